@@ -1,0 +1,132 @@
+/* arena.c: memory by lifetime.
+ *
+ * An arena hands out zeroed memory from a chain of blocks and gives it back all
+ * at once. Nothing is freed singly: a graph's arena dies with the graph, a
+ * pass's scratch is reset when the pass ends, `forever` is never reset.
+ *
+ * Arenas are not shared between threads.
+ *
+ * With -DHARDMEM every push moves its vector and a reset poisons what it
+ * forgets, so that stale pointers show up in tests.                          */
+#include <stdlib.h>
+#include <string.h>
+#include "plan.h"
+
+typedef struct Block Block;
+struct Block {
+    Block *next;                  /* older                                     */
+    size_t size, used;            /* bytes after the header                    */
+    size_t pad;                   /* keeps the data 16-byte aligned            */
+};
+
+struct Arena {
+    Block *top;
+    size_t used;                  /* bytes handed out since the last reset     */
+};
+
+enum { FIRST = 64 << 10, LARGEST = 4 << 20 };
+
+static Arena eternal;
+Arena *forever = &eternal;
+
+static void *claim(size_t bytes)
+{
+    void *p = malloc(bytes);
+    if (!p)
+        err(0, "out of memory: %zu bytes asked for", bytes);
+    return p;
+}
+
+Arena *arena_new(void)
+{
+    Arena *a = claim(sizeof *a);
+    *a = (Arena){0};
+    return a;
+}
+
+/* Blocks double up to LARGEST; a big request gets a block of its own size. */
+static void push_block(Arena *a, size_t bytes)
+{
+    size_t size = a->top ? 2 * a->top->size : (size_t)FIRST;
+    if (size > LARGEST)
+        size = LARGEST;
+    if (size < bytes)
+        size = bytes;
+    Block *b = claim(sizeof *b + size);
+    *b = (Block){.next = a->top, .size = size};
+    a->top = b;
+}
+
+void *alloc(Arena *a, size_t bytes)
+{
+    if (bytes > SIZE_MAX / 4)
+        die("alloc: %zu bytes", bytes);
+    bytes = (bytes + 15) & ~(size_t)15;
+    if (!a->top || a->top->size - a->top->used < bytes)
+        push_block(a, bytes);
+    char *p = (char *)(a->top + 1) + a->top->used;
+    a->top->used += bytes;
+    a->used += bytes;
+    return memset(p, 0, bytes);
+}
+
+static void drop(Block *b)
+{
+#ifdef HARDMEM
+    memset(b + 1, 0xa5, b->size);
+#endif
+    free(b);
+}
+
+void arena_reset(Arena *a)
+{
+    while (a->top && a->top->next) {
+        Block *b = a->top;
+        a->top = b->next;
+        drop(b);
+    }
+    a->used = 0;
+    if (!a->top)
+        return;
+#ifdef HARDMEM
+    memset(a->top + 1, 0xa5, a->top->size);
+#endif
+    a->top->used = 0;
+}
+
+void arena_free(Arena *a)
+{
+    arena_reset(a);
+    if (a->top)
+        drop(a->top);
+    if (a == &eternal)
+        a->top = 0;
+    else
+        free(a);
+}
+
+size_t arena_used(const Arena *a)
+{
+    return a->used;
+}
+
+void *vec_grow(Arena *a, void *v, size_t elem)
+{
+    VecHead old = v ? ((VecHead *)v)[-1] : (VecHead){0};
+    size_t cap = old.cap;
+    if (old.len == cap)
+        cap = cap ? 2 * cap : 8;
+#ifndef HARDMEM
+    if (cap == old.cap)
+        return v;
+#endif
+    VecHead *h = alloc(a, sizeof *h + cap * elem);
+    *h = (VecHead){old.len, cap};
+    if (v)
+        memcpy(h + 1, v, old.len * elem);
+#ifdef HARDMEM
+    if (v)
+        memset(v, 0xa5, old.len * elem);
+#endif
+    return h + 1;
+}

@@ -1,0 +1,154 @@
+/* err.c: two kinds of failure. err() is the user's: it names the place, shows
+ * the source line and the other ends (notes), and exits. die() is ours: it says
+ * so and aborts. Message shape:
+ *
+ *     mixtral.lua:42: error: dot: axis 'k' is 4096 in 'a' and 2048 in 'b'
+ *         y = linear(h, w2)
+ *     mixtral.lua:38: note: 'a' made here
+ *         h = silu(linear(x, w1))                                             */
+#include <stdlib.h>
+#include <string.h>
+#include "plan.h"
+
+int err_status = 1;
+void (*err_hook)(const char *msg);
+
+typedef struct SourceText { const char *file, *text; size_t len; } SourceText;
+
+static SourceText *sources;       /* vec                                       */
+static Text notes = {.arena = 0};
+
+void source_add(const char *file, const char *text, size_t len)
+{
+    char *copy = alloc(forever, len + 1);
+    memcpy(copy, text, len);
+    SourceText s = {intern(file), copy, len};
+    for (size_t i = 0; i < vec_len(sources); i++)
+        if (sources[i].file == s.file) {
+            sources[i] = s;
+            return;
+        }
+    vec_push(forever, sources, s);
+}
+
+/* The line's text without its indent; null: no such source or line. */
+static const char *line_of(const Loc *l, size_t *len)
+{
+    const SourceText *s = 0;
+    for (size_t i = 0; i < vec_len(sources); i++)
+        if (!strcmp(sources[i].file, l->file))
+            s = &sources[i];
+    if (!s || l->line < 1)
+        return 0;
+    const char *p = s->text, *end = s->text + s->len;
+    for (int i = 1; i < l->line; i++) {
+        p = memchr(p, '\n', (size_t)(end - p));
+        if (!p)
+            return 0;
+        p++;
+    }
+    const char *nl = memchr(p, '\n', (size_t)(end - p));
+    end = nl ? nl : end;
+    while (p < end && (*p == ' ' || *p == '\t'))
+        p++;
+    while (end > p && (end[-1] == '\r' || end[-1] == ' '))
+        end--;
+    *len = (size_t)(end - p);
+    return p;
+}
+
+static void put_source(Text *t, const Loc *l)
+{
+    size_t n;
+    const char *s = line_of(l, &n);
+    if (!s || !n)
+        return;
+    put(t, "    ");
+    putn(t, s, n < 200 ? n : 200);
+    put(t, "\n");
+}
+
+static void put_place(Text *t, const Loc *l)
+{
+    if (l && l->file && l->line)
+        put(t, "%s:%d: ", l->file, l->line);
+    else if (l && l->file)
+        put(t, "%s: ", l->file);
+}
+
+/* `place: kind: message`, the source line, then who called. */
+static void put_message(Text *t, const Loc *l, const char *kind,
+                        const char *fmt, va_list ap)
+{
+    put_place(t, l);
+    put(t, "%s: ", kind);
+    char *s = vstrf(t->arena, fmt, ap);
+    putn(t, s, strlen(s));
+    put(t, "\n");
+    if (!l || !l->file)
+        return;
+    put_source(t, l);
+    const Loc *below = l;
+    for (l = l->up; l && l->file; below = l, l = l->up) {
+        if (l->file == below->file && l->line == below->line)
+            continue;
+        put_place(t, l);
+        put(t, "note: called from here\n");
+        put_source(t, l);
+    }
+}
+
+void note(const Loc *l, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    if (!notes.arena)
+        notes.arena = forever;
+    put_message(&notes, l, "note", fmt, ap);
+    va_end(ap);
+}
+
+/* Message and pending notes as one text; the notes are then gone. */
+static Text compose(const Loc *l, const char *kind, const char *fmt, va_list ap)
+{
+    Text t = {.arena = forever};
+    put_message(&t, l, kind, fmt, ap);
+    if (notes.len)
+        putn(&t, notes.s, notes.len);
+    notes.len = 0;
+    return t;
+}
+
+void warn(const Loc *l, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    Text t = compose(l, "warning", fmt, ap);
+    va_end(ap);
+    fputs(t.s, stderr);
+}
+
+void err(const Loc *l, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    Text t = compose(l, "error", fmt, ap);
+    va_end(ap);
+    if (err_hook)
+        err_hook(t.s);
+    fflush(stdout);
+    fputs(t.s, stderr);
+    exit(err_status);
+}
+
+void die(const char *fmt, ...)
+{
+    va_list ap;
+    fflush(stdout);
+    fputs("internal error: ", stderr);
+    va_start(ap, fmt);
+    vfprintf(stderr, fmt, ap);
+    va_end(ap);
+    fputs("\n(a bug in this program, not in the model)\n", stderr);
+    abort();
+}

@@ -1,0 +1,177 @@
+/* str.c: strings. Names are interned once and compared by pointer; texts that
+ * grow (dumps, plans, kernels) are a Text in some arena.                      */
+#include <stdlib.h>
+#include <string.h>
+#include "plan.h"
+
+/* ---- interned names: open addressing, at most half full ------------------- */
+
+typedef struct Name { const char *s; size_t n; uint64_t hash; } Name;
+
+static Name *table;
+static size_t slots, names;
+
+static uint64_t hash(const char *s, size_t n)     /* FNV-1a */
+{
+    uint64_t h = 0xcbf29ce484222325u;
+    for (size_t i = 0; i < n; i++)
+        h = (h ^ (unsigned char)s[i]) * 0x100000001b3u;
+    return h ^ h >> 29;
+}
+
+static Name *slot_of(const char *s, size_t n, uint64_t h)
+{
+    size_t i = h & (slots - 1);
+    while (table[i].s && (table[i].hash != h || table[i].n != n ||
+                          memcmp(table[i].s, s, n)))
+        i = (i + 1) & (slots - 1);
+    return &table[i];
+}
+
+static void rehash(void)
+{
+    Name *old = table;
+    size_t n = slots;
+    slots = n ? 2 * n : 1024;
+    table = alloc(forever, slots * sizeof *table);
+    for (size_t i = 0; i < n; i++)
+        if (old[i].s)
+            *slot_of(old[i].s, old[i].n, old[i].hash) = old[i];
+}
+
+const char *internn(const char *s, size_t n)
+{
+    if (2 * names >= slots)
+        rehash();
+    uint64_t h = hash(s, n);
+    Name *e = slot_of(s, n, h);
+    if (!e->s) {
+        char *copy = alloc(forever, n + 1);
+        memcpy(copy, s, n);
+        *e = (Name){copy, n, h};
+        names++;
+    }
+    return e->s;
+}
+
+const char *intern(const char *s)
+{
+    return internn(s, strlen(s));
+}
+
+/* ---- formatting ------------------------------------------------------------ */
+
+char *vstrf(Arena *a, const char *fmt, va_list ap)
+{
+    va_list again;
+    va_copy(again, ap);
+    int n = vsnprintf(0, 0, fmt, again);
+    va_end(again);
+    if (n < 0)
+        die("strf: bad format '%s'", fmt);
+    char *s = alloc(a, (size_t)n + 1);
+    vsnprintf(s, (size_t)n + 1, fmt, ap);
+    return s;
+}
+
+char *strf(Arena *a, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    char *s = vstrf(a, fmt, ap);
+    va_end(ap);
+    return s;
+}
+
+/* Room for n more bytes and the NUL. */
+static void room(Text *t, size_t n)
+{
+    if (t->len + n < t->cap)
+        return;
+    size_t cap = t->cap ? 2 * t->cap : 256;
+    while (cap <= t->len + n)
+        cap *= 2;
+    char *s = alloc(t->arena, cap);
+    if (t->len)
+        memcpy(s, t->s, t->len);
+    t->s = s;
+    t->cap = cap;
+}
+
+void putn(Text *t, const char *s, size_t n)
+{
+    room(t, n);
+    if (n)
+        memcpy(t->s + t->len, s, n);
+    t->len += n;
+    t->s[t->len] = 0;
+}
+
+void put(Text *t, const char *fmt, ...)
+{
+    va_list ap;
+    room(t, 128);
+    for (;;) {
+        size_t left = t->cap - t->len;
+        va_start(ap, fmt);
+        int n = vsnprintf(t->s + t->len, left, fmt, ap);
+        va_end(ap);
+        if (n < 0)
+            die("put: bad format '%s'", fmt);
+        if ((size_t)n < left) {
+            t->len += (size_t)n;
+            return;
+        }
+        room(t, (size_t)n);
+    }
+}
+
+/* ---- suggestions ------------------------------------------------------------ */
+
+enum { LONGEST = 63 };            /* longer names get no suggestion            */
+
+static int least(int a, int b, int c)
+{
+    int m = a < b ? a : b;
+    return m < c ? m : c;
+}
+
+/* Edit distance where a swap of neighbours counts once (optimal alignment). */
+static int distance(const char *a, const char *b)
+{
+    int n = (int)strlen(a), m = (int)strlen(b);
+    int row[3][LONGEST + 1];
+    for (int j = 0; j <= m; j++)
+        row[0][j] = j;
+    for (int i = 1; i <= n; i++) {
+        int *now = row[i % 3], *up = row[(i + 2) % 3], *up2 = row[(i + 1) % 3];
+        now[0] = i;
+        for (int j = 1; j <= m; j++) {
+            int change = up[j - 1] + (a[i - 1] != b[j - 1]);
+            now[j] = least(up[j] + 1, now[j - 1] + 1, change);
+            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
+                now[j] = least(now[j], up2[j - 2] + 1, now[j]);
+        }
+    }
+    return row[n % 3][m];
+}
+
+const char *nearest(const char *s, const char *const *all, size_t n)
+{
+    const char *best = 0;
+    size_t len = strlen(s);
+    int limit = len < 3 ? 1 : len < 6 ? 2 : (int)(len / 3);
+    if (len > LONGEST)
+        return 0;
+    for (size_t i = 0; i < n; i++) {
+        size_t m = strlen(all[i]);
+        if (m > LONGEST)
+            continue;
+        int d = distance(s, all[i]);
+        if (d <= limit && d < (int)(len > m ? len : m)) {
+            best = all[i];
+            limit = d - 1;
+        }
+    }
+    return best;
+}
