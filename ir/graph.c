@@ -1,0 +1,436 @@
+/* graph.c: axes, parameters, nodes, and the shorthands that build them. Merging
+ * equal nodes, dropping dead ones and naming live here too, since every pass
+ * needs them.                                                                 */
+#include <string.h>
+
+#include "ir.h"
+
+const char *const regions[NREGION] = { "den", "pre", "body", "post" };
+const char *const levels[NLEVEL] = { "logical", "placed", "local" };
+const char *const paramkinds[] = { "param", "state", "master", "m", "v" };
+const char *const families[NFAMILY] = {
+    "loop", "gemm", "gmm", "gmmw", "attn", "attnback", "topk", "cumsum",
+    "route", "scatter", "comm", "zero", "none",
+};
+
+Graph *g_new(Arena *a, const char *name)
+{
+    Graph *g = alloc(a, sizeof *g);
+
+    g->arena = a;
+    g->name = intern(name);
+    g->prog = "step";
+    return g;
+}
+
+Graph *g_like(const Graph *g)
+{
+    Graph *h = alloc(g->arena, sizeof *h);
+
+    *h = *g;
+    h->node = NULL;
+    return h;
+}
+
+Axis *g_axis(Graph *g, const char *name)
+{
+    name = intern(name);
+    for (int i = 0; i < g->naxis; i++)
+        if (g->axis[i]->name == name)
+            return g->axis[i];
+    Axis *x = alloc(g->arena, sizeof *x);
+    x->name = name;
+    x->root = x;
+    vec_push(g->arena, g->axis, x);
+    g->naxis++;
+    return x;
+}
+
+Param *g_param(Graph *g, const char *path)
+{
+    path = intern(path);
+    for (size_t i = 0; i < vec_len(g->param); i++)
+        if (g->param[i]->path == path)
+            return g->param[i];
+    return NULL;
+}
+
+Node *g_node(Graph *g, Op op, const Loc *l, int nin, Node *const *in)
+{
+    Node *n = alloc(g->arena, sizeof *n);
+
+    n->op = op;
+    n->reg = REGbody;
+    n->loc = l;
+    n->nin = nin;
+    n->in = alloc(g->arena, ((size_t)nin + 1) * sizeof *n->in);
+    n->scope = intern("");
+    n->buf = -1;
+    for (int i = 0; i < nin; i++)
+        n->in[i] = in[i];
+    n->id = (int)vec_len(g->node);
+    vec_push(g->arena, g->node, n);
+    return n;
+}
+
+static Node *like(Node *n, const Node *a)     /* place and region of a          */
+{
+    n->scope = a->scope;
+    n->reg = a->reg;
+    if (!n->loc)
+        n->loc = a->loc;
+    return n;
+}
+
+Node *g_ew(Graph *g, Op op, const Loc *l, Node *a, Node *b, Node *c)
+{
+    Node *in[3] = { a, b, c };
+    int nin = c ? 3 : b ? 2 : 1;
+
+    return infer(g, like(g_node(g, op, l, nin, in), a));
+}
+
+Node *g_const(Graph *g, const Loc *l, Dtype dt, double v)
+{
+    Node *n = g_node(g, Oconst, l, 0, NULL);
+
+    n->dt = dt;
+    n->f = v;
+    return infer(g, n);
+}
+
+Node *g_cast(Graph *g, Node *a, Dtype dt)
+{
+    if (a->dt == dt)
+        return a;
+    Node *n = like(g_node(g, Ocast, a->loc, 1, &a), a);
+    n->s = intern(dtypes[dt].name);
+    return infer(g, n);
+}
+
+static Axis **copy_axes(Graph *g, Axis *const *ax, int n)
+{
+    Axis **v = alloc(g->arena, ((size_t)n + 1) * sizeof *v);
+
+    for (int i = 0; i < n; i++)
+        v[i] = ax[i];
+    return v;
+}
+
+Node *g_red(Graph *g, Op op, Node *a, Axis **ax, int n)
+{
+    if (n == 0)
+        return a;
+    Node *r = like(g_node(g, op, a->loc, 1, &a), a);
+    r->A = copy_axes(g, ax, n);
+    r->nA = n;
+    return infer(g, r);
+}
+
+Node *g_sumto(Graph *g, Node *a, const Node *to)
+{
+    Axis *gone[MAXD];
+    int n = 0;
+
+    for (int i = 0; i < a->nd; i++)
+        if (dim_of(to, a->dim[i].a) < 0)
+            gone[n++] = a->dim[i].a;
+    return g_red(g, Osum, a, gone, n);
+}
+
+Node *g_spread(Graph *g, Node *a, const Node *to)
+{
+    if (same_dims(a, to))
+        return a;
+    Node *n = like(g_node(g, Ospread, a->loc, 1, &a), a);
+    n->nd = to->nd;
+    memcpy(n->dim, to->dim, sizeof n->dim);
+    return infer(g, n);
+}
+
+/* Put n's axes in the order of `to`; axes that `to` lacks keep their places
+ * behind.                                                                     */
+static void reorder(Node *n, const Node *to)
+{
+    Dim d[MAXD];
+    int k = 0;
+
+    for (int i = 0; i < to->nd; i++) {
+        int at = dim_of(n, to->dim[i].a);
+        if (at >= 0)
+            d[k++] = n->dim[at];
+    }
+    for (int i = 0; i < n->nd; i++)
+        if (dim_of(to, n->dim[i].a) < 0)
+            d[k++] = n->dim[i];
+    memcpy(n->dim, d, (size_t)k * sizeof *d);
+}
+
+Node *g_dot(Graph *g, const Loc *l, Node *a, Node *b, Axis **ax, int n,
+            const Node *order)
+{
+    Node *in[2] = { a, b };
+    Node *r = like(g_node(g, Odot, l, 2, in), a);
+
+    r->A = copy_axes(g, ax, n);
+    r->nA = n;
+    infer(g, r);
+    if (order)
+        reorder(r, order);
+    return r;
+}
+
+Node *g_copyof(Graph *g, const Node *n, Node *const *in)
+{
+    Node *r = g_node(g, n->op, n->loc, n->nin, in);
+    Node **own = r->in;
+    int id = r->id;
+
+    *r = *n;
+    r->in = own;
+    r->id = id;
+    r->name = NULL;
+    r->tmp = NULL;
+    r->mark = 0;
+    return r;
+}
+
+void g_renumber(Graph *g)
+{
+    for (size_t i = 0; i < vec_len(g->node); i++)
+        g->node[i]->id = (int)i;
+}
+
+int dim_of(const Node *n, const Axis *a)
+{
+    for (int i = 0; i < n->nd; i++)
+        if (n->dim[i].a == a)
+            return i;
+    return -1;
+}
+
+int64_t g_elems(const Node *n)
+{
+    int64_t e = 1;
+
+    for (int i = 0; i < n->nd; i++)
+        e *= n->dim[i].n;
+    return e;
+}
+
+int same_dims(const Node *a, const Node *b)
+{
+    if (a->nd != b->nd)
+        return 0;
+    for (int i = 0; i < a->nd; i++) {
+        int k = dim_of(b, a->dim[i].a);
+        if (k < 0 || b->dim[k].n != a->dim[i].n)
+            return 0;
+    }
+    return 1;
+}
+
+int g_isrow(const Axis *a)
+{
+    return !strcmp(a->name, "row");
+}
+
+/* ---- equal nodes, dead nodes ------------------------------------------------ */
+
+static uint64_t hash_str(uint64_t h, const char *s)
+{
+    for (; s && *s; s++)
+        h = h * 1099511628211ull ^ (unsigned char)*s;
+    return mix64(h, 1);
+}
+
+static uint64_t hash_axes(uint64_t h, Axis *const *a, int n)
+{
+    for (int i = 0; i < n; i++)
+        h = hash_str(h, a[i]->name);
+    return mix64(h, (uint64_t)n);
+}
+
+uint64_t g_hash(const Node *n)
+{
+    uint64_t bits, h = mix64(n->op, n->dt);
+
+    memcpy(&bits, &n->f, 8);
+    h = mix64(mix64(h, n->reg), (uint64_t)n->again);
+    h = mix64(mix64(mix64(h, bits), (uint64_t)n->i), (uint64_t)n->j);
+    h = hash_str(h, n->s);
+    h = hash_axes(hash_axes(h, n->A, n->nA), n->B, n->nB);
+    for (int i = 0; i < n->nd; i++)
+        h = mix64(hash_str(h, n->dim[i].a->name), (uint64_t)n->dim[i].n);
+    return h;
+}
+
+static int same_axes(Axis *const *a, int na, Axis *const *b, int nb)
+{
+    return na == nb && (na == 0 || !memcmp(a, b, (size_t)na * sizeof *a));
+}
+
+static int same_str(const char *a, const char *b)
+{
+    return a == b || (a && b && !strcmp(a, b));
+}
+
+static int same_node(const Node *a, const Node *b)
+{
+    if (a->op != b->op || a->dt != b->dt || a->reg != b->reg ||
+        a->nin != b->nin || a->nd != b->nd || a->again != b->again ||
+        a->i != b->i || a->j != b->j || a->body != b->body ||
+        memcmp(&a->f, &b->f, sizeof a->f) || !same_str(a->s, b->s))
+        return 0;
+    if (!same_axes(a->A, a->nA, b->A, b->nA) ||
+        !same_axes(a->B, a->nB, b->B, b->nB))
+        return 0;
+    for (int i = 0; i < a->nd; i++)
+        if (a->dim[i].a != b->dim[i].a || a->dim[i].n != b->dim[i].n)
+            return 0;
+    for (int i = 0; i < a->nin; i++)
+        if (a->in[i] != b->in[i])
+            return 0;
+    return !memcmp(a->sh, b->sh, sizeof a->sh);
+}
+
+static int mergeable(const Node *n)
+{
+    return optab[n->op].cls != SINK && n->op != Oarg && n->op != Oinput;
+}
+
+/* The earlier node equal to n, or n. Chains of one hash hang on consecutive
+ * keys.                                                                       */
+static Node *canonical(Table *t, Node *n)
+{
+    uint64_t h = g_hash(n);
+
+    for (int i = 0; i < n->nin; i++)
+        h = mix64(h, KEYP(n->in[i]));
+    for (;; h++) {
+        void **slot = table_at(t, h);
+        if (!*slot)
+            return *slot = n;
+        if (same_node(*slot, n))
+            return *slot;
+    }
+}
+
+static void merge_equal(Graph *g, Arena *scratch)
+{
+    Table *t = table_new(scratch);
+    size_t n = vec_len(g->node);
+    Node **to = alloc(scratch, (n + 1) * sizeof *to);
+
+    g_renumber(g);
+    for (size_t i = 0; i < n; i++) {
+        Node *x = g->node[i];
+        for (int k = 0; k < x->nin; k++)
+            x->in[k] = to[x->in[k]->id];
+        if (x->map)
+            x->map = to[x->map->id];
+        to[i] = mergeable(x) ? canonical(t, x) : x;
+    }
+}
+
+static int is_root(const Node *n)
+{
+    return optab[n->op].cls == SINK && n->op != Oaccum;
+}
+
+static void mark_live(Node *n)
+{
+    if (n->mark)
+        return;
+    n->mark = 1;
+    for (int i = 0; i < n->nin; i++)
+        mark_live(n->in[i]);
+    if (n->map)
+        mark_live(n->map);
+}
+
+static int has_root(const Graph *g)
+{
+    for (size_t i = 0; i < vec_len(g->node); i++)
+        if (is_root(g->node[i]))
+            return 1;
+    return 0;
+}
+
+/* Operands stand before users, so one backward sweep marks everything; a body
+ * (no sinks) keeps what its last node needs, and its arguments.                */
+static void drop_dead(Graph *g)
+{
+    size_t n = vec_len(g->node), k = 0;
+    int rooted = has_root(g);
+
+    for (size_t i = 0; i < n; i++)
+        g->node[i]->mark = 0;
+    for (size_t i = 0; i < n; i++)
+        if (is_root(g->node[i]) || g->node[i]->op == Oarg)
+            mark_live(g->node[i]);
+    if (!rooted && n)
+        mark_live(g->node[n - 1]);
+    for (size_t i = 0; i < n; i++)
+        if (g->node[i]->mark)
+            g->node[k++] = g->node[i];
+    if (n)
+        ((VecHead *)(void *)g->node)[-1].len = k;
+}
+
+void g_tidy(Graph *g)
+{
+    Arena *scratch = arena_new();
+
+    merge_equal(g, scratch);
+    drop_dead(g);
+    g_renumber(g);
+    arena_free(scratch);
+}
+
+/* ---- names --------------------------------------------------------------------- */
+
+/* A dot with a parameter takes the parameter's last name.                      */
+static const char *stem(const Node *n)
+{
+    for (int i = 0; i < n->nin && (n->op == Odot || n->op == Ogmm); i++)
+        if (n->in[i]->op == Oparam) {
+            const char *dot = strrchr(n->in[i]->s, '.');
+            return dot ? dot + 1 : n->in[i]->s;
+        }
+    if (n->op == Ocall || n->op == Oinput)
+        return n->s;
+    return optab[n->op].name;
+}
+
+static const char *base_name(Graph *g, const Node *n)
+{
+    if (n->op == Oparam || n->op == Ostate)
+        return n->s;
+    if (!n->scope[0])
+        return stem(n);
+    return strf(g->arena, "%s.%s", n->scope, stem(n));
+}
+
+void g_names(Graph *g)
+{
+    Arena *scratch = arena_new();
+    Table *used = table_new(scratch), *next = table_new(scratch);
+
+    for (size_t i = 0; i < vec_len(g->node); i++)
+        if (g->node[i]->name)
+            *table_at(used, KEYP(g->node[i]->name)) = g->node[i];
+    for (size_t i = 0; i < vec_len(g->node); i++) {
+        Node *n = g->node[i];
+        if (n->name)
+            continue;
+        const char *base = intern(base_name(g, n)), *name = base;
+        uintptr_t k = (uintptr_t)table_get(next, KEYP(base));
+        for (k = k ? k : 1; table_get(used, KEYP(name)); )
+            name = intern(strf(scratch, "%s.%d", base, (int)++k));
+        *table_at(next, KEYP(base)) = (void *)k;
+        *table_at(used, KEYP(name)) = n;
+        n->name = name;
+    }
+    arena_free(scratch);
+}

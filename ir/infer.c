@@ -1,0 +1,550 @@
+/* infer.c: dtype, axes and sizes of a node from its operands. Because axes have
+ * names, one rule per class does nearly everything; the switch in rule() lists
+ * the rest. Wrong sizes are the user's fault and end in err() at the node's
+ * place, with a note where the other size came from.                          */
+#include <string.h>
+
+#include "ir.h"
+
+typedef struct Dims { int n; Dim d[2 * MAXD]; } Dims;
+
+static int find(const Dims *s, const Axis *a)
+{
+    for (int i = 0; i < s->n; i++)
+        if (s->d[i].a == a)
+            return i;
+    return -1;
+}
+
+static int in_list(Axis *const *v, int n, const Axis *a)
+{
+    for (int i = 0; i < n; i++)
+        if (v[i] == a)
+            return 1;
+    return 0;
+}
+
+static void push(const Node *n, Dims *s, Axis *a, int64_t size)
+{
+    if (s->n == 2 * MAXD)
+        err(n->loc, "%s: more than %d axes", optab[n->op].name, MAXD);
+    s->d[s->n++] = (Dim){ a, size };
+}
+
+/* Message-ready "[batch=2 seq=8]", without the implicit micro axis.            */
+static const char *shape(Graph *g, const Node *n)
+{
+    Text t = { .arena = g->arena };
+
+    put(&t, "[");
+    for (int i = 0; i < n->nd; i++)
+        if (strcmp(n->dim[i].a->name, "micro"))
+            put(&t, "%s%s=%lld", t.len > 1 ? " " : "", n->dim[i].a->name,
+                (long long)n->dim[i].n);
+    put(&t, "]");
+    return t.s;
+}
+
+static const char *opname(const Node *n)
+{
+    return n->op == Ocall && n->s ? n->s : optab[n->op].name;
+}
+
+static void clash(Graph *g, const Node *n, const Axis *a, int k0, int k1)
+{
+    const Node *x = n->in[k0], *y = n->in[k1];
+
+    note(x->loc, "argument %d %s made here", k0 + 1, shape(g, x));
+    note(y->loc, "argument %d %s made here", k1 + 1, shape(g, y));
+    err(n->loc, "%s: axis '%s' is %lld in argument %d and %lld in argument %d",
+        opname(n), a->name, (long long)x->dim[dim_of(x, a)].n, k0 + 1,
+        (long long)y->dim[dim_of(y, a)].n, k1 + 1);
+}
+
+/* Shared axes of all operands agree in size.                                   */
+static void agree(Graph *g, const Node *n, int nin)
+{
+    for (int k = 1; k < nin; k++)
+        for (int i = 0; i < n->in[k]->nd; i++)
+            for (int q = 0; q < k; q++) {
+                Dim d = n->in[k]->dim[i];
+                int at = dim_of(n->in[q], d.a);
+                if (at >= 0 && n->in[q]->dim[at].n != d.n)
+                    clash(g, n, d.a, q, k);
+            }
+}
+
+static void missing(Graph *g, const Node *n, int k, const Axis *a)
+{
+    const Node *x = n->in[k];
+    const char *names[MAXD];
+
+    for (int i = 0; i < x->nd; i++)
+        names[i] = x->dim[i].a->name;
+    const char *near = nearest(a->name, names, (size_t)x->nd);
+    note(x->loc, "argument %d made here", k + 1);
+    err(n->loc, "%s: tensor %s has no axis '%s'%s%s%s", opname(n), shape(g, x),
+        a->name, near ? " (did you mean '" : "", near ? near : "",
+        near ? "'?)" : "");
+}
+
+static void need(Graph *g, const Node *n, int k, Axis *const *v, int nv)
+{
+    for (int i = 0; i < nv; i++)
+        if (dim_of(n->in[k], v[i]) < 0)
+            missing(g, n, k, v[i]);
+}
+
+/* ---- dtypes ------------------------------------------------------------------- */
+
+static int isfloat(Dtype t)
+{
+    return dtypes[t].kind == 'f';
+}
+
+static Dtype promote(Dtype a, Dtype b)
+{
+    if (a == b || b == Dnone)
+        return a;
+    if (a == Dnone)
+        return b;
+    if (isfloat(a) != isfloat(b))
+        return isfloat(a) ? a : b;
+    if (isfloat(a))
+        return a == Df64 || b == Df64 ? Df64
+             : a == Dreal || b == Dreal ? Dreal
+             : a == Dbf16 || b == Dbf16 ? Dbf16 : Df32;
+    return a == Di64 || b == Di64 ? Di64 : Di32;
+}
+
+/* Ops that make sense on integers keep them; the others compute in f32.        */
+static int keeps_int(Op op)
+{
+    switch (op) {
+    case Oadd: case Osub: case Omul: case Oneg: case Oabs: case Osign:
+    case Omaximum: case Ominimum: case Owhere: case Ospread:
+    case Ostop_gradient:
+        return 1;
+    default:
+        return 0;
+    }
+}
+
+static Dtype ew_dtype(const Node *n)
+{
+    Dtype t = Dnone;
+
+    if (op_is(n->op, "cmp"))
+        return Dbool;
+    if (n->op == Ocast)
+        return (Dtype)dtype_named(n->s);
+    for (int k = n->op == Owhere; k < n->nin; k++)
+        t = promote(t, n->in[k]->dt);
+    if (!isfloat(t) && !keeps_int(n->op))
+        return Df32;
+    return t == Dbool && n->op != Owhere && n->op != Ospread ? Di32 : t;
+}
+
+/* ---- axes by class ---------------------------------------------------------------- */
+
+/* Union of the operands' axes, in the order of the first operand that has them
+ * all, else of first appearance.                                              */
+static Dims unite(Graph *g, const Node *n, int nin)
+{
+    Dims s = { 0 };
+
+    agree(g, n, nin);
+    for (int k = 0; k < nin; k++)
+        for (int i = 0; i < n->in[k]->nd; i++)
+            if (find(&s, n->in[k]->dim[i].a) < 0)
+                push(n, &s, n->in[k]->dim[i].a, n->in[k]->dim[i].n);
+    for (int k = 0; k < nin; k++)
+        if (n->in[k]->nd == s.n) {
+            memcpy(s.d, n->in[k]->dim, (size_t)s.n * sizeof *s.d);
+            break;
+        }
+    return s;
+}
+
+static Dims without(const Node *a, Axis *const *v, int nv)
+{
+    Dims s = { 0 };
+
+    for (int i = 0; i < a->nd; i++)
+        if (!in_list(v, nv, a->dim[i].a))
+            s.d[s.n++] = a->dim[i];
+    return s;
+}
+
+static void extend(const Node *n, Dims *s, const Node *b, Axis *const *v,
+                   int nv)
+{
+    for (int i = 0; i < b->nd; i++)
+        if (!in_list(v, nv, b->dim[i].a) && find(s, b->dim[i].a) < 0)
+            push(n, s, b->dim[i].a, b->dim[i].n);
+}
+
+static Dims dot_dims(Graph *g, const Node *n)
+{
+    agree(g, n, 2);
+    need(g, n, 0, n->A, n->nA);
+    need(g, n, 1, n->A, n->nA);
+    Dims s = without(n->in[0], n->A, n->nA);
+    extend(n, &s, n->in[1], n->A, n->nA);
+    return s;
+}
+
+static Dims replace(const Node *a, const Axis *x, Axis *by, int64_t size)
+{
+    Dims s = without(a, NULL, 0);
+
+    for (int i = 0; i < s.n; i++)
+        if (s.d[i].a == x)
+            s.d[i] = (Dim){ by, size };
+    return s;
+}
+
+static Dims rename_dims(const Node *n)
+{
+    Dims s = without(n->in[0], NULL, 0);
+
+    if (n->nA != n->nB)
+        err(n->loc, "rename: %d axes become %d", n->nA, n->nB);
+    for (int k = 0; k < n->nA; k++)
+        s.d[find(&s, n->A[k])].a = n->B[k];
+    for (int i = 0; i < s.n; i++)
+        for (int k = 0; k < i; k++)
+            if (s.d[i].a == s.d[k].a)
+                err(n->loc, "rename: two axes would be named '%s'",
+                    s.d[i].a->name);
+    return s;
+}
+
+/* Sizes of the axes a split makes: as declared, or kept from an earlier infer;
+ * one may be left to the division.                                            */
+static Dims split_dims(Graph *g, const Node *n)
+{
+    const Node *a = n->in[0];
+    int at = dim_of(a, n->A[0]), open = -1;
+    int64_t rest = a->dim[at].n, size[MAXD];
+    Dims s = { 0 };
+
+    for (int i = 0; i < n->nB; i++) {
+        int k = dim_of(n, n->B[i]);
+        size[i] = k >= 0 ? n->dim[k].n : n->B[i]->n;
+        if (size[i] == 0 && open < 0)
+            open = i;
+        else if (size[i] == 0 || rest % size[i])
+            err(n->loc, "split: axis '%s' of %lld does not divide into '%s'%s",
+                n->A[0]->name, (long long)a->dim[at].n, n->B[i]->name,
+                size[i] ? strf(g->arena, " of %lld", (long long)size[i])
+                        : ", whose size is not declared");
+        else
+            rest /= size[i];
+    }
+    if (open >= 0)
+        size[open] = rest;
+    else if (rest != 1)
+        err(n->loc, "split: axis '%s' of %lld is not the product of its parts",
+            n->A[0]->name, (long long)a->dim[at].n);
+    for (int i = 0; i < a->nd; i++)
+        if (i != at)
+            push(n, &s, a->dim[i].a, a->dim[i].n);
+        else
+            for (int k = 0; k < n->nB; k++)
+                push(n, &s, n->B[k], size[k]);
+    return s;
+}
+
+static int adjacent(const Node *a, Axis *const *v, int nv)
+{
+    int at = dim_of(a, v[0]);
+
+    for (int i = 0; i < nv; i++)
+        if (at + i >= a->nd || a->dim[at + i].a != v[i])
+            return 0;
+    return 1;
+}
+
+/* A merge is a view only of neighbours: put the axes together first, where the
+ * first of them stands. The permute goes before n in the program.             */
+static void gather_axes(Graph *g, Node *n)
+{
+    Node *a = n->in[0], *p = g_node(g, Opermute, n->loc, 1, &a);
+    size_t len = vec_len(g->node);
+    int k = 0;
+
+    p->scope = n->scope;
+    p->reg = a->reg;
+    p->dt = a->dt;
+    p->map = a->map;
+    for (int i = 0; i < a->nd; i++) {
+        if (a->dim[i].a == n->A[0])
+            for (int q = 0; q < n->nA; q++)
+                p->dim[k++] = a->dim[dim_of(a, n->A[q])];
+        else if (!in_list(n->A, n->nA, a->dim[i].a))
+            p->dim[k++] = a->dim[i];
+    }
+    p->nd = k;
+    n->in[0] = p;
+    if (len >= 2 && g->node[len - 2] == n) {
+        g->node[len - 2] = p;
+        g->node[len - 1] = n;
+        g_renumber(g);
+    }
+}
+
+static Dims merge_dims(Graph *g, Node *n)
+{
+    int64_t size = 1;
+    Dims s = { 0 };
+
+    if (!adjacent(n->in[0], n->A, n->nA))
+        gather_axes(g, n);
+    const Node *a = n->in[0];
+    for (int i = 0; i < n->nA; i++)
+        size *= a->dim[dim_of(a, n->A[i])].n;
+    for (int i = 0; i < a->nd; i++) {
+        if (a->dim[i].a == n->A[0])
+            push(n, &s, n->B[0], size);
+        else if (!in_list(n->A, n->nA, a->dim[i].a))
+            push(n, &s, a->dim[i].a, a->dim[i].n);
+    }
+    if (n->B[0]->nfactor == 0 && n->nA <= 4)
+        for (int i = 0; i < n->nA; i++)
+            n->B[0]->factor[n->B[0]->nfactor++] = n->A[i];
+    return s;
+}
+
+static Dims concat_dims(Graph *g, const Node *n)
+{
+    Dims s = without(n->in[0], NULL, 0);
+    int at = find(&s, n->A[0]);
+
+    for (int k = 1; k < n->nin; k++) {
+        need(g, n, k, n->A, 1);
+        s.d[at].n += n->in[k]->dim[dim_of(n->in[k], n->A[0])].n;
+    }
+    return s;
+}
+
+/* Indices' axes first, then what is left of the indexed tensor.                */
+static Dims gather_dims(Graph *g, const Node *n)
+{
+    need(g, n, 0, n->A, 1);
+    Dims s = without(n->in[1], NULL, 0);
+    extend(n, &s, n->in[0], n->A, 1);
+    return s;
+}
+
+/* ---- rows -------------------------------------------------------------------------- */
+
+static int64_t rows_of(const Node *map)
+{
+    return g_elems(map->in[0]);
+}
+
+/* [row, what x has besides the token axes and top]                             */
+static Dims dispatch_dims(Graph *g, const Node *n)
+{
+    const Node *x = n->in[0], *map = n->in[1], *e = map->in[0];
+    Dims s = { 0 };
+
+    push(n, &s, g_axis(g, "row"), rows_of(map));
+    for (int i = 0; i < x->nd; i++)
+        if (dim_of(e, x->dim[i].a) < 0)
+            push(n, &s, x->dim[i].a, x->dim[i].n);
+    return s;
+}
+
+static Dims undispatch_dims(const Node *n)
+{
+    Dims s = without(n->in[1]->in[0], NULL, 0);
+
+    for (int i = 0; i < n->in[0]->nd; i++)
+        if (!g_isrow(n->in[0]->dim[i].a))
+            push(n, &s, n->in[0]->dim[i].a, n->in[0]->dim[i].n);
+    return s;
+}
+
+static Dims gmm_dims(Graph *g, const Node *n)
+{
+    Axis *expert = n->in[2]->A[0];
+
+    need(g, n, 0, n->A, n->nA);
+    need(g, n, 1, n->A, n->nA);
+    Dims s = without(n->in[0], n->A, n->nA);
+    for (int i = 0; i < n->in[1]->nd; i++) {
+        Dim d = n->in[1]->dim[i];
+        if (d.a != expert && !in_list(n->A, n->nA, d.a))
+            push(n, &s, d.a, d.n);
+    }
+    return s;
+}
+
+static Dims gmmw_dims(const Node *n)
+{
+    Axis *expert = n->in[2]->A[0];
+    Dims s = { 0 };
+
+    push(n, &s, expert, n->i ? n->i : expert->n);
+    for (int k = 0; k < 2; k++)
+        for (int i = 0; i < n->in[k]->nd; i++)
+            if (!g_isrow(n->in[k]->dim[i].a))
+                push(n, &s, n->in[k]->dim[i].a, n->in[k]->dim[i].n);
+    return s;
+}
+
+/* The route node whose rows n is laid out in.                                   */
+static Node *row_map(const Node *n, const Dims *s)
+{
+    for (int i = 0; i < s->n; i++) {
+        if (!g_isrow(s->d[i].a))
+            continue;
+        if (n->op == Odispatch || n->op == Ogmm)
+            return n->in[n->nin - 1];
+        for (int k = 0; k < n->nin; k++)
+            if (n->in[k]->map)
+                return n->in[k]->map;
+        return n->map;
+    }
+    return NULL;
+}
+
+/* ---- one node -------------------------------------------------------------------------- */
+
+static Dims kept(const Node *n)               /* what the builder already set    */
+{
+    return without(n, NULL, 0);
+}
+
+static Dims leaf(const Node *n)
+{
+    Dims s = kept(n);
+
+    if (n->op == Oiota && s.n == 0)
+        push(n, &s, n->A[0], n->A[0]->n);
+    return s;
+}
+
+static Dims resized(Graph *g, const Node *n, int64_t size)
+{
+    need(g, n, 0, n->A, 1);
+    return replace(n->in[0], n->A[0], n->A[0], size);
+}
+
+static Dims topk_dims(Graph *g, const Node *n)
+{
+    need(g, n, 0, n->A, 1);
+    int64_t have = n->in[0]->dim[dim_of(n->in[0], n->A[0])].n;
+    if (n->i < 1 || n->i > have)
+        err(n->loc, "topk: k is %lld and axis '%s' has %lld", (long long)n->i,
+            n->A[0]->name, (long long)have);
+    return replace(n->in[0], n->A[0], n->B[0], n->i);
+}
+
+static Dims slice_dims(Graph *g, const Node *n)
+{
+    need(g, n, 0, n->A, 1);
+    int64_t have = n->in[0]->dim[dim_of(n->in[0], n->A[0])].n;
+    if (n->i < 0 || n->j < 1 || n->i + n->j > have)
+        err(n->loc, "slice: %lld from %lld of axis '%s', which has %lld",
+            (long long)n->j, (long long)n->i, n->A[0]->name, (long long)have);
+    return resized(g, n, n->j);
+}
+
+static Dims pick_dims(const Node *n)
+{
+    Dims s = without(n->in[1], NULL, 0);
+
+    extend(n, &s, n->in[0], n->A, 1);
+    return s;
+}
+
+static Dims rule(Graph *g, Node *n)
+{
+    switch (n->op) {
+    case Ospread: case Opermute: case Oscatter_add: case Opart: case Ocall:
+        return kept(n);
+    case Odot: return dot_dims(g, n);
+    case Opick: return pick_dims(n);
+    case Ogmm: return gmm_dims(g, n);
+    case Ogmmw: return gmmw_dims(n);
+    case Otopk: return topk_dims(g, n);
+    case Orename: need(g, n, 0, n->A, n->nA); return rename_dims(n);
+    case Osplit: need(g, n, 0, n->A, 1); return split_dims(g, n);
+    case Omerge: need(g, n, 0, n->A, n->nA); return merge_dims(g, n);
+    case Oslice: return slice_dims(g, n);
+    case Opad: return resized(g, n, n->j);
+    case Oconcat: need(g, n, 0, n->A, 1); return concat_dims(g, n);
+    case Oshift: case Ocumsum:
+        need(g, n, 0, n->A, 1);
+        return without(n->in[0], NULL, 0);
+    case Ogather: return gather_dims(g, n);
+    case Odispatch: return dispatch_dims(g, n);
+    case Oundispatch: return undispatch_dims(n);
+    case Oroute: case Oattn: case Oattnback:
+        return (Dims){ 0 };
+    case Oaccum: return without(n->in[0], NULL, 0);
+    default: break;
+    }
+    switch (optab[n->op].cls) {
+    case SRC: return leaf(n);
+    case EW: return unite(g, n, n->nin);
+    case RED: need(g, n, 0, n->A, n->nA); return without(n->in[0], n->A, n->nA);
+    case COMM: return without(n->in[0], NULL, 0);
+    default: return (Dims){ 0 };
+    }
+}
+
+static Dtype dtype_rule(const Node *n)
+{
+    Dtype t;
+
+    switch (n->op) {
+    case Oiota: case Otopk: case Oroute: return Di32;
+    case Osum:
+        t = n->in[0]->dt;
+        return t == Dbool || t == Du8 ? Di32 : t;
+    case Odot: case Ogmm: case Ogmmw:
+        return n->dt != Dnone ? n->dt : promote(n->in[0]->dt, n->in[1]->dt);
+    case Oaccum: return n->dt != Dnone ? n->dt : n->in[0]->dt;
+    case Oattn: case Oattnback: return Dnone;
+    case Opart: case Ocall: return n->dt;
+    default: break;
+    }
+    switch (optab[n->op].cls) {
+    case SRC: return n->dt;
+    case EW: return ew_dtype(n);
+    case SINK: return Dnone;
+    default: return n->nin ? n->in[0]->dt : n->dt;
+    }
+}
+
+/* Keep an order of the same axes that the builder chose.                        */
+static void set_dims(Node *n, const Dims *s)
+{
+    int same = n->nd == s->n;
+
+    for (int i = 0; same && i < s->n; i++)
+        same = dim_of(n, s->d[i].a) >= 0;
+    if (!same) {
+        memcpy(n->dim, s->d, (size_t)s->n * sizeof *s->d);
+        n->nd = s->n;
+        return;
+    }
+    for (int i = 0; i < s->n; i++)
+        n->dim[dim_of(n, s->d[i].a)].n = s->d[i].n;
+}
+
+Node *infer(Graph *g, Node *n)
+{
+    Dims s = rule(g, n);
+
+    if (s.n > MAXD)
+        err(n->loc, "%s: result has %d axes, at most %d", opname(n), s.n, MAXD);
+    set_dims(n, &s);
+    n->dt = dtype_rule(n);
+    n->map = row_map(n, &s);
+    return n;
+}

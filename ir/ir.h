@@ -1,0 +1,256 @@
+/* ir.h: what a program is before it is a plan: ops, nodes, graphs, sharding
+ * types, kernels-to-be, targets. Passes and codegen see this header.          */
+#ifndef PLEAT_IR_H
+#define PLEAT_IR_H
+
+#include "plan.h"
+
+/* ---- op.c: the op table ------------------------------------------------------ */
+
+typedef enum Op {
+#define OP(name, cls, sig, special, grad, lower) O##name,
+#include "ops.def"
+#undef OP
+    NOP
+} Op;
+
+typedef enum OpClass {
+    SRC,     /* no operands: inputs, parameters, constants, iota               */
+    EW,      /* elementwise, broadcasting by axis name                         */
+    RED,     /* removes the axes in A                                          */
+    EIN,     /* products of two operands summed over the axes in A             */
+    ROW,     /* works along one whole axis                                     */
+    VIEW,    /* the same bytes under other axes                                */
+    MOVE,    /* copies elements to other places                                */
+    COMP,    /* composites and their gradients                                 */
+    COMM,    /* collectives; only after `comm`                                 */
+    SINK     /* accumulators, writes of state, results                         */
+} OpClass;
+
+/* Where an attribute of the signature ("axes:A k:i path:s") is kept in a node. */
+typedef enum Slot { SlotA, SlotB, Sloti, Slotj, Slotf, Slots } Slot;
+typedef struct AttrInfo { const char *name; Slot slot; } AttrInfo;
+
+enum { MAXIN = 24, MAXATTR = 4 };
+
+typedef struct OpInfo {
+    const char *name;
+    OpClass cls;
+    int nin;                      /* operands; -1: any number                  */
+    const char *operands;         /* "a b"                                     */
+    int nattr; AttrInfo attr[MAXATTR];
+    const char *special;          /* words: see ops.def                        */
+    int ngrad; const char *grad[3];   /* E texts by operand                     */
+    char gradkind;                /* 'E' texts, 'A' auto, 'F' function, 0 none  */
+    const char *lower;            /* E(...) text when lowerkind is 'E'; else     */
+    char lowerkind;               /* 'F': the family's name                     */
+} OpInfo;
+
+extern OpInfo optab[NOP];         /* read only; made from ops.def at start      */
+int op_named(const char *name);               /* -1: none                       */
+int op_is(Op op, const char *word);           /* word stands in special         */
+
+/* ---- table.c: a map from 64-bit keys (or pointers) to pointers -------------- */
+
+typedef struct Table Table;
+Table *table_new(Arena *a);
+void **table_at(Table *t, uint64_t key);      /* slot, made when missing        */
+void *table_get(const Table *t, uint64_t key); /* null: missing                 */
+#define KEYP(p) ((uint64_t)(uintptr_t)(p))
+uint64_t mix64(uint64_t h, uint64_t x);       /* hash step                      */
+
+/* ---- graph.c ------------------------------------------------------------------ */
+
+typedef struct Axis {
+    const char *name;             /* interned; axes are equal by pointer       */
+    int64_t n;                    /* declared size; 0: not declared            */
+    struct Axis *root;            /* renamed from (key -> seq), or itself      */
+    int nfactor;                  /* merged from these, major first            */
+    struct Axis *factor[4];
+    const Loc *loc;
+} Axis;
+
+typedef struct Dim { Axis *a; int64_t n; } Dim;     /* n is the global size      */
+
+/* Sharding over one atom (DESIGN section 4).                                    */
+typedef enum ShardKind { R, S, P, F } ShardKind;
+typedef enum Reduce { Radd, Rmax, Rmin } Reduce;
+typedef struct Shard { ShardKind k; Axis *a; Reduce op; } Shard;
+
+typedef enum Region {
+    REGden,                       /* once a micro-batch, before pre: loss dens  */
+    REGpre,                       /* once a step                                */
+    REGbody,                      /* once a micro-batch                         */
+    REGpost,                      /* once a step, after the bodies              */
+    NREGION
+} Region;
+extern const char *const regions[NREGION];
+
+typedef struct Node Node;
+typedef struct Graph Graph;
+struct Node {
+    int id;                       /* index in g->node after g_renumber          */
+    Op op;
+    Dtype dt;
+    Region reg;
+    int nd; Dim dim[MAXD];        /* order is the memory layout, last fastest   */
+    int nin; Node **in;
+    int nA; Axis **A;             /* attributes, by the slots of the op's row   */
+    int nB; Axis **B;
+    int64_t i, j;
+    double f;
+    const char *s;
+    Node *map;                    /* rows layout: the route node of the row axis */
+    Graph *body;                  /* composites: what they mean                 */
+    int again;                    /* recomputed copy number; never merged       */
+    const char *scope;            /* interned path, "" outside; d.<path>: backward */
+    const char *name;             /* unique: scope path, op, ordinal            */
+    const Loc *loc;
+    Shard sh[MAXATOM];            /* after place                                */
+    /* Facts kept by passes while they run, and the buffer after alloc.         */
+    void *tmp;
+    int mark, buf;
+};
+
+typedef enum ParamKind { PKparam, PKstate, PKmaster, PKm, PKv } ParamKind;
+extern const char *const paramkinds[];
+
+/* Everything with a value across steps. A parameter's node is Oparam, every
+ * other kind's is Ostate; node->s is the path.                                 */
+typedef struct Param {
+    const char *path;             /* "layers.0.moe.w1", "optim.m.<path>"        */
+    ParamKind kind;
+    Dtype dt;                     /* `real` until precision                     */
+    int nd; Dim dim[MAXD];
+    const char *init;             /* "normal" "uniform" "const" "copy"          */
+    double arg;                   /* std, half width, value                     */
+    const char *of;               /* copy: the parameter it starts equal to     */
+    const Loc *loc;
+} Param;
+
+typedef enum Level { LOGICAL, PLACED, LOCAL, NLEVEL } Level;
+extern const char *const levels[];
+
+struct Graph {
+    const char *name;             /* model's name                               */
+    const char *prog;             /* step eval forward init                     */
+    Level level;
+    Arena *arena;
+    Mesh *mesh;                   /* set by fold; null before                   */
+    Opts *opts;
+    int naxis; Axis **axis;       /* vec, in order of first use                 */
+    Param **param;                /* vec                                        */
+    Node **node;                  /* vec, operands before users                 */
+    HfMap *hf; int nhf;           /* set by the front end, carried to the plan  */
+};
+
+Graph *g_new(Arena *a, const char *name);
+Graph *g_like(const Graph *g);    /* same arena, axes, params, options; no nodes */
+Axis *g_axis(Graph *g, const char *name);     /* find or make                   */
+Param *g_param(Graph *g, const char *path);   /* null: none                     */
+
+/* Build: a node of op with operands, appended to g->node. Set attributes, then
+ * call infer(), which checks them and fills dt, dim, map (err() at n->loc).    */
+Node *g_node(Graph *g, Op op, const Loc *l, int nin, Node *const *in);
+Node *infer(Graph *g, Node *n);
+/* What infer would set: dims by the op's class and rule, without touching n->dim
+ * when the text form or a pass fixed another order of the same axes.           */
+
+/* Shorthands: build and infer.                                                 */
+Node *g_ew(Graph *g, Op op, const Loc *l, Node *a, Node *b, Node *c);
+Node *g_const(Graph *g, const Loc *l, Dtype dt, double v);
+Node *g_cast(Graph *g, Node *a, Dtype dt);    /* a itself when it has dt         */
+Node *g_red(Graph *g, Op op, Node *a, Axis **ax, int n);
+Node *g_sumto(Graph *g, Node *a, const Node *like);  /* sum axes `like` lacks    */
+Node *g_spread(Graph *g, Node *a, const Node *like); /* broadcast to like's dims */
+Node *g_dot(Graph *g, const Loc *l, Node *a, Node *b, Axis **ax, int n,
+            const Node *order);   /* order: null, or whose axis order to take    */
+Node *g_copyof(Graph *g, const Node *n, Node *const *in);  /* same op and attrs  */
+
+void g_renumber(Graph *g);        /* ids = positions                             */
+void g_tidy(Graph *g);            /* merge equal nodes, drop dead ones, renumber */
+void g_names(Graph *g);           /* give every unnamed node its unique name     */
+int dim_of(const Node *n, const Axis *a);     /* position of an axis, or -1      */
+int64_t g_elems(const Node *n);   /* product of global sizes                     */
+int same_dims(const Node *a, const Node *b);  /* same axes and sizes, any order  */
+uint64_t g_hash(const Node *n);   /* structural, without names and places        */
+int g_isrow(const Axis *a);       /* the ragged axis "row"                       */
+
+/* ---- shard.c: what a rank holds ------------------------------------------------- */
+
+/* Size on one rank of dim d of n (capacity for the row axis).                   */
+int64_t local_n(const Graph *g, const Node *n, int d);
+int64_t local_elems(const Graph *g, const Node *n);
+int64_t local_bytes(const Graph *g, const Node *n);
+/* Global index of this rank's first element along dim d. One piece per dim for
+ * now; pieces() answers in general.                                             */
+Aff local_start(const Graph *g, const Node *n, int d);
+int pieces(const Graph *g, const Node *n, int d, Piece *out, int max);
+uint32_t atoms_of(const Graph *g, const Node *n, ShardKind k); /* atoms typed k  */
+int same_type(const Graph *g, const Node *a, const Node *b);
+/* A route node's value, int32, one buffer: offsets[E+1] of local experts, then
+ * pair[cap] (token * top + slot of each row), then row[pairs] (-1: not here).   */
+typedef struct MapLayout { int64_t experts, cap, pairs, offset, pair, row, n; }
+    MapLayout;
+MapLayout map_layout(const Graph *g, const Node *route);
+
+/* ---- cost.c ----------------------------------------------------------------------- */
+
+typedef struct Cost { double flops, bytes; } Cost;
+Cost cost_of(const Graph *g, const Node *n);  /* on one rank                      */
+/* Training FLOPs per token by moe-training.md C3, from the graph: 6 times the
+ * multiply-adds of dots with parameters and of attention (causal: half).        */
+double flops_per_token(const Graph *g, int64_t *params, int64_t *active);
+
+/* ---- print.c parse.c check.c -------------------------------------------------------- */
+
+/* parse(print(g)) prints the same bytes. Flags: with places, all repeats.       */
+enum { PRINTloc = 1, PRINTfold = 2 };   /* fold: repeated scopes once, for people */
+char *graph_print(Arena *a, const Graph *g, int flags);
+Graph *graph_parse(Arena *a, const char *text, size_t len, const char *name,
+                   Opts *opts);
+void print_dims(Text *t, const Node *n);      /* "[batch=2 seq=8]"                */
+void check_graph(const Graph *g); /* the level's own rules; die() when broken     */
+
+/* ---- kernels-to-be: what fuse makes and codegen writes --------------------------------- */
+
+typedef enum Family {             /* one generator each                           */
+    FAMloop,                      /* fused elementwise, views, moves, reductions  */
+    FAMgemm, FAMgmm, FAMgmmw,     /* BLAS steps, no text                          */
+    FAMattn, FAMattnback,
+    FAMtopk, FAMcumsum, FAMroute, FAMscatter,
+    FAMcomm, FAMzero, FAMnone,    /* none: a view, costs nothing                  */
+    NFAMILY
+} Family;
+extern const char *const families[NFAMILY];
+
+typedef struct Group {
+    Family fam;
+    Region reg;
+    Node **node; int n;           /* members, operands first                      */
+    Node **in; int nin;           /* read from memory (after views)               */
+    Node **out; int nout;         /* members that are stored                      */
+    int nouter; Dim outer[MAXD];  /* loops, see codegen/loop.c                    */
+    int ninner; Dim inner[MAXD];
+    Node *map;                    /* ragged outer loop: whose extents             */
+    int64_t scratch;              /* bytes, filled by the target                  */
+    Step step;                    /* filled by the target: kind kernel ints       */
+    const char *text;             /* kernel text, or null                         */
+    int *argbuf;                  /* (emit) buffer per argument                   */
+    Node **arg; int narg;         /* argument order of the step; null: none       */
+} Group;
+
+typedef struct Target {
+    const char *name;
+    const char *prelude;          /* text before all kernels                      */
+    /* Has kernels, forward and backward, for this composite node?               */
+    int (*keeps)(const Graph *g, const Node *n);
+    /* May n join a loop kernel? (the test `recompute` shares with `fuse`)        */
+    int (*loops)(const Graph *g, const Node *n);
+    /* Fill fam-dependent parts: step, arg, text, scratch.                        */
+    void (*lower)(Graph *g, Group *k, Arena *a);
+} Target;
+extern const Target T_host, T_null;
+const Target *target_named(const char *name);  /* codegen/targets.c; null: none   */
+
+#endif

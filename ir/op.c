@@ -1,0 +1,128 @@
+/* op.c: the op table. Rows of ops.def are texts; they are read once, before
+ * main, into OpInfo.                                                        */
+#include <ctype.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ir.h"
+
+OpInfo optab[NOP];
+
+static const struct { const char *name, *sig, *special, *grad, *lower;
+                      OpClass cls; } row[NOP] = {
+#define OP(name, cls, sig, special, grad, lower)                               \
+    { #name, sig, special, #grad, #lower, cls },
+#include "ops.def"
+#undef OP
+};
+
+static char *dup(const char *s, size_t n)
+{
+    char *d = calloc(n + 1, 1);
+
+    return d ? memcpy(d, s, n) : NULL;
+}
+
+static Slot slot_of(char c)
+{
+    static const char letters[] = "ABijfs";
+
+    return (Slot)(strchr(letters, c) - letters);
+}
+
+/* "axes:A k:i" */
+static void read_attrs(OpInfo *o, const char *s)
+{
+    while (*(s += strspn(s, " "))) {
+        size_t n = strcspn(s, ":");
+        o->attr[o->nattr].name = dup(s, n);
+        o->attr[o->nattr++].slot = slot_of(s[n + 1]);
+        s += n + 2;
+    }
+}
+
+static int count_words(const char *s)
+{
+    int n = 0;
+
+    while (*(s += strspn(s, " "))) {
+        n++;
+        s += strcspn(s, " ");
+    }
+    return n;
+}
+
+/* "a b; axes:A k:i" */
+static void read_signature(OpInfo *o, const char *sig)
+{
+    size_t n = strcspn(sig, ";");
+
+    o->operands = dup(sig, n);
+    o->nin = strchr(o->operands, '*') ? -1 : count_words(o->operands);
+    if (sig[n] == ';')
+        read_attrs(o, sig + n + 1);
+}
+
+/* E("dy * b", "dy * a") -> the texts between quotes */
+static int read_texts(const char *s, const char **out, int max)
+{
+    int n = 0;
+
+    while ((s = strchr(s, '"')) && n < max) {
+        size_t len = strcspn(s + 1, "\"");
+        out[n++] = dup(s + 1, len);
+        s += len + 2;
+    }
+    return n;
+}
+
+static void read_grad(OpInfo *o, const char *s)
+{
+    if (!strncmp(s, "E(", 2)) {
+        o->gradkind = 'E';
+        o->ngrad = read_texts(s, o->grad, 3);
+    } else if (strcmp(s, "NONE")) {
+        o->gradkind = s[0];
+    }
+}
+
+static void read_lower(OpInfo *o, const char *s)
+{
+    o->lowerkind = s[0];
+    if (s[0] == 'E')
+        read_texts(s, &o->lower, 1);
+    else
+        o->lower = dup(s + 2, strlen(s) - 3);
+}
+
+__attribute__((constructor)) static void read_table(void)
+{
+    for (int i = 0; i < NOP; i++) {
+        OpInfo *o = &optab[i];
+        o->name = row[i].name;
+        o->cls = row[i].cls;
+        o->special = row[i].special;
+        read_signature(o, row[i].sig);
+        read_grad(o, row[i].grad);
+        read_lower(o, row[i].lower);
+    }
+}
+
+int op_named(const char *name)
+{
+    for (int i = 0; i < NOP; i++)
+        if (!strcmp(optab[i].name, name))
+            return i;
+    return -1;
+}
+
+int op_is(Op op, const char *word)
+{
+    const char *s = optab[op].special;
+    size_t n = strlen(word);
+
+    for (; (s = strstr(s, word)); s += n)
+        if ((s == optab[op].special || s[-1] == ' ') && (!s[n] || s[n] == ' '))
+            return 1;
+    return 0;
+}

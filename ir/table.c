@@ -1,0 +1,68 @@
+/* table.c: open addressing from 64-bit keys to pointers. Key 0 is allowed. */
+#include "ir.h"
+
+typedef struct Slot64 { uint64_t key; void *val; int used; } Slot64;
+
+struct Table {
+    Arena *arena;
+    size_t n, cap;                /* cap is a power of two                     */
+    Slot64 *slot;
+};
+
+uint64_t mix64(uint64_t h, uint64_t x)
+{
+    h ^= x + 0x9e3779b97f4a7c15ull + (h << 6) + (h >> 2);
+    h ^= h >> 31;
+    h *= 0xbf58476d1ce4e5b9ull;
+    return h ^ (h >> 29);
+}
+
+Table *table_new(Arena *a)
+{
+    Table *t = alloc(a, sizeof *t);
+
+    t->arena = a;
+    t->cap = 64;
+    t->slot = alloc(a, t->cap * sizeof *t->slot);
+    return t;
+}
+
+static Slot64 *find(const Table *t, uint64_t key)
+{
+    size_t i = mix64(0, key) & (t->cap - 1);
+
+    while (t->slot[i].used && t->slot[i].key != key)
+        i = (i + 1) & (t->cap - 1);
+    return &t->slot[i];
+}
+
+static void grow(Table *t)
+{
+    Table old = *t;
+
+    t->cap *= 4;
+    t->slot = alloc(t->arena, t->cap * sizeof *t->slot);
+    for (size_t i = 0; i < old.cap; i++)
+        if (old.slot[i].used)
+            *find(t, old.slot[i].key) = old.slot[i];
+}
+
+void **table_at(Table *t, uint64_t key)
+{
+    if (t->n * 2 >= t->cap)
+        grow(t);
+    Slot64 *s = find(t, key);
+    if (!s->used) {
+        s->used = 1;
+        s->key = key;
+        t->n++;
+    }
+    return &s->val;
+}
+
+void *table_get(const Table *t, uint64_t key)
+{
+    const Slot64 *s = find(t, key);
+
+    return s->used ? s->val : NULL;
+}
