@@ -131,6 +131,10 @@ int64_t aff_at(const Mesh *m, const Aff *x, int64_t rank);
 
 /* ---- opts.c: keys of fold{}, train{}, data{}, precision{}, command line -------- */
 
+/* A row of keys.def; keytab ends with a row of nulls.                          */
+typedef struct KeyInfo { const char *table, *name, *kind, *dflt, *doc; } KeyInfo;
+extern const KeyInfo keytab[];
+
 typedef struct Opts Opts;         /* key -> text; defaults come from keys.def  */
 Opts *opts_new(Arena *a);
 /* Set by full name ("fold.ep"). Unknown key or value of the wrong kind: err()
@@ -141,7 +145,10 @@ int64_t opts_int(const Opts *o, const char *key);
 double opts_num(const Opts *o, const char *key);
 int opts_given(const Opts *o, const char *key);           /* set, not default   */
 const Loc *opts_loc(const Opts *o, const char *key);      /* where it was set   */
-/* In keys.def's order: the i-th key that was set, or 0 past the end.          */
+void opts_pair(const Opts *o, const char *key, double v[2]);  /* train.betas    */
+/* Does one of the key's patterns ("*.bias norm.*") match s?                    */
+int opts_match(const Opts *o, const char *key, const char *s);
+/* In keys.def's order, then axes: the i-th key that was set; 0: past the end.  */
 int opts_each(const Opts *o, int i, const char **key, const char **value);
 
 /* ---- plan.c --------------------------------------------------------------------- */

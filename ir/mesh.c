@@ -1,0 +1,384 @@
+/* mesh.c: one set of ranks read as two grids.
+ *
+ *     dense    tp x cp x dp x pp          expert   etp x ep x edp x pp
+ *
+ * Only the pipeline must agree: its groups are the same sets in both. A rank
+ * number without its pp digit is the rank's number in its stage. Each grid
+ * cuts that number at the running products of its sizes; all cuts together
+ * are the common refinement, and what lies between two cuts is an atom:
+ *
+ *     tp=2 dp=4      cuts at 2, 8
+ *     ep=4 edp=2     cuts at 4, 8      atoms 2 (1..2), 2 (2..4), 2 (4..8)
+ *     tp = {0}  dp = {1,2}  ep = {0,1}  edp = {2}
+ *
+ * A fold whose cuts do not divide each other has no atoms and is refused.
+ * What is refused is refused with the nearest value that would be legal.      */
+#include <string.h>
+#include "plan.h"
+
+enum { NPLACE = 4, LARGEST = 1 << 24 };
+
+const char *const meshnames[NMESH] = {
+    [Mtp] = "tp", [Mcp] = "cp", [Mdp] = "dp", [Mpp] = "pp",
+    [Metp] = "etp", [Mep] = "ep", [Medp] = "edp",
+};
+
+/* ---- rank order --------------------------------------------------------------- */
+
+/* Axes of one grid, first varies fastest. */
+typedef struct Grid { MeshAxis axis[NPLACE]; int n; } Grid;
+typedef struct Order { Grid dense, expert; } Order;
+
+static void push(Grid *g, MeshAxis a)
+{
+    g->axis[g->n++] = a;
+}
+
+/* One word of the order: its place in the dense grid, the expert grid or both. */
+static void place(Order *o, int word, int epnamed)
+{
+    static const MeshAxis dense[] = {Mtp, Mcp, Mdp, Mpp};
+    static const MeshAxis expert[] = {Metp, NMESH, Medp, Mpp};
+    if (word == 4) {
+        push(&o->expert, Mep);
+        return;
+    }
+    push(&o->dense, dense[word]);
+    if (dense[word] == Mdp && !epnamed)
+        push(&o->expert, Mep);
+    if (expert[word] != NMESH)
+        push(&o->expert, expert[word]);
+}
+
+/* "tp-cp-dp-pp": the expert grid has etp for tp, ep edp for dp; "ep" may be
+ * named to stand elsewhere ("tp-cp-ep-dp-pp" is Megatron's spelling).         */
+static Order order_read(const char *s, const Loc *l)
+{
+    static const char *const names[] = {"tp", "cp", "dp", "pp", "ep"};
+    Order o = {0};
+    int seen[5] = {0}, epnamed = strstr(s, "ep") != 0;
+    for (const char *p = s, *end = s + strlen(s); p <= end;) {
+        size_t n = strcspn(p, "-");
+        int w = 0;
+        while (w < 5 && (strlen(names[w]) != n || strncmp(names[w], p, n)))
+            w++;
+        if (w == 5)
+            err(l, "order '%s': '%.*s' is not one of tp, cp, ep, dp, pp", s,
+                (int)n, p);
+        if (seen[w]++)
+            err(l, "order '%s' names '%s' twice", s, names[w]);
+        place(&o, w, epnamed);
+        p += n + 1;
+    }
+    for (int w = 0; w < 4; w++)
+        if (!seen[w])
+            err(l, "order '%s' lacks '%s' (the default is tp-cp-dp-pp)", s,
+                names[w]);
+    return o;
+}
+
+/* ---- sizes --------------------------------------------------------------------- */
+
+typedef enum Flaw { NONE, DENSE, EXPERT, STAGES, CUTS } Flaw;
+
+/* What is known while a fold is being solved. */
+typedef struct Solve {
+    int64_t world, size[NMESH];
+    int64_t at[2 * NPLACE + 2];   /* cuts of the stage number, ascending       */
+    int ncut;
+    int64_t ppstride;
+    int64_t bad[2];               /* CUTS: the two that do not divide          */
+} Solve;
+
+static int64_t times(int64_t a, int64_t b)
+{
+    return a > LARGEST / b ? LARGEST + 1 : a * b;
+}
+
+static int64_t gcd(int64_t a, int64_t b)
+{
+    return b ? gcd(b, a % b) : a;
+}
+
+/* Ones for what was not given, dp and edp from what is left of the world. */
+static Flaw fill(Solve *v)
+{
+    int64_t *n = v->size;
+    for (int a = 0; a < NMESH; a++)
+        if (!n[a] && a != Mdp && a != Medp)
+            n[a] = 1;
+    int64_t dense = times(times(n[Mtp], n[Mcp]), n[Mpp]);
+    int64_t expert = times(times(n[Metp], n[Mep]), n[Mpp]);
+    if (!v->world)
+        v->world = n[Mdp] ? times(dense, n[Mdp])
+                          : times(dense, expert / gcd(dense, expert));
+    if (dense > v->world || v->world % dense)
+        return DENSE;
+    if (!n[Mdp])
+        n[Mdp] = v->world / dense;
+    if (n[Mdp] != v->world / dense)
+        return DENSE;
+    if (expert > v->world || v->world % expert)
+        return EXPERT;
+    if (!n[Medp])
+        n[Medp] = v->world / expert;
+    return n[Medp] == v->world / expert ? NONE : EXPERT;
+}
+
+/* Product of the sizes before pp. */
+static int64_t below_pp(const Solve *v, const Grid *g)
+{
+    int64_t p = 1;
+    for (int i = 0; i < g->n && g->axis[i] != Mpp; i++)
+        p *= v->size[g->axis[i]];
+    return p;
+}
+
+static void cut(Solve *v, int64_t at)
+{
+    int i = v->ncut;
+    for (int k = 0; k < v->ncut; k++)
+        if (v->at[k] == at)
+            return;
+    for (; i > 0 && v->at[i - 1] > at; i--)
+        v->at[i] = v->at[i - 1];
+    v->at[i] = at;
+    v->ncut++;
+}
+
+static void cut_grid(Solve *v, const Grid *g)
+{
+    int64_t p = 1;
+    for (int i = 0; i < g->n; i++)
+        if (g->axis[i] != Mpp)
+            cut(v, p *= v->size[g->axis[i]]);
+}
+
+static Flaw solve(Solve *v, const Order *o)
+{
+    Flaw f = fill(v);
+    if (f)
+        return f;
+    v->ppstride = below_pp(v, &o->dense);
+    if (v->size[Mpp] > 1 && v->ppstride != below_pp(v, &o->expert))
+        return STAGES;
+    v->ncut = 0;
+    cut(v, 1);
+    cut_grid(v, &o->dense);
+    cut_grid(v, &o->expert);
+    for (int i = 1; i < v->ncut; i++)
+        if (v->at[i] % v->at[i - 1]) {
+            v->bad[0] = v->at[i - 1];
+            v->bad[1] = v->at[i];
+            return CUTS;
+        }
+    return NONE;
+}
+
+/* ---- refusals ------------------------------------------------------------------- */
+
+/* Nearest legal value of one axis, all others as given; 0: there is none. */
+static int64_t legal(const Solve *v, const Order *o, MeshAxis a)
+{
+    for (int64_t d = 1; d <= v->world; d++)
+        for (int up = 0; up < 2; up++) {
+            Solve t = *v;
+            t.size[a] += up ? d : -d;
+            if (t.size[a] > 0 && v->world % t.size[a] == 0 && !solve(&t, o))
+                return t.size[a];
+        }
+    return 0;
+}
+
+/* " (nearest legal: ep=4, or etp=2)": each axis alone, the rest as it is. */
+static const char *advice(const Solve *v, const Order *o, unsigned axes)
+{
+    Text t = {.arena = forever};
+    putn(&t, "", 0);
+    for (int a = 0; a < NMESH; a++) {
+        if (!(axes >> a & 1) || v->size[a] < 1 || (v->size[a] == 1 && a != Mdp))
+            continue;
+        int64_t n = legal(v, o, (MeshAxis)a);
+        if (n)
+            put(&t, "%s%s=%lld", t.len ? ", or " : " (nearest legal: ",
+                meshnames[a], (long long)n);
+    }
+    if (t.len)
+        put(&t, ")");
+    return t.s;
+}
+
+/* "tp*cp*pp = 3*1*1 = 3" */
+static const char *product(const Solve *v, const MeshAxis *axis, int n)
+{
+    Text t = {.arena = forever};
+    int64_t p = 1;
+    for (int i = 0; i < n; i++) {
+        put(&t, "%s%s", i ? "*" : "", meshnames[axis[i]]);
+        p = times(p, v->size[axis[i]]);
+    }
+    for (int i = 0; i < n; i++)
+        put(&t, "%s%lld", i ? "*" : " = ", (long long)v->size[axis[i]]);
+    put(&t, " = %lld", (long long)p);
+    return t.s;
+}
+
+static _Noreturn void refuse(Flaw f, const Solve *given, const Solve *v,
+                             const Order *o, const Loc *l)
+{
+    static const MeshAxis dense[] = {Mtp, Mcp, Mpp, Mdp};
+    static const MeshAxis expert[] = {Metp, Mep, Mpp, Medp};
+    enum { TP = 1 << Mtp, CP = 1 << Mcp, DP = 1 << Mdp, PP = 1 << Mpp,
+           ETP = 1 << Metp, EP = 1 << Mep };
+    Solve g = *given;
+    g.world = v->world;
+    for (int a = 0; a < NMESH; a++)
+        if (!g.size[a] && a != Mdp && a != Medp)
+            g.size[a] = 1;
+    long long w = v->world;
+    if (w > LARGEST)
+        err(l, "fold: more than %d ranks", LARGEST);
+    if (f == DENSE && g.size[Mdp])
+        err(l, "fold: %s, but the world has %lld ranks%s",
+            product(&g, dense, 4), w, advice(&g, o, TP | CP | DP));
+    if (f == DENSE)
+        err(l, "fold: %s does not divide the %lld ranks of the world%s",
+            product(&g, dense, 3), w, advice(&g, o, TP | CP | PP));
+    if (f == EXPERT && g.size[Medp])
+        err(l, "fold: %s, but the world has %lld ranks%s",
+            product(&g, expert, 4), w, advice(&g, o, ETP | EP));
+    if (f == EXPERT)
+        err(l, "fold: %s does not divide the %lld ranks of the world%s",
+            product(&g, expert, 3), w, advice(&g, o, ETP | EP | PP));
+    if (f == STAGES)
+        err(l, "fold: pipeline stages differ between the grids: below pp lie "
+               "%lld ranks of the dense and %lld of the expert grid "
+               "(put pp last in order)",
+            (long long)below_pp(v, &o->dense),
+            (long long)below_pp(v, &o->expert));
+    err(l, "fold: the dense and the expert grid cut a stage at %lld and at "
+           "%lld ranks, which do not divide each other%s",
+        (long long)v->bad[0], (long long)v->bad[1],
+        advice(&g, o, ETP | EP | TP | CP));
+}
+
+/* ---- atoms ----------------------------------------------------------------------- */
+
+static void add_atom(Mesh *m, int64_t size, int64_t stride)
+{
+    if (m->natom == MAXATOM)
+        die("mesh: more than %d atoms", MAXATOM);
+    if (size > 1)
+        m->atom[m->natom++] = (Atom){size, stride};
+}
+
+/* The atoms of a stage between its cuts, pp's at its own stride. */
+static void make_atoms(Mesh *m, const Solve *v)
+{
+    int64_t pp = v->size[Mpp];
+    for (int i = 1; i < v->ncut; i++) {
+        int64_t at = v->at[i - 1];
+        if (at == v->ppstride)
+            add_atom(m, pp, at);
+        add_atom(m, v->at[i] / at, at >= v->ppstride ? at * pp : at);
+    }
+    if (v->at[v->ncut - 1] == v->ppstride)
+        add_atom(m, pp, v->ppstride);
+}
+
+/* An axis is the run of atoms whose strides lie in its range of the rank. */
+static void name_atoms(Mesh *m, const Grid *g)
+{
+    int64_t from = 1;
+    for (int i = 0; i < g->n; i++) {
+        int64_t to = from * m->size[g->axis[i]];
+        for (int k = 0; k < m->natom; k++)
+            if (m->atom[k].stride >= from && m->atom[k].stride < to)
+                m->mask[g->axis[i]] |= 1u << k;
+        from = to;
+    }
+}
+
+int64_t mesh_coord(const Mesh *m, int64_t rank, int atom)
+{
+    return rank / m->atom[atom].stride % m->atom[atom].size;
+}
+
+int64_t mesh_extent(const Mesh *m, uint32_t atoms)
+{
+    int64_t n = 1;
+    for (int i = 0; i < m->natom; i++)
+        if (atoms >> i & 1)
+            n *= m->atom[i].size;
+    return n;
+}
+
+int64_t mesh_pos(const Mesh *m, uint32_t atoms, int64_t rank)
+{
+    int64_t pos = 0, n = 1;
+    for (int i = 0; i < m->natom; i++)
+        if (atoms >> i & 1) {
+            pos += n * mesh_coord(m, rank, i);
+            n *= m->atom[i].size;
+        }
+    return pos;
+}
+
+void mesh_group(const Mesh *m, uint32_t atoms, int64_t rank, int64_t *ranks)
+{
+    int64_t n = 1;
+    for (int i = 0; i < m->natom; i++)
+        if (atoms >> i & 1)
+            rank -= mesh_coord(m, rank, i) * m->atom[i].stride;
+    ranks[0] = rank;
+    for (int i = 0; i < m->natom; i++) {
+        if (!(atoms >> i & 1))
+            continue;
+        for (int64_t c = 1; c < m->atom[i].size; c++)
+            for (int64_t k = 0; k < n; k++)
+                ranks[c * n + k] = ranks[k] + c * m->atom[i].stride;
+        n *= m->atom[i].size;
+    }
+}
+
+Aff aff(int64_t c)
+{
+    return (Aff){.c = c};
+}
+
+int64_t aff_at(const Mesh *m, const Aff *x, int64_t rank)
+{
+    int64_t v = x->c;
+    for (int i = 0; i < m->natom; i++)
+        if (x->k[i])
+            v += x->k[i] * mesh_coord(m, rank, i);
+    return v;
+}
+
+Mesh *mesh_new(Arena *a, int64_t world, const int64_t size[NMESH],
+               const char *order, const Loc *l)
+{
+    Order o = order_read(order, l);
+    Solve given = {.world = world};
+    if (world < 0 || world > LARGEST)
+        err(l, "world: %lld is not between 1 and %d", (long long)world,
+            LARGEST);
+    for (int i = 0; i < NMESH; i++) {
+        given.size[i] = size[i];
+        if (size[i] < 0 || size[i] > LARGEST)
+            err(l, "%s: %lld is not between 1 and %d", meshnames[i],
+                (long long)size[i], LARGEST);
+    }
+    Solve v = given;
+    Flaw f = solve(&v, &o);
+    if (f || v.world > LARGEST)
+        refuse(f, &given, &v, &o, l);
+    Mesh *m = alloc(a, sizeof *m);
+    m->world = v.world;
+    memcpy(m->size, v.size, sizeof m->size);
+    m->order = intern(order);
+    make_atoms(m, &v);
+    name_atoms(m, &o.dense);
+    name_atoms(m, &o.expert);
+    return m;
+}
