@@ -151,6 +151,30 @@ int opts_match(const Opts *o, const char *key, const char *s);
 /* In keys.def's order, then axes: the i-th key that was set; 0: past the end.  */
 int opts_each(const Opts *o, int i, const char **key, const char **value);
 
+/* ---- lex.c: words of the text forms -------------------------------------------- */
+
+typedef struct Lex {
+    Arena *arena;
+    const char *p, *end;          /* what is left                              */
+    const char *file;
+    int line;                     /* 0: before the first                       */
+} Lex;
+
+void put_word(Text *t, const char *s);        /* bare, or as a "string"        */
+_Noreturn void lex_err(const Lex *x, const char *fmt, ...)
+    __attribute__((format(printf, 2, 3)));
+/* Every reader skips blanks; none but lex_next leaves the line.               */
+int lex_next(Lex *x);             /* to the next line with words; 0: the end   */
+int lex_more(Lex *x);             /* is there more on this line?               */
+int lex_mark(Lex *x, char c);     /* take this mark if it is next              */
+void lex_need(Lex *x, char c);
+const char *lex_word(Lex *x);     /* interned                                  */
+int lex_take(Lex *x, const char *word);       /* take this word if it is next  */
+int64_t lex_int(Lex *x);
+int64_t lex_range(Lex *x, const char *what, int64_t min, int64_t max);
+double lex_num(Lex *x);
+const char *lex_bytes(Lex *x, size_t n);      /* the next n, as they are       */
+
 /* ---- plan.c --------------------------------------------------------------------- */
 
 enum { MAXD = 10 };               /* axes of a tensor                          */
@@ -244,12 +268,15 @@ typedef struct Scalar { const char *name; int buf; Dtype dt; } Scalar;
 
 /* One Hugging Face tensor, or part of one, as it maps to a parameter. Each HF
  * dim is a mixed radix of factors, major first; a factor is an axis of the
- * parameter at an offset inside its total ("(nope|rot)"), or a fixed index.   */
+ * parameter at an offset inside its total ("(nope|rot)"), or a fixed index
+ * (axis null, n 1, at start).                                                 */
 typedef struct HfFactor { const char *axis; int64_t total, start, n; } HfFactor;
 typedef struct HfDim { int nf; HfFactor f[4]; } HfDim;
 typedef struct HfMap {
     const char *hf, *param;
-    int nfix; const char *fixaxis[4]; int64_t fixat[4]; /* unrolled axes       */
+    /* Unrolled axes. fixat -1: every index; `hf` then holds "{axis}" where the
+       index stands, and the row speaks of that many tensors.                  */
+    int nfix; const char *fixaxis[4]; int64_t fixat[4];
     int nd; HfDim dim[MAXD];
 } HfMap;
 
@@ -280,6 +307,8 @@ typedef struct Plan {
     int nsource; Source *source;
 } Plan;
 
+void put_hf(Text *t, const HfMap *h);         /* one line of words              */
+void lex_hf(Lex *x, HfMap *h);
 char *plan_print(Arena *a, const Plan *p, size_t *len);   /* with its hash line */
 /* Parse and validate (every count, index, offset and size). err() when not a
  * plan, damaged, or inconsistent; `name` is what messages call the file.       */

@@ -1,0 +1,212 @@
+/* lex.c: words of the text forms, in and out. Graphs (parse.c) and plans
+ * (planread.c) are lines of words; a word is bare or a "string", the marks
+ * [ ] { } ( ) = , % @ ! < stand alone, and # starts a comment.                */
+#include <stdlib.h>
+#include <string.h>
+#include "plan.h"
+
+void lex_err(const Lex *x, const char *fmt, ...)
+{
+    va_list ap;
+    Loc l = {x->file, x->line, 0};
+    va_start(ap, fmt);
+    char *s = vstrf(x->arena, fmt, ap);
+    va_end(ap);
+    err(&l, "%s", s);
+}
+
+static int is_bare(unsigned char c)
+{
+    static const char *const marks = "[]{}()=,%@!<\"#\\";
+    return c > ' ' && c != 127 && !strchr(marks, c);
+}
+
+/* ---- out ------------------------------------------------------------------- */
+
+void put_word(Text *t, const char *s)
+{
+    const char *c = s;
+    while (*c && is_bare((unsigned char)*c))
+        c++;
+    if (c > s && !*c) {
+        putn(t, s, (size_t)(c - s));
+        return;
+    }
+    putn(t, "\"", 1);
+    for (c = s; *c; c++)
+        if (*c == '"' || *c == '\\')
+            put(t, "\\%c", *c);
+        else if ((unsigned char)*c < ' ' || *c == 127)
+            put(t, "\\x%02x", (unsigned char)*c);
+        else
+            putn(t, c, 1);
+    putn(t, "\"", 1);
+}
+
+/* ---- in -------------------------------------------------------------------- */
+
+int lex_more(Lex *x)
+{
+    while (x->p < x->end && (*x->p == ' ' || *x->p == '\t' || *x->p == '\r'))
+        x->p++;
+    return x->p < x->end && *x->p != '\n' && *x->p != '#';
+}
+
+static void skip_comment(Lex *x)
+{
+    if (x->p < x->end && *x->p == '#')
+        while (x->p < x->end && *x->p != '\n')
+            x->p++;
+}
+
+int lex_next(Lex *x)
+{
+    if (x->line && lex_more(x))
+        lex_err(x, "unexpected '%c' before the end of the line", *x->p);
+    if (!x->line)
+        x->line = 1;
+    for (;;) {
+        if (lex_more(x))
+            return 1;
+        skip_comment(x);
+        if (x->p == x->end)
+            return 0;
+        x->p++;
+        x->line++;
+    }
+}
+
+int lex_mark(Lex *x, char c)
+{
+    if (!lex_more(x) || *x->p != c)
+        return 0;
+    x->p++;
+    return 1;
+}
+
+void lex_need(Lex *x, char c)
+{
+    if (!lex_mark(x, c))
+        lex_err(x, "expected '%c'", c);
+}
+
+static int hex(int c)
+{
+    return c >= '0' && c <= '9' ? c - '0'
+         : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+}
+
+/* string = '"' { char | \" | \\ | \xHH } '"' */
+static const char *string(Lex *x)
+{
+    Text t = {.arena = x->arena};
+    putn(&t, "", 0);
+    for (x->p++; x->p < x->end && *x->p != '"' && *x->p != '\n'; x->p++) {
+        char c = *x->p;
+        if (!c)
+            lex_err(x, "a zero byte in a string");
+        if (c == '\\' && x->end - x->p > 4 && x->p[1] == 'x') {
+            int h = hex(x->p[2]), l = hex(x->p[3]);
+            if (h < 0 || l < 0 || h + l == 0)
+                lex_err(x, "bad \\x in a string");
+            c = (char)(16 * h + l);
+            x->p += 3;
+        } else if (c == '\\' && x->end - x->p > 2) {
+            c = *++x->p;
+        }
+        putn(&t, &c, 1);
+    }
+    if (x->p == x->end || *x->p != '"')
+        lex_err(x, "string without end");
+    x->p++;
+    return intern(t.s);
+}
+
+/* The extent of the bare word ahead; err when there is none. */
+static size_t bare(Lex *x)
+{
+    const char *s = x->p;
+    if (!lex_more(x))
+        lex_err(x, "the line ends too early");
+    for (s = x->p; s < x->end && is_bare((unsigned char)*s); s++)
+        ;
+    if (s == x->p)
+        lex_err(x, "expected a word, not '%c'", *x->p);
+    return (size_t)(s - x->p);
+}
+
+const char *lex_word(Lex *x)
+{
+    if (lex_more(x) && *x->p == '"')
+        return string(x);
+    size_t n = bare(x);
+    x->p += n;
+    return internn(x->p - n, n);
+}
+
+int lex_take(Lex *x, const char *word)
+{
+    size_t n = strlen(word);
+    if (!lex_more(x) || (size_t)(x->end - x->p) < n || memcmp(x->p, word, n))
+        return 0;
+    if (x->p + n < x->end && is_bare((unsigned char)x->p[n]))
+        return 0;
+    x->p += n;
+    return 1;
+}
+
+/* int = [ - ] digits */
+int64_t lex_int(Lex *x)
+{
+    size_t n = bare(x), i = *x->p == '-';
+    uint64_t v = 0, limit = (uint64_t)INT64_MAX + i;
+    if (i == n)
+        lex_err(x, "'%.*s' is not an integer", (int)n, x->p);
+    for (; i < n; i++) {
+        unsigned d = (unsigned char)x->p[i] - '0';
+        if (d > 9)
+            lex_err(x, "'%.*s' is not an integer", (int)n, x->p);
+        if (v > (limit - d) / 10)
+            lex_err(x, "'%.*s' is too large", (int)n, x->p);
+        v = 10 * v + d;
+    }
+    int minus = *x->p == '-';
+    x->p += n;
+    return minus ? (int64_t)(0 - v) : (int64_t)v;
+}
+
+int64_t lex_range(Lex *x, const char *what, int64_t min, int64_t max)
+{
+    int64_t v = lex_int(x);
+    if (v < min || v > max)
+        lex_err(x, "%s is %lld, not between %lld and %lld", what,
+                (long long)v, (long long)min, (long long)max);
+    return v;
+}
+
+double lex_num(Lex *x)
+{
+    char s[64], *end;
+    size_t n = bare(x);
+    if (n >= sizeof s)
+        lex_err(x, "'%.*s' is not a number", (int)n, x->p);
+    memcpy(s, x->p, n);
+    s[n] = 0;
+    double v = strtod(s, &end);
+    if (*end)
+        lex_err(x, "'%s' is not a number", s);
+    x->p += n;
+    return v;
+}
+
+const char *lex_bytes(Lex *x, size_t n)
+{
+    if ((size_t)(x->end - x->p) < n)
+        lex_err(x, "%zu bytes are announced, %zu are left", n,
+                (size_t)(x->end - x->p));
+    const char *s = x->p;
+    for (size_t i = 0; i < n; i++)
+        x->line += s[i] == '\n';
+    x->p += n;
+    return s;
+}

@@ -1,0 +1,756 @@
+/* print.c: a graph as text. parse.c reads it back and has the grammar; printing
+ * what was read gives the same bytes.
+ *
+ *     graph mixtral step logical {
+ *       axis  batch   4
+ *       param wq      normal 0.02                    real [hidden heads dim]
+ *       body:
+ *         %tokens   = input                          i32  [micro batch seq]
+ *         %q        = dot %x %wq axes=hidden         real [micro batch heads dim]
+ *     }
+ *
+ * A node is one line: name, op, operands, attributes, dtype and axes (an axis
+ * with its size only when it is not the declared one), the sharding type from
+ * level `placed` on, and the place when asked for. Bodies of composites stand
+ * in front, each distinct one once.
+ *
+ * With PRINTfold, scopes that repeat with a number (layers.0, layers.1 ..) and
+ * are the same but for that number are printed once. That is for reading only. */
+#include <ctype.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ir.h"
+
+enum { NAMECOL = 34, WHATCOL = 58, TYPECOL = 40 };
+
+/* One line of a listing, in columns; null columns are empty.                  */
+typedef struct Line {
+    const char *name, *what, *type, *shard, *loc;
+    Region reg;
+    const char *path;             /* the scope that may repeat                 */
+} Line;
+
+typedef struct Printer {
+    Arena *arena;
+    int flags;
+    Text bodies;
+    Table *label;                 /* body -> its name                          */
+    Table *bytext, *count;        /* hash of text -> name; name -> how many    */
+} Printer;
+
+/* ---- what the text leaves out ------------------------------------------------ */
+
+const char *text_scope(const char *name)
+{
+    const char *end = name + strlen(name), *p = end;
+
+    while (p > name && isdigit((unsigned char)p[-1]))
+        p--;
+    if (p < end && p > name && p[-1] == '.')
+        end = p - 1;
+    for (p = end; p > name && p[-1] != '.'; p--)
+        ;
+    return internn(name, p > name ? (size_t)(p - 1 - name) : 0);
+}
+
+Node *text_map(const Node *n)
+{
+    int rows = 0;
+
+    for (int i = 0; i < n->nd; i++)
+        rows |= g_isrow(n->dim[i].a);
+    if (!rows)
+        return NULL;
+    if (n->nin && n->in[n->nin - 1]->op == Oroute)
+        return n->in[n->nin - 1];
+    for (int i = 0; i < n->nin; i++)
+        if (n->in[i]->map)
+            return n->in[i]->map;
+    return NULL;
+}
+
+/* ---- words -------------------------------------------------------------------- */
+
+/* Shortest decimal that reads back as the same double.                         */
+static void put_num(Text *t, double v)
+{
+    char s[40];
+    int digits = 6;
+
+    do
+        snprintf(s, sizeof s, "%.*g", digits, v);
+    while (digits++ < 17 && strtod(s, NULL) != v && !isnan(v));
+    putn(t, s, strlen(s));
+}
+
+static void put_axes(Text *t, Axis *const *a, int n)
+{
+    for (int i = 0; i < n; i++) {
+        if (i)
+            putn(t, ",", 1);
+        put_word(t, a[i]->name);
+    }
+}
+
+void print_dims(Text *t, const Node *n)
+{
+    put(t, "[");
+    for (int i = 0; i < n->nd; i++)
+        put(t, "%s%s=%lld", i ? " " : "", n->dim[i].a->name,
+            (long long)n->dim[i].n);
+    put(t, "]");
+}
+
+/* dtype and axes; nothing for what has no value.                               */
+static const char *type_text(Printer *p, Dtype dt, const Dim *d, int nd)
+{
+    Text t = { .arena = p->arena };
+
+    if (dt == Dnone && nd == 0)
+        return NULL;
+    put(&t, "%-4s [", dtypes[dt].name);
+    for (int i = 0; i < nd; i++) {
+        if (i)
+            putn(&t, " ", 1);
+        put_word(&t, d[i].a->name);
+        if (d[i].n != d[i].a->n)
+            put(&t, "=%lld", (long long)d[i].n);
+    }
+    putn(&t, "]", 1);
+    return t.s;
+}
+
+static const char *loc_text(Printer *p, const Loc *l)
+{
+    Text t = { .arena = p->arena };
+
+    for (const char *mark = "!"; l && l->file; l = l->up, mark = " <") {
+        put(&t, "%s", mark);
+        put_word(&t, strf(p->arena, "%s:%d", l->file, l->line));
+    }
+    return t.s;
+}
+
+/* ---- sharding types -------------------------------------------------------------- */
+
+static const MeshAxis grids[2][4] = {
+    { Mtp, Mcp, Mdp, Mpp }, { Metp, Mep, Medp, Mpp }
+};
+
+static int same_shard(const Shard *a, const Shard *b)
+{
+    return a->k == b->k && (a->k != S || a->a == b->a) &&
+           (a->k != P || a->op == b->op);
+}
+
+/* The atom that stands for all of mask, -1 when they differ, -2: none.          */
+static int uniform(const Mesh *m, const Shard *sh, uint32_t mask)
+{
+    int first = -2;
+
+    for (int i = 0; i < m->natom; i++) {
+        if (!(mask >> i & 1))
+            continue;
+        if (first < 0)
+            first = i;
+        else if (!same_shard(&sh[i], &sh[first]))
+            return -1;
+    }
+    return first;
+}
+
+static void put_shard(Text *t, const char *where, const Shard *s)
+{
+    static const char *const ops[] = { "+", "+max", "+min" };
+
+    if (s->k != R)
+        put(t, "%s%s:%s", t->len ? " " : "@ ", where,
+            s->k == S ? s->a->name : s->k == P ? ops[s->op] : "~");
+}
+
+/* By the axes of one grid when they say it all, else atom by atom.              */
+static const char *shard_text(Printer *p, const Graph *g, const Node *n)
+{
+    Text t = { .arena = p->arena };
+    const Mesh *m = g->mesh;
+
+    if (!m || g->level == LOGICAL)
+        return NULL;
+    for (int k = 0; k < 2; k++) {
+        int whole = 1;
+        for (int i = 0; i < 4; i++)
+            whole &= uniform(m, n->sh, m->mask[grids[k][i]]) != -1;
+        for (int i = 0; whole && i < 4; i++) {
+            int at = uniform(m, n->sh, m->mask[grids[k][i]]);
+            if (at >= 0)
+                put_shard(&t, meshnames[grids[k][i]], &n->sh[at]);
+        }
+        if (whole)
+            return t.s;
+    }
+    for (int i = 0; i < m->natom; i++)
+        put_shard(&t, strf(p->arena, "a%d", i), &n->sh[i]);
+    return t.s;
+}
+
+/* A set of atoms as mesh axes: "tp,dp", or "a0,a2".                             */
+static void put_atoms(Text *t, const Mesh *m, uint32_t set)
+{
+    const char *comma = "";
+
+    for (int k = 0; m && k < 2; k++) {
+        uint32_t sum = 0;
+        for (int i = 0; i < 4; i++)
+            if ((m->mask[grids[k][i]] & ~set) == 0)
+                sum |= m->mask[grids[k][i]];
+        if (sum != set || !set)
+            continue;
+        for (int i = 0; i < 4; i++) {
+            uint32_t mask = m->mask[grids[k][i]];
+            if (!mask || mask & ~set)
+                continue;
+            put(t, "%s%s", comma, meshnames[grids[k][i]]);
+            comma = ",";
+        }
+        return;
+    }
+    for (int i = 0; i < MAXATOM; i++)
+        if (set >> i & 1) {
+            put(t, "%sa%d", comma, i);
+            comma = ",";
+        }
+    if (!set)
+        put(t, "none");
+}
+
+/* ---- one node --------------------------------------------------------------------- */
+
+static int is_source_name(const Node *n)
+{
+    return optab[n->op].cls == SRC && n->s && !strcmp(n->s, n->name);
+}
+
+/* Text of the attribute kept in a slot; null when there is none to print.
+ * `named`: it is in the op's row, so numbers print even when they are 0.        */
+static const char *attr_text(Printer *p, const Graph *g, const Node *n,
+                             const AttrInfo *a, int named)
+{
+    Text t = { .arena = p->arena };
+
+    switch (a->slot) {
+    case SlotA: put_axes(&t, n->A, n->nA); break;
+    case SlotB: put_axes(&t, n->B, n->nB); break;
+    case Sloti:
+        if (named && !strcmp(a->name, "atoms"))
+            put_atoms(&t, g->mesh, (uint32_t)n->i);
+        else if (named || n->i)
+            put(&t, "%lld", (long long)n->i);
+        break;
+    case Slotj:
+        if (named || n->j)
+            put(&t, "%lld", (long long)n->j);
+        break;
+    case Slotf:
+        if (named || n->f != 0 || signbit(n->f))
+            put_num(&t, n->f);
+        break;
+    case Slots:
+        if (n->s && !is_source_name(n))
+            put_word(&t, n->s);
+        break;
+    }
+    return t.s;
+}
+
+/* Attributes of the row, then what a pass put into other slots.                */
+static void put_attrs(Printer *p, Text *t, const Graph *g, const Node *n)
+{
+    static const AttrInfo raw[] = {
+        { "A", SlotA }, { "B", SlotB }, { "i", Sloti },
+        { "j", Slotj }, { "f", Slotf }, { "s", Slots },
+    };
+    const OpInfo *o = &optab[n->op];
+    unsigned seen = 0;
+
+    if (n->op == Ocall && n->body)
+        seen = 1u << Slots;               /* the body's name says it            */
+    for (int i = 0; i < o->nattr; i++) {
+        const char *s = attr_text(p, g, n, &o->attr[i], 1);
+        if (s && !(seen >> o->attr[i].slot & 1))
+            put(t, " %s=%s", o->attr[i].name, s);
+        seen |= 1u << o->attr[i].slot;
+    }
+    for (int i = 0; i < 6; i++) {
+        const char *s = attr_text(p, g, n, &raw[i], 0);
+        if (s && !(seen >> raw[i].slot & 1))
+            put(t, " %s=%s", raw[i].name, s);
+    }
+}
+
+static void put_node(Text *t, const Node *n)
+{
+    putn(t, "%", 1);
+    put_word(t, n->name);
+}
+
+static const char *what_text(Printer *p, const Graph *g, const Node *n)
+{
+    Text t = { .arena = p->arena };
+    const char *body = n->body ? table_get(p->label, KEYP(n->body)) : NULL;
+
+    put(&t, "%s", optab[n->op].name);
+    if (body)
+        put(&t, " %s", body);
+    for (int i = 0; i < n->nin; i++) {
+        putn(&t, " ", 1);
+        put_node(&t, n->in[i]);
+    }
+    put_attrs(p, &t, g, n);
+    if (n->map != text_map(n)) {
+        put(&t, " map=");
+        if (n->map)
+            put_node(&t, n->map);
+        else
+            put(&t, "none");
+    }
+    if (n->again)
+        put(&t, " again=%d", n->again);
+    if (strcmp(n->scope ? n->scope : "", text_scope(n->name))) {
+        put(&t, " scope=");
+        put_word(&t, n->scope ? n->scope : "");
+    }
+    return t.s;
+}
+
+static Line line_of(Printer *p, const Graph *g, const Node *n)
+{
+    Text name = { .arena = p->arena };
+
+    put_node(&name, n);
+    return (Line){
+        .name = name.s,
+        .what = what_text(p, g, n),
+        .type = type_text(p, n->dt, n->dim, n->nd),
+        .shard = shard_text(p, g, n),
+        .loc = p->flags & PRINTloc ? loc_text(p, n->loc) : NULL,
+        .reg = n->reg,
+        .path = n->scope ? n->scope : "",
+    };
+}
+
+/* ---- columns ------------------------------------------------------------------------- */
+
+/* Width of a column: its widest text that does not exceed the limit.           */
+static size_t width(const char *s, size_t now, size_t limit)
+{
+    size_t n = s ? strlen(s) : 0;
+    return n > now && n <= limit ? n : now;
+}
+
+static void put_cell(Text *t, const char *s, size_t w, int last)
+{
+    size_t n = s ? strlen(s) : 0;
+
+    if (n)
+        putn(t, s, n);
+    for (; !last && n < w; n++)
+        putn(t, " ", 1);
+}
+
+typedef struct Columns { size_t name, what, type, shard; } Columns;
+
+static Columns columns(const Line *v, size_t n)
+{
+    Columns c = { 0 };
+
+    for (size_t i = 0; i < n; i++) {
+        c.name = width(v[i].name, c.name, NAMECOL);
+        c.what = width(v[i].what, c.what, WHATCOL);
+        c.type = width(v[i].type, c.type, TYPECOL);
+        c.shard = width(v[i].shard, c.shard, TYPECOL);
+    }
+    return c;
+}
+
+static void put_line(Text *t, const Line *l, Columns c, const char *indent,
+                     const char *eq)
+{
+    int last = l->loc ? 4 : l->shard ? 3 : l->type ? 2 : 1;
+
+    put(t, "%s", indent);
+    put_cell(t, l->name, c.name, 0);
+    put(t, "%s", eq);
+    put_cell(t, l->what, c.what, last == 1);
+    if (last > 1)
+        put(t, "  ");
+    put_cell(t, l->type, c.type, last <= 2);
+    if (l->shard || (l->loc && c.shard))
+        put(t, "  ");
+    put_cell(t, l->shard, c.shard, last <= 3);
+    if (l->loc)
+        put(t, "  %s", l->loc);
+    put(t, "\n");
+}
+
+/* ---- repeated scopes ------------------------------------------------------------------ */
+
+/* A scope's first number: "layers.3.attn" has stem "layers" and number 3.        */
+typedef struct Unit { const char *stem; size_t n; long at; } Unit;
+
+static Unit unit_of(const char *path)
+{
+    for (const char *p = path; *p; p++) {
+        if (*p != '.' || !isdigit((unsigned char)p[1]))
+            continue;
+        char *end;
+        long at = strtol(p + 1, &end, 10);
+        if (*end == '.' || !*end)
+            return (Unit){ path, (size_t)(p - path), at };
+    }
+    return (Unit){ path, 0, -1 };
+}
+
+static int same_stem(Unit a, Unit b)
+{
+    return a.n == b.n && !memcmp(a.stem, b.stem, a.n);
+}
+
+/* The word of a stem that stands right before the number.                       */
+static const char *last_word(Unit u, size_t *n)
+{
+    const char *p = u.stem + u.n;
+
+    while (p > u.stem && p[-1] != '.')
+        p--;
+    *n = (size_t)(u.stem + u.n - p);
+    return p;
+}
+
+/* Does "layers.<number>" begin at s? Its length, and the number.                */
+static size_t number_at(const char *s, Unit u, long *at)
+{
+    size_t n;
+    const char *w = last_word(u, &n);
+    char *end;
+
+    if (strncmp(s, w, n) || s[n] != '.' || !isdigit((unsigned char)s[n + 1]))
+        return 0;
+    *at = strtol(s + n + 1, &end, 10);
+    return *end == '.' ? (size_t)(end - s) : 0;
+}
+
+static int wordchar(char c)
+{
+    return isalnum((unsigned char)c) || c == '_' || c == '.' || c == '-';
+}
+
+/* s with the unit's number as {i}, its neighbours' as {i-1} and {i+1}. With
+ * `blur`, for comparing: names of other places and random keys are left out.    */
+static void put_general(Text *t, const char *s, Unit u, int blur)
+{
+    while (s && *s) {
+        size_t n = strcspn(s, "% =");
+        size_t w = n;
+        long at;
+        putn(t, s, n);
+        s += n;
+        if (!*s)
+            break;
+        n = 1;
+        for (w = 1; wordchar(s[w]); w++)
+            ;
+        int mine = 0, key = blur && t->len > 3 && *s == '=' &&
+                            !memcmp(t->s + t->len - 3, "key", 3);
+        putn(t, s, 1);
+        for (size_t i = 1; i < w && !mine && !key; i++) {
+            if (s[i - 1] == '.' || i == 1)
+                n = number_at(s + i, u, &at);
+            else
+                n = 0;
+            if (!n || labs(at - u.at) > (blur ? 0 : 1))
+                continue;
+            size_t len;
+            const char *word = last_word(u, &len);
+            putn(t, s + 1, i - 1);
+            put(t, "%.*s.%s", (int)len, word,
+                at == u.at ? "{i}" : at < u.at ? "{i-1}" : "{i+1}");
+            putn(t, s + i + n, w - i - n);
+            mine = 1;
+        }
+        if (!mine && !key && !(blur && *s == '%'))
+            putn(t, s + 1, w - 1);
+        s += w;
+    }
+}
+
+static const char *general(Arena *a, const char *s, Unit u, int blur)
+{
+    Text t = { .arena = a };
+
+    if (!s)
+        return NULL;
+    put(&t, "%s", "");
+    put_general(&t, s, u, blur);
+    return t.s;
+}
+
+static int same_text(const char *a, const char *b)
+{
+    return a == b || (a && b && !strcmp(a, b));
+}
+
+/* Length of the run of lines from i on that belong to one unit.                  */
+static size_t run_at(const Line *v, size_t n, size_t i, Unit *u)
+{
+    size_t k = i;
+
+    *u = unit_of(v[i].path);
+    for (; k < n && v[k].reg == v[i].reg; k++) {
+        Unit x = unit_of(v[k].path);
+        if (x.at != u->at || !same_stem(x, *u))
+            break;
+    }
+    return k - i;
+}
+
+static int same_run(Arena *a, const Line *v, const Line *w, size_t n, Unit u,
+                    Unit x)
+{
+    for (size_t i = 0; i < n; i++) {
+        if (!same_text(v[i].type, w[i].type) ||
+            !same_text(v[i].shard, w[i].shard) ||
+            !same_text(v[i].loc, w[i].loc) ||
+            strcmp(general(a, v[i].name, u, 1), general(a, w[i].name, x, 1)) ||
+            strcmp(general(a, v[i].what, u, 1), general(a, w[i].what, x, 1)))
+            return 0;
+    }
+    return 1;
+}
+
+/* How many runs like the one at i follow each other, it included.                */
+static size_t repeats(Arena *a, const Line *v, size_t n, size_t i, size_t len,
+                      Unit u, long *last)
+{
+    size_t count = 1;
+    long step = 0;
+
+    *last = u.at;
+    for (size_t k = i + len; u.at >= 0 && k < n; k += len, count++) {
+        Unit x;
+        if (run_at(v, n, k, &x) != len || !same_stem(u, x))
+            break;
+        if (!step)
+            step = x.at - *last;
+        if (x.at - *last != step || labs(step) != 1 ||
+            v[k].reg != v[i].reg || !same_run(a, v + i, v + k, len, u, x))
+            break;
+        *last = x.at;
+    }
+    return count;
+}
+
+static void put_repeat(Printer *p, Text *t, const Line *v, size_t len, Unit u,
+                       Columns c, const char *indent, const char *eq)
+{
+    for (size_t i = 0; i < len; i++) {
+        Line l = v[i];
+        l.name = general(p->arena, l.name, u, 0);
+        l.what = general(p->arena, l.what, u, 0);
+        put_line(t, &l, c, indent, eq);
+    }
+}
+
+static void put_folded(Printer *p, Text *t, const Line *v, size_t n, Columns c,
+                       const char *indent, const char *eq)
+{
+    for (size_t i = 0; i < n;) {
+        Unit u, second;
+        long last;
+        size_t len = run_at(v, n, i, &u);
+        size_t times = repeats(p->arena, v, n, i, len, u, &last);
+        if (times > 1) {
+            put(t, "%s# %.*s.%ld .. %.*s.%ld: x%zu\n", indent, (int)u.n,
+                u.stem, u.at, (int)u.n, u.stem, last, times);
+            run_at(v, n, i + len, &second);
+            put_repeat(p, t, v + i + len, len, second, c, indent, eq);
+        } else {
+            for (size_t k = 0; k < len; k++)
+                put_line(t, v + i + k, c, indent, eq);
+        }
+        i += times * len;
+    }
+}
+
+static void put_lines(Printer *p, Text *t, const Line *v, size_t n,
+                      const char *indent, const char *eq)
+{
+    Columns c = columns(v, n);
+
+    if (p->flags & PRINTfold)
+        put_folded(p, t, v, n, c, indent, eq);
+    else
+        for (size_t i = 0; i < n; i++)
+            put_line(t, v + i, c, indent, eq);
+}
+
+/* ---- graphs ------------------------------------------------------------------------------ */
+
+static void name_body(Printer *p, const Graph *g, const Node *n);
+
+/* Nodes in order, with a line "region:" where the region changes from `reg`.    */
+static void put_nodes(Printer *p, Text *t, const Graph *g, int reg)
+{
+    size_t n = vec_len(g->node);
+    Line *v = alloc(p->arena, (n + 1) * sizeof *v);
+
+    for (size_t i = 0; i < n; i++)
+        if (g->node[i]->body)
+            name_body(p, g, g->node[i]);
+    for (size_t i = 0; i < n; i++)
+        v[i] = line_of(p, g, g->node[i]);
+    for (size_t i = 0, k; i < n; i = k) {
+        for (k = i; k < n && v[k].reg == v[i].reg; k++)
+            ;
+        if ((int)v[i].reg != reg)
+            put(t, "  %s:\n", regions[v[i].reg]);
+        reg = (int)v[i].reg;
+        put_lines(p, t, v + i, k - i, "    ", " = ");
+    }
+}
+
+/* Give n's body a name; print it unless an equal one has been.                  */
+static void name_body(Printer *p, const Graph *g, const Node *n)
+{
+    Text t = { .arena = p->arena };
+    const char *stem = n->op == Ocall && n->s ? n->s : optab[n->op].name;
+    Graph b = *n->body;
+    uint64_t h = 14695981039346656037u;
+
+    if (*table_at(p->label, KEYP(n->body)))
+        return;
+    b.mesh = g->mesh;
+    b.level = g->level;
+    g_names(&b);
+    putn(&t, "", 0);
+    put_nodes(p, &t, &b, REGbody);
+    for (const char *c = t.s; *c; c++)
+        h = (h ^ (unsigned char)*c) * 1099511628211u;
+    h = mix64(h, KEYP(intern(stem)));
+    void **known = table_at(p->bytext, h);
+    if (!*known) {
+        void **k = table_at(p->count, KEYP(intern(stem)));
+        *k = (void *)((uintptr_t)*k + 1);
+        *known = strf(p->arena, "%s.%d", stem, (int)(uintptr_t)*k);
+        put(&p->bodies, "  def %s {\n%s  }\n", (char *)*known, t.s);
+    }
+    *table_at(p->label, KEYP(n->body)) = *known;
+}
+
+static void put_options(Text *t, const Opts *o)
+{
+    const char *key, *value;
+
+    for (int i = 0; o && opts_each(o, i, &key, &value); i++) {
+        put(t, "  option %s ", key);
+        put_word(t, value);
+        put(t, "\n");
+    }
+}
+
+static void put_mesh(Text *t, const Mesh *m)
+{
+    if (!m)
+        return;
+    put(t, "  mesh world=%lld order=%s", (long long)m->world, m->order);
+    for (int i = 0; i < NMESH; i++)
+        put(t, " %s=%lld", meshnames[i], (long long)m->size[i]);
+    put(t, "\n");
+}
+
+static void put_axis(Printer *p, Text *t, const Axis *a)
+{
+    Text name = { .arena = p->arena };
+
+    put_word(&name, a->name);
+    put(t, "  axis %-8s %lld", name.s, (long long)a->n);
+    if (a->root && a->root != a) {
+        put(t, " root=");
+        put_word(t, a->root->name);
+    }
+    for (int i = 0; i < a->nfactor; i++) {
+        put(t, i ? "," : " of=");
+        put_word(t, a->factor[i]->name);
+    }
+    const char *loc = p->flags & PRINTloc ? loc_text(p, a->loc) : NULL;
+    put(t, "%s%s\n", loc ? "  " : "", loc ? loc : "");
+}
+
+static Line param_line(Printer *p, const Param *x)
+{
+    Text name = { .arena = p->arena }, what = { .arena = p->arena };
+
+    put(&name, "%s ", paramkinds[x->kind]);
+    put_word(&name, x->path);
+    put(&what, "%s ", x->init ? x->init : "-");
+    put_num(&what, x->arg);
+    if (x->of) {
+        put(&what, " of=");
+        put_word(&what, x->of);
+    }
+    return (Line){
+        .name = name.s,
+        .what = what.s,
+        .type = type_text(p, x->dt, x->dim, x->nd),
+        .loc = p->flags & PRINTloc ? loc_text(p, x->loc) : NULL,
+        .path = x->path,
+    };
+}
+
+static void put_params(Printer *p, Text *t, const Graph *g)
+{
+    size_t n = vec_len(g->param);
+    Line *v = alloc(p->arena, (n + 1) * sizeof *v);
+
+    for (size_t i = 0; i < n; i++)
+        v[i] = param_line(p, g->param[i]);
+    put_lines(p, t, v, n, "  ", "   ");
+}
+
+static void put_header(Printer *p, Text *t, const Graph *g)
+{
+    put(t, "graph ");
+    put_word(t, g->name);
+    put(t, " %s %s {\n", g->prog, levels[g->level]);
+    put_options(t, g->opts);
+    put_mesh(t, g->mesh);
+    for (int i = 0; i < g->naxis; i++)
+        put_axis(p, t, g->axis[i]);
+    put_params(p, t, g);
+    for (int i = 0; i < g->nhf && !(p->flags & PRINTfold); i++) {
+        put(t, "  ");
+        put_hf(t, &g->hf[i]);
+    }
+}
+
+char *graph_print(Arena *a, const Graph *g, int flags)
+{
+    Arena *scratch = arena_new();
+    Printer p = {
+        .arena = scratch, .flags = flags, .bodies = { .arena = scratch },
+        .label = table_new(scratch), .bytext = table_new(scratch),
+        .count = table_new(scratch),
+    };
+    Text nodes = { .arena = scratch }, t = { .arena = a };
+    Graph named = *g;
+
+    g_names(&named);
+    put_nodes(&p, &nodes, g, -1);
+    put_header(&p, &t, g);
+    putn(&t, p.bodies.s, p.bodies.len);
+    putn(&t, nodes.s, nodes.len);
+    put(&t, "}\n");
+    arena_free(scratch);
+    return t.s;
+}
