@@ -506,6 +506,7 @@ static Dtype dtype_rule(const Node *n)
     case Osum:
         t = n->in[0]->dt;
         return t == Dbool || t == Du8 ? Di32 : t;
+    case Omean: return isfloat(n->in[0]->dt) ? n->in[0]->dt : Df32;
     case Odot: case Ogmm: case Ogmmw:
         return n->dt != Dnone ? n->dt : promote(n->in[0]->dt, n->in[1]->dt);
     case Oaccum: return n->dt != Dnone ? n->dt : n->in[0]->dt;

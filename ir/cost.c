@@ -1,0 +1,142 @@
+/* cost.c: what a node costs on one rank, and what a model costs per token by the
+ * formula the field quotes.                                                   */
+#include <string.h>
+
+#include "ir.h"
+
+static double local_product(const Graph *g, const Node *n)
+{
+    double e = (double)local_elems(g, n);
+
+    for (int i = 0; i < n->nA; i++) {
+        int d = dim_of(n->in[0], n->A[i]);
+        e *= d >= 0 ? (double)local_n(g, n->in[0], d) : 1;
+    }
+    return e;
+}
+
+/* Multiply-adds count two; elementwise and moved elements one. Bytes: every
+ * operand read once, the result written once.                                 */
+Cost cost_of(const Graph *g, const Node *n)
+{
+    Cost c = { 0 };
+
+    c.bytes = (double)local_bytes(g, n);
+    for (int i = 0; i < n->nin; i++)
+        c.bytes += (double)local_bytes(g, n->in[i]);
+    switch (optab[n->op].cls) {
+    case EIN: c.flops = 2 * local_product(g, n); break;
+    case EW: case MOVE: c.flops = (double)local_elems(g, n); break;
+    case RED: c.flops = local_product(g, n); break;
+    case VIEW: case SRC: c.bytes = 0; break;
+    default: break;
+    }
+    return c;
+}
+
+/* ---- the model, per token (moe-training.md C3) ------------------------------- */
+
+typedef struct Count {
+    double macs;                  /* multiply-adds of one micro-batch           */
+    Axis *chosen[64];             /* axes indexed by a router                   */
+    int nchosen;
+} Count;
+
+static int chosen(const Count *c, const Axis *a)
+{
+    for (int i = 0; i < c->nchosen; i++)
+        if (c->chosen[i] == a)
+            return 1;
+    return 0;
+}
+
+static double product_of(const Node *n)
+{
+    double e = (double)g_elems(n);
+
+    for (int i = 0; i < n->nA; i++)
+        e *= (double)n->in[0]->dim[dim_of(n->in[0], n->A[i])].n;
+    return e;
+}
+
+/* The router's own product is not counted, as in the formula.                  */
+static int is_router(const Count *c, const Node *n)
+{
+    for (int i = 0; i < n->nd; i++)
+        if (chosen(c, n->dim[i].a))
+            return 1;
+    return 0;
+}
+
+static int weight(const Node *n, Node *const *arg)
+{
+    if (n->op == Oarg)
+        return arg && weight(arg[n->i], NULL);
+    return n->op == Oparam || n->op == Opick;
+}
+
+static void count_dots(Count *c, const Graph *g, Node *const *arg, double share)
+{
+    for (size_t i = 0; i < vec_len(g->node); i++) {
+        const Node *n = g->node[i];
+        if (n->op == Ocall)
+            count_dots(c, n->body, n->in, strcmp(n->s, "attention") ? 0 : 0.5);
+        if (n->op != Odot)
+            continue;
+        if (share > 0)
+            c->macs += share * product_of(n);
+        else if ((weight(n->in[0], arg) || weight(n->in[1], arg)) &&
+                 !is_router(c, n))
+            c->macs += product_of(n);
+    }
+}
+
+static double tokens_of(const Graph *g)
+{
+    for (size_t i = 0; i < vec_len(g->node); i++)
+        if (g->node[i]->op == Oinput)
+            return (double)g_elems(g->node[i]);
+    return 1;
+}
+
+/* Parameters in use for one token: of an expert weight, the chosen share.      */
+static void count_params(const Graph *g, Count *c, int64_t *all, int64_t *active)
+{
+    Table *share = table_new(g->arena);
+
+    for (size_t i = 0; i < vec_len(g->node); i++) {
+        Node *n = g->node[i];
+        if (n->op != Opick)
+            continue;
+        if (!chosen(c, n->A[0]) && c->nchosen < 64)
+            c->chosen[c->nchosen++] = n->A[0];
+        if (n->in[0]->op == Oparam)
+            *table_at(share, KEYP(n->in[0]->s)) = n;
+    }
+    *all = *active = 0;
+    for (size_t i = 0; i < vec_len(g->param); i++) {
+        const Param *p = g->param[i];
+        const Node *pick = table_get(share, KEYP(p->path));
+        int64_t e = 1, k = 1, of = 1;
+        for (int d = 0; d < p->nd; d++) {
+            e *= p->dim[d].n;
+            if (pick && p->dim[d].a == pick->A[0])
+                of = p->dim[d].n;
+        }
+        if (p->kind != PKparam)
+            continue;
+        if (pick)
+            k = pick->in[1]->op == Otopk ? pick->in[1]->i : 1;
+        *all += e;
+        *active += e / of * (pick ? k : of);
+    }
+}
+
+double flops_per_token(const Graph *g, int64_t *params, int64_t *active)
+{
+    Count c = { 0 };
+
+    count_params(g, &c, params, active);
+    count_dots(&c, g, NULL, 0);
+    return 6 * c.macs / tokens_of(g);
+}

@@ -1,0 +1,120 @@
+/* expand.c: open the composites that the target has no kernels for.
+ *
+ *     %p = call %x name=softmax            %m = max %x key
+ *                                   =>     %e = exp ...
+ *                                          %p = div %e %z
+ *
+ * An attention that the target keeps becomes `attn`, whose results are parts: 0
+ * the output, 1 the logsumexp of each query's scores. Its body stays, opened,
+ * for the generator. Then values that depend on neither data nor parameters and
+ * cost more than a load (rope tables) move to the region `pre`.                 */
+#include <string.h>
+
+#include "passes.h"
+
+static const char *inner_scope(Graph *g, const Node *n)
+{
+    return intern(n->scope[0] ? strf(g->arena, "%s.%s", n->scope, n->s) : n->s);
+}
+
+/* The body with its own calls opened, as a graph of its own.                   */
+static Graph *open_body(Graph *g, const Node *n)
+{
+    Graph *b = g_like(g);
+    Node *in[MAXIN];
+
+    for (int i = 0; i < n->nin; i++) {
+        Node *a = g_node(b, Oarg, n->in[i]->loc, 0, NULL);
+        a->i = i;
+        a->dt = n->in[i]->dt;
+        a->nd = n->in[i]->nd;
+        memcpy(a->dim, n->in[i]->dim, sizeof a->dim);
+        in[i] = infer(b, a);
+    }
+    inline_body(b, n->body, in, intern(""), n->loc);
+    g_tidy(b);
+    g_names(b);
+    return b;
+}
+
+static Node *part(Graph *g, Node *of, int index, Dtype dt, const Dim *d, int nd)
+{
+    Node *p = g_node(g, Opart, of->loc, 1, &of);
+
+    p->i = index;
+    p->dt = dt;
+    p->nd = nd;
+    p->scope = of->scope;
+    memcpy(p->dim, d, (size_t)nd * sizeof *d);
+    return infer(g, p);
+}
+
+/* Axes of the value that are not the result's rows: the operand of the last
+ * dot has them beside the key.                                                 */
+static Node *keep_attention(Graph *g, Node *n, Graph *body)
+{
+    Node *a = g_node(g, Oattn, n->loc, n->nin, n->in);
+
+    a->scope = n->scope;
+    a->A = n->A;
+    a->nA = n->nA;
+    a->B = n->B;
+    a->nB = n->nB;
+    a->body = body;
+    infer(g, a);
+    return part(g, a, 0, n->dt, n->dim, n->nd);
+}
+
+static Node *open_call(Graph *g, Node *n, void *ctx)
+{
+    (void)ctx;
+    if (n->op != Ocall)
+        return n;
+    if (!strcmp(n->s, "attention")) {
+        Node probe = *n;
+        probe.body = open_body(g, n);
+        if (pass_target()->keeps(g, &probe))
+            return keep_attention(g, n, probe.body);
+        why(n, "no kernels for this attention: its scores are stored");
+    }
+    return inline_body(g, n->body, n->in, inner_scope(g, n), n->loc);
+}
+
+/* ---- what is worth computing once a step --------------------------------------- */
+
+static int costly(Op op)
+{
+    switch (op) {
+    case Oexp: case Olog: case Osqrt: case Orsqrt: case Osigmoid: case Osilu:
+    case Ogelu: case Otanh: case Osoftplus: case Osin: case Ocos: case Opow:
+        return 1;
+    default:
+        return 0;
+    }
+}
+
+/* mark: 1 depends on constants only; 2 also holds a costly op.                 */
+static void hoist(Graph *g)
+{
+    for (size_t i = 0; i < vec_len(g->node); i++) {
+        Node *n = g->node[i];
+        n->mark = n->op == Oconst || n->op == Oiota;
+        if (optab[n->op].cls != EW && optab[n->op].cls != VIEW &&
+            optab[n->op].cls != MOVE)
+            continue;
+        n->mark = n->nin > 0 && n->op != Odropout ? 1 + costly(n->op) : 0;
+        for (int k = 0; k < n->nin; k++)
+            if (n->in[k]->mark == 0)
+                n->mark = 0;
+            else if (n->mark && n->in[k]->mark == 2)
+                n->mark = 2;
+        if (n->mark == 2)
+            n->reg = REGpre;
+    }
+}
+
+void pass_expand(Graph *g)
+{
+    rewrite(g, open_call, NULL);
+    hoist(g);
+}

@@ -1,0 +1,542 @@
+/* grad.c: append the backward graph. Reverse mode over the nodes that lead from
+ * a parameter to a loss; one rule per op, most of them texts of ops.def:
+ *
+ *     %y = silu %a                 %d = dsilu %a
+ *                                  %da = mul %dy %d
+ *
+ * A rule gives the gradient with the axes of the result; axes the operand lacks
+ * are summed, and the dtype becomes the operand's. Seeds are weight / den, so
+ * that the step's loss is sum of weight * sum(t) / sum(den) over micro-batches
+ * (DESIGN section 3), known before the first backward.                         */
+#include <ctype.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "passes.h"
+
+typedef struct Back {
+    Graph *g;
+    Node **dy;                    /* by forward id: gradient so far, or null    */
+    char *need;                   /* by forward id: leads from a parameter      */
+} Back;
+
+static void add_to(Back *b, Node *x, Node *d)
+{
+    if (!d || !b->need[x->id])
+        return;
+    d = g_cast(b->g, g_spread(b->g, g_sumto(b->g, d, x), x), x->dt);
+    Node **slot = &b->dy[x->id];
+    *slot = *slot ? g_ew(b->g, Oadd, x->loc, *slot, d, NULL) : d;
+}
+
+/* ---- gradient texts: sum := product (+|- product)*; product := unary
+ *      (*|/ unary)*; unary := - unary | number | name | op(sum, ...) | (sum) ---- */
+
+typedef struct Expr {
+    const char *s;
+    Graph *g;
+    const Node *n;                /* the node whose gradient this is            */
+    Node *dy;
+} Expr;
+
+static Node *sum_of(Expr *e);
+
+static int eat(Expr *e, char c)
+{
+    e->s += strspn(e->s, " ");
+    if (*e->s != c)
+        return 0;
+    e->s++;
+    return 1;
+}
+
+static Node *number(Expr *e)
+{
+    char *end;
+    double v = strtod(e->s, &end);
+
+    e->s = end;
+    return g_const(e->g, e->n->loc, e->dy->dt, v);
+}
+
+static Node *variable(Expr *e, const char *w, size_t len)
+{
+    const char *names = optab[e->n->op].operands, *at;
+
+    if (len == 2 && !strncmp(w, "dy", 2))
+        return e->dy;
+    if (len == 1 && *w == 'y')
+        return (Node *)(uintptr_t)e->n;
+    at = len == 1 ? strchr(names, *w) : NULL;
+    if (!at)
+        die("gradient of %s: unknown name in '%s'", optab[e->n->op].name, w);
+    return e->n->in[(at - names) / 2];
+}
+
+static Node *call(Expr *e, const char *w, size_t len)
+{
+    Node *in[3] = { 0 };
+    int nin = 0, op = op_named(internn(w, len));
+
+    if (op < 0)
+        die("gradient of %s: no op in '%s'", optab[e->n->op].name, w);
+    do
+        in[nin++] = sum_of(e);
+    while (eat(e, ','));
+    eat(e, ')');
+    return g_ew(e->g, (Op)op, e->n->loc, in[0], in[1], in[2]);
+}
+
+static Node *unary(Expr *e)
+{
+    Node *r;
+
+    if (eat(e, '-'))
+        return g_ew(e->g, Oneg, e->n->loc, unary(e), NULL, NULL);
+    if (eat(e, '(')) {
+        r = sum_of(e);
+        eat(e, ')');
+        return r;
+    }
+    if (isdigit((unsigned char)*e->s))
+        return number(e);
+    const char *w = e->s;
+    size_t len = 0;
+    while (isalnum((unsigned char)w[len]) || w[len] == '_')
+        len++;
+    e->s += len;
+    return eat(e, '(') ? call(e, w, len) : variable(e, w, len);
+}
+
+static Node *product(Expr *e)
+{
+    Node *r = unary(e);
+
+    for (;;)
+        if (eat(e, '*'))
+            r = g_ew(e->g, Omul, e->n->loc, r, unary(e), NULL);
+        else if (eat(e, '/'))
+            r = g_ew(e->g, Odiv, e->n->loc, r, unary(e), NULL);
+        else
+            return r;
+}
+
+static Node *sum_of(Expr *e)
+{
+    Node *r = product(e);
+
+    for (;;)
+        if (eat(e, '+'))
+            r = g_ew(e->g, Oadd, e->n->loc, r, product(e), NULL);
+        else if (eat(e, '-'))
+            r = g_ew(e->g, Osub, e->n->loc, r, product(e), NULL);
+        else
+            return r;
+}
+
+static void by_text(Back *b, Node *n, Node *dy)
+{
+    for (int k = 0; k < optab[n->op].ngrad; k++) {
+        const char *s = optab[n->op].grad[k];
+        Expr e = { s, b->g, n, dy };
+        if (strcmp(s, "0") && b->need[n->in[k]->id])
+            add_to(b, n->in[k], sum_of(&e));
+    }
+}
+
+/* ---- rules with code, g_<op> ------------------------------------------------------ */
+
+static Node *same_attrs(Graph *g, Op op, const Node *n, int nin, Node *const *in)
+{
+    Node *r = g_node(g, op, n->loc, nin, in);
+
+    r->A = n->A;
+    r->nA = n->nA;
+    r->B = n->B;
+    r->nB = n->nB;
+    r->i = n->i;
+    r->j = n->j;
+    r->f = n->f;
+    r->s = n->s;
+    return r;
+}
+
+static Node *shaped_like(Graph *g, Node *r, const Node *x)
+{
+    r->nd = x->nd;
+    memcpy(r->dim, x->dim, sizeof r->dim);
+    return infer(g, r);
+}
+
+/* Axes of x that `not` lacks.                                                    */
+static int lacking(const Node *x, const Node *not, Axis **out)
+{
+    int n = 0;
+
+    for (int i = 0; i < x->nd; i++)
+        if (dim_of(not, x->dim[i].a) < 0)
+            out[n++] = x->dim[i].a;
+    return n;
+}
+
+static Node *product_over(Graph *g, const Node *n, Node *dy, Node *other,
+                          const Node *x)
+{
+    Axis *ax[MAXD];
+    int k = lacking(dy, x, ax);
+
+    if (k == 0)
+        return g_ew(g, Omul, n->loc, dy, other, NULL);
+    return g_dot(g, n->loc, dy, other, ax, k, x);
+}
+
+static void g_dots(Back *b, Node *n, Node *dy)
+{
+    for (int k = 0; k < 2; k++)
+        if (b->need[n->in[k]->id]) {
+            Node *other = n->in[!k];
+            Node *d = g_cast(b->g, dy, other->dt);
+            add_to(b, n->in[k], product_over(b->g, n, d, other, n->in[k]));
+        }
+}
+
+static void g_cast_(Back *b, Node *n, Node *dy)
+{
+    add_to(b, n->in[0], g_cast(b->g, dy, n->in[0]->dt));
+}
+
+static void g_spread_(Back *b, Node *n, Node *dy)
+{
+    add_to(b, n->in[0], dy);
+}
+
+static void g_dropout(Back *b, Node *n, Node *dy)
+{
+    add_to(b, n->in[0], infer(b->g, same_attrs(b->g, Odropout, n, 1, &dy)));
+}
+
+/* Ties share the gradient evenly.                                                */
+static void g_extreme(Back *b, Node *n, Node *dy)
+{
+    Graph *g = b->g;
+    Node *x = n->in[0];
+    Node *hit = g_cast(g, g_ew(g, Oeq, n->loc, x, n, NULL), dy->dt);
+    Node *count = g_red(g, Osum, hit, n->A, n->nA);
+    Node *share = g_ew(g, Odiv, n->loc, dy, count, NULL);
+
+    add_to(b, x, g_ew(g, Omul, n->loc, hit, share, NULL));
+}
+
+static void g_gmm(Back *b, Node *n, Node *dy)
+{
+    Node *in[3] = { dy, n->in[1], n->in[2] }, *r;
+    Axis *ax[MAXD];
+    int k = lacking(dy, n->in[0], ax);
+
+    if (b->need[n->in[0]->id]) {
+        in[0] = g_cast(b->g, dy, n->in[1]->dt);
+        r = g_node(b->g, Ogmm, n->loc, 3, in);
+        r->A = alloc(b->g->arena, (size_t)(k + 1) * sizeof *r->A);
+        memcpy(r->A, ax, (size_t)k * sizeof *ax);
+        r->nA = k;
+        add_to(b, n->in[0], infer(b->g, r));
+    }
+    if (b->need[n->in[1]->id]) {
+        Node *w = n->in[1];
+        in[0] = n->in[0];
+        in[1] = g_cast(b->g, dy, in[0]->dt);
+        r = g_node(b->g, Ogmmw, n->loc, 3, in);
+        r->i = w->dim[dim_of(w, n->in[2]->A[0])].n;
+        add_to(b, w, shaped_like(b->g, r, w));
+    }
+}
+
+static void g_mean(Back *b, Node *n, Node *dy)
+{
+    double count = (double)g_elems(n->in[0]) / (double)g_elems(n);
+    Node *c = g_const(b->g, n->loc, dy->dt, 1 / count);
+
+    add_to(b, n->in[0], g_ew(b->g, Omul, n->loc, dy, c, NULL));
+}
+
+static void g_cumsum(Back *b, Node *n, Node *dy)
+{
+    Graph *g = b->g;
+    Node *before = infer(g, same_attrs(g, Ocumsum, n, 1, &dy));
+    Node *rest = g_ew(g, Osub, n->loc, g_red(g, Osum, dy, n->A, 1), before, NULL);
+
+    add_to(b, n->in[0], g_ew(g, Oadd, n->loc, rest, dy, NULL));
+}
+
+static void g_view(Back *b, Node *n, Node *dy)
+{
+    static const Op back[] = { [Orename] = Orename, [Osplit] = Omerge,
+                               [Omerge] = Osplit };
+    Node *r = g_node(b->g, back[n->op], n->loc, 1, &dy);
+
+    r->A = n->B;
+    r->nA = n->nB;
+    r->B = n->A;
+    r->nB = n->nA;
+    if (n->op == Omerge)                      /* the sizes to split into         */
+        shaped_like(b->g, r, n->in[0]);
+    add_to(b, n->in[0], infer(b->g, r));
+}
+
+static void g_window(Back *b, Node *n, Node *dy)
+{
+    Node *r = same_attrs(b->g, n->op == Oslice ? Opad : Oslice, n, 1, &dy);
+
+    r->j = n->in[0]->dim[dim_of(n->in[0], n->A[0])].n;
+    add_to(b, n->in[0], infer(b->g, r));
+}
+
+static void g_concat(Back *b, Node *n, Node *dy)
+{
+    int64_t at = 0;
+
+    for (int k = 0; k < n->nin; k++) {
+        Node *r = same_attrs(b->g, Oslice, n, 1, &dy);
+        r->i = at;
+        r->j = n->in[k]->dim[dim_of(n->in[k], n->A[0])].n;
+        at += r->j;
+        add_to(b, n->in[k], infer(b->g, r));
+    }
+}
+
+static void g_shift(Back *b, Node *n, Node *dy)
+{
+    Node *r = same_attrs(b->g, Oshift, n, 1, &dy);
+
+    r->i = -n->i;
+    add_to(b, n->in[0], infer(b->g, r));
+}
+
+static void g_permute(Back *b, Node *n, Node *dy)
+{
+    add_to(b, n->in[0], dy);
+}
+
+static void g_gather(Back *b, Node *n, Node *dy)
+{
+    Node *in[2] = { dy, n->in[1] };
+    Node *r = same_attrs(b->g, Oscatter_add, n, 2, in);
+
+    add_to(b, n->in[0], shaped_like(b->g, r, n->in[0]));
+}
+
+static void g_scatter_add(Back *b, Node *n, Node *dy)
+{
+    Node *in[2] = { dy, n->in[1] };
+
+    add_to(b, n->in[0], infer(b->g, same_attrs(b->g, Ogather, n, 2, in)));
+}
+
+static void g_dispatch(Back *b, Node *n, Node *dy)
+{
+    Node *in[2] = { dy, n->in[1] };
+    Op op = n->op == Odispatch ? Oundispatch : Odispatch;
+
+    add_to(b, n->in[0], infer(b->g, g_node(b->g, op, n->loc, 2, in)));
+}
+
+static Node *new_part(Graph *g, Node *of, int index, const Node *like)
+{
+    Node *p = g_node(g, Opart, of->loc, 1, &of);
+
+    p->i = index;
+    p->dt = like->dt;
+    p->scope = of->scope;
+    return shaped_like(g, p, like);
+}
+
+/* One row of scores has one logsumexp: the result's axes that the queries' side
+ * has, i.e. all but those only the value brings.                               */
+static Node *logsumexp_part(Graph *g, Node *attn, const Node *out)
+{
+    const Graph *body = attn->body;
+    const Node *y = body->node[vec_len(body->node) - 1]->in[0];
+    Node *p = g_node(g, Opart, attn->loc, 1, &attn);
+
+    p->i = 1;
+    p->dt = Df32;
+    p->scope = attn->scope;
+    for (int i = 0; i < out->nd; i++)
+        if (dim_of(y, out->dim[i].a) >= 0)
+            p->dim[p->nd++] = out->dim[i];
+    return infer(g, p);
+}
+
+/* dy stands for the gradient of part 0.                                         */
+static void g_attn(Back *b, Node *n, Node *dy, Node *out)
+{
+    Node *in[MAXIN + 3], *r;
+
+    memcpy(in, n->in, (size_t)n->nin * sizeof *in);
+    in[n->nin] = out;
+    in[n->nin + 1] = logsumexp_part(b->g, n, out);
+    in[n->nin + 2] = dy;
+    r = same_attrs(b->g, Oattnback, n, n->nin + 3, in);
+    r->body = n->body;
+    infer(b->g, r);
+    for (int k = 0; k < n->nin; k++)
+        if (b->need[n->in[k]->id])
+            add_to(b, n->in[k], new_part(b->g, r, k, n->in[k]));
+}
+
+static void g_part(Back *b, Node *n, Node *dy)
+{
+    if (n->in[0]->op == Oattn && n->i == 0)
+        g_attn(b, n->in[0], dy, n);
+}
+
+typedef void Rule(Back *b, Node *n, Node *dy);
+
+static Rule *const rules[NOP] = {
+    [Odot] = g_dots, [Ocast] = g_cast_, [Ospread] = g_spread_,
+    [Osum] = g_spread_, [Omean] = g_mean, [Odropout] = g_dropout, [Omax] = g_extreme,
+    [Omin] = g_extreme, [Ogmm] = g_gmm, [Ocumsum] = g_cumsum,
+    [Orename] = g_view, [Osplit] = g_view, [Omerge] = g_view,
+    [Opermute] = g_permute, [Oslice] = g_window, [Opad] = g_window,
+    [Oconcat] = g_concat, [Oshift] = g_shift, [Ogather] = g_gather,
+    [Oscatter_add] = g_scatter_add, [Odispatch] = g_dispatch,
+    [Oundispatch] = g_dispatch, [Opart] = g_part,
+};
+
+/* ---- the walk -------------------------------------------------------------------- */
+
+static int differentiable(const Node *n)
+{
+    return dtypes[n->dt].kind == 'f' || n->op == Oattn;
+}
+
+static void find_needed(Back *b, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        Node *n = b->g->node[i];
+        b->need[i] = (char)n->mark;
+        if (!differentiable(n) || !(optab[n->op].gradkind || rules[n->op]))
+            continue;
+        for (int k = 0; k < n->nin; k++)
+            b->need[i] |= b->need[n->in[k]->id];
+    }
+}
+
+/* Everything a rule built belongs to the backward of n.                        */
+static void sign(Graph *g, size_t from, const Node *n)
+{
+    const char *scope = intern(strf(g->arena, "d.%s", n->scope));
+
+    for (size_t i = from; i < vec_len(g->node); i++) {
+        g->node[i]->scope = scope;
+        g->node[i]->reg = REGbody;
+        if (!g->node[i]->loc)
+            g->node[i]->loc = n->loc;
+    }
+}
+
+static void step_back(Back *b, Node *n, Node *dy)
+{
+    size_t from = vec_len(b->g->node);
+
+    if (rules[n->op])
+        rules[n->op](b, n, dy);
+    else if (optab[n->op].gradkind == 'E')
+        by_text(b, n, dy);
+    sign(b->g, from, n);
+}
+
+Node **backward(Graph *g, Node **seed, Node **dseed, int n)
+{
+    size_t count;
+    Back b = { .g = g };
+
+    g_renumber(g);
+    count = vec_len(g->node);
+    b.dy = alloc(g->arena, (count + 1) * sizeof *b.dy);
+    b.need = alloc(g->arena, count + 1);
+    find_needed(&b, count);
+    for (int i = 0; i < n; i++)
+        add_to(&b, seed[i], dseed[i]);
+    for (size_t i = count; i-- > 0; )
+        if (b.dy[i] && b.need[i])
+            step_back(&b, g->node[i], b.dy[i]);
+    return b.dy;
+}
+
+/* ---- the pass ----------------------------------------------------------------------- */
+
+/* A denominator's value as computed in den: copies, since the body may need the
+ * originals.                                                                   */
+static Node *in_den(Graph *g, Node *n)
+{
+    Node *in[MAXIN], *c;
+
+    if (n->reg != REGbody || optab[n->op].cls == SRC)
+        return n;
+    for (int k = 0; k < n->nin; k++)
+        in[k] = in_den(g, n->in[k]);
+    c = g_copyof(g, n, in);
+    c->reg = REGden;
+    return infer(g, c);
+}
+
+/* The sum of a loss's denominators over the step, a scalar known before the
+ * first body.                                                                  */
+static Node *denominator(Graph *g, Node *loss)
+{
+    Node *sum, *acc;
+
+    if (loss->nin < 2)
+        return g_const(g, loss->loc, Df32, micro_batches(g, loss->loc));
+    sum = g_total(g, g_cast(g, in_den(g, loss->in[1]), Df32));
+    acc = g_accum(g, sum, "add");
+    acc->reg = REGden;
+    return acc;
+}
+
+static Node *seed_of(Graph *g, Node *loss)
+{
+    Node *den = denominator(g, loss);
+    Node *w = g_const(g, loss->loc, Df32, loss->f);
+    Node *s = g_ew(g, Odiv, loss->loc, w, den, NULL);
+
+    s->reg = REGpre;
+    return s;
+}
+
+static void accumulate(Graph *g, Node *param, Node *d)
+{
+    Node *a = g_accum(g, d, "add");
+
+    a->scope = intern("grad");
+    a->name = intern(strf(g->arena, "grad.%s", param->s));
+}
+
+void pass_grad(Graph *g)
+{
+    Node *seed[64], *dseed[64];
+    size_t count = vec_len(g->node);
+    int n = 0;
+
+    g_renumber(g);
+    for (size_t i = 0; i < count; i++) {
+        Node *x = g->node[i];
+        x->mark = x->op == Oparam;
+        if (x->op != Oloss)
+            continue;
+        if (n == 64)
+            err(x->loc, "more than 64 losses");
+        seed[n] = x->in[0];
+        dseed[n++] = seed_of(g, x);
+    }
+    for (size_t i = count; i < vec_len(g->node); i++)
+        g->node[i]->mark = 0;
+    count = vec_len(g->node);
+    Node **dy = backward(g, seed, dseed, n);
+    for (size_t i = 0; i < count; i++)
+        if (g->node[i]->op == Oparam && dy[i])
+            accumulate(g, g->node[i], dy[i]);
+        else if (g->node[i]->op == Oparam)
+            why(g->node[i], "no loss depends on it: it is not trained");
+}

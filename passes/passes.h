@@ -1,0 +1,104 @@
+/* passes.h: graph -> graph -> plan. One file and one row of passes.def each.  */
+#ifndef PLEAT_PASSES_H
+#define PLEAT_PASSES_H
+
+#include "../ir/ir.h"
+
+/* ---- passes.def, run.c ------------------------------------------------------ */
+
+#define PASS(name, progs, level, sentence) void pass_##name(Graph *g);
+#include "passes.def"
+#undef PASS
+
+typedef struct CompileOptions {
+    const char *dump;             /* "-d": comma list of passes, all, why, +all,
+                                     +loc; null: none                          */
+    const char *stop;             /* "-x": print this stage's graph and stop   */
+    const char *prog;             /* which program -d and -x show: "step"      */
+    FILE *out;                    /* where dumps go                            */
+    Source *source; int nsource;  /* Lua sources for the plan                  */
+} CompileOptions;
+
+typedef struct PassInfo {
+    const char *name;
+    void (*run)(Graph *g);        /* null: works on groups, run.c calls it     */
+    const char *progs;            /* letters of the programs it runs in        */
+    Level level;                  /* what check_graph holds after it           */
+    const char *sentence;
+} PassInfo;
+extern const PassInfo passtab[];
+extern const int npass;
+
+/* Every program of a logical graph as one plan. A graph that was stopped at a
+ * stage (-x) and read back continues from there (g->level, g->prog and the
+ * stage's name say where). Null when stopped by o->stop.                       */
+Plan *compile(Graph *logical, const Target *T, const CompileOptions *o);
+/* One program's groups, for tests: passes up to fuse on a copy of g.           */
+Group **groups_of(Graph *g, const Target *T, const char *prog);
+
+/* One line per decision, shown by -d why.                                       */
+void why(const Node *n, const char *fmt, ...)
+    __attribute__((format(printf, 2, 3)));
+const Target *pass_target(void);  /* the target being compiled for              */
+
+/* ---- rewrite.c --------------------------------------------------------------- */
+
+/* Rebuild g in order: f gets each node with its operands already replaced and
+ * returns what stands for it from now on (itself to keep it, a node that exists
+ * or that it has just built). New nodes land where f builds them.              */
+void rewrite(Graph *g, Node *(*f)(Graph *g, Node *n, void *ctx), void *ctx);
+int *use_counts(const Graph *g, Arena *a);    /* by node id                      */
+/* Copy body (a composite's meaning) into g with its args bound to `in`; returns
+ * its last node.                                                               */
+Node *inline_body(Graph *g, const Graph *body, Node *const *in,
+                  const char *scope, const Loc *l);
+
+Node *g_total(Graph *g, Node *n);             /* sum over all its axes           */
+Node *g_accum(Graph *g, Node *n, const char *op);  /* fp32, in n's region        */
+double micro_batches(const Graph *g, const Loc *l); /* of a step, all ranks      */
+
+/* ---- grad.c --------------------------------------------------------------------- */
+
+/* Append to g the gradients of the nodes in `seed` (dseed[i] their given
+ * gradients); returns, by node id before the call, each node's gradient or
+ * null. Only nodes that lead to `want` (marked n->mark = 1) are visited.        */
+Node **backward(Graph *g, Node **seed, Node **dseed, int n);
+
+/* ---- fuse.c (codegen lowers what it makes) --------------------------------------- */
+
+Group **fuse(Graph *g, const Target *T, Arena *a);    /* vec, executable order   */
+
+/* ---- sched.c alloc.c pack.c emit.c: see their heads --------------------------------- */
+
+Group **sched(Graph *g, Group **k);
+
+/* A buffer to be placed: alive at the times born..dies, both included.          */
+typedef struct Rect {
+    int born, dies;
+    int64_t bytes;
+    int64_t fixed;                /* the offset it must have, or -1            */
+    int64_t offset;               /* the result                                */
+} Rect;
+
+typedef struct Packed {
+    int64_t height, bound;        /* bytes; bound: the largest load            */
+    int64_t work;                 /* units spent, about 10 ns each             */
+    const char *how;              /* what found it                             */
+} Packed;
+
+enum { PACKWORK = 30000000 };     /* default limit of work                     */
+Packed pack(Arena *a, Rect *r, int n, int64_t work);
+/* exact.c: offsets under cap, by search; born and dies are sections, bytes
+ * multiples of the alignment, none fixed. The order of r is the order of trial.
+ * Takes from *work; zero when it found none (r's offsets are then undefined).    */
+int pack_under(Arena *a, Rect *r, int n, int64_t cap, int64_t *work);
+/* Null when no two rectangles overlap, all lie in [0, height) and are aligned;
+ * otherwise what is wrong. Knows nothing of how they were placed.               */
+const char *pack_wrong(Arena *a, const Rect *r, int n, int64_t height);
+
+typedef struct Emit Emit;
+Emit *emit_new(Arena *a, Graph *g, const Target *T);
+void emit_program(Emit *e, Graph *g, Group **groups);
+Plan *emit_finish(Emit *e, const CompileOptions *o);
+
+#endif

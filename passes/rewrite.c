@@ -1,0 +1,67 @@
+/* rewrite.c: the loop most graph passes are made of.                          */
+#include "passes.h"
+
+void rewrite(Graph *g, Node *(*f)(Graph *g, Node *n, void *ctx), void *ctx)
+{
+    Node **old = g->node;
+    size_t count = vec_len(old);
+
+    g_renumber(g);
+    Node **to = alloc(g->arena, (count + 1) * sizeof *to);
+    g->node = NULL;
+    for (size_t i = 0; i < count; i++) {
+        Node *n = old[i];
+        for (int k = 0; k < n->nin; k++)
+            n->in[k] = to[n->in[k]->id];
+        if (n->map)
+            n->map = to[n->map->id];
+        to[i] = f(g, n, ctx);
+        if (to[i] == n)
+            vec_push(g->arena, g->node, n);
+        n->id = (int)i;
+    }
+    g_tidy(g);
+}
+
+int *use_counts(const Graph *g, Arena *a)
+{
+    int *uses = alloc(a, (vec_len(g->node) + 1) * sizeof *uses);
+
+    for (size_t i = 0; i < vec_len(g->node); i++)
+        for (int k = 0; k < g->node[i]->nin; k++)
+            uses[g->node[i]->in[k]->id]++;
+    return uses;
+}
+
+static Node *bound(Graph *g, const Node *n, Node **to, const char *scope,
+                   const Loc *l)
+{
+    Node *in[MAXIN], *c;
+
+    for (int k = 0; k < n->nin; k++)
+        in[k] = to[n->in[k]->id];
+    if (n->op == Ocall)
+        return inline_body(g, n->body, in, scope, l);
+    c = g_copyof(g, n, in);
+    c->scope = scope;
+    if (!c->loc)
+        c->loc = l;
+    return infer(g, c);
+}
+
+Node *inline_body(Graph *g, const Graph *body, Node *const *in,
+                  const char *scope, const Loc *l)
+{
+    size_t count = vec_len(body->node);
+    Arena *scratch = arena_new();
+    Node **to = alloc(scratch, (count + 1) * sizeof *to), *last;
+
+    for (size_t i = 0; i < count; i++) {
+        Node *n = body->node[i];
+        n->id = (int)i;
+        to[i] = n->op == Oarg ? in[n->i] : bound(g, n, to, scope, l);
+    }
+    last = to[count - 1];
+    arena_free(scratch);
+    return last;
+}

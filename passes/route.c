@@ -1,0 +1,132 @@
+/* route.c: rows are a layout. A weight indexed by a router's choice, W[e], is
+ * virtual; a dot with it becomes a grouped product over rows sorted by expert:
+ *
+ *     %p = pick %w %e                      %m = route %e
+ *     %y = dot %x %p hidden         =>     %r = dispatch %x %m        [row hidden]
+ *     %o = sum %y top                      %y = gmm %r %w %m hidden   [row ffn]
+ *                                          %u = undispatch %y %m
+ *                                          %o = sum %u top
+ *
+ * Elementwise ops and reductions over other axes stay in rows and bring their
+ * operands there; any other use converts back (absent pairs are 0). All uses of
+ * one e share one row map, and one dispatch per tensor (g_tidy merges them).    */
+#include "passes.h"
+
+static Node *placed_like(Node *n, const Node *by)
+{
+    n->scope = by->scope;
+    n->reg = by->reg;
+    return n;
+}
+
+static Node *route_of(Graph *g, Node *e, Axis *axis, const Node *by)
+{
+    Node *m = placed_like(g_node(g, Oroute, by->loc, 1, &e), by);
+
+    m->A = alloc(g->arena, sizeof *m->A);
+    m->A[0] = axis;
+    m->nA = 1;
+    if (e->op == Otopk) {
+        m->B = e->B;
+        m->nB = 1;
+    }
+    return infer(g, m);
+}
+
+static Node *move(Graph *g, Op op, Node *x, Node *map, const Node *by)
+{
+    Node *in[2] = { x, map };
+
+    return infer(g, placed_like(g_node(g, op, by->loc, 2, in), by));
+}
+
+static Node *to_tokens(Graph *g, Node *x, const Node *by)
+{
+    return x->map ? move(g, Oundispatch, x, x->map, by) : x;
+}
+
+/* Does x vary over the tokens or choices of map's index?                       */
+static int per_token(const Node *x, const Node *map)
+{
+    for (int i = 0; i < x->nd; i++)
+        if (dim_of(map->in[0], x->dim[i].a) >= 0)
+            return 1;
+    return 0;
+}
+
+static Node *to_rows(Graph *g, Node *x, Node *map, const Node *by)
+{
+    if (x->map == map)
+        return x;
+    x = to_tokens(g, x, by);
+    return per_token(x, map) ? move(g, Odispatch, x, map, by) : x;
+}
+
+static Node *grouped(Graph *g, Node *n, int at)
+{
+    Node *p = n->in[at], *in[3], *r;
+
+    if (n->in[!at]->op == Opick)
+        err(n->loc, "dot: both operands are indexed weights");
+    in[2] = route_of(g, p->in[1], p->A[0], n);
+    in[0] = to_rows(g, n->in[!at], in[2], n);
+    in[1] = p->in[0];
+    if (!in[0]->map)
+        err(n->loc, "dot: the operand beside an indexed weight has none of the "
+            "index's axes");
+    r = placed_like(g_node(g, Ogmm, n->loc, 3, in), n);
+    r->A = n->A;
+    r->nA = n->nA;
+    return infer(g, r);
+}
+
+static Node *rowwise(Graph *g, Node *n, Node *map)
+{
+    Node *in[MAXIN];
+
+    for (int k = 0; k < n->nin; k++)
+        in[k] = to_rows(g, n->in[k], map, n);
+    Node *r = g_copyof(g, n, in);
+    r->nd = 0;
+    return infer(g, r);
+}
+
+/* A reduction that leaves the tokens alone.                                    */
+static int inside_rows(const Node *n)
+{
+    for (int i = 0; i < n->nA; i++)
+        if (dim_of(n->in[0], n->A[i]) < 0)
+            return 0;
+    return 1;
+}
+
+static Node *first_map(const Node *n)
+{
+    for (int k = 0; k < n->nin; k++)
+        if (n->in[k]->map)
+            return n->in[k]->map;
+    return NULL;
+}
+
+static Node *lay_out(Graph *g, Node *n, void *ctx)
+{
+    Node *map = first_map(n);
+    OpClass cls = optab[n->op].cls;
+
+    (void)ctx;
+    for (int k = 0; k < n->nin; k++)
+        if (n->in[k]->op == Opick && n->op == Odot)
+            return grouped(g, n, k);
+    if (!map || n->map)
+        return n;
+    if ((cls == EW && n->op != Ospread) || (cls == RED && inside_rows(n)))
+        return rowwise(g, n, map);
+    for (int k = 0; k < n->nin; k++)
+        n->in[k] = to_tokens(g, n->in[k], n);
+    return n;
+}
+
+void pass_route(Graph *g)
+{
+    rewrite(g, lay_out, NULL);
+}

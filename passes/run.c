@@ -1,0 +1,298 @@
+/* run.c: the driver. Every program of a model is a copy of its logical graph,
+ * run through the rows of passes.def, checked after each, then made into
+ * groups, scheduled, and emitted into one plan.                              */
+#include <string.h>
+
+#include "passes.h"
+
+const PassInfo passtab[] = {
+#define PASS(name, progs, level, sentence)                                     \
+    { #name, pass_##name, progs, level, sentence },
+#include "passes.def"
+#undef PASS
+    { "fuse", NULL, "sefi", LOCAL, "group nodes into kernels" },
+    { "sched", NULL, "sefi", LOCAL, "order the kernels" },
+    { "alloc", NULL, "sefi", LOCAL, "give every buffer its place" },
+    { "emit", NULL, "sefi", LOCAL, "write the plan" },
+};
+const int npass = sizeof passtab / sizeof *passtab;
+
+static const CompileOptions *options;         /* of the compile under way        */
+static const Target *target;
+static const char *passname = "";
+
+const Target *pass_target(void)
+{
+    return target;
+}
+
+static int in_list(const char *list, const char *word)
+{
+    size_t n = strlen(word);
+
+    for (const char *s = list; s && (s = strstr(s, word)); s += n)
+        if ((s == list || s[-1] == ',') && (!s[n] || s[n] == ','))
+            return 1;
+    return 0;
+}
+
+static int dumping(const char *word)
+{
+    return options && in_list(options->dump, word);
+}
+
+static FILE *out(void)
+{
+    return options && options->out ? options->out : stdout;
+}
+
+void why(const Node *n, const char *fmt, ...)
+{
+    va_list ap;
+
+    if (!dumping("why"))
+        return;
+    fprintf(out(), "%s: %%%s", passname, n->name ? n->name : optab[n->op].name);
+    if (n->loc && n->loc->file)
+        fprintf(out(), " (%s:%d)", n->loc->file, n->loc->line);
+    fputs(": ", out());
+    va_start(ap, fmt);
+    vfprintf(out(), fmt, ap);
+    va_end(ap);
+    fputc('\n', out());
+}
+
+/* ---- the program's graph ------------------------------------------------------- */
+
+static Node *copy_node(Graph *h, const Node *n, Node **to)
+{
+    Node *in[256], *c;
+
+    if (n->nin > 256)
+        err(n->loc, "%s: more than 256 operands", optab[n->op].name);
+    for (int i = 0; i < n->nin; i++)
+        in[i] = to[n->in[i]->id];
+    c = g_copyof(h, n, in);
+    c->name = n->name;
+    c->map = n->map ? to[n->map->id] : NULL;
+    return c;
+}
+
+/* Which sinks a program keeps.                                                  */
+static int keeps(char prog, Op op)
+{
+    switch (op) {
+    case Ooutput: return prog == 'f';
+    case Oupdate: return prog == 's';
+    case Oloss: case Ometric: return prog == 's' || prog == 'e';
+    default: return 1;
+    }
+}
+
+static Graph *copy_graph(Graph *g, const char *prog)
+{
+    Graph *h = g_like(g);
+    Node **to;
+
+    g_renumber(g);
+    to = alloc(g->arena, (vec_len(g->node) + 1) * sizeof *to);
+    h->prog = prog;
+    for (size_t i = 0; i < vec_len(g->node); i++)
+        if (keeps(prog[0], g->node[i]->op))
+            to[i] = copy_node(h, g->node[i], to);
+    g_tidy(h);
+    return h;
+}
+
+static uint64_t hash_path(int64_t seed, const char *path)
+{
+    uint64_t h = mix64(0, (uint64_t)seed);
+
+    for (; *path; path++)
+        h = mix64(h, (unsigned char)*path);
+    return h;
+}
+
+static Node *shaped(Graph *g, Op op, const Param *p)
+{
+    Node *n = g_node(g, op, p->loc, 0, NULL);
+
+    n->dt = p->dt;
+    n->reg = REGpost;
+    n->nd = p->nd;
+    memcpy(n->dim, p->dim, sizeof n->dim);
+    return n;
+}
+
+/* A parameter and its master start from the same draw: the key is the
+ * parameter's path.                                                            */
+static Node *initial(Graph *g, const Param *p)
+{
+    const Param *of = p->of ? g_param(g, p->of) : p;
+    int fixed = !strcmp(of->init, "const");
+    Node *n = shaped(g, fixed ? Oconst : Orandom, p);
+
+    n->f = of->arg;
+    if (!fixed) {
+        n->dt = p->dt == Df64 ? Df64 : Df32;
+        n->s = intern(of->init);
+        n->i = (int64_t)hash_path(opts_int(g->opts, "seed"), of->path);
+    }
+    return g_cast(g, infer(g, n), p->dt);
+}
+
+static Graph *init_graph(Graph *g)
+{
+    Graph *h = g_like(g);
+
+    h->prog = "init";
+    for (size_t i = 0; i < vec_len(h->param); i++) {
+        Param *p = h->param[i];
+        Node *in[2], *w;
+        in[0] = shaped(h, p->kind == PKparam ? Oparam : Ostate, p);
+        in[0]->s = p->path;
+        infer(h, in[0]);
+        in[1] = initial(h, p);
+        w = g_node(h, Owrite, p->loc, 2, in);
+        w->reg = REGpost;
+        infer(h, w);
+    }
+    return h;
+}
+
+static int has(const Graph *g, Op op)
+{
+    for (size_t i = 0; i < vec_len(g->node); i++)
+        if (g->node[i]->op == op)
+            return 1;
+    return 0;
+}
+
+/* ---- running the table ------------------------------------------------------------ */
+
+static int shown(const char *prog)
+{
+    const char *want = options && options->prog ? options->prog : "step";
+
+    return !strcmp(want, prog);
+}
+
+static void dump(Graph *g, const char *pass)
+{
+    int all = dumping("all") || dumping("+all");
+
+    if (!shown(g->prog) || !(all || dumping(pass)))
+        return;
+    int flags = dumping("+loc") ? PRINTloc : 0;
+    if (!dumping("+all"))
+        flags |= PRINTfold;
+    fprintf(out(), "> after %s\n%s\n", pass, graph_print(g->arena, g, flags));
+}
+
+static int stops(const Graph *g, const char *pass)
+{
+    if (!options || !options->stop || strcmp(options->stop, pass) ||
+        !shown(g->prog))
+        return 0;
+    fputs(graph_print(g->arena, g, PRINTloc), out());
+    return 1;
+}
+
+#ifdef PLEAT_DEBUG
+/* The law of the text form: parse(print(g)) prints the same bytes.             */
+static void round_trip(Graph *g)
+{
+    Arena *a = arena_new();
+    char *one = graph_print(a, g, PRINTloc);
+    Graph *h = graph_parse(a, one, strlen(one), "round trip", g->opts);
+    char *two = graph_print(a, h, PRINTloc);
+
+    if (strcmp(one, two))
+        die("%s: the text form does not survive parsing", passname);
+    arena_free(a);
+}
+#endif
+
+static void finish_pass(Graph *g, const PassInfo *p)
+{
+    if (g->level < p->level)
+        g->level = p->level;
+    g_renumber(g);
+    g_names(g);
+    check_graph(g);
+#ifdef PLEAT_DEBUG
+    round_trip(g);
+#endif
+    dump(g, p->name);
+}
+
+/* Zero when stopped.                                                            */
+static int run_passes(Graph *g)
+{
+    for (const PassInfo *p = passtab; p->run; p++) {
+        if (!strchr(p->progs, g->prog[0]))
+            continue;
+        passname = p->name;
+        p->run(g);
+        finish_pass(g, p);
+        if (stops(g, p->name))
+            return 0;
+    }
+    return 1;
+}
+
+static Group **to_groups(Graph *g)
+{
+    passname = "fuse";
+    Group **k = fuse(g, target, g->arena);
+
+    passname = "sched";
+    k = sched(g, k);
+    for (size_t i = 0; i < vec_len(k); i++)
+        target->lower(g, k[i], g->arena);
+    return k;
+}
+
+/* One program into the plan; zero when stopped.                                 */
+static int one_program(Emit *e, Graph *g)
+{
+    if (!run_passes(g))
+        return 0;
+    Group **k = to_groups(g);
+    passname = "emit";
+    emit_program(e, g, k);
+    return 1;
+}
+
+Group **groups_of(Graph *g, const Target *T, const char *prog)
+{
+    options = NULL;
+    target = T;
+    Graph *h = copy_graph(g, prog);
+    run_passes(h);
+    g->param = h->param;
+    return to_groups(h);
+}
+
+/* Step goes first: it makes the optimizer's parameters, which init fills.       */
+Plan *compile(Graph *g, const Target *T, const CompileOptions *o)
+{
+    options = o;
+    target = T;
+    Emit *e = emit_new(g->arena, g, T);
+
+    if (has(g, Oloss)) {
+        Graph *step = copy_graph(g, "step"), *eval = copy_graph(g, "eval");
+        if (!one_program(e, step))
+            return NULL;
+        g->param = step->param;
+        eval->param = step->param;
+        if (!one_program(e, eval))
+            return NULL;
+    }
+    if (has(g, Ooutput) && !one_program(e, copy_graph(g, "forward")))
+        return NULL;
+    if (!one_program(e, init_graph(g)))
+        return NULL;
+    return emit_finish(e, o);
+}

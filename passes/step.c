@@ -1,0 +1,437 @@
+/* step.c: what one training step adds around the bodies. Losses and statistics
+ * leave the body through accumulators; `post` computes the gradient norm, the
+ * clipping factor, AdamW and the model's own updates, and writes them back:
+ *
+ *     g  = grad * min(1, clip / (norm + 1e-6))
+ *     m' = b1 m + (1-b1) g          v' = b2 v + (1-b2) g^2
+ *     p' = p (1 - lr wd) - lr (m'/bc1) / (sqrt(v'/bc2) + eps)
+ *
+ * (Loshchilov and Hutter 2019, algorithm 2; bc = 1 - beta^t.) A loss or norm
+ * that is not finite skips every write. In `eval` only the losses are kept.    */
+#include <stdlib.h>
+#include <string.h>
+
+#include "passes.h"
+
+typedef struct Step1 {
+    Graph *g;
+    const Loc *l;
+    Node *total;                  /* the step's loss                            */
+    Node *ok;                     /* everything is finite                       */
+    Node *scale;                  /* clipping factor, null: none                */
+    Node *lr, *bc1, *bc2;
+    double b1, b2;
+} Step1;
+
+double micro_batches(const Graph *g, const Loc *l)
+{
+    const Loc *at = opts_loc(g->opts, "train.batch");
+    int64_t batch = 1, all;
+
+    for (int i = 0; i < g->naxis; i++)
+        if (!strcmp(g->axis[i]->name, "batch") && g->axis[i]->n)
+            batch = g->axis[i]->n;
+    all = opts_given(g->opts, "train.batch") ? opts_int(g->opts, "train.batch")
+                                             : batch;
+    if (all % batch)
+        err(at ? at : l, "train.batch is %lld, not a multiple of axis 'batch', "
+            "%lld", (long long)all, (long long)batch);
+    return (double)(all / batch);
+}
+
+Node *g_total(Graph *g, Node *n)
+{
+    Axis *ax[MAXD];
+
+    for (int i = 0; i < n->nd; i++)
+        ax[i] = n->dim[i].a;
+    return g_red(g, Osum, n, ax, n->nd);
+}
+
+Node *g_accum(Graph *g, Node *n, const char *op)
+{
+    Node *a = g_node(g, Oaccum, n->loc, 1, &n);
+
+    a->s = intern(op);
+    a->dt = Df32;
+    a->reg = n->reg;
+    a->scope = n->scope;
+    return infer(g, a);
+}
+
+/* ---- small arithmetic in post ---------------------------------------------------- */
+
+static Node *op2(Step1 *s, Op op, Node *a, Node *b)
+{
+    Node *n = g_ew(s->g, op, s->l, a, b, NULL);
+
+    n->reg = REGpost;
+    n->scope = intern("post");
+    return n;
+}
+
+static Node *op1(Step1 *s, Op op, Node *a)
+{
+    return op2(s, op, a, NULL);
+}
+
+static Node *num(Step1 *s, double v)
+{
+    Node *n = g_const(s->g, s->l, Df32, v);
+
+    n->reg = REGpost;
+    return n;
+}
+
+static Node *scalar(Step1 *s, const char *name)
+{
+    Node *n = g_node(s->g, Ostepval, NULL, 0, NULL);
+
+    n->s = intern(name);
+    n->dt = Df32;
+    n->reg = REGpost;
+    return infer(s->g, n);
+}
+
+static void result(Step1 *s, const char *name, Node *n)
+{
+    Node *r = g_node(s->g, Oresult, n->loc, 1, &n);
+
+    r->s = intern(name);
+    r->reg = REGpost;
+    infer(s->g, r);
+}
+
+static Node *in_post(Node *n)
+{
+    n->reg = REGpost;
+    return n;
+}
+
+/* ---- statistics over the step (DESIGN section 3, one step) ------------------------- */
+
+static int covers(const Axis *a, const char *name)
+{
+    if (!strcmp(a->name, name))
+        return 1;
+    for (int i = 0; i < a->nfactor; i++)
+        if (covers(a->factor[i], name))
+            return 1;
+    return 0;
+}
+
+/* Does n reduce over the sequences of the batch?                                */
+static int over_batch(const Node *n)
+{
+    for (int i = 0; i < n->nA && optab[n->op].cls == RED; i++)
+        if (covers(n->A[i], "batch"))
+            return 1;
+    return 0;
+}
+
+static int is_data(const Node *n, const Graph *g)
+{
+    Axis *micro = g_axis((Graph *)(uintptr_t)g, "micro");
+
+    return dim_of(n, micro) >= 0 || n->map;
+}
+
+/* A reduction over batch as post sees it: over all micro-batches as well.       */
+static Node *statistic(Step1 *s, Node *n)
+{
+    static const char *const ops[] = { [Osum] = "add", [Omean] = "add",
+                                       [Omax] = "max", [Omin] = "min" };
+    Axis *ax[MAXD + 1], *micro = g_axis(s->g, "micro");
+    int k = 0;
+
+    for (int i = 0; i < n->nA; i++)
+        ax[k++] = n->A[i];
+    if (dim_of(n->in[0], micro) >= 0)
+        ax[k++] = micro;
+    Node *x = g_cast(s->g, n->in[0], Df32);
+    Node *part = g_red(s->g, n->op == Omean ? Osum : n->op, x, ax, k);
+    Node *all = g_accum(s->g, part, ops[n->op]);
+    if (n->op != Omean)
+        return all;
+    double count = (double)g_elems(n->in[0]) / (double)g_elems(n);
+    return op2(s, Omul, all, num(s, 1 / (count * micro_batches(s->g, s->l))));
+}
+
+/* The value of n in post.                                                        */
+static Node *post_value(Step1 *s, Node *n, const Node *user)
+{
+    Node *in[MAXIN], *c;
+
+    if (!is_data(n, s->g) && optab[n->op].cls == SRC)
+        return n;
+    if (over_batch(n))
+        return statistic(s, n);
+    if (n->nin == 0 || n->op == Oaccum)
+        err(user->loc, "%s: the value depends on data other than through a "
+            "reduction over 'batch'", optab[user->op].name);
+    for (int k = 0; k < n->nin; k++)
+        in[k] = post_value(s, n->in[k], user);
+    c = g_copyof(s->g, n, in);
+    c->nd = n->op == Ospread || n->op == Osplit ? c->nd : 0;
+    return in_post(infer(s->g, c));
+}
+
+/* ---- losses -------------------------------------------------------------------------- */
+
+/* Sum over micro-batches of t, divided by the same sum of den.                   */
+static Node *loss_value(Step1 *s, const Node *n)
+{
+    Node *sum = g_total(s->g, g_cast(s->g, n->in[0], Df32)), *den;
+
+    if (n->nin > 1) {
+        den = g_total(s->g, g_cast(s->g, n->in[1], Df32));
+        den = g_accum(s->g, den, "add");
+    } else {
+        den = num(s, micro_batches(s->g, n->loc));
+    }
+    return op2(s, Odiv, g_accum(s->g, sum, "add"), den);
+}
+
+static void add_loss(Step1 *s, const Node *n)
+{
+    Node *v = loss_value(s, n);
+    Node *w = n->f == 1 ? v : op2(s, Omul, v, num(s, n->f));
+
+    result(s, strf(s->g->arena, "loss.%s", n->s), v);
+    s->total = s->total ? op2(s, Oadd, s->total, w) : w;
+}
+
+/* ---- gradients --------------------------------------------------------------------------- */
+
+static Node *find_grad(const Table *grads, const Param *p)
+{
+    return table_get(grads, KEYP(p->path));
+}
+
+static Node *square_sum(Step1 *s, Node *x)
+{
+    return in_post(g_total(s->g, op2(s, Omul, x, x)));
+}
+
+/* Sums of eight at a time, so that no kernel reads a thousand operands.          */
+static Node *sum_all(Step1 *s, Node **v, size_t n)
+{
+    while (n > 1) {
+        size_t k = 0;
+        for (size_t i = 0; i < n; i += 8) {
+            Node *t = v[i];
+            for (size_t j = i + 1; j < n && j < i + 8; j++)
+                t = op2(s, Oadd, t, v[j]);
+            v[k++] = t;
+        }
+        n = k;
+    }
+    return v[0];
+}
+
+static void norm_and_clip(Step1 *s, const Table *grads)
+{
+    Graph *g = s->g;
+    Node **sq = alloc(g->arena, (vec_len(g->param) + 1) * sizeof *sq), *norm;
+    double clip = opts_num(g->opts, "train.clip");
+    size_t n = 0;
+
+    for (size_t i = 0; i < vec_len(g->param); i++) {
+        Node *d = find_grad(grads, g->param[i]);
+        if (d)
+            sq[n++] = square_sum(s, d);
+    }
+    s->ok = op1(s, Oisfinite, s->total);
+    if (n == 0)
+        return;
+    norm = op1(s, Osqrt, sum_all(s, sq, n));
+    result(s, "grad_norm", norm);
+    s->ok = op2(s, Oland, s->ok, op1(s, Oisfinite, norm));
+    if (clip > 0)
+        s->scale = op2(s, Ominimum, num(s, 1),
+                       op2(s, Odiv, num(s, clip),
+                           op2(s, Oadd, norm, num(s, 1e-6))));
+}
+
+/* ---- writes ---------------------------------------------------------------------------------- */
+
+static void write_back(Step1 *s, Node *state, Node *value)
+{
+    Node *in[2] = { state, value }, *w;
+
+    in[1] = g_cast(s->g, in[1], state->dt);
+    in[1] = in_post(g_ew(s->g, Owhere, s->l, s->ok, in[1], state));
+    w = g_node(s->g, Owrite, s->l, 2, in);
+    infer(s->g, in_post(w));
+}
+
+/* A value of the optimizer beside parameter p, with p's axes.                    */
+static Node *companion(Step1 *s, const Param *p, ParamKind kind)
+{
+    Graph *g = s->g;
+    Param *q = alloc(g->arena, sizeof *q);
+    Node *n = g_node(g, Ostate, p->loc, 0, NULL);
+
+    *q = *p;
+    q->kind = kind;
+    q->dt = Df32;
+    q->path = intern(strf(g->arena, "optim.%s.%s", paramkinds[kind], p->path));
+    q->init = kind == PKmaster ? "copy" : "const";
+    q->of = kind == PKmaster ? p->path : NULL;
+    q->arg = 0;
+    vec_push(g->arena, g->param, q);
+    n->s = q->path;
+    n->dt = Df32;
+    n->nd = p->nd;
+    memcpy(n->dim, p->dim, sizeof n->dim);
+    return infer(g, in_post(n));
+}
+
+/* Does pattern, with * for any run of characters, match s?                       */
+static int matches(const char *p, size_t n, const char *s)
+{
+    if (n == 0)
+        return *s == 0;
+    if (*p == '*')
+        return matches(p + 1, n - 1, s) || (*s && matches(p, n, s + 1));
+    return *s == *p && matches(p + 1, n - 1, s + 1);
+}
+
+static double decay(const Step1 *s, const Param *p)
+{
+    const char *list = opts_str(s->g->opts, "train.no_decay");
+    double wd = opts_num(s->g->opts, "train.weight_decay");
+
+    if (!list)
+        return p->nd <= 1 ? 0 : wd;
+    while (*(list += strspn(list, " ,"))) {
+        size_t n = strcspn(list, " ,");
+        if (matches(list, n, p->path))
+            return 0;
+        list += n;
+    }
+    return wd;
+}
+
+static Node *moment(Step1 *s, Node *old, Node *x, double beta)
+{
+    return op2(s, Oadd, op2(s, Omul, old, num(s, beta)),
+               op2(s, Omul, x, num(s, 1 - beta)));
+}
+
+static void adamw(Step1 *s, const Param *p, Node *param, Node *d)
+{
+    int low = !strcmp(opts_str(s->g->opts, "precision.policy"), "bf16");
+    double wd = decay(s, p), eps = opts_num(s->g->opts, "train.eps");
+    Node *m = companion(s, p, PKm), *v = companion(s, p, PKv), *m1, *v1, *den;
+    Node *w = low ? companion(s, p, PKmaster) : g_cast(s->g, param, Df32), *w1;
+
+    if (s->scale)
+        d = op2(s, Omul, d, s->scale);
+    m1 = moment(s, m, d, s->b1);
+    v1 = moment(s, v, op2(s, Omul, d, d), s->b2);
+    den = op2(s, Oadd, op1(s, Osqrt, op2(s, Odiv, v1, s->bc2)), num(s, eps));
+    w1 = w;
+    if (wd > 0)
+        w1 = op2(s, Omul, w, op2(s, Osub, num(s, 1),
+                                 op2(s, Omul, s->lr, num(s, wd))));
+    w1 = op2(s, Osub, w1, op2(s, Odiv, op2(s, Omul, s->lr,
+                                           op2(s, Odiv, m1, s->bc1)), den));
+    write_back(s, m, m1);
+    write_back(s, v, v1);
+    if (low)
+        write_back(s, w, w1);
+    write_back(s, param, w1);
+}
+
+static void optimize(Step1 *s, Node **param, size_t n, const Table *grads)
+{
+    const char *betas = opts_str(s->g->opts, "train.betas");
+    char *end;
+
+    s->b1 = strtod(betas, &end);
+    s->b2 = strtod(end + strspn(end, ", "), NULL);
+    s->lr = scalar(s, "lr");
+    s->bc1 = scalar(s, "bc1");
+    s->bc2 = scalar(s, "bc2");
+    for (size_t i = 0; i < n; i++) {
+        const Param *p = g_param(s->g, param[i]->s);
+        Node *d = find_grad(grads, p);
+        s->l = p->loc;
+        if (d)
+            adamw(s, p, param[i], d);
+    }
+}
+
+/* ---- the pass ------------------------------------------------------------------------------------ */
+
+/* One sweep over the nodes there were: what kind each is decides.                 */
+static void add_sinks(Step1 *s, Node **node, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        Node *n = node[i];
+        s->l = n->loc;
+        if (n->op == Oloss)
+            add_loss(s, n);
+        else if (n->op == Ometric)
+            result(s, strf(s->g->arena, "metric.%s", n->s),
+                   post_value(s, n->in[0], n));
+    }
+}
+
+static void add_updates(Step1 *s, Node **node, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        if (node[i]->op == Oupdate) {
+            s->l = node[i]->loc;
+            write_back(s, node[i]->in[0],
+                       post_value(s, node[i]->in[1], node[i]));
+        }
+}
+
+static Table *gradients(Graph *g, Node **node, size_t count)
+{
+    Table *t = table_new(g->arena);
+
+    for (size_t i = 0; i < count; i++)
+        if (node[i]->op == Oaccum && node[i]->name &&
+            !strncmp(node[i]->name, "grad.", 5))
+            *table_at(t, KEYP(intern(node[i]->name + 5))) = node[i];
+    return t;
+}
+
+static void drop_logical_sinks(Graph *g)
+{
+    size_t k = 0, n = vec_len(g->node);
+
+    for (size_t i = 0; i < n; i++) {
+        Op op = g->node[i]->op;
+        if (op != Oloss && op != Ometric && op != Oupdate)
+            g->node[k++] = g->node[i];
+    }
+    ((VecHead *)(void *)g->node)[-1].len = k;
+}
+
+void pass_step(Graph *g)
+{
+    size_t count = vec_len(g->node), np = 0;
+    Node **node = alloc(g->arena, (count + 1) * sizeof *node);
+    Node **param = alloc(g->arena, (count + 1) * sizeof *param);
+    Step1 s = { .g = g };
+
+    memcpy(node, g->node, count * sizeof *node);
+    add_sinks(&s, node, count);
+    result(&s, "loss", s.total);
+    if (!strcmp(g->prog, "step")) {
+        Table *grads = gradients(g, node, count);
+        norm_and_clip(&s, grads);
+        result(&s, "ok", s.ok);
+        add_updates(&s, node, count);
+        for (size_t i = 0; i < count; i++)
+            if (node[i]->op == Oparam)
+                param[np++] = node[i];
+        optimize(&s, param, np, grads);
+    }
+    drop_logical_sinks(g);
+    g_tidy(g);
+}
