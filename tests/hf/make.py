@@ -1,0 +1,191 @@
+"""Reference numbers from Hugging Face transformers (needs torch and transformers).
+
+    python3 tests/hf/make.py [case ...]
+
+For each case below, a tiny model with random weights, beside this file:
+
+  <case>.safetensors      its weights, float32, under Hugging Face's names
+  <case>.ref.safetensors  float64: `loss` (ten training losses), `grad.<name>`
+                          (the gradient of every tensor at the first step)
+  <case>.json             the configuration, and what the numbers were made with
+  tokens                  the bytes all cases train on, the same batch each step
+
+Everything is computed in float64 from the float32 weights. transformers writes
+float32 into its norms, softmaxes and rotary tables; `Fp64` and `no_float32`
+turn that off and prove it. What is left is the order of summation.
+"""
+import json
+import pathlib
+import sys
+import tempfile
+
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+from torch.utils._python_dispatch import TorchDispatchMode
+from transformers.models.deepseek_v3 import modeling_deepseek_v3
+from transformers.models.mixtral import modeling_mixtral
+from transformers.models.qwen3_moe import modeling_qwen3_moe
+
+HERE = pathlib.Path(__file__).parent
+BATCH, SEQ, VOCAB, STEPS = 2, 32, 256, 10
+ADAMW = dict(lr=1e-3, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1)
+IGNORED = 7             # in cases with `ignore`: a label that takes no part
+COMMON = dict(vocab_size=VOCAB, hidden_size=64, num_attention_heads=4,
+              num_key_value_heads=2, num_experts_per_tok=2, initializer_range=0.1,
+              max_position_embeddings=64, tie_word_embeddings=False,
+              attn_implementation="eager", experts_implementation="eager")
+
+# names: hub, one tensor an expert; state, transformers 5's fused experts
+CASES = {
+    "mixtral": dict(
+        names="hub", config=transformers.MixtralConfig(
+            **COMMON, num_hidden_layers=2, intermediate_size=24,
+            num_local_experts=8, rms_norm_eps=1e-5,
+            rope_parameters=dict(rope_type="default", rope_theta=1e6))),
+    "mixtral-aux": dict(
+        names="state", config=transformers.MixtralConfig(
+            **COMMON, num_hidden_layers=2, intermediate_size=24,
+            num_local_experts=8, rms_norm_eps=1e-5, output_router_logits=True,
+            router_aux_loss_coef=0.02,
+            rope_parameters=dict(rope_type="default", rope_theta=1e4))),
+    "qwen3": dict(
+        names="hub", ignore=True, config=transformers.Qwen3MoeConfig(
+            **COMMON, num_hidden_layers=2, head_dim=24, num_experts=8,
+            moe_intermediate_size=24, norm_topk_prob=True, rms_norm_eps=1e-6,
+            rope_parameters=dict(rope_type="default", rope_theta=1e6))),
+    "dsv3": dict(
+        names="hub", config=transformers.DeepseekV3Config(
+            **{**COMMON, "num_key_value_heads": 4}, num_hidden_layers=2,
+            intermediate_size=48, moe_intermediate_size=20, n_routed_experts=8,
+            n_shared_experts=1, n_group=4, topk_group=2, first_k_dense_replace=1,
+            q_lora_rank=24, kv_lora_rank=16, qk_nope_head_dim=16,
+            qk_rope_head_dim=8, v_head_dim=12, routed_scaling_factor=2.5,
+            norm_topk_prob=True, rms_norm_eps=1e-6,
+            rope_parameters=dict(
+                rope_type="yarn", rope_theta=1e4, factor=40, beta_fast=32,
+                beta_slow=1, mscale=1.0, mscale_all_dim=1.0,
+                original_max_position_embeddings=16))),
+}
+
+
+class Fp64:
+    """The torch module as a model's source sees it: float32 means float64."""
+    float = float32 = torch.float64
+
+    def __getattr__(self, name):
+        return getattr(torch, name)
+
+
+class no_float32(TorchDispatchMode):
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        for t in out if isinstance(out, (tuple, list)) else (out,):
+            if isinstance(t, torch.Tensor) and t.dtype == torch.float32:
+                raise TypeError(f"{func} computes in float32")
+        return out
+
+
+def make_model(config, seed):
+    """Random weights, exact in float32; norms around 1, so that they matter."""
+    torch.manual_seed(seed)
+    model = transformers.AutoModelForCausalLM.from_config(config)
+    model.set_experts_implementation("eager")
+    with torch.no_grad():
+        for name, t in [*model.named_parameters(), *model.named_buffers()]:
+            if "norm" in name:
+                t.copy_(1 + 0.2 * torch.randn(t.shape))
+            elif "correction_bias" in name:
+                t.copy_(0.1 * torch.randn(t.shape))
+            if "inv_freq" not in name:
+                t.copy_(t.to(torch.float32))
+    return model
+
+
+def named(model, tensors, names):
+    """tensors (by the model's parameter names) under the names of the case."""
+    if names == "state":
+        return tensors
+    with torch.no_grad():
+        for name, t in [*model.named_parameters(), *model.named_buffers()]:
+            if name in tensors:
+                t.copy_(tensors[name])
+    with tempfile.TemporaryDirectory() as d:
+        model.save_pretrained(d)
+        out = load_file(d + "/model.safetensors")
+    return {k: v for k, v in out.items() if not k.endswith("correction_bias")
+            or k.replace(".block_sparse_moe", "") in tensors}
+
+
+def batch(ignore):
+    """Sequence b is bytes [32b, 32b + 32), its labels one further."""
+    data = torch.tensor(list((HERE / "tokens").read_bytes()[:BATCH * SEQ + 1]))
+    tokens, labels = (data[i:i + BATCH * SEQ].reshape(BATCH, SEQ) for i in (0, 1))
+    return tokens, labels.masked_fill(labels == IGNORED, -100) if ignore else labels
+
+
+def run(case, seed, noise=0.0):
+    """Ten steps: the model, its first weights and gradients, the losses, and the
+    experts chosen. noise: relative change of the weights."""
+    model = make_model(case["config"], seed)
+    weights = {k: v.detach().clone() for k, v in model.state_dict().items()}
+    params = dict(model.named_parameters())
+    with torch.no_grad():
+        for p in params.values():
+            p.mul_(1 + noise * torch.randn(p.shape))
+    chosen = []
+    for name, m in model.named_modules():
+        if name.endswith(".gate"):
+            m.register_forward_hook(
+                lambda m, a, out: chosen.append(out[2].sort().values))
+    tokens, labels = batch(case.get("ignore"))
+    opt = torch.optim.AdamW(params.values(), **ADAMW)
+    losses, grads = [], {}
+    with no_float32():
+        for _ in range(STEPS):
+            opt.zero_grad()
+            loss = model(input_ids=tokens, labels=labels, shift_labels=labels).loss
+            loss.backward()
+            losses.append(loss.item())
+            grads = grads or {k: p.grad.clone() for k, p in params.items()}
+            opt.step()
+    return model, weights, grads, losses, torch.stack(chosen)
+
+
+def write(name, case, seed):
+    model, weights, grads, losses, chosen = run(case, seed)
+    for _ in range(3):      # else the numbers would test luck in ties
+        if not torch.equal(chosen, run(case, seed, noise=3e-7)[4]):
+            raise SystemExit(f"{name}: float32 may choose other experts; try a seed")
+    w = named(model, weights, case["names"])
+    g = named(model, grads, case["names"])
+    save_file({k: v.to(torch.float32).contiguous() for k, v in w.items()},
+              HERE / f"{name}.safetensors", {"format": "pt"})
+    save_file({"loss": torch.tensor(losses, dtype=torch.float64),
+               **{"grad." + k: v.contiguous() for k, v in g.items()}},
+              HERE / f"{name}.ref.safetensors")
+    info = dict(made_with=dict(torch=torch.__version__, seed=seed,
+                               transformers=transformers.__version__),
+                adamw=ADAMW, names=case["names"], loss=losses,
+                config=case["config"].to_diff_dict())
+    (HERE / f"{name}.json").write_text(json.dumps(info, indent=2) + "\n")
+    print(name, *["%.6f" % x for x in losses])
+
+
+def main():
+    transformers.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    torch.set_default_dtype(torch.float64)
+    torch.Tensor.float = torch.Tensor.double
+    for m in (modeling_mixtral, modeling_qwen3_moe, modeling_deepseek_v3,
+              transformers.modeling_rope_utils):
+        m.torch = Fp64()
+    data = torch.randint(VOCAB, (BATCH * SEQ,),
+                         generator=torch.Generator().manual_seed(1)).tolist()
+    data[5] = data[40] = IGNORED
+    (HERE / "tokens").write_bytes(bytes(data * (STEPS + 1) + data[:1]))
+    for name in sys.argv[1:] or CASES:
+        write(name, CASES[name], seed=1)
+
+
+main()
