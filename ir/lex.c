@@ -17,8 +17,12 @@ void lex_err(const Lex *x, const char *fmt, ...)
 
 static int is_bare(unsigned char c)
 {
-    static const char *const marks = "[]{}()=,%@!<\"#\\";
-    return c > ' ' && c != 127 && !strchr(marks, c);
+    static const char mark[256] = {
+        ['['] = 1, [']'] = 1, ['{'] = 1, ['}'] = 1, ['('] = 1, [')'] = 1,
+        ['='] = 1, [','] = 1, ['%'] = 1, ['@'] = 1, ['!'] = 1, ['<'] = 1,
+        ['"'] = 1, ['#'] = 1, ['\\'] = 1, [127] = 1,
+    };
+    return c > ' ' && !mark[c];
 }
 
 /* ---- out ------------------------------------------------------------------- */
@@ -41,6 +45,43 @@ void put_word(Text *t, const char *s)
         else
             putn(t, c, 1);
     putn(t, "\"", 1);
+}
+
+void put_int(Text *t, int64_t v)
+{
+    char s[24], *p = s + sizeof s;
+    uint64_t u = v < 0 ? 0 - (uint64_t)v : (uint64_t)v;
+    do
+        *--p = (char)('0' + u % 10);
+    while (u /= 10);
+    if (v < 0)
+        *--p = '-';
+    putn(t, p, (size_t)(s + sizeof s - p));
+}
+
+/* As %a: the trailing zeros of the fraction left out. */
+void put_hex(Text *t, double v)
+{
+    uint64_t bits;
+    memcpy(&bits, &v, sizeof bits);
+    uint64_t frac = bits & 0xfffffffffffff;
+    int exp = (int)(bits >> 52 & 0x7ff), digits = 13;
+    if (exp == 0 || exp == 0x7ff) {               /* 0, subnormal, inf, nan   */
+        put(t, "%a", v);
+        return;
+    }
+    for (; digits && !(frac & 15); digits--)
+        frac >>= 4;
+    char s[16];
+    for (int i = digits; i--; frac >>= 4)
+        s[i] = "0123456789abcdef"[frac & 15];
+    if (v < 0)
+        putn(t, "-", 1);
+    putn(t, "0x1.", digits ? 4 : 3);
+    putn(t, s, (size_t)digits);
+    exp -= 1023;
+    putn(t, exp < 0 ? "p" : "p+", exp < 0 ? 1 : 2);
+    put_int(t, exp);
 }
 
 /* ---- in -------------------------------------------------------------------- */

@@ -161,6 +161,8 @@ typedef struct Lex {
 } Lex;
 
 void put_word(Text *t, const char *s);        /* bare, or as a "string"        */
+void put_int(Text *t, int64_t v);
+void put_hex(Text *t, double v);              /* %a                            */
 _Noreturn void lex_err(const Lex *x, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
 /* Every reader skips blanks; none but lex_next leaves the line.               */
@@ -313,6 +315,8 @@ char *plan_print(Arena *a, const Plan *p, size_t *len);   /* with its hash line 
 /* Parse and validate (every count, index, offset and size). err() when not a
  * plan, damaged, or inconsistent; `name` is what messages call the file.       */
 Plan *plan_parse(Arena *a, const char *text, size_t len, const char *name);
+/* Null, or what is wrong with it: written to be right about hostile plans too. */
+const char *plan_wrong(Arena *a, const Plan *p);
 void plan_check(const Plan *p);                           /* die() when wrong    */
 int role_of(const Plan *p, int64_t rank);
 int role_tensor(const Role *r, const char *name);         /* -1: none            */

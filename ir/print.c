@@ -139,12 +139,6 @@ static const MeshAxis grids[2][4] = {
     { Mtp, Mcp, Mdp, Mpp }, { Metp, Mep, Medp, Mpp }
 };
 
-static int same_shard(const Shard *a, const Shard *b)
-{
-    return a->k == b->k && (a->k != S || a->a == b->a) &&
-           (a->k != P || a->op == b->op);
-}
-
 /* The atom that stands for all of mask, -1 when they differ, -2: none.          */
 static int uniform(const Mesh *m, const Shard *sh, uint32_t mask)
 {

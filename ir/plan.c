@@ -1,0 +1,302 @@
+/* plan.c: a plan as text, and finding things in it. planread.c reads the text
+ * back and has the grammar; plancheck.c says what must hold.
+ *
+ * A plan is written for machines first: no columns, integers in decimal, floats
+ * in hex so that they come back as they were. Kernel text and Lua sources stand
+ * in it byte for byte behind their length. The last line is the XXH3-128 of all
+ * before.                                                                      */
+#include <string.h>
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include "plan.h"
+
+const char *const bufclasses[NBUFCLASS] = {
+    [Bparam] = "param", [Bstate] = "state", [Boptim] = "optim",
+    [Bio] = "io", [Btemp] = "temp", [Bscratch] = "scratch",
+};
+
+const StepInfo stepinfo[NSTEPKIND] = {
+#define STEP(name, nbuf, nint, doc) {#name, nbuf, nint, doc},
+#include "steps.def"
+#undef STEP
+};
+
+/* ---- finding ----------------------------------------------------------------- */
+
+int role_of(const Plan *p, int64_t rank)
+{
+    if (p->nrole == 1)
+        return 0;
+    return (int)mesh_pos(p->mesh, p->mesh->mask[Mpp], rank);
+}
+
+int role_tensor(const Role *r, const char *name)
+{
+    for (int i = 0; i < r->ntensor; i++)
+        if (!strcmp(r->tensor[i].name, name))
+            return i;
+    return -1;
+}
+
+int role_prog(const Role *r, const char *name)
+{
+    for (int i = 0; i < r->nprog; i++)
+        if (!strcmp(r->prog[i].name, name))
+            return i;
+    return -1;
+}
+
+/* ---- words -------------------------------------------------------------------- */
+
+static void puts_(Text *t, const char *s)
+{
+    putn(t, s, strlen(s));
+}
+
+/* " word 123" */
+static void field(Text *t, const char *word, int64_t v)
+{
+    puts_(t, word);
+    putn(t, " ", 1);
+    put_int(t, v);
+}
+
+static void number(Text *t, int64_t v)
+{
+    field(t, "", v);
+}
+
+static void word(Text *t, const char *s)
+{
+    putn(t, " ", 1);
+    put_word(t, s ? s : "");
+}
+
+/* aff = int { "+" int "*a" atom } */
+static void put_aff(Text *t, const Aff *x)
+{
+    number(t, x->c);
+    for (int i = 0; i < MAXATOM; i++)
+        if (x->k[i]) {
+            putn(t, "+", 1);
+            put_int(t, x->k[i]);
+            putn(t, "*a", 2);
+            put_int(t, i);
+        }
+}
+
+static void put_place(Text *t, const char *file, int line)
+{
+    if (file) {
+        puts_(t, " @");
+        word(t, file);
+        number(t, line);
+    }
+    puts_(t, "\n");
+}
+
+/* ---- parts --------------------------------------------------------------------- */
+
+static void put_buf(Text *t, const Buf *b)
+{
+    puts_(t, "buf");
+    word(t, b->name);
+    word(t, bufclasses[b->cls]);
+    word(t, dtypes[b->dt].name);
+    number(t, b->offset);
+    number(t, b->bytes);
+    if (b->prog >= 0) {
+        field(t, " life", b->prog);
+        number(t, b->born);
+        number(t, b->dies);
+    }
+    put_place(t, b->file, b->line);
+}
+
+static void put_dim(Text *t, const PlanDim *d)
+{
+    puts_(t, " (");
+    word(t, d->axis);
+    number(t, d->n);
+    for (int i = 0; i < d->npiece; i++) {
+        put_aff(t, &d->piece[i].start);
+        number(t, d->piece[i].len);
+    }
+    puts_(t, " )");
+}
+
+static void put_tensor(Text *t, const Tensor *x)
+{
+    puts_(t, "tensor");
+    word(t, x->name);
+    word(t, x->kind);
+    word(t, dtypes[x->dt].name);
+    number(t, x->buf);
+    for (int i = 0; i < x->nd; i++)
+        put_dim(t, &x->dim[i]);
+    put_place(t, x->file, x->line);
+}
+
+static void put_scalar(Text *t, const char *io, const Scalar *s)
+{
+    puts_(t, io);
+    word(t, s->name);
+    word(t, dtypes[s->dt].name);
+    number(t, s->buf);
+    puts_(t, "\n");
+}
+
+static void put_step(Text *t, const Step *s)
+{
+    puts_(t, stepinfo[s->kind].name);
+    if (s->kind == Skernel)
+        word(t, s->kernel);
+    word(t, s->label);
+    for (int i = 0; i < s->nbuf; i++)
+        field(t, i ? "" : " b", s->buf[i]);
+    if (s->nint)
+        puts_(t, " i");
+    for (int i = 0; i < s->nint; i++)
+        put_aff(t, &s->iv[i]);
+    if (s->atoms)
+        field(t, " g", s->atoms);
+    if (s->flops != 0 || s->bytes != 0 || s->secs != 0) {
+        puts_(t, " c ");
+        put_hex(t, s->flops);
+        puts_(t, " ");
+        put_hex(t, s->bytes);
+        puts_(t, " ");
+        put_hex(t, s->secs);
+    }
+    put_place(t, s->file, s->line);
+}
+
+static void put_program(Text *t, const Program *g)
+{
+    puts_(t, "program");
+    word(t, g->name);
+    field(t, " transient", g->transient);
+    field(t, " bound", g->bound);
+    puts_(t, " {\n");
+    for (int i = 0; i < g->nphase; i++) {
+        puts_(t, "phase");
+        word(t, g->phase[i].name);
+        number(t, g->phase[i].first);
+        number(t, g->phase[i].n);
+        number(t, g->phase[i].repeat);
+        puts_(t, "\n");
+    }
+    for (int i = 0; i < g->nstep; i++)
+        put_step(t, &g->step[i]);
+    puts_(t, "}\n");
+}
+
+static void put_role(Text *t, const Role *r)
+{
+    puts_(t, "role");
+    field(t, " arena", r->arena);
+    field(t, " persist", r->persist);
+    puts_(t, " {\n");
+    for (int i = 0; i < r->nbuf; i++)
+        put_buf(t, &r->buf[i]);
+    for (int i = 0; i < r->ntensor; i++)
+        put_tensor(t, &r->tensor[i]);
+    for (int i = 0; i < r->nin; i++)
+        put_scalar(t, "in", &r->in[i]);
+    for (int i = 0; i < r->nout; i++)
+        put_scalar(t, "out", &r->out[i]);
+    for (int i = 0; i < r->nprog; i++)
+        put_program(t, &r->prog[i]);
+    puts_(t, "}\n");
+}
+
+void put_hf(Text *t, const HfMap *h)
+{
+    puts_(t, "hf");
+    word(t, h->hf);
+    word(t, h->param);
+    for (int i = 0; i < h->nfix; i++) {
+        word(t, h->fixaxis[i]);
+        puts_(t, "=");
+        put_int(t, h->fixat[i]);
+    }
+    for (int i = 0; i < h->nd; i++) {
+        puts_(t, " (");
+        for (int k = 0; k < h->dim[i].nf; k++) {
+            const HfFactor *f = &h->dim[i].f[k];
+            word(t, f->axis);
+            number(t, f->total);
+            number(t, f->start);
+            number(t, f->n);
+        }
+        puts_(t, " )");
+    }
+    puts_(t, "\n");
+}
+
+/* what [name] length, then the bytes on lines of their own. */
+static void put_bytes(Text *t, const char *what, const char *name,
+                      const char *text)
+{
+    size_t n = text ? strlen(text) : 0;
+    puts_(t, what);
+    if (name)
+        word(t, name);
+    number(t, (int64_t)n);
+    puts_(t, "\n");
+    putn(t, text ? text : "", n);
+    puts_(t, "\n");
+}
+
+/* ---- the whole ------------------------------------------------------------------- */
+
+static void put_head(Text *t, const Plan *p)
+{
+    const char *key, *value;
+    puts_(t, "pleat-plan 1\nmodel");
+    word(t, p->model);
+    word(t, p->target);
+    field(t, "\ntokens", p->tokens);
+    field(t, "\nparams", p->params);
+    number(t, p->active);
+    puts_(t, "\nflops ");
+    put_hex(t, p->flops);
+    field(t, "\nmesh", p->mesh->world);
+    word(t, p->mesh->order);
+    for (int i = 0; i < NMESH; i++)
+        number(t, p->mesh->size[i]);
+    puts_(t, "\n");
+    for (int i = 0; p->opts && opts_each(p->opts, i, &key, &value); i++) {
+        puts_(t, "option");
+        word(t, key);
+        word(t, value);
+        puts_(t, "\n");
+    }
+}
+
+static void put_hash(Text *t)
+{
+    XXH128_hash_t h = XXH3_128bits(t->s, t->len);
+    put(t, "xxh3 %016llx%016llx\n", (unsigned long long)h.high64,
+        (unsigned long long)h.low64);
+}
+
+char *plan_print(Arena *a, const Plan *p, size_t *len)
+{
+    Text t = {.arena = a};
+    put_head(&t, p);
+    for (int i = 0; i < p->nhf; i++)
+        put_hf(&t, &p->hf[i]);
+    for (int i = 0; i < p->nrole; i++)
+        put_role(&t, &p->role[i]);
+    if (p->prelude)
+        put_bytes(&t, "prelude", 0, p->prelude);
+    for (int i = 0; i < p->nkernel; i++)
+        put_bytes(&t, "kernel", p->kernel[i].name, p->kernel[i].text);
+    for (int i = 0; i < p->nsource; i++)
+        put_bytes(&t, "source", p->source[i].file, p->source[i].text);
+    put_hash(&t);
+    *len = t.len;
+    return t.s;
+}

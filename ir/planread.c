@@ -1,0 +1,496 @@
+/* planread.c: text to plan. A plan may come from anywhere: nothing here trusts
+ * a number. Arrays grow by what is read, never by a count that is announced, and
+ * what was read is checked by plan_wrong() before anybody sees it.
+ *
+ *     plan    = "pleat-plan 1" head { hf } { role } [ prelude ] { kernel }
+ *               { source } "xxh3" hash
+ *     head    = "model" name target  "tokens" int  "params" int int
+ *               "flops" num  "mesh" world order int*7  { "option" key value }
+ *     hf      = "hf" name param { axis "=" int } { "(" { axis int int int } ")" }
+ *     role    = "role arena" int "persist" int "{" { item } "}"
+ *     item    = buf | tensor | ("in" | "out") name dtype buffer | program
+ *     buf     = "buf" name class dtype offset bytes
+ *               [ "life" program born dies ] place
+ *     tensor  = "tensor" name kind dtype buffer
+ *               { "(" axis int { aff int } ")" } place
+ *     program = "program" name "transient" int "bound" int "{"
+ *               { "phase" name first n repeat } { step } "}"
+ *     step    = ( "kernel" name | kind ) label [ "b" { int } ] [ "i" { aff } ]
+ *               [ "g" atoms ] [ "c" num num num ] place
+ *     aff     = int { "+" int "*a" atom }
+ *     place   = [ "@" file line ]
+ *     prelude = "prelude" bytes newline text newline
+ *     kernel  = "kernel" name bytes newline text newline
+ *     source  = "source" file bytes newline text newline                       */
+#include <string.h>
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include "plan.h"
+
+enum { HASHLINE = 5 + 32 + 1, MANY = 1 << 16 };
+
+/* Integer lists of steps seen so far: layers repeat them, so one copy serves. */
+typedef struct Ints { const char *text; size_t len; Aff *iv; int n; } Ints;
+
+typedef struct Reader {
+    Lex x;
+    Plan *p;
+    Ints *seen;                   /* open addressing                           */
+    size_t slots, used;
+} Reader;
+
+/* ---- small things -------------------------------------------------------------- */
+
+static void need(Lex *x, const char *word)
+{
+    if (!lex_take(x, word))
+        lex_err(x, "expected '%s'", word);
+}
+
+/* The next line, which must exist. */
+static void line(Lex *x)
+{
+    if (!lex_next(x))
+        lex_err(x, "the text ends too early");
+}
+
+static int is_digit(char c)
+{
+    return c >= '0' && c <= '9';
+}
+
+/* Digits in the middle of a word. */
+static int64_t digits(Lex *x)
+{
+    int minus = x->p < x->end && *x->p == '-';
+    uint64_t v = 0, limit = (uint64_t)INT64_MAX + (unsigned)minus;
+    x->p += minus;
+    if (x->p == x->end || !is_digit(*x->p))
+        lex_err(x, "expected an integer");
+    for (; x->p < x->end && is_digit(*x->p); x->p++) {
+        unsigned d = (unsigned)(*x->p - '0');
+        if (v > (limit - d) / 10)
+            lex_err(x, "an integer is too large");
+        v = 10 * v + d;
+    }
+    return (int64_t)(minus ? 0 - v : v);
+}
+
+static Aff read_aff(Lex *x)
+{
+    if (!lex_more(x))
+        lex_err(x, "the line ends too early");
+    Aff a = aff(digits(x));
+    while (x->p < x->end && *x->p == '+') {
+        x->p++;
+        int64_t k = digits(x);
+        if (x->end - x->p < 3 || x->p[0] != '*' || x->p[1] != 'a')
+            lex_err(x, "expected '*a' and an atom");
+        x->p += 2;
+        int64_t at = digits(x);
+        if (at < 0 || at >= MAXATOM)
+            lex_err(x, "atom %lld of %d", (long long)at, MAXATOM);
+        a.k[at] = k;
+    }
+    return a;
+}
+
+static int read_index(Lex *x, const char *what)
+{
+    return (int)lex_range(x, what, -1, INT32_MAX - 1);
+}
+
+static Dtype read_dtype(Lex *x)
+{
+    const char *s = lex_word(x);
+    int d = dtype_named(s);
+    if (d < 0)
+        lex_err(x, "no dtype '%s'", s);
+    return (Dtype)d;
+}
+
+static void read_place(Lex *x, const char **file, int *at)
+{
+    if (!lex_mark(x, '@'))
+        return;
+    *file = lex_word(x);
+    *at = (int)lex_range(x, "line", 0, INT32_MAX);
+}
+
+/* ---- steps ------------------------------------------------------------------------ */
+
+static int step_named(Lex *x)
+{
+    const char *s = lex_word(x);
+    for (int i = 0; i < NSTEPKIND; i++)
+        if (!strcmp(stepinfo[i].name, s))
+            return i;
+    lex_err(x, "no step '%s'", s);
+}
+
+static Ints *slot_of(const Reader *r, const char *s, size_t n)
+{
+    size_t i = XXH3_64bits(s, n) & (r->slots - 1);
+    while (r->seen[i].text &&
+           (r->seen[i].len != n || memcmp(r->seen[i].text, s, n)))
+        i = (i + 1) & (r->slots - 1);
+    return &r->seen[i];
+}
+
+static void grow(Reader *r)
+{
+    Reader old = *r;
+    r->slots = old.slots ? 4 * old.slots : 1024;
+    r->seen = alloc(r->x.arena, r->slots * sizeof *r->seen);
+    for (size_t i = 0; i < old.slots; i++)
+        if (old.seen[i].text)
+            *slot_of(r, old.seen[i].text, old.seen[i].len) = old.seen[i];
+}
+
+/* { aff }: everything up to the next letter or mark. */
+static void read_ints(Reader *r, Step *s)
+{
+    Lex *x = &r->x;
+    const char *from = x->p, *to = from;
+    while (to < x->end && (is_digit(*to) || *to == ' ' || *to == '+' ||
+                           *to == '-' || *to == '*' || *to == 'a'))
+        to++;
+    if (2 * r->used >= r->slots)
+        grow(r);
+    Ints *e = slot_of(r, from, (size_t)(to - from));
+    if (!e->text) {
+        Aff *v = 0;
+        while (lex_more(x) && (is_digit(*x->p) || *x->p == '-')) {
+            Aff a = read_aff(x);
+            vec_push(x->arena, v, a);
+            if (vec_len(v) > MANY)
+                lex_err(x, "more than %d integers", MANY);
+        }
+        *e = (Ints){from, (size_t)(to - from), v, (int)vec_len(v)};
+        r->used++;
+    } else {
+        x->p = to;
+    }
+    s->iv = e->iv;
+    s->nint = e->n;
+}
+
+static void read_bufs(Lex *x, Step *s)
+{
+    int *v = 0;
+    while (lex_more(x) && (is_digit(*x->p) || *x->p == '-')) {
+        int b = read_index(x, "buffer");
+        vec_push(x->arena, v, b);
+        if (vec_len(v) > MANY)
+            lex_err(x, "more than %d buffers", MANY);
+    }
+    s->buf = v;
+    s->nbuf = (int)vec_len(v);
+}
+
+static Step read_step(Reader *r)
+{
+    Lex *x = &r->x;
+    Step s = {.kind = (StepKind)step_named(x)};
+    if (s.kind == Skernel)
+        s.kernel = lex_word(x);
+    s.label = lex_word(x);
+    if (lex_take(x, "b"))
+        read_bufs(x, &s);
+    if (lex_take(x, "i"))
+        read_ints(r, &s);
+    if (lex_take(x, "g"))
+        s.atoms = (uint32_t)lex_range(x, "atoms", 0, UINT32_MAX);
+    if (lex_take(x, "c")) {
+        s.flops = lex_num(x);
+        s.bytes = lex_num(x);
+        s.secs = lex_num(x);
+    }
+    read_place(x, &s.file, &s.line);
+    return s;
+}
+
+static Phase read_phase(Lex *x)
+{
+    Phase f = {.name = lex_word(x)};
+    f.first = read_index(x, "first step");
+    f.n = read_index(x, "count");
+    f.repeat = lex_int(x);
+    return f;
+}
+
+static Program read_program(Reader *r)
+{
+    Lex *x = &r->x;
+    Program g = {.name = lex_word(x)};
+    need(x, "transient");
+    g.transient = lex_int(x);
+    need(x, "bound");
+    g.bound = lex_int(x);
+    lex_need(x, '{');
+    for (line(x); !lex_mark(x, '}'); line(x)) {
+        if (lex_take(x, "phase")) {
+            Phase f = read_phase(x);
+            vec_push(x->arena, g.phase, f);
+        } else {
+            Step s = read_step(r);
+            vec_push(x->arena, g.step, s);
+        }
+    }
+    g.nphase = (int)vec_len(g.phase);
+    g.nstep = (int)vec_len(g.step);
+    return g;
+}
+
+/* ---- roles ------------------------------------------------------------------------- */
+
+static Buf read_buf(Lex *x)
+{
+    Buf b = {.name = lex_word(x), .cls = NBUFCLASS, .prog = -1};
+    const char *cls = lex_word(x);
+    for (int i = 0; i < NBUFCLASS; i++)
+        if (!strcmp(bufclasses[i], cls))
+            b.cls = (BufClass)i;
+    if (b.cls == NBUFCLASS)
+        lex_err(x, "no class of buffers '%s'", cls);
+    b.dt = read_dtype(x);
+    b.offset = lex_int(x);
+    b.bytes = lex_int(x);
+    if (lex_take(x, "life")) {
+        b.prog = read_index(x, "program");
+        b.born = read_index(x, "step");
+        b.dies = read_index(x, "step");
+    }
+    read_place(x, &b.file, &b.line);
+    return b;
+}
+
+static PlanDim read_dim(Lex *x)
+{
+    PlanDim d = {.axis = lex_word(x)};
+    d.n = lex_int(x);
+    while (!lex_mark(x, ')')) {
+        Piece c = {.start = read_aff(x)};
+        c.len = lex_int(x);
+        vec_push(x->arena, d.piece, c);
+        if (vec_len(d.piece) > MANY)
+            lex_err(x, "more than %d pieces", MANY);
+    }
+    d.npiece = (int)vec_len(d.piece);
+    return d;
+}
+
+static Tensor read_tensor(Lex *x)
+{
+    Tensor t = {.name = lex_word(x)};
+    t.kind = lex_word(x);
+    t.dt = read_dtype(x);
+    t.buf = read_index(x, "buffer");
+    while (lex_mark(x, '(')) {
+        if (t.nd == MAXD)
+            lex_err(x, "more than %d axes", MAXD);
+        t.dim[t.nd++] = read_dim(x);
+    }
+    read_place(x, &t.file, &t.line);
+    return t;
+}
+
+static Scalar read_scalar(Lex *x)
+{
+    Scalar s = {.name = lex_word(x)};
+    s.dt = read_dtype(x);
+    s.buf = read_index(x, "buffer");
+    return s;
+}
+
+static void read_item(Reader *r, Role *o)
+{
+    Lex *x = &r->x;
+    if (lex_take(x, "buf")) {
+        Buf b = read_buf(x);
+        vec_push(x->arena, o->buf, b);
+    } else if (lex_take(x, "tensor")) {
+        Tensor t = read_tensor(x);
+        vec_push(x->arena, o->tensor, t);
+    } else if (lex_take(x, "in")) {
+        Scalar s = read_scalar(x);
+        vec_push(x->arena, o->in, s);
+    } else if (lex_take(x, "out")) {
+        Scalar s = read_scalar(x);
+        vec_push(x->arena, o->out, s);
+    } else {
+        need(x, "program");
+        Program g = read_program(r);
+        vec_push(x->arena, o->prog, g);
+    }
+}
+
+static Role read_role(Reader *r)
+{
+    Lex *x = &r->x;
+    Role o = {0};
+    need(x, "arena");
+    o.arena = lex_int(x);
+    need(x, "persist");
+    o.persist = lex_int(x);
+    lex_need(x, '{');
+    for (line(x); !lex_mark(x, '}'); line(x))
+        read_item(r, &o);
+    o.nbuf = (int)vec_len(o.buf);
+    o.ntensor = (int)vec_len(o.tensor);
+    o.nin = (int)vec_len(o.in);
+    o.nout = (int)vec_len(o.out);
+    o.nprog = (int)vec_len(o.prog);
+    return o;
+}
+
+/* ---- the rest ----------------------------------------------------------------------- */
+
+static HfDim read_hfdim(Lex *x)
+{
+    HfDim d = {0};
+    while (!lex_mark(x, ')')) {
+        if (d.nf == 4)
+            lex_err(x, "more than 4 factors");
+        HfFactor *f = &d.f[d.nf++];
+        const char *axis = lex_word(x);
+        f->axis = *axis ? axis : 0;
+        f->total = lex_int(x);
+        f->start = lex_int(x);
+        f->n = lex_int(x);
+    }
+    return d;
+}
+
+void lex_hf(Lex *x, HfMap *h)
+{
+    *h = (HfMap){.hf = lex_word(x)};
+    h->param = lex_word(x);
+    while (lex_more(x) && *x->p != '(') {
+        if (h->nfix == 4)
+            lex_err(x, "more than 4 unrolled axes");
+        h->fixaxis[h->nfix] = lex_word(x);
+        lex_need(x, '=');
+        h->fixat[h->nfix++] = lex_int(x);
+    }
+    while (lex_mark(x, '(')) {
+        if (h->nd == MAXD)
+            lex_err(x, "more than %d axes", MAXD);
+        h->dim[h->nd++] = read_hfdim(x);
+    }
+}
+
+/* The bytes announced at the end of the line, as a string. */
+static const char *read_bytes(Lex *x)
+{
+    int64_t n = lex_range(x, "length", 0, x->end - x->p);
+    if (x->p == x->end || *x->p != '\n')
+        lex_err(x, "expected the end of the line");
+    x->p++;
+    x->line++;
+    const char *s = lex_bytes(x, (size_t)n);
+    if (memchr(s, 0, (size_t)n))
+        lex_err(x, "a zero byte in a text");
+    char *copy = alloc(x->arena, (size_t)n + 1);
+    return memcpy(copy, s, (size_t)n);
+}
+
+static void read_mesh(Reader *r)
+{
+    Lex *x = &r->x;
+    Loc l = {x->file, x->line, 0};
+    int64_t size[NMESH], world = lex_range(x, "world", 1, INT32_MAX);
+    const char *order = lex_word(x);
+    for (int i = 0; i < NMESH; i++)
+        size[i] = lex_range(x, meshnames[i], 1, INT32_MAX);
+    r->p->mesh = mesh_new(x->arena, world, size, order, &l);
+}
+
+static void read_head(Reader *r)
+{
+    Lex *x = &r->x;
+    Plan *p = r->p;
+    line(x), need(x, "pleat-plan");
+    lex_range(x, "version", 1, 1);
+    line(x), need(x, "model");
+    p->model = lex_word(x);
+    p->target = lex_word(x);
+    line(x), need(x, "tokens");
+    p->tokens = lex_int(x);
+    line(x), need(x, "params");
+    p->params = lex_int(x);
+    p->active = lex_int(x);
+    line(x), need(x, "flops");
+    p->flops = lex_num(x);
+    line(x), need(x, "mesh");
+    read_mesh(r);
+    p->opts = opts_new(x->arena);
+}
+
+static void read_part(Reader *r)
+{
+    Lex *x = &r->x;
+    Plan *p = r->p;
+    if (lex_take(x, "role")) {
+        Role o = read_role(r);
+        vec_push(x->arena, p->role, o);
+    } else if (lex_take(x, "option")) {
+        const char *key = lex_word(x);
+        opts_set(p->opts, key, lex_word(x), 0);
+    } else if (lex_take(x, "hf")) {
+        HfMap h;
+        lex_hf(x, &h);
+        vec_push(x->arena, p->hf, h);
+    } else if (lex_take(x, "kernel")) {
+        Kernel k = {.name = lex_word(x)};
+        k.text = read_bytes(x);
+        vec_push(x->arena, p->kernel, k);
+    } else if (lex_take(x, "source")) {
+        Source s = {.file = lex_word(x)};
+        s.text = read_bytes(x);
+        vec_push(x->arena, p->source, s);
+    } else {
+        need(x, "prelude");
+        p->prelude = read_bytes(x);
+    }
+}
+
+/* Length without the hash line; err when that is not there or not right. */
+static size_t verify(const char *text, size_t len, const Loc *l)
+{
+    static const char magic[] = "pleat-plan ";
+    char want[64];
+    if (len < sizeof magic || memcmp(text, magic, sizeof magic - 1))
+        err(l, "not a plan");
+    if (len < HASHLINE || memcmp(text + len - HASHLINE, "xxh3 ", 5))
+        err(l, "damaged: the last line is not its hash");
+    XXH128_hash_t h = XXH3_128bits(text, len - HASHLINE);
+    snprintf(want, sizeof want, "xxh3 %016llx%016llx\n",
+             (unsigned long long)h.high64, (unsigned long long)h.low64);
+    if (memcmp(text + len - HASHLINE, want, HASHLINE))
+        err(l, "damaged: its text does not have the hash of its last line");
+    return len - HASHLINE;
+}
+
+Plan *plan_parse(Arena *a, const char *text, size_t len, const char *name)
+{
+    Loc l = {intern(name), 0, 0};
+    len = verify(text, len, &l);
+    Reader r = {
+        .x = {.arena = a, .p = text, .end = text + len, .file = l.file},
+        .p = alloc(a, sizeof(Plan)),
+    };
+    read_head(&r);
+    while (lex_next(&r.x))
+        read_part(&r);
+    Plan *p = r.p;
+    p->nrole = (int)vec_len(p->role);
+    p->nhf = (int)vec_len(p->hf);
+    p->nkernel = (int)vec_len(p->kernel);
+    p->nsource = (int)vec_len(p->source);
+    const char *wrong = plan_wrong(a, p);
+    if (wrong)
+        err(&l, "%s", wrong);
+    return p;
+}
