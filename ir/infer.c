@@ -121,7 +121,8 @@ static Dtype promote(Dtype a, Dtype b)
 static int keeps_int(Op op)
 {
     switch (op) {
-    case Oadd: case Osub: case Omul: case Oneg: case Oabs: case Osign:
+    case Oadd: case Osub: case Omul: case Omod: case Oneg: case Oabs:
+    case Osign:
     case Omaximum: case Ominimum: case Owhere: case Ospread:
     case Ostop_gradient:
         return 1;
@@ -140,6 +141,9 @@ static Dtype ew_dtype(const Node *n)
         return (Dtype)dtype_named(n->s);
     for (int k = n->op == Owhere; k < n->nin; k++)
         t = promote(t, n->in[k]->dt);
+    if (isfloat(t) && n->op == Omod)
+        err(n->loc, "mod: the operands must be integers, got %s",
+            dtypes[t].name);
     if (!isfloat(t) && !keeps_int(n->op))
         return Df32;
     return t == Dbool && n->op != Owhere && n->op != Ospread ? Di32 : t;

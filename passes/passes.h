@@ -36,6 +36,10 @@ Plan *compile(Graph *logical, const Target *T, const CompileOptions *o);
 /* One program's groups, for tests: passes up to fuse on a copy of g.           */
 Group **groups_of(Graph *g, const Target *T, const char *prog);
 
+/* One pass on g, checked; for tests and tools. err() when there is none of
+ * that name.                                                                   */
+void run_pass(Graph *g, const Target *T, const char *name);
+
 /* One line per decision, shown by -d why.                                       */
 void why(const Node *n, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
@@ -56,6 +60,39 @@ Node *inline_body(Graph *g, const Graph *body, Node *const *in,
 Node *g_total(Graph *g, Node *n);             /* sum over all its axes           */
 Node *g_accum(Graph *g, Node *n, const char *op);  /* fp32, in n's region        */
 double micro_batches(const Graph *g, const Loc *l); /* of a step, all ranks      */
+
+/* ---- place.c comm.c: what the two share ------------------------------------------ */
+
+/* A type a value exists in besides its own, and where.                          */
+typedef struct Version {
+    Shard sh[MAXATOM];
+    Region reg;
+    Node *node;                   /* null while place only plans                */
+    struct Version *next;
+} Version;
+
+typedef struct Placer {
+    Graph *g;
+    Arena *a;
+    int build;                    /* comm: make nodes; place: only note types   */
+    Version **have;               /* by node id, in order of making             */
+    int *uses;
+    char *free;                   /* made anew in any type at no cost           */
+    char *grid;                   /* 1: on the expert grid                      */
+} Placer;
+
+typedef Shard Need[MAXIN][MAXATOM];           /* types asked of operands        */
+
+Placer *placer_new(Graph *g, int build);
+/* Choose n's type and what it asks of its operands; when n has its type already
+ * (level PLACED), only the latter.                                              */
+void choose(Placer *p, Node *n, Need need);
+/* Operand k of n in the type asked for.                                         */
+Node *demand(Placer *p, const Node *n, int k, const Shard *want);
+/* What operand k of a node that is made anew must be for the node to be want.   */
+void through(const Placer *p, const Node *n, int k, const Shard *want,
+             Shard *out);
+int anew(const Placer *p, const Node *n);     /* rather than sent               */
 
 /* ---- grad.c --------------------------------------------------------------------- */
 

@@ -241,6 +241,19 @@ static int run_passes(Graph *g)
     return 1;
 }
 
+void run_pass(Graph *g, const Target *T, const char *name)
+{
+    target = T;
+    for (const PassInfo *p = passtab; p->run; p++)
+        if (!strcmp(p->name, name)) {
+            passname = p->name;
+            p->run(g);
+            finish_pass(g, p);
+            return;
+        }
+    err(NULL, "there is no pass '%s'", name);
+}
+
 static Group **to_groups(Graph *g)
 {
     passname = "fuse";

@@ -1,0 +1,60 @@
+/* passtool: run passes on a graph in text form and print it.
+ *
+ *     passtool pass[,pass...] file.ir
+ *
+ * Lines of the file from `# >>>` on are the expectation and are not read. A
+ * line `# set key=value` gives an option. `-` as the pass list only parses and
+ * prints.                                                                     */
+#define _GNU_SOURCE
+#include <stdlib.h>
+#include <string.h>
+
+#include "../passes/passes.h"
+
+static char *read_file(const char *name, size_t *len)
+{
+    FILE *f = fopen(name, "rb");
+    Text t = { .arena = forever };
+    char buf[4096];
+    size_t n;
+
+    if (!f)
+        err(NULL, "cannot read %s", name);
+    while ((n = fread(buf, 1, sizeof buf, f)) > 0)
+        putn(&t, buf, n);
+    fclose(f);
+    putn(&t, "", 0);
+    *len = t.len;
+    return t.s;
+}
+
+static void set_options(Opts *o, const char *text)
+{
+    for (const char *s = text; (s = strstr(s, "# set ")); ) {
+        s += 6;
+        size_t k = strcspn(s, "="), n = strcspn(s + k + 1, "\n");
+        opts_set(o, internn(s, k), internn(s + k + 1, n), NULL);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    size_t len;
+
+    if (argc != 3) {
+        fprintf(stderr, "usage: passtool pass[,pass...]|- file.ir\n");
+        return 2;
+    }
+    char *text = read_file(argv[2], &len), *end = strstr(text, "# >>>");
+    Opts *o = opts_new(forever);
+    set_options(o, text);
+    if (end)
+        len = (size_t)(end - text);
+    Graph *g = graph_parse(forever, text, len, argv[2], o);
+    char *list = strf(forever, "%s", argv[1]), *p;
+    while ((p = strsep(&list, ",")))
+        if (strcmp(p, "-"))
+            run_pass(g, target_named("host"), p);
+    fputs(graph_print(forever, g, 0), stdout);
+    return 0;
+}
