@@ -125,6 +125,8 @@ typedef struct Param {
     const char *init;             /* "normal" "uniform" "const" "copy"          */
     double arg;                   /* std, half width, value                     */
     const char *of;               /* copy: the parameter it starts equal to     */
+    Axis *expert;                 /* on the expert grid: its axis over ep. Set by
+                                     fold for all programs; null: dense         */
     const Loc *loc;
 } Param;
 
@@ -194,6 +196,41 @@ typedef struct MapLayout { int64_t experts, cap, pairs, offset, pair, row, n; }
     MapLayout;
 MapLayout map_layout(const Graph *g, const Node *route);
 
+/* ---- rule.c: how an op may be cut ------------------------------------------------- */
+
+/* One way to run a node over one atom: what it makes of which operand types.    */
+typedef struct Way { Shard out, in[MAXIN]; } Way;
+enum { MAXWAY = 48 };
+/* All ways, whatever the sizes; those of the node's class first by its axes.
+ * Sources and collectives have none.                                            */
+int ways(const Graph *g, const Node *n, int atom, Way *w);
+int same_shard(const Shard *x, const Shard *y);
+/* Null when each operand's type is what some way of n asks for and n's type what
+ * it makes; otherwise what is wrong. For graphs at level LOCAL.                 */
+const char *type_wrong(const Graph *g, const Node *n);
+
+/* ---- repair.c: from one type to another ------------------------------------------- */
+
+/* One collective; it changes the types of all its atoms at once.               */
+typedef struct Repair { Op op; Axis *a, *b; uint32_t atoms; } Repair;
+/* The next step that takes a value of type t[] towards want[], which becomes its
+ * type; 0: it is there. Steps that shrink the value come first. A scalar may go
+ * from R to P(add) (op add: position 0 keeps it, others have 0); any other value
+ * that should become partial is our fault.                                      */
+int repair(const Mesh *m, Shard *t, const Shard *want, Repair *r);
+/* Bytes of n on one rank if its type were t[], and bytes one rank receives for
+ * the step r that starts from type t[].                                         */
+double bytes_as(const Graph *g, const Node *n, const Shard *t);
+double bytes_sent(const Graph *g, const Node *n, const Shard *t,
+                  const Repair *r);
+
+/* ---- storage.c: whose buffer holds a value ---------------------------------------- */
+
+/* A view (rename split merge, stop_gradient, cast to its own dtype) whose dims lie
+ * as its operand's do: same bytes.                                              */
+int is_view(const Node *n);
+Node *storage(Node *n);           /* through views; a write's is its state       */
+
 /* ---- cost.c ----------------------------------------------------------------------- */
 
 typedef struct Cost { double flops, bytes; } Cost;
@@ -210,6 +247,9 @@ char *graph_print(Arena *a, const Graph *g, int flags);
 Graph *graph_parse(Arena *a, const char *text, size_t len, const char *name,
                    Opts *opts);
 void print_dims(Text *t, const Node *n);      /* "[batch=2 seq=8]"                */
+/* What the text leaves out when it is so: a name's scope, a node's row map.     */
+const char *text_scope(const char *name);
+Node *text_map(const Node *n);
 void check_graph(const Graph *g); /* the level's own rules; die() when broken     */
 
 /* ---- kernels-to-be: what fuse makes and codegen writes --------------------------------- */
@@ -233,11 +273,17 @@ typedef struct Group {
     int nouter; Dim outer[MAXD];  /* loops, see codegen/loop.c                    */
     int ninner; Dim inner[MAXD];
     Node *map;                    /* ragged outer loop: whose extents             */
-    int64_t scratch;              /* bytes, filled by the target                  */
+    int64_t scratch;              /* bytes, filled by the target. When not 0 the
+                                     work space is the step's last buffer: after
+                                     arg[] for kernels, in place of the last
+                                     (null) arg for steps with a fixed count     */
+    int ninplace, (*inplace)[2];  /* pairs (index in out, index in in): the result
+                                     may lie in that input's buffer. Element e of
+                                     the input is read only by the iteration that
+                                     writes element e of the result, not after    */
     Step step;                    /* filled by the target: kind kernel ints       */
     const char *text;             /* kernel text, or null                         */
-    int *argbuf;                  /* (emit) buffer per argument                   */
-    Node **arg; int narg;         /* argument order of the step; null: none       */
+    Node **arg; int narg;         /* buffers of the step, in order; null: none    */
 } Group;
 
 typedef struct Target {

@@ -38,6 +38,7 @@ typedef struct Printer {
     Text bodies;
     Table *label;                 /* body -> its name                          */
     Table *bytext, *count;        /* hash of text -> name; name -> how many    */
+    Table *known; Axis **axis;    /* all axes seen, the graph's own first      */
 } Printer;
 
 /* ---- what the text leaves out ------------------------------------------------ */
@@ -85,12 +86,24 @@ static void put_num(Text *t, double v)
     putn(t, s, strlen(s));
 }
 
-static void put_axes(Text *t, Axis *const *a, int n)
+/* The name of an axis, which the header will then declare.                     */
+static void put_axis(Printer *p, Text *t, Axis *a)
+{
+    void **seen = table_at(p->known, KEYP(a));
+
+    if (!*seen) {
+        *seen = a;
+        vec_push(p->arena, p->axis, a);
+    }
+    put_word(t, a->name);
+}
+
+static void put_axes(Printer *p, Text *t, Axis *const *a, int n)
 {
     for (int i = 0; i < n; i++) {
         if (i)
             putn(t, ",", 1);
-        put_word(t, a[i]->name);
+        put_axis(p, t, a[i]);
     }
 }
 
@@ -114,7 +127,7 @@ static const char *type_text(Printer *p, Dtype dt, const Dim *d, int nd)
     for (int i = 0; i < nd; i++) {
         if (i)
             putn(&t, " ", 1);
-        put_word(&t, d[i].a->name);
+        put_axis(p, &t, d[i].a);
         if (d[i].n != d[i].a->n)
             put(&t, "=%lld", (long long)d[i].n);
     }
@@ -234,8 +247,8 @@ static const char *attr_text(Printer *p, const Graph *g, const Node *n,
     Text t = { .arena = p->arena };
 
     switch (a->slot) {
-    case SlotA: put_axes(&t, n->A, n->nA); break;
-    case SlotB: put_axes(&t, n->B, n->nB); break;
+    case SlotA: put_axes(p, &t, n->A, n->nA); break;
+    case SlotB: put_axes(p, &t, n->B, n->nB); break;
     case Sloti:
         if (named && !strcmp(a->name, "atoms"))
             put_atoms(&t, g->mesh, (uint32_t)n->i);
@@ -663,7 +676,7 @@ static void put_mesh(Text *t, const Mesh *m)
     put(t, "\n");
 }
 
-static void put_axis(Printer *p, Text *t, const Axis *a)
+static void put_axis_line(Printer *p, Text *t, const Axis *a)
 {
     Text name = { .arena = p->arena };
 
@@ -671,11 +684,11 @@ static void put_axis(Printer *p, Text *t, const Axis *a)
     put(t, "  axis %-8s %lld", name.s, (long long)a->n);
     if (a->root && a->root != a) {
         put(t, " root=");
-        put_word(t, a->root->name);
+        put_axis(p, t, a->root);
     }
     for (int i = 0; i < a->nfactor; i++) {
         put(t, i ? "," : " of=");
-        put_word(t, a->factor[i]->name);
+        put_axis(p, t, a->factor[i]);
     }
     const char *loc = p->flags & PRINTloc ? loc_text(p, a->loc) : NULL;
     put(t, "%s%s\n", loc ? "  " : "", loc ? loc : "");
@@ -692,6 +705,10 @@ static Line param_line(Printer *p, const Param *x)
     if (x->of) {
         put(&what, " of=");
         put_word(&what, x->of);
+    }
+    if (x->expert) {
+        put(&what, " expert=");
+        put_axes(p, &what, &x->expert, 1);
     }
     return (Line){
         .name = name.s,
@@ -712,16 +729,16 @@ static void put_params(Printer *p, Text *t, const Graph *g)
     put_lines(p, t, v, n, "  ", "   ");
 }
 
-static void put_header(Printer *p, Text *t, const Graph *g)
+static void put_header(Printer *p, Text *t, const Graph *g,
+                       const Text *axes, const Text *params)
 {
     put(t, "graph ");
     put_word(t, g->name);
     put(t, " %s %s {\n", g->prog, levels[g->level]);
     put_options(t, g->opts);
     put_mesh(t, g->mesh);
-    for (int i = 0; i < g->naxis; i++)
-        put_axis(p, t, g->axis[i]);
-    put_params(p, t, g);
+    putn(t, axes->s, axes->len);
+    putn(t, params->s, params->len);
     for (int i = 0; i < g->nhf && !(p->flags & PRINTfold); i++) {
         put(t, "  ");
         put_hf(t, &g->hf[i]);
@@ -737,11 +754,19 @@ char *graph_print(Arena *a, const Graph *g, int flags)
         .count = table_new(scratch),
     };
     Text nodes = { .arena = scratch }, t = { .arena = a };
+    Text axes = nodes, params = nodes;
     Graph named = *g;
 
+    p.known = table_new(scratch);
+    for (int i = 0; i < g->naxis; i++)
+        put_axis(&p, &axes, g->axis[i]);
+    axes.len = 0;
     g_names(&named);
     put_nodes(&p, &nodes, g, -1);
-    put_header(&p, &t, g);
+    put_params(&p, &params, g);
+    for (size_t i = 0; i < vec_len(p.axis); i++)
+        put_axis_line(&p, &axes, p.axis[i]);
+    put_header(&p, &t, g, &axes, &params);
     putn(&t, p.bodies.s, p.bodies.len);
     putn(&t, nodes.s, nodes.len);
     put(&t, "}\n");
