@@ -19,8 +19,14 @@ static Node *placed_like(Node *n, const Node *by)
     return n;
 }
 
+/* One map for all uses of e, so that rows of one dot are rows of the next.      */
 static Node *route_of(Graph *g, Node *e, Axis *axis, const Node *by)
 {
+    for (size_t i = vec_len(g->node); i-- > 0; ) {
+        Node *r = g->node[i];
+        if (r->op == Oroute && r->in[0] == e && r->A[0] == axis)
+            return r;
+    }
     Node *m = placed_like(g_node(g, Oroute, by->loc, 1, &e), by);
 
     m->A = alloc(g->arena, sizeof *m->A);

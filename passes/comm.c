@@ -1,0 +1,282 @@
+/* comm.c: make every operand be of the type its user asks for. A value is
+ * repaired once for each type, for all its users:
+ *
+ *     %x = add ...      seq:tp             %x  = add ...        seq:tp
+ *     %q = dot %x %wq   kv:tp       =>     %x1 = allgather %x seq
+ *     %k = dot %x %wk   kv:tp              %q  = dot %x1 %wq    kv:tp
+ *                                          %k  = dot %x1 %wk    kv:tp
+ *
+ * Constants, iota, random numbers and what is computed from them are made anew in
+ * the type asked for, and a broadcast is repaired before it grows.              */
+#include <string.h>
+
+#include "passes.h"
+
+/* ---- where a repair stands ------------------------------------------------------ */
+
+/* The region that repairs o for a user in region `user`: once a step when the
+ * value is, and what leaves the bodies is repaired after them.                  */
+static Region region_of(const Node *o, Region user)
+{
+    if (o->op == Oaccum)
+        return o->reg == REGden ? REGpre : REGpost;
+    if (o->op == Oparam || o->op == Ostate || o->op == Ostepval)
+        return user == REGbody ? REGpre : user;
+    if (o->op == Oinput)
+        return user;
+    return o->reg;
+}
+
+static int usable(const Version *v, Region reg)
+{
+    return v->reg == reg || (v->reg == REGpre && reg == REGpost);
+}
+
+static int equal(const Graph *g, const Shard *a, const Shard *b)
+{
+    for (int i = 0; i < g->mesh->natom; i++)
+        if (!same_shard(&a[i], &b[i]))
+            return 0;
+    return 1;
+}
+
+static Version *find(const Placer *p, const Node *o, const Shard *want,
+                     Region reg)
+{
+    for (Version *v = p->have[o->id]; v; v = v->next)
+        if (usable(v, reg) && equal(p->g, v->sh, want))
+            return v;
+    return NULL;
+}
+
+static Version *keep(Placer *p, const Node *o, const Shard *sh, Region reg,
+                     Node *node)
+{
+    Version *v = alloc(p->a, sizeof *v), **end = &p->have[o->id];
+
+    memcpy(v->sh, sh, sizeof v->sh);
+    v->reg = reg;
+    v->node = node;
+    while (*end)
+        end = &(*end)->next;
+    return *end = v;
+}
+
+/* ---- building --------------------------------------------------------------------- */
+
+static Node *like(Node *n, const Node *o, const Shard *sh, Region reg)
+{
+    n->scope = o->scope;
+    n->reg = reg;
+    memcpy(n->sh, sh, sizeof n->sh);
+    return n;
+}
+
+static Axis **one_axis(Graph *g, Axis *a)
+{
+    Axis **v = alloc(g->arena, sizeof *v);
+
+    *v = a;
+    return v;
+}
+
+/* 1 on the rank at position 0 over atoms, else 0, as [rank] cut into single
+ * elements; times x and summed, x is kept there only.                           */
+static Node *keep_first(Graph *g, Node *x, const Node *o, const Repair *r,
+                        const Shard *to, Region reg)
+{
+    Shard cut[MAXATOM];
+    Axis *rank = g_axis(g, "rank");
+    Node *i = g_node(g, Oiota, o->loc, 0, NULL), *first;
+
+    memcpy(cut, x->sh, sizeof cut);
+    for (int t = 0; t < MAXATOM; t++)
+        if (r->atoms >> t & 1)
+            cut[t] = (Shard){ S, rank, Radd };
+        else if (cut[t].k == P)
+            cut[t] = (Shard){ .k = R };
+    i->A = one_axis(g, rank);
+    i->nA = 1;
+    i->dim[i->nd++] = (Dim){ rank, mesh_extent(g->mesh, r->atoms) };
+    infer(g, like(i, o, cut, reg));
+    Node *zero = g_const(g, o->loc, Di32, 0);
+    zero->reg = reg;
+    first = like(g_ew(g, Oeq, o->loc, i, zero, NULL), o, cut, reg);
+    first = like(g_cast(g, first, x->dt), o, cut, reg);
+    first = g_ew(g, Omul, o->loc, first, x, NULL);
+    for (int t = 0; t < MAXATOM; t++)
+        if (x->sh[t].k == P)
+            cut[t] = x->sh[t];
+    like(first, o, cut, reg);
+    return like(g_red(g, Osum, first, &rank, 1), o, to, reg);
+}
+
+static Node *collective(Graph *g, Node *x, const Node *o, const Repair *r,
+                        const Shard *to, Region reg)
+{
+    if (r->op == Oadd)
+        return keep_first(g, x, o, r, to, reg);
+    Node *n = g_node(g, r->op, o->loc, 1, &x);
+    n->i = r->atoms;
+    if (r->a) {
+        n->A = one_axis(g, r->a);
+        n->nA = 1;
+    }
+    if (r->b) {
+        n->B = one_axis(g, r->b);
+        n->nB = 1;
+    }
+    return infer(g, like(n, o, to, reg));
+}
+
+/* ---- from the cheapest version --------------------------------------------------- */
+
+static double price(const Placer *p, const Node *o, const Shard *from,
+                    const Shard *want)
+{
+    Shard t[MAXATOM], before[MAXATOM];
+    Repair r;
+    double sum = 0;
+
+    memcpy(t, from, sizeof t);
+    memcpy(before, from, sizeof t);
+    while (repair(p->g->mesh, t, want, &r)) {
+        sum += bytes_sent(p->g, o, before, &r);
+        memcpy(before, t, sizeof t);
+    }
+    return sum;
+}
+
+/* Can steps lead from one type to the other at all? Only a scalar becomes
+ * partial.                                                                     */
+static int leads(const Graph *g, const Shard *from, const Shard *want, int nd)
+{
+    for (int i = 0; i < g->mesh->natom; i++)
+        if (want[i].k == P && !same_shard(&from[i], &want[i]) &&
+            (nd || from[i].k != R || want[i].op != Radd))
+            return 0;
+    return 1;
+}
+
+static Node *repaired(Placer *p, Node *o, const Shard *want, Region reg)
+{
+    const Version *best = NULL;
+    double least = leads(p->g, o->sh, want, o->nd)
+                 ? price(p, o, o->sh, want) : -1;
+    Shard t[MAXATOM];
+    Repair r;
+
+    for (const Version *v = p->have[o->id]; v; v = v->next) {
+        if (!usable(v, reg) || !leads(p->g, v->sh, want, o->nd))
+            continue;
+        double cost = price(p, o, v->sh, want);
+        if (least < 0 || cost < least) {
+            least = cost;
+            best = v;
+        }
+    }
+    if (least < 0)
+        die("%s cannot become partial", o->name ? o->name : optab[o->op].name);
+    Node *x = best ? best->node : o;
+    memcpy(t, best ? best->sh : o->sh, sizeof t);
+    while (repair(p->g->mesh, t, want, &r)) {
+        if (p->build)
+            x = collective(p->g, x, o, &r, t, reg);
+        keep(p, o, t, reg, x);
+    }
+    return x;
+}
+
+/* ---- made anew ---------------------------------------------------------------------- */
+
+static Node *get(Placer *p, Node *o, const Shard *want, Region user);
+
+static Node *again(Placer *p, Node *o, const Shard *want, Region user)
+{
+    Node *in[MAXIN], *n = NULL;
+    Shard t[MAXATOM];
+
+    for (int k = 0; k < o->nin; k++) {
+        type_through(p, o, k, want, t);
+        in[k] = get(p, o->in[k], t, user);
+    }
+    if (p->build) {
+        n = g_copyof(p->g, o, in);
+        n->name = NULL;
+        memcpy(n->sh, want, sizeof n->sh);
+    }
+    keep(p, o, want, user, n);
+    return n;
+}
+
+/* o, an old node, in type want.                                                 */
+static Node *get(Placer *p, Node *o, const Shard *want, Region user)
+{
+    Region reg = region_of(o, user);
+
+    if (equal(p->g, o->sh, want))
+        return o;
+    const Version *v = find(p, o, want, reg);
+    if (v)
+        return v->node;
+    return is_anew(p, o) ? again(p, o, want, reg) : repaired(p, o, want, reg);
+}
+
+Node *demand(Placer *p, const Node *n, int k, const Shard *want)
+{
+    return get(p, n->in[k], want, n->reg);
+}
+
+/* ---- the pass -------------------------------------------------------------------------- */
+
+static int tuple(const Node *n)
+{
+    return n->op == Oattn || n->op == Oattnback || n->op == Oroute;
+}
+
+/* The operands of n, repaired. Old nodes keep their own operands until the end,
+ * since later choices look at them.                                             */
+static Node **operands(Placer *p, Node *n)
+{
+    Node **in = alloc(p->g->arena, ((size_t)n->nin + 1) * sizeof *in);
+    Need need;
+
+    if (n->nin)
+        choose_way(p, n, need);
+    for (int k = 0; k < n->nin; k++)
+        in[k] = tuple(n->in[k]) ? n->in[k] : demand(p, n, k, need[k]);
+    return in;
+}
+
+static void verify(const Graph *g)
+{
+    for (size_t i = 0; i < vec_len(g->node); i++) {
+        const Node *n = g->node[i];
+        const char *wrong = type_wrong(g, n);
+        if (wrong)
+            die("%s (%s): %s", n->name ? n->name : "?", optab[n->op].name,
+                wrong);
+    }
+}
+
+void pass_comm(Graph *g)
+{
+    if (!g->mesh->natom)
+        return;
+    g_renumber(g);
+    Placer *p = placer_new(g, 1);
+    Node **old = g->node;
+    size_t count = vec_len(old);
+    Node ***now = alloc(p->a, (count + 1) * sizeof *now);
+
+    g->node = NULL;
+    for (size_t i = 0; i < count; i++) {
+        now[i] = operands(p, old[i]);
+        vec_push(g->arena, g->node, old[i]);
+    }
+    for (size_t i = 0; i < count; i++)
+        old[i]->in = now[i];
+    g_tidy(g);
+    verify(g);
+    arena_free(p->a);
+}

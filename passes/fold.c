@@ -1,0 +1,169 @@
+/* fold.c: lay the dense and the expert grid over the ranks (DESIGN section 4).
+ * The dp ranks run that many micro-batches at once, so the axis `micro` of
+ * every data-dependent tensor grows to dp, and ragged rows with it. Parameters
+ * that an index or a batch of experts selects go to the expert grid:
+ *
+ *     %w1 = param [expert hidden ffn]
+ *     %y  = gmm %rows %w1 %map hidden        w1: expert over ep, ffn over etp
+ *     %z  = dot %x %gate hidden              gate: dense, its expert is produced */
+#include <string.h>
+
+#include "passes.h"
+
+/* ---- the mesh ------------------------------------------------------------------ */
+
+static Mesh *mesh_of(Graph *g)
+{
+    static const char *const keys[NMESH] = {
+        [Mtp] = "fold.tp", [Mcp] = "fold.cp", [Mdp] = "fold.dp",
+        [Mpp] = "fold.pp", [Metp] = "fold.etp", [Mep] = "fold.ep",
+    };
+    int64_t size[NMESH] = { 0 }, world = 0;
+    const Loc *l = NULL;
+
+    for (int i = 0; i < NMESH; i++) {
+        if (!keys[i] || !opts_given(g->opts, keys[i]))
+            continue;
+        size[i] = opts_int(g->opts, keys[i]);
+        l = opts_loc(g->opts, keys[i]) ? opts_loc(g->opts, keys[i]) : l;
+    }
+    if (opts_given(g->opts, "world"))
+        world = opts_int(g->opts, "world");
+    return mesh_new(g->arena, world, size, opts_str(g->opts, "fold.order"), l);
+}
+
+/* What the types cannot say yet is refused, not ignored.                       */
+static void refuse_missing(const Graph *g)
+{
+    if (g->mesh->size[Mpp] > 1)
+        err(opts_loc(g->opts, "fold.pp"), "fold.pp is %lld: pipeline stages are "
+            "not supported yet", (long long)g->mesh->size[Mpp]);
+    if (opts_int(g->opts, "fold.zero") > 0)
+        err(opts_loc(g->opts, "fold.zero"), "fold.zero is %lld: sharded "
+            "optimizer states are not supported yet",
+            (long long)opts_int(g->opts, "fold.zero"));
+}
+
+/* ---- micro-batches ---------------------------------------------------------------- */
+
+static void widen(Node **node, const Axis *micro, int64_t dp)
+{
+    for (size_t i = 0; i < vec_len(node); i++) {
+        Node *n = node[i];
+        int d = dim_of(n, micro);
+        if (d >= 0)
+            n->dim[d].n *= dp;
+        for (int k = 0; k < n->nd && n->map; k++)
+            if (g_isrow(n->dim[k].a))
+                n->dim[k].n *= dp;
+    }
+}
+
+/* Bodies are shared by a composite and its gradient: widen each once.           */
+static void widen_bodies(Graph *g, const Axis *micro, int64_t dp)
+{
+    for (size_t i = 0; i < vec_len(g->node); i++)
+        if (g->node[i]->body)
+            for (size_t k = 0; k < vec_len(g->node[i]->body->node); k++)
+                g->node[i]->body->node[k]->mark = 0;
+    for (size_t i = 0; i < vec_len(g->node); i++) {
+        Graph *b = g->node[i]->body;
+        if (!b || !vec_len(b->node) || b->node[0]->mark)
+            continue;
+        widen(b->node, micro, dp);
+        b->node[0]->mark = 1;
+    }
+}
+
+static void spread_batches(Graph *g)
+{
+    int64_t dp = g->mesh->size[Mdp], all = (int64_t)micro_batches(g, NULL);
+    const Axis *micro = g_axis(g, "micro");
+
+    if (all % dp)
+        err(opts_loc(g->opts, "fold.dp"), "fold.dp is %lld, but a step has "
+            "%lld micro-batches (train.batch over axis 'batch'): each rank "
+            "must run as many", (long long)dp, (long long)all);
+    widen(g->node, micro, dp);
+    widen_bodies(g, micro, dp);
+}
+
+/* ---- grids -------------------------------------------------------------------------- */
+
+/* An axis both operands of a dot have, called expert, and not contracted.      */
+static Axis *batch_of_experts(const Node *n)
+{
+    for (int i = 0; n->op == Odot && i < n->nd; i++) {
+        Axis *a = n->dim[i].a;
+        if (!strcmp(a->name, "expert") && dim_of(n->in[0], a) >= 0 &&
+            dim_of(n->in[1], a) >= 0)
+            return a;
+    }
+    return NULL;
+}
+
+static void pass_on(Axis **by, const Node *n, Axis *a)
+{
+    for (int k = 0; k < n->nin; k++)
+        if (dim_of(n->in[k], a) >= 0)
+            by[n->in[k]->id] = a;
+}
+
+static void to_expert_grid(Graph *g, Param *p, Axis *a)
+{
+    int64_t ep = g->mesh->size[Mep], n = 0;
+
+    for (int d = 0; d < p->nd; d++)
+        if (p->dim[d].a == a)
+            n = p->dim[d].n;
+    if (n % ep) {
+        note(p->loc, "%s has the axis", p->path);
+        err(opts_loc(g->opts, "fold.ep"), "fold.ep is %lld and does not divide "
+            "axis '%s' of %lld", (long long)ep, a->name, (long long)n);
+    }
+    p->expert = a;
+}
+
+/* From the products back to the parameters they read.                          */
+static void mark_experts(Graph *g)
+{
+    Axis **by = alloc(g->arena, (vec_len(g->node) + 1) * sizeof *by);
+
+    g_renumber(g);
+    for (size_t i = vec_len(g->node); i-- > 0; ) {
+        Node *n = g->node[i];
+        Axis *a = batch_of_experts(n);
+        if (n->op == Ogmm)
+            by[n->in[1]->id] = n->in[2]->A[0];
+        else if (a)
+            pass_on(by, n, a);
+        else if (by[i] && n->op == Oparam)
+            to_expert_grid(g, g_param(g, n->s), by[i]);
+        else if (by[i] && optab[n->op].cls == EW)
+            pass_on(by, n, by[i]);
+    }
+}
+
+/* Masters and moments follow their parameter.                                   */
+static void mark_optimizer(Graph *g)
+{
+    for (size_t i = 0; i < vec_len(g->param); i++) {
+        Param *p = g->param[i];
+        if (p->kind != PKmaster && p->kind != PKm && p->kind != PKv)
+            continue;
+        const char *base = strchr(p->path + strlen("optim."), '.');
+        const Param *of = base ? g_param(g, base + 1) : NULL;
+        if (of)
+            p->expert = of->expert;
+    }
+}
+
+void pass_fold(Graph *g)
+{
+    g->mesh = mesh_of(g);
+    refuse_missing(g);
+    mark_experts(g);
+    mark_optimizer(g);
+    if (strcmp(g->prog, "init"))
+        spread_batches(g);
+}

@@ -1,0 +1,445 @@
+/* place.c: give every tensor a sharding type. Going forward through the program,
+ * each node takes, atom by atom, the way (ir/rule.c) that costs the fewest bytes:
+ * those that bring its operands there from the types they already exist in, and
+ * those that would take its result to the type its axes' names ask for, its seed.
+ * Sequence, vocabulary and tensor parallelism, and what a gradient is reduced
+ * over, all come out of that:
+ *
+ *     %x  [seq hidden]        seq:tp
+ *     %q  = dot %x %wq        kv:tp      x whole over tp, or wq: x travels
+ *     %y  = dot %o %wo        P:tp       kv contracted: partial sums
+ *     %h  = add %x %y         seq:tp     y becomes what x is
+ *     %dw = dot ...           P:dp       micro contracted; reduced in post
+ *
+ * comm.c repairs by the same choices, so both keep the same list of types that
+ * a value exists in.                                                           */
+#include <string.h>
+
+#include "passes.h"
+
+static const double NEVER = 1e300;
+/* A parameter does not move when anything else can.                            */
+static const double STAY = 1e9;
+
+/* ---- seeds ---------------------------------------------------------------------- */
+
+typedef struct Seed { MeshAxis m; const char *name[8]; } Seed;
+
+/* Per mesh axis the names that take it, first to last; what one does not divide
+ * goes to the next.                                                            */
+static const Seed dense[] = {
+    { Mtp, { "vocab", "heads", "kv", "group", "ffn", "dense", "seq" } },
+    { Mcp, { "seq", "key" } },
+    { Mdp, { "micro" } },
+    { NMESH, { 0 } },
+};
+static const Seed expert[] = {
+    { Metp, { "ffn" } },
+    { Mep, { "expert" } },
+    { NMESH, { 0 } },
+};
+
+static const Seed *seed_at(const Graph *g, const Seed *table, int atom)
+{
+    for (; table->m != NMESH; table++)
+        if (g->mesh->mask[table->m] >> atom & 1)
+            return table;
+    return NULL;
+}
+
+/* Can dim d of n be cut once more, over atom, when it is as in t below it?      */
+static int fits(const Graph *g, const Dim *d, const Shard *t, int atom)
+{
+    int64_t parts = g->mesh->atom[atom].size;
+
+    for (int i = 0; i < atom; i++)
+        if (t[i].k == S && t[i].a == d->a)
+            parts *= g->mesh->atom[i].size;
+    return d->n % parts == 0;
+}
+
+static Axis *named(const Graph *g, const Dim *dim, int nd, const char *name,
+                   const Shard *t, int atom)
+{
+    for (int d = 0; d < nd; d++)
+        if (!strcmp(dim[d].a->name, name) && fits(g, &dim[d], t, atom))
+            return dim[d].a;
+    return NULL;
+}
+
+/* The type that the names of the axes ask for over one atom.                    */
+static Shard seed(const Graph *g, const Dim *dim, int nd, int onexperts,
+                  const Shard *t, int atom)
+{
+    const Seed *s = seed_at(g, onexperts ? expert : dense, atom);
+
+    for (int i = 0; s && i < 8 && s->name[i]; i++) {
+        Axis *a = named(g, dim, nd, s->name[i], t, atom);
+        if (a)
+            return (Shard){ S, a, Radd };
+    }
+    return (Shard){ .k = R };
+}
+
+/* A parameter on the expert grid has its own expert axis, whatever its name.    */
+static Shard seed_param(Graph *g, const Node *n, int atom)
+{
+    const Param *p = g_param(g, n->s);
+    Axis *a = p ? p->expert : NULL;
+
+    if (a && g->mesh->mask[Mep] >> atom & 1)
+        return (Shard){ S, a, Radd };
+    return seed(g, n->dim, n->nd, a != NULL, n->sh, atom);
+}
+
+/* Inputs are whole over tp: every rank can read them all, and slices are free.  */
+static Shard seed_input(const Graph *g, const Node *n, int atom)
+{
+    if (g->mesh->mask[Mtp] >> atom & 1)
+        return (Shard){ .k = R };
+    return seed(g, n->dim, n->nd, 0, n->sh, atom);
+}
+
+static Shard seed_source(Graph *g, const Node *n, int atom)
+{
+    switch (n->op) {
+    case Oparam: case Ostate: return seed_param(g, n, atom);
+    case Oinput: return seed_input(g, n, atom);
+    default: return (Shard){ .k = R };
+    }
+}
+
+static const Node *shape_of(const Node *n)
+{
+    if (n->op == Oattn)
+        return n->body->node[vec_len(n->body->node) - 1];
+    return n->op == Oattnback ? n->in[n->nin - 1] : n;
+}
+
+/* ---- facts about nodes -------------------------------------------------------------- */
+
+static int is_free(const Placer *p, const Node *n)
+{
+    if (n->op == Oconst || n->op == Oiota || n->op == Orandom)
+        return 1;
+    if ((optab[n->op].cls != EW && n->op != Orename) || n->op == Odropout)
+        return 0;
+    for (int k = 0; k < n->nin; k++)
+        if (!p->free[n->in[k]->id])
+            return 0;
+    return n->nin > 0;
+}
+
+static int has_expert(const Node *n)
+{
+    for (int d = 0; d < n->nd; d++)
+        if (!strcmp(n->dim[d].a->name, "expert"))
+            return 1;
+    return 0;
+}
+
+/* On the expert grid is what descends from indexed weights, and a product whose
+ * operands both have `expert` without contracting it.                          */
+static int on_experts(const Placer *p, const Node *n)
+{
+    int any = n->op == Ogmm || n->op == Ogmmw || n->map != NULL;
+
+    if (n->op == Oparam || n->op == Ostate) {
+        const Param *q = g_param(p->g, n->s);
+        return q && q->expert;
+    }
+    if (n->op == Odot)
+        return has_expert(n) && has_expert(n->in[0]) && has_expert(n->in[1]);
+    for (int k = 0; k < n->nin && !any; k++)
+        any = p->grid[n->in[k]->id] && has_expert(n);
+    return any;
+}
+
+Placer *placer_new(Graph *g, int build)
+{
+    Arena *a = arena_new();
+    Placer *p = alloc(a, sizeof *p);
+    size_t n = vec_len(g->node) + 1;
+
+    *p = (Placer){ .g = g, .a = a, .build = build };
+    p->have = alloc(a, n * sizeof *p->have);
+    p->free = alloc(a, n);
+    p->grid = alloc(a, n);
+    p->uses = use_counts(g, a);
+    for (size_t i = 0; i < vec_len(g->node); i++) {
+        p->free[i] = (char)is_free(p, g->node[i]);
+        p->grid[i] = (char)on_experts(p, g->node[i]);
+    }
+    return p;
+}
+
+int is_anew(const Placer *p, const Node *n)
+{
+    return p->free[n->id] || n->op == Ospread;
+}
+
+static Axis *renamed(const Node *n, Axis *a)
+{
+    for (int i = 0; i < n->nB; i++)
+        if (n->B[i] == a)
+            return n->A[i];
+    return a;
+}
+
+static Shard through1(const Node *n, int k, const Shard *want)
+{
+    Shard t = *want;
+
+    if (t.k == S && n->op == Orename)
+        t.a = renamed(n, t.a);
+    if (t.k == S && dim_of(n->in[k], t.a) < 0)
+        t = (Shard){ .k = R };
+    return t;
+}
+
+void type_through(const Placer *p, const Node *n, int k, const Shard *want,
+             Shard *out)
+{
+    for (int i = 0; i < MAXATOM; i++)
+        out[i] = i < p->g->mesh->natom ? through1(n, k, &want[i])
+                                       : (Shard){ .k = R };
+}
+
+/* ---- prices ----------------------------------------------------------------------------- */
+
+/* Is an atom below this one to keep, or to get, the axis a? Then a change of a at
+ * this atom goes through the whole axis.                                        */
+static int blocked(const Shard *have, const Shard *want, int atom, const Shard *x)
+{
+    for (int i = 0; i < atom; i++)
+        if (have[i].k == S && have[i].a == x->a && same_shard(&have[i], &want[i]))
+            return 1;
+    return 0;
+}
+
+/* Bytes to take o over one atom from the type it has to another, the types below
+ * that atom being settled in want[].                                            */
+static double step_price(const Graph *g, const Node *o, const Shard *have,
+                         const Shard *want, int atom, const Shard *to)
+{
+    Shard t[MAXATOM];
+    const Shard *from = &have[atom];
+    double n = (double)g->mesh->atom[atom].size, b;
+
+    if (same_shard(from, to))
+        return 0;
+    if (to->k == P)
+        return o->nd == 0 && from->k == R && to->op == Radd ? 0 : NEVER;
+    memcpy(t, have, sizeof t);
+    memcpy(t, want, (size_t)atom * sizeof *t);
+    t[atom] = (Shard){ .k = R };
+    b = bytes_as(g, o, t) * (n - 1) / n;
+    if ((to->k == S && blocked(have, want, atom, to)) ||
+        (from->k == S && blocked(have, want, atom, from)))
+        return 4 * b;
+    if (from->k == R)
+        return 0;
+    if (from->k == P)
+        return to->k == S ? b : 2 * b;
+    return to->k == S ? b / n : b;
+}
+
+static double price(const Placer *p, const Node *o, const Shard *want, int atom,
+                    const Shard *to)
+{
+    Shard below[MAXATOM];
+
+    if (same_shard(to, &o->sh[atom]))
+        return 0;
+    if (p->free[o->id])
+        return to->k == P ? NEVER : 0;
+    if (o->op == Ospread) {
+        Shard in = through1(o, 0, to);
+        type_through(p, o, 0, want, below);
+        return price(p, o->in[0], below, atom, &in);
+    }
+    double least = step_price(p->g, o, o->sh, want, atom, to);
+    for (const Version *v = p->have[o->id]; v && least > 0; v = v->next) {
+        double c = step_price(p->g, o, v->sh, want, atom, to);
+        least = c < least ? c : least;
+    }
+    if ((o->op == Oparam || o->op == Ostate) && least < NEVER)
+        least *= STAY;
+    return least;
+}
+
+static int passes_partial(const Node *n, const Way *w)
+{
+    for (int k = 0; k < n->nin; k++)
+        if (w->in[k].k == P)
+            return w->out.k == P;
+    return 0;
+}
+
+/* What the result would still cost on its way to its seed. A new partial sum of
+ * which every rank wants all is reduced sooner or later in any case, but one
+ * passed on should not grow before that.                                        */
+static double debt(const Placer *p, const Node *n, int atom, const Way *w,
+                   const Shard *goal)
+{
+    const Node *x = shape_of(n);
+    double size = (double)p->g->mesh->atom[atom].size;
+    const Shard *out = &w->out;
+    Shard t[MAXATOM];
+
+    if (same_shard(out, goal) || out->k == R || n->nd == 0 ||
+        (goal->k == R && (n->op == Oaccum || !passes_partial(n, w))))
+        return 0;
+    memset(t, 0, sizeof t);
+    memcpy(t, n->sh, (size_t)atom * sizeof *t);
+    for (int i = atom + 1; i < p->g->mesh->natom; i++)
+        t[i] = seed(p->g, x->dim, x->nd, p->grid[n->id], t, i);
+    double b = bytes_as(p->g, x, t) * (size - 1) / size;
+    return out->k == S ? b / size : goal->k == R ? 2 * b : b;
+}
+
+/* ---- the choice ---------------------------------------------------------------------------- */
+
+static int cuts_evenly(const Placer *p, const Node *n, Need need, int atom,
+                       const Way *w)
+{
+    const Node *x = shape_of(n);
+    int d;
+
+    if (w->out.k == S && (d = dim_of(x, w->out.a)) >= 0 &&
+        !fits(p->g, &x->dim[d], n->sh, atom))
+        return 0;
+    for (int k = 0; k < n->nin; k++)
+        if (w->in[k].k == S && (d = dim_of(n->in[k], w->in[k].a)) >= 0 &&
+            !(n->in[k]->map && n->in[k]->map->sh[atom].k == S) &&
+            !fits(p->g, &n->in[k]->dim[d], need[k], atom))
+            return 0;
+    return 1;
+}
+
+static int cut_already(const Node *n, int atom, const Shard *t)
+{
+    for (int k = 0; k < n->nin; k++)
+        if (same_shard(&n->in[k]->sh[atom], t))
+            return 1;
+    return 0;
+}
+
+/* What is sent to be cut is cut along its seed or as another operand is, not
+ * along any axis that happens to be cheap. In post, gradients are reduced before
+ * their first use; only scalars go on partial (the sum of squares).             */
+static int allowed(const Node *n, int atom, const Way *w, const Shard *goal)
+{
+    if (w->out.k == P && n->reg == REGpost && optab[n->op].cls == EW && n->nd)
+        return 0;
+    for (int k = 0; k < n->nin; k++)
+        if (w->in[k].k == S && n->in[k]->sh[atom].k != R &&
+            !same_shard(&w->in[k], goal) && !cut_already(n, atom, &w->in[k]))
+            return 0;
+    return 1;
+}
+
+/* Among ways of one price: a partial operand that nobody else reads goes on
+ * partial; else the seed; else not whole.                                       */
+static int rank_of(const Placer *p, const Node *n, const Way *w,
+                   const Shard *goal)
+{
+    for (int k = 0; k < n->nin && w->out.k == P; k++)
+        if (w->in[k].k == P && p->uses[n->in[k]->id] > 1)
+            return 3;
+        else if (w->in[k].k == P)
+            return 0;
+    return same_shard(&w->out, goal) ? 1 : w->out.k == R ? 3 : 2;
+}
+
+static double total(const Placer *p, const Node *n, Need need, int atom,
+                    const Way *w, const Shard *goal)
+{
+    double sum = debt(p, n, atom, w, goal);
+
+    for (int k = 0; k < n->nin && sum < NEVER; k++)
+        sum += price(p, n->in[k], need[k], atom, &w->in[k]);
+    return sum;
+}
+
+static void choose_at(Placer *p, Node *n, Need need, int atom)
+{
+    const Node *x = shape_of(n);
+    Shard goal = seed(p->g, x->dim, x->nd, p->grid[n->id], n->sh, atom);
+    Way w[MAXWAY];
+    int count = ways(p->g, n, atom, w), best = -1, rank = 0;
+    double least = NEVER;
+
+    for (int i = 0; i < count; i++) {
+        if (p->build && !same_shard(&w[i].out, &n->sh[atom]))
+            continue;
+        if (!allowed(n, atom, &w[i], &goal) ||
+            !cuts_evenly(p, n, need, atom, &w[i]))
+            continue;
+        double c = total(p, n, need, atom, &w[i], &goal);
+        int r = rank_of(p, n, &w[i], &goal);
+        if (c < least || (c == least && best >= 0 && r < rank)) {
+            least = c;
+            best = i;
+            rank = r;
+        }
+    }
+    if (best < 0)
+        die("%s (%s): no way to place it over atom %d",
+            n->name ? n->name : "?", optab[n->op].name, atom);
+    n->sh[atom] = w[best].out;
+    for (int k = 0; k < n->nin; k++)
+        need[k][atom] = w[best].in[k];
+}
+
+void choose_way(Placer *p, Node *n, Need need)
+{
+    memset(need, 0, sizeof(Need));
+    for (int t = 0; t < p->g->mesh->natom; t++)
+        if (p->free[n->id])
+            for (int k = 0; k < n->nin; k++)
+                need[k][t] = through1(n, k, &n->sh[t]);
+        else
+            choose_at(p, n, need, t);
+}
+
+/* ---- the pass ----------------------------------------------------------------------------- */
+
+enum { WORTH = 1 << 20 };         /* bytes from which a copy per rank is noted  */
+
+static void note_replicated(Graph *g, const Node *n)
+{
+    MeshAxis axis = g_param(g, n->s)->expert ? Metp : Mtp;
+    double bytes = (double)local_bytes(g, n);
+
+    if (bytes > WORTH && (atoms_of(g, n, R) & g->mesh->mask[axis]))
+        why(n, "%.1f MiB of parameters are the same on every rank of %s",
+            bytes / WORTH, meshnames[axis]);
+}
+
+static void place_node(Placer *p, Node *n)
+{
+    Need need;
+
+    memset(n->sh, 0, sizeof n->sh);
+    if (!n->nin) {
+        for (int t = 0; t < p->g->mesh->natom; t++)
+            n->sh[t] = seed_source(p->g, n, t);
+        if (n->op == Oparam)
+            note_replicated(p->g, n);
+        return;
+    }
+    choose_way(p, n, need);
+    for (int k = 0; k < n->nin; k++)
+        demand(p, n, k, need[k]);
+}
+
+void pass_place(Graph *g)
+{
+    g_renumber(g);
+    Placer *p = placer_new(g, 0);
+
+    for (size_t i = 0; i < vec_len(g->node); i++)
+        place_node(p, g->node[i]);
+    arena_free(p->a);
+}
