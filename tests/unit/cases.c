@@ -1,0 +1,450 @@
+/* cases.c: small graphs of every row of the op table, made from the table: by
+ * class where the class says it all, by a maker where the row is special. Sizes
+ * are 1, odd, broadcast; routed rows have an expert without tokens.            */
+#include <stdlib.h>
+#include <string.h>
+
+#include "interp.h"
+
+enum { SHAPES = 4 };
+
+static uint64_t random_state;
+
+static double uniform(void)                   /* in [0, 1), same every run       */
+{
+    random_state = mix64(random_state, 0x51ed27);
+    return (double)(random_state >> 11) / 9007199254740992.0;
+}
+
+/* Magnitudes in [0.2, 1.2), far enough from every kink.                         */
+static double number(int positive)
+{
+    double v = 0.2 + uniform();
+
+    return positive || uniform() < 0.5 ? v : -v;
+}
+
+/* ---- leaves ------------------------------------------------------------------- */
+
+static Node *leaf(Case *c, Dtype dt, const char *axes, const int64_t *n)
+{
+    Node *x = g_node(c->g, Oparam, NULL, 0, NULL);
+    char *list = strf(c->g->arena, "%s", axes), *save = NULL, *w;
+
+    x->s = intern(strf(c->g->arena, "x%d", c->nleaf));
+    x->dt = dt;
+    for (w = strtok_r(list, " ", &save); w; w = strtok_r(NULL, " ", &save)) {
+        Axis *a = g_axis(c->g, w);
+        a->n = n[x->nd];
+        x->dim[x->nd] = (Dim){ a, n[x->nd] };
+        x->nd++;
+    }
+    infer(c->g, x);
+    c->leaf[c->nleaf++] = x;
+    return x;
+}
+
+static void fill(Case *c, int k, int positive)
+{
+    int64_t n = g_elems(c->leaf[k]);
+
+    c->val[k] = alloc(c->g->arena, (size_t)(n + 1) * sizeof(double));
+    for (int64_t i = 0; i < n; i++)
+        c->val[k][i] = number(positive);
+}
+
+static Node *reals(Case *c, const char *axes, const int64_t *n, int positive)
+{
+    Node *x = leaf(c, Df64, axes, n);
+
+    fill(c, c->nleaf - 1, positive);
+    return x;
+}
+
+/* Indices below `below`; the value `never` does not occur.                      */
+static Node *indices(Case *c, const char *axes, const int64_t *n, int64_t below,
+                     int64_t never)
+{
+    Node *x = leaf(c, Di32, axes, n);
+    int k = c->nleaf - 1;
+
+    fill(c, k, 1);
+    c->fixed[k] = 1;
+    for (int64_t i = 0; i < g_elems(x); i++) {
+        int64_t v = (int64_t)(uniform() * (double)below);
+        c->val[k][i] = (double)(v == never ? (v + 1) % below : v);
+    }
+    return x;
+}
+
+static Node *truths(Case *c, const char *axes, const int64_t *n)
+{
+    Node *x = leaf(c, Dbool, axes, n);
+    int k = c->nleaf - 1;
+
+    fill(c, k, 0);
+    c->fixed[k] = 1;
+    for (int64_t i = 0; i < g_elems(x); i++)
+        c->val[k][i] = c->val[k][i] > 0;
+    return x;
+}
+
+static Axis **axes_of(Graph *g, const char *names, int *n)
+{
+    Axis **v = alloc(g->arena, 8 * sizeof *v);
+    char *list = strf(g->arena, "%s", names), *save = NULL, *w;
+
+    *n = 0;
+    for (w = strtok_r(list, " ", &save); w; w = strtok_r(NULL, " ", &save))
+        v[(*n)++] = g_axis(g, w);
+    return v;
+}
+
+static Node *build(Case *c, int nin, Node *const *in, const char *A,
+                   const char *B)
+{
+    Node *n = g_node(c->g, c->op, NULL, nin, in);
+
+    n->A = axes_of(c->g, A, &n->nA);
+    n->B = axes_of(c->g, B, &n->nB);
+    return n;
+}
+
+/* ---- by class ------------------------------------------------------------------- */
+
+typedef struct Shape { const char *name, *a, *b; int64_t na[3], nb[3]; } Shape;
+
+static const Shape ew_shape[SHAPES] = {
+    { "odd", "x y", "x y", { 3, 5 }, { 3, 5 } },
+    { "one", "x y", "x y", { 1, 1 }, { 1, 1 } },
+    { "broadcast", "x y", "y", { 2, 7 }, { 7 } },
+    { "outer", "x", "y x", { 4 }, { 3, 4 } },
+};
+
+static int wants_positive(Op op)
+{
+    return op == Olog || op == Osqrt || op == Orsqrt || op == Opow ||
+           op == Odiv;
+}
+
+static int wants_truth(Op op, int k)
+{
+    return op == Oland || op == Olor || op == Olnot || (op == Owhere && k == 0);
+}
+
+static int elementwise(Case *c, int i)
+{
+    Node *in[3];
+
+    if (i >= SHAPES)
+        return 0;
+    const Shape *s = &ew_shape[i];
+    c->name = s->name;
+    for (int k = 0; k < optab[c->op].nin; k++) {
+        const char *axes = k % 2 ? s->b : s->a;
+        const int64_t *n = k % 2 ? s->nb : s->na;
+        if (wants_truth(c->op, k))
+            in[k] = truths(c, axes, n);
+        else if (c->op == Omod)
+            in[k] = indices(c, axes, n, 9, 0);
+        else if (c->op == Opow && k == 1)
+            in[k] = g_const(c->g, NULL, Df64, 2.5);
+        else
+            in[k] = reals(c, axes, n, wants_positive(c->op));
+    }
+    c->out = build(c, optab[c->op].nin, in, "", "");
+    if (c->op == Ocast)
+        c->out->s = intern(i == 1 ? "i32" : i == 2 ? "bf16" : "f32");
+    infer(c->g, c->out);
+    return 1;
+}
+
+static int spread(Case *c, int i)
+{
+    if (i >= SHAPES)
+        return 0;
+    const Shape *s = &ew_shape[i];
+    Node *to = reals(c, i == 3 ? s->b : s->a, i == 3 ? s->nb : s->na, 0);
+    Node *a = reals(c, i == 3 ? s->a : s->b, i == 3 ? s->na : s->nb, 0);
+    c->name = s->name;
+    c->fixed[0] = 1;
+    c->out = build(c, 1, &a, "", "");
+    c->out->nd = to->nd;
+    memcpy(c->out->dim, to->dim, sizeof to->dim);
+    infer(c->g, c->out);
+    return 1;
+}
+
+static int reduction(Case *c, int i)
+{
+    static const struct { const char *name, *A; int64_t n[3]; } s[] = {
+        { "inner", "z", { 2, 3, 19 } }, { "outer", "x", { 5, 3, 7 } },
+        { "middle", "y", { 2, 9, 3 } }, { "all", "x y z", { 2, 3, 5 } },
+        { "one", "y z", { 3, 1, 1 } }, { "split", "x z", { 3, 4, 5 } },
+    };
+    if (i >= (int)(sizeof s / sizeof *s))
+        return 0;
+    Node *a = reals(c, "x y z", s[i].n, 0);
+    c->name = s[i].name;
+    c->out = infer(c->g, build(c, 1, &a, s[i].A, ""));
+    return 1;
+}
+
+/* ---- special rows ----------------------------------------------------------------- */
+
+typedef struct Pair {
+    const char *name, *a, *b, *A;
+    int64_t na[4], nb[4];
+} Pair;
+
+static int dot(Case *c, int i)
+{
+    static const Pair s[] = {
+        { "matrix", "m k", "k n", "k", { 5, 7 }, { 7, 3 } },
+        { "one", "m k", "k n", "k", { 1, 1 }, { 1, 1 } },
+        { "batch", "b m k", "b k n", "k", { 3, 4, 5 }, { 3, 5, 2 } },
+        { "inner batch", "m b k", "n b k", "k", { 4, 3, 5 }, { 2, 3, 5 } },
+        { "two summed", "m k l", "k l n", "k l", { 3, 2, 5 }, { 2, 5, 4 } },
+        { "crossed", "m k l", "l n k", "k l", { 3, 2, 5 }, { 5, 4, 2 } },
+        { "vector", "m k", "k", "k", { 6, 5 }, { 5 } },
+        { "outer product", "m", "n", "", { 4 }, { 3 } },
+        { "heads", "b s h d", "b t h d", "d", { 2, 3, 2, 5 }, { 2, 4, 2, 5 } },
+    };
+    if (i >= (int)(sizeof s / sizeof *s))
+        return 0;
+    Node *in[2] = { reals(c, s[i].a, s[i].na, 0), reals(c, s[i].b, s[i].nb, 0) };
+    c->name = s[i].name;
+    c->out = infer(c->g, build(c, 2, in, s[i].A, ""));
+    return 1;
+}
+
+/* Choices of `top` experts among 5 for 2 x 4 tokens; expert 3 gets none.          */
+static Node *some_route(Case *c, int64_t top)
+{
+    int64_t n[3] = { 2, 4, top };
+    Node *e = top > 1 ? indices(c, "b s top", n, 5, 3)
+                      : indices(c, "b s", n, 5, 3), *m;
+
+    g_axis(c->g, "expert")->n = 5;
+    m = g_node(c->g, Oroute, NULL, 1, &e);
+    m->A = axes_of(c->g, "expert", &m->nA);
+    if (top > 1)
+        m->B = axes_of(c->g, "top", &m->nB);
+    return infer(c->g, m);
+}
+
+static Node *moved(Case *c, Op op, Node *x, Node *map)
+{
+    Node *in[2] = { x, map };
+
+    return infer(c->g, g_node(c->g, op, NULL, 2, in));
+}
+
+static int rows(Case *c, int i)
+{
+    static const char *const names[] = { "top 2", "top 1", "pairs" };
+    int64_t n[4] = { 2, 4, i == 2 ? 2 : 6, 6 };
+
+    if (i > 2)
+        return 0;
+    Node *map = some_route(c, i == 1 ? 1 : 2);
+    Node *x = reals(c, i == 2 ? "b s top" : "b s h", n, 0);
+    Node *in[2] = { x, map };
+    c->name = names[i];
+    if (c->op == Oundispatch)
+        in[0] = moved(c, Odispatch, x, map);
+    c->out = infer(c->g, build(c, 2, in, "", ""));
+    return 1;
+}
+
+static int grouped(Case *c, int i)
+{
+    int64_t nx[3] = { 2, 4, 3 }, nw[3] = { 5, 3, 4 }, ny[3] = { 2, 4, 4 };
+
+    if (i > 1)
+        return 0;
+    Node *map = some_route(c, i ? 1 : 2), *in[3] = { 0 };
+    in[0] = moved(c, Odispatch, reals(c, "b s h", nx, 0), map);
+    in[2] = map;
+    if (c->op == Ogmm)
+        in[1] = reals(c, "expert h f", nw, 0);
+    else
+        in[1] = moved(c, Odispatch, reals(c, "b s f", ny, 0), map);
+    c->name = i ? "top 1" : "top 2";
+    c->out = infer(c->g, build(c, 3, in, c->op == Ogmm ? "h" : "", ""));
+    return 1;
+}
+
+static int route(Case *c, int i)
+{
+    if (i > 1)
+        return 0;
+    c->name = i ? "top 1" : "top 2";
+    c->out = some_route(c, i ? 1 : 2);
+    return 1;
+}
+
+static int gather(Case *c, int i)
+{
+    static const struct { const char *name, *a, *e, *v; int64_t na[3], ne[3],
+                          nv[3]; } s[] = {
+        { "rows", "x h", "t", "t h", { 7, 5 }, { 4 }, { 4, 5 } },
+        { "batched", "t x", "t k", "t k", { 3, 6 }, { 3, 2 }, { 3, 2 } },
+        { "middle", "b x h", "b k", "b k h", { 2, 5, 3 }, { 2, 4 }, { 2, 4, 3 } },
+        { "one", "x", "t", "t", { 1 }, { 1 }, { 1 } },
+    };
+    if (i >= (int)(sizeof s / sizeof *s))
+        return 0;
+    Node *in[2], *to = reals(c, s[i].a, s[i].na, 0);
+    int64_t size = to->dim[dim_of(to, g_axis(c->g, "x"))].n;
+    in[0] = to;
+    if (c->op == Oscatter_add) {
+        c->fixed[0] = 1;
+        in[0] = reals(c, s[i].v, s[i].nv, 0);
+    }
+    in[1] = indices(c, s[i].e, s[i].ne, size, -1);
+    c->name = s[i].name;
+    c->out = build(c, 2, in, "x", "");
+    if (c->op == Oscatter_add) {
+        c->out->nd = to->nd;
+        memcpy(c->out->dim, to->dim, sizeof to->dim);
+    }
+    infer(c->g, c->out);
+    return 1;
+}
+
+static int one_axis(Case *c, int i)
+{
+    static const struct { const char *name, *A; int64_t n[3], i, j; } s[] = {
+        { "inner", "z", { 2, 3, 7 }, 2, 3 }, { "outer", "x", { 5, 2, 3 }, 1, 2 },
+        { "middle", "y", { 2, 6, 3 }, 3, 3 }, { "one", "z", { 2, 3, 1 }, 0, 1 },
+        { "wrap", "y", { 2, 4, 3 }, 1, 1 },
+    };
+    if (i >= (int)(sizeof s / sizeof *s))
+        return 0;
+    Node *a = reals(c, "x y z", s[i].n, 0);
+    c->name = s[i].name;
+    c->out = build(c, 1, &a, s[i].A, "");
+    c->out->i = s[i].i;
+    c->out->j = s[i].j;
+    if (c->op == Opad)
+        c->out->j = s[i].i + a->dim[dim_of(a, c->out->A[0])].n + 1;
+    if (c->op == Oshift && i < 4)
+        c->out->j = 0;
+    if (c->op == Otopk) {
+        c->out->B = axes_of(c->g, "top", &c->out->nB);
+        c->out->i = i == 3 ? 1 : i == 0 ? 5 : 2;
+    }
+    infer(c->g, c->out);
+    return 1;
+}
+
+static int concat(Case *c, int i)
+{
+    static const int64_t n0[3] = { 2, 3, 4 }, n1[3] = { 2, 5, 4 };
+    static const int64_t m0[3] = { 2, 3, 4 }, m1[3] = { 2, 3, 1 };
+
+    if (i > 1)
+        return 0;
+    Node *in[3] = { reals(c, "x y z", i ? m0 : n0, 0),
+                    reals(c, "x y z", i ? m1 : n1, 0) };
+    in[2] = in[0];
+    c->name = i ? "inner" : "middle";
+    c->out = infer(c->g, build(c, 3, in, i ? "z" : "y", ""));
+    return 1;
+}
+
+static int view(Case *c, int i)
+{
+    static const int64_t n[3] = { 2, 6, 3 };
+    static const struct { Op op; const char *name, *A, *B; } s[] = {
+        { Orename, "one", "y", "w" }, { Orename, "two", "x z", "u v" },
+        { Osplit, "middle", "y", "y0 y1" }, { Osplit, "outer", "x", "x0 x1" },
+        { Omerge, "neighbours", "x y", "xy" }, { Omerge, "apart", "x z", "xz" },
+    };
+    for (size_t k = 0; k < sizeof s / sizeof *s; k++) {
+        if (s[k].op != c->op || i-- > 0)
+            continue;
+        Node *a = reals(c, "x y z", n, 0);
+        g_axis(c->g, "y0")->n = 2;
+        g_axis(c->g, "x0")->n = 1;
+        c->name = s[k].name;
+        c->out = infer(c->g, build(c, 1, &a, s[k].A, s[k].B));
+        return 1;
+    }
+    return 0;
+}
+
+static int permute(Case *c, int i)
+{
+    static const int order[3][3] = { { 2, 0, 1 }, { 1, 0, 2 }, { 2, 1, 0 } };
+    static const int64_t n[3] = { 2, 3, 5 };
+
+    if (i > 2)
+        return 0;
+    Node *a = reals(c, "x y z", n, 0);
+    c->name = i == 0 ? "rotate" : i == 1 ? "swap" : "reverse";
+    c->out = build(c, 1, &a, "", "");
+    c->out->nd = 3;
+    for (int k = 0; k < 3; k++)
+        c->out->dim[k] = a->dim[order[i][k]];
+    infer(c->g, c->out);
+    return 1;
+}
+
+static int iota(Case *c, int i)
+{
+    if (i > 0)
+        return 0;
+    g_axis(c->g, "x")->n = 9;
+    c->name = "nine";
+    c->out = infer(c->g, build(c, 0, NULL, "x", ""));
+    return 1;
+}
+
+typedef int Maker(Case *c, int i);
+
+static Maker *maker(Op op)
+{
+    switch (op) {
+    case Ospread: return spread;
+    case Odropout: case Opart: case Opick: return NULL;
+    case Odot: return dot;
+    case Odispatch: case Oundispatch: return rows;
+    case Ogmm: case Ogmmw: return grouped;
+    case Oroute: return route;
+    case Ogather: case Oscatter_add: return gather;
+    case Oslice: case Opad: case Oshift: case Ocumsum: case Otopk:
+        return one_axis;
+    case Oconcat: return concat;
+    case Orename: case Osplit: case Omerge: return view;
+    case Opermute: return permute;
+    case Oiota: return iota;
+    default: break;
+    }
+    return optab[op].cls == EW ? elementwise
+         : optab[op].cls == RED ? reduction : NULL;
+}
+
+static int make(Case *c, Op op, int i, Arena *arena)
+{
+    Maker *m = maker(op);
+
+    memset(c, 0, sizeof *c);
+    random_state = mix64(op, (uint64_t)i);
+    c->op = op;
+    c->g = g_new(arena, "case");
+    if (!m || !m(c, i))
+        return 0;
+    g_renumber(c->g);
+    return 1;
+}
+
+int case_at(int i, Arena *arena, Case *c)
+{
+    for (int op = 0; op < NOP; op++)
+        for (int k = 0; make(c, (Op)op, k, arena); k++)
+            if (i-- == 0)
+                return 1;
+    return 0;
+}

@@ -1,0 +1,458 @@
+/* interp.c: what every op means, in plain loops over doubles. Slow and simple;
+ * kernels, gradients and passes are tested against it.                         */
+#include "interp.h"
+
+#include <math.h>
+#include <string.h>
+
+/* An index tuple: a value per axis.                                             */
+typedef struct Env { int n; Axis *a[4 * MAXD]; int64_t i[4 * MAXD]; } Env;
+
+static int64_t env_at(const Env *e, const Axis *a)
+{
+    for (int k = e->n; k-- > 0; )
+        if (e->a[k] == a)
+            return e->i[k];
+    die("interp: no index for axis %s", a->name);
+}
+
+static void env_set(Env *e, Axis *a, int64_t i)
+{
+    for (int k = 0; k < e->n; k++)
+        if (e->a[k] == a) {
+            e->i[k] = i;
+            return;
+        }
+    e->a[e->n] = a;
+    e->i[e->n++] = i;
+}
+
+/* Row-major position in x of the tuple; axes x lacks are ignored.               */
+static int64_t place(const Node *x, const Env *e)
+{
+    int64_t at = 0;
+
+    for (int d = 0; d < x->nd; d++)
+        at = at * x->dim[d].n + env_at(e, x->dim[d].a);
+    return at;
+}
+
+static Env tuple(const Node *n, int64_t at)
+{
+    Env e = { 0 };
+
+    for (int d = n->nd; d-- > 0; ) {
+        env_set(&e, n->dim[d].a, at % n->dim[d].n);
+        at /= n->dim[d].n;
+    }
+    return e;
+}
+
+typedef struct Run { Graph *g; double **val; } Run;
+
+static double get(const Run *r, const Node *x, const Env *e)
+{
+    return r->val[x->id][place(x, e)];
+}
+
+/* ---- elementwise ---------------------------------------------------------------- */
+
+static double sigmoid(double a)
+{
+    return 1 / (1 + exp(-a));
+}
+
+static double phi(double a)
+{
+    return 0.5 * (1 + erf(a / sqrt(2)));
+}
+
+static double round_to(Dtype t, double v)
+{
+    if (t == Df32)
+        return (double)(float)v;
+    return t == Dbf16 ? (double)bf16_to_f32(f32_to_bf16((float)v)) : v;
+}
+
+static double ew1(const Node *n, double a)
+{
+    switch (n->op) {
+    case Oneg: return -a;
+    case Oexp: return exp(a);
+    case Olog: return log(a);
+    case Osqrt: return sqrt(a);
+    case Orsqrt: return 1 / sqrt(a);
+    case Osigmoid: return sigmoid(a);
+    case Osilu: return a * sigmoid(a);
+    case Odsilu: return sigmoid(a) * (1 + a * (1 - sigmoid(a)));
+    case Ogelu: return a * phi(a);
+    case Odgelu: return phi(a) + a * exp(-a * a / 2) / sqrt(2 * acos(-1));
+    case Orelu: return a > 0 ? a : 0;
+    case Otanh: return tanh(a);
+    case Osoftplus: return a > 30 ? a : log1p(exp(a));
+    case Osin: return sin(a);
+    case Ocos: return cos(a);
+    case Oabs: return fabs(a);
+    case Osign: return (a > 0) - (a < 0);
+    case Olnot: return !a;
+    case Oisfinite: return isfinite(a) != 0;
+    case Ocast:
+        return dtypes[n->dt].kind == 'f' ? a : n->dt == Dbool ? a != 0 : trunc(a);
+    case Ostop_gradient: case Ospread: return a;
+    default: die("interp: %s of one operand", optab[n->op].name);
+    }
+}
+
+static double ew2(const Node *n, double a, double b)
+{
+    switch (n->op) {
+    case Oadd: return a + b;
+    case Osub: return a - b;
+    case Omul: return a * b;
+    case Odiv: return a / b;
+    case Opow: return pow(a, b);
+    case Omod: return (double)((int64_t)a % (int64_t)b);
+    case Omaximum: return a >= b ? a : b;
+    case Ominimum: return a <= b ? a : b;
+    case Olt: return a < b;
+    case Ole: return a <= b;
+    case Ogt: return a > b;
+    case Oge: return a >= b;
+    case Oeq: return a == b;
+    case One: return a != b;
+    case Oland: return a && b;
+    case Olor: return a || b;
+    default: die("interp: %s of two operands", optab[n->op].name);
+    }
+}
+
+static double elementwise(const Run *r, const Node *n, const Env *e)
+{
+    double a = get(r, n->in[0], e), b, c;
+
+    if (n->nin == 1)
+        return ew1(n, a);
+    b = get(r, n->in[1], e);
+    if (n->nin == 2)
+        return ew2(n, a, b);
+    c = get(r, n->in[2], e);
+    return n->op == Owhere ? (a != 0 ? b : c) : a * b + c;
+}
+
+/* ---- sums and products ------------------------------------------------------------ */
+
+/* Step the tuple over the axes v[0..nv) of sizes as in x; 0 when done.            */
+static int next(Env *e, Axis *const *v, int nv, const Node *x)
+{
+    for (int k = nv; k-- > 0; ) {
+        int64_t i = env_at(e, v[k]) + 1;
+        if (i < x->dim[dim_of(x, v[k])].n) {
+            env_set(e, v[k], i);
+            return 1;
+        }
+        env_set(e, v[k], 0);
+    }
+    return 0;
+}
+
+static void first(Env *e, Axis *const *v, int nv)
+{
+    for (int k = 0; k < nv; k++)
+        env_set(e, v[k], 0);
+}
+
+static double reduce(const Run *r, const Node *n, Env *e)
+{
+    double s = 0;
+    int begun = 0, count = 0;
+
+    first(e, n->A, n->nA);
+    do {
+        double v = get(r, n->in[0], e);
+        if (n->op == Omax)
+            s = begun && s >= v ? s : v;
+        else if (n->op == Omin)
+            s = begun && s <= v ? s : v;
+        else
+            s += v;
+        begun = 1;
+        count++;
+    } while (next(e, n->A, n->nA, n->in[0]));
+    return n->op == Omean ? s / count : s;
+}
+
+static double dot(const Run *r, const Node *n, Env *e)
+{
+    double s = 0;
+
+    first(e, n->A, n->nA);
+    do
+        s += get(r, n->in[0], e) * get(r, n->in[1], e);
+    while (next(e, n->A, n->nA, n->in[0]));
+    return s;
+}
+
+/* ---- rows -------------------------------------------------------------------------- */
+
+static const double *map_of(const Run *r, const Node *map, MapLayout *l)
+{
+    *l = map_layout(r->g, map);
+    return r->val[map->id];
+}
+
+static int64_t expert_of(const double *m, const MapLayout *l, int64_t row)
+{
+    for (int64_t e = 0; e < l->experts; e++)
+        if (row < (int64_t)m[l->offset + e + 1])
+            return e;
+    return -1;
+}
+
+static Axis *row_axis(const Run *r)
+{
+    return g_axis(r->g, "row");
+}
+
+static double gmm(const Run *r, const Node *n, Env *e)
+{
+    MapLayout l;
+    const Node *map = n->in[2];
+    const double *m = map_of(r, map, &l);
+    int64_t x = expert_of(m, &l, env_at(e, row_axis(r)));
+
+    if (x < 0)
+        return 0;
+    env_set(e, map->A[0], x);
+    return dot(r, n, e);
+}
+
+static double gmmw(const Run *r, const Node *n, Env *e)
+{
+    MapLayout l;
+    const Node *map = n->in[2];
+    const double *m = map_of(r, map, &l);
+    int64_t x = env_at(e, map->A[0]);
+    double s = 0;
+
+    for (int64_t i = (int64_t)m[l.offset + x]; i < m[l.offset + x + 1]; i++) {
+        env_set(e, row_axis(r), i);
+        s += get(r, n->in[0], e) * get(r, n->in[1], e);
+    }
+    return s;
+}
+
+static double *route(const Run *r, const Node *n)
+{
+    MapLayout l = map_layout(r->g, n);
+    double *m = alloc(r->g->arena, (size_t)l.n * sizeof *m), *e = r->val[n->in[0]->id];
+    int64_t row = 0;
+
+    for (int64_t x = 0; x < l.experts; x++) {
+        m[l.offset + x] = (double)row;
+        for (int64_t p = 0; p < l.pairs; p++)
+            if ((int64_t)e[p] == x) {
+                m[l.pair + row] = (double)p;
+                m[l.row + p] = (double)row++;
+            }
+    }
+    m[l.offset + l.experts] = (double)row;
+    for (int64_t p = 0; p < l.pairs; p++)
+        if (e[p] < 0 || e[p] >= (double)l.experts)
+            m[l.row + p] = -1;
+    return m;
+}
+
+static double dispatch(const Run *r, const Node *n, Env *e)
+{
+    MapLayout l;
+    const Node *map = n->in[1];
+    const double *m = map_of(r, map, &l);
+    int64_t row = env_at(e, row_axis(r));
+
+    if (row >= (int64_t)m[l.offset + l.experts])
+        return 0;
+    Env t = tuple(map->in[0], (int64_t)m[l.pair + row]);
+    for (int k = 0; k < t.n; k++)
+        env_set(e, t.a[k], t.i[k]);
+    return get(r, n->in[0], e);
+}
+
+static double undispatch(const Run *r, const Node *n, Env *e)
+{
+    MapLayout l;
+    const Node *map = n->in[1];
+    const double *m = map_of(r, map, &l);
+    double row = m[l.row + place(map->in[0], e)];
+
+    if (row < 0)
+        return 0;
+    env_set(e, row_axis(r), (int64_t)row);
+    return get(r, n->in[0], e);
+}
+
+/* ---- moves ------------------------------------------------------------------------- */
+
+static double window(const Run *r, const Node *n, Env *e)
+{
+    const Node *x = n->in[0];
+    int64_t size = x->dim[dim_of(x, n->A[0])].n, i = env_at(e, n->A[0]);
+
+    if (n->op == Oslice)
+        i += n->i;
+    else if (n->op == Opad)
+        i -= n->i;
+    else
+        i = n->j ? ((i - n->i) % size + size) % size : i - n->i;
+    if (i < 0 || i >= size)
+        return 0;
+    env_set(e, n->A[0], i);
+    return get(r, x, e);
+}
+
+static double concat(const Run *r, const Node *n, Env *e)
+{
+    int64_t i = env_at(e, n->A[0]);
+
+    for (int k = 0; k < n->nin; k++) {
+        int64_t size = n->in[k]->dim[dim_of(n->in[k], n->A[0])].n;
+        if (i < size) {
+            env_set(e, n->A[0], i);
+            return get(r, n->in[k], e);
+        }
+        i -= size;
+    }
+    die("interp: concat");
+}
+
+static double gather(const Run *r, const Node *n, Env *e)
+{
+    double i = get(r, n->in[1], e);
+
+    if (i < 0)
+        return 0;
+    env_set(e, n->A[0], (int64_t)i);
+    return get(r, n->in[0], e);
+}
+
+static void scatter(const Run *r, const Node *n, double *out)
+{
+    const Node *v = n->in[0];
+
+    for (int64_t at = 0; at < g_elems(v); at++) {
+        Env e = tuple(v, at);
+        double i = get(r, n->in[1], &e);
+        if (i < 0)
+            continue;
+        env_set(&e, n->A[0], (int64_t)i);
+        out[place(n, &e)] += r->val[v->id][at];
+    }
+}
+
+static double cumsum(const Run *r, const Node *n, Env *e)
+{
+    int64_t to = env_at(e, n->A[0]);
+    double s = 0;
+
+    for (int64_t i = 0; i <= to; i++) {
+        env_set(e, n->A[0], i);
+        s += get(r, n->in[0], e);
+    }
+    return s;
+}
+
+/* The index of rank k: as many others are larger, or equal and before it.        */
+static double topk(const Run *r, const Node *n, Env *e)
+{
+    const Node *x = n->in[0];
+    int64_t size = x->dim[dim_of(x, n->A[0])].n, rank = env_at(e, n->B[0]);
+
+    for (int64_t i = 0; i < size; i++) {
+        int64_t before = 0;
+        env_set(e, n->A[0], i);
+        double v = get(r, x, e);
+        for (int64_t j = 0; j < size; j++) {
+            env_set(e, n->A[0], j);
+            double w = get(r, x, e);
+            before += w > v || (w == v && j < i);
+        }
+        if (before == rank)
+            return (double)i;
+    }
+    die("interp: topk");
+}
+
+/* ---- one node ------------------------------------------------------------------------ */
+
+static double element(const Run *r, const Node *n, int64_t at)
+{
+    Env e = tuple(n, at);
+
+    switch (n->op) {
+    case Oconst: return n->f;
+    case Oiota: return (double)env_at(&e, n->A[0]);
+    case Odot: return dot(r, n, &e);
+    case Ogmm: return gmm(r, n, &e);
+    case Ogmmw: return gmmw(r, n, &e);
+    case Otopk: return topk(r, n, &e);
+    case Ocumsum: return cumsum(r, n, &e);
+    case Oslice: case Opad: case Oshift: return window(r, n, &e);
+    case Oconcat: return concat(r, n, &e);
+    case Ogather: return gather(r, n, &e);
+    case Odispatch: return dispatch(r, n, &e);
+    case Oundispatch: return undispatch(r, n, &e);
+    case Opermute: case Oaccum: return get(r, n->in[0], &e);
+    case Osplit: case Omerge: case Orename: return r->val[n->in[0]->id][at];
+    default: break;
+    }
+    if (optab[n->op].cls == EW)
+        return elementwise(r, n, &e);
+    if (optab[n->op].cls == RED)
+        return reduce(r, n, &e);
+    die("interp: no meaning for %s", optab[n->op].name);
+}
+
+/* A composite is its body on the operands.                                         */
+static double *call(const Run *r, const Node *n)
+{
+    Graph *b = n->body;
+    size_t count = vec_len(b->node);
+    double **val = alloc(r->g->arena, (count + 1) * sizeof *val);
+
+    g_renumber(b);
+    for (size_t i = 0; i < count; i++)
+        if (b->node[i]->op == Oarg)
+            val[i] = r->val[n->in[b->node[i]->i]->id];
+    interp(b, val);
+    return val[count - 1];
+}
+
+static double *evaluate(const Run *r, const Node *n)
+{
+    int64_t elems = g_elems(n);
+    double *v;
+
+    if (n->op == Oroute)
+        return route(r, n);
+    if (n->op == Ocall)
+        return call(r, n);
+    if (optab[n->op].cls == SINK && n->op != Oaccum)
+        return r->val[n->in[n->nin - 1]->id];
+    v = alloc(r->g->arena, ((size_t)elems + 1) * sizeof *v);
+    if (n->op == Oscatter_add)
+        scatter(r, n, v);
+    else
+        for (int64_t at = 0; at < elems; at++)
+            v[at] = element(r, n, at);
+    for (int64_t at = 0; at < elems; at++)
+        v[at] = round_to(n->dt, v[at]);
+    return v;
+}
+
+void interp(Graph *g, double **val)
+{
+    Run r = { g, val };
+
+    for (size_t i = 0; i < vec_len(g->node); i++)
+        if (!val[i])
+            val[i] = evaluate(&r, g->node[i]);
+}
