@@ -8,7 +8,7 @@ For each case below, a tiny model with random weights, beside this file:
   <case>.ref.safetensors  float64: `loss` (ten training losses), `grad.<name>`
                           (the gradient of every tensor at the first step)
   <case>.json             the configuration, and what the numbers were made with
-  tokens                  the bytes all cases train on, the same batch each step
+  tokens.npy              what all cases train on, the same batch each step
 
 Everything is computed in float64 from the float32 weights. transformers writes
 float32 into its norms, softmaxes and rotary tables; `Fp64` and `no_float32`
@@ -19,6 +19,7 @@ import pathlib
 import sys
 import tempfile
 
+import numpy
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
@@ -118,9 +119,8 @@ def named(model, tensors, names):
 
 
 def batch(ignore):
-    """Sequence b is bytes [32b, 32b + 32), its labels one further."""
-    data = torch.tensor(list((HERE / "tokens").read_bytes()[:BATCH * SEQ + 1]))
-    tokens, labels = (data[i:i + BATCH * SEQ].reshape(BATCH, SEQ) for i in (0, 1))
+    rows = torch.from_numpy(numpy.load(HERE / "tokens.npy")).long()
+    tokens, labels = rows[:, :-1], rows[:, 1:].contiguous()
     return tokens, labels.masked_fill(labels == IGNORED, -100) if ignore else labels
 
 
@@ -180,10 +180,10 @@ def main():
     for m in (modeling_mixtral, modeling_qwen3_moe, modeling_deepseek_v3,
               transformers.modeling_rope_utils):
         m.torch = Fp64()
-    data = torch.randint(VOCAB, (BATCH * SEQ,),
-                         generator=torch.Generator().manual_seed(1)).tolist()
-    data[5] = data[40] = IGNORED
-    (HERE / "tokens").write_bytes(bytes(data * (STEPS + 1) + data[:1]))
+    rows = torch.randint(VOCAB, (BATCH, SEQ + 1),
+                         generator=torch.Generator().manual_seed(1))
+    rows[0, 5] = rows[1, 8] = IGNORED
+    numpy.save(HERE / "tokens.npy", rows.numpy().astype("uint8"))
     for name in sys.argv[1:] or CASES:
         write(name, CASES[name], seed=1)
 

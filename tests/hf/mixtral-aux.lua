@@ -1,0 +1,52 @@
+-- Mixtral with transformers' auxiliary loss: shares and probabilities are means
+-- over the tokens of all layers, and only then multiplied. Weights under
+-- transformers 5's own names, where gate and up of all experts are one tensor.
+axes { batch=2, seq=32, hidden=64, kv=2, group=2, dim=16, ffn=24, expert=8, vocab=256 }
+
+local function attn(x)
+  local q = rope(dot(x, param("wq", "hidden kv group dim"), "hidden"), "dim", "seq", 1e4)
+  local k = rope(dot(x, param("wk", "hidden kv dim"), "hidden"), "dim", "seq", 1e4)
+  local v = rename(dot(x, param("wv", "hidden kv dim"), "hidden"), {seq="key"})
+  local s = dot(q, rename(k, {seq="key"}), "dim") / math.sqrt(16)
+  return dot(attention(causal(s, "seq", "key"), v, "key"), param("wo", "kv group dim hidden"), "kv group dim")
+end
+
+local shares, probs = {}, {}
+local function moe(x)
+  local p = softmax(f32(dot(x, param("gate", "hidden expert"), "hidden")), "expert")
+  local g, e = topk(p, 2, "expert")
+  table.insert(shares, mean(sum(one_hot(e, "expert"), "top"), "batch seq"))
+  table.insert(probs, mean(p, "batch seq"))
+  local w1, w3 = param("w1", "expert hidden ffn"), param("w3", "expert hidden ffn")
+  local y = silu(dot(x, w1[e], "hidden")) * dot(x, w3[e], "hidden")
+  return sum(g / sum(g, "top") * dot(y, param("w2", "expert ffn hidden")[e], "ffn"), "top")
+end
+
+local ids, labels = input("tokens", "batch seq"), input("labels", "batch seq")
+local x = embed(ids, param("embed", "vocab hidden"))
+for i = 0, 1 do
+  x = scope("layers."..i, function()
+    local h = x + scope("attn", attn, scope("attn_norm", rmsnorm, x, "hidden"))
+    return h + scope("moe", moe, scope("ffn_norm", rmsnorm, h, "hidden"))
+  end)
+end
+local logits = dot(scope("norm", rmsnorm, x, "hidden"), param("head", "hidden vocab"), "hidden")
+loss("lm", mean(cross_entropy(f32(logits), labels, "vocab"), "batch seq"))
+loss("aux", 8 * sum((shares[1] + shares[2]) / 2 * ((probs[1] + probs[2]) / 2), "expert"), 0.02)
+
+hf {
+  ["embed"]                      = { "model.embed_tokens.weight", "vocab hidden" },
+  ["layers.{i}.attn_norm.weight"] = { "model.layers.{i}.input_layernorm.weight", "hidden" },
+  ["layers.{i}.attn.wq"]         = { "model.layers.{i}.self_attn.q_proj.weight", "(kv group dim) hidden" },
+  ["layers.{i}.attn.wk"]         = { "model.layers.{i}.self_attn.k_proj.weight", "(kv dim) hidden" },
+  ["layers.{i}.attn.wv"]         = { "model.layers.{i}.self_attn.v_proj.weight", "(kv dim) hidden" },
+  ["layers.{i}.attn.wo"]         = { "model.layers.{i}.self_attn.o_proj.weight", "hidden (kv group dim)" },
+  ["layers.{i}.ffn_norm.weight"] = { "model.layers.{i}.post_attention_layernorm.weight", "hidden" },
+  ["layers.{i}.moe.gate"]        = { "model.layers.{i}.mlp.gate.weight", "expert hidden" },
+  ["layers.{i}.moe.{w1,w3}"]     = { "model.layers.{i}.mlp.experts.gate_up_proj", "expert (ffn|ffn) hidden" },
+  ["layers.{i}.moe.w2"]          = { "model.layers.{i}.mlp.experts.down_proj", "expert hidden ffn" },
+  ["norm.weight"]                = { "model.norm.weight", "hidden" },
+  ["head"]                       = { "lm_head.weight", "vocab hidden" },
+}
+train { steps=10, lr=1e-3, weight_decay=0.1, no_decay="", clip=0 }
+data  { train="tokens.npy" }
