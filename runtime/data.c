@@ -1,0 +1,623 @@
+/* data.c: inputs of a step from files.
+ *
+ * A data key names a file, a folder (all its files, by name), a pattern
+ * ("shards/{a,b}-*.bin"), or, for data.valid, `tail:0.1`: the last tenth of
+ * data.train, which training then leaves out. Formats:
+ *
+ *   bytes     every byte is a token
+ *   nanogpt   u16 tokens          llmc   1 KiB header, u16 or u32 tokens
+ *   megatron  x.bin with x.idx, or the prefix x
+ *   npy       1-D: a stream of tokens; 2-D: a row is a sample, seq + 1 long, or
+ *             seq (its last token then has no label). A folder that holds
+ *             <input>.npy for every input: rows of each, for any input.
+ *             Rows are used in order.
+ *
+ * A stream is cut into samples of seq tokens; labels are the next tokens. The
+ * order is a permutation of the samples for each epoch that is computed, not
+ * stored: sample number i of a run is the same in every fold, and a run that
+ * resumes needs nothing but its position. Files are mapped, never read whole.  */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <glob.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "runtime.h"
+
+typedef enum Elem { EU8, EU16, EI32, EU32, EI64, EF32, EF64, NELEM } Elem;
+static const int elembytes[NELEM] = {1, 2, 4, 4, 8, 4, 8};
+
+typedef enum Format { AUTO, BYTES, JSONL, MEGATRON, LLMC, NANOGPT, NPY,
+                      NFORMAT } Format;
+static const char *const formats[NFORMAT] = {
+    "auto", "bytes", "jsonl", "megatron", "llmc", "nanogpt", "npy"
+};
+
+typedef struct File {
+    const char *path, *input;     /* input: this file feeds only that one        */
+    const uint8_t *map, *data;
+    int64_t size;                 /* of the file, bytes                          */
+    Elem e;
+    int64_t n;                    /* elements                                    */
+    int64_t rows, cols;           /* npy with rows; else 0                       */
+    int64_t first, samples;       /* samples before this file, in it             */
+} File;
+
+struct Data {
+    Arena *mem;
+    const Plan *plan;
+    const char *key;
+    const Loc *loc;
+    Format format;
+    File *file;                   /* vec                                         */
+    int64_t seq, batch, perstep;  /* perstep: samples                            */
+    int64_t lo, n;                /* samples [lo, lo + n) of the files are ours   */
+    int64_t vocab;                /* 0: unknown                                  */
+    int shuffle, rows;
+    uint64_t seed;
+    int64_t step;                 /* whose inputs fill() gives                   */
+};
+
+/* ---- files -------------------------------------------------------------------------- */
+
+static File map_file(Data *d, const char *path)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    struct stat st;
+    File f = {.path = strf(d->mem, "%s", path)};
+
+    if (fd < 0 || fstat(fd, &st))
+        err(d->loc, "%s: cannot read %s: %s", d->key, path, strerror(errno));
+    if (!S_ISREG(st.st_mode))
+        err(d->loc, "%s: %s is not a file", d->key, path);
+    f.size = st.st_size;
+    if (!f.size)
+        err(d->loc, "%s: %s is empty", d->key, path);
+    void *p = mmap(NULL, (size_t)f.size, PROT_READ, MAP_PRIVATE, fd, 0);
+    close(fd);
+    if (p == MAP_FAILED)
+        err(d->loc, "%s: cannot map %s: %s", d->key, path, strerror(errno));
+    f.map = f.data = p;
+    return f;
+}
+
+static int ends(const char *s, const char *end)
+{
+    size_t n = strlen(s), m = strlen(end);
+
+    return n >= m && !strcmp(s + n - m, end);
+}
+
+static uint32_t u32at(const uint8_t *p)
+{
+    return p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 |
+           (uint32_t)p[3] << 24;
+}
+
+/* ---- formats ------------------------------------------------------------------------- */
+
+static void open_plain(File *f, Elem e)
+{
+    f->e = e;
+    f->n = f->size / elembytes[e];
+}
+
+static void open_llmc(Data *d, File *f)
+{
+    if (f->size < 1024)
+        err(d->loc, "%s: %s is too short for an llm.c header", d->key, f->path);
+    uint32_t magic = u32at(f->map), version = u32at(f->map + 4);
+    if (!(magic == 20240520 && version == 1) &&
+        !(magic == 20240801 && version == 7))
+        err(d->loc, "%s: %s is no llm.c file (magic %u, version %u)", d->key,
+            f->path, magic, version);
+    f->e = version == 1 ? EU16 : EU32;
+    f->data = f->map + 1024;
+    f->n = (f->size - 1024) / elembytes[f->e];
+    if (f->n < u32at(f->map + 8))
+        err(d->loc, "%s: %s is cut off: %lld of %u tokens", d->key, f->path,
+            (long long)f->n, u32at(f->map + 8));
+}
+
+static void open_megatron(Data *d, File *f)
+{
+    static const Elem elems[] = {[1] = EU8, [4] = EI32, [5] = EI64, [8] = EU16};
+    char *idx = strf(d->mem, "%.*sidx", (int)strlen(f->path) - 3, f->path);
+    File i = map_file(d, idx);
+    int code = i.size >= 34 ? i.map[17] : 0;
+
+    if (i.size < 34 || memcmp(i.map, "MMIDIDX\0\0", 9) || u32at(i.map + 9) != 1)
+        err(d->loc, "%s: %s is no Megatron index", d->key, idx);
+    if (code != 1 && code != 4 && code != 5 && code != 8)
+        err(d->loc, "%s: %s: token type %d is not known", d->key, idx, code);
+    munmap((void *)(uintptr_t)i.map, (size_t)i.size);
+    open_plain(f, elems[code]);
+}
+
+/* The value of a key in the header's Python dictionary. */
+static const char *npy_value(const char *head, const char *key)
+{
+    const char *s = strstr(head, key);
+
+    s = s ? strchr(s, ':') : NULL;
+    return s ? s + 1 + strspn(s + 1, " ") : "";
+}
+
+static Elem npy_elem(Data *d, const File *f, const char *s)
+{
+    static const struct { const char *code; Elem e; } table[] = {
+        {"'|u1'", EU8}, {"'<u2'", EU16}, {"'<i4'", EI32}, {"'<u4'", EU32},
+        {"'<i8'", EI64}, {"'<f4'", EF32}, {"'<f8'", EF64},
+    };
+
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++)
+        if (!strncmp(s, table[i].code, strlen(table[i].code)))
+            return table[i].e;
+    err(d->loc, "%s: %s has elements of type %.*s; use u1 u2 i4 u4 i8 f4 f8",
+        d->key, f->path, (int)strcspn(s, ","), s);
+}
+
+static void open_npy(Data *d, File *f)
+{
+    if (f->size < 12 || memcmp(f->map, "\x93NUMPY", 6))
+        err(d->loc, "%s: %s is no .npy file", d->key, f->path);
+    int v1 = f->map[6] == 1;
+    int64_t at = v1 ? 10 : 12;
+    int64_t len = v1 ? f->map[8] | f->map[9] << 8 : (int64_t)u32at(f->map + 8);
+    if (len < 0 || len > f->size - at)
+        err(d->loc, "%s: %s has a damaged header", d->key, f->path);
+    char *head = strf(d->mem, "%.*s", (int)len, (const char *)f->map + at);
+    if (!strncmp(npy_value(head, "'fortran_order'"), "True", 4))
+        err(d->loc, "%s: %s is in Fortran order", d->key, f->path);
+    f->e = npy_elem(d, f, npy_value(head, "'descr'"));
+    f->data = f->map + at + len;
+    const char *s = npy_value(head, "'shape'");
+    int nd = 0;
+    f->n = 1;
+    for (s += *s == '('; *s >= '0' && *s <= '9'; nd++) {
+        char *end;
+        int64_t n = strtoll(s, &end, 10);
+        if (n < 0 || __builtin_mul_overflow(f->n, n, &f->n))
+            err(d->loc, "%s: %s has a damaged shape", d->key, f->path);
+        f->rows = nd ? f->rows : n;
+        f->cols = nd ? (nd == 1 ? 1 : f->cols) * n : 0;
+        s = end + strspn(end, ", ");
+    }
+    f->rows = f->cols ? f->rows : 0;
+    if (f->n > (f->size - at - len) / elembytes[f->e])
+        err(d->loc, "%s: %s is cut off", d->key, f->path);
+}
+
+static Format guess(const char *path, const File *f)
+{
+    if (f->size > 6 && !memcmp(f->map, "\x93NUMPY", 6))
+        return NPY;
+    if (f->size >= 1024 && (u32at(f->map) == 20240520 ||
+                            u32at(f->map) == 20240801))
+        return LLMC;
+    if (ends(path, ".bin")) {
+        char idx[4096];
+        snprintf(idx, sizeof idx, "%.*sidx", (int)strlen(path) - 3, path);
+        return access(idx, R_OK) ? NANOGPT : MEGATRON;
+    }
+    return BYTES;
+}
+
+static void open_format(Data *d, File *f)
+{
+    Format k = d->format == AUTO ? guess(f->path, f) : d->format;
+
+    switch (k) {
+    case NPY: open_npy(d, f); break;
+    case LLMC: open_llmc(d, f); break;
+    case MEGATRON: open_megatron(d, f); break;
+    case NANOGPT: open_plain(f, EU16); break;
+    case JSONL:
+        err(d->loc, "%s: reading .jsonl needs a tokenizer pass first: "
+            "pleat data", d->key);
+    default: open_plain(f, EU8); break;
+    }
+}
+
+/* ---- which files --------------------------------------------------------------------- */
+
+static void add_file(Data *d, const char *path, const char *input)
+{
+    File f = map_file(d, path);
+
+    open_format(d, &f);
+    f.input = input;
+    vec_push(d->mem, d->file, f);
+}
+
+static const Tensor *input_at(const Plan *p, int i)
+{
+    const Role *r = &p->role[0];
+
+    for (int k = 0; k < r->ntensor; k++)
+        if (!strcmp(r->tensor[k].kind, "input") && !i--)
+            return &r->tensor[k];
+    return NULL;
+}
+
+/* A folder with one array for each input. */
+static int add_arrays(Data *d, const char *dir)
+{
+    const Tensor *t;
+
+    for (int i = 0; (t = input_at(d->plan, i)); i++)
+        if (access(strf(d->mem, "%s/%s.npy", dir, t->name), R_OK))
+            return 0;
+    d->format = NPY;
+    for (int i = 0; (t = input_at(d->plan, i)); i++)
+        add_file(d, strf(d->mem, "%s/%s.npy", dir, t->name), t->name);
+    return 1;
+}
+
+static int is_folder(const char *path)
+{
+    struct stat st;
+
+    return !stat(path, &st) && S_ISDIR(st.st_mode);
+}
+
+static void add_pattern(Data *d, const char *pattern, const char *path)
+{
+    glob_t g = {0};
+
+    if (glob(pattern, GLOB_BRACE, NULL, &g) || !g.gl_pathc)
+        err(d->loc, "%s: no file %s", d->key, path);
+    for (size_t i = 0; i < g.gl_pathc; i++)
+        if (!is_folder(g.gl_pathv[i]) &&
+            !(d->format == MEGATRON && ends(g.gl_pathv[i], ".idx")))
+            add_file(d, g.gl_pathv[i], NULL);
+    globfree(&g);
+    if (!vec_len(d->file))
+        err(d->loc, "%s: no files in %s", d->key, path);
+}
+
+static void add_path(Data *d, const char *path)
+{
+    if (is_folder(path)) {
+        if (!add_arrays(d, path))
+            add_pattern(d, strf(d->mem, "%s/*", path), path);
+    } else if (!access(path, F_OK)) {
+        add_file(d, path, NULL);
+    } else if (!access(strf(d->mem, "%s.idx", path), R_OK)) {
+        d->format = MEGATRON;
+        add_file(d, strf(d->mem, "%s.bin", path), NULL);
+    } else {
+        add_pattern(d, path, path);
+    }
+}
+
+/* ---- samples -------------------------------------------------------------------------- */
+
+static const PlanDim *dim_named(const Tensor *t, const char *axis)
+{
+    for (int d = 0; d < t->nd; d++)
+        if (!strcmp(t->dim[d].axis, axis))
+            return &t->dim[d];
+    return NULL;
+}
+
+/* Elements of one sample of an input: all axes but micro and batch. */
+static int64_t sample_elems(const Tensor *t)
+{
+    int64_t n = 1;
+
+    for (int d = 0; d < t->nd; d++)
+        if (strcmp(t->dim[d].axis, "micro") && strcmp(t->dim[d].axis, "batch"))
+            n *= t->dim[d].n;
+    return n;
+}
+
+/* Batch, sequence length and vocabulary are read off the plan's tensors. */
+static void read_shape(Data *d)
+{
+    const Role *r = &d->plan->role[0];
+    const Tensor *t = input_at(d->plan, 0);
+    int64_t micro = 1;
+
+    d->batch = 1;
+    for (int i = 0; (t = input_at(d->plan, i)); i++) {
+        const PlanDim *b = dim_named(t, "batch"), *m = dim_named(t, "micro");
+        d->batch = b ? b->n : d->batch;
+        micro = m ? m->n : micro;
+        if (!strcmp(t->name, "tokens") || !d->seq)
+            d->seq = sample_elems(t);
+    }
+    for (int i = 0; i < r->ntensor; i++) {
+        const PlanDim *v = dim_named(&r->tensor[i], "vocab");
+        d->vocab = v ? v->n : d->vocab;
+    }
+    d->perstep = plan_turns(d->plan, "step") * micro * d->batch;
+}
+
+static void count_rows(Data *d, File *f)
+{
+    const Tensor *t;
+
+    f->samples = f->rows;
+    for (int i = 0; f->input && (t = input_at(d->plan, i)); i++)
+        if (!strcmp(t->name, f->input) && f->cols != sample_elems(t))
+            err(d->loc, "%s: a row of %s has %lld elements, input '%s' needs "
+                "%lld", d->key, f->path, (long long)f->cols, t->name,
+                (long long)sample_elems(t));
+    if (!f->input && f->cols != d->seq + 1 && f->cols != d->seq)
+        err(d->loc, "%s: a row of %s has %lld tokens, seq is %lld (rows have "
+            "seq or seq + 1 tokens)", d->key, f->path, (long long)f->cols,
+            (long long)d->seq);
+}
+
+static void count_samples(Data *d)
+{
+    int64_t total = 0;
+
+    for (size_t i = 0; i < vec_len(d->file); i++) {
+        File *f = &d->file[i];
+        f->samples = f->n > d->seq ? (f->n - 1) / d->seq : 0;
+        if (f->rows) {
+            count_rows(d, f);
+            d->rows = 1;
+        }
+        if (!f->samples)
+            err(d->loc, "%s: %s has %lld tokens, a sample needs %lld", d->key,
+                f->path, (long long)f->n, (long long)d->seq + 1);
+        f->first = f->input ? 0 : total;
+        total = f->input && i && total < f->samples ? total
+                : f->input ? f->samples : total + f->samples;
+    }
+    d->n = total;
+}
+
+/* "tail:0.1": the share held out, or 0. Paths were made relative to a file. */
+static double tail_share(const Plan *p)
+{
+    const char *s = opts_str(p->opts, "data.valid");
+    const char *slash = s ? strrchr(s, '/') : NULL;
+
+    s = slash ? slash + 1 : s;
+    return s && !strncmp(s, "tail:", 5) ? strtod(s + 5, NULL) : 0;
+}
+
+static void hold_out(Data *d, int valid)
+{
+    double share = tail_share(d->plan);
+    int64_t held = (int64_t)((double)d->n * share);
+
+    if (share == 0)
+        return;
+    held = held < 1 ? 1 : held;
+    if (share < 0 || share >= 1 || held >= d->n)
+        err(d->loc, "data.valid: %lld samples cannot be split at %g",
+            (long long)d->n, share);
+    d->lo = valid ? d->n - held : 0;
+    d->n = valid ? held : d->n - held;
+}
+
+/* ---- order ------------------------------------------------------------------------------ */
+
+static uint64_t scramble(uint64_t x)
+{
+    x ^= x >> 30;
+    x *= 0xbf58476d1ce4e5b9ull;
+    x ^= x >> 27;
+    x *= 0x94d049bb133111ebull;
+    return x ^ x >> 31;
+}
+
+/* A Feistel network over the next even power of two; what falls outside [0, n)
+ * goes through again.                                                          */
+int64_t data_order(uint64_t seed, int64_t epoch, int64_t i, int64_t n)
+{
+    uint64_t key = scramble(seed + 0x9e3779b97f4a7c15ull * (uint64_t)(epoch + 1));
+    uint64_t x = (uint64_t)i;
+    int half = 1;
+
+    while (1ull << 2 * half < (uint64_t)n)
+        half++;
+    uint64_t mask = (1ull << half) - 1;
+    do {
+        uint64_t l = x >> half, r = x & mask;
+        for (uint64_t round = 0; round < 6; round++) {
+            uint64_t t = l ^ (scramble(key + round * 0xd1342543de82ef95ull +
+                                       r) & mask);
+            l = r;
+            r = t;
+        }
+        x = l << half | r;
+    } while (x >= (uint64_t)n);
+    return (int64_t)x;
+}
+
+/* Sample number i of the run, as a sample of the files. */
+static int64_t sample_of(const Data *d, int64_t i)
+{
+    if (!d->shuffle || d->rows)
+        return d->lo + i % d->n;
+    return d->lo + data_order(d->seed, i / d->n, i % d->n, d->n);
+}
+
+/* ---- filling ------------------------------------------------------------------------------ */
+
+typedef struct Fill {
+    const Data *d;
+    const Tensor *t;
+    int64_t rank, turn;
+    void *dst;
+    int64_t shift;                /* labels: 1                                    */
+} Fill;
+
+static double elem(const File *f, int64_t i)
+{
+    const uint8_t *p = f->data + i * elembytes[f->e];
+    union { uint16_t u2; uint32_t u4; int32_t i4; int64_t i8; float f4;
+            double f8; } v;
+
+    memcpy(&v, p, (size_t)elembytes[f->e]);
+    switch (f->e) {
+    case EU8: return *p;
+    case EU16: return v.u2;
+    case EI32: return v.i4;
+    case EU32: return v.u4;
+    case EI64: return (double)v.i8;
+    case EF32: return v.f4;
+    default: return v.f8;
+    }
+}
+
+static const File *file_of(const Fill *f, int64_t sample)
+{
+    const File *files = f->d->file;
+    size_t lo = 0, n = vec_len(files);
+
+    if (files[0].input) {
+        while (lo + 1 < n && strcmp(files[lo].input, f->t->name))
+            lo++;
+        return &files[lo];
+    }
+    while (n - lo > 1) {
+        size_t mid = (lo + n) / 2;
+        if (files[mid].first <= sample)
+            lo = mid;
+        else
+            n = mid;
+    }
+    return &files[lo];
+}
+
+static void check_token(const Fill *f, const File *file, int64_t at, double v)
+{
+    const Data *d = f->d;
+    double least = strcmp(f->t->name, "labels") ? 0 : -1;   /* -1: no loss */
+
+    if (d->vocab && (v >= (double)d->vocab || v < least))
+        err(d->loc, "%s: token %.0f at %lld of %s is beyond the vocabulary of "
+            "%lld", d->key, v, (long long)at, file->path, (long long)d->vocab);
+}
+
+/* Elements [from, from + n) of a sample to dst[to ...]. */
+static void fill_row(const Fill *f, int64_t number, int64_t from, int64_t n,
+                     int64_t to)
+{
+    int64_t s = sample_of(f->d, number);
+    const File *file = file_of(f, s);
+    int64_t row = file->rows ? file->cols : f->d->seq;
+    int64_t at = (s - file->first) * row + from + f->shift;
+    int64_t end = file->rows ? (s - file->first + 1) * row : file->n;
+    int whole = !strcmp(f->t->name, "tokens") || !strcmp(f->t->name, "labels");
+
+    for (int64_t i = 0; i < n; i++) {
+        double v = at + i < end ? elem(file, at + i) : -1;
+        if (whole && at + i < end)
+            check_token(f, file, at + i, v);
+        elem_set(f->t->dt, f->dst, to + i, v);
+    }
+}
+
+/* Dim d; micro and batch name the sample, the others the place inside it. */
+static void fill_dim(const Fill *f, int d, int64_t micro, int64_t b,
+                     int64_t inside, int64_t to)
+{
+    if (d == f->t->nd) {
+        const Data *k = f->d;
+        int64_t first = k->step * k->perstep + micro * k->batch + b;
+        fill_row(f, first, inside, 1, to);
+        return;
+    }
+    const PlanDim *p = &f->t->dim[d];
+    const Mesh *m = f->d->plan->mesh;
+    int ismicro = !strcmp(p->axis, "micro"), isbatch = !strcmp(p->axis, "batch");
+    int64_t held = dim_held(p);
+    to *= held;
+    if (d + 1 == f->t->nd && !ismicro && !isbatch) {
+        const Data *k = f->d;
+        int64_t first = k->step * k->perstep + micro * k->batch + b;
+        for (int i = 0; i < p->npiece; to += p->piece[i++].len)
+            fill_row(f, first, inside * p->n +
+                     aff_at(m, &p->piece[i].start, f->rank),
+                     p->piece[i].len, to);
+        return;
+    }
+    for (int64_t j = 0; j < held; j++) {
+        int64_t x = tensor_at(m, p, f->rank, j);
+        if (ismicro)
+            fill_dim(f, d + 1, f->turn * p->n + x, b, inside, to + j);
+        else if (isbatch)
+            fill_dim(f, d + 1, micro, x, inside, to + j);
+        else
+            fill_dim(f, d + 1, micro, b, inside * p->n + x, to + j);
+    }
+}
+
+static void fill(void *self, const Tensor *t, int64_t rank, int64_t turn,
+                 void *dst)
+{
+    const Data *d = self;
+    Fill f = {d, t, rank, turn, dst, 0};
+
+    if (!d->file[0].input) {
+        f.shift = !strcmp(t->name, "labels");
+        if (!f.shift && strcmp(t->name, "tokens"))
+            err(&(Loc){t->file, t->line, NULL}, "%s holds tokens; input '%s' "
+                "needs a folder with %s.npy", d->key, t->name, t->name);
+    }
+    fill_dim(&f, 0, 0, 0, 0, 0);
+}
+
+/* ---- interface ------------------------------------------------------------------------------ */
+
+Feed data_feed(Data *d, int64_t step)
+{
+    d->step = step;
+    return (Feed){fill, d};
+}
+
+int64_t data_samples(const Data *d)
+{
+    return d->n;
+}
+
+int64_t data_perstep(const Data *d)
+{
+    return d->perstep;
+}
+
+static Format format_of(const Plan *p)
+{
+    const char *s = opts_str(p->opts, "data.format");
+    int f = AUTO;
+
+    while (f + 1 < NFORMAT && s && strcmp(formats[f], s))
+        f++;
+    return (Format)f;
+}
+
+Data *data_open(Arena *a, const Plan *p, const char *key, int flags)
+{
+    const char *path = opts_str(p->opts, key);
+    int valid = !strcmp(key, "data.valid");
+    Data *d = alloc(a, sizeof *d);
+
+    if (!path || !input_at(p, 0))
+        return NULL;
+    *d = (Data){.mem = a, .plan = p, .key = key, .loc = opts_loc(p->opts, key),
+                .format = format_of(p), .shuffle = flags & DATAshuffle,
+                .seed = (uint64_t)opts_int(p->opts, "seed")};
+    int tail = tail_share(p) != 0;
+    if (valid && tail)
+        path = opts_str(p->opts, "data.train");
+    if (!path)
+        err(d->loc, "%s takes the tail of data.train, which is not set", key);
+    read_shape(d);
+    add_path(d, path);
+    count_samples(d);
+    if (tail && (valid || !strcmp(key, "data.train")))
+        hold_out(d, valid);
+    return d;
+}

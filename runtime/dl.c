@@ -1,0 +1,163 @@
+/* dl.c: libraries are found when they are needed, so that one program starts on
+ * a machine without GPUs, without MPI, and says what it found. syms.def is the
+ * only list of their functions.                                               */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "runtime.h"
+
+Dl dl;
+
+typedef struct LibInfo { const char *name, *what, *files; } LibInfo;
+
+static const LibInfo libinfo[NLIB] = {
+#define LIB(id, what, names) {#id, what, names},
+#define SYM(id, name, ret, args)
+#define OBJ(id, name)
+#include "syms.def"
+#undef LIB
+#undef SYM
+#undef OBJ
+};
+
+static const struct { Lib lib; const char *name; size_t at; } syms[] = {
+#define LIB(id, what, names)
+#define SYM(id, name, ret, args) {LIB##id, #name, offsetof(Dl, name)},
+#define OBJ(id, name) {LIB##id, #name, offsetof(Dl, name)},
+#include "syms.def"
+#undef LIB
+#undef SYM
+#undef OBJ
+};
+
+enum { NSYM = sizeof syms / sizeof *syms };
+
+static struct { int tried, ok; const char *why; } lib[NLIB];
+
+/* OpenBLAS 0.3.21 knows no AMD processor with AVX-512 and takes its AVX2
+ * kernels there: 123 instead of 235 GFLOP/s on one core of a Zen 5.           */
+static void choose_blas_core(void)
+{
+#if defined __x86_64__
+    __builtin_cpu_init();
+    if (__builtin_cpu_is("amd") && __builtin_cpu_supports("avx512f") &&
+        __builtin_cpu_supports("avx512vl") &&
+        __builtin_cpu_supports("avx512bw") &&
+        __builtin_cpu_supports("avx512dq"))
+        setenv("OPENBLAS_CORETYPE", "SkylakeX", 0);
+#endif
+    setenv("OPENBLAS_NUM_THREADS", "1", 0);
+}
+
+static void *open_any(const char *files)
+{
+    char name[64];
+
+    while (*files) {
+        size_t n = strcspn(files, " ");
+        snprintf(name, sizeof name, "%.*s", (int)n, files);
+        void *h = dlopen(name, RTLD_NOW | RTLD_GLOBAL);
+        if (h)
+            return h;
+        files += n + strspn(files + n, " ");
+    }
+    return NULL;
+}
+
+static const char *bind(Lib l, void *h)
+{
+    for (int i = 0; i < NSYM; i++) {
+        if (syms[i].lib != l)
+            continue;
+        void *p = dlsym(h, syms[i].name);
+        if (!p)
+            return strf(forever, "it has no %s", syms[i].name);
+        memcpy((char *)&dl + syms[i].at, &p, sizeof p);
+    }
+    return NULL;
+}
+
+int dl_open(Lib l)
+{
+    if (lib[l].tried)
+        return lib[l].ok;
+    lib[l].tried = 1;
+    if (l == LIBblas)
+        choose_blas_core();
+    void *h = open_any(libinfo[l].files);
+    lib[l].why = h ? bind(l, h) : "not found";
+    lib[l].ok = !lib[l].why;
+    return lib[l].ok;
+}
+
+const char *dl_why(Lib l)
+{
+    return lib[l].why;
+}
+
+/* ---- doctor ------------------------------------------------------------------ */
+
+static void say_mpi(FILE *f)
+{
+    char text[8192] = "";
+    int n = 0;
+
+    dl.MPI_Get_library_version(text, &n);
+    fprintf(f, "%.*s", (int)strcspn(text, ",\n"), text);
+}
+
+static void say_cuda(FILE *f)
+{
+    int version = 0, count = 0;
+    char name[128] = "";
+
+    dl.cuDriverGetVersion(&version);
+    if (dl.cuInit(0) || dl.cuDeviceGetCount(&count) || !count) {
+        fprintf(f, "driver for CUDA %d.%d, no GPU", version / 1000,
+                version % 1000 / 10);
+        return;
+    }
+    dl.cuDeviceGetName(name, sizeof name, 0);
+    fprintf(f, "driver for CUDA %d.%d, %d x %s", version / 1000,
+            version % 1000 / 10, count, name);
+}
+
+static void say(FILE *f, Lib l)
+{
+    int a = 0, b = 0;
+
+    if (l == LIBblas)
+        fprintf(f, "%s, kernels for %s", dl.openblas_get_config(),
+                dl.openblas_get_corename());
+    else if (l == LIBmpi)
+        say_mpi(f);
+    else if (l == LIBcuda)
+        say_cuda(f);
+    else if (l == LIBnvrtc && !dl.nvrtcVersion(&a, &b))
+        fprintf(f, "%d.%d", a, b);
+    else if (l == LIBcublaslt)
+        fprintf(f, "%zu", dl.cublasLtGetVersion());
+    else if (l == LIBnccl && !dl.ncclGetVersion(&a))
+        fprintf(f, "%d.%d.%d", a / 10000, a / 100 % 100, a % 100);
+}
+
+void doctor(FILE *f)
+{
+    Pool *p = pool_open(0);
+
+    fprintf(f, "%-10s %s\n", "compiler", host_compiler());
+    fprintf(f, "%-10s %d of %ld processors\n", "threads", pool_size(p),
+            sysconf(_SC_NPROCESSORS_ONLN));
+    pool_close(p);
+    for (Lib l = 0; l < NLIB; l++) {
+        fprintf(f, "%-10s ", libinfo[l].name);
+        if (dl_open(l))
+            say(f, l);
+        else
+            fprintf(f, "%s", lib[l].why);
+        fprintf(f, " (%s)\n", libinfo[l].what);
+    }
+}

@@ -1,0 +1,181 @@
+/* generate.c: text from a model that has output "logits": the program `forward`
+ * on a window of bytes, one token at a time, sampled with a seeded generator.   */
+#define _GNU_SOURCE
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime.h"
+
+typedef struct Gen {
+    Exec *x;
+    const Tensor *tokens, *logits;
+    int64_t seq, vocab;
+    int64_t *window; int64_t n;   /* tokens so far, at most seq                  */
+    double *p;                    /* vocab                                       */
+    uint64_t state;
+} Gen;
+
+static double uniform(uint64_t *s)
+{
+    uint64_t z = *s += 0x9e3779b97f4a7c15ull;
+
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9ull;
+    z = (z ^ z >> 27) * 0x94d049bb133111ebull;
+    return (double)((z ^ z >> 31) >> 11) * 0x1p-53;
+}
+
+static int axis_of(const Tensor *t, const char *axis)
+{
+    for (int d = 0; d < t->nd; d++)
+        if (!strcmp(t->dim[d].axis, axis))
+            return d;
+    return -1;
+}
+
+/* The window's tokens in the first sequence, zeros elsewhere; no labels. */
+static void fill(void *self, const Tensor *t, int64_t rank, int64_t turn,
+                 void *dst)
+{
+    const Gen *g = self;
+    int tokens = !strcmp(t->name, "tokens");
+    int64_t n = tensor_held(t);
+
+    (void)rank, (void)turn;
+    for (int64_t i = 0; i < n; i++)
+        elem_set(t->dt, dst, i, tokens ? 0 : -1);
+    for (int64_t i = 0; tokens && i < g->n; i++)
+        elem_set(t->dt, dst, i, (double)g->window[i]);
+}
+
+/* Logits at the window's last place, in the first sequence. */
+static void read_logits(Gen *g)
+{
+    const Tensor *t = g->logits;
+    int sd = axis_of(t, "seq"), vd = -1;
+    int64_t stride[MAXD], step = 1;
+
+    for (int d = t->nd - 1; d >= 0; step *= t->dim[d--].n)
+        stride[d] = step;
+    for (int d = 0; d < t->nd; d++)
+        if (t->dim[d].n == g->vocab && d != sd)
+            vd = d;
+    const void *p = exec_buf(g->x, 0, t->buf);
+    for (int64_t v = 0; v < g->vocab; v++)
+        g->p[v] = elem_get(t->dt, p, (g->n - 1) * stride[sd] + v * stride[vd]);
+}
+
+/* The k-th largest logit; below it nothing is drawn. */
+static double cutoff(const Gen *g, int64_t k)
+{
+    double least = INFINITY;
+
+    for (int64_t i = 0; i < k && i < g->vocab; i++) {
+        double best = -INFINITY;
+        for (int64_t v = 0; v < g->vocab; v++)
+            if (g->p[v] < least && g->p[v] > best)
+                best = g->p[v];
+        least = best;
+    }
+    return least;
+}
+
+static int64_t draw(Gen *g, const GenArgs *a)
+{
+    double max = -INFINITY, sum = 0, floor_ = -INFINITY;
+    int64_t best = 0;
+
+    for (int64_t v = 0; v < g->vocab; v++)
+        if (g->p[v] > max) {
+            max = g->p[v];
+            best = v;
+        }
+    if (a->temperature <= 0)
+        return best;
+    if (a->topk > 0 && a->topk < g->vocab)
+        floor_ = cutoff(g, a->topk);
+    for (int64_t v = 0; v < g->vocab; v++) {
+        g->p[v] = g->p[v] < floor_ ? 0 : exp((g->p[v] - max) / a->temperature);
+        sum += g->p[v];
+    }
+    double at = uniform(&g->state) * sum;
+    for (int64_t v = 0; v < g->vocab; v++)
+        if ((at -= g->p[v]) < 0 && g->p[v] > 0)
+            return v;
+    return best;
+}
+
+static const Tensor *find_tensor(const Plan *p, const char *name,
+                                 const char *kind)
+{
+    const Role *r = &p->role[0];
+
+    for (int i = 0; i < r->ntensor; i++)
+        if (!strcmp(r->tensor[i].name, name) &&
+            !strcmp(r->tensor[i].kind, kind))
+            return &r->tensor[i];
+    err(NULL, "the model has no %s '%s'", kind, name);
+}
+
+static void open_gen(Gen *g, Plan *p, const GenArgs *a)
+{
+    if (p->mesh->world != 1)
+        err(NULL, "generate runs on one rank; the plan is for %lld",
+            (long long)p->mesh->world);
+    g->tokens = find_tensor(p, "tokens", "input");
+    g->logits = find_tensor(p, "logits", "output");
+    int td = axis_of(g->tokens, "seq"), ld = axis_of(g->logits, "seq");
+    if (td < 0 || ld < 0)
+        err(NULL, "generate needs the axis 'seq' in tokens and logits");
+    g->seq = g->tokens->dim[td].n;
+    g->vocab = tensor_elems(g->logits) / tensor_elems(g->tokens);
+    g->window = alloc(forever, (size_t)g->seq * sizeof *g->window);
+    g->p = alloc(forever, (size_t)g->vocab * sizeof *g->p);
+    g->state = a->seed;
+}
+
+static void push(Gen *g, int64_t token)
+{
+    if (g->n == g->seq) {
+        int64_t keep = g->seq / 2 > 0 ? g->seq / 2 : 0;
+        memmove(g->window, g->window + g->n - keep,
+                (size_t)keep * sizeof *g->window);
+        g->n = keep;
+    }
+    g->window[g->n++] = token;
+}
+
+int generate_plan(Plan *p, const GenArgs *a, FILE *out)
+{
+    Gen g = {0};
+    const char *from = opts_str(p->opts, "from");
+
+    open_gen(&g, p, a);
+    g.x = exec_open(p, comm_open(forever, 1));
+    if (role_prog(&p->role[0], "init") >= 0)
+        exec_run(g.x, "init", NULL, NULL);
+    if (from)
+        ckpt_from(g.x, from);
+    for (const char *s = a->prompt; *s; s++) {
+        if ((unsigned char)*s >= g.vocab)
+            err(NULL, "byte %d of the prompt is beyond the vocabulary of %lld",
+                (unsigned char)*s, (long long)g.vocab);
+        push(&g, (unsigned char)*s);
+    }
+    if (!g.n)
+        push(&g, '\n' < g.vocab ? '\n' : 0);
+    fputs(a->prompt, out);
+    Feed f = {fill, &g};
+    for (int64_t i = 0; i < a->n; i++) {
+        exec_run(g.x, "forward", &(Block){0}, &f);
+        read_logits(&g);
+        int64_t t = draw(&g, a);
+        push(&g, t);
+        if (t < 256)
+            fputc((int)t, out);
+        fflush(out);
+    }
+    fputc('\n', out);
+    exec_close(g.x);
+    return 0;
+}

@@ -1,0 +1,438 @@
+/* log.c: one line a step for people, one JSON object a step for programs, and
+ * the same numbers as TensorBoard events. Lines are made in a fixed buffer and
+ * written at once: nothing is allocated while steps run. What a plan or a
+ * machine cannot say is left out, never guessed.                              */
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <math.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "runtime.h"
+
+enum { LINE = 4096, SKIPPED = 1 };
+
+struct Log {
+    const Plan *plan;
+    const Role *role;
+    int metrics, events;          /* file descriptors; -1: none                 */
+    int loud;                     /* rank 0 prints                              */
+    int every;
+    int64_t steps, world;
+    double secs, counted;         /* of the steps since the first               */
+    double predicted;             /* seconds of a step; 0: the plan does not say */
+    double memory;                /* bytes of this machine                      */
+    double used;                  /* bytes of all ranks here                    */
+    char line[LINE];
+    int len;
+};
+
+static void say(Log *l, const char *fmt, ...)
+    __attribute__((format(printf, 2, 3)));
+
+static void say(Log *l, const char *fmt, ...)
+{
+    va_list ap;
+
+    va_start(ap, fmt);
+    int n = vsnprintf(l->line + l->len, (size_t)(LINE - l->len), fmt, ap);
+    va_end(ap);
+    l->len = n < 0 || l->len + n >= LINE ? LINE - 1 : l->len + n;
+}
+
+static void flush_line(Log *l, int fd)
+{
+    if (l->len == LINE - 1)
+        l->line[LINE - 2] = '\n';
+    for (int at = 0; at < l->len;) {
+        ssize_t n = write(fd, l->line + at, (size_t)(l->len - at));
+        if (n <= 0)
+            break;
+        at += (int)n;
+    }
+    l->len = 0;
+}
+
+/* ---- TensorBoard ------------------------------------------------------------------- */
+
+/* CRC-32C as TFRecord wants it. */
+static uint32_t masked_crc(const uint8_t *p, size_t n)
+{
+    uint32_t c = ~0u;
+
+    for (size_t i = 0; i < n; i++) {
+        c ^= p[i];
+        for (int k = 0; k < 8; k++)
+            c = c >> 1 ^ (c & 1 ? 0x82f63b78u : 0);
+    }
+    c = ~c;
+    return (c >> 15 | c << 17) + 0xa282ead8u;
+}
+
+static size_t put_le(uint8_t *p, uint64_t v, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        p[i] = (uint8_t)(v >> 8 * i);
+    return n;
+}
+
+static size_t put_varint(uint8_t *p, uint64_t v)
+{
+    size_t n = 0;
+
+    for (; v > 127; v >>= 7)
+        p[n++] = (uint8_t)(v | 128);
+    p[n++] = (uint8_t)v;
+    return n;
+}
+
+static size_t put_double(uint8_t *p, double v)
+{
+    uint64_t bits;
+
+    memcpy(&bits, &v, sizeof bits);
+    return put_le(p, bits, 8);
+}
+
+/* Frame an Event: length, its CRC, bytes, their CRC. */
+static void write_event(Log *l, const uint8_t *event, size_t n)
+{
+    uint8_t out[512];
+    size_t at = put_le(out, n, 8);
+
+    at += put_le(out + at, masked_crc(out, 8), 4);
+    memcpy(out + at, event, n);
+    at += n;
+    at += put_le(out + at, masked_crc(event, n), 4);
+    if (write(l->events, out, at) < 0)
+        l->events = -1;
+}
+
+static size_t event_head(uint8_t *p)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_REALTIME, &t);
+    p[0] = 1 << 3 | 1;            /* wall_time: double                          */
+    return 1 + put_double(p + 1, (double)t.tv_sec + 1e-9 * (double)t.tv_nsec);
+}
+
+static void event_scalar(Log *l, int64_t step, const char *tag, double v)
+{
+    uint8_t e[400];
+    size_t n = event_head(e), tagged = strlen(tag);
+    float f = (float)v;
+    uint32_t bits;
+
+    if (l->events < 0 || tagged > 100)
+        return;
+    memcpy(&bits, &f, sizeof bits);
+    e[n++] = 2 << 3;              /* step: varint                               */
+    n += put_varint(e + n, (uint64_t)step);
+    e[n++] = 5 << 3 | 2;          /* summary { value { tag, simple_value } }    */
+    n += put_varint(e + n, tagged + 9);
+    e[n++] = 1 << 3 | 2;
+    n += put_varint(e + n, tagged + 7);
+    e[n++] = 1 << 3 | 2;
+    n += put_varint(e + n, tagged);
+    memcpy(e + n, tag, tagged);
+    n += tagged;
+    e[n++] = 2 << 3 | 5;
+    n += put_le(e + n, bits, 4);
+    write_event(l, e, n);
+}
+
+static void event_version(Log *l)
+{
+    static const char version[] = "brain.Event:2";
+    uint8_t e[64];
+    size_t n = event_head(e);
+
+    e[n++] = 3 << 3 | 2;
+    e[n++] = sizeof version - 1;
+    memcpy(e + n, version, sizeof version - 1);
+    write_event(l, e, n + sizeof version - 1);
+}
+
+/* ---- numbers for people --------------------------------------------------------------- */
+
+/* 3 digits and K, M, B, T. */
+static void say_count(Log *l, double v)
+{
+    static const char unit[] = " KMBT";
+    int i = 0;
+
+    for (; v >= 999.5 && i < 4; i++)
+        v /= 1000;
+    say(l, v < 9.995 ? "%.2f" : v < 99.95 ? "%.1f" : "%.0f", v);
+    if (i)
+        say(l, "%c", unit[i]);
+}
+
+static void say_time(Log *l, double secs)
+{
+    int64_t s = (int64_t)(secs + 0.5);
+
+    if (s >= 86400)
+        say(l, "%lldd%02lldh", (long long)(s / 86400),
+            (long long)(s % 86400 / 3600));
+    else if (s >= 3600)
+        say(l, "%lldh%02lldm", (long long)(s / 3600),
+            (long long)(s % 3600 / 60));
+    else if (s >= 60)
+        say(l, "%lldm%02llds", (long long)(s / 60), (long long)(s % 60));
+    else
+        say(l, "%llds", (long long)s);
+}
+
+static int digits(int64_t v)
+{
+    int n = 1;
+
+    while (v /= 10)
+        n++;
+    return n;
+}
+
+/* Named losses and metrics of the result block, as "lm 3.4712 aux 0.0109". */
+static int say_named(Log *l, const char *prefix, const double *v)
+{
+    const Role *r = l->role;
+    size_t n = strlen(prefix);
+    int count = 0;
+
+    for (int i = 0; i < r->nout; i++)
+        if (!strncmp(r->out[i].name, prefix, n))
+            say(l, "%s%s %.4f", count++ ? " " : " | ", r->out[i].name + n,
+                v[i]);
+    return count;
+}
+
+static int count_named(const Role *r, const char *prefix)
+{
+    int n = 0;
+
+    for (int i = 0; i < r->nout; i++)
+        n += !strncmp(r->out[i].name, prefix, strlen(prefix));
+    return n;
+}
+
+/* ---- lines -------------------------------------------------------------------------- */
+
+enum { MAXRESULT = 256 };
+
+static void read_results(const Log *l, const Exec *x, double *v)
+{
+    for (int i = 0; i < l->role->nout && i < MAXRESULT; i++)
+        v[i] = exec_result(x, l->role->out[i].name);
+}
+
+static double value(const Log *l, const double *v, const char *name)
+{
+    for (int i = 0; i < l->role->nout && i < MAXRESULT; i++)
+        if (!strcmp(l->role->out[i].name, name))
+            return v[i];
+    return NAN;
+}
+
+static void say_speed(Log *l, double secs)
+{
+    const Plan *p = l->plan;
+
+    say(l, " | %.1f ms", secs * 1e3);
+    if (p->tokens > 0) {
+        say(l, " | ");
+        say_count(l, (double)p->tokens / secs);
+        say(l, " tok/s");
+        if (l->world > 1) {
+            say(l, " (");
+            say_count(l, (double)p->tokens / secs / (double)l->world);
+            say(l, "/rank)");
+        }
+    }
+    if (p->flops > 0)
+        say(l, " | %.3g GFLOP/s", p->flops / secs * 1e-9);
+}
+
+static void line_step(Log *l, int64_t step, double lr, double secs,
+                      const double *v)
+{
+    double gnorm = value(l, v, "grad_norm"), gib = 1.0 / (1 << 30);
+
+    say(l, "step %*lld/%lld | loss %.4f", digits(l->steps) > 4
+        ? digits(l->steps) : 4, (long long)step, (long long)l->steps,
+        value(l, v, "loss"));
+    if (count_named(l->role, "loss.") > 1)
+        say_named(l, "loss.", v);
+    say_named(l, "metric.", v);
+    if (gnorm == gnorm)
+        say(l, " | gnorm %.3f", gnorm);
+    say(l, " | lr %.2e", lr);
+    say_speed(l, secs);
+    say(l, " | mem %.2f/%.1f GiB", l->used * gib, l->memory * gib);
+    if (l->predicted > 0)
+        say(l, " | plan %+.1f%%", (secs / l->predicted - 1) * 100);
+    if (value(l, v, "ok") == 0)
+        say(l, " | skipped");
+    if (step < l->steps && l->counted > 0) {
+        say(l, " | eta ");
+        say_time(l, l->secs / l->counted * (double)(l->steps - step));
+    }
+    say(l, "\n");
+}
+
+/* JSON has no NaN. */
+static void say_json(Log *l, const char *key, double v)
+{
+    if (isfinite(v))
+        say(l, ", \"%s\": %.9g", key, v);
+    else
+        say(l, ", \"%s\": null", key);
+}
+
+/* A named loss keeps its name: "lm". Metrics too. */
+static void json_named(Log *l, const char *prefix, const char *put_before,
+                       const double *v)
+{
+    size_t n = strlen(prefix);
+    char key[256];
+
+    for (int i = 0; i < l->role->nout && i < MAXRESULT; i++) {
+        const char *name = l->role->out[i].name;
+        if (strncmp(name, prefix, n))
+            continue;
+        snprintf(key, sizeof key, "%s%s", put_before, name + n);
+        say_json(l, key, v[i]);
+    }
+}
+
+static void json_step(Log *l, int64_t step, double lr, double secs,
+                      const double *v)
+{
+    say(l, "{\"step\": %lld", (long long)step);
+    say_json(l, "loss", value(l, v, "loss"));
+    json_named(l, "loss.", "", v);
+    json_named(l, "metric.", "", v);
+    say_json(l, "grad_norm", value(l, v, "grad_norm"));
+    say_json(l, "lr", lr);
+    say(l, ", \"step_ms\": %.4f", secs * 1e3);
+    if (l->plan->tokens > 0)
+        say(l, ", \"tokens_per_s\": %.1f", (double)l->plan->tokens / secs);
+    if (value(l, v, "ok") == 0)
+        say(l, ", \"skipped\": true");
+    say(l, "}\n");
+}
+
+static void event_step(Log *l, int64_t step, double lr, double secs,
+                       const double *v)
+{
+    for (int i = 0; i < l->role->nout && i < MAXRESULT; i++)
+        if (strcmp(l->role->out[i].name, "ok"))
+            event_scalar(l, step, l->role->out[i].name, v[i]);
+    event_scalar(l, step, "lr", lr);
+    event_scalar(l, step, "step_ms", secs * 1e3);
+}
+
+void log_step(Log *l, const Exec *x, int64_t step, double lr, double secs)
+{
+    double v[MAXRESULT];
+
+    read_results(l, x, v);
+    if (step > SKIPPED) {         /* the first step warms caches up             */
+        l->secs += secs;
+        l->counted++;
+    }
+    if (!l->loud)
+        return;
+    json_step(l, step, lr, secs, v);
+    flush_line(l, l->metrics);
+    event_step(l, step, lr, secs, v);
+    if (step % l->every && step != l->steps && step != 1)
+        return;
+    line_step(l, step, lr, secs, v);
+    flush_line(l, STDOUT_FILENO);
+}
+
+void log_valid(Log *l, int64_t step, const double *v)
+{
+    if (!l->loud)
+        return;
+    say(l, "val loss %.4f", value(l, v, "loss"));
+    if (count_named(l->role, "loss.") > 1)
+        say_named(l, "loss.", v);
+    say(l, "\n");
+    flush_line(l, STDOUT_FILENO);
+    if (l->metrics < 0)
+        return;
+    say(l, "{\"step\": %lld", (long long)step);
+    say_json(l, "val_loss", value(l, v, "loss"));
+    json_named(l, "loss.", "val_", v);
+    say(l, "}\n");
+    flush_line(l, l->metrics);
+    event_scalar(l, step, "val_loss", value(l, v, "loss"));
+}
+
+void log_note(Log *l, const char *fmt, ...)
+{
+    va_list ap;
+
+    if (!l->loud)
+        return;
+    va_start(ap, fmt);
+    l->len = vsnprintf(l->line, LINE, fmt, ap);
+    va_end(ap);
+    l->len = l->len >= LINE ? LINE - 1 : l->len;
+    flush_line(l, STDOUT_FILENO);
+}
+
+/* ---- opening ---------------------------------------------------------------------------- */
+
+static int open_append(const char *path)
+{
+    int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+
+    if (fd < 0)
+        err(NULL, "cannot write %s", path);
+    return fd;
+}
+
+static void open_files(Log *l, Arena *a, const char *dir)
+{
+    char host[64] = "host";
+
+    gethostname(host, sizeof host - 1);
+    l->metrics = open_append(strf(a, "%s/metrics.jsonl", dir));
+    l->events = open_append(strf(a, "%s/events.out.tfevents.%010lld.%s.%ld.0",
+                                 dir, (long long)time(NULL), host,
+                                 (long)getpid()));
+    event_version(l);
+}
+
+Log *log_open(Arena *a, const Plan *p, const Exec *x, const char *dir)
+{
+    Log *l = alloc(a, sizeof *l);
+
+    l->plan = p;
+    l->role = exec_role(x, x->comm->first);
+    l->loud = x->comm->first == 0;
+    l->metrics = l->events = -1;
+    if (l->loud && dir)
+        open_files(l, a, dir);
+    l->every = (int)opts_int(p->opts, "train.log_every");
+    l->every = l->every < 1 ? 1 : l->every;
+    l->steps = opts_int(p->opts, "train.steps");
+    l->world = p->mesh->world;
+    l->predicted = plan_secs(p, "step");
+    l->memory = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
+    l->used = (double)exec_bytes(x) * (double)x->comm->n;
+    return l;
+}
+
+void log_close(Log *l)
+{
+    if (l->metrics >= 0)
+        close(l->metrics);
+    if (l->events >= 0)
+        close(l->events);
+}

@@ -1,0 +1,84 @@
+/* main.c of pleat-run: execute a plan. The runtime alone: no Lua, no passes, no
+ * code generators.                                                            */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "runtime.h"
+
+static const char usage[] =
+    "usage: pleat-run FILE.plan [key=value ...]   train as the plan says\n"
+    "       pleat-run doctor                      what this machine has\n"
+    "Keys that the plan does not depend on may change: train.steps\n"
+    "train.eval_every train.eval_steps train.save_every train.log_every data.*\n"
+    "seed name from resume. A plan is a program: run only plans you built.\n";
+
+/* Keys that are not compiled into the plan. */
+static const char *const runkeys[] = {
+    "train.steps", "train.lr", "train.min_lr", "train.schedule",
+    "train.warmup", "train.eval_every", "train.eval_steps",
+    "train.save_every", "train.log_every", "data.train", "data.valid",
+    "data.format", "data.tokenizer", "name", "from", "resume", NULL
+};
+
+static char *read_plan(const char *path, size_t *len)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    struct stat st;
+
+    if (fd < 0 || fstat(fd, &st))
+        err(NULL, "cannot read %s: %s", path, strerror(errno));
+    char *s = alloc(forever, (size_t)st.st_size + 1);
+    *len = 0;
+    while (*len < (size_t)st.st_size) {
+        ssize_t n = read(fd, s + *len, (size_t)st.st_size - *len);
+        if (n <= 0)
+            err(NULL, "cannot read %s: %s", path, strerror(errno));
+        *len += (size_t)n;
+    }
+    close(fd);
+    return s;
+}
+
+static void set_key(Plan *p, const char *path, const char *arg)
+{
+    const char *eq = strchr(arg, '=');
+    char *key = strf(forever, "%.*s", (int)(eq - arg), arg);
+
+    for (int i = 0; runkeys[i]; i++)
+        if (!strcmp(runkeys[i], key)) {
+            opts_set(p->opts, key, eq + 1, NULL);
+            return;
+        }
+    err(NULL, "key '%s' is compiled into %s; compile again to change it", key,
+        path);
+}
+
+int main(int argc, char **argv)
+{
+    size_t len;
+
+    if (argc == 2 && !strcmp(argv[1], "doctor")) {
+        doctor(stdout);
+        return 0;
+    }
+    if (argc < 2 || argv[1][0] == '-') {
+        fputs(usage, argc < 2 ? stderr : stdout);
+        return argc < 2 || strcmp(argv[1], "--help") ? 2 : 0;
+    }
+    launch_errors();
+    char *text = read_plan(argv[1], &len);
+    Plan *p = plan_parse(forever, text, len, argv[1]);
+    for (int i = 2; i < argc; i++) {
+        if (!strchr(argv[i], '=') || argv[i][0] == '=') {
+            fprintf(stderr, "'%s' is not key=value\n%s", argv[i], usage);
+            return 2;
+        }
+        set_key(p, argv[1], argv[i]);
+    }
+    return run_plan(p, NULL);
+}

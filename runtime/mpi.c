@@ -1,0 +1,115 @@
+/* mpi.c: ranks in several processes, through Open MPI opened at run time. Only
+ * under a launcher. Ranks of a group are addressed in the world, in the total
+ * order of steps that all ranks share, so no communicators are made. Messages
+ * go pairwise in pieces: counts of MPI are ints.                              */
+#define _GNU_SOURCE
+#include <stdlib.h>
+#include <unistd.h>
+#include <string.h>
+
+#include "runtime.h"
+
+enum { FUNNELED = 1, PIECE = 1 << 30, TAG = 7 };
+
+static int running;
+
+int mpi_running(void)
+{
+    return running;
+}
+
+/* A rank that fails alone would leave the others waiting for it. */
+static void abort_others(void)
+{
+    if (running == 1 && err_status)
+        mpi_abort(err_status);
+}
+
+void mpi_start(Comm *c)
+{
+    int got, rank, size;
+
+    if (!dl_open(LIBmpi))
+        err(NULL, "started by mpirun, but Open MPI's library is unusable: %s",
+            dl_why(LIBmpi));
+    if (!running && dl.MPI_Init_thread(NULL, NULL, FUNNELED, &got))
+        err(NULL, "MPI does not start");
+    if (!running)
+        atexit(abort_others);
+    running = 1;
+    dl.MPI_Comm_rank(dl.ompi_mpi_comm_world, &rank);
+    dl.MPI_Comm_size(dl.ompi_mpi_comm_world, &size);
+    *c = (Comm){"mpi", size, rank, 1};
+}
+
+void mpi_stop(void)
+{
+    if (running == 1)
+        dl.MPI_Finalize();
+    running = 2;
+}
+
+void mpi_abort(int status)
+{
+    fflush(NULL);
+    running = 2;
+    dl.MPI_Abort(dl.ompi_mpi_comm_world, status);
+    _exit(status);
+}
+
+static void sendrecv(const uint8_t *out, int64_t dest, uint8_t *in,
+                     int64_t src, int64_t bytes)
+{
+    for (int64_t at = 0; at < bytes; at += PIECE) {
+        int n = (int)(bytes - at < PIECE ? bytes - at : PIECE);
+        if (dl.MPI_Sendrecv(out + at, n, dl.ompi_mpi_byte, (int)dest, TAG,
+                            in + at, n, dl.ompi_mpi_byte, (int)src, TAG,
+                            dl.ompi_mpi_comm_world, NULL))
+            err(NULL, "a message from rank %lld failed", (long long)src);
+    }
+}
+
+/* Block i of `out` (outstep bytes apart; 0: the same to all) to rank i of the
+ * group, block i of `in` from it.                                             */
+void mpi_exchange(const Coll *k, const uint8_t *out, int64_t outstep,
+                  uint8_t *in, int64_t bytes)
+{
+    int64_t g = k->size, me = k->me;
+
+    memmove(in + me * bytes, out + me * outstep, (size_t)bytes);
+    for (int64_t i = 1; i < g; i++) {
+        int64_t to = (me + i) % g, from = (me + g - i) % g;
+        sendrecv(out + to * outstep, k->ranks[to], in + from * bytes,
+                 k->ranks[from], bytes);
+    }
+}
+
+void mpi_bcast(void *p, int64_t bytes)
+{
+    for (int64_t at = 0; at < bytes; at += PIECE) {
+        int n = (int)(bytes - at < PIECE ? bytes - at : PIECE);
+        dl.MPI_Bcast((char *)p + at, n, dl.ompi_mpi_byte, 0,
+                     dl.ompi_mpi_comm_world);
+    }
+}
+
+void mpi_barrier(void)
+{
+    dl.MPI_Barrier(dl.ompi_mpi_comm_world);
+}
+
+int64_t mpi_max(int64_t v)
+{
+    static int64_t all[4096];
+    int64_t best = v;
+    int n;
+
+    dl.MPI_Comm_size(dl.ompi_mpi_comm_world, &n);
+    if (n > 4096)
+        err(NULL, "%d ranks, at most 4096 on the host", n);
+    dl.MPI_Allgather(&v, sizeof v, dl.ompi_mpi_byte, all, sizeof v,
+                     dl.ompi_mpi_byte, dl.ompi_mpi_comm_world);
+    for (int i = 0; i < n; i++)
+        best = all[i] > best ? all[i] : best;
+    return best;
+}

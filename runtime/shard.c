@@ -1,0 +1,208 @@
+/* shard.c: what of a logical tensor a rank holds, by the pieces in the plan.
+ *
+ * Along each axis a rank holds a list of pieces [start, start + len) of the
+ * global index, one after another; its part is their product, row-major. What
+ * lies beyond the axis' end is padding: it is held, and never moved.          */
+#include <string.h>
+
+#include "runtime.h"
+
+int64_t dim_held(const PlanDim *d)
+{
+    int64_t n = 0;
+
+    for (int i = 0; i < d->npiece; i++)
+        n += d->piece[i].len;
+    return n;
+}
+
+int64_t tensor_elems(const Tensor *t)
+{
+    int64_t n = 1;
+
+    for (int d = 0; d < t->nd; d++)
+        n *= t->dim[d].n;
+    return n;
+}
+
+int64_t tensor_held(const Tensor *t)
+{
+    int64_t n = 1;
+
+    for (int d = 0; d < t->nd; d++)
+        n *= dim_held(&t->dim[d]);
+    return n;
+}
+
+int64_t tensor_at(const Mesh *m, const PlanDim *d, int64_t rank, int64_t j)
+{
+    int i = 0;
+
+    while (i + 1 < d->npiece && j >= d->piece[i].len)
+        j -= d->piece[i++].len;
+    return aff_at(m, &d->piece[i].start, rank) + j;
+}
+
+/* Ranks that differ only in atoms the tensor does not depend on hold equal
+ * parts; the one with zeros there writes. Stages hold different tensors.       */
+int tensor_owner(const Mesh *m, const Tensor *t, int64_t rank)
+{
+    for (int a = 0; a < m->natom; a++) {
+        if (m->mask[Mpp] >> a & 1 || !mesh_coord(m, rank, a))
+            continue;
+        int used = 0;
+        for (int d = 0; d < t->nd; d++)
+            for (int i = 0; i < t->dim[d].npiece; i++)
+                used |= t->dim[d].piece[i].start.k[a] != 0;
+        if (!used)
+            return 0;
+    }
+    return 1;
+}
+
+typedef struct Walk {
+    const Mesh *m;
+    const Tensor *t;
+    int64_t rank;
+    int whole;                    /* dims from here on are held whole           */
+    int64_t inner;                /* elements of those                          */
+    RunFn *f;
+    void *ctx;
+} Walk;
+
+static int is_whole(const Walk *w, int d)
+{
+    const PlanDim *p = &w->t->dim[d];
+
+    return p->npiece == 1 && p->piece[0].len == p->n &&
+           aff_at(w->m, &p->piece[0].start, w->rank) == 0;
+}
+
+/* Rows of dim d at (global, local), both in units of that dim's rows. */
+static void walk(const Walk *w, int d, int64_t global, int64_t local)
+{
+    const PlanDim *p = &w->t->dim[d];
+    int last = d + 1 == w->whole;
+    int64_t held = dim_held(p);
+
+    global *= p->n;
+    local *= held;
+    for (int i = 0; i < p->npiece; local += p->piece[i++].len) {
+        int64_t s = aff_at(w->m, &p->piece[i].start, w->rank);
+        int64_t len = p->piece[i].len < p->n - s ? p->piece[i].len : p->n - s;
+        if (last && len > 0)
+            w->f(w->ctx, (global + s) * w->inner, local * w->inner,
+                 len * w->inner);
+        for (int64_t j = 0; j < len && !last; j++)
+            walk(w, d + 1, global + s + j, local + j);
+    }
+}
+
+void tensor_runs(const Mesh *m, const Tensor *t, int64_t rank, RunFn *f,
+                 void *ctx)
+{
+    Walk w = {m, t, rank, t->nd, 1, f, ctx};
+
+    while (w.whole > 0 && is_whole(&w, w.whole - 1))
+        w.inner *= t->dim[--w.whole].n;
+    if (w.whole)
+        walk(&w, 0, 0, 0);
+    else
+        f(ctx, 0, 0, w.inner);
+}
+
+/* ---- elements ------------------------------------------------------------------ */
+
+double elem_get(Dtype dt, const void *p, int64_t i)
+{
+    switch (dt) {
+    case Df64: return ((const double *)p)[i];
+    case Dreal:
+    case Df32: return ((const float *)p)[i];
+    case Dbf16: return bf16_to_f32(((const uint16_t *)p)[i]);
+    case Di64: return (double)((const int64_t *)p)[i];
+    case Di32: return ((const int32_t *)p)[i];
+    case Du8:
+    case Dbool: return ((const uint8_t *)p)[i];
+    default: return 0;
+    }
+}
+
+void elem_set(Dtype dt, void *p, int64_t i, double v)
+{
+    switch (dt) {
+    case Df64: ((double *)p)[i] = v; break;
+    case Dreal:
+    case Df32: ((float *)p)[i] = (float)v; break;
+    case Dbf16: ((uint16_t *)p)[i] = f32_to_bf16((float)v); break;
+    case Di64: ((int64_t *)p)[i] = (int64_t)v; break;
+    case Di32: ((int32_t *)p)[i] = (int32_t)v; break;
+    case Du8:
+    case Dbool: ((uint8_t *)p)[i] = (uint8_t)v; break;
+    default: break;
+    }
+}
+
+/* ---- loading from a strided source ------------------------------------------------ */
+
+typedef struct Load {
+    const Mesh *m;
+    const Tensor *t;
+    int64_t rank;
+    const View *v;
+    void *dst;
+    int same;                     /* source and tensor have one dtype           */
+} Load;
+
+static void load_row(const Load *l, int64_t src, int64_t step, int64_t dst,
+                     int64_t n)
+{
+    int size = dtypes[l->t->dt].bytes;
+
+    if (l->same && step == 1) {
+        memcpy((char *)l->dst + dst * size, l->v->data + src * size,
+               (size_t)(n * size));
+        return;
+    }
+    for (int64_t i = 0; i < n; i++)
+        elem_set(l->t->dt, l->dst, dst + i,
+                 st_get(l->v->dt, l->v->data, src + i * step));
+}
+
+/* Dim d of the part: src is the element in the source, dst the place among the
+ * rows of dim d.                                                               */
+static void load(const Load *l, int d, int64_t src, int64_t dst)
+{
+    if (d == l->t->nd) {
+        load_row(l, src, 1, dst, 1);
+        return;
+    }
+    const PlanDim *p = &l->t->dim[d];
+    int64_t step = l->v->stride[d];
+    dst *= dim_held(p);
+    for (int i = 0; i < p->npiece; dst += p->piece[i++].len) {
+        int64_t s = aff_at(l->m, &p->piece[i].start, l->rank);
+        int64_t e = s + p->piece[i].len < p->n ? s + p->piece[i].len : p->n;
+        int64_t lo = s, fix = l->v->fix[d];
+        if (fix >= 0) {
+            if (fix < s || fix >= e)
+                continue;
+            lo = fix;
+            e = fix + 1;
+        }
+        if (d + 1 == l->t->nd) {
+            load_row(l, src + lo * step, step, dst + lo - s, e - lo);
+            continue;
+        }
+        for (int64_t j = lo; j < e; j++)
+            load(l, d + 1, src + j * step, dst + j - s);
+    }
+}
+
+void view_load(const Mesh *m, const Tensor *t, int64_t rank, const View *v,
+               void *dst)
+{
+    Load l = {m, t, rank, v, dst, !strcmp(v->dt, dtypes[t->dt].st)};
+
+    load(&l, 0, v->base, 0);
+}

@@ -1,0 +1,383 @@
+/* train.c: `run`. Start values, the loop over steps, validation, checkpoints,
+ * signals. What a step does is in the plan; here is when.                      */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <math.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include "runtime.h"
+
+typedef struct Train {
+    Plan *plan;
+    Arena *mem;
+    Exec *x;
+    Comm *comm;
+    Data *train, *valid;
+    Log *log;
+    const char *dir, *ckpt;       /* run folder, its checkpoints                */
+    State state;
+    int64_t saved;                /* step of the last checkpoint; -1: none      */
+    int bad;                      /* steps in a row without an update           */
+} Train;
+
+enum { MAXBAD = 3, MAXRESULT = 256, FAILED = 3 };
+
+static volatile sig_atomic_t asked_to_stop;
+
+static void on_signal(int sig)
+{
+    asked_to_stop = 1;
+    signal(sig, SIG_DFL);         /* a second one ends it at once               */
+}
+
+static double now(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* ---- schedule ---------------------------------------------------------------------- */
+
+/* Rate of a step counted from 0. */
+static double rate(const Opts *o, int64_t step)
+{
+    double lr = opts_num(o, "train.lr"), min = opts_num(o, "train.min_lr");
+    int64_t warm = opts_int(o, "train.warmup");
+    int64_t steps = opts_int(o, "train.steps");
+
+    if (step < warm)
+        return lr * (double)(step + 1) / (double)warm;
+    if (strcmp(opts_str(o, "train.schedule"), "cosine") || steps <= warm)
+        return lr;
+    double t = (double)(step - warm) / (double)(steps - warm);
+    t = t > 1 ? 1 : t;
+    return min + (lr - min) * 0.5 * (1 + cos(3.14159265358979323846 * t));
+}
+
+static Block block_of(const Opts *o, int64_t step)
+{
+    double betas[2];
+
+    opts_pair(o, "train.betas", betas);
+    return (Block){rate(o, step), 1 - pow(betas[0], (double)(step + 1)),
+                   1 - pow(betas[1], (double)(step + 1)), step};
+}
+
+/* ---- run folder ---------------------------------------------------------------------- */
+
+static void make_folders(const char *path)
+{
+    char *s = strf(forever, "%s", path);
+
+    for (char *p = s + 1;; p++)
+        if (*p == '/' || !*p) {
+            char c = *p;
+            *p = 0;
+            if (mkdir(s, 0755) && errno != EEXIST)
+                err(NULL, "cannot make the folder %s: %s", s, strerror(errno));
+            *p = c;
+            if (!c)
+                return;
+        }
+}
+
+/* The model file's name without folders and ending. */
+static const char *model_name(const Plan *p)
+{
+    const char *s = p->model ? p->model : "run", *slash = strrchr(s, '/');
+
+    s = slash ? slash + 1 : s;
+    const char *dot = strrchr(s, '.');
+    return strf(forever, "%.*s", dot && dot > s ? (int)(dot - s)
+                                                : (int)strlen(s), s);
+}
+
+static void save_text(const char *path, const char *s, size_t n)
+{
+    FILE *f = fopen(path, "w");
+
+    if (!f || fwrite(s, 1, n, f) != n || fclose(f))
+        err(NULL, "cannot write %s: %s", path, strerror(errno));
+}
+
+/* The keys as they were given: a Lua table for each table of keys. */
+static void save_config(Train *t)
+{
+    Text s = {.arena = t->mem};
+    const char *key, *value;
+
+    put(&s, "-- keys of this run\nreturn {\n");
+    for (int i = 0; opts_each(t->plan->opts, i, &key, &value); i++)
+        put(&s, "  [\"%s\"] = \"%s\",\n", key, value);
+    put(&s, "}\n");
+    save_text(strf(t->mem, "%s/config.lua", t->dir), s.s, s.len);
+}
+
+static void save_tuned(Train *t)
+{
+    Text s = {.arena = t->mem};
+
+    put(&s, "compiler %s\nblas %s %s\nthreads %d\n", host_compiler(),
+        dl.openblas_get_config(), dl.openblas_get_corename(),
+        pool_size(t->x->pool));
+    save_text(strf(t->mem, "%s/tuned", t->dir), s.s, s.len);
+}
+
+static void name_folders(Train *t)
+{
+    const char *name = opts_str(t->plan->opts, "name");
+
+    t->dir = name ? name : strf(t->mem, "runs/%s", model_name(t->plan));
+    t->ckpt = strf(t->mem, "%s/ckpt", t->dir);
+    if (!opts_int(t->plan->opts, "resume") && ckpt_exists(t->ckpt))
+        err(NULL, "%s holds checkpoints; resume=1 continues it, name=... "
+            "starts another run", t->dir);
+}
+
+static void open_folder(Train *t, const RunArgs *a)
+{
+    if (t->comm->first)
+        return;
+    make_folders(t->ckpt);
+    save_config(t);
+    save_text(strf(t->mem, "%s/plan", t->dir), a->text, a->len);
+    save_tuned(t);
+}
+
+/* ---- start ------------------------------------------------------------------------------ */
+
+/* Plans that differ between ranks would wait for each other in different steps. */
+static void compare_plans(Train *t, const RunArgs *a)
+{
+    XXH128_hash_t h = XXH3_128bits(a->text, a->len);
+    uint64_t mine[2] = {h.low64, h.high64}, first[2] = {h.low64, h.high64};
+
+    t->state.plan = strf(t->mem, "%016llx%016llx", (unsigned long long)mine[1],
+                         (unsigned long long)mine[0]);
+    comm_share(t->comm, first, sizeof first);
+    int differ = memcmp(mine, first, sizeof mine) != 0;
+    if (comm_max(t->comm, differ))
+        err(NULL, "rank %lld has another plan than rank 0",
+            (long long)t->comm->first);
+}
+
+static void start_values(Train *t)
+{
+    const Opts *o = t->plan->opts;
+    const char *plan = t->state.plan, *from = opts_str(o, "from");
+
+    if (role_prog(&t->plan->role[0], "init") >= 0)
+        exec_run(t->x, "init", NULL, NULL);
+    t->saved = -1;
+    if (opts_int(o, "resume") && ckpt_resume(t->x, t->ckpt, &t->state)) {
+        t->saved = t->state.step;
+        log_note(t->log, "resume at step %lld\n", (long long)t->state.step);
+        if (t->state.seed != (uint64_t)opts_int(o, "seed"))
+            err(NULL, "the run in %s has seed %llu", t->dir,
+                (unsigned long long)t->state.seed);
+    } else if (from) {
+        ckpt_from(t->x, from);
+    }
+    t->state.plan = plan;
+    t->state.seed = (uint64_t)opts_int(o, "seed");
+}
+
+static int has_inputs(const Plan *p)
+{
+    for (int i = 0; i < p->role[0].ntensor; i++)
+        if (!strcmp(p->role[0].tensor[i].kind, "input"))
+            return 1;
+    return 0;
+}
+
+static void open_data(Train *t)
+{
+    t->train = data_open(t->mem, t->plan, "data.train", DATAshuffle);
+    t->valid = data_open(t->mem, t->plan, "data.valid", 0);
+    if (!t->train && has_inputs(t->plan) &&
+        opts_int(t->plan->opts, "train.steps") > 0)
+        err(NULL, "data.train is not set and the model has inputs");
+}
+
+static void catch_signals(void)
+{
+    struct sigaction s = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
+
+    sigaction(SIGTERM, &s, NULL);
+    sigaction(SIGINT, &s, NULL);
+}
+
+/* ---- the loop ------------------------------------------------------------------------------ */
+
+/* Mean results over eval_steps steps, always of the same samples. */
+static void validate(Train *t)
+{
+    const Role *r = &t->plan->role[0];
+    int64_t n = opts_int(t->plan->opts, "train.eval_steps");
+    double sum[MAXRESULT] = {0};
+
+    if (!t->valid || role_prog(r, "eval") < 0)
+        return;
+    for (int64_t k = 0; k < n; k++) {
+        Feed f = data_feed(t->valid, k);
+        Block b = block_of(t->plan->opts, t->state.step);
+        exec_run(t->x, "eval", &b, &f);
+        for (int i = 0; i < r->nout && i < MAXRESULT; i++)
+            sum[i] += exec_result(t->x, r->out[i].name) / (double)n;
+    }
+    log_valid(t->log, t->state.step, sum);
+}
+
+/* The same inputs again, looking for where it begins; then the end. */
+static _Noreturn void stop_bad(Train *t, const Block *b, const Feed *f)
+{
+    const char *what = exec_checked(t->x, "step", b, f);
+
+    err(NULL, "%d steps in a row without a finite gradient: %s", MAXBAD,
+        what ? what : "nothing bad in the run that looked for it");
+}
+
+static void count_bad(Train *t, const Block *b, const Feed *f)
+{
+    double ok = exec_result(t->x, "ok");
+
+    if (ok == ok ? ok != 0 : isfinite(exec_result(t->x, "loss"))) {
+        t->bad = 0;
+        return;
+    }
+    t->state.skipped++;
+    if (++t->bad == MAXBAD)
+        stop_bad(t, b, f);
+}
+
+static void one_step(Train *t)
+{
+    int64_t step = t->state.step;
+    Block b = block_of(t->plan->opts, step);
+    Feed f = {0};
+
+    if (t->train)
+        f = data_feed(t->train, step);
+    double start = now();
+    exec_run(t->x, "step", &b, t->train ? &f : NULL);
+    double secs = now() - start;
+    t->state.step = step + 1;
+    t->state.tokens += t->plan->tokens;
+    t->state.samples += t->train ? data_perstep(t->train) : 0;
+    log_step(t->log, t->x, t->state.step, b.lr, secs);
+    count_bad(t, &b, &f);
+}
+
+static void save(Train *t)
+{
+    if (t->saved == t->state.step)
+        return;
+    if (!ckpt_save(t->x, t->ckpt, &t->state))
+        t->saved = t->state.step;
+}
+
+static int is_time(int64_t step, int64_t every)
+{
+    return every > 0 && step % every == 0;
+}
+
+static int stopping(Train *t)
+{
+    return comm_max(t->comm, asked_to_stop) != 0;
+}
+
+static void loop(Train *t)
+{
+    const Opts *o = t->plan->opts;
+    int64_t steps = opts_int(o, "train.steps");
+    int64_t eval = opts_int(o, "train.eval_every");
+    int64_t keep = opts_int(o, "train.save_every");
+
+    while (t->state.step < steps && !stopping(t)) {
+        err_status = FAILED;
+        one_step(t);
+        if (is_time(t->state.step, eval) && t->state.step < steps)
+            validate(t);
+        if (is_time(t->state.step, keep))
+            save(t);
+    }
+    if (t->state.step < steps) {
+        save(t);
+        log_note(t->log, "stopped at step %lld; resume=1 continues\n",
+                 (long long)t->state.step);
+        return;
+    }
+    validate(t);
+    if (steps > 0)
+        save(t);
+}
+
+/* ---- commands ---------------------------------------------------------------------------------- */
+
+static const char *plan_text(Plan *p, const RunArgs *a, size_t *len)
+{
+    *len = a && a->text ? a->len : 0;
+    return *len ? a->text : plan_print(forever, p, len);
+}
+
+static void open_all(Train *t, Plan *p)
+{
+    t->plan = p;
+    t->mem = forever;
+    if (strcmp(p->target, "host"))
+        err(NULL, "the plan is for target '%s'; this program runs 'host'",
+            p->target);
+    open_data(t);
+    t->comm = comm_open(t->mem, p->mesh->world);
+    t->x = exec_open(p, t->comm);
+}
+
+static void close_all(Train *t)
+{
+    log_close(t->log);
+    exec_close(t->x);
+    comm_close(t->comm);
+}
+
+int eval_plan(Plan *p)
+{
+    Train t = {0};
+
+    open_all(&t, p);
+    t.log = log_open(t.mem, p, t.x, NULL);
+    if (!t.valid)
+        err(NULL, "eval needs data.valid");
+    start_values(&t);
+    validate(&t);
+    close_all(&t);
+    return 0;
+}
+
+int run_plan(Plan *p, const RunArgs *a)
+{
+    Train t = {.plan = p, .mem = forever};
+    RunArgs text = {0};
+
+    text.text = plan_text(p, a, &text.len);
+    name_folders(&t);
+    open_all(&t, p);
+    compare_plans(&t, &text);
+    open_folder(&t, &text);
+    comm_barrier(t.comm);
+    t.log = log_open(t.mem, p, t.x, t.dir);
+    start_values(&t);
+    catch_signals();
+    loop(&t);
+    err_status = 1;
+    close_all(&t);
+    return 0;
+}
