@@ -251,6 +251,7 @@ void print_dims(Text *t, const Node *n);      /* "[batch=2 seq=8]"              
 const char *text_scope(const char *name);
 Node *text_map(const Node *n);
 void check_graph(const Graph *g); /* the level's own rules; die() when broken     */
+char *graph_wrong(Arena *a, const Graph *g);  /* null, or which is broken         */
 
 /* ---- kernels-to-be: what fuse makes and codegen writes --------------------------------- */
 

@@ -567,6 +567,9 @@ Graph *graph_parse(Arena *a, const char *text, size_t len, const char *name,
         read_item(&p);
     if (lex_next(&p.x))
         lex_err(&p.x, "text after the end of the graph");
+    const char *wrong = graph_wrong(scratch, p.g);
+    if (wrong)
+        lex_err(&p.x, "%s", wrong);
     arena_free(scratch);
     return p.g;
 }

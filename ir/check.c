@@ -1,0 +1,437 @@
+/* check.c: what must hold in a graph, level by level. The driver asks after every
+ * pass, so it costs about as much as a pass does.
+ *
+ *     all       operands before users; attributes and axes as infer would set
+ *               them; a region reads only what it may; parameters are declared;
+ *               rows have their map
+ *     placed    no composite, loss or `real` is left; every node has a type that
+ *               some way of running its op makes
+ *     local     and its operands have the types that this way reads
+ *
+ * A value of the body is seen after it only through an accumulator, one of den
+ * only in den: what a region may read of another is in reads().                */
+#include <setjmp.h>
+#include <string.h>
+
+#include "ir.h"
+
+typedef struct Check {
+    const Graph *g;               /* the graph, or a body in it                */
+    const Graph *top;
+    Table *place;                 /* node -> its position + 1                  */
+    Table *bodies;                /* checked already                           */
+    Table *axes;                  /* name -> axis                              */
+    Arena *arena;
+    char *why;                    /* the first thing wrong                     */
+} Check;
+
+/* Note what is wrong with n; 1.                                                */
+__attribute__((format(printf, 3, 4)))
+static int bad(Check *c, const Node *n, const char *fmt, ...)
+{
+    Text t = { .arena = c->arena };
+    va_list ap;
+
+    va_start(ap, fmt);
+    const char *what = vstrf(c->arena, fmt, ap);
+    va_end(ap);
+    put(&t, "%s: ", c->top->prog);
+    if (c->g != c->top)
+        put(&t, "in a body: ");
+    put(&t, "%%%s = %s", n->name ? n->name : "?", optab[n->op].name);
+    if (n->loc && n->loc->file)
+        put(&t, " (%s:%d)", n->loc->file, n->loc->line);
+    put(&t, ": %s", what);
+    c->why = t.s;
+    return 1;
+}
+
+static int64_t place_of(Check *c, const Node *n)
+{
+    return (int64_t)(uintptr_t)table_get(c->place, KEYP(n)) - 1;
+}
+
+/* ---- all levels ------------------------------------------------------------------ */
+
+static int operands(Check *c, const Node *n, int64_t at)
+{
+    if (optab[n->op].nin >= 0 && n->nin != optab[n->op].nin)
+        return bad(c, n, "%d operands, not %d", n->nin, optab[n->op].nin);
+    for (int i = 0; i < n->nin; i++) {
+        int64_t p = n->in[i] ? place_of(c, n->in[i]) : -1;
+        if (p < 0)
+            return bad(c, n, "operand %d is not in the graph", i + 1);
+        if (p >= at)
+            return bad(c, n, "operand %d, %%%s, stands below", i + 1,
+                       n->in[i]->name ? n->in[i]->name : "?");
+    }
+    return 0;
+}
+
+static int one_axis(Check *c, const Node *n, Axis *a)
+{
+    void **known = table_at(c->axes, KEYP(a->name));
+
+    if (!*known)
+        *known = a;
+    return *known != a && bad(c, n, "two axes are called '%s'", a->name);
+}
+
+static int axes(Check *c, const Node *n)
+{
+    for (int i = 0; i < n->nA; i++)
+        if (one_axis(c, n, n->A[i]))
+            return 1;
+    for (int i = 0; i < n->nB; i++)
+        if (one_axis(c, n, n->B[i]))
+            return 1;
+    for (int i = 0; i < n->nd; i++) {
+        if (one_axis(c, n, n->dim[i].a))
+            return 1;
+        if (n->dim[i].n < 1)
+            return bad(c, n, "axis '%s' is %lld", n->dim[i].a->name,
+                       (long long)n->dim[i].n);
+        if (dim_of(n, n->dim[i].a) != i)
+            return bad(c, n, "axis '%s' stands twice", n->dim[i].a->name);
+    }
+    return 0;
+}
+
+static int adjacent(const Node *n)
+{
+    int at = dim_of(n->in[0], n->A[0]);
+
+    for (int i = 0; i < n->nA; i++)
+        if (at < 0 || dim_of(n->in[0], n->A[i]) != at + i)
+            return 0;
+    return 1;
+}
+
+static jmp_buf failed;            /* infer speaks through err()                */
+static char *said;
+
+static void hear(const char *msg)
+{
+    said = strf(forever, "%.*s", (int)strcspn(msg, "\n"), msg);
+    longjmp(failed, 1);
+}
+
+/* Null, or what infer says against n.                                          */
+static const char *inferred(Check *c, Node *n)
+{
+    void (*hook)(const char *) = err_hook;
+
+    said = NULL;
+    err_hook = hear;
+    if (!setjmp(failed))
+        infer((Graph *)c->g, n);
+    err_hook = hook;
+    return said;
+}
+
+static int dims(Check *c, const Node *n)
+{
+    Node copy = *n;
+
+    if (n->op == Omerge && !adjacent(n))
+        return bad(c, n, "the merged axes are no neighbours");
+    const char *wrong = inferred(c, &copy);
+    if (wrong)
+        return bad(c, n, "%s", wrong);
+    int same = copy.nd == n->nd;
+    for (int i = 0; i < n->nd && same; i++)
+        same = copy.dim[i].a == n->dim[i].a && copy.dim[i].n == n->dim[i].n;
+    if (same)
+        return 0;
+    Text have = { .arena = c->arena }, want = have;
+    print_dims(&have, n);
+    print_dims(&want, &copy);
+    return bad(c, n, "is %s, and its operands make %s", have.s, want.s);
+}
+
+/* Sources of the runtime stand ready before any region.                        */
+static int ready(const Node *o)
+{
+    return o->op == Oinput || o->op == Oparam || o->op == Ostate ||
+           o->op == Ostepval || o->op == Oarg || o->op == Oconst;
+}
+
+/* May region r read o? Losses, metrics and updates are read by pass `step`.      */
+static int reads(const Node *n, const Node *o)
+{
+    if (ready(o) || n->op == Oloss || n->op == Ometric || n->op == Oupdate)
+        return 1;
+    if (o->op == Oaccum)
+        return n->reg != o->reg && (o->reg == REGden || n->reg == REGpost);
+    if (o->reg == REGpre)
+        return n->reg != REGden;
+    return o->reg == n->reg;
+}
+
+static int regions_ok(Check *c, const Node *n)
+{
+    for (int i = 0; i < n->nin; i++)
+        if (!reads(n, n->in[i]))
+            return bad(c, n, "in %s reads %%%s of %s", regions[n->reg],
+                       n->in[i]->name ? n->in[i]->name : "?",
+                       regions[n->in[i]->reg]);
+    return 0;
+}
+
+static int rows(Check *c, const Node *n, int64_t at)
+{
+    int has = 0;
+
+    for (int i = 0; i < n->nd; i++)
+        has |= g_isrow(n->dim[i].a);
+    if (has && (!n->map || n->map->op != Oroute))
+        return bad(c, n, "has rows and no route");
+    if (!has && n->map)
+        return bad(c, n, "has a route and no rows");
+    if (n->map && (place_of(c, n->map) < 0 || place_of(c, n->map) >= at))
+        return bad(c, n, "its route does not stand above");
+    return 0;
+}
+
+/* ---- single ops --------------------------------------------------------------------- */
+
+static int same_set(const Dim *d, int nd, const Node *n)
+{
+    if (nd != n->nd)
+        return 0;
+    for (int i = 0; i < nd; i++) {
+        int k = dim_of(n, d[i].a);
+        if (k < 0 || n->dim[k].n != d[i].n)
+            return 0;
+    }
+    return 1;
+}
+
+static int declared(Check *c, const Node *n)
+{
+    const Param *p = n->s ? g_param((Graph *)c->top, n->s) : NULL;
+
+    if (!p)
+        return bad(c, n, "'%s' is not in the table", n->s ? n->s : "");
+    if ((p->kind == PKparam) != (n->op == Oparam))
+        return bad(c, n, "'%s' is a %s", n->s, paramkinds[p->kind]);
+    if (!same_set(p->dim, p->nd, n) || p->dt != n->dt)
+        return bad(c, n, "has not the type '%s' is declared with", n->s);
+    return 0;
+}
+
+static int integer(Check *c, const Node *n, int k)
+{
+    Dtype t = n->in[k]->dt;
+
+    return (dtypes[t].kind != 'i' || t == Dnone) &&
+           bad(c, n, "operand %d is %s, not an integer", k + 1, dtypes[t].name);
+}
+
+static int part(Check *c, const Node *n)
+{
+    const Node *t = n->in[0];
+    int count = t->op == Oattn ? 2 : t->op == Oattnback ? t->nin - 3 : 0;
+
+    return (n->i < 0 || n->i >= count) &&
+           bad(c, n, "part %lld of %d", (long long)n->i, count);
+}
+
+static int is_word(const char *s, const char *a, const char *b, const char *d)
+{
+    return s && (!strcmp(s, a) || !strcmp(s, b) || !strcmp(s, d));
+}
+
+static int write_ok(Check *c, const Node *n)
+{
+    const Node *s = n->in[0];
+
+    if (s->op != Oparam && s->op != Ostate)
+        return bad(c, n, "writes what is no parameter and no state");
+    if (!same_dims(s, n->in[1]) || s->dt != n->in[1]->dt)
+        return bad(c, n, "writes a value of another type");
+    return 0;
+}
+
+static int uses_of_pick(Check *c, const Node *n)
+{
+    for (int i = 0; i < n->nin; i++)
+        if (n->in[i]->op == Opick && n->op != Odot)
+            return bad(c, n, "uses an indexed weight outside a product");
+    return 0;
+}
+
+static int special(Check *c, const Node *n)
+{
+    if (uses_of_pick(c, n))
+        return 1;
+    switch (n->op) {
+    case Oparam: case Ostate: return declared(c, n);
+    case Oarg: return c->g == c->top && bad(c, n, "stands outside a body");
+    case Opart: return part(c, n);
+    case Oroute: return integer(c, n, 0);
+    case Ogather: case Oscatter_add: case Opick: return integer(c, n, 1);
+    case Owrite: return write_ok(c, n);
+    case Oaccum:
+        if (n->reg != REGden && n->reg != REGbody)
+            return bad(c, n, "accumulates in %s", regions[n->reg]);
+        return !is_word(n->s, "add", "max", "last") &&
+               bad(c, n, "op is '%s'", n->s ? n->s : "");
+    case Odispatch: case Oundispatch: case Ogmm: case Ogmmw:
+        return n->in[n->nin - 1]->op != Oroute &&
+               bad(c, n, "its last operand is no route");
+    default: return 0;
+    }
+}
+
+/* ---- bodies ---------------------------------------------------------------------------- */
+
+static int nodes(Check *c, const Graph *g);
+
+/* Arguments are the operands, in type and number; the last node is the result.  */
+static int binds(Check *c, const Node *n)
+{
+    const Graph *b = n->body;
+    size_t len = vec_len(b->node);
+    int nin = n->op == Oattnback ? n->nin - 3 : n->nin;
+
+    if (!len)
+        return bad(c, n, "has an empty body");
+    for (size_t i = 0; i < len; i++) {
+        const Node *a = b->node[i];
+        if (a->op != Oarg)
+            continue;
+        if (a->i < 0 || a->i >= nin)
+            return bad(c, n, "its body has an argument %lld", (long long)a->i);
+        const Node *o = n->in[a->i];
+        if (!same_dims(a, o) || a->dt != o->dt)
+            return bad(c, n, "operand %lld has not the type of the body's "
+                       "argument", (long long)a->i + 1);
+    }
+    const Node *r = b->node[len - 1];
+    if (n->op == Ocall && (!same_dims(r, n) || r->dt != n->dt))
+        return bad(c, n, "has not the type of its body's result");
+    return 0;
+}
+
+static int body(Check *c, const Node *n)
+{
+    if (optab[n->op].cls != COMP)
+        return bad(c, n, "has a body");
+    if (binds(c, n))
+        return 1;
+    void **done = table_at(c->bodies, KEYP(n->body));
+    if (*done)
+        return 0;
+    *done = c;
+    const Graph *g = c->g;
+    Table *place = c->place;
+    int wrong = nodes(c, n->body);
+    c->g = g;
+    c->place = place;
+    return wrong;
+}
+
+/* ---- placed and local ---------------------------------------------------------------------- */
+
+static int leftover(Check *c, const Node *n)
+{
+    switch (n->op) {
+    case Ocall: case Oloss: case Ometric: case Oupdate: case Opick:
+        return bad(c, n, "should be gone");
+    default:
+        return n->dt == Dreal && bad(c, n, "has no precision");
+    }
+}
+
+/* Each axis that is cut divides.                                               */
+static int divides(Check *c, const Node *n)
+{
+    for (int d = 0; d < n->nd; d++) {
+        int64_t ranks = 1;
+        for (int t = 0; t < c->g->mesh->natom; t++)
+            if (n->sh[t].k == S && n->sh[t].a == n->dim[d].a)
+                ranks *= c->g->mesh->atom[t].size;
+        if (n->dim[d].n % ranks)
+            return bad(c, n, "axis '%s' of %lld is cut into %lld",
+                       n->dim[d].a->name, (long long)n->dim[d].n,
+                       (long long)ranks);
+    }
+    return 0;
+}
+
+/* Over each atom some way of running n makes its type.                         */
+static int makes(Check *c, const Node *n)
+{
+    Way w[MAXWAY];
+
+    if (optab[n->op].cls == SRC || optab[n->op].cls == COMM)
+        return 0;
+    for (int t = 0; t < c->g->mesh->natom; t++) {
+        int k = ways(c->g, n, t, w);
+        while (k-- > 0 && !same_shard(&w[k].out, &n->sh[t]))
+            ;
+        if (k < 0)
+            return bad(c, n, "no way to run it makes its type");
+    }
+    return 0;
+}
+
+static int types(Check *c, const Node *n)
+{
+    if (leftover(c, n))
+        return 1;
+    if (!c->g->mesh)
+        return bad(c, n, "has a type and no mesh");
+    if (divides(c, n))
+        return 1;
+    if (c->g->level == PLACED)
+        return makes(c, n);
+    const char *wrong = type_wrong(c->g, n);
+    return wrong && bad(c, n, "%s", wrong);
+}
+
+/* ---- the whole ------------------------------------------------------------------------------ */
+
+static int node(Check *c, const Node *n, int64_t at)
+{
+    if (operands(c, n, at) || axes(c, n) || dims(c, n) || regions_ok(c, n) ||
+        rows(c, n, at) || special(c, n))
+        return 1;
+    if (n->body && body(c, n))
+        return 1;
+    return c->g == c->top && c->g->level != LOGICAL && types(c, n);
+}
+
+static int nodes(Check *c, const Graph *g)
+{
+    c->g = g;
+    c->place = table_new(c->arena);
+    for (size_t i = 0; i < vec_len(g->node); i++)
+        *table_at(c->place, KEYP(g->node[i])) = (void *)(uintptr_t)(i + 1);
+    for (size_t i = 0; i < vec_len(g->node); i++)
+        if (node(c, g->node[i], (int64_t)i))
+            return 1;
+    return 0;
+}
+
+char *graph_wrong(Arena *a, const Graph *g)
+{
+    Arena *scratch = arena_new();
+    Check c = {
+        .top = g, .arena = scratch, .axes = table_new(scratch),
+        .bodies = table_new(scratch),
+    };
+    char *why = nodes(&c, g) ? strf(a, "%s", c.why) : NULL;
+
+    arena_free(scratch);
+    return why;
+}
+
+void check_graph(const Graph *g)
+{
+    char *why = graph_wrong(forever, g);
+
+    if (why)
+        die("check: %s", why);
+}
