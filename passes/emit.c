@@ -1,0 +1,479 @@
+/* emit.c: groups and their buffers become a plan.
+ *
+ * All programs share one arena: first what lives always, once for all of them
+ * (parameters, states, optimizer, inputs, scalars), then one part that each
+ * program uses in its own way, as large as the largest needs.
+ *
+ *     [ param | state | optim | io ][ transient: step, eval, forward, init ]
+ *
+ * Steps are the groups in order. Accumulators are cleared first: those of loss
+ * denominators in a phase of their own before `den`, the others in `pre`.
+ *
+ * Predicted times are a roofline with rough constants, one row a target.        */
+#include <math.h>
+#include <string.h>
+
+#include "passes.h"
+
+struct Emit {
+    Arena *arena;
+    Graph *logical;
+    const Target *T;
+    Mesh *mesh;
+    Buf *buf;                     /* vecs from here                            */
+    Tensor *tensor;
+    Scalar *in, *out;
+    Program *prog;
+    Kernel *kernel;
+    Table *named;                 /* path of what lives always -> Lasting      */
+    Table *kernels;               /* name -> itself                            */
+};
+
+/* ---- what a step takes ----------------------------------------------------------- */
+
+/* Per rank: FLOP/s of matrix products and of the rest, bytes/s of memory and of
+ * a link, seconds of a step and of a collective. host: two cores of a server of
+ * 2020; others: an H200 at what good kernels reach of its peak.                  */
+typedef struct Machine {
+    const char *name;
+    double gemm, loop, memory, link, step, hop;
+} Machine;
+
+static const Machine machines[] = {
+    /* name     gemm    loop    memory  link    step    hop                      */
+    { "host",   1.0e11, 4.0e9,  1.2e10, 2.0e9,  2.0e-6, 2.0e-5 },
+    { "null",   6.0e14, 3.0e13, 4.0e12, 3.5e11, 3.0e-6, 1.0e-5 },
+    { "cuda",   6.0e14, 3.0e13, 4.0e12, 3.5e11, 3.0e-6, 1.0e-5 },
+};
+
+static const Machine *machine_of(const Target *T)
+{
+    for (size_t i = 0; i < sizeof machines / sizeof *machines; i++)
+        if (!strcmp(machines[i].name, T->name)) return &machines[i];
+    return &machines[0];
+}
+
+static int is_product(const Group *k)
+{
+    return k->fam == FAMgemm || k->fam == FAMgmm || k->fam == FAMgmmw ||
+           k->fam == FAMattn || k->fam == FAMattnback;
+}
+
+/* Members cost their arithmetic; memory sees what goes in and out.               */
+static void count(const Graph *g, const Group *k, Step *s)
+{
+    s->flops = s->bytes = 0;
+    for (int i = 0; i < k->n; i++) s->flops += cost_of(g, k->node[i]).flops;
+    for (int i = 0; i < k->nin; i++)
+        s->bytes += (double)local_bytes(g, k->in[i]);
+    for (int i = 0; i < k->nout; i++)
+        s->bytes += (double)local_bytes(g, k->out[i]);
+}
+
+static void predict(const Emit *e, const Graph *g, const Group *k, Step *s)
+{
+    const Machine *m = machine_of(e->T);
+
+    if (s->flops == 0 && s->bytes == 0) count(g, k, s);
+    double work = s->flops / (is_product(k) ? m->gemm : m->loop);
+    double move = s->bytes / m->memory;
+    s->secs = m->step + (work > move ? work : move);
+    if (k->fam == FAMcomm) s->secs = m->hop + s->bytes / m->link;
+}
+
+/* ---- what lives always ------------------------------------------------------------- */
+
+static void place_of(const Loc *l, const char **file, int *line)
+{
+    *file = l ? l->file : NULL;
+    *line = l ? l->line : 0;
+}
+
+static int add_buf(Emit *e, Buf b, const Loc *l)
+{
+    place_of(l, &b.file, &b.line);
+    vec_push(e->arena, e->buf, b);
+    return (int)vec_len(e->buf) - 1;
+}
+
+static void fill_dim(Emit *e, const Graph *g, const Node *n, int d, PlanDim *p)
+{
+    enum { MAXPIECE = 64 };
+    Piece piece[MAXPIECE];
+
+    p->axis = n->dim[d].a->name;
+    p->n = n->dim[d].n;
+    p->npiece = pieces(g, n, d, piece, MAXPIECE);
+    p->piece = alloc(e->arena, sizeof *piece * (size_t)p->npiece);
+    memcpy(p->piece, piece, sizeof *piece * (size_t)p->npiece);
+}
+
+static void add_tensor(Emit *e, const Graph *g, const Node *n, const char *kind,
+                       int buf)
+{
+    Tensor t = {.name = n->s, .kind = kind, .dt = n->dt, .nd = n->nd,
+                .buf = buf};
+
+    for (int d = 0; d < n->nd; d++) fill_dim(e, g, n, d, &t.dim[d]);
+    place_of(n->loc, &t.file, &t.line);
+    vec_push(e->arena, e->tensor, t);
+}
+
+static int add_lasting(Emit *e, Graph *g, const Node *n)
+{
+    static const BufClass classes[] = {
+        [PKparam] = Bparam, [PKstate] = Bstate, [PKmaster] = Boptim,
+        [PKm] = Boptim, [PKv] = Boptim,
+    };
+    Buf b = {.name = n->s, .cls = Bio, .dt = n->dt, .prog = -1,
+             .bytes = local_bytes(g, n)};
+
+    if (n->op == Ostepval || n->op == Oresult) {
+        int in = n->op == Ostepval;
+        b.name = strf(e->arena, in ? "step.%s" : "result.%s", n->s);
+        Scalar s = {n->s, add_buf(e, b, NULL), n->dt};
+        if (in) vec_push(e->arena, e->in, s);
+        else vec_push(e->arena, e->out, s);
+        return s.buf;
+    }
+    const Param *p = n->op == Oinput ? NULL : g_param(g, n->s);
+    if (p) b.cls = classes[p->kind];
+    int i = add_buf(e, b, n->loc);
+    add_tensor(e, g, n, p ? paramkinds[p->kind] : "input", i);
+    return i;
+}
+
+static const char *key_of(const Emit *e, const Node *n)
+{
+    static const char *const prefix[] = {
+        [Oinput] = "input", [Ostepval] = "step", [Oresult] = "result",
+        [Oparam] = "param", [Ostate] = "param",
+    };
+    return intern(strf(e->arena, "%s %s", prefix[n->op], n->s));
+}
+
+typedef struct Lasting { const Node *n; int buf; } Lasting;
+
+/* Programs must agree on what they share.                                        */
+static void same_as_before(const Emit *e, const Graph *g, const Node *n,
+                           const Lasting *was)
+{
+    const Buf *b = &e->buf[was->buf];
+
+    if (b->bytes != local_bytes(g, n) || b->dt != n->dt)
+        die("emit: '%s' is %s of %lld bytes in program %s, %s of %lld before",
+            n->s, dtypes[n->dt].name, (long long)local_bytes(g, n), g->prog,
+            dtypes[b->dt].name, (long long)b->bytes);
+    for (int d = 0; d < n->nd; d++)
+        if (n->dim[d].a != was->n->dim[d].a)
+            die("emit: '%s' has other axes in program %s", n->s, g->prog);
+}
+
+static int lasting(Emit *e, Graph *g, const Node *n)
+{
+    Lasting **at = (Lasting **)table_at(e->named, KEYP(key_of(e, n)));
+
+    if (*at) {
+        same_as_before(e, g, n, *at);
+    } else {
+        *at = alloc(e->arena, sizeof **at);
+        **at = (Lasting){n, add_lasting(e, g, n)};
+    }
+    return (*at)->buf;
+}
+
+/* ---- phases ---------------------------------------------------------------------------- */
+
+typedef struct Make {             /* one program being made                     */
+    Emit *e;
+    Graph *g;
+    Group **step;                 /* vec: the group of each step                */
+    Phase *phase;                 /* vec                                        */
+    Layout *l;
+    int *work;                    /* step -> buffer of its work space, or -1    */
+} Make;
+
+static int64_t turns(const Graph *g)
+{
+    int64_t all, dp = g->mesh ? g->mesh->size[Mdp] : 1;
+
+    if (strcmp(g->prog, "step") && strcmp(g->prog, "eval")) return 1;
+    all = (int64_t)micro_batches(g, NULL);
+    if (all % dp)
+        err(opts_loc(g->opts, "train.batch"), "train.batch makes %lld "
+            "micro-batches, which dp = %lld ranks cannot share evenly",
+            (long long)all, (long long)dp);
+    return all / dp;
+}
+
+static Group *storing(Arena *a, Family fam, Region reg, Node *n)
+{
+    Group *k = alloc(a, sizeof *k);
+
+    *k = (Group){.fam = fam, .reg = reg, .n = 1, .nout = 1, .narg = 1};
+    k->node = alloc(a, 3 * sizeof *k->node);
+    k->out = k->node + 1;
+    k->arg = k->node + 2;
+    k->node[0] = k->out[0] = k->arg[0] = n;
+    return k;
+}
+
+static Group *zeroing(Make *m, Node *acc, Region reg)
+{
+    Group *k = storing(m->e->arena, FAMzero, reg, acc);
+
+    k->step.kind = Szero;
+    k->step.label = strf(m->e->arena, "clear %s", acc->name);
+    place_of(acc->loc, &k->step.file, &k->step.line);
+    return k;
+}
+
+/* A kernel that stores f everywhere in acc.                                      */
+static Group *filling(Make *m, Node *acc, Region reg, double f)
+{
+    Node *c = g_node(m->g, Oconst, acc->loc, 0, NULL);
+    Group *k = storing(m->e->arena, FAMloop, reg, c);
+
+    c->f = f;
+    c->dt = acc->dt;
+    c->reg = reg;
+    c->nd = acc->nd;
+    memcpy(c->dim, acc->dim, sizeof c->dim);
+    memcpy(c->sh, acc->sh, sizeof c->sh);
+    c->name = strf(m->e->arena, "clear %s", acc->name);
+    k->narg = 0;
+    m->e->T->lower(m->g, k, m->e->arena);
+    for (int i = 0; i < k->narg; i++)
+        if (k->arg[i] == c) k->arg[i] = acc;
+    k->out[0] = acc;
+    return k;
+}
+
+/* An accumulator starts from zero, for max and min from what every number beats. */
+static Group *clearing(Make *m, Node *acc, Region reg)
+{
+    if (!strcmp(acc->s, "add")) return zeroing(m, acc, reg);
+    return filling(m, acc, reg, strcmp(acc->s, "max") ? INFINITY : -INFINITY);
+}
+
+static void clear_accumulators(Make *m, Group **k, Region reg)
+{
+    for (size_t i = 0; i < vec_len(k); i++)
+        for (int j = 0; j < k[i]->nout && k[i]->reg == reg; j++)
+            if (k[i]->out[j]->op == Oaccum && strcmp(k[i]->out[j]->s, "last"))
+                vec_push(m->e->arena, m->step, clearing(m, k[i]->out[j], reg));
+}
+
+static void end_phase(Make *m, const char *name, int first, int64_t repeat)
+{
+    int n = (int)vec_len(m->step) - first;
+    if (n) vec_push(m->e->arena, m->phase, ((Phase){name, first, n, repeat}));
+}
+
+static size_t add_groups(Make *m, Group **k, size_t i, Region reg)
+{
+    for (; i < vec_len(k) && k[i]->reg == reg; i++)
+        vec_push(m->e->arena, m->step, k[i]);
+    return i;
+}
+
+/* sched puts what den needs of pre before it.                                    */
+static void make_phases(Make *m, Group **k)
+{
+    size_t at = 0, den = 0;
+    int64_t repeat = turns(m->g);
+
+    while (den < vec_len(k) && k[den]->reg != REGden) den++;
+    int first = 0;
+    clear_accumulators(m, k, REGden);
+    if (den < vec_len(k)) at = add_groups(m, k, at, REGpre);
+    end_phase(m, "start", first, 1);
+    for (int r = REGden; r < NREGION; r++) {
+        first = (int)vec_len(m->step);
+        at = add_groups(m, k, at, (Region)r);
+        if (r == REGpre) clear_accumulators(m, k, REGbody);
+        end_phase(m, regions[r], first,
+                  r == REGden || r == REGbody ? repeat : 1);
+    }
+    if (at != vec_len(k)) die("emit: phases of program %s", m->g->prog);
+}
+
+/* ---- buffers ------------------------------------------------------------------------------ */
+
+static const char *live_name(const Make *m, const Live *x)
+{
+    return x->n ? x->n->name : strf(m->e->arena, "work of %s",
+                                    m->step[x->step]->step.label);
+}
+
+static void add_live(Make *m, Live *x)
+{
+    Buf b = {.name = live_name(m, x), .cls = x->n ? Btemp : Bscratch,
+             .dt = x->n ? x->n->dt : Du8, .offset = x->offset,
+             .bytes = x->bytes, .born = x->born, .dies = x->dies,
+             .prog = (int)vec_len(m->e->prog)};
+    int i = add_buf(m->e, b, x->n ? x->n->loc : NULL);
+
+    if (x->n) x->n->buf = i;
+    else m->work[x->step] = i;
+}
+
+/* From here on n->buf is the buffer of a stored value. Those that took over
+ * another's follow once that one has a number.                                   */
+static void number_buffers(Make *m)
+{
+    Graph *g = m->g;
+    Layout *l = m->l;
+
+    m->work = alloc(m->e->arena, sizeof(int) * (vec_len(m->step) + 1));
+    for (size_t i = 0; i < vec_len(m->step); i++) m->work[i] = -1;
+    for (size_t i = 0; i < vec_len(g->node); i++) g->node[i]->buf = -1;
+    for (size_t i = 0; i < vec_len(g->node); i++)
+        if (is_persistent(g->node[i]))
+            g->node[i]->buf = lasting(m->e, g, g->node[i]);
+    for (int i = 0; i < l->n; i++)
+        if (l->live[i].same < 0) add_live(m, &l->live[i]);
+    for (int i = 0; i < l->n; i++)
+        if (l->live[i].n)
+            l->live[i].n->buf = l->live[layout_root(l, i)].n->buf;
+}
+
+static void add_outputs(Make *m)
+{
+    for (size_t i = 0; i < vec_len(m->g->node); i++) {
+        Node *n = m->g->node[i], view;
+        if (n->op != Ooutput) continue;
+        int b = storage(n->in[0])->buf;
+        if (b < 0) die("emit: output '%s' was never made", n->s);
+        view = *n->in[0];
+        view.s = n->s;
+        view.loc = n->loc;
+        add_tensor(m->e, m->g, &view, "output", b);
+    }
+}
+
+/* ---- steps ---------------------------------------------------------------------------------- */
+
+static void add_kernel(Emit *e, const Group *k)
+{
+    if (!k->step.kernel) return;
+    const char *name = intern(k->step.kernel);
+    void **at = table_at(e->kernels, KEYP(name));
+    if (*at) return;
+    *at = (void *)(uintptr_t)name;
+    vec_push(e->arena, e->kernel, ((Kernel){name, k->text}));
+}
+
+static void fill_step(Make *m, int i, Step *s)
+{
+    const Group *k = m->step[i];
+    int fixed = stepinfo[k->step.kind].nbuf, work = m->work[i];
+    int n = fixed >= 0 ? fixed : k->narg + (work >= 0);
+
+    *s = k->step;
+    s->nbuf = n;
+    s->buf = alloc(m->e->arena, sizeof *s->buf * (size_t)(n + 1));
+    for (int j = 0; j < n; j++)
+        s->buf[j] = j < k->narg && k->arg[j] ? storage(k->arg[j])->buf : -1;
+    if (work >= 0) s->buf[n - 1] = work;
+    predict(m->e, m->g, k, s);
+    if (s->kind == Skernel) add_kernel(m->e, k);
+}
+
+void emit_program(Emit *e, Graph *g, Group **groups)
+{
+    Make m = {.e = e, .g = g};
+    Program p = {.name = g->prog};
+
+    if (!e->mesh) e->mesh = g->mesh;
+    make_phases(&m, groups);
+    p.nstep = (int)vec_len(m.step);
+    p.nphase = (int)vec_len(m.phase);
+    p.phase = m.phase;
+    m.l = layout(g, m.step, p.nstep, m.phase, p.nphase);
+    p.transient = m.l->height;
+    p.bound = m.l->bound;
+    number_buffers(&m);
+    add_outputs(&m);
+    p.step = alloc(e->arena, sizeof *p.step * (size_t)(p.nstep + 1));
+    for (int i = 0; i < p.nstep; i++) fill_step(&m, i, &p.step[i]);
+    vec_push(e->arena, e->prog, p);
+}
+
+/* ---- the whole -------------------------------------------------------------------------------- */
+
+Emit *emit_new(Arena *a, Graph *g, const Target *T)
+{
+    Emit *e = alloc(a, sizeof *e);
+
+    *e = (Emit){.arena = a, .logical = g, .T = T};
+    e->named = table_new(a);
+    e->kernels = table_new(a);
+    return e;
+}
+
+enum { ALIGN = 256 };
+
+/* Classes one after another, then the part that programs share.                  */
+static void place_all(const Emit *e, Role *r)
+{
+    int64_t at = 0, most = 0;
+
+    for (int c = 0; c < NBUFCLASS; c++)
+        for (int i = 0; i < r->nbuf; i++) {
+            Buf *b = &r->buf[i];
+            if (b->prog >= 0 || b->cls != (BufClass)c) continue;
+            b->offset = at;
+            at += (b->bytes + ALIGN - 1) / ALIGN * ALIGN;
+        }
+    r->persist = at;
+    for (int i = 0; i < r->nbuf; i++)
+        if (r->buf[i].prog >= 0) r->buf[i].offset += at;
+    for (int i = 0; i < r->nprog; i++)
+        if (e->prog[i].transient > most) most = e->prog[i].transient;
+    r->arena = at + most;
+}
+
+static Role *make_role(Emit *e)
+{
+    Role *r = alloc(e->arena, sizeof *r);
+
+    *r = (Role){
+        .nbuf = (int)vec_len(e->buf), .buf = e->buf,
+        .nprog = (int)vec_len(e->prog), .prog = e->prog,
+        .ntensor = (int)vec_len(e->tensor), .tensor = e->tensor,
+        .nin = (int)vec_len(e->in), .in = e->in,
+        .nout = (int)vec_len(e->out), .out = e->out,
+    };
+    place_all(e, r);
+    return r;
+}
+
+/* Of one micro-batch: the elements of the first input, a token each.             */
+static int64_t tokens_of(const Graph *g)
+{
+    for (size_t i = 0; i < vec_len(g->node); i++)
+        if (g->node[i]->op == Oinput) return g_elems(g->node[i]);
+    return 0;
+}
+
+Plan *emit_finish(Emit *e, const CompileOptions *o)
+{
+    Plan *p = alloc(e->arena, sizeof *p);
+    Graph *g = e->logical;
+
+    *p = (Plan){
+        .model = g->name, .target = e->T->name, .mesh = e->mesh,
+        .opts = g->opts, .nrole = 1, .role = make_role(e),
+        .prelude = e->T->prelude, .nkernel = (int)vec_len(e->kernel),
+        .kernel = e->kernel, .nhf = g->nhf, .hf = g->hf,
+    };
+    p->tokens = (int64_t)micro_batches(g, NULL) * tokens_of(g);
+    p->flops = flops_per_token(g, &p->params, &p->active) * (double)p->tokens;
+    if (o) {
+        p->nsource = o->nsource;
+        p->source = o->source;
+    }
+    plan_check(p);
+    return p;
+}
