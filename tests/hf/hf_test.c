@@ -1,0 +1,161 @@
+/* hf_test: loss, every gradient and ten training losses of the tiny models that
+ * Hugging Face transformers computed (make.py), through the whole compiler and
+ * runtime: the .lua file is traced and compiled, weights come in through hf{},
+ * the gradient is read off the first moment after one step, m = (1 - beta1) g.
+ *
+ * The reference is float64 throughout. Our fp64 differs by the order of sums:
+ * 1e-9 leaves three digits to that and fails for any term computed in float32.
+ * fp32 may differ by rounding of every operation of two layers: about 30 times
+ * 6e-8 of the largest element, and more as steps add up.                       */
+#define _GNU_SOURCE
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "../../frontend/frontend.h"
+#include "../../runtime/runtime.h"
+
+enum { STEPS = 10 };
+
+typedef struct Policy { const char *name; double tol, tolsteps; } Policy;
+static const Policy policies[] = {
+    { "fp64", 1e-9, 1e-9 },
+    { "fp32", 3e-6, 3e-5 },
+};
+static const char *const cases[] = { "mixtral", "mixtral-aux", "qwen3", "dsv3" };
+
+typedef struct Run {
+    const char *name;
+    const Policy *pol;
+    Plan *plan;
+    Exec *x;
+    StFile *ref;
+} Run;
+
+static int failed;
+
+static void report(const Run *r, const char *what, double diff, double tol)
+{
+    int ok = diff <= tol;         /* false for NaN too                          */
+
+    failed += !ok;
+    printf("%sok - %s %s %s: difference %.2g, at most %.1g\n", ok ? "" : "not ",
+           r->name, r->pol->name, what, diff, tol);
+}
+
+static StFile *open_file(const char *name, const char *suffix)
+{
+    StFile *f;
+    const char *path = strf(forever, "%s%s", name, suffix);
+    const char *why = st_open(forever, path, &f);
+
+    if (why)
+        err(NULL, "%s: %s", path, why);
+    return f;
+}
+
+static Plan *make_plan(const char *name, const Policy *pol)
+{
+    Opts *o = opts_new(forever);
+
+    opts_set(o, "precision.policy", pol->name, NULL);
+    opts_set(o, "world", "1", NULL);
+    Trace t = trace(strf(forever, "%s.lua", name), o, TRACEquiet);
+    CompileOptions co = { .source = t.source, .nsource = t.nsource };
+    return compile(t.g, &T_host, &co);
+}
+
+static void train_step(Run *r, Data *d, int64_t t)
+{
+    double b[2], lr = opts_num(r->plan->opts, "train.lr");
+
+    opts_pair(r->plan->opts, "train.betas", b);
+    Block block = { lr, 1 - pow(b[0], (double)t + 1),
+                    1 - pow(b[1], (double)t + 1), t };
+    Feed f = data_feed(d, t);
+    exec_run(r->x, "step", &block, &f);
+}
+
+/* The reference's gradients, laid into the parameters of a second run.         */
+static Exec *reference_gradients(Run *r)
+{
+    Exec *y = exec_open(r->plan, r->x->comm);
+    StFile *grads = alloc(forever, sizeof *grads);
+
+    *grads = *r->ref;
+    grads->n = 0;
+    grads->t = alloc(forever, (size_t)r->ref->n * sizeof *grads->t);
+    for (int i = 0; i < r->ref->n; i++)
+        if (!strncmp(r->ref->t[i].name, "grad.", 5)) {
+            grads->t[grads->n] = r->ref->t[i];
+            grads->t[grads->n++].name += 5;
+        }
+    exec_run(y, "init", NULL, NULL);
+    hf_load(y, &grads, 1, "reference");
+    return y;
+}
+
+/* Largest difference of the two, over the largest element of the reference.    */
+static double difference(Run *r, Exec *y, const char *param, double scale)
+{
+    int64_t n = exec_read(y, param, 0, NULL, 0);
+    double *want = alloc(forever, (size_t)n * sizeof *want);
+    double *got = alloc(forever, (size_t)n * sizeof *got), top = 0, diff = 0;
+
+    exec_read(y, param, 0, want, n);
+    exec_read(r->x, strf(forever, "optim.m.%s", param), 0, got, n);
+    for (int64_t i = 0; i < n; i++) {
+        double d = fabs(got[i] * scale - want[i]);
+        top = fabs(want[i]) > top ? fabs(want[i]) : top;
+        diff = d <= diff ? diff : d;
+    }
+    return diff / top;
+}
+
+static void compare_gradients(Run *r, Exec *y)
+{
+    const Role *role = exec_role(r->x, 0);
+    double b[2];
+
+    opts_pair(r->plan->opts, "train.betas", b);
+    for (int i = 0; i < role->ntensor; i++)
+        if (!strcmp(role->tensor[i].kind, "param"))
+            report(r, strf(forever, "gradient of %s", role->tensor[i].name),
+                   difference(r, y, role->tensor[i].name, 1 / (1 - b[0])),
+                   r->pol->tol);
+}
+
+static void one_case(const char *name, const Policy *pol)
+{
+    Run r = { name, pol, make_plan(name, pol), NULL, NULL };
+    Comm *comm = comm_open(forever, 1);
+    StFile *weights = open_file(name, ".safetensors");
+    Data *d = data_open(forever, r.plan, "data.train", 0);
+
+    r.ref = open_file(name, ".ref.safetensors");
+    r.x = exec_open(r.plan, comm);
+    exec_run(r.x, "init", NULL, NULL);
+    hf_load(r.x, &weights, 1, name);
+    const StTensor *loss = st_find(r.ref, "loss");
+    for (int t = 0; t < STEPS; t++) {
+        train_step(&r, d, t);
+        if (t == 0)
+            compare_gradients(&r, reference_gradients(&r));
+        double want = st_get(loss->dt, r.ref->data + loss->begin, t);
+        report(&r, strf(forever, "loss of step %d", t + 1),
+               fabs(exec_result(r.x, "loss") / want - 1),
+               t ? pol->tolsteps : pol->tol);
+    }
+    exec_close(r.x);
+}
+
+int main(int argc, char **argv)
+{
+    if (chdir(argc > 1 ? argv[1] : "tests/hf"))
+        err(NULL, "run me in the repository, or give the folder of the cases");
+    for (size_t p = 0; p < sizeof policies / sizeof *policies; p++)
+        for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+            one_case(cases[i], &policies[p]);
+    return failed != 0;
+}
