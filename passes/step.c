@@ -326,6 +326,8 @@ static void adamw(Step1 *s, const Param *p, Node *param, Node *d)
     Node *m = companion(s, p, PKm), *v = companion(s, p, PKv), *m1, *v1, *den;
     Node *w = low ? companion(s, p, PKmaster) : g_cast(s->g, param, Df32), *w1;
 
+    if (w->op == Ocast)
+        in_post(w);
     if (s->scale)
         d = op2(s, Omul, d, s->scale);
     m1 = moment(s, m, d, s->b1);
