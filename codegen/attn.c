@@ -1,0 +1,390 @@
+/* attn.c: read an attention from its body, and what the texts of its forward
+ * and backward kernels share: names of sizes and strides, moves between tensors
+ * and tiles.
+ *
+ *     s  = any elementwise function of dots of a query-side with a key-side
+ *          operand, of positions, constants and further operands
+ *     y  = softmax of s along key
+ *     o  = dot(y, v) over key
+ *
+ * Axes are told apart by where they occur: `query` and `key`; the score's other
+ * axes, x0 x1 ..; those that a dot contracts or only v has, d0 d1 ... An operand
+ * that lacks an axis has stride 0 along it, so grouped queries (an axis that no
+ * key-side operand has) and shared keys (an axis that only some have) need no
+ * case of their own. All values between the operands and the results are of the
+ * compute type, never rounded: an attention is one value.                      */
+#include <math.h>
+#include <string.h>
+
+#include "codegen.h"
+
+/* ---- the body ------------------------------------------------------------------ */
+
+static const Node *strip(const Node *n)
+{
+    while (n->op == Ocast || n->op == Ostop_gradient ||
+           (n->op == Ospread && same_dims(n, n->in[0])))
+        n = n->in[0];
+    return n;
+}
+
+static int is_key_reduction(const Attn *t, const Node *n, Op op)
+{
+    return n->op == op && n->nA == 1 && n->A[0] == t->key;
+}
+
+/* y = exp(s - max s) / sum: the score, or null.                                 */
+static const Node *softmax_of(const Attn *t, const Node *y)
+{
+    if (y->op != Odiv)
+        return NULL;
+    const Node *e = strip(y->in[0]), *z = strip(y->in[1]);
+    while (z->op == Ospread)
+        z = strip(z->in[0]);
+    if (e->op != Oexp || !is_key_reduction(t, z, Osum) || strip(z->in[0]) != e)
+        return NULL;
+    const Node *d = strip(e->in[0]);
+    if (d->op != Osub)
+        return NULL;
+    const Node *s = d->in[0], *m = strip(d->in[1]);
+    while (m->op == Ospread)
+        m = strip(m->in[0]);
+    if (!is_key_reduction(t, m, Omax) || strip(m->in[0]) != strip(s))
+        return NULL;
+    return s;
+}
+
+static const Node *arg_of(const Node *n)
+{
+    n = strip(n);
+    return n->op == Oarg ? n : NULL;
+}
+
+/* o = dot(y, v): finds v and the score.                                         */
+static int read_result(Attn *t)
+{
+    const Node *o = strip(t->body->node[vec_len(t->body->node) - 1]);
+
+    if (o->op != Odot || o->nA != 1)
+        return 0;
+    t->key = t->n->nA == 1 ? t->n->A[0] : o->A[0];
+    if (o->A[0] != t->key)
+        return 0;
+    for (int k = 0; k < 2; k++) {
+        const Node *v = arg_of(o->in[k]);
+        if (v && (t->score = softmax_of(t, strip(o->in[!k])))) {
+            t->v = (int)v->i;
+            return dim_of(v, t->key) >= 0;
+        }
+    }
+    return 0;
+}
+
+static int read_query(Attn *t)
+{
+    t->query = t->n->nB == 1 ? t->n->B[0] : t->key->root;
+    return t->query != t->key && dim_of(t->score, t->query) >= 0 &&
+           dim_of(t->score, t->key) >= 0;
+}
+
+static int read_dot(Attn *t, const Node *n)
+{
+    AttnDot *d = &t->dot[t->ndot];
+
+    for (int i = 0; i < t->ndot; i++)
+        if (t->dot[i].n == n)
+            return 1;
+    if (t->ndot == ATDOTS || n->nA == 0)
+        return 0;
+    for (int k = 0; k < 2; k++) {
+        const Node *q = arg_of(n->in[k]), *p = arg_of(n->in[!k]);
+        if (!q || !p || dim_of(q, t->query) < 0 || dim_of(q, t->key) >= 0)
+            continue;
+        if (dim_of(p, t->key) < 0 || dim_of(p, t->query) >= 0)
+            continue;
+        *d = (AttnDot){ n, (int)q->i, (int)p->i, 0 };
+        t->ndot++;
+        return 1;
+    }
+    return 0;
+}
+
+/* iota, under whatever names: its values are positions along its one axis.      */
+int attn_isposition(const Node *n)
+{
+    while (n->op == Orename)
+        n = n->in[0];
+    return n->op == Oiota;
+}
+
+static int read_score(Attn *t, const Node *n)
+{
+    if (n->op == Odot)
+        return read_dot(t, n);
+    if (n->op == Oarg || n->op == Oconst || attn_isposition(n))
+        return 1;
+    if (optab[n->op].cls != EW || n->op == Odropout)
+        return 0;
+    if (optab[n->op].lowerkind != 'E')
+        return 0;
+    for (int k = 0; k < n->nin; k++)
+        if (!read_score(t, n->in[k]))
+            return 0;
+    return 1;
+}
+
+int attn_node(const Attn *t, const Node *n)
+{
+    for (size_t i = 0; i < vec_len(t->body->node); i++)
+        if (t->body->node[i] == n)
+            return (int)i;
+    die("attention: a node outside its body");
+}
+
+static int uses_of(const Attn *t, const Node *n)
+{
+    int uses = 0;
+
+    for (size_t i = 0; i < vec_len(t->body->node); i++)
+        for (int k = 0; k < t->body->node[i]->nin; k++)
+            uses += t->body->node[i]->in[k] == n;
+    return uses;
+}
+
+/* A dot, or a sum of dots that nobody else reads: one tile holds it.            */
+static int is_term(const Attn *t, const Node *n, int top)
+{
+    if (!top && uses_of(t, n) != 1)
+        return 0;
+    if (n->op == Odot)
+        return 1;
+    if (n->op == Ocast && dtypes[n->dt].kind == 'f')
+        return is_term(t, n->in[0], 0);
+    return n->op == Oadd && is_term(t, n->in[0], 0) && is_term(t, n->in[1], 0);
+}
+
+static void mark_dots(Attn *t, const Node *n)
+{
+    for (int i = 0; i < t->ndot; i++)
+        if (t->dot[i].n == n)
+            t->dot[i].term = t->nterm;
+    for (int k = 0; k < n->nin && n->op != Odot; k++)
+        mark_dots(t, n->in[k]);
+}
+
+static void read_terms(Attn *t, const Node *n)
+{
+    for (int i = 0; i < t->nterm; i++)
+        if (t->term[i] == n)
+            return;
+    if (is_term(t, n, 1)) {
+        mark_dots(t, n);
+        t->term[t->nterm++] = n;
+        return;
+    }
+    for (int k = 0; k < n->nin && optab[n->op].cls == EW; k++)
+        read_terms(t, n->in[k]);
+}
+
+/* ---- axes ---------------------------------------------------------------------- */
+
+const char *attn_code(const Attn *t, const Axis *a)
+{
+    for (int i = 0; i < t->naxis; i++)
+        if (t->axis[i].a == a)
+            return t->axis[i].code;
+    die("attention: axis '%s' has no part in it", a->name);
+}
+
+int attn_isx(const Attn *t, const Axis *a)
+{
+    for (int i = 0; i < t->nx; i++)
+        if (t->x[i] == a)
+            return 1;
+    return 0;
+}
+
+static int has_code(const Attn *t, const Axis *a)
+{
+    for (int i = 0; i < t->naxis; i++)
+        if (t->axis[i].a == a)
+            return 1;
+    return 0;
+}
+
+static void code(Attn *t, Axis *a, char *text)
+{
+    if (t->naxis == ATAXES)
+        die("attention: more than %d axes", ATAXES);
+    t->axis[t->naxis].a = a;
+    t->axis[t->naxis++].code = intern(text);
+}
+
+static void code_axes(Attn *t)
+{
+    Arena *a = t->g->arena;
+    int inner = 0;
+
+    code(t, t->query, "q");
+    code(t, t->key, "k");
+    for (int i = 0; i < t->nx; i++)
+        code(t, t->x[i], strf(a, "x%d", i));
+    for (int i = 0; i < t->nop; i++)
+        for (int d = 0; d < t->n->in[i]->nd; d++)
+            if (!has_code(t, t->n->in[i]->dim[d].a))
+                code(t, t->n->in[i]->dim[d].a, strf(a, "d%d", inner++));
+}
+
+/* Axes of a key-side operand that are packed side by side in its tiles: what
+ * its dots contract, or what v brings.                                          */
+int attn_inner(const Attn *t, const Node *n, Axis **out)
+{
+    int k = 0;
+
+    for (int d = 0; d < n->nd; d++)
+        if (n->dim[d].a != t->key && n->dim[d].a != t->query &&
+            !attn_isx(t, n->dim[d].a))
+            out[k++] = n->dim[d].a;
+    return k;
+}
+
+/* A dot contracts all inner axes of its operands, so that they have the same.   */
+static int dot_fits(const Attn *t, const AttnDot *d)
+{
+    Axis *q[MAXD], *k[MAXD];
+    int nq = attn_inner(t, t->n->in[d->q], q);
+    int nk = attn_inner(t, t->n->in[d->k], k);
+
+    if (nq != d->n->nA || nk != d->n->nA)
+        return 0;
+    for (int i = 0; i < nk; i++)
+        if (dim_of(t->n->in[d->q], k[i]) < 0)
+            return 0;
+    return 1;
+}
+
+int attn_keyside(const Attn *t, int op)
+{
+    int yes = op == t->v;
+
+    for (int i = 0; i < t->ndot; i++)
+        yes |= t->dot[i].k == op;
+    return yes;
+}
+
+int attn_queryside(const Attn *t, int op)
+{
+    for (int i = 0; i < t->ndot; i++)
+        if (t->dot[i].q == op)
+            return 1;
+    return 0;
+}
+
+/* Axes that some but not all operands share: a key-side operand has all that
+ * any of them has, or none (shared keys).                                       */
+static int levels_fit(const Attn *t)
+{
+    Axis *some[MAXD];
+    int n = 0;
+
+    for (int i = 0; i < t->nx; i++) {
+        int keys = 0, all = 1;
+        for (int op = 0; op < t->nop; op++) {
+            int has = dim_of(t->n->in[op], t->x[i]) >= 0;
+            keys |= has && attn_keyside(t, op);
+            all &= has || !(attn_keyside(t, op) || attn_queryside(t, op));
+        }
+        if (keys && !all)
+            some[n++] = t->x[i];
+    }
+    for (int op = 0; op < t->nop; op++) {
+        int has = 0;
+        for (int i = 0; i < n; i++)
+            has += dim_of(t->n->in[op], some[i]) >= 0;
+        if (attn_keyside(t, op) && has != 0 && has != n)
+            return 0;
+    }
+    return 1;
+}
+
+/* Tiles lie on the stack: 3 MiB at most, in doubles.                            */
+static int widths_fit(const Attn *t)
+{
+    int64_t sum = 0;
+
+    for (int i = 0; i < t->nop; i++) {
+        Axis *in[MAXD];
+        int64_t w = 1;
+        int n = attn_inner(t, t->n->in[i], in);
+        for (int k = 0; k < n; k++)
+            w *= t->n->in[i]->dim[dim_of(t->n->in[i], in[k])].n;
+        if (attn_keyside(t, i) || attn_queryside(t, i))
+            sum += w;
+    }
+    return sum <= 4096;
+}
+
+int attn_read(Attn *t, const Graph *g, const Node *n)
+{
+    *t = (Attn){ .g = g, .n = n, .body = n->body };
+    t->nop = n->nin - (n->op == Oattnback ? 3 : 0);
+    if (!n->body || !vec_len(n->body->node) || !read_result(t))
+        return 0;
+    if (!read_query(t) || !read_score(t, t->score) || t->ndot == 0)
+        return 0;
+    read_terms(t, t->score);
+    for (int d = 0; d < t->score->nd; d++) {
+        Axis *a = t->score->dim[d].a;
+        if (a != t->query && a != t->key)
+            t->x[t->nx++] = a;
+    }
+    code_axes(t);
+    for (int i = 0; i < t->ndot; i++)
+        if (!dot_fits(t, &t->dot[i]))
+            return 0;
+    return levels_fit(t) && widths_fit(t);
+}
+
+/* ---- who needs a gradient --------------------------------------------------------- */
+
+static int trained(const Node *n, Table *seen)
+{
+    if (dtypes[n->dt].kind != 'f' && n->op != Oattn)
+        return 0;
+    if (n->op == Oparam)
+        return 1;
+    if (n->op == Ostop_gradient || *table_at(seen, KEYP(n)))
+        return 0;
+    *table_at(seen, KEYP(n)) = seen;
+    for (int k = 0; k < n->nin; k++)
+        if (trained(n->in[k], seen))
+            return 1;
+    return 0;
+}
+
+/* Operands that the score reads beside its dots.                                */
+static int reads_trained(const Attn *t, const Node *n, Table *seen)
+{
+    if (n->op == Oarg)
+        return trained(t->n->in[n->i], seen);
+    if (optab[n->op].cls != EW || n->op == Ostop_gradient)
+        return 0;
+    for (int k = 0; k < n->nin; k++)
+        if (reads_trained(t, n->in[k], seen))
+            return 1;
+    return 0;
+}
+
+int attn_can(const Graph *g, const Node *n)
+{
+    Attn t;
+
+    if (!attn_read(&t, g, n))
+        return 0;
+    if (n->op == Oattnback)
+        return 1;
+    Arena *a = arena_new();
+    int yes = !reads_trained(&t, t.score, table_new(a));
+    arena_free(a);
+    return yes;
+}

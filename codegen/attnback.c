@@ -1,0 +1,409 @@
+/* attnback.c: the backward kernel. Scores are made again from operands and
+ * logsumexps; with p = exp(s - lse) and delta = sum of dout * out,
+ *
+ *     ds = p * (dout x values - delta)       dvalues += p' x dout
+ *     dkeys += dterm' x queries              dqueries += dterm x keys
+ *
+ * where dterm is ds through the body's elementwise part, backwards. A parallel
+ * item is one combination of the axes that all operands with a gradient have,
+ * so it owns all it writes:
+ *
+ *     for each tile of 64 keys, its gradient tiles zero
+ *         for each combination of the axes that only some key-side operands have
+ *             for each tile of 48 queries of each combination of the other axes
+ *
+ * Key-side gradients leave their tile after the loop in which all their parts
+ * are summed; query-side ones gather in memory in the compute type, in the result
+ * itself where it has that type, else in scratch. The order of all sums is
+ * fixed.                                                                       */
+#include <string.h>
+
+#include "codegen.h"
+
+typedef struct Backward {
+    Attn t;
+    int own; Axis *over[MAXD];    /* score axes of an item                       */
+    int nmid; Axis *mid[MAXD];    /* of some key-side operands                   */
+    int nfree; Axis *free[MAXD];  /* of no key-side operand                      */
+    AttnView out, lse, dout, delta;
+    Node *grad[MAXIN];
+} Backward;
+
+static int in_key(const Attn *t, const Axis *a)
+{
+    for (int op = 0; op < t->nop; op++)
+        if (attn_keyside(t, op) && dim_of(t->n->in[op], a) >= 0)
+            return 1;
+    return 0;
+}
+
+static int in_all(const Backward *b, const Axis *a)
+{
+    for (int op = 0; op < b->t.nop; op++)
+        if (b->grad[op] && dim_of(b->grad[op], a) < 0)
+            return 0;
+    return 1;
+}
+
+static void split_axes(Backward *b)
+{
+    for (int i = 0; i < b->t.nx; i++) {
+        Axis *a = b->t.x[i];
+        if (in_all(b, a))
+            b->over[b->own++] = a;
+        else if (in_key(&b->t, a))
+            b->mid[b->nmid++] = a;
+        else
+            b->free[b->nfree++] = a;
+    }
+}
+
+/* Is the operand packed and summed inside of the loop over `mid`?               */
+static int is_inner(const Backward *b, int op)
+{
+    return b->nmid > 0 && dim_of(b->t.n->in[op], b->mid[0]) >= 0;
+}
+
+/* ---- where gradients gather --------------------------------------------------------- */
+
+static AttnView result(Backward *b, int op)
+{
+    return (AttnView){ strf(b->t.arena, "g%d", op), b->grad[op], ATresult, 0 };
+}
+
+static int in_scratch(const Backward *b, int op)
+{
+    return strcmp(dtypes[b->grad[op]->dt].name, b->t.t) != 0;
+}
+
+/* A tensor of the compute type in scratch with n's dims.                         */
+static AttnView scratch(Backward *b, const char *name, Node *n)
+{
+    Attn *t = &b->t;
+    int64_t bytes = !strcmp(t->t, "f64") ? 8 : 4;
+    AttnView v = { name, n, ATscratch, t->k->scratch / bytes };
+
+    t->k->scratch += (local_elems(t->g, n) + 15) / 16 * 16 * bytes;
+    return v;
+}
+
+static void make_views(Backward *b, AttnView *sum)
+{
+    Attn *t = &b->t;
+    Node **in = t->n->in + t->nop;
+
+    b->out = (AttnView){ "o", in[0], AToperand, 0 };
+    b->lse = (AttnView){ "l", in[1], AToperand, 0 };
+    b->dout = (AttnView){ "e", in[2], AToperand, 0 };
+    b->delta = scratch(b, "d", in[1]);
+    for (int op = 0; op < t->nop; op++)
+        if (b->grad[op] && attn_queryside(t, op))
+            sum[op] = in_scratch(b, op)
+                    ? scratch(b, strf(t->arena, "h%d", op), b->grad[op])
+                    : result(b, op);
+}
+
+/* ---- all elements of a query-side gradient that an item owns ---------------------------- */
+
+static int is_over(const Backward *b, const Axis *a)
+{
+    for (int i = 0; i < b->own; i++)
+        if (b->over[i] == a)
+            return 1;
+    return 0;
+}
+
+/* Loops over what is not the item's; the element's offset goes to `off`.        */
+static int element_loops(Backward *b, int depth, AttnView v, Text *off)
+{
+    Attn *t = &b->t;
+
+    for (int d = 0; d < v.n->nd; d++) {
+        Axis *a = v.n->dim[d].a;
+        const char *c = attn_code(t, a);
+        if (!is_over(b, a))
+            attn_line(&t->o, depth++, "for (int64_t i_%s = 0; i_%s < %s; i_%s++)",
+                      c, c, attn_size(t, a), c);
+        put(off, "%si_%s * %s", off->s ? " + " : "", c, attn_stride(t, v, a));
+    }
+    return depth;
+}
+
+static void zero_sums(Backward *b, const AttnView *sum)
+{
+    Attn *t = &b->t;
+
+    for (int op = 0; op < t->nop; op++) {
+        Text off = { .arena = t->arena };
+        if (!sum[op].n)
+            continue;
+        int depth = element_loops(b, 2, sum[op], &off);
+        attn_line(&t->o, depth, "%s[%s] = 0;", attn_base(t, sum[op]), off.s);
+    }
+}
+
+static void round_sums(Backward *b, const AttnView *sum)
+{
+    Attn *t = &b->t;
+
+    for (int op = 0; op < t->nop; op++) {
+        Text off = { .arena = t->arena };
+        if (!sum[op].n || sum[op].kind != ATscratch)
+            continue;
+        int depth = element_loops(b, 2, sum[op], &off);
+        attn_line(&t->o, depth, "%s[%s] = %s(%s[%s]);",
+                  attn_base(t, result(b, op)), off.s,
+                  b->grad[op]->dt == Dbf16 ? "f32_bf16" : "(float)",
+                  attn_base(t, sum[op]), off.s);
+    }
+}
+
+/* ---- work space --------------------------------------------------------------------------- */
+
+static void row_tile(Attn *t, const char *name, const char *w, int64_t n)
+{
+    attn_tile(t, name, strf(t->arena, "at_rows * %s", w), ATROWS * n);
+}
+
+static void workspace(Backward *b)
+{
+    Attn *t = &b->t;
+    int64_t widest = 0;
+
+    attn_keytiles(t, 1);
+    for (int op = 0; op < t->nop; op++)
+        if (b->grad[op] && attn_keyside(t, op))
+            attn_tile(t, strf(t->arena, "c%d", op),
+                      strf(t->arena, "at_keypad * %s", attn_widthname(t, op)),
+                      ATKEYPAD * attn_width(t, op));
+    for (int i = 0; i < t->ndot; i++) {
+        int64_t w = attn_width(t, t->dot[i].k);
+        row_tile(t, strf(t->arena, "a%d", i), attn_widthname(t, t->dot[i].k), w);
+        widest = w > widest ? w : widest;
+    }
+    row_tile(t, "et", attn_widthname(t, t->v), attn_width(t, t->v));
+    row_tile(t, "ot", attn_widthname(t, t->v), attn_width(t, t->v));
+    row_tile(t, "qt", attn_int(t, "widest", aff(widest)), widest);
+    for (int i = 0; i < t->nterm; i++)
+        row_tile(t, strf(t->arena, "t%d", i), "at_ld", ATLD);
+    row_tile(t, "pt", "at_ld", ATLD);
+    row_tile(t, "dt", "at_ld", ATLD);
+}
+
+/* ---- phases ------------------------------------------------------------------------------ */
+
+/* Query tiles of all combinations of the free axes; ends inside of the body.    */
+static void each_tile(Backward *b, int depth)
+{
+    Attn *t = &b->t;
+
+    attn_line(&t->o, depth++, "for (int64_t m = 0; m < ntile; m++) {");
+    attn_line(&t->o, depth, "const int64_t q0 = m / nfree * at_rows;");
+    attn_line(&t->o, depth, "const int64_t rows = at_least(%s - q0, at_rows);",
+              attn_size(t, t->query));
+    attn_coords(t, depth, "(m % nfree)", b->free, b->nfree);
+}
+
+static void each_mid(Backward *b, int depth)
+{
+    attn_line(&b->t.o, depth++, "for (int64_t u = 0; u < nmid; u++) {");
+    attn_coords(&b->t, depth, "u", b->mid, b->nmid);
+}
+
+static void pack_results(Backward *b, int depth, AttnView v, const char *tile)
+{
+    Attn *t = &b->t;
+    Axis *in[MAXD];
+    const char *w = attn_widthname(t, t->v);
+    int n = attn_inner(t, t->n->in[t->v], in);
+
+    attn_line(&t->o, depth, "memset(%s, 0, sizeof *%s * at_rows * (size_t)%s);",
+              tile, tile, w);
+    attn_move(t, depth, (AttnMove){
+        .how = ATpack, .v = v, .row = t->query, .row0 = "q0", .rows = "rows",
+        .in = in, .nin = n, .tile = tile, .ld = w });
+}
+
+static void make_delta(Backward *b)
+{
+    Attn *t = &b->t;
+    const char *w = attn_widthname(t, t->v);
+
+    each_mid(b, 2);
+    each_tile(b, 3);
+    pack_results(b, 4, b->dout, "et");
+    pack_results(b, 4, b->out, "ot");
+    attn_line(&t->o, 4, "for (int64_t r = 0; r < rows; r++)");
+    attn_line(&t->o, 5, "(%s)[(q0 + r) * %s] = at_dot_%s(et + r * %s, ot + r * %s,"
+              " %s);", attn_at(t, b->delta), attn_stride(t, b->delta, t->query),
+              t->t, w, w, w);
+    attn_line(&t->o, 3, "}");
+    attn_line(&t->o, 2, "}");
+}
+
+/* A row that saw no key has weights exp(s - inf) = 0.                           */
+static void row_numbers(Backward *b, int depth)
+{
+    Attn *t = &b->t;
+
+    attn_line(&t->o, depth, "at_%s lse[at_rows], delta[at_rows];", t->t);
+    attn_line(&t->o, depth, "for (int64_t r = 0; r < rows; r++) {");
+    attn_line(&t->o, depth + 1, "lse[r] = (%s)[(q0 + r) * %s];",
+              attn_at(t, b->lse), attn_stride(t, b->lse, t->query));
+    attn_line(&t->o, depth + 1, "lse[r] = lse[r] == -INFINITY ? INFINITY : lse[r];");
+    attn_line(&t->o, depth + 1, "delta[r] = (%s)[(q0 + r) * %s];",
+              attn_at(t, b->delta), attn_stride(t, b->delta, t->query));
+    attn_line(&t->o, depth, "}");
+}
+
+static void tile_scores(Backward *b, int depth)
+{
+    Attn *t = &b->t;
+    const char *w = attn_widthname(t, t->v);
+
+    attn_packqueries(t, depth);
+    pack_results(b, depth, b->dout, "et");
+    attn_products(t, depth);
+    attn_line(&t->o, depth, "at_mm_%s(rows, at_keys, %s, et, %s, 1, f%d, at_keys, "
+              "dt, at_ld, 0);", t->t, w, w, t->v);
+    row_numbers(b, depth);
+    attn_line(&t->o, depth, "for (int64_t r = 0; r < rows; r++) {");
+    attn_line(&t->o, depth + 1, "const at_%s *restrict dp = dt + r * at_ld;", t->t);
+    attn_line(&t->o, depth + 1, "at_%s *restrict pr = pt + r * at_ld;", t->t);
+    attn_score(t, depth + 1, 1);
+    attn_line(&t->o, depth, "}");
+}
+
+static void query_gradient(Backward *b, int depth, int i, AttnView sum)
+{
+    Attn *t = &b->t;
+    const AttnDot *d = &t->dot[i];
+    const char *w = attn_widthname(t, d->k);
+    Axis *in[MAXD];
+    int n = attn_inner(t, t->n->in[d->k], in);
+
+    attn_line(&t->o, depth, "at_mm_%s(rows, %s, cols, t%d, at_ld, 1, b%d, %s, qt, "
+              "%s, 0);", t->t, w, d->term, d->k, w, w);
+    attn_move(t, depth, (AttnMove){
+        .how = ATadd, .v = sum, .row = t->query, .row0 = "q0", .rows = "rows",
+        .in = in, .nin = n, .tile = "qt", .ld = w });
+}
+
+static void tile_gradients(Backward *b, int depth, const AttnView *sum)
+{
+    Attn *t = &b->t;
+    const char *w = attn_widthname(t, t->v);
+
+    if (b->grad[t->v])
+        attn_line(&t->o, depth, "at_mm_%s(cols, %s, rows, pt, 1, at_ld, et, %s, "
+                  "c%d, %s, 1);", t->t, w, w, t->v, w);
+    for (int i = 0; i < t->ndot; i++) {
+        const AttnDot *d = &t->dot[i];
+        w = attn_widthname(t, d->k);
+        if (b->grad[d->k])
+            attn_line(&t->o, depth, "at_mm_%s(cols, %s, rows, t%d, 1, at_ld, a%d, "
+                      "%s, c%d, %s, 1);", t->t, w, d->term, i, w, d->k, w);
+        if (sum[d->q].n)
+            query_gradient(b, depth, i, sum[d->q]);
+    }
+}
+
+/* Key-side operands of one level: pack them, their gradients start at zero.     */
+static void open_keys(Backward *b, int depth, int inner)
+{
+    Attn *t = &b->t;
+
+    for (int op = 0; op < t->nop; op++) {
+        if (!attn_keyside(t, op) || is_inner(b, op) != inner)
+            continue;
+        attn_packkeys(t, depth, op, 1);
+        if (b->grad[op])
+            attn_line(&t->o, depth, "memset(c%d, 0, sizeof *c%d * at_keypad * "
+                      "(size_t)%s);", op, op, attn_widthname(t, op));
+    }
+}
+
+static void close_keys(Backward *b, int depth, int inner)
+{
+    Attn *t = &b->t;
+
+    for (int op = 0; op < t->nop; op++) {
+        Axis *in[MAXD];
+        if (!attn_keyside(t, op) || is_inner(b, op) != inner || !b->grad[op])
+            continue;
+        int n = attn_inner(t, t->n->in[op], in);
+        attn_move(t, depth, (AttnMove){
+            .how = ATput, .v = result(b, op), .row = t->key, .row0 = "k0",
+            .rows = "cols", .in = in, .nin = n,
+            .tile = strf(t->arena, "c%d", op), .ld = attn_widthname(t, op) });
+    }
+}
+
+static void key_tile(Backward *b, const AttnView *sum)
+{
+    Attn *t = &b->t;
+    const char *unseen = attn_unseen(t, "q0", "(q0 + rows)", "k0", "(k0 + cols)");
+
+    attn_line(&t->o, 2, "for (int64_t k0 = 0; k0 < %s; k0 += at_keys) {",
+              attn_size(t, t->key));
+    attn_line(&t->o, 3, "const int64_t cols = at_least(%s - k0, at_keys);",
+              attn_size(t, t->key));
+    open_keys(b, 3, 0);
+    each_mid(b, 3);
+    open_keys(b, 4, 1);
+    each_tile(b, 4);
+    if (unseen) {
+        attn_line(&t->o, 5, "if (%s)", unseen);
+        attn_line(&t->o, 6, "continue;");
+    }
+    tile_scores(b, 5);
+    tile_gradients(b, 5, sum);
+    attn_line(&t->o, 4, "}");
+    close_keys(b, 4, 1);
+    attn_line(&t->o, 3, "}");
+    close_keys(b, 3, 0);
+    attn_line(&t->o, 2, "}");
+}
+
+static void find_gradients(Backward *b)
+{
+    for (int op = 0; op < b->t.nop; op++)
+        if (attn_keyside(&b->t, op) || attn_queryside(&b->t, op))
+            b->grad[op] = attn_part(&b->t, op);
+}
+
+static void counts(Backward *b)
+{
+    Attn *t = &b->t;
+    int64_t nfree = attn_product(t, b->free, b->nfree);
+    int64_t tiles = (attn_count(t, t->query) + ATROWS - 1) / ATROWS;
+
+    add_size(t->k, t->arena, attn_product(t, b->over, b->own));
+    add_size(t->k, t->arena, 1);
+    attn_int(t, "nfree", aff(nfree));
+    attn_int(t, "ntile", aff(tiles * nfree));
+    attn_int(t, "nmid", aff(attn_product(t, b->mid, b->nmid)));
+}
+
+void attnback_lower(Graph *g, Group *k, Arena *a)
+{
+    Backward b = { 0 };
+    AttnView sum[MAXIN] = { 0 };
+
+    if (!attn_read(&b.t, g, attn_main(k)))
+        die("attention: kept, but its body does not fit");
+    attn_begin(&b.t, k, a);
+    find_gradients(&b);
+    split_axes(&b);
+    counts(&b);
+    make_views(&b, sum);
+    workspace(&b);
+    attn_line(&b.t.o, 1, "for (int64_t item = lo; item < hi; item++) {");
+    attn_coords(&b.t, 2, "item", b.over, b.own);
+    zero_sums(&b, sum);
+    make_delta(&b);
+    key_tile(&b, sum);
+    round_sums(&b, sum);
+    attn_line(&b.t.o, 1, "}");
+    attn_finish(&b.t);
+}

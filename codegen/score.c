@@ -1,0 +1,497 @@
+/* score.c: text that turns dots into scores, and gradients of scores into
+ * gradients of dots, both for one row of a tile.
+ *
+ *     values     each node of the body between the dots and the softmax becomes
+ *                a C local, in the row's head or in the loop over columns
+ *     gradients  the same nodes backwards, by the gradient texts of ops.def
+ *     bounds     which differences key - query the mask lets through, where it
+ *                compares positions: tiles outside are skipped
+ *
+ * Gradients go to dots only; attn_can() has seen to it that nothing else that
+ * the score reads needs one.                                                   */
+#include <ctype.h>
+#include <math.h>
+#include <string.h>
+
+#include "codegen.h"
+
+typedef struct Score {
+    Attn *t;
+    Text row, col;                /* text outside and inside of the column loop */
+    int depth;
+    const char **val;             /* by body node: its value's C name           */
+    const char **dy;              /* gradient so far: an expression             */
+    char *dep;                    /* a dot's value reaches it                   */
+} Score;
+
+static const char *float_type(const Attn *t)
+{
+    return !strcmp(t->t, "f64") ? "double" : "float";
+}
+
+static int isfloat(const Node *n)
+{
+    return dtypes[n->dt].kind == 'f';
+}
+
+static const char *c_type(const Attn *t, const Node *n)
+{
+    return isfloat(n) ? float_type(t) : dtypes[n->dt].compute;
+}
+
+static int varies(const Score *s, const Node *n)    /* along the columns         */
+{
+    return dim_of(n, s->t->key) >= 0;
+}
+
+static const char *local(Score *s, const Node *n, const char *expr)
+{
+    const char *name = strf(s->t->arena, "v%d", attn_node(s->t, n));
+
+    attn_line(varies(s, n) ? &s->col : &s->row, s->depth + varies(s, n),
+              "const %s %s = %s;", c_type(s->t, n), name, expr);
+    return name;
+}
+
+/* ---- values -------------------------------------------------------------------- */
+
+static const char *number(const Score *s, const Node *n)
+{
+    if (!isfloat(n))
+        return strf(s->t->arena, "%lld", (long long)n->f);
+    if (isinf(n->f))
+        return n->f > 0 ? "INFINITY" : "-INFINITY";
+    if (isnan(n->f))
+        return "NAN";
+    return strf(s->t->arena, "(%s)%a", float_type(s->t), n->f);
+}
+
+static const char *position(Score *s, const Node *n)
+{
+    Attn *t = s->t;
+    const Axis *a = n->dim[0].a;
+    const char *at = attn_start(t, a);
+
+    if (a == t->key)
+        return local(s, n, strf(t->arena, "(int32_t)(%s + k0) + j", at));
+    if (a == t->query)
+        return local(s, n, strf(t->arena, "(int32_t)(%s + q0 + r)", at));
+    return local(s, n, strf(t->arena, "(int32_t)(%s + i_%s)", at,
+                            attn_code(t, a)));
+}
+
+static const char *load(Score *s, const Node *n)
+{
+    Attn *t = s->t;
+    AttnView v = attn_operand(t, (int)n->i);
+    Text x = { .arena = t->arena };
+
+    if (v.n->nd == 1 && v.n->dt == Di32 && attn_isposition(v.n))
+        return position(s, n);
+    put(&x, "*(%s", attn_at(t, v));
+    if (dim_of(v.n, t->query) >= 0)
+        put(&x, " + (q0 + r) * %s", attn_stride(t, v, t->query));
+    if (dim_of(v.n, t->key) >= 0)
+        put(&x, " + (k0 + j) * %s", attn_stride(t, v, t->key));
+    put(&x, ")");
+    if (v.n->dt == Dbf16)
+        return local(s, n, strf(t->arena, "bf16_f32(%s)", x.s));
+    return local(s, n, x.s);
+}
+
+static void letters_of(Op op, char *out)
+{
+    for (const char *p = optab[op].operands; *p; p++)
+        if (*p != ' ')
+            *out++ = *p;
+    *out = 0;
+}
+
+/* Operand k of n, of n's kind.                                                  */
+static const char *operand(const Score *s, const Node *n, int k)
+{
+    const Node *a = n->in[k];
+    const char *v = s->val[attn_node(s->t, a)];
+
+    if (isfloat(n) && !isfloat(a) && !(n->op == Owhere && k == 0))
+        return strf(s->t->arena, "(%s)%s", float_type(s->t), v);
+    return v;
+}
+
+static const char *suffix(const Attn *t)
+{
+    return !strcmp(t->t, "f64") ? "_f64" : "_f32";
+}
+
+static const char *elementwise(Score *s, const Node *n)
+{
+    const char *arg[4];
+    char letters[8];
+    Text x = { .arena = s->t->arena };
+
+    for (int k = 0; k < n->nin; k++)
+        arg[k] = operand(s, n, k);
+    letters_of(n->op, letters);
+    put_expr(&x, optab[n->op].lower, letters, arg, suffix(s->t));
+    return local(s, n, x.s);
+}
+
+static int term_of(const Attn *t, const Node *n)
+{
+    for (int i = 0; i < t->nterm; i++)
+        if (t->term[i] == n)
+            return i;
+    return -1;
+}
+
+static void value(Score *s, const Node *n)
+{
+    const char **v = &s->val[attn_node(s->t, n)];
+    int term = term_of(s->t, n);
+
+    if (*v)
+        return;
+    if (term >= 0)
+        *v = local(s, n, strf(s->t->arena, "s%d[j]", term));
+    else if (n->op == Oconst)
+        *v = number(s, n);
+    else if (n->op == Oarg)
+        *v = load(s, n);
+    else if (attn_isposition(n))
+        *v = position(s, n);
+    else {
+        for (int k = 0; k < n->nin; k++)
+            value(s, n->in[k]);
+        *v = elementwise(s, n);
+    }
+}
+
+/* ---- gradients -------------------------------------------------------------------- */
+
+static int passes_gradient(const Node *n)
+{
+    return isfloat(n) && (optab[n->op].gradkind == 'E' || n->op == Ocast ||
+                          n->op == Ospread);
+}
+
+static int depends(Score *s, const Node *n)
+{
+    int at = attn_node(s->t, n), yes = term_of(s->t, n) >= 0;
+
+    if (s->dep[at])
+        return s->dep[at] - 1;
+    if (!yes && optab[n->op].cls == EW && passes_gradient(n))
+        for (int k = 0; k < n->nin; k++)
+            yes |= depends(s, n->in[k]);
+    s->dep[at] = (char)(1 + yes);
+    return yes;
+}
+
+static const char *gradient(const Score *s, const char *text, const Node *n,
+                            const char *dy);
+
+/* op(x, ..) inside a gradient text, from behind its '(': the op's own lowering.
+ * Sets *end behind the ')'.                                                     */
+static const char *call(const Score *s, Op op, const char *p, const Node *n,
+                        const char *dy, const char **end)
+{
+    Arena *a = s->t->arena;
+    const char *arg[4], *from = p;
+    char letters[8];
+    Text x = { .arena = a };
+    int k = 0;
+
+    for (int open = 1; open; p++) {
+        open += (*p == '(') - (*p == ')');
+        if (open == 0 || (open == 1 && *p == ',')) {
+            char *part = strf(a, "%.*s", (int)(p - from), from);
+            arg[k++] = strf(a, "(%s)", gradient(s, part, n, dy));
+            from = p + 1;
+        }
+    }
+    *end = p;
+    letters_of(op, letters);
+    put(&x, "(");
+    put_expr(&x, optab[op].lower, letters, arg, suffix(s->t));
+    put(&x, ")");
+    return x.s;
+}
+
+static const char *variable(const Score *s, const char *w, size_t len,
+                            const Node *n, const char *dy)
+{
+    char letters[8];
+
+    if (len == 2 && !strncmp(w, "dy", 2))
+        return dy;
+    if (len == 1 && *w == 'y')
+        return s->val[attn_node(s->t, n)];
+    letters_of(n->op, letters);
+    const char *at = len == 1 ? strchr(letters, *w) : NULL;
+    if (!at)
+        die("gradient of %s: unknown name in '%s'", optab[n->op].name, w);
+    return operand(s, n, (int)(at - letters));
+}
+
+static size_t word(const char *p)
+{
+    size_t n = 0;
+
+    while (isalnum((unsigned char)p[n]) || p[n] == '_')
+        n++;
+    return n;
+}
+
+/* A gradient text of n's row as C: dy is the gradient of n.                     */
+static const char *gradient(const Score *s, const char *p, const Node *n,
+                            const char *dy)
+{
+    Text x = { .arena = s->t->arena };
+
+    while (*p) {
+        size_t len = word(p);
+        if (len == 0) {
+            putn(&x, p++, 1);
+        } else if (isdigit((unsigned char)*p)) {
+            size_t d = strspn(p, "0123456789.");
+            put(&x, "(%s)%.*s", float_type(s->t), (int)d, p);
+            p += d;
+        } else if (p[len] == '(') {
+            int op = op_named(internn(p, len));
+            if (op < 0)
+                die("gradient of %s: no op in '%s'", optab[n->op].name, p);
+            put(&x, "%s", call(s, (Op)op, p + len + 1, n, dy, &p));
+        } else {
+            put(&x, "%s", variable(s, p, len, n, dy));
+            p += len;
+        }
+    }
+    return x.s ? x.s : "0";
+}
+
+static void give(Score *s, const Node *n, const char *expr)
+{
+    const char **d = &s->dy[attn_node(s->t, n)];
+
+    *d = *d ? strf(s->t->arena, "%s + (%s)", *d, expr)
+            : strf(s->t->arena, "(%s)", expr);
+}
+
+static void backward(Score *s, const Node *n)
+{
+    int at = attn_node(s->t, n);
+    const char *dy = strf(s->t->arena, "g%d", at);
+
+    if (!s->dy[at])
+        return;
+    attn_line(&s->col, s->depth + 1, "const %s %s = %s;", float_type(s->t), dy,
+              s->dy[at]);
+    if (term_of(s->t, n) >= 0)
+        return;
+    for (int k = 0; k < n->nin; k++) {
+        const char *text = optab[n->op].gradkind == 'E'
+                         ? optab[n->op].grad[k] : "dy";
+        if (depends(s, n->in[k]) && strcmp(text, "0"))
+            give(s, n->in[k], gradient(s, text, n, dy));
+    }
+}
+
+static void store_gradients(Score *s)
+{
+    Attn *t = s->t;
+
+    for (int i = 0; i < t->nterm; i++) {
+        int at = attn_node(t, t->term[i]);
+        if (s->dy[at])
+            attn_line(&s->col, s->depth + 1, "s%d[j] = g%d;", i, at);
+        else
+            attn_line(&s->col, s->depth + 1, "s%d[j] = 0;", i);
+    }
+}
+
+/* From the score's value on: weight, gradient of the score, and back.           */
+static void weigh(Score *s)
+{
+    Attn *t = s->t;
+    const char *f = float_type(t), *z = s->val[attn_node(t, t->score)];
+
+    attn_line(&s->col, s->depth + 1, "const %s p = exp_%s(%s - lse[r]);", f,
+              t->t, z);
+    attn_line(&s->col, s->depth + 1, "const %s ds = p * (dp[j] - delta[r]);", f);
+    attn_line(&s->col, s->depth + 1, "pr[j] = p;");
+    depends(s, t->score);
+    give(s, t->score, "ds");
+    for (int i = attn_node(t, t->score); i >= 0; i--)
+        backward(s, t->body->node[i]);
+    store_gradients(s);
+}
+
+static void tail(Score *s, int grad)
+{
+    Attn *t = s->t;
+    Text z = { .arena = t->arena };
+
+    if (grad)
+        put(&z, "pr[j] = ");
+    for (int i = 0; i < t->nterm && grad; i++)
+        put(&z, "s%d[j] = ", i);
+    attn_line(&t->o, s->depth, "for (int j = (int)cols; j < at_keys; j++)");
+    attn_line(&t->o, s->depth + 1, grad ? "%s0;" : "%ss0[j] = -INFINITY;",
+              z.s ? z.s : "");
+}
+
+void attn_score(Attn *t, int depth, int grad)
+{
+    size_t n = vec_len(t->body->node);
+    Score s = { .t = t, .depth = depth };
+
+    s.row.arena = s.col.arena = t->arena;
+    s.val = alloc(t->arena, n * sizeof *s.val);
+    s.dy = alloc(t->arena, n * sizeof *s.dy);
+    s.dep = alloc(t->arena, n);
+    value(&s, t->score);
+    if (grad)
+        weigh(&s);
+    else
+        attn_line(&s.col, depth + 1, "s0[j] = %s;",
+                  s.val[attn_node(t, t->score)]);
+    for (int i = 0; i < t->nterm; i++)
+        attn_line(&t->o, depth, "at_%s *restrict s%d = t%d + r * at_ld;", t->t,
+                  i, i);
+    put(&t->o, "%s", s.row.s ? s.row.s : "");
+    attn_line(&t->o, depth, "for (int j = 0; j < (int)cols; j++) {");
+    put(&t->o, "%s", s.col.s);
+    attn_line(&t->o, depth, "}");
+    tail(&s, grad);
+}
+
+/* ---- bounds of a mask ------------------------------------------------------------- */
+
+typedef struct Bounds { double lo, hi; } Bounds;    /* of key - query             */
+typedef struct Line { double q, k, c; int ok; } Line;
+
+static const Bounds everything = { -INFINITY, INFINITY };
+
+/* The axis n's value is the position along, or null.                            */
+static const Axis *axis_of_position(const Attn *t, const Node *n)
+{
+    if (n->op == Oarg) {
+        const Node *x = t->n->in[n->i];
+        while (x->op == Ocast && x->in[0]->nd == 1)
+            x = x->in[0];
+        return x->nd == 1 && attn_isposition(x) ? n->dim[0].a : NULL;
+    }
+    return n->nd == 1 && attn_isposition(n) ? n->dim[0].a : NULL;
+}
+
+static Line scaled(Line x, double f)
+{
+    return (Line){ x.q * f, x.k * f, x.c * f, x.ok };
+}
+
+static Line plus(Line x, Line y)
+{
+    return (Line){ x.q + y.q, x.k + y.k, x.c + y.c, x.ok && y.ok };
+}
+
+/* n as q * query + k * key + c.                                                 */
+static Line line_of(const Attn *t, const Node *n)
+{
+    const Axis *a = axis_of_position(t, n);
+
+    if (a)
+        return (Line){ a == t->query, a == t->key, 0,
+                       a == t->query || a == t->key };
+    switch (n->op) {
+    case Oconst: return (Line){ 0, 0, n->f, 1 };
+    case Ocast: case Ospread: case Ostop_gradient:
+        return line_of(t, n->in[0]);
+    case Oneg: return scaled(line_of(t, n->in[0]), -1);
+    case Oadd: return plus(line_of(t, n->in[0]), line_of(t, n->in[1]));
+    case Osub:
+        return plus(line_of(t, n->in[0]), scaled(line_of(t, n->in[1]), -1));
+    default: return (Line){ 0, 0, 0, 0 };
+    }
+}
+
+static Bounds both(Bounds x, Bounds y)
+{
+    return (Bounds){ fmax(x.lo, y.lo), fmin(x.hi, y.hi) };
+}
+
+static Bounds either(Bounds x, Bounds y)
+{
+    return (Bounds){ fmin(x.lo, y.lo), fmax(x.hi, y.hi) };
+}
+
+/* a <= b (or a < b): differences d for which it can hold, whole numbers.        */
+static Bounds ordered(const Attn *t, const Node *a, const Node *b, int strict)
+{
+    Line x = plus(line_of(t, a), scaled(line_of(t, b), -1));
+
+    if (!x.ok || x.k != -x.q || fabs(x.k) != 1)
+        return everything;
+    if (x.k > 0)                               /* d <= -c                        */
+        return (Bounds){ -INFINITY, floor(-x.c - (strict ? 0.5 : 0)) };
+    return (Bounds){ ceil(x.c + (strict ? 0.5 : 0)), INFINITY };
+}
+
+static Bounds where_holds(const Attn *t, const Node *c)
+{
+    const Node *a = c->nin > 0 ? c->in[0] : NULL;
+    const Node *b = c->nin > 1 ? c->in[1] : NULL;
+
+    switch (c->op) {
+    case Ole: return ordered(t, a, b, 0);
+    case Olt: return ordered(t, a, b, 1);
+    case Oge: return ordered(t, b, a, 0);
+    case Ogt: return ordered(t, b, a, 1);
+    case Oeq: return both(ordered(t, a, b, 0), ordered(t, b, a, 0));
+    case Oland: return both(where_holds(t, a), where_holds(t, b));
+    case Olor: return either(where_holds(t, a), where_holds(t, b));
+    case Ocast: case Ospread: return where_holds(t, a);
+    default: return everything;
+    }
+}
+
+static int is_const(const Node *n, double sign)     /* infinite of that sign,     */
+{                                                   /* or 0: positive and finite  */
+    while (n->op == Ocast || n->op == Ospread)
+        n = n->in[0];
+    if (n->op != Oconst)
+        return 0;
+    return sign != 0 ? isinf(n->f) && n->f * sign > 0 : n->f > 0 && isfinite(n->f);
+}
+
+/* Differences for which n can be anything but -inf.                             */
+static Bounds seen(const Attn *t, const Node *n)
+{
+    switch (n->op) {
+    case Owhere:
+        if (is_const(n->in[2], -1))
+            return both(where_holds(t, n->in[0]), seen(t, n->in[1]));
+        return everything;
+    case Oadd: return both(seen(t, n->in[0]), seen(t, n->in[1]));
+    case Omul: case Odiv:
+        return is_const(n->in[1], 0) ? seen(t, n->in[0]) : everything;
+    case Ocast: case Ospread: return seen(t, n->in[0]);
+    default: return everything;
+    }
+}
+
+const char *attn_unseen(Attn *t, const char *q0, const char *q1,
+                        const char *k0, const char *k1)
+{
+    Bounds b = seen(t, t->score);
+    Text x = { .arena = t->arena };
+
+    if (isinf(b.lo) && isinf(b.hi))
+        return NULL;
+    const char *q = attn_start(t, t->query), *k = attn_start(t, t->key);
+    if (!isinf(b.hi))
+        put(&x, "%s + %s - (%s + %s - 1) > %.0f", k, k0, q, q1, b.hi);
+    if (!isinf(b.lo))
+        put(&x, "%s%s + %s - 1 - (%s + %s) < %.0f", x.s ? " || " : "", k, k1, q,
+            q0, b.lo);
+    return x.s;
+}
