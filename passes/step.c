@@ -192,13 +192,26 @@ static Node *loss_value(Step1 *s, const Node *n)
     return op2(s, Odiv, g_accum(s->g, sum, "add"), den);
 }
 
-static void add_loss(Step1 *s, const Node *n)
+/* Losses of one name (a router's in every layer) are reported as their sum.     */
+static void add_loss(Step1 *s, const Node *n, Table *named)
 {
     Node *v = loss_value(s, n);
     Node *w = n->f == 1 ? v : op2(s, Omul, v, num(s, n->f));
+    void **sum = table_at(named, KEYP(intern(n->s)));
 
-    result(s, strf(s->g->arena, "loss.%s", n->s), v);
+    *sum = *sum ? op2(s, Oadd, *sum, v) : v;
     s->total = s->total ? op2(s, Oadd, s->total, w) : w;
+}
+
+static void report_losses(Step1 *s, Node **node, size_t count, Table *named)
+{
+    for (size_t i = 0; i < count; i++) {
+        void **sum = table_at(named, KEYP(intern(node[i]->s ? node[i]->s : "")));
+        if (node[i]->op == Oloss && *sum)
+            result(s, strf(s->g->arena, "loss.%s", node[i]->s), *sum);
+        if (node[i]->op == Oloss)
+            *sum = NULL;
+    }
 }
 
 /* ---- gradients --------------------------------------------------------------------------- */
@@ -370,15 +383,18 @@ static void optimize(Step1 *s, Node **param, size_t n, const Table *grads)
 /* One sweep over the nodes there were: what kind each is decides.                 */
 static void add_sinks(Step1 *s, Node **node, size_t count)
 {
+    Table *named = table_new(s->g->arena);
+
     for (size_t i = 0; i < count; i++) {
         Node *n = node[i];
         s->l = n->loc;
         if (n->op == Oloss)
-            add_loss(s, n);
+            add_loss(s, n, named);
         else if (n->op == Ometric)
             result(s, strf(s->g->arena, "metric.%s", n->s),
                    post_value(s, n->in[0], n));
     }
+    report_losses(s, node, count, named);
 }
 
 static void add_updates(Step1 *s, Node **node, size_t count)
