@@ -53,9 +53,17 @@ static int64_t place_of(Check *c, const Node *n)
 
 /* ---- all levels ------------------------------------------------------------------ */
 
+/* A loss may lack its denominator.                                             */
+int takes(Op op, int nin)
+{
+    int want = optab[op].nin;
+
+    return want < 0 || nin == want || (op == Oloss && nin == 1);
+}
+
 static int operands(Check *c, const Node *n, int64_t at)
 {
-    if (optab[n->op].nin >= 0 && n->nin != optab[n->op].nin)
+    if (!takes(n->op, n->nin))
         return bad(c, n, "%d operands, not %d", n->nin, optab[n->op].nin);
     for (int i = 0; i < n->nin; i++) {
         int64_t p = n->in[i] ? place_of(c, n->in[i]) : -1;
@@ -141,6 +149,9 @@ static int dims(Check *c, const Node *n)
     int same = copy.nd == n->nd;
     for (int i = 0; i < n->nd && same; i++)
         same = copy.dim[i].a == n->dim[i].a && copy.dim[i].n == n->dim[i].n;
+    if (same && copy.dt != n->dt)
+        return bad(c, n, "is %s, and its operands make %s",
+                   dtypes[n->dt].name, dtypes[copy.dt].name);
     if (same)
         return 0;
     Text have = { .arena = c->arena }, want = have;
