@@ -18,10 +18,15 @@
  * every machine.                                                              */
 #include "passes.h"
 
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { ALIGN = 256 };
+enum {
+    ALIGN = 256,
+    FEW = 2000,                   /* so many may be searched                  */
+    IDLE = 4                      /* rounds without progress before giving up */
+};
 
 typedef struct Item {
     int id;                       /* index of its Rect                         */
@@ -41,6 +46,8 @@ typedef struct Pack {
     int64_t *best;
     const char *how;
     int64_t work;                 /* units left                                */
+    struct Run *run;              /* skyline's room, used again and again      */
+    struct Low *low;
     Block *spare;
 } Pack;
 
@@ -49,9 +56,15 @@ static int64_t max64(int64_t a, int64_t b)
     return a > b ? a : b;
 }
 
+/* What is good enough.                                                          */
+static int64_t aim(const Pack *p)
+{
+    return p->bound + p->bound / 200;
+}
+
 static int good(const Pack *p)
 {
-    return p->height - p->bound <= p->bound / 200;
+    return p->height <= aim(p);
 }
 
 /* ---- sections ----------------------------------------------------------------- */
@@ -131,7 +144,7 @@ static int64_t height_of(const Pack *p)
 /* ---- orders ------------------------------------------------------------------- */
 
 /* What comes first: Size, Length, Area, the Total load around it; most first.   */
-static const char *const orders[] = {"LAT", "TAL", "TLA", "AST", "SLA"};
+static const char *const orders[] = {"LAT", "TAL", "TLA", "AST", "SLA", "LS"};
 enum { NORDER = sizeof orders / sizeof *orders };
 
 static int64_t trait(const Item *x, char c)
@@ -163,117 +176,221 @@ static void sort_items(Pack *p, const char *how, int *seq)
 
     for (int i = 0; i < p->n; i++) {
         r[i].i = i;
-        for (int k = 0; k < NKEY; k++)
+        for (int k = 0; how[k]; k++)
             r[i].key[k] = trait(&p->item[i], how[k]);
     }
     qsort(r, (size_t)p->n, sizeof *r, by_rank);
     for (int i = 0; i < p->n; i++) seq[i] = r[i].i;
 }
 
+/* ---- what fits into a span ----------------------------------------------------- */
+
+/* The rectangles not yet placed, as leaves of a binary tree in the order of
+ * their (lo, hi) with the bits interleaved, so that a subtree is a small box of
+ * lives. Each node knows its box and the best rank in it.                        */
+typedef struct Box { int best, minlo, maxlo, minhi, maxhi; } Box;
+typedef struct Tree {
+    int half;
+    Box *at;                      /* root 1, leaves half..2 half - 1           */
+    int *leaf;                    /* of each item                              */
+} Tree;
+
+static const Box nothing = {INT_MAX, INT_MAX, -1, INT_MAX, -1};
+
+static int least(int a, int b)
+{
+    return a < b ? a : b;
+}
+
+static int most(int a, int b)
+{
+    return a > b ? a : b;
+}
+
+static uint64_t spread_bits(uint64_t x)
+{
+    uint64_t y = 0;
+    for (int b = 0; b < 32; b++) y |= (x >> b & 1) << 2 * b;
+    return y;
+}
+
+static void join(Tree *t, int x)
+{
+    const Box *a = &t->at[2 * x], *b = &t->at[2 * x + 1];
+    t->at[x] = (Box){
+        least(a->best, b->best), least(a->minlo, b->minlo),
+        most(a->maxlo, b->maxlo), least(a->minhi, b->minhi),
+        most(a->maxhi, b->maxhi),
+    };
+}
+
+static void find_leaves(Pack *p, Tree *t)
+{
+    Event *e = alloc(p->arena, sizeof *e * (size_t)p->n);
+
+    for (int i = 0; i < p->n; i++) {
+        uint64_t lo = (uint64_t)p->item[i].lo, hi = (uint64_t)p->item[i].hi;
+        e[i] = (Event){(int64_t)(spread_bits(lo) << 1 | spread_bits(hi)), i};
+    }
+    qsort(e, (size_t)p->n, sizeof *e, by_key);
+    t->leaf = alloc(p->arena, sizeof(int) * (size_t)p->n);
+    for (int k = 0; k < p->n; k++) t->leaf[e[k].item] = k;
+}
+
+/* seq[rank] = item.                                                              */
+static void fill_tree(const Pack *p, Tree *t, const int *seq)
+{
+    for (int k = 0; k < t->half; k++) t->at[t->half + k] = nothing;
+    for (int k = 0; k < p->n; k++) {
+        const Item *x = &p->item[seq[k]];
+        t->at[t->half + t->leaf[seq[k]]] = (Box){k, x->lo, x->lo, x->hi, x->hi};
+    }
+    for (int k = t->half - 1; k > 0; k--) join(t, k);
+}
+
+static void take(Tree *t, int item)
+{
+    int x = t->half + t->leaf[item];
+    t->at[x] = nothing;
+    for (x /= 2; x; x /= 2) join(t, x);
+}
+
+/* The best rank below x among lives within [lo, hi], if better than `best`.      */
+static int best_within(Pack *p, const Tree *t, int x, int lo, int hi, int best)
+{
+    const Box *b = &t->at[x];
+
+    p->work--;
+    if (b->best >= best || b->maxlo < lo || b->minhi > hi) return best;
+    if (b->minlo >= lo && b->maxhi <= hi) return b->best;
+    int first = t->at[2 * x].best < t->at[2 * x + 1].best ? 2 * x : 2 * x + 1;
+    best = best_within(p, t, first, lo, hi, best);
+    return best_within(p, t, first ^ 1, lo, hi, best);
+}
+
 /* ---- skyline ------------------------------------------------------------------- */
 
-/* floor of each section: a tree of maxima over [0, half). A cover is a value
- * that holds for the whole range below a node.                                   */
-typedef struct Sky { int half; int64_t *top, *cover; } Sky;
+/* A run of sections [i, end] of one height, kept at index i; runs are linked.     */
+typedef struct Run { int end, prev, next; int64_t top; } Run;
 
-static Sky sky_new(Arena *a, int n)
+/* Runs by height; an entry counts while its run has that height.                 */
+typedef struct Low { int64_t top; int run; } Low;
+typedef struct Sky { Run *run; Low *low; int nlow; } Sky;
+
+static int lower(Low a, Low b)
 {
-    Sky k = {.half = 1};
-    while (k.half < n) k.half *= 2;
-    k.top = alloc(a, sizeof *k.top * (size_t)(2 * k.half));
-    k.cover = alloc(a, sizeof *k.cover * (size_t)(2 * k.half));
-    return k;
+    return a.top != b.top ? a.top < b.top : a.run < b.run;
 }
 
-static int64_t sky_max(const Sky *k, int lo, int hi)
+static void push_run(Pack *p, Sky *k, int run)
 {
-    int64_t m = 0;
-    int l = lo + k->half, r = hi + k->half + 1;
+    Low x = {k->run[run].top, run};
+    int i = k->nlow++;
 
-    for (; l < r; l /= 2, r /= 2) {
-        if (l & 1) m = max64(m, k->top[l++]);
-        if (r & 1) m = max64(m, k->top[--r]);
+    if (vec_len(k->low) < (size_t)k->nlow) vec_push(p->arena, k->low, x);
+    for (; i > 0 && lower(x, k->low[(i - 1) / 2]); i = (i - 1) / 2)
+        k->low[i] = k->low[(i - 1) / 2];
+    k->low[i] = x;
+}
+
+static Low pop_run(Sky *k)
+{
+    Low top = k->low[0], x = k->low[--k->nlow];
+    int i = 0;
+
+    for (int c; (c = 2 * i + 1) < k->nlow; i = c) {
+        if (c + 1 < k->nlow && lower(k->low[c + 1], k->low[c])) c++;
+        if (!lower(k->low[c], x)) break;
+        k->low[i] = k->low[c];
     }
-    for (l = (lo + k->half) / 2; l; l /= 2) m = max64(m, k->cover[l]);
-    for (r = (hi + k->half) / 2; r; r /= 2) m = max64(m, k->cover[r]);
-    return m;
+    k->low[i] = x;
+    return top;
 }
 
-static void sky_lift(const Sky *k, int x)
+/* Let run i swallow the next one.                                                */
+static void swallow(Sky *k, int i)
 {
-    for (x /= 2; x; x /= 2)
-        k->top[x] = max64(k->cover[x],
-                          max64(k->top[2 * x], k->top[2 * x + 1]));
+    int j = k->run[i].next;
+
+    k->run[i].end = k->run[j].end;
+    k->run[i].next = k->run[j].next;
+    if (k->run[j].next >= 0) k->run[k->run[j].next].prev = i;
+    k->run[j].top = -1;
 }
 
-/* v is at least the maximum of the range.                                        */
-static void sky_raise(const Sky *k, int lo, int hi, int64_t v)
+/* Run i has a new height: one run with neighbours of the same height.            */
+static void settle(Pack *p, Sky *k, int i)
 {
-    int l = lo + k->half, r = hi + k->half + 1;
+    Run *r = k->run;
 
-    for (; l < r; l /= 2, r /= 2) {
-        if (l & 1) k->top[l] = k->cover[l] = v, l++;
-        if (r & 1) --r, k->top[r] = k->cover[r] = v;
+    if (r[i].next >= 0 && r[r[i].next].top == r[i].top) swallow(k, i);
+    if (r[i].prev >= 0 && r[r[i].prev].top == r[i].top) {
+        i = r[i].prev;
+        swallow(k, i);
     }
-    sky_lift(k, lo + k->half);
-    sky_lift(k, hi + k->half);
+    push_run(p, k, i);
 }
 
-typedef struct Heap { int n; Rank *at; } Heap;
-
-static int before(const Rank *a, const Rank *b)
+/* Cut run i before section s; returns the second part.                           */
+static int cut_run(Sky *k, int i, int s)
 {
-    if (a->key[0] != b->key[0]) return a->key[0] < b->key[0];
-    return a->key[1] < b->key[1];
+    Run *r = k->run;
+
+    r[s] = (Run){r[i].end, i, r[i].next, r[i].top};
+    if (r[i].next >= 0) r[r[i].next].prev = s;
+    r[i].next = s;
+    r[i].end = s - 1;
+    return s;
 }
 
-static void sink(Heap *h, int i)
+static void put_on(Pack *p, Sky *k, int i, Item *x)
 {
-    Rank x = h->at[i];
-    for (int c; (c = 2 * i + 1) < h->n; i = c) {
-        if (c + 1 < h->n && before(&h->at[c + 1], &h->at[c])) c++;
-        if (!before(&h->at[c], &x)) break;
-        h->at[i] = h->at[c];
+    x->off = k->run[i].top;
+    if (k->run[i].end > x->hi) push_run(p, k, cut_run(k, i, x->hi + 1));
+    if (i < x->lo) {
+        push_run(p, k, i);
+        i = cut_run(k, i, x->lo);
     }
-    h->at[i] = x;
+    k->run[i].top += x->size;
+    settle(p, k, i);
 }
 
-/* Lowest place at or above o that no fixed rectangle takes.                     */
-static int64_t clear_fixed(const Pack *p, const Item *x, int64_t o)
+/* Nothing fits into the lowest run: fill it up to its lower neighbour.           */
+static void fill_up(Pack *p, Sky *k, int i)
 {
-    for (int k = 0; k < p->nfixed; k++) {
-        const Item *f = &p->item[p->fixed[k]];
-        int meet = f->lo <= x->hi && x->lo <= f->hi;
-        if (meet && f->off < o + x->size && o < f->off + f->size)
-            o = f->off + f->size, k = -1;
-    }
-    return o;
+    Run *r = k->run;
+    int64_t a = r[i].prev >= 0 ? r[r[i].prev].top : INT64_MAX;
+    int64_t b = r[i].next >= 0 ? r[r[i].next].top : INT64_MAX;
+
+    r[i].top = a < b ? a : b;
+    settle(p, k, i);
 }
 
-/* The heap holds offsets that were right once. They only grow, so the top is
- * right when a look at the sky confirms it.                                      */
-static void skyline(Pack *p, const int *seq)
+static int64_t skyline(Pack *p, Tree *t, const int *seq, const char *how)
 {
-    Heap h = {0, alloc(p->arena, sizeof(Rank) * (size_t)p->n)};
-    Sky k = sky_new(p->arena, p->nsec);
+    Sky k = {.run = p->run, .low = p->low};
+    int left = p->n;
 
-    for (int i = 0; i < p->n; i++)
-        if (p->item[seq[i]].fixed < 0)
-            h.at[h.n++] = (Rank){{0, i, 0}, seq[i]};
-    while (h.n) {
-        Item *x = &p->item[h.at[0].i];
-        int64_t o = clear_fixed(p, x, sky_max(&k, x->lo, x->hi));
-        p->work -= 16;
-        if (o == h.at[0].key[0]) {
-            x->off = o;
-            sky_raise(&k, x->lo, x->hi, o + x->size);
-            h.at[0] = h.at[--h.n];
-        } else {
-            h.at[0].key[0] = o;
+    fill_tree(p, t, seq);
+    k.run[0] = (Run){p->nsec - 1, -1, -1, 0};
+    push_run(p, &k, 0);
+    p->work -= 4 * p->n;
+    while (left) {
+        Low l = pop_run(&k);
+        if (k.run[l.run].top != l.top) continue;
+        int best = best_within(p, t, 1, l.run, k.run[l.run].end, INT_MAX);
+        if (best == INT_MAX) {
+            fill_up(p, &k, l.run);
+            continue;
         }
-        sink(&h, 0);
+        take(t, seq[best]);
+        put_on(p, &k, l.run, &p->item[seq[best]]);
+        left--;
     }
-    keep(p, height_of(p), "skyline");
+    p->low = k.low;
+    int64_t h = height_of(p);
+    keep(p, h, how);
+    return h;
 }
 
 /* ---- first fit ------------------------------------------------------------------ */
@@ -390,14 +507,16 @@ static void promote(Pack *p, int *seq, int64_t aim)
     for (int k = 0; k < p->n; k++) seq[k] = r[k].i;
 }
 
-static void squeeze(Pack *p, int *seq, int64_t work)
+static void squeeze(Pack *p, Tree *t, int *seq, int64_t work)
 {
-    int64_t stop = p->work - work;
+    int64_t stop = p->work - work, best = INT64_MAX;
 
-    while (!good(p) && p->work > stop) {
-        promote(p, seq, p->bound + p->bound / 200);
-        firstfit(p, seq, "squeeze");
+    for (int idle = 0; idle < IDLE && !good(p) && p->work > stop; idle++) {
+        promote(p, seq, aim(p));
+        int64_t h = skyline(p, t, seq, "squeeze");
         p->work -= p->n;
+        if (h < best) idle = 0;
+        best = h < best ? h : best;
     }
 }
 
@@ -422,7 +541,7 @@ static void setup(Pack *p, Rect *r, int n)
     find_bound(p);
 }
 
-static void search(Pack *p, const int *seq, int64_t cap, int64_t limit)
+static int search(Pack *p, const int *seq, int64_t cap, int64_t limit)
 {
     Rect *r = alloc(p->arena, sizeof *r * (size_t)p->n);
     int64_t left = limit;
@@ -435,23 +554,47 @@ static void search(Pack *p, const int *seq, int64_t cap, int64_t limit)
     p->work -= limit - left;
     for (int i = 0; ok && i < p->n; i++) p->item[seq[i]].off = r[i].offset;
     if (ok) keep(p, height_of(p), "search");
+    return ok;
+}
+
+/* Short searches in every order, then longer ones: how long one takes differs by
+ * orders of magnitude. Where the aim is out of reach half the way may not be.    */
+static void search_all(Pack *p, int *const *seq)
+{
+    for (int64_t lim = p->work / 128; p->work > lim && !good(p); lim *= 2)
+        for (int k = 0; k < NORDER && p->work > lim && !good(p); k++) {
+            int64_t half = (p->bound + p->height) / 2;
+            if (!search(p, seq[k], aim(p), lim) && half > aim(p))
+                search(p, seq[k], half, lim);
+        }
+}
+
+static Tree make_tree(Pack *p)
+{
+    Tree t = {.half = 1};
+
+    while (t.half < p->n) t.half *= 2;
+    t.at = alloc(p->arena, sizeof *t.at * (size_t)(2 * t.half));
+    find_leaves(p, &t);
+    p->run = alloc(p->arena, sizeof *p->run * (size_t)p->nsec);
+    return t;
 }
 
 static void try_all(Pack *p)
 {
     int *seq[NORDER];
+    Tree t = make_tree(p);
 
     for (int k = 0; k < NORDER && !good(p); k++) {
         seq[k] = alloc(p->arena, sizeof *seq[k] * (size_t)p->n);
         sort_items(p, orders[k], seq[k]);
-        if (k == 0) skyline(p, seq[k]);
-        if (!good(p)) firstfit(p, seq[k], "first fit");
+        if (p->nfixed) firstfit(p, seq[k], "first fit");
+        else skyline(p, &t, seq[k], "skyline");
     }
-    for (int64_t lim = p->work / 64; p->work > 0 && !good(p); lim *= 2)
-        for (int k = 0; k < NORDER && p->work > 0 && !good(p); k++)
-            search(p, seq[k], p->bound + p->bound / 200, lim);
-    for (int k = 0; k < NORDER && !good(p); k++)
-        squeeze(p, seq[k], p->work / 4);
+    if (p->nfixed || good(p)) return;
+    if (p->n <= FEW) search_all(p, seq);
+    for (int k = 0; k < NORDER && !good(p) && p->work > 0; k++)
+        squeeze(p, &t, seq[k], p->work / (NORDER - k));
 }
 
 Packed pack(Arena *a, Rect *r, int n, int64_t work)
