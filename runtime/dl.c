@@ -37,21 +37,6 @@ enum { NSYM = sizeof syms / sizeof *syms };
 
 static struct { int tried, ok; const char *why; } lib[NLIB];
 
-/* OpenBLAS 0.3.21 knows no AMD processor with AVX-512 and takes its AVX2
- * kernels there: 123 instead of 235 GFLOP/s on one core of a Zen 5.           */
-static void choose_blas_core(void)
-{
-#if defined __x86_64__
-    __builtin_cpu_init();
-    if (__builtin_cpu_is("amd") && __builtin_cpu_supports("avx512f") &&
-        __builtin_cpu_supports("avx512vl") &&
-        __builtin_cpu_supports("avx512bw") &&
-        __builtin_cpu_supports("avx512dq"))
-        setenv("OPENBLAS_CORETYPE", "SkylakeX", 0);
-#endif
-    setenv("OPENBLAS_NUM_THREADS", "1", 0);
-}
-
 static void *open_any(const char *files)
 {
     char name[64];
@@ -85,8 +70,8 @@ int dl_open(Lib l)
     if (lib[l].tried)
         return lib[l].ok;
     lib[l].tried = 1;
-    if (l == LIBblas)
-        choose_blas_core();
+    if (l == LIBblas)             /* it would start its threads while loading    */
+        setenv("OPENBLAS_NUM_THREADS", "1", 0);
     void *h = open_any(libinfo[l].files);
     lib[l].why = h ? bind(l, h) : "not found";
     lib[l].ok = !lib[l].why;

@@ -1,0 +1,386 @@
+/* tinyplan.c: the plan behind tests of the runtime. Written by hand, so that what
+ * they find is the runtime's: parameter w (bf16, with an fp32 master and a moment
+ * that are spread over dp as ZeRO-1 does), state `count`, programs init, step,
+ * eval and forward, with collectives of three kinds.                            */
+#include <string.h>
+
+#include "tinyplan.h"
+
+static const char prelude[] =
+    "#include <stdint.h>\n"
+    "#include <math.h>\n"
+    "#define K(name) void name(void *const *b, const int64_t *iv, "
+    "int64_t lo, int64_t hi)\n"
+    "static inline float up(uint16_t x)\n"
+    "{ union { uint32_t u; float f; } v = {(uint32_t)x << 16}; return v.f; }\n"
+    "static inline uint16_t down(float f)\n"
+    "{ union { float f; uint32_t u; } v = {f};\n"
+    "  return (uint16_t)(f != f ? v.u >> 16 | 64\n"
+    "                    : (v.u + 0x7fff + (v.u >> 16 & 1)) >> 16); }\n";
+
+/* iv of all: items, grain, then as named. */
+static const char k_init[] =      /* w master m; vocab first rows               */
+    "K(k_init)\n{\n"
+    "    uint16_t *w = b[0]; float *master = b[1], *m = b[2];\n"
+    "    for (int64_t r = lo; r < hi; r++)\n"
+    "        for (int64_t c = 0; c < iv[2]; c++) {\n"
+    "            float v = (float)((r * 31 + c * 17) % 13 - 6) * 0.0517f;\n"
+    "            w[r * iv[2] + c] = down(v);\n"
+    "            int64_t k = (r - iv[3]) * iv[2] + c;\n"
+    "            if (r < iv[3] || r >= iv[3] + iv[4]) continue;\n"
+    "            master[k] = v; m[k] = 0;\n"
+    "        }\n}\n";
+static const char k_den[] =       /* labels den; tokens                         */
+    "K(k_den)\n{\n"
+    "    const int32_t *y = b[0]; float *den = b[1];\n"
+    "    for (int64_t i = 0; i < iv[2]; i++) den[0] += y[i] >= 0;\n"
+    "    (void)lo; (void)hi;\n}\n";
+static const char k_body[] =      /* w tokens labels grad loss; vocab tokens    */
+    "K(k_body)\n{\n"
+    "    const uint16_t *w = b[0]; const int32_t *x = b[1], *y = b[2];\n"
+    "    float *grad = b[3]; double *loss = b[4], p[64];\n"
+    "    int64_t V = iv[2];\n"
+    "    for (int64_t i = 0; i < iv[3]; i++) {\n"
+    "        const uint16_t *row = w + x[i] * V;\n"
+    "        double z = 0;\n"
+    "        if (y[i] < 0) continue;\n"
+    "        for (int64_t c = 0; c < V; c++) z += p[c] = exp(up(row[c]));\n"
+    "        loss[0] -= log(p[y[i]] / z);\n"
+    "        for (int64_t c = 0; c < V; c++)\n"
+    "            grad[x[i] * V + c] += (float)(p[c] / z - (c == y[i]));\n"
+    "    }\n    (void)lo; (void)hi;\n}\n";
+static const char k_update[] =    /* gshard den m master wshard lr; vocab       */
+    "K(k_update)\n{\n"
+    "    const float *g = b[0], *den = b[1], *lr = b[5];\n"
+    "    float *m = b[2], *master = b[3]; uint16_t *w = b[4];\n"
+    "    for (int64_t i = lo * iv[2]; i < hi * iv[2]; i++) {\n"
+    "        m[i] = 0.9f * m[i] + g[i] / den[0];\n"
+    "        master[i] -= lr[0] * m[i];\n"
+    "        w[i] = down(master[i]);\n"
+    "    }\n}\n";
+static const char k_result[] =    /* loss den out ok count; counts              */
+    "K(k_result)\n{\n"
+    "    const double *loss = b[0]; const float *den = b[1];\n"
+    "    float *out = b[2], *ok = b[3]; int64_t *count = b[4];\n"
+    "    out[0] = (float)(loss[0] / den[0]);\n"
+    "    ok[0] = out[0] - out[0] == 0;\n"
+    "    count[0] += iv[2];\n"
+    "    (void)lo; (void)hi;\n}\n";
+static const char k_logits[] =    /* w tokens logits; vocab                     */
+    "K(k_logits)\n{\n"
+    "    const uint16_t *w = b[0]; const int32_t *x = b[1]; float *y = b[2];\n"
+    "    for (int64_t i = lo; i < hi; i++)\n"
+    "        for (int64_t c = 0; c < iv[2]; c++)\n"
+    "            y[i * iv[2] + c] = up(w[x[i] * iv[2] + c]);\n}\n";
+
+static const Kernel kernels[] = {
+    {"k_init", k_init}, {"k_den", k_den}, {"k_body", k_body},
+    {"k_update", k_update}, {"k_result", k_result}, {"k_logits", k_logits},
+};
+
+enum { W, MASTER, M, COUNT, TOKENS, LABELS, LR, STEP, MICRO, LOSS, OK, GRAD,
+       GSHARD, WSHARD, SUM, DEN, LOGITS, NBUF };
+
+typedef struct Make {
+    Plan *p;
+    Role *r;
+    int64_t dp;
+    int line;
+} Make;
+
+static void add_buf(Make *k, int i, const char *name, BufClass cls, Dtype dt,
+                    int64_t n)
+{
+    Buf *b = &k->r->buf[i];
+
+    *b = (Buf){name, cls, dt, k->r->arena, n * dtypes[dt].bytes, -1, 0, 0,
+               "tiny.lua", 10 + i};
+    k->r->arena += (b->bytes + 255) / 256 * 256;
+    k->r->nbuf++;
+}
+
+static Step *add_step(Make *k, Program *g, StepKind kind, const char *name)
+{
+    Step *s = &g->step[g->nstep++];
+
+    *s = (Step){.kind = kind, .kernel = kind == Skernel ? name : NULL,
+                .label = name, .file = "tiny.lua", .line = 40 + k->line++,
+                .secs = 1e-6};
+    s->buf = alloc(forever, 8 * sizeof *s->buf);
+    s->iv = alloc(forever, 8 * sizeof *s->iv);
+    return s;
+}
+
+static void bufs(Step *s, int n, const int *b)
+{
+    s->nbuf = n;
+    memcpy(s->buf, b, (size_t)n * sizeof *b);
+}
+
+static void ints(Step *s, int n, const int64_t *v)
+{
+    s->nint = n;
+    for (int i = 0; i < n; i++)
+        s->iv[i] = aff(v[i]);
+}
+
+#define BUFS(s, ...) bufs(s, (int)(sizeof (int[]){__VA_ARGS__} / sizeof(int)), \
+                          (int[]){__VA_ARGS__})
+#define INTS(s, ...)                                                           \
+    ints(s, (int)(sizeof (int64_t[]){__VA_ARGS__} / sizeof(int64_t)),          \
+         (int64_t[]){__VA_ARGS__})
+
+/* k times the rank's dp coordinate. */
+static Aff along_dp(const Plan *p, int64_t k)
+{
+    Aff x = aff(0);
+
+    for (int a = 0; a < p->mesh->natom; a++)
+        if (p->mesh->mask[Mdp] >> a & 1) {
+            x.k[a] = k;
+            k *= p->mesh->atom[a].size;
+        }
+    return x;
+}
+
+static Program *add_program(Make *k, const char *name)
+{
+    Program *g = &k->r->prog[k->r->nprog++];
+
+    g->name = name;
+    g->phase = alloc(forever, 8 * sizeof *g->phase);
+    g->step = alloc(forever, 32 * sizeof *g->step);
+    return g;
+}
+
+static void add_phase(Program *g, const char *name, int64_t repeat)
+{
+    int first = g->nphase ? g->phase[g->nphase - 1].first +
+                            g->phase[g->nphase - 1].n : 0;
+
+    g->phase[g->nphase++] = (Phase){name, first, g->nstep - first, repeat};
+}
+
+static void program_init(Make *k)
+{
+    Program *g = add_program(k, "init");
+    Step *s = add_step(k, g, Skernel, "k_init");
+    int64_t rows = TINYVOCAB / k->dp;
+
+    BUFS(s, W, MASTER, M);
+    INTS(s, TINYVOCAB, 4, TINYVOCAB, 0, rows);
+    s->iv[3] = along_dp(k->p, rows);
+    BUFS(add_step(k, g, Szero, "zero"), COUNT);
+    add_phase(g, "pre", 1);
+}
+
+static void add_losses(Make *k, Program *g)
+{
+    int64_t turns = 4 / k->dp, n = TINYBATCH * TINYSEQ;
+    Step *s;
+
+    BUFS(add_step(k, g, Szero, "zero"), DEN);
+    BUFS(add_step(k, g, Szero, "zero"), SUM);
+    BUFS(add_step(k, g, Szero, "zero"), GRAD);
+    add_phase(g, "zero", 1);
+    s = add_step(k, g, Skernel, "k_den");
+    BUFS(s, LABELS, DEN);
+    INTS(s, 1, 1, n);
+    add_phase(g, "den", turns);
+    s = add_step(k, g, Skernel, "k_body");
+    BUFS(s, W, TOKENS, LABELS, GRAD, SUM);
+    INTS(s, 1, 1, TINYVOCAB, n);
+    add_phase(g, "body", turns);
+}
+
+static void add_sums(Make *k, Program *g, int64_t counts)
+{
+    uint32_t dp = k->p->mesh->mask[Mdp];
+    Step *s = add_step(k, g, Sallreduce, "allreduce");
+
+    BUFS(s, DEN, DEN, -1);
+    INTS(s, Df32, 1, 1, 0);
+    s->atoms = dp;
+    s = add_step(k, g, Sallreduce, "allreduce");
+    BUFS(s, SUM, SUM, -1);
+    INTS(s, Df64, 1, 1, 0);
+    s->atoms = dp;
+    s = add_step(k, g, Skernel, "k_result");
+    BUFS(s, SUM, DEN, LOSS, OK, COUNT);
+    INTS(s, 1, 1, counts);
+}
+
+static void program_step(Make *k)
+{
+    Program *g = add_program(k, "step");
+    uint32_t dp = k->p->mesh->mask[Mdp];
+    int64_t rows = TINYVOCAB / k->dp;
+
+    add_losses(k, g);
+    add_sums(k, g, 1);
+    Step *s = add_step(k, g, Sreducescatter, "reducescatter");
+    BUFS(s, GRAD, GSHARD, -1);
+    INTS(s, Df32, 1, rows * TINYVOCAB, 0);
+    s->atoms = dp;
+    s = add_step(k, g, Skernel, "k_update");
+    BUFS(s, GSHARD, DEN, M, MASTER, WSHARD, LR);
+    INTS(s, rows, 1, TINYVOCAB);
+    s = add_step(k, g, Sallgather, "allgather");
+    BUFS(s, WSHARD, W, -1);
+    INTS(s, Dbf16, 1, rows * TINYVOCAB);
+    s->atoms = dp;
+    add_phase(g, "post", 1);
+}
+
+static void program_eval(Make *k)
+{
+    Program *g = add_program(k, "eval");
+
+    add_losses(k, g);
+    add_sums(k, g, 0);
+    add_phase(g, "post", 1);
+}
+
+static void program_forward(Make *k)
+{
+    Program *g = add_program(k, "forward");
+    Step *s = add_step(k, g, Skernel, "k_logits");
+
+    BUFS(s, W, TOKENS, LOGITS);
+    INTS(s, TINYBATCH * TINYSEQ, 1, TINYVOCAB);
+    add_phase(g, "body", 1);
+}
+
+static PlanDim dim(const char *axis, int64_t n, Aff start, int64_t len)
+{
+    PlanDim d = {axis, n, 1, alloc(forever, sizeof(Piece))};
+
+    d.piece[0] = (Piece){start, len};
+    return d;
+}
+
+static Tensor *add_tensor(Make *k, const char *name, const char *kind, int buf)
+{
+    Tensor *t = &k->r->tensor[k->r->ntensor++];
+
+    *t = (Tensor){.name = name, .kind = kind, .dt = k->r->buf[buf].dt,
+                  .buf = buf, .file = "tiny.lua", .line = 2};
+    return t;
+}
+
+static void add_tensors(Make *k)
+{
+    int64_t rows = TINYVOCAB / k->dp;
+    Aff shard = along_dp(k->p, rows);
+    static const char *const sharded[] = {"optim.master.w", "optim.m.w"};
+    static const char *const kinds[] = {"master", "m"};
+    static const char *const inputs[] = {"tokens", "labels"};
+    Tensor *t = add_tensor(k, "w", "param", W);
+
+    t->nd = 2;
+    t->dim[0] = dim("vocab", TINYVOCAB, aff(0), TINYVOCAB);
+    t->dim[1] = dim("next", TINYVOCAB, aff(0), TINYVOCAB);
+    for (int i = 0; i < 2; i++) {
+        t = add_tensor(k, sharded[i], kinds[i], MASTER + i);
+        t->nd = 2;
+        t->dim[0] = dim("vocab", TINYVOCAB, shard, rows);
+        t->dim[1] = dim("next", TINYVOCAB, aff(0), TINYVOCAB);
+    }
+    add_tensor(k, "count", "state", COUNT);
+    for (int i = 0; i < 2; i++) {
+        t = add_tensor(k, inputs[i], "input", TOKENS + i);
+        t->nd = 3;
+        t->dim[0] = dim("micro", k->dp, along_dp(k->p, 1), 1);
+        t->dim[1] = dim("batch", TINYBATCH, aff(0), TINYBATCH);
+        t->dim[2] = dim("seq", TINYSEQ, aff(0), TINYSEQ);
+    }
+    t = add_tensor(k, "logits", "output", LOGITS);
+    t->nd = 4;
+    t->dim[0] = dim("micro", k->dp, along_dp(k->p, 1), 1);
+    t->dim[1] = dim("batch", TINYBATCH, aff(0), TINYBATCH);
+    t->dim[2] = dim("seq", TINYSEQ, aff(0), TINYSEQ);
+    t->dim[3] = dim("vocab", TINYVOCAB, aff(0), TINYVOCAB);
+}
+
+static void add_bufs(Make *k)
+{
+    int64_t V = TINYVOCAB, n = TINYBATCH * TINYSEQ, part = V * V / k->dp;
+
+    add_buf(k, W, "w", Bparam, Dbf16, V * V);
+    add_buf(k, MASTER, "optim.master.w", Boptim, Df32, part);
+    add_buf(k, M, "optim.m.w", Boptim, Df32, part);
+    add_buf(k, COUNT, "count", Bstate, Di64, 1);
+    k->r->persist = k->r->arena;
+    add_buf(k, TOKENS, "tokens", Bio, Di32, n);
+    add_buf(k, LABELS, "labels", Bio, Di32, n);
+    add_buf(k, LR, "lr", Bio, Df32, 1);
+    add_buf(k, STEP, "step", Bio, Di64, 1);
+    add_buf(k, MICRO, "micro", Bio, Di64, 1);
+    add_buf(k, LOSS, "loss", Bio, Df32, 1);
+    add_buf(k, OK, "ok", Bio, Df32, 1);
+    add_buf(k, GRAD, "grad.w", Btemp, Df32, V * V);
+    add_buf(k, GSHARD, "gshard", Btemp, Df32, part);
+    add_buf(k, WSHARD, "wshard", Btemp, Dbf16, part);
+    add_buf(k, SUM, "sum", Btemp, Df64, 1);
+    add_buf(k, DEN, "den", Btemp, Df32, 1);
+    add_buf(k, LOGITS, "logits", Bio, Df32, n * V);
+}
+
+static void add_scalars(Make *k)
+{
+    static Scalar in[] = {{"lr", LR, Df32}, {"step", STEP, Di64},
+                          {"micro", MICRO, Di64}};
+    static Scalar out[] = {{"loss", LOSS, Df32}, {"ok", OK, Df32}};
+
+    k->r->nin = 3;
+    k->r->in = in;
+    k->r->nout = 2;
+    k->r->out = out;
+}
+
+static Opts *options(const char *keys)
+{
+    Opts *o = opts_new(forever);
+    char key[64], value[512];
+    int used;
+
+    while (*keys && sscanf(keys, "%63[^=]=%511s%n", key, value, &used) == 2) {
+        opts_set(o, key, value, NULL);
+        keys += used + (keys[used] == ' ');
+    }
+    return o;
+}
+
+Plan *tiny_plan(int64_t dp, const char *keys)
+{
+    Plan *p = alloc(forever, sizeof *p);
+    Role *r = alloc(forever, sizeof *r);
+    Make k = {p, r, dp, 0};
+    int64_t size[NMESH] = {[Mdp] = dp};
+
+    p->model = "tiny";
+    p->target = "host";
+    p->mesh = mesh_new(forever, dp, size, "tp-cp-dp-pp", NULL);
+    p->opts = options(keys);
+    p->tokens = 4 * TINYBATCH * TINYSEQ;
+    p->prelude = prelude;
+    p->nkernel = sizeof kernels / sizeof *kernels;
+    p->kernel = alloc(forever, sizeof kernels);
+    memcpy(p->kernel, kernels, sizeof kernels);
+    for (int i = 0; i < p->nkernel; i++)
+        p->kernel[i].name = intern(kernels[i].name);
+    p->nrole = 1;
+    p->role = r;
+    r->buf = alloc(forever, NBUF * sizeof *r->buf);
+    r->prog = alloc(forever, 4 * sizeof *r->prog);
+    r->tensor = alloc(forever, 16 * sizeof *r->tensor);
+    add_bufs(&k);
+    add_scalars(&k);
+    program_init(&k);
+    program_step(&k);
+    program_eval(&k);
+    program_forward(&k);
+    add_tensors(&k);
+    plan_check(p);
+    return p;
+}
