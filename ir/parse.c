@@ -289,7 +289,7 @@ static void read_operands(Parser *p, Node *n)
             lex_err(&p->x, "more than %d operands", MAXIN);
         in[n->nin++] = read_operand(p);
     }
-    if (optab[n->op].nin >= 0 && n->nin != optab[n->op].nin)
+    if (!takes(n->op, n->nin))
         lex_err(&p->x, "%s has %d operands (%s), not %d", optab[n->op].name,
                 optab[n->op].nin, optab[n->op].operands, n->nin);
     n->in = alloc(p->g->arena, ((size_t)n->nin + 1) * sizeof *n->in);
@@ -341,6 +341,7 @@ static void read_node(Parser *p)
 {
     Node *n = alloc(p->g->arena, sizeof *n);
     Extra e = { 0 };
+    int typed = 0;
 
     n->name = lex_word(&p->x);
     n->reg = p->reg;
@@ -349,8 +350,8 @@ static void read_node(Parser *p)
     n->op = read_op(p);
     read_body(p, n);
     read_operands(p, n);
-    while (!read_type(p, &n->dt, n->dim, &n->nd) && lex_more(&p->x) &&
-           !strchr("@!", *p->x.p))
+    while (!(typed = read_type(p, &n->dt, n->dim, &n->nd)) &&
+           lex_more(&p->x) && !strchr("@!", *p->x.p))
         read_attr(p, n, &e);
     read_shards(p, n);
     n->loc = read_places(p);
@@ -361,6 +362,8 @@ static void read_node(Parser *p)
         n->map = text_map(n);
     if (!e.scope)
         n->scope = text_scope(n->name);
+    if (!typed)                               /* written by hand: as inferred    */
+        infer(p->g, n);
     add_node(p, n);
 }
 

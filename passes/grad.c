@@ -425,7 +425,8 @@ static void find_needed(Back *b, size_t count)
 /* Everything a rule built belongs to the backward of n.                        */
 static void sign(Graph *g, size_t from, const Node *n)
 {
-    const char *scope = intern(strf(g->arena, "d.%s", n->scope));
+    const char *scope = intern(n->scope[0] ? strf(g->arena, "d.%s", n->scope)
+                                           : "d");
 
     for (size_t i = from; i < vec_len(g->node); i++) {
         g->node[i]->scope = scope;
@@ -498,6 +499,8 @@ static Node *denominator(Graph *g, Node *loss)
 static Node *seed_of(Graph *g, Node *loss)
 {
     Node *den = denominator(g, loss);
+    if (den->op == Oconst)
+        return g_const(g, loss->loc, Df32, loss->f / den->f);
     Node *w = g_const(g, loss->loc, Df32, loss->f);
     Node *s = g_ew(g, Odiv, loss->loc, w, den, NULL);
 

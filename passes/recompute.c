@@ -95,7 +95,8 @@ enum { BACK = 1, FORCED = 2, NEEDED = 4, REBUILT = 8 };
 
 static int is_backward(const Node *n)
 {
-    return n->reg == REGbody && n->scope && !strncmp(n->scope, "d.", 2);
+    return n->reg == REGbody && (!strncmp(n->scope, "d.", 2) ||
+                                 !strcmp(n->scope, "d"));
 }
 
 static int rebuildable(const Graph *g, const Node *n)

@@ -16,6 +16,7 @@
 typedef struct Step1 {
     Graph *g;
     const Loc *l;
+    const char *scope;            /* of what is being built                     */
     Node *total;                  /* the step's loss                            */
     Node *ok;                     /* everything is finite                       */
     Node *scale;                  /* clipping factor, null: none                */
@@ -66,7 +67,7 @@ static Node *op2(Step1 *s, Op op, Node *a, Node *b)
     Node *n = g_ew(s->g, op, s->l, a, b, NULL);
 
     n->reg = REGpost;
-    n->scope = intern("post");
+    n->scope = s->scope;
     return n;
 }
 
@@ -373,6 +374,7 @@ static void optimize(Step1 *s, Node **param, size_t n, const Table *grads)
         const Param *p = g_param(s->g, param[i]->s);
         Node *d = find_grad(grads, p);
         s->l = p->loc;
+        s->scope = intern(strf(s->g->arena, "post.%s", p->path));
         if (d)
             adamw(s, p, param[i], d);
     }
@@ -435,7 +437,7 @@ void pass_step(Graph *g)
     size_t count = vec_len(g->node), np = 0;
     Node **node = alloc(g->arena, (count + 1) * sizeof *node);
     Node **param = alloc(g->arena, (count + 1) * sizeof *param);
-    Step1 s = { .g = g };
+    Step1 s = { .g = g, .scope = intern("post") };
 
     memcpy(node, g->node, count * sizeof *node);
     add_sinks(&s, node, count);
