@@ -1,0 +1,179 @@
+/* axes.c: axis names. axes{} declares sizes; renames, splits, merges and topk
+ * make more. A name in a string must be one of them, or the message says which
+ * was probably meant.                                                         */
+#include <ctype.h>
+#include <string.h>
+
+#include "frontend.h"
+
+static const char *quoted(Front *f, const char *s)
+{
+    return strchr(s, ' ') ? strf(f->g->arena, " in \"%s\"", s) : "";
+}
+
+static Axis *find(Front *f, const char *name)
+{
+    for (int i = 0; i < f->g->naxis; i++)
+        if (f->g->axis[i]->name == name)
+            return f->g->axis[i];
+    return NULL;
+}
+
+static void unknown(Front *f, const char *name, const char *s)
+{
+    const char **names = alloc(f->g->arena,
+                               ((size_t)f->g->naxis + 1) * sizeof *names);
+    int n = 0;
+
+    for (int i = 0; i < f->g->naxis; i++)
+        if (strcmp(f->g->axis[i]->name, "micro"))
+            names[n++] = f->g->axis[i]->name;
+    const char *near = nearest(name, names, (size_t)n);
+    if (near)
+        err(f->loc, "unknown axis '%s'%s (did you mean '%s'?)", name,
+            quoted(f, s), near);
+    err(f->loc, "unknown axis '%s'%s (declare it in axes{})", name,
+        quoted(f, s));
+}
+
+static int is_name(const char *s, size_t n)
+{
+    if (n == 0 || n > 40 || isdigit((unsigned char)s[0]))
+        return 0;
+    for (size_t i = 0; i < n; i++)
+        if (!isalnum((unsigned char)s[i]) && s[i] != '_')
+            return 0;
+    return 1;
+}
+
+/* The implicit axes have names that a model cannot use.                       */
+static void check_name(Front *f, const char *s, size_t n)
+{
+    static const char *const ours[] = { "micro", "row" };
+
+    if (!is_name(s, n))
+        err(f->loc, "%s: '%.*s' is not an axis name (letters, digits and _)",
+            f->fn, (int)(n < 60 ? n : 60), s);
+    for (size_t i = 0; i < 2; i++)
+        if (strlen(ours[i]) == n && !memcmp(s, ours[i], n))
+            err(f->loc, "%s: the axis name '%s' is reserved", f->fn, ours[i]);
+}
+
+static int parse(Front *f, const char *s, Axis **out, int max, int make)
+{
+    int n = 0;
+
+    for (const char *p = s; *(p += strspn(p, " \t\n")); ) {
+        size_t len = strcspn(p, " \t\n");
+        check_name(f, p, len);
+        const char *name = internn(p, len);
+        Axis *a = make ? g_axis(f->g, name) : find(f, name);
+        if (!a)
+            unknown(f, name, s);
+        for (int i = 0; i < n; i++)
+            if (out[i] == a)
+                err(f->loc, "%s: axis '%s' stands twice in \"%s\"", f->fn,
+                    name, s);
+        if (n == max)
+            err(f->loc, "%s: more than %d axes in \"%s\"", f->fn, max, s);
+        out[n++] = a;
+        p += len;
+    }
+    return n;
+}
+
+int axes_known(Front *f, const char *s, Axis **out, int max)
+{
+    return parse(f, s, out, max, 0);
+}
+
+int axes_any(Front *f, const char *s, Axis **out, int max)
+{
+    return parse(f, s, out, max, 1);
+}
+
+int64_t axis_size(Front *f, const Axis *a, const char *s)
+{
+    if (a->n == 0)
+        err(f->loc, "axis '%s'%s has no declared size (add it to axes{})",
+            a->name, quoted(f, s));
+    return a->n;
+}
+
+int axis_arg(lua_State *L, int arg, const char *what, Axis **out, int max)
+{
+    Front *f = front(L);
+
+    if (lua_type(L, arg) != LUA_TSTRING)
+        err(f->loc, "%s: %s must be a string of axis names, got %s", f->fn,
+            what, kind_of(L, arg));
+    return axes_any(f, lua_tostring(L, arg), out, max);
+}
+
+Axis *one_axis(lua_State *L, int arg, const char *what)
+{
+    Front *f = front(L);
+    Axis *a[MAXD];
+    int n = axis_arg(L, arg, what, a, MAXD);
+
+    if (n != 1)
+        err(f->loc, "%s: %s must name one axis, got \"%s\"", f->fn, what,
+            lua_tostring(L, arg));
+    return a[0];
+}
+
+void grow_axis(Front *f, Axis *a, int64_t n)
+{
+    if (a->loc && a->n != n) {
+        note(a->loc, "'%s' is declared %lld here", a->name, (long long)a->n);
+        err(f->loc, "%s: axis '%s' would be %lld and is declared %lld", f->fn,
+            a->name, (long long)n, (long long)a->n);
+    }
+    if (a->n == 0)
+        a->n = n;
+}
+
+static int64_t size_of(lua_State *L, Front *f, const char *name)
+{
+    char key[64];
+    int whole;
+    int64_t n = lua_tointegerx(L, -1, &whole);
+
+    if (lua_type(L, -1) != LUA_TNUMBER || !whole || n < 1 || n > 1ll << 40)
+        err(f->loc, "axes: the size of '%s' must be a positive integer, got %s",
+            name, kind_of(L, -1));
+    snprintf(key, sizeof key, "axes.%s", name);
+    return opts_given(f->cmdline, key) ? opts_int(f->cmdline, key) : n;
+}
+
+static void declare(lua_State *L, Front *f, const char *name)
+{
+    check_name(f, name, strlen(name));
+    Axis *a = g_axis(f->g, intern(name));
+    int64_t n = size_of(L, f, name);
+
+    if (a->n && a->n != n) {
+        note(a->loc, "first declared here");
+        err(f->loc, "axes: '%s' is %lld here and %lld before", name,
+            (long long)n, (long long)a->n);
+    }
+    a->n = n;
+    a->loc = f->loc;
+}
+
+/* axes { batch=1, seq=4096, ... }                                             */
+int lua_axes(lua_State *L)
+{
+    Front *f = enter(L, "axes");
+    int n;
+
+    if (!lua_istable(L, 1))
+        err(f->loc, "axes: write axes { name=size, ... }");
+    const char **key = sorted_keys(L, 1, &n);
+    for (int i = 0; i < n; i++) {
+        lua_getfield(L, 1, key[i]);
+        declare(L, f, key[i]);
+        lua_pop(L, 1);
+    }
+    return 0;
+}

@@ -1,0 +1,229 @@
+/* compose.c: composites. composite(name, f, ...) traces f into the body of one
+ * `call` node: whatever tensor from outside f touches becomes an operand. The
+ * prelude's softmax, rmsnorm, rope ... are made so; a target with kernels for
+ * one takes it by name, any other opens it.
+ *
+ * attention(s, v, key) goes the other way: the scores s were traced already.
+ * Walking back from s it takes with it every node whose value is square (has
+ * `key` and the axis that key was renamed from), so that no square value leaves
+ * it; what is not square becomes an operand.                                  */
+#include <string.h>
+
+#include "frontend.h"
+
+static Body *open_body(Front *f)
+{
+    Body *b = alloc(f->g->arena, sizeof *b);
+
+    b->g = g_like(f->g);
+    b->up = f->body;
+    f->body = b;
+    vec_push(f->g->arena, f->bodies, b->g);
+    return b;
+}
+
+/* The body ends with its result: what comes after is dead.                    */
+static void end_with(Graph *g, Node *result)
+{
+    size_t n = vec_len(g->node);
+
+    while (n > 0 && g->node[n - 1] != result)
+        n--;
+    ((VecHead *)(void *)g->node)[-1].len = n;
+    g_tidy(g);
+}
+
+static Node *close_body(Front *f, Body *b, const char *name, Node *result)
+{
+    Node *n;
+
+    f->body = b->up;
+    if (result->op == Oarg)
+        return b->outer[result->i];
+    end_with(b->g, result);
+    n = make(f, Ocall, (int)vec_len(b->outer), b->outer);
+    n->s = intern(name);
+    n->body = b->g;
+    n->dt = result->dt;
+    n->nd = result->nd;
+    memcpy(n->dim, result->dim, sizeof n->dim);
+    return infer(current(f), n);
+}
+
+/* composite(name, f, ...): f(...), traced into a body                         */
+static int composite(lua_State *L)
+{
+    Front *f = front(L);
+    const char *name = luaL_checkstring(L, 1);
+    int n = lua_gettop(L);
+    Body *b = open_body(f);
+
+    for (int i = 3; i <= n; i++)
+        if (value_at(L, i))
+            use(f, value_at(L, i));
+    f->fn = name;
+    lua_call(L, n - 2, 1);
+    f->fn = name;
+    f->loc = here(L);
+    Node *r = use(f, need_value(L, -1, "the result"));
+    return push_node(L, close_body(f, b, name, r));
+}
+
+/* ---- attention ---------------------------------------------------------------- */
+
+typedef struct Scores {
+    Front *f;
+    Body *b;
+    Axis *key, *query;
+    Table *to;                    /* node outside -> node in the body          */
+} Scores;
+
+static int square(const Scores *s, const Node *n)
+{
+    return dim_of(n, s->key) >= 0 && dim_of(n, s->query) >= 0;
+}
+
+static Node *score(Scores *s, Node *n);
+
+/* Nodes of a call's body with its operands put in.                            */
+static Node *opened(Scores *s, const Node *call)
+{
+    const Graph *g = call->body;
+    Table *at = table_new(s->f->g->arena);
+    Node *in[MAXIN], *r = NULL;
+
+    for (size_t i = 0; i < vec_len(g->node); i++) {
+        const Node *n = g->node[i];
+        for (int k = 0; k < n->nin; k++)
+            in[k] = table_get(at, KEYP(n->in[k]));
+        if (n->op == Oarg)
+            r = score(s, call->in[n->i]);
+        else
+            r = infer(s->b->g, g_copyof(s->b->g, n, in));
+        *table_at(at, KEYP(n)) = r;
+    }
+    return r;
+}
+
+/* iota over one axis, or a renamed one: cheaper made than read.                */
+static const Node *plain_iota(const Node *n)
+{
+    const Node *a = n->op == Orename ? n->in[0] : n;
+
+    return a->op == Oiota && n->nd == 1 ? n : NULL;
+}
+
+static int belongs(const Scores *s, const Node *n)
+{
+    OpClass c = optab[n->op].cls;
+
+    return square(s, n) && (c == EW || n->op == Odot || n->op == Ocall);
+}
+
+static Node *copied(Scores *s, Node *n)
+{
+    Node *in[MAXIN];
+    const Node *i = plain_iota(n);
+
+    if (n->op == Oconst)
+        return infer(s->b->g, g_copyof(s->b->g, n, NULL));
+    if (i)
+        return iota_of(s->f, i->dim[0].a, i->dim[0].n);
+    if (!belongs(s, n))
+        return use(s->f, &(Value){ .n = n, .in = s->b->up });
+    if (n->op == Ocall)
+        return opened(s, n);
+    for (int k = 0; k < n->nin; k++)
+        in[k] = score(s, n->in[k]);
+    return infer(s->b->g, g_copyof(s->b->g, n, in));
+}
+
+static Node *score(Scores *s, Node *n)
+{
+    Node *r = table_get(s->to, KEYP(n));
+
+    if (!r) {
+        r = copied(s, n);
+        *table_at(s->to, KEYP(n)) = r;
+    }
+    return r;
+}
+
+/* The axis that key was renamed from; without one, the only axis of the scores
+ * that the values lack.                                                       */
+static Axis *query_of(Front *f, const Node *s, const Node *v, const Axis *key)
+{
+    Axis *only = NULL;
+    int lacking = 0;
+
+    for (int i = 0; i < s->nd; i++) {
+        Axis *a = s->dim[i].a;
+        if (a != key && a->root == key->root)
+            return a;
+        if (a != key && dim_of(v, a) < 0) {
+            only = a;
+            lacking++;
+        }
+    }
+    if (lacking == 1)
+        return only;
+    note(s->loc, "the scores were made here");
+    err(f->loc, "attention: the scores %s lack the axis that '%s' was renamed "
+        "from; write rename(k, {seq=\"%s\"}) before the product of queries and "
+        "keys", dims_text(f, s), key->name, key->name);
+}
+
+static void need_key(Front *f, const Node *n, const Axis *key, const char *what)
+{
+    if (dim_of(n, key) >= 0)
+        return;
+    note(n->loc, "the %s were made here", what);
+    err(f->loc, "attention: the %s %s lack the axis '%s'", what,
+        dims_text(f, n), key->name);
+}
+
+/* weigh(f, s, v, key): the body of attention up to the scores, then what f makes
+ * of them and of the values.                                                  */
+static int weigh(lua_State *L)
+{
+    Front *f = enter(L, "attention");
+    Node *s = operand(L, 2, "argument 1"), *v = operand(L, 3, "argument 2"), *r;
+    Axis *key = one_axis(L, 4, "key"), *query;
+
+    need_key(f, s, key, "scores");
+    need_key(f, v, key, "values");
+    query = query_of(f, s, v, key);
+    Scores w = { f, open_body(f), key, query, table_new(f->g->arena) };
+    lua_pushvalue(L, 1);
+    push_node(L, score(&w, s));
+    push_node(L, use(f, &(Value){ .n = v, .in = w.b->up }));
+    lua_pushvalue(L, 4);
+    lua_call(L, 3, 1);
+    f->fn = "attention";
+    f->loc = here(L);
+    r = use(f, need_value(L, -1, "the result"));
+    Node *n = close_body(f, w.b, "attention", r);
+    set_axes(f, n, &key, 1);
+    n->B = alloc(f->g->arena, sizeof *n->B);
+    n->B[0] = query;
+    n->nB = 1;
+    return push_node(L, n);
+}
+
+/* Bodies know every axis, also those made after them.                         */
+void compose_finish(Front *f)
+{
+    for (size_t i = 0; i < vec_len(f->bodies); i++) {
+        f->bodies[i]->axis = f->g->axis;
+        f->bodies[i]->naxis = f->g->naxis;
+        f->bodies[i]->param = f->g->param;
+    }
+}
+
+void compose_open(lua_State *L)
+{
+    lua_pushcfunction(L, composite);
+    lua_setfield(L, -2, "composite");
+    lua_pushcfunction(L, weigh);
+    lua_setfield(L, -2, "weigh");
+}

@@ -1,0 +1,505 @@
+/* decl.c: what a model declares: inputs, parameters, states, losses, results,
+ * scopes, and the tables of options.                                          */
+#include <ctype.h>
+#include <math.h>
+#include <string.h>
+
+#include "frontend.h"
+
+enum { DENOMINATOR = 7 };         /* a node's mark: inputs_only was here       */
+
+/* ---- names and paths ----------------------------------------------------------- */
+
+static const char *name_arg(lua_State *L, int arg)
+{
+    Front *f = front(L);
+    const char *s;
+
+    if (lua_type(L, arg) != LUA_TSTRING)
+        err(f->loc, "%s: the name must be a string, got %s", f->fn,
+            kind_of(L, arg));
+    s = lua_tostring(L, arg);
+    for (const char *p = s; *p || p == s; p++)
+        if (!isalnum((unsigned char)*p) && (p == s || !strchr("._-", *p)))
+            err(f->loc, "%s: '%.60s' is not a name (letters, digits, _ . -)",
+                f->fn, s);
+    return intern(s);
+}
+
+static const char *path_of(Front *f, const char *name)
+{
+    return f->scope[0] ? intern(strf(f->g->arena, "%s.%s", f->scope, name))
+                       : name;
+}
+
+/* One use of a name; what says it stands twice.                               */
+static void once(Front *f, const char *kind, const char *path)
+{
+    void **slot = table_at(f->places, mix64(KEYP(intern(kind)), KEYP(path)));
+
+    if (*slot) {
+        note(*slot, "first defined here");
+        err(f->loc, "%s '%s' is defined twice", kind, path);
+    }
+    *slot = (void *)(uintptr_t)f->loc;
+}
+
+const char **sorted_keys(lua_State *L, int arg, int *n)
+{
+    Front *f = front(L);
+    const char **v = NULL;
+
+    for (lua_pushnil(L); lua_next(L, arg); lua_pop(L, 1)) {
+        if (lua_type(L, -2) != LUA_TSTRING)
+            err(f->loc, "%s: every entry needs a name, got %s", f->fn,
+                kind_of(L, -2));
+        vec_push(f->g->arena, v, intern(lua_tostring(L, -2)));
+        for (size_t i = vec_len(v) - 1; i > 0; i--)
+            if (strcmp(v[i - 1], v[i]) > 0) {
+                const char *t = v[i];
+                v[i] = v[i - 1];
+                v[i - 1] = t;
+            }
+    }
+    *n = (int)vec_len(v);
+    return v;
+}
+
+/* ---- parameters ----------------------------------------------------------------- */
+
+static const char *const initnames[] = { "normal", "uniform", "const" };
+
+/* normal(0.02), uniform(0.1), constant(1): a table that param reads           */
+static int initializer(lua_State *L)
+{
+    int k = (int)lua_tointeger(L, lua_upvalueindex(1));
+    Front *f = enter(L, k == 2 ? "constant" : initnames[k]);
+
+    if (lua_type(L, 1) != LUA_TNUMBER)
+        err(f->loc, "%s: the argument must be a number, got %s", f->fn,
+            kind_of(L, 1));
+    lua_createtable(L, 0, 2);
+    lua_pushstring(L, initnames[k]);
+    lua_setfield(L, -2, "init");
+    lua_pushvalue(L, 1);
+    lua_setfield(L, -2, "arg");
+    return 1;
+}
+
+static void read_init(lua_State *L, int arg, Param *p)
+{
+    Front *f = front(L);
+
+    if (lua_isnoneornil(L, arg))
+        return;
+    if (lua_isnumber(L, arg)) {
+        p->init = intern("const");
+        p->arg = lua_tonumber(L, arg);
+        return;
+    }
+    if (!lua_istable(L, arg) || lua_getfield(L, arg, "init") != LUA_TSTRING)
+        err(f->loc, "%s: the initial value must be normal(std), uniform(a), "
+            "zeros, ones or a number, got %s", f->fn, kind_of(L, arg));
+    lua_getfield(L, arg, "arg");
+    p->init = intern(lua_tostring(L, -2));
+    p->arg = lua_tonumber(L, -1);
+    lua_pop(L, 2);
+}
+
+static int sized_axes(lua_State *L, int arg, Dim *d)
+{
+    Front *f = front(L);
+    Axis *a[MAXD];
+    int n;
+
+    if (lua_type(L, arg) != LUA_TSTRING)
+        err(f->loc, "%s: the axes must be a string such as \"hidden ffn\", got "
+            "%s", f->fn, kind_of(L, arg));
+    n = axes_known(f, lua_tostring(L, arg), a, MAXD);
+    for (int i = 0; i < n; i++)
+        d[i] = (Dim){ a[i], axis_size(f, a[i], lua_tostring(L, arg)) };
+    return n;
+}
+
+static Node *leaf(Front *f, Op op, const char *s, Dtype dt, const Dim *d, int nd)
+{
+    Node *n = make(f, op, 0, NULL);
+
+    n->s = s;
+    n->dt = dt;
+    n->nd = nd;
+    memcpy(n->dim, d, (size_t)nd * sizeof *d);
+    return infer(f->g, n);
+}
+
+static int declare_param(lua_State *L, ParamKind kind)
+{
+    Front *f = enter(L, paramkinds[kind]);
+    Param *p = alloc(f->g->arena, sizeof *p);
+
+    if (f->body)
+        err(f->loc, "%s: not inside a composite", f->fn);
+    p->path = path_of(f, name_arg(L, 1));
+    p->kind = kind;
+    p->loc = f->loc;
+    p->nd = sized_axes(L, 2, p->dim);
+    p->dt = kind == PKparam ? Dreal : Df32;
+    p->init = intern(kind == PKparam ? "normal" : "const");
+    p->arg = kind == PKparam ? 0.02 : 0;
+    read_init(L, 3, p);
+    once(f, kind == PKparam ? "parameter" : "state", p->path);
+    vec_push(f->g->arena, f->g->param, p);
+    return push_node(L, leaf(f, kind == PKparam ? Oparam : Ostate, p->path,
+                             p->dt, p->dim, p->nd));
+}
+
+/* param(path, "axes" [, init])                                                */
+static int param(lua_State *L)
+{
+    return declare_param(L, PKparam);
+}
+
+/* state(path, "axes" [, init]): f32, changed by update() only                 */
+static int state(lua_State *L)
+{
+    return declare_param(L, PKstate);
+}
+
+/* input(name, "axes" [, dtype]); every input also has the axis micro          */
+static int input(lua_State *L)
+{
+    Front *f = enter(L, "input");
+    const char *name = name_arg(L, 1), *type = lua_tostring(L, 3);
+    int token = !strcmp(name, "tokens") || !strcmp(name, "labels");
+    int dt = token ? Di32 : Dreal;
+    Dim d[MAXD + 1] = { { g_axis(f->g, "micro"), 1 } };
+    int nd = 1 + sized_axes(L, 2, d + 1);
+
+    if (nd > MAXD)
+        err(f->loc, "input: more than %d axes", MAXD - 1);
+    if (type && ((dt = dtype_named(type)) < 0 || dt == Dnone))
+        err(f->loc, "input: unknown type '%s' (i32, real, f32, bf16, u8, bool)",
+            type);
+    once(f, "input", name);
+    return push_node(L, leaf(f, Oinput, name, (Dtype)dt, d, nd));
+}
+
+/* ---- sinks -------------------------------------------------------------------------- */
+
+static void need_scalar(Front *f, const Node *t, const char *name)
+{
+    for (int i = 0; i < t->nd; i++)
+        if (strcmp(t->dim[i].a->name, "micro")) {
+            note(t->loc, "the tensor was made here");
+            err(f->loc, "%s: '%s' still has the axes %s; take mean(t, \"...\") "
+                "or sum(t, \"...\") over them", f->fn, name, dims_text(f, t));
+        }
+}
+
+/* A loss's denominator is known before the first backward: inputs only.       */
+static void inputs_only(Front *f, Node *n)
+{
+    if (n->op == Oparam || n->op == Ostate) {
+        note(n->loc, "'%s' is defined here", n->s);
+        err(f->loc, "loss: the denominator may depend on inputs only, and it "
+            "depends on '%s'", n->s);
+    }
+    if (n->mark == DENOMINATOR)
+        return;
+    n->mark = DENOMINATOR;
+    for (int i = 0; i < n->nin; i++)
+        inputs_only(f, n->in[i]);
+}
+
+static double weight_arg(lua_State *L, int arg)
+{
+    Front *f = front(L);
+
+    if (lua_isnoneornil(L, arg))
+        return 1;
+    if (lua_type(L, arg) != LUA_TNUMBER)
+        err(f->loc, "loss: the weight must be a number, got %s",
+            kind_of(L, arg));
+    return lua_tonumber(L, arg);
+}
+
+/* loss(name, t [, weight [, den]])                                            */
+static int loss(lua_State *L)
+{
+    Front *f = enter(L, "loss");
+    const char *name = name_arg(L, 1);
+    Node *in[2] = { operand(L, 2, "argument 2"), NULL }, *n;
+    double weight = weight_arg(L, 3);
+    int nin = 1;
+
+    need_scalar(f, in[0], name);
+    if (dtypes[in[0]->dt].kind != 'f')
+        err(f->loc, "loss: '%s' must be a real number, got %s", name,
+            dtypes[in[0]->dt].name);
+    if (!lua_isnoneornil(L, 4)) {
+        in[nin++] = operand(L, 4, "the denominator");
+        need_scalar(f, in[1], name);
+        inputs_only(f, in[1]);
+    }
+    n = make(f, Oloss, nin, in);
+    n->s = name;
+    n->f = weight;
+    infer(f->g, n);
+    return 0;
+}
+
+/* metric(name, t)                                                             */
+static int metric(lua_State *L)
+{
+    Front *f = enter(L, "metric");
+    const char *name = name_arg(L, 1);
+    Node *t = operand(L, 2, "argument 2");
+
+    need_scalar(f, t, name);
+    Node *n = make(f, Ometric, 1, &t);
+    n->s = name;
+    infer(f->g, n);
+    return 0;
+}
+
+/* output(name, t): read by generate and eval                                  */
+static int output(lua_State *L)
+{
+    Front *f = enter(L, "output");
+    const char *name = name_arg(L, 1);
+    Node *t = operand(L, 2, "argument 2");
+
+    once(f, "output", name);
+    Node *n = make(f, Ooutput, 1, &t);
+    n->s = name;
+    infer(f->g, n);
+    return 0;
+}
+
+static void need_state(Front *f, const Node *s, const Node *v)
+{
+    if (s->op != Ostate) {
+        note(s->loc, "argument 1 was made here");
+        err(f->loc, "update: argument 1 must be a state(...)");
+    }
+    for (int i = 0; i < v->nd; i++) {
+        Dim d = v->dim[i];
+        int at = dim_of(s, d.a);
+        if (!strcmp(d.a->name, "micro"))
+            continue;
+        if (at < 0) {
+            note(v->loc, "the new value was made here");
+            err(f->loc, "update: the new value %s has the axis '%s', which "
+                "state '%s' %s has not; reduce it: mean(t, \"%s\")",
+                dims_text(f, v), d.a->name, s->s, dims_text(f, s), d.a->name);
+        }
+    }
+}
+
+/* update(state, value): its value from the next step on                       */
+static int update(lua_State *L)
+{
+    Front *f = enter(L, "update");
+    Node *in[2] = { operand(L, 1, "argument 1"), operand(L, 2, "argument 2") };
+
+    need_state(f, in[0], in[1]);
+    once(f, "update of", in[0]->s);
+    in[1] = cast_to(f, in[1], in[0]->dt);
+    infer(f->g, make(f, Oupdate, 2, in));
+    return 0;
+}
+
+/* scope(name, f, ...): f's results; names made inside get "name." in front    */
+static int scope(lua_State *L)
+{
+    Front *f = enter(L, "scope");
+    const char *name = name_arg(L, 1), *outer = f->scope;
+
+    if (lua_type(L, 2) != LUA_TFUNCTION)
+        err(f->loc, "scope: write scope(name, f, ...); f must be a function, "
+            "got %s", kind_of(L, 2));
+    f->scope = path_of(f, name);
+    lua_call(L, lua_gettop(L) - 2, LUA_MULTRET);
+    f->scope = outer;
+    return lua_gettop(L) - 1;
+}
+
+/* ---- options -------------------------------------------------------------------------- */
+
+static void put_value(lua_State *L, Front *f, const char *key, Text *t)
+{
+    switch (lua_type(L, -1)) {
+    case LUA_TBOOLEAN: put(t, "%d", lua_toboolean(L, -1)); break;
+    case LUA_TSTRING: put(t, "%s", lua_tostring(L, -1)); break;
+    case LUA_TNUMBER:
+        if (lua_isinteger(L, -1))
+            put(t, "%lld", (long long)lua_tointeger(L, -1));
+        else
+            put(t, "%.17g", lua_tonumber(L, -1));
+        break;
+    default:
+        err(f->loc, "%s: must be a number, a string or true, got %s", key,
+            kind_of(L, -1));
+    }
+}
+
+/* {0.9, 0.95} -> "0.9,0.95"                                                   */
+static void put_list(lua_State *L, Front *f, const char *key, Text *t)
+{
+    int n = (int)lua_rawlen(L, -1);
+
+    if (n == 0)
+        err(f->loc, "%s: an empty list", key);
+    for (int i = 1; i <= n; i++) {
+        if (i > 1)
+            put(t, ",");
+        lua_rawgeti(L, -1, i);
+        put_value(L, f, key, t);
+        lua_pop(L, 1);
+    }
+}
+
+/* A path is relative to the file that names it.                               */
+static const char *located(Front *f, const char *table, const char *name,
+                           const char *value)
+{
+    const KeyInfo *k = keytab;
+    const char *slash = strrchr(f->loc->file, '/');
+
+    while (k->name && (strcmp(k->table, table) || strcmp(k->name, name)))
+        k++;
+    if (!k->name || strncmp(k->kind, "path", 4) || value[0] == '/' || !slash)
+        return value;
+    for (const char *w = k->kind + 4; *(w += strspn(w, " ")); ) {
+        size_t n = strcspn(w, " ");
+        if (strlen(value) == n && !strncmp(w, value, n))
+            return value;
+        w += n;
+    }
+    return strf(f->g->arena, "%.*s%s", (int)(slash - f->loc->file + 1),
+                f->loc->file, value);
+}
+
+/* fold{ ep=4 } sets fold.ep, unless the command line did.                     */
+static int options(lua_State *L)
+{
+    const char *table = lua_tostring(L, lua_upvalueindex(1));
+    Front *f = enter(L, table);
+    Opts *checked = opts_new(f->g->arena);
+    int n;
+
+    if (!lua_istable(L, 1))
+        err(f->loc, "%s: write %s { key=value, ... }", table, table);
+    const char **key = sorted_keys(L, 1, &n);
+    for (int i = 0; i < n; i++) {
+        Text t = { .arena = f->g->arena };
+        const char *full = strf(f->g->arena, "%s.%s", table, key[i]);
+        lua_getfield(L, 1, key[i]);
+        if (lua_istable(L, -1))
+            put_list(L, f, full, &t);
+        else
+            put_value(L, f, full, &t);
+        lua_pop(L, 1);
+        const char *value = located(f, table, key[i], t.s ? t.s : "");
+        opts_set(checked, full, value, f->loc);
+        if (!opts_given(f->cmdline, full))
+            opts_set(f->g->opts, full, value, f->loc);
+    }
+    return 0;
+}
+
+/* ---- the end of a model file -------------------------------------------------------------- */
+
+/* A softmax over a square value outside attention() is stored whole.          */
+static void note_square(Front *f, const Node *n)
+{
+    const Node *x = n->nin ? n->in[0] : n;
+
+    if (n->op != Ocall || strcmp(n->s, "softmax"))
+        return;
+    for (int i = 0; i < x->nd; i++)
+        for (int k = 0; k < x->nd; k++)
+            if (i != k && x->dim[i].a->root == x->dim[k].a->root)
+                goto square;
+    return;
+square:
+    warn(n->loc, "softmax over the square %s outside attention() is stored: "
+         "%.1f MB in fp32", dims_text(f, x), (double)g_elems(x) * 4e-6);
+}
+
+/* Marks what a sink needs; operands stand before users. Returns the number of
+ * losses and outputs.                                                         */
+static int mark_used(Graph *g)
+{
+    int asked = 0;
+
+    for (size_t i = 0; i < vec_len(g->node); i++)
+        g->node[i]->mark = 0;
+    for (size_t i = vec_len(g->node); i-- > 0; ) {
+        Node *n = g->node[i];
+        asked += n->op == Oloss || n->op == Ooutput;
+        if (optab[n->op].cls == SINK)
+            n->mark = 1;
+        for (int k = 0; n->mark && k < n->nin; k++)
+            n->in[k]->mark = 1;
+    }
+    return asked;
+}
+
+/* Everything declared must be used, and something must be asked for.          */
+void decl_finish(Front *f)
+{
+    Graph *g = f->g;
+
+    if (mark_used(g) == 0)
+        err(&(Loc){ f->file, 0, NULL }, "the model has no loss and no output; "
+            "write loss(\"lm\", t)");
+    for (size_t i = 0; i < vec_len(g->node); i++) {
+        const Node *n = g->node[i];
+        if ((n->op == Oparam || n->op == Ostate) && !n->mark)
+            err(n->loc, "%s '%s' is never used",
+                n->op == Oparam ? "parameter" : "state", n->s);
+        if (n->mark)
+            note_square(f, n);
+    }
+}
+
+static const luaL_Reg functions[] = {
+    { "axes", lua_axes }, { "input", input }, { "param", param },
+    { "state", state }, { "loss", loss }, { "metric", metric },
+    { "output", output }, { "update", update }, { "scope", scope },
+    { "hf", lua_hf }, { NULL, NULL },
+};
+
+static void constant_init(lua_State *L, const char *name, double v)
+{
+    lua_createtable(L, 0, 2);
+    lua_pushliteral(L, "const");
+    lua_setfield(L, -2, "init");
+    lua_pushnumber(L, v);
+    lua_setfield(L, -2, "arg");
+    lua_setfield(L, -2, name);
+}
+
+void decl_open(lua_State *L)
+{
+    static const char *const tables[] = {
+        "fold", "train", "data", "precision", "route",
+    };
+
+    luaL_setfuncs(L, functions, 0);
+    for (int i = 0; i < 3; i++) {
+        lua_pushinteger(L, i);
+        lua_pushcclosure(L, initializer, 1);
+        lua_setfield(L, -2, i == 2 ? "constant" : initnames[i]);
+    }
+    constant_init(L, "zeros", 0);
+    constant_init(L, "ones", 1);
+    lua_pushnumber(L, (lua_Number)HUGE_VAL);
+    lua_setfield(L, -2, "inf");
+    for (size_t i = 0; i < sizeof tables / sizeof *tables; i++) {
+        lua_pushstring(L, tables[i]);
+        lua_pushcclosure(L, options, 1);
+        lua_setfield(L, -2, tables[i]);
+    }
+}

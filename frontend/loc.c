@@ -1,0 +1,43 @@
+/* loc.c: Lua's stack -> Loc. Places are kept once each, so that a node costs no
+ * memory for its place.                                                      */
+#include "frontend.h"
+
+enum { DEEPEST = 64, CALLERS = 8 };
+
+static const Loc *kept(Front *f, const char *file, int line, const Loc *up)
+{
+    uint64_t h = mix64(mix64(KEYP(file), (uint64_t)line), KEYP(up));
+
+    for (;; h++) {
+        void **slot = table_at(f->locs, h);
+        Loc *l = *slot;
+        if (!l) {
+            *slot = l = alloc(forever, sizeof *l);
+            *l = (Loc){ file, line, up };
+        }
+        if (l->file == file && l->line == line && l->up == up)
+            return l;
+    }
+}
+
+const Loc *here(lua_State *L)
+{
+    Front *f = front(L);
+    const Loc *l = NULL;
+    lua_Debug ar;
+    struct { const char *file; int line; } at[CALLERS];
+    int n = 0;
+
+    for (int level = 0; level < DEEPEST && n < CALLERS; level++) {
+        if (!lua_getstack(L, level, &ar))
+            break;
+        lua_getinfo(L, "Sl", &ar);
+        if (ar.source[0] != '@' || ar.currentline < 1)
+            continue;
+        at[n].file = intern(ar.source + 1);
+        at[n++].line = ar.currentline;
+    }
+    while (n-- > 0)
+        l = kept(f, at[n].file, at[n].line, l);
+    return l ? l : kept(f, f->file, 0, NULL);
+}

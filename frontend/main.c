@@ -1,0 +1,537 @@
+/* main.c: the command line. Commands and options are rows; `pleat -h` prints
+ * them. Keys set what fold{}, train{}, data{}, precision{} set in the file.    */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "frontend.h"
+
+typedef struct Args {
+    const char *file;
+    Opts *keys;
+    const char *out, *dump, *stop, *prog, *prompt;
+    const char *memory;
+    double temperature;
+    int64_t n, topk;
+    int argc; char **argv;        /* as given, for usage                       */
+} Args;
+
+typedef struct Command {
+    const char *name;
+    int (*run)(Args *a);
+    const char *options;          /* letters and words it takes                */
+    const char *usage, *sentence;
+} Command;
+
+typedef struct Option {
+    const char *name, *value;     /* value: null when it takes none            */
+    const char *sentence;
+} Option;
+
+/* ---- files ------------------------------------------------------------------------ */
+
+static int ends_with(const char *s, const char *end)
+{
+    size_t n = strlen(s), k = strlen(end);
+
+    return n >= k && !strcmp(s + n - k, end);
+}
+
+static char *read_all(const char *path, size_t *len)
+{
+    FILE *in = fopen(path, "rb");
+    Text t = { .arena = forever };
+    char buf[1 << 16];
+    size_t n;
+
+    if (!in)
+        err(NULL, "cannot read %s: %s", path, strerror(errno));
+    while ((n = fread(buf, 1, sizeof buf, in)) > 0)
+        putn(&t, buf, n);
+    if (ferror(in))
+        err(NULL, "cannot read %s: %s", path, strerror(errno));
+    fclose(in);
+    *len = t.len;
+    return t.s ? t.s : "";
+}
+
+static void write_all(const char *path, const char *s, size_t n)
+{
+    FILE *out = fopen(path, "wb");
+
+    if (!out || fwrite(s, 1, n, out) != n || fclose(out))
+        err(NULL, "cannot write %s: %s", path, strerror(errno));
+}
+
+static Plan *read_plan(const char *path)
+{
+    size_t n;
+    char *s = read_all(path, &n);
+
+    return plan_parse(forever, s, n, path);
+}
+
+/* ---- from a model to a plan ---------------------------------------------------------- */
+
+static const Target *target_of(const Opts *o)
+{
+    const char *name = opts_str(o, "target");
+    const Target *t = target_named(name ? name : "host");
+
+    if (!t)
+        err(opts_loc(o, "target"), "target '%s' is not in this build", name);
+    return t;
+}
+
+static Trace read_model(Args *a)
+{
+    size_t n;
+
+    if (!ends_with(a->file, ".ir"))
+        return trace(a->file, a->keys, 0);
+    char *s = read_all(a->file, &n);
+    Trace t = { .g = graph_parse(arena_new(), s, n, a->file, a->keys) };
+    return t;
+}
+
+/* Null when -x stopped it.                                                     */
+static Plan *make_plan(Args *a, FILE *out)
+{
+    Trace t = read_model(a);
+    CompileOptions o = { .dump = a->dump, .stop = a->stop, .prog = a->prog,
+                         .out = out, .source = t.source,
+                         .nsource = t.nsource };
+
+    return compile(t.g, target_of(t.g->opts), &o);
+}
+
+/* ---- check, compile, show --------------------------------------------------------------- */
+
+static int check_job(void *arg, FILE *out)
+{
+    Args *a = arg;
+    Trace t = read_model(a);
+
+    report_model(out, t.g);
+    return 0;
+}
+
+static int check(Args *a)
+{
+    return guarded(check_job, a, NULL);
+}
+
+static const char *plan_name(const Args *a)
+{
+    const char *slash = strrchr(a->file, '/'), *s = slash ? slash + 1 : a->file;
+    const char *dot = strrchr(s, '.');
+
+    return a->out ? a->out : strf(forever, "%.*s.plan",
+                                  (int)(dot ? dot - s : (long)strlen(s)), s);
+}
+
+static int compile_job(void *arg, FILE *out)
+{
+    Args *a = arg;
+    Plan *p = make_plan(a, out);
+    size_t n;
+
+    if (!p)
+        return 0;
+    char *s = plan_print(forever, p, &n);
+    write_all(plan_name(a), s, n);
+    return 0;
+}
+
+static int compile_command(Args *a)
+{
+    return guarded(compile_job, a, NULL);
+}
+
+static int show(Args *a)
+{
+    Plan *p = read_plan(a->file);
+
+    if (a->memory)
+        report_memory(stdout, p);
+    else
+        report_plan(stdout, p);
+    return 0;
+}
+
+/* ---- run, eval --------------------------------------------------------------------------- */
+
+static int plan_job(void *arg, FILE *out)
+{
+    size_t n;
+
+    if (launch_rank() > 0 && !freopen("/dev/null", "w", stderr))
+        return 1;
+    char *s = plan_print(forever, make_plan(arg, stderr), &n);
+
+    return fwrite(s, 1, n, out) != n;
+}
+
+/* The plan of a model file, made in a process of its own; its bytes in *text.   */
+static Plan *compiled(Args *a, Text *text)
+{
+    char ranks[32];
+    int status;
+
+    if (getenv("OMPI_COMM_WORLD_SIZE") && !opts_given(a->keys, "world")) {
+        snprintf(ranks, sizeof ranks, "%lld", (long long)launch_world());
+        opts_set(a->keys, "world", ranks, NULL);
+    }
+    text->arena = forever;
+    status = guarded(plan_job, a, text);
+    if (status)
+        exit(status);
+    return plan_parse(forever, text->s, text->len, a->file);
+}
+
+static int run_key(const char *key)
+{
+    static const char *const keys[] = {
+        "train.steps", "train.lr", "train.min_lr", "train.schedule",
+        "train.warmup", "train.eval_every", "train.eval_steps",
+        "train.save_every", "train.log_every", "data.train", "data.valid",
+        "data.format", "data.tokenizer", "name", "from", "resume",
+    };
+
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        if (!strcmp(keys[i], key))
+            return 1;
+    return 0;
+}
+
+/* Keys given beside a plan change what the plan does not depend on.             */
+static void change_keys(Plan *p, const Args *a)
+{
+    const char *key, *value;
+
+    for (int i = 0; opts_each(a->keys, i, &key, &value); i++) {
+        if (!run_key(key))
+            err(NULL, "key '%s' is compiled into %s; compile again to change it",
+                key, a->file);
+        opts_set(p->opts, key, value, NULL);
+    }
+}
+
+static int execute(Args *a, int (*f)(Plan *p, const RunArgs *r))
+{
+    Text text = { .arena = forever };
+    RunArgs r = { 0 };
+    Plan *p;
+
+    launch_errors();
+    if (ends_with(a->file, ".plan")) {
+        p = read_plan(a->file);
+        change_keys(p, a);
+    } else {
+        p = compiled(a, &text);
+        r = (RunArgs){ text.s, text.len };
+    }
+    return f(p, &r);
+}
+
+static int run(Args *a)
+{
+    return execute(a, run_plan);
+}
+
+static int eval_only(Plan *p, const RunArgs *r)
+{
+    (void)r;
+    return eval_plan(p);
+}
+
+static int eval(Args *a)
+{
+    return execute(a, eval_only);
+}
+
+/* ---- generate ------------------------------------------------------------------------------ */
+
+/* The plan that wrote a run folder or a checkpoint inside of it.                */
+static Plan *plan_of_run(const char *folder)
+{
+    static const char *const up[] = { "plan", "../plan", "../../plan" };
+
+    for (size_t i = 0; i < sizeof up / sizeof *up; i++) {
+        char *path = strf(forever, "%s/%s", folder, up[i]);
+        if (!access(path, R_OK))
+            return read_plan(path);
+    }
+    err(NULL, "%s is neither a run's folder nor a checkpoint of one", folder);
+}
+
+/* The run's keys that shape the model, on one rank, one sequence at a time.     */
+static Opts *generate_keys(const Args *a, const Plan *p)
+{
+    static const char *const fixed[][2] = {
+        { "fold.tp", "1" }, { "fold.cp", "1" }, { "fold.dp", "1" },
+        { "fold.pp", "1" }, { "fold.ep", "1" }, { "fold.etp", "1" },
+        { "world", "1" }, { "axes.batch", "1" }, { "train.batch", "1" },
+    };
+    Opts *o = opts_new(forever);
+    const char *key, *value;
+
+    for (int i = 0; opts_each(p->opts, i, &key, &value); i++)
+        if (!strncmp(key, "axes.", 5) || !strncmp(key, "precision.", 10))
+            opts_set(o, key, value, NULL);
+    for (int i = 0; opts_each(a->keys, i, &key, &value); i++)
+        opts_set(o, key, value, NULL);
+    for (size_t i = 0; i < sizeof fixed / sizeof *fixed; i++)
+        opts_set(o, fixed[i][0], fixed[i][1], NULL);
+    return o;
+}
+
+typedef struct Again { const Plan *plan; const Opts *keys; } Again;
+
+/* The model compiled again from the sources in the plan, its outputs only.      */
+static int forward_job(void *arg, FILE *out)
+{
+    const Again *w = arg;
+    size_t n = 0;
+    Trace t = trace_sources(w->plan->source, w->plan->nsource, w->keys);
+    Node **v = t.g->node;
+
+    for (size_t i = 0; i < vec_len(v); i++)
+        if (optab[v[i]->op].cls != SINK || v[i]->op == Ooutput)
+            v[n++] = v[i];
+    ((VecHead *)(void *)v)[-1].len = n;
+    g_tidy(t.g);
+    CompileOptions o = { .source = t.source, .nsource = t.nsource };
+    char *s = plan_print(forever, compile(t.g, target_of(t.g->opts), &o), &n);
+    return fwrite(s, 1, n, out) != n;
+}
+
+static int generate(Args *a)
+{
+    Plan *p = plan_of_run(a->file);
+    Again w = { p, generate_keys(a, p) };
+    Text text = { .arena = forever };
+    GenArgs g = { .prompt = a->prompt ? a->prompt : "", .n = a->n,
+                  .temperature = a->temperature, .topk = a->topk,
+                  .seed = (uint64_t)opts_int(a->keys, "seed") };
+    int status = guarded(forward_job, &w, &text);
+
+    if (status)
+        return status;
+    p = plan_parse(forever, text.s, text.len, a->file);
+    opts_set(p->opts, "from", a->file, NULL);
+    return generate_plan(p, &g, stdout);
+}
+
+static int doctor_command(Args *a)
+{
+    (void)a;
+    doctor(stdout);
+    return 0;
+}
+
+/* ---- tables ---------------------------------------------------------------------------------- */
+
+static int help(Args *a);
+
+static const Command commands[] = {
+    { "check", check, "", "model.lua", "shapes, parameters, FLOPs" },
+    { "compile", compile_command, "o d x p", "model.lua [key=value ...]",
+      "make a plan; needs no GPU" },
+    { "run", run, "", "model.lua|m.plan [key=value ...]",
+      "train; under mpirun on N ranks" },
+    { "eval", eval, "", "model.lua|m.plan from=ckpt", "validation loss" },
+    { "show", show, "memory", "m.plan", "what a plan does and needs" },
+    { "generate", generate, "prompt n temperature topk", "runs/name",
+      "text from a trained model" },
+    { "doctor", doctor_command, "", "", "what this machine has" },
+    { "help", help, "", "[keys]", "this text, or all keys" },
+};
+
+enum { NCOMMAND = sizeof commands / sizeof *commands };
+
+static const Option options[] = {
+    { "o", "file", "where the plan goes" },
+    { "d", "pass", "print the graph after a pass: a name, all, +all, why" },
+    { "x", "pass", "stop after a pass and print its graph" },
+    { "p", "program", "the program of -d and -x: step, eval, forward, init" },
+    { "memory", NULL, "every buffer: place, size, life, line" },
+    { "prompt", "text", "what the text starts with" },
+    { "n", "tokens", "how many to make (200)" },
+    { "temperature", "t", "0: always the likeliest (0.8)" },
+    { "topk", "k", "choose among the k likeliest only" },
+};
+
+enum { NOPTION = sizeof options / sizeof *options };
+
+static int has_option(const Command *c, const char *name)
+{
+    size_t n = strlen(name);
+
+    for (const char *s = c->options; *(s += strspn(s, " ")); s += strcspn(s, " "))
+        if (!strncmp(s, name, n) && (!s[n] || s[n] == ' '))
+            return 1;
+    return 0;
+}
+
+static void print_options(FILE *out, const Command *c)
+{
+    for (int i = 0; i < NOPTION; i++)
+        if (!c || has_option(c, options[i].name))
+            fprintf(out, "  %s%s %-*s %s\n", options[i].name[1] ? "--" : "-",
+                    options[i].name,
+                    (int)(options[i].name[1] ? 15 : 16) -
+                    (int)strlen(options[i].name),
+                    options[i].value ? options[i].value : "",
+                    options[i].sentence);
+}
+
+static void usage(FILE *out)
+{
+    fputs("usage: pleat command file [key=value ...] [options]\n\n", out);
+    for (int i = 0; i < NCOMMAND; i++)
+        fprintf(out, "  %-8s %-33s %s\n", commands[i].name, commands[i].usage,
+                commands[i].sentence);
+    fputc('\n', out);
+    print_options(out, NULL);
+    fputs("\nKeys: pleat help keys\n", out);
+}
+
+static int help(Args *a)
+{
+    if (!a->file || strcmp(a->file, "keys")) {
+        usage(stdout);
+        return 0;
+    }
+    for (const KeyInfo *k = keytab; k->name; k++)
+        printf("%s%s%s=%-*s %-28s %s\n", k->table, *k->table ? "." : "", k->name,
+               (int)(22 - strlen(k->table) - strlen(k->name)),
+               k->dflt ? k->dflt : "", k->kind, k->doc);
+    return 0;
+}
+
+/* ---- the command line --------------------------------------------------------------------------- */
+
+static _Noreturn void wrong(const Command *c, const char *fmt, const char *what)
+{
+    fprintf(stderr, fmt, what);
+    fputc('\n', stderr);
+    if (c)
+        fprintf(stderr, "usage: pleat %s %s\n", c->name, c->usage);
+    else
+        usage(stderr);
+    exit(2);
+}
+
+static double number(const Command *c, const char *s)
+{
+    char *end;
+    double v = strtod(s, &end);
+
+    if (end == s || *end)
+        wrong(c, "'%s' is not a number", s);
+    return v;
+}
+
+static void set_option(Args *a, const Command *c, const char *name,
+                       const char *value)
+{
+    const struct { const char *name; const char **to; } texts[] = {
+        { "o", &a->out }, { "d", &a->dump }, { "x", &a->stop }, { "p", &a->prog },
+        { "prompt", &a->prompt }, { "memory", &a->memory },
+    };
+
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
+        if (!strcmp(texts[i].name, name))
+            *texts[i].to = value;
+    if (!strcmp(name, "n"))
+        a->n = (int64_t)number(c, value);
+    if (!strcmp(name, "topk"))
+        a->topk = (int64_t)number(c, value);
+    if (!strcmp(name, "temperature"))
+        a->temperature = number(c, value);
+}
+
+/* "-o file", "-dwhy", "--prompt text"; returns how many words it took.          */
+static int option(Args *a, const Command *c, char **w)
+{
+    int words = w[0][1] == '-';
+    const char *name = w[0] + 1 + words, *value = NULL;
+
+    for (int i = 0; i < NOPTION; i++) {
+        const Option *o = &options[i];
+        size_t n = strlen(o->name);
+        int same = words ? !strcmp(o->name, name) && n > 1
+                         : n == 1 && o->name[0] == name[0];
+        if (!same || !has_option(c, o->name))
+            continue;
+        if (!words && name[1])
+            value = name + 1;
+        else if (o->value)
+            value = w[1];
+        if (o->value && !value)
+            wrong(c, "option '%s' needs a value", w[0]);
+        set_option(a, c, o->name, o->value ? value : "1");
+        return value && value == w[1] ? 2 : 1;
+    }
+    wrong(c, "unknown option '%s'", w[0]);
+}
+
+static int is_key(const char *s)
+{
+    size_t n = strcspn(s, "=/");
+
+    return n > 0 && s[n] == '=';
+}
+
+static void set_key(Args *a, const char *s)
+{
+    size_t n = strcspn(s, "=");
+
+    opts_set(a->keys, internn(s, n), s + n + 1, NULL);
+}
+
+static const Command *find_command(const char *name)
+{
+    for (int i = 0; i < NCOMMAND; i++)
+        if (!strcmp(commands[i].name, name))
+            return &commands[i];
+    wrong(NULL, "unknown command '%s'", name);
+}
+
+static void read_words(Args *a, const Command *c, int argc, char **argv)
+{
+    for (int i = 2; i < argc; ) {
+        if (!strcmp(argv[i], "-h") || !strcmp(argv[i], "--help")) {
+            printf("usage: pleat %s %s\n%s\n", c->name, c->usage, c->sentence);
+            print_options(stdout, c);
+            exit(0);
+        }
+        if (argv[i][0] == '-' && argv[i][1])
+            i += option(a, c, argv + i);
+        else if (is_key(argv[i]))
+            set_key(a, argv[i++]);
+        else if (!a->file)
+            a->file = argv[i++];
+        else
+            wrong(c, "one file too many: '%s'", argv[i]);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    Args a = { .n = 200, .temperature = 0.8 };
+
+    if (argc < 2 || !strcmp(argv[1], "-h") || !strcmp(argv[1], "--help")) {
+        usage(argc < 2 ? stderr : stdout);
+        return argc < 2 ? 2 : 0;
+    }
+    const Command *c = find_command(argv[1]);
+    a.keys = opts_new(forever);
+    read_words(&a, c, argc, argv);
+    if (!a.file && c->usage[0] && c->usage[0] != '[')
+        wrong(c, "%s: which file?", c->name);
+    return c->run(&a);
+}

@@ -1,0 +1,579 @@
+/* ops.c: the functions of the language. Most are made in a loop over the op
+ * table: operands, then attributes, as the row's signature says. Those written
+ * by hand below give defaults, several results, or check an index's axis.     */
+#include <string.h>
+
+#include "frontend.h"
+
+/* "slice(a, axis, start, len)"                                                */
+static const char *usage(const OpInfo *o)
+{
+    Text t = { .arena = forever };
+    const char *sep = "";
+
+    put(&t, "%s(", o->name);
+    for (const char *p = o->operands; *(p += strspn(p, " ")); sep = ", ") {
+        size_t n = strcspn(p, " ");
+        if (*p == '*')
+            put(&t, "a, b, ...");
+        else
+            put(&t, "%s%.*s", sep, (int)n, p);
+        p += n;
+    }
+    for (int i = 0; i < o->nattr; i++, sep = ", ")
+        put(&t, "%s%s", sep, o->attr[i].name);
+    put(&t, ")");
+    return t.s;
+}
+
+static void missing(lua_State *L, const OpInfo *o, int arg, const char *name)
+{
+    Front *f = front(L);
+
+    if (lua_isnoneornil(L, arg))
+        err(f->loc, "%s: '%s' is missing; write %s", f->fn, name, usage(o));
+}
+
+static int64_t integer_arg(lua_State *L, int arg, const char *name)
+{
+    Front *f = front(L);
+    int whole;
+    int64_t v = lua_tointegerx(L, arg, &whole);
+
+    if (lua_type(L, arg) == LUA_TBOOLEAN)
+        return lua_toboolean(L, arg);
+    if (!whole || lua_type(L, arg) != LUA_TNUMBER)
+        err(f->loc, "%s: '%s' must be an integer, got %s", f->fn, name,
+            kind_of(L, arg));
+    return v;
+}
+
+static void axes_attr(lua_State *L, Node *n, const AttrInfo *t, int arg)
+{
+    Axis *a[MAXD], **v;
+    int one = strcmp(t->name, "axes") && strcmp(t->name, "into");
+    int k = 1;
+
+    if (one)
+        a[0] = one_axis(L, arg, t->name);
+    else
+        k = axis_arg(L, arg, t->name, a, MAXD);
+    v = alloc(front(L)->g->arena, (MAXD + 1) * sizeof *v);
+    memcpy(v, a, (size_t)k * sizeof *v);
+    if (t->slot == SlotA) {
+        n->A = v;
+        n->nA = k;
+    } else {
+        n->B = v;
+        n->nB = k;
+    }
+}
+
+static void attribute(lua_State *L, Node *n, const AttrInfo *t, int arg)
+{
+    switch (t->slot) {
+    case SlotA: case SlotB: axes_attr(L, n, t, arg); break;
+    case Sloti: n->i = integer_arg(L, arg, t->name); break;
+    case Slotj: n->j = integer_arg(L, arg, t->name); break;
+    case Slotf: n->f = luaL_checknumber(L, arg); break;
+    case Slots: n->s = intern(luaL_checkstring(L, arg)); break;
+    }
+}
+
+/* Tensors before the first argument that is none.                             */
+static int count_tensors(lua_State *L)
+{
+    int n = 0;
+
+    while (value_at(L, n + 1))
+        n++;
+    return n;
+}
+
+static void check_count(lua_State *L, const OpInfo *o, int want)
+{
+    Front *f = front(L);
+
+    if (lua_gettop(L) > want)
+        err(f->loc, "%s: %d arguments too many; write %s", f->fn,
+            lua_gettop(L) - want, usage(o));
+}
+
+/* What an index remembers survives moves that leave its values alone.         */
+static int result(lua_State *L, Node *n, int first)
+{
+    OpClass c = optab[n->op].cls;
+    const Value *v = value_at(L, first);
+
+    if (v && v->of && (c == VIEW || c == MOVE || n->op == Ostop_gradient))
+        return push_index(L, n, v->of, v->ofn);
+    return push_node(L, n);
+}
+
+/* Every op that is not hidden: operands, then attributes. The last attribute
+ * may be left out when it is a flag (wrap).                                   */
+static int generic(lua_State *L)
+{
+    Op op = (Op)lua_tointeger(L, lua_upvalueindex(1));
+    const OpInfo *o = &optab[op];
+    Front *f = enter(L, o->name);
+    int nin = o->nin < 0 ? count_tensors(L) : o->nin;
+    Node *in[MAXIN];
+
+    if (nin < 1 || nin > MAXIN)
+        err(f->loc, "%s: from 1 to %d tensors; write %s", f->fn, MAXIN,
+            usage(o));
+    check_count(L, o, nin + o->nattr);
+    for (int i = 0; i < nin; i++)
+        missing(L, o, i + 1, strf(f->g->arena, "%c", "abc"[i < 3 ? i : 2]));
+    if (o->cls == EW)
+        ew_operands(L, op, 1, nin, in);
+    else
+        for (int i = 0; i < nin; i++)
+            in[i] = operand(L, i + 1, strf(f->g->arena, "argument %d", i + 1));
+    Node *n = make(f, op, nin, in);
+    for (int i = 0; i < o->nattr; i++) {
+        if (strcmp(o->attr[i].name, "wrap"))
+            missing(L, o, nin + 1 + i, o->attr[i].name);
+        if (!lua_isnoneornil(L, nin + 1 + i))
+            attribute(L, n, &o->attr[i], nin + 1 + i);
+    }
+    return result(L, infer(current(f), n), 1);
+}
+
+/* ---- casts ------------------------------------------------------------------- */
+
+static int cast(lua_State *L)
+{
+    Dtype dt = (Dtype)lua_tointeger(L, lua_upvalueindex(1));
+    Front *f = enter(L, dtypes[dt].name);
+
+    return push_node(L, cast_to(f, operand(L, 1, "the argument"), dt));
+}
+
+/* as(x, like): x in the dtype of `like`; for the prelude, whose layers compute
+ * in f32 and give back what they got.                                         */
+static int as(lua_State *L)
+{
+    Front *f = enter(L, "as");
+    Node *x = operand(L, 1, "x");
+
+    return push_node(L, cast_to(f, x, operand(L, 2, "like")->dt));
+}
+
+/* ---- reductions ----------------------------------------------------------------- */
+
+static int axes_of_arg(lua_State *L, int arg, Axis **a)
+{
+    Front *f = front(L);
+
+    if (lua_isnoneornil(L, arg))
+        err(f->loc, "%s: which axes? write %s(x, \"batch seq\")", f->fn, f->fn);
+    return axis_arg(L, arg, "axes", a, MAXD);
+}
+
+static void need_axes(Front *f, const Node *x, Axis *const *a, int n)
+{
+    const char *names[MAXD];
+
+    for (int i = 0; i < x->nd; i++)
+        names[i] = x->dim[i].a->name;
+    for (int i = 0; i < n; i++) {
+        if (dim_of(x, a[i]) >= 0)
+            continue;
+        const char *near = nearest(a[i]->name, names, (size_t)x->nd);
+        note(x->loc, "argument 1 made here");
+        err(f->loc, "%s: tensor %s has no axis '%s'%s%s%s", f->fn,
+            dims_text(f, x), a[i]->name, near ? " (did you mean '" : "",
+            near ? near : "", near ? "'?)" : "");
+    }
+}
+
+/* A node of its own: `step` averages it over micro-batches, unlike a sum.     */
+static int mean(lua_State *L)
+{
+    Front *f = enter(L, "mean");
+    Node *x = operand(L, 1, "argument 1");
+    Axis *a[MAXD];
+    int n = axes_of_arg(L, 2, a);
+
+    need_axes(f, x, a, n);
+    if (dtypes[x->dt].kind != 'f')
+        x = cast_to(f, x, Df32);
+    return push_node(L, reduce(f, Omean, x, a, n));
+}
+
+static int truth(lua_State *L)
+{
+    Op op = (Op)lua_tointeger(L, lua_upvalueindex(1));
+    Front *f = enter(L, op == Omax ? "any" : "all");
+    Node *x = operand(L, 1, "argument 1");
+    Axis *a[MAXD];
+    int n = axes_of_arg(L, 2, a);
+
+    if (x->dt != Dbool) {
+        note(x->loc, "the tensor was made here");
+        err(f->loc, "%s: the tensor must be a truth value (of eq, lt, one_hot), "
+            "got %s", f->fn, dtypes[x->dt].name);
+    }
+    need_axes(f, x, a, n);
+    return push_node(L, reduce(f, op, x, a, n));
+}
+
+/* ---- products --------------------------------------------------------------------- */
+
+static int dot(lua_State *L)
+{
+    Front *f = enter(L, "dot");
+    Node *a = use_any(f, need_value(L, 1, "argument 1"));
+    Node *b = use_any(f, need_value(L, 2, "argument 2"));
+    Axis *ax[MAXD];
+    int n;
+
+    check_count(L, &optab[Odot], 3);
+    if (lua_isnoneornil(L, 3))
+        err(f->loc, "dot: which axes are summed? write dot(a, b, \"hidden\")");
+    n = axis_arg(L, 3, "axes", ax, MAXD);
+    if (a->op == Opick && b->op == Opick)
+        err(f->loc, "dot: both operands are indexed weights");
+    if (a->op == Opick) {
+        Node *t = a;
+        a = b;
+        b = t;
+    }
+    Node *in[2] = { a, b }, *r = make(f, Odot, 2, in);
+    set_axes(f, r, ax, n);
+    return push_node(L, infer(current(f), r));
+}
+
+/* ---- indices ---------------------------------------------------------------------- */
+
+static Node *gathered(Front *f, Node *a, Node *e, Axis *axis)
+{
+    Node *in[2] = { a, e }, *n = make(f, Ogather, 2, in);
+
+    set_axes(f, n, &axis, 1);
+    return infer(current(f), n);
+}
+
+/* values, indices = topk(x, k, axis [, new])                                  */
+static int topk(lua_State *L)
+{
+    Front *f = enter(L, "topk");
+    Node *x = operand(L, 1, "argument 1"), *n;
+    int64_t k;
+    Axis *a, *b;
+
+    if (lua_isnoneornil(L, 2) || lua_isnoneornil(L, 3))
+        err(f->loc, "topk: write topk(x, k, axis)");
+    k = integer_arg(L, 2, "k");
+    a = one_axis(L, 3, "axis");
+    need_axes(f, x, &a, 1);
+    if (lua_isnoneornil(L, 4))
+        lua_settop(L, 3), lua_pushliteral(L, "top");
+    b = one_axis(L, 4, "new");
+    if (dim_of(x, b) >= 0 && b != a)
+        err(f->loc, "topk: the tensor %s already has the new axis '%s'; name "
+            "another: topk(x, k, axis, new)", dims_text(f, x), b->name);
+    n = make(f, Otopk, 1, &x);
+    set_axes(f, n, &a, 1);
+    n->B = alloc(f->g->arena, sizeof *n->B);
+    n->B[0] = b;
+    n->nB = 1;
+    n->i = k;
+    infer(current(f), n);
+    push_node(L, gathered(f, x, n, a));
+    push_index(L, n, a, x->dim[dim_of(x, a)].n);
+    return 2;
+}
+
+/* The axis an index argument speaks of: its own, or the one given.            */
+static Axis *indexed(lua_State *L, int arg, int axisarg, int64_t *size)
+{
+    Front *f = front(L);
+    const Value *v = need_value(L, arg, "the index");
+
+    *size = v->ofn;
+    if (lua_isnoneornil(L, axisarg)) {
+        if (!v->of) {
+            note(v->n->loc, "it was made here");
+            err(f->loc, "%s: which axis does %s index? give it as the last "
+                "argument", f->fn, dims_text(f, v->n));
+        }
+        return v->of;
+    }
+    Axis *a = one_axis(L, axisarg, "axis");
+    if (v->of && a != v->of)
+        err(f->loc, "%s: the index is of axis '%s', not '%s'", f->fn,
+            v->of->name, a->name);
+    return a;
+}
+
+static Node *integer_value(lua_State *L, int arg, const char *what)
+{
+    Front *f = front(L);
+    Node *e = operand(L, arg, what);
+
+    if (dtypes[e->dt].kind != 'i') {
+        note(e->loc, "it was made here");
+        err(f->loc, "%s: %s must hold integers, got %s", f->fn, what,
+            dtypes[e->dt].name);
+    }
+    return e;
+}
+
+static int gather(lua_State *L)
+{
+    Front *f = enter(L, "gather");
+    Node *a = operand(L, 1, "argument 1");
+    Node *e = integer_value(L, 2, "the index");
+    int64_t size;
+    Axis *axis = indexed(L, 2, 3, &size);
+
+    need_axes(f, a, &axis, 1);
+    if (size && a->dim[dim_of(a, axis)].n != size)
+        err(f->loc, "gather: axis '%s' is %lld in %s, and the index is of %lld",
+            axis->name, (long long)a->dim[dim_of(a, axis)].n, dims_text(f, a),
+            (long long)size);
+    return push_node(L, gathered(f, a, e, axis));
+}
+
+/* embed(ids, table): rows of a table; its first axis is the one looked up.    */
+static int embed(lua_State *L)
+{
+    Front *f = enter(L, "embed");
+    Node *e = integer_value(L, 1, "the ids"), *a = operand(L, 2, "the table");
+
+    if (a->nd < 2)
+        err(f->loc, "embed: the table %s needs two axes or more",
+            dims_text(f, a));
+    return push_node(L, gathered(f, a, e, a->dim[0].a));
+}
+
+/* index(t, axis): an integer tensor as an index into axis                     */
+static int index_of(lua_State *L)
+{
+    Front *f = enter(L, "index");
+    Node *e = integer_value(L, 1, "the tensor");
+    Axis *a = one_axis(L, 2, "axis");
+
+    return push_index(L, e, a, axis_size(f, a, a->name));
+}
+
+/* one_hot(e [, axis]): truth values [axes of e, axis]                         */
+static int one_hot(lua_State *L)
+{
+    Front *f = enter(L, "one_hot");
+    Node *e = integer_value(L, 1, "the index");
+    int64_t size;
+    Axis *a = indexed(L, 1, 2, &size);
+
+    if (size == 0)
+        size = axis_size(f, a, a->name);
+    if (dim_of(e, a) >= 0)
+        err(f->loc, "one_hot: the index %s already has the axis '%s'",
+            dims_text(f, e), a->name);
+    return push_node(L, ew(f, Oeq, e, iota_of(f, a, size), NULL));
+}
+
+static int argmax(lua_State *L)
+{
+    Front *f = enter(L, "argmax");
+    Node *x = operand(L, 1, "argument 1"), *n;
+    Axis *a = one_axis(L, 2, "axis"), *b = g_axis(f->g, "best");
+
+    need_axes(f, x, &a, 1);
+    n = make(f, Otopk, 1, &x);
+    set_axes(f, n, &a, 1);
+    n->B = alloc(f->g->arena, sizeof *n->B);
+    n->B[0] = b;
+    n->nB = 1;
+    n->i = 1;
+    n = reduce(f, Osum, infer(current(f), n), &b, 1);
+    return push_index(L, n, a, x->dim[dim_of(x, a)].n);
+}
+
+/* scatter_add(v, e, like [, axis]): zeros like `like`, and v added at e       */
+static int scatter_add(lua_State *L)
+{
+    Front *f = enter(L, "scatter_add");
+    Node *v = operand(L, 1, "argument 1");
+    Node *e = integer_value(L, 2, "the index");
+    Node *to = operand(L, 3, "like"), *n;
+    int64_t size;
+    Axis *a = indexed(L, 2, 4, &size);
+    Node *in[2] = { v, e };
+
+    need_axes(f, to, &a, 1);
+    for (int i = 0; i < to->nd; i++)
+        if (to->dim[i].a != a && dim_of(v, to->dim[i].a) < 0)
+            err(f->loc, "scatter_add: the values %s lack the axis '%s' of the "
+                "result %s", dims_text(f, v), to->dim[i].a->name,
+                dims_text(f, to));
+    n = make(f, Oscatter_add, 2, in);
+    set_axes(f, n, &a, 1);
+    n->nd = to->nd;
+    memcpy(n->dim, to->dim, sizeof n->dim);
+    return push_node(L, infer(current(f), n));
+}
+
+static int iota(lua_State *L)
+{
+    Front *f = enter(L, "iota");
+    Axis *a = one_axis(L, 1, "axis");
+
+    return push_index(L, iota_of(f, a, axis_size(f, a, a->name)), NULL, 0);
+}
+
+/* ---- structure ---------------------------------------------------------------------- */
+
+/* rename(x, { seq="key", ... }); the new axis keeps its root, so that it is
+ * sharded like the old one.                                                   */
+static int rename_axes(lua_State *L)
+{
+    Front *f = enter(L, "rename");
+    Node *x = operand(L, 1, "argument 1"), *n;
+    int count;
+
+    if (!lua_istable(L, 2))
+        err(f->loc, "rename: write rename(x, {old=\"new\"})");
+    const char **old = sorted_keys(L, 2, &count);
+    if (count > MAXD)
+        err(f->loc, "rename: %d axes, at most %d", count, MAXD);
+    n = make(f, Orename, 1, &x);
+    n->A = alloc(f->g->arena, (MAXD + 1) * sizeof *n->A);
+    n->B = alloc(f->g->arena, (MAXD + 1) * sizeof *n->B);
+    n->nA = n->nB = count;
+    for (int i = 0; i < count; i++) {
+        Axis *from[MAXD];
+        if (axes_any(f, old[i], from, MAXD) != 1)
+            err(f->loc, "rename: \"%s\" is not one axis", old[i]);
+        need_axes(f, x, from, 1);
+        lua_getfield(L, 2, old[i]);
+        Axis *to = one_axis(L, -1, "the new name");
+        lua_pop(L, 1);
+        if (to->root == to && to->n == 0)
+            to->root = from[0]->root;
+        if (to->n == 0)
+            to->n = x->dim[dim_of(x, from[0])].n;
+        n->A[i] = from[0];
+        n->B[i] = to;
+    }
+    return result(L, infer(current(f), n), 1);
+}
+
+static int merge(lua_State *L)
+{
+    Front *f = enter(L, "merge");
+    Node *x = operand(L, 1, "argument 1"), *n;
+    Axis *a[MAXD], *to;
+    int64_t size = 1;
+    int k;
+
+    if (lua_isnoneornil(L, 2) || lua_isnoneornil(L, 3))
+        err(f->loc, "merge: write merge(x, \"batch seq\", \"token\")");
+    k = axis_arg(L, 2, "axes", a, MAXD);
+    need_axes(f, x, a, k);
+    to = one_axis(L, 3, "the new axis");
+    for (int i = 0; i < k; i++)
+        size *= x->dim[dim_of(x, a[i])].n;
+    grow_axis(f, to, size);
+    n = make(f, Omerge, 1, &x);
+    set_axes(f, n, a, k);
+    n->B = alloc(f->g->arena, sizeof *n->B);
+    n->B[0] = to;
+    n->nB = 1;
+    return result(L, infer(current(f), n), 1);
+}
+
+/* halves(x, axis, two, half, last): split into pairs whose axis `two` has 2;
+ * `last` says that it is the fast one. For rope.                              */
+static int halves(lua_State *L)
+{
+    Front *f = enter(L, "rope");
+    Node *x = operand(L, 1, "argument 1"), *n;
+    Axis *a = one_axis(L, 2, "axis");
+    Axis *two = one_axis(L, 3, "two"), *half = one_axis(L, 4, "half");
+    int last = lua_toboolean(L, 5);
+
+    need_axes(f, x, &a, 1);
+    int64_t size = x->dim[dim_of(x, a)].n;
+    if (size % 2)
+        err(f->loc, "rope: axis '%s' is %lld, an odd number", a->name,
+            (long long)size);
+    n = make(f, Osplit, 1, &x);
+    set_axes(f, n, &a, 1);
+    n->B = alloc(f->g->arena, 2 * sizeof *n->B);
+    n->B[last] = two;
+    n->B[!last] = half;
+    n->nB = 2;
+    two->n = 2;
+    half->n = size / 2;
+    return push_node(L, infer(current(f), n));
+}
+
+static int dropout(lua_State *L)
+{
+    Front *f = enter(L, "dropout");
+    Node *x = operand(L, 1, "argument 1"), *n;
+    double p = lua_tonumber(L, 2);
+    uint64_t key = mix64(0, (uint64_t)++f->ndropout);
+
+    if (lua_type(L, 2) != LUA_TNUMBER || !(p >= 0 && p < 1))
+        err(f->loc, "dropout: p must be a number from 0 to below 1, got %s",
+            kind_of(L, 2));
+    for (const char *s = f->scope; *s; s++)
+        key = mix64(key, (unsigned char)*s);
+    n = make(f, Odropout, 1, &x);
+    n->f = p;
+    n->i = (int64_t)(key >> 1);
+    return push_node(L, p > 0 ? infer(current(f), n) : x);
+}
+
+/* size(x, axis): for the prelude                                              */
+static int size_of(lua_State *L)
+{
+    Front *f = enter(L, "size");
+    Node *x = operand(L, 1, "argument 1");
+    Axis *a = one_axis(L, 2, "axis");
+
+    need_axes(f, x, &a, 1);
+    lua_pushinteger(L, x->dim[dim_of(x, a)].n);
+    return 1;
+}
+
+static const luaL_Reg byhand[] = {
+    { "mean", mean }, { "dot", dot }, { "topk", topk }, { "gather", gather },
+    { "embed", embed }, { "index", index_of }, { "one_hot", one_hot },
+    { "argmax", argmax }, { "scatter_add", scatter_add }, { "iota", iota },
+    { "rename", rename_axes }, { "merge", merge }, { "dropout", dropout },
+    { "size", size_of }, { NULL, NULL },
+};
+
+static const luaL_Reg inside[] = {
+    { "as", as }, { "halves", halves }, { NULL, NULL },
+};
+
+static void put_closure(lua_State *L, const char *name, lua_CFunction f, int k)
+{
+    lua_pushinteger(L, k);
+    lua_pushcclosure(L, f, 1);
+    lua_setfield(L, -2, name);
+}
+
+void ops_inside(lua_State *L)
+{
+    luaL_setfuncs(L, inside, 0);
+}
+
+void ops_open(lua_State *L)
+{
+    for (int op = 0; op < NOP; op++)
+        if (!op_is((Op)op, "hidden"))
+            put_closure(L, optab[op].name, generic, op);
+    put_closure(L, "f32", cast, Df32);
+    put_closure(L, "bf16", cast, Dbf16);
+    put_closure(L, "any", truth, Omax);
+    put_closure(L, "all", truth, Omin);
+    luaL_setfuncs(L, byhand, 0);
+}

@@ -1,0 +1,102 @@
+-- The layers of the language, written in it. composite(name, f, ...) makes one
+-- node that carries f's meaning: a target with kernels for `name` uses them, any
+-- other opens it. Layers compute in f32 and give back the dtype they got.
+
+-- [.., axis] -> the same; rows sum to 1
+local function softmax_of(x, axis)
+  local p = exp(x - stop_gradient(max(x, axis)))
+  return p / sum(p, axis)
+end
+
+function softmax(x, axis)
+  return composite("softmax", softmax_of, x, axis)
+end
+
+function logsumexp(x, axis)
+  local m = stop_gradient(max(x, axis))
+  return log(sum(exp(x - m), axis)) + m
+end
+
+-- x / rms(x) * weight. The weight is the parameter "weight", unless one is given:
+-- rmsnorm(x, axis, eps) or rmsnorm(x, weight, axis, eps)
+function rmsnorm(x, weight, axis, eps)
+  if type(weight) == "string" then
+    weight, axis, eps = param("weight", weight, ones), weight, axis
+  end
+  return composite("rmsnorm", function(a, w)
+    local b = f32(a)
+    return as(b * rsqrt(mean(b * b, axis) + (eps or 1e-5)), a) * w
+  end, x, weight)
+end
+
+function layernorm(x, axis, eps)
+  return composite("layernorm", function(a, w, bias)
+    local b = f32(a)
+    local c = b - mean(b, axis)
+    return as(c * rsqrt(mean(c * c, axis) + (eps or 1e-5)), a) * w + bias
+  end, x, param("weight", axis, ones), param("bias", axis, zeros))
+end
+
+-- silu(gate) * up
+function swiglu(gate, up)
+  return composite("swiglu", function(a, b) return silu(a) * b end, gate, up)
+end
+
+-- Angles of rotary embeddings, [pos half]: pos * theta^(-2 half / n). With yarn,
+-- slow dimensions are stretched by its factor, fast ones kept, those between
+-- mixed (Peng et al. 2023); `attention_factor` scales what is rotated.
+local function yarn_frequency(freq, half, n, theta, y)
+  local original = y.original or y.original_max_position_embeddings
+  local function turns(rotations)
+    return n * math.log(original / (rotations * 2 * math.pi)) / (2 * math.log(theta))
+  end
+  local low = math.max(math.floor(turns(y.beta_fast or 32)), 0)
+  local high = math.min(math.ceil(turns(y.beta_slow or 1)), n - 1)
+  local ramp = (half - low) / math.max(high - low, 1e-3)
+  local slow = minimum(maximum(ramp, 0), 1)
+  return freq * (1 - slow) + freq / y.factor * slow
+end
+
+-- Rotate pairs of x along axis by the position along pos. Pairs are (j, j + n/2),
+-- or neighbours when interleaved.
+function rope(x, axis, pos, theta, options)
+  local o = options or {}
+  local n, two, half = size(x, axis), axis .. "_two", axis .. "_half"
+  return composite("rope", function(a)
+    local b = halves(a, axis, two, half, o.interleaved)
+    local j = f32(iota(half))
+    local freq = exp(j * (-2 * math.log(theta) / n))
+    local scale = 1
+    if o.yarn then
+      freq = yarn_frequency(freq, j, n, theta, o.yarn)
+      scale = o.yarn.attention_factor or 0.1 * math.log(o.yarn.factor) + 1
+    end
+    local angle = f32(iota(pos)) * freq
+    local sign = f32(iota(two)) * 2 - 1
+    local y = f32(b) * (cos(angle) * scale) + f32(shift(b, two, 1, true)) * (sin(angle) * sign * scale)
+    return merge(as(y, a), o.interleaved and half .. " " .. two or two .. " " .. half, axis)
+  end, x)
+end
+
+-- Scores of keys after their query become -inf
+function causal(s, query, key)
+  return composite("causal", function(a)
+    return where(le(iota(key), iota(query)), a, -inf)
+  end, s)
+end
+
+-- dot(softmax(s, key), v, key), with everything square behind s
+function attention(s, v, key)
+  return weigh(function(a, b)
+    return dot(softmax_of(a, key), b, key)
+  end, s, v, key)
+end
+
+-- -log softmax(logits)[label]; label -1: no loss and no gradient
+function cross_entropy(logits, labels, axis)
+  return composite("cross_entropy", function(a, label)
+    local z = a - stop_gradient(max(a, axis))
+    local picked = gather(z, label, axis)
+    return where(ge(label, 0), log(sum(exp(z), axis)) - picked, 0)
+  end, logits, labels)
+end

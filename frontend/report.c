@@ -1,0 +1,282 @@
+/* report.c: what `check` says of a model and `show` of a plan.               */
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "frontend.h"
+
+/* ---- numbers for people --------------------------------------------------------- */
+
+/* 46702792704 -> "46,702,792,704"                                             */
+static const char *commas(int64_t v)
+{
+    char *s = strf(forever, "%" PRId64, v);
+    Text t = { .arena = forever };
+    size_t n = strlen(s);
+
+    for (size_t i = 0; i < n; i++)
+        put(&t, "%s%c", i && s[i - 1] != '-' && (n - i) % 3 == 0 ? "," : "",
+            s[i]);
+    return t.s;
+}
+
+static const char *bytes(int64_t v)
+{
+    static const char *const unit[] = { "B", "KiB", "MiB", "GiB", "TiB" };
+    double x = (double)v;
+    int u = 0;
+
+    while (x >= 1024 && u < 4) {
+        x /= 1024;
+        u++;
+    }
+    return strf(forever, u ? "%.2f %s" : "%.0f %s", x, unit[u]);
+}
+
+static const char *scaled(double x)
+{
+    static const char *const unit[] = { "", " k", " M", " G", " T", " P", " E" };
+    int u = 0;
+
+    while (x >= 1000 && u < 6) {
+        x /= 1000;
+        u++;
+    }
+    return strf(forever, "%.2f%s", x, unit[u]);
+}
+
+/* ---- check ------------------------------------------------------------------------- */
+
+/* Parameters that differ only in the numbers of their paths.                  */
+typedef struct Row {
+    const char *pattern;          /* "layers.*.attn.wq"                        */
+    const Param *p;
+    int64_t first, last, count;
+} Row;
+
+static const char *pattern_of(const char *path, int64_t *number)
+{
+    Text t = { .arena = forever };
+
+    *number = -1;
+    for (const char *s = path; *s; ) {
+        size_t n = s == path || s[-1] == '.' ? strspn(s, "0123456789") : 0;
+        if (n && (s[n] == '.' || !s[n])) {
+            if (*number < 0)
+                *number = strtoll(s, NULL, 10);
+            put(&t, "*");
+        } else {
+            putn(&t, s, n = 1);
+        }
+        s += n;
+    }
+    return intern(t.s ? t.s : "");
+}
+
+static int like(const Row *r, const char *pattern, const Param *p)
+{
+    if (r->pattern != pattern || r->p->nd != p->nd || r->p->kind != p->kind)
+        return 0;
+    return !memcmp(r->p->dim, p->dim, (size_t)p->nd * sizeof *p->dim);
+}
+
+static void add_row(Row **rows, const Param *p)
+{
+    int64_t number;
+    const char *pattern = pattern_of(p->path, &number);
+
+    for (size_t i = 0; i < vec_len(*rows); i++) {
+        Row *r = &(*rows)[i];
+        if (!like(r, pattern, p))
+            continue;
+        r->first = number < r->first ? number : r->first;
+        r->last = number > r->last ? number : r->last;
+        r->count++;
+        return;
+    }
+    Row r = { pattern, p, number, number, 1 };
+    vec_push(forever, *rows, r);
+}
+
+static int64_t size_of(const Param *p)
+{
+    int64_t n = 1;
+
+    for (int i = 0; i < p->nd; i++)
+        n *= p->dim[i].n;
+    return n;
+}
+
+/* "layers.0-31.attn.wq"                                                       */
+static const char *row_name(const Row *r)
+{
+    Text t = { .arena = forever };
+    int done = 0;
+
+    for (const char *s = r->pattern; *s; s++)
+        if (*s != '*')
+            putn(&t, s, 1);
+        else if (done++)
+            put(&t, "*");
+        else if (r->first == r->last)
+            put(&t, "%" PRId64, r->first);
+        else
+            put(&t, "%" PRId64 "-%" PRId64, r->first, r->last);
+    return t.s;
+}
+
+static const char *row_axes(const Param *p)
+{
+    Text t = { .arena = forever };
+
+    for (int i = 0; i < p->nd; i++)
+        put(&t, "%s%s=%" PRId64, i ? " " : "", p->dim[i].a->name, p->dim[i].n);
+    return t.s ? t.s : "";
+}
+
+void report_model(FILE *out, const Graph *g)
+{
+    Row *rows = NULL;
+    int64_t params, active;
+    double flops = flops_per_token(g, &params, &active);
+    int wide = 9, axes = 4;
+
+    for (size_t i = 0; i < vec_len(g->param); i++)
+        add_row(&rows, g->param[i]);
+    for (size_t i = 0; i < vec_len(rows); i++) {
+        int w = (int)strlen(row_name(&rows[i]));
+        int a = (int)strlen(row_axes(rows[i].p));
+        wide = w > wide ? w : wide;
+        axes = a > axes ? a : axes;
+    }
+    fprintf(out, "%-*s  %-*s  %19s\n", wide, "parameter", axes, "axes",
+            "elements");
+    for (size_t i = 0; i < vec_len(rows); i++)
+        fprintf(out, "%-*s  %-*s  %19s%s\n", wide, row_name(&rows[i]), axes,
+                row_axes(rows[i].p), commas(size_of(rows[i].p) * rows[i].count),
+                rows[i].p->kind == PKstate ? "  state" : "");
+    fprintf(out, "\nparameters       %22s\n", commas(params));
+    fprintf(out, "active per token %22s\n", commas(active));
+    fprintf(out, "FLOPs per token  %22s\n", commas((int64_t)(flops + 0.5)));
+}
+
+/* ---- show ---------------------------------------------------------------------------- */
+
+static void show_memory(FILE *out, const Role *r)
+{
+    int64_t sum[NBUFCLASS] = { 0 };
+    int count[NBUFCLASS] = { 0 };
+
+    for (int i = 0; i < r->nbuf; i++) {
+        const Buf *b = &r->buf[i];
+        count[b->cls]++;
+        sum[b->cls] += b->bytes;
+    }
+    fprintf(out, "\nmemory of a rank  %12s  peak, all in one arena\n",
+            bytes(r->arena));
+    for (int c = 0; c < NBUFCLASS; c++)
+        if (count[c])
+            fprintf(out, "  %-14s  %12s  in %d buffers%s\n", bufclasses[c],
+                    bytes(sum[c]), count[c],
+                    c >= Btemp ? ", sharing their space" : "");
+    fprintf(out, "  %-14s  %12s\n", "alive always", bytes(r->persist));
+}
+
+static double seconds(const Program *p)
+{
+    double s = 0;
+
+    for (int f = 0; f < p->nphase; f++)
+        for (int i = 0; i < p->phase[f].n; i++)
+            s += p->step[p->phase[f].first + i].secs *
+                 (double)p->phase[f].repeat;
+    return s;
+}
+
+static void show_program(FILE *out, const Program *p)
+{
+    int kinds[NSTEPKIND] = { 0 };
+
+    for (int i = 0; i < p->nstep; i++)
+        kinds[p->step[i].kind]++;
+    fprintf(out, "\nprogram %-8s  %5d steps, predicted %.3f ms\n", p->name,
+            p->nstep, 1e3 * seconds(p));
+    for (int f = 0; f < p->nphase; f++)
+        fprintf(out, "  %-14s  %5d steps, %" PRId64 " time%s\n",
+                p->phase[f].name, p->phase[f].n, p->phase[f].repeat,
+                p->phase[f].repeat == 1 ? "" : "s");
+    fputs("  of them ", out);
+    for (int k = 0, n = 0; k < NSTEPKIND; k++)
+        if (kinds[k])
+            fprintf(out, "%s%d %s", n++ ? ", " : "", kinds[k],
+                    stepinfo[k].name);
+    fprintf(out, "\n  temporary       %12s, lower bound %s (%+.2f %%)\n",
+            bytes(p->transient), bytes(p->bound),
+            p->bound ? 100.0 * (double)(p->transient - p->bound) /
+                       (double)p->bound : 0.0);
+}
+
+void report_plan(FILE *out, const Plan *p)
+{
+    const Mesh *m = p->mesh;
+    size_t text = p->prelude ? strlen(p->prelude) : 0;
+    const char *key, *value;
+
+    for (int i = 0; i < p->nkernel; i++)
+        text += strlen(p->kernel[i].text);
+    fprintf(out, "%s for %s, %" PRId64 " rank%s:", p->model, p->target,
+            m->world, m->world == 1 ? "" : "s");
+    for (int a = 0; a < NMESH; a++)
+        fprintf(out, " %s=%" PRId64, meshnames[a], m->size[a]);
+    fprintf(out, "\n%s parameters, %s active; a step has %s tokens and %sFLOP\n",
+            commas(p->params), commas(p->active), commas(p->tokens),
+            scaled(p->flops));
+    for (int i = 0; i < p->nrole; i++) {
+        const Role *r = &p->role[i];
+        if (p->nrole > 1)
+            fprintf(out, "\nstage %d\n", i);
+        show_memory(out, r);
+        for (int k = 0; k < r->nprog; k++)
+            show_program(out, &r->prog[k]);
+    }
+    fprintf(out, "\n%d kernels, %s of text; %d Hugging Face names\n", p->nkernel,
+            bytes((int64_t)text), p->nhf);
+    for (int i = 0; opts_each(p->opts, i, &key, &value); i++)
+        fprintf(out, "%s%s=%s", i ? " " : "", key, value);
+    fputc('\n', out);
+}
+
+static int by_offset(const void *a, const void *b)
+{
+    const Buf *x = *(const Buf *const *)a, *y = *(const Buf *const *)b;
+
+    if (x->offset != y->offset)
+        return x->offset < y->offset ? -1 : 1;
+    return (x > y) - (x < y);
+}
+
+/* Every buffer, by its place: offset, bytes, class, program and steps in which it
+ * is alive, name, source line; tabs between.                                  */
+void report_memory(FILE *out, const Plan *p)
+{
+    fputs("stage\toffset\tbytes\tclass\tdtype\tprogram\tborn\tdies\tname\tline\n",
+          out);
+    for (int i = 0; i < p->nrole; i++) {
+        const Role *r = &p->role[i];
+        const Buf **v = alloc(forever, ((size_t)r->nbuf + 1) * sizeof *v);
+        for (int k = 0; k < r->nbuf; k++)
+            v[k] = &r->buf[k];
+        qsort(v, (size_t)r->nbuf, sizeof *v, by_offset);
+        for (int k = 0; k < r->nbuf; k++) {
+            const Buf *b = v[k];
+            fprintf(out, "%d\t%" PRId64 "\t%" PRId64 "\t%s\t%s\t%s\t%d\t%d\t%s\t",
+                    i, b->offset, b->bytes, bufclasses[b->cls],
+                    dtypes[b->dt].name,
+                    b->prog < 0 ? "all" : r->prog[b->prog].name, b->born,
+                    b->dies, b->name);
+            if (b->file)
+                fprintf(out, "%s:%d", b->file, b->line);
+            fputc('\n', out);
+        }
+    }
+}

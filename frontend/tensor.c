@@ -1,0 +1,430 @@
+/* tensor.c: the tensor as Lua sees it: a node, its operators, and what Lua's
+ * other operators must refuse. Every op of the language is built through make()
+ * and infer(), so that its place, scope and graph are right.                  */
+#include <math.h>
+#include <string.h>
+
+#include "frontend.h"
+
+/* A model that makes more nodes than this is a loop gone wrong.               */
+enum { MAXNODES = 2000000, METALEN = 24 };
+
+static const char metaname[] = "tensor";
+
+Front *front(lua_State *L)
+{
+    return *(Front **)lua_getextraspace(L);
+}
+
+Front *enter(lua_State *L, const char *fn)
+{
+    Front *f = front(L);
+
+    f->loc = here(L);
+    f->fn = fn;
+    return f;
+}
+
+const char *kind_of(lua_State *L, int arg)
+{
+    switch (lua_type(L, arg)) {
+    case LUA_TNONE: return "nothing";
+    case LUA_TNIL: return "nil";
+    case LUA_TBOOLEAN: return lua_toboolean(L, arg) ? "true" : "false";
+    case LUA_TNUMBER: return strf(forever, "%.14g", lua_tonumber(L, arg));
+    case LUA_TSTRING: return strf(forever, "\"%.40s\"", lua_tostring(L, arg));
+    case LUA_TTABLE: return "a table";
+    case LUA_TFUNCTION: return "a function";
+    default: return value_at(L, arg) ? "a tensor" : "a value";
+    }
+}
+
+const char *dims_text(Front *f, const Node *n)
+{
+    Text t = { .arena = f->g->arena };
+
+    put(&t, "[");
+    for (int i = 0; i < n->nd; i++)
+        if (strcmp(n->dim[i].a->name, "micro"))
+            put(&t, "%s%s=%lld", t.len > 1 ? " " : "", n->dim[i].a->name,
+                (long long)n->dim[i].n);
+    put(&t, "]");
+    return t.s;
+}
+
+/* ---- values -------------------------------------------------------------------- */
+
+Value *value_at(lua_State *L, int arg)
+{
+    return luaL_testudata(L, arg, metaname);
+}
+
+Value *need_value(lua_State *L, int arg, const char *what)
+{
+    Value *v = value_at(L, arg);
+    Front *f = front(L);
+
+    if (!v)
+        err(f->loc, "%s: %s must be a tensor, got %s", f->fn, what,
+            kind_of(L, arg));
+    return v;
+}
+
+int push_index(lua_State *L, Node *n, Axis *of, int64_t size)
+{
+    Value *v = lua_newuserdatauv(L, sizeof *v, 0);
+
+    *v = (Value){ n, front(L)->body, of, size };
+    luaL_setmetatable(L, metaname);
+    return 1;
+}
+
+int push_node(lua_State *L, Node *n)
+{
+    return push_index(L, n, NULL, 0);
+}
+
+Graph *current(Front *f)
+{
+    return f->body ? f->body->g : f->g;
+}
+
+static Node *new_arg(Front *f, Body *b, const Node *of)
+{
+    Node *n = g_node(b->g, Oarg, of->loc, 0, NULL);
+
+    n->i = (int64_t)vec_len(b->outer);
+    n->dt = of->dt;
+    n->nd = of->nd;
+    memcpy(n->dim, of->dim, sizeof n->dim);
+    if (n->i == MAXIN)
+        err(f->loc, "%s: more than %d operands", f->fn, MAXIN);
+    return infer(b->g, n);
+}
+
+/* n of body `in`, seen from body b inside of it.                               */
+static Node *seen_from(Front *f, Body *b, Node *n, const Body *in)
+{
+    if (b == in)
+        return n;
+    if (!b)
+        die("%s: a tensor left the composite that made it", f->fn);
+    n = seen_from(f, b->up, n, in);
+    for (size_t i = 0; i < vec_len(b->outer); i++)
+        if (b->outer[i] == n)
+            return b->arg[i];
+    Node *a = new_arg(f, b, n);
+    vec_push(f->g->arena, b->outer, n);
+    vec_push(f->g->arena, b->arg, a);
+    return a;
+}
+
+Node *use_any(Front *f, const Value *v)
+{
+    return seen_from(f, f->body, v->n, v->in);
+}
+
+static const char *size_text(Front *f, const Node *n)
+{
+    static const char *const unit[] = { "KB", "MB", "GB", "TB", "PB", "EB" };
+    double bytes = 4;
+    int u = 0;
+
+    for (int i = 0; i < n->nd; i++)
+        bytes *= (double)n->dim[i].n;
+    for (bytes /= 1000; bytes >= 1000 && u < 5; u++)
+        bytes /= 1000;
+    return strf(f->g->arena, "%.1f %s", bytes, unit[u]);
+}
+
+/* A vector for each expert (a bias) is as large as its result anyway: gather
+ * it. A matrix for each token never is.                                       */
+static Node *picked(Front *f, Node *n)
+{
+    if (n->in[0]->nd > 2)
+        err(f->loc, "%s: an indexed weight such as W[e] may only be used inside "
+            "dot(); materialising %s would need %s", f->fn, dims_text(f, n),
+            size_text(f, n));
+    Node *r = make(f, Ogather, 2, n->in);
+    set_axes(f, r, n->A, 1);
+    return infer(current(f), r);
+}
+
+Node *use(Front *f, const Value *v)
+{
+    Node *n = use_any(f, v);
+
+    return n->op == Opick ? picked(f, n) : n;
+}
+
+Node *operand(lua_State *L, int arg, const char *what)
+{
+    return use(front(L), need_value(L, arg, what));
+}
+
+/* ---- building -------------------------------------------------------------------- */
+
+Node *make(Front *f, Op op, int nin, Node *const *in)
+{
+    Graph *g = current(f);
+
+    if (vec_len(g->node) > MAXNODES)
+        err(f->loc, "the model has more than %d operations", MAXNODES);
+    Node *n = g_node(g, op, f->loc, nin, in);
+    n->scope = f->scope;
+    return n;
+}
+
+void set_axes(Front *f, Node *n, Axis *const *A, int nA)
+{
+    n->A = alloc(f->g->arena, ((size_t)nA + 1) * sizeof *n->A);
+    memcpy(n->A, A, (size_t)nA * sizeof *n->A);
+    n->nA = nA;
+}
+
+Node *ew(Front *f, Op op, Node *a, Node *b, Node *c)
+{
+    Node *in[3] = { a, b, c };
+
+    return infer(current(f), make(f, op, c ? 3 : b ? 2 : 1, in));
+}
+
+Node *constant(Front *f, Dtype dt, double v)
+{
+    Node *n = make(f, Oconst, 0, NULL);
+
+    n->dt = dt;
+    n->f = v;
+    return infer(current(f), n);
+}
+
+Node *cast_to(Front *f, Node *a, Dtype dt)
+{
+    if (a->dt == dt)
+        return a;
+    Node *n = make(f, Ocast, 1, &a);
+    n->s = intern(dtypes[dt].name);
+    return infer(current(f), n);
+}
+
+Node *reduce(Front *f, Op op, Node *a, Axis *const *A, int nA)
+{
+    Node *n = make(f, op, 1, &a);
+
+    set_axes(f, n, A, nA);
+    return infer(current(f), n);
+}
+
+Node *iota_of(Front *f, Axis *a, int64_t size)
+{
+    Node *n = make(f, Oiota, 0, NULL);
+
+    set_axes(f, n, &a, 1);
+    n->nd = 1;
+    n->dim[0] = (Dim){ a, size };
+    return infer(current(f), n);
+}
+
+/* ---- elementwise operands ------------------------------------------------------------ */
+
+/* A number takes the dtype of the tensors beside it. Beside integers a float
+ * stays one.                                                                  */
+static Node *number(Front *f, lua_State *L, int arg, Dtype beside)
+{
+    double v = lua_tonumber(L, arg);
+
+    if (dtypes[beside].kind == 'f')
+        return constant(f, beside, v);
+    if (!lua_isinteger(L, arg))
+        return constant(f, Df32, v);
+    return constant(f, beside == Dbool ? Di32 : beside, v);
+}
+
+static void bad_operand(lua_State *L, Front *f, int arg, int i, int n)
+{
+    if (n > 1)
+        err(f->loc, "%s: argument %d must be a tensor or a number, got %s",
+            f->fn, i + 1, kind_of(L, arg));
+    err(f->loc, "%s: the argument must be a tensor, got %s", f->fn,
+        kind_of(L, arg));
+}
+
+int ew_operands(lua_State *L, Op op, int first, int n, Node **in)
+{
+    Front *f = front(L);
+    Dtype dt = Dnone;
+    int tensors = 0;
+
+    for (int i = 0; i < n; i++) {
+        const Value *v = value_at(L, first + i);
+        if (!v && lua_type(L, first + i) != LUA_TNUMBER)
+            bad_operand(L, f, first + i, i, n);
+        in[i] = v ? use(f, v) : NULL;
+        tensors += v != NULL;
+        if (v && !(op == Owhere && i == 0) && dt == Dnone)
+            dt = in[i]->dt;
+    }
+    if (tensors == 0)
+        err(f->loc, "%s: none of its arguments is a tensor", f->fn);
+    for (int i = 0; i < n; i++)
+        if (!in[i])
+            in[i] = number(f, L, first + i, dt == Dnone ? Df32 : dt);
+    return n;
+}
+
+/* ---- operators ----------------------------------------------------------------------- */
+
+static int binary(lua_State *L)
+{
+    Op op = (Op)lua_tointeger(L, lua_upvalueindex(1));
+    Front *f = enter(L, optab[op].name);
+    Node *in[2];
+
+    ew_operands(L, op, 1, 2, in);
+    return push_node(L, ew(f, op, in[0], in[1], NULL));
+}
+
+static int negate(lua_State *L)
+{
+    Front *f = enter(L, "neg");
+
+    return push_node(L, ew(f, Oneg, operand(L, 1, "argument 1"), NULL, NULL));
+}
+
+/* x ^ number; number ^ x by exp.                                              */
+static int power(lua_State *L)
+{
+    Front *f = enter(L, "pow");
+    Node *in[2];
+
+    if (value_at(L, 1) && value_at(L, 2))
+        err(f->loc, "pow: the exponent must be a number; for tensors write "
+            "exp(y * log(x))");
+    ew_operands(L, Opow, 1, 2, in);
+    if (value_at(L, 1))
+        return push_node(L, ew(f, Opow, in[0], in[1], NULL));
+    if (lua_tonumber(L, 1) <= 0)
+        err(f->loc, "pow: the base must be positive, got %s", kind_of(L, 1));
+    Node *k = constant(f, in[0]->dt, log(lua_tonumber(L, 1)));
+    return push_node(L, ew(f, Oexp, ew(f, Omul, in[1], k, NULL), NULL, NULL));
+}
+
+/* W[e]                                                                        */
+static int index_tensor(lua_State *L)
+{
+    Front *f = enter(L, "index");
+    const Value *w = need_value(L, 1, "argument 1"), *e = value_at(L, 2);
+
+    if (!e && lua_type(L, 2) == LUA_TSTRING)
+        err(f->loc, "a tensor has no field '%s'", lua_tostring(L, 2));
+    if (!e)
+        err(f->loc, "a tensor is indexed by an index (the second result of "
+            "topk), got %s; slice(x, axis, start, len) takes a part",
+            kind_of(L, 2));
+    Node *in[2] = { use(f, w), use(f, e) };
+    if (!e->of) {
+        note(in[1]->loc, "it was made here; index(t, axis) makes an index of "
+             "an integer tensor");
+        err(f->loc, "W[e]: e is no index but a tensor %s", dims_text(f, in[1]));
+    }
+    int at = dim_of(in[0], e->of);
+    if (at < 0) {
+        note(in[1]->loc, "the index was made here");
+        note(in[0]->loc, "the indexed tensor was made here");
+        err(f->loc, "W[e]: e indexes axis '%s', and W %s has none",
+            e->of->name, dims_text(f, in[0]));
+    }
+    if (in[0]->dim[at].n != e->ofn) {
+        note(in[1]->loc, "the index was made here");
+        err(f->loc, "W[e]: axis '%s' is %lld in W, and e indexes %lld",
+            e->of->name, (long long)in[0]->dim[at].n, (long long)e->ofn);
+    }
+    Node *n = make(f, Opick, 2, in);
+    set_axes(f, n, &e->of, 1);
+    return push_node(L, infer(current(f), n));
+}
+
+static int describe(lua_State *L)
+{
+    Front *f = front(L);
+    const Value *v = value_at(L, 1);
+
+    lua_pushfstring(L, "%s %s", dtypes[v->n->dt].name, dims_text(f, v->n));
+    return 1;
+}
+
+/* What Lua would do with these is never what was meant.                       */
+static const struct { const char *event, *message; } refused[] = {
+    { "__lt", "tensors cannot be compared with < <= > >= (Lua makes one boolean "
+              "of it); use lt(a, b), ge(a, b), where(c, a, b)" },
+    { "__le", "tensors cannot be compared with < <= > >= (Lua makes one boolean "
+              "of it); use le(a, b), gt(a, b), where(c, a, b)" },
+    { "__eq", "tensors cannot be compared with == and ~= (Lua makes one boolean "
+              "of it); use eq(a, b), ne(a, b)" },
+    { "__concat", "a tensor cannot be joined to a string with .." },
+    { "__len", "a tensor has no length #; its axes have names and sizes" },
+    { "__call", "a tensor cannot be called" },
+    { "__newindex", "a tensor cannot be assigned into; where(c, a, b) chooses, "
+                    "scatter_add(v, i, like) places" },
+    { "__idiv", "the operator // is not defined for tensors" },
+    { "__band", "the operator & is not defined for tensors; use land(a, b)" },
+    { "__bor", "the operator | is not defined for tensors; use lor(a, b)" },
+    { "__bxor", "the operator ~ is not defined for tensors; use ne(a, b)" },
+    { "__bnot", "the operator ~ is not defined for tensors; use lnot(a)" },
+    { "__shl", "the operator << is not defined for tensors" },
+    { "__shr", "the operator >> is not defined for tensors" },
+};
+
+static int refuse(lua_State *L)
+{
+    Front *f = enter(L, "operator");
+
+    err(f->loc, "%s", refused[lua_tointeger(L, lua_upvalueindex(1))].message);
+}
+
+/* CONDITION and CHOICE(v): cond.c puts them around conditions. `or` also gives
+ * defaults (w or param(...)), so there only truth values are refused.         */
+int lua_condition(lua_State *L)
+{
+    const Value *v = value_at(L, 1);
+
+    if (v && (!lua_toboolean(L, lua_upvalueindex(1)) || v->n->dt == Dbool)) {
+        Front *f = enter(L, "condition");
+        err(f->loc, "a tensor cannot be a condition (Lua would take it as true); "
+            "use where(c, a, b), land(a, b), lor(a, b), lnot(a); to ask whether "
+            "it is there write x ~= nil");
+    }
+    lua_settop(L, 1);
+    return 1;
+}
+
+static const struct { const char *event; Op op; } operators[] = {
+    { "__add", Oadd }, { "__sub", Osub }, { "__mul", Omul }, { "__div", Odiv },
+    { "__mod", Omod },
+};
+
+void tensor_open(lua_State *L)
+{
+    luaL_newmetatable(L, metaname);
+    for (size_t i = 0; i < sizeof operators / sizeof *operators; i++) {
+        lua_pushinteger(L, operators[i].op);
+        lua_pushcclosure(L, binary, 1);
+        lua_setfield(L, -2, operators[i].event);
+    }
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+        lua_pushinteger(L, (lua_Integer)i);
+        lua_pushcclosure(L, refuse, 1);
+        lua_setfield(L, -2, refused[i].event);
+    }
+    lua_pushcfunction(L, negate);
+    lua_setfield(L, -2, "__unm");
+    lua_pushcfunction(L, power);
+    lua_setfield(L, -2, "__pow");
+    lua_pushcfunction(L, index_tensor);
+    lua_setfield(L, -2, "__index");
+    lua_pushcfunction(L, describe);
+    lua_setfield(L, -2, "__tostring");
+    lua_pushstring(L, "a tensor");
+    lua_setfield(L, -2, "__metatable");
+    lua_pop(L, 1);
+}

@@ -1,0 +1,50 @@
+-- Llama 3 8B: a dense model, for comparison (Grattafiori et al. 2024)
+axes { batch=1, seq=8192, hidden=4096, kv=8, group=4, dim=128, ffn=14336, vocab=128256 }
+
+local layers = 32
+
+local function attend(x)                                 -- grouped-query attention
+  local q = dot(x, param("wq", "hidden kv group dim"), "hidden")
+  local k = dot(x, param("wk", "hidden kv dim"), "hidden")
+  local v = dot(x, param("wv", "hidden kv dim"), "hidden")
+  q, k = rope(q, "dim", "seq", 5e5), rope(k, "dim", "seq", 5e5)
+  k, v = rename(k, {seq="key"}), rename(v, {seq="key"})
+  local s = causal(dot(q, k, "dim") / math.sqrt(128), "seq", "key")
+  return dot(attention(s, v, "key"), param("wo", "kv group dim hidden"), "kv group dim")
+end
+
+local function ffn(x)
+  local gate, up = param("w1", "hidden ffn"), param("w3", "hidden ffn")
+  local y = swiglu(dot(x, gate, "hidden"), dot(x, up, "hidden"))
+  return dot(y, param("w2", "ffn hidden"), "ffn")
+end
+
+local function layer(x)
+  local h = x + scope("attn", attend, scope("attn_norm", rmsnorm, x, "hidden", 1e-5))
+  return h + scope("ffn", ffn, scope("ffn_norm", rmsnorm, h, "hidden", 1e-5))
+end
+
+local tokens, labels = input("tokens", "batch seq"), input("labels", "batch seq")
+local x = embed(tokens, param("embed", "vocab hidden"))
+for i = 0, layers - 1 do
+  x = scope("layers." .. i, layer, x)
+end
+x = scope("norm", rmsnorm, x, "hidden", 1e-5)
+local logits = dot(x, param("head", "hidden vocab"), "hidden")
+loss("lm", mean(cross_entropy(f32(logits), labels, "vocab"), "batch seq"))
+output("logits", logits)
+
+hf {
+  ["embed"]       = { "model.embed_tokens.weight", "vocab hidden" },
+  ["norm.weight"] = { "model.norm.weight", "hidden" },
+  ["head"]        = { "lm_head.weight", "vocab hidden" },
+  ["layers.{i}.attn_norm.weight"] = { "model.layers.{i}.input_layernorm.weight", "hidden" },
+  ["layers.{i}.attn.wq"] = { "model.layers.{i}.self_attn.q_proj.weight", "(kv group dim) hidden" },
+  ["layers.{i}.attn.wk"] = { "model.layers.{i}.self_attn.k_proj.weight", "(kv dim) hidden" },
+  ["layers.{i}.attn.wv"] = { "model.layers.{i}.self_attn.v_proj.weight", "(kv dim) hidden" },
+  ["layers.{i}.attn.wo"] = { "model.layers.{i}.self_attn.o_proj.weight", "hidden (kv group dim)" },
+  ["layers.{i}.ffn_norm.weight"] = { "model.layers.{i}.post_attention_layernorm.weight", "hidden" },
+  ["layers.{i}.ffn.w1"]  = { "model.layers.{i}.mlp.gate_proj.weight", "ffn hidden" },
+  ["layers.{i}.ffn.w2"]  = { "model.layers.{i}.mlp.down_proj.weight", "hidden ffn" },
+  ["layers.{i}.ffn.w3"]  = { "model.layers.{i}.mlp.up_proj.weight", "ffn hidden" },
+}
