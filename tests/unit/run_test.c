@@ -394,6 +394,41 @@ static void test_from_takes_weights_only(void **state)
     exec_close(x);
 }
 
+/* The same plan in two processes and in one: the same files. */
+static void test_mpi_equals_local(void **state)
+{
+    char *pleat = getenv("PLEAT"), *plan = in_home("two.plan");
+    char *runner = strf(forever, "%s-run", pleat ? pleat : "build/pleat");
+    Plan *p = tiny_plan(2, keys("train.steps=5"));
+    size_t n;
+
+    (void)state;
+    if (access(runner, X_OK) || system("mpirun --version >/dev/null 2>&1"))
+        skip();
+    char *text = plan_print(forever, p, &n);
+    save_bytes(plan, text, n);
+    setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1);
+    setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
+    setenv("OMPI_MCA_rmaps_base_oversubscribe", "1", 1);
+    assert_int_equal(system(strf(forever, "%s %s name=%s >%s 2>&1", runner,
+                                 plan, in_home("one"), in_home("log"))), 0);
+    assert_int_equal(system(strf(forever, "mpirun -q -n 2 %s %s name=%s >%s "
+                                 "2>&1", runner, plan, in_home("mpi"),
+                                 in_home("log"))), 0);
+    assert_true(says("log", "step    5/5"));
+    for (int i = 0; i < 2; i++) {
+        static const char *const f[] = {"model", "optim"};
+        same_bytes(in_home(strf(forever, "one/ckpt/step-00000005/%s."
+                                "safetensors", f[i])),
+                   in_home(strf(forever, "mpi/ckpt/step-00000005/%s."
+                                "safetensors", f[i])));
+    }
+    assert_int_equal(WEXITSTATUS(system(
+        strf(forever, "mpirun -q -n 3 %s %s name=%s >%s 2>&1", runner, plan,
+             in_home("three"), in_home("log")))), 1);
+    assert_true(says("log", "the plan is for 2 ranks, mpirun started 3"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -407,6 +442,7 @@ int main(void)
         cmocka_unit_test(test_bad_numbers_stop_the_run),
         cmocka_unit_test(test_sigterm_saves),
         cmocka_unit_test(test_from_takes_weights_only),
+        cmocka_unit_test(test_mpi_equals_local),
     };
 
     return cmocka_run_group_tests(tests, setup, teardown);
