@@ -251,12 +251,18 @@ static uint64_t hash_axes(uint64_t h, Axis *const *a, int n)
     return mix64(h, (uint64_t)n);
 }
 
+/* Leaves are the same in every region.                                         */
+static Region region_of(const Node *n)
+{
+    return optab[n->op].cls == SRC ? REGbody : n->reg;
+}
+
 uint64_t g_hash(const Node *n)
 {
     uint64_t bits, h = mix64(n->op, n->dt);
 
     memcpy(&bits, &n->f, 8);
-    h = mix64(mix64(h, n->reg), (uint64_t)n->again);
+    h = mix64(mix64(h, region_of(n)), (uint64_t)n->again);
     h = mix64(mix64(mix64(h, bits), (uint64_t)n->i), (uint64_t)n->j);
     h = hash_str(h, n->s);
     h = hash_axes(hash_axes(h, n->A, n->nA), n->B, n->nB);
@@ -277,7 +283,7 @@ static int same_str(const char *a, const char *b)
 
 static int same_node(const Node *a, const Node *b)
 {
-    if (a->op != b->op || a->dt != b->dt || a->reg != b->reg ||
+    if (a->op != b->op || a->dt != b->dt || region_of(a) != region_of(b) ||
         a->nin != b->nin || a->nd != b->nd || a->again != b->again ||
         a->i != b->i || a->j != b->j || a->body != b->body ||
         memcmp(&a->f, &b->f, sizeof a->f) || !same_str(a->s, b->s))

@@ -111,6 +111,10 @@ static void hoist(Graph *g)
         if (n->mark == 2)
             n->reg = REGpre;
     }
+    for (size_t i = vec_len(g->node); i-- > 0; )
+        for (int k = 0; k < g->node[i]->nin; k++)
+            if (g->node[i]->reg == REGpre)
+                g->node[i]->in[k]->reg = REGpre;
 }
 
 void pass_expand(Graph *g)

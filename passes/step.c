@@ -420,6 +420,29 @@ static Table *gradients(Graph *g, Node **node, size_t count)
     return t;
 }
 
+/* Regions one after another, for readers; a leaf goes where it is first read.    */
+static void by_region(Graph *g)
+{
+    size_t n = vec_len(g->node), k = 0;
+    Node **sorted = alloc(g->arena, (n + 1) * sizeof *sorted);
+
+    for (size_t i = 0; i < n; i++)
+        if (optab[g->node[i]->op].cls == SRC && g->node[i]->op != Oinput)
+            g->node[i]->reg = REGpost;
+    for (size_t i = 0; i < n; i++)
+        for (int j = 0; j < g->node[i]->nin; j++) {
+            Node *x = g->node[i]->in[j];
+            if (optab[x->op].cls == SRC && g->node[i]->reg < x->reg)
+                x->reg = g->node[i]->reg;
+        }
+    for (Region r = REGden; r < NREGION; r++)
+        for (size_t i = 0; i < n; i++)
+            if (g->node[i]->reg == r)
+                sorted[k++] = g->node[i];
+    memcpy(g->node, sorted, n * sizeof *sorted);
+    g_renumber(g);
+}
+
 static void drop_logical_sinks(Graph *g)
 {
     size_t k = 0, n = vec_len(g->node);
@@ -454,4 +477,5 @@ void pass_step(Graph *g)
     }
     drop_logical_sinks(g);
     g_tidy(g);
+    by_region(g);
 }
