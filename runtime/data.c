@@ -588,6 +588,26 @@ int64_t data_perstep(const Data *d)
     return d->perstep;
 }
 
+int64_t data_vocab(const Data *d)
+{
+    return d->vocab;
+}
+
+int64_t data_sample(const Data *d, int64_t i, int32_t *out)
+{
+    Fill f = {.d = d};
+
+    if (d->file[0].input)
+        return 0;
+    int64_t s = d->lo + i % d->n;
+    const File *file = file_of(&f, s);
+    int64_t row = file->rows ? file->cols : d->seq;
+    int64_t at = (s - file->first) * row, end = file->rows ? at + row : file->n;
+    for (int64_t j = 0; out && j <= d->seq; j++)
+        out[j] = at + j < end ? (int32_t)elem(file, at + j) : -1;
+    return d->seq + 1;
+}
+
 static Format format_of(const Plan *p)
 {
     const char *s = opts_str(p->opts, "data.format");

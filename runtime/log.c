@@ -354,11 +354,11 @@ void log_step(Log *l, const Exec *x, int64_t step, double lr, double secs)
     flush_line(l, STDOUT_FILENO);
 }
 
-void log_valid(Log *l, int64_t step, const double *v)
+void log_valid(Log *l, int64_t step, const double *v, const char *beside)
 {
     if (!l->loud)
         return;
-    say(l, "val loss %.4f", value(l, v, "loss"));
+    say(l, "val loss %.4f%s", value(l, v, "loss"), beside);
     if (count_named(l->role, "loss.") > 1)
         say_named(l, "loss.", v);
     say(l, "\n");

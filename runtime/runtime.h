@@ -191,6 +191,17 @@ Data *data_open(Arena *a, const Plan *p, const char *key, int flags);
 Feed data_feed(Data *d, int64_t step);        /* inputs of step (from 0)          */
 int64_t data_samples(const Data *d);
 int64_t data_perstep(const Data *d);           /* samples of one step          */
+int64_t data_vocab(const Data *d);            /* 0: unknown                       */
+/* The i-th sample in the files' order: its tokens, seq + 1 of them, to out when
+ * there is one; -1 beyond the end. Returns how many; 0: these are no tokens.      */
+int64_t data_sample(const Data *d, int64_t i, int32_t *out);
+
+/* ---- ngram.c: what counting alone predicts ------------------------------------------------- */
+
+enum { NGRAM = 3 };               /* loss[i]: of contexts of i bytes               */
+/* Cross-entropy of the first samples of valid by counts of train; 0: not bytes.   */
+int ngrams(Arena *a, const Data *train, const Data *valid, int64_t samples,
+           double loss[NGRAM]);
 /* i of [0, n) to its place in the seed's order of epoch (a permutation).         */
 int64_t data_order(uint64_t seed, int64_t epoch, int64_t i, int64_t n);
 
@@ -264,7 +275,8 @@ typedef struct Log Log;
 /* dir: the run's folder; null: lines only.                                      */
 Log *log_open(Arena *a, const Plan *p, const Exec *x, const char *dir);
 void log_step(Log *l, const Exec *x, int64_t step, double lr, double secs);
-void log_valid(Log *l, int64_t step, const double *v);  /* by result, as averaged    */
+/* v: by result, as averaged. beside: more for the line, or "".                     */
+void log_valid(Log *l, int64_t step, const double *v, const char *beside);
 void log_note(Log *l, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
 void log_close(Log *l);

@@ -27,7 +27,7 @@ typedef struct Train {
     int bad;                      /* steps in a row without an update           */
 } Train;
 
-enum { MAXBAD = 3, MAXRESULT = 256, FAILED = 3 };
+enum { MAXBAD = 3, MAXRESULT = 256, FAILED = 3, MAXCOUNTED = 1 << 26 };
 
 static volatile sig_atomic_t asked_to_stop;
 
@@ -218,6 +218,20 @@ static void catch_signals(void)
 
 /* ---- the loop ------------------------------------------------------------------------------ */
 
+/* For a byte model's last line: what counting alone would have reached. */
+static const char *beside(Train *t, int64_t samples)
+{
+    double loss[NGRAM];
+
+    if (t->comm->first || !t->train || data_vocab(t->valid) != 256 ||
+        data_samples(t->train) * t->plan->tokens /
+            data_perstep(t->train) > MAXCOUNTED ||
+        !ngrams(t->mem, t->train, t->valid, samples, loss))
+        return "";
+    return strf(t->mem, " (uniform %.3f, bigram %.3f, trigram %.3f)", log(256),
+                loss[1], loss[2]);
+}
+
 /* Mean results over eval_steps steps, always of the same samples. */
 static void validate(Train *t)
 {
@@ -234,7 +248,9 @@ static void validate(Train *t)
         for (int i = 0; i < r->nout && i < MAXRESULT; i++)
             sum[i] += exec_result(t->x, r->out[i].name) / (double)n;
     }
-    log_valid(t->log, t->state.step, sum);
+    int last = t->state.step >= opts_int(t->plan->opts, "train.steps");
+    log_valid(t->log, t->state.step, sum,
+              last ? beside(t, n * data_perstep(t->valid)) : "");
 }
 
 /* The same inputs again, looking for where it begins; then the end. */
