@@ -94,12 +94,28 @@ static Node *accum(Graph *g, Node *n, const Policy *p, const int *uses)
     return infer(g, n);
 }
 
-typedef struct Decide { Policy p; int *uses; } Decide;
+typedef struct Decide { Policy p; int *uses; Table *done; } Decide;
+
+static Node *decide(Graph *g, Node *n, void *ctx);
+
+/* An attention's body, once: forward and backward share it.                     */
+static void inside(Graph *body, Decide *d)
+{
+    void **seen = table_at(d->done, KEYP(body));
+
+    if (*seen)
+        return;
+    *seen = body;
+    rewrite(body, decide, d);
+    g_names(body);
+}
 
 static Node *decide(Graph *g, Node *n, void *ctx)
 {
     Decide *d = ctx;
 
+    if (n->body)
+        inside(n->body, d);
     switch (n->op) {
     case Ocast: return cast(g, n, &d->p);
     case Odot: case Ogmm: case Ogmmw: return product(g, n);
@@ -117,7 +133,7 @@ static Node *decide(Graph *g, Node *n, void *ctx)
 
 void pass_precision(Graph *g)
 {
-    Decide d = { policy_of(g), NULL };
+    Decide d = { policy_of(g), NULL, table_new(g->arena) };
 
     g_renumber(g);
     d.uses = use_counts(g, g->arena);
