@@ -307,21 +307,22 @@ static int levels_fit(const Attn *t)
     return 1;
 }
 
-/* Tiles lie on the stack: 3 MiB at most, in doubles.                            */
+/* Tiles lie on the stack: widths of all key-side operands, so that the backward
+ * kernel in doubles takes 4 MiB at most.                                        */
 static int widths_fit(const Attn *t)
 {
     int64_t sum = 0;
 
     for (int i = 0; i < t->nop; i++) {
+        const Node *n = t->n->in[i];
         Axis *in[MAXD];
-        int64_t w = 1;
-        int n = attn_inner(t, t->n->in[i], in);
-        for (int k = 0; k < n; k++)
-            w *= t->n->in[i]->dim[dim_of(t->n->in[i], in[k])].n;
-        if (attn_keyside(t, i) || attn_queryside(t, i))
+        int64_t w = 1, k = attn_inner(t, n, in);
+        while (k-- > 0)
+            w *= n->dim[dim_of(n, in[k])].n;
+        if (attn_keyside(t, i))
             sum += w;
     }
-    return sum <= 4096;
+    return sum <= 1280;
 }
 
 int attn_read(Attn *t, const Graph *g, const Node *n)

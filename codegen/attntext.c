@@ -313,6 +313,29 @@ void attn_begin(Attn *t, Group *k, Arena *a)
     t->t = is64(t) ? "f64" : "f32";
 }
 
+/* Multiply-adds of the dots and of the values, times how often each is done.    */
+static double products(const Attn *t, double dots, double values)
+{
+    double square = attn_share(t) * (double)attn_count(t, t->query) *
+                    (double)attn_count(t, t->key), sum = 0;
+    Axis *in[MAXD];
+
+    square *= (double)attn_product(t, t->x, t->nx);
+    for (int i = 0; i < t->ndot; i++)
+        sum += dots * (double)attn_product(t, t->dot[i].n->A, t->dot[i].n->nA);
+    int n = attn_inner(t, t->n->in[t->v], in);
+    return 2 * square * (sum + values * (double)attn_product(t, in, n));
+}
+
+static void set_cost(Attn *t)
+{
+    int back = t->n->op == Oattnback;
+
+    t->k->step.flops = products(t, back ? 3 : 1, back ? 2 : 1);
+    for (int i = 0; i < t->k->narg; i++)
+        t->k->step.bytes += (double)local_bytes(t->g, t->k->arg[i]);
+}
+
 /* The text is complete: name the kernel.                                        */
 void attn_finish(Attn *t)
 {
@@ -327,6 +350,7 @@ void attn_finish(Attn *t)
     put(&s, "%s}\n", t->o.s);
     set_text(t->k, t->arena, s.s);
     set_label(t->k, t->arena, t->n);
+    set_cost(t);
 }
 
 /* Result i of the group's attention, or null: not wanted.                       */

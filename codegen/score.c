@@ -123,12 +123,25 @@ static const char *suffix(const Attn *t)
     return !strcmp(t->t, "f64") ? "_f64" : "_f32";
 }
 
+/* Division by a constant, as all scaling is, multiplies: the score is not rounded
+ * on its way, so it may. Null: not a division by a constant.                    */
+static const char *reciprocal(const Score *s, const Node *n)
+{
+    if (n->op != Odiv || !isfloat(n) || n->in[1]->op != Oconst)
+        return NULL;
+    if (!isfinite(n->in[1]->f) || n->in[1]->f == 0)
+        return NULL;
+    return strf(s->t->arena, "(%s)%a", float_type(s->t), 1 / n->in[1]->f);
+}
+
 static const char *elementwise(Score *s, const Node *n)
 {
-    const char *arg[4];
+    const char *arg[4], *r = reciprocal(s, n);
     char letters[8];
     Text x = { .arena = s->t->arena };
 
+    if (r)
+        return local(s, n, strf(x.arena, "%s * %s", operand(s, n, 0), r));
     for (int k = 0; k < n->nin; k++)
         arg[k] = operand(s, n, k);
     letters_of(n->op, letters);
@@ -190,6 +203,12 @@ static int depends(Score *s, const Node *n)
 static const char *gradient(const Score *s, const char *text, const Node *n,
                             const char *dy);
 
+static const char *closed(Arena *a, const char *x)    /* parentheses if needed     */
+{
+    x += strspn(x, " ");
+    return strpbrk(x, " +-*/(") ? strf(a, "(%s)", x) : x;
+}
+
 /* op(x, ..) inside a gradient text, from behind its '(': the op's own lowering.
  * Sets *end behind the ')'.                                                     */
 static const char *call(const Score *s, Op op, const char *p, const Node *n,
@@ -205,7 +224,7 @@ static const char *call(const Score *s, Op op, const char *p, const Node *n,
         open += (*p == '(') - (*p == ')');
         if (open == 0 || (open == 1 && *p == ',')) {
             char *part = strf(a, "%.*s", (int)(p - from), from);
-            arg[k++] = strf(a, "(%s)", gradient(s, part, n, dy));
+            arg[k++] = closed(a, gradient(s, part, n, dy));
             from = p + 1;
         }
     }
@@ -273,8 +292,7 @@ static void give(Score *s, const Node *n, const char *expr)
 {
     const char **d = &s->dy[attn_node(s->t, n)];
 
-    *d = *d ? strf(s->t->arena, "%s + (%s)", *d, expr)
-            : strf(s->t->arena, "(%s)", expr);
+    *d = *d ? strf(s->t->arena, "%s + (%s)", *d, expr) : expr;
 }
 
 static void backward(Score *s, const Node *n)
@@ -291,8 +309,10 @@ static void backward(Score *s, const Node *n)
     for (int k = 0; k < n->nin; k++) {
         const char *text = optab[n->op].gradkind == 'E'
                          ? optab[n->op].grad[k] : "dy";
+        const char *r = reciprocal(s, n);
         if (depends(s, n->in[k]) && strcmp(text, "0"))
-            give(s, n->in[k], gradient(s, text, n, dy));
+            give(s, n->in[k], r ? strf(s->t->arena, "%s * %s", dy, r)
+                                : gradient(s, text, n, dy));
     }
 }
 
@@ -489,9 +509,21 @@ const char *attn_unseen(Attn *t, const char *q0, const char *q1,
         return NULL;
     const char *q = attn_start(t, t->query), *k = attn_start(t, t->key);
     if (!isinf(b.hi))
-        put(&x, "%s + %s - (%s + %s - 1) > %.0f", k, k0, q, q1, b.hi);
+        put(&x, "%s + %s - (%s + %s - 1) > %.0f", k, k0, q, q1, b.hi + 0.0);
     if (!isinf(b.lo))
         put(&x, "%s%s + %s - 1 - (%s + %s) < %.0f", x.s ? " || " : "", k, k1, q,
-            q0, b.lo);
+            q0, b.lo + 0.0);
     return x.s;
+}
+
+/* The share of all pairs of query and key that the mask lets through.           */
+double attn_share(const Attn *t)
+{
+    Bounds b = seen(t, t->score);
+    double nq = (double)t->score->dim[dim_of(t->score, t->query)].n;
+    double nk = (double)t->score->dim[dim_of(t->score, t->key)].n, sum = 0;
+
+    for (double q = 0; q < nq; q++)
+        sum += fmax(0, fmin(nk - 1, q + b.hi) - fmax(0, q + b.lo) + 1);
+    return sum / (nq * nk);
 }

@@ -221,6 +221,18 @@ static const Case cases[] = {
 enum { NCASE = sizeof cases / sizeof *cases };
 static Run runs[NCASE][NDT];
 
+/* The widths that matter: head sizes 32 to 128, latent attention, capped.      */
+static const Case speeds[] = {
+    { "d32 s256", { 4, 4, 1, 256, 256, 32, 1, 32 }, plain_causal, 1 },
+    { "d64 s1024", { 1, 8, 1, 1024, 1024, 64, 1, 64 }, plain_causal, 1 },
+    { "d128 s2048", { 1, 4, 1, 2048, 2048, 128, 1, 128 }, plain_causal, 1 },
+    { "d64 gqa4 full", { 1, 2, 4, 1024, 1024, 64, 1, 64 }, qk, 1 },
+    { "mla 128+64", { 1, 4, 1, 1024, 1024, 128, 64, 128 }, mla, 1 },
+    { "capped window", { 1, 8, 1, 1024, 1024, 64, 1, 64 }, window, 1 },
+};
+enum { NSPEED = sizeof speeds / sizeof *speeds };
+static Run timed[NSPEED][NDT];
+
 /* ---- the graph around a score -------------------------------------------------------- */
 
 static Node *part(Graph *g, Node *of, int i, Dtype dt, const Node *like)
@@ -453,7 +465,7 @@ static double weighted(const Run *r, double *const *x)
 
 static void *unit;
 
-static void compile(void)
+static void compile(Run (*runs_)[NDT], int n)
 {
     char dir[] = "/tmp/attn_test.XXXXXX", cmd[512];
     FILE *f;
@@ -463,8 +475,8 @@ static void compile(void)
     assert_non_null(f = fopen(cmd, "w"));
     fputs(host_pre, f);
     Table *seen = table_new(forever);
-    for (int i = 0; i < NCASE * NDT * 2; i++) {
-        Run *r = &runs[i / 2 / NDT][i / 2 % NDT];
+    for (int i = 0; i < n * NDT * 2; i++) {
+        Run *r = &runs_[i / 2 / NDT][i / 2 % NDT];
         Group *k = i % 2 ? &r->bwd : &r->fwd;
         if (!k->text || table_get(seen, KEYP(k->step.kernel)))
             continue;
@@ -715,28 +727,119 @@ static void test_gradient(void **state)
     }
 }
 
-static void make_values(void)
+static void prepare(Run (*all)[NDT], const Case *c, int n)
 {
-    for (int i = 0; i < NCASE; i++)
+    for (int i = 0; i < n; i++)
         for (int t = 0; t < NDT; t++) {
-            Run *r = &runs[i][t], *first = &runs[i][0];
+            Run *r = &all[i][t], *first = &all[i][0];
+            build(r, &c[i], dts[t]);
             for (int k = 0; k < r->m.nop; k++)
                 r->x[k] = t ? first->x[k]
                             : random_values(r->m.op[k], r->c->scale);
             r->w = t ? first->w : random_values(r->out, 1);
         }
+    compile(all, n);
 }
 
-int main(void)
+/* ---- speed ------------------------------------------------------------------------------------- */
+
+static double seconds(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* Best of some runs, on one core.                                              */
+static double time_of(Run *r, const Group *k)
+{
+    void *buf[32];
+    double best = INFINITY, end = seconds() + 0.4;
+
+    for (int i = 0; i < k->narg; i++) {
+        const double *x = value_of(r, k->arg[i]);
+        double *zero = x ? NULL : calloc((size_t)g_elems(k->arg[i]), 8);
+        buf[i] = stored(k->arg[i], x ? x : zero);
+        free(zero);
+    }
+    buf[k->narg] = malloc((size_t)k->scratch + 1);
+    do {
+        double t = seconds();
+        call(k, buf, 0);
+        best = fmin(best, seconds() - t);
+    } while (seconds() < end);
+    for (int i = 0; i <= k->narg; i++)
+        free(buf[i]);
+    return best;
+}
+
+/* Multiply-adds of all products that a mask leaves, by two.                    */
+static double flops(const Case *c)
+{
+    const Sizes *z = &c->z;
+    double square = (double)(z->batch * z->kv * z->group * z->seq * z->key);
+    double width = (double)(z->dim + (c->score == mla ? z->rot : 0) + z->vdim);
+
+    double seen = c->score == qk ? 1 : c->score == window ? 37.0 / (double)z->key
+                                                          : 0.5;
+    return 2 * square * width * seen;
+}
+
+typedef void Product(int, int, int, int, int, int, float, const float *, int,
+                   const float *, int, float, float *, int);
+
+static void time_sgemm(void)
+{
+    enum { N = 768 };
+    void *lib = dlopen("libopenblas.so.0", RTLD_NOW);
+    float *x = calloc(3 * N * N, sizeof *x);
+    double best = INFINITY;
+    void (*threads)(int);
+    Product *f;
+
+    if (!lib)
+        return;
+    *(void **)&f = dlsym(lib, "cblas_sgemm");
+    *(void **)&threads = dlsym(lib, "openblas_set_num_threads");
+    threads(1);
+    for (int i = 0; i < 10; i++) {
+        double t = seconds();
+        f(101, 111, 111, N, N, N, 1, x, N, x + N * N, N, 0, x + 2 * N * N, N);
+        best = fmin(best, seconds() - t);
+    }
+    printf("sgemm %d: %.1f GFLOP/s\n", N, 2.0 * N * N * N / best / 1e9);
+    free(x);
+}
+
+static int bench(void)
+{
+    prepare(timed, speeds, NSPEED);
+    time_sgemm();
+    printf("%-14s %-4s %9s %9s GFLOP/s, one core\n", "", "", "forward",
+           "backward");
+    for (int i = 0; i < NSPEED; i++)
+        for (int t = F32; t < NDT; t++) {
+            Run *r = &timed[i][t];
+            r->y = random_values(r->out, 1);
+            r->l = random_values(r->lse, 0);
+            double f = flops(r->c), fwd = time_of(r, &r->fwd);
+            for (int64_t q = 0; q < g_elems(r->lse); q++)
+                r->l[q] = 8;                   /* no weight overflows            */
+            double bwd = time_of(r, &r->bwd);
+            printf("%-14s %-4s %9.1f %9.1f\n", r->c->name,
+                   dtypes[r->m.dt].name, f / fwd / 1e9, 2.5 * f / bwd / 1e9);
+        }
+    return 0;
+}
+
+int main(int argc, char **argv)
 {
     struct CMUnitTest tests[2 * NCASE];
 
-    forever = forever ? forever : arena_new();
-    for (int i = 0; i < NCASE; i++)
-        for (int t = 0; t < NDT; t++)
-            build(&runs[i][t], &cases[i], dts[t]);
-    make_values();
-    compile();
+    if (argc > 1 && !strcmp(argv[1], "bench"))
+        return bench();
+    prepare(runs, cases, NCASE);
     for (int i = 0; i < NCASE; i++)
         for (int b = 0; b < 2; b++)
             tests[2 * i + b] = (struct CMUnitTest){
