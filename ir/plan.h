@@ -36,7 +36,8 @@ const char *intern(const char *s);
 const char *internn(const char *s, size_t n);
 char *strf(Arena *a, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
-char *vstrf(Arena *a, const char *fmt, va_list ap);
+char *vstrf(Arena *a, const char *fmt, va_list ap)
+    __attribute__((format(printf, 2, 0)));
 /* Nearest of n names by edit distance, or null when none is close.           */
 const char *nearest(const char *s, const char *const *names, size_t n);
 
@@ -318,8 +319,25 @@ Plan *plan_parse(Arena *a, const char *text, size_t len, const char *name);
 /* Null, or what is wrong with it: written to be right about hostile plans too. */
 const char *plan_wrong(Arena *a, const Plan *p);
 void plan_check(const Plan *p);                           /* die() when wrong    */
+/* work.c: bytes of work space (the step's last buffer) that a product or a
+ * collective over `ranks` needs on the host; iv as in steps.def.               */
+int64_t step_work(StepKind k, const int64_t *iv, int nint, int64_t ranks);
 int role_of(const Plan *p, int64_t rank);
 int role_tensor(const Role *r, const char *name);         /* -1: none            */
 int role_prog(const Role *r, const char *name);           /* -1: none            */
+
+/* ---- live.c: which bytes matter when --------------------------------------------- */
+
+/* Null, or where the steps contradict the buffers: worked out again from the
+ * steps' arguments, knowing nothing of how buffers were placed.               */
+const char *lives_wrong(Arena *a, const Role *r);
+/* After step `step` nothing reads these bytes before they are written again; with
+ * `last` only after the last turn of the step's phase. Step -1: before the first.
+ * By step; what is alive at the end stays. A runtime may fill them with 0xff (NaN in every float type): no number
+ * may change.                                                                 */
+typedef struct Death { int step; int64_t offset, bytes; int last; } Death;
+Death *deaths(Arena *a, const Role *r, int prog);             /* vec            */
+/* Bytes by class; each program's height, bound and their ratio.               */
+void memory_report(FILE *f, const Role *r);
 
 #endif

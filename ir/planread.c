@@ -38,6 +38,9 @@ typedef struct Reader {
     Plan *p;
     Ints *seen;                   /* open addressing                           */
     size_t slots, used;
+    Aff *aff;                     /* vecs, for lists whose length is unknown   */
+    Piece *piece;
+    int *buf;
 } Reader;
 
 /* ---- small things -------------------------------------------------------------- */
@@ -53,6 +56,21 @@ static void line(Lex *x)
 {
     if (!lex_next(x))
         lex_err(x, "the text ends too early");
+}
+
+/* Forget what a vec holds, keep its room. */
+static void empty(void *v)
+{
+    if (v)
+        ((VecHead *)v)[-1].len = 0;
+}
+
+/* What a vec holds, in memory of just that size. */
+static void *exact(Arena *a, const void *v, size_t elem)
+{
+    size_t n = vec_len(v) * elem;
+    void *copy = alloc(a, n);
+    return n ? memcpy(copy, v, n) : copy;
 }
 
 static int is_digit(char c)
@@ -160,14 +178,16 @@ static void read_ints(Reader *r, Step *s)
         grow(r);
     Ints *e = slot_of(r, from, (size_t)(to - from));
     if (!e->text) {
-        Aff *v = 0;
+        empty(r->aff);
         while (lex_more(x) && (is_digit(*x->p) || *x->p == '-')) {
             Aff a = read_aff(x);
-            vec_push(x->arena, v, a);
-            if (vec_len(v) > MANY)
+            vec_push(x->arena, r->aff, a);
+            if (vec_len(r->aff) > MANY)
                 lex_err(x, "more than %d integers", MANY);
         }
-        *e = (Ints){from, (size_t)(to - from), v, (int)vec_len(v)};
+        *e = (Ints){from, (size_t)(to - from),
+                    exact(x->arena, r->aff, sizeof *r->aff),
+                    (int)vec_len(r->aff)};
         r->used++;
     } else {
         x->p = to;
@@ -176,17 +196,18 @@ static void read_ints(Reader *r, Step *s)
     s->nint = e->n;
 }
 
-static void read_bufs(Lex *x, Step *s)
+static void read_bufs(Reader *r, Step *s)
 {
-    int *v = 0;
+    Lex *x = &r->x;
+    empty(r->buf);
     while (lex_more(x) && (is_digit(*x->p) || *x->p == '-')) {
         int b = read_index(x, "buffer");
-        vec_push(x->arena, v, b);
-        if (vec_len(v) > MANY)
+        vec_push(x->arena, r->buf, b);
+        if (vec_len(r->buf) > MANY)
             lex_err(x, "more than %d buffers", MANY);
     }
-    s->buf = v;
-    s->nbuf = (int)vec_len(v);
+    s->buf = exact(x->arena, r->buf, sizeof *r->buf);
+    s->nbuf = (int)vec_len(r->buf);
 }
 
 static Step read_step(Reader *r)
@@ -197,7 +218,7 @@ static Step read_step(Reader *r)
         s.kernel = lex_word(x);
     s.label = lex_word(x);
     if (lex_take(x, "b"))
-        read_bufs(x, &s);
+        read_bufs(r, &s);
     if (lex_take(x, "i"))
         read_ints(r, &s);
     if (lex_take(x, "g"))
@@ -266,23 +287,27 @@ static Buf read_buf(Lex *x)
     return b;
 }
 
-static PlanDim read_dim(Lex *x)
+static PlanDim read_dim(Reader *r)
 {
+    Lex *x = &r->x;
     PlanDim d = {.axis = lex_word(x)};
     d.n = lex_int(x);
+    empty(r->piece);
     while (!lex_mark(x, ')')) {
         Piece c = {.start = read_aff(x)};
         c.len = lex_int(x);
-        vec_push(x->arena, d.piece, c);
-        if (vec_len(d.piece) > MANY)
+        vec_push(x->arena, r->piece, c);
+        if (vec_len(r->piece) > MANY)
             lex_err(x, "more than %d pieces", MANY);
     }
-    d.npiece = (int)vec_len(d.piece);
+    d.piece = exact(x->arena, r->piece, sizeof *r->piece);
+    d.npiece = (int)vec_len(r->piece);
     return d;
 }
 
-static Tensor read_tensor(Lex *x)
+static Tensor read_tensor(Reader *r)
 {
+    Lex *x = &r->x;
     Tensor t = {.name = lex_word(x)};
     t.kind = lex_word(x);
     t.dt = read_dtype(x);
@@ -290,7 +315,7 @@ static Tensor read_tensor(Lex *x)
     while (lex_mark(x, '(')) {
         if (t.nd == MAXD)
             lex_err(x, "more than %d axes", MAXD);
-        t.dim[t.nd++] = read_dim(x);
+        t.dim[t.nd++] = read_dim(r);
     }
     read_place(x, &t.file, &t.line);
     return t;
@@ -311,7 +336,7 @@ static void read_item(Reader *r, Role *o)
         Buf b = read_buf(x);
         vec_push(x->arena, o->buf, b);
     } else if (lex_take(x, "tensor")) {
-        Tensor t = read_tensor(x);
+        Tensor t = read_tensor(r);
         vec_push(x->arena, o->tensor, t);
     } else if (lex_take(x, "in")) {
         Scalar s = read_scalar(x);

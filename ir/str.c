@@ -65,10 +65,10 @@ char *vstrf(Arena *a, const char *fmt, va_list ap)
 {
     va_list again;
     va_copy(again, ap);
-    int n = vsnprintf(0, 0, fmt, again);
+    int n = fmt ? vsnprintf(0, 0, fmt, again) : -1;
     va_end(again);
     if (n < 0)
-        die("strf: bad format '%s'", fmt);
+        die("strf: bad format");
     char *s = alloc(a, (size_t)n + 1);
     vsnprintf(s, (size_t)n + 1, fmt, ap);
     return s;
@@ -117,7 +117,7 @@ void put(Text *t, const char *fmt, ...)
         int n = vsnprintf(t->s + t->len, left, fmt, ap);
         va_end(ap);
         if (n < 0)
-            die("put: bad format '%s'", fmt);
+            die("put: bad format");
         if ((size_t)n < left) {
             t->len += (size_t)n;
             return;
