@@ -421,35 +421,6 @@ static void gmm_run(Blas *bl, StepKind kind, void *const *buf,
 
 /* ---- interface ---------------------------------------------------------------------------- */
 
-static int64_t gemm_scratch(const int64_t *iv, int nint)
-{
-    void *none[4] = {0};
-    Gemm g = gemm_read(none, iv, nint);
-    int64_t n = 0;
-
-    if (iv[Gab] == Dbf16)
-        n += distinct(g.nb, g.bn, g.sa) * g.m * g.k +
-             distinct(g.nb, g.bn, g.sb) * g.k * g.n;
-    if (iv[Gc] == Dbf16)
-        n += g.items * g.m * g.n;
-    return 4 * n;
-}
-
-int64_t blas_scratch(StepKind k, const int64_t *iv, int nint)
-{
-    int64_t n = 0, weights, cap;
-
-    if (k == Sgemm)
-        return gemm_scratch(iv, nint);
-    weights = iv[Me] * iv[Mk] * iv[Mn];
-    cap = iv[Mcap];
-    if (iv[Mab] == Dbf16)
-        n += cap * iv[Mk] + (k == Sgmm ? weights : cap * iv[Mn]);
-    if (iv[Mout] == Dbf16)
-        n += k == Sgmm ? cap * iv[Mn] : weights;
-    return 4 * n;
-}
-
 Blas *blas_open(Arena *a, Pool *p)
 {
     Blas *b = alloc(a, sizeof *b);

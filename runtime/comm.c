@@ -349,18 +349,6 @@ static Shape shape_of(StepKind kind, const int64_t *iv, int64_t g)
                               : shape_alltoall(iv, g);
 }
 
-int64_t comm_scratch(StepKind kind, const int64_t *iv, int64_t g)
-{
-    int size = dtypes[iv[0]].bytes;
-
-    if (kind == Sallreduce)
-        return 2 * ((iv[1] * iv[2] + g - 1) / g) * g * size;
-    if (kind == Sreducescatter)
-        return 2 * iv[1] * iv[2] * g * size;
-    Shape s = shape_of(kind, iv, g);
-    return block_elems(&s) * size * (g + (s.srcto ? g : 1));
-}
-
 void comm_run(Comm *c, Pool *p, const Coll *k)
 {
     int far = c->n < c->world;

@@ -92,10 +92,8 @@ static int64_t bind_scratch(Exec *x, const Rank *r, Bound *b)
     const Step *s = b->s;
     int64_t need = 0;
 
-    if (is_blas(s->kind))
-        need = blas_scratch(s->kind, b->iv, s->nint);
-    else if (is_comm(s->kind) && x->comm->n < x->comm->world && b->group > 1)
-        need = comm_scratch(s->kind, b->iv, b->group);
+    if (is_blas(s->kind) || (is_comm(s->kind) && x->comm->n < x->comm->world))
+        need = step_work(s->kind, b->iv, s->nint, b->group);
     int last = s->nbuf ? s->buf[s->nbuf - 1] : -1;
     if (last >= 0 && r->role->buf[last].bytes >= need)
         b->scratch = r->buf[last];

@@ -62,10 +62,8 @@ const char *host_log(void);       /* where the last compile error was written   
 /* ---- blas.c: matrix products ------------------------------------------------------- */
 
 typedef struct Blas Blas;
-/* bytes of work space a gemm, gmm or gmmw step needs (its scratch buffer).     */
-int64_t blas_scratch(StepKind k, const int64_t *iv, int nint);
 Blas *blas_open(Arena *a, Pool *p);
-/* buf and iv as in steps.def; scratch as large as blas_scratch says.           */
+/* buf and iv as in steps.def; scratch as large as step_work says.             */
 void blas_run(Blas *b, StepKind k, void *const *buf, const int64_t *iv,
               int nint, void *scratch);
 
@@ -117,9 +115,8 @@ typedef struct Coll {
     const int64_t *ranks;         /* in group order                              */
     const Part *part;             /* local: size parts; mpi: one, this rank's    */
     int64_t me;                   /* mpi: position of this rank                  */
-    void *stage;                  /* mpi: comm_scratch bytes                     */
+    void *stage;                  /* mpi: step_work bytes                        */
 } Coll;
-int64_t comm_scratch(StepKind k, const int64_t *iv, int64_t size);
 void comm_run(Comm *c, Pool *p, const Coll *k);
 
 /* mpi.c, called by comm.c                                                       */

@@ -98,7 +98,7 @@ static double check_gemm(Blas *b, const int64_t *iv, int nint, Operand A,
     void *buf[4] = {A.p, B.p, C.p, NULL};
 
     blas_run(b, Sgemm, buf, iv, nint,
-             alloc(forever, (size_t)blas_scratch(Sgemm, iv, nint) + 8));
+             alloc(forever, (size_t)step_work(Sgemm, iv, nint, 1) + 8));
     for (int64_t t = 0; t < items; t++)
         for (int64_t i = 0; i < iv[2]; i++)
             for (int64_t j = 0; j < iv[3]; j++) {
@@ -240,7 +240,7 @@ static void test_grouped(void **state)
             before[i] = get(out, i);
         void *buf[5] = {a.p, b.p, out.p, map, NULL};
         blas_run(bl, kind, buf, iv, 10,
-                 alloc(forever, (size_t)blas_scratch(kind, iv, 10) + 8));
+                 alloc(forever, (size_t)step_work(kind, iv, 10, 1) + 8));
         double w = check_grouped(kind, map, a, b, out, before, iv);
         worst = w > worst ? w : worst;
     }

@@ -21,7 +21,8 @@
 
 /* ---- counting allocations: every one of this process comes by here ------------- */
 
-#if !defined __SANITIZE_ADDRESS__ && defined __GLIBC__
+#if !defined __SANITIZE_ADDRESS__ && !defined __SANITIZE_THREAD__ &&          \
+    defined __GLIBC__
 #define COUNTS 1
 extern void *__libc_malloc(size_t n);
 extern void *__libc_calloc(size_t n, size_t m);
