@@ -168,9 +168,12 @@ static Axis *query_of(Front *f, const Node *s, const Node *v, const Axis *key)
     if (lacking == 1)
         return only;
     note(s->loc, "the scores were made here");
-    err(f->loc, "attention: the scores %s lack the axis that '%s' was renamed "
-        "from; write rename(k, {seq=\"%s\"}) before the product of queries and "
-        "keys", dims_text(f, s), key->name, key->name);
+    if (key->root == key)
+        err(f->loc, "attention: '%s' is also the axis of the queries; rename "
+            "it in keys and values: rename(k, {%s=\"key\"})", key->name,
+            key->name);
+    err(f->loc, "attention: the scores %s lack the axis '%s', which '%s' was "
+        "renamed from", dims_text(f, s), key->root->name, key->name);
 }
 
 static void need_key(Front *f, const Node *n, const Axis *key, const char *what)

@@ -122,11 +122,29 @@ static const char **names_in_scope(lua_State *L, int env, int *n)
     return v;
 }
 
+/* Of Lua itself, and not for models.                                          */
+static const char *const removed[] = {
+    "dofile", "loadfile", "load", "pcall", "xpcall", "collectgarbage", "warn",
+    "io", "os", "debug", "package", "coroutine",
+};
+
+static int is_removed(const char *name)
+{
+    for (size_t i = 0; i < sizeof removed / sizeof *removed; i++)
+        if (!strcmp(removed[i], name))
+            return 1;
+    return 0;
+}
+
 static int unknown_name(lua_State *L)
 {
     Front *f = enter(L, "name");
     const char *name = lua_tostring(L, 2);
     int n;
+
+    if (name && is_removed(name))
+        err(f->loc, "'%s' is not there for models: they read and write no "
+            "files, and every error ends them", name);
     const char **names = names_in_scope(L, 1, &n);
     const char *near = name ? nearest(name, names, (size_t)n) : NULL;
 
@@ -283,9 +301,10 @@ static const char *module_path(Front *f, const char *name)
     return path;
 }
 
+static const char busy[] = "busy";
+
 static int require(lua_State *L)
 {
-    static const char busy[] = "busy";
     Front *f = enter(L, "require");
     size_t len = 0;
 
@@ -321,10 +340,6 @@ static const luaL_Reg libraries[] = {
     { LUA_GNAME, luaopen_base }, { "table", luaopen_table },
     { "string", luaopen_string }, { "math", luaopen_math },
     { "utf8", luaopen_utf8 }, { NULL, NULL },
-};
-
-static const char *const removed[] = {
-    "dofile", "loadfile", "load", "pcall", "xpcall", "collectgarbage", "warn",
 };
 
 static void watch_library(lua_State *L, const char *name)
@@ -393,7 +408,9 @@ static void run_prelude(lua_State *L)
 
 static int secret(const char *name)
 {
-    static const char *const names[] = { "composite", "weigh", "as", "halves" };
+    static const char *const names[] = {
+        "composite", "weigh", "as", "halves", "need",
+    };
 
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (!strcmp(names[i], name))
@@ -532,6 +549,8 @@ static void execute(Front *f)
     if (!text)
         err(NULL, "cannot read %s", f->file);
     look(f, &top);
+    lua_pushlightuserdata(f->L, (void *)(uintptr_t)busy);
+    lua_setfield(f->L, LUA_REGISTRYINDEX, f->file);
     lua_pushcfunction(f->L, on_error);
     load_chunk(f, f->file, text, len);
     lua_sethook(f->L, count, LUA_MASKCOUNT, HOOKSTEP);

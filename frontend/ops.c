@@ -95,8 +95,8 @@ static void check_count(lua_State *L, const OpInfo *o, int want)
     Front *f = front(L);
 
     if (lua_gettop(L) > want)
-        err(f->loc, "%s: %d arguments too many; write %s", f->fn,
-            lua_gettop(L) - want, usage(o));
+        err(f->loc, "%s: %d arguments, it takes %d; write %s", f->fn,
+            lua_gettop(L), want, usage(o));
 }
 
 /* What an index remembers survives moves that leave its values alone.         */
@@ -542,6 +542,19 @@ static int size_of(lua_State *L)
     return 1;
 }
 
+/* need(name, x, axes): what layers of the prelude ask of their arguments       */
+static int need(lua_State *L)
+{
+    Front *f = enter(L, luaL_checkstring(L, 1));
+    Node *x = operand(L, 2, "argument 1");
+    Axis *a[MAXD];
+
+    if (lua_isnoneornil(L, 3))
+        err(f->loc, "%s: which axis? write %s(x, \"hidden\")", f->fn, f->fn);
+    need_axes(f, x, a, axis_arg(L, 3, "axis", a, MAXD));
+    return 0;
+}
+
 static const luaL_Reg byhand[] = {
     { "mean", mean }, { "dot", dot }, { "topk", topk }, { "gather", gather },
     { "embed", embed }, { "index", index_of }, { "one_hot", one_hot },
@@ -551,7 +564,7 @@ static const luaL_Reg byhand[] = {
 };
 
 static const luaL_Reg inside[] = {
-    { "as", as }, { "halves", halves }, { NULL, NULL },
+    { "as", as }, { "halves", halves }, { "need", need }, { NULL, NULL },
 };
 
 static void put_closure(lua_State *L, const char *name, lua_CFunction f, int k)

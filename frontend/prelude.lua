@@ -1,6 +1,7 @@
 -- The layers of the language, written in it. composite(name, f, ...) makes one
 -- node that carries f's meaning: a target with kernels for `name` uses them, any
--- other opens it. Layers compute in f32 and give back the dtype they got.
+-- other opens it. need(name, x, axis) refuses, in that name, an x without the axis.
+-- Layers compute in f32 and give back the dtype they got.
 
 -- [.., axis] -> the same; rows sum to 1
 local function softmax_of(x, axis)
@@ -9,10 +10,12 @@ local function softmax_of(x, axis)
 end
 
 function softmax(x, axis)
+  need("softmax", x, axis)
   return composite("softmax", softmax_of, x, axis)
 end
 
 function logsumexp(x, axis)
+  need("logsumexp", x, axis)
   local m = stop_gradient(max(x, axis))
   return log(sum(exp(x - m), axis)) + m
 end
@@ -21,8 +24,10 @@ end
 -- rmsnorm(x, axis, eps) or rmsnorm(x, weight, axis, eps)
 function rmsnorm(x, weight, axis, eps)
   if type(weight) == "string" then
+    need("rmsnorm", x, weight)
     weight, axis, eps = param("weight", weight, ones), weight, axis
   end
+  need("rmsnorm", x, axis)
   return composite("rmsnorm", function(a, w)
     local b = f32(a)
     return as(b * rsqrt(mean(b * b, axis) + (eps or 1e-5)), a) * w
@@ -30,6 +35,7 @@ function rmsnorm(x, weight, axis, eps)
 end
 
 function layernorm(x, axis, eps)
+  need("layernorm", x, axis)
   return composite("layernorm", function(a, w, bias)
     local b = f32(a)
     local c = b - mean(b, axis)
@@ -60,6 +66,8 @@ end
 -- Rotate pairs of x along axis by the position along pos. Pairs are (j, j + n/2),
 -- or neighbours when interleaved.
 function rope(x, axis, pos, theta, options)
+  need("rope", x, axis)
+  need("rope", x, pos)
   local o = options or {}
   local n, two, half = size(x, axis), axis .. "_two", axis .. "_half"
   return composite("rope", function(a)
@@ -80,6 +88,8 @@ end
 
 -- Scores of keys after their query become -inf
 function causal(s, query, key)
+  need("causal", s, query)
+  need("causal", s, key)
   return composite("causal", function(a)
     return where(le(iota(key), iota(query)), a, -inf)
   end, s)
@@ -94,6 +104,7 @@ end
 
 -- -log softmax(logits)[label]; label -1: no loss and no gradient
 function cross_entropy(logits, labels, axis)
+  need("cross_entropy", logits, axis)
   return composite("cross_entropy", function(a, label)
     local z = a - stop_gradient(max(a, axis))
     local picked = gather(z, label, axis)

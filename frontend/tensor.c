@@ -7,7 +7,7 @@
 #include "frontend.h"
 
 /* A model that makes more nodes than this is a loop gone wrong.               */
-enum { MAXNODES = 2000000, METALEN = 24 };
+enum { MAXNODES = 500000 };
 
 static const char metaname[] = "tensor";
 

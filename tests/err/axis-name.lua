@@ -1,0 +1,1 @@
+axes { ["two words"]=3 }

@@ -1,0 +1,2 @@
+axes { seq=4 }
+axes { seq=5 }

@@ -1,0 +1,1 @@
+-- pleat check no_such_file.lua

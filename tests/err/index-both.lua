@@ -1,0 +1,6 @@
+axes { batch=2, seq=8, hidden=4, heads=2, dim=6, ffn=6, expert=4, vocab=16 }
+local x = input("x", "batch seq hidden")
+local g, e = topk(softmax(dot(x, param("gate", "hidden expert"), "hidden"), "expert"), 2, "expert")
+local w = param("w", "expert hidden ffn")
+local y = dot(w[e], w[e], "hidden")
+loss("l", mean(x * x, "batch seq hidden"))

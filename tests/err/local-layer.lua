@@ -1,0 +1,7 @@
+axes { batch=2, seq=8, hidden=4, heads=2, dim=6, ffn=6, expert=4, vocab=16 }
+local x = input("x", "batch seq hidden")
+local function rmsnorm(x)               -- sees the language's own inside
+  return rmsnorm(x, "hidden", 1e-6)
+end
+x = scope("norm", rmsnorm, x)
+loss("l", mean(x * x, "batch seq hidden"))
