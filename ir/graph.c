@@ -29,6 +29,8 @@ Graph *g_like(const Graph *g)
 
     *h = *g;
     h->node = NULL;
+    h->bypath = NULL;
+    h->nbypath = 0;
     return h;
 }
 
@@ -48,11 +50,12 @@ Axis *g_axis(Graph *g, const char *name)
 
 Param *g_param(Graph *g, const char *path)
 {
-    path = intern(path);
-    for (size_t i = 0; i < vec_len(g->param); i++)
-        if (g->param[i]->path == path)
-            return g->param[i];
-    return NULL;
+    if (!g->bypath)
+        g->bypath = table_new(g->arena);
+    for (; g->nbypath < vec_len(g->param); g->nbypath++)
+        *table_at(g->bypath, KEYP(g->param[g->nbypath]->path)) =
+            g->param[g->nbypath];
+    return table_get(g->bypath, KEYP(intern(path)));
 }
 
 Node *g_node(Graph *g, Op op, const Loc *l, int nin, Node *const *in)

@@ -142,6 +142,7 @@ struct Graph {
     Opts *opts;
     int naxis; Axis **axis;       /* vec, in order of first use                 */
     Param **param;                /* vec                                        */
+    Table *bypath; size_t nbypath; /* g_param's index of the first nbypath       */
     Node **node;                  /* vec, operands before users                 */
     HfMap *hf; int nhf;           /* set by the front end, carried to the plan  */
 };
@@ -231,6 +232,19 @@ double bytes_sent(const Graph *g, const Node *n, const Shard *t,
 int is_view(const Node *n);
 Node *storage(Node *n);           /* through views; a write's is its state       */
 
+/* ---- matrix.c: a dot as matrix products --------------------------------------------- */
+
+/* C[M,N] = A[M,K] x B[K,N] in a loop over up to three axes outside. swap: A is the
+ * dot's second operand. ta, tb: that matrix is stored transposed. Elements.      */
+typedef struct Matrix {
+    int64_t M, N, K, lda, ldb, ldc;
+    int ta, tb, swap;
+    int nbatch; int64_t batch[3], sa[3], sb[3], sc[3];
+} Matrix;
+/* Operands a and b to a result laid out like c; 0: some layout does not allow it. */
+int as_matrix(const Graph *g, const Node *a, const Node *b, const Node *c,
+              Matrix *x);
+
 /* ---- cost.c ----------------------------------------------------------------------- */
 
 typedef struct Cost { double flops, bytes; } Cost;
@@ -238,6 +252,19 @@ Cost cost_of(const Graph *g, const Node *n);  /* on one rank                    
 /* Training FLOPs per token by moe-training.md C3, from the graph: 6 times the
  * multiply-adds of dots with parameters and of attention (causal: half).        */
 double flops_per_token(const Graph *g, int64_t *params, int64_t *active);
+
+/* ---- listing.c: lines in columns -------------------------------------------------- */
+
+typedef struct Line {
+    const char *name, *what, *type, *shard, *loc; /* columns; null: empty       */
+    Region reg;
+    const char *path;             /* the scope, which may repeat                */
+    const char *note;             /* not null: this line says only that         */
+} Line;
+
+/* With `fold` scopes that repeat with a number stand there once.               */
+void put_lines(Text *t, const Line *v, size_t n, const char *indent,
+               const char *eq, int fold);
 
 /* ---- print.c parse.c check.c -------------------------------------------------------- */
 
@@ -247,6 +274,7 @@ char *graph_print(Arena *a, const Graph *g, int flags);
 Graph *graph_parse(Arena *a, const char *text, size_t len, const char *name,
                    Opts *opts);
 void print_dims(Text *t, const Node *n);      /* "[batch=2 seq=8]"                */
+int takes(Op op, int nin);        /* may op have that many operands?             */
 /* What the text leaves out when it is so: a name's scope, a node's row map.     */
 const char *text_scope(const char *name);
 Node *text_map(const Node *n);
