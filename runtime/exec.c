@@ -289,6 +289,8 @@ static void run_step(Exec *x, int prog, int k)
     int64_t n = x->comm->n;
     const Step *s = x->rank[0].step[prog][k].s;
 
+    atomic_store_explicit(&x->now, s, memory_order_relaxed);
+    atomic_fetch_add_explicit(&x->ticks, 1, memory_order_relaxed);
     for (int64_t i = 0; i < n && x->checked && n <= 1024; i++) {
         clear_born(&x->rank[i], prog, k);
         before[i] = look_at(&x->rank[i], prog, k);
@@ -382,8 +384,10 @@ void exec_run(Exec *x, const char *program, const Block *b, const Feed *feed)
         set_scalar(x, "bc1", b->bc1);
         set_scalar(x, "bc2", b->bc2);
         set_scalar(x, "step", (double)b->step);
+        x->step = b->step;
     }
     run_phases(x, g, feed);
+    atomic_store_explicit(&x->now, NULL, memory_order_relaxed);
 }
 
 const char *exec_checked(Exec *x, const char *program, const Block *b,

@@ -3,6 +3,8 @@
 #ifndef PLEAT_RUNTIME_H
 #define PLEAT_RUNTIME_H
 
+#include <stdatomic.h>
+
 #include "../ir/plan.h"
 
 /* ---- dl.c: libraries found at run time, one table: syms.def ------------------- */
@@ -155,6 +157,9 @@ typedef struct Exec {
     int64_t nwork;                /*   large enough scratch buffer need          */
     int checked;                  /* look at every result, see exec_checked      */
     const char *bad;              /* what exec_checked found                     */
+    int64_t step;                 /* of the last block                          */
+    _Atomic int64_t ticks;        /* steps of programs begun                    */
+    _Atomic(const Step *) now;    /* the one that runs; null: none              */
 } Exec;
 
 Exec *exec_open(const Plan *p, Comm *c);
@@ -178,6 +183,11 @@ const Role *exec_role(const Exec *x, int64_t rank);
 void *exec_buf(const Exec *x, int64_t rank, int buf);
 double plan_secs(const Plan *p, const char *program);   /* predicted, one step    */
 int64_t plan_turns(const Plan *p, const char *program); /* bodies a rank runs     */
+
+/* ---- watch.c: a rank that waits for ever ---------------------------------------------- */
+
+void watch_start(Exec *x);
+void watch_stop(void);
 
 /* ---- data.c: tokens -------------------------------------------------------------------- */
 

@@ -392,8 +392,10 @@ int run_plan(Plan *p, const RunArgs *a)
     t.log = log_open(t.mem, p, t.x, t.dir);
     start_values(&t);
     catch_signals();
+    watch_start(t.x);
     loop(&t);
     err_status = 1;
+    watch_stop();
     close_all(&t);
     return 0;
 }

@@ -91,6 +91,9 @@ static int setup(void **state)
         text[i] = (uint8_t)((i * i / 3 + i) % 16);
     save_bytes(in_home("text"), text, sizeof text);
     setenv("XDG_CACHE_HOME", in_home("cache"), 1);
+    setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1);
+    setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
+    setenv("OMPI_MCA_rmaps_base_oversubscribe", "1", 1);
     return 0;
 }
 
@@ -408,9 +411,6 @@ static void test_mpi_equals_local(void **state)
         skip();
     char *text = plan_print(forever, p, &n);
     save_bytes(plan, text, n);
-    setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1);
-    setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
-    setenv("OMPI_MCA_rmaps_base_oversubscribe", "1", 1);
     assert_int_equal(system(strf(forever, "%s %s name=%s >%s 2>&1", runner,
                                  plan, in_home("one"), in_home("log"))), 0);
     assert_int_equal(system(strf(forever, "mpirun -q -n 2 %s %s name=%s >%s "
@@ -430,8 +430,41 @@ static void test_mpi_equals_local(void **state)
     assert_true(says("log", "the plan is for 2 ranks, mpirun started 3"));
 }
 
-int main(void)
+/* Rank 1 of two never comes to the first collective. */
+static int hang(void)
 {
+    Exec *x = exec_open(tiny_plan(2, ""), comm_open(forever, 2));
+    watch_start(x);
+    if (x->comm->first == 1)
+        sleep(60);
+    exec_run(x, "step", &(Block){.step = 17}, NULL);
+    return 0;
+}
+
+static void test_watchdog_names_the_step(void **state)
+{
+    char self[4096];
+    ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
+
+    (void)state;
+    assert_true(n > 0);
+    self[n] = 0;
+    if (system("mpirun --version >/dev/null 2>&1"))
+        skip();
+    setenv("PLEAT_TIMEOUT", "0.5", 1);
+    int status = system(strf(forever, "mpirun -q -n 2 %s hang >%s 2>&1", self,
+                             in_home("log")));
+    unsetenv("PLEAT_TIMEOUT");
+    assert_int_equal(WEXITSTATUS(status), 3);
+    assert_true(says("log", "rank 0 (host "));
+    assert_true(says("log", "step 18 allreduce"));
+    assert_true(says("log", "(tiny.lua:"));
+}
+
+int main(int argc, char **argv)
+{
+    if (argc > 1 && !strcmp(argv[1], "hang"))
+        return hang();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_losses_fall_and_folds_agree),
         cmocka_unit_test(test_steps_allocate_nothing),
@@ -444,6 +477,7 @@ int main(void)
         cmocka_unit_test(test_sigterm_saves),
         cmocka_unit_test(test_from_takes_weights_only),
         cmocka_unit_test(test_mpi_equals_local),
+        cmocka_unit_test(test_watchdog_names_the_step),
     };
 
     return cmocka_run_group_tests(tests, setup, teardown);
