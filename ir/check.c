@@ -76,6 +76,34 @@ static int operands(Check *c, const Node *n, int64_t at)
     return 0;
 }
 
+/* How many axes an attribute wants: "axes" of a product may be none.            */
+static int counts(Check *c, const Node *n, const AttrInfo *a, int have)
+{
+    int list = !strcmp(a->name, "axes") || !strcmp(a->name, "into") ||
+               !strcmp(a->name, "from") || !strcmp(a->name, "to");
+    int least = optab[n->op].cls == EIN && list ? 0 : 1;
+
+    return (have < least || (have > 1 && !list)) &&
+           bad(c, n, "%d axes in '%s'", have, a->name);
+}
+
+static int attributes(Check *c, const Node *n)
+{
+    for (int i = 0; i < optab[n->op].nattr; i++) {
+        const AttrInfo *a = &optab[n->op].attr[i];
+        if (a->slot == SlotA && counts(c, n, a, n->nA))
+            return 1;
+        if (a->slot == SlotB && counts(c, n, a, n->nB))
+            return 1;
+        if (a->slot == Slots && !n->s)
+            return bad(c, n, "lacks '%s'", a->name);
+    }
+    if (n->op == Orename && n->nA != n->nB)
+        return bad(c, n, "renames %d axes to %d", n->nA, n->nB);
+    return n->op == Ocast && dtype_named(n->s) < 0 &&
+           bad(c, n, "no dtype '%s'", n->s);
+}
+
 static int one_axis(Check *c, const Node *n, Axis *a)
 {
     void **known = table_at(c->axes, KEYP(a->name));
@@ -406,8 +434,8 @@ static int types(Check *c, const Node *n)
 
 static int node(Check *c, const Node *n, int64_t at)
 {
-    if (operands(c, n, at) || axes(c, n) || dims(c, n) || regions_ok(c, n) ||
-        rows(c, n, at) || special(c, n))
+    if (operands(c, n, at) || attributes(c, n) || axes(c, n) || dims(c, n) ||
+        regions_ok(c, n) || rows(c, n, at) || special(c, n))
         return 1;
     if (n->body && body(c, n))
         return 1;

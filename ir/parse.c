@@ -416,6 +416,7 @@ static void read_option(Parser *p)
 {
     const char *key = lex_word(&p->x), *value = lex_word(&p->x);
 
+    opts_set(opts_new(p->x.arena), key, value, NULL);    /* is it a key?       */
     if (!p->g->opts)
         p->g->opts = opts_new(p->g->arena);
     if (!opts_given(p->g->opts, key))
