@@ -116,19 +116,16 @@ static int gather_one(const Mesh *m, Shard *t, const Shard *want, Repair *r)
     return 0;
 }
 
-/* No direct step is left: make the axis whole that stands in the way.          */
+/* No direct step is left: make the axis whole that stands in the way, the one to
+ * leave before the one to cut.                                                  */
 static int start_over(const Mesh *m, Shard *t, const Shard *want, Repair *r)
 {
     for (int i = m->natom; i-- > 0; ) {
         if (same_shard(&t[i], &want[i]))
             continue;
-        uint32_t now = want[i].k == S ? cutting(m, t, want[i].a) : 0;
-        if (now)
-            return make(t, r, Oallgather, want[i].a, NULL, now,
-                        (Shard){ .k = R });
-        if (t[i].k == S)
-            return make(t, r, Oallgather, t[i].a, NULL, cutting(m, t, t[i].a),
-                        (Shard){ .k = R });
+        Axis *a = t[i].k == S ? t[i].a : want[i].a;
+        return make(t, r, Oallgather, a, NULL, cutting(m, t, a),
+                    (Shard){ .k = R });
     }
     return 0;
 }

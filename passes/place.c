@@ -276,6 +276,15 @@ static int passes_partial(const Node *n, const Way *w)
     return 0;
 }
 
+/* Is the operand that is passed on partial over another atom as well?           */
+static int partial_above(const Node *n, const Way *w, int atom)
+{
+    for (int k = 0; k < n->nin; k++)
+        if (w->in[k].k == P && n->in[k]->sh[atom].k == P)
+            return 1;
+    return 0;
+}
+
 /* What the result would still cost on its way to its seed. A new partial sum of
  * which every rank wants all is reduced sooner or later in any case, but one
  * passed on should not grow before that.                                        */
@@ -293,7 +302,8 @@ static double debt(const Placer *p, const Node *n, int atom, const Way *w,
     memset(t, 0, sizeof t);
     memcpy(t, n->sh, (size_t)atom * sizeof *t);
     for (int i = atom + 1; i < p->g->mesh->natom; i++)
-        t[i] = seed(p->g, x->dim, x->nd, p->grid[n->id], t, i);
+        if (!partial_above(n, w, i))
+            t[i] = seed(p->g, x->dim, x->nd, p->grid[n->id], t, i);
     double b = bytes_as(p->g, x, t) * (size - 1) / size;
     return out->k == S ? b / size : goal->k == R ? 2 * b : b;
 }
@@ -332,10 +342,13 @@ static int allowed(const Node *n, int atom, const Way *w, const Shard *goal)
 {
     if (w->out.k == P && n->reg == REGpost && optab[n->op].cls == EW && n->nd)
         return 0;
-    for (int k = 0; k < n->nin; k++)
-        if (w->in[k].k == S && n->in[k]->sh[atom].k != R &&
-            !same_shard(&w->in[k], goal) && !cut_already(n, atom, &w->in[k]))
+    for (int k = 0; k < n->nin; k++) {
+        int sent = w->in[k].k == S && n->in[k]->sh[atom].k != R &&
+                   !same_shard(&w->in[k], goal);
+        int split = w->in[k].k == P && n->in[k]->sh[atom].k == R;
+        if ((sent || split) && !cut_already(n, atom, &w->in[k]))
             return 0;
+    }
     return 1;
 }
 

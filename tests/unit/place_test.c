@@ -1,0 +1,243 @@
+/* place_test: which types and collectives come out of the axes' names, for the
+ * layers that Megatron writes by hand: a column and row parallel pair with
+ * sequence parallelism, vocabulary parallel embedding and loss, a layer of
+ * experts, and their gradients (moe-training.md A1.5, A1.7, A9.2). The bytes of
+ * each kind of collective are the arithmetic of moe-training.md C7.            */
+#include "tinymoe.h"
+
+static Node *node(const Graph *g, const char *name)
+{
+    for (size_t i = 0; i < vec_len(g->node); i++)
+        if (!strcmp(g->node[i]->name, name))
+            return g->node[i];
+    die("no node %s", name);
+}
+
+/* "seq micro", "+ R": per atom of g the axis, + for a sum, R.                   */
+static char *type_of(const Graph *g, const Node *n)
+{
+    static const char *const sums[] = { "+", "+max", "+min" };
+    Text t = { .arena = forever };
+
+    for (int i = 0; i < g->mesh->natom; i++)
+        put(&t, "%s%s", i ? " " : "",
+            n->sh[i].k == S ? n->sh[i].a->name
+            : n->sh[i].k == P ? sums[n->sh[i].op] : "R");
+    return t.s;
+}
+
+static void is(const Graph *g, const char *name, const char *type)
+{
+    assert_string_equal(type_of(g, node(g, name)), type);
+}
+
+/* The collectives of value `name`, in order: "allgather(seq:0) allreduce(:2)",
+ * with axis and lowest atom; those of its repaired versions follow.             */
+static void repairs_of(const Graph *g, const Node *n, Text *t)
+{
+    for (size_t i = 0; i < vec_len(g->node); i++) {
+        const Node *c = g->node[i];
+        int low = 0;
+        if (optab[c->op].cls != COMM || c->in[0] != n)
+            continue;
+        while (!(c->i >> low & 1))
+            low++;
+        put(t, "%s%s(%s:%d)", t->len ? " " : "", optab[c->op].name,
+            c->nA ? c->A[0]->name : "", low);
+        repairs_of(g, c, t);
+    }
+}
+
+static void repaired(const Graph *g, const char *name, const char *want)
+{
+    Text t = { .arena = forever };
+
+    put(&t, "%s", "");
+    repairs_of(g, node(g, name), &t);
+    assert_string_equal(t.s, want);
+}
+
+/* Bytes a rank receives by collectives of op within reg.                        */
+static double bytes(const Graph *g, Op op, Region reg)
+{
+    double sum = 0;
+
+    for (size_t i = 0; i < vec_len(g->node); i++) {
+        const Node *n = g->node[i];
+        Repair r = { n->op, NULL, NULL, (uint32_t)n->i };
+        if (n->op == op && n->reg == reg)
+            sum += bytes_sent(g, n->in[0], n->in[0]->sh, &r);
+    }
+    return sum;
+}
+
+/* One of a program's products, by its operand's path.                           */
+static Node *reading(const Graph *g, Op op, const char *path)
+{
+    for (size_t i = 0; i < vec_len(g->node); i++)
+        for (int k = 0; k < g->node[i]->nin; k++)
+            if (g->node[i]->op == op && g->node[i]->in[k]->op == Oparam &&
+                !strcmp(g->node[i]->in[k]->s, path))
+                return g->node[i];
+    die("nothing reads %s", path);
+}
+
+enum { TOKENS = BATCH * SEQ, STREAM = 4 * TOKENS * HIDDEN };
+
+/* Column parallel: sequence gathered before, features cut. Row parallel: sums
+ * scattered over the sequence. One of each backward.                            */
+static void mlp_pair(void **state)
+{
+    Graph *g = tinymoe("fold.tp=2 fold.etp=1 fold.ep=2", "comm");
+    Node *up = reading(g, Odot, "up"), *down = reading(g, Odot, "down");
+
+    (void)state;
+    is(g, "up", "ffn");
+    is(g, "down", "ffn");
+    assert_string_equal(type_of(g, up), "ffn");
+    assert_int_equal(up->in[0]->op, Oallgather);
+    assert_string_equal(type_of(g, up->in[0]->in[0]), "seq");
+    assert_string_equal(type_of(g, down), "+");
+    repaired(g, down->name, "reducescatter(seq:0)");
+    is(g, "grad.up", "ffn");
+    is(g, "grad.down", "ffn");
+}
+
+/* A rank finds the tokens of its vocabulary: sums. The loss never sees whole
+ * logits; what is reduced is one number a token.                                */
+static void vocabulary(void **state)
+{
+    Graph *g = tinymoe("fold.tp=2", "comm");
+    Node *x = reading(g, Ogather, "embed"), *logits = reading(g, Odot, "head");
+
+    (void)state;
+    is(g, "embed", "vocab");
+    is(g, "head", "vocab");
+    assert_string_equal(type_of(g, x), "+");
+    repaired(g, x->name, "reducescatter(seq:0)");
+    assert_string_equal(type_of(g, logits), "vocab");
+    repaired(g, logits->name, "");
+    is(g, "grad.head", "vocab");
+}
+
+/* Norms and routers see a part of the sequence on each rank of tp, and a part of
+ * the batch on each of dp: their gradients are sums over both, and only theirs.  */
+static void reduced_over(void **state)
+{
+    Graph *g = tinymoe("fold.tp=2 fold.dp=2 train.batch=4 fold.ep=2", "comm");
+
+    (void)state;
+    is(g, "grad.n1", "+ +");
+    repaired(g, "grad.n1", "allreduce(:0)");
+    assert_int_equal(mesh_extent(g->mesh, atoms_of(g, node(g, "grad.n1"), P)), 4);
+    is(g, "grad.gate", "+ +");
+    repaired(g, "grad.gate", "allreduce(:0)");
+    is(g, "grad.up", "ffn +");
+    repaired(g, "grad.up", "allreduce(:1)");
+    is(g, "n1", "R R");
+}
+
+/* Experts are reduced over edp alone, whatever the dense grid cuts there.        */
+static void experts(void **state)
+{
+    Graph *g = tinymoe("fold.tp=2 fold.dp=2 train.batch=4 fold.ep=2", "comm");
+
+    (void)state;
+    is(g, "w1", "expert R");
+    is(g, "grad.w1", "expert +");
+    repaired(g, "grad.w1", "allreduce(:1)");
+    g = tinymoe("fold.tp=2 fold.dp=2 train.batch=4 fold.ep=4", "comm");
+    is(g, "w1", "expert expert");
+    is(g, "grad.w1", "expert expert");
+    repaired(g, "grad.w1", "");
+    g = tinymoe("fold.tp=2 fold.dp=2 train.batch=4 fold.ep=2 fold.etp=2", "comm");
+    is(g, "w1", "ffn expert");
+    is(g, "w2", "ffn expert");
+    is(g, "grad.w2", "ffn expert");
+    g = tinymoe("fold.dp=4 train.batch=8 fold.ep=2", "comm");
+    is(g, "w1", "expert R");
+    is(g, "optim.m.w1", "expert R");
+    repaired(g, "grad.w1", "allreduce(:1)");
+}
+
+/* Tokens come together over ep's and etp's ranks and nowhere else; the sums go
+ * back to where the tokens were.                                                */
+static void dispatch(void **state)
+{
+    Graph *g = tinymoe("fold.dp=4 train.batch=8 fold.ep=2", "comm");
+    const Node *map = NULL, *rows = reading(g, Ogmm, "w1");
+
+    (void)state;
+    map = rows->map;
+    assert_string_equal(type_of(g, map), "expert micro");
+    assert_string_equal(type_of(g, rows), "expert micro");
+    assert_string_equal(type_of(g, rows->in[0]->in[0]), "R micro");
+    MapLayout l = map_layout(g, map);
+    assert_int_equal(l.experts, EXPERT / 2);
+    assert_int_equal(l.pairs, 2 * TOKENS * 2);
+    assert_int_equal(l.cap, 2 * TOKENS * 2);
+    g = tinymoe("fold.dp=4 train.batch=8 fold.ep=4", "comm");
+    l = map_layout(g, reading(g, Ogmm, "w1")->map);
+    assert_int_equal(l.experts, 1);
+    assert_int_equal(l.cap, 4 * TOKENS);
+}
+
+/* The square of a gradient is counted once: a sum over the ranks that cut it, and
+ * on one of those that hold the same.                                            */
+static void norm(void **state)
+{
+    Graph *g = tinymoe("fold.tp=2 fold.dp=2 train.batch=4 fold.ep=4", "comm");
+    int reductions = 0;
+
+    (void)state;
+    for (size_t i = 0; i < vec_len(g->node); i++)
+        reductions += g->node[i]->op == Oallreduce && g->node[i]->nd == 0;
+    assert_int_equal(reductions, 2);              /* the loss and the norm       */
+}
+
+/* With tp=2 each of 2 gathers, 2 scatters, forward and backward, of the dense
+ * pair moves half the stream; experts, embedding and head the like.             */
+static void volumes(void **state)
+{
+    Graph *g = tinymoe("fold.tp=2 fold.ep=2", "comm");
+    double scalar = 4 * TOKENS / 2;               /* one number a token          */
+
+    (void)state;
+    /* streams: embed, down, combine | d.head, d.combine, d.up; then z and the
+       label's logit, and two gates' gradients                                  */
+    assert_float_equal(bytes(g, Oreducescatter, REGbody),
+                       6 * STREAM / 2 + 4 * scalar, 0);
+    /* up, dispatch, head | d.combine, d.down, d.embed; then e and g (two each),
+       d.z                                                                      */
+    assert_float_equal(bytes(g, Oallgather, REGbody),
+                       6 * STREAM / 2 + 5 * scalar, 0);
+    assert_float_equal(bytes(g, Oallreduce, REGbody), 2 * scalar, 0);
+    /* two norms and the gate; loss and norm                                    */
+    assert_float_equal(bytes(g, Oallreduce, REGpost),
+                       4 * (2 * HIDDEN + HIDDEN * EXPERT) + 2 * 4, 0);
+    g = tinymoe("fold.dp=2 train.batch=4 fold.ep=1", "comm");
+    assert_float_equal(bytes(g, Oallgather, REGbody), 0, 0);
+    assert_float_equal(bytes(g, Oreducescatter, REGbody), 0, 0);
+}
+
+/* An axis that tp does not divide leaves the rest to the next name.             */
+static void next_name(void **state)
+{
+    Graph *g = tinymoe("fold.tp=3 world=3", "comm");
+
+    (void)state;
+    is(g, "up", "R");
+    is(g, "embed", "R");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(mlp_pair), cmocka_unit_test(vocabulary),
+        cmocka_unit_test(reduced_over), cmocka_unit_test(experts),
+        cmocka_unit_test(dispatch), cmocka_unit_test(norm),
+        cmocka_unit_test(volumes), cmocka_unit_test(next_name),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
