@@ -31,6 +31,9 @@ Graph *g_like(const Graph *g)
     h->node = NULL;
     h->bypath = NULL;
     h->nbypath = 0;
+    h->axis = NULL;                           /* the axes are the same, the list own */
+    for (int i = 0; i < g->naxis; i++)
+        vec_push(g->arena, h->axis, g->axis[i]);
     return h;
 }
 

@@ -89,11 +89,25 @@ static int keeps(char prog, Op op)
     }
 }
 
+/* Each program decides its own dtypes.                                          */
+static void copy_params(Graph *h)
+{
+    Param **old = h->param;
+
+    h->param = NULL;
+    for (size_t i = 0; i < vec_len(old); i++) {
+        Param *p = alloc(h->arena, sizeof *p);
+        *p = *old[i];
+        vec_push(h->arena, h->param, p);
+    }
+}
+
 static Graph *copy_graph(Graph *g, const char *prog)
 {
     Graph *h = g_like(g);
     Node **to;
 
+    copy_params(h);
     g_renumber(g);
     to = alloc(g->arena, (vec_len(g->node) + 1) * sizeof *to);
     h->prog = prog;
@@ -287,25 +301,31 @@ Group **groups_of(Graph *g, const Target *T, const char *prog)
     return to_groups(h);
 }
 
+static int runs(const Graph *g, char prog)
+{
+    return has(g, prog == 'f' ? Ooutput : Oloss);
+}
+
 /* Step goes first: it makes the optimizer's parameters, which init fills.       */
 Plan *compile(Graph *g, const Target *T, const CompileOptions *o)
 {
+    static const char *const programs[] = { "step", "eval", "forward", NULL };
+
     options = o;
     target = T;
     Emit *e = emit_new(g->arena, g, T);
 
-    if (has(g, Oloss)) {
-        Graph *step = copy_graph(g, "step"), *eval = copy_graph(g, "eval");
-        if (!one_program(e, step))
+    Graph *last = g;
+    for (const char *const *p = programs; *p; p++) {
+        Graph *h = copy_graph(g, *p);
+        if (!runs(g, (*p)[0]))
+            continue;
+        if (!one_program(e, h))
             return NULL;
-        g->param = step->param;
-        eval->param = step->param;
-        if (!one_program(e, eval))
-            return NULL;
+        if (vec_len(h->param) > vec_len(last->param) || last == g)
+            last = h;
     }
-    if (has(g, Ooutput) && !one_program(e, copy_graph(g, "forward")))
-        return NULL;
-    if (!one_program(e, init_graph(g)))
+    if (!one_program(e, init_graph(last)))
         return NULL;
     return emit_finish(e, o);
 }
