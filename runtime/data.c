@@ -5,6 +5,7 @@
  * data.train, which training then leaves out. Formats:
  *
  *   bytes     every byte is a token
+ *   jsonl     the bytes of "text" in every line, a zero after each; .gz too
  *   nanogpt   u16 tokens          llmc   1 KiB header, u16 or u32 tokens
  *   megatron  x.bin with x.idx, or the prefix x
  *   npy       1-D: a stream of tokens; 2-D: a row is a sample, seq + 1 long, or
@@ -192,6 +193,15 @@ static void open_npy(Data *d, File *f)
         err(d->loc, "%s: %s is cut off", d->key, f->path);
 }
 
+static void open_jsonl(Data *d, File *f)
+{
+    const char *why = jsonl_read(d->mem, f->path, &f->data, &f->n);
+
+    if (why)
+        err(d->loc, "%s: %s: %s", d->key, f->path, why);
+    f->e = EU8;
+}
+
 static Format guess(const char *path, const File *f)
 {
     if (f->size > 6 && !memcmp(f->map, "\x93NUMPY", 6))
@@ -199,6 +209,8 @@ static Format guess(const char *path, const File *f)
     if (f->size >= 1024 && (u32at(f->map) == 20240520 ||
                             u32at(f->map) == 20240801))
         return LLMC;
+    if (ends(path, ".jsonl") || ends(path, ".jsonl.gz"))
+        return JSONL;
     if (ends(path, ".bin")) {
         char idx[4096];
         snprintf(idx, sizeof idx, "%.*sidx", (int)strlen(path) - 3, path);
@@ -216,9 +228,7 @@ static void open_format(Data *d, File *f)
     case LLMC: open_llmc(d, f); break;
     case MEGATRON: open_megatron(d, f); break;
     case NANOGPT: open_plain(f, EU16); break;
-    case JSONL:
-        err(d->loc, "%s: reading .jsonl needs a tokenizer pass first: "
-            "pleat data", d->key);
+    case JSONL: open_jsonl(d, f); break;
     default: open_plain(f, EU8); break;
     }
 }

@@ -203,6 +203,10 @@ int64_t data_vocab(const Data *d);            /* 0: unknown                     
  * there is one; -1 beyond the end. Returns how many; 0: these are no tokens.      */
 int64_t data_sample(const Data *d, int64_t i, int32_t *out);
 
+/* jsonl.c: null, or what is wrong. *data lives until the end.                    */
+const char *jsonl_read(Arena *a, const char *path, const uint8_t **data,
+                       int64_t *n);
+
 /* ---- ngram.c: what counting alone predicts ------------------------------------------------- */
 
 enum { NGRAM = 3 };               /* loss[i]: of contexts of i bytes               */
