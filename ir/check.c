@@ -77,31 +77,45 @@ static int operands(Check *c, const Node *n, int64_t at)
 }
 
 /* How many axes an attribute wants: "axes" of a product may be none.            */
-static int counts(Check *c, const Node *n, const AttrInfo *a, int have)
+static const char *axes_wrong(Arena *a, const Node *n, const AttrInfo *t,
+                              int have)
 {
-    int list = !strcmp(a->name, "axes") || !strcmp(a->name, "into") ||
-               !strcmp(a->name, "from") || !strcmp(a->name, "to");
+    int list = !strcmp(t->name, "axes") || !strcmp(t->name, "into") ||
+               !strcmp(t->name, "from") || !strcmp(t->name, "to");
     int least = optab[n->op].cls == EIN && list ? 0 : 1;
 
-    return (have < least || (have > 1 && !list)) &&
-           bad(c, n, "%d axes in '%s'", have, a->name);
+    return have < least || (have > 1 && !list)
+        ? strf(a, "%d axes in '%s'", have, t->name) : NULL;
+}
+
+const char *attrs_wrong(Arena *a, const Node *n)
+{
+    const char *why = NULL;
+
+    for (int i = 0; i < optab[n->op].nattr && !why; i++) {
+        const AttrInfo *t = &optab[n->op].attr[i];
+        if (t->slot == SlotA || t->slot == SlotB)
+            why = axes_wrong(a, n, t, t->slot == SlotA ? n->nA : n->nB);
+        else if (t->slot == Slots && !n->s)
+            why = strf(a, "lacks '%s'", t->name);
+    }
+    if (why)
+        return why;
+    if (n->op == Orename && n->nA != n->nB)
+        return strf(a, "renames %d axes to %d", n->nA, n->nB);
+    if (n->op == Ocast && dtype_named(n->s) < 0)
+        return strf(a, "no dtype '%s'", n->s);
+    if ((n->op == Odispatch || n->op == Oundispatch || n->op == Ogmm ||
+         n->op == Ogmmw) && n->in[n->nin - 1]->op != Oroute)
+        return "its last operand is no route";
+    return n->op == Oconcat && n->nin == 0 ? "no operands" : NULL;
 }
 
 static int attributes(Check *c, const Node *n)
 {
-    for (int i = 0; i < optab[n->op].nattr; i++) {
-        const AttrInfo *a = &optab[n->op].attr[i];
-        if (a->slot == SlotA && counts(c, n, a, n->nA))
-            return 1;
-        if (a->slot == SlotB && counts(c, n, a, n->nB))
-            return 1;
-        if (a->slot == Slots && !n->s)
-            return bad(c, n, "lacks '%s'", a->name);
-    }
-    if (n->op == Orename && n->nA != n->nB)
-        return bad(c, n, "renames %d axes to %d", n->nA, n->nB);
-    return n->op == Ocast && dtype_named(n->s) < 0 &&
-           bad(c, n, "no dtype '%s'", n->s);
+    const char *why = attrs_wrong(c->arena, n);
+
+    return why && bad(c, n, "%s", why);
 }
 
 static int one_axis(Check *c, const Node *n, Axis *a)
@@ -316,9 +330,6 @@ static int special(Check *c, const Node *n)
             return bad(c, n, "accumulates in %s", regions[n->reg]);
         return !is_word(n->s, "add", "max", "last") &&
                bad(c, n, "op is '%s'", n->s ? n->s : "");
-    case Odispatch: case Oundispatch: case Ogmm: case Ogmmw:
-        return n->in[n->nin - 1]->op != Oroute &&
-               bad(c, n, "its last operand is no route");
     default: return 0;
     }
 }

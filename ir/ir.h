@@ -275,6 +275,8 @@ Graph *graph_parse(Arena *a, const char *text, size_t len, const char *name,
                    Opts *opts);
 void print_dims(Text *t, const Node *n);      /* "[batch=2 seq=8]"                */
 int takes(Op op, int nin);        /* may op have that many operands?             */
+/* Null, or what n lacks before infer may look at it.                            */
+const char *attrs_wrong(Arena *a, const Node *n);
 /* What the text leaves out when it is so: a name's scope, a node's row map.     */
 const char *text_scope(const char *name);
 Node *text_map(const Node *n);

@@ -362,6 +362,9 @@ static void read_node(Parser *p)
         n->map = text_map(n);
     if (!e.scope)
         n->scope = text_scope(n->name);
+    const char *wrong = attrs_wrong(p->x.arena, n);
+    if (wrong)
+        lex_err(&p->x, "%s: %s", optab[n->op].name, wrong);
     if (!typed)                               /* written by hand: as inferred    */
         infer(p->g, n);
     add_node(p, n);
