@@ -514,6 +514,7 @@ static Dtype dtype_rule(const Node *n)
     case Odot: case Ogmm: case Ogmmw:
         return n->dt != Dnone ? n->dt : promote(n->in[0]->dt, n->in[1]->dt);
     case Oaccum: return n->dt != Dnone ? n->dt : n->in[0]->dt;
+    case Oresult: return n->in[0]->dt;
     case Oattn: case Oattnback: return Dnone;
     case Opart: case Ocall: return n->dt;
     default: break;

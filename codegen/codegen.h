@@ -1,0 +1,257 @@
+/* codegen.h: kernel text for a target. A family of kernels has one generator,
+ * `<family>_lower(g, k, a)`, which fills k->step (kind, kernel, ints, flops,
+ * bytes), k->arg, k->text and k->scratch. Targets are rows in targets.c.      */
+#ifndef PLEAT_CODEGEN_H
+#define PLEAT_CODEGEN_H
+
+#include "../ir/ir.h"
+
+/* ---- text.c: what all generators share ---------------------------------------- */
+
+/* Arguments of a kernel: both return the index to use in the text.              */
+int add_arg(Group *k, Arena *a, Node *n);     /* buf[]: n's buffer; merges equal */
+int add_int(Group *k, Arena *a, Aff x);       /* iv[]                            */
+int add_size(Group *k, Arena *a, int64_t x);
+/* A body "{ ... }" becomes k->text with the fixed signature, and k->step.kernel
+ * its name, made of the text's hash.                                            */
+void set_text(Group *k, Arena *a, const char *body);
+/* Label and place of the step from the group's main node.                       */
+void set_label(Group *k, Arena *a, const Node *n);
+/* Append s with operand letters replaced: letters[i] stands for arg[i]. Called
+ * functions get the suffix, decimal numbers an f when the suffix is _f32.       */
+void put_expr(Text *t, const char *s, const char *letters,
+              const char *const *arg, const char *suffix);
+Aff aff_add(Aff x, Aff y);
+Aff aff_scale(Aff x, int64_t k);
+int aff_zero(const Aff *x);
+Dtype compute_type(Dtype t);                  /* f32 f64 i32 i64                 */
+
+/* ---- lin.c: sizes and linear index expressions --------------------------------- */
+
+/* A product of sizes. Sizes are known by their axis, so that what two strides
+ * have in common shows without looking at numbers; text depends on structure.   */
+enum { MAXFACTOR = 2 * MAXD };
+typedef struct Mono {
+    int id;
+    int64_t v;                    /* its value in this kernel                   */
+    int n; int f[MAXFACTOR];      /* ids of sizes, ascending                    */
+} Mono;
+
+typedef struct Size { const Axis *a; int64_t n; const Mono *def; } Size;
+
+/* ((var / div) % mod) * k. Variables below MAXLOOP are loops, the others
+ * MAXLOOP + id of an integer Ex. mod null: no remainder taken.                  */
+enum { MAXLOOP = 64 };
+typedef struct Term { int var; const Mono *div, *mod, *k; } Term;
+typedef struct Lin {
+    int id;
+    Aff off; int hasoff;          /* constant part                              */
+    int nt; Term *t;
+} Lin;
+
+typedef struct Pool {             /* interned monos and lins of one kernel       */
+    Arena *a;
+    Size *size;                   /* vecs                                        */
+    const Mono **mono;
+    const Lin **lin;
+    Table *of;
+} Pool;
+
+Pool *pool_new(Arena *a);
+const Mono *mono_one(Pool *p);
+const Mono *mono_size(Pool *p, const Axis *a, int64_t n);
+const Mono *mono_mul(Pool *p, const Mono *x, const Mono *y);
+const Mono *mono_div(Pool *p, const Mono *x, const Mono *y);   /* null: does not */
+/* Axis a of size n is the product m.                                            */
+void mono_same(Pool *p, const Axis *a, int64_t n, const Mono *m);
+const Lin *lin_var(Pool *p, int var);
+const Lin *lin_const(Pool *p, Aff off);
+const Lin *lin_add(Pool *p, const Lin *x, const Lin *y);
+const Lin *lin_mul(Pool *p, const Lin *x, const Mono *k);
+const Lin *lin_make(Pool *p, Aff off, int hasoff, const Term *t, int nt);
+/* (x / div) % mod (mod null: no remainder), or null when that is not linear.
+ * extent gives a variable's size (null: unknown).                               */
+const Lin *lin_digit(Pool *p, const Lin *x, const Mono *div, const Mono *mod,
+                     const Mono *(*extent)(void *ctx, int var), void *ctx);
+
+/* ---- loop.c: from nodes to expressions over loops -------------------------------- */
+
+typedef enum ExKind {
+    Xload,                        /* buffer at lin, 0 where guard arg[0] fails   */
+    Xnum,                         /* number f                                   */
+    Xint,                         /* integer argument iv                        */
+    Xlin,                         /* lin as an integer                          */
+    Xexpr,                        /* text over arg[]                            */
+    Xred                          /* reduction of arg[0] over the loops K       */
+} ExKind;
+
+typedef struct Ex Ex;
+struct Ex {
+    int id;
+    ExKind kind;
+    Dtype dt;                     /* Df32 Df64 Di32 Di64                        */
+    const char *text, *letters;
+    const char *suffix;           /* for functions called in text               */
+    int raw;                      /* operands keep their own types              */
+    int na; Ex *arg[4];
+    const Lin *lin;
+    Node *buf;                    /* loads                                      */
+    Op op; uint64_t K;
+    double f; Aff iv;
+    uint64_t deps;                /* loops its value depends on                 */
+    /* While printing: its C local (0: none), and the loop + 1 it is an array over. */
+    int local, array, seen;
+};
+
+typedef struct Loop {
+    const Axis *a;
+    int copy;                     /* further loops over the same axis           */
+    const Mono *n;
+    const Node *map;              /* ragged: the route node with the extent     */
+    const Mono *per;              /* ragged: loop steps per row; null: 1        */
+    int gone;                     /* merged or cut                              */
+} Loop;
+
+typedef struct Store {
+    Node *n;
+    Ex *val;
+    const Lin *addr;
+    uint64_t loops;               /* that run over its elements                  */
+    int done;                     /* (printing) stored for the present item      */
+} Store;
+
+typedef struct Kern {
+    Graph *g;
+    Group *k;
+    Arena *a;
+    Pool *pool;
+    Table *memo, *exof;           /* values by node and index; expressions       */
+    Table *member;                /* nodes that are loaded                       */
+    Ex **ex;                      /* vec, operands before users                 */
+    Loop loop[MAXLOOP]; int nloop;
+    Store *st;                    /* vec                                        */
+} Kern;
+
+Ex *ex_expr(Kern *c, Dtype dt, const char *text, int na, Ex *const *arg);
+Ex *ex_num(Kern *c, Dtype dt, double f);
+Ex *ex_int(Kern *c, Aff x);
+Ex *ex_lin(Kern *c, Dtype dt, const Lin *l);
+void kern_build(Kern *c);         /* fills ex, loop and st from the group        */
+void kern_tidy(Kern *c);          /* tidy.c: cuts and merges loops               */
+void kern_print(Kern *c);         /* nest.c: fills the group's step and text     */
+
+/* ---- attn*.c score.c: attention without stored scores ------------------------ */
+
+enum {
+    ATROWS = 48, ATKEYS = 64,     /* a tile: queries, keys; as in attn.pre      */
+    ATLD = 80, ATKEYPAD = 66,     /* row of a score tile; keys rounded up to 6  */
+    ATDOTS = 8, ATAXES = 24
+};
+
+/* A dot of operands q and k, and the term it is part of.                        */
+typedef struct AttnDot { const Node *n; int q, k, term; } AttnDot;
+
+/* An attention read from its body, and the text being written for it.        */
+typedef struct Attn {
+    const Graph *g, *body;
+    const Node *n;                /* call, attn or attnback                   */
+    int nop;                      /* operands of the attention itself         */
+    Axis *query, *key;
+    const Node *score;            /* [.. query key] before the softmax        */
+    int v;                        /* which operand holds the values           */
+    int ndot; AttnDot dot[ATDOTS];
+    int nterm; const Node *term[ATDOTS]; /* sums of dots: a tile each   */
+    int nx; Axis *x[MAXD];        /* the score's axes but query and key       */
+    int naxis; struct { Axis *a; const char *code; } axis[ATAXES];
+    Group *k;
+    Arena *arena;
+    const char *t;                /* compute type: "f32" "f64"                */
+    const char **name;            /* vec: declared names                      */
+    Text decl, o;
+    int64_t work;                 /* elements of work space on the stack      */
+} Attn;
+
+typedef enum AttnWhere { AToperand, ATresult, ATscratch } AttnWhere;
+typedef struct AttnView {         /* a tensor and its name in the text        */
+    const char *name;
+    Node *n;
+    AttnWhere kind;
+    int64_t at;                   /* elements into scratch                    */
+} AttnView;
+
+typedef enum AttnHow { ATpack, ATput, ATadd } AttnHow;
+typedef struct AttnMove {
+    AttnHow how;
+    AttnView v;
+    Axis *row; const char *row0, *rows;
+    Axis *const *in; int nin;     /* inner axes                               */
+    const char *tile, *ld;        /* tile's address, length of its rows       */
+} AttnMove;
+
+int attn_read(Attn *t, const Graph *g, const Node *n);
+int attn_node(const Attn *t, const Node *n);  /* number in the body           */
+int attn_isx(const Attn *t, const Axis *a);
+int attn_isposition(const Node *n);
+int attn_inner(const Attn *t, const Node *n, Axis **out);
+int attn_keyside(const Attn *t, int op);
+int attn_queryside(const Attn *t, int op);
+const char *attn_code(const Attn *t, const Axis *a);
+
+void attn_begin(Attn *t, Group *k, Arena *a);
+void attn_finish(Attn *t);
+void attn_line(Text *o, int depth, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+void attn_say(Attn *t, int depth, const char *fmt, ...)   /* a line of t->o    */
+    __attribute__((format(printf, 3, 4)));
+const char *attn_int(Attn *t, const char *name, Aff x);
+int64_t attn_count(const Attn *t, const Axis *a);
+int64_t attn_product(const Attn *t, Axis *const *a, int n);
+const char *attn_size(Attn *t, const Axis *a);
+const char *attn_start(Attn *t, const Axis *a);
+int64_t attn_width(const Attn *t, int op);
+const char *attn_widthname(Attn *t, int op);
+AttnView attn_operand(Attn *t, int i);
+const char *attn_base(Attn *t, AttnView v);
+const char *attn_stride(Attn *t, AttnView v, const Axis *a);
+const char *attn_at(Attn *t, AttnView v);
+void attn_coords(Attn *t, int depth, const char *from, Axis *const *a, int n);
+void attn_tile(Attn *t, const char *name, const char *size, int64_t n);
+void attn_move(Attn *t, int depth, AttnMove m);
+int attn_contracted(const Attn *t, int op);
+void attn_keytiles(Attn *t, int flipall);
+void attn_packkeys(Attn *t, int depth, int op, int flip);
+void attn_packqueries(Attn *t, int depth);
+void attn_products(Attn *t, int depth);
+Node *attn_main(const Group *k);
+Node *attn_part(const Attn *t, int i);
+
+/* score.c: scores of row r, columns j < cols of a tile, from the terms' tiles
+ * t0 t1 ...; `z` is the score. With gradient: p the weight, then the gradient
+ * of each term in place of its tile, from ds.                                */
+void attn_score(Attn *t, int depth, int grad);
+/* Text of the condition that no query in [q0, q1) sees a key in [k0, k1), all
+ * local; null: cannot be told.                                               */
+const char *attn_unseen(Attn *t, const char *q0, const char *q1,
+                        const char *k0, const char *k1);
+double attn_share(const Attn *t);
+
+/* ---- generators ------------------------------------------------------------------ */
+
+void loop_lower(Graph *g, Group *k, Arena *a);
+void topk_lower(Graph *g, Group *k, Arena *a);        /* row.c */
+void zero_lower(Graph *g, Group *k, Arena *a);        /* row.c */
+void cumsum_lower(Graph *g, Group *k, Arena *a);
+void route_lower(Graph *g, Group *k, Arena *a);
+void scatter_lower(Graph *g, Group *k, Arena *a);
+void gemm_lower(Graph *g, Group *k, Arena *a);        /* gemm.c */
+void gmm_lower(Graph *g, Group *k, Arena *a);
+void gmmw_lower(Graph *g, Group *k, Arena *a);
+int attn_can(const Graph *g, const Node *n);          /* attn.c */
+void attn_lower(Graph *g, Group *k, Arena *a);
+void attnback_lower(Graph *g, Group *k, Arena *a);
+
+extern const char host_pre[];     /* host.pre, embedded by the build              */
+/* The whole translation unit: prelude and each distinct kernel once.             */
+char *unit_text(Arena *a, const Target *T, Group *const *k, int n);
+
+#endif

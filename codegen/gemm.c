@@ -1,0 +1,103 @@
+/* gemm.c: products as library steps: no kernel text, only sizes and strides.
+ * fuse has made every layout one that fits (ir/matrix.c).                       */
+#include "codegen.h"
+
+#include <string.h>
+
+/* What the group stores: the product, its cast, or the accumulator it adds to.  */
+static int is_accum(const Group *k)
+{
+    return k->out[0]->op == Oaccum;
+}
+
+static void set_args(Group *k, Arena *a, Node *const *n, int count)
+{
+    k->narg = 0;
+    for (int i = 0; i < count; i++) {
+        vec_push(a, k->arg, n[i] ? storage(n[i]) : NULL);
+        k->narg++;
+    }
+}
+
+static void set_cost(const Graph *g, Group *k, const Node *product)
+{
+    k->step.flops = cost_of(g, product).flops;
+    for (int i = 0; i < k->narg; i++)
+        if (k->arg[i])
+            k->step.bytes += (double)local_bytes(g, k->arg[i]);
+}
+
+void gemm_lower(Graph *g, Group *k, Arena *a)
+{
+    Node *n = k->node[0], *out = k->out[0];
+    Matrix m;
+
+    if (!as_matrix(g, n->in[0], n->in[1], out, &m))
+        die("dot: no matrix product has these layouts");
+    Node *arg[4] = { n->in[m.swap], n->in[!m.swap], out, NULL };
+    int64_t iv[] = { n->in[0]->dt, out->dt, m.M, m.N, m.K, m.lda, m.ldb, m.ldc,
+                     m.ta, m.tb, is_accum(k) };
+    k->step.kind = Sgemm;
+    set_args(k, a, arg, 4);
+    for (size_t i = 0; i < sizeof iv / sizeof *iv; i++)
+        add_size(k, a, iv[i]);
+    for (int i = 0; i < m.nbatch; i++) {
+        add_size(k, a, m.batch[i]);
+        add_size(k, a, m.sa[i]);
+        add_size(k, a, m.sb[i]);
+        add_size(k, a, m.sc[i]);
+    }
+    set_cost(g, k, n);
+    set_label(k, a, n);
+}
+
+/* Elements of x along its dims that are in (or, with `in` 0, not in) list v,
+ * rows and experts aside.                                                       */
+static int64_t width(const Graph *g, const Node *x, const Axis *expert)
+{
+    int64_t w = 1;
+
+    for (int d = 0; d < x->nd; d++)
+        if (x->dim[d].a != expert && !g_isrow(x->dim[d].a))
+            w *= local_n(g, x, d);
+    return w;
+}
+
+static void grouped(Graph *g, Group *k, Arena *a, StepKind kind, int64_t K,
+                    int64_t N, int turned)
+{
+    Node *n = k->node[0], *out = k->out[0];
+    MapLayout l = map_layout(g, n->in[2]);
+    int64_t iv[] = { n->in[0]->dt, out->dt, l.experts, K, N, turned ? K : N,
+                     turned, K * N, is_accum(k), l.cap };
+    Node *arg[5] = { n->in[0], n->in[1], out, n->in[2], NULL };
+
+    k->step.kind = kind;
+    set_args(k, a, arg, 5);
+    for (size_t i = 0; i < sizeof iv / sizeof *iv; i++)
+        add_size(k, a, iv[i]);
+    set_cost(g, k, n);
+    set_label(k, a, n);
+}
+
+/* rows [row K] x W [expert K N] or [expert N K] -> [row N]                      */
+void gmm_lower(Graph *g, Group *k, Arena *a)
+{
+    Node *n = k->node[0];
+    const Axis *expert = n->in[2]->A[0];
+    int turned = dim_of(n->in[1], n->A[0]) == n->in[1]->nd - n->nA;
+
+    grouped(g, k, a, Sgmm, width(g, n->in[0], expert), width(g, n, expert),
+            turned && n->nA < n->in[1]->nd - 1);
+}
+
+/* a [row K], b [row N] -> dW [expert K N] or [expert N K]                       */
+void gmmw_lower(Graph *g, Group *k, Arena *a)
+{
+    Node *n = k->node[0], *out = k->out[0];
+    const Axis *expert = n->in[2]->A[0];
+    int turned = out->nd > 1 && dim_of(n->in[0], out->dim[1].a) < 0;
+
+    grouped(g, k, a, Sgmmw, width(g, n->in[0], expert),
+            width(g, n->in[1], expert), turned);
+}

@@ -1,0 +1,788 @@
+/* loop.c: the values a loop kernel stores, as expressions over its loops.
+ *
+ * value(n, index) is what node n holds at an index: an index is one linear
+ * expression for each dim. Views and moves only change the index on its way to
+ * the operand, so any chain of them costs nothing but address arithmetic; what
+ * may fall outside (pad, concat, a gather's -1) becomes a guard that all loads
+ * behind it carry. Nodes in k->in are loads, everything else is rebuilt where it
+ * is used. Equal expressions are one object, so nothing is computed twice in
+ * one place.                                                                    */
+#include "codegen.h"
+
+#include <math.h>
+#include <string.h>
+
+typedef struct Index { const Lin *at[MAXD]; } Index;
+
+typedef struct Memo { Node *n; Index ix; Ex *guard, *ex; } Memo;
+
+static Ex *value(Kern *c, Node *n, const Index *ix, Ex *guard);
+
+/* ---- expressions ------------------------------------------------------------------ */
+
+static uint64_t lin_deps(const Kern *c, const Lin *l)
+{
+    uint64_t m = 0;
+
+    for (int i = 0; l && i < l->nt; i++) {
+        int v = l->t[i].var;
+        m |= v < MAXLOOP ? 1ull << v : c->ex[v - MAXLOOP]->deps;
+    }
+    return m;
+}
+
+static uint64_t hash_ex(const Ex *e)
+{
+    uint64_t bits, h = mix64(mix64((uint64_t)e->kind, e->dt), e->K);
+
+    memcpy(&bits, &e->f, 8);
+    h = mix64(mix64(mix64(h, KEYP(e->text)), KEYP(e->lin)), KEYP(e->buf));
+    h = mix64(mix64(mix64(h, bits), (uint64_t)e->op), (uint64_t)e->iv.c);
+    for (int i = 0; i < e->na; i++)
+        h = mix64(h, e->arg[i] ? (uint64_t)e->arg[i]->id : ~0ull);
+    return h;
+}
+
+static int same_ex(const Ex *x, const Ex *y)
+{
+    return x->kind == y->kind && x->dt == y->dt && x->text == y->text &&
+           x->lin == y->lin && x->buf == y->buf && x->op == y->op &&
+           x->K == y->K && x->na == y->na && x->raw == y->raw &&
+           x->suffix == y->suffix &&
+           !memcmp(&x->f, &y->f, sizeof x->f) &&
+           !memcmp(&x->iv, &y->iv, sizeof x->iv) &&
+           !memcmp(x->arg, y->arg, sizeof x->arg);
+}
+
+static Ex *make(Kern *c, Ex *e)
+{
+    for (uint64_t h = hash_ex(e); ; h++) {
+        void **slot = table_at(c->exof, h);
+        if (*slot && same_ex(*slot, e))
+            return *slot;
+        if (*slot)
+            continue;
+        Ex *x = alloc(c->a, sizeof *x);
+        *x = *e;
+        x->id = (int)vec_len(c->ex);
+        x->deps = lin_deps(c, e->lin);
+        for (int i = 0; i < e->na; i++)
+            x->deps |= e->arg[i] ? e->arg[i]->deps : 0;
+        x->deps &= ~e->K;
+        vec_push(c->a, c->ex, x);
+        return *slot = x;
+    }
+}
+
+static Ex *expr(Kern *c, Dtype dt, const char *text, const char *letters,
+                int raw, int na, Ex *const *arg)
+{
+    Ex e = { .kind = Xexpr, .dt = dt, .text = intern(text),
+             .letters = letters, .raw = raw, .na = na, .suffix = "_f32" };
+
+    for (int i = 0; i < na; i++) {
+        e.arg[i] = arg[i];
+        if (arg[i]->dt == Df64)
+            e.suffix = "_f64";
+    }
+    if (dt == Df64)
+        e.suffix = "_f64";
+    return make(c, &e);
+}
+
+Ex *ex_expr(Kern *c, Dtype dt, const char *text, int na, Ex *const *arg)
+{
+    return expr(c, dt, text, "abcd", ~0, na, arg);
+}
+
+static Ex *expr2(Kern *c, Dtype dt, const char *text, Ex *a, Ex *b, Ex *d)
+{
+    Ex *arg[3] = { a, b, d };
+
+    return ex_expr(c, dt, text, d ? 3 : b ? 2 : 1, arg);
+}
+
+Ex *ex_num(Kern *c, Dtype dt, double f)
+{
+    return make(c, &(Ex){ .kind = Xnum, .dt = dt, .f = f });
+}
+
+Ex *ex_int(Kern *c, Aff x)
+{
+    return make(c, &(Ex){ .kind = Xint, .dt = Di64, .iv = x });
+}
+
+Ex *ex_lin(Kern *c, Dtype dt, const Lin *l)
+{
+    return make(c, &(Ex){ .kind = Xlin, .dt = dt, .lin = l });
+}
+
+static Ex *converted(Kern *c, Dtype dt, Ex *x)
+{
+    if (x->kind == Xnum)
+        return ex_num(c, dt, x->f);
+    return x->dt == dt ? x : expr(c, dt, "a", "abcd", 0, 1, &x);
+}
+
+/* An integer value as a variable of index expressions.                          */
+static const Lin *lin_of(Kern *c, Ex *x)
+{
+    if (x->kind == Xlin)
+        return x->lin;
+    return lin_var(c->pool, MAXLOOP + converted(c, Di64, x)->id);
+}
+
+static Ex *rounded(Kern *c, Dtype dt, Ex *x)
+{
+    Dtype ct = compute_type(dt);
+
+    x = converted(c, ct, x);
+    if (dt != Dbf16 || (x->kind == Xload && x->buf->dt == Dbf16))
+        return x;
+    return expr2(c, ct, "rbf(a)", x, NULL, NULL);
+}
+
+static Ex *select(Kern *c, Ex *guard, Ex *yes, Ex *no)
+{
+    return expr2(c, yes->dt, "a ? b : c", guard, yes, no);
+}
+
+static Ex *both(Kern *c, Ex *x, Ex *y)
+{
+    return !x ? y : !y ? x : expr2(c, Di32, "a & b", x, y, NULL);
+}
+
+/* 0 <= l < n                                                                    */
+static Ex *within(Kern *c, const Lin *l, Aff n)
+{
+    return expr2(c, Di32, "(uint64_t)a < (uint64_t)b", ex_lin(c, Di64, l),
+                 ex_int(c, n), NULL);
+}
+
+/* ---- loops and sizes ------------------------------------------------------------- */
+
+static const Mono *size_of(Kern *c, const Node *n, int d)
+{
+    return mono_size(c->pool, n->dim[d].a, local_n(c->g, n, d));
+}
+
+static int loop_for(Kern *c, const Axis *a, const Mono *n, const Node *map,
+                    int copy)
+{
+    for (int i = 0; i < c->nloop; i++) {
+        const Loop *l = &c->loop[i];
+        if (l->a == a && l->n == n && l->map == map && l->copy == copy)
+            return i;
+    }
+    if (c->nloop == MAXLOOP)
+        die("a kernel of more than %d loops", MAXLOOP);
+    c->loop[c->nloop] = (Loop){ .a = a, .n = n, .map = map, .copy = copy };
+    return c->nloop++;
+}
+
+static int loop_of(Kern *c, const Node *n, int d, int copy)
+{
+    const Node *map = g_isrow(n->dim[d].a) ? n->map : NULL;
+
+    return loop_for(c, n->dim[d].a, size_of(c, n, d), map, copy);
+}
+
+static const Mono *extent(void *ctx, int var)
+{
+    Kern *c = ctx;
+
+    return var < MAXLOOP ? c->loop[var].n : NULL;
+}
+
+static const Lin *stride_sum(Kern *c, const Node *n, const Index *ix)
+{
+    const Mono *stride = mono_one(c->pool);
+    const Lin *at = lin_make(c->pool, aff(0), 0, NULL, 0);
+
+    for (int d = n->nd - 1; d >= 0; d--) {
+        at = lin_add(c->pool, at, lin_mul(c->pool, ix->at[d], stride));
+        stride = mono_mul(c->pool, stride, size_of(c, n, d));
+    }
+    return at;
+}
+
+static Ex *load_at(Kern *c, Node *buf, Dtype dt, const Lin *at, Ex *guard)
+{
+    return make(c, &(Ex){ .kind = Xload, .dt = compute_type(dt), .buf = buf,
+                          .lin = at, .na = 1, .arg = { guard } });
+}
+
+static Ex *load(Kern *c, Node *n, const Index *ix, Ex *guard)
+{
+    return load_at(c, storage(n), n->dt, stride_sum(c, n, ix), guard);
+}
+
+/* (x / div) % mod, by an explicit division when it has to be.                   */
+static const Lin *digit(Kern *c, const Lin *x, const Mono *div, const Mono *mod)
+{
+    const Lin *l = lin_digit(c->pool, x, div, mod, extent, c);
+
+    if (l)
+        return l;
+    Ex *q = ex_lin(c, Di64, x);
+    if (div->n)
+        q = expr2(c, Di64, "a / b", q, ex_int(c, aff(div->v)), NULL);
+    if (mod)
+        q = expr2(c, Di64, "a % b", q, ex_int(c, aff(mod->v)), NULL);
+    return lin_of(c, q);
+}
+
+/* The index of operand a under the result's index, axes matched by name.        */
+static Index by_axis(Kern *c, const Node *a, const Node *n, const Index *ix)
+{
+    Index jx = { { 0 } };
+
+    for (int d = 0; d < a->nd; d++) {
+        int k = dim_of(n, a->dim[d].a);
+        if (k < 0)
+            continue;
+        if (local_n(c->g, a, d) != local_n(c->g, n, k))
+            die("%s: axis %s has %lld here and %lld in the operand",
+                optab[n->op].name, a->dim[d].a->name,
+                (long long)local_n(c->g, n, k), (long long)local_n(c->g, a, d));
+        jx.at[d] = ix->at[k];
+    }
+    return jx;
+}
+
+/* The same, but axis x may differ in size: its index is given.                  */
+static Index but_axis(const Node *a, const Node *n, const Index *ix,
+                      const Axis *x, const Lin *at)
+{
+    Index jx = { { 0 } };
+
+    for (int d = 0; d < a->nd; d++) {
+        int k = dim_of(n, a->dim[d].a);
+        jx.at[d] = a->dim[d].a == x ? at : k >= 0 ? ix->at[k] : NULL;
+    }
+    return jx;
+}
+
+/* ---- views ------------------------------------------------------------------------- */
+
+static Ex *rename_value(Kern *c, Node *n, const Index *ix, Ex *guard)
+{
+    Node *a = n->in[0];
+    Index jx = { { 0 } };
+
+    for (int d = 0; d < a->nd; d++) {
+        const Axis *to = a->dim[d].a;
+        for (int i = 0; i < n->nA; i++)
+            if (n->A[i] == a->dim[d].a)
+                to = n->B[i];
+        int k = dim_of(n, to);
+        mono_same(c->pool, to, local_n(c->g, n, k), size_of(c, a, d));
+        jx.at[d] = ix->at[k];
+    }
+    return value(c, a, &jx, guard);
+}
+
+static const Mono *product(Kern *c, const Node *n, Axis *const *v, int from,
+                           int to)
+{
+    const Mono *m = mono_one(c->pool);
+
+    for (int i = from; i < to; i++)
+        m = mono_mul(c->pool, m, size_of(c, n, dim_of(n, v[i])));
+    return m;
+}
+
+static Ex *split_value(Kern *c, Node *n, const Index *ix, Ex *guard)
+{
+    Node *a = n->in[0];
+    const Lin *at = lin_make(c->pool, aff(0), 0, NULL, 0);
+
+    for (int i = 0; i < n->nB; i++)
+        at = lin_add(c->pool, at,
+                     lin_mul(c->pool, ix->at[dim_of(n, n->B[i])],
+                             product(c, n, n->B, i + 1, n->nB)));
+    mono_same(c->pool, n->A[0], local_n(c->g, a, dim_of(a, n->A[0])),
+              product(c, n, n->B, 0, n->nB));
+    Index jx = but_axis(a, n, ix, n->A[0], at);
+    return value(c, a, &jx, guard);
+}
+
+static Ex *merge_value(Kern *c, Node *n, const Index *ix, Ex *guard)
+{
+    Node *a = n->in[0];
+    int at = dim_of(n, n->B[0]);
+    Index jx = but_axis(a, n, ix, NULL, NULL);
+
+    mono_same(c->pool, n->B[0], local_n(c->g, n, at),
+              product(c, a, n->A, 0, n->nA));
+    for (int i = 0; i < n->nA; i++) {
+        int d = dim_of(a, n->A[i]);
+        jx.at[d] = digit(c, ix->at[at], product(c, a, n->A, i + 1, n->nA),
+                         i ? size_of(c, a, d) : NULL);
+    }
+    return value(c, a, &jx, guard);
+}
+
+/* ---- moves -------------------------------------------------------------------------- */
+
+static Aff minus(int64_t x)
+{
+    return aff(-x);
+}
+
+static const Lin *offset(Kern *c, const Lin *l, Aff x)
+{
+    return lin_add(c->pool, l, lin_const(c->pool, x));
+}
+
+static Ex *zero(Kern *c, const Node *n)
+{
+    return ex_num(c, compute_type(n->dt), 0);
+}
+
+/* a at index `at` of axis x, where that is inside a; 0 elsewhere.               */
+static Ex *inside(Kern *c, Node *n, Node *a, const Index *ix, const Lin *at,
+                  Ex *guard)
+{
+    const Axis *x = n->A[0];
+    Ex *in = within(c, at, aff(local_n(c->g, a, dim_of(a, x))));
+    Index jx = but_axis(a, n, ix, x, at);
+
+    return select(c, in, value(c, a, &jx, both(c, guard, in)), zero(c, n));
+}
+
+static Ex *slice_value(Kern *c, Node *n, const Index *ix, Ex *guard)
+{
+    const Lin *at = ix->at[dim_of(n, n->A[0])];
+    Index jx = but_axis(n->in[0], n, ix, n->A[0], offset(c, at, aff(n->i)));
+
+    return value(c, n->in[0], &jx, guard);
+}
+
+static Ex *pad_value(Kern *c, Node *n, const Index *ix, Ex *guard)
+{
+    const Lin *at = ix->at[dim_of(n, n->A[0])];
+
+    return inside(c, n, n->in[0], ix, offset(c, at, minus(n->i)), guard);
+}
+
+static Ex *concat_value(Kern *c, Node *n, const Index *ix, Ex *guard)
+{
+    const Lin *at = ix->at[dim_of(n, n->A[0])];
+    int64_t start = 0;
+    Ex *sum = NULL;
+
+    for (int i = 0; i < n->nin; i++) {
+        Node *a = n->in[i];
+        int64_t len = local_n(c->g, a, dim_of(a, n->A[0]));
+        const Lin *here = offset(c, at, minus(start));
+        Ex *in = within(c, here, aff(len));
+        Index jx = but_axis(a, n, ix, n->A[0], here);
+        Ex *v = value(c, a, &jx, both(c, guard, in));
+        sum = select(c, in, v, sum ? sum : zero(c, n));
+        start += len;
+    }
+    return sum;
+}
+
+static Ex *shift_value(Kern *c, Node *n, const Index *ix, Ex *guard)
+{
+    int d = dim_of(n, n->A[0]);
+    const Lin *at = offset(c, ix->at[d], minus(n->i));
+
+    if (!n->j)
+        return inside(c, n, n->in[0], ix, at, guard);
+    int64_t size = local_n(c->g, n, d);
+    Ex *to = expr2(c, Di64, "(a % b + b) % b", ex_lin(c, Di64, at),
+                   ex_int(c, aff(size)), NULL);
+    Index jx = but_axis(n->in[0], n, ix, n->A[0], lin_of(c, to));
+    return value(c, n->in[0], &jx, guard);
+}
+
+static Ex *gather_value(Kern *c, Node *n, const Index *ix, Ex *guard)
+{
+    Node *a = n->in[0], *e = n->in[1];
+    Index ex = by_axis(c, e, n, ix);
+    int d = dim_of(a, n->A[0]);
+    Ex *to = converted(c, Di64, value(c, e, &ex, guard));
+    const Lin *at = lin_of(c, to);
+    Aff start = local_start(c->g, a, d);
+
+    if (!aff_zero(&start))
+        at = offset(c, at, aff_scale(start, -1));
+    return inside(c, n, a, ix, at, guard);
+}
+
+static Ex *localslice_value(Kern *c, Node *n, const Index *ix, Ex *guard)
+{
+    Node *a = n->in[0];
+    int d = dim_of(n, n->A[0]), k = dim_of(a, n->A[0]);
+    Aff start = aff_add(local_start(c->g, n, d),
+                        aff_scale(local_start(c->g, a, k), -1));
+    Index jx = but_axis(a, n, ix, n->A[0], offset(c, ix->at[d], start));
+
+    return value(c, a, &jx, guard);
+}
+
+/* ---- rows --------------------------------------------------------------------------- */
+
+static int is_top(const Dim *d)
+{
+    return !strcmp(d->a->name, "top");
+}
+
+/* Factor of dim d of index tensor e in a pair's number token * top + slot.      */
+static const Mono *pair_factor(Kern *c, const Node *e, int d)
+{
+    const Mono *m = mono_one(c->pool);
+
+    if (is_top(&e->dim[d]))
+        return m;
+    for (int i = 0; i < e->nd; i++)
+        if (i > d || is_top(&e->dim[i]))
+            m = mono_mul(c->pool, m, size_of(c, e, i));
+    return m;
+}
+
+/* Sizes of the index tensor as it lies on this rank: those of the route node.   */
+static const Mono *pair_mod(Kern *c, const Node *e, int d)
+{
+    for (int i = 0; i < d; i++)
+        if (!is_top(&e->dim[i]))
+            return size_of(c, e, d);
+    return is_top(&e->dim[d]) ? size_of(c, e, d) : NULL;
+}
+
+static Ex *map_entry(Kern *c, Node *map, int64_t start, const Lin *at, Ex *guard)
+{
+    return load_at(c, storage(map), Di32, offset(c, at, aff(start)), guard);
+}
+
+static Ex *dispatch_value(Kern *c, Node *n, const Index *ix, Ex *guard)
+{
+    Node *x = n->in[0], *map = n->in[1], *e = map->in[0];
+    int row = 0;
+    Index jx = { { 0 } };
+
+    while (!g_isrow(n->dim[row].a))
+        row++;
+    const Lin *pair = lin_of(c, map_entry(c, map, map_layout(c->g, map).pair,
+                                          ix->at[row], guard));
+    for (int d = 0; d < x->nd; d++) {
+        int k = dim_of(e, x->dim[d].a);
+        jx.at[d] = k < 0 ? ix->at[dim_of(n, x->dim[d].a)]
+                 : digit(c, pair, pair_factor(c, e, k), pair_mod(c, e, k));
+    }
+    return value(c, x, &jx, guard);
+}
+
+static Ex *undispatch_value(Kern *c, Node *n, const Index *ix, Ex *guard)
+{
+    Node *r = n->in[0], *map = n->in[1], *e = map->in[0];
+    const Lin *pair = lin_make(c->pool, aff(0), 0, NULL, 0);
+
+    for (int d = 0; d < e->nd; d++)
+        pair = lin_add(c->pool, pair,
+                       lin_mul(c->pool, ix->at[dim_of(n, e->dim[d].a)],
+                               pair_factor(c, e, d)));
+    Ex *at = map_entry(c, map, map_layout(c->g, map).row, pair, guard);
+    Ex *have = expr2(c, Di32, "a >= 0", at, NULL, NULL);
+    Index jx = { { 0 } };
+    for (int d = 0; d < r->nd; d++)
+        jx.at[d] = g_isrow(r->dim[d].a) ? lin_of(c, at)
+                                        : ix->at[dim_of(n, r->dim[d].a)];
+    return select(c, have, value(c, r, &jx, both(c, guard, have)), zero(c, n));
+}
+
+/* ---- reductions --------------------------------------------------------------------- */
+
+/* A loop for each reduced axis: none that the index or the guard is using.      */
+static Ex *reduce(Kern *c, Node *n, const Index *ix, Ex *guard)
+{
+    Node *a = n->in[0];
+    uint64_t used = guard ? guard->deps : 0, K = 0;
+    Index jx = { { 0 } };
+
+    for (int d = 0; d < n->nd; d++)
+        used |= lin_deps(c, ix->at[d]);
+    for (int d = 0; d < a->nd; d++) {
+        int k = dim_of(n, a->dim[d].a), copy = 0, l;
+        if (k >= 0) {
+            jx.at[d] = ix->at[k];
+            continue;
+        }
+        while (used >> (l = loop_of(c, a, d, copy)) & 1)
+            copy++;
+        K |= 1ull << l;
+        jx.at[d] = lin_var(c->pool, l);
+    }
+    Dtype dt = compute_type(n->dt);
+    Ex *body = converted(c, dt, value(c, a, &jx, guard));
+    return make(c, &(Ex){ .kind = Xred, .dt = dt, .op = n->op, .K = K,
+                          .na = 1, .arg = { body } });
+}
+
+/* ---- elementwise --------------------------------------------------------------------- */
+
+static const Lin *global_index(Kern *c, const Node *n, const Index *ix,
+                               const int *order)
+{
+    const Lin *at = lin_make(c->pool, aff(0), 0, NULL, 0);
+    const Mono *stride = mono_one(c->pool);
+
+    for (int i = n->nd - 1; i >= 0; i--) {
+        int d = order[i];
+        Aff start = local_start(c->g, n, d);
+        const Lin *x = ix->at[d];
+        if (!aff_zero(&start))
+            x = offset(c, x, start);
+        at = lin_add(c->pool, at, lin_mul(c->pool, x, stride));
+        stride = mono_mul(c->pool, stride, mono_size(c->pool, n->dim[d].a,
+                                                     n->dim[d].n));
+    }
+    return at;
+}
+
+/* Dims in their own order, or by name: a mask must not depend on layout.        */
+static void dim_order(const Node *n, int by_name, int *order)
+{
+    for (int i = 0; i < n->nd; i++) {
+        int k = i;
+        for (; by_name && k > 0 && strcmp(n->dim[order[k - 1]].a->name,
+                                          n->dim[i].a->name) > 0; k--)
+            order[k] = order[k - 1];
+        order[k] = i;
+    }
+}
+
+static Ex *random_value(Kern *c, Node *n, const Index *ix)
+{
+    int order[MAXD];
+    Ex *arg[3];
+
+    dim_order(n, 0, order);
+    arg[0] = ex_int(c, aff(n->i));
+    arg[1] = ex_lin(c, Di64, global_index(c, n, ix, order));
+    arg[2] = ex_num(c, Df32, n->f);
+    const char *text = strcmp(n->s, "normal") ? "(2 * uniform(a, b) - 1) * c"
+                                              : "normal(a, b) * c";
+    return rounded(c, n->dt, ex_expr(c, Df32, text, 3, arg));
+}
+
+static Ex *dropout_value(Kern *c, Node *n, const Index *ix, Ex *guard)
+{
+    int order[MAXD];
+    Index jx = by_axis(c, n->in[0], n, ix);
+    Dtype dt = compute_type(n->dt);
+
+    dim_order(n, 1, order);
+    Ex *at = ex_lin(c, Di64, global_index(c, n, ix, order));
+    Ex *keep = expr2(c, Di32, "uniform(a, b) >= c", ex_int(c, aff(n->i)), at,
+                     ex_num(c, Df32, n->f));
+    Ex *v = expr2(c, dt, "a * b", value(c, n->in[0], &jx, guard),
+                  ex_num(c, dt, 1 / (1 - n->f)), NULL);
+    return rounded(c, n->dt, select(c, keep, v, zero(c, n)));
+}
+
+static Ex *const_value(Kern *c, const Node *n)
+{
+    double f = n->f;
+
+    if (n->dt == Dbf16)
+        f = bf16_to_f32(f32_to_bf16((float)f));
+    return ex_num(c, compute_type(n->dt), f);
+}
+
+static Ex *pow_value(Kern *c, Node *n, Ex *a, Ex *b)
+{
+    static const struct { double p; const char *text; } known[] = {
+        { 0.5, "sqrt(a)" }, { 1, "a" }, { 2, "a * a" }, { 3, "a * a * a" },
+        { 4, "(a * a) * (a * a)" }, { -1, "1 / a" }, { -0.5, "1 / sqrt(a)" },
+        { -2, "1 / (a * a)" }, { 0, "a * 0 + 1" },
+    };
+    Dtype dt = compute_type(n->dt);
+    const char *text = "pow(a, b)";
+
+    for (size_t i = 0; b->kind == Xnum && i < sizeof known / sizeof *known; i++)
+        if (known[i].p == b->f)
+            text = known[i].text;
+    Ex *arg[2] = { a, b };
+    return expr(c, dt, text, "ab", 0, text[0] == 'p' ? 2 : 1, arg);
+}
+
+/* Ops that only choose or negate one of their operands need no rounding when
+ * those are rounded.                                                            */
+static int chooses(const Node *n)
+{
+    static const Op op[] = { Oneg, Oabs, Orelu, Omaximum, Ominimum, Owhere,
+                             Osign, Ospread, Ostop_gradient };
+    int k = 0;
+
+    for (size_t i = 0; i < sizeof op / sizeof *op; i++)
+        k |= n->op == op[i];
+    for (int i = n->op == Owhere; k && i < n->nin; i++)
+        k = n->in[i]->dt == n->dt;
+    return k;
+}
+
+static Ex *cast_value(Kern *c, Node *n, const Index *ix, Ex *guard)
+{
+    Node *a = n->in[0];
+    Index jx = by_axis(c, a, n, ix);
+    int direct = optab[a->op].cls == RED && !table_get(c->member, KEYP(a));
+    Ex *x = direct ? reduce(c, a, &jx, guard) : value(c, a, &jx, guard);
+
+    if (n->dt == Dbool)
+        return expr2(c, Di32, "a != 0", x, NULL, NULL);
+    if (n->dt == Du8)
+        return expr2(c, Di32, "(uint8_t)a", x, NULL, NULL);
+    return rounded(c, n->dt, x);
+}
+
+static Ex *ew_value(Kern *c, Node *n, const Index *ix, Ex *guard)
+{
+    const OpInfo *o = &optab[n->op];
+    char letters[8] = "";
+    Ex *arg[4];
+
+    for (int i = 0; i < n->nin; i++) {
+        Index jx = by_axis(c, n->in[i], n, ix);
+        arg[i] = value(c, n->in[i], &jx, guard);
+        letters[i] = o->operands[2 * i];
+    }
+    if (n->op == Ospread)
+        return arg[0];
+    if (n->op == Opow)
+        return rounded(c, n->dt, pow_value(c, n, arg[0], arg[1]));
+    int raw = op_is(n->op, "cmp") ? ~0 : n->op == Owhere;
+    Ex *x = expr(c, compute_type(n->dt), o->lower, intern(letters), raw, n->nin,
+                 arg);
+    return chooses(n) ? x : rounded(c, n->dt, x);
+}
+
+/* ---- one node -------------------------------------------------------------------------- */
+
+static Ex *compute(Kern *c, Node *n, const Index *ix, Ex *guard)
+{
+    Index jx;
+
+    switch (n->op) {
+    case Oconst: return const_value(c, n);
+    case Oiota:
+        return converted(c, compute_type(n->dt), ex_lin(c, Di32,
+                         global_index(c, n, ix, (int[]){ 0 })));
+    case Orandom: return random_value(c, n, ix);
+    case Odropout: return dropout_value(c, n, ix, guard);
+    case Ocast: return cast_value(c, n, ix, guard);
+    case Orename: return rename_value(c, n, ix, guard);
+    case Osplit: return split_value(c, n, ix, guard);
+    case Omerge: return merge_value(c, n, ix, guard);
+    case Opermute: case Ostop_gradient:
+        jx = by_axis(c, n->in[0], n, ix);
+        return value(c, n->in[0], &jx, guard);
+    case Oslice: return slice_value(c, n, ix, guard);
+    case Opad: return pad_value(c, n, ix, guard);
+    case Oconcat: return concat_value(c, n, ix, guard);
+    case Oshift: return shift_value(c, n, ix, guard);
+    case Ogather: return gather_value(c, n, ix, guard);
+    case Olocalslice: return localslice_value(c, n, ix, guard);
+    case Odispatch: return dispatch_value(c, n, ix, guard);
+    case Oundispatch: return undispatch_value(c, n, ix, guard);
+    default: break;
+    }
+    if (optab[n->op].cls == RED)
+        return rounded(c, n->dt, reduce(c, n, ix, guard));
+    if (optab[n->op].lowerkind == 'E')
+        return ew_value(c, n, ix, guard);
+    return load(c, n, ix, guard);
+}
+
+static uint64_t memo_key(const Node *n, const Index *ix, const Ex *guard)
+{
+    uint64_t h = mix64(KEYP(n), guard ? (uint64_t)guard->id : ~0ull);
+
+    for (int d = 0; d < n->nd; d++)
+        h = mix64(h, KEYP(ix->at[d]));
+    return h;
+}
+
+static Ex *value(Kern *c, Node *n, const Index *ix, Ex *guard)
+{
+    for (int d = 0; d < n->nd; d++)
+        if (!ix->at[d])
+            die("%s: no index for axis %s", optab[n->op].name,
+                n->dim[d].a->name);
+    if (table_get(c->member, KEYP(n)))
+        return load(c, n, ix, guard);
+    for (uint64_t h = memo_key(n, ix, guard); ; h++) {
+        Memo *m = table_get(c->memo, h);
+        if (m && m->n == n && m->guard == guard &&
+            !memcmp(m->ix.at, ix->at, (size_t)n->nd * sizeof *ix->at))
+            return m->ex;
+        if (m)
+            continue;
+        m = alloc(c->a, sizeof *m);
+        *m = (Memo){ n, *ix, guard, compute(c, n, ix, guard) };
+        *table_at(c->memo, h) = m;
+        return m->ex;
+    }
+}
+
+/* ---- what is stored --------------------------------------------------------------------- */
+
+static Ex *accumulated(Kern *c, Node *n, const Index *ix, Ex *v)
+{
+    Dtype dt = compute_type(n->dt);
+
+    if (!strcmp(n->s, "last"))
+        return v;
+    Ex *old = load(c, n, ix, NULL);
+    return rounded(c, n->dt, expr2(c, dt, strcmp(n->s, "max") ? "a + b"
+                                          : "b > a ? b : a", old, v, NULL));
+}
+
+static void store(Kern *c, Node *n)
+{
+    Node *to = n->op == Owrite ? n->in[0] : n;
+    Node *from = n->op == Owrite ? n->in[1] : n->in[0];
+    Index ix = { { 0 } };
+    Store s = { .n = n };
+
+    for (int d = 0; d < to->nd; d++) {
+        int l = loop_of(c, to, d, 0);
+        s.loops |= 1ull << l;
+        ix.at[d] = lin_var(c->pool, l);
+    }
+    if (optab[n->op].cls == SINK) {
+        Index jx = by_axis(c, from, to, &ix);
+        s.val = value(c, from, &jx, NULL);
+        if (n->op == Oaccum)
+            s.val = accumulated(c, n, &ix, s.val);
+    } else {
+        s.val = compute(c, n, &ix, NULL);
+    }
+    s.addr = stride_sum(c, to, &ix);
+    vec_push(c->a, c->st, s);
+}
+
+void kern_build(Kern *c)
+{
+    c->pool = pool_new(c->a);
+    c->memo = table_new(c->a);
+    c->exof = table_new(c->a);
+    c->member = table_new(c->a);
+    for (int i = 0; i < c->k->nin; i++)
+        *table_at(c->member, KEYP(c->k->in[i])) = c->k->in[i];
+    for (int i = 0; i < c->k->nout; i++)
+        store(c, c->k->out[i]);
+}
+
+void loop_lower(Graph *g, Group *k, Arena *a)
+{
+    Kern c = { .g = g, .k = k, .a = a };
+
+    kern_build(&c);
+    kern_tidy(&c);
+    kern_print(&c);
+    set_label(k, a, k->out[0]);
+}

@@ -1,0 +1,78 @@
+/* targets.c: one row per target.                                              */
+#include "codegen.h"
+
+#include <string.h>
+
+/* ---- what a loop kernel can take in --------------------------------------------- */
+
+static int loops(const Graph *g, const Node *n)
+{
+    const OpInfo *o = &optab[n->op];
+
+    (void)g;
+    if (o->lowerkind == 'E')
+        return 1;
+    if (o->cls == VIEW)
+        return n->op != Opart;
+    return !strcmp(o->lower, "loop");
+}
+
+static void lower_host(Graph *g, Group *k, Arena *a)
+{
+    static void (*const by_family[NFAMILY])(Graph *, Group *, Arena *) = {
+        [FAMloop] = loop_lower, [FAMgemm] = gemm_lower, [FAMgmm] = gmm_lower,
+        [FAMgmmw] = gmmw_lower, [FAMattn] = attn_lower,
+        [FAMattnback] = attnback_lower, [FAMtopk] = topk_lower,
+        [FAMcumsum] = cumsum_lower, [FAMroute] = route_lower,
+        [FAMscatter] = scatter_lower, [FAMzero] = zero_lower,
+    };
+
+    k->step.iv = NULL;
+    k->step.nint = k->narg = 0;
+    k->arg = NULL;
+    if (by_family[k->fam])
+        by_family[k->fam](g, k, a);
+}
+
+/* No text: buffers and steps only, so that any cluster can be planned anywhere. */
+static void lower_null(Graph *g, Group *k, Arena *a)
+{
+    lower_host(g, k, a);
+    k->text = NULL;
+}
+
+const Target T_host = {
+    .name = "host", .prelude = host_pre, .keeps = attn_can, .loops = loops,
+    .lower = lower_host,
+};
+const Target T_null = {
+    .name = "null", .prelude = "", .keeps = attn_can, .loops = loops,
+    .lower = lower_null,
+};
+
+static const Target *const targets[] = { &T_host, &T_null };
+
+const Target *target_named(const char *name)
+{
+    for (size_t i = 0; i < sizeof targets / sizeof *targets; i++)
+        if (!strcmp(targets[i]->name, name))
+            return targets[i];
+    return NULL;
+}
+
+char *unit_text(Arena *a, const Target *T, Group *const *k, int n)
+{
+    Table *have = table_new(a);
+    Text t = { .arena = a };
+
+    put(&t, "%s", "");
+    putn(&t, T->prelude, strlen(T->prelude));
+    for (int i = 0; i < n; i++) {
+        if (!k[i]->text || table_get(have, KEYP(k[i]->step.kernel)))
+            continue;
+        *table_at(have, KEYP(k[i]->step.kernel)) = k[i];
+        put(&t, "\n");
+        putn(&t, k[i]->text, strlen(k[i]->text));
+    }
+    return t.s;
+}

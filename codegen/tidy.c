@@ -1,0 +1,340 @@
+/* tidy.c: make the loops of a kernel fit its accesses. A loop whose digits are
+ * used apart (a merged axis next to its factors) is cut into one loop for each
+ * digit; then loops that every access walks as one (same factor between their
+ * strides everywhere) become one. What is left of digits is divided explicitly.
+ *
+ *     x[b][s][h] + w[h]          b s h   ->   bs h
+ *     x[b][s][h] + y[b][s][h]    b s h   ->   bsh                               */
+#include "codegen.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- all index expressions in use ------------------------------------------------ */
+
+static void mark(Kern *c, Ex *e);
+
+static void mark_lin(Kern *c, const Lin *l)
+{
+    for (int i = 0; l && i < l->nt; i++)
+        if (l->t[i].var >= MAXLOOP)
+            mark(c, c->ex[l->t[i].var - MAXLOOP]);
+}
+
+/* Marks what e needs and finds deps anew.                                       */
+static void mark(Kern *c, Ex *e)
+{
+    if (e->seen)
+        return;
+    e->seen = 1;
+    e->deps = 0;
+    mark_lin(c, e->lin);
+    for (int i = 0; e->lin && i < e->lin->nt; i++) {
+        int v = e->lin->t[i].var;
+        e->deps |= v < MAXLOOP ? 1ull << v : c->ex[v - MAXLOOP]->deps;
+    }
+    for (int i = 0; i < e->na; i++)
+        if (e->arg[i]) {
+            mark(c, e->arg[i]);
+            e->deps |= e->arg[i]->deps;
+        }
+    e->deps &= ~e->K;
+}
+
+static void mark_used(Kern *c)
+{
+    for (size_t i = 0; i < vec_len(c->ex); i++)
+        c->ex[i]->seen = 0;
+    for (size_t i = 0; i < vec_len(c->st); i++) {
+        mark(c, c->st[i].val);
+        mark_lin(c, c->st[i].addr);
+    }
+}
+
+/* The i-th index expression in use, or null past the end.                       */
+static const Lin **lin_at(Kern *c, size_t i)
+{
+    size_t n = vec_len(c->ex);
+
+    return i < n ? &c->ex[i]->lin : &c->st[i - n].addr;
+}
+
+static size_t lin_count(const Kern *c)
+{
+    return vec_len(c->ex) + vec_len(c->st);
+}
+
+static int lin_used(const Kern *c, size_t i)
+{
+    return i >= vec_len(c->ex) || (c->ex[i]->seen && c->ex[i]->lin);
+}
+
+/* ---- cutting ------------------------------------------------------------------------ */
+
+enum { MAXCUT = 16 };
+typedef struct Cuts { int n; const Mono *at[MAXCUT]; int loop[MAXCUT]; } Cuts;
+
+static void add_cut(Cuts *s, const Mono *m)
+{
+    for (int i = 0; i < s->n; i++)
+        if (s->at[i] == m)
+            return;
+    if (s->n < MAXCUT)
+        s->at[s->n++] = m;
+}
+
+static int by_factors(const void *x, const void *y)
+{
+    const Mono *a = *(const Mono *const *)x, *b = *(const Mono *const *)y;
+
+    return a->n != b->n ? a->n - b->n : a->id - b->id;
+}
+
+static Cuts cuts_of(Kern *c, int loop)
+{
+    Cuts s = { 0 };
+
+    add_cut(&s, mono_one(c->pool));
+    add_cut(&s, c->loop[loop].n);
+    for (size_t i = 0; i < lin_count(c); i++) {
+        if (!lin_used(c, i))
+            continue;
+        const Lin *l = *lin_at(c, i);
+        for (int k = 0; k < l->nt; k++) {
+            const Term *t = &l->t[k];
+            if (t->var != loop)
+                continue;
+            add_cut(&s, t->div);
+            if (t->mod)
+                add_cut(&s, mono_mul(c->pool, t->div, t->mod));
+        }
+    }
+    qsort(s.at, (size_t)s.n, sizeof *s.at, by_factors);
+    return s;
+}
+
+static int chained(Kern *c, const Cuts *s)
+{
+    for (int i = 1; i < s->n; i++)
+        if (!mono_div(c->pool, s->at[i], s->at[i - 1]))
+            return 0;
+    return 1;
+}
+
+/* Terms of a cut loop become sums over the new loops.                           */
+static const Lin *cut_lin(Kern *c, const Lin *l, int loop, const Cuts *s)
+{
+    Term t[256];
+    int n = 0;
+
+    for (int i = 0; i < l->nt; i++) {
+        const Term *x = &l->t[i];
+        if (x->var != loop) {
+            t[n++] = *x;
+            continue;
+        }
+        const Mono *end = x->mod ? mono_mul(c->pool, x->div, x->mod)
+                                 : c->loop[loop].n;
+        for (int k = 0; k + 1 < s->n; k++) {
+            const Mono *f = mono_div(c->pool, s->at[k], x->div);
+            if (f && mono_div(c->pool, end, s->at[k + 1]) && n < 256)
+                t[n++] = (Term){ s->loop[k], mono_one(c->pool), NULL,
+                                 mono_mul(c->pool, x->k, f) };
+        }
+    }
+    return lin_make(c->pool, l->off, l->hasoff, t, n);
+}
+
+static uint64_t cut_mask(uint64_t m, int loop, const Cuts *s)
+{
+    if (!(m >> loop & 1))
+        return m;
+    m &= ~(1ull << loop);
+    for (int k = 0; k + 1 < s->n; k++)
+        m |= 1ull << s->loop[k];
+    return m;
+}
+
+static void cut(Kern *c, int loop, Cuts *s)
+{
+    for (int k = 0; k + 1 < s->n; k++) {
+        if (c->nloop == MAXLOOP)
+            die("a kernel of more than %d loops", MAXLOOP);
+        Loop *l = &c->loop[s->loop[k] = c->nloop++];
+        *l = (Loop){ .a = c->loop[loop].a };
+        l->n = mono_div(c->pool, s->at[k + 1], s->at[k]);
+    }
+    for (size_t i = 0; i < lin_count(c); i++)
+        if (lin_used(c, i))
+            *lin_at(c, i) = cut_lin(c, *lin_at(c, i), loop, s);
+    for (size_t i = 0; i < vec_len(c->ex); i++)
+        c->ex[i]->K = cut_mask(c->ex[i]->K, loop, s);
+    for (size_t i = 0; i < vec_len(c->st); i++)
+        c->st[i].loops = cut_mask(c->st[i].loops, loop, s);
+    c->loop[loop].gone = 1;
+}
+
+static void cut_all(Kern *c)
+{
+    int n = c->nloop;
+
+    for (int i = 0; i < n; i++) {
+        Cuts s = cuts_of(c, i);
+        if (s.n > 2 && !c->loop[i].map && chained(c, &s))
+            cut(c, i, &s);
+    }
+}
+
+/* ---- digits that remain ----------------------------------------------------------- */
+
+static int divide(Kern *c, const Term *t)
+{
+    Term whole = { t->var, mono_one(c->pool), NULL, mono_one(c->pool) };
+    const Lin *x = lin_make(c->pool, aff(0), 0, &whole, 1);
+    Ex *arg[2] = { ex_lin(c, Di64, x), ex_int(c, aff(t->div->v)) };
+
+    if (t->div->n)
+        arg[0] = ex_expr(c, Di64, "a / b", 2, arg);
+    if (t->mod) {
+        arg[1] = ex_int(c, aff(t->mod->v));
+        arg[0] = ex_expr(c, Di64, "a % b", 2, arg);
+    }
+    return MAXLOOP + arg[0]->id;
+}
+
+static const Lin *without_digits(Kern *c, const Lin *l)
+{
+    int any = 0;
+
+    for (int i = 0; i < l->nt; i++)
+        any |= l->t[i].mod || l->t[i].div->n;
+    if (!any)
+        return l;
+    Term *t = alloc(c->a, ((size_t)l->nt + 1) * sizeof *t);
+    for (int i = 0; i < l->nt; i++) {
+        t[i] = l->t[i];
+        if (!t[i].mod && !t[i].div->n)
+            continue;
+        t[i] = (Term){ divide(c, &l->t[i]), mono_one(c->pool), NULL, t[i].k };
+    }
+    return lin_make(c->pool, l->off, l->hasoff, t, l->nt);
+}
+
+static void divide_digits(Kern *c)
+{
+    size_t n = vec_len(c->ex);
+
+    for (size_t i = 0; i < n; i++)
+        if (c->ex[i]->seen && c->ex[i]->lin)
+            c->ex[i]->lin = without_digits(c, c->ex[i]->lin);
+    for (size_t i = 0; i < vec_len(c->st); i++)
+        c->st[i].addr = without_digits(c, c->st[i].addr);
+}
+
+/* ---- merging ------------------------------------------------------------------------- */
+
+static int factors_of(const Lin *l, int loop, const Mono **k)
+{
+    int n = 0;
+
+    for (int i = 0; i < l->nt; i++)
+        if (l->t[i].var == loop)
+            k[n++] = l->t[i].k;
+    return n;
+}
+
+/* Does l walk p and q as one loop, q the faster?                               */
+static int as_one(Kern *c, const Lin *l, int p, int q)
+{
+    const Mono *kp[64], *kq[64];
+
+    if (l->nt > 64)
+        return 0;
+    int np = factors_of(l, p, kp), nq = factors_of(l, q, kq);
+    if (np != nq)
+        return 0;
+    for (int i = 0; i < nq; i++) {
+        const Mono *want = mono_mul(c->pool, kq[i], c->loop[q].n);
+        int j = 0;
+        while (j < np && kp[j] != want)
+            j++;
+        if (j == np)
+            return 0;
+        kp[j] = kp[--np];
+    }
+    return 1;
+}
+
+static int together(uint64_t m, int p, int q)
+{
+    return (m >> p & 1) == (m >> q & 1);
+}
+
+static int can_merge(Kern *c, int p, int q)
+{
+    if (c->loop[q].map)
+        return 0;
+    for (size_t i = 0; i < vec_len(c->st); i++)
+        if (!together(c->st[i].loops, p, q))
+            return 0;
+    for (size_t i = 0; i < vec_len(c->ex); i++)
+        if (c->ex[i]->seen && !together(c->ex[i]->K, p, q))
+            return 0;
+    for (size_t i = 0; i < lin_count(c); i++)
+        if (lin_used(c, i) && !as_one(c, *lin_at(c, i), p, q))
+            return 0;
+    return 1;
+}
+
+static const Lin *without_loop(Kern *c, const Lin *l, int p)
+{
+    Term t[64];
+    int n = 0;
+
+    for (int i = 0; i < l->nt; i++)
+        if (l->t[i].var != p)
+            t[n++] = l->t[i];
+    return n == l->nt ? l : lin_make(c->pool, l->off, l->hasoff, t, n);
+}
+
+static void merge(Kern *c, int p, int q)
+{
+    Loop *a = &c->loop[p], *b = &c->loop[q];
+
+    for (size_t i = 0; i < lin_count(c); i++)
+        if (lin_used(c, i))
+            *lin_at(c, i) = without_loop(c, *lin_at(c, i), p);
+    for (size_t i = 0; i < vec_len(c->ex); i++)
+        c->ex[i]->K &= ~(1ull << p);
+    for (size_t i = 0; i < vec_len(c->st); i++)
+        c->st[i].loops &= ~(1ull << p);
+    if (a->map) {
+        b->map = a->map;
+        b->per = a->per ? mono_mul(c->pool, a->per, b->n) : b->n;
+    }
+    b->n = mono_mul(c->pool, a->n, b->n);
+    a->gone = 1;
+}
+
+static int merge_any(Kern *c)
+{
+    for (int p = 0; p < c->nloop; p++)
+        for (int q = 0; q < c->nloop; q++)
+            if (p != q && !c->loop[p].gone && !c->loop[q].gone &&
+                can_merge(c, p, q)) {
+                merge(c, p, q);
+                return 1;
+            }
+    return 0;
+}
+
+void kern_tidy(Kern *c)
+{
+    mark_used(c);
+    cut_all(c);
+    divide_digits(c);
+    mark_used(c);
+    while (merge_any(c))
+        ;
+    mark_used(c);
+}

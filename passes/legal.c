@@ -1,0 +1,384 @@
+/* legal.c: the last rewriting before nodes become kernels. Everything stays as it
+ * was in meaning; what changes is
+ *
+ *   products    an operand whose layout no matrix product can read is permuted
+ *               into one first; a result takes an order that can be written;
+ *               operands of two dtypes get one
+ *   reductions  of much into little, over the slowest axes, are made in two
+ *               stages so that there is something to share between threads
+ *   scatters    into few places become masks, which fuse:
+ *               scatter_add v e = sum over top of where(e == iota, v, 0)        */
+#include "passes.h"
+
+#include <string.h>
+
+enum {
+    MUCH = 1 << 16,               /* elements worth two stages                  */
+    ITEMS = 16,                   /* parallel items wanted                      */
+    FEW = 16                      /* summed places of a mask                    */
+};
+
+static int in_list(Axis *const *v, int n, const Axis *a)
+{
+    for (int i = 0; i < n; i++)
+        if (v[i] == a)
+            return 1;
+    return 0;
+}
+
+/* A new node takes its place and its shards from `by`: per atom, what by (or
+ * else the first of its operands) has along an axis that the node has.           */
+static Node *like(Node *n, const Node *by)
+{
+    n->scope = by->scope;
+    n->reg = by->reg;
+    n->again = by->again;
+    if (!n->loc)
+        n->loc = by->loc;
+    return n;
+}
+
+static void give_shards(Node *n, const Node *by)
+{
+    for (int i = 0; i < MAXATOM; i++) {
+        n->sh[i] = (Shard){ R, NULL, Radd };
+        if (by->sh[i].k == S && dim_of(n, by->sh[i].a) >= 0)
+            n->sh[i] = by->sh[i];
+        for (int k = 0; k < n->nin && n->sh[i].k != S; k++) {
+            const Shard *s = &n->in[k]->sh[i];
+            if (s->k == S && dim_of(n, s->a) >= 0)
+                n->sh[i] = *s;
+        }
+    }
+}
+
+/* ---- orders of axes ------------------------------------------------------------- */
+
+typedef struct Order { int n; Dim d[2 * MAXD]; } Order;
+
+static void add_dims(Order *o, const Node *from, const Node *has,
+                     const Node *lacks)
+{
+    for (int i = 0; i < from->nd; i++) {
+        Dim d = from->dim[i];
+        if ((!has || dim_of(has, d.a) >= 0) && (!lacks || dim_of(lacks, d.a) < 0))
+            o->d[o->n++] = d;
+    }
+}
+
+static int same_order(const Node *n, const Order *o)
+{
+    for (int i = 0; i < n->nd; i++)
+        if (n->dim[i].a != o->d[i].a)
+            return 0;
+    return n->nd == o->n;
+}
+
+static Node *permuted(Graph *g, Node *x, const Order *o)
+{
+    if (same_order(x, o))
+        return x;
+    Node *p = like(g_node(g, Opermute, x->loc, 1, &x), x);
+    p->nd = o->n;
+    memcpy(p->dim, o->d, (size_t)o->n * sizeof *o->d);
+    p->dt = x->dt;
+    memcpy(p->sh, x->sh, sizeof p->sh);
+    return infer(g, p);
+}
+
+static void take_order(Node *n, const Order *o)
+{
+    memcpy(n->dim, o->d, (size_t)o->n * sizeof *o->d);
+}
+
+static Node *cast_to(Graph *g, Node *x, Dtype t)
+{
+    Node *c = g_cast(g, x, t);
+
+    if (c != x)
+        memcpy(c->sh, x->sh, sizeof c->sh);
+    return c;
+}
+
+/* ---- dots ------------------------------------------------------------------------ */
+
+/* [batch M K], [batch K N] and [batch M N], in the order of the result.          */
+static void plain_orders(const Node *n, Order *a, Order *b, Order *c)
+{
+    const Node *x = n->in[0], *y = n->in[1];
+
+    *a = *b = *c = (Order){ 0 };
+    for (int i = 0; i < n->nd; i++) {
+        Dim d = n->dim[i];
+        if (dim_of(x, d.a) >= 0 && dim_of(y, d.a) >= 0)
+            a->d[a->n++] = b->d[b->n++] = c->d[c->n++] = d;
+    }
+    for (int i = 0; i < n->nd; i++)
+        if (dim_of(y, n->dim[i].a) < 0)
+            a->d[a->n++] = c->d[c->n++] = n->dim[i];
+    add_dims(a, x, NULL, n);
+    add_dims(b, x, y, n);
+    for (int i = 0; i < n->nd; i++)
+        if (dim_of(x, n->dim[i].a) < 0)
+            b->d[b->n++] = c->d[c->n++] = n->dim[i];
+}
+
+static int fits(const Graph *g, const Node *n, const Order *a, const Order *b,
+                const Order *c)
+{
+    Node x = *n->in[0], y = *n->in[1], z = *n;
+    Matrix m;
+
+    if (a)
+        take_order(&x, a);
+    if (b)
+        take_order(&y, b);
+    if (c)
+        take_order(&z, c);
+    return as_matrix(g, &x, &y, &z, &m);
+}
+
+/* The fewest changes of layout that make a matrix product of it.                */
+static void lay_out_dot(Graph *g, Node *n)
+{
+    Order a, b, c;
+
+    plain_orders(n, &a, &b, &c);
+    for (int how = 0; how < 8; how++) {
+        int pa = how & 1, pb = how >> 1 & 1, pc = how >> 2;
+        if (!fits(g, n, pa ? &a : NULL, pb ? &b : NULL, pc ? &c : NULL))
+            continue;
+        if (pa)
+            n->in[0] = permuted(g, n->in[0], &a);
+        if (pb)
+            n->in[1] = permuted(g, n->in[1], &b);
+        if (pc)
+            take_order(n, &c);
+        if (pa || pb)
+            why(n, "an operand is copied into a layout that a product can read");
+        return;
+    }
+    die("dot: more than three axes outside a matrix product");
+}
+
+static Dtype wider(Dtype a, Dtype b)
+{
+    return a == b ? a : a == Df64 || b == Df64 ? Df64 : Df32;
+}
+
+static void one_dtype(Graph *g, Node *n)
+{
+    Dtype t = wider(n->in[0]->dt, n->in[1]->dt);
+
+    for (int k = 0; k < 2; k++)
+        n->in[k] = cast_to(g, n->in[k], t);
+}
+
+/* ---- grouped products -------------------------------------------------------------- */
+
+static void add_rows(Order *o, const Node *x)
+{
+    for (int i = 0; i < x->nd; i++)
+        if (g_isrow(x->dim[i].a))
+            o->d[o->n++] = x->dim[i];
+}
+
+/* rows [row K], w [expert K N] or [expert N K], result [row N].                 */
+static void lay_out_gmm(Graph *g, Node *n)
+{
+    Node *rows = n->in[0], *w = n->in[1];
+    Axis *expert = n->in[2]->A[0];
+    Order r = { 0 }, kn = { 0 }, nk = { 0 }, out = { 0 };
+
+    kn.d[kn.n++] = nk.d[nk.n++] = w->dim[dim_of(w, expert)];
+    add_rows(&r, rows);
+    add_rows(&out, rows);
+    for (int pass = 0; pass < 2; pass++)
+        for (int i = 0; i < w->nd; i++) {
+            Dim d = w->dim[i];
+            int inner = in_list(n->A, n->nA, d.a);
+            if (d.a == expert)
+                continue;
+            if (inner == (pass == 0))
+                kn.d[kn.n++] = d;
+            else
+                nk.d[nk.n++] = d;
+        }
+    for (int i = 0; i < w->nd; i++) {
+        Dim d = w->dim[i];
+        if (d.a == expert)
+            continue;
+        Order *to = in_list(n->A, n->nA, d.a) ? &r : &out;
+        to->d[to->n++] = d;
+    }
+    n->in[0] = permuted(g, rows, &r);
+    if (!same_order(w, &nk))
+        n->in[1] = permuted(g, w, &kn);
+    take_order(n, &out);
+}
+
+static void lay_out_gmmw(Graph *g, Node *n)
+{
+    Node *a = n->in[0], *b = n->in[1];
+    Order ra = { 0 }, rb = { 0 }, kn = { 0 }, nk = { 0 };
+    Axis *expert = n->in[2]->A[0];
+
+    add_rows(&ra, a);
+    add_rows(&rb, b);
+    add_dims(&ra, n, a, NULL);
+    add_dims(&rb, n, b, NULL);
+    kn.d[kn.n++] = nk.d[nk.n++] = n->dim[dim_of(n, expert)];
+    for (int i = 0; i < n->nd; i++)
+        if (n->dim[i].a != expert && dim_of(a, n->dim[i].a) >= 0)
+            kn.d[kn.n++] = n->dim[i];
+    add_dims(&kn, n, b, a);
+    add_dims(&nk, n, b, a);
+    for (int i = 0; i < n->nd; i++)
+        if (n->dim[i].a != expert && dim_of(a, n->dim[i].a) >= 0)
+            nk.d[nk.n++] = n->dim[i];
+    n->in[0] = permuted(g, a, &ra);
+    n->in[1] = permuted(g, b, &rb);
+    if (!same_order(n, &nk))
+        take_order(n, &kn);
+}
+
+/* ---- reductions --------------------------------------------------------------------- */
+
+/* Reduced axes to keep for the second stage: the slowest, until there are enough
+ * items; 0: one stage is well.                                                   */
+static int kept_axes(const Graph *g, const Node *n, Axis **keep)
+{
+    const Node *a = n->in[0];
+    int64_t items = 1;
+    int k = 0, rest = 0;
+
+    if (local_elems(g, a) < MUCH || local_elems(g, n) >= ITEMS * 128 || a->map)
+        return 0;
+    for (int d = 0; d < a->nd; d++) {
+        int gone = in_list(n->A, n->nA, a->dim[d].a);
+        int64_t size = local_n(g, a, d);
+        if (items >= ITEMS || !gone)
+            rest |= gone && size > 1;
+        else {
+            keep[k++] = a->dim[d].a;
+            items *= size;
+        }
+    }
+    return items >= 2 && rest ? k : 0;
+}
+
+/* Does the reduction leave the slowest axis alone, so that rows are items?       */
+static int by_rows(const Graph *g, const Node *n)
+{
+    const Node *a = n->in[0];
+
+    for (int d = 0; d < a->nd; d++)
+        if (local_n(g, a, d) > 1)
+            return !in_list(n->A, n->nA, a->dim[d].a) &&
+                   local_n(g, a, d) >= ITEMS;
+    return 1;
+}
+
+static Node *two_stages(Graph *g, Node *n)
+{
+    Axis *keep[MAXD], *first[MAXD];
+    int nk = by_rows(g, n) ? 0 : kept_axes(g, n, keep), nf = 0;
+
+    if (!nk)
+        return n;
+    for (int i = 0; i < n->nA; i++)
+        if (!in_list(keep, nk, n->A[i]))
+            first[nf++] = n->A[i];
+    Node *s = like(g_red(g, n->op, n->in[0], first, nf), n);
+    if (n->dt == Dbf16 || s->dt != n->dt)
+        return n;
+    give_shards(s, n);
+    Node *r = g_copyof(g, n, &s);
+    r->A = alloc(g->arena, (size_t)nk * sizeof *r->A);
+    memcpy(r->A, keep, (size_t)nk * sizeof *keep);
+    r->nA = nk;
+    return infer(g, r);
+}
+
+/* ---- scatters ------------------------------------------------------------------------ */
+
+static Node *ew(Graph *g, Op op, const Node *by, Node *a, Node *b, Node *c)
+{
+    Node *n = like(g_ew(g, op, by->loc, a, b, c), by);
+
+    give_shards(n, by);
+    return n;
+}
+
+static Node *position(Graph *g, const Node *n)
+{
+    Node *io = like(g_node(g, Oiota, n->loc, 0, NULL), n);
+
+    io->A = n->A;
+    io->nA = 1;
+    io->nd = 1;
+    io->dim[0] = n->dim[dim_of(n, n->A[0])];
+    infer(g, io);
+    give_shards(io, n);
+    return io;
+}
+
+static Node *as_mask(Graph *g, Node *n)
+{
+    Node *v = n->in[0], *e = n->in[1];
+    int64_t summed = 1;
+
+    for (int k = 0; k < 2; k++)
+        for (int d = 0; d < n->in[k]->nd; d++)
+            if (dim_of(n, n->in[k]->dim[d].a) < 0 &&
+                (k == 0 || dim_of(v, e->dim[d].a) < 0))
+                summed *= local_n(g, n->in[k], d);
+    if (summed > FEW || n->map || v->map)
+        return n;
+    Node *hit = ew(g, Oeq, n, e, position(g, n), NULL);
+    Node *zero = like(g_const(g, n->loc, v->dt, 0), n);
+    Node *x = ew(g, Owhere, n, hit, v, zero);
+    Axis *gone[2 * MAXD];
+    int k = 0;
+    for (int d = 0; d < x->nd; d++)
+        if (dim_of(n, x->dim[d].a) < 0)
+            gone[k++] = x->dim[d].a;
+    Node *r = k ? like(g_red(g, Osum, x, gone, k), n) : x;
+    memcpy(r->sh, n->sh, sizeof r->sh);
+    Order o = { 0 };
+    add_dims(&o, n, r, NULL);
+    if (o.n != n->nd)                         /* an axis that only n has         */
+        return n;
+    return permuted(g, r, &o);
+}
+
+/* ---- entry ----------------------------------------------------------------------------- */
+
+static Node *legal(Graph *g, Node *n, void *ctx)
+{
+    (void)ctx;
+    switch (n->op) {
+    case Odot:
+        one_dtype(g, n);
+        lay_out_dot(g, n);
+        return n;
+    case Ogmm:
+        one_dtype(g, n);
+        lay_out_gmm(g, n);
+        return n;
+    case Ogmmw:
+        one_dtype(g, n);
+        lay_out_gmmw(g, n);
+        return n;
+    case Oscatter_add:
+        return as_mask(g, n);
+    default:
+        return optab[n->op].cls == RED ? two_stages(g, n) : n;
+    }
+}
+
+void legalise(Graph *g)
+{
+    rewrite(g, legal, NULL);
+    g_names(g);
+}

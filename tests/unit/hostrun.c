@@ -1,0 +1,210 @@
+/* hostrun.c: the steps of a program, one after another, in plain C. Products are
+ * three loops; kernels run in uneven ranges, so that a kernel whose result
+ * depends on the split is found out.                                           */
+#define _GNU_SOURCE
+#include "hostrun.h"
+
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+typedef void Kernel_(void *const *buf, const int64_t *iv, int64_t lo, int64_t hi);
+
+Group **host_groups(Graph *g, Arena *a)
+{
+    Group **k = fuse(g, &T_host, a);
+
+    for (size_t i = 0; i < vec_len(k); i++)
+        T_host.lower(g, k[i], a);
+    return k;
+}
+
+/* ---- buffers -------------------------------------------------------------------- */
+
+static void *buffer(const Graph *g, Node *n)
+{
+    n = storage(n);
+    if (!n->tmp) {                            /* bytes never written show up      */
+        size_t bytes = (size_t)local_bytes(g, n) + 64;
+        n->tmp = alloc(g->arena, bytes);
+        memset(n->tmp, n->op == Oaccum ? 0 : 0xff, bytes);
+    }
+    return n->tmp;
+}
+
+static double get(Dtype dt, const void *p, int64_t i)
+{
+    switch (dt) {
+    case Df64: return ((const double *)p)[i];
+    case Df32: return (double)((const float *)p)[i];
+    case Dbf16: return (double)bf16_to_f32(((const uint16_t *)p)[i]);
+    case Di64: return (double)((const int64_t *)p)[i];
+    case Di32: return (double)((const int32_t *)p)[i];
+    default: return (double)((const uint8_t *)p)[i];
+    }
+}
+
+static void set(Dtype dt, void *p, int64_t i, double v)
+{
+    switch (dt) {
+    case Df64: ((double *)p)[i] = v; break;
+    case Df32: ((float *)p)[i] = (float)v; break;
+    case Dbf16: ((uint16_t *)p)[i] = f32_to_bf16((float)v); break;
+    case Di64: ((int64_t *)p)[i] = (int64_t)v; break;
+    case Di32: ((int32_t *)p)[i] = (int32_t)v; break;
+    default: ((uint8_t *)p)[i] = (uint8_t)v; break;
+    }
+}
+
+static Dtype dtype_of(const Node *n)
+{
+    return n->op == Oroute ? Di32 : n->dt;
+}
+
+void host_set(const Graph *g, Node *n, const double *v)
+{
+    void *p = buffer(g, n);
+
+    for (int64_t i = 0; i < local_elems(g, n); i++)
+        set(dtype_of(n), p, i, v[i]);
+}
+
+double *host_get(const Graph *g, Node *n, Arena *a)
+{
+    double *v = alloc(a, (size_t)(local_elems(g, n) + 1) * sizeof *v);
+    void *p = buffer(g, n);
+
+    for (int64_t i = 0; i < local_elems(g, n); i++)
+        v[i] = get(dtype_of(n), p, i);
+    return v;
+}
+
+/* ---- products ---------------------------------------------------------------------- */
+
+typedef struct Mat { Dtype dt; void *p; int64_t at, ld; int turned; } Mat;
+
+static double at(const Mat *m, int64_t r, int64_t c)
+{
+    return get(m->dt, m->p, m->at + (m->turned ? c * m->ld + r : r * m->ld + c));
+}
+
+static void product(const Mat *A, const Mat *B, const Mat *C, int64_t M,
+                    int64_t N, int64_t K, int add)
+{
+    for (int64_t i = 0; i < M; i++)
+        for (int64_t j = 0; j < N; j++) {
+            int64_t to = C->at + (C->turned ? j * C->ld + i : i * C->ld + j);
+            double s = add ? get(C->dt, C->p, to) : 0;
+            for (int64_t k = 0; k < K; k++)
+                s += at(A, i, k) * at(B, k, j);
+            set(C->dt, C->p, to, s);
+        }
+}
+
+static void gemm(const int64_t *iv, int nint, void *const *buf)
+{
+    int64_t n[3] = { 1, 1, 1 }, s[3][3] = { { 0 } };
+
+    for (int b = 0; 11 + 4 * b < nint; b++) {
+        n[b] = iv[11 + 4 * b];
+        for (int k = 0; k < 3; k++)
+            s[b][k] = iv[12 + 4 * b + k];
+    }
+    for (int64_t x = 0; x < n[0] * n[1] * n[2]; x++) {
+        int64_t i[3] = { x / (n[1] * n[2]), x / n[2] % n[1], x % n[2] }, o[3];
+        for (int k = 0; k < 3; k++)
+            o[k] = i[0] * s[0][k] + i[1] * s[1][k] + i[2] * s[2][k];
+        Mat A = { (Dtype)iv[0], buf[0], o[0], iv[5], (int)iv[8] };
+        Mat B = { (Dtype)iv[0], buf[1], o[1], iv[6], (int)iv[9] };
+        Mat C = { (Dtype)iv[1], buf[2], o[2], iv[7], 0 };
+        product(&A, &B, &C, iv[2], iv[3], iv[4], (int)iv[10]);
+    }
+}
+
+/* iv: dtype dtypeout E K N ldw tw strideW accumulate capacity                   */
+static void grouped(const int64_t *iv, void *const *buf, int weights)
+{
+    const int32_t *off = buf[3];
+    Dtype dt = (Dtype)iv[0], to = (Dtype)iv[1];
+    int64_t K = iv[3], N = iv[4];
+
+    for (int64_t e = 0; e < iv[2]; e++) {
+        int64_t f = off[e], rows = off[e + 1] - f;
+        if (weights) {
+            Mat A = { dt, buf[0], f * K, K, 1 }, B = { dt, buf[1], f * N, N, 0 };
+            Mat C = { to, buf[2], e * iv[7], iv[5], (int)iv[6] };
+            product(&A, &B, &C, K, N, rows, (int)iv[8]);
+        } else {
+            Mat A = { dt, buf[0], f * K, K, 0 };
+            Mat B = { dt, buf[1], e * iv[7], iv[5], (int)iv[6] };
+            Mat C = { to, buf[2], f * N, N, 0 };
+            product(&A, &B, &C, rows, N, K, (int)iv[8]);
+        }
+    }
+}
+
+/* ---- steps ---------------------------------------------------------------------------- */
+
+static void kernel(const Group *k, void *const *buf, const int64_t *iv,
+                   void *lib)
+{
+    Kernel_ *f;
+    int64_t n = iv[0], a = n / 3, b = n - n / 4;
+
+    *(void **)&f = dlsym(lib, k->step.kernel);
+    if (!f)
+        die("no kernel %s", k->step.kernel);
+    f(buf, iv, b, n);
+    f(buf, iv, 0, a);
+    f(buf, iv, a, b);
+}
+
+static void step(const Graph *g, const Group *k, void *lib)
+{
+    void *buf[64] = { 0 };
+    int64_t iv[256];
+
+    for (int i = 0; i < k->narg; i++)
+        buf[i] = k->arg[i] ? buffer(g, k->arg[i]) : NULL;
+    for (int i = 0; i < k->step.nint; i++)
+        iv[i] = k->step.iv[i].c;
+    if (k->scratch)
+        buf[k->step.kind == Skernel ? k->narg : k->narg - 1] =
+            alloc(g->arena, (size_t)k->scratch);
+    switch (k->step.kind) {
+    case Skernel: kernel(k, buf, iv, lib); break;
+    case Sgemm: gemm(iv, k->step.nint, buf); break;
+    case Sgmm: grouped(iv, buf, 0); break;
+    case Sgmmw: grouped(iv, buf, 1); break;
+    default: die("hostrun: no step %s", stepinfo[k->step.kind].name);
+    }
+}
+
+void host_run(const Graph *g, Group *const *k, int n, void *lib)
+{
+    for (int i = 0; i < n; i++)
+        if (k[i]->fam != FAMnone)
+            step(g, k[i], lib);
+}
+
+void *host_compile(Arena *a, Group *const *k, int n)
+{
+    char c[] = "/tmp/pleat-kernels-XXXXXX.c";
+    int fd = mkstemps(c, 2);
+    FILE *f = fdopen(fd, "w");
+    const char *so = strf(a, "%s.so", c);
+    const char *keep = getenv("KEEP_KERNELS");
+
+    fputs(unit_text(a, &T_host, k, n), f);
+    fclose(f);
+    int bad = system(strf(a, "cc -O3 -march=native -ffp-contract=off -shared "
+                             "-fPIC -Wall -Wno-unused -o %s %s -lm", so, c));
+    void *lib = bad ? NULL : dlopen(so, RTLD_NOW);
+    if (!keep && !bad)
+        unlink(c);
+    else
+        printf("# kernels in %s\n", c);
+    unlink(so);
+    return lib;
+}
