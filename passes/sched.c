@@ -3,7 +3,9 @@
  * Phases follow each other: what loss denominators need, denominators, pre,
  * body, post. Inside a phase a group runs after those whose results it reads,
  * and a group that writes a parameter or state after all that read the old
- * value. Among groups that could run next the model's order decides.
+ * value. Among groups that could run next the model's order decides. Where two
+ * groups each write what the other reads (states that swap), the earlier goes
+ * first all the same and emit lets it write beside the state.
  *
  * Views cost nothing and are dropped here.                                    */
 #include "passes.h"
@@ -14,6 +16,7 @@ typedef struct Task {
     Group *k;
     int phase;
     int wait;                     /* tasks that must run before                */
+    int done;
     int *next;                    /* vec: tasks that wait for this             */
 } Task;
 
@@ -156,6 +159,18 @@ static int pop(const Sched *s, Ready *h)
     return top;
 }
 
+/* Everything waits: a circle of writes. The first task of the lowest phase has
+ * its operands, since they stand before it.                                     */
+static int forced(const Sched *s)
+{
+    int best = -1;
+
+    for (int i = 0; i < s->n; i++)
+        if (!s->t[i].done && (best < 0 || s->t[i].phase < s->t[best].phase))
+            best = i;
+    return best;
+}
+
 static int *order(Sched *s)
 {
     Ready h = {alloc(s->arena, sizeof(int) * (size_t)(s->n + 1)), 0};
@@ -163,14 +178,16 @@ static int *order(Sched *s)
 
     for (int i = 0; i < s->n; i++)
         if (!s->t[i].wait) push(s, &h, i);
-    while (h.n) {
-        int i = seq[n++] = pop(s, &h);
-        for (size_t j = 0; j < vec_len(s->t[i].next); j++)
-            if (!--s->t[s->t[i].next[j]].wait) push(s, &h, s->t[i].next[j]);
+    while (n < s->n) {
+        int i = h.n ? pop(s, &h) : forced(s);
+        if (s->t[i].done) continue;
+        s->t[i].done = 1;
+        seq[n++] = i;
+        for (size_t j = 0; j < vec_len(s->t[i].next); j++) {
+            int k = s->t[i].next[j];
+            if (!--s->t[k].wait && !s->t[k].done) push(s, &h, k);
+        }
     }
-    for (int i = 0; i < s->n && n < s->n; i++)
-        if (s->t[i].wait)
-            die("sched: %%%s waits for itself", s->t[i].k->node[0]->name);
     return seq;
 }
 
