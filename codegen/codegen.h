@@ -246,6 +246,7 @@ void scatter_lower(Graph *g, Group *k, Arena *a);
 void gemm_lower(Graph *g, Group *k, Arena *a);        /* gemm.c */
 void gmm_lower(Graph *g, Group *k, Arena *a);
 void gmmw_lower(Graph *g, Group *k, Arena *a);
+void comm_lower(Graph *g, Group *k, Arena *a);        /* comm.c */
 int attn_can(const Graph *g, const Node *n);          /* attn.c */
 void attn_lower(Graph *g, Group *k, Arena *a);
 void attnback_lower(Graph *g, Group *k, Arena *a);

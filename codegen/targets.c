@@ -24,7 +24,8 @@ static void lower_host(Graph *g, Group *k, Arena *a)
         [FAMgmmw] = gmmw_lower, [FAMattn] = attn_lower,
         [FAMattnback] = attnback_lower, [FAMtopk] = topk_lower,
         [FAMcumsum] = cumsum_lower, [FAMroute] = route_lower,
-        [FAMscatter] = scatter_lower, [FAMzero] = zero_lower,
+        [FAMscatter] = scatter_lower, [FAMcomm] = comm_lower,
+        [FAMzero] = zero_lower,
     };
 
     k->step.iv = NULL;
