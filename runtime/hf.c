@@ -120,6 +120,48 @@ static const Tensor *param_named(const Plan *p, const char *name)
     return NULL;
 }
 
+/* ---- unrolled axes -------------------------------------------------------------- */
+
+/* h, or with {axis} in its name one row for each index of the axis, to *v. */
+static void unroll(const Plan *p, const HfMap *h, HfMap **v)
+{
+    const Tensor *t = param_named(p, h->param);
+    int i = 0;
+
+    while (i < h->nfix && h->fixat[i] >= 0)
+        i++;
+    if (i == h->nfix || !t) {
+        vec_push(forever, *v, *h);
+        return;
+    }
+    char *word = strf(forever, "{%s}", h->fixaxis[i]);
+    const char *at = strstr(h->hf, word);
+    int head = at ? (int)(at - h->hf) : (int)strlen(h->hf);
+    const char *rest = at ? at + strlen(word) : "";
+    HfMap one = *h;
+    for (int64_t k = 0; k < t->dim[dim_at(t, h->fixaxis[i])].n; k++) {
+        one.hf = strf(forever, "%.*s%lld%s", head, h->hf, (long long)k, rest);
+        one.fixat[i] = k;
+        unroll(p, &one, v);
+    }
+}
+
+/* The plan, its table with one row for each of their tensors. */
+static Plan *unrolled(const Plan *p)
+{
+    Plan *q = alloc(forever, sizeof *q);
+    HfMap *v = NULL;
+
+    *q = *p;
+    for (int i = 0; i < p->nhf; i++)
+        unroll(p, &p->hf[i], &v);
+    q->hf = v;
+    q->nhf = (int)vec_len(v);
+    return q;
+}
+
+/* ---- all of them ----------------------------------------------------------------- */
+
 /* Elements of each row's parameter that the rows before and it have filled. */
 static void refuse_unfilled(const Plan *p, const int64_t *filled,
                             const char *what)
@@ -161,7 +203,7 @@ static void refuse_leftovers(StFile **file, int n, const char *what)
 
 void hf_load(Exec *x, StFile **file, int n, const char *what)
 {
-    const Plan *p = x->plan;
+    const Plan *p = unrolled(x->plan);
     int64_t *filled = alloc(forever, (size_t)p->nhf * sizeof *filled);
 
     for (int i = 0; i < p->nhf; i++) {
@@ -273,7 +315,7 @@ static uint8_t *make_file(const char *path, const char *head, size_t len,
 
 void hf_save(Exec *x, const char *dir)
 {
-    const Plan *p = x->plan;
+    const Plan *p = unrolled(x->plan);
     StTensor *v = list_hf(forever, p);
     size_t len;
     int64_t total;
