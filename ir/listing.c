@@ -14,7 +14,7 @@
 
 #include "ir.h"
 
-enum { NAMECOL = 34, WHATCOL = 58, TYPECOL = 40 };
+enum { NAMECOL = 40, WHATCOL = 76, TYPECOL = 48 };
 
 /* ---- columns ------------------------------------------------------------------------- */
 
@@ -88,11 +88,6 @@ static Unit unit_of(const char *path)
     return (Unit){ path, 0, -1 };
 }
 
-static int same_stem(Unit a, Unit b)
-{
-    return a.n == b.n && !memcmp(a.stem, b.stem, a.n);
-}
-
 /* The word of a stem that stands right before the number.                       */
 static const char *last_word(Unit u, size_t *n)
 {
@@ -102,6 +97,18 @@ static const char *last_word(Unit u, size_t *n)
         p--;
     *n = (size_t)(u.stem + u.n - p);
     return p;
+}
+
+/* "layers.3", "post.layers.3", "optim.m.layers.3" are of one unit; of another is
+ * its backward, "d.layers.3".                                                  */
+static int same_stem(Unit a, Unit b)
+{
+    size_t n, m;
+    const char *v = last_word(a, &n), *w = last_word(b, &m);
+    int back = a.n > 2 && !memcmp(a.stem, "d.", 2);
+
+    return n == m && !memcmp(v, w, n) &&
+           back == (b.n > 2 && !memcmp(b.stem, "d.", 2));
 }
 
 /* Does "layers.<number>" begin at s? Its length, and the number.                */
@@ -237,9 +244,11 @@ static Line *folded(Arena *a, const Line *v, size_t n)
         long last;
         size_t len = run_at(v, n, i, &u);
         size_t times = repeats(a, v, n, i, len, u, &last);
-        Line c = { .note = strf(a, "# %.*s.%ld .. %.*s.%ld: x%zu", (int)u.n,
-                                u.stem, u.at, (int)u.n, u.stem, last, times) };
         if (times > 1) {
+            size_t w;
+            const char *word = last_word(u, &w);
+            Line c = { .note = strf(a, "# %.*s.%ld .. %.*s.%ld: x%zu", (int)w,
+                                    word, u.at, (int)w, word, last, times) };
             vec_push(a, out, c);
             run_at(v, n, i + len, &second);
         }

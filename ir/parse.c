@@ -5,7 +5,8 @@
  *     item    = option | mesh | axis | param | hf | def | nodes
  *     option  = "option" key value               (the command line's go first)
  *     mesh    = "mesh" "world=" int "order=" word { axis "=" int }
- *     axis    = "axis" name size [ "root=" name ] [ "of=" names ] places
+ *     axis    = "axis" name ( size | "(" usual ")" ) [ "root=" name ]
+ *               [ "of=" names ] places             (usual: not declared)
  *     param   = ( "param" | "state" | "master" | "m" | "v" ) path init number
  *               [ "of=" path ] [ "expert=" axis ] type places
  *     hf      = as in a plan (planread.c)
@@ -34,6 +35,7 @@ typedef struct Parser {
     Graph *g;                     /* being filled: the graph, or a body        */
     Table *node;                  /* name -> node of g                         */
     Table *body;                  /* name -> graph                             */
+    Table *usual;                 /* undeclared axis -> size where none stands */
     Region reg;
 } Parser;
 
@@ -139,7 +141,8 @@ static int read_type(Parser *p, Dtype *dt, Dim *dim, int *nd)
         if (*nd == MAXD)
             lex_err(&p->x, "more than %d axes", MAXD);
         Axis *a = read_axis(p);
-        int64_t n = a->n;
+        int64_t n = a->n ? a->n
+                         : (int64_t)(uintptr_t)table_get(p->usual, KEYP(a));
         if (lex_mark(&p->x, '='))
             n = lex_int(&p->x);
         dim[(*nd)++] = (Dim){ a, n };
@@ -465,7 +468,13 @@ static void read_axis_line(Parser *p)
     Lex *x = &p->x;
     Axis *a = g_axis(p->g, lex_word(x));
 
-    a->n = lex_range(x, "size", 0, INT64_MAX);
+    if (lex_mark(x, '(')) {
+        *table_at(p->usual, KEYP(a)) =
+            (void *)(uintptr_t)lex_range(x, "size", 1, INT64_MAX);
+        lex_need(x, ')');
+    } else {
+        a->n = lex_range(x, "size", 0, INT64_MAX);
+    }
     if (lex_take(x, "root")) {
         lex_need(x, '=');
         a->root = read_axis(p);
@@ -564,7 +573,8 @@ Graph *graph_parse(Arena *a, const char *text, size_t len, const char *name,
         .x = { .arena = scratch, .p = text, .end = text + len,
                .file = intern(name) },
         .g = g_new(a, name), .node = table_new(scratch),
-        .body = table_new(scratch), .reg = REGbody,
+        .body = table_new(scratch), .usual = table_new(scratch),
+        .reg = REGbody,
     };
 
     source_add(name, text, len);

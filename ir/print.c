@@ -30,6 +30,8 @@ typedef struct Printer {
     Table *label;                 /* body -> its name                          */
     Table *bytext, *count;        /* hash of text -> name; name -> how many    */
     Table *known; Axis **axis;    /* all axes seen, the graph's own first      */
+    Table *usual;                 /* undeclared axis -> its size when first met */
+    Table *alias;                 /* nodes of the body being printed -> name   */
 } Printer;
 
 /* ---- what the text leaves out ------------------------------------------------ */
@@ -107,6 +109,17 @@ void print_dims(Text *t, const Node *n)
     put(t, "]");
 }
 
+/* The size that needs no saying.                                              */
+static int64_t usual(Printer *p, const Dim *d)
+{
+    if (d->a->n)
+        return d->a->n;
+    void **size = table_at(p->usual, KEYP(d->a));
+    if (!*size)
+        *size = (void *)(uintptr_t)d->n;
+    return (int64_t)(uintptr_t)*size;
+}
+
 /* dtype and axes; nothing for what has no value.                               */
 static const char *type_text(Printer *p, Dtype dt, const Dim *d, int nd)
 {
@@ -119,7 +132,7 @@ static const char *type_text(Printer *p, Dtype dt, const Dim *d, int nd)
         if (i)
             putn(&t, " ", 1);
         put_axis(p, &t, d[i].a);
-        if (d[i].n != d[i].a->n)
+        if (d[i].n != usual(p, &d[i]))
             put(&t, "=%lld", (long long)d[i].n);
     }
     putn(&t, "]", 1);
@@ -225,9 +238,23 @@ static void put_atoms(Text *t, const Mesh *m, uint32_t set)
 
 /* ---- one node --------------------------------------------------------------------- */
 
-static int is_source_name(const Node *n)
+/* Nodes of a body have names of their own there.                              */
+static const char *name_of(Printer *p, const Node *n)
 {
-    return optab[n->op].cls == SRC && n->s && !strcmp(n->s, n->name);
+    const char *alias = p->alias ? table_get(p->alias, KEYP(n)) : NULL;
+
+    return alias ? alias : n->name;
+}
+
+static void put_node(Printer *p, Text *t, const Node *n)
+{
+    putn(t, "%", 1);
+    put_word(t, name_of(p, n));
+}
+
+static int is_source_name(Printer *p, const Node *n)
+{
+    return optab[n->op].cls == SRC && n->s && !strcmp(n->s, name_of(p, n));
 }
 
 /* Text of the attribute kept in a slot; null when there is none to print.
@@ -255,7 +282,7 @@ static const char *attr_text(Printer *p, const Graph *g, const Node *n,
             put_num(&t, n->f);
         break;
     case Slots:
-        if (n->s && !is_source_name(n))
+        if (n->s && !is_source_name(p, n))
             put_word(&t, n->s);
         break;
     }
@@ -287,12 +314,6 @@ static void put_attrs(Printer *p, Text *t, const Graph *g, const Node *n)
     }
 }
 
-static void put_node(Text *t, const Node *n)
-{
-    putn(t, "%", 1);
-    put_word(t, n->name);
-}
-
 static const char *what_text(Printer *p, const Graph *g, const Node *n)
 {
     Text t = { .arena = p->arena };
@@ -303,19 +324,19 @@ static const char *what_text(Printer *p, const Graph *g, const Node *n)
         put(&t, " %s", body);
     for (int i = 0; i < n->nin; i++) {
         putn(&t, " ", 1);
-        put_node(&t, n->in[i]);
+        put_node(p, &t, n->in[i]);
     }
     put_attrs(p, &t, g, n);
     if (n->map != text_map(n)) {
         put(&t, " map=");
         if (n->map)
-            put_node(&t, n->map);
+            put_node(p, &t, n->map);
         else
             put(&t, "none");
     }
     if (n->again)
         put(&t, " again=%d", n->again);
-    if (strcmp(n->scope ? n->scope : "", text_scope(n->name))) {
+    if (!p->alias && strcmp(n->scope ? n->scope : "", text_scope(n->name))) {
         put(&t, " scope=");
         put_word(&t, n->scope ? n->scope : "");
     }
@@ -326,7 +347,7 @@ static Line line_of(Printer *p, const Graph *g, const Node *n)
 {
     Text name = { .arena = p->arena };
 
-    put_node(&name, n);
+    put_node(p, &name, n);
     return (Line){
         .name = name.s,
         .what = what_text(p, g, n),
@@ -363,6 +384,30 @@ static void put_nodes(Printer *p, Text *t, const Graph *g, int reg)
     }
 }
 
+static size_t prefix(const char *name, const char *scope)
+{
+    size_t n = strlen(scope);
+
+    return n && !strncmp(name, scope, n) && name[n] == '.' ? n + 1 : 0;
+}
+
+/* A body reads the same wherever it is called: its names without the scope of
+ * the call, told apart by a number where that makes them equal.                */
+static Table *aliases(Printer *p, const Graph *b, const char *scope)
+{
+    Table *alias = table_new(p->arena), *used = table_new(p->arena);
+
+    for (size_t i = 0; i < vec_len(b->node); i++) {
+        const char *s = b->node[i]->name + prefix(b->node[i]->name, scope);
+        const char *name = intern(s);
+        for (int k = 2; table_get(used, KEYP(name)); k++)
+            name = intern(strf(p->arena, "%s.%d", s, k));
+        *table_at(used, KEYP(name)) = p;
+        *table_at(alias, KEYP(b->node[i])) = (void *)(uintptr_t)name;
+    }
+    return alias;
+}
+
 /* Give n's body a name; print it unless an equal one has been.                  */
 static void name_body(Printer *p, const Graph *g, const Node *n)
 {
@@ -377,7 +422,10 @@ static void name_body(Printer *p, const Graph *g, const Node *n)
     b.level = g->level;
     g_names(&b);
     putn(&t, "", 0);
+    Table *outer = p->alias;
+    p->alias = aliases(p, &b, n->scope ? n->scope : "");
     put_nodes(p, &t, &b, REGbody);
+    p->alias = outer;
     for (const char *c = t.s; *c; c++)
         h = (h ^ (unsigned char)*c) * 1099511628211u;
     h = mix64(h, KEYP(intern(stem)));
@@ -417,7 +465,9 @@ static void put_axis_line(Printer *p, Text *t, const Axis *a)
     Text name = { .arena = p->arena };
 
     put_word(&name, a->name);
-    put(t, "  axis %-8s %lld", name.s, (long long)a->n);
+    int64_t n = (int64_t)(uintptr_t)table_get(p->usual, KEYP(a));
+    put(t, n ? "  axis %-8s (%lld)" : "  axis %-8s %lld", name.s,
+        (long long)(n ? n : a->n));
     if (a->root && a->root != a) {
         put(t, " root=");
         put_axis(p, t, a->root);
@@ -494,6 +544,7 @@ char *graph_print(Arena *a, const Graph *g, int flags)
     Graph named = *g;
 
     p.known = table_new(scratch);
+    p.usual = table_new(scratch);
     for (int i = 0; i < g->naxis; i++)
         put_axis(&p, &axes, g->axis[i]);
     axes.len = 0;

@@ -252,9 +252,11 @@ static void norm_and_clip(Step1 *s, const Table *grads)
 
     for (size_t i = 0; i < vec_len(g->param); i++) {
         Node *d = find_grad(grads, g->param[i]);
+        s->scope = intern(strf(g->arena, "post.%s", g->param[i]->path));
         if (d)
             sq[n++] = square_sum(s, d);
     }
+    s->scope = intern("post");
     s->ok = op1(s, Oisfinite, s->total);
     if (n == 0)
         return;
@@ -275,7 +277,9 @@ static void write_back(Step1 *s, Node *state, Node *value)
 
     in[1] = g_cast(s->g, in[1], state->dt);
     in[1] = in_post(g_ew(s->g, Owhere, s->l, s->ok, in[1], state));
+    in[1]->scope = s->scope;
     w = g_node(s->g, Owrite, s->l, 2, in);
+    w->scope = s->scope;
     infer(s->g, in_post(w));
 }
 
@@ -295,6 +299,7 @@ static Node *companion(Step1 *s, const Param *p, ParamKind kind)
     q->arg = 0;
     vec_push(g->arena, g->param, q);
     n->s = q->path;
+    n->scope = text_scope(q->path);
     n->dt = Df32;
     n->nd = p->nd;
     memcpy(n->dim, p->dim, sizeof n->dim);
@@ -341,7 +346,7 @@ static void adamw(Step1 *s, const Param *p, Node *param, Node *d)
     Node *w = low ? companion(s, p, PKmaster) : g_cast(s->g, param, Df32), *w1;
 
     if (w->op == Ocast)
-        in_post(w);
+        in_post(w)->scope = s->scope;
     if (s->scale)
         d = op2(s, Omul, d, s->scale);
     m1 = moment(s, m, d, s->b1);

@@ -298,7 +298,7 @@ static void folds(void **state)
     "    %layers.{i}.silu  = silu %layers.{i}.w.2                        f32  [t k]\n"
     "    %layers.{i}.r     = rename %layers.{i}.silu from=k to=h         f32  [t h]\n"
     "    %layers.{i}.add   = add %layers.{i-1}.add %layers.{i}.r         f32  [t h]\n"
-    "    # d.layers.11 .. d.layers.0: x12\n"
+    "    # layers.11 .. layers.0: x12\n"
     "    %d.layers.{i}.mul = mul %d.layers.{i+1}.mul %layers.{i}.add     f32  [t h]\n"
     "}\n");
     arena_free(a);
