@@ -184,11 +184,15 @@ static int lasting(Emit *e, Graph *g, const Node *n)
 
 /* ---- phases ---------------------------------------------------------------------------- */
 
+/* The integer that says `accumulate` (steps.def).                              */
+enum { GEMMADD = 10, GMMWADD = 8 };
+
 typedef struct Make {             /* one program being made                     */
     Emit *e;
     Graph *g;
     Group **step;                 /* vec: the group of each step                */
     Phase *phase;                 /* vec                                        */
+    int64_t repeat;               /* of den and body                            */
     Layout *l;
     int *work;                    /* step -> buffer of its work space, or -1    */
 } Make;
@@ -256,12 +260,28 @@ static Group *clearing(Make *m, Node *acc, Region reg)
     return filling(m, acc, reg, strcmp(acc->s, "max") ? INFINITY : -INFINITY);
 }
 
+/* With one turn a product may store what it would add to zero. Its accumulator
+ * then lives from there, which is most of the memory of a step with one turn.    */
+static int store_only(Make *m, Group *k, const Node *acc)
+{
+    int at = k->step.kind == Sgemm ? GEMMADD : GMMWADD;
+
+    if (m->repeat > 1 || strcmp(acc->s, "add") ||
+        (k->step.kind != Sgemm && k->step.kind != Sgmmw))
+        return 0;
+    k->step.iv[at] = aff(0);
+    return 1;
+}
+
 static void clear_accumulators(Make *m, Group **k, Region reg)
 {
     for (size_t i = 0; i < vec_len(k); i++)
-        for (int j = 0; j < k[i]->nout && k[i]->reg == reg; j++)
-            if (k[i]->out[j]->op == Oaccum && strcmp(k[i]->out[j]->s, "last"))
-                vec_push(m->e->arena, m->step, clearing(m, k[i]->out[j], reg));
+        for (int j = 0; j < k[i]->nout && k[i]->reg == reg; j++) {
+            Node *n = k[i]->out[j];
+            if (n->op == Oaccum && strcmp(n->s, "last") &&
+                !store_only(m, k[i], n))
+                vec_push(m->e->arena, m->step, clearing(m, n, reg));
+        }
 }
 
 static void end_phase(Make *m, const char *name, int first, int64_t repeat)
@@ -348,8 +368,8 @@ static void write_beside(Make *m, int first)
 static void make_phases(Make *m, Group **k)
 {
     size_t at = 0, den = 0;
-    int64_t repeat = turns(m->g);
 
+    m->repeat = turns(m->g);
     while (den < vec_len(k) && k[den]->reg != REGden) den++;
     int first = 0;
     clear_accumulators(m, k, REGden);
@@ -361,7 +381,7 @@ static void make_phases(Make *m, Group **k)
         if (r == REGpre) clear_accumulators(m, k, REGbody);
         if (r == REGpost) write_beside(m, first);
         end_phase(m, regions[r], first,
-                  r == REGden || r == REGbody ? repeat : 1);
+                  r == REGden || r == REGbody ? m->repeat : 1);
     }
     if (at != vec_len(k)) die("emit: phases of program %s", m->g->prog);
 }
