@@ -2,6 +2,7 @@
  * scopes, and the tables of options.                                          */
 #include <ctype.h>
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "frontend.h"
@@ -324,6 +325,19 @@ static int scope(lua_State *L)
     return lua_gettop(L) - 1;
 }
 
+/* The shortest text that reads back as v.                                     */
+static void put_number(Text *t, double v)
+{
+    char s[40];
+
+    for (int digits = 6; digits <= 17; digits++) {
+        snprintf(s, sizeof s, "%.*g", digits, v);
+        if (strtod(s, NULL) == v)
+            break;
+    }
+    put(t, "%s", s);
+}
+
 /* ---- options -------------------------------------------------------------------------- */
 
 static void put_value(lua_State *L, Front *f, const char *key, Text *t)
@@ -335,7 +349,7 @@ static void put_value(lua_State *L, Front *f, const char *key, Text *t)
         if (lua_isinteger(L, -1))
             put(t, "%lld", (long long)lua_tointeger(L, -1));
         else
-            put(t, "%.17g", lua_tonumber(L, -1));
+            put_number(t, lua_tonumber(L, -1));
         break;
     default:
         err(f->loc, "%s: must be a number, a string or true, got %s", key,
@@ -359,27 +373,6 @@ static void put_list(lua_State *L, Front *f, const char *key, Text *t)
     }
 }
 
-/* A path is relative to the file that names it.                               */
-static const char *located(Front *f, const char *table, const char *name,
-                           const char *value)
-{
-    const KeyInfo *k = keytab;
-    const char *slash = strrchr(f->loc->file, '/');
-
-    while (k->name && (strcmp(k->table, table) || strcmp(k->name, name)))
-        k++;
-    if (!k->name || strncmp(k->kind, "path", 4) || value[0] == '/' || !slash)
-        return value;
-    for (const char *w = k->kind + 4; *(w += strspn(w, " ")); ) {
-        size_t n = strcspn(w, " ");
-        if (strlen(value) == n && !strncmp(w, value, n))
-            return value;
-        w += n;
-    }
-    return strf(f->g->arena, "%.*s%s", (int)(slash - f->loc->file + 1),
-                f->loc->file, value);
-}
-
 /* fold{ ep=4 } sets fold.ep, unless the command line did.                     */
 static int options(lua_State *L)
 {
@@ -400,7 +393,7 @@ static int options(lua_State *L)
         else
             put_value(L, f, full, &t);
         lua_pop(L, 1);
-        const char *value = located(f, table, key[i], t.s ? t.s : "");
+        const char *value = t.s ? t.s : "";
         opts_set(checked, full, value, f->loc);
         if (!opts_given(f->cmdline, full))
             opts_set(f->g->opts, full, value, f->loc);

@@ -153,6 +153,7 @@ static int unknown_name(lua_State *L)
     err(f->loc, "unknown name '%s'", name ? name : "?");
 }
 
+/* A model's own functions may be global, and stand before the language's.      */
 static int new_name(lua_State *L)
 {
     Front *f = enter(L, "name");
@@ -161,7 +162,8 @@ static int new_name(lua_State *L)
     if (lua_type(L, 3) != LUA_TFUNCTION)
         err(f->loc, "'%s' is not declared; write: local %s = ...",
             name ? name : "?", name ? name : "?");
-    lua_rawset(L, 1);
+    lua_settop(L, 3);
+    lua_rawset(L, lua_upvalueindex(1));
     return 0;
 }
 
@@ -229,6 +231,8 @@ static int print(lua_State *L)
     return 0;
 }
 
+static const char environment[] = "pleat.environment";
+
 /* ---- sources ---------------------------------------------------------------------------- */
 
 static char *read_file(Front *f, const char *file, size_t *len)
@@ -254,8 +258,13 @@ static char *read_file(Front *f, const char *file, size_t *len)
 static int load_text(Front *f, const char *file, const char *text, size_t len)
 {
     const char *chunk = strf(f->g->arena, "@%s", file);
+    int status = luaL_loadbufferx(f->L, text, len, chunk, "t");
 
-    return luaL_loadbufferx(f->L, text, len, chunk, "t");
+    if (status == LUA_OK) {
+        lua_getfield(f->L, LUA_REGISTRYINDEX, environment);
+        lua_setupvalue(f->L, -2, 1);
+    }
+    return status;
 }
 
 /* Push the function of a source; its lines are known to messages from now on.  */
@@ -459,18 +468,29 @@ static void open_language(Front *f)
     lua_pop(L, 1);
 }
 
+/* What a model sees as its globals: an empty table, so that every assignment is
+ * noticed, over the table of all names, which refuses the others.              */
 static void close_globals(lua_State *L)
 {
+    lua_newtable(L);
     lua_pushglobaltable(L);
+    lua_pushvalue(L, -2);
+    lua_setfield(L, -2, "_G");
     lua_createtable(L, 0, 3);
-    lua_pushcfunction(L, unknown_name);
+    lua_pushvalue(L, -2);
     lua_setfield(L, -2, "__index");
-    lua_pushcfunction(L, new_name);
+    lua_pushvalue(L, -2);
+    lua_pushcclosure(L, new_name, 1);
     lua_setfield(L, -2, "__newindex");
     lua_pushliteral(L, "names");
     lua_setfield(L, -2, "__metatable");
+    lua_setmetatable(L, -3);
+    lua_createtable(L, 0, 1);
+    lua_pushcfunction(L, unknown_name);
+    lua_setfield(L, -2, "__index");
     lua_setmetatable(L, -2);
     lua_pop(L, 1);
+    lua_setfield(L, LUA_REGISTRYINDEX, environment);
 }
 
 static const char *folder(Arena *a, const char *file)

@@ -110,6 +110,14 @@ static int result(lua_State *L, Node *n, int first)
     return push_node(L, n);
 }
 
+static void check_split(Front *f, const Node *n)
+{
+    for (int i = 0; i < n->nB; i++)
+        if (n->B[i] != n->A[0] && dim_of(n->in[0], n->B[i]) >= 0)
+            err(f->loc, "split: tensor %s already has the axis '%s'",
+                dims_text(f, n->in[0]), n->B[i]->name);
+}
+
 /* Every op that is not hidden: operands, then attributes. The last attribute
  * may be left out when it is a flag (wrap).                                   */
 static int generic(lua_State *L)
@@ -138,6 +146,8 @@ static int generic(lua_State *L)
         if (!lua_isnoneornil(L, nin + 1 + i))
             attribute(L, n, &o->attr[i], nin + 1 + i);
     }
+    if (op == Osplit)
+        check_split(f, n);
     return result(L, infer(current(f), n), 1);
 }
 
@@ -222,6 +232,31 @@ static int truth(lua_State *L)
 
 /* ---- products --------------------------------------------------------------------- */
 
+static int listed(Axis *const *v, int n, const Axis *a)
+{
+    while (n > 0 && v[n - 1] != a)
+        n--;
+    return n > 0;
+}
+
+/* A grouped product has its rows and one weight an expert, no other axes that
+ * stay in both.                                                               */
+static void check_grouped(Front *f, const Node *a, const Node *pick,
+                          Axis *const *ax, int n)
+{
+    const Node *w = pick->in[0], *e = pick->in[1];
+
+    for (int i = 0; i < w->nd; i++) {
+        const Axis *x = w->dim[i].a;
+        if (x == pick->A[0] || listed(ax, n, x))
+            continue;
+        if (dim_of(a, x) >= 0 || dim_of(e, x) >= 0)
+            err(f->loc, "dot: the axis '%s' of the indexed weight %s is also in "
+                "%s and is not summed; rename it in one of them", x->name,
+                dims_text(f, w), dims_text(f, dim_of(a, x) >= 0 ? a : e));
+    }
+}
+
 static int dot(lua_State *L)
 {
     Front *f = enter(L, "dot");
@@ -241,6 +276,8 @@ static int dot(lua_State *L)
         a = b;
         b = t;
     }
+    if (b->op == Opick)
+        check_grouped(f, a, b, ax, n);
     Node *in[2] = { a, b }, *r = make(f, Odot, 2, in);
     set_axes(f, r, ax, n);
     return push_node(L, infer(current(f), r));
@@ -475,6 +512,9 @@ static int merge(lua_State *L)
     k = axis_arg(L, 2, "axes", a, MAXD);
     need_axes(f, x, a, k);
     to = one_axis(L, 3, "the new axis");
+    if (dim_of(x, to) >= 0)
+        err(f->loc, "merge: tensor %s already has the axis '%s'",
+            dims_text(f, x), to->name);
     for (int i = 0; i < k; i++)
         size *= x->dim[dim_of(x, a[i])].n;
     grow_axis(f, to, size);

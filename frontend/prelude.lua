@@ -66,8 +66,7 @@ end
 -- Rotate pairs of x along axis by the position along pos. Pairs are (j, j + n/2),
 -- or neighbours when interleaved.
 function rope(x, axis, pos, theta, options)
-  need("rope", x, axis)
-  need("rope", x, pos)
+  need("rope", x, axis .. " " .. pos)
   local o = options or {}
   local n, two, half = size(x, axis), axis .. "_two", axis .. "_half"
   return composite("rope", function(a)
@@ -79,9 +78,11 @@ function rope(x, axis, pos, theta, options)
       freq = yarn_frequency(freq, j, n, theta, o.yarn)
       scale = o.yarn.attention_factor or 0.1 * math.log(o.yarn.factor) + 1
     end
-    local angle = f32(iota(pos)) * freq
-    local sign = f32(iota(two)) * 2 - 1
-    local y = f32(b) * (cos(angle) * scale) + f32(shift(b, two, 1, true)) * (sin(angle) * sign * scale)
+    local angle, sign = f32(iota(pos)) * freq, f32(iota(two)) * 2 - 1
+    local c, s = cos(angle), sin(angle)
+    if scale ~= 1 then c, s = c * scale, s * scale end
+    s = o.interleaved and s * sign or sign * s             -- the order of b's axes
+    local y = f32(b) * c + f32(shift(b, two, 1, true)) * s
     return merge(as(y, a), o.interleaved and half .. " " .. two or two .. " " .. half, axis)
   end, x)
 end

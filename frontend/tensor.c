@@ -119,11 +119,6 @@ static Node *seen_from(Front *f, Body *b, Node *n, const Body *in)
     return a;
 }
 
-Node *use_any(Front *f, const Value *v)
-{
-    return seen_from(f, f->body, v->n, v->in);
-}
-
 static const char *size_text(Front *f, const Node *n)
 {
     static const char *const unit[] = { "KB", "MB", "GB", "TB", "PB", "EB" };
@@ -152,9 +147,28 @@ static Node *picked(Front *f, Node *n)
 
 Node *use(Front *f, const Value *v)
 {
-    Node *n = use_any(f, v);
+    Body *inner = f->body;
+    Node *n = v->n;
 
-    return n->op == Opick ? picked(f, n) : n;
+    if (n->op == Opick) {
+        f->body = v->in;
+        n = picked(f, n);
+        f->body = inner;
+    }
+    return seen_from(f, inner, n, v->in);
+}
+
+/* An indexed weight is virtual: inside a body it is made again.                */
+Node *use_any(Front *f, const Value *v)
+{
+    if (v->n->op != Opick || v->in == f->body)
+        return seen_from(f, f->body, v->n, v->in);
+    Node *in[2], *n;
+    for (int k = 0; k < 2; k++)
+        in[k] = seen_from(f, f->body, v->n->in[k], v->in);
+    n = make(f, Opick, 2, in);
+    set_axes(f, n, v->n->A, 1);
+    return infer(current(f), n);
 }
 
 Node *operand(lua_State *L, int arg, const char *what)
@@ -301,6 +315,9 @@ static int power(lua_State *L)
         err(f->loc, "pow: the exponent must be a number; for tensors write "
             "exp(y * log(x))");
     ew_operands(L, Opow, 1, 2, in);
+    for (int i = 0; i < 2; i++)
+        if (dtypes[in[i]->dt].kind != 'f')
+            in[i] = cast_to(f, in[i], Df32);
     if (value_at(L, 1))
         return push_node(L, ew(f, Opow, in[0], in[1], NULL));
     if (lua_tonumber(L, 1) <= 0)
