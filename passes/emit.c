@@ -7,7 +7,8 @@
  *     [ param | state | optim | io ][ transient: step, eval, forward, init ]
  *
  * Steps are the groups in order. Accumulators are cleared first: those of loss
- * denominators in a phase of their own before `den`, the others in `pre`.
+ * denominators in a phase of their own before `den`, the others in `pre`; with a
+ * single turn right before their only use.
  *
  * Predicted times are a roofline with rough constants, one row a target.        */
 #include <math.h>
@@ -261,7 +262,7 @@ static Group *clearing(Make *m, Node *acc, Region reg)
 }
 
 /* With one turn a product may store what it would add to zero. Its accumulator
- * then lives from there, which is most of the memory of a step with one turn.    */
+ * then lives from there: at the peak most gradients are still to come.           */
 static int store_only(Make *m, Group *k, const Node *acc)
 {
     int at = k->step.kind == Sgemm ? GEMMADD : GMMWADD;
@@ -273,15 +274,19 @@ static int store_only(Make *m, Group *k, const Node *acc)
     return 1;
 }
 
+static void clear_results(Make *m, Group *k)
+{
+    for (int j = 0; j < k->nout; j++) {
+        Node *n = k->out[j];
+        if (n->op == Oaccum && strcmp(n->s, "last") && !store_only(m, k, n))
+            vec_push(m->e->arena, m->step, clearing(m, n, k->reg));
+    }
+}
+
 static void clear_accumulators(Make *m, Group **k, Region reg)
 {
-    for (size_t i = 0; i < vec_len(k); i++)
-        for (int j = 0; j < k[i]->nout && k[i]->reg == reg; j++) {
-            Node *n = k[i]->out[j];
-            if (n->op == Oaccum && strcmp(n->s, "last") &&
-                !store_only(m, k[i], n))
-                vec_push(m->e->arena, m->step, clearing(m, n, reg));
-        }
+    for (size_t i = 0; i < vec_len(k) && m->repeat > 1; i++)
+        if (k[i]->reg == reg) clear_results(m, k[i]);
 }
 
 static void end_phase(Make *m, const char *name, int first, int64_t repeat)
@@ -292,8 +297,10 @@ static void end_phase(Make *m, const char *name, int first, int64_t repeat)
 
 static size_t add_groups(Make *m, Group **k, size_t i, Region reg)
 {
-    for (; i < vec_len(k) && k[i]->reg == reg; i++)
+    for (; i < vec_len(k) && k[i]->reg == reg; i++) {
+        if (m->repeat == 1) clear_results(m, k[i]);
         vec_push(m->e->arena, m->step, k[i]);
+    }
     return i;
 }
 

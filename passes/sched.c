@@ -3,7 +3,9 @@
  * Phases follow each other: what loss denominators need, denominators, pre,
  * body, post. Inside a phase a group runs after those whose results it reads,
  * and a group that writes a parameter or state after all that read the old
- * value. Among groups that could run next the model's order decides. Where two
+ * value. Among groups that could run next the model's order decides: on our
+ * models nothing could be made later than it is, without keeping more alive that
+ * it reads, and lower the peak. Where two
  * groups each write what the other reads (states that swap), the earlier goes
  * first all the same and emit lets it write beside the state.
  *
