@@ -460,24 +460,38 @@ static void put_mesh(Text *t, const Mesh *m)
     put(t, "\n");
 }
 
-static void put_axis_line(Printer *p, Text *t, const Axis *a)
+static Line axis_line(Printer *p, const Axis *a)
 {
-    Text name = { .arena = p->arena };
-
-    put_word(&name, a->name);
+    Text name = { .arena = p->arena }, what = name;
     int64_t n = (int64_t)(uintptr_t)table_get(p->usual, KEYP(a));
-    put(t, n ? "  axis %-8s (%lld)" : "  axis %-8s %lld", name.s,
-        (long long)(n ? n : a->n));
+
+    put(&name, "axis ");
+    put_word(&name, a->name);
+    put(&what, n ? "(%lld)" : "%lld", (long long)(n ? n : a->n));
     if (a->root && a->root != a) {
-        put(t, " root=");
-        put_axis(p, t, a->root);
+        put(&what, " root=");
+        put_axis(p, &what, a->root);
     }
     for (int i = 0; i < a->nfactor; i++) {
-        put(t, i ? "," : " of=");
-        put_axis(p, t, a->factor[i]);
+        put(&what, i ? "," : " of=");
+        put_axis(p, &what, a->factor[i]);
     }
-    const char *loc = p->flags & PRINTloc ? loc_text(p, a->loc) : NULL;
-    put(t, "%s%s\n", loc ? "  " : "", loc ? loc : "");
+    return (Line){
+        .name = name.s, .what = what.s, .path = "",
+        .loc = p->flags & PRINTloc ? loc_text(p, a->loc) : NULL,
+    };
+}
+
+/* All axes met so far; a root or a factor may be met only now.                  */
+static void put_axis_lines(Printer *p, Text *t)
+{
+    Line *v = NULL;
+
+    for (size_t i = 0; i < vec_len(p->axis); i++) {
+        Line l = axis_line(p, p->axis[i]);
+        vec_push(p->arena, v, l);
+    }
+    put_lines(t, v, vec_len(v), "  ", "   ", 0);
 }
 
 static Line param_line(Printer *p, const Param *x)
@@ -551,8 +565,7 @@ char *graph_print(Arena *a, const Graph *g, int flags)
     g_names(&named);
     put_nodes(&p, &nodes, g, -1);
     put_params(&p, &params, g);
-    for (size_t i = 0; i < vec_len(p.axis); i++)
-        put_axis_line(&p, &axes, p.axis[i]);
+    put_axis_lines(&p, &axes);
     put_header(&p, &t, g, &axes, &params);
     putn(&t, p.bodies.s, p.bodies.len);
     putn(&t, nodes.s, nodes.len);

@@ -285,9 +285,9 @@ static void folds(void **state)
     law(g);
     assert_string_equal(graph_print(a, g, PRINTfold),
     "graph g step logical {\n"
-    "  axis t        4\n"
-    "  axis h        8\n"
-    "  axis k        8\n"
+    "  axis t   4\n"
+    "  axis h   8\n"
+    "  axis k   8\n"
     "  # layers.0 .. layers.11: x12\n"
     "  param layers.{i}.w   const 0  f32  [h k]\n"
     "  body:\n"
