@@ -8,17 +8,17 @@
  *     o  = dot(y, v) over key
  *
  * Axes are told apart by where they occur: `query` and `key`; the score's other
- * axes, x0 x1 ..; those that a dot contracts or only v has, d0 d1 ... An operand
+ * axes, x0 x1 ..; those that a dot contracts or only v has, d0 d1 .. An operand
  * that lacks an axis has stride 0 along it, so grouped queries (an axis that no
  * key-side operand has) and shared keys (an axis that only some have) need no
  * case of their own. All values between the operands and the results are of the
- * compute type, never rounded: an attention is one value.                      */
+ * compute type, never rounded: an attention is one value.                    */
 #include <math.h>
 #include <string.h>
 
 #include "codegen.h"
 
-/* ---- the body ------------------------------------------------------------------ */
+/* ---- the body ------------------------------------------------------------ */
 
 static const Node *strip(const Node *n)
 {
@@ -33,7 +33,7 @@ static int is_key_reduction(const Attn *t, const Node *n, Op op)
     return n->op == op && n->nA == 1 && n->A[0] == t->key;
 }
 
-/* y = exp(s - max s) / sum: the score, or null.                                 */
+/* y = exp(s - max s) / sum: the score, or null.                              */
 static const Node *softmax_of(const Attn *t, const Node *y)
 {
     if (y->op != Odiv)
@@ -60,7 +60,7 @@ static const Node *arg_of(const Node *n)
     return n->op == Oarg ? n : NULL;
 }
 
-/* o = dot(y, v): finds v and the score.                                         */
+/* o = dot(y, v): finds v and the score.                                      */
 static int read_result(Attn *t)
 {
     const Node *o = strip(t->body->node[vec_len(t->body->node) - 1]);
@@ -109,7 +109,7 @@ static int read_dot(Attn *t, const Node *n)
     return 0;
 }
 
-/* iota, under whatever names: its values are positions along its one axis.      */
+/* iota, under whatever names: its values are positions along its one axis.   */
 int attn_isposition(const Node *n)
 {
     while (n->op == Orename)
@@ -151,7 +151,7 @@ static int uses_of(const Attn *t, const Node *n)
     return uses;
 }
 
-/* A dot, or a sum of dots that nobody else reads: one tile holds it.            */
+/* A dot, or a sum of dots that nobody else reads: one tile holds it.         */
 static int is_term(const Attn *t, const Node *n, int top)
 {
     if (!top && uses_of(t, n) != 1)
@@ -186,7 +186,7 @@ static void read_terms(Attn *t, const Node *n)
         read_terms(t, n->in[k]);
 }
 
-/* ---- axes ---------------------------------------------------------------------- */
+/* ---- axes ---------------------------------------------------------------- */
 
 const char *attn_code(const Attn *t, const Axis *a)
 {
@@ -236,7 +236,7 @@ static void code_axes(Attn *t)
 }
 
 /* Axes of a key-side operand that are packed side by side in its tiles: what
- * its dots contract, or what v brings.                                          */
+ * its dots contract, or what v brings.                                       */
 int attn_inner(const Attn *t, const Node *n, Axis **out)
 {
     int k = 0;
@@ -248,7 +248,7 @@ int attn_inner(const Attn *t, const Node *n, Axis **out)
     return k;
 }
 
-/* A dot contracts all inner axes of its operands, so that they have the same.   */
+/* A dot contracts all inner axes of its operands: both have the same.  */
 static int dot_fits(const Attn *t, const AttnDot *d)
 {
     Axis *q[MAXD], *k[MAXD];
@@ -281,7 +281,7 @@ int attn_queryside(const Attn *t, int op)
 }
 
 /* Axes that some but not all operands share: a key-side operand has all that
- * any of them has, or none (shared keys).                                       */
+ * any of them has, or none (shared keys).                                    */
 static int levels_fit(const Attn *t)
 {
     Axis *some[MAXD];
@@ -308,7 +308,7 @@ static int levels_fit(const Attn *t)
 }
 
 /* Tiles lie on the stack: widths of all key-side operands, so that the backward
- * kernel in doubles takes 4 MiB at most.                                        */
+ * kernel in doubles takes 4 MiB at most.                                     */
 static int widths_fit(const Attn *t)
 {
     int64_t sum = 0;
@@ -346,7 +346,7 @@ int attn_read(Attn *t, const Graph *g, const Node *n)
     return levels_fit(t) && widths_fit(t);
 }
 
-/* ---- who needs a gradient --------------------------------------------------------- */
+/* ---- who needs a gradient ------------------------------------------------ */
 
 static int trained(const Node *n, Table *seen)
 {
@@ -363,7 +363,7 @@ static int trained(const Node *n, Table *seen)
     return 0;
 }
 
-/* Operands that the score reads beside its dots.                                */
+/* Operands that the score reads beside its dots.                             */
 static int reads_trained(const Attn *t, const Node *n, Table *seen)
 {
     if (n->op == Oarg)

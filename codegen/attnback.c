@@ -9,22 +9,28 @@
  * so it owns all it writes:
  *
  *     for each tile of 64 keys, its gradient tiles zero
- *         for each combination of the axes that only some key-side operands have
- *             for each tile of 48 queries of each combination of the other axes
+ *         for each combination of the axes that only some key-side operands
+ *         have
+ *             for each tile of 48 queries of each combination of the others
  *
  * Key-side gradients leave their tile after the loop in which all their parts
- * are summed; query-side ones gather in memory in the compute type, in the result
- * itself where it has that type, else in scratch. The order of all sums is
- * fixed.                                                                       */
+ * are summed; query-side ones gather in memory in the compute type, in the
+ * result itself where it has that type, else in scratch. The order of all sums
+ * is fixed.
+ *
+ * When there is one item only (latent attention of one sequence), it is cut
+ * into parts: one for each tile of keys, which sums key-side gradients only,
+ * and one for each tile of queries. A range that holds all parts does them at
+ * once; any other makes scores twice, but sums in the same order: same bits. */
 #include <string.h>
 
 #include "codegen.h"
 
 typedef struct Backward {
     Attn t;
-    int own; Axis *over[MAXD];    /* score axes of an item                       */
-    int nmid; Axis *mid[MAXD];    /* of some key-side operands                   */
-    int nfree; Axis *free[MAXD];  /* of no key-side operand                      */
+    int own; Axis *over[MAXD];    /* score axes of an item                    */
+    int nmid; Axis *mid[MAXD];    /* of some key-side operands                */
+    int nfree; Axis *free[MAXD];  /* of no key-side operand                   */
     AttnView out, lse, dout, delta;
     Node *grad[MAXIN];
 } Backward;
@@ -58,13 +64,13 @@ static void split_axes(Backward *b)
     }
 }
 
-/* Is the operand packed and summed inside of the loop over `mid`?               */
+/* Is the operand packed and summed inside of the loop over `mid`?            */
 static int is_inner(const Backward *b, int op)
 {
     return b->nmid > 0 && dim_of(b->t.n->in[op], b->mid[0]) >= 0;
 }
 
-/* ---- where gradients gather --------------------------------------------------------- */
+/* ---- where gradients gather ---------------------------------------------- */
 
 static AttnView result(Backward *b, int op)
 {
@@ -76,7 +82,7 @@ static int in_scratch(const Backward *b, int op)
     return strcmp(dtypes[b->grad[op]->dt].name, b->t.t) != 0;
 }
 
-/* A tensor of the compute type in scratch with n's dims.                         */
+/* A tensor of the compute type in scratch with n's dims.                     */
 static AttnView scratch(Backward *b, const char *name, Node *n)
 {
     Attn *t = &b->t;
@@ -103,7 +109,7 @@ static void make_views(Backward *b, AttnView *sum)
                     : result(b, op);
 }
 
-/* ---- all elements of a query-side gradient that an item owns ---------------------------- */
+/* ---- all elements of a query-side gradient that an item owns ------------- */
 
 static int is_over(const Backward *b, const Axis *a)
 {
@@ -113,7 +119,8 @@ static int is_over(const Backward *b, const Axis *a)
     return 0;
 }
 
-/* Loops over what is not the item's; the element's offset goes to `off`.        */
+/* Loops over what is not the item's, queries of this range only; the element's
+ * offset goes to `off`.                                                      */
 static int element_loops(Backward *b, int depth, AttnView v, Text *off)
 {
     Attn *t = &b->t;
@@ -121,9 +128,10 @@ static int element_loops(Backward *b, int depth, AttnView v, Text *off)
     for (int d = 0; d < v.n->nd; d++) {
         Axis *a = v.n->dim[d].a;
         const char *c = attn_code(t, a);
+        int q = a == t->query;
         if (!is_over(b, a))
-            attn_line(&t->o, depth++, "for (int64_t i_%s = 0; i_%s < %s; i_%s++)",
-                      c, c, attn_size(t, a), c);
+            attn_say(t, depth++, "for (int64_t i_%s = %s; i_%s < %s; i_%s++)",
+                     c, q ? "qlo" : "0", c, q ? "qhi" : attn_size(t, a), c);
         put(off, "%si_%s * %s", off->s ? " + " : "", c, attn_stride(t, v, a));
     }
     return depth;
@@ -137,8 +145,9 @@ static void zero_sums(Backward *b, const AttnView *sum)
         Text off = { .arena = t->arena };
         if (!sum[op].n)
             continue;
-        int depth = element_loops(b, 2, sum[op], &off);
-        attn_line(&t->o, depth, "%s[%s] = 0;", attn_base(t, sum[op]), off.s);
+        attn_say(t, 2, "if (queries)");
+        int depth = element_loops(b, 3, sum[op], &off);
+        attn_say(t, depth, "%s[%s] = 0;", attn_base(t, sum[op]), off.s);
     }
 }
 
@@ -150,15 +159,16 @@ static void round_sums(Backward *b, const AttnView *sum)
         Text off = { .arena = t->arena };
         if (!sum[op].n || sum[op].kind != ATscratch)
             continue;
-        int depth = element_loops(b, 2, sum[op], &off);
-        attn_line(&t->o, depth, "%s[%s] = %s(%s[%s]);",
-                  attn_base(t, result(b, op)), off.s,
-                  b->grad[op]->dt == Dbf16 ? "f32_bf16" : "(float)",
-                  attn_base(t, sum[op]), off.s);
+        attn_say(t, 2, "if (queries)");
+        int depth = element_loops(b, 3, sum[op], &off);
+        attn_say(t, depth, "%s[%s] = %s(%s[%s]);",
+                 attn_base(t, result(b, op)), off.s,
+                 b->grad[op]->dt == Dbf16 ? "f32_bf16" : "(float)",
+                 attn_base(t, sum[op]), off.s);
     }
 }
 
-/* ---- work space --------------------------------------------------------------------------- */
+/* ---- work space ---------------------------------------------------------- */
 
 static void row_tile(Attn *t, const char *name, const char *w, int64_t n)
 {
@@ -177,8 +187,9 @@ static void workspace(Backward *b)
                       strf(t->arena, "at_keypad * %s", attn_widthname(t, op)),
                       ATKEYPAD * attn_width(t, op));
     for (int i = 0; i < t->ndot; i++) {
-        int64_t w = attn_width(t, t->dot[i].k);
-        row_tile(t, strf(t->arena, "a%d", i), attn_widthname(t, t->dot[i].k), w);
+        int k = t->dot[i].k;
+        int64_t w = attn_width(t, k);
+        row_tile(t, strf(t->arena, "a%d", i), attn_widthname(t, k), w);
         widest = w > widest ? w : widest;
     }
     row_tile(t, "et", attn_widthname(t, t->v), attn_width(t, t->v));
@@ -190,23 +201,23 @@ static void workspace(Backward *b)
     row_tile(t, "dt", "at_ld", ATLD);
 }
 
-/* ---- phases ------------------------------------------------------------------------------ */
+/* ---- phases -------------------------------------------------------------- */
 
-/* Query tiles of all combinations of the free axes; ends inside of the body.    */
+/* Query tiles of all combinations of the free axes; ends inside of the body. */
 static void each_tile(Backward *b, int depth)
 {
     Attn *t = &b->t;
 
-    attn_line(&t->o, depth++, "for (int64_t m = 0; m < ntile; m++) {");
-    attn_line(&t->o, depth, "const int64_t q0 = m / nfree * at_rows;");
-    attn_line(&t->o, depth, "const int64_t rows = at_least(%s - q0, at_rows);",
-              attn_size(t, t->query));
+    attn_say(t, depth++, "for (int64_t m = mlo; m < mhi; m++) {");
+    attn_say(t, depth, "const int64_t q0 = m / nfree * at_rows;");
+    attn_say(t, depth, "const int64_t rows = at_least(%s - q0, at_rows);",
+             attn_size(t, t->query));
     attn_coords(t, depth, "(m % nfree)", b->free, b->nfree);
 }
 
 static void each_mid(Backward *b, int depth)
 {
-    attn_line(&b->t.o, depth++, "for (int64_t u = 0; u < nmid; u++) {");
+    attn_say(&b->t, depth++, "for (int64_t u = 0; u < nmid; u++) {");
     attn_coords(&b->t, depth, "u", b->mid, b->nmid);
 }
 
@@ -217,43 +228,61 @@ static void pack_results(Backward *b, int depth, AttnView v, const char *tile)
     const char *w = attn_widthname(t, t->v);
     int n = attn_inner(t, t->n->in[t->v], in);
 
-    attn_line(&t->o, depth, "memset(%s, 0, sizeof *%s * at_rows * (size_t)%s);",
-              tile, tile, w);
+    attn_say(t, depth, "memset(%s, 0, sizeof *%s * at_rows * (size_t)%s);",
+             tile, tile, w);
     attn_move(t, depth, (AttnMove){
         .how = ATpack, .v = v, .row = t->query, .row0 = "q0", .rows = "rows",
         .in = in, .nin = n, .tile = tile, .ld = w });
 }
 
-static void make_delta(Backward *b)
+/* `to` [r] = row r of dout * out, dout packed already.                       */
+static void row_deltas(Backward *b, int depth, const char *to)
 {
     Attn *t = &b->t;
     const char *w = attn_widthname(t, t->v);
 
+    pack_results(b, depth, b->out, "ot");
+    attn_say(t, depth, "for (int64_t r = 0; r < rows; r++)");
+    attn_say(t, depth + 1, "%s = at_dot_%s(et + r * %s, ot + r * %s, %s);", to,
+             t->t, w, w, w);
+}
+
+static const char *row_of(Attn *t, AttnView v)
+{
+    return strf(t->arena, "(%s)[(q0 + r) * %s]", attn_at(t, v),
+                attn_stride(t, v, t->query));
+}
+
+static void store_deltas(Backward *b)
+{
+    Attn *t = &b->t;
+
+    attn_say(t, 2, "if (keys && queries)");
     each_mid(b, 2);
     each_tile(b, 3);
     pack_results(b, 4, b->dout, "et");
-    pack_results(b, 4, b->out, "ot");
-    attn_line(&t->o, 4, "for (int64_t r = 0; r < rows; r++)");
-    attn_line(&t->o, 5, "(%s)[(q0 + r) * %s] = at_dot_%s(et + r * %s, ot + r * %s,"
-              " %s);", attn_at(t, b->delta), attn_stride(t, b->delta, t->query),
-              t->t, w, w, w);
-    attn_line(&t->o, 3, "}");
-    attn_line(&t->o, 2, "}");
+    row_deltas(b, 4, row_of(t, b->delta));
+    attn_say(t, 3, "}");
+    attn_say(t, 2, "}");
 }
 
-/* A row that saw no key has weights exp(s - inf) = 0.                           */
+/* A row that saw no key has weights exp(s - inf) = 0.                        */
 static void row_numbers(Backward *b, int depth)
 {
     Attn *t = &b->t;
 
-    attn_line(&t->o, depth, "at_%s lse[at_rows], delta[at_rows];", t->t);
-    attn_line(&t->o, depth, "for (int64_t r = 0; r < rows; r++) {");
-    attn_line(&t->o, depth + 1, "lse[r] = (%s)[(q0 + r) * %s];",
-              attn_at(t, b->lse), attn_stride(t, b->lse, t->query));
-    attn_line(&t->o, depth + 1, "lse[r] = lse[r] == -INFINITY ? INFINITY : lse[r];");
-    attn_line(&t->o, depth + 1, "delta[r] = (%s)[(q0 + r) * %s];",
-              attn_at(t, b->delta), attn_stride(t, b->delta, t->query));
-    attn_line(&t->o, depth, "}");
+    attn_say(t, depth, "at_%s lse[at_rows], delta[at_rows];", t->t);
+    attn_say(t, depth, "for (int64_t r = 0; r < rows; r++) {");
+    attn_say(t, depth + 1, "lse[r] = %s;", row_of(t, b->lse));
+    attn_say(t, depth + 1, "if (lse[r] == -INFINITY)");
+    attn_say(t, depth + 2, "lse[r] = INFINITY;");
+    attn_say(t, depth, "}");
+    attn_say(t, depth, "if (keys && queries) {");
+    attn_say(t, depth + 1, "for (int64_t r = 0; r < rows; r++)");
+    attn_say(t, depth + 2, "delta[r] = %s;", row_of(t, b->delta));
+    attn_say(t, depth, "} else {");
+    row_deltas(b, depth + 1, "delta[r]");
+    attn_say(t, depth, "}");
 }
 
 static void tile_scores(Backward *b, int depth)
@@ -264,14 +293,14 @@ static void tile_scores(Backward *b, int depth)
     attn_packqueries(t, depth);
     pack_results(b, depth, b->dout, "et");
     attn_products(t, depth);
-    attn_line(&t->o, depth, "at_mm_%s(rows, at_keys, %s, et, %s, 1, f%d, at_keys, "
-              "dt, at_ld, 0);", t->t, w, w, t->v);
+    attn_say(t, depth, "at_mm_%s(rows, at_keys, %s, et, %s, 1, f%d, at_keys, "
+             "dt, at_ld, 0);", t->t, w, w, t->v);
     row_numbers(b, depth);
-    attn_line(&t->o, depth, "for (int64_t r = 0; r < rows; r++) {");
-    attn_line(&t->o, depth + 1, "const at_%s *restrict dp = dt + r * at_ld;", t->t);
-    attn_line(&t->o, depth + 1, "at_%s *restrict pr = pt + r * at_ld;", t->t);
+    attn_say(t, depth, "for (int64_t r = 0; r < rows; r++) {");
+    attn_say(t, depth + 1, "const at_%s *restrict dp = dt + r * at_ld;", t->t);
+    attn_say(t, depth + 1, "at_%s *restrict pr = pt + r * at_ld;", t->t);
     attn_score(t, depth + 1, 1);
-    attn_line(&t->o, depth, "}");
+    attn_say(t, depth, "}");
 }
 
 static void query_gradient(Backward *b, int depth, int i, AttnView sum)
@@ -282,33 +311,44 @@ static void query_gradient(Backward *b, int depth, int i, AttnView sum)
     Axis *in[MAXD];
     int n = attn_inner(t, t->n->in[d->k], in);
 
-    attn_line(&t->o, depth, "at_mm_%s(rows, %s, cols, t%d, at_ld, 1, b%d, %s, qt, "
-              "%s, 0);", t->t, w, d->term, d->k, w, w);
-    attn_move(t, depth, (AttnMove){
+    attn_say(t, depth, "if (queries) {");
+    attn_say(t, depth + 1, "at_mm_%s(rows, %s, cols, t%d, at_ld, 1, b%d, %s, "
+             "qt, %s, 0);", t->t, w, d->term, d->k, w, w);
+    attn_move(t, depth + 1, (AttnMove){
         .how = ATadd, .v = sum, .row = t->query, .row0 = "q0", .rows = "rows",
         .in = in, .nin = n, .tile = "qt", .ld = w });
+    attn_say(t, depth, "}");
+}
+
+/* c += the transposed tile x what it weighs.                                 */
+static void key_gradient(Backward *b, int depth, int op, const char *tile,
+                         const char *weighed)
+{
+    Attn *t = &b->t;
+    const char *w = attn_widthname(t, op);
+
+    attn_say(t, depth, "if (keys)");
+    attn_say(t, depth + 1, "at_mm_%s(cols, %s, rows, %s, 1, at_ld, %s, %s, "
+             "c%d, %s, 1);", t->t, w, tile, weighed, w, op, w);
 }
 
 static void tile_gradients(Backward *b, int depth, const AttnView *sum)
 {
     Attn *t = &b->t;
-    const char *w = attn_widthname(t, t->v);
 
     if (b->grad[t->v])
-        attn_line(&t->o, depth, "at_mm_%s(cols, %s, rows, pt, 1, at_ld, et, %s, "
-                  "c%d, %s, 1);", t->t, w, w, t->v, w);
+        key_gradient(b, depth, t->v, "pt", "et");
     for (int i = 0; i < t->ndot; i++) {
         const AttnDot *d = &t->dot[i];
-        w = attn_widthname(t, d->k);
         if (b->grad[d->k])
-            attn_line(&t->o, depth, "at_mm_%s(cols, %s, rows, t%d, 1, at_ld, a%d, "
-                      "%s, c%d, %s, 1);", t->t, w, d->term, i, w, d->k, w);
+            key_gradient(b, depth, d->k, strf(t->arena, "t%d", d->term),
+                         strf(t->arena, "a%d", i));
         if (sum[d->q].n)
             query_gradient(b, depth, i, sum[d->q]);
     }
 }
 
-/* Key-side operands of one level: pack them, their gradients start at zero.     */
+/* Key-side operands of one level: pack them, their gradients start at zero.  */
 static void open_keys(Backward *b, int depth, int inner)
 {
     Attn *t = &b->t;
@@ -318,8 +358,8 @@ static void open_keys(Backward *b, int depth, int inner)
             continue;
         attn_packkeys(t, depth, op, 1);
         if (b->grad[op])
-            attn_line(&t->o, depth, "memset(c%d, 0, sizeof *c%d * at_keypad * "
-                      "(size_t)%s);", op, op, attn_widthname(t, op));
+            attn_say(t, depth, "memset(c%d, 0, sizeof *c%d * at_keypad * "
+                     "(size_t)%s);", op, op, attn_widthname(t, op));
     }
 }
 
@@ -332,7 +372,8 @@ static void close_keys(Backward *b, int depth, int inner)
         if (!attn_keyside(t, op) || is_inner(b, op) != inner || !b->grad[op])
             continue;
         int n = attn_inner(t, t->n->in[op], in);
-        attn_move(t, depth, (AttnMove){
+        attn_say(t, depth, "if (keys)");
+        attn_move(t, depth + 1, (AttnMove){
             .how = ATput, .v = result(b, op), .row = t->key, .row0 = "k0",
             .rows = "cols", .in = in, .nin = n,
             .tile = strf(t->arena, "c%d", op), .ld = attn_widthname(t, op) });
@@ -342,28 +383,29 @@ static void close_keys(Backward *b, int depth, int inner)
 static void key_tile(Backward *b, const AttnView *sum)
 {
     Attn *t = &b->t;
-    const char *unseen = attn_unseen(t, "q0", "(q0 + rows)", "k0", "(k0 + cols)");
+    const char *unseen = attn_unseen(t, "q0", "(q0 + rows)", "k0",
+                                     "(k0 + cols)");
 
-    attn_line(&t->o, 2, "for (int64_t k0 = 0; k0 < %s; k0 += at_keys) {",
-              attn_size(t, t->key));
-    attn_line(&t->o, 3, "const int64_t cols = at_least(%s - k0, at_keys);",
-              attn_size(t, t->key));
+    attn_say(t, 2, "for (int64_t k0 = klo; k0 < khi; k0 += at_keys) {");
+    attn_say(t, 3, "const int64_t cols = at_least(khi - k0, at_keys);");
     open_keys(b, 3, 0);
     each_mid(b, 3);
     open_keys(b, 4, 1);
     each_tile(b, 4);
     if (unseen) {
-        attn_line(&t->o, 5, "if (%s)", unseen);
-        attn_line(&t->o, 6, "continue;");
+        attn_say(t, 5, "if (%s)", unseen);
+        attn_say(t, 6, "continue;");
     }
     tile_scores(b, 5);
     tile_gradients(b, 5, sum);
-    attn_line(&t->o, 4, "}");
+    attn_say(t, 4, "}");
     close_keys(b, 4, 1);
-    attn_line(&t->o, 3, "}");
+    attn_say(t, 3, "}");
     close_keys(b, 3, 0);
-    attn_line(&t->o, 2, "}");
+    attn_say(t, 2, "}");
 }
+
+/* ---- items --------------------------------------------------------------- */
 
 static void find_gradients(Backward *b)
 {
@@ -372,17 +414,51 @@ static void find_gradients(Backward *b)
             b->grad[op] = attn_part(&b->t, op);
 }
 
+/* parts of an item: kparts of 64 keys, then one for each 48 queries.         */
 static void counts(Backward *b)
 {
     Attn *t = &b->t;
+    int64_t items = attn_product(t, b->over, b->own);
     int64_t nfree = attn_product(t, b->free, b->nfree);
     int64_t tiles = (attn_count(t, t->query) + ATROWS - 1) / ATROWS;
+    int64_t ktiles = (attn_count(t, t->key) + ATKEYS - 1) / ATKEYS;
+    int cut = items == 1 && tiles > 1;
+    int64_t parts = cut ? ktiles + tiles : 1;
 
-    add_size(t->k, t->arena, attn_product(t, b->over, b->own));
+    add_size(t->k, t->arena, items * parts);
     add_size(t->k, t->arena, 1);
+    attn_int(t, "parts", aff(parts));
+    attn_int(t, "kparts", aff(cut ? ktiles : 0));
     attn_int(t, "nfree", aff(nfree));
     attn_int(t, "ntile", aff(tiles * nfree));
     attn_int(t, "nmid", aff(attn_product(t, b->mid, b->nmid)));
+}
+
+/* The loop over items: all parts of one, or those of one side.               */
+static void each_item(Backward *b)
+{
+    static const char *const lines[] = {
+        "const int64_t part = item %% parts, left = hi - item + part;",
+        "const int keys = left >= parts && part == 0 ? 1 : part < kparts;",
+        "const int queries = left >= parts && part == 0 ? 1 : part >= kparts;",
+        "const int64_t last = keys && !queries ? kparts : parts;",
+        "const int64_t end = at_least(left, last);",
+        "const int64_t klo = queries ? 0 : part * at_keys;",
+        "const int64_t khi = queries ? %s : at_least(end * at_keys, %s);",
+        "const int64_t mlo = keys ? 0 : (part - kparts) * nfree;",
+        "const int64_t mhi = keys ? ntile : (end - kparts) * nfree;",
+    };
+    Attn *t = &b->t;
+    const char *nk = attn_size(t, t->key), *nq = attn_size(t, t->query);
+
+    attn_say(t, 1, "for (int64_t item = lo, next; item < hi; item = next) {");
+    for (size_t i = 0; i < sizeof lines / sizeof *lines; i++)
+        attn_say(t, 2, lines[i], nk, nk);
+    attn_say(t, 2, "next = item - part + end;");
+    attn_say(t, 2, "const int64_t qlo = mlo / nfree * at_rows;");
+    attn_say(t, 2, "const int64_t qhi = at_least(mhi / nfree * at_rows, %s);",
+             nq);
+    attn_coords(t, 2, "item / parts", b->over, b->own);
 }
 
 void attnback_lower(Graph *g, Group *k, Arena *a)
@@ -398,12 +474,11 @@ void attnback_lower(Graph *g, Group *k, Arena *a)
     counts(&b);
     make_views(&b, sum);
     workspace(&b);
-    attn_line(&b.t.o, 1, "for (int64_t item = lo; item < hi; item++) {");
-    attn_coords(&b.t, 2, "item", b.over, b.own);
+    each_item(&b);
     zero_sums(&b, sum);
-    make_delta(&b);
+    store_deltas(&b);
     key_tile(&b, sum);
     round_sums(&b, sum);
-    attn_line(&b.t.o, 1, "}");
+    attn_say(&b.t, 1, "}");
     attn_finish(&b.t);
 }

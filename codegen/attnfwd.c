@@ -12,17 +12,17 @@
  *     results / sums; maximum + log sum
  *
  * A row meets the key tiles in order from 0 on, whatever the chunk: results do
- * not depend on how items are made or split.                                   */
+ * not depend on how items are made or split.                                 */
 #include <string.h>
 
 #include "codegen.h"
 
 typedef struct Forward {
     Attn t;
-    int own; Axis *over[MAXD];    /* score axes of an item                       */
-    int nfree; Axis *free[MAXD];  /* score axes inside an item                   */
+    int own; Axis *over[MAXD];    /* score axes of an item                    */
+    int nfree; Axis *free[MAXD];  /* score axes inside an item                */
     AttnView out, lse;
-    int64_t row;                  /* work elements of one tile of queries        */
+    int64_t row;                  /* work elements of one tile of queries     */
 } Forward;
 
 static void split_axes(Forward *f)
@@ -45,7 +45,7 @@ static int64_t tiles_of(int64_t n, int64_t size)
     return (n + size - 1) / size;
 }
 
-/* Query tiles a chunk: what shares one packing of keys, within 400 KiB.         */
+/* Query tiles a chunk: what shares one packing of keys, within 400 KiB.      */
 static void plan_chunks(Forward *f)
 {
     Attn *t = &f->t;
@@ -69,7 +69,7 @@ static void plan_chunks(Forward *f)
     f->t.work += f->row * chunk;
 }
 
-/* ---- work space ------------------------------------------------------------------ */
+/* ---- work space ---------------------------------------------------------- */
 
 static void workspace(Forward *f)
 {
@@ -83,41 +83,41 @@ static void workspace(Forward *f)
 }
 
 /* The loop over the chunk's query tiles, with names for the pieces of each
- * one's work space. Ends inside of its body.                                    */
+ * one's work space. Ends inside of its body.                                 */
 static void each_tile(Forward *f, int depth)
 {
     Attn *t = &f->t;
     const char *at = "ws + (m - m0) * rowwork";
 
-    attn_line(&t->o, depth++, "for (int64_t m = m0; m < m1; m++) {");
-    attn_line(&t->o, depth, "const int64_t q0 = m / nfree * at_rows;");
-    attn_line(&t->o, depth, "const int64_t rows = at_least(%s - q0, at_rows);",
+    attn_say(t, depth++, "for (int64_t m = m0; m < m1; m++) {");
+    attn_say(t, depth, "const int64_t q0 = m / nfree * at_rows;");
+    attn_say(t, depth, "const int64_t rows = at_least(%s - q0, at_rows);",
               attn_size(t, t->query));
     attn_coords(t, depth, "(m % nfree)", f->free, f->nfree);
     for (int i = 0; i < t->ndot; i++) {
-        attn_line(&t->o, depth, "at_%s *const a%d = %s;", t->t, i, at);
+        attn_say(t, depth, "at_%s *const a%d = %s;", t->t, i, at);
         at = strf(t->arena, "a%d + at_rows * %s", i,
                   attn_widthname(t, t->dot[i].k));
     }
-    attn_line(&t->o, depth, "at_%s *const acc = %s;", t->t, at);
-    attn_line(&t->o, depth, "at_%s *const max = acc + at_rows * %s;", t->t,
+    attn_say(t, depth, "at_%s *const acc = %s;", t->t, at);
+    attn_say(t, depth, "at_%s *const max = acc + at_rows * %s;", t->t,
               attn_widthname(t, t->v));
-    attn_line(&t->o, depth, "at_%s *const sum = max + at_rows;", t->t);
+    attn_say(t, depth, "at_%s *const sum = max + at_rows;", t->t);
 }
 
-/* ---- phases ---------------------------------------------------------------------- */
+/* ---- phases -------------------------------------------------------------- */
 
 static void pack_chunk(Forward *f)
 {
     Attn *t = &f->t;
 
     each_tile(f, 2);
-    attn_line(&t->o, 3, "memset(acc, 0, sizeof *acc * at_rows * (size_t)(%s + 2));",
+    attn_say(t, 3, "memset(acc, 0, sizeof *acc * at_rows * (size_t)(%s + 2));",
               attn_widthname(t, t->v));
-    attn_line(&t->o, 3, "for (int r = 0; r < at_rows; r++)");
-    attn_line(&t->o, 4, "max[r] = -INFINITY;");
+    attn_say(t, 3, "for (int r = 0; r < at_rows; r++)");
+    attn_say(t, 4, "max[r] = -INFINITY;");
     attn_packqueries(t, 3);
-    attn_line(&t->o, 2, "}");
+    attn_say(t, 2, "}");
 }
 
 static void key_tile(Forward *f)
@@ -125,13 +125,13 @@ static void key_tile(Forward *f)
     Attn *t = &f->t;
     const char *unseen = attn_unseen(t, "qlo", "qhi", "k0", "(k0 + cols)");
 
-    attn_line(&t->o, 2, "for (int64_t k0 = 0; k0 < %s; k0 += at_keys) {",
+    attn_say(t, 2, "for (int64_t k0 = 0; k0 < %s; k0 += at_keys) {",
               attn_size(t, t->key));
-    attn_line(&t->o, 3, "const int64_t cols = at_least(%s - k0, at_keys);",
+    attn_say(t, 3, "const int64_t cols = at_least(%s - k0, at_keys);",
               attn_size(t, t->key));
     if (unseen) {
-        attn_line(&t->o, 3, "if (%s)", unseen);
-        attn_line(&t->o, 4, "continue;");
+        attn_say(t, 3, "if (%s)", unseen);
+        attn_say(t, 4, "continue;");
     }
     for (int op = 0; op < t->nop; op++)
         if (attn_keyside(t, op))
@@ -139,29 +139,29 @@ static void key_tile(Forward *f)
     each_tile(f, 3);
     unseen = attn_unseen(t, "q0", "(q0 + rows)", "k0", "(k0 + cols)");
     if (unseen) {
-        attn_line(&t->o, 4, "if (%s)", unseen);
-        attn_line(&t->o, 5, "continue;");
+        attn_say(t, 4, "if (%s)", unseen);
+        attn_say(t, 5, "continue;");
     }
     attn_products(t, 4);
-    attn_line(&t->o, 4, "for (int64_t r = 0; r < rows; r++) {");
+    attn_say(t, 4, "for (int64_t r = 0; r < rows; r++) {");
     attn_score(t, 5, 0);
-    attn_line(&t->o, 4, "}");
-    attn_line(&t->o, 4, "at_softmax_%s(rows, t0, max, sum, acc, %s);", t->t,
+    attn_say(t, 4, "}");
+    attn_say(t, 4, "at_softmax_%s(rows, t0, max, sum, acc, %s);", t->t,
               attn_widthname(t, t->v));
-    attn_line(&t->o, 4, "at_mm_%s(rows, w%d, cols, t0, at_ld, 1, b%d, w%d, acc, "
+    attn_say(t, 4, "at_mm_%s(rows, w%d, cols, t0, at_ld, 1, b%d, w%d, acc, "
               "w%d, 1);", t->t, t->v, t->v, t->v, t->v);
-    attn_line(&t->o, 3, "}");
-    attn_line(&t->o, 2, "}");
+    attn_say(t, 3, "}");
+    attn_say(t, 2, "}");
 }
 
 static void store_lse(Forward *f)
 {
     Attn *t = &f->t;
 
-    attn_line(&t->o, 3, "for (int64_t r = 0; r < rows; r++)");
-    attn_line(&t->o, 4, "(%s)[(q0 + r) * %s] =", attn_at(t, f->lse),
+    attn_say(t, 3, "for (int64_t r = 0; r < rows; r++)");
+    attn_say(t, 4, "(%s)[(q0 + r) * %s] =", attn_at(t, f->lse),
               attn_stride(t, f->lse, t->query));
-    attn_line(&t->o, 5, "max[r] + (sum[r] > 0 ? log_%s(sum[r]) : 0);", t->t);
+    attn_say(t, 5, "max[r] + (sum[r] > 0 ? log_%s(sum[r]) : 0);", t->t);
 }
 
 static void store_chunk(Forward *f)
@@ -174,33 +174,33 @@ static void store_chunk(Forward *f)
     if (f->lse.n)
         store_lse(f);
     if (f->out.n) {
-        attn_line(&t->o, 3, "at_divide_%s(rows, acc, sum, %s);", t->t,
+        attn_say(t, 3, "at_divide_%s(rows, acc, sum, %s);", t->t,
                   attn_widthname(t, t->v));
         attn_move(t, 3, (AttnMove){
             .how = ATput, .v = f->out, .row = t->query, .row0 = "q0",
             .rows = "rows", .in = in, .nin = n, .tile = "acc",
             .ld = attn_widthname(t, t->v) });
     }
-    attn_line(&t->o, 2, "}");
+    attn_say(t, 2, "}");
 }
 
 static void item(Forward *f)
 {
     Attn *t = &f->t;
 
-    attn_line(&t->o, 1, "for (int64_t item = lo; item < hi; item++) {");
+    attn_say(t, 1, "for (int64_t item = lo; item < hi; item++) {");
     attn_coords(t, 2, "item / nchunk", f->over, f->own);
-    attn_line(&t->o, 2, "const int64_t m0 = item %% nchunk * chunk;");
-    attn_line(&t->o, 2, "const int64_t m1 = at_least(m0 + chunk, ntile);");
+    attn_say(t, 2, "const int64_t m0 = item %% nchunk * chunk;");
+    attn_say(t, 2, "const int64_t m1 = at_least(m0 + chunk, ntile);");
     if (attn_unseen(t, "", "", "", "")) {
-        attn_line(&t->o, 2, "const int64_t qlo = m0 / nfree * at_rows;");
-        attn_line(&t->o, 2, "const int64_t qhi = at_least(((m1 - 1) / nfree + 1)"
+        attn_say(t, 2, "const int64_t qlo = m0 / nfree * at_rows;");
+        attn_say(t, 2, "const int64_t qhi = at_least(((m1 - 1) / nfree + 1)"
                   " * at_rows, %s);", attn_size(t, t->query));
     }
     pack_chunk(f);
     key_tile(f);
     store_chunk(f);
-    attn_line(&t->o, 1, "}");
+    attn_say(t, 1, "}");
 }
 
 void attn_lower(Graph *g, Group *k, Arena *a)

@@ -6,7 +6,7 @@
  *     i_x     the coordinate along x
  *
  * A name stands for the same role in every attention, so texts depend on the
- * roles of axes and the dtypes only.                                           */
+ * roles of axes and the dtypes only.                                         */
 #include <string.h>
 
 #include "codegen.h"
@@ -18,6 +18,15 @@ void attn_line(Text *o, int depth, const char *fmt, ...)
     put(o, "%*s", 4 * depth, "");
     va_start(ap, fmt);
     put(o, "%s\n", vstrf(o->arena, fmt, ap));
+    va_end(ap);
+}
+
+void attn_say(Attn *t, int depth, const char *fmt, ...)
+{
+    va_list ap;
+
+    va_start(ap, fmt);
+    attn_line(&t->o, depth, "%s", vstrf(t->arena, fmt, ap));
     va_end(ap);
 }
 
@@ -40,7 +49,7 @@ const char *attn_int(Attn *t, const char *name, Aff x)
     return name;
 }
 
-/* Some operand that has the axis.                                               */
+/* Some operand that has the axis.                                            */
 static const Node *owner(const Attn *t, const Axis *a, int *dim)
 {
     for (int i = 0; i < t->n->nin; i++)
@@ -81,7 +90,7 @@ int64_t attn_product(const Attn *t, Axis *const *a, int n)
     return p;
 }
 
-/* Elements of a row of an operand's tiles.                                      */
+/* Elements of a row of an operand's tiles.                                   */
 int64_t attn_width(const Attn *t, int op)
 {
     Axis *in[MAXD];
@@ -95,14 +104,14 @@ const char *attn_widthname(Attn *t, int op)
     return attn_int(t, strf(t->arena, "w%d", op), aff(attn_width(t, op)));
 }
 
-/* ---- tensors -------------------------------------------------------------------- */
+/* ---- tensors ------------------------------------------------------------- */
 
 AttnView attn_operand(Attn *t, int i)
 {
     return (AttnView){ strf(t->arena, "p%d", i), t->n->in[i], AToperand, 0 };
 }
 
-/* Its pointer's name, declared.                                                 */
+/* Its pointer's name, declared.                                              */
 const char *attn_base(Attn *t, AttnView v)
 {
     const char *name = intern(v.name);
@@ -131,10 +140,11 @@ const char *attn_stride(Attn *t, AttnView v, const Axis *a)
         return "1";
     for (int d = v.n->nd - 1; d > at; d--)
         s *= local_n(t->g, v.n, d);
-    return attn_int(t, strf(t->arena, "%s_%s", v.name, attn_code(t, a)), aff(s));
+    const char *name = strf(t->arena, "%s_%s", v.name, attn_code(t, a));
+    return attn_int(t, name, aff(s));
 }
 
-/* Where the score's current axes point: "p0 + i_x0 * p0_x0".                    */
+/* Where the score's current axes point: "p0 + i_x0 * p0_x0".                 */
 const char *attn_at(Attn *t, AttnView v)
 {
     Text s = { .arena = t->arena };
@@ -147,7 +157,7 @@ const char *attn_at(Attn *t, AttnView v)
     return s.s;
 }
 
-/* Coordinates along axes from their row-major number in `from`.                 */
+/* Coordinates along axes from their row-major number in `from`.              */
 void attn_coords(Attn *t, int depth, const char *from, Axis *const *a, int n)
 {
     for (int i = 0; i < n; i++) {
@@ -156,18 +166,18 @@ void attn_coords(Attn *t, int depth, const char *from, Axis *const *a, int n)
             put(&div, " / %s", attn_size(t, a[k]));
         if (i)
             put(&div, " %% %s", attn_size(t, a[i]));
-        attn_line(&t->o, depth, "const int64_t i_%s = %s%s;",
+        attn_say(t, depth, "const int64_t i_%s = %s%s;",
                   attn_code(t, a[i]), from, div.s ? div.s : "");
     }
 }
 
-/* ---- tiles -------------------------------------------------------------------------- */
+/* ---- tiles --------------------------------------------------------------- */
 
-/* A piece of the work space of `n` elements, which the text calls `size`.       */
+/* A piece of the work space of `n` elements, which the text calls `size`.    */
 void attn_tile(Attn *t, const char *name, const char *size, int64_t n)
 {
-    attn_line(&t->o, 1, "at_%s *const %s = ws;", t->t, name);
-    attn_line(&t->o, 1, "ws += %s;", size);
+    attn_say(t, 1, "at_%s *const %s = ws;", t->t, name);
+    attn_say(t, 1, "ws += %s;", size);
     t->work += n;
 }
 
@@ -179,7 +189,7 @@ static const char *at_word(const Attn *t, AttnView v)
 }
 
 /* Loops over all inner axes but the last; returns the loops' depth. Offsets of
- * tensor and tile are appended to the two texts.                                */
+ * tensor and tile are appended to the two texts.                             */
 static int inner_loops(Attn *t, int depth, AttnView v, Axis *const *in, int n,
                        Text *tensor, Text *tile)
 {
@@ -187,7 +197,7 @@ static int inner_loops(Attn *t, int depth, AttnView v, Axis *const *in, int n,
 
     for (int i = 0; i < n - 1; i++) {
         const char *c = strf(t->arena, "c_%s", attn_code(t, in[i]));
-        attn_line(&t->o, depth++, "for (int64_t %s = 0; %s < %s; %s++)", c, c,
+        attn_say(t, depth++, "for (int64_t %s = 0; %s < %s; %s++)", c, c,
                   attn_size(t, in[i]), c);
         put(tensor, " + %s * %s", c, attn_stride(t, v, in[i]));
         if (!i)
@@ -202,7 +212,7 @@ static int inner_loops(Attn *t, int depth, AttnView v, Axis *const *in, int n,
 }
 
 /* One call that moves `rows` rows along axis `row` from `row0`, and all inner
- * axes, between tensor v and a tile with strides dr (row) and dc (inner).       */
+ * axes, between tensor v and a tile with strides dr (row) and dc (inner).    */
 void attn_move(Attn *t, int depth, AttnMove m)
 {
     Text tensor = { .arena = t->arena }, tile = { .arena = t->arena };
@@ -224,10 +234,10 @@ void attn_move(Attn *t, int depth, AttnMove m)
                m.how == ATput ? strf(t->arena, "%s_", at_word(t, m.v)) : "",
                t->t, tensor.s, row, last, tile.s,
                m.ld, m.rows, cols);
-    attn_line(&t->o, depth, "%s", call);
+    attn_say(t, depth, "%s", call);
 }
 
-/* Does a dot contract this key-side operand? Then products want it flipped.     */
+/* Does a dot contract this key-side operand? Then products want it flipped.  */
 int attn_contracted(const Attn *t, int op)
 {
     for (int i = 0; i < t->ndot; i++)
@@ -236,13 +246,14 @@ int attn_contracted(const Attn *t, int op)
     return 0;
 }
 
-/* Tiles of all key-side operands: b as stored, f flipped.                       */
+/* Tiles of all key-side operands: b as stored, f flipped.                    */
 void attn_keytiles(Attn *t, int flipall)
 {
     for (int op = 0; op < t->nop; op++) {
         if (!attn_keyside(t, op))
             continue;
-        const char *size = strf(t->arena, "at_keypad * %s", attn_widthname(t, op));
+        const char *w = attn_widthname(t, op);
+        const char *size = strf(t->arena, "at_keypad * %s", w);
         int64_t n = ATKEYPAD * attn_width(t, op);
         attn_tile(t, strf(t->arena, "b%d", op), size, n);
         if (flipall || attn_contracted(t, op))
@@ -256,24 +267,24 @@ void attn_packkeys(Attn *t, int depth, int op, int flip)
     const char *w = attn_widthname(t, op);
     int n = attn_inner(t, t->n->in[op], in);
 
-    attn_line(&t->o, depth, "memset(b%d, 0, sizeof *b%d * at_keys * (size_t)%s);",
+    attn_say(t, depth, "memset(b%d, 0, sizeof *b%d * at_keys * (size_t)%s);",
               op, op, w);
     attn_move(t, depth, (AttnMove){
         .how = ATpack, .v = attn_operand(t, op), .row = t->key, .row0 = "k0",
         .rows = "cols", .in = in, .nin = n, .tile = strf(t->arena, "b%d", op),
         .ld = w });
     if (flip)
-        attn_line(&t->o, depth, "at_flip_%s(f%d, b%d, %s);", t->t, op, op, w);
+        attn_say(t, depth, "at_flip_%s(f%d, b%d, %s);", t->t, op, op, w);
 }
 
-/* Queries of each dot, inner axes in the order of its keys.                     */
+/* Queries of each dot, inner axes in the order of its keys.                  */
 void attn_packqueries(Attn *t, int depth)
 {
     for (int i = 0; i < t->ndot; i++) {
         Axis *in[MAXD];
         const char *w = attn_widthname(t, t->dot[i].k);
         int n = attn_inner(t, t->n->in[t->dot[i].k], in);
-        attn_line(&t->o, depth, "memset(a%d, 0, sizeof *a%d * at_rows * "
+        attn_say(t, depth, "memset(a%d, 0, sizeof *a%d * at_rows * "
                   "(size_t)%s);", i, i, w);
         attn_move(t, depth, (AttnMove){
             .how = ATpack, .v = attn_operand(t, t->dot[i].q), .row = t->query,
@@ -282,20 +293,20 @@ void attn_packqueries(Attn *t, int depth)
     }
 }
 
-/* Tiles of all terms from packed queries and flipped keys.                      */
+/* Tiles of all terms from packed queries and flipped keys.                   */
 void attn_products(Attn *t, int depth)
 {
     int begun[ATDOTS] = { 0 };
 
     for (int i = 0; i < t->ndot; i++) {
         const AttnDot *d = &t->dot[i];
-        attn_line(&t->o, depth, "at_mm_%s(rows, at_keys, %s, a%d, %s, 1, f%d, "
+        attn_say(t, depth, "at_mm_%s(rows, at_keys, %s, a%d, %s, 1, f%d, "
                   "at_keys, t%d, at_ld, %d);", t->t, attn_widthname(t, d->k), i,
                   attn_widthname(t, d->k), d->k, d->term, begun[d->term]++ > 0);
     }
 }
 
-/* ---- the kernel around it --------------------------------------------------------------- */
+/* ---- the kernel around it ------------------------------------------------ */
 
 static int is64(const Attn *t)
 {
@@ -305,7 +316,7 @@ static int is64(const Attn *t)
     return 0;
 }
 
-/* items: parallel items, iv[0].                                                  */
+/* items: parallel items, iv[0].                                              */
 void attn_begin(Attn *t, Group *k, Arena *a)
 {
     t->k = k;
@@ -313,7 +324,7 @@ void attn_begin(Attn *t, Group *k, Arena *a)
     t->t = is64(t) ? "f64" : "f32";
 }
 
-/* Multiply-adds of the dots and of the values, times how often each is done.    */
+/* Multiply-adds of the dots and of the values, times how often each is done. */
 static double products(const Attn *t, double dots, double values)
 {
     double square = attn_share(t) * (double)attn_count(t, t->query) *
@@ -336,7 +347,7 @@ static void set_cost(Attn *t)
         t->k->step.bytes += (double)local_bytes(t->g, t->k->arg[i]);
 }
 
-/* The text is complete: name the kernel.                                        */
+/* The text is complete: name the kernel.                                     */
 void attn_finish(Attn *t)
 {
     const char *work = attn_int(t, "work", aff(t->work + 16));
@@ -353,7 +364,7 @@ void attn_finish(Attn *t)
     set_cost(t);
 }
 
-/* Result i of the group's attention, or null: not wanted.                       */
+/* Result i of the group's attention, or null: not wanted.                    */
 Node *attn_part(const Attn *t, int i)
 {
     for (int m = 0; m < t->k->nout; m++) {

@@ -140,15 +140,15 @@ void kern_build(Kern *c);         /* fills ex, loop and st from the group       
 void kern_tidy(Kern *c);          /* tidy.c: cuts and merges loops               */
 void kern_print(Kern *c);         /* nest.c: fills the group's step and text     */
 
-/* ---- attn*.c score.c: attention without stored scores ------------------------ */
+/* ---- attn*.c score.c: attention without stored scores -------------------- */
 
 enum {
-    ATROWS = 48, ATKEYS = 64,     /* a tile: queries, keys; as in attn.pre      */
+    ATROWS = 48, ATKEYS = 64,     /* a tile: queries, keys; as in attn.pre    */
     ATLD = 80, ATKEYPAD = 66,     /* row of a score tile; keys rounded up to 6  */
     ATDOTS = 8, ATAXES = 24
 };
 
-/* A dot of operands q and k, and the term it is part of.                        */
+/* A dot of operands q and k, and the term it is part of.                     */
 typedef struct AttnDot { const Node *n; int q, k, term; } AttnDot;
 
 /* An attention read from its body, and the text being written for it.        */
@@ -201,7 +201,7 @@ void attn_begin(Attn *t, Group *k, Arena *a);
 void attn_finish(Attn *t);
 void attn_line(Text *o, int depth, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
-void attn_say(Attn *t, int depth, const char *fmt, ...)   /* a line of t->o    */
+void attn_say(Attn *t, int depth, const char *fmt, ...)   /* a line of t->o   */
     __attribute__((format(printf, 3, 4)));
 const char *attn_int(Attn *t, const char *name, Aff x);
 int64_t attn_count(const Attn *t, const Axis *a);

@@ -8,7 +8,7 @@
  *                compares positions: tiles outside are skipped
  *
  * Gradients go to dots only; attn_can() has seen to it that nothing else that
- * the score reads needs one.                                                   */
+ * the score reads needs one.                                                 */
 #include <ctype.h>
 #include <math.h>
 #include <string.h>
@@ -17,11 +17,11 @@
 
 typedef struct Score {
     Attn *t;
-    Text row, col;                /* text outside and inside of the column loop */
+    Text row, col;                /* text outside and inside the column loop  */
     int depth;
-    const char **val;             /* by body node: its value's C name           */
-    const char **dy;              /* gradient so far: an expression             */
-    char *dep;                    /* a dot's value reaches it                   */
+    const char **val;             /* by body node: its value's C name         */
+    const char **dy;              /* gradient so far: an expression           */
+    char *dep;                    /* a dot's value reaches it                 */
 } Score;
 
 static const char *float_type(const Attn *t)
@@ -39,7 +39,7 @@ static const char *c_type(const Attn *t, const Node *n)
     return isfloat(n) ? float_type(t) : dtypes[n->dt].compute;
 }
 
-static int varies(const Score *s, const Node *n)    /* along the columns         */
+static int varies(const Score *s, const Node *n)    /* along the columns      */
 {
     return dim_of(n, s->t->key) >= 0;
 }
@@ -53,7 +53,7 @@ static const char *local(Score *s, const Node *n, const char *expr)
     return name;
 }
 
-/* ---- values -------------------------------------------------------------------- */
+/* ---- values -------------------------------------------------------------- */
 
 static const char *number(const Score *s, const Node *n)
 {
@@ -107,7 +107,7 @@ static void letters_of(Op op, char *out)
     *out = 0;
 }
 
-/* Operand k of n, of n's kind.                                                  */
+/* Operand k of n, of n's kind.                                               */
 static const char *operand(const Score *s, const Node *n, int k)
 {
     const Node *a = n->in[k];
@@ -123,8 +123,8 @@ static const char *suffix(const Attn *t)
     return !strcmp(t->t, "f64") ? "_f64" : "_f32";
 }
 
-/* Division by a constant, as all scaling is, multiplies: the score is not rounded
- * on its way, so it may. Null: not a division by a constant.                    */
+/* Division by a constant, as all scaling is, multiplies: the score is not
+ * rounded on its way, so it may. Null: not a division by a constant.         */
 static const char *reciprocal(const Score *s, const Node *n)
 {
     if (n->op != Odiv || !isfloat(n) || n->in[1]->op != Oconst)
@@ -179,7 +179,7 @@ static void value(Score *s, const Node *n)
     }
 }
 
-/* ---- gradients -------------------------------------------------------------------- */
+/* ---- gradients ----------------------------------------------------------- */
 
 static int passes_gradient(const Node *n)
 {
@@ -203,14 +203,14 @@ static int depends(Score *s, const Node *n)
 static const char *gradient(const Score *s, const char *text, const Node *n,
                             const char *dy);
 
-static const char *closed(Arena *a, const char *x)    /* parentheses if needed     */
+static const char *closed(Arena *a, const char *x)  /* parentheses if needed  */
 {
     x += strspn(x, " ");
     return strpbrk(x, " +-*/(") ? strf(a, "(%s)", x) : x;
 }
 
 /* op(x, ..) inside a gradient text, from behind its '(': the op's own lowering.
- * Sets *end behind the ')'.                                                     */
+ * Sets *end behind the ')'.                                                  */
 static const char *call(const Score *s, Op op, const char *p, const Node *n,
                         const char *dy, const char **end)
 {
@@ -261,7 +261,7 @@ static size_t word(const char *p)
     return n;
 }
 
-/* A gradient text of n's row as C: dy is the gradient of n.                     */
+/* A gradient text of n's row as C: dy is the gradient of n.                  */
 static const char *gradient(const Score *s, const char *p, const Node *n,
                             const char *dy)
 {
@@ -329,7 +329,7 @@ static void store_gradients(Score *s)
     }
 }
 
-/* From the score's value on: weight, gradient of the score, and back.           */
+/* From the score's value on: weight, gradient of the score, and back.        */
 static void weigh(Score *s)
 {
     Attn *t = s->t;
@@ -337,7 +337,8 @@ static void weigh(Score *s)
 
     attn_line(&s->col, s->depth + 1, "const %s p = exp_%s(%s - lse[r]);", f,
               t->t, z);
-    attn_line(&s->col, s->depth + 1, "const %s ds = p * (dp[j] - delta[r]);", f);
+    attn_line(&s->col, s->depth + 1, "const %s ds = p * (dp[j] - delta[r]);",
+              f);
     attn_line(&s->col, s->depth + 1, "pr[j] = p;");
     depends(s, t->score);
     give(s, t->score, "ds");
@@ -355,8 +356,8 @@ static void tail(Score *s, int grad)
         put(&z, "pr[j] = ");
     for (int i = 0; i < t->nterm && grad; i++)
         put(&z, "s%d[j] = ", i);
-    attn_line(&t->o, s->depth, "for (int j = (int)cols; j < at_keys; j++)");
-    attn_line(&t->o, s->depth + 1, grad ? "%s0;" : "%ss0[j] = -INFINITY;",
+    attn_say(t, s->depth, "for (int j = (int)cols; j < at_keys; j++)");
+    attn_say(t, s->depth + 1, grad ? "%s0;" : "%ss0[j] = -INFINITY;",
               z.s ? z.s : "");
 }
 
@@ -376,23 +377,23 @@ void attn_score(Attn *t, int depth, int grad)
         attn_line(&s.col, depth + 1, "s0[j] = %s;",
                   s.val[attn_node(t, t->score)]);
     for (int i = 0; i < t->nterm; i++)
-        attn_line(&t->o, depth, "at_%s *restrict s%d = t%d + r * at_ld;", t->t,
+        attn_say(t, depth, "at_%s *restrict s%d = t%d + r * at_ld;", t->t,
                   i, i);
     put(&t->o, "%s", s.row.s ? s.row.s : "");
-    attn_line(&t->o, depth, "for (int j = 0; j < (int)cols; j++) {");
+    attn_say(t, depth, "for (int j = 0; j < (int)cols; j++) {");
     put(&t->o, "%s", s.col.s);
-    attn_line(&t->o, depth, "}");
+    attn_say(t, depth, "}");
     tail(&s, grad);
 }
 
-/* ---- bounds of a mask ------------------------------------------------------------- */
+/* ---- bounds of a mask ---------------------------------------------------- */
 
-typedef struct Bounds { double lo, hi; } Bounds;    /* of key - query             */
-typedef struct Line { double q, k, c; int ok; } Line;
+typedef struct Bounds { double lo, hi; } Bounds;    /* of key - query         */
+typedef struct Linear { double q, k, c; int ok; } Linear;
 
 static const Bounds everything = { -INFINITY, INFINITY };
 
-/* The axis n's value is the position along, or null.                            */
+/* The axis n's value is the position along, or null.                         */
 static const Axis *axis_of_position(const Attn *t, const Node *n)
 {
     if (n->op == Oarg) {
@@ -404,33 +405,33 @@ static const Axis *axis_of_position(const Attn *t, const Node *n)
     return n->nd == 1 && attn_isposition(n) ? n->dim[0].a : NULL;
 }
 
-static Line scaled(Line x, double f)
+static Linear scaled(Linear x, double f)
 {
-    return (Line){ x.q * f, x.k * f, x.c * f, x.ok };
+    return (Linear){ x.q * f, x.k * f, x.c * f, x.ok };
 }
 
-static Line plus(Line x, Line y)
+static Linear plus(Linear x, Linear y)
 {
-    return (Line){ x.q + y.q, x.k + y.k, x.c + y.c, x.ok && y.ok };
+    return (Linear){ x.q + y.q, x.k + y.k, x.c + y.c, x.ok && y.ok };
 }
 
-/* n as q * query + k * key + c.                                                 */
-static Line line_of(const Attn *t, const Node *n)
+/* n as q * query + k * key + c.                                              */
+static Linear line_of(const Attn *t, const Node *n)
 {
     const Axis *a = axis_of_position(t, n);
 
     if (a)
-        return (Line){ a == t->query, a == t->key, 0,
+        return (Linear){ a == t->query, a == t->key, 0,
                        a == t->query || a == t->key };
     switch (n->op) {
-    case Oconst: return (Line){ 0, 0, n->f, 1 };
+    case Oconst: return (Linear){ 0, 0, n->f, 1 };
     case Ocast: case Ospread: case Ostop_gradient:
         return line_of(t, n->in[0]);
     case Oneg: return scaled(line_of(t, n->in[0]), -1);
     case Oadd: return plus(line_of(t, n->in[0]), line_of(t, n->in[1]));
     case Osub:
         return plus(line_of(t, n->in[0]), scaled(line_of(t, n->in[1]), -1));
-    default: return (Line){ 0, 0, 0, 0 };
+    default: return (Linear){ 0, 0, 0, 0 };
     }
 }
 
@@ -444,14 +445,14 @@ static Bounds either(Bounds x, Bounds y)
     return (Bounds){ fmin(x.lo, y.lo), fmax(x.hi, y.hi) };
 }
 
-/* a <= b (or a < b): differences d for which it can hold, whole numbers.        */
+/* a <= b (or a < b): differences d for which it can hold, whole numbers.     */
 static Bounds ordered(const Attn *t, const Node *a, const Node *b, int strict)
 {
-    Line x = plus(line_of(t, a), scaled(line_of(t, b), -1));
+    Linear x = plus(line_of(t, a), scaled(line_of(t, b), -1));
 
     if (!x.ok || x.k != -x.q || fabs(x.k) != 1)
         return everything;
-    if (x.k > 0)                               /* d <= -c                        */
+    if (x.k > 0)                               /* d <= -c                     */
         return (Bounds){ -INFINITY, floor(-x.c - (strict ? 0.5 : 0)) };
     return (Bounds){ ceil(x.c + (strict ? 0.5 : 0)), INFINITY };
 }
@@ -474,16 +475,19 @@ static Bounds where_holds(const Attn *t, const Node *c)
     }
 }
 
-static int is_const(const Node *n, double sign)     /* infinite of that sign,     */
-{                                                   /* or 0: positive and finite  */
+/* Infinite of that sign; 0: positive and finite.                             */
+static int is_const(const Node *n, double sign)
+{
     while (n->op == Ocast || n->op == Ospread)
         n = n->in[0];
     if (n->op != Oconst)
         return 0;
-    return sign != 0 ? isinf(n->f) && n->f * sign > 0 : n->f > 0 && isfinite(n->f);
+    if (sign != 0)
+        return isinf(n->f) && n->f * sign > 0;
+    return n->f > 0 && isfinite(n->f);
 }
 
-/* Differences for which n can be anything but -inf.                             */
+/* Differences for which n can be anything but -inf.                          */
 static Bounds seen(const Attn *t, const Node *n)
 {
     switch (n->op) {
@@ -516,7 +520,7 @@ const char *attn_unseen(Attn *t, const char *q0, const char *q1,
     return x.s;
 }
 
-/* The share of all pairs of query and key that the mask lets through.           */
+/* The share of all pairs of query and key that the mask lets through.        */
 double attn_share(const Attn *t)
 {
     Bounds b = seen(t, t->score);
