@@ -764,18 +764,31 @@ static const Mono *count_of(Nest *n, const int *u, int from, int to)
     return m;
 }
 
-/* i<u> for each of the loops from the number q of their common setting.         */
+/* Index variables of the loops u[0..k), set from the number q of their setting.  */
 static void decode(Nest *n, const int *u, int k, const char *q)
 {
+    if (k)
+        line(n, "int64_t d = %s;", q);
     for (int i = k - 1; i > 0; i--) {
         int at = int_of_size(n, n->c->loop[u[i]].n);
-        const char *r = strf(n->a, "q%d", i);
-        line(n, "const int64_t i%d = %s %% n%d, %s = %s / n%d;", u[i], q, at, r,
-             q, at);
-        q = r;
+        line(n, "int64_t i%d = d %% n%d;", u[i], at);
+        line(n, "d /= n%d;", at);
     }
     if (k)
-        line(n, "const int64_t i%d = %s;", u[0], q);
+        line(n, "int64_t i%d = d;", u[0]);
+}
+
+/* The next setting: the last index counts up, with carry.                       */
+static void advance(Nest *n, const int *u, int k)
+{
+    for (int i = k - 1; i >= 0; i--) {
+        int at = int_of_size(n, n->c->loop[u[i]].n);
+        if (i == 0)
+            line(n, "%si%d++;", k > 1 ? "    " : "", u[i]);
+        else
+            line(n, "%sif (++i%d == n%d && !(i%d = 0))", i < k - 1 ? "    " : "",
+                 u[i], at, u[i]);
+    }
 }
 
 static void cap_items(Nest *n, const int *u, int k, const char *per)
@@ -815,6 +828,7 @@ static int64_t map_form(Nest *n)
     int k = item_loops(n, all, u);
 
     cap_items(n, u, k, NULL);
+    need(n, b.root, b.nroot);
     if (k <= 1) {
         if (k == 0)
             line(n, "for (int64_t p = lo; p < hi; p++) {");
@@ -827,13 +841,14 @@ static int64_t map_form(Nest *n)
         return count_of(n, u, 0, k)->v;
     }
     int v = u[k - 1], size = int_of_size(n, n->c->loop[v].n);
-    line(n, "for (int64_t p = lo, r; p < hi; p += r) {");
+    decode(n, u, k - 1, strf(n->a, "lo / n%d", size));
+    line(n, "for (int64_t p = lo, f = lo %% n%d, w; p < hi; p += w - f, f = 0) {",
+         size);
     Scope s = enter(n, all & ~bit(v));
-    line(n, "const int64_t q = p / n%d, f = p %% n%d;", size, size);
-    line(n, "r = n%d - f < hi - p ? n%d - f : hi - p;", size, size);
-    decode(n, u, k - 1, "q");
+    line(n, "w = n%d - f < hi - p ? n%d : f + hi - p;", size, size);
     need(n, b.root, b.nroot);
-    plain(n, v, &b, "f", "f + r");
+    plain(n, v, &b, "f", "w");
+    advance(n, u, k - 1);
     leave(n, s);
     return count_of(n, u, 0, k)->v;
 }
@@ -889,11 +904,14 @@ static int64_t rows_form(Nest *n)
     Ex **v = all_values(n);
 
     cap_items(n, u, k, NULL);
+    if (n->items)
+        need(n, v, (int)vec_len(v));
+    decode(n, u, k, "lo");
     line(n, "for (int64_t p = lo; p < hi; p++) {");
     Scope s = enter(n, n->items);
-    decode(n, u, k, "p");
     need(n, v, (int)vec_len(v));
     stages(n, -1);
+    advance(n, u, k);
     leave(n, s);
     return count_of(n, u, 0, k)->v;
 }
@@ -907,13 +925,14 @@ static int64_t columns_form(Nest *n)
 
     line(n, "const int64_t nb = (n%d + %d) / %d;", size, BLOCK - 1, BLOCK);
     cap_items(n, u, k, "nb");
+    need(n, x, (int)vec_len(x));
     line(n, "for (int64_t p = lo; p < hi; p++) {");
     n->items &= ~bit(v);
     Scope s = enter(n, n->items);
-    line(n, "const int64_t v%d = p %% nb * %d, q = p / nb;", v, BLOCK);
+    line(n, "const int64_t v%d = p %% nb * %d;", v, BLOCK);
     line(n, "const int64_t w%d = %s - v%d < %d ? %s : v%d + %d;", v, end, v,
          BLOCK, end, v, BLOCK);
-    decode(n, u, k, "q");
+    decode(n, u, k, "p / nb");
     need(n, x, (int)vec_len(x));
     n->items |= bit(v);
     stages(n, v);
