@@ -162,7 +162,6 @@ static Graph *init_graph(Graph *g)
     h->prog = "init";
     h->level = LOGICAL;
     h->mesh = NULL;
-    h->level = LOGICAL;
     for (size_t i = 0; i < vec_len(h->param); i++) {
         Param *p = h->param[i];
         Node *in[2], *w;
