@@ -137,6 +137,7 @@ struct Graph {
     const char *name;             /* model's name                               */
     const char *prog;             /* step eval forward init                     */
     Level level;
+    const char *after;            /* the last pass it went through; null: none  */
     Arena *arena;
     Mesh *mesh;                   /* set by fold; null before                   */
     Opts *opts;
@@ -273,6 +274,10 @@ enum { PRINTloc = 1, PRINTfold = 2 };   /* fold: repeated scopes once, for peopl
 char *graph_print(Arena *a, const Graph *g, int flags);
 Graph *graph_parse(Arena *a, const char *text, size_t len, const char *name,
                    Opts *opts);
+/* A stage of a whole compile: the programs' graphs (vec), then the Lua sources
+ * as put_text(t, "source", file, text) writes them (vec).                       */
+Graph **graphs_parse(Arena *a, const char *text, size_t len, const char *name,
+                     Opts *opts, Source **sources);
 void print_dims(Text *t, const Node *n);      /* "[batch=2 seq=8]"                */
 int takes(Op op, int nin);        /* may op have that many operands?             */
 /* Null, or what n lacks before infer may look at it.                            */

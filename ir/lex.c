@@ -84,6 +84,21 @@ void put_hex(Text *t, double v)
     put_int(t, exp);
 }
 
+void put_text(Text *t, const char *what, const char *name, const char *text)
+{
+    size_t n = text ? strlen(text) : 0;
+    putn(t, what, strlen(what));
+    if (name) {
+        putn(t, " ", 1);
+        put_word(t, name);
+    }
+    putn(t, " ", 1);
+    put_int(t, (int64_t)n);
+    putn(t, "\n", 1);
+    putn(t, text ? text : "", n);
+    putn(t, "\n", 1);
+}
+
 /* ---- in -------------------------------------------------------------------- */
 
 int lex_more(Lex *x)
@@ -240,13 +255,21 @@ double lex_num(Lex *x)
     return v;
 }
 
-const char *lex_bytes(Lex *x, size_t n)
+const char *lex_text(Lex *x)
 {
-    if ((size_t)(x->end - x->p) < n)
-        lex_err(x, "%zu bytes are announced, %zu are left", n,
-                (size_t)(x->end - x->p));
-    const char *s = x->p;
-    for (size_t i = 0; i < n; i++)
+    int64_t n = lex_range(x, "length", 0, x->end - x->p);
+    if (lex_more(x) || x->p == x->end || *x->p != '\n')
+        lex_err(x, "expected the end of the line");
+    x->p++;
+    x->line++;
+    if (x->end - x->p < n)
+        lex_err(x, "%lld bytes are announced, %lld are left", (long long)n,
+                (long long)(x->end - x->p));
+    if (memchr(x->p, 0, (size_t)n))
+        lex_err(x, "a zero byte in a text");
+    char *s = alloc(x->arena, (size_t)n + 1);
+    memcpy(s, x->p, (size_t)n);
+    for (int64_t i = 0; i < n; i++)
         x->line += s[i] == '\n';
     x->p += n;
     return s;

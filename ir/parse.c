@@ -1,7 +1,8 @@
 /* parse.c: text to graph, the inverse of print.c. The text is written by us or by
  * hand, so what is wrong in it is err() with file and line.
  *
- *     graph   = "graph" name program level "{" { item } "}"
+ *     text    = { graph } { "source" file bytes newline text newline }
+ *     graph   = "graph" name program level [ "after" pass ] "{" { item } "}"
  *     item    = option | mesh | axis | param | hf | def | nodes
  *     option  = "option" key value               (the command line's go first)
  *     mesh    = "mesh" "world=" int "order=" word { axis "=" int }
@@ -455,9 +456,10 @@ static void declare_axes(Parser *p)
 {
     Lex x = p->x;
 
-    while (x.p < x.end) {
+    for (int depth = 0; x.p < x.end && depth >= 0;) {
         if (lex_take(&x, "axis"))
             g_axis(p->g, lex_word(&x));
+        depth += lex_take(&x, "def") - lex_mark(&x, '}');
         const char *nl = memchr(x.p, '\n', (size_t)(x.end - x.p));
         x.p = nl ? nl + 1 : x.end;
     }
@@ -552,7 +554,7 @@ static void read_head(Parser *p)
 {
     Lex *x = &p->x;
 
-    if (!lex_next(x) || !lex_take(x, "graph"))
+    if (!lex_take(x, "graph"))
         lex_err(x, "not a graph: expected 'graph'");
     p->g->name = lex_word(x);
     p->g->prog = lex_word(x);
@@ -561,32 +563,70 @@ static void read_head(Parser *p)
     if (level < 0)
         lex_err(x, "no level '%s'", s);
     p->g->level = (Level)level;
+    if (lex_take(x, "after"))
+        p->g->after = lex_word(x);
     lex_need(x, '{');
     declare_axes(p);
+}
+
+/* One graph; x stands behind it afterwards.                                     */
+static Graph *read_graph(Arena *a, Lex *x, Opts *opts)
+{
+    Parser p = {
+        .x = *x, .g = g_new(a, x->file), .node = table_new(x->arena),
+        .body = table_new(x->arena), .usual = table_new(x->arena),
+        .reg = REGbody,
+    };
+
+    p.g->opts = opts;
+    read_head(&p);
+    for (line(&p.x); !lex_mark(&p.x, '}'); line(&p.x))
+        read_item(&p);
+    const char *wrong = graph_wrong(x->arena, p.g);
+    if (wrong)
+        lex_err(&p.x, "%s", wrong);
+    *x = p.x;
+    return p.g;
+}
+
+Graph **graphs_parse(Arena *a, const char *text, size_t len, const char *name,
+                     Opts *opts, Source **sources)
+{
+    Arena *scratch = arena_new();
+    Lex x = { .arena = scratch, .p = text, .end = text + len,
+              .file = intern(name) };
+    Graph **v = NULL;
+    Source s;
+
+    source_add(name, text, len);
+    lex_next(&x);
+    do {
+        Graph *g = read_graph(a, &x, opts);
+        vec_push(a, v, g);
+        opts = g->opts;
+    } while (lex_next(&x) && !lex_take(&x, "source"));
+    x.arena = a;                              /* texts outlive the reading      */
+    while (lex_more(&x)) {
+        s.file = lex_word(&x);
+        s.text = lex_text(&x);
+        vec_push(a, *sources, s);
+        if (lex_next(&x) && !lex_take(&x, "source"))
+            lex_err(&x, "expected 'source'");
+    }
+    arena_free(scratch);
+    return v;
 }
 
 Graph *graph_parse(Arena *a, const char *text, size_t len, const char *name,
                    Opts *opts)
 {
-    Arena *scratch = arena_new();
-    Parser p = {
-        .x = { .arena = scratch, .p = text, .end = text + len,
-               .file = intern(name) },
-        .g = g_new(a, name), .node = table_new(scratch),
-        .body = table_new(scratch), .usual = table_new(scratch),
-        .reg = REGbody,
-    };
+    Source *sources = NULL;
+    Graph **v = graphs_parse(a, text, len, name, opts, &sources);
 
-    source_add(name, text, len);
-    p.g->opts = opts;
-    read_head(&p);
-    for (line(&p.x); !lex_mark(&p.x, '}'); line(&p.x))
-        read_item(&p);
-    if (lex_next(&p.x))
-        lex_err(&p.x, "text after the end of the graph");
-    const char *wrong = graph_wrong(scratch, p.g);
-    if (wrong)
-        lex_err(&p.x, "%s", wrong);
-    arena_free(scratch);
-    return p.g;
+    if (vec_len(v) != 1 || sources) {
+        const Loc l = { intern(name), 1, NULL };
+        err(&l, "%zu graphs and %zu sources where one graph is meant",
+            vec_len(v), vec_len(sources));
+    }
+    return v[0];
 }

@@ -235,20 +235,6 @@ void put_hf(Text *t, const HfMap *h)
     puts_(t, "\n");
 }
 
-/* what [name] length, then the bytes on lines of their own. */
-static void put_bytes(Text *t, const char *what, const char *name,
-                      const char *text)
-{
-    size_t n = text ? strlen(text) : 0;
-    puts_(t, what);
-    if (name)
-        word(t, name);
-    number(t, (int64_t)n);
-    puts_(t, "\n");
-    putn(t, text ? text : "", n);
-    puts_(t, "\n");
-}
-
 /* ---- the whole ------------------------------------------------------------------- */
 
 static void put_head(Text *t, const Plan *p)
@@ -291,11 +277,11 @@ char *plan_print(Arena *a, const Plan *p, size_t *len)
     for (int i = 0; i < p->nrole; i++)
         put_role(&t, &p->role[i]);
     if (p->prelude)
-        put_bytes(&t, "prelude", 0, p->prelude);
+        put_text(&t, "prelude", 0, p->prelude);
     for (int i = 0; i < p->nkernel; i++)
-        put_bytes(&t, "kernel", p->kernel[i].name, p->kernel[i].text);
+        put_text(&t, "kernel", p->kernel[i].name, p->kernel[i].text);
     for (int i = 0; i < p->nsource; i++)
-        put_bytes(&t, "source", p->source[i].file, p->source[i].text);
+        put_text(&t, "source", p->source[i].file, p->source[i].text);
     put_hash(&t);
     *len = t.len;
     return t.s;

@@ -176,7 +176,9 @@ int lex_take(Lex *x, const char *word);       /* take this word if it is next  *
 int64_t lex_int(Lex *x);
 int64_t lex_range(Lex *x, const char *what, int64_t min, int64_t max);
 double lex_num(Lex *x);
-const char *lex_bytes(Lex *x, size_t n);      /* the next n, as they are       */
+/* A text as it is, behind its length: `what [name] length`, then its bytes.    */
+void put_text(Text *t, const char *what, const char *name, const char *text);
+const char *lex_text(Lex *x);     /* from the length on; without zero bytes    */
 
 /* ---- plan.c --------------------------------------------------------------------- */
 
@@ -333,8 +335,8 @@ int role_prog(const Role *r, const char *name);           /* -1: none           
 const char *lives_wrong(Arena *a, const Role *r);
 /* After step `step` nothing reads these bytes before they are written again; with
  * `last` only after the last turn of the step's phase. Step -1: before the first.
- * By step; what is alive at the end stays. A runtime may fill them with 0xff (NaN in every float type): no number
- * may change.                                                                 */
+ * By step; what is alive at the end stays. A runtime may fill them with 0xff (NaN
+ * in every float type): no number may change.                                 */
 typedef struct Death { int step; int64_t offset, bytes; int last; } Death;
 Death *deaths(Arena *a, const Role *r, int prog);             /* vec            */
 /* Bytes by class; each program's height, bound and their ratio.               */

@@ -406,21 +406,6 @@ void lex_hf(Lex *x, HfMap *h)
     }
 }
 
-/* The bytes announced at the end of the line, as a string. */
-static const char *read_bytes(Lex *x)
-{
-    int64_t n = lex_range(x, "length", 0, x->end - x->p);
-    if (x->p == x->end || *x->p != '\n')
-        lex_err(x, "expected the end of the line");
-    x->p++;
-    x->line++;
-    const char *s = lex_bytes(x, (size_t)n);
-    if (memchr(s, 0, (size_t)n))
-        lex_err(x, "a zero byte in a text");
-    char *copy = alloc(x->arena, (size_t)n + 1);
-    return memcpy(copy, s, (size_t)n);
-}
-
 static void read_mesh(Reader *r)
 {
     Lex *x = &r->x;
@@ -469,15 +454,15 @@ static void read_part(Reader *r)
         vec_push(x->arena, p->hf, h);
     } else if (lex_take(x, "kernel")) {
         Kernel k = {.name = lex_word(x)};
-        k.text = read_bytes(x);
+        k.text = lex_text(x);
         vec_push(x->arena, p->kernel, k);
     } else if (lex_take(x, "source")) {
         Source s = {.file = lex_word(x)};
-        s.text = read_bytes(x);
+        s.text = lex_text(x);
         vec_push(x->arena, p->source, s);
     } else {
         need(x, "prelude");
-        p->prelude = read_bytes(x);
+        p->prelude = lex_text(x);
     }
 }
 
