@@ -72,6 +72,9 @@ local logits = dot(norm("norm", x, "hidden"), param("head", "hidden vocab"), "hi
 loss("lm", mean(cross_entropy(f32(logits), labels, "vocab"), "batch seq"))
 output("logits", logits)
 
+train { batch=8192, lr=2.2e-4, min_lr=2.2e-5, schedule="cosine", warmup=2000, clip=1 }
+precision { policy="bf16" }
+
 local attn, mlp = "model.layers.{i}.self_attn.", "model.layers.{i}.mlp."
 hf {
   ["embed"]       = { "model.embed_tokens.weight", "vocab hidden" },

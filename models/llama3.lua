@@ -1,5 +1,5 @@
 -- Llama 3 8B: a dense model, for comparison (Grattafiori et al. 2024)
-axes { batch=1, seq=8192, hidden=4096, kv=8, group=4, dim=128, ffn=14336, vocab=128256 }
+axes { batch=1, seq=4096, hidden=4096, kv=8, group=4, dim=128, ffn=14336, vocab=128256 }
 
 local layers = 32
 
@@ -33,6 +33,9 @@ x = scope("norm", rmsnorm, x, "hidden", 1e-5)
 local logits = dot(x, param("head", "hidden vocab"), "hidden")
 loss("lm", mean(cross_entropy(f32(logits), labels, "vocab"), "batch seq"))
 output("logits", logits)
+
+train { batch=256, lr=3e-4, min_lr=3e-5, schedule="cosine", warmup=2000, clip=1 }
+precision { policy="bf16" }
 
 hf {
   ["embed"]       = { "model.embed_tokens.weight", "vocab hidden" },

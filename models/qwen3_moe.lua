@@ -43,6 +43,9 @@ local logits = dot(x, param("head", "hidden vocab"), "hidden")
 loss("lm", mean(cross_entropy(f32(logits), labels, "vocab"), "batch seq"))
 output("logits", logits)
 
+train { batch=256, lr=3e-4, min_lr=3e-5, schedule="cosine", warmup=2000, clip=1 }
+precision { policy="bf16" }
+
 hf {
   ["embed"]       = { "model.embed_tokens.weight", "vocab hidden" },
   ["norm.weight"] = { "model.norm.weight", "hidden" },
