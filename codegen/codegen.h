@@ -118,6 +118,7 @@ typedef struct Store {
     const Lin *addr;
     uint64_t loops;               /* that run over its elements                  */
     int done;                     /* (printing) stored for the present item      */
+    int early;                    /* stored by a reduction's pass                */
 } Store;
 
 typedef struct Kern {
@@ -139,6 +140,7 @@ Ex *ex_lin(Kern *c, Dtype dt, const Lin *l);
 void kern_build(Kern *c);         /* fills ex, loop and st from the group        */
 void kern_tidy(Kern *c);          /* tidy.c: cuts and merges loops               */
 void kern_print(Kern *c);         /* nest.c: fills the group's step and text     */
+void find_inplace(Kern *c);       /* inplace.c: fills the group's pairs           */
 
 /* ---- attn*.c score.c: attention without stored scores -------------------- */
 

@@ -784,5 +784,6 @@ void loop_lower(Graph *g, Group *k, Arena *a)
     kern_build(&c);
     kern_tidy(&c);
     kern_print(&c);
+    find_inplace(&c);
     set_label(k, a, k->out[0]);
 }

@@ -185,11 +185,44 @@ static void step(const Graph *g, const Group *k, void *lib)
     }
 }
 
+/* ---- results in place of operands ------------------------------------------------------ */
+
+static int used_later(const Graph *g, Group *const *k, int from, int n,
+                      Node *x)
+{
+    for (int i = from; i < n; i++)
+        for (int j = 0; j < k[i]->narg; j++)
+            if (k[i]->arg[j] && storage(k[i]->arg[j]) == x)
+                return 1;
+    for (size_t i = 0; i < vec_len(g->node); i++)
+        if (g->node[i]->op == Ooutput && storage(g->node[i]->in[0]) == x)
+            return 1;
+    return x->nin == 0 || x->op == Oaccum || !x->tmp;
+}
+
+/* As alloc does: a result takes over an operand that is dead afterwards.        */
+static void take_over(const Graph *g, Group *const *k, int at, int n)
+{
+    for (int p = 0; p < k[at]->ninplace; p++) {
+        Node *out = k[at]->out[k[at]->inplace[p][0]];
+        Node *in = storage(k[at]->in[k[at]->inplace[p][1]]);
+        int taken = 0;
+        for (int j = 0; j < k[at]->nout; j++)
+            taken |= k[at]->out[j]->tmp == in->tmp;
+        if (out->op != Oaccum && !out->tmp && !taken &&
+            local_bytes(g, out) == local_bytes(g, in) &&
+            !used_later(g, k, at + 1, n, in))
+            out->tmp = in->tmp;
+    }
+}
+
 void host_run(const Graph *g, Group *const *k, int n, void *lib)
 {
     for (int i = 0; i < n; i++)
-        if (k[i]->fam != FAMnone)
+        if (k[i]->fam != FAMnone) {
+            take_over(g, k, i, n);
             step(g, k[i], lib);
+        }
 }
 
 void *host_compile(Arena *a, Group *const *k, int n)
