@@ -1,0 +1,269 @@
+/* models_test: every fold of a model trains as one rank does, through the whole
+ * compiler and runtime, all ranks in this process. Compared are, in fp64, three
+ * losses and gradient norms, every gradient of the first step (read off the first
+ * moment, m = (1 - beta1) g), and the model's states at the end.
+ *
+ *     models_test                 some folds of each model
+ *     PLEAT_ALL=1 models_test     all folds of 8 and fewer ranks
+ *     models_test model [key=value ..]     this model, this fold               */
+#define _GNU_SOURCE
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../../frontend/frontend.h"
+#include "../../runtime/runtime.h"
+
+enum { STEPS = 3, MICRO = 8, MAXKEYS = 16 };
+
+/* Folds sum in other orders, and three steps of AdamW carry that on.            */
+static const double TOL = 1e-10;
+
+typedef struct Fold { const char *model; int tp, cp, dp, ep, etp; } Fold;
+
+/* One of each kind: experts over dp, over tp, over both, inside experts, inside
+ * a part of dp; context; everything.                                            */
+static const Fold some[] = {
+    { "tests/hf/mixtral-aux.lua",        1, 1, 2, 2, 1 },
+    { "tests/hf/mixtral-aux.lua",        2, 1, 1, 2, 1 },
+    { "tests/hf/mixtral-aux.lua",        2, 1, 2, 4, 1 },
+    { "tests/hf/mixtral-aux.lua",        2, 1, 2, 2, 2 },
+    { "tests/hf/mixtral-aux.lua",        1, 1, 4, 2, 1 },
+    { "tests/hf/mixtral-aux.lua",        1, 2, 1, 1, 1 },
+    { "tests/hf/mixtral-aux.lua",        2, 2, 2, 4, 1 },
+    { "tests/hf/qwen3.lua",              2, 1, 2, 4, 1 },
+    { "tests/hf/dsv3.lua",               2, 1, 2, 4, 1 },
+    { "tests/hf/dsv3.lua",               1, 2, 2, 2, 2 },
+    { "tests/models/hash.lua",           2, 1, 2, 2, 2 },
+    { "tests/models/top1_z.lua",         2, 1, 2, 4, 1 },
+    { "tests/models/expert_choice.lua",  2, 1, 2, 2, 2 },
+};
+
+/* What one rank computed.                                                       */
+typedef struct Want {
+    const char *model;
+    double loss[STEPS], norm[STEPS];
+    Plan *plan;
+    int n; const Tensor *tensor;
+    double **grad, **state;       /* by tensor; null: not one                    */
+} Want;
+
+static int failed;
+
+/* ---- inputs -------------------------------------------------------------------- */
+
+/* Tokens depend on input, step and place in the whole step, whoever asks: the
+ * turns follow each other as the micro-batches in one turn do.                  */
+typedef struct Fill { uint64_t seed; int64_t from; int32_t *dst; } Fill;
+typedef struct Batch { const Mesh *mesh; int64_t step; } Batch;
+
+static void fill_run(void *ctx, int64_t global, int64_t local, int64_t n)
+{
+    const Fill *f = ctx;
+
+    for (int64_t i = 0; i < n; i++)
+        f->dst[local + i] = (int32_t)(
+            mix64(f->seed, (uint64_t)(f->from + global + i)) % 97);
+}
+
+static void fill(void *self, const Tensor *t, int64_t rank, int64_t turn,
+                 void *dst)
+{
+    const Batch *b = self;
+    Fill f = { mix64((uint64_t)t->name[0], (uint64_t)b->step),
+               turn * tensor_elems(t), dst };
+
+    if (t->dt != Di32)
+        err(NULL, "input %s is not i32", t->name);
+    tensor_runs(b->mesh, t, rank, fill_run, &f);
+}
+
+/* ---- one fold -------------------------------------------------------------------- */
+
+static Plan *make_plan(const char *model, char **keys, int nkeys)
+{
+    Opts *o = opts_new(forever);
+
+    for (int i = 0; i < nkeys; i++) {
+        size_t n = strcspn(keys[i], "=");
+        opts_set(o, internn(keys[i], n), intern(keys[i] + n + 1), NULL);
+    }
+    Trace t = trace(model, o, TRACEquiet);
+    CompileOptions co = { .source = t.source, .nsource = t.nsource };
+    return compile(t.g, &T_host, &co);
+}
+
+static double *read_all(Exec *x, const char *name)
+{
+    int64_t n = exec_read(x, name, 0, NULL, 0);
+    double *v = alloc(forever, (size_t)(n + 1) * sizeof *v);
+
+    if (n < 0)
+        die("no tensor %s", name);
+    exec_read(x, name, 0, v, n);
+    return v;
+}
+
+static void gradients(Exec *x, Want *w)
+{
+    const Role *r = exec_role(x, 0);
+
+    w->n = r->ntensor;
+    w->tensor = r->tensor;
+    w->grad = alloc(forever, (size_t)w->n * sizeof *w->grad);
+    w->state = alloc(forever, (size_t)w->n * sizeof *w->state);
+    for (int i = 0; i < w->n; i++)
+        if (!strcmp(r->tensor[i].kind, "m"))
+            w->grad[i] = read_all(x, r->tensor[i].name);
+}
+
+static void states(Exec *x, Want *w)
+{
+    for (int i = 0; i < w->n; i++)
+        if (!strcmp(w->tensor[i].kind, "state"))
+            w->state[i] = read_all(x, w->tensor[i].name);
+}
+
+static Want train(const char *model, char **keys, int nkeys)
+{
+    Want w = { .model = model, .plan = make_plan(model, keys, nkeys) };
+    Exec *x = exec_open(w.plan, comm_open(forever, w.plan->mesh->world));
+    double b[2];
+
+    opts_pair(w.plan->opts, "train.betas", b);
+    exec_run(x, "init", NULL, NULL);
+    for (int t = 0; t < STEPS; t++) {
+        Block block = { 1e-3, 1 - pow(b[0], t + 1), 1 - pow(b[1], t + 1), t };
+        Batch batch = { w.plan->mesh, t };
+        Feed f = { fill, &batch };
+        exec_run(x, "step", &block, &f);
+        w.loss[t] = exec_result(x, "loss");
+        w.norm[t] = exec_result(x, "grad_norm");
+        if (t == 0)
+            gradients(x, &w);
+    }
+    states(x, &w);
+    exec_close(x);
+    return w;
+}
+
+/* ---- comparing -------------------------------------------------------------------- */
+
+/* Largest difference of two tensors over the largest element of the second.      */
+static double apart(const double *x, const double *y, int64_t n)
+{
+    double top = 0, diff = 0;
+
+    for (int64_t i = 0; i < n; i++) {
+        double d = fabs(x[i] - y[i]);
+        top = fabs(y[i]) > top ? fabs(y[i]) : top;
+        diff = d <= diff ? diff : d;
+    }
+    return diff == 0 ? 0 : diff / top;
+}
+
+static double worse(double a, double b, const char **at, const char *name)
+{
+    if (b <= a)
+        return a;
+    *at = name;
+    return b;
+}
+
+/* Tensors stand in the same order in both plans: parameters do not depend on the
+ * fold.                                                                          */
+static void compare(const Want *x, const Want *y, const char *fold)
+{
+    const char *at = "nothing";
+    double most = 0;
+    int grads = 0;
+
+    for (int t = 0; t < STEPS; t++) {
+        most = worse(most, fabs(x->loss[t] / y->loss[t] - 1), &at, "loss");
+        most = worse(most, fabs(x->norm[t] / y->norm[t] - 1), &at, "grad_norm");
+    }
+    for (int i = 0; i < y->n; i++) {
+        int64_t n = tensor_elems(&y->tensor[i]);
+        const double *p = y->grad[i] ? x->grad[i] : x->state[i];
+        const double *q = y->grad[i] ? y->grad[i] : y->state[i];
+        if (!q)
+            continue;
+        if (!p || strcmp(x->tensor[i].name, y->tensor[i].name))
+            die("%s: tensors differ at %s", fold, y->tensor[i].name);
+        most = worse(most, apart(p, q, n), &at, y->tensor[i].name);
+        grads += y->grad[i] != NULL;
+    }
+    int ok = most <= TOL && grads > 0 && x->n == y->n;
+    failed += !ok;
+    printf("%sok - %s %s: difference %.2g (%s), at most %.0e\n",
+           ok ? "" : "not ", x->model, fold, most, at, TOL);
+    fflush(stdout);
+}
+
+/* One rank's results, kept from fold to fold of a model.                         */
+static const Want *reference(const char *model)
+{
+    static Want have;
+    char *keys[] = { "precision.policy=fp64", "world=1",
+                     strf(forever, "train.batch=%d", MICRO * 2) };
+
+    if (!have.model || strcmp(have.model, model))
+        have = train(model, keys, 3);
+    return &have;
+}
+
+static void one_fold(const Fold *f)
+{
+    char *fold = strf(forever, "tp=%d cp=%d dp=%d ep=%d etp=%d", f->tp, f->cp,
+                      f->dp, f->ep, f->etp);
+    char *keys[] = {
+        "precision.policy=fp64", strf(forever, "train.batch=%d", MICRO * 2),
+        strf(forever, "fold.tp=%d", f->tp), strf(forever, "fold.cp=%d", f->cp),
+        strf(forever, "fold.dp=%d", f->dp), strf(forever, "fold.ep=%d", f->ep),
+        strf(forever, "fold.etp=%d", f->etp),
+    };
+    const Want *one = reference(f->model);
+    Want w = train(f->model, keys, 7);
+
+    compare(&w, one, fold);
+}
+
+static void all_folds(const char *model)
+{
+    static const int size[] = { 1, 2, 4, 8 };
+
+    for (int c = 0; c < 4 * 2 * 4 * 3 * 3; c++) {
+        Fold f = { model, size[c % 4], size[c / 4 % 2], size[c / 8 % 4],
+                   size[c / 32 % 3], size[c / 96] };
+        int ranks = f.tp * f.cp * f.dp;
+        if (ranks > 1 && ranks <= 8 && ranks % (f.ep * f.etp) == 0)
+            one_fold(&f);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    static const char *const models[] = {
+        "tests/hf/mixtral-aux.lua", "tests/hf/qwen3.lua", "tests/hf/dsv3.lua",
+        "tests/models/hash.lua", "tests/models/top1_z.lua",
+        "tests/models/expert_choice.lua",
+    };
+
+    if (argc > 1) {
+        char *keys[MAXKEYS] = { "precision.policy=fp64",
+                                strf(forever, "train.batch=%d", MICRO * 2) };
+        int n = 2;
+        for (int i = 2; i < argc && n < MAXKEYS; i++)
+            keys[n++] = argv[i];
+        const Want *one = reference(argv[1]);
+        Want w = train(argv[1], keys, n);
+        compare(&w, one, "as given");
+    } else if (getenv("PLEAT_ALL")) {
+        for (size_t i = 0; i < sizeof models / sizeof *models; i++)
+            all_folds(models[i]);
+    } else {
+        for (size_t i = 0; i < sizeof some / sizeof *some; i++)
+            one_fold(&some[i]);
+    }
+    return failed != 0;
+}
