@@ -28,12 +28,22 @@ typedef struct Mat { void *p; int64_t ld; int t; } Mat;
 
 /* ---- bf16 ------------------------------------------------------------------------ */
 
+/* One copy of a loop for each width of vectors, chosen when the program starts:
+ * the same integer operations, so the same bits.                              */
+#if defined __x86_64__ && defined __GNUC__ && !defined __clang__ &&            \
+    !defined __SANITIZE_THREAD__ && !defined __SANITIZE_ADDRESS__
+#define CLONES __attribute__((target_clones("arch=skylake-avx512", "avx2", \
+                                            "default")))
+#else
+#define CLONES
+#endif
+
 typedef struct Rows {             /* n rows of `width` elements                  */
     const void *src; void *dst;
     int64_t width, sld, dld;
 } Rows;
 
-static void widen_rows(void *ctx, int64_t lo, int64_t hi)
+CLONES static void widen_rows(void *ctx, int64_t lo, int64_t hi)
 {
     const Rows *r = ctx;
 
@@ -45,7 +55,7 @@ static void widen_rows(void *ctx, int64_t lo, int64_t hi)
     }
 }
 
-static void round_rows(void *ctx, int64_t lo, int64_t hi)
+CLONES static void round_rows(void *ctx, int64_t lo, int64_t hi)
 {
     const Rows *r = ctx;
 
@@ -96,15 +106,19 @@ static void product(Dtype dt, int64_t m, int64_t n, int64_t k, Mat a, Mat b,
                        (int)a.ld, b.p, (int)b.ld, acc ? 1 : 0, c.p, (int)c.ld);
 }
 
-/* Rows of C a task computes. OpenBLAS packs the other operand for each block:
- * with 128 rows that costs a tenth, with 256 a twentieth. A product below a few
- * million operations is not worth a second thread.                             */
+/* Rows of C a task computes, of `rows`. OpenBLAS packs the other operand, of
+ * others x k, again for each task: the larger it is, the more rows must pay for
+ * it; four tasks are wanted at least. What takes less than some 20 us is not cut. */
 static int64_t block_of(int64_t rows, int64_t others, int64_t k)
 {
-    int64_t least = 2000000 / (others * k + 1) + 1;
-    int64_t blk = rows > 1024 ? 256 : 128;
+    int64_t other = others * k, blk = other <= 1 << 16 ? 128
+                                    : other <= 1 << 18 ? 256 : 512;
+    int64_t share = (rows / 4 + 63) / 64 * 64;
+    int64_t least = (1000000 / (other + 1) + 16) / 16 * 16;
 
-    return blk > least ? blk : (least + 15) / 16 * 16;
+    blk = blk < share ? blk : share;
+    blk = blk > 128 ? blk : 128;
+    return blk > least ? blk : least;
 }
 
 /* ---- gemm ---------------------------------------------------------------------------- */
