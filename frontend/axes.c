@@ -1,6 +1,6 @@
 /* axes.c: axis names. axes{} declares sizes; renames, splits, merges and topk
  * make more. A name in a string must be one of them, or the message says which
- * was probably meant.                                                         */
+ * was probably meant.                                                        */
 #include <ctype.h>
 #include <string.h>
 
@@ -46,7 +46,7 @@ static int is_name(const char *s, size_t n)
     return 1;
 }
 
-/* The implicit axes have names that a model cannot use.                       */
+/* The implicit axes have names that a model cannot use.                      */
 static void check_name(Front *f, const char *s, size_t n)
 {
     static const char *const ours[] = { "micro", "row" };
@@ -161,7 +161,7 @@ static void declare(lua_State *L, Front *f, const char *name)
     a->loc = f->loc;
 }
 
-/* axes { batch=1, seq=4096, ... }                                             */
+/* axes { batch=1, seq=4096, ... }                                            */
 int lua_axes(lua_State *L)
 {
     Front *f = enter(L, "axes");

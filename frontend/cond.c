@@ -1,13 +1,13 @@
-/* cond.c: Lua has no metamethod for truth, so `if lt(a, b) then` would always be
- * taken. Before a model file runs, its text is parsed and every condition put
- * inside a call that refuses tensors:
+/* cond.c: Lua has no metamethod for truth, so `if lt(a, b) then` would always
+ * be taken. Before a model file runs, its text is parsed and every condition
+ * put inside a call that refuses tensors:
  *
  *     if a < b and c then      =>   if C(C(a < b) and c) then
  *     x = x or default         =>   x = D(x) or default
  *
  * A local function named like a layer of the language sees that layer inside.
  * Nothing is put on other lines, so places stay right. Text that this parser
- * does not understand is left as it is.                                       */
+ * does not understand is left as it is.                                      */
 #include <ctype.h>
 #include <string.h>
 
@@ -16,7 +16,7 @@
 enum { DEEPEST = 150 };
 
 typedef struct Insert {
-    size_t at, cut;               /* bytes of the text that go                 */
+    size_t at, cut;               /* bytes of the text that go                */
     int close;
     const char *text;
 } Insert;
@@ -24,16 +24,16 @@ typedef struct Insert {
 typedef struct Parser {
     Arena *arena;
     const char *s;
-    size_t len, pos;              /* of the text; behind the token             */
-    size_t at, n;                 /* the token                                 */
-    size_t last;                  /* end of the one before                     */
+    size_t len, pos;              /* of the text; behind the token            */
+    size_t at, n;                 /* the token                                */
+    size_t last;                  /* end of the one before                    */
     char kind;                    /* n name, k keyword, s string, # number,
-                                     o operator, 0 end                         */
+                                     o operator, 0 end                        */
     int bad, depth;
-    Insert *ins;                  /* vec                                       */
+    Insert *ins;                  /* vec                                      */
 } Parser;
 
-/* ---- tokens --------------------------------------------------------------------- */
+/* ---- tokens -------------------------------------------------------------- */
 
 static int keyword(const char *s, size_t n)
 {
@@ -47,7 +47,7 @@ static int keyword(const char *s, size_t n)
     return 0;
 }
 
-/* Behind "[==[ ... ]==]" that starts at i, or 0 when none does.               */
+/* Behind "[==[ ... ]==]" that starts at i, or 0 when none does.              */
 static size_t long_bracket(const Parser *p, size_t i)
 {
     size_t level = 0, k = i + 1;
@@ -187,7 +187,7 @@ static void name(Parser *p)
         next(p);
 }
 
-/* ---- what is put around ------------------------------------------------------------ */
+/* ---- what is put around -------------------------------------------------- */
 
 static void wrap(Parser *p, size_t from, size_t to, const char *f)
 {
@@ -197,7 +197,7 @@ static void wrap(Parser *p, size_t from, size_t to, const char *f)
     vec_push(p->arena, p->ins, close);
 }
 
-/* ---- grammar: manual section 9 ------------------------------------------------------- */
+/* ---- grammar: manual section 9 ------------------------------------------- */
 
 static void block(Parser *p);
 static int expression(Parser *p, int limit);
@@ -232,7 +232,7 @@ static void table(Parser *p)
             expect(p, "=");
             expression(p, 0);
         } else {
-            expression(p, 0);     /* also the name of name = value             */
+            expression(p, 0);     /* also the name of name = value            */
             if (accept(p, "="))
                 expression(p, 0);
         }
@@ -242,7 +242,7 @@ static void table(Parser *p)
     expect(p, "}");
 }
 
-/* args: string, table or ( list )                                             */
+/* args: string, table or ( list )                                            */
 static int arguments(Parser *p)
 {
     if (p->kind == 's')
@@ -259,7 +259,7 @@ static int arguments(Parser *p)
     return 1;
 }
 
-/* prefixexp with its suffixes                                                 */
+/* prefixexp with its suffixes                                                */
 static void suffixed(Parser *p)
 {
     if (accept(p, "(")) {
@@ -297,7 +297,7 @@ static void simple(Parser *p)
         suffixed(p);
 }
 
-/* Left and right priority of the binary operators.                            */
+/* Left and right priority of the binary operators.                           */
 static const struct { const char *op; int left, right; } binary[] = {
     { "or", 1, 1 }, { "and", 2, 2 }, { "<", 3, 3 }, { ">", 3, 3 },
     { "<=", 3, 3 }, { ">=", 3, 3 }, { "~=", 3, 3 }, { "==", 3, 3 },
@@ -317,7 +317,7 @@ static int operator(const Parser *p)
     return i;
 }
 
-/* IFELSE when the expression is an `and` or `or` without parentheses.          */
+/* IFELSE when the expression is an `and` or `or` without parentheses.        */
 static int expression(Parser *p, int limit)
 {
     size_t from = p->at;
@@ -381,9 +381,9 @@ static void for_statement(Parser *p)
     expect(p, "end");
 }
 
-/* `local function attention(x)` often ends in the language's own attention(s, v,
- * key). Lua's scope would make that a call of itself; such a function is not
- * recursive here.                                                             */
+/* `local function attention(x)` often ends in the language's own attention(s,
+ * v, key). Lua's scope would make that a call of itself; such a function is
+ * not recursive here.                                                        */
 static void local_function(Parser *p, size_t from)
 {
     static const char *const layers[] = {
@@ -392,7 +392,8 @@ static void local_function(Parser *p, size_t from)
     };
 
     for (size_t i = 0; i < sizeof layers / sizeof *layers; i++)
-        if (strlen(layers[i]) == p->n && !strncmp(layers[i], p->s + p->at, p->n)) {
+        if (strlen(layers[i]) == p->n &&
+            !strncmp(layers[i], p->s + p->at, p->n)) {
             Insert x = { from, p->at + p->n - from, 0,
                          strf(p->arena, "%s = function", layers[i]) };
             vec_push(p->arena, p->ins, x);
@@ -490,10 +491,10 @@ static void block(Parser *p)
     p->depth--;
 }
 
-/* ---- the new text ------------------------------------------------------------------------ */
+/* ---- the new text -------------------------------------------------------- */
 
 /* Order in the text; a was found after b. At one place closing ones come first,
- * and of opening ones the later found is the outer.                            */
+ * and of opening ones the later found is the outer.                          */
 static int before(const Insert *a, const Insert *b)
 {
     if (a->at != b->at)

@@ -1,5 +1,5 @@
 /* decl.c: what a model declares: inputs, parameters, states, losses, results,
- * scopes, and the tables of options.                                          */
+ * scopes, and the tables of options.                                         */
 #include <ctype.h>
 #include <math.h>
 #include <stdlib.h>
@@ -7,9 +7,9 @@
 
 #include "frontend.h"
 
-enum { DENOMINATOR = 7 };         /* a node's mark: inputs_only was here       */
+enum { DENOMINATOR = 7 };         /* a node's mark: inputs_only was here      */
 
-/* ---- names and paths ----------------------------------------------------------- */
+/* ---- names and paths ----------------------------------------------------- */
 
 static const char *name_arg(lua_State *L, int arg)
 {
@@ -33,7 +33,7 @@ static const char *path_of(Front *f, const char *name)
                        : name;
 }
 
-/* One use of a name; what says it stands twice.                               */
+/* One use of a name; what says it stands twice.                              */
 static void once(Front *f, const char *kind, const char *path)
 {
     void **slot = table_at(f->places, mix64(KEYP(intern(kind)), KEYP(path)));
@@ -66,11 +66,11 @@ const char **sorted_keys(lua_State *L, int arg, int *n)
     return v;
 }
 
-/* ---- parameters ----------------------------------------------------------------- */
+/* ---- parameters ---------------------------------------------------------- */
 
 static const char *const initnames[] = { "normal", "uniform", "const" };
 
-/* normal(0.02), uniform(0.1), constant(1): a table that param reads           */
+/* normal(0.02), uniform(0.1), constant(1): a table that param reads          */
 static int initializer(lua_State *L)
 {
     int k = (int)lua_tointeger(L, lua_upvalueindex(1));
@@ -122,7 +122,8 @@ static int sized_axes(lua_State *L, int arg, Dim *d)
     return n;
 }
 
-static Node *leaf(Front *f, Op op, const char *s, Dtype dt, const Dim *d, int nd)
+static Node *leaf(Front *f, Op op, const char *s, Dtype dt, const Dim *d,
+                  int nd)
 {
     Node *n = make(f, op, 0, NULL);
 
@@ -154,19 +155,19 @@ static int declare_param(lua_State *L, ParamKind kind)
                              p->dt, p->dim, p->nd));
 }
 
-/* param(path, "axes" [, init])                                                */
+/* param(path, "axes" [, init])                                               */
 static int param(lua_State *L)
 {
     return declare_param(L, PKparam);
 }
 
-/* state(path, "axes" [, init]): f32, changed by update() only                 */
+/* state(path, "axes" [, init]): f32, changed by update() only                */
 static int state(lua_State *L)
 {
     return declare_param(L, PKstate);
 }
 
-/* input(name, "axes" [, dtype]); every input also has the axis micro          */
+/* input(name, "axes" [, dtype]); every input also has the axis micro         */
 static int input(lua_State *L)
 {
     Front *f = enter(L, "input");
@@ -185,7 +186,7 @@ static int input(lua_State *L)
     return push_node(L, leaf(f, Oinput, name, (Dtype)dt, d, nd));
 }
 
-/* ---- sinks -------------------------------------------------------------------------- */
+/* ---- sinks --------------------------------------------------------------- */
 
 static void need_scalar(Front *f, const Node *t, const char *name)
 {
@@ -197,7 +198,7 @@ static void need_scalar(Front *f, const Node *t, const char *name)
         }
 }
 
-/* A loss's denominator is known before the first backward: inputs only.       */
+/* A loss's denominator is known before the first backward: inputs only.      */
 static void inputs_only(Front *f, Node *n)
 {
     if (n->op == Oparam || n->op == Ostate) {
@@ -224,7 +225,7 @@ static double weight_arg(lua_State *L, int arg)
     return lua_tonumber(L, arg);
 }
 
-/* loss(name, t [, weight [, den]])                                            */
+/* loss(name, t [, weight [, den]])                                           */
 static int loss(lua_State *L)
 {
     Front *f = enter(L, "loss");
@@ -249,7 +250,7 @@ static int loss(lua_State *L)
     return 0;
 }
 
-/* metric(name, t)                                                             */
+/* metric(name, t)                                                            */
 static int metric(lua_State *L)
 {
     Front *f = enter(L, "metric");
@@ -263,7 +264,7 @@ static int metric(lua_State *L)
     return 0;
 }
 
-/* output(name, t): read by generate and eval                                  */
+/* output(name, t): read by generate and eval                                 */
 static int output(lua_State *L)
 {
     Front *f = enter(L, "output");
@@ -297,7 +298,7 @@ static void need_state(Front *f, const Node *s, const Node *v)
     }
 }
 
-/* update(state, value): its value from the next step on                       */
+/* update(state, value): its value from the next step on                      */
 static int update(lua_State *L)
 {
     Front *f = enter(L, "update");
@@ -310,7 +311,7 @@ static int update(lua_State *L)
     return 0;
 }
 
-/* scope(name, f, ...): f's results; names made inside get "name." in front    */
+/* scope(name, f, ...): f's results; names made inside get "name." in front   */
 static int scope(lua_State *L)
 {
     Front *f = enter(L, "scope");
@@ -325,7 +326,7 @@ static int scope(lua_State *L)
     return lua_gettop(L) - 1;
 }
 
-/* The shortest text that reads back as v.                                     */
+/* The shortest text that reads back as v.                                    */
 static void put_number(Text *t, double v)
 {
     char s[40];
@@ -338,7 +339,7 @@ static void put_number(Text *t, double v)
     put(t, "%s", s);
 }
 
-/* ---- options -------------------------------------------------------------------------- */
+/* ---- options ------------------------------------------------------------- */
 
 static void put_value(lua_State *L, Front *f, const char *key, Text *t)
 {
@@ -357,7 +358,7 @@ static void put_value(lua_State *L, Front *f, const char *key, Text *t)
     }
 }
 
-/* {0.9, 0.95} -> "0.9,0.95"                                                   */
+/* {0.9, 0.95} -> "0.9,0.95"                                                  */
 static void put_list(lua_State *L, Front *f, const char *key, Text *t)
 {
     int n = (int)lua_rawlen(L, -1);
@@ -373,7 +374,7 @@ static void put_list(lua_State *L, Front *f, const char *key, Text *t)
     }
 }
 
-/* fold{ ep=4 } sets fold.ep, unless the command line did.                     */
+/* fold{ ep=4 } sets fold.ep, unless the command line did.                    */
 static int options(lua_State *L)
 {
     const char *table = lua_tostring(L, lua_upvalueindex(1));
@@ -401,9 +402,9 @@ static int options(lua_State *L)
     return 0;
 }
 
-/* ---- the end of a model file -------------------------------------------------------------- */
+/* ---- the end of a model file --------------------------------------------- */
 
-/* A softmax over a square value outside attention() is stored whole.          */
+/* A softmax over a square value outside attention() is stored whole.         */
 static void note_square(Front *f, const Node *n)
 {
     const Node *x = n->nin ? n->in[0] : n;
@@ -421,7 +422,7 @@ square:
 }
 
 /* Marks what a sink needs; operands stand before users. Returns the number of
- * losses and outputs.                                                         */
+ * losses and outputs.                                                        */
 static int mark_used(Graph *g)
 {
     int asked = 0;
@@ -439,7 +440,7 @@ static int mark_used(Graph *g)
     return asked;
 }
 
-/* Everything declared must be used, and something must be asked for.          */
+/* Everything declared must be used, and something must be asked for.         */
 void decl_finish(Front *f)
 {
     Graph *g = f->g;

@@ -11,103 +11,103 @@
 #include "../runtime/runtime.h"
 
 /* The graph a composite's body is traced into, and the nodes outside of it that
- * its args stand for, in order.                                               */
+ * its args stand for, in order.                                              */
 typedef struct Body Body;
 struct Body {
     Graph *g;
     Body *up;
-    Node **outer, **arg;          /* vecs, same length                         */
+    Node **outer, **arg;          /* vecs, same length                        */
 };
 
-/* What Lua holds for a tensor.                                                */
+/* What Lua holds for a tensor.                                               */
 typedef struct Value {
     Node *n;
-    Body *in;                     /* body it lives in; null: the model's graph */
-    Axis *of;                     /* index tensors: the axis they index,       */
-    int64_t ofn;                  /* and its size there                        */
+    Body *in;                     /* body it lives in; null: the model's    */
+    Axis *of;                     /* index tensors: the axis they index,      */
+    int64_t ofn;                  /* and its size there                       */
 } Value;
 
 /* Last place seen by the front end, in memory shared with the process that
- * watches it: what a message names when the front end dies.                   */
+ * watches it: what a message names when the front end dies.                  */
 typedef struct Watch { char file[512]; int line; int tracing; } Watch;
 
-/* An entry of hf{}, read when all parameters are known.                       */
+/* An entry of hf{}, read when all parameters are known.                      */
 typedef struct HfEntry {
     const char *param, *hf, *axes;
     const Loc *loc;
-    int found;                    /* parameters it names                       */
+    int found;                    /* parameters it names                      */
 } HfEntry;
 
 typedef struct Front {
     lua_State *L;
     Graph *g;
-    Body *body;                   /* being traced, or null                     */
-    Graph **bodies;               /* vec: of all composites                    */
-    const char *scope;            /* interned path                             */
-    const char *file, *dir;       /* of the model                              */
+    Body *body;                   /* being traced, or null                    */
+    Graph **bodies;               /* vec: of all composites                   */
+    const char *scope;            /* interned path                            */
+    const char *file, *dir;       /* of the model                             */
     const Opts *cmdline;
-    const Loc *loc;               /* of the call being served                  */
-    const char *fn;               /* and its name                              */
+    const Loc *loc;               /* of the call being served                 */
+    const char *fn;               /* and its name                             */
     Table *locs, *places;
-    Source *source;               /* vec: every file read                      */
-    const Source *given; int ngiven;      /* read these instead of files       */
-    HfEntry *hf;                  /* vec                                       */
-    size_t heap;                  /* bytes Lua holds                           */
-    int64_t hooks;                /* of HOOKSTEP instructions each             */
-    const Loc *full;              /* where memory ran out                      */
+    Source *source;               /* vec: every file read                     */
+    const Source *given; int ngiven;      /* read these instead of files      */
+    HfEntry *hf;                  /* vec                                      */
+    size_t heap;                  /* bytes Lua holds                          */
+    int64_t hooks;                /* of HOOKSTEP instructions each            */
+    const Loc *full;              /* where memory ran out                     */
     int ndropout, quiet;
-    Watch *watch;                 /* null: nobody watches                      */
+    Watch *watch;                 /* null: nobody watches                     */
 } Front;
 
 Front *front(lua_State *L);
 
-/* ---- model.c ------------------------------------------------------------------ */
+/* ---- model.c ------------------------------------------------------------- */
 
-/* Run a model file; the logical graph, its options set (the command line's win).
- * Sources read go to *source. err() for everything wrong in the file.          */
+/* Run a model file: its logical graph, with options (the command line's win)
+ * and the sources read. err() for everything wrong in the file.        */
 typedef struct Trace { Graph *g; Source *source; int nsource; } Trace;
-enum { TRACEquiet = 1 };          /* print() prints nothing                    */
+enum { TRACEquiet = 1 };          /* print() prints nothing                   */
 Trace trace(const char *file, const Opts *cmdline, int flags);
-/* The same from texts instead of files; the first is the model.                 */
+/* The same from texts instead of files; the first is the model.              */
 Trace trace_sources(const Source *source, int n, const Opts *cmdline);
 void load_chunk(Front *f, const char *file, const char *text, size_t len);
 
-/* ---- guard.c ------------------------------------------------------------------- */
+/* ---- guard.c ------------------------------------------------------------- */
 
 /* Run job(arg, out) in a forked process, under a CPU limit while it traces a
  * model; returns its exit status. What it writes to out goes to *text, or to
- * stdout without one. When it dies, one line says where the model file was.     */
+ * stdout without one. When it dies, one line says where the model file was.  */
 int guarded(int (*job)(void *arg, FILE *out), void *arg, Text *text);
 Watch *watch(void);
 void watch_tracing(int on);
 
-/* ---- cond.c ----------------------------------------------------------------------- */
+/* ---- cond.c -------------------------------------------------------------- */
 
 /* Lua's text with every condition wrapped in a check that it is no tensor, same
- * lines; null when nothing had to change or the text is beyond it.             */
+ * lines; null when nothing had to change or the text is beyond it.           */
 char *guard_conditions(Arena *a, const char *text, size_t len, size_t *outlen);
 int lua_condition(lua_State *L);
 #define CONDITION "__condition"
 #define CHOICE "__choice"
 
-/* ---- loc.c ------------------------------------------------------------------------ */
+/* ---- loc.c --------------------------------------------------------------- */
 
-/* The first stack frame inside a model file, with its callers.                  */
+/* The first stack frame inside a model file, with its callers.               */
 const Loc *here(lua_State *L);
 
-/* ---- tensor.c ----------------------------------------------------------------------- */
+/* ---- tensor.c ------------------------------------------------------------ */
 
 void tensor_open(lua_State *L);
-Value *value_at(lua_State *L, int arg);       /* null: not a tensor            */
+Value *value_at(lua_State *L, int arg);       /* null: not a tensor           */
 Value *need_value(lua_State *L, int arg, const char *what);
-int push_node(lua_State *L, Node *n);         /* returns 1, as Lua functions do */
+int push_node(lua_State *L, Node *n);         /* returns 1, as Lua asks     */
 int push_index(lua_State *L, Node *n, Axis *of, int64_t size);
 Graph *current(Front *f);
-/* The node v stands for in the graph being traced; outer ones become operands.  */
+/* The node v stands for in the graph being traced; outer ones are operands.  */
 Node *use(Front *f, const Value *v);
-Node *use_any(Front *f, const Value *v);      /* indexed weights too           */
+Node *use_any(Front *f, const Value *v);      /* indexed weights too          */
 Node *operand(lua_State *L, int arg, const char *what);
-Front *enter(lua_State *L, const char *fn);   /* notes place and name          */
+Front *enter(lua_State *L, const char *fn);   /* notes place and name         */
 Node *make(Front *f, Op op, int nin, Node *const *in);
 void set_axes(Front *f, Node *n, Axis *const *A, int nA);
 Node *ew(Front *f, Op op, Node *a, Node *b, Node *c);
@@ -115,40 +115,40 @@ Node *constant(Front *f, Dtype dt, double v);
 Node *cast_to(Front *f, Node *a, Dtype dt);
 Node *reduce(Front *f, Op op, Node *a, Axis *const *A, int nA);
 Node *iota_of(Front *f, Axis *a, int64_t n);
-/* Operands of an elementwise op from arguments first.., numbers included.       */
+/* Operands of an elementwise op from arguments first.., numbers included.    */
 int ew_operands(lua_State *L, Op op, int first, int n, Node **in);
 const char *dims_text(Front *f, const Node *n);
-const char *kind_of(lua_State *L, int arg);   /* "a number", for messages      */
+const char *kind_of(lua_State *L, int arg);   /* "a number", for messages     */
 
-/* ---- axes.c --------------------------------------------------------------------------- */
+/* ---- axes.c -------------------------------------------------------------- */
 
-/* "a b c" -> axes. Known: declared or made before, else err with a suggestion.   */
+/* "a b c" -> axes. Known: declared or made before, else err, suggesting one. */
 int axes_known(Front *f, const char *s, Axis **out, int max);
-int axes_any(Front *f, const char *s, Axis **out, int max);   /* makes them     */
-int64_t axis_size(Front *f, const Axis *a, const char *s);    /* err: undeclared */
+int axes_any(Front *f, const char *s, Axis **out, int max);   /* makes them   */
+int64_t axis_size(Front *f, const Axis *a, const char *s); /* err: none     */
 int axis_arg(lua_State *L, int arg, const char *what, Axis **out, int max);
 Axis *one_axis(lua_State *L, int arg, const char *what);
-/* An operation made axis a with n; err when axes{} says otherwise.              */
+/* An operation made axis a with n; err when axes{} says otherwise.           */
 void grow_axis(Front *f, Axis *a, int64_t n);
 int lua_axes(lua_State *L);
 
-/* ---- ops.c decl.c compose.c hf.c: what the language offers ------------------------------ */
+/* ---- ops.c decl.c compose.c hf.c: what the language offers --------------- */
 
-void ops_open(lua_State *L);      /* each: functions into the table on top     */
+void ops_open(lua_State *L);      /* each: functions into the table on top    */
 void decl_open(lua_State *L);
-void ops_inside(lua_State *L);    /* these two for the prelude only            */
+void ops_inside(lua_State *L);    /* these two for the prelude only           */
 void compose_open(lua_State *L);
 int lua_hf(lua_State *L);
 void hf_finish(Front *f);
 void decl_finish(Front *f);
 void compose_finish(Front *f);
 /* Sorted keys of the table at arg (strings only), so that nothing depends on
- * Lua's order.                                                                */
+ * Lua's order.                                                               */
 const char **sorted_keys(lua_State *L, int arg, int *n);
 
 extern const char prelude_lua[];
 
-/* ---- report.c ------------------------------------------------------------------------------ */
+/* ---- report.c ------------------------------------------------------------ */
 
 void report_model(FILE *out, const Graph *g);
 void report_plan(FILE *out, const Plan *p);

@@ -1,8 +1,8 @@
 /* guard.c: a model file runs in a process of its own. Instruction hooks do not
- * fire inside Lua's string functions, so only the system can end a pattern match
- * without end; and whatever goes wrong in there, the user gets one line that
- * names the place. The job goes on in that process after the model was traced;
- * nothing is done twice.                                                      */
+ * fire inside Lua's string functions, so only the system can end a pattern
+ * match without end; and whatever goes wrong in there, the user gets one line
+ * that names the place. The job goes on in that process after the model was
+ * traced; nothing is done twice.                                             */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <signal.h>
@@ -26,7 +26,7 @@ Watch *watch(void)
     return shared;
 }
 
-/* The limits hold while the model file runs, not for what is done with it.     */
+/* The limits hold while the model file runs, not for what is done with it.   */
 void watch_tracing(int on)
 {
     struct rusage u;
@@ -63,7 +63,7 @@ static void read_all(int fd, Text *t)
     close(fd);
 }
 
-/* Messages show the source line; the other process knew it, this one does not.  */
+/* Messages show the source line; the other process knew it, not this. */
 static void show_source(const char *file)
 {
     FILE *in = fopen(file, "rb");
@@ -77,14 +77,20 @@ static void show_source(const char *file)
         fclose(in);
 }
 
+/* Ended from outside: nobody needs to be told.                               */
+static int asked(int sig)
+{
+    return sig == SIGINT || sig == SIGTERM || sig == SIGPIPE || sig == SIGHUP;
+}
+
 static int report(int status)
 {
     int sig = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
 
     if (!sig)
         return WEXITSTATUS(status);
-    if (!shared->tracing || sig == SIGINT || sig == SIGTERM) {
-        if (sig != SIGABRT && sig != SIGINT && sig != SIGTERM)
+    if (!shared->tracing || asked(sig)) {
+        if (sig != SIGABRT && !asked(sig))
             fprintf(stderr, "internal error: killed by signal %d\n"
                     "(a bug in this program, not in the model)\n", sig);
         return 128 + sig;

@@ -1,5 +1,5 @@
-/* hf.c: hf{} says which Hugging Face tensor holds a parameter, and in which order
- * of axes:
+/* hf.c: hf{} says which Hugging Face tensor holds a parameter, and in which
+ * order of axes:
  *
  *     ["layers.{i}.attn.wq"] = { "model.layers.{i}.self_attn.q_proj.weight",
  *                                "(kv group dim) hidden" }
@@ -8,8 +8,8 @@
  *   {a,b}          on the left: these parameters share one tensor
  *   {expert}       on the right: an axis unrolled into one tensor an index
  *   (kv group dim) one dimension made of axes, major first
- *   (nope|rot)     one after another: the first parameter of {a,b} has nope, the
- *                  second rot; a number stands for that many fixed places      */
+ *   (nope|rot)     one after another: the first parameter of {a,b} has nope,
+ *                  the second rot; a number stands for that many fixed places    */
 #include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,7 +22,7 @@ typedef struct Binding {
     const char *name[MAXBIND], *value[MAXBIND];
     size_t nname[MAXBIND], nvalue[MAXBIND];
     int n;
-    int choice, choices;          /* of {a,b}; choices 0: there was none       */
+    int choice, choices;          /* of {a,b}; choices 0: there was none      */
 } Binding;
 
 typedef struct Reader {
@@ -30,11 +30,11 @@ typedef struct Reader {
     const HfEntry *e;
     const Param *p;
     const Binding *b;
-    const char *s;                /* rest of the axes string                   */
+    const char *s;                /* rest of the axes string                  */
     HfMap m;
 } Reader;
 
-/* ---- the left side ------------------------------------------------------------- */
+/* ---- the left side ------------------------------------------------------- */
 
 static int match(const char *pat, const char *s, Binding *b);
 
@@ -60,7 +60,7 @@ static int match_choice(const char *pat, const char *end, const char *s,
     return 0;
 }
 
-/* Does path s match? Binds {i} to its number, {a,b} to which of them it is.    */
+/* Does path s match? Binds {i} to its number, {a,b} to which of them it is.  */
 static int match(const char *pat, const char *s, Binding *b)
 {
     while (*pat && *pat != '{' && *pat == *s)
@@ -82,7 +82,7 @@ static int match(const char *pat, const char *s, Binding *b)
     return match(end + 1, s + n, b);
 }
 
-/* ---- the right side -------------------------------------------------------------- */
+/* ---- the right side ------------------------------------------------------ */
 
 static int param_axis(const Param *p, const char *s, size_t n)
 {
@@ -105,7 +105,7 @@ static void unroll(Reader *r, const char *s, size_t n)
     r->m.fixat[r->m.nfix++] = -1;
 }
 
-/* The tensor's name, with {i} replaced; {axis} stays for its indices.          */
+/* The tensor's name, with {i} replaced; {axis} stays for its indices.        */
 static void read_name(Reader *r)
 {
     Text t = { .arena = r->f->g->arena };
@@ -142,7 +142,7 @@ static void skip(Reader *r)
     r->s += strspn(r->s, " ");
 }
 
-/* name | number -> a factor; its size is the axis's.                           */
+/* name | number -> a factor; its size is the axis's.                         */
 static HfFactor item(Reader *r)
 {
     size_t n = strcspn(r->s, " ()|");
@@ -174,7 +174,7 @@ static void push(Reader *r, HfDim *d, HfFactor x)
     d->f[d->nf++] = x;
 }
 
-/* first "|" item ...: this parameter's branch, at its place in the whole.       */
+/* first "|" item ...: this parameter's branch, at its place in the whole.    */
 static HfFactor branches(Reader *r, HfFactor first)
 {
     HfFactor mine = first, x = first;
@@ -196,7 +196,7 @@ static HfFactor branches(Reader *r, HfFactor first)
     return mine;
 }
 
-/* "(" item+ ")" or "(" item ("|" item)+ ")", nested ones in the first.          */
+/* "(" item+ ")" or "(" item ("|" item)+ ")", nested ones in the first.       */
 static void group(Reader *r, HfDim *d, int depth)
 {
     if (depth > 3)
@@ -231,7 +231,7 @@ static void read_dims(Reader *r)
     }
 }
 
-/* Every axis of the parameter stands once, and no other.                       */
+/* Every axis of the parameter stands once, and no other.                     */
 static void check(Reader *r)
 {
     int seen[MAXD] = { 0 };
@@ -271,7 +271,7 @@ static void map_param(Front *f, HfEntry *e, const Param *p, const Binding *b)
     e->found++;
 }
 
-/* "layers.3.attn.wq" -> "layers.{i}.attn.wq", to suggest one.                   */
+/* "layers.3.attn.wq" -> "layers.{i}.attn.wq", to suggest one.                */
 static const char *general(Arena *a, const char *path)
 {
     Text t = { .arena = a };
@@ -324,7 +324,7 @@ static const char *text_at(lua_State *L, int table, int i)
     return s;
 }
 
-/* hf { ["path"] = { "tensor name", "axes" }, ... }                              */
+/* hf { ["path"] = { "tensor name", "axes" }, ... }                           */
 int lua_hf(lua_State *L)
 {
     Front *f = enter(L, "hf");
@@ -341,7 +341,8 @@ int lua_hf(lua_State *L)
         }
         lua_pop(L, 1);
         if (!e.hf || !e.axes)
-            err(f->loc, "hf: '%s' must be { \"tensor name\", \"axes\" }", key[i]);
+            err(f->loc, "hf: '%s' must be { \"tensor name\", \"axes\" }",
+                key[i]);
         vec_push(f->g->arena, f->hf, e);
     }
     return 0;

@@ -1,5 +1,5 @@
 /* main.c: the command line. Commands and options are rows; `pleat -h` prints
- * them. Keys set what fold{}, train{}, data{}, precision{} set in the file.    */
+ * them. Keys set what fold{}, train{}, data{}, precision{} set in the file.  */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <stdlib.h>
@@ -15,22 +15,22 @@ typedef struct Args {
     const char *memory;
     double temperature;
     int64_t n, topk;
-    int argc; char **argv;        /* as given, for usage                       */
+    int argc; char **argv;        /* as given, for usage                      */
 } Args;
 
 typedef struct Command {
     const char *name;
     int (*run)(Args *a);
-    const char *options;          /* letters and words it takes                */
+    const char *options;          /* letters and words it takes               */
     const char *usage, *sentence;
 } Command;
 
 typedef struct Option {
-    const char *name, *value;     /* value: null when it takes none            */
+    const char *name, *value;     /* value: null when it takes none           */
     const char *sentence;
 } Option;
 
-/* ---- files ------------------------------------------------------------------------ */
+/* ---- files --------------------------------------------------------------- */
 
 static int ends_with(const char *s, const char *end)
 {
@@ -73,7 +73,7 @@ static Plan *read_plan(const char *path)
     return plan_parse(forever, s, n, path);
 }
 
-/* ---- from a model to a plan ---------------------------------------------------------- */
+/* ---- from a model to a plan ---------------------------------------------- */
 
 static const Target *target_of(const Opts *o)
 {
@@ -85,34 +85,46 @@ static const Target *target_of(const Opts *o)
     return t;
 }
 
-static Trace read_model(Args *a)
+/* The file is a model, or what -x wrote: the model's graph, then programs.   */
+static Trace read_model(Args *a, Graph ***stage)
 {
     size_t n;
 
     if (!ends_with(a->file, ".ir"))
         return trace(a->file, a->keys, 0);
     char *s = read_all(a->file, &n);
-    Trace t = { .g = graph_parse(arena_new(), s, n, a->file, a->keys) };
-    return t;
+    Arena *arena = arena_new();
+    Source *source = NULL;
+    Graph **v = graphs_parse(arena, s, n, a->file, a->keys, &source);
+    for (size_t i = 1; i < vec_len(v); i++)
+        vec_push(arena, *stage, v[i]);
+    if (v[0]->after)
+        err(NULL, "%s: begins after pass %s, not with the model's graph",
+            a->file, v[0]->after);
+    return (Trace){ .g = v[0], .source = source,
+                    .nsource = (int)vec_len(source) };
 }
 
-/* Null when -x stopped it.                                                     */
+/* Null when -x stopped it.                                                   */
 static Plan *make_plan(Args *a, FILE *out)
 {
-    Trace t = read_model(a);
-    CompileOptions o = { .dump = a->dump, .stop = a->stop, .prog = a->prog,
+    Graph **stage = NULL;
+    Trace t = read_model(a, &stage);
+    CompileOptions o = { .stage = stage, .dump = a->dump,
+                         .stop = a->stop, .prog = a->prog,
                          .out = out, .source = t.source,
                          .nsource = t.nsource };
 
     return compile(t.g, target_of(t.g->opts), &o);
 }
 
-/* ---- check, compile, show --------------------------------------------------------------- */
+/* ---- check, compile, show ------------------------------------------------ */
 
 static int check_job(void *arg, FILE *out)
 {
     Args *a = arg;
-    Trace t = read_model(a);
+    Graph **stage = NULL;
+    Trace t = read_model(a, &stage);
 
     report_model(out, t.g);
     return 0;
@@ -161,7 +173,7 @@ static int show(Args *a)
     return 0;
 }
 
-/* ---- run, eval --------------------------------------------------------------------------- */
+/* ---- run, eval ----------------------------------------------------------- */
 
 static int plan_job(void *arg, FILE *out)
 {
@@ -174,7 +186,7 @@ static int plan_job(void *arg, FILE *out)
     return fwrite(s, 1, n, out) != n;
 }
 
-/* The plan of a model file, made in a process of its own; its bytes in *text.   */
+/* The plan of a model file, made in a process of its own; *text: its bytes.  */
 static Plan *compiled(Args *a, Text *text)
 {
     char ranks[32];
@@ -206,15 +218,15 @@ static int run_key(const char *key)
     return 0;
 }
 
-/* Keys given beside a plan change what the plan does not depend on.             */
+/* Keys given beside a plan change what the plan does not depend on.          */
 static void change_keys(Plan *p, const Args *a)
 {
     const char *key, *value;
 
     for (int i = 0; opts_each(a->keys, i, &key, &value); i++) {
         if (!run_key(key))
-            err(NULL, "key '%s' is compiled into %s; compile again to change it",
-                key, a->file);
+            err(NULL, "key '%s' is compiled into %s; compile again to change "
+                "it", key, a->file);
         opts_set(p->opts, key, value, NULL);
     }
 }
@@ -252,9 +264,9 @@ static int eval(Args *a)
     return execute(a, eval_only);
 }
 
-/* ---- generate ------------------------------------------------------------------------------ */
+/* ---- generate ------------------------------------------------------------ */
 
-/* The plan that wrote a run folder or a checkpoint inside of it.                */
+/* The plan that wrote a run folder or a checkpoint inside of it.             */
 static Plan *plan_of_run(const char *folder)
 {
     static const char *const up[] = { "plan", "../plan", "../../plan" };
@@ -267,7 +279,7 @@ static Plan *plan_of_run(const char *folder)
     err(NULL, "%s is neither a run's folder nor a checkpoint of one", folder);
 }
 
-/* The run's keys that shape the model, on one rank, one sequence at a time.     */
+/* The run's keys that shape the model, on one rank, one sequence at a time.  */
 static Opts *generate_keys(const Args *a, const Plan *p)
 {
     static const char *const fixed[][2] = {
@@ -290,7 +302,7 @@ static Opts *generate_keys(const Args *a, const Plan *p)
 
 typedef struct Again { const Plan *plan; const Opts *keys; } Again;
 
-/* The model compiled again from the sources in the plan, its outputs only.      */
+/* The model compiled again from the sources in the plan, its outputs only.   */
 static int forward_job(void *arg, FILE *out)
 {
     const Again *w = arg;
@@ -332,7 +344,7 @@ static int doctor_command(Args *a)
     return 0;
 }
 
-/* ---- tables ---------------------------------------------------------------------------------- */
+/* ---- tables -------------------------------------------------------------- */
 
 static int help(Args *a);
 
@@ -370,7 +382,8 @@ static int has_option(const Command *c, const char *name)
 {
     size_t n = strlen(name);
 
-    for (const char *s = c->options; *(s += strspn(s, " ")); s += strcspn(s, " "))
+    for (const char *s = c->options; *(s += strspn(s, " "));
+         s += strcspn(s, " "))
         if (!strncmp(s, name, n) && (!s[n] || s[n] == ' '))
             return 1;
     return 0;
@@ -406,13 +419,13 @@ static int help(Args *a)
         return 0;
     }
     for (const KeyInfo *k = keytab; k->name; k++)
-        printf("%s%s%s=%-*s %-28s %s\n", k->table, *k->table ? "." : "", k->name,
-               (int)(22 - strlen(k->table) - strlen(k->name)),
+        printf("%s%s%s=%-*s %-28s %s\n", k->table, *k->table ? "." : "",
+               k->name, (int)(22 - strlen(k->table) - strlen(k->name)),
                k->dflt ? k->dflt : "", k->kind, k->doc);
     return 0;
 }
 
-/* ---- the command line --------------------------------------------------------------------------- */
+/* ---- the command line ---------------------------------------------------- */
 
 static _Noreturn void wrong(const Command *c, const char *fmt, const char *what)
 {
@@ -439,7 +452,8 @@ static void set_option(Args *a, const Command *c, const char *name,
                        const char *value)
 {
     const struct { const char *name; const char **to; } texts[] = {
-        { "o", &a->out }, { "d", &a->dump }, { "x", &a->stop }, { "p", &a->prog },
+        { "o", &a->out }, { "d", &a->dump }, { "x", &a->stop },
+        { "p", &a->prog },
         { "prompt", &a->prompt }, { "memory", &a->memory },
     };
 
@@ -454,7 +468,7 @@ static void set_option(Args *a, const Command *c, const char *name,
         a->temperature = number(c, value);
 }
 
-/* "-o file", "-dwhy", "--prompt text"; returns how many words it took.          */
+/* "-o file", "-dwhy", "--prompt text"; returns how many words it took.       */
 static int option(Args *a, const Command *c, char **w)
 {
     int words = w[0][1] == '-';

@@ -1,19 +1,19 @@
 /* model.c: run a model file in a closed environment: no files, no processes, no
  * byte code, no coroutines or protected calls; bounded memory and instructions.
- * An unknown name is an error with a suggestion, and so is assigning a global.  */
+ * An unknown name is an error with a suggestion; so is assigning a global.   */
 #include <stdlib.h>
 #include <string.h>
 
 #include "frontend.h"
 
 enum {
-    HOOKSTEP = 10000,             /* instructions between looks                */
-    HOOKMAX = 5000,               /* looks: 50 M instructions                  */
+    HOOKSTEP = 10000,             /* instructions between looks               */
+    HOOKMAX = 5000,               /* looks: 50 M instructions                 */
     HEAP = 256 << 20,
     MAXFILE = 16 << 20
 };
 
-/* ---- limits --------------------------------------------------------------------- */
+/* ---- limits -------------------------------------------------------------- */
 
 static void *capped(void *ud, void *p, size_t old, size_t new)
 {
@@ -56,7 +56,7 @@ static void count(lua_State *L, lua_Debug *ar)
             "endless loop?", HOOKMAX / 100);
 }
 
-/* Library functions run without hooks: say where they were called.             */
+/* Library functions run without hooks: say where they were called.           */
 static int watched(lua_State *L)
 {
     Front *f = front(L);
@@ -66,10 +66,10 @@ static int watched(lua_State *L)
     return lua_tocfunction(L, lua_upvalueindex(1))(L);
 }
 
-/* ---- errors ----------------------------------------------------------------------- */
+/* ---- errors -------------------------------------------------------------- */
 
 /* Lua's own messages start with the place of the innermost Lua function; ours
- * is the first inside a model file.                                           */
+ * is the first inside a model file.                                          */
 static const char *without_place(const char *msg)
 {
     const char *p = strstr(msg, ": ");
@@ -94,7 +94,7 @@ static int on_error(lua_State *L)
     err(l, "%s", without_place(msg));
 }
 
-/* "model.lua:3: unexpected symbol near ..."                                   */
+/* "model.lua:3: unexpected symbol near ..."                                  */
 static void syntax_error(const char *file, const char *msg)
 {
     Loc l = { file, 0, NULL };
@@ -108,7 +108,7 @@ static void syntax_error(const char *file, const char *msg)
     err(&l, "%s", msg);
 }
 
-/* ---- environment --------------------------------------------------------------------- */
+/* ---- environment --------------------------------------------------------- */
 
 static const char **names_in_scope(lua_State *L, int env, int *n)
 {
@@ -122,7 +122,7 @@ static const char **names_in_scope(lua_State *L, int env, int *n)
     return v;
 }
 
-/* Of Lua itself, and not for models.                                          */
+/* Of Lua itself, and not for models.                                         */
 static const char *const removed[] = {
     "dofile", "loadfile", "load", "pcall", "xpcall", "collectgarbage", "warn",
     "io", "os", "debug", "package", "coroutine",
@@ -153,7 +153,7 @@ static int unknown_name(lua_State *L)
     err(f->loc, "unknown name '%s'", name ? name : "?");
 }
 
-/* A model's own functions may be global, and stand before the language's.      */
+/* A model's own functions may be global, and stand before the language's.    */
 static int new_name(lua_State *L)
 {
     Front *f = enter(L, "name");
@@ -168,7 +168,7 @@ static int new_name(lua_State *L)
 }
 
 /* pairs(t), in an order that does not change from run to run: the array, then
- * names sorted, then the rest.                                                */
+ * names sorted, then the rest.                                               */
 static int rank_of(lua_State *L, int i)
 {
     int t = lua_type(L, i);
@@ -180,7 +180,10 @@ static int key_before(lua_State *L)
 {
     int a = rank_of(L, 1), b = rank_of(L, 2);
 
-    lua_pushboolean(L, a != b ? a < b : a < 2 && lua_compare(L, 1, 2, LUA_OPLT));
+    if (a == b && a < 2)
+        lua_pushboolean(L, lua_compare(L, 1, 2, LUA_OPLT));
+    else
+        lua_pushboolean(L, a < b);
     return 1;
 }
 
@@ -227,13 +230,14 @@ static int print(lua_State *L)
     int n = lua_gettop(L);
 
     for (int i = 1; i <= n && !f->quiet; i++)
-        fprintf(stderr, "%s%s", luaL_tolstring(L, i, NULL), i < n ? "\t" : "\n");
+        fprintf(stderr, "%s%c", luaL_tolstring(L, i, NULL),
+                i < n ? '\t' : '\n');
     return 0;
 }
 
 static const char environment[] = "pleat.environment";
 
-/* ---- sources ---------------------------------------------------------------------------- */
+/* ---- sources ------------------------------------------------------------- */
 
 static char *read_file(Front *f, const char *file, size_t *len)
 {
@@ -267,7 +271,7 @@ static int load_text(Front *f, const char *file, const char *text, size_t len)
     return status;
 }
 
-/* Push the function of a source; its lines are known to messages from now on.  */
+/* Push the function of a source; messages know its lines from now on.        */
 void load_chunk(Front *f, const char *file, const char *text, size_t len)
 {
     size_t n;
@@ -292,7 +296,7 @@ void load_chunk(Front *f, const char *file, const char *text, size_t len)
         lua_pop(f->L, 1);
 }
 
-/* require "name": name.lua in the model's folder, once. Dots are folders.      */
+/* require "name": name.lua in the model's folder, once. Dots are folders.    */
 static const char *module_path(Front *f, const char *name)
 {
     char *path;
@@ -301,8 +305,8 @@ static const char *module_path(Front *f, const char *name)
     for (const char *p = name; *p; p++)
         if (!strchr("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
                     "0123456789_.", *p) || (*p == '.' && p[1] == '.'))
-            err(f->loc, "require: '%.60s' is no module name; a module is a file "
-                "in the model's folder", name);
+            err(f->loc, "require: '%.60s' is no module name; a module is a "
+                "file in the model's folder", name);
     path = strf(f->g->arena, "%s%s.lua", f->dir, name);
     for (char *p = path + n; p[4]; p++)
         if (*p == '.')
@@ -342,9 +346,9 @@ static int require(lua_State *L)
     return 1;
 }
 
-/* ---- opening ------------------------------------------------------------------------------- */
+/* ---- opening ------------------------------------------------------------- */
 
-/* What of Lua's libraries a model sees.                                         */
+/* What of Lua's libraries a model sees.                                      */
 static const luaL_Reg libraries[] = {
     { LUA_GNAME, luaopen_base }, { "table", luaopen_table },
     { "string", luaopen_string }, { "math", luaopen_math },
@@ -403,8 +407,8 @@ static void open_libraries(lua_State *L)
         watch_library(L, r->name);
 }
 
-/* The prelude runs in a table of its own, with what only it may call; whatever a
- * model redefines, its layers stay as they are.                                */
+/* The prelude runs in a table of its own, with what only it may call; whatever
+ * a model redefines, its layers stay as they are.                            */
 static void run_prelude(lua_State *L)
 {
     if (luaL_loadbufferx(L, prelude_lua, strlen(prelude_lua), "=prelude", "t"))
@@ -427,7 +431,7 @@ static int secret(const char *name)
     return 0;
 }
 
-/* All names of the table on top into _G, but those for the prelude.             */
+/* All names of the table on top into _G, but those for the prelude.          */
 static void publish(lua_State *L)
 {
     lua_pushglobaltable(L);
@@ -469,7 +473,7 @@ static void open_language(Front *f)
 }
 
 /* What a model sees as its globals: an empty table, so that every assignment is
- * noticed, over the table of all names, which refuses the others.              */
+ * noticed, over the table of all names, which refuses the others.            */
 static void close_globals(lua_State *L)
 {
     lua_newtable(L);
@@ -505,8 +509,9 @@ static const char *model_name(Arena *a, const char *file)
     const char *slash = strrchr(file, '/'), *s = slash ? slash + 1 : file;
     size_t n = strlen(s);
 
-    return strf(a, "%.*s", (int)(n > 4 && !strcmp(s + n - 4, ".lua") ? n - 4 : n),
-                s);
+    if (n > 4 && !strcmp(s + n - 4, ".lua"))
+        n -= 4;
+    return strf(a, "%.*s", (int)n, s);
 }
 
 static void copy_options(Opts *to, const Opts *from)
@@ -517,7 +522,7 @@ static void copy_options(Opts *to, const Opts *from)
         opts_set(to, key, value, opts_loc(from, key));
 }
 
-/* An axis that the command line sizes must exist.                               */
+/* An axis that the command line sizes must exist.                            */
 static void check_axes(Front *f)
 {
     const char *key, *value;

@@ -1,11 +1,11 @@
 /* ops.c: the functions of the language. Most are made in a loop over the op
  * table: operands, then attributes, as the row's signature says. Those written
- * by hand below give defaults, several results, or check an index's axis.     */
+ * by hand below give defaults, several results, or check an index's axis.    */
 #include <string.h>
 
 #include "frontend.h"
 
-/* "slice(a, axis, start, len)"                                                */
+/* "slice(a, axis, start, len)"                                               */
 static const char *usage(const OpInfo *o)
 {
     Text t = { .arena = forever };
@@ -80,7 +80,7 @@ static void attribute(lua_State *L, Node *n, const AttrInfo *t, int arg)
     }
 }
 
-/* Tensors before the first argument that is none.                             */
+/* Tensors before the first argument that is none.                            */
 static int count_tensors(lua_State *L)
 {
     int n = 0;
@@ -99,7 +99,7 @@ static void check_count(lua_State *L, const OpInfo *o, int want)
             lua_gettop(L), want, usage(o));
 }
 
-/* What an index remembers survives moves that leave its values alone.         */
+/* What an index remembers survives moves that leave its values alone.        */
 static int result(lua_State *L, Node *n, int first)
 {
     OpClass c = optab[n->op].cls;
@@ -119,7 +119,7 @@ static void check_split(Front *f, const Node *n)
 }
 
 /* Every op that is not hidden: operands, then attributes. The last attribute
- * may be left out when it is a flag (wrap).                                   */
+ * may be left out when it is a flag (wrap).                                  */
 static int generic(lua_State *L)
 {
     Op op = (Op)lua_tointeger(L, lua_upvalueindex(1));
@@ -151,7 +151,7 @@ static int generic(lua_State *L)
     return result(L, infer(current(f), n), 1);
 }
 
-/* ---- casts ------------------------------------------------------------------- */
+/* ---- casts --------------------------------------------------------------- */
 
 static int cast(lua_State *L)
 {
@@ -162,7 +162,7 @@ static int cast(lua_State *L)
 }
 
 /* as(x, like): x in the dtype of `like`; for the prelude, whose layers compute
- * in f32 and give back what they got.                                         */
+ * in f32 and give back what they got.                                        */
 static int as(lua_State *L)
 {
     Front *f = enter(L, "as");
@@ -171,7 +171,7 @@ static int as(lua_State *L)
     return push_node(L, cast_to(f, x, operand(L, 2, "like")->dt));
 }
 
-/* ---- reductions ----------------------------------------------------------------- */
+/* ---- reductions ---------------------------------------------------------- */
 
 static int axes_of_arg(lua_State *L, int arg, Axis **a)
 {
@@ -199,7 +199,7 @@ static void need_axes(Front *f, const Node *x, Axis *const *a, int n)
     }
 }
 
-/* A node of its own: `step` averages it over micro-batches, unlike a sum.     */
+/* A node of its own: `step` averages it over micro-batches, unlike a sum.    */
 static int mean(lua_State *L)
 {
     Front *f = enter(L, "mean");
@@ -223,14 +223,14 @@ static int truth(lua_State *L)
 
     if (x->dt != Dbool) {
         note(x->loc, "the tensor was made here");
-        err(f->loc, "%s: the tensor must be a truth value (of eq, lt, one_hot), "
-            "got %s", f->fn, dtypes[x->dt].name);
+        err(f->loc, "%s: the tensor must be a truth value (of eq, lt, "
+            "one_hot), got %s", f->fn, dtypes[x->dt].name);
     }
     need_axes(f, x, a, n);
     return push_node(L, reduce(f, op, x, a, n));
 }
 
-/* ---- products --------------------------------------------------------------------- */
+/* ---- products ------------------------------------------------------------ */
 
 static int listed(Axis *const *v, int n, const Axis *a)
 {
@@ -240,7 +240,7 @@ static int listed(Axis *const *v, int n, const Axis *a)
 }
 
 /* A grouped product has its rows and one weight an expert, no other axes that
- * stay in both.                                                               */
+ * stay in both.                                                              */
 static void check_grouped(Front *f, const Node *a, const Node *pick,
                           Axis *const *ax, int n)
 {
@@ -251,8 +251,8 @@ static void check_grouped(Front *f, const Node *a, const Node *pick,
         if (x == pick->A[0] || listed(ax, n, x))
             continue;
         if (dim_of(a, x) >= 0 || dim_of(e, x) >= 0)
-            err(f->loc, "dot: the axis '%s' of the indexed weight %s is also in "
-                "%s and is not summed; rename it in one of them", x->name,
+            err(f->loc, "dot: the axis '%s' of the indexed weight %s is also "
+                "in %s and is not summed; rename it in one of them", x->name,
                 dims_text(f, w), dims_text(f, dim_of(a, x) >= 0 ? a : e));
     }
 }
@@ -283,7 +283,7 @@ static int dot(lua_State *L)
     return push_node(L, infer(current(f), r));
 }
 
-/* ---- indices ---------------------------------------------------------------------- */
+/* ---- indices ------------------------------------------------------------- */
 
 static Node *gathered(Front *f, Node *a, Node *e, Axis *axis)
 {
@@ -293,7 +293,7 @@ static Node *gathered(Front *f, Node *a, Node *e, Axis *axis)
     return infer(current(f), n);
 }
 
-/* values, indices = topk(x, k, axis [, new])                                  */
+/* values, indices = topk(x, k, axis [, new])                                 */
 static int topk(lua_State *L)
 {
     Front *f = enter(L, "topk");
@@ -324,7 +324,7 @@ static int topk(lua_State *L)
     return 2;
 }
 
-/* The axis an index argument speaks of: its own, or the one given.            */
+/* The axis an index argument speaks of: its own, or the one given.           */
 static Axis *indexed(lua_State *L, int arg, int axisarg, int64_t *size)
 {
     Front *f = front(L);
@@ -375,7 +375,7 @@ static int gather(lua_State *L)
     return push_node(L, gathered(f, a, e, axis));
 }
 
-/* embed(ids, table): rows of a table; its first axis is the one looked up.    */
+/* embed(ids, table): rows of a table; its first axis is the one looked up.   */
 static int embed(lua_State *L)
 {
     Front *f = enter(L, "embed");
@@ -387,7 +387,7 @@ static int embed(lua_State *L)
     return push_node(L, gathered(f, a, e, a->dim[0].a));
 }
 
-/* index(t, axis): an integer tensor as an index into axis                     */
+/* index(t, axis): an integer tensor as an index into axis                    */
 static int index_of(lua_State *L)
 {
     Front *f = enter(L, "index");
@@ -397,7 +397,7 @@ static int index_of(lua_State *L)
     return push_index(L, e, a, axis_size(f, a, a->name));
 }
 
-/* one_hot(e [, axis]): truth values [axes of e, axis]                         */
+/* one_hot(e [, axis]): truth values [axes of e, axis]                        */
 static int one_hot(lua_State *L)
 {
     Front *f = enter(L, "one_hot");
@@ -430,7 +430,7 @@ static int argmax(lua_State *L)
     return push_index(L, n, a, x->dim[dim_of(x, a)].n);
 }
 
-/* scatter_add(v, e, like [, axis]): zeros like `like`, and v added at e       */
+/* scatter_add(v, e, like [, axis]): zeros like `like`, and v added at e      */
 static int scatter_add(lua_State *L)
 {
     Front *f = enter(L, "scatter_add");
@@ -462,10 +462,10 @@ static int iota(lua_State *L)
     return push_index(L, iota_of(f, a, axis_size(f, a, a->name)), NULL, 0);
 }
 
-/* ---- structure ---------------------------------------------------------------------- */
+/* ---- structure ----------------------------------------------------------- */
 
 /* rename(x, { seq="key", ... }); the new axis keeps its root, so that it is
- * sharded like the old one.                                                   */
+ * sharded like the old one.                                                  */
 static int rename_axes(lua_State *L)
 {
     Front *f = enter(L, "rename");
@@ -527,7 +527,7 @@ static int merge(lua_State *L)
 }
 
 /* halves(x, axis, two, half, last): split into pairs whose axis `two` has 2;
- * `last` says that it is the fast one. For rope.                              */
+ * `last` says that it is the fast one. For rope.                             */
 static int halves(lua_State *L)
 {
     Front *f = enter(L, "rope");
@@ -570,7 +570,7 @@ static int dropout(lua_State *L)
     return push_node(L, p > 0 ? infer(current(f), n) : x);
 }
 
-/* size(x, axis): for the prelude                                              */
+/* size(x, axis): for the prelude                                             */
 static int size_of(lua_State *L)
 {
     Front *f = enter(L, "size");
@@ -582,7 +582,7 @@ static int size_of(lua_State *L)
     return 1;
 }
 
-/* need(name, x, axes): what layers of the prelude ask of their arguments       */
+/* need(name, x, axes): what layers of the prelude ask of their arguments     */
 static int need(lua_State *L)
 {
     Front *f = enter(L, luaL_checkstring(L, 1));

@@ -5,9 +5,9 @@
 
 #include "frontend.h"
 
-/* ---- numbers for people --------------------------------------------------------- */
+/* ---- numbers for people -------------------------------------------------- */
 
-/* 46702792704 -> "46,702,792,704"                                             */
+/* 46702792704 -> "46,702,792,704"                                            */
 static const char *commas(int64_t v)
 {
     char *s = strf(forever, "%" PRId64, v);
@@ -35,7 +35,9 @@ static const char *bytes(int64_t v)
 
 static const char *scaled(double x)
 {
-    static const char *const unit[] = { "", " k", " M", " G", " T", " P", " E" };
+    static const char *const unit[] = {
+        "", " k", " M", " G", " T", " P", " E",
+    };
     int u = 0;
 
     while (x >= 1000 && u < 6) {
@@ -45,11 +47,11 @@ static const char *scaled(double x)
     return strf(forever, "%.2f%s", x, unit[u]);
 }
 
-/* ---- check ------------------------------------------------------------------------- */
+/* ---- check --------------------------------------------------------------- */
 
-/* Parameters that differ only in the numbers of their paths.                  */
+/* Parameters that differ only in the numbers of their paths.                 */
 typedef struct Row {
-    const char *pattern;          /* "layers.*.attn.wq"                        */
+    const char *pattern;          /* "layers.*.attn.wq"                       */
     const Param *p;
     int64_t first, last, count;
 } Row;
@@ -107,7 +109,7 @@ static int64_t size_of(const Param *p)
     return n;
 }
 
-/* "layers.0-31.attn.wq"                                                       */
+/* "layers.0-31.attn.wq"                                                      */
 static const char *row_name(const Row *r)
 {
     Text t = { .arena = forever };
@@ -160,7 +162,7 @@ void report_model(FILE *out, const Graph *g)
     fprintf(out, "FLOPs per token  %22s\n", commas((int64_t)(flops + 0.5)));
 }
 
-/* ---- show ---------------------------------------------------------------------------- */
+/* ---- show ---------------------------------------------------------------- */
 
 static void show_memory(FILE *out, const Role *r)
 {
@@ -228,8 +230,8 @@ void report_plan(FILE *out, const Plan *p)
             m->world, m->world == 1 ? "" : "s");
     for (int a = 0; a < NMESH; a++)
         fprintf(out, " %s=%" PRId64, meshnames[a], m->size[a]);
-    fprintf(out, "\n%s parameters, %s active; a step has %s tokens and %sFLOP\n",
-            commas(p->params), commas(p->active), commas(p->tokens),
+    fprintf(out, "\n%s parameters, %s active; a step has %s tokens and "
+            "%sFLOP\n", commas(p->params), commas(p->active), commas(p->tokens),
             scaled(p->flops));
     for (int i = 0; i < p->nrole; i++) {
         const Role *r = &p->role[i];
@@ -239,8 +241,8 @@ void report_plan(FILE *out, const Plan *p)
         for (int k = 0; k < r->nprog; k++)
             show_program(out, &r->prog[k]);
     }
-    fprintf(out, "\n%d kernels, %s of text; %d Hugging Face names\n", p->nkernel,
-            bytes((int64_t)text), p->nhf);
+    fprintf(out, "\n%d kernels, %s of text; %d Hugging Face names\n",
+            p->nkernel, bytes((int64_t)text), p->nhf);
     for (int i = 0; opts_each(p->opts, i, &key, &value); i++)
         fprintf(out, "%s%s=%s", i ? " " : "", key, value);
     fputc('\n', out);
@@ -255,12 +257,12 @@ static int by_offset(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Every buffer, by its place: offset, bytes, class, program and steps in which it
- * is alive, name, source line; tabs between.                                  */
+/* Every buffer, by its place: offset, bytes, class, program and steps in which
+ * it is alive, name, source line; tabs between.                              */
 void report_memory(FILE *out, const Plan *p)
 {
-    fputs("stage\toffset\tbytes\tclass\tdtype\tprogram\tborn\tdies\tname\tline\n",
-          out);
+    fputs("stage\toffset\tbytes\tclass\tdtype\tprogram\tborn\tdies\tname\t"
+          "line\n", out);
     for (int i = 0; i < p->nrole; i++) {
         const Role *r = &p->role[i];
         const Buf **v = alloc(forever, ((size_t)r->nbuf + 1) * sizeof *v);
@@ -269,8 +271,9 @@ void report_memory(FILE *out, const Plan *p)
         qsort(v, (size_t)r->nbuf, sizeof *v, by_offset);
         for (int k = 0; k < r->nbuf; k++) {
             const Buf *b = v[k];
-            fprintf(out, "%d\t%" PRId64 "\t%" PRId64 "\t%s\t%s\t%s\t%d\t%d\t%s\t",
-                    i, b->offset, b->bytes, bufclasses[b->cls],
+            fprintf(out, "%d\t%" PRId64 "\t%" PRId64
+                    "\t%s\t%s\t%s\t%d\t%d\t%s\t", i, b->offset,
+                    b->bytes, bufclasses[b->cls],
                     dtypes[b->dt].name,
                     b->prog < 0 ? "all" : r->prog[b->prog].name, b->born,
                     b->dies, b->name);

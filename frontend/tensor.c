@@ -1,12 +1,12 @@
 /* tensor.c: the tensor as Lua sees it: a node, its operators, and what Lua's
  * other operators must refuse. Every op of the language is built through make()
- * and infer(), so that its place, scope and graph are right.                  */
+ * and infer(), so that its place, scope and graph are right.                 */
 #include <math.h>
 #include <string.h>
 
 #include "frontend.h"
 
-/* A model that makes more nodes than this is a loop gone wrong.               */
+/* A model that makes more nodes than this is a loop gone wrong.              */
 enum { MAXNODES = 500000 };
 
 static const char metaname[] = "tensor";
@@ -52,7 +52,7 @@ const char *dims_text(Front *f, const Node *n)
     return t.s;
 }
 
-/* ---- values -------------------------------------------------------------------- */
+/* ---- values -------------------------------------------------------------- */
 
 Value *value_at(lua_State *L, int arg)
 {
@@ -102,7 +102,7 @@ static Node *new_arg(Front *f, Body *b, const Node *of)
     return infer(b->g, n);
 }
 
-/* n of body `in`, seen from body b inside of it.                               */
+/* n of body `in`, seen from body b inside of it.                             */
 static Node *seen_from(Front *f, Body *b, Node *n, const Body *in)
 {
     if (b == in)
@@ -133,13 +133,13 @@ static const char *size_text(Front *f, const Node *n)
 }
 
 /* A vector for each expert (a bias) is as large as its result anyway: gather
- * it. A matrix for each token never is.                                       */
+ * it. A matrix for each token never is.                                      */
 static Node *picked(Front *f, Node *n)
 {
     if (n->in[0]->nd > 2)
-        err(f->loc, "%s: an indexed weight such as W[e] may only be used inside "
-            "dot(); materialising %s would need %s", f->fn, dims_text(f, n),
-            size_text(f, n));
+        err(f->loc, "%s: an indexed weight such as W[e] may only be used "
+            "inside dot(); materialising %s would need %s", f->fn,
+            dims_text(f, n), size_text(f, n));
     Node *r = make(f, Ogather, 2, n->in);
     set_axes(f, r, n->A, 1);
     return infer(current(f), r);
@@ -158,7 +158,7 @@ Node *use(Front *f, const Value *v)
     return seen_from(f, inner, n, v->in);
 }
 
-/* An indexed weight is virtual: inside a body it is made again.                */
+/* An indexed weight is virtual: inside a body it is made again.              */
 Node *use_any(Front *f, const Value *v)
 {
     if (v->n->op != Opick || v->in == f->body)
@@ -176,7 +176,7 @@ Node *operand(lua_State *L, int arg, const char *what)
     return use(front(L), need_value(L, arg, what));
 }
 
-/* ---- building -------------------------------------------------------------------- */
+/* ---- building ------------------------------------------------------------ */
 
 Node *make(Front *f, Op op, int nin, Node *const *in)
 {
@@ -239,10 +239,10 @@ Node *iota_of(Front *f, Axis *a, int64_t size)
     return infer(current(f), n);
 }
 
-/* ---- elementwise operands ------------------------------------------------------------ */
+/* ---- elementwise operands ------------------------------------------------ */
 
 /* A number takes the dtype of the tensors beside it. Beside integers a float
- * stays one.                                                                  */
+ * stays one.                                                                 */
 static Node *number(Front *f, lua_State *L, int arg, Dtype beside)
 {
     double v = lua_tonumber(L, arg);
@@ -286,7 +286,7 @@ int ew_operands(lua_State *L, Op op, int first, int n, Node **in)
     return n;
 }
 
-/* ---- operators ----------------------------------------------------------------------- */
+/* ---- operators ----------------------------------------------------------- */
 
 static int binary(lua_State *L)
 {
@@ -305,7 +305,7 @@ static int negate(lua_State *L)
     return push_node(L, ew(f, Oneg, operand(L, 1, "argument 1"), NULL, NULL));
 }
 
-/* x ^ number; number ^ x by exp.                                              */
+/* x ^ number; number ^ x by exp.                                             */
 static int power(lua_State *L)
 {
     Front *f = enter(L, "pow");
@@ -326,7 +326,7 @@ static int power(lua_State *L)
     return push_node(L, ew(f, Oexp, ew(f, Omul, in[1], k, NULL), NULL, NULL));
 }
 
-/* W[e]                                                                        */
+/* W[e]                                                                       */
 static int index_tensor(lua_State *L)
 {
     Front *f = enter(L, "index");
@@ -370,14 +370,14 @@ static int describe(lua_State *L)
     return 1;
 }
 
-/* What Lua would do with these is never what was meant.                       */
+/* What Lua would do with these is never what was meant.                      */
 static const struct { const char *event, *message; } refused[] = {
-    { "__lt", "tensors cannot be compared with < <= > >= (Lua makes one boolean "
-              "of it); use lt(a, b), ge(a, b), where(c, a, b)" },
-    { "__le", "tensors cannot be compared with < <= > >= (Lua makes one boolean "
-              "of it); use le(a, b), gt(a, b), where(c, a, b)" },
-    { "__eq", "tensors cannot be compared with == and ~= (Lua makes one boolean "
-              "of it); use eq(a, b), ne(a, b)" },
+    { "__lt", "tensors cannot be compared with < <= > >= (Lua makes one "
+              "boolean of it); use lt(a, b), ge(a, b), where(c, a, b)" },
+    { "__le", "tensors cannot be compared with < <= > >= (Lua makes one "
+              "boolean of it); use le(a, b), gt(a, b), where(c, a, b)" },
+    { "__eq", "tensors cannot be compared with == and ~= (Lua makes one "
+              "boolean of it); use eq(a, b), ne(a, b)" },
     { "__concat", "a tensor cannot be joined to a string with .." },
     { "__len", "a tensor has no length #; its axes have names and sizes" },
     { "__call", "a tensor cannot be called" },
@@ -400,16 +400,16 @@ static int refuse(lua_State *L)
 }
 
 /* CONDITION and CHOICE(v): cond.c puts them around conditions. `or` also gives
- * defaults (w or param(...)), so there only truth values are refused.         */
+ * defaults (w or param(...)), so there only truth values are refused.        */
 int lua_condition(lua_State *L)
 {
     const Value *v = value_at(L, 1);
 
     if (v && (!lua_toboolean(L, lua_upvalueindex(1)) || v->n->dt == Dbool)) {
         Front *f = enter(L, "condition");
-        err(f->loc, "a tensor cannot be a condition (Lua would take it as true); "
-            "use where(c, a, b), land(a, b), lor(a, b), lnot(a); to ask whether "
-            "it is there write x ~= nil");
+        err(f->loc, "a tensor cannot be a condition (Lua would take it as "
+            "true); use where(c, a, b), land(a, b), lor(a, b), lnot(a); to ask "
+            "whether it is there write x ~= nil");
     }
     lua_settop(L, 1);
     return 1;
