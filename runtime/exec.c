@@ -156,6 +156,9 @@ Exec *exec_open(const Plan *p, Comm *c)
     Exec *x = alloc(a, sizeof *x);
 
     *x = (Exec){.plan = p, .mem = a, .comm = c};
+    if (p->nrole > 1 && c->n > 1)
+        err(NULL, "a plan of %d pipeline stages runs under mpirun only",
+            p->nrole);
     x->code = host_load(a, p);
     x->pool = pool_open(0);
     x->blas = blas_open(a, x->pool);

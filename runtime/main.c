@@ -13,6 +13,7 @@
 static const char usage[] =
     "usage: pleat-run FILE.plan [key=value ...]   train as the plan says\n"
     "       pleat-run doctor                      what this machine has\n"
+    "       pleat-run ckpt COMMAND                list, verify, compare, convert\n"
     "Keys that the plan does not depend on may change: train.steps\n"
     "train.eval_every train.eval_steps train.save_every train.log_every data.*\n"
     "seed name from resume. A plan is a program: run only plans you built.\n";
@@ -66,6 +67,8 @@ int main(int argc, char **argv)
         doctor(stdout);
         return 0;
     }
+    if (argc > 1 && !strcmp(argv[1], "ckpt"))
+        return ckpt_command(argc - 2, argv + 2);
     if (argc < 2 || argv[1][0] == '-') {
         fputs(usage, argc < 2 ? stderr : stdout);
         return argc < 2 || strcmp(argv[1], "--help") ? 2 : 0;

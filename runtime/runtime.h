@@ -269,6 +269,9 @@ void hf_load(Exec *x, StFile **file, int n, const char *what);
 /* Write all parameters under the plan's Hugging Face names.                        */
 void hf_save(Exec *x, const char *dir);
 
+/* ckptool.c: `ckpt ls DIR` and its kin; the exit status.                           */
+int ckpt_command(int n, char **arg);
+
 /* A source of elements for one tensor: element (i0, i1, ...) of the tensor is at
  * base + sum of i[d] * stride[d]. Dims with fix[d] >= 0 are loaded only there.     */
 typedef struct View {
