@@ -133,14 +133,77 @@ typedef struct Kern {
     Store *st;                    /* vec                                        */
 } Kern;
 
+/* ex.c: each returns the one object that is equal. Integers 1 stand for truth.   */
+Ex *ex_make(Kern *c, Ex *e);
+Ex *ex_text(Kern *c, Dtype dt, const char *text, const char *letters, int raw,
+            int na, Ex *const *arg);
 Ex *ex_expr(Kern *c, Dtype dt, const char *text, int na, Ex *const *arg);
+Ex *ex_op(Kern *c, Dtype dt, const char *text, Ex *a, Ex *b, Ex *d);
 Ex *ex_num(Kern *c, Dtype dt, double f);
 Ex *ex_int(Kern *c, Aff x);
 Ex *ex_lin(Kern *c, Dtype dt, const Lin *l);
+Ex *ex_load(Kern *c, Node *buf, Dtype dt, const Lin *at, Ex *guard);
+Ex *ex_as(Kern *c, Dtype dt, Ex *x);          /* converted                      */
+Ex *ex_rounded(Kern *c, Dtype dt, Ex *x);     /* to a value that dt holds       */
+Ex *ex_select(Kern *c, Ex *guard, Ex *yes, Ex *no);
+Ex *ex_both(Kern *c, Ex *x, Ex *y);           /* null: true                     */
+Ex *ex_within(Kern *c, const Lin *l, Aff n);  /* 0 <= l < n                     */
+const Lin *ex_index(Kern *c, Ex *x);          /* an integer as a variable       */
+uint64_t lin_deps(const Kern *c, const Lin *l);   /* loops                      */
 void kern_build(Kern *c);         /* fills ex, loop and st from the group        */
 void kern_tidy(Kern *c);          /* tidy.c: cuts and merges loops               */
-void kern_print(Kern *c);         /* nest.c: fills the group's step and text     */
+void kern_print(Kern *c);         /* form.c: fills the group's step and text     */
 void find_inplace(Kern *c);       /* inplace.c: fills the group's pairs           */
+
+/* ---- nest.c: text of a loop kernel ------------------------------------------------- */
+
+#define BIT(loop) (1ull << (loop))
+enum { LANES = 16, BLOCK = 128 };
+
+typedef struct Nest {
+    Kern *c;
+    Group *k;
+    Arena *a;
+    Text t;
+    int depth;
+    uint64_t bound;               /* loops that are open                        */
+    uint64_t items;               /* loops of an item                           */
+    int order[MAXLOOP], norder;   /* outermost first                            */
+    int v;                        /* the contiguous loop, or -1                 */
+    int nlocal, stamp;
+    Ex **done;                    /* vec: values printed in the open scopes     */
+    const Mono **size; int *sizeat;        /* vecs: arguments that are sizes    */
+    const Lin **off; int *offat;           /* ... and constant parts            */
+    Ex **num; int *numat;                  /* ... and numbers, integers         */
+    const Node **ext; int *extat;          /* ragged extents                    */
+} Nest;
+
+/* What the innermost lines do with the values they computed.                   */
+typedef struct Body {
+    Ex **root; int nroot;         /* values needed                              */
+    Ex **acc; int nacc;           /* reductions to add to                       */
+    Store **st; int nst;          /* stores to do                               */
+    int vertical;                 /* acc are arrays over v, not lanes           */
+} Body;
+
+typedef struct Scope { size_t done; uint64_t bound; } Scope;
+
+void nest_line(Nest *n, const char *fmt, ...)
+    __attribute__((format(printf, 2, 3)));
+int nest_size(Nest *n, const Mono *m);        /* its index in iv                 */
+const char *nest_limit(Nest *n, int loop);    /* where a loop ends               */
+Scope nest_enter(Nest *n, uint64_t loops);    /* after a line that ends in "{"   */
+void nest_leave(Nest *n, Scope s);
+/* Compute what the roots need of the loops open now.                            */
+void nest_need(Nest *n, Ex *const *root, int nroot);
+void nest_store(Nest *n, Store *s);
+void nest_body(Nest *n, const Body *b, const char *lane);
+void nest_plain(Nest *n, int u, const Body *b, const char *from,
+                const char *to);
+void nest_inner(Nest *n, int u, const Body *b);     /* all of loop u            */
+void nest_block(Nest *n, int u, const Body *b);     /* elements v<u> .. w<u>    */
+/* Opens all loops of K but the last; returns the last, the scopes in s.         */
+int nest_outer(Nest *n, uint64_t K, const Body *b, Scope *s, int *ns);
 
 /* ---- attn*.c score.c: attention without stored scores -------------------- */
 
@@ -223,6 +286,7 @@ int attn_contracted(const Attn *t, int op);
 void attn_keytiles(Attn *t, int flipall);
 void attn_packkeys(Attn *t, int depth, int op, int flip);
 void attn_packqueries(Attn *t, int depth);
+void attn_visible(Attn *t, int depth);
 void attn_products(Attn *t, int depth);
 Node *attn_main(const Group *k);
 Node *attn_part(const Attn *t, int i);
@@ -235,6 +299,8 @@ void attn_score(Attn *t, int depth, int grad);
  * local; null: cannot be told.                                               */
 const char *attn_unseen(Attn *t, const char *q0, const char *q1,
                         const char *k0, const char *k1);
+const char *attn_seen(Attn *t, const char *q0, const char *rows,
+                      const char *k0);
 double attn_share(const Attn *t);
 
 /* ---- generators ------------------------------------------------------------------ */

@@ -18,147 +18,6 @@ typedef struct Memo { Node *n; Index ix; Ex *guard, *ex; } Memo;
 
 static Ex *value(Kern *c, Node *n, const Index *ix, Ex *guard);
 
-/* ---- expressions ------------------------------------------------------------------ */
-
-static uint64_t lin_deps(const Kern *c, const Lin *l)
-{
-    uint64_t m = 0;
-
-    for (int i = 0; l && i < l->nt; i++) {
-        int v = l->t[i].var;
-        m |= v < MAXLOOP ? 1ull << v : c->ex[v - MAXLOOP]->deps;
-    }
-    return m;
-}
-
-static uint64_t hash_ex(const Ex *e)
-{
-    uint64_t bits, h = mix64(mix64((uint64_t)e->kind, e->dt), e->K);
-
-    memcpy(&bits, &e->f, 8);
-    h = mix64(mix64(mix64(h, KEYP(e->text)), KEYP(e->lin)), KEYP(e->buf));
-    h = mix64(mix64(mix64(h, bits), (uint64_t)e->op), (uint64_t)e->iv.c);
-    for (int i = 0; i < e->na; i++)
-        h = mix64(h, e->arg[i] ? (uint64_t)e->arg[i]->id : ~0ull);
-    return h;
-}
-
-static int same_ex(const Ex *x, const Ex *y)
-{
-    return x->kind == y->kind && x->dt == y->dt && x->text == y->text &&
-           x->lin == y->lin && x->buf == y->buf && x->op == y->op &&
-           x->K == y->K && x->na == y->na && x->raw == y->raw &&
-           x->suffix == y->suffix &&
-           !memcmp(&x->f, &y->f, sizeof x->f) &&
-           !memcmp(&x->iv, &y->iv, sizeof x->iv) &&
-           !memcmp(x->arg, y->arg, sizeof x->arg);
-}
-
-static Ex *make(Kern *c, Ex *e)
-{
-    for (uint64_t h = hash_ex(e); ; h++) {
-        void **slot = table_at(c->exof, h);
-        if (*slot && same_ex(*slot, e))
-            return *slot;
-        if (*slot)
-            continue;
-        Ex *x = alloc(c->a, sizeof *x);
-        *x = *e;
-        x->id = (int)vec_len(c->ex);
-        x->deps = lin_deps(c, e->lin);
-        for (int i = 0; i < e->na; i++)
-            x->deps |= e->arg[i] ? e->arg[i]->deps : 0;
-        x->deps &= ~e->K;
-        vec_push(c->a, c->ex, x);
-        return *slot = x;
-    }
-}
-
-static Ex *expr(Kern *c, Dtype dt, const char *text, const char *letters,
-                int raw, int na, Ex *const *arg)
-{
-    Ex e = { .kind = Xexpr, .dt = dt, .text = intern(text),
-             .letters = letters, .raw = raw, .na = na, .suffix = "_f32" };
-
-    for (int i = 0; i < na; i++) {
-        e.arg[i] = arg[i];
-        if (arg[i]->dt == Df64)
-            e.suffix = "_f64";
-    }
-    if (dt == Df64)
-        e.suffix = "_f64";
-    return make(c, &e);
-}
-
-Ex *ex_expr(Kern *c, Dtype dt, const char *text, int na, Ex *const *arg)
-{
-    return expr(c, dt, text, "abcd", ~0, na, arg);
-}
-
-static Ex *expr2(Kern *c, Dtype dt, const char *text, Ex *a, Ex *b, Ex *d)
-{
-    Ex *arg[3] = { a, b, d };
-
-    return ex_expr(c, dt, text, d ? 3 : b ? 2 : 1, arg);
-}
-
-Ex *ex_num(Kern *c, Dtype dt, double f)
-{
-    return make(c, &(Ex){ .kind = Xnum, .dt = dt, .f = f });
-}
-
-Ex *ex_int(Kern *c, Aff x)
-{
-    return make(c, &(Ex){ .kind = Xint, .dt = Di64, .iv = x });
-}
-
-Ex *ex_lin(Kern *c, Dtype dt, const Lin *l)
-{
-    return make(c, &(Ex){ .kind = Xlin, .dt = dt, .lin = l });
-}
-
-static Ex *converted(Kern *c, Dtype dt, Ex *x)
-{
-    if (x->kind == Xnum)
-        return ex_num(c, dt, x->f);
-    return x->dt == dt ? x : expr(c, dt, "a", "abcd", 0, 1, &x);
-}
-
-/* An integer value as a variable of index expressions.                          */
-static const Lin *lin_of(Kern *c, Ex *x)
-{
-    if (x->kind == Xlin)
-        return x->lin;
-    return lin_var(c->pool, MAXLOOP + converted(c, Di64, x)->id);
-}
-
-static Ex *rounded(Kern *c, Dtype dt, Ex *x)
-{
-    Dtype ct = compute_type(dt);
-
-    x = converted(c, ct, x);
-    if (dt != Dbf16 || (x->kind == Xload && x->buf->dt == Dbf16))
-        return x;
-    return expr2(c, ct, "rbf(a)", x, NULL, NULL);
-}
-
-static Ex *select(Kern *c, Ex *guard, Ex *yes, Ex *no)
-{
-    return expr2(c, yes->dt, "a ? b : c", guard, yes, no);
-}
-
-static Ex *both(Kern *c, Ex *x, Ex *y)
-{
-    return !x ? y : !y ? x : expr2(c, Di32, "a & b", x, y, NULL);
-}
-
-/* 0 <= l < n                                                                    */
-static Ex *within(Kern *c, const Lin *l, Aff n)
-{
-    return expr2(c, Di32, "(uint64_t)a < (uint64_t)b", ex_lin(c, Di64, l),
-                 ex_int(c, n), NULL);
-}
-
 /* ---- loops and sizes ------------------------------------------------------------- */
 
 static const Mono *size_of(Kern *c, const Node *n, int d)
@@ -206,15 +65,9 @@ static const Lin *stride_sum(Kern *c, const Node *n, const Index *ix)
     return at;
 }
 
-static Ex *load_at(Kern *c, Node *buf, Dtype dt, const Lin *at, Ex *guard)
-{
-    return make(c, &(Ex){ .kind = Xload, .dt = compute_type(dt), .buf = buf,
-                          .lin = at, .na = 1, .arg = { guard } });
-}
-
 static Ex *load(Kern *c, Node *n, const Index *ix, Ex *guard)
 {
-    return load_at(c, storage(n), n->dt, stride_sum(c, n, ix), guard);
+    return ex_load(c, storage(n), n->dt, stride_sum(c, n, ix), guard);
 }
 
 /* (x / div) % mod, by an explicit division when it has to be.                   */
@@ -226,10 +79,10 @@ static const Lin *digit(Kern *c, const Lin *x, const Mono *div, const Mono *mod)
         return l;
     Ex *q = ex_lin(c, Di64, x);
     if (div->n)
-        q = expr2(c, Di64, "a / b", q, ex_int(c, aff(div->v)), NULL);
+        q = ex_op(c, Di64, "a / b", q, ex_int(c, aff(div->v)), NULL);
     if (mod)
-        q = expr2(c, Di64, "a % b", q, ex_int(c, aff(mod->v)), NULL);
-    return lin_of(c, q);
+        q = ex_op(c, Di64, "a % b", q, ex_int(c, aff(mod->v)), NULL);
+    return ex_index(c, q);
 }
 
 /* The index of operand a under the result's index, axes matched by name.        */
@@ -345,10 +198,10 @@ static Ex *inside(Kern *c, Node *n, Node *a, const Index *ix, const Lin *at,
                   Ex *guard)
 {
     const Axis *x = n->A[0];
-    Ex *in = within(c, at, aff(local_n(c->g, a, dim_of(a, x))));
+    Ex *in = ex_within(c, at, aff(local_n(c->g, a, dim_of(a, x))));
     Index jx = but_axis(a, n, ix, x, at);
 
-    return select(c, in, value(c, a, &jx, both(c, guard, in)), zero(c, n));
+    return ex_select(c, in, value(c, a, &jx, ex_both(c, guard, in)), zero(c, n));
 }
 
 static Ex *slice_value(Kern *c, Node *n, const Index *ix, Ex *guard)
@@ -376,10 +229,10 @@ static Ex *concat_value(Kern *c, Node *n, const Index *ix, Ex *guard)
         Node *a = n->in[i];
         int64_t len = local_n(c->g, a, dim_of(a, n->A[0]));
         const Lin *here = offset(c, at, minus(start));
-        Ex *in = within(c, here, aff(len));
+        Ex *in = ex_within(c, here, aff(len));
         Index jx = but_axis(a, n, ix, n->A[0], here);
-        Ex *v = value(c, a, &jx, both(c, guard, in));
-        sum = select(c, in, v, sum ? sum : zero(c, n));
+        Ex *v = value(c, a, &jx, ex_both(c, guard, in));
+        sum = ex_select(c, in, v, sum ? sum : zero(c, n));
         start += len;
     }
     return sum;
@@ -393,9 +246,9 @@ static Ex *shift_value(Kern *c, Node *n, const Index *ix, Ex *guard)
     if (!n->j)
         return inside(c, n, n->in[0], ix, at, guard);
     int64_t size = local_n(c->g, n, d);
-    Ex *to = expr2(c, Di64, "(a % b + b) % b", ex_lin(c, Di64, at),
+    Ex *to = ex_op(c, Di64, "(a % b + b) % b", ex_lin(c, Di64, at),
                    ex_int(c, aff(size)), NULL);
-    Index jx = but_axis(n->in[0], n, ix, n->A[0], lin_of(c, to));
+    Index jx = but_axis(n->in[0], n, ix, n->A[0], ex_index(c, to));
     return value(c, n->in[0], &jx, guard);
 }
 
@@ -404,8 +257,8 @@ static Ex *gather_value(Kern *c, Node *n, const Index *ix, Ex *guard)
     Node *a = n->in[0], *e = n->in[1];
     Index ex = by_axis(c, e, n, ix);
     int d = dim_of(a, n->A[0]);
-    Ex *to = converted(c, Di64, value(c, e, &ex, guard));
-    const Lin *at = lin_of(c, to);
+    Ex *to = ex_as(c, Di64, value(c, e, &ex, guard));
+    const Lin *at = ex_index(c, to);
     Aff start = local_start(c->g, a, d);
 
     if (!aff_zero(&start))
@@ -455,7 +308,7 @@ static const Mono *pair_mod(Kern *c, const Node *e, int d)
 
 static Ex *map_entry(Kern *c, Node *map, int64_t start, const Lin *at, Ex *guard)
 {
-    return load_at(c, storage(map), Di32, offset(c, at, aff(start)), guard);
+    return ex_load(c, storage(map), Di32, offset(c, at, aff(start)), guard);
 }
 
 static Ex *dispatch_value(Kern *c, Node *n, const Index *ix, Ex *guard)
@@ -466,7 +319,7 @@ static Ex *dispatch_value(Kern *c, Node *n, const Index *ix, Ex *guard)
 
     while (!g_isrow(n->dim[row].a))
         row++;
-    const Lin *pair = lin_of(c, map_entry(c, map, map_layout(c->g, map).pair,
+    const Lin *pair = ex_index(c, map_entry(c, map, map_layout(c->g, map).pair,
                                           ix->at[row], guard));
     for (int d = 0; d < x->nd; d++) {
         int k = dim_of(e, x->dim[d].a);
@@ -486,12 +339,12 @@ static Ex *undispatch_value(Kern *c, Node *n, const Index *ix, Ex *guard)
                        lin_mul(c->pool, ix->at[dim_of(n, e->dim[d].a)],
                                pair_factor(c, e, d)));
     Ex *at = map_entry(c, map, map_layout(c->g, map).row, pair, guard);
-    Ex *have = expr2(c, Di32, "a >= 0", at, NULL, NULL);
+    Ex *have = ex_op(c, Di32, "a >= 0", at, NULL, NULL);
     Index jx = { { 0 } };
     for (int d = 0; d < r->nd; d++)
-        jx.at[d] = g_isrow(r->dim[d].a) ? lin_of(c, at)
+        jx.at[d] = g_isrow(r->dim[d].a) ? ex_index(c, at)
                                         : ix->at[dim_of(n, r->dim[d].a)];
-    return select(c, have, value(c, r, &jx, both(c, guard, have)), zero(c, n));
+    return ex_select(c, have, value(c, r, &jx, ex_both(c, guard, have)), zero(c, n));
 }
 
 /* ---- reductions --------------------------------------------------------------------- */
@@ -517,8 +370,8 @@ static Ex *reduce(Kern *c, Node *n, const Index *ix, Ex *guard)
         jx.at[d] = lin_var(c->pool, l);
     }
     Dtype dt = compute_type(n->dt);
-    Ex *body = converted(c, dt, value(c, a, &jx, guard));
-    return make(c, &(Ex){ .kind = Xred, .dt = dt, .op = n->op, .K = K,
+    Ex *body = ex_as(c, dt, value(c, a, &jx, guard));
+    return ex_make(c, &(Ex){ .kind = Xred, .dt = dt, .op = n->op, .K = K,
                           .na = 1, .arg = { body } });
 }
 
@@ -566,7 +419,7 @@ static Ex *random_value(Kern *c, Node *n, const Index *ix)
     arg[2] = ex_num(c, Df32, n->f);
     const char *text = strcmp(n->s, "normal") ? "(2 * uniform(a, b) - 1) * c"
                                               : "normal(a, b) * c";
-    return rounded(c, n->dt, ex_expr(c, Df32, text, 3, arg));
+    return ex_rounded(c, n->dt, ex_expr(c, Df32, text, 3, arg));
 }
 
 static Ex *dropout_value(Kern *c, Node *n, const Index *ix, Ex *guard)
@@ -577,11 +430,11 @@ static Ex *dropout_value(Kern *c, Node *n, const Index *ix, Ex *guard)
 
     dim_order(n, 1, order);
     Ex *at = ex_lin(c, Di64, global_index(c, n, ix, order));
-    Ex *keep = expr2(c, Di32, "uniform(a, b) >= c", ex_int(c, aff(n->i)), at,
+    Ex *keep = ex_op(c, Di32, "uniform(a, b) >= c", ex_int(c, aff(n->i)), at,
                      ex_num(c, Df32, n->f));
-    Ex *v = expr2(c, dt, "a * b", value(c, n->in[0], &jx, guard),
+    Ex *v = ex_op(c, dt, "a * b", value(c, n->in[0], &jx, guard),
                   ex_num(c, dt, 1 / (1 - n->f)), NULL);
-    return rounded(c, n->dt, select(c, keep, v, zero(c, n)));
+    return ex_rounded(c, n->dt, ex_select(c, keep, v, zero(c, n)));
 }
 
 static Ex *const_value(Kern *c, const Node *n)
@@ -607,7 +460,7 @@ static Ex *pow_value(Kern *c, Node *n, Ex *a, Ex *b)
         if (known[i].p == b->f)
             text = known[i].text;
     Ex *arg[2] = { a, b };
-    return expr(c, dt, text, "ab", 0, text[0] == 'p' ? 2 : 1, arg);
+    return ex_text(c, dt, text, "ab", 0, text[0] == 'p' ? 2 : 1, arg);
 }
 
 /* Ops that only choose or negate one of their operands need no rounding when
@@ -633,10 +486,10 @@ static Ex *cast_value(Kern *c, Node *n, const Index *ix, Ex *guard)
     Ex *x = direct ? reduce(c, a, &jx, guard) : value(c, a, &jx, guard);
 
     if (n->dt == Dbool)
-        return expr2(c, Di32, "a != 0", x, NULL, NULL);
+        return ex_op(c, Di32, "a != 0", x, NULL, NULL);
     if (n->dt == Du8)
-        return expr2(c, Di32, "(uint8_t)a", x, NULL, NULL);
-    return rounded(c, n->dt, x);
+        return ex_op(c, Di32, "(uint8_t)a", x, NULL, NULL);
+    return ex_rounded(c, n->dt, x);
 }
 
 static Ex *ew_value(Kern *c, Node *n, const Index *ix, Ex *guard)
@@ -653,11 +506,11 @@ static Ex *ew_value(Kern *c, Node *n, const Index *ix, Ex *guard)
     if (n->op == Ospread)
         return arg[0];
     if (n->op == Opow)
-        return rounded(c, n->dt, pow_value(c, n, arg[0], arg[1]));
+        return ex_rounded(c, n->dt, pow_value(c, n, arg[0], arg[1]));
     int raw = op_is(n->op, "cmp") ? ~0 : n->op == Owhere;
-    Ex *x = expr(c, compute_type(n->dt), o->lower, intern(letters), raw, n->nin,
+    Ex *x = ex_text(c, compute_type(n->dt), o->lower, intern(letters), raw, n->nin,
                  arg);
-    return chooses(n) ? x : rounded(c, n->dt, x);
+    return chooses(n) ? x : ex_rounded(c, n->dt, x);
 }
 
 /* ---- one node -------------------------------------------------------------------------- */
@@ -669,7 +522,7 @@ static Ex *compute(Kern *c, Node *n, const Index *ix, Ex *guard)
     switch (n->op) {
     case Oconst: return const_value(c, n);
     case Oiota:
-        return converted(c, compute_type(n->dt), ex_lin(c, Di32,
+        return ex_as(c, compute_type(n->dt), ex_lin(c, Di32,
                          global_index(c, n, ix, (int[]){ 0 })));
     case Orandom: return random_value(c, n, ix);
     case Odropout: return dropout_value(c, n, ix, guard);
@@ -691,7 +544,7 @@ static Ex *compute(Kern *c, Node *n, const Index *ix, Ex *guard)
     default: break;
     }
     if (optab[n->op].cls == RED)
-        return rounded(c, n->dt, reduce(c, n, ix, guard));
+        return ex_rounded(c, n->dt, reduce(c, n, ix, guard));
     if (optab[n->op].lowerkind == 'E')
         return ew_value(c, n, ix, guard);
     return load(c, n, ix, guard);
@@ -737,7 +590,7 @@ static Ex *accumulated(Kern *c, Node *n, const Index *ix, Ex *v)
     if (!strcmp(n->s, "last"))
         return v;
     Ex *old = load(c, n, ix, NULL);
-    return rounded(c, n->dt, expr2(c, dt, strcmp(n->s, "max") ? "a + b"
+    return ex_rounded(c, n->dt, ex_op(c, dt, strcmp(n->s, "max") ? "a + b"
                                           : "b > a ? b : a", old, v, NULL));
 }
 

@@ -1,19 +1,10 @@
-/* nest.c: order the loops of a kernel and write its text.
+/* nest.c: the text of values, scopes and loops of a kernel.
  *
- * Three forms, by what the stores and reductions have in common:
- *
- *   map       no reduction, all stores run over the same loops. An item is one
- *             element; the last loop is contiguous and left to the compiler.
- *   rows      an item is one setting of the loops that every result has. In it
- *             come passes over the other loops: reductions first (16 lanes, in
- *             order, folded pairwise), then stores, which use their results.
- *   columns   as rows, but the contiguous loop v is one of the item's loops: an
- *             item is a block of 128 of its elements, everything runs over arrays
- *             of that width.
- *
- * A reduction that keeps v ("vertical": combine over top, column sums) always
- * runs over such an array; one that reduces v uses lanes. At each level of the
- * nest, what depends on no inner loop is computed before that loop opens. A value
+ * nest_need prints what is needed of the loops open now, reductions included:
+ * what depends on no inner loop is computed before that loop opens. A reduction
+ * over the contiguous loop v runs in 16 lanes, in order, folded pairwise; one
+ * that keeps v ("vertical": combine over top, column sums) runs over arrays of
+ * 128 elements of v. Reductions over the same loops share a pass, and a value
  * that a pass has stored for this item is loaded again rather than rebuilt.
  *
  * Numbers, sizes and strides are arguments: the text depends on structure.      */
@@ -22,38 +13,7 @@
 #include <math.h>
 #include <string.h>
 
-enum { LANES = 16, BLOCK = 128, GRAIN = 16384 };
-
-typedef struct Nest {
-    Kern *c;
-    Group *k;
-    Arena *a;
-    Text t;
-    int depth;
-    uint64_t bound;               /* loops that are open                        */
-    uint64_t items;               /* loops of an item                           */
-    int order[MAXLOOP], norder;   /* outermost first                            */
-    int v;                        /* the contiguous loop, or -1                 */
-    int nlocal, stamp;
-    Ex **done;                    /* vec: values printed in the open scopes     */
-    const Mono **size; int *sizeat;        /* vecs: arguments that are sizes    */
-    const Lin **off; int *offat;           /* ... and constant parts            */
-    Ex **num; int *numat;                  /* ... and numbers, integers         */
-    const Node **ext; int *extat;          /* ragged extents                    */
-} Nest;
-
-/* What the innermost lines do with the values they computed.                   */
-typedef struct Body {
-    Ex **root; int nroot;         /* values needed                              */
-    Ex **acc; int nacc;           /* reductions to add to                       */
-    Store **st; int nst;          /* stores to do                               */
-    int vertical;                 /* acc are arrays over v, not lanes           */
-} Body;
-
-static void need(Nest *n, Ex *const *root, int nroot);
-
-__attribute__((format(printf, 2, 3)))
-static void line(Nest *n, const char *fmt, ...)
+void nest_line(Nest *n, const char *fmt, ...)
 {
     va_list ap;
 
@@ -66,14 +26,9 @@ static void line(Nest *n, const char *fmt, ...)
     put(&n->t, "\n");
 }
 
-static uint64_t bit(int loop)
-{
-    return 1ull << loop;
-}
-
 /* ---- arguments ------------------------------------------------------------------ */
 
-static int int_of_size(Nest *n, const Mono *m)
+int nest_size(Nest *n, const Mono *m)
 {
     for (size_t i = 0; i < vec_len(n->size); i++)
         if (n->size[i] == m)
@@ -122,14 +77,14 @@ static int extent_of(Nest *n, const Node *map)
     return (int)vec_len(n->ext) - 1;
 }
 
-static const char *limit(Nest *n, int loop)
+const char *nest_limit(Nest *n, int loop)
 {
     const Loop *l = &n->c->loop[loop];
 
     if (!l->map)
-        return strf(n->a, "n%d", int_of_size(n, l->n));
+        return strf(n->a, "n%d", nest_size(n, l->n));
     const char *e = strf(n->a, "e%d", extent_of(n, l->map));
-    return l->per ? strf(n->a, "%s * n%d", e, int_of_size(n, l->per)) : e;
+    return l->per ? strf(n->a, "%s * n%d", e, nest_size(n, l->per)) : e;
 }
 
 /* ---- values ------------------------------------------------------------------------ */
@@ -183,7 +138,7 @@ static const char *term_text(Nest *n, const Term *t)
                   ? strf(n->a, "i%d", t->var)
                   : ref(n, n->c->ex[t->var - MAXLOOP]);
 
-    return t->k->n ? strf(n->a, "%s * n%d", v, int_of_size(n, t->k)) : v;
+    return t->k->n ? strf(n->a, "%s * n%d", v, nest_size(n, t->k)) : v;
 }
 
 static const char *lin_text(Nest *n, const Lin *l)
@@ -306,9 +261,7 @@ static Ex **pending(Nest *n, Ex *const *root, int nroot, uint64_t open,
 
 /* ---- scopes ------------------------------------------------------------------------ */
 
-typedef struct Scope { size_t done; uint64_t bound; } Scope;
-
-static Scope enter(Nest *n, uint64_t loops)
+Scope nest_enter(Nest *n, uint64_t loops)
 {
     Scope s = { vec_len(n->done), n->bound };
 
@@ -317,7 +270,7 @@ static Scope enter(Nest *n, uint64_t loops)
     return s;
 }
 
-static void leave(Nest *n, Scope s)
+void nest_leave(Nest *n, Scope s)
 {
     for (size_t i = s.done; i < vec_len(n->done); i++)
         n->done[i]->local = n->done[i]->array = 0;
@@ -325,7 +278,7 @@ static void leave(Nest *n, Scope s)
         ((VecHead *)(void *)n->done)[-1].len = s.done;
     n->bound = s.bound;
     n->depth--;
-    line(n, "}");
+    nest_line(n, "}");
 }
 
 static int new_local(Nest *n, Ex *e)
@@ -343,7 +296,7 @@ static void compute(Nest *n, Ex *e)
         return;
     const char *text = s ? load_text(n, storage(s->n), s->addr)
                          : value_text(n, e);
-    line(n, "const %s t%d = %s;", dtypes[e->dt].compute, new_local(n, e), text);
+    nest_line(n, "const %s t%d = %s;", dtypes[e->dt].compute, new_local(n, e), text);
 }
 
 /* ---- innermost lines ------------------------------------------------------------------ */
@@ -354,61 +307,59 @@ static void accumulate(Nest *n, const Ex *r, const char *lane)
     const char *a = strf(n->a, "t%d[%s]", r->local, lane);
 
     if (r->op == Osum)
-        line(n, "%s += %s;", a, x);
+        nest_line(n, "%s += %s;", a, x);
     else
-        line(n, "%s = %s %c %s ? %s : %s;", a, x, r->op == Omax ? '>' : '<', a,
+        nest_line(n, "%s = %s %c %s ? %s : %s;", a, x, r->op == Omax ? '>' : '<', a,
              x, a);
 }
 
-static void store(Nest *n, Store *s)
+void nest_store(Nest *n, Store *s)
 {
     Node *to = storage(s->n);
     const char *at = element(n, to, s->addr), *x = ref(n, s->val);
 
     if (to->dt == Dbf16)
-        line(n, "%s = f32_bf16(%s);", at, x);
+        nest_line(n, "%s = f32_bf16(%s);", at, x);
     else
-        line(n, "%s = (%s)%s;", at, dtypes[to->dt].store, x);
+        nest_line(n, "%s = (%s)%s;", at, dtypes[to->dt].store, x);
 }
 
-static void body(Nest *n, const Body *b, const char *lane)
+void nest_body(Nest *n, const Body *b, const char *lane)
 {
-    need(n, b->root, b->nroot);
+    nest_need(n, b->root, b->nroot);
     for (int i = 0; i < b->nacc; i++)
         accumulate(n, b->acc[i], lane);
     for (int i = 0; i < b->nst; i++)
-        store(n, b->st[i]);
+        nest_store(n, b->st[i]);
 }
 
 /* Loop u from `from` (a multiple of LANES) to `to`.                             */
 static void lanes(Nest *n, int u, const Body *b, const char *from,
                   const char *to)
 {
-    line(n, "for (int64_t j = %s; j + %d <= %s; j += %d)", from, LANES, to,
+    nest_line(n, "for (int64_t j = %s; j + %d <= %s; j += %d)", from, LANES, to,
          LANES);
-    line(n, "for (int l = 0; l < %d; l++) {", LANES);
-    Scope s = enter(n, bit(u));
-    line(n, "const int64_t i%d = j + l;", u);
-    body(n, b, "l");
-    leave(n, s);
-    line(n, "for (int64_t i%d = %s & -%d; i%d < %s; i%d++) {", u, to, LANES, u,
+    nest_line(n, "for (int l = 0; l < %d; l++) {", LANES);
+    Scope s = nest_enter(n, BIT(u));
+    nest_line(n, "const int64_t i%d = j + l;", u);
+    nest_body(n, b, "l");
+    nest_leave(n, s);
+    nest_line(n, "for (int64_t i%d = %s & -%d; i%d < %s; i%d++) {", u, to, LANES, u,
          to, u);
-    s = enter(n, bit(u));
-    body(n, b, strf(n->a, "i%d & %d", u, LANES - 1));
-    leave(n, s);
+    s = nest_enter(n, BIT(u));
+    nest_body(n, b, strf(n->a, "i%d & %d", u, LANES - 1));
+    nest_leave(n, s);
 }
 
-static void plain(Nest *n, int u, const Body *b, const char *from,
+void nest_plain(Nest *n, int u, const Body *b, const char *from,
                   const char *to)
 {
-    line(n, "#pragma GCC ivdep");
-    line(n, "for (int64_t i%d = %s; i%d < %s; i%d++) {", u, from, u, to, u);
-    Scope s = enter(n, bit(u));
-    body(n, b, strf(n->a, "i%d - v%d", u, u));
-    leave(n, s);
+    nest_line(n, "#pragma GCC ivdep");
+    nest_line(n, "for (int64_t i%d = %s; i%d < %s; i%d++) {", u, from, u, to, u);
+    Scope s = nest_enter(n, BIT(u));
+    nest_body(n, b, strf(n->a, "i%d - v%d", u, u));
+    nest_leave(n, s);
 }
-
-static void block(Nest *n, int u, const Body *b);
 
 /* ---- reductions ------------------------------------------------------------------------ */
 
@@ -424,14 +375,14 @@ static const char *first_value(const Ex *r)
 static void declare(Nest *n, Ex *const *r, int nr, int width, const char *used)
 {
     for (int i = 0; i < nr; i++)
-        line(n, "%s t%d[%d];", dtypes[r[i]->dt].compute, new_local(n, r[i]),
+        nest_line(n, "%s t%d[%d];", dtypes[r[i]->dt].compute, new_local(n, r[i]),
              width);
-    line(n, "for (int64_t l = 0; l < %s; l++) {", used);
+    nest_line(n, "for (int64_t l = 0; l < %s; l++) {", used);
     n->depth++;
     for (int i = 0; i < nr; i++)
-        line(n, "t%d[l] = %s;", r[i]->local, first_value(r[i]));
+        nest_line(n, "t%d[l] = %s;", r[i]->local, first_value(r[i]));
     n->depth--;
-    line(n, "}");
+    nest_line(n, "}");
 }
 
 static void fold(Nest *n, Ex *r)
@@ -440,14 +391,14 @@ static void fold(Nest *n, Ex *r)
     const char *a = strf(n->a, "t%d[l]", from);
     const char *x = strf(n->a, "t%d[l + h]", from);
 
-    line(n, "for (int h = %d; h; h /= 2)", LANES / 2);
-    line(n, "for (int l = 0; l < h; l++)");
+    nest_line(n, "for (int h = %d; h; h /= 2)", LANES / 2);
+    nest_line(n, "for (int l = 0; l < h; l++)");
     if (r->op == Osum)
-        line(n, "    %s += %s;", a, x);
+        nest_line(n, "    %s += %s;", a, x);
     else
-        line(n, "    %s = %s %c %s ? %s : %s;", a, x,
+        nest_line(n, "    %s = %s %c %s ? %s : %s;", a, x,
              r->op == Omax ? '>' : '<', a, x, a);
-    line(n, "const %s t%d = t%d[0];", dtypes[r->dt].compute, ++n->nlocal, from);
+    nest_line(n, "const %s t%d = t%d[0];", dtypes[r->dt].compute, ++n->nlocal, from);
     r->local = n->nlocal;
 }
 
@@ -461,20 +412,20 @@ static Ex **bodies(Nest *n, Ex *const *r, int nr)
 }
 
 /* Opens all loops of K but the last; returns the last, the scopes in s.         */
-static int open_outer(Nest *n, uint64_t K, const Body *b, Scope *s, int *ns)
+int nest_outer(Nest *n, uint64_t K, const Body *b, Scope *s, int *ns)
 {
     int last = -1;
 
     *ns = 0;
     for (int i = 0; i < n->norder; i++) {
         int u = n->order[i];
-        if (!(K & bit(u)))
+        if (!(K & BIT(u)))
             continue;
         if (last >= 0) {
-            line(n, "for (int64_t i%d = 0; i%d < %s; i%d++) {", last, last,
-                 limit(n, last), last);
-            s[(*ns)++] = enter(n, bit(last));
-            need(n, b->root, b->nroot);
+            nest_line(n, "for (int64_t i%d = 0; i%d < %s; i%d++) {", last, last,
+                 nest_limit(n, last), last);
+            s[(*ns)++] = nest_enter(n, BIT(last));
+            nest_need(n, b->root, b->nroot);
         }
         last = u;
     }
@@ -484,26 +435,26 @@ static int open_outer(Nest *n, uint64_t K, const Body *b, Scope *s, int *ns)
 static int has_vertical(Nest *n, int u, const Body *b)
 {
     return u == n->v &&
-           vec_len(pending(n, b->root, b->nroot, n->bound | bit(u), bit(u)));
+           vec_len(pending(n, b->root, b->nroot, n->bound | BIT(u), BIT(u)));
 }
 
-static void inner(Nest *n, int u, const Body *b)
+void nest_inner(Nest *n, int u, const Body *b)
 {
-    const char *end = limit(n, u);
+    const char *end = nest_limit(n, u);
 
     if (!has_vertical(n, u, b)) {
         if (b->nacc)
             lanes(n, u, b, "0", end);
         else
-            plain(n, u, b, "0", end);
+            nest_plain(n, u, b, "0", end);
         return;
     }
-    line(n, "for (int64_t v%d = 0; v%d < %s; v%d += %d) {", u, u, end, u, BLOCK);
-    Scope s = enter(n, 0);
-    line(n, "const int64_t w%d = %s - v%d < %d ? %s : v%d + %d;", u, end, u,
+    nest_line(n, "for (int64_t v%d = 0; v%d < %s; v%d += %d) {", u, u, end, u, BLOCK);
+    Scope s = nest_enter(n, 0);
+    nest_line(n, "const int64_t w%d = %s - v%d < %d ? %s : v%d + %d;", u, end, u,
          BLOCK, end, u, BLOCK);
-    block(n, u, b);
-    leave(n, s);
+    nest_block(n, u, b);
+    nest_leave(n, s);
 }
 
 /* Stores that can be done on the way of a reduction over K in an item.          */
@@ -530,13 +481,13 @@ static void pass(Nest *n, Ex **r, int nr)
     Scope s[MAXLOOP];
     int ns;
 
-    need(n, b.root, nr);
+    nest_need(n, b.root, nr);
     ride(n, r[0]->K, &b);
     declare(n, r, nr, LANES, strf(n->a, "%d", LANES));
-    int u = open_outer(n, r[0]->K, &b, s, &ns);
-    inner(n, u, &b);
+    int u = nest_outer(n, r[0]->K, &b, s, &ns);
+    nest_inner(n, u, &b);
     while (ns)
-        leave(n, s[--ns]);
+        nest_leave(n, s[--ns]);
     for (int i = 0; i < nr; i++)
         fold(n, r[i]);
     for (int i = 0; i < b.nst; i++)
@@ -569,7 +520,7 @@ static Ex **share(Nest *n, Ex *r, Ex *const *pend)
 }
 
 /* Compute what the roots need of the loops open now.                            */
-static void need(Nest *n, Ex *const *root, int nroot)
+void nest_need(Nest *n, Ex *const *root, int nroot)
 {
     Ex **pend = pending(n, root, nroot, n->bound, 0);
     Ex **all = reached(n, root, nroot);
@@ -597,22 +548,22 @@ static void vertical(Nest *n, int u, Ex **r, int nr)
     int ns;
 
     declare(n, r, nr, BLOCK, strf(n->a, "w%d - v%d", u, u));
-    int last = open_outer(n, r[0]->K, &b, s, &ns);
-    line(n, "for (int64_t i%d = 0; i%d < %s; i%d++) {", last, last,
-         limit(n, last), last);
-    s[ns++] = enter(n, bit(last));
-    need(n, b.root, nr);
-    block(n, u, &b);
+    int last = nest_outer(n, r[0]->K, &b, s, &ns);
+    nest_line(n, "for (int64_t i%d = 0; i%d < %s; i%d++) {", last, last,
+         nest_limit(n, last), last);
+    s[ns++] = nest_enter(n, BIT(last));
+    nest_need(n, b.root, nr);
+    nest_block(n, u, &b);
     while (ns)
-        leave(n, s[--ns]);
+        nest_leave(n, s[--ns]);
     for (int i = 0; i < nr; i++)
         r[i]->array = u + 1;
 }
 
 /* The body for elements v .. w of loop u.                                       */
-static void block(Nest *n, int u, const Body *b)
+void nest_block(Nest *n, int u, const Body *b)
 {
-    Ex **pend = pending(n, b->root, b->nroot, n->bound | bit(u), bit(u));
+    Ex **pend = pending(n, b->root, b->nroot, n->bound | BIT(u), BIT(u));
     const char *v = strf(n->a, "v%d", u), *w = strf(n->a, "w%d", u);
 
     for (size_t i = 0; i < vec_len(pend); i++) {
@@ -624,418 +575,5 @@ static void block(Nest *n, int u, const Body *b)
     if (b->nacc && !b->vertical)
         lanes(n, u, b, v, w);
     else
-        plain(n, u, b, v, w);
-}
-
-/* ---- order of loops -------------------------------------------------------------------- */
-
-static uint64_t loops_of(const Kern *c, const Lin *l)
-{
-    uint64_t m = 0;
-
-    for (int i = 0; i < l->nt; i++)
-        if (l->t[i].var < MAXLOOP)
-            m |= bit(l->t[i].var);
-    (void)c;
-    return m;
-}
-
-static const Mono *stride_of(const Lin *l, int loop)
-{
-    for (int i = 0; i < l->nt; i++)
-        if (l->t[i].var == loop)
-            return l->t[i].k;
-    return NULL;
-}
-
-/* Put the loops of access l that are not ordered yet outside those that are, by
- * falling stride.                                                               */
-static void order_by(Nest *n, const Lin *l, uint64_t *left)
-{
-    int add[MAXLOOP], k = 0;
-    uint64_t m = loops_of(n->c, l) & *left;
-
-    for (int u = 0; u < n->c->nloop; u++) {
-        if (!(m & bit(u)))
-            continue;
-        int at = k++;
-        for (; at > 0 && stride_of(l, add[at - 1])->n < stride_of(l, u)->n; at--)
-            add[at] = add[at - 1];
-        add[at] = u;
-    }
-    memmove(n->order + k, n->order, (size_t)n->norder * sizeof *n->order);
-    memcpy(n->order, add, (size_t)k * sizeof *add);
-    n->norder += k;
-    *left &= ~m;
-}
-
-static int count_bits(uint64_t m)
-{
-    int k = 0;
-
-    for (; m; m &= m - 1)
-        k++;
-    return k;
-}
-
-/* Accesses, stores first, then loads in use.                                    */
-static const Lin **accesses(Nest *n)
-{
-    Kern *c = n->c;
-    const Lin **v = NULL;
-
-    for (size_t i = 0; i < vec_len(c->st); i++)
-        vec_push(n->a, v, c->st[i].addr);
-    for (size_t i = 0; i < vec_len(c->ex); i++)
-        if (c->ex[i]->seen && c->ex[i]->kind == Xload)
-            vec_push(n->a, v, c->ex[i]->lin);
-    return v;
-}
-
-static uint64_t all_loops(Nest *n)
-{
-    uint64_t m = 0;
-
-    for (size_t i = 0; i < vec_len(n->c->st); i++)
-        m |= n->c->st[i].loops;
-    for (size_t i = 0; i < vec_len(n->c->ex); i++)
-        if (n->c->ex[i]->seen)
-            m |= n->c->ex[i]->K;
-    return m;
-}
-
-static void order_loops(Nest *n)
-{
-    const Lin **acc = accesses(n), *big = acc[0];
-    uint64_t left = all_loops(n), all = left;
-
-    for (size_t i = 1; i < vec_len(acc); i++)
-        if (count_bits(loops_of(n->c, acc[i])) >
-            count_bits(loops_of(n->c, big)))
-            big = acc[i];
-    order_by(n, big, &left);
-    for (size_t i = 0; i < vec_len(acc); i++)
-        order_by(n, acc[i], &left);
-    for (int u = 0; u < n->c->nloop; u++)
-        if (left & bit(u)) {
-            memmove(n->order + 1, n->order,
-                    (size_t)n->norder++ * sizeof *n->order);
-            n->order[0] = u;
-        }
-    n->v = -1;
-    if (n->norder) {
-        int u = n->order[n->norder - 1];
-        const Mono *k = stride_of(big, u);
-        n->v = (all & bit(u)) && k && k->n == 0 ? u : -1;
-    }
-}
-
-/* ---- forms ------------------------------------------------------------------------------- */
-
-static Ex **reductions(Nest *n)
-{
-    Ex **r = NULL;
-
-    for (size_t i = 0; i < vec_len(n->c->ex); i++)
-        if (n->c->ex[i]->seen && n->c->ex[i]->kind == Xred)
-            vec_push(n->a, r, n->c->ex[i]);
-    return r;
-}
-
-/* Loops of an item, ragged one first.                                           */
-static int item_loops(Nest *n, uint64_t m, int *u)
-{
-    int k = 0;
-
-    for (int pick = 1; pick >= 0; pick--)
-        for (int i = 0; i < n->norder; i++)
-            if ((m & bit(n->order[i])) &&
-                !!n->c->loop[n->order[i]].map == pick)
-                u[k++] = n->order[i];
-    return k;
-}
-
-static const Mono *count_of(Nest *n, const int *u, int from, int to)
-{
-    const Mono *m = mono_one(n->c->pool);
-
-    for (int i = from; i < to; i++)
-        m = mono_mul(n->c->pool, m, n->c->loop[u[i]].n);
-    return m;
-}
-
-/* Index variables of the loops u[0..k), set from the number q of their setting.  */
-static void decode(Nest *n, const int *u, int k, const char *q)
-{
-    if (k)
-        line(n, "int64_t d = %s;", q);
-    for (int i = k - 1; i > 0; i--) {
-        int at = int_of_size(n, n->c->loop[u[i]].n);
-        line(n, "int64_t i%d = d %% n%d;", u[i], at);
-        line(n, "d /= n%d;", at);
-    }
-    if (k)
-        line(n, "int64_t i%d = d;", u[0]);
-}
-
-/* The next setting: the last index counts up, with carry.                       */
-static void advance(Nest *n, const int *u, int k)
-{
-    for (int i = k - 1; i >= 0; i--) {
-        int at = int_of_size(n, n->c->loop[u[i]].n);
-        if (i == 0)
-            line(n, "%si%d++;", k > 1 ? "    " : "", u[i]);
-        else
-            line(n, "%sif (++i%d == n%d && !(i%d = 0))", i < k - 1 ? "    " : "",
-                 u[i], at, u[i]);
-    }
-}
-
-static void cap_items(Nest *n, const int *u, int k, const char *per)
-{
-    if (!k || !n->c->loop[u[0]].map)
-        return;
-    const Mono *m = count_of(n, u, 1, k);
-    const char *end = limit(n, u[0]);
-    if (m->n)
-        end = strf(n->a, "%s * n%d", end, int_of_size(n, m));
-    if (per)
-        end = strf(n->a, "%s * %s", end, per);
-    line(n, "if (hi > %s)", end);
-    line(n, "    hi = %s;", end);
-}
-
-static Body store_body(Nest *n, uint64_t loops)
-{
-    Body b = { 0 };
-
-    for (size_t i = 0; i < vec_len(n->c->st); i++) {
-        Store *s = &n->c->st[i];
-        if (s->done || s->loops != loops)
-            continue;
-        vec_push(n->a, b.root, s->val);
-        vec_push(n->a, b.st, s);
-        b.nroot = ++b.nst;
-    }
-    return b;
-}
-
-static int64_t map_form(Nest *n)
-{
-    int u[MAXLOOP];
-    uint64_t all = n->c->st[0].loops;
-    Body b = store_body(n, all);
-    int k = item_loops(n, all, u);
-
-    cap_items(n, u, k, NULL);
-    need(n, b.root, b.nroot);
-    if (k <= 1) {
-        if (k == 0)
-            line(n, "for (int64_t p = lo; p < hi; p++) {");
-        else
-            line(n, "#pragma GCC ivdep"), line(n,
-                 "for (int64_t i%d = lo; i%d < hi; i%d++) {", u[0], u[0], u[0]);
-        Scope s = enter(n, all);
-        body(n, &b, NULL);
-        leave(n, s);
-        return count_of(n, u, 0, k)->v;
-    }
-    int v = u[k - 1], size = int_of_size(n, n->c->loop[v].n);
-    decode(n, u, k - 1, strf(n->a, "lo / n%d", size));
-    line(n, "for (int64_t p = lo, f = lo %% n%d, w; p < hi; p += w - f, f = 0) {",
-         size);
-    Scope s = enter(n, all & ~bit(v));
-    line(n, "w = n%d - f < hi - p ? n%d : f + hi - p;", size, size);
-    need(n, b.root, b.nroot);
-    plain(n, v, &b, "f", "w");
-    advance(n, u, k - 1);
-    leave(n, s);
-    return count_of(n, u, 0, k)->v;
-}
-
-/* All stores of an item, those over the same loops together.                    */
-static void stages(Nest *n, int block_of)
-{
-    for (size_t i = 0; i < vec_len(n->c->st); i++) {
-        Store *st = &n->c->st[i];
-        Scope s[MAXLOOP];
-        int ns;
-        if (st->done)
-            continue;
-        uint64_t rest = st->loops & ~n->items;
-        Body b = store_body(n, st->loops);
-        need(n, b.root, b.nroot);
-        if (block_of >= 0) {
-            int last = open_outer(n, rest, &b, s, &ns);
-            if (last >= 0) {
-                line(n, "for (int64_t i%d = 0; i%d < %s; i%d++) {", last, last,
-                     limit(n, last), last);
-                s[ns++] = enter(n, bit(last));
-                need(n, b.root, b.nroot);
-            }
-            block(n, block_of, &b);
-        } else {
-            int last = open_outer(n, rest, &b, s, &ns);
-            if (last >= 0)
-                inner(n, last, &b);
-            else
-                for (int j = 0; j < b.nst; j++)
-                    store(n, b.st[j]);
-        }
-        while (ns)
-            leave(n, s[--ns]);
-        for (int j = 0; j < b.nst; j++)
-            b.st[j]->done = 1;
-    }
-}
-
-static Ex **all_values(Nest *n)
-{
-    Ex **v = NULL;
-
-    for (size_t i = 0; i < vec_len(n->c->st); i++)
-        vec_push(n->a, v, n->c->st[i].val);
-    return v;
-}
-
-static int64_t rows_form(Nest *n)
-{
-    int u[MAXLOOP], k = item_loops(n, n->items, u);
-    Ex **v = all_values(n);
-
-    cap_items(n, u, k, NULL);
-    if (n->items)
-        need(n, v, (int)vec_len(v));
-    decode(n, u, k, "lo");
-    line(n, "for (int64_t p = lo; p < hi; p++) {");
-    Scope s = enter(n, n->items);
-    need(n, v, (int)vec_len(v));
-    stages(n, -1);
-    advance(n, u, k);
-    leave(n, s);
-    return count_of(n, u, 0, k)->v;
-}
-
-static int64_t columns_form(Nest *n)
-{
-    int u[MAXLOOP], v = n->v, k = item_loops(n, n->items & ~bit(v), u);
-    Ex **x = all_values(n);
-    int size = int_of_size(n, n->c->loop[v].n);
-    const char *end = limit(n, v);
-
-    line(n, "const int64_t nb = (n%d + %d) / %d;", size, BLOCK - 1, BLOCK);
-    cap_items(n, u, k, "nb");
-    need(n, x, (int)vec_len(x));
-    line(n, "for (int64_t p = lo; p < hi; p++) {");
-    n->items &= ~bit(v);
-    Scope s = enter(n, n->items);
-    line(n, "const int64_t v%d = p %% nb * %d;", v, BLOCK);
-    line(n, "const int64_t w%d = %s - v%d < %d ? %s : v%d + %d;", v, end, v,
-         BLOCK, end, v, BLOCK);
-    decode(n, u, k, "p / nb");
-    need(n, x, (int)vec_len(x));
-    n->items |= bit(v);
-    stages(n, v);
-    leave(n, s);
-    return count_of(n, u, 0, k)->v *
-           ((n->c->loop[v].n->v + BLOCK - 1) / BLOCK);
-}
-
-/* ---- the kernel ------------------------------------------------------------------------ */
-
-static int is_map(Nest *n, Ex *const *red)
-{
-    for (size_t i = 1; i < vec_len(n->c->st); i++)
-        if (n->c->st[i].loops != n->c->st[0].loops)
-            return 0;
-    return vec_len(red) == 0;
-}
-
-static uint64_t common_loops(Nest *n, Ex *const *red)
-{
-    uint64_t m = n->c->st[0].loops;
-
-    for (size_t i = 1; i < vec_len(n->c->st); i++)
-        m &= n->c->st[i].loops;
-    for (size_t i = 0; i < vec_len(red); i++)
-        m &= red[i]->deps;
-    return m;
-}
-
-static double elements(Nest *n, uint64_t m)
-{
-    double e = 1;
-
-    for (int u = 0; u < n->c->nloop; u++)
-        if (m & bit(u))
-            e *= (double)n->c->loop[u].n->v;
-    return e;
-}
-
-static double work(Nest *n, Ex *const *red)
-{
-    double w = 0;
-
-    for (size_t i = 0; i < vec_len(n->c->st); i++)
-        w += elements(n, n->c->st[i].loops);
-    for (size_t i = 0; i < vec_len(red); i++)
-        w += elements(n, red[i]->deps | red[i]->K);
-    return w;
-}
-
-static void prologue(Nest *n, Text *t)
-{
-    Group *k = n->k;
-
-    put(t, "{\n");
-    for (int i = 0; i < k->narg; i++)
-        put(t, "    %s *const b%d = buf[%d];\n", dtypes[k->arg[i]->dt].store, i,
-            i);
-    for (int i = 2; i < k->step.nint; i++)
-        put(t, "    const int64_t n%d = iv[%d]; (void)n%d;\n", i, i, i);
-    for (size_t i = 0; i < vec_len(n->num); i++)
-        if (n->num[i]->kind == Xnum)
-            put(t, "    const double c%d = number(iv[%d]);\n", n->numat[i],
-                n->numat[i]);
-    for (size_t i = 0; i < vec_len(n->ext); i++)
-        put(t, "    const int64_t e%zu = b%d[n%d];\n", i,
-            add_arg(k, n->a, storage((Node *)n->ext[i])), n->extat[i]);
-}
-
-static void set_cost(Nest *n)
-{
-    Group *k = n->k;
-    const Graph *g = n->c->g;
-
-    for (int i = 0; i < k->narg; i++)
-        k->step.bytes += (double)local_bytes(g, k->arg[i]);
-    for (int i = 0; i < k->n; i++)
-        k->step.flops += cost_of(g, k->node[i]).flops;
-}
-
-void kern_print(Kern *c)
-{
-    Nest n = { .c = c, .k = c->k, .a = c->a, .depth = 1,
-               .t = { .arena = c->a } };
-    Text all = { .arena = c->a };
-    Ex **red = reductions(&n);
-
-    n.stamp = 1;
-    add_size(c->k, c->a, 0);
-    add_size(c->k, c->a, 1);
-    order_loops(&n);
-    n.items = common_loops(&n, red);
-    int map = is_map(&n, red), cols = n.v >= 0 && (n.items & bit(n.v));
-    int64_t items = map ? map_form(&n) : cols ? columns_form(&n)
-                                             : rows_form(&n);
-    double per = work(&n, red) / (double)(items ? items : 1);
-    c->k->step.iv[0] = aff(items);
-    c->k->step.iv[1] = aff(per >= GRAIN ? 1 : (int64_t)(GRAIN / per));
-    for (size_t i = 0; i < vec_len(n.ext); i++)
-        add_arg(c->k, c->a, storage((Node *)n.ext[i]));
-    prologue(&n, &all);
-    putn(&all, n.t.s, n.t.len);
-    put(&all, "}\n");
-    set_text(c->k, c->a, all.s);
-    set_cost(&n);
+        nest_plain(n, u, b, v, w);
 }

@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-enum { BLOCK = 64, SELECT = 32, GRAIN = 16384 };
+enum { COLUMNS = 64, SELECT = 32, GRAIN = 16384 };
 
 /* ---- axes as sizes and strides ------------------------------------------------------ */
 
@@ -376,13 +376,13 @@ static void scatter_text(Out *o, const Node *n, const Node *out,
     const char *to = wide ? "work[x * 64 + l]" : "y[p0 + x * sx + l]";
 
     line(o, "for (int64_t p = lo; p < hi; p++) {");
-    line(o, "const int64_t f = p %% nb * %d;", BLOCK);
-    line(o, "const int64_t w = width - f < %d ? width - f : %d;", BLOCK, BLOCK);
+    line(o, "const int64_t f = p %% nb * %d;", COLUMNS);
+    line(o, "const int64_t w = width - f < %d ? width - f : %d;", COLUMNS, COLUMNS);
     decode(o, &s->item, "p / nb", "p", 3);
     line(o, "p0 += f, p1 += f * sv;");
     if (wide)
         line(o, "float *const work = (float *)buf[%d] + p * n * %d;",
-             o->k->narg, BLOCK);
+             o->k->narg, COLUMNS);
     if (!adds) {
         line(o, "for (int64_t x = 0; x < n; x++)");
         line(o, "    for (int64_t l = 0; l < w; l++)");
@@ -412,7 +412,7 @@ void scatter_lower(Graph *g, Group *k, Arena *a)
     int at = dim_of(out, n->A[0]), adds = out->op == Oaccum;
     Scatter s = scatter_axes(g, n, out);
     Out o = begin(k, a);
-    int64_t nb = (s.width + BLOCK - 1) / BLOCK, items = count(&s.item) * nb;
+    int64_t nb = (s.width + COLUMNS - 1) / COLUMNS, items = count(&s.item) * nb;
     int64_t len = local_n(g, out, at);
 
     buffer(&o, "v", n->in[0], n->in[0]->dt);
@@ -425,8 +425,8 @@ void scatter_lower(Graph *g, Group *k, Arena *a)
          size(&o, s.width), size(&o, nb), size(&o, s.sv));
     line(&o, "const int64_t many = iv[%d];", size(&o, count(&s.sum)));
     scatter_text(&o, n, out, &s, adds);
-    k->scratch = out->dt == Dbf16 ? items * len * BLOCK * 4 : 0;
-    finish(&o, g, items, items * BLOCK * (len + count(&s.sum)));
+    k->scratch = out->dt == Dbf16 ? items * len * COLUMNS * 4 : 0;
+    finish(&o, g, items, items * COLUMNS * (len + count(&s.sum)));
 }
 
 void zero_lower(Graph *g, Group *k, Arena *a)

@@ -24,118 +24,6 @@
 
 enum { WINDOW = 160, MOST = 48 };
 
-typedef struct Unit {             /* a kernel in the making                     */
-    struct Unit *into;            /* tied to another                            */
-    Family fam;
-    Region reg;
-    Node **node;                  /* vec, operands first                        */
-    int last;                     /* id of its last node                        */
-    int seen;
-    Node *alone;                  /* products: what the step stores             */
-    struct Unit **before;         /* vec: read what it overwrites               */
-    int wait;                     /* (ordering) units before it                 */
-    struct Unit **next;
-} Unit;
-
-/* An operand as a member sees it: through views and clear nodes, with the axes
- * along which it is not read at the member's own index.                         */
-typedef struct Operand { Node *n; Axis **moved; } Operand;
-
-typedef struct Fuse {
-    Graph *g;
-    const Target *T;
-    Arena *a;
-    int n;
-    Node ***user;                 /* by id: vec of direct users                 */
-    char *clear;                  /* by id: rebuilt where it is used            */
-    char *costly;                 /* by id: worth storing rather than repeating */
-    Unit **unit;                  /* by id                                      */
-    Operand **operand;            /* by id: vec, found when first asked for     */
-    int *seen;                    /* by id: stamp of the last walk              */
-    Unit **all;                   /* vec                                        */
-    int stamp;
-} Fuse;
-
-/* ---- kinds of nodes --------------------------------------------------------------- */
-
-static int is_red(const Node *n)
-{
-    return optab[n->op].cls == RED;
-}
-
-static int is_source(const Node *n)
-{
-    return n->op == Oinput || n->op == Oparam || n->op == Ostate ||
-           n->op == Ostepval || n->op == Oarg || n->op == Opart;
-}
-
-static int in_loop(const Fuse *f, const Node *n)
-{
-    return !is_view(n) && f->T->loops(f->g, n);
-}
-
-static int is_function(const Node *n)
-{
-    const char *s = optab[n->op].lowerkind == 'E' ? optab[n->op].lower : "";
-
-    return strchr(s, '(') && strchr(s, '(') != s && n->op != Osign;
-}
-
-static int bytes_of(const Node *n)
-{
-    return dtypes[n->dt].bytes;
-}
-
-/* May be rebuilt at each use without a thought.                                 */
-static int is_clear(const Fuse *f, const Node *n)
-{
-    switch (n->op) {
-    case Oconst: case Oiota: case Ospread: case Ostop_gradient: case Oslice:
-    case Olocalslice: case Odispatch: case Oundispatch:
-    case Orename: case Osplit: case Omerge:
-        return 1;
-    case Ocast:
-        return bytes_of(n) >= bytes_of(n->in[0]) && !is_red(n->in[0]);
-    default: break;
-    }
-    if (optab[n->op].lowerkind != 'E' || is_function(n) || n->nin == 0)
-        return 0;
-    for (int k = 0; k < n->nin; k++) {
-        const Node *x = n->in[k];
-        if (!(f->clear[x->id] && (x->op == Oconst || x->op == Oiota ||
-                                  f->clear[x->id] == 2)))
-            return 0;
-    }
-    return 2;
-}
-
-static int passes_by(const Fuse *f, const Node *n)
-{
-    return f->clear[n->id] || is_view(n);
-}
-
-/* Is n, or what is made of it for free, used by something that reads memory?     */
-static int memory_use(const Fuse *f, const Node *n)
-{
-    for (size_t i = 0; i < vec_len(f->user[n->id]); i++) {
-        const Node *u = f->user[n->id][i];
-        if (is_view(u) ? memory_use(f, u) : !in_loop(f, u))
-            return 1;
-    }
-    return 0;
-}
-
-static void find_clear(Fuse *f)
-{
-    for (int i = 0; i < f->n; i++) {
-        Node *n = f->g->node[i];
-        f->clear[i] = in_loop(f, n) ? (char)is_clear(f, n) : 0;
-    }
-    for (int i = 0; i < f->n; i++)
-        if (f->clear[i] && memory_use(f, f->g->node[i]))
-            f->clear[i] = 0;
-}
-
 static void find_users(Fuse *f)
 {
     for (int i = 0; i < f->n; i++)
@@ -143,254 +31,12 @@ static void find_users(Fuse *f)
             vec_push(f->a, f->user[f->g->node[i]->in[k]->id], f->g->node[i]);
 }
 
-/* ---- operands through what is clear -------------------------------------------------- */
-
-static Axis **with(const Fuse *f, Axis **v, Axis *a)
-{
-    for (size_t i = 0; i < vec_len(v); i++)
-        if (v[i] == a)
-            return v;
-    Axis **w = NULL;
-    for (size_t i = 0; i < vec_len(v); i++)
-        vec_push(f->a, w, v[i]);
-    vec_push(f->a, w, a);
-    return w;
-}
-
-/* Axes of operand k that n reads elsewhere than at its own index.               */
-static Axis **moved_by(const Fuse *f, const Node *n, int k, Axis **v)
-{
-    const Node *x = n->in[k];
-
-    switch (n->op) {
-    case Orename: case Osplit: case Omerge: case Oslice: case Opad:
-    case Oconcat: case Oshift: case Olocalslice:
-        for (int i = 0; i < n->nA; i++)
-            v = with(f, v, n->A[i]);
-        return v;
-    case Ogather:
-        return k == 0 ? with(f, v, n->A[0]) : v;
-    case Odispatch: case Oundispatch:
-        for (int d = 0; k == 0 && d < x->nd; d++)
-            if (dim_of(n, x->dim[d].a) < 0)
-                v = with(f, v, x->dim[d].a);
-        return v;
-    default:
-        return v;
-    }
-}
-
-static void walk(const Fuse *f, const Node *n, Axis **moved, Operand **out)
-{
-    for (int k = n->op == Owrite; k < n->nin; k++) {
-        Operand o = { n->in[k], moved_by(f, n, k, moved) };
-        if (passes_by(f, o.n))
-            walk(f, o.n, o.moved, out);
-        else
-            vec_push(f->a, *out, o);
-    }
-    if (n->map)
-        vec_push(f->a, *out, ((Operand){ n->map, NULL }));
-}
-
-static Operand *operands(Fuse *f, const Node *n)
-{
-    if (!f->operand[n->id])
-        walk(f, n, NULL, &f->operand[n->id]);
-    return f->operand[n->id];
-}
-
-static Unit *root(Unit *u)
-{
-    while (u && u->into)
-        u = u->into;
-    return u;
-}
-
-static Unit *unit_of(const Fuse *f, const Node *n)
-{
-    return root(f->unit[n->id]);
-}
-
-/* ---- the set that would be one kernel ------------------------------------------------- */
-
-typedef struct Set {
-    Fuse *f;
-    Node **node;                  /* vec; the new node last                      */
-    int stamp;
-} Set;
-
-static int has(const Set *s, const Node *n)
-{
-    Unit *u = unit_of(s->f, n);
-
-    return n == s->node[vec_len(s->node) - 1] || (u && u->seen == s->stamp);
-}
-
-/* Is n needed by anything but the set?                                          */
-static int is_stored(const Set *s, const Node *n)
-{
-    if (optab[n->op].cls == SINK)
-        return 1;
-    for (size_t i = 0; i < vec_len(s->f->user[n->id]); i++) {
-        Node *u = s->f->user[n->id][i];
-        if (passes_by(s->f, u) ? is_stored(s, u) : !has(s, u) || u->reg != n->reg)
-            return 1;
-    }
-    return 0;
-}
-
-static const Node *layout_of(const Node *n)     /* dims of what it stores         */
-{
-    return n->op == Owrite ? n->in[0] : n;
-}
-
-typedef struct Axes { int n; Axis *a[MAXD]; } Axes;
-
-static int has_axis(const Axes *s, const Axis *a)
-{
-    for (int i = 0; i < s->n; i++)
-        if (s->a[i] == a)
-            return 1;
-    return 0;
-}
-
-/* Axes of n that have more than one element here.                               */
-static Axes axes_of(const Graph *g, const Node *n)
-{
-    Axes s = { 0 };
-
-    for (int d = 0; d < n->nd; d++)
-        if (local_n(g, n, d) > 1 || g_isrow(n->dim[d].a))
-            s.a[s.n++] = n->dim[d].a;
-    return s;
-}
-
-static void keep_common(Axes *s, const Axes *t)
-{
-    int k = 0;
-
-    for (int i = 0; i < s->n; i++)
-        if (has_axis(t, s->a[i]))
-            s->a[k++] = s->a[i];
-    s->n = k;
-}
-
-/* Are O the slowest axes of n?                                                  */
-static int leads(const Graph *g, const Axes *O, const Node *n)
-{
-    Axes t = axes_of(g, n);
-
-    for (int i = 0; i < O->n; i++)
-        if (i >= t.n || !has_axis(O, t.a[i]))
-            return 0;
-    return 1;
-}
-
-static int crosses(const Operand *o, const Axes *O)
-{
-    for (size_t i = 0; i < vec_len(o->moved); i++)
-        if (has_axis(O, o->moved[i]))
-            return 1;
-    return 0;
-}
-
-/* Loops that evaluating n runs over, in memory order.                           */
-static const Node *space_of(const Node *n)
-{
-    return is_red(n) ? n->in[0] : layout_of(n);
-}
-
-/* Would reading p from m repeat costly work? Not when p's axes are the slowest
- * of m's, then it is computed once for each of their settings.                  */
-static int repeats(const Set *s, const Node *m, const Operand *o)
-{
-    const Graph *g = s->f->g;
-
-    if (!s->f->costly[o->n->id])
-        return 0;
-    Axes p = axes_of(g, o->n), q = axes_of(g, space_of(m));
-    if (o->moved)
-        return local_elems(g, space_of(m)) > local_elems(g, o->n);
-    return q.n > p.n && !leads(g, &p, space_of(m));
-}
-
-/* Costly to rebuild: a function of a value that is not stored, or a reduction;
- * mark: needs a reduction of the set.                                           */
-static void mark_costly(Set *s)
-{
-    for (size_t i = 0; i < vec_len(s->node); i++) {
-        Node *n = s->node[i];
-        Operand *op = operands(s->f, n);
-        int c = is_red(n) || is_function(n) || n->op == Orandom ||
-                n->op == Odropout;
-        n->mark = is_red(n);
-        for (size_t k = 0; k < vec_len(op); k++) {
-            if (!has(s, op[k].n))
-                continue;
-            c |= s->f->costly[op[k].n->id];
-            n->mark |= op[k].n->mark;
-        }
-        s->f->costly[n->id] = (char)c;
-    }
-}
-
-/* The axes that all stored members and all reductions have; 0 when some stored
- * member does not have them as its slowest.                                     */
-static int item_axes(Set *s, Axes *O)
-{
-    Graph *g = s->f->g;
-    int first = 1;
-
-    for (size_t i = 0; i < vec_len(s->node); i++) {
-        Node *n = s->node[i];
-        if (!is_stored(s, n) && !is_red(n))
-            continue;
-        Axes t = axes_of(g, layout_of(n));
-        if (first)
-            *O = t;
-        else
-            keep_common(O, &t);
-        first = 0;
-    }
-    for (size_t i = 0; i < vec_len(s->node); i++) {
-        const Node *n = s->node[i];
-        if (!is_stored(s, n))
-            continue;
-        if ((O->n == 0 && axes_of(g, layout_of(n)).n) ||
-            !leads(g, O, layout_of(n)))
-            return 0;
-    }
-    return 1;
-}
-
-static int fits(Set *s)
-{
-    Axes O = { 0 };
-
-    if (!item_axes(s, &O))
-        return 0;
-    mark_costly(s);
-    for (size_t i = 0; i < vec_len(s->node); i++) {
-        Operand *op = operands(s->f, s->node[i]);
-        for (size_t k = 0; k < vec_len(op); k++) {
-            if (!has(s, op[k].n))
-                continue;
-            int kept = op[k].n->mark || (op[k].moved && is_stored(s, op[k].n));
-            if ((kept && crosses(&op[k], &O)) ||
-                repeats(s, s->node[i], &op[k]))
-                return 0;
-        }
-    }
-    return 1;
-}
-
 /* ---- no kernel between --------------------------------------------------------------- */
 
 /* Push what the kernel of n (or n itself) needs and the stamp has not seen.     */
 static void push_needs(Fuse *f, const Node *n, int stamp, Node ***stack)
 {
-    Operand *op = operands(f, n);
+    Operand *op = operands_of(f, n);
 
     for (size_t k = 0; k < vec_len(op); k++) {
         Node *p = op[k].n->op == Opart ? op[k].n->in[0] : op[k].n;
@@ -418,7 +64,7 @@ static int has_detour(Set *s, int first)
         size_t at = vec_len(stack) - 1;
         Node *n = stack[at];
         ((VecHead *)(void *)stack)[-1].len = at;
-        if (has(s, n))
+        if (set_has(s, n))
             return 1;
         Unit *u = unit_of(f, n);
         if (!u || u->last < first)
@@ -467,13 +113,13 @@ static int can_join(Fuse *f, Unit *const *u, int nu, Node *n)
     vec_push(f->a, s.node, n);
     if (vec_len(s.node) > MOST)
         return 0;
-    return fits(&s) && !has_detour(&s, s.node[0]->id);
+    return one_nest(&s) && !has_detour(&s, s.node[0]->id);
 }
 
 /* Kernels of n's operands, the latest first.                                    */
 static int candidates(Fuse *f, Node *n, Unit **out, int max)
 {
-    Operand *op = operands(f, n);
+    Operand *op = operands_of(f, n);
     int k = 0;
 
     for (size_t i = 0; i < vec_len(op); i++) {
@@ -532,15 +178,15 @@ static void place_loop(Fuse *f, Node *n)
 static int is_plain_map(Fuse *f, Unit *u, const Node *state)
 {
     Set s = { .f = f, .node = u->node, .stamp = ++f->stamp };
-    Axes t = axes_of(f->g, state);
+    Axes t = axes_here(f->g, state);
 
     u->seen = s.stamp;
     for (size_t i = 0; i < vec_len(u->node); i++) {
         const Node *n = u->node[i];
-        Operand *op = operands(f, n);
-        Axes q = axes_of(f->g, layout_of(n));
-        if (is_red(n) || (is_stored(&s, n) &&
-                          (q.n != t.n || !leads(f->g, &q, state))))
+        Operand *op = operands_of(f, n);
+        Axes q = axes_here(f->g, layout_of(n));
+        if (is_reduction(n) || (is_stored(&s, n) &&
+                          (q.n != t.n || !axes_lead(f->g, &q, state))))
             return 0;
         for (size_t k = 0; k < vec_len(op); k++)
             if (storage(op[k].n) == state && op[k].moved)
@@ -558,7 +204,7 @@ static int depends(Fuse *f, Unit *v, const Unit *u)
     vec_push(f->a, stack, v);
     while (vec_len(stack)) {
         size_t at = vec_len(stack) - 1;
-        Unit *x = root(stack[at]);
+        Unit *x = unit_root(stack[at]);
         ((VecHead *)(void *)stack)[-1].len = at;
         if (x == u)
             return 1;
@@ -568,7 +214,7 @@ static int depends(Fuse *f, Unit *v, const Unit *u)
         for (size_t i = 0; i < vec_len(x->before); i++)
             vec_push(f->a, stack, x->before[i]);
         for (size_t i = 0; i < vec_len(x->node); i++) {
-            Operand *op = operands(f, x->node[i]);
+            Operand *op = operands_of(f, x->node[i]);
             for (size_t k = 0; k < vec_len(op); k++) {
                 const Node *p = op[k].n;
                 Unit *y = unit_of(f, p->op == Opart ? p->in[0] : p);
@@ -714,7 +360,7 @@ static void add_once(Arena *a, Node ***v, int *n, Node *x)
 
 static void add_inputs(Fuse *f, Group *k, Unit *u, Node *n)
 {
-    Operand *op = operands(f, n);
+    Operand *op = operands_of(f, n);
 
     for (size_t i = 0; i < vec_len(op); i++)
         if (unit_of(f, op[i].n) != u)
@@ -767,7 +413,7 @@ static Group *group_of(Fuse *f, Unit *u)
 
 static void wait_for(Fuse *f, Unit *u, Node *n)
 {
-    Operand *op = operands(f, n);
+    Operand *op = operands_of(f, n);
 
     for (size_t i = 0; i < vec_len(op); i++) {
         Node *p = op[i].n;
@@ -794,7 +440,7 @@ static Group **in_order(Fuse *f)
     }
     for (size_t i = 0; i < vec_len(f->all); i++)
         for (size_t k = 0; k < vec_len(f->all[i]->before); k++) {
-            vec_push(f->a, root(f->all[i]->before[k])->next, f->all[i]);
+            vec_push(f->a, unit_root(f->all[i]->before[k])->next, f->all[i]);
             f->all[i]->wait++;
         }
     for (size_t i = 0; i < vec_len(f->all); i++)

@@ -255,14 +255,15 @@ static int kept_axes(const Graph *g, const Node *n, Axis **keep)
     if (local_elems(g, a) < MUCH || local_elems(g, n) >= ITEMS * 128 || a->map)
         return 0;
     for (int d = 0; d < a->nd; d++) {
-        int gone = in_list(n->A, n->nA, a->dim[d].a);
         int64_t size = local_n(g, a, d);
-        if (items >= ITEMS || !gone)
-            rest |= gone && size > 1;
-        else {
-            keep[k++] = a->dim[d].a;
-            items *= size;
+        if (!in_list(n->A, n->nA, a->dim[d].a) || size == 1)
+            continue;
+        if (items >= ITEMS / 2) {
+            rest = 1;
+            continue;
         }
+        keep[k++] = a->dim[d].a;
+        items *= size;
     }
     return items >= 2 && rest ? k : 0;
 }

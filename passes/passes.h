@@ -17,6 +17,8 @@ typedef struct CompileOptions {
     const char *prog;             /* which program -d and -x show: "step"      */
     FILE *out;                    /* where dumps go                            */
     Source *source; int nsource;  /* Lua sources for the plan                  */
+    Graph **stage;                /* vec: programs that -x wrote and that go on
+                                     from there; null: all start from the model */
 } CompileOptions;
 
 typedef struct PassInfo {
@@ -29,9 +31,9 @@ typedef struct PassInfo {
 extern const PassInfo passtab[];
 extern const int npass;
 
-/* Every program of a logical graph as one plan. A graph that was stopped at a
- * stage (-x) and read back continues from there (g->level, g->prog and the
- * stage's name say where). Null when stopped by o->stop.                       */
+/* Every program of a logical graph as one plan. With o->stop: null, and the
+ * logical graph, all programs after that pass and the sources are written to
+ * o->out; read back as `stage`, they make the same plan.                       */
 Plan *compile(Graph *logical, const Target *T, const CompileOptions *o);
 /* One program's groups, for tests: passes up to fuse on a copy of g.           */
 Group **groups_of(Graph *g, const Target *T, const char *prog);
@@ -86,13 +88,13 @@ typedef Shard Need[MAXIN][MAXATOM];           /* types asked of operands        
 Placer *placer_new(Graph *g, int build);
 /* Choose n's type and what it asks of its operands; when n has its type already
  * (level PLACED), only the latter.                                              */
-void choose(Placer *p, Node *n, Need need);
+void choose_way(Placer *p, Node *n, Need need);
 /* Operand k of n in the type asked for.                                         */
 Node *demand(Placer *p, const Node *n, int k, const Shard *want);
 /* What operand k of a node that is made anew must be for the node to be want.   */
-void through(const Placer *p, const Node *n, int k, const Shard *want,
+void type_through(const Placer *p, const Node *n, int k, const Shard *want,
              Shard *out);
-int anew(const Placer *p, const Node *n);     /* rather than sent               */
+int is_anew(const Placer *p, const Node *n);     /* rather than sent               */
 
 /* ---- grad.c --------------------------------------------------------------------- */
 
@@ -101,13 +103,99 @@ int anew(const Placer *p, const Node *n);     /* rather than sent               
  * null. Only nodes that lead to `want` (marked n->mark = 1) are visited.        */
 Node **backward(Graph *g, Node **seed, Node **dseed, int n);
 
-/* ---- fuse.c (codegen lowers what it makes) --------------------------------------- */
+/* ---- legal.c fuse.c (codegen lowers what they make) -------------------------------- */
+
+/* Put the graph in terms that kernels exist for: layouts of products, split sums,
+ * small scatters as masks.                                                        */
+void legalise(Graph *g);
 
 Group **fuse(Graph *g, const Target *T, Arena *a);    /* vec, executable order   */
+
+/* ---- onenest.c: what fuse asks ------------------------------------------------------ */
+
+typedef struct Unit {             /* a kernel in the making                     */
+    struct Unit *into;            /* tied to another                            */
+    Family fam;
+    Region reg;
+    Node **node;                  /* vec, operands first                        */
+    int last;                     /* id of its last node                        */
+    int seen;
+    Node *alone;                  /* products: what the step stores             */
+    struct Unit **before;         /* vec: read what it overwrites               */
+    int wait;                     /* (ordering) units before it                 */
+    struct Unit **next;
+} Unit;
+
+/* An operand as a member sees it: through views and clear nodes, with the axes
+ * along which it is not read at the member's own index.                         */
+typedef struct Operand { Node *n; Axis **moved; } Operand;
+
+typedef struct Fuse {
+    Graph *g;
+    const Target *T;
+    Arena *a;
+    int n;
+    Node ***user;                 /* by id: vec of direct users                 */
+    char *clear;                  /* by id: rebuilt where it is used            */
+    char *costly;                 /* by id: worth storing rather than repeating */
+    Unit **unit;                  /* by id                                      */
+    Operand **operand;            /* by id: vec, found when first asked for     */
+    int *seen;                    /* by id: stamp of the last walk              */
+    Unit **all;                   /* vec                                        */
+    int stamp;
+} Fuse;
+
+/* Members that would be one kernel, the new one last: nodes of units whose `seen`
+ * is the stamp.                                                                 */
+typedef struct Set {
+    Fuse *f;
+    Node **node;                  /* vec                                         */
+    int stamp;
+} Set;
+
+typedef struct Axes { int n; Axis *a[MAXD]; } Axes;
+
+int is_reduction(const Node *n);
+int is_source(const Node *n);                 /* in memory before any kernel     */
+int in_loop(const Fuse *f, const Node *n);    /* of a loop kernel                */
+int passes_by(const Fuse *f, const Node *n);  /* belongs to no kernel            */
+void find_clear(Fuse *f);
+Operand *operands_of(Fuse *f, const Node *n);
+Unit *unit_root(Unit *u);
+Unit *unit_of(const Fuse *f, const Node *n);
+int set_has(const Set *s, const Node *n);
+int is_stored(const Set *s, const Node *n);   /* needed outside the set          */
+const Node *layout_of(const Node *n);         /* whose dims n stores             */
+Axes axes_here(const Graph *g, const Node *n);        /* of more than one element */
+int axes_lead(const Graph *g, const Axes *O, const Node *n);    /* slowest of n  */
+int one_nest(Set *s);
 
 /* ---- sched.c alloc.c pack.c emit.c: see their heads --------------------------------- */
 
 Group **sched(Graph *g, Group **k);
+
+/* One value of a program, or a kernel's work space, before it is a Buf.         */
+typedef struct Live {
+    Node *n;                      /* the value; null: work space of `step`     */
+    int step;
+    int64_t bytes, offset;        /* offset: above the persistent part         */
+    int born, dies;               /* steps, both included                      */
+    int last;                     /* step after which its place is free, or -1 */
+    int kept;                     /* to the end of the program                 */
+    int same;                     /* index of the value whose buffer this one
+                                     took over, or -1                          */
+} Live;
+
+typedef struct Layout {
+    Live *live; int n;            /* vec                                       */
+    Table *of;                    /* stored value -> index + 1                 */
+    int64_t height, bound;
+} Layout;
+
+int is_persistent(const Node *stored);
+/* Places all that lives within one program. k: the group of each step.         */
+Layout *layout(Graph *g, Group *const *k, int n, const Phase *phase, int nphase);
+int layout_root(const Layout *l, int i);      /* whose buffer i lies in         */
 
 /* A buffer to be placed: alive at the times born..dies, both included.          */
 typedef struct Rect {

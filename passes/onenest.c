@@ -1,0 +1,328 @@
+/* onenest.c: may some nodes be one kernel? See the head of fuse.c for the rule; here
+ * are kinds of nodes, operands through what no kernel owns, and the test.        */
+#include "passes.h"
+
+#include <string.h>
+
+/* ---- kinds of nodes --------------------------------------------------------------- */
+
+int is_reduction(const Node *n)
+{
+    return optab[n->op].cls == RED;
+}
+
+int is_source(const Node *n)
+{
+    return n->op == Oinput || n->op == Oparam || n->op == Ostate ||
+           n->op == Ostepval || n->op == Oarg || n->op == Opart;
+}
+
+int in_loop(const Fuse *f, const Node *n)
+{
+    return !is_view(n) && f->T->loops(f->g, n);
+}
+
+static int is_function(const Node *n)
+{
+    const char *s = optab[n->op].lowerkind == 'E' ? optab[n->op].lower : "";
+
+    return strchr(s, '(') && strchr(s, '(') != s && n->op != Osign;
+}
+
+static int bytes_of(const Node *n)
+{
+    return dtypes[n->dt].bytes;
+}
+
+static int is_constant(const Fuse *f, const Node *x)
+{
+    return x->op == Oconst || x->op == Oiota || f->clear[x->id] == 2;
+}
+
+/* A stored value much smaller than what the comparison n makes of it.           */
+static int is_small(const Fuse *f, const Node *n, const Node *x)
+{
+    return op_is(n->op, "cmp") && !in_loop(f, x) && !is_view(x) &&
+           4 * local_elems(f->g, x) <= local_elems(f->g, n);
+}
+
+/* May be rebuilt at each use without a thought; 2: and is made of constants.    */
+static int is_clear(const Fuse *f, const Node *n)
+{
+    switch (n->op) {
+    case Oconst: case Oiota: case Ospread: case Ostop_gradient: case Oslice:
+    case Olocalslice: case Odispatch: case Oundispatch:
+    case Orename: case Osplit: case Omerge:
+        return 1;
+    case Ocast:
+        return bytes_of(n) >= bytes_of(n->in[0]) && !is_reduction(n->in[0]);
+    default: break;
+    }
+    if (optab[n->op].lowerkind != 'E' || is_function(n) || n->nin == 0)
+        return 0;
+    for (int k = 0; k < n->nin; k++)
+        if (!is_constant(f, n->in[k]) && !is_small(f, n, n->in[k]))
+            return 0;
+    return 2;
+}
+
+int passes_by(const Fuse *f, const Node *n)
+{
+    return f->clear[n->id] || is_view(n);
+}
+
+/* Is n, or what is made of it for free, used by something that reads memory?     */
+static int memory_use(const Fuse *f, const Node *n)
+{
+    for (size_t i = 0; i < vec_len(f->user[n->id]); i++) {
+        const Node *u = f->user[n->id][i];
+        if (is_view(u) ? memory_use(f, u) : !in_loop(f, u))
+            return 1;
+    }
+    return 0;
+}
+
+void find_clear(Fuse *f)
+{
+    for (int i = 0; i < f->n; i++) {
+        Node *n = f->g->node[i];
+        f->clear[i] = in_loop(f, n) ? (char)is_clear(f, n) : 0;
+    }
+    for (int i = 0; i < f->n; i++)
+        if (f->clear[i] && memory_use(f, f->g->node[i]))
+            f->clear[i] = 0;
+}
+
+/* ---- operands through what is clear -------------------------------------------------- */
+
+static Axis **with(const Fuse *f, Axis **v, Axis *a)
+{
+    for (size_t i = 0; i < vec_len(v); i++)
+        if (v[i] == a)
+            return v;
+    Axis **w = NULL;
+    for (size_t i = 0; i < vec_len(v); i++)
+        vec_push(f->a, w, v[i]);
+    vec_push(f->a, w, a);
+    return w;
+}
+
+/* Axes of operand k that n reads elsewhere than at its own index.               */
+static Axis **moved_by(const Fuse *f, const Node *n, int k, Axis **v)
+{
+    const Node *x = n->in[k];
+
+    switch (n->op) {
+    case Orename: case Osplit: case Omerge: case Oslice: case Opad:
+    case Oconcat: case Oshift: case Olocalslice:
+        for (int i = 0; i < n->nA; i++)
+            v = with(f, v, n->A[i]);
+        return v;
+    case Ogather:
+        return k == 0 ? with(f, v, n->A[0]) : v;
+    case Odispatch: case Oundispatch:
+        for (int d = 0; k == 0 && d < x->nd; d++)
+            if (dim_of(n, x->dim[d].a) < 0)
+                v = with(f, v, x->dim[d].a);
+        return v;
+    default:
+        return v;
+    }
+}
+
+static void walk(const Fuse *f, const Node *n, Axis **moved, Operand **out)
+{
+    for (int k = n->op == Owrite; k < n->nin; k++) {
+        Operand o = { n->in[k], moved_by(f, n, k, moved) };
+        if (passes_by(f, o.n))
+            walk(f, o.n, o.moved, out);
+        else
+            vec_push(f->a, *out, o);
+    }
+    if (n->map)
+        vec_push(f->a, *out, ((Operand){ n->map, NULL }));
+}
+
+Operand *operands_of(Fuse *f, const Node *n)
+{
+    if (!f->operand[n->id])
+        walk(f, n, NULL, &f->operand[n->id]);
+    return f->operand[n->id];
+}
+
+Unit *unit_root(Unit *u)
+{
+    while (u && u->into)
+        u = u->into;
+    return u;
+}
+
+Unit *unit_of(const Fuse *f, const Node *n)
+{
+    return unit_root(f->unit[n->id]);
+}
+
+/* ---- the set that would be one kernel ------------------------------------------------- */
+
+int set_has(const Set *s, const Node *n)
+{
+    Unit *u = unit_of(s->f, n);
+
+    return n == s->node[vec_len(s->node) - 1] || (u && u->seen == s->stamp);
+}
+
+/* Is n needed by anything but the set?                                          */
+int is_stored(const Set *s, const Node *n)
+{
+    if (optab[n->op].cls == SINK)
+        return 1;
+    for (size_t i = 0; i < vec_len(s->f->user[n->id]); i++) {
+        Node *u = s->f->user[n->id][i];
+        if (passes_by(s->f, u) ? is_stored(s, u) : !set_has(s, u) || u->reg != n->reg)
+            return 1;
+    }
+    return 0;
+}
+
+const Node *layout_of(const Node *n)     /* dims of what it stores         */
+{
+    return n->op == Owrite ? n->in[0] : n;
+}
+
+static int has_axis(const Axes *s, const Axis *a)
+{
+    for (int i = 0; i < s->n; i++)
+        if (s->a[i] == a)
+            return 1;
+    return 0;
+}
+
+/* Axes of n that have more than one element here.                               */
+Axes axes_here(const Graph *g, const Node *n)
+{
+    Axes s = { 0 };
+
+    for (int d = 0; d < n->nd; d++)
+        if (local_n(g, n, d) > 1 || g_isrow(n->dim[d].a))
+            s.a[s.n++] = n->dim[d].a;
+    return s;
+}
+
+static void keep_common(Axes *s, const Axes *t)
+{
+    int k = 0;
+
+    for (int i = 0; i < s->n; i++)
+        if (has_axis(t, s->a[i]))
+            s->a[k++] = s->a[i];
+    s->n = k;
+}
+
+/* Are O the slowest axes of n?                                                  */
+int axes_lead(const Graph *g, const Axes *O, const Node *n)
+{
+    Axes t = axes_here(g, n);
+
+    for (int i = 0; i < O->n; i++)
+        if (i >= t.n || !has_axis(O, t.a[i]))
+            return 0;
+    return 1;
+}
+
+static int crosses(const Operand *o, const Axes *O)
+{
+    for (size_t i = 0; i < vec_len(o->moved); i++)
+        if (has_axis(O, o->moved[i]))
+            return 1;
+    return 0;
+}
+
+/* Loops that evaluating n runs over, in memory order.                           */
+static const Node *space_of(const Node *n)
+{
+    return is_reduction(n) ? n->in[0] : layout_of(n);
+}
+
+/* Would reading p from m repeat costly work? Not when p's axes are the slowest
+ * of m's, then it is computed once for each of their settings.                  */
+static int repeats(const Set *s, const Node *m, const Operand *o)
+{
+    const Graph *g = s->f->g;
+
+    if (!s->f->costly[o->n->id])
+        return 0;
+    Axes p = axes_here(g, o->n), q = axes_here(g, space_of(m));
+    if (o->moved)
+        return local_elems(g, space_of(m)) > local_elems(g, o->n);
+    return q.n > p.n && !axes_lead(g, &p, space_of(m));
+}
+
+/* Costly to rebuild: a function of a value that is not stored, or a reduction;
+ * mark: needs a reduction of the set.                                           */
+static void mark_costly(Set *s)
+{
+    for (size_t i = 0; i < vec_len(s->node); i++) {
+        Node *n = s->node[i];
+        Operand *op = operands_of(s->f, n);
+        int c = is_reduction(n) || is_function(n) || n->op == Orandom ||
+                n->op == Odropout;
+        n->mark = is_reduction(n);
+        for (size_t k = 0; k < vec_len(op); k++) {
+            if (!set_has(s, op[k].n))
+                continue;
+            c |= s->f->costly[op[k].n->id];
+            n->mark |= op[k].n->mark;
+        }
+        s->f->costly[n->id] = (char)c;
+    }
+}
+
+/* The axes that all stored members and all reductions have; 0 when some stored
+ * member does not have them as its slowest.                                     */
+static int item_axes(Set *s, Axes *O)
+{
+    Graph *g = s->f->g;
+    int first = 1;
+
+    for (size_t i = 0; i < vec_len(s->node); i++) {
+        Node *n = s->node[i];
+        if (!is_stored(s, n) && !is_reduction(n))
+            continue;
+        Axes t = axes_here(g, layout_of(n));
+        if (first)
+            *O = t;
+        else
+            keep_common(O, &t);
+        first = 0;
+    }
+    for (size_t i = 0; i < vec_len(s->node); i++) {
+        const Node *n = s->node[i];
+        if (!is_stored(s, n))
+            continue;
+        if ((O->n == 0 && axes_here(g, layout_of(n)).n) ||
+            !axes_lead(g, O, layout_of(n)))
+            return 0;
+    }
+    return 1;
+}
+
+int one_nest(Set *s)
+{
+    Axes O = { 0 };
+
+    if (!item_axes(s, &O))
+        return 0;
+    mark_costly(s);
+    for (size_t i = 0; i < vec_len(s->node); i++) {
+        Operand *op = operands_of(s->f, s->node[i]);
+        for (size_t k = 0; k < vec_len(op); k++) {
+            if (!set_has(s, op[k].n))
+                continue;
+            int kept = op[k].n->mark || (op[k].moved && is_stored(s, op[k].n));
+            if ((kept && crosses(&op[k], &O)) ||
+                repeats(s, s->node[i], &op[k]))
+                return 0;
+        }
+    }
+    return 1;
+}
