@@ -18,6 +18,7 @@ local function moe(x)                                    -- the best 2 of 8 expe
   local g, e = topk(p, 2, "expert")                      -- e is an index into the axis "expert"
   local load = mean(one_hot(e, "expert"), "batch seq top")
   loss("balance", 8 * sum(mean(p, "batch seq") * load, "expert"), 0.01)
+  metric("least", min(load, "expert"))                   -- share of the idlest expert
   local y = swiglu(dot(x, w1[e], "hidden"), dot(x, w3[e], "hidden"))
   return sum(g / sum(g, "top") * dot(y, w2[e], "ffn"), "top")
 end

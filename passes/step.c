@@ -387,6 +387,12 @@ static void optimize(Step1 *s, Node **param, size_t n, const Table *grads)
 
 /* ---- the pass ------------------------------------------------------------------------------------ */
 
+/* A metric of a layer carries the layer's name.                                  */
+static const char *metric_name(Graph *g, const Node *n)
+{
+    return strf(g->arena, "metric.%s%s%s", n->scope, n->scope[0] ? "." : "", n->s);
+}
+
 /* One sweep over the nodes there were: what kind each is decides.                 */
 static void add_sinks(Step1 *s, Node **node, size_t count)
 {
@@ -398,8 +404,7 @@ static void add_sinks(Step1 *s, Node **node, size_t count)
         if (n->op == Oloss)
             add_loss(s, n, named);
         else if (n->op == Ometric)
-            result(s, strf(s->g->arena, "metric.%s", n->s),
-                   post_value(s, n->in[0], n));
+            result(s, metric_name(s->g, n), post_value(s, n->in[0], n));
     }
     report_losses(s, node, count, named);
 }

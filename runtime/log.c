@@ -195,7 +195,8 @@ static int digits(int64_t v)
     return n;
 }
 
-/* Named losses and metrics of the result block, as "lm 3.4712 aux 0.0109". */
+/* Named losses and metrics of the result block, as "lm 3.4712 aux 0.0109".
+ * Those of single layers are for metrics.jsonl only.                         */
 static int say_named(Log *l, const char *prefix, const double *v)
 {
     const Role *r = l->role;
@@ -203,7 +204,8 @@ static int say_named(Log *l, const char *prefix, const double *v)
     int count = 0;
 
     for (int i = 0; i < r->nout; i++)
-        if (!strncmp(r->out[i].name, prefix, n))
+        if (!strncmp(r->out[i].name, prefix, n) &&
+            !strchr(r->out[i].name + n, '.'))
             say(l, "%s%s %.4f", count++ ? " " : " | ", r->out[i].name + n,
                 v[i]);
     return count;
