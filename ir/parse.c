@@ -37,6 +37,7 @@ typedef struct Parser {
     Table *node;                  /* name -> node of g                         */
     Table *body;                  /* name -> graph                             */
     Table *usual;                 /* undeclared axis -> size where none stands */
+    Table *axis;                  /* name -> axis, of all graphs of the text   */
     Region reg;
 } Parser;
 
@@ -451,6 +452,21 @@ static void read_mesh(Parser *p)
     p->g->mesh = mesh_new(p->g->arena, world, size, order, &l);
 }
 
+static void declare_axis(Parser *p, const char *name)
+{
+    void **slot = table_at(p->axis, KEYP(name));
+
+    for (int i = 0; i < p->g->naxis; i++)
+        if (p->g->axis[i]->name == name)
+            lex_err(&p->x, "two axes '%s'", name);
+    if (!*slot) {
+        *slot = g_axis(p->g, name);
+        return;
+    }
+    vec_push(p->g->arena, p->g->axis, *slot);
+    p->g->naxis++;
+}
+
 /* All axes first, in their order: a root may be declared below its use.          */
 static void declare_axes(Parser *p)
 {
@@ -458,7 +474,7 @@ static void declare_axes(Parser *p)
 
     for (int depth = 0; x.p < x.end && depth >= 0;) {
         if (lex_take(&x, "axis"))
-            g_axis(p->g, lex_word(&x));
+            declare_axis(p, lex_word(&x));
         depth += lex_take(&x, "def") - lex_mark(&x, '}');
         const char *nl = memchr(x.p, '\n', (size_t)(x.end - x.p));
         x.p = nl ? nl + 1 : x.end;
@@ -468,7 +484,7 @@ static void declare_axes(Parser *p)
 static void read_axis_line(Parser *p)
 {
     Lex *x = &p->x;
-    Axis *a = g_axis(p->g, lex_word(x));
+    Axis *a = read_axis(p);
 
     if (lex_mark(x, '(')) {
         *table_at(p->usual, KEYP(a)) =
@@ -481,6 +497,7 @@ static void read_axis_line(Parser *p)
         lex_need(x, '=');
         a->root = read_axis(p);
     }
+    a->nfactor = 0;
     if (lex_take(x, "of")) {
         lex_need(x, '=');
         do {
@@ -570,12 +587,12 @@ static void read_head(Parser *p)
 }
 
 /* One graph; x stands behind it afterwards.                                     */
-static Graph *read_graph(Arena *a, Lex *x, Opts *opts)
+static Graph *read_graph(Arena *a, Lex *x, Opts *opts, Table *axis)
 {
     Parser p = {
         .x = *x, .g = g_new(a, x->file), .node = table_new(x->arena),
         .body = table_new(x->arena), .usual = table_new(x->arena),
-        .reg = REGbody,
+        .axis = axis, .reg = REGbody,
     };
 
     p.g->opts = opts;
@@ -595,13 +612,14 @@ Graph **graphs_parse(Arena *a, const char *text, size_t len, const char *name,
     Arena *scratch = arena_new();
     Lex x = { .arena = scratch, .p = text, .end = text + len,
               .file = intern(name) };
+    Table *axis = table_new(scratch);
     Graph **v = NULL;
     Source s;
 
     source_add(name, text, len);
     lex_next(&x);
     do {
-        Graph *g = read_graph(a, &x, opts);
+        Graph *g = read_graph(a, &x, opts, axis);
         vec_push(a, v, g);
         opts = g->opts;
     } while (lex_next(&x) && !lex_take(&x, "source"));

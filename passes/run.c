@@ -162,6 +162,7 @@ static Graph *init_graph(Graph *g)
     h->prog = "init";
     h->level = LOGICAL;
     h->mesh = NULL;
+    h->after = NULL;
     for (size_t i = 0; i < vec_len(h->param); i++) {
         Param *p = h->param[i];
         Node *in[2], *w;
@@ -205,13 +206,9 @@ static void dump(Graph *g, const char *pass)
     fprintf(out(), "> after %s\n%s\n", pass, graph_print(g->arena, g, flags));
 }
 
-static int stops(const Graph *g, const char *pass)
+static int stops(const char *pass)
 {
-    if (!options || !options->stop || strcmp(options->stop, pass) ||
-        !shown(g->prog))
-        return 0;
-    fputs(graph_print(g->arena, g, PRINTloc), out());
-    return 1;
+    return options && options->stop && !strcmp(options->stop, pass);
 }
 
 #ifdef PLEAT_DEBUG
@@ -242,16 +239,21 @@ static void finish_pass(Graph *g, const PassInfo *p)
     dump(g, p->name);
 }
 
-/* Zero when stopped.                                                            */
+/* From behind g->after; zero when stopped, also at a pass of other programs.    */
 static int run_passes(Graph *g)
 {
+    const char *from = g->after;
+
     for (const PassInfo *p = passtab; p->run; p++) {
-        if (!strchr(p->progs, g->prog[0]))
-            continue;
-        passname = p->name;
-        p->run(g);
-        finish_pass(g, p);
-        if (stops(g, p->name))
+        if (!from && strchr(p->progs, g->prog[0])) {
+            passname = p->name;
+            p->run(g);
+            finish_pass(g, p);
+        }
+        if (from && !strcmp(from, p->name))
+            from = NULL;
+        g->after = from ? g->after : p->name;
+        if (!from && stops(p->name))
             return 0;
     }
     return 1;
@@ -308,26 +310,54 @@ static int runs(const Graph *g, char prog)
     return has(g, prog == 'f' ? Ooutput : Oloss);
 }
 
+/* The program as -x left it, or from the model.                                 */
+static Graph *program(Graph *g, const char *prog)
+{
+    Graph **stage = options->stage;
+
+    for (size_t i = 0; i < vec_len(stage); i++)
+        if (!strcmp(stage[i]->prog, prog))
+            return stage[i];
+    return copy_graph(g, prog);
+}
+
+/* What -x writes: the model, the programs where they stopped, the sources.      */
+static void write_stage(Graph *g, Graph *const *programs)
+{
+    Text t = { .arena = g->arena };
+
+    put(&t, "%s", graph_print(g->arena, g, PRINTloc));
+    for (size_t i = 0; i < vec_len(programs); i++)
+        put(&t, "%s", graph_print(g->arena, programs[i], PRINTloc));
+    for (int i = 0; i < options->nsource; i++)
+        put_text(&t, "source", options->source[i].file,
+                 options->source[i].text);
+    fputs(t.s, out());
+}
+
 /* Step goes first: it makes the optimizer's parameters, which init fills.       */
 Plan *compile(Graph *g, const Target *T, const CompileOptions *o)
 {
     static const char *const programs[] = { "step", "eval", "forward", NULL };
+    Graph **stopped = NULL, *last = g;
 
     options = o;
     target = T;
     Emit *e = emit_new(g->arena, g, T);
 
-    Graph *last = g;
     for (const char *const *p = programs; *p; p++) {
-        Graph *h = copy_graph(g, *p);
+        Graph *h = program(g, *p);
         if (!runs(g, (*p)[0]))
             continue;
         if (!one_program(e, h))
-            return NULL;
+            vec_push(g->arena, stopped, h);
         if (vec_len(h->param) > vec_len(last->param) || last == g)
             last = h;
     }
-    if (!one_program(e, init_graph(last)))
+    if (stopped) {
+        write_stage(g, stopped);
         return NULL;
+    }
+    one_program(e, init_graph(last));
     return emit_finish(e, o);
 }
