@@ -61,6 +61,8 @@ static void blocks(Group *k, Arena *a, const Graph *g, const Node *n)
         k->step.kind = Sallreduce;
         add_size(k, a, 1);
         add_size(k, a, local_elems(g, n));
+        k->inplace = alloc(a, sizeof *k->inplace);
+        k->ninplace = 1;
         break;
     case Oalltoall:
         k->step.kind = Salltoall;
