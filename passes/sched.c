@@ -3,11 +3,12 @@
  * Phases follow each other: what loss denominators need, denominators, pre,
  * body, post. Inside a phase a group runs after those whose results it reads,
  * and a group that writes a parameter or state after all that read the old
- * value. Among groups that could run next the model's order decides: on our
- * models nothing could be made later than it is, without keeping more alive that
- * it reads, and lower the peak. Where two
- * groups each write what the other reads (states that swap), the earlier goes
- * first all the same and emit lets it write beside the state.
+ * value. Among groups that could run next the model's order decides. (Delaying
+ * groups to their first use was measured: in our models none could move past the
+ * peak that would not keep more alive than it makes.)
+ *
+ * Where two groups each write what the other reads (states that swap), the
+ * earlier goes first all the same and emit lets it write beside the state.
  *
  * Views cost nothing and are dropped here.                                    */
 #include "passes.h"
