@@ -17,6 +17,20 @@ static int loops(const Graph *g, const Node *n)
     return !strcmp(o->lower, "loop");
 }
 
+/* Products and collectives have no text: the runtime says what they need.        */
+static int64_t work_of(const Graph *g, const Step *s)
+{
+    enum { MAXINT = 32 };
+    int64_t iv[MAXINT];
+
+    if (s->kind == Skernel || s->nint > MAXINT)
+        return 0;
+    for (int i = 0; i < s->nint; i++)
+        iv[i] = s->iv[i].c;
+    int64_t ranks = g->mesh ? mesh_extent(g->mesh, s->atoms) : 1;
+    return step_work(s->kind, iv, s->nint, ranks);
+}
+
 static void lower_host(Graph *g, Group *k, Arena *a)
 {
     static void (*const by_family[NFAMILY])(Graph *, Group *, Arena *) = {
@@ -33,6 +47,8 @@ static void lower_host(Graph *g, Group *k, Arena *a)
     k->arg = NULL;
     if (by_family[k->fam])
         by_family[k->fam](g, k, a);
+    if (!k->scratch)
+        k->scratch = work_of(g, &k->step);
 }
 
 /* No text: buffers and steps only, so that any cluster can be planned anywhere. */
