@@ -124,9 +124,9 @@ static void states(Exec *x, Want *w)
             w->state[i] = read_all(x, w->tensor[i].name);
 }
 
-static Want train(const char *model, char **keys, int nkeys)
+static Want train(const char *model, Plan *plan)
 {
-    Want w = { .model = model, .plan = make_plan(model, keys, nkeys) };
+    Want w = { .model = model, .plan = plan };
     Exec *x = exec_open(w.plan, comm_open(forever, w.plan->mesh->world));
     double b[2];
 
@@ -200,32 +200,42 @@ static void compare(const Want *x, const Want *y, const char *fold)
     fflush(stdout);
 }
 
-/* One rank's results, kept from fold to fold of a model.                         */
-static const Want *reference(const char *model)
-{
-    static Want have;
-    char *keys[] = { "precision.policy=fp64", "world=1",
-                     strf(forever, "train.batch=%d", MICRO * 2) };
+/* ---- all folds asked for ------------------------------------------------------------ */
 
-    if (!have.model || strcmp(have.model, model))
-        have = train(model, keys, 3);
-    return &have;
+/* Every plan is made first and then gets the kernels of all: the text is compiled
+ * once, however many folds run it.                                               */
+typedef struct Job { const char *model, *fold; Plan *plan; } Job;
+
+static Job *jobs;                 /* vec; fold null: one rank, the reference      */
+
+static void add_job(const char *model, const char *fold, char **keys, int nkeys)
+{
+    static const char *last;
+    char *all[MAXKEYS] = { "precision.policy=fp64",
+                           strf(forever, "train.batch=%d", MICRO * 2) };
+    char *one[] = { all[0], all[1], "world=1" };
+
+    if (!last || strcmp(last, model)) {
+        Job r = { model, NULL, make_plan(model, one, 3) };
+        vec_push(forever, jobs, r);
+        last = model;
+    }
+    for (int i = 0; i < nkeys && i + 2 < MAXKEYS; i++)
+        all[i + 2] = keys[i];
+    Job j = { model, fold, make_plan(model, all, nkeys + 2) };
+    vec_push(forever, jobs, j);
 }
 
-static void one_fold(const Fold *f)
+static void add_fold(const Fold *f)
 {
-    char *fold = strf(forever, "tp=%d cp=%d dp=%d ep=%d etp=%d", f->tp, f->cp,
-                      f->dp, f->ep, f->etp);
     char *keys[] = {
-        "precision.policy=fp64", strf(forever, "train.batch=%d", MICRO * 2),
         strf(forever, "fold.tp=%d", f->tp), strf(forever, "fold.cp=%d", f->cp),
         strf(forever, "fold.dp=%d", f->dp), strf(forever, "fold.ep=%d", f->ep),
         strf(forever, "fold.etp=%d", f->etp),
     };
-    const Want *one = reference(f->model);
-    Want w = train(f->model, keys, 7);
 
-    compare(&w, one, fold);
+    add_job(f->model, strf(forever, "tp=%d cp=%d dp=%d ep=%d etp=%d", f->tp,
+                           f->cp, f->dp, f->ep, f->etp), keys, 5);
 }
 
 static void all_folds(const char *model)
@@ -237,7 +247,45 @@ static void all_folds(const char *model)
                    size[c / 32 % 3], size[c / 96] };
         int ranks = f.tp * f.cp * f.dp;
         if (ranks > 1 && ranks <= 8 && ranks % (f.ep * f.etp) == 0)
-            one_fold(&f);
+            add_fold(&f);
+    }
+}
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(((const Kernel *)a)->name, ((const Kernel *)b)->name);
+}
+
+static void share_kernels(void)
+{
+    Kernel *all = NULL;
+    size_t n = 0;
+
+    for (size_t i = 0; i < vec_len(jobs); i++)
+        for (int k = 0; k < jobs[i].plan->nkernel; k++)
+            vec_push(forever, all, jobs[i].plan->kernel[k]);
+    qsort(all, vec_len(all), sizeof *all, by_name);
+    for (size_t i = 0; i < vec_len(all); i++)
+        if (i == 0 || strcmp(all[i].name, all[n - 1].name))
+            all[n++] = all[i];
+    for (size_t i = 0; i < vec_len(jobs); i++) {
+        jobs[i].plan->kernel = all;
+        jobs[i].plan->nkernel = (int)n;
+    }
+    printf("# %zu plans, %zu kernels\n", vec_len(jobs), n);
+}
+
+static void run_jobs(void)
+{
+    Want one = { 0 };
+
+    share_kernels();
+    for (size_t i = 0; i < vec_len(jobs); i++) {
+        Want w = train(jobs[i].model, jobs[i].plan);
+        if (jobs[i].fold)
+            compare(&w, &one, jobs[i].fold);
+        else
+            one = w;
     }
 }
 
@@ -249,21 +297,13 @@ int main(int argc, char **argv)
         "tests/models/expert_choice.lua",
     };
 
-    if (argc > 1) {
-        char *keys[MAXKEYS] = { "precision.policy=fp64",
-                                strf(forever, "train.batch=%d", MICRO * 2) };
-        int n = 2;
-        for (int i = 2; i < argc && n < MAXKEYS; i++)
-            keys[n++] = argv[i];
-        const Want *one = reference(argv[1]);
-        Want w = train(argv[1], keys, n);
-        compare(&w, one, "as given");
-    } else if (getenv("PLEAT_ALL")) {
-        for (size_t i = 0; i < sizeof models / sizeof *models; i++)
-            all_folds(models[i]);
-    } else {
-        for (size_t i = 0; i < sizeof some / sizeof *some; i++)
-            one_fold(&some[i]);
-    }
+    if (argc > 1)
+        add_job(argv[1], "as given", argv + 2, argc - 2);
+    for (size_t i = 0; argc == 1 && getenv("PLEAT_ALL") && i < 6; i++)
+        all_folds(models[i]);
+    for (size_t i = 0; argc == 1 && !getenv("PLEAT_ALL") &&
+                       i < sizeof some / sizeof *some; i++)
+        add_fold(&some[i]);
+    run_jobs();
     return failed != 0;
 }
