@@ -154,4 +154,20 @@ void report_model(FILE *out, const Graph *g);
 void report_plan(FILE *out, const Plan *p);
 void report_memory(FILE *out, const Plan *p);
 
+/* ---- commands.c new.c: what rows of main.c's table run ------------------- */
+
+typedef struct Args {
+    const char *file;             /* the first word that is no key             */
+    char **word;                  /* vec: all such words                      */
+    Opts *keys;
+    const char *out, *dump, *stop, *prog, *prompt, *memory;
+    double temperature;
+    int64_t n, topk;
+} Args;
+
+int cmd_check(Args *a), cmd_compile(Args *a), cmd_run(Args *a);
+int cmd_eval(Args *a), cmd_show(Args *a), cmd_generate(Args *a);
+int cmd_doctor(Args *a), cmd_ckpt(Args *a), cmd_new(Args *a);
+void write_all(const char *path, const char *s, size_t n);
+
 #endif

@@ -9,7 +9,7 @@
  *   {expert}       on the right: an axis unrolled into one tensor an index
  *   (kv group dim) one dimension made of axes, major first
  *   (nope|rot)     one after another: the first parameter of {a,b} has nope,
- *                  the second rot; a number stands for that many fixed places    */
+ *                  the second rot; a number: that many fixed places          */
 #include <ctype.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,26 +1,14 @@
 /* main.c: the command line. Commands and options are rows; `pleat -h` prints
  * them. Keys set what fold{}, train{}, data{}, precision{} set in the file.  */
-#define _GNU_SOURCE
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "frontend.h"
-
-typedef struct Args {
-    const char *file;
-    Opts *keys;
-    const char *out, *dump, *stop, *prog, *prompt;
-    const char *memory;
-    double temperature;
-    int64_t n, topk;
-    int argc; char **argv;        /* as given, for usage                      */
-} Args;
 
 typedef struct Command {
     const char *name;
     int (*run)(Args *a);
+    int least, most;              /* words that are no keys                   */
     const char *options;          /* letters and words it takes               */
     const char *usage, *sentence;
 } Command;
@@ -30,336 +18,28 @@ typedef struct Option {
     const char *sentence;
 } Option;
 
-/* ---- files --------------------------------------------------------------- */
-
-static int ends_with(const char *s, const char *end)
-{
-    size_t n = strlen(s), k = strlen(end);
-
-    return n >= k && !strcmp(s + n - k, end);
-}
-
-static char *read_all(const char *path, size_t *len)
-{
-    FILE *in = fopen(path, "rb");
-    Text t = { .arena = forever };
-    char buf[1 << 16];
-    size_t n;
-
-    if (!in)
-        err(NULL, "cannot read %s: %s", path, strerror(errno));
-    while ((n = fread(buf, 1, sizeof buf, in)) > 0)
-        putn(&t, buf, n);
-    if (ferror(in))
-        err(NULL, "cannot read %s: %s", path, strerror(errno));
-    fclose(in);
-    *len = t.len;
-    return t.s ? t.s : "";
-}
-
-static void write_all(const char *path, const char *s, size_t n)
-{
-    FILE *out = fopen(path, "wb");
-
-    if (!out || fwrite(s, 1, n, out) != n || fclose(out))
-        err(NULL, "cannot write %s: %s", path, strerror(errno));
-}
-
-static Plan *read_plan(const char *path)
-{
-    size_t n;
-    char *s = read_all(path, &n);
-
-    return plan_parse(forever, s, n, path);
-}
-
-/* ---- from a model to a plan ---------------------------------------------- */
-
-static const Target *target_of(const Opts *o)
-{
-    const char *name = opts_str(o, "target");
-    const Target *t = target_named(name ? name : "host");
-
-    if (!t)
-        err(opts_loc(o, "target"), "target '%s' is not in this build", name);
-    return t;
-}
-
-/* The file is a model, or what -x wrote: the model's graph, then programs.   */
-static Trace read_model(Args *a, Graph ***stage)
-{
-    size_t n;
-
-    if (!ends_with(a->file, ".ir"))
-        return trace(a->file, a->keys, 0);
-    char *s = read_all(a->file, &n);
-    Arena *arena = arena_new();
-    Source *source = NULL;
-    Graph **v = graphs_parse(arena, s, n, a->file, a->keys, &source);
-    for (size_t i = 1; i < vec_len(v); i++)
-        vec_push(arena, *stage, v[i]);
-    if (v[0]->after)
-        err(NULL, "%s: begins after pass %s, not with the model's graph",
-            a->file, v[0]->after);
-    return (Trace){ .g = v[0], .source = source,
-                    .nsource = (int)vec_len(source) };
-}
-
-/* Null when -x stopped it.                                                   */
-static Plan *make_plan(Args *a, FILE *out)
-{
-    Graph **stage = NULL;
-    Trace t = read_model(a, &stage);
-    CompileOptions o = { .stage = stage, .dump = a->dump,
-                         .stop = a->stop, .prog = a->prog,
-                         .out = out, .source = t.source,
-                         .nsource = t.nsource };
-
-    return compile(t.g, target_of(t.g->opts), &o);
-}
-
-/* ---- check, compile, show ------------------------------------------------ */
-
-static int check_job(void *arg, FILE *out)
-{
-    Args *a = arg;
-    Graph **stage = NULL;
-    Trace t = read_model(a, &stage);
-
-    report_model(out, t.g);
-    return 0;
-}
-
-static int check(Args *a)
-{
-    return guarded(check_job, a, NULL);
-}
-
-static const char *plan_name(const Args *a)
-{
-    const char *slash = strrchr(a->file, '/'), *s = slash ? slash + 1 : a->file;
-    const char *dot = strrchr(s, '.');
-
-    return a->out ? a->out : strf(forever, "%.*s.plan",
-                                  (int)(dot ? dot - s : (long)strlen(s)), s);
-}
-
-static int compile_job(void *arg, FILE *out)
-{
-    Args *a = arg;
-    Plan *p = make_plan(a, out);
-    size_t n;
-
-    if (!p)
-        return 0;
-    char *s = plan_print(forever, p, &n);
-    write_all(plan_name(a), s, n);
-    return 0;
-}
-
-static int compile_command(Args *a)
-{
-    return guarded(compile_job, a, NULL);
-}
-
-static int show(Args *a)
-{
-    Plan *p = read_plan(a->file);
-
-    if (a->memory)
-        report_memory(stdout, p);
-    else
-        report_plan(stdout, p);
-    return 0;
-}
-
-/* ---- run, eval ----------------------------------------------------------- */
-
-static int plan_job(void *arg, FILE *out)
-{
-    size_t n;
-
-    if (launch_rank() > 0 && !freopen("/dev/null", "w", stderr))
-        return 1;
-    char *s = plan_print(forever, make_plan(arg, stderr), &n);
-
-    return fwrite(s, 1, n, out) != n;
-}
-
-/* The plan of a model file, made in a process of its own; *text: its bytes.  */
-static Plan *compiled(Args *a, Text *text)
-{
-    char ranks[32];
-    int status;
-
-    if (getenv("OMPI_COMM_WORLD_SIZE") && !opts_given(a->keys, "world")) {
-        snprintf(ranks, sizeof ranks, "%lld", (long long)launch_world());
-        opts_set(a->keys, "world", ranks, NULL);
-    }
-    text->arena = forever;
-    status = guarded(plan_job, a, text);
-    if (status)
-        exit(status);
-    return plan_parse(forever, text->s, text->len, a->file);
-}
-
-static int run_key(const char *key)
-{
-    static const char *const keys[] = {
-        "train.steps", "train.lr", "train.min_lr", "train.schedule",
-        "train.warmup", "train.eval_every", "train.eval_steps",
-        "train.save_every", "train.log_every", "data.train", "data.valid",
-        "data.format", "data.tokenizer", "name", "from", "resume",
-    };
-
-    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
-        if (!strcmp(keys[i], key))
-            return 1;
-    return 0;
-}
-
-/* Keys given beside a plan change what the plan does not depend on.          */
-static void change_keys(Plan *p, const Args *a)
-{
-    const char *key, *value;
-
-    for (int i = 0; opts_each(a->keys, i, &key, &value); i++) {
-        if (!run_key(key))
-            err(NULL, "key '%s' is compiled into %s; compile again to change "
-                "it", key, a->file);
-        opts_set(p->opts, key, value, NULL);
-    }
-}
-
-static int execute(Args *a, int (*f)(Plan *p, const RunArgs *r))
-{
-    Text text = { .arena = forever };
-    RunArgs r = { 0 };
-    Plan *p;
-
-    launch_errors();
-    if (ends_with(a->file, ".plan")) {
-        p = read_plan(a->file);
-        change_keys(p, a);
-    } else {
-        p = compiled(a, &text);
-        r = (RunArgs){ text.s, text.len };
-    }
-    return f(p, &r);
-}
-
-static int run(Args *a)
-{
-    return execute(a, run_plan);
-}
-
-static int eval_only(Plan *p, const RunArgs *r)
-{
-    (void)r;
-    return eval_plan(p);
-}
-
-static int eval(Args *a)
-{
-    return execute(a, eval_only);
-}
-
-/* ---- generate ------------------------------------------------------------ */
-
-/* The plan that wrote a run folder or a checkpoint inside of it.             */
-static Plan *plan_of_run(const char *folder)
-{
-    static const char *const up[] = { "plan", "../plan", "../../plan" };
-
-    for (size_t i = 0; i < sizeof up / sizeof *up; i++) {
-        char *path = strf(forever, "%s/%s", folder, up[i]);
-        if (!access(path, R_OK))
-            return read_plan(path);
-    }
-    err(NULL, "%s is neither a run's folder nor a checkpoint of one", folder);
-}
-
-/* The run's keys that shape the model, on one rank, one sequence at a time.  */
-static Opts *generate_keys(const Args *a, const Plan *p)
-{
-    static const char *const fixed[][2] = {
-        { "fold.tp", "1" }, { "fold.cp", "1" }, { "fold.dp", "1" },
-        { "fold.pp", "1" }, { "fold.ep", "1" }, { "fold.etp", "1" },
-        { "world", "1" }, { "axes.batch", "1" }, { "train.batch", "1" },
-    };
-    Opts *o = opts_new(forever);
-    const char *key, *value;
-
-    for (int i = 0; opts_each(p->opts, i, &key, &value); i++)
-        if (!strncmp(key, "axes.", 5) || !strncmp(key, "precision.", 10))
-            opts_set(o, key, value, NULL);
-    for (int i = 0; opts_each(a->keys, i, &key, &value); i++)
-        opts_set(o, key, value, NULL);
-    for (size_t i = 0; i < sizeof fixed / sizeof *fixed; i++)
-        opts_set(o, fixed[i][0], fixed[i][1], NULL);
-    return o;
-}
-
-typedef struct Again { const Plan *plan; const Opts *keys; } Again;
-
-/* The model compiled again from the sources in the plan, its outputs only.   */
-static int forward_job(void *arg, FILE *out)
-{
-    const Again *w = arg;
-    size_t n = 0;
-    Trace t = trace_sources(w->plan->source, w->plan->nsource, w->keys);
-    Node **v = t.g->node;
-
-    for (size_t i = 0; i < vec_len(v); i++)
-        if (optab[v[i]->op].cls != SINK || v[i]->op == Ooutput)
-            v[n++] = v[i];
-    ((VecHead *)(void *)v)[-1].len = n;
-    g_tidy(t.g);
-    CompileOptions o = { .source = t.source, .nsource = t.nsource };
-    char *s = plan_print(forever, compile(t.g, target_of(t.g->opts), &o), &n);
-    return fwrite(s, 1, n, out) != n;
-}
-
-static int generate(Args *a)
-{
-    Plan *p = plan_of_run(a->file);
-    Again w = { p, generate_keys(a, p) };
-    Text text = { .arena = forever };
-    GenArgs g = { .prompt = a->prompt ? a->prompt : "", .n = a->n,
-                  .temperature = a->temperature, .topk = a->topk,
-                  .seed = (uint64_t)opts_int(a->keys, "seed") };
-    int status = guarded(forward_job, &w, &text);
-
-    if (status)
-        return status;
-    p = plan_parse(forever, text.s, text.len, a->file);
-    opts_set(p->opts, "from", a->file, NULL);
-    return generate_plan(p, &g, stdout);
-}
-
-static int doctor_command(Args *a)
-{
-    (void)a;
-    doctor(stdout);
-    return 0;
-}
-
 /* ---- tables -------------------------------------------------------------- */
 
 static int help(Args *a);
 
 static const Command commands[] = {
-    { "check", check, "", "model.lua", "shapes, parameters, FLOPs" },
-    { "compile", compile_command, "o d x p", "model.lua [key=value ...]",
+    { "check", cmd_check, 1, 1, "", "model.lua [key=value ...]",
+      "shapes, parameters, FLOPs" },
+    { "compile", cmd_compile, 1, 1, "o d x p", "model.lua [key=value ...]",
       "make a plan; needs no GPU" },
-    { "run", run, "", "model.lua|m.plan [key=value ...]",
+    { "run", cmd_run, 1, 1, "", "model.lua|m.plan [key=value ...]",
       "train; under mpirun on N ranks" },
-    { "eval", eval, "", "model.lua|m.plan from=ckpt", "validation loss" },
-    { "show", show, "memory", "m.plan", "what a plan does and needs" },
-    { "generate", generate, "prompt n temperature topk", "runs/name",
-      "text from a trained model" },
-    { "doctor", doctor_command, "", "", "what this machine has" },
-    { "help", help, "", "[keys]", "this text, or all keys" },
+    { "eval", cmd_eval, 1, 1, "", "model.lua|m.plan from=ckpt",
+      "validation loss" },
+    { "show", cmd_show, 1, 1, "memory", "m.plan", "what a plan does and needs" },
+    { "generate", cmd_generate, 1, 1, "prompt n temperature topk",
+      "runs/name [seed=7]", "text from a trained model" },
+    { "ckpt", cmd_ckpt, 0, 9, "", "ls|verify|diff|export-hf|import-hf",
+      "look at checkpoints, convert them" },
+    { "new", cmd_new, 2, 2, "", "mixtral my.lua",
+      "start a model file from one of ours" },
+    { "doctor", cmd_doctor, 0, 0, "", "", "what this machine has" },
+    { "help", help, 0, 1, "", "[keys|passes]", "this text, or all of them" },
 };
 
 enum { NCOMMAND = sizeof commands / sizeof *commands };
@@ -405,36 +85,56 @@ static void usage(FILE *out)
 {
     fputs("usage: pleat command file [key=value ...] [options]\n\n", out);
     for (int i = 0; i < NCOMMAND; i++)
-        fprintf(out, "  %-8s %-33s %s\n", commands[i].name, commands[i].usage,
+        fprintf(out, "  %-8s %-34s %s\n", commands[i].name, commands[i].usage,
                 commands[i].sentence);
     fputc('\n', out);
     print_options(out, NULL);
-    fputs("\nKeys: pleat help keys\n", out);
+    fputs("\nKeys: pleat help keys. Passes: pleat help passes\n", out);
 }
 
-static int help(Args *a)
+static void print_keys(void)
 {
-    if (!a->file || strcmp(a->file, "keys")) {
-        usage(stdout);
-        return 0;
-    }
     for (const KeyInfo *k = keytab; k->name; k++)
         printf("%s%s%s=%-*s %-28s %s\n", k->table, *k->table ? "." : "",
                k->name, (int)(22 - strlen(k->table) - strlen(k->name)),
                k->dflt ? k->dflt : "", k->kind, k->doc);
+}
+
+static int help(Args *a)
+{
+    if (!a->file) {
+        usage(stdout);
+    } else if (!strcmp(a->file, "keys")) {
+        print_keys();
+    } else if (!strcmp(a->file, "passes")) {
+        for (int i = 0; i < npass; i++)
+            printf("%-10s %s\n", passtab[i].name, passtab[i].sentence);
+    } else {
+        fprintf(stderr, "no help on '%s'; there is help on keys, passes\n",
+                a->file);
+        return 2;
+    }
     return 0;
 }
 
 /* ---- the command line ---------------------------------------------------- */
 
-static _Noreturn void wrong(const Command *c, const char *fmt, const char *what)
+static _Noreturn void wrong(const Command *c, const char *fmt, ...)
+    __attribute__((format(printf, 2, 3)));
+
+static _Noreturn void wrong(const Command *c, const char *fmt, ...)
 {
-    fprintf(stderr, fmt, what);
+    va_list ap;
+
+    va_start(ap, fmt);
+    vfprintf(stderr, fmt, ap);
+    va_end(ap);
     fputc('\n', stderr);
     if (c)
         fprintf(stderr, "usage: pleat %s %s\n", c->name, c->usage);
     else
-        usage(stderr);
+        fputs("usage: pleat command file [key=value ...]; pleat -h lists all\n",
+              stderr);
     exit(2);
 }
 
@@ -509,10 +209,16 @@ static void set_key(Args *a, const char *s)
 
 static const Command *find_command(const char *name)
 {
-    for (int i = 0; i < NCOMMAND; i++)
-        if (!strcmp(commands[i].name, name))
+    const char *names[NCOMMAND];
+
+    for (int i = 0; i < NCOMMAND; i++) {
+        names[i] = commands[i].name;
+        if (!strcmp(names[i], name))
             return &commands[i];
-    wrong(NULL, "unknown command '%s'", name);
+    }
+    const char *near = nearest(name, names, NCOMMAND);
+    wrong(NULL, "unknown command '%s'%s%s%s", name,
+          near ? " (did you mean '" : "", near ? near : "", near ? "'?)" : "");
 }
 
 static void read_words(Args *a, const Command *c, int argc, char **argv)
@@ -527,10 +233,47 @@ static void read_words(Args *a, const Command *c, int argc, char **argv)
             i += option(a, c, argv + i);
         else if (is_key(argv[i]))
             set_key(a, argv[i++]);
-        else if (!a->file)
-            a->file = argv[i++];
+        else if ((int)vec_len(a->word) < c->most)
+            vec_push(forever, a->word, argv[i++]);
         else
-            wrong(c, "one file too many: '%s'", argv[i]);
+            wrong(c, "one word too many: '%s'", argv[i]);
+    }
+    if ((int)vec_len(a->word) < c->least)
+        wrong(c, "%s: which file?", c->name);
+    a->file = a->word ? a->word[0] : NULL;
+}
+
+/* Names in -d and -x: passes, and for -d the words of its own.               */
+static int is_pass(const char *s, size_t n, int dump)
+{
+    static const char *const words[] = { "all", "+all", "why", "+loc" };
+
+    for (int i = 0; i < npass; i++)
+        if (strlen(passtab[i].name) == n && !strncmp(passtab[i].name, s, n) &&
+            (dump || passtab[i].run))
+            return 1;
+    for (size_t i = 0; dump && i < sizeof words / sizeof *words; i++)
+        if (strlen(words[i]) == n && !strncmp(words[i], s, n))
+            return 1;
+    return 0;
+}
+
+static void check_passes(const Command *c, const char *list, int dump)
+{
+    const char **names = alloc(forever, (size_t)npass * sizeof *names);
+
+    for (int i = 0; i < npass; i++)
+        names[i] = passtab[i].name;
+    for (const char *s = list; s && *s; ) {
+        size_t n = strcspn(s, ",");
+        if (!is_pass(s, n, dump)) {
+            const char *word = internn(s, n);
+            const char *near = nearest(word, names, (size_t)npass);
+            wrong(c, "no pass '%s'%s%s%s; see pleat help passes", word,
+                  near ? " (did you mean '" : "", near ? near : "",
+                  near ? "'?)" : "");
+        }
+        s += n + (s[n] == ',');
     }
 }
 
@@ -545,7 +288,7 @@ int main(int argc, char **argv)
     const Command *c = find_command(argv[1]);
     a.keys = opts_new(forever);
     read_words(&a, c, argc, argv);
-    if (!a.file && c->usage[0] && c->usage[0] != '[')
-        wrong(c, "%s: which file?", c->name);
+    check_passes(c, a.dump, 1);
+    check_passes(c, a.stop, 0);
     return c->run(&a);
 }

@@ -1,0 +1,328 @@
+/* commands.c: what check, compile, run, eval, show and generate do. A model file
+ * is traced, and compiled, in a process of its own; a plan comes back as text. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "frontend.h"
+
+/* ---- files --------------------------------------------------------------- */
+
+static int ends_with(const char *s, const char *end)
+{
+    size_t n = strlen(s), k = strlen(end);
+
+    return n >= k && !strcmp(s + n - k, end);
+}
+
+static char *read_all(const char *path, size_t *len)
+{
+    FILE *in = fopen(path, "rb");
+    Text t = { .arena = forever };
+    char buf[1 << 16];
+    size_t n;
+
+    if (!in)
+        err(NULL, "cannot read %s: %s", path, strerror(errno));
+    while ((n = fread(buf, 1, sizeof buf, in)) > 0)
+        putn(&t, buf, n);
+    if (ferror(in))
+        err(NULL, "cannot read %s: %s", path, strerror(errno));
+    fclose(in);
+    *len = t.len;
+    return t.s ? t.s : "";
+}
+
+void write_all(const char *path, const char *s, size_t n)
+{
+    FILE *out = fopen(path, "wb");
+
+    if (!out || fwrite(s, 1, n, out) != n || fclose(out))
+        err(NULL, "cannot write %s: %s", path, strerror(errno));
+}
+
+static Plan *read_plan(const char *path)
+{
+    size_t n;
+    char *s = read_all(path, &n);
+
+    return plan_parse(forever, s, n, path);
+}
+
+/* ---- from a model to a plan ---------------------------------------------- */
+
+static const Target *target_of(const Opts *o)
+{
+    const char *name = opts_str(o, "target");
+    const Target *t = target_named(name ? name : "host");
+
+    if (!t)
+        err(opts_loc(o, "target"), "target '%s' is not in this build", name);
+    return t;
+}
+
+/* The file is a model, or what -x wrote: the model's graph, then programs.   */
+static Trace read_model(Args *a, Graph ***stage)
+{
+    size_t n;
+
+    if (!ends_with(a->file, ".ir"))
+        return trace(a->file, a->keys, 0);
+    char *s = read_all(a->file, &n);
+    Arena *arena = arena_new();
+    Source *source = NULL;
+    Graph **v = graphs_parse(arena, s, n, a->file, a->keys, &source);
+    for (size_t i = 1; i < vec_len(v); i++)
+        vec_push(arena, *stage, v[i]);
+    if (v[0]->after)
+        err(NULL, "%s: begins after pass %s, not with the model's graph",
+            a->file, v[0]->after);
+    return (Trace){ .g = v[0], .source = source,
+                    .nsource = (int)vec_len(source) };
+}
+
+/* Null when -x stopped it.                                                   */
+static Plan *make_plan(Args *a, FILE *out)
+{
+    Graph **stage = NULL;
+    Trace t = read_model(a, &stage);
+    CompileOptions o = { .stage = stage, .dump = a->dump,
+                         .stop = a->stop, .prog = a->prog,
+                         .out = out, .source = t.source,
+                         .nsource = t.nsource };
+
+    return compile(t.g, target_of(t.g->opts), &o);
+}
+
+/* ---- check, compile, show ------------------------------------------------ */
+
+static int check_job(void *arg, FILE *out)
+{
+    Args *a = arg;
+    Graph **stage = NULL;
+    Trace t = read_model(a, &stage);
+
+    report_model(out, t.g);
+    return 0;
+}
+
+int cmd_check(Args *a)
+{
+    return guarded(check_job, a, NULL);
+}
+
+static const char *plan_name(const Args *a)
+{
+    const char *slash = strrchr(a->file, '/'), *s = slash ? slash + 1 : a->file;
+    const char *dot = strrchr(s, '.');
+
+    return a->out ? a->out : strf(forever, "%.*s.plan",
+                                  (int)(dot ? dot - s : (long)strlen(s)), s);
+}
+
+static int compile_job(void *arg, FILE *out)
+{
+    Args *a = arg;
+    Plan *p = make_plan(a, out);
+    size_t n;
+
+    if (!p)
+        return 0;
+    char *s = plan_print(forever, p, &n);
+    write_all(plan_name(a), s, n);
+    return 0;
+}
+
+int cmd_compile(Args *a)
+{
+    return guarded(compile_job, a, NULL);
+}
+
+int cmd_show(Args *a)
+{
+    Plan *p = read_plan(a->file);
+
+    if (a->memory)
+        report_memory(stdout, p);
+    else
+        report_plan(stdout, p);
+    return 0;
+}
+
+/* ---- run, eval ----------------------------------------------------------- */
+
+static int plan_job(void *arg, FILE *out)
+{
+    size_t n;
+
+    if (launch_rank() > 0 && !freopen("/dev/null", "w", stderr))
+        return 1;
+    char *s = plan_print(forever, make_plan(arg, stderr), &n);
+
+    return fwrite(s, 1, n, out) != n;
+}
+
+/* The plan of a model file, made in a process of its own; *text: its bytes.  */
+static Plan *compiled(Args *a, Text *text)
+{
+    char ranks[32];
+    int status;
+
+    if (getenv("OMPI_COMM_WORLD_SIZE") && !opts_given(a->keys, "world")) {
+        snprintf(ranks, sizeof ranks, "%lld", (long long)launch_world());
+        opts_set(a->keys, "world", ranks, NULL);
+    }
+    text->arena = forever;
+    status = guarded(plan_job, a, text);
+    if (status)
+        exit(status);
+    return plan_parse(forever, text->s, text->len, a->file);
+}
+
+static int run_key(const char *key)
+{
+    static const char *const keys[] = {
+        "train.steps", "train.lr", "train.min_lr", "train.schedule",
+        "train.warmup", "train.eval_every", "train.eval_steps",
+        "train.save_every", "train.log_every", "data.train", "data.valid",
+        "data.format", "data.tokenizer", "name", "from", "resume",
+    };
+
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        if (!strcmp(keys[i], key))
+            return 1;
+    return 0;
+}
+
+/* Keys given beside a plan change what the plan does not depend on.          */
+static void change_keys(Plan *p, const Args *a)
+{
+    const char *key, *value;
+
+    for (int i = 0; opts_each(a->keys, i, &key, &value); i++) {
+        if (!run_key(key))
+            err(NULL, "key '%s' is compiled into %s; compile again to change "
+                "it", key, a->file);
+        opts_set(p->opts, key, value, NULL);
+    }
+}
+
+static int execute(Args *a, int (*f)(Plan *p, const RunArgs *r))
+{
+    Text text = { .arena = forever };
+    RunArgs r = { 0 };
+    Plan *p;
+
+    launch_errors();
+    if (ends_with(a->file, ".plan")) {
+        p = read_plan(a->file);
+        change_keys(p, a);
+    } else {
+        p = compiled(a, &text);
+        r = (RunArgs){ text.s, text.len };
+    }
+    return f(p, &r);
+}
+
+int cmd_run(Args *a)
+{
+    return execute(a, run_plan);
+}
+
+static int eval_only(Plan *p, const RunArgs *r)
+{
+    (void)r;
+    return eval_plan(p);
+}
+
+int cmd_eval(Args *a)
+{
+    return execute(a, eval_only);
+}
+
+/* ---- generate ------------------------------------------------------------ */
+
+/* The plan that wrote a run folder or a checkpoint inside of it.             */
+static Plan *plan_of_run(const char *folder)
+{
+    static const char *const up[] = { "plan", "../plan", "../../plan" };
+
+    for (size_t i = 0; i < sizeof up / sizeof *up; i++) {
+        char *path = strf(forever, "%s/%s", folder, up[i]);
+        if (!access(path, R_OK))
+            return read_plan(path);
+    }
+    err(NULL, "%s is neither a run's folder nor a checkpoint of one", folder);
+}
+
+/* The run's keys that shape the model, on one rank, one sequence at a time.  */
+static Opts *generate_keys(const Args *a, const Plan *p)
+{
+    static const char *const fixed[][2] = {
+        { "fold.tp", "1" }, { "fold.cp", "1" }, { "fold.dp", "1" },
+        { "fold.pp", "1" }, { "fold.ep", "1" }, { "fold.etp", "1" },
+        { "world", "1" }, { "axes.batch", "1" }, { "train.batch", "1" },
+    };
+    Opts *o = opts_new(forever);
+    const char *key, *value;
+
+    for (int i = 0; opts_each(p->opts, i, &key, &value); i++)
+        if (!strncmp(key, "axes.", 5) || !strncmp(key, "precision.", 10))
+            opts_set(o, key, value, NULL);
+    for (int i = 0; opts_each(a->keys, i, &key, &value); i++)
+        opts_set(o, key, value, NULL);
+    for (size_t i = 0; i < sizeof fixed / sizeof *fixed; i++)
+        opts_set(o, fixed[i][0], fixed[i][1], NULL);
+    return o;
+}
+
+typedef struct Again { const Plan *plan; const Opts *keys; } Again;
+
+/* The model compiled again from the sources in the plan, its outputs only.   */
+static int forward_job(void *arg, FILE *out)
+{
+    const Again *w = arg;
+    size_t n = 0;
+    Trace t = trace_sources(w->plan->source, w->plan->nsource, w->keys);
+    Node **v = t.g->node;
+
+    for (size_t i = 0; i < vec_len(v); i++)
+        if (optab[v[i]->op].cls != SINK || v[i]->op == Ooutput)
+            v[n++] = v[i];
+    ((VecHead *)(void *)v)[-1].len = n;
+    g_tidy(t.g);
+    CompileOptions o = { .source = t.source, .nsource = t.nsource };
+    char *s = plan_print(forever, compile(t.g, target_of(t.g->opts), &o), &n);
+    return fwrite(s, 1, n, out) != n;
+}
+
+int cmd_generate(Args *a)
+{
+    Plan *p = plan_of_run(a->file);
+    Again w = { p, generate_keys(a, p) };
+    Text text = { .arena = forever };
+    GenArgs g = { .prompt = a->prompt ? a->prompt : "", .n = a->n,
+                  .temperature = a->temperature, .topk = a->topk,
+                  .seed = (uint64_t)opts_int(a->keys, "seed") };
+    int status = guarded(forward_job, &w, &text);
+
+    if (status)
+        return status;
+    p = plan_parse(forever, text.s, text.len, a->file);
+    opts_set(p->opts, "from", a->file, NULL);
+    return generate_plan(p, &g, stdout);
+}
+
+int cmd_doctor(Args *a)
+{
+    (void)a;
+    doctor(stdout);
+    return 0;
+}
+
+int cmd_ckpt(Args *a)
+{
+    return ckpt_command((int)vec_len(a->word), a->word);
+}

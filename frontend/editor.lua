@@ -1,0 +1,157 @@
+---@meta
+-- What editors show of the language (LuaLS). `pleat new` puts it beside a model.
+
+---@class Tensor
+---@operator add(Tensor|number): Tensor
+---@operator sub(Tensor|number): Tensor
+---@operator mul(Tensor|number): Tensor
+---@operator div(Tensor|number): Tensor
+---@operator mod(Tensor|number): Tensor
+---@operator pow(number): Tensor
+---@operator unm: Tensor
+---@field [Index] Tensor
+---@class Index: Tensor
+
+---@alias Operand Tensor|number
+
+-- Declarations
+
+---Names and sizes of axes: axes { seq=4096, hidden=2048 }
+---@param sizes table<string, integer>
+function axes(sizes) end
+---A tensor that changes with every micro-batch. "tokens" and "labels" hold integers.
+---@param name string @param axes string @param dtype? string @return Tensor
+function input(name, axes, dtype) end
+---A weight under the path of the scopes around it; normal(0.02) if not told.
+---@param path string @param axes string @param init? table|number @return Tensor
+function param(path, axes, init) end
+---A value that only update() changes; zeros if not told.
+---@param path string @param axes string @param init? table|number @return Tensor
+function state(path, axes, init) end
+---The state's value from the next step on.
+---@param s Tensor @param value Tensor
+function update(s, value) end
+---The step's loss is the sum of weight * t / den over all losses.
+---@param name string @param t Tensor @param weight? number @param den? Tensor
+function loss(name, t, weight, den) end
+---@param name string @param t Tensor
+function metric(name, t) end
+---Read by generate and eval.
+---@param name string @param t Tensor
+function output(name, t) end
+---f(...), with name in front of the paths made inside.
+---@param name string @param f function @param ... any
+function scope(name, f, ...) end
+---Parameters as Hugging Face tensors: { ["path"] = { "tensor", "axes" } }
+---@param map table<string, string[]>
+function hf(map) end
+---@param keys table
+function train(keys) end
+---@param keys table
+function data(keys) end
+---@param keys table
+function fold(keys) end
+---@param keys table
+function precision(keys) end
+---@param keys table
+function route(keys) end
+
+---@param std number @return table
+function normal(std) end
+---@param half number @return table
+function uniform(half) end
+---@param value number @return table
+function constant(value) end
+---@type table
+ones = nil
+---@type table
+zeros = nil
+---@type number
+inf = nil
+
+-- Elementwise: axes meet by name
+
+---@param a Tensor @return Tensor
+function exp(a) end
+log, sqrt, rsqrt, sigmoid, silu, gelu = exp, exp, exp, exp, exp, exp
+relu, tanh, softplus, sin, cos, abs, sign = exp, exp, exp, exp, exp, exp, exp
+lnot, stop_gradient, f32, bf16 = exp, exp, exp, exp
+---@param a Operand @param b Operand @return Tensor
+function maximum(a, b) end
+minimum, mod = maximum, maximum
+lt, le, gt, ge, eq, ne, land, lor = maximum, maximum, maximum, maximum, maximum, maximum, maximum, maximum
+---@param c Tensor @param a Operand @param b Operand @return Tensor
+function where(c, a, b) end
+---@param a Tensor @param p number @return Tensor
+function dropout(a, p) end
+
+-- Reductions: the named axes go
+
+---@param a Tensor @param axes string @return Tensor
+function sum(a, axes) end
+mean, max, min, any, all, logsumexp = sum, sum, sum, sum, sum, sum
+
+-- Structure
+
+---The product of a and b, summed over the named axes. b may be W[e].
+---@param a Tensor @param b Tensor @param axes string @return Tensor
+function dot(a, b, axes) end
+---The k largest along axis, on a new axis ("top"), and where they were.
+---@param x Tensor @param k integer @param axis string @param new? string
+---@return Tensor values, Index indices
+function topk(x, k, axis, new) end
+---@param x Tensor @param axis string @return Index
+function argmax(x, axis) end
+---@param a Tensor @param names table<string, string> @return Tensor
+function rename(a, names) end
+---@param a Tensor @param axis string @param into string @return Tensor
+function split(a, axis, into) end
+---@param a Tensor @param axes string @param new string @return Tensor
+function merge(a, axes, new) end
+---@param a Tensor @param axis string @param start integer @param len integer @return Tensor
+function slice(a, axis, start, len) end
+---concat(a, b, ..., axis)
+---@param ... Tensor|string @return Tensor
+function concat(...) end
+---y[x] = a[x - by]; zeros enter, or the other end with wrap.
+---@param a Tensor @param axis string @param by integer @param wrap? boolean @return Tensor
+function shift(a, axis, by, wrap) end
+---@param axis string @return Tensor
+function iota(axis) end
+---@param e Index @param axis? string @return Tensor
+function one_hot(e, axis) end
+---An integer tensor as an index into axis.
+---@param t Tensor @param axis string @return Index
+function index(t, axis) end
+---@param a Tensor @param e Index @param axis? string @return Tensor
+function gather(a, e, axis) end
+---Zeros like `like`, with v added where e says.
+---@param v Tensor @param e Index @param like Tensor @param axis? string @return Tensor
+function scatter_add(v, e, like, axis) end
+---@param ids Tensor @param table Tensor @return Tensor
+function embed(ids, table) end
+---@param a Tensor @param axis string @return Tensor
+function cumsum(a, axis) end
+---@param a Tensor @param axis string @return integer
+function size(a, axis) end
+
+-- Layers
+
+---@param x Tensor @param axis string @return Tensor
+function softmax(x, axis) end
+---@param x Tensor @param axis string @param eps? number @return Tensor
+function rmsnorm(x, axis, eps) end
+---@param x Tensor @param axis string @param eps? number @return Tensor
+function layernorm(x, axis, eps) end
+---@param x Tensor @param axis string @param pos string @param theta number @param options? table @return Tensor
+function rope(x, axis, pos, theta, options) end
+---@param s Tensor @param query string @param key string @return Tensor
+function causal(s, query, key) end
+---dot(softmax(s, key), v, key), with every square value behind s
+---@param s Tensor @param v Tensor @param key string @return Tensor
+function attention(s, v, key) end
+---@param gate Tensor @param up Tensor @return Tensor
+function swiglu(gate, up) end
+---Label -1: no loss.
+---@param logits Tensor @param labels Tensor @param axis string @return Tensor
+function cross_entropy(logits, labels, axis) end

@@ -1,0 +1,72 @@
+/* new.c: `pleat new mixtral my.lua` starts a model file from one of ours, and
+ * puts beside it what editors need to know the language.                     */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "frontend.h"
+
+extern const char editor_lua[], model_tiny[], model_mixtral[];
+extern const char model_qwen3_moe[], model_deepseek_v3[], model_llama3[];
+
+static const struct { const char *name, *text; } models[] = {
+    { "tiny", model_tiny }, { "mixtral", model_mixtral },
+    { "qwen3_moe", model_qwen3_moe }, { "deepseek_v3", model_deepseek_v3 },
+    { "llama3", model_llama3 },
+};
+
+enum { NMODEL = sizeof models / sizeof *models };
+
+static const char luarc[] =
+    "{\n"
+    "  \"runtime.version\": \"Lua 5.4\",\n"
+    "  \"workspace.library\": [\".pleat\"],\n"
+    "  \"diagnostics.disable\": [\"lowercase-global\"]\n"
+    "}\n";
+
+static int exists(const char *path)
+{
+    return access(path, F_OK) == 0;
+}
+
+static const char *model_text(const char *name)
+{
+    const char *names[NMODEL];
+
+    for (int i = 0; i < NMODEL; i++) {
+        names[i] = models[i].name;
+        if (!strcmp(name, names[i]))
+            return models[i].text;
+    }
+    Text t = { .arena = forever };
+    for (int i = 0; i < NMODEL; i++)
+        put(&t, "%s%s", i ? ", " : "", names[i]);
+    err(NULL, "new: no model is named '%s' (%s)", name, t.s);
+}
+
+static void write_new(const char *path, const char *text)
+{
+    if (exists(path))
+        return;
+    write_all(path, text, strlen(text));
+    printf("wrote %s\n", path);
+}
+
+int cmd_new(Args *a)
+{
+    const char *text = model_text(a->file), *to = a->word[1];
+    const char *slash = strrchr(to, '/');
+    const char *dir = slash ? strf(forever, "%.*s/", (int)(slash - to), to) : "";
+    char *library = strf(forever, "%s.pleat", dir);
+
+    if (exists(to))
+        err(NULL, "new: %s is there already", to);
+    write_new(to, text);
+    write_new(strf(forever, "%s.luarc.json", dir), luarc);
+    if (mkdir(library, 0777) && errno != EEXIST)
+        err(NULL, "cannot make %s: %s", library, strerror(errno));
+    write_new(strf(forever, "%s/pleat.lua", library), editor_lua);
+    return 0;
+}

@@ -1,0 +1,1 @@
+-- pleat compile % -x foo
