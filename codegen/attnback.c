@@ -235,16 +235,14 @@ static void pack_results(Backward *b, int depth, AttnView v, const char *tile)
         .in = in, .nin = n, .tile = tile, .ld = w });
 }
 
-/* `to` [r] = row r of dout * out, dout packed already.                       */
-static void row_deltas(Backward *b, int depth, const char *to)
+/* delta[r] = row r of dout * out, dout packed already.                       */
+static void row_deltas(Backward *b, int depth)
 {
     Attn *t = &b->t;
     const char *w = attn_widthname(t, t->v);
 
     pack_results(b, depth, b->out, "ot");
-    attn_say(t, depth, "for (int64_t r = 0; r < rows; r++)");
-    attn_say(t, depth + 1, "%s = at_dot_%s(et + r * %s, ot + r * %s, %s);", to,
-             t->t, w, w, w);
+    attn_say(t, depth, "at_dot_%s(rows, delta, et, ot, %s);", t->t, w);
 }
 
 static const char *row_of(Attn *t, AttnView v)
@@ -261,7 +259,10 @@ static void store_deltas(Backward *b)
     each_mid(b, 2);
     each_tile(b, 3);
     pack_results(b, 4, b->dout, "et");
-    row_deltas(b, 4, row_of(t, b->delta));
+    attn_say(t, 4, "at_%s delta[at_rows];", t->t);
+    row_deltas(b, 4);
+    attn_say(t, 4, "for (int64_t r = 0; r < rows; r++)");
+    attn_say(t, 5, "%s = delta[r];", row_of(t, b->delta));
     attn_say(t, 3, "}");
     attn_say(t, 2, "}");
 }
@@ -281,7 +282,7 @@ static void row_numbers(Backward *b, int depth)
     attn_say(t, depth + 1, "for (int64_t r = 0; r < rows; r++)");
     attn_say(t, depth + 2, "delta[r] = %s;", row_of(t, b->delta));
     attn_say(t, depth, "} else {");
-    row_deltas(b, depth + 1, "delta[r]");
+    row_deltas(b, depth + 1);
     attn_say(t, depth, "}");
 }
 
@@ -293,7 +294,7 @@ static void tile_scores(Backward *b, int depth)
     attn_packqueries(t, depth);
     pack_results(b, depth, b->dout, "et");
     attn_products(t, depth);
-    attn_say(t, depth, "at_mm_%s(rows, at_keys, %s, et, %s, 1, f%d, at_keys, "
+    attn_say(t, depth, "at_mm_%s(rows, wide, %s, et, %s, 1, f%d, at_keys, "
              "dt, at_ld, 0);", t->t, w, w, t->v);
     row_numbers(b, depth);
     attn_say(t, depth, "for (int64_t r = 0; r < rows; r++) {");
@@ -312,7 +313,7 @@ static void query_gradient(Backward *b, int depth, int i, AttnView sum)
     int n = attn_inner(t, t->n->in[d->k], in);
 
     attn_say(t, depth, "if (queries) {");
-    attn_say(t, depth + 1, "at_mm_%s(rows, %s, cols, t%d, at_ld, 1, b%d, %s, "
+    attn_say(t, depth + 1, "at_mm_%s(rows, %s, seen, t%d, at_ld, 1, b%d, %s, "
              "qt, %s, 0);", t->t, w, d->term, d->k, w, w);
     attn_move(t, depth + 1, (AttnMove){
         .how = ATadd, .v = sum, .row = t->query, .row0 = "q0", .rows = "rows",
@@ -328,7 +329,7 @@ static void key_gradient(Backward *b, int depth, int op, const char *tile,
     const char *w = attn_widthname(t, op);
 
     attn_say(t, depth, "if (keys)");
-    attn_say(t, depth + 1, "at_mm_%s(cols, %s, rows, %s, 1, at_ld, %s, %s, "
+    attn_say(t, depth + 1, "at_mm_%s(seen, %s, rows, %s, 1, at_ld, %s, %s, "
              "c%d, %s, 1);", t->t, w, tile, weighed, w, op, w);
 }
 
@@ -396,6 +397,7 @@ static void key_tile(Backward *b, const AttnView *sum)
         attn_say(t, 5, "if (%s)", unseen);
         attn_say(t, 6, "continue;");
     }
+    attn_visible(t, 5);
     tile_scores(b, 5);
     tile_gradients(b, 5, sum);
     attn_say(t, 4, "}");

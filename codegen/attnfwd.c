@@ -142,13 +142,14 @@ static void key_tile(Forward *f)
         attn_say(t, 4, "if (%s)", unseen);
         attn_say(t, 5, "continue;");
     }
+    attn_visible(t, 4);
     attn_products(t, 4);
     attn_say(t, 4, "for (int64_t r = 0; r < rows; r++) {");
     attn_score(t, 5, 0);
     attn_say(t, 4, "}");
     attn_say(t, 4, "at_softmax_%s(rows, t0, max, sum, acc, %s);", t->t,
               attn_widthname(t, t->v));
-    attn_say(t, 4, "at_mm_%s(rows, w%d, cols, t0, at_ld, 1, b%d, w%d, acc, "
+    attn_say(t, 4, "at_mm_%s(rows, w%d, seen, t0, at_ld, 1, b%d, w%d, acc, "
               "w%d, 1);", t->t, t->v, t->v, t->v, t->v);
     attn_say(t, 3, "}");
     attn_say(t, 2, "}");

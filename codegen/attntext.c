@@ -293,6 +293,18 @@ void attn_packqueries(Attn *t, int depth)
     }
 }
 
+/* seen: the tile's columns that some row can see; wide: rounded up to 16.    */
+void attn_visible(Attn *t, int depth)
+{
+    const char *n = attn_seen(t, "q0", "rows", "k0");
+
+    if (n)
+        attn_say(t, depth, "const int64_t seen = at_least(cols, %s);", n);
+    else
+        attn_say(t, depth, "const int64_t seen = cols;");
+    attn_say(t, depth, "const int64_t wide = (seen + 15) / 16 * 16;");
+}
+
 /* Tiles of all terms from packed queries and flipped keys.                   */
 void attn_products(Attn *t, int depth)
 {
@@ -300,7 +312,7 @@ void attn_products(Attn *t, int depth)
 
     for (int i = 0; i < t->ndot; i++) {
         const AttnDot *d = &t->dot[i];
-        attn_say(t, depth, "at_mm_%s(rows, at_keys, %s, a%d, %s, 1, f%d, "
+        attn_say(t, depth, "at_mm_%s(rows, wide, %s, a%d, %s, 1, f%d, "
                   "at_keys, t%d, at_ld, %d);", t->t, attn_widthname(t, d->k), i,
                   attn_widthname(t, d->k), d->k, d->term, begun[d->term]++ > 0);
     }

@@ -356,7 +356,7 @@ static void tail(Score *s, int grad)
         put(&z, "pr[j] = ");
     for (int i = 0; i < t->nterm && grad; i++)
         put(&z, "s%d[j] = ", i);
-    attn_say(t, s->depth, "for (int j = (int)cols; j < at_keys; j++)");
+    attn_say(t, s->depth, "for (int j = (int)seen; j < at_keys; j++)");
     attn_say(t, s->depth + 1, grad ? "%s0;" : "%ss0[j] = -INFINITY;",
               z.s ? z.s : "");
 }
@@ -380,7 +380,7 @@ void attn_score(Attn *t, int depth, int grad)
         attn_say(t, depth, "at_%s *restrict s%d = t%d + r * at_ld;", t->t,
                   i, i);
     put(&t->o, "%s", s.row.s ? s.row.s : "");
-    attn_say(t, depth, "for (int j = 0; j < (int)cols; j++) {");
+    attn_say(t, depth, "for (int j = 0; j < (int)seen; j++) {");
     put(&t->o, "%s", s.col.s);
     attn_say(t, depth, "}");
     tail(&s, grad);
@@ -518,6 +518,19 @@ const char *attn_unseen(Attn *t, const char *q0, const char *q1,
         put(&x, "%s%s + %s - 1 - (%s + %s) < %.0f", x.s ? " || " : "", k, k1, q,
             q0, b.lo + 0.0);
     return x.s;
+}
+
+/* How many keys from k0 on the queries [q0, q0 + rows) can see; null: all.   */
+const char *attn_seen(Attn *t, const char *q0, const char *rows,
+                      const char *k0)
+{
+    Bounds b = seen(t, t->score);
+
+    if (isinf(b.hi))
+        return NULL;
+    return strf(t->arena, "%s + %s + %s - (%s + %s) + %.0f",
+                attn_start(t, t->query), q0, rows, attn_start(t, t->key), k0,
+                b.hi + 0.0);
 }
 
 /* The share of all pairs of query and key that the mask lets through.        */

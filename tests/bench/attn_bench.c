@@ -1,16 +1,19 @@
 /* attn_bench: speed of the host attention kernels on one core, beside that of
- * the BLAS's sgemm where there is one.                                       */
+ * the BLAS's sgemm where there is one. An argument picks forms by a part of
+ * their name.                                                                 */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 #include "../unit/attn_cases.h"
 
 /* The widths that matter: head sizes 32 to 128, latent attention, capped.    */
 static const Form speeds[] = {
+    { "d16 s64 gqa2", { 8, 8, 2, 64, 64, 16, 1, 16 }, attn_causal, 1 },
     { "d32 s256", { 4, 4, 1, 256, 256, 32, 1, 32 }, attn_causal, 1 },
     { "d64 s1024", { 1, 8, 1, 1024, 1024, 64, 1, 64 }, attn_causal, 1 },
     { "d128 s2048", { 1, 4, 1, 2048, 2048, 128, 1, 128 }, attn_causal, 1 },
@@ -97,7 +100,7 @@ static void time_sgemm(void)
     free(x);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
     attn_prepare(timed, speeds, NSPEED);
     time_sgemm();
@@ -106,6 +109,8 @@ int main(void)
     for (int i = 0; i < NSPEED; i++)
         for (int t = F32; t < NDT; t++) {
             Run *r = &timed[i][t];
+            if (argc > 1 && !strstr(r->c->name, argv[1]))
+                continue;
             r->y = attn_values(r->out, 1);
             r->l = attn_values(r->lse, 0);
             double f = flops(r->c), fwd = time_of(r, &r->fwd);
