@@ -174,12 +174,17 @@ static uint64_t hash_lin(const Lin *l)
     return mix64(h, (uint64_t)l->hasoff);
 }
 
+/* Field by field: a Term has padding.                                            */
 static int same_lin(const Lin *x, const Lin *y)
 {
-    return x->hasoff == y->hasoff && x->nt == y->nt &&
-           !memcmp(&x->off, &y->off, sizeof x->off) &&
-           (x->nt == 0 ||
-            !memcmp(x->t, y->t, (size_t)x->nt * sizeof *x->t));
+    if (x->hasoff != y->hasoff || x->nt != y->nt ||
+        memcmp(&x->off, &y->off, sizeof x->off))
+        return 0;
+    for (int i = 0; i < x->nt; i++)
+        if (x->t[i].var != y->t[i].var || x->t[i].div != y->t[i].div ||
+            x->t[i].mod != y->t[i].mod || x->t[i].k != y->t[i].k)
+            return 0;
+    return 1;
 }
 
 const Lin *lin_make(Pool *p, Aff off, int hasoff, const Term *t, int nt)
