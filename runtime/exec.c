@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <time.h>
 
 #include "runtime.h"
 
@@ -286,6 +287,14 @@ static const char *say_bad(Exec *x, const Rank *r, int prog, int k, int i)
 
 /* ---- programs ------------------------------------------------------------------------------ */
 
+static double now(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
 static void run_step(Exec *x, int prog, int k)
 {
     uint64_t before[1024];
@@ -364,8 +373,12 @@ static void run_phases(Exec *x, int prog, const Feed *feed)
                 loaded = turn;
             }
             int first = g->phase[f].first;
-            for (int k = first; k < first + g->phase[f].n; k++)
+            for (int k = first; k < first + g->phase[f].n; k++) {
+                double start = x->spent ? now() : 0;
                 run_step(x, prog, k);
+                if (x->spent)
+                    x->spent[k] += now() - start;
+            }
         }
 }
 

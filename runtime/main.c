@@ -12,6 +12,7 @@
 
 static const char usage[] =
     "usage: pleat-run FILE.plan [key=value ...]   train as the plan says\n"
+    "       pleat-run bench FILE.plan             where the time of a step goes\n"
     "       pleat-run doctor                      what this machine has\n"
     "       pleat-run ckpt COMMAND                list, verify, compare, convert\n"
     "Keys that the plan does not depend on may change: train.steps\n"
@@ -74,8 +75,13 @@ int main(int argc, char **argv)
         return argc < 2 || strcmp(argv[1], "--help") ? 2 : 0;
     }
     launch_errors();
+    int bench = argc == 3 && !strcmp(argv[1], "bench");
+    argv += bench;
+    argc -= bench;
     char *text = read_plan(argv[1], &len);
     Plan *p = plan_parse(forever, text, len, argv[1]);
+    if (bench)
+        return bench_plan(p, 5, stdout);
     for (int i = 2; i < argc; i++) {
         if (!strchr(argv[i], '=') || argv[i][0] == '=') {
             fprintf(stderr, "'%s' is not key=value\n%s", argv[i], usage);

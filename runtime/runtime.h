@@ -160,7 +160,8 @@ typedef struct Exec {
     int64_t step;                 /* of the last block                          */
     _Atomic int64_t ticks;        /* steps of programs begun                    */
     _Atomic(const Step *) now;    /* the one that runs; null: none              */
-} Exec;
+    double *spent;                /* not null: seconds of each step of the one   */
+} Exec;                           /*   program that runs are added here          */
 
 Exec *exec_open(const Plan *p, Comm *c);
 void exec_close(Exec *x);
@@ -313,5 +314,7 @@ typedef struct GenArgs {
     uint64_t seed;
 } GenArgs;
 int generate_plan(Plan *p, const GenArgs *g, FILE *out);
+/* Time `steps` steps on made-up tokens, step by step of the plan: bench.c.          */
+int bench_plan(Plan *p, int64_t steps, FILE *out);
 
 #endif

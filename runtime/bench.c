@@ -1,0 +1,173 @@
+/* bench.c: where the time of a training step goes. Runs a plan on made-up tokens
+ * with a clock around every step of it, and prints what took longest: steps of
+ * the same kernel and kind of place ("layers.*.moe.w1") together, beside what the
+ * plan predicted. All ranks run here, one after another, so collectives are
+ * copies and a rank's time is the total over the ranks.                         */
+#define _GNU_SOURCE
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "runtime.h"
+
+typedef struct Line {             /* steps counted together                      */
+    const char *name, *file;
+    int line, calls;
+    double secs, predicted, flops, bytes;
+} Line;
+
+typedef struct Bench {
+    Exec *x;
+    const Program *g;
+    int64_t vocab, micro;
+    Line *line;                   /* vec                                         */
+} Bench;
+
+static uint64_t noise(uint64_t x)
+{
+    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9ull;
+    x = (x ^ x >> 27) * 0x94d049bb133111ebull;
+    return x ^ x >> 31;
+}
+
+/* Tokens below the vocabulary, numbers in [-1, 1). */
+static void fill(void *self, const Tensor *t, int64_t rank, int64_t turn,
+                 void *dst)
+{
+    const Bench *b = self;
+    int64_t n = tensor_held(t);
+    uint64_t key = noise((uint64_t)(rank * 65536 + turn + b->micro));
+
+    for (int64_t i = 0; i < n; i++) {
+        uint64_t r = noise(key + (uint64_t)i * 0x9e3779b97f4a7c15ull);
+        elem_set(t->dt, dst, i, dtypes[t->dt].kind == 'f'
+                 ? (double)(int64_t)r * 0x1p-63
+                 : (double)(r % (uint64_t)b->vocab));
+    }
+}
+
+static int64_t vocab_of(const Role *r)
+{
+    for (int i = 0; i < r->ntensor; i++)
+        for (int d = 0; d < r->tensor[i].nd; d++)
+            if (!strcmp(r->tensor[i].dim[d].axis, "vocab"))
+                return r->tensor[i].dim[d].n;
+    return 2;
+}
+
+/* "layers.7.moe.w1" -> "layers.*.moe.w1" */
+static char *without_numbers(const char *s)
+{
+    Text t = {.arena = forever};
+
+    while (*s) {
+        size_t n = strcspn(s, ".");
+        if (n && strspn(s, "0123456789") == n)
+            put(&t, "*");
+        else
+            putn(&t, s, n);
+        s += n;
+        if (*s == '.')
+            putn(&t, s++, 1);
+    }
+    return t.s ? t.s : "";
+}
+
+static Line *line_for(Bench *b, const Step *s)
+{
+    const char *what = s->kernel ? s->kernel : stepinfo[s->kind].name;
+    const char *name = intern(strf(forever, "%-18s %s", what,
+                                   without_numbers(s->label ? s->label : "")));
+
+    for (size_t i = 0; i < vec_len(b->line); i++)
+        if (b->line[i].name == name)
+            return &b->line[i];
+    Line l = {.name = name, .file = s->file, .line = s->line};
+    vec_push(forever, b->line, l);
+    return &b->line[vec_len(b->line) - 1];
+}
+
+static void gather(Bench *b, int64_t steps)
+{
+    for (int f = 0; f < b->g->nphase; f++)
+        for (int k = 0; k < b->g->phase[f].n; k++) {
+            int at = b->g->phase[f].first + k;
+            double times = (double)b->g->phase[f].repeat;
+            const Step *s = &b->g->step[at];
+            Line *l = line_for(b, s);
+            l->calls += (int)b->g->phase[f].repeat;
+            l->secs += b->x->spent[at] / (double)steps;
+            l->predicted += s->secs * times * (double)b->x->comm->n;
+            l->flops += s->flops * times * (double)b->x->comm->n;
+            l->bytes += s->bytes * times * (double)b->x->comm->n;
+        }
+}
+
+static int slowest_first(const void *a, const void *b)
+{
+    const Line *x = a, *y = b;
+
+    return (x->secs < y->secs) - (x->secs > y->secs);
+}
+
+static void print(const Bench *b, double wall, FILE *out)
+{
+    double sum = 0, predicted = 0;
+
+    for (size_t i = 0; i < vec_len(b->line); i++) {
+        sum += b->line[i].secs;
+        predicted += b->line[i].predicted;
+    }
+    fprintf(out, "%8s %6s %6s %8s %8s %8s  %s\n", "ms", "%", "calls", "GFLOP/s",
+            "GB/s", "plan ms", "kernel, place");
+    for (size_t i = 0; i < vec_len(b->line) && i < 40; i++) {
+        const Line *l = &b->line[i];
+        fprintf(out, "%8.3f %6.1f %6d %8.1f %8.1f %8.3f  %s", l->secs * 1e3,
+                100 * l->secs / sum, l->calls, l->flops / l->secs * 1e-9,
+                l->bytes / l->secs * 1e-9, l->predicted * 1e3, l->name);
+        if (l->file)
+            fprintf(out, " (%s:%d)", l->file, l->line);
+        fprintf(out, "\n");
+    }
+    fprintf(out, "%8.3f ms in steps, %.3f ms a step of training, %.3f ms "
+            "planned, %d threads\n", sum * 1e3, wall * 1e3, predicted * 1e3,
+            pool_size(b->x->pool));
+}
+
+static double now(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+int bench_plan(Plan *p, int64_t steps, FILE *out)
+{
+    Bench b = {.x = exec_open(p, comm_open(forever, p->mesh->world))};
+    const Role *r = exec_role(b.x, b.x->comm->first);
+    int prog = role_prog(r, "step");
+    Feed f = {fill, &b};
+    double start = 0;
+
+    if (prog < 0)
+        err(NULL, "the plan has no program 'step'");
+    b.g = &r->prog[prog];
+    b.vocab = vocab_of(r);
+    if (role_prog(r, "init") >= 0)
+        exec_run(b.x, "init", NULL, NULL);
+    for (int64_t i = -1; i < steps; i++) {      /* the first warms up            */
+        if (!i)
+            start = now();
+        b.micro = i * 1000003;
+        exec_run(b.x, "step", &(Block){1e-4, 0.1, 0.05, i + 1}, &f);
+        if (i < 0)
+            b.x->spent = alloc(forever, (size_t)b.g->nstep * sizeof(double));
+    }
+    double wall = (now() - start) / (double)steps;
+    gather(&b, steps);
+    qsort(b.line, vec_len(b.line), sizeof *b.line, slowest_first);
+    print(&b, wall, out);
+    exec_close(b.x);
+    return 0;
+}
