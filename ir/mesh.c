@@ -11,8 +11,8 @@
  *     ep=4 edp=2     cuts at 4, 8      atoms 2 (1..2), 2 (2..4), 2 (4..8)
  *     tp = {0}  dp = {1,2}  ep = {0,1}  edp = {2}
  *
- * A fold whose cuts do not divide each other has no atoms and is refused.
- * What is refused is refused with the nearest value that would be legal.      */
+ * Atoms of tp and etp are cut further, down to primes. A fold whose cuts do not
+ * divide each other has no atoms and is refused, with the nearest legal value. */
 #include <string.h>
 #include "plan.h"
 
@@ -286,12 +286,31 @@ static void make_atoms(Mesh *m, const Solve *v)
         add_atom(m, pp, v->ppstride);
 }
 
+/* tp and etp down to primes, small ones first, so that a tensor axis too short for
+ * all of tp can take a part of it and leave the rest to the next: kv=4 under tp=8. */
+static void split_atoms(Mesh *m)
+{
+    Mesh old = *m;
+    m->natom = 0;
+    for (int i = 0; i < old.natom; i++) {
+        Atom a = old.atom[i];
+        int split = (old.mask[Mtp] | old.mask[Metp]) >> i & 1;
+        for (int64_t q = 2; split && q < a.size; q++)
+            while (a.size % q == 0 && a.size > q) {
+                add_atom(m, q, a.stride);
+                a = (Atom){a.size / q, a.stride * q};
+            }
+        add_atom(m, a.size, a.stride);
+    }
+}
+
 /* An axis is the run of atoms whose strides lie in its range of the rank. */
 static void name_atoms(Mesh *m, const Grid *g)
 {
     int64_t from = 1;
     for (int i = 0; i < g->n; i++) {
         int64_t to = from * m->size[g->axis[i]];
+        m->mask[g->axis[i]] = 0;
         for (int k = 0; k < m->natom; k++)
             if (m->atom[k].stride >= from && m->atom[k].stride < to)
                 m->mask[g->axis[i]] |= 1u << k;
@@ -378,6 +397,9 @@ Mesh *mesh_new(Arena *a, int64_t world, const int64_t size[NMESH],
     memcpy(m->size, v.size, sizeof m->size);
     m->order = intern(order);
     make_atoms(m, &v);
+    name_atoms(m, &o.dense);
+    name_atoms(m, &o.expert);
+    split_atoms(m);
     name_atoms(m, &o.dense);
     name_atoms(m, &o.expert);
     return m;

@@ -220,14 +220,32 @@ static void volumes(void **state)
     assert_float_equal(bytes(g, Oreducescatter, REGbody), 0, 0);
 }
 
-/* An axis that tp does not divide leaves the rest to the next name.             */
+/* Four heads of keys under tp=8 take what they can, the queries of a head take the
+ * rest. Keys have no other such axis: each of two ranks makes half the sequence.
+ * What no name divides stays whole.                                              */
 static void next_name(void **state)
 {
     Graph *g = tinymoe("fold.tp=3 world=3", "comm");
+    Model m = model("fold.tp=8 world=8");
+    Axis *kv = axis(m.g, "kv", 4), *group = axis(m.g, "group", 6);
+    Node *x = leaf(&m, Oinput, "x", Df32, 3, AXES(m.micro, m.seq, m.hidden));
+    Node *q = dot(&m, x, param3(&m, "wq", m.hidden, kv, group), m.hidden);
+    Node *k = dot(&m, x, param2(&m, "wk", m.hidden, kv), m.hidden);
+    Node *s = op(&m, Omul, q, k), *o = g_node(m.g, Ooutput, NULL, 1, &s);
 
     (void)state;
     is(g, "up", "R");
     is(g, "embed", "R");
+    o->s = intern("s");
+    infer(m.g, o);
+    run_pass(m.g, target_named("host"), "precision");
+    run_pass(m.g, target_named("host"), "fold");
+    run_pass(m.g, target_named("host"), "place");
+    is(m.g, "wq", "kv kv group");
+    is(m.g, "wk", "kv kv R");
+    assert_string_equal(type_of(m.g, q), "kv kv group");
+    assert_string_equal(type_of(m.g, k), "kv kv seq");
+    assert_string_equal(type_of(m.g, s), "kv kv group");
 }
 
 int main(void)
