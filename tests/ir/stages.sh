@@ -1,0 +1,24 @@
+#!/bin/sh
+# What -x writes after a pass is compiled on from there to the same plan bytes.
+# PLEAT is the binary; the model's own keys, and one fold of 4 ranks in bf16.
+cd "$(dirname "$0")/../.." || exit 2
+pleat=${PLEAT:-build/pleat}
+tmp=$(mktemp -d) || exit 2
+trap 'rm -rf "$tmp"' EXIT
+
+stages() {
+    $pleat compile "$@" -o "$tmp/whole.plan" >/dev/null || return
+    for pass in simplify expand route grad step precision fold place comm \
+        recompute
+    do
+        $pleat compile "$@" -x $pass >"$tmp/stage.ir" &&
+            $pleat compile "$tmp/stage.ir" -o "$tmp/parts.plan" >/dev/null &&
+            cmp "$tmp/whole.plan" "$tmp/parts.plan" ||
+            { echo "not ok - stages: $* from $pass"; return; }
+    done
+    echo "ok - stages: $*"
+}
+
+stages models/tiny.lua
+stages models/tiny.lua world=4 fold.tp=2 fold.ep=2 precision=bf16
+stages tests/models/expert_choice.lua
