@@ -18,9 +18,9 @@
 typedef struct Check {
     const Graph *g;               /* the graph, or a body in it                */
     const Graph *top;
-    Table *place;                 /* node -> its position + 1                  */
     Table *bodies;                /* checked already                           */
     Table *axes;                  /* name -> axis                              */
+    const Axis *lately[64];       /* axes looked at, by some bits of the pointer */
     Arena *arena;
     char *why;                    /* the first thing wrong                     */
 } Check;
@@ -46,9 +46,13 @@ static int bad(Check *c, const Node *n, const char *fmt, ...)
     return 1;
 }
 
+/* Position in the graph, -1: it is not there. Ids are positions (nodes()).     */
 static int64_t place_of(Check *c, const Node *n)
 {
-    return (int64_t)(uintptr_t)table_get(c->place, KEYP(n)) - 1;
+    int here = n->id >= 0 && (size_t)n->id < vec_len(c->g->node) &&
+               c->g->node[n->id] == n;
+
+    return here ? n->id : -1;
 }
 
 /* ---- all levels ------------------------------------------------------------------ */
@@ -120,10 +124,13 @@ static int attributes(Check *c, const Node *n)
 
 static int one_axis(Check *c, const Node *n, Axis *a)
 {
+    const Axis **lately = &c->lately[KEYP(a) / 16 % 64];
+    if (*lately == a)
+        return 0;
     void **known = table_at(c->axes, KEYP(a->name));
-
     if (!*known)
         *known = a;
+    *lately = a;
     return *known != a && bad(c, n, "two axes are called '%s'", a->name);
 }
 
@@ -375,10 +382,8 @@ static int body(Check *c, const Node *n)
         return 0;
     *done = c;
     const Graph *g = c->g;
-    Table *place = c->place;
     int wrong = nodes(c, n->body);
     c->g = g;
-    c->place = place;
     return wrong;
 }
 
@@ -445,6 +450,8 @@ static int types(Check *c, const Node *n)
 
 static int node(Check *c, const Node *n, int64_t at)
 {
+    if (n->id != at)
+        return bad(c, n, "stands twice");
     if (operands(c, n, at) || attributes(c, n) || axes(c, n) || dims(c, n) ||
         regions_ok(c, n) || rows(c, n, at) || special(c, n))
         return 1;
@@ -456,9 +463,7 @@ static int node(Check *c, const Node *n, int64_t at)
 static int nodes(Check *c, const Graph *g)
 {
     c->g = g;
-    c->place = table_new(c->arena);
-    for (size_t i = 0; i < vec_len(g->node); i++)
-        *table_at(c->place, KEYP(g->node[i])) = (void *)(uintptr_t)(i + 1);
+    g_renumber((Graph *)g);
     for (size_t i = 0; i < vec_len(g->node); i++)
         if (node(c, g->node[i], (int64_t)i))
             return 1;
