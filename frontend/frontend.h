@@ -70,7 +70,13 @@ enum { TRACEquiet = 1 };          /* print() prints nothing                   */
 Trace trace(const char *file, const Opts *cmdline, int flags);
 /* The same from texts instead of files; the first is the model.              */
 Trace trace_sources(const Source *source, int n, const Opts *cmdline);
-void load_chunk(Front *f, const char *file, const char *text, size_t len);
+int lua_require(lua_State *L);
+void look(Front *f, const Loc *l);            /* tells who watches            */
+
+/* ---- env.c --------------------------------------------------------------- */
+
+void env_open(Front *f);
+extern const char environment[];  /* registry: the globals of model files     */
 
 /* ---- guard.c ------------------------------------------------------------- */
 
@@ -132,8 +138,11 @@ Axis *one_axis(lua_State *L, int arg, const char *what);
 void grow_axis(Front *f, Axis *a, int64_t n);
 int lua_axes(lua_State *L);
 
-/* ---- ops.c decl.c compose.c hf.c: what the language offers --------------- */
+/* ---- ops.c index.c decl.c compose.c hf.c: what the language offers --------------- */
 
+void need_axes(Front *f, const Node *x, Axis *const *a, int n);
+int64_t integer_arg(lua_State *L, int arg, const char *name);
+void index_open(lua_State *L);
 void ops_open(lua_State *L);      /* each: functions into the table on top    */
 void decl_open(lua_State *L);
 void ops_inside(lua_State *L);    /* these two for the prelude only           */
@@ -157,7 +166,7 @@ void report_memory(FILE *out, const Plan *p);
 /* ---- commands.c new.c: what rows of main.c's table run ------------------- */
 
 typedef struct Args {
-    const char *file;             /* the first word that is no key             */
+    const char *file;             /* the first word that is no key            */
     char **word;                  /* vec: all such words                      */
     Opts *keys;
     const char *out, *dump, *stop, *prog, *prompt, *memory;

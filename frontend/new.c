@@ -58,7 +58,8 @@ int cmd_new(Args *a)
 {
     const char *text = model_text(a->file), *to = a->word[1];
     const char *slash = strrchr(to, '/');
-    const char *dir = slash ? strf(forever, "%.*s/", (int)(slash - to), to) : "";
+    int n = slash ? (int)(slash - to) + 1 : 0;
+    const char *dir = strf(forever, "%.*s", n, to);
     char *library = strf(forever, "%s.pleat", dir);
 
     if (exists(to))

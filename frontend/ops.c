@@ -1,6 +1,6 @@
 /* ops.c: the functions of the language. Most are made in a loop over the op
  * table: operands, then attributes, as the row's signature says. Those written
- * by hand below give defaults, several results, or check an index's axis.    */
+ * by hand, below and in index.c, give defaults or several results, or check.    */
 #include <string.h>
 
 #include "frontend.h"
@@ -34,7 +34,7 @@ static void missing(lua_State *L, const OpInfo *o, int arg, const char *name)
         err(f->loc, "%s: '%s' is missing; write %s", f->fn, name, usage(o));
 }
 
-static int64_t integer_arg(lua_State *L, int arg, const char *name)
+int64_t integer_arg(lua_State *L, int arg, const char *name)
 {
     Front *f = front(L);
     int whole;
@@ -118,6 +118,26 @@ static void check_split(Front *f, const Node *n)
                 dims_text(f, n->in[0]), n->B[i]->name);
 }
 
+/* Tensors in a row: the same axes, of the same kind of number.                */
+static void check_concat(Front *f, const Node *n)
+{
+    const Node *a = n->in[0];
+
+    for (int k = 1; k < n->nin; k++) {
+        const Node *b = n->in[k];
+        int same = a->nd == b->nd;
+        for (int i = 0; same && i < b->nd; i++)
+            same = dim_of(a, b->dim[i].a) >= 0;
+        if (!same || a->dt != b->dt) {
+            note(a->loc, "argument 1 made here");
+            note(b->loc, "argument %d made here", k + 1);
+            err(f->loc, "concat: argument 1 is %s %s and argument %d %s %s",
+                dtypes[a->dt].name, dims_text(f, a), k + 1,
+                dtypes[b->dt].name, dims_text(f, b));
+        }
+    }
+}
+
 /* Every op that is not hidden: operands, then attributes. The last attribute
  * may be left out when it is a flag (wrap).                                  */
 static int generic(lua_State *L)
@@ -148,6 +168,8 @@ static int generic(lua_State *L)
     }
     if (op == Osplit)
         check_split(f, n);
+    if (op == Oconcat)
+        check_concat(f, n);
     return result(L, infer(current(f), n), 1);
 }
 
@@ -182,7 +204,7 @@ static int axes_of_arg(lua_State *L, int arg, Axis **a)
     return axis_arg(L, arg, "axes", a, MAXD);
 }
 
-static void need_axes(Front *f, const Node *x, Axis *const *a, int n)
+void need_axes(Front *f, const Node *x, Axis *const *a, int n)
 {
     const char *names[MAXD];
 
@@ -239,8 +261,8 @@ static int listed(Axis *const *v, int n, const Axis *a)
     return n > 0;
 }
 
-/* A grouped product has its rows and one weight an expert, no other axes that
- * stay in both.                                                              */
+/* A grouped product is of rows, one a choice, with one weight an expert: no
+ * other axes stay in both, and a row has summed axes only.                   */
 static void check_grouped(Front *f, const Node *a, const Node *pick,
                           Axis *const *ax, int n)
 {
@@ -255,6 +277,19 @@ static void check_grouped(Front *f, const Node *a, const Node *pick,
                 "in %s and is not summed; rename it in one of them", x->name,
                 dims_text(f, w), dims_text(f, dim_of(a, x) >= 0 ? a : e));
     }
+    for (int i = 0; i < a->nd; i++)
+        if (dim_of(e, a->dim[i].a) < 0 && !listed(ax, n, a->dim[i].a))
+            err(f->loc, "dot: the axis '%s' of %s is neither summed nor an axis "
+                "of the index %s; sum it, or merge it into one that is",
+                a->dim[i].a->name, dims_text(f, a), dims_text(f, e));
+}
+
+/* Truth values and integers are factors like any number.                      */
+static Node *factor(Front *f, Node *n, const Node *other)
+{
+    if (dtypes[n->dt].kind == 'f')
+        return n;
+    return cast_to(f, n, dtypes[other->dt].kind == 'f' ? other->dt : Df32);
 }
 
 static int dot(lua_State *L)
@@ -278,188 +313,10 @@ static int dot(lua_State *L)
     }
     if (b->op == Opick)
         check_grouped(f, a, b, ax, n);
-    Node *in[2] = { a, b }, *r = make(f, Odot, 2, in);
+    Node *in[2] = { factor(f, a, b), factor(f, b, a) };
+    Node *r = make(f, Odot, 2, in);
     set_axes(f, r, ax, n);
     return push_node(L, infer(current(f), r));
-}
-
-/* ---- indices ------------------------------------------------------------- */
-
-static Node *gathered(Front *f, Node *a, Node *e, Axis *axis)
-{
-    Node *in[2] = { a, e }, *n = make(f, Ogather, 2, in);
-
-    set_axes(f, n, &axis, 1);
-    return infer(current(f), n);
-}
-
-/* values, indices = topk(x, k, axis [, new])                                 */
-static int topk(lua_State *L)
-{
-    Front *f = enter(L, "topk");
-    Node *x = operand(L, 1, "argument 1"), *n;
-    int64_t k;
-    Axis *a, *b;
-
-    if (lua_isnoneornil(L, 2) || lua_isnoneornil(L, 3))
-        err(f->loc, "topk: write topk(x, k, axis)");
-    k = integer_arg(L, 2, "k");
-    a = one_axis(L, 3, "axis");
-    need_axes(f, x, &a, 1);
-    if (lua_isnoneornil(L, 4))
-        lua_settop(L, 3), lua_pushliteral(L, "top");
-    b = one_axis(L, 4, "new");
-    if (dim_of(x, b) >= 0 && b != a)
-        err(f->loc, "topk: the tensor %s already has the new axis '%s'; name "
-            "another: topk(x, k, axis, new)", dims_text(f, x), b->name);
-    n = make(f, Otopk, 1, &x);
-    set_axes(f, n, &a, 1);
-    n->B = alloc(f->g->arena, sizeof *n->B);
-    n->B[0] = b;
-    n->nB = 1;
-    n->i = k;
-    infer(current(f), n);
-    push_node(L, gathered(f, x, n, a));
-    push_index(L, n, a, x->dim[dim_of(x, a)].n);
-    return 2;
-}
-
-/* The axis an index argument speaks of: its own, or the one given.           */
-static Axis *indexed(lua_State *L, int arg, int axisarg, int64_t *size)
-{
-    Front *f = front(L);
-    const Value *v = need_value(L, arg, "the index");
-
-    *size = v->ofn;
-    if (lua_isnoneornil(L, axisarg)) {
-        if (!v->of) {
-            note(v->n->loc, "it was made here");
-            err(f->loc, "%s: which axis does %s index? give it as the last "
-                "argument", f->fn, dims_text(f, v->n));
-        }
-        return v->of;
-    }
-    Axis *a = one_axis(L, axisarg, "axis");
-    if (v->of && a != v->of)
-        err(f->loc, "%s: the index is of axis '%s', not '%s'", f->fn,
-            v->of->name, a->name);
-    return a;
-}
-
-static Node *integer_value(lua_State *L, int arg, const char *what)
-{
-    Front *f = front(L);
-    Node *e = operand(L, arg, what);
-
-    if (dtypes[e->dt].kind != 'i') {
-        note(e->loc, "it was made here");
-        err(f->loc, "%s: %s must hold integers, got %s", f->fn, what,
-            dtypes[e->dt].name);
-    }
-    return e;
-}
-
-static int gather(lua_State *L)
-{
-    Front *f = enter(L, "gather");
-    Node *a = operand(L, 1, "argument 1");
-    Node *e = integer_value(L, 2, "the index");
-    int64_t size;
-    Axis *axis = indexed(L, 2, 3, &size);
-
-    need_axes(f, a, &axis, 1);
-    if (size && a->dim[dim_of(a, axis)].n != size)
-        err(f->loc, "gather: axis '%s' is %lld in %s, and the index is of %lld",
-            axis->name, (long long)a->dim[dim_of(a, axis)].n, dims_text(f, a),
-            (long long)size);
-    return push_node(L, gathered(f, a, e, axis));
-}
-
-/* embed(ids, table): rows of a table; its first axis is the one looked up.   */
-static int embed(lua_State *L)
-{
-    Front *f = enter(L, "embed");
-    Node *e = integer_value(L, 1, "the ids"), *a = operand(L, 2, "the table");
-
-    if (a->nd < 2)
-        err(f->loc, "embed: the table %s needs two axes or more",
-            dims_text(f, a));
-    return push_node(L, gathered(f, a, e, a->dim[0].a));
-}
-
-/* index(t, axis): an integer tensor as an index into axis                    */
-static int index_of(lua_State *L)
-{
-    Front *f = enter(L, "index");
-    Node *e = integer_value(L, 1, "the tensor");
-    Axis *a = one_axis(L, 2, "axis");
-
-    return push_index(L, e, a, axis_size(f, a, a->name));
-}
-
-/* one_hot(e [, axis]): truth values [axes of e, axis]                        */
-static int one_hot(lua_State *L)
-{
-    Front *f = enter(L, "one_hot");
-    Node *e = integer_value(L, 1, "the index");
-    int64_t size;
-    Axis *a = indexed(L, 1, 2, &size);
-
-    if (size == 0)
-        size = axis_size(f, a, a->name);
-    if (dim_of(e, a) >= 0)
-        err(f->loc, "one_hot: the index %s already has the axis '%s'",
-            dims_text(f, e), a->name);
-    return push_node(L, ew(f, Oeq, e, iota_of(f, a, size), NULL));
-}
-
-static int argmax(lua_State *L)
-{
-    Front *f = enter(L, "argmax");
-    Node *x = operand(L, 1, "argument 1"), *n;
-    Axis *a = one_axis(L, 2, "axis"), *b = g_axis(f->g, "best");
-
-    need_axes(f, x, &a, 1);
-    n = make(f, Otopk, 1, &x);
-    set_axes(f, n, &a, 1);
-    n->B = alloc(f->g->arena, sizeof *n->B);
-    n->B[0] = b;
-    n->nB = 1;
-    n->i = 1;
-    n = reduce(f, Osum, infer(current(f), n), &b, 1);
-    return push_index(L, n, a, x->dim[dim_of(x, a)].n);
-}
-
-/* scatter_add(v, e, like [, axis]): zeros like `like`, and v added at e      */
-static int scatter_add(lua_State *L)
-{
-    Front *f = enter(L, "scatter_add");
-    Node *v = operand(L, 1, "argument 1");
-    Node *e = integer_value(L, 2, "the index");
-    Node *to = operand(L, 3, "like"), *n;
-    int64_t size;
-    Axis *a = indexed(L, 2, 4, &size);
-    Node *in[2] = { v, e };
-
-    need_axes(f, to, &a, 1);
-    for (int i = 0; i < to->nd; i++)
-        if (to->dim[i].a != a && dim_of(v, to->dim[i].a) < 0)
-            err(f->loc, "scatter_add: the values %s lack the axis '%s' of the "
-                "result %s", dims_text(f, v), to->dim[i].a->name,
-                dims_text(f, to));
-    n = make(f, Oscatter_add, 2, in);
-    set_axes(f, n, &a, 1);
-    n->nd = to->nd;
-    memcpy(n->dim, to->dim, sizeof n->dim);
-    return push_node(L, infer(current(f), n));
-}
-
-static int iota(lua_State *L)
-{
-    Front *f = enter(L, "iota");
-    Axis *a = one_axis(L, 1, "axis");
-
-    return push_index(L, iota_of(f, a, axis_size(f, a, a->name)), NULL, 0);
 }
 
 /* ---- structure ----------------------------------------------------------- */
@@ -596,11 +453,9 @@ static int need(lua_State *L)
 }
 
 static const luaL_Reg byhand[] = {
-    { "mean", mean }, { "dot", dot }, { "topk", topk }, { "gather", gather },
-    { "embed", embed }, { "index", index_of }, { "one_hot", one_hot },
-    { "argmax", argmax }, { "scatter_add", scatter_add }, { "iota", iota },
-    { "rename", rename_axes }, { "merge", merge }, { "dropout", dropout },
-    { "size", size_of }, { NULL, NULL },
+    { "mean", mean }, { "dot", dot }, { "rename", rename_axes },
+    { "merge", merge }, { "dropout", dropout }, { "size", size_of },
+    { NULL, NULL },
 };
 
 static const luaL_Reg inside[] = {
@@ -629,4 +484,5 @@ void ops_open(lua_State *L)
     put_closure(L, "any", truth, Omax);
     put_closure(L, "all", truth, Omin);
     luaL_setfuncs(L, byhand, 0);
+    index_open(L);
 }

@@ -1,0 +1,193 @@
+/* index.c: indices. An integer tensor that remembers which axis it indexes, and
+ * the ops that make one or read one: topk, one_hot, gather, scatter_add.     */
+#include <string.h>
+
+#include "frontend.h"
+
+static Node *gathered(Front *f, Node *a, Node *e, Axis *axis)
+{
+    Node *in[2] = { a, e }, *n = make(f, Ogather, 2, in);
+
+    set_axes(f, n, &axis, 1);
+    return infer(current(f), n);
+}
+
+/* values, indices = topk(x, k, axis [, new])                                 */
+static int topk(lua_State *L)
+{
+    Front *f = enter(L, "topk");
+    Node *x = operand(L, 1, "argument 1"), *n;
+    int64_t k;
+    Axis *a, *b;
+
+    if (lua_isnoneornil(L, 2) || lua_isnoneornil(L, 3))
+        err(f->loc, "topk: write topk(x, k, axis)");
+    k = integer_arg(L, 2, "k");
+    a = one_axis(L, 3, "axis");
+    need_axes(f, x, &a, 1);
+    if (lua_isnoneornil(L, 4))
+        lua_settop(L, 3), lua_pushliteral(L, "top");
+    b = one_axis(L, 4, "new");
+    if (dim_of(x, b) >= 0 && b != a)
+        err(f->loc, "topk: the tensor %s already has the new axis '%s'; name "
+            "another: topk(x, k, axis, new)", dims_text(f, x), b->name);
+    n = make(f, Otopk, 1, &x);
+    set_axes(f, n, &a, 1);
+    n->B = alloc(f->g->arena, sizeof *n->B);
+    n->B[0] = b;
+    n->nB = 1;
+    n->i = k;
+    infer(current(f), n);
+    push_node(L, gathered(f, x, n, a));
+    push_index(L, n, a, x->dim[dim_of(x, a)].n);
+    return 2;
+}
+
+/* The axis an index argument speaks of: its own, or the one given.           */
+static Axis *indexed(lua_State *L, int arg, int axisarg, int64_t *size)
+{
+    Front *f = front(L);
+    const Value *v = need_value(L, arg, "the index");
+
+    *size = v->ofn;
+    if (lua_isnoneornil(L, axisarg)) {
+        if (!v->of) {
+            note(v->n->loc, "it was made here");
+            err(f->loc, "%s: which axis does %s index? give it as the last "
+                "argument", f->fn, dims_text(f, v->n));
+        }
+        return v->of;
+    }
+    Axis *a = one_axis(L, axisarg, "axis");
+    if (v->of && a != v->of)
+        err(f->loc, "%s: the index is of axis '%s', not '%s'", f->fn,
+            v->of->name, a->name);
+    return a;
+}
+
+static Node *integer_value(lua_State *L, int arg, const char *what)
+{
+    Front *f = front(L);
+    Node *e = operand(L, arg, what);
+
+    if (dtypes[e->dt].kind != 'i') {
+        note(e->loc, "it was made here");
+        err(f->loc, "%s: %s must hold integers, got %s", f->fn, what,
+            dtypes[e->dt].name);
+    }
+    return e;
+}
+
+static int gather(lua_State *L)
+{
+    Front *f = enter(L, "gather");
+    Node *a = operand(L, 1, "argument 1");
+    Node *e = integer_value(L, 2, "the index");
+    int64_t size;
+    Axis *axis = indexed(L, 2, 3, &size);
+
+    need_axes(f, a, &axis, 1);
+    if (size && a->dim[dim_of(a, axis)].n != size)
+        err(f->loc, "gather: axis '%s' is %lld in %s, and the index is of %lld",
+            axis->name, (long long)a->dim[dim_of(a, axis)].n, dims_text(f, a),
+            (long long)size);
+    return push_node(L, gathered(f, a, e, axis));
+}
+
+/* embed(ids, table): rows of a table; its first axis is the one looked up.   */
+static int embed(lua_State *L)
+{
+    Front *f = enter(L, "embed");
+    Node *e = integer_value(L, 1, "the ids"), *a = operand(L, 2, "the table");
+
+    if (a->nd < 2)
+        err(f->loc, "embed: the table %s needs two axes or more",
+            dims_text(f, a));
+    return push_node(L, gathered(f, a, e, a->dim[0].a));
+}
+
+/* index(t, axis): an integer tensor as an index into axis                    */
+static int index_of(lua_State *L)
+{
+    Front *f = enter(L, "index");
+    Node *e = integer_value(L, 1, "the tensor");
+    Axis *a = one_axis(L, 2, "axis");
+
+    return push_index(L, e, a, axis_size(f, a, a->name));
+}
+
+/* one_hot(e [, axis]): truth values [axes of e, axis]                        */
+static int one_hot(lua_State *L)
+{
+    Front *f = enter(L, "one_hot");
+    Node *e = integer_value(L, 1, "the index");
+    int64_t size;
+    Axis *a = indexed(L, 1, 2, &size);
+
+    if (size == 0)
+        size = axis_size(f, a, a->name);
+    if (dim_of(e, a) >= 0)
+        err(f->loc, "one_hot: the index %s already has the axis '%s'",
+            dims_text(f, e), a->name);
+    return push_node(L, ew(f, Oeq, e, iota_of(f, a, size), NULL));
+}
+
+static int argmax(lua_State *L)
+{
+    Front *f = enter(L, "argmax");
+    Node *x = operand(L, 1, "argument 1"), *n;
+    Axis *a = one_axis(L, 2, "axis"), *b = g_axis(f->g, "best");
+
+    need_axes(f, x, &a, 1);
+    n = make(f, Otopk, 1, &x);
+    set_axes(f, n, &a, 1);
+    n->B = alloc(f->g->arena, sizeof *n->B);
+    n->B[0] = b;
+    n->nB = 1;
+    n->i = 1;
+    n = reduce(f, Osum, infer(current(f), n), &b, 1);
+    return push_index(L, n, a, x->dim[dim_of(x, a)].n);
+}
+
+/* scatter_add(v, e, like [, axis]): zeros like `like`, and v added at e      */
+static int scatter_add(lua_State *L)
+{
+    Front *f = enter(L, "scatter_add");
+    Node *v = operand(L, 1, "argument 1");
+    Node *e = integer_value(L, 2, "the index");
+    Node *to = operand(L, 3, "like"), *n;
+    int64_t size;
+    Axis *a = indexed(L, 2, 4, &size);
+    Node *in[2] = { v, e };
+
+    need_axes(f, to, &a, 1);
+    for (int i = 0; i < to->nd; i++)
+        if (to->dim[i].a != a && dim_of(v, to->dim[i].a) < 0)
+            err(f->loc, "scatter_add: the values %s lack the axis '%s' of the "
+                "result %s", dims_text(f, v), to->dim[i].a->name,
+                dims_text(f, to));
+    n = make(f, Oscatter_add, 2, in);
+    set_axes(f, n, &a, 1);
+    n->nd = to->nd;
+    memcpy(n->dim, to->dim, sizeof n->dim);
+    return push_node(L, infer(current(f), n));
+}
+
+static int iota(lua_State *L)
+{
+    Front *f = enter(L, "iota");
+    Axis *a = one_axis(L, 1, "axis");
+
+    return push_index(L, iota_of(f, a, axis_size(f, a, a->name)), NULL, 0);
+}
+
+static const luaL_Reg functions[] = {
+    { "topk", topk }, { "gather", gather }, { "embed", embed },
+    { "index", index_of }, { "one_hot", one_hot }, { "argmax", argmax },
+    { "scatter_add", scatter_add }, { "iota", iota }, { NULL, NULL },
+};
+
+void index_open(lua_State *L)
+{
+    luaL_setfuncs(L, functions, 0);
+}
