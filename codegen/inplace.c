@@ -1,18 +1,18 @@
 /* inplace.c: which results of a kernel may lie where an operand lay.
  *
- * Every iteration loads what it needs before it stores, and reductions of an item
- * are done before the loop that stores what needs them. So a result of the last
- * stage may take an operand's buffer when each load of the operand
+ * Every iteration loads what it needs before it stores, and reductions of an
+ * item are done before the loop that stores what needs them. So a result of the
+ * last stage may take an operand's buffer when each load of the operand
  *
  *   is at the result's own element (indices are interned: the same pointer), or
  *   runs through the item's own elements for a reduction that is one value an
  *   item: x - max(x), not x[i] * sum over j of x[j] w[i, j].
  *
- * alloc decides whether the operand is dead by then.                           */
+ * alloc decides whether the operand is dead by then.                         */
 #include "codegen.h"
 
-/* The loops of the stage that is printed last: stores over the same loops are one
- * stage, and stages come in the order of their first store.                    */
+/* The loops of the stage that is printed last: stores over the same loops are
+ * one stage, and stages come in the order of their first store.              */
 static uint64_t last_stage(const Kern *c)
 {
     uint64_t last = 0;
@@ -27,7 +27,7 @@ static uint64_t last_stage(const Kern *c)
     return last;
 }
 
-/* Loops that all stores and reductions have: those over the kernel's items.     */
+/* Loops that all stores and reductions have: those over the kernel's items.  */
 static uint64_t item_loops(const Kern *c)
 {
     uint64_t m = ~(uint64_t)0;
@@ -40,7 +40,7 @@ static uint64_t item_loops(const Kern *c)
     return m;
 }
 
-/* Is every reduction over this loop one value an item?                          */
+/* Is every reduction over this loop one value an item?                       */
 static int by_item(const Kern *c, int loop, uint64_t items)
 {
     for (size_t i = 0; i < vec_len(c->ex); i++) {
@@ -52,7 +52,7 @@ static int by_item(const Kern *c, int loop, uint64_t items)
 }
 
 /* Does y differ from x, where the result is stored, only in that it runs over
- * other loops of the same axes, and those inside an item?                       */
+ * other loops of the same axes, and those inside an item?                    */
 static int same_item(const Kern *c, const Lin *x, const Lin *y, uint64_t loops,
                      uint64_t items)
 {

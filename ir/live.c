@@ -1,7 +1,7 @@
 /* live.c: which bytes of the arena matter when, worked out from the steps of a
  * plan alone. The compiler's own idea of lives (Buf.born and dies) is only
  * compared with it. Two uses: a check of every plan in tests, and a table of
- * dead bytes for a runtime that fills them with NaN and must not notice.       */
+ * dead bytes for a runtime that fills them with NaN and must not notice.     */
 #include <stdlib.h>
 #include <string.h>
 
@@ -13,7 +13,7 @@ typedef struct Lives {
     Arena *arena;
     const Role *r;
     int prog;
-    Life *of;                     /* by buffer; first -1: never named           */
+    Life *of;                     /* by buffer; first -1: never named         */
 } Lives;
 
 static const char *wrong(const Lives *l, const char *what, int buf, int step)
@@ -34,9 +34,9 @@ static const Phase *phase_of(const Program *p, int step)
     return NULL;
 }
 
-/* ---- lives ---------------------------------------------------------------------- */
+/* ---- lives --------------------------------------------------------------- */
 
-/* Does step s only write its i-th buffer? Kernels do not say: 1.                */
+/* Does step s only write its i-th buffer? Kernels do not say: 1.             */
 static int writes(const Step *s, int i)
 {
     switch (s->kind) {
@@ -65,8 +65,8 @@ static const char *name_buffers(Lives *l, int step)
     return NULL;
 }
 
-/* A phase that repeats needs again what it found when it began. Outputs are read
- * at the end.                                                                   */
+/* A phase that repeats needs again what it found when it began. Outputs are
+ * read at the end.                                                           */
 static void extend(Lives *l)
 {
     const Program *p = &l->r->prog[l->prog];
@@ -101,7 +101,7 @@ static const char *agree(const Lives *l)
     return NULL;
 }
 
-/* ---- overlaps --------------------------------------------------------------------- */
+/* ---- overlaps ------------------------------------------------------------ */
 
 static int by_first(const void *a, const void *b)
 {
@@ -109,7 +109,7 @@ static int by_first(const void *a, const void *b)
     return x->first != y->first ? x->first - y->first : x->buf - y->buf;
 }
 
-/* Alive at one time, by offset.                                                 */
+/* Alive at one time, by offset.                                              */
 typedef struct Set { Life *at; int n; } Set;
 
 static void bury(Set *s, int step)
@@ -122,7 +122,7 @@ static void bury(Set *s, int step)
     s->n = k;
 }
 
-/* Put x among the living; the index of one that it overlaps, or -1.             */
+/* Put x among the living; the index of one that it overlaps, or -1.          */
 static int bear(const Lives *l, Set *s, Life x)
 {
     const Buf *b = l->r->buf, *c = &b[x.buf];
@@ -196,7 +196,7 @@ const char *lives_wrong(Arena *a, const Role *r)
     return why;
 }
 
-/* ---- dead bytes ---------------------------------------------------------------------- */
+/* ---- dead bytes ---------------------------------------------------------- */
 
 static int by_step(const void *a, const void *b)
 {
@@ -224,7 +224,7 @@ Death *deaths(Arena *a, const Role *r, int prog)
     return v;
 }
 
-/* ---- in words -------------------------------------------------------------------------- */
+/* ---- in words ------------------------------------------------------------ */
 
 void memory_report(FILE *f, const Role *r)
 {

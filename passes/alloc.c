@@ -11,12 +11,12 @@
  * the kernel allows (Group.inplace) and both are equally large.
  *
  * What lives across programs (parameters, states, optimizer, inputs, scalars)
- * is not placed here: it has its own part of the arena (emit.c).              */
+ * is not placed here: it has its own part of the arena (emit.c).             */
 #include "passes.h"
 
 #include <string.h>
 
-enum { NEVER = -1 };                /* no step may take its place                */
+enum { NEVER = -1 };                /* no step may take its place             */
 
 typedef struct Alloc {
     Graph *g;
@@ -32,7 +32,7 @@ int is_persistent(const Node *n)
            n->op == Ostepval || n->op == Oresult;
 }
 
-/* ---- lives ---------------------------------------------------------------------- */
+/* ---- lives --------------------------------------------------------------- */
 
 static void touch(Alloc *a, Node *arg, int step)
 {
@@ -63,7 +63,7 @@ static const Phase *phase_at(const Alloc *a, int step)
     return p;
 }
 
-/* The next turn of a phase needs again what was there when it began.             */
+/* The next turn of a phase needs again what was there when it began.         */
 static void outlast_repeats(Alloc *a)
 {
     for (size_t i = 0; i < vec_len(a->l->live); i++) {
@@ -85,8 +85,8 @@ static int is_gradient(const Node *n)
     return n->op == Oaccum && n->name && !strncmp(n->name, "grad.", 5);
 }
 
-/* Outputs are read when the program has ended, gradients too (by tests; they are
- * there at the peak in any case).                                                */
+/* Outputs are read when the program has ended, gradients too (by tests; they
+ * are there at the peak in any case).                                        */
 static void keep_to_end(Alloc *a)
 {
     for (size_t i = 0; i < vec_len(a->g->node); i++) {
@@ -100,7 +100,7 @@ static void keep_to_end(Alloc *a)
     }
 }
 
-/* ---- results in place of operands --------------------------------------------------- */
+/* ---- results in place of operands ---------------------------------------- */
 
 int layout_root(const Layout *l, int i)
 {
@@ -118,7 +118,7 @@ static void take_over(Alloc *a, int step)
         if (out < 0 || in < 0) continue;
         in = layout_root(a->l, in);
         Live *x = &a->l->live[out], *y = &a->l->live[in];
-        /* A gradient may be reduced over ranks where it lies.                   */
+        /* A gradient may be reduced over ranks where it lies.                */
         int free = y->last == step && (!y->kept || k->fam == FAMcomm);
         if (x->same >= 0 || x->born != step || x->bytes != y->bytes || !free)
             continue;
@@ -128,7 +128,7 @@ static void take_over(Alloc *a, int step)
     }
 }
 
-/* ---- places --------------------------------------------------------------------------- */
+/* ---- places -------------------------------------------------------------- */
 
 static void place(Alloc *a)
 {

@@ -7,10 +7,10 @@
  *     [ param | state | optim | io ][ transient: step, eval, forward, init ]
  *
  * Steps are the groups in order. Accumulators are cleared first: those of loss
- * denominators in a phase of their own before `den`, the others in `pre`; with a
- * single turn right before their only use.
+ * denominators in a phase of their own before `den`, the others in `pre`; with
+ * a single turn right before their only use.
  *
- * Predicted times are a roofline with rough constants, one row a target.        */
+ * Predicted times are a roofline with rough constants, one row a target.     */
 #include <math.h>
 #include <string.h>
 
@@ -21,27 +21,27 @@ struct Emit {
     Graph *logical;
     const Target *T;
     Mesh *mesh;
-    Buf *buf;                     /* vecs from here                            */
+    Buf *buf;                     /* vecs from here                           */
     Tensor *tensor;
     Scalar *in, *out;
     Program *prog;
     Kernel *kernel;
-    Table *named;                 /* path of what lives always -> Lasting      */
-    Table *kernels;               /* name -> itself                            */
+    Table *named;                 /* path of what lives always -> Lasting     */
+    Table *kernels;               /* name -> itself                           */
 };
 
-/* ---- what a step takes ----------------------------------------------------------- */
+/* ---- what a step takes --------------------------------------------------- */
 
 /* Per rank: FLOP/s of matrix products and of the rest, bytes/s of memory and of
  * a link, seconds of a step and of a collective. host: two cores of a server of
- * 2020; others: an H200 at what good kernels reach of its peak.                  */
+ * 2020; others: an H200 at what good kernels reach of its peak.              */
 typedef struct Machine {
     const char *name;
     double gemm, loop, memory, link, step, hop;
 } Machine;
 
 static const Machine machines[] = {
-    /* name     gemm    loop    memory  link    step    hop                      */
+    /* name     gemm    loop    memory  link    step    hop                   */
     { "host",   1.0e11, 4.0e9,  1.2e10, 2.0e9,  2.0e-6, 2.0e-5 },
     { "null",   6.0e14, 3.0e13, 4.0e12, 3.5e11, 3.0e-6, 1.0e-5 },
     { "cuda",   6.0e14, 3.0e13, 4.0e12, 3.5e11, 3.0e-6, 1.0e-5 },
@@ -60,7 +60,7 @@ static int is_product(const Group *k)
            k->fam == FAMattn || k->fam == FAMattnback;
 }
 
-/* Members cost their arithmetic; memory sees what goes in and out.               */
+/* Members cost their arithmetic; memory sees what goes in and out.           */
 static void count(const Graph *g, const Group *k, Step *s)
 {
     s->flops = s->bytes = 0;
@@ -82,7 +82,7 @@ static void predict(const Emit *e, const Graph *g, const Group *k, Step *s)
     if (k->fam == FAMcomm) s->secs = m->hop + s->bytes / m->link;
 }
 
-/* ---- what lives always ------------------------------------------------------------- */
+/* ---- what lives always --------------------------------------------------- */
 
 static void place_of(const Loc *l, const char **file, int *line)
 {
@@ -155,7 +155,7 @@ static const char *key_of(const Emit *e, const Node *n)
 
 typedef struct Lasting { const Node *n; int buf; } Lasting;
 
-/* Programs must agree on what they share.                                        */
+/* Programs must agree on what they share.                                    */
 static void same_as_before(const Emit *e, const Graph *g, const Node *n,
                            const Lasting *was)
 {
@@ -183,19 +183,19 @@ static int lasting(Emit *e, Graph *g, const Node *n)
     return (*at)->buf;
 }
 
-/* ---- phases ---------------------------------------------------------------------------- */
+/* ---- phases -------------------------------------------------------------- */
 
-/* The integer that says `accumulate` (steps.def).                              */
+/* The integer that says `accumulate` (steps.def).                            */
 enum { GEMMADD = 10, GMMWADD = 8 };
 
-typedef struct Make {             /* one program being made                     */
+typedef struct Make {             /* one program being made                   */
     Emit *e;
     Graph *g;
-    Group **step;                 /* vec: the group of each step                */
-    Phase *phase;                 /* vec                                        */
-    int64_t repeat;               /* of den and body                            */
+    Group **step;                 /* vec: the group of each step              */
+    Phase *phase;                 /* vec                                      */
+    int64_t repeat;               /* of den and body                          */
     Layout *l;
-    int *work;                    /* step -> buffer of its work space, or -1    */
+    int *work;                    /* step -> buffer of its work space, or -1  */
 } Make;
 
 static int64_t turns(const Graph *g)
@@ -233,7 +233,7 @@ static Group *zeroing(Make *m, Node *acc, Region reg)
     return k;
 }
 
-/* A kernel that stores f everywhere in acc.                                      */
+/* A kernel that stores f everywhere in acc.                                  */
 static Group *filling(Make *m, Node *acc, Region reg, double f)
 {
     Node *c = g_node(m->g, Oconst, acc->loc, 0, NULL);
@@ -254,7 +254,8 @@ static Group *filling(Make *m, Node *acc, Region reg, double f)
     return k;
 }
 
-/* An accumulator starts from zero, for max and min from what every number beats. */
+/* An accumulator starts from zero, for max and min from what all numbers
+ * beat. */
 static Group *clearing(Make *m, Node *acc, Region reg)
 {
     if (!strcmp(acc->s, "add")) return zeroing(m, acc, reg);
@@ -262,7 +263,7 @@ static Group *clearing(Make *m, Node *acc, Region reg)
 }
 
 /* With one turn a product may store what it would add to zero. Its accumulator
- * then lives from there: at the peak most gradients are still to come.           */
+ * then lives from there: at the peak most gradients are still to come.       */
 static int store_only(Make *m, Group *k, const Node *acc)
 {
     int at = k->step.kind == Sgemm ? GEMMADD : GMMWADD;
@@ -304,9 +305,9 @@ static size_t add_groups(Make *m, Group **k, size_t i, Region reg)
     return i;
 }
 
-/* ---- states that are read after they are written ----------------------------------- */
+/* ---- states that are read after they are written ------------------------- */
 
-/* Path of a parameter or state -> the last step from `first` that reads it + 1.   */
+/* Path of a parameter or state -> the last step that reads it + 1.           */
 static Table *last_readers(const Make *m, int first)
 {
     Table *t = table_new(m->e->arena);
@@ -320,8 +321,8 @@ static Table *last_readers(const Make *m, int first)
     return t;
 }
 
-/* A step may read what it writes only as fuse allows: element by element, in the
- * kernel that makes the new value.                                               */
+/* A step may read what it writes only as fuse allows: element by element, in
+ * the kernel that makes the new value.                                       */
 static int read_later(const Make *m, const Table *last, size_t step,
                       const Node *state)
 {
@@ -329,7 +330,7 @@ static int read_later(const Make *m, const Table *last, size_t step,
     return at > step + 1 || (at == step + 1 && m->step[step]->n == 1);
 }
 
-/* The new value goes to a buffer of its own and is copied at the end.           */
+/* The new value goes to a buffer of its own and is copied at the end.        */
 static void copy_later(Make *m, Group *k, Node *write)
 {
     Arena *a = m->e->arena;
@@ -371,7 +372,7 @@ static void write_beside(Make *m, int first)
         copy_later(m, late[i].k, late[i].n);
 }
 
-/* sched puts what den needs of pre before it.                                    */
+/* sched puts what den needs of pre before it.                                */
 static void make_phases(Make *m, Group **k)
 {
     size_t at = 0, den = 0;
@@ -393,7 +394,7 @@ static void make_phases(Make *m, Group **k)
     if (at != vec_len(k)) die("emit: phases of program %s", m->g->prog);
 }
 
-/* ---- buffers ------------------------------------------------------------------------------ */
+/* ---- buffers ------------------------------------------------------------- */
 
 static const char *live_name(const Make *m, const Live *x)
 {
@@ -414,7 +415,7 @@ static void add_live(Make *m, Live *x)
 }
 
 /* From here on n->buf is the buffer of a stored value. Those that took over
- * another's follow once that one has a number.                                   */
+ * another's follow once that one has a number.                               */
 static void number_buffers(Make *m)
 {
     Graph *g = m->g;
@@ -447,7 +448,7 @@ static void add_outputs(Make *m)
     }
 }
 
-/* ---- steps ---------------------------------------------------------------------------------- */
+/* ---- steps --------------------------------------------------------------- */
 
 static void add_kernel(Emit *e, const Group *k)
 {
@@ -495,7 +496,7 @@ void emit_program(Emit *e, Graph *g, Group **groups)
     vec_push(e->arena, e->prog, p);
 }
 
-/* ---- the whole -------------------------------------------------------------------------------- */
+/* ---- the whole ----------------------------------------------------------- */
 
 Emit *emit_new(Arena *a, Graph *g, const Target *T)
 {
@@ -509,7 +510,7 @@ Emit *emit_new(Arena *a, Graph *g, const Target *T)
 
 enum { ALIGN = 256 };
 
-/* Classes one after another, then the part that programs share.                  */
+/* Classes one after another, then the part that programs share.              */
 static void place_all(const Emit *e, Role *r)
 {
     int64_t at = 0, most = 0;
@@ -544,7 +545,7 @@ static Role *make_role(Emit *e)
     return r;
 }
 
-/* Of one micro-batch: the elements of the first input, a token each.             */
+/* Of one micro-batch: the elements of the first input, a token each.         */
 static int64_t tokens_of(const Graph *g)
 {
     for (size_t i = 0; i < vec_len(g->node); i++)

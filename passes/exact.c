@@ -11,32 +11,32 @@
  *   when the one tried has nothing above it (then it cannot be to blame),
  *   and into independent parts when nothing spans the time between them.
  *
- * Costs are counted in rectangles and sections looked at.                     */
+ * Costs are counted in rectangles and sections looked at.                    */
 #include "passes.h"
 
 #include <string.h>
 
-/* A lifted rectangle's old low, or ~item: a rectangle placed.                  */
+/* A lifted rectangle's old low, or ~item: a rectangle placed.                */
 typedef struct Old { int item; int64_t low; } Old;
 
 typedef struct Search {
     Arena *arena;
-    Rect *r; int n;               /* born, dies: sections                      */
+    Rect *r; int n;               /* born, dies: sections                     */
     int nsec;
     int64_t cap, work;
-    int64_t *low;                 /* lowest offset each may still take         */
+    int64_t *low;                 /* lowest offset each may still take        */
     char *done;
-    int *todo;                    /* parts of the work are runs of this        */
-    int *list, *at;               /* rectangles of section s: list[at[s]..)    */
-    int *first;                   /* rectangles by birth; start of each section */
+    int *todo;                    /* parts of the work are runs of this       */
+    int *list, *at;               /* rectangles of section s: list[at[s]..)   */
+    int *first;                   /* by birth: where each section's start     */
     int *order;
-    int *witness;                 /* one that proves section s can still fit   */
-    int64_t *rest;                /* bytes still to come in each section       */
-    int *cross;                   /* still to come, alive in s and s + 1       */
-    Old *old;                     /* vec: to be undone                         */
+    int *witness;                 /* one that proves section s can still fit  */
+    int64_t *rest;                /* bytes still to come in each section      */
+    int *cross;                   /* still to come, alive in s and s + 1      */
+    Old *old;                     /* vec: to be undone                        */
 } Search;
 
-/* What has been tried last at this depth, or placed last before.               */
+/* What has been tried last at this depth, or placed last before.             */
 typedef struct Mark { int64_t low; int i; } Mark;
 
 static int after(Mark a, Mark b)
@@ -44,7 +44,7 @@ static int after(Mark a, Mark b)
     return a.low != b.low ? a.low > b.low : a.i > b.i;
 }
 
-/* ---- the sections ------------------------------------------------------------- */
+/* ---- the sections -------------------------------------------------------- */
 
 static void list_sections(Search *s)
 {
@@ -74,7 +74,7 @@ static void list_sections(Search *s)
     }
 }
 
-/* Can what is to come in section k still fit above where it must start?         */
+/* Can what is to come in section k still fit above where it must start?      */
 static int section_fits(Search *s, int k, int64_t level)
 {
     int64_t most = s->cap - s->rest[k];
@@ -94,7 +94,7 @@ static int section_fits(Search *s, int k, int64_t level)
     return 0;
 }
 
-/* ---- one placement --------------------------------------------------------------- */
+/* ---- one placement ------------------------------------------------------- */
 
 typedef struct Reach { int lo, hi, above; } Reach;
 
@@ -120,7 +120,7 @@ static void count(Search *s, int i, int sign)
 }
 
 /* Put i at its low; zero when that cannot lead anywhere, to be undone then.
- * h->above: something still to come lies above i.                                */
+ * h->above: something still to come lies above i.                            */
 static int place(Search *s, int i, Reach *h)
 {
     const Rect *x = &s->r[i];
@@ -156,10 +156,10 @@ static int sections_fit(Search *s, Reach h, int64_t level)
     return 1;
 }
 
-/* ---- the search ------------------------------------------------------------------- */
+/* ---- the search ---------------------------------------------------------- */
 
 /* Next rectangle to try in todo[a..b): the lowest after `tried`, if no other
- * fits wholly below it. -1: none left.                                            */
+ * fits wholly below it. -1: none left.                                       */
 static int choose(Search *s, int a, int b, Mark tried)
 {
     Mark best = {INT64_MAX, -1};
@@ -179,7 +179,7 @@ static int choose(Search *s, int a, int b, Mark tried)
 
 static int solve(Search *s, int a, int b, Mark last);
 
-/* Sort todo[a..b) into runs that share no section and solve each.                */
+/* Sort todo[a..b) into runs that share no section and solve each.            */
 static int solve_parts(Search *s, int a, int b, Reach cut, Mark last)
 {
     for (int k = cut.lo; k < cut.hi; k++) {

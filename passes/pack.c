@@ -7,15 +7,15 @@
  * a packing within 0.5 % of it is good enough and ends the work. In order:
  *
  *   skyline    again and again the rectangle that can lie lowest on what is
- *              already there, n log n
- *   first fit  rectangles in a fixed order (longest, largest ... first), each
- *              into the lowest gap that holds it
- *   squeeze    first fit again, with the rectangles that stick out moved to the
- *              front of the order
+ *              already there, in some order among equals; n log n
  *   search     exact.c, for small instances
+ *   squeeze    the skyline again, with the rectangles that stick out moved to
+ *              the front of the order
+ *
+ * Where some offsets are fixed: first fit around them.
  *
  * Nothing here looks at a clock: work is counted, so a plan is the same on
- * every machine.                                                              */
+ * every machine.                                                             */
 #include "passes.h"
 
 #include <limits.h>
@@ -29,26 +29,23 @@ enum {
 };
 
 typedef struct Item {
-    int id;                       /* index of its Rect                         */
-    int lo, hi;                   /* first and last section it is alive in     */
+    int id;                       /* index of its Rect                        */
+    int lo, hi;                   /* first and last section it is alive in    */
     int64_t size, fixed, off;
-    int64_t load;                 /* the largest of its sections               */
+    int64_t load;                 /* the largest of its sections              */
 } Item;
-
-typedef struct Block Block;
 
 typedef struct Pack {
     Arena *arena;
-    Item *item; int n;            /* without the empty ones                    */
-    int *fixed, nfixed;
+    Item *item; int n;            /* without the empty ones                   */
+    int nfixed;
     int nsec;
-    int64_t bound, height;        /* height: of the best so far                */
+    int64_t bound, height;        /* height: of the best so far               */
     int64_t *best;
     const char *how;
-    int64_t work;                 /* units left                                */
-    struct Run *run;              /* skyline's room, used again and again      */
+    int64_t work;                 /* units left                               */
+    struct Run *run;              /* skyline's room, used again and again     */
     struct Low *low;
-    Block *spare;
 } Pack;
 
 static int64_t max64(int64_t a, int64_t b)
@@ -56,7 +53,7 @@ static int64_t max64(int64_t a, int64_t b)
     return a > b ? a : b;
 }
 
-/* What is good enough.                                                          */
+/* What is good enough.                                                       */
 static int64_t aim(const Pack *p)
 {
     return p->bound + p->bound / 200;
@@ -67,7 +64,7 @@ static int good(const Pack *p)
     return p->height <= aim(p);
 }
 
-/* ---- sections ----------------------------------------------------------------- */
+/* ---- sections ------------------------------------------------------------ */
 
 typedef struct Event { int64_t key; int item; } Event;
 
@@ -79,7 +76,7 @@ static int by_key(const void *x, const void *y)
 }
 
 /* Times become sections: a new one starts where something is born after
- * something died, so every section is a largest set of what lives together.     */
+ * something died, so every section is a largest set of what lives together.  */
 static void cut_sections(Pack *p, const Rect *r)
 {
     Event *e = alloc(p->arena, sizeof *e * (size_t)(2 * p->n + 1));
@@ -141,9 +138,9 @@ static int64_t height_of(const Pack *p)
     return h;
 }
 
-/* ---- orders ------------------------------------------------------------------- */
+/* ---- orders -------------------------------------------------------------- */
 
-/* What comes first: Size, Length, Area, the Total load around it; most first.   */
+/* What comes first: Size, Length, Area, Total load around it; most first.    */
 static const char *const orders[] = {"LAT", "TAL", "TLA", "AST", "SLA", "LS"};
 enum { NORDER = sizeof orders / sizeof *orders };
 
@@ -169,7 +166,7 @@ static int by_rank(const void *x, const void *y)
     return a->i - b->i;
 }
 
-/* seq[k] = the item that comes k-th.                                            */
+/* seq[k] = the item that comes k-th.                                         */
 static void sort_items(Pack *p, const char *how, int *seq)
 {
     Rank *r = alloc(p->arena, sizeof *r * (size_t)p->n);
@@ -183,16 +180,16 @@ static void sort_items(Pack *p, const char *how, int *seq)
     for (int i = 0; i < p->n; i++) seq[i] = r[i].i;
 }
 
-/* ---- what fits into a span ----------------------------------------------------- */
+/* ---- what fits into a span ----------------------------------------------- */
 
 /* The rectangles not yet placed, as leaves of a binary tree in the order of
  * their (lo, hi) with the bits interleaved, so that a subtree is a small box of
- * lives. Each node knows its box and the best rank in it.                        */
+ * lives. Each node knows its box and the best rank in it.                    */
 typedef struct Box { int best, minlo, maxlo, minhi, maxhi; } Box;
 typedef struct Tree {
     int half;
-    Box *at;                      /* root 1, leaves half..2 half - 1           */
-    int *leaf;                    /* of each item                              */
+    Box *at;                      /* root 1, leaves half..2 half - 1          */
+    int *leaf;                    /* of each item                             */
 } Tree;
 
 static const Box nothing = {INT_MAX, INT_MAX, -1, INT_MAX, -1};
@@ -237,7 +234,7 @@ static void find_leaves(Pack *p, Tree *t)
     for (int k = 0; k < p->n; k++) t->leaf[e[k].item] = k;
 }
 
-/* seq[rank] = item.                                                              */
+/* seq[rank] = item.                                                          */
 static void fill_tree(const Pack *p, Tree *t, const int *seq)
 {
     for (int k = 0; k < t->half; k++) t->at[t->half + k] = nothing;
@@ -255,7 +252,7 @@ static void take(Tree *t, int item)
     for (x /= 2; x; x /= 2) join(t, x);
 }
 
-/* The best rank below x among lives within [lo, hi], if better than `best`.      */
+/* The best rank below x among lives within [lo, hi], if better than `best`.  */
 static int best_within(Pack *p, const Tree *t, int x, int lo, int hi, int best)
 {
     const Box *b = &t->at[x];
@@ -268,12 +265,12 @@ static int best_within(Pack *p, const Tree *t, int x, int lo, int hi, int best)
     return best_within(p, t, first ^ 1, lo, hi, best);
 }
 
-/* ---- skyline ------------------------------------------------------------------- */
+/* ---- skyline ------------------------------------------------------------- */
 
-/* A run of sections [i, end] of one height, kept at index i; runs are linked.     */
+/* A run of sections [i, end] of one height, kept at index i; linked.         */
 typedef struct Run { int end, prev, next; int64_t top; } Run;
 
-/* Runs by height; an entry counts while its run has that height.                 */
+/* Runs by height; an entry counts while its run has that height.             */
 typedef struct Low { int64_t top; int run; } Low;
 typedef struct Sky { Run *run; Low *low; int nlow; } Sky;
 
@@ -307,7 +304,7 @@ static Low pop_run(Sky *k)
     return top;
 }
 
-/* Let run i swallow the next one.                                                */
+/* Let run i swallow the next one.                                            */
 static void swallow(Sky *k, int i)
 {
     int j = k->run[i].next;
@@ -318,7 +315,7 @@ static void swallow(Sky *k, int i)
     k->run[j].top = -1;
 }
 
-/* Run i has a new height: one run with neighbours of the same height.            */
+/* Run i has a new height: one run with neighbours of the same height.        */
 static void settle(Pack *p, Sky *k, int i)
 {
     Run *r = k->run;
@@ -331,7 +328,7 @@ static void settle(Pack *p, Sky *k, int i)
     push_run(p, k, i);
 }
 
-/* Cut run i before section s; returns the second part.                           */
+/* Cut run i before section s; returns the second part.                       */
 static int cut_run(Sky *k, int i, int s)
 {
     Run *r = k->run;
@@ -355,7 +352,7 @@ static void put_on(Pack *p, Sky *k, int i, Item *x)
     settle(p, k, i);
 }
 
-/* Nothing fits into the lowest run: fill it up to its lower neighbour.           */
+/* Nothing fits into the lowest run: fill it up to its lower neighbour.       */
 static void fill_up(Pack *p, Sky *k, int i)
 {
     Run *r = k->run;
@@ -393,107 +390,50 @@ static int64_t skyline(Pack *p, Tree *t, const int *seq, const char *how)
     return h;
 }
 
-/* ---- first fit ------------------------------------------------------------------ */
+/* ---- first fit ----------------------------------------------------------- */
 
-/* What is placed, by offset, in blocks that know which sections they touch.      */
-enum { BLOCK = 64 };
-typedef struct Placed { int64_t off, top; int lo, hi; } Placed;
-struct Block {
-    Block *next;
-    int n, lo, hi;
-    Placed at[BLOCK];
-};
-
-static Block *new_block(Pack *p)
-{
-    Block *b = p->spare;
-    if (b) p->spare = b->next;
-    else b = alloc(p->arena, sizeof *b);
-    b->next = NULL;
-    b->n = 0;
-    b->lo = p->nsec;
-    b->hi = -1;
-    return b;
-}
-
-static void split(Pack *p, Block *b)
-{
-    Block *c = new_block(p);
-    c->next = b->next;
-    b->next = c;
-    c->n = b->n = BLOCK / 2;
-    memcpy(c->at, b->at + BLOCK / 2, sizeof *c->at * (size_t)c->n);
-    c->lo = b->lo;
-    c->hi = b->hi;
-}
-
-static void insert(Pack *p, Block *b, Placed x)
-{
-    while (b->next && b->next->n && b->next->at[0].off < x.off) b = b->next;
-    if (b->n == BLOCK) {
-        split(p, b);
-        if (b->next->at[0].off < x.off) b = b->next;
-    }
-    int k = b->n++;
-    for (; k > 0 && b->at[k - 1].off > x.off; k--) b->at[k] = b->at[k - 1];
-    b->at[k] = x;
-    if (x.lo < b->lo) b->lo = x.lo;
-    if (x.hi > b->hi) b->hi = x.hi;
-}
-
-static int64_t lowest_gap(Pack *p, const Block *b, const Item *x)
+/* Lowest place for x among the n placed, sorted by offset.                   */
+static int64_t lowest_gap(Pack *p, Item *const *placed, int n, const Item *x)
 {
     int64_t o = 0;
 
-    for (; b; b = b->next) {
-        p->work--;
-        if (b->lo > x->hi || b->hi < x->lo) continue;
-        for (int k = 0; k < b->n; k++) {
-            const Placed *y = &b->at[k];
-            if (y->lo > x->hi || y->hi < x->lo) continue;
-            if (y->off >= o + x->size) return o;
-            o = max64(o, y->top);
-        }
-        p->work -= b->n / 4;
+    p->work -= n / 4;
+    for (int k = 0; k < n; k++) {
+        const Item *y = placed[k];
+        if (y->lo > x->hi || y->hi < x->lo) continue;
+        if (y->off >= o + x->size) return o;
+        o = max64(o, y->off + y->size);
     }
     return o;
 }
 
-static Block *new_list(Pack *p)
+static void insert(Item **placed, int n, Item *x)
 {
-    Block *b = new_block(p);
-    for (int k = 0; k < p->nfixed; k++) {
-        const Item *f = &p->item[p->fixed[k]];
-        insert(p, b, (Placed){f->off, f->off + f->size, f->lo, f->hi});
-    }
-    return b;
+    for (; n > 0 && placed[n - 1]->off > x->off; n--) placed[n] = placed[n - 1];
+    placed[n] = x;
 }
 
-static int64_t firstfit(Pack *p, const int *seq, const char *how)
+/* Around the fixed ones; the rest in order.                                  */
+static void firstfit(Pack *p, const int *seq)
 {
-    Block *list = new_list(p);
-    int64_t h = 0;
+    Item **placed = alloc(p->arena, sizeof *placed * (size_t)p->n);
+    int n = 0;
 
+    for (int i = 0; i < p->n; i++)
+        if (p->item[i].fixed >= 0) insert(placed, n++, &p->item[i]);
     for (int i = 0; i < p->n; i++) {
         Item *x = &p->item[seq[i]];
         if (x->fixed >= 0) continue;
-        x->off = lowest_gap(p, list, x);
-        insert(p, list, (Placed){x->off, x->off + x->size, x->lo, x->hi});
-        h = max64(h, x->off + x->size);
+        x->off = lowest_gap(p, placed, n, x);
+        insert(placed, n++, x);
     }
-    for (Block *b = list, *next; b; b = next) {
-        next = b->next;
-        b->next = p->spare;
-        p->spare = b;
-    }
-    keep(p, h, how);
-    return h;
+    keep(p, height_of(p), "first fit");
 }
 
-/* ---- squeeze --------------------------------------------------------------------- */
+/* ---- squeeze ------------------------------------------------------------- */
 
 /* What reaches above the aim goes first next time, and drags the others along:
- * each such item moves to half its place in the order.                            */
+ * each such item moves to half its place in the order.                       */
 static void promote(Pack *p, int *seq, int64_t aim)
 {
     Rank *r = alloc(p->arena, sizeof *r * (size_t)p->n);
@@ -520,18 +460,17 @@ static void squeeze(Pack *p, Tree *t, int *seq, int64_t work)
     }
 }
 
-/* ---- entry ------------------------------------------------------------------------ */
+/* ---- entry --------------------------------------------------------------- */
 
 static void setup(Pack *p, Rect *r, int n)
 {
     p->item = alloc(p->arena, sizeof *p->item * (size_t)(n + 1));
     p->best = alloc(p->arena, sizeof *p->best * (size_t)(n + 1));
-    p->fixed = alloc(p->arena, sizeof *p->fixed * (size_t)(n + 1));
     p->height = INT64_MAX;
     for (int i = 0; i < n; i++) {
         r[i].offset = r[i].fixed >= 0 ? r[i].fixed : 0;
         if (r[i].bytes <= 0) continue;
-        if (r[i].fixed >= 0) p->fixed[p->nfixed++] = p->n;
+        p->nfixed += r[i].fixed >= 0;
         p->item[p->n++] = (Item){
             .id = i, .fixed = r[i].fixed, .off = r[i].offset,
             .size = (r[i].bytes + ALIGN - 1) / ALIGN * ALIGN,
@@ -557,8 +496,9 @@ static int search(Pack *p, const int *seq, int64_t cap, int64_t limit)
     return ok;
 }
 
-/* Short searches in every order, then longer ones: how long one takes differs by
- * orders of magnitude. Where the aim is out of reach half the way may not be.    */
+/* Short searches in every order, then longer ones: how long one takes differs
+ * by orders of magnitude. Where the aim is out of reach half the way may not
+ * be. */
 static void search_all(Pack *p, int *const *seq)
 {
     for (int64_t lim = p->work / 128; p->work > lim && !good(p); lim *= 2)
@@ -588,7 +528,7 @@ static void try_all(Pack *p)
     for (int k = 0; k < NORDER && !good(p); k++) {
         seq[k] = alloc(p->arena, sizeof *seq[k] * (size_t)p->n);
         sort_items(p, orders[k], seq[k]);
-        if (p->nfixed) firstfit(p, seq[k], "first fit");
+        if (p->nfixed) firstfit(p, seq[k]);
         else skyline(p, &t, seq[k], "skyline");
     }
     if (p->nfixed || good(p)) return;

@@ -1,15 +1,15 @@
 /* packcheck.c: is a packing right? A sweep through time that knows nothing of
- * how the offsets came about: when a rectangle is born it may meet none of those
- * alive. How many it meets is the number that begin below its end less the
- * number that end at or below its beginning; two counting trees over the
- * addresses answer that, n log n in all.                                      */
+ * how the offsets came about: when a rectangle is born it may meet none of
+ * those alive. How many it meets is the number that begin below its end less
+ * the number that end at or below its beginning; two counting trees over the
+ * addresses answer that, n log n in all.                                     */
 #include "passes.h"
 
 #include <stdlib.h>
 
 enum { ALIGN = 256 };
 
-/* Counts at positions 1..n; sums of a beginning in log n.                      */
+/* Counts at positions 1..n; sums of a beginning in log n.                    */
 typedef struct Counts { int n, *at; } Counts;
 
 static void count(Counts *c, int i, int v)
@@ -30,7 +30,7 @@ static int by_value(const void *x, const void *y)
     return (a > b) - (a < b);
 }
 
-/* Position of x among the n sorted addresses, from 1.                          */
+/* Position of x among the n sorted addresses, from 1.                        */
 static int position(const int64_t *v, int n, int64_t x)
 {
     int lo = 0, hi = n;
@@ -44,7 +44,7 @@ static int position(const int64_t *v, int n, int64_t x)
 
 typedef struct Moment { int64_t time; int i, dies; } Moment;
 
-/* Births before deaths: both ends of a life are included.                      */
+/* Births before deaths: both ends of a life are included.                    */
 static int by_time(const void *x, const void *y)
 {
     const Moment *a = x, *b = y;

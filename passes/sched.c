@@ -4,13 +4,13 @@
  * body, post. Inside a phase a group runs after those whose results it reads,
  * and a group that writes a parameter or state after all that read the old
  * value. Among groups that could run next the model's order decides. (Delaying
- * groups to their first use was measured: in our models none could move past the
- * peak that would not keep more alive than it makes.)
+ * groups to their first use was measured: in our models none could move past
+ * the peak that would not keep more alive than it makes.)
  *
  * Where two groups each write what the other reads (states that swap), the
  * earlier goes first all the same and emit lets it write beside the state.
  *
- * Views cost nothing and are dropped here.                                    */
+ * Views cost nothing and are dropped here.                                   */
 #include "passes.h"
 
 #include <string.h>
@@ -18,17 +18,17 @@
 typedef struct Task {
     Group *k;
     int phase;
-    int wait;                     /* tasks that must run before                */
+    int wait;                     /* tasks that must run before               */
     int done;
-    int *next;                    /* vec: tasks that wait for this             */
+    int *next;                    /* vec: tasks that wait for this            */
 } Task;
 
 typedef struct Sched {
     Graph *g;
     Arena *arena;
     Task *t; int n;
-    Table *maker;                 /* stored value -> its task + 1              */
-    Table *readers;               /* path of a param or state -> Readers        */
+    Table *maker;                 /* stored value -> its task + 1             */
+    Table *readers;               /* path of a param or state -> Readers      */
 } Sched;
 
 typedef struct Readers { int *task; } Readers;
@@ -45,7 +45,7 @@ static void after(Sched *s, int first, int then)
     s->t[then].wait++;
 }
 
-/* ---- who makes and reads what ---------------------------------------------------- */
+/* ---- who makes and reads what -------------------------------------------- */
 
 static void *number(int i)
 {
@@ -79,7 +79,7 @@ static void note_reads(Sched *s, int i)
     }
 }
 
-/* ---- what waits for what ------------------------------------------------------------ */
+/* ---- what waits for what ------------------------------------------------- */
 
 static void wait_for_operands(Sched *s, int i)
 {
@@ -113,11 +113,11 @@ static void wait_for_readers(Sched *s, int i)
     }
 }
 
-/* ---- phases --------------------------------------------------------------------------- */
+/* ---- phases -------------------------------------------------------------- */
 
-enum { START = -1 };              /* before den: what den reads of pre         */
+enum { START = -1 };              /* before den: what den reads of pre        */
 
-/* Operands come first in k, so one walk backwards finds all that den needs.     */
+/* Operands come first in k, so one walk backwards finds all that den needs.  */
 static void find_phases(Sched *s)
 {
     for (int i = 0; i < s->n; i++) s->t[i].phase = (int)s->t[i].k->reg;
@@ -131,9 +131,9 @@ static void find_phases(Sched *s)
     }
 }
 
-/* ---- order ------------------------------------------------------------------------------ */
+/* ---- order --------------------------------------------------------------- */
 
-/* Tasks that could run, the earliest in the model on top.                       */
+/* Tasks that could run, the earliest in the model on top.                    */
 typedef struct Ready { int *at, n; } Ready;
 
 static int earlier(const Sched *s, int a, int b)
@@ -163,7 +163,7 @@ static int pop(const Sched *s, Ready *h)
 }
 
 /* Everything waits: a circle of writes. The first task of the lowest phase has
- * its operands, since they stand before it.                                     */
+ * its operands, since they stand before it.                                  */
 static int forced(const Sched *s)
 {
     int best = -1;

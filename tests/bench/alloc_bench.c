@@ -2,11 +2,12 @@
  *
  *     alloc_bench [plan ...]
  *
- * For each program's transient buffers in the order of its steps: the bytes of a
- * caching allocator (PyTorch's rules: 512-byte rounding, a pool of 2 MiB segments
- * for small requests, 20 MiB segments up to 10 MiB, larger ones rounded to 2 MiB,
- * best fit, splitting, merging), of greedy first fit by size, of ours, and the
- * bound. Then published instances and training-shaped ones with the time.      */
+ * For each program's transient buffers in the order of its steps: the bytes of
+ * a caching allocator (PyTorch's rules: 512-byte rounding, a pool of 2 MiB
+ * segments for small requests, 20 MiB segments up to 10 MiB, larger ones
+ * rounded to 2 MiB, best fit, splitting, merging), of greedy first fit by size,
+ * of ours, and the bound. Then published instances and training-shaped ones
+ * with the time.                                                             */
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>
@@ -25,7 +26,7 @@ static double seconds(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* ---- greedy by size ------------------------------------------------------------ */
+/* ---- greedy by size ------------------------------------------------------ */
 
 static int larger(const void *x, const void *y)
 {
@@ -65,11 +66,15 @@ static int64_t greedy(Arena *a, Rect *r, int n)
     return h;
 }
 
-/* ---- a caching allocator -------------------------------------------------------- */
+/* ---- a caching allocator ------------------------------------------------- */
 
-/* Blocks of all segments one after another; a segment begins where first is set. */
+/* Blocks of all segments in order; a segment begins where first is set.      */
 typedef struct Block { int64_t bytes; int small, first, owner; } Block;
-typedef struct Cache { Arena *arena; Block *b; int n, cap; int64_t held; } Cache;
+typedef struct Cache {
+    Arena *arena;
+    Block *b; int n, cap;
+    int64_t held;
+} Cache;
 
 enum { FREE = -1 };
 
@@ -135,7 +140,7 @@ static void cache_free(Cache *c, int owner)
     }
 }
 
-/* Bytes that the allocator holds after it has replayed all lives.                */
+/* Bytes that the allocator holds after it has replayed all lives.            */
 static int64_t cached(Arena *a, const Rect *r, int n, int steps)
 {
     Cache c = {.arena = a};
@@ -155,7 +160,7 @@ static int64_t cached(Arena *a, const Rect *r, int n, int steps)
     return c.held;
 }
 
-/* ---- plans ------------------------------------------------------------------------ */
+/* ---- plans --------------------------------------------------------------- */
 
 static char *read_file(Arena *a, const char *name, size_t *len)
 {
@@ -204,7 +209,7 @@ static void plan_rows(const char *name)
     arena_free(a);
 }
 
-/* ---- instances ----------------------------------------------------------------------- */
+/* ---- instances ----------------------------------------------------------- */
 
 static void row(const char *name, int n)
 {
@@ -227,7 +232,7 @@ static int below(int n)
     return (int)((seed >> 33) % (uint64_t)n);
 }
 
-/* Saved and short-lived values of one layer's pass at time t.                    */
+/* Saved and short-lived values of one layer's pass at time t.                */
 static int layer(int n, int t, int saved, int routed)
 {
     for (int k = 0; k < saved; k++)
@@ -241,8 +246,8 @@ static int layer(int n, int t, int saved, int routed)
     return n;
 }
 
-/* Layers forward and backward; `depth` micro-batches are under way at once (1F1B,
- * the first stage), each with as many rows as its router chose.                  */
+/* Layers forward and backward; `depth` micro-batches are under way at once
+ * (1F1B, the first stage), each with as many rows as its router chose.       */
 static int training(int layers, int micros, int depth)
 {
     int n = 0, t = 0, f = 0, b = 0;

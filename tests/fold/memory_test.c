@@ -1,14 +1,14 @@
-/* memory_test: where buffers lie never changes a bit. Each model runs a few steps
- * as planned, and again
+/* memory_test: where buffers lie never changes a bit. Each model runs a few
+ * steps as planned, and again
  *
- *   poisoned   all bytes that the plan calls dead are filled with 0xff (NaN) the
- *              moment they die, and everything before the first step
+ *   poisoned   all bytes that the plan calls dead are filled with 0xff (NaN)
+ *              the moment they die, and everything before the first step
  *   apart      every buffer in a place of its own
  *   mirrored   what lay lowest lies highest
  *   stored     no result in place of an operand
  *
- * and every loss, parameter, moment and state must be the same bits. The first is
- * done by steps that poison, put behind each step of the plan.                 */
+ * and every loss, parameter, moment and state must be the same bits. The first
+ * is done by steps that poison, put behind each step of the plan.            */
 #define _GNU_SOURCE
 #include <math.h>
 #include <stdlib.h>
@@ -30,7 +30,7 @@ static const char poison_text[] =
 
 static int failed;
 
-/* ---- inputs -------------------------------------------------------------------- */
+/* ---- inputs -------------------------------------------------------------- */
 
 typedef struct Batch { const Mesh *mesh; int64_t step; } Batch;
 typedef struct Fill { uint64_t seed; int32_t *dst; } Fill;
@@ -55,7 +55,7 @@ static void fill(void *self, const Tensor *t, int64_t rank, int64_t turn,
     tensor_runs(b->mesh, t, rank, fill_run, &f);
 }
 
-/* ---- plans ---------------------------------------------------------------------- */
+/* ---- plans --------------------------------------------------------------- */
 
 static void lower_apart(Graph *g, Group *k, Arena *a)
 {
@@ -79,7 +79,7 @@ static Plan *make_plan(const char *model, const char *const *keys, int inplace)
     return compile(t.g, T, &co);
 }
 
-/* A copy whose only role may be changed.                                         */
+/* A copy whose only role may be changed.                                     */
 static Plan *copy_plan(const Plan *p)
 {
     Plan *q = alloc(forever, sizeof *q);
@@ -126,14 +126,14 @@ static Plan *mirrored(const Plan *p)
     return q;
 }
 
-/* ---- a plan that poisons --------------------------------------------------------- */
+/* ---- a plan that poisons ------------------------------------------------- */
 
 typedef struct Poison {
     Plan *p;
-    Buf *buf;                     /* vecs                                       */
+    Buf *buf;                     /* vecs                                     */
     Step *step;
     Phase *phase;
-    int steps;                    /* that poison                                */
+    int steps;                    /* that poison                              */
 } Poison;
 
 static void add_poison(Poison *x, int prog, const Death *d)
@@ -212,7 +212,7 @@ static Plan *poisoned(const Plan *p)
     return x.p;
 }
 
-/* ---- running -------------------------------------------------------------------------- */
+/* ---- running ------------------------------------------------------------- */
 
 typedef struct Result { double loss[STEPS]; int n; double **v; int64_t *len; }
     Result;
@@ -266,11 +266,11 @@ static void compare(const char *what, const char *how, const Result *x,
     fflush(stdout);
 }
 
-/* ---- all models ------------------------------------------------------------------------- */
+/* ---- all models ---------------------------------------------------------- */
 
 typedef struct Case { const char *model, *keys[6]; } Case;
 
-/* The first FEW always, all of them with PLEAT_ALL=1.                            */
+/* The first FEW always, all of them with PLEAT_ALL=1.                        */
 static const Case cases[] = {
     {"tests/hf/mixtral-aux.lua", {"precision.policy=fp32", "train.batch=8"}},
     {"tests/hf/mixtral-aux.lua", {"precision.policy=fp32", "train.batch=16",
@@ -294,7 +294,7 @@ static int by_name(const void *a, const void *b)
     return strcmp(((const Kernel *)a)->name, ((const Kernel *)b)->name);
 }
 
-/* All plans get all kernels, so that one text is compiled.                       */
+/* All plans get all kernels, so that one text is compiled.                   */
 static void share_kernels(int nplan)
 {
     Kernel *all = NULL;

@@ -2,9 +2,9 @@
  * the plan gives them.
  *
  * Packings are compared with brute force: overlaps pair by pair, the optimum of
- * small instances over all orders. Plans of random programs are executed step by
- * step on real bytes: a step fills its results with the value's own byte and
- * finds its operands' bytes as they were left, with all dead bytes poisoned.   */
+ * small instances over all orders. Plans of random programs are executed step
+ * by step on real bytes: a step fills its results with the value's own byte and
+ * finds its operands' bytes as they were left, with all dead bytes poisoned. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -28,7 +28,7 @@ static double seconds(void)
     return (double)clock() / CLOCKS_PER_SEC;
 }
 
-/* ---- instances ------------------------------------------------------------------- */
+/* ---- instances ----------------------------------------------------------- */
 
 enum { MANY = 40000, SMALL = 8 };
 static Rect rect[MANY];
@@ -57,7 +57,7 @@ static int random_instance(int n, int span, int largest)
 }
 
 /* One body: each layer keeps 4 values for its backward and makes 11 for a few
- * steps, forward and again backward; routed tokens vary from layer to layer.    */
+ * steps, forward and again backward; routed tokens vary from layer to layer. */
 static int training_instance(int layers)
 {
     int n = 0, t = 0, end = 28 * layers;
@@ -104,7 +104,7 @@ static Packed packed(int n, int64_t work)
     return p;
 }
 
-/* ---- packings ----------------------------------------------------------------------- */
+/* ---- packings ------------------------------------------------------------ */
 
 static void published_instances(void **state)
 {
@@ -121,7 +121,7 @@ static void published_instances(void **state)
                "bound %.3f, %s, %.3f s\n", c, n, (long long)p.height,
                (double)p.height / 1048576, (double)p.bound / 1048576, p.how, t);
         assert_false(any_meet(rect, n));
-        /* The best of eight published greedy orders needs 1.123 to 1.369.       */
+        /* The best of eight published greedy orders needs 1.123 to 1.369.    */
         assert_true(p.height < 1.15 * 1048576);
     }
 }
@@ -141,7 +141,7 @@ static void training_instances(void **state)
                (double)p.height / (double)p.bound, p.how, t,
                (long long)p.work);
         assert_true((double)p.height <= 1.01 * (double)p.bound);
-        /* 0.5 s at 10,000 buffers; work does not depend on the machine.         */
+        /* 0.5 s at 10,000 buffers; work does not depend on the machine.      */
         assert_true(p.work < 50000000);
     }
 }
@@ -217,7 +217,7 @@ static void check_finds_overlaps(void **state)
     assert_in_range(found, 50, 399);
 }
 
-/* As low as the first k of seq allow.                                           */
+/* As low as the first k of seq allow.                                        */
 static int64_t drop(const int *seq, int k, Rect *x)
 {
     x->offset = 0;
@@ -230,7 +230,7 @@ static int64_t drop(const int *seq, int k, Rect *x)
     return x->offset + x->bytes;
 }
 
-/* Lowest height over all orders that is below best, or best.                    */
+/* Lowest height over all orders that is below best, or best.                 */
 static int64_t lowest(int n, int used, int *seq, int k, int64_t h,
                       int64_t best)
 {
@@ -248,7 +248,7 @@ static int64_t lowest(int n, int used, int *seq, int k, int64_t h,
 }
 
 /* Born, dies, bytes / 256: instances that no packing solves at the bound. One
- * in 500,000 random ones of this size is such.                                  */
+ * in 500,000 random ones of this size is such.                               */
 static const int hard[][SMALL][3] = {
     {{4, 6, 4}, {1, 4, 3}, {0, 3, 2}, {1, 2, 1}, {0, 1, 3}, {0, 0, 4},
      {2, 5, 2}, {3, 3, 2}},
@@ -296,11 +296,11 @@ static void search_is_exact(void **state)
     }
 }
 
-/* ---- programs ------------------------------------------------------------------------ */
+/* ---- programs ------------------------------------------------------------ */
 
 enum { STATES = 3 };
 
-/* A target whose kernels are one node each, with all operands as arguments.      */
+/* A target whose kernels are one node each, with all operands as arguments.  */
 static void fake_lower(Graph *g, Group *k, Arena *a)
 {
     (void)g;
@@ -352,7 +352,7 @@ static Node *pick_from(Node **v)
     return v[below((int)vec_len(v))];
 }
 
-/* Values of a region, from those seen before it and its own.                     */
+/* Values of a region, from those seen before it and its own.                 */
 static void add_region(Graph *g, Region reg, int n, Node ***seen)
 {
     for (int i = 0; i < n; i++) {
@@ -444,7 +444,7 @@ static Group *group_of(Graph *g, Node *n)
     return k;
 }
 
-/* The step of each group of the program is found by its label.                   */
+/* The step of each group of the program is found by its label.               */
 static Plan *plan_of(Graph *g, Group ***groups)
 {
     Emit *e = emit_new(forever, g, &fake);
@@ -462,7 +462,7 @@ static Plan *plan_of(Graph *g, Group ***groups)
     return emit_finish(e, NULL);
 }
 
-/* ---- running them ---------------------------------------------------------------------- */
+/* ---- running them -------------------------------------------------------- */
 
 typedef struct Run {
     Graph *g;
@@ -470,9 +470,9 @@ typedef struct Run {
     const Program *p;
     uint8_t *mem;
     Death *dead;
-    Table *group;                 /* label -> its group                        */
-    uint8_t *now;                 /* by node id: the byte its value has now    */
-    uint8_t *next;                /* states: the byte they must have at the end */
+    Table *group;                 /* label -> its group                       */
+    uint8_t *now;                 /* by node id: the byte its value has now   */
+    uint8_t *next;                /* states: their byte at the end            */
     uint8_t tick;
     int poison;
 } Run;
@@ -492,13 +492,13 @@ static void fill(const Run *x, int buf, uint8_t v)
     memset(x->mem + b->offset, v, (size_t)b->bytes);
 }
 
-/* A new value: never 0 (cleared) and never 0xff (poison).                        */
+/* A new value: never 0 (cleared) and never 0xff (poison).                    */
 static void write_value(Run *x, Node *n, int buf)
 {
     uint8_t v = (uint8_t)(1 + x->tick++ % 250);
 
     fill(x, buf, v);
-    /* A state keeps its old value for all that read it in this program.         */
+    /* A state keeps its old value for all that read it in this program.      */
     if (n->op == Owrite) x->next[storage(n)->id] = v;
     else x->now[storage(n)->id] = v;
 }
@@ -522,7 +522,7 @@ static void run_group(Run *x, const Group *k, const Step *s)
         write_value(x, k->out[j], s->buf[k->nin + j]);
 }
 
-/* Steps without a group clear the accumulator that their label ends with.        */
+/* Steps without a group clear the accumulator that their label ends with.    */
 static void run_step(Run *x, int i)
 {
     const Step *s = &x->p->step[i];
@@ -630,8 +630,8 @@ static void programs_run_in_their_memory(void **state)
     assert_true(steps > 5000 && merged > 200);
 }
 
-/* The check of lives must see it when a buffer moves onto a living one, dies too
- * early, or is read before anybody wrote it.                                     */
+/* The check of lives must see it when a buffer moves onto a living one, dies
+ * too early, or is read before anybody wrote it.                             */
 static void lives_are_checked(void **state)
 {
     int moved = 0, cut = 0;
