@@ -203,10 +203,27 @@ static int read_pair(const char *s, double v[2])
     return read_num(first, &v[0]) && read_num(comma, &v[1]);
 }
 
+/* What stands behind the slash in a kind is all that is built so far. Returns
+ * the kind without it.                                                        */
+static const char *check_built(Arena *a, const char *key, const char *kind,
+                               const char *s, const Loc *l)
+{
+    const char *slash = strstr(kind, " /"), *w[16];
+    if (!slash)
+        return kind;
+    int n = words(a, slash + 1, w, 16), built = 0;
+    for (int i = 0; i < n; i++)
+        built |= !strcmp(w[i], s);
+    if (!built)
+        err(l, "%s: '%s' is planned, but not built yet", key, s);
+    return strf(a, "%.*s", (int)(slash - kind), kind);
+}
+
 static const char *check_value(Opts *o, const char *key, const char *kind,
                                const char *s, const Loc *l)
 {
     double pair[2];
+    kind = check_built(o->arena, key, kind, s, l);
     for (const char *c = s; *c; c++)
         if (*c == '\n' || *c == '"' || *c == '\r')
             err(l, "%s: a value has no quotes and no line ends", key);
