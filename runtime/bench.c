@@ -1,8 +1,8 @@
-/* bench.c: where the time of a training step goes. Runs a plan on made-up tokens
- * with a clock around every step of it, and prints what took longest: steps of
- * the same kernel and kind of place ("layers.*.moe.w1") together, beside what the
- * plan predicted. All ranks run here, one after another, so collectives are
- * copies and a rank's time is the total over the ranks.                         */
+/* bench.c: where the time of a training step goes. Runs a plan on made-up
+ * tokens with a clock around every step of it, and prints what took longest:
+ * steps of the same kernel and kind of place ("layers.*.moe.w1") together,
+ * beside what the plan predicted. All ranks run here, one after another, so
+ * collectives are copies and a rank's time is the total over the ranks.      */
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>
@@ -10,7 +10,7 @@
 
 #include "runtime.h"
 
-typedef struct Line {             /* steps counted together                      */
+typedef struct Line {             /* steps counted together                   */
     const char *name, *file;
     int line, calls;
     double secs, predicted, flops, bytes;
@@ -20,7 +20,7 @@ typedef struct Bench {
     Exec *x;
     const Program *g;
     int64_t vocab, micro;
-    Line *line;                   /* vec                                         */
+    Line *line;                   /* vec                                      */
 } Bench;
 
 static uint64_t noise(uint64_t x)
@@ -156,7 +156,7 @@ int bench_plan(Plan *p, int64_t steps, FILE *out)
     b.vocab = vocab_of(r);
     if (role_prog(r, "init") >= 0)
         exec_run(b.x, "init", NULL, NULL);
-    for (int64_t i = -1; i < steps; i++) {      /* the first warms up            */
+    for (int64_t i = -1; i < steps; i++) {      /* the first warms up         */
         if (!i)
             start = now();
         b.micro = i * 1000003;

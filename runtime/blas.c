@@ -7,7 +7,7 @@
  *
  * Grouped products (gmm, gmmw) read each expert's rows from the route map,
  * which begins with the offsets of the local experts; no row beyond the last
- * offset is touched.                                                           */
+ * offset is touched.                                                         */
 #include <string.h>
 
 #include "runtime.h"
@@ -21,15 +21,15 @@ enum { Mab, Mout, Me, Mk, Mn, Mldw, Mtw, Mstride, Macc, Mcap };
 
 struct Blas {
     Pool *pool;
-    int64_t first[MAXEXPERT + 1]; /* first task of each expert                 */
+    int64_t first[MAXEXPERT + 1]; /* first task of each expert                */
 };
 
 typedef struct Mat { void *p; int64_t ld; int t; } Mat;
 
-/* ---- bf16 ------------------------------------------------------------------------ */
+/* ---- bf16 ---------------------------------------------------------------- */
 
 /* One copy of a loop for each width of vectors, chosen when the program starts:
- * the same integer operations, so the same bits.                              */
+ * the same integer operations, so the same bits.                             */
 #if defined __x86_64__ && defined __GNUC__ && !defined __clang__ &&            \
     !defined __SANITIZE_THREAD__ && !defined __SANITIZE_ADDRESS__
 #define CLONES __attribute__((target_clones("arch=skylake-avx512", "avx2", \
@@ -38,7 +38,7 @@ typedef struct Mat { void *p; int64_t ld; int t; } Mat;
 #define CLONES
 #endif
 
-typedef struct Rows {             /* n rows of `width` elements                  */
+typedef struct Rows {             /* n rows of `width` elements               */
     const void *src; void *dst;
     int64_t width, sld, dld;
 } Rows;
@@ -78,7 +78,7 @@ static void each_row(Pool *p, Work *f, const void *src, int64_t sld, void *dst,
     pool_run(p, f, &r, rows, width < 16384 ? 16384 / (width + 1) + 1 : 1);
 }
 
-/* ---- one block -------------------------------------------------------------------- */
+/* ---- one block ----------------------------------------------------------- */
 
 static void *at(void *p, Dtype dt, int64_t i)
 {
@@ -108,7 +108,8 @@ static void product(Dtype dt, int64_t m, int64_t n, int64_t k, Mat a, Mat b,
 
 /* Rows of C a task computes, of `rows`. OpenBLAS packs the other operand, of
  * others x k, again for each task: the larger it is, the more rows must pay for
- * it; four tasks are wanted at least. What takes less than some 20 us is not cut. */
+ * it; four tasks are wanted at least. What takes less than some 20 us is not
+ * cut.                                                                       */
 static int64_t block_of(int64_t rows, int64_t others, int64_t k)
 {
     int64_t other = others * k, blk = other <= 1 << 16 ? 128
@@ -121,7 +122,7 @@ static int64_t block_of(int64_t rows, int64_t others, int64_t k)
     return blk > least ? blk : least;
 }
 
-/* ---- gemm ---------------------------------------------------------------------------- */
+/* ---- gemm ---------------------------------------------------------------- */
 
 typedef struct Gemm {
     Dtype dt;
@@ -129,8 +130,8 @@ typedef struct Gemm {
     Mat a, b, c;
     int nb;
     int64_t bn[MAXBATCH], sa[MAXBATCH], sb[MAXBATCH], sc[MAXBATCH];
-    int64_t items, blk, blocks;   /* blocks of each item                         */
-    int alongn;                   /* they divide N, not M                        */
+    int64_t items, blk, blocks;   /* blocks of each item                      */
+    int alongn;                   /* they divide N, not M                     */
 } Gemm;
 
 /* Offset of batch item i in an operand with strides s. */
@@ -186,7 +187,7 @@ static int64_t distinct(int nb, const int64_t *bn, const int64_t *s)
 typedef enum Way { WIDEN, ROUND } Way;
 
 /* Convert all items of an operand (rows x cols each) between its place and
- * dense fp32 at `dense`; with WIDEN the operand becomes the dense copy.        */
+ * dense fp32 at `dense`; with WIDEN the operand becomes the dense copy.      */
 static void convert(Blas *bl, const Gemm *g, Mat *x, int64_t *s, int64_t rows,
                     int64_t cols, float *dense, Way way)
 {
@@ -270,16 +271,16 @@ static void gemm_run(Blas *bl, void *const *buf, const int64_t *iv, int nint,
         convert(bl, &whole, &whole.c, whole.sc, g.m, g.n, scratch, ROUND);
 }
 
-/* ---- grouped ---------------------------------------------------------------------------- */
+/* ---- grouped ------------------------------------------------------------- */
 
 typedef struct Gmm {
     Dtype dt;
     int64_t k, n, acc, experts, blk;
-    Mat a, b, c;                  /* rows, W, out; or a, b, dW                   */
-    int64_t stride;               /* of an expert in W or dW                     */
+    Mat a, b, c;                  /* rows, W, out; or a, b, dW                */
+    int64_t stride;               /* of an expert in W or dW                  */
     const int32_t *off;
     const int64_t *first;
-    int weights;                  /* gmmw                                        */
+    int weights;                  /* gmmw                                     */
 } Gmm;
 
 /* The expert whose tasks hold task i. */
@@ -433,7 +434,7 @@ static void gmm_run(Blas *bl, StepKind kind, void *const *buf,
                  g.n);
 }
 
-/* ---- interface ---------------------------------------------------------------------------- */
+/* ---- interface ----------------------------------------------------------- */
 
 Blas *blas_open(Arena *a, Pool *p)
 {

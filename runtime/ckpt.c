@@ -1,16 +1,16 @@
 /* ckpt.c: checkpoints. A folder holds logical tensors, whatever the fold:
  *
- *     ckpt/step-00000100/model.safetensors   weights (masters where there are) and states
- *                        optim.safetensors   moments
- *                        state.json          step, tokens, data position, seed, plan
- *                        index               XXH3-128 and size of each file, then of itself
- *     ckpt/latest                            the newest folder's name, a hint for people
+ *     step-00000100/model.safetensors   weights (masters, if any) and states
+ *                   optim.safetensors   moments
+ *                   state.json          step, tokens, data position, seed, plan
+ *                   index               XXH3-128 and size of each, then its own
+ *     latest                            the newest's name, a hint for people
  *
  * Every process writes the boxes it owns into files that rank 0 laid out. The
- * folder is made under another name, its files and itself are synced, and it is
- * renamed: a crash leaves the old checkpoints and at most one folder that
- * begins with a dot. Reading trusts the index only: a file that does not hash to
- * what it says is refused, and the checkpoint before is taken.                 */
+ * folder is made under another name, its files and itself are synced, and it
+ * is renamed: a crash leaves the old checkpoints and at most one folder that
+ * begins with a dot. Reading trusts the index only: a file that does not hash
+ * to what it says is refused, and the checkpoint before is taken.            */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <errno.h>
@@ -32,7 +32,7 @@ static const char *const filenames[NFILES] = {
 };
 static const char *const ourkinds[] = {"param state", "m v"};
 
-/* ---- which tensors go where ---------------------------------------------------- */
+/* ---- which tensors go where ---------------------------------------------- */
 
 static int has_word(const char *words, const char *w)
 {
@@ -97,7 +97,7 @@ static StTensor *list_tensors(Arena *a, const Plan *p, int file)
     return v;
 }
 
-/* ---- files ----------------------------------------------------------------------- */
+/* ---- files --------------------------------------------------------------- */
 
 static int complain(const char *what, const char *path)
 {
@@ -144,7 +144,8 @@ static int write_text(const char *path, const char *s, size_t n)
     return close(fd) ? complain("cannot write", path) : 0;
 }
 
-/* A file of its full size, so that a full disk shows here and not in a mapping. */
+/* A file of its full size, so that a full disk shows here and not in a
+ * mapping.                                                                   */
 static int lay_out(const char *path, const char *head, size_t len,
                    int64_t total)
 {
@@ -180,7 +181,7 @@ static uint8_t *map_file(const char *path, int64_t *size, int writable)
     return p == MAP_FAILED ? NULL : p;
 }
 
-/* ---- saving ------------------------------------------------------------------------ */
+/* ---- saving -------------------------------------------------------------- */
 
 typedef struct Copy { uint8_t *file; const uint8_t *local; int size; } Copy;
 
@@ -289,7 +290,7 @@ static int commit(Arena *a, const char *dir, const char *tmp, const char *name)
     if (sync_path(tmp, O_RDONLY | O_DIRECTORY))
         return complain("cannot sync", tmp);
     remove_folder(a, old);
-    rename(to, old);              /* the same step saved again                  */
+    rename(to, old);              /* the same step saved again                */
     if (rename(tmp, to))
         return complain("cannot rename", tmp);
     remove_folder(a, old);
@@ -329,7 +330,7 @@ int ckpt_save(Exec *x, const char *dir, const State *s)
     return bad ? -1 : 0;
 }
 
-/* ---- checking ------------------------------------------------------------------------ */
+/* ---- checking ------------------------------------------------------------ */
 
 static char *read_text(Arena *a, const char *path, size_t *n)
 {
@@ -422,7 +423,7 @@ const char *ckpt_verify(Arena *a, const char *dir, State *s)
     return why ? why : read_state(a, dir, s);
 }
 
-/* ---- loading --------------------------------------------------------------------------- */
+/* ---- loading ------------------------------------------------------------- */
 
 static _Noreturn void bad_shape(const StFile *f, const StTensor *s,
                                 const Tensor *t)
@@ -498,7 +499,7 @@ static StTensor *find_in(const Files *s, const char *name, StFile **f)
 }
 
 /* Fill the tensors of these kinds on every rank here. Kinds in `must` have to
- * be in the files.                                                              */
+ * be in the files.                                                           */
 static void load_tensors(Exec *x, const Files *s, const char *kinds,
                          const char *must)
 {
@@ -547,7 +548,7 @@ static StFile *open_or_err(Arena *a, const char *path)
     return f;
 }
 
-/* ---- resuming ----------------------------------------------------------------------------- */
+/* ---- resuming ------------------------------------------------------------ */
 
 static int newest_first(const void *a, const void *b)
 {
@@ -615,7 +616,7 @@ int ckpt_resume(Exec *x, const char *dir, State *s)
     return 1;
 }
 
-/* ---- starting from weights ------------------------------------------------------------------ */
+/* ---- starting from weights ----------------------------------------------- */
 
 static int exists(const char *path)
 {

@@ -1,5 +1,5 @@
-/* ckptool.c: what people do with checkpoints: list, verify, compare, and carry to
- * and from Hugging Face names. One row a subcommand.                           */
+/* ckptool.c: what people do with checkpoints: list, verify, compare, and carry
+ * to and from Hugging Face names. One row a subcommand.                      */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <math.h>
@@ -10,7 +10,7 @@
 
 #include "runtime.h"
 
-/* ---- folders ---------------------------------------------------------------------- */
+/* ---- folders ------------------------------------------------------------- */
 
 static int by_text(const void *a, const void *b)
 {
@@ -18,7 +18,7 @@ static int by_text(const void *a, const void *b)
 }
 
 /* Checkpoints in a run's folder, in its ckpt folder, or the one that dir is.
- * A vec of paths, oldest first.                                                */
+ * A vec of paths, oldest first.                                              */
 static char **find_all(Arena *a, const char *dir)
 {
     char **v = NULL, *inside = strf(a, "%s/ckpt", dir);
@@ -52,7 +52,7 @@ static StFile *open_file(Arena *a, const char *dir, const char *name)
     return f;
 }
 
-/* ---- ls, verify --------------------------------------------------------------------- */
+/* ---- ls, verify ---------------------------------------------------------- */
 
 static int list(char **arg)
 {
@@ -87,7 +87,7 @@ static int verify(char **arg)
     return bad;
 }
 
-/* ---- diff ----------------------------------------------------------------------------- */
+/* ---- diff ---------------------------------------------------------------- */
 
 static int same_shape(const StTensor *x, const StTensor *y)
 {
@@ -155,7 +155,7 @@ static int diff(char **arg)
     return bad;
 }
 
-/* ---- Hugging Face ------------------------------------------------------------------------ */
+/* ---- Hugging Face -------------------------------------------------------- */
 
 /* The plan of a run, from its folder or a checkpoint's. */
 static Plan *plan_near(const char *dir)
@@ -212,7 +212,7 @@ static const struct { const char *name; int n; int (*f)(char **arg);
                       const char *args, *doc; } commands[] = {
     {"ls", 1, list, "DIR", "checkpoints of a run, oldest first"},
     {"verify", 1, verify, "DIR", "read all of them and compare their hashes"},
-    {"diff", 2, diff, "DIR DIR", "values that differ between the newest of two"},
+    {"diff", 2, diff, "DIR DIR", "what differs between the newest of two"},
     {"export-hf", 2, export, "DIR OUT", "weights under Hugging Face names"},
     {"import-hf", 2, import, "HF RUN", "step 0 of a run from such weights"},
 };

@@ -6,13 +6,13 @@
  * order with one rounding, so they give the same bits.
  *
  * Every collective but the reductions is a set of blocks, one from each rank to
- * each; a block is up to four loops around contiguous elements.               */
+ * each; a block is up to four loops around contiguous elements.              */
 #include <stdlib.h>
 #include <string.h>
 
 #include "runtime.h"
 
-/* ---- launcher ---------------------------------------------------------------- */
+/* ---- launcher ------------------------------------------------------------ */
 
 static int64_t env_int(const char *const *names)
 {
@@ -49,7 +49,7 @@ int64_t launch_local(void)
 }
 
 /* Before MPI runs all ranks meet the same error, and rank 0 says it; after that
- * an error is one rank's own, and ends the others.                             */
+ * an error is one rank's own, and ends the others.                           */
 static void fail_here(const char *msg)
 {
     if (mpi_running()) {
@@ -109,14 +109,14 @@ int64_t comm_max(Comm *c, int64_t v)
     return c->n < c->world ? mpi_max(v) : v;
 }
 
-/* ---- blocks -------------------------------------------------------------------- */
+/* ---- blocks -------------------------------------------------------------- */
 
 /* n[0] x n[1] x n[2] x n[3] runs of `run` elements; strides in elements. */
 typedef struct Shape {
     int64_t n[4], src[4], dst[4], run;
-    int64_t srcfrom, srcto;       /* offset of a block in the sender's buffer:  */
-                                  /*   srcto * receiver's position              */
-    int64_t dstfrom;              /* and in the receiver's: dstfrom * sender's   */
+    int64_t srcfrom, srcto;       /* offset of a block in the sender's buffer:*/
+                                  /*   srcto * receiver's position            */
+    int64_t dstfrom;              /* and in the receiver's: dstfrom * sender's*/
 } Shape;
 
 static Shape shape_allgather(const int64_t *iv, int64_t g)
@@ -128,7 +128,7 @@ static Shape shape_allgather(const int64_t *iv, int64_t g)
 }
 
 /* [outer][A/G][mid][B][inner] -> [outer][A][mid][B/G][inner], or
- * [outer][B][mid][A/G][inner] -> [outer][B/G][mid][A][inner].                  */
+ * [outer][B][mid][A/G][inner] -> [outer][B/G][mid][A][inner].                */
 static Shape shape_alltoall(const int64_t *iv, int64_t g)
 {
     int64_t outer = iv[1], A = iv[2], mid = iv[3], B = iv[4], inner = iv[5];
@@ -172,18 +172,18 @@ static void copy_block(const Shape *s, int size, const uint8_t *src,
                 }
 }
 
-/* ---- sums in rank order ------------------------------------------------------------ */
+/* ---- sums in rank order -------------------------------------------------- */
 
 typedef struct Sum {
     Dtype dt;
-    int64_t op, size;             /* ranks                                       */
-    const uint8_t *const *src;    /* of each rank; element i of outer block o at */
-    int64_t chunk, step;          /*   o * step + i                              */
-    uint8_t *const *dst;          /* one result, or the same to all              */
+    int64_t op, size;             /* ranks                                    */
+    const uint8_t *const *src;    /* of each rank; element i of outer block o  */
+    int64_t chunk, step;          /*   is at o * step + i                      */
+    uint8_t *const *dst;          /* one result, or the same to all           */
     int64_t ndst, dststep;
 } Sum;
 
-enum { STRIP = 256 };             /* elements summed at a time, in registers   */
+enum { STRIP = 256 };             /* elements summed at a time, in registers  */
 
 #define FOLD(A, T, LOAD, EXPR)                                                 \
     for (int64_t r = 1; r < k->size; r++) {                                    \
@@ -238,7 +238,7 @@ static void sum_range(void *ctx, int64_t lo, int64_t hi)
 
 enum { MAXGROUP = 4096, GRAIN = 16384 };
 
-/* ---- local --------------------------------------------------------------------------- */
+/* ---- local --------------------------------------------------------------- */
 
 static void local_blocks(const Coll *k, const Shape *s, int size)
 {
@@ -277,7 +277,7 @@ static void local_reduce(const Coll *k, Pool *p)
     }
 }
 
-/* ---- mpi: pack, exchange, unpack or sum ------------------------------------------------ */
+/* ---- mpi: pack, exchange, unpack or sum ---------------------------------- */
 
 static void far_blocks(const Coll *k, const Shape *s, int size)
 {
@@ -341,7 +341,7 @@ static void far_allreduce(const Coll *k, Pool *p)
     memcpy(k->part[0].recv, in, (size_t)(n * size));
 }
 
-/* ---- interface ---------------------------------------------------------------------------- */
+/* ---- interface ----------------------------------------------------------- */
 
 static Shape shape_of(StepKind kind, const int64_t *iv, int64_t g)
 {

@@ -16,7 +16,7 @@
  * A stream is cut into samples of seq tokens; labels are the next tokens. The
  * order is a permutation of the samples for each epoch that is computed, not
  * stored: sample number i of a run is the same in every fold, and a run that
- * resumes needs nothing but its position. Files are mapped, never read whole.  */
+ * resumes needs nothing but its position. Files are mapped, never read whole.*/
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -39,13 +39,13 @@ static const char *const formats[NFORMAT] = {
 };
 
 typedef struct File {
-    const char *path, *input;     /* input: this file feeds only that one        */
+    const char *path, *input;     /* input: this file feeds only that one     */
     const uint8_t *map, *data;
-    int64_t size;                 /* of the file, bytes                          */
+    int64_t size;                 /* of the file, bytes                       */
     Elem e;
-    int64_t n;                    /* elements                                    */
-    int64_t rows, cols;           /* npy with rows; else 0                       */
-    int64_t first, samples;       /* samples before this file, in it             */
+    int64_t n;                    /* elements                                 */
+    int64_t rows, cols;           /* npy with rows; else 0                    */
+    int64_t first, samples;       /* samples before this file, in it          */
 } File;
 
 struct Data {
@@ -54,16 +54,16 @@ struct Data {
     const char *key;
     const Loc *loc;
     Format format;
-    File *file;                   /* vec                                         */
-    int64_t seq, batch, perstep;  /* perstep: samples                            */
-    int64_t lo, n;                /* samples [lo, lo + n) of the files are ours   */
-    int64_t vocab;                /* 0: unknown                                  */
+    File *file;                   /* vec                                      */
+    int64_t seq, batch, perstep;  /* perstep: samples                         */
+    int64_t lo, n;                /* ours: samples [lo, lo + n) of the files */
+    int64_t vocab;                /* 0: unknown                               */
     int shuffle, rows;
     uint64_t seed;
-    int64_t step;                 /* whose inputs fill() gives                   */
+    int64_t step;                 /* whose inputs fill() gives                */
 };
 
-/* ---- files -------------------------------------------------------------------------- */
+/* ---- files --------------------------------------------------------------- */
 
 static File map_file(Data *d, const char *path)
 {
@@ -99,7 +99,7 @@ static uint32_t u32at(const uint8_t *p)
            (uint32_t)p[3] << 24;
 }
 
-/* ---- formats ------------------------------------------------------------------------- */
+/* ---- formats ------------------------------------------------------------- */
 
 static void open_plain(File *f, Elem e)
 {
@@ -233,7 +233,7 @@ static void open_format(Data *d, File *f)
     }
 }
 
-/* ---- which files --------------------------------------------------------------------- */
+/* ---- which files --------------------------------------------------------- */
 
 static void add_file(Data *d, const char *path, const char *input)
 {
@@ -305,7 +305,7 @@ static void add_path(Data *d, const char *path)
     }
 }
 
-/* ---- samples -------------------------------------------------------------------------- */
+/* ---- samples ------------------------------------------------------------- */
 
 static const PlanDim *dim_named(const Tensor *t, const char *axis)
 {
@@ -410,7 +410,7 @@ static void hold_out(Data *d, int valid)
     d->n = valid ? held : d->n - held;
 }
 
-/* ---- order ------------------------------------------------------------------------------ */
+/* ---- order --------------------------------------------------------------- */
 
 static uint64_t scramble(uint64_t x)
 {
@@ -422,10 +422,11 @@ static uint64_t scramble(uint64_t x)
 }
 
 /* A Feistel network over the next even power of two; what falls outside [0, n)
- * goes through again.                                                          */
+ * goes through again.                                                        */
 int64_t data_order(uint64_t seed, int64_t epoch, int64_t i, int64_t n)
 {
-    uint64_t key = scramble(seed + 0x9e3779b97f4a7c15ull * (uint64_t)(epoch + 1));
+    uint64_t key = scramble(seed + 0x9e3779b97f4a7c15ull *
+                                       (uint64_t)(epoch + 1));
     uint64_t x = (uint64_t)i;
     int half = 1;
 
@@ -453,14 +454,14 @@ static int64_t sample_of(const Data *d, int64_t i)
     return d->lo + data_order(d->seed, i / d->n, i % d->n, d->n);
 }
 
-/* ---- filling ------------------------------------------------------------------------------ */
+/* ---- filling ------------------------------------------------------------- */
 
 typedef struct Fill {
     const Data *d;
     const Tensor *t;
     int64_t rank, turn;
     void *dst;
-    int64_t shift;                /* labels: 1                                    */
+    int64_t shift;                /* labels: 1                                */
 } Fill;
 
 static double elem(const File *f, int64_t i)
@@ -542,7 +543,8 @@ static void fill_dim(const Fill *f, int d, int64_t micro, int64_t b,
     }
     const PlanDim *p = &f->t->dim[d];
     const Mesh *m = f->d->plan->mesh;
-    int ismicro = !strcmp(p->axis, "micro"), isbatch = !strcmp(p->axis, "batch");
+    int ismicro = !strcmp(p->axis, "micro");
+    int isbatch = !strcmp(p->axis, "batch");
     int64_t held = dim_held(p);
     to *= held;
     if (d + 1 == f->t->nd && !ismicro && !isbatch) {
@@ -580,7 +582,7 @@ static void fill(void *self, const Tensor *t, int64_t rank, int64_t turn,
     fill_dim(&f, 0, 0, 0, 0, 0);
 }
 
-/* ---- interface ------------------------------------------------------------------------------ */
+/* ---- interface ----------------------------------------------------------- */
 
 Feed data_feed(Data *d, int64_t step)
 {

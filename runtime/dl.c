@@ -1,6 +1,6 @@
 /* dl.c: libraries are found when they are needed, so that one program starts on
  * a machine without GPUs, without MPI, and says what it found. syms.def is the
- * only list of their functions.                                               */
+ * only list of their functions.                                              */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdlib.h>
@@ -70,7 +70,7 @@ int dl_open(Lib l)
     if (lib[l].tried)
         return lib[l].ok;
     lib[l].tried = 1;
-    if (l == LIBblas)             /* it would start its threads while loading    */
+    if (l == LIBblas)             /* it would start its threads while loading */
         setenv("OPENBLAS_NUM_THREADS", "1", 0);
     void *h = open_any(libinfo[l].files);
     lib[l].why = h ? bind(l, h) : "not found";
@@ -83,7 +83,7 @@ const char *dl_why(Lib l)
     return lib[l].why;
 }
 
-/* ---- doctor ------------------------------------------------------------------ */
+/* ---- doctor -------------------------------------------------------------- */
 
 static void say_mpi(FILE *f)
 {

@@ -6,7 +6,7 @@
  *
  * All ranks of this process take each step together (one rank under mpirun, all
  * of a plan with the communicator `local`); a collective runs when all members
- * have come to it.                                                             */
+ * have come to it.                                                           */
 #define _GNU_SOURCE
 #include <math.h>
 #include <stdlib.h>
@@ -16,13 +16,13 @@
 
 #include "runtime.h"
 
-typedef struct Bound {            /* a step of one rank                          */
+typedef struct Bound {            /* a step of one rank                       */
     const Step *s;
     KernelFn *fn;
     void **buf;
     int64_t *iv;
-    void *scratch;                /* gemm, gmm, gmmw, collectives                */
-    int64_t group, *ranks, me;    /* collectives                                 */
+    void *scratch;                /* gemm, gmm, gmmw, collectives             */
+    int64_t group, *ranks, me;    /* collectives                              */
 } Bound;
 
 typedef struct Rank {
@@ -30,14 +30,15 @@ typedef struct Rank {
     const Role *role;
     uint8_t *arena;
     void **buf;
-    Bound **step;                 /* [program][step]                             */
+    Bound **step;                 /* [program][step]                          */
 } Rank;
 
 enum { PAGE = 4096, HUGE_PAGE = 2 << 20 };
 
-/* ---- memory ---------------------------------------------------------------------- */
+/* ---- memory -------------------------------------------------------------- */
 
-/* Zeroed pages; big arenas begin at a huge page so that the kernel can use them. */
+/* Zeroed pages; big arenas begin at a huge page so that the kernel can use
+ * them.                                                                      */
 static void *pages(int64_t bytes, const char *what)
 {
     int64_t align = bytes >= HUGE_PAGE ? HUGE_PAGE : PAGE;
@@ -64,7 +65,7 @@ static void drop_pages(void *p, int64_t bytes)
         munmap(p, (size_t)((bytes + PAGE - 1) / PAGE * PAGE));
 }
 
-/* ---- binding ---------------------------------------------------------------------- */
+/* ---- binding ------------------------------------------------------------- */
 
 static int is_comm(StepKind k)
 {
@@ -179,7 +180,7 @@ void exec_close(Exec *x)
     arena_free(x->mem);
 }
 
-/* ---- one step ----------------------------------------------------------------------- */
+/* ---- one step ------------------------------------------------------------ */
 
 static void call_kernel(void *ctx, int64_t lo, int64_t hi)
 {
@@ -226,7 +227,7 @@ static void run_comm(Exec *x, int prog, int k)
     }
 }
 
-/* ---- looking for the first bad number --------------------------------------------------- */
+/* ---- looking for the first bad number ------------------------------------ */
 
 typedef enum Look { LOOKnan, LOOKinf } Look;
 
@@ -246,7 +247,7 @@ static int is_bad(const Buf *b, const void *p, Look look)
 
 enum { MAXLOOK = 64 };
 
-/* Which of a step's buffers are bad, as bits. What is born here starts clean. */
+/* Which of a step's buffers are bad, as bits. What is born here starts clean.*/
 static uint64_t look_at(const Rank *r, int prog, int k)
 {
     const Step *s = &r->role->prog[prog].step[k];
@@ -285,7 +286,7 @@ static const char *say_bad(Exec *x, const Rank *r, int prog, int k, int i)
                 (long long)r->id);
 }
 
-/* ---- programs ------------------------------------------------------------------------------ */
+/* ---- programs ------------------------------------------------------------ */
 
 static double now(void)
 {
@@ -416,7 +417,7 @@ const char *exec_checked(Exec *x, const char *program, const Block *b,
     return x->bad;
 }
 
-/* ---- reading and writing from outside ------------------------------------------------------- */
+/* ---- reading and writing from outside ------------------------------------ */
 
 const Role *exec_role(const Exec *x, int64_t rank)
 {
@@ -518,7 +519,7 @@ int64_t exec_write(Exec *x, const char *name, const double *in, int64_t n)
     return each_part(x, name, give_run, &o);
 }
 
-/* ---- what the plan says about itself ------------------------------------------------------------ */
+/* ---- what the plan says about itself ------------------------------------- */
 
 double plan_secs(const Plan *p, const char *program)
 {

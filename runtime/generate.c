@@ -1,5 +1,5 @@
 /* generate.c: text from a model that has output "logits": the program `forward`
- * on a window of bytes, one token at a time, sampled with a seeded generator.   */
+ * on a window of bytes, one token at a time, sampled with a seeded generator.*/
 #define _GNU_SOURCE
 #include <math.h>
 #include <stdlib.h>
@@ -11,8 +11,8 @@ typedef struct Gen {
     Exec *x;
     const Tensor *tokens, *logits;
     int64_t seq, vocab;
-    int64_t *window; int64_t n;   /* tokens so far, at most seq                  */
-    double *p;                    /* vocab                                       */
+    int64_t *window; int64_t n;   /* tokens so far, at most seq               */
+    double *p;                    /* vocab                                    */
     uint64_t state;
 } Gen;
 

@@ -2,7 +2,7 @@
  * one of their tensors, or a part of one, lies in one of our parameters: each
  * dim of theirs is a mixed radix of our axes, major first, an axis possibly at
  * an offset inside a longer digit; our remaining axes are fixed ("expert 3").
- * So an element of ours is at an affine function of its indices, both ways.   */
+ * So an element of ours is at an affine function of its indices, both ways.  */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -14,7 +14,7 @@
 
 #include "runtime.h"
 
-/* ---- one row of the table ------------------------------------------------------ */
+/* ---- one row of the table ------------------------------------------------ */
 
 static int64_t dim_size(const HfDim *d)
 {
@@ -81,7 +81,7 @@ static void check_row(const HfMap *h, const StFile *f, const StTensor *s)
             s->name, f->path, s->dt);
 }
 
-/* ---- loading ---------------------------------------------------------------------- */
+/* ---- loading ------------------------------------------------------------- */
 
 static StTensor *find_tensor(StFile **file, int n, const char *name, int *at)
 {
@@ -120,7 +120,7 @@ static const Tensor *param_named(const Plan *p, const char *name)
     return NULL;
 }
 
-/* ---- unrolled axes -------------------------------------------------------------- */
+/* ---- unrolled axes ------------------------------------------------------- */
 
 /* h, or with {axis} in its name one row for each index of the axis, to *v. */
 static void unroll(const Plan *p, const HfMap *h, HfMap **v)
@@ -160,7 +160,7 @@ static Plan *unrolled(const Plan *p)
     return q;
 }
 
-/* ---- all of them ----------------------------------------------------------------- */
+/* ---- all of them --------------------------------------------------------- */
 
 /* Elements of each row's parameter that the rows before and it have filled. */
 static void refuse_unfilled(const Plan *p, const int64_t *filled,
@@ -228,7 +228,7 @@ void hf_load(Exec *x, StFile **file, int n, const char *what)
     refuse_leftovers(file, n, what);
 }
 
-/* ---- saving ------------------------------------------------------------------------- */
+/* ---- saving -------------------------------------------------------------- */
 
 /* Their tensors, each once, as this plan's rows shape them. A vec. */
 static StTensor *list_hf(Arena *a, const Plan *p)

@@ -5,7 +5,7 @@
  * compiler, flags and processor; it is written beside its place and renamed, so
  * a reader sees all of it or nothing, and a lock lets one process compile while
  * others on the same host wait. Big texts are cut into parts that compile side
- * by side: kernels are independent functions behind one prelude.              */
+ * by side: kernels are independent functions behind one prelude.             */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -27,7 +27,7 @@ struct Code { void *so; };
 enum { MAXPART = 8, PARTBYTES = 48 << 10, MAXARG = 48 };
 
 /* None of these lets the compiler change a result: no contraction, and errno
- * and traps are the only things given up.                                     */
+ * and traps are the only things given up.                                    */
 static const char *const flags[] = {
     "-std=gnu11", "-O3", "-march=native", "-ffp-contract=off",
     "-fno-math-errno", "-fno-trapping-math", "-fPIC", "-w", NULL
@@ -40,7 +40,7 @@ const char *host_log(void)
     return logfile;
 }
 
-/* ---- running the compiler ------------------------------------------------------ */
+/* ---- running the compiler ------------------------------------------------ */
 
 /* $CC may carry arguments: "ccache gcc". */
 static int compiler_words(char **argv, int max)
@@ -102,14 +102,14 @@ const char *host_compiler(void)
     return line;
 }
 
-/* ---- the cache's key -------------------------------------------------------------- */
+/* ---- the cache's key ----------------------------------------------------- */
 
 /* What -march=native depends on. */
 static void put_processor(Text *t)
 {
     char line[8192];
     FILE *f = fopen("/proc/cpuinfo", "r");
-    int left = 2;                 /* model name, flags                          */
+    int left = 2;                 /* model name, flags                        */
 
     while (f && left && fgets(line, sizeof line, f))
         if (!strncmp(line, "model name", 10) || !strncmp(line, "flags", 5)) {
@@ -136,7 +136,7 @@ static char *plan_key(Arena *a, const Plan *p)
                 (unsigned long long)h.low64);
 }
 
-/* ---- the cache's folder ------------------------------------------------------------- */
+/* ---- the cache's folder -------------------------------------------------- */
 
 static void make_folder(const char *path)
 {
@@ -168,7 +168,7 @@ static char *cache_folder(Arena *a)
     return dir;
 }
 
-/* ---- compiling ------------------------------------------------------------------------ */
+/* ---- compiling ----------------------------------------------------------- */
 
 static void write_file(const char *path, const char *s, size_t n)
 {
@@ -316,7 +316,7 @@ Code *host_load(Arena *a, const Plan *p)
     if (access(so, R_OK))
         compile(a, p, dir, so);
     c->so = dlopen(so, RTLD_NOW | RTLD_LOCAL);
-    if (!c->so) {                 /* damaged in the cache: once more            */
+    if (!c->so) {                 /* damaged in the cache: once more          */
         compile(a, p, dir, so);
         c->so = dlopen(so, RTLD_NOW | RTLD_LOCAL);
     }

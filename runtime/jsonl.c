@@ -1,5 +1,5 @@
-/* jsonl.c: the texts of a .jsonl or .jsonl.gz file as one stream of bytes, a zero
- * byte after each: {"text": "..."} on every line.                              */
+/* jsonl.c: the texts of a .jsonl or .jsonl.gz file as one stream of bytes, a
+ * zero byte after each: {"text": "..."} on every line.                       */
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,12 +10,12 @@
 enum { CHUNK = 1 << 16 };
 
 typedef struct Stream {
-    gzFile f;                     /* reads plain files too                      */
-    char *line;                   /* malloc'd, the current line                 */
+    gzFile f;                     /* reads plain files too                    */
+    char *line;                   /* malloc'd, the current line               */
     size_t len, cap;
     uint8_t *out;
     size_t n, room;
-    int64_t number;               /* of the line, from 1                        */
+    int64_t number;               /* of the line, from 1                      */
 } Stream;
 
 static void *grown(void *p, size_t n)

@@ -1,7 +1,7 @@
 /* log.c: one line a step for people, one JSON object a step for programs, and
  * the same numbers as TensorBoard events. Lines are made in a fixed buffer and
  * written at once: nothing is allocated while steps run. What a plan or a
- * machine cannot say is left out, never guessed.                              */
+ * machine cannot say is left out, never guessed.                             */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <math.h>
@@ -16,14 +16,14 @@ enum { LINE = 4096, SKIPPED = 1 };
 struct Log {
     const Plan *plan;
     const Role *role;
-    int metrics, events;          /* file descriptors; -1: none                 */
-    int loud;                     /* rank 0 prints                              */
+    int metrics, events;          /* file descriptors; -1: none               */
+    int loud;                     /* rank 0 prints                            */
     int every;
     int64_t steps, world;
-    double secs, counted;         /* of the steps since the first               */
-    double predicted;             /* seconds of a step; 0: the plan does not say */
-    double memory;                /* bytes of this machine                      */
-    double used;                  /* bytes of all ranks here                    */
+    double secs, counted;         /* of the steps since the first             */
+    double predicted;             /* seconds of a step; 0: unknown             */
+    double memory;                /* bytes of this machine                    */
+    double used;                  /* bytes of all ranks here                  */
     char line[LINE];
     int len;
 };
@@ -54,7 +54,7 @@ static void flush_line(Log *l, int fd)
     l->len = 0;
 }
 
-/* ---- TensorBoard ------------------------------------------------------------------- */
+/* ---- TensorBoard --------------------------------------------------------- */
 
 /* CRC-32C as TFRecord wants it. */
 static uint32_t masked_crc(const uint8_t *p, size_t n)
@@ -114,7 +114,7 @@ static size_t event_head(uint8_t *p)
     struct timespec t;
 
     clock_gettime(CLOCK_REALTIME, &t);
-    p[0] = 1 << 3 | 1;            /* wall_time: double                          */
+    p[0] = 1 << 3 | 1;            /* wall_time: double                        */
     return 1 + put_double(p + 1, (double)t.tv_sec + 1e-9 * (double)t.tv_nsec);
 }
 
@@ -128,9 +128,9 @@ static void event_scalar(Log *l, int64_t step, const char *tag, double v)
     if (l->events < 0 || tagged > 100)
         return;
     memcpy(&bits, &f, sizeof bits);
-    e[n++] = 2 << 3;              /* step: varint                               */
+    e[n++] = 2 << 3;              /* step: varint                             */
     n += put_varint(e + n, (uint64_t)step);
-    e[n++] = 5 << 3 | 2;          /* summary { value { tag, simple_value } }    */
+    e[n++] = 5 << 3 | 2;          /* summary { value { tag, simple_value } }  */
     n += put_varint(e + n, tagged + 9);
     e[n++] = 1 << 3 | 2;
     n += put_varint(e + n, tagged + 7);
@@ -155,7 +155,7 @@ static void event_version(Log *l)
     write_event(l, e, n + sizeof version - 1);
 }
 
-/* ---- numbers for people --------------------------------------------------------------- */
+/* ---- numbers for people -------------------------------------------------- */
 
 /* 3 digits and K, M, B, T. */
 static void say_count(Log *l, double v)
@@ -220,7 +220,7 @@ static int count_named(const Role *r, const char *prefix)
     return n;
 }
 
-/* ---- lines -------------------------------------------------------------------------- */
+/* ---- lines --------------------------------------------------------------- */
 
 enum { MAXRESULT = 256 };
 
@@ -268,7 +268,7 @@ static void line_step(Log *l, int64_t step, double lr, double secs,
     if (count_named(l->role, "loss.") > 1)
         say_named(l, "loss.", v);
     say_named(l, "metric.", v);
-    if (gnorm == gnorm)
+    if (count_named(l->role, "grad_norm"))
         say(l, " | gnorm %.3f", gnorm);
     say(l, " | lr %.2e", lr);
     say_speed(l, secs);
@@ -341,7 +341,7 @@ void log_step(Log *l, const Exec *x, int64_t step, double lr, double secs)
     double v[MAXRESULT];
 
     read_results(l, x, v);
-    if (step > SKIPPED) {         /* the first step warms caches up             */
+    if (step > SKIPPED) {         /* the first step warms caches up           */
         l->secs += secs;
         l->counted++;
     }
@@ -388,7 +388,7 @@ void log_note(Log *l, const char *fmt, ...)
     flush_line(l, STDOUT_FILENO);
 }
 
-/* ---- opening ---------------------------------------------------------------------------- */
+/* ---- opening ------------------------------------------------------------- */
 
 static int open_append(const char *path)
 {

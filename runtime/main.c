@@ -1,5 +1,5 @@
-/* main.c of pleat-run: execute a plan. The runtime alone: no Lua, no passes, no
- * code generators.                                                            */
+/* main.c: pleat-run executes a plan. The runtime alone: no Lua, no passes, no
+ * code generators.                                                           */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -12,12 +12,12 @@
 
 static const char usage[] =
     "usage: pleat-run FILE.plan [key=value ...]   train as the plan says\n"
-    "       pleat-run bench FILE.plan             where the time of a step goes\n"
+    "       pleat-run bench FILE.plan             where a step's time goes\n"
+    "       pleat-run ckpt COMMAND                list, verify, compare ...\n"
     "       pleat-run doctor                      what this machine has\n"
-    "       pleat-run ckpt COMMAND                list, verify, compare, convert\n"
-    "Keys that the plan does not depend on may change: train.steps\n"
-    "train.eval_every train.eval_steps train.save_every train.log_every data.*\n"
-    "seed name from resume. A plan is a program: run only plans you built.\n";
+    "Keys that the plan does not depend on may change: train.steps lr schedule\n"
+    "warmup, eval, save and log intervals, data.*, name, from, resume.\n"
+    "A plan is a program: run only plans you built.\n";
 
 /* Keys that are not compiled into the plan. */
 static const char *const runkeys[] = {

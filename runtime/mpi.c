@@ -1,7 +1,7 @@
 /* mpi.c: ranks in several processes, through Open MPI opened at run time. Only
  * under a launcher. Ranks of a group are addressed in the world, in the total
  * order of steps that all ranks share, so no communicators are made. Messages
- * go pairwise in pieces: counts of MPI are ints.                              */
+ * go pairwise in pieces: counts of MPI are ints.                             */
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <unistd.h>
@@ -70,7 +70,7 @@ static void sendrecv(const uint8_t *out, int64_t dest, uint8_t *in,
 }
 
 /* Block i of `out` (outstep bytes apart; 0: the same to all) to rank i of the
- * group, block i of `in` from it.                                             */
+ * group, block i of `in` from it.                                            */
 void mpi_exchange(const Coll *k, const uint8_t *out, int64_t outstep,
                   uint8_t *in, int64_t bytes)
 {

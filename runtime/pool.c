@@ -7,7 +7,7 @@
  *
  * Kernels of a step follow each other within microseconds. Threads therefore
  * spin a little before they sleep, and give the processor away meanwhile when
- * there are more threads than processors.                                     */
+ * there are more threads than processors.                                    */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <linux/futex.h>
@@ -23,12 +23,12 @@
 enum { MAXTHREAD = 256, SPINS = 4000, PERTHREAD = 4 };
 
 struct Pool {
-    int n;                        /* threads, the caller's among them          */
+    int n;                        /* threads, the caller's among them         */
     int spins;
-    _Atomic uint64_t claim;       /* job << 32 | next range                    */
-    _Atomic uint32_t wake;        /* counts jobs; sleepers wait for a change   */
+    _Atomic uint64_t claim;       /* job << 32 | next range                   */
+    _Atomic uint32_t wake;        /* counts jobs; sleepers wait for a change  */
     _Atomic int sleeping, stop;
-    _Atomic int64_t done;         /* ranges finished                           */
+    _Atomic int64_t done;         /* ranges finished                          */
     _Atomic(Work *) f;
     _Atomic(void *) ctx;
     _Atomic int64_t items, ranges, each;

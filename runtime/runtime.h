@@ -1,5 +1,5 @@
 /* runtime.h: what executes a plan. The border to the compiler is plan.h; this
- * folder links neither Lua nor passes nor code generators.                    */
+ * folder links neither Lua nor passes nor code generators.                   */
 #ifndef PLEAT_RUNTIME_H
 #define PLEAT_RUNTIME_H
 
@@ -7,7 +7,7 @@
 
 #include "../ir/plan.h"
 
-/* ---- dl.c: libraries found at run time, one table: syms.def ------------------- */
+/* ---- dl.c: libraries found at run time, one table: syms.def -------------- */
 
 typedef enum Lib {
 #define LIB(id, what, names) LIB##id,
@@ -20,7 +20,7 @@ typedef enum Lib {
     NLIB
 } Lib;
 
-typedef struct Dl {               /* null where the library was not found      */
+typedef struct Dl {               /* null where the library was not found     */
 #define LIB(id, what, names)
 #define SYM(id, name, ret, args) ret (*name) args;
 #define OBJ(id, name) void *name;
@@ -31,97 +31,97 @@ typedef struct Dl {               /* null where the library was not found      *
 } Dl;
 
 extern Dl dl;
-/* 1: found, its symbols are in dl. 0: dl_why() says why not.                  */
+/* 1: found, its symbols are in dl. 0: dl_why() says why not.                 */
 int dl_open(Lib l);
 const char *dl_why(Lib l);
-/* One line for each library, the compiler, the processor: `pleat doctor`.     */
+/* One line for each library, the compiler, the processor: `pleat doctor`.    */
 void doctor(FILE *f);
 
-/* ---- pool.c: threads ------------------------------------------------------------ */
+/* ---- pool.c: threads ----------------------------------------------------- */
 
 typedef struct Pool Pool;
 typedef void Work(void *ctx, int64_t lo, int64_t hi);
-/* threads 0: $PLEAT_THREADS, or this process's share of the processors.       */
+/* threads 0: $PLEAT_THREADS, or this process's share of the processors.      */
 Pool *pool_open(int threads);
 void pool_close(Pool *p);
 int pool_size(const Pool *p);
 /* f on disjoint ranges that cover [0, n), none smaller than grain but the last;
- * returns when all are done.                                                  */
+ * returns when all are done.                                                 */
 void pool_run(Pool *p, Work *f, void *ctx, int64_t n, int64_t grain);
 
-/* ---- host.c: kernel text to functions -------------------------------------------- */
+/* ---- host.c: kernel text to functions ------------------------------------ */
 
 typedef void KernelFn(void *const *buf, const int64_t *iv, int64_t lo,
                       int64_t hi);
 typedef struct Code Code;
 /* Compile the plan's kernels, or take them from the private cache. err() when
- * the compiler fails.                                                         */
+ * the compiler fails.                                                        */
 Code *host_load(Arena *a, const Plan *p);
 KernelFn *host_kernel(const Code *c, const char *name);
-const char *host_compiler(void);  /* first line of its --version                */
-const char *host_log(void);       /* where the last compile error was written   */
+const char *host_compiler(void);  /* first line of its --version              */
+const char *host_log(void);       /* where the last compile error was written */
 
-/* ---- blas.c: matrix products ------------------------------------------------------- */
+/* ---- blas.c: matrix products --------------------------------------------- */
 
 typedef struct Blas Blas;
 Blas *blas_open(Arena *a, Pool *p);
-/* buf and iv as in steps.def; scratch as large as step_work says.             */
+/* buf and iv as in steps.def; scratch as large as step_work says.            */
 void blas_run(Blas *b, StepKind k, void *const *buf, const int64_t *iv,
               int nint, void *scratch);
 
-/* ---- shard.c: what of a tensor this rank holds -------------------------------------- */
+/* ---- shard.c: what of a tensor this rank holds --------------------------- */
 
-/* n elements that follow each other both in the logical tensor and locally.    */
+/* n elements that follow each other both in the logical tensor and locally.  */
 typedef void RunFn(void *ctx, int64_t global, int64_t local, int64_t n);
 void tensor_runs(const Mesh *m, const Tensor *t, int64_t rank, RunFn *f,
                  void *ctx);
-int64_t tensor_elems(const Tensor *t);        /* of the logical tensor           */
-int64_t tensor_held(const Tensor *t);         /* of one rank's part              */
-/* Of the ranks that hold equal parts, the one that writes it.                  */
+int64_t tensor_elems(const Tensor *t);        /* of the logical tensor        */
+int64_t tensor_held(const Tensor *t);         /* of one rank's part           */
+/* Of the ranks that hold equal parts, the one that writes it.                */
 int tensor_owner(const Mesh *m, const Tensor *t, int64_t rank);
-/* The j-th global index held along dim d.                                      */
+/* The j-th global index held along dim d.                                    */
 int64_t tensor_at(const Mesh *m, const PlanDim *d, int64_t rank, int64_t j);
 int64_t dim_held(const PlanDim *d);
 double elem_get(Dtype dt, const void *p, int64_t i);
 void elem_set(Dtype dt, void *p, int64_t i, double v);
 
-/* ---- comm.c mpi.c: ranks and their collectives ---------------------------------------- */
+/* ---- comm.c mpi.c: ranks and their collectives --------------------------- */
 
-/* Ranks that live in this process: all of a plan (`local`), or one (`mpi`).    */
+/* Ranks that live in this process: all of a plan (`local`), or one (`mpi`).  */
 typedef struct Comm {
     const char *name;
     int64_t world;
-    int64_t first;                /* ranks first .. first+n-1 live here         */
+    int64_t first;                /* ranks first .. first+n-1 live here       */
     int64_t n;
 } Comm;
 
-/* Ranks and this rank by the launcher's environment; 1 and 0 without one.      */
+/* Ranks and this rank by the launcher's environment; 1 and 0 without one.    */
 int64_t launch_world(void);
 int64_t launch_rank(void);
-int64_t launch_local(void);       /* ranks of this job on this host             */
-void launch_errors(void);         /* ranks other than 0 stay silent             */
-/* Under a launcher MPI (started by the first call); else all ranks here.       */
+int64_t launch_local(void);       /* ranks of this job on this host           */
+void launch_errors(void);         /* ranks other than 0 stay silent           */
+/* Under a launcher MPI (started by the first call); else all ranks here.     */
 Comm *comm_open(Arena *a, int64_t world);
 void comm_close(Comm *c);
-_Noreturn void comm_abort(int status);        /* ends all ranks                 */
+_Noreturn void comm_abort(int status);        /* ends all ranks               */
 void comm_barrier(Comm *c);
-void comm_share(Comm *c, void *p, int64_t bytes);   /* rank 0's to all           */
-int64_t comm_max(Comm *c, int64_t v);         /* over all processes             */
+void comm_share(Comm *c, void *p, int64_t bytes);   /* rank 0's to all        */
+int64_t comm_max(Comm *c, int64_t v);         /* over all processes           */
 
-/* One collective as one rank sees it.                                          */
+/* One collective as one rank sees it.                                        */
 typedef struct Part { void *send, *recv; } Part;
 typedef struct Coll {
     StepKind kind;
-    const int64_t *iv;            /* as in steps.def                             */
-    int64_t size;                 /* ranks in the group                          */
-    const int64_t *ranks;         /* in group order                              */
-    const Part *part;             /* local: size parts; mpi: one, this rank's    */
-    int64_t me;                   /* mpi: position of this rank                  */
-    void *stage;                  /* mpi: step_work bytes                        */
+    const int64_t *iv;            /* as in steps.def                          */
+    int64_t size;                 /* ranks in the group                       */
+    const int64_t *ranks;         /* in group order                           */
+    const Part *part;             /* local: size parts; mpi: one, this rank's */
+    int64_t me;                   /* mpi: position of this rank               */
+    void *stage;                  /* mpi: step_work bytes                     */
 } Coll;
 void comm_run(Comm *c, Pool *p, const Coll *k);
 
-/* mpi.c, called by comm.c                                                       */
+/* mpi.c, called by comm.c                                                    */
 void mpi_start(Comm *c);
 void mpi_stop(void);
 int mpi_running(void);
@@ -132,17 +132,17 @@ void mpi_barrier(void);
 int64_t mpi_max(int64_t v);
 _Noreturn void mpi_abort(int status);
 
-/* ---- exec.c: a plan in memory ----------------------------------------------------------- */
+/* ---- exec.c: a plan in memory -------------------------------------------- */
 
 /* Where the inputs of a step come from. fill() writes rank's part of t, in t's
- * layout, for the turn-th micro-batch that the rank runs in this step.          */
+ * layout, for the turn-th micro-batch that the rank runs in this step.       */
 typedef struct Feed {
     void (*fill)(void *self, const Tensor *t, int64_t rank, int64_t turn,
                  void *dst);
     void *self;
 } Feed;
 
-/* The step block (stepval names of the language).                               */
+/* The step block (stepval names of the language).                            */
 typedef struct Block { double lr, bc1, bc2; int64_t step; } Block;
 
 typedef struct Exec {
@@ -152,169 +152,173 @@ typedef struct Exec {
     Pool *pool;
     Code *code;
     Blas *blas;
-    struct Rank *rank;            /* comm->n of them                            */
-    void *work;                   /* beyond the arenas: what steps without a     */
-    int64_t nwork;                /*   large enough scratch buffer need          */
-    int checked;                  /* look at every result, see exec_checked      */
-    const char *bad;              /* what exec_checked found                     */
-    int64_t step;                 /* of the last block                          */
-    _Atomic int64_t ticks;        /* steps of programs begun                    */
-    _Atomic(const Step *) now;    /* the one that runs; null: none              */
-    double *spent;                /* not null: seconds of each step of the one   */
-} Exec;                           /*   program that runs are added here          */
+    struct Rank *rank;            /* comm->n of them                          */
+    void *work;                   /* beyond the arenas: what steps without a  */
+    int64_t nwork;                /*   large enough scratch buffer need       */
+    int checked;                  /* look at every result, see exec_checked   */
+    const char *bad;              /* what exec_checked found                  */
+    int64_t step;                 /* of the last block                        */
+    _Atomic int64_t ticks;        /* steps of programs begun                  */
+    _Atomic(const Step *) now;    /* the one that runs; null: none            */
+    double *spent;                /* not null: seconds of each step of the one*/
+} Exec;                           /*   program that runs are added here       */
 
 Exec *exec_open(const Plan *p, Comm *c);
 void exec_close(Exec *x);
-/* Run a program once. feed and b may be null for programs without inputs.       */
+/* Run a program once. feed and b may be null for programs without inputs.    */
 void exec_run(Exec *x, const char *program, const Block *b, const Feed *feed);
 /* The same, after every step looking for the first NaN or infinity it makes:
- * one line that names tensor, place and rank; null: none.                       */
+ * one line that names tensor, place and rank; null: none.                    */
 const char *exec_checked(Exec *x, const char *program, const Block *b,
                          const Feed *feed);
-/* A result of the last run ("loss", "grad_norm", "ok"); NAN: no such result.    */
+/* A result of the last run ("loss", "grad_norm", "ok"); NAN: no such result. */
 double exec_result(const Exec *x, const char *name);
 /* Elements of a tensor of the table, whole, or of a buffer, as rank `rank`
  * holds it; -1: neither. At most cap are written to out. Every rank must live
- * in this process to read a tensor that is spread over ranks.                   */
+ * in this process to read a tensor that is spread over ranks.                */
 int64_t exec_read(Exec *x, const char *name, int64_t rank, double *out,
                   int64_t cap);
 int64_t exec_write(Exec *x, const char *name, const double *in, int64_t n);
-int64_t exec_bytes(const Exec *x);            /* arenas of one rank              */
+int64_t exec_bytes(const Exec *x);            /* arenas of one rank           */
 const Role *exec_role(const Exec *x, int64_t rank);
 void *exec_buf(const Exec *x, int64_t rank, int buf);
-double plan_secs(const Plan *p, const char *program);   /* predicted, one step    */
-int64_t plan_turns(const Plan *p, const char *program); /* bodies a rank runs     */
+double plan_secs(const Plan *p, const char *program);   /* predicted, one step*/
+int64_t plan_turns(const Plan *p, const char *program); /* bodies a rank runs */
 
-/* ---- watch.c: a rank that waits for ever ---------------------------------------------- */
+/* ---- watch.c: a rank that waits for ever --------------------------------- */
 
 void watch_start(Exec *x);
 void watch_stop(void);
 
-/* ---- data.c: tokens -------------------------------------------------------------------- */
+/* ---- data.c: tokens ------------------------------------------------------ */
 
 typedef struct Data Data;
-enum { DATAshuffle = 1 };         /* training order; else as in the files         */
-/* key "data.train" or "data.valid"; null when it is not set.                     */
+enum { DATAshuffle = 1 };         /* training order; else as in the files     */
+/* key "data.train" or "data.valid"; null when it is not set.                 */
 Data *data_open(Arena *a, const Plan *p, const char *key, int flags);
-Feed data_feed(Data *d, int64_t step);        /* inputs of step (from 0)          */
+Feed data_feed(Data *d, int64_t step);        /* inputs of step (from 0)      */
 int64_t data_samples(const Data *d);
-int64_t data_perstep(const Data *d);           /* samples of one step          */
-int64_t data_vocab(const Data *d);            /* 0: unknown                       */
+int64_t data_perstep(const Data *d);           /* samples of one step         */
+int64_t data_vocab(const Data *d);            /* 0: unknown                   */
 /* The i-th sample in the files' order: its tokens, seq + 1 of them, to out when
- * there is one; -1 beyond the end. Returns how many; 0: these are no tokens.      */
+ * there is one; -1 beyond the end. Returns how many; 0: these are no tokens. */
 int64_t data_sample(const Data *d, int64_t i, int32_t *out);
 
-/* jsonl.c: null, or what is wrong. *data lives until the end.                    */
+/* jsonl.c: null, or what is wrong. *data lives until the end.                */
 const char *jsonl_read(Arena *a, const char *path, const uint8_t **data,
                        int64_t *n);
 
-/* ---- ngram.c: what counting alone predicts ------------------------------------------------- */
+/* ---- ngram.c: what counting alone predicts ------------------------------- */
 
-enum { NGRAM = 3 };               /* loss[i]: of contexts of i bytes               */
-/* Cross-entropy of the first samples of valid by counts of train; 0: not bytes.   */
+enum { NGRAM = 3 };               /* loss[i]: of contexts of i bytes          */
+/* Cross-entropy of the first samples of valid by counts of train; 0: not
+ * bytes.                                                                     */
 int ngrams(Arena *a, const Data *train, const Data *valid, int64_t samples,
            double loss[NGRAM]);
-/* i of [0, n) to its place in the seed's order of epoch (a permutation).         */
+/* i of [0, n) to its place in the seed's order of epoch (a permutation).     */
 int64_t data_order(uint64_t seed, int64_t epoch, int64_t i, int64_t n);
 
-/* ---- safetensors.c ------------------------------------------------------------------------ */
+/* ---- safetensors.c ------------------------------------------------------- */
 
 typedef struct StTensor {
-    const char *name, *dt;        /* "F32" ...                                    */
-    int bytes;                    /* of an element                                */
+    const char *name, *dt;        /* "F32" ...                                */
+    int bytes;                    /* of an element                            */
     int nd; int64_t n[MAXD];
-    int64_t begin, end;           /* in the data part                             */
-    int64_t taken;                /* elements loaded from it                      */
-    const char *axes;             /* our files: "expert hidden ffn"; else null     */
+    int64_t begin, end;           /* in the data part                         */
+    int64_t taken;                /* elements loaded from it                  */
+    const char *axes;             /* our files: "expert hidden ffn"; else null*/
 } StTensor;
 
 typedef struct StFile {
     const char *path;
     const uint8_t *map, *data;
-    int64_t size;                 /* of the file                                   */
-    int n; StTensor *t;           /* sorted by name                                */
+    int64_t size;                 /* of the file                              */
+    int n; StTensor *t;           /* sorted by name                           */
 } StFile;
 
-/* Null and *out, or the reason why the file is refused.                           */
+/* Null and *out, or the reason why the file is refused.                      */
 const char *st_open(Arena *a, const char *path, StFile **out);
 void st_close(StFile *f);
 StTensor *st_find(const StFile *f, const char *name);
 double st_get(const char *dt, const uint8_t *p, int64_t i);
 int st_isfloat(const char *dt);
-/* Lay out n tensors (name, dt, bytes, nd, n and axes set), largest elements first:
- * sets begin and end, returns the header with its length, *total the file's size. */
+/* Lay out n tensors (name, dt, bytes, nd, n and axes set), largest elements
+ * first: sets begin and end, returns the header with its length, *total the
+ * file's size.                                                               */
 char *st_header(Arena *a, StTensor *t, int n, size_t *len, int64_t *total);
 
-/* ---- ckpt.c hf.c: saved runs ----------------------------------------------------------------- */
+/* ---- ckpt.c hf.c: saved runs --------------------------------------------- */
 
-typedef struct State {            /* state.json                                    */
-    int64_t step;                 /* steps done                                    */
-    int64_t tokens, samples;      /* seen so far; samples is the data position      */
-    int64_t skipped;              /* steps without an update (NaN or infinity)      */
+typedef struct State {            /* state.json                               */
+    int64_t step;                 /* steps done                               */
+    int64_t tokens, samples;      /* seen so far; samples is the data position*/
+    int64_t skipped;              /* steps without an update (NaN or infinity)*/
     uint64_t seed;
-    const char *plan;             /* hash of the plan                              */
+    const char *plan;             /* hash of the plan                         */
 } State;
 
-/* Write dir/step-NNNNNNNN and dir/latest. 0, or -1 with a warning.                */
+/* Write dir/step-NNNNNNNN and dir/latest. 0, or -1 with a warning.           */
 int ckpt_save(Exec *x, const char *dir, const State *s);
 /* The newest good checkpoint of dir into x; earlier ones with a note when the
- * newest is damaged. 0: there is none.                                            */
+ * newest is damaged. 0: there is none.                                       */
 int ckpt_resume(Exec *x, const char *dir, State *s);
 int ckpt_exists(const char *dir);
-/* Weights from a checkpoint, a run, a Hugging Face folder or a file; err() names
- * what is left over or missing.                                                   */
+/* Weights from a checkpoint, a run, a Hugging Face folder or a file; err()
+ * names what is left over or missing.                                        */
 void ckpt_from(Exec *x, const char *path);
-/* Null, or why the checkpoint folder is damaged. Prints nothing.                  */
+/* Null, or why the checkpoint folder is damaged. Prints nothing.             */
 const char *ckpt_verify(Arena *a, const char *dir, State *s);
 void hf_load(Exec *x, StFile **file, int n, const char *what);
-/* Write all parameters under the plan's Hugging Face names.                        */
+/* Write all parameters under the plan's Hugging Face names.                  */
 void hf_save(Exec *x, const char *dir);
 
-/* ckptool.c: `ckpt ls DIR` and its kin; the exit status.                           */
+/* ckptool.c: `ckpt ls DIR` and its kin; the exit status.                     */
 int ckpt_command(int n, char **arg);
 
-/* A source of elements for one tensor: element (i0, i1, ...) of the tensor is at
- * base + sum of i[d] * stride[d]. Dims with fix[d] >= 0 are loaded only there.     */
+/* A source of elements for one tensor: element (i0, i1, ...) of the tensor is
+ * at base + sum of i[d] * stride[d]. Dims with fix[d] >= 0 are loaded only
+ * there.                                                                     */
 typedef struct View {
     const uint8_t *data;
     const char *dt;
     int64_t base, stride[MAXD], fix[MAXD];
 } View;
-/* Copy what of v rank holds into dst, converted to t's dtype.                      */
+/* Copy what of v rank holds into dst, converted to t's dtype.                */
 void view_load(const Mesh *m, const Tensor *t, int64_t rank, const View *v,
                void *dst);
 
-/* ---- log.c: step lines and metrics.jsonl --------------------------------------------------- */
+/* ---- log.c: step lines and metrics.jsonl --------------------------------- */
 
 typedef struct Log Log;
-/* dir: the run's folder; null: lines only.                                      */
+/* dir: the run's folder; null: lines only.                                   */
 Log *log_open(Arena *a, const Plan *p, const Exec *x, const char *dir);
 void log_step(Log *l, const Exec *x, int64_t step, double lr, double secs);
-/* v: by result, as averaged. beside: more for the line, or "".                     */
+/* v: by result, as averaged. beside: more for the line, or "".               */
 void log_valid(Log *l, int64_t step, const double *v, const char *beside);
 void log_note(Log *l, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
 void log_close(Log *l);
 
-/* ---- train.c generate.c: commands ------------------------------------------------------------- */
+/* ---- train.c generate.c: commands ---------------------------------------- */
 
 typedef struct RunArgs {
-    const char *text; size_t len; /* the plan's bytes; null: print them             */
+    const char *text; size_t len; /* the plan's bytes; null: print them       */
 } RunArgs;
-/* Train as the plan's keys say. The exit status; err() when something is wrong.    */
+/* Train as the plan's keys say. The exit status; err() when something is
+ * wrong.                                                                     */
 int run_plan(Plan *p, const RunArgs *a);
-/* Validation only, on the weights of `from`.                                       */
+/* Validation only, on the weights of `from`.                                 */
 int eval_plan(Plan *p);
 
 typedef struct GenArgs {
     const char *prompt;
-    int64_t n;                    /* tokens to make                                 */
-    double temperature;           /* 0: always the likeliest                        */
-    int64_t topk;                 /* 0: all                                         */
+    int64_t n;                    /* tokens to make                           */
+    double temperature;           /* 0: always the likeliest                  */
+    int64_t topk;                 /* 0: all                                   */
     uint64_t seed;
 } GenArgs;
 int generate_plan(Plan *p, const GenArgs *g, FILE *out);
-/* Time `steps` steps on made-up tokens, step by step of the plan: bench.c.          */
+/* Time `steps` steps on made-up tokens, step by step of the plan: bench.c.   */
 int bench_plan(Plan *p, int64_t steps, FILE *out);
 
 #endif

@@ -8,7 +8,7 @@
  * checked before any is used; nothing here exits, so a caller may try another
  * file. In files we write, __metadata__ holds the axes of each tensor ("axes
  * <name>": "expert hidden ffn"), so a reader with another axis order can
- * permute.                                                                     */
+ * permute.                                                                   */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -48,7 +48,7 @@ int st_isfloat(const char *dt)
     return i >= 0 && types[i].kind == 'f';
 }
 
-/* ---- elements -------------------------------------------------------------------- */
+/* ---- elements ------------------------------------------------------------ */
 
 static double half(uint16_t h)
 {
@@ -84,7 +84,7 @@ double st_get(const char *dt, const uint8_t *p, int64_t i)
     }
 }
 
-/* ---- reading ----------------------------------------------------------------------- */
+/* ---- reading ------------------------------------------------------------- */
 
 static const char *read_shape(StTensor *t, const json_t *shape, int64_t *elems)
 {
@@ -255,7 +255,7 @@ StTensor *st_find(const StFile *f, const char *name)
     return bsearch(&key, f->t, (size_t)f->n, sizeof *f->t, by_name);
 }
 
-/* ---- writing ------------------------------------------------------------------------ */
+/* ---- writing ------------------------------------------------------------- */
 
 /* Largest elements first, so that all are aligned. */
 static int by_size(const void *a, const void *b)

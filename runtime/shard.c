@@ -2,7 +2,7 @@
  *
  * Along each axis a rank holds a list of pieces [start, start + len) of the
  * global index, one after another; its part is their product, row-major. What
- * lies beyond the axis' end is padding: it is held, and never moved.          */
+ * lies beyond the axis' end is padding: it is held, and never moved.         */
 #include <string.h>
 
 #include "runtime.h"
@@ -44,7 +44,7 @@ int64_t tensor_at(const Mesh *m, const PlanDim *d, int64_t rank, int64_t j)
 }
 
 /* Ranks that differ only in atoms the tensor does not depend on hold equal
- * parts; the one with zeros there writes. Stages hold different tensors.       */
+ * parts; the one with zeros there writes. Stages hold different tensors.     */
 int tensor_owner(const Mesh *m, const Tensor *t, int64_t rank)
 {
     for (int a = 0; a < m->natom; a++) {
@@ -64,8 +64,8 @@ typedef struct Walk {
     const Mesh *m;
     const Tensor *t;
     int64_t rank;
-    int whole;                    /* dims from here on are held whole           */
-    int64_t inner;                /* elements of those                          */
+    int whole;                    /* dims from here on are held whole         */
+    int64_t inner;                /* elements of those                        */
     RunFn *f;
     void *ctx;
 } Walk;
@@ -111,7 +111,7 @@ void tensor_runs(const Mesh *m, const Tensor *t, int64_t rank, RunFn *f,
         f(ctx, 0, 0, w.inner);
 }
 
-/* ---- elements ------------------------------------------------------------------ */
+/* ---- elements ------------------------------------------------------------ */
 
 double elem_get(Dtype dt, const void *p, int64_t i)
 {
@@ -143,7 +143,7 @@ void elem_set(Dtype dt, void *p, int64_t i, double v)
     }
 }
 
-/* ---- loading from a strided source ------------------------------------------------ */
+/* ---- loading from a strided source --------------------------------------- */
 
 typedef struct Load {
     const Mesh *m;
@@ -151,7 +151,7 @@ typedef struct Load {
     int64_t rank;
     const View *v;
     void *dst;
-    int same;                     /* source and tensor have one dtype           */
+    int same;                     /* source and tensor have one dtype         */
 } Load;
 
 static void load_row(const Load *l, int64_t src, int64_t step, int64_t dst,
@@ -170,7 +170,7 @@ static void load_row(const Load *l, int64_t src, int64_t step, int64_t dst,
 }
 
 /* Dim d of the part: src is the element in the source, dst the place among the
- * rows of dim d.                                                               */
+ * rows of dim d.                                                             */
 static void load(const Load *l, int d, int64_t src, int64_t dst)
 {
     if (d == l->t->nd) {

@@ -1,5 +1,5 @@
 /* train.c: `run`. Start values, the loop over steps, validation, checkpoints,
- * signals. What a step does is in the plan; here is when.                      */
+ * signals. What a step does is in the plan; here is when.                    */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <math.h>
@@ -21,10 +21,10 @@ typedef struct Train {
     Comm *comm;
     Data *train, *valid;
     Log *log;
-    const char *dir, *ckpt;       /* run folder, its checkpoints                */
+    const char *dir, *ckpt;       /* run folder, its checkpoints              */
     State state;
-    int64_t saved;                /* step of the last checkpoint; -1: none      */
-    int bad;                      /* steps in a row without an update           */
+    int64_t saved;                /* step of the last checkpoint; -1: none    */
+    int bad;                      /* steps in a row without an update         */
 } Train;
 
 enum { MAXBAD = 3, MAXRESULT = 256, FAILED = 3, MAXCOUNTED = 1 << 26 };
@@ -34,7 +34,7 @@ static volatile sig_atomic_t asked_to_stop;
 static void on_signal(int sig)
 {
     asked_to_stop = 1;
-    signal(sig, SIG_DFL);         /* a second one ends it at once               */
+    signal(sig, SIG_DFL);         /* a second one ends it at once             */
 }
 
 static double now(void)
@@ -45,7 +45,7 @@ static double now(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* ---- schedule ---------------------------------------------------------------------- */
+/* ---- schedule ------------------------------------------------------------ */
 
 /* Rate of a step counted from 0. */
 static double rate(const Opts *o, int64_t step)
@@ -72,7 +72,7 @@ static Block block_of(const Opts *o, int64_t step)
                    1 - pow(betas[1], (double)(step + 1)), step};
 }
 
-/* ---- run folder ---------------------------------------------------------------------- */
+/* ---- run folder ---------------------------------------------------------- */
 
 static void make_folders(const char *path)
 {
@@ -153,9 +153,10 @@ static void open_folder(Train *t, const RunArgs *a)
     save_tuned(t);
 }
 
-/* ---- start ------------------------------------------------------------------------------ */
+/* ---- start --------------------------------------------------------------- */
 
-/* Plans that differ between ranks would wait for each other in different steps. */
+/* Plans that differ between ranks would wait for each other in different
+ * steps.                                                                     */
 static void compare_plans(Train *t, const RunArgs *a)
 {
     XXH128_hash_t h = XXH3_128bits(a->text, a->len);
@@ -216,7 +217,7 @@ static void catch_signals(void)
     sigaction(SIGINT, &s, NULL);
 }
 
-/* ---- the loop ------------------------------------------------------------------------------ */
+/* ---- the loop ------------------------------------------------------------ */
 
 /* For a byte model's last line: what counting alone would have reached. */
 static const char *beside(Train *t, int64_t samples)
@@ -337,7 +338,7 @@ static void loop(Train *t)
         save(t);
 }
 
-/* ---- commands ---------------------------------------------------------------------------------- */
+/* ---- commands ------------------------------------------------------------ */
 
 static const char *plan_text(Plan *p, const RunArgs *a, size_t *len)
 {

@@ -1,7 +1,7 @@
-/* watch.c: says where a rank waits for ever. Only under a launcher, where another
- * process may be dead, stopped, or in another step: when no step has ended for
- * $PLEAT_TIMEOUT seconds (600) the rank says which one it is in, and leaves with
- * status 3; mpirun then ends the others.                                       */
+/* watch.c: says where a rank waits for ever. Only under a launcher, where
+ * another process may be dead, stopped, or in another step: when no step has
+ * ended for $PLEAT_TIMEOUT seconds (600) the rank says which one it is in, and
+ * leaves with status 3; mpirun then ends the others.                         */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <stdatomic.h>
@@ -11,7 +11,7 @@
 
 #include "runtime.h"
 
-enum { TICK = 100, DEFAULT = 600 };   /* milliseconds, seconds                  */
+enum { TICK = 100, DEFAULT = 600 };   /* milliseconds, seconds                */
 
 static atomic_int stop;
 static pthread_t thread;

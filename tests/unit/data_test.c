@@ -1,5 +1,6 @@
 /* data_test: the same tokens from every format, the same samples in every fold,
- * next tokens as labels, held-out tails, and one clear line for what is wrong. */
+ * next tokens as labels, held-out tails, and one clear line for what is
+ * wrong.                                                                     */
 #define _GNU_SOURCE
 #include <setjmp.h>
 #include <stdarg.h>
@@ -51,7 +52,7 @@ static void save_idx(const char *name)
 {
     uint8_t idx[34 + 64] = "MMIDIDX\0\0\1";
 
-    idx[17] = 8;                  /* u16                                         */
+    idx[17] = 8;                  /* u16                                      */
     save(name, idx, sizeof idx, "", 0);
 }
 
@@ -84,7 +85,7 @@ static int setup(void **state)
     for (int i = 0; i < N; i++) {
         text[i] = (uint8_t)(1 + (i * i / 7 + i) % 15);
         if (i % (N / 4) == N / 4 - 1)
-            text[i] = 0;          /* ends of the .jsonl's texts                  */
+            text[i] = 0;          /* ends of the .jsonl's texts               */
         wide[i] = text[i];
         whole[i] = text[i];
     }
@@ -215,7 +216,8 @@ static void test_tail(void **state)
     assert_int_equal(data_samples(d), 9);
 }
 
-/* Rows in order, and their last label missing when a row is no longer than seq. */
+/* Rows in order, and their last label missing when a row is no longer than
+ * seq.                                                                       */
 static void test_npy_rows(void **state)
 {
     static int32_t rows[10][SEQ + 1];
@@ -239,7 +241,7 @@ static void test_npy_rows(void **state)
     assert_int_equal(s.y[0][SEQ - 1], -1);
 }
 
-/* ---- errors ------------------------------------------------------------------------ */
+/* ---- errors -------------------------------------------------------------- */
 
 static jmp_buf back;
 static char said[4096];

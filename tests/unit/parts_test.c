@@ -1,6 +1,7 @@
-/* parts_test: the runtime's parts against plain loops. Threads cover every range
- * once; products equal naive ones and do not depend on threads; collectives put
- * every element where steps.def says; pieces, data order and files.            */
+/* parts_test: the runtime's parts against plain loops. Threads cover every
+ * range once; products equal naive ones and do not depend on threads;
+ * collectives put every element where steps.def says; pieces, data order and
+ * files.                                                                     */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <math.h>
@@ -31,7 +32,7 @@ static int below(int n)
     return (int)((seed >> 33) % (uint64_t)n);
 }
 
-/* ---- threads --------------------------------------------------------------------- */
+/* ---- threads ------------------------------------------------------------- */
 
 typedef struct Hits { atomic_int *n; } Hits;
 
@@ -60,7 +61,7 @@ static void test_pool_covers_once(void **state)
     }
 }
 
-/* ---- products ----------------------------------------------------------------------- */
+/* ---- products ------------------------------------------------------------ */
 
 enum { BIG = 1 << 16 };
 
@@ -187,7 +188,7 @@ static double grouped_value(const int32_t *off, int64_t e, int64_t i, int64_t j,
 }
 
 /* Every element of out (rows) or dW against the sum it should be; the rest as
- * before. The largest error over what is allowed.                              */
+ * before. The largest error over what is allowed.                            */
 static double check_grouped(StepKind kind, const int32_t *off, Operand a,
                             Operand b, Operand out, const double *before,
                             const int64_t *iv)
@@ -196,7 +197,8 @@ static double check_grouped(StepKind kind, const int32_t *off, Operand a,
     double worst = 0;
 
     for (int64_t e = 0; e < E; e++)
-        for (int64_t i = rows ? off[e] : 0; i < (rows ? off[e + 1] : iv[3]); i++)
+        for (int64_t i = rows ? off[e] : 0, end = rows ? off[e + 1] : iv[3];
+             i < end; i++)
             for (int64_t j = 0; j < iv[4]; j++) {
                 int64_t at = rows ? i * iv[4] + j
                     : e * iv[7] + (iv[6] ? j * iv[5] + i : i * iv[5] + j);
@@ -249,7 +251,7 @@ static void test_grouped(void **state)
     pool_close(p);
 }
 
-/* ---- collectives: steps.def, element by element ---------------------------------------- */
+/* ---- collectives: steps.def, element by element -------------------------- */
 
 enum { G = 3, LEN = 4096 };
 
@@ -335,7 +337,7 @@ static void test_alltoall(void **state)
     }
 }
 
-/* ---- pieces --------------------------------------------------------------------------------- */
+/* ---- pieces -------------------------------------------------------------- */
 
 typedef struct Seen { int n[400]; int64_t last; } Seen;
 
@@ -379,7 +381,7 @@ static void test_pieces_cover(void **state)
     assert_int_equal(tensor_at(m, &t.dim[0], 2, 4), 7);
 }
 
-/* ---- data -------------------------------------------------------------------------------------- */
+/* ---- data ---------------------------------------------------------------- */
 
 static void test_order_is_a_permutation(void **state)
 {
@@ -402,7 +404,7 @@ static void test_order_is_a_permutation(void **state)
     assert_int_not_equal(data_order(5, 2, 0, 1000), data_order(5, 3, 0, 1000));
 }
 
-/* ---- safetensors: what must be refused, and with which words --------------------------------------- */
+/* ---- safetensors: what must be refused, and with which words ------------- */
 
 static const char *try_file(const char *head, size_t data)
 {
@@ -469,10 +471,10 @@ static void test_safetensors_refusals(void **state)
     }
 }
 
-/* ---- Hugging Face names ------------------------------------------------------------------------------ */
+/* ---- Hugging Face names -------------------------------------------------- */
 
-/* w[vocab next] split over two tensors of theirs, one with its axes turned and at
- * an offset: "(next|2)" and a fixed vocab row.                                   */
+/* w[vocab next] split over two tensors of theirs, one with its axes turned and
+ * at an offset: "(next|2)" and a fixed vocab row.                            */
 static void test_hf_round_trip(void **state)
 {
     Plan *p = tiny_plan(2, "");

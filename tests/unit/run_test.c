@@ -1,6 +1,6 @@
 /* run_test: a plan from start to end. Loss falls, folds agree, a stopped run
- * continues with the same bits, damaged checkpoints are refused, bad numbers stop
- * a run and name their line, and steps allocate nothing.                        */
+ * continues with the same bits, damaged checkpoints are refused, bad numbers
+ * stop a run and name their line, and steps allocate nothing.                */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -19,7 +19,7 @@
 
 #include "tinyplan.h"
 
-/* ---- counting allocations: every one of this process comes by here ------------- */
+/* ---- counting allocations: every one of this process comes by here ------- */
 
 #if !defined __SANITIZE_ADDRESS__ && !defined __SANITIZE_THREAD__ &&          \
     defined __GLIBC__
@@ -48,7 +48,7 @@ void *realloc(void *p, size_t n)
 }
 #endif
 
-/* ---- a folder of its own ---------------------------------------------------------- */
+/* ---- a folder of its own ------------------------------------------------- */
 
 static char *home;
 
@@ -111,7 +111,7 @@ static int teardown(void **state)
     return 0;
 }
 
-/* ---- running -------------------------------------------------------------------------- */
+/* ---- running ------------------------------------------------------------- */
 
 static char *keys(const char *more)
 {
@@ -119,7 +119,8 @@ static char *keys(const char *more)
                 "train.lr=0.5 seed=3 %s", in_home("text"), more);
 }
 
-/* In a child, so that an error can be seen: its status; what it said to `log`. */
+/* In a child, so that an error can be seen: its status; what it said to
+ * `log`.                                                                     */
 static int run(int64_t dp, const char *more, const char *log)
 {
     fflush(NULL);
@@ -186,7 +187,7 @@ static void test_losses_fall_and_folds_agree(void **state)
         worst = fmax(worst, fabs(four[i] - one[i]));
     }
     print_message("# largest difference between folds %.3g\n", worst);
-    assert_true(worst < 2e-6);    /* fp32 sums in another order                  */
+    assert_true(worst < 2e-6);    /* fp32 sums in another order               */
 }
 
 /* The step loop, data included, allocates nothing. */

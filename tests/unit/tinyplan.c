@@ -1,7 +1,7 @@
-/* tinyplan.c: the plan behind tests of the runtime. Written by hand, so that what
- * they find is the runtime's: parameter w (bf16, with an fp32 master and a moment
- * that are spread over dp as ZeRO-1 does), state `count`, programs init, step,
- * eval and forward, with collectives of three kinds.                            */
+/* tinyplan.c: the plan behind tests of the runtime. Written by hand, so that
+ * what they find is the runtime's: parameter w (bf16, with an fp32 master and a
+ * moment that are spread over dp as ZeRO-1 does), state `count`, programs init,
+ * step, eval and forward, with collectives of three kinds.                   */
 #include <string.h>
 
 #include "tinyplan.h"
@@ -19,7 +19,7 @@ static const char prelude[] =
     "                    : (v.u + 0x7fff + (v.u >> 16 & 1)) >> 16); }\n";
 
 /* iv of all: items, grain, then as named. */
-static const char k_init[] =      /* w master m; vocab first rows               */
+static const char k_init[] =      /* w master m; vocab first rows             */
     "K(k_init)\n{\n"
     "    uint16_t *w = b[0]; float *master = b[1], *m = b[2];\n"
     "    for (int64_t r = lo; r < hi; r++)\n"
@@ -30,12 +30,12 @@ static const char k_init[] =      /* w master m; vocab first rows               
     "            if (r < iv[3] || r >= iv[3] + iv[4]) continue;\n"
     "            master[k] = v; m[k] = 0;\n"
     "        }\n}\n";
-static const char k_den[] =       /* labels den; tokens                         */
+static const char k_den[] =       /* labels den; tokens                       */
     "K(k_den)\n{\n"
     "    const int32_t *y = b[0]; float *den = b[1];\n"
     "    for (int64_t i = 0; i < iv[2]; i++) den[0] += y[i] >= 0;\n"
     "    (void)lo; (void)hi;\n}\n";
-static const char k_body[] =      /* w tokens labels grad loss; vocab tokens    */
+static const char k_body[] =      /* w tokens labels grad loss; vocab tokens  */
     "K(k_body)\n{\n"
     "    const uint16_t *w = b[0]; const int32_t *x = b[1], *y = b[2];\n"
     "    float *grad = b[3]; double *loss = b[4], p[64];\n"
@@ -49,7 +49,7 @@ static const char k_body[] =      /* w tokens labels grad loss; vocab tokens    
     "        for (int64_t c = 0; c < V; c++)\n"
     "            grad[x[i] * V + c] += (float)(p[c] / z - (c == y[i]));\n"
     "    }\n    (void)lo; (void)hi;\n}\n";
-static const char k_update[] =    /* gshard den m master wshard lr; vocab       */
+static const char k_update[] =    /* gshard den m master wshard lr; vocab     */
     "K(k_update)\n{\n"
     "    const float *g = b[0], *den = b[1], *lr = b[5];\n"
     "    float *m = b[2], *master = b[3]; uint16_t *w = b[4];\n"
@@ -58,7 +58,7 @@ static const char k_update[] =    /* gshard den m master wshard lr; vocab       
     "        master[i] -= lr[0] * m[i];\n"
     "        w[i] = down(master[i]);\n"
     "    }\n}\n";
-static const char k_result[] =    /* loss den out ok count; counts              */
+static const char k_result[] =    /* loss den out ok count; counts            */
     "K(k_result)\n{\n"
     "    const double *loss = b[0]; const float *den = b[1];\n"
     "    float *out = b[2], *ok = b[3]; int64_t *count = b[4];\n"
@@ -66,7 +66,7 @@ static const char k_result[] =    /* loss den out ok count; counts              
     "    ok[0] = out[0] - out[0] == 0;\n"
     "    count[0] += iv[2];\n"
     "    (void)lo; (void)hi;\n}\n";
-static const char k_logits[] =    /* w tokens logits; vocab                     */
+static const char k_logits[] =    /* w tokens logits; vocab                   */
     "K(k_logits)\n{\n"
     "    const uint16_t *w = b[0]; const int32_t *x = b[1]; float *y = b[2];\n"
     "    for (int64_t i = lo; i < hi; i++)\n"
