@@ -1,6 +1,6 @@
 /* comm.c: collectives as library steps: which elements, in what blocks. Tensors
  * are row-major, so a collective along one axis moves, for each index of the
- * axes before it (outer), one run of the axis and what is behind it.            */
+ * axes before it (outer), one run of the axis and what is behind it.         */
 #include "codegen.h"
 
 static int64_t product(const Graph *g, const Node *n, int from, int to)
@@ -12,7 +12,7 @@ static int64_t product(const Graph *g, const Node *n, int from, int to)
     return e;
 }
 
-/* The reduction over the atoms of a collective, as its operand's type says.     */
+/* The reduction over the atoms of a collective, as its operand's type says.  */
 static Reduce reduction(const Graph *g, const Node *x, uint32_t atoms)
 {
     for (int i = 0; i < g->mesh->natom; i++)
@@ -21,7 +21,7 @@ static Reduce reduction(const Graph *g, const Node *x, uint32_t atoms)
     return Radd;
 }
 
-/* Blocks along axis A of the tensor in which it is cut.                         */
+/* Blocks along axis A of the tensor in which it is cut.                      */
 static void along(Group *k, Arena *a, const Graph *g, const Node *cut)
 {
     int d = dim_of(cut, k->node[0]->A[0]);

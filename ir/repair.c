@@ -7,7 +7,7 @@
  * An axis cut over several atoms lies with later atoms major, so a step may add
  * to an axis only atoms below those that cut it, and remove only its lowest:
  * then a rank's run stays inside, or grows around, what it has. Types whose
- * atoms come in another order are reached through the whole axis.             */
+ * atoms come in another order are reached through the whole axis.            */
 #include "ir.h"
 
 static uint32_t cutting(const Mesh *m, const Shard *t, const Axis *a)
@@ -20,13 +20,13 @@ static uint32_t cutting(const Mesh *m, const Shard *t, const Axis *a)
     return mask;
 }
 
-/* All atoms of x below all of y.                                               */
+/* All atoms of x below all of y.                                             */
 static int below(uint32_t x, uint32_t y)
 {
     return !x || !y || x < (y & -y);
 }
 
-/* Atoms that are still to cut axis b: the topmost run of one present type.     */
+/* Atoms that are still to cut axis b: the topmost run of one present type.   */
 static uint32_t next_into(const Mesh *m, const Shard *t, const Shard *want,
                           const Axis *b)
 {
@@ -63,7 +63,7 @@ static int make(Shard *t, Repair *r, Op op, Axis *a, Axis *b, uint32_t atoms,
     return 1;
 }
 
-/* Cut axis b further, from the wanted kind of present type.                    */
+/* Cut axis b further, from the wanted kind of present type.                  */
 static int cut_more(const Mesh *m, Shard *t, const Shard *want, Repair *r,
                     ShardKind from)
 {
@@ -99,7 +99,7 @@ static int reduce_all(const Mesh *m, Shard *t, const Shard *want, Repair *r)
     return mask && make(t, r, Oallreduce, NULL, NULL, mask, (Shard){ .k = R });
 }
 
-/* Make whole, slowest atoms first: little travels far.                         */
+/* Make whole, slowest atoms first: little travels far.                       */
 static int gather_one(const Mesh *m, Shard *t, const Shard *want, Repair *r)
 {
     for (int i = m->natom; i-- > 0; ) {
@@ -116,8 +116,8 @@ static int gather_one(const Mesh *m, Shard *t, const Shard *want, Repair *r)
     return 0;
 }
 
-/* No direct step is left: make the axis whole that stands in the way, the one to
- * leave before the one to cut.                                                  */
+/* No direct step is left: make the axis whole that stands in the way, the one
+ * to leave before the one to cut.                                            */
 static int start_over(const Mesh *m, Shard *t, const Shard *want, Repair *r)
 {
     for (int i = m->natom; i-- > 0; ) {
@@ -130,7 +130,7 @@ static int start_over(const Mesh *m, Shard *t, const Shard *want, Repair *r)
     return 0;
 }
 
-/* Scalars only: position 0 keeps the value, the others have 0.                 */
+/* Scalars only: position 0 keeps the value, the others have 0.               */
 static int own(const Mesh *m, Shard *t, const Shard *want, Repair *r)
 {
     uint32_t mask = 0;
@@ -158,7 +158,7 @@ int repair(const Mesh *m, Shard *t, const Shard *want, Repair *r)
     die("no collective makes the type asked for");
 }
 
-/* ---- bytes ---------------------------------------------------------------------- */
+/* ---- bytes --------------------------------------------------------------- */
 
 double bytes_as(const Graph *g, const Node *n, const Shard *t)
 {

@@ -10,7 +10,7 @@
  *
  * Ragged rows hide axes: over an atom where the route map is cut (by expert, or
  * by a token axis), every tensor of its rows is cut in the same way, and there
- * is one way only. Where the map is whole, rows behave as any tensor.          */
+ * is one way only. Where the map is whole, rows behave as any tensor.        */
 #include <string.h>
 
 #include "ir.h"
@@ -43,7 +43,7 @@ static int has(const Node *n, const Axis *a)
     return dim_of(n, a) >= 0;
 }
 
-/* A new way with all operands whole.                                           */
+/* A new way with all operands whole.                                         */
 static Way *add(Ways *s, Shard out)
 {
     if (s->count == MAXWAY)
@@ -56,7 +56,7 @@ static Way *add(Ways *s, Shard out)
     return w;
 }
 
-/* Operands that have axis a are cut along it, the others are whole.            */
+/* Operands that have axis a are cut along it, the others are whole.          */
 static Way *add_along(Ways *s, Axis *a, Shard out)
 {
     Way *w = add(s, out);
@@ -67,7 +67,7 @@ static Way *add_along(Ways *s, Axis *a, Shard out)
     return w;
 }
 
-/* Partial results pass: of the operands in mask, the others whole.             */
+/* Partial results pass: of the operands in mask, the others whole.           */
 static void add_partial(Ways *s, Reduce op, unsigned mask)
 {
     Way *w = add(s, partial(op));
@@ -82,7 +82,7 @@ static unsigned every(const Node *n)
     return (1u << n->nin) - 1;
 }
 
-/* ---- classes ------------------------------------------------------------------ */
+/* ---- classes ------------------------------------------------------------- */
 
 static int widens(const Node *n)
 {
@@ -129,7 +129,7 @@ static void reduction(Ways *s)
     add_partial(s, reduces(n->op), 1);
 }
 
-/* dot, gmm, gmmw: axes of the result, and those summed away.                   */
+/* dot, gmm, gmmw: axes of the result, and those summed away.                 */
 static void product(Ways *s)
 {
     const Node *n = s->n;
@@ -147,7 +147,7 @@ static void product(Ways *s)
     add_partial(s, Radd, 2);
 }
 
-/* Ops along one whole axis: any other may be cut.                              */
+/* Ops along one whole axis: any other may be cut.                            */
 static void beside(Ways *s, const Axis *a)
 {
     const Node *n = s->n;
@@ -179,7 +179,7 @@ static void view(Ways *s)
     add_partial(s, Radd, 1);
 }
 
-/* a at axis = e. A rank that holds some of the axis finds only what it holds.  */
+/* a at axis = e. A rank that has some of the axis finds only what it has.    */
 static void gathers(Ways *s)
 {
     const Node *n = s->n, *a = n->in[0], *e = n->in[1];
@@ -196,7 +196,7 @@ static void gathers(Ways *s)
     add_partial(s, Radd, 1);
 }
 
-/* zeros [axis ..], at axis = e += v. A rank keeps what falls into its part.    */
+/* zeros [axis ..], at axis = e += v. A rank keeps what falls into its part.  */
 static void scatters(Ways *s)
 {
     const Node *n = s->n, *v = n->in[0], *e = n->in[1];
@@ -214,7 +214,7 @@ static void scatters(Ways *s)
 }
 
 /* Over ep's atoms by expert, whole over etp's, over others as the tokens are:
- * a rank sees every token that may come to its experts.                        */
+ * a rank sees every token that may come to its experts.                      */
 static void routes(Ways *s, const Graph *g, int atom)
 {
     const Node *n = s->n, *e = n->in[0];
@@ -230,7 +230,7 @@ static void routes(Ways *s, const Graph *g, int atom)
     add(s, whole());
 }
 
-/* Token axes cannot be cut where the map is whole.                             */
+/* Token axes cannot be cut where the map is whole.                           */
 static void between(Ways *s)
 {
     const Node *n = s->n, *x = n->in[0], *e = n->in[1]->in[0];
@@ -242,10 +242,10 @@ static void between(Ways *s)
     add_partial(s, Radd, 1);
 }
 
-/* ---- attention ------------------------------------------------------------------ */
+/* ---- attention ----------------------------------------------------------- */
 
 /* Any axis of the scores but the key's. The gradient of an operand without the
- * axis is partial.                                                             */
+ * axis is partial.                                                           */
 static void attends(Ways *s)
 {
     const Graph *body = s->n->body;
@@ -267,7 +267,7 @@ static void parts(Ways *s, int atom)
     add(s, out)->in[0] = t;
 }
 
-/* ---- sinks ---------------------------------------------------------------------- */
+/* ---- sinks --------------------------------------------------------------- */
 
 static void accumulates(Ways *s)
 {
@@ -296,7 +296,7 @@ static void sinks(Ways *s, int atom)
     }
 }
 
-/* ---- rows whose map is cut ------------------------------------------------------- */
+/* ---- rows whose map is cut ----------------------------------------------- */
 
 static const Node *map_of(const Node *n)
 {
@@ -310,7 +310,7 @@ static const Node *map_of(const Node *n)
 
 /* The one way over an atom where the map is cut along x, an expert or a token
  * axis: rows and map are cut so, other operands where they have the token axis.
- * Only an expert's weights are cut by expert.                                  */
+ * Only an expert's weights are cut by expert.                                */
 static void ragged(Ways *s, const Node *map, Axis *x)
 {
     const Node *n = s->n;
@@ -324,7 +324,7 @@ static void ragged(Ways *s, const Node *map, Axis *x)
             w->in[k] = along(x);
 }
 
-/* ---- all of them ------------------------------------------------------------------ */
+/* ---- all of them --------------------------------------------------------- */
 
 static void by_class(Ways *s)
 {
@@ -364,7 +364,7 @@ int ways(const Graph *g, const Node *n, int atom, Way *w)
     return s.count;
 }
 
-/* ---- checking ----------------------------------------------------------------------- */
+/* ---- checking ------------------------------------------------------------ */
 
 static int matches(const Node *n, int atom, const Way *w)
 {
@@ -376,7 +376,7 @@ static int matches(const Node *n, int atom, const Way *w)
     return 1;
 }
 
-/* What a collective makes of its operand's type over one atom of its own.      */
+/* What a collective makes of its operand's type over one atom of its own.    */
 static int repairs(const Node *n, const Shard *from, const Shard *to)
 {
     Axis *a = n->nA ? n->A[0] : NULL;

@@ -3,11 +3,11 @@
  * for each position in the group, where later (slower) atoms are major.
  *
  * Ragged rows have no size of their own: a rank's capacity is what its tokens
- * can send at most to its experts, known from the type of the route node.     */
+ * can send at most to its experts, known from the type of the route node.    */
 #include "ir.h"
 
-/* Atoms that cut axis a of n. Where a route map is cut its rows are, and none of
- * their other axes.                                                           */
+/* Atoms that cut axis a of n. Where a route map is cut its rows are, and none
+ * of their other axes.                                                       */
 static uint32_t cutters(const Mesh *m, const Node *n, const Axis *a)
 {
     uint32_t mask = 0;
@@ -48,7 +48,7 @@ MapLayout map_layout(const Graph *g, const Node *route)
     MapLayout l = {0};
     l.experts = cut(g, route, x);
     l.pairs = tokens * top;
-    /* A topk names each expert once for a token.                              */
+    /* A topk names each expert once for a token.                             */
     l.cap = slot && l.experts < top ? tokens * l.experts : l.pairs;
     l.offset = 0;
     l.pair = l.experts + 1;

@@ -6,16 +6,16 @@
  *     %k = dot %x %wk   kv:tp              %q  = dot %x1 %wq    kv:tp
  *                                          %k  = dot %x1 %wk    kv:tp
  *
- * Constants, iota, random numbers and what is computed from them are made anew in
- * the type asked for, and a broadcast is repaired before it grows.              */
+ * Constants, iota, random numbers and what is computed from them are made anew
+ * in the type asked for, and a broadcast is repaired before it grows.        */
 #include <string.h>
 
 #include "passes.h"
 
-/* ---- where a repair stands ------------------------------------------------------ */
+/* ---- where a repair stands ----------------------------------------------- */
 
 /* The region that repairs o for a user in region `user`: once a step when the
- * value is, and what leaves the bodies is repaired after them.                  */
+ * value is, and what leaves the bodies is repaired after them.               */
 static Region region_of(const Node *o, Region user)
 {
     if (o->op == Oaccum)
@@ -62,7 +62,7 @@ static Version *keep(Placer *p, const Node *o, const Shard *sh, Region reg,
     return *end = v;
 }
 
-/* ---- building --------------------------------------------------------------------- */
+/* ---- building ------------------------------------------------------------ */
 
 static Node *like(Node *n, const Node *o, const Shard *sh, Region reg)
 {
@@ -81,7 +81,7 @@ static Axis **one_axis(Graph *g, Axis *a)
 }
 
 /* 1 on the rank at position 0 over atoms, else 0, as [rank] cut into single
- * elements; times x and summed, x is kept there only.                           */
+ * elements; times x and summed, x is kept there only.                        */
 static Node *keep_first(Graph *g, Node *x, const Node *o, const Repair *r,
                         const Shard *to, Region reg)
 {
@@ -129,7 +129,7 @@ static Node *collective(Graph *g, Node *x, const Node *o, const Repair *r,
     return infer(g, like(n, o, to, reg));
 }
 
-/* ---- from the cheapest version --------------------------------------------------- */
+/* ---- from the cheapest version ------------------------------------------- */
 
 static double price(const Placer *p, const Node *o, const Shard *from,
                     const Shard *want)
@@ -148,7 +148,7 @@ static double price(const Placer *p, const Node *o, const Shard *from,
 }
 
 /* Can steps lead from one type to the other at all? Only a scalar becomes
- * partial.                                                                     */
+ * partial.                                                                   */
 static int leads(const Graph *g, const Shard *from, const Shard *want, int nd)
 {
     for (int i = 0; i < g->mesh->natom; i++)
@@ -158,13 +158,27 @@ static int leads(const Graph *g, const Shard *from, const Shard *want, int nd)
     return 1;
 }
 
-static Node *repaired(Placer *p, Node *o, const Shard *want, Region reg)
+/* One line for -d why: what is sent, how much of it, and for whom first.     */
+static void explain(const Placer *p, const Node *o, const Shard *from,
+                    const Repair *r, const Node *user)
+{
+    double mib = bytes_sent(p->g, o, from, r) / (1 << 20);
+
+    if (p->build && mib > 0)
+        why(o, "%s%s%s over %lld ranks, %.3g MiB to each, for %%%s",
+            optab[r->op].name, r->a ? " of " : "", r->a ? r->a->name : "",
+            (long long)mesh_extent(p->g->mesh, r->atoms), mib,
+            user->name ? user->name : optab[user->op].name);
+}
+
+static Node *repaired(Placer *p, Node *o, const Shard *want, Region reg,
+                      const Node *user)
 {
     const Version *best = NULL;
+    Shard t[MAXATOM], from[MAXATOM];
+    Repair r;
     double least = leads(p->g, o->sh, want, o->nd)
                  ? price(p, o, o->sh, want) : -1;
-    Shard t[MAXATOM];
-    Repair r;
 
     for (const Version *v = p->have[o->id]; v; v = v->next) {
         if (!usable(v, reg) || !leads(p->g, v->sh, want, o->nd))
@@ -179,7 +193,10 @@ static Node *repaired(Placer *p, Node *o, const Shard *want, Region reg)
         die("%s cannot become partial", o->name ? o->name : optab[o->op].name);
     Node *x = best ? best->node : o;
     memcpy(t, best ? best->sh : o->sh, sizeof t);
+    memcpy(from, t, sizeof from);
     while (repair(p->g->mesh, t, want, &r)) {
+        explain(p, o, from, &r, user);
+        memcpy(from, t, sizeof from);
         if (p->build)
             x = collective(p->g, x, o, &r, t, reg);
         keep(p, o, t, reg, x);
@@ -187,47 +204,51 @@ static Node *repaired(Placer *p, Node *o, const Shard *want, Region reg)
     return x;
 }
 
-/* ---- made anew ---------------------------------------------------------------------- */
+/* ---- made anew ----------------------------------------------------------- */
 
-static Node *get(Placer *p, Node *o, const Shard *want, Region user);
+static Node *get(Placer *p, Node *o, const Shard *want, Region reg,
+                 const Node *user);
 
-static Node *again(Placer *p, Node *o, const Shard *want, Region user)
+static Node *again(Placer *p, Node *o, const Shard *want, Region reg,
+                   const Node *user)
 {
     Node *in[MAXIN], *n = NULL;
     Shard t[MAXATOM];
 
     for (int k = 0; k < o->nin; k++) {
         type_through(p, o, k, want, t);
-        in[k] = get(p, o->in[k], t, user);
+        in[k] = get(p, o->in[k], t, reg, user);
     }
     if (p->build) {
         n = g_copyof(p->g, o, in);
         n->name = NULL;
         memcpy(n->sh, want, sizeof n->sh);
     }
-    keep(p, o, want, user, n);
+    keep(p, o, want, reg, n);
     return n;
 }
 
-/* o, an old node, in type want.                                                 */
-static Node *get(Placer *p, Node *o, const Shard *want, Region user)
+/* o, an old node, in type want, for `user` in a region.                      */
+static Node *get(Placer *p, Node *o, const Shard *want, Region reg,
+                 const Node *user)
 {
-    Region reg = region_of(o, user);
+    reg = region_of(o, reg);
 
     if (equal(p->g, o->sh, want))
         return o;
     const Version *v = find(p, o, want, reg);
     if (v)
         return v->node;
-    return is_anew(p, o) ? again(p, o, want, reg) : repaired(p, o, want, reg);
+    return is_anew(p, o) ? again(p, o, want, reg, user)
+                         : repaired(p, o, want, reg, user);
 }
 
 Node *demand(Placer *p, const Node *n, int k, const Shard *want)
 {
-    return get(p, n->in[k], want, n->reg);
+    return get(p, n->in[k], want, n->reg, n);
 }
 
-/* ---- the pass -------------------------------------------------------------------------- */
+/* ---- the pass ------------------------------------------------------------ */
 
 static int tuple(const Node *n)
 {
@@ -235,7 +256,7 @@ static int tuple(const Node *n)
 }
 
 /* The operands of n, repaired. Old nodes keep their own operands until the end,
- * since later choices look at them.                                             */
+ * since later choices look at them.                                          */
 static Node **operands(Placer *p, Node *n)
 {
     Node **in = alloc(p->g->arena, ((size_t)n->nin + 1) * sizeof *in);

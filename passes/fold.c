@@ -5,12 +5,12 @@
  *
  *     %w1 = param [expert hidden ffn]
  *     %y  = gmm %rows %w1 %map hidden        w1: expert over ep, ffn over etp
- *     %z  = dot %x %gate hidden              gate: dense, its expert is produced */
+ *     %z  = dot %x %gate hidden              gate: dense, it makes experts   */
 #include <string.h>
 
 #include "passes.h"
 
-/* ---- the mesh ------------------------------------------------------------------ */
+/* ---- the mesh ------------------------------------------------------------ */
 
 static Mesh *mesh_of(Graph *g)
 {
@@ -32,19 +32,19 @@ static Mesh *mesh_of(Graph *g)
     return mesh_new(g->arena, world, size, opts_str(g->opts, "fold.order"), l);
 }
 
-/* What the types cannot say yet is refused, not ignored.                       */
+/* What the types cannot say yet is refused, not ignored.                     */
 static void refuse_missing(const Graph *g)
 {
     if (g->mesh->size[Mpp] > 1)
-        err(opts_loc(g->opts, "fold.pp"), "fold.pp is %lld: pipeline stages are "
-            "not supported yet", (long long)g->mesh->size[Mpp]);
+        err(opts_loc(g->opts, "fold.pp"), "fold.pp is %lld: pipeline stages "
+            "are not supported yet", (long long)g->mesh->size[Mpp]);
     if (opts_int(g->opts, "fold.zero") > 0)
         err(opts_loc(g->opts, "fold.zero"), "fold.zero is %lld: sharded "
             "optimizer states are not supported yet",
             (long long)opts_int(g->opts, "fold.zero"));
 }
 
-/* ---- micro-batches ---------------------------------------------------------------- */
+/* ---- micro-batches ------------------------------------------------------- */
 
 static void widen(Node **node, const Axis *micro, int64_t dp)
 {
@@ -59,7 +59,7 @@ static void widen(Node **node, const Axis *micro, int64_t dp)
     }
 }
 
-/* Bodies are shared by a composite and its gradient: widen each once.           */
+/* Bodies are shared by a composite and its gradient: widen each once.        */
 static void widen_bodies(Graph *g, const Axis *micro, int64_t dp)
 {
     for (size_t i = 0; i < vec_len(g->node); i++)
@@ -88,9 +88,9 @@ static void spread_batches(Graph *g)
     widen_bodies(g, micro, dp);
 }
 
-/* ---- grids -------------------------------------------------------------------------- */
+/* ---- grids --------------------------------------------------------------- */
 
-/* An axis both operands of a dot have, called expert, and not contracted.      */
+/* An axis both operands of a dot have, called expert, and not contracted.    */
 static Axis *batch_of_experts(const Node *n)
 {
     for (int i = 0; n->op == Odot && i < n->nd; i++) {
@@ -124,7 +124,7 @@ static void to_expert_grid(Graph *g, Param *p, Axis *a)
     p->expert = a;
 }
 
-/* From the products back to the parameters they read.                          */
+/* From the products back to the parameters they read.                        */
 static void mark_experts(Graph *g)
 {
     Axis **by = alloc(g->arena, (vec_len(g->node) + 1) * sizeof *by);
@@ -144,7 +144,7 @@ static void mark_experts(Graph *g)
     }
 }
 
-/* Masters and moments follow their parameter.                                   */
+/* Masters and moments follow their parameter.                                */
 static void mark_optimizer(Graph *g)
 {
     for (size_t i = 0; i < vec_len(g->param); i++) {

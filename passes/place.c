@@ -1,9 +1,9 @@
-/* place.c: give every tensor a sharding type. Going forward through the program,
- * each node takes, atom by atom, the way (ir/rule.c) that costs the fewest bytes:
- * those that bring its operands there from the types they already exist in, and
- * those that would take its result to the type its axes' names ask for, its seed.
- * Sequence, vocabulary and tensor parallelism, and what a gradient is reduced
- * over, all come out of that:
+/* place.c: give every tensor a sharding type. Going forward through the
+ * program, each node takes, atom by atom, the way (ir/rule.c) that costs the
+ * fewest bytes: those that bring its operands there from the types they
+ * already exist in, and those that would take its result to the type its axes'
+ * names ask for, its seed. Sequence, vocabulary and tensor parallelism, and
+ * what a gradient is reduced over, all come out of that:
  *
  *     %x  [seq hidden]        seq:tp
  *     %q  = dot %x %wq        kv:tp      x whole over tp, or wq: x travels
@@ -12,21 +12,21 @@
  *     %dw = dot ...           P:dp       micro contracted; reduced in post
  *
  * comm.c repairs by the same choices, so both keep the same list of types that
- * a value exists in.                                                           */
+ * a value exists in.                                                         */
 #include <string.h>
 
 #include "passes.h"
 
 static const double NEVER = 1e300;
-/* A parameter does not move when anything else can.                            */
+/* A parameter does not move when anything else can.                          */
 static const double STAY = 1e9;
 
-/* ---- seeds ---------------------------------------------------------------------- */
+/* ---- seeds --------------------------------------------------------------- */
 
 typedef struct Seed { MeshAxis m; const char *name[8]; } Seed;
 
 /* Per mesh axis the names that take it, first to last; what one does not divide
- * goes to the next.                                                            */
+ * goes to the next.                                                          */
 static const Seed dense[] = {
     { Mtp, { "vocab", "heads", "kv", "group", "ffn", "dense", "seq" } },
     { Mcp, { "seq", "key" } },
@@ -47,7 +47,7 @@ static const Seed *seed_at(const Graph *g, const Seed *table, int atom)
     return NULL;
 }
 
-/* Can dim d of n be cut once more, over atom, when it is as in t below it?      */
+/* Can dim d of n be cut once more, over atom, when it is as in t below it?   */
 static int fits(const Graph *g, const Dim *d, const Shard *t, int atom)
 {
     int64_t parts = g->mesh->atom[atom].size;
@@ -67,7 +67,7 @@ static Axis *named(const Graph *g, const Dim *dim, int nd, const char *name,
     return NULL;
 }
 
-/* The type that the names of the axes ask for over one atom.                    */
+/* The type that the names of the axes ask for over one atom.                 */
 static Shard seed(const Graph *g, const Dim *dim, int nd, int onexperts,
                   const Shard *t, int atom)
 {
@@ -81,7 +81,7 @@ static Shard seed(const Graph *g, const Dim *dim, int nd, int onexperts,
     return (Shard){ .k = R };
 }
 
-/* A parameter on the expert grid has its own expert axis, whatever its name.    */
+/* A parameter on the expert grid has its own expert axis, whatever its name. */
 static Shard seed_param(Graph *g, const Node *n, int atom)
 {
     const Param *p = g_param(g, n->s);
@@ -92,7 +92,7 @@ static Shard seed_param(Graph *g, const Node *n, int atom)
     return seed(g, n->dim, n->nd, a != NULL, n->sh, atom);
 }
 
-/* Inputs are whole over tp: every rank can read them all, and slices are free.  */
+/* Inputs are whole over tp: every rank can read them all, slices are free.   */
 static Shard seed_input(const Graph *g, const Node *n, int atom)
 {
     if (g->mesh->mask[Mtp] >> atom & 1)
@@ -116,7 +116,7 @@ static const Node *shape_of(const Node *n)
     return n->op == Oattnback ? n->in[n->nin - 1] : n;
 }
 
-/* ---- facts about nodes -------------------------------------------------------------- */
+/* ---- facts about nodes --------------------------------------------------- */
 
 static int is_free(const Placer *p, const Node *n)
 {
@@ -139,7 +139,7 @@ static int has_expert(const Node *n)
 }
 
 /* On the expert grid is what descends from indexed weights, and a product whose
- * operands both have `expert` without contracting it.                          */
+ * operands both have `expert` without contracting it.                        */
 static int on_experts(const Placer *p, const Node *n)
 {
     int any = n->op == Ogmm || n->op == Ogmmw || n->map != NULL;
@@ -205,20 +205,22 @@ void type_through(const Placer *p, const Node *n, int k, const Shard *want,
                                        : (Shard){ .k = R };
 }
 
-/* ---- prices ----------------------------------------------------------------------------- */
+/* ---- prices -------------------------------------------------------------- */
 
-/* Is an atom below this one to keep, or to get, the axis a? Then a change of a at
- * this atom goes through the whole axis.                                        */
-static int blocked(const Shard *have, const Shard *want, int atom, const Shard *x)
+/* Is an atom below this one to keep, or to get, the axis a? Then a change of a
+ * at this atom goes through the whole axis.                                  */
+static int blocked(const Shard *have, const Shard *want, int atom,
+                   const Shard *x)
 {
     for (int i = 0; i < atom; i++)
-        if (have[i].k == S && have[i].a == x->a && same_shard(&have[i], &want[i]))
+        if (have[i].k == S && have[i].a == x->a &&
+            same_shard(&have[i], &want[i]))
             return 1;
     return 0;
 }
 
-/* Bytes to take o over one atom from the type it has to another, the types below
- * that atom being settled in want[].                                            */
+/* Bytes to take o over one atom from the type it has to another, the types
+ * below that atom being settled in want[].                                   */
 static double step_price(const Graph *g, const Node *o, const Shard *have,
                          const Shard *want, int atom, const Shard *to)
 {
@@ -276,7 +278,7 @@ static int passes_partial(const Node *n, const Way *w)
     return 0;
 }
 
-/* Is the operand that is passed on partial over another atom as well?           */
+/* Is the operand that is passed on partial over another atom as well?        */
 static int partial_above(const Node *n, const Way *w, int atom)
 {
     for (int k = 0; k < n->nin; k++)
@@ -287,7 +289,7 @@ static int partial_above(const Node *n, const Way *w, int atom)
 
 /* What the result would still cost on its way to its seed. A new partial sum of
  * which every rank wants all is reduced sooner or later in any case, but one
- * passed on should not grow before that.                                        */
+ * passed on should not grow before that.                                     */
 static double debt(const Placer *p, const Node *n, int atom, const Way *w,
                    const Shard *goal)
 {
@@ -308,7 +310,7 @@ static double debt(const Placer *p, const Node *n, int atom, const Way *w,
     return out->k == S ? b / size : goal->k == R ? 2 * b : b;
 }
 
-/* ---- the choice ---------------------------------------------------------------------------- */
+/* ---- the choice ---------------------------------------------------------- */
 
 static int cuts_evenly(const Placer *p, const Node *n, Need need, int atom,
                        const Way *w)
@@ -336,8 +338,8 @@ static int cut_already(const Node *n, int atom, const Shard *t)
 }
 
 /* What is sent to be cut is cut along its seed or as another operand is, not
- * along any axis that happens to be cheap. In post, gradients are reduced before
- * their first use; only scalars go on partial (the sum of squares).             */
+ * along any axis that happens to be cheap. In post, gradients are reduced
+ * before their first use; only scalars go on partial (the sum of squares).   */
 static int allowed(const Node *n, int atom, const Way *w, const Shard *goal)
 {
     if (w->out.k == P && n->reg == REGpost && optab[n->op].cls == EW && n->nd)
@@ -353,7 +355,7 @@ static int allowed(const Node *n, int atom, const Way *w, const Shard *goal)
 }
 
 /* Among ways of one price: a partial operand that nobody else reads goes on
- * partial; else the seed; else not whole.                                       */
+ * partial; else the seed; else not whole.                                    */
 static int rank_of(const Placer *p, const Node *n, const Way *w,
                    const Shard *goal)
 {
@@ -416,9 +418,9 @@ void choose_way(Placer *p, Node *n, Need need)
             choose_at(p, n, need, t);
 }
 
-/* ---- the pass ----------------------------------------------------------------------------- */
+/* ---- the pass ------------------------------------------------------------ */
 
-enum { WORTH = 1 << 20 };         /* bytes from which a copy per rank is noted  */
+enum { WORTH = 1 << 20 };         /* bytes from which a copy is noted         */
 
 static void note_replicated(Graph *g, const Node *n)
 {

@@ -1,11 +1,12 @@
-/* models_test: every fold of a model trains as one rank does, through the whole
- * compiler and runtime, all ranks in this process. Compared are, in fp64, three
- * losses and gradient norms, every gradient of the first step (read off the first
- * moment, m = (1 - beta1) g), and the model's states at the end.
+/* models_test: every fold of a model trains as one rank does, through the
+ * whole compiler and runtime, all ranks in this process. Compared are, in
+ * fp64, three losses and gradient norms, every gradient of the first step
+ * (read off the first moment, m = (1 - beta1) g), and the model's states at
+ * the end.
  *
  *     models_test                 some folds of each model
  *     PLEAT_ALL=1 models_test     all folds of 8 and fewer ranks
- *     models_test model [key=value ..]     this model, this fold               */
+ *     models_test model [key=value ..]     this model, this fold             */
 #define _GNU_SOURCE
 #include <math.h>
 #include <stdlib.h>
@@ -16,13 +17,13 @@
 
 enum { STEPS = 3, MICRO = 8, MAXKEYS = 16 };
 
-/* Folds sum in other orders, and three steps of AdamW carry that on.            */
+/* Folds sum in other orders, and three steps of AdamW carry that on.         */
 static const double TOL = 1e-10;
 
 typedef struct Fold { const char *model; int tp, cp, dp, ep, etp; } Fold;
 
 /* One of each kind: experts over dp, over tp, over both, inside experts, inside
- * a part of dp; context; everything.                                            */
+ * a part of dp; context; everything.                                         */
 static const Fold some[] = {
     { "tests/hf/mixtral-aux.lua",        1, 1, 2, 2, 1 },
     { "tests/hf/mixtral-aux.lua",        2, 1, 1, 2, 1 },
@@ -39,21 +40,21 @@ static const Fold some[] = {
     { "tests/models/expert_choice.lua",  2, 1, 2, 2, 2 },
 };
 
-/* What one rank computed.                                                       */
+/* What one rank computed.                                                    */
 typedef struct Want {
     const char *model;
     double loss[STEPS], norm[STEPS];
     Plan *plan;
     int n; const Tensor *tensor;
-    double **grad, **state;       /* by tensor; null: not one                    */
+    double **grad, **state;       /* by tensor; null: not one                 */
 } Want;
 
 static int failed;
 
-/* ---- inputs -------------------------------------------------------------------- */
+/* ---- inputs -------------------------------------------------------------- */
 
 /* Tokens depend on input, step and place in the whole step, whoever asks: the
- * turns follow each other as the micro-batches in one turn do.                  */
+ * turns follow each other as the micro-batches in one turn do.               */
 typedef struct Fill { uint64_t seed; int64_t from; int32_t *dst; } Fill;
 typedef struct Batch { const Mesh *mesh; int64_t step; } Batch;
 
@@ -78,7 +79,7 @@ static void fill(void *self, const Tensor *t, int64_t rank, int64_t turn,
     tensor_runs(b->mesh, t, rank, fill_run, &f);
 }
 
-/* ---- one fold -------------------------------------------------------------------- */
+/* ---- one fold ------------------------------------------------------------ */
 
 static Plan *make_plan(const char *model, char **keys, int nkeys)
 {
@@ -147,9 +148,9 @@ static Want train(const char *model, Plan *plan)
     return w;
 }
 
-/* ---- comparing -------------------------------------------------------------------- */
+/* ---- comparing ----------------------------------------------------------- */
 
-/* Largest difference of two tensors over the largest element of the second.      */
+/* Largest difference of two tensors over the largest element of the second.  */
 static double apart(const double *x, const double *y, int64_t n)
 {
     double top = 0, diff = 0;
@@ -170,8 +171,8 @@ static double worse(double a, double b, const char **at, const char *name)
     return b;
 }
 
-/* Tensors stand in the same order in both plans: parameters do not depend on the
- * fold.                                                                          */
+/* Tensors stand in the same order in both plans: parameters do not depend on
+ * the fold.                                                                  */
 static void compare(const Want *x, const Want *y, const char *fold)
 {
     const char *at = "nothing";
@@ -200,13 +201,13 @@ static void compare(const Want *x, const Want *y, const char *fold)
     fflush(stdout);
 }
 
-/* ---- all folds asked for ------------------------------------------------------------ */
+/* ---- all folds asked for ------------------------------------------------- */
 
-/* Every plan is made first and then gets the kernels of all: the text is compiled
- * once, however many folds run it.                                               */
+/* Every plan is made first and then gets the kernels of all: the text is
+ * compiled once, however many folds run it.                                  */
 typedef struct Job { const char *model, *fold; Plan *plan; } Job;
 
-static Job *jobs;                 /* vec; fold null: one rank, the reference      */
+static Job *jobs;                 /* vec; fold null: one rank, the reference  */
 
 static void add_job(const char *model, const char *fold, char **keys, int nkeys)
 {

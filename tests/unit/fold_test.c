@@ -1,20 +1,21 @@
 /* fold_test: every fold computes what one rank computes. The local graph of a
- * small model runs on all ranks side by side, node by node, in a plain evaluator
- * in double, without codegen and runtime; so a difference here is a wrong type or
- * a wrong repair. Compared are loss, gradient norm and every value written.     */
+ * small model runs on all ranks side by side, node by node, in a plain
+ * evaluator in double, without codegen and runtime; so a difference here is a
+ * wrong type or a wrong repair. Compared are loss, gradient norm and every
+ * value written.                                                             */
 #include <math.h>
 
 #include "tinymoe.h"
 
-/* One rank's values of a node. map: for routes, as int in double.               */
+/* One rank's values of a node. map: for routes, as int in double.            */
 typedef struct Val { double *v; int64_t n; } Val;
 
 typedef struct Run {
     Graph *g;
     Arena *a;
     int64_t ranks;
-    int turn;                     /* micro-batch of those a rank runs in turn   */
-    Val *val;                     /* [node id * ranks + rank]                    */
+    int turn;                     /* micro-batch of those a rank runs in turn */
+    Val *val;                     /* [node id * ranks + rank]                 */
 } Run;
 
 static Val *at(const Run *r, const Node *n, int64_t rank)
@@ -22,7 +23,7 @@ static Val *at(const Run *r, const Node *n, int64_t rank)
     return &r->val[(int64_t)n->id * r->ranks + rank];
 }
 
-/* ---- loops over axes by name ------------------------------------------------------ */
+/* ---- loops over axes by name --------------------------------------------- */
 
 typedef struct Loop { int n; Axis *a[2 * MAXD]; int64_t size[2 * MAXD]; } Loop;
 
@@ -56,7 +57,7 @@ static int64_t find(const Loop *l, const int64_t *i, const Axis *a)
 }
 
 /* Offset of n's element at the loop's indices; `as`, when given, stands for
- * axis a.                                                                       */
+ * axis a.                                                                    */
 static int64_t offset(const Run *r, const Node *n, const Loop *l,
                       const int64_t *i, const Axis *a, int64_t as)
 {
@@ -83,7 +84,7 @@ static int beyond(const Run *r, const Node *map, const Loop *l,
     return 0;
 }
 
-/* ---- ops -------------------------------------------------------------------------- */
+/* ---- ops ----------------------------------------------------------------- */
 
 static double sigmoid(double a)
 {
@@ -133,7 +134,7 @@ static void elementwise(Run *r, Node *n, int64_t k)
 }
 
 /* Sums and maxima of one operand, or of the product of two; w of a gmm is read
- * at the row's expert.                                                          */
+ * at the row's expert.                                                       */
 static int64_t expert_of(const Run *r, const Node *map, int64_t row, int64_t k)
 {
     int64_t e = 0;
@@ -156,7 +157,8 @@ static void reduce(Run *r, Node *n, int64_t k)
     Loop l = { 0 };
     int64_t i[2 * MAXD] = { 0 }, count = at(r, n, k)->n;
     char *seen = alloc(r->a, (size_t)count + 1);
-    const Node *map = n->op == Ogmm || n->op == Ogmmw ? n->in[2] : n->in[0]->map;
+    int grouped = n->op == Ogmm || n->op == Ogmmw;
+    const Node *map = grouped ? n->in[2] : n->in[0]->map;
     int two = optab[n->op].cls == EIN;
 
     for (int q = 0; q < 1 + two; q++)
@@ -211,7 +213,7 @@ static void topk_op(Run *r, Node *n, int64_t k)
     } while (next(&l, i));
 }
 
-/* First global index of n's axis a on rank k.                                   */
+/* First global index of n's axis a on rank k.                                */
 static int64_t start(const Run *r, const Node *n, const Axis *a, int64_t k)
 {
     Aff x = local_start(r->g, n, dim_of(n, a));
@@ -219,7 +221,7 @@ static int64_t start(const Run *r, const Node *n, const Axis *a, int64_t k)
     return aff_at(r->g->mesh, &x, k);
 }
 
-/* First expert of the rank: the route node has no axes of its own.              */
+/* First expert of the rank: the route node has no axes of its own.           */
 static int64_t first_expert(const Run *r, const Node *map, int64_t k)
 {
     uint32_t atoms = 0;
@@ -251,7 +253,7 @@ static void route_op(Run *r, Node *n, int64_t k)
     v[m.offset + m.experts] = (double)row;
 }
 
-/* Number of the pair at the loop's indices: row-major over e's local axes.      */
+/* Number of the pair at the loop's indices: row-major over e's local axes.   */
 static int64_t pair_of(const Run *r, const Node *map, const Loop *l,
                        const int64_t *i)
 {
@@ -302,7 +304,8 @@ static void gather_op(Run *r, Node *n, int64_t k)
 
     loop_over(r, &l, n);
     do {
-        int64_t x = (int64_t)at(r, e, k)->v[offset(r, e, &l, i, NULL, 0)] - from;
+        int64_t at_e = offset(r, e, &l, i, NULL, 0);
+        int64_t x = (int64_t)at(r, e, k)->v[at_e] - from;
         at(r, n, k)->v[offset(r, n, &l, i, NULL, 0)] = x < 0 || x >= size ? 0 :
             at(r, a, k)->v[offset(r, a, &l, i, n->A[0], x)];
     } while (next(&l, i));
@@ -319,14 +322,15 @@ static void scatter_op(Run *r, Node *n, int64_t k)
     loop_over(r, &l, v);
     loop_over(r, &l, e);
     do {
-        int64_t x = (int64_t)at(r, e, k)->v[offset(r, e, &l, i, NULL, 0)] - from;
+        int64_t at_e = offset(r, e, &l, i, NULL, 0);
+        int64_t x = (int64_t)at(r, e, k)->v[at_e] - from;
         if (x >= 0 && x < size)
             at(r, n, k)->v[offset(r, n, &l, i, n->A[0], x)] +=
                 at(r, v, k)->v[offset(r, v, &l, i, NULL, 0)];
     } while (next(&l, i));
 }
 
-/* ---- sources: the same numbers in every fold ----------------------------------------- */
+/* ---- sources: the same numbers in every fold ----------------------------- */
 
 static double source(const Node *n, int64_t global)
 {
@@ -364,12 +368,13 @@ static void fill(Run *r, Node *n, int64_t k)
     } while (next(&l, i));
 }
 
-/* ---- collectives ------------------------------------------------------------------------ */
+/* ---- collectives --------------------------------------------------------- */
 
-/* Element of the operand, on the rank at position q of k's group, that stands at
- * the loop's indices of n with axis a at `as`.                                   */
-static double fetch(const Run *r, const Node *n, const int64_t *group, int64_t q,
-                    const Loop *l, const int64_t *i, const Axis *a, int64_t as)
+/* Element of the operand, on the rank at position q of k's group, that stands
+ * at the loop's indices of n with axis a at `as`.                            */
+static double fetch(const Run *r, const Node *n, const int64_t *group,
+                    int64_t q, const Loop *l, const int64_t *i, const Axis *a,
+                    int64_t as)
 {
     const Node *x = n->in[0];
 
@@ -428,7 +433,7 @@ static void collective(Run *r, Node *n, int64_t k)
     while (next(&l, i));
 }
 
-/* ---- all nodes ----------------------------------------------------------------------------- */
+/* ---- all nodes ----------------------------------------------------------- */
 
 static void accumulate(const Run *r, Node *n, int64_t k)
 {
@@ -514,9 +519,9 @@ static Run run(const char *keys)
     return r;
 }
 
-/* ---- comparing -------------------------------------------------------------------------------- */
+/* ---- comparing ----------------------------------------------------------- */
 
-/* The value that a sink of one run stores, found in the other by its name.      */
+/* The value that a sink of one run stores, found in the other by its name.   */
 static Node *sink_named(const Graph *g, const Node *like)
 {
     for (size_t i = 0; i < vec_len(g->node); i++) {
@@ -530,7 +535,8 @@ static Node *sink_named(const Graph *g, const Node *like)
     die("no sink for %s", like->s ? like->s : like->in[0]->s);
 }
 
-/* Largest difference between x on every rank and the whole tensor y of one rank.  */
+/* Largest difference between x on every rank and the whole tensor y of one
+ * rank.                                                                      */
 static double difference(const Run *r, const Node *x, const Run *one,
                          const Node *y)
 {
@@ -557,7 +563,7 @@ static double difference(const Run *r, const Node *x, const Run *one,
 }
 
 /* Sums in another order differ by some 1e-16 of their terms; AdamW divides by
- * the root of small moments, so its values get a little more.                   */
+ * the root of small moments, so its values get a little more.                */
 static const double CLOSE = 1e-11;
 
 static void compare(const char *fold, const Run *one)
@@ -587,7 +593,7 @@ static void compare(const char *fold, const Run *one)
     arena_free(r.a);
 }
 
-/* ---- repairs ------------------------------------------------------------------------------------ */
+/* ---- repairs ------------------------------------------------------------- */
 
 static Node *value(Run *r, Op op, Node *from, const Shard *t)
 {
@@ -607,7 +613,7 @@ static Node *value(Run *r, Op op, Node *from, const Shard *t)
     return n;
 }
 
-/* x as type t on every rank; partial over an atom: a quarter and the rest.       */
+/* x as type t on every rank; partial over an atom: a quarter and the rest.   */
 static Node *typed(Run *r, const Shard *t)
 {
     Node *n = value(r, Oparam, NULL, t);
@@ -649,7 +655,7 @@ static void same_values(Run *r, const Node *x, const Node *y)
             assert_true(fabs(at(r, x, k)->v[e] - at(r, y, k)->v[e]) < 1e-15);
 }
 
-/* From any type to any other over three atoms, step by step with real values.    */
+/* From any type to any other over three atoms, step by step with values.     */
 static void any_to_any(void **state)
 {
     int64_t size[NMESH] = { [Mtp] = 2, [Mcp] = 2, [Mdp] = 2 };
@@ -689,7 +695,7 @@ static void one_fold(void **state)
     compare(*state, &one);
 }
 
-/* Every fold of up to 8 ranks, a test each; all these have common refinements.   */
+/* Every fold of up to 8 ranks, a test each; all have common refinements.     */
 static struct CMUnitTest *all_folds(size_t *n)
 {
     static const int size[] = { 1, 2, 4 };
@@ -701,8 +707,8 @@ static struct CMUnitTest *all_folds(size_t *n)
         int ep = size[c / 18 % 3], etp = size[c / 54 % 3], ranks = tp * cp * dp;
         if (ranks > 8 || ranks % (ep * etp))
             continue;
-        char *keys = strf(forever, "fold.tp=%d fold.cp=%d fold.dp=%d fold.ep=%d "
-                          "fold.etp=%d", tp, cp, dp, ep, etp);
+        char *keys = strf(forever, "fold.tp=%d fold.cp=%d fold.dp=%d "
+                          "fold.ep=%d fold.etp=%d", tp, cp, dp, ep, etp);
         struct CMUnitTest t = { keys, one_fold, NULL, NULL, keys };
         vec_push(forever, tests, t);
     }

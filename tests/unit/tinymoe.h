@@ -1,5 +1,6 @@
-/* tinymoe.h: a model small enough to look at, built without the front end: embed,
- * [norm, mlp], [norm, experts], head, loss. Keys are options, "fold.tp=2 ...".  */
+/* tinymoe.h: a model small enough to look at, built without the front end:
+ * embed, [norm, mlp], [norm, experts], head, loss. Keys are options,
+ * "fold.tp=2 ...".                                                           */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -42,7 +43,7 @@ static Model model(const char *keys)
                     axis(g, "vocab", VOCAB), axis(g, "top", 0) };
 }
 
-/* ---- building, in the logical level --------------------------------------------- */
+/* ---- building, in the logical level -------------------------------------- */
 
 static Node *leaf(Model *m, Op op, const char *name, Dtype dt, int nd,
                   Axis *const *a)
@@ -181,7 +182,7 @@ static void loss(Model *m, Node *t)
     infer(m->g, n);
 }
 
-/* The program `step` after the pass upto.                                       */
+/* The program `step` after the pass upto.                                    */
 static Graph *tinymoe(const char *keys, const char *upto)
 {
     static const char *const passes[] = {
