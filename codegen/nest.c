@@ -339,6 +339,7 @@ static void lanes(Nest *n, int u, const Body *b, const char *from,
 {
     nest_line(n, "for (int64_t j = %s; j + %d <= %s; j += %d)", from, LANES, to,
          LANES);
+    nest_line(n, "#pragma GCC unroll 1");     /* left whole, it becomes vectors  */
     nest_line(n, "for (int l = 0; l < %d; l++) {", LANES);
     Scope s = nest_enter(n, BIT(u));
     nest_line(n, "const int64_t i%d = j + l;", u);
