@@ -177,8 +177,8 @@ static void copy_block(const Shape *s, int size, const uint8_t *src,
 typedef struct Sum {
     Dtype dt;
     int64_t op, size;             /* ranks                                    */
-    const uint8_t *const *src;    /* of each rank; element i of outer block o  */
-    int64_t chunk, step;          /*   is at o * step + i                      */
+    const uint8_t *const *src;    /* of each rank; element i of outer block o */
+    int64_t chunk, step;          /*   is at o * step + i                     */
     uint8_t *const *dst;          /* one result, or the same to all           */
     int64_t ndst, dststep;
 } Sum;

@@ -21,7 +21,7 @@ struct Log {
     int every;
     int64_t steps, world;
     double secs, counted;         /* of the steps since the first             */
-    double predicted;             /* seconds of a step; 0: unknown             */
+    double predicted;             /* seconds of a step; 0: unknown          */
     double memory;                /* bytes of this machine                    */
     double used;                  /* bytes of all ranks here                  */
     char line[LINE];

@@ -15,8 +15,8 @@ static const char usage[] =
     "       pleat-run bench FILE.plan             where a step's time goes\n"
     "       pleat-run ckpt COMMAND                list, verify, compare ...\n"
     "       pleat-run doctor                      what this machine has\n"
-    "Keys that the plan does not depend on may change: train.steps lr schedule\n"
-    "warmup, eval, save and log intervals, data.*, name, from, resume.\n"
+    "Keys that a plan does not depend on may change: steps, learning rate,\n"
+    "eval, save and log intervals, data, name, from, resume.\n"
     "A plan is a program: run only plans you built.\n";
 
 /* Keys that are not compiled into the plan. */
