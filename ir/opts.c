@@ -214,9 +214,12 @@ static const char *check_built(Arena *a, const char *key, const char *kind,
     int n = words(a, slash + 1, w, 16), built = 0;
     for (int i = 0; i < n; i++)
         built |= !strcmp(w[i], s);
+    kind = strf(a, "%.*s", (int)(slash - kind), kind);
+    if (is_kind(kind, "enum"))
+        check_enum(a, key, kind, s, l);
     if (!built)
         err(l, "%s: '%s' is planned, but not built yet", key, s);
-    return strf(a, "%.*s", (int)(slash - kind), kind);
+    return kind;
 }
 
 static const char *check_value(Opts *o, const char *key, const char *kind,
