@@ -32,18 +32,6 @@ static Mesh *mesh_of(Graph *g)
     return mesh_new(g->arena, world, size, opts_str(g->opts, "fold.order"), l);
 }
 
-/* What the types cannot say yet is refused, not ignored.                     */
-static void refuse_missing(const Graph *g)
-{
-    if (g->mesh->size[Mpp] > 1)
-        err(opts_loc(g->opts, "fold.pp"), "fold.pp is %lld: pipeline stages "
-            "are not supported yet", (long long)g->mesh->size[Mpp]);
-    if (opts_int(g->opts, "fold.zero") > 0)
-        err(opts_loc(g->opts, "fold.zero"), "fold.zero is %lld: sharded "
-            "optimizer states are not supported yet",
-            (long long)opts_int(g->opts, "fold.zero"));
-}
-
 /* ---- micro-batches ------------------------------------------------------- */
 
 static void widen(Node **node, const Axis *micro, int64_t dp)
@@ -109,6 +97,16 @@ static void pass_on(Axis **by, const Node *n, Axis *a)
             by[n->in[k]->id] = a;
 }
 
+static int64_t nearest_divisor(int64_t n, int64_t to)
+{
+    for (int64_t d = 0;; d++) {
+        if (to > d && n % (to - d) == 0)
+            return to - d;
+        if (n % (to + d) == 0)
+            return to + d;
+    }
+}
+
 static void to_expert_grid(Graph *g, Param *p, Axis *a)
 {
     int64_t ep = g->mesh->size[Mep], n = 0;
@@ -119,7 +117,8 @@ static void to_expert_grid(Graph *g, Param *p, Axis *a)
     if (n % ep) {
         note(p->loc, "%s has the axis", p->path);
         err(opts_loc(g->opts, "fold.ep"), "fold.ep is %lld and does not divide "
-            "axis '%s' of %lld", (long long)ep, a->name, (long long)n);
+            "axis '%s' of %lld (nearest legal: %lld)", (long long)ep, a->name,
+            (long long)n, (long long)nearest_divisor(n, ep));
     }
     p->expert = a;
 }
@@ -161,7 +160,6 @@ static void mark_optimizer(Graph *g)
 void pass_fold(Graph *g)
 {
     g->mesh = mesh_of(g);
-    refuse_missing(g);
     mark_experts(g);
     mark_optimizer(g);
     if (strcmp(g->prog, "init"))
