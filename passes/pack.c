@@ -140,8 +140,11 @@ static int64_t height_of(const Pack *p)
 
 /* ---- orders -------------------------------------------------------------- */
 
-/* What comes first: Size, Length, Area, Total load around it; most first.    */
-static const char *const orders[] = {"LAT", "TAL", "TLA", "AST", "SLA", "LS"};
+/* What comes first: Size, Length, Area, Total load around it, most first; the
+ * earliest Born.                                                             */
+static const char *const orders[] = {
+    "LAT", "TAL", "AST", "BS", "LS", "SLA", "TLA",
+};
 enum { NORDER = sizeof orders / sizeof *orders };
 
 static int64_t trait(const Item *x, char c)
@@ -151,6 +154,7 @@ static int64_t trait(const Item *x, char c)
     case 'L': return -len;
     case 'S': return -x->size;
     case 'A': return -len * (x->size / ALIGN + 1);
+    case 'B': return x->lo;
     default: return -x->load;
     }
 }
