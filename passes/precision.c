@@ -1,6 +1,6 @@
 /* precision.c: decide every dtype. `real` becomes the policy's: fp32, bf16, or
  * fp64 for tests, where f32() and bf16() are the identity. Under bf16 constants,
- * states, moments, masters and accumulators stay fp32, and a weight gradient
+ * states, masters and accumulators stay fp32, and a weight gradient
  * goes from its product into the fp32 accumulator unrounded. Means become sums
  * and products here, after `step` has told means and sums apart.               */
 #include <string.h>
@@ -28,13 +28,8 @@ static Dtype decided(const Policy *p, Dtype t)
     return p->all64 && dtypes[t].kind == 'f' ? Df64 : t;
 }
 
-static Dtype of_param(const Policy *p, const Graph *g, const Param *x)
+static Dtype of_param(const Policy *p, const Param *x)
 {
-    int moment = x->kind == PKm || x->kind == PKv;
-
-    if (moment && !p->all64 &&
-        !strcmp(opts_str(g->opts, "precision.moments"), "bf16"))
-        return Dbf16;
     if (x->dt == Dreal && x->kind != PKparam)
         return p->high;
     return decided(p, x->dt);
@@ -44,7 +39,7 @@ static Node *leaf(Graph *g, Node *n, const Policy *p)
 {
     if (n->op == Oparam || n->op == Ostate) {
         Param *x = g_param(g, n->s);
-        n->dt = x->dt = of_param(p, g, x);
+        n->dt = x->dt = of_param(p, x);
     } else {
         n->dt = n->op == Oconst && n->dt == Dreal ? p->high : decided(p, n->dt);
     }

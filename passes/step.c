@@ -283,6 +283,13 @@ static void write_back(Step1 *s, Node *state, Node *value)
     infer(s->g, in_post(w));
 }
 
+static Dtype companion_dtype(const Graph *g, ParamKind kind)
+{
+    int low = !strcmp(opts_str(g->opts, "precision.moments"), "bf16");
+
+    return low && kind != PKmaster ? Dbf16 : Df32;
+}
+
 /* A value of the optimizer beside parameter p, with p's axes.                    */
 static Node *companion(Step1 *s, const Param *p, ParamKind kind)
 {
@@ -292,7 +299,7 @@ static Node *companion(Step1 *s, const Param *p, ParamKind kind)
 
     *q = *p;
     q->kind = kind;
-    q->dt = Df32;
+    q->dt = companion_dtype(g, kind);
     q->path = intern(strf(g->arena, "optim.%s.%s", paramkinds[kind], p->path));
     q->init = kind == PKmaster ? "copy" : "const";
     q->of = kind == PKmaster ? p->path : NULL;
@@ -300,7 +307,7 @@ static Node *companion(Step1 *s, const Param *p, ParamKind kind)
     vec_push(g->arena, g->param, q);
     n->s = q->path;
     n->scope = text_scope(q->path);
-    n->dt = Df32;
+    n->dt = q->dt;
     n->nd = p->nd;
     memcpy(n->dim, p->dim, sizeof n->dim);
     return infer(g, in_post(n));
@@ -338,19 +345,27 @@ static Node *moment(Step1 *s, Node *old, Node *x, double beta)
                op2(s, Omul, x, num(s, 1 - beta)));
 }
 
+/* The arithmetic is fp32 whatever a value is stored as.                          */
+static Node *high(Step1 *s, Node *n)
+{
+    Node *c = g_cast(s->g, n, Df32);
+
+    if (c != n)
+        in_post(c)->scope = s->scope;
+    return c;
+}
+
 static void adamw(Step1 *s, const Param *p, Node *param, Node *d)
 {
     int low = !strcmp(opts_str(s->g->opts, "precision.policy"), "bf16");
     double wd = decay(s, p), eps = opts_num(s->g->opts, "train.eps");
     Node *m = companion(s, p, PKm), *v = companion(s, p, PKv), *m1, *v1, *den;
-    Node *w = low ? companion(s, p, PKmaster) : g_cast(s->g, param, Df32), *w1;
+    Node *w = low ? companion(s, p, PKmaster) : high(s, param), *w1;
 
-    if (w->op == Ocast)
-        in_post(w)->scope = s->scope;
     if (s->scale)
         d = op2(s, Omul, d, s->scale);
-    m1 = moment(s, m, d, s->b1);
-    v1 = moment(s, v, op2(s, Omul, d, d), s->b2);
+    m1 = moment(s, high(s, m), d, s->b1);
+    v1 = moment(s, high(s, v), op2(s, Omul, d, d), s->b2);
     den = op2(s, Oadd, op1(s, Osqrt, op2(s, Odiv, v1, s->bc2)), num(s, eps));
     w1 = w;
     if (wd > 0)
