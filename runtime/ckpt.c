@@ -283,20 +283,28 @@ static void remove_folder(Arena *a, const char *dir)
     rmdir(dir);
 }
 
+/* A folder of that name (the same step saved before) changes places with the
+ * new one, so at every moment one of them has the name.                      */
+static int put_in_place(Arena *a, const char *tmp, const char *to)
+{
+    if (access(to, F_OK))
+        return rename(tmp, to);
+    if (renameat2(AT_FDCWD, tmp, AT_FDCWD, to, RENAME_EXCHANGE))
+        return -1;
+    remove_folder(a, tmp);
+    return 0;
+}
+
 static int commit(Arena *a, const char *dir, const char *tmp, const char *name)
 {
-    char *to = strf(a, "%s/%s", dir, name), *old = strf(a, "%s/.old", dir);
+    char *latest = strf(a, "%s/latest", dir), *next = strf(a, "%s.tmp", latest);
+    Text t = {.arena = a};
 
     if (sync_path(tmp, O_RDONLY | O_DIRECTORY))
         return complain("cannot sync", tmp);
-    remove_folder(a, old);
-    rename(to, old);              /* the same step saved again                */
-    if (rename(tmp, to))
+    if (put_in_place(a, tmp, strf(a, "%s/%s", dir, name)))
         return complain("cannot rename", tmp);
-    remove_folder(a, old);
     sync_path(dir, O_RDONLY | O_DIRECTORY);
-    char *latest = strf(a, "%s/latest", dir), *next = strf(a, "%s.tmp", latest);
-    Text t = {.arena = a};
     put(&t, "%s\n", name);
     if (write_text(next, t.s, t.len) || rename(next, latest))
         return complain("cannot write", latest);

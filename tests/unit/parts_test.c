@@ -471,6 +471,42 @@ static void test_safetensors_refusals(void **state)
     }
 }
 
+/* Bytes of a good header changed at random: accepted or refused, and if accepted
+ * every tensor lies in the file.                                             */
+static void test_safetensors_mutations(void **state)
+{
+    static const char good[] =
+        "{\"a\":{\"dtype\":\"F32\",\"shape\":[2,1],\"data_offsets\":[0,8]},"
+        "\"b\":{\"dtype\":\"BF16\",\"shape\":[3],\"data_offsets\":[8,14]}}";
+    char path[] = "/tmp/pleat-mutate.XXXXXX", bytes[sizeof good + 8 + 14];
+    int fd = mkstemp(path), refused = 0;
+
+    (void)state;
+    for (int round = 0; round < 4000; round++) {
+        StFile *f;
+        memset(bytes, 0, sizeof bytes);
+        bytes[0] = sizeof good - 1;
+        memcpy(bytes + 8, good, sizeof good - 1);
+        for (int k = below(4); k >= 0; k--)
+            bytes[below(sizeof good + 7)] = below(3) ? "0123456789{}[],:\""
+                [below(17)] : (char)below(256);
+        size_t n = sizeof good - 1 + 8 + 14 - (size_t)below(2);
+        assert_true(pwrite(fd, bytes, n, 0) == (ssize_t)n);
+        assert_int_equal(ftruncate(fd, (off_t)n), 0);
+        if (st_open(forever, path, &f)) {
+            refused++;
+            continue;
+        }
+        for (int i = 0; i < f->n; i++)
+            assert_true(f->t[i].begin >= 0 && f->data + f->t[i].end <=
+                        f->map + f->size);
+        st_close(f);
+    }
+    close(fd);
+    unlink(path);
+    assert_true(refused > 2000 && refused < 4000);
+}
+
 /* ---- Hugging Face names -------------------------------------------------- */
 
 /* w[vocab next] split over two tensors of theirs, one with its axes turned and
@@ -531,6 +567,7 @@ int main(void)
         cmocka_unit_test(test_pieces_cover),
         cmocka_unit_test(test_order_is_a_permutation),
         cmocka_unit_test(test_safetensors_refusals),
+        cmocka_unit_test(test_safetensors_mutations),
         cmocka_unit_test(test_hf_round_trip),
     };
 

@@ -431,6 +431,42 @@ static void test_mpi_equals_local(void **state)
     assert_true(says("log", "the plan is for 2 ranks, mpirun started 3"));
 }
 
+/* Killed at any moment while it saves: what has a final name is whole. */
+static void test_kill_leaves_whole_checkpoints(void **state)
+{
+    char *dir = in_home("kill");
+    int whole = 0;
+
+    (void)state;
+    mkdir(dir, 0755);
+    for (int round = 0; round < 40; round++) {
+        fflush(NULL);
+        pid_t pid = fork();
+        if (!pid) {
+            Exec *x = exec_open(tiny_plan(2, ""), comm_open(forever, 2));
+            for (int64_t i = 0;; i++)
+                if (ckpt_save(x, dir, &(State){.step = round % 4 * 10 + i % 10,
+                                               .plan = "x"}))
+                    _exit(1);
+        }
+        usleep((useconds_t)(20000 + round * 7919 % 20000));
+        kill(pid, SIGKILL);
+        waitpid(pid, NULL, 0);
+        for (int i = 0; i < 40; i++) {
+            State s;
+            char *at = strf(forever, "%s/step-%08d", dir, i);
+            if (access(at, F_OK))
+                continue;
+            const char *why = ckpt_verify(forever, at, &s);
+            if (why)
+                fail_msg("round %d: %s: %s", round, at, why);
+            whole++;
+        }
+    }
+    assert_true(whole > 0);
+    print_message("# %d whole checkpoints seen\n", whole);
+}
+
 /* Rank 1 of two never comes to the first collective. */
 static int hang(void)
 {
@@ -474,6 +510,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_any_fold_loads),
         cmocka_unit_test(test_damage_is_refused),
         cmocka_unit_test(test_falls_back_to_the_one_before),
+        cmocka_unit_test(test_kill_leaves_whole_checkpoints),
         cmocka_unit_test(test_bad_numbers_stop_the_run),
         cmocka_unit_test(test_sigterm_saves),
         cmocka_unit_test(test_from_takes_weights_only),
