@@ -81,9 +81,11 @@ static void fill(void *self, const Tensor *t, int64_t rank, int64_t turn,
 
 /* ---- one fold ------------------------------------------------------------ */
 
+/* The plan as its file would be read; what the compiler needed is let go.     */
 static Plan *make_plan(const char *model, char **keys, int nkeys)
 {
     Opts *o = opts_new(forever);
+    size_t len;
 
     for (int i = 0; i < nkeys; i++) {
         size_t n = strcspn(keys[i], "=");
@@ -91,7 +93,9 @@ static Plan *make_plan(const char *model, char **keys, int nkeys)
     }
     Trace t = trace(model, o, TRACEquiet);
     CompileOptions co = { .source = t.source, .nsource = t.nsource };
-    return compile(t.g, &T_host, &co);
+    char *text = plan_print(forever, compile(t.g, &T_host, &co), &len);
+    arena_free(t.g->arena);
+    return plan_parse(forever, text, len, model);
 }
 
 static double *read_all(Exec *x, const char *name)
