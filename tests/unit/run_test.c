@@ -12,6 +12,7 @@
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -467,6 +468,38 @@ static void test_kill_leaves_whole_checkpoints(void **state)
     print_message("# %d whole checkpoints seen\n", whole);
 }
 
+/* No room for a file: a warning, no checkpoint, and the one before is kept. */
+static void test_full_disk_is_survived(void **state)
+{
+    char *dir = in_home("full");
+    int status;
+    State s;
+
+    (void)state;
+    mkdir(dir, 0755);
+    fflush(NULL);
+    pid_t pid = fork();
+    if (!pid) {
+        Exec *x = exec_open(tiny_plan(1, ""), comm_open(forever, 1));
+        int good = !ckpt_save(x, dir, &(State){.step = 1, .plan = "x"});
+        freopen(in_home("log"), "w", stderr);
+        signal(SIGXFSZ, SIG_IGN);
+        setrlimit(RLIMIT_FSIZE, &(struct rlimit){1100, 1100});
+        int bad = ckpt_save(x, dir, &(State){.step = 2, .plan = "x"});
+        fflush(NULL);
+        _exit(good && bad ? 0 : 1);
+    }
+    assert_true(waitpid(pid, &status, 0) == pid);
+    assert_int_equal(status, 0);
+    assert_true(says("log", "checkpoint not written: cannot write"));
+    assert_null(ckpt_verify(forever, strf(forever, "%s/step-00000001", dir),
+                            &s));
+    assert_int_not_equal(access(strf(forever, "%s/step-00000002", dir), F_OK),
+                         0);
+    assert_int_not_equal(access(strf(forever, "%s/.step-00000002.tmp", dir),
+                                F_OK), 0);
+}
+
 /* Rank 1 of two never comes to the first collective. */
 static int hang(void)
 {
@@ -511,6 +544,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_damage_is_refused),
         cmocka_unit_test(test_falls_back_to_the_one_before),
         cmocka_unit_test(test_kill_leaves_whole_checkpoints),
+        cmocka_unit_test(test_full_disk_is_survived),
         cmocka_unit_test(test_bad_numbers_stop_the_run),
         cmocka_unit_test(test_sigterm_saves),
         cmocka_unit_test(test_from_takes_weights_only),
