@@ -141,13 +141,35 @@ int cmd_compile(Args *a)
     return guarded(compile_job, a, NULL);
 }
 
+static void write_page(const Plan *p, const char *path)
+{
+    char *summary = NULL;
+    size_t n;
+    FILE *out = open_memstream(&summary, &n);
+
+    if (!out)
+        err(NULL, "not enough memory");
+    report_plan(out, p);
+    fclose(out);
+    char *page = draw_memory(p, summary, &n);
+    write_all(path, page, n);
+    free(summary);
+}
+
 int cmd_show(Args *a)
 {
     Plan *p = read_plan(a->file);
+    size_t n;
 
+    if (a->html)
+        write_page(p, a->html);
+    if (a->trace) {
+        char *events = draw_time(p, &n);
+        write_all(a->trace, events, n);
+    }
     if (a->memory)
         report_memory(stdout, p);
-    else
+    else if (!a->html && !a->trace)
         report_plan(stdout, p);
     return 0;
 }

@@ -66,7 +66,7 @@ static int new_name(lua_State *L)
     return 0;
 }
 
-/* ---- functions that differ from Lua's -------------------------------------- */
+/* ---- functions that differ from Lua's ------------------------------------ */
 
 /* Library functions run without hooks: say where they were called.           */
 static int watched(lua_State *L)

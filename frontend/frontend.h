@@ -138,7 +138,7 @@ Axis *one_axis(lua_State *L, int arg, const char *what);
 void grow_axis(Front *f, Axis *a, int64_t n);
 int lua_axes(lua_State *L);
 
-/* ---- ops.c index.c decl.c compose.c hf.c: what the language offers --------------- */
+/* ---- ops.c index.c decl.c compose.c hf.c: what the language offers ------- */
 
 void need_axes(Front *f, const Node *x, Axis *const *a, int n);
 int64_t integer_arg(lua_State *L, int arg, const char *name);
@@ -163,13 +163,18 @@ void report_model(FILE *out, const Graph *g);
 void report_plan(FILE *out, const Plan *p);
 void report_memory(FILE *out, const Plan *p);
 
+/* ---- draw.c -------------------------------------------------------------- */
+
+char *draw_memory(const Plan *p, const char *summary, size_t *len);
+char *draw_time(const Plan *p, size_t *len);
+
 /* ---- commands.c new.c: what rows of main.c's table run ------------------- */
 
 typedef struct Args {
     const char *file;             /* the first word that is no key            */
     char **word;                  /* vec: all such words                      */
     Opts *keys;
-    const char *out, *dump, *stop, *prog, *prompt, *memory;
+    const char *out, *dump, *stop, *prog, *prompt, *memory, *html, *trace;
     double temperature;
     int64_t n, topk;
 } Args;

@@ -31,7 +31,7 @@ static const Command commands[] = {
       "train; under mpirun on N ranks" },
     { "eval", cmd_eval, 1, 1, "", "model.lua|m.plan from=ckpt",
       "validation loss" },
-    { "show", cmd_show, 1, 1, "memory", "m.plan",
+    { "show", cmd_show, 1, 1, "memory html trace", "m.plan",
       "what a plan does and needs" },
     { "generate", cmd_generate, 1, 1, "prompt n temperature topk",
       "runs/name [seed=7]", "text from a trained model" },
@@ -51,6 +51,8 @@ static const Option options[] = {
     { "x", "pass", "stop after a pass and print its graph" },
     { "p", "program", "the program of -d and -x: step, eval, forward, init" },
     { "memory", NULL, "every buffer: place, size, life, line" },
+    { "html", "file", "write a page that draws the memory" },
+    { "trace", "file", "write the predicted steps for Chrome or Perfetto" },
     { "prompt", "text", "what the text starts with" },
     { "n", "tokens", "how many to make (200)" },
     { "temperature", "t", "0: always the likeliest (0.8)" },
@@ -156,6 +158,7 @@ static void set_option(Args *a, const Command *c, const char *name,
         { "o", &a->out }, { "d", &a->dump }, { "x", &a->stop },
         { "p", &a->prog },
         { "prompt", &a->prompt }, { "memory", &a->memory },
+        { "html", &a->html }, { "trace", &a->trace },
     };
 
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)

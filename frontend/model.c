@@ -206,7 +206,7 @@ int lua_require(lua_State *L)
     return 1;
 }
 
-/* ---- running --------------------------------------------------------------- */
+/* ---- running ------------------------------------------------------------- */
 
 static const char *folder(Arena *a, const char *file)
 {

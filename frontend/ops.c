@@ -1,6 +1,6 @@
 /* ops.c: the functions of the language. Most are made in a loop over the op
  * table: operands, then attributes, as the row's signature says. Those written
- * by hand, below and in index.c, give defaults or several results, or check.    */
+ * by hand, below and in index.c, give defaults or several results, or check. */
 #include <string.h>
 
 #include "frontend.h"
@@ -118,7 +118,7 @@ static void check_split(Front *f, const Node *n)
                 dims_text(f, n->in[0]), n->B[i]->name);
 }
 
-/* Tensors in a row: the same axes, of the same kind of number.                */
+/* Tensors in a row: the same axes, of the same kind of number.               */
 static void check_concat(Front *f, const Node *n)
 {
     const Node *a = n->in[0];
@@ -279,12 +279,12 @@ static void check_grouped(Front *f, const Node *a, const Node *pick,
     }
     for (int i = 0; i < a->nd; i++)
         if (dim_of(e, a->dim[i].a) < 0 && !listed(ax, n, a->dim[i].a))
-            err(f->loc, "dot: the axis '%s' of %s is neither summed nor an axis "
-                "of the index %s; sum it, or merge it into one that is",
+            err(f->loc, "dot: the axis '%s' of %s is neither summed nor an "
+                "axis of the index %s; sum it, or merge it into one that is",
                 a->dim[i].a->name, dims_text(f, a), dims_text(f, e));
 }
 
-/* Truth values and integers are factors like any number.                      */
+/* Truth values and integers are factors like any number.                     */
 static Node *factor(Front *f, Node *n, const Node *other)
 {
     if (dtypes[n->dt].kind == 'f')
