@@ -353,6 +353,41 @@ static Node *as_mask(Graph *g, Node *n)
     return permuted(g, r, &o);
 }
 
+/* ---- dropout --------------------------------------------------------------------------- */
+
+static Node *step_value(Graph *g, const Node *by, const char *name)
+{
+    Node *n = like(g_node(g, Ostepval, by->loc, 0, NULL), by);
+
+    n->s = intern(name);
+    n->dt = Di64;
+    return infer(g, n);
+}
+
+/* In training the mask depends on the step and the micro-batch, and on the seed;
+ * elsewhere there is none.                                                        */
+static Node *dropped(Graph *g, Node *n)
+{
+    Order o = { 0 };
+
+    add_dims(&o, n, NULL, NULL);
+    if (strcmp(g->prog, "step"))
+        return permuted(g, n->in[0], &o);
+    Node *in[3] = { n->in[0], step_value(g, n, "step"),
+                    step_value(g, n, "micro") };
+    Node *r = g_node(g, Odropout, n->loc, 3, in);
+    Node **own = r->in;
+    int id = r->id;
+    *r = *n;
+    r->in = own;
+    r->nin = 3;
+    r->id = id;
+    if (g->opts)
+        r->i = (int64_t)(mix64((uint64_t)n->i, (uint64_t)opts_int(g->opts, "seed"))
+                         >> 1);
+    return r;
+}
+
 /* ---- entry ----------------------------------------------------------------------------- */
 
 static Node *legal(Graph *g, Node *n, void *ctx)
@@ -373,6 +408,8 @@ static Node *legal(Graph *g, Node *n, void *ctx)
         return n;
     case Oscatter_add:
         return as_mask(g, n);
+    case Odropout:
+        return dropped(g, n);
     default:
         return optab[n->op].cls == RED ? two_stages(g, n) : n;
     }

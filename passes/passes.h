@@ -41,6 +41,8 @@ Group **groups_of(Graph *g, const Target *T, const char *prog);
 /* One pass on g, checked; for tests and tools. err() when there is none of
  * that name.                                                                   */
 void run_pass(Graph *g, const Target *T, const char *name);
+/* kernels.c: groups as text, a line each; fold: repeated scopes once.           */
+char *groups_print(Arena *a, Group *const *k, int fold);
 
 /* One line per decision, shown by -d why.                                       */
 void why(const Node *n, const char *fmt, ...)

@@ -77,7 +77,28 @@ static int64_t push_flow(Flow *f, int u, int64_t limit)
     return 0;
 }
 
-/* Dinic 1970. Afterwards level >= 0 marks the source's side of the cut.        */
+/* Of all minimum cuts the one nearest the sink, which rebuilds least: level 1
+ * marks the vertices from which the sink can still be reached, others get 0.   */
+static void sink_side(Flow *f, int *queue)
+{
+    int head = 0, tail = 0;
+
+    memset(f->level, 0, (size_t)f->nv * sizeof *f->level);
+    f->level[f->t] = 1;
+    queue[tail++] = f->t;
+    while (head < tail) {
+        int v = queue[head++];
+        for (size_t i = 0; i < vec_len(f->adj[v]); i++) {
+            Edge *e = &f->adj[v][i];
+            if (f->adj[e->to][e->rev].cap > 0 && !f->level[e->to]) {
+                f->level[e->to] = 1;
+                queue[tail++] = e->to;
+            }
+        }
+    }
+}
+
+/* Dinic 1970.                                                                   */
 static void max_flow(Flow *f)
 {
     int *queue = alloc(f->arena, (size_t)f->nv * sizeof *queue);
@@ -87,6 +108,7 @@ static void max_flow(Flow *f)
         while (push_flow(f, f->s, INF))
             ;
     }
+    sink_side(f, queue);
 }
 
 /* ---- what the cut is about ----------------------------------------------------- */
@@ -174,7 +196,7 @@ static int mark_rebuilt(const Flow *f, Graph *g)
         Node *n = g->node[i];
         if (n->mark & (BACK | FORCED) || always_there(n) || !rebuildable(g, n))
             continue;
-        if (f->level[2 * i] >= 0)
+        if (!f->level[2 * i])
             continue;                         /* cut here or before: kept        */
         n->mark |= REBUILT;
         any = 1;

@@ -272,13 +272,23 @@ void run_pass(Graph *g, const Target *T, const char *name)
     err(NULL, "there is no pass '%s'", name);
 }
 
+static void dump_groups(const Graph *g, Group *const *k)
+{
+    if (shown(g->prog) &&
+        (dumping("all") || dumping("+all") || dumping(passname)))
+        fprintf(out(), "> after %s\n%s\n", passname,
+                groups_print(g->arena, k, !dumping("+all")));
+}
+
 static Group **to_groups(Graph *g)
 {
     passname = "fuse";
     Group **k = fuse(g, target, g->arena);
+    dump_groups(g, k);
 
     passname = "sched";
     k = sched(g, k);
+    dump_groups(g, k);
     for (size_t i = 0; i < vec_len(k); i++)
         target->lower(g, k[i], g->arena);
     return k;

@@ -4,7 +4,7 @@
  *
  * Lines of the file from `# >>>` on are the expectation and are not read. A
  * line `# set key=value` gives an option. `-` as the pass list only parses and
- * prints.                                                                     */
+ * prints. After `fuse` or `sched` as the last pass the kernels are printed.     */
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>
@@ -52,9 +52,14 @@ int main(int argc, char **argv)
         len = (size_t)(end - text);
     Graph *g = graph_parse(forever, text, len, argv[2], o);
     char *list = strf(forever, "%s", argv[1]), *p;
+    Group **k = NULL;
     while ((p = strsep(&list, ",")))
-        if (strcmp(p, "-"))
+        if (!strcmp(p, "fuse"))
+            k = fuse(g, target_named("host"), forever);
+        else if (!strcmp(p, "sched"))
+            k = sched(g, fuse(g, target_named("host"), forever));
+        else if (strcmp(p, "-"))
             run_pass(g, target_named("host"), p);
-    fputs(graph_print(forever, g, 0), stdout);
+    fputs(k ? groups_print(forever, k, 0) : graph_print(forever, g, 0), stdout);
     return 0;
 }
