@@ -14,38 +14,52 @@
 
 /* ---- launcher ------------------------------------------------------------ */
 
-static int64_t env_int(const char *const *names)
+/* Launchers say who a process is: mpirun in OMPI_*, srun with PMIx in SLURM_*. */
+static const struct { const char *sign, *world, *rank, *local; } launchers[] = {
+    {"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK",
+     "OMPI_COMM_WORLD_LOCAL_SIZE"},
+    {"PMIX_RANK", "SLURM_STEP_NUM_TASKS", "SLURM_PROCID",
+     "SLURM_STEP_TASKS_PER_NODE"},
+};
+
+enum { NLAUNCHER = sizeof launchers / sizeof *launchers };
+
+static int launcher(void)
 {
-    for (; *names; names++) {
-        const char *s = getenv(*names);
-        if (s && *s)
-            return strtoll(s, NULL, 10);
-    }
-    return -1;
+    int i = 0;
+
+    while (i < NLAUNCHER && !getenv(launchers[i].sign))
+        i++;
+    return i;
+}
+
+static int64_t env_int(const char *name, int64_t least)
+{
+    const char *s = getenv(name);
+    int64_t n = s ? strtoll(s, NULL, 10) : least;
+
+    return n < least ? least : n;
 }
 
 int64_t launch_world(void)
 {
-    static const char *const names[] = {"OMPI_COMM_WORLD_SIZE", NULL};
-    int64_t n = env_int(names);
+    int i = launcher();
 
-    return n < 1 ? 1 : n;
+    return i < NLAUNCHER ? env_int(launchers[i].world, 1) : 1;
 }
 
 int64_t launch_rank(void)
 {
-    static const char *const names[] = {"OMPI_COMM_WORLD_RANK", NULL};
-    int64_t n = env_int(names);
+    int i = launcher();
 
-    return n < 0 ? 0 : n;
+    return i < NLAUNCHER ? env_int(launchers[i].rank, 0) : 0;
 }
 
 int64_t launch_local(void)
 {
-    static const char *const names[] = {"OMPI_COMM_WORLD_LOCAL_SIZE", NULL};
-    int64_t n = env_int(names);
+    int i = launcher();
 
-    return n < 1 ? 1 : n;
+    return i < NLAUNCHER ? env_int(launchers[i].local, 1) : 1;
 }
 
 /* Before MPI runs all ranks meet the same error, and rank 0 says it; after that
@@ -70,8 +84,11 @@ Comm *comm_open(Arena *a, int64_t world)
     Comm *c = alloc(a, sizeof *c);
 
     *c = (Comm){"local", world, 0, world};
-    if (launch_world() > 1 || getenv("OMPI_COMM_WORLD_SIZE"))
+    if (launcher() < NLAUNCHER)
         mpi_start(c);
+    else if (env_int("SLURM_STEP_NUM_TASKS", 1) > 1)
+        err(NULL, "srun started %s programs that do not know each other; use "
+            "mpirun, or srun --mpi=pmix", getenv("SLURM_STEP_NUM_TASKS"));
     if (c->world != world)
         err(NULL, "the plan is for %lld ranks, mpirun started %lld",
             (long long)world, (long long)c->world);
