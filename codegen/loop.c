@@ -422,16 +422,54 @@ static Ex *random_value(Kern *c, Node *n, const Index *ix)
     return ex_rounded(c, n->dt, ex_expr(c, Df32, text, 3, arg));
 }
 
+/* Number of the micro-batch at index ix of the step: operand 2 is that of the
+ * rank's own, which is turn * dp + its coordinate.                              */
+static Ex *micro_batch(Kern *c, Node *n, const Index *ix)
+{
+    const Mesh *m = c->g->mesh;
+    Node own = { 0 };
+    int d = 0;
+
+    while (d < n->nd && strcmp(n->dim[d].a->name, "micro"))
+        d++;
+    Ex *mine = value(c, n->in[2], &(Index){ { 0 } }, NULL);
+    if (d == n->nd)
+        return mine;
+    own.nd = 1;
+    own.dim[0] = n->dim[d];
+    for (int i = 0; m && i < m->natom; i++)
+        if (m->mask[Mdp] >> i & 1)
+            own.sh[i] = (Shard){ S, n->dim[d].a, Radd };
+    Aff start = aff_add(local_start(c->g, n, d),
+                        aff_scale(local_start(c->g, &own, 0), -1));
+    return ex_op(c, Di64, "a + b", mine, ex_lin(c, Di64,
+                 offset(c, ix->at[d], start)), NULL);
+}
+
+/* Kept or not by the element's index in its micro-batch, the micro-batch and the
+ * step: the same in every layout and fold, and in the backward.                 */
 static Ex *dropout_value(Kern *c, Node *n, const Index *ix, Ex *guard)
 {
-    int order[MAXD];
+    int order[MAXD], k = 0;
     Index jx = by_axis(c, n->in[0], n, ix);
     Dtype dt = compute_type(n->dt);
+    Node one = *n;
+    Index in_one = { { 0 } };
+    Ex *arg[4] = { ex_int(c, aff(n->i)) };
 
-    dim_order(n, 1, order);
-    Ex *at = ex_lin(c, Di64, global_index(c, n, ix, order));
-    Ex *keep = ex_op(c, Di32, "uniform(a, b) >= c", ex_int(c, aff(n->i)), at,
-                     ex_num(c, Df32, n->f));
+    for (int d = 0; d < n->nd; d++)
+        if (strcmp(n->dim[d].a->name, "micro")) {
+            one.dim[k] = n->dim[d];
+            in_one.at[k++] = ix->at[d];
+        }
+    one.nd = k;
+    dim_order(&one, 1, order);
+    arg[1] = ex_lin(c, Di64, global_index(c, &one, &in_one, order));
+    arg[2] = n->nin < 3 ? ex_num(c, Di64, 0) : micro_batch(c, n, ix);
+    arg[3] = n->nin < 3 ? ex_num(c, Di64, 0)
+                        : value(c, n->in[1], &(Index){ { 0 } }, NULL);
+    Ex *u = ex_expr(c, Df32, "uniform_at(a, b, c, d)", 4, arg);
+    Ex *keep = ex_op(c, Di32, "a >= b", u, ex_num(c, Df32, n->f), NULL);
     Ex *v = ex_op(c, dt, "a * b", value(c, n->in[0], &jx, guard),
                   ex_num(c, dt, 1 / (1 - n->f)), NULL);
     return ex_rounded(c, n->dt, ex_select(c, keep, v, zero(c, n)));

@@ -490,6 +490,84 @@ static Trial *pattern_trials(Arena *a, Trial *list)
     return list;
 }
 
+/* ---- dropout: what it drops is a matter of element, micro-batch and step ----------------- */
+
+typedef struct Drop { Arena *a; Graph *g; Node *out[2]; Group **k; } Drop;
+
+static Node *dropout(Make *m, Node *x)
+{
+    Node *n = op2(m, Odropout, x, NULL, NULL);
+
+    n->f = 0.25;
+    n->i = 99;
+    return infer(m->g, n);
+}
+
+static Drop make_drop(Arena *a)
+{
+    Drop t = { .a = a, .g = g_new(a, "dropout") };
+    Make m = { .a = a, .g = t.g };
+
+    set_sizes(t.g, 2);
+    Node *x = real(&m, "b s h"), *y = op2(&m, Opermute, x, NULL, NULL);
+    y->nd = 3;
+    for (int i = 0; i < 3; i++)
+        y->dim[i] = x->dim[2 - i];
+    infer(t.g, y);
+    t.out[0] = g_node(t.g, Ooutput, NULL, 1, (Node *[]){ dropout(&m, x) });
+    t.out[1] = g_node(t.g, Ooutput, NULL, 1, (Node *[]){ dropout(&m, y) });
+    for (int i = 0; i < 2; i++)
+        t.out[i]->s = intern(i ? "y" : "x"), infer(t.g, t.out[i]);
+    for (int64_t i = 0; i < g_elems(x); i++)
+        m.val[0][i] = 1;
+    host_set(t.g, x, m.val[0]);
+    t.k = host_groups(t.g, a);
+    return t;
+}
+
+static double *drop(Drop *t, double step, double micro, int which, void *lib)
+{
+    for (size_t i = 0; i < vec_len(t->g->node); i++) {
+        Node *n = t->g->node[i];
+        if (n->op == Ostepval)
+            host_set(t->g, n, strcmp(n->s, "step") ? &micro : &step);
+    }
+    host_run(t->g, t->k, (int)vec_len(t->k), lib);
+    return host_get(t->g, t->out[which]->in[0], t->a);
+}
+
+static double share_of(const double *v, const double *w, int64_t n)
+{
+    double s = 0;
+
+    for (int64_t i = 0; i < n; i++)
+        s += w ? v[i] == w[i] : v[i] != 0;
+    return s / (double)n;
+}
+
+static void check(int good, const char *name, double x)
+{
+    good ? passed++ : failed++;
+    printf("%sok - kernel dropout %s: %.4f\n", good ? "" : "not ", name, x);
+}
+
+static void judge_drop(Drop *t, void *lib)
+{
+    Node *x = t->out[0]->in[0], *y = t->out[1]->in[0];
+    int64_t n = g_elems(x);
+    double *a = drop(t, 3, 5, 0, lib), *b = drop(t, 3, 5, 1, lib), same = 0;
+
+    for (int64_t i = 0; i < n; i++)
+        same += in_order(y, b, x, i) == a[i];
+    check(same == (double)n, "in any layout", same / (double)n);
+    double kept = share_of(a, NULL, n);       /* 36000 trials: 6 deviations      */
+    check(fabs(kept - 0.75) < 0.014, "keeps three of four", kept);
+    double other = share_of(a, drop(t, 4, 5, 0, lib), n);
+    check(fabs(other - 0.625) < 0.016, "differs by step", other);
+    other = share_of(a, drop(t, 3, 6, 0, lib), n);
+    check(fabs(other - 0.625) < 0.016, "differs by micro-batch", other);
+}
+
 /* ---- random graphs --------------------------------------------------------------------- */
 
 static int below(Make *m, int n)
@@ -637,7 +715,10 @@ int main(int argc, char **argv)
     else
         list = random_trials(a, pattern_trials(a, row_trials(a, NULL)), 0, 40);
     Group **all = NULL;
+    Drop dropping = make_drop(a);
 
+    for (size_t k = 0; k < vec_len(dropping.k); k++)
+        vec_push(a, all, dropping.k[k]);
     for (size_t i = 0; i < vec_len(list); i++)
         for (size_t k = 0; k < vec_len(list[i].k); k++)
             vec_push(a, all, list[i].k[k]);
@@ -647,5 +728,7 @@ int main(int argc, char **argv)
     for (size_t i = 0; i < vec_len(list); i++)
         if (argc < 2 || strstr(list[i].name, argv[1]))
             judge(&list[i], lib);
+    if (argc < 2)
+        judge_drop(&dropping, lib);
     return failed > 0;
 }
