@@ -14,7 +14,7 @@
 
 /* ---- launcher ------------------------------------------------------------ */
 
-/* Launchers say who a process is: mpirun in OMPI_*, srun with PMIx in SLURM_*. */
+/* How launchers say who a process is: mpirun, and srun with PMIx. */
 static const struct { const char *sign, *world, *rank, *local; } launchers[] = {
     {"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK",
      "OMPI_COMM_WORLD_LOCAL_SIZE"},
