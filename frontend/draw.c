@@ -1,6 +1,6 @@
 /* draw.c: a plan as pictures. --html: its memory, one rectangle a buffer, steps
  * to the right, addresses downwards; --trace: its predicted steps on a time
- * line in Chrome's trace format (Perfetto opens it).                              */
+ * line in Chrome's trace format (Perfetto opens it).                         */
 #include <inttypes.h>
 #include <string.h>
 

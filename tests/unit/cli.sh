@@ -1,0 +1,60 @@
+#!/bin/sh
+# cli: the commands as a user types them, from a model file to text: exit
+# statuses, the files they write, and one training run that is looked at, evaluated
+# and continued. Every command runs on the demo model, made smaller by keys.
+cd "$(dirname "$0")/../.." || exit 2
+: "${PLEAT:=$PWD/build/pleat}"
+dir=$PWD/build/tests/cli
+rm -rf "$dir" && mkdir -p "$dir" || exit 2
+small="axes.batch=2 axes.seq=16 train.batch=4"
+printf '1..19\n'
+bad=0
+
+# is NAME STATUS command...: its exit status is STATUS; output is in $dir/log
+is() {
+    name=$1 want=$2
+    shift 2
+    "$@" >"$dir/log" 2>&1
+    got=$?
+    if [ $got -eq "$want" ]; then echo "ok - cli: $name"; return; fi
+    echo "not ok - cli: $name (exit status $got, not $want)"
+    sed 's/^/# /' "$dir/log" | head -n 20
+    bad=1
+}
+
+# says NAME TEXT: the last command printed it
+says() {
+    cp "$dir/log" "$dir/said"
+    is "$1" 0 grep -F -- "$2" "$dir/said"
+}
+
+is "-h prints the commands" 0 "$PLEAT" -h
+says "-h names compile" compile
+is "no command" 2 "$PLEAT"
+is "help keys" 0 "$PLEAT" help keys
+says "help keys names fold.ep" fold.ep
+
+# shellcheck disable=SC2086
+is "compile" 0 "$PLEAT" compile models/tiny.lua $small -o "$dir/a.plan"
+is "compile to a graph" 0 sh -c \
+    "$PLEAT compile models/tiny.lua $small -x route >$dir/a.ir"
+is "the graph goes on" 0 "$PLEAT" compile "$dir/a.ir" -o "$dir/b.plan"
+is "to the same plan" 0 cmp "$dir/a.plan" "$dir/b.plan"
+is "show" 0 "$PLEAT" show "$dir/a.plan"
+says "show prints the bound" "lower bound"
+is "show draws" 0 "$PLEAT" show "$dir/a.plan" --html "$dir/a.html" \
+    --trace "$dir/a.json"
+is "a changed plan is refused" 1 sh -c "sed 's/^tokens 64/tokens 65/' \
+    $dir/a.plan >$dir/c.plan; $PLEAT show $dir/c.plan"
+
+is "run" 0 "$PLEAT" run "$dir/a.plan" name="$dir/run" train.steps=2 \
+    train.save_every=1
+is "a run's folder is not written over" 1 "$PLEAT" run "$dir/a.plan" \
+    name="$dir/run"
+# shellcheck disable=SC2086
+is "resume" 0 "$PLEAT" run models/tiny.lua $small name="$dir/run" resume=1 \
+    train.steps=3
+says "resume does the third step" "step    3/3"
+is "generate" 0 "$PLEAT" generate "$dir/run" --prompt Lic -n 4
+is "new" 0 sh -c "$PLEAT new tiny $dir/my.lua && $PLEAT check $dir/my.lua"
+exit $bad
