@@ -1,0 +1,168 @@
+/* math_test: the functions of host.pre against libm in double. Errors are in
+ * units of the last place of the right result; limits are what was measured,
+ * rounded up, so a change for the worse is seen.                                */
+#define _GNU_SOURCE
+#include "../../codegen/host.pre"
+
+#include <float.h>
+#include <stdio.h>
+
+static int failed;
+
+typedef struct Row {
+    const char *name;
+    float (*f)(float x);
+    double (*want)(double x);
+    float lo, hi;
+    double ulps;
+    int zero;                     /* 1: passes through zero                      */
+} Row;
+
+static double d_sigmoid(double x) { return 1 / (1 + exp(-x)); }
+static double d_softplus(double x) { return x > 30 ? x : log1p(exp(x)); }
+static double d_gelu(double x) { return x * 0.5 * erfc(-x / sqrt(2)); }
+static double d_dgelu(double x)
+{
+    return 0.5 * erfc(-x / sqrt(2)) + x * exp(-x * x / 2) / sqrt(2 * M_PI);
+}
+
+/* Near a zero of a function only the absolute error counts: the unit is that of
+ * 1/8 at least.                                                                 */
+static const Row rows[] = {
+    { "exp", exp_f32, exp, -103, 88, 2, 0 },
+    { "log", log_f32, log, 1e-44f, 3e38f, 2, 1 },
+    { "log near 1", log_f32, log, 0.5f, 2, 2, 1 },
+    { "sigmoid", sigmoid_f32, d_sigmoid, -80, 80, 4, 0 },
+    { "tanh", tanh_f32, tanh, -12, 12, 3, 1 },
+    { "softplus", softplus_f32, d_softplus, -80, 80, 3, 0 },
+    { "erf", erf_f32, erf, -5, 5, 3, 1 },
+    { "sin", sin_f32, sin, -30, 30, 2, 1 },
+    { "cos", cos_f32, cos, -30, 30, 2, 1 },
+    { "sin far", sin_f32, sin, -1e6f, 1e6f, 2, 1 },
+    { "cos far", cos_f32, cos, -1e6f, 1e6f, 2, 1 },
+    { "gelu", gelu_f32, d_gelu, -3, 6, 6, 1 },
+    { "dgelu", dgelu_f32, d_dgelu, -3, 6, 6, 1 },
+};
+
+static double unit(double x, float least)
+{
+    float a = (float)fabs(x);
+
+    a = a < least ? least : a;
+    return (double)(nextafterf(a, INFINITY) - a);
+}
+
+static void sweep(const Row *r)
+{
+    enum { STEPS = 400000 };
+    double worst = 0;
+    float at = 0;
+
+    for (int i = 0; i <= STEPS; i++) {
+        double t = (double)i / STEPS;
+        float x = r->lo > 0 ? (float)(r->lo * pow((double)r->hi / r->lo, t))
+                            : (float)(r->lo + ((double)r->hi - r->lo) * t);
+        double want = r->want((double)x), e = fabs((double)r->f(x) - want);
+        e /= unit(want, r->zero ? 0.125f : FLT_MIN);
+        if (!(e <= worst))
+            worst = e, at = x;
+    }
+    failed += !(worst <= r->ulps);
+    printf("%sok - math %s: %.2f units at %g, at most %g\n",
+           worst <= r->ulps ? "" : "not ", r->name, worst, (double)at, r->ulps);
+}
+
+typedef struct Edge { const char *name; float got, want; } Edge;
+
+static int same(float a, float b)
+{
+    return a == b || (a != a && b != b);
+}
+
+static void edges(void)
+{
+    const float inf = INFINITY, nan_ = NAN;
+    const Edge e[] = {
+        { "exp(-inf)", exp_f32(-inf), 0 }, { "exp(inf)", exp_f32(inf), inf },
+        { "exp(nan)", exp_f32(nan_), nan_ }, { "exp(0)", exp_f32(0), 1 },
+        { "exp(89)", exp_f32(89), inf }, { "exp(-200)", exp_f32(-200), 0 },
+        { "log(0)", log_f32(0), -inf }, { "log(-1)", log_f32(-1), nan_ },
+        { "log(inf)", log_f32(inf), inf }, { "log(1)", log_f32(1), 0 },
+        { "log(nan)", log_f32(nan_), nan_ },
+        { "tanh(inf)", tanh_f32(inf), 1 }, { "tanh(-inf)", tanh_f32(-inf), -1 },
+        { "tanh(nan)", tanh_f32(nan_), nan_ },
+        { "sigmoid(-inf)", sigmoid_f32(-inf), 0 },
+        { "sigmoid(inf)", sigmoid_f32(inf), 1 },
+        { "softplus(-inf)", softplus_f32(-inf), 0 },
+        { "softplus(inf)", softplus_f32(inf), inf },
+        { "softplus(nan)", softplus_f32(nan_), nan_ },
+        { "sin(inf)", sin_f32(inf), nan_ }, { "cos(nan)", cos_f32(nan_), nan_ },
+        { "dgelu(inf)", dgelu_f32(inf), 1 }, { "gelu(inf)", gelu_f32(inf), inf },
+        { "pow(2, 10)", pow_f32(2, 10), 1024 },
+        { "pow(-2, 3)", pow_f32(-2, 3), -8 },
+        { "pow(-2, 0.5)", pow_f32(-2, 0.5f), nan_ },
+        { "pow(0, 2)", pow_f32(0, 2), 0 }, { "pow(0, -1)", pow_f32(0, -1), inf },
+        { "pow(0, 0)", pow_f32(0, 0), 1 }, { "pow(nan, 1)", pow_f32(nan_, 1), nan_ },
+        { "pow(10, -5)", pow_f32(10, -5), 1e-5f },
+        { "bf16(1 + 2^-8)", rbf_f32(1.00390625f), 1 },
+        { "bf16(1 + 3 * 2^-8)", rbf_f32(1.01171875f), 1.015625f },
+        { "bf16(inf)", rbf_f32(inf), inf }, { "bf16(nan)", rbf_f32(nan_), nan_ },
+    };
+
+    for (size_t i = 0; i < sizeof e / sizeof *e; i++) {
+        int good = same(e[i].got, e[i].want);
+        failed += !good;
+        printf("%sok - math %s is %g, want %g\n", good ? "" : "not ", e[i].name,
+               (double)e[i].got, (double)e[i].want);
+    }
+}
+
+/* Moments of a million normals: 5 standard deviations of each estimate.         */
+static void normals(void)
+{
+    enum { N = 1 << 20 };
+    double s[4] = { 0 };
+
+    for (int i = 0; i < N; i++) {
+        double x = (double)normal_f32(12345, i), p = x;
+        for (int k = 0; k < 4; k++, p *= x)
+            s[k] += p / N;
+    }
+    const double want[4] = { 0, 1, 0, 3 }, sd[4] = { 1, 1.4143, 3.873, 9.8 };
+    for (int k = 0; k < 4; k++) {
+        int good = fabs(s[k] - want[k]) < 5 * sd[k] / 1024;
+        failed += !good;
+        printf("%sok - math moment %d of normals: %.4f\n", good ? "" : "not ",
+               k + 1, s[k]);
+    }
+}
+
+/* Salmon et al. 2011, known answers of philox4x32-10.                            */
+static void known_answers(void)
+{
+    static const struct { int64_t key, counter; uint32_t c, d, want[4]; } t[] = {
+        { 0, 0, 0, 0, { 0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8 } },
+        { -1, -1, 0xffffffff, 0xffffffff,
+          { 0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd } },
+        { 0x299f31d0a4093822, (int64_t)0x85a308d3243f6a88, 0x13198a2e,
+          0x03707344, { 0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1 } },
+    };
+
+    for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
+        uint32_t x[4];
+        philox(t[i].key, t[i].counter, t[i].c, t[i].d, x);
+        int good = !memcmp(x, t[i].want, sizeof x);
+        failed += !good;
+        printf("%sok - math philox known answer %zu\n", good ? "" : "not ", i);
+    }
+}
+
+int main(void)
+{
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        sweep(&rows[i]);
+    edges();
+    normals();
+    known_answers();
+    return failed > 0;
+}
