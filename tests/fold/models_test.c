@@ -20,24 +20,31 @@ enum { STEPS = 3, MICRO = 8, MAXKEYS = 16 };
 /* Folds sum in other orders, and three steps of AdamW carry that on.         */
 static const double TOL = 1e-10;
 
-typedef struct Fold { const char *model; int tp, cp, dp, ep, etp; } Fold;
+/* axes: keys that change the model itself, and so its reference too.         */
+typedef struct Fold {
+    const char *model;
+    int tp, cp, dp, ep, etp;
+    const char *axes;
+} Fold;
 
 /* One of each kind: experts over dp, over tp, over both, inside experts, inside
- * a part of dp; context; everything.                                         */
+ * a part of dp; context; everything; sizes that tp and cp do not divide.     */
 static const Fold some[] = {
-    { "tests/hf/mixtral-aux.lua",        1, 1, 2, 2, 1 },
-    { "tests/hf/mixtral-aux.lua",        2, 1, 1, 2, 1 },
-    { "tests/hf/mixtral-aux.lua",        2, 1, 2, 4, 1 },
-    { "tests/hf/mixtral-aux.lua",        2, 1, 2, 2, 2 },
-    { "tests/hf/mixtral-aux.lua",        1, 1, 4, 2, 1 },
-    { "tests/hf/mixtral-aux.lua",        1, 2, 1, 1, 1 },
-    { "tests/hf/mixtral-aux.lua",        2, 2, 2, 4, 1 },
-    { "tests/hf/qwen3.lua",              2, 1, 2, 4, 1 },
-    { "tests/hf/dsv3.lua",               2, 1, 2, 4, 1 },
-    { "tests/hf/dsv3.lua",               1, 2, 2, 2, 2 },
-    { "tests/models/hash.lua",           2, 1, 2, 2, 2 },
-    { "tests/models/top1_z.lua",         2, 1, 2, 4, 1 },
-    { "tests/models/expert_choice.lua",  2, 1, 2, 2, 2 },
+    { "tests/hf/mixtral-aux.lua",        1, 1, 2, 2, 1, "" },
+    { "tests/hf/mixtral-aux.lua",        2, 1, 1, 2, 1, "" },
+    { "tests/hf/mixtral-aux.lua",        2, 1, 2, 4, 1, "" },
+    { "tests/hf/mixtral-aux.lua",        2, 1, 2, 2, 2, "" },
+    { "tests/hf/mixtral-aux.lua",        1, 1, 4, 2, 1, "" },
+    { "tests/hf/mixtral-aux.lua",        1, 2, 1, 1, 1, "" },
+    { "tests/hf/mixtral-aux.lua",        2, 2, 2, 4, 1, "" },
+    { "tests/hf/qwen3.lua",              2, 1, 2, 4, 1, "" },
+    { "tests/hf/dsv3.lua",               2, 1, 2, 4, 1, "" },
+    { "tests/hf/dsv3.lua",               1, 2, 2, 2, 2, "" },
+    { "tests/models/hash.lua",           2, 1, 2, 2, 2, "" },
+    { "tests/models/top1_z.lua",         2, 1, 2, 4, 1, "" },
+    { "tests/models/expert_choice.lua",  2, 1, 2, 2, 2, "" },
+    { "tests/hf/mixtral-aux.lua",        2, 2, 1, 4, 1, "axes.seq=27" },
+    { "tests/hf/qwen3.lua",              4, 1, 2, 2, 2, "axes.vocab=99" },
 };
 
 /* What one rank computed.                                                    */
@@ -218,12 +225,17 @@ static void add_job(const char *model, const char *fold, char **keys, int nkeys)
     static const char *last;
     char *all[MAXKEYS] = { "precision.policy=fp64",
                            strf(forever, "train.batch=%d", MICRO * 2) };
-    char *one[] = { all[0], all[1], "world=1" };
+    char *one[MAXKEYS] = { all[0], all[1], "world=1" };
+    int n = 3;
 
-    if (!last || strcmp(last, model)) {
-        Job r = { model, NULL, make_plan(model, one, 3) };
+    for (int i = 0; i < nkeys && n < MAXKEYS; i++)
+        if (!strncmp(keys[i], "axes.", 5))
+            one[n++] = keys[i];
+    const char *id = strf(forever, "%s %s", model, n > 3 ? one[3] : "");
+    if (!last || strcmp(last, id)) {
+        Job r = { model, NULL, make_plan(model, one, n) };
         vec_push(forever, jobs, r);
-        last = model;
+        last = id;
     }
     for (int i = 0; i < nkeys && i + 2 < MAXKEYS; i++)
         all[i + 2] = keys[i];
@@ -236,11 +248,13 @@ static void add_fold(const Fold *f)
     char *keys[] = {
         strf(forever, "fold.tp=%d", f->tp), strf(forever, "fold.cp=%d", f->cp),
         strf(forever, "fold.dp=%d", f->dp), strf(forever, "fold.ep=%d", f->ep),
-        strf(forever, "fold.etp=%d", f->etp),
+        strf(forever, "fold.etp=%d", f->etp), strf(forever, "%s", f->axes),
     };
 
-    add_job(f->model, strf(forever, "tp=%d cp=%d dp=%d ep=%d etp=%d", f->tp,
-                           f->cp, f->dp, f->ep, f->etp), keys, 5);
+    add_job(f->model, strf(forever, "tp=%d cp=%d dp=%d ep=%d etp=%d%s%s", f->tp,
+                           f->cp, f->dp, f->ep, f->etp, *f->axes ? " " : "",
+                           f->axes), keys,
+            *f->axes ? 6 : 5);
 }
 
 static void all_folds(const char *model)
@@ -249,7 +263,7 @@ static void all_folds(const char *model)
 
     for (int c = 0; c < 4 * 2 * 4 * 3 * 3; c++) {
         Fold f = { model, size[c % 4], size[c / 4 % 2], size[c / 8 % 4],
-                   size[c / 32 % 3], size[c / 96] };
+                   size[c / 32 % 3], size[c / 96], "" };
         int ranks = f.tp * f.cp * f.dp;
         if (ranks > 1 && ranks <= 8 && ranks % (f.ep * f.etp) == 0)
             add_fold(&f);
