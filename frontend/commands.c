@@ -69,6 +69,9 @@ static Trace read_model(Args *a, Graph ***stage)
 {
     size_t n;
 
+    if (ends_with(a->file, ".plan"))
+        err(NULL, "%s is a plan, not a model; pleat show tells what is in it",
+            a->file);
     if (!ends_with(a->file, ".ir"))
         return trace(a->file, a->keys, 0);
     char *s = read_all(a->file, &n);
@@ -133,6 +136,7 @@ static int compile_job(void *arg, FILE *out)
         return 0;
     char *s = plan_print(forever, p, &n);
     write_all(plan_name(a), s, n);
+    report_line(out, plan_name(a), p);
     return 0;
 }
 

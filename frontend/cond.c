@@ -89,11 +89,12 @@ static size_t string_end(Parser *p, size_t i)
 {
     char quote = p->s[i];
 
-    for (i++; i < p->len && p->s[i] != quote; i++) {
-        if (p->s[i] == '\\')
-            i++;
-        else if (p->s[i] == '\n')
-            break;
+    for (i++; i < p->len && p->s[i] != quote && p->s[i] != '\n'; i++) {
+        if (p->s[i] != '\\')
+            continue;
+        if (p->s[++i] == 'z')     /* skips the space that follows             */
+            while (i + 1 < p->len && isspace((unsigned char)p->s[i + 1]))
+                i++;
     }
     if (i >= p->len || p->s[i] != quote)
         p->bad = 1;

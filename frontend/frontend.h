@@ -161,6 +161,7 @@ extern const char prelude_lua[];
 
 void report_model(FILE *out, const Graph *g);
 void report_plan(FILE *out, const Plan *p);
+void report_line(FILE *out, const char *name, const Plan *p);
 void report_memory(FILE *out, const Plan *p);
 
 /* ---- draw.c -------------------------------------------------------------- */

@@ -218,6 +218,21 @@ static void show_program(FILE *out, const Program *p)
                        (double)p->bound : 0.0);
 }
 
+/* "m.plan: 8 ranks, 61.20 GiB each, a step in 512.3 ms"                       */
+void report_line(FILE *out, const char *name, const Plan *p)
+{
+    const Role *r = &p->role[0];
+    int step = role_prog(r, "step");
+
+    fprintf(out, "%s: %" PRId64 " rank%s, %s%s", name, p->mesh->world,
+            p->mesh->world == 1 ? "" : "s", bytes(r->arena),
+            p->mesh->world == 1 ? "" : " each");
+    if (step >= 0)
+        fprintf(out, ", predicted %.1f ms a step",
+                1e3 * seconds(&r->prog[step]));
+    fputc('\n', out);
+}
+
 void report_plan(FILE *out, const Plan *p)
 {
     const Mesh *m = p->mesh;

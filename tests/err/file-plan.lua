@@ -1,0 +1,1 @@
+-- pleat check no.plan
