@@ -114,6 +114,12 @@ static Node *first_map(const Node *n)
     return NULL;
 }
 
+/* A dropout's mask counts the elements of the tensor, not where rows lie.       */
+static int stays(Op op)
+{
+    return op != Ospread && op != Odropout;
+}
+
 static Node *lay_out(Graph *g, Node *n, void *ctx)
 {
     Node *map = first_map(n);
@@ -125,7 +131,7 @@ static Node *lay_out(Graph *g, Node *n, void *ctx)
             return grouped(g, n, k);
     if (!map || n->map)
         return n;
-    if ((cls == EW && n->op != Ospread) || (cls == RED && inside_rows(n)))
+    if ((cls == EW && stays(n->op)) || (cls == RED && inside_rows(n)))
         return rowwise(g, n, map);
     for (int k = 0; k < n->nin; k++)
         n->in[k] = to_tokens(g, n->in[k], n);

@@ -43,6 +43,7 @@ static const Fold some[] = {
     { "tests/models/hash.lua",           2, 1, 2, 2, 2, "" },
     { "tests/models/top1_z.lua",         2, 1, 2, 4, 1, "" },
     { "tests/models/expert_choice.lua",  2, 1, 2, 2, 2, "" },
+    { "tests/models/dropout.lua",        2, 1, 2, 4, 1, "" },
     { "tests/hf/mixtral-aux.lua",        2, 2, 1, 4, 1, "axes.seq=27" },
     { "tests/hf/qwen3.lua",              4, 1, 2, 2, 2, "axes.vocab=99" },
 };
@@ -313,12 +314,13 @@ int main(int argc, char **argv)
     static const char *const models[] = {
         "tests/hf/mixtral-aux.lua", "tests/hf/qwen3.lua", "tests/hf/dsv3.lua",
         "tests/models/hash.lua", "tests/models/top1_z.lua",
-        "tests/models/expert_choice.lua",
+        "tests/models/expert_choice.lua", "tests/models/dropout.lua",
     };
 
     if (argc > 1)
         add_job(argv[1], "as given", argv + 2, argc - 2);
-    for (size_t i = 0; argc == 1 && getenv("PLEAT_ALL") && i < 6; i++)
+    for (size_t i = 0; argc == 1 && getenv("PLEAT_ALL") &&
+                       i < sizeof models / sizeof *models; i++)
         all_folds(models[i]);
     for (size_t i = 0; argc == 1 && !getenv("PLEAT_ALL") &&
                        i < sizeof some / sizeof *some; i++)
