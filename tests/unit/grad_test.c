@@ -125,12 +125,11 @@ int main(void)
         double e = trial(&t);
         double limit = t.c.op == Ocast ? 2e-2 : 1e-6; /* f32 steps of a cast     */
         if (e < limit)
-            passed++, printf("ok grad %s %s: %.1e\n", optab[t.c.op].name,
+            passed++, printf("ok - grad %s %s: %.1e\n", optab[t.c.op].name,
                              t.c.name, e);
         else
-            failed++, printf("FAIL grad %s %s: differs by %.1e of the largest\n",
+            failed++, printf("not ok - grad %s %s: differs by %.1e of the largest\n",
                              optab[t.c.op].name, t.c.name, e);
     }
-    printf("%d passed, %d failed\n", passed, failed);
     return failed > 0;
 }
