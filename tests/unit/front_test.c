@@ -203,6 +203,24 @@ static void numbers_take_the_dtype_beside(void **state)
     assert_int_equal(type_of(g, "share"), Df32);
 }
 
+/* Every row of ops.def that is not hidden is a function, and editors know it. */
+static void every_op_is_a_function(void **state)
+{
+    extern const char editor_lua[];
+    Text t = { .arena = forever };
+
+    (void)state;
+    for (int op = 0; op < NOP; op++) {
+        if (op_is((Op)op, "hidden"))
+            continue;
+        put(&t, "assert(type(%s) == 'function')\n", optab[op].name);
+        if (!strstr(editor_lua, optab[op].name))
+            fail_msg("editor.lua lacks '%s'", optab[op].name);
+    }
+    put(&t, "axes { a=2 } output('y', iota('a'))\n");
+    traced(t.s);
+}
+
 /* ---- Hugging Face names -------------------------------------------------- */
 
 static const HfMap *mapping(const Graph *g, const char *param)
@@ -274,6 +292,7 @@ int main(void)
         cmocka_unit_test(composites_are_one_node),
         cmocka_unit_test(local_function_wraps_layer),
         cmocka_unit_test(numbers_take_the_dtype_beside),
+        cmocka_unit_test(every_op_is_a_function),
         cmocka_unit_test(hf_cuts_tensors),
         cmocka_unit_test(same_text_same_graph),
         cmocka_unit_test(command_line_wins),
