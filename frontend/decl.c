@@ -142,6 +142,9 @@ static int declare_param(lua_State *L, ParamKind kind)
     if (f->body)
         err(f->loc, "%s: not inside a composite", f->fn);
     p->path = path_of(f, name_arg(L, 1));
+    if (!strncmp(p->path, "optim.", 6))
+        err(f->loc, "%s: '%s': paths under 'optim' are the optimizer's", f->fn,
+            p->path);
     p->kind = kind;
     p->loc = f->loc;
     p->nd = sized_axes(L, 2, p->dim);
