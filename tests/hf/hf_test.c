@@ -5,8 +5,8 @@
  *
  * The reference is float64 throughout. Our fp64 differs by the order of sums:
  * 1e-12 leaves three digits to that and fails for any term computed in float32.
- * fp32 may differ by rounding of every operation of two layers, up to 80 times
- * 6e-8 of the largest element.                                               */
+ * fp32 may differ by the rounding of every operation of two layers, 6e-8 each:
+ * about 8 of them in the loss, 80 in a gradient, 30 in later losses.           */
 #define _GNU_SOURCE
 #include <math.h>
 #include <stdlib.h>
@@ -18,10 +18,10 @@
 
 enum { STEPS = 10 };
 
-typedef struct Policy { const char *name; double tol, tolsteps; } Policy;
+typedef struct Policy { const char *name; double loss, grad, steps; } Policy;
 static const Policy policies[] = {
-    { "fp64", 1e-12, 1e-12 },
-    { "fp32", 5e-6, 5e-6 },
+    { "fp64", 1e-12, 1e-12, 1e-12 },
+    { "fp32", 5e-7, 5e-6, 2e-6 },
 };
 static const char *const cases[] = { "mixtral", "mixtral-aux", "qwen3", "dsv3" };
 
@@ -96,21 +96,21 @@ static Exec *reference_gradients(Run *r)
     return y;
 }
 
-/* Largest difference of the two, over the largest element of the reference.    */
+/* |got - want| / |want|, euclidean norms.                                       */
 static double difference(Run *r, Exec *y, const char *param, double scale)
 {
     int64_t n = exec_read(y, param, 0, NULL, 0);
     double *want = alloc(forever, (size_t)n * sizeof *want);
-    double *got = alloc(forever, (size_t)n * sizeof *got), top = 0, diff = 0;
+    double *got = alloc(forever, (size_t)n * sizeof *got), size = 0, diff = 0;
 
     exec_read(y, param, 0, want, n);
     exec_read(r->x, strf(forever, "optim.m.%s", param), 0, got, n);
     for (int64_t i = 0; i < n; i++) {
-        double d = fabs(got[i] * scale - want[i]);
-        top = fabs(want[i]) > top ? fabs(want[i]) : top;
-        diff = d <= diff ? diff : d;
+        double d = got[i] * scale - want[i];
+        size += want[i] * want[i];
+        diff += d * d;
     }
-    return diff / top;
+    return sqrt(diff / size);
 }
 
 static void compare_gradients(Run *r, Exec *y)
@@ -123,7 +123,7 @@ static void compare_gradients(Run *r, Exec *y)
         if (!strcmp(role->tensor[i].kind, "param"))
             report(r, strf(forever, "gradient of %s", role->tensor[i].name),
                    difference(r, y, role->tensor[i].name, 1 / (1 - b[0])),
-                   r->pol->tol);
+                   r->pol->grad);
 }
 
 static void one_case(const char *name, const Policy *pol)
@@ -145,7 +145,7 @@ static void one_case(const char *name, const Policy *pol)
         double want = st_get(loss->dt, r.ref->data + loss->begin, t);
         report(&r, strf(forever, "loss of step %d", t + 1),
                fabs(exec_result(r.x, "loss") / want - 1),
-               t ? pol->tolsteps : pol->tol);
+               t ? pol->steps : pol->loss);
     }
     exec_close(r.x);
 }
