@@ -121,6 +121,8 @@ static int read_score(Attn *t, const Node *n)
 {
     if (n->op == Odot)
         return read_dot(t, n);
+    if (n->op == Oarg)
+        t->leaf |= 1u << n->i;
     if (n->op == Oarg || n->op == Oconst || attn_isposition(n))
         return 1;
     if (optab[n->op].cls != EW || n->op == Odropout)
@@ -280,28 +282,42 @@ int attn_queryside(const Attn *t, int op)
     return 0;
 }
 
-/* Axes that some but not all operands share: a key-side operand has all that
- * any of them has, or none (shared keys).                                    */
-static int levels_fit(const Attn *t)
+static int key_axes(const Attn *t, int op, Axis **out)
 {
-    Axis *some[MAXD];
     int n = 0;
 
-    for (int i = 0; i < t->nx; i++) {
-        int keys = 0, all = 1;
-        for (int op = 0; op < t->nop; op++) {
-            int has = dim_of(t->n->in[op], t->x[i]) >= 0;
-            keys |= has && attn_keyside(t, op);
-            all &= has || !(attn_keyside(t, op) || attn_queryside(t, op));
+    for (int i = 0; i < t->nx; i++)
+        if (dim_of(t->n->in[op], t->x[i]) >= 0)
+            out[n++] = t->x[i];
+    return n;
+}
+
+/* Of any two key-side operands, one has all score axes of the other (shared
+ * keys): the backward kernel's loops over these axes are nested, and an
+ * operand's work is at the depth of its own.                                 */
+static int levels_fit(const Attn *t)
+{
+    Axis *a[MAXD], *b[MAXD];
+
+    for (int p = 0; p < t->nop; p++)
+        for (int q = 0; q < t->nop; q++) {
+            if (!attn_keyside(t, p) || !attn_keyside(t, q))
+                continue;
+            int na = key_axes(t, p, a), nb = key_axes(t, q, b);
+            for (int i = 0; i < na && na <= nb; i++)
+                if (dim_of(t->n->in[q], a[i]) < 0)
+                    return 0;
         }
-        if (keys && !all)
-            some[n++] = t->x[i];
-    }
+    return 1;
+}
+
+/* What the score reads outside of dots is in none: one source of gradients.  */
+static int leaves_fit(const Attn *t)
+{
     for (int op = 0; op < t->nop; op++) {
-        int has = 0;
-        for (int i = 0; i < n; i++)
-            has += dim_of(t->n->in[op], some[i]) >= 0;
-        if (attn_keyside(t, op) && has != 0 && has != n)
+        int ways = attn_keyside(t, op) + attn_queryside(t, op) +
+                   (t->leaf >> op & 1);
+        if (ways > 1)
             return 0;
     }
     return 1;
@@ -343,49 +359,12 @@ int attn_read(Attn *t, const Graph *g, const Node *n)
     for (int i = 0; i < t->ndot; i++)
         if (!dot_fits(t, &t->dot[i]))
             return 0;
-    return levels_fit(t) && widths_fit(t);
-}
-
-/* ---- who needs a gradient ------------------------------------------------ */
-
-static int trained(const Node *n, Table *seen)
-{
-    if (dtypes[n->dt].kind != 'f' && n->op != Oattn)
-        return 0;
-    if (n->op == Oparam)
-        return 1;
-    if (n->op == Ostop_gradient || *table_at(seen, KEYP(n)))
-        return 0;
-    *table_at(seen, KEYP(n)) = seen;
-    for (int k = 0; k < n->nin; k++)
-        if (trained(n->in[k], seen))
-            return 1;
-    return 0;
-}
-
-/* Operands that the score reads beside its dots.                             */
-static int reads_trained(const Attn *t, const Node *n, Table *seen)
-{
-    if (n->op == Oarg)
-        return trained(t->n->in[n->i], seen);
-    if (optab[n->op].cls != EW || n->op == Ostop_gradient)
-        return 0;
-    for (int k = 0; k < n->nin; k++)
-        if (reads_trained(t, n->in[k], seen))
-            return 1;
-    return 0;
+    return leaves_fit(t) && levels_fit(t) && widths_fit(t);
 }
 
 int attn_can(const Graph *g, const Node *n)
 {
     Attn t;
 
-    if (!attn_read(&t, g, n))
-        return 0;
-    if (n->op == Oattnback)
-        return 1;
-    Arena *a = arena_new();
-    int yes = !reads_trained(&t, t.score, table_new(a));
-    arena_free(a);
-    return yes;
+    return attn_read(&t, g, n);
 }

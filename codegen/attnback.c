@@ -35,12 +35,13 @@ typedef struct Backward {
     Node *grad[MAXIN];
 } Backward;
 
-static int in_key(const Attn *t, const Axis *a)
+static int key_count(const Attn *t, const Axis *a)
 {
+    int n = 0;
+
     for (int op = 0; op < t->nop; op++)
-        if (attn_keyside(t, op) && dim_of(t->n->in[op], a) >= 0)
-            return 1;
-    return 0;
+        n += attn_keyside(t, op) && dim_of(t->n->in[op], a) >= 0;
+    return n;
 }
 
 static int in_all(const Backward *b, const Axis *a)
@@ -51,23 +52,33 @@ static int in_all(const Backward *b, const Axis *a)
     return 1;
 }
 
+/* mid: axes that more key-side operands have come first.                     */
 static void split_axes(Backward *b)
 {
     for (int i = 0; i < b->t.nx; i++) {
         Axis *a = b->t.x[i];
-        if (in_all(b, a))
+        int at = b->nmid, keys = key_count(&b->t, a);
+        if (in_all(b, a)) {
             b->over[b->own++] = a;
-        else if (in_key(&b->t, a))
-            b->mid[b->nmid++] = a;
-        else
+        } else if (!keys) {
             b->free[b->nfree++] = a;
+        } else {
+            for (; at > 0 && key_count(&b->t, b->mid[at - 1]) < keys; at--)
+                b->mid[at] = b->mid[at - 1];
+            b->mid[at] = a;
+            b->nmid++;
+        }
     }
 }
 
-/* Is the operand packed and summed inside of the loop over `mid`?            */
-static int is_inner(const Backward *b, int op)
+/* Inside of how many loops over `mid` the operand is packed and summed.      */
+static int level_of(const Backward *b, int op)
 {
-    return b->nmid > 0 && dim_of(b->t.n->in[op], b->mid[0]) >= 0;
+    int n = 0;
+
+    for (int i = 0; i < b->nmid; i++)
+        n += dim_of(b->t.n->in[op], b->mid[i]) >= 0;
+    return n;
 }
 
 /* ---- where gradients gather ---------------------------------------------- */
@@ -103,7 +114,7 @@ static void make_views(Backward *b, AttnView *sum)
     b->dout = (AttnView){ "e", in[2], AToperand, 0 };
     b->delta = scratch(b, "d", in[1]);
     for (int op = 0; op < t->nop; op++)
-        if (b->grad[op] && attn_queryside(t, op))
+        if (b->grad[op] && !attn_keyside(t, op))
             sum[op] = in_scratch(b, op)
                     ? scratch(b, strf(t->arena, "h%d", op), b->grad[op])
                     : result(b, op);
@@ -197,6 +208,9 @@ static void workspace(Backward *b)
     row_tile(t, "qt", attn_int(t, "widest", aff(widest)), widest);
     for (int i = 0; i < t->nterm; i++)
         row_tile(t, strf(t->arena, "t%d", i), "at_ld", ATLD);
+    for (int op = 0; op < t->nop; op++)
+        if (t->wanted >> op & 1)
+            row_tile(t, strf(t->arena, "u%d", op), "at_ld", ATLD);
     row_tile(t, "pt", "at_ld", ATLD);
     row_tile(t, "dt", "at_ld", ATLD);
 }
@@ -215,10 +229,12 @@ static void each_tile(Backward *b, int depth)
     attn_coords(t, depth, "(m % nfree)", b->free, b->nfree);
 }
 
-static void each_mid(Backward *b, int depth)
+static void mid_loop(Backward *b, int depth, int i)
 {
-    attn_say(&b->t, depth++, "for (int64_t u = 0; u < nmid; u++) {");
-    attn_coords(&b->t, depth, "u", b->mid, b->nmid);
+    const char *c = attn_code(&b->t, b->mid[i]);
+
+    attn_say(&b->t, depth, "for (int64_t i_%s = 0; i_%s < %s; i_%s++) {", c, c,
+             attn_size(&b->t, b->mid[i]), c);
 }
 
 static void pack_results(Backward *b, int depth, AttnView v, const char *tile)
@@ -254,17 +270,19 @@ static const char *row_of(Attn *t, AttnView v)
 static void store_deltas(Backward *b)
 {
     Attn *t = &b->t;
+    int depth = 3;
 
-    attn_say(t, 2, "if (keys && queries)");
-    each_mid(b, 2);
-    each_tile(b, 3);
-    pack_results(b, 4, b->dout, "et");
-    attn_say(t, 4, "at_%s delta[at_rows];", t->t);
-    row_deltas(b, 4);
-    attn_say(t, 4, "for (int64_t r = 0; r < rows; r++)");
-    attn_say(t, 5, "%s = delta[r];", row_of(t, b->delta));
-    attn_say(t, 3, "}");
-    attn_say(t, 2, "}");
+    attn_say(t, 2, "if (keys && queries) {");
+    for (int i = 0; i < b->nmid; i++)
+        mid_loop(b, depth++, i);
+    each_tile(b, depth++);
+    pack_results(b, depth, b->dout, "et");
+    attn_say(t, depth, "at_%s delta[at_rows];", t->t);
+    row_deltas(b, depth);
+    attn_say(t, depth, "for (int64_t r = 0; r < rows; r++)");
+    attn_say(t, depth + 1, "%s = delta[r];", row_of(t, b->delta));
+    while (depth-- > 2)
+        attn_say(t, depth, "}");
 }
 
 /* A row that saw no key has weights exp(s - inf) = 0.                        */
@@ -300,6 +318,10 @@ static void tile_scores(Backward *b, int depth)
     attn_say(t, depth, "for (int64_t r = 0; r < rows; r++) {");
     attn_say(t, depth + 1, "const at_%s *restrict dp = dt + r * at_ld;", t->t);
     attn_say(t, depth + 1, "at_%s *restrict pr = pt + r * at_ld;", t->t);
+    for (int op = 0; op < t->nop; op++)
+        if (t->wanted >> op & 1)
+            attn_say(t, depth + 1, "at_%s *restrict ur%d = u%d + r * at_ld;",
+                     t->t, op, op);
     attn_score(t, depth + 1, 1);
     attn_say(t, depth, "}");
 }
@@ -333,10 +355,23 @@ static void key_gradient(Backward *b, int depth, int op, const char *tile,
              "c%d, %s, 1);", t->t, w, tile, weighed, w, op, w);
 }
 
+static void leaf_gradient(Backward *b, int depth, int op, AttnView sum)
+{
+    Attn *t = &b->t;
+    const char *q = attn_stride(t, sum, t->query);
+    const char *k = attn_stride(t, sum, t->key);
+
+    attn_say(t, depth, "at_leaf_%s(rows, seen, u%d, %s + q0 * %s + k0 * %s, "
+             "%s, %s);", t->t, op, attn_at(t, sum), q, k, q, k);
+}
+
 static void tile_gradients(Backward *b, int depth, const AttnView *sum)
 {
     Attn *t = &b->t;
 
+    for (int op = 0; op < t->nop; op++)
+        if (t->wanted >> op & 1)
+            leaf_gradient(b, depth, op, sum[op]);
     if (b->grad[t->v])
         key_gradient(b, depth, t->v, "pt", "et");
     for (int i = 0; i < t->ndot; i++) {
@@ -350,12 +385,12 @@ static void tile_gradients(Backward *b, int depth, const AttnView *sum)
 }
 
 /* Key-side operands of one level: pack them, their gradients start at zero.  */
-static void open_keys(Backward *b, int depth, int inner)
+static void open_keys(Backward *b, int depth, int level)
 {
     Attn *t = &b->t;
 
     for (int op = 0; op < t->nop; op++) {
-        if (!attn_keyside(t, op) || is_inner(b, op) != inner)
+        if (!attn_keyside(t, op) || level_of(b, op) != level)
             continue;
         attn_packkeys(t, depth, op, 1);
         if (b->grad[op])
@@ -364,13 +399,13 @@ static void open_keys(Backward *b, int depth, int inner)
     }
 }
 
-static void close_keys(Backward *b, int depth, int inner)
+static void close_keys(Backward *b, int depth, int level)
 {
     Attn *t = &b->t;
 
     for (int op = 0; op < t->nop; op++) {
         Axis *in[MAXD];
-        if (!attn_keyside(t, op) || is_inner(b, op) != inner || !b->grad[op])
+        if (!attn_keyside(t, op) || level_of(b, op) != level || !b->grad[op])
             continue;
         int n = attn_inner(t, t->n->in[op], in);
         attn_say(t, depth, "if (keys)");
@@ -386,25 +421,28 @@ static void key_tile(Backward *b, const AttnView *sum)
     Attn *t = &b->t;
     const char *unseen = attn_unseen(t, "q0", "(q0 + rows)", "k0",
                                      "(k0 + cols)");
+    int depth = 3;
 
     attn_say(t, 2, "for (int64_t k0 = klo; k0 < khi; k0 += at_keys) {");
     attn_say(t, 3, "const int64_t cols = at_least(khi - k0, at_keys);");
-    open_keys(b, 3, 0);
-    each_mid(b, 3);
-    open_keys(b, 4, 1);
-    each_tile(b, 4);
-    if (unseen) {
-        attn_say(t, 5, "if (%s)", unseen);
-        attn_say(t, 6, "continue;");
+    open_keys(b, depth, 0);
+    for (int i = 0; i < b->nmid; i++) {
+        mid_loop(b, depth++, i);
+        open_keys(b, depth, i + 1);
     }
-    attn_visible(t, 5);
-    tile_scores(b, 5);
-    tile_gradients(b, 5, sum);
-    attn_say(t, 4, "}");
-    close_keys(b, 4, 1);
-    attn_say(t, 3, "}");
-    close_keys(b, 3, 0);
-    attn_say(t, 2, "}");
+    each_tile(b, depth);
+    if (unseen) {
+        attn_say(t, depth + 1, "if (%s)", unseen);
+        attn_say(t, depth + 2, "continue;");
+    }
+    attn_visible(t, depth + 1);
+    tile_scores(b, depth + 1);
+    tile_gradients(b, depth + 1, sum);
+    attn_say(t, depth, "}");
+    for (int i = b->nmid; i >= 0; i--) {
+        close_keys(b, depth, i);
+        attn_say(t, --depth, "}");
+    }
 }
 
 /* ---- items --------------------------------------------------------------- */
@@ -412,8 +450,8 @@ static void key_tile(Backward *b, const AttnView *sum)
 static void find_gradients(Backward *b)
 {
     for (int op = 0; op < b->t.nop; op++)
-        if (attn_keyside(&b->t, op) || attn_queryside(&b->t, op))
-            b->grad[op] = attn_part(&b->t, op);
+        if ((b->grad[op] = attn_part(&b->t, op)) && (b->t.leaf >> op & 1))
+            b->t.wanted |= 1u << op;
 }
 
 /* parts of an item: kparts of 64 keys, then one for each 48 queries.         */
@@ -424,7 +462,7 @@ static void counts(Backward *b)
     int64_t nfree = attn_product(t, b->free, b->nfree);
     int64_t tiles = (attn_count(t, t->query) + ATROWS - 1) / ATROWS;
     int64_t ktiles = (attn_count(t, t->key) + ATKEYS - 1) / ATKEYS;
-    int cut = items == 1 && tiles > 1;
+    int cut = items == 1 && tiles > 1 && !t->wanted;
     int64_t parts = cut ? ktiles + tiles : 1;
 
     add_size(t->k, t->arena, items * parts);
@@ -433,7 +471,6 @@ static void counts(Backward *b)
     attn_int(t, "kparts", aff(cut ? ktiles : 0));
     attn_int(t, "nfree", aff(nfree));
     attn_int(t, "ntile", aff(tiles * nfree));
-    attn_int(t, "nmid", aff(attn_product(t, b->mid, b->nmid)));
 }
 
 /* The loop over items: all parts of one, or those of one side.               */

@@ -223,6 +223,8 @@ typedef struct Attn {
     int nop;                      /* operands of the attention itself         */
     Axis *query, *key;
     const Node *score;            /* [.. query key] before the softmax        */
+    unsigned leaf;                /* operands that the score reads itself, ...  */
+    unsigned wanted;              /* ... and those whose gradient is wanted     */
     int v;                        /* which operand holds the values           */
     int ndot; AttnDot dot[ATDOTS];
     int nterm; const Node *term[ATDOTS]; /* sums of dots: a tile each   */

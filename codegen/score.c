@@ -7,8 +7,8 @@
  *     bounds     which differences key - query the mask lets through, where it
  *                compares positions: tiles outside are skipped
  *
- * Gradients go to dots only; attn_can() has seen to it that nothing else that
- * the score reads needs one.                                                 */
+ * Gradients go to dots and to what else the score reads and is trained (a slope
+ * per head, a bias).                                                         */
 #include <ctype.h>
 #include <math.h>
 #include <string.h>
@@ -187,9 +187,15 @@ static int passes_gradient(const Node *n)
                           n->op == Ospread);
 }
 
+static int is_wanted(const Attn *t, const Node *n)
+{
+    return n->op == Oarg && (t->wanted >> n->i & 1);
+}
+
 static int depends(Score *s, const Node *n)
 {
-    int at = attn_node(s->t, n), yes = term_of(s->t, n) >= 0;
+    int at = attn_node(s->t, n);
+    int yes = term_of(s->t, n) >= 0 || is_wanted(s->t, n);
 
     if (s->dep[at])
         return s->dep[at] - 1;
@@ -304,6 +310,9 @@ static void backward(Score *s, const Node *n)
         return;
     attn_line(&s->col, s->depth + 1, "const %s %s = %s;", float_type(s->t), dy,
               s->dy[at]);
+    if (is_wanted(s->t, n))
+        attn_line(&s->col, s->depth + 1, "ur%d[j] = ds != 0 ? %s : 0;",
+                  (int)n->i, dy);
     if (term_of(s->t, n) >= 0)
         return;
     for (int k = 0; k < n->nin; k++) {

@@ -142,6 +142,36 @@ Node *attn_window(Build *m)
                        op2(m, Olt, ago, num(m, ago, 37))), s);
 }
 
+/* Trained operands of the score beside the dots: a slope per head, a bias of
+ * keys gated by one of queries, one of pairs.                                */
+static Node *biased(Build *m, Node *s)
+{
+    Node *v = m->arg[--m->nop], *slope, *b, *gate, *pair, *ago;
+
+    slope = operand(m, 1, m->dt, AX(m->kv));
+    b = operand(m, 1, m->dt, AX(m->micro, m->batch, m->key));
+    gate = operand(m, 1, m->dt, AX(m->kv, m->seq));
+    pair = operand(m, 1, m->dt, AX(m->seq, m->key));
+    m->arg[m->nop] = v;
+    operand(m, 1, m->dt, AX(m->micro, m->batch, m->key, m->kv, m->vdim));
+    ago = op2(m, Osub, pos(m, m->seq), pos(m, m->key));
+    s = op2(m, Oadd, s, op2(m, Omul, slope, ago));
+    b = g_ew(m->b, Otanh, NULL, b, NULL, NULL);
+    return op2(m, Oadd, op2(m, Oadd, s, op2(m, Omul, b, gate)), pair);
+}
+
+Node *attn_biases(Build *m)
+{
+    return causal(m, biased(m, qk(m)));
+}
+
+Node *attn_mlabiases(Build *m)
+{
+    Node *s = attn_mla(m);
+
+    return biased(m, s);
+}
+
 /* Only queries from 5 on see keys, at most the one 5 before: the first rows are
  * wholly masked.                                                             */
 Node *attn_late(Build *m)
@@ -236,7 +266,7 @@ void attn_kernels(Run *r)
     attn_lower(r->m.g, k, forever);
     k = &r->bwd;
     k->fam = FAMattnback;
-    k->node = alloc(forever, 9 * sizeof *k->node);
+    k->node = alloc(forever, 13 * sizeof *k->node);
     k->node[k->n++] = r->back;
     for (int i = 0; i < r->m.nop; i++)
         if (r->grad[i])

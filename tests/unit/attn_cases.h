@@ -13,15 +13,15 @@ typedef struct Build {
     Graph *g, *b;
     Axis *micro, *batch, *kv, *group, *seq, *key, *dim, *rot, *vdim;
     Dtype dt;
-    Node *op[8]; int nop;         /* operands outside ...                     */
-    Node *arg[8];                 /* ... and in the body                      */
-    int trains[8];
+    Node *op[12]; int nop;         /* operands outside ...                    */
+    Node *arg[12];                 /* ... and in the body                     */
+    int trains[12];
 } Build;
 
 /* Declares operands, the values last; returns the scores.                    */
 typedef Node *Scores(Build *m);
 Scores attn_plain, attn_causal, attn_mla, attn_window, attn_late,
-    attn_documents, attn_latent;
+    attn_documents, attn_latent, attn_biases, attn_mlabiases;
 
 typedef struct Form {
     const char *name;
@@ -36,10 +36,10 @@ enum { F64, F32, BF16, NDT };
 typedef struct Run {
     const Form *c;
     Build m;
-    Node *attn, *out, *lse, *dout, *back, *grad[8];
+    Node *attn, *out, *lse, *dout, *back, *grad[12];
     Group fwd, bwd;
-    double *x[8], *w;             /* operands, dout, as doubles               */
-    double *y, *l, *dx[8];        /* results                                  */
+    double *x[12], *w;             /* operands, dout, as doubles              */
+    double *y, *l, *dx[12];        /* results                                 */
 } Run;
 
 typedef void Entry(void *const *buf, const int64_t *iv, int64_t lo, int64_t hi);
