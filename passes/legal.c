@@ -15,6 +15,7 @@
 enum {
     MUCH = 1 << 16,               /* elements worth two stages                  */
     ITEMS = 16,                   /* parallel items wanted                      */
+    RUN = 64,                     /* elements of the first stage's sums         */
     FEW = 16                      /* summed places of a mask                    */
 };
 
@@ -244,28 +245,30 @@ static void lay_out_gmmw(Graph *g, Node *n)
 
 /* ---- reductions --------------------------------------------------------------------- */
 
-/* Reduced axes to keep for the second stage: the slowest, until there are enough
- * items; 0: one stage is well.                                                   */
+/* Reduced axes to keep for the second stage: all but the fastest, as long as the
+ * first stage sums RUN elements at least. Short runs also keep sums exact: a
+ * lane adds few numbers to each other.                                           */
 static int kept_axes(const Graph *g, const Node *n, Axis **keep)
 {
     const Node *a = n->in[0];
-    int64_t items = 1;
-    int k = 0, rest = 0;
+    int64_t items = 1, run = 1;
+    int k = 0;
 
     if (local_elems(g, a) < MUCH || local_elems(g, n) >= ITEMS * 128 || a->map)
         return 0;
+    for (int i = 0; i < n->nA; i++)
+        run *= local_n(g, a, dim_of(a, n->A[i]));
     for (int d = 0; d < a->nd; d++) {
         int64_t size = local_n(g, a, d);
         if (!in_list(n->A, n->nA, a->dim[d].a) || size == 1)
             continue;
-        if (items >= ITEMS / 2) {
-            rest = 1;
-            continue;
-        }
-        keep[k++] = a->dim[d].a;
+        if (run / size < RUN)
+            break;
+        run /= size;
         items *= size;
+        keep[k++] = a->dim[d].a;
     }
-    return items >= 2 && rest ? k : 0;
+    return items > 1 ? k : 0;
 }
 
 /* Does the reduction leave the slowest axis alone, so that rows are items?       */
@@ -285,14 +288,12 @@ static Node *two_stages(Graph *g, Node *n)
     Axis *keep[MAXD], *first[MAXD];
     int nk = by_rows(g, n) ? 0 : kept_axes(g, n, keep), nf = 0;
 
-    if (!nk)
+    if (!nk || n->dt == Dbf16)                /* a stage would be rounded        */
         return n;
     for (int i = 0; i < n->nA; i++)
         if (!in_list(keep, nk, n->A[i]))
             first[nf++] = n->A[i];
     Node *s = like(g_red(g, n->op, n->in[0], first, nf), n);
-    if (n->dt == Dbf16 || s->dt != n->dt)
-        return n;
     give_shards(s, n);
     Node *r = g_copyof(g, n, &s);
     r->A = alloc(g->arena, (size_t)nk * sizeof *r->A);

@@ -448,6 +448,23 @@ static void make_sums(Make *m)
     result(m, infer(m->g, acc));
 }
 
+/* Enough elements that sums are made in two stages.                              */
+static void make_long(Make *m)
+{
+    Node *x, *y;
+
+    g_axis(m->g, "u")->n = 10 * g_axis(m->g, "b")->n;
+    g_axis(m->g, "w")->n = 67;
+    g_axis(m->g, "z")->n = 90;
+    x = real(m, "u w z");
+    y = ew(m, Omul, x, x);
+    result(m, red(m, Osum, red(m, Osum, red(m, Osum, y, "z"), "w"), "u"));
+    Axis *all[] = { g_axis(m->g, "u"), g_axis(m->g, "w"), g_axis(m->g, "z") };
+    result(m, g_red(m->g, Osum, y, all, 3));
+    result(m, g_red(m->g, Omax, x, all, 2));
+    result(m, g_red(m->g, Omin, x, all + 1, 2));
+}
+
 typedef struct Pattern { const char *name; void (*make)(Make *m); } Pattern;
 
 static const Pattern pattern[] = {
@@ -455,7 +472,7 @@ static const Pattern pattern[] = {
     { "softmax middle", make_softmax_middle }, { "block", make_block },
     { "loss", make_loss }, { "adam", make_adam }, { "experts", make_experts },
     { "rope", make_rope }, { "embed", make_embed }, { "balance", make_balance },
-    { "sums", make_sums },
+    { "sums", make_sums }, { "long sums", make_long },
 };
 
 static void set_sizes(Graph *g, int how)
