@@ -1,57 +1,57 @@
 /* codegen.h: kernel text for a target. A family of kernels has one generator,
  * `<family>_lower(g, k, a)`, which fills k->step (kind, kernel, ints, flops,
- * bytes), k->arg, k->text and k->scratch. Targets are rows in targets.c.      */
+ * bytes), k->arg, k->text and k->scratch. Targets are rows in targets.c.     */
 #ifndef PLEAT_CODEGEN_H
 #define PLEAT_CODEGEN_H
 
 #include "../ir/ir.h"
 
-/* ---- text.c: what all generators share ---------------------------------------- */
+/* ---- text.c: what all generators share ----------------------------------- */
 
-/* Arguments of a kernel: both return the index to use in the text.              */
-int add_arg(Group *k, Arena *a, Node *n);     /* buf[]: n's buffer; merges equal */
-int add_int(Group *k, Arena *a, Aff x);       /* iv[]                            */
+/* Arguments of a kernel: both return the index to use in the text.           */
+int add_arg(Group *k, Arena *a, Node *n);  /* buf[]: n's buffer; merges equal */
+int add_int(Group *k, Arena *a, Aff x);       /* iv[]                         */
 int add_size(Group *k, Arena *a, int64_t x);
 /* A body "{ ... }" becomes k->text with the fixed signature, and k->step.kernel
- * its name, made of the text's hash.                                            */
+ * its name, made of the text's hash.                                         */
 void set_text(Group *k, Arena *a, const char *body);
-/* Label and place of the step from the group's main node.                       */
+/* Label and place of the step from the group's main node.                    */
 void set_label(Group *k, Arena *a, const Node *n);
 /* Append s with operand letters replaced: letters[i] stands for arg[i]. Called
- * functions get the suffix, decimal numbers an f when the suffix is _f32.       */
+ * functions get the suffix, decimal numbers an f when the suffix is _f32.    */
 void put_expr(Text *t, const char *s, const char *letters,
               const char *const *arg, const char *suffix);
 Aff aff_add(Aff x, Aff y);
 Aff aff_scale(Aff x, int64_t k);
 int aff_zero(const Aff *x);
-Dtype compute_type(Dtype t);                  /* f32 f64 i32 i64                 */
+Dtype compute_type(Dtype t);                  /* f32 f64 i32 i64              */
 
-/* ---- lin.c: sizes and linear index expressions --------------------------------- */
+/* ---- lin.c: sizes and linear index expressions --------------------------- */
 
 /* A product of sizes. Sizes are known by their axis, so that what two strides
  * have in common shows without looking at numbers; text depends on structure.   */
 enum { MAXFACTOR = 2 * MAXD };
 typedef struct Mono {
     int id;
-    int64_t v;                    /* its value in this kernel                   */
-    int n; int f[MAXFACTOR];      /* ids of sizes, ascending                    */
+    int64_t v;                    /* its value in this kernel                 */
+    int n; int f[MAXFACTOR];      /* ids of sizes, ascending                  */
 } Mono;
 
 typedef struct Size { const Axis *a; int64_t n; const Mono *def; } Size;
 
 /* ((var / div) % mod) * k. Variables below MAXLOOP are loops, the others
- * MAXLOOP + id of an integer Ex. mod null: no remainder taken.                  */
+ * MAXLOOP + id of an integer Ex. mod null: no remainder taken.               */
 enum { MAXLOOP = 64 };
 typedef struct Term { int var; const Mono *div, *mod, *k; } Term;
 typedef struct Lin {
     int id;
-    Aff off; int hasoff;          /* constant part                              */
+    Aff off; int hasoff;          /* constant part                            */
     int nt; Term *t;
 } Lin;
 
-typedef struct Pool {             /* interned monos and lins of one kernel       */
+typedef struct Pool {             /* interned monos and lins of one kernel    */
     Arena *a;
-    Size *size;                   /* vecs                                        */
+    Size *size;                   /* vecs                                     */
     const Mono **mono;
     const Lin **lin;
     Table *of;
@@ -62,7 +62,7 @@ const Mono *mono_one(Pool *p);
 const Mono *mono_size(Pool *p, const Axis *a, int64_t n);
 const Mono *mono_mul(Pool *p, const Mono *x, const Mono *y);
 const Mono *mono_div(Pool *p, const Mono *x, const Mono *y);   /* null: does not */
-/* Axis a of size n is the product m.                                            */
+/* Axis a of size n is the product m.                                         */
 void mono_same(Pool *p, const Axis *a, int64_t n, const Mono *m);
 const Lin *lin_var(Pool *p, int var);
 const Lin *lin_const(Pool *p, Aff off);
@@ -70,55 +70,55 @@ const Lin *lin_add(Pool *p, const Lin *x, const Lin *y);
 const Lin *lin_mul(Pool *p, const Lin *x, const Mono *k);
 const Lin *lin_make(Pool *p, Aff off, int hasoff, const Term *t, int nt);
 /* (x / div) % mod (mod null: no remainder), or null when that is not linear.
- * extent gives a variable's size (null: unknown).                               */
+ * extent gives a variable's size (null: unknown).                            */
 const Lin *lin_digit(Pool *p, const Lin *x, const Mono *div, const Mono *mod,
                      const Mono *(*extent)(void *ctx, int var), void *ctx);
 
-/* ---- loop.c: from nodes to expressions over loops -------------------------------- */
+/* ---- loop.c: from nodes to expressions over loops ------------------------ */
 
 typedef enum ExKind {
-    Xload,                        /* buffer at lin, 0 where guard arg[0] fails   */
-    Xnum,                         /* number f                                   */
-    Xint,                         /* integer argument iv                        */
-    Xlin,                         /* lin as an integer                          */
-    Xexpr,                        /* text over arg[]                            */
-    Xred                          /* reduction of arg[0] over the loops K       */
+    Xload,                       /* buffer at lin, 0 where guard arg[0] fails */
+    Xnum,                         /* number f                                 */
+    Xint,                         /* integer argument iv                      */
+    Xlin,                         /* lin as an integer                        */
+    Xexpr,                        /* text over arg[]                          */
+    Xred                          /* reduction of arg[0] over the loops K     */
 } ExKind;
 
 typedef struct Ex Ex;
 struct Ex {
     int id;
     ExKind kind;
-    Dtype dt;                     /* Df32 Df64 Di32 Di64                        */
+    Dtype dt;                     /* Df32 Df64 Di32 Di64                      */
     const char *text, *letters;
-    const char *suffix;           /* for functions called in text               */
-    int raw;                      /* operands keep their own types              */
+    const char *suffix;           /* for functions called in text             */
+    int raw;                      /* operands keep their own types            */
     int na; Ex *arg[4];
     const Lin *lin;
-    Node *buf;                    /* loads                                      */
+    Node *buf;                    /* loads                                    */
     Op op; uint64_t K;
     double f; Aff iv;
-    uint64_t deps;                /* loops its value depends on                 */
+    uint64_t deps;                /* loops its value depends on               */
     /* While printing: its C local (0: none), and the loop + 1 it is an array over. */
     int local, array, seen;
 };
 
 typedef struct Loop {
     const Axis *a;
-    int copy;                     /* further loops over the same axis           */
+    int copy;                     /* further loops over the same axis         */
     const Mono *n;
-    const Node *map;              /* ragged: the route node with the extent     */
-    const Mono *per;              /* ragged: loop steps per row; null: 1        */
-    int gone;                     /* merged or cut                              */
+    const Node *map;              /* ragged: the route node with the extent   */
+    const Mono *per;              /* ragged: loop steps per row; null: 1      */
+    int gone;                     /* merged or cut                            */
 } Loop;
 
 typedef struct Store {
     Node *n;
     Ex *val;
     const Lin *addr;
-    uint64_t loops;               /* that run over its elements                  */
-    int done;                     /* (printing) stored for the present item      */
-    int early;                    /* stored by a reduction's pass                */
+    uint64_t loops;               /* that run over its elements               */
+    int done;                     /* (printing) stored for the present item   */
+    int early;                    /* stored by a reduction's pass             */
 } Store;
 
 typedef struct Kern {
@@ -126,11 +126,11 @@ typedef struct Kern {
     Group *k;
     Arena *a;
     Pool *pool;
-    Table *memo, *exof;           /* values by node and index; expressions       */
-    Table *member;                /* nodes that are loaded                       */
-    Ex **ex;                      /* vec, operands before users                 */
+    Table *memo, *exof;           /* values by node and index; expressions    */
+    Table *member;                /* nodes that are loaded                    */
+    Ex **ex;                      /* vec, operands before users               */
     Loop loop[MAXLOOP]; int nloop;
-    Store *st;                    /* vec                                        */
+    Store *st;                    /* vec                                      */
 } Kern;
 
 /* ex.c: each returns the one object that is equal. Integers 1 stand for truth.   */
@@ -143,19 +143,19 @@ Ex *ex_num(Kern *c, Dtype dt, double f);
 Ex *ex_int(Kern *c, Aff x);
 Ex *ex_lin(Kern *c, Dtype dt, const Lin *l);
 Ex *ex_load(Kern *c, Node *buf, Dtype dt, const Lin *at, Ex *guard);
-Ex *ex_as(Kern *c, Dtype dt, Ex *x);          /* converted                      */
-Ex *ex_rounded(Kern *c, Dtype dt, Ex *x);     /* to a value that dt holds       */
+Ex *ex_as(Kern *c, Dtype dt, Ex *x);          /* converted                    */
+Ex *ex_rounded(Kern *c, Dtype dt, Ex *x);     /* to a value that dt holds     */
 Ex *ex_select(Kern *c, Ex *guard, Ex *yes, Ex *no);
-Ex *ex_both(Kern *c, Ex *x, Ex *y);           /* null: true                     */
-Ex *ex_within(Kern *c, const Lin *l, Aff n);  /* 0 <= l < n                     */
-const Lin *ex_index(Kern *c, Ex *x);          /* an integer as a variable       */
-uint64_t lin_deps(const Kern *c, const Lin *l);   /* loops                      */
-void kern_build(Kern *c);         /* fills ex, loop and st from the group        */
-void kern_tidy(Kern *c);          /* tidy.c: cuts and merges loops               */
-void kern_print(Kern *c);         /* form.c: fills the group's step and text     */
-void find_inplace(Kern *c);       /* inplace.c: fills the group's pairs           */
+Ex *ex_both(Kern *c, Ex *x, Ex *y);           /* null: true                   */
+Ex *ex_within(Kern *c, const Lin *l, Aff n);  /* 0 <= l < n                   */
+const Lin *ex_index(Kern *c, Ex *x);          /* an integer as a variable     */
+uint64_t lin_deps(const Kern *c, const Lin *l);   /* loops                    */
+void kern_build(Kern *c);         /* fills ex, loop and st from the group     */
+void kern_tidy(Kern *c);          /* tidy.c: cuts and merges loops            */
+void kern_print(Kern *c);         /* form.c: fills the group's step and text  */
+void find_inplace(Kern *c);       /* inplace.c: fills the group's pairs       */
 
-/* ---- nest.c: text of a loop kernel ------------------------------------------------- */
+/* ---- nest.c: text of a loop kernel --------------------------------------- */
 
 #define BIT(loop) (1ull << (loop))
 enum { LANES = 16, BLOCK = 128 };
@@ -166,50 +166,50 @@ typedef struct Nest {
     Arena *a;
     Text t;
     int depth;
-    uint64_t bound;               /* loops that are open                        */
-    uint64_t items;               /* loops of an item                           */
-    int order[MAXLOOP], norder;   /* outermost first                            */
-    int v;                        /* the contiguous loop, or -1                 */
+    uint64_t bound;               /* loops that are open                      */
+    uint64_t items;               /* loops of an item                         */
+    int order[MAXLOOP], norder;   /* outermost first                          */
+    int v;                        /* the contiguous loop, or -1               */
     int nlocal, stamp;
-    Ex **done;                    /* vec: values printed in the open scopes     */
-    const Mono **size; int *sizeat;        /* vecs: arguments that are sizes    */
-    const Lin **off; int *offat;           /* ... and constant parts            */
-    Ex **num; int *numat;                  /* ... and numbers, integers         */
-    const Node **ext; int *extat;          /* ragged extents                    */
+    Ex **done;                    /* vec: values printed in the open scopes   */
+    const Mono **size; int *sizeat;        /* vecs: arguments that are sizes  */
+    const Lin **off; int *offat;           /* ... and constant parts          */
+    Ex **num; int *numat;                  /* ... and numbers, integers       */
+    const Node **ext; int *extat;          /* ragged extents                  */
 } Nest;
 
-/* What the innermost lines do with the values they computed.                   */
+/* What the innermost lines do with the values they computed.                 */
 typedef struct Body {
-    Ex **root; int nroot;         /* values needed                              */
-    Ex **acc; int nacc;           /* reductions to add to                       */
-    Store **st; int nst;          /* stores to do                               */
-    int vertical;                 /* acc are arrays over v, not lanes           */
+    Ex **root; int nroot;         /* values needed                            */
+    Ex **acc; int nacc;           /* reductions to add to                     */
+    Store **st; int nst;          /* stores to do                             */
+    int vertical;                 /* acc are arrays over v, not lanes         */
 } Body;
 
 typedef struct Scope { size_t done; uint64_t bound; } Scope;
 
 void nest_line(Nest *n, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
-int nest_size(Nest *n, const Mono *m);        /* its index in iv                 */
-const char *nest_limit(Nest *n, int loop);    /* where a loop ends               */
-Scope nest_enter(Nest *n, uint64_t loops);    /* after a line that ends in "{"   */
+int nest_size(Nest *n, const Mono *m);        /* its index in iv              */
+const char *nest_limit(Nest *n, int loop);    /* where a loop ends            */
+Scope nest_enter(Nest *n, uint64_t loops);   /* after a line that ends in "{" */
 void nest_leave(Nest *n, Scope s);
-/* Compute what the roots need of the loops open now.                            */
+/* Compute what the roots need of the loops open now.                         */
 void nest_need(Nest *n, Ex *const *root, int nroot);
 void nest_store(Nest *n, Store *s);
 void nest_body(Nest *n, const Body *b, const char *lane);
 void nest_plain(Nest *n, int u, const Body *b, const char *from,
                 const char *to);
-void nest_inner(Nest *n, int u, const Body *b);     /* all of loop u            */
-void nest_block(Nest *n, int u, const Body *b);     /* elements v<u> .. w<u>    */
-/* Opens all loops of K but the last; returns the last, the scopes in s.         */
+void nest_inner(Nest *n, int u, const Body *b);     /* all of loop u          */
+void nest_block(Nest *n, int u, const Body *b);     /* elements v<u> .. w<u>  */
+/* Opens all loops of K but the last; returns the last, the scopes in s.      */
 int nest_outer(Nest *n, uint64_t K, const Body *b, Scope *s, int *ns);
 
 /* ---- attn*.c score.c: attention without stored scores -------------------- */
 
 enum {
     ATROWS = 48, ATKEYS = 64,     /* a tile: queries, keys; as in attn.pre    */
-    ATLD = 80, ATKEYPAD = 66,     /* row of a score tile; keys rounded up to 6  */
+    ATLD = 80, ATKEYPAD = 66,     /* row of a score tile; keys, rounded up  */
     ATDOTS = 8, ATAXES = 24
 };
 
@@ -223,8 +223,8 @@ typedef struct Attn {
     int nop;                      /* operands of the attention itself         */
     Axis *query, *key;
     const Node *score;            /* [.. query key] before the softmax        */
-    unsigned leaf;                /* operands that the score reads itself, ...  */
-    unsigned wanted;              /* ... and those whose gradient is wanted     */
+    unsigned leaf;                /* operands that the score reads itself,    */
+    unsigned wanted;              /* and those    whose gradient is wanted   */
     int v;                        /* which operand holds the values           */
     int ndot; AttnDot dot[ATDOTS];
     int nterm; const Node *term[ATDOTS]; /* sums of dots: a tile each   */
@@ -305,7 +305,7 @@ const char *attn_seen(Attn *t, const char *q0, const char *rows,
                       const char *k0);
 double attn_share(const Attn *t);
 
-/* ---- generators ------------------------------------------------------------------ */
+/* ---- generators ---------------------------------------------------------- */
 
 void loop_lower(Graph *g, Group *k, Arena *a);
 void topk_lower(Graph *g, Group *k, Arena *a);        /* row.c */
@@ -321,8 +321,8 @@ int attn_can(const Graph *g, const Node *n);          /* attn.c */
 void attn_lower(Graph *g, Group *k, Arena *a);
 void attnback_lower(Graph *g, Group *k, Arena *a);
 
-extern const char host_pre[];     /* host.pre, embedded by the build              */
-/* The whole translation unit: prelude and each distinct kernel once.             */
+extern const char host_pre[];     /* host.pre, embedded by the build          */
+/* The whole translation unit: prelude and each distinct kernel once.         */
 char *unit_text(Arena *a, const Target *T, Group *const *k, int n);
 
 #endif
