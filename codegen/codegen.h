@@ -29,7 +29,8 @@ Dtype compute_type(Dtype t);                  /* f32 f64 i32 i64              */
 /* ---- lin.c: sizes and linear index expressions --------------------------- */
 
 /* A product of sizes. Sizes are known by their axis, so that what two strides
- * have in common shows without looking at numbers; text depends on structure.   */
+ * have in common shows without looking at numbers; text depends on
+ * structure.                                                                 */
 enum { MAXFACTOR = 2 * MAXD };
 typedef struct Mono {
     int id;
@@ -61,7 +62,8 @@ Pool *pool_new(Arena *a);
 const Mono *mono_one(Pool *p);
 const Mono *mono_size(Pool *p, const Axis *a, int64_t n);
 const Mono *mono_mul(Pool *p, const Mono *x, const Mono *y);
-const Mono *mono_div(Pool *p, const Mono *x, const Mono *y);   /* null: does not */
+/* Null when y does not divide x.                                             */
+const Mono *mono_div(Pool *p, const Mono *x, const Mono *y);
 /* Axis a of size n is the product m.                                         */
 void mono_same(Pool *p, const Axis *a, int64_t n, const Mono *m);
 const Lin *lin_var(Pool *p, int var);
@@ -99,7 +101,8 @@ struct Ex {
     Op op; uint64_t K;
     double f; Aff iv;
     uint64_t deps;                /* loops its value depends on               */
-    /* While printing: its C local (0: none), and the loop + 1 it is an array over. */
+    /* While printing: its C local (0: none), and the loop + 1 it is an array
+     * over.                                                                  */
     int local, array, seen;
 };
 
@@ -133,7 +136,8 @@ typedef struct Kern {
     Store *st;                    /* vec                                      */
 } Kern;
 
-/* ex.c: each returns the one object that is equal. Integers 1 stand for truth.   */
+/* ex.c: each returns the one object that is equal. Integers 1 stand for
+ * truth.                                                                     */
 Ex *ex_make(Kern *c, Ex *e);
 Ex *ex_text(Kern *c, Dtype dt, const char *text, const char *letters, int raw,
             int na, Ex *const *arg);
@@ -224,7 +228,7 @@ typedef struct Attn {
     Axis *query, *key;
     const Node *score;            /* [.. query key] before the softmax        */
     unsigned leaf;                /* operands that the score reads itself,    */
-    unsigned wanted;              /* and those    whose gradient is wanted   */
+    unsigned wanted;              /* and those whose gradient is wanted      */
     int v;                        /* which operand holds the values           */
     int ndot; AttnDot dot[ATDOTS];
     int nterm; const Node *term[ATDOTS]; /* sums of dots: a tile each   */

@@ -1,4 +1,4 @@
-/* ex.c: expressions of a kernel. Equal ones are one object.                     */
+/* ex.c: expressions of a kernel. Equal ones are one object.                  */
 #include "codegen.h"
 
 #include <string.h>
@@ -107,7 +107,7 @@ Ex *ex_as(Kern *c, Dtype dt, Ex *x)
     return x->dt == dt ? x : ex_text(c, dt, "a", "abcd", 0, 1, &x);
 }
 
-/* An integer value as a variable of index expressions.                          */
+/* An integer value as a variable of index expressions.                       */
 const Lin *ex_index(Kern *c, Ex *x)
 {
     if (x->kind == Xlin)
@@ -135,7 +135,7 @@ Ex *ex_both(Kern *c, Ex *x, Ex *y)
     return !x ? y : !y ? x : ex_op(c, Di32, "a & b", x, y, NULL);
 }
 
-/* 0 <= l < n                                                                    */
+/* 0 <= l < n                                                                 */
 Ex *ex_within(Kern *c, const Lin *l, Aff n)
 {
     return ex_op(c, Di32, "(uint64_t)a < (uint64_t)b", ex_lin(c, Di64, l),

@@ -1,5 +1,6 @@
-/* form.c: a loop kernel as a whole: the order of its loops, what is an item, and
- * the stores. Three forms, by what the stores and reductions have in common:
+/* form.c: a loop kernel as a whole: the order of its loops, what is an item,
+ * and the stores. Three forms, by what the stores and reductions have in
+ * common:
  *
  *   map       no reduction, all stores run over the same loops. An item is one
  *             element; the last loop is contiguous and left to the compiler.
@@ -7,14 +8,14 @@
  *             come passes over the other loops: reductions first, then stores,
  *             which use their results.
  *   columns   as rows, but the contiguous loop v is one of the item's loops: an
- *             item is a block of its elements, everything runs over arrays.     */
+ *             item is a block of its elements, everything runs over arrays.  */
 #include "codegen.h"
 
 #include <string.h>
 
-enum { GRAIN = 16384 };           /* elements worth a thread                     */
+enum { GRAIN = 16384 };           /* elements worth a thread                  */
 
-/* ---- order of loops -------------------------------------------------------------------- */
+/* ---- order of loops ------------------------------------------------------ */
 
 static uint64_t loops_of(const Kern *c, const Lin *l)
 {
@@ -36,7 +37,7 @@ static const Mono *stride_of(const Lin *l, int loop)
 }
 
 /* Put the loops of access l that are not ordered yet outside those that are, by
- * falling stride.                                                               */
+ * falling stride.                                                            */
 static void order_by(Nest *n, const Lin *l, uint64_t *left)
 {
     int add[MAXLOOP], k = 0;
@@ -46,7 +47,8 @@ static void order_by(Nest *n, const Lin *l, uint64_t *left)
         if (!(m & BIT(u)))
             continue;
         int at = k++;
-        for (; at > 0 && stride_of(l, add[at - 1])->n < stride_of(l, u)->n; at--)
+        int factors = stride_of(l, u)->n;
+        for (; at > 0 && stride_of(l, add[at - 1])->n < factors; at--)
             add[at] = add[at - 1];
         add[at] = u;
     }
@@ -65,7 +67,7 @@ static int count_bits(uint64_t m)
     return k;
 }
 
-/* Accesses, stores first, then loads in use.                                    */
+/* Accesses, stores first, then loads in use.                                 */
 static const Lin **accesses(Nest *n)
 {
     Kern *c = n->c;
@@ -117,7 +119,7 @@ static void order_loops(Nest *n)
     }
 }
 
-/* ---- forms ------------------------------------------------------------------------------- */
+/* ---- forms --------------------------------------------------------------- */
 
 static Ex **reductions(Nest *n)
 {
@@ -129,7 +131,7 @@ static Ex **reductions(Nest *n)
     return r;
 }
 
-/* Loops of an item, ragged one first.                                           */
+/* Loops of an item, ragged one first.                                        */
 static int item_loops(Nest *n, uint64_t m, int *u)
 {
     int k = 0;
@@ -151,7 +153,8 @@ static const Mono *count_of(Nest *n, const int *u, int from, int to)
     return m;
 }
 
-/* Index variables of the loops u[0..k), set from the number q of their setting.  */
+/* Index variables of the loops u[0..k), set from the number q of their
+ * setting.                                                                   */
 static void decode(Nest *n, const int *u, int k, const char *q)
 {
     if (k)
@@ -165,7 +168,7 @@ static void decode(Nest *n, const int *u, int k, const char *q)
         nest_line(n, "int64_t i%d = d;", u[0]);
 }
 
-/* The next setting: the last index counts up, with carry.                       */
+/* The next setting: the last index counts up, with carry.                    */
 static void advance(Nest *n, const int *u, int k)
 {
     for (int i = k - 1; i >= 0; i--) {
@@ -173,8 +176,8 @@ static void advance(Nest *n, const int *u, int k)
         if (i == 0)
             nest_line(n, "%si%d++;", k > 1 ? "    " : "", u[i]);
         else
-            nest_line(n, "%sif (++i%d == n%d && !(i%d = 0))", i < k - 1 ? "    " : "",
-                 u[i], at, u[i]);
+            nest_line(n, "%sif (++i%d == n%d && !(i%d = 0))",
+                      i < k - 1 ? "    " : "", u[i], at, u[i]);
     }
 }
 
@@ -229,8 +232,8 @@ static int64_t map_form(Nest *n)
     }
     int v = u[k - 1], size = nest_size(n, n->c->loop[v].n);
     decode(n, u, k - 1, strf(n->a, "lo / n%d", size));
-    nest_line(n, "for (int64_t p = lo, f = lo %% n%d, w; p < hi; p += w - f, f = 0) {",
-         size);
+    nest_line(n, "for (int64_t p = lo, f = lo %% n%d, w; p < hi; "
+                 "p += w - f, f = 0) {", size);
     Scope s = nest_enter(n, all & ~BIT(v));
     nest_line(n, "w = n%d - f < hi - p ? n%d : f + hi - p;", size, size);
     nest_need(n, b.root, b.nroot);
@@ -240,7 +243,7 @@ static int64_t map_form(Nest *n)
     return count_of(n, u, 0, k)->v;
 }
 
-/* All stores of an item, those over the same loops together.                    */
+/* All stores of an item, those over the same loops together.                 */
 static void stages(Nest *n, int block_of)
 {
     for (size_t i = 0; i < vec_len(n->c->st); i++) {
@@ -255,8 +258,8 @@ static void stages(Nest *n, int block_of)
         if (block_of >= 0) {
             int last = nest_outer(n, rest, &b, s, &ns);
             if (last >= 0) {
-                nest_line(n, "for (int64_t i%d = 0; i%d < %s; i%d++) {", last, last,
-                     nest_limit(n, last), last);
+                nest_line(n, "for (int64_t i%d = 0; i%d < %s; i%d++) {", last,
+                          last, nest_limit(n, last), last);
                 s[ns++] = nest_enter(n, BIT(last));
                 nest_need(n, b.root, b.nroot);
             }
@@ -317,8 +320,8 @@ static int64_t columns_form(Nest *n)
     n->items &= ~BIT(v);
     Scope s = nest_enter(n, n->items);
     nest_line(n, "const int64_t v%d = p %% nb * %d;", v, BLOCK);
-    nest_line(n, "const int64_t w%d = %s - v%d < %d ? %s : v%d + %d;", v, end, v,
-         BLOCK, end, v, BLOCK);
+    nest_line(n, "const int64_t w%d = %s - v%d < %d ? %s : v%d + %d;", v, end,
+              v, BLOCK, end, v, BLOCK);
     decode(n, u, k, "p / nb");
     nest_need(n, x, (int)vec_len(x));
     n->items |= BIT(v);
@@ -328,7 +331,7 @@ static int64_t columns_form(Nest *n)
            ((n->c->loop[v].n->v + BLOCK - 1) / BLOCK);
 }
 
-/* ---- the kernel ------------------------------------------------------------------------ */
+/* ---- the kernel ---------------------------------------------------------- */
 
 static int is_map(Nest *n, Ex *const *red)
 {

@@ -1,10 +1,11 @@
 /* gemm.c: products as library steps: no kernel text, only sizes and strides.
- * fuse has made every layout one that fits (ir/matrix.c).                       */
+ * fuse has made every layout one that fits (ir/matrix.c).                    */
 #include "codegen.h"
 
 #include <string.h>
 
-/* What the group stores: the product, its cast, or the accumulator it adds to.  */
+/* What the group stores: the product, its cast, or the accumulator it adds
+ * to.                                                                        */
 static int is_accum(const Group *k)
 {
     return k->out[0]->op == Oaccum;
@@ -52,7 +53,7 @@ void gemm_lower(Graph *g, Group *k, Arena *a)
 }
 
 /* Elements of x along its dims that are in (or, with `in` 0, not in) list v,
- * rows and experts aside.                                                       */
+ * rows and experts aside.                                                    */
 static int64_t width(const Graph *g, const Node *x, const Axis *expert)
 {
     int64_t w = 1;
@@ -80,7 +81,7 @@ static void grouped(Graph *g, Group *k, Arena *a, StepKind kind, int64_t K,
     set_label(k, a, n);
 }
 
-/* rows [row K] x W [expert K N] or [expert N K] -> [row N]                      */
+/* rows [row K] x W [expert K N] or [expert N K] -> [row N]                   */
 void gmm_lower(Graph *g, Group *k, Arena *a)
 {
     Node *n = k->node[0];
@@ -91,7 +92,7 @@ void gmm_lower(Graph *g, Group *k, Arena *a)
             turned && n->nA < n->in[1]->nd - 1);
 }
 
-/* a [row K], b [row N] -> dW [expert K N] or [expert N K]                       */
+/* a [row K], b [row N] -> dW [expert K N] or [expert N K]                    */
 void gmmw_lower(Graph *g, Group *k, Arena *a)
 {
     Node *n = k->node[0], *out = k->out[0];

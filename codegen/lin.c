@@ -1,10 +1,10 @@
 /* lin.c: integer expressions for indices and addresses. An index is a sum of
- * terms ((variable / div) % mod) * k; div, mod and k are products of sizes known
- * by axis, not by number, so the text of a kernel follows from structure alone.
- * Equal expressions are one object.
+ * terms ((variable / div) % mod) * k; div, mod and k are products of sizes
+ * known by axis, not by number, so the text of a kernel follows from structure
+ * alone. Equal expressions are one object.
  *
  * A merge makes digits of its index (i / n, i % n); an address that uses all of
- * them again becomes the plain variable, which is how views cost nothing.       */
+ * them again becomes the plain variable, which is how views cost nothing.    */
 #include "codegen.h"
 
 #include <stdlib.h>
@@ -19,7 +19,7 @@ Pool *pool_new(Arena *a)
     return p;
 }
 
-/* ---- products of sizes --------------------------------------------------------- */
+/* ---- products of sizes --------------------------------------------------- */
 
 static uint64_t hash_ints(uint64_t h, const int *v, int n)
 {
@@ -104,7 +104,7 @@ const Mono *mono_div(Pool *p, const Mono *x, const Mono *y)
 }
 
 /* Defined only before use elsewhere makes no difference to correctness: a size
- * without its definition merely hides that two strides agree.                   */
+ * without its definition merely hides that two strides agree.                */
 void mono_same(Pool *p, const Axis *a, int64_t n, const Mono *m)
 {
     int id = size_id(p, a, n);
@@ -118,7 +118,7 @@ void mono_same(Pool *p, const Axis *a, int64_t n, const Mono *m)
     p->size[id].def = m;
 }
 
-/* ---- linear expressions ---------------------------------------------------------- */
+/* ---- linear expressions -------------------------------------------------- */
 
 static int mono_order(const Mono *x, const Mono *y)
 {
@@ -136,7 +136,8 @@ static int by_term(const void *x, const void *y)
 }
 
 /* Two digits of one variable that are neighbours, in the more significant
- * first: ((v / DM) % M2) * CM + ((v / D) % M) * C = ((v / D) % (M2 * M)) * C.   */
+ * first: ((v / DM) % M2) * CM + ((v / D) % M) * C = ((v / D) % (M2 * M)) *
+ * C.                                                                         */
 static int join(Pool *p, Term *hi, const Term *lo)
 {
     if (hi->var != lo->var || !lo->mod ||
@@ -174,7 +175,7 @@ static uint64_t hash_lin(const Lin *l)
     return mix64(h, (uint64_t)l->hasoff);
 }
 
-/* Field by field: a Term has padding.                                            */
+/* Field by field: a Term has padding.                                        */
 static int same_lin(const Lin *x, const Lin *y)
 {
     if (x->hasoff != y->hasoff || x->nt != y->nt ||
@@ -243,11 +244,12 @@ const Lin *lin_mul(Pool *p, const Lin *x, const Mono *k)
     return lin_make(p, aff_scale(x->off, k->v), x->hasoff, t, x->nt);
 }
 
-/* ---- digits ----------------------------------------------------------------------- */
+/* ---- digits -------------------------------------------------------------- */
 
 typedef const Mono *Extent(void *ctx, int var);
 
-static const Mono *term_extent(Pool *p, const Term *t, Extent *extent, void *ctx)
+static const Mono *term_extent(Pool *p, const Term *t, Extent *extent,
+                               void *ctx)
 {
     if (t->mod)
         return t->mod;
@@ -256,7 +258,7 @@ static const Mono *term_extent(Pool *p, const Term *t, Extent *extent, void *ctx
 }
 
 /* Is the sum of terms a number in the mixed radix 1 ... whole, so that it is
- * always below `whole`?                                                         */
+ * always below `whole`?                                                      */
 static int fills(Pool *p, const Term *t, int n, const Mono *whole,
                  Extent *extent, void *ctx)
 {
@@ -274,7 +276,7 @@ static int fills(Pool *p, const Term *t, int n, const Mono *whole,
     return mono_div(p, whole, at) != NULL;
 }
 
-/* One term alone with factor 1: a digit of a digit.                             */
+/* One term alone with factor 1: a digit of a digit.                          */
 static const Lin *digit_of_one(Pool *p, Term t, const Mono *div,
                                const Mono *mod)
 {
@@ -289,7 +291,7 @@ static const Lin *digit_of_one(Pool *p, Term t, const Mono *div,
     return lin_make(p, aff(0), 0, &t, 1);
 }
 
-/* Terms of x that are multiples of m go to hi (divided by m), others to lo.     */
+/* Terms of x that are multiples of m go to hi (divided by m), others to lo.  */
 static int part(Pool *p, const Lin *x, const Mono *m, Term *hi, Term *lo)
 {
     int nhi = 0, nlo = 0;

@@ -4,9 +4,9 @@
  * expression for each dim. Views and moves only change the index on its way to
  * the operand, so any chain of them costs nothing but address arithmetic; what
  * may fall outside (pad, concat, a gather's -1) becomes a guard that all loads
- * behind it carry. Nodes in k->in are loads, everything else is rebuilt where it
- * is used. Equal expressions are one object, so nothing is computed twice in
- * one place.                                                                    */
+ * behind it carry. Nodes in k->in are loads, everything else is rebuilt where
+ * it is used. Equal expressions are one object, so nothing is computed twice in
+ * one place.                                                                 */
 #include "codegen.h"
 
 #include <math.h>
@@ -18,7 +18,7 @@ typedef struct Memo { Node *n; Index ix; Ex *guard, *ex; } Memo;
 
 static Ex *value(Kern *c, Node *n, const Index *ix, Ex *guard);
 
-/* ---- loops and sizes ------------------------------------------------------------- */
+/* ---- loops and sizes ----------------------------------------------------- */
 
 static const Mono *size_of(Kern *c, const Node *n, int d)
 {
@@ -70,7 +70,7 @@ static Ex *load(Kern *c, Node *n, const Index *ix, Ex *guard)
     return ex_load(c, storage(n), n->dt, stride_sum(c, n, ix), guard);
 }
 
-/* (x / div) % mod, by an explicit division when it has to be.                   */
+/* (x / div) % mod, by an explicit division when it has to be.                */
 static const Lin *digit(Kern *c, const Lin *x, const Mono *div, const Mono *mod)
 {
     const Lin *l = lin_digit(c->pool, x, div, mod, extent, c);
@@ -85,7 +85,7 @@ static const Lin *digit(Kern *c, const Lin *x, const Mono *div, const Mono *mod)
     return ex_index(c, q);
 }
 
-/* The index of operand a under the result's index, axes matched by name.        */
+/* The index of operand a under the result's index, axes matched by name.     */
 static Index by_axis(Kern *c, const Node *a, const Node *n, const Index *ix)
 {
     Index jx = { { 0 } };
@@ -103,7 +103,7 @@ static Index by_axis(Kern *c, const Node *a, const Node *n, const Index *ix)
     return jx;
 }
 
-/* The same, but axis x may differ in size: its index is given.                  */
+/* The same, but axis x may differ in size: its index is given.               */
 static Index but_axis(const Node *a, const Node *n, const Index *ix,
                       const Axis *x, const Lin *at)
 {
@@ -116,7 +116,7 @@ static Index but_axis(const Node *a, const Node *n, const Index *ix,
     return jx;
 }
 
-/* ---- views ------------------------------------------------------------------------- */
+/* ---- views --------------------------------------------------------------- */
 
 static Ex *rename_value(Kern *c, Node *n, const Index *ix, Ex *guard)
 {
@@ -176,7 +176,7 @@ static Ex *merge_value(Kern *c, Node *n, const Index *ix, Ex *guard)
     return value(c, a, &jx, guard);
 }
 
-/* ---- moves -------------------------------------------------------------------------- */
+/* ---- moves --------------------------------------------------------------- */
 
 static Aff minus(int64_t x)
 {
@@ -193,7 +193,7 @@ static Ex *zero(Kern *c, const Node *n)
     return ex_num(c, compute_type(n->dt), 0);
 }
 
-/* a at index `at` of axis x, where that is inside a; 0 elsewhere.               */
+/* a at index `at` of axis x, where that is inside a; 0 elsewhere.            */
 static Ex *inside(Kern *c, Node *n, Node *a, const Index *ix, const Lin *at,
                   Ex *guard)
 {
@@ -201,7 +201,9 @@ static Ex *inside(Kern *c, Node *n, Node *a, const Index *ix, const Lin *at,
     Ex *in = ex_within(c, at, aff(local_n(c->g, a, dim_of(a, x))));
     Index jx = but_axis(a, n, ix, x, at);
 
-    return ex_select(c, in, value(c, a, &jx, ex_both(c, guard, in)), zero(c, n));
+    Ex *v = value(c, a, &jx, ex_both(c, guard, in));
+
+    return ex_select(c, in, v, zero(c, n));
 }
 
 static Ex *slice_value(Kern *c, Node *n, const Index *ix, Ex *guard)
@@ -277,14 +279,14 @@ static Ex *localslice_value(Kern *c, Node *n, const Index *ix, Ex *guard)
     return value(c, a, &jx, guard);
 }
 
-/* ---- rows --------------------------------------------------------------------------- */
+/* ---- rows ---------------------------------------------------------------- */
 
 static int is_top(const Dim *d)
 {
     return !strcmp(d->a->name, "top");
 }
 
-/* Factor of dim d of index tensor e in a pair's number token * top + slot.      */
+/* Factor of dim d of index tensor e in a pair's number token * top + slot.   */
 static const Mono *pair_factor(Kern *c, const Node *e, int d)
 {
     const Mono *m = mono_one(c->pool);
@@ -297,7 +299,8 @@ static const Mono *pair_factor(Kern *c, const Node *e, int d)
     return m;
 }
 
-/* Sizes of the index tensor as it lies on this rank: those of the route node.   */
+/* Sizes of the index tensor as it lies on this rank: those of the route
+ * node.                                                                      */
 static const Mono *pair_mod(Kern *c, const Node *e, int d)
 {
     for (int i = 0; i < d; i++)
@@ -306,7 +309,8 @@ static const Mono *pair_mod(Kern *c, const Node *e, int d)
     return is_top(&e->dim[d]) ? size_of(c, e, d) : NULL;
 }
 
-static Ex *map_entry(Kern *c, Node *map, int64_t start, const Lin *at, Ex *guard)
+static Ex *map_entry(Kern *c, Node *map, int64_t start, const Lin *at,
+                     Ex *guard)
 {
     return ex_load(c, storage(map), Di32, offset(c, at, aff(start)), guard);
 }
@@ -344,12 +348,13 @@ static Ex *undispatch_value(Kern *c, Node *n, const Index *ix, Ex *guard)
     for (int d = 0; d < r->nd; d++)
         jx.at[d] = g_isrow(r->dim[d].a) ? ex_index(c, at)
                                         : ix->at[dim_of(n, r->dim[d].a)];
-    return ex_select(c, have, value(c, r, &jx, ex_both(c, guard, have)), zero(c, n));
+    Ex *v = value(c, r, &jx, ex_both(c, guard, have));
+    return ex_select(c, have, v, zero(c, n));
 }
 
-/* ---- reductions --------------------------------------------------------------------- */
+/* ---- reductions ---------------------------------------------------------- */
 
-/* A loop for each reduced axis: none that the index or the guard is using.      */
+/* A loop for each reduced axis: none that the index or the guard is using.   */
 static Ex *reduce(Kern *c, Node *n, const Index *ix, Ex *guard)
 {
     Node *a = n->in[0];
@@ -375,7 +380,7 @@ static Ex *reduce(Kern *c, Node *n, const Index *ix, Ex *guard)
                           .na = 1, .arg = { body } });
 }
 
-/* ---- elementwise --------------------------------------------------------------------- */
+/* ---- elementwise --------------------------------------------------------- */
 
 static const Lin *global_index(Kern *c, const Node *n, const Index *ix,
                                const int *order)
@@ -396,7 +401,7 @@ static const Lin *global_index(Kern *c, const Node *n, const Index *ix,
     return at;
 }
 
-/* Dims in their own order, or by name: a mask must not depend on layout.        */
+/* Dims in their own order, or by name: a mask must not depend on layout.     */
 static void dim_order(const Node *n, int by_name, int *order)
 {
     for (int i = 0; i < n->nd; i++) {
@@ -423,7 +428,7 @@ static Ex *random_value(Kern *c, Node *n, const Index *ix)
 }
 
 /* Number of the micro-batch at index ix of the step: operand 2 is that of the
- * rank's own, which is turn * dp + its coordinate.                              */
+ * rank's own, which is turn * dp + its coordinate.                           */
 static Ex *micro_batch(Kern *c, Node *n, const Index *ix)
 {
     const Mesh *m = c->g->mesh;
@@ -446,8 +451,8 @@ static Ex *micro_batch(Kern *c, Node *n, const Index *ix)
                  offset(c, ix->at[d], start)), NULL);
 }
 
-/* Kept or not by the element's index in its micro-batch, the micro-batch and the
- * step: the same in every layout and fold, and in the backward.                 */
+/* Kept or not by the element's index in its micro-batch, the micro-batch and
+ * the step: the same in every layout and fold, and in the backward.          */
 static Ex *dropout_value(Kern *c, Node *n, const Index *ix, Ex *guard)
 {
     int order[MAXD], k = 0;
@@ -502,7 +507,7 @@ static Ex *pow_value(Kern *c, Node *n, Ex *a, Ex *b)
 }
 
 /* Ops that only choose or negate one of their operands need no rounding when
- * those are rounded.                                                            */
+ * those are rounded.                                                         */
 static int chooses(const Node *n)
 {
     static const Op op[] = { Oneg, Oabs, Orelu, Omaximum, Ominimum, Owhere,
@@ -546,12 +551,12 @@ static Ex *ew_value(Kern *c, Node *n, const Index *ix, Ex *guard)
     if (n->op == Opow)
         return ex_rounded(c, n->dt, pow_value(c, n, arg[0], arg[1]));
     int raw = op_is(n->op, "cmp") ? ~0 : n->op == Owhere;
-    Ex *x = ex_text(c, compute_type(n->dt), o->lower, intern(letters), raw, n->nin,
-                 arg);
+    Ex *x = ex_text(c, compute_type(n->dt), o->lower, intern(letters), raw,
+                    n->nin, arg);
     return chooses(n) ? x : ex_rounded(c, n->dt, x);
 }
 
-/* ---- one node -------------------------------------------------------------------------- */
+/* ---- one node ------------------------------------------------------------ */
 
 static Ex *compute(Kern *c, Node *n, const Index *ix, Ex *guard)
 {
@@ -619,7 +624,7 @@ static Ex *value(Kern *c, Node *n, const Index *ix, Ex *guard)
     }
 }
 
-/* ---- what is stored --------------------------------------------------------------------- */
+/* ---- what is stored ------------------------------------------------------ */
 
 static Ex *accumulated(Kern *c, Node *n, const Index *ix, Ex *v)
 {

@@ -7,7 +7,7 @@
  * 128 elements of v. Reductions over the same loops share a pass, and a value
  * that a pass has stored for this item is loaded again rather than rebuilt.
  *
- * Numbers, sizes and strides are arguments: the text depends on structure.      */
+ * Numbers, sizes and strides are arguments: the text depends on structure.   */
 #include "codegen.h"
 
 #include <math.h>
@@ -26,7 +26,7 @@ void nest_line(Nest *n, const char *fmt, ...)
     put(&n->t, "\n");
 }
 
-/* ---- arguments ------------------------------------------------------------------ */
+/* ---- arguments ----------------------------------------------------------- */
 
 int nest_size(Nest *n, const Mono *m)
 {
@@ -64,7 +64,7 @@ static int int_of_ex(Nest *n, Ex *e)
     return at;
 }
 
-/* Rows that hold something: an int32 in the route node's buffer.                */
+/* Rows that hold something: an int32 in the route node's buffer.             */
 static int extent_of(Nest *n, const Node *map)
 {
     for (size_t i = 0; i < vec_len(n->ext); i++)
@@ -87,7 +87,7 @@ const char *nest_limit(Nest *n, int loop)
     return l->per ? strf(n->a, "%s * n%d", e, nest_size(n, l->per)) : e;
 }
 
-/* ---- values ------------------------------------------------------------------------ */
+/* ---- values -------------------------------------------------------------- */
 
 static const char *lin_text(Nest *n, const Lin *l);
 
@@ -113,7 +113,7 @@ static const char *number(Nest *n, Ex *e)
     return strf(n->a, e->dt == Df32 ? "(float)c%d" : "c%d", int_of_ex(n, e));
 }
 
-/* How a value that is at hand is written.                                       */
+/* How a value that is at hand is written.                                    */
 static const char *ref(Nest *n, Ex *e)
 {
     switch (e->kind) {
@@ -191,7 +191,7 @@ static const char *value_text(Nest *n, Ex *e)
     return t.s;
 }
 
-/* ---- what depends on what ----------------------------------------------------------- */
+/* ---- what depends on what ------------------------------------------------ */
 
 static int is_inline(const Ex *e)
 {
@@ -204,7 +204,7 @@ static int is_cheap(const Ex *e)
            (e->kind == Xexpr && e->na == 1 && is_cheap(e->arg[0]));
 }
 
-/* The store of e that was done for this item, if its element can be named.      */
+/* The store of e that was done for this item, if its element can be named.   */
 static Store *saved(Nest *n, const Ex *e)
 {
     if (is_cheap(e))
@@ -233,7 +233,7 @@ static void reach(Nest *n, Ex *e, Ex ***out)
     vec_push(n->a, *out, e);
 }
 
-/* Values not at hand that the roots need, operands first.                       */
+/* Values not at hand that the roots need, operands first.                    */
 static Ex **reached(Nest *n, Ex *const *root, int nroot)
 {
     Ex **out = NULL;
@@ -244,7 +244,7 @@ static Ex **reached(Nest *n, Ex *const *root, int nroot)
     return out;
 }
 
-/* Reductions among them that can be done once the loops in `open` are.          */
+/* Reductions among them that can be done once the loops in `open` are.       */
 static Ex **pending(Nest *n, Ex *const *root, int nroot, uint64_t open,
                     uint64_t with)
 {
@@ -259,7 +259,7 @@ static Ex **pending(Nest *n, Ex *const *root, int nroot, uint64_t open,
     return out;
 }
 
-/* ---- scopes ------------------------------------------------------------------------ */
+/* ---- scopes -------------------------------------------------------------- */
 
 Scope nest_enter(Nest *n, uint64_t loops)
 {
@@ -296,10 +296,11 @@ static void compute(Nest *n, Ex *e)
         return;
     const char *text = s ? load_text(n, storage(s->n), s->addr)
                          : value_text(n, e);
-    nest_line(n, "const %s t%d = %s;", dtypes[e->dt].compute, new_local(n, e), text);
+    nest_line(n, "const %s t%d = %s;", dtypes[e->dt].compute, new_local(n, e),
+              text);
 }
 
-/* ---- innermost lines ------------------------------------------------------------------ */
+/* ---- innermost lines ----------------------------------------------------- */
 
 static void accumulate(Nest *n, const Ex *r, const char *lane)
 {
@@ -309,8 +310,8 @@ static void accumulate(Nest *n, const Ex *r, const char *lane)
     if (r->op == Osum)
         nest_line(n, "%s += %s;", a, x);
     else
-        nest_line(n, "%s = %s %c %s ? %s : %s;", a, x, r->op == Omax ? '>' : '<', a,
-             x, a);
+        nest_line(n, "%s = %s %c %s ? %s : %s;", a, x,
+                  r->op == Omax ? '>' : '<', a, x, a);
 }
 
 void nest_store(Nest *n, Store *s)
@@ -333,20 +334,20 @@ void nest_body(Nest *n, const Body *b, const char *lane)
         nest_store(n, b->st[i]);
 }
 
-/* Loop u from `from` (a multiple of LANES) to `to`.                             */
+/* Loop u from `from` (a multiple of LANES) to `to`.                          */
 static void lanes(Nest *n, int u, const Body *b, const char *from,
                   const char *to)
 {
     nest_line(n, "for (int64_t j = %s; j + %d <= %s; j += %d)", from, LANES, to,
          LANES);
-    nest_line(n, "#pragma GCC unroll 1");     /* left whole, it becomes vectors  */
+    nest_line(n, "#pragma GCC unroll 1");   /* left whole, it becomes vectors */
     nest_line(n, "for (int l = 0; l < %d; l++) {", LANES);
     Scope s = nest_enter(n, BIT(u));
     nest_line(n, "const int64_t i%d = j + l;", u);
     nest_body(n, b, "l");
     nest_leave(n, s);
-    nest_line(n, "for (int64_t i%d = %s & -%d; i%d < %s; i%d++) {", u, to, LANES, u,
-         to, u);
+    nest_line(n, "for (int64_t i%d = %s & -%d; i%d < %s; i%d++) {", u, to,
+              LANES, u, to, u);
     s = nest_enter(n, BIT(u));
     nest_body(n, b, strf(n->a, "i%d & %d", u, LANES - 1));
     nest_leave(n, s);
@@ -356,13 +357,14 @@ void nest_plain(Nest *n, int u, const Body *b, const char *from,
                   const char *to)
 {
     nest_line(n, "#pragma GCC ivdep");
-    nest_line(n, "for (int64_t i%d = %s; i%d < %s; i%d++) {", u, from, u, to, u);
+    nest_line(n, "for (int64_t i%d = %s; i%d < %s; i%d++) {", u, from, u, to,
+              u);
     Scope s = nest_enter(n, BIT(u));
     nest_body(n, b, strf(n->a, "i%d - v%d", u, u));
     nest_leave(n, s);
 }
 
-/* ---- reductions ------------------------------------------------------------------------ */
+/* ---- reductions ---------------------------------------------------------- */
 
 static const char *first_value(const Ex *r)
 {
@@ -376,8 +378,8 @@ static const char *first_value(const Ex *r)
 static void declare(Nest *n, Ex *const *r, int nr, int width, const char *used)
 {
     for (int i = 0; i < nr; i++)
-        nest_line(n, "%s t%d[%d];", dtypes[r[i]->dt].compute, new_local(n, r[i]),
-             width);
+        nest_line(n, "%s t%d[%d];", dtypes[r[i]->dt].compute,
+                  new_local(n, r[i]), width);
     nest_line(n, "for (int64_t l = 0; l < %s; l++) {", used);
     n->depth++;
     for (int i = 0; i < nr; i++)
@@ -399,7 +401,8 @@ static void fold(Nest *n, Ex *r)
     else
         nest_line(n, "    %s = %s %c %s ? %s : %s;", a, x,
              r->op == Omax ? '>' : '<', a, x, a);
-    nest_line(n, "const %s t%d = t%d[0];", dtypes[r->dt].compute, ++n->nlocal, from);
+    nest_line(n, "const %s t%d = t%d[0];", dtypes[r->dt].compute, ++n->nlocal,
+              from);
     r->local = n->nlocal;
 }
 
@@ -412,7 +415,7 @@ static Ex **bodies(Nest *n, Ex *const *r, int nr)
     return b;
 }
 
-/* Opens all loops of K but the last; returns the last, the scopes in s.         */
+/* Opens all loops of K but the last; returns the last, the scopes in s.      */
 int nest_outer(Nest *n, uint64_t K, const Body *b, Scope *s, int *ns)
 {
     int last = -1;
@@ -450,15 +453,16 @@ void nest_inner(Nest *n, int u, const Body *b)
             nest_plain(n, u, b, "0", end);
         return;
     }
-    nest_line(n, "for (int64_t v%d = 0; v%d < %s; v%d += %d) {", u, u, end, u, BLOCK);
+    nest_line(n, "for (int64_t v%d = 0; v%d < %s; v%d += %d) {", u, u, end, u,
+              BLOCK);
     Scope s = nest_enter(n, 0);
-    nest_line(n, "const int64_t w%d = %s - v%d < %d ? %s : v%d + %d;", u, end, u,
-         BLOCK, end, u, BLOCK);
+    nest_line(n, "const int64_t w%d = %s - v%d < %d ? %s : v%d + %d;", u, end,
+              u, BLOCK, end, u, BLOCK);
     nest_block(n, u, b);
     nest_leave(n, s);
 }
 
-/* Stores that can be done on the way of a reduction over K in an item.          */
+/* Stores that can be done on the way of a reduction over K in an item.       */
 static void ride(Nest *n, uint64_t K, Body *b)
 {
     Ex **all = reached(n, b->root, b->nroot);
@@ -506,7 +510,7 @@ static int is_ready(Nest *n, Ex *r, Ex *const *pend, size_t np)
     return 1;
 }
 
-/* The reductions of pend that share a pass with r, r first.                     */
+/* The reductions of pend that share a pass with r, r first.                  */
 static Ex **share(Nest *n, Ex *r, Ex *const *pend)
 {
     Ex **out = NULL;
@@ -520,7 +524,7 @@ static Ex **share(Nest *n, Ex *r, Ex *const *pend)
     return out;
 }
 
-/* Compute what the roots need of the loops open now.                            */
+/* Compute what the roots need of the loops open now.                         */
 void nest_need(Nest *n, Ex *const *root, int nroot)
 {
     Ex **pend = pending(n, root, nroot, n->bound, 0);
@@ -539,7 +543,7 @@ void nest_need(Nest *n, Ex *const *root, int nroot)
     }
 }
 
-/* ---- blocks of v -------------------------------------------------------------------- */
+/* ---- blocks of v --------------------------------------------------------- */
 
 static void vertical(Nest *n, int u, Ex **r, int nr)
 {
@@ -561,7 +565,7 @@ static void vertical(Nest *n, int u, Ex **r, int nr)
         r[i]->array = u + 1;
 }
 
-/* The body for elements v .. w of loop u.                                       */
+/* The body for elements v .. w of loop u.                                    */
 void nest_block(Nest *n, int u, const Body *b)
 {
     Ex **pend = pending(n, b->root, b->nroot, n->bound | BIT(u), BIT(u));

@@ -1,14 +1,15 @@
 /* row.c: kernels that work along one whole axis: topk, cumsum, route,
- * scatter_add. Operands may lie in any order: axes become (size, stride ...) and
- * those that lie one inside the other everywhere become one, so few texts serve
- * all layouts. Order of additions is fixed, whatever the number of threads.     */
+ * scatter_add. Operands may lie in any order: axes become (size, stride ...)
+ * and those that lie one inside the other everywhere become one, so few texts
+ * serve all layouts. Order of additions is fixed, whatever the number of
+ * threads.                                                                   */
 #include "codegen.h"
 
 #include <string.h>
 
 enum { COLUMNS = 64, SELECT = 32, GRAIN = 16384 };
 
-/* ---- axes as sizes and strides ------------------------------------------------------ */
+/* ---- axes as sizes and strides ------------------------------------------- */
 
 typedef struct Walk { int64_t n, s[3]; } Walk;
 typedef struct Walks { int n; Walk at[2 * MAXD]; } Walks;
@@ -52,7 +53,7 @@ static int64_t count(const Walks *w)
     return c;
 }
 
-/* ---- text ------------------------------------------------------------------------------- */
+/* ---- text ---------------------------------------------------------------- */
 
 typedef struct Out { Group *k; Arena *a; Text t; } Out;
 
@@ -106,7 +107,7 @@ static void finish(Out *o, const Graph *g, int64_t items, int64_t work)
         k->step.bytes += (double)local_bytes(g, k->arg[i]);
 }
 
-/* Declare <name>0 <name>1 ..: offsets of the setting number q of the walks.      */
+/* Declare <name>0 <name>1 ..: offsets of the setting number q of the walks.  */
 static void decode(Out *o, const Walks *w, const char *q, const char *name,
                    int tensors)
 {
@@ -135,14 +136,15 @@ static const char *save(Arena *a, Dtype dt, const char *x)
                        : strf(a, "(%s)(%s)", dtypes[dt].store, x);
 }
 
-/* ---- topk -------------------------------------------------------------------------------- */
+/* ---- topk ---------------------------------------------------------------- */
 
-/* Does (x, i) stand before (y, j)? NaN last, ties to the lower index.            */
+/* Does (x, i) stand before (y, j)? NaN last, ties to the lower index.        */
 static const char before[] =
-    "#define BEFORE(x, i, y, j) ((x) > (y) || ((y) != (y) && (x) == (x)) || \\\n"
+    "#define BEFORE(x, i, y, j) "
+    "((x) > (y) || ((y) != (y) && (x) == (x)) || \\\n"
     "    (((x) == (y) || ((x) != (x) && (y) != (y))) && (i) < (j)))\n";
 
-/* k passes, each for the next in order: for few results.                         */
+/* k passes, each for the next in order: for few results.                     */
 static void select_few(Out *o, const char *ct, const char *x)
 {
     line(o, "%s last = 0;", ct);
@@ -161,7 +163,7 @@ static void select_few(Out *o, const char *ct, const char *x)
     line(o, "}");
 }
 
-/* Merge sort of all indices in the item's own work space.                        */
+/* Merge sort of all indices in the item's own work space.                    */
 static void sort_all(Out *o, const char *ct, const char *x)
 {
     line(o, "int32_t *s = work + p * 2 * n, *d = s + n;");
@@ -226,7 +228,7 @@ void topk_lower(Graph *g, Group *k, Arena *a)
     finish(&o, g, count(&w), count(&w) * len * (many ? 16 : n->i));
 }
 
-/* ---- cumsum --------------------------------------------------------------------------------- */
+/* ---- cumsum -------------------------------------------------------------- */
 
 void cumsum_lower(Graph *g, Group *k, Arena *a)
 {
@@ -256,9 +258,9 @@ void cumsum_lower(Graph *g, Group *k, Arena *a)
     finish(&o, g, count(&w), count(&w) * len);
 }
 
-/* ---- route ------------------------------------------------------------------------------------ */
+/* ---- route --------------------------------------------------------------- */
 
-/* Global number of this rank's first expert.                                    */
+/* Global number of this rank's first expert.                                 */
 static Aff first_expert(const Graph *g, const Node *route)
 {
     Node x = *route;
@@ -268,7 +270,7 @@ static Aff first_expert(const Graph *g, const Node *route)
     return local_start(g, &x, 0);
 }
 
-/* Elements of the index tensor's axes behind `top`, and top's size.             */
+/* Elements of the index tensor's axes behind `top`, and top's size.          */
 static void around_top(const Graph *g, const Node *e, int64_t *top,
                        int64_t *behind)
 {
@@ -280,8 +282,8 @@ static void around_top(const Graph *g, const Node *e, int64_t *top,
         }
 }
 
-/* Count, sum up, place in the order of pairs; the counters end one place late and
- * are moved back.                                                                */
+/* Count, sum up, place in the order of pairs; the counters end one place late
+ * and are moved back.                                                        */
 static const char route_text[] =
     "    for (int64_t p = lo; p < hi; p++) {\n"
     "    for (int64_t x = 0; x <= experts; x++)\n"
@@ -333,16 +335,16 @@ void route_lower(Graph *g, Group *k, Arena *a)
     finish(&o, g, 1, l.pairs * 4);
 }
 
-/* ---- scatter_add -------------------------------------------------------------------------------- */
+/* ---- scatter_add --------------------------------------------------------- */
 
 typedef struct Scatter {
-    Walks item, in, sum;          /* offsets of out, values, indices            */
-    int64_t width;                /* of the contiguous axis, cut into blocks    */
-    int64_t sv;                   /* its stride in the values                   */
+    Walks item, in, sum;          /* offsets of out, values, indices          */
+    int64_t width;                /* of the contiguous axis, cut into blocks  */
+    int64_t sv;                   /* its stride in the values                 */
 } Scatter;
 
 /* out[.. x ..] = sum of v where e = x: axes of out are items, but for the last
- * that e lacks, which is cut into blocks; axes that out lacks are summed.        */
+ * that e lacks, which is cut into blocks; axes that out lacks are summed.    */
 static Scatter scatter_axes(const Graph *g, const Node *n, const Node *out)
 {
     const Node *v = n->in[0], *e = n->in[1], *t[3] = { out, v, e };
@@ -372,12 +374,13 @@ static void scatter_text(Out *o, const Node *n, const Node *out,
                          const Scatter *s, int adds)
 {
     Dtype dt = out->dt;
-    int wide = dt == Dbf16;                   /* sums in fp32 work space         */
+    int wide = dt == Dbf16;                   /* sums in fp32 work space      */
     const char *to = wide ? "work[x * 64 + l]" : "y[p0 + x * sx + l]";
 
     line(o, "for (int64_t p = lo; p < hi; p++) {");
     line(o, "const int64_t f = p %% nb * %d;", COLUMNS);
-    line(o, "const int64_t w = width - f < %d ? width - f : %d;", COLUMNS, COLUMNS);
+    line(o, "const int64_t w = width - f < %d ? width - f : %d;", COLUMNS,
+         COLUMNS);
     decode(o, &s->item, "p / nb", "p", 3);
     line(o, "p0 += f, p1 += f * sv;");
     if (wide)

@@ -1,9 +1,9 @@
-/* targets.c: one row per target.                                              */
+/* targets.c: one row per target.                                             */
 #include "codegen.h"
 
 #include <string.h>
 
-/* ---- what a loop kernel can take in --------------------------------------------- */
+/* ---- what a loop kernel can take in -------------------------------------- */
 
 static int loops(const Graph *g, const Node *n)
 {
@@ -17,7 +17,7 @@ static int loops(const Graph *g, const Node *n)
     return !strcmp(o->lower, "loop");
 }
 
-/* Products and collectives have no text: the runtime says what they need.        */
+/* Products and collectives have no text: the runtime says what they need.    */
 static int64_t work_of(const Graph *g, const Step *s)
 {
     enum { MAXINT = 32 };
@@ -51,7 +51,8 @@ static void lower_host(Graph *g, Group *k, Arena *a)
         k->scratch = work_of(g, &k->step);
 }
 
-/* No text: buffers and steps only, so that any cluster can be planned anywhere. */
+/* No text: buffers and steps only, so that any cluster can be planned
+ * anywhere.                                                                  */
 static void lower_null(Graph *g, Group *k, Arena *a)
 {
     lower_host(g, k, a);

@@ -1,5 +1,5 @@
 /* text.c: kernel arguments, kernel names, and the small language of lowering
- * texts ("a * sigmoid(a)") shared by all generators.                           */
+ * texts ("a * sigmoid(a)") shared by all generators.                         */
 #include "codegen.h"
 
 #include <ctype.h>
@@ -37,7 +37,8 @@ static uint64_t hash_text(const char *s)
 
 void set_text(Group *k, Arena *a, const char *body)
 {
-    const char *name = strf(a, "k_%016llx", (unsigned long long)hash_text(body));
+    unsigned long long h = hash_text(body);
+    const char *name = strf(a, "k_%016llx", h);
 
     k->step.kind = Skernel;
     k->step.kernel = intern(name);

@@ -4,13 +4,13 @@
  * strides everywhere) become one. What is left of digits is divided explicitly.
  *
  *     x[b][s][h] + w[h]          b s h   ->   bs h
- *     x[b][s][h] + y[b][s][h]    b s h   ->   bsh                               */
+ *     x[b][s][h] + y[b][s][h]    b s h   ->   bsh                            */
 #include "codegen.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- all index expressions in use ------------------------------------------------ */
+/* ---- all index expressions in use ---------------------------------------- */
 
 static void mark(Kern *c, Ex *e);
 
@@ -21,7 +21,7 @@ static void mark_lin(Kern *c, const Lin *l)
             mark(c, c->ex[l->t[i].var - MAXLOOP]);
 }
 
-/* Marks what e needs and finds deps anew.                                       */
+/* Marks what e needs and finds deps anew.                                    */
 static void mark(Kern *c, Ex *e)
 {
     if (e->seen)
@@ -51,7 +51,7 @@ static void mark_used(Kern *c)
     }
 }
 
-/* The i-th index expression in use, or null past the end.                       */
+/* The i-th index expression in use, or null past the end.                    */
 static const Lin **lin_at(Kern *c, size_t i)
 {
     size_t n = vec_len(c->ex);
@@ -69,7 +69,7 @@ static int lin_used(const Kern *c, size_t i)
     return i >= vec_len(c->ex) || (c->ex[i]->seen && c->ex[i]->lin);
 }
 
-/* ---- cutting ------------------------------------------------------------------------ */
+/* ---- cutting ------------------------------------------------------------- */
 
 enum { MAXCUT = 16 };
 typedef struct Cuts { int n; const Mono *at[MAXCUT]; int loop[MAXCUT]; } Cuts;
@@ -121,7 +121,7 @@ static int chained(Kern *c, const Cuts *s)
     return 1;
 }
 
-/* Terms of a cut loop become sums over the new loops.                           */
+/* Terms of a cut loop become sums over the new loops.                        */
 static const Lin *cut_lin(Kern *c, const Lin *l, int loop, const Cuts *s)
 {
     Term t[256];
@@ -185,7 +185,7 @@ static void cut_all(Kern *c)
     }
 }
 
-/* ---- digits that remain ----------------------------------------------------------- */
+/* ---- digits that remain -------------------------------------------------- */
 
 static int divide(Kern *c, const Term *t)
 {
@@ -231,7 +231,7 @@ static void divide_digits(Kern *c)
         c->st[i].addr = without_digits(c, c->st[i].addr);
 }
 
-/* ---- merging ------------------------------------------------------------------------- */
+/* ---- merging ------------------------------------------------------------- */
 
 static int factors_of(const Lin *l, int loop, const Mono **k)
 {
@@ -243,7 +243,7 @@ static int factors_of(const Lin *l, int loop, const Mono **k)
     return n;
 }
 
-/* Does l walk p and q as one loop, q the faster?                               */
+/* Does l walk p and q as one loop, q the faster?                             */
 static int as_one(Kern *c, const Lin *l, int p, int q)
 {
     const Mono *kp[64], *kq[64];

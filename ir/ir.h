@@ -1,11 +1,11 @@
 /* ir.h: what a program is before it is a plan: ops, nodes, graphs, sharding
- * types, kernels-to-be, targets. Passes and codegen see this header.          */
+ * types, kernels-to-be, targets. Passes and codegen see this header.         */
 #ifndef PLEAT_IR_H
 #define PLEAT_IR_H
 
 #include "plan.h"
 
-/* ---- op.c: the op table ------------------------------------------------------ */
+/* ---- op.c: the op table -------------------------------------------------- */
 
 typedef enum Op {
 #define OP(name, cls, sig, special, grad, lower) O##name,
@@ -15,16 +15,16 @@ typedef enum Op {
 } Op;
 
 typedef enum OpClass {
-    SRC,     /* no operands: inputs, parameters, constants, iota               */
-    EW,      /* elementwise, broadcasting by axis name                         */
-    RED,     /* removes the axes in A                                          */
-    EIN,     /* products of two operands summed over the axes in A             */
-    ROW,     /* works along one whole axis                                     */
-    VIEW,    /* the same bytes under other axes                                */
-    MOVE,    /* copies elements to other places                                */
-    COMP,    /* composites and their gradients                                 */
-    COMM,    /* collectives; only after `comm`                                 */
-    SINK     /* accumulators, writes of state, results                         */
+    SRC,     /* no operands: inputs, parameters, constants, iota              */
+    EW,      /* elementwise, broadcasting by axis name                        */
+    RED,     /* removes the axes in A                                         */
+    EIN,     /* products of two operands summed over the axes in A            */
+    ROW,     /* works along one whole axis                                    */
+    VIEW,    /* the same bytes under other axes                               */
+    MOVE,    /* copies elements to other places                               */
+    COMP,    /* composites and their gradients                                */
+    COMM,    /* collectives; only after `comm`                                */
+    SINK     /* accumulators, writes of state, results                        */
 } OpClass;
 
 /* Where an attribute of the signature ("axes:A k:i path:s") is kept in a node. */
@@ -36,52 +36,52 @@ enum { MAXIN = 24, MAXATTR = 4 };
 typedef struct OpInfo {
     const char *name;
     OpClass cls;
-    int nin;                      /* operands; -1: any number                  */
-    const char *operands;         /* "a b"                                     */
+    int nin;                      /* operands; -1: any number                 */
+    const char *operands;         /* "a b"                                    */
     int nattr; AttrInfo attr[MAXATTR];
-    const char *special;          /* words: see ops.def                        */
-    int ngrad; const char *grad[3];   /* E texts by operand                     */
-    char gradkind;                /* 'E' texts, 'A' auto, 'F' function, 0 none  */
-    const char *lower;            /* E(...) text when lowerkind is 'E'; else     */
-    char lowerkind;               /* 'F': the family's name                     */
+    const char *special;          /* words: see ops.def                       */
+    int ngrad; const char *grad[3];   /* E texts by operand                   */
+    char gradkind;               /* 'E' texts, 'A' auto, 'F' function, 0 none */
+    const char *lower;            /* E(...) text when lowerkind is 'E'; else  */
+    char lowerkind;               /* 'F': the family's name                   */
 } OpInfo;
 
-extern OpInfo optab[NOP];         /* read only; made from ops.def at start      */
-int op_named(const char *name);               /* -1: none                       */
-int op_is(Op op, const char *word);           /* word stands in special         */
+extern OpInfo optab[NOP];         /* read only; made from ops.def at start    */
+int op_named(const char *name);               /* -1: none                     */
+int op_is(Op op, const char *word);           /* word stands in special       */
 
-/* ---- table.c: a map from 64-bit keys (or pointers) to pointers -------------- */
+/* ---- table.c: a map from 64-bit keys (or pointers) to pointers ----------- */
 
 typedef struct Table Table;
 Table *table_new(Arena *a);
-void **table_at(Table *t, uint64_t key);      /* slot, made when missing        */
-void *table_get(const Table *t, uint64_t key); /* null: missing                 */
+void **table_at(Table *t, uint64_t key);      /* slot, made when missing      */
+void *table_get(const Table *t, uint64_t key); /* null: missing               */
 #define KEYP(p) ((uint64_t)(uintptr_t)(p))
-uint64_t mix64(uint64_t h, uint64_t x);       /* hash step                      */
+uint64_t mix64(uint64_t h, uint64_t x);       /* hash step                    */
 
-/* ---- graph.c ------------------------------------------------------------------ */
+/* ---- graph.c ------------------------------------------------------------- */
 
 typedef struct Axis {
-    const char *name;             /* interned; axes are equal by pointer       */
-    int64_t n;                    /* declared size; 0: not declared            */
-    struct Axis *root;            /* renamed from (key -> seq), or itself      */
-    int nfactor;                  /* merged from these, major first            */
+    const char *name;             /* interned; axes are equal by pointer      */
+    int64_t n;                    /* declared size; 0: not declared           */
+    struct Axis *root;            /* renamed from (key -> seq), or itself     */
+    int nfactor;                  /* merged from these, major first           */
     struct Axis *factor[4];
     const Loc *loc;
 } Axis;
 
-typedef struct Dim { Axis *a; int64_t n; } Dim;     /* n is the global size      */
+typedef struct Dim { Axis *a; int64_t n; } Dim;     /* n is the global size   */
 
-/* Sharding over one atom (DESIGN section 4).                                    */
+/* Sharding over one atom (DESIGN section 4).                                 */
 typedef enum ShardKind { R, S, P, F } ShardKind;
 typedef enum Reduce { Radd, Rmax, Rmin } Reduce;
 typedef struct Shard { ShardKind k; Axis *a; Reduce op; } Shard;
 
 typedef enum Region {
-    REGden,                       /* once a micro-batch, before pre: loss dens  */
-    REGpre,                       /* once a step                                */
-    REGbody,                      /* once a micro-batch                         */
-    REGpost,                      /* once a step, after the bodies              */
+    REGden,                      /* once a micro-batch, before pre: loss dens */
+    REGpre,                       /* once a step                              */
+    REGbody,                      /* once a micro-batch                       */
+    REGpost,                      /* once a step, after the bodies            */
     NREGION
 } Region;
 extern const char *const regions[NREGION];
@@ -89,25 +89,25 @@ extern const char *const regions[NREGION];
 typedef struct Node Node;
 typedef struct Graph Graph;
 struct Node {
-    int id;                       /* index in g->node after g_renumber          */
+    int id;                       /* index in g->node after g_renumber        */
     Op op;
     Dtype dt;
     Region reg;
-    int nd; Dim dim[MAXD];        /* order is the memory layout, last fastest   */
+    int nd; Dim dim[MAXD];        /* order is the memory layout, last fastest */
     int nin; Node **in;
-    int nA; Axis **A;             /* attributes, by the slots of the op's row   */
+    int nA; Axis **A;             /* attributes, by the slots of the op's row */
     int nB; Axis **B;
     int64_t i, j;
     double f;
     const char *s;
-    Node *map;                    /* rows layout: the route node of the row axis */
-    Graph *body;                  /* composites: what they mean                 */
-    int again;                    /* recomputed copy number; never merged       */
-    const char *scope;            /* interned path, "" outside; d.<path>: backward */
-    const char *name;             /* unique: scope path, op, ordinal            */
+    Node *map;                 /* rows layout: the route node of the row axis */
+    Graph *body;                  /* composites: what they mean               */
+    int again;                    /* recomputed copy number; never merged     */
+    const char *scope;       /* interned path, "" outside; d.<path>: backward */
+    const char *name;             /* unique: scope path, op, ordinal          */
     const Loc *loc;
-    Shard sh[MAXATOM];            /* after place                                */
-    /* Facts kept by passes while they run, and the buffer after alloc.         */
+    Shard sh[MAXATOM];            /* after place                              */
+    /* Facts kept by passes while they run, and the buffer after alloc.       */
     void *tmp;
     int mark, buf;
 };
@@ -116,17 +116,17 @@ typedef enum ParamKind { PKparam, PKstate, PKmaster, PKm, PKv } ParamKind;
 extern const char *const paramkinds[];
 
 /* Everything with a value across steps. A parameter's node is Oparam, every
- * other kind's is Ostate; node->s is the path.                                 */
+ * other kind's is Ostate; node->s is the path.                               */
 typedef struct Param {
-    const char *path;             /* "layers.0.moe.w1", "optim.m.<path>"        */
+    const char *path;             /* "layers.0.moe.w1", "optim.m.<path>"      */
     ParamKind kind;
-    Dtype dt;                     /* `real` until precision                     */
+    Dtype dt;                     /* `real` until precision                   */
     int nd; Dim dim[MAXD];
-    const char *init;             /* "normal" "uniform" "const" "copy"          */
-    double arg;                   /* std, half width, value                     */
-    const char *of;               /* copy: the parameter it starts equal to     */
+    const char *init;             /* "normal" "uniform" "const" "copy"        */
+    double arg;                   /* std, half width, value                   */
+    const char *of;               /* copy: the parameter it starts equal to   */
     Axis *expert;                 /* on the expert grid: its axis over ep. Set by
-                                     fold for all programs; null: dense         */
+                                     fold for all programs; null: dense       */
     const Loc *loc;
 } Param;
 
@@ -134,60 +134,60 @@ typedef enum Level { LOGICAL, PLACED, LOCAL, NLEVEL } Level;
 extern const char *const levels[];
 
 struct Graph {
-    const char *name;             /* model's name                               */
-    const char *prog;             /* step eval forward init                     */
+    const char *name;             /* model's name                             */
+    const char *prog;             /* step eval forward init                   */
     Level level;
-    const char *after;            /* the last pass it went through; null: none  */
+    const char *after;           /* the last pass it went through; null: none */
     Arena *arena;
-    Mesh *mesh;                   /* set by fold; null before                   */
+    Mesh *mesh;                   /* set by fold; null before                 */
     Opts *opts;
-    int naxis; Axis **axis;       /* vec, in order of first use                 */
-    Param **param;                /* vec                                        */
-    Table *bypath; size_t nbypath; /* g_param's index of the first nbypath       */
-    Node **node;                  /* vec, operands before users                 */
-    HfMap *hf; int nhf;           /* set by the front end, carried to the plan  */
+    int naxis; Axis **axis;       /* vec, in order of first use               */
+    Param **param;                /* vec                                      */
+    Table *bypath; size_t nbypath; /* g_param's index of the first nbypath    */
+    Node **node;                  /* vec, operands before users               */
+    HfMap *hf; int nhf;          /* set by the front end, carried to the plan */
 };
 
 Graph *g_new(Arena *a, const char *name);
-Graph *g_like(const Graph *g);    /* same arena, axes, params, options; no nodes */
-Axis *g_axis(Graph *g, const char *name);     /* find or make                   */
-Param *g_param(Graph *g, const char *path);   /* null: none                     */
+Graph *g_like(const Graph *g); /* same arena, axes, params, options; no nodes */
+Axis *g_axis(Graph *g, const char *name);     /* find or make                 */
+Param *g_param(Graph *g, const char *path);   /* null: none                   */
 
 /* Build: a node of op with operands, appended to g->node. Set attributes, then
- * call infer(), which checks them and fills dt, dim, map (err() at n->loc).    */
+ * call infer(), which checks them and fills dt, dim, map (err() at n->loc).  */
 Node *g_node(Graph *g, Op op, const Loc *l, int nin, Node *const *in);
 Node *infer(Graph *g, Node *n);
 /* What infer would set: dims by the op's class and rule, without touching n->dim
- * when the text form or a pass fixed another order of the same axes.           */
+ * when the text form or a pass fixed another order of the same axes.         */
 
-/* Shorthands: build and infer.                                                 */
+/* Shorthands: build and infer.                                               */
 Node *g_ew(Graph *g, Op op, const Loc *l, Node *a, Node *b, Node *c);
 Node *g_const(Graph *g, const Loc *l, Dtype dt, double v);
-Node *g_cast(Graph *g, Node *a, Dtype dt);    /* a itself when it has dt         */
+Node *g_cast(Graph *g, Node *a, Dtype dt);    /* a itself when it has dt      */
 Node *g_red(Graph *g, Op op, Node *a, Axis **ax, int n);
-Node *g_sumto(Graph *g, Node *a, const Node *like);  /* sum axes `like` lacks    */
+Node *g_sumto(Graph *g, Node *a, const Node *like);  /* sum axes `like` lacks */
 Node *g_spread(Graph *g, Node *a, const Node *like); /* broadcast to like's dims */
 Node *g_dot(Graph *g, const Loc *l, Node *a, Node *b, Axis **ax, int n,
-            const Node *order);   /* order: null, or whose axis order to take    */
+            const Node *order);   /* order: null, or whose axis order to take */
 Node *g_copyof(Graph *g, const Node *n, Node *const *in);  /* same op and attrs  */
 
-void g_renumber(Graph *g);        /* ids = positions                             */
-void g_tidy(Graph *g);            /* merge equal nodes, drop dead ones, renumber */
-void g_names(Graph *g);           /* give every unnamed node its unique name     */
-int dim_of(const Node *n, const Axis *a);     /* position of an axis, or -1      */
-int64_t g_elems(const Node *n);   /* product of global sizes                     */
+void g_renumber(Graph *g);        /* ids = positions                          */
+void g_tidy(Graph *g);         /* merge equal nodes, drop dead ones, renumber */
+void g_names(Graph *g);           /* give every unnamed node its unique name  */
+int dim_of(const Node *n, const Axis *a);     /* position of an axis, or -1   */
+int64_t g_elems(const Node *n);   /* product of global sizes                  */
 int same_dims(const Node *a, const Node *b);  /* same axes and sizes, any order  */
-uint64_t g_hash(const Node *n);   /* structural, without names and places        */
-int g_isrow(const Axis *a);       /* the ragged axis "row"                       */
+uint64_t g_hash(const Node *n);   /* structural, without names and places     */
+int g_isrow(const Axis *a);       /* the ragged axis "row"                    */
 
-/* ---- shard.c: what a rank holds ------------------------------------------------- */
+/* ---- shard.c: what a rank holds ------------------------------------------ */
 
-/* Size on one rank of dim d of n (capacity for the row axis).                   */
+/* Size on one rank of dim d of n (capacity for the row axis).                */
 int64_t local_n(const Graph *g, const Node *n, int d);
 int64_t local_elems(const Graph *g, const Node *n);
 int64_t local_bytes(const Graph *g, const Node *n);
 /* Global index of this rank's first element along dim d. One piece per dim for
- * now; pieces() answers in general.                                             */
+ * now; pieces() answers in general.                                          */
 Aff local_start(const Graph *g, const Node *n, int d);
 int pieces(const Graph *g, const Node *n, int d, Piece *out, int max);
 uint32_t atoms_of(const Graph *g, const Node *n, ShardKind k); /* atoms typed k  */
@@ -198,45 +198,45 @@ typedef struct MapLayout { int64_t experts, cap, pairs, offset, pair, row, n; }
     MapLayout;
 MapLayout map_layout(const Graph *g, const Node *route);
 
-/* ---- rule.c: how an op may be cut ------------------------------------------------- */
+/* ---- rule.c: how an op may be cut ---------------------------------------- */
 
-/* One way to run a node over one atom: what it makes of which operand types.    */
+/* One way to run a node over one atom: what it makes of which operand types. */
 typedef struct Way { Shard out, in[MAXIN]; } Way;
 enum { MAXWAY = 48 };
 /* All ways, whatever the sizes; those of the node's class first by its axes.
- * Sources and collectives have none.                                            */
+ * Sources and collectives have none.                                         */
 int ways(const Graph *g, const Node *n, int atom, Way *w);
 int same_shard(const Shard *x, const Shard *y);
 /* Null when each operand's type is what some way of n asks for and n's type what
- * it makes; otherwise what is wrong. For graphs at level LOCAL.                 */
+ * it makes; otherwise what is wrong. For graphs at level LOCAL.              */
 const char *type_wrong(const Graph *g, const Node *n);
 
-/* ---- repair.c: from one type to another ------------------------------------------- */
+/* ---- repair.c: from one type to another ---------------------------------- */
 
-/* One collective; it changes the types of all its atoms at once.               */
+/* One collective; it changes the types of all its atoms at once.             */
 typedef struct Repair { Op op; Axis *a, *b; uint32_t atoms; } Repair;
 /* The next step that takes a value of type t[] towards want[], which becomes its
  * type; 0: it is there. Steps that shrink the value come first. A scalar may go
  * from R to P(add) (op add: position 0 keeps it, others have 0); any other value
- * that should become partial is our fault.                                      */
+ * that should become partial is our fault.                                   */
 int repair(const Mesh *m, Shard *t, const Shard *want, Repair *r);
 /* Bytes of n on one rank if its type were t[], and bytes one rank receives for
- * the step r that starts from type t[].                                         */
+ * the step r that starts from type t[].                                      */
 double bytes_as(const Graph *g, const Node *n, const Shard *t);
 double bytes_sent(const Graph *g, const Node *n, const Shard *t,
                   const Repair *r);
 
-/* ---- storage.c: whose buffer holds a value ---------------------------------------- */
+/* ---- storage.c: whose buffer holds a value ------------------------------- */
 
 /* A view (rename split merge, stop_gradient, cast to its own dtype) whose dims lie
- * as its operand's do: same bytes.                                              */
+ * as its operand's do: same bytes.                                           */
 int is_view(const Node *n);
-Node *storage(Node *n);           /* through views; a write's is its state       */
+Node *storage(Node *n);           /* through views; a write's is its state    */
 
-/* ---- matrix.c: a dot as matrix products --------------------------------------------- */
+/* ---- matrix.c: a dot as matrix products ---------------------------------- */
 
 /* C[M,N] = A[M,K] x B[K,N] in a loop over up to three axes outside. swap: A is the
- * dot's second operand. ta, tb: that matrix is stored transposed. Elements.      */
+ * dot's second operand. ta, tb: that matrix is stored transposed. Elements.  */
 typedef struct Matrix {
     int64_t M, N, K, lda, ldb, ldc;
     int ta, tb, swap;
@@ -246,56 +246,56 @@ typedef struct Matrix {
 int as_matrix(const Graph *g, const Node *a, const Node *b, const Node *c,
               Matrix *x);
 
-/* ---- cost.c ----------------------------------------------------------------------- */
+/* ---- cost.c -------------------------------------------------------------- */
 
 typedef struct Cost { double flops, bytes; } Cost;
-Cost cost_of(const Graph *g, const Node *n);  /* on one rank                      */
+Cost cost_of(const Graph *g, const Node *n);  /* on one rank                  */
 /* Training FLOPs per token by moe-training.md C3, from the graph: 6 times the
- * multiply-adds of dots with parameters and of attention (causal: half).        */
+ * multiply-adds of dots with parameters and of attention (causal: half).     */
 double flops_per_token(const Graph *g, int64_t *params, int64_t *active);
 
-/* ---- listing.c: lines in columns -------------------------------------------------- */
+/* ---- listing.c: lines in columns ----------------------------------------- */
 
 typedef struct Line {
-    const char *name, *what, *type, *shard, *loc; /* columns; null: empty       */
+    const char *name, *what, *type, *shard, *loc; /* columns; null: empty     */
     Region reg;
-    const char *path;             /* the scope, which may repeat                */
-    const char *note;             /* not null: this line says only that         */
+    const char *path;             /* the scope, which may repeat              */
+    const char *note;             /* not null: this line says only that       */
 } Line;
 
-/* With `fold` scopes that repeat with a number stand there once.               */
+/* With `fold` scopes that repeat with a number stand there once.             */
 void put_lines(Text *t, const Line *v, size_t n, const char *indent,
                const char *eq, int fold);
 
-/* ---- print.c parse.c check.c -------------------------------------------------------- */
+/* ---- print.c parse.c check.c --------------------------------------------- */
 
-/* parse(print(g)) prints the same bytes. Flags: with places, all repeats.       */
+/* parse(print(g)) prints the same bytes. Flags: with places, all repeats.    */
 enum { PRINTloc = 1, PRINTfold = 2 };   /* fold: repeated scopes once, for people */
 char *graph_print(Arena *a, const Graph *g, int flags);
 Graph *graph_parse(Arena *a, const char *text, size_t len, const char *name,
                    Opts *opts);
 /* A stage of a whole compile: the programs' graphs (vec), then the Lua sources
- * as put_text(t, "source", file, text) writes them (vec).                       */
+ * as put_text(t, "source", file, text) writes them (vec).                    */
 Graph **graphs_parse(Arena *a, const char *text, size_t len, const char *name,
                      Opts *opts, Source **sources);
-void print_dims(Text *t, const Node *n);      /* "[batch=2 seq=8]"                */
-int takes(Op op, int nin);        /* may op have that many operands?             */
-/* Null, or what n lacks before infer may look at it.                            */
+void print_dims(Text *t, const Node *n);      /* "[batch=2 seq=8]"            */
+int takes(Op op, int nin);        /* may op have that many operands?          */
+/* Null, or what n lacks before infer may look at it.                         */
 const char *attrs_wrong(Arena *a, const Node *n);
-/* What the text leaves out when it is so: a name's scope, a node's row map.     */
+/* What the text leaves out when it is so: a name's scope, a node's row map.  */
 const char *text_scope(const char *name);
 Node *text_map(const Node *n);
-void check_graph(const Graph *g); /* the level's own rules; die() when broken     */
-char *graph_wrong(Arena *a, const Graph *g);  /* null, or which is broken         */
+void check_graph(const Graph *g); /* the level's own rules; die() when broken */
+char *graph_wrong(Arena *a, const Graph *g);  /* null, or which is broken     */
 
-/* ---- kernels-to-be: what fuse makes and codegen writes --------------------------------- */
+/* ---- kernels-to-be: what fuse makes and codegen writes ------------------- */
 
-typedef enum Family {             /* one generator each                           */
-    FAMloop,                      /* fused elementwise, views, moves, reductions  */
-    FAMgemm, FAMgmm, FAMgmmw,     /* BLAS steps, no text                          */
+typedef enum Family {             /* one generator each                       */
+    FAMloop,                   /* fused elementwise, views, moves, reductions */
+    FAMgemm, FAMgmm, FAMgmmw,     /* BLAS steps, no text                      */
     FAMattn, FAMattnback,
     FAMtopk, FAMcumsum, FAMroute, FAMscatter,
-    FAMcomm, FAMzero, FAMnone,    /* none: a view, costs nothing                  */
+    FAMcomm, FAMzero, FAMnone,    /* none: a view, costs nothing              */
     NFAMILY
 } Family;
 extern const char *const families[NFAMILY];
@@ -303,33 +303,33 @@ extern const char *const families[NFAMILY];
 typedef struct Group {
     Family fam;
     Region reg;
-    Node **node; int n;           /* members, operands first                      */
-    Node **in; int nin;           /* read from memory (after views)               */
-    Node **out; int nout;         /* members that are stored                      */
-    int nouter; Dim outer[MAXD];  /* loops, see codegen/loop.c                    */
+    Node **node; int n;           /* members, operands first                  */
+    Node **in; int nin;           /* read from memory (after views)           */
+    Node **out; int nout;         /* members that are stored                  */
+    int nouter; Dim outer[MAXD];  /* loops, see codegen/loop.c                */
     int ninner; Dim inner[MAXD];
-    Node *map;                    /* ragged outer loop: whose extents             */
+    Node *map;                    /* ragged outer loop: whose extents         */
     int64_t scratch;              /* bytes, filled by the target. When not 0 the
                                      work space is the step's last buffer: after
                                      arg[] for kernels, in place of the last
-                                     (null) arg for steps with a fixed count     */
+                                     (null) arg for steps with a fixed count  */
     int ninplace, (*inplace)[2];  /* pairs (index in out, index in in): the result
                                      may lie in that input's buffer. Element e of
                                      the input is read only by the iteration that
                                      writes element e of the result, not after    */
-    Step step;                    /* filled by the target: kind kernel ints       */
-    const char *text;             /* kernel text, or null                         */
-    Node **arg; int narg;         /* buffers of the step, in order; null: none    */
+    Step step;                    /* filled by the target: kind kernel ints   */
+    const char *text;             /* kernel text, or null                     */
+    Node **arg; int narg;        /* buffers of the step, in order; null: none */
 } Group;
 
 typedef struct Target {
     const char *name;
-    const char *prelude;          /* text before all kernels                      */
-    /* Has kernels, forward and backward, for this composite node?               */
+    const char *prelude;          /* text before all kernels                  */
+    /* Has kernels, forward and backward, for this composite node?            */
     int (*keeps)(const Graph *g, const Node *n);
-    /* May n join a loop kernel? (the test `recompute` shares with `fuse`)        */
+    /* May n join a loop kernel? (the test `recompute` shares with `fuse`)    */
     int (*loops)(const Graph *g, const Node *n);
-    /* Fill fam-dependent parts: step, arg, text, scratch.                        */
+    /* Fill fam-dependent parts: step, arg, text, scratch.                    */
     void (*lower)(Graph *g, Group *k, Arena *a);
 } Target;
 extern const Target T_host, T_null;

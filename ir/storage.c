@@ -1,5 +1,5 @@
 /* storage.c: whose buffer holds a node's value. Views share their operand's
- * buffer, a write is its state's.                                              */
+ * buffer, a write is its state's.                                            */
 #include "ir.h"
 
 static int same_order(const Node *a, const Node *b)
@@ -31,7 +31,7 @@ static int renames(const Node *n)
 }
 
 /* Do the dims of `fine` become those of `coarse` when the axes v of fine, as
- * neighbours in that order, stand for the one axis x of coarse?                */
+ * neighbours in that order, stand for the one axis x of coarse?              */
 static int merges(const Node *fine, const Node *coarse, Axis *const *v, int nv,
                   const Axis *x)
 {

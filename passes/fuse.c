@@ -2,22 +2,22 @@
  *
  * Nodes are taken in order. A loop node joins the kernel of an operand, or ties
  * several of them together, when one nest of loops can make them all and no
- * other kernel stands between; else it starts a kernel. What is used outside its
- * kernel is stored, the rest never reaches memory.
+ * other kernel stands between; else it starts a kernel. What is used outside
+ * its kernel is stored, the rest never reaches memory.
  *
- * Some nodes belong to no kernel, they are rebuilt wherever they are used: views,
- * constants, iota and what little is made of them only, broadcasts, widening
- * casts, windows, moves between tokens and rows.
+ * Some nodes belong to no kernel, they are rebuilt wherever they are used:
+ * views, constants, iota and what little is made of them only, broadcasts,
+ * widening casts, windows, moves between tokens and rows.
  *
- * One nest: let O be the axes that all stored members and all reductions have. O
- * are the kernel's items. It must not be empty unless all are scalars, and each
- * stored member must have O as its slowest axes, so that an item is a run of
- * memory: a softmax or norm with what follows it is a kernel over rows, a sum
- * over the rows (a column sum) takes in only what nobody else needs. A member
- * read at a moved index (a window, a gather) may be rebuilt there only if that
- * repeats no costly work and no item needs another's results.
+ * One nest: let O be the axes that all stored members and all reductions have.
+ * O are the kernel's items. It must not be empty unless all are scalars, and
+ * each stored member must have O as its slowest axes, so that an item is a run
+ * of memory: a softmax or norm with what follows it is a kernel over rows, a
+ * sum over the rows (a column sum) takes in only what nobody else needs. A
+ * member read at a moved index (a window, a gather) may be rebuilt there only
+ * if that repeats no costly work and no item needs another's results.
  *
- * A product takes in the cast of its result and the accumulator it feeds.        */
+ * A product takes in the cast of its result and the accumulator it feeds.    */
 #include "passes.h"
 
 #include <string.h>
@@ -31,9 +31,9 @@ static void find_users(Fuse *f)
             vec_push(f->a, f->user[f->g->node[i]->in[k]->id], f->g->node[i]);
 }
 
-/* ---- no kernel between --------------------------------------------------------------- */
+/* ---- no kernel between --------------------------------------------------- */
 
-/* Push what the kernel of n (or n itself) needs and the stamp has not seen.     */
+/* Push what the kernel of n (or n itself) needs and the stamp has not seen.  */
 static void push_needs(Fuse *f, const Node *n, int stamp, Node ***stack)
 {
     Operand *op = operands_of(f, n);
@@ -47,8 +47,8 @@ static void push_needs(Fuse *f, const Node *n, int stamp, Node ***stack)
     }
 }
 
-/* Does a kernel outside the set need the set and lead to it? Walk back from what
- * the set reads; nothing before the set's first node can depend on it.          */
+/* Does a kernel outside the set need the set and lead to it? Walk back from
+ * what the set reads; nothing before the set's first node can depend on it.  */
 static int has_detour(Set *s, int first)
 {
     Fuse *f = s->f;
@@ -77,7 +77,7 @@ static int has_detour(Set *s, int first)
     return 0;
 }
 
-/* ---- joining ----------------------------------------------------------------------------- */
+/* ---- joining ------------------------------------------------------------- */
 
 static Unit *new_unit(Fuse *f, Node *n, Family fam)
 {
@@ -116,7 +116,7 @@ static int can_join(Fuse *f, Unit *const *u, int nu, Node *n)
     return one_nest(&s) && !has_detour(&s, s.node[0]->id);
 }
 
-/* Kernels of n's operands, the latest first.                                    */
+/* Kernels of n's operands, the latest first.                                 */
 static int candidates(Fuse *f, Node *n, Unit **out, int max)
 {
     Operand *op = operands_of(f, n);
@@ -171,10 +171,10 @@ static void place_loop(Fuse *f, Node *n)
         new_unit(f, n, FAMloop);
 }
 
-/* ---- writes ------------------------------------------------------------------------------ */
+/* ---- writes -------------------------------------------------------------- */
 
 /* A state is written in place by the kernel that makes its value when that is a
- * plain map and no other kernel must both follow it and read the old value.      */
+ * plain map and no other kernel must both follow it and read the old value.  */
 static int is_plain_map(Fuse *f, Unit *u, const Node *state)
 {
     Set s = { .f = f, .node = u->node, .stamp = ++f->stamp };
@@ -195,7 +195,8 @@ static int is_plain_map(Fuse *f, Unit *u, const Node *state)
     return 1;
 }
 
-/* Must v run after u? By operands, and by what has been decided about writes.   */
+/* Must v run after u? By operands, and by what has been decided about
+ * writes.                                                                    */
 static int depends(Fuse *f, Unit *v, const Unit *u)
 {
     int stamp = ++f->stamp;
@@ -226,7 +227,7 @@ static int depends(Fuse *f, Unit *v, const Unit *u)
     return 0;
 }
 
-/* Kernels of u's region, other than u, that read the state.                     */
+/* Kernels of u's region, other than u, that read the state.                  */
 static void add_readers(Fuse *f, const Node *n, const Unit *u, Unit ***out)
 {
     for (size_t i = 0; i < vec_len(f->user[n->id]); i++) {
@@ -268,7 +269,7 @@ static void join_writes(Fuse *f)
             join_write(f, f->g->node[i]);
 }
 
-/* ---- products and the rest ------------------------------------------------------------------ */
+/* ---- products and the rest ----------------------------------------------- */
 
 static Node *only_user(const Fuse *f, const Node *n)
 {
@@ -347,7 +348,7 @@ static void place_all(Fuse *f)
     }
 }
 
-/* ---- groups ------------------------------------------------------------------------------------ */
+/* ---- groups -------------------------------------------------------------- */
 
 static void add_once(Arena *a, Node ***v, int *n, Node *x)
 {
@@ -380,7 +381,7 @@ static void add_results(Fuse *f, Group *k, Unit *u)
     }
 }
 
-/* Results of a node with several are its parts.                                 */
+/* Results of a node with several are its parts.                              */
 static void add_parts(Fuse *f, Group *k, Node *n)
 {
     k->out = NULL;
@@ -409,7 +410,7 @@ static Group *group_of(Fuse *f, Unit *u)
     return k;
 }
 
-/* ---- order --------------------------------------------------------------------------------------- */
+/* ---- order --------------------------------------------------------------- */
 
 static void wait_for(Fuse *f, Unit *u, Node *n)
 {
@@ -425,7 +426,8 @@ static void wait_for(Fuse *f, Unit *u, Node *n)
     }
 }
 
-/* Kernels whose operands are there, the one with the earliest last node first.  */
+/* Kernels whose operands are there, the one with the earliest last node
+ * first.                                                                     */
 static Group **in_order(Fuse *f)
 {
     Group **out = NULL;

@@ -1,5 +1,5 @@
-/* legal.c: the last rewriting before nodes become kernels. Everything stays as it
- * was in meaning; what changes is
+/* legal.c: the last rewriting before nodes become kernels. Everything stays as
+ * it was in meaning; what changes is
  *
  *   products    an operand whose layout no matrix product can read is permuted
  *               into one first; a result takes an order that can be written;
@@ -7,16 +7,16 @@
  *   reductions  of much into little, over the slowest axes, are made in two
  *               stages so that there is something to share between threads
  *   scatters    into few places become masks, which fuse:
- *               scatter_add v e = sum over top of where(e == iota, v, 0)        */
+ *               scatter_add v e = sum over top of where(e == iota, v, 0)     */
 #include "passes.h"
 
 #include <string.h>
 
 enum {
-    MUCH = 1 << 16,               /* elements worth two stages                  */
-    ITEMS = 16,                   /* parallel items wanted                      */
-    RUN = 64,                     /* elements of the first stage's sums         */
-    FEW = 16                      /* summed places of a mask                    */
+    MUCH = 1 << 16,               /* elements worth two stages                */
+    ITEMS = 16,                   /* parallel items wanted                    */
+    RUN = 64,                     /* elements of the first stage's sums       */
+    FEW = 16                      /* summed places of a mask                  */
 };
 
 static int in_list(Axis *const *v, int n, const Axis *a)
@@ -28,7 +28,7 @@ static int in_list(Axis *const *v, int n, const Axis *a)
 }
 
 /* A new node takes its place and its shards from `by`: per atom, what by (or
- * else the first of its operands) has along an axis that the node has.           */
+ * else the first of its operands) has along an axis that the node has.       */
 static Node *like(Node *n, const Node *by)
 {
     n->scope = by->scope;
@@ -53,7 +53,7 @@ static void give_shards(Node *n, const Node *by)
     }
 }
 
-/* ---- orders of axes ------------------------------------------------------------- */
+/* ---- orders of axes ------------------------------------------------------ */
 
 typedef struct Order { int n; Dim d[2 * MAXD]; } Order;
 
@@ -62,7 +62,8 @@ static void add_dims(Order *o, const Node *from, const Node *has,
 {
     for (int i = 0; i < from->nd; i++) {
         Dim d = from->dim[i];
-        if ((!has || dim_of(has, d.a) >= 0) && (!lacks || dim_of(lacks, d.a) < 0))
+        if ((!has || dim_of(has, d.a) >= 0) &&
+            (!lacks || dim_of(lacks, d.a) < 0))
             o->d[o->n++] = d;
     }
 }
@@ -101,9 +102,9 @@ static Node *cast_to(Graph *g, Node *x, Dtype t)
     return c;
 }
 
-/* ---- dots ------------------------------------------------------------------------ */
+/* ---- dots ---------------------------------------------------------------- */
 
-/* [batch M K], [batch K N] and [batch M N], in the order of the result.          */
+/* [batch M K], [batch K N] and [batch M N], in the order of the result.      */
 static void plain_orders(const Node *n, Order *a, Order *b, Order *c)
 {
     const Node *x = n->in[0], *y = n->in[1];
@@ -139,7 +140,7 @@ static int fits(const Graph *g, const Node *n, const Order *a, const Order *b,
     return as_matrix(g, &x, &y, &z, &m);
 }
 
-/* The fewest changes of layout that make a matrix product of it.                */
+/* The fewest changes of layout that make a matrix product of it.             */
 static void lay_out_dot(Graph *g, Node *n)
 {
     Order a, b, c;
@@ -156,7 +157,7 @@ static void lay_out_dot(Graph *g, Node *n)
         if (pc)
             take_order(n, &c);
         if (pa || pb)
-            why(n, "an operand is copied into a layout that a product can read");
+            why(n, "an operand is copied into a layout a product can read");
         return;
     }
     die("dot: more than three axes outside a matrix product");
@@ -175,7 +176,7 @@ static void one_dtype(Graph *g, Node *n)
         n->in[k] = cast_to(g, n->in[k], t);
 }
 
-/* ---- grouped products -------------------------------------------------------------- */
+/* ---- grouped products ---------------------------------------------------- */
 
 static void add_rows(Order *o, const Node *x)
 {
@@ -184,7 +185,7 @@ static void add_rows(Order *o, const Node *x)
             o->d[o->n++] = x->dim[i];
 }
 
-/* rows [row K], w [expert K N] or [expert N K], result [row N].                 */
+/* rows [row K], w [expert K N] or [expert N K], result [row N].              */
 static void lay_out_gmm(Graph *g, Node *n)
 {
     Node *rows = n->in[0], *w = n->in[1];
@@ -243,11 +244,11 @@ static void lay_out_gmmw(Graph *g, Node *n)
         take_order(n, &kn);
 }
 
-/* ---- reductions --------------------------------------------------------------------- */
+/* ---- reductions ---------------------------------------------------------- */
 
-/* Reduced axes to keep for the second stage: all but the fastest, as long as the
- * first stage sums RUN elements at least. Short runs also keep sums exact: a
- * lane adds few numbers to each other.                                           */
+/* Reduced axes to keep for the second stage: all but the fastest, as long as
+ * the first stage sums RUN elements at least. Short runs also keep sums exact:
+ * a lane adds few numbers to each other.                                     */
 static int kept_axes(const Graph *g, const Node *n, Axis **keep)
 {
     const Node *a = n->in[0];
@@ -271,7 +272,7 @@ static int kept_axes(const Graph *g, const Node *n, Axis **keep)
     return items > 1 ? k : 0;
 }
 
-/* Does the reduction leave the slowest axis alone, so that rows are items?       */
+/* Does the reduction leave the slowest axis alone, so that rows are items?   */
 static int by_rows(const Graph *g, const Node *n)
 {
     const Node *a = n->in[0];
@@ -288,7 +289,7 @@ static Node *two_stages(Graph *g, Node *n)
     Axis *keep[MAXD], *first[MAXD];
     int nk = by_rows(g, n) ? 0 : kept_axes(g, n, keep), nf = 0;
 
-    if (!nk || n->dt == Dbf16)                /* a stage would be rounded        */
+    if (!nk || n->dt == Dbf16)                /* a stage would be rounded     */
         return n;
     for (int i = 0; i < n->nA; i++)
         if (!in_list(keep, nk, n->A[i]))
@@ -302,7 +303,7 @@ static Node *two_stages(Graph *g, Node *n)
     return infer(g, r);
 }
 
-/* ---- scatters ------------------------------------------------------------------------ */
+/* ---- scatters ------------------------------------------------------------ */
 
 static Node *ew(Graph *g, Op op, const Node *by, Node *a, Node *b, Node *c)
 {
@@ -349,12 +350,12 @@ static Node *as_mask(Graph *g, Node *n)
     memcpy(r->sh, n->sh, sizeof r->sh);
     Order o = { 0 };
     add_dims(&o, n, r, NULL);
-    if (o.n != n->nd)                         /* an axis that only n has         */
+    if (o.n != n->nd)                         /* an axis that only n has      */
         return n;
     return permuted(g, r, &o);
 }
 
-/* ---- dropout --------------------------------------------------------------------------- */
+/* ---- dropout ------------------------------------------------------------- */
 
 static Node *step_value(Graph *g, const Node *by, const char *name)
 {
@@ -365,8 +366,8 @@ static Node *step_value(Graph *g, const Node *by, const char *name)
     return infer(g, n);
 }
 
-/* In training the mask depends on the step and the micro-batch, and on the seed;
- * elsewhere there is none.                                                        */
+/* In training the mask depends on the step and the micro-batch, and on the
+ * seed; elsewhere there is none.                                             */
 static Node *dropped(Graph *g, Node *n)
 {
     Order o = { 0 };
@@ -384,12 +385,12 @@ static Node *dropped(Graph *g, Node *n)
     r->nin = 3;
     r->id = id;
     if (g->opts)
-        r->i = (int64_t)(mix64((uint64_t)n->i, (uint64_t)opts_int(g->opts, "seed"))
-                         >> 1);
+        r->i = (int64_t)mix64((uint64_t)n->i,
+                              (uint64_t)opts_int(g->opts, "seed"));
     return r;
 }
 
-/* ---- entry ----------------------------------------------------------------------------- */
+/* ---- entry --------------------------------------------------------------- */
 
 static Node *legal(Graph *g, Node *n, void *ctx)
 {

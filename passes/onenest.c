@@ -1,10 +1,11 @@
-/* onenest.c: may some nodes be one kernel? See the head of fuse.c for the rule; here
- * are kinds of nodes, operands through what no kernel owns, and the test.        */
+/* onenest.c: may some nodes be one kernel? See the head of fuse.c for the
+ * rule; here are kinds of nodes, operands through what no kernel owns, and the
+ * test.                                                                      */
 #include "passes.h"
 
 #include <string.h>
 
-/* ---- kinds of nodes --------------------------------------------------------------- */
+/* ---- kinds of nodes ------------------------------------------------------ */
 
 int is_reduction(const Node *n)
 {
@@ -39,14 +40,14 @@ static int is_constant(const Fuse *f, const Node *x)
     return x->op == Oconst || x->op == Oiota || f->clear[x->id] == 2;
 }
 
-/* A stored value much smaller than what the comparison n makes of it.           */
+/* A stored value much smaller than what the comparison n makes of it.        */
 static int is_small(const Fuse *f, const Node *n, const Node *x)
 {
     return op_is(n->op, "cmp") && !in_loop(f, x) && !is_view(x) &&
            4 * local_elems(f->g, x) <= local_elems(f->g, n);
 }
 
-/* May be rebuilt at each use without a thought; 2: and is made of constants.    */
+/* May be rebuilt at each use without a thought; 2: and is made of constants. */
 static int is_clear(const Fuse *f, const Node *n)
 {
     switch (n->op) {
@@ -71,7 +72,7 @@ int passes_by(const Fuse *f, const Node *n)
     return f->clear[n->id] || is_view(n);
 }
 
-/* Is n, or what is made of it for free, used by something that reads memory?     */
+/* Is n, or what is made of it for free, used by something that reads memory? */
 static int memory_use(const Fuse *f, const Node *n)
 {
     for (size_t i = 0; i < vec_len(f->user[n->id]); i++) {
@@ -93,7 +94,7 @@ void find_clear(Fuse *f)
             f->clear[i] = 0;
 }
 
-/* ---- operands through what is clear -------------------------------------------------- */
+/* ---- operands through what is clear -------------------------------------- */
 
 static Axis **with(const Fuse *f, Axis **v, Axis *a)
 {
@@ -107,7 +108,7 @@ static Axis **with(const Fuse *f, Axis **v, Axis *a)
     return w;
 }
 
-/* Axes of operand k that n reads elsewhere than at its own index.               */
+/* Axes of operand k that n reads elsewhere than at its own index.            */
 static Axis **moved_by(const Fuse *f, const Node *n, int k, Axis **v)
 {
     const Node *x = n->in[k];
@@ -162,7 +163,7 @@ Unit *unit_of(const Fuse *f, const Node *n)
     return unit_root(f->unit[n->id]);
 }
 
-/* ---- the set that would be one kernel ------------------------------------------------- */
+/* ---- the set that would be one kernel ------------------------------------ */
 
 int set_has(const Set *s, const Node *n)
 {
@@ -171,14 +172,15 @@ int set_has(const Set *s, const Node *n)
     return n == s->node[vec_len(s->node) - 1] || (u && u->seen == s->stamp);
 }
 
-/* Is n needed by anything but the set?                                          */
+/* Is n needed by anything but the set?                                       */
 int is_stored(const Set *s, const Node *n)
 {
     if (optab[n->op].cls == SINK)
         return 1;
     for (size_t i = 0; i < vec_len(s->f->user[n->id]); i++) {
         Node *u = s->f->user[n->id][i];
-        if (passes_by(s->f, u) ? is_stored(s, u) : !set_has(s, u) || u->reg != n->reg)
+        if (passes_by(s->f, u) ? is_stored(s, u)
+                               : !set_has(s, u) || u->reg != n->reg)
             return 1;
     }
     return 0;
@@ -197,7 +199,7 @@ static int has_axis(const Axes *s, const Axis *a)
     return 0;
 }
 
-/* Axes of n that have more than one element here.                               */
+/* Axes of n that have more than one element here.                            */
 Axes axes_here(const Graph *g, const Node *n)
 {
     Axes s = { 0 };
@@ -218,7 +220,7 @@ static void keep_common(Axes *s, const Axes *t)
     s->n = k;
 }
 
-/* Are O the slowest axes of n?                                                  */
+/* Are O the slowest axes of n?                                               */
 int axes_lead(const Graph *g, const Axes *O, const Node *n)
 {
     Axes t = axes_here(g, n);
@@ -237,14 +239,14 @@ static int crosses(const Operand *o, const Axes *O)
     return 0;
 }
 
-/* Loops that evaluating n runs over, in memory order.                           */
+/* Loops that evaluating n runs over, in memory order.                        */
 static const Node *space_of(const Node *n)
 {
     return is_reduction(n) ? n->in[0] : layout_of(n);
 }
 
 /* Would reading p from m repeat costly work? Not when p's axes are the slowest
- * of m's, then it is computed once for each of their settings.                  */
+ * of m's, then it is computed once for each of their settings.               */
 static int repeats(const Set *s, const Node *m, const Operand *o)
 {
     const Graph *g = s->f->g;
@@ -258,7 +260,7 @@ static int repeats(const Set *s, const Node *m, const Operand *o)
 }
 
 /* Costly to rebuild: a function of a value that is not stored, or a reduction;
- * mark: needs a reduction of the set.                                           */
+ * mark: needs a reduction of the set.                                        */
 static void mark_costly(Set *s)
 {
     for (size_t i = 0; i < vec_len(s->node); i++) {
@@ -278,7 +280,7 @@ static void mark_costly(Set *s)
 }
 
 /* The axes that all stored members and all reductions have; 0 when some stored
- * member does not have them as its slowest.                                     */
+ * member does not have them as its slowest.                                  */
 static int item_axes(Set *s, Axes *O)
 {
     Graph *g = s->f->g;

@@ -1,10 +1,10 @@
-/* passes.h: graph -> graph -> plan. One file and one row of passes.def each.  */
+/* passes.h: graph -> graph -> plan. One file and one row of passes.def each. */
 #ifndef PLEAT_PASSES_H
 #define PLEAT_PASSES_H
 
 #include "../ir/ir.h"
 
-/* ---- passes.def, run.c ------------------------------------------------------ */
+/* ---- passes.def, run.c --------------------------------------------------- */
 
 #define PASS(name, progs, level, sentence) void pass_##name(Graph *g);
 #include "passes.def"
@@ -12,20 +12,20 @@
 
 typedef struct CompileOptions {
     const char *dump;             /* "-d": comma list of passes, all, why, +all,
-                                     +loc; null: none                          */
-    const char *stop;             /* "-x": print this stage's graph and stop   */
-    const char *prog;             /* which program -d and -x show: "step"      */
-    FILE *out;                    /* where dumps go                            */
-    Source *source; int nsource;  /* Lua sources for the plan                  */
+                                     +loc; null: none                         */
+    const char *stop;             /* "-x": print this stage's graph and stop  */
+    const char *prog;             /* which program -d and -x show: "step"     */
+    FILE *out;                    /* where dumps go                           */
+    Source *source; int nsource;  /* Lua sources for the plan                 */
     Graph **stage;                /* vec: programs that -x wrote and that go on
                                      from there; null: all start from the model */
 } CompileOptions;
 
 typedef struct PassInfo {
     const char *name;
-    void (*run)(Graph *g);        /* null: works on groups, run.c calls it     */
-    const char *progs;            /* letters of the programs it runs in        */
-    Level level;                  /* what check_graph holds after it           */
+    void (*run)(Graph *g);        /* null: works on groups, run.c calls it    */
+    const char *progs;            /* letters of the programs it runs in       */
+    Level level;                  /* what check_graph holds after it          */
     const char *sentence;
 } PassInfo;
 extern const PassInfo passtab[];
@@ -33,103 +33,103 @@ extern const int npass;
 
 /* Every program of a logical graph as one plan. With o->stop: null, and the
  * logical graph, all programs after that pass and the sources are written to
- * o->out; read back as `stage`, they make the same plan.                       */
+ * o->out; read back as `stage`, they make the same plan.                     */
 Plan *compile(Graph *logical, const Target *T, const CompileOptions *o);
-/* One program's groups, for tests: passes up to fuse on a copy of g.           */
+/* One program's groups, for tests: passes up to fuse on a copy of g.         */
 Group **groups_of(Graph *g, const Target *T, const char *prog);
 
 /* One pass on g, checked; for tests and tools. err() when there is none of
- * that name.                                                                   */
+ * that name.                                                                 */
 void run_pass(Graph *g, const Target *T, const char *name);
-/* kernels.c: groups as text, a line each; fold: repeated scopes once.           */
+/* kernels.c: groups as text, a line each; fold: repeated scopes once.        */
 char *groups_print(Arena *a, Group *const *k, int fold);
 
-/* One line per decision, shown by -d why.                                       */
+/* One line per decision, shown by -d why.                                    */
 void why(const Node *n, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
-const Target *pass_target(void);  /* the target being compiled for              */
+const Target *pass_target(void);  /* the target being compiled for            */
 
-/* ---- rewrite.c --------------------------------------------------------------- */
+/* ---- rewrite.c ----------------------------------------------------------- */
 
 /* Rebuild g in order: f gets each node with its operands already replaced and
  * returns what stands for it from now on (itself to keep it, a node that exists
- * or that it has just built). New nodes land where f builds them.              */
+ * or that it has just built). New nodes land where f builds them.            */
 void rewrite(Graph *g, Node *(*f)(Graph *g, Node *n, void *ctx), void *ctx);
-int *use_counts(const Graph *g, Arena *a);    /* by node id                      */
+int *use_counts(const Graph *g, Arena *a);    /* by node id                   */
 /* Copy body (a composite's meaning) into g with its args bound to `in`; returns
- * its last node.                                                               */
+ * its last node.                                                             */
 Node *inline_body(Graph *g, const Graph *body, Node *const *in,
                   const char *scope, const Loc *l);
 
-Node *g_total(Graph *g, Node *n);             /* sum over all its axes           */
-Node *g_accum(Graph *g, Node *n, const char *op);  /* fp32, in n's region        */
-double micro_batches(const Graph *g, const Loc *l); /* of a step, all ranks      */
+Node *g_total(Graph *g, Node *n);             /* sum over all its axes        */
+Node *g_accum(Graph *g, Node *n, const char *op);  /* fp32, in n's region     */
+double micro_batches(const Graph *g, const Loc *l); /* of a step, all ranks   */
 
-/* ---- place.c comm.c: what the two share ------------------------------------------ */
+/* ---- place.c comm.c: what the two share ---------------------------------- */
 
-/* A type a value exists in besides its own, and where.                          */
+/* A type a value exists in besides its own, and where.                       */
 typedef struct Version {
     Shard sh[MAXATOM];
     Region reg;
-    Node *node;                   /* null while place only plans                */
+    Node *node;                   /* null while place only plans              */
     struct Version *next;
 } Version;
 
 typedef struct Placer {
     Graph *g;
     Arena *a;
-    int build;                    /* comm: make nodes; place: only note types   */
-    Version **have;               /* by node id, in order of making             */
+    int build;                    /* comm: make nodes; place: only note types */
+    Version **have;               /* by node id, in order of making           */
     int *uses;
-    char *free;                   /* made anew in any type at no cost           */
-    char *grid;                   /* 1: on the expert grid                      */
+    char *free;                   /* made anew in any type at no cost         */
+    char *grid;                   /* 1: on the expert grid                    */
 } Placer;
 
-typedef Shard Need[MAXIN][MAXATOM];           /* types asked of operands        */
+typedef Shard Need[MAXIN][MAXATOM];           /* types asked of operands      */
 
 Placer *placer_new(Graph *g, int build);
 /* Choose n's type and what it asks of its operands; when n has its type already
- * (level PLACED), only the latter.                                              */
+ * (level PLACED), only the latter.                                           */
 void choose_way(Placer *p, Node *n, Need need);
-/* Operand k of n in the type asked for.                                         */
+/* Operand k of n in the type asked for.                                      */
 Node *demand(Placer *p, const Node *n, int k, const Shard *want);
 /* What operand k of a node that is made anew must be for the node to be want.   */
 void type_through(const Placer *p, const Node *n, int k, const Shard *want,
              Shard *out);
-int is_anew(const Placer *p, const Node *n);     /* rather than sent               */
+int is_anew(const Placer *p, const Node *n);     /* rather than sent          */
 
-/* ---- grad.c --------------------------------------------------------------------- */
+/* ---- grad.c -------------------------------------------------------------- */
 
 /* Append to g the gradients of the nodes in `seed` (dseed[i] their given
  * gradients); returns, by node id before the call, each node's gradient or
- * null. Only nodes that lead to `want` (marked n->mark = 1) are visited.        */
+ * null. Only nodes that lead to `want` (marked n->mark = 1) are visited.     */
 Node **backward(Graph *g, Node **seed, Node **dseed, int n);
 
-/* ---- legal.c fuse.c (codegen lowers what they make) -------------------------------- */
+/* ---- legal.c fuse.c (codegen lowers what they make) ---------------------- */
 
 /* Put the graph in terms that kernels exist for: layouts of products, split sums,
- * small scatters as masks.                                                        */
+ * small scatters as masks.                                                   */
 void legalise(Graph *g);
 
-Group **fuse(Graph *g, const Target *T, Arena *a);    /* vec, executable order   */
+Group **fuse(Graph *g, const Target *T, Arena *a);   /* vec, executable order */
 
-/* ---- onenest.c: what fuse asks ------------------------------------------------------ */
+/* ---- onenest.c: what fuse asks ------------------------------------------- */
 
-typedef struct Unit {             /* a kernel in the making                     */
-    struct Unit *into;            /* tied to another                            */
+typedef struct Unit {             /* a kernel in the making                   */
+    struct Unit *into;            /* tied to another                          */
     Family fam;
     Region reg;
-    Node **node;                  /* vec, operands first                        */
-    int last;                     /* id of its last node                        */
+    Node **node;                  /* vec, operands first                      */
+    int last;                     /* id of its last node                      */
     int seen;
-    Node *alone;                  /* products: what the step stores             */
-    struct Unit **before;         /* vec: read what it overwrites               */
-    int wait;                     /* (ordering) units before it                 */
+    Node *alone;                  /* products: what the step stores           */
+    struct Unit **before;         /* vec: read what it overwrites             */
+    int wait;                     /* (ordering) units before it               */
     struct Unit **next;
 } Unit;
 
 /* An operand as a member sees it: through views and clear nodes, with the axes
- * along which it is not read at the member's own index.                         */
+ * along which it is not read at the member's own index.                      */
 typedef struct Operand { Node *n; Axis **moved; } Operand;
 
 typedef struct Fuse {
@@ -137,90 +137,90 @@ typedef struct Fuse {
     const Target *T;
     Arena *a;
     int n;
-    Node ***user;                 /* by id: vec of direct users                 */
-    char *clear;                  /* by id: rebuilt where it is used            */
-    char *costly;                 /* by id: worth storing rather than repeating */
-    Unit **unit;                  /* by id                                      */
-    Operand **operand;            /* by id: vec, found when first asked for     */
-    int *seen;                    /* by id: stamp of the last walk              */
-    Unit **all;                   /* vec                                        */
+    Node ***user;                 /* by id: vec of direct users               */
+    char *clear;                  /* by id: rebuilt where it is used          */
+    char *costly;               /* by id: worth storing rather than repeating */
+    Unit **unit;                  /* by id                                    */
+    Operand **operand;            /* by id: vec, found when first asked for   */
+    int *seen;                    /* by id: stamp of the last walk            */
+    Unit **all;                   /* vec                                      */
     int stamp;
 } Fuse;
 
 /* Members that would be one kernel, the new one last: nodes of units whose `seen`
- * is the stamp.                                                                 */
+ * is the stamp.                                                              */
 typedef struct Set {
     Fuse *f;
-    Node **node;                  /* vec                                         */
+    Node **node;                  /* vec                                      */
     int stamp;
 } Set;
 
 typedef struct Axes { int n; Axis *a[MAXD]; } Axes;
 
 int is_reduction(const Node *n);
-int is_source(const Node *n);                 /* in memory before any kernel     */
-int in_loop(const Fuse *f, const Node *n);    /* of a loop kernel                */
-int passes_by(const Fuse *f, const Node *n);  /* belongs to no kernel            */
+int is_source(const Node *n);                 /* in memory before any kernel  */
+int in_loop(const Fuse *f, const Node *n);    /* of a loop kernel             */
+int passes_by(const Fuse *f, const Node *n);  /* belongs to no kernel         */
 void find_clear(Fuse *f);
 Operand *operands_of(Fuse *f, const Node *n);
 Unit *unit_root(Unit *u);
 Unit *unit_of(const Fuse *f, const Node *n);
 int set_has(const Set *s, const Node *n);
-int is_stored(const Set *s, const Node *n);   /* needed outside the set          */
-const Node *layout_of(const Node *n);         /* whose dims n stores             */
-Axes axes_here(const Graph *g, const Node *n);        /* of more than one element */
-int axes_lead(const Graph *g, const Axes *O, const Node *n);    /* slowest of n  */
+int is_stored(const Set *s, const Node *n);   /* needed outside the set       */
+const Node *layout_of(const Node *n);         /* whose dims n stores          */
+Axes axes_here(const Graph *g, const Node *n);    /* of more than one element */
+int axes_lead(const Graph *g, const Axes *O, const Node *n);  /* slowest of n */
 int one_nest(Set *s);
 
-/* ---- sched.c alloc.c pack.c emit.c: see their heads --------------------------------- */
+/* ---- sched.c alloc.c pack.c emit.c: see their heads ---------------------- */
 
 Group **sched(Graph *g, Group **k);
 
-/* One value of a program, or a kernel's work space, before it is a Buf.         */
+/* One value of a program, or a kernel's work space, before it is a Buf.      */
 typedef struct Live {
-    Node *n;                      /* the value; null: work space of `step`     */
+    Node *n;                      /* the value; null: work space of `step`    */
     int step;
-    int64_t bytes, offset;        /* offset: above the persistent part         */
-    int born, dies;               /* steps, both included                      */
-    int last;                     /* step after which its place is free, or -1 */
-    int kept;                     /* to the end of the program                 */
+    int64_t bytes, offset;        /* offset: above the persistent part        */
+    int born, dies;               /* steps, both included                     */
+    int last;                    /* step after which its place is free, or -1 */
+    int kept;                     /* to the end of the program                */
     int same;                     /* index of the value whose buffer this one
-                                     took over, or -1                          */
+                                     took over, or -1                         */
 } Live;
 
 typedef struct Layout {
-    Live *live; int n;            /* vec                                       */
-    Table *of;                    /* stored value -> index + 1                 */
+    Live *live; int n;            /* vec                                      */
+    Table *of;                    /* stored value -> index + 1                */
     int64_t height, bound;
 } Layout;
 
 int is_persistent(const Node *stored);
-/* Places all that lives within one program. k: the group of each step.         */
+/* Places all that lives within one program. k: the group of each step.       */
 Layout *layout(Graph *g, Group *const *k, int n, const Phase *phase, int nphase);
-int layout_root(const Layout *l, int i);      /* whose buffer i lies in         */
+int layout_root(const Layout *l, int i);      /* whose buffer i lies in       */
 
-/* A buffer to be placed: alive at the times born..dies, both included.          */
+/* A buffer to be placed: alive at the times born..dies, both included.       */
 typedef struct Rect {
     int born, dies;
     int64_t bytes;
-    int64_t fixed;                /* the offset it must have, or -1            */
-    int64_t offset;               /* the result                                */
+    int64_t fixed;                /* the offset it must have, or -1           */
+    int64_t offset;               /* the result                               */
 } Rect;
 
 typedef struct Packed {
-    int64_t height, bound;        /* bytes; bound: the largest load            */
-    int64_t work;                 /* units spent, about 10 ns each             */
-    const char *how;              /* what found it                             */
+    int64_t height, bound;        /* bytes; bound: the largest load           */
+    int64_t work;                 /* units spent, about 10 ns each            */
+    const char *how;              /* what found it                            */
 } Packed;
 
-enum { PACKWORK = 30000000 };     /* default limit of work                     */
+enum { PACKWORK = 30000000 };     /* default limit of work                    */
 Packed pack(Arena *a, Rect *r, int n, int64_t work);
 /* exact.c: offsets under cap, by search; born and dies are sections, bytes
  * multiples of the alignment, none fixed. The order of r is the order of trial.
  * Takes from *work; zero when it found none (r's offsets are then undefined).    */
 int pack_under(Arena *a, Rect *r, int n, int64_t cap, int64_t *work);
 /* Null when no two rectangles overlap, all lie in [0, height) and are aligned;
- * otherwise what is wrong. Knows nothing of how they were placed.               */
+ * otherwise what is wrong. Knows nothing of how they were placed.            */
 const char *pack_wrong(Arena *a, const Rect *r, int n, int64_t height);
 
 typedef struct Emit Emit;

@@ -1,6 +1,6 @@
-/* hostrun.c: the steps of a program, one after another, in plain C. Products are
- * three loops; kernels run in uneven ranges, so that a kernel whose result
- * depends on the split is found out.                                           */
+/* hostrun.c: the steps of a program, one after another, in plain C. Products
+ * are three loops; kernels run in uneven ranges, so that a kernel whose result
+ * depends on the split is found out.                                         */
 #define _GNU_SOURCE
 #include "hostrun.h"
 
@@ -10,7 +10,8 @@
 #include <string.h>
 #include <unistd.h>
 
-typedef void Kernel_(void *const *buf, const int64_t *iv, int64_t lo, int64_t hi);
+typedef void Kernel_(void *const *buf, const int64_t *iv, int64_t lo,
+                     int64_t hi);
 
 Group **host_groups(Graph *g, Arena *a)
 {
@@ -21,7 +22,7 @@ Group **host_groups(Graph *g, Arena *a)
     return k;
 }
 
-/* ---- buffers -------------------------------------------------------------------- */
+/* ---- buffers ------------------------------------------------------------- */
 
 static double get(Dtype dt, const void *p, int64_t i)
 {
@@ -50,7 +51,7 @@ static void set(Dtype dt, void *p, int64_t i, double v)
 static void *buffer(const Graph *g, Node *n)
 {
     n = storage(n);
-    if (!n->tmp) {                            /* bytes never written show up      */
+    if (!n->tmp) {                            /* bytes never written show up  */
         size_t bytes = (size_t)local_bytes(g, n) + 64;
         n->tmp = alloc(g->arena, bytes);
         memset(n->tmp, n->op == Oaccum ? 0 : 0xff, bytes);
@@ -84,13 +85,15 @@ double *host_get(const Graph *g, Node *n, Arena *a)
     return v;
 }
 
-/* ---- products ---------------------------------------------------------------------- */
+/* ---- products ------------------------------------------------------------ */
 
 typedef struct Mat { Dtype dt; void *p; int64_t at, ld; int turned; } Mat;
 
 static double at(const Mat *m, int64_t r, int64_t c)
 {
-    return get(m->dt, m->p, m->at + (m->turned ? c * m->ld + r : r * m->ld + c));
+    int64_t i = m->turned ? c * m->ld + r : r * m->ld + c;
+
+    return get(m->dt, m->p, m->at + i);
 }
 
 static void product(const Mat *A, const Mat *B, const Mat *C, int64_t M,
@@ -126,7 +129,7 @@ static void gemm(const int64_t *iv, int nint, void *const *buf)
     }
 }
 
-/* iv: dtype dtypeout E K N ldw tw strideW accumulate capacity                   */
+/* iv: dtype dtypeout E K N ldw tw strideW accumulate capacity                */
 static void grouped(const int64_t *iv, void *const *buf, int weights)
 {
     const int32_t *off = buf[3];
@@ -136,7 +139,8 @@ static void grouped(const int64_t *iv, void *const *buf, int weights)
     for (int64_t e = 0; e < iv[2]; e++) {
         int64_t f = off[e], rows = off[e + 1] - f;
         if (weights) {
-            Mat A = { dt, buf[0], f * K, K, 1 }, B = { dt, buf[1], f * N, N, 0 };
+            Mat A = { dt, buf[0], f * K, K, 1 };
+            Mat B = { dt, buf[1], f * N, N, 0 };
             Mat C = { to, buf[2], e * iv[7], iv[5], (int)iv[6] };
             product(&A, &B, &C, K, N, rows, (int)iv[8]);
         } else {
@@ -148,7 +152,7 @@ static void grouped(const int64_t *iv, void *const *buf, int weights)
     }
 }
 
-/* ---- steps ---------------------------------------------------------------------------- */
+/* ---- steps --------------------------------------------------------------- */
 
 static void kernel(const Group *k, void *const *buf, const int64_t *iv,
                    void *lib)
@@ -185,7 +189,7 @@ static void step(const Graph *g, const Group *k, void *lib)
     }
 }
 
-/* ---- results in place of operands ------------------------------------------------------ */
+/* ---- results in place of operands ---------------------------------------- */
 
 static int used_later(const Graph *g, Group *const *k, int from, int n,
                       Node *x)
@@ -200,7 +204,7 @@ static int used_later(const Graph *g, Group *const *k, int from, int n,
     return x->nin == 0 || x->op == Oaccum || !x->tmp;
 }
 
-/* As alloc does: a result takes over an operand that is dead afterwards.        */
+/* As alloc does: a result takes over an operand that is dead afterwards.     */
 static void take_over(const Graph *g, Group *const *k, int at, int n)
 {
     for (int p = 0; p < k[at]->ninplace; p++) {
@@ -236,7 +240,8 @@ void *host_compile(Arena *a, Group *const *k, int n)
     fputs(unit_text(a, &T_host, k, n), f);
     fclose(f);
     int bad = system(strf(a, "cc %s -march=native -ffp-contract=off -shared "
-                             "-fno-math-errno -fno-trapping-math -fPIC -Wall -Wno-unused -o %s %s -lm",
+                             "-fno-math-errno -fno-trapping-math -fPIC -Wall "
+                             "-Wno-unused -o %s %s -lm",
                           opt ? opt : "-O2", so, c));
     void *lib = bad ? NULL : dlopen(so, RTLD_NOW);
     if (!keep && !bad)

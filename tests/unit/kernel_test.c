@@ -1,7 +1,7 @@
 /* kernel_test: kernels against the reference interpreter. Every row of the op
  * table in fp64, fp32 and bf16, and graphs whose parts fuse: norms, softmax, a
  * loss with its gradient, an optimizer step, routed experts. One translation
- * unit holds all kernels, as in a plan.                                         */
+ * unit holds all kernels, as in a plan.                                      */
 #define _GNU_SOURCE
 #include "hostrun.h"
 #include "interp.h"
@@ -18,14 +18,14 @@ typedef struct Trial {
     const char *name;
     Graph *g;
     int nout;
-    Node *out[OUTS], *sink[OUTS]; /* a value ends in its sink's operand         */
-    Node dims[OUTS];              /* its axes before fusion                     */
+    Node *out[OUTS], *sink[OUTS]; /* a value ends in its sink's operand       */
+    Node dims[OUTS];              /* its axes before fusion                   */
     double *want[OUTS];
     Group **k;
     double limit;
 } Trial;
 
-/* Rounding of one operation, times what a chain of a few adds up to.            */
+/* Rounding of one operation, times what a chain of a few adds up to.         */
 static double limit_of(Dtype dt)
 {
     return dt == Df64 ? 1e-12 : dt == Df32 ? 2e-6 : 2e-2;
@@ -37,7 +37,7 @@ static double rounded(Dtype dt, double v)
          : dt == Df32 ? (double)(float)v : v;
 }
 
-/* All values of the graph that are fp64 become dt.                              */
+/* All values of the graph that are fp64 become dt.                           */
 static void retype(Graph *g, Dtype dt)
 {
     for (size_t i = 0; i < vec_len(g->node); i++) {
@@ -80,7 +80,7 @@ static void prepare(Trial *t, Arena *a, Node **leaf, double **val, int nleaf,
     t->limit = limit_of(dt);
 }
 
-/* Element i of the value as it was ordered before fusion.                        */
+/* Element i of the value as it was ordered before fusion.                    */
 static double in_order(const Node *now, const double *v, const Node *was,
                        int64_t i)
 {
@@ -97,8 +97,9 @@ static int64_t rows_used(const Trial *t, const Node *n)
 {
     const Node *map = n->map;
 
-    return map && map->tmp ? ((int32_t *)map->tmp)[map_layout(t->g, map).experts]
-                           : INT64_MAX;
+    if (!map || !map->tmp)
+        return INT64_MAX;
+    return ((int32_t *)map->tmp)[map_layout(t->g, map).experts];
 }
 
 static double compare(const Trial *t, int o, double *size)
@@ -135,7 +136,7 @@ static void judge(Trial *t, void *lib)
                          t->name, worst);
 }
 
-/* ---- rows of the op table ------------------------------------------------------------ */
+/* ---- rows of the op table ------------------------------------------------ */
 
 static Trial *row_trials(Arena *a, Trial *list)
 {
@@ -151,7 +152,7 @@ static Trial *row_trials(Arena *a, Trial *list)
             t.out[t.nout++] = c.out;
             t.name = strf(a, "%s %s %s", optab[c.op].name, c.name,
                           dtypes[dts[d]].name);
-            if (c.op == Oroute || c.op == Omean)      /* mean: gone by now        */
+            if (c.op == Oroute || c.op == Omean)      /* mean: gone by now    */
                 continue;
             prepare(&t, a, c.leaf, c.val, c.nleaf, dts[d]);
             vec_push(a, list, t);
@@ -159,7 +160,7 @@ static Trial *row_trials(Arena *a, Trial *list)
     return list;
 }
 
-/* ---- graphs whose parts fuse ------------------------------------------------------------ */
+/* ---- graphs whose parts fuse --------------------------------------------- */
 
 typedef struct Make {
     Arena *a;
@@ -243,7 +244,7 @@ static void result(Make *m, Node *n)
     m->t->out[m->t->nout++] = n;
 }
 
-/* Results: y and the gradient of every leaf that is not an index.               */
+/* Results: y and the gradient of every leaf that is not an index.            */
 static void with_gradients(Make *m, Node *y)
 {
     Node *dy = leaf(m, Df64, "", 0);
@@ -298,13 +299,15 @@ static void make_softmax_middle(Make *m)
     with_gradients(m, softmax(m, real(m, "b s h"), "s"));
 }
 
-/* A residual, a norm of it, two products, a gated unit.                          */
+/* A residual, a norm of it, two products, a gated unit.                      */
 static void make_block(Make *m)
 {
     Node *x = ew(m, Oadd, real(m, "b s h"), real(m, "b s h"));
     Node *y = norm(m, x, real(m, "h"));
-    Node *u = dot(m, y, real(m, "h f"), "h"), *v = dot(m, y, real(m, "h f"), "h");
-    Node *z = dot(m, ew(m, Omul, ew(m, Osilu, u, NULL), v), real(m, "f h"), "f");
+    Node *u = dot(m, y, real(m, "h f"), "h");
+    Node *v = dot(m, y, real(m, "h f"), "h");
+    Node *h = ew(m, Omul, ew(m, Osilu, u, NULL), v);
+    Node *z = dot(m, h, real(m, "f h"), "f");
 
     with_gradients(m, ew(m, Oadd, x, z));
 }
@@ -336,7 +339,7 @@ static void set_state(Make *m, Node *s, Node *v)
     infer(m->g, g_node(m->g, Owrite, NULL, 2, in));
 }
 
-/* p, m and v are written in place; what else reads p sees the old value.         */
+/* p, m and v are written in place; what else reads p sees the old value.     */
 static void make_adam(Make *m)
 {
     Node *p = state(m, "h f"), *mo = state(m, "h f"), *va = state(m, "h f");
@@ -388,7 +391,7 @@ static void make_experts(Make *m)
     with_gradients(m, ew(m, Oadd, x, red(m, Osum, y, "top")));
 }
 
-/* Halves turned by an angle, as a rotary embedding does.                         */
+/* Halves turned by an angle, as a rotary embedding does.                     */
 static void make_rope(Make *m)
 {
     Node *x = real(m, "b s h"), *half[2];
@@ -400,7 +403,8 @@ static void make_rope(Make *m)
         infer(m->g, half[i]);
     }
     Node *c = real(m, "s"), *s = real(m, "s");
-    Node *y[2] = { ew(m, Osub, ew(m, Omul, half[0], c), ew(m, Omul, half[1], s)),
+    Node *y[2] = { ew(m, Osub, ew(m, Omul, half[0], c),
+                      ew(m, Omul, half[1], s)),
                    ew(m, Oadd, ew(m, Omul, half[1], c),
                       ew(m, Omul, half[0], s)) };
     with_gradients(m, infer(m->g, op2(m, Oconcat, y[0], y[1], "h")));
@@ -414,7 +418,7 @@ static void make_embed(Make *m)
                            real(m, "h")));
 }
 
-/* Mean of probabilities times share of choices, summed over experts.             */
+/* Mean of probabilities times share of choices, summed over experts.         */
 static void make_balance(Make *m)
 {
     Node *p = softmax(m, real(m, "b s expert"), "expert");
@@ -448,7 +452,7 @@ static void make_sums(Make *m)
     result(m, infer(m->g, acc));
 }
 
-/* Enough elements that sums are made in two stages.                              */
+/* Enough elements that sums are made in two stages.                          */
 static void make_long(Make *m)
 {
     Node *x, *y;
@@ -501,13 +505,13 @@ static Trial *pattern_trials(Arena *a, Trial *list)
                               how == 0 ? "small" : how == 1 ? "one" : "large",
                               dtypes[dts[d]].name);
                 prepare(&t, a, m.leaf, m.val, m.nleaf, dts[d]);
-                t.limit *= 20;                /* long chains, sums of many       */
+                t.limit *= 20;                /* long chains, sums of many    */
                 vec_push(a, list, t);
             }
     return list;
 }
 
-/* ---- dropout: what it drops is a matter of element, micro-batch and step ----------------- */
+/* ---- dropout: what it drops is a matter of element, micro-batch and step ---- */
 
 typedef struct Drop { Arena *a; Graph *g; Node *out[2]; Group **k; } Drop;
 
@@ -577,7 +581,7 @@ static void judge_drop(Drop *t, void *lib)
     for (int64_t i = 0; i < n; i++)
         same += in_order(y, b, x, i) == a[i];
     check(same == (double)n, "in any layout", same / (double)n);
-    double kept = share_of(a, NULL, n);       /* 36000 trials: 6 deviations      */
+    double kept = share_of(a, NULL, n);       /* 36000 trials: 6 deviations   */
     check(fabs(kept - 0.75) < 0.014, "keeps three of four", kept);
     double other = share_of(a, drop(t, 4, 5, 0, lib), n);
     check(fabs(other - 0.625) < 0.016, "differs by step", other);
@@ -585,7 +589,7 @@ static void judge_drop(Drop *t, void *lib)
     check(fabs(other - 0.625) < 0.016, "differs by micro-batch", other);
 }
 
-/* ---- random graphs --------------------------------------------------------------------- */
+/* ---- random graphs ------------------------------------------------------- */
 
 static int below(Make *m, int n)
 {
@@ -630,7 +634,7 @@ static Node *random_order(Make *m, Node *x)
     return infer(m->g, n);
 }
 
-/* An axis in an expression may have one size only.                              */
+/* An axis in an expression may have one size only.                           */
 static int agree(const Node *a, const Node *b)
 {
     for (int i = 0; i < a->nd; i++) {
@@ -672,14 +676,15 @@ static Node *random_node(Make *m, Node *const *pool)
     case 2: case 3: case 4:
         return agree(x, y) ? ew(m, two[below(m, 4)], x, y) : NULL;
     case 5: case 6:
-        return x->nd ? red(m, below(m, 3) ? Osum : Omax, x, any_axis(m, x)) : NULL;
+        return x->nd ? red(m, below(m, 3) ? Osum : Omax, x, any_axis(m, x))
+                     : NULL;
     case 7: return x->nd ? random_move(m, x) : NULL;
     case 8: return x->nd ? random_view(m, x) : NULL;
     default: return x->nd ? random_order(m, x) : NULL;
     }
 }
 
-/* Sums of sums grow: keep values near one.                                       */
+/* Sums of sums grow: keep values near one.                                   */
 static Node *tame(Make *m, Node *x)
 {
     return g_elems(x) > 3000 ? NULL : ew(m, Otanh, x, NULL);
@@ -722,7 +727,7 @@ static Trial *random_trials(Arena *a, Trial *list, int from, int n)
 }
 
 /* kernel_test                      all
- * kernel_test random first count   that many random graphs                      */
+ * kernel_test random first count   that many random graphs                   */
 int main(int argc, char **argv)
 {
     Arena *a = arena_new();

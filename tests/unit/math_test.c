@@ -1,6 +1,6 @@
 /* math_test: the functions of host.pre against libm in double. Errors are in
  * units of the last place of the right result; limits are what was measured,
- * rounded up, so a change for the worse is seen.                                */
+ * rounded up, so a change for the worse is seen.                             */
 #define _GNU_SOURCE
 #include "../../codegen/host.pre"
 
@@ -15,7 +15,7 @@ typedef struct Row {
     double (*want)(double x);
     float lo, hi;
     double ulps;
-    int zero;                     /* 1: passes through zero                      */
+    int zero;                     /* 1: passes through zero                   */
 } Row;
 
 static double d_sigmoid(double x) { return 1 / (1 + exp(-x)); }
@@ -27,7 +27,7 @@ static double d_dgelu(double x)
 }
 
 /* Near a zero of a function only the absolute error counts: the unit is that of
- * 1/8 at least.                                                                 */
+ * 1/8 at least.                                                              */
 static const Row rows[] = {
     { "exp", exp_f32, exp, -103, 88, 2, 0 },
     { "log", log_f32, log, 1e-44f, 3e38f, 2, 1 },
@@ -97,16 +97,20 @@ static void edges(void)
         { "softplus(inf)", softplus_f32(inf), inf },
         { "softplus(nan)", softplus_f32(nan_), nan_ },
         { "sin(inf)", sin_f32(inf), nan_ }, { "cos(nan)", cos_f32(nan_), nan_ },
-        { "dgelu(inf)", dgelu_f32(inf), 1 }, { "gelu(inf)", gelu_f32(inf), inf },
+        { "dgelu(inf)", dgelu_f32(inf), 1 },
+        { "gelu(inf)", gelu_f32(inf), inf },
         { "pow(2, 10)", pow_f32(2, 10), 1024 },
         { "pow(-2, 3)", pow_f32(-2, 3), -8 },
         { "pow(-2, 0.5)", pow_f32(-2, 0.5f), nan_ },
-        { "pow(0, 2)", pow_f32(0, 2), 0 }, { "pow(0, -1)", pow_f32(0, -1), inf },
-        { "pow(0, 0)", pow_f32(0, 0), 1 }, { "pow(nan, 1)", pow_f32(nan_, 1), nan_ },
+        { "pow(0, 2)", pow_f32(0, 2), 0 },
+        { "pow(0, -1)", pow_f32(0, -1), inf },
+        { "pow(0, 0)", pow_f32(0, 0), 1 },
+        { "pow(nan, 1)", pow_f32(nan_, 1), nan_ },
         { "pow(10, -5)", pow_f32(10, -5), 1e-5f },
         { "bf16(1 + 2^-8)", rbf_f32(1.00390625f), 1 },
         { "bf16(1 + 3 * 2^-8)", rbf_f32(1.01171875f), 1.015625f },
-        { "bf16(inf)", rbf_f32(inf), inf }, { "bf16(nan)", rbf_f32(nan_), nan_ },
+        { "bf16(inf)", rbf_f32(inf), inf },
+        { "bf16(nan)", rbf_f32(nan_), nan_ },
     };
 
     for (size_t i = 0; i < sizeof e / sizeof *e; i++) {
@@ -117,7 +121,7 @@ static void edges(void)
     }
 }
 
-/* Moments of a million normals: 5 standard deviations of each estimate.         */
+/* Moments of a million normals: 5 standard deviations of each estimate.      */
 static void normals(void)
 {
     enum { N = 1 << 20 };
@@ -137,10 +141,13 @@ static void normals(void)
     }
 }
 
-/* Salmon et al. 2011, known answers of philox4x32-10.                            */
+/* Salmon et al. 2011, known answers of philox4x32-10.                        */
 static void known_answers(void)
 {
-    static const struct { int64_t key, counter; uint32_t c, d, want[4]; } t[] = {
+    static const struct {
+        int64_t key, counter;
+        uint32_t c, d, want[4];
+    } t[] = {
         { 0, 0, 0, 0, { 0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8 } },
         { -1, -1, 0xffffffff, 0xffffffff,
           { 0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd } },
