@@ -4,7 +4,8 @@
  *
  * Lines of the file from `# >>>` on are the expectation and are not read. A
  * line `# set key=value` gives an option. `-` as the pass list only parses and
- * prints. After `fuse` or `sched` as the last pass the kernels are printed.     */
+ * prints. After `fuse` or `sched` as the last pass the kernels are printed, after
+ * `emit` the plan, made for the null device, so without kernel text.            */
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>
@@ -37,6 +38,29 @@ static void set_options(Opts *o, const char *text)
     }
 }
 
+static const char *kernels(Graph *g, const char *stage)
+{
+    Group **k = fuse(g, target_named("host"), forever);
+
+    return groups_print(forever, strcmp(stage, "sched") ? k : sched(g, k), 0);
+}
+
+static const char *plan(Graph *g)
+{
+    const Target *T = target_named("null");
+    Group **k = sched(g, fuse(g, T, forever));
+    Emit *e = emit_new(forever, g, T);
+    size_t len;
+
+    for (size_t i = 0; i < vec_len(k); i++) {
+        T->lower(g, k[i], forever);
+        if (k[i]->step.kind == Skernel)       /* not the hash of its text         */
+            k[i]->step.kernel = strf(forever, "%s.%zu", families[k[i]->fam], i);
+    }
+    emit_program(e, g, k);
+    return plan_print(forever, emit_finish(e, &(CompileOptions){ 0 }), &len);
+}
+
 int main(int argc, char **argv)
 {
     size_t len;
@@ -52,14 +76,14 @@ int main(int argc, char **argv)
         len = (size_t)(end - text);
     Graph *g = graph_parse(forever, text, len, argv[2], o);
     char *list = strf(forever, "%s", argv[1]), *p;
-    Group **k = NULL;
+    const char *out = NULL;
     while ((p = strsep(&list, ",")))
-        if (!strcmp(p, "fuse"))
-            k = fuse(g, target_named("host"), forever);
-        else if (!strcmp(p, "sched"))
-            k = sched(g, fuse(g, target_named("host"), forever));
+        if (!strcmp(p, "fuse") || !strcmp(p, "sched"))
+            out = kernels(g, p);
+        else if (!strcmp(p, "emit"))
+            out = plan(g);
         else if (strcmp(p, "-"))
             run_pass(g, target_named("host"), p);
-    fputs(k ? groups_print(forever, k, 0) : graph_print(forever, g, 0), stdout);
+    fputs(out ? out : graph_print(forever, g, 0), stdout);
     return 0;
 }
