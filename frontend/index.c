@@ -168,8 +168,13 @@ static int scatter_add(lua_State *L)
                 dims_text(f, to));
     n = make(f, Oscatter_add, 2, in);
     set_axes(f, n, &a, 1);
-    n->nd = to->nd;
-    memcpy(n->dim, to->dim, sizeof n->dim);
+    /* Values of data stay apart by micro-batch, also where `like` is none.   */
+    Axis *micro = g_axis(f->g, "micro");
+    const Node *data = dim_of(v, micro) >= 0 ? v : e;
+    if (dim_of(to, micro) < 0 && dim_of(data, micro) >= 0)
+        n->dim[n->nd++] = data->dim[dim_of(data, micro)];
+    memcpy(n->dim + n->nd, to->dim, (size_t)to->nd * sizeof *n->dim);
+    n->nd += to->nd;
     return push_node(L, infer(current(f), n));
 }
 
