@@ -223,8 +223,9 @@ Node *cast_to(Front *f, Node *a, Dtype dt)
 
 Node *reduce(Front *f, Op op, Node *a, Axis *const *A, int nA)
 {
+    if (nA == 0)
+        return a;
     Node *n = make(f, op, 1, &a);
-
     set_axes(f, n, A, nA);
     return infer(current(f), n);
 }
