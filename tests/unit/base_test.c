@@ -290,7 +290,7 @@ static void options(void **state)
     opts_set(o, "data.valid", "/d/v.bin", &l);
     opts_set(o, "data.tokenizer", "bytes", &l);
     opts_set(o, "precision", "bf16", NULL);
-    opts_set(o, "route", "replay:r.txt", NULL);
+    opts_set(o, "seed", "7", NULL);
     opts_set(o, "resume", "true", NULL);
     opts_set(o, "train.no_decay", "*.bias, norm*", NULL);
     opts_set(o, "train.betas", "0.8, 0.99", NULL);
@@ -300,7 +300,7 @@ static void options(void **state)
     assert_string_equal(opts_str(o, "data.valid"), "/d/v.bin");
     assert_string_equal(opts_str(o, "data.tokenizer"), "bytes");
     assert_string_equal(opts_str(o, "precision.policy"), "bf16");
-    assert_string_equal(opts_str(o, "route.replay"), "r.txt");
+    assert_int_equal(opts_int(o, "seed"), 7);
     assert_int_equal(opts_int(o, "resume"), 1);
     assert_true(opts_num(o, "train.lr") == 3e-4);
     assert_true(opts_given(o, "resume") && !opts_given(o, "train.lr"));
