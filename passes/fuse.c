@@ -83,7 +83,7 @@ static Unit *new_unit(Fuse *f, Node *n, Family fam)
 {
     Unit *u = alloc(f->a, sizeof *u);
 
-    *u = (Unit){ .fam = fam, .reg = n->reg, .last = n->id };
+    *u = (Unit){ .fam = fam, .reg = n->reg, .last = n->id, .again = n->again };
     vec_push(f->a, u->node, n);
     vec_push(f->a, f->all, u);
     f->unit[n->id] = u;
@@ -102,7 +102,8 @@ static void add_members(Set *s, Unit *u)
     }
 }
 
-static int can_join(Fuse *f, Unit *const *u, int nu, Node *n)
+/* Null when n and the units can be one kernel, else why not.                 */
+static const char *cannot_join(Fuse *f, Unit *const *u, int nu, Node *n)
 {
     Set s = { .f = f, .stamp = ++f->stamp };
 
@@ -112,11 +113,16 @@ static int can_join(Fuse *f, Unit *const *u, int nu, Node *n)
     }
     vec_push(f->a, s.node, n);
     if (vec_len(s.node) > MOST)
-        return 0;
-    return one_nest(&s) && !has_detour(&s, s.node[0]->id);
+        return "the kernel would be too large";
+    const char *no = one_nest(&s);
+    if (no)
+        return no;
+    return has_detour(&s, s.node[0]->id) ? "another kernel stands between"
+                                         : NULL;
 }
 
-/* Kernels of n's operands, the latest first.                                 */
+/* What is recomputed for the backward must not be made, and stored, by a forward
+ * kernel. Kernels of n's operands, the latest first.                         */
 static int candidates(Fuse *f, Node *n, Unit **out, int max)
 {
     Operand *op = operands_of(f, n);
@@ -128,7 +134,7 @@ static int candidates(Fuse *f, Node *n, Unit **out, int max)
         for (int j = 0; j < k; j++)
             known |= out[j] == u;
         if (!u || known || u->fam != FAMloop || u->reg != n->reg || k == max ||
-            n->id - u->last > WINDOW)
+            n->id - u->last > WINDOW || (n->again && !u->again))
             continue;
         int at = k++;
         for (; at > 0 && out[at - 1]->last < u->last; at--)
@@ -145,12 +151,14 @@ static void tie(Fuse *f, Unit *const *u, int nu, Node *n)
 
     for (int i = 0; i < nu; i++) {
         add_members(&s, u[i]);
+        to->again |= u[i]->again;
         if (i)
             u[i]->into = to;
     }
     vec_push(f->a, s.node, n);
     to->node = s.node;
     to->last = n->id;
+    to->again |= n->again;
     f->unit[n->id] = to;
 }
 
@@ -162,7 +170,11 @@ static void place_loop(Fuse *f, Node *n)
 
     for (int i = 0; i < nc; i++) {
         take[nt] = cand[i];
-        if (can_join(f, take, nt + 1, n))
+        const char *no = cannot_join(f, take, nt + 1, n);
+        if (no)
+            why(n, "%s reads %%%s from memory: %s", optab[n->op].name,
+                cand[i]->node[vec_len(cand[i]->node) - 1]->name, no);
+        else
             nt++;
     }
     if (nt)

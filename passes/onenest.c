@@ -308,12 +308,12 @@ static int item_axes(Set *s, Axes *O)
     return 1;
 }
 
-int one_nest(Set *s)
+const char *one_nest(Set *s)
 {
     Axes O = { 0 };
 
     if (!item_axes(s, &O))
-        return 0;
+        return "what both store has no slowest axes in common";
     mark_costly(s);
     for (size_t i = 0; i < vec_len(s->node); i++) {
         Operand *op = operands_of(s->f, s->node[i]);
@@ -321,10 +321,11 @@ int one_nest(Set *s)
             if (!set_has(s, op[k].n))
                 continue;
             int kept = op[k].n->mark || (op[k].moved && is_stored(s, op[k].n));
-            if ((kept && crosses(&op[k], &O)) ||
-                repeats(s, s->node[i], &op[k]))
-                return 0;
+            if (kept && crosses(&op[k], &O))
+                return "an item needs another item's result";
+            if (repeats(s, s->node[i], &op[k]))
+                return "costly work would be done again and again";
         }
     }
-    return 1;
+    return NULL;
 }

@@ -62,6 +62,9 @@ Node *inline_body(Graph *g, const Graph *body, Node *const *in,
                   const char *scope, const Loc *l);
 
 Node *g_total(Graph *g, Node *n);             /* sum over all its axes        */
+/* n with the axis micro: what is the same for all micro-batches (a loss of
+ * parameters only) counts once in each, whoever runs it.                        */
+Node *g_each_micro(Graph *g, Node *n);
 Node *g_accum(Graph *g, Node *n, const char *op);  /* fp32, in n's region     */
 double micro_batches(const Graph *g, const Loc *l); /* of a step, all ranks   */
 
@@ -121,6 +124,7 @@ typedef struct Unit {             /* a kernel in the making                   */
     Region reg;
     Node **node;                  /* vec, operands first                      */
     int last;                     /* id of its last node                      */
+    int again;                    /* has recomputed members                   */
     int seen;
     Node *alone;                  /* products: what the step stores           */
     struct Unit **before;         /* vec: read what it overwrites             */
@@ -170,7 +174,7 @@ int is_stored(const Set *s, const Node *n);   /* needed outside the set       */
 const Node *layout_of(const Node *n);         /* whose dims n stores          */
 Axes axes_here(const Graph *g, const Node *n);    /* of more than one element */
 int axes_lead(const Graph *g, const Axes *O, const Node *n);  /* slowest of n */
-int one_nest(Set *s);
+const char *one_nest(Set *s);                 /* null: yes; else why not      */
 
 /* ---- sched.c alloc.c pack.c emit.c: see their heads ---------------------- */
 
