@@ -45,6 +45,7 @@ static const Fold some[] = {
     { "tests/models/expert_choice.lua",  2, 1, 2, 2, 2, "" },
     { "tests/models/dropout.lua",        2, 1, 2, 4, 1, "" },
     { "tests/models/zoo.lua",            2, 2, 2, 4, 1, "" },
+    { "tests/models/window.lua",         2, 2, 2, 1, 1, "" },
     { "tests/hf/mixtral-aux.lua",        2, 2, 1, 4, 1, "axes.seq=27" },
     { "tests/hf/qwen3.lua",              4, 1, 2, 2, 2, "axes.vocab=99" },
 };
@@ -316,7 +317,7 @@ int main(int argc, char **argv)
         "tests/hf/mixtral-aux.lua", "tests/hf/qwen3.lua", "tests/hf/dsv3.lua",
         "tests/models/hash.lua", "tests/models/top1_z.lua",
         "tests/models/expert_choice.lua", "tests/models/dropout.lua",
-        "tests/models/zoo.lua",
+        "tests/models/zoo.lua", "tests/models/window.lua",
     };
 
     if (argc > 1)
