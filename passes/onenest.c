@@ -83,16 +83,6 @@ static int memory_use(const Fuse *f, const Node *n)
     return 0;
 }
 
-void find_clear(Fuse *f)
-{
-    for (int i = 0; i < f->n; i++) {
-        Node *n = f->g->node[i];
-        f->clear[i] = in_loop(f, n) ? (char)is_clear(f, n) : 0;
-    }
-    for (int i = 0; i < f->n; i++)
-        if (f->clear[i] && memory_use(f, f->g->node[i]))
-            f->clear[i] = 0;
-}
 
 /* ---- operands through what is clear -------------------------------------- */
 
@@ -244,6 +234,74 @@ static const Node *space_of(const Node *n)
 {
     return is_reduction(n) ? n->in[0] : layout_of(n);
 }
+
+/* ---- small links -------------------------------------------------------------- */
+
+/* Uses of n through what is clear: the operand that the user names, the user.   */
+typedef struct Use { const Node *as, *by; } Use;
+
+static void add_uses(const Fuse *f, const Node *n, Use **out)
+{
+    for (size_t i = 0; i < vec_len(f->user[n->id]); i++) {
+        const Node *u = f->user[n->id][i];
+        if (passes_by(f, u))
+            add_uses(f, u, out);
+        else
+            vec_push(f->a, *out, ((Use){ n, u }));
+    }
+}
+
+static int is_backward(const Node *n)
+{
+    return n->again || !strncmp(n->scope, "d.", 2);
+}
+
+/* A value per row that a kernel over rows reads next to its rows: made anew in
+ * each kernel that needs it, before the row's own loop, it ties none of them to
+ * the others. All users are near, and one is much larger.                       */
+static int is_link(const Fuse *f, const Node *n)
+{
+    enum { NEAR = 64, USES = 4, MUCH = 16 };
+    const Graph *g = f->g;
+    int much = 0;
+    Use *use = NULL;
+
+    if (!(optab[n->op].lowerkind == 'E' || n->op == Ogather) || n->map ||
+        memory_use(f, n))
+        return 0;
+    add_uses(f, n, &use);
+    if (vec_len(use) < 2 || vec_len(use) > USES)
+        return 0;
+    for (size_t i = 0; i < vec_len(use); i++) {
+        const Node *u = use[i].by;
+        if (!in_loop(f, u) || u->reg != n->reg || u->id - n->id > NEAR ||
+            is_backward(u) != is_backward(n))
+            return 0;
+        Axes as = axes_here(g, use[i].as);
+        int64_t size = local_elems(g, space_of(u));
+        much |= size >= MUCH * local_elems(g, n);
+        if (size > local_elems(g, use[i].as) &&
+            (as.n == 0 || !axes_lead(g, &as, space_of(u))))
+            return 0;
+    }
+    return much;
+}
+
+void find_clear(Fuse *f)
+{
+    for (int i = 0; i < f->n; i++) {
+        Node *n = f->g->node[i];
+        f->clear[i] = in_loop(f, n) ? (char)is_clear(f, n) : 0;
+    }
+    for (int i = 0; i < f->n; i++)
+        if (f->clear[i] && memory_use(f, f->g->node[i]))
+            f->clear[i] = 0;
+    for (int i = f->n; i-- > 0; )
+        if (!f->clear[i] && in_loop(f, f->g->node[i]))
+            f->clear[i] = (char)is_link(f, f->g->node[i]);
+}
+
+/* ---- the rule ------------------------------------------------------------------- */
 
 /* Would reading p from m repeat costly work? Not when p's axes are the slowest
  * of m's, then it is computed once for each of their settings.               */
