@@ -7,7 +7,8 @@
  *
  * Some nodes belong to no kernel, they are rebuilt wherever they are used:
  * views, constants, iota and what little is made of them only, broadcasts,
- * widening casts, windows, moves between tokens and rows.
+ * widening casts, windows, moves between tokens and rows, and small values that
+ * kernels over rows read once a row.
  *
  * One nest: let O be the axes that all stored members and all reductions have.
  * O are the kernel's items. It must not be empty unless all are scalars, and
