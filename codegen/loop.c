@@ -628,13 +628,13 @@ static Ex *value(Kern *c, Node *n, const Index *ix, Ex *guard)
 
 static Ex *accumulated(Kern *c, Node *n, const Index *ix, Ex *v)
 {
-    Dtype dt = compute_type(n->dt);
+    const char *f = !strcmp(n->s, "add") ? "a + b"
+                  : !strcmp(n->s, "max") ? "b > a ? b : a" : "b < a ? b : a";
 
     if (!strcmp(n->s, "last"))
         return v;
     Ex *old = load(c, n, ix, NULL);
-    return ex_rounded(c, n->dt, ex_op(c, dt, strcmp(n->s, "max") ? "a + b"
-                                          : "b > a ? b : a", old, v, NULL));
+    return ex_rounded(c, n->dt, ex_op(c, compute_type(n->dt), f, old, v, NULL));
 }
 
 static void store(Kern *c, Node *n)

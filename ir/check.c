@@ -80,13 +80,15 @@ static int operands(Check *c, const Node *n, int64_t at)
     return 0;
 }
 
-/* How many axes an attribute wants: "axes" of a product may be none.            */
+/* How many axes an attribute wants: "axes" of a product may be none, and an
+ * index that did not come from topk has no "top".                              */
 static const char *axes_wrong(Arena *a, const Node *n, const AttrInfo *t,
                               int have)
 {
     int list = !strcmp(t->name, "axes") || !strcmp(t->name, "into") ||
                !strcmp(t->name, "from") || !strcmp(t->name, "to");
-    int least = optab[n->op].cls == EIN && list ? 0 : 1;
+    int least = !(optab[n->op].cls == EIN && list) &&
+                !(n->op == Oroute && t->slot == SlotB);
 
     return have < least || (have > 1 && !list)
         ? strf(a, "%d axes in '%s'", have, t->name) : NULL;
@@ -209,17 +211,10 @@ static int dims(Check *c, const Node *n)
     return bad(c, n, "is %s, and its operands make %s", have.s, want.s);
 }
 
-/* Sources of the runtime stand ready before any region.                        */
-static int ready(const Node *o)
-{
-    return o->op == Oinput || o->op == Oparam || o->op == Ostate ||
-           o->op == Ostepval || o->op == Oarg || o->op == Oconst;
-}
-
 /* May region r read o? Losses, metrics and updates are read by pass `step`.      */
 static int reads(const Node *n, const Node *o)
 {
-    if (ready(o) || n->op == Oloss || n->op == Ometric || n->op == Oupdate)
+    if (any_region(o) || n->op == Oloss || n->op == Ometric || n->op == Oupdate)
         return 1;
     if (o->op == Oaccum)
         return n->reg != o->reg && (o->reg == REGden || n->reg == REGpost);
@@ -297,9 +292,10 @@ static int part(Check *c, const Node *n)
            bad(c, n, "part %lld of %d", (long long)n->i, count);
 }
 
-static int is_word(const char *s, const char *a, const char *b, const char *d)
+static int accumulates(const char *op)
 {
-    return s && (!strcmp(s, a) || !strcmp(s, b) || !strcmp(s, d));
+    return op && (!strcmp(op, "add") || !strcmp(op, "max") ||
+                  !strcmp(op, "min") || !strcmp(op, "last"));
 }
 
 static int write_ok(Check *c, const Node *n)
@@ -335,7 +331,7 @@ static int special(Check *c, const Node *n)
     case Oaccum:
         if (n->reg != REGden && n->reg != REGbody)
             return bad(c, n, "accumulates in %s", regions[n->reg]);
-        return !is_word(n->s, "add", "max", "last") &&
+        return !accumulates(n->s) &&
                bad(c, n, "op is '%s'", n->s ? n->s : "");
     default: return 0;
     }

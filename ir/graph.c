@@ -236,6 +236,12 @@ int same_dims(const Node *a, const Node *b)
     return 1;
 }
 
+int any_region(const Node *n)
+{
+    return n->op == Oinput || n->op == Oparam || n->op == Ostate ||
+           n->op == Ostepval || n->op == Oarg || n->op == Oconst;
+}
+
 int g_isrow(const Axis *a)
 {
     return !strcmp(a->name, "row");
@@ -260,7 +266,7 @@ static uint64_t hash_axes(uint64_t h, Axis *const *a, int n)
 /* Leaves are the same in every region.                                         */
 static Region region_of(const Node *n)
 {
-    return optab[n->op].cls == SRC ? REGbody : n->reg;
+    return any_region(n) ? REGbody : n->reg;
 }
 
 uint64_t g_hash(const Node *n)

@@ -179,6 +179,7 @@ int64_t g_elems(const Node *n);   /* product of global sizes                  */
 int same_dims(const Node *a, const Node *b);  /* same axes and sizes, any order  */
 uint64_t g_hash(const Node *n);   /* structural, without names and places     */
 int g_isrow(const Axis *a);       /* the ragged axis "row"                    */
+int any_region(const Node *n);    /* a source that every region may read        */
 
 /* ---- shard.c: what a rank holds ------------------------------------------ */
 

@@ -272,7 +272,8 @@ static void parts(Ways *s, int atom)
 static void accumulates(Ways *s)
 {
     const Node *n = s->n;
-    Reduce op = n->s && !strcmp(n->s, "max") ? Rmax : Radd;
+    Reduce op = !strcmp(n->s, "max") ? Rmax
+              : !strcmp(n->s, "min") ? Rmin : Radd;
 
     for (int i = 0; i < n->nd; i++)
         add_along(s, n->dim[i].a, along(n->dim[i].a));

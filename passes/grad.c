@@ -467,31 +467,33 @@ Node **backward(Graph *g, Node **seed, Node **dseed, int n)
 
 /* ---- the pass ----------------------------------------------------------------------- */
 
-/* A denominator's value as computed in den: copies, since the body may need the
- * originals.                                                                   */
-static Node *in_den(Graph *g, Node *n)
+/* A denominator's value as computed in den: copies, since the body or pre may
+ * need the originals. done: a node -> its copy.                                */
+static Node *in_den(Graph *g, Node *n, Table *done)
 {
+    void **to = table_at(done, KEYP(n));
     Node *in[MAXIN], *c;
 
-    if (n->reg != REGbody || optab[n->op].cls == SRC)
-        return n;
+    if (n->reg == REGden || any_region(n) || *to)
+        return *to ? *to : n;
     for (int k = 0; k < n->nin; k++)
-        in[k] = in_den(g, n->in[k]);
+        in[k] = in_den(g, n->in[k], done);
     c = g_copyof(g, n, in);
     c->reg = REGden;
-    return infer(g, c);
+    return *table_at(done, KEYP(n)) = infer(g, c);
 }
 
 /* The sum of a loss's denominators over the step, a scalar known before the
  * first body.                                                                  */
 static Node *denominator(Graph *g, Node *loss)
 {
-    Node *sum, *acc;
+    Node *den, *acc;
 
     if (loss->nin < 2)
         return g_const(g, loss->loc, Df32, micro_batches(g, loss->loc));
-    sum = g_total(g, g_cast(g, in_den(g, loss->in[1]), Df32));
-    acc = g_accum(g, sum, "add");
+    den = g_each_micro(g, in_den(g, loss->in[1], table_new(g->arena)));
+    den->reg = REGden;
+    acc = g_accum(g, g_total(g, g_cast(g, den, Df32)), "add");
     acc->reg = REGden;
     return acc;
 }
@@ -516,27 +518,28 @@ static void accumulate(Graph *g, Node *param, Node *d)
     a->name = intern(strf(g->arena, "grad.%s", param->s));
 }
 
+/* Parameters are what gradients are wanted of.                                  */
+static void mark_params(Graph *g)
+{
+    for (size_t i = 0; i < vec_len(g->node); i++)
+        g->node[i]->mark = g->node[i]->op == Oparam;
+}
+
 void pass_grad(Graph *g)
 {
-    Node *seed[64], *dseed[64];
+    Node **seed = NULL, **dseed = NULL;
     size_t count = vec_len(g->node);
-    int n = 0;
 
-    g_renumber(g);
     for (size_t i = 0; i < count; i++) {
         Node *x = g->node[i];
-        x->mark = x->op == Oparam;
         if (x->op != Oloss)
             continue;
-        if (n == 64)
-            err(x->loc, "more than 64 losses");
-        seed[n] = x->in[0];
-        dseed[n++] = seed_of(g, x);
+        vec_push(g->arena, seed, g_each_micro(g, x->in[0]));
+        vec_push(g->arena, dseed, seed_of(g, x));
     }
-    for (size_t i = count; i < vec_len(g->node); i++)
-        g->node[i]->mark = 0;
+    mark_params(g);
     count = vec_len(g->node);
-    Node **dy = backward(g, seed, dseed, n);
+    Node **dy = backward(g, seed, dseed, (int)vec_len(seed));
     for (size_t i = 0; i < count; i++)
         if (g->node[i]->op == Oparam && dy[i])
             accumulate(g, g->node[i], dy[i]);

@@ -22,6 +22,7 @@ typedef struct Step1 {
     Node *scale;                  /* clipping factor, null: none                */
     Node *lr, *bc1, *bc2;
     double b1, b2;
+    Table *post;                  /* a node -> its value in post                */
 } Step1;
 
 double micro_batches(const Graph *g, const Loc *l)
@@ -47,6 +48,22 @@ Node *g_total(Graph *g, Node *n)
     for (int i = 0; i < n->nd; i++)
         ax[i] = n->dim[i].a;
     return g_red(g, Osum, n, ax, n->nd);
+}
+
+Node *g_each_micro(Graph *g, Node *n)
+{
+    Axis *micro = g_axis(g, "micro");
+    Node *s;
+
+    if (dim_of(n, micro) >= 0)
+        return n;
+    s = g_node(g, Ospread, n->loc, 1, &n);
+    s->scope = n->scope;
+    s->reg = n->reg == REGden ? REGden : REGbody;
+    s->dim[s->nd++] = (Dim){ micro, 1 };
+    for (int i = 0; i < n->nd; i++)
+        s->dim[s->nd++] = n->dim[i];
+    return infer(g, s);
 }
 
 Node *g_accum(Graph *g, Node *n, const char *op)
@@ -142,14 +159,13 @@ static Node *statistic(Step1 *s, Node *n)
 {
     static const char *const ops[] = { [Osum] = "add", [Omean] = "add",
                                        [Omax] = "max", [Omin] = "min" };
-    Axis *ax[MAXD + 1], *micro = g_axis(s->g, "micro");
+    Axis *ax[MAXD + 1];
     int k = 0;
 
     for (int i = 0; i < n->nA; i++)
         ax[k++] = n->A[i];
-    if (dim_of(n->in[0], micro) >= 0)
-        ax[k++] = micro;
-    Node *x = g_cast(s->g, n->in[0], Df32);
+    ax[k++] = g_axis(s->g, "micro");
+    Node *x = g_cast(s->g, g_each_micro(s->g, n->in[0]), Df32);
     Node *part = g_red(s->g, n->op == Omean ? Osum : n->op, x, ax, k);
     Node *all = g_accum(s->g, part, ops[n->op]);
     if (n->op != Omean)
@@ -158,39 +174,61 @@ static Node *statistic(Step1 *s, Node *n)
     return op2(s, Omul, all, num(s, 1 / (count * micro_batches(s->g, s->l))));
 }
 
-/* The value of n in post.                                                        */
-static Node *post_value(Step1 *s, Node *n, const Node *user)
+/* Axes that infer cannot know are the node's own; in post without micro.         */
+static void own_dims(Graph *g, Node *n)
+{
+    int at = dim_of(n, g_axis(g, "micro"));
+
+    if (n->op != Oiota && n->op != Ospread && n->op != Osplit &&
+        n->op != Opermute && n->op != Oscatter_add)
+        n->nd = 0;
+    else if (at >= 0)
+        memmove(n->dim + at, n->dim + at + 1,
+                (size_t)(--n->nd - at) * sizeof *n->dim);
+}
+
+static Node *post_value(Step1 *s, Node *n, const Node *user);
+
+static Node *copy_in_post(Step1 *s, const Node *n, const Node *user)
 {
     Node *in[MAXIN], *c;
 
-    if (!is_data(n, s->g) && optab[n->op].cls == SRC)
-        return n;
-    if (over_batch(n))
-        return statistic(s, n);
-    if (n->nin == 0 || n->op == Oaccum)
+    if (n->op == Oaccum || (n->nin == 0 && is_data(n, s->g)))
         err(user->loc, "%s: the value depends on data other than through a "
             "reduction over 'batch'", optab[user->op].name);
     for (int k = 0; k < n->nin; k++)
         in[k] = post_value(s, n->in[k], user);
     c = g_copyof(s->g, n, in);
-    c->nd = n->op == Ospread || n->op == Osplit ? c->nd : 0;
+    own_dims(s->g, c);
     return in_post(infer(s->g, c));
+}
+
+/* The value of n in post.                                                        */
+static Node *post_value(Step1 *s, Node *n, const Node *user)
+{
+    void **to = table_at(s->post, KEYP(n));
+
+    if (*to)
+        return *to;
+    Node *r = !is_data(n, s->g) && any_region(n) ? n
+            : over_batch(n) ? statistic(s, n) : copy_in_post(s, n, user);
+    return *table_at(s->post, KEYP(n)) = r;
 }
 
 /* ---- losses -------------------------------------------------------------------------- */
 
+static Node *over_step(Graph *g, Node *n)
+{
+    return g_accum(g, g_total(g, g_cast(g, g_each_micro(g, n), Df32)), "add");
+}
+
 /* Sum over micro-batches of t, divided by the same sum of den.                   */
 static Node *loss_value(Step1 *s, const Node *n)
 {
-    Node *sum = g_total(s->g, g_cast(s->g, n->in[0], Df32)), *den;
+    Node *den = n->nin > 1 ? over_step(s->g, n->in[1])
+                           : num(s, micro_batches(s->g, n->loc));
 
-    if (n->nin > 1) {
-        den = g_total(s->g, g_cast(s->g, n->in[1], Df32));
-        den = g_accum(s->g, den, "add");
-    } else {
-        den = num(s, micro_batches(s->g, n->loc));
-    }
-    return op2(s, Odiv, g_accum(s->g, sum, "add"), den);
+    return op2(s, Odiv, over_step(s->g, n->in[0]), den);
 }
 
 /* Losses of one name (a router's in every layer) are reported as their sum.     */
@@ -445,19 +483,20 @@ static Table *gradients(Graph *g, Node **node, size_t count)
     return t;
 }
 
-/* Regions one after another, for readers; a leaf goes where it is first read.    */
+/* Regions one after another, for readers; what stands ready goes where it is
+ * first read.                                                                   */
 static void by_region(Graph *g)
 {
     size_t n = vec_len(g->node), k = 0;
     Node **sorted = alloc(g->arena, (n + 1) * sizeof *sorted);
 
     for (size_t i = 0; i < n; i++)
-        if (optab[g->node[i]->op].cls == SRC && g->node[i]->op != Oinput)
+        if (any_region(g->node[i]) && g->node[i]->op != Oinput)
             g->node[i]->reg = REGpost;
     for (size_t i = 0; i < n; i++)
         for (int j = 0; j < g->node[i]->nin; j++) {
             Node *x = g->node[i]->in[j];
-            if (optab[x->op].cls == SRC && g->node[i]->reg < x->reg)
+            if (any_region(x) && g->node[i]->reg < x->reg)
                 x->reg = g->node[i]->reg;
         }
     for (Region r = REGden; r < NREGION; r++)
@@ -485,7 +524,7 @@ void pass_step(Graph *g)
     size_t count = vec_len(g->node), np = 0;
     Node **node = alloc(g->arena, (count + 1) * sizeof *node);
     Node **param = alloc(g->arena, (count + 1) * sizeof *param);
-    Step1 s = { .g = g, .scope = intern("post") };
+    Step1 s = { .g = g, .scope = intern("post"), .post = table_new(g->arena) };
 
     memcpy(node, g->node, count * sizeof *node);
     add_sinks(&s, node, count);

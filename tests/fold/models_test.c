@@ -44,6 +44,8 @@ static const Fold some[] = {
     { "tests/models/top1_z.lua",         2, 1, 2, 4, 1, "" },
     { "tests/models/expert_choice.lua",  2, 1, 2, 2, 2, "" },
     { "tests/models/dropout.lua",        2, 1, 2, 4, 1, "" },
+    { "tests/models/statistics.lua",     2, 1, 4, 1, 1, "" },
+    { "tests/models/statistics.lua",     1, 2, 2, 1, 1, "" },
     { "tests/models/zoo.lua",            2, 2, 2, 4, 1, "" },
     { "tests/models/window.lua",         2, 2, 2, 1, 1, "" },
     { "tests/hf/mixtral-aux.lua",        2, 2, 1, 4, 1, "axes.seq=27" },
