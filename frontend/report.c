@@ -218,7 +218,7 @@ static void show_program(FILE *out, const Program *p)
                        (double)p->bound : 0.0);
 }
 
-/* "m.plan: 8 ranks, 61.20 GiB each, a step in 512.3 ms"                       */
+/* "m.plan: 8 ranks, 61.20 GiB each, a step in 512.3 ms"                      */
 void report_line(FILE *out, const char *name, const Plan *p)
 {
     const Role *r = &p->role[0];

@@ -14,14 +14,14 @@
 
 typedef struct Block Block;
 struct Block {
-    Block *next;                  /* older                                     */
-    size_t size, used;            /* bytes after the header                    */
-    size_t pad;                   /* keeps the data 16-byte aligned            */
+    Block *next;                  /* older                                    */
+    size_t size, used;            /* bytes after the header                   */
+    size_t pad;                   /* keeps the data 16-byte aligned           */
 };
 
 struct Arena {
     Block *top;
-    size_t used;                  /* bytes handed out since the last reset     */
+    size_t used;                  /* bytes handed out since the last reset    */
 };
 
 enum { FIRST = 64 << 10, LARGEST = 4 << 20 };

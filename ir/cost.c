@@ -1,5 +1,5 @@
 /* cost.c: what a node costs on one rank, and what a model costs per token by the
- * formula the field quotes.                                                   */
+ * formula the field quotes.                                                  */
 #include <string.h>
 
 #include "ir.h"
@@ -16,7 +16,7 @@ static double local_product(const Graph *g, const Node *n)
 }
 
 /* Multiply-adds count two; elementwise and moved elements one. Bytes: every
- * operand read once, the result written once.                                 */
+ * operand read once, the result written once.                                */
 Cost cost_of(const Graph *g, const Node *n)
 {
     Cost c = { 0 };
@@ -34,11 +34,11 @@ Cost cost_of(const Graph *g, const Node *n)
     return c;
 }
 
-/* ---- the model, per token (moe-training.md C3) ------------------------------- */
+/* ---- the model, per token (moe-training.md C3) --------------------------- */
 
 typedef struct Count {
-    double macs;                  /* multiply-adds of one micro-batch           */
-    Axis *chosen[64];             /* axes indexed by a router                   */
+    double macs;                  /* multiply-adds of one micro-batch         */
+    Axis *chosen[64];             /* axes indexed by a router                 */
     int nchosen;
 } Count;
 
@@ -59,7 +59,7 @@ static double product_of(const Node *n)
     return e;
 }
 
-/* The router's own product is not counted, as in the formula.                  */
+/* The router's own product is not counted, as in the formula.                */
 static int is_router(const Count *c, const Node *n)
 {
     for (int i = 0; i < n->nd; i++)
@@ -99,8 +99,9 @@ static double tokens_of(const Graph *g)
     return 1;
 }
 
-/* Parameters in use for one token: of an expert weight, the chosen share.      */
-static void count_params(const Graph *g, Count *c, int64_t *all, int64_t *active)
+/* Parameters in use for one token: of an expert weight, the chosen share.    */
+static void count_params(const Graph *g, Count *c, int64_t *all,
+                         int64_t *active)
 {
     Table *share = table_new(g->arena);
 

@@ -5,7 +5,7 @@
  *     mixtral.lua:42: error: dot: axis 'k' is 4096 in 'a' and 2048 in 'b'
  *         y = linear(h, w2)
  *     mixtral.lua:38: note: 'a' made here
- *         h = silu(linear(x, w1))                                             */
+ *         h = silu(linear(x, w1))                                            */
 #include <stdlib.h>
 #include <string.h>
 #include "plan.h"
@@ -15,7 +15,7 @@ void (*err_hook)(const char *msg);
 
 typedef struct SourceText { const char *file, *text; size_t len; } SourceText;
 
-static SourceText *sources;       /* vec                                       */
+static SourceText *sources;       /* vec                                      */
 static Text notes = {.arena = 0};
 
 void source_add(const char *file, const char *text, size_t len)

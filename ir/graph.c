@@ -1,6 +1,6 @@
 /* graph.c: axes, parameters, nodes, and the shorthands that build them. Merging
  * equal nodes, dropping dead ones and naming live here too, since every pass
- * needs them.                                                                 */
+ * needs them.                                                                */
 #include <string.h>
 
 #include "ir.h"
@@ -31,7 +31,7 @@ Graph *g_like(const Graph *g)
     h->node = NULL;
     h->bypath = NULL;
     h->nbypath = 0;
-    h->axis = NULL;                           /* the axes are the same, the list own */
+    h->axis = NULL;                    /* the axes are the same, the list own */
     for (int i = 0; i < g->naxis; i++)
         vec_push(g->arena, h->axis, g->axis[i]);
     return h;
@@ -79,7 +79,7 @@ Node *g_node(Graph *g, Op op, const Loc *l, int nin, Node *const *in)
     return n;
 }
 
-static Node *like(Node *n, const Node *a)     /* place and region of a          */
+static Node *like(Node *n, const Node *a)     /* place and region of a        */
 {
     n->scope = a->scope;
     n->reg = a->reg;
@@ -155,7 +155,7 @@ Node *g_spread(Graph *g, Node *a, const Node *to)
 }
 
 /* Put n's axes in the order of `to`; axes that `to` lacks keep their places
- * behind.                                                                     */
+ * behind.                                                                    */
 static void reorder(Node *n, const Node *to)
 {
     Dim d[MAXD];
@@ -247,7 +247,7 @@ int g_isrow(const Axis *a)
     return !strcmp(a->name, "row");
 }
 
-/* ---- equal nodes, dead nodes ------------------------------------------------ */
+/* ---- equal nodes, dead nodes --------------------------------------------- */
 
 static uint64_t hash_str(uint64_t h, const char *s)
 {
@@ -263,7 +263,7 @@ static uint64_t hash_axes(uint64_t h, Axis *const *a, int n)
     return mix64(h, (uint64_t)n);
 }
 
-/* Leaves are the same in every region.                                         */
+/* Leaves are the same in every region.                                       */
 static Region region_of(const Node *n)
 {
     return any_region(n) ? REGbody : n->reg;
@@ -318,7 +318,7 @@ static int mergeable(const Node *n)
 }
 
 /* The earlier node equal to n, or n. Chains of one hash hang on consecutive
- * keys.                                                                       */
+ * keys.                                                                      */
 static Node *canonical(Table *t, Node *n)
 {
     uint64_t h = g_hash(n);
@@ -376,7 +376,7 @@ static int has_root(const Graph *g)
 }
 
 /* Operands stand before users, so one backward sweep marks everything; a body
- * (no sinks) keeps what its last node needs, and its arguments.                */
+ * (no sinks) keeps what its last node needs, and its arguments.              */
 static void drop_dead(Graph *g)
 {
     size_t n = vec_len(g->node), k = 0;
@@ -406,9 +406,9 @@ void g_tidy(Graph *g)
     arena_free(scratch);
 }
 
-/* ---- names --------------------------------------------------------------------- */
+/* ---- names --------------------------------------------------------------- */
 
-/* A dot with a parameter takes the parameter's last name.                      */
+/* A dot with a parameter takes the parameter's last name.                    */
 static const char *stem(const Node *n)
 {
     for (int i = 0; i < n->nin && (n->op == Odot || n->op == Ogmm); i++)

@@ -1,7 +1,7 @@
 /* infer.c: dtype, axes and sizes of a node from its operands. Because axes have
  * names, one rule per class does nearly everything; the switch in rule() lists
  * the rest. Wrong sizes are the user's fault and end in err() at the node's
- * place, with a note where the other size came from.                          */
+ * place, with a note where the other size came from.                         */
 #include <string.h>
 
 #include "ir.h"
@@ -31,7 +31,7 @@ static void push(const Node *n, Dims *s, Axis *a, int64_t size)
     s->d[s->n++] = (Dim){ a, size };
 }
 
-/* Message-ready "[batch=2 seq=8]", without the implicit micro axis.            */
+/* Message-ready "[batch=2 seq=8]", without the implicit micro axis.          */
 static const char *shape(Graph *g, const Node *n)
 {
     Text t = { .arena = g->arena };
@@ -61,7 +61,7 @@ static void clash(Graph *g, const Node *n, const Axis *a, int k0, int k1)
         (long long)y->dim[dim_of(y, a)].n, k1 + 1);
 }
 
-/* Shared axes of all operands agree in size.                                   */
+/* Shared axes of all operands agree in size.                                 */
 static void agree(Graph *g, const Node *n, int nin)
 {
     for (int k = 1; k < nin; k++)
@@ -95,7 +95,7 @@ static void need(Graph *g, const Node *n, int k, Axis *const *v, int nv)
             missing(g, n, k, v[i]);
 }
 
-/* ---- dtypes ------------------------------------------------------------------- */
+/* ---- dtypes -------------------------------------------------------------- */
 
 static int isfloat(Dtype t)
 {
@@ -117,7 +117,7 @@ static Dtype promote(Dtype a, Dtype b)
     return a == Di64 || b == Di64 ? Di64 : Di32;
 }
 
-/* Ops that make sense on integers keep them; the others compute in f32.        */
+/* Ops that make sense on integers keep them; the others compute in f32.      */
 static int keeps_int(Op op)
 {
     switch (op) {
@@ -149,10 +149,10 @@ static Dtype ew_dtype(const Node *n)
     return t == Dbool && n->op != Owhere && n->op != Ospread ? Di32 : t;
 }
 
-/* ---- axes by class ---------------------------------------------------------------- */
+/* ---- axes by class ------------------------------------------------------- */
 
 /* Union of the operands' axes, in the order of the first operand that has them
- * all, else of first appearance.                                              */
+ * all, else of first appearance.                                             */
 static Dims unite(Graph *g, const Node *n, int nin)
 {
     Dims s = { 0 };
@@ -225,7 +225,7 @@ static Dims rename_dims(const Node *n)
 }
 
 /* Sizes of the axes a split makes: as declared, or kept from an earlier infer;
- * one may be left to the division.                                            */
+ * one may be left to the division.                                           */
 static Dims split_dims(Graph *g, const Node *n)
 {
     const Node *a = n->in[0];
@@ -271,7 +271,7 @@ static int adjacent(const Node *a, Axis *const *v, int nv)
 }
 
 /* A merge is a view only of neighbours: put the axes together first, where the
- * first of them stands. The permute goes before n in the program.             */
+ * first of them stands. The permute goes before n in the program.            */
 static void gather_axes(Graph *g, Node *n)
 {
     Node *a = n->in[0], *p = g_node(g, Opermute, n->loc, 1, &a);
@@ -332,7 +332,7 @@ static Dims concat_dims(Graph *g, const Node *n)
     return s;
 }
 
-/* Indices' axes first, then what is left of the indexed tensor.                */
+/* Indices' axes first, then what is left of the indexed tensor.              */
 static Dims gather_dims(Graph *g, const Node *n)
 {
     need(g, n, 0, n->A, 1);
@@ -341,14 +341,14 @@ static Dims gather_dims(Graph *g, const Node *n)
     return s;
 }
 
-/* ---- rows -------------------------------------------------------------------------- */
+/* ---- rows ---------------------------------------------------------------- */
 
 static int64_t rows_of(const Node *map)
 {
     return g_elems(map->in[0]);
 }
 
-/* [row, what x has besides the token axes and top]                             */
+/* [row, what x has besides the token axes and top]                           */
 static Dims dispatch_dims(Graph *g, const Node *n)
 {
     const Node *x = n->in[0], *map = n->in[1], *e = map->in[0];
@@ -399,7 +399,7 @@ static Dims gmmw_dims(const Node *n)
     return s;
 }
 
-/* The route node whose rows n is laid out in.                                   */
+/* The route node whose rows n is laid out in.                                */
 static Node *row_map(const Node *n, const Dims *s)
 {
     for (int i = 0; i < s->n; i++) {
@@ -415,9 +415,9 @@ static Node *row_map(const Node *n, const Dims *s)
     return NULL;
 }
 
-/* ---- one node -------------------------------------------------------------------------- */
+/* ---- one node ------------------------------------------------------------ */
 
-static Dims kept(const Node *n)               /* what the builder already set    */
+static Dims kept(const Node *n)               /* what the builder already set */
 {
     return without(n, NULL, 0);
 }
@@ -527,7 +527,7 @@ static Dtype dtype_rule(const Node *n)
     }
 }
 
-/* Keep an order of the same axes that the builder chose.                        */
+/* Keep an order of the same axes that the builder chose.                     */
 static void set_dims(Node *n, const Dims *s)
 {
     int same = n->nd == s->n;

@@ -1,6 +1,6 @@
 /* lex.c: words of the text forms, in and out. Graphs (parse.c) and plans
  * (planread.c) are lines of words; a word is bare or a "string", the marks
- * [ ] { } ( ) = , % @ ! < stand alone, and # starts a comment.                */
+ * [ ] { } ( ) = , % @ ! < stand alone, and # starts a comment.               */
 #include <stdlib.h>
 #include <string.h>
 #include "plan.h"
@@ -25,7 +25,7 @@ static int is_bare(unsigned char c)
     return c > ' ' && !mark[c];
 }
 
-/* ---- out ------------------------------------------------------------------- */
+/* ---- out ----------------------------------------------------------------- */
 
 void put_word(Text *t, const char *s)
 {
@@ -99,7 +99,7 @@ void put_text(Text *t, const char *what, const char *name, const char *text)
     putn(t, "\n", 1);
 }
 
-/* ---- in -------------------------------------------------------------------- */
+/* ---- in ------------------------------------------------------------------ */
 
 int lex_more(Lex *x)
 {

@@ -7,7 +7,8 @@
  *     # layers.0 .. layers.31: x32
  *     %layers.{i}.w.2 = dot %layers.{i-1}.add %layers.{i}.w
  *
- * What is shown is the second of them, for the first often reads something else. */
+ * What is shown is the second of them, for the first often reads something
+ * else.                                                                      */
 #include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,9 +17,9 @@
 
 enum { NAMECOL = 40, WHATCOL = 76, TYPECOL = 48 };
 
-/* ---- columns ------------------------------------------------------------------------- */
+/* ---- columns ------------------------------------------------------------- */
 
-/* Width of a column: its widest text that does not exceed the limit.           */
+/* Width of a column: its widest text that does not exceed the limit.         */
 static size_t width(const char *s, size_t now, size_t limit)
 {
     size_t n = s ? strlen(s) : 0;
@@ -70,9 +71,9 @@ static void put_line(Text *t, const Line *l, Columns c, const char *indent,
     put(t, "\n");
 }
 
-/* ---- repeated scopes ------------------------------------------------------------------ */
+/* ---- repeated scopes ----------------------------------------------------- */
 
-/* A scope's first number: "layers.3.attn" has stem "layers" and number 3.        */
+/* A scope's first number: "layers.3.attn" has stem "layers" and number 3.    */
 typedef struct Unit { const char *stem; size_t n; long at; } Unit;
 
 static Unit unit_of(const char *path)
@@ -88,7 +89,7 @@ static Unit unit_of(const char *path)
     return (Unit){ path, 0, -1 };
 }
 
-/* The word of a stem that stands right before the number.                       */
+/* The word of a stem that stands right before the number.                    */
 static const char *last_word(Unit u, size_t *n)
 {
     const char *p = u.stem + u.n;
@@ -100,7 +101,7 @@ static const char *last_word(Unit u, size_t *n)
 }
 
 /* "layers.3", "post.layers.3", "optim.m.layers.3" are of one unit; of another is
- * its backward, "d.layers.3".                                                  */
+ * its backward, "d.layers.3".                                                */
 static int same_stem(Unit a, Unit b)
 {
     size_t n, m;
@@ -111,7 +112,7 @@ static int same_stem(Unit a, Unit b)
            back == (b.n > 2 && !memcmp(b.stem, "d.", 2));
 }
 
-/* Does "layers.<number>" begin at s? Its length, and the number.                */
+/* Does "layers.<number>" begin at s? Its length, and the number.             */
 static size_t number_at(const char *s, Unit u, long *at)
 {
     size_t n;
@@ -130,7 +131,7 @@ static int wordchar(char c)
 }
 
 /* s with the unit's number as {i}, its neighbours' as {i-1} and {i+1}. With
- * `blur`, for comparing: names of other places and random keys are left out.    */
+ * `blur`, for comparing: names of other places and random keys are left out. */
 static void put_general(Text *t, const char *s, Unit u, int blur)
 {
     while (s && *s) {
@@ -184,7 +185,7 @@ static int same_text(const char *a, const char *b)
     return a == b || (a && b && !strcmp(a, b));
 }
 
-/* Length of the run of lines from i on that belong to one unit.                  */
+/* Length of the run of lines from i on that belong to one unit.              */
 static size_t run_at(const Line *v, size_t n, size_t i, Unit *u)
 {
     size_t k = i;
@@ -212,7 +213,7 @@ static int same_run(Arena *a, const Line *v, const Line *w, size_t n, Unit u,
     return 1;
 }
 
-/* How many runs like the one at i follow each other, it included.                */
+/* How many runs like the one at i follow each other, it included.            */
 static size_t repeats(Arena *a, const Line *v, size_t n, size_t i, size_t len,
                       Unit u, long *last)
 {
@@ -234,7 +235,7 @@ static size_t repeats(Arena *a, const Line *v, size_t n, size_t i, size_t len,
     return count;
 }
 
-/* The lines with every repeat folded into one copy behind a comment.            */
+/* The lines with every repeat folded into one copy behind a comment.         */
 static Line *folded(Arena *a, const Line *v, size_t n)
 {
     Line *out = NULL;

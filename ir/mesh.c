@@ -12,7 +12,8 @@
  *     tp = {0}  dp = {1,2}  ep = {0,1}  edp = {2}
  *
  * Atoms of tp and etp are cut further, down to primes. A fold whose cuts do not
- * divide each other has no atoms and is refused, with the nearest legal value. */
+ * divide each other has no atoms and is refused, with the nearest legal
+ * value.                                                                     */
 #include <string.h>
 #include "plan.h"
 
@@ -23,7 +24,7 @@ const char *const meshnames[NMESH] = {
     [Metp] = "etp", [Mep] = "ep", [Medp] = "edp",
 };
 
-/* ---- rank order --------------------------------------------------------------- */
+/* ---- rank order ---------------------------------------------------------- */
 
 /* Axes of one grid, first varies fastest. */
 typedef struct Grid { MeshAxis axis[NPLACE]; int n; } Grid;
@@ -34,7 +35,8 @@ static void push(Grid *g, MeshAxis a)
     g->axis[g->n++] = a;
 }
 
-/* One word of the order: its place in the dense grid, the expert grid or both. */
+/* One word of the order: its place in the dense grid, the expert grid or
+ * both.                                                                      */
 static void place(Order *o, int word, int epnamed)
 {
     static const MeshAxis dense[] = {Mtp, Mcp, Mdp, Mpp};
@@ -51,7 +53,7 @@ static void place(Order *o, int word, int epnamed)
 }
 
 /* "tp-cp-dp-pp": the expert grid has etp for tp, ep edp for dp; "ep" may be
- * named to stand elsewhere ("tp-cp-ep-dp-pp" is Megatron's spelling).         */
+ * named to stand elsewhere ("tp-cp-ep-dp-pp" is Megatron's spelling).        */
 static Order order_read(const char *s, const Loc *l)
 {
     static const char *const names[] = {"tp", "cp", "dp", "pp", "ep"};
@@ -77,17 +79,17 @@ static Order order_read(const char *s, const Loc *l)
     return o;
 }
 
-/* ---- sizes --------------------------------------------------------------------- */
+/* ---- sizes --------------------------------------------------------------- */
 
 typedef enum Flaw { NONE, DENSE, EXPERT, STAGES, CUTS } Flaw;
 
 /* What is known while a fold is being solved. */
 typedef struct Solve {
     int64_t world, size[NMESH];
-    int64_t at[2 * NPLACE + 2];   /* cuts of the stage number, ascending       */
+    int64_t at[2 * NPLACE + 2];   /* cuts of the stage number, ascending      */
     int ncut;
     int64_t ppstride;
-    int64_t bad[2];               /* CUTS: the two that do not divide          */
+    int64_t bad[2];               /* CUTS: the two that do not divide         */
 } Solve;
 
 static int64_t times(int64_t a, int64_t b)
@@ -175,7 +177,7 @@ static Flaw solve(Solve *v, const Order *o)
     return NONE;
 }
 
-/* ---- refusals ------------------------------------------------------------------- */
+/* ---- refusals ------------------------------------------------------------ */
 
 /* Nearest legal value of one axis, all others as given; 0: there is none. */
 static int64_t legal(const Solve *v, const Order *o, MeshAxis a)
@@ -262,7 +264,7 @@ static _Noreturn void refuse(Flaw f, const Solve *given, const Solve *v,
         advice(&g, o, ETP | EP | TP | CP));
 }
 
-/* ---- atoms ----------------------------------------------------------------------- */
+/* ---- atoms --------------------------------------------------------------- */
 
 static void add_atom(Mesh *m, int64_t size, int64_t stride)
 {
@@ -287,7 +289,8 @@ static void make_atoms(Mesh *m, const Solve *v)
 }
 
 /* tp and etp down to primes, small ones first, so that a tensor axis too short for
- * all of tp can take a part of it and leave the rest to the next: kv=4 under tp=8. */
+ * all of tp can take a part of it and leave the rest to the next: kv=4 under
+ * tp=8.                                                                      */
 static void split_atoms(Mesh *m)
 {
     Mesh old = *m;

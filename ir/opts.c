@@ -24,7 +24,7 @@ typedef struct AxisValue { const char *key; Value v; } AxisValue;
 struct Opts {
     Arena *arena;
     Value value[NKEY];
-    AxisValue *axes;              /* vec, in the order they were set           */
+    AxisValue *axes;              /* vec, in the order they were set          */
 };
 
 Opts *opts_new(Arena *a)
@@ -34,7 +34,7 @@ Opts *opts_new(Arena *a)
     return o;
 }
 
-/* ---- names ------------------------------------------------------------------ */
+/* ---- names --------------------------------------------------------------- */
 
 static const char *fullname(int i)
 {
@@ -90,7 +90,7 @@ static _Noreturn void unknown(const char *key, const Loc *l)
     err(l, "unknown key '%s'", key);
 }
 
-/* ---- kinds ------------------------------------------------------------------ */
+/* ---- kinds --------------------------------------------------------------- */
 
 static int is_kind(const char *kind, const char *word)
 {
@@ -204,7 +204,7 @@ static int read_pair(const char *s, double v[2])
 }
 
 /* What stands behind the slash in a kind is all that is built so far. Returns
- * the kind without it.                                                        */
+ * the kind without it.                                                       */
 static const char *check_built(Arena *a, const char *key, const char *kind,
                                const char *s, const Loc *l)
 {
@@ -245,7 +245,7 @@ static const char *check_value(Opts *o, const char *key, const char *kind,
     return s;
 }
 
-/* ---- reading ---------------------------------------------------------------- */
+/* ---- reading ------------------------------------------------------------- */
 
 const char *opts_str(const Opts *o, const char *key)
 {
@@ -334,7 +334,7 @@ int opts_each(const Opts *o, int i, const char **key, const char **value)
     return 1;
 }
 
-/* ---- setting ----------------------------------------------------------------- */
+/* ---- setting ------------------------------------------------------------- */
 
 static void set_axis(Opts *o, const char *key, Value v)
 {

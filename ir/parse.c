@@ -25,7 +25,7 @@
  *
  * Attributes are those of the op's row in ops.def; A B i j f s name a node's
  * slots where the row has none; map, again and scope are written only when they
- * are not what text_map() and text_scope() say.                                */
+ * are not what text_map() and text_scope() say.                              */
 #include <stdlib.h>
 #include <string.h>
 
@@ -33,15 +33,15 @@
 
 typedef struct Parser {
     Lex x;
-    Graph *g;                     /* being filled: the graph, or a body        */
-    Table *node;                  /* name -> node of g                         */
-    Table *body;                  /* name -> graph                             */
-    Table *usual;                 /* undeclared axis -> size where none stands */
-    Table *axis;                  /* name -> axis, of all graphs of the text   */
+    Graph *g;                     /* being filled: the graph, or a body       */
+    Table *node;                  /* name -> node of g                        */
+    Table *body;                  /* name -> graph                            */
+    Table *usual;                /* undeclared axis -> size where none stands */
+    Table *axis;                  /* name -> axis, of all graphs of the text  */
     Region reg;
 } Parser;
 
-/* ---- names --------------------------------------------------------------------- */
+/* ---- names --------------------------------------------------------------- */
 
 static Axis *axis_named(Parser *p, const char *name)
 {
@@ -77,7 +77,7 @@ static Axis **read_axes(Parser *p, int *n)
     return v;
 }
 
-/* After "%": a node that stands above.                                         */
+/* After "%": a node that stands above.                                       */
 static Node *read_operand(Parser *p)
 {
     const char *name = lex_word(&p->x);
@@ -96,7 +96,7 @@ static int index_of(const char *s, const char *const *names, int n)
     return -1;
 }
 
-/* ---- places ----------------------------------------------------------------------- */
+/* ---- places -------------------------------------------------------------- */
 
 static Loc *read_place(Parser *p)
 {
@@ -123,9 +123,9 @@ static const Loc *read_places(Parser *p)
     return first;
 }
 
-/* ---- types ------------------------------------------------------------------------- */
+/* ---- types --------------------------------------------------------------- */
 
-/* type = dtype "[" { axis [ "=" size ] } "]" ; 1 when there was one.            */
+/* type = dtype "[" { axis [ "=" size ] } "]" ; 1 when there was one.         */
 static int read_type(Parser *p, Dtype *dt, Dim *dim, int *nd)
 {
     Lex at = p->x;
@@ -152,7 +152,7 @@ static int read_type(Parser *p, Dtype *dt, Dim *dim, int *nd)
     return 1;
 }
 
-/* where = mesh axis | "a" atom: a set of atoms, from the n bytes at s.          */
+/* where = mesh axis | "a" atom: a set of atoms, from the n bytes at s.       */
 static uint32_t read_where(Parser *p, const char *s, size_t n)
 {
     const Mesh *m = p->g->mesh;
@@ -209,7 +209,7 @@ static int64_t read_atoms(Parser *p)
     return set;
 }
 
-/* ---- nodes --------------------------------------------------------------------------- */
+/* ---- nodes --------------------------------------------------------------- */
 
 static void read_slot(Parser *p, Node *n, const AttrInfo *a)
 {
@@ -243,7 +243,7 @@ static const AttrInfo *attr_named(Op op, const char *name)
     return NULL;
 }
 
-/* What text_map() and text_scope() do not say.                                  */
+/* What text_map() and text_scope() do not say.                               */
 typedef struct Extra { int map, scope; } Extra;
 
 static void read_attr(Parser *p, Node *n, Extra *e)
@@ -311,7 +311,7 @@ static const char *body_stem(Parser *p, const char *name)
     return internn(name, (size_t)(dot - name));
 }
 
-/* A composite's second word, unless operands or attributes follow at once.      */
+/* A composite's second word, unless operands or attributes follow at once.   */
 static void read_body(Parser *p, Node *n)
 {
     Lex at = p->x;
@@ -370,7 +370,7 @@ static void read_node(Parser *p)
     const char *wrong = attrs_wrong(p->x.arena, n);
     if (wrong)
         lex_err(&p->x, "%s: %s", optab[n->op].name, wrong);
-    if (!typed)                               /* written by hand: as inferred    */
+    if (!typed)                               /* written by hand: as inferred */
         infer(p->g, n);
     add_node(p, n);
 }
@@ -418,13 +418,13 @@ static void read_def(Parser *p)
     *table_at(p->body, KEYP(name)) = b.g;
 }
 
-/* ---- the header --------------------------------------------------------------------------- */
+/* ---- the header ---------------------------------------------------------- */
 
 static void read_option(Parser *p)
 {
     const char *key = lex_word(&p->x), *value = lex_word(&p->x);
 
-    opts_set(opts_new(p->x.arena), key, value, NULL);    /* is it a key?       */
+    opts_set(opts_new(p->x.arena), key, value, NULL);    /* is it a key?      */
     if (!p->g->opts)
         p->g->opts = opts_new(p->g->arena);
     if (!opts_given(p->g->opts, key))
@@ -467,7 +467,7 @@ static void declare_axis(Parser *p, const char *name)
     p->g->naxis++;
 }
 
-/* All axes first, in their order: a root may be declared below its use.          */
+/* All axes first, in their order: a root may be declared below its use.      */
 static void declare_axes(Parser *p)
 {
     Lex x = p->x;
@@ -586,7 +586,7 @@ static void read_head(Parser *p)
     declare_axes(p);
 }
 
-/* One graph; x stands behind it afterwards.                                     */
+/* One graph; x stands behind it afterwards.                                  */
 static Graph *read_graph(Arena *a, Lex *x, Opts *opts, Table *axis)
 {
     Parser p = {
@@ -623,7 +623,7 @@ Graph **graphs_parse(Arena *a, const char *text, size_t len, const char *name,
         vec_push(a, v, g);
         opts = g->opts;
     } while (lex_next(&x) && !lex_take(&x, "source"));
-    x.arena = a;                              /* texts outlive the reading      */
+    x.arena = a;                              /* texts outlive the reading    */
     while (lex_more(&x)) {
         s.file = lex_word(&x);
         s.text = lex_text(&x);

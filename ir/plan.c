@@ -4,7 +4,7 @@
  * A plan is written for machines first: no columns, integers in decimal, floats
  * in hex so that they come back as they were. Kernel text and Lua sources stand
  * in it byte for byte behind their length. The last line is the XXH3-128 of all
- * before.                                                                      */
+ * before.                                                                    */
 #include <string.h>
 #define XXH_INLINE_ALL
 #include <xxhash.h>
@@ -22,7 +22,7 @@ const StepInfo stepinfo[NSTEPKIND] = {
 #undef STEP
 };
 
-/* ---- finding ----------------------------------------------------------------- */
+/* ---- finding ------------------------------------------------------------- */
 
 int role_of(const Plan *p, int64_t rank)
 {
@@ -47,7 +47,7 @@ int role_prog(const Role *r, const char *name)
     return -1;
 }
 
-/* ---- words -------------------------------------------------------------------- */
+/* ---- words --------------------------------------------------------------- */
 
 static void puts_(Text *t, const char *s)
 {
@@ -96,7 +96,7 @@ static void put_place(Text *t, const char *file, int line)
     puts_(t, "\n");
 }
 
-/* ---- parts --------------------------------------------------------------------- */
+/* ---- parts --------------------------------------------------------------- */
 
 static void put_buf(Text *t, const Buf *b)
 {
@@ -235,7 +235,7 @@ void put_hf(Text *t, const HfMap *h)
     puts_(t, "\n");
 }
 
-/* ---- the whole ------------------------------------------------------------------- */
+/* ---- the whole ----------------------------------------------------------- */
 
 static void put_head(Text *t, const Plan *p)
 {

@@ -4,7 +4,7 @@
  * overlaps, every step has the arguments of its kind and they stay inside their
  * buffers on every rank.
  *
- * Each function returns null or what is wrong.                                */
+ * Each function returns null or what is wrong.                               */
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,13 +15,13 @@ typedef struct Check {
     const Plan *p;
     const Role *r;
     int role;
-    const char **kernels;         /* names, sorted by pointer                  */
+    const char **kernels;         /* names, sorted by pointer                 */
 } Check;
 
 enum { ALIGN = 256, BATCHES = 3 };
 #define HUGE_BYTES ((int64_t)1 << 56)
 
-/* ---- numbers ------------------------------------------------------------------ */
+/* ---- numbers ------------------------------------------------------------- */
 
 /* Least and largest value over all ranks; saturates far beyond any size. */
 typedef struct Range { int64_t min, max; } Range;
@@ -64,7 +64,7 @@ static int stray(const Mesh *m, const Aff *x)
     return 0;
 }
 
-/* ---- buffers -------------------------------------------------------------------- */
+/* ---- buffers ------------------------------------------------------------- */
 
 static const char *buf_wrong(const Check *c, const Buf *b)
 {
@@ -86,7 +86,7 @@ static const char *buf_wrong(const Check *c, const Buf *b)
 
 /* A tree over the runs of bytes between all ends of buffers: how many living
  * buffers cover each. top[i] is the largest count below i, own[i] what covers
- * all of i.                                                                    */
+ * all of i.                                                                  */
 typedef struct Cover { int n, *top, *own; } Cover;
 
 static void cover(Cover *t, int i, int lo, int hi, int a, int b, int v)
@@ -235,7 +235,7 @@ static const char *bufs_wrong(const Check *c)
     return 0;
 }
 
-/* ---- steps ------------------------------------------------------------------------ */
+/* ---- steps --------------------------------------------------------------- */
 
 /* Step s of program g, being looked at. */
 typedef struct At { const Check *c; const Step *s; int prog, step; } At;
@@ -488,7 +488,7 @@ static const char *program_wrong(const Check *c, int k)
     return why;
 }
 
-/* ---- tensors ------------------------------------------------------------------------ */
+/* ---- tensors ------------------------------------------------------------- */
 
 /* Elements of a dim on one rank; -1: pieces that go beyond the axis. */
 static int64_t dim_elems(const Mesh *m, const PlanDim *d)
@@ -588,7 +588,7 @@ static const char *role_wrong(const Check *c)
     return why;
 }
 
-/* ---- the rest -------------------------------------------------------------------------- */
+/* ---- the rest ------------------------------------------------------------ */
 
 static const char *hf_wrong(const Check *c, const HfMap *h)
 {

@@ -21,7 +21,7 @@
  *     place   = [ "@" file line ]
  *     prelude = "prelude" bytes newline text newline
  *     kernel  = "kernel" name bytes newline text newline
- *     source  = "source" file bytes newline text newline                       */
+ *     source  = "source" file bytes newline text newline                     */
 #include <string.h>
 #define XXH_INLINE_ALL
 #include <xxhash.h>
@@ -36,14 +36,14 @@ typedef struct Ints { const char *text; size_t len; Aff *iv; int n; } Ints;
 typedef struct Reader {
     Lex x;
     Plan *p;
-    Ints *seen;                   /* open addressing                           */
+    Ints *seen;                   /* open addressing                          */
     size_t slots, used;
-    Aff *aff;                     /* vecs, for lists whose length is unknown   */
+    Aff *aff;                     /* vecs, for lists whose length is unknown  */
     Piece *piece;
     int *buf;
 } Reader;
 
-/* ---- small things -------------------------------------------------------------- */
+/* ---- small things -------------------------------------------------------- */
 
 static void need(Lex *x, const char *word)
 {
@@ -136,7 +136,7 @@ static void read_place(Lex *x, const char **file, int *at)
     *at = (int)lex_range(x, "line", 0, INT32_MAX);
 }
 
-/* ---- steps ------------------------------------------------------------------------ */
+/* ---- steps --------------------------------------------------------------- */
 
 static int step_named(Lex *x)
 {
@@ -264,7 +264,7 @@ static Program read_program(Reader *r)
     return g;
 }
 
-/* ---- roles ------------------------------------------------------------------------- */
+/* ---- roles --------------------------------------------------------------- */
 
 static Buf read_buf(Lex *x)
 {
@@ -370,7 +370,7 @@ static Role read_role(Reader *r)
     return o;
 }
 
-/* ---- the rest ----------------------------------------------------------------------- */
+/* ---- the rest ------------------------------------------------------------ */
 
 static HfDim read_hfdim(Lex *x)
 {

@@ -15,7 +15,8 @@
  * in front, each distinct one once.
  *
  * With PRINTfold, scopes that repeat with a number (layers.0, layers.1 ..) and
- * are the same but for that number are printed once. That is for reading only. */
+ * are the same but for that number are printed once. That is for reading
+ * only.                                                                      */
 #include <ctype.h>
 #include <math.h>
 #include <stdlib.h>
@@ -27,14 +28,14 @@ typedef struct Printer {
     Arena *arena;
     int flags;
     Text bodies;
-    Table *label;                 /* body -> its name                          */
-    Table *bytext, *count;        /* hash of text -> name; name -> how many    */
-    Table *known; Axis **axis;    /* all axes seen, the graph's own first      */
-    Table *usual;                 /* undeclared axis -> its size when first met */
-    Table *alias;                 /* nodes of the body being printed -> name   */
+    Table *label;                 /* body -> its name                         */
+    Table *bytext, *count;        /* hash of text -> name; name -> how many   */
+    Table *known; Axis **axis;    /* all axes seen, the graph's own first     */
+    Table *usual;               /* undeclared axis -> its size when first met */
+    Table *alias;                 /* nodes of the body being printed -> name  */
 } Printer;
 
-/* ---- what the text leaves out ------------------------------------------------ */
+/* ---- what the text leaves out -------------------------------------------- */
 
 const char *text_scope(const char *name)
 {
@@ -65,9 +66,9 @@ Node *text_map(const Node *n)
     return NULL;
 }
 
-/* ---- words -------------------------------------------------------------------- */
+/* ---- words --------------------------------------------------------------- */
 
-/* Shortest decimal that reads back as the same double.                         */
+/* Shortest decimal that reads back as the same double.                       */
 static void put_num(Text *t, double v)
 {
     char s[40];
@@ -79,7 +80,7 @@ static void put_num(Text *t, double v)
     putn(t, s, strlen(s));
 }
 
-/* The name of an axis, which the header will then declare.                     */
+/* The name of an axis, which the header will then declare.                   */
 static void put_axis(Printer *p, Text *t, Axis *a)
 {
     void **seen = table_at(p->known, KEYP(a));
@@ -109,7 +110,7 @@ void print_dims(Text *t, const Node *n)
     put(t, "]");
 }
 
-/* The size that needs no saying.                                              */
+/* The size that needs no saying.                                             */
 static int64_t usual(Printer *p, const Dim *d)
 {
     if (d->a->n)
@@ -120,7 +121,7 @@ static int64_t usual(Printer *p, const Dim *d)
     return (int64_t)(uintptr_t)*size;
 }
 
-/* dtype and axes; nothing for what has no value.                               */
+/* dtype and axes; nothing for what has no value.                             */
 static const char *type_text(Printer *p, Dtype dt, const Dim *d, int nd)
 {
     Text t = { .arena = p->arena };
@@ -150,13 +151,13 @@ static const char *loc_text(Printer *p, const Loc *l)
     return t.s;
 }
 
-/* ---- sharding types -------------------------------------------------------------- */
+/* ---- sharding types ------------------------------------------------------ */
 
 static const MeshAxis grids[2][4] = {
     { Mtp, Mcp, Mdp, Mpp }, { Metp, Mep, Medp, Mpp }
 };
 
-/* The atom that stands for all of mask, -1 when they differ, -2: none.          */
+/* The atom that stands for all of mask, -1 when they differ, -2: none.       */
 static int uniform(const Mesh *m, const Shard *sh, uint32_t mask)
 {
     int first = -2;
@@ -181,7 +182,7 @@ static void put_shard(Text *t, const char *where, const Shard *s)
             s->k == S ? s->a->name : s->k == P ? ops[s->op] : "~");
 }
 
-/* By the axes of one grid when they say it all, else atom by atom.              */
+/* By the axes of one grid when they say it all, else atom by atom.           */
 static const char *shard_text(Printer *p, const Graph *g, const Node *n)
 {
     Text t = { .arena = p->arena };
@@ -206,7 +207,7 @@ static const char *shard_text(Printer *p, const Graph *g, const Node *n)
     return t.s;
 }
 
-/* A set of atoms as mesh axes: "tp,dp", or "a0,a2".                             */
+/* A set of atoms as mesh axes: "tp,dp", or "a0,a2".                          */
 static void put_atoms(Text *t, const Mesh *m, uint32_t set)
 {
     const char *comma = "";
@@ -236,9 +237,9 @@ static void put_atoms(Text *t, const Mesh *m, uint32_t set)
         put(t, "none");
 }
 
-/* ---- one node --------------------------------------------------------------------- */
+/* ---- one node ------------------------------------------------------------ */
 
-/* Nodes of a body have names of their own there.                              */
+/* Nodes of a body have names of their own there.                             */
 static const char *name_of(Printer *p, const Node *n)
 {
     const char *alias = p->alias ? table_get(p->alias, KEYP(n)) : NULL;
@@ -258,7 +259,7 @@ static int is_source_name(Printer *p, const Node *n)
 }
 
 /* Text of the attribute kept in a slot; null when there is none to print.
- * `named`: it is in the op's row, so numbers print even when they are 0.        */
+ * `named`: it is in the op's row, so numbers print even when they are 0.     */
 static const char *attr_text(Printer *p, const Graph *g, const Node *n,
                              const AttrInfo *a, int named)
 {
@@ -289,7 +290,7 @@ static const char *attr_text(Printer *p, const Graph *g, const Node *n,
     return t.s;
 }
 
-/* Attributes of the row, then what a pass put into other slots.                */
+/* Attributes of the row, then what a pass put into other slots.              */
 static void put_attrs(Printer *p, Text *t, const Graph *g, const Node *n)
 {
     static const AttrInfo raw[] = {
@@ -300,7 +301,7 @@ static void put_attrs(Printer *p, Text *t, const Graph *g, const Node *n)
     unsigned seen = 0;
 
     if (n->op == Ocall && n->body)
-        seen = 1u << Slots;               /* the body's name says it            */
+        seen = 1u << Slots;               /* the body's name says it          */
     for (int i = 0; i < o->nattr; i++) {
         const char *s = attr_text(p, g, n, &o->attr[i], 1);
         if (s && !(seen >> o->attr[i].slot & 1))
@@ -359,11 +360,11 @@ static Line line_of(Printer *p, const Graph *g, const Node *n)
     };
 }
 
-/* ---- graphs ------------------------------------------------------------------------------ */
+/* ---- graphs -------------------------------------------------------------- */
 
 static void name_body(Printer *p, const Graph *g, const Node *n);
 
-/* Nodes in order, with a line "region:" where the region changes from `reg`.    */
+/* Nodes in order, with a line "region:" where the region changes from `reg`. */
 static void put_nodes(Printer *p, Text *t, const Graph *g, int reg)
 {
     size_t n = vec_len(g->node);
@@ -392,7 +393,7 @@ static size_t prefix(const char *name, const char *scope)
 }
 
 /* A body reads the same wherever it is called: its names without the scope of
- * the call, told apart by a number where that makes them equal.                */
+ * the call, told apart by a number where that makes them equal.              */
 static Table *aliases(Printer *p, const Graph *b, const char *scope)
 {
     Table *alias = table_new(p->arena), *used = table_new(p->arena);
@@ -408,7 +409,7 @@ static Table *aliases(Printer *p, const Graph *b, const char *scope)
     return alias;
 }
 
-/* Give n's body a name; print it unless an equal one has been.                  */
+/* Give n's body a name; print it unless an equal one has been.               */
 static void name_body(Printer *p, const Graph *g, const Node *n)
 {
     Text t = { .arena = p->arena };
@@ -482,7 +483,7 @@ static Line axis_line(Printer *p, const Axis *a)
     };
 }
 
-/* All axes met so far; a root or a factor may be met only now.                  */
+/* All axes met so far; a root or a factor may be met only now.               */
 static void put_axis_lines(Printer *p, Text *t)
 {
     Line *v = NULL;

@@ -1,10 +1,10 @@
 /* str.c: strings. Names are interned once and compared by pointer; texts that
- * grow (dumps, plans, kernels) are a Text in some arena.                      */
+ * grow (dumps, plans, kernels) are a Text in some arena.                     */
 #include <stdlib.h>
 #include <string.h>
 #include "plan.h"
 
-/* ---- interned names: open addressing, at most half full ------------------- */
+/* ---- interned names: open addressing, at most half full ------------------ */
 
 typedef struct Name { const char *s; size_t n; uint64_t hash; } Name;
 
@@ -59,7 +59,7 @@ const char *intern(const char *s)
     return internn(s, strlen(s));
 }
 
-/* ---- formatting ------------------------------------------------------------ */
+/* ---- formatting ---------------------------------------------------------- */
 
 char *vstrf(Arena *a, const char *fmt, va_list ap)
 {
@@ -126,9 +126,9 @@ void put(Text *t, const char *fmt, ...)
     }
 }
 
-/* ---- suggestions ------------------------------------------------------------ */
+/* ---- suggestions --------------------------------------------------------- */
 
-enum { LONGEST = 63 };            /* longer names get no suggestion            */
+enum { LONGEST = 63 };            /* longer names get no suggestion           */
 
 static int least(int a, int b, int c)
 {

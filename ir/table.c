@@ -5,7 +5,7 @@ typedef struct Slot64 { uint64_t key; void *val; int used; } Slot64;
 
 struct Table {
     Arena *arena;
-    size_t n, cap;                /* cap is a power of two                     */
+    size_t n, cap;                /* cap is a power of two                    */
     Slot64 *slot;
 };
 

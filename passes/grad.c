@@ -7,7 +7,7 @@
  * A rule gives the gradient with the axes of the result; axes the operand lacks
  * are summed, and the dtype becomes the operand's. Seeds are weight / den, so
  * that the step's loss is sum of weight * sum(t) / sum(den) over micro-batches
- * (DESIGN section 3), known before the first backward.                         */
+ * (DESIGN section 3), known before the first backward.                       */
 #include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,8 +16,8 @@
 
 typedef struct Back {
     Graph *g;
-    Node **dy;                    /* by forward id: gradient so far, or null    */
-    char *need;                   /* by forward id: leads from a parameter      */
+    Node **dy;                    /* by forward id: gradient so far, or null  */
+    char *need;                   /* by forward id: leads from a parameter    */
 } Back;
 
 static void add_to(Back *b, Node *x, Node *d)
@@ -35,7 +35,7 @@ static void add_to(Back *b, Node *x, Node *d)
 typedef struct Expr {
     const char *s;
     Graph *g;
-    const Node *n;                /* the node whose gradient this is            */
+    const Node *n;                /* the node whose gradient this is          */
     Node *dy;
 } Expr;
 
@@ -144,9 +144,10 @@ static void by_text(Back *b, Node *n, Node *dy)
     }
 }
 
-/* ---- rules with code, g_<op> ------------------------------------------------------ */
+/* ---- rules with code, g_<op> --------------------------------------------- */
 
-static Node *same_attrs(Graph *g, Op op, const Node *n, int nin, Node *const *in)
+static Node *same_attrs(Graph *g, Op op, const Node *n, int nin,
+                        Node *const *in)
 {
     Node *r = g_node(g, op, n->loc, nin, in);
 
@@ -168,7 +169,7 @@ static Node *shaped_like(Graph *g, Node *r, const Node *x)
     return infer(g, r);
 }
 
-/* Axes of x that `not` lacks.                                                    */
+/* Axes of x that `not` lacks.                                                */
 static int lacking(const Node *x, const Node *not, Axis **out)
 {
     int n = 0;
@@ -215,7 +216,7 @@ static void g_dropout(Back *b, Node *n, Node *dy)
     add_to(b, n->in[0], infer(b->g, same_attrs(b->g, Odropout, n, 1, &dy)));
 }
 
-/* Ties share the gradient evenly.                                                */
+/* Ties share the gradient evenly.                                            */
 static void g_extreme(Back *b, Node *n, Node *dy)
 {
     Graph *g = b->g;
@@ -263,7 +264,8 @@ static void g_cumsum(Back *b, Node *n, Node *dy)
 {
     Graph *g = b->g;
     Node *before = infer(g, same_attrs(g, Ocumsum, n, 1, &dy));
-    Node *rest = g_ew(g, Osub, n->loc, g_red(g, Osum, dy, n->A, 1), before, NULL);
+    Node *rest =
+        g_ew(g, Osub, n->loc, g_red(g, Osum, dy, n->A, 1), before, NULL);
 
     add_to(b, n->in[0], g_ew(g, Oadd, n->loc, rest, dy, NULL));
 }
@@ -278,7 +280,7 @@ static void g_view(Back *b, Node *n, Node *dy)
     r->nA = n->nB;
     r->B = n->A;
     r->nB = n->nA;
-    if (n->op == Omerge)                      /* the sizes to split into         */
+    if (n->op == Omerge)                      /* the sizes to split into      */
         shaped_like(b->g, r, n->in[0]);
     add_to(b, n->in[0], infer(b->g, r));
 }
@@ -351,7 +353,7 @@ static Node *new_part(Graph *g, Node *of, int index, const Node *like)
 }
 
 /* One row of scores has one logsumexp: the result's axes that the queries' side
- * has, i.e. all but those only the value brings.                               */
+ * has, i.e. all but those only the value brings.                             */
 static Node *logsumexp_part(Graph *g, Node *attn, const Node *out)
 {
     const Graph *body = attn->body;
@@ -367,7 +369,7 @@ static Node *logsumexp_part(Graph *g, Node *attn, const Node *out)
     return infer(g, p);
 }
 
-/* dy stands for the gradient of part 0.                                         */
+/* dy stands for the gradient of part 0.                                      */
 static void g_attn(Back *b, Node *n, Node *dy, Node *out)
 {
     Node *in[MAXIN + 3], *r;
@@ -393,17 +395,21 @@ static void g_part(Back *b, Node *n, Node *dy)
 typedef void Rule(Back *b, Node *n, Node *dy);
 
 static Rule *const rules[NOP] = {
-    [Odot] = g_dots, [Ocast] = g_cast_, [Ospread] = g_spread_,
-    [Osum] = g_spread_, [Omean] = g_mean, [Odropout] = g_dropout, [Omax] = g_extreme,
-    [Omin] = g_extreme, [Ogmm] = g_gmm, [Ocumsum] = g_cumsum,
-    [Orename] = g_view, [Osplit] = g_view, [Omerge] = g_view,
-    [Opermute] = g_permute, [Oslice] = g_window, [Opad] = g_window,
-    [Oconcat] = g_concat, [Oshift] = g_shift, [Ogather] = g_gather,
-    [Oscatter_add] = g_scatter_add, [Odispatch] = g_dispatch,
-    [Oundispatch] = g_dispatch, [Opart] = g_part,
+    [Odot] = g_dots,          [Ocast] = g_cast_,
+    [Ospread] = g_spread_,    [Osum] = g_spread_,
+    [Omean] = g_mean,         [Odropout] = g_dropout,
+    [Omax] = g_extreme,       [Omin] = g_extreme,
+    [Ogmm] = g_gmm,           [Ocumsum] = g_cumsum,
+    [Orename] = g_view,       [Osplit] = g_view,
+    [Omerge] = g_view,        [Opermute] = g_permute,
+    [Oslice] = g_window,      [Opad] = g_window,
+    [Oconcat] = g_concat,     [Oshift] = g_shift,
+    [Ogather] = g_gather,     [Oscatter_add] = g_scatter_add,
+    [Odispatch] = g_dispatch, [Oundispatch] = g_dispatch,
+    [Opart] = g_part,
 };
 
-/* ---- the walk -------------------------------------------------------------------- */
+/* ---- the walk ------------------------------------------------------------ */
 
 static int differentiable(const Node *n)
 {
@@ -422,7 +428,7 @@ static void find_needed(Back *b, size_t count)
     }
 }
 
-/* Everything a rule built belongs to the backward of n.                        */
+/* Everything a rule built belongs to the backward of n.                      */
 static void sign(Graph *g, size_t from, const Node *n)
 {
     const char *scope = intern(n->scope[0] ? strf(g->arena, "d.%s", n->scope)
@@ -465,10 +471,10 @@ Node **backward(Graph *g, Node **seed, Node **dseed, int n)
     return b.dy;
 }
 
-/* ---- the pass ----------------------------------------------------------------------- */
+/* ---- the pass ------------------------------------------------------------ */
 
 /* A denominator's value as computed in den: copies, since the body or pre may
- * need the originals. done: a node -> its copy.                                */
+ * need the originals. done: a node -> its copy.                              */
 static Node *in_den(Graph *g, Node *n, Table *done)
 {
     void **to = table_at(done, KEYP(n));
@@ -484,7 +490,7 @@ static Node *in_den(Graph *g, Node *n, Table *done)
 }
 
 /* The sum of a loss's denominators over the step, a scalar known before the
- * first body.                                                                  */
+ * first body.                                                                */
 static Node *denominator(Graph *g, Node *loss)
 {
     Node *den, *acc;
@@ -518,7 +524,7 @@ static void accumulate(Graph *g, Node *param, Node *d)
     a->name = intern(strf(g->arena, "grad.%s", param->s));
 }
 
-/* Parameters are what gradients are wanted of.                                  */
+/* Parameters are what gradients are wanted of.                               */
 static void mark_params(Graph *g)
 {
     for (size_t i = 0; i < vec_len(g->node); i++)

@@ -19,7 +19,7 @@ static const char *stored(Arena *a, const Group *k)
     return t.s ? t.s : "";
 }
 
-/* Ops in order; runs of one op once.                                            */
+/* Ops in order; runs of one op once.                                         */
 static const char *computed(Arena *a, const Group *k)
 {
     Text t = { .arena = a };

@@ -235,7 +235,7 @@ static const Node *space_of(const Node *n)
     return is_reduction(n) ? n->in[0] : layout_of(n);
 }
 
-/* ---- small links -------------------------------------------------------------- */
+/* ---- small links --------------------------------------------------------- */
 
 /* Uses of n through what is clear: the operand that the user names, the user.   */
 typedef struct Use { const Node *as, *by; } Use;
@@ -258,7 +258,7 @@ static int is_backward(const Node *n)
 
 /* A value per row that a kernel over rows reads next to its rows: made anew in
  * each kernel that needs it, before the row's own loop, it ties none of them to
- * the others. All users are near, and one is much larger.                       */
+ * the others. All users are near, and one is much larger.                    */
 static int is_link(const Fuse *f, const Node *n)
 {
     enum { NEAR = 64, USES = 4, MUCH = 16 };
@@ -301,7 +301,7 @@ void find_clear(Fuse *f)
             f->clear[i] = (char)is_link(f, f->g->node[i]);
 }
 
-/* ---- the rule ------------------------------------------------------------------- */
+/* ---- the rule ------------------------------------------------------------ */
 
 /* Would reading p from m repeat costly work? Not when p's axes are the slowest
  * of m's, then it is computed once for each of their settings.               */

@@ -63,7 +63,7 @@ Node *inline_body(Graph *g, const Graph *body, Node *const *in,
 
 Node *g_total(Graph *g, Node *n);             /* sum over all its axes        */
 /* n with the axis micro: what is the same for all micro-batches (a loss of
- * parameters only) counts once in each, whoever runs it.                        */
+ * parameters only) counts once in each, whoever runs it.                     */
 Node *g_each_micro(Graph *g, Node *n);
 Node *g_accum(Graph *g, Node *n, const char *op);  /* fp32, in n's region     */
 double micro_batches(const Graph *g, const Loc *l); /* of a step, all ranks   */

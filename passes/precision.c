@@ -2,13 +2,13 @@
  * fp64 for tests, where f32() and bf16() are the identity. Under bf16 constants,
  * states, masters and accumulators stay fp32, and a weight gradient
  * goes from its product into the fp32 accumulator unrounded. Means become sums
- * and products here, after `step` has told means and sums apart.               */
+ * and products here, after `step` has told means and sums apart.             */
 #include <string.h>
 
 #include "passes.h"
 
 typedef struct Policy {
-    Dtype real, high;             /* of real values; of explicit fp32 values     */
+    Dtype real, high;             /* of real values; of explicit fp32 values  */
     int all64;
 } Policy;
 
@@ -56,7 +56,7 @@ static Node *cast(Graph *g, Node *n, const Policy *p)
     return infer(g, n);
 }
 
-/* Both operands of a product have its dtype.                                    */
+/* Both operands of a product have its dtype.                                 */
 static Node *product(Graph *g, Node *n)
 {
     n->dt = Dnone;
@@ -93,7 +93,7 @@ typedef struct Decide { Policy p; int *uses; Table *done; } Decide;
 
 static Node *decide(Graph *g, Node *n, void *ctx);
 
-/* An attention's body, once: forward and backward share it.                     */
+/* An attention's body, once: forward and backward share it.                  */
 static void inside(Graph *body, Decide *d)
 {
     void **seen = table_at(d->done, KEYP(body));

@@ -13,16 +13,16 @@
  * sink, a value's capacity is its size, and what other backward kernels (BLAS,
  * attention, collectives) read is kept already and costs nothing. Reductions
  * are kept: their results are small. Copies carry `again`, so that g_tidy never
- * merges them with their originals.                                           */
+ * merges them with their originals.                                          */
 #include <string.h>
 
 #include "passes.h"
 
 typedef struct Edge { int to, rev; int64_t cap; } Edge;
 
-typedef struct Flow {             /* vertices: 2i in, 2i+1 out, then s, t       */
+typedef struct Flow {             /* vertices: 2i in, 2i+1 out, then s, t     */
     Arena *arena;
-    Edge **adj;                   /* vec per vertex                             */
+    Edge **adj;                   /* vec per vertex                           */
     int *level, *at, nv, s, t;
 } Flow;
 
@@ -37,7 +37,7 @@ static void edge(Flow *f, int u, int v, int64_t cap)
     vec_push(f->arena, f->adj[v], b);
 }
 
-/* Distances from s over edges with room; is t reached?                         */
+/* Distances from s over edges with room; is t reached?                       */
 static int bfs(Flow *f, int *queue)
 {
     int head = 0, tail = 0;
@@ -78,7 +78,7 @@ static int64_t push_flow(Flow *f, int u, int64_t limit)
 }
 
 /* Of all minimum cuts the one nearest the sink, which rebuilds least: level 1
- * marks the vertices from which the sink can still be reached, others get 0.   */
+ * marks the vertices from which the sink can still be reached, others get 0. */
 static void sink_side(Flow *f, int *queue)
 {
     int head = 0, tail = 0;
@@ -98,7 +98,7 @@ static void sink_side(Flow *f, int *queue)
     }
 }
 
-/* Dinic 1970.                                                                   */
+/* Dinic 1970.                                                                */
 static void max_flow(Flow *f)
 {
     int *queue = alloc(f->arena, (size_t)f->nv * sizeof *queue);
@@ -111,7 +111,7 @@ static void max_flow(Flow *f)
     sink_side(f, queue);
 }
 
-/* ---- what the cut is about ----------------------------------------------------- */
+/* ---- what the cut is about ----------------------------------------------- */
 
 enum { BACK = 1, FORCED = 2, NEEDED = 4, REBUILT = 8 };
 
@@ -130,7 +130,7 @@ static int rebuildable(const Graph *g, const Node *n)
            (c == VIEW || pass_target()->loops(g, n));
 }
 
-/* The value whose bytes a chain of views shows.                                */
+/* The value whose bytes a chain of views shows.                              */
 static Node *bytes_of(Node *n)
 {
     while (optab[n->op].cls == VIEW && n->op != Opart)
@@ -138,7 +138,7 @@ static Node *bytes_of(Node *n)
     return n;
 }
 
-/* Free to read at any time: parameters, constants, inputs, values of pre.      */
+/* Free to read at any time: parameters, constants, inputs, values of pre.    */
 static int always_there(const Node *n)
 {
     return optab[n->op].cls == SRC || n->reg != REGbody;
@@ -187,7 +187,7 @@ static void build(Flow *f, const Graph *g)
     }
 }
 
-/* A needed value beyond the cut is rebuilt.                                     */
+/* A needed value beyond the cut is rebuilt.                                  */
 static int mark_rebuilt(const Flow *f, Graph *g)
 {
     int any = 0;
@@ -197,7 +197,7 @@ static int mark_rebuilt(const Flow *f, Graph *g)
         if (n->mark & (BACK | FORCED) || always_there(n) || !rebuildable(g, n))
             continue;
         if (!f->level[2 * i])
-            continue;                         /* cut here or before: kept        */
+            continue;                         /* cut here or before: kept     */
         n->mark |= REBUILT;
         any = 1;
         if (n->mark & NEEDED && optab[n->op].cls != VIEW)
@@ -223,9 +223,9 @@ static int choose(Graph *g)
     return any;
 }
 
-/* ---- copies ------------------------------------------------------------------------ */
+/* ---- copies -------------------------------------------------------------- */
 
-/* The copy of a rebuilt value; kept values stand for themselves.                */
+/* The copy of a rebuilt value; kept values stand for themselves.             */
 static Node *again(Graph *g, Node *n, const char *scope)
 {
     Node *in[MAXIN], *c;

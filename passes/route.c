@@ -9,7 +9,7 @@
  *
  * Elementwise ops and reductions over other axes stay in rows and bring their
  * operands there; any other use converts back (absent pairs are 0). All uses of
- * one e share one row map, and one dispatch per tensor (g_tidy merges them).    */
+ * one e share one row map, and one dispatch per tensor (g_tidy merges them). */
 #include "passes.h"
 
 static Node *placed_like(Node *n, const Node *by)
@@ -19,7 +19,7 @@ static Node *placed_like(Node *n, const Node *by)
     return n;
 }
 
-/* One map for all uses of e, so that rows of one dot are rows of the next.      */
+/* One map for all uses of e, so that rows of one dot are rows of the next.   */
 static Node *route_of(Graph *g, Node *e, Axis *axis, const Node *by)
 {
     for (size_t i = vec_len(g->node); i-- > 0; ) {
@@ -51,7 +51,7 @@ static Node *to_tokens(Graph *g, Node *x, const Node *by)
     return x->map ? move(g, Oundispatch, x, x->map, by) : x;
 }
 
-/* Does x vary over the tokens or choices of map's index?                       */
+/* Does x vary over the tokens or choices of map's index?                     */
 static int per_token(const Node *x, const Node *map)
 {
     for (int i = 0; i < x->nd; i++)
@@ -97,7 +97,7 @@ static Node *rowwise(Graph *g, Node *n, Node *map)
     return infer(g, r);
 }
 
-/* A reduction that leaves the tokens alone.                                    */
+/* A reduction that leaves the tokens alone.                                  */
 static int inside_rows(const Node *n)
 {
     for (int i = 0; i < n->nA; i++)
@@ -114,7 +114,7 @@ static Node *first_map(const Node *n)
     return NULL;
 }
 
-/* A dropout's mask counts the elements of the tensor, not where rows lie.       */
+/* A dropout's mask counts the elements of the tensor, not where rows lie.    */
 static int stays(Op op)
 {
     return op != Ospread && op != Odropout;

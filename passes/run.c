@@ -17,7 +17,7 @@ const PassInfo passtab[] = {
 };
 const int npass = sizeof passtab / sizeof *passtab;
 
-static const CompileOptions *options;         /* of the compile under way        */
+static const CompileOptions *options;         /* of the compile under way     */
 static const Target *target;
 static const char *passname = "";
 
@@ -62,7 +62,7 @@ void why(const Node *n, const char *fmt, ...)
     fputc('\n', out());
 }
 
-/* ---- the program's graph ------------------------------------------------------- */
+/* ---- the program's graph ------------------------------------------------- */
 
 static Node *copy_node(Graph *h, const Node *n, Node **to)
 {
@@ -78,7 +78,7 @@ static Node *copy_node(Graph *h, const Node *n, Node **to)
     return c;
 }
 
-/* Which sinks a program keeps.                                                  */
+/* Which sinks a program keeps.                                               */
 static int keeps(char prog, Op op)
 {
     switch (op) {
@@ -89,7 +89,7 @@ static int keeps(char prog, Op op)
     }
 }
 
-/* Each program decides its own dtypes.                                          */
+/* Each program decides its own dtypes.                                       */
 static void copy_params(Graph *h)
 {
     Param **old = h->param;
@@ -139,7 +139,7 @@ static Node *shaped(Graph *g, Op op, const Param *p)
 }
 
 /* A parameter and its master start from the same draw: the key is the
- * parameter's path.                                                            */
+ * parameter's path.                                                          */
 static Node *initial(Graph *g, const Param *p)
 {
     const Param *of = p->of ? g_param(g, p->of) : p;
@@ -185,7 +185,7 @@ static int has(const Graph *g, Op op)
     return 0;
 }
 
-/* ---- running the table ------------------------------------------------------------ */
+/* ---- running the table --------------------------------------------------- */
 
 static int shown(const char *prog)
 {
@@ -212,7 +212,7 @@ static int stops(const char *pass)
 }
 
 #ifdef PLEAT_DEBUG
-/* The law of the text form: parse(print(g)) prints the same bytes.             */
+/* The law of the text form: parse(print(g)) prints the same bytes.           */
 static void round_trip(Graph *g)
 {
     Arena *a = arena_new();
@@ -239,7 +239,7 @@ static void finish_pass(Graph *g, const PassInfo *p)
     dump(g, p->name);
 }
 
-/* From behind g->after; zero when stopped, also at a pass of other programs.    */
+/* From behind g->after; zero when stopped, also at a pass of other programs. */
 static int run_passes(Graph *g)
 {
     const char *from = g->after;
@@ -294,7 +294,7 @@ static Group **to_groups(Graph *g)
     return k;
 }
 
-/* One program into the plan; zero when stopped.                                 */
+/* One program into the plan; zero when stopped.                              */
 static int one_program(Emit *e, Graph *g)
 {
     if (!run_passes(g))
@@ -320,7 +320,7 @@ static int runs(const Graph *g, char prog)
     return has(g, prog == 'f' ? Ooutput : Oloss);
 }
 
-/* The program as -x left it, or from the model.                                 */
+/* The program as -x left it, or from the model.                              */
 static Graph *program(Graph *g, const char *prog)
 {
     Graph **stage = options->stage;
@@ -331,7 +331,7 @@ static Graph *program(Graph *g, const char *prog)
     return copy_graph(g, prog);
 }
 
-/* What -x writes: the model, the programs where they stopped, the sources.      */
+/* What -x writes: the model, the programs where they stopped, the sources.   */
 static void write_stage(Graph *g, Graph *const *programs)
 {
     Text t = { .arena = g->arena };
@@ -345,7 +345,7 @@ static void write_stage(Graph *g, Graph *const *programs)
     fputs(t.s, out());
 }
 
-/* Step goes first: it makes the optimizer's parameters, which init fills.       */
+/* Step goes first: it makes the optimizer's parameters, which init fills.    */
 Plan *compile(Graph *g, const Target *T, const CompileOptions *o)
 {
     static const char *const programs[] = { "step", "eval", "forward", NULL };

@@ -7,7 +7,7 @@
  *     %o = sum %z top                      %o = sum %y top
  *
  * The product %y then need not be kept for the gradient of %g: %h is narrower
- * and is kept anyway (moe-training.md A3.5, memory-efficient permutation).     */
+ * and is kept anyway (moe-training.md A3.5, memory-efficient permutation).   */
 #include <math.h>
 
 #include "passes.h"
@@ -54,7 +54,7 @@ static Node *fold(Graph *g, Node *n)
     return known ? g_const(g, n->loc, n->dt, v) : n;
 }
 
-/* The operand that n equals, or n.                                             */
+/* The operand that n equals, or n.                                           */
 static Node *identity(Node *n)
 {
     Node *a = n->in[0], *b = n->nin > 1 ? n->in[1] : NULL, *r = n;
@@ -82,7 +82,8 @@ static Node *power(Graph *g, Node *n)
     return n;
 }
 
-/* n = sum(mul(g, dot(h, W[e])), top): which operand of the product is the dot? */
+/* n = sum(mul(g, dot(h, W[e])), top): which operand of the product is the
+ * dot?                                                                       */
 static Node *projection(const Node *n, const Simplify *s, int *at)
 {
     const Node *m = n->in[0];
@@ -97,7 +98,7 @@ static Node *projection(const Node *n, const Simplify *s, int *at)
     return NULL;
 }
 
-/* Every axis of a is an axis of b.                                              */
+/* Every axis of a is an axis of b.                                           */
 static int within(const Node *a, const Node *b)
 {
     for (int i = 0; i < a->nd; i++)

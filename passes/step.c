@@ -7,7 +7,7 @@
  *     p' = p (1 - lr wd) - lr (m'/bc1) / (sqrt(v'/bc2) + eps)
  *
  * (Loshchilov and Hutter 2019, algorithm 2; bc = 1 - beta^t.) A loss or norm
- * that is not finite skips every write. In `eval` only the losses are kept.    */
+ * that is not finite skips every write. In `eval` only the losses are kept.  */
 #include <stdlib.h>
 #include <string.h>
 
@@ -16,13 +16,13 @@
 typedef struct Step1 {
     Graph *g;
     const Loc *l;
-    const char *scope;            /* of what is being built                     */
-    Node *total;                  /* the step's loss                            */
-    Node *ok;                     /* everything is finite                       */
-    Node *scale;                  /* clipping factor, null: none                */
+    const char *scope;            /* of what is being built                   */
+    Node *total;                  /* the step's loss                          */
+    Node *ok;                     /* everything is finite                     */
+    Node *scale;                  /* clipping factor, null: none              */
     Node *lr, *bc1, *bc2;
     double b1, b2;
-    Table *post;                  /* a node -> its value in post                */
+    Table *post;                  /* a node -> its value in post              */
 } Step1;
 
 double micro_batches(const Graph *g, const Loc *l)
@@ -77,7 +77,7 @@ Node *g_accum(Graph *g, Node *n, const char *op)
     return infer(g, a);
 }
 
-/* ---- small arithmetic in post ---------------------------------------------------- */
+/* ---- small arithmetic in post -------------------------------------------- */
 
 static Node *op2(Step1 *s, Op op, Node *a, Node *b)
 {
@@ -126,7 +126,7 @@ static Node *in_post(Node *n)
     return n;
 }
 
-/* ---- statistics over the step (DESIGN section 3, one step) ------------------------- */
+/* ---- statistics over the step (DESIGN section 3, one step) --------------- */
 
 static int covers(const Axis *a, const char *name)
 {
@@ -138,7 +138,7 @@ static int covers(const Axis *a, const char *name)
     return 0;
 }
 
-/* Does n reduce over the sequences of the batch?                                */
+/* Does n reduce over the sequences of the batch?                             */
 static int over_batch(const Node *n)
 {
     for (int i = 0; i < n->nA && optab[n->op].cls == RED; i++)
@@ -154,7 +154,7 @@ static int is_data(const Node *n, const Graph *g)
     return dim_of(n, micro) >= 0 || n->map;
 }
 
-/* A reduction over batch as post sees it: over all micro-batches as well.       */
+/* A reduction over batch as post sees it: over all micro-batches as well.    */
 static Node *statistic(Step1 *s, Node *n)
 {
     static const char *const ops[] = { [Osum] = "add", [Omean] = "add",
@@ -174,7 +174,7 @@ static Node *statistic(Step1 *s, Node *n)
     return op2(s, Omul, all, num(s, 1 / (count * micro_batches(s->g, s->l))));
 }
 
-/* Axes that infer cannot know are the node's own; in post without micro.         */
+/* Axes that infer cannot know are the node's own; in post without micro.     */
 static void own_dims(Graph *g, Node *n)
 {
     int at = dim_of(n, g_axis(g, "micro"));
@@ -203,7 +203,7 @@ static Node *copy_in_post(Step1 *s, const Node *n, const Node *user)
     return in_post(infer(s->g, c));
 }
 
-/* The value of n in post.                                                        */
+/* The value of n in post.                                                    */
 static Node *post_value(Step1 *s, Node *n, const Node *user)
 {
     void **to = table_at(s->post, KEYP(n));
@@ -215,14 +215,14 @@ static Node *post_value(Step1 *s, Node *n, const Node *user)
     return *table_at(s->post, KEYP(n)) = r;
 }
 
-/* ---- losses -------------------------------------------------------------------------- */
+/* ---- losses -------------------------------------------------------------- */
 
 static Node *over_step(Graph *g, Node *n)
 {
     return g_accum(g, g_total(g, g_cast(g, g_each_micro(g, n), Df32)), "add");
 }
 
-/* Sum over micro-batches of t, divided by the same sum of den.                   */
+/* Sum over micro-batches of t, divided by the same sum of den.               */
 static Node *loss_value(Step1 *s, const Node *n)
 {
     Node *den = n->nin > 1 ? over_step(s->g, n->in[1])
@@ -231,7 +231,7 @@ static Node *loss_value(Step1 *s, const Node *n)
     return op2(s, Odiv, over_step(s->g, n->in[0]), den);
 }
 
-/* Losses of one name (a router's in every layer) are reported as their sum.     */
+/* Losses of one name (a router's in every layer) are reported as their sum.  */
 static void add_loss(Step1 *s, const Node *n, Table *named)
 {
     Node *v = loss_value(s, n);
@@ -245,7 +245,8 @@ static void add_loss(Step1 *s, const Node *n, Table *named)
 static void report_losses(Step1 *s, Node **node, size_t count, Table *named)
 {
     for (size_t i = 0; i < count; i++) {
-        void **sum = table_at(named, KEYP(intern(node[i]->s ? node[i]->s : "")));
+        void **sum =
+            table_at(named, KEYP(intern(node[i]->s ? node[i]->s : "")));
         if (node[i]->op == Oloss && *sum)
             result(s, strf(s->g->arena, "loss.%s", node[i]->s), *sum);
         if (node[i]->op == Oloss)
@@ -253,7 +254,7 @@ static void report_losses(Step1 *s, Node **node, size_t count, Table *named)
     }
 }
 
-/* ---- gradients --------------------------------------------------------------------------- */
+/* ---- gradients ----------------------------------------------------------- */
 
 static Node *find_grad(const Table *grads, const Param *p)
 {
@@ -265,7 +266,7 @@ static Node *square_sum(Step1 *s, Node *x)
     return in_post(g_total(s->g, op2(s, Omul, x, x)));
 }
 
-/* Sums of eight at a time, so that no kernel reads a thousand operands.          */
+/* Sums of eight at a time, so that no kernel reads a thousand operands.      */
 static Node *sum_all(Step1 *s, Node **v, size_t n)
 {
     while (n > 1) {
@@ -307,7 +308,7 @@ static void norm_and_clip(Step1 *s, const Table *grads)
                            op2(s, Oadd, norm, num(s, 1e-6))));
 }
 
-/* ---- writes ---------------------------------------------------------------------------------- */
+/* ---- writes -------------------------------------------------------------- */
 
 static void write_back(Step1 *s, Node *state, Node *value)
 {
@@ -328,7 +329,7 @@ static Dtype companion_dtype(const Graph *g, ParamKind kind)
     return low && kind != PKmaster ? Dbf16 : Df32;
 }
 
-/* A value of the optimizer beside parameter p, with p's axes.                    */
+/* A value of the optimizer beside parameter p, with p's axes.                */
 static Node *companion(Step1 *s, const Param *p, ParamKind kind)
 {
     Graph *g = s->g;
@@ -351,7 +352,7 @@ static Node *companion(Step1 *s, const Param *p, ParamKind kind)
     return infer(g, in_post(n));
 }
 
-/* Does pattern, with * for any run of characters, match s?                       */
+/* Does pattern, with * for any run of characters, match s?                   */
 static int matches(const char *p, size_t n, const char *s)
 {
     if (n == 0)
@@ -383,7 +384,7 @@ static Node *moment(Step1 *s, Node *old, Node *x, double beta)
                op2(s, Omul, x, num(s, 1 - beta)));
 }
 
-/* The arithmetic is fp32 whatever a value is stored as.                          */
+/* The arithmetic is fp32 whatever a value is stored as.                      */
 static Node *high(Step1 *s, Node *n)
 {
     Node *c = g_cast(s->g, n, Df32);
@@ -438,15 +439,16 @@ static void optimize(Step1 *s, Node **param, size_t n, const Table *grads)
     }
 }
 
-/* ---- the pass ------------------------------------------------------------------------------------ */
+/* ---- the pass ------------------------------------------------------------ */
 
-/* A metric of a layer carries the layer's name.                                  */
+/* A metric of a layer carries the layer's name.                              */
 static const char *metric_name(Graph *g, const Node *n)
 {
-    return strf(g->arena, "metric.%s%s%s", n->scope, n->scope[0] ? "." : "", n->s);
+    return strf(g->arena, "metric.%s%s%s", n->scope, n->scope[0] ? "." : "",
+                n->s);
 }
 
-/* One sweep over the nodes there were: what kind each is decides.                 */
+/* One sweep over the nodes there were: what kind each is decides.            */
 static void add_sinks(Step1 *s, Node **node, size_t count)
 {
     Table *named = table_new(s->g->arena);
@@ -484,7 +486,7 @@ static Table *gradients(Graph *g, Node **node, size_t count)
 }
 
 /* Regions one after another, for readers; what stands ready goes where it is
- * first read.                                                                   */
+ * first read.                                                                */
 static void by_region(Graph *g)
 {
     size_t n = vec_len(g->node), k = 0;

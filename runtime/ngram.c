@@ -9,7 +9,7 @@
  *     p(w | h) = (c(h w) + t(h) p(w | shorter h)) / (c(h) + t(h))
  *
  * down to the uniform distribution. A sample's first byte has no context, as for
- * the model.                                                                   */
+ * the model.                                                                 */
 #include <math.h>
 #include <stdlib.h>
 
@@ -17,10 +17,10 @@
 
 enum { BYTES = 256 };
 
-typedef struct Counts {           /* of one context length                      */
+typedef struct Counts {           /* of one context length                    */
     int64_t contexts;
-    uint32_t *pair;               /* [contexts][BYTES]                          */
-    uint32_t *total, *kinds;      /* [contexts]                                 */
+    uint32_t *pair;               /* [contexts][BYTES]                        */
+    uint32_t *total, *kinds;      /* [contexts]                               */
 } Counts;
 
 static int counts_new(Counts *c, int64_t contexts)

@@ -215,7 +215,7 @@ static void catch_signals(void)
 
     sigaction(SIGTERM, &s, NULL);
     sigaction(SIGINT, &s, NULL);
-    signal(SIGXFSZ, SIG_IGN);     /* a full quota is an error of the write     */
+    signal(SIGXFSZ, SIG_IGN);     /* a full quota is an error of the write    */
 }
 
 /* ---- the loop ------------------------------------------------------------ */

@@ -5,7 +5,7 @@
  * Lines of the file from `# >>>` on are the expectation and are not read. A
  * line `# set key=value` gives an option. `-` as the pass list only parses and
  * prints. After `fuse` or `sched` as the last pass the kernels are printed, after
- * `emit` the plan, made for the null device, so without kernel text.            */
+ * `emit` the plan, made for the null device, so without kernel text.         */
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>
@@ -54,7 +54,7 @@ static const char *plan(Graph *g)
 
     for (size_t i = 0; i < vec_len(k); i++) {
         T->lower(g, k[i], forever);
-        if (k[i]->step.kind == Skernel)       /* not the hash of its text         */
+        if (k[i]->step.kind == Skernel)       /* not the hash of its text     */
             k[i]->step.kernel = strf(forever, "%s.%zu", families[k[i]->fam], i);
     }
     emit_program(e, g, k);

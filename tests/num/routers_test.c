@@ -1,7 +1,7 @@
 /* routers_test: three routers that the prelude does not have, written in the
  * language only. Each learns a repeating text in 50 steps, and its gradients, a
  * few elements of every parameter, agree with central differences in fp64
- * through compiler and runtime.                                                */
+ * through compiler and runtime.                                              */
 #define _GNU_SOURCE
 #include <math.h>
 #include <string.h>
@@ -11,7 +11,7 @@
 
 enum { STEPS = 50, PROBES = 4 };
 
-/* The difference's own error, h^2 of the third derivative, is about 1e-9.       */
+/* The difference's own error, h^2 of the third derivative, is about 1e-9.    */
 static const double STEP = 1e-5, TOL = 1e-6;
 
 static int failed;
@@ -25,7 +25,7 @@ static void verdict(int ok, const char *model, const char *what, double got,
     fflush(stdout);
 }
 
-/* ---- a text with structure: each byte follows from the one before ------------- */
+/* ---- a text with structure: each byte follows from the one before -------- */
 
 static void fill_run(void *ctx, int64_t global, int64_t local, int64_t n)
 {
@@ -36,7 +36,7 @@ static void fill_run(void *ctx, int64_t global, int64_t local, int64_t n)
         dst[local + i] = (int32_t)((global + i + shift) * 7 % 61);
 }
 
-/* Labels are the tokens that come next.                                         */
+/* Labels are the tokens that come next.                                      */
 static void fill(void *self, const Tensor *t, int64_t rank, int64_t turn,
                  void *dst)
 {
@@ -78,10 +78,11 @@ static void learns(Exec *x, const char *model)
         last = exec_result(x, "loss");
         first = t ? first : last;
     }
-    verdict(last < 0.5 * first, model, "loss after 50 steps", last, 0.5 * first);
+    verdict(last < 0.5 * first, model, "loss after 50 steps", last,
+            0.5 * first);
 }
 
-/* ---- gradients -------------------------------------------------------------------- */
+/* ---- gradients ----------------------------------------------------------- */
 
 static double loss_at(Exec *x, const Tensor *t, double *v, int64_t n, int64_t i,
                       double d)
@@ -115,7 +116,7 @@ static double probe(Exec *x, const Tensor *t, const double *g)
     return most;
 }
 
-/* A step at learning rate 0 leaves gradients behind and parameters alone.       */
+/* A step at learning rate 0 leaves gradients behind and parameters alone.    */
 static void right(Exec *x, const char *model)
 {
     const Role *r = exec_role(x, 0);

@@ -19,7 +19,7 @@ static uint64_t chance(void)
     return x;
 }
 
-/* ---- hearing err() --------------------------------------------------------- */
+/* ---- hearing err() ------------------------------------------------------- */
 
 static jmp_buf heard;
 static char message[4096];
@@ -30,7 +30,7 @@ static void hear(const char *msg)
     longjmp(heard, 1);
 }
 
-/* ---- arenas ------------------------------------------------------------------ */
+/* ---- arenas -------------------------------------------------------------- */
 
 static void arenas(void **state)
 {
@@ -72,7 +72,7 @@ static void vectors(void **state)
     arena_free(a);
 }
 
-/* ---- strings ------------------------------------------------------------------- */
+/* ---- strings ------------------------------------------------------------- */
 
 static void interned(void **state)
 {
@@ -127,7 +127,7 @@ static void suggestions(void **state)
     assert_null(nearest("", names, 4));
 }
 
-/* ---- errors ---------------------------------------------------------------------- */
+/* ---- errors -------------------------------------------------------------- */
 
 static void messages(void **state)
 {
@@ -154,9 +154,9 @@ static void messages(void **state)
     err_hook = NULL;
 }
 
-/* ---- dtypes ------------------------------------------------------------------------ */
+/* ---- dtypes -------------------------------------------------------------- */
 
-/* Nearest bf16 by its two neighbours, ties to the even one.                         */
+/* Nearest bf16 by its two neighbours, ties to the even one.                  */
 static uint16_t rounded(float x)
 {
     uint32_t bits;
@@ -164,7 +164,7 @@ static uint16_t rounded(float x)
     memcpy(&bits, &x, 4);
     uint16_t lo = (uint16_t)(bits >> 16), hi = (uint16_t)(lo + 1);
     double a = bf16_to_f32(lo), b = bf16_to_f32(hi);
-    if (isinf(b))                             /* what 2^128 would be           */
+    if (isinf(b))                             /* what 2^128 would be          */
         b = a > 0 ? 0x1p128 : -0x1p128;
     double da = fabs(x - a), db = fabs(x - b);
     return da < db ? lo : db < da ? hi : lo % 2 ? hi : lo;
@@ -190,7 +190,7 @@ static void bf16(void **state)
             assert_int_equal(f32_to_bf16(x), rounded(x));
     }
     float odd;
-    uint32_t bits = 0x7f800001;               /* a NaN with a low bit only     */
+    uint32_t bits = 0x7f800001;               /* a NaN with a low bit only    */
     memcpy(&odd, &bits, 4);
     assert_true(isnan(bf16_to_f32(f32_to_bf16(odd))));
 }
@@ -205,7 +205,7 @@ static void dtype_table(void **state)
     assert_string_equal(dtypes[Df32].st, "F32");
 }
 
-/* ---- options ------------------------------------------------------------------------- */
+/* ---- options ------------------------------------------------------------- */
 
 static const struct { const char *key, *value, *said; } wrong[] = {
     { "train.stepz", "1", "unknown key 'train.stepz' (did you mean "
@@ -255,7 +255,7 @@ static void wrong_options(void **state)
     }
 }
 
-/* Every default is a value its own key accepts.                                      */
+/* Every default is a value its own key accepts.                              */
 static void defaults(void **state)
 {
     (void)state;
@@ -265,7 +265,7 @@ static void defaults(void **state)
         Opts *o = opts_new(forever);
         if (k->dflt) {
             assert_string_equal(opts_str(o, key), k->dflt);
-            if (k->kind[strlen(k->kind) - 1] != '/')  /* else: not built yet     */
+            if (k->kind[strlen(k->kind) - 1] != '/')  /* else: not built yet  */
                 opts_set(o, key, k->dflt, NULL);
         } else {
             assert_null(opts_str(o, key));
@@ -319,7 +319,7 @@ static void options(void **state)
     assert_false(opts_each(o, 10, &key, &value));
 }
 
-/* ---- words ------------------------------------------------------------------------------ */
+/* ---- words --------------------------------------------------------------- */
 
 static void words(void **state)
 {

@@ -1,6 +1,6 @@
 /* cases.c: small graphs of every row of the op table, made from the table: by
  * class where the class says it all, by a maker where the row is special. Sizes
- * are 1, odd, broadcast; routed rows have an expert without tokens.            */
+ * are 1, odd, broadcast; routed rows have an expert without tokens.          */
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>
@@ -11,13 +11,13 @@ enum { SHAPES = 4 };
 
 static uint64_t random_state;
 
-static double uniform(void)                   /* in [0, 1), same every run       */
+static double uniform(void)                   /* in [0, 1), same every run    */
 {
     random_state = mix64(random_state, 0x51ed27);
     return (double)(random_state >> 11) / 9007199254740992.0;
 }
 
-/* Magnitudes in [0.2, 1.2), far enough from every kink.                         */
+/* Magnitudes in [0.2, 1.2), far enough from every kink.                      */
 static double number(int positive)
 {
     double v = 0.2 + uniform();
@@ -25,7 +25,7 @@ static double number(int positive)
     return positive || uniform() < 0.5 ? v : -v;
 }
 
-/* ---- leaves ------------------------------------------------------------------- */
+/* ---- leaves -------------------------------------------------------------- */
 
 static Node *leaf(Case *c, Dtype dt, const char *axes, const int64_t *n)
 {
@@ -62,7 +62,7 @@ static Node *reals(Case *c, const char *axes, const int64_t *n, int positive)
     return x;
 }
 
-/* Indices below `below`; the value `never` does not occur.                      */
+/* Indices below `below`; the value `never` does not occur.                   */
 static Node *indices(Case *c, const char *axes, const int64_t *n, int64_t below,
                      int64_t never)
 {
@@ -111,7 +111,7 @@ static Node *build(Case *c, int nin, Node *const *in, const char *A,
     return n;
 }
 
-/* ---- by class ------------------------------------------------------------------- */
+/* ---- by class ------------------------------------------------------------ */
 
 typedef struct Shape { const char *name, *a, *b; int64_t na[3], nb[3]; } Shape;
 
@@ -191,7 +191,7 @@ static int reduction(Case *c, int i)
     return 1;
 }
 
-/* ---- special rows ----------------------------------------------------------------- */
+/* ---- special rows -------------------------------------------------------- */
 
 typedef struct Pair {
     const char *name, *a, *b, *A;
@@ -213,13 +213,13 @@ static int dot(Case *c, int i)
     };
     if (i >= (int)(sizeof s / sizeof *s))
         return 0;
-    Node *in[2] = { reals(c, s[i].a, s[i].na, 0), reals(c, s[i].b, s[i].nb, 0) };
+    Node *in[2] = {reals(c, s[i].a, s[i].na, 0), reals(c, s[i].b, s[i].nb, 0)};
     c->name = s[i].name;
     c->out = infer(c->g, build(c, 2, in, s[i].A, ""));
     return 1;
 }
 
-/* Choices of `top` experts among 5 for 2 x 4 tokens; expert 3 gets none.          */
+/* Choices of `top` experts among 5 for 2 x 4 tokens; expert 3 gets none.     */
 static Node *some_route(Case *c, int64_t top)
 {
     int64_t n[3] = { 2, 4, top };

@@ -1,7 +1,7 @@
 /* grad_test: every differentiable row of the op table against central
  * differences in fp64. The scalar is sum(out * weights); each leaf element is
  * moved by 1e-5, so the error of the difference is about 1e-10 of the third
- * derivative: 1e-6 relative is met by a right gradient only.                   */
+ * derivative: 1e-6 relative is met by a right gradient only.                 */
 #include <math.h>
 #include <string.h>
 
@@ -12,8 +12,8 @@ static int passed, failed;
 
 typedef struct Trial {
     Case c;
-    Node *w;                      /* weights, out's axes                        */
-    double *wval, **base;         /* values by node id                          */
+    Node *w;                      /* weights, out's axes                      */
+    double *wval, **base;         /* values by node id                        */
 } Trial;
 
 static double scalar(const Trial *t)
@@ -57,8 +57,10 @@ static void weigh(Trial *t)
         t->wval[i] = 0.5 + 0.25 * (double)(i % 7) - (double)(i % 3);
 }
 
-/* Element of the gradient that belongs to element i of the leaf: by axes' names.  */
-static double gradient_at(const Node *d, const double *v, const Node *x, int64_t i)
+/* Element of the gradient that belongs to element i of the leaf: by axes'
+ * names.                                                                     */
+static double gradient_at(const Node *d, const double *v, const Node *x,
+                          int64_t i)
 {
     int64_t at = 0, idx[MAXD];
 
@@ -123,13 +125,14 @@ int main(void)
             t.c.out->dt == Dbf16)
             continue;
         double e = trial(&t);
-        double limit = t.c.op == Ocast ? 2e-2 : 1e-6; /* f32 steps of a cast     */
+        double limit = t.c.op == Ocast ? 2e-2 : 1e-6; /* f32 steps of a cast  */
         if (e < limit)
             passed++, printf("ok - grad %s %s: %.1e\n", optab[t.c.op].name,
                              t.c.name, e);
         else
-            failed++, printf("not ok - grad %s %s: differs by %.1e of the largest\n",
-                             optab[t.c.op].name, t.c.name, e);
+            failed++,
+                printf("not ok - grad %s %s: differs by %.1e of the largest\n",
+                       optab[t.c.op].name, t.c.name, e);
     }
     return failed > 0;
 }

@@ -1,11 +1,11 @@
 /* interp.c: what every op means, in plain loops over doubles. Slow and simple;
- * kernels, gradients and passes are tested against it.                         */
+ * kernels, gradients and passes are tested against it.                       */
 #include "interp.h"
 
 #include <math.h>
 #include <string.h>
 
-/* An index tuple: a value per axis.                                             */
+/* An index tuple: a value per axis.                                          */
 typedef struct Env { int n; Axis *a[4 * MAXD]; int64_t i[4 * MAXD]; } Env;
 
 static int64_t env_at(const Env *e, const Axis *a)
@@ -27,7 +27,7 @@ static void env_set(Env *e, Axis *a, int64_t i)
     e->i[e->n++] = i;
 }
 
-/* Row-major position in x of the tuple; axes x lacks are ignored.               */
+/* Row-major position in x of the tuple; axes x lacks are ignored.            */
 static int64_t place(const Node *x, const Env *e)
 {
     int64_t at = 0;
@@ -55,7 +55,7 @@ static double get(const Run *r, const Node *x, const Env *e)
     return r->val[x->id][place(x, e)];
 }
 
-/* ---- elementwise ---------------------------------------------------------------- */
+/* ---- elementwise --------------------------------------------------------- */
 
 static double sigmoid(double a)
 {
@@ -97,7 +97,9 @@ static double ew1(const Node *n, double a)
     case Olnot: return !a;
     case Oisfinite: return isfinite(a) != 0;
     case Ocast:
-        return dtypes[n->dt].kind == 'f' ? a : n->dt == Dbool ? a != 0 : trunc(a);
+        return dtypes[n->dt].kind == 'f' ? a
+               : n->dt == Dbool          ? a != 0
+                                         : trunc(a);
     case Ostop_gradient: case Ospread: return a;
     default: die("interp: %s of one operand", optab[n->op].name);
     }
@@ -139,9 +141,9 @@ static double elementwise(const Run *r, const Node *n, const Env *e)
     return n->op == Owhere ? (a != 0 ? b : c) : a * b + c;
 }
 
-/* ---- sums and products ------------------------------------------------------------ */
+/* ---- sums and products --------------------------------------------------- */
 
-/* Step the tuple over the axes v[0..nv) of sizes as in x; 0 when done.            */
+/* Step the tuple over the axes v[0..nv) of sizes as in x; 0 when done.       */
 static int next(Env *e, Axis *const *v, int nv, const Node *x)
 {
     for (int k = nv; k-- > 0; ) {
@@ -192,7 +194,7 @@ static double dot(const Run *r, const Node *n, Env *e)
     return s;
 }
 
-/* ---- rows -------------------------------------------------------------------------- */
+/* ---- rows ---------------------------------------------------------------- */
 
 static const double *map_of(const Run *r, const Node *map, MapLayout *l)
 {
@@ -244,7 +246,8 @@ static double gmmw(const Run *r, const Node *n, Env *e)
 static double *route(const Run *r, const Node *n)
 {
     MapLayout l = map_layout(r->g, n);
-    double *m = alloc(r->g->arena, (size_t)l.n * sizeof *m), *e = r->val[n->in[0]->id];
+    double *m = alloc(r->g->arena, (size_t)l.n * sizeof *m),
+           *e = r->val[n->in[0]->id];
     int64_t row = 0;
 
     for (int64_t x = 0; x < l.experts; x++) {
@@ -290,7 +293,7 @@ static double undispatch(const Run *r, const Node *n, Env *e)
     return get(r, n->in[0], e);
 }
 
-/* ---- moves ------------------------------------------------------------------------- */
+/* ---- moves --------------------------------------------------------------- */
 
 static double window(const Run *r, const Node *n, Env *e)
 {
@@ -360,7 +363,7 @@ static double cumsum(const Run *r, const Node *n, Env *e)
     return s;
 }
 
-/* The index of rank k: as many others are larger, or equal and before it.        */
+/* The index of rank k: as many others are larger, or equal and before it.    */
 static double topk(const Run *r, const Node *n, Env *e)
 {
     const Node *x = n->in[0];
@@ -381,7 +384,7 @@ static double topk(const Run *r, const Node *n, Env *e)
     die("interp: topk");
 }
 
-/* ---- one node ------------------------------------------------------------------------ */
+/* ---- one node ------------------------------------------------------------ */
 
 static double element(const Run *r, const Node *n, int64_t at)
 {
@@ -411,7 +414,7 @@ static double element(const Run *r, const Node *n, int64_t at)
     die("interp: no meaning for %s", optab[n->op].name);
 }
 
-/* A composite is its body on the operands.                                         */
+/* A composite is its body on the operands.                                   */
 static double *call(const Run *r, const Node *n)
 {
     Graph *b = n->body;

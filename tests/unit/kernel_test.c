@@ -469,7 +469,13 @@ static void make_long(Make *m)
     result(m, g_red(m->g, Omin, x, all + 1, 2));
 }
 
-typedef struct Pattern { const char *name; void (*make)(Make *m); } Pattern;
+/* kernels: with text, at sizes where nothing is cut in two; more means that
+ * something no longer fuses.                                                     */
+typedef struct Pattern {
+    const char *name;
+    void (*make)(Make *m);
+    int kernels;
+} Pattern;
 
 static const Pattern pattern[] = {
     { "norm", make_norm }, { "softmax", make_softmax },
@@ -478,6 +484,24 @@ static const Pattern pattern[] = {
     { "rope", make_rope }, { "embed", make_embed }, { "balance", make_balance },
     { "sums", make_sums }, { "long sums", make_long },
 };
+
+static int count_kernels(const Trial *t)
+{
+    int n = 0;
+
+    for (size_t i = 0; i < vec_len(t->k); i++)
+        n += t->k[i]->text != NULL;
+    return n;
+}
+
+static void judge_fusion(const Pattern *p, const Trial *t)
+{
+    int n = count_kernels(t), good = n == p->kernels;
+
+    good ? passed++ : failed++;
+    printf("%sok - kernel %s: %d kernels, %d expected\n", good ? "" : "not ",
+           p->name, n, p->kernels);
+}
 
 static void set_sizes(Graph *g, int how)
 {
@@ -511,7 +535,7 @@ static Trial *pattern_trials(Arena *a, Trial *list)
     return list;
 }
 
-/* ---- dropout: what it drops is a matter of element, micro-batch and step ---- */
+/* ---- dropout: which, by element, micro-batch and step --------------------- */
 
 typedef struct Drop { Arena *a; Graph *g; Node *out[2]; Group **k; } Drop;
 

@@ -1,6 +1,6 @@
 /* mesh_test.c: atoms against the formulas of both grids, for every fold of up
  * to 24 ranks; what is refused is refused for a reason that the brute force
- * sees too, and the value it proposes is legal.                               */
+ * sees too, and the value it proposes is legal.                              */
 #define _GNU_SOURCE
 #include <setjmp.h>
 #include <stdarg.h>
@@ -35,7 +35,7 @@ static Mesh *try_mesh(Arena *a, int64_t world, const int64_t *size,
     return m;
 }
 
-/* Running products of one grid without pp, all that divide one another?        */
+/* Running products of one grid without pp, all that divide one another?      */
 static int has_atoms(const int64_t *dense, const int64_t *expert)
 {
     int64_t d = 1, cut[7], n = 0;
@@ -89,7 +89,7 @@ static void same_as_formula(const Mesh *m)
     }
 }
 
-/* The proposal after "nearest legal: " is one.                                   */
+/* The proposal after "nearest legal: " is one.                               */
 static int proposal_works(Arena *a, int64_t world, const int64_t *size)
 {
     const char *s = strstr(message, "nearest legal: ");
@@ -149,7 +149,7 @@ static void all_folds(void **state)
     assert_in_range(legal, 500, all / 2);
 }
 
-/* Megatron's other orders: pp inside, ep before tp.                               */
+/* Megatron's other orders: pp inside, ep before tp.                          */
 static void orders(void **state)
 {
     (void)state;

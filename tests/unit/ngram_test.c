@@ -10,7 +10,7 @@
 
 enum { SEQ = 4, A = 'a', B = 'b', C = 'c' };
 
-/* The two data files, in place of data.c.                                     */
+/* The two data files, in place of data.c.                                    */
 struct Data { int64_t n; int32_t s[2][SEQ + 1]; };
 
 int64_t data_samples(const Data *d)
@@ -28,7 +28,7 @@ int64_t data_sample(const Data *d, int64_t i, int32_t *out)
 static const Data train = { 1, { { A, B, A, B, A } } };
 static const Data valid = { 1, { { A, B, A, C, A } } };
 
-/* Counted are b a b a after their contexts. Witten-Bell by hand.              */
+/* Counted are b a b a after their contexts. Witten-Bell by hand.             */
 static void losses(void **state)
 {
     double u = 1.0 / 256, a = (2 + 2 * u) / 6, c = 2 * u / 6, b = a;

@@ -14,7 +14,7 @@
 
 #include "../../ir/plan.h"
 
-/* ---- a plan of n layers ------------------------------------------------------- */
+/* ---- a plan of n layers -------------------------------------------------- */
 
 enum { PARAM = 4096, ACT = 1024 };
 
@@ -49,7 +49,7 @@ static void step(Made *m, StepKind kind, const char *label, int nbuf,
     vec_push(m->arena, m->step, s);
 }
 
-/* Each layer: a gemm, a kernel on it, a sum over the ranks.                     */
+/* Each layer: a gemm, a kernel on it, a sum over the ranks.                  */
 static void layer(Made *m, int i, int64_t base)
 {
     int w = buffer(m, strf(m->arena, "layers.%d.w", i), Bparam, Df32,
@@ -133,7 +133,7 @@ static Plan *plan_of(Arena *a, int n)
     return p;
 }
 
-/* ---- hearing err() --------------------------------------------------------------- */
+/* ---- hearing err() ------------------------------------------------------- */
 
 static jmp_buf heard;
 static char message[4096];
@@ -144,7 +144,7 @@ static void hear(const char *msg)
     longjmp(heard, 1);
 }
 
-/* The plan, or null with the message.                                             */
+/* The plan, or null with the message.                                        */
 static Plan *try_parse(Arena *a, const char *s, size_t n)
 {
     Plan *volatile p = NULL;
@@ -158,7 +158,7 @@ static Plan *try_parse(Arena *a, const char *s, size_t n)
 
 enum { HASHLINE = 38 };
 
-/* Replace the last line by the hash of what is before it.                         */
+/* Replace the last line by the hash of what is before it.                    */
 static void rehash(char *s, size_t n)
 {
     char line[64];
@@ -169,7 +169,7 @@ static void rehash(char *s, size_t n)
     memcpy(s + n - HASHLINE, line, HASHLINE);
 }
 
-/* ---- tests -------------------------------------------------------------------------- */
+/* ---- tests --------------------------------------------------------------- */
 
 static void comes_back(void **state)
 {
@@ -217,7 +217,7 @@ static void every_byte_counts(void **state)
     arena_free(a);
 }
 
-/* A lie with the right hash: what, by what, and what is then said.                 */
+/* A lie with the right hash: what, by what, and what is then said.           */
 static const struct { const char *was, *is, *said; } lies[] = {
     { "buf x temp f32 8192 ", "buf x temp f32 8193 ", "not aligned" },
     { "buf x temp f32 8192 1024", "buf x temp f32 8192 1099511627776",
@@ -319,7 +319,7 @@ static uint32_t chance(void)
     return (uint32_t)(x >> 32);
 }
 
-/* Change, drop or double a few random bytes or lines of s[0, *n).                  */
+/* Change, drop or double a few random bytes or lines of s[0, *n).            */
 static void mutate(char *s, size_t *n)
 {
     static const char likely[] = "0123456789-+*a {}()\"\n@bigc9";
@@ -347,7 +347,7 @@ static void mutate(char *s, size_t *n)
 }
 
 /* No crash, and no more memory than some multiple of the text: a count of
- * 2^40 allocates nothing.                                                          */
+ * 2^40 allocates nothing.                                                    */
 static void hostile_plans(void **state)
 {
     (void)state;
@@ -376,7 +376,7 @@ static void hostile_plans(void **state)
     arena_free(a);
 }
 
-/* ---- overlaps against the plain definition ---------------------------------------- */
+/* ---- overlaps against the plain definition ------------------------------- */
 
 static int meet(const Buf *x, const Buf *y)
 {
@@ -440,7 +440,7 @@ static void overlaps_found(void **state)
     assert_in_range(yes, rounds / 10, rounds - rounds / 10);
 }
 
-/* ---- speed ---------------------------------------------------------------------------- */
+/* ---- speed --------------------------------------------------------------- */
 
 static double now(void)
 {
@@ -451,7 +451,7 @@ static double now(void)
 }
 
 /* As many steps as a plan of DeepSeek-V3: the same bytes again. Times are for
- * reading (`ninja bench`'s kind), nothing depends on them.                          */
+ * reading (`ninja bench`'s kind), nothing depends on them.                   */
 static void big_plans_come_back(void **state)
 {
     (void)state;
