@@ -470,7 +470,7 @@ static void make_long(Make *m)
 }
 
 /* kernels: with text, at sizes where nothing is cut in two; more means that
- * something no longer fuses.                                                     */
+ * something no longer fuses.                                                 */
 typedef struct Pattern {
     const char *name;
     void (*make)(Make *m);
@@ -478,11 +478,18 @@ typedef struct Pattern {
 } Pattern;
 
 static const Pattern pattern[] = {
-    { "norm", make_norm }, { "softmax", make_softmax },
-    { "softmax middle", make_softmax_middle }, { "block", make_block },
-    { "loss", make_loss }, { "adam", make_adam }, { "experts", make_experts },
-    { "rope", make_rope }, { "embed", make_embed }, { "balance", make_balance },
-    { "sums", make_sums }, { "long sums", make_long },
+    { "norm", make_norm, 2 },
+    { "softmax", make_softmax, 1 },
+    { "softmax middle", make_softmax_middle, 6 },
+    { "block", make_block, 6 },
+    { "loss", make_loss, 2 },
+    { "adam", make_adam, 5 },
+    { "experts", make_experts, 7 },
+    { "rope", make_rope, 4 },
+    { "embed", make_embed, 3 },
+    { "balance", make_balance, 4 },
+    { "sums", make_sums, 3 },
+    { "long sums", make_long, 5 },
 };
 
 static int count_kernels(const Trial *t)
@@ -496,10 +503,10 @@ static int count_kernels(const Trial *t)
 
 static void judge_fusion(const Pattern *p, const Trial *t)
 {
-    int n = count_kernels(t), good = n == p->kernels;
+    int n = count_kernels(t), good = n <= p->kernels;
 
     good ? passed++ : failed++;
-    printf("%sok - kernel %s: %d kernels, %d expected\n", good ? "" : "not ",
+    printf("%sok - kernel %s: %d kernels, at most %d\n", good ? "" : "not ",
            p->name, n, p->kernels);
 }
 
@@ -529,13 +536,15 @@ static Trial *pattern_trials(Arena *a, Trial *list)
                               how == 0 ? "small" : how == 1 ? "one" : "large",
                               dtypes[dts[d]].name);
                 prepare(&t, a, m.leaf, m.val, m.nleaf, dts[d]);
+                if (how == 0 && d == 0)
+                    judge_fusion(&pattern[i], &t);
                 t.limit *= 20;                /* long chains, sums of many    */
                 vec_push(a, list, t);
             }
     return list;
 }
 
-/* ---- dropout: which, by element, micro-batch and step --------------------- */
+/* ---- dropout: which, by element, micro-batch and step -------------------- */
 
 typedef struct Drop { Arena *a; Graph *g; Node *out[2]; Group **k; } Drop;
 
