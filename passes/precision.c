@@ -1,7 +1,7 @@
 /* precision.c: decide every dtype. `real` becomes the policy's: fp32, bf16, or
  * fp64 for tests, where f32() and bf16() are the identity. Under bf16 constants,
- * states, masters and accumulators stay fp32, and a weight gradient
- * goes from its product into the fp32 accumulator unrounded. Means become sums
+ * states, masters and accumulators stay fp32, and a gradient goes from its
+ * product or sum into the fp32 accumulator unrounded. Means become sums
  * and products here, after `step` has told means and sums apart.             */
 #include <string.h>
 
@@ -66,16 +66,25 @@ static Node *product(Graph *g, Node *n)
     return n;
 }
 
+static Node *sum_as(Graph *g, const Node *n, Dtype t)
+{
+    Node *sum = g_red(g, Osum, g_cast(g, n->in[0], t), n->A, n->nA);
+
+    sum->scope = n->scope;
+    sum->reg = n->reg;
+    return sum;
+}
+
 static Node *mean(Graph *g, Node *n)
 {
     double count = (double)g_elems(n->in[0]) / (double)g_elems(n);
     Dtype t = dtypes[n->in[0]->dt].kind == 'f' ? n->in[0]->dt : n->dt;
-    Node *sum = g_red(g, Osum, g_cast(g, n->in[0], t), n->A, n->nA);
+    Node *sum = sum_as(g, n, t);
     Node *c = g_const(g, n->loc, t == Dbf16 ? Df32 : t, 1 / count);
     Node *r = g_ew(g, Omul, n->loc, sum, c, NULL);
 
-    sum->scope = r->scope = n->scope;
-    sum->reg = r->reg = n->reg;
+    r->scope = n->scope;
+    r->reg = n->reg;
     return r;
 }
 
@@ -86,6 +95,8 @@ static Node *accum(Graph *g, Node *n, const Policy *p, const int *uses)
     n->dt = decided(p, n->dt);
     if (optab[x->op].cls == EIN && uses[x->id] == 1)
         x->dt = n->dt;
+    if (x->op == Osum && x->dt == Dbf16)
+        n->in[0] = sum_as(g, x, n->dt);
     return infer(g, n);
 }
 
