@@ -263,7 +263,7 @@ static uint64_t hash_axes(uint64_t h, Axis *const *a, int n)
     return mix64(h, (uint64_t)n);
 }
 
-/* Leaves are the same in every region.                                       */
+/* What stands ready is the same in every region.                             */
 static Region region_of(const Node *n)
 {
     return any_region(n) ? REGbody : n->reg;

@@ -192,7 +192,6 @@ int64_t local_bytes(const Graph *g, const Node *n);
 Aff local_start(const Graph *g, const Node *n, int d);
 int pieces(const Graph *g, const Node *n, int d, Piece *out, int max);
 uint32_t atoms_of(const Graph *g, const Node *n, ShardKind k); /* atoms typed k  */
-int same_type(const Graph *g, const Node *a, const Node *b);
 /* A route node's value, int32, one buffer: offsets[E+1] of local experts, then
  * pair[cap] (token * top + slot of each row), then row[pairs] (-1: not here).   */
 typedef struct MapLayout { int64_t experts, cap, pairs, offset, pair, row, n; }

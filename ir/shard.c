@@ -111,11 +111,3 @@ uint32_t atoms_of(const Graph *g, const Node *n, ShardKind k)
             mask |= 1u << i;
     return mask;
 }
-
-int same_type(const Graph *g, const Node *a, const Node *b)
-{
-    for (int i = 0; g->mesh && i < g->mesh->natom; i++)
-        if (!same_shard(&a->sh[i], &b->sh[i]))
-            return 0;
-    return 1;
-}
