@@ -31,7 +31,7 @@ Dtype compute_type(Dtype t);                  /* f32 f64 i32 i64              */
 /* A product of sizes. Sizes are known by their axis, so that what two strides
  * have in common shows without looking at numbers; text depends on
  * structure.                                                                 */
-enum { MAXFACTOR = 2 * MAXD };
+enum { MAXFACTOR = 4 * MAXD };
 typedef struct Mono {
     int id;
     int64_t v;                    /* its value in this kernel                 */

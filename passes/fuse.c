@@ -23,7 +23,7 @@
 
 #include <string.h>
 
-enum { WINDOW = 160, MOST = 48 };
+enum { WINDOW = 160, MOST = 48, MOSTAXES = 20 };
 
 static void find_users(Fuse *f)
 {
@@ -103,6 +103,24 @@ static void add_members(Set *s, Unit *u)
     }
 }
 
+static int count_axes(const Set *s)
+{
+    const Axis *a[MOST * MAXD];
+    int n = 0;
+
+    for (size_t i = 0; i < vec_len(s->node); i++) {
+        const Node *x = space_of(s->node[i]);
+        for (int d = 0; d < x->nd; d++) {
+            int k = 0;
+            while (k < n && a[k] != x->dim[d].a)
+                k++;
+            a[k] = x->dim[d].a;
+            n += k == n;
+        }
+    }
+    return n;
+}
+
 /* Null when n and the units can be one kernel, else why not.                 */
 static const char *cannot_join(Fuse *f, Unit *const *u, int nu, Node *n)
 {
@@ -113,7 +131,7 @@ static const char *cannot_join(Fuse *f, Unit *const *u, int nu, Node *n)
         add_members(&s, u[i]);
     }
     vec_push(f->a, s.node, n);
-    if (vec_len(s.node) > MOST)
+    if (vec_len(s.node) > MOST || count_axes(&s) > MOSTAXES)
         return "the kernel would be too large";
     const char *no = one_nest(&s);
     if (no)
@@ -122,8 +140,8 @@ static const char *cannot_join(Fuse *f, Unit *const *u, int nu, Node *n)
                                          : NULL;
 }
 
-/* What is recomputed for the backward must not be made, and stored, by a forward
- * kernel. Kernels of n's operands, the latest first.                         */
+/* What is recomputed for the backward must not be made, and stored, by a
+ * forward kernel. Kernels of n's operands, the latest first.                 */
 static int candidates(Fuse *f, Node *n, Unit **out, int max)
 {
     Operand *op = operands_of(f, n);

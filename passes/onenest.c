@@ -230,14 +230,15 @@ static int crosses(const Operand *o, const Axes *O)
 }
 
 /* Loops that evaluating n runs over, in memory order.                        */
-static const Node *space_of(const Node *n)
+const Node *space_of(const Node *n)
 {
     return is_reduction(n) ? n->in[0] : layout_of(n);
 }
 
 /* ---- small links --------------------------------------------------------- */
 
-/* Uses of n through what is clear: the operand that the user names, the user.   */
+/* Uses of n through what is clear: the operand that the user names, the
+ * user.                                                                      */
 typedef struct Use { const Node *as, *by; } Use;
 
 static void add_uses(const Fuse *f, const Node *n, Use **out)

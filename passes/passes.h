@@ -18,7 +18,7 @@ typedef struct CompileOptions {
     FILE *out;                    /* where dumps go                           */
     Source *source; int nsource;  /* Lua sources for the plan                 */
     Graph **stage;                /* vec: programs that -x wrote and that go on
-                                     from there; null: all start from the model */
+                                     from there; null: all start anew         */
 } CompileOptions;
 
 typedef struct PassInfo {
@@ -96,7 +96,8 @@ Placer *placer_new(Graph *g, int build);
 void choose_way(Placer *p, Node *n, Need need);
 /* Operand k of n in the type asked for.                                      */
 Node *demand(Placer *p, const Node *n, int k, const Shard *want);
-/* What operand k of a node that is made anew must be for the node to be want.   */
+/* What operand k of a node that is made anew must be for the node to be
+ * want.                                                                      */
 void type_through(const Placer *p, const Node *n, int k, const Shard *want,
              Shard *out);
 int is_anew(const Placer *p, const Node *n);     /* rather than sent          */
@@ -110,8 +111,8 @@ Node **backward(Graph *g, Node **seed, Node **dseed, int n);
 
 /* ---- legal.c fuse.c (codegen lowers what they make) ---------------------- */
 
-/* Put the graph in terms that kernels exist for: layouts of products, split sums,
- * small scatters as masks.                                                   */
+/* Put the graph in terms that kernels exist for: layouts of products, split
+ * sums, small scatters as masks.                                             */
 void legalise(Graph *g);
 
 Group **fuse(Graph *g, const Target *T, Arena *a);   /* vec, executable order */
@@ -151,8 +152,8 @@ typedef struct Fuse {
     int stamp;
 } Fuse;
 
-/* Members that would be one kernel, the new one last: nodes of units whose `seen`
- * is the stamp.                                                              */
+/* Members that would be one kernel, the new one last: nodes of units whose
+ * `seen` is the stamp.                                                       */
 typedef struct Set {
     Fuse *f;
     Node **node;                  /* vec                                      */
@@ -171,6 +172,7 @@ Unit *unit_root(Unit *u);
 Unit *unit_of(const Fuse *f, const Node *n);
 int set_has(const Set *s, const Node *n);
 int is_stored(const Set *s, const Node *n);   /* needed outside the set       */
+const Node *space_of(const Node *n);          /* whose dims n's loops have    */
 const Node *layout_of(const Node *n);         /* whose dims n stores          */
 Axes axes_here(const Graph *g, const Node *n);    /* of more than one element */
 int axes_lead(const Graph *g, const Axes *O, const Node *n);  /* slowest of n */
@@ -200,7 +202,8 @@ typedef struct Layout {
 
 int is_persistent(const Node *stored);
 /* Places all that lives within one program. k: the group of each step.       */
-Layout *layout(Graph *g, Group *const *k, int n, const Phase *phase, int nphase);
+Layout *layout(Graph *g, Group *const *k, int n, const Phase *phase,
+               int nphase);
 int layout_root(const Layout *l, int i);      /* whose buffer i lies in       */
 
 /* A buffer to be placed: alive at the times born..dies, both included.       */
@@ -221,7 +224,8 @@ enum { PACKWORK = 30000000 };     /* default limit of work                    */
 Packed pack(Arena *a, Rect *r, int n, int64_t work);
 /* exact.c: offsets under cap, by search; born and dies are sections, bytes
  * multiples of the alignment, none fixed. The order of r is the order of trial.
- * Takes from *work; zero when it found none (r's offsets are then undefined).    */
+ * Takes from *work; zero when it found none (r's offsets are then
+ * undefined).                                                                */
 int pack_under(Arena *a, Rect *r, int n, int64_t cap, int64_t *work);
 /* Null when no two rectangles overlap, all lie in [0, height) and are aligned;
  * otherwise what is wrong. Knows nothing of how they were placed.            */
