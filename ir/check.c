@@ -1,31 +1,31 @@
-/* check.c: what must hold in a graph, level by level. The driver asks after every
- * pass, so it costs about as much as a pass does.
+/* check.c: what must hold in a graph, level by level. The driver asks after
+ * every pass, so it costs about as much as a pass does.
  *
  *     all       operands before users; attributes and axes as infer would set
  *               them; a region reads only what it may; parameters are declared;
  *               rows have their map
- *     placed    no composite, loss or `real` is left; every node has a type that
- *               some way of running its op makes
+ *     placed    no composite, loss or `real` is left; every node has a type
+ *               that some way of running its op makes
  *     local     and its operands have the types that this way reads
  *
  * A value of the body is seen after it only through an accumulator, one of den
- * only in den: what a region may read of another is in reads().                */
+ * only in den: what a region may read of another is in reads().              */
 #include <setjmp.h>
 #include <string.h>
 
 #include "ir.h"
 
 typedef struct Check {
-    const Graph *g;               /* the graph, or a body in it                */
+    const Graph *g;               /* the graph, or a body in it               */
     const Graph *top;
-    Table *bodies;                /* checked already                           */
-    Table *axes;                  /* name -> axis                              */
-    const Axis *lately[64];       /* axes looked at, by some bits of the pointer */
+    Table *bodies;                /* checked already                          */
+    Table *axes;                  /* name -> axis                             */
+    const Axis *lately[64];    /* axes looked at, by some bits of the pointer */
     Arena *arena;
-    char *why;                    /* the first thing wrong                     */
+    char *why;                    /* the first thing wrong                    */
 } Check;
 
-/* Note what is wrong with n; 1.                                                */
+/* Note what is wrong with n; 1.                                              */
 __attribute__((format(printf, 3, 4)))
 static int bad(Check *c, const Node *n, const char *fmt, ...)
 {
@@ -46,7 +46,7 @@ static int bad(Check *c, const Node *n, const char *fmt, ...)
     return 1;
 }
 
-/* Position in the graph, -1: it is not there. Ids are positions (nodes()).     */
+/* Position in the graph, -1: it is not there. Ids are positions (nodes()).   */
 static int64_t place_of(Check *c, const Node *n)
 {
     int here = n->id >= 0 && (size_t)n->id < vec_len(c->g->node) &&
@@ -55,9 +55,9 @@ static int64_t place_of(Check *c, const Node *n)
     return here ? n->id : -1;
 }
 
-/* ---- all levels ------------------------------------------------------------------ */
+/* ---- all levels ---------------------------------------------------------- */
 
-/* A loss may lack its denominator.                                             */
+/* A loss may lack its denominator.                                           */
 int takes(Op op, int nin)
 {
     int want = optab[op].nin;
@@ -81,7 +81,7 @@ static int operands(Check *c, const Node *n, int64_t at)
 }
 
 /* How many axes an attribute wants: "axes" of a product may be none, and an
- * index that did not come from topk has no "top".                              */
+ * index that did not come from topk has no "top".                            */
 static const char *axes_wrong(Arena *a, const Node *n, const AttrInfo *t,
                               int have)
 {
@@ -166,7 +166,7 @@ static int adjacent(const Node *n)
     return 1;
 }
 
-static jmp_buf failed;            /* infer speaks through err()                */
+static jmp_buf failed;            /* infer speaks through err()               */
 static char *said;
 
 static void hear(const char *msg)
@@ -175,7 +175,7 @@ static void hear(const char *msg)
     longjmp(failed, 1);
 }
 
-/* Null, or what infer says against n.                                          */
+/* Null, or what infer says against n.                                        */
 static const char *inferred(Check *c, Node *n)
 {
     void (*hook)(const char *) = err_hook;
@@ -211,7 +211,7 @@ static int dims(Check *c, const Node *n)
     return bad(c, n, "is %s, and its operands make %s", have.s, want.s);
 }
 
-/* May region r read o? Losses, metrics and updates are read by pass `step`.      */
+/* May region r read o? Losses, metrics and updates are read by pass `step`.  */
 static int reads(const Node *n, const Node *o)
 {
     if (any_region(o) || n->op == Oloss || n->op == Ometric || n->op == Oupdate)
@@ -248,7 +248,7 @@ static int rows(Check *c, const Node *n, int64_t at)
     return 0;
 }
 
-/* ---- single ops --------------------------------------------------------------------- */
+/* ---- single ops ---------------------------------------------------------- */
 
 static int same_set(const Dim *d, int nd, const Node *n)
 {
@@ -337,11 +337,12 @@ static int special(Check *c, const Node *n)
     }
 }
 
-/* ---- bodies ---------------------------------------------------------------------------- */
+/* ---- bodies -------------------------------------------------------------- */
 
 static int nodes(Check *c, const Graph *g);
 
-/* Arguments are the operands, in type and number; the last node is the result.  */
+/* Arguments are the operands, in type and number; the last node is the
+ * result.                                                                    */
 static int binds(Check *c, const Node *n)
 {
     const Graph *b = n->body;
@@ -383,7 +384,7 @@ static int body(Check *c, const Node *n)
     return wrong;
 }
 
-/* ---- placed and local ---------------------------------------------------------------------- */
+/* ---- placed and local ---------------------------------------------------- */
 
 static int leftover(Check *c, const Node *n)
 {
@@ -395,7 +396,7 @@ static int leftover(Check *c, const Node *n)
     }
 }
 
-/* Each axis that is cut divides.                                               */
+/* Each axis that is cut divides.                                             */
 static int divides(Check *c, const Node *n)
 {
     for (int d = 0; d < n->nd; d++) {
@@ -411,7 +412,7 @@ static int divides(Check *c, const Node *n)
     return 0;
 }
 
-/* Over each atom some way of running n makes its type.                         */
+/* Over each atom some way of running n makes its type.                       */
 static int makes(Check *c, const Node *n)
 {
     Way w[MAXWAY];
@@ -442,7 +443,7 @@ static int types(Check *c, const Node *n)
     return wrong && bad(c, n, "%s", wrong);
 }
 
-/* ---- the whole ------------------------------------------------------------------------------ */
+/* ---- the whole ----------------------------------------------------------- */
 
 static int node(Check *c, const Node *n, int64_t at)
 {

@@ -1,5 +1,5 @@
-/* cost.c: what a node costs on one rank, and what a model costs per token by the
- * formula the field quotes.                                                  */
+/* cost.c: what a node costs on one rank, and what a model costs per token by
+ * the formula the field quotes.                                              */
 #include <string.h>
 
 #include "ir.h"

@@ -27,7 +27,8 @@ typedef enum OpClass {
     SINK     /* accumulators, writes of state, results                        */
 } OpClass;
 
-/* Where an attribute of the signature ("axes:A k:i path:s") is kept in a node. */
+/* Where an attribute of the signature ("axes:A k:i path:s") is kept in a
+ * node.                                                                      */
 typedef enum Slot { SlotA, SlotB, Sloti, Slotj, Slotf, Slots } Slot;
 typedef struct AttrInfo { const char *name; Slot slot; } AttrInfo;
 
@@ -125,8 +126,8 @@ typedef struct Param {
     const char *init;             /* "normal" "uniform" "const" "copy"        */
     double arg;                   /* std, half width, value                   */
     const char *of;               /* copy: the parameter it starts equal to   */
-    Axis *expert;                 /* on the expert grid: its axis over ep. Set by
-                                     fold for all programs; null: dense       */
+    Axis *expert;                 /* on the expert grid: its axis over ep. Set
+                                     by fold for all programs; null: dense    */
     const Loc *loc;
 } Param;
 
@@ -157,8 +158,8 @@ Param *g_param(Graph *g, const char *path);   /* null: none                   */
  * call infer(), which checks them and fills dt, dim, map (err() at n->loc).  */
 Node *g_node(Graph *g, Op op, const Loc *l, int nin, Node *const *in);
 Node *infer(Graph *g, Node *n);
-/* What infer would set: dims by the op's class and rule, without touching n->dim
- * when the text form or a pass fixed another order of the same axes.         */
+/* What infer would set: dims by the op's class and rule, without touching
+ * n->dim when the text form or a pass fixed another order of the same axes.  */
 
 /* Shorthands: build and infer.                                               */
 Node *g_ew(Graph *g, Op op, const Loc *l, Node *a, Node *b, Node *c);
@@ -166,20 +167,20 @@ Node *g_const(Graph *g, const Loc *l, Dtype dt, double v);
 Node *g_cast(Graph *g, Node *a, Dtype dt);    /* a itself when it has dt      */
 Node *g_red(Graph *g, Op op, Node *a, Axis **ax, int n);
 Node *g_sumto(Graph *g, Node *a, const Node *like);  /* sum axes `like` lacks */
-Node *g_spread(Graph *g, Node *a, const Node *like); /* broadcast to like's dims */
+Node *g_spread(Graph *g, Node *a, const Node *like); /* to like's dims        */
 Node *g_dot(Graph *g, const Loc *l, Node *a, Node *b, Axis **ax, int n,
             const Node *order);   /* order: null, or whose axis order to take */
-Node *g_copyof(Graph *g, const Node *n, Node *const *in);  /* same op and attrs  */
+Node *g_copyof(Graph *g, const Node *n, Node *const *in); /* op and attrs     */
 
 void g_renumber(Graph *g);        /* ids = positions                          */
 void g_tidy(Graph *g);         /* merge equal nodes, drop dead ones, renumber */
 void g_names(Graph *g);           /* give every unnamed node its unique name  */
 int dim_of(const Node *n, const Axis *a);     /* position of an axis, or -1   */
 int64_t g_elems(const Node *n);   /* product of global sizes                  */
-int same_dims(const Node *a, const Node *b);  /* same axes and sizes, any order  */
+int same_dims(const Node *a, const Node *b);  /* same axes and sizes          */
 uint64_t g_hash(const Node *n);   /* structural, without names and places     */
 int g_isrow(const Axis *a);       /* the ragged axis "row"                    */
-int any_region(const Node *n);    /* a source that every region may read        */
+int any_region(const Node *n);    /* a source that every region may read      */
 
 /* ---- shard.c: what a rank holds ------------------------------------------ */
 
@@ -191,9 +192,10 @@ int64_t local_bytes(const Graph *g, const Node *n);
  * now; pieces() answers in general.                                          */
 Aff local_start(const Graph *g, const Node *n, int d);
 int pieces(const Graph *g, const Node *n, int d, Piece *out, int max);
-uint32_t atoms_of(const Graph *g, const Node *n, ShardKind k); /* atoms typed k  */
+uint32_t atoms_of(const Graph *g, const Node *n, ShardKind k); /* typed k     */
 /* A route node's value, int32, one buffer: offsets[E+1] of local experts, then
- * pair[cap] (token * top + slot of each row), then row[pairs] (-1: not here).   */
+ * pair[cap] (token * top + slot of each row), then row[pairs] (-1: not
+ * here).                                                                     */
 typedef struct MapLayout { int64_t experts, cap, pairs, offset, pair, row, n; }
     MapLayout;
 MapLayout map_layout(const Graph *g, const Node *route);
@@ -207,18 +209,18 @@ enum { MAXWAY = 48 };
  * Sources and collectives have none.                                         */
 int ways(const Graph *g, const Node *n, int atom, Way *w);
 int same_shard(const Shard *x, const Shard *y);
-/* Null when each operand's type is what some way of n asks for and n's type what
- * it makes; otherwise what is wrong. For graphs at level LOCAL.              */
+/* Null when each operand's type is what some way of n asks for and n's type
+ * what it makes; otherwise what is wrong. For graphs at level LOCAL.         */
 const char *type_wrong(const Graph *g, const Node *n);
 
 /* ---- repair.c: from one type to another ---------------------------------- */
 
 /* One collective; it changes the types of all its atoms at once.             */
 typedef struct Repair { Op op; Axis *a, *b; uint32_t atoms; } Repair;
-/* The next step that takes a value of type t[] towards want[], which becomes its
- * type; 0: it is there. Steps that shrink the value come first. A scalar may go
- * from R to P(add) (op add: position 0 keeps it, others have 0); any other value
- * that should become partial is our fault.                                   */
+/* The next step that takes a value of type t[] towards want[], which becomes
+ * its type; 0: it is there. Steps that shrink the value come first. A scalar
+ * may go from R to P(add) (op add: position 0 keeps it, others have 0); any
+ * other value that should become partial is our fault.                       */
 int repair(const Mesh *m, Shard *t, const Shard *want, Repair *r);
 /* Bytes of n on one rank if its type were t[], and bytes one rank receives for
  * the step r that starts from type t[].                                      */
@@ -228,21 +230,23 @@ double bytes_sent(const Graph *g, const Node *n, const Shard *t,
 
 /* ---- storage.c: whose buffer holds a value ------------------------------- */
 
-/* A view (rename split merge, stop_gradient, cast to its own dtype) whose dims lie
- * as its operand's do: same bytes.                                           */
+/* A view (rename split merge, stop_gradient, cast to its own dtype) whose dims
+ * lie as its operand's do: same bytes.                                       */
 int is_view(const Node *n);
 Node *storage(Node *n);           /* through views; a write's is its state    */
 
 /* ---- matrix.c: a dot as matrix products ---------------------------------- */
 
-/* C[M,N] = A[M,K] x B[K,N] in a loop over up to three axes outside. swap: A is the
- * dot's second operand. ta, tb: that matrix is stored transposed. Elements.  */
+/* C[M,N] = A[M,K] x B[K,N] in a loop over up to three axes outside. swap: A is
+ * the dot's second operand. ta, tb: that matrix is stored transposed.
+ * Elements.                                                                  */
 typedef struct Matrix {
     int64_t M, N, K, lda, ldb, ldc;
     int ta, tb, swap;
     int nbatch; int64_t batch[3], sa[3], sb[3], sc[3];
 } Matrix;
-/* Operands a and b to a result laid out like c; 0: some layout does not allow it. */
+/* Operands a and b to a result laid out like c; 0: some layout does not allow
+ * it.                                                                        */
 int as_matrix(const Graph *g, const Node *a, const Node *b, const Node *c,
               Matrix *x);
 
@@ -270,7 +274,7 @@ void put_lines(Text *t, const Line *v, size_t n, const char *indent,
 /* ---- print.c parse.c check.c --------------------------------------------- */
 
 /* parse(print(g)) prints the same bytes. Flags: with places, all repeats.    */
-enum { PRINTloc = 1, PRINTfold = 2 };   /* fold: repeated scopes once, for people */
+enum { PRINTloc = 1, PRINTfold = 2 };  /* fold: repeated scopes once, to read */
 char *graph_print(Arena *a, const Graph *g, int flags);
 Graph *graph_parse(Arena *a, const char *text, size_t len, const char *name,
                    Opts *opts);
@@ -313,10 +317,11 @@ typedef struct Group {
                                      work space is the step's last buffer: after
                                      arg[] for kernels, in place of the last
                                      (null) arg for steps with a fixed count  */
-    int ninplace, (*inplace)[2];  /* pairs (index in out, index in in): the result
-                                     may lie in that input's buffer. Element e of
-                                     the input is read only by the iteration that
-                                     writes element e of the result, not after    */
+    int ninplace, (*inplace)[2];  /* pairs (index in out, index in in): the
+                                     result may lie in that input's buffer.
+                                     Element e of the input is read only by the
+                                     iteration that writes element e of the
+                                     result, not after                        */
     Step step;                    /* filled by the target: kind kernel ints   */
     const char *text;             /* kernel text, or null                     */
     Node **arg; int narg;        /* buffers of the step, in order; null: none */
@@ -333,6 +338,6 @@ typedef struct Target {
     void (*lower)(Graph *g, Group *k, Arena *a);
 } Target;
 extern const Target T_host, T_null;
-const Target *target_named(const char *name);  /* codegen/targets.c; null: none   */
+const Target *target_named(const char *name); /* codegen/targets.c; or null  */
 
 #endif

@@ -1,8 +1,8 @@
 /* listing.c: lines in columns, and repeated scopes once.
  *
- * A scope with a number (layers.0, layers.1 ..) is a unit. Units that follow each
- * other, numbers going up or down by one, with the same lines but for the number
- * and for what they read of other units, fold into one:
+ * A scope with a number (layers.0, layers.1 ..) is a unit. Units that follow
+ * each other, numbers going up or down by one, with the same lines but for the
+ * number and for what they read of other units, fold into one:
  *
  *     # layers.0 .. layers.31: x32
  *     %layers.{i}.w.2 = dot %layers.{i-1}.add %layers.{i}.w
@@ -100,8 +100,8 @@ static const char *last_word(Unit u, size_t *n)
     return p;
 }
 
-/* "layers.3", "post.layers.3", "optim.m.layers.3" are of one unit; of another is
- * its backward, "d.layers.3".                                                */
+/* "layers.3", "post.layers.3", "optim.m.layers.3" are of one unit; of another
+ * is its backward, "d.layers.3".                                             */
 static int same_stem(Unit a, Unit b)
 {
     size_t n, m;

@@ -288,9 +288,9 @@ static void make_atoms(Mesh *m, const Solve *v)
         add_atom(m, pp, v->ppstride);
 }
 
-/* tp and etp down to primes, small ones first, so that a tensor axis too short for
- * all of tp can take a part of it and leave the rest to the next: kv=4 under
- * tp=8.                                                                      */
+/* tp and etp down to primes, small ones first, so that a tensor axis too short
+ * for all of tp can take a part of it and leave the rest to the next: kv=4
+ * under tp=8.                                                                */
 static void split_atoms(Mesh *m)
 {
     Mesh old = *m;

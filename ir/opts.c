@@ -2,7 +2,8 @@
  * was set; keys.def says what exists, of which kind, and the defaults.
  *
  * `precision=bf16` means precision.policy, `route=dropless` route.policy,
- * `route=record:f` route.record. `axes.<name>` overrides the size of an axis.  */
+ * `route=record:f` route.record. `axes.<name>` overrides the size of an
+ * axis.                                                                      */
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
-/* parse.c: text to graph, the inverse of print.c. The text is written by us or by
- * hand, so what is wrong in it is err() with file and line.
+/* parse.c: text to graph, the inverse of print.c. The text is written by us or
+ * by hand, so what is wrong in it is err() with file and line.
  *
  *     text    = { graph } { "source" file bytes newline text newline }
  *     graph   = "graph" name program level [ "after" pass ] "{" { item } "}"
@@ -21,7 +21,7 @@
  *     shard   = axis | "+" | "+max" | "+min" | "~"           (not named: whole)
  *     atoms   = where { "," where } | "none"
  *     names   = name { "," name }
- *     places  = [ "!" file:line { "<" file:line } ]          (the caller's next)
+ *     places  = [ "!" file:line { "<" file:line } ]         (the caller's next)
  *
  * Attributes are those of the op's row in ops.def; A B i j f s name a node's
  * slots where the row has none; map, again and scope are written only when they

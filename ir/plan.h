@@ -134,7 +134,9 @@ int64_t aff_at(const Mesh *m, const Aff *x, int64_t rank);
 /* ---- opts.c: keys of fold{}, train{}, data{}, precision{}, route{} ------- */
 
 /* A row of keys.def; keytab ends with a row of nulls.                        */
-typedef struct KeyInfo { const char *table, *name, *kind, *dflt, *doc; } KeyInfo;
+typedef struct KeyInfo {
+    const char *table, *name, *kind, *dflt, *doc;
+} KeyInfo;
 extern const KeyInfo keytab[];
 
 typedef struct Opts Opts;         /* key -> text; defaults come from keys.def */
@@ -150,7 +152,8 @@ const Loc *opts_loc(const Opts *o, const char *key);      /* where it was set */
 void opts_pair(const Opts *o, const char *key, double v[2]);  /* train.betas  */
 /* Does one of the key's patterns ("*.bias norm.*") match s?                  */
 int opts_match(const Opts *o, const char *key, const char *s);
-/* In keys.def's order, then axes: the i-th key that was set; 0: past the end.  */
+/* In keys.def's order, then axes: the i-th key that was set; 0: past the
+ * end.                                                                       */
 int opts_each(const Opts *o, int i, const char **key, const char **value);
 
 /* ---- lex.c: words of the text forms -------------------------------------- */
@@ -335,10 +338,10 @@ int role_prog(const Role *r, const char *name);           /* -1: none         */
 /* Null, or where the steps contradict the buffers: worked out again from the
  * steps' arguments, knowing nothing of how buffers were placed.              */
 const char *lives_wrong(Arena *a, const Role *r);
-/* After step `step` nothing reads these bytes before they are written again; with
- * `last` only after the last turn of the step's phase. Step -1: before the first.
- * By step; what is alive at the end stays. A runtime may fill them with 0xff (NaN
- * in every float type): no number may change.                                */
+/* After step `step` nothing reads these bytes before they are written again;
+ * with `last` only after the last turn of the step's phase. Step -1: before the
+ * first. By step; what is alive at the end stays. A runtime may fill them with
+ * 0xff (NaN in every float type): no number may change.                      */
 typedef struct Death { int step; int64_t offset, bytes; int last; } Death;
 Death *deaths(Arena *a, const Role *r, int prog);             /* vec          */
 /* Bytes by class; each program's height, bound and their ratio.              */

@@ -1,8 +1,8 @@
-/* plancheck.c: what must hold in a plan before anything runs it. The reader asks
- * it of files, the compiler of its own work, so it believes nothing: every index
- * is in range, every buffer lies in the arena, nothing that is alive at one time
- * overlaps, every step has the arguments of its kind and they stay inside their
- * buffers on every rank.
+/* plancheck.c: what must hold in a plan before anything runs it. The reader
+ * asks it of files, the compiler of its own work, so it believes nothing: every
+ * index is in range, every buffer lies in the arena, nothing that is alive at
+ * one time overlaps, every step has the arguments of its kind and they stay
+ * inside their buffers on every rank.
  *
  * Each function returns null or what is wrong.                               */
 #include <stdlib.h>

@@ -1,12 +1,13 @@
 /* planread.c: text to plan. A plan may come from anywhere: nothing here trusts
- * a number. Arrays grow by what is read, never by a count that is announced, and
- * what was read is checked by plan_wrong() before anybody sees it.
+ * a number. Arrays grow by what is read, never by a count that is announced,
+ * and what was read is checked by plan_wrong() before anybody sees it.
  *
  *     plan    = "pleat-plan 1" head { hf } { role } [ prelude ] { kernel }
  *               { source } "xxh3" hash
  *     head    = "model" name target  "tokens" int  "params" int int
  *               "flops" num  "mesh" world order int*7  { "option" key value }
- *     hf      = "hf" name param { axis "=" int } { "(" { axis int int int } ")" }
+ *     hf      = "hf" name param { axis "=" int }
+ *               { "(" { axis int int int } ")" }
  *     role    = "role arena" int "persist" int "{" { item } "}"
  *     item    = buf | tensor | ("in" | "out") name dtype buffer | program
  *     buf     = "buf" name class dtype offset bytes
@@ -30,7 +31,8 @@
 
 enum { HASHLINE = 5 + 32 + 1, MANY = 1 << 16 };
 
-/* Integer lists of steps seen so far: layers repeat them, so one copy serves. */
+/* Integer lists of steps seen so far: layers repeat them, so one copy
+ * serves.                                                                    */
 typedef struct Ints { const char *text; size_t len; Aff *iv; int n; } Ints;
 
 typedef struct Reader {

@@ -3,10 +3,10 @@
  *
  *     graph mixtral step logical {
  *       axis  batch   4
- *       param wq      normal 0.02                    real [hidden heads dim]
+ *       param wq      normal 0.02                  real [hidden heads dim]
  *       body:
- *         %tokens   = input                          i32  [micro batch seq]
- *         %q        = dot %x %wq axes=hidden         real [micro batch heads dim]
+ *         %tokens   = input                        i32  [micro batch seq]
+ *         %q        = dot %x %wq axes=hidden       real [micro batch heads dim]
  *     }
  *
  * A node is one line: name, op, operands, attributes, dtype and axes (an axis

@@ -1,6 +1,6 @@
-/* work.c: the work space that library steps and collectives need on the host. It
- * is asked for by the code generator, so that the plan holds all memory, and by
- * the runtime, so that a plan that gave too little still runs.
+/* work.c: the work space that library steps and collectives need on the host.
+ * It is asked for by the code generator, so that the plan holds all memory, and
+ * by the runtime, so that a plan that gave too little still runs.
  *
  *   products     bf16 operands widened to fp32; a bf16 result before rounding
  *   collectives  blocks packed for each rank, and what arrives from each; not

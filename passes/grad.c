@@ -30,7 +30,8 @@ static void add_to(Back *b, Node *x, Node *d)
 }
 
 /* ---- gradient texts: sum := product (+|- product)*; product := unary
- *      (*|/ unary)*; unary := - unary | number | name | op(sum, ...) | (sum) ---- */
+ *      (*|/ unary)*; unary := - unary | number | name | op(sum, ...) | (sum)
+ * ----------------------------------------------------------------------- */
 
 typedef struct Expr {
     const char *s;

@@ -1,8 +1,8 @@
-/* kernels.c: kernels-to-be as text, for -d fuse and -d sched: what is stored, of
- * which family, what it computes on the way, and what it reads.
+/* kernels.c: kernels-to-be as text, for -d fuse and -d sched: what is stored,
+ * of which family, what it computes on the way, and what it reads.
  *
- *     %h = gemm dot reads %x %w                       f32 [micro batch seq ffn]
- *     %a = loop silu mul, sum reads %h %g             f32 [micro batch seq ffn]   */
+ *     %h = gemm dot reads %x %w                    f32 [micro batch seq ffn]
+ *     %a = loop silu mul, sum reads %h %g          f32 [micro batch seq ffn] */
 #include "passes.h"
 
 static void put_names(Text *t, Node *const *v, int n)

@@ -1,8 +1,8 @@
 /* precision.c: decide every dtype. `real` becomes the policy's: fp32, bf16, or
- * fp64 for tests, where f32() and bf16() are the identity. Under bf16 constants,
- * states, masters and accumulators stay fp32, and a gradient goes from its
- * product or sum into the fp32 accumulator unrounded. Means become sums
- * and products here, after `step` has told means and sums apart.             */
+ * fp64 for tests, where f32() and bf16() are the identity. Under bf16
+ * constants, states, masters and accumulators stay fp32, and a gradient goes
+ * from its product or sum into the fp32 accumulator unrounded. Means become
+ * sums and products here, after `step` has told means and sums apart.        */
 #include <string.h>
 
 #include "passes.h"

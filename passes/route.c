@@ -1,11 +1,11 @@
 /* route.c: rows are a layout. A weight indexed by a router's choice, W[e], is
  * virtual; a dot with it becomes a grouped product over rows sorted by expert:
  *
- *     %p = pick %w %e                      %m = route %e
- *     %y = dot %x %p hidden         =>     %r = dispatch %x %m        [row hidden]
- *     %o = sum %y top                      %y = gmm %r %w %m hidden   [row ffn]
- *                                          %u = undispatch %y %m
- *                                          %o = sum %u top
+ *     %p = pick %w %e                     %m = route %e
+ *     %y = dot %x %p hidden         =>    %r = dispatch %x %m      [row hidden]
+ *     %o = sum %y top                     %y = gmm %r %w %m hidden [row ffn]
+ *                                         %u = undispatch %y %m
+ *                                         %o = sum %u top
  *
  * Elementwise ops and reductions over other axes stay in rows and bring their
  * operands there; any other use converts back (absent pairs are 0). All uses of

@@ -1,15 +1,15 @@
 /* ngram.c: what counting alone predicts. Beside the validation loss of a model
- * of bytes stand the cross-entropies, in nats, of n-gram models that counted the
- * training text, on the same samples: a model that learned no more than pairs of
- * letters ends at the bigram's.
+ * of bytes stand the cross-entropies, in nats, of n-gram models that counted
+ * the training text, on the same samples: a model that learned no more than
+ * pairs of letters ends at the bigram's.
  *
- * Witten-Bell interpolation, which has no parameter to tune: with c counts after
- * a context h and t distinct followers,
+ * Witten-Bell interpolation, which has no parameter to tune: with c counts
+ * after a context h and t distinct followers,
  *
  *     p(w | h) = (c(h w) + t(h) p(w | shorter h)) / (c(h) + t(h))
  *
- * down to the uniform distribution. A sample's first byte has no context, as for
- * the model.                                                                 */
+ * down to the uniform distribution. A sample's first byte has no context, as
+ * for the model.                                                             */
 #include <math.h>
 #include <stdlib.h>
 

@@ -4,8 +4,8 @@
  *
  * Lines of the file from `# >>>` on are the expectation and are not read. A
  * line `# set key=value` gives an option. `-` as the pass list only parses and
- * prints. After `fuse` or `sched` as the last pass the kernels are printed, after
- * `emit` the plan, made for the null device, so without kernel text.         */
+ * prints. After `fuse` or `sched` as the last pass the kernels are printed,
+ * after `emit` the plan, made for the null device, so without kernel text.   */
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>

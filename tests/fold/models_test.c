@@ -93,7 +93,7 @@ static void fill(void *self, const Tensor *t, int64_t rank, int64_t turn,
 
 /* ---- one fold ------------------------------------------------------------ */
 
-/* The plan as its file would be read; what the compiler needed is let go.     */
+/* The plan as its file would be read; what the compiler needed is let go.    */
 static Plan *make_plan(const char *model, char **keys, int nkeys)
 {
     Opts *o = opts_new(forever);

@@ -1,8 +1,8 @@
 /* count_test: how many kernels and products one layer of models/tiny.lua takes.
- * A layer reads, forward: norm | q k v | rope q, rope k | attention | o | add and
- * norm | gate | softmax | topk | gate weights, load | route | dispatch | w1 w3 |
- * silu, weights | w2 | combine, add and the next norm. A change of these numbers
- * is a change of the compiler worth a look: fewer is the aim.                */
+ * A layer reads, forward: norm | q k v | rope q, rope k | attention | o | add
+ * and norm | gate | softmax | topk | gate weights, load | route | dispatch | w1
+ * w3 | silu, weights | w2 | combine, add and the next norm. A change of these
+ * numbers is a change of the compiler worth a look: fewer is the aim.        */
 #define _GNU_SOURCE
 #include <string.h>
 
@@ -12,7 +12,7 @@ typedef struct Count { const char *prefix; int kernels, products; } Count;
 
 static const Count want[] = {
     { "layers.1.", 15, 8 },
-    { "d.layers.1.", 10, 16 },
+    { "d.layers.1.", 9, 16 },
 };
 
 static Plan *tiny(void)

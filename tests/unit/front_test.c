@@ -203,7 +203,8 @@ static void numbers_take_the_dtype_beside(void **state)
     assert_int_equal(type_of(g, "share"), Df32);
 }
 
-/* Every row of ops.def that is not hidden is a function, and editors know it. */
+/* Every row of ops.def that is not hidden is a function, and editors know
+ * it.                                                                        */
 static void every_op_is_a_function(void **state)
 {
     extern const char editor_lua[];

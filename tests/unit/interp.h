@@ -1,11 +1,12 @@
-/* interp.h: the reference meaning of every op, and a small case of every row.  */
+/* interp.h: the reference meaning of every op, and a small case of every
+ * row.                                                                       */
 #ifndef PLEAT_INTERP_H
 #define PLEAT_INTERP_H
 
 #include "../../ir/ir.h"
 
-/* Evaluate g in order, naively, in fp64 (integers and truths as doubles). val is
- * by node id; entries that are set (inputs, parameters, states, step values,
+/* Evaluate g in order, naively, in fp64 (integers and truths as doubles). val
+ * is by node id; entries that are set (inputs, parameters, states, step values,
  * arguments) are taken as they are. One rank, one micro-batch. A route node's
  * value is map_layout's buffer, one double per integer.                      */
 void interp(Graph *g, double **val);

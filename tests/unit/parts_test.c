@@ -471,8 +471,8 @@ static void test_safetensors_refusals(void **state)
     }
 }
 
-/* Bytes of a good header changed at random: accepted or refused, and if accepted
- * every tensor lies in the file.                                             */
+/* Bytes of a good header changed at random: accepted or refused, and if
+ * accepted every tensor lies in the file.                                    */
 static void test_safetensors_mutations(void **state)
 {
     static const char good[] =

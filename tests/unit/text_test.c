@@ -1,5 +1,5 @@
 /* text_test.c: graphs as text: what is printed comes back, what is wrong in a
- * text is said with its line, repeated scopes fold, and no text crashes it.    */
+ * text is said with its line, repeated scopes fold, and no text crashes it.  */
 #define _GNU_SOURCE
 #include <setjmp.h>
 #include <stdarg.h>
@@ -32,7 +32,7 @@ static Graph *try_parse(Arena *a, const char *s, size_t n)
     return g;
 }
 
-/* A bit of everything, in the form it is printed in.                            */
+/* A bit of everything, in the form it is printed in.                         */
 static const char everything[] =
     "graph \"my model\" step local {\n"
     "  option train.lr 1e-3\n"
@@ -88,7 +88,7 @@ static const char everything[] =
     "    %res      = result %t name=loss\n"
     "}\n";
 
-/* parse(print(g)) prints the same bytes, with and without places.               */
+/* parse(print(g)) prints the same bytes, with and without places.            */
 static void law(const Graph *g)
 {
     Arena *a = arena_new();
@@ -134,7 +134,7 @@ static void comes_back(void **state)
     assert_int_equal(g->node[2]->i, -77);
 }
 
-/* ---- wrong texts ------------------------------------------------------------------ */
+/* ---- wrong texts --------------------------------------------------------- */
 
 static const char head[] =
     "graph g step logical {\n  axis hidden 16\n  axis seq 8\n"
@@ -212,7 +212,7 @@ static void wrong_texts(void **state)
     assert_non_null(strstr(message, "ends before its '}'"));
 }
 
-/* Types at the level they are checked at.                                          */
+/* Types at the level they are checked at.                                    */
 static const struct { const char *level, *text, *said; } untyped[] = {
     { "placed", "%a = input real [seq]", "has no precision" },
     { "placed", "%a = input f32 [seq=9] @ tp:seq", "of 9 is cut into 2" },
@@ -244,9 +244,9 @@ static void types(void **state)
     }
 }
 
-/* ---- repeated scopes ----------------------------------------------------------------- */
+/* ---- repeated scopes ----------------------------------------------------- */
 
-/* n layers of h = h + silu(h . w), and their gradients in the other order.            */
+/* n layers of h = h + silu(h . w), and their gradients in the other order.   */
 static char *layers(Arena *a, int n)
 {
     Text t = { .arena = a };
@@ -304,7 +304,7 @@ static void folds(void **state)
     arena_free(a);
 }
 
-/* ---- hostile texts --------------------------------------------------------------------- */
+/* ---- hostile texts ------------------------------------------------------- */
 
 static uint32_t chance(void)
 {
@@ -366,7 +366,7 @@ static void hostile_texts(void **state)
     free(s);
 }
 
-/* ---- speed ------------------------------------------------------------------------------ */
+/* ---- speed --------------------------------------------------------------- */
 
 static double now(void)
 {
@@ -376,8 +376,8 @@ static double now(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* A graph of 36,000 nodes, as a large model's step: the same bytes again. Times are
- * for reading, nothing depends on them.                                            */
+/* A graph of 36,000 nodes, as a large model's step: the same bytes again. Times
+ * are for reading, nothing depends on them.                                  */
 static void big_graphs_come_back(void **state)
 {
     (void)state;
