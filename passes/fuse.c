@@ -48,8 +48,34 @@ static void push_needs(Fuse *f, const Node *n, int stamp, Node ***stack)
     }
 }
 
+static void raise_users(Fuse *f, const Node *n, int id);
+
+/* u and what needs it now wait for the node of that id. A kernel that has been
+ * made may need one that grows later.                                        */
+static void raise_reach(Fuse *f, Unit *u, int id)
+{
+    if (u->reach >= id)
+        return;
+    u->reach = id;
+    for (size_t i = 0; i < vec_len(u->node); i++)
+        raise_users(f, u->node[i], id);
+}
+
+static void raise_users(Fuse *f, const Node *n, int id)
+{
+    for (size_t i = 0; i < vec_len(f->user[n->id]); i++) {
+        Node *x = f->user[n->id][i];
+        Unit *u = unit_of(f, x);
+        if (u)
+            raise_reach(f, u, id);
+        else if (x->id < id)      /* passed by, not yet to come               */
+            raise_users(f, x, id);
+    }
+}
+
 /* Does a kernel outside the set need the set and lead to it? Walk back from
- * what the set reads; nothing before the set's first node can depend on it.  */
+ * what the set reads; what reaches no further than to before the set's first
+ * node cannot depend on it.                                                  */
 static int has_detour(Set *s, int first)
 {
     Fuse *f = s->f;
@@ -68,7 +94,7 @@ static int has_detour(Set *s, int first)
         if (set_has(s, n))
             return 1;
         Unit *u = unit_of(f, n);
-        if (!u || u->last < first)
+        if (!u || u->reach < first)
             continue;
         for (size_t k = 0; k < vec_len(u->node); k++) {
             f->seen[u->node[k]->id] = s->stamp;
@@ -84,7 +110,8 @@ static Unit *new_unit(Fuse *f, Node *n, Family fam)
 {
     Unit *u = alloc(f->a, sizeof *u);
 
-    *u = (Unit){ .fam = fam, .reg = n->reg, .last = n->id, .again = n->again };
+    *u = (Unit){ .fam = fam, .reg = n->reg, .last = n->id, .reach = n->id,
+                 .again = n->again };
     vec_push(f->a, u->node, n);
     vec_push(f->a, f->all, u);
     f->unit[n->id] = u;
@@ -179,6 +206,7 @@ static void tie(Fuse *f, Unit *const *u, int nu, Node *n)
     to->last = n->id;
     to->again |= n->again;
     f->unit[n->id] = to;
+    raise_reach(f, to, n->id);
 }
 
 static void place_loop(Fuse *f, Node *n)

@@ -125,6 +125,7 @@ typedef struct Unit {             /* a kernel in the making                   */
     Region reg;
     Node **node;                  /* vec, operands first                      */
     int last;                     /* id of its last node                      */
+    int reach;                    /* no node it waits for has a greater id    */
     int again;                    /* has recomputed members                   */
     int seen;
     Node *alone;                  /* products: what the step stores           */

@@ -48,6 +48,7 @@ static const Fold some[] = {
     { "tests/models/statistics.lua",     1, 2, 2, 1, 1, "" },
     { "tests/models/zoo.lua",            2, 2, 2, 4, 1, "" },
     { "tests/models/window.lua",         2, 2, 2, 1, 1, "" },
+    { "tests/models/linear.lua",         1, 2, 2, 1, 1, "" },
     { "tests/hf/mixtral-aux.lua",        2, 2, 1, 4, 1, "axes.seq=27" },
     { "tests/hf/qwen3.lua",              4, 1, 2, 2, 2, "axes.vocab=99" },
 };
@@ -325,6 +326,7 @@ int main(int argc, char **argv)
         "tests/models/hash.lua", "tests/models/top1_z.lua",
         "tests/models/expert_choice.lua", "tests/models/dropout.lua",
         "tests/models/zoo.lua", "tests/models/window.lua",
+        "tests/models/linear.lua",
     };
 
     if (argc > 1)
