@@ -334,6 +334,8 @@ static int rename_axes(lua_State *L)
     const char **old = sorted_keys(L, 2, &count);
     if (count > MAXD)
         err(f->loc, "rename: %d axes, at most %d", count, MAXD);
+    if (count == 0)
+        return result(L, x, 1);
     n = make(f, Orename, 1, &x);
     n->A = alloc(f->g->arena, (MAXD + 1) * sizeof *n->A);
     n->B = alloc(f->g->arena, (MAXD + 1) * sizeof *n->B);

@@ -214,8 +214,8 @@ static Dims rename_dims(const Node *n)
 
     if (n->nA != n->nB)
         err(n->loc, "rename: %d axes become %d", n->nA, n->nB);
-    for (int k = 0; k < n->nA; k++)
-        s.d[find(&s, n->A[k])].a = n->B[k];
+    for (int k = 0; k < n->nA; k++)      /* at once: names may change places  */
+        s.d[dim_of(n->in[0], n->A[k])].a = n->B[k];
     for (int i = 0; i < s.n; i++)
         for (int k = 0; k < i; k++)
             if (s.d[i].a == s.d[k].a)

@@ -20,7 +20,7 @@ scope("views", function()
   local s = split(split(m, "heads", "kv group"), "dim", "two half")
   total("split", s * param("b", "kv two"), "batch seq kv group two half")
   local r = rename(q, {kv="expert", group="two"})
-  total("rename", r * param("c", "expert dim"), "batch seq expert two dim")
+  total("rename", rename(r, {}) * param("c", "expert dim"), "batch seq expert two dim")
 end)
 
 scope("windows", function()
