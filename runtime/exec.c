@@ -407,6 +407,18 @@ void exec_run(Exec *x, const char *program, const Block *b, const Feed *feed)
     atomic_store_explicit(&x->now, NULL, memory_order_relaxed);
 }
 
+/* A loss of -infinity, which is no fault in any other tensor. Null: none.     */
+static const char *bad_loss(Exec *x)
+{
+    const Role *r = x->rank[0].role;
+
+    for (int i = 0; i < r->nout; i++)
+        if (!strncmp(r->out[i].name, "loss.", 5) &&
+            isinf(exec_result(x, r->out[i].name)))
+            return strf(x->mem, "%s is infinite", r->out[i].name);
+    return NULL;
+}
+
 const char *exec_checked(Exec *x, const char *program, const Block *b,
                          const Feed *feed)
 {
@@ -414,7 +426,7 @@ const char *exec_checked(Exec *x, const char *program, const Block *b,
     x->bad = NULL;
     exec_run(x, program, b, feed);
     x->checked = 0;
-    return x->bad;
+    return x->bad ? x->bad : bad_loss(x);
 }
 
 /* ---- reading and writing from outside ------------------------------------ */
