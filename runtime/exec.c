@@ -407,7 +407,7 @@ void exec_run(Exec *x, const char *program, const Block *b, const Feed *feed)
     atomic_store_explicit(&x->now, NULL, memory_order_relaxed);
 }
 
-/* A loss of -infinity, which is no fault in any other tensor. Null: none.     */
+/* A loss of -infinity, which is no fault in any other tensor. Null: none.    */
 static const char *bad_loss(Exec *x)
 {
     const Role *r = x->rank[0].role;
