@@ -107,6 +107,7 @@ struct Node {
     const char *scope;       /* interned path, "" outside; d.<path>: backward */
     const char *name;             /* unique: scope path, op, ordinal          */
     const Loc *loc;
+    int call;                     /* body of a stage: 1 + index of Graph.call */
     Shard sh[MAXATOM];            /* after place                              */
     /* Facts kept by passes while they run, and the buffer after alloc.       */
     void *tmp;
@@ -128,8 +129,24 @@ typedef struct Param {
     const char *of;               /* copy: the parameter it starts equal to   */
     Axis *expert;                 /* on the expert grid: its axis over ep. Set
                                      by fold for all programs; null: dense    */
+    int copy;                     /* this stage's copy; an earlier one owns it*/
     const Loc *loc;
 } Param;
+
+/* A call of a stage: the nodes of one work on one chunk, or one transfer.
+ * After pipe the graph of a stage has the calls it needs, in this order: by
+ * chunk F, (B or I W); then transfers.                                       */
+typedef struct Call { RowKind k; Job w; int chunk, other; } Call;
+const char *call_name(Arena *a, const Call *c);   /* "F0" "send.F0.1"         */
+
+/* How the model is cut into chunks (passes/stages.c).                        */
+typedef struct Stages {
+    int nchunk;
+    const char *text;             /* as a layout string, "Et|t|t|tL"          */
+    int nunit; const char **unit; /* "layers.3", interned, in program order   */
+    int *chunk;                   /* of each unit                             */
+    int first, last;              /* chunks of E and of L                     */
+} Stages;
 
 typedef enum Level { LOGICAL, PLACED, LOCAL, NLEVEL } Level;
 extern const char *const levels[];
@@ -142,6 +159,12 @@ struct Graph {
     Arena *arena;
     Mesh *mesh;                   /* set by fold; null before                 */
     Opts *opts;
+    const Stages *stages;        /* set by the driver before all passes; null:
+                                     one stage                                */
+    int role, nrole;              /* after pipe: this stage, of so many; 0 0  */
+    Call *call;                   /* vec, after pipe                          */
+    Turn *turn;                   /* vec: the stage's table; phase: index of
+                                     call                                     */
     int naxis; Axis **axis;       /* vec, in order of first use               */
     Param **param;                /* vec                                      */
     Table *bypath; size_t nbypath; /* g_param's index of the first nbypath    */
@@ -307,6 +330,7 @@ extern const char *const families[NFAMILY];
 typedef struct Group {
     Family fam;
     Region reg;
+    int call;                     /* as its nodes' */
     Node **node; int n;           /* members, operands first                  */
     Node **in; int nin;           /* read from memory (after views)           */
     Node **out; int nout;         /* members that are stored                  */

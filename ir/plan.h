@@ -208,6 +208,8 @@ typedef struct Buf {
     Dtype dt;
     int64_t offset, bytes;        /* bytes in the arena; offset % 256 == 0    */
     int prog;                     /* program index; -1: alive always          */
+    int frame;                    /* 1 + index of that program's frame: offset
+                                     is inside each slot of it; 0: one place  */
     int born, dies;
     const char *file; int line;   /* the Lua line that made it; null: none    */
 } Buf;
@@ -232,20 +234,43 @@ typedef struct Step {
     const char *label;            /* scope path and op, for people            */
     int nbuf; int *buf;           /* buffer indices; -1: none                 */
     int nint; Aff *iv;            /* integer arguments                        */
+    const char *rw;               /* kernels: for each buffer r, w, b (both), or
+                                     - (none); null: unknown                  */
     uint32_t atoms;               /* collectives: the group                   */
     const char *file; int line;
     double flops, bytes, secs;    /* predicted, for one rank                  */
 } Step;
 
+/* Phases run in order. Those with repeat 0 are the calls of a pipeline stage;
+ * they follow each other, and in their place the program's rows run: "F0" "B0"
+ * "I0" "W0" (work and chunk), "send.F0.1" "recv.F0.1" "wait.F0.1" (what F of
+ * chunk 0 made for chunk 1; see steps.def).                                  */
 typedef struct Phase {
-    const char *name;             /* den pre body post                        */
+    const char *name;             /* den pre body post, or a call             */
     int first, n;                 /* steps                                    */
     int64_t repeat;               /* 1, or micro-batches a rank runs in turn  */
 } Phase;
 
+/* One row of a stage's table: that phase for the micro-th micro-batch that its
+ * ranks run (turn). pair: it may overlap with the next row (F with B).       */
+typedef struct Turn { int phase, micro, pair; } Turn;
+
+/* What one chunk's micro-batch keeps from one row to a later one: buffers that
+ * live from the first to the last row of that micro-batch whose phase names
+ * one. Micro-batch m has them at slot[of[m]]; slots in use together never
+ * overlap. Bytes of the arena, multiples of 256.                             */
+typedef struct Frame {
+    const char *name;             /* "F0-B0": first and last call             */
+    int64_t bytes;
+    int nslot; int64_t *slot;
+    int nof; int *of;             /* by micro-batch: plan_turns of them       */
+} Frame;
+
 typedef struct Program {
     const char *name;             /* init step eval forward                   */
     int nphase; Phase *phase;
+    int nturn; Turn *turn;        /* pp > 1: the stage's table                */
+    int nframe; Frame *frame;
     int nstep; Step *step;
     int64_t transient, bound;     /* height and lower bound of non-persistent
                                      buffers that are not alive all the time  */
@@ -264,10 +289,18 @@ typedef struct PlanDim {
  * checkpoints under `name`), inputs, outputs.                                */
 typedef struct Tensor {
     const char *name;             /* "layers.0.moe.w1", "optim.m.<path>"      */
-    const char *kind;             /* param master m v state input output      */
+    const char *kind;             /* param master m v state input output; copy:
+                                     a parameter that an earlier stage owns   */
     Dtype dt;
     int nd; PlanDim dim[MAXD];
     int buf;
+    /* A run of a bucket (ZeRO). Of the local part that dim[] describes, row
+     * major, this rank has the elements that fall into [pos*run, (pos+1)*run)
+     * when its first is element `at` of the bucket; they lie in buf from
+     * element max(0, at - pos*run) on. pos: mesh_pos over `shard`. run 0: the
+     * rank has all of the local part, from element `at` of buf on.           */
+    int64_t at, run;
+    uint32_t shard;
     const char *file; int line;
 } Tensor;
 
@@ -292,7 +325,8 @@ typedef struct HfMap {
 typedef struct Kernel { const char *name, *text; } Kernel;
 typedef struct Source { const char *file, *text; } Source;
 
-typedef struct Role {             /* what the ranks of one pipeline stage run */
+typedef struct Role {             /* what the ranks of one pipeline stage run;
+                                     role i: those with position i over pp    */
     int nbuf; Buf *buf;
     int64_t arena;                /* bytes of the arena                       */
     int64_t persist;              /* bytes of it that are alive always        */
@@ -332,6 +366,69 @@ int64_t step_work(StepKind k, const int64_t *iv, int nint, int64_t ranks);
 int role_of(const Plan *p, int64_t rank);
 int role_tensor(const Role *r, const char *name);         /* -1: none         */
 int role_prog(const Role *r, const char *name);           /* -1: none         */
+
+/* ---- schedule.c: pipeline schedules as tables ----------------------------- */
+
+typedef enum Job {
+    WF,                           /* forward of a chunk                       */
+    WB,                           /* all of its backward                      */
+    WI,                           /* what earlier chunks wait for (dgrad)     */
+    WW,                           /* the rest of the backward (wgrad)         */
+    NJOB
+} Job;
+extern const char jobnames[];    /* "FBIW"                                   */
+
+typedef struct Act { Job w; int chunk, micro, pair; } Act;   /* pair: see Turn */
+
+/* Who does what in which order: F and (B, or I and W) of each chunk and
+ * micro-batch once. Chunk c's F follows F of c-1, its B or I that of c+1.    */
+typedef struct Schedule {
+    const char *name;
+    int ranks, chunks, micros;
+    int *rank;                    /* chunk -> pipeline rank                   */
+    Act **row;                    /* by rank: vec                             */
+} Schedule;
+
+/* kind: "1f1b" "interleaved" "zerobubble" (ZB-H1) "dualpipev" "forward" (eval:
+ * only F), or a CSV file as PyTorch writes it (a row a rank, cells 0F0 2B1 3I0
+ * 3W0, pairs "(0F1;3B1)OVERLAP_F_B"). chunks = ranks * vpp. err() when the kind
+ * cannot have these numbers, with the nearest that it can.                   */
+Schedule *schedule_make(Arena *a, const char *kind, int ranks, int vpp,
+                        int micros, const Loc *l);
+Schedule *schedule_csv(Arena *a, const char *text, size_t len,
+                       const char *name);
+char *schedule_print(Arena *a, const Schedule *s);      /* the same CSV       */
+const char *schedule_wrong(Arena *a, const Schedule *s);
+int schedule_splits(const Schedule *s);       /* has I and W rows             */
+
+/* Seconds of work w on chunk c at cost[w * chunks + c] (B: I + W when 0), of a
+ * transfer between ranks `hop`.                                              */
+typedef struct Timing {
+    double makespan;
+    double *busy;                 /* by rank                                  */
+    int *peak;                    /* by rank: micro-batches of chunks alive, F
+                                     to the end of B or W                     */
+    double **start;               /* by rank and row                          */
+} Timing;
+Timing schedule_time(Arena *a, const Schedule *s, const double *cost,
+                     double hop);
+
+/* A value made by `from` on chunk a that `to` on chunk b of another rank reads.
+ * With them the table has four kinds of rows. A send is started right after
+ * the row that made the value, a recv stands right before the row that needs
+ * it, a wait where the peer must have received (by schedule_time with unit
+ * costs), so that no order of arrival can block: send -> recv -> wait and each
+ * rank's row order together have no cycle.                                   */
+typedef struct Handoff { Job from; int a; Job to; int b; } Handoff;
+typedef enum RowKind { ROWwork, ROWsend, ROWrecv, ROWwait } RowKind;
+typedef struct PipeRow {
+    RowKind k;
+    Job w; int chunk;            /* ROWwork; a B of a schedule that splits is I,
+                                     then W                                   */
+    int edge;                     /* others: index                            */
+    int micro, pair;
+} PipeRow;
+PipeRow **schedule_rows(Arena *a, const Schedule *s, const Handoff *e, int n);
 
 /* ---- live.c: which bytes matter when ------------------------------------- */
 

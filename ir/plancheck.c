@@ -418,6 +418,21 @@ static const char *kernel_wrong(const At *x)
     return 0;
 }
 
+/* dtype count peer chan; peer: a position over the atoms, not its own.       */
+static const char *transfer_wrong(const At *x)
+{
+    int64_t w = width(x, 0);
+
+    if (!w)
+        return "has no dtype";
+    if (!fixed(x, 1, 0, HUGE_BYTES) || mul(arg(x, 1).max, w) > bytes_of(x, 0))
+        return "goes beyond its buffer";
+    if (!x->s->atoms ||
+        !fixed(x, 2, 0, mesh_extent(x->c->p->mesh, x->s->atoms) - 1))
+        return "has no peer";
+    return fixed(x, 3, 0, 1 << 20) ? NULL : "has no channel";
+}
+
 static const char *args_wrong(const At *x)
 {
     const Step *s = x->s;
@@ -430,6 +445,7 @@ static const char *args_wrong(const At *x)
     case Sgmm: case Sgmmw: return grouped_wrong(x);
     case Sallgather: case Sreducescatter: case Sallreduce: case Salltoall:
         return comm_wrong(x);
+    case Ssend: case Srecv: case Swait: return transfer_wrong(x);
     case NSTEPKIND: break;
     }
     return "is of no kind";
