@@ -367,7 +367,7 @@ int role_of(const Plan *p, int64_t rank);
 int role_tensor(const Role *r, const char *name);         /* -1: none         */
 int role_prog(const Role *r, const char *name);           /* -1: none         */
 
-/* ---- schedule.c: pipeline schedules as tables ----------------------------- */
+/* ---- schedule.c: pipeline schedules as tables ---------------------------- */
 
 typedef enum Job {
     WF,                           /* forward of a chunk                       */
@@ -378,7 +378,7 @@ typedef enum Job {
 } Job;
 extern const char jobnames[];    /* "FBIW"                                   */
 
-typedef struct Act { Job w; int chunk, micro, pair; } Act;   /* pair: see Turn */
+typedef struct Act { Job w; int chunk, micro, pair; } Act;  /* pair: see Turn */
 
 /* Who does what in which order: F and (B, or I and W) of each chunk and
  * micro-batch once. Chunk c's F follows F of c-1, its B or I that of c+1.    */

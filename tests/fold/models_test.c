@@ -227,9 +227,9 @@ static void compare(const Want *x, const Want *y, const char *fold)
 
 /* Every plan is made first and then gets the kernels of all: the text is
  * compiled once, however many folds run it.                                  */
-typedef struct Job { const char *model, *fold; Plan *plan; } Job;
+typedef struct Case { const char *model, *fold; Plan *plan; } Case;
 
-static Job *jobs;                 /* vec; fold null: one rank, the reference  */
+static Case *jobs;                /* vec; fold null: one rank, the reference  */
 
 static void add_job(const char *model, const char *fold, char **keys, int nkeys)
 {
@@ -244,13 +244,13 @@ static void add_job(const char *model, const char *fold, char **keys, int nkeys)
             one[n++] = keys[i];
     const char *id = strf(forever, "%s %s", model, n > 3 ? one[3] : "");
     if (!last || strcmp(last, id)) {
-        Job r = { model, NULL, make_plan(model, one, n) };
+        Case r = { model, NULL, make_plan(model, one, n) };
         vec_push(forever, jobs, r);
         last = id;
     }
     for (int i = 0; i < nkeys && i + 2 < MAXKEYS; i++)
         all[i + 2] = keys[i];
-    Job j = { model, fold, make_plan(model, all, nkeys + 2) };
+    Case j = { model, fold, make_plan(model, all, nkeys + 2) };
     vec_push(forever, jobs, j);
 }
 
