@@ -15,6 +15,7 @@ int add_size(Group *k, Arena *a, int64_t x);
 /* A body "{ ... }" becomes k->text with the fixed signature, and k->step.kernel
  * its name, made of the text's hash.                                         */
 void set_text(Group *k, Arena *a, const char *body);
+void set_text_named(Group *k, Arena *a, const char *text);
 /* Label and place of the step from the group's main node.                    */
 void set_label(Group *k, Arena *a, const Node *n);
 /* Append s with operand letters replaced: letters[i] stands for arg[i]. Called
@@ -134,6 +135,7 @@ typedef struct Kern {
     Ex **ex;                      /* vec, operands before users               */
     Loop loop[MAXLOOP]; int nloop;
     Store *st;                    /* vec                                      */
+    int gpu;                      /* text for cuda                            */
 } Kern;
 
 /* ex.c: each returns the one object that is equal. Integers 1 stand for
@@ -162,7 +164,7 @@ void find_inplace(Kern *c);       /* inplace.c: fills the group's pairs       */
 /* ---- nest.c: text of a loop kernel --------------------------------------- */
 
 #define BIT(loop) (1ull << (loop))
-enum { LANES = 16, BLOCK = 128 };
+enum { LANES = 16, BLOCK = 128, THREADMAP = 256 };
 
 typedef struct Nest {
     Kern *c;
@@ -175,6 +177,9 @@ typedef struct Nest {
     int order[MAXLOOP], norder;   /* outermost first                          */
     int v;                        /* the contiguous loop, or -1               */
     int nlocal, stamp;
+    int gpu;                      /* cuda: the threads of a block share an
+                                     item, loops inside it are dealt out ...  */
+    int own;                      /* ... but for those inside such a loop     */
     Ex **done;                    /* vec: values printed in the open scopes   */
     const Mono **size; int *sizeat;        /* vecs: arguments that are sizes  */
     const Lin **off; int *offat;           /* ... and constant parts          */
@@ -312,6 +317,7 @@ double attn_share(const Attn *t);
 /* ---- generators ---------------------------------------------------------- */
 
 void loop_lower(Graph *g, Group *k, Arena *a);
+void loop_lower_cuda(Graph *g, Group *k, Arena *a);
 void topk_lower(Graph *g, Group *k, Arena *a);        /* row.c */
 void zero_lower(Graph *g, Group *k, Arena *a);        /* row.c */
 void cumsum_lower(Graph *g, Group *k, Arena *a);
@@ -325,7 +331,13 @@ int attn_can(const Graph *g, const Node *n);          /* attn.c */
 void attn_lower(Graph *g, Group *k, Arena *a);
 void attnback_lower(Graph *g, Group *k, Arena *a);
 
+/* cuda.c: a kernel's text for a GPU. Its parameters are its buffers, then those
+ * integers that depend on the rank; the others are constants of the text. iv[0]
+ * blocks, iv[1] threads of a block.                                          */
+void cuda_lower(Graph *g, Group *k, Arena *a);
+
 extern const char host_pre[];     /* host.pre, embedded by the build          */
+extern const char cuda_pre[];     /* cuda.pre, then the same functions        */
 /* The whole translation unit: prelude and each distinct kernel once.         */
 char *unit_text(Arena *a, const Target *T, Group *const *k, int n);
 

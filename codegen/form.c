@@ -158,14 +158,14 @@ static const Mono *count_of(Nest *n, const int *u, int from, int to)
 static void decode(Nest *n, const int *u, int k, const char *q)
 {
     if (k)
-        nest_line(n, "int64_t d = %s;", q);
+        nest_line(n, "ix d = %s;", q);
     for (int i = k - 1; i > 0; i--) {
         int at = nest_size(n, n->c->loop[u[i]].n);
-        nest_line(n, "int64_t i%d = d %% n%d;", u[i], at);
+        nest_line(n, "ix i%d = d %% n%d;", u[i], at);
         nest_line(n, "d /= n%d;", at);
     }
     if (k)
-        nest_line(n, "int64_t i%d = d;", u[0]);
+        nest_line(n, "ix i%d = d;", u[0]);
 }
 
 /* The next setting: the last index counts up, with carry.                    */
@@ -181,6 +181,7 @@ static void advance(Nest *n, const int *u, int k)
     }
 }
 
+/* A ragged loop outside ends where its rows do.                              */
 static void cap_items(Nest *n, const int *u, int k, const char *per)
 {
     if (!k || !n->c->loop[u[0]].map)
@@ -191,6 +192,11 @@ static void cap_items(Nest *n, const int *u, int k, const char *per)
         end = strf(n->a, "%s * n%d", end, nest_size(n, m));
     if (per)
         end = strf(n->a, "%s * %s", end, per);
+    if (n->gpu) {
+        nest_line(n, "if (p >= %s)", end);
+        nest_line(n, "    return;");
+        return;
+    }
     nest_line(n, "if (hi > %s)", end);
     nest_line(n, "    hi = %s;", end);
 }
@@ -210,6 +216,23 @@ static Body store_body(Nest *n, uint64_t loops)
     return b;
 }
 
+/* On a GPU: a thread an element.                                             */
+static int64_t map_threads(Nest *n, const int *u, int k, uint64_t all,
+                           const Body *b)
+{
+    nest_line(n, "const ix p = (ix)blockIdx.x * THREADS + TID;");
+    nest_line(n, "if (p >= ITEMS)");
+    nest_line(n, "    return;");
+    cap_items(n, u, k, NULL);
+    decode(n, u, k, "p");
+    n->own = 1;
+    nest_line(n, "{");
+    Scope s = nest_enter(n, all);
+    nest_body(n, b, NULL);
+    nest_leave(n, s);
+    return count_of(n, u, 0, k)->v;
+}
+
 static int64_t map_form(Nest *n)
 {
     int u[MAXLOOP];
@@ -217,14 +240,16 @@ static int64_t map_form(Nest *n)
     Body b = store_body(n, all);
     int k = item_loops(n, all, u);
 
+    if (n->gpu)
+        return map_threads(n, u, k, all, &b);
     cap_items(n, u, k, NULL);
     nest_need(n, b.root, b.nroot);
     if (k <= 1) {
         if (k == 0)
-            nest_line(n, "for (int64_t p = lo; p < hi; p++) {");
+            nest_line(n, "for (ix p = lo; p < hi; p++) {");
         else
             nest_line(n, "#pragma GCC ivdep"), nest_line(n,
-                 "for (int64_t i%d = lo; i%d < hi; i%d++) {", u[0], u[0], u[0]);
+                 "for (ix i%d = lo; i%d < hi; i%d++) {", u[0], u[0], u[0]);
         Scope s = nest_enter(n, all);
         nest_body(n, &b, NULL);
         nest_leave(n, s);
@@ -232,7 +257,7 @@ static int64_t map_form(Nest *n)
     }
     int v = u[k - 1], size = nest_size(n, n->c->loop[v].n);
     decode(n, u, k - 1, strf(n->a, "lo / n%d", size));
-    nest_line(n, "for (int64_t p = lo, f = lo %% n%d, w; p < hi; "
+    nest_line(n, "for (ix p = lo, f = lo %% n%d, w; p < hi; "
                  "p += w - f, f = 0) {", size);
     Scope s = nest_enter(n, all & ~BIT(v));
     nest_line(n, "w = n%d - f < hi - p ? n%d : f + hi - p;", size, size);
@@ -258,7 +283,7 @@ static void stages(Nest *n, int block_of)
         if (block_of >= 0) {
             int last = nest_outer(n, rest, &b, s, &ns);
             if (last >= 0) {
-                nest_line(n, "for (int64_t i%d = 0; i%d < %s; i%d++) {", last,
+                nest_line(n, "for (ix i%d = 0; i%d < %s; i%d++) {", last,
                           last, nest_limit(n, last), last);
                 s[ns++] = nest_enter(n, BIT(last));
                 nest_need(n, b.root, b.nroot);
@@ -293,15 +318,18 @@ static int64_t rows_form(Nest *n)
     int u[MAXLOOP], k = item_loops(n, n->items, u);
     Ex **v = all_values(n);
 
+    if (n->gpu)
+        nest_line(n, "const ix p = blockIdx.x;");
     cap_items(n, u, k, NULL);
     if (n->items)
         nest_need(n, v, (int)vec_len(v));
-    decode(n, u, k, "lo");
-    nest_line(n, "for (int64_t p = lo; p < hi; p++) {");
+    decode(n, u, k, n->gpu ? "p" : "lo");
+    nest_line(n, n->gpu ? "{" : "for (ix p = lo; p < hi; p++) {");
     Scope s = nest_enter(n, n->items);
     nest_need(n, v, (int)vec_len(v));
     stages(n, -1);
-    advance(n, u, k);
+    if (!n->gpu)
+        advance(n, u, k);
     nest_leave(n, s);
     return count_of(n, u, 0, k)->v;
 }
@@ -313,14 +341,16 @@ static int64_t columns_form(Nest *n)
     int size = nest_size(n, n->c->loop[v].n);
     const char *end = nest_limit(n, v);
 
-    nest_line(n, "const int64_t nb = (n%d + %d) / %d;", size, BLOCK - 1, BLOCK);
+    nest_line(n, "const ix nb = (n%d + %d) / %d;", size, BLOCK - 1, BLOCK);
+    if (n->gpu)
+        nest_line(n, "const ix p = blockIdx.x;");
     cap_items(n, u, k, "nb");
     nest_need(n, x, (int)vec_len(x));
-    nest_line(n, "for (int64_t p = lo; p < hi; p++) {");
+    nest_line(n, n->gpu ? "{" : "for (ix p = lo; p < hi; p++) {");
     n->items &= ~BIT(v);
     Scope s = nest_enter(n, n->items);
-    nest_line(n, "const int64_t v%d = p %% nb * %d;", v, BLOCK);
-    nest_line(n, "const int64_t w%d = %s - v%d < %d ? %s : v%d + %d;", v, end,
+    nest_line(n, "const ix v%d = p %% nb * %d;", v, BLOCK);
+    nest_line(n, "const ix w%d = %s - v%d < %d ? %s : v%d + %d;", v, end,
               v, BLOCK, end, v, BLOCK);
     decode(n, u, k, "p / nb");
     nest_need(n, x, (int)vec_len(x));
@@ -373,6 +403,15 @@ static double work(Nest *n, Ex *const *red)
     return w;
 }
 
+/* The bits of a double, or an integer that may need 64 of them.              */
+static int is_number(const Nest *n, int i)
+{
+    for (size_t k = 0; k < vec_len(n->num); k++)
+        if (n->numat[k] == i)
+            return 1;
+    return 0;
+}
+
 static void prologue(Nest *n, Text *t)
 {
     Group *k = n->k;
@@ -382,13 +421,14 @@ static void prologue(Nest *n, Text *t)
         put(t, "    %s *const b%d = buf[%d];\n", dtypes[k->arg[i]->dt].store, i,
             i);
     for (int i = 2; i < k->step.nint; i++)
-        put(t, "    const int64_t n%d = iv[%d]; (void)n%d;\n", i, i, i);
+        put(t, "    const %s n%d = iv[%d]; (void)n%d;\n",
+            n->gpu && is_number(n, i) ? "int64_t" : "ix", i, i, i);
     for (size_t i = 0; i < vec_len(n->num); i++)
         if (n->num[i]->kind == Xnum)
             put(t, "    const double c%d = number(iv[%d]);\n", n->numat[i],
                 n->numat[i]);
     for (size_t i = 0; i < vec_len(n->ext); i++)
-        put(t, "    const int64_t e%zu = b%d[n%d];\n", i,
+        put(t, "    const ix e%zu = b%d[n%d];\n", i,
             add_arg(k, n->a, storage((Node *)n->ext[i])), n->extat[i]);
 }
 
@@ -405,7 +445,7 @@ static void set_cost(Nest *n)
 
 void kern_print(Kern *c)
 {
-    Nest n = { .c = c, .k = c->k, .a = c->a, .depth = 1,
+    Nest n = { .c = c, .k = c->k, .a = c->a, .depth = 1, .gpu = c->gpu,
                .t = { .arena = c->a } };
     Text all = { .arena = c->a };
     Ex **red = reductions(&n);
@@ -420,7 +460,8 @@ void kern_print(Kern *c)
                                              : rows_form(&n);
     double per = work(&n, red) / (double)(items ? items : 1);
     c->k->step.iv[0] = aff(items);
-    c->k->step.iv[1] = aff(per >= GRAIN ? 1 : (int64_t)(GRAIN / per));
+    c->k->step.iv[1] = aff(c->gpu ? (map ? THREADMAP : BLOCK) :
+                           per >= GRAIN ? 1 : (int64_t)(GRAIN / per));
     for (size_t i = 0; i < vec_len(n.ext); i++)
         add_arg(c->k, c->a, storage((Node *)n.ext[i]));
     prologue(&n, &all);

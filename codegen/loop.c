@@ -673,13 +673,23 @@ void kern_build(Kern *c)
         store(c, c->k->out[i]);
 }
 
-void loop_lower(Graph *g, Group *k, Arena *a)
+static void lower(Graph *g, Group *k, Arena *a, int gpu)
 {
-    Kern c = { .g = g, .k = k, .a = a };
+    Kern c = { .g = g, .k = k, .a = a, .gpu = gpu };
 
     kern_build(&c);
     kern_tidy(&c);
     kern_print(&c);
     find_inplace(&c);
     set_label(k, a, k->out[0]);
+}
+
+void loop_lower(Graph *g, Group *k, Arena *a)
+{
+    lower(g, k, a, 0);
+}
+
+void loop_lower_cuda(Graph *g, Group *k, Arena *a)
+{
+    lower(g, k, a, 1);
 }

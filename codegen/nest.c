@@ -126,7 +126,7 @@ static const char *ref(Nest *n, Ex *e)
     }
     if (!e->local)
         die("a value is used before it is computed");
-    if (e->array)
+    if (e->array && !n->gpu)
         return strf(n->a, "t%d[i%d - v%d]", e->local, e->array - 1,
                     e->array - 1);
     return strf(n->a, "t%d", e->local);
@@ -211,7 +211,8 @@ static Store *saved(Nest *n, const Ex *e)
         return NULL;
     for (size_t i = 0; i < vec_len(n->c->st); i++) {
         Store *s = &n->c->st[i];
-        if (s->done && s->val == e && !(s->loops & ~n->bound))
+        if (s->done && s->val == e && !(s->loops & ~n->bound) &&
+            !(n->gpu && !(s->loops & ~n->items)))
             return s;
     }
     return NULL;
@@ -305,7 +306,8 @@ static void compute(Nest *n, Ex *e)
 static void accumulate(Nest *n, const Ex *r, const char *lane)
 {
     const char *x = ref(n, r->arg[0]);
-    const char *a = strf(n->a, "t%d[%s]", r->local, lane);
+    const char *a = n->gpu ? strf(n->a, "t%d", r->local)
+                           : strf(n->a, "t%d[%s]", r->local, lane);
 
     if (r->op == Osum)
         nest_line(n, "%s += %s;", a, x);
@@ -318,11 +320,12 @@ void nest_store(Nest *n, Store *s)
 {
     Node *to = storage(s->n);
     const char *at = element(n, to, s->addr), *x = ref(n, s->val);
+    const char *one = n->gpu && !n->own ? "if (TID == 0) " : "";
 
     if (to->dt == Dbf16)
-        nest_line(n, "%s = f32_bf16(%s);", at, x);
+        nest_line(n, "%s%s = f32_bf16(%s);", one, at, x);
     else
-        nest_line(n, "%s = (%s)%s;", at, dtypes[to->dt].store, x);
+        nest_line(n, "%s%s = (%s)%s;", one, at, dtypes[to->dt].store, x);
 }
 
 void nest_body(Nest *n, const Body *b, const char *lane)
@@ -334,19 +337,40 @@ void nest_body(Nest *n, const Body *b, const char *lane)
         nest_store(n, b->st[i]);
 }
 
+/* On a GPU: the block's threads take turns, or the thread does all of it.    */
+static void dealt(Nest *n, int u, const Body *b, const char *from,
+                  const char *to)
+{
+    const char *first = n->own ? "" : " + TID";
+    const char *step = n->own ? "1" : "THREADS";
+
+    nest_line(n, "for (ix i%d = %s%s; i%d < %s; i%d += %s) {", u, from, first,
+              u, to, u, step);
+    int was = n->own;
+    n->own = 1;
+    Scope s = nest_enter(n, BIT(u));
+    nest_body(n, b, NULL);
+    nest_leave(n, s);
+    n->own = was;
+}
+
 /* Loop u from `from` (a multiple of LANES) to `to`.                          */
 static void lanes(Nest *n, int u, const Body *b, const char *from,
                   const char *to)
 {
-    nest_line(n, "for (int64_t j = %s; j + %d <= %s; j += %d)", from, LANES, to,
+    if (n->gpu) {
+        dealt(n, u, b, from, to);
+        return;
+    }
+    nest_line(n, "for (ix j = %s; j + %d <= %s; j += %d)", from, LANES, to,
          LANES);
     nest_line(n, "#pragma GCC unroll 1");   /* left whole, it becomes vectors */
     nest_line(n, "for (int l = 0; l < %d; l++) {", LANES);
     Scope s = nest_enter(n, BIT(u));
-    nest_line(n, "const int64_t i%d = j + l;", u);
+    nest_line(n, "const ix i%d = j + l;", u);
     nest_body(n, b, "l");
     nest_leave(n, s);
-    nest_line(n, "for (int64_t i%d = %s & -%d; i%d < %s; i%d++) {", u, to,
+    nest_line(n, "for (ix i%d = %s & -%d; i%d < %s; i%d++) {", u, to,
               LANES, u, to, u);
     s = nest_enter(n, BIT(u));
     nest_body(n, b, strf(n->a, "i%d & %d", u, LANES - 1));
@@ -356,8 +380,12 @@ static void lanes(Nest *n, int u, const Body *b, const char *from,
 void nest_plain(Nest *n, int u, const Body *b, const char *from,
                   const char *to)
 {
+    if (n->gpu) {
+        dealt(n, u, b, from, to);
+        return;
+    }
     nest_line(n, "#pragma GCC ivdep");
-    nest_line(n, "for (int64_t i%d = %s; i%d < %s; i%d++) {", u, from, u, to,
+    nest_line(n, "for (ix i%d = %s; i%d < %s; i%d++) {", u, from, u, to,
               u);
     Scope s = nest_enter(n, BIT(u));
     nest_body(n, b, strf(n->a, "i%d - v%d", u, u));
@@ -377,6 +405,11 @@ static const char *first_value(const Ex *r)
 
 static void declare(Nest *n, Ex *const *r, int nr, int width, const char *used)
 {
+    for (int i = 0; i < nr && n->gpu; i++)
+        nest_line(n, "%s t%d = %s;", dtypes[r[i]->dt].compute,
+                  new_local(n, r[i]), first_value(r[i]));
+    if (n->gpu)
+        return;
     for (int i = 0; i < nr; i++)
         nest_line(n, "%s t%d[%d];", dtypes[r[i]->dt].compute,
                   new_local(n, r[i]), width);
@@ -391,6 +424,12 @@ static void declare(Nest *n, Ex *const *r, int nr, int width, const char *used)
 static void fold(Nest *n, Ex *r)
 {
     int from = r->local;
+
+    if (n->gpu) {
+        if (!n->own)
+            nest_line(n, "t%d = block_%s(t%d);", from, optab[r->op].name, from);
+        return;
+    }
     const char *a = strf(n->a, "t%d[l]", from);
     const char *x = strf(n->a, "t%d[l + h]", from);
 
@@ -426,7 +465,7 @@ int nest_outer(Nest *n, uint64_t K, const Body *b, Scope *s, int *ns)
         if (!(K & BIT(u)))
             continue;
         if (last >= 0) {
-            nest_line(n, "for (int64_t i%d = 0; i%d < %s; i%d++) {", last, last,
+            nest_line(n, "for (ix i%d = 0; i%d < %s; i%d++) {", last, last,
                  nest_limit(n, last), last);
             s[(*ns)++] = nest_enter(n, BIT(last));
             nest_need(n, b->root, b->nroot);
@@ -438,7 +477,7 @@ int nest_outer(Nest *n, uint64_t K, const Body *b, Scope *s, int *ns)
 
 static int has_vertical(Nest *n, int u, const Body *b)
 {
-    return u == n->v &&
+    return u == n->v && !(n->gpu && n->own) &&
            vec_len(pending(n, b->root, b->nroot, n->bound | BIT(u), BIT(u)));
 }
 
@@ -453,10 +492,10 @@ void nest_inner(Nest *n, int u, const Body *b)
             nest_plain(n, u, b, "0", end);
         return;
     }
-    nest_line(n, "for (int64_t v%d = 0; v%d < %s; v%d += %d) {", u, u, end, u,
+    nest_line(n, "for (ix v%d = 0; v%d < %s; v%d += %d) {", u, u, end, u,
               BLOCK);
     Scope s = nest_enter(n, 0);
-    nest_line(n, "const int64_t w%d = %s - v%d < %d ? %s : v%d + %d;", u, end,
+    nest_line(n, "const ix w%d = %s - v%d < %d ? %s : v%d + %d;", u, end,
               u, BLOCK, end, u, BLOCK);
     nest_block(n, u, b);
     nest_leave(n, s);
@@ -554,7 +593,7 @@ static void vertical(Nest *n, int u, Ex **r, int nr)
 
     declare(n, r, nr, BLOCK, strf(n->a, "w%d - v%d", u, u));
     int last = nest_outer(n, r[0]->K, &b, s, &ns);
-    nest_line(n, "for (int64_t i%d = 0; i%d < %s; i%d++) {", last, last,
+    nest_line(n, "for (ix i%d = 0; i%d < %s; i%d++) {", last, last,
          nest_limit(n, last), last);
     s[ns++] = nest_enter(n, BIT(last));
     nest_need(n, b.root, nr);

@@ -59,6 +59,22 @@ static void lower_null(Graph *g, Group *k, Arena *a)
     k->text = NULL;
 }
 
+static void lower_cuda(Graph *g, Group *k, Arena *a)
+{
+    k->step.iv = NULL;
+    k->step.nint = k->narg = 0;
+    k->arg = NULL;
+    cuda_lower(g, k, a);
+}
+
+/* No composite has a GPU kernel yet.                                         */
+static int keeps_none(const Graph *g, const Node *n)
+{
+    (void)g;
+    (void)n;
+    return 0;
+}
+
 const Target T_host = {
     .name = "host", .prelude = host_pre, .keeps = attn_can, .loops = loops,
     .lower = lower_host,
@@ -68,7 +84,12 @@ const Target T_null = {
     .lower = lower_null,
 };
 
-static const Target *const targets[] = { &T_host, &T_null };
+const Target T_cuda = {
+    .name = "cuda", .prelude = cuda_pre, .keeps = keeps_none, .loops = loops,
+    .lower = lower_cuda,
+};
+
+static const Target *const targets[] = { &T_host, &T_null, &T_cuda };
 
 const Target *target_named(const char *name)
 {

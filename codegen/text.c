@@ -46,6 +46,18 @@ void set_text(Group *k, Arena *a, const char *body)
                    "    int64_t lo, int64_t hi)\n%s", name, body);
 }
 
+/* The name stands for '@' in the text, whose hash it is.                     */
+void set_text_named(Group *k, Arena *a, const char *text)
+{
+    unsigned long long h = hash_text(text);
+    const char *name = strf(a, "k_%016llx", h);
+    const char *at = strchr(text, '@');
+
+    k->step.kind = Skernel;
+    k->step.kernel = intern(name);
+    k->text = strf(a, "%.*s%s%s", (int)(at - text), text, name, at + 1);
+}
+
 void set_label(Group *k, Arena *a, const Node *n)
 {
     if (n->name)

@@ -361,7 +361,7 @@ typedef struct Target {
     /* Fill fam-dependent parts: step, arg, text, scratch.                    */
     void (*lower)(Graph *g, Group *k, Arena *a);
 } Target;
-extern const Target T_host, T_null;
+extern const Target T_host, T_null, T_cuda;
 const Target *target_named(const char *name); /* codegen/targets.c; or null  */
 
 #endif

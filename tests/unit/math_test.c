@@ -3,6 +3,7 @@
  * rounded up, so a change for the worse is seen.                             */
 #define _GNU_SOURCE
 #include "../../codegen/host.pre"
+#include "../../codegen/math.pre"
 
 #include <float.h>
 #include <stdio.h>

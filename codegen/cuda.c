@@ -1,0 +1,139 @@
+/* cuda.c: kernels for GPUs from the same groups. A loop kernel is printed for a
+ * grid (form.c: a thread an element, or a block of threads an item); what has
+ * one thread an item (topk, cumsum, scatter_add) keeps its text and gets its
+ * item from the grid. Sizes and strides become constants of the text:
+ *
+ *     extern "C" __global__ void k_..(void *q0, void *q1, int64_t r5)
+ *     {
+ *         const Ptr buf[] = { { q0 }, { q1 } };
+ *         const int64_t iv[] = { 0, 0, 768, 2048, 768, r5 };
+ *         ...
+ *
+ * r5 is an integer that depends on the rank; the compiler folds the rest.    */
+#include "codegen.h"
+
+#include <string.h>
+
+enum { THREADROW = 128 };
+
+/* ---- text ---------------------------------------------------------------- */
+
+/* Does every index of the kernel fit 31 bits?                                */
+static int is_small(const Graph *g, const Group *k, int64_t items)
+{
+    int64_t most = items;
+
+    for (int i = 0; i < k->narg; i++)
+        if (k->arg[i] && local_elems(g, k->arg[i]) > most)
+            most = local_elems(g, k->arg[i]);
+    return most < (int64_t)1 << 30;
+}
+
+static int of_rank(const Aff *x)
+{
+    for (int i = 0; i < MAXATOM; i++)
+        if (x->k[i])
+            return 1;
+    return 0;
+}
+
+static void put_parameters(Text *t, const Group *k)
+{
+    int nbuf = k->narg + (k->scratch > 0);
+
+    for (int i = 0; i < nbuf; i++)
+        put(t, "%svoid *q%d", i ? ", " : "", i);
+    for (int i = 0; i < k->step.nint; i++)
+        if (of_rank(&k->step.iv[i]))
+            put(t, ", int64_t r%d", i);
+    put(t, ")\n{\n    const Ptr buf[] = { ");
+    for (int i = 0; i < nbuf; i++)
+        put(t, "{ q%d }, ", i);
+    put(t, "};\n    const int64_t iv[] = { ");
+    for (int i = 0; i < k->step.nint; i++)
+        if (of_rank(&k->step.iv[i]))
+            put(t, "r%d, ", i);
+        else if (k->step.iv[i].c == INT64_MIN)
+            put(t, "(-9223372036854775807 - 1), ");
+        else
+            put(t, "%lld, ", (long long)k->step.iv[i].c);
+    put(t, "};\n");
+}
+
+/* The body of a text made by set_text: behind its signature.                 */
+static const char *body_of(const char *text)
+{
+    return strchr(text, '{');
+}
+
+/* items: threads for a map and for rows of one thread, else blocks.          */
+static void wrap(const Graph *g, Group *k, Arena *a, int64_t items,
+                 int64_t threads, int serial)
+{
+    Text t = { .arena = a };
+    const char *body = body_of(k->text);
+
+    k->step.iv[0] = aff(0);
+    k->step.iv[1] = aff(0);
+    put(&t, "#undef ix\n#undef THREADS\n#undef ITEMS\n#define ix %s\n",
+        is_small(g, k, items) ? "int" : "int64_t");
+    put(&t, "#define THREADS %lld\n#define ITEMS %lld\n", (long long)threads,
+        (long long)items);
+    put(&t, "extern \"C\" __global__ void __launch_bounds__(%lld)\n@(",
+        (long long)threads);
+    put_parameters(&t, k);
+    if (serial)
+        put(&t, "    const ix lo = (ix)blockIdx.x * THREADS + TID, hi = lo + 1;"
+            "\n    if (lo >= ITEMS)\n        return;\n");
+    putn(&t, body, strlen(body));
+    put(&t, "}\n");
+    set_text_named(k, a, t.s);
+}
+
+/* ---- families ------------------------------------------------------------ */
+
+static int is_map(const Group *k)
+{
+    return k->step.iv[1].c == THREADMAP;
+}
+
+static void loop(Graph *g, Group *k, Arena *a)
+{
+    loop_lower_cuda(g, k, a);
+    int64_t items = k->step.iv[0].c, threads = k->step.iv[1].c;
+    int map = is_map(k);
+
+    wrap(g, k, a, items, threads, 0);
+    k->step.iv[0] = aff(map ? (items + threads - 1) / threads : items);
+    k->step.iv[1] = aff(threads);
+}
+
+static void rows(Graph *g, Group *k, Arena *a)
+{
+    static void (*const by_family[NFAMILY])(Graph *, Group *, Arena *) = {
+        [FAMtopk] = topk_lower, [FAMcumsum] = cumsum_lower,
+        [FAMroute] = route_lower, [FAMscatter] = scatter_lower,
+    };
+
+    by_family[k->fam](g, k, a);
+    int64_t items = k->step.iv[0].c;
+    wrap(g, k, a, items, THREADROW, 1);
+    k->step.iv[0] = aff((items + THREADROW - 1) / THREADROW);
+    k->step.iv[1] = aff(THREADROW);
+}
+
+void cuda_lower(Graph *g, Group *k, Arena *a)
+{
+    switch (k->fam) {
+    case FAMloop: loop(g, k, a); return;
+    case FAMtopk: case FAMcumsum: case FAMroute: case FAMscatter:
+        rows(g, k, a);
+        return;
+    case FAMgemm: gemm_lower(g, k, a); return;
+    case FAMgmm: gmm_lower(g, k, a); return;
+    case FAMgmmw: gmmw_lower(g, k, a); return;
+    case FAMcomm: comm_lower(g, k, a); return;
+    case FAMzero: zero_lower(g, k, a); return;
+    default: return;
+    }
+}
