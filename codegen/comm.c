@@ -52,6 +52,8 @@ static void blocks(Group *k, Arena *a, const Graph *g, const Node *n)
     case Oallgather:
         k->step.kind = Sallgather;
         along(k, a, g, x);
+        add_size(k, a, 0);
+        add_size(k, a, 0);
         return;
     case Oreducescatter:
         k->step.kind = Sreducescatter;
@@ -67,11 +69,15 @@ static void blocks(Group *k, Arena *a, const Graph *g, const Node *n)
     case Oalltoall:
         k->step.kind = Salltoall;
         exchange(k, a, g, n);
+        add_size(k, a, 0);
+        add_size(k, a, 0);
         return;
     default:
         die("%s: not a collective", optab[n->op].name);
     }
     add_size(k, a, reduction(g, x, (uint32_t)n->i));
+    for (int i = 0; i < 2 && n->op == Oreducescatter; i++)
+        add_size(k, a, 0);
 }
 
 void comm_lower(Graph *g, Group *k, Arena *a)

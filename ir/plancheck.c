@@ -363,13 +363,27 @@ static const char *grouped_wrong(const At *x)
     return mul(add(E, 1), 4) > bytes_of(x, 3) ? "goes beyond its map" : 0;
 }
 
+/* zig and low from integer i on; half: what must have two halves.            */
+static int zigzags(const At *x, int i, int half, int64_t ranks)
+{
+    int64_t zig = x->s->iv[i].c < 0 ? -x->s->iv[i].c : x->s->iv[i].c;
+
+    if (!fixed(x, i, -ranks, ranks) || !fixed(x, i + 1, 0, ranks))
+        return 0;
+    if (!zig)
+        return 1;
+    int64_t low = x->s->iv[i + 1].c;
+    return low && ranks % (zig * low) == 0 && fixed(x, half, 0, HUGE_BYTES) &&
+           x->s->iv[half].c % 2 == 0;
+}
+
 /* Elements that a collective reads and writes on one rank. */
 static const char *comm_wrong(const At *x)
 {
     const Step *s = x->s;
     int64_t elem = width(x, 0), ranks = mesh_extent(x->c->p->mesh, s->atoms);
     int64_t n = 1, send, recv;
-    int last = s->kind == Sallgather ? 2 : s->kind == Salltoall ? 5 : 2;
+    int last = s->kind == Salltoall ? 5 : s->kind == Srotate ? 1 : 2;
     if (!elem)
         return "has no dtype";
     for (int i = 1; i <= last; i++) {
@@ -388,10 +402,20 @@ static const char *comm_wrong(const At *x)
         for (int i = 2; i <= 4; i += 2)
             if (arg(x, i).min % ranks || arg(x, i).max % ranks)
                 return "has an axis that its group does not divide";
+        if (!zigzags(x, 7, s->iv[7].c < 0 ? 4 : 2, ranks))
+            return "has halves that its group does not have";
+        if (s->iv[7].c && s->iv[s->iv[7].c < 0 ? 4 : 2].c % (2 * ranks))
+            return "has an axis without halves";
         send = recv = n / ranks;
+    } else if (s->kind == Srotate) {
+        if (!fixed(x, 2, 1, ranks - 1))
+            return "turns to no other rank";
     } else if (s->kind != Sallgather && !fixed(x, 3, 0, 2)) {
         return "has no reduction";
     }
+    if ((s->kind == Sallgather && !zigzags(x, 3, 2, ranks)) ||
+        (s->kind == Sreducescatter && !zigzags(x, 4, 2, ranks)))
+        return "has halves that its group does not have";
     if (mul(send, elem) > bytes_of(x, 0))
         return "sends more than its buffer has";
     return mul(recv, elem) > bytes_of(x, 1) ? "receives beyond its buffer" : 0;
@@ -444,6 +468,7 @@ static const char *args_wrong(const At *x)
     case Sgemm: return gemm_wrong(x);
     case Sgmm: case Sgmmw: return grouped_wrong(x);
     case Sallgather: case Sreducescatter: case Sallreduce: case Salltoall:
+    case Srotate:
         return comm_wrong(x);
     case Ssend: case Srecv: case Swait: return transfer_wrong(x);
     case NSTEPKIND: break;

@@ -128,20 +128,60 @@ int64_t comm_max(Comm *c, int64_t v)
 
 /* ---- blocks -------------------------------------------------------------- */
 
-/* n[0] x n[1] x n[2] x n[3] runs of `run` elements; strides in elements. */
+/* How a group's ranks hold their axis in halves (steps.def); zig 0: as one. */
+typedef struct Zigzag { int64_t zig, low, ranks; } Zigzag;
+
+/* Place of half h of position r among all halves. */
+static int64_t half_place(const Zigzag *z, int64_t r, int64_t h)
+{
+    int64_t p = r / z->low % z->zig, T = z->ranks / z->zig;
+    int64_t t = r % z->low + r / (z->low * z->zig) * z->low;
+
+    return (h ? 2 * z->zig - 1 - p : p) * T + t;
+}
+
+/* Where the block of a position begins in a buffer: each position's `step`
+ * after the last, a second half `half` behind the first; or, placed, each half
+ * at its place, `half` apart.                                                */
+typedef struct Spot { int64_t step, half; int placed; } Spot;
+
+/* A block is one or two times (halves) n[0] x n[1] x n[2] x n[3] runs of `run`
+ * elements; strides in elements.                                             */
 typedef struct Shape {
     int64_t n[4], src[4], dst[4], run;
-    int64_t srcfrom, srcto;       /* offset of a block in the sender's buffer:*/
-                                  /*   srcto * receiver's position            */
-    int64_t dstfrom;              /* and in the receiver's: dstfrom * sender's*/
+    Spot to;                      /* in the sender's buffer, by receiver      */
+    Spot from;                    /* in the receiver's buffer, by sender      */
+    Zigzag z;
+    int halves;
 } Shape;
+
+static int64_t spot_at(const Shape *s, const Spot *x, int64_t pos, int64_t h)
+{
+    return x->placed ? half_place(&s->z, pos, h) * x->half
+                     : pos * x->step + h * x->half;
+}
 
 static Shape shape_allgather(const int64_t *iv, int64_t g)
 {
     int64_t outer = iv[1], chunk = iv[2];
+    int halves = iv[3] ? 2 : 1;
+    int64_t half = chunk / halves;
 
     return (Shape){{1, 1, 1, outer}, {0, 0, 0, chunk}, {0, 0, 0, g * chunk},
-                   chunk, 0, 0, chunk};
+                   half, {0, half, 0}, {chunk, half, iv[3] != 0},
+                   {iv[3], iv[4], g}, halves};
+}
+
+/* Of a reduce-scatter: what is sent to each. */
+static Shape shape_scatter(const int64_t *iv, int64_t g)
+{
+    int64_t outer = iv[1], chunk = iv[2];
+    int halves = iv[4] ? 2 : 1;
+    int64_t half = chunk / halves;
+
+    return (Shape){{1, 1, 1, outer}, {0, 0, 0, g * chunk}, {0, 0, 0, chunk},
+                   half, {chunk, half, iv[4] != 0}, {0, half, 0},
+                   {iv[4], iv[5], g}, halves};
 }
 
 /* [outer][A/G][mid][B][inner] -> [outer][A][mid][B/G][inner], or
@@ -150,27 +190,45 @@ static Shape shape_alltoall(const int64_t *iv, int64_t g)
 {
     int64_t outer = iv[1], A = iv[2], mid = iv[3], B = iv[4], inner = iv[5];
     int64_t a = A / g, b = B / g;
+    int onA = iv[7] > 0, onB = iv[7] < 0, halves = onA || onB ? 2 : 1;
+    int64_t a2 = onA ? a / 2 : a, b2 = onB ? b / 2 : b;
+    Shape s = {.z = {onB ? -iv[7] : iv[7], iv[8], g}, .halves = halves};
 
-    if (!iv[6])
-        return (Shape){{outer, a, mid, 1},
-                       {a * mid * B * inner, mid * B * inner, B * inner, 0},
-                       {A * mid * b * inner, mid * b * inner, b * inner, 0},
-                       b * inner, 0, b * inner, a * mid * b * inner};
-    return (Shape){{outer, b, mid, 1},
+    if (!iv[6]) {
+        s = (Shape){{outer, a2, mid, 1},
+                    {a * mid * B * inner, mid * B * inner, B * inner, 0},
+                    {A * mid * b * inner, mid * b * inner, b * inner, 0},
+                    b2 * inner,
+                    {b * inner, onB ? b2 * inner : a2 * mid * B * inner, onB},
+                    {a * mid * b * inner,
+                     onA ? a2 * mid * b * inner : b2 * inner, onA},
+                    s.z, halves};
+        return s;
+    }
+    return (Shape){{outer, b2, mid, 1},
                    {B * mid * a * inner, mid * a * inner, a * inner, 0},
                    {b * mid * A * inner, mid * A * inner, A * inner, 0},
-                   a * inner, 0, b * mid * a * inner, a * inner};
+                   a2 * inner,
+                   {b * mid * a * inner,
+                    onB ? b2 * mid * a * inner : a2 * inner, onB},
+                   {a * inner, onA ? a2 * inner : b2 * mid * A * inner, onA},
+                   s.z, halves};
 }
 
-static int64_t block_elems(const Shape *s)
+static int64_t half_elems(const Shape *s)
 {
     return s->n[0] * s->n[1] * s->n[2] * s->n[3] * s->run;
 }
 
+static int64_t block_elems(const Shape *s)
+{
+    return s->halves * half_elems(s);
+}
+
 typedef enum Dense { NEITHER, DSTDENSE, SRCDENSE } Dense;
 
-/* Copy a block; a dense side has its runs one after another. */
-static void copy_block(const Shape *s, int size, const uint8_t *src,
+/* Copy one half; a dense side has its runs one after another. */
+static void copy_half(const Shape *s, int size, const uint8_t *src,
                        uint8_t *dst, Dense dense)
 {
     int64_t at = 0;
@@ -187,6 +245,20 @@ static void copy_block(const Shape *s, int size, const uint8_t *src,
                            src + (dense == SRCDENSE ? at : x) * size,
                            (size_t)(s->run * size));
                 }
+}
+
+/* The block from position `from` to position `to`. A dense side's pointer is
+ * where the block begins, the other's where the buffer does.                 */
+static void copy_block(const Shape *s, int size, const uint8_t *src, int64_t to,
+                       uint8_t *dst, int64_t from, Dense dense)
+{
+    for (int64_t h = 0; h < s->halves; h++) {
+        int64_t x = dense == SRCDENSE ? h * half_elems(s)
+                                      : spot_at(s, &s->to, to, h);
+        int64_t y = dense == DSTDENSE ? h * half_elems(s)
+                                      : spot_at(s, &s->from, from, h);
+        copy_half(s, size, src + x * size, dst + y * size, dense);
+    }
 }
 
 /* ---- sums in rank order -------------------------------------------------- */
@@ -261,10 +333,28 @@ static void local_blocks(const Coll *k, const Shape *s, int size)
 {
     for (int64_t to = 0; to < k->size; to++)
         for (int64_t from = 0; from < k->size; from++)
-            copy_block(s, size,
-                       (uint8_t *)k->part[from].send + to * s->srcto * size,
-                       (uint8_t *)k->part[to].recv + from * s->dstfrom * size,
+            copy_block(s, size, k->part[from].send, to, k->part[to].recv, from,
                        NEITHER);
+}
+
+static int64_t rotated_from(const Coll *k, int64_t me)
+{
+    return (me + k->size - k->iv[2]) % k->size;
+}
+
+static void local_rotate(const Coll *k)
+{
+    size_t bytes = (size_t)(k->iv[1] * dtypes[k->iv[0]].bytes);
+
+    for (int64_t me = 0; me < k->size; me++)
+        memcpy(k->part[me].recv, k->part[rotated_from(k, me)].send, bytes);
+}
+
+static void far_rotate(const Coll *k)
+{
+    mpi_shift(k, k->part[0].send, (k->me + k->iv[2]) % k->size,
+              k->part[0].recv, rotated_from(k, k->me),
+              k->iv[1] * dtypes[k->iv[0]].bytes);
 }
 
 static void local_reduce(const Coll *k, Pool *p)
@@ -284,14 +374,19 @@ static void local_reduce(const Coll *k, Pool *p)
         pool_run(p, sum_range, &s, outer * chunk, GRAIN);
         return;
     }
+    Shape x = shape_scatter(k->iv, k->size);
     s.step = k->size * chunk;
     s.ndst = 1;
-    for (int64_t me = 0; me < k->size; me++) {
-        for (int64_t r = 0; r < k->size; r++)
-            src[r] = (uint8_t *)k->part[r].send + me * chunk * size;
-        s.dst = dst + me;
-        pool_run(p, sum_range, &s, outer * chunk, GRAIN);
-    }
+    s.chunk = x.run;
+    for (int64_t me = 0; me < k->size; me++)
+        for (int64_t h = 0; h < x.halves; h++) {
+            for (int64_t r = 0; r < k->size; r++)
+                src[r] = (uint8_t *)k->part[r].send +
+                         spot_at(&x, &x.to, me, h) * size;
+            uint8_t *to = (uint8_t *)k->part[me].recv + h * x.run * size;
+            s.dst = &to;
+            pool_run(p, sum_range, &s, outer * x.run, GRAIN);
+        }
 }
 
 /* ---- mpi: pack, exchange, unpack or sum ---------------------------------- */
@@ -301,14 +396,13 @@ static void far_blocks(const Coll *k, const Shape *s, int size)
     int64_t bytes = block_elems(s) * size;
     uint8_t *out = k->stage, *in = out;
     const uint8_t *send = k->part[0].send;
-    int64_t outstep = s->srcto ? bytes : 0;
+    int64_t outstep = s->to.step || s->to.placed ? bytes : 0;
 
     for (int64_t to = 0; to < (outstep ? k->size : 1); to++, in += bytes)
-        copy_block(s, size, send + to * s->srcto * size, in, DSTDENSE);
+        copy_block(s, size, send, to, in, 0, DSTDENSE);
     mpi_exchange(k, out, outstep, in, bytes);
     for (int64_t from = 0; from < k->size; from++)
-        copy_block(s, size, in + from * bytes,
-                   (uint8_t *)k->part[0].recv + from * s->dstfrom * size,
+        copy_block(s, size, in + from * bytes, 0, k->part[0].recv, from,
                    SRCDENSE);
 }
 
@@ -331,15 +425,13 @@ static void far_reducescatter(const Coll *k, Pool *p)
 {
     int size = dtypes[k->iv[0]].bytes;
     int64_t outer = k->iv[1], chunk = k->iv[2], g = k->size;
-    Shape s = {{1, 1, 1, outer}, {0, 0, 0, g * chunk}, {0, 0, 0, chunk},
-               chunk, 0, chunk, 0};
+    Shape s = shape_scatter(k->iv, g);
     int64_t bytes = outer * chunk * size;
     uint8_t *out = k->stage;
 
     for (int64_t to = 0; to < g; to++)
-        copy_block(&s, size,
-                   (const uint8_t *)k->part[0].send + to * chunk * size,
-                   out + to * bytes, DSTDENSE);
+        copy_block(&s, size, k->part[0].send, to, out + to * bytes, 0,
+                   DSTDENSE);
     far_sum(k, p, out, bytes, outer * chunk, out + g * bytes,
             k->part[0].recv);
 }
@@ -377,6 +469,10 @@ void comm_run(Comm *c, Pool *p, const Coll *k)
         far_allreduce(k, p);
     } else if (k->kind == Sreducescatter && far && k->size > 1) {
         far_reducescatter(k, p);
+    } else if (k->kind == Srotate && far && k->size > 1) {
+        far_rotate(k);
+    } else if (k->kind == Srotate) {
+        local_rotate(k);
     } else if (k->kind == Sallreduce || k->kind == Sreducescatter) {
         local_reduce(k, p);
     } else {

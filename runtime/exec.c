@@ -70,7 +70,7 @@ static void drop_pages(void *p, int64_t bytes)
 static int is_comm(StepKind k)
 {
     return k == Sallgather || k == Sreducescatter || k == Sallreduce ||
-           k == Salltoall;
+           k == Salltoall || k == Srotate;
 }
 
 static int is_blas(StepKind k)

@@ -84,6 +84,12 @@ void mpi_exchange(const Coll *k, const uint8_t *out, int64_t outstep,
     }
 }
 
+void mpi_shift(const Coll *k, const uint8_t *out, int64_t to, uint8_t *in,
+               int64_t from, int64_t bytes)
+{
+    sendrecv(out, k->ranks[to], in, k->ranks[from], bytes);
+}
+
 void mpi_bcast(void *p, int64_t bytes)
 {
     for (int64_t at = 0; at < bytes; at += PIECE) {

@@ -127,6 +127,9 @@ void mpi_stop(void);
 int mpi_running(void);
 void mpi_exchange(const Coll *k, const uint8_t *out, int64_t outstep,
                   uint8_t *in, int64_t bytes);
+/* out to position `to` of the group, in from position `from`.                */
+void mpi_shift(const Coll *k, const uint8_t *out, int64_t to, uint8_t *in,
+               int64_t from, int64_t bytes);
 void mpi_bcast(void *p, int64_t bytes);
 void mpi_barrier(void);
 int64_t mpi_max(int64_t v);

@@ -277,7 +277,7 @@ static void collect(StepKind kind, const int64_t *iv)
 
 static void test_allgather(void **state)
 {
-    int64_t iv[] = {Df32, 5, 7};
+    int64_t iv[] = {Df32, 5, 7, 0, 0};
 
     (void)state;
     collect(Sallgather, iv);
@@ -294,7 +294,7 @@ static void test_reductions(void **state)
 {
     (void)state;
     for (int64_t op = 0; op < 3; op++) {
-        int64_t rs[] = {Df32, 5, 7, op}, ar[] = {Df32, 1, 300, op};
+        int64_t rs[] = {Df32, 5, 7, op, 0, 0}, ar[] = {Df32, 1, 300, op};
         collect(Sreducescatter, rs);
         for (int me = 0; me < G; me++)
             for (int o = 0; o < 5; o++)
@@ -320,7 +320,7 @@ static void test_alltoall(void **state)
 
     (void)state;
     for (int64_t swap = 0; swap < 2; swap++) {
-        int64_t iv[] = {Df32, O, A, MID, B, IN, swap};
+        int64_t iv[] = {Df32, O, A, MID, B, IN, swap, 0, 0};
         collect(Salltoall, iv);
         for (int me = 0; me < G; me++)
             for (int i = 0; i < O * A * MID * b * IN; i++) {

@@ -220,14 +220,14 @@ static void program_step(Make *k)
     add_sums(k, g, 1);
     Step *s = add_step(k, g, Sreducescatter, "reducescatter");
     BUFS(s, GRAD, GSHARD, -1);
-    INTS(s, Df32, 1, rows * TINYVOCAB, 0);
+    INTS(s, Df32, 1, rows * TINYVOCAB, 0, 0, 0);
     s->atoms = dp;
     s = add_step(k, g, Skernel, "k_update");
     BUFS(s, GSHARD, DEN, M, MASTER, WSHARD, LR);
     INTS(s, rows, 1, TINYVOCAB);
     s = add_step(k, g, Sallgather, "allgather");
     BUFS(s, WSHARD, W, -1);
-    INTS(s, Dbf16, 1, rows * TINYVOCAB);
+    INTS(s, Dbf16, 1, rows * TINYVOCAB, 0, 0);
     s->atoms = dp;
     add_phase(g, "post", 1);
 }
