@@ -321,6 +321,7 @@ void loop_lower_cuda(Graph *g, Group *k, Arena *a);
 void topk_lower(Graph *g, Group *k, Arena *a);        /* row.c */
 void zero_lower(Graph *g, Group *k, Arena *a);        /* row.c */
 void cumsum_lower(Graph *g, Group *k, Arena *a);
+void keep_lower(Graph *g, Group *k, Arena *a);
 void route_lower(Graph *g, Group *k, Arena *a);
 void scatter_lower(Graph *g, Group *k, Arena *a);
 void gemm_lower(Graph *g, Group *k, Arena *a);        /* gemm.c */

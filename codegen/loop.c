@@ -323,14 +323,18 @@ static Ex *dispatch_value(Kern *c, Node *n, const Index *ix, Ex *guard)
 
     while (!g_isrow(n->dim[row].a))
         row++;
-    const Lin *pair = ex_index(c, map_entry(c, map, map_layout(c->g, map).pair,
-                                          ix->at[row], guard));
+    Ex *at = map_entry(c, map, map_layout(c->g, map).pair, ix->at[row], guard);
+    Ex *have = map->j ? ex_op(c, Di32, "a >= 0", at, NULL, NULL) : NULL;
+    const Lin *pair = ex_index(c, at);
     for (int d = 0; d < x->nd; d++) {
         int k = dim_of(e, x->dim[d].a);
         jx.at[d] = k < 0 ? ix->at[dim_of(n, x->dim[d].a)]
                  : digit(c, pair, pair_factor(c, e, k), pair_mod(c, e, k));
     }
-    return value(c, x, &jx, guard);
+    if (!have)
+        return value(c, x, &jx, guard);
+    return ex_select(c, have, value(c, x, &jx, ex_both(c, guard, have)),
+                     zero(c, n));
 }
 
 static Ex *undispatch_value(Kern *c, Node *n, const Index *ix, Ex *guard)

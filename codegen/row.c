@@ -1,4 +1,4 @@
-/* row.c: kernels that work along one whole axis: topk, cumsum, route,
+/* row.c: kernels that work along one whole axis: topk, cumsum, keep, route,
  * scatter_add. Operands may lie in any order: axes become (size, stride ...)
  * and those that lie one inside the other everywhere become one, so few texts
  * serve all layouts. Order of additions is fixed, whatever the number of
@@ -258,6 +258,110 @@ void cumsum_lower(Graph *g, Group *k, Arena *a)
     finish(&o, g, count(&w), count(&w) * len);
 }
 
+/* ---- keep ---------------------------------------------------------------- */
+
+/* The pairs of each expert one after another in s, off[x] behind its last.   */
+static void sort_by_expert(Out *o, const Walks *w)
+{
+    line(o, "int32_t *const off = work + p * (experts + 2 * n);");
+    line(o, "int32_t *const sorted = off + experts;");
+    line(o, "for (int64_t x = 0; x < experts; x++)");
+    line(o, "    off[x] = 0;");
+    line(o, "for (int64_t q = 0; q < n; q++) {");
+    decode(o, w, "q", "q", 2);
+    line(o, "    const int64_t x = e[p1 + q1];");
+    line(o, "    y[p0 + q0] = e[p1 + q1];");
+    line(o, "    if ((uint64_t)x < (uint64_t)experts)");
+    line(o, "        off[x]++;");
+    line(o, "}");
+    line(o, "for (int64_t x = 0, sum = 0; x < experts; x++) {");
+    line(o, "    const int32_t many = off[x];");
+    line(o, "    off[x] = (int32_t)sum;");
+    line(o, "    sum += many;");
+    line(o, "}");
+    line(o, "for (int64_t q = 0; q < n; q++) {");
+    decode(o, w, "q", "q", 2);
+    line(o, "    const int64_t x = e[p1 + q1];");
+    line(o, "    if ((uint64_t)x < (uint64_t)experts)");
+    line(o, "        sorted[off[x]++] = (int32_t)q;");
+    line(o, "}");
+}
+
+static void weight_of(Out *o, const Walks *w, const char *q, const char *name,
+                      const char *ct, Dtype dt)
+{
+    decode(o, w, q, name, 3);
+    line(o, "const %s v%s = %s;", ct, name,
+         load(o->a, dt, strf(o->a, "g[p2 + %s2]", name)));
+}
+
+/* Stable merge sort of s[0..len) by weight, largest first; d: as much room.  */
+static void sort_by_weight(Out *o, const Walks *w, Dtype dt)
+{
+    const char *ct = dtypes[compute_type(dt)].compute;
+
+    line(o, "for (int64_t u = 1; u < len; u *= 2) {");
+    line(o, "for (int64_t f = 0; f < len; f += 2 * u) {");
+    line(o, "    int64_t m = f + u < len ? f + u : len;");
+    line(o, "    const int64_t end = m + u < len ? m + u : len, h = m;");
+    line(o, "    for (int64_t a = f, c = f; c < end; c++) {");
+    line(o, "        int left = a < h;");
+    line(o, "        if (left && m < end) {");
+    weight_of(o, w, "s[a]", "l", ct, dt);
+    weight_of(o, w, "s[m]", "r", ct, dt);
+    line(o, "            left = BEFORE(vl, 0, vr, 1);");
+    line(o, "        }");
+    line(o, "        d[c] = left ? s[a++] : s[m++];");
+    line(o, "    }");
+    line(o, "}");
+    line(o, "int32_t *t = s;");
+    line(o, "s = d, d = t;");
+    line(o, "}");
+}
+
+/* Of each micro-batch all tokens, in the order of the result's axes.         */
+void keep_lower(Graph *g, Group *k, Arena *a)
+{
+    Node *n = k->node[0], *e = n->in[0], *weight = n->in[1];
+    const Node *t[3] = { n, e, weight };
+    Walks item = { 0 }, pair = { 0 };
+    Out o = begin(k, a);
+
+    for (int d = 0; d < n->nd; d++)
+        add_walk(g, strcmp(n->dim[d].a->name, "micro") ? &pair : &item, n, d,
+                 t);
+    buffer(&o, "e", e, e->dt);
+    if (!n->j)
+        buffer(&o, "g", weight, weight->dt);
+    buffer(&o, "y", n, n->dt);
+    line(&o, "int32_t *const work = buf[%d];", k->narg);
+    line(&o, "const int64_t n = iv[%d], experts = iv[%d], room = iv[%d];",
+         size(&o, count(&pair)), size(&o, n->A[0]->n), size(&o, n->i));
+    put(&o.t, "%s", before);
+    line(&o, "for (int64_t p = lo; p < hi; p++) {");
+    decode(&o, &item, "p", "p", 3);
+    line(&o, "(void)p2;");
+    sort_by_expert(&o, &pair);
+    line(&o, "for (int64_t x = 0; x < experts; x++) {");
+    line(&o, "const int64_t from = x ? off[x - 1] : 0, len = off[x] - from;");
+    line(&o, "if (len <= room)");
+    line(&o, "    continue;");
+    line(&o, "int32_t *s = sorted + from, *d = s + n;");
+    if (!n->j)
+        sort_by_weight(&o, &pair, weight->dt);
+    else
+        line(&o, "(void)d;");
+    line(&o, "for (int64_t i = room; i < len; i++) {");
+    decode(&o, &pair, "s[i]", "q", 1);
+    line(&o, "    y[p0 + q0] = -1;");
+    line(&o, "}");
+    line(&o, "}");
+    line(&o, "}");
+    put(&o.t, "#undef BEFORE\n");
+    k->scratch = count(&item) * (n->A[0]->n + 2 * count(&pair)) * 4;
+    finish(&o, g, count(&item), count(&item) * count(&pair) * 16);
+}
+
 /* ---- route --------------------------------------------------------------- */
 
 /* Global number of this rank's first expert.                                 */
@@ -312,6 +416,26 @@ static const char route_text[] =
     "    }\n"
     "#undef EXPERT\n";
 
+/* Every expert has `each` rows, those without a pair are -1.                 */
+static const char padded_text[] =
+    "    for (int64_t p = lo; p < hi; p++) {\n"
+    "    for (int64_t x = 0; x <= experts; x++)\n"
+    "        off[x] = (int32_t)(x * each);\n"
+    "    for (int64_t i = 0; i < cap; i++)\n"
+    "        pair[i] = -1;\n"
+    "    for (int64_t i = 0; i < pairs; i++) {\n"
+    "        const int64_t x = EXPERT(i);\n"
+    "        row[i] = -1;\n"
+    "        if ((uint64_t)x >= (uint64_t)experts || off[x] >= (x + 1) * each)\n"
+    "            continue;\n"
+    "        row[i] = off[x]++;\n"
+    "        pair[row[i]] = (int32_t)i;\n"
+    "    }\n"
+    "    for (int64_t x = 0; x <= experts; x++)\n"
+    "        off[x] = (int32_t)(x * each);\n"
+    "    }\n"
+    "#undef EXPERT\n";
+
 void route_lower(Graph *g, Group *k, Arena *a)
 {
     Node *n = k->node[0], *e = n->in[0];
@@ -331,7 +455,9 @@ void route_lower(Graph *g, Group *k, Arena *a)
          add_int(k, a, first_expert(g, n)), size(&o, top), size(&o, behind));
     put(&o.t, "#define EXPERT(i) (e[((i) / top / in * top + (i) %% top) * in + "
         "(i) / top %% in] - first)\n");
-    put(&o.t, "%s", route_text);
+    if (l.each)
+        line(&o, "const int64_t each = iv[%d];", size(&o, l.each));
+    put(&o.t, "%s", l.each ? padded_text : route_text);
     finish(&o, g, 1, l.pairs * 4);
 }
 

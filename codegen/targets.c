@@ -37,9 +37,9 @@ static void lower_host(Graph *g, Group *k, Arena *a)
         [FAMloop] = loop_lower, [FAMgemm] = gemm_lower, [FAMgmm] = gmm_lower,
         [FAMgmmw] = gmmw_lower, [FAMattn] = attn_lower,
         [FAMattnback] = attnback_lower, [FAMtopk] = topk_lower,
-        [FAMcumsum] = cumsum_lower, [FAMroute] = route_lower,
-        [FAMscatter] = scatter_lower, [FAMcomm] = comm_lower,
-        [FAMzero] = zero_lower,
+        [FAMcumsum] = cumsum_lower, [FAMkeep] = keep_lower,
+        [FAMroute] = route_lower, [FAMscatter] = scatter_lower,
+        [FAMcomm] = comm_lower, [FAMzero] = zero_lower,
     };
 
     k->step.iv = NULL;

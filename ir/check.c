@@ -325,7 +325,7 @@ static int special(Check *c, const Node *n)
     case Oparam: case Ostate: return declared(c, n);
     case Oarg: return c->g == c->top && bad(c, n, "stands outside a body");
     case Opart: return part(c, n);
-    case Oroute: return integer(c, n, 0);
+    case Okeep: case Oroute: return integer(c, n, 0);
     case Ogather: case Oscatter_add: case Opick: return integer(c, n, 1);
     case Owrite: return write_ok(c, n);
     case Oaccum:

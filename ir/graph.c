@@ -10,7 +10,7 @@ const char *const levels[NLEVEL] = { "logical", "placed", "local" };
 const char *const paramkinds[] = { "param", "state", "master", "m", "v" };
 const char *const families[NFAMILY] = {
     "loop", "gemm", "gmm", "gmmw", "attn", "attnback", "topk", "cumsum",
-    "route", "scatter", "comm", "zero", "none",
+    "keep", "route", "scatter", "comm", "zero", "none",
 };
 
 Graph *g_new(Arena *a, const char *name)

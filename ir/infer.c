@@ -489,7 +489,7 @@ static Dims rule(Graph *g, Node *n)
     case Oundispatch: return undispatch_dims(n);
     case Oroute: case Oattn: case Oattnback:
         return (Dims){ 0 };
-    case Oaccum: return without(n->in[0], NULL, 0);
+    case Okeep: case Oaccum: return without(n->in[0], NULL, 0);
     default: break;
     }
     switch (optab[n->op].cls) {

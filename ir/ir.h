@@ -217,10 +217,11 @@ Aff local_start(const Graph *g, const Node *n, int d);
 int pieces(const Graph *g, const Node *n, int d, Piece *out, int max);
 uint32_t atoms_of(const Graph *g, const Node *n, ShardKind k); /* typed k     */
 /* A route node's value, int32, one buffer: offsets[E+1] of local experts, then
- * pair[cap] (token * top + slot of each row), then row[pairs] (-1: not
- * here).                                                                     */
-typedef struct MapLayout { int64_t experts, cap, pairs, offset, pair, row, n; }
-    MapLayout;
+ * pair[cap] (token * top + slot of each row, -1: padding), then row[pairs]
+ * (-1: not here). each: rows of every expert when padded, else 0.            */
+typedef struct MapLayout {
+    int64_t experts, cap, each, pairs, offset, pair, row, n;
+} MapLayout;
 MapLayout map_layout(const Graph *g, const Node *route);
 
 /* ---- rule.c: how an op may be cut ---------------------------------------- */
@@ -321,7 +322,7 @@ typedef enum Family {             /* one generator each                       */
     FAMloop,                   /* fused elementwise, views, moves, reductions */
     FAMgemm, FAMgmm, FAMgmmw,     /* BLAS steps, no text                      */
     FAMattn, FAMattnback,
-    FAMtopk, FAMcumsum, FAMroute, FAMscatter,
+    FAMtopk, FAMcumsum, FAMkeep, FAMroute, FAMscatter,
     FAMcomm, FAMzero, FAMnone,    /* none: a view, costs nothing              */
     NFAMILY
 } Family;

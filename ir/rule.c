@@ -230,6 +230,15 @@ static void routes(Ways *s, const Graph *g, int atom)
     add(s, whole());
 }
 
+/* Who is kept is decided among all tokens of a micro-batch.                  */
+static void keeps(Ways *s)
+{
+    for (int i = 0; i < s->n->nd; i++)
+        if (!strcmp(s->n->dim[i].a->name, "micro"))
+            add_along(s, s->n->dim[i].a, along(s->n->dim[i].a));
+    add(s, whole());
+}
+
 /* Token axes cannot be cut where the map is whole.                           */
 static void between(Ways *s)
 {
@@ -349,6 +358,7 @@ int ways(const Graph *g, const Node *n, int atom, Way *w)
         return s.count;
     }
     switch (n->op) {
+    case Okeep: keeps(&s); break;
     case Oroute: routes(&s, g, atom); break;
     case Opart: parts(&s, atom); break;
     case Oattn: case Oattnback: attends(&s); break;

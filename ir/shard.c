@@ -4,6 +4,8 @@
  *
  * Ragged rows have no size of their own: a rank's capacity is what its tokens
  * can send at most to its experts, known from the type of the route node.    */
+#include <string.h>
+
 #include "ir.h"
 
 /* Atoms that cut axis a of n. Where a route map is cut its rows are, and none
@@ -32,24 +34,45 @@ static int64_t cut(const Graph *g, const Node *n, Dim d)
     return d.n / ranks;
 }
 
+static int64_t least(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* Rows of a rank: l has experts and pairs, in so many micro-batches, all in
+ * all of `tokens` tokens. An expert has a token once when `once`.            */
+static void capacity(const Node *route, MapLayout *l, int64_t micros,
+                     int64_t tokens, int once)
+{
+    int64_t most = once ? tokens : l->pairs;
+
+    l->cap = once ? least(l->pairs, tokens * l->experts) : l->pairs;
+    if (!route->i)
+        return;
+    most = least(most, route->i * micros);
+    l->each = route->j ? most : 0;
+    l->cap = route->j ? l->experts * most : least(l->cap, l->experts * most);
+}
+
 MapLayout map_layout(const Graph *g, const Node *route)
 {
     const Node *e = route->in[0];
     const Axis *slot = route->nB ? route->B[0] : NULL;
-    int64_t tokens = 1, top = 1;
+    int64_t tokens = 1, top = 1, micros = 1;
     for (int d = 0; d < e->nd; d++) {
         int64_t n = cut(g, route, e->dim[d]);
         if (e->dim[d].a == slot)
             top = n;
         else
             tokens *= n;
+        if (!strcmp(e->dim[d].a->name, "micro"))
+            micros = n;
     }
     Dim x = {route->A[0], route->A[0]->n};
     MapLayout l = {0};
     l.experts = cut(g, route, x);
     l.pairs = tokens * top;
-    /* A topk names each expert once for a token.                             */
-    l.cap = slot && l.experts < top ? tokens * l.experts : l.pairs;
+    capacity(route, &l, micros, tokens, slot != NULL);
     l.offset = 0;
     l.pair = l.experts + 1;
     l.row = l.pair + l.cap;

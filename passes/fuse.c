@@ -371,7 +371,7 @@ static Family family_of(const Fuse *f, const Node *n)
     static const struct { const char *lower; Family fam; } row[] = {
         { "gemm", FAMgemm }, { "gmm", FAMgmm }, { "gmmw", FAMgmmw },
         { "attn", FAMattn }, { "attnback", FAMattnback }, { "topk", FAMtopk },
-        { "cumsum", FAMcumsum }, { "route", FAMroute },
+        { "cumsum", FAMcumsum }, { "keep", FAMkeep }, { "route", FAMroute },
         { "scatter", FAMscatter }, { "comm", FAMcomm },
     };
 

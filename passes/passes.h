@@ -66,7 +66,14 @@ Node *g_total(Graph *g, Node *n);             /* sum over all its axes        */
  * parameters only) counts once in each, whoever runs it.                     */
 Node *g_each_micro(Graph *g, Node *n);
 Node *g_accum(Graph *g, Node *n, const char *op);  /* fp32, in n's region     */
+int axis_covers(const Axis *a, const char *name);  /* it or a factor of it */
 double micro_batches(const Graph *g, const Loc *l); /* of a step, all ranks   */
+
+/* ---- room.c -------------------------------------------------------------- */
+
+/* Before rows are laid out: leave each expert no more pairs than route.policy
+ * and route.factor allow.                                                    */
+void make_room(Graph *g);
 
 /* ---- place.c comm.c: what the two share ---------------------------------- */
 

@@ -10,6 +10,8 @@
  * Elementwise ops and reductions over other axes stay in rows and bring their
  * operands there; any other use converts back (absent pairs are 0). All uses of
  * one e share one row map, and one dispatch per tensor (g_tidy merges them). */
+#include <string.h>
+
 #include "passes.h"
 
 static Node *placed_like(Node *n, const Node *by)
@@ -32,10 +34,13 @@ static Node *route_of(Graph *g, Node *e, Axis *axis, const Node *by)
     m->A = alloc(g->arena, sizeof *m->A);
     m->A[0] = axis;
     m->nA = 1;
-    if (e->op == Otopk) {
-        m->B = e->B;
+    const Node *choice = e->op == Okeep ? e->in[0] : e;
+    if (choice->op == Otopk) {
+        m->B = choice->B;
         m->nB = 1;
     }
+    m->i = e->op == Okeep ? e->i : 0;
+    m->j = m->i && !strcmp(opts_str(g->opts, "route.policy"), "padded");
     return infer(g, m);
 }
 
@@ -140,5 +145,7 @@ static Node *lay_out(Graph *g, Node *n, void *ctx)
 
 void pass_route(Graph *g)
 {
+    if (strcmp(opts_str(g->opts, "route.policy"), "dropless"))
+        make_room(g);
     rewrite(g, lay_out, NULL);
 }

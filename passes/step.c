@@ -128,12 +128,12 @@ static Node *in_post(Node *n)
 
 /* ---- statistics over the step (DESIGN section 3, one step) --------------- */
 
-static int covers(const Axis *a, const char *name)
+int axis_covers(const Axis *a, const char *name)
 {
     if (!strcmp(a->name, name))
         return 1;
     for (int i = 0; i < a->nfactor; i++)
-        if (covers(a->factor[i], name))
+        if (axis_covers(a->factor[i], name))
             return 1;
     return 0;
 }
@@ -142,7 +142,7 @@ static int covers(const Axis *a, const char *name)
 static int over_batch(const Node *n)
 {
     for (int i = 0; i < n->nA && optab[n->op].cls == RED; i++)
-        if (covers(n->A[i], "batch"))
+        if (axis_covers(n->A[i], "batch"))
             return 1;
     return 0;
 }

@@ -20,7 +20,8 @@ enum { STEPS = 3, MICRO = 8, MAXKEYS = 16 };
 /* Folds sum in other orders, and three steps of AdamW carry that on.         */
 static const double TOL = 1e-10;
 
-/* axes: keys that change the model itself, and so its reference too.         */
+/* axes: keys that change the model itself (axes, route), and so its reference
+ * too.                                                                       */
 typedef struct Fold {
     const char *model;
     int tp, cp, dp, ep, etp;
@@ -29,6 +30,8 @@ typedef struct Fold {
 
 /* One of each kind: experts over dp, over tp, over both, inside experts, inside
  * a part of dp; context; everything; sizes that tp and cp do not divide.     */
+#define CAP "route.policy=capacity route.factor=0.75"
+#define PAD "route.policy=padded route.factor=1"
 static const Fold some[] = {
     { "tests/hf/mixtral-aux.lua",        1, 1, 2, 2, 1, "" },
     { "tests/hf/mixtral-aux.lua",        2, 1, 1, 2, 1, "" },
@@ -51,6 +54,14 @@ static const Fold some[] = {
     { "tests/models/linear.lua",         1, 2, 2, 1, 1, "" },
     { "tests/hf/mixtral-aux.lua",        2, 2, 1, 4, 1, "axes.seq=27" },
     { "tests/hf/qwen3.lua",              4, 1, 2, 2, 2, "axes.vocab=99" },
+    { "tests/hf/mixtral-aux.lua",        2, 2, 2, 4, 2, CAP },
+    { "tests/hf/mixtral-aux.lua",        2, 1, 2, 2, 1, CAP " route.drop=position" },
+    { "tests/hf/mixtral-aux.lua",        1, 2, 2, 4, 1, PAD },
+    { "tests/hf/dsv3.lua",               2, 2, 1, 2, 2, CAP },
+    { "tests/hf/dsv3.lua",               2, 1, 4, 8, 1, PAD },
+    { "tests/models/hash.lua",           2, 2, 1, 4, 1, CAP },
+    { "tests/models/top1_z.lua",         1, 2, 4, 2, 1, CAP },
+    { "tests/models/top1_z.lua",         2, 1, 2, 4, 1, PAD },
 };
 
 /* What one rank computed.                                                    */
@@ -240,9 +251,11 @@ static void add_job(const char *model, const char *fold, char **keys, int nkeys)
     int n = 3;
 
     for (int i = 0; i < nkeys && n < MAXKEYS; i++)
-        if (!strncmp(keys[i], "axes.", 5))
+        if (!strncmp(keys[i], "axes.", 5) || !strncmp(keys[i], "route.", 6))
             one[n++] = keys[i];
-    const char *id = strf(forever, "%s %s", model, n > 3 ? one[3] : "");
+    const char *id = model;
+    for (int i = 3; i < n; i++)
+        id = strf(forever, "%s %s", id, one[i]);
     if (!last || strcmp(last, id)) {
         Case r = { model, NULL, make_plan(model, one, n) };
         vec_push(forever, jobs, r);
@@ -256,16 +269,19 @@ static void add_job(const char *model, const char *fold, char **keys, int nkeys)
 
 static void add_fold(const Fold *f)
 {
-    char *keys[] = {
+    char *keys[MAXKEYS] = {
         strf(forever, "fold.tp=%d", f->tp), strf(forever, "fold.cp=%d", f->cp),
         strf(forever, "fold.dp=%d", f->dp), strf(forever, "fold.ep=%d", f->ep),
-        strf(forever, "fold.etp=%d", f->etp), strf(forever, "%s", f->axes),
-    };
+        strf(forever, "fold.etp=%d", f->etp),
+    }, *next, *word = strtok_r(strf(forever, "%s", f->axes), " ", &next);
+    int n = 5;
+
+    for (; word && n < MAXKEYS; word = strtok_r(NULL, " ", &next))
+        keys[n++] = word;
 
     add_job(f->model, strf(forever, "tp=%d cp=%d dp=%d ep=%d etp=%d%s%s", f->tp,
                            f->cp, f->dp, f->ep, f->etp, *f->axes ? " " : "",
-                           f->axes), keys,
-            *f->axes ? 6 : 5);
+                           f->axes), keys, n);
 }
 
 static void all_folds(const char *model)

@@ -285,6 +285,27 @@ static int route(Case *c, int i)
     return 1;
 }
 
+/* Room for fewer, or for more, than come: 2 x 4 tokens, 5 experts, one idle. */
+static int keep(Case *c, int i)
+{
+    static const struct { const char *name; int64_t top, rows; } s[] = {
+        { "one each", 2, 1 }, { "three each", 2, 3 }, { "room for all", 1, 9 },
+        { "the first", 2, 2 }, { "micro", 1, 1 },
+    };
+    if (i >= (int)(sizeof s / sizeof *s))
+        return 0;
+    int64_t n[3] = { 2, 4, s[i].top };
+    const char *axes = i == 4 ? "micro s" : s[i].top > 1 ? "b s top" : "b s";
+    Node *in[2] = { indices(c, axes, n, 5, 3), reals(c, axes, n, 0) };
+    g_axis(c->g, "expert")->n = 5;
+    c->name = s[i].name;
+    c->out = build(c, 2, in, "expert", "");
+    c->out->i = s[i].rows;
+    c->out->j = i == 3;
+    infer(c->g, c->out);
+    return 1;
+}
+
 static int gather(Case *c, int i)
 {
     static const struct { const char *name, *a, *e, *v; int64_t na[3], ne[3],
@@ -414,6 +435,7 @@ static Maker *maker(Op op)
     case Odispatch: case Oundispatch: return rows;
     case Ogmm: case Ogmmw: return grouped;
     case Oroute: return route;
+    case Okeep: return keep;
     case Ogather: case Oscatter_add: return gather;
     case Oslice: case Opad: case Oshift: case Ocumsum: case Otopk:
         return one_axis;

@@ -243,6 +243,50 @@ static double gmmw(const Run *r, const Node *n, Env *e)
     return s;
 }
 
+/* A pair stays when fewer than `rows` of its expert and micro-batch stand
+ * before it.                                                                 */
+static double keep(const Run *r, const Node *n, Env *e)
+{
+    double x = get(r, n->in[0], e), g = get(r, n->in[1], e);
+    const Node *v = n->in[0];
+    int64_t before = 0, here = place(v, e);
+
+    if (x < 0 || x >= (double)n->A[0]->n)
+        return x;
+    for (int64_t at = 0; at < g_elems(v); at++) {
+        Env f = tuple(v, at);
+        int other = 0;
+        for (int d = 0; d < v->nd; d++)
+            if (!strcmp(v->dim[d].a->name, "micro"))
+                other = env_at(&f, v->dim[d].a) != env_at(e, v->dim[d].a);
+        double h = get(r, n->in[1], &f);
+        before += !other && r->val[v->id][at] == x &&
+                  (n->j ? at < here : h > g || (h == g && at < here));
+    }
+    return before < n->i ? x : -1;
+}
+
+/* Padding: pair -1, which stays.                                             */
+static double *padded(const Node *n, const MapLayout *l, const double *e,
+                      double *m)
+{
+    for (int64_t i = 0; i < l->cap; i++)
+        m[l->pair + i] = -1;
+    for (int64_t x = 0; x < l->experts; x++) {
+        int64_t row = x * l->each;
+        m[l->offset + x] = (double)row;
+        for (int64_t p = 0; p < l->pairs; p++)
+            if ((int64_t)e[p] == x) {
+                m[l->pair + row] = (double)p;
+                m[l->row + p] = (double)row++;
+            }
+        if (row > (x + 1) * l->each)
+            die("interp: %s has rows for %lld", n->name, (long long)l->each);
+    }
+    m[l->offset + l->experts] = (double)l->cap;
+    return m;
+}
+
 static double *route(const Run *r, const Node *n)
 {
     MapLayout l = map_layout(r->g, n);
@@ -250,6 +294,10 @@ static double *route(const Run *r, const Node *n)
            *e = r->val[n->in[0]->id];
     int64_t row = 0;
 
+    for (int64_t p = 0; p < l.pairs; p++)
+        m[l.row + p] = -1;
+    if (l.each)
+        return padded(n, &l, e, m);
     for (int64_t x = 0; x < l.experts; x++) {
         m[l.offset + x] = (double)row;
         for (int64_t p = 0; p < l.pairs; p++)
@@ -259,9 +307,6 @@ static double *route(const Run *r, const Node *n)
             }
     }
     m[l.offset + l.experts] = (double)row;
-    for (int64_t p = 0; p < l.pairs; p++)
-        if (e[p] < 0 || e[p] >= (double)l.experts)
-            m[l.row + p] = -1;
     return m;
 }
 
@@ -272,7 +317,7 @@ static double dispatch(const Run *r, const Node *n, Env *e)
     const double *m = map_of(r, map, &l);
     int64_t row = env_at(e, row_axis(r));
 
-    if (row >= (int64_t)m[l.offset + l.experts])
+    if (row >= (int64_t)m[l.offset + l.experts] || m[l.pair + row] < 0)
         return 0;
     Env t = tuple(map->in[0], (int64_t)m[l.pair + row]);
     for (int k = 0; k < t.n; k++)
@@ -397,6 +442,7 @@ static double element(const Run *r, const Node *n, int64_t at)
     case Ogmm: return gmm(r, n, &e);
     case Ogmmw: return gmmw(r, n, &e);
     case Otopk: return topk(r, n, &e);
+    case Okeep: return keep(r, n, &e);
     case Ocumsum: return cumsum(r, n, &e);
     case Oslice: case Opad: case Oshift: return window(r, n, &e);
     case Oconcat: return concat(r, n, &e);
