@@ -18,7 +18,6 @@ typedef struct Line {             /* steps counted together                   */
 
 typedef struct Bench {
     Exec *x;
-    const Program *g;
     int64_t vocab, micro;
     Line *line;                   /* vec                                      */
 } Bench;
@@ -46,12 +45,13 @@ static void fill(void *self, const Tensor *t, int64_t rank, int64_t turn,
     }
 }
 
-static int64_t vocab_of(const Role *r)
+static int64_t vocab_of(const Plan *p)
 {
-    for (int i = 0; i < r->ntensor; i++)
-        for (int d = 0; d < r->tensor[i].nd; d++)
-            if (!strcmp(r->tensor[i].dim[d].axis, "vocab"))
-                return r->tensor[i].dim[d].n;
+    for (int r = 0; r < p->nrole; r++)
+        for (int i = 0; i < p->role[r].ntensor; i++)
+            for (int d = 0; d < p->role[r].tensor[i].nd; d++)
+                if (!strcmp(p->role[r].tensor[i].dim[d].axis, "vocab"))
+                    return p->role[r].tensor[i].dim[d].n;
     return 2;
 }
 
@@ -87,20 +87,42 @@ static Line *line_for(Bench *b, const Step *s)
     return &b->line[vec_len(b->line) - 1];
 }
 
-static void gather(Bench *b, int64_t steps)
+static const Program *step_program(const Stage *s)
 {
-    for (int f = 0; f < b->g->nphase; f++)
-        for (int k = 0; k < b->g->phase[f].n; k++) {
-            int at = b->g->phase[f].first + k;
-            double times = (double)b->g->phase[f].repeat;
-            const Step *s = &b->g->step[at];
-            Line *l = line_for(b, s);
-            l->calls += (int)b->g->phase[f].repeat;
-            l->secs += b->x->spent[at] / (double)steps;
-            l->predicted += s->secs * times * (double)b->x->comm->n;
-            l->flops += s->flops * times * (double)b->x->comm->n;
-            l->bytes += s->bytes * times * (double)b->x->comm->n;
+    const Role *r = s->rank[0]->role;
+    int prog = role_prog(r, "step");
+
+    if (prog < 0)
+        err(NULL, "the plan has no program 'step'");
+    return &r->prog[prog];
+}
+
+static void gather(Bench *b, int stage, int64_t steps)
+{
+    const Stage *s = &b->x->stage[stage];
+    const Program *g = step_program(s);
+
+    for (int f = 0; f < g->nphase; f++)
+        for (int k = 0; k < g->phase[f].n; k++) {
+            int at = g->phase[f].first + k;
+            double times = (double)phase_turns(g, f);
+            const Step *p = &g->step[at];
+            Line *l = line_for(b, p);
+            l->calls += (int)phase_turns(g, f);
+            l->secs += b->x->spent[stage][at] / (double)steps;
+            l->predicted += p->secs * times * (double)s->n;
+            l->flops += p->flops * times * (double)s->n;
+            l->bytes += p->bytes * times * (double)s->n;
         }
+}
+
+/* A clock for every step from now on. */
+static void start_clocks(Exec *x)
+{
+    x->spent = alloc(forever, (size_t)x->nstage * sizeof *x->spent);
+    for (int i = 0; i < x->nstage; i++)
+        x->spent[i] = alloc(forever, (size_t)(step_program(&x->stage[i])->nstep
+                                              + 1) * sizeof **x->spent);
 }
 
 static int slowest_first(const void *a, const void *b)
@@ -145,16 +167,11 @@ static double now(void)
 int bench_plan(Plan *p, int64_t steps, FILE *out)
 {
     Bench b = {.x = exec_open(p, comm_open(forever, p->mesh->world))};
-    const Role *r = exec_role(b.x, b.x->comm->first);
-    int prog = role_prog(r, "step");
     Feed f = {fill, &b};
     double start = 0;
 
-    if (prog < 0)
-        err(NULL, "the plan has no program 'step'");
-    b.g = &r->prog[prog];
-    b.vocab = vocab_of(r);
-    if (role_prog(r, "init") >= 0)
+    b.vocab = vocab_of(p);
+    if (role_prog(&p->role[0], "init") >= 0)
         exec_run(b.x, "init", NULL, NULL);
     for (int64_t i = -1; i < steps; i++) {      /* the first warms up         */
         if (!i)
@@ -162,10 +179,11 @@ int bench_plan(Plan *p, int64_t steps, FILE *out)
         b.micro = i * 1000003;
         exec_run(b.x, "step", &(Block){1e-4, 0.1, 0.05, i + 1}, &f);
         if (i < 0)
-            b.x->spent = alloc(forever, (size_t)b.g->nstep * sizeof(double));
+            start_clocks(b.x);
     }
     double wall = (now() - start) / (double)steps;
-    gather(&b, steps);
+    for (int i = 0; i < b.x->nstage; i++)
+        gather(&b, i, steps);
     qsort(b.line, vec_len(b.line), sizeof *b.line, slowest_first);
     print(&b, wall, out);
     exec_close(b.x);

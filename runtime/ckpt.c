@@ -618,7 +618,8 @@ int ckpt_resume(Exec *x, const char *dir, State *s)
         file[i] = open_or_err(a, strf(a, "%s/%s", path, filenames[i]));
     Files src = {file, 2, path};
     refuse_leftovers(x->plan, &src);
-    load_tensors(x, &src, "param state master m v", "param state master m v");
+    load_tensors(x, &src, "param copy state master m v",
+                 "param copy state master m v");
     st_close(file[0]);
     st_close(file[1]);
     return 1;
@@ -711,7 +712,7 @@ void ckpt_from(Exec *x, const char *path)
     } else {
         if (role_prog(&x->plan->role[0], "step") >= 0)
             refuse_leftovers(x->plan, &s);
-        load_tensors(x, &s, "param state master", "param");
+        load_tensors(x, &s, "param copy state master", "param copy");
     }
     for (int i = 0; i < s.n; i++)
         st_close(v[i]);

@@ -244,26 +244,16 @@ static void add_file(Data *d, const char *path, const char *input)
     vec_push(d->mem, d->file, f);
 }
 
-static const Tensor *input_at(const Plan *p, int i)
-{
-    const Role *r = &p->role[0];
-
-    for (int k = 0; k < r->ntensor; k++)
-        if (!strcmp(r->tensor[k].kind, "input") && !i--)
-            return &r->tensor[k];
-    return NULL;
-}
-
 /* A folder with one array for each input. */
 static int add_arrays(Data *d, const char *dir)
 {
     const Tensor *t;
 
-    for (int i = 0; (t = input_at(d->plan, i)); i++)
+    for (int i = 0; (t = plan_input(d->plan, i)); i++)
         if (access(strf(d->mem, "%s/%s.npy", dir, t->name), R_OK))
             return 0;
     d->format = NPY;
-    for (int i = 0; (t = input_at(d->plan, i)); i++)
+    for (int i = 0; (t = plan_input(d->plan, i)); i++)
         add_file(d, strf(d->mem, "%s/%s.npy", dir, t->name), t->name);
     return 1;
 }
@@ -329,22 +319,23 @@ static int64_t sample_elems(const Tensor *t)
 /* Batch, sequence length and vocabulary are read off the plan's tensors. */
 static void read_shape(Data *d)
 {
-    const Role *r = &d->plan->role[0];
-    const Tensor *t = input_at(d->plan, 0);
+    const Plan *p = d->plan;
+    const Tensor *t;
     int64_t micro = 1;
 
     d->batch = 1;
-    for (int i = 0; (t = input_at(d->plan, i)); i++) {
+    for (int i = 0; (t = plan_input(d->plan, i)); i++) {
         const PlanDim *b = dim_named(t, "batch"), *m = dim_named(t, "micro");
         d->batch = b ? b->n : d->batch;
         micro = m ? m->n : micro;
         if (!strcmp(t->name, "tokens") || !d->seq)
             d->seq = sample_elems(t);
     }
-    for (int i = 0; i < r->ntensor; i++) {
-        const PlanDim *v = dim_named(&r->tensor[i], "vocab");
-        d->vocab = v ? v->n : d->vocab;
-    }
+    for (int r = 0; r < p->nrole; r++)
+        for (int i = 0; i < p->role[r].ntensor; i++) {
+            const PlanDim *v = dim_named(&p->role[r].tensor[i], "vocab");
+            d->vocab = v ? v->n : d->vocab;
+        }
     d->perstep = plan_turns(d->plan, "step") * micro * d->batch;
 }
 
@@ -353,7 +344,7 @@ static void count_rows(Data *d, File *f)
     const Tensor *t;
 
     f->samples = f->rows;
-    for (int i = 0; f->input && (t = input_at(d->plan, i)); i++)
+    for (int i = 0; f->input && (t = plan_input(d->plan, i)); i++)
         if (!strcmp(t->name, f->input) && f->cols != sample_elems(t))
             err(d->loc, "%s: a row of %s has %lld elements, input '%s' needs "
                 "%lld", d->key, f->path, (long long)f->cols, t->name,
@@ -636,7 +627,7 @@ Data *data_open(Arena *a, const Plan *p, const char *key, int flags)
     int valid = !strcmp(key, "data.valid");
     Data *d = alloc(a, sizeof *d);
 
-    if (!path || !input_at(p, 0))
+    if (!path || !plan_input(p, 0))
         return NULL;
     *d = (Data){.mem = a, .plan = p, .key = key, .loc = opts_loc(p->opts, key),
                 .format = format_of(p), .shuffle = flags & DATAshuffle,

@@ -108,12 +108,11 @@ static int64_t draw(Gen *g, const GenArgs *a)
 static const Tensor *find_tensor(const Plan *p, const char *name,
                                  const char *kind)
 {
-    const Role *r = &p->role[0];
-
-    for (int i = 0; i < r->ntensor; i++)
-        if (!strcmp(r->tensor[i].name, name) &&
-            !strcmp(r->tensor[i].kind, kind))
-            return &r->tensor[i];
+    for (int r = 0; r < p->nrole; r++) {
+        int i = role_tensor(&p->role[r], name);
+        if (i >= 0 && !strcmp(p->role[r].tensor[i].kind, kind))
+            return &p->role[r].tensor[i];
+    }
     err(NULL, "the model has no %s '%s'", kind, name);
 }
 

@@ -427,7 +427,7 @@ Log *log_open(Arena *a, const Plan *p, const Exec *x, const char *dir)
     l->world = p->mesh->world;
     l->predicted = plan_secs(p, "step");
     l->memory = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
-    l->used = (double)exec_bytes(x) * (double)x->comm->n;
+    l->used = (double)exec_bytes(x);
     return l;
 }
 

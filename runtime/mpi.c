@@ -119,3 +119,41 @@ int64_t mpi_max(int64_t v)
         best = all[i] > best ? all[i] : best;
     return best;
 }
+
+/* ---- transfers between stages -------------------------------------------- */
+
+enum { FIRSTTAG = 16 };
+
+int64_t mpi_pieces(int64_t bytes)
+{
+    return bytes > PIECE ? (bytes + PIECE - 1) / PIECE : 1;
+}
+
+void mpi_send(const void *p, int64_t bytes, int64_t to, int64_t tag,
+              void **request)
+{
+    for (int64_t i = 0, at = 0; i < mpi_pieces(bytes); i++, at += PIECE) {
+        int n = (int)(bytes - at < PIECE ? bytes - at : PIECE);
+        if (dl.MPI_Isend((const char *)p + at, n, dl.ompi_mpi_byte, (int)to,
+                         FIRSTTAG + (int)tag, dl.ompi_mpi_comm_world,
+                         &request[i]))
+            err(NULL, "a message to rank %lld failed", (long long)to);
+    }
+}
+
+void mpi_recv(void *p, int64_t bytes, int64_t from, int64_t tag)
+{
+    for (int64_t i = 0, at = 0; i < mpi_pieces(bytes); i++, at += PIECE) {
+        int n = (int)(bytes - at < PIECE ? bytes - at : PIECE);
+        if (dl.MPI_Recv((char *)p + at, n, dl.ompi_mpi_byte, (int)from,
+                        FIRSTTAG + (int)tag, dl.ompi_mpi_comm_world, NULL))
+            err(NULL, "a message from rank %lld failed", (long long)from);
+    }
+}
+
+void mpi_wait(void **request, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        if (dl.MPI_Wait(&request[i], NULL))
+            err(NULL, "a message of this rank failed");
+}

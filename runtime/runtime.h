@@ -76,8 +76,9 @@ typedef void RunFn(void *ctx, int64_t global, int64_t local, int64_t n);
 void tensor_runs(const Mesh *m, const Tensor *t, int64_t rank, RunFn *f,
                  void *ctx);
 int64_t tensor_elems(const Tensor *t);        /* of the logical tensor        */
-int64_t tensor_held(const Tensor *t);         /* of one rank's part           */
-/* Of the ranks that hold equal parts, the one that writes it.                */
+int64_t tensor_held(const Tensor *t);         /* of dim[]'s part of a rank    */
+/* Of the ranks that hold equal parts, the one that writes it; never one with a
+ * copy.                                                                      */
 int tensor_owner(const Mesh *m, const Tensor *t, int64_t rank);
 /* The j-th global index held along dim d.                                    */
 int64_t tensor_at(const Mesh *m, const PlanDim *d, int64_t rank, int64_t j);
@@ -121,7 +122,7 @@ typedef struct Coll {
 } Coll;
 void comm_run(Comm *c, Pool *p, const Coll *k);
 
-/* mpi.c, called by comm.c                                                    */
+/* mpi.c, called by comm.c and channel.c   */
 void mpi_start(Comm *c);
 void mpi_stop(void);
 int mpi_running(void);
@@ -133,9 +134,16 @@ void mpi_shift(const Coll *k, const uint8_t *out, int64_t to, uint8_t *in,
 void mpi_bcast(void *p, int64_t bytes);
 void mpi_barrier(void);
 int64_t mpi_max(int64_t v);
+/* Transfers between two ranks; those of one tag keep their order. A message
+ * travels in so many requests.                                               */
+int64_t mpi_pieces(int64_t bytes);
+void mpi_send(const void *p, int64_t bytes, int64_t to, int64_t tag,
+              void **request);
+void mpi_recv(void *p, int64_t bytes, int64_t from, int64_t tag);
+void mpi_wait(void **request, int64_t n);
 _Noreturn void mpi_abort(int status);
 
-/* ---- exec.c: a plan in memory -------------------------------------------- */
+/* ---- exec.c turns.c channel.c look.c: a plan in memory and its run ------- */
 
 /* Where the inputs of a step come from. fill() writes rank's part of t, in t's
  * layout, for the turn-th micro-batch that the rank runs in this step.       */
@@ -148,6 +156,58 @@ typedef struct Feed {
 /* The step block (stepval names of the language).                            */
 typedef struct Block { double lr, bc1, bc2; int64_t step; } Block;
 
+typedef struct Channel Channel;
+
+typedef struct Bound {            /* a step of one rank                       */
+    const Step *s;
+    KernelFn *fn;
+    void **buf;                   /* of framed ones: this turn's address      */
+    int64_t *iv;
+    int64_t bytes;                /* zero, copy, send, recv, wait             */
+    void *scratch;                /* gemm, gmm, gmmw, collectives             */
+    int64_t group, *ranks, me;    /* collectives, transfers                   */
+    int wide;                     /* collective with members in other stages  */
+    Channel *chan;                /* send, wait; recv when its sender is here */
+} Bound;
+
+/* A buffer in a frame, where a step of the phase names it.                   */
+typedef struct Patch { void **at; int64_t offset; int frame; } Patch;
+
+typedef struct Rank {
+    int64_t id;
+    const Role *role;
+    struct Stage *stage;
+    uint8_t *arena;
+    void **buf;
+    Bound **step;                 /* [program][step]                          */
+    Patch ***patch;               /* [program][phase]: vec                    */
+    Channel **chan;               /* vec: what it sends                       */
+} Rank;
+
+/* What a phase reads of its micro-batch.                                     */
+typedef struct Needs { int *input; int micro; } Needs;   /* vec of tensors    */
+
+/* A program as one stage runs it: phases unrolled, the table in its place.   */
+typedef struct Course { int nrow; Turn *row; Needs *needs; } Course;
+
+/* Ranks here that run one role, step by step together.                       */
+typedef struct Stage {
+    int role;
+    Rank **rank; int64_t n;
+    Course *course;               /* by program                               */
+    int64_t *loaded;              /* by tensor: micro-batch; -1: none         */
+    int64_t micro;                /* that the scalar `micro` says; -1: none   */
+    int prog, row, step;          /* where it stands; row nrow: at the end    */
+    int met;                      /* a member of the collective looked at     */
+} Stage;
+
+/* What ran, in order of start; step -1: a row of the table began.            */
+typedef struct Ran {
+    int stage, phase, step;
+    int64_t micro;
+    double start, end;            /* seconds                                  */
+} Ran;
+
 typedef struct Exec {
     const Plan *plan;
     Arena *mem;
@@ -155,25 +215,36 @@ typedef struct Exec {
     Pool *pool;
     Code *code;
     Blas *blas;
-    struct Rank *rank;            /* comm->n of them                          */
+    Rank *rank;                   /* comm->n of them                          */
+    Stage *stage; int nstage;
+    Stage **meet;                 /* room for all of them                     */
     void *work;                   /* beyond the arenas: what steps without a  */
     int64_t nwork;                /*   large enough scratch buffer need       */
-    int checked;                  /* look at every result, see exec_checked   */
+    void *copy;                   /* exec_checked: buffers before a step      */
+    int64_t ncopy;
     const char *bad;              /* what exec_checked found                  */
     int64_t step;                 /* of the last block                        */
+    const Feed *feed;             /* of the run                               */
     _Atomic int64_t ticks;        /* steps of programs begun                  */
     _Atomic(const Step *) now;    /* the one that runs; null: none            */
-    double *spent;                /* not null: seconds of each step of the one*/
-} Exec;                           /*   program that runs are added here       */
+    double **spent;               /* not null: seconds of each step of the one*/
+                                  /*   program that runs are added, by stage  */
+    Ran *ran; int64_t nran, maxran;   /* see exec_record                      */
+} Exec;
 
 Exec *exec_open(const Plan *p, Comm *c);
 void exec_close(Exec *x);
-/* Run a program once. feed and b may be null for programs without inputs.    */
+/* Run a program once. feed and b may be null for programs without inputs.
+ * err() when stages wait for each other.                                     */
 void exec_run(Exec *x, const char *program, const Block *b, const Feed *feed);
 /* The same, after every step looking for the first NaN or infinity it makes:
  * one line that names tensor, place and rank; null: none.                    */
 const char *exec_checked(Exec *x, const char *program, const Block *b,
                          const Feed *feed);
+/* From now on x->ran holds what the last run of this program did.            */
+void exec_record(Exec *x, const char *program);
+/* As Chrome's trace events: a process a stage, a thread a chunk.             */
+char *exec_trace(Arena *a, const Exec *x, const char *program, size_t *len);
 /* A result of the last run ("loss", "grad_norm", "ok"); NAN: no such result. */
 double exec_result(const Exec *x, const char *name);
 /* Elements of a tensor of the table, whole, or of a buffer, as rank `rank`
@@ -182,11 +253,37 @@ double exec_result(const Exec *x, const char *name);
 int64_t exec_read(Exec *x, const char *name, int64_t rank, double *out,
                   int64_t cap);
 int64_t exec_write(Exec *x, const char *name, const double *in, int64_t n);
-int64_t exec_bytes(const Exec *x);            /* arenas of one rank           */
+int64_t exec_bytes(const Exec *x);            /* arenas of all ranks here     */
 const Role *exec_role(const Exec *x, int64_t rank);
 void *exec_buf(const Exec *x, int64_t rank, int buf);
 double plan_secs(const Plan *p, const char *program);   /* predicted, one step*/
 int64_t plan_turns(const Plan *p, const char *program); /* bodies a rank runs */
+int64_t phase_turns(const Program *g, int phase);       /* how often it runs  */
+/* Every input once, whatever stages read it; null: past the end.             */
+const Tensor *plan_input(const Plan *p, int i);
+
+/* exec.c, for the others */
+int is_collective(StepKind k);
+void *pages(int64_t bytes, const char *what); /* zeroed                       */
+void drop_pages(void *p, int64_t bytes);
+
+/* turns.c: the step at which a rank stands                                   */
+Bound *rank_step(const Rank *r);
+
+/* channel.c: what a stage hands to another. The local message is a pointer to
+ * the sender's buffer: recv copies, wait wants it copied.                    */
+void channel_bind(Exec *x, Rank *r, Bound *b, int64_t turns);
+void channels_open(Exec *x);      /* after all steps were bound               */
+void channels_reset(Exec *x);
+int channel_ready(const Bound *b);
+void channel_run(Bound *b);
+void channels_finish(Exec *x);
+
+/* look.c: the first bad number                                               */
+void look_open(Exec *x);
+void look_close(Exec *x);
+void look_before(Exec *x, Stage *const *s, int n);
+void look_after(Exec *x, Stage *const *s, int n);
 
 /* ---- watch.c: a rank that waits for ever --------------------------------- */
 

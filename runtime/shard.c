@@ -2,7 +2,8 @@
  *
  * Along each axis a rank holds a list of pieces [start, start + len) of the
  * global index, one after another; its part is their product, row-major. What
- * lies beyond the axis' end is padding: it is held, and never moved.         */
+ * lies beyond the axis' end is padding: it is held, and never moved. Of a
+ * tensor in a bucket the rank has only a run of that part.                   */
 #include <string.h>
 
 #include "runtime.h"
@@ -44,13 +45,16 @@ int64_t tensor_at(const Mesh *m, const PlanDim *d, int64_t rank, int64_t j)
 }
 
 /* Ranks that differ only in atoms the tensor does not depend on hold equal
- * parts; the one with zeros there writes. Stages hold different tensors.     */
+ * parts; the one with zeros there writes. Stages hold different tensors, apart
+ * from copies.                                                               */
 int tensor_owner(const Mesh *m, const Tensor *t, int64_t rank)
 {
+    if (!strcmp(t->kind, "copy"))
+        return 0;
     for (int a = 0; a < m->natom; a++) {
         if (m->mask[Mpp] >> a & 1 || !mesh_coord(m, rank, a))
             continue;
-        int used = 0;
+        int used = t->run && t->shard >> a & 1;
         for (int d = 0; d < t->nd; d++)
             for (int i = 0; i < t->dim[d].npiece; i++)
                 used |= t->dim[d].piece[i].start.k[a] != 0;
@@ -60,15 +64,41 @@ int tensor_owner(const Mesh *m, const Tensor *t, int64_t rank)
     return 1;
 }
 
+/* Of the local part's elements the rank has [lo, hi); element i is at i + shift
+ * of its buffer.                                                             */
+typedef struct Clip { int64_t lo, hi, shift; } Clip;
+
+static Clip clip_of(const Mesh *m, const Tensor *t, int64_t rank)
+{
+    int64_t n = tensor_held(t);
+
+    if (!t->run)
+        return (Clip){0, n, t->at};
+    int64_t lo = mesh_pos(m, t->shard, rank) * t->run - t->at;
+    int64_t hi = lo + t->run;
+    return (Clip){lo < 0 ? 0 : lo, hi < n ? hi : n, -lo};
+}
+
 typedef struct Walk {
     const Mesh *m;
     const Tensor *t;
     int64_t rank;
     int whole;                    /* dims from here on are held whole         */
     int64_t inner;                /* elements of those                        */
+    Clip clip;
     RunFn *f;
     void *ctx;
 } Walk;
+
+static void give(const Walk *w, int64_t global, int64_t local, int64_t n)
+{
+    int64_t skip = local < w->clip.lo ? w->clip.lo - local : 0;
+
+    if (n > w->clip.hi - local)
+        n = w->clip.hi - local;
+    if (n > skip)
+        w->f(w->ctx, global + skip, local + skip + w->clip.shift, n - skip);
+}
 
 static int is_whole(const Walk *w, int d)
 {
@@ -91,8 +121,7 @@ static void walk(const Walk *w, int d, int64_t global, int64_t local)
         int64_t s = aff_at(w->m, &p->piece[i].start, w->rank);
         int64_t len = p->piece[i].len < p->n - s ? p->piece[i].len : p->n - s;
         if (last && len > 0)
-            w->f(w->ctx, (global + s) * w->inner, local * w->inner,
-                 len * w->inner);
+            give(w, (global + s) * w->inner, local * w->inner, len * w->inner);
         for (int64_t j = 0; j < len && !last; j++)
             walk(w, d + 1, global + s + j, local + j);
     }
@@ -101,14 +130,14 @@ static void walk(const Walk *w, int d, int64_t global, int64_t local)
 void tensor_runs(const Mesh *m, const Tensor *t, int64_t rank, RunFn *f,
                  void *ctx)
 {
-    Walk w = {m, t, rank, t->nd, 1, f, ctx};
+    Walk w = {m, t, rank, t->nd, 1, clip_of(m, t, rank), f, ctx};
 
     while (w.whole > 0 && is_whole(&w, w.whole - 1))
         w.inner *= t->dim[--w.whole].n;
     if (w.whole)
         walk(&w, 0, 0, 0);
     else
-        f(ctx, 0, 0, w.inner);
+        give(&w, 0, 0, w.inner);
 }
 
 /* ---- elements ------------------------------------------------------------ */
@@ -151,6 +180,7 @@ typedef struct Load {
     int64_t rank;
     const View *v;
     void *dst;
+    Clip clip;
     int same;                     /* source and tensor have one dtype         */
 } Load;
 
@@ -158,7 +188,14 @@ static void load_row(const Load *l, int64_t src, int64_t step, int64_t dst,
                      int64_t n)
 {
     int size = dtypes[l->t->dt].bytes;
+    int64_t skip = dst < l->clip.lo ? l->clip.lo - dst : 0;
 
+    n = n < l->clip.hi - dst ? n : l->clip.hi - dst;
+    if (n <= skip)
+        return;
+    src += skip * step;
+    dst += skip + l->clip.shift;
+    n -= skip;
     if (l->same && step == 1) {
         memcpy((char *)l->dst + dst * size, l->v->data + src * size,
                (size_t)(n * size));
@@ -202,7 +239,8 @@ static void load(const Load *l, int d, int64_t src, int64_t dst)
 void view_load(const Mesh *m, const Tensor *t, int64_t rank, const View *v,
                void *dst)
 {
-    Load l = {m, t, rank, v, dst, !strcmp(v->dt, dtypes[t->dt].st)};
+    Load l = {m, t, rank, v, dst, clip_of(m, t, rank),
+              !strcmp(v->dt, dtypes[t->dt].st)};
 
     load(&l, 0, v->base, 0);
 }

@@ -192,19 +192,11 @@ static void start_values(Train *t)
     t->state.seed = (uint64_t)opts_int(o, "seed");
 }
 
-static int has_inputs(const Plan *p)
-{
-    for (int i = 0; i < p->role[0].ntensor; i++)
-        if (!strcmp(p->role[0].tensor[i].kind, "input"))
-            return 1;
-    return 0;
-}
-
 static void open_data(Train *t)
 {
     t->train = data_open(t->mem, t->plan, "data.train", DATAshuffle);
     t->valid = data_open(t->mem, t->plan, "data.valid", 0);
-    if (!t->train && has_inputs(t->plan) &&
+    if (!t->train && plan_input(t->plan, 0) &&
         opts_int(t->plan->opts, "train.steps") > 0)
         err(NULL, "data.train is not set and the model has inputs");
 }
@@ -237,7 +229,7 @@ static const char *beside(Train *t, int64_t samples)
 /* Mean results over eval_steps steps, always of the same samples. */
 static void validate(Train *t)
 {
-    const Role *r = &t->plan->role[0];
+    const Role *r = exec_role(t->x, t->comm->first);
     int64_t n = opts_int(t->plan->opts, "train.eval_steps");
     double sum[MAXRESULT] = {0};
 
