@@ -110,6 +110,8 @@ static void put_buf(Text *t, const Buf *b)
         field(t, " life", b->prog);
         number(t, b->born);
         number(t, b->dies);
+        if (b->frame)
+            field(t, " frame", b->frame - 1);
     }
     put_place(t, b->file, b->line);
 }
@@ -135,6 +137,11 @@ static void put_tensor(Text *t, const Tensor *x)
     number(t, x->buf);
     for (int i = 0; i < x->nd; i++)
         put_dim(t, &x->dim[i]);
+    if (x->at || x->run || x->shard) {
+        field(t, " at", x->at);
+        number(t, x->run);
+        number(t, x->shard);
+    }
     put_place(t, x->file, x->line);
 }
 
@@ -155,6 +162,10 @@ static void put_step(Text *t, const Step *s)
     word(t, s->label);
     for (int i = 0; i < s->nbuf; i++)
         field(t, i ? "" : " b", s->buf[i]);
+    if (s->rw) {
+        puts_(t, " rw");
+        word(t, s->rw);
+    }
     if (s->nint)
         puts_(t, " i");
     for (int i = 0; i < s->nint; i++)
@@ -172,6 +183,42 @@ static void put_step(Text *t, const Step *s)
     put_place(t, s->file, s->line);
 }
 
+/* Rows of a table: the phase, "=" micro-batch where that is not the one after
+ * the phase's last, "&" when it may overlap with the next row.               */
+static void put_turns(Text *t, const Program *g)
+{
+    enum { LINE = 32 };
+    int *next = alloc(t->arena, sizeof *next * (size_t)(g->nphase + 1));
+
+    for (int i = 0; i < g->nturn; i++) {
+        const Turn *r = &g->turn[i];
+        if (i % LINE == 0)
+            puts_(t, "turn");
+        number(t, r->phase);
+        if (r->micro != next[r->phase])
+            field(t, " =", r->micro);
+        next[r->phase] = r->micro + 1;
+        if (r->pair)
+            puts_(t, " &");
+        if (i % LINE == LINE - 1 || i == g->nturn - 1)
+            puts_(t, "\n");
+    }
+}
+
+static void put_frame(Text *t, const Frame *f)
+{
+    puts_(t, "frame");
+    word(t, f->name);
+    number(t, f->bytes);
+    puts_(t, " s");
+    for (int i = 0; i < f->nslot; i++)
+        number(t, f->slot[i]);
+    puts_(t, " o");
+    for (int i = 0; i < f->nof; i++)
+        number(t, f->of[i]);
+    puts_(t, "\n");
+}
+
 static void put_program(Text *t, const Program *g)
 {
     puts_(t, "program");
@@ -187,6 +234,9 @@ static void put_program(Text *t, const Program *g)
         number(t, g->phase[i].repeat);
         puts_(t, "\n");
     }
+    put_turns(t, g);
+    for (int i = 0; i < g->nframe; i++)
+        put_frame(t, &g->frame[i]);
     for (int i = 0; i < g->nstep; i++)
         put_step(t, &g->step[i]);
     puts_(t, "}\n");

@@ -360,6 +360,40 @@ Plan *plan_parse(Arena *a, const char *text, size_t len, const char *name);
  * too.                                                                       */
 const char *plan_wrong(Arena *a, const Plan *p);
 void plan_check(const Plan *p);                           /* die() when wrong */
+
+/* ---- plancheck.c stepcheck.c tablecheck.c spans.c: what they share ------- */
+
+enum { BUFALIGN = 256 };          /* of buffers and slots of frames           */
+#define HUGEBYTES ((int64_t)1 << 56)
+
+typedef struct PlanCheck {
+    Arena *arena;
+    const Plan *p;
+    const Role *r;
+    int role;
+    const char **kernels;         /* names, sorted by pointer                 */
+} PlanCheck;
+
+/* Least and largest value over all ranks. Sums and products saturate.        */
+typedef struct Range { int64_t min, max; } Range;
+int64_t sat_mul(int64_t a, int64_t b);
+int64_t sat_add(int64_t a, int64_t b);
+Range aff_range(const Mesh *m, const Aff *x);
+int aff_stray(const Mesh *m, const Aff *x);   /* atoms the mesh lacks?        */
+const char *step_wrong(const PlanCheck *c, int prog, int step);
+const char *table_wrong(const PlanCheck *c, int prog);
+
+typedef struct Span {             /* bytes alive at times from..to, both      */
+    int id;                       /*   included                               */
+    int64_t offset, bytes;
+    int from, to;
+    int lo, hi;                   /* spans_meet's own                         */
+} Span;
+/* Do any two overlap while both are alive? Then their ids. Sorts v.          */
+int spans_meet(Span *v, int n, int *one, int *two);
+/* Append the bytes of prog's frames as spans that do not overlap, id -1.     */
+void frame_runs(const PlanCheck *c, int prog, Span **v);
+
 /* work.c: bytes of work space (the step's last buffer) that a product or a
  * collective over `ranks` needs on the host; iv as in steps.def.             */
 int64_t step_work(StepKind k, const int64_t *iv, int nint, int64_t ranks);

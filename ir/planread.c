@@ -11,13 +11,15 @@
  *     role    = "role arena" int "persist" int "{" { item } "}"
  *     item    = buf | tensor | ("in" | "out") name dtype buffer | program
  *     buf     = "buf" name class dtype offset bytes
- *               [ "life" program born dies ] place
+ *               [ "life" program born dies [ "frame" int ] ] place
  *     tensor  = "tensor" name kind dtype buffer
- *               { "(" axis int { aff int } ")" } place
+ *               { "(" axis int { aff int } ")" } [ "at" at run shard ] place
  *     program = "program" name "transient" int "bound" int "{"
- *               { "phase" name first n repeat } { step } "}"
- *     step    = ( "kernel" name | kind ) label [ "b" { int } ] [ "i" { aff } ]
- *               [ "g" atoms ] [ "c" num num num ] place
+ *               { "phase" name first n repeat }
+ *               { "turn" { phase [ "=" micro ] [ "&" ] } }
+ *               { "frame" name bytes "s" { slot } "o" { int } } { step } "}"
+ *     step    = ( "kernel" name | kind ) label [ "b" { int } [ "rw" word ] ]
+ *               [ "i" { aff } ] [ "g" atoms ] [ "c" num num num ] place
  *     aff     = int { "+" int "*a" atom }
  *     place   = [ "@" file line ]
  *     prelude = "prelude" bytes newline text newline
@@ -198,18 +200,19 @@ static void read_ints(Reader *r, Step *s)
     s->nint = e->n;
 }
 
-static void read_bufs(Reader *r, Step *s)
+/* { index }: up to what does not begin as a number. */
+static int *read_indices(Reader *r, const char *what, int *n)
 {
     Lex *x = &r->x;
     empty(r->buf);
     while (lex_more(x) && (is_digit(*x->p) || *x->p == '-')) {
-        int b = read_index(x, "buffer");
+        int b = read_index(x, what);
         vec_push(x->arena, r->buf, b);
         if (vec_len(r->buf) > MANY)
-            lex_err(x, "more than %d buffers", MANY);
+            lex_err(x, "more than %d numbers", MANY);
     }
-    s->buf = exact(x->arena, r->buf, sizeof *r->buf);
-    s->nbuf = (int)vec_len(r->buf);
+    *n = (int)vec_len(r->buf);
+    return exact(x->arena, r->buf, sizeof *r->buf);
 }
 
 static Step read_step(Reader *r)
@@ -220,7 +223,9 @@ static Step read_step(Reader *r)
         s.kernel = lex_word(x);
     s.label = lex_word(x);
     if (lex_take(x, "b"))
-        read_bufs(r, &s);
+        s.buf = read_indices(r, "buffer", &s.nbuf);
+    if (lex_take(x, "rw"))
+        s.rw = lex_word(x);
     if (lex_take(x, "i"))
         read_ints(r, &s);
     if (lex_take(x, "g"))
@@ -243,10 +248,47 @@ static Phase read_phase(Lex *x)
     return f;
 }
 
+/* next: by phase, the micro-batch after its last row. */
+static void read_turns(Lex *x, Program *g, int **next)
+{
+    while (vec_len(*next) < vec_len(g->phase))
+        vec_push(x->arena, *next, 0);
+    while (lex_more(x)) {
+        Turn t = {.phase = read_index(x, "phase")};
+        if (t.phase < 0 || (size_t)t.phase >= vec_len(g->phase))
+            lex_err(x, "phase %d of %zu", t.phase, vec_len(g->phase));
+        t.micro = (*next)[t.phase];
+        if (lex_mark(x, '='))
+            t.micro = (int)lex_range(x, "micro-batch", 0, 1 << 30);
+        t.pair = lex_mark(x, '&');
+        (*next)[t.phase] = t.micro + 1;
+        vec_push(x->arena, g->turn, t);
+    }
+}
+
+static Frame read_frame(Reader *r)
+{
+    Lex *x = &r->x;
+    Frame f = {.name = lex_word(x)};
+    int64_t *slot = NULL;
+    f.bytes = lex_int(x);
+    need(x, "s");
+    while (lex_more(x) && (is_digit(*x->p) || *x->p == '-')) {
+        int64_t at = lex_int(x);
+        vec_push(x->arena, slot, at);
+    }
+    f.slot = slot;
+    f.nslot = (int)vec_len(slot);
+    need(x, "o");
+    f.of = read_indices(r, "slot", &f.nof);
+    return f;
+}
+
 static Program read_program(Reader *r)
 {
     Lex *x = &r->x;
     Program g = {.name = lex_word(x)};
+    int *next = NULL;
     need(x, "transient");
     g.transient = lex_int(x);
     need(x, "bound");
@@ -256,12 +298,19 @@ static Program read_program(Reader *r)
         if (lex_take(x, "phase")) {
             Phase f = read_phase(x);
             vec_push(x->arena, g.phase, f);
+        } else if (lex_take(x, "turn")) {
+            read_turns(x, &g, &next);
+        } else if (lex_take(x, "frame")) {
+            Frame f = read_frame(r);
+            vec_push(x->arena, g.frame, f);
         } else {
             Step s = read_step(r);
             vec_push(x->arena, g.step, s);
         }
     }
     g.nphase = (int)vec_len(g.phase);
+    g.nturn = (int)vec_len(g.turn);
+    g.nframe = (int)vec_len(g.frame);
     g.nstep = (int)vec_len(g.step);
     return g;
 }
@@ -284,6 +333,8 @@ static Buf read_buf(Lex *x)
         b.prog = read_index(x, "program");
         b.born = read_index(x, "step");
         b.dies = read_index(x, "step");
+        if (lex_take(x, "frame"))
+            b.frame = 1 + (int)lex_range(x, "frame", 0, 1 << 30);
     }
     read_place(x, &b.file, &b.line);
     return b;
@@ -318,6 +369,11 @@ static Tensor read_tensor(Reader *r)
         if (t.nd == MAXD)
             lex_err(x, "more than %d axes", MAXD);
         t.dim[t.nd++] = read_dim(r);
+    }
+    if (lex_take(x, "at")) {
+        t.at = lex_int(x);
+        t.run = lex_int(x);
+        t.shard = (uint32_t)lex_range(x, "atoms", 0, UINT32_MAX);
     }
     read_place(x, &t.file, &t.line);
     return t;

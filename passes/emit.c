@@ -460,6 +460,46 @@ static void add_kernel(Emit *e, const Group *k)
     vec_push(e->arena, e->kernel, ((Kernel){name, k->text}));
 }
 
+/* Does k add to what n holds (rather than clear it)?                         */
+static int accumulates(const Group *k, const Node *n)
+{
+    if (n->op != Oaccum || !strcmp(n->s, "last")) return 0;
+    for (int i = 0; i < k->n; i++)
+        if (k->node[i] == n) return 1;
+    return 0;
+}
+
+/* How a kernel uses its j-th buffer: r, w, or b for both; for in-place results
+ * each place says so.                                                        */
+static char use_of(const Group *k, const Step *s, int j)
+{
+    int reads = 0, writes = 0;
+
+    if (s->buf[j] < 0) return '-';
+    for (int i = 0; i < k->narg; i++) {
+        const Node *n = s->buf[i] == s->buf[j] ? k->arg[i] : NULL;
+        int out = 0;
+        for (int o = 0; n && o < k->nout; o++) {
+            if (storage(k->out[o]) != storage((Node *)n)) continue;
+            out = 1;
+            reads |= accumulates(k, k->out[o]);
+        }
+        for (int q = 0; n && q < k->nin; q++)
+            reads |= storage(k->in[q]) == storage((Node *)n);
+        writes |= out;
+        reads |= n && !out;
+    }
+    return reads && writes ? 'b' : reads ? 'r' : 'w';
+}
+
+static const char *uses(Arena *a, const Group *k, const Step *s)
+{
+    char *rw = alloc(a, (size_t)s->nbuf + 1);
+
+    for (int j = 0; j < s->nbuf; j++) rw[j] = use_of(k, s, j);
+    return intern(rw);
+}
+
 static void fill_step(Make *m, int i, Step *s)
 {
     const Group *k = m->step[i];
@@ -473,7 +513,9 @@ static void fill_step(Make *m, int i, Step *s)
         s->buf[j] = j < k->narg && k->arg[j] ? storage(k->arg[j])->buf : -1;
     if (work >= 0) s->buf[n - 1] = work;
     predict(m->e, m->g, k, s);
-    if (s->kind == Skernel) add_kernel(m->e, k);
+    if (s->kind != Skernel) return;
+    s->rw = uses(m->e->arena, k, s);
+    add_kernel(m->e, k);
 }
 
 void emit_program(Emit *e, Graph *g, Group **groups)

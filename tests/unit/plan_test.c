@@ -263,7 +263,7 @@ static const struct { const char *was, *is, *said; } lies[] = {
     { "kernel k_silu layers", "kernel k_gelu layers", "not in the plan" },
     { "phase post 3 3 1", "phase post 2 4 1", "does not follow" },
     { "phase post 3 3 1", "phase post 3 4 1", "6 steps and phases for 7" },
-    { "phase body 0 3 4", "phase body 0 3 0", "does not follow" },
+    { "phase body 0 3 4", "phase body 0 3 -1", "does not follow" },
     { "( hidden 64 0+32*a0 32 )", "( hidden 64 1+32*a0 32 )", "pieces beyond" },
     { "( hidden 64 0+32*a0 32 )", "( hidden 99 0+32*a0 33 )", "larger than" },
     { "tensor layers.1.w", "tensor layers.0.w", "two tensors" },

@@ -1,0 +1,120 @@
+/* spans.c: do any two of n runs of bytes overlap while both are alive? A sweep
+ * through time over a tree of the bytes, n log n.                            */
+#include <stdlib.h>
+
+#include "plan.h"
+
+/* A tree over the runs of bytes between all ends of spans: how many living
+ * spans cover each. top[i] is the largest count below i, own[i] what covers all
+ * of i.                                                                      */
+typedef struct Cover { int n, *top, *own; } Cover;
+
+static void cover(Cover *t, int i, int lo, int hi, int a, int b, int v)
+{
+    if (b <= lo || hi <= a)
+        return;
+    if (a <= lo && hi <= b) {
+        t->own[i] += v;
+        t->top[i] += v;
+        return;
+    }
+    int mid = (lo + hi) / 2;
+    cover(t, 2 * i, lo, mid, a, b, v);
+    cover(t, 2 * i + 1, mid, hi, a, b, v);
+    int l = t->top[2 * i], r = t->top[2 * i + 1];
+    t->top[i] = t->own[i] + (l > r ? l : r);
+}
+
+static int covered(const Cover *t, int i, int lo, int hi, int a, int b)
+{
+    if (b <= lo || hi <= a)
+        return 0;
+    if (a <= lo && hi <= b)
+        return t->top[i];
+    int mid = (lo + hi) / 2;
+    int l = covered(t, 2 * i, lo, mid, a, b);
+    int r = covered(t, 2 * i + 1, mid, hi, a, b);
+    return t->own[i] + (l > r ? l : r);
+}
+
+static int by_value(const void *a, const void *b)
+{
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return (x > y) - (x < y);
+}
+
+static int by_from(const void *a, const void *b)
+{
+    const Span *x = a, *y = b;
+    return x->from != y->from ? (x->from > y->from) - (x->from < y->from)
+                              : (x->id > y->id) - (x->id < y->id);
+}
+
+static int by_to(const void *a, const void *b)
+{
+    const Span *x = *(Span *const *)a, *y = *(Span *const *)b;
+    return (x->to > y->to) - (x->to < y->to);
+}
+
+static int rank_in(const int64_t *v, int n, int64_t x)
+{
+    const int64_t *at = bsearch(&x, v, (size_t)n, sizeof *v, by_value);
+    return (int)(at - v);
+}
+
+/* Who overlaps v[at].                                                        */
+static int partner(const Span *v, int at)
+{
+    const Span *x = &v[at];
+    for (int i = 0; i < at; i++)
+        if (v[i].to >= x->from && v[i].lo < x->hi && x->lo < v[i].hi)
+            return i;
+    die("spans: an overlap with nobody");
+}
+
+/* Number the ends of all n spans; returns how many runs lie between them. */
+static int number_ends(Arena *a, Span *v, int n)
+{
+    int64_t *end = alloc(a, (2 * (size_t)n + 1) * sizeof *end);
+    int k = 0;
+    for (int i = 0; i < n; i++) {
+        end[2 * i] = v[i].offset;
+        end[2 * i + 1] = v[i].offset + v[i].bytes;
+    }
+    qsort(end, 2 * (size_t)n, sizeof *end, by_value);
+    for (int i = 0; i < 2 * n; i++)
+        if (!i || end[i] != end[k - 1])
+            end[k++] = end[i];
+    for (int i = 0; i < n; i++) {
+        v[i].lo = rank_in(end, k, v[i].offset);
+        v[i].hi = rank_in(end, k, v[i].offset + v[i].bytes);
+    }
+    return k;
+}
+
+int spans_meet(Span *v, int n, int *one, int *two)
+{
+    Arena *a = arena_new();
+    Span **ends = alloc(a, ((size_t)n + 1) * sizeof *ends);
+    int done = 0, found = 0;
+    Cover t = {.n = number_ends(a, v, n)};
+
+    t.top = alloc(a, 4 * ((size_t)t.n + 1) * sizeof *t.top);
+    t.own = alloc(a, 4 * ((size_t)t.n + 1) * sizeof *t.own);
+    qsort(v, (size_t)n, sizeof *v, by_from);
+    for (int i = 0; i < n; i++)
+        ends[i] = &v[i];
+    qsort(ends, (size_t)n, sizeof *ends, by_to);
+    for (int i = 0; i < n && !found; i++) {
+        for (; ends[done]->to < v[i].from; done++)
+            cover(&t, 1, 0, t.n, ends[done]->lo, ends[done]->hi, -1);
+        if (covered(&t, 1, 0, t.n, v[i].lo, v[i].hi)) {
+            *one = v[partner(v, i)].id;
+            *two = v[i].id;
+            found = 1;
+        }
+        cover(&t, 1, 0, t.n, v[i].lo, v[i].hi, 1);
+    }
+    arena_free(a);
+    return found;
+}

@@ -1,0 +1,265 @@
+/* tablecheck.c: what must hold of the table of a pipeline stage and of what its
+ * micro-batches keep from one row to a later one. See plancheck.c.
+ *
+ *   rows     each call once for each micro-batch
+ *   buffers  with one place: inside one call, or there through the whole table
+ *   frames   slots in the arena; two micro-batches, or two frames, whose rows
+ *            overlap in time never share a byte                              */
+#include <stdlib.h>
+#include <string.h>
+
+#include "plan.h"
+
+typedef struct Rows {             /* a program's table being looked at        */
+    const PlanCheck *c;
+    const Program *g;
+    int prog;
+    int call, ncall;              /* phases                                   */
+    int first, end;               /* steps                                    */
+    int micros;
+    int **uses;                   /* by call: vec of the frames it names      */
+} Rows;
+
+static const char *wrong(const Rows *t, const char *what)
+{
+    return strf(t->c->arena, "role %d: program '%s' %s", t->c->role,
+                t->g->name, what);
+}
+
+/* ---- rows ---------------------------------------------------------------- */
+
+static void find_calls(Rows *t)
+{
+    const Program *g = t->g;
+    while (t->call < g->nphase && g->phase[t->call].repeat)
+        t->call++;
+    while (t->call + t->ncall < g->nphase &&
+           !g->phase[t->call + t->ncall].repeat)
+        t->ncall++;
+    if (!t->ncall)
+        return;
+    const Phase *last = &g->phase[t->call + t->ncall - 1];
+    t->first = g->phase[t->call].first;
+    t->end = last->first + last->n;
+}
+
+static const char *turns_wrong(Rows *t)
+{
+    const Program *g = t->g;
+    if (!t->ncall)
+        return g->nturn ? wrong(t, "has a table and no calls") : NULL;
+    if (!g->nturn || g->nturn % t->ncall)
+        return wrong(t, "has a table that does not have each call for each "
+                     "micro-batch");
+    t->micros = g->nturn / t->ncall;
+    char *seen = alloc(t->c->arena, (size_t)g->nturn);
+    for (int i = 0; i < g->nturn; i++) {
+        const Turn *r = &g->turn[i];
+        if (r->phase < t->call || r->phase >= t->call + t->ncall ||
+            r->micro < 0 || r->micro >= t->micros)
+            return wrong(t, strf(t->c->arena, "has no row %d: phase %d, "
+                                 "micro-batch %d", i, r->phase, r->micro));
+        char *at = &seen[(int64_t)(r->phase - t->call) * t->micros + r->micro];
+        if (*at)
+            return wrong(t, strf(t->c->arena, "has '%s' of micro-batch %d "
+                                 "twice", g->phase[r->phase].name, r->micro));
+        *at = 1;
+    }
+    return 0;
+}
+
+/* What repeats does so for each micro-batch; calls stand together.           */
+static const char *repeats_wrong(const Rows *t)
+{
+    for (int i = 0; i < t->g->nphase; i++) {
+        const Phase *f = &t->g->phase[i];
+        int call = i >= t->call && i < t->call + t->ncall;
+        if ((f->repeat == 0) != call)
+            return wrong(t, strf(t->c->arena, "has a call '%s' apart from the "
+                                 "others", f->name));
+        if (t->ncall && f->repeat > 1 && f->repeat != t->micros)
+            return wrong(t, strf(t->c->arena, "has %d micro-batches, its phase "
+                                 "'%s' %lld", t->micros, f->name,
+                                 (long long)f->repeat));
+    }
+    return 0;
+}
+
+/* ---- buffers ------------------------------------------------------------- */
+
+static const Phase *call_of(const Rows *t, int step)
+{
+    int lo = t->call, hi = t->call + t->ncall - 1;
+    while (lo < hi) {
+        int mid = (lo + hi + 1) / 2;
+        if (t->g->phase[mid].first <= step)
+            lo = mid;
+        else
+            hi = mid - 1;
+    }
+    return &t->g->phase[lo];
+}
+
+static const char *lives_wrong_in(const Rows *t, const Buf *b)
+{
+    if (b->frame)
+        return b->born >= t->first && b->dies < t->end ? NULL
+            : "is in a frame and lives beyond the table";
+    if (b->dies < t->first || b->born >= t->end ||
+        (b->born <= t->first && b->dies >= t->end - 1))
+        return 0;
+    if (b->born < t->first || b->dies >= t->end)
+        return "lives through a part of the table";
+    const Phase *f = call_of(t, b->born);
+    return b->dies < f->first + f->n ? NULL
+        : "is kept from one call to another without a frame";
+}
+
+static const char *bufs_wrong(const Rows *t)
+{
+    const Role *r = t->c->r;
+    for (int i = 0; i < r->nbuf; i++) {
+        const Buf *b = &r->buf[i];
+        const char *why = b->prog == t->prog ? lives_wrong_in(t, b) : NULL;
+        if (why)
+            return wrong(t, strf(t->c->arena, "has a buffer '%s' that %s",
+                                 b->name, why));
+    }
+    return 0;
+}
+
+/* ---- frames -------------------------------------------------------------- */
+
+static const char *frame_wrong(const Rows *t, const Frame *f)
+{
+    const Role *r = t->c->r;
+    if (f->bytes < 0 || f->bytes > r->arena || f->bytes % BUFALIGN)
+        return "has no size";
+    if (f->nof != t->micros || f->nslot < 0)
+        return "does not have a slot for each micro-batch";
+    for (int i = 0; i < f->nof; i++)
+        if (f->of[i] < 0 || f->of[i] >= f->nslot)
+            return "names a slot that does not exist";
+    for (int i = 0; i < f->nslot; i++)
+        if (f->slot[i] < r->persist || f->slot[i] % BUFALIGN ||
+            f->slot[i] > r->arena - f->bytes)
+            return "has a slot outside the arena";
+    return 0;
+}
+
+/* Which frames the steps of each call name.                                  */
+static void find_uses(Rows *t)
+{
+    const Role *r = t->c->r;
+    int *seen = alloc(t->c->arena, ((size_t)t->g->nframe + 1) * sizeof *seen);
+    t->uses = alloc(t->c->arena, ((size_t)t->ncall + 1) * sizeof *t->uses);
+    for (int k = 0; k < t->ncall; k++) {
+        const Phase *f = &t->g->phase[t->call + k];
+        for (int i = f->first; i < f->first + f->n; i++) {
+            const Step *s = &t->g->step[i];
+            for (int j = 0; j < s->nbuf; j++) {
+                int u = s->buf[j] < 0 ? 0 : r->buf[s->buf[j]].frame;
+                if (!u || seen[u] == k + 1)
+                    continue;
+                seen[u] = k + 1;
+                vec_push(t->c->arena, t->uses[k], u - 1);
+            }
+        }
+    }
+}
+
+/* Rows in which each micro-batch needs its slot of frame u: v[u][micro].     */
+static Span **find_spans(const Rows *t)
+{
+    Arena *a = t->c->arena;
+    Span **v = alloc(a, ((size_t)t->g->nframe + 1) * sizeof *v);
+    for (int u = 0; u < t->g->nframe; u++) {
+        const Frame *f = &t->g->frame[u];
+        v[u] = alloc(a, (size_t)t->micros * sizeof **v);
+        for (int m = 0; m < t->micros; m++)
+            v[u][m] = (Span){.id = u, .offset = f->slot[f->of[m]],
+                             .bytes = f->bytes, .from = -1};
+    }
+    for (int i = 0; i < t->g->nturn; i++) {
+        const Turn *r = &t->g->turn[i];
+        const int *use = t->uses[r->phase - t->call];
+        for (size_t k = 0; k < vec_len(use); k++) {
+            Span *x = &v[use[k]][r->micro];
+            x->from = x->from < 0 ? i : x->from;
+            x->to = i;
+        }
+    }
+    return v;
+}
+
+static const char *frames_overlap(Rows *t)
+{
+    Span **v = find_spans(t), *all = NULL;
+    int one, two;
+    for (int u = 0; u < t->g->nframe; u++)
+        for (int m = 0; m < t->micros; m++)
+            if (v[u][m].from >= 0 && v[u][m].bytes)
+                vec_push(t->c->arena, all, v[u][m]);
+    if (!spans_meet(all, (int)vec_len(all), &one, &two))
+        return 0;
+    return wrong(t, strf(t->c->arena, "has frames '%s' and '%s' of micro-"
+                         "batches that overlap while both are alive",
+                         t->g->frame[one].name, t->g->frame[two].name));
+}
+
+const char *table_wrong(const PlanCheck *c, int prog)
+{
+    Rows t = {.c = c, .g = &c->r->prog[prog], .prog = prog};
+    const char *why;
+
+    find_calls(&t);
+    if ((why = turns_wrong(&t)) || (why = repeats_wrong(&t)))
+        return why;
+    if (!t.ncall)
+        return t.g->nframe ? wrong(&t, "has frames and no calls") : NULL;
+    for (int i = 0; i < t.g->nframe; i++)
+        if ((why = frame_wrong(&t, &t.g->frame[i])))
+            return wrong(&t, strf(c->arena, "has a frame '%s' that %s",
+                                  t.g->frame[i].name, why));
+    if ((why = bufs_wrong(&t)))
+        return why;
+    find_uses(&t);
+    return frames_overlap(&t);
+}
+
+/* ---- for the check of buffers with one place ----------------------------- */
+
+typedef struct Run { int64_t from, to; } Run;
+
+static int by_from(const void *a, const void *b)
+{
+    const Run *x = a, *y = b;
+    return (x->from > y->from) - (x->from < y->from);
+}
+
+void frame_runs(const PlanCheck *c, int prog, Span **v)
+{
+    Rows t = {.c = c, .g = &c->r->prog[prog], .prog = prog};
+    Run *r = NULL, at = {0, 0};
+
+    find_calls(&t);
+    for (int i = 0; i < t.g->nframe; i++)
+        for (int k = 0; k < t.g->frame[i].nslot; k++) {
+            const Frame *f = &t.g->frame[i];
+            vec_push(c->arena, r, ((Run){f->slot[k], f->slot[k] + f->bytes}));
+        }
+    if (r)
+        qsort(r, vec_len(r), sizeof *r, by_from);
+    for (size_t i = 0; i <= vec_len(r); i++) {
+        int more = i < vec_len(r);
+        if (more && at.to > at.from && r[i].from <= at.to) {
+            at.to = r[i].to > at.to ? r[i].to : at.to;
+            continue;
+        }
+        Span x = {.id = -1, .offset = at.from, .bytes = at.to - at.from,
+                  .from = t.first, .to = t.end - 1};
+        if (x.bytes && t.end > t.first)
+            vec_push(c->arena, *v, x);
+        at = more ? r[i] : at;
+    }
+}
