@@ -7,13 +7,14 @@
 
 #include "plan.h"
 
-typedef struct Life { int buf, first, last; } Life;
+typedef struct Life { int buf, first, last; int64_t at; } Life;
 
 typedef struct Lives {
     Arena *arena;
     const Role *r;
     int prog;
     Life *of;                     /* by buffer; first -1: never named         */
+    int from, to;                 /* steps of a stage's calls; from > to: none*/
 } Lives;
 
 static const char *wrong(const Lives *l, const char *what, int buf, int step)
@@ -36,37 +37,47 @@ static const Phase *phase_of(const Program *p, int step)
 
 /* ---- lives --------------------------------------------------------------- */
 
-/* Does step s only write its i-th buffer? Kernels do not say: 1.             */
+/* Does step s only write its i-th buffer? 1 where a kernel does not say.     */
 static int writes(const Step *s, int i)
 {
     switch (s->kind) {
+    case Skernel: return !s->rw || s->rw[i] == 'w';
     case Sgemm: return i == 3 || (i == 2 && !s->iv[10].c);
     case Sgmm: case Sgmmw: return i == 4 || (i == 2 && !s->iv[8].c);
     case Scopy: return i == 1;
-    case Szero: case Skernel: return 1;
+    case Szero: case Srecv: return 1;
     default: return i > 0;
     }
 }
 
 static const char *name_buffers(Lives *l, int step)
 {
-    const Step *s = &l->r->prog[l->prog].step[step];
+    const Program *p = &l->r->prog[l->prog];
+    const Step *s = &p->step[step];
 
     for (int i = 0; i < s->nbuf; i++) {
-        if (s->buf[i] < 0 || l->r->buf[s->buf[i]].prog == -1)
+        const Buf *b = s->buf[i] < 0 ? NULL : &l->r->buf[s->buf[i]];
+        if (!b || b->prog == -1)
             continue;
         Life *x = &l->of[s->buf[i]];
-        if (x->first < 0 && !writes(s, i))
+        if (x->first < 0 && !writes(s, i) && !b->frame)
             return wrong(l, "is read and was never written", s->buf[i], step);
         if (x->first < 0)
-            *x = (Life){s->buf[i], step, step};
+            *x = (Life){s->buf[i], step, step, b->offset};
+        if (!b->frame && x->first >= l->from && step <= l->to &&
+            phase_of(p, x->first) != phase_of(p, step)) {
+            if (!writes(s, i))
+                return wrong(l, "is kept from call to call in one place",
+                             s->buf[i], step);
+            x->first = l->from;
+        }
         x->last = step;
     }
     return NULL;
 }
 
-/* A phase that repeats needs again what it found when it began. Outputs are
- * read at the end.                                                           */
+/* A phase that repeats, and a table, need again what they found when they
+ * began. Outputs are read at the end.                                        */
 static void extend(Lives *l)
 {
     const Program *p = &l->r->prog[l->prog];
@@ -76,6 +87,12 @@ static void extend(Lives *l)
         const Phase *f = x->first < 0 ? NULL : phase_of(p, x->last);
         if (f && f->repeat > 1 && x->first < f->first)
             x->last = f->first + f->n - 1;
+        if (!f || l->from > l->to || x->first > l->to || x->last < l->from)
+            continue;
+        if (x->first < l->from && x->last < l->to)
+            x->last = l->to;
+        if (x->last > l->to && x->first > l->from)
+            x->first = l->from;
     }
     for (int i = 0; i < l->r->ntensor; i++) {
         const Tensor *t = &l->r->tensor[i];
@@ -125,57 +142,165 @@ static void bury(Set *s, int step)
 /* Put x among the living; the index of one that it overlaps, or -1.          */
 static int bear(const Lives *l, Set *s, Life x)
 {
-    const Buf *b = l->r->buf, *c = &b[x.buf];
+    const Buf *b = l->r->buf;
     int lo = 0, hi = s->n;
 
     while (lo < hi) {
         int mid = (lo + hi) / 2;
-        if (b[s->at[mid].buf].offset < c->offset)
+        if (s->at[mid].at < x.at)
             lo = mid + 1;
         else
             hi = mid;
     }
-    const Buf *up = lo < s->n ? &b[s->at[lo].buf] : NULL;
-    const Buf *down = lo > 0 ? &b[s->at[lo - 1].buf] : NULL;
-    if (up && up->offset < c->offset + c->bytes)
-        return s->at[lo].buf;
-    if (down && down->offset + down->bytes > c->offset)
-        return s->at[lo - 1].buf;
+    const Life *up = lo < s->n ? &s->at[lo] : NULL;
+    const Life *down = lo > 0 ? &s->at[lo - 1] : NULL;
+    if (up && up->at < x.at + b[x.buf].bytes)
+        return up->buf;
+    if (down && down->at + b[down->buf].bytes > x.at)
+        return down->buf;
     memmove(s->at + lo + 1, s->at + lo, sizeof x * (size_t)(s->n - lo));
     s->at[lo] = x;
     s->n++;
     return -1;
 }
 
-static const char *overlaps(const Lives *l)
+/* Do two of these n meet, alive at one time?                                 */
+static const char *meet(const Lives *l, Life *v, int n)
 {
-    Life *v = alloc(l->arena, sizeof *v * (size_t)(l->r->nbuf + 1));
-    Set s = {alloc(l->arena, sizeof *v * (size_t)(l->r->nbuf + 1)), 0};
-    int n = 0, step = -1;
+    Set s = {alloc(l->arena, sizeof *v * ((size_t)n + 1)), 0};
+    int time = -1;
 
-    for (int i = 0; i < l->r->nbuf; i++)
-        if (l->of[i].first >= 0 && l->r->buf[i].bytes > 0)
-            v[n++] = l->of[i];
     qsort(v, (size_t)n, sizeof *v, by_first);
     for (int i = 0; i < n; i++) {
-        if (v[i].first != step)
-            bury(&s, step = v[i].first);
+        if (v[i].first != time)
+            bury(&s, time = v[i].first);
         int other = bear(l, &s, v[i]);
         if (other >= 0)
             return wrong(l, strf(l->arena, "overlaps '%s', which is alive",
-                                 l->r->buf[other].name), v[i].buf, step);
-        if (l->r->buf[v[i].buf].offset < l->r->persist)
-            return wrong(l, "lies among what lives always", v[i].buf, step);
+                                 l->r->buf[other].name), v[i].buf,
+                         l->of[v[i].buf].first);
+        if (v[i].at < l->r->persist)
+            return wrong(l, "lies among what lives always", v[i].buf,
+                         l->of[v[i].buf].first);
     }
     return NULL;
 }
 
+static const char *overlaps(const Lives *l)
+{
+    Life *v = alloc(l->arena, sizeof *v * ((size_t)l->r->nbuf + 1));
+    int n = 0;
+
+    for (int i = 0; i < l->r->nbuf; i++)
+        if (l->of[i].first >= 0 && l->r->buf[i].bytes > 0 &&
+            !l->r->buf[i].frame)
+            v[n++] = l->of[i];
+    return meet(l, v, n);
+}
+
+/* ---- what micro-batches keep --------------------------------------------- */
+
+/* Framed buffers that a call names, and whether it writes them first.        */
+typedef struct Named { int buf, written; } Named;
+
+static Named **named_by_call(const Lives *l)
+{
+    const Program *p = &l->r->prog[l->prog];
+    Named **v = alloc(l->arena, sizeof *v * ((size_t)p->nphase + 1));
+    int *seen = alloc(l->arena, sizeof *seen * ((size_t)l->r->nbuf + 1));
+
+    for (int f = 0; f < p->nphase; f++)
+        for (int i = 0; i < p->phase[f].n && !p->phase[f].repeat; i++) {
+            const Step *s = &p->step[p->phase[f].first + i];
+            for (int j = 0; j < s->nbuf; j++) {
+                int b = s->buf[j];
+                if (b < 0 || !l->r->buf[b].frame || seen[b] == f + 1)
+                    continue;
+                seen[b] = f + 1;
+                vec_push(l->arena, v[f], ((Named){b, writes(s, j)}));
+            }
+        }
+    return v;
+}
+
+/* Rows from the first to the last that name a framed buffer for one micro-batch
+ * (Life.first and last are rows here); the first must write it.              */
+static const char *live_in_rows(const Lives *l, Life **out)
+{
+    const Program *p = &l->r->prog[l->prog];
+    Named **by = named_by_call(l);
+    Life **of = alloc(l->arena, sizeof *of * ((size_t)l->r->nbuf + 1));
+
+    for (int t = 0; t < p->nturn; t++) {
+        const Turn *r = &p->turn[t];
+        for (size_t k = 0; k < vec_len(by[r->phase]); k++) {
+            const Named *x = &by[r->phase][k];
+            const Frame *f = &p->frame[l->r->buf[x->buf].frame - 1];
+            if (!of[x->buf])
+                of[x->buf] = alloc(l->arena, sizeof **of * (size_t)f->nof);
+            Life *y = &of[x->buf][r->micro];
+            if (!y->at && !x->written)
+                return wrong(l, strf(l->arena, "is read in row %d and was never"
+                                     " written", t), x->buf,
+                             p->phase[r->phase].first);
+            if (!y->at)
+                *y = (Life){x->buf, t, t, f->slot[f->of[r->micro]] +
+                                          l->r->buf[x->buf].offset};
+            y->last = t;
+        }
+    }
+    for (int b = 0; b < l->r->nbuf; b++)
+        for (int m = 0; of[b] && m < p->frame[l->r->buf[b].frame - 1].nof; m++)
+            if (of[b][m].at && l->r->buf[b].bytes)
+                vec_push(l->arena, *out, of[b][m]);
+    return NULL;
+}
+
+/* What has one place and is there while the table runs, against all places of
+ * framed buffers: each by itself, since those may share bytes.               */
+static const char *meets_table(const Lives *l, const Life *v)
+{
+    const Role *r = l->r;
+
+    for (int i = 0; i < r->nbuf; i++) {
+        const Life *x = &l->of[i];
+        const Buf *b = &r->buf[i];
+        if (x->first < 0 || b->frame || x->last < l->from || x->first > l->to)
+            continue;
+        for (size_t k = 0; k < vec_len(v); k++)
+            if (v[k].at < b->offset + b->bytes &&
+                b->offset < v[k].at + r->buf[v[k].buf].bytes)
+                return wrong(l, strf(l->arena, "overlaps '%s' of a micro-batch",
+                                     r->buf[v[k].buf].name), i, x->first);
+    }
+    return NULL;
+}
+
+static const char *frames_wrong(const Lives *l)
+{
+    Life *v = NULL;
+    const char *why = l->from > l->to ? NULL : live_in_rows(l, &v);
+
+    if (!why)
+        why = meets_table(l, v);
+    return why ? why : meet(l, v, (int)vec_len(v));
+}
+
 static Lives lives(Arena *a, const Role *r, int prog)
 {
-    Lives l = {a, r, prog, alloc(a, sizeof(Life) * (size_t)(r->nbuf + 1))};
+    const Program *p = &r->prog[prog];
+    Lives l = {a, r, prog, alloc(a, sizeof(Life) * ((size_t)r->nbuf + 1)),
+               p->nstep, -1};
 
     for (int i = 0; i < r->nbuf; i++)
-        l.of[i] = (Life){i, -1, -1};
+        l.of[i] = (Life){i, -1, -1, 0};
+    for (int f = 0; f < p->nphase; f++) {
+        const Phase *x = &p->phase[f];
+        if (x->repeat || !x->n)
+            continue;
+        l.from = x->first < l.from ? x->first : l.from;
+        l.to = x->first + x->n - 1;
+    }
     return l;
 }
 
@@ -192,6 +317,8 @@ const char *lives_wrong(Arena *a, const Role *r)
             why = agree(&l);
         if (!why)
             why = overlaps(&l);
+        if (!why)
+            why = frames_wrong(&l);
     }
     return why;
 }
@@ -214,9 +341,11 @@ Death *deaths(Arena *a, const Role *r, int prog)
     vec_push(a, v, ((Death){-1, r->persist, r->arena - r->persist, 0}));
     for (int i = 0; i < r->nbuf; i++) {
         const Buf *b = &r->buf[i];
-        if (b->prog != prog || !b->bytes || b->dies == p->nstep - 1)
+        if (b->prog != prog || !b->bytes || b->dies == p->nstep - 1 || b->frame)
             continue;
         const Phase *f = phase_of(p, b->dies);
+        if (f && !f->repeat && b->born < f->first)
+            continue;                       /* dies with the whole table      */
         int last = f && f->repeat > 1 && b->born < f->first;
         vec_push(a, v, ((Death){b->dies, b->offset, b->bytes, last}));
     }

@@ -472,7 +472,8 @@ const char *lives_wrong(Arena *a, const Role *r);
 /* After step `step` nothing reads these bytes before they are written again;
  * with `last` only after the last turn of the step's phase. Step -1: before the
  * first. By step; what is alive at the end stays. A runtime may fill them with
- * 0xff (NaN in every float type): no number may change.                      */
+ * 0xff (NaN in every float type): no number may change. Of a stage's table:
+ * only what is private to a call, after each of its rows.                    */
 typedef struct Death { int step; int64_t offset, bytes; int last; } Death;
 Death *deaths(Arena *a, const Role *r, int prog);             /* vec          */
 /* Bytes by class; each program's height, bound and their ratio.              */

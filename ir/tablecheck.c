@@ -43,6 +43,15 @@ static void find_calls(Rows *t)
     t->end = last->first + last->n;
 }
 
+static const char *calls_wrong(const Rows *t)
+{
+    for (int i = t->call + t->ncall; i < t->g->nphase; i++)
+        if (!t->g->phase[i].repeat)
+            return wrong(t, strf(t->c->arena, "has a call '%s' apart from the "
+                                 "others", t->g->phase[i].name));
+    return 0;
+}
+
 static const char *turns_wrong(Rows *t)
 {
     const Program *g = t->g;
@@ -68,16 +77,12 @@ static const char *turns_wrong(Rows *t)
     return 0;
 }
 
-/* What repeats does so for each micro-batch; calls stand together.           */
+/* What else repeats does so for each micro-batch.                            */
 static const char *repeats_wrong(const Rows *t)
 {
-    for (int i = 0; i < t->g->nphase; i++) {
+    for (int i = 0; i < t->g->nphase && t->ncall; i++) {
         const Phase *f = &t->g->phase[i];
-        int call = i >= t->call && i < t->call + t->ncall;
-        if ((f->repeat == 0) != call)
-            return wrong(t, strf(t->c->arena, "has a call '%s' apart from the "
-                                 "others", f->name));
-        if (t->ncall && f->repeat > 1 && f->repeat != t->micros)
+        if (f->repeat > 1 && f->repeat != t->micros)
             return wrong(t, strf(t->c->arena, "has %d micro-batches, its phase "
                                  "'%s' %lld", t->micros, f->name,
                                  (long long)f->repeat));
@@ -213,7 +218,8 @@ const char *table_wrong(const PlanCheck *c, int prog)
     const char *why;
 
     find_calls(&t);
-    if ((why = turns_wrong(&t)) || (why = repeats_wrong(&t)))
+    if ((why = calls_wrong(&t)) || (why = turns_wrong(&t)) ||
+        (why = repeats_wrong(&t)))
         return why;
     if (!t.ncall)
         return t.g->nframe ? wrong(&t, "has frames and no calls") : NULL;

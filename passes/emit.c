@@ -478,7 +478,7 @@ static char use_of(const Group *k, const Step *s, int j)
     if (s->buf[j] < 0) return '-';
     for (int i = 0; i < k->narg; i++) {
         const Node *n = s->buf[i] == s->buf[j] ? k->arg[i] : NULL;
-        int out = 0;
+        int out = n && n->op == Oarg;       /* a new value beside its state   */
         for (int o = 0; n && o < k->nout; o++) {
             if (storage(k->out[o]) != storage((Node *)n)) continue;
             out = 1;

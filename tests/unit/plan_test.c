@@ -134,6 +134,108 @@ static Plan *plan_of(Arena *a, int n)
     return p;
 }
 
+/* ---- a plan of two stages ------------------------------------------------ */
+
+/* Each stage: an accumulator that is cleared before the table; F keeps x, in a
+ * frame, for B; stage 0 sends y, stage 1 receives it. Three micro-batches.   */
+enum { ACC, WORK, X, Y, NSTAGEBUF, MICROS = 3, SLOT = 2048 };
+
+static void stage_bufs(Made *m)
+{
+    static const char *const names[] = { "acc", "work", "x", "y" };
+
+    for (int i = 0; i < NSTAGEBUF; i++)
+        buffer(m, names[i], Btemp, Df32, i == WORK ? 1024 : i == Y ? 1024 : 0,
+               i == WORK || i == Y ? 512 : 1024, 0, 0, 0);
+    m->buf[ACC].dies = 6;
+    m->buf[WORK].born = m->buf[WORK].dies = 1;
+    m->buf[X].born = 1, m->buf[X].dies = 2, m->buf[X].frame = 1;
+    m->buf[Y].born = 1, m->buf[Y].dies = 5, m->buf[Y].frame = 1;
+}
+
+static void stage_steps(Made *m, int role)
+{
+    int64_t kern[] = { 256, 64, 128 }, sum[] = { Df32, 1, 256, 0 };
+    int64_t sent[] = { Df32, 128, 1 - role, 7 };
+    uint32_t pp = 1u << 1;
+
+    step(m, Szero, "clear acc", 1, (int[]){ ACC }, 0, NULL, 0);
+    step(m, Skernel, "F", 3, (int[]){ WORK, X, Y }, 3, kern, 0);
+    m->step[1].rw = role ? "wwr" : "www";
+    step(m, Skernel, "B", 3, (int[]){ X, Y, ACC }, 3, kern, 0);
+    m->step[2].rw = "rrb";
+    step(m, role ? Srecv : Ssend, "y", 1, (int[]){ Y }, 4, sent, pp);
+    if (role)
+        step(m, Szero, "nothing", 1, (int[]){ Y }, 0, NULL, 0);
+    else
+        step(m, Swait, "y", 1, (int[]){ Y }, 4, sent, pp);
+    step(m, Szero, "again", 1, (int[]){ Y }, 0, NULL, 0);
+    step(m, Sallreduce, "sum", 3, (int[]){ ACC, ACC, -1 }, 4, sum, pp);
+}
+
+/* One after another, two in flight: F0 F1 B0 F2 B1 B2.                       */
+static Turn *stage_turns(Arena *a, int role, int *n)
+{
+    static const int order[][2] = { { 0, 0 }, { 0, 1 }, { 1, 0 }, { 0, 2 },
+                                    { 1, 1 }, { 1, 2 } };
+    Turn *v = NULL;
+
+    for (int i = 0; i < 2 * MICROS; i++) {
+        int micro = order[i][1], back = order[i][0];
+        if (role && !back)
+            vec_push(a, v, ((Turn){ 3, micro, 0 }));
+        vec_push(a, v, ((Turn){ 1 + back, micro, i == 2 }));
+        if (!role && !back)
+            vec_push(a, v, ((Turn){ 3, micro, 0 }));
+        if (back)
+            vec_push(a, v, ((Turn){ 4, micro, 0 }));
+    }
+    *n = (int)vec_len(v);
+    return v;
+}
+
+static Role stage(Arena *a, int role)
+{
+    static const char *const calls[][2] = { { "send.F0.1", "wait.F0.1" },
+                                            { "recv.F0.1", "last" } };
+    static const int of[] = { 0, 1, 0 };
+    Made m = { .arena = a };
+    Program *g = alloc(a, sizeof *g);
+    Frame *f = alloc(a, sizeof *f);
+    Phase *h = alloc(a, 6 * sizeof *h);
+
+    stage_bufs(&m);
+    stage_steps(&m, role);
+    *f = (Frame){ "F0-B0", SLOT, 2, alloc(a, 16), MICROS, alloc(a, 16) };
+    f->slot[0] = SLOT, f->slot[1] = 2 * SLOT;
+    memcpy(f->of, of, sizeof of);
+    h[0] = (Phase){ "pre", 0, 1, 1 };
+    h[1] = (Phase){ "F0", 1, 1, 0 };
+    h[2] = (Phase){ "B0", 2, 1, 0 };
+    h[3] = (Phase){ calls[role][0], 3, 1, 0 };
+    h[4] = (Phase){ calls[role][1], 4, 2, 0 };
+    h[5] = (Phase){ "post", 6, 1, 1 };
+    *g = (Program){ .name = "step", .nphase = 6, .phase = h, .nframe = 1,
+                    .frame = f, .nstep = 7, .step = m.step,
+                    .transient = 3 * SLOT, .bound = 3 * SLOT };
+    g->turn = stage_turns(a, role, &g->nturn);
+    return (Role){ .nbuf = NSTAGEBUF, .buf = m.buf, .arena = 3 * SLOT,
+                   .nprog = 1, .prog = g };
+}
+
+static Plan *staged_plan(Arena *a)
+{
+    Plan *p = plan_of(a, 1);
+    int64_t size[NMESH] = { [Mtp] = 2, [Mpp] = 2 };
+
+    p->mesh = mesh_new(a, 4, size, "tp-cp-dp-pp", NULL);
+    p->nrole = 2;
+    p->role = alloc(a, 2 * sizeof *p->role);
+    for (int i = 0; i < 2; i++)
+        p->role[i] = stage(a, i);
+    return p;
+}
+
 /* ---- hearing err() ------------------------------------------------------- */
 
 static jmp_buf heard;
@@ -192,6 +294,35 @@ static void comes_back(void **state)
     assert_string_equal(q->kernel->text, p->kernel->text);
     assert_string_equal(opts_str(q->opts, "name"), "runs/my \\ run");
     assert_null(q->hf->dim[0].f[1].axis);
+    arena_free(a);
+}
+
+static void stages_come_back(void **state)
+{
+    (void)state;
+    Arena *a = arena_new();
+    size_t n, m;
+    Plan *p = staged_plan(a);
+    const char *why = plan_wrong(a, p);
+
+    for (int i = 0; i < 2 && !why; i++)
+        why = lives_wrong(a, &p->role[i]);
+    if (why)
+        fail_msg("%s", why);
+    char *s = plan_print(a, p, &n);
+    Plan *q = try_parse(a, s, n);
+    if (!q)
+        fail_msg("%s", message);
+    char *t = plan_print(a, q, &m);
+    assert_int_equal(n, m);
+    assert_memory_equal(s, t, n);
+    const Program *g = q->role[1].prog;
+    assert_int_equal(g->nturn, 4 * MICROS);
+    assert_int_equal(g->turn[4].phase, 2);
+    assert_int_equal(g->turn[4].pair, 1);
+    assert_int_equal(g->frame->of[2], 0);
+    assert_string_equal(g->step[2].rw, "rrb");
+    assert_int_equal(q->role[0].buf[X].frame, 1);
     arena_free(a);
 }
 
@@ -280,6 +411,52 @@ static const struct { const char *was, *is, *said; } lies[] = {
     { "c 0x1.65a0bcp+31", "c 0x1.65a0bcq+31", "is not a number" },
 };
 
+/* Of the plan of stages.                                                     */
+static const struct { const char *was, *is, *said; } stage_lies[] = {
+    { "phase B0 2 1 0", "phase B0 2 1 1", "apart from the others" },
+    { "phase send.F0.1 3 1 0", "phase send.F0.1 3 1 1", "apart from" },
+    { "phase pre 0 1 1", "phase pre 0 1 2", "3 micro-batches, its phase 'pre'" },
+    { "turn 1 3 ", "turn 1 ", "each call for each micro-batch" },
+    { "turn 1 3 ", "turn 1 1 ", "has no row" },
+    { "2 & 4 1 3", "2 & 4 1 3 = 0", "of micro-batch 0 twice" },
+    { "turn 1 3 ", "turn 1 3 = 9 ", "has no row" },
+    { "turn 1 3 ", "turn 1 3 = -1 ", "micro-batch" },
+    { "turn 1 3 ", "turn 1 5 ", "has no row" },
+    { "turn 1 3 ", "turn 1 6 ", "phase 6 of 6" },
+    { "frame F0-B0 2048", "frame F0-B0 2040", "has no size" },
+    { "frame F0-B0 2048", "frame F0-B0 -2048", "not lie in its frame" },
+    { "frame F0-B0 2048", "frame F0-B0 1280", "does not lie in its frame" },
+    { "s 2048 4096", "s 2048 4352", "outside the arena" },
+    { "s 2048 4096", "s 2048 4095", "outside the arena" },
+    { "s 2048 4096", "s 2048 -256", "outside the arena" },
+    { "s 2048 4096", "s 2048 3840", "frames 'F0-B0' and 'F0-B0'" },
+    { "s 2048 4096", "s 2048", "slot that does not exist" },
+    { "s 2048 4096", "s 0 4096", "overlap" },
+    { "s 2048 4096", "s 1024 4096", "'frames' and 'work' overlap" },
+    { "o 0 1 0", "o 0 1 1", "frames 'F0-B0' and 'F0-B0'" },
+    { "o 0 1 0", "o 0 0 1", "frames 'F0-B0' and 'F0-B0'" },
+    { "o 0 1 0", "o 0 1 2", "slot that does not exist" },
+    { "o 0 1 0", "o 0 1", "a slot for each micro-batch" },
+    { "life 0 1 2 frame 0", "life 0 1 2 frame 1", "frame that does not exist" },
+    { "life 0 1 2 frame 0", "life 0 1 6 frame 0", "lives beyond the table" },
+    { "life 0 1 2 frame 0", "life 0 1 2", "without a frame" },
+    { "512 life 0 1 5 frame 0", "2048 life 0 1 5 frame 0",
+      "does not lie in its frame" },
+    { "work temp f32 1024 512 life 0 1 1", "work temp f32 1024 512 life 0 0 1",
+      "through a part of the table" },
+    { "acc temp f32 0 1024 life 0 0 6", "acc temp f32 0 1024 life 0 2 6",
+      "not alive" },
+    { "rw www", "rw ww", "does not say of each buffer" },
+    { "rw www", "rw wwx", "in no known way" },
+    { "rw www", "rw \"ww \"", "in no known way" },
+    { "send y b 3 i 3 128 1 7", "send y b 3 i 3 129 1 7", "beyond its buffer" },
+    { "send y b 3 i 3 128 1 7", "send y b 3 i 3 -1 1 7", "beyond its buffer" },
+    { "send y b 3 i 3 128 1 7", "send y b 3 i 3 128 2 7", "has no peer" },
+    { "send y b 3 i 3 128 1 7", "send y b 3 i 3 128 0 7", "its own stage" },
+    { "send y b 3 i 3 128 1 7", "send y b 3 i 3 128 1 -7", "no channel" },
+    { "send y b 3 i 3 128 1 7 g 2", "send y b 3 i 3 128 1 7 g 1", "no peer" },
+};
+
 static char *replaced(Arena *a, const char *s, size_t n, const char *was,
                       const char *is, size_t *len)
 {
@@ -308,6 +485,81 @@ static void lies_are_refused(void **state)
             fail_msg("'%s' for '%s' was taken", lies[i].is, lies[i].was);
         if (!strstr(message, lies[i].said))
             fail_msg("'%s': said %s", lies[i].is, message);
+        arena_free(a);
+    }
+}
+
+static void lies_of_stages_are_refused(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof stage_lies / sizeof *stage_lies; i++) {
+        Arena *a = arena_new();
+        size_t n, m;
+        char *s = plan_print(a, staged_plan(a), &n);
+        char *t = replaced(a, s, n, stage_lies[i].was, stage_lies[i].is, &m);
+        if (try_parse(a, t, m))
+            fail_msg("'%s' for '%s' was taken", stage_lies[i].is,
+                     stage_lies[i].was);
+        if (!strstr(message, stage_lies[i].said))
+            fail_msg("'%s': said %s", stage_lies[i].is, message);
+        arena_free(a);
+    }
+}
+
+/* A tensor that is a run of a bucket: at run shard, elements of its buffer,
+ * and what is said.                                                          */
+static const struct { int64_t at, run; uint32_t shard; int64_t n;
+                      const char *said; } runs[] = {
+    { 0, 0, 0, 1024, NULL },
+    { 0, 0, 0, 1023, "larger than its buffer" },
+    { 5, 0, 0, 1029, NULL },
+    { 5, 0, 0, 1028, "larger than its buffer" },
+    { 0, 0, 1, 1024, "part of no bucket" },
+    { 0, 512, 1, 512, NULL },
+    { 0, 511, 1, 1024, "goes beyond its bucket" },
+    { 100, 562, 1, 562, NULL },
+    { 100, 561, 1, 1024, "goes beyond its bucket" },
+    { 100, 600, 1, 599, "larger than its buffer" },
+    { 3000, 2050, 1, 1974, NULL },
+    { 3000, 2050, 1, 1973, "larger than its buffer" },
+    { -1, 0, 0, 1024, "part of no bucket" },
+    { 0, -5, 1, 1024, "part of no bucket" },
+    { INT64_MAX, INT64_MAX, 1, 1024, "goes beyond its bucket" },
+    { 0, 512, 4, 512, "part of no bucket" },
+};
+
+static void runs_of_buckets(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof runs / sizeof *runs; i++) {
+        Arena *a = arena_new();
+        size_t n, m;
+        Plan *p = plan_of(a, 1);
+        Role *r = p->role;
+        int b = r->nbuf;
+        Buf *v = alloc(a, sizeof *v * (size_t)(b + 1));
+        memcpy(v, r->buf, sizeof *v * (size_t)b);
+        v[b] = (Buf){ .name = "bucket", .cls = Bparam, .dt = Df32, .prog = -1,
+                      .offset = r->arena = (r->arena + 255) / 256 * 256,
+                      .bytes = 4 * runs[i].n };
+        r->arena += v[b].bytes;
+        r->buf = v;
+        r->nbuf++;
+        r->tensor->at = runs[i].at;
+        r->tensor->run = runs[i].run;
+        r->tensor->shard = runs[i].shard;
+        r->tensor->buf = b;
+        char *s = plan_print(a, p, &n);
+        Plan *q = try_parse(a, s, n);
+        if (!q != !!runs[i].said)
+            fail_msg("row %zu: %s", i, q ? "was taken" : message);
+        if (!q && !strstr(message, runs[i].said))
+            fail_msg("row %zu: said %s", i, message);
+        if (q) {
+            char *t = plan_print(a, q, &m);
+            assert_int_equal(n, m);
+            assert_memory_equal(s, t, n);
+        }
         arena_free(a);
     }
 }
@@ -355,14 +607,16 @@ static void hostile_plans(void **state)
     int taken = 0, rounds = getenv("PLAN_ROUNDS") ? atoi(getenv("PLAN_ROUNDS"))
                                                   : 20000;
     Arena *a = arena_new();
-    size_t n;
-    char *s = plan_print(a, plan_of(a, 2), &n), *t = malloc(n + 4096);
+    size_t n, two;
+    char *one = plan_print(a, plan_of(a, 2), &n);
+    char *stages = plan_print(a, staged_plan(a), &two);
+    char *t = malloc(n + two + 4096);
     size_t before = arena_used(forever);
 
     for (int i = 0; i < rounds; i++) {
         Arena *b = arena_new();
-        size_t m = n - HASHLINE;
-        memcpy(t, s, m);
+        size_t m = (i % 2 ? two : n) - HASHLINE;
+        memcpy(t, i % 2 ? stages : one, m);
         for (uint32_t k = chance() % 4 + 1; k--; )
             mutate(t, &m);
         rehash(t, m + HASHLINE);
@@ -479,8 +733,11 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(comes_back),
+        cmocka_unit_test(stages_come_back),
         cmocka_unit_test(every_byte_counts),
         cmocka_unit_test(lies_are_refused),
+        cmocka_unit_test(lies_of_stages_are_refused),
+        cmocka_unit_test(runs_of_buckets),
         cmocka_unit_test(hostile_plans),
         cmocka_unit_test(overlaps_found),
         cmocka_unit_test(big_plans_come_back),
