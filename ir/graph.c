@@ -37,6 +37,17 @@ Graph *g_like(const Graph *g)
     return h;
 }
 
+const char *call_name(Arena *a, const Call *c)
+{
+    static const char *const row[] = {
+        [ROWsend] = "send", [ROWrecv] = "recv", [ROWwait] = "wait",
+    };
+
+    if (c->k == ROWwork)
+        return strf(a, "%c%d", jobnames[c->w], c->chunk);
+    return strf(a, "%s.%c%d.%d", row[c->k], jobnames[c->w], c->chunk, c->other);
+}
+
 Axis *g_axis(Graph *g, const char *name)
 {
     name = intern(name);

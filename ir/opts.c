@@ -180,8 +180,8 @@ static const char *check_enum(Arena *a, const char *key, const char *kind,
 static const char *check_path(Arena *a, const char *kind, const char *s,
                               const Loc *l)
 {
-    const char *w[4];
-    int n = words(a, kind, w, 4);
+    const char *w[8];
+    int n = words(a, kind, w, 8);
     for (int i = 0; i < n; i++)
         if (!strcmp(w[i], s))
             return s;

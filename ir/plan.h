@@ -401,7 +401,7 @@ int role_of(const Plan *p, int64_t rank);
 int role_tensor(const Role *r, const char *name);         /* -1: none         */
 int role_prog(const Role *r, const char *name);           /* -1: none         */
 
-/* ---- schedule.c: pipeline schedules as tables ---------------------------- */
+/* ---- schedule.c csv.c turns.c: pipeline schedules as tables -------------- */
 
 typedef enum Job {
     WF,                           /* forward of a chunk                       */
@@ -429,19 +429,23 @@ typedef struct Schedule {
  * cannot have these numbers, with the nearest that it can.                   */
 Schedule *schedule_make(Arena *a, const char *kind, int ranks, int vpp,
                         int micros, const Loc *l);
+/* Only the forwards, with the chunks where `like` has them.                  */
+Schedule *schedule_forward(Arena *a, const Schedule *like, int micros);
 Schedule *schedule_csv(Arena *a, const char *text, size_t len,
-                       const char *name);
+                       const char *name);       /* err() with the line        */
+Schedule *schedule_read(Arena *a, const char *path);    /* null: no such file */
 char *schedule_print(Arena *a, const Schedule *s);      /* the same CSV       */
-const char *schedule_wrong(Arena *a, const Schedule *s);
+/* Null, or what is wrong, and (rank not null) with whose row.                */
+const char *schedule_wrong(Arena *a, const Schedule *s, int *rank);
 int schedule_splits(const Schedule *s);       /* has I and W rows             */
 
 /* Seconds of work w on chunk c at cost[w * chunks + c] (B: I + W when 0), of a
- * transfer between ranks `hop`.                                              */
+ * transfer between ranks `hop`. Rows that overlap start and end together.    */
 typedef struct Timing {
     double makespan;
     double *busy;                 /* by rank                                  */
     int *peak;                    /* by rank: micro-batches of chunks alive, F
-                                     to the end of B or W                     */
+                                     to the end of B or W (of F without them) */
     double **start;               /* by rank and row                          */
 } Timing;
 Timing schedule_time(Arena *a, const Schedule *s, const double *cost,
@@ -457,11 +461,12 @@ typedef struct Handoff { Job from; int a; Job to; int b; } Handoff;
 typedef enum RowKind { ROWwork, ROWsend, ROWrecv, ROWwait } RowKind;
 typedef struct PipeRow {
     RowKind k;
-    Job w; int chunk;            /* ROWwork; a B of a schedule that splits is I,
-                                     then W                                   */
-    int edge;                     /* others: index                            */
+    Job w; int chunk;            /* a B of a schedule that splits is I, then W;
+                                     transfers: what made the value           */
+    int edge;                     /* transfers: index; -1                     */
     int micro, pair;
 } PipeRow;
+/* By rank: vec. Edges between chunks of one rank make no rows.               */
 PipeRow **schedule_rows(Arena *a, const Schedule *s, const Handoff *e, int n);
 
 /* ---- live.c: which bytes matter when ------------------------------------- */

@@ -75,6 +75,15 @@ double micro_batches(const Graph *g, const Loc *l); /* of a step, all ranks   */
  * and route.factor allow.                                                    */
 void make_room(Graph *g);
 
+/* ---- stages.c ------------------------------------------------------------ */
+
+/* The chunks of a pipeline, from the traced model; null: one stage. err() when
+ * fold.layout does not fit it.                                               */
+Stages *stages_cut(Graph *logical);
+/* Chunk of the unit that a scope ("layers.3.attn", "d.layers.3") lies in; -1:
+ * of no unit.                                                                */
+int stage_of(const Stages *st, const char *scope);
+
 /* ---- place.c comm.c: what the two share ---------------------------------- */
 
 /* A type a value exists in besides its own, and where.                       */

@@ -326,8 +326,10 @@ static Graph *program(Graph *g, const char *prog)
     Graph **stage = options->stage;
 
     for (size_t i = 0; i < vec_len(stage); i++)
-        if (!strcmp(stage[i]->prog, prog))
+        if (!strcmp(stage[i]->prog, prog)) {
+            stage[i]->stages = g->stages;
             return stage[i];
+        }
     return copy_graph(g, prog);
 }
 
@@ -353,6 +355,11 @@ Plan *compile(Graph *g, const Target *T, const CompileOptions *o)
 
     options = o;
     target = T;
+    g->stages = stages_cut(g);
+    if (g->stages)
+        err(opts_loc(g->opts, "fold.pp"), "fold.pp=%s: the model is cut into "
+            "%s, but pipelines do not run yet", opts_str(g->opts, "fold.pp"),
+            g->stages->text);
     Emit *e = emit_new(g->arena, g, T);
 
     for (const char *const *p = programs; *p; p++) {
