@@ -396,6 +396,8 @@ void frame_runs(const PlanCheck *c, int prog, Span **v);
 
 /* work.c: bytes of work space (the step's last buffer) that a product or a
  * collective over `ranks` needs on the host; iv as in steps.def.             */
+enum { GATHERSUM = 1 << 16 };     /* all-reduce: up to so many bytes of all
+                                     ranks each rank gathers them all         */
 int64_t step_work(StepKind k, const int64_t *iv, int nint, int64_t ranks);
 int role_of(const Plan *p, int64_t rank);
 int role_tensor(const Role *r, const char *name);         /* -1: none         */

@@ -36,12 +36,14 @@ static int64_t comm_work(StepKind k, const int64_t *iv, int64_t ranks)
 
     if (ranks < 2)
         return 0;
+    if (k == Sallreduce && n * ranks * size <= GATHERSUM)
+        return n * ranks * size;
     if (k == Sallreduce)                    /* in equal shares                */
         return 2 * ((n + ranks - 1) / ranks) * ranks * size;
     if (k == Sreducescatter)
-        return 2 * n * ranks * size;
+        return (iv[1] > 1 || iv[4] ? 2 : 1) * n * ranks * size;
     if (k == Sallgather)
-        return n * (ranks + 1) * size;
+        return iv[1] > 1 || iv[3] ? n * (ranks + 1) * size : 0;
     return 2 * iv[1] * (iv[2] / ranks) * iv[3] * iv[4] * iv[5] * size;
 }
 

@@ -2,8 +2,10 @@
  *
  * `local`: all ranks of a plan live in this process and take every step
  * together, so a collective reads its peers' buffers. `mpi`: one rank here,
- * blocks travel by mpi_exchange. Both move the same blocks and both sum in rank
- * order with one rounding, so they give the same bits.
+ * blocks travel by Open MPI's all-gather and all-to-all; its reductions, whose
+ * order of sums depends on size and machine, are not used. Both communicators
+ * move the same blocks and sum in rank order with one rounding, so they give
+ * the same bits.
  *
  * Every collective but the reductions is a set of blocks, one from each rank to
  * each; a block is up to four loops around contiguous elements.              */
@@ -83,7 +85,7 @@ Comm *comm_open(Arena *a, int64_t world)
 {
     Comm *c = alloc(a, sizeof *c);
 
-    *c = (Comm){"local", world, 0, world};
+    *c = (Comm){"local", world, 0, world, 0, NULL};
     if (launcher() < NLAUNCHER)
         mpi_start(c);
     else if (env_int("SLURM_STEP_NUM_TASKS", 1) > 1)
@@ -215,6 +217,12 @@ static Shape shape_alltoall(const int64_t *iv, int64_t g)
                    s.z, halves};
 }
 
+static Shape shape_of(const Coll *k)
+{
+    return k->kind == Sallgather ? shape_allgather(k->iv, k->size)
+                                 : shape_alltoall(k->iv, k->size);
+}
+
 static int64_t half_elems(const Shape *s)
 {
     return s->n[0] * s->n[1] * s->n[2] * s->n[3] * s->run;
@@ -325,7 +333,7 @@ static void sum_range(void *ctx, int64_t lo, int64_t hi)
     }
 }
 
-enum { MAXGROUP = 4096, GRAIN = 16384 };
+enum { MAXGROUP = 4096, GRAIN = 16384, PAIRS = 1 << 16 };
 
 /* ---- local --------------------------------------------------------------- */
 
@@ -352,9 +360,11 @@ static void local_rotate(const Coll *k)
 
 static void far_rotate(const Coll *k)
 {
-    mpi_shift(k, k->part[0].send, (k->me + k->iv[2]) % k->size,
-              k->part[0].recv, rotated_from(k, k->me),
-              k->iv[1] * dtypes[k->iv[0]].bytes);
+    int64_t to = (k->me + k->iv[2]) % k->size;
+
+    mpi_sendrecv(k->part[0].send, k->ranks[to], k->part[0].recv,
+                 k->ranks[rotated_from(k, k->me)],
+                 k->iv[1] * dtypes[k->iv[0]].bytes);
 }
 
 static void local_reduce(const Coll *k, Pool *p)
@@ -391,33 +401,87 @@ static void local_reduce(const Coll *k, Pool *p)
 
 /* ---- mpi: pack, exchange, unpack or sum ---------------------------------- */
 
-static void far_blocks(const Coll *k, const Shape *s, int size)
+/* Are blocks (or the only one) dense in a buffer, in group order? */
+static int is_dense(const Shape *s, const int64_t *stride, const Spot *x,
+                    int one)
+{
+    int64_t run = s->run;
+
+    for (int i = 3; i >= 0; i--) {
+        if (s->n[i] > 1 && stride[i] != run)
+            return 0;
+        run *= s->n[i];
+    }
+    return !x->placed && (one || x->step == s->halves * run) &&
+           (s->halves == 1 || x->half == run);
+}
+
+/* This rank's n blocks, one after another: from its buffer, or packed into
+ * stage. What will be summed is packed in the order of its result.           */
+static const uint8_t *packed(const Coll *k, const Shape *s, int size,
+                             int64_t n, uint8_t *stage)
 {
     int64_t bytes = block_elems(s) * size;
-    uint8_t *out = k->stage, *in = out;
     const uint8_t *send = k->part[0].send;
-    int64_t outstep = s->to.step || s->to.placed ? bytes : 0;
+    Dense d = k->kind == Sreducescatter ? NEITHER : DSTDENSE;
 
-    for (int64_t to = 0; to < (outstep ? k->size : 1); to++, in += bytes)
-        copy_block(s, size, send, to, in, 0, DSTDENSE);
-    mpi_exchange(k, out, outstep, in, bytes);
-    for (int64_t from = 0; from < k->size; from++)
-        copy_block(s, size, in + from * bytes, 0, k->part[0].recv, from,
+    if (is_dense(s, s->src, &s->to, n == 1))
+        return send;
+    for (int64_t to = 0; to < n; to++)
+        copy_block(s, size, send, to, stage + to * bytes, 0, d);
+    return stage;
+}
+
+/* Large blocks one pair of ranks at a time, so that what is packed and what is
+ * not yet unpacked stay in the cache.                                        */
+static void far_pairs(const Coll *k, const Shape *s, int size)
+{
+    int64_t bytes = block_elems(s) * size, g = k->size;
+    const uint8_t *send = k->part[0].send;
+    uint8_t *recv = k->part[0].recv, *out = k->stage, *in = out + bytes;
+
+    copy_block(s, size, send, k->me, recv, k->me, NEITHER);
+    for (int64_t i = 1; i < g; i++) {
+        int64_t to = (k->me + i) % g, from = (k->me + g - i) % g;
+        copy_block(s, size, send, to, out, 0, DSTDENSE);
+        mpi_sendrecv(out, k->ranks[to], in, k->ranks[from], bytes);
+        copy_block(s, size, in, 0, recv, from, SRCDENSE);
+    }
+}
+
+static void far_blocks(const Coll *k, int size)
+{
+    Shape shape = shape_of(k), *s = &shape;
+    int64_t bytes = block_elems(s) * size;
+    int direct = is_dense(s, s->dst, &s->from, 0);
+    uint8_t *recv = k->part[0].recv, *stage = k->stage;
+    uint8_t *in = direct ? recv : stage;
+    uint8_t *spare = direct ? stage : stage + k->size * bytes;
+
+    if (k->kind == Salltoall && !direct && bytes >= PAIRS) {
+        far_pairs(k, s, size);
+        return;
+    }
+    if (k->kind == Sallgather)
+        mpi_allgather(k, packed(k, s, size, 1, spare), in, bytes);
+    else
+        mpi_alltoall(k, packed(k, s, size, k->size, spare), in, bytes);
+    for (int64_t from = 0; from < k->size && !direct; from++)
+        copy_block(s, size, in + from * bytes, 0, recv, from,
                    SRCDENSE);
 }
 
-/* outer x chunk elements of every rank to this one, summed into dst. */
-static void far_sum(const Coll *k, Pool *p, const uint8_t *out,
-                    int64_t outstep, int64_t elems, uint8_t *in, uint8_t *dst)
+/* elems of every rank, one rank after another, summed into dst. */
+static void far_sum(const Coll *k, Pool *p, const uint8_t *in, int64_t elems,
+                    void *dst)
 {
     static const uint8_t *src[MAXGROUP];
-    int64_t bytes = elems * dtypes[k->iv[0]].bytes;
-    Sum s = {(Dtype)k->iv[0], k->iv[3], k->size, src, elems, elems, &dst, 1,
+    uint8_t *to = dst;
+    Sum s = {(Dtype)k->iv[0], k->iv[3], k->size, src, elems, elems, &to, 1,
              elems};
 
-    mpi_exchange(k, out, outstep, in, bytes);
     for (int64_t r = 0; r < k->size; r++)
-        src[r] = in + r * bytes;
+        src[r] = in + r * elems * dtypes[k->iv[0]].bytes;
     pool_run(p, sum_range, &s, elems, GRAIN);
 }
 
@@ -427,59 +491,106 @@ static void far_reducescatter(const Coll *k, Pool *p)
     int64_t outer = k->iv[1], chunk = k->iv[2], g = k->size;
     Shape s = shape_scatter(k->iv, g);
     int64_t bytes = outer * chunk * size;
-    uint8_t *out = k->stage;
+    uint8_t *in = k->stage;
 
-    for (int64_t to = 0; to < g; to++)
-        copy_block(&s, size, k->part[0].send, to, out + to * bytes, 0,
-                   DSTDENSE);
-    far_sum(k, p, out, bytes, outer * chunk, out + g * bytes,
-            k->part[0].recv);
+    mpi_alltoall(k, packed(k, &s, size, g, in + g * bytes), in, bytes);
+    far_sum(k, p, in, outer * chunk, k->part[0].recv);
 }
 
 /* Each rank sums an equal share, then the shares are gathered. */
-static void far_allreduce(const Coll *k, Pool *p)
+static void far_shares(const Coll *k, Pool *p, int64_t n)
 {
     int size = dtypes[k->iv[0]].bytes;
-    int64_t n = k->iv[1] * k->iv[2], g = k->size, share = (n + g - 1) / g;
-    uint8_t *out = k->stage, *in = out + share * g * size;
+    int64_t g = k->size, share = (n + g - 1) / g;
+    uint8_t *in = k->stage, *sum = k->part[0].recv;
+    const uint8_t *out = k->part[0].send;
 
-    memcpy(out, k->part[0].send, (size_t)(n * size));
-    memset(out + n * size, 0, (size_t)((share * g - n) * size));
-    far_sum(k, p, out, share * size, share, in, out + k->me * share * size);
-    mpi_exchange(k, out + k->me * share * size, 0, in, share * size);
-    memcpy(k->part[0].recv, in, (size_t)(n * size));
+    if (share * g != n) {
+        out = sum = in + share * g * size;
+        memcpy(sum, k->part[0].send, (size_t)(n * size));
+        memset(sum + n * size, 0, (size_t)((share * g - n) * size));
+    }
+    mpi_alltoall(k, out, in, share * size);
+    far_sum(k, p, in, share, sum + k->me * share * size);
+    mpi_allgather(k, sum + k->me * share * size, sum, share * size);
+    if (share * g != n)
+        memcpy(k->part[0].recv, sum, (size_t)(n * size));
+}
+
+/* Few bytes are gathered and summed on every rank: half the messages. */
+static void far_allreduce(const Coll *k, Pool *p)
+{
+    int64_t n = k->iv[1] * k->iv[2], bytes = n * dtypes[k->iv[0]].bytes;
+
+    if (bytes * k->size > GATHERSUM) {
+        far_shares(k, p, n);
+        return;
+    }
+    mpi_allgather(k, k->part[0].send, k->stage, bytes);
+    far_sum(k, p, k->stage, n, k->part[0].recv);
 }
 
 /* ---- interface ----------------------------------------------------------- */
 
-static Shape shape_of(StepKind kind, const int64_t *iv, int64_t g)
+typedef struct CommGroup { uint32_t atoms; void *comm; } CommGroup;
+
+/* In the order of their atoms, so that no two ranks wait for each other. */
+void comm_groups(Comm *c, Arena *a, const Mesh *m, const uint32_t *atoms,
+                 int n)
 {
-    return kind == Sallgather ? shape_allgather(iv, g)
-                              : shape_alltoall(iv, g);
+    int64_t *ranks = alloc(a, (size_t)c->world * sizeof *ranks);
+
+    if (c->n == c->world)
+        return;
+    c->group = alloc(a, (size_t)n * sizeof *c->group);
+    for (uint32_t least = 0;;) {
+        uint32_t next = UINT32_MAX;
+        for (int i = 0; i < n; i++)
+            if (atoms[i] > least && atoms[i] < next)
+                next = atoms[i];
+        if (next == UINT32_MAX)
+            return;
+        mesh_group(m, next, c->first, ranks);
+        c->group[c->ngroup++] =
+            (CommGroup){next, mpi_group(ranks, mesh_extent(m, next))};
+        least = next;
+    }
 }
 
-void comm_run(Comm *c, Pool *p, const Coll *k)
+static void *group_of(const Comm *c, uint32_t atoms)
 {
-    int far = c->n < c->world;
+    for (int i = 0; i < c->ngroup; i++)
+        if (c->group[i].atoms == atoms)
+            return c->group[i].comm;
+    die("comm: a collective over atoms %x was not announced", atoms);
+}
 
+static void run_far(const Coll *k, Pool *p)
+{
+    if (k->kind == Sallreduce)
+        far_allreduce(k, p);
+    else if (k->kind == Sreducescatter)
+        far_reducescatter(k, p);
+    else if (k->kind == Srotate)
+        far_rotate(k);
+    else
+        far_blocks(k, dtypes[k->iv[0]].bytes);
+}
+
+void comm_run(Comm *c, Pool *p, Coll *k)
+{
     if (k->size > MAXGROUP)
         err(NULL, "a group of %lld ranks, at most %d", (long long)k->size,
             MAXGROUP);
-    if (k->kind == Sallreduce && far && k->size > 1) {
-        far_allreduce(k, p);
-    } else if (k->kind == Sreducescatter && far && k->size > 1) {
-        far_reducescatter(k, p);
-    } else if (k->kind == Srotate && far && k->size > 1) {
-        far_rotate(k);
+    if (c->n < c->world && k->size > 1) {
+        k->group = group_of(c, k->atoms);
+        run_far(k, p);
     } else if (k->kind == Srotate) {
         local_rotate(k);
     } else if (k->kind == Sallreduce || k->kind == Sreducescatter) {
         local_reduce(k, p);
     } else {
-        Shape s = shape_of(k->kind, k->iv, k->size);
-        if (far && k->size > 1)
-            far_blocks(k, &s, dtypes[k->iv[0]].bytes);
-        else
-            local_blocks(k, &s, dtypes[k->iv[0]].bytes);
+        Shape s = shape_of(k);
+        local_blocks(k, &s, dtypes[k->iv[0]].bytes);
     }
 }

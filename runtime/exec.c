@@ -241,6 +241,21 @@ static Stage *stage_of(Exec *x, int role)
 
 /* ---- opening ------------------------------------------------------------- */
 
+/* The groups of all collectives of this process's ranks. */
+static void bind_groups(Exec *x)
+{
+    uint32_t *v = NULL;
+
+    for (int64_t i = 0; i < x->comm->n; i++)
+        for (int g = 0; g < x->rank[i].role->nprog; g++)
+            for (int k = 0; k < x->rank[i].role->prog[g].nstep; k++) {
+                const Step *s = &x->rank[i].role->prog[g].step[k];
+                if (is_collective(s->kind))
+                    vec_push(x->mem, v, s->atoms);
+            }
+    comm_groups(x->comm, x->mem, x->plan->mesh, v, (int)vec_len(v));
+}
+
 Exec *exec_open(const Plan *p, Comm *c)
 {
     Arena *a = arena_new();
@@ -264,6 +279,7 @@ Exec *exec_open(const Plan *p, Comm *c)
     for (int64_t i = 0; i < c->n; i++)
         bind_rank(x, &x->rank[i]);
     bind_work(x);
+    bind_groups(x);
     channels_open(x);
     return x;
 }

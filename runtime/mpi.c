@@ -1,7 +1,7 @@
 /* mpi.c: ranks in several processes, through Open MPI opened at run time. Only
- * under a launcher. Ranks of a group are addressed in the world, in the total
- * order of steps that all ranks share, so no communicators are made. Messages
- * go pairwise in pieces: counts of MPI are ints.                             */
+ * under a launcher. One communicator for each set of ranks, made at start in
+ * the same order everywhere. Counts of MPI are ints: what is longer goes
+ * pairwise, in pieces.                                                       */
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <unistd.h>
@@ -10,6 +10,8 @@
 #include "runtime.h"
 
 enum { FUNNELED = 1, PIECE = 1 << 30, TAG = 7 };
+
+#define IN_PLACE ((void *)1)      /* MPI_IN_PLACE of Open MPI                 */
 
 static int running;
 
@@ -39,7 +41,7 @@ void mpi_start(Comm *c)
     running = 1;
     dl.MPI_Comm_rank(dl.ompi_mpi_comm_world, &rank);
     dl.MPI_Comm_size(dl.ompi_mpi_comm_world, &size);
-    *c = (Comm){"mpi", size, rank, 1};
+    *c = (Comm){"mpi", size, rank, 1, 0, NULL};
 }
 
 void mpi_stop(void)
@@ -57,8 +59,8 @@ void mpi_abort(int status)
     _exit(status);
 }
 
-static void sendrecv(const uint8_t *out, int64_t dest, uint8_t *in,
-                     int64_t src, int64_t bytes)
+void mpi_sendrecv(const uint8_t *out, int64_t dest, uint8_t *in, int64_t src,
+                  int64_t bytes)
 {
     for (int64_t at = 0; at < bytes; at += PIECE) {
         int n = (int)(bytes - at < PIECE ? bytes - at : PIECE);
@@ -71,23 +73,56 @@ static void sendrecv(const uint8_t *out, int64_t dest, uint8_t *in,
 
 /* Block i of `out` (outstep bytes apart; 0: the same to all) to rank i of the
  * group, block i of `in` from it.                                            */
-void mpi_exchange(const Coll *k, const uint8_t *out, int64_t outstep,
-                  uint8_t *in, int64_t bytes)
+static void pairwise(const Coll *k, const uint8_t *out, int64_t outstep,
+                     uint8_t *in, int64_t bytes)
 {
     int64_t g = k->size, me = k->me;
 
     memmove(in + me * bytes, out + me * outstep, (size_t)bytes);
     for (int64_t i = 1; i < g; i++) {
         int64_t to = (me + i) % g, from = (me + g - i) % g;
-        sendrecv(out + to * outstep, k->ranks[to], in + from * bytes,
-                 k->ranks[from], bytes);
+        mpi_sendrecv(out + to * outstep, k->ranks[to], in + from * bytes,
+                     k->ranks[from], bytes);
     }
 }
 
-void mpi_shift(const Coll *k, const uint8_t *out, int64_t to, uint8_t *in,
-               int64_t from, int64_t bytes)
+void mpi_allgather(const Coll *k, const uint8_t *out, uint8_t *in,
+                   int64_t bytes)
 {
-    sendrecv(out, k->ranks[to], in, k->ranks[from], bytes);
+    if (bytes * k->size > PIECE) {
+        pairwise(k, out, 0, in, bytes);
+        return;
+    }
+    int own = out == in + k->me * bytes;
+    if (dl.MPI_Allgather(own ? IN_PLACE : out, (int)bytes, dl.ompi_mpi_byte,
+                         in, (int)bytes, dl.ompi_mpi_byte, k->group))
+        err(NULL, "MPI_Allgather failed");
+}
+
+void mpi_alltoall(const Coll *k, const uint8_t *out, uint8_t *in,
+                  int64_t bytes)
+{
+    if (bytes * k->size > PIECE)
+        pairwise(k, out, bytes, in, bytes);
+    else if (dl.MPI_Alltoall(out, (int)bytes, dl.ompi_mpi_byte, in, (int)bytes,
+                             dl.ompi_mpi_byte, k->group))
+        err(NULL, "MPI_Alltoall failed");
+}
+
+/* Only the members call this. */
+void *mpi_group(const int64_t *ranks, int64_t n)
+{
+    void *world, *group, *comm;
+    int *r = malloc((size_t)n * sizeof *r);
+
+    for (int64_t i = 0; r && i < n; i++)
+        r[i] = (int)ranks[i];
+    if (!r || dl.MPI_Comm_group(dl.ompi_mpi_comm_world, &world) ||
+        dl.MPI_Group_incl(world, (int)n, r, &group) ||
+        dl.MPI_Comm_create_group(dl.ompi_mpi_comm_world, group, TAG, &comm))
+        err(NULL, "MPI makes no communicator of %lld ranks", (long long)n);
+    free(r);
+    return comm;
 }
 
 void mpi_bcast(void *p, int64_t bytes)

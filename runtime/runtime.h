@@ -94,6 +94,7 @@ typedef struct Comm {
     int64_t world;
     int64_t first;                /* ranks first .. first+n-1 live here       */
     int64_t n;
+    int ngroup; struct CommGroup *group;      /* mpi: communicators, by atoms */
 } Comm;
 
 /* Ranks and this rank by the launcher's environment; 1 and 0 without one.    */
@@ -108,29 +109,39 @@ _Noreturn void comm_abort(int status);        /* ends all ranks               */
 void comm_barrier(Comm *c);
 void comm_share(Comm *c, void *p, int64_t bytes);   /* rank 0's to all        */
 int64_t comm_max(Comm *c, int64_t v);         /* over all processes           */
+/* Before the first comm_run: the sets of atoms over which this process's ranks
+ * run collectives. Every member of a group must name it.                     */
+void comm_groups(Comm *c, Arena *a, const Mesh *m, const uint32_t *atoms,
+                 int n);
 
 /* One collective as one rank sees it.                                        */
 typedef struct Part { void *send, *recv; } Part;
 typedef struct Coll {
     StepKind kind;
     const int64_t *iv;            /* as in steps.def                          */
-    int64_t size;                 /* ranks in the group                       */
+    uint32_t atoms;               /* the group                                */
+    int64_t size;                 /* its ranks                                */
     const int64_t *ranks;         /* in group order                           */
     const Part *part;             /* local: size parts; mpi: one, this rank's */
     int64_t me;                   /* mpi: position of this rank               */
     void *stage;                  /* mpi: step_work bytes                     */
+    void *group;                  /* mpi: set by comm_run                     */
 } Coll;
-void comm_run(Comm *c, Pool *p, const Coll *k);
+void comm_run(Comm *c, Pool *p, Coll *k);
 
 /* mpi.c, called by comm.c and channel.c   */
 void mpi_start(Comm *c);
 void mpi_stop(void);
 int mpi_running(void);
-void mpi_exchange(const Coll *k, const uint8_t *out, int64_t outstep,
-                  uint8_t *in, int64_t bytes);
-/* out to position `to` of the group, in from position `from`.                */
-void mpi_shift(const Coll *k, const uint8_t *out, int64_t to, uint8_t *in,
-               int64_t from, int64_t bytes);
+void mpi_sendrecv(const uint8_t *out, int64_t dest, uint8_t *in, int64_t src,
+                  int64_t bytes);
+void *mpi_group(const int64_t *ranks, int64_t n);
+/* `bytes` from each rank; out may be its place in `in`.                      */
+void mpi_allgather(const Coll *k, const uint8_t *out, uint8_t *in,
+                   int64_t bytes);
+/* Block i of out to rank i of the group, block i of in from it.              */
+void mpi_alltoall(const Coll *k, const uint8_t *out, uint8_t *in,
+                  int64_t bytes);
 void mpi_bcast(void *p, int64_t bytes);
 void mpi_barrier(void);
 int64_t mpi_max(int64_t v);

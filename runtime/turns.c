@@ -179,8 +179,9 @@ static void run_group(Exec *x, const Rank *r)
             : rank_step(&x->rank[b->ranks[j] - x->comm->first]);
         part[j] = (Part){o->buf[0], o->buf[1]};
     }
-    comm_run(x->comm, x->pool, &(Coll){b->s->kind, b->iv, b->group, b->ranks,
-                                       part, b->me, b->scratch});
+    comm_run(x->comm, x->pool,
+             &(Coll){b->s->kind, b->iv, b->s->atoms, b->group, b->ranks, part,
+                     b->me, b->scratch, NULL});
 }
 
 /* The step at which these stages stand; several: a wide collective.          */

@@ -271,7 +271,7 @@ static void collect(StepKind kind, const int64_t *iv)
             got[r][i] = -1;
         }
     }
-    comm_run(c, p, &(Coll){kind, iv, G, ranks, part, 0, NULL});
+    comm_run(c, p, &(Coll){kind, iv, 0, G, ranks, part, 0, NULL, NULL});
     pool_close(p);
 }
 
