@@ -333,11 +333,12 @@ void attn_lower(Graph *g, Group *k, Arena *a);
 void attnback_lower(Graph *g, Group *k, Arena *a);
 
 /* cuda.c: a kernel's text for a GPU. Its parameters are its buffers, then those
- * integers that depend on the rank; the others are constants of the text. iv[0]
- * blocks, iv[1] threads of a block.                                          */
+ * integers that depend on the rank; the others are constants of the text. iv:
+ * blocks threads blocks.y blocks.z bytes (of shared memory), then the latter.*/
 void cuda_lower(Graph *g, Group *k, Arena *a);
 
 extern const char host_pre[];     /* host.pre, embedded by the build          */
+extern const char gmm_pre[];      /* gmm.pre, in the text that needs it       */
 extern const char cuda_pre[];     /* cuda.pre, then the same functions        */
 /* The whole translation unit: prelude and each distinct kernel once.         */
 char *unit_text(Arena *a, const Target *T, Group *const *k, int n);

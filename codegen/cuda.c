@@ -66,15 +66,33 @@ static const char *body_of(const char *text)
     return strchr(text, '{');
 }
 
-/* items: threads for a map and for rows of one thread, else blocks.          */
+/* The step's integers from now on: the grid, then those of the rank.         */
+static void set_grid(Group *k, Arena *a, int64_t x, int64_t threads, int64_t y,
+                     int64_t z)
+{
+    Aff *was = k->step.iv;
+    int n = k->step.nint;
+
+    k->step.iv = NULL;
+    k->step.nint = 0;
+    add_size(k, a, x);
+    add_size(k, a, threads);
+    add_size(k, a, y);
+    add_size(k, a, z);
+    add_size(k, a, 0);
+    for (int i = 0; i < n; i++)
+        if (of_rank(&was[i]))
+            add_int(k, a, was[i]);
+}
+
+/* one: an item is a thread's (a map, rows of one thread), not a block's.     */
 static void wrap(const Graph *g, Group *k, Arena *a, int64_t items,
-                 int64_t threads, int serial)
+                 int64_t threads, int one, int serial)
 {
     Text t = { .arena = a };
+    int64_t blocks = one ? (items + threads - 1) / threads : items;
     const char *body = body_of(k->text);
 
-    k->step.iv[0] = aff(0);
-    k->step.iv[1] = aff(0);
     put(&t, "#undef ix\n#undef THREADS\n#undef ITEMS\n#define ix %s\n",
         is_small(g, k, items) ? "int" : "int64_t");
     put(&t, "#define THREADS %lld\n#define ITEMS %lld\n", (long long)threads,
@@ -88,6 +106,7 @@ static void wrap(const Graph *g, Group *k, Arena *a, int64_t items,
     putn(&t, body, strlen(body));
     put(&t, "}\n");
     set_text_named(k, a, t.s);
+    set_grid(k, a, blocks, threads, 1, 1);
 }
 
 /* ---- families ------------------------------------------------------------ */
@@ -103,9 +122,7 @@ static void loop(Graph *g, Group *k, Arena *a)
     int64_t items = k->step.iv[0].c, threads = k->step.iv[1].c;
     int map = is_map(k);
 
-    wrap(g, k, a, items, threads, 0);
-    k->step.iv[0] = aff(map ? (items + threads - 1) / threads : items);
-    k->step.iv[1] = aff(threads);
+    wrap(g, k, a, items, threads, map, 0);
 }
 
 static void rows(Graph *g, Group *k, Arena *a)
@@ -117,9 +134,48 @@ static void rows(Graph *g, Group *k, Arena *a)
 
     by_family[k->fam](g, k, a);
     int64_t items = k->step.iv[0].c;
-    wrap(g, k, a, items, THREADROW, 1);
-    k->step.iv[0] = aff((items + THREADROW - 1) / THREADROW);
-    k->step.iv[1] = aff(THREADROW);
+    wrap(g, k, a, items, THREADROW, 1, 1);
+}
+
+/* ---- grouped products ---------------------------------------------------- */
+
+enum { GMMTILE = 64, GMMTHREADS = 256 };
+
+/* What steps.def says of gmm's integers.                                     */
+enum { XDT, XDTOUT, XE, XK, XN, XLDW, XTW, XSTRIDE, XACC, XCAP };
+
+static int64_t tiles(int64_t n)
+{
+    return (n + GMMTILE - 1) / GMMTILE;
+}
+
+/* From the step of the host: a kernel whose sizes are constants.             */
+static void grouped(Group *k, Arena *a)
+{
+    Text t = { .arena = a };
+    int weight = k->step.kind == Sgmmw;
+    int64_t v[XCAP + 1];
+
+    for (int i = 0; i <= XCAP; i++)
+        v[i] = k->step.iv[i].c;
+    const DtypeInfo *in = &dtypes[v[XDT]], *out = &dtypes[v[XDTOUT]];
+    put(&t, "#define TA %s\n#define TC %s\n#define TO %s\n", in->store,
+        in->compute, out->store);
+    put(&t, "#define EXPERTS %lld\n#define K %lld\n#define N %lld\n"
+        "#define LDW %lld\n#define TW %lld\n#define STRIDEW %lld\n"
+        "#define ADD %lld\n", (long long)v[XE], (long long)v[XK],
+        (long long)v[XN], (long long)v[XLDW], (long long)v[XTW],
+        (long long)v[XSTRIDE], (long long)v[XACC]);
+    put(&t, "%s", gmm_pre);
+    put(&t, "extern \"C\" __global__ void __launch_bounds__(%d)\n"
+        "@(const TA *a, const TA *b, TO *c, const int32_t *off)\n{\n"
+        "    %s(a, b, c, off);\n}\n", GMMTHREADS,
+        weight ? "gmmw_tile" : "gmm_tile");
+    set_text_named(k, a, t.s);
+    k->narg = 4;
+    k->step.nint = 0;
+    set_grid(k, a, weight ? tiles(v[XK]) : tiles(v[XCAP]) + v[XE], GMMTHREADS,
+             tiles(v[XN]), weight ? v[XE] : 1);
 }
 
 void cuda_lower(Graph *g, Group *k, Arena *a)
@@ -130,8 +186,8 @@ void cuda_lower(Graph *g, Group *k, Arena *a)
         rows(g, k, a);
         return;
     case FAMgemm: gemm_lower(g, k, a); return;
-    case FAMgmm: gmm_lower(g, k, a); return;
-    case FAMgmmw: gmmw_lower(g, k, a); return;
+    case FAMgmm: gmm_lower(g, k, a); grouped(k, a); return;
+    case FAMgmmw: gmmw_lower(g, k, a); grouped(k, a); return;
     case FAMcomm: comm_lower(g, k, a); return;
     case FAMzero: zero_lower(g, k, a); return;
     default: return;
