@@ -17,11 +17,11 @@
 /* ---- launcher ------------------------------------------------------------ */
 
 /* How launchers say who a process is: mpirun, and srun with PMIx. */
-static const struct { const char *sign, *world, *rank, *local; } launchers[] = {
+static const struct { const char *sign, *world, *rank, *local, *place; } launchers[] = {
     {"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK",
-     "OMPI_COMM_WORLD_LOCAL_SIZE"},
+     "OMPI_COMM_WORLD_LOCAL_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"},
     {"PMIX_RANK", "SLURM_STEP_NUM_TASKS", "SLURM_PROCID",
-     "SLURM_STEP_TASKS_PER_NODE"},
+     "SLURM_STEP_TASKS_PER_NODE", "SLURM_LOCALID"},
 };
 
 enum { NLAUNCHER = sizeof launchers / sizeof *launchers };
@@ -62,6 +62,13 @@ int64_t launch_local(void)
     int i = launcher();
 
     return i < NLAUNCHER ? env_int(launchers[i].local, 1) : 1;
+}
+
+int64_t launch_place(void)
+{
+    int i = launcher();
+
+    return i < NLAUNCHER ? env_int(launchers[i].place, 0) : 0;
 }
 
 /* Before MPI runs all ranks meet the same error, and rank 0 says it; after that

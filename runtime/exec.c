@@ -99,7 +99,7 @@ static int64_t bind_step(Exec *x, Rank *r, Bound *b, const Step *s)
     b->bytes = s->nbuf && s->buf[0] >= 0 ? r->role->buf[s->buf[0]].bytes : 0;
     if (is_transfer(s->kind))
         b->bytes = b->iv[1] * dtypes[b->iv[0]].bytes;
-    if (s->kind == Skernel)
+    if (s->kind == Skernel && x->code)
         b->fn = host_kernel(x->code, s->kernel);
     if (is_collective(s->kind) || is_transfer(s->kind))
         bind_group(x, r, b);
@@ -262,9 +262,12 @@ Exec *exec_open(const Plan *p, Comm *c)
     Exec *x = alloc(a, sizeof *x);
 
     *x = (Exec){.plan = p, .mem = a, .comm = c};
-    x->code = host_load(a, p);
     x->pool = pool_open(0);
-    x->blas = blas_open(a, x->pool);
+    int cuda = !strcmp(p->target, "cuda");
+    if (!cuda) {
+        x->code = host_load(a, p);
+        x->blas = blas_open(a, x->pool);
+    }
     x->rank = alloc(a, (size_t)c->n * sizeof *x->rank);
     x->stage = alloc(a, (size_t)p->nrole * sizeof *x->stage);
     x->meet = alloc(a, (size_t)p->nrole * sizeof *x->meet);
@@ -278,7 +281,10 @@ Exec *exec_open(const Plan *p, Comm *c)
     }
     for (int64_t i = 0; i < c->n; i++)
         bind_rank(x, &x->rank[i]);
-    bind_work(x);
+    if (cuda)
+        x->gpu = gpu_open(a, p, c, x->pool, x->rank[0].arena);
+    else
+        bind_work(x);
     bind_groups(x);
     channels_open(x);
     return x;
@@ -286,6 +292,8 @@ Exec *exec_open(const Plan *p, Comm *c)
 
 void exec_close(Exec *x)
 {
+    if (x->gpu)
+        gpu_close(x->gpu);
     for (int64_t i = 0; i < x->comm->n; i++)
         drop_pages(x->rank[i].arena, x->rank[i].role->arena);
     drop_pages(x->work, x->nwork);
@@ -387,6 +395,8 @@ int64_t exec_read(Exec *x, const char *name, int64_t rank, double *out,
                   int64_t cap)
 {
     Outside o = {.out = out, .cap = cap};
+
+    exec_pull(x);
     int64_t n = each_part(x, name, take_run, &o);
 
     return n >= 0 ? n : read_buffer(x, name, rank, out, cap);
@@ -396,7 +406,21 @@ int64_t exec_write(Exec *x, const char *name, const double *in, int64_t n)
 {
     Outside o = {.in = in, .cap = n};
 
-    return each_part(x, name, give_run, &o);
+    int64_t count = each_part(x, name, give_run, &o);
+    exec_push(x);
+    return count;
+}
+
+void exec_pull(Exec *x)
+{
+    if (x->gpu)
+        gpu_pull(x->gpu);
+}
+
+void exec_push(Exec *x)
+{
+    if (x->gpu)
+        gpu_push(x->gpu);
 }
 
 /* ---- what the plan says about itself ------------------------------------- */

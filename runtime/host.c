@@ -144,7 +144,7 @@ static void make_folder(const char *path)
         err(NULL, "cannot make the folder %s: %s", path, strerror(errno));
 }
 
-static char *cache_folder(Arena *a)
+char *cache_folder(Arena *a)
 {
     const char *xdg = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
     char *up = xdg && *xdg ? strf(a, "%s", xdg)

@@ -20,6 +20,8 @@ typedef enum Lib {
     NLIB
 } Lib;
 
+typedef struct NcclId { char c[128]; } NcclId;
+
 typedef struct Dl {               /* null where the library was not found     */
 #define LIB(id, what, names)
 #define SYM(id, name, ret, args) ret (*name) args;
@@ -69,6 +71,42 @@ Blas *blas_open(Arena *a, Pool *p);
 void blas_run(Blas *b, StepKind k, void *const *buf, const int64_t *iv,
               int nint, void *scratch);
 
+char *cache_folder(Arena *a);     /* private, made when missing               */
+
+/* ---- GPUs: nvrtc.c lt.c nccl.c cuda.c ------------------------------------ */
+
+typedef struct Cubin { char *image; size_t n; } Cubin;
+/* Of every kernel of the plan, for "sm_90a"; from the cache where it has them.*/
+Cubin *nvrtc_all(Arena *a, const Plan *p, Pool *pool, const char *arch);
+
+enum { LTWORK = 32 << 20 };
+typedef struct Lt Lt;
+typedef struct LtCall LtCall;
+Lt *lt_open(Arena *a, uint64_t work);
+LtCall *lt_bind(Lt *l, const int64_t *iv, int nint, const uint64_t *buf);
+void lt_run(Lt *l, const LtCall *c, void *stream);
+
+struct Comm;
+typedef struct Nccl Nccl;
+Nccl *nccl_open(Arena *a, const Mesh *m, struct Comm *c);
+void nccl_close(Nccl *x);
+void *nccl_group(Nccl *x, uint32_t atoms);
+void nccl_run(void *comm, StepKind kind, const int64_t *iv, int64_t ranks,
+              uint64_t send, uint64_t recv, void *stream);
+
+struct Feed;
+struct Block;
+typedef struct Gpu Gpu;
+/* The GPU of this process: memory for one rank, kernels, every step bound.
+ * host: the rank's arena in memory, of which the parts that last are a mirror:
+ * gpu_pull brings them from the GPU, gpu_push takes them there.              */
+Gpu *gpu_open(Arena *a, const Plan *p, struct Comm *c, Pool *pool,
+              uint8_t *host);
+void gpu_close(Gpu *x);
+void gpu_run(Gpu *x, int prog, const struct Block *b, const struct Feed *feed);
+void gpu_pull(Gpu *x);
+void gpu_push(Gpu *x);
+
 /* ---- shard.c: what of a tensor this rank holds --------------------------- */
 
 /* n elements that follow each other both in the logical tensor and locally.  */
@@ -101,6 +139,7 @@ typedef struct Comm {
 int64_t launch_world(void);
 int64_t launch_rank(void);
 int64_t launch_local(void);       /* ranks of this job on this host           */
+int64_t launch_place(void);       /* this rank among those                    */
 void launch_errors(void);         /* ranks other than 0 stay silent           */
 /* Under a launcher MPI (started by the first call); else all ranks here.     */
 Comm *comm_open(Arena *a, int64_t world);
@@ -187,6 +226,7 @@ typedef struct Patch { void **at; int64_t offset; int frame; } Patch;
 typedef struct Rank {
     int64_t id;
     const Role *role;
+    Gpu *gpu;                     /* target cuda: arenas here are a mirror    */
     struct Stage *stage;
     uint8_t *arena;
     void **buf;
@@ -224,7 +264,8 @@ typedef struct Exec {
     Arena *mem;
     Comm *comm;
     Pool *pool;
-    Code *code;
+    Blas *blas;
+    Gpu *gpu;                     /* target cuda: arenas here are a mirror    */
     Blas *blas;
     Rank *rank;                   /* comm->n of them                          */
     Stage *stage; int nstage;
@@ -264,6 +305,8 @@ double exec_result(const Exec *x, const char *name);
 int64_t exec_read(Exec *x, const char *name, int64_t rank, double *out,
                   int64_t cap);
 int64_t exec_write(Exec *x, const char *name, const double *in, int64_t n);
+void exec_pull(Exec *x);          /* what lasts, from the GPU: before reading */
+void exec_push(Exec *x);          /* ... to it: after writing                 */
 int64_t exec_bytes(const Exec *x);            /* arenas of all ranks here     */
 const Role *exec_role(const Exec *x, int64_t rank);
 void *exec_buf(const Exec *x, int64_t rank, int buf);

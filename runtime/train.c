@@ -126,9 +126,12 @@ static void save_tuned(Train *t)
 {
     Text s = {.arena = t->mem};
 
-    put(&s, "compiler %s\nblas %s %s\nthreads %d\n", host_compiler(),
-        dl.openblas_get_config(), dl.openblas_get_corename(),
-        pool_size(t->x->pool));
+    if (t->x->gpu)
+        put(&s, "cublaslt %zu\n", dl.cublasLtGetVersion());
+    else
+        put(&s, "compiler %s\nblas %s %s\n", host_compiler(),
+            dl.openblas_get_config(), dl.openblas_get_corename());
+    put(&s, "threads %d\n", pool_size(t->x->pool));
     save_text(strf(t->mem, "%s/tuned", t->dir), s.s, s.len);
 }
 
@@ -178,6 +181,7 @@ static void start_values(Train *t)
 
     if (role_prog(&t->plan->role[0], "init") >= 0)
         exec_run(t->x, "init", NULL, NULL);
+    exec_pull(t->x);
     t->saved = -1;
     if (opts_int(o, "resume") && ckpt_resume(t->x, t->ckpt, &t->state)) {
         t->saved = t->state.step;
@@ -188,6 +192,7 @@ static void start_values(Train *t)
     } else if (from) {
         ckpt_from(t->x, from);
     }
+    exec_push(t->x);
     t->state.plan = plan;
     t->state.seed = (uint64_t)opts_int(o, "seed");
 }
@@ -291,6 +296,7 @@ static void save(Train *t)
 {
     if (t->saved == t->state.step)
         return;
+    exec_pull(t->x);
     if (!ckpt_save(t->x, t->ckpt, &t->state))
         t->saved = t->state.step;
 }
@@ -343,8 +349,9 @@ static void open_all(Train *t, Plan *p)
 {
     t->plan = p;
     t->mem = forever;
-    if (strcmp(p->target, "host"))
-        err(NULL, "the plan is for target '%s'; this program runs 'host'",
+    if (strcmp(p->target, "host") && strcmp(p->target, "cuda"))
+        err(NULL, "the plan is for target '%s'; this program runs 'host' and "
+            "'cuda'",
             p->target);
     open_data(t);
     t->comm = comm_open(t->mem, p->mesh->world);

@@ -319,6 +319,10 @@ static void start(Exec *x, const char *name)
 void exec_run(Exec *x, const char *name, const Block *b, const Feed *feed)
 {
     start(x, name);
+    if (x->gpu) {
+        gpu_run(x->gpu, x->stage[0].prog, b, feed);
+        return;
+    }
     if (b) {
         set_scalar(x, "lr", b->lr);
         set_scalar(x, "bc1", b->bc1);
