@@ -17,7 +17,9 @@
 /* ---- launcher ------------------------------------------------------------ */
 
 /* How launchers say who a process is: mpirun, and srun with PMIx. */
-static const struct { const char *sign, *world, *rank, *local, *place; } launchers[] = {
+static const struct Launcher {
+    const char *sign, *world, *rank, *local, *place;
+} launchers[] = {
     {"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK",
      "OMPI_COMM_WORLD_LOCAL_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"},
     {"PMIX_RANK", "SLURM_STEP_NUM_TASKS", "SLURM_PROCID",

@@ -7,8 +7,8 @@
  *     the program's steps                       turn by turn
  *     result block                              arena -> pinned memory
  *
- * Inputs of a turn are copied from their place in pinned memory right before the
- * turn, so the host only fills pinned memory and launches.                   */
+ * Inputs of a turn are copied from their place in pinned memory right before
+ * the turn, so the host only fills pinned memory and launches.                   */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -102,8 +102,8 @@ static uint64_t take(int64_t bytes, const char *what)
 
     dl.cuMemGetInfo_v2(&left, &total);
     if (dl.cuMemAlloc_v2(&p, (size_t)(bytes ? bytes : 1)))
-        err(NULL, "out of memory on GPU: %s needs %.2f GiB, %.2f of %.2f GiB are "
-            "free", what, (double)bytes / 0x1p30, (double)left / 0x1p30,
+        err(NULL, "out of memory on GPU: %s needs %.2f GiB, %.2f of %.2f GiB "
+            "are free", what, (double)bytes / 0x1p30, (double)left / 0x1p30,
             (double)total / 0x1p30);
     return p;
 }

@@ -109,7 +109,8 @@ static void exchange(void *comm, const int64_t *iv, int64_t G, const char *from,
 void nccl_run(void *comm, StepKind kind, const int64_t *iv, int64_t ranks,
               uint64_t send, uint64_t recv, void *stream)
 {
-    int type = type_of(iv[0]), op = iv[3] == 1 ? NMAX : iv[3] == 2 ? NMIN : NSUM;
+    static const int ops[] = {NSUM, NMAX, NMIN};
+    int type = type_of(iv[0]), op = kind == Sallgather ? 0 : ops[iv[3] % 3];
     int64_t bytes = dtypes[iv[0]].bytes, outer = iv[1], chunk = iv[2];
     char *from = (char *)(uintptr_t)send, *to = (char *)(uintptr_t)recv;
 

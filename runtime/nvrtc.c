@@ -141,8 +141,8 @@ static _Noreturn void refuse(Arena *a, const Build *b, int i)
 
     keep(text, all, strlen(all));
     keep(log, b->why[i], strlen(b->why[i]));
-    err(NULL, "NVRTC refuses kernel %s: %.*s (its text is in %s, the log in %s)",
-        k->name, (int)strcspn(b->why[i], "\n"), b->why[i], text, log);
+    err(NULL, "NVRTC refuses kernel %s: %.*s (its text is in %s, the log in "
+        "%s)", k->name, (int)strcspn(b->why[i], "\n"), b->why[i], text, log);
 }
 
 Cubin *nvrtc_all(Arena *a, const Plan *p, Pool *pool, const char *arch)

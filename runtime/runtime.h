@@ -76,7 +76,7 @@ char *cache_folder(Arena *a);     /* private, made when missing               */
 /* ---- GPUs: nvrtc.c lt.c nccl.c cuda.c ------------------------------------ */
 
 typedef struct Cubin { char *image; size_t n; } Cubin;
-/* Of every kernel of the plan, for "sm_90a"; from the cache where it has them.*/
+/* Of every kernel of the plan for "sm_90a", from the cache if it has them.   */
 Cubin *nvrtc_all(Arena *a, const Plan *p, Pool *pool, const char *arch);
 
 enum { LTWORK = 32 << 20 };
@@ -264,9 +264,9 @@ typedef struct Exec {
     Arena *mem;
     Comm *comm;
     Pool *pool;
+    Code *code;
     Blas *blas;
     Gpu *gpu;                     /* target cuda: arenas here are a mirror    */
-    Blas *blas;
     Rank *rank;                   /* comm->n of them                          */
     Stage *stage; int nstage;
     Stage **meet;                 /* room for all of them                     */
