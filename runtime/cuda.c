@@ -8,7 +8,7 @@
  *     result block                              arena -> pinned memory
  *
  * Inputs of a turn are copied from their place in pinned memory right before
- * the turn, so the host only fills pinned memory and launches.                   */
+ * the turn, so the host only fills pinned memory and launches.               */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
