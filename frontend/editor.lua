@@ -158,3 +158,18 @@ function swiglu(gate, up) end
 ---Label -1: no loss.
 ---@param logits Tensor @param labels Tensor @param axis string @return Tensor
 function cross_entropy(logits, labels, axis) end
+---Fedus et al. 2021; tokens: "batch seq", or "seq" and then the mean over "batch".
+---@param p Tensor @param k integer @param axis string @param tokens string @return Tensor
+function balance_loss(p, k, axis, tokens) end
+---With the shares of the step before, a state "load".
+---@param p Tensor @param k integer @param axis string @param tokens string @return Tensor
+function global_balance_loss(p, k, axis, tokens) end
+---mean(logsumexp(logits)^2)
+---@param logits Tensor @param axis string @param tokens string @return Tensor
+function z_loss(logits, axis, tokens) end
+---After a step the bias of busy experts shrinks by rate, of idle ones grows; pairs: all axes of e.
+---@param bias Tensor @param e Index @param axis string @param pairs string @param rate number
+function balance_bias(bias, e, axis, pairs, rate) end
+----inf but for the n groups whose `best` largest scores sum highest.
+---@param s Tensor @param axis string @param groups string @param n integer @param best integer @return Tensor
+function limit_groups(s, axis, groups, n, best) end

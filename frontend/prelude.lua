@@ -112,3 +112,52 @@ function cross_entropy(logits, labels, axis)
     return where(ge(label, 0), log(sum(exp(z), axis)) - picked, 0)
   end, logits, labels)
 end
+
+-- Routers: what keeps experts equally busy. `tokens` are the axes counted over;
+-- p [.., axis] are a router's probabilities and k how many it chooses. Counted
+-- are the k best of p itself, whatever bias or groups the choice had.
+
+local function shares(p, k, axis, tokens)
+  local _, e = topk(p, k, axis)
+  return mean(one_hot(e), tokens .. " top")
+end
+
+-- E * sum_i mean(p_i) * share_i (Fedus et al. 2021): over "batch seq" the balance of a
+-- micro-batch; over "seq" that of each sequence, then take the mean over "batch"
+function balance_loss(p, k, axis, tokens)
+  need("balance_loss", p, axis .. " " .. tokens)
+  return size(p, axis) * sum(mean(p, tokens) * shares(p, k, axis, tokens), axis)
+end
+
+-- The same with the shares of the whole step before, a state "load"
+function global_balance_loss(p, k, axis, tokens)
+  need("global_balance_loss", p, axis .. " " .. tokens)
+  local load = state("load", axis, 1 / size(p, axis))
+  update(load, shares(p, k, axis, tokens))
+  return size(p, axis) * sum(mean(p, tokens) * load, axis)
+end
+
+-- mean(logsumexp(logits)^2): keeps logits small (Zoph et al. 2022)
+function z_loss(logits, axis, tokens)
+  need("z_loss", logits, axis .. " " .. tokens)
+  local z = logsumexp(logits, axis)
+  return mean(z * z, tokens)
+end
+
+-- After a step the state bias [axis], added to scores before the choice e, grows by
+-- `rate` for experts with fewer pairs than the mean, shrinks for those with more (Wang
+-- et al. 2024). `pairs`: all axes of e. Sums of counts are whole: equal ones give 0.
+function balance_bias(bias, e, axis, pairs, rate)
+  need("balance_bias", bias, axis)
+  local counts = f32(sum(one_hot(e, axis), pairs))
+  update(bias, bias + rate * sign(sum(counts, axis) - size(bias, axis) * counts))
+end
+
+-- -inf but for the n groups along axis whose `best` largest scores sum highest
+-- (Liu et al. 2024)
+function limit_groups(s, axis, groups, n, best)
+  need("limit_groups", s, axis)
+  local byn = split(s, axis, groups .. " member")
+  local _, e = topk(sum(topk(byn, best, "member"), "top"), n, groups)
+  return merge(where(any(one_hot(e), "top"), byn, -inf), groups .. " member", axis)
+end

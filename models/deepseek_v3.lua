@@ -36,16 +36,12 @@ end
 local function router(x)                                 -- sigmoid, bias-corrected, node-limited
   local s    = sigmoid(f32(dot(x, param("gate", "hidden expert"), "hidden")))
   local bias = state("bias", "expert")                   -- no gradient; changed by update()
-  local byn  = split(stop_gradient(s) + bias, "expert", "nodes member")
-  local node = sum(topk(byn, 2, "member"), "top")        -- score of a node: its two best experts
-  local _, n = topk(node, 4, "nodes")
-  local keep = any(one_hot(n, "nodes"), "top")
-  local _, e = topk(merge(where(keep, byn, -inf), "nodes member", "expert"), 8, "expert")
+  local near = limit_groups(stop_gradient(s) + bias, "expert", "nodes", 4, 2)
+  local _, e = topk(near, 8, "expert")                   -- of the 4 nodes whose 2 best are best
   local g    = gather(s, e)
-  local hits = one_hot(e, "expert")
-  update(bias, bias + 1e-3 * sign(1/256 - mean(hits, "batch seq top")))
-  local p    = mean(s / sum(s, "expert"), "seq")         -- balance inside each sequence
-  loss("balance", mean(256 * sum(p * mean(hits, "seq top"), "expert"), "batch"), 1e-4)
+  balance_bias(bias, e, "expert", "batch seq top", 1e-3)
+  local p    = s / sum(s, "expert")                      -- balance inside each sequence
+  loss("balance", mean(balance_loss(p, 8, "expert", "seq"), "batch"), 1e-4)
   return 2.5 * g / (sum(g, "top") + 1e-20), e
 end
 

@@ -11,6 +11,7 @@
 
 #include "../../frontend/frontend.h"
 #include "../../runtime/runtime.h"
+#include "../unit/share.h"
 
 enum { B = 2, Q = 8, T = B * Q, H = 2, E = 4, V = 8, MICRO = 8, MAXK = 2 };
 
@@ -278,30 +279,6 @@ static void run_case(const char *fold, const Setting *s, Plan *p)
            s->first ? ", by position" : "", s->idle ? ", idle experts" : "",
            fold, most, TOL);
     fflush(stdout);
-}
-
-/* Plans get the kernels of all, so that one text is compiled for all.        */
-static int by_name(const void *a, const void *b)
-{
-    return strcmp(((const Kernel *)a)->name, ((const Kernel *)b)->name);
-}
-
-static void share_kernels(Plan *const *p, size_t np)
-{
-    Kernel *all = NULL;
-    size_t n = 0;
-
-    for (size_t i = 0; i < np; i++)
-        for (int k = 0; k < p[i]->nkernel; k++)
-            vec_push(forever, all, p[i]->kernel[k]);
-    qsort(all, vec_len(all), sizeof *all, by_name);
-    for (size_t i = 0; i < vec_len(all); i++)
-        if (i == 0 || strcmp(all[i].name, all[n - 1].name))
-            all[n++] = all[i];
-    for (size_t i = 0; i < np; i++) {
-        p[i]->kernel = all;
-        p[i]->nkernel = (int)n;
-    }
 }
 
 static void run_cases(void)
