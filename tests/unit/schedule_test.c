@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../../ir/plan.h"
+#include "../../passes/passes.h"
 
 static jmp_buf heard;
 static char message[4096];
@@ -28,6 +28,17 @@ static Schedule *try_make(Arena *a, const char *kind, int p, int v, int m)
     err_hook = hear;
     if (!setjmp(heard))
         s = schedule_make(a, kind, p, v, m, NULL);
+    err_hook = NULL;
+    return s;
+}
+
+static Schedule *try_csv(Arena *a, const char *text, size_t n)
+{
+    Schedule *volatile s = NULL;
+
+    err_hook = hear;
+    if (!setjmp(heard))
+        s = schedule_csv(a, text, n, "x.csv");
     err_hook = NULL;
     return s;
 }
@@ -76,10 +87,550 @@ static void published(void **state)
     arena_free(a);
 }
 
+/* Warm-up and in flight on rank r (moe-training A8.2, C6), N = p: the first
+ * steady F comes on top.                                                     */
+static void interleaved(void **state)
+{
+    (void)state;
+    Arena *a = arena_new();
+
+    for (int p = 2; p <= 8; p++)
+        for (int v = 2; v <= 4; v++)
+            for (int k = 1; k <= 4; k++) {
+                int m = k * p;
+                Schedule *s = try_make(a, "interleaved", p, v, m);
+                Timing t = time_of(a, s);
+                for (int r = 0; r < p; r++) {
+                    int warm = 0, want = 2 * (p - r - 1) + (v - 1) * p;
+                    while (s->row[r][warm].w == WF)
+                        warm++;
+                    want = want < m * v ? want + 1 : m * v;
+                    assert_int_equal(warm, want);
+                    assert_int_equal(t.peak[r], want);
+                }
+                if (k > 2)                        /* bubble (p-1)/(v m)       */
+                    assert_true(t.makespan == 3 * (v * m + p - 1));
+            }
+    arena_free(a);
+}
+
+/* DualPipeV: bubble (p-1)(F&B + B - 3W) with F&B = 3, peak 2p + 1 (A8.5,
+ * DeepSeek's table), for even p as DeepSeek's has.                           */
+static void dualpipev(void **state)
+{
+    (void)state;
+    Arena *a = arena_new();
+
+    for (int p = 2; p <= 16; p += 2)
+        for (int m = 2 * p + 2; m <= 4 * p; m++) {
+            Schedule *s = try_make(a, "dualpipev", p, 2, m);
+            Timing t = time_of(a, s);
+            assert_true(t.makespan == 6 * m + 2 * (p - 1));
+            for (int r = 0; r < p; r++)
+                assert_int_equal(t.peak[r], 2 * p + 1);
+            for (int c = 0; c < 2 * p; c++)
+                assert_int_equal(s->rank[c], c < p ? c : 2 * p - 1 - c);
+        }
+    arena_free(a);
+}
+
+/* ---- rows under rendezvous ----------------------------------------------- */
+
+typedef struct Machine {
+    const Schedule *s;
+    const Handoff *e; int n;
+    PipeRow **row;
+    size_t *at;
+    char *done;                   /* by job, chunk, micro-batch               */
+    char *here;                   /* by edge, micro-batch: sent 1, received 2,
+                                     waited for 4                             */
+    int *queue, *head, *tail;     /* by edge: micro-batches under way         */
+    int *waited;                  /* by edge                                  */
+} Machine;
+
+static char *done_at(const Machine *x, Job w, int c, int m)
+{
+    return &x->done[((int)w * x->s->chunks + c) * x->s->micros + m];
+}
+
+static char *here_at(const Machine *x, int e, int m)
+{
+    return &x->here[e * x->s->micros + m];
+}
+
+/* Work may run when the rule of the table and every value allow it.          */
+static void work(Machine *x, const PipeRow *w)
+{
+    int c = w->chunk, m = w->micro, last = x->s->chunks - 1;
+    Job back = schedule_splits(x->s) ? WI : WB;
+
+    assert_false(*done_at(x, w->w, c, m));
+    if (w->w != WF)
+        assert_true(*done_at(x, WF, c, m));
+    if (w->w == WF && c)
+        assert_true(*done_at(x, WF, c - 1, m));
+    if ((w->w == WB || w->w == WI) && c < last)
+        assert_true(*done_at(x, back, c + 1, m));
+    if (w->w == WW)
+        assert_true(*done_at(x, WI, c, m));
+    for (int e = 0; e < x->n; e++)
+        if (x->e[e].to == w->w && x->e[e].b == c)
+            assert_true(x->s->rank[x->e[e].a] == x->s->rank[c]
+                        ? *done_at(x, x->e[e].from, x->e[e].a, m)
+                        : *here_at(x, e, m) & 2);
+    *done_at(x, w->w, c, m) = 1;
+}
+
+/* A recv returns when its value was sent, a wait when it was received.       */
+static int goes(Machine *x, const PipeRow *w)
+{
+    int *q = x->queue + (w->k == ROWwork ? 0 : w->edge * x->s->micros);
+    char *h = w->k == ROWwork ? NULL : here_at(x, w->edge, w->micro);
+
+    switch (w->k) {
+    case ROWwork:
+        work(x, w);
+        return 1;
+    case ROWsend:
+        assert_true(*done_at(x, x->e[w->edge].from, x->e[w->edge].a, w->micro));
+        assert_int_equal(*h, 0);
+        q[x->tail[w->edge]++] = w->micro;
+        *h = 1;
+        return 1;
+    case ROWrecv:
+        if (x->head[w->edge] == x->tail[w->edge])
+            return 0;
+        assert_int_equal(q[x->head[w->edge]++], w->micro);
+        *h |= 2;
+        return 1;
+    default:
+        if (!(*h & 2))
+            return 0;
+        assert_int_equal(q[x->waited[w->edge]++], w->micro);
+        assert_int_equal(*h, 3);
+        *h |= 4;
+        return 1;
+    }
+}
+
+static void runs_to_the_end(Arena *a, const Schedule *s, const Handoff *e,
+                            int n)
+{
+    size_t m = (size_t)s->micros, in = (size_t)n + 1;
+    Machine x = { .s = s, .e = e, .n = n };
+
+    x.row = schedule_rows(a, s, e, n);
+    x.at = alloc(a, (size_t)s->ranks * sizeof *x.at);
+    x.done = alloc(a, NJOB * (size_t)s->chunks * m);
+    x.here = alloc(a, in * m);
+    x.queue = alloc(a, in * m * sizeof *x.queue);
+    x.head = alloc(a, in * sizeof *x.head);
+    x.tail = alloc(a, in * sizeof *x.tail);
+    x.waited = alloc(a, in * sizeof *x.waited);
+    for (int moved = 1; moved;) {
+        moved = 0;
+        for (int r = s->ranks; r-- > 0;)
+            for (; x.at[r] < vec_len(x.row[r]) &&
+                   goes(&x, &x.row[r][x.at[r]]); x.at[r]++)
+                moved = 1;
+    }
+    for (int r = 0; r < s->ranks; r++) {
+        assert_int_equal(x.at[r], vec_len(x.row[r]));
+        for (size_t i = 0; i < x.at[r]; i++)
+            if (x.row[r][i].pair)
+                assert_int_equal(x.row[r][i + 1].k, ROWwork);
+    }
+    for (int i = 0; i < n; i++)
+        for (int k = 0; k < s->micros; k++)
+            assert_int_equal(*here_at(&x, i, k),
+                             s->rank[e[i].a] == s->rank[e[i].b] ? 0 : 7);
+}
+
+/* What chunks hand on: to the neighbours, and some values further: from F to
+ * any later F or any backward, from a backward to an earlier one and its W.  */
+static int handoffs(const Schedule *s, Handoff *e, unsigned seed)
+{
+    int n = 0, C = s->chunks, split = schedule_splits(s);
+    int forward = !strcmp(s->name, "forward");
+    Job back = split ? WI : WB;
+
+    for (int c = 0; c + 1 < C; c++) {
+        e[n++] = (Handoff){ WF, c, WF, c + 1 };
+        if (!forward)
+            e[n++] = (Handoff){ back, c + 1, back, c };
+    }
+    for (int i = 0; i < 8 && C > 1; i++) {
+        seed = seed * 1103515245u + 12345u;
+        int u = (int)(seed >> 8) % C, v = (int)(seed >> 20) % C;
+        int low = u < v ? u : v, high = u < v ? v : u;
+        if (low < high)
+            e[n++] = (Handoff){ WF, low, WF, high };
+        if (u != v && !forward)
+            e[n++] = (Handoff){ WF, u, back, v };
+        if (low < high && !forward)
+            e[n++] = (Handoff){ back, high, back, low };
+        if (low < high && split)
+            e[n++] = (Handoff){ WI, high, WW, low };
+    }
+    return n;
+}
+
+static const char *const every[] = {
+    "1f1b", "zerobubble", "dualpipev", "forward"
+};
+
+/* Every table that can be made runs; what cannot names what can.             */
+static void all_numbers(void **state)
+{
+    (void)state;
+    Arena *a = arena_new();
+    Handoff *e = malloc(1024 * sizeof *e);
+    int made = 0, refused = 0;
+
+    for (int k = 0; k < 4; k++)
+        for (int p = 1; p <= 16; p++)
+            for (int v = 1; v <= 4; v++)
+                for (int m = 1; m <= 64; m++) {
+                    Schedule *s = try_make(a, every[k], p, v, m);
+                    made += s != NULL;
+                    refused += !s;
+                    if (!s)
+                        assert_non_null(strstr(message, "nearest legal: "));
+                    else if (m < 6 || (m + p + v) % 13 == 0)
+                        runs_to_the_end(a, s, e, handoffs(s, e, (unsigned)m));
+                    arena_reset(a);
+                }
+    int dual = 0;
+    for (int p = 1; p <= 16; p++)
+        dual += 64 - 2 * p + 1;
+    assert_int_equal(made, 4096 + 1024 + dual + 4096);
+    assert_int_equal(refused, 4 * 4096 - made);
+    free(e);
+    arena_free(a);
+}
+
+/* ---- CSV ----------------------------------------------------------------- */
+
+static void round_trip(void **state)
+{
+    (void)state;
+    Arena *a = arena_new();
+
+    for (int k = 0; k < 4; k++)
+        for (int p = 1; p <= 5; p++)
+            for (int m = 1; m <= 12; m++) {
+                int v = k == 1 ? 1 : 2;
+                Schedule *s = try_make(a, every[k], p, v, m);
+                if (!s)
+                    continue;
+                char *one = schedule_print(a, s);
+                Schedule *again = try_csv(a, one, strlen(one));
+                assert_non_null(again);
+                assert_string_equal(schedule_print(a, again), one);
+                assert_memory_equal(again->rank, s->rank,
+                                    sizeof(int) * (size_t)s->chunks);
+            }
+    arena_free(a);
+}
+
+/* As other writers put it: ends of lines, idle moments, transfers, gathers.  */
+static void dialects(void **state)
+{
+    (void)state;
+    static const char plain[] = "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n";
+    static const char other[] =
+        "0UNSHARD,0F0,0SEND_F0, 0F1,0SEND_F1,,,0RECV_B0,0B0,0B1,0RESHARD\r\n"
+        ",1F0,1B0,1SEND_B0,1F1,1B1,1REDUCE_GRAD\r\n\r\n";
+    Arena *a = arena_new();
+    Schedule *s = try_csv(a, other, strlen(other));
+
+    assert_non_null(s);
+    assert_string_equal(schedule_print(a, s), plain);
+    arena_free(a);
+}
+
+static void messages(void **state)
+{
+    static const char *const rows[][2] = {
+        { "0F0,0B0\n1F0,1X0\n", "x.csv:2: error: '1X0' is not a cell" },
+        { "0F0,0B0\n1F0\n", "x.csv:2: error: rank 1: 1B0 is not there" },
+        { "0F0,0F0\n", "x.csv:1: error: rank 0: 0F0 stands there twice" },
+        { "0B0,0F0\n", "x.csv:1: error: rank 0: 0B0 stands before its F" },
+        { "0F0,0W0,0I0\n", "x.csv:1: error: rank 0: 0W0 stands before its I" },
+        { "0F0,0I0\n", "x.csv:1: error: rank 0: 0W0 is not there" },
+        { "0F0,0B0,0W0\n", "x.csv:1: error: rank 0: 0W0: a backward is" },
+        { "0F0,1F0\n1B0,0B0\n", "x.csv:2: error: rank 1: 1B0: chunk 1 is on" },
+        { "0F0,0B0\n\n1F0,1B0\n", "x.csv:2: error: rank 1 has nothing to do" },
+        { "", "x.csv:1: error: a schedule without ranks" },
+        { "1F0,1B0\n", "x.csv:1: error: no rank has chunk 0" },
+        { "0F0,1F1\n", "x.csv:1: error: 2 cells are too few" },
+        { "(0F0;0F1)OVERLAP_F_B\n", "x.csv:1: error: rank 0: 0F0: only F" },
+        { "0F0,0B0,0F1,0B1\n1F1,1B1,1F0,1B0\n",
+          "x.csv:1: error: rank 0: waits for ever at 0B0" },
+        { "9999999999F0\n", "x.csv:1: error: '9999999999F0' is not a cell" },
+    };
+    (void)state;
+    Arena *a = arena_new();
+
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        assert_null(try_csv(a, rows[i][0], strlen(rows[i][0])));
+        if (!strstr(message, rows[i][1]))
+            fail_msg("%s\nand not\n%s", message, rows[i][1]);
+    }
+    arena_free(a);
+}
+
+/* One byte changed, removed or added: refused with a line, or another table
+ * that runs.                                                                 */
+static void damage(void **state)
+{
+    static const char bytes[] = "0123456789FBIW,;()\n OVERLAP_\r#-";
+    (void)state;
+    Arena *a = arena_new();
+    Handoff e[64];
+    unsigned seed = 7;
+    int refused = 0, same = 0, rounds = 20000;
+
+    for (int i = 0; i < rounds; i++) {
+        Schedule *s = try_make(a, every[i % 3], 3, i % 3 == 1 ? 1 : 2, 7);
+        char *one = schedule_print(a, s), *t = strf(a, "%s ", one);
+        size_t n = strlen(one), at;
+        seed = seed * 1103515245u + 12345u;
+        at = (seed >> 8) % n;
+        seed = seed * 1103515245u + 12345u;
+        char c = bytes[(seed >> 8) % (sizeof bytes - 1)];
+        memmove(t + at + (seed >> 28) % 3, t + at + 1, n - at - 1);
+        n = n + (seed >> 28) % 3 - 1;
+        if ((seed >> 28) % 3)
+            t[at] = c;
+        Schedule *x = try_csv(a, t, n);
+        int line = 0;
+        if (!x) {
+            assert_int_equal(sscanf(message, "x.csv:%d: error:", &line), 1);
+            assert_in_range(line, 1, 5);
+            refused++;
+        } else if (!strcmp(schedule_print(a, x), one)) {
+            same++;
+        } else {
+            runs_to_the_end(a, x, e, handoffs(x, e, (unsigned)i));
+        }
+        arena_reset(a);
+    }
+    printf("# damaged tables: %d of %d refused, %d mean the same\n", refused,
+           rounds, same);
+    assert_true(refused > rounds * 8 / 10);
+    arena_free(a);
+}
+
+/* ---- cuts ---------------------------------------------------------------- */
+
+static void some_work(Graph *g, const char *scope, int64_t flops)
+{
+    Node *c = g_node(g, Oconst, NULL, 0, NULL), *n;
+
+    n = g_node(g, Oexp, NULL, 1, &c);
+    n->nd = 1;
+    n->dim[0] = (Dim){ g_axis(g, "x"), flops };
+    n->scope = intern(scope);
+}
+
+/* layers of cost[i]; then mtp ones.                                          */
+static Graph *model(Arena *a, int layers, int mtp, const int *cost)
+{
+    Graph *g = g_new(a, "m");
+
+    g->opts = opts_new(a);
+    some_work(g, "", cost ? cost[0] : 1);
+    for (int i = 0; i < layers; i++) {
+        some_work(g, strf(a, "layers.%d.attn", i), cost ? cost[1 + i] : 7);
+        some_work(g, strf(a, "layers.%d.moe.experts.3", i), 1);
+    }
+    for (int i = 0; i < mtp; i++)
+        some_work(g, strf(a, "mtp.%d.proj", i), 7);
+    some_work(g, "norm", cost ? cost[layers + 1] : 1);
+    return g;
+}
+
+static Stages *try_cut(Graph *g, int pp, int vpp, const char *layout)
+{
+    Stages *volatile st = NULL;
+    Loc l = { "m.lua", 3, NULL };
+
+    err_hook = hear;
+    if (!setjmp(heard)) {
+        opts_set(g->opts, "fold.pp", strf(g->arena, "%d", pp), &l);
+        opts_set(g->opts, "fold.vpp", strf(g->arena, "%d", vpp), &l);
+        if (layout)
+            opts_set(g->opts, "fold.layout", layout, &l);
+        st = stages_cut(g);
+    }
+    err_hook = NULL;
+    return st;
+}
+
+static void layouts(void **state)
+{
+    static const struct Row {
+        int layers, mtp, pp, vpp;
+        const char *text, *printed;
+    } rows[] = {
+        { 61, 0, 8, 4, "Et*3|(tt|)*29m|L", "Et*3|(tt|)*29|L" },
+        { 61, 0, 8, 4, "Et*3|(tt|)*29,m|L", "Et*3|(tt|)*29|L" },
+        { 61, 1, 8, 4, "Et*3|(tt|)*29m|L", "Et*3|(tt|)*29m|L" },
+        { 61, 1, 4, 4, "Et*4|(tttt|)*14tmL", "Et*4|(t*4|)*14tmL" },
+        { 4, 0, 2, 2, "E|tt|tt|L", "E|tt|tt|L" },
+        { 4, 0, 2, 2, "|E||t*4L", "|E||t*4L" },
+        { 4, 0, 4, 2, "Et*2||||(t)*2L|||", "Ett||||ttL|||" },
+        { 4, 0, 2, 2, "((t)*1,E)*1", NULL },
+        { 6, 2, 2, 1, "E(t*2)*3|m*2L", "Et*6|mmL" },
+    };
+    (void)state;
+    Arena *a = arena_new();
+
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const struct Row *w = &rows[i];
+        Graph *g = model(a, w->layers, w->mtp, NULL);
+        Stages *st = try_cut(g, w->pp, w->vpp, w->text), *again;
+        if (!w->printed) {
+            assert_null(st);
+            continue;
+        }
+        assert_non_null(st);
+        assert_string_equal(st->text, w->printed);
+        again = try_cut(g, w->pp, w->vpp, st->text);
+        assert_memory_equal(again->chunk, st->chunk,
+                            sizeof(int) * (size_t)st->nunit);
+        assert_int_equal(again->first, st->first);
+        assert_int_equal(again->last, st->last);
+    }
+    Stages *st = try_cut(model(a, 61, 1, NULL), 8, 4, rows[0].text);
+    assert_int_equal(stage_of(st, "layers.2.attn.norm"), 0);
+    assert_int_equal(stage_of(st, "d.layers.3.moe"), 1);
+    assert_int_equal(stage_of(st, "layers.60"), 29);
+    assert_int_equal(stage_of(st, "mtp.0.proj"), 30);
+    assert_int_equal(stage_of(st, "norm"), -1);
+    assert_int_equal(stage_of(st, "layers.61"), -1);
+    assert_int_equal(st->last, 31);
+    assert_null(try_cut(model(a, 4, 0, NULL), 1, 4, NULL));
+    arena_free(a);
+}
+
+static void bad_layouts(void **state)
+{
+    static const char *const rows[][2] = {
+        { "Et*4|L", "has 2 chunks, and fold.pp=2 fold.vpp=2 make 4" },
+        { "Et|t|t|L", "has 3 t, and the model has 4: layers.0 to layers.3" },
+        { "t|t|t|tL", "has 0 E, and needs one" },
+        { "EEt|t|t|tL", "has 2 E, and needs one" },
+        { "Et|t|t|t", "has 0 L, and needs one" },
+        { "Et|T|t|tL", "position 4: 'T' is none of E t m L | (did you mean" },
+        { "Et|x|t|tL", "position 4: 'x' is none of E t m L |" },
+        { "tE|t|t|tL", "position 2: E stands behind what needs it" },
+        { "Et|t|L|tt", "position 8: 't' stands behind L" },
+        { "Et|(t|*2tL", "position 4: '(' without ')'" },
+        { "Et|t|)*2tL", "position 6: ')' without '('" },
+        { "E*|t|t|tL", "position 2: '*' stands between" },
+        { "Et*99999999|L", "position 3: more than 65536 letters" },
+        { "Et|t|t|tmmL", NULL },               /* no mtp: the places are empty */
+    };
+    (void)state;
+    Arena *a = arena_new();
+
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        Stages *st = try_cut(model(a, 4, 0, NULL), 2, 2, rows[i][0]);
+        assert_int_equal(!st, rows[i][1] != NULL);
+        if (st)
+            continue;
+        assert_non_null(strstr(message, "m.lua:3: error: fold.layout"));
+        if (!strstr(message, rows[i][1]))
+            fail_msg("%s\nand not\n%s", message, rows[i][1]);
+    }
+    assert_null(try_cut(model(a, 4, 2, NULL), 2, 2, "Et|t|t|tmL"));
+    assert_non_null(strstr(message, "the model has 2: mtp.0 to mtp.1"));
+    assert_null(try_cut(model(a, 2, 1, NULL), 2, 1, "Em|ttL"));
+    assert_non_null(strstr(message, "puts mtp.0 before layers.1"));
+    assert_null(try_cut(model(a, 0, 0, NULL), 2, 1, NULL));
+    assert_non_null(strstr(message, "no layers to cut"));
+    arena_free(a);
+}
+
+/* Largest chunk and sum of squares of a cut, by the chunk of each item.      */
+static void weigh(const int *cost, const int *chunk, int n, int chunks,
+                  int64_t *max, int64_t *squares)
+{
+    *max = *squares = 0;
+    for (int c = 0; c < chunks; c++) {
+        int64_t sum = 0;
+        for (int i = 0; i < n; i++)
+            sum += chunk[i] == c ? cost[i] : 0;
+        *max = sum > *max ? sum : *max;
+        *squares += sum * sum;
+    }
+}
+
+/* The best of all cuts, by trying them.                                      */
+static void try_all(const int *cost, int *chunk, int i, int n, int chunks,
+                    int64_t best[2])
+{
+    int64_t max, squares;
+
+    if (i == n - 1) {
+        chunk[i] = chunks - 1;
+        weigh(cost, chunk, n, chunks, &max, &squares);
+        if (max < best[0] || (max == best[0] && squares < best[1])) {
+            best[0] = max;
+            best[1] = squares;
+        }
+        return;
+    }
+    for (int c = i ? chunk[i - 1] : 0; c < (i ? chunks : 1); c++) {
+        chunk[i] = c;
+        try_all(cost, chunk, i + 1, n, chunks, best);
+    }
+}
+
+static void by_cost(void **state)
+{
+    (void)state;
+    Arena *a = arena_new();
+    unsigned seed = 3;
+
+    for (int round = 0; round < 300; round++) {
+        int cost[10], chunk[10], mine[10];
+        int layers = 1 + round % 7, n = layers + 2;
+        int pp = 2 + round % 2, vpp = 1 + round % 3 % 2;
+        int64_t best[2] = { INT64_MAX, INT64_MAX }, max, squares;
+        for (int i = 0; i < n; i++) {
+            seed = seed * 1103515245u + 12345u;
+            cost[i] = 1 + (int)((seed >> 16) % 20);
+        }
+        Stages *st = try_cut(model(a, layers, 0, cost), pp, vpp, NULL);
+        assert_non_null(st);
+        for (int i = 1; i < n - 1; i++)
+            cost[i]++;                            /* the second node          */
+        try_all(cost, chunk, 0, n, pp * vpp, best);
+        mine[0] = st->first;
+        mine[n - 1] = st->last;
+        memcpy(mine + 1, st->chunk, sizeof(int) * (size_t)layers);
+        weigh(cost, mine, n, pp * vpp, &max, &squares);
+        assert_int_equal(max, best[0]);
+        assert_int_equal(squares, best[1]);
+        for (int i = 1; i < n; i++)
+            assert_true(mine[i] >= mine[i - 1]);
+        arena_reset(a);
+    }
+    arena_free(a);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(published),
+        cmocka_unit_test(published),   cmocka_unit_test(interleaved),
+        cmocka_unit_test(dualpipev),   cmocka_unit_test(all_numbers),
+        cmocka_unit_test(round_trip),  cmocka_unit_test(dialects),
+        cmocka_unit_test(messages),    cmocka_unit_test(damage),
+        cmocka_unit_test(layouts),     cmocka_unit_test(bad_layouts),
+        cmocka_unit_test(by_cost),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
