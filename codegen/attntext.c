@@ -2,6 +2,7 @@
  * starts are named integers read from iv, declared at their first use:
  *
  *     n_x     size of axis x on this rank     at_x    its first global index
+ *     half_x  from here on a second piece      to_x    added there instead
  *     p0_x    stride of operand 0 along x     w0      padded width of its tiles
  *     i_x     the coordinate along x
  *
@@ -72,13 +73,32 @@ const char *attn_size(Attn *t, const Axis *a)
                     aff(attn_count(t, a)));
 }
 
-const char *attn_start(Attn *t, const Axis *a)
+AttnPlace attn_place(Attn *t, const Axis *a)
 {
+    const char *x = attn_code(t, a);
+    AttnPlace s = { 0 };
+    Piece p[MAXPIECE];
     int d;
     const Node *n = owner(t, a, &d);
 
-    return attn_int(t, strf(t->arena, "at_%s", attn_code(t, a)),
-                    local_start(t->g, n, d));
+    s.two = pieces(t->g, n, d, p) == 2;
+    s.at = attn_int(t, strf(t->arena, "at_%s", x), p[0].start);
+    if (!s.two)
+        return s;
+    s.half = attn_int(t, strf(t->arena, "half_%s", x), aff(p[0].len));
+    s.to = attn_int(t, strf(t->arena, "to_%s", x),
+                    aff_add(p[1].start, aff(-p[0].len)));
+    return s;
+}
+
+/* Text of the global index at the local index `i`.                           */
+const char *attn_global(Attn *t, const Axis *a, const char *i)
+{
+    AttnPlace s = attn_place(t, a);
+
+    return s.two ? strf(t->arena, "at_place(%s, %s, %s, %s)", i, s.half, s.at,
+                        s.to)
+                 : strf(t->arena, "%s + %s", s.at, i);
 }
 
 int64_t attn_product(const Attn *t, Axis *const *a, int n)

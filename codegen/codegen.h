@@ -283,7 +283,10 @@ const char *attn_int(Attn *t, const char *name, Aff x);
 int64_t attn_count(const Attn *t, const Axis *a);
 int64_t attn_product(const Attn *t, Axis *const *a, int n);
 const char *attn_size(Attn *t, const Axis *a);
-const char *attn_start(Attn *t, const Axis *a);
+/* Names of what leads from local to global indices along an axis.            */
+typedef struct AttnPlace { int two; const char *at, *half, *to; } AttnPlace;
+AttnPlace attn_place(Attn *t, const Axis *a);
+const char *attn_global(Attn *t, const Axis *a, const char *i);
 int64_t attn_width(const Attn *t, int op);
 const char *attn_widthname(Attn *t, int op);
 AttnView attn_operand(Attn *t, int i);

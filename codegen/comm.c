@@ -21,27 +21,65 @@ static Reduce reduction(const Graph *g, const Node *x, uint32_t atoms)
     return Radd;
 }
 
+/* Atoms of n that cut axis a in pieces, of a set.                            */
+static uint32_t piecing(const Graph *g, const Node *n, const Axis *a,
+                        uint32_t atoms)
+{
+    for (int i = 0; i < g->mesh->natom; i++)
+        if (n->sh[i].k != S || n->sh[i].a != a)
+            atoms &= ~(1u << i);
+    return atoms & zigzag_atoms(g->mesh, a);
+}
+
+/* 2 where the axis stays in pieces, each of which the collective treats as an
+ * axis of its own.                                                           */
+static int64_t halves(const Graph *g, const Node *cut, const Axis *a,
+                      uint32_t atoms)
+{
+    return piecing(g, cut, a, atoms) || !piecing(g, cut, a, ~0u) ? 1 : 2;
+}
+
 /* Blocks along axis A of the tensor in which it is cut.                      */
 static void along(Group *k, Arena *a, const Graph *g, const Node *cut)
 {
-    int d = dim_of(cut, k->node[0]->A[0]);
+    const Node *n = k->node[0];
+    int d = dim_of(cut, n->A[0]);
+    int64_t h = halves(g, cut, n->A[0], (uint32_t)n->i);
 
-    add_size(k, a, product(g, cut, 0, d));
-    add_size(k, a, product(g, cut, d, cut->nd));
+    add_size(k, a, product(g, cut, 0, d) * h);
+    add_size(k, a, product(g, cut, d, cut->nd) / h);
 }
 
+/* zig and low of steps.def: how the group's atoms z make pieces.             */
+static void zigzag(Group *k, Arena *a, const Graph *g, uint32_t z, int64_t sign)
+{
+    uint32_t atoms = (uint32_t)k->node[0]->i;
+
+    add_size(k, a, z ? sign * mesh_extent(g->mesh, z) : 0);
+    add_size(k, a, z ? mesh_extent(g->mesh, atoms & ((z & -z) - 1)) : 0);
+}
+
+/* Axes a and b of steps.def; the size that stays in pieces gives its factor 2
+ * to what lies before it.                                                    */
 static void exchange(Group *k, Arena *a, const Graph *g, const Node *n)
 {
     const Node *x = n->in[0];
+    uint32_t atoms = (uint32_t)n->i;
     int da = dim_of(n, n->A[0]), db = dim_of(n, n->B[0]);
     int lo = da < db ? da : db, hi = da < db ? db : da;
+    int64_t ha = halves(g, x, n->A[0], atoms);
+    int64_t hb = halves(g, n, n->B[0], atoms);
+    int64_t hlo = da < db ? ha : hb, hhi = da < db ? hb : ha;
+    uint32_t za = piecing(g, x, n->A[0], atoms);
+    uint32_t zb = piecing(g, n, n->B[0], atoms);
 
-    add_size(k, a, product(g, n, 0, lo));
-    add_size(k, a, local_n(g, n, da));
-    add_size(k, a, product(g, n, lo + 1, hi));
-    add_size(k, a, local_n(g, x, db));
+    add_size(k, a, product(g, n, 0, lo) * hlo);
+    add_size(k, a, local_n(g, n, da) / ha);
+    add_size(k, a, product(g, n, lo + 1, hi) * hhi);
+    add_size(k, a, local_n(g, x, db) / hb);
     add_size(k, a, product(g, n, hi + 1, n->nd));
     add_size(k, a, db < da);
+    zigzag(k, a, g, za ? za : zb, za ? 1 : -1);
 }
 
 static void blocks(Group *k, Arena *a, const Graph *g, const Node *n)
@@ -52,8 +90,7 @@ static void blocks(Group *k, Arena *a, const Graph *g, const Node *n)
     case Oallgather:
         k->step.kind = Sallgather;
         along(k, a, g, x);
-        add_size(k, a, 0);
-        add_size(k, a, 0);
+        zigzag(k, a, g, piecing(g, x, n->A[0], (uint32_t)n->i), 1);
         return;
     case Oreducescatter:
         k->step.kind = Sreducescatter;
@@ -69,15 +106,13 @@ static void blocks(Group *k, Arena *a, const Graph *g, const Node *n)
     case Oalltoall:
         k->step.kind = Salltoall;
         exchange(k, a, g, n);
-        add_size(k, a, 0);
-        add_size(k, a, 0);
         return;
     default:
         die("%s: not a collective", optab[n->op].name);
     }
     add_size(k, a, reduction(g, x, (uint32_t)n->i));
-    for (int i = 0; i < 2 && n->op == Oreducescatter; i++)
-        add_size(k, a, 0);
+    if (n->op == Oreducescatter)
+        zigzag(k, a, g, piecing(g, n, n->A[0], (uint32_t)n->i), 1);
 }
 
 void comm_lower(Graph *g, Group *k, Arena *a)

@@ -254,28 +254,74 @@ static Ex *shift_value(Kern *c, Node *n, const Index *ix, Ex *guard)
     return value(c, n->in[0], &jx, guard);
 }
 
+/* ---- places -------------------------------------------------------------- */
+
+/* The local index l of a dim, moved by one number, or by another one from
+ * `half` on.                                                                 */
+static const Lin *moved(Kern *c, const Lin *l, int64_t half, Aff first,
+                        Aff second)
+{
+    Ex *arg[4] = { ex_lin(c, Di64, l), ex_int(c, aff(half)), ex_int(c, first),
+                   ex_int(c, second) };
+
+    return lin_add(c->pool, l, ex_index(c, ex_expr(c, Di64, "a < b ? c : d", 4,
+                                                   arg)));
+}
+
+/* The global index at the local index l along dim d of n.                    */
+static const Lin *global_at(Kern *c, const Node *n, int d, const Lin *l)
+{
+    Piece p[MAXPIECE];
+
+    if (pieces(c->g, n, d, p) == 1)
+        return aff_zero(&p[0].start) ? l : offset(c, l, p[0].start);
+    return moved(c, l, p[0].len, p[0].start,
+                 aff_add(p[1].start, minus(p[0].len)));
+}
+
+/* The local index of a global one; below 0 where it is not on this rank, or
+ * beyond what the rank has.                                                  */
+static const Lin *local_at(Kern *c, const Node *n, int d, Ex *global)
+{
+    Piece p[MAXPIECE];
+
+    if (pieces(c->g, n, d, p) == 1) {
+        const Lin *at = ex_index(c, global);
+        return aff_zero(&p[0].start) ? at
+             : offset(c, at, aff_scale(p[0].start, -1));
+    }
+    Ex *arg[4] = { global, ex_int(c, p[0].start), ex_int(c, p[1].start),
+                   ex_int(c, aff(p[0].len)) };
+    return ex_index(c, ex_expr(c, Di64, "a >= b && a < b + d ? a - b : "
+                               "a >= c && a < c + d ? a - c + d : -1", 4, arg));
+}
+
 static Ex *gather_value(Kern *c, Node *n, const Index *ix, Ex *guard)
 {
     Node *a = n->in[0], *e = n->in[1];
     Index ex = by_axis(c, e, n, ix);
     int d = dim_of(a, n->A[0]);
     Ex *to = ex_as(c, Di64, value(c, e, &ex, guard));
-    const Lin *at = ex_index(c, to);
-    Aff start = local_start(c->g, a, d);
 
-    if (!aff_zero(&start))
-        at = offset(c, at, aff_scale(start, -1));
-    return inside(c, n, a, ix, at, guard);
+    return inside(c, n, a, ix, local_at(c, a, d, to), guard);
 }
 
+/* What n keeps of its operand: each piece lies in the operand's piece of the
+ * same number, or in the only one.                                           */
 static Ex *localslice_value(Kern *c, Node *n, const Index *ix, Ex *guard)
 {
     Node *a = n->in[0];
     int d = dim_of(n, n->A[0]), k = dim_of(a, n->A[0]);
-    Aff start = aff_add(local_start(c->g, n, d),
-                        aff_scale(local_start(c->g, a, k), -1));
-    Index jx = but_axis(a, n, ix, n->A[0], offset(c, ix->at[d], start));
+    Piece p[MAXPIECE], q[MAXPIECE];
+    int two = pieces(c->g, n, d, p) == 2, from = pieces(c->g, a, k, q) - 1;
+    Aff start = aff_add(p[0].start, aff_scale(q[0].start, -1));
+    const Lin *at = offset(c, ix->at[d], start);
 
+    if (two)
+        at = moved(c, ix->at[d], p[0].len, start,
+                   aff_add(aff_add(p[1].start, aff_scale(q[from].start, -1)),
+                           aff(from * q[0].len - p[0].len)));
+    Index jx = but_axis(a, n, ix, n->A[0], at);
     return value(c, a, &jx, guard);
 }
 
@@ -394,10 +440,7 @@ static const Lin *global_index(Kern *c, const Node *n, const Index *ix,
 
     for (int i = n->nd - 1; i >= 0; i--) {
         int d = order[i];
-        Aff start = local_start(c->g, n, d);
-        const Lin *x = ix->at[d];
-        if (!aff_zero(&start))
-            x = offset(c, x, start);
+        const Lin *x = global_at(c, n, d, ix->at[d]);
         at = lin_add(c->pool, at, lin_mul(c->pool, x, stride));
         stride = mono_mul(c->pool, stride, mono_size(c->pool, n->dim[d].a,
                                                      n->dim[d].n));

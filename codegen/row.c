@@ -497,7 +497,7 @@ static Scatter scatter_axes(const Graph *g, const Node *n, const Node *out)
 }
 
 static void scatter_text(Out *o, const Node *n, const Node *out,
-                         const Scatter *s, int adds)
+                         const Scatter *s, int adds, int two)
 {
     Dtype dt = out->dt;
     int wide = dt == Dbf16;                   /* sums in fp32 work space      */
@@ -519,7 +519,14 @@ static void scatter_text(Out *o, const Node *n, const Node *out,
     }
     line(o, "for (int64_t q = 0; q < many; q++) {");
     decode(o, &s->sum, "q", "q", 3);
-    line(o, "const int64_t x = (int64_t)e[p2 + q2] - first;");
+    line(o, two ? "int64_t x = (int64_t)e[p2 + q2] - first;"
+                : "const int64_t x = (int64_t)e[p2 + q2] - first;");
+    if (two) {
+        line(o, "if ((uint64_t)x >= (uint64_t)half) {");
+        line(o, "    x += first - second;");
+        line(o, "    x = (uint64_t)x < (uint64_t)half ? x + half : -1;");
+        line(o, "}");
+    }
     line(o, "if ((uint64_t)x >= (uint64_t)n)");
     line(o, "    continue;");
     put(&o->t, "#pragma GCC ivdep\n");
@@ -543,17 +550,22 @@ void scatter_lower(Graph *g, Group *k, Arena *a)
     Out o = begin(k, a);
     int64_t nb = (s.width + COLUMNS - 1) / COLUMNS, items = count(&s.item) * nb;
     int64_t len = local_n(g, out, at);
+    Piece p[MAXPIECE];
+    int two = pieces(g, out, at, p) == 2;
 
     buffer(&o, "v", n->in[0], n->in[0]->dt);
     buffer(&o, "e", n->in[1], n->in[1]->dt);
     buffer(&o, "y", out, out->dt);
     line(&o, "const int64_t n = iv[%d], sx = iv[%d], first = iv[%d];",
          size(&o, len), size(&o, stride_of(g, out, n->A[0])),
-         add_int(k, a, local_start(g, out, at)));
+         add_int(k, a, p[0].start));
+    if (two)
+        line(&o, "const int64_t half = n / 2, second = iv[%d];",
+             add_int(k, a, p[1].start));
     line(&o, "const int64_t width = iv[%d], nb = iv[%d], sv = iv[%d];",
          size(&o, s.width), size(&o, nb), size(&o, s.sv));
     line(&o, "const int64_t many = iv[%d];", size(&o, count(&s.sum)));
-    scatter_text(&o, n, out, &s, adds);
+    scatter_text(&o, n, out, &s, adds, two);
     k->scratch = out->dt == Dbf16 ? items * len * COLUMNS * 4 : 0;
     finish(&o, g, items, items * COLUMNS * (len + count(&s.sum)));
 }

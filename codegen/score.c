@@ -70,14 +70,17 @@ static const char *position(Score *s, const Node *n)
 {
     Attn *t = s->t;
     const Axis *a = n->dim[0].a;
-    const char *at = attn_start(t, a);
+    AttnPlace p = attn_place(t, a);
+    const char *i = a == t->query ? "q0 + r"
+                  : strf(t->arena, "i_%s", attn_code(t, a));
 
+    if (a == t->key && p.two)
+        return local(s, n, strf(t->arena, "(int32_t)k0 + j + (j < (int32_t)"
+                     "(%s - k0) ? (int32_t)%s : (int32_t)%s)", p.half, p.at,
+                     p.to));
     if (a == t->key)
-        return local(s, n, strf(t->arena, "(int32_t)(%s + k0) + j", at));
-    if (a == t->query)
-        return local(s, n, strf(t->arena, "(int32_t)(%s + q0 + r)", at));
-    return local(s, n, strf(t->arena, "(int32_t)(%s + i_%s)", at,
-                            attn_code(t, a)));
+        return local(s, n, strf(t->arena, "(int32_t)(%s + k0) + j", p.at));
+    return local(s, n, strf(t->arena, "(int32_t)(%s)", attn_global(t, a, i)));
 }
 
 static const char *load(Score *s, const Node *n)
@@ -520,12 +523,14 @@ const char *attn_unseen(Attn *t, const char *q0, const char *q1,
 
     if (isinf(b.lo) && isinf(b.hi))
         return NULL;
-    const char *q = attn_start(t, t->query), *k = attn_start(t, t->key);
+    attn_place(t, t->query);
     if (!isinf(b.hi))
-        put(&x, "%s + %s - (%s + %s - 1) > %.0f", k, k0, q, q1, b.hi + 0.0);
+        put(&x, "%s - (%s) > %.0f", attn_global(t, t->key, k0),
+            attn_global(t, t->query, strf(t->arena, "%s - 1", q1)), b.hi + 0.0);
     if (!isinf(b.lo))
-        put(&x, "%s%s + %s - 1 - (%s + %s) < %.0f", x.s ? " || " : "", k, k1, q,
-            q0, b.lo + 0.0);
+        put(&x, "%s%s - (%s) < %.0f", x.s ? " || " : "",
+            attn_global(t, t->key, strf(t->arena, "%s - 1", k1)),
+            attn_global(t, t->query, q0), b.lo + 0.0);
     return x.s;
 }
 
@@ -537,9 +542,17 @@ const char *attn_seen(Attn *t, const char *q0, const char *rows,
 
     if (isinf(b.hi))
         return NULL;
-    return strf(t->arena, "%s + %s + %s - (%s + %s) + %.0f",
-                attn_start(t, t->query), q0, rows, attn_start(t, t->key), k0,
-                b.hi + 0.0);
+    AttnPlace q = attn_place(t, t->query), k = attn_place(t, t->key);
+    if (!q.two && !k.two)
+        return strf(t->arena, "%s + %s + %s - (%s + %s) + %.0f", q.at, q0, rows,
+                    k.at, k0, b.hi + 0.0);
+    const char *last = attn_global(t, t->query, strf(t->arena, "%s + %s - 1",
+                                                     q0, rows));
+    if (!k.two)
+        return strf(t->arena, "%s + 1 - (%s + %s) + %.0f", last, k.at, k0,
+                    b.hi + 0.0);
+    return strf(t->arena, "at_upto(%s + %.0f, %s, %s, %s) - %s", last,
+                b.hi + 0.0, k.half, k.at, k.to, k0);
 }
 
 /* The share of all pairs of query and key that the mask lets through.        */

@@ -400,14 +400,15 @@ static int leftover(Check *c, const Node *n)
 static int divides(Check *c, const Node *n)
 {
     for (int d = 0; d < n->nd; d++) {
-        int64_t ranks = 1;
+        uint32_t atoms = 0;
         for (int t = 0; t < c->g->mesh->natom; t++)
             if (n->sh[t].k == S && n->sh[t].a == n->dim[d].a)
-                ranks *= c->g->mesh->atom[t].size;
-        if (n->dim[d].n % ranks)
+                atoms |= 1u << t;
+        int64_t parts = cut_parts(c->g->mesh, n->dim[d].a, atoms);
+        if (n->dim[d].n % parts)
             return bad(c, n, "axis '%s' of %lld is cut into %lld",
                        n->dim[d].a->name, (long long)n->dim[d].n,
-                       (long long)ranks);
+                       (long long)parts);
     }
     return 0;
 }

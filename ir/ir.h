@@ -66,6 +66,9 @@ typedef struct Axis {
     const char *name;             /* interned; axes are equal by pointer      */
     int64_t n;                    /* declared size; 0: not declared           */
     struct Axis *root;            /* renamed from (key -> seq), or itself     */
+    int zigzag;                   /* a root: cp's ranks hold two pieces of it
+                                     and of what is renamed from it (shard.c).
+                                     Set by fold for all programs             */
     int nfactor;                  /* merged from these, major first           */
     struct Axis *factor[4];
     const Loc *loc;
@@ -211,10 +214,19 @@ int any_region(const Node *n);    /* a source that every region may read      */
 int64_t local_n(const Graph *g, const Node *n, int d);
 int64_t local_elems(const Graph *g, const Node *n);
 int64_t local_bytes(const Graph *g, const Node *n);
-/* Global index of this rank's first element along dim d. One piece per dim for
- * now; pieces() answers in general.                                          */
+/* The pieces of dim d of n on one rank, in the order they lie: one, or two of
+ * one length when cp's atoms cut a zigzag axis. Returns how many.            */
+enum { MAXPIECE = 2 };
+int pieces(const Graph *g, const Node *n, int d, Piece out[MAXPIECE]);
+/* Global index of this rank's first element along a dim of one piece.        */
 Aff local_start(const Graph *g, const Node *n, int d);
-int pieces(const Graph *g, const Node *n, int d, Piece *out, int max);
+/* Atoms that cut the axis in pieces: cp's, or none.                          */
+uint32_t zigzag_atoms(const Mesh *m, const Axis *a);
+/* A set of atoms as numbers in which what is slower along the axis is greater:
+ * pieces before runs, later atoms before earlier ones.                       */
+uint32_t slowness(const Mesh *m, const Axis *a, uint32_t atoms);
+/* Parts that n elements of an axis must divide into when `atoms` cut it.     */
+int64_t cut_parts(const Mesh *m, const Axis *a, uint32_t atoms);
 uint32_t atoms_of(const Graph *g, const Node *n, ShardKind k); /* typed k     */
 /* A route node's value, int32, one buffer: offsets[E+1] of local experts, then
  * pair[cap] (token * top + slot of each row, -1: padding), then row[pairs]

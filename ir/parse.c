@@ -7,7 +7,7 @@
  *     option  = "option" key value               (the command line's go first)
  *     mesh    = "mesh" "world=" int "order=" word { axis "=" int }
  *     axis    = "axis" name ( size | "(" usual ")" ) [ "root=" name ]
- *               [ "of=" names ] places             (usual: not declared)
+ *               [ "zigzag" ] [ "of=" names ] places  (usual: not declared)
  *     param   = ( "param" | "state" | "master" | "m" | "v" ) path init number
  *               [ "of=" path ] [ "expert=" axis ] type places
  *     hf      = as in a plan (planread.c)
@@ -497,6 +497,7 @@ static void read_axis_line(Parser *p)
         lex_need(x, '=');
         a->root = read_axis(p);
     }
+    a->zigzag = lex_take(x, "zigzag");
     a->nfactor = 0;
     if (lex_take(x, "of")) {
         lex_need(x, '=');

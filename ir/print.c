@@ -473,6 +473,7 @@ static Line axis_line(Printer *p, const Axis *a)
         put(&what, " root=");
         put_axis(p, &what, a->root);
     }
+    put(&what, "%s", a->zigzag ? " zigzag" : "");
     for (int i = 0; i < a->nfactor; i++) {
         put(&what, i ? "," : " of=");
         put_axis(p, &what, a->factor[i]);

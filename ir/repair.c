@@ -4,10 +4,11 @@
  *     P      -> R      allreduce        S(a) -> R   allgather
  *     S(a)   -> S(b)   alltoall
  *
- * An axis cut over several atoms lies with later atoms major, so a step may add
- * to an axis only atoms below those that cut it, and remove only its lowest:
- * then a rank's run stays inside, or grows around, what it has. Types whose
- * atoms come in another order are reached through the whole axis.            */
+ * An axis cut over several atoms lies with later atoms major, and with those
+ * that cut it in pieces above all others (slowness), so a step may add to an
+ * axis only atoms below those that cut it, and remove only its lowest: then
+ * what a rank has stays inside, or grows around, what it had. Types whose atoms
+ * come in another order are reached through the whole axis.                  */
 #include "ir.h"
 
 static uint32_t cutting(const Mesh *m, const Shard *t, const Axis *a)
@@ -20,20 +21,24 @@ static uint32_t cutting(const Mesh *m, const Shard *t, const Axis *a)
     return mask;
 }
 
-/* All atoms of x below all of y.                                             */
-static int below(uint32_t x, uint32_t y)
+/* All atoms of x below all of y along axis a.                                */
+static int below(const Mesh *m, const Axis *a, uint32_t x, uint32_t y)
 {
-    return !x || !y || x < (y & -y);
+    y = slowness(m, a, y);
+    return !x || !y || slowness(m, a, x) < (y & -y);
 }
 
 /* Atoms that are still to cut axis b: the topmost run of one present type.   */
 static uint32_t next_into(const Mesh *m, const Shard *t, const Shard *want,
                           const Axis *b)
 {
-    uint32_t mask = 0;
+    uint32_t mask = 0, z = zigzag_atoms(m, b);
     const Shard *top = NULL;
 
-    for (int i = m->natom; i-- > 0; ) {
+    for (int k = 2 * m->natom; k-- > 0; ) {
+        int i = k % m->natom;
+        if ((z >> i & 1) != (k >= m->natom))
+            continue;
         if (want[i].k != S || want[i].a != b || same_shard(&t[i], &want[i]))
             continue;
         if (top && !same_shard(&t[i], top))
@@ -73,14 +78,16 @@ static int cut_more(const Mesh *m, Shard *t, const Shard *want, Repair *r,
         Axis *b = want[i].a;
         uint32_t in = next_into(m, t, want, b), now = cutting(m, t, b);
         Shard old = t[lowest(in)];
-        if (old.k != from || !below(in, now) ||
+        if (old.k != from || !below(m, b, in, now) ||
             (now & ~cutting(m, want, b)))
             continue;
         if (from == R)
             return make(t, r, Olocalslice, b, NULL, in, want[i]);
         if (from == P)
             return make(t, r, Oreducescatter, b, NULL, in, want[i]);
-        if (below(in, cutting(m, t, old.a) & ~in))
+        if (zigzag_atoms(m, b) && zigzag_atoms(m, old.a))
+            continue;
+        if (below(m, old.a, in, cutting(m, t, old.a) & ~in))
             return make(t, r, Oalltoall, old.a, b, in, want[i]);
     }
     return 0;
@@ -110,7 +117,7 @@ static int gather_one(const Mesh *m, Shard *t, const Shard *want, Repair *r)
         for (int k = 0; k < m->natom; k++)
             if ((now >> k & 1) && want[k].k == R)
                 out |= 1u << k;
-        if (below(out, now & ~out))
+        if (below(m, a, out, now & ~out))
             return make(t, r, Oallgather, a, NULL, out, (Shard){ .k = R });
     }
     return 0;

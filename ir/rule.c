@@ -162,7 +162,17 @@ static void beside(Ways *s, const Axis *a)
         add_partial(s, Radd, every(n));
 }
 
-static void view(Ways *s)
+/* An axis in pieces stays so under another name only.                        */
+static int keeps_pieces(const Ways *s, const Graph *g, int atom, const Axis *x,
+                        const Axis *to)
+{
+    int from = zigzag_atoms(g->mesh, x) >> atom & 1;
+    int into = zigzag_atoms(g->mesh, to) >> atom & 1;
+
+    return from == into && (!from || s->n->op == Orename);
+}
+
+static void view(Ways *s, const Graph *g, int atom)
 {
     const Node *n = s->n, *a = n->in[0];
 
@@ -171,7 +181,7 @@ static void view(Ways *s)
         for (int k = 0; k < n->nA; k++)
             if (n->A[k] == x)
                 to = n->op == Orename ? n->B[k] : k == 0 ? n->B[0] : NULL;
-        if (!to || g_isrow(x))
+        if (!to || g_isrow(x) || !keeps_pieces(s, g, atom, x, to))
             continue;
         add(s, along(to))->in[0] = along(x);
     }
@@ -336,13 +346,13 @@ static void ragged(Ways *s, const Node *map, Axis *x)
 
 /* ---- all of them --------------------------------------------------------- */
 
-static void by_class(Ways *s)
+static void by_class(Ways *s, const Graph *g, int atom)
 {
     switch (optab[s->n->op].cls) {
     case EW: elementwise(s); break;
     case RED: reduction(s); break;
     case EIN: product(s); break;
-    case VIEW: view(s); break;
+    case VIEW: view(s, g, atom); break;
     case ROW: case MOVE: beside(s, s->n->nA ? s->n->A[0] : NULL); break;
     default: break;
     }
@@ -370,7 +380,7 @@ int ways(const Graph *g, const Node *n, int atom, Way *w)
     case Oupdate:
         sinks(&s, atom);
         break;
-    default: by_class(&s);
+    default: by_class(&s, g, atom);
     }
     return s.count;
 }

@@ -2,6 +2,15 @@
  * sharding type: a dim sharded over a set of atoms is cut into equal runs, one
  * for each position in the group, where later (slower) atoms are major.
  *
+ * A zigzag axis that C ranks of cp cut is in 2 C runs, and rank p has runs p
+ * and 2 C - 1 - p: under a causal mask, as much to do as any other. Other atoms
+ * cut each of the two again:
+ *
+ *     C = 2, T = 2    p=0 t=0   [0 ..]  [6 ..]      in eighths
+ *                     p=0 t=1   [1 ..]  [7 ..]
+ *                     p=1 t=0   [2 ..]  [4 ..]
+ *                     p=1 t=1   [3 ..]  [5 ..]
+ *
  * Ragged rows have no size of their own: a rank's capacity is what its tokens
  * can send at most to its experts, known from the type of the route node.    */
 #include <string.h>
@@ -21,17 +30,34 @@ static uint32_t cutters(const Mesh *m, const Node *n, const Axis *a)
     return mask;
 }
 
+uint32_t zigzag_atoms(const Mesh *m, const Axis *a)
+{
+    return m && a->root && a->root->zigzag ? m->mask[Mcp] : 0;
+}
+
+uint32_t slowness(const Mesh *m, const Axis *a, uint32_t atoms)
+{
+    uint32_t z = atoms & zigzag_atoms(m, a);
+
+    return (atoms & ~z) | z << MAXATOM;
+}
+
+int64_t cut_parts(const Mesh *m, const Axis *a, uint32_t atoms)
+{
+    return mesh_extent(m, atoms) * (atoms & zigzag_atoms(m, a) ? 2 : 1);
+}
+
 static int64_t cut(const Graph *g, const Node *n, Dim d)
 {
     uint32_t atoms = cutters(g->mesh, n, d.a);
 
     if (!atoms)
         return d.n;
-    int64_t ranks = mesh_extent(g->mesh, atoms);
-    if (d.n % ranks)
+    int64_t parts = cut_parts(g->mesh, d.a, atoms);
+    if (d.n % parts)
         die("%s: %s=%lld cut into %lld parts", n->name ? n->name : "?",
-            d.a->name, (long long)d.n, (long long)ranks);
-    return d.n / ranks;
+            d.a->name, (long long)d.n, (long long)parts);
+    return d.n / mesh_extent(g->mesh, atoms);
 }
 
 static int64_t least(int64_t a, int64_t b)
@@ -103,27 +129,47 @@ int64_t local_bytes(const Graph *g, const Node *n)
     return local_elems(g, n) * dtypes[n->dt].bytes;
 }
 
-Aff local_start(const Graph *g, const Node *n, int d)
+/* x += what each coordinate over `atoms` adds, the fastest `stride`.         */
+static void step_by(const Mesh *m, Aff *x, uint32_t atoms, int64_t stride)
 {
-    Aff x = aff(0);
-    const Mesh *m = g->mesh;
-    uint32_t atoms = cutters(m, n, n->dim[d].a);
-    int64_t stride = atoms ? local_n(g, n, d) : 0;
-    for (int i = 0; atoms && i < m->natom; i++)
+    for (int i = 0; i < m->natom; i++)
         if (atoms >> i & 1) {
-            x.k[i] = stride;
+            x->k[i] = stride;
             stride *= m->atom[i].size;
         }
-    return x;
 }
 
-int pieces(const Graph *g, const Node *n, int d, Piece *out, int max)
+int pieces(const Graph *g, const Node *n, int d, Piece out[MAXPIECE])
 {
-    if (max < 1)
-        return 0;
-    out[0].start = local_start(g, n, d);
-    out[0].len = local_n(g, n, d);
-    return 1;
+    const Mesh *m = g->mesh;
+    Axis *a = n->dim[d].a;
+    uint32_t atoms = cutters(m, n, a), z = atoms & zigzag_atoms(m, a);
+    int64_t len = local_n(g, n, d);
+
+    out[0] = (Piece){ aff(0), len };
+    if (!z) {
+        if (atoms)
+            step_by(m, &out[0].start, atoms, len);
+        return 1;
+    }
+    int64_t C = mesh_extent(m, z), run = n->dim[d].n / (2 * C);
+    out[0].len = len / 2;
+    step_by(m, &out[0].start, atoms & ~z, len / 2);
+    out[1] = out[0];
+    step_by(m, &out[0].start, z, run);
+    step_by(m, &out[1].start, z, -run);
+    out[1].start.c = (2 * C - 1) * run;
+    return 2;
+}
+
+Aff local_start(const Graph *g, const Node *n, int d)
+{
+    Piece p[MAXPIECE];
+
+    if (pieces(g, n, d, p) > 1)
+        die("%s: %s lies in pieces", n->name ? n->name : optab[n->op].name,
+            n->dim[d].a->name);
+    return p[0].start;
 }
 
 uint32_t atoms_of(const Graph *g, const Node *n, ShardKind k)

@@ -99,12 +99,11 @@ static int add_buf(Emit *e, Buf b, const Loc *l)
 
 static void fill_dim(Emit *e, const Graph *g, const Node *n, int d, PlanDim *p)
 {
-    enum { MAXPIECE = 64 };
     Piece piece[MAXPIECE];
 
     p->axis = n->dim[d].a->name;
     p->n = n->dim[d].n;
-    p->npiece = pieces(g, n, d, piece, MAXPIECE);
+    p->npiece = pieces(g, n, d, piece);
     p->piece = alloc(e->arena, sizeof *piece * (size_t)p->npiece);
     memcpy(p->piece, piece, sizeof *piece * (size_t)p->npiece);
 }

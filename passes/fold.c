@@ -76,6 +76,66 @@ static void spread_batches(Graph *g)
     widen_bodies(g, micro, dp);
 }
 
+/* ---- pieces -------------------------------------------------------------- */
+
+/* A comparison of positions along an axis with positions along what it was
+ * renamed to: a causal mask, or one like it.                                 */
+static int masks(const Node *n, const Axis *a)
+{
+    int d = dim_of(n, a);
+
+    for (int i = 0; i < n->nd && d >= 0 && op_is(n->op, "cmp"); i++)
+        if (n->dim[i].a != a && n->dim[i].a->root == a)
+            return 1;
+    return 0;
+}
+
+static const Node *mask_of(Node *const *node, const Axis *a)
+{
+    const Node *m = NULL;
+
+    for (size_t i = 0; i < vec_len(node) && !m; i++)
+        m = masks(node[i], a) ? node[i]
+          : node[i]->body ? mask_of(node[i]->body->node, a) : NULL;
+    return m;
+}
+
+/* The longest size of axis a: parts of it may be shorter.                    */
+static int64_t longest(const Graph *g, const Axis *a)
+{
+    int64_t n = a->n;
+
+    for (size_t i = 0; i < vec_len(g->node); i++) {
+        int d = dim_of(g->node[i], a);
+        if (d >= 0 && g->node[i]->dim[d].n > n)
+            n = g->node[i]->dim[d].n;
+    }
+    return n;
+}
+
+/* Ranks of cp hold an early and a late piece of the sequence, so that a causal
+ * mask leaves all of them as much to do.                                     */
+static void balance(Graph *g)
+{
+    int64_t parts = 2 * g->mesh->size[Mcp] * g->mesh->size[Mtp];
+    const char *how = opts_str(g->opts, "fold.balance");
+    Axis *a = g_axis(g, "seq");
+
+    if (g->mesh->size[Mcp] == 1 || (how && !strcmp(how, "contiguous")))
+        return;
+    const Node *mask = how ? NULL : mask_of(g->node, a);
+    int64_t n = longest(g, a);
+    if (n % parts == 0 && (how || mask))
+        a->zigzag = 1;
+    else if (how)
+        err(opts_loc(g->opts, "fold.balance"), "fold.balance=zigzag cuts axis "
+            "'seq' into 2 cp tp = %lld parts, which do not divide %lld",
+            (long long)parts, (long long)n);
+    else if (mask)
+        why(mask, "cp's ranks have unequal work: 2 cp tp = %lld does not "
+            "divide '%s' of %lld", (long long)parts, a->name, (long long)n);
+}
+
 /* ---- grids --------------------------------------------------------------- */
 
 /* An axis both operands of a dot have, called expert, and not contracted.    */
@@ -162,6 +222,7 @@ void pass_fold(Graph *g)
     g->mesh = mesh_of(g);
     mark_experts(g);
     mark_optimizer(g);
+    balance(g);
     if (strcmp(g->prog, "init"))
         spread_batches(g);
 }

@@ -50,12 +50,12 @@ static const Seed *seed_at(const Graph *g, const Seed *table, int atom)
 /* Can dim d of n be cut once more, over atom, when it is as in t below it?   */
 static int fits(const Graph *g, const Dim *d, const Shard *t, int atom)
 {
-    int64_t parts = g->mesh->atom[atom].size;
+    uint32_t atoms = 1u << atom;
 
     for (int i = 0; i < atom; i++)
         if (t[i].k == S && t[i].a == d->a)
-            parts *= g->mesh->atom[i].size;
-    return d->n % parts == 0;
+            atoms |= 1u << i;
+    return d->n % cut_parts(g->mesh, d->a, atoms) == 0;
 }
 
 static Axis *named(const Graph *g, const Dim *dim, int nd, const char *name,
@@ -209,12 +209,13 @@ void type_through(const Placer *p, const Node *n, int k, const Shard *want,
 
 /* Is an atom below this one to keep, or to get, the axis a? Then a change of a
  * at this atom goes through the whole axis.                                  */
-static int blocked(const Shard *have, const Shard *want, int atom,
-                   const Shard *x)
+static int blocked(const Mesh *m, const Shard *have, const Shard *want,
+                   int atom, const Shard *x)
 {
     for (int i = 0; i < atom; i++)
         if (have[i].k == S && have[i].a == x->a &&
-            same_shard(&have[i], &want[i]))
+            same_shard(&have[i], &want[i]) &&
+            slowness(m, x->a, 1u << i) < slowness(m, x->a, 1u << atom))
             return 1;
     return 0;
 }
@@ -236,8 +237,8 @@ static double step_price(const Graph *g, const Node *o, const Shard *have,
     memcpy(t, want, (size_t)atom * sizeof *t);
     t[atom] = (Shard){ .k = R };
     b = bytes_as(g, o, t) * (n - 1) / n;
-    if ((to->k == S && blocked(have, want, atom, to)) ||
-        (from->k == S && blocked(have, want, atom, from)))
+    if ((to->k == S && blocked(g->mesh, have, want, atom, to)) ||
+        (from->k == S && blocked(g->mesh, have, want, atom, from)))
         return 4 * b;
     if (from->k == R)
         return 0;
