@@ -80,8 +80,17 @@ static Axis **one_axis(Graph *g, Axis *a)
     return v;
 }
 
-/* 1 on the rank at position 0 over atoms, else 0, as [rank] cut into single
- * elements; times x and summed, x is kept there only.                        */
+static int is_partial(const Node *x)
+{
+    for (int t = 0; t < MAXATOM; t++)
+        if (x->sh[t].k == P)
+            return 1;
+    return 0;
+}
+
+/* x on the rank at position 0 over atoms, else 0, as [rank] cut into single
+ * elements, and summed. What is partial can only be multiplied; elsewhere 0 is
+ * chosen, so that an infinity stays one.                                     */
 static Node *keep_first(Graph *g, Node *x, const Node *o, const Repair *r,
                         const Shard *to, Region reg)
 {
@@ -102,8 +111,14 @@ static Node *keep_first(Graph *g, Node *x, const Node *o, const Repair *r,
     Node *zero = g_const(g, o->loc, Di32, 0);
     zero->reg = reg;
     first = like(g_ew(g, Oeq, o->loc, i, zero, NULL), o, cut, reg);
-    first = like(g_cast(g, first, x->dt), o, cut, reg);
-    first = g_ew(g, Omul, o->loc, first, x, NULL);
+    if (is_partial(x)) {
+        first = like(g_cast(g, first, x->dt), o, cut, reg);
+        first = g_ew(g, Omul, o->loc, first, x, NULL);
+    } else {
+        zero = g_const(g, o->loc, x->dt, 0);
+        zero->reg = reg;
+        first = g_ew(g, Owhere, o->loc, first, x, zero);
+    }
     for (int t = 0; t < MAXATOM; t++)
         if (x->sh[t].k == P)
             cut[t] = x->sh[t];

@@ -131,7 +131,7 @@ static int add_lasting(Emit *e, Graph *g, const Node *n)
     if (n->op == Ostepval || n->op == Oresult) {
         int in = n->op == Ostepval;
         b.name = strf(e->arena, in ? "step.%s" : "result.%s", n->s);
-        Scalar s = {n->s, add_buf(e, b, NULL), n->dt};
+        Scalar s = {n->s, add_buf(e, b, in ? NULL : n->loc), n->dt};
         if (in) vec_push(e->arena, e->in, s);
         else vec_push(e->arena, e->out, s);
         return s.buf;

@@ -113,15 +113,29 @@ static const char *new_bad(const Buf *b, const uint8_t *now,
     return found;
 }
 
-static char *say(const Exec *x, const Rank *r, const Step *s, const Buf *b,
+/* A result in place of an operand has the operand's buffer, not its name.    */
+static int in_place(const Step *s, int i)
+{
+    int k = 0;
+
+    while (s->buf[k] != s->buf[i])
+        k++;
+    return k < i;
+}
+
+static char *say(const Exec *x, const Rank *r, const Step *s, int i,
                  const char *what)
 {
-    const char *file = b->file ? b->file : s->file;
-    int line = b->file ? b->line : s->line;
+    const Buf *b = &r->role->buf[s->buf[i]];
+    const char *label = s->label ? s->label : stepinfo[s->kind].name;
+    int own = b->file && !in_place(s, i);
+    const char *file = own ? b->file : s->file;
+    int line = own ? b->line : s->line;
 
-    return strf(x->mem, "first %s in '%s' after %s%s%s (rank %lld)", what,
-                b->name, s->label ? s->label : stepinfo[s->kind].name,
-                file ? strf(x->mem, " (%s:%d)", file, line) : "", "",
+    return strf(x->mem, "first %s in %s%s (rank %lld)", what, in_place(s, i)
+                ? strf(x->mem, "a result of %s", label)
+                : strf(x->mem, "'%s' after %s", b->name, label),
+                file ? strf(x->mem, " (%s:%d)", file, line) : "",
                 (long long)r->id);
 }
 
@@ -139,7 +153,7 @@ void look_after(Exec *x, Stage *const *s, int n)
                     continue;
                 const char *what = new_bad(f, b->buf[j], before);
                 if (what)
-                    x->bad = say(x, r, b->s, f, what);
+                    x->bad = say(x, r, b->s, j, what);
                 before += f->bytes;
             }
         }

@@ -7,7 +7,7 @@ cd "$(dirname "$0")/../.." || exit 2
 dir=$PWD/build/tests/cli
 rm -rf "$dir" && mkdir -p "$dir" || exit 2
 small="axes.batch=2 axes.seq=16 train.batch=4"
-printf '1..19\n'
+printf '1..23\n'
 bad=0
 
 # is NAME STATUS command...: its exit status is STATUS; output is in $dir/log
@@ -55,6 +55,19 @@ is "a run's folder is not written over" 1 "$PLEAT" run "$dir/a.plan" \
 is "resume" 0 "$PLEAT" run models/tiny.lua $small name="$dir/run" resume=1 \
     train.steps=3
 says "resume does the third step" "step    3/3"
+
+# A loss that is -infinity because its logarithm is, in one rank and two: the line.
+sed 's/^loss("lm", \(.*\))$/loss("lm", \1 + mean(log(relu(x-1000)), "batch seq hidden"))/' \
+    models/tiny.lua >"$dir/bad.lua"
+line=$(grep -n '^loss' "$dir/bad.lua" | cut -d: -f1)
+for fold in world=1 "fold.tp=2 fold.ep=2 world=2"; do
+    # shellcheck disable=SC2086
+    is "a loss is infinite, $fold" 3 "$PLEAT" run "$dir/bad.lua" $small $fold \
+        axes.hidden=16 axes.ffn=16 precision=bf16 name="$dir/bad.$fold" \
+        data.train=LICENSE data.valid=LICENSE
+    says "and its line is said" "/bad.lua:$line)"
+done
+
 is "generate" 0 "$PLEAT" generate "$dir/run" --prompt Lic -n 4
 is "new" 0 sh -c "$PLEAT new tiny $dir/my.lua && $PLEAT check $dir/my.lua"
 exit $bad
