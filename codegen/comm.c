@@ -96,7 +96,7 @@ static void blocks(Group *k, Arena *a, const Graph *g, const Node *n)
         k->step.kind = Sreducescatter;
         along(k, a, g, n);
         break;
-    case Oallreduce:
+    case Oallreduce: case Ostagesum:
         k->step.kind = Sallreduce;
         add_size(k, a, 1);
         add_size(k, a, local_elems(g, n));
@@ -115,9 +115,31 @@ static void blocks(Group *k, Arena *a, const Graph *g, const Node *n)
         zigzag(k, a, g, piecing(g, n, n->A[0], (uint32_t)n->i), 1);
 }
 
+/* To or from another stage: all of the value.                                */
+static void transfer(Group *k, Arena *a, const Graph *g, Node *n)
+{
+    Node *x = n->op == Osend ? n->in[0] : n;
+
+    vec_push(a, k->arg, storage(x));
+    k->narg = 1;
+    k->step.kind = n->op == Osend ? Ssend : Srecv;
+    add_size(k, a, x->dt);
+    add_size(k, a, local_elems(g, x));
+    add_size(k, a, n->i);
+    add_size(k, a, n->j);
+    k->step.atoms = g->mesh->mask[Mpp];
+    k->step.bytes = (double)local_bytes(g, x);
+    set_label(k, a, n);
+}
+
 void comm_lower(Graph *g, Group *k, Arena *a)
 {
     Node *n = k->node[0];
+
+    if (n->op == Osend || n->op == Orecv) {
+        transfer(k, a, g, n);
+        return;
+    }
     double ranks = (double)mesh_extent(g->mesh, (uint32_t)n->i);
 
     vec_push(a, k->arg, storage(n->in[0]));

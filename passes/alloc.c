@@ -7,6 +7,9 @@
  * made inside a body and used only there may share memory with all the rest.
  * An output lives to the end, where the runtime reads it.
  *
+ * In a pipeline stage (frames.c) a value is private to a call, kept by a micro-
+ * batch from one call to another, or there through the whole table.
+ *
  * A result takes over the buffer of an operand that dies in the same step when
  * the kernel allows (Group.inplace) and both are equally large.
  *
@@ -22,7 +25,8 @@ typedef struct Alloc {
     Graph *g;
     Arena *arena;
     Group *const *k; int n;
-    const Phase *phase; int nphase;
+    const Program *p;
+    Rows *rows;                   /* null: no table                           */
     Layout *l;
 } Alloc;
 
@@ -34,6 +38,29 @@ int is_persistent(const Node *n)
 
 /* ---- lives --------------------------------------------------------------- */
 
+static const Phase *phase_at(const Alloc *a, int step)
+{
+    const Phase *p = a->p->phase;
+    while (step >= p->first + p->n) p++;
+    return p;
+}
+
+/* The calls of a stage that name x.                                          */
+static void note_call(const Alloc *a, Live *x, int step)
+{
+    const Phase *p = a->rows ? phase_at(a, step) : NULL;
+    if (!p || p->repeat) {
+        x->outside = 1;
+        return;
+    }
+    int phase = (int)(p - a->p->phase);
+    size_t n = vec_len(x->used);
+    if (!n || x->used[n - 1].phase != phase)
+        vec_push(a->arena, x->used, ((Used){phase, step, step}));
+    else
+        x->used[n - 1].last = step;
+}
+
 static void touch(Alloc *a, Node *arg, int step)
 {
     Node *n = storage(arg);
@@ -41,26 +68,22 @@ static void touch(Alloc *a, Node *arg, int step)
     void **at = table_at(a->l->of, KEYP(n));
     if (!*at) {
         Live x = {.n = n, .bytes = local_bytes(a->g, n), .born = step,
-                  .same = -1};
+                  .first = step, .same = -1};
         vec_push(a->arena, a->l->live, x);
         *at = (void *)(uintptr_t)vec_len(a->l->live);
     }
-    a->l->live[(uintptr_t)*at - 1].dies = step;
-    a->l->live[(uintptr_t)*at - 1].last = step;
+    Live *x = &a->l->live[(uintptr_t)*at - 1];
+    x->dies = x->last = step;
+    note_call(a, x, step);
 }
 
 static void add_scratch(Alloc *a, int step)
 {
     Live x = {.step = step, .bytes = a->k[step]->scratch, .born = step,
-              .dies = step, .same = -1};
-    if (x.bytes) vec_push(a->arena, a->l->live, x);
-}
-
-static const Phase *phase_at(const Alloc *a, int step)
-{
-    const Phase *p = a->phase;
-    while (step >= p->first + p->n) p++;
-    return p;
+              .first = step, .dies = step, .last = step, .same = -1};
+    if (!x.bytes) return;
+    note_call(a, &x, step);
+    vec_push(a->arena, a->l->live, x);
 }
 
 /* The next turn of a phase needs again what was there when it began.         */
@@ -94,7 +117,7 @@ static void keep_to_end(Alloc *a)
         if (n->op != Ooutput && !is_gradient(n)) continue;
         int at = own(a->l, n->op == Ooutput ? n->in[0] : n);
         if (at < 0) continue;
-        a->l->live[at].kept = 1;
+        a->l->live[at].kept = a->l->live[at].outside = 1;
         a->l->live[at].dies = a->n - 1;
         if (n->op == Ooutput) a->l->live[at].last = NEVER;
     }
@@ -120,52 +143,86 @@ static void take_over(Alloc *a, int step)
         Live *x = &a->l->live[out], *y = &a->l->live[in];
         /* A gradient may be reduced over ranks where it lies.                */
         int free = y->last == step && (!y->kept || k->fam == FAMcomm);
-        if (x->same >= 0 || x->born != step || x->bytes != y->bytes || !free)
+        if (x->same >= 0 || x->first != step || x->bytes != y->bytes || !free)
             continue;
+        if (x->used && x->outside) continue;
         x->same = in;
         y->last = x->last;
-        if (!y->kept) y->dies = x->dies;
+        if (x->used) rows_join(a->rows, y, x);
+        else if (!y->kept) y->dies = x->dies;
     }
 }
 
 /* ---- places -------------------------------------------------------------- */
 
+/* Largest sum of bytes alive at one step, with `table` bytes while it runs.  */
+static int64_t bound_of(const Alloc *a, const Rect *r, int n, int64_t table)
+{
+    int64_t *d = alloc(a->arena, sizeof *d * (size_t)(a->n + 2));
+    int64_t load = 0, most = 0;
+
+    for (int i = 0; i < n; i++) {
+        int64_t bytes = (r[i].bytes + BUFALIGN - 1) / BUFALIGN * BUFALIGN;
+        d[r[i].born] += bytes;
+        d[r[i].dies + 1] -= bytes;
+    }
+    d[a->rows->from] += table;
+    d[a->rows->to + 1] -= table;
+    for (int s = 0; s < a->n; s++) {
+        load += d[s];
+        most = load > most ? load : most;
+    }
+    return most;
+}
+
+/* Of a stage, the private part of its calls and the frames are a rectangle
+ * each, as long as its table. The bound takes each row by itself: the frames
+ * alive, what the row's call needs, and what lives through the table.        */
 static void place(Alloc *a)
 {
     Layout *l = a->l;
-    Rect *r = alloc(a->arena, sizeof *r * (size_t)(l->n + 1));
-    int *id = alloc(a->arena, sizeof *id * (size_t)(l->n + 1)), n = 0;
+    Rect *r = alloc(a->arena, sizeof *r * (size_t)(l->n + 2));
+    int *id = alloc(a->arena, sizeof *id * (size_t)(l->n + 2)), n = 0;
+    Tabled t = a->rows ? rows_place(a->rows, l) : (Tabled){0};
     const char *wrong;
 
     for (int i = 0; i < l->n; i++) {
         const Live *x = &l->live[i];
-        if (x->same >= 0) continue;
+        if (x->same >= 0 || (x->used && !x->outside)) continue;
         id[n] = i;
         r[n++] = (Rect){x->born, x->dies, x->bytes, -1, 0};
+    }
+    int count = n;
+    if (a->rows) {
+        r[n++] = (Rect){a->rows->from, a->rows->to, t.priv, -1, 0};
+        r[n++] = (Rect){a->rows->from, a->rows->to, t.pool, -1, 0};
     }
     Packed p = pack(a->arena, r, n, PACKWORK);
     if ((wrong = pack_wrong(a->arena, r, n, p.height)))
         die("alloc: program %s: %s", a->g->prog, wrong);
-    for (int i = 0; i < n; i++) l->live[id[i]].offset = r[i].offset;
+    for (int i = 0; i < count; i++) l->live[id[i]].offset = r[i].offset;
     l->height = p.height;
-    l->bound = p.bound;
+    l->bound = a->rows ? bound_of(a, r, count, t.bound) : p.bound;
+    if (a->rows) rows_move(l, r[count].offset, r[count + 1].offset);
 }
 
-Layout *layout(Graph *g, Group *const *k, int n, const Phase *phase, int nphase)
+Layout *layout(Graph *g, Group *const *k, const Program *p)
 {
-    Alloc a = {g, g->arena, k, n, phase, nphase, NULL};
+    Alloc a = {g, g->arena, k, p->nstep, p, rows_of(g->arena, p), NULL};
 
     a.l = alloc(a.arena, sizeof *a.l);
     a.l->of = table_new(a.arena);
-    for (int s = 0; s < n; s++) {
+    for (int s = 0; s < a.n; s++) {
         for (int j = 0; j < k[s]->narg; j++)
             if (k[s]->arg[j]) touch(&a, k[s]->arg[j], s);
         add_scratch(&a, s);
     }
     outlast_repeats(&a);
     keep_to_end(&a);
-    for (int s = 0; s < n; s++) take_over(&a, s);
     a.l->n = (int)vec_len(a.l->live);
+    for (int i = 0; i < a.l->n && a.rows; i++)
+        rows_settle(a.rows, &a.l->live[i]);
+    for (int s = 0; s < a.n; s++) take_over(&a, s);
     place(&a);
     return a.l;
 }

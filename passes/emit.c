@@ -6,27 +6,31 @@
  *
  *     [ param | state | optim | io ][ transient: step, eval, forward, init ]
  *
- * Steps are the groups in order. Accumulators are cleared first: those of loss
- * denominators in a phase of their own before `den`, the others in `pre`; with
- * a single turn right before their only use.
+ * A pipeline stage is a role with buffers, tensors and programs of its own;
+ * kernels are the plan's.
  *
  * Predicted times are a roofline with rough constants, one row a target.     */
-#include <math.h>
 #include <string.h>
 
 #include "passes.h"
+
+/* What the ranks of one stage run, as far as it is made.                     */
+typedef struct Stage {
+    Buf *buf;                     /* vecs                                     */
+    Tensor *tensor;
+    Scalar *in, *out;
+    Program *prog;
+    Table *named;                 /* path of what lives always -> Lasting     */
+} Stage;
 
 struct Emit {
     Arena *arena;
     Graph *logical;
     const Target *T;
     Mesh *mesh;
-    Buf *buf;                     /* vecs from here                           */
-    Tensor *tensor;
-    Scalar *in, *out;
-    Program *prog;
-    Kernel *kernel;
-    Table *named;                 /* path of what lives always -> Lasting     */
+    Stage *stage; int nstage;
+    Stage *now;                   /* the one whose program is being made      */
+    Kernel *kernel;               /* vec; all stages share them               */
     Table *kernels;               /* name -> itself                           */
 };
 
@@ -93,8 +97,8 @@ static void place_of(const Loc *l, const char **file, int *line)
 static int add_buf(Emit *e, Buf b, const Loc *l)
 {
     place_of(l, &b.file, &b.line);
-    vec_push(e->arena, e->buf, b);
-    return (int)vec_len(e->buf) - 1;
+    vec_push(e->arena, e->now->buf, b);
+    return (int)vec_len(e->now->buf) - 1;
 }
 
 static void fill_dim(Emit *e, const Graph *g, const Node *n, int d, PlanDim *p)
@@ -116,7 +120,7 @@ static void add_tensor(Emit *e, const Graph *g, const Node *n, const char *kind,
 
     for (int d = 0; d < n->nd; d++) fill_dim(e, g, n, d, &t.dim[d]);
     place_of(n->loc, &t.file, &t.line);
-    vec_push(e->arena, e->tensor, t);
+    vec_push(e->arena, e->now->tensor, t);
 }
 
 static int add_lasting(Emit *e, Graph *g, const Node *n)
@@ -132,14 +136,15 @@ static int add_lasting(Emit *e, Graph *g, const Node *n)
         int in = n->op == Ostepval;
         b.name = strf(e->arena, in ? "step.%s" : "result.%s", n->s);
         Scalar s = {n->s, add_buf(e, b, in ? NULL : n->loc), n->dt};
-        if (in) vec_push(e->arena, e->in, s);
-        else vec_push(e->arena, e->out, s);
+        if (in) vec_push(e->arena, e->now->in, s);
+        else vec_push(e->arena, e->now->out, s);
         return s.buf;
     }
     const Param *p = n->op == Oinput ? NULL : g_param(g, n->s);
     if (p) b.cls = classes[p->kind];
     int i = add_buf(e, b, n->loc);
-    add_tensor(e, g, n, p ? paramkinds[p->kind] : "input", i);
+    add_tensor(e, g, n, !p ? "input" : p->copy ? "copy" : paramkinds[p->kind],
+               i);
     return i;
 }
 
@@ -158,7 +163,7 @@ typedef struct Lasting { const Node *n; int buf; } Lasting;
 static void same_as_before(const Emit *e, const Graph *g, const Node *n,
                            const Lasting *was)
 {
-    const Buf *b = &e->buf[was->buf];
+    const Buf *b = &e->now->buf[was->buf];
 
     if (b->bytes != local_bytes(g, n) || b->dt != n->dt)
         die("emit: '%s' is %s of %lld bytes in program %s, %s of %lld before",
@@ -171,7 +176,7 @@ static void same_as_before(const Emit *e, const Graph *g, const Node *n,
 
 static int lasting(Emit *e, Graph *g, const Node *n)
 {
-    Lasting **at = (Lasting **)table_at(e->named, KEYP(key_of(e, n)));
+    Lasting **at = (Lasting **)table_at(e->now->named, KEYP(key_of(e, n)));
 
     if (*at) {
         same_as_before(e, g, n, *at);
@@ -180,217 +185,6 @@ static int lasting(Emit *e, Graph *g, const Node *n)
         **at = (Lasting){n, add_lasting(e, g, n)};
     }
     return (*at)->buf;
-}
-
-/* ---- phases -------------------------------------------------------------- */
-
-/* The integer that says `accumulate` (steps.def).                            */
-enum { GEMMADD = 10, GMMWADD = 8 };
-
-typedef struct Make {             /* one program being made                   */
-    Emit *e;
-    Graph *g;
-    Group **step;                 /* vec: the group of each step              */
-    Phase *phase;                 /* vec                                      */
-    int64_t repeat;               /* of den and body                          */
-    Layout *l;
-    int *work;                    /* step -> buffer of its work space, or -1  */
-} Make;
-
-static int64_t turns(const Graph *g)
-{
-    int64_t all, dp = g->mesh ? g->mesh->size[Mdp] : 1;
-
-    if (strcmp(g->prog, "step") && strcmp(g->prog, "eval")) return 1;
-    all = (int64_t)micro_batches(g, NULL);
-    if (all % dp)
-        err(opts_loc(g->opts, "train.batch"), "train.batch makes %lld "
-            "micro-batches, which dp = %lld ranks cannot share evenly",
-            (long long)all, (long long)dp);
-    return all / dp;
-}
-
-static Group *storing(Arena *a, Family fam, Region reg, Node *n)
-{
-    Group *k = alloc(a, sizeof *k);
-
-    *k = (Group){.fam = fam, .reg = reg, .n = 1, .nout = 1, .narg = 1};
-    k->node = alloc(a, 3 * sizeof *k->node);
-    k->out = k->node + 1;
-    k->arg = k->node + 2;
-    k->node[0] = k->out[0] = k->arg[0] = n;
-    return k;
-}
-
-static Group *zeroing(Make *m, Node *acc, Region reg)
-{
-    Group *k = storing(m->e->arena, FAMzero, reg, acc);
-
-    k->step.kind = Szero;
-    k->step.label = strf(m->e->arena, "clear %s", acc->name);
-    place_of(acc->loc, &k->step.file, &k->step.line);
-    return k;
-}
-
-/* A kernel that stores f everywhere in acc.                                  */
-static Group *filling(Make *m, Node *acc, Region reg, double f)
-{
-    Node *c = g_node(m->g, Oconst, acc->loc, 0, NULL);
-    Group *k = storing(m->e->arena, FAMloop, reg, c);
-
-    c->f = f;
-    c->dt = acc->dt;
-    c->reg = reg;
-    c->nd = acc->nd;
-    memcpy(c->dim, acc->dim, sizeof c->dim);
-    memcpy(c->sh, acc->sh, sizeof c->sh);
-    c->name = strf(m->e->arena, "clear %s", acc->name);
-    k->narg = 0;
-    m->e->T->lower(m->g, k, m->e->arena);
-    for (int i = 0; i < k->narg; i++)
-        if (k->arg[i] == c) k->arg[i] = acc;
-    k->out[0] = acc;
-    return k;
-}
-
-/* An accumulator starts from zero, for max and min from what all numbers
- * beat. */
-static Group *clearing(Make *m, Node *acc, Region reg)
-{
-    if (!strcmp(acc->s, "add")) return zeroing(m, acc, reg);
-    return filling(m, acc, reg, strcmp(acc->s, "max") ? INFINITY : -INFINITY);
-}
-
-/* With one turn a product may store what it would add to zero. Its accumulator
- * then lives from there: at the peak most gradients are still to come.       */
-static int store_only(Make *m, Group *k, const Node *acc)
-{
-    int at = k->step.kind == Sgemm ? GEMMADD : GMMWADD;
-
-    if (m->repeat > 1 || strcmp(acc->s, "add") ||
-        (k->step.kind != Sgemm && k->step.kind != Sgmmw))
-        return 0;
-    k->step.iv[at] = aff(0);
-    return 1;
-}
-
-static void clear_results(Make *m, Group *k)
-{
-    for (int j = 0; j < k->nout; j++) {
-        Node *n = k->out[j];
-        if (n->op == Oaccum && strcmp(n->s, "last") && !store_only(m, k, n))
-            vec_push(m->e->arena, m->step, clearing(m, n, k->reg));
-    }
-}
-
-static void clear_accumulators(Make *m, Group **k, Region reg)
-{
-    for (size_t i = 0; i < vec_len(k) && m->repeat > 1; i++)
-        if (k[i]->reg == reg) clear_results(m, k[i]);
-}
-
-static void end_phase(Make *m, const char *name, int first, int64_t repeat)
-{
-    int n = (int)vec_len(m->step) - first;
-    if (n) vec_push(m->e->arena, m->phase, ((Phase){name, first, n, repeat}));
-}
-
-static size_t add_groups(Make *m, Group **k, size_t i, Region reg)
-{
-    for (; i < vec_len(k) && k[i]->reg == reg; i++) {
-        if (m->repeat == 1) clear_results(m, k[i]);
-        vec_push(m->e->arena, m->step, k[i]);
-    }
-    return i;
-}
-
-/* ---- states that are read after they are written ------------------------- */
-
-/* Path of a parameter or state -> the last step that reads it + 1.           */
-static Table *last_readers(const Make *m, int first)
-{
-    Table *t = table_new(m->e->arena);
-
-    for (size_t i = (size_t)first; i < vec_len(m->step); i++)
-        for (int j = 0; j < m->step[i]->nin; j++) {
-            const Node *n = storage(m->step[i]->in[j]);
-            if (n->op == Oparam || n->op == Ostate)
-                *table_at(t, KEYP(n->s)) = (void *)(uintptr_t)(i + 1);
-        }
-    return t;
-}
-
-/* A step may read what it writes only as fuse allows: element by element, in
- * the kernel that makes the new value.                                       */
-static int read_later(const Make *m, const Table *last, size_t step,
-                      const Node *state)
-{
-    size_t at = (size_t)(uintptr_t)table_get(last, KEYP(state->s));
-    return at > step + 1 || (at == step + 1 && m->step[step]->n == 1);
-}
-
-/* The new value goes to a buffer of its own and is copied at the end.        */
-static void copy_later(Make *m, Group *k, Node *write)
-{
-    Arena *a = m->e->arena;
-    Node *t = g_node(m->g, Oarg, write->loc, 0, NULL);
-    Group *c = storing(a, FAMloop, REGpost, write);
-
-    t->dt = write->in[0]->dt;
-    t->reg = REGpost;
-    t->nd = write->in[0]->nd;
-    memcpy(t->dim, write->in[0]->dim, sizeof t->dim);
-    memcpy(t->sh, write->in[0]->sh, sizeof t->sh);
-    t->name = strf(a, "new %s", storage(write)->s);
-    for (int i = 0; i < k->narg; i++)
-        if (k->arg[i] == write) k->arg[i] = t;
-    c->nin = 1;
-    c->narg = 2;
-    c->in = c->arg = alloc(a, 2 * sizeof *c->arg);
-    c->arg[0] = t;
-    c->arg[1] = write;
-    c->step.kind = Scopy;
-    c->step.label = strf(a, "copy %s", t->name);
-    vec_push(a, m->step, c);
-}
-
-typedef struct Write { Group *k; Node *n; } Write;
-
-static void write_beside(Make *m, int first)
-{
-    Table *last = last_readers(m, first);
-    Write *late = NULL;
-
-    for (size_t i = (size_t)first; i < vec_len(m->step); i++)
-        for (int j = 0; j < m->step[i]->nout; j++) {
-            Node *n = m->step[i]->out[j];
-            if (n->op == Owrite && read_later(m, last, i, storage(n)))
-                vec_push(m->e->arena, late, ((Write){m->step[i], n}));
-        }
-    for (size_t i = 0; i < vec_len(late); i++)
-        copy_later(m, late[i].k, late[i].n);
-}
-
-/* sched puts what den needs of pre before it.                                */
-static void make_phases(Make *m, Group **k)
-{
-    size_t at = 0, den = 0;
-
-    m->repeat = turns(m->g);
-    while (den < vec_len(k) && k[den]->reg != REGden) den++;
-    int first = 0;
-    clear_accumulators(m, k, REGden);
-    if (den < vec_len(k)) at = add_groups(m, k, at, REGpre);
-    end_phase(m, "start", first, 1);
-    for (int r = REGden; r < NREGION; r++) {
-        first = (int)vec_len(m->step);
-        at = add_groups(m, k, at, (Region)r);
-        if (r == REGpre) clear_accumulators(m, k, REGbody);
-        if (r == REGpost) write_beside(m, first);
-        end_phase(m, regions[r], first,
-                  r == REGden || r == REGbody ? m->repeat : 1);
-    }
-    if (at != vec_len(k)) die("emit: phases of program %s", m->g->prog);
 }
 
 /* ---- buffers ------------------------------------------------------------- */
@@ -406,7 +200,8 @@ static void add_live(Make *m, Live *x)
     Buf b = {.name = live_name(m, x), .cls = x->n ? Btemp : Bscratch,
              .dt = x->n ? x->n->dt : Du8, .offset = x->offset,
              .bytes = x->bytes, .born = x->born, .dies = x->dies,
-             .prog = (int)vec_len(m->e->prog)};
+             .frame = x->frame,
+             .prog = (int)vec_len(m->e->now->prog)};
     int i = add_buf(m->e, b, x->n ? x->n->loc : NULL);
 
     if (x->n) x->n->buf = i;
@@ -517,24 +312,44 @@ static void fill_step(Make *m, int i, Step *s)
     add_kernel(m->e, k);
 }
 
+static void enter_stage(Emit *e, const Graph *g)
+{
+    int n = g->nrole ? g->nrole : 1;
+
+    if (!e->stage) {
+        e->stage = alloc(e->arena, sizeof *e->stage * (size_t)n);
+        e->nstage = n;
+        for (int i = 0; i < n; i++) e->stage[i].named = table_new(e->arena);
+    }
+    if (n != e->nstage || g->role < 0 || g->role >= n)
+        die("emit: program %s of stage %d of %d, not %d", g->prog, g->role, n,
+            e->nstage);
+    e->now = &e->stage[g->role];
+}
+
 void emit_program(Emit *e, Graph *g, Group **groups)
 {
-    Make m = {.e = e, .g = g};
+    Make m = {.arena = e->arena, .e = e, .g = g, .T = e->T};
     Program p = {.name = g->prog};
 
     if (!e->mesh) e->mesh = g->mesh;
+    enter_stage(e, g);
     make_phases(&m, groups);
     p.nstep = (int)vec_len(m.step);
     p.nphase = (int)vec_len(m.phase);
     p.phase = m.phase;
-    m.l = layout(g, m.step, p.nstep, m.phase, p.nphase);
+    p.nturn = (int)vec_len(m.turn);
+    p.turn = m.turn;
+    m.l = layout(g, m.step, &p);
     p.transient = m.l->height;
     p.bound = m.l->bound;
+    p.nframe = (int)vec_len(m.l->frame);
+    p.frame = m.l->frame;
     number_buffers(&m);
     add_outputs(&m);
     p.step = alloc(e->arena, sizeof *p.step * (size_t)(p.nstep + 1));
     for (int i = 0; i < p.nstep; i++) fill_step(&m, i, &p.step[i]);
-    vec_push(e->arena, e->prog, p);
+    vec_push(e->arena, e->now->prog, p);
 }
 
 /* ---- the whole ----------------------------------------------------------- */
@@ -544,15 +359,12 @@ Emit *emit_new(Arena *a, Graph *g, const Target *T)
     Emit *e = alloc(a, sizeof *e);
 
     *e = (Emit){.arena = a, .logical = g, .T = T};
-    e->named = table_new(a);
     e->kernels = table_new(a);
     return e;
 }
 
-enum { ALIGN = 256 };
-
 /* Classes one after another, then the part that programs share.              */
-static void place_all(const Emit *e, Role *r)
+static void place_all(Role *r)
 {
     int64_t at = 0, most = 0;
 
@@ -561,28 +373,36 @@ static void place_all(const Emit *e, Role *r)
             Buf *b = &r->buf[i];
             if (b->prog >= 0 || b->cls != (BufClass)c) continue;
             b->offset = at;
-            at += (b->bytes + ALIGN - 1) / ALIGN * ALIGN;
+            at += (b->bytes + BUFALIGN - 1) / BUFALIGN * BUFALIGN;
         }
     r->persist = at;
     for (int i = 0; i < r->nbuf; i++)
-        if (r->buf[i].prog >= 0) r->buf[i].offset += at;
-    for (int i = 0; i < r->nprog; i++)
-        if (e->prog[i].transient > most) most = e->prog[i].transient;
+        if (r->buf[i].prog >= 0 && !r->buf[i].frame) r->buf[i].offset += at;
+    for (int i = 0; i < r->nprog; i++) {
+        Program *p = &r->prog[i];
+        for (int f = 0; f < p->nframe; f++)
+            for (int k = 0; k < p->frame[f].nslot; k++)
+                p->frame[f].slot[k] += at;
+        if (p->transient > most) most = p->transient;
+    }
     r->arena = at + most;
 }
 
-static Role *make_role(Emit *e)
+static Role *make_roles(const Emit *e)
 {
-    Role *r = alloc(e->arena, sizeof *r);
+    Role *r = alloc(e->arena, sizeof *r * (size_t)e->nstage);
 
-    *r = (Role){
-        .nbuf = (int)vec_len(e->buf), .buf = e->buf,
-        .nprog = (int)vec_len(e->prog), .prog = e->prog,
-        .ntensor = (int)vec_len(e->tensor), .tensor = e->tensor,
-        .nin = (int)vec_len(e->in), .in = e->in,
-        .nout = (int)vec_len(e->out), .out = e->out,
-    };
-    place_all(e, r);
+    for (int i = 0; i < e->nstage; i++) {
+        const Stage *s = &e->stage[i];
+        r[i] = (Role){
+            .nbuf = (int)vec_len(s->buf), .buf = s->buf,
+            .nprog = (int)vec_len(s->prog), .prog = s->prog,
+            .ntensor = (int)vec_len(s->tensor), .tensor = s->tensor,
+            .nin = (int)vec_len(s->in), .in = s->in,
+            .nout = (int)vec_len(s->out), .out = s->out,
+        };
+        place_all(&r[i]);
+    }
     return r;
 }
 
@@ -601,7 +421,7 @@ Plan *emit_finish(Emit *e, const CompileOptions *o)
 
     *p = (Plan){
         .model = g->name, .target = e->T->name, .mesh = e->mesh,
-        .opts = g->opts, .nrole = 1, .role = make_role(e),
+        .opts = g->opts, .nrole = e->nstage, .role = make_roles(e),
         .prelude = e->T->prelude, .nkernel = (int)vec_len(e->kernel),
         .kernel = e->kernel, .nhf = g->nhf, .hf = g->hf,
     };

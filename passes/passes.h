@@ -199,28 +199,37 @@ const char *one_nest(Set *s);                 /* null: yes; else why not      */
 
 Group **sched(Graph *g, Group **k);
 
+typedef struct Used { int phase, first, last; } Used;     /* steps of a call  */
+
 /* One value of a program, or a kernel's work space, before it is a Buf.      */
 typedef struct Live {
     Node *n;                      /* the value; null: work space of `step`    */
     int step;
-    int64_t bytes, offset;        /* offset: above the persistent part        */
+    int64_t bytes, offset;        /* offset: above the persistent part, or in
+                                     its frame                                */
     int born, dies;               /* steps, both included                     */
+    int first;                    /* step that makes it: born, or in a table
+                                     the one that runs first                  */
     int last;                    /* step after which its place is free, or -1 */
     int kept;                     /* to the end of the program                */
     int same;                     /* index of the value whose buffer this one
                                      took over, or -1                         */
+    Used *used;                   /* vec: calls that name it, in phase order  */
+    int outside;                  /* named outside of calls too               */
+    int frame;                    /* 1 + its frame; 0: one place              */
 } Live;
 
 typedef struct Layout {
     Live *live; int n;            /* vec                                      */
     Table *of;                    /* stored value -> index + 1                */
+    Frame *frame;                 /* vec                                      */
     int64_t height, bound;
 } Layout;
 
 int is_persistent(const Node *stored);
-/* Places all that lives within one program. k: the group of each step.       */
-Layout *layout(Graph *g, Group *const *k, int n, const Phase *phase,
-               int nphase);
+/* Places all that lives within one program, whose phases and turns are known.
+ * k: the group of each step.                                                 */
+Layout *layout(Graph *g, Group *const *k, const Program *p);
 int layout_root(const Layout *l, int i);      /* whose buffer i lies in       */
 
 /* A buffer to be placed: alive at the times born..dies, both included.       */
@@ -248,7 +257,52 @@ int pack_under(Arena *a, Rect *r, int n, int64_t cap, int64_t *work);
  * otherwise what is wrong. Knows nothing of how they were placed.            */
 const char *pack_wrong(Arena *a, const Rect *r, int n, int64_t height);
 
+/* ---- frames.c: what a stage's calls have, what they keep ----------------- */
+
+/* When each call of each micro-batch runs.                                   */
+typedef struct Rows {
+    Arena *arena;
+    const Program *p;
+    int call, ncall;              /* phases                                   */
+    int from, to;                 /* steps of all calls                       */
+    int micros;
+    int *at;                      /* [call][micro] -> row                     */
+} Rows;
+
+Rows *rows_of(Arena *a, const Program *p);    /* null: no table               */
+/* How long x lives, now that all who name it are known: in one call, through
+ * the whole table, or from row to row.                                       */
+void rows_settle(const Rows *t, Live *x);
+/* x took over y's place: y's life becomes both.                              */
+void rows_join(const Rows *t, Live *y, const Live *x);
+/* Places what is private to calls and what frames hold, both from 0 on.      */
+typedef struct Tabled {
+    int64_t priv, pool;           /* bytes of each part                       */
+    int64_t bound;                /* most bytes of both alive in a row        */
+} Tabled;
+Tabled rows_place(const Rows *t, Layout *l);
+void rows_move(Layout *l, int64_t priv, int64_t pool);    /* to these offsets */
+
+/* ---- emit.c phases.c ----------------------------------------------------- */
+
 typedef struct Emit Emit;
+
+typedef struct Make {             /* one program being made                   */
+    Arena *arena;
+    Emit *e;
+    Graph *g;
+    const Target *T;
+    Group **step;                 /* vec: the group of each step              */
+    Phase *phase;                 /* vec                                      */
+    Turn *turn;                   /* vec                                      */
+    int64_t repeat;               /* of den and body                          */
+    int once;                     /* each step runs once                      */
+    Layout *l;
+    int *work;                    /* step -> buffer of its work space, or -1  */
+} Make;
+
+void make_phases(Make *m, Group **k);   /* fills step, phase, turn, repeat    */
+
 Emit *emit_new(Arena *a, Graph *g, const Target *T);
 void emit_program(Emit *e, Graph *g, Group **groups);
 Plan *emit_finish(Emit *e, const CompileOptions *o);
