@@ -189,13 +189,13 @@ static int lasting(Emit *e, Graph *g, const Node *n)
 
 /* ---- buffers ------------------------------------------------------------- */
 
-static const char *live_name(const Make *m, const Live *x)
+static const char *live_name(const Draft *m, const Live *x)
 {
     return x->n ? x->n->name : strf(m->e->arena, "work of %s",
                                     m->step[x->step]->step.label);
 }
 
-static void add_live(Make *m, Live *x)
+static void add_live(Draft *m, Live *x)
 {
     Buf b = {.name = live_name(m, x), .cls = x->n ? Btemp : Bscratch,
              .dt = x->n ? x->n->dt : Du8, .offset = x->offset,
@@ -210,7 +210,7 @@ static void add_live(Make *m, Live *x)
 
 /* From here on n->buf is the buffer of a stored value. Those that took over
  * another's follow once that one has a number.                               */
-static void number_buffers(Make *m)
+static void number_buffers(Draft *m)
 {
     Graph *g = m->g;
     Layout *l = m->l;
@@ -228,7 +228,7 @@ static void number_buffers(Make *m)
             l->live[i].n->buf = l->live[layout_root(l, i)].n->buf;
 }
 
-static void add_outputs(Make *m)
+static void add_outputs(Draft *m)
 {
     for (size_t i = 0; i < vec_len(m->g->node); i++) {
         Node *n = m->g->node[i], view;
@@ -294,7 +294,7 @@ static const char *uses(Arena *a, const Group *k, const Step *s)
     return intern(rw);
 }
 
-static void fill_step(Make *m, int i, Step *s)
+static void fill_step(Draft *m, int i, Step *s)
 {
     const Group *k = m->step[i];
     int fixed = stepinfo[k->step.kind].nbuf, work = m->work[i];
@@ -329,7 +329,7 @@ static void enter_stage(Emit *e, const Graph *g)
 
 void emit_program(Emit *e, Graph *g, Group **groups)
 {
-    Make m = {.arena = e->arena, .e = e, .g = g, .T = e->T};
+    Draft m = {.arena = e->arena, .e = e, .g = g, .T = e->T};
     Program p = {.name = g->prog};
 
     if (!e->mesh) e->mesh = g->mesh;

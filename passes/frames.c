@@ -25,7 +25,8 @@ Rows *rows_of(Arena *a, const Program *p)
     *t = (Rows){.arena = a, .p = p};
     if (!p->nturn) return NULL;
     while (p->phase[t->call].repeat) t->call++;
-    while (t->call + t->ncall < p->nphase && !p->phase[t->call + t->ncall].repeat)
+    while (t->call + t->ncall < p->nphase &&
+           !p->phase[t->call + t->ncall].repeat)
         t->ncall++;
     const Phase *last = &p->phase[t->call + t->ncall - 1];
     t->from = p->phase[t->call].first;

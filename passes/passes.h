@@ -287,7 +287,7 @@ void rows_move(Layout *l, int64_t priv, int64_t pool);    /* to these offsets */
 
 typedef struct Emit Emit;
 
-typedef struct Make {             /* one program being made                   */
+typedef struct Draft {            /* one program being made                   */
     Arena *arena;
     Emit *e;
     Graph *g;
@@ -299,9 +299,9 @@ typedef struct Make {             /* one program being made                   */
     int once;                     /* each step runs once                      */
     Layout *l;
     int *work;                    /* step -> buffer of its work space, or -1  */
-} Make;
+} Draft;
 
-void make_phases(Make *m, Group **k);   /* fills step, phase, turn, repeat    */
+void make_phases(Draft *m, Group **k);    /* fills step, phase, turn, repeat  */
 
 Emit *emit_new(Arena *a, Graph *g, const Target *T);
 void emit_program(Emit *e, Graph *g, Group **groups);

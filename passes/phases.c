@@ -1,9 +1,9 @@
 /* phases.c: the steps of a program in phases.
  *
- * Accumulators are cleared first: those of loss denominators in a phase of their
- * own before `den`, the others in `pre`; with a single turn right before their
- * only use. A stage has no body but its calls, each a phase; a wait has a step
- * for every send that it waits for.                                          */
+ * Accumulators are cleared first: those of loss denominators in a phase of
+ * their own before `den`, the others in `pre`; with a single turn right before
+ * their only use. A stage has no body but its calls, each a phase; a wait has a
+ * step for every send that it waits for.                                     */
 #include <math.h>
 #include <string.h>
 
@@ -37,7 +37,7 @@ static Group *storing(Arena *a, Family fam, Region reg, Node *n)
     return k;
 }
 
-static Group *zeroing(Make *m, Node *acc, Region reg)
+static Group *zeroing(Draft *m, Node *acc, Region reg)
 {
     Group *k = storing(m->arena, FAMzero, reg, acc);
 
@@ -49,7 +49,7 @@ static Group *zeroing(Make *m, Node *acc, Region reg)
 }
 
 /* A kernel that stores f everywhere in acc.                                  */
-static Group *filling(Make *m, Node *acc, Region reg, double f)
+static Group *filling(Draft *m, Node *acc, Region reg, double f)
 {
     Node *c = g_node(m->g, Oconst, acc->loc, 0, NULL);
     Group *k = storing(m->arena, FAMloop, reg, c);
@@ -71,7 +71,7 @@ static Group *filling(Make *m, Node *acc, Region reg, double f)
 
 /* An accumulator starts from zero, for max and min from what all numbers
  * beat. */
-static Group *clearing(Make *m, Node *acc, Region reg)
+static Group *clearing(Draft *m, Node *acc, Region reg)
 {
     if (!strcmp(acc->s, "add")) return zeroing(m, acc, reg);
     return filling(m, acc, reg, strcmp(acc->s, "max") ? INFINITY : -INFINITY);
@@ -79,7 +79,7 @@ static Group *clearing(Make *m, Node *acc, Region reg)
 
 /* With one turn a product may store what it would add to zero. Its accumulator
  * then lives from there: at the peak most gradients are still to come.       */
-static int store_only(Make *m, Group *k, const Node *acc)
+static int store_only(Draft *m, Group *k, const Node *acc)
 {
     int at = k->step.kind == Sgemm ? GEMMADD : GMMWADD;
 
@@ -90,7 +90,7 @@ static int store_only(Make *m, Group *k, const Node *acc)
     return 1;
 }
 
-static void clear_results(Make *m, Group *k)
+static void clear_results(Draft *m, Group *k)
 {
     for (int j = 0; j < k->nout; j++) {
         Node *n = k->out[j];
@@ -99,19 +99,19 @@ static void clear_results(Make *m, Group *k)
     }
 }
 
-static void clear_accumulators(Make *m, Group **k, Region reg)
+static void clear_accumulators(Draft *m, Group **k, Region reg)
 {
     for (size_t i = 0; i < vec_len(k) && !m->once; i++)
         if (k[i]->reg == reg) clear_results(m, k[i]);
 }
 
-static void end_phase(Make *m, const char *name, int first, int64_t repeat)
+static void end_phase(Draft *m, const char *name, int first, int64_t repeat)
 {
     int n = (int)vec_len(m->step) - first;
     if (n) vec_push(m->arena, m->phase, ((Phase){name, first, n, repeat}));
 }
 
-static size_t add_groups(Make *m, Group **k, size_t i, Region reg)
+static size_t add_groups(Draft *m, Group **k, size_t i, Region reg)
 {
     for (; i < vec_len(k) && k[i]->reg == reg; i++) {
         if (m->once) clear_results(m, k[i]);
@@ -123,7 +123,7 @@ static size_t add_groups(Make *m, Group **k, size_t i, Region reg)
 /* ---- states that are read after they are written ------------------------- */
 
 /* Path of a parameter or state -> the last step that reads it + 1.           */
-static Table *last_readers(const Make *m, int first)
+static Table *last_readers(const Draft *m, int first)
 {
     Table *t = table_new(m->arena);
 
@@ -138,7 +138,7 @@ static Table *last_readers(const Make *m, int first)
 
 /* A step may read what it writes only as fuse allows: element by element, in
  * the kernel that makes the new value.                                       */
-static int read_later(const Make *m, const Table *last, size_t step,
+static int read_later(const Draft *m, const Table *last, size_t step,
                       const Node *state)
 {
     size_t at = (size_t)(uintptr_t)table_get(last, KEYP(state->s));
@@ -146,7 +146,7 @@ static int read_later(const Make *m, const Table *last, size_t step,
 }
 
 /* The new value goes to a buffer of its own and is copied at the end.        */
-static void copy_later(Make *m, Group *k, Node *write)
+static void copy_later(Draft *m, Group *k, Node *write)
 {
     Arena *a = m->arena;
     Node *t = g_node(m->g, Oarg, write->loc, 0, NULL);
@@ -172,7 +172,7 @@ static void copy_later(Make *m, Group *k, Node *write)
 
 typedef struct Write { Group *k; Node *n; } Write;
 
-static void write_beside(Make *m, int first)
+static void write_beside(Draft *m, int first)
 {
     Table *last = last_readers(m, first);
     Write *late = NULL;
@@ -196,7 +196,7 @@ static int waits_for(const Call *wait, const Call *send)
 }
 
 /* The same buffer, peer and channel as the send's.                           */
-static void add_wait(Make *m, const Group *send)
+static void add_wait(Draft *m, const Group *send)
 {
     Group *k = alloc(m->arena, sizeof *k);
 
@@ -209,7 +209,7 @@ static void add_wait(Make *m, const Group *send)
 }
 
 /* Steps of the groups k[0, n), which stand in the body, that call c has.     */
-static void add_call(Make *m, Group *const *k, size_t n, int c)
+static void add_call(Draft *m, Group *const *k, size_t n, int c)
 {
     const Call *call = m->g->call;
     int first = (int)vec_len(m->step);
@@ -227,7 +227,7 @@ static void add_call(Make *m, Group *const *k, size_t n, int c)
         0}));
 }
 
-static size_t add_calls(Make *m, Group *const *k, size_t at)
+static size_t add_calls(Draft *m, Group *const *k, size_t at)
 {
     size_t n = 0;
     int first = (int)vec_len(m->phase);
@@ -244,7 +244,7 @@ static size_t add_calls(Make *m, Group *const *k, size_t at)
 }
 
 /* sched puts what den needs of pre before it.                                */
-void make_phases(Make *m, Group **k)
+void make_phases(Draft *m, Group **k)
 {
     size_t at = 0, den = 0;
 
