@@ -160,6 +160,18 @@ static void write_page(const Plan *p, const char *path)
     free(summary);
 }
 
+static void show_schedule(const Args *a, const Plan *p)
+{
+    const Schedule *s = plan_schedule(p, a->file);
+
+    if (a->csv) {
+        char *table = schedule_print(forever, s);
+        write_all(a->csv, table, strlen(table));
+    }
+    if (a->schedule)
+        fputs(draw_schedule(s), stdout);
+}
+
 int cmd_show(Args *a)
 {
     Plan *p = read_plan(a->file);
@@ -171,9 +183,11 @@ int cmd_show(Args *a)
         char *events = draw_time(p, &n);
         write_all(a->trace, events, n);
     }
+    if (a->schedule || a->csv)
+        show_schedule(a, p);
     if (a->memory)
         report_memory(stdout, p);
-    else if (!a->html && !a->trace)
+    else if (!a->html && !a->trace && !a->schedule && !a->csv)
         report_plan(stdout, p);
     return 0;
 }

@@ -169,6 +169,12 @@ void report_memory(FILE *out, const Plan *p);
 char *draw_memory(const Plan *p, const char *summary, size_t *len);
 char *draw_time(const Plan *p, size_t *len);
 
+/* ---- pipeline.c ---------------------------------------------------------- */
+
+/* What the stages of a plan do in a step; err() when it has no table.        */
+Schedule *plan_schedule(const Plan *p, const char *name);
+char *draw_schedule(const Schedule *s);
+
 /* ---- commands.c new.c: what rows of main.c's table run ------------------- */
 
 typedef struct Args {
@@ -176,6 +182,7 @@ typedef struct Args {
     char **word;                  /* vec: all such words                      */
     Opts *keys;
     const char *out, *dump, *stop, *prog, *prompt, *memory, *html, *trace;
+    const char *schedule, *csv;
     double temperature;
     int64_t n, topk;
 } Args;

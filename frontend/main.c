@@ -31,7 +31,7 @@ static const Command commands[] = {
       "train; under mpirun on N ranks" },
     { "eval", cmd_eval, 1, 1, "", "model.lua|m.plan from=ckpt",
       "validation loss" },
-    { "show", cmd_show, 1, 1, "memory html trace", "m.plan",
+    { "show", cmd_show, 1, 1, "memory html trace schedule csv", "m.plan",
       "what a plan does and needs" },
     { "generate", cmd_generate, 1, 1, "prompt n temperature topk",
       "runs/name [seed=7]", "text from a trained model" },
@@ -53,6 +53,8 @@ static const Option options[] = {
     { "memory", NULL, "every buffer: place, size, life, line" },
     { "html", "file", "write a page that draws the memory" },
     { "trace", "file", "write the predicted steps for Chrome or Perfetto" },
+    { "schedule", NULL, "who does what when in a pipeline, as a table" },
+    { "csv", "file", "write that table as PyTorch's pipelining does" },
     { "prompt", "text", "what the text starts with" },
     { "n", "tokens", "how many to make (200)" },
     { "temperature", "t", "0: always the likeliest (0.8)" },
@@ -159,6 +161,7 @@ static void set_option(Args *a, const Command *c, const char *name,
         { "p", &a->prog },
         { "prompt", &a->prompt }, { "memory", &a->memory },
         { "html", &a->html }, { "trace", &a->trace },
+        { "schedule", &a->schedule }, { "csv", &a->csv },
     };
 
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)

@@ -44,6 +44,8 @@ is "show" 0 "$PLEAT" show "$dir/a.plan"
 says "show prints the bound" "lower bound"
 is "show draws" 0 "$PLEAT" show "$dir/a.plan" --html "$dir/a.html" \
     --trace "$dir/a.json"
+is "one stage has no schedule" 1 "$PLEAT" show "$dir/a.plan" --schedule
+says "one stage has no schedule, it says" "not cut into stages"
 is "a changed plan is refused" 1 sh -c "sed 's/^tokens 64/tokens 65/' \
     $dir/a.plan >$dir/c.plan; $PLEAT show $dir/c.plan"
 

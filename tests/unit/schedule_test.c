@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../../passes/passes.h"
+#include "../../frontend/frontend.h"
 
 static jmp_buf heard;
 static char message[4096];
@@ -422,6 +422,85 @@ static void damage(void **state)
     arena_free(a);
 }
 
+/* ---- pictures ------------------------------------------------------------ */
+
+static int phase_named(Program *p, const char *name)
+{
+    for (int i = 0; i < p->nphase; i++)
+        if (p->phase[i].name == name)
+            return i;
+    Phase f = { .name = name };
+    vec_push(forever, p->phase, f);
+    return p->nphase++;
+}
+
+/* A plan with nothing but the tables of its stages.                          */
+static Plan *bare_plan(Arena *a, const Schedule *s)
+{
+    Handoff e[64];
+    int n = handoffs(s, e, 5);
+    PipeRow **row = schedule_rows(a, s, e, n);
+    Plan *p = alloc(a, sizeof *p);
+
+    p->nrole = s->ranks;
+    p->role = alloc(a, (size_t)s->ranks * sizeof *p->role);
+    for (int r = 0; r < s->ranks; r++) {
+        Program *step = alloc(a, sizeof *step);
+        p->role[r] = (Role){ .nprog = 1, .prog = step };
+        step->name = intern("step");
+        for (size_t i = 0; i < vec_len(row[r]); i++) {
+            const PipeRow *w = &row[r][i];
+            Call c = { w->k, w->w, w->chunk, w->edge < 0 ? 0 : e[w->edge].b };
+            const char *name = intern(call_name(a, &c));
+            Turn t = { phase_named(step, name), w->micro, w->pair };
+            vec_push(a, step->turn, t);
+            step->nturn++;
+        }
+    }
+    return p;
+}
+
+static void from_turns(void **state)
+{
+    (void)state;
+    Arena *a = arena_new();
+
+    for (int k = 0; k < 3; k++) {
+        Schedule *s = try_make(a, every[k], 3, k == 1 ? 1 : 2, 7), *again;
+        again = plan_schedule(bare_plan(a, s), "x.plan");
+        if (!schedule_splits(s))
+            assert_string_equal(schedule_print(a, again), schedule_print(a, s));
+        assert_true(time_of(a, again).makespan <= time_of(a, s).makespan);
+        assert_int_equal(schedule_splits(again), schedule_splits(s));
+    }
+    arena_free(a);
+}
+
+static void picture(void **state)
+{
+    (void)state;
+    static const char want[] =
+        "time     0           4           8\n"
+        "stage 0  F0 F1 .  .  B0 -- F2 B1 -- .  B2 --\n"
+        "stage 1  .  F0 B0 -- F1 B1 -- F2 B2 --\n"
+        "2 stages, 2 chunks, 3 micro-batches: 12 units, 25.0 % of them idle\n"
+        "micro-batches alive at most, by stage: 2 1\n";
+    Arena *a = arena_new();
+    Schedule *s = try_make(a, "1f1b", 2, 1, 3);
+    Plan none = { .nrole = 1, .role = alloc(a, sizeof(Role)) };
+
+    char *got = draw_schedule(plan_schedule(bare_plan(a, s), "x.plan"));
+    assert_string_equal(got, want);
+    err_hook = hear;
+    if (!setjmp(heard)) {
+        plan_schedule(&none, "x.plan");
+        fail();
+    }
+    err_hook = NULL;
+    assert_non_null(strstr(message, "x.plan has no schedule"));
+    arena_free(a);
+}
+
 /* ---- cuts ---------------------------------------------------------------- */
 
 static void some_work(Graph *g, const char *scope, int64_t flops)
@@ -630,7 +709,8 @@ int main(void)
         cmocka_unit_test(round_trip),  cmocka_unit_test(dialects),
         cmocka_unit_test(messages),    cmocka_unit_test(damage),
         cmocka_unit_test(layouts),     cmocka_unit_test(bad_layouts),
-        cmocka_unit_test(by_cost),
+        cmocka_unit_test(by_cost),     cmocka_unit_test(from_turns),
+        cmocka_unit_test(picture),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
