@@ -240,6 +240,66 @@ static Ex *concat_value(Kern *c, Node *n, const Index *ix, Ex *guard)
     return sum;
 }
 
+/* Is x in memory with its axes in this order?                                */
+static int lies_so(Kern *c, Node *x, Axis *const *order)
+{
+    for (int d = 0; d < x->nd; d++)
+        if (x->dim[d].a != order[d])
+            return 0;
+    return table_get(c->member, KEYP(storage(x))) && x->dt == storage(x)->dt;
+}
+
+/* Element `at` of x, row-major by the axes in order.                         */
+static Ex *element_of(Kern *c, Node *x, Axis *const *order, const Lin *at,
+                      Ex *guard)
+{
+    const Mono *stride = mono_one(c->pool);
+    Index jx = { { 0 } };
+
+    if (lies_so(c, x, order))
+        return ex_load(c, storage(x), x->dt, at, guard);
+    for (int i = x->nd - 1; i >= 0; i--) {
+        int d = dim_of(x, order[i]);
+        jx.at[d] = digit(c, at, stride, i ? size_of(c, x, d) : NULL);
+        stride = mono_mul(c->pool, stride, size_of(c, x, d));
+    }
+    return value(c, x, &jx, guard);
+}
+
+static Ex *pack_value(Kern *c, Node *n, const Index *ix, Ex *guard)
+{
+    const Lin *at = ix->at[n->nd - 1];
+    Axis *const *order = n->A;
+    Ex *sum = zero(c, n);
+
+    for (int k = 0; k < n->nin; k++) {
+        Node *x = n->in[k];
+        const Lin *here = offset(c, at, minus(bucket_at(n, k)));
+        Ex *in = ex_within(c, here, aff(local_elems(c->g, x)));
+        Ex *v = element_of(c, x, order, here, ex_both(c, guard, in));
+        sum = ex_select(c, in, v, sum);
+        order += x->nd;
+    }
+    return sum;
+}
+
+static Ex *unpack_value(Kern *c, Node *n, const Index *ix, Ex *guard)
+{
+    Node *a = n->in[0];
+    const Lin *at = lin_const(c->pool, aff(n->i));
+    const Mono *stride = mono_one(c->pool);
+    Index jx = { { 0 } };
+
+    for (int i = n->nA - 1; i >= 0; i--) {
+        int d = dim_of(n, n->A[i]);
+        at = lin_add(c->pool, at, lin_mul(c->pool, ix->at[d], stride));
+        stride = mono_mul(c->pool, stride, size_of(c, n, d));
+    }
+    jx.at[0] = lin_const(c->pool, aff(0));
+    jx.at[a->nd - 1] = at;
+    return value(c, a, &jx, guard);
+}
+
 static Ex *shift_value(Kern *c, Node *n, const Index *ix, Ex *guard)
 {
     int d = dim_of(n, n->A[0]);
@@ -626,6 +686,8 @@ static Ex *compute(Kern *c, Node *n, const Index *ix, Ex *guard)
     case Oslice: return slice_value(c, n, ix, guard);
     case Opad: return pad_value(c, n, ix, guard);
     case Oconcat: return concat_value(c, n, ix, guard);
+    case Opack: return pack_value(c, n, ix, guard);
+    case Ounpack: return unpack_value(c, n, ix, guard);
     case Oshift: return shift_value(c, n, ix, guard);
     case Ogather: return gather_value(c, n, ix, guard);
     case Olocalslice: return localslice_value(c, n, ix, guard);

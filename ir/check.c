@@ -85,9 +85,10 @@ static int operands(Check *c, const Node *n, int64_t at)
 static const char *axes_wrong(Arena *a, const Node *n, const AttrInfo *t,
                               int have)
 {
+    int packs = n->op == Opack || n->op == Ounpack;
     int list = !strcmp(t->name, "axes") || !strcmp(t->name, "into") ||
-               !strcmp(t->name, "from") || !strcmp(t->name, "to");
-    int least = !(optab[n->op].cls == EIN && list) &&
+               !strcmp(t->name, "from") || !strcmp(t->name, "to") || packs;
+    int least = !(optab[n->op].cls == EIN && list) && !packs &&
                 !(n->op == Oroute && t->slot == SlotB);
 
     return have < least || (have > 1 && !list)
@@ -114,7 +115,8 @@ const char *attrs_wrong(Arena *a, const Node *n)
     if ((n->op == Odispatch || n->op == Oundispatch || n->op == Ogmm ||
          n->op == Ogmmw) && n->in[n->nin - 1]->op != Oroute)
         return "its last operand is no route";
-    return n->op == Oconcat && n->nin == 0 ? "no operands" : NULL;
+    return (n->op == Oconcat || n->op == Opack) && n->nin == 0 ? "no operands"
+                                                               : NULL;
 }
 
 static int attributes(Check *c, const Node *n)

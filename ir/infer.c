@@ -332,6 +332,61 @@ static Dims concat_dims(Graph *g, const Node *n)
     return s;
 }
 
+/* Are the axes of x those of v, and is it cut along axes of its own? Moves v
+ * and cut on.                                                                */
+static void listed(const Node *n, const Node *x, int *v, int *cut, int ncut)
+{
+    int ok = *v + x->nd <= n->nA && *cut + ncut <= n->nB;
+
+    for (int i = 0; i < x->nd && ok; i++)
+        ok = dim_of(x, n->A[*v + i]) >= 0;
+    for (int i = 0; i < ncut && ok; i++)
+        ok = dim_of(x, n->B[*cut + i]) >= 0;
+    if (!ok)
+        err(n->loc, "%s: the axes listed are not those of %%%s", opname(n),
+            x->name ? x->name : "?");
+    *v += x->nd;
+    *cut += ncut;
+}
+
+static int cuts_of(const Node *bucket)
+{
+    return __builtin_popcount(axis_atoms(bucket->dim[0].a)) *
+           (bucket->nd > 1);
+}
+
+/* The node's own axes, [own flat] or [flat].                                 */
+static Dims pack_dims(const Node *n)
+{
+    int v = 0, cut = 0;
+
+    if (n->nd < 1 || n->nd > 2)
+        err(n->loc, "pack: the result has %d axes, not 1 or 2", n->nd);
+    for (int k = 0; k < n->nin; k++)
+        listed(n, n->in[k], &v, &cut, cuts_of(n));
+    if (v != n->nA || cut != n->nB)
+        err(n->loc, "pack: lists more axes than the operands have");
+    if (bucket_at(n, n->nin) > n->dim[n->nd - 1].n)
+        err(n->loc, "pack: %lld elements into %lld",
+            (long long)bucket_at(n, n->nin), (long long)n->dim[n->nd - 1].n);
+    return without(n, NULL, 0);
+}
+
+static Dims unpack_dims(const Node *n)
+{
+    const Node *a = n->in[0];
+    int v = 0, cut = 0;
+
+    if (a->nd < 1 || a->nd > 2)
+        err(n->loc, "unpack: the operand has %d axes, not 1 or 2", a->nd);
+    listed(n, n, &v, &cut, cuts_of(a));
+    int64_t own = a->nd > 1 ? a->dim[0].n : 1;
+    if (v != n->nA || cut != n->nB || n->i < 0 ||
+        n->i + g_elems(n) / own > a->dim[a->nd - 1].n)
+        err(n->loc, "unpack: lies beyond its operand");
+    return without(n, NULL, 0);
+}
+
 /* Indices' axes first, then what is left of the indexed tensor.              */
 static Dims gather_dims(Graph *g, const Node *n)
 {
@@ -485,6 +540,8 @@ static Dims rule(Graph *g, Node *n)
         need(g, n, 0, n->A, 1);
         return without(n->in[0], NULL, 0);
     case Ogather: return gather_dims(g, n);
+    case Opack: return pack_dims(n);
+    case Ounpack: return unpack_dims(n);
     case Odispatch: return dispatch_dims(g, n);
     case Oundispatch: return undispatch_dims(n);
     case Oroute: case Oattn: case Oattnback:

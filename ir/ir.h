@@ -132,6 +132,9 @@ typedef struct Param {
     const char *of;               /* copy: the parameter it starts equal to   */
     Axis *expert;                 /* on the expert grid: its axis over ep. Set
                                      by fold for all programs; null: dense    */
+    const char *bucket;           /* ZeRO: a member of it, or its master, m, v;
+                                     null: none (passes/bucket.c)             */
+    int64_t at;                   /* member: its first element there          */
     int copy;                     /* this stage's copy; an earlier one owns it*/
     const Loc *loc;
 } Param;
@@ -228,6 +231,14 @@ uint32_t slowness(const Mesh *m, const Axis *a, uint32_t atoms);
 /* Parts that n elements of an axis must divide into when `atoms` cut it.     */
 int64_t cut_parts(const Mesh *m, const Axis *a, uint32_t atoms);
 uint32_t atoms_of(const Graph *g, const Node *n, ShardKind k); /* typed k     */
+/* Buckets (passes/bucket.c) have axes of their own, whose names say over which
+ * atoms they are cut: "own.a0", as their members are, and "flat.a1.a2". 0: any
+ * other axis.                                                                */
+uint32_t axis_atoms(const Axis *a);
+/* Where operand k of a pack begins, in elements of its last axis; k = nin:
+ * where they end. Each begins at a multiple of PACKALIGN.                    */
+enum { PACKALIGN = 128 };
+int64_t bucket_at(const Node *pack, int k);
 /* A route node's value, int32, one buffer: offsets[E+1] of local experts, then
  * pair[cap] (token * top + slot of each row, -1: padding), then row[pairs]
  * (-1: not here). each: rows of every expert when padded, else 0.            */

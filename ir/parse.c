@@ -9,7 +9,8 @@
  *     axis    = "axis" name ( size | "(" usual ")" ) [ "root=" name ]
  *               [ "zigzag" ] [ "of=" names ] places  (usual: not declared)
  *     param   = ( "param" | "state" | "master" | "m" | "v" ) path init number
- *               [ "of=" path ] [ "expert=" axis ] type places
+ *               [ "of=" path ] [ "expert=" axis ] [ "bucket=" name "at=" int ]
+ *               type places
  *     hf      = as in a plan (planread.c)
  *     def     = "def" name "{" { nodes } "}"      the body of a composite
  *     nodes   = region ":" | node
@@ -528,6 +529,14 @@ static void read_param(Parser *p, ParamKind kind)
     if (lex_take(x, "expert")) {
         lex_need(x, '=');
         v->expert = read_axis(p);
+    }
+    if (lex_take(x, "bucket")) {
+        lex_need(x, '=');
+        v->bucket = lex_word(x);
+        if (!lex_take(x, "at"))
+            lex_err(x, "a member of a bucket lies at an element");
+        lex_need(x, '=');
+        v->at = lex_int(x);
     }
     read_type(p, &v->dt, v->dim, &v->nd);
     v->loc = read_places(p);

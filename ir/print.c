@@ -512,6 +512,11 @@ static Line param_line(Printer *p, const Param *x)
         put(&what, " expert=");
         put_axes(p, &what, &x->expert, 1);
     }
+    if (x->bucket) {
+        put(&what, " bucket=");
+        put_word(&what, x->bucket);
+        put(&what, " at=%lld", (long long)x->at);
+    }
     return (Line){
         .name = name.s,
         .what = what.s,

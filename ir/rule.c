@@ -261,6 +261,36 @@ static void between(Ways *s)
     add_partial(s, Radd, 1);
 }
 
+static int all_sums(const Node *n, int atom)
+{
+    for (int k = 0; k < n->nin; k++)
+        if (n->in[k]->sh[atom].k != P || n->in[k]->sh[atom].op != Radd)
+            return 0;
+    return 1;
+}
+
+/* Over an atom of `own` each member is cut along an axis of its own, which the
+ * lists name. Over others all are sums, to be reduced together, or all whole.*/
+static void packs(Ways *s, int atom)
+{
+    const Node *n = s->n, *b = n->op == Opack ? n : n->in[0];
+    uint32_t own = b->nd > 1 ? axis_atoms(b->dim[0].a) : 0;
+    int cuts = __builtin_popcount(own);
+    int at = __builtin_popcount(own & ((1u << atom) - 1));
+
+    if (!(own >> atom & 1)) {
+        if (all_sums(n, atom))
+            add_partial(s, Radd, every(n));
+        else
+            add(s, whole());
+        return;
+    }
+    Axis *a = b->dim[0].a;
+    Way *w = add(s, along(n->op == Opack ? a : n->B[at]));
+    for (int k = 0; k < n->nin; k++)
+        w->in[k] = along(n->op == Opack ? n->B[k * cuts + at] : a);
+}
+
 /* ---- attention ----------------------------------------------------------- */
 
 /* Any axis of the scores but the key's. The gradient of an operand without the
@@ -374,6 +404,7 @@ int ways(const Graph *g, const Node *n, int atom, Way *w)
     case Oattn: case Oattnback: attends(&s); break;
     case Ogather: gathers(&s); break;
     case Oscatter_add: scatters(&s); break;
+    case Opack: case Ounpack: packs(&s, atom); break;
     case Odispatch: case Oundispatch: between(&s); break;
     case Oaccum: accumulates(&s); break;
     case Owrite: case Oresult: case Ooutput: case Oloss: case Ometric:

@@ -13,6 +13,7 @@
  *
  * Ragged rows have no size of their own: a rank's capacity is what its tokens
  * can send at most to its experts, known from the type of the route node.    */
+#include <stdlib.h>
 #include <string.h>
 
 #include "ir.h"
@@ -78,6 +79,31 @@ static void capacity(const Node *route, MapLayout *l, int64_t micros,
     most = least(most, route->i * micros);
     l->each = route->j ? most : 0;
     l->cap = route->j ? l->experts * most : least(l->cap, l->experts * most);
+}
+
+uint32_t axis_atoms(const Axis *a)
+{
+    const char *s = a->name;
+    uint32_t mask = 0;
+
+    if (strncmp(s, "own.a", 5) && strncmp(s, "flat.a", 6))
+        return 0;
+    while ((s = strstr(s, ".a"))) {
+        long atom = strtol(s + 2, NULL, 10);
+        mask |= atom >= 0 && atom < MAXATOM ? 1u << atom : 0;
+        s += 2;
+    }
+    return mask;
+}
+
+int64_t bucket_at(const Node *pack, int k)
+{
+    int64_t own = pack->nd > 1 ? pack->dim[0].n : 1, at = 0;
+
+    for (int i = 0; i < k; i++)
+        at += (g_elems(pack->in[i]) / own + PACKALIGN - 1) / PACKALIGN *
+              PACKALIGN;
+    return at;
 }
 
 MapLayout map_layout(const Graph *g, const Node *route)

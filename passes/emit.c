@@ -123,6 +123,34 @@ static void add_tensor(Emit *e, const Graph *g, const Node *n, const char *kind,
     vec_push(e->arena, e->now->tensor, t);
 }
 
+/* What this rank has of a bucket's member, as the optimizer's value.         */
+static void add_member(Emit *e, Graph *g, const Node *bucket, const Param *of,
+                       const Param *p, int buf)
+{
+    const Axis *flat = bucket->dim[bucket->nd - 1].a;
+    Node n = {.op = Oparam, .dt = of->dt, .nd = p->nd, .loc = p->loc};
+    size_t last = vec_len(e->now->tensor);
+
+    memcpy(n.dim, p->dim, sizeof n.dim);
+    param_type(g, p, n.sh);
+    n.s = intern(strf(e->arena, "optim.%s.%s", paramkinds[of->kind], p->path));
+    add_tensor(e, g, &n, paramkinds[of->kind], buf);
+    Tensor *t = &e->now->tensor[last];
+    t->at = p->at;
+    t->run = local_n(g, bucket, bucket->nd - 1);
+    t->shard = axis_atoms(flat);
+}
+
+static void add_members(Emit *e, Graph *g, const Node *n, const Param *of,
+                        int buf)
+{
+    for (size_t i = 0; i < vec_len(g->param); i++) {
+        const Param *p = g->param[i];
+        if (p->kind == PKparam && p->bucket && !strcmp(p->bucket, of->bucket))
+            add_member(e, g, n, of, p, buf);
+    }
+}
+
 static int add_lasting(Emit *e, Graph *g, const Node *n)
 {
     static const BufClass classes[] = {
@@ -143,8 +171,11 @@ static int add_lasting(Emit *e, Graph *g, const Node *n)
     const Param *p = n->op == Oinput ? NULL : g_param(g, n->s);
     if (p) b.cls = classes[p->kind];
     int i = add_buf(e, b, n->loc);
-    add_tensor(e, g, n, !p ? "input" : p->copy ? "copy" : paramkinds[p->kind],
-               i);
+    if (p && p->kind != PKparam && p->bucket)
+        add_members(e, g, n, p, i);
+    else
+        add_tensor(e, g, n,
+                   !p ? "input" : p->copy ? "copy" : paramkinds[p->kind], i);
     return i;
 }
 

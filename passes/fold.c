@@ -12,7 +12,7 @@
 
 /* ---- the mesh ------------------------------------------------------------ */
 
-static Mesh *mesh_of(Graph *g)
+Mesh *fold_mesh(Graph *g)
 {
     static const char *const keys[NMESH] = {
         [Mtp] = "fold.tp", [Mcp] = "fold.cp", [Mdp] = "fold.dp",
@@ -184,7 +184,7 @@ static void to_expert_grid(Graph *g, Param *p, Axis *a)
 }
 
 /* From the products back to the parameters they read.                        */
-static void mark_experts(Graph *g)
+void fold_experts(Graph *g)
 {
     Axis **by = alloc(g->arena, (vec_len(g->node) + 1) * sizeof *by);
 
@@ -219,8 +219,8 @@ static void mark_optimizer(Graph *g)
 
 void pass_fold(Graph *g)
 {
-    g->mesh = mesh_of(g);
-    mark_experts(g);
+    g->mesh = fold_mesh(g);
+    fold_experts(g);
     mark_optimizer(g);
     balance(g);
     if (strcmp(g->prog, "init"))

@@ -109,6 +109,10 @@ static Axis **moved_by(const Fuse *f, const Node *n, int k, Axis **v)
         for (int i = 0; i < n->nA; i++)
             v = with(f, v, n->A[i]);
         return v;
+    case Opack: case Ounpack:
+        for (int d = 0; d < x->nd; d++)
+            v = with(f, v, x->dim[d].a);
+        return v;
     case Ogather:
         return k == 0 ? with(f, v, n->A[0]) : v;
     case Odispatch: case Oundispatch:

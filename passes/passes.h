@@ -84,6 +84,34 @@ Stages *stages_cut(Graph *logical);
  * of no unit.                                                                */
 int stage_of(const Stages *st, const char *scope);
 
+/* ---- fold.c place.c bucket.c: what is known before they run -------------- */
+
+Mesh *fold_mesh(Graph *g);        /* by the options alone                     */
+void fold_experts(Graph *g);      /* fills Param.expert; needs g->mesh        */
+void param_type(Graph *g, const Param *p, Shard *sh);   /* needs g->mesh      */
+
+/* Parameters whose optimizer works on a shard of them all. Or one parameter
+ * that no group shares: then flat is null, pack and unpack do nothing.       */
+typedef struct Bucket {
+    const char *name;             /* "zero.0", or the parameter's path        */
+    Axis *own, *flat;             /* own null: no atom cuts the members       */
+    int64_t ranks, size;          /* size of own; elements of flat            */
+    Param **param;                /* vec; as the following by member          */
+    Node **node, **grad;
+    Axis **order, **cut;          /* vecs: attributes of pack                 */
+    int norder, ncut;
+    Node *sum;                    /* for step: the gradients, packed          */
+    int seen;
+} Bucket;
+
+/* The buckets of trained parameters and their accumulators, in order of the
+ * first member; by[i] that of node i. rule[i]: only equal ones share one.    */
+Bucket **buckets_of(Graph *g, Node **param, Node **grad, const double *rule,
+                    size_t n, Bucket **by);
+Bucket *bucket_named(Graph *g, const char *name);     /* from its parameters  */
+Node *bucket_pack(Graph *g, const Bucket *b, Node *const *in);
+Node *bucket_unpack(Graph *g, const Bucket *b, size_t k, Node *x);
+
 /* ---- place.c comm.c: what the two share ---------------------------------- */
 
 /* A type a value exists in besides its own, and where.                       */

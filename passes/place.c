@@ -67,12 +67,24 @@ static Axis *named(const Graph *g, const Dim *dim, int nd, const char *name,
     return NULL;
 }
 
+/* The axis of a bucket that is made to be cut over the atom.                 */
+static Axis *bucketed(const Dim *dim, int nd, int atom)
+{
+    for (int d = 0; d < nd; d++)
+        if (axis_atoms(dim[d].a) >> atom & 1)
+            return dim[d].a;
+    return NULL;
+}
+
 /* The type that the names of the axes ask for over one atom.                 */
 static Shard seed(const Graph *g, const Dim *dim, int nd, int onexperts,
                   const Shard *t, int atom)
 {
     const Seed *s = seed_at(g, onexperts ? expert : dense, atom);
+    Axis *b = bucketed(dim, nd, atom);
 
+    if (b)
+        return (Shard){ S, b, Radd };
     for (int i = 0; s && i < 8 && s->name[i]; i++) {
         Axis *a = named(g, dim, nd, s->name[i], t, atom);
         if (a)
@@ -90,6 +102,16 @@ static Shard seed_param(Graph *g, const Node *n, int atom)
     if (a && g->mesh->mask[Mep] >> atom & 1)
         return (Shard){ S, a, Radd };
     return seed(g, n->dim, n->nd, a != NULL, n->sh, atom);
+}
+
+void param_type(Graph *g, const Param *p, Shard *sh)
+{
+    Node n = { .op = Oparam, .s = p->path, .nd = p->nd };
+
+    memcpy(n.dim, p->dim, sizeof n.dim);
+    for (int t = 0; t < g->mesh->natom; t++)
+        n.sh[t] = seed_param(g, &n, t);
+    memcpy(sh, n.sh, sizeof n.sh);
 }
 
 /* Inputs are whole over tp: every rank can read them all, slices are free.   */

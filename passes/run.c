@@ -138,14 +138,34 @@ static Node *shaped(Graph *g, Op op, const Param *p)
     return n;
 }
 
+static Node *initial(Graph *g, const Param *p);
+
+/* All members, in the dtype of p.                                            */
+static Node *initial_bucket(Graph *g, const Param *p)
+{
+    Bucket *b = bucket_named(g, p->bucket);
+    Node *in[MAXIN], *n;
+
+    for (size_t k = 0; k < vec_len(b->param); k++) {
+        Param q = *b->param[k];
+        q.dt = p->dt;
+        in[k] = initial(g, &q);
+    }
+    n = bucket_pack(g, b, in);
+    n->reg = REGpost;
+    return n;
+}
+
 /* A parameter and its master start from the same draw: the key is the
  * parameter's path.                                                          */
 static Node *initial(Graph *g, const Param *p)
 {
     const Param *of = p->of ? g_param(g, p->of) : p;
     int fixed = !strcmp(of->init, "const");
-    Node *n = shaped(g, fixed ? Oconst : Orandom, p);
 
+    if (!strcmp(of->init, "pack"))
+        return initial_bucket(g, of);
+    Node *n = shaped(g, fixed ? Oconst : Orandom, p);
     n->f = of->arg;
     if (!fixed) {
         n->dt = p->dt == Df64 ? Df64 : Df32;

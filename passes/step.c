@@ -23,6 +23,7 @@ typedef struct Step1 {
     Node *lr, *bc1, *bc2;
     double b1, b2;
     Table *post;                  /* a node -> its value in post              */
+    Table *bucket;                /* a trained parameter's path -> its Bucket */
 } Step1;
 
 double micro_batches(const Graph *g, const Loc *l)
@@ -256,11 +257,6 @@ static void report_losses(Step1 *s, Node **node, size_t count, Table *named)
 
 /* ---- gradients ----------------------------------------------------------- */
 
-static Node *find_grad(const Table *grads, const Param *p)
-{
-    return table_get(grads, KEYP(p->path));
-}
-
 static Node *square_sum(Step1 *s, Node *x)
 {
     return in_post(g_total(s->g, op2(s, Omul, x, x)));
@@ -282,19 +278,39 @@ static Node *sum_all(Step1 *s, Node **v, size_t n)
     return v[0];
 }
 
-static void norm_and_clip(Step1 *s, const Table *grads)
+static Node *packed(Step1 *s, const Bucket *b, Node *const *in)
+{
+    Node *n = bucket_pack(s->g, b, in);
+
+    if (b->flat)
+        in_post(n)->scope = s->scope;
+    return n;
+}
+
+/* The gradients of each bucket, packed, and the squares of all.              */
+static size_t add_squares(Step1 *s, Node **sq)
+{
+    Graph *g = s->g;
+    size_t n = 0;
+
+    for (size_t i = 0; i < vec_len(g->param); i++) {
+        Bucket *b = table_get(s->bucket, KEYP(g->param[i]->path));
+        if (!b || b->sum)
+            continue;
+        s->scope = intern(strf(g->arena, "post.%s", b->name));
+        b->sum = packed(s, b, b->grad);
+        sq[n++] = square_sum(s, b->sum);
+    }
+    return n;
+}
+
+static void norm_and_clip(Step1 *s)
 {
     Graph *g = s->g;
     Node **sq = alloc(g->arena, (vec_len(g->param) + 1) * sizeof *sq), *norm;
     double clip = opts_num(g->opts, "train.clip");
-    size_t n = 0;
+    size_t n = add_squares(s, sq);
 
-    for (size_t i = 0; i < vec_len(g->param); i++) {
-        Node *d = find_grad(grads, g->param[i]);
-        s->scope = intern(strf(g->arena, "post.%s", g->param[i]->path));
-        if (d)
-            sq[n++] = square_sum(s, d);
-    }
     s->scope = intern("post");
     s->ok = op1(s, Oisfinite, s->total);
     if (n == 0)
@@ -310,16 +326,28 @@ static void norm_and_clip(Step1 *s, const Table *grads)
 
 /* ---- writes -------------------------------------------------------------- */
 
-static void write_back(Step1 *s, Node *state, Node *value)
+static void write_node(Step1 *s, Node *state, Node *value)
 {
-    Node *in[2] = { state, value }, *w;
+    Node *in[2] = { state, value };
+    Node *w = g_node(s->g, Owrite, s->l, 2, in);
 
-    in[1] = g_cast(s->g, in[1], state->dt);
-    in[1] = in_post(g_ew(s->g, Owhere, s->l, s->ok, in[1], state));
-    in[1]->scope = s->scope;
-    w = g_node(s->g, Owrite, s->l, 2, in);
     w->scope = s->scope;
     infer(s->g, in_post(w));
+}
+
+/* The value, or the old one when something is not finite.                    */
+static Node *if_ok(Step1 *s, Node *value, Node *old)
+{
+    Node *n = g_cast(s->g, value, old->dt);
+
+    n = in_post(g_ew(s->g, Owhere, s->l, s->ok, n, old));
+    n->scope = s->scope;
+    return n;
+}
+
+static void write_back(Step1 *s, Node *state, Node *value)
+{
+    write_node(s, state, if_ok(s, value, state));
 }
 
 static Dtype companion_dtype(const Graph *g, ParamKind kind)
@@ -329,26 +357,41 @@ static Dtype companion_dtype(const Graph *g, ParamKind kind)
     return low && kind != PKmaster ? Dbf16 : Df32;
 }
 
-/* A value of the optimizer beside parameter p, with p's axes.                */
-static Node *companion(Step1 *s, const Param *p, ParamKind kind)
+/* A master starts as a copy of its parameter, or of all of the bucket.       */
+static void set_start(Param *q, const Bucket *b)
+{
+    const Param *p = b->param[0];
+
+    q->init = q->kind != PKmaster ? "const" : b->flat ? "pack" : "copy";
+    q->of = q->kind == PKmaster && !b->flat ? p->path : NULL;
+    q->arg = 0;
+    if (!b->flat)
+        return;
+    q->expert = NULL;
+    q->at = q->nd = 0;
+    if (b->own)
+        q->dim[q->nd++] = (Dim){ b->own, b->ranks };
+    q->dim[q->nd++] = (Dim){ b->flat, b->size };
+}
+
+/* A value of the optimizer beside a bucket's parameters.                     */
+static Node *companion(Step1 *s, const Bucket *b, ParamKind kind)
 {
     Graph *g = s->g;
     Param *q = alloc(g->arena, sizeof *q);
-    Node *n = g_node(g, Ostate, p->loc, 0, NULL);
+    Node *n = g_node(g, Ostate, b->param[0]->loc, 0, NULL);
 
-    *q = *p;
+    *q = *b->param[0];
     q->kind = kind;
     q->dt = companion_dtype(g, kind);
-    q->path = intern(strf(g->arena, "optim.%s.%s", paramkinds[kind], p->path));
-    q->init = kind == PKmaster ? "copy" : "const";
-    q->of = kind == PKmaster ? p->path : NULL;
-    q->arg = 0;
+    q->path = intern(strf(g->arena, "optim.%s.%s", paramkinds[kind], b->name));
+    set_start(q, b);
     vec_push(g->arena, g->param, q);
     n->s = q->path;
     n->scope = text_scope(q->path);
     n->dt = q->dt;
-    n->nd = p->nd;
-    memcpy(n->dim, p->dim, sizeof n->dim);
+    n->nd = q->nd;
+    memcpy(n->dim, q->dim, sizeof n->dim);
     return infer(g, in_post(n));
 }
 
@@ -394,32 +437,56 @@ static Node *high(Step1 *s, Node *n)
     return c;
 }
 
-static void adamw(Step1 *s, const Param *p, Node *param, Node *d)
+/* The new value of w by its gradient d; the moments m and v are written.     */
+static Node *adamw(Step1 *s, Node *w, Node *d, Node *m, Node *v, double wd)
 {
-    int low = !strcmp(opts_str(s->g->opts, "precision.policy"), "bf16");
-    double wd = decay(s, p), eps = opts_num(s->g->opts, "train.eps");
-    Node *m = companion(s, p, PKm), *v = companion(s, p, PKv), *m1, *v1, *den;
-    Node *w = low ? companion(s, p, PKmaster) : high(s, param), *w1;
+    double eps = opts_num(s->g->opts, "train.eps");
+    Node *m1, *v1, *den;
 
     if (s->scale)
         d = op2(s, Omul, d, s->scale);
     m1 = moment(s, high(s, m), d, s->b1);
     v1 = moment(s, high(s, v), op2(s, Omul, d, d), s->b2);
     den = op2(s, Oadd, op1(s, Osqrt, op2(s, Odiv, v1, s->bc2)), num(s, eps));
-    w1 = w;
     if (wd > 0)
-        w1 = op2(s, Omul, w, op2(s, Osub, num(s, 1),
-                                 op2(s, Omul, s->lr, num(s, wd))));
-    w1 = op2(s, Osub, w1, op2(s, Odiv, op2(s, Omul, s->lr,
-                                           op2(s, Odiv, m1, s->bc1)), den));
+        w = op2(s, Omul, w, op2(s, Osub, num(s, 1),
+                                op2(s, Omul, s->lr, num(s, wd))));
+    w = op2(s, Osub, w, op2(s, Odiv, op2(s, Omul, s->lr,
+                                         op2(s, Odiv, m1, s->bc1)), den));
     write_back(s, m, m1);
     write_back(s, v, v1);
-    if (low)
-        write_back(s, w, w1);
-    write_back(s, param, w1);
+    return w;
 }
 
-static void optimize(Step1 *s, Node **param, size_t n, const Table *grads)
+static void write_members(Step1 *s, const Bucket *b, Node *value)
+{
+    for (size_t k = 0; k < vec_len(b->param); k++) {
+        Node *x = bucket_unpack(s->g, b, k, value);
+        in_post(x)->scope = s->scope;
+        write_node(s, b->node[k], x);
+    }
+}
+
+/* A master that is kept is what its parameter is rounded from.               */
+static void optimize_bucket(Step1 *s, const Bucket *b)
+{
+    int low = !strcmp(opts_str(s->g->opts, "precision.policy"), "bf16");
+    Node *m = companion(s, b, PKm), *v = companion(s, b, PKv);
+    Node *old = b->flat && low ? NULL : packed(s, b, b->node);
+    Node *w = low ? companion(s, b, PKmaster) : high(s, old);
+    Node *w1 = adamw(s, w, b->sum, m, v, decay(s, b->param[0]));
+
+    if (low)
+        write_back(s, w, w1);
+    if (!b->flat)
+        write_back(s, old, w1);
+    else
+        write_members(s, b, old ? if_ok(s, w1, old)
+                                : in_post(g_cast(s->g, if_ok(s, w1, w),
+                                                 b->param[0]->dt)));
+}
+
+static void optimize(Step1 *s, Node **param, size_t n)
 {
     const char *betas = opts_str(s->g->opts, "train.betas");
     char *end;
@@ -430,12 +497,12 @@ static void optimize(Step1 *s, Node **param, size_t n, const Table *grads)
     s->bc1 = scalar(s, "bc1");
     s->bc2 = scalar(s, "bc2");
     for (size_t i = 0; i < n; i++) {
-        const Param *p = g_param(s->g, param[i]->s);
-        Node *d = find_grad(grads, p);
-        s->l = p->loc;
-        s->scope = intern(strf(s->g->arena, "post.%s", p->path));
-        if (d)
-            adamw(s, p, param[i], d);
+        Bucket *b = table_get(s->bucket, KEYP(param[i]->s));
+        if (!b || b->seen++)
+            continue;
+        s->l = b->param[0]->loc;
+        s->scope = intern(strf(s->g->arena, "post.%s", b->name));
+        optimize_bucket(s, b);
     }
 }
 
@@ -485,6 +552,30 @@ static Table *gradients(Graph *g, Node **node, size_t count)
     return t;
 }
 
+/* Trained parameters in order; returns how many.                             */
+static size_t fill_buckets(Step1 *s, Node **node, size_t count, Node **param)
+{
+    Arena *a = s->g->arena;
+    Table *grads = gradients(s->g, node, count);
+    Node **grad = alloc(a, (count + 1) * sizeof *grad);
+    double *wd = alloc(a, (count + 1) * sizeof *wd);
+    Bucket **by = alloc(a, (count + 1) * sizeof *by);
+    size_t n = 0;
+
+    for (size_t i = 0; i < count; i++) {
+        if (node[i]->op != Oparam)
+            continue;
+        param[n] = node[i];
+        grad[n] = table_get(grads, KEYP(node[i]->s));
+        wd[n] = decay(s, g_param(s->g, node[i]->s));
+        n += grad[n] != NULL;
+    }
+    buckets_of(s->g, param, grad, wd, n, by);
+    for (size_t i = 0; i < n; i++)
+        *table_at(s->bucket, KEYP(param[i]->s)) = by[i];
+    return n;
+}
+
 /* Regions one after another, for readers; what stands ready goes where it is
  * first read.                                                                */
 static void by_region(Graph *g)
@@ -523,23 +614,21 @@ static void drop_logical_sinks(Graph *g)
 
 void pass_step(Graph *g)
 {
-    size_t count = vec_len(g->node), np = 0;
+    size_t count = vec_len(g->node);
     Node **node = alloc(g->arena, (count + 1) * sizeof *node);
     Node **param = alloc(g->arena, (count + 1) * sizeof *param);
-    Step1 s = { .g = g, .scope = intern("post"), .post = table_new(g->arena) };
+    Step1 s = { .g = g, .scope = intern("post"), .post = table_new(g->arena),
+                .bucket = table_new(g->arena) };
 
     memcpy(node, g->node, count * sizeof *node);
     add_sinks(&s, node, count);
     result(&s, "loss", s.total);
     if (!strcmp(g->prog, "step")) {
-        Table *grads = gradients(g, node, count);
-        norm_and_clip(&s, grads);
+        size_t n = fill_buckets(&s, node, count, param);
+        norm_and_clip(&s);
         result(&s, "ok", s.ok);
         add_updates(&s, node, count);
-        for (size_t i = 0; i < count; i++)
-            if (node[i]->op == Oparam)
-                param[np++] = node[i];
-        optimize(&s, param, np, grads);
+        optimize(&s, param, n);
     }
     drop_logical_sinks(g);
     g_tidy(g);

@@ -32,12 +32,16 @@ static void is(const Graph *g, const char *name, const char *type)
 }
 
 /* The collectives of value `name`, in order: "allgather(seq:0) allreduce(:2)",
- * with axis and lowest atom; those of its repaired versions follow.          */
+ * with axis and lowest atom; those of its repaired versions follow, and of the
+ * bucket that it is packed into.                                             */
 static void repairs_of(const Graph *g, const Node *n, Text *t)
 {
     for (size_t i = 0; i < vec_len(g->node); i++) {
         const Node *c = g->node[i];
         int low = 0;
+        for (int k = 0; k < c->nin; k++)
+            if (c->op == Opack && c->in[k] == n)
+                repairs_of(g, c, t);
         if (optab[c->op].cls != COMM || c->in[0] != n)
             continue;
         while (!(c->i >> low & 1))
@@ -125,7 +129,8 @@ static void vocabulary(void **state)
  * theirs.                                                                    */
 static void reduced_over(void **state)
 {
-    Graph *g = tinymoe("fold.tp=2 fold.dp=2 train.batch=4 fold.ep=2", "comm");
+    Graph *g = tinymoe("fold.tp=2 fold.dp=2 train.batch=4 fold.ep=2 "
+                       "fold.zero=0", "comm");
 
     (void)state;
     is(g, "grad.n1", "+ +");
@@ -139,10 +144,38 @@ static void reduced_over(void **state)
     is(g, "n1", "R R");
 }
 
+/* ZeRO: the same sums over the same ranks, each of which keeps a run of them;
+ * what makes whole again is the new parameter.                               */
+static void reduced_into_runs(void **state)
+{
+    Graph *g = tinymoe("fold.tp=2 fold.dp=2 train.batch=4 fold.ep=2", "comm");
+    int reduced = 0, scattered = 0, gathered = 0;
+
+    (void)state;
+    repaired(g, "grad.n1", "reducescatter(flat.a0.a1:0)");
+    repaired(g, "grad.gate", "reducescatter(flat.a0.a1:0)");
+    repaired(g, "grad.up", "reducescatter(flat.a1:1)");
+    repaired(g, "grad.w1", "reducescatter(flat.a1:1)");
+    is(g, "n1", "R R");
+    is(g, "up", "ffn R");
+    for (size_t i = 0; i < vec_len(g->node); i++) {
+        const Node *n = g->node[i];
+        reduced += n->op == Oallreduce && n->reg == REGpost && n->nd > 0;
+        scattered += n->op == Oreducescatter && n->reg == REGpost;
+        gathered += n->op == Oallgather && n->reg == REGpost;
+        if (n->op == Ostate && !strncmp(n->s, "optim.", 6))
+            assert_int_equal(atoms_of(g, n, S), 3);
+    }
+    assert_int_equal(reduced, 0);
+    assert_int_equal(scattered, gathered);
+    assert_true(scattered > 2);
+}
+
 /* Experts are reduced over edp alone, whatever the dense grid cuts there.    */
 static void experts(void **state)
 {
-    Graph *g = tinymoe("fold.tp=2 fold.dp=2 train.batch=4 fold.ep=2", "comm");
+    Graph *g = tinymoe("fold.tp=2 fold.dp=2 train.batch=4 fold.ep=2 "
+                       "fold.zero=0", "comm");
 
     (void)state;
     is(g, "w1", "expert R");
@@ -157,7 +190,7 @@ static void experts(void **state)
     is(g, "w1", "ffn expert");
     is(g, "w2", "ffn expert");
     is(g, "grad.w2", "ffn expert");
-    g = tinymoe("fold.dp=4 train.batch=8 fold.ep=2", "comm");
+    g = tinymoe("fold.dp=4 train.batch=8 fold.ep=2 fold.zero=0", "comm");
     is(g, "w1", "expert R");
     is(g, "optim.m.w1", "expert R");
     repaired(g, "grad.w1", "allreduce(:1)");
@@ -215,7 +248,13 @@ static void volumes(void **state)
     assert_float_equal(bytes(g, Oallgather, REGbody),
                        6 * STREAM / 2 + 5 * scalar, 0);
     assert_float_equal(bytes(g, Oallreduce, REGbody), 2 * scalar, 0);
-    /* two norms and the gate; loss and norm                                  */
+    /* a bucket of two norms and one of the gate; loss and norm               */
+    assert_true(HIDDEN * EXPERT <= PACKALIGN);
+    assert_float_equal(bytes(g, Oreducescatter, REGpost), 4 * 3 * PACKALIGN / 2,
+                       0);
+    assert_float_equal(bytes(g, Oallgather, REGpost), 4 * 3 * PACKALIGN / 2, 0);
+    assert_float_equal(bytes(g, Oallreduce, REGpost), 2 * 4, 0);
+    g = tinymoe("fold.tp=2 fold.ep=2 fold.zero=0", "comm");
     assert_float_equal(bytes(g, Oallreduce, REGpost),
                        4 * (2 * HIDDEN + HIDDEN * EXPERT) + 2 * 4, 0);
     g = tinymoe("fold.dp=2 train.batch=4 fold.ep=1", "comm");
@@ -255,7 +294,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(mlp_pair), cmocka_unit_test(vocabulary),
-        cmocka_unit_test(reduced_over), cmocka_unit_test(experts),
+        cmocka_unit_test(reduced_over),
+        cmocka_unit_test(reduced_into_runs), cmocka_unit_test(experts),
         cmocka_unit_test(dispatch), cmocka_unit_test(norm),
         cmocka_unit_test(volumes), cmocka_unit_test(next_name),
     };

@@ -1,0 +1,254 @@
+/* bucket.c: which parameters the optimizer takes together (DESIGN section 4,
+ * ZeRO). Parameters that are whole over the same atoms, of one dtype, decay and
+ * pipeline stage lie one after another in a bucket: what a rank has of each of
+ * them, row-major, then padding. A bucket is an ordinary tensor [own flat]:
+ *
+ *     own    one element for each position over the atoms that cut the members
+ *            (tp's, ep's ...): there a rank has its part already
+ *     flat   that part's elements; cut over the atoms where the members are
+ *            whole, which is what their gradients are reduced over
+ *
+ *     %g = pack %gq %go %gn                 [own flat]   dp:+
+ *     %m = state optim.m.zero.0             [own flat]   dp:flat.a1
+ *     %s = add (mul %m ..) (mul %g ..)      dp:flat.a1   %g by reduce-scatter
+ *     %q = unpack %w at=0                   [hidden heads dim], by all-gather
+ *
+ * So the norm, AdamW and its collectives need no code of their own. Masters and
+ * moments live in buckets; what they start from is packed too. fold.zero=0
+ * keeps every parameter by itself, and so does a group of one rank.          */
+#include <stdlib.h>
+#include <string.h>
+
+#include "passes.h"
+
+enum {
+    MOST = 1 << 25,               /* elements of a bucket on one rank         */
+    PAD = 64                      /* a shard has a multiple of so many        */
+};
+
+/* What members of one bucket have in common.                                 */
+typedef struct Kind {
+    uint32_t cut, flat;           /* atoms                                    */
+    Dtype dt;
+    double rule;
+} Kind;
+
+static Kind kind_of(Graph *g, const Param *p, double rule, Shard *sh)
+{
+    Kind k = { .dt = p->dt, .rule = rule };
+
+    param_type(g, p, sh);
+    for (int i = 0; i < g->mesh->natom; i++)
+        if (sh[i].k == S)
+            k.cut |= 1u << i;
+        else if (!(g->mesh->mask[Mpp] >> i & 1))
+            k.flat |= 1u << i;
+    if (!opts_int(g->opts, "fold.zero"))
+        k.flat = 0;
+    return k;
+}
+
+static int same_kind(const Kind *x, const Kind *y)
+{
+    return x->cut == y->cut && x->flat == y->flat && x->dt == y->dt &&
+           x->rule == y->rule;
+}
+
+/* "flat.a1.a2"                                                               */
+static Axis *axis_over(Graph *g, const char *what, uint32_t atoms)
+{
+    Text t = { .arena = g->arena };
+
+    put(&t, "%s", what);
+    for (int i = 0; i < MAXATOM; i++)
+        if (atoms >> i & 1)
+            put(&t, ".a%d", i);
+    return atoms ? g_axis(g, t.s) : NULL;
+}
+
+static Axis **join(Arena *a, Axis **v, Axis *x)
+{
+    vec_push(a, v, x);
+    return v;
+}
+
+/* p lies behind the members there are.                                       */
+static void add_member(Graph *g, Bucket *b, Param *p, const Shard *sh)
+{
+    for (int d = 0; d < p->nd; d++)
+        b->order = join(g->arena, b->order, p->dim[d].a);
+    for (int i = 0; i < g->mesh->natom; i++)
+        if (sh[i].k == S)
+            b->cut = join(g->arena, b->cut, sh[i].a);
+    vec_push(g->arena, b->param, p);
+    b->norder = (int)vec_len(b->order);
+    b->ncut = (int)vec_len(b->cut);
+}
+
+static int64_t elems(const Param *p)
+{
+    int64_t n = 1;
+
+    for (int d = 0; d < p->nd; d++)
+        n *= p->dim[d].n;
+    return n;
+}
+
+static int64_t padded(int64_t n, int64_t to)
+{
+    return (n + to - 1) / to * to;
+}
+
+/* ---- by parameter -------------------------------------------------------- */
+
+typedef struct Open { Kind kind; Bucket *b; } Open;
+
+typedef struct Maker {
+    Graph *g;
+    Bucket **all;                 /* vec                                      */
+    Open *open;                   /* vec: the last bucket of each kind        */
+    int count;                    /* that have members of several ranks       */
+} Maker;
+
+static Bucket *add_bucket(Maker *m, const Kind *k, const Param *p)
+{
+    Graph *g = m->g;
+    Bucket *b = alloc(g->arena, sizeof *b);
+
+    b->name = p->path;
+    b->ranks = mesh_extent(g->mesh, k->cut);
+    if (k->flat) {
+        b->name = intern(strf(g->arena, "zero.%d", m->count++));
+        b->own = axis_over(g, "own", k->cut);
+        b->flat = axis_over(g, "flat", k->flat);
+    }
+    vec_push(g->arena, m->all, b);
+    return b;
+}
+
+static Open *open_for(Maker *m, const Kind *k)
+{
+    for (size_t i = 0; i < vec_len(m->open); i++)
+        if (same_kind(&m->open[i].kind, k))
+            return &m->open[i];
+    vec_push(m->g->arena, m->open, ((Open){ *k, NULL }));
+    return &m->open[vec_len(m->open) - 1];
+}
+
+static Bucket *bucket_for(Maker *m, Param *p, double rule)
+{
+    Shard sh[MAXATOM] = { 0 };
+    Kind k = kind_of(m->g, p, rule, sh);
+    Open *o = open_for(m, &k);
+    int64_t n = padded(elems(p) / mesh_extent(m->g->mesh, k.cut), PACKALIGN);
+
+    if (!k.flat || !o->b || vec_len(o->b->param) == MAXIN ||
+        o->b->size + n > MOST)
+        o->b = add_bucket(m, &k, p);
+    if (k.flat) {
+        p->bucket = o->b->name;
+        p->at = o->b->size;
+    }
+    o->b->size += n;
+    add_member(m->g, o->b, p, sh);
+    return o->b;
+}
+
+Bucket **buckets_of(Graph *g, Node **param, Node **grad, const double *rule,
+                    size_t n, Bucket **by)
+{
+    Maker m = { .g = g };
+    Mesh *was = g->mesh;
+
+    g->mesh = fold_mesh(g);
+    fold_experts(g);
+    for (size_t i = 0; i < n; i++) {
+        by[i] = bucket_for(&m, g_param(g, param[i]->s), rule[i]);
+        vec_push(g->arena, by[i]->node, param[i]);
+        vec_push(g->arena, by[i]->grad, grad[i]);
+    }
+    for (size_t i = 0; i < vec_len(m.all); i++)
+        if (m.all[i]->flat)
+            m.all[i]->size = padded(m.all[i]->size, PAD *
+                mesh_extent(g->mesh, axis_atoms(m.all[i]->flat)));
+    g->mesh = was;
+    return m.all;
+}
+
+/* ---- by name ------------------------------------------------------------- */
+
+static int by_place(const void *a, const void *b)
+{
+    const Param *x = *(Param *const *)a, *y = *(Param *const *)b;
+
+    return (x->at > y->at) - (x->at < y->at);
+}
+
+Bucket *bucket_named(Graph *g, const char *name)
+{
+    Bucket *b = alloc(g->arena, sizeof *b);
+    Param **v = NULL;
+    Mesh *was = g->mesh;
+
+    b->name = name;
+    for (size_t i = 0; i < vec_len(g->param); i++) {
+        Param *p = g->param[i];
+        if (!p->bucket || strcmp(p->bucket, name))
+            continue;
+        if (p->kind == PKparam) {
+            vec_push(g->arena, v, p);
+            continue;
+        }
+        b->own = p->nd > 1 ? p->dim[0].a : NULL;
+        b->ranks = p->nd > 1 ? p->dim[0].n : 1;
+        b->flat = p->dim[p->nd - 1].a;
+        b->size = p->dim[p->nd - 1].n;
+    }
+    qsort(v, vec_len(v), sizeof *v, by_place);
+    g->mesh = was ? was : fold_mesh(g);
+    for (size_t i = 0; i < vec_len(v); i++) {
+        Shard sh[MAXATOM] = { 0 };
+        param_type(g, v[i], sh);
+        add_member(g, b, v[i], sh);
+    }
+    g->mesh = was;
+    return b;
+}
+
+/* ---- in and out ---------------------------------------------------------- */
+
+Node *bucket_pack(Graph *g, const Bucket *b, Node *const *in)
+{
+    size_t n = vec_len(b->param);
+
+    if (!b->flat)
+        return in[0];
+    Node *x = g_node(g, Opack, b->param[0]->loc, (int)n, in);
+    x->A = b->order;
+    x->nA = b->norder;
+    x->B = b->cut;
+    x->nB = b->ncut;
+    if (b->own)
+        x->dim[x->nd++] = (Dim){ b->own, b->ranks };
+    x->dim[x->nd++] = (Dim){ b->flat, b->size };
+    return infer(g, x);
+}
+
+Node *bucket_unpack(Graph *g, const Bucket *b, size_t k, Node *x)
+{
+    const Param *p = b->param[k];
+    int cuts = b->ncut / (int)vec_len(b->param);
+
+    if (!b->flat)
+        return x;
+    Node *n = g_node(g, Ounpack, p->loc, 1, &x);
+    n->i = p->at;
+    for (int d = 0; d < p->nd; d++)
+        n->A = join(g->arena, n->A, p->dim[d].a);
+    n->nA = p->nd;
+    n->B = cuts ? b->cut + (size_t)k * (size_t)cuts : NULL;
+    n->nB = cuts;
+    n->nd = p->nd;
+    memcpy(n->dim, p->dim, sizeof n->dim);
+    return infer(g, n);
+}
