@@ -360,16 +360,17 @@ static int cut_already(const Node *n, int atom, const Shard *t)
     return 0;
 }
 
-/* What is sent to be cut is cut along its seed or as another operand is, not
- * along any axis that happens to be cheap. In post, gradients are reduced
- * before their first use; only scalars go on partial (the sum of squares).   */
+/* What is sent to be cut is cut along its seed (a member of a bucket along its
+ * parameter's) or as another operand is, not along any axis that happens to be
+ * cheap. In post, gradients are reduced before their first use; only scalars go
+ * on partial (the sum of squares).                                           */
 static int allowed(const Node *n, int atom, const Way *w, const Shard *goal)
 {
     if (w->out.k == P && n->reg == REGpost && optab[n->op].cls == EW && n->nd)
         return 0;
     for (int k = 0; k < n->nin; k++) {
         int sent = w->in[k].k == S && n->in[k]->sh[atom].k != R &&
-                   !same_shard(&w->in[k], goal);
+                   !same_shard(&w->in[k], goal) && n->op != Opack;
         int split = w->in[k].k == P && n->in[k]->sh[atom].k == R;
         if ((sent || split) && !cut_already(n, atom, &w->in[k]))
             return 0;
