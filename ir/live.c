@@ -223,6 +223,15 @@ static Named **named_by_call(const Lives *l)
     return v;
 }
 
+static Life *none(Arena *a, int n)
+{
+    Life *v = alloc(a, sizeof *v * ((size_t)n + 1));
+
+    for (int i = 0; i < n; i++)
+        v[i] = (Life){i, -1, -1, 0};
+    return v;
+}
+
 /* Rows from the first to the last that name a framed buffer for one micro-batch
  * (Life.first and last are rows here); the first must write it.              */
 static const char *live_in_rows(const Lives *l, Life **out)
@@ -237,13 +246,13 @@ static const char *live_in_rows(const Lives *l, Life **out)
             const Named *x = &by[r->phase][k];
             const Frame *f = &p->frame[l->r->buf[x->buf].frame - 1];
             if (!of[x->buf])
-                of[x->buf] = alloc(l->arena, sizeof **of * (size_t)f->nof);
+                of[x->buf] = none(l->arena, f->nof);
             Life *y = &of[x->buf][r->micro];
-            if (!y->at && !x->written)
+            if (y->first < 0 && !x->written)
                 return wrong(l, strf(l->arena, "is read in row %d and was never"
                                      " written", t), x->buf,
                              p->phase[r->phase].first);
-            if (!y->at)
+            if (y->first < 0)
                 *y = (Life){x->buf, t, t, f->slot[f->of[r->micro]] +
                                           l->r->buf[x->buf].offset};
             y->last = t;
@@ -251,7 +260,7 @@ static const char *live_in_rows(const Lives *l, Life **out)
     }
     for (int b = 0; b < l->r->nbuf; b++)
         for (int m = 0; of[b] && m < p->frame[l->r->buf[b].frame - 1].nof; m++)
-            if (of[b][m].at && l->r->buf[b].bytes)
+            if (of[b][m].first >= 0 && l->r->buf[b].bytes)
                 vec_push(l->arena, *out, of[b][m]);
     return NULL;
 }
@@ -289,11 +298,8 @@ static const char *frames_wrong(const Lives *l)
 static Lives lives(Arena *a, const Role *r, int prog)
 {
     const Program *p = &r->prog[prog];
-    Lives l = {a, r, prog, alloc(a, sizeof(Life) * ((size_t)r->nbuf + 1)),
-               p->nstep, -1};
+    Lives l = {a, r, prog, none(a, r->nbuf), p->nstep, -1};
 
-    for (int i = 0; i < r->nbuf; i++)
-        l.of[i] = (Life){i, -1, -1, 0};
     for (int f = 0; f < p->nphase; f++) {
         const Phase *x = &p->phase[f];
         if (x->repeat || !x->n)
