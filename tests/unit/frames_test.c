@@ -1,8 +1,8 @@
-/* frames_test: programs of pipeline stages run in the memory that the plan gives
- * them. Random stages under every schedule, from one value a call to many, are
- * executed on real bytes, row after row of their tables: a step fills its result
- * with a byte of its own and finds its operands' bytes, of its micro-batch, as
- * they were left. What is dead is poisoned.                                  */
+/* frames_test: programs of pipeline stages run in the memory that the plan
+ * gives them. Random stages under every schedule, from one value a call to
+ * many, are executed on real bytes, row after row of their tables: a step fills
+ * its result with a byte of its own and finds its operands' bytes, of its
+ * micro-batch, as they were left. What is dead is poisoned.                  */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -125,9 +125,11 @@ static void add_work(Maker *k, int w, int c)
 
     for (size_t i = 0; i < vec_len(k->pre); i++)
         if (!below(2)) vec_push(forever, from, k->pre[i]);
-    for (int q = 0; q <= w; q++)
-        for (size_t i = 0; i < vec_len(*kept(k, q, c)); i++)
-            if (q == w || below(3)) vec_push(forever, from, (*kept(k, q, c))[i]);
+    for (int q = 0; q <= w; q++) {
+        Node **v = *kept(k, q, c);
+        for (size_t i = 0; i < vec_len(v); i++)
+            if (q == w || below(3)) vec_push(forever, from, v[i]);
+    }
     for (int i = 1 + below(k->m->size); i-- > 0;) {
         Node *in[3];
         int nin = from ? below(4) : 0;
