@@ -198,27 +198,29 @@ static int plan_job(void *arg, FILE *out)
 {
     size_t n;
 
-    if (launch_rank() > 0 && !freopen("/dev/null", "w", stderr))
-        return 1;
     char *s = plan_print(forever, make_plan(arg, stderr), &n);
 
     return fwrite(s, 1, n, out) != n;
 }
 
-/* The plan of a model file, made in a process of its own; *text: its bytes.  */
+/* The plan of a model file, made in a process of its own before MPI starts, so
+ * that a mistake is one rank's to tell; the other ranks get its bytes.       */
 static Plan *compiled(Args *a, Text *text)
 {
     char ranks[32];
-    int status;
+    int status = 0;
 
-    if (getenv("OMPI_COMM_WORLD_SIZE") && !opts_given(a->keys, "world")) {
+    if (launched() && !opts_given(a->keys, "world")) {
         snprintf(ranks, sizeof ranks, "%lld", (long long)launch_world());
         opts_set(a->keys, "world", ranks, NULL);
     }
     text->arena = forever;
-    status = guarded(plan_job, a, text);
+    if (!launch_rank())
+        status = guarded(plan_job, a, text);
     if (status)
         exit(status);
+    if (launched())
+        comm_plan(text);
     return plan_parse(forever, text->s, text->len, a->file);
 }
 

@@ -346,6 +346,42 @@ int64_t mesh_pos(const Mesh *m, uint32_t atoms, int64_t rank)
     return pos;
 }
 
+/* The fewest axes of one grid that are these atoms; 0: there are none.       */
+static unsigned axes_of(const Mesh *m, uint32_t atoms, unsigned among)
+{
+    unsigned best = 0;
+
+    for (unsigned v = 1; v < 1u << NMESH; v++) {
+        uint32_t sum = 0;
+        if (v & ~among)
+            continue;
+        for (int a = 0; a < NMESH; a++)
+            sum |= v >> a & 1 ? m->mask[a] : 0;
+        if (sum == atoms && (!best || __builtin_popcount(v) <
+                                          __builtin_popcount(best)))
+            best = v;
+    }
+    return best;
+}
+
+void mesh_words(const Mesh *m, uint32_t atoms, char *s, size_t size)
+{
+    enum { DENSEGRID = 1 << Mtp | 1 << Mcp | 1 << Mdp | 1 << Mpp,
+           EXPERTGRID = 1 << Metp | 1 << Mep | 1 << Medp | 1 << Mpp };
+    unsigned axes = axes_of(m, atoms, DENSEGRID);
+    unsigned other = axes_of(m, atoms, EXPERTGRID);
+    size_t n = 0;
+
+    if (!axes || (other && __builtin_popcount(other) <
+                               __builtin_popcount(axes)))
+        axes = other;
+    *s = 0;
+    for (int a = 0; a < NMESH && n < size; a++)
+        if (axes ? axes >> a & 1 : (m->mask[a] & atoms) != 0)
+            n += (size_t)snprintf(s + n, size - n, "%s%s%s", n ? "*" : "",
+                                  axes ? "" : "part of ", meshnames[a]);
+}
+
 void mesh_group(const Mesh *m, uint32_t atoms, int64_t rank, int64_t *ranks)
 {
     int64_t n = 1;

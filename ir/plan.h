@@ -125,6 +125,8 @@ int64_t mesh_extent(const Mesh *m, uint32_t atoms);   /* product of sizes     */
  * ranks in that order go to ranks[mesh_extent].                              */
 int64_t mesh_pos(const Mesh *m, uint32_t atoms, int64_t rank);
 void mesh_group(const Mesh *m, uint32_t atoms, int64_t rank, int64_t *ranks);
+/* A set of atoms for people: "tp", "cp*dp", "ep"; "part of dp".              */
+void mesh_words(const Mesh *m, uint32_t atoms, char *s, size_t size);
 
 /* An integer that may depend on the rank: c + sum of k[i] * coordinate i.    */
 typedef struct Aff { int64_t c, k[MAXATOM]; } Aff;

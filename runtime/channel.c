@@ -92,6 +92,7 @@ static void run_mpi(Bound *b)
     Channel *c = b->chan;
     int64_t peer = b->ranks[b->iv[2]], tag = b->iv[3];
 
+    watch_enter(0, &peer, 1);
     if (b->s->kind == Srecv)
         mpi_recv(b->buf[0], b->bytes, peer, tag);
     else if (b->s->kind == Ssend)
@@ -102,6 +103,7 @@ static void run_mpi(Bound *b)
     else
         err(NULL, "a wait for what was not sent (%s)",
             b->s->label ? b->s->label : "?");
+    watch_leave();
 }
 
 void channel_run(Bound *b)

@@ -11,106 +11,74 @@
  * each; a block is up to four loops around contiguous elements.              */
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "runtime.h"
 
-/* ---- launcher ------------------------------------------------------------ */
+enum { SILENCE = 10 };            /* seconds in which another ends this rank  */
 
-/* How launchers say who a process is: mpirun, and srun with PMIx. */
-static const struct Launcher {
-    const char *sign, *world, *rank, *local, *place;
-} launchers[] = {
-    {"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK",
-     "OMPI_COMM_WORLD_LOCAL_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"},
-    {"PMIX_RANK", "SLURM_STEP_NUM_TASKS", "SLURM_PROCID",
-     "SLURM_STEP_TASKS_PER_NODE", "SLURM_LOCALID"},
-};
+/* ---- ranks --------------------------------------------------------------- */
 
-enum { NLAUNCHER = sizeof launchers / sizeof *launchers };
-
-static int launcher(void)
+/* The ranks of this run, once MPI runs.                                      */
+static Comm *started(void)
 {
-    int i = 0;
+    static Comm *c;
 
-    while (i < NLAUNCHER && !getenv(launchers[i].sign))
-        i++;
-    return i;
-}
-
-static int64_t env_int(const char *name, int64_t least)
-{
-    const char *s = getenv(name);
-    int64_t n = s ? strtoll(s, NULL, 10) : least;
-
-    return n < least ? least : n;
-}
-
-int64_t launch_world(void)
-{
-    int i = launcher();
-
-    return i < NLAUNCHER ? env_int(launchers[i].world, 1) : 1;
-}
-
-int64_t launch_rank(void)
-{
-    int i = launcher();
-
-    return i < NLAUNCHER ? env_int(launchers[i].rank, 0) : 0;
-}
-
-int64_t launch_local(void)
-{
-    int i = launcher();
-
-    return i < NLAUNCHER ? env_int(launchers[i].local, 1) : 1;
-}
-
-int64_t launch_place(void)
-{
-    int i = launcher();
-
-    return i < NLAUNCHER ? env_int(launchers[i].place, 0) : 0;
-}
-
-/* Before MPI runs all ranks meet the same error, and rank 0 says it; after that
- * an error is one rank's own, and ends the others.                           */
-static void fail_here(const char *msg)
-{
-    if (mpi_running()) {
-        fprintf(stderr, "rank %lld: %s", (long long)launch_rank(), msg);
-        mpi_abort(err_status);
+    if (!c) {
+        c = alloc(forever, sizeof *c);
+        mpi_start(c);
+        c->peer = watch_open(forever, c->first, c->world);
     }
-    exit(err_status);
+    return c;
 }
 
-void launch_errors(void)
+void comm_plan(Text *t)
 {
-    if (launch_rank() > 0)
-        err_hook = fail_here;
+    Comm *c = started();
+    int64_t n = (int64_t)t->len;
+
+    comm_share(c, &n, sizeof n);
+    if (c->first)
+        *t = (Text){forever, alloc(forever, (size_t)n + 1), (size_t)n,
+                    (size_t)n + 1};
+    comm_share(c, t->s, n);
 }
 
+/* Checked before MPI starts, when all ranks still see the same.              */
 Comm *comm_open(Arena *a, int64_t world)
 {
     Comm *c = alloc(a, sizeof *c);
 
-    *c = (Comm){"local", world, 0, world, 0, NULL};
-    if (launcher() < NLAUNCHER)
-        mpi_start(c);
-    else if (env_int("SLURM_STEP_NUM_TASKS", 1) > 1)
-        err(NULL, "srun started %s programs that do not know each other; use "
-            "mpirun, or srun --mpi=pmix", getenv("SLURM_STEP_NUM_TASKS"));
-    if (c->world != world)
+    *c = (Comm){.name = "local", .world = world, .n = world};
+    if (launched() && launch_world() != world)
         err(NULL, "the plan is for %lld ranks, mpirun started %lld",
-            (long long)world, (long long)c->world);
-    return c;
+            (long long)world, (long long)launch_world());
+    if (!launched() && launch_lost() > 1)
+        err(NULL, "srun started %lld programs that do not know each other; "
+            "use mpirun, or srun --mpi=pmix", (long long)launch_lost());
+    if (!launched())
+        return c;
+    return started();
 }
 
 void comm_close(Comm *c)
 {
     (void)c;
-    if (mpi_running())
+    if (mpi_running()) {
+        watch_close();
         mpi_stop();
+    }
+}
+
+int comm_speaks(Comm *c, int knows)
+{
+    int64_t mine = knows ? c->world - c->first : 0;
+    int64_t best = comm_max(c, mine);
+
+    if (c->n == c->world || (best ? mine == best : !c->first))
+        return 1;
+    sleep(SILENCE);
+    _exit(err_status);
 }
 
 void comm_abort(int status)
@@ -122,19 +90,30 @@ void comm_abort(int status)
 
 void comm_barrier(Comm *c)
 {
-    if (c->n < c->world)
-        mpi_barrier();
+    if (c->n == c->world)
+        return;
+    watch_all();
+    mpi_barrier();
+    watch_leave();
 }
 
 void comm_share(Comm *c, void *p, int64_t bytes)
 {
-    if (c->n < c->world)
-        mpi_bcast(p, bytes);
+    if (c->n == c->world)
+        return;
+    watch_all();
+    mpi_bcast(p, bytes);
+    watch_leave();
 }
 
 int64_t comm_max(Comm *c, int64_t v)
 {
-    return c->n < c->world ? mpi_max(v) : v;
+    if (c->n == c->world)
+        return v;
+    watch_all();
+    v = mpi_max(v);
+    watch_leave();
+    return v;
 }
 
 /* ---- blocks -------------------------------------------------------------- */
@@ -560,8 +539,10 @@ void comm_groups(Comm *c, Arena *a, const Mesh *m, const uint32_t *atoms,
         if (next == UINT32_MAX)
             return;
         mesh_group(m, next, c->first, ranks);
+        watch_enter(next, ranks, mesh_extent(m, next));
         c->group[c->ngroup++] =
             (CommGroup){next, mpi_group(ranks, mesh_extent(m, next))};
+        watch_leave();
         least = next;
     }
 }
@@ -593,7 +574,9 @@ void comm_run(Comm *c, Pool *p, Coll *k)
             MAXGROUP);
     if (c->n < c->world && k->size > 1) {
         k->group = group_of(c, k->atoms);
+        watch_enter(k->atoms, k->ranks, k->size);
         run_far(k, p);
+        watch_leave();
     } else if (k->kind == Srotate) {
         local_rotate(k);
     } else if (k->kind == Sallreduce || k->kind == Sreducescatter) {

@@ -41,7 +41,7 @@ void mpi_start(Comm *c)
     running = 1;
     dl.MPI_Comm_rank(dl.ompi_mpi_comm_world, &rank);
     dl.MPI_Comm_size(dl.ompi_mpi_comm_world, &size);
-    *c = (Comm){"mpi", size, rank, 1, 0, NULL};
+    *c = (Comm){.name = "mpi", .world = size, .first = rank, .n = 1};
 }
 
 void mpi_stop(void)
@@ -132,6 +132,13 @@ void mpi_bcast(void *p, int64_t bytes)
         dl.MPI_Bcast((char *)p + at, n, dl.ompi_mpi_byte, 0,
                      dl.ompi_mpi_comm_world);
     }
+}
+
+/* `bytes` of every rank, in order.                                           */
+void mpi_gather(const void *mine, void *all, int64_t bytes)
+{
+    dl.MPI_Allgather(mine, (int)bytes, dl.ompi_mpi_byte, all, (int)bytes,
+                     dl.ompi_mpi_byte, dl.ompi_mpi_comm_world);
 }
 
 void mpi_barrier(void)

@@ -133,18 +133,26 @@ typedef struct Comm {
     int64_t first;                /* ranks first .. first+n-1 live here       */
     int64_t n;
     int ngroup; struct CommGroup *group;      /* mpi: communicators, by atoms */
+    const struct Peer *peer;      /* mpi: who the ranks are                   */
 } Comm;
 
 /* Ranks and this rank by the launcher's environment; 1 and 0 without one.    */
 int64_t launch_world(void);
 int64_t launch_rank(void);
 int64_t launch_local(void);       /* ranks of this job on this host           */
-int64_t launch_place(void);       /* this rank among those                    */
-void launch_errors(void);         /* ranks other than 0 stay silent           */
+int launched(void);               /* by a launcher that MPI knows             */
+int64_t launch_lost(void);        /* programs that one it does not started    */
+int64_t launch_place(void);       /* this rank among them                     */
+void launch_errors(void);         /* one line, from one rank                  */
 /* Under a launcher MPI (started by the first call); else all ranks here.     */
 Comm *comm_open(Arena *a, int64_t world);
+/* Under a launcher: rank 0's text to all.                                    */
+void comm_plan(Text *t);
 void comm_close(Comm *c);
 _Noreturn void comm_abort(int status);        /* ends all ranks               */
+/* All ranks come to the same failure. 1: this one says so (the first with
+ * knows, or rank 0 when none does); the others wait here for the end.        */
+int comm_speaks(Comm *c, int knows);
 void comm_barrier(Comm *c);
 void comm_share(Comm *c, void *p, int64_t bytes);   /* rank 0's to all        */
 int64_t comm_max(Comm *c, int64_t v);         /* over all processes           */
@@ -183,6 +191,7 @@ void mpi_alltoall(const Coll *k, const uint8_t *out, uint8_t *in,
                   int64_t bytes);
 void mpi_bcast(void *p, int64_t bytes);
 void mpi_barrier(void);
+void mpi_gather(const void *mine, void *all, int64_t bytes);
 int64_t mpi_max(int64_t v);
 /* Transfers between two ranks; those of one tag keep their order. A message
  * travels in so many requests.                                               */
@@ -341,8 +350,25 @@ void look_after(Exec *x, Stage *const *s, int n);
 
 /* ---- watch.c: a rank that waits for ever --------------------------------- */
 
-void watch_start(Exec *x);
+/* Who a rank is, as all ranks know it.                                       */
+typedef struct Peer {
+    uint64_t token;
+    uint32_t address; uint16_t port;          /* in network order             */
+    int32_t pid;
+    char host[64], cpus[48];
+} Peer;
+const Peer *watch_open(Arena *a, int64_t me, int64_t world);     /* by rank   */
+void watch_close(void);
+void watch_start(Exec *x);        /* from now on x must make progress         */
 void watch_stop(void);
+void watch_signal(void);          /* the launcher ends the run; may be called
+                                     in a signal's handler                    */
+/* Around what waits for other ranks: these, atoms 0 when not a group.        */
+void watch_enter(uint32_t atoms, const int64_t *ranks, int64_t n);
+void watch_all(void);             /* the same for all ranks                   */
+void watch_leave(void);
+/* May this rank say why the run fails? Only the first one may.               */
+int watch_claim(void);
 
 /* ---- data.c: tokens ------------------------------------------------------ */
 

@@ -34,6 +34,7 @@ static volatile sig_atomic_t asked_to_stop;
 static void on_signal(int sig)
 {
     asked_to_stop = 1;
+    watch_signal();
     signal(sig, SIG_DFL);         /* a second one ends it at once             */
 }
 
@@ -257,8 +258,10 @@ static _Noreturn void stop_bad(Train *t, const Block *b, const Feed *f)
 {
     const char *what = exec_checked(t->x, "step", b, f);
 
-    err(NULL, "%d steps in a row without a finite gradient: %s", MAXBAD,
-        what ? what : "nothing bad in the run that looked for it");
+    if (comm_speaks(t->comm, what != NULL))
+        err(NULL, "%d steps in a row without a finite gradient: %s", MAXBAD,
+            what ? what : "nothing bad in the run that looked for it");
+    exit(FAILED);
 }
 
 static void count_bad(Train *t, const Block *b, const Feed *f)

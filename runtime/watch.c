@@ -1,66 +1,419 @@
-/* watch.c: says where a rank waits for ever. Only under a launcher, where
- * another process may be dead, stopped, or in another step: when no step has
- * ended for $PLEAT_TIMEOUT seconds (600) the rank says which one it is in, and
- * leaves with status 3; mpirun then ends the others.                         */
+/* watch.c: says which rank is not there. Only under a launcher, where another
+ * process may be dead, stopped, or in another step.
+ *
+ * A thread of every rank listens on a datagram socket, whose addresses all
+ * ranks exchange at start. When no step has ended for $PLEAT_TIMEOUT seconds
+ * (600), or the launcher ends the run, the thread asks the ranks that its rank
+ * waits for where they are. Threads answer while their rank waits in MPI; who
+ * does not answer is dead or stopped. The first that knows says so in one line,
+ * tells all others to be silent, and leaves with status 3; the launcher then
+ * ends them. No datagram is sent while all goes well.                        */
 #define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <poll.h>
 #include <pthread.h>
-#include <stdatomic.h>
+#include <sched.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "runtime.h"
 
-enum { TICK = 100, DEFAULT = 600 };   /* milliseconds, seconds                */
+enum {
+    TICK = 100, DEFAULT = 600,    /* milliseconds, seconds                    */
+    ANSWER = 300, STAGGER = 40,   /* milliseconds                             */
+    PATIENCE = 2,                 /* seconds for those who know more          */
+    MAXSETS = 64, LISTED = 8, FAILED = 3
+};
 
-static atomic_int stop;
-static pthread_t thread;
-static int started;
+typedef enum NoteKind { ASK, TELL, SAID } NoteKind;
 
-static void say_where(const Exec *x, const Step *s, double secs)
+typedef struct Note {             /* a datagram                               */
+    uint64_t token;               /* of this run                              */
+    int32_t kind, rank;
+    uint32_t atoms, inside;       /* ASK: group; TELL: waits in MPI           */
+    int64_t count;                /* collectives begun over these atoms       */
+    char where[200];
+} Note;
+
+typedef struct Answer { int came, inside, there; char where[200]; } Answer;
+
+static struct {
+    int fd;
+    int64_t me, world;
+    Peer *peer;
+    int64_t *all;                 /* every rank                               */
+    uint64_t token;
+    pthread_t thread;
+    atomic_int on, stop, said, ended;
+    _Atomic(Exec *) exec;
+    double limit;
+} w = {.fd = -1};
+
+/* Where this rank is, for the threads of others. */
+static struct {
+    pthread_mutex_t lock;
+    const int64_t *ranks;         /* waited for                               */
+    int64_t n;
+    uint32_t atoms;
+    int64_t count;
+    int inside, nset;
+    int64_t entered;              /* times so far                             */
+    struct { uint32_t atoms; int64_t count; } set[MAXSETS];
+} at = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+/* ---- what the rank tells its thread -------------------------------------- */
+
+void watch_enter(uint32_t atoms, const int64_t *ranks, int64_t n)
 {
-    char host[64] = "";
+    int i = 0;
 
-    gethostname(host, sizeof host - 1);
-    fprintf(stderr, "rank %lld (host %s): step %lld %s %s", (long long)
-            x->comm->first, host, (long long)x->step + 1,
-            stepinfo[s->kind].name, s->label ? s->label : "");
-    if (s->file)
-        fprintf(stderr, " (%s:%d)", s->file, s->line);
-    fprintf(stderr, ": no progress for %.0f s\n", secs);
+    if (!atomic_load_explicit(&w.on, memory_order_relaxed))
+        return;
+    pthread_mutex_lock(&at.lock);
+    while (i < at.nset && at.set[i].atoms != atoms)
+        i++;
+    if (i == at.nset && i < MAXSETS)
+        at.set[at.nset++].atoms = atoms;
+    at.count = i < MAXSETS ? ++at.set[i].count : 0;
+    at.atoms = atoms;
+    at.ranks = ranks;
+    at.n = n;
+    at.inside = 1;
+    at.entered++;
+    pthread_mutex_unlock(&at.lock);
+}
+
+void watch_all(void)
+{
+    watch_enter(UINT32_MAX, w.all, w.world);
+}
+
+void watch_leave(void)
+{
+    if (!atomic_load_explicit(&w.on, memory_order_relaxed))
+        return;
+    pthread_mutex_lock(&at.lock);
+    at.inside = 0;
+    pthread_mutex_unlock(&at.lock);
+}
+
+void watch_signal(void)
+{
+    atomic_store(&w.ended, 1);
+}
+
+/* ---- words --------------------------------------------------------------- */
+
+/* "step 18 allreduce over tp, layers.0.attn.wo (tiny.lua:12)"                */
+static void put_where(char *s, size_t size)
+{
+    Exec *x = atomic_load(&w.exec);
+    const Step *at_step = x ? atomic_load(&x->now) : NULL;
+    char group[64] = "", line[96] = "";
+
+    if (!at_step) {
+        snprintf(s, size, x ? "between steps" : "starting");
+        return;
+    }
+    if (at_step->atoms)
+        mesh_words(x->plan->mesh, at_step->atoms, group, sizeof group);
+    if (at_step->file)
+        snprintf(line, sizeof line, " (%s:%d)", at_step->file, at_step->line);
+    snprintf(s, size, "step %lld %s%s%s%s%s%s", (long long)x->step + 1,
+             stepinfo[at_step->kind].name, *group ? " over " : "", group,
+             at_step->label ? " " : "", at_step->label ? at_step->label : "",
+             line);
+}
+
+/* ---- datagrams ----------------------------------------------------------- */
+
+static void post(int64_t rank, const Note *n)
+{
+    const Peer *p = &w.peer[rank], *me = &w.peer[w.me];
+    struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = p->port};
+
+    to.sin_addr.s_addr = strcmp(p->host, me->host) ? p->address
+                                                   : htonl(INADDR_LOOPBACK);
+    sendto(w.fd, n, sizeof *n, MSG_DONTWAIT, (struct sockaddr *)&to,
+           sizeof to);
+}
+
+static void tell(const Note *ask)
+{
+    Note n = {.token = w.token, .kind = TELL, .rank = (int32_t)w.me,
+              .atoms = ask->atoms};
+
+    pthread_mutex_lock(&at.lock);
+    for (int i = 0; i < at.nset; i++)
+        if (at.set[i].atoms == ask->atoms)
+            n.count = at.set[i].count;
+    n.inside = (uint32_t)at.inside;
+    pthread_mutex_unlock(&at.lock);
+    put_where(n.where, sizeof n.where);
+    post(ask->rank, &n);
+}
+
+/* Read what comes for so long; answers go to a[], by place in ranks[0..n).   */
+static void listen_for(int ms, const int64_t *ranks, int64_t n, int64_t count,
+                       Answer *a)
+{
+    struct pollfd p = {.fd = w.fd, .events = POLLIN};
+    Note m;
+
+    if (poll(&p, 1, ms) <= 0)
+        return;
+    while (recv(w.fd, &m, sizeof m, MSG_DONTWAIT) == (ssize_t)sizeof m) {
+        m.where[sizeof m.where - 1] = 0;
+        if (m.token != w.token || m.rank < 0 || m.rank >= w.world)
+            continue;
+        if (m.kind == SAID)
+            atomic_store(&w.said, 1);
+        else if (m.kind == ASK)
+            tell(&m);
+        for (int64_t i = 0; i < n && m.kind == TELL; i++)
+            if (ranks[i] == m.rank) {
+                a[i] = (Answer){1, (int)m.inside, count && m.count >= count,
+                                ""};
+                memcpy(a[i].where, m.where, sizeof m.where);
+            }
+    }
+}
+
+static double now(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static void listen_long(int ms, const int64_t *ranks, int64_t n,
+                        int64_t count, Answer *a)
+{
+    for (double end = now() + ms * 1e-3; now() < end;)
+        listen_for(10, ranks, n, count, a);
+}
+
+static void idle(int ms)
+{
+    if (pthread_equal(pthread_self(), w.thread))
+        listen_long(ms, NULL, 0, 0, NULL);
+    else
+        nanosleep(&(struct timespec){ms / 1000, ms % 1000 * 1000000}, NULL);
+}
+
+int watch_claim(void)
+{
+    Note n = {.token = w.token, .kind = SAID, .rank = (int32_t)w.me};
+
+    if (!atomic_load(&w.on))
+        return 1;
+    for (int i = 0; i < w.me % 25 && !atomic_load(&w.said); i++)
+        idle(STAGGER);
+    if (atomic_exchange(&w.said, 1))
+        return 0;
+    for (int64_t r = 0; r < w.world; r++)
+        if (r != w.me)
+            post(r, &n);
+    return 1;
+}
+
+/* ---- the report ---------------------------------------------------------- */
+
+static void put_missing(Text *t, int64_t rank, const Answer *a, int ended)
+{
+    const Peer *p = &w.peer[rank];
+
+    put(t, " rank %lld", (long long)rank);
+    if (!a->came)
+        put(t, " (host %s, pid %d), which %s", p->host, (int)p->pid,
+            ended ? "is gone" : "does not answer: stopped or dead");
+    else
+        put(t, ", which is at %s", a->where);
+}
+
+/* Asks, and says what came out. 0: others may know more.                     */
+static int report(double waited, int ended)
+{
+    pthread_mutex_lock(&at.lock);
+    int64_t n = at.inside ? at.n : 0, count = at.count, listed = 0;
+    uint32_t atoms = at.atoms;
+    int64_t *ranks = malloc((size_t)(n + 1) * sizeof *ranks);
+    if (ranks && n)
+        memcpy(ranks, at.ranks, (size_t)n * sizeof *ranks);
+    pthread_mutex_unlock(&at.lock);
+    Answer *a = calloc((size_t)n + 1, sizeof *a);
+    Note ask = {.token = w.token, .kind = ASK, .rank = (int32_t)w.me,
+                .atoms = atoms, .count = count};
+    char where[200];
+    int knows = !n && !ended;
+
+    if (!ranks || !a)
+        return 0;
+    for (int64_t i = 0; i < n; i++)
+        if (ranks[i] != w.me)
+            post(ranks[i], &ask);
+    listen_long(ANSWER, ranks, n, atoms ? count : 0, a);
+    put_where(where, sizeof where);
+    Text t = {.arena = arena_new()};
+    put(&t, "rank %lld (host %s): %s: ", (long long)w.me, w.peer[w.me].host,
+        where);
+    put(&t, ended ? "the run was ended" : "no progress for %.0f s", waited);
+    for (int64_t i = 0; i < n; i++) {
+        if (ranks[i] == w.me || (a[i].came && (a[i].there || ended)))
+            continue;
+        knows |= !a[i].came || !a[i].inside;
+        if (listed++ < LISTED) {
+            put(&t, listed == 1 ? "; waits for" : ",");
+            put_missing(&t, ranks[i], &a[i], ended);
+        }
+    }
+    if (listed > LISTED)
+        put(&t, " and %lld more", (long long)(listed - LISTED));
+    if (!knows && (ended || waited < w.limit + PATIENCE))
+        return 0;
+    if (watch_claim()) {
+        fprintf(stderr, "%s\n", t.s);
+        _exit(atomic_load(&w.exec) ? FAILED : err_status);
+    }
+    return 1;
+}
+
+/* ---- the thread ---------------------------------------------------------- */
+
+/* Grows while all goes well; *waits: is there anything to wait for?          */
+static int64_t progress(int *waits)
+{
+    Exec *x = atomic_load(&w.exec);
+
+    pthread_mutex_lock(&at.lock);
+    int64_t n = at.entered;
+    *waits = at.inside;
+    pthread_mutex_unlock(&at.lock);
+    if (x && atomic_load(&x->now))
+        *waits = 1;
+    return n + (x ? atomic_load_explicit(&x->ticks, memory_order_relaxed) : 0);
 }
 
 static void *watch(void *arg)
 {
-    const Exec *x = arg;
-    const char *s = getenv("PLEAT_TIMEOUT");
-    double limit = s && atof(s) > 0 ? atof(s) : DEFAULT, waited = 0;
     int64_t seen = -1;
+    double since = now();
+    int waits;
 
-    while (!atomic_load(&stop)) {
-        nanosleep(&(struct timespec){0, TICK * 1000000}, NULL);
-        int64_t ticks = atomic_load_explicit(&x->ticks, memory_order_relaxed);
-        const Step *at = atomic_load_explicit(&x->now, memory_order_relaxed);
-        waited = ticks == seen && at ? waited + TICK * 1e-3 : 0;
-        seen = ticks;
-        if (waited >= limit) {
-            say_where(x, at, waited);
-            _exit(3);
-        }
+    while (!atomic_load(&w.stop)) {
+        listen_for(TICK, NULL, 0, 0, NULL);
+        int64_t n = progress(&waits);
+        if (n != seen || !waits)
+            since = now();
+        seen = n;
+        int ended = atomic_load(&w.ended);
+        if (waits && !atomic_load(&w.said) &&
+            (ended || now() - since >= w.limit))
+            report(now() - since, ended);
     }
-    return NULL;
+    return arg;
 }
 
 void watch_start(Exec *x)
 {
-    if (x->comm->n < x->comm->world)
-        started = !pthread_create(&thread, NULL, watch, x);
+    atomic_store(&w.exec, atomic_load(&w.on) ? x : NULL);
 }
 
 void watch_stop(void)
 {
-    atomic_store(&stop, 1);
-    if (started)
-        pthread_join(thread, NULL);
-    started = 0;
+    atomic_store(&w.exec, NULL);
+}
+
+/* ---- opening ------------------------------------------------------------- */
+
+/* An address other hosts can reach: of the first interface that is up. */
+static uint32_t own_address(void)
+{
+    struct ifaddrs *list = NULL;
+    uint32_t a = htonl(INADDR_LOOPBACK);
+
+    if (getifaddrs(&list))
+        return a;
+    for (struct ifaddrs *i = list; i; i = i->ifa_next)
+        if (i->ifa_addr && i->ifa_addr->sa_family == AF_INET &&
+            i->ifa_flags & IFF_UP && !(i->ifa_flags & IFF_LOOPBACK)) {
+            struct sockaddr_in in;
+            memcpy(&in, i->ifa_addr, sizeof in);
+            a = in.sin_addr.s_addr;
+            break;
+        }
+    freeifaddrs(list);
+    return a;
+}
+
+/* "0-7,16": the processors this process may use.                             */
+static void put_cpus(char *s, size_t size)
+{
+    cpu_set_t set;
+    size_t n = 0;
+
+    *s = 0;
+    if (sched_getaffinity(0, sizeof set, &set))
+        return;
+    for (int i = 0; i < CPU_SETSIZE && n < size; i++) {
+        int from = i;
+        if (!CPU_ISSET(i, &set))
+            continue;
+        while (i + 1 < CPU_SETSIZE && CPU_ISSET(i + 1, &set))
+            i++;
+        n += (size_t)snprintf(s + n, size - n, i > from ? "%s%d-%d" : "%s%d",
+                              n ? "," : "", from, i);
+    }
+}
+
+static Peer self(uint16_t port)
+{
+    Peer p = {.address = own_address(), .port = port, .pid = (int)getpid()};
+
+    gethostname(p.host, sizeof p.host - 1);
+    put_cpus(p.cpus, sizeof p.cpus);
+    if (getrandom(&p.token, sizeof p.token, 0) < 0)
+        p.token = (uint64_t)p.pid;
+    return p;
+}
+
+const Peer *watch_open(Arena *a, int64_t me, int64_t world)
+{
+    struct sockaddr_in in = {.sin_family = AF_INET};
+    socklen_t len = sizeof in;
+    const char *limit = getenv("PLEAT_TIMEOUT");
+
+    w.limit = limit && atof(limit) > 0 ? atof(limit) : DEFAULT;
+    w.all = alloc(a, (size_t)world * sizeof *w.all);
+    for (int64_t i = 0; i < world; i++)
+        w.all[i] = i;
+    w.fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    int bad = w.fd < 0 || bind(w.fd, (struct sockaddr *)&in, sizeof in) ||
+              getsockname(w.fd, (struct sockaddr *)&in, &len);
+    Peer mine = self(bad ? 0 : in.sin_port);
+    w.peer = alloc(a, (size_t)world * sizeof *w.peer);
+    mpi_gather(&mine, w.peer, sizeof mine);
+    w.token = w.peer[0].token;
+    w.me = me;
+    w.world = world;
+    atomic_store(&w.stop, 0);
+    atomic_store(&w.on, !bad && !pthread_create(&w.thread, NULL, watch, NULL));
+    return w.peer;
+}
+
+void watch_close(void)
+{
+    if (!atomic_load(&w.on))
+        return;
+    atomic_store(&w.stop, 1);
+    pthread_join(w.thread, NULL);
+    atomic_store(&w.on, 0);
+    close(w.fd);
 }

@@ -84,7 +84,7 @@ static int run_case(Comm *c, const Mesh *m, Pool *p, const Case *k,
     int64_t nsend = elems_of(k->send, g), nrecv = elems_of(k->recv, g);
     Part part[WORLD], mine;
     Arena *a = arena_new();
-    Comm local = {"local", g, 0, g, 0, NULL};
+    Comm local = {.name = "local", .world = g, .n = g};
 
     mesh_group(m, atoms, c->first, ranks);
     for (int64_t i = 0; i < g; i++) {

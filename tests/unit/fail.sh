@@ -1,0 +1,74 @@
+#!/bin/sh
+# fail: what goes wrong under mpirun is said in one line, by one rank, and ends
+# the run with a status that is not zero: a wrong world, a fold that does not
+# divide, different plans, numbers that are no numbers, a dead rank, a stopped
+# rank before and after the first step.
+cd "$(dirname "$0")/../.." || exit 2
+: "${PLEAT:=$PWD/build/pleat}"
+dir=$PWD/build/tests/fail
+rm -rf "$dir" && mkdir -p "$dir" || exit 2
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+export OMPI_MCA_rmaps_base_oversubscribe=1
+mpirun --version >/dev/null 2>&1 ||
+    { echo "ok - fail # SKIP no mpirun"; exit 0; }
+printf '1..8\n'
+bad=0
+small="axes.batch=2 axes.seq=16 train.batch=8 train.steps=100000"
+small="$small train.log_every=1 fold.ep=4 data.train=../LICENSE data.valid=../LICENSE"
+
+# is NAME STATUS TEXT command...: ends so, within 20 s, with one line of error
+# that has TEXT. "[host:pid] ..." are Open MPI's, of a stopped rank that wakes.
+is() {
+    name=$1 want=$2 text=$3
+    shift 3
+    timeout 20 "$@" >"$dir/log" 2>"$dir/all"
+    got=$?
+    grep -v "^\[" "$dir/all" >"$dir/err"
+    if [ $got -eq "$want" ] && [ "$(wc -l <"$dir/err")" = 1 ] &&
+        grep -q -- "$text" "$dir/err"; then echo "ok - fail: $name"; return; fi
+    echo "not ok - fail: $name (exit status $got, not $want)"
+    sed 's/^/# /' "$dir/err" | head -n 20
+    bad=1
+}
+
+# strike SIGNAL NAME: to one of the ranks of that run, once it steps
+strike() {
+    tries=0
+    while ! grep -q '^step' "$dir/log" 2>/dev/null && [ $tries -lt 100 ]; do
+        sleep 0.1
+        tries=$((tries + 1))
+    done
+    kill "-$1" "$(pgrep -f "^$PLEAT run.*name=$dir/$2" | tail -n 1)"
+}
+
+cd models || exit 2
+# shellcheck disable=SC2086
+{
+"$PLEAT" compile tiny.lua $small world=4 -o "$dir/a.plan" >"$dir/log" || exit 1
+"$PLEAT" compile tiny.lua $small world=4 seed=9 -o "$dir/b.plan" >"$dir/log" ||
+    exit 1
+is "wrong world" 1 "the plan is for 4 ranks, mpirun started 3" \
+    mpirun -q -n 3 "$PLEAT" run "$dir/a.plan" name="$dir/world"
+is "wrong world of a model" 1 "the plan is for 4 ranks, mpirun started 2" \
+    mpirun -q -n 2 "$PLEAT" run tiny.lua $small world=4 name="$dir/model"
+is "fold that does not divide" 1 "tp\*cp\*pp = 3" \
+    mpirun -q -n 4 "$PLEAT" run tiny.lua $small fold.tp=3 name="$dir/fold"
+is "no data" 1 "data.train" mpirun -q -n 4 "$PLEAT" run "$dir/a.plan" \
+    data.train=nowhere name="$dir/data"
+is "different plans" 1 "another plan than rank 0" mpirun -q \
+    -n 3 "$PLEAT" run "$dir/a.plan" name="$dir/plans" : \
+    -n 1 "$PLEAT" run "$dir/b.plan" name="$dir/plans"
+is "no finite gradient" 3 "3 steps in a row without a finite gradient: first" \
+    mpirun -q -n 4 "$PLEAT" run tiny.lua $small train.lr=1e30 name="$dir/nan"
+
+strike KILL kill &
+is "a rank dies" 137 "step .* over .*tiny.lua:[0-9]*.*which is gone" \
+    mpirun -q -n 4 "$PLEAT" run "$dir/a.plan" name="$dir/kill"
+wait
+export PLEAT_TIMEOUT=1.5
+strike STOP stop &
+is "a rank hangs" 3 "over .*tiny.lua:[0-9]*.*waits for rank .*does not answer" \
+    mpirun -q -n 4 "$PLEAT" run "$dir/a.plan" name="$dir/stop"
+wait
+}
+exit $bad
