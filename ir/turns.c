@@ -25,6 +25,7 @@ typedef struct Turns {
     Schedule *s;                  /* B split into I and W if any is           */
     double **start;
     size_t *at;                   /* work row of (job, chunk, micro-batch)    */
+    size_t **rows;                /* by job * chunks + chunk: vec, in order   */
     const Handoff *edge; int nedge;
     Extra **extra;                /* by rank: vec                             */
 } Turns;
@@ -64,10 +65,12 @@ static void note_places(Turns *t)
     size_t n = NJOB * (size_t)s->chunks * (size_t)s->micros;
     t->at = alloc(t->arena, n * sizeof *t->at);
     memset(t->at, 0xff, n * sizeof *t->at);
+    t->rows = alloc(t->arena, NJOB * (size_t)s->chunks * sizeof *t->rows);
     for (int r = 0; r < s->ranks; r++)
         for (size_t i = 0; i < vec_len(s->row[r]); i++) {
             const Act *q = &s->row[r][i];
             *place(t, q->w, q->chunk, q->micro) = i;
+            vec_push(t->arena, t->rows[(int)q->w * s->chunks + q->chunk], i);
         }
 }
 
@@ -128,11 +131,11 @@ static void transfer(Turns *t, int e)
     const Schedule *s = t->s;
     int from = s->rank[h->a], to = s->rank[h->b];
     const Act *there = s->row[to];
+    const size_t *made = t->rows[(int)h->from * s->chunks + h->a];
     size_t need = SIZE_MAX;
-    for (size_t i = vec_len(s->row[from]); i-- > 0;) {
+    for (size_t turn = vec_len(made); turn-- > 0;) {
+        size_t i = made[turn];
         const Act *q = &s->row[from][i];
-        if (q->w != h->from || q->chunk != h->a)
-            continue;
         size_t k = *place(t, h->to, h->b, q->micro);
         if (k == SIZE_MAX)
             die("schedule %s has no %d%c%d", s->name, h->b, jobnames[h->to],
