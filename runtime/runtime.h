@@ -302,9 +302,11 @@ void exec_run(Exec *x, const char *program, const Block *b, const Feed *feed);
  * one line that names tensor, place and rank; null: none.                    */
 const char *exec_checked(Exec *x, const char *program, const Block *b,
                          const Feed *feed);
-/* From now on x->ran holds what the last run of this program did.            */
+/* From now on x->ran holds what the last run of this program did; null: no
+ * longer.                                                                    */
 void exec_record(Exec *x, const char *program);
-/* As Chrome's trace events: a process a stage, a thread a chunk.             */
+/* That as Chrome's trace events: a process a stage; thread 0 has the rows, 1
+ * the steps.                                                                 */
 char *exec_trace(Arena *a, const Exec *x, const char *program, size_t *len);
 /* A result of the last run ("loss", "grad_norm", "ok"); NAN: no such result. */
 double exec_result(const Exec *x, const char *name);

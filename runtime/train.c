@@ -277,6 +277,15 @@ static void count_bad(Train *t, const Block *b, const Feed *f)
         stop_bad(t, b, f);
 }
 
+static void write_trace(Train *t)
+{
+    size_t n;
+    char *s = exec_trace(t->mem, t->x, "step", &n);
+
+    save_text(strf(t->mem, "%s/trace.%lld.json", t->dir,
+                   (long long)t->comm->first), s, n);
+}
+
 static void one_step(Train *t)
 {
     int64_t step = t->state.step;
@@ -285,9 +294,16 @@ static void one_step(Train *t)
 
     if (t->train)
         f = data_feed(t->train, step);
+    int traced = step + 1 == opts_int(t->plan->opts, "train.trace");
+    if (traced)
+        exec_record(t->x, "step");
     double start = now();
     exec_run(t->x, "step", &b, t->train ? &f : NULL);
     double secs = now() - start;
+    if (traced)
+        write_trace(t);
+    if (traced)
+        exec_record(t->x, NULL);
     t->state.step = step + 1;
     t->state.tokens += t->plan->tokens;
     t->state.samples += t->train ? data_perstep(t->train) : 0;

@@ -365,14 +365,58 @@ void exec_record(Exec *x, const char *name)
 {
     int64_t n = 0;
 
-    for (int i = 0; i < x->nstage; i++) {
+    for (int i = 0; i < x->nstage && name; i++) {
         const Stage *s = &x->stage[i];
         int prog = role_prog(s->rank[0]->role, name);
         const Course *c = prog < 0 ? NULL : &s->course[prog];
         for (int k = 0; c && k < c->nrow; k++)
             n += 1 + s->rank[0]->role->prog[prog].phase[c->row[k].phase].n;
     }
-    x->ran = alloc(x->mem, (size_t)(n + 1) * sizeof *x->ran);
+    x->ran = n ? alloc(x->mem, (size_t)n * sizeof *x->ran) : NULL;
     x->maxran = n;
     x->nran = 0;
+}
+
+/* ---- what ran, as a file ------------------------------------------------- */
+
+static void put_event(Text *t, const Ran *r, const char *name, double end)
+{
+    put(t, "%s{\"name\": \"%s\", \"ph\": \"X\", \"pid\": %d, \"tid\": %d, "
+        "\"ts\": %.3f, \"dur\": %.3f, \"args\": {\"micro\": %lld}}",
+        t->len > 1 ? ",\n" : "\n", name, r->stage, r->step >= 0,
+        r->start * 1e6, (end - r->start) * 1e6, (long long)r->micro);
+}
+
+/* Where the row that began at k ends: with its last step. */
+static double row_end(const Exec *x, int64_t k)
+{
+    const Ran *row = &x->ran[k];
+    double end = row->start;
+
+    for (k++; k < x->nran; k++) {
+        const Ran *r = &x->ran[k];
+        if (r->stage == row->stage && r->step < 0)
+            break;
+        end = r->stage == row->stage ? r->end : end;
+    }
+    return end;
+}
+
+char *exec_trace(Arena *a, const Exec *x, const char *name, size_t *len)
+{
+    Text t = {.arena = a};
+
+    put(&t, "[");
+    for (int64_t k = 0; k < x->nran; k++) {
+        const Ran *r = &x->ran[k];
+        const Role *role = &x->plan->role[r->stage];
+        const Program *g = &role->prog[role_prog(role, name)];
+        const Step *s = r->step < 0 ? NULL : &g->step[r->step];
+        put_event(&t, r, !s ? g->phase[r->phase].name
+                            : s->label ? s->label : stepinfo[s->kind].name,
+                  s ? r->end : row_end(x, k));
+    }
+    put(&t, "\n]\n");
+    *len = t.len;
+    return t.s;
 }
