@@ -184,29 +184,47 @@ static void show_memory(FILE *out, const Role *r)
     fprintf(out, "  %-14s  %12s\n", "alive always", bytes(r->persist));
 }
 
-static double seconds(const Program *p)
+/* A stage's calls and what its micro-batches keep.                           */
+static void show_table(FILE *out, const Program *p)
 {
-    double s = 0;
+    int64_t kept = 0;
+    int calls = 0, most = 0;
 
+    if (!p->nturn)
+        return;
     for (int f = 0; f < p->nphase; f++)
-        for (int i = 0; i < p->phase[f].n; i++)
-            s += p->step[p->phase[f].first + i].secs *
-                 (double)p->phase[f].repeat;
-    return s;
+        calls += p->phase[f].repeat == 0;
+    for (int f = 0; f < p->nframe; f++) {
+        kept += p->frame[f].bytes;
+        most = p->frame[f].nslot > most ? p->frame[f].nslot : most;
+    }
+    fprintf(out, "  table           %d rows, %d calls for %d micro-batches\n"
+            "  frames          %12s  kept by a micro-batch, in %d frames of at "
+            "most %d slots\n", p->nturn, calls, p->nturn / calls, bytes(kept),
+            p->nframe, most);
 }
 
-static void show_program(FILE *out, const Program *p)
+static void show_program(FILE *out, const Plan *plan, int role,
+                         const Program *p)
 {
     int kinds[NSTEPKIND] = { 0 };
+    Planned t = plan_time(forever, plan, p->name);
 
     for (int i = 0; i < p->nstep; i++)
         kinds[p->step[i].kind]++;
-    fprintf(out, "\nprogram %-8s  %5d steps, predicted %.3f ms\n", p->name,
-            p->nstep, 1e3 * seconds(p));
+    fprintf(out, "\nprogram %-8s  %5d steps, predicted %.3f ms", p->name,
+            p->nstep, 1e3 * t.makespan);
+    if (plan->nrole > 1)
+        fprintf(out, ", %.1f %% of it at work", t.makespan > 0 ?
+                100 * t.busy[role] / t.makespan : 100.0);
+    fputc('\n', out);
+    if (t.stuck)
+        fprintf(out, "  never ends: %s\n", t.stuck);
     for (int f = 0; f < p->nphase; f++)
         fprintf(out, "  %-14s  %5d steps, %" PRId64 " time%s\n",
-                p->phase[f].name, p->phase[f].n, p->phase[f].repeat,
-                p->phase[f].repeat == 1 ? "" : "s");
+                p->phase[f].name, p->phase[f].n, phase_turns(p, f),
+                phase_turns(p, f) == 1 ? "" : "s");
+    show_table(out, p);
     fputs("  of them ", out);
     for (int k = 0, n = 0; k < NSTEPKIND; k++)
         if (kinds[k])
@@ -221,15 +239,19 @@ static void show_program(FILE *out, const Program *p)
 /* "m.plan: 8 ranks, 61.20 GiB each, a step in 512.3 ms"                      */
 void report_line(FILE *out, const char *name, const Plan *p)
 {
-    const Role *r = &p->role[0];
-    int step = role_prog(r, "step");
+    int64_t most = 0;
+    int same = 1;
 
-    fprintf(out, "%s: %" PRId64 " rank%s, %s%s", name, p->mesh->world,
-            p->mesh->world == 1 ? "" : "s", bytes(r->arena),
+    for (int i = 0; i < p->nrole; i++) {
+        most = p->role[i].arena > most ? p->role[i].arena : most;
+        same &= p->role[i].arena == p->role->arena;
+    }
+    fprintf(out, "%s: %" PRId64 " rank%s, %s%s%s", name, p->mesh->world,
+            p->mesh->world == 1 ? "" : "s", same ? "" : "at most ", bytes(most),
             p->mesh->world == 1 ? "" : " each");
-    if (step >= 0)
+    if (role_prog(p->role, "step") >= 0)
         fprintf(out, ", predicted %.1f ms a step",
-                1e3 * seconds(&r->prog[step]));
+                1e3 * plan_secs(p, "step"));
     fputc('\n', out);
 }
 
@@ -254,7 +276,7 @@ void report_plan(FILE *out, const Plan *p)
             fprintf(out, "\nstage %d\n", i);
         show_memory(out, r);
         for (int k = 0; k < r->nprog; k++)
-            show_program(out, &r->prog[k]);
+            show_program(out, p, i, &r->prog[k]);
     }
     fprintf(out, "\n%d kernels, %s of text; %d Hugging Face names\n",
             p->nkernel, bytes((int64_t)text), p->nhf);

@@ -473,6 +473,19 @@ typedef struct PipeRow {
 /* By rank: vec. Edges between chunks of one rank make no rows.               */
 PipeRow **schedule_rows(Arena *a, const Schedule *s, const Handoff *e, int n);
 
+/* ---- planned.c: how long a plan takes, predicted ------------------------- */
+
+typedef struct Planned {
+    double makespan;              /* seconds of one run of the program        */
+    double *busy;                 /* by stage: of them not spent waiting      */
+    const char *stuck;            /* null, or which steps wait for each other */
+} Planned;
+Planned plan_time(Arena *a, const Plan *p, const char *program);
+double plan_secs(const Plan *p, const char *program);     /* the makespan     */
+int64_t plan_turns(const Plan *p, const char *program);   /* micro-batches that
+                                                             a rank runs      */
+int64_t phase_turns(const Program *g, int phase);         /* how often it runs*/
+
 /* ---- live.c: which bytes matter when ------------------------------------- */
 
 /* Null, or where the steps contradict the buffers: worked out again from the

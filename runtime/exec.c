@@ -425,47 +425,6 @@ void exec_push(Exec *x)
 
 /* ---- what the plan says about itself ------------------------------------- */
 
-int64_t phase_turns(const Program *g, int phase)
-{
-    int64_t n = g->phase[phase].repeat;
-
-    for (int t = 0; t < g->nturn; t++)
-        n += g->turn[t].phase == phase;
-    return n;
-}
-
-/* The longest stage, were it alone. */
-double plan_secs(const Plan *p, const char *program)
-{
-    double worst = 0;
-
-    for (int r = 0; r < p->nrole; r++) {
-        int i = role_prog(&p->role[r], program);
-        double secs = 0;
-        const Program *g = i < 0 ? NULL : &p->role[r].prog[i];
-        for (int f = 0; g && f < g->nphase; f++)
-            for (int k = 0; k < g->phase[f].n; k++)
-                secs += g->step[g->phase[f].first + k].secs *
-                        (double)phase_turns(g, f);
-        worst = secs > worst ? secs : worst;
-    }
-    return worst;
-}
-
-int64_t plan_turns(const Plan *p, const char *program)
-{
-    int i = role_prog(&p->role[0], program);
-    const Program *g = i < 0 ? NULL : &p->role[0].prog[i];
-    int64_t n = 1;
-
-    for (int f = 0; g && f < g->nphase; f++)
-        if (!strcmp(g->phase[f].name, "body"))
-            n = g->phase[f].repeat;
-    for (int t = 0; g && t < g->nturn; t++)
-        n = g->turn[t].micro < n ? n : g->turn[t].micro + 1;
-    return n;
-}
-
 static int is_input(const Tensor *t)
 {
     return !strcmp(t->kind, "input");

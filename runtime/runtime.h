@@ -321,9 +321,6 @@ void exec_push(Exec *x);          /* ... to it: after writing                 */
 int64_t exec_bytes(const Exec *x);            /* arenas of all ranks here     */
 const Role *exec_role(const Exec *x, int64_t rank);
 void *exec_buf(const Exec *x, int64_t rank, int buf);
-double plan_secs(const Plan *p, const char *program);   /* predicted, one step*/
-int64_t plan_turns(const Plan *p, const char *program); /* bodies a rank runs */
-int64_t phase_turns(const Program *g, int phase);       /* how often it runs  */
 /* Every input once, whatever stages read it; null: past the end.             */
 const Tensor *plan_input(const Plan *p, int i);
 

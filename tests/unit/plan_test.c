@@ -326,6 +326,31 @@ static void stages_come_back(void **state)
     arena_free(a);
 }
 
+/* F takes 1 s, B 2 s, a transfer 0.5 s: worked out by hand. Stage 1 has its
+ * first y at 1.5 and its last, which stage 0 makes from 4 on, at 5.5.        */
+static void time_of_stages(void **state)
+{
+    static const double secs[] = { 0, 1, 2, 0.5, 0, 0, 0.25 };
+    (void)state;
+    Arena *a = arena_new();
+    Plan *p = staged_plan(a);
+
+    for (int r = 0; r < 2; r++)
+        for (int i = 0; i < 7; i++)
+            p->role[r].prog->step[i].secs = secs[i];
+    Planned t = plan_time(a, p, "step");
+    assert_null(t.stuck);
+    assert_true(t.makespan == 10.75);
+    assert_true(t.busy[0] == 9.25 && t.busy[1] == 9.25);
+    assert_int_equal(plan_turns(p, "step"), MICROS);
+    p->role[0].prog->step[3].iv[3].c = 8;
+    t = plan_time(a, p, "step");
+    assert_non_null(t.stuck);
+    assert_string_equal(t.stuck, "stage 0 in wait 'y' of wait.F0.1, stage 1 in "
+                        "recv 'y' of recv.F0.1");
+    arena_free(a);
+}
+
 static void every_byte_counts(void **state)
 {
     (void)state;
@@ -734,6 +759,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(comes_back),
         cmocka_unit_test(stages_come_back),
+        cmocka_unit_test(time_of_stages),
         cmocka_unit_test(every_byte_counts),
         cmocka_unit_test(lies_are_refused),
         cmocka_unit_test(lies_of_stages_are_refused),
