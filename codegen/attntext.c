@@ -73,6 +73,36 @@ const char *attn_size(Attn *t, const Axis *a)
                     aff(attn_count(t, a)));
 }
 
+/* What stands at x is keys of the rank `round` before this one: x by that one's
+ * position.                                                                  */
+static const char *start_of(Attn *t, const char *name, const Node *n, Aff x)
+{
+    uint32_t ring = (uint32_t)t->n->j;
+    Aff pos = aff(0);
+    int64_t ranks = 1, low = 0;
+
+    if (!t->n->i || dim_of(n, t->key) < 0)
+        return attn_int(t, name, x);
+    for (int i = t->g->mesh->natom; i-- > 0; )
+        low = ring >> i & 1 ? i : low;
+    for (int i = 0; i < t->g->mesh->natom; i++)
+        if (ring >> i & 1) {
+            pos.k[i] = ranks;
+            ranks *= t->g->mesh->atom[i].size;
+        }
+    const char *me = attn_int(t, "ring_me", pos);
+    const char *all = attn_int(t, "ring_all", aff(ranks));
+    const char *back = attn_int(t, "ring_round", aff(t->n->i - 1));
+    const char *zero = attn_int(t, strf(t->arena, "%s_0", name), aff(x.c));
+    const char *step = attn_int(t, strf(t->arena, "%s_1", name),
+                                aff(x.k[low]));
+    name = intern(name);
+    if (!declared(t, name))
+        attn_line(&t->decl, 1, "const int64_t %s = %s + (%s + %s - %s) %% %s * "
+                  "%s;", name, zero, me, all, back, all, step);
+    return name;
+}
+
 AttnPlace attn_place(Attn *t, const Axis *a)
 {
     const char *x = attn_code(t, a);
@@ -82,11 +112,11 @@ AttnPlace attn_place(Attn *t, const Axis *a)
     const Node *n = owner(t, a, &d);
 
     s.two = pieces(t->g, n, d, p) == 2;
-    s.at = attn_int(t, strf(t->arena, "at_%s", x), p[0].start);
+    s.at = start_of(t, strf(t->arena, "at_%s", x), n, p[0].start);
     if (!s.two)
         return s;
     s.half = attn_int(t, strf(t->arena, "half_%s", x), aff(p[0].len));
-    s.to = attn_int(t, strf(t->arena, "to_%s", x),
+    s.to = start_of(t, strf(t->arena, "to_%s", x), n,
                     aff_add(p[1].start, aff(-p[0].len)));
     return s;
 }

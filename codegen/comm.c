@@ -103,6 +103,11 @@ static void blocks(Group *k, Arena *a, const Graph *g, const Node *n)
         k->inplace = alloc(a, sizeof *k->inplace);
         k->ninplace = 1;
         break;
+    case Orotate:
+        k->step.kind = Srotate;
+        add_size(k, a, local_elems(g, n));
+        add_size(k, a, n->j);
+        return;
     case Oalltoall:
         k->step.kind = Salltoall;
         exchange(k, a, g, n);
@@ -149,6 +154,7 @@ void comm_lower(Graph *g, Group *k, Arena *a)
     add_size(k, a, n->dt);
     blocks(k, a, g, n);
     k->step.atoms = (uint32_t)n->i;
-    k->step.bytes = (double)local_bytes(g, n) * (ranks - 1) / ranks;
+    k->step.bytes = (double)local_bytes(g, n) *
+                    (n->op == Orotate ? 1 : (ranks - 1) / ranks);
     set_label(k, a, n);
 }

@@ -410,7 +410,7 @@ static const Axis *axis_of_position(const Attn *t, const Node *n)
 {
     if (n->op == Oarg) {
         const Node *x = t->n->in[n->i];
-        while (x->op == Ocast && x->in[0]->nd == 1)
+        while ((x->op == Ocast || x->op == Orotate) && x->in[0]->nd == 1)
             x = x->in[0];
         return x->nd == 1 && attn_isposition(x) ? n->dim[0].a : NULL;
     }

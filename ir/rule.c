@@ -169,7 +169,7 @@ static int keeps_pieces(const Ways *s, const Graph *g, int atom, const Axis *x,
     int from = zigzag_atoms(g->mesh, x) >> atom & 1;
     int into = zigzag_atoms(g->mesh, to) >> atom & 1;
 
-    return from == into && (!from || s->n->op == Orename);
+    return to == x || (from == into && (!from || s->n->op == Orename));
 }
 
 static void view(Ways *s, const Graph *g, int atom)
@@ -293,10 +293,39 @@ static void packs(Ways *s, int atom)
 
 /* ---- attention ----------------------------------------------------------- */
 
+static int sees(const Node *n, int k, const Axis *a)
+{
+    return dim_of(n->in[k], a) >= 0;
+}
+
+/* Queries and keys are cut alike, for the ranks to pass keys around.         */
+static void attends_ring(Ways *s)
+{
+    const Node *n = s->n;
+
+    for (int k = 0; k < n->nin; k++)
+        if (sees(n, k, n->A[0]) && sees(n, k, n->B[0]))
+            return;
+    Way *w = add(s, along(n->B[0]));
+    for (int k = 0; k < n->nin; k++)
+        if (sees(n, k, n->A[0]) || sees(n, k, n->B[0]))
+            w->in[k] = along(sees(n, k, n->A[0]) ? n->A[0] : n->B[0]);
+}
+
+static int may_ring(const Graph *g, const Node *n, int atom)
+{
+    return g->level < PLACED && (g->mesh->mask[Mcp] >> atom & 1) && g->opts &&
+           opts_int(g->opts, "fold.ring") && n->nA == 1 && n->nB == 1;
+}
+
 /* Any axis of the scores but the key's. The gradient of an operand without the
  * axis is partial.                                                           */
-static void attends(Ways *s)
+static void attends(Ways *s, const Graph *g, int atom)
 {
+    if (s->n->j >> atom & 1 || may_ring(g, s->n, atom))
+        attends_ring(s);
+    if (s->n->j >> atom & 1)
+        return;
     const Graph *body = s->n->body;
     const Node *y = body->node[vec_len(body->node) - 1]->in[0];
 
@@ -310,7 +339,9 @@ static void parts(Ways *s, int atom)
 {
     const Node *n = s->n;
     Shard t = n->in[0]->sh[atom];
+    int ring = optab[n->in[0]->op].cls == COMP && n->in[0]->j >> atom & 1;
     Shard out = t.k != S || has(n, t.a) ? t
+              : ring && has(n, n->in[0]->A[0]) ? along(n->in[0]->A[0])
               : n->in[0]->op == Oattnback ? partial(Radd) : whole();
 
     add(s, out)->in[0] = t;
@@ -401,7 +432,7 @@ int ways(const Graph *g, const Node *n, int atom, Way *w)
     case Okeep: keeps(&s); break;
     case Oroute: routes(&s, g, atom); break;
     case Opart: parts(&s, atom); break;
-    case Oattn: case Oattnback: attends(&s); break;
+    case Oattn: case Oattnback: attends(&s, g, atom); break;
     case Ogather: gathers(&s); break;
     case Oscatter_add: scatters(&s); break;
     case Opack: case Ounpack: packs(&s, atom); break;
@@ -436,6 +467,7 @@ static int repairs(const Node *n, const Shard *from, const Shard *to)
     switch (n->op) {
     case Oallgather: return from->k == S && from->a == a && to->k == R;
     case Oreducescatter: return from->k == P && to->k == S && to->a == a;
+    case Orotate: return same_shard(from, to) && to->k == S && to->a == a;
     case Oallreduce: return from->k == P && to->k == R;
     case Olocalslice: return from->k == R && to->k == S && to->a == a;
     case Oalltoall:

@@ -355,7 +355,7 @@ static Node *new_part(Graph *g, Node *of, int index, const Node *like)
 
 /* One row of scores has one logsumexp: the result's axes that the queries' side
  * has, i.e. all but those only the value brings.                             */
-static Node *logsumexp_part(Graph *g, Node *attn, const Node *out)
+Node *logsumexp_part(Graph *g, Node *attn, const Node *out)
 {
     const Graph *body = attn->body;
     const Node *y = body->node[vec_len(body->node) - 1]->in[0];

@@ -153,6 +153,9 @@ int is_anew(const Placer *p, const Node *n);     /* rather than sent          */
  * null. Only nodes that lead to `want` (marked n->mark = 1) are visited.     */
 Node **backward(Graph *g, Node **seed, Node **dseed, int n);
 
+/* Part 1 of an attn whose part 0 is `out`, fp32.                             */
+Node *logsumexp_part(Graph *g, Node *attn, const Node *out);
+
 /* ---- legal.c fuse.c (codegen lowers what they make) ---------------------- */
 
 /* Put the graph in terms that kernels exist for: layouts of products, split

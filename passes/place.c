@@ -401,6 +401,16 @@ static double total(const Placer *p, const Node *n, Need need, int atom,
     return sum;
 }
 
+/* An attention whose keys stay cut: passes/ring.c.                           */
+static int keeps_keys(const Node *n, const Way *w)
+{
+    for (int k = 0; k < n->nin; k++)
+        if ((n->op == Oattn || n->op == Oattnback) && w->in[k].k == S &&
+            w->in[k].a == n->A[0])
+            return 1;
+    return 0;
+}
+
 static void choose_at(Placer *p, Node *n, Need need, int atom)
 {
     const Node *x = shape_of(n);
@@ -427,6 +437,8 @@ static void choose_at(Placer *p, Node *n, Need need, int atom)
         die("%s (%s): no way to place it over atom %d",
             n->name ? n->name : "?", optab[n->op].name, atom);
     n->sh[atom] = w[best].out;
+    if (!p->build && keeps_keys(n, &w[best]))
+        n->j |= 1 << atom;
     for (int k = 0; k < n->nin; k++)
         need[k][atom] = w[best].in[k];
 }
