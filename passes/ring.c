@@ -6,7 +6,7 @@
  *     %o = part %a 0               =>   %k1 = rotate %k      %v1 = rotate %v
  *                                       %a1 = attn %q %k1 %v1  round 1
  *                                       %o  = sum of part 0, each weighed by
- *                                             exp(its part 1 - that of all)
+ *                                             exp(part 1 - that of all)
  *
  * Backward, gradients of queries are summed where they are, those of keys
  * travel with their keys and come home with one step more. Sums over rounds are
