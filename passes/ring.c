@@ -10,8 +10,8 @@
  *
  * Backward, gradients of queries are summed where they are, those of keys
  * travel with their keys and come home with one step more. Sums over rounds are
- * in the type of the logsumexps. The keys of a round live as long as it, forward
- * and again backward, and nobody ever has all of them.
+ * in the type of the logsumexps. The keys of a round live as long as it,
+ * forward and again backward, and nobody ever has all of them.
  *
  * An attn or attnback whose j is a set of atoms has its keys cut over them
  * (place), i is 1 + its round.                                               */
