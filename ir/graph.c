@@ -29,6 +29,7 @@ Graph *g_like(const Graph *g)
 
     *h = *g;
     h->node = NULL;
+    h->next = NULL;
     h->bypath = NULL;
     h->nbypath = 0;
     h->axis = NULL;                    /* the axes are the same, the list own */
@@ -94,6 +95,7 @@ static Node *like(Node *n, const Node *a)     /* place and region of a        */
 {
     n->scope = a->scope;
     n->reg = a->reg;
+    n->call = a->call;
     if (!n->loc)
         n->loc = a->loc;
     return n;
@@ -253,6 +255,11 @@ int any_region(const Node *n)
            n->op == Ostepval || n->op == Oarg || n->op == Oconst;
 }
 
+int is_transfer(const Node *n)
+{
+    return n->op == Osend || n->op == Orecv || n->op == Ostagesum;
+}
+
 int g_isrow(const Axis *a)
 {
     return !strcmp(a->name, "row");
@@ -286,6 +293,7 @@ uint64_t g_hash(const Node *n)
 
     memcpy(&bits, &n->f, 8);
     h = mix64(mix64(h, region_of(n)), (uint64_t)n->again);
+    h = mix64(h, (uint64_t)n->call);
     h = mix64(mix64(mix64(h, bits), (uint64_t)n->i), (uint64_t)n->j);
     h = hash_str(h, n->s);
     h = hash_axes(hash_axes(h, n->A, n->nA), n->B, n->nB);
@@ -308,6 +316,7 @@ static int same_node(const Node *a, const Node *b)
 {
     if (a->op != b->op || a->dt != b->dt || region_of(a) != region_of(b) ||
         a->nin != b->nin || a->nd != b->nd || a->again != b->again ||
+        a->call != b->call ||
         a->i != b->i || a->j != b->j || a->body != b->body ||
         memcmp(&a->f, &b->f, sizeof a->f) || !same_str(a->s, b->s))
         return 0;
@@ -325,7 +334,8 @@ static int same_node(const Node *a, const Node *b)
 
 static int mergeable(const Node *n)
 {
-    return optab[n->op].cls != SINK && n->op != Oarg && n->op != Oinput;
+    return optab[n->op].cls != SINK && n->op != Oarg && n->op != Oinput &&
+           !is_transfer(n);
 }
 
 /* The earlier node equal to n, or n. Chains of one hash hang on consecutive
@@ -364,7 +374,7 @@ static void merge_equal(Graph *g, Arena *scratch)
 
 static int is_root(const Node *n)
 {
-    return optab[n->op].cls == SINK && n->op != Oaccum;
+    return (optab[n->op].cls == SINK && n->op != Oaccum) || is_transfer(n);
 }
 
 static void mark_live(Node *n)

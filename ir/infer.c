@@ -524,6 +524,7 @@ static Dims rule(Graph *g, Node *n)
 {
     switch (n->op) {
     case Ospread: case Opermute: case Oscatter_add: case Opart: case Ocall:
+    case Orecv:
         return kept(n);
     case Odot: return dot_dims(g, n);
     case Opick: return pick_dims(n);

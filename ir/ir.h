@@ -171,6 +171,7 @@ struct Graph {
     Call *call;                   /* vec, after pipe                          */
     Turn *turn;                   /* vec: the stage's table; phase: index of
                                      call                                     */
+    struct Graph *next;           /* after pipe: the next stage's graph       */
     int naxis; Axis **axis;       /* vec, in order of first use               */
     Param **param;                /* vec                                      */
     Table *bypath; size_t nbypath; /* g_param's index of the first nbypath    */
@@ -207,6 +208,7 @@ void g_names(Graph *g);           /* give every unnamed node its unique name  */
 int dim_of(const Node *n, const Axis *a);     /* position of an axis, or -1   */
 int64_t g_elems(const Node *n);   /* product of global sizes                  */
 int same_dims(const Node *a, const Node *b);  /* same axes and sizes          */
+int is_transfer(const Node *n);   /* send, recv, stagesum: between stages     */
 uint64_t g_hash(const Node *n);   /* structural, without names and places     */
 int g_isrow(const Axis *a);       /* the ragged axis "row"                    */
 int any_region(const Node *n);    /* a source that every region may read      */
@@ -354,7 +356,7 @@ extern const char *const families[NFAMILY];
 typedef struct Group {
     Family fam;
     Region reg;
-    int call;                     /* as its nodes' */
+    int call;                     /* as its nodes'                            */
     Node **node; int n;           /* members, operands first                  */
     Node **in; int nin;           /* read from memory (after views)           */
     Node **out; int nout;         /* members that are stored                  */

@@ -3,17 +3,21 @@
  *
  *     text    = { graph } { "source" file bytes newline text newline }
  *     graph   = "graph" name program level [ "after" pass ] "{" { item } "}"
- *     item    = option | mesh | axis | param | hf | def | nodes
+ *     item    = option | mesh | stage | axis | param | hf | def | nodes
  *     option  = "option" key value               (the command line's go first)
  *     mesh    = "mesh" "world=" int "order=" word { axis "=" int }
+ *     stage   = "role" int "/" int | "calls" { call }
+ *             | "turns" { call ":" micro-batch [ "+" ] }     (+: a pair)
+ *     call    = ( "F" | "B" | "I" | "W" ) chunk, for transfers after "send." or
+ *               "recv." or "wait." and with "." chunk behind
  *     axis    = "axis" name ( size | "(" usual ")" ) [ "root=" name ]
  *               [ "zigzag" ] [ "of=" names ] places  (usual: not declared)
  *     param   = ( "param" | "state" | "master" | "m" | "v" ) path init number
  *               [ "of=" path ] [ "expert=" axis ] [ "bucket=" name "at=" int ]
- *               type places
+ *               [ "copy" ] type places
  *     hf      = as in a plan (planread.c)
  *     def     = "def" name "{" { nodes } "}"      the body of a composite
- *     nodes   = region ":" | node
+ *     nodes   = region ":" | call ":" | node
  *     node    = "%" name "=" op [ def ] { "%" operand } { attr } [ type ]
  *               [ "@" { where ":" shard } ] places
  *     attr    = word "=" ( names | number | word | atoms | "%" name | "none" )
@@ -40,6 +44,7 @@ typedef struct Parser {
     Table *usual;                /* undeclared axis -> size where none stands */
     Table *axis;                  /* name -> axis, of all graphs of the text  */
     Region reg;
+    int call;                     /* 1 + index: of what stands below "F0:"    */
 } Parser;
 
 /* ---- names --------------------------------------------------------------- */
@@ -351,6 +356,7 @@ static void read_node(Parser *p)
 
     n->name = lex_word(&p->x);
     n->reg = p->reg;
+    n->call = p->call;
     n->buf = -1;
     lex_need(&p->x, '=');
     n->op = read_op(p);
@@ -376,7 +382,18 @@ static void read_node(Parser *p)
     add_node(p, n);
 }
 
-/* nodes = region ":" | node */
+/* Index of the graph's call that the n bytes at s name; -1: none.            */
+static int call_named(Parser *p, const char *s, size_t n)
+{
+    for (size_t i = 0; i < vec_len(p->g->call); i++) {
+        const char *name = call_name(p->x.arena, &p->g->call[i]);
+        if (strlen(name) == n && !memcmp(name, s, n))
+            return (int)i;
+    }
+    return -1;
+}
+
+/* nodes = region ":" | call ":" | node */
 static void read_nodes(Parser *p)
 {
     if (lex_mark(&p->x, '%')) {
@@ -388,8 +405,16 @@ static void read_nodes(Parser *p)
         size_t n = strlen(regions[i]);
         if (!strncmp(s, regions[i], n) && !strcmp(s + n, ":")) {
             p->reg = (Region)i;
+            p->call = 0;
             return;
         }
+    }
+    size_t n = strlen(s);
+    int call = n && s[n - 1] == ':' ? call_named(p, s, n - 1) : -1;
+    if (call >= 0) {
+        p->reg = REGbody;
+        p->call = call + 1;
+        return;
     }
     lex_err(&p->x, "'%s' begins neither a node nor a region", s);
 }
@@ -412,6 +437,7 @@ static void read_def(Parser *p)
     b.g = g_like(p->g);
     b.node = table_new(p->x.arena);
     b.reg = REGbody;
+    b.call = 0;
     lex_need(&b.x, '{');
     for (line(&b.x); !lex_mark(&b.x, '}'); line(&b.x))
         read_nodes(&b);
@@ -451,6 +477,55 @@ static void read_mesh(Parser *p)
         size[i] = lex_int(x);
     }
     p->g->mesh = mesh_new(p->g->arena, world, size, order, &l);
+}
+
+/* call = [ "send." .. ] letter chunk [ "." chunk ] */
+static void read_call(Parser *p)
+{
+    static const char *const kinds[] = { "", "send.", "recv.", "wait." };
+    const char *all = lex_word(&p->x), *s = all, *job;
+    Call c = { 0 };
+    char *end;
+
+    for (int k = ROWsend; k <= ROWwait; k++)
+        if (!strncmp(all, kinds[k], strlen(kinds[k]))) {
+            c.k = (RowKind)k;
+            s = all + strlen(kinds[k]);
+        }
+    job = *s ? strchr(jobnames, *s) : NULL;
+    c.w = job ? (Job)(job - jobnames) : WF;
+    c.chunk = job ? (int)strtol(s + 1, &end, 10) : -1;
+    if (c.k != ROWwork && job && *end == '.')
+        c.other = (int)strtol(end + 1, &end, 10);
+    vec_push(p->g->arena, p->g->call, c);
+    if (!job || strcmp(call_name(p->x.arena, &c), all))
+        lex_err(&p->x, "'%s' is no call", all);
+}
+
+static void read_turn(Parser *p)
+{
+    const char *s = lex_word(&p->x), *colon = strchr(s, ':');
+    int call = colon ? call_named(p, s, (size_t)(colon - s)) : -1;
+    Turn t = { .phase = call };
+    char *end;
+
+    if (call < 0)
+        lex_err(&p->x, "'%s' is not call:micro-batch", s);
+    t.micro = (int)strtol(colon + 1, &end, 10);
+    t.pair = *end == '+';
+    if (t.micro < 0 || end == colon + 1 || end[t.pair])
+        lex_err(&p->x, "'%s' is not call:micro-batch", s);
+    vec_push(p->g->arena, p->g->turn, t);
+}
+
+static void read_role(Parser *p)
+{
+    const char *s = lex_word(&p->x), *slash = strchr(s, '/');
+
+    p->g->role = atoi(s);
+    p->g->nrole = slash ? atoi(slash + 1) : 0;
+    if (p->g->role < 0 || p->g->role >= p->g->nrole)
+        lex_err(&p->x, "'%s' is no stage of a pipeline", s);
 }
 
 static void declare_axis(Parser *p, const char *name)
@@ -538,6 +613,7 @@ static void read_param(Parser *p, ParamKind kind)
         lex_need(x, '=');
         v->at = lex_int(x);
     }
+    v->copy = lex_take(x, "copy");
     read_type(p, &v->dt, v->dim, &v->nd);
     v->loc = read_places(p);
     if (g_param(p->g, v->path))
@@ -569,6 +645,14 @@ static void read_item(Parser *p)
         read_option(p);
     else if (lex_take(x, "mesh"))
         read_mesh(p);
+    else if (lex_take(x, "role"))
+        read_role(p);
+    else if (lex_take(x, "calls"))
+        while (lex_more(x))
+            read_call(p);
+    else if (lex_take(x, "turns"))
+        while (lex_more(x))
+            read_turn(p);
     else if (lex_take(x, "hf"))
         read_hf(p);
     else if (lex_take(x, "def"))

@@ -364,7 +364,13 @@ static Line line_of(Printer *p, const Graph *g, const Node *n)
 
 static void name_body(Printer *p, const Graph *g, const Node *n);
 
-/* Nodes in order, with a line "region:" where the region changes from `reg`. */
+static int same_section(const Node *a, const Node *b)
+{
+    return a->reg == b->reg && a->call == b->call;
+}
+
+/* Nodes in order, with a line "region:" where the region changes from `reg`,
+ * "F0:" in a stage's graph for the nodes of a call.                          */
 static void put_nodes(Printer *p, Text *t, const Graph *g, int reg)
 {
     size_t n = vec_len(g->node);
@@ -376,11 +382,13 @@ static void put_nodes(Printer *p, Text *t, const Graph *g, int reg)
     for (size_t i = 0; i < n; i++)
         v[i] = line_of(p, g, g->node[i]);
     for (size_t i = 0, k; i < n; i = k) {
-        for (k = i; k < n && v[k].reg == v[i].reg; k++)
+        for (k = i; k < n && same_section(g->node[k], g->node[i]); k++)
             ;
-        if ((int)v[i].reg != reg)
+        if (g->node[i]->call)
+            put(t, "  %s:\n",
+                call_name(p->arena, &g->call[g->node[i]->call - 1]));
+        else if (i || (int)v[i].reg != reg)
             put(t, "  %s:\n", regions[v[i].reg]);
-        reg = (int)v[i].reg;
         put_lines(t, v + i, k - i, "    ", " = ", p->flags & PRINTfold);
     }
 }
@@ -461,6 +469,24 @@ static void put_mesh(Text *t, const Mesh *m)
     put(t, "\n");
 }
 
+/* "role 1/4", the calls, and the table in lines of a few rows.               */
+static void put_stage(Text *t, Arena *a, const Graph *g)
+{
+    enum { ROWS = 12 };
+
+    if (!g->nrole)
+        return;
+    put(t, "  role %d/%d\n  calls", g->role, g->nrole);
+    for (size_t i = 0; i < vec_len(g->call); i++)
+        put(t, " %s", call_name(a, &g->call[i]));
+    for (size_t i = 0; i < vec_len(g->turn); i++) {
+        const Turn *r = &g->turn[i];
+        put(t, "%s %s:%d%s", i % ROWS ? "" : "\n  turns",
+            call_name(a, &g->call[r->phase]), r->micro, r->pair ? "+" : "");
+    }
+    put(t, "\n");
+}
+
 static Line axis_line(Printer *p, const Axis *a)
 {
     Text name = { .arena = p->arena }, what = name;
@@ -517,6 +543,8 @@ static Line param_line(Printer *p, const Param *x)
         put_word(&what, x->bucket);
         put(&what, " at=%lld", (long long)x->at);
     }
+    if (x->copy)
+        put(&what, " copy");
     return (Line){
         .name = name.s,
         .what = what.s,
@@ -545,6 +573,7 @@ static void put_header(Printer *p, Text *t, const Graph *g,
         g->after ? " after " : "", g->after ? g->after : "");
     put_options(t, g->opts);
     put_mesh(t, g->mesh);
+    put_stage(t, p->arena, g);
     putn(t, axes->s, axes->len);
     putn(t, params->s, params->len);
     for (int i = 0; i < g->nhf && !(p->flags & PRINTfold); i++) {

@@ -469,6 +469,7 @@ static int repairs(const Node *n, const Shard *from, const Shard *to)
     case Oreducescatter: return from->k == P && to->k == S && to->a == a;
     case Orotate: return same_shard(from, to) && to->k == S && to->a == a;
     case Oallreduce: return from->k == P && to->k == R;
+    case Ostagesum: return from->k == R && to->k == R;
     case Olocalslice: return from->k == R && to->k == S && to->a == a;
     case Oalltoall:
         return from->k == S && from->a == a && to->k == S &&
@@ -480,11 +481,12 @@ static int repairs(const Node *n, const Shard *from, const Shard *to)
 const char *type_wrong(const Graph *g, const Node *n)
 {
     Way w[MAXWAY];
-    int comm = optab[n->op].cls == COMM;
+    int comm = optab[n->op].cls == COMM && n->op != Orecv;
 
     for (int t = 0; g->mesh && t < g->mesh->natom; t++) {
         const Shard *to = &n->sh[t];
-        int ok = optab[n->op].cls == SRC;
+        int ok = optab[n->op].cls == SRC || n->op == Osend ||
+                 n->op == Orecv;
         if (comm && n->i >> t & 1)
             ok = repairs(n, &n->in[0]->sh[t], to);
         else if (comm)

@@ -110,8 +110,8 @@ static Unit *new_unit(Fuse *f, Node *n, Family fam)
 {
     Unit *u = alloc(f->a, sizeof *u);
 
-    *u = (Unit){ .fam = fam, .reg = n->reg, .last = n->id, .reach = n->id,
-                 .again = n->again };
+    *u = (Unit){ .fam = fam, .reg = n->reg, .call = n->call,
+                 .last = n->id, .reach = n->id, .again = n->again };
     vec_push(f->a, u->node, n);
     vec_push(f->a, f->all, u);
     f->unit[n->id] = u;
@@ -167,6 +167,11 @@ static const char *cannot_join(Fuse *f, Unit *const *u, int nu, Node *n)
                                          : NULL;
 }
 
+static int same_call(const Unit *u, const Node *n)
+{
+    return u->reg == n->reg && u->call == n->call;
+}
+
 /* What is recomputed for the backward must not be made, and stored, by a
  * forward kernel. Kernels of n's operands, the latest first.                 */
 static int candidates(Fuse *f, Node *n, Unit **out, int max)
@@ -179,7 +184,7 @@ static int candidates(Fuse *f, Node *n, Unit **out, int max)
         int known = 0;
         for (int j = 0; j < k; j++)
             known |= out[j] == u;
-        if (!u || known || u->fam != FAMloop || u->reg != n->reg || k == max ||
+        if (!u || known || u->fam != FAMloop || !same_call(u, n) || k == max ||
             n->id - u->last > WINDOW || (n->again && !u->again))
             continue;
         int at = k++;
@@ -306,7 +311,7 @@ static void join_write(Fuse *f, Node *n)
     const Node *state = storage(n->in[0]);
 
     if (passes_by(f, n->in[1]) || !u || u->fam != FAMloop ||
-        u->reg != n->reg || vec_len(u->node) >= MOST ||
+        !same_call(u, n) || vec_len(u->node) >= MOST ||
         !is_plain_map(f, u, state))
         return;
     add_readers(f, state, u, &reader);
@@ -340,7 +345,8 @@ static int follows(const Node *u, const Node *n)
     for (int d = 0; u && d < n->nd; d++)
         if (u->nd != n->nd || u->dim[d].a != n->dim[d].a)
             return 0;
-    return u && u->reg == n->reg && (u->dt == Df32 || u->dt == Df64);
+    return u && u->reg == n->reg && u->call == n->call &&
+           (u->dt == Df32 || u->dt == Df64);
 }
 
 static void place_product(Fuse *f, Node *n, Family fam)
@@ -356,6 +362,7 @@ static void place_product(Fuse *f, Node *n, Family fam)
         x = only_user(f, x);
     }
     if (x && x->op == Oaccum && !strcmp(x->s, "add") && x->reg == n->reg &&
+        x->call == n->call &&
         (x->dt == Df32 || x->dt == Df64) && fam != FAMgmm &&
         (fam == FAMgmmw ? follows(x, n) : 1)) {
         vec_push(f->a, u->node, x);
@@ -456,6 +463,7 @@ static Group *group_of(Fuse *f, Unit *u)
 
     k->fam = u->fam;
     k->reg = u->reg;
+    k->call = u->call;
     k->n = (int)vec_len(u->node);
     k->node = u->node;
     for (int i = 0; i < k->n; i++) {

@@ -33,6 +33,7 @@ static Node *like(Node *n, const Node *by)
 {
     n->scope = by->scope;
     n->reg = by->reg;
+    n->call = by->call;
     n->again = by->again;
     if (!n->loc)
         n->loc = by->loc;

@@ -174,7 +174,8 @@ int is_stored(const Set *s, const Node *n)
     for (size_t i = 0; i < vec_len(s->f->user[n->id]); i++) {
         Node *u = s->f->user[n->id][i];
         if (passes_by(s->f, u) ? is_stored(s, u)
-                               : !set_has(s, u) || u->reg != n->reg)
+                               : !set_has(s, u) || u->reg != n->reg ||
+                                     u->call != n->call)
             return 1;
     }
     return 0;
@@ -279,7 +280,8 @@ static int is_link(const Fuse *f, const Node *n)
         return 0;
     for (size_t i = 0; i < vec_len(use); i++) {
         const Node *u = use[i].by;
-        if (!in_loop(f, u) || u->reg != n->reg || u->id - n->id > NEAR ||
+        if (!in_loop(f, u) || u->reg != n->reg || u->call != n->call ||
+            u->id - n->id > NEAR ||
             is_backward(u) != is_backward(n))
             return 0;
         Axes as = axes_here(g, use[i].as);

@@ -83,6 +83,51 @@ Stages *stages_cut(Graph *logical);
 /* Chunk of the unit that a scope ("layers.3.attn", "d.layers.3") lies in; -1:
  * of no unit.                                                                */
 int stage_of(const Stages *st, const char *scope);
+int unit_at(const Stages *st, const char *scope);   /* index of the unit      */
+
+/* ---- pipe.c pipe_assign.c pipe_post.c: what they share ------------------- */
+
+/* Where a node of the body runs; chunk -1: in each call that reads it.       */
+typedef struct Spot { int chunk; Job w; } Spot;
+
+/* A value that another stage reads: at the start of its F, or else B or I, of
+ * the chunk that is the first to need it.                                    */
+typedef struct Crossing { Node *n; int stage, edge, chan; } Crossing;
+
+/* The graph of a stage being made: nodes of the same id in the graph that is
+ * cut, and lists that become its nodes.                                      */
+typedef struct StagePart {
+    Graph *g;
+    Node **at;                    /* by id: the value on this stage           */
+    Node **all;                   /* by id: after it went to all stages       */
+    Table *anew;                  /* (call, id) -> made anew for that call    */
+    Node **source, **before, **body, **post;   /* vecs; body: calls in the
+                                     order of time                            */
+} StagePart;
+
+typedef struct Pipe {
+    Graph *g;                     /* what is cut                              */
+    Arena *a;
+    const Schedule *s;
+    int splits, stages, chunks;
+    Spot *spot;                   /* by id                                    */
+    Table *owner;                 /* path -> stage + 1                        */
+    Handoff *edge;                /* vec                                      */
+    Crossing *cross;              /* vec                                      */
+    int chan;                     /* next free channel, and place in the order
+                                     of what all stages do                    */
+    StagePart *part;              /* by stage                                 */
+    int *home;                    /* by id: see pipe_post.c                   */
+} Pipe;
+
+void pipe_assign(Pipe *p);        /* spot, owner                              */
+int pipe_back(const Node *n);     /* of the backward, by its scope            */
+int pipe_owner(const Pipe *p, const char *path);      /* -1: used by none     */
+void pipe_post(Pipe *p);          /* what follows the bodies                  */
+/* A copy of n, with operands in, at the end of a list of stage s.            */
+Node *pipe_copy(Pipe *p, int s, Node ***list, const Node *n, Node *const *in);
+/* n, of den or pre or standing ready, on stage s.                            */
+Node *pipe_shared(Pipe *p, int s, Node *n);
 
 /* ---- fold.c place.c bucket.c: what is known before they run -------------- */
 
@@ -170,6 +215,7 @@ typedef struct Unit {             /* a kernel in the making                   */
     struct Unit *into;            /* tied to another                          */
     Family fam;
     Region reg;
+    int call;                     /* no kernel has nodes of two               */
     Node **node;                  /* vec, operands first                      */
     int last;                     /* id of its last node                      */
     int reach;                    /* no node it waits for has a greater id    */

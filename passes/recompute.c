@@ -225,20 +225,22 @@ static int choose(Graph *g)
 
 /* ---- copies -------------------------------------------------------------- */
 
-/* The copy of a rebuilt value; kept values stand for themselves.             */
-static Node *again(Graph *g, Node *n, const char *scope)
+/* The copy of a rebuilt value in the call of its user; kept values stand for
+ * themselves. Calls come one after another.                                 */
+static Node *again(Graph *g, Node *n, const Node *user)
 {
-    Node *in[MAXIN], *c;
+    Node *in[MAXIN], *c = n->tmp;
 
     if (!(n->mark & REBUILT))
         return n;
-    if (n->tmp)
-        return n->tmp;
+    if (c && c->call == user->call)
+        return c;
     for (int k = 0; k < n->nin; k++)
-        in[k] = again(g, n->in[k], scope);
+        in[k] = again(g, n->in[k], user);
     c = g_copyof(g, n, in);
     c->again = n->again + 1;
-    c->scope = scope;
+    c->scope = user->scope;
+    c->call = user->call;
     c->mark = BACK;
     return n->tmp = c;
 }
@@ -260,7 +262,7 @@ void pass_recompute(Graph *g)
     for (size_t i = 0; i < count; i++) {
         Node *n = old[i];
         for (int k = 0; k < n->nin && n->mark & BACK; k++)
-            n->in[k] = again(g, n->in[k], n->scope);
+            n->in[k] = again(g, n->in[k], n);
         vec_push(g->arena, g->node, n);
     }
     g_tidy(g);

@@ -183,6 +183,8 @@ static Graph *init_graph(Graph *g)
     h->level = LOGICAL;
     h->mesh = NULL;
     h->after = NULL;
+    h->call = NULL;
+    h->turn = NULL;
     for (size_t i = 0; i < vec_len(h->param); i++) {
         Param *p = h->param[i];
         Node *in[2], *w;
@@ -214,6 +216,13 @@ static int shown(const char *prog)
     return !strcmp(want, prog);
 }
 
+/* ", stage 1 of 4" */
+static const char *stage_text(const Graph *g)
+{
+    return g->nrole ? strf(g->arena, ", stage %d of %d", g->role, g->nrole)
+                    : "";
+}
+
 static void dump(Graph *g, const char *pass)
 {
     int all = dumping("all") || dumping("+all");
@@ -223,7 +232,8 @@ static void dump(Graph *g, const char *pass)
     int flags = dumping("+loc") ? PRINTloc : 0;
     if (!dumping("+all"))
         flags |= PRINTfold;
-    fprintf(out(), "> after %s\n%s\n", pass, graph_print(g->arena, g, flags));
+    fprintf(out(), "> after %s%s\n%s\n", pass, stage_text(g),
+            graph_print(g->arena, g, flags));
 }
 
 static int stops(const char *pass)
@@ -259,20 +269,31 @@ static void finish_pass(Graph *g, const PassInfo *p)
     dump(g, p->name);
 }
 
+/* One pass on a program: on its graph, from pipe on on those of all stages.  */
+static void one_pass(Graph *g, const PassInfo *p)
+{
+    passname = p->name;
+    if (p->run == pass_pipe)
+        p->run(g);
+    for (Graph *h = g; h; h = h->next) {
+        if (p->run != pass_pipe)
+            p->run(h);
+        finish_pass(h, p);
+    }
+}
+
 /* From behind g->after; zero when stopped, also at a pass of other programs. */
 static int run_passes(Graph *g)
 {
     const char *from = g->after;
 
     for (const PassInfo *p = passtab; p->run; p++) {
-        if (!from && strchr(p->progs, g->prog[0])) {
-            passname = p->name;
-            p->run(g);
-            finish_pass(g, p);
-        }
+        if (!from && strchr(p->progs, g->prog[0]))
+            one_pass(g, p);
         if (from && !strcmp(from, p->name))
             from = NULL;
-        g->after = from ? g->after : p->name;
+        for (Graph *h = g; h; h = h->next)
+            h->after = from ? h->after : p->name;
         if (!from && stops(p->name))
             return 0;
     }
@@ -284,9 +305,7 @@ void run_pass(Graph *g, const Target *T, const char *name)
     target = T;
     for (const PassInfo *p = passtab; p->run; p++)
         if (!strcmp(p->name, name)) {
-            passname = p->name;
-            p->run(g);
-            finish_pass(g, p);
+            one_pass(g, p);
             return;
         }
     err(NULL, "there is no pass '%s'", name);
@@ -296,7 +315,7 @@ static void dump_groups(const Graph *g, Group *const *k)
 {
     if (shown(g->prog) &&
         (dumping("all") || dumping("+all") || dumping(passname)))
-        fprintf(out(), "> after %s\n%s\n", passname,
+        fprintf(out(), "> after %s%s\n%s\n", passname, stage_text(g),
                 groups_print(g->arena, k, !dumping("+all")));
 }
 
@@ -314,14 +333,16 @@ static Group **to_groups(Graph *g)
     return k;
 }
 
-/* One program into the plan; zero when stopped.                              */
+/* One program into the plan, of all its stages; zero when stopped.           */
 static int one_program(Emit *e, Graph *g)
 {
     if (!run_passes(g))
         return 0;
-    Group **k = to_groups(g);
-    passname = "emit";
-    emit_program(e, g, k);
+    for (; g; g = g->next) {
+        Group **k = to_groups(g);
+        passname = "emit";
+        emit_program(e, g, k);
+    }
     return 1;
 }
 
@@ -340,17 +361,18 @@ static int runs(const Graph *g, char prog)
     return has(g, prog == 'f' ? Ooutput : Oloss);
 }
 
-/* The program as -x left it, or from the model.                              */
+/* The program as -x left it, all stages of it, or from the model.            */
 static Graph *program(Graph *g, const char *prog)
 {
-    Graph **stage = options->stage;
+    Graph **stage = options->stage, *first = NULL, **end = &first;
 
     for (size_t i = 0; i < vec_len(stage); i++)
         if (!strcmp(stage[i]->prog, prog)) {
             stage[i]->stages = g->stages;
-            return stage[i];
+            *end = stage[i];
+            end = &stage[i]->next;
         }
-    return copy_graph(g, prog);
+    return first ? first : copy_graph(g, prog);
 }
 
 /* What -x writes: the model, the programs where they stopped, the sources.   */
@@ -360,7 +382,8 @@ static void write_stage(Graph *g, Graph *const *programs)
 
     put(&t, "%s", graph_print(g->arena, g, PRINTloc));
     for (size_t i = 0; i < vec_len(programs); i++)
-        put(&t, "%s", graph_print(g->arena, programs[i], PRINTloc));
+        for (const Graph *h = programs[i]; h; h = h->next)
+            put(&t, "%s", graph_print(g->arena, h, PRINTloc));
     for (int i = 0; i < options->nsource; i++)
         put_text(&t, "source", options->source[i].file,
                  options->source[i].text);
@@ -376,10 +399,6 @@ Plan *compile(Graph *g, const Target *T, const CompileOptions *o)
     options = o;
     target = T;
     g->stages = stages_cut(g);
-    if (g->stages)
-        err(opts_loc(g->opts, "fold.pp"), "fold.pp=%s: the model is cut into "
-            "%s, but pipelines do not run yet", opts_str(g->opts, "fold.pp"),
-            g->stages->text);
     Emit *e = emit_new(g->arena, g, T);
 
     for (const char *const *p = programs; *p; p++) {
@@ -395,6 +414,11 @@ Plan *compile(Graph *g, const Target *T, const CompileOptions *o)
         write_stage(g, stopped);
         return NULL;
     }
-    one_program(e, init_graph(last));
+    Graph *init = NULL, **end = &init;
+    for (Graph *h = last; h; h = h->next) {
+        *end = init_graph(h);
+        end = &(*end)->next;
+    }
+    one_program(e, init);
     return emit_finish(e, o);
 }

@@ -17,7 +17,7 @@
 
 typedef struct Task {
     Group *k;
-    int phase;
+    int phase;                    /* START, regions, in body each call        */
     int wait;                     /* tasks that must run before               */
     int done;
     int *next;                    /* vec: tasks that wait for this            */
@@ -81,6 +81,13 @@ static void note_reads(Sched *s, int i)
 
 /* ---- what waits for what ------------------------------------------------- */
 
+/* Does task a run in a later region than b? Which call of a body runs first is
+ * the table's business.                                                      */
+static int is_later(const Sched *s, int a, int b)
+{
+    return s->t[a].phase > s->t[b].phase && s->t[a].k->reg != s->t[b].k->reg;
+}
+
 static void wait_for_operands(Sched *s, int i)
 {
     const Group *k = s->t[i].k;
@@ -88,7 +95,7 @@ static void wait_for_operands(Sched *s, int i)
     for (int j = 0; j < k->nin; j++) {
         int m = maker(s, k->in[j]);
         if (m < 0 || m == i) continue;
-        if (s->t[m].phase > s->t[i].phase)
+        if (is_later(s, m, i))
             die("sched: %%%s is read in %s but made in %s", k->in[j]->name,
                 regions[k->reg], regions[s->t[m].k->reg]);
         if (s->t[m].phase == s->t[i].phase) after(s, m, i);
@@ -104,7 +111,7 @@ static void wait_for_readers(Sched *s, int i)
         const Readers *r = table_get(s->readers,
                                      KEYP(storage(k->out[j])->s));
         for (size_t q = 0; r && q < vec_len(r->task); q++) {
-            if (s->t[r->task[q]].phase > s->t[i].phase)
+            if (is_later(s, r->task[q], i))
                 die("sched: %%%s is written before it is read",
                     storage(k->out[j])->name);
             if (s->t[r->task[q]].phase == s->t[i].phase)
@@ -117,10 +124,18 @@ static void wait_for_readers(Sched *s, int i)
 
 enum { START = -1 };              /* before den: what den reads of pre        */
 
+static int phase_of(const Sched *s, const Group *k)
+{
+    int calls = k->reg < REGpost ? k->call : (int)vec_len(s->g->call);
+
+    return (int)k->reg + calls;
+}
+
 /* Operands come first in k, so one walk backwards finds all that den needs.  */
 static void find_phases(Sched *s)
 {
-    for (int i = 0; i < s->n; i++) s->t[i].phase = (int)s->t[i].k->reg;
+    for (int i = 0; i < s->n; i++)
+        s->t[i].phase = phase_of(s, s->t[i].k);
     for (int i = s->n; i-- > 0;) {
         const Group *k = s->t[i].k;
         if (s->t[i].phase > REGden) continue;
@@ -129,6 +144,25 @@ static void find_phases(Sched *s)
             if (m >= 0 && s->t[m].phase == REGpre) s->t[m].phase = START;
         }
     }
+}
+
+/* ---- between stages ------------------------------------------------------ */
+
+/* What stages do together outside calls, in the order that all of them keep. */
+static void keep_order(Sched *s)
+{
+    int *v = NULL;
+
+    for (int i = 0; i < s->n; i++) {
+        const Node *n = s->t[i].k->node[0];
+        size_t k = vec_len(v);
+        if (!is_transfer(n) || n->call) continue;
+        vec_push(s->arena, v, i);
+        for (; k > 0 && s->t[v[k - 1]].k->node[0]->j > n->j; k--)
+            v[k] = v[k - 1];
+        v[k] = i;
+    }
+    for (size_t k = 1; k < vec_len(v); k++) after(s, v[k - 1], v[k]);
 }
 
 /* ---- order --------------------------------------------------------------- */
@@ -216,6 +250,7 @@ Group **sched(Graph *g, Group **k)
         wait_for_operands(&s, i);
         wait_for_readers(&s, i);
     }
+    keep_order(&s);
     int *seq = order(&s);
     for (int i = 0; i < s.n; i++) vec_push(s.arena, out, s.t[seq[i]].k);
     return out;

@@ -55,10 +55,16 @@ static int unit_named(const Stages *st, const char *unit)
     return -1;
 }
 
-int stage_of(const Stages *st, const char *scope)
+int unit_at(const Stages *st, const char *scope)
 {
     const char *unit = unit_of_scope(scope);
-    int i = unit ? unit_named(st, unit) : -1;
+
+    return unit ? unit_named(st, unit) : -1;
+}
+
+int stage_of(const Stages *st, const char *scope)
+{
+    int i = unit_at(st, scope);
 
     return i < 0 ? -1 : st->chunk[i];
 }

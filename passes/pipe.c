@@ -1,0 +1,461 @@
+/* pipe.c: one graph becomes a graph for each pipeline stage, which has only the
+ * nodes that run there, in calls. What one stage makes and another reads is
+ * sent:
+ *
+ *     %h = mul %x %w     F of 0       role 0  F0:        %h = mul %x %w
+ *     %y = mul %h %v     F of 1  =>           send.F0.1: %s = send %h peer=1
+ *                                     role 1  recv.F0.1: %r = recv peer=0
+ *                                             F1:        %y = mul %r %v
+ *
+ * A value goes to a stage once, to the first call that reads it there. Calls of
+ * one stage read each other's values where they lie. Which call runs when is
+ * the table (schedule.c), for eval and forward without its backward. What
+ * stands before the bodies is made by every stage that reads it.             */
+#include <limits.h>
+#include <string.h>
+
+#include "passes.h"
+
+static int stage_at(const Pipe *p, const Node *n)
+{
+    int chunk = p->spot[n->id].chunk;
+
+    return chunk < 0 ? -1 : p->s->rank[chunk];
+}
+
+/* ---- what crosses -------------------------------------------------------- */
+
+/* Calls of one micro-batch in the order of time, as far as it is known: F up,
+ * then B or I down. W stands with its I.                                     */
+static int moment(const Pipe *p, const Spot *s)
+{
+    return s->w == WF ? s->chunk : 2 * p->chunks - 1 - s->chunk;
+}
+
+static Spot at_moment(const Pipe *p, int m)
+{
+    if (m < p->chunks)
+        return (Spot){ m, WF };
+    return (Spot){ 2 * p->chunks - 1 - m, p->splits ? WI : WB };
+}
+
+static int edge_of(Pipe *p, const Spot *from, const Spot *to)
+{
+    Handoff e = { from->w, from->chunk, to->w, to->chunk };
+
+    for (size_t i = 0; i < vec_len(p->edge); i++)
+        if (p->edge[i].from == e.from && p->edge[i].a == e.a &&
+            p->edge[i].to == e.to && p->edge[i].b == e.b)
+            return (int)i;
+    vec_push(p->a, p->edge, e);
+    return (int)vec_len(p->edge) - 1;
+}
+
+static void need(const Pipe *p, int *first, const Node *x, int stage, int when)
+{
+    int *at = &first[x->id * p->stages + stage];
+
+    if (p->spot[x->id].chunk >= 0 && stage_at(p, x) != stage && when < *at)
+        *at = when;
+}
+
+/* first: by node and stage the first moment at which the stage needs it. A
+ * route is not sent but made again of what it is made of; rows need theirs.  */
+static void find_needs(const Pipe *p, int *first)
+{
+    for (size_t i = vec_len(p->g->node); i-- > 0;) {
+        const Node *n = p->g->node[i];
+        int own = stage_at(p, n);
+        for (int s = 0; own >= 0 && s < p->stages; s++) {
+            int sent = first[(int)i * p->stages + s];
+            int when = s == own ? moment(p, &p->spot[i]) : sent;
+            int again = n->op == Oroute && sent < INT_MAX;
+            for (int k = 0; k < n->nin && (s == own || again); k++)
+                need(p, first, n->in[k], s, when);
+            if (n->map && when < INT_MAX)
+                need(p, first, n->map, s, when);
+        }
+    }
+}
+
+static void find_crossings(Pipe *p)
+{
+    size_t count = vec_len(p->g->node), all = count * (size_t)p->stages;
+    int *first = alloc(p->a, (all + 1) * sizeof *first);
+
+    for (size_t i = 0; i < all; i++)
+        first[i] = INT_MAX;
+    find_needs(p, first);
+    for (size_t i = 0; i < count; i++)
+        for (int s = 0; s < p->stages; s++) {
+            int when = first[i * (size_t)p->stages + (size_t)s];
+            if (when == INT_MAX)
+                continue;
+            Spot to = at_moment(p, when);
+            Crossing c = { p->g->node[i], s, edge_of(p, &p->spot[i], &to), -1 };
+            if (c.n->op != Oroute)
+                c.chan = p->chan++;
+            vec_push(p->a, p->cross, c);
+        }
+}
+
+/* ---- parts --------------------------------------------------------------- */
+
+Node *pipe_copy(Pipe *p, int s, Node ***list, const Node *n, Node *const *in)
+{
+    Graph *g = p->part[s].g;
+
+    g->node = *list;
+    Node *c = g_copyof(g, n, in);
+    *list = g->node;
+    g->node = NULL;
+    c->name = n->name;
+    return c;
+}
+
+Node *pipe_shared(Pipe *p, int s, Node *n)
+{
+    StagePart *x = &p->part[s];
+    Node *in[MAXIN];
+
+    if (x->at[n->id])
+        return x->at[n->id];
+    for (int k = 0; k < n->nin; k++)
+        in[k] = pipe_shared(p, s, n->in[k]);
+    Node *map = n->map ? pipe_shared(p, s, n->map) : NULL;
+    Node *c = pipe_copy(p, s, any_region(n) ? &x->source : &x->before, n, in);
+    c->map = map;
+    return x->at[n->id] = c;
+}
+
+/* n as call `call` (1 + its index) of stage s reads it.                      */
+static Node *seen(Pipe *p, int s, int call, Node *n)
+{
+    StagePart *x = &p->part[s];
+    Node *in[MAXIN], *map;
+
+    if (n->op != Oconst && (n->reg != REGbody || any_region(n)))
+        return pipe_shared(p, s, n);
+    if (p->spot[n->id].chunk >= 0) {
+        if (!x->at[n->id])
+            die("pipe: %%%s is read on stage %d before it is there", n->name,
+                s);
+        return x->at[n->id];
+    }
+    uint64_t key = (uint64_t)n->id * (vec_len(x->g->call) + 1) + (uint64_t)call;
+    void **anew = table_at(x->anew, key);
+    if (*anew)
+        return *anew;
+    for (int k = 0; k < n->nin; k++)
+        in[k] = seen(p, s, call, n->in[k]);
+    map = n->map ? seen(p, s, call, n->map) : NULL;
+    Node *c = pipe_copy(p, s, &x->body, n, in);
+    c->name = NULL;
+    c->reg = REGbody;
+    c->map = map;
+    c->call = call;
+    return *table_at(x->anew, key) = c;
+}
+
+/* n, or a copy of a route, in a call of stage s.                             */
+static void put_in_call(Pipe *p, int s, int call, Node *n)
+{
+    StagePart *x = &p->part[s];
+    Node **in = alloc(p->a, ((size_t)n->nin + 1) * sizeof *in);
+
+    for (int k = 0; k < n->nin; k++)
+        in[k] = seen(p, s, call, n->in[k]);
+    Node *map = n->map ? seen(p, s, call, n->map) : NULL;
+    Node *c = pipe_copy(p, s, &x->body, n, in);
+    c->map = map;
+    c->call = call;
+    x->at[n->id] = c;
+}
+
+static int call_index(const Graph *g, RowKind k, Job w, int chunk, int other)
+{
+    for (size_t i = 0; i < vec_len(g->call); i++) {
+        const Call *c = &g->call[i];
+        if (c->k == k && c->w == w && c->chunk == chunk && c->other == other)
+            return (int)i;
+    }
+    die("pipe: stage %d has no %c%d", g->role, jobnames[w], chunk);
+}
+
+static int transfer_call(const Pipe *p, int s, RowKind k, int edge)
+{
+    const Handoff *e = &p->edge[edge];
+
+    return call_index(p->part[s].g, k, e->from, e->a, e->b) + 1;
+}
+
+static void put_recv(Pipe *p, const Crossing *x, int reader)
+{
+    int call = transfer_call(p, x->stage, ROWrecv, x->edge);
+    StagePart *part = &p->part[x->stage];
+    Node *map = x->n->map ? seen(p, x->stage, reader, x->n->map) : NULL;
+
+    part->g->node = part->body;
+    Node *r = g_node(part->g, Orecv, x->n->loc, 0, NULL);
+    part->body = part->g->node;
+    part->g->node = NULL;
+    r->dt = x->n->dt;
+    r->nd = x->n->nd;
+    memcpy(r->dim, x->n->dim, sizeof r->dim);
+    memcpy(r->sh, x->n->sh, sizeof r->sh);
+    r->map = map;
+    r->scope = x->n->scope;
+    r->again = x->n->again;
+    r->i = stage_at(p, x->n);
+    r->j = x->chan;
+    r->call = call;
+    part->at[x->n->id] = r;
+}
+
+static void put_send(Pipe *p, const Crossing *x)
+{
+    int s = stage_at(p, x->n), call = transfer_call(p, s, ROWsend, x->edge);
+    StagePart *part = &p->part[s];
+    Node *v = part->at[x->n->id];
+
+    part->g->node = part->body;
+    Node *r = g_node(part->g, Osend, x->n->loc, 1, &v);
+    part->body = part->g->node;
+    part->g->node = NULL;
+    r->scope = x->n->scope;
+    r->i = x->stage;
+    r->j = x->chan;
+    r->call = call;
+}
+
+/* ---- calls and the table ------------------------------------------------- */
+
+static void add_call(Graph *g, RowKind k, Job w, int chunk, int other)
+{
+    vec_push(g->arena, g->call, ((Call){ k, w, chunk, other }));
+}
+
+static void list_calls(Pipe *p, Graph *g)
+{
+    int train = !strcmp(p->g->prog, "step");
+
+    for (int c = 0; c < p->chunks; c++) {
+        if (p->s->rank[c] != g->role)
+            continue;
+        add_call(g, ROWwork, WF, c, 0);
+        if (train && p->splits)
+            add_call(g, ROWwork, WI, c, 0);
+        if (train)
+            add_call(g, ROWwork, p->splits ? WW : WB, c, 0);
+    }
+    for (size_t i = 0; i < vec_len(p->edge); i++) {
+        const Handoff *e = &p->edge[i];
+        if (p->s->rank[e->a] == g->role) {
+            add_call(g, ROWsend, e->from, e->a, e->b);
+            add_call(g, ROWwait, e->from, e->a, e->b);
+        }
+        if (p->s->rank[e->b] == g->role)
+            add_call(g, ROWrecv, e->from, e->a, e->b);
+    }
+}
+
+static void list_turns(Pipe *p, Graph *g, const PipeRow *row)
+{
+    for (size_t i = 0; i < vec_len(row); i++) {
+        const PipeRow *r = &row[i];
+        int call = r->k == ROWwork
+            ? call_index(g, ROWwork, r->w, r->chunk, 0)
+            : transfer_call(p, g->role, r->k, r->edge) - 1;
+        vec_push(g->arena, g->turn, ((Turn){ call, r->micro, r->pair }));
+    }
+}
+
+static void make_parts(Pipe *p)
+{
+    size_t count = vec_len(p->g->node) + 1;
+
+    p->part = alloc(p->a, (size_t)p->stages * sizeof *p->part);
+    for (int s = 0; s < p->stages; s++) {
+        StagePart *x = &p->part[s];
+        x->g = g_like(p->g);
+        x->g->role = s;
+        x->g->nrole = p->stages;
+        x->at = alloc(p->a, count * sizeof *x->at);
+        x->all = alloc(p->a, count * sizeof *x->all);
+        x->anew = table_new(p->a);
+        list_calls(p, x->g);
+    }
+    PipeRow **row = schedule_rows(p->a, p->s, p->edge,
+                                  (int)vec_len(p->edge));
+    for (int s = 0; s < p->stages; s++)
+        list_turns(p, p->part[s].g, row[s]);
+}
+
+/* ---- bodies -------------------------------------------------------------- */
+
+static int same_spot(const Spot *a, const Spot *b)
+{
+    return a->chunk == b->chunk && a->w == b->w;
+}
+
+/* All calls in the order of time: what comes in, the work, what goes out.    */
+static void fill_call(Pipe *p, Spot at)
+{
+    int s = p->s->rank[at.chunk];
+    int call = call_index(p->part[s].g, ROWwork, at.w, at.chunk, 0) + 1;
+
+    for (size_t i = 0; i < vec_len(p->cross); i++) {
+        const Crossing *x = &p->cross[i];
+        const Handoff *e = &p->edge[x->edge];
+        if (e->b != at.chunk || e->to != at.w)
+            continue;
+        if (x->chan < 0)
+            put_in_call(p, s, call, x->n);
+        else
+            put_recv(p, x, call);
+    }
+    for (size_t i = 0; i < vec_len(p->g->node); i++)
+        if (same_spot(&p->spot[i], &at))
+            put_in_call(p, s, call, p->g->node[i]);
+    for (size_t i = 0; i < vec_len(p->cross); i++)
+        if (same_spot(&p->spot[p->cross[i].n->id], &at) &&
+            p->cross[i].chan >= 0)
+            put_send(p, &p->cross[i]);
+}
+
+static void fill_bodies(Pipe *p)
+{
+    int train = !strcmp(p->g->prog, "step");
+
+    for (int c = 0; c < p->chunks; c++)
+        fill_call(p, (Spot){ c, WF });
+    for (int c = p->chunks; train && c-- > 0;) {
+        fill_call(p, (Spot){ c, p->splits ? WI : WB });
+        if (p->splits)
+            fill_call(p, (Spot){ c, WW });
+    }
+}
+
+/* ---- a stage's graph, done ----------------------------------------------- */
+
+static void append(Graph *g, Node **v, Region reg)
+{
+    for (size_t i = 0; i < vec_len(v); i++)
+        if (v[i]->reg == reg)
+            vec_push(g->arena, g->node, v[i]);
+}
+
+/* What stands ready goes to the first region that reads it.                  */
+static void place_sources(const StagePart *x, Node *const *all)
+{
+    for (size_t i = 0; i < vec_len(x->source); i++)
+        x->source[i]->reg = REGpost;
+    for (size_t i = 0; i < vec_len(all); i++)
+        for (int k = 0; k < all[i]->nin; k++) {
+            Node *o = all[i]->in[k];
+            if (any_region(o) && !o->call && all[i]->reg < o->reg)
+                o->reg = all[i]->reg;
+        }
+}
+
+static void join_parts(StagePart *x)
+{
+    Graph *g = x->g;
+    Node **all = NULL;
+
+    for (size_t i = 0; i < vec_len(x->before); i++)
+        vec_push(g->arena, all, x->before[i]);
+    for (size_t i = 0; i < vec_len(x->body); i++)
+        vec_push(g->arena, all, x->body[i]);
+    for (size_t i = 0; i < vec_len(x->post); i++)
+        vec_push(g->arena, all, x->post[i]);
+    place_sources(x, all);
+    for (Region r = REGden; r < NREGION; r++) {
+        append(g, x->source, r);
+        append(g, r == REGpost ? x->post : r == REGbody ? x->body : x->before,
+               r);
+    }
+}
+
+
+/* Paths that nodes of g name.                                                */
+static Table *paths_of(const Pipe *p, const Graph *g)
+{
+    Table *t = table_new(p->a);
+
+    for (size_t i = 0; i < vec_len(g->node); i++)
+        if (g->node[i]->op == Oparam || g->node[i]->op == Ostate)
+            *table_at(t, KEYP(intern(g->node[i]->s))) = g->node[i];
+    return t;
+}
+
+/* Those that the stage uses; the first has those that nobody uses.           */
+static void keep_params(Pipe *p, Graph *g, const Table *all)
+{
+    const Table *here = paths_of(p, g);
+    Param **old = g->param;
+
+    g->param = NULL;
+    for (size_t i = 0; i < vec_len(old); i++) {
+        const char *path = intern(old[i]->path);
+        int used = table_get(here, KEYP(path)) != NULL;
+        int owner = pipe_owner(p, path);
+        if (!used && (g->role || table_get(all, KEYP(path))))
+            continue;
+        Param *x = alloc(g->arena, sizeof *x);
+        *x = *old[i];
+        x->copy = used && owner >= 0 && owner != g->role;
+        vec_push(g->arena, g->param, x);
+    }
+}
+
+/* ---- the pass ------------------------------------------------------------ */
+
+/* Micro-batches that a rank runs in turn.                                    */
+static int micros(const Graph *g)
+{
+    if (!strcmp(g->prog, "forward"))
+        return 1;
+    return (int)(micro_batches(g, NULL) / (double)g->mesh->size[Mdp]);
+}
+
+static const Schedule *schedule_of(Pipe *p)
+{
+    Graph *g = p->g;
+    int64_t dp = g->mesh->size[Mdp];
+    Schedule *s = schedule_make(g->arena, opts_str(g->opts, "fold.schedule"),
+                                p->stages, p->chunks / p->stages,
+                                (int)((int64_t)micro_batches(g, NULL) / dp),
+                                opts_loc(g->opts, "fold.schedule"));
+
+    p->splits = schedule_splits(s);
+    return strcmp(g->prog, "step") ? schedule_forward(g->arena, s, micros(g))
+                                   : s;
+}
+
+void pass_pipe(Graph *g)
+{
+    Pipe p = { .g = g, .a = g->arena };
+
+    if (!g->stages)
+        g->stages = stages_cut(g);
+    if (!g->stages)
+        return;
+    p.stages = (int)g->mesh->size[Mpp];
+    p.chunks = g->stages->nchunk;
+    p.s = schedule_of(&p);
+    p.owner = table_new(p.a);
+    pipe_assign(&p);
+    find_crossings(&p);
+    make_parts(&p);
+    fill_bodies(&p);
+    pipe_post(&p);
+    const Table *all = paths_of(&p, g);
+    for (int s = 0; s < p.stages; s++) {
+        join_parts(&p.part[s]);
+        g_tidy(p.part[s].g);
+        keep_params(&p, p.part[s].g, all);
+        p.part[s].g->next = s + 1 < p.stages ? p.part[s + 1].g : NULL;
+    }
+    *g = *p.part[0].g;
+}
