@@ -31,11 +31,15 @@ typedef struct Kind {
     uint32_t cut, flat;           /* atoms                                    */
     Dtype dt;
     double rule;
+    int stage;
 } Kind;
 
-static Kind kind_of(Graph *g, const Param *p, double rule, Shard *sh)
+static Kind kind_of(Graph *g, const Table *stage, const Param *p, double rule,
+                    Shard *sh)
 {
     Kind k = { .dt = p->dt, .rule = rule };
+
+    k.stage = stage ? pipe_stage(stage, p->path) : 0;
 
     param_type(g, p, sh);
     for (int i = 0; i < g->mesh->natom; i++)
@@ -51,7 +55,7 @@ static Kind kind_of(Graph *g, const Param *p, double rule, Shard *sh)
 static int same_kind(const Kind *x, const Kind *y)
 {
     return x->cut == y->cut && x->flat == y->flat && x->dt == y->dt &&
-           x->rule == y->rule;
+           x->rule == y->rule && x->stage == y->stage;
 }
 
 /* "flat.a1.a2"                                                               */
@@ -105,6 +109,7 @@ typedef struct Open { Kind kind; Bucket *b; } Open;
 
 typedef struct Maker {
     Graph *g;
+    const Table *stage;           /* null: there is one                       */
     Bucket **all;                 /* vec                                      */
     Open *open;                   /* vec: the last bucket of each kind        */
     int count;                    /* that have members of several ranks       */
@@ -138,7 +143,7 @@ static Open *open_for(Maker *m, const Kind *k)
 static Bucket *bucket_for(Maker *m, Param *p, double rule)
 {
     Shard sh[MAXATOM] = { 0 };
-    Kind k = kind_of(m->g, p, rule, sh);
+    Kind k = kind_of(m->g, m->stage, p, rule, sh);
     Open *o = open_for(m, &k);
     int64_t n = padded(elems(p) / mesh_extent(m->g->mesh, k.cut), PACKALIGN);
 
@@ -162,6 +167,7 @@ Bucket **buckets_of(Graph *g, Node **param, Node **grad, const double *rule,
 
     g->mesh = fold_mesh(g);
     fold_experts(g);
+    m.stage = g->stages ? pipe_owners(g) : NULL;
     for (size_t i = 0; i < n; i++) {
         by[i] = bucket_for(&m, g_param(g, param[i]->s), rule[i]);
         vec_push(g->arena, by[i]->node, param[i]);

@@ -120,9 +120,12 @@ typedef struct Pipe {
     int *home;                    /* by id: see pipe_post.c                   */
 } Pipe;
 
+/* Stages, by path, that own the parameters the bodies read; from grad on.    */
+Table *pipe_owners(Graph *g);
+int pipe_stage(const Table *owner, const char *path);  /* -1: read by none    */
+
+const Schedule *pipe_schedule(Graph *g, int *splits);
 void pipe_assign(Pipe *p);        /* spot, owner                              */
-int pipe_back(const Node *n);     /* of the backward, by its scope            */
-int pipe_owner(const Pipe *p, const char *path);      /* -1: used by none     */
 void pipe_post(Pipe *p);          /* what follows the bodies                  */
 /* A copy of n, with operands in, at the end of a list of stage s.            */
 Node *pipe_copy(Pipe *p, int s, Node ***list, const Node *n, Node *const *in);

@@ -399,7 +399,7 @@ static void keep_params(Pipe *p, Graph *g, const Table *all)
     for (size_t i = 0; i < vec_len(old); i++) {
         const char *path = intern(old[i]->path);
         int used = table_get(here, KEYP(path)) != NULL;
-        int owner = pipe_owner(p, path);
+        int owner = pipe_stage(p->owner, path);
         if (!used && (g->role || table_get(all, KEYP(path))))
             continue;
         Param *x = alloc(g->arena, sizeof *x);
@@ -419,16 +419,16 @@ static int micros(const Graph *g)
     return (int)(micro_batches(g, NULL) / (double)g->mesh->size[Mdp]);
 }
 
-static const Schedule *schedule_of(Pipe *p)
+const Schedule *pipe_schedule(Graph *g, int *splits)
 {
-    Graph *g = p->g;
+    int pp = (int)g->mesh->size[Mpp];
     int64_t dp = g->mesh->size[Mdp];
     Schedule *s = schedule_make(g->arena, opts_str(g->opts, "fold.schedule"),
-                                p->stages, p->chunks / p->stages,
+                                pp, g->stages->nchunk / pp,
                                 (int)((int64_t)micro_batches(g, NULL) / dp),
                                 opts_loc(g->opts, "fold.schedule"));
 
-    p->splits = schedule_splits(s);
+    *splits = schedule_splits(s);
     return strcmp(g->prog, "step") ? schedule_forward(g->arena, s, micros(g))
                                    : s;
 }
@@ -443,7 +443,7 @@ void pass_pipe(Graph *g)
         return;
     p.stages = (int)g->mesh->size[Mpp];
     p.chunks = g->stages->nchunk;
-    p.s = schedule_of(&p);
+    p.s = pipe_schedule(g, &p.splits);
     p.owner = table_new(p.a);
     pipe_assign(&p);
     find_crossings(&p);

@@ -36,7 +36,7 @@ typedef struct Assign {
     int last;                     /* the last unit that is no mtp             */
 } Assign;
 
-int pipe_back(const Node *n)
+static int is_backward(const Node *n)
 {
     return !strncmp(n->scope, "d.", 2) || !strcmp(n->scope, "d");
 }
@@ -193,7 +193,7 @@ static void place(Assign *a, Node *n)
     s->chunk = -1;
     if (is_free(a, n))
         return;
-    a->back[n->id] = (char)pipe_back(n);
+    a->back[n->id] = (char)is_backward(n);
     for (int k = 0; k < n->nin; k++)
         a->back[n->id] |= a->back[n->in[k]->id] != 0;
     if (n->op == Opart)
@@ -273,9 +273,21 @@ static void find_owners(Pipe *p)
     }
 }
 
-int pipe_owner(const Pipe *p, const char *path)
+int pipe_stage(const Table *owner, const char *path)
 {
-    return (int)(uintptr_t)table_get(p->owner, KEYP(intern(path))) - 1;
+    return (int)(uintptr_t)table_get(owner, KEYP(intern(path))) - 1;
+}
+
+Table *pipe_owners(Graph *g)
+{
+    Pipe p = { .g = g, .a = g->arena };
+
+    p.chunks = g->stages->nchunk;
+    p.s = pipe_schedule(g, &p.splits);
+    p.owner = table_new(p.a);
+    assign(&p);
+    find_owners(&p);
+    return p.owner;
 }
 
 /* ---- sums over chunks ---------------------------------------------------- */
@@ -341,7 +353,7 @@ static Node *split_accum(Pipe *p, Node *acc, const Terms *t, int own)
 static int own_chunk(const Pipe *p, const Node *acc, const Terms *t)
 {
     int grad = acc->name && !strncmp(acc->name, "grad.", 5);
-    int owner = grad ? pipe_owner(p, acc->name + 5) : -1, own = -1;
+    int owner = grad ? pipe_stage(p->owner, acc->name + 5) : -1, own = -1;
 
     for (size_t i = 0; i < vec_len(t->v); i++) {
         int c = p->spot[t->v[i]->id].chunk;

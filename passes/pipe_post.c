@@ -40,7 +40,7 @@ static int home_of(const Pipe *p, const Node *n)
     int home = ANY;
 
     if (n->op == Oparam || n->op == Ostate)
-        return pipe_owner(p, n->s);
+        return pipe_stage(p->owner, n->s);
     if (n->reg == REGbody && !any_region(n))
         return p->s->rank[p->spot[n->id].chunk >= 0 ? p->spot[n->id].chunk : 0];
     if (n->op == Oaccum)
@@ -57,7 +57,7 @@ static void adopt(Pipe *p)
 {
     for (size_t i = 0; i < vec_len(p->g->node); i++) {
         const Node *n = p->g->node[i];
-        if (n->op != Owrite || pipe_owner(p, n->in[0]->s) >= 0)
+        if (n->op != Owrite || pipe_stage(p->owner, n->in[0]->s) >= 0)
             continue;
         int home = p->home[n->in[1]->id];
         *table_at(p->owner, KEYP(intern(n->in[0]->s))) =
@@ -244,7 +244,7 @@ static void write_copies(Pipe *p, Node *n, int owner)
 static void put_sink(Pipe *p, Node *n)
 {
     if (n->op == Owrite) {
-        int owner = pipe_owner(p, n->in[0]->s);
+        int owner = pipe_stage(p->owner, n->in[0]->s);
         value(p, owner, n->in[1]);
         copied(p, owner, n);
         write_copies(p, n, owner);
