@@ -14,6 +14,7 @@
  * Atoms of tp and etp are cut further, down to primes. A fold whose cuts do not
  * divide each other has no atoms and is refused, with the nearest legal
  * value.                                                                     */
+#include <stdlib.h>
 #include <string.h>
 #include "plan.h"
 
@@ -28,7 +29,7 @@ const char *const meshnames[NMESH] = {
 
 /* Axes of one grid, first varies fastest. */
 typedef struct Grid { MeshAxis axis[NPLACE]; int n; } Grid;
-typedef struct Order { Grid dense, expert; } Order;
+typedef struct Order { Grid dense, expert; int64_t within; } Order;
 
 static void push(Grid *g, MeshAxis a)
 {
@@ -53,14 +54,18 @@ static void place(Order *o, int word, int epnamed)
 }
 
 /* "tp-cp-dp-pp": the expert grid has etp for tp, ep edp for dp; "ep" may be
- * named to stand elsewhere ("tp-cp-ep-dp-pp" is Megatron's spelling).        */
+ * named to stand elsewhere ("tp-cp-ep-dp-pp" is Megatron's spelling). ":4" at
+ * the end: ranks that share parameters keep shards of them within groups of 4,
+ * so there is a cut where such a group ends.                                 */
 static Order order_read(const char *s, const Loc *l)
 {
     static const char *const names[] = {"tp", "cp", "dp", "pp", "ep"};
     Order o = {0};
     int seen[5] = {0}, epnamed = strstr(s, "ep") != 0;
-    for (const char *p = s, *end = s + strlen(s); p <= end;) {
-        size_t n = strcspn(p, "-");
+    size_t len = strcspn(s, ":");
+    o.within = s[len] ? strtoll(s + len + 1, 0, 10) : 0;
+    for (const char *p = s, *end = s + len; p <= end;) {
+        size_t n = strcspn(p, "-:");
         int w = 0;
         while (w < 5 && (strlen(names[w]) != n || strncmp(names[w], p, n)))
             w++;
@@ -156,6 +161,20 @@ static void cut_grid(Solve *v, const Grid *g)
             cut(v, p *= v->size[g->axis[i]]);
 }
 
+/* Groups of n ranks inside those that differ only along these axes.          */
+static void cut_within(Solve *v, const Grid *g, uint32_t axes, int64_t n)
+{
+    int64_t p = 1, all = 1;
+    for (int i = 0; i < g->n; i++)
+        if (axes >> g->axis[i] & 1)
+            all *= v->size[g->axis[i]];
+    for (int i = 0; i < g->n && !(axes >> g->axis[i] & 1); i++)
+        if (g->axis[i] != Mpp)
+            p *= v->size[g->axis[i]];
+    if (n > 0 && n < all)
+        cut(v, times(p, n));
+}
+
 static Flaw solve(Solve *v, const Order *o)
 {
     Flaw f = fill(v);
@@ -168,6 +187,8 @@ static Flaw solve(Solve *v, const Order *o)
     cut(v, 1);
     cut_grid(v, &o->dense);
     cut_grid(v, &o->expert);
+    cut_within(v, &o->dense, 1u << Mcp | 1u << Mdp, o->within);
+    cut_within(v, &o->expert, 1u << Medp, o->within);
     for (int i = 1; i < v->ncut; i++)
         if (v->at[i] % v->at[i - 1]) {
             v->bad[0] = v->at[i - 1];
@@ -225,6 +246,20 @@ static const char *product(const Solve *v, const MeshAxis *axis, int n)
     return t.s;
 }
 
+/* Ranks of a group for shards that have a fold, nearest to what was asked.   */
+static int64_t legal_within(const Solve *v, const Order *o)
+{
+    for (int64_t d = 1; d <= v->world; d++)
+        for (int up = 0; up < 2; up++) {
+            Solve t = *v;
+            Order q = *o;
+            q.within += up ? d : -d;
+            if (q.within > 0 && !solve(&t, &q))
+                return q.within;
+        }
+    return 1;
+}
+
 static _Noreturn void refuse(Flaw f, const Solve *given, const Solve *v,
                              const Order *o, const Loc *l)
 {
@@ -258,6 +293,14 @@ static _Noreturn void refuse(Flaw f, const Solve *given, const Solve *v,
                "(put pp last in order)",
             (long long)below_pp(v, &o->dense),
             (long long)below_pp(v, &o->expert));
+    Solve t = *given;
+    Order whole = *o;
+    whole.within = 0;
+    if (o->within && !solve(&t, &whole))
+        err(l, "fold: shards within %lld ranks cut a stage at %lld and at %lld "
+               "ranks, which do not divide each other (nearest legal: %lld)",
+            (long long)o->within, (long long)v->bad[0], (long long)v->bad[1],
+            (long long)legal_within(v, o));
     err(l, "fold: the dense and the expert grid cut a stage at %lld and at "
            "%lld ranks, which do not divide each other%s",
         (long long)v->bad[0], (long long)v->bad[1],

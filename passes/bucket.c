@@ -34,6 +34,25 @@ typedef struct Kind {
     int stage;
 } Kind;
 
+/* Of the atoms where a parameter is whole those that cut its bucket: all, or
+ * with fold.hybrid the fastest that make no more ranks.                      */
+static uint32_t within(const Graph *g, uint32_t atoms)
+{
+    int64_t most = opts_int(g->opts, "fold.hybrid"), n = 1;
+    uint32_t mask = 0;
+
+    if (!opts_int(g->opts, "fold.zero"))
+        return 0;
+    if (!opts_given(g->opts, "fold.hybrid"))
+        return atoms;
+    for (int i = 0; i < g->mesh->natom; i++)
+        if ((atoms >> i & 1) && most % (n * g->mesh->atom[i].size) == 0) {
+            mask |= 1u << i;
+            n *= g->mesh->atom[i].size;
+        }
+    return mask;
+}
+
 static Kind kind_of(Graph *g, const Table *stage, const Param *p, double rule,
                     Shard *sh)
 {
@@ -47,8 +66,7 @@ static Kind kind_of(Graph *g, const Table *stage, const Param *p, double rule,
             k.cut |= 1u << i;
         else if (!(g->mesh->mask[Mpp] >> i & 1))
             k.flat |= 1u << i;
-    if (!opts_int(g->opts, "fold.zero"))
-        k.flat = 0;
+    k.flat = within(g, k.flat);
     return k;
 }
 

@@ -29,7 +29,13 @@ Mesh *fold_mesh(Graph *g)
     }
     if (opts_given(g->opts, "world"))
         world = opts_int(g->opts, "world");
-    return mesh_new(g->arena, world, size, opts_str(g->opts, "fold.order"), l);
+    const char *order = opts_str(g->opts, "fold.order");
+    if (opts_given(g->opts, "fold.hybrid")) {
+        order = strf(g->arena, "%s:%lld", order,
+                     (long long)opts_int(g->opts, "fold.hybrid"));
+        l = opts_loc(g->opts, "fold.hybrid");
+    }
+    return mesh_new(g->arena, world, size, order, l);
 }
 
 /* ---- micro-batches ------------------------------------------------------- */

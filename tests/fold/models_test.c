@@ -29,7 +29,8 @@ typedef struct Fold {
 } Fold;
 
 /* One of each kind: experts over dp, over tp, over both, inside experts, inside
- * a part of dp; context; everything; sizes that tp and cp do not divide.     */
+ * a part of dp; context; everything; masters and moments in shards within two
+ * ranks, or whole; sizes that tp and cp do not divide.                       */
 #define CAP "route.policy=capacity route.factor=0.75"
 #define PAD "route.policy=padded route.factor=1"
 static const Fold some[] = {
@@ -40,6 +41,8 @@ static const Fold some[] = {
     { "tests/hf/mixtral-aux.lua",        1, 1, 4, 2, 1, "" },
     { "tests/hf/mixtral-aux.lua",        1, 2, 1, 1, 1, "" },
     { "tests/hf/mixtral-aux.lua",        2, 2, 2, 4, 1, "" },
+    { "tests/hf/mixtral-aux.lua",        1, 2, 4, 2, 1, "fold.hybrid=2" },
+    { "tests/hf/mixtral-aux.lua",        2, 2, 2, 2, 1, "fold.zero=0" },
     { "tests/hf/qwen3.lua",              2, 1, 2, 4, 1, "" },
     { "tests/hf/dsv3.lua",               2, 1, 2, 4, 1, "" },
     { "tests/hf/dsv3.lua",               1, 2, 2, 2, 2, "" },

@@ -1,0 +1,277 @@
+/* zero_test: what ZeRO keeps on a rank and what it sends, read off plans: the
+ * bytes of the planner's vector in moe-training.md C5 (DeepSeek-V3, EP64, 64
+ * ranks of a stage), the collectives of C7, and where each parameter's masters
+ * and moments lie in buckets. That they compute the same is models_test's.   */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "../../frontend/frontend.h"
+
+static Plan *plan(const char *model, const char *keys)
+{
+    Opts *o = opts_new(forever);
+    char *s = strf(forever, "%s", keys);
+
+    for (char *w = strtok(s, " "); w; w = strtok(NULL, " ")) {
+        size_t n = strcspn(w, "=");
+        opts_set(o, internn(w, n), intern(w + n + 1), NULL);
+    }
+    Trace t = trace(model, o, TRACEquiet);
+    return compile(t.g, &T_null, &(CompileOptions){ 0 });
+}
+
+/* Elements of the whole tensor; of a rank's part before buckets share it.    */
+static double whole(const Tensor *t)
+{
+    double n = 1;
+
+    for (int d = 0; d < t->nd; d++)
+        n *= (double)t->dim[d].n;
+    return n;
+}
+
+static int64_t part(const Tensor *t)
+{
+    int64_t n = 1;
+
+    for (int d = 0; d < t->nd; d++) {
+        int64_t len = 0;
+        for (int i = 0; i < t->dim[d].npiece; i++)
+            len += t->dim[d].piece[i].len;
+        n *= len;
+    }
+    return n;
+}
+
+static double bytes_of(const Role *r, BufClass c)
+{
+    double sum = 0;
+
+    for (int i = 0; i < r->nbuf; i++)
+        if (r->buf[i].prog < 0 && r->buf[i].cls == c)
+            sum += (double)r->buf[i].bytes;
+    return sum;
+}
+
+static int is_expert(const Tensor *t)
+{
+    return t->nd == 3 && !strcmp(t->dim[0].axis, "expert");
+}
+
+/* ---- C5 ------------------------------------------------------------------ */
+
+typedef struct Count { double dense, expert; } Count;
+
+/* Parameters of one layer, of all ranks.                                     */
+static Count layer(const Role *r, const char *scope)
+{
+    Count c = { 0 };
+
+    for (int i = 0; i < r->ntensor; i++) {
+        const Tensor *t = &r->tensor[i];
+        if (strcmp(t->kind, "param") || strncmp(t->name, scope, strlen(scope)))
+            continue;
+        *(is_expert(t) ? &c.expert : &c.dense) += whole(t);
+    }
+    return c;
+}
+
+/* Padding is at most this share of large models' bytes.                      */
+static const double SLACK = 1e-4;
+
+static void deepseek(void **state)
+{
+    const double gib = 1 << 30;
+    Plan *p = plan("models/deepseek_v3.lua", "precision=bf16 world=64 "
+                   "fold.dp=64 fold.ep=64 train.batch=64");
+    const Role *r = p->role;
+    Count one = layer(r, "layers.10."), all = layer(r, "");
+    double want = 12 * (all.dense / 64 + all.expert / 64);
+
+    (void)state;
+    /* 16 layers, as the vector has them, to the digits it gives: it leaves out
+       the router and the layer's two norms.                                  */
+    one.dense -= 7168 * 256 + 2 * 7168;
+    assert_float_equal(one.dense / 1e6, 231.147, 1e-3);
+    assert_float_equal(one.expert / 1e6, 11274.29, 5e-3);
+    assert_float_equal(16 * 6 * (one.dense + one.expert / 64) / gib, 36.42,
+                       5e-3);
+    assert_float_equal(16 * 12 * (one.dense / 64 + one.expert / 64) / gib,
+                       32.15, 5e-3);
+    /* And the plan has these bytes, of all layers.                           */
+    print_message("optimizer %.3f GiB, by formula %.3f\n",
+                  bytes_of(r, Boptim) / gib, want / gib);
+    assert_true(bytes_of(r, Boptim) >= want);
+    assert_true(bytes_of(r, Boptim) < want * (1 + SLACK));
+    assert_true(fabs(bytes_of(r, Bparam) /
+                     (2 * (all.dense + all.expert / 64)) - 1) < SLACK);
+}
+
+/* ---- C7 ------------------------------------------------------------------ */
+
+/* Bytes that a rank receives in post by steps of a kind over more than a
+ * scalar.                                                                    */
+static double received(const Plan *p, StepKind kind)
+{
+    const Program *g = &p->role->prog[role_prog(p->role, "step")];
+    const Phase *post = &g->phase[g->nphase - 1];
+    double sum = 0;
+
+    for (int i = post->first; i < post->first + post->n; i++) {
+        const Step *s = &g->step[i];
+        if (s->kind != kind || s->iv[1].c * s->iv[2].c == 1)
+            continue;
+        sum += (double)(s->iv[1].c * s->iv[2].c * dtypes[s->iv[0].c].bytes) *
+               (double)(mesh_extent(p->mesh, s->atoms) - 1);
+    }
+    return sum;
+}
+
+/* fp32 gradients scattered, bf16 weights gathered, and nothing reduced to
+ * all.                                                                       */
+static void sends(void **state)
+{
+    Plan *p = plan("models/qwen3_moe.lua", "precision=bf16 world=8 fold.dp=8 "
+                   "fold.ep=8 train.batch=8");
+    Count all = layer(p->role, "");
+
+    (void)state;
+    assert_true(fabs(received(p, Sreducescatter) /
+                     (4 * all.dense * 7 / 8) - 1) < SLACK);
+    assert_true(fabs(received(p, Sallgather) /
+                     (2 * all.dense * 7 / 8) - 1) < SLACK);
+    assert_true(received(p, Sallreduce) == 0);
+    p = plan("models/qwen3_moe.lua", "precision=bf16 world=8 fold.dp=8 "
+             "fold.ep=8 train.batch=8 fold.zero=0");
+    assert_true(received(p, Sreducescatter) == 0);
+    assert_true(fabs(bytes_of(p->role, Boptim) /
+                     (12 * (all.dense + all.expert / 8)) - 1) < SLACK);
+}
+
+/* ---- buckets ------------------------------------------------------------- */
+
+typedef struct Seen { int alone, crosses, small, uneven; } Seen;
+
+static void in_bucket(const Plan *p, const Tensor *t, Seen *s)
+{
+    const Buf *b = &p->role->buf[t->buf];
+    int64_t ranks = mesh_extent(p->mesh, t->shard), n = part(t);
+
+    if (!t->run) {
+        s->alone++;
+        assert_int_equal(b->bytes, n * dtypes[t->dt].bytes);
+        return;
+    }
+    assert_int_equal(t->at % 128, 0);
+    assert_int_equal(t->run % 64, 0);
+    assert_int_equal(b->bytes, t->run * dtypes[t->dt].bytes);
+    assert_true(t->at + n <= t->run * ranks);
+    s->crosses += t->at / t->run != (t->at + n - 1) / t->run;
+    s->small += n < ranks;
+    s->uneven += n % ranks != 0;
+}
+
+/* Do the parts of one buffer's tensors lie apart?                            */
+static void apart(const Role *r, const Tensor *x)
+{
+    for (int i = 0; i < r->ntensor; i++) {
+        const Tensor *y = &r->tensor[i];
+        if (y->buf == x->buf && y != x)
+            assert_true(y->at >= x->at + part(x) || x->at >= y->at + part(y));
+    }
+}
+
+/* The smallest file size there can be: every bucket's members, each at a
+ * multiple of 128, padded to 64 elements a rank.                             */
+static double least_bytes(const Plan *p)
+{
+    const Role *r = p->role;
+    double sum = 0;
+
+    for (int b = 0; b < r->nbuf; b++) {
+        int64_t n = 0, ranks = 1;
+        for (int i = 0; i < r->ntensor; i++)
+            if (r->tensor[i].buf == b && r->tensor[i].run) {
+                n += (part(&r->tensor[i]) + 127) / 128 * 128;
+                ranks = mesh_extent(p->mesh, r->tensor[i].shard);
+            } else if (r->tensor[i].buf == b && r->buf[b].cls == Boptim) {
+                n = part(&r->tensor[i]);
+            }
+        if (r->buf[b].cls == Boptim && r->buf[b].prog < 0)
+            sum += 4 * (double)(ranks == 1 ? n : (n + 64 * ranks - 1) /
+                                                     (64 * ranks) * 64);
+    }
+    return sum;
+}
+
+static Seen buckets(const char *model, const char *keys)
+{
+    Plan *p = plan(model, keys);
+    Seen s = { 0 };
+    int params = 0, v = 0;
+
+    for (int i = 0; i < p->role->ntensor; i++) {
+        const Tensor *t = &p->role->tensor[i];
+        params += !strcmp(t->kind, "param");
+        v += !strcmp(t->kind, "v");
+        if (!strcmp(t->kind, "m") || !strcmp(t->kind, "master")) {
+            in_bucket(p, t, &s);
+            apart(p->role, t);
+        }
+    }
+    assert_int_equal(v, params);
+    assert_true(bytes_of(p->role, Boptim) == least_bytes(p));
+    return s;
+}
+
+static void members(void **state)
+{
+    Seen s = buckets("tests/hf/mixtral-aux.lua", "world=1 train.batch=2");
+
+    (void)state;
+    assert_int_equal(s.crosses + s.small, 0);
+    s = buckets("tests/hf/mixtral-aux.lua",
+                "fold.dp=4 fold.ep=4 train.batch=8 precision=bf16");
+    assert_int_equal(s.alone, 2 * 2 * 3);         /* experts: edp is 1        */
+    assert_true(s.crosses > 0);
+    s = buckets("tests/models/zoo.lua",
+                "fold.tp=2 fold.dp=8 train.batch=16 axes.hidden=12");
+    assert_true(s.crosses > 0 && s.uneven > 0 && s.small > 0);
+    s = buckets("tests/hf/dsv3.lua", "fold.dp=8 fold.ep=2 fold.hybrid=2 "
+                "train.batch=16 precision=bf16");
+    assert_true(s.crosses > 0);
+}
+
+/* Shards within 2 of 8 ranks take as much as with 2.                         */
+static void hybrid(void **state)
+{
+    static const char *const keys[] = {
+        "fold.dp=8 fold.hybrid=2", "fold.dp=2", "fold.dp=8 fold.hybrid=8",
+        "fold.dp=8", "fold.dp=8 fold.hybrid=1", "fold.dp=8 fold.zero=0",
+    };
+    double b[6];
+
+    (void)state;
+    for (int i = 0; i < 6; i++)
+        b[i] = bytes_of(plan("tests/hf/qwen3.lua",
+                             strf(forever, "%s train.batch=16", keys[i]))->role,
+                        Boptim);
+    assert_true(b[0] == b[1] && b[2] == b[3] && b[4] == b[5]);
+    assert_true(b[0] < 0.6 * b[4] && b[2] < 0.2 * b[4]);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(deepseek), cmocka_unit_test(sends),
+        cmocka_unit_test(members),  cmocka_unit_test(hybrid),
+    };
+
+    return cmocka_run_group_tests_name("zero", tests, NULL, NULL);
+}
