@@ -430,7 +430,8 @@ static Ex *dispatch_value(Kern *c, Node *n, const Index *ix, Ex *guard)
     while (!g_isrow(n->dim[row].a))
         row++;
     Ex *at = map_entry(c, map, map_layout(c->g, map).pair, ix->at[row], guard);
-    Ex *have = map->j ? ex_op(c, Di32, "a >= 0", at, NULL, NULL) : NULL;
+    int padded = map->i && map->j;
+    Ex *have = padded ? ex_op(c, Di32, "a >= 0", at, NULL, NULL) : NULL;
     const Lin *pair = ex_index(c, at);
     for (int d = 0; d < x->nd; d++) {
         int k = dim_of(e, x->dim[d].a);
@@ -460,6 +461,15 @@ static Ex *undispatch_value(Kern *c, Node *n, const Index *ix, Ex *guard)
                                         : ix->at[dim_of(n, r->dim[d].a)];
     Ex *v = value(c, r, &jx, ex_both(c, guard, have));
     return ex_select(c, have, v, zero(c, n));
+}
+
+static Ex *overflow_value(Kern *c, Node *n, Ex *guard)
+{
+    MapLayout l = map_layout(c->g, n->in[0]);
+    const Lin *at = lin_make(c->pool, aff(0), 0, NULL, 0);
+
+    return ex_op(c, Di32, "a > b", map_entry(c, n->in[0], l.total, at, guard),
+                 ex_int(c, aff(l.cap)), NULL);
 }
 
 /* ---- reductions ---------------------------------------------------------- */
@@ -693,6 +703,7 @@ static Ex *compute(Kern *c, Node *n, const Index *ix, Ex *guard)
     case Olocalslice: return localslice_value(c, n, ix, guard);
     case Odispatch: return dispatch_value(c, n, ix, guard);
     case Oundispatch: return undispatch_value(c, n, ix, guard);
+    case Ooverflow: return overflow_value(c, n, guard);
     default: break;
     }
     if (optab[n->op].cls == RED)

@@ -436,6 +436,38 @@ static const char padded_text[] =
     "    }\n"
     "#undef EXPERT\n";
 
+/* A window of the rows, `cap` from `from` on; how many there are in all.     */
+static const char budget_text[] =
+    "    for (int64_t p = lo; p < hi; p++) {\n"
+    "    for (int64_t x = 0; x <= experts; x++)\n"
+    "        off[x] = 0;\n"
+    "    for (int64_t i = 0; i < pairs; i++) {\n"
+    "        const int64_t x = EXPERT(i);\n"
+    "        if ((uint64_t)x < (uint64_t)experts)\n"
+    "            off[x + 1]++;\n"
+    "    }\n"
+    "    for (int64_t x = 0; x < experts; x++)\n"
+    "        off[x + 1] += off[x];\n"
+    "    *total = off[experts];\n"
+    "    for (int64_t i = 0; i < pairs; i++) {\n"
+    "        const int64_t x = EXPERT(i);\n"
+    "        row[i] = -1;\n"
+    "        if ((uint64_t)x >= (uint64_t)experts)\n"
+    "            continue;\n"
+    "        const int64_t r = off[x]++ - from;\n"
+    "        if (r < 0 || r >= cap)\n"
+    "            continue;\n"
+    "        row[i] = (int32_t)r;\n"
+    "        pair[r] = (int32_t)i;\n"
+    "    }\n"
+    "    for (int64_t x = experts; x > 0; x--) {\n"
+    "        const int64_t r = off[x - 1] - from;\n"
+    "        off[x] = (int32_t)(r < 0 ? 0 : r < cap ? r : cap);\n"
+    "    }\n"
+    "    off[0] = 0;\n"
+    "    }\n"
+    "#undef EXPERT\n";
+
 void route_lower(Graph *g, Group *k, Arena *a)
 {
     Node *n = k->node[0], *e = n->in[0];
@@ -457,7 +489,10 @@ void route_lower(Graph *g, Group *k, Arena *a)
         "(i) / top %% in] - first)\n");
     if (l.each)
         line(&o, "const int64_t each = iv[%d];", size(&o, l.each));
-    put(&o.t, "%s", l.each ? padded_text : route_text);
+    if (n->f > 0)
+        line(&o, "int32_t *const total = map + iv[%d]; const int64_t from = "
+             "iv[%d];", size(&o, l.total), size(&o, l.first));
+    put(&o.t, "%s", l.each ? padded_text : n->f > 0 ? budget_text : route_text);
     finish(&o, g, 1, l.pairs * 4);
 }
 

@@ -113,7 +113,8 @@ const char *attrs_wrong(Arena *a, const Node *n)
     if (n->op == Ocast && dtype_named(n->s) < 0)
         return strf(a, "no dtype '%s'", n->s);
     if ((n->op == Odispatch || n->op == Oundispatch || n->op == Ogmm ||
-         n->op == Ogmmw) && n->in[n->nin - 1]->op != Oroute)
+         n->op == Ogmmw ||
+         n->op == Ooverflow) && n->in[n->nin - 1]->op != Oroute)
         return "its last operand is no route";
     return (n->op == Oconcat || n->op == Opack) && n->nin == 0 ? "no operands"
                                                                : NULL;

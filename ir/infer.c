@@ -545,7 +545,7 @@ static Dims rule(Graph *g, Node *n)
     case Ounpack: return unpack_dims(n);
     case Odispatch: return dispatch_dims(g, n);
     case Oundispatch: return undispatch_dims(n);
-    case Oroute: case Oattn: case Oattnback:
+    case Oroute: case Ooverflow: case Oattn: case Oattnback:
         return (Dims){ 0 };
     case Okeep: case Oaccum: return without(n->in[0], NULL, 0);
     default: break;

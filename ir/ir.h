@@ -243,9 +243,11 @@ enum { PACKALIGN = 128 };
 int64_t bucket_at(const Node *pack, int k);
 /* A route node's value, int32, one buffer: offsets[E+1] of local experts, then
  * pair[cap] (token * top + slot of each row, -1: padding), then row[pairs]
- * (-1: not here). each: rows of every expert when padded, else 0.            */
+ * (-1: not here), then, with a budget, the number of rows if there were room
+ * for all. each: rows of every expert when padded, else 0. first: the rank's
+ * row that row 0 is.                                                         */
 typedef struct MapLayout {
-    int64_t experts, cap, each, pairs, offset, pair, row, n;
+    int64_t experts, cap, each, first, pairs, offset, pair, row, total, n;
 } MapLayout;
 MapLayout map_layout(const Graph *g, const Node *route);
 

@@ -113,7 +113,7 @@ static void elementwise(Ways *s)
 
 static Reduce reduces(Op op)
 {
-    return op == Omax ? Rmax : op == Omin ? Rmin : Radd;
+    return op == Omax || op == Ooverflow ? Rmax : op == Omin ? Rmin : Radd;
 }
 
 static void reduction(Ways *s)

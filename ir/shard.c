@@ -13,6 +13,7 @@
  *
  * Ragged rows have no size of their own: a rank's capacity is what its tokens
  * can send at most to its experts, known from the type of the route node.    */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -74,6 +75,12 @@ static void capacity(const Node *route, MapLayout *l, int64_t micros,
     int64_t most = once ? tokens : l->pairs;
 
     l->cap = once ? least(l->pairs, tokens * l->experts) : l->pairs;
+    if (route->f > 0) {
+        double share = (double)l->pairs * (double)l->experts /
+                       (double)route->A[0]->n * route->f;
+        l->cap = least(l->cap, (int64_t)fmax(ceil(share * (1 - 1e-12)), 1));
+        l->first = route->j * l->cap;
+    }
     if (!route->i)
         return;
     most = least(most, route->i * micros);
@@ -128,7 +135,8 @@ MapLayout map_layout(const Graph *g, const Node *route)
     l.offset = 0;
     l.pair = l.experts + 1;
     l.row = l.pair + l.cap;
-    l.n = l.row + l.pairs;
+    l.total = l.row + l.pairs;
+    l.n = l.total + (route->f > 0);
     return l;
 }
 

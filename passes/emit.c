@@ -201,7 +201,7 @@ static void same_as_before(const Emit *e, const Graph *g, const Node *n,
             n->s, dtypes[n->dt].name, (long long)local_bytes(g, n), g->prog,
             dtypes[b->dt].name, (long long)b->bytes);
     for (int d = 0; d < n->nd; d++)
-        if (n->dim[d].a != was->n->dim[d].a)
+        if (n->dim[d].a->name != was->n->dim[d].a->name)
             die("emit: '%s' has other axes in program %s", n->s, g->prog);
 }
 

@@ -374,7 +374,7 @@ static Node *dropped(Graph *g, Node *n)
     Order o = { 0 };
 
     add_dims(&o, n, NULL, NULL);
-    if (strcmp(g->prog, "step"))
+    if (g->prog[0] != 's')
         return permuted(g, n->in[0], &o);
     Node *in[3] = { n->in[0], step_value(g, n, "step"),
                     step_value(g, n, "micro") };

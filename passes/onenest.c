@@ -373,10 +373,28 @@ static int item_axes(Set *s, Axes *O)
     return 1;
 }
 
+/* Sums over rounds (rounds.c) are numbered; each waits for its round.        */
+static int two_rounds(const Set *s)
+{
+    int64_t seen = 0;
+
+    for (size_t i = 0; i < vec_len(s->node); i++) {
+        const Node *n = s->node[i];
+        if (n->op != Oadd || !n->j)
+            continue;
+        if (seen && seen != n->j)
+            return 1;
+        seen = n->j;
+    }
+    return 0;
+}
+
 const char *one_nest(Set *s)
 {
     Axes O = { 0 };
 
+    if (two_rounds(s))
+        return "sums of two rounds";
     if (!item_axes(s, &O))
         return "what both store has no slowest axes in common";
     mark_costly(s);

@@ -74,6 +74,16 @@ double micro_batches(const Graph *g, const Loc *l); /* of a step, all ranks   */
 /* Before rows are laid out: leave each expert no more pairs than route.policy
  * and route.factor allow.                                                    */
 void make_room(Graph *g);
+/* route.policy=dropless with route.factor: a rank has room for so many times
+ * its equal share of rows. When more come, `step` does nothing and says so, and
+ * the program step.fallback takes them in rounds (rounds.c).                 */
+int has_budget(const Graph *g);
+int rounds_of(const Graph *g, const Node *route);    /* 1: never too many     */
+void watch_rooms(Graph *g);       /* overflow of each map, accumulated        */
+void make_rounds(Graph *g);       /* after rows are laid out                  */
+void repeat_rounds(Graph *g);     /* after grad                               */
+/* Operands first, otherwise in the order there is.                           */
+void g_sort(Graph *g);
 
 /* ---- stages.c ------------------------------------------------------------ */
 

@@ -16,7 +16,7 @@ static int64_t turns(const Graph *g)
 {
     int64_t all, dp = g->mesh ? g->mesh->size[Mdp] : 1;
 
-    if (strcmp(g->prog, "step") && strcmp(g->prog, "eval")) return 1;
+    if (g->prog[0] != 's' && strcmp(g->prog, "eval")) return 1;
     all = (int64_t)micro_batches(g, NULL);
     if (all % dp)
         err(opts_loc(g->opts, "train.batch"), "train.batch makes %lld "

@@ -65,3 +65,25 @@ Node *inline_body(Graph *g, const Graph *body, Node *const *in,
     arena_free(scratch);
     return last;
 }
+
+static void visit(Node *n, Node ***out, Arena *a)
+{
+    if (n->mark)
+        return;
+    n->mark = 1;
+    for (int k = 0; k < n->nin; k++)
+        visit(n->in[k], out, a);
+    vec_push(a, *out, n);
+}
+
+void g_sort(Graph *g)
+{
+    Node **out = NULL;
+
+    for (size_t i = 0; i < vec_len(g->node); i++)
+        g->node[i]->mark = 0;
+    for (size_t i = 0; i < vec_len(g->node); i++)
+        visit(g->node[i], &out, g->arena);
+    g->node = out;
+    g_renumber(g);
+}

@@ -134,31 +134,6 @@ static void count_dropped(Graph *g, Node *keep)
     infer(g, m);
 }
 
-/* ---- order --------------------------------------------------------------- */
-
-static void visit(Node *n, Node ***out, Arena *a)
-{
-    if (n->mark)
-        return;
-    n->mark = 1;
-    for (int k = 0; k < n->nin; k++)
-        visit(n->in[k], out, a);
-    vec_push(a, *out, n);
-}
-
-/* Operands first again: the weights may stand behind the first product.      */
-static void reorder(Graph *g)
-{
-    Node **out = NULL;
-
-    for (size_t i = 0; i < vec_len(g->node); i++)
-        g->node[i]->mark = 0;
-    for (size_t i = 0; i < vec_len(g->node); i++)
-        visit(g->node[i], &out, g->arena);
-    g->node = out;
-    g_renumber(g);
-}
-
 void make_room(Graph *g)
 {
     size_t count = vec_len(g->node);
@@ -184,5 +159,5 @@ void make_room(Graph *g)
             p->in[1] = k;
     }
     if (any)
-        reorder(g);
+        g_sort(g);          /* weights may stand behind the first product */
 }

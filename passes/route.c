@@ -21,6 +21,12 @@ static Node *placed_like(Node *n, const Node *by)
     return n;
 }
 
+/* Only steps can be run again: other programs have room for all rows.        */
+static int budget(const Graph *g)
+{
+    return has_budget(g) && !strncmp(g->prog, "step", 4);
+}
+
 /* One map for all uses of e, so that rows of one dot are rows of the next.   */
 static Node *route_of(Graph *g, Node *e, Axis *axis, const Node *by)
 {
@@ -41,6 +47,8 @@ static Node *route_of(Graph *g, Node *e, Axis *axis, const Node *by)
     }
     m->i = e->op == Okeep ? e->i : 0;
     m->j = m->i && !strcmp(opts_str(g->opts, "route.policy"), "padded");
+    if (budget(g) && rounds_of(g, m) > 1)
+        m->f = opts_num(g->opts, "route.factor");
     return infer(g, m);
 }
 
@@ -148,4 +156,8 @@ void pass_route(Graph *g)
     if (strcmp(opts_str(g->opts, "route.policy"), "dropless"))
         make_room(g);
     rewrite(g, lay_out, NULL);
+    if (!strcmp(g->prog, "step"))
+        watch_rooms(g);
+    if (!strcmp(g->prog, "step.fallback"))
+        make_rounds(g);
 }

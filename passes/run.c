@@ -393,7 +393,9 @@ static void write_stage(Graph *g, Graph *const *programs)
 /* Step goes first: it makes the optimizer's parameters, which init fills.    */
 Plan *compile(Graph *g, const Target *T, const CompileOptions *o)
 {
-    static const char *const programs[] = { "step", "eval", "forward", NULL };
+    static const char *const programs[] = {
+        "step", "step.fallback", "eval", "forward", NULL
+    };
     Graph **stopped = NULL, *last = g;
 
     options = o;
@@ -402,9 +404,10 @@ Plan *compile(Graph *g, const Target *T, const CompileOptions *o)
     Emit *e = emit_new(g->arena, g, T);
 
     for (const char *const *p = programs; *p; p++) {
-        Graph *h = program(g, *p);
-        if (!runs(g, (*p)[0]))
+        if (!runs(g, (*p)[0]) ||
+            (!strcmp(*p, "step.fallback") && !has(last, Ooverflow)))
             continue;
+        Graph *h = program(g, *p);
         if (!one_program(e, h))
             vec_push(g->arena, stopped, h);
         if (vec_len(h->param) > vec_len(last->param) || last == g)

@@ -541,6 +541,24 @@ static void add_updates(Step1 *s, Node **node, size_t count)
         }
 }
 
+/* More rows than room somewhere: nothing is written, the fallback will be.   */
+static void stop_on_overflow(Step1 *s, Node **node, size_t count)
+{
+    Node *any = NULL;
+
+    for (size_t i = 0; i < count; i++) {
+        Node *a = node[i];
+        if (a->op != Oaccum || a->in[0]->op != Ocast ||
+            a->in[0]->in[0]->op != Ooverflow)
+            continue;
+        any = any ? op2(s, Omaximum, any, a) : a;
+    }
+    if (!any)
+        return;
+    result(s, "overflow", any);
+    s->ok = op2(s, Oland, s->ok, op2(s, Ole, any, num(s, 0)));
+}
+
 static Table *gradients(Graph *g, Node **node, size_t count)
 {
     Table *t = table_new(g->arena);
@@ -623,10 +641,11 @@ void pass_step(Graph *g)
     memcpy(node, g->node, count * sizeof *node);
     add_sinks(&s, node, count);
     result(&s, "loss", s.total);
-    if (!strcmp(g->prog, "step")) {
+    if (g->prog[0] == 's') {
         size_t n = fill_buckets(&s, node, count, param);
         norm_and_clip(&s);
         result(&s, "ok", s.ok);
+        stop_on_overflow(&s, node, count);
         add_updates(&s, node, count);
         optimize(&s, param, n);
     }

@@ -275,6 +275,8 @@ static void line_step(Log *l, int64_t step, double lr, double secs,
     say(l, " | mem %.2f/%.1f GiB", l->used * gib, l->memory * gib);
     if (l->predicted > 0)
         say(l, " | plan %+.1f%%", (secs / l->predicted - 1) * 100);
+    if (value(l, v, "overflow") > 0)
+        say(l, " | fallback");
     if (value(l, v, "ok") == 0)
         say(l, " | skipped");
     if (step < l->steps && l->counted > 0) {
@@ -321,6 +323,8 @@ static void json_step(Log *l, int64_t step, double lr, double secs,
     say(l, ", \"step_ms\": %.4f", secs * 1e3);
     if (l->plan->tokens > 0)
         say(l, ", \"tokens_per_s\": %.1f", (double)l->plan->tokens / secs);
+    if (value(l, v, "overflow") > 0)
+        say(l, ", \"fallback\": true");
     if (value(l, v, "ok") == 0)
         say(l, ", \"skipped\": true");
     say(l, "}\n");

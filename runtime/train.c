@@ -24,6 +24,7 @@ typedef struct Train {
     const char *dir, *ckpt;       /* run folder, its checkpoints              */
     State state;
     int64_t saved;                /* step of the last checkpoint; -1: none    */
+    int64_t fallbacks;            /* steps whose rows came in rounds          */
     int bad;                      /* steps in a row without an update         */
 } Train;
 
@@ -299,6 +300,10 @@ static void one_step(Train *t)
         exec_record(t->x, "step");
     double start = now();
     exec_run(t->x, "step", &b, t->train ? &f : NULL);
+    if (exec_result(t->x, "overflow") > 0) {      /* nothing was written      */
+        exec_run(t->x, "step.fallback", &b, t->train ? &f : NULL);
+        t->fallbacks++;
+    }
     double secs = now() - start;
     if (traced)
         write_trace(t);
@@ -354,6 +359,10 @@ static void loop(Train *t)
     validate(t);
     if (steps > 0)
         save(t);
+    if (t->fallbacks)
+        log_note(t->log, "%lld steps had more rows than route.factor gives "
+                 "room for and ran as step.fallback\n",
+                 (long long)t->fallbacks);
 }
 
 /* ---- commands ------------------------------------------------------------ */

@@ -1,0 +1,175 @@
+/* budget_test: a step whose rows do not fit loses nothing. A router that sends
+ * most tokens to few experts overflows a small budget; the step then writes
+ * nothing, and the fallback program computes what a dropless step computes:
+ * losses, gradient norms and all values in fp64, step after step. Memory of
+ * both programs is printed.                                                  */
+#define _GNU_SOURCE
+#include <math.h>
+#include <string.h>
+
+#include "../../frontend/frontend.h"
+#include "../../runtime/runtime.h"
+#include "../unit/share.h"
+
+enum { STEPS = 4 };
+
+/* Sums over rounds come in another order; AdamW carries that on.             */
+static const double TOL = 1e-10;
+
+static const struct { const char *model, *fold; double factor; int fallbacks; }
+cases[] = {
+    { "tests/hf/mixtral-aux.lua", "fold.ep=2 fold.dp=2", 0.3, 4 },
+    { "tests/hf/mixtral-aux.lua", "fold.dp=2 fold.tp=2 fold.ep=4", 0.6, 4 },
+    { "tests/hf/mixtral-aux.lua", "world=1", 0.25, 4 },
+    { "tests/hf/mixtral-aux.lua", "fold.ep=4 fold.dp=4", 4, 0 },
+    { "tests/hf/mixtral-aux.lua", "fold.ep=2 fold.dp=2", 1.9, 1 },
+    { "tests/hf/dsv3.lua", "fold.cp=2 fold.dp=2 fold.ep=2 fold.etp=2", 0.4, 4 },
+    { "tests/models/hash.lua", "fold.tp=2 fold.dp=2 fold.ep=2", 0.35, 4 },
+    { "tests/models/top1_z.lua", "fold.dp=4 fold.ep=4", 0.5, 4 },
+};
+enum { N = sizeof cases / sizeof *cases };
+
+static int failed;
+
+/* Few words: most tokens go to few experts.                                  */
+typedef struct Fill { uint64_t seed; int64_t from; int32_t *dst; } Fill;
+typedef struct Batch { const Mesh *mesh; int64_t step; } Batch;
+
+static void fill_run(void *ctx, int64_t global, int64_t local, int64_t n)
+{
+    const Fill *f = ctx;
+
+    for (int64_t i = 0; i < n; i++)
+        f->dst[local + i] = (int32_t)(
+            mix64(f->seed, (uint64_t)(f->from + global + i)) % 9);
+}
+
+static void fill(void *self, const Tensor *t, int64_t rank, int64_t turn,
+                 void *dst)
+{
+    const Batch *b = self;
+    Fill f = { (uint64_t)b->step * 2 + (t->name[0] == 'l'),
+               turn * tensor_elems(t), dst };
+
+    tensor_runs(b->mesh, t, rank, fill_run, &f);
+}
+
+static Plan *plan_of(int i, int budget)
+{
+    Opts *o = opts_new(forever);
+    char *next, *word = strtok_r(strf(forever, "%s", cases[i].fold), " ",
+                                 &next);
+
+    for (; word; word = strtok_r(NULL, " ", &next)) {
+        size_t n = strcspn(word, "=");
+        opts_set(o, internn(word, n), intern(word + n + 1), NULL);
+    }
+    opts_set(o, "precision", "fp64", NULL);
+    opts_set(o, "train.batch", "16", NULL);
+    if (budget)
+        opts_set(o, "route.factor", strf(forever, "%g", cases[i].factor),
+                 NULL);
+    Trace t = trace(cases[i].model, o, TRACEquiet);
+    CompileOptions co = { .source = t.source, .nsource = t.nsource };
+    return compile(t.g, &T_host, &co);
+}
+
+/* Every value across steps must be what it was while a step overflows.       */
+static double *all_values(Exec *x, int64_t *n)
+{
+    const Role *r = exec_role(x, 0);
+    double *v = NULL;
+
+    for (int i = 0; i < r->ntensor; i++) {
+        const char *kind = r->tensor[i].kind;
+        if (!strcmp(kind, "input") || !strcmp(kind, "output"))
+            continue;
+        int64_t m = tensor_elems(&r->tensor[i]);
+        double *one = alloc(forever, (size_t)m * sizeof *one);
+        exec_read(x, r->tensor[i].name, 0, one, m);
+        for (int64_t k = 0; k < m; k++)
+            vec_push(forever, v, one[k]);
+    }
+    *n = (int64_t)vec_len(v);
+    return v;
+}
+
+typedef struct Run {
+    double loss[STEPS], norm[STEPS], *last;
+    int64_t n;
+    int fallbacks, touched;
+} Run;
+
+static Run train(Plan *p)
+{
+    Run r = { .n = 0 };
+    Exec *x = exec_open(p, comm_open(forever, p->mesh->world));
+
+    exec_run(x, "init", NULL, NULL);
+    for (int t = 0; t < STEPS; t++) {
+        Block b = { 1e-2, 1 - pow(0.9, t + 1), 1 - pow(0.95, t + 1), t };
+        Batch batch = { p->mesh, t };
+        Feed f = { fill, &batch };
+        double *was = all_values(x, &r.n);
+        exec_run(x, "step", &b, &f);
+        if (exec_result(x, "overflow") > 0) {
+            r.touched += memcmp(was, all_values(x, &r.n),
+                                (size_t)r.n * sizeof *was) != 0;
+            r.fallbacks++;
+            exec_run(x, "step.fallback", &b, &f);
+        }
+        r.loss[t] = exec_result(x, "loss");
+        r.norm[t] = exec_result(x, "grad_norm");
+    }
+    r.last = all_values(x, &r.n);
+    exec_close(x);
+    return r;
+}
+
+static double worse(double a, double got, double want)
+{
+    double d = fabs(got - want);
+
+    return d <= a ? a : d;
+}
+
+static double mib(const Plan *p, const char *prog)
+{
+    int i = role_prog(&p->role[0], prog);
+
+    return i < 0 ? 0 : (double)p->role[0].prog[i].transient / (1 << 20);
+}
+
+static void compare(int i, Plan *all, Plan *budget)
+{
+    Run a = train(all), b = train(budget);
+    double most = 0;
+
+    for (int t = 0; t < STEPS; t++) {
+        most = worse(most, b.loss[t] / a.loss[t], 1);
+        most = worse(most, b.norm[t] / a.norm[t], 1);
+    }
+    for (int64_t k = 0; k < a.n && k < b.n; k++)
+        most = worse(most, b.last[k], a.last[k]);
+    int ok = most <= TOL && a.n == b.n && !b.touched &&
+             b.fallbacks == cases[i].fallbacks;
+    failed += !ok;
+    printf("%sok - %s %s factor %g: difference %.2g, at most %.0e; %d of %d "
+           "steps fell back\n", ok ? "" : "not ", cases[i].model,
+           cases[i].fold, cases[i].factor, most, TOL, b.fallbacks, STEPS);
+    printf("# MiB of one program: dropless %.2f, step %.2f, fallback %.2f\n",
+           mib(all, "step"), mib(budget, "step"), mib(budget, "step.fallback"));
+    fflush(stdout);
+}
+
+int main(void)
+{
+    Plan *p[2 * N];
+
+    for (int i = 0; i < 2 * N; i++)
+        p[i] = plan_of(i / 2, i % 2);
+    share_kernels(p, 2 * N);
+    for (int i = 0; i < N; i++)
+        compare(i, p[2 * i], p[2 * i + 1]);
+    return failed != 0;
+}
