@@ -47,7 +47,7 @@ static int64_t pick(int64_t n)
 typedef struct World {
     Graph *g;
     Axis *h, *seq, *d;
-    double *at[RANKS], *to[RANKS];          /* a rank's part, before and after */
+    double *at[RANKS], *to[RANKS];       /* ranks' parts, before and after */
 } World;
 
 static World *world_for(const Fold *f, int zigzag)
