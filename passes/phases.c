@@ -208,6 +208,16 @@ static void add_wait(Draft *m, const Group *send)
     vec_push(m->arena, m->step, k);
 }
 
+/* What is sent in post has left at its end.                                  */
+static void end_sends(Draft *m, size_t first)
+{
+    size_t n = vec_len(m->step);
+
+    for (size_t i = first; i < n; i++)
+        if (m->step[i]->step.kind == Ssend)
+            add_wait(m, m->step[i]);
+}
+
 /* Steps of the groups k[0, n), which stand in the body, that call c has.     */
 static void add_call(Draft *m, Group *const *k, size_t n, int c)
 {
@@ -263,6 +273,7 @@ void make_phases(Draft *m, Group **k)
         }
         at = add_groups(m, k, at, (Region)r);
         if (r == REGpre) clear_accumulators(m, k, REGbody);
+        if (r == REGpost) end_sends(m, (size_t)first);
         if (r == REGpost) write_beside(m, first);
         end_phase(m, regions[r], first,
                   r == REGden || r == REGbody ? m->repeat : 1);

@@ -96,7 +96,9 @@ static Node *made(Pipe *p, int s, Op op, const Node *n, Node *in)
     r->dt = n->dt;
     r->nd = n->nd;
     memcpy(r->dim, n->dim, sizeof r->dim);
-    memcpy(r->sh, n->sh, sizeof r->sh);
+    for (int i = 0; i < MAXATOM; i++)
+        if (n->sh[i].k != R)
+            r->sh[i] = n->sh[i];
     return r;
 }
 
