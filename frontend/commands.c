@@ -172,10 +172,22 @@ static void show_schedule(const Args *a, const Plan *p)
         fputs(draw_schedule(s), stdout);
 }
 
+static int fold_job(void *arg, FILE *out)
+{
+    Args *a = arg;
+
+    report_fold(out, ends_with(a->file, ".plan") ? read_plan(a->file)
+                                                 : make_plan(a, out));
+    return 0;
+}
+
 int cmd_show(Args *a)
 {
-    Plan *p = read_plan(a->file);
     size_t n;
+
+    if (a->fold)
+        return guarded(fold_job, a, NULL);
+    Plan *p = read_plan(a->file);
 
     if (a->html)
         write_page(p, a->html);
@@ -210,6 +222,8 @@ static Plan *compiled(Args *a, Text *text)
     char ranks[32];
     int status = 0;
 
+    const char *target = opts_str(a->keys, "target");
+
     if (launched() && !opts_given(a->keys, "world")) {
         snprintf(ranks, sizeof ranks, "%lld", (long long)launch_world());
         opts_set(a->keys, "world", ranks, NULL);
@@ -219,24 +233,11 @@ static Plan *compiled(Args *a, Text *text)
         status = guarded(plan_job, a, text);
     if (status)
         exit(status);
-    if (launched())
+    if (launched() && target && !strcmp(target, "null") && launch_rank())
+        exit(0);
+    if (launched() && !(target && !strcmp(target, "null")))
         comm_plan(text);
     return plan_parse(forever, text->s, text->len, a->file);
-}
-
-static int run_key(const char *key)
-{
-    static const char *const keys[] = {
-        "train.steps", "train.lr", "train.min_lr", "train.schedule",
-        "train.warmup", "train.eval_every", "train.eval_steps",
-        "train.save_every", "train.log_every", "data.train", "data.valid",
-        "data.format", "data.tokenizer", "name", "from", "resume",
-    };
-
-    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
-        if (!strcmp(keys[i], key))
-            return 1;
-    return 0;
 }
 
 /* Keys given beside a plan change what the plan does not depend on.          */
@@ -245,6 +246,10 @@ static void change_keys(Plan *p, const Args *a)
     const char *key, *value;
 
     for (int i = 0; opts_each(a->keys, i, &key, &value); i++) {
+        if (!strcmp(key, "target") && !strcmp(value, "null")) {
+            p->target = intern(value);
+            continue;
+        }
         if (!run_key(key))
             err(NULL, "key '%s' is compiled into %s; compile again to change "
                 "it", key, a->file);
@@ -269,9 +274,18 @@ static int execute(Args *a, int (*f)(Plan *p, const RunArgs *r))
     return f(p, &r);
 }
 
+static int run_or_count(Plan *p, const RunArgs *r)
+{
+    if (strcmp(p->target, "null"))
+        return run_plan(p, r);
+    if (!launch_rank())
+        report_null(stdout, p);
+    return 0;
+}
+
 int cmd_run(Args *a)
 {
-    return execute(a, run_plan);
+    return execute(a, run_or_count);
 }
 
 static int eval_only(Plan *p, const RunArgs *r)

@@ -162,6 +162,8 @@ extern const char prelude_lua[];
 void report_model(FILE *out, const Graph *g);
 void report_plan(FILE *out, const Plan *p);
 void report_line(FILE *out, const char *name, const Plan *p);
+void report_fold(FILE *out, const Plan *p);   /* fold.c                     */
+void report_null(FILE *out, const Plan *p);   /* null.c                     */
 void report_memory(FILE *out, const Plan *p);
 
 /* ---- draw.c -------------------------------------------------------------- */
@@ -182,7 +184,7 @@ typedef struct Args {
     char **word;                  /* vec: all such words                      */
     Opts *keys;
     const char *out, *dump, *stop, *prog, *prompt, *memory, *html, *trace;
-    const char *schedule, *csv;
+    const char *schedule, *csv, *fold;
     double temperature;
     int64_t n, topk;
 } Args;

@@ -31,7 +31,8 @@ static const Command commands[] = {
       "train; under mpirun on N ranks" },
     { "eval", cmd_eval, 1, 1, "", "model.lua|m.plan from=ckpt",
       "validation loss" },
-    { "show", cmd_show, 1, 1, "memory html trace schedule csv", "m.plan",
+    { "show", cmd_show, 1, 1, "memory html trace schedule csv fold",
+      "m.plan",
       "what a plan does and needs" },
     { "generate", cmd_generate, 1, 1, "prompt n temperature topk",
       "runs/name [seed=7]", "text from a trained model" },
@@ -54,6 +55,7 @@ static const Option options[] = {
     { "html", "file", "write a page that draws the memory" },
     { "trace", "file", "write the predicted steps for Chrome or Perfetto" },
     { "schedule", NULL, "who does what when in a pipeline, as a table" },
+    { "fold", NULL, "both grids, groups, stages; of a model too, with keys" },
     { "csv", "file", "write that table as PyTorch's pipelining does" },
     { "prompt", "text", "what the text starts with" },
     { "n", "tokens", "how many to make (200)" },
@@ -162,6 +164,7 @@ static void set_option(Args *a, const Command *c, const char *name,
         { "prompt", &a->prompt }, { "memory", &a->memory },
         { "html", &a->html }, { "trace", &a->trace },
         { "schedule", &a->schedule }, { "csv", &a->csv },
+        { "fold", &a->fold },
     };
 
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)

@@ -15,6 +15,21 @@ static double local_product(const Graph *g, const Node *n)
     return e;
 }
 
+/* What a router that treats all experts alike fills of the rows that a rank has
+ * room for: kernels stop at the last row there is. Padded rows are all full. */
+static double filled(const Graph *g, const Node *n)
+{
+    const Node *map = n->map;
+
+    for (int i = 0; i < n->nin && !map; i++)
+        map = n->in[i]->map;
+    if (!map || map->op != Oroute || map->j)
+        return 1;
+    MapLayout l = map_layout(g, map);
+    double rows = (double)l.pairs * (double)l.experts / (double)map->A[0]->n;
+    return rows < (double)l.cap ? rows / (double)l.cap : 1;
+}
+
 /* Multiply-adds count two; elementwise and moved elements one. Bytes: every
  * operand read once, the result written once.                                */
 Cost cost_of(const Graph *g, const Node *n)
@@ -31,6 +46,7 @@ Cost cost_of(const Graph *g, const Node *n)
     case VIEW: case SRC: c.bytes = 0; break;
     default: break;
     }
+    c.flops *= filled(g, n);
     return c;
 }
 

@@ -125,6 +125,10 @@ int64_t mesh_extent(const Mesh *m, uint32_t atoms);   /* product of sizes     */
  * ranks in that order go to ranks[mesh_extent].                              */
 int64_t mesh_pos(const Mesh *m, uint32_t atoms, int64_t rank);
 void mesh_group(const Mesh *m, uint32_t atoms, int64_t rank, int64_t *ranks);
+/* grid.c, for people: ranks by their coordinates in both grids, the groups of
+ * each axis (put_groups: those alone), the atoms.                            */
+void put_grids(Text *t, const Mesh *m);
+void put_groups(Text *t, const Mesh *m);
 /* A set of atoms for people: "tp", "cp*dp", "ep"; "part of dp".              */
 void mesh_words(const Mesh *m, uint32_t atoms, char *s, size_t size);
 

@@ -19,14 +19,6 @@ static const char usage[] =
     "eval, save and log intervals, data, name, from, resume.\n"
     "A plan is a program: run only plans you built.\n";
 
-/* Keys that are not compiled into the plan. */
-static const char *const runkeys[] = {
-    "train.steps", "train.lr", "train.min_lr", "train.schedule",
-    "train.warmup", "train.eval_every", "train.eval_steps",
-    "train.save_every", "train.log_every", "data.train", "data.valid",
-    "data.format", "data.tokenizer", "name", "from", "resume", NULL
-};
-
 static char *read_plan(const char *path, size_t *len)
 {
     int fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -51,11 +43,10 @@ static void set_key(Plan *p, const char *path, const char *arg)
     const char *eq = strchr(arg, '=');
     char *key = strf(forever, "%.*s", (int)(eq - arg), arg);
 
-    for (int i = 0; runkeys[i]; i++)
-        if (!strcmp(runkeys[i], key)) {
-            opts_set(p->opts, key, eq + 1, NULL);
-            return;
-        }
+    if (run_key(key)) {
+        opts_set(p->opts, key, eq + 1, NULL);
+        return;
+    }
     err(NULL, "key '%s' is compiled into %s; compile again to change it", key,
         path);
 }

@@ -202,6 +202,9 @@ void mpi_recv(void *p, int64_t bytes, int64_t from, int64_t tag);
 void mpi_wait(void **request, int64_t n);
 _Noreturn void mpi_abort(int status);
 
+/* ranks.c: who runs where; of more than `most` ranks only some.              */
+void ranks_table(Text *t, const Plan *p, const Comm *c, int64_t most);
+
 /* ---- exec.c turns.c channel.c look.c: a plan in memory and its run ------- */
 
 /* Where the inputs of a step come from. fill() writes rank's part of t, in t's
@@ -486,6 +489,7 @@ typedef struct RunArgs {
 /* Train as the plan's keys say. The exit status; err() when something is
  * wrong.                                                                     */
 int run_plan(Plan *p, const RunArgs *a);
+int run_key(const char *key);     /* may it differ from the plan's?           */
 /* Validation only, on the weights of `from`.                                 */
 int eval_plan(Plan *p);
 

@@ -28,7 +28,8 @@ typedef struct Train {
     int bad;                      /* steps in a row without an update         */
 } Train;
 
-enum { MAXBAD = 3, MAXRESULT = 256, FAILED = 3, MAXCOUNTED = 1 << 26 };
+enum { MAXBAD = 3, MAXRESULT = 256, FAILED = 3, MAXCOUNTED = 1 << 26,
+       MAXSHOWN = 32 };
 
 static volatile sig_atomic_t asked_to_stop;
 
@@ -146,6 +147,20 @@ static void name_folders(Train *t)
     if (!opts_int(t->plan->opts, "resume") && ckpt_exists(t->ckpt))
         err(NULL, "%s holds checkpoints; resume=1 continues it, name=... "
             "starts another run", t->dir);
+}
+
+/* Printed in part when there are many; all of it in the run's folder.        */
+static void show_ranks(Train *t)
+{
+    Text some = {.arena = t->mem}, all = {.arena = t->mem};
+
+    if (t->comm->first || t->comm->world == 1)
+        return;
+    ranks_table(&some, t->plan, t->comm, MAXSHOWN);
+    ranks_table(&all, t->plan, t->comm, t->comm->world);
+    fwrite(some.s, 1, some.len, stdout);
+    fflush(stdout);
+    save_text(strf(t->mem, "%s/ranks", t->dir), all.s, all.len);
 }
 
 static void open_folder(Train *t, const RunArgs *a)
@@ -365,6 +380,22 @@ static void loop(Train *t)
                  (long long)t->fallbacks);
 }
 
+/* Keys that are not compiled into the plan. */
+static const char *const runkeys[] = {
+    "train.steps", "train.lr", "train.min_lr", "train.schedule",
+    "train.warmup", "train.eval_every", "train.eval_steps",
+    "train.save_every", "train.log_every", "data.train", "data.valid",
+    "data.format", "data.tokenizer", "name", "from", "resume", NULL
+};
+
+int run_key(const char *key)
+{
+    for (int i = 0; runkeys[i]; i++)
+        if (!strcmp(runkeys[i], key))
+            return 1;
+    return 0;
+}
+
 /* ---- commands ------------------------------------------------------------ */
 
 static const char *plan_text(Plan *p, const RunArgs *a, size_t *len)
@@ -383,7 +414,6 @@ static void open_all(Train *t, Plan *p)
             p->target);
     open_data(t);
     t->comm = comm_open(t->mem, p->mesh->world);
-    t->x = exec_open(p, t->comm);
 }
 
 static void close_all(Train *t)
@@ -398,6 +428,7 @@ int eval_plan(Plan *p)
     Train t = {0};
 
     open_all(&t, p);
+    t.x = exec_open(p, t.comm);
     t.log = log_open(t.mem, p, t.x, NULL);
     if (!t.valid)
         err(NULL, "eval needs data.valid");
@@ -416,9 +447,11 @@ int run_plan(Plan *p, const RunArgs *a)
     name_folders(&t);
     open_all(&t, p);
     compare_plans(&t, &text);
+    t.x = exec_open(p, t.comm);
     open_folder(&t, &text);
     comm_barrier(t.comm);
     t.log = log_open(t.mem, p, t.x, t.dir);
+    show_ranks(&t);
     start_values(&t);
     catch_signals();
     watch_start(t.x);

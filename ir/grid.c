@@ -1,0 +1,203 @@
+/* grid.c: both grids for people: ranks laid out by their coordinates, the
+ * groups of each mesh axis, atoms. Abbreviated where it would be long.       */
+#include <string.h>
+
+#include "plan.h"
+
+enum { ACROSS = 8, GROUPS = 6, STAGES = 4, LINES = 24, GAP = 4 };
+
+static const MeshAxis dense[] = {Mtp, Mcp, Mdp}, expert[] = {Metp, Mep, Medp};
+
+/* Ranks of a stage in the order of one grid's coordinates, tp or etp first.  */
+typedef struct Grid {
+    const MeshAxis *axis;         /* three                                    */
+    int64_t n, *rank;
+    int64_t across;               /* ranks in a row                           */
+} Grid;
+
+static int64_t place(const Mesh *m, const MeshAxis *axis, int64_t rank)
+{
+    int64_t q = 0, n = 1;
+
+    for (int i = 0; i < 3; i++) {
+        q += n * mesh_pos(m, m->mask[axis[i]], rank);
+        n *= m->size[axis[i]];
+    }
+    return q;
+}
+
+/* Whole axes as far as a row takes them, then a part of the next.            */
+static int64_t row_of(const Mesh *m, const MeshAxis *axis)
+{
+    int64_t n = 1;
+
+    for (int i = 0; i < 3; i++) {
+        int64_t s = m->size[axis[i]];
+        if (n * s > ACROSS) {
+            int64_t part = ACROSS / n;
+            while (part > 1 && s % part)
+                part--;
+            return n * part;
+        }
+        n *= s;
+    }
+    return n;
+}
+
+static Grid grid_of(Arena *a, const Mesh *m, const MeshAxis *axis,
+                    int64_t stage)
+{
+    Grid g = {axis, m->world / m->size[Mpp], NULL, row_of(m, axis)};
+
+    g.rank = alloc(a, (size_t)g.n * sizeof *g.rank);
+    for (int64_t r = 0; r < m->world; r++)
+        if (mesh_pos(m, m->mask[Mpp], r) == stage)
+            g.rank[place(m, axis, r)] = r;
+    return g;
+}
+
+static int digits(int64_t v)
+{
+    int n = 1;
+
+    while (v >= 10) {
+        v /= 10;
+        n++;
+    }
+    return n;
+}
+
+/* "dp1 cp0 |  4  5  6  7": the coordinates that a row does not run through.  */
+static void put_row(Text *t, const Mesh *m, const Grid *g, int64_t row)
+{
+    int64_t first = row * g->across, whole = 1;
+    Text label = {.arena = t->arena};
+
+    if (first >= g->n)
+        return;
+    put(&label, "%s", "");
+    for (int i = 0; i < 3; i++) {
+        MeshAxis x = g->axis[i];
+        whole *= m->size[x];
+        if (m->size[x] > 1 && g->across < whole) {
+            Text more = {.arena = t->arena};
+            put(&more, "%s%lld %s", meshnames[x],
+                (long long)mesh_pos(m, m->mask[x], g->rank[first]), label.s);
+            label = more;
+        }
+    }
+    put(t, "%10s|", label.s);
+    for (int64_t i = first; i < first + g->across; i++)
+        put(t, " %*lld", digits(m->world - 1), (long long)g->rank[i]);
+}
+
+static void pad_to(Text *t, size_t start, int64_t width)
+{
+    while ((int64_t)(t->len - start) < width)
+        put(t, " ");
+}
+
+static void put_axes(Text *t, const Mesh *m, const Grid *g)
+{
+    int64_t n = 1;
+
+    put(t, "  along a row:");
+    for (int i = 0; i < 3; i++) {
+        if (m->size[g->axis[i]] > 1 && n < g->across)
+            put(t, " %s", meshnames[g->axis[i]]);
+        n *= m->size[g->axis[i]];
+    }
+    if (g->across == 1)
+        put(t, " -");
+}
+
+static void put_stage(Text *t, const Mesh *m, int64_t stage, int64_t lines)
+{
+    Arena *a = t->arena;
+    Grid d = grid_of(a, m, dense, stage), e = grid_of(a, m, expert, stage);
+    int64_t rows = d.n / d.across > e.n / e.across ? d.n / d.across
+                                                   : e.n / e.across;
+    int64_t width = 12 + d.across * (digits(m->world - 1) + 1) + GAP;
+    width = width < 36 ? 36 : width;
+    size_t start = t->len;
+
+    put(t, m->size[Mpp] > 1 ? "stage %lld, dense" : "dense", (long long)stage);
+    put_axes(t, m, &d);
+    pad_to(t, start, width);
+    put(t, "expert");
+    put_axes(t, m, &e);
+    put(t, "\n");
+    for (int64_t r = 0; r < rows && r < lines; r++) {
+        start = t->len;
+        put_row(t, m, &d, r);
+        if (r < e.n / e.across)
+            pad_to(t, start, width);
+        put_row(t, m, &e, r);
+        put(t, "\n");
+    }
+    if (rows > lines)
+        put(t, "   ... %lld more rows\n", (long long)(rows - lines));
+}
+
+/* "{0-3}" "{0 2 4 6}" "{0 8 .. 56}"                                          */
+static void put_group(Text *t, const int64_t *r, int64_t n)
+{
+    int64_t step = n > 1 ? r[1] - r[0] : 1, even = 1;
+
+    for (int64_t i = 1; i < n; i++)
+        even &= r[i] - r[i - 1] == step;
+    if (n > 2 && even && step == 1) {
+        put(t, " {%lld-%lld}", (long long)r[0], (long long)r[n - 1]);
+        return;
+    }
+    put(t, " {");
+    for (int64_t i = 0; i < n; i++)
+        if (n <= 5 || i < 2 || i == n - 1)
+            put(t, i ? " %lld" : "%lld", (long long)r[i]);
+        else if (i == 2)
+            put(t, " ..");
+    put(t, "}");
+}
+
+void put_groups(Text *t, const Mesh *m)
+{
+    int64_t *ranks = alloc(t->arena, (size_t)m->world * sizeof *ranks);
+
+    for (int x = 0; x < NMESH; x++) {
+        int64_t shown = 0, groups = m->world / m->size[x];
+        if (m->size[x] == 1)
+            continue;
+        put(t, "%-4s %lld group%s of %lld:", meshnames[x], (long long)groups,
+            groups == 1 ? "" : "s", (long long)m->size[x]);
+        for (int64_t r = 0; r < m->world && shown < GROUPS; r++) {
+            if (mesh_pos(m, m->mask[x], r))
+                continue;
+            mesh_group(m, m->mask[x], r, ranks);
+            put_group(t, ranks, m->size[x]);
+            shown++;
+        }
+        put(t, groups > shown ? " ...\n" : "\n");
+    }
+}
+
+void put_grids(Text *t, const Mesh *m)
+{
+    int64_t pp = m->size[Mpp], shown = pp < STAGES ? pp : STAGES;
+
+    for (int64_t s = 0; s < shown; s++)
+        put_stage(t, m, s, LINES / shown < 2 ? 2 : LINES / shown);
+    if (pp > shown)
+        put(t, "... %lld more stages, each %lld ranks on\n",
+            (long long)(pp - shown), (long long)(m->world / pp));
+    put(t, "\n");
+    put_groups(t, m);
+    put(t, "\natoms:");
+    for (int i = 0; i < m->natom; i++) {
+        put(t, "%s %lld (", i ? "," : "", (long long)m->atom[i].size);
+        for (int x = 0, n = 0; x < NMESH; x++)
+            if (m->mask[x] >> i & 1)
+                put(t, n++ ? " %s" : "%s", meshnames[x]);
+        put(t, ", every %lld)", (long long)m->atom[i].stride);
+    }
+    put(t, m->natom ? "\n" : " none\n");
+}
