@@ -214,7 +214,7 @@ static void put_params(FILE *out, const Plan *p)
     Copies *v = copies_of(p, &once, &all);
 
     fprintf(out, "\nparameters: %" PRId64 " bytes once, %" PRId64
-            " on all ranks; of them\n", once, all);
+            " on all ranks\n", once, all);
     for (size_t i = 0; i < vec_len(v); i++)
         fprintf(out, "  %" PRId64 " tensors %" PRId64 " times, %" PRId64
                 " bytes\n", v[i].tensors, v[i].copies, v[i].bytes);

@@ -26,13 +26,16 @@ static int64_t place(const Mesh *m, const MeshAxis *axis, int64_t rank)
     return q;
 }
 
-/* Whole axes as far as a row takes them, then a part of the next.            */
+/* Whole axes as far as a row takes them, then a part of the next; the last
+ * short one goes down.                                                       */
 static int64_t row_of(const Mesh *m, const MeshAxis *axis)
 {
-    int64_t n = 1;
+    int64_t n = 1, all = m->world / m->size[Mpp];
 
     for (int i = 0; i < 3; i++) {
         int64_t s = m->size[axis[i]];
+        if (n > 1 && s > 1 && n * s == all && s <= ACROSS)
+            return n;
         if (n * s > ACROSS) {
             int64_t part = ACROSS / n;
             while (part > 1 && s % part)

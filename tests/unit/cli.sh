@@ -7,7 +7,7 @@ cd "$(dirname "$0")/../.." || exit 2
 dir=$PWD/build/tests/cli
 rm -rf "$dir" && mkdir -p "$dir" || exit 2
 small="axes.batch=2 axes.seq=16 train.batch=4"
-printf '1..23\n'
+printf '1..29\n'
 bad=0
 
 # is NAME STATUS command...: its exit status is STATUS; output is in $dir/log
@@ -33,6 +33,13 @@ says "-h names compile" compile
 is "no command" 2 "$PLEAT"
 is "help keys" 0 "$PLEAT" help keys
 says "help keys names fold.ep" fold.ep
+
+is "show --fold of a model" 0 "$PLEAT" show --fold models/tiny.lua \
+    fold.tp=2 fold.ep=4 world=8 train.batch=128
+says "show --fold draws a row" "dp2 | 4 5"
+is "target=null" 0 "$PLEAT" run models/tiny.lua target=null world=64 \
+    train.batch=1024 fold.ep=8
+says "target=null counts collectives" "allgather      ep"
 
 # shellcheck disable=SC2086
 is "compile" 0 "$PLEAT" compile models/tiny.lua $small -o "$dir/a.plan"
