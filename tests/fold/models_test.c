@@ -8,24 +8,22 @@
  *     PLEAT_ALL=1 models_test     all folds of 8 and fewer ranks
  *     models_test model [key=value ..]     this model, this fold             */
 #define _GNU_SOURCE
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "../../frontend/frontend.h"
-#include "../../runtime/runtime.h"
+#include "foldrun.h"
 
-enum { STEPS = 3, MICRO = 8, MAXKEYS = 16 };
+enum { STEPS = 3, MICRO = 8 };
 
 /* Folds sum in other orders, and three steps of AdamW carry that on.         */
 static const double TOL = 1e-10;
 
-/* axes: keys that change the model itself (axes, route), and so its reference
- * too.                                                                       */
+/* more: other keys; those that change the model itself (axes, route) change its
+ * reference too.                                                             */
 typedef struct Fold {
     const char *model;
     int tp, cp, dp, ep, etp;
-    const char *axes;
+    const char *more;
 } Fold;
 
 /* One of each kind: experts over dp, over tp, over both, inside experts, inside
@@ -67,173 +65,18 @@ static const Fold some[] = {
     { "tests/models/top1_z.lua",         2, 1, 2, 4, 1, PAD },
 };
 
-/* What one rank computed.                                                    */
-typedef struct Want {
-    const char *model;
-    double loss[STEPS], norm[STEPS];
-    Plan *plan;
-    int n; const Tensor *tensor;
-    double **grad, **state;       /* by tensor; null: not one                 */
-} Want;
-
 static int failed;
 
-/* ---- inputs -------------------------------------------------------------- */
-
-/* Tokens depend on input, step and place in the whole step, whoever asks: the
- * turns follow each other as the micro-batches in one turn do.               */
-typedef struct Fill { uint64_t seed; int64_t from; int32_t *dst; } Fill;
-typedef struct Batch { const Mesh *mesh; int64_t step; } Batch;
-
-static void fill_run(void *ctx, int64_t global, int64_t local, int64_t n)
+static void compare(const char *model, const char *fold, const Trained *x,
+                    const Trained *want)
 {
-    const Fill *f = ctx;
+    const char *at;
+    double most = fold_apart(x, want, &at);
+    int ok = most <= TOL;
 
-    for (int64_t i = 0; i < n; i++)
-        f->dst[local + i] = (int32_t)(
-            mix64(f->seed, (uint64_t)(f->from + global + i)) % 97);
-}
-
-static void fill(void *self, const Tensor *t, int64_t rank, int64_t turn,
-                 void *dst)
-{
-    const Batch *b = self;
-    Fill f = { mix64((uint64_t)t->name[0], (uint64_t)b->step),
-               turn * tensor_elems(t), dst };
-
-    if (t->dt != Di32)
-        err(NULL, "input %s is not i32", t->name);
-    tensor_runs(b->mesh, t, rank, fill_run, &f);
-}
-
-/* ---- one fold ------------------------------------------------------------ */
-
-/* The plan as its file would be read; what the compiler needed is let go.    */
-static Plan *make_plan(const char *model, char **keys, int nkeys)
-{
-    Opts *o = opts_new(forever);
-    size_t len;
-
-    for (int i = 0; i < nkeys; i++) {
-        size_t n = strcspn(keys[i], "=");
-        opts_set(o, internn(keys[i], n), intern(keys[i] + n + 1), NULL);
-    }
-    Trace t = trace(model, o, TRACEquiet);
-    CompileOptions co = { .source = t.source, .nsource = t.nsource };
-    char *text = plan_print(forever, compile(t.g, &T_host, &co), &len);
-    arena_free(t.g->arena);
-    return plan_parse(forever, text, len, model);
-}
-
-static double *read_all(Exec *x, const char *name)
-{
-    int64_t n = exec_read(x, name, 0, NULL, 0);
-    double *v = alloc(forever, (size_t)(n + 1) * sizeof *v);
-
-    if (n < 0)
-        die("no tensor %s", name);
-    exec_read(x, name, 0, v, n);
-    return v;
-}
-
-static void gradients(Exec *x, Want *w)
-{
-    const Role *r = exec_role(x, 0);
-
-    w->n = r->ntensor;
-    w->tensor = r->tensor;
-    w->grad = alloc(forever, (size_t)w->n * sizeof *w->grad);
-    w->state = alloc(forever, (size_t)w->n * sizeof *w->state);
-    for (int i = 0; i < w->n; i++)
-        if (!strcmp(r->tensor[i].kind, "m"))
-            w->grad[i] = read_all(x, r->tensor[i].name);
-}
-
-static void states(Exec *x, Want *w)
-{
-    for (int i = 0; i < w->n; i++)
-        if (!strcmp(w->tensor[i].kind, "state"))
-            w->state[i] = read_all(x, w->tensor[i].name);
-}
-
-static Want train(const char *model, Plan *plan)
-{
-    Want w = { .model = model, .plan = plan };
-    Exec *x = exec_open(w.plan, comm_open(forever, w.plan->mesh->world));
-    double b[2];
-
-    opts_pair(w.plan->opts, "train.betas", b);
-    exec_run(x, "init", NULL, NULL);
-    for (int t = 0; t < STEPS; t++) {
-        Block block = { 1e-3, 1 - pow(b[0], t + 1), 1 - pow(b[1], t + 1), t };
-        Batch batch = { w.plan->mesh, t };
-        Feed f = { fill, &batch };
-        exec_run(x, "step", &block, &f);
-        w.loss[t] = exec_result(x, "loss");
-        w.norm[t] = exec_result(x, "grad_norm");
-        if (t == 0)
-            gradients(x, &w);
-    }
-    states(x, &w);
-    exec_close(x);
-    return w;
-}
-
-/* ---- comparing ----------------------------------------------------------- */
-
-/* Largest difference of two tensors over the largest element of the second.  */
-static double apart(const double *x, const double *y, int64_t n)
-{
-    double top = 0, diff = 0;
-
-    for (int64_t i = 0; i < n; i++) {
-        double d = fabs(x[i] - y[i]);
-        top = fabs(y[i]) > top ? fabs(y[i]) : top;
-        diff = d <= diff ? diff : d;
-    }
-    return diff == 0 ? 0 : diff / top;
-}
-
-static double worse(double a, double b, const char **at, const char *name)
-{
-    if (b <= a)
-        return a;
-    *at = name;
-    return b;
-}
-
-static int same_tensor(const Want *w, const char *name)
-{
-    for (int i = 0; i < w->n; i++)
-        if (!strcmp(w->tensor[i].name, name))
-            return i;
-    die("no tensor %s", name);
-}
-
-static void compare(const Want *x, const Want *y, const char *fold)
-{
-    const char *at = "nothing";
-    double most = 0;
-    int grads = 0;
-
-    for (int t = 0; t < STEPS; t++) {
-        most = worse(most, fabs(x->loss[t] / y->loss[t] - 1), &at, "loss");
-        most = worse(most, fabs(x->norm[t] / y->norm[t] - 1), &at, "grad_norm");
-    }
-    for (int i = 0; i < y->n; i++) {
-        if (!y->grad[i] && !y->state[i])
-            continue;
-        int64_t n = tensor_elems(&y->tensor[i]);
-        int k = same_tensor(x, y->tensor[i].name);
-        const double *p = y->grad[i] ? x->grad[k] : x->state[k];
-        const double *q = y->grad[i] ? y->grad[i] : y->state[i];
-        most = worse(most, apart(p, q, n), &at, y->tensor[i].name);
-        grads += y->grad[i] != NULL;
-    }
-    int ok = most <= TOL && grads > 0;
     failed += !ok;
     printf("%sok - %s %s: difference %.2g (%s), at most %.0e\n",
-           ok ? "" : "not ", x->model, fold, most, at, TOL);
+           ok ? "" : "not ", model, fold, most, at, TOL);
     fflush(stdout);
 }
 
@@ -260,13 +103,13 @@ static void add_job(const char *model, const char *fold, char **keys, int nkeys)
     for (int i = 3; i < n; i++)
         id = strf(forever, "%s %s", id, one[i]);
     if (!last || strcmp(last, id)) {
-        Case r = { model, NULL, make_plan(model, one, n) };
+        Case r = { model, NULL, fold_plan(model, one, n) };
         vec_push(forever, jobs, r);
         last = id;
     }
     for (int i = 0; i < nkeys && i + 2 < MAXKEYS; i++)
         all[i + 2] = keys[i];
-    Case j = { model, fold, make_plan(model, all, nkeys + 2) };
+    Case j = { model, fold, fold_plan(model, all, nkeys + 2) };
     vec_push(forever, jobs, j);
 }
 
@@ -276,15 +119,15 @@ static void add_fold(const Fold *f)
         strf(forever, "fold.tp=%d", f->tp), strf(forever, "fold.cp=%d", f->cp),
         strf(forever, "fold.dp=%d", f->dp), strf(forever, "fold.ep=%d", f->ep),
         strf(forever, "fold.etp=%d", f->etp),
-    }, *next, *word = strtok_r(strf(forever, "%s", f->axes), " ", &next);
+    }, *next, *word = strtok_r(strf(forever, "%s", f->more), " ", &next);
     int n = 5;
 
     for (; word && n < MAXKEYS; word = strtok_r(NULL, " ", &next))
         keys[n++] = word;
 
     add_job(f->model, strf(forever, "tp=%d cp=%d dp=%d ep=%d etp=%d%s%s", f->tp,
-                           f->cp, f->dp, f->ep, f->etp, *f->axes ? " " : "",
-                           f->axes), keys, n);
+                           f->cp, f->dp, f->ep, f->etp, *f->more ? " " : "",
+                           f->more), keys, n);
 }
 
 static void all_folds(const char *model)
@@ -300,39 +143,19 @@ static void all_folds(const char *model)
     }
 }
 
-static int by_name(const void *a, const void *b)
-{
-    return strcmp(((const Kernel *)a)->name, ((const Kernel *)b)->name);
-}
-
-static void share_kernels(void)
-{
-    Kernel *all = NULL;
-    size_t n = 0;
-
-    for (size_t i = 0; i < vec_len(jobs); i++)
-        for (int k = 0; k < jobs[i].plan->nkernel; k++)
-            vec_push(forever, all, jobs[i].plan->kernel[k]);
-    qsort(all, vec_len(all), sizeof *all, by_name);
-    for (size_t i = 0; i < vec_len(all); i++)
-        if (i == 0 || strcmp(all[i].name, all[n - 1].name))
-            all[n++] = all[i];
-    for (size_t i = 0; i < vec_len(jobs); i++) {
-        jobs[i].plan->kernel = all;
-        jobs[i].plan->nkernel = (int)n;
-    }
-    printf("# %zu plans, %zu kernels\n", vec_len(jobs), n);
-}
-
 static void run_jobs(void)
 {
-    Want one = { 0 };
+    Plan **plans = alloc(forever, (vec_len(jobs) + 1) * sizeof *plans);
+    Trained one = {0};
 
-    share_kernels();
+    for (size_t i = 0; i < vec_len(jobs); i++)
+        plans[i] = jobs[i].plan;
+    int kernels = fold_share(plans, (int)vec_len(jobs));
+    printf("# %zu plans, %d kernels\n", vec_len(jobs), kernels);
     for (size_t i = 0; i < vec_len(jobs); i++) {
-        Want w = train(jobs[i].model, jobs[i].plan);
+        Trained w = fold_train(jobs[i].plan, STEPS);
         if (jobs[i].fold)
-            compare(&w, &one, jobs[i].fold);
+            compare(jobs[i].model, jobs[i].fold, &w, &one);
         else
             one = w;
     }

@@ -1,0 +1,226 @@
+/* foldrun.c: see foldrun.h. */
+#define _GNU_SOURCE
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "foldrun.h"
+
+/* ---- inputs -------------------------------------------------------------- */
+
+enum { TOKENS = 97 };             /* or the model's vocabulary, if smaller    */
+
+typedef struct Fill { uint64_t seed, mod; int64_t from; int32_t *dst; } Fill;
+typedef struct Batch { const Mesh *mesh; int64_t step, vocab; } Batch;
+
+static void fill_run(void *ctx, int64_t global, int64_t local, int64_t n)
+{
+    const Fill *f = ctx;
+
+    for (int64_t i = 0; i < n; i++)
+        f->dst[local + i] = (int32_t)(
+            mix64(f->seed, (uint64_t)(f->from + global + i)) % f->mod);
+}
+
+/* The turns follow each other as the micro-batches in one turn do. */
+static void fill(void *self, const Tensor *t, int64_t rank, int64_t turn,
+                 void *dst)
+{
+    const Batch *b = self;
+    Fill f = {mix64((uint64_t)t->name[0], (uint64_t)b->step),
+              (uint64_t)b->vocab, turn * tensor_elems(t), dst};
+
+    if (t->dt != Di32)
+        err(NULL, "input %s is not i32", t->name);
+    tensor_runs(b->mesh, t, rank, fill_run, &f);
+}
+
+Feed fold_feed(const Plan *p, int64_t step)
+{
+    static Batch b;
+
+    b = (Batch){p->mesh, step, TOKENS};
+    for (int r = 0; r < p->nrole; r++)
+        for (int i = 0; i < p->role[r].ntensor; i++)
+            for (int d = 0; d < p->role[r].tensor[i].nd; d++) {
+                const PlanDim *x = &p->role[r].tensor[i].dim[d];
+                if (!strcmp(x->axis, "vocab") && x->n < b.vocab)
+                    b.vocab = x->n;
+            }
+    return (Feed){fill, &b};
+}
+
+Block fold_block(const Plan *p, int64_t step)
+{
+    double b[2];
+
+    opts_pair(p->opts, "train.betas", b);
+    return (Block){1e-3, 1 - pow(b[0], (double)(step + 1)),
+                   1 - pow(b[1], (double)(step + 1)), step};
+}
+
+/* ---- plans --------------------------------------------------------------- */
+
+Plan *fold_plan(const char *model, char *const *keys, int nkeys)
+{
+    Opts *o = opts_new(forever);
+    size_t len;
+
+    for (int i = 0; i < nkeys; i++) {
+        size_t n = strcspn(keys[i], "=");
+        opts_set(o, internn(keys[i], n), intern(keys[i] + n + 1), NULL);
+    }
+    Trace t = trace(model, o, TRACEquiet);
+    CompileOptions co = {.source = t.source, .nsource = t.nsource};
+    char *text = plan_print(forever, compile(t.g, &T_host, &co), &len);
+    arena_free(t.g->arena);
+    return plan_parse(forever, text, len, model);
+}
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(((const Kernel *)a)->name, ((const Kernel *)b)->name);
+}
+
+int fold_share(Plan **p, int nplan)
+{
+    Kernel *all = NULL;
+    size_t n = 0;
+
+    for (int i = 0; i < nplan; i++)
+        for (int k = 0; k < p[i]->nkernel; k++)
+            vec_push(forever, all, p[i]->kernel[k]);
+    qsort(all, vec_len(all), sizeof *all, by_name);
+    for (size_t i = 0; i < vec_len(all); i++)
+        if (i == 0 || strcmp(all[i].name, all[n - 1].name))
+            all[n++] = all[i];
+    for (int i = 0; i < nplan; i++) {
+        p[i]->kernel = all;
+        p[i]->nkernel = (int)n;
+    }
+    return (int)n;
+}
+
+/* ---- training ------------------------------------------------------------ */
+
+static int has_word(const char *words, const char *w)
+{
+    size_t n = strlen(w);
+
+    for (; *words; words += strcspn(words, " "), words += *words == ' ')
+        if (strcspn(words, " ") == n && !strncmp(words, w, n))
+            return 1;
+    return 0;
+}
+
+const Tensor **fold_tensors(const Plan *p, const char *kinds)
+{
+    const Tensor **v = NULL;
+
+    for (int r = 0; r < p->nrole; r++)
+        for (int i = 0; i < p->role[r].ntensor; i++) {
+            const Tensor *t = &p->role[r].tensor[i];
+            size_t k = 0;
+            if (!has_word(kinds, t->kind))
+                continue;
+            while (k < vec_len(v) && strcmp(v[k]->name, t->name))
+                k++;
+            if (k == vec_len(v))
+                vec_push(forever, v, t);
+        }
+    return v;
+}
+
+double *fold_read(Exec *x, const char *name, int64_t *n)
+{
+    *n = exec_read(x, name, 0, NULL, 0);
+    if (*n < 0)
+        die("no tensor %s", name);
+    double *v = alloc(forever, (size_t)(*n + 1) * sizeof *v);
+    exec_read(x, name, 0, v, *n);
+    return v;
+}
+
+static void read_values(Exec *x, Trained *w, const char *kinds, int grad)
+{
+    const Tensor **t = fold_tensors(x->plan, kinds);
+
+    for (size_t i = 0; i < vec_len(t); i++) {
+        Found v = {t[i]->name, grad, 0, NULL};
+        v.v = fold_read(x, v.name, &v.n);
+        vec_push(forever, w->value, v);
+    }
+}
+
+Trained fold_train(Plan *p, int steps)
+{
+    Trained w = {.steps = steps};
+    Exec *x = exec_open(p, comm_open(forever, p->mesh->world));
+
+    exec_run(x, "init", NULL, NULL);
+    for (int t = 0; t < steps; t++) {
+        Block block = fold_block(p, t);
+        Feed f = fold_feed(p, t);
+        exec_run(x, "step", &block, &f);
+        w.loss[t] = exec_result(x, "loss");
+        w.norm[t] = exec_result(x, "grad_norm");
+        if (t == 0)
+            read_values(x, &w, "m", 1);
+    }
+    read_values(x, &w, "state", 0);
+    exec_close(x);
+    return w;
+}
+
+/* ---- comparing ----------------------------------------------------------- */
+
+static double apart(const double *x, const double *y, int64_t n)
+{
+    double top = 0, diff = 0;
+
+    for (int64_t i = 0; i < n; i++) {
+        double d = fabs(x[i] - y[i]);
+        top = fabs(y[i]) > top ? fabs(y[i]) : top;
+        diff = d <= diff ? diff : d == d ? d : INFINITY;
+    }
+    return diff == 0 ? 0 : diff / top;
+}
+
+static void worse(double *most, double d, const char **at, const char *name)
+{
+    if (d <= *most)
+        return;
+    *most = d == d ? d : INFINITY;
+    *at = name;
+}
+
+static const Found *same_value(const Trained *w, const char *name)
+{
+    for (size_t i = 0; i < vec_len(w->value); i++)
+        if (!strcmp(w->value[i].name, name))
+            return &w->value[i];
+    die("no tensor %s", name);
+}
+
+double fold_apart(const Trained *x, const Trained *want, const char **where)
+{
+    double most = 0;
+    int grads = 0;
+
+    *where = "nothing";
+    for (int t = 0; t < want->steps; t++) {
+        worse(&most, fabs(x->loss[t] / want->loss[t] - 1), where, "loss");
+        worse(&most, fabs(x->norm[t] / want->norm[t] - 1), where, "grad_norm");
+    }
+    for (size_t i = 0; i < vec_len(want->value); i++) {
+        const Found *y = &want->value[i], *v = same_value(x, y->name);
+        if (v->n != y->n)
+            die("%s has %lld elements, not %lld", y->name, (long long)v->n,
+                (long long)y->n);
+        worse(&most, apart(v->v, y->v, y->n), where, y->name);
+        grads += y->grad;
+    }
+    if (!grads)
+        die("no gradient to compare");
+    return most;
+}
