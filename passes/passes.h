@@ -71,6 +71,10 @@ double micro_batches(const Graph *g, const Loc *l); /* of a step, all ranks   */
 
 /* ---- room.c -------------------------------------------------------------- */
 
+/* Before rows are laid out: route.balance=forced gives pair i of a micro-batch
+ * to expert i mod experts, whatever the router chose.                        */
+void force_balance(Graph *g);
+const Node *choice_of(const Node *e);   /* the router's own index, behind e   */
 /* Before rows are laid out: leave each expert no more pairs than route.policy
  * and route.factor allow.                                                    */
 void make_room(Graph *g);

@@ -70,6 +70,89 @@ static Node *weights_of(Graph *g, const Node *e)
     return NULL;
 }
 
+/* ---- equal load ---------------------------------------------------------- */
+
+/* What force_balance made of a choice: e * 0 + the pair's expert.            */
+static int is_forced(const Node *e)
+{
+    return e->op == Oadd && e->in[0]->op == Omul &&
+           e->in[0]->in[1]->op == Oconst && e->in[0]->in[1]->f == 0;
+}
+
+const Node *choice_of(const Node *e)
+{
+    if (e->op == Okeep)
+        e = e->in[0];
+    return is_forced(e) ? e->in[0]->in[0] : e;
+}
+
+static Node *part_of(Node *n, const Node *pick)
+{
+    n->scope = pick->scope;
+    n->reg = pick->reg;
+    return n;
+}
+
+/* The pair's number: row-major, choices last.                                */
+static Node *pair_number(Graph *g, const Node *pick, const Node *e)
+{
+    const Node *c = choice_of(e);
+    int64_t stride = 1;
+    Node *sum = NULL;
+
+    for (int pass = 0; pass < 2; pass++)
+        for (int d = e->nd; d-- > 0; ) {
+            int top = c->op == Otopk && e->dim[d].a == c->B[0];
+            if (top == pass || !strcmp(e->dim[d].a->name, "micro"))
+                continue;
+            Node *i = g_node(g, Oiota, pick->loc, 0, NULL), *k;
+            i->A = alloc(g->arena, sizeof *i->A);
+            i->A[0] = e->dim[d].a;
+            i->nA = 1;
+            i->dt = Di32;
+            i->dim[i->nd++] = e->dim[d];
+            part_of(infer(g, i), pick);
+            k = g_const(g, pick->loc, Di32, (double)stride);
+            i = part_of(g_ew(g, Omul, pick->loc, i, k, NULL), pick);
+            sum = sum ? part_of(g_ew(g, Oadd, pick->loc, sum, i, NULL),
+                                pick) : i;
+            stride *= e->dim[d].n;
+        }
+    return sum;
+}
+
+/* The choice still is computed: what it costs belongs to a benchmark.         */
+static Node *balanced(Graph *g, const Node *pick, Node *e)
+{
+    Node *n = pair_number(g, pick, e), *zero;
+
+    n = g_ew(g, Omod, pick->loc, n,
+             g_const(g, pick->loc, Di32, (double)pick->A[0]->n), NULL);
+    part_of(n, pick);
+    zero = g_ew(g, Omul, pick->loc, e, g_const(g, pick->loc, e->dt, 0), NULL);
+    part_of(zero, pick);
+    return part_of(g_ew(g, Oadd, pick->loc, zero, n, NULL), pick);
+}
+
+void force_balance(Graph *g)
+{
+    size_t count = vec_len(g->node);
+    Table *done = table_new(g->arena);
+
+    for (size_t i = 0; i < count; i++) {
+        Node *p = g->node[i], *e = p->op == Opick ? p->in[1] : NULL;
+        if (!e || table_get(done, KEYP(e)))
+            continue;
+        Node *b = balanced(g, p, e);
+        *table_at(done, KEYP(b)) = b;
+        for (size_t k = 0; k < count; k++)
+            for (int q = 0; q < g->node[k]->nin; q++)
+                if (g->node[k]->in[q] == e)
+                    g->node[k]->in[q] = b;
+    }
+    g_sort(g);
+}
+
 /* ---- what is kept -------------------------------------------------------- */
 
 /* A product that is whole but for its rounding is not rounded up.            */
@@ -77,8 +160,9 @@ static int64_t rows_each(const Graph *g, const Node *e, const Axis *axis)
 {
     double tokens = 1, top = 1, share;
 
+    const Node *c = choice_of(e);
     for (int i = 0; i < e->nd; i++)
-        if (e->op == Otopk && e->dim[i].a == e->B[0])
+        if (c->op == Otopk && e->dim[i].a == c->B[0])
             top = (double)e->dim[i].n;
         else if (strcmp(e->dim[i].a->name, "micro"))
             tokens *= (double)e->dim[i].n;

@@ -40,7 +40,7 @@ static Node *route_of(Graph *g, Node *e, Axis *axis, const Node *by)
     m->A = alloc(g->arena, sizeof *m->A);
     m->A[0] = axis;
     m->nA = 1;
-    const Node *choice = e->op == Okeep ? e->in[0] : e;
+    const Node *choice = choice_of(e);
     if (choice->op == Otopk) {
         m->B = choice->B;
         m->nB = 1;
@@ -153,6 +153,8 @@ static Node *lay_out(Graph *g, Node *n, void *ctx)
 
 void pass_route(Graph *g)
 {
+    if (!strcmp(opts_str(g->opts, "route.balance"), "forced"))
+        force_balance(g);
     if (strcmp(opts_str(g->opts, "route.policy"), "dropless"))
         make_room(g);
     rewrite(g, lay_out, NULL);

@@ -295,6 +295,31 @@ static void run_cases(void)
         run_case(folds[i % NF], &settings[i / NF], p[i]);
 }
 
+/* ---- forced balance ------------------------------------------------------ */
+
+/* A router that wants one expert only, and room for no more than equal shares:
+ * nothing is dropped.                                                        */
+static void forced(const char *fold)
+{
+    Setting s = { "capacity", 1, 0, 1 };
+    Plan *p = plan_of("tests/models/room.lua", strf(
+        forever, "%s route.balance=forced", fold), &s);
+    Exec *x = exec_open(p, comm_open(forever, p->mesh->world));
+    Block b = { 1e-3, 0.1, 0.05, 0 };
+    Feed f = { fill, p->mesh };
+
+    exec_run(x, "init", NULL, NULL);
+    starve(x, "one.bias");
+    starve(x, "two.bias");
+    exec_run(x, "step", &b, &f);
+    double gone = exec_result(x, "metric.one.dropped") +
+                  exec_result(x, "metric.two.dropped");
+    exec_close(x);
+    failed += gone != 0;
+    printf("%sok - forced balance, %s: %g dropped\n", gone == 0 ? "" : "not ",
+           fold, gone);
+}
+
 /* ---- memory -------------------------------------------------------------- */
 
 static int64_t transient(const char *fold, const Setting *s)
@@ -318,6 +343,8 @@ static void less_memory(const char *fold)
 int main(void)
 {
     run_cases();
+    forced("world=1");
+    forced("fold.tp=2 fold.cp=2 fold.dp=2 fold.ep=4");
     less_memory("world=1");
     less_memory("fold.dp=4 fold.ep=4");
     return failed != 0;
