@@ -121,7 +121,7 @@ static Node *pair_number(Graph *g, const Node *pick, const Node *e)
     return sum;
 }
 
-/* The choice still is computed: what it costs belongs to a benchmark.         */
+/* The choice still is computed: its cost belongs to a benchmark. */
 static Node *balanced(Graph *g, const Node *pick, Node *e)
 {
     Node *n = pair_number(g, pick, e), *zero;
