@@ -24,6 +24,9 @@ static const char *name_arg(lua_State *L, int arg)
         if (!isalnum((unsigned char)*p) && (p == s || !strchr("._-", *p)))
             err(f->loc, "%s: '%.60s' is not a name (letters, digits, _ . -)",
                 f->fn, s);
+    if (lua_rawlen(L, arg) != strlen(s))
+        err(f->loc, "%s: '%.60s' goes on after a zero byte; a name has none",
+            f->fn, s);
     return intern(s);
 }
 
@@ -131,6 +134,7 @@ static Node *leaf(Front *f, Op op, const char *s, Dtype dt, const Dim *d,
     n->dt = dt;
     n->nd = nd;
     memcpy(n->dim, d, (size_t)nd * sizeof *d);
+    g_elems(n);                   /* refuses too many                         */
     return infer(f->g, n);
 }
 
@@ -225,6 +229,8 @@ static double weight_arg(lua_State *L, int arg)
     if (lua_type(L, arg) != LUA_TNUMBER)
         err(f->loc, "loss: the weight must be a number, got %s",
             kind_of(L, arg));
+    if (!isfinite(lua_tonumber(L, arg)))
+        err(f->loc, "loss: the weight must be a finite number");
     return lua_tonumber(L, arg);
 }
 

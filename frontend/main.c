@@ -278,6 +278,9 @@ static void check_passes(const Command *c, const char *list, int dump)
         size_t n = strcspn(s, ",");
         if (!is_pass(s, n, dump)) {
             const char *word = internn(s, n);
+            if (is_pass(s, n, 1))
+                wrong(c, "-x %s: from there on there is no graph to print; "
+                      "-d %s shows what it did", word, word);
             const char *near = nearest(word, names, (size_t)npass);
             wrong(c, "no pass '%s'%s%s%s; see pleat help passes", word,
                   near ? " (did you mean '" : "", near ? near : "",

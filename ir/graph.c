@@ -5,6 +5,8 @@
 
 #include "ir.h"
 
+#define MOSTELEMS ((int64_t)1 << 53)       /* of a tensor: counts stay exact */
+
 const char *const regions[NREGION] = { "den", "pre", "body", "post" };
 const char *const levels[NLEVEL] = { "logical", "placed", "local" };
 const char *const paramkinds[] = { "param", "state", "master", "m", "v" };
@@ -233,7 +235,9 @@ int64_t g_elems(const Node *n)
     int64_t e = 1;
 
     for (int i = 0; i < n->nd; i++)
-        e *= n->dim[i].n;
+        if (__builtin_mul_overflow(e, n->dim[i].n, &e) || e > MOSTELEMS)
+            err(n->loc, "%s has more than 2^53 elements",
+                n->name ? n->name : n->s ? n->s : optab[n->op].name);
     return e;
 }
 

@@ -70,16 +70,16 @@ static Order order_read(const char *s, const Loc *l)
         while (w < 5 && (strlen(names[w]) != n || strncmp(names[w], p, n)))
             w++;
         if (w == 5)
-            err(l, "order '%s': '%.*s' is not one of tp, cp, ep, dp, pp", s,
-                (int)n, p);
+            err(l, "fold.order '%s': '%.*s' is not one of tp, cp, ep, dp, pp",
+                s, (int)n, p);
         if (seen[w]++)
-            err(l, "order '%s' names '%s' twice", s, names[w]);
+            err(l, "fold.order '%s' names '%s' twice", s, names[w]);
         place(&o, w, epnamed);
         p += n + 1;
     }
     for (int w = 0; w < 4; w++)
         if (!seen[w])
-            err(l, "order '%s' lacks '%s' (the default is tp-cp-dp-pp)", s,
+            err(l, "fold.order '%s' lacks '%s' (the default is tp-cp-dp-pp)", s,
                 names[w]);
     return o;
 }

@@ -243,6 +243,10 @@ static const char *check_value(Opts *o, const char *key, const char *kind,
         return check_path(o->arena, kind, s, l);
     if (is_kind(kind, "pair") && !read_pair(s, pair))
         err(l, "%s: '%s' is not two numbers like 0.9,0.95", key, s);
+    if (is_kind(kind, "pair"))
+        for (int i = 0; i < 2; i++)
+            if (!(pair[i] >= 0 && pair[i] < 1))
+                err(l, "%s: %g is not at least 0 and below 1", key, pair[i]);
     return s;
 }
 

@@ -163,12 +163,13 @@ static void pass_on(Axis **by, const Node *n, Axis *a)
             by[n->in[k]->id] = a;
 }
 
-static int64_t nearest_divisor(int64_t n, int64_t to)
+/* A number near to `to` that divides both; 1 does. */
+static int64_t nearest_divisor(int64_t n, int64_t ranks, int64_t to)
 {
     for (int64_t d = 0;; d++) {
-        if (to > d && n % (to - d) == 0)
+        if (to > d && n % (to - d) == 0 && ranks % (to - d) == 0)
             return to - d;
-        if (n % (to + d) == 0)
+        if (n % (to + d) == 0 && ranks % (to + d) == 0)
             return to + d;
     }
 }
@@ -184,7 +185,8 @@ static void to_expert_grid(Graph *g, Param *p, Axis *a)
         note(p->loc, "%s has the axis", p->path);
         err(opts_loc(g->opts, "fold.ep"), "fold.ep is %lld and does not divide "
             "axis '%s' of %lld (nearest legal: %lld)", (long long)ep, a->name,
-            (long long)n, (long long)nearest_divisor(n, ep));
+            (long long)n,
+            (long long)nearest_divisor(n, ep * g->mesh->size[Medp], ep));
     }
     p->expert = a;
 }

@@ -1,0 +1,4 @@
+axes { batch=2, hidden=4 }
+local x = input("x", "batch")
+local w = param("w\0v", "hidden")
+loss("l", mean(f32(x), "batch") * mean(w, "hidden"))
