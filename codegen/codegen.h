@@ -341,7 +341,7 @@ void attnback_lower(Graph *g, Group *k, Arena *a);
 void cuda_lower(Graph *g, Group *k, Arena *a);
 
 extern const char host_pre[];     /* host.pre, embedded by the build          */
-extern const char gmm_pre[];      /* gmm.pre, in the text that needs it       */
+extern const char gmm_pre[], wgmma_pre[]; /* in the text that needs them      */
 extern const char cuda_pre[];     /* cuda.pre, then the same functions        */
 /* The whole translation unit: prelude and each distinct kernel once.         */
 char *unit_text(Arena *a, const Target *T, Group *const *k, int n);
