@@ -382,6 +382,7 @@ typedef struct Group {
 typedef struct Target {
     const char *name;
     const char *prelude;          /* text before all kernels                  */
+    int64_t items;                /* parallel items that keep it busy         */
     /* Has kernels, forward and backward, for this composite node?            */
     int (*keeps)(const Graph *g, const Node *n);
     /* May n join a loop kernel? (the test `recompute` shares with `fuse`)    */

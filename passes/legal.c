@@ -14,7 +14,6 @@
 
 enum {
     MUCH = 1 << 16,               /* elements worth two stages                */
-    ITEMS = 16,                   /* parallel items wanted                    */
     RUN = 64,                     /* elements of the first stage's sums       */
     FEW = 16                      /* summed places of a mask                  */
 };
@@ -247,6 +246,12 @@ static void lay_out_gmmw(Graph *g, Node *n)
 
 /* ---- reductions ---------------------------------------------------------- */
 
+/* Parallel items wanted of a reduction of much into little.                  */
+static int64_t items_wanted(void)
+{
+    return pass_target()->items;
+}
+
 /* Reduced axes to keep for the second stage: all but the fastest, as long as
  * the first stage sums RUN elements at least. Short runs also keep sums exact:
  * a lane adds few numbers to each other.                                     */
@@ -256,7 +261,7 @@ static int kept_axes(const Graph *g, const Node *n, Axis **keep)
     int64_t items = 1, run = 1;
     int k = 0;
 
-    if (local_elems(g, a) < MUCH || local_elems(g, n) >= ITEMS * 128 || a->map)
+    if (local_elems(g, a) < MUCH || local_elems(g, n) >= items_wanted() * 128 || a->map)
         return 0;
     for (int i = 0; i < n->nA; i++)
         run *= local_n(g, a, dim_of(a, n->A[i]));
@@ -281,16 +286,89 @@ static int by_rows(const Graph *g, const Node *n)
     for (int d = 0; d < a->nd; d++)
         if (local_n(g, a, d) > 1)
             return !in_list(n->A, n->nA, a->dim[d].a) &&
-                   local_n(g, a, d) >= ITEMS;
+                   local_n(g, a, d) >= items_wanted();
     return 1;
+}
+
+/* x with axis a as two, the fast one of `run` elements.                      */
+static Node *cut_axis(Graph *g, Node *x, Axis *a, int64_t run)
+{
+    Node *s = like(g_node(g, Osplit, x->loc, 1, &x), x);
+
+    s->A = alloc(g->arena, sizeof *s->A);
+    s->B = alloc(g->arena, 2 * sizeof *s->B);
+    s->nA = 1;
+    s->nB = 2;
+    s->A[0] = a;
+    s->B[0] = g_axis(g, strf(g->arena, "%s_of_%lld", a->name, (long long)run));
+    s->B[1] = g_axis(g, strf(g->arena, "%s_by_%lld", a->name, (long long)run));
+    s->dt = x->dt;
+    for (int d = 0; d < x->nd; d++)
+        if (x->dim[d].a == a) {
+            s->dim[s->nd++] = (Dim){ s->B[0], x->dim[d].n / run };
+            s->dim[s->nd++] = (Dim){ s->B[1], run };
+        } else {
+            s->dim[s->nd++] = x->dim[d];
+        }
+    memcpy(s->sh, x->sh, sizeof s->sh);
+    for (int i = 0; i < MAXATOM; i++)
+        if (s->sh[i].k == S && s->sh[i].a == a)
+            s->sh[i].a = s->B[0];
+    return infer(g, s);
+}
+
+/* One long axis, summed as a whole: its slow half is kept for the second
+ * stage. Null: none is long enough, or few items are well.                   */
+static Node *cut_for_two(Graph *g, const Node *n, Axis **kept)
+{
+    Node *a = n->in[0];
+    int64_t out = local_elems(g, n);
+
+    if (local_elems(g, a) < MUCH || out >= items_wanted() * 128 || a->map ||
+        a->nd == MAXD)
+        return NULL;
+    for (int d = 0; d < a->nd; d++) {
+        int64_t size = local_n(g, a, d), run = RUN;
+        if (!in_list(n->A, n->nA, a->dim[d].a) || size < 4 * RUN)
+            continue;
+        while (run < size && size % run)
+            run++;
+        if (run * 2 > size || a->dim[d].n % run)
+            continue;
+        Node *s = cut_axis(g, a, a->dim[d].a, run);
+        *kept = s->B[0];
+        return s;
+    }
+    return NULL;
+}
+
+/* n's reduction of x, x being its operand with axis `from` cut in two.       */
+static Node *of_cut(Graph *g, const Node *n, Node *x)
+{
+    Node *r = g_copyof(g, n, &x);
+
+    r->A = alloc(g->arena, ((size_t)n->nA + 1) * sizeof *r->A);
+    for (int i = 0; i < n->nA; i++)
+        r->A[i] = n->A[i] == x->A[0] ? x->B[1] : n->A[i];
+    r->A[r->nA++] = x->B[0];
+    return r;
 }
 
 static Node *two_stages(Graph *g, Node *n)
 {
-    Axis *keep[MAXD], *first[MAXD];
+    Axis *keep[MAXD], *first[MAXD + 1];
     int nk = by_rows(g, n) ? 0 : kept_axes(g, n, keep), nf = 0;
 
-    if (!nk || n->dt == Dbf16)                /* a stage would be rounded     */
+    if (n->dt == Dbf16)                       /* a stage would be rounded     */
+        return n;
+    if (!nk && items_wanted() > 16 && !by_rows(g, n)) {
+        Node *x = cut_for_two(g, n, keep);
+        if (!x)
+            return n;
+        n = of_cut(g, n, x);
+        nk = 1;
+    }
+    if (!nk)
         return n;
     for (int i = 0; i < n->nA; i++)
         if (!in_list(keep, nk, n->A[i]))
