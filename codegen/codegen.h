@@ -326,6 +326,9 @@ void zero_lower(Graph *g, Group *k, Arena *a);        /* row.c */
 void cumsum_lower(Graph *g, Group *k, Arena *a);
 void keep_lower(Graph *g, Group *k, Arena *a);
 void route_lower(Graph *g, Group *k, Arena *a);
+/* For a GPU; 1: an item is a block of 256 threads, 0: a thread.              */
+int route_lower_cuda(Graph *g, Group *k, Arena *a);
+int scatter_lower_cuda(Graph *g, Group *k, Arena *a);
 void scatter_lower(Graph *g, Group *k, Arena *a);
 void gemm_lower(Graph *g, Group *k, Arena *a);        /* gemm.c */
 void gmm_lower(Graph *g, Group *k, Arena *a);

@@ -9,12 +9,14 @@
  *         const int64_t iv[] = { 0, 0, 768, 2048, 768, r5 };
  *         ...
  *
- * r5 is an integer that depends on the rank; the compiler folds the rest.    */
+ * r5 is an integer that depends on the rank, or a key; the compiler folds the
+ * rest.                                                                      */
 #include "codegen.h"
 
 #include <string.h>
 
 enum { THREADROW = 128 };
+static const int64_t LARGE = (int64_t)1 << 40;
 
 /* ---- text ---------------------------------------------------------------- */
 
@@ -29,8 +31,13 @@ static int is_small(const Graph *g, const Group *k, int64_t items)
     return most < (int64_t)1 << 30;
 }
 
+/* What is a parameter of the kernel and no constant of its text: what depends
+ * on the rank, and keys of random numbers, which would make every text its own
+ * (other numbers as large are doubles, which may travel the same way).       */
 static int of_rank(const Aff *x)
 {
+    if (x->c > LARGE || x->c < -LARGE)
+        return 1;
     for (int i = 0; i < MAXATOM; i++)
         if (x->k[i])
             return 1;
@@ -53,8 +60,6 @@ static void put_parameters(Text *t, const Group *k)
     for (int i = 0; i < k->step.nint; i++)
         if (of_rank(&k->step.iv[i]))
             put(t, "r%d, ", i);
-        else if (k->step.iv[i].c == INT64_MIN)
-            put(t, "(-9223372036854775807 - 1), ");
         else
             put(t, "%lld, ", (long long)k->step.iv[i].c);
     put(t, "};\n");
@@ -127,14 +132,17 @@ static void loop(Graph *g, Group *k, Arena *a)
 
 static void rows(Graph *g, Group *k, Arena *a)
 {
-    static void (*const by_family[NFAMILY])(Graph *, Group *, Arena *) = {
-        [FAMtopk] = topk_lower, [FAMcumsum] = cumsum_lower,
-        [FAMroute] = route_lower, [FAMscatter] = scatter_lower,
-    };
+    int blocks = 0;
 
-    by_family[k->fam](g, k, a);
-    int64_t items = k->step.iv[0].c;
-    wrap(g, k, a, items, THREADROW, 1, 1);
+    switch (k->fam) {
+    case FAMtopk: topk_lower(g, k, a); break;
+    case FAMcumsum: cumsum_lower(g, k, a); break;
+    case FAMkeep: keep_lower(g, k, a); break;
+    case FAMroute: blocks = route_lower_cuda(g, k, a); break;
+    default: blocks = scatter_lower_cuda(g, k, a); break;
+    }
+    wrap(g, k, a, k->step.iv[0].c, blocks ? THREADMAP : THREADROW, !blocks,
+         !blocks);
 }
 
 /* ---- grouped products ---------------------------------------------------- */
@@ -243,7 +251,7 @@ void cuda_lower(Graph *g, Group *k, Arena *a)
 {
     switch (k->fam) {
     case FAMloop: loop(g, k, a); return;
-    case FAMtopk: case FAMcumsum: case FAMroute: case FAMscatter:
+    case FAMtopk: case FAMcumsum: case FAMkeep: case FAMroute: case FAMscatter:
         rows(g, k, a);
         return;
     case FAMgemm: gemm_lower(g, k, a); return;

@@ -468,7 +468,38 @@ static const char budget_text[] =
     "    }\n"
     "#undef EXPERT\n";
 
-void route_lower(Graph *g, Group *k, Arena *a)
+/* For a GPU: a block of 256 an expert. It counts the pairs of the experts
+ * before its own, then lists its own in their order.                         */
+static const char route_blocks[] =
+    "    const int x = (int)blockIdx.x;\n"
+    "    int before = 0, mine = 0;\n"
+    "    for (int i = TID; i < pairs; i += THREADS) {\n"
+    "        const int64_t w = EXPERT(i);\n"
+    "        before += w >= 0 && w < x;\n"
+    "        mine += w == x;\n"
+    "    }\n"
+    "    before = block_sum(before);\n"
+    "    mine = block_sum(mine);\n"
+    "    if (TID == 0)\n"
+    "        off[x] = before < cap ? before : (int)cap;\n"
+    "    if (TID == 0 && x == experts - 1)\n"
+    "        off[experts] = before + mine < cap ? before + mine : (int)cap;\n"
+    "    for (int i0 = 0; i0 < pairs; i0 += THREADS) {\n"
+    "        const int i = i0 + TID;\n"
+    "        const int64_t w = i < pairs ? EXPERT(i) : -1;\n"
+    "        int total;\n"
+    "        const int r = before + block_rank(w == x, total);\n"
+    "        if (w == x)\n"
+    "            row[i] = r < cap ? r : -1;\n"
+    "        if (w == x && r < cap)\n"
+    "            pair[r] = i;\n"
+    "        if (x == 0 && i < pairs && (uint64_t)w >= (uint64_t)experts)\n"
+    "            row[i] = -1;\n"
+    "        before += total;\n"
+    "    }\n"
+    "#undef EXPERT\n";
+
+static int route(Graph *g, Group *k, Arena *a, int gpu)
 {
     Node *n = k->node[0], *e = n->in[0];
     MapLayout l = map_layout(g, n);
@@ -492,8 +523,21 @@ void route_lower(Graph *g, Group *k, Arena *a)
     if (n->f > 0)
         line(&o, "int32_t *const total = map + iv[%d]; const int64_t from = "
              "iv[%d];", size(&o, l.total), size(&o, l.first));
-    put(&o.t, "%s", l.each ? padded_text : n->f > 0 ? budget_text : route_text);
-    finish(&o, g, 1, l.pairs * 4);
+    int plain = !l.each && !(n->f > 0), blocks = gpu && plain;
+    put(&o.t, "%s", blocks ? route_blocks : plain ? route_text
+                  : l.each ? padded_text : budget_text);
+    finish(&o, g, blocks ? l.experts : 1, l.pairs * 4);
+    return blocks;
+}
+
+void route_lower(Graph *g, Group *k, Arena *a)
+{
+    route(g, k, a, 0);
+}
+
+int route_lower_cuda(Graph *g, Group *k, Arena *a)
+{
+    return route(g, k, a, 1);
 }
 
 /* ---- scatter_add --------------------------------------------------------- */
@@ -531,6 +575,19 @@ static Scatter scatter_axes(const Graph *g, const Node *n, const Node *out)
     return s;
 }
 
+/* x: the local place that index q names; two: of an axis in two pieces.      */
+static void put_place(Out *o, int two)
+{
+    line(o, two ? "int64_t x = (int64_t)e[p2 + q2] - first;"
+                : "const int64_t x = (int64_t)e[p2 + q2] - first;");
+    if (two) {
+        line(o, "if ((uint64_t)x >= (uint64_t)half) {");
+        line(o, "    x += first - second;");
+        line(o, "    x = (uint64_t)x < (uint64_t)half ? x + half : -1;");
+        line(o, "}");
+    }
+}
+
 static void scatter_text(Out *o, const Node *n, const Node *out,
                          const Scatter *s, int adds, int two)
 {
@@ -554,14 +611,7 @@ static void scatter_text(Out *o, const Node *n, const Node *out,
     }
     line(o, "for (int64_t q = 0; q < many; q++) {");
     decode(o, &s->sum, "q", "q", 3);
-    line(o, two ? "int64_t x = (int64_t)e[p2 + q2] - first;"
-                : "const int64_t x = (int64_t)e[p2 + q2] - first;");
-    if (two) {
-        line(o, "if ((uint64_t)x >= (uint64_t)half) {");
-        line(o, "    x += first - second;");
-        line(o, "    x = (uint64_t)x < (uint64_t)half ? x + half : -1;");
-        line(o, "}");
-    }
+    put_place(o, two);
     line(o, "if ((uint64_t)x >= (uint64_t)n)");
     line(o, "    continue;");
     put(&o->t, "#pragma GCC ivdep\n");
@@ -577,14 +627,47 @@ static void scatter_text(Out *o, const Node *n, const Node *out,
     line(o, "}");
 }
 
-void scatter_lower(Graph *g, Group *k, Arena *a)
+/* For a GPU: a block is 256 columns of the contiguous axis and one of `parts`
+ * ranges of places; a thread adds up its column, index after index.          */
+enum { PARTS = 64 };
+
+static void scatter_blocks(Out *o, const Node *n, const Node *out,
+                           const Scatter *s, int adds, int two)
+{
+    Dtype dt = out->dt;
+    const char *x = load(o->a, n->in[0]->dt, "v[p1 + q1 + l * sv]");
+
+    line(o, "const int64_t p = blockIdx.x, l = (p %% nb) * THREADS + TID;");
+    line(o, "const int64_t from = n * (p / nb %% parts) / parts;");
+    line(o, "const int64_t to = n * (p / nb %% parts + 1) / parts;");
+    decode(o, &s->item, "p / nb / parts", "p", 3);
+    if (!adds) {
+        line(o, "for (int64_t x = from; x < to; x++)");
+        line(o, "    if (l < width)");
+        line(o, "        y[p0 + x * sx + l] = 0;");
+    }
+    line(o, "for (int64_t q = 0; q < many; q++) {");
+    decode(o, &s->sum, "q", "q", 3);
+    put_place(o, two);
+    line(o, "if (x < from || x >= to || l >= width)");
+    line(o, "    continue;");
+    line(o, "const %s old = %s;", dtypes[dt].compute,
+         load(o->a, dt, "y[p0 + x * sx + l]"));
+    line(o, "y[p0 + x * sx + l] = %s;",
+         save(o->a, dt, strf(o->a, "old + %s", x)));
+    line(o, "}");
+}
+
+static int scatter(Graph *g, Group *k, Arena *a, int gpu)
 {
     Node *n = k->node[0], *out = k->out[0];
     int at = dim_of(out, n->A[0]), adds = out->op == Oaccum;
     Scatter s = scatter_axes(g, n, out);
     Out o = begin(k, a);
-    int64_t nb = (s.width + COLUMNS - 1) / COLUMNS, items = count(&s.item) * nb;
+    int64_t wide = gpu && out->dt != Dbf16 ? THREADMAP : COLUMNS;
+    int64_t nb = (s.width + wide - 1) / wide, items = count(&s.item) * nb;
     int64_t len = local_n(g, out, at);
+    int blocks = wide == THREADMAP;
     Piece p[MAXPIECE];
     int two = pieces(g, out, at, p) == 2;
 
@@ -600,9 +683,26 @@ void scatter_lower(Graph *g, Group *k, Arena *a)
     line(&o, "const int64_t width = iv[%d], nb = iv[%d], sv = iv[%d];",
          size(&o, s.width), size(&o, nb), size(&o, s.sv));
     line(&o, "const int64_t many = iv[%d];", size(&o, count(&s.sum)));
-    scatter_text(&o, n, out, &s, adds, two);
+    int64_t parts = blocks ? len < PARTS ? len : PARTS : 1;
+    if (blocks) {
+        line(&o, "const int64_t parts = iv[%d];", size(&o, parts));
+        scatter_blocks(&o, n, out, &s, adds, two);
+    } else {
+        scatter_text(&o, n, out, &s, adds, two);
+    }
     k->scratch = out->dt == Dbf16 ? items * len * COLUMNS * 4 : 0;
-    finish(&o, g, items, items * COLUMNS * (len + count(&s.sum)));
+    finish(&o, g, items * parts, items * wide * (len + count(&s.sum)));
+    return blocks;
+}
+
+void scatter_lower(Graph *g, Group *k, Arena *a)
+{
+    scatter(g, k, a, 0);
+}
+
+int scatter_lower_cuda(Graph *g, Group *k, Arena *a)
+{
+    return scatter(g, k, a, 1);
 }
 
 void zero_lower(Graph *g, Group *k, Arena *a)
