@@ -76,16 +76,19 @@ static int keeps_none(const Graph *g, const Node *n)
 }
 
 const Target T_host = {
-    .name = "host", .prelude = host_pre, .items = 16, .keeps = attn_can, .loops = loops,
+    .name = "host", .prelude = host_pre,
+    .items = 16, .keeps = attn_can, .loops = loops,
     .lower = lower_host,
 };
 const Target T_null = {
-    .name = "null", .prelude = "", .items = 16, .keeps = attn_can, .loops = loops,
+    .name = "null", .prelude = "",
+    .items = 16, .keeps = attn_can, .loops = loops,
     .lower = lower_null,
 };
 
 const Target T_cuda = {
-    .name = "cuda", .prelude = cuda_pre, .items = 256, .keeps = keeps_none, .loops = loops,
+    .name = "cuda", .prelude = cuda_pre,
+    .items = 256, .keeps = keeps_none, .loops = loops,
     .lower = lower_cuda,
 };
 

@@ -246,11 +246,8 @@ static void lay_out_gmmw(Graph *g, Node *n)
 
 /* ---- reductions ---------------------------------------------------------- */
 
-/* Parallel items wanted of a reduction of much into little.                  */
-static int64_t items_wanted(void)
-{
-    return pass_target()->items;
-}
+/* Parallel items wanted of a reduction of much into little: the target's.    */
+static int64_t wanted;
 
 /* Reduced axes to keep for the second stage: all but the fastest, as long as
  * the first stage sums RUN elements at least. Short runs also keep sums exact:
@@ -261,7 +258,8 @@ static int kept_axes(const Graph *g, const Node *n, Axis **keep)
     int64_t items = 1, run = 1;
     int k = 0;
 
-    if (local_elems(g, a) < MUCH || local_elems(g, n) >= items_wanted() * 128 || a->map)
+    if (local_elems(g, a) < MUCH || local_elems(g, n) >= wanted * 128 ||
+        a->map)
         return 0;
     for (int i = 0; i < n->nA; i++)
         run *= local_n(g, a, dim_of(a, n->A[i]));
@@ -286,7 +284,7 @@ static int by_rows(const Graph *g, const Node *n)
     for (int d = 0; d < a->nd; d++)
         if (local_n(g, a, d) > 1)
             return !in_list(n->A, n->nA, a->dim[d].a) &&
-                   local_n(g, a, d) >= items_wanted();
+                   local_n(g, a, d) >= wanted;
     return 1;
 }
 
@@ -324,7 +322,7 @@ static Node *cut_for_two(Graph *g, const Node *n, Axis **kept)
     Node *a = n->in[0];
     int64_t out = local_elems(g, n);
 
-    if (local_elems(g, a) < MUCH || out >= items_wanted() * 128 || a->map ||
+    if (local_elems(g, a) < MUCH || out >= wanted * 128 || a->map ||
         a->nd == MAXD)
         return NULL;
     for (int d = 0; d < a->nd; d++) {
@@ -361,7 +359,7 @@ static Node *two_stages(Graph *g, Node *n)
 
     if (n->dt == Dbf16)                       /* a stage would be rounded     */
         return n;
-    if (!nk && items_wanted() > 16 && !by_rows(g, n)) {
+    if (!nk && wanted > 16 && !by_rows(g, n)) {
         Node *x = cut_for_two(g, n, keep);
         if (!x)
             return n;
@@ -496,8 +494,9 @@ static Node *legal(Graph *g, Node *n, void *ctx)
     }
 }
 
-void legalise(Graph *g)
+void legalise(Graph *g, const Target *T)
 {
+    wanted = T->items;
     rewrite(g, legal, NULL);
     g_names(g);
 }

@@ -222,7 +222,7 @@ Node *logsumexp_part(Graph *g, Node *attn, const Node *out);
 
 /* Put the graph in terms that kernels exist for: layouts of products, split
  * sums, small scatters as masks.                                             */
-void legalise(Graph *g);
+void legalise(Graph *g, const Target *T);
 
 Group **fuse(Graph *g, const Target *T, Arena *a);   /* vec, executable order */
 
