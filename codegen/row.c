@@ -470,8 +470,6 @@ static const char budget_text[] =
 
 /* For a GPU: a block of 256 an expert. It counts the pairs of the experts
  * before its own, then lists its own in their order.                         */
-/* For a GPU: a block of 256 an expert. It counts the pairs of the experts
- * before its own, then lists its own in their order.                         */
 static const char route_blocks[] =
     "    const int x = (int)blockIdx.x;\n"
     "    int before = 0, mine = 0;\n"
