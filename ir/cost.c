@@ -140,7 +140,7 @@ static void count_params(const Graph *g, Count *c, int64_t *all,
             if (pick && p->dim[d].a == pick->A[0])
                 of = p->dim[d].n;
         }
-        if (p->kind != PKparam)
+        if (p->kind != PKparam || p->at < 0)
             continue;
         if (pick)
             k = pick->in[1]->op == Otopk ? pick->in[1]->i : 1;

@@ -349,7 +349,8 @@ static void parts(Ways *s, int atom)
 
 /* ---- sinks --------------------------------------------------------------- */
 
-static void accumulates(Ways *s)
+/* A bucket of ZeRO-3 is scattered by every micro-batch.                      */
+static void accumulates(Ways *s, int atom)
 {
     const Node *n = s->n;
     Reduce op = !strcmp(n->s, "max") ? Rmax
@@ -357,6 +358,9 @@ static void accumulates(Ways *s)
 
     for (int i = 0; i < n->nd; i++)
         add_along(s, n->dim[i].a, along(n->dim[i].a));
+    for (int i = 0; i < n->nd; i++)
+        if (axis_atoms(n->dim[i].a) >> atom & 1)
+            return;
     add(s, whole());
     add_partial(s, op, 1);
 }
@@ -437,7 +441,7 @@ int ways(const Graph *g, const Node *n, int atom, Way *w)
     case Oscatter_add: scatters(&s); break;
     case Opack: case Ounpack: packs(&s, atom); break;
     case Odispatch: case Oundispatch: between(&s); break;
-    case Oaccum: accumulates(&s); break;
+    case Oaccum: accumulates(&s, atom); break;
     case Owrite: case Oresult: case Ooutput: case Oloss: case Ometric:
     case Oupdate:
         sinks(&s, atom);

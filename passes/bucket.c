@@ -32,6 +32,7 @@ typedef struct Kind {
     Dtype dt;
     double rule;
     int stage;
+    const char *unit;             /* ZeRO-3; null: parameters stay whole      */
 } Kind;
 
 /* Of the atoms where a parameter is whole those that cut its bucket: all, or
@@ -73,7 +74,8 @@ static Kind kind_of(Graph *g, const Table *stage, const Param *p, double rule,
 static int same_kind(const Kind *x, const Kind *y)
 {
     return x->cut == y->cut && x->flat == y->flat && x->dt == y->dt &&
-           x->rule == y->rule && x->stage == y->stage;
+           x->rule == y->rule && x->stage == y->stage &&
+           x->unit == y->unit;
 }
 
 /* "flat.a1.a2"                                                               */
@@ -128,6 +130,7 @@ typedef struct Open { Kind kind; Bucket *b; } Open;
 typedef struct Maker {
     Graph *g;
     const Table *stage;           /* null: there is one                       */
+    const Table *unit;            /* null: not ZeRO-3                         */
     Bucket **all;                 /* vec                                      */
     Open *open;                   /* vec: the last bucket of each kind        */
     int count;                    /* that have members of several ranks       */
@@ -144,6 +147,7 @@ static Bucket *add_bucket(Maker *m, const Kind *k, const Param *p)
         b->name = intern(strf(g->arena, "zero.%d", m->count++));
         b->own = axis_over(g, "own", k->cut);
         b->flat = axis_over(g, "flat", k->flat);
+        b->shards = k->unit != NULL;
     }
     vec_push(g->arena, m->all, b);
     return b;
@@ -162,6 +166,8 @@ static Bucket *bucket_for(Maker *m, Param *p, double rule)
 {
     Shard sh[MAXATOM] = { 0 };
     Kind k = kind_of(m->g, m->stage, p, rule, sh);
+    k.unit = m->unit && k.flat ? table_get(m->unit, KEYP(p->path)) : NULL;
+    k.unit = k.unit && *k.unit ? k.unit : NULL;
     Open *o = open_for(m, &k);
     int64_t n = padded(elems(p) / mesh_extent(m->g->mesh, k.cut), PACKALIGN);
 
@@ -186,6 +192,10 @@ Bucket **buckets_of(Graph *g, Node **param, Node **grad, const double *rule,
     g->mesh = fold_mesh(g);
     fold_experts(g);
     m.stage = g->stages ? pipe_owners(g) : NULL;
+    if (g->stages && opts_int(g->opts, "fold.zero") == 3)
+        err(opts_loc(g->opts, "fold.zero"), "fold.zero=3 together with fold.pp "
+            "is not built (nearest legal: fold.zero=1)");
+    m.unit = opts_int(g->opts, "fold.zero") == 3 ? units_reading(g) : NULL;
     for (size_t i = 0; i < n; i++) {
         by[i] = bucket_for(&m, g_param(g, param[i]->s), rule[i]);
         vec_push(g->arena, by[i]->node, param[i]);
@@ -219,7 +229,7 @@ Bucket *bucket_named(Graph *g, const char *name)
         Param *p = g->param[i];
         if (!p->bucket || strcmp(p->bucket, name))
             continue;
-        if (p->kind == PKparam) {
+        if (p->kind == PKparam && p->at >= 0) {
             vec_push(g->arena, v, p);
             continue;
         }

@@ -133,7 +133,8 @@ static void add_member(Emit *e, Graph *g, const Node *bucket, const Param *of,
 
     memcpy(n.dim, p->dim, sizeof n.dim);
     param_type(g, p, n.sh);
-    n.s = intern(strf(e->arena, "optim.%s.%s", paramkinds[of->kind], p->path));
+    n.s = of->kind == PKparam ? p->path
+        : intern(strf(e->arena, "optim.%s.%s", paramkinds[of->kind], p->path));
     add_tensor(e, g, &n, paramkinds[of->kind], buf);
     Tensor *t = &e->now->tensor[last];
     t->at = p->at;
@@ -146,7 +147,8 @@ static void add_members(Emit *e, Graph *g, const Node *n, const Param *of,
 {
     for (size_t i = 0; i < vec_len(g->param); i++) {
         const Param *p = g->param[i];
-        if (p->kind == PKparam && p->bucket && !strcmp(p->bucket, of->bucket))
+        if (p->kind == PKparam && p->bucket && p->at >= 0 &&
+            !strcmp(p->bucket, of->bucket))
             add_member(e, g, n, of, p, buf);
     }
 }
@@ -171,7 +173,7 @@ static int add_lasting(Emit *e, Graph *g, const Node *n)
     const Param *p = n->op == Oinput ? NULL : g_param(g, n->s);
     if (p) b.cls = classes[p->kind];
     int i = add_buf(e, b, n->loc);
-    if (p && p->kind != PKparam && p->bucket)
+    if (p && p->bucket && (p->kind != PKparam || p->at < 0))
         add_members(e, g, n, p, i);
     else
         add_tensor(e, g, n,

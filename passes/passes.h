@@ -97,6 +97,7 @@ Stages *stages_cut(Graph *logical);
 /* Chunk of the unit that a scope ("layers.3.attn", "d.layers.3") lies in; -1:
  * of no unit.                                                                */
 int stage_of(const Stages *st, const char *scope);
+const char *unit_of_scope(const char *scope);  /* interned; null: none        */
 int unit_at(const Stages *st, const char *scope);   /* index of the unit      */
 
 /* ---- pipe.c pipe_assign.c pipe_post.c: what they share ------------------- */
@@ -162,6 +163,7 @@ typedef struct Bucket {
     Node **node, **grad;
     Axis **order, **cut;          /* vecs: attributes of pack                 */
     int norder, ncut;
+    int shards;                   /* ZeRO-3: ranks keep shards of it only     */
     Node *sum;                    /* for step: the gradients, packed          */
     int seen;
 } Bucket;
@@ -173,6 +175,15 @@ Bucket **buckets_of(Graph *g, Node **param, Node **grad, const double *rule,
 Bucket *bucket_named(Graph *g, const char *name);     /* from its parameters  */
 Node *bucket_pack(Graph *g, const Bucket *b, Node *const *in);
 Node *bucket_unpack(Graph *g, const Bucket *b, size_t k, Node *x);
+
+/* ---- shards.c ------------------------------------------------------------ */
+
+Table *units_reading(const Graph *g);
+/* Read the members from the bucket's own parameter, which is returned; b->sum
+ * becomes its accumulator.                                                   */
+Node *bucket_scatter(Graph *g, Bucket *b);
+/* Other programs keep the same shards as `step`.                             */
+void shards_like(Graph *g, const Graph *step);
 
 /* ---- place.c comm.c: what the two share ---------------------------------- */
 

@@ -389,6 +389,15 @@ static Table *paths_of(const Pipe *p, const Graph *g)
     return t;
 }
 
+/* What nodes call it: a member of a bucket that ranks keep shards of has none
+ * of its own.                                                                */
+static const char *path_of(const Pipe *p, const Param *x)
+{
+    int member = x->kind == PKparam && x->bucket && x->at >= 0;
+
+    return intern(member && g_param(p->g, x->bucket) ? x->bucket : x->path);
+}
+
 /* Those that the stage uses; the first has those that nobody uses.           */
 static void keep_params(Pipe *p, Graph *g, const Table *all)
 {
@@ -397,7 +406,7 @@ static void keep_params(Pipe *p, Graph *g, const Table *all)
 
     g->param = NULL;
     for (size_t i = 0; i < vec_len(old); i++) {
-        const char *path = intern(old[i]->path);
+        const char *path = path_of(p, old[i]);
         int used = table_get(here, KEYP(path)) != NULL;
         int owner = pipe_stage(p->owner, path);
         if (!used && (g->role || table_get(all, KEYP(path))))

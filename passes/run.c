@@ -188,6 +188,9 @@ static Graph *init_graph(Graph *g)
     for (size_t i = 0; i < vec_len(h->param); i++) {
         Param *p = h->param[i];
         Node *in[2], *w;
+        if (p->kind == PKparam && p->bucket && p->at >= 0 &&
+            g_param(h, p->bucket))
+            continue;                 /* its bucket is the parameter          */
         in[0] = shaped(h, p->kind == PKparam ? Oparam : Ostate, p);
         in[0]->s = p->path;
         infer(h, in[0]);
@@ -412,6 +415,8 @@ Plan *compile(Graph *g, const Target *T, const CompileOptions *o)
             vec_push(g->arena, stopped, h);
         if (vec_len(h->param) > vec_len(last->param) || last == g)
             last = h;
+        if (!strcmp(*p, "step"))
+            shards_like(g, h);
     }
     if (stopped) {
         write_stage(g, stopped);

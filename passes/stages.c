@@ -30,7 +30,7 @@ static int is_mtp(const char *unit)
 /* ---- units --------------------------------------------------------------- */
 
 /* "layers.3" of "layers.3.attn" and of "d.layers.3.attn", interned; or null. */
-static const char *unit_of_scope(const char *scope)
+const char *unit_of_scope(const char *scope)
 {
     const char *s = scope;
 

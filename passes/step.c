@@ -295,10 +295,11 @@ static size_t add_squares(Step1 *s, Node **sq)
 
     for (size_t i = 0; i < vec_len(g->param); i++) {
         Bucket *b = table_get(s->bucket, KEYP(g->param[i]->path));
-        if (!b || b->sum)
+        if (!b || b->seen & 1)
             continue;
+        b->seen = 1;
         s->scope = intern(strf(g->arena, "post.%s", b->name));
-        b->sum = packed(s, b, b->grad);
+        b->sum = b->shards ? b->sum : packed(s, b, b->grad);
         sq[n++] = square_sum(s, b->sum);
     }
     return n;
@@ -472,13 +473,14 @@ static void optimize_bucket(Step1 *s, const Bucket *b)
 {
     int low = !strcmp(opts_str(s->g->opts, "precision.policy"), "bf16");
     Node *m = companion(s, b, PKm), *v = companion(s, b, PKv);
-    Node *old = b->flat && low ? NULL : packed(s, b, b->node);
+    Node *old = b->shards ? b->node[0] : b->flat && low
+              ? NULL : packed(s, b, b->node);
     Node *w = low ? companion(s, b, PKmaster) : high(s, old);
     Node *w1 = adamw(s, w, b->sum, m, v, decay(s, b->param[0]));
 
     if (low)
         write_back(s, w, w1);
-    if (!b->flat)
+    if (!b->flat || b->shards)
         write_back(s, old, w1);
     else
         write_members(s, b, old ? if_ok(s, w1, old)
@@ -498,8 +500,9 @@ static void optimize(Step1 *s, Node **param, size_t n)
     s->bc2 = scalar(s, "bc2");
     for (size_t i = 0; i < n; i++) {
         Bucket *b = table_get(s->bucket, KEYP(param[i]->s));
-        if (!b || b->seen++)
+        if (!b || b->seen & 2)
             continue;
+        b->seen |= 2;
         s->l = b->param[0]->loc;
         s->scope = intern(strf(s->g->arena, "post.%s", b->name));
         optimize_bucket(s, b);
@@ -589,8 +592,11 @@ static size_t fill_buckets(Step1 *s, Node **node, size_t count, Node **param)
         n += grad[n] != NULL;
     }
     buckets_of(s->g, param, grad, wd, n, by);
-    for (size_t i = 0; i < n; i++)
+    for (size_t i = 0; i < n; i++) {
         *table_at(s->bucket, KEYP(param[i]->s)) = by[i];
+        if (by[i]->shards && !by[i]->sum)
+            by[i]->node[0] = bucket_scatter(s->g, by[i]);
+    }
     return n;
 }
 

@@ -266,11 +266,34 @@ static void hybrid(void **state)
     assert_true(b[0] < 0.6 * b[4] && b[2] < 0.2 * b[4]);
 }
 
+/* ZeRO-3: of the weights too a rank has a run only, and of the gradients; what
+ * a unit gathers does not last.                                              */
+static void shards(void **state)
+{
+    Plan *one = plan("models/qwen3_moe.lua", "precision=bf16 world=8 fold.dp=8 "
+                     "fold.ep=8 train.batch=16");
+    Plan *all = plan("models/qwen3_moe.lua", "precision=bf16 world=8 fold.dp=8 "
+                     "fold.ep=8 train.batch=16 fold.zero=3");
+    Count n = layer(one->role, "");
+    double saved = bytes_of(one->role, Bparam) - bytes_of(all->role, Bparam);
+
+    (void)state;
+    assert_true(fabs(saved / (2 * n.dense * 7 / 8) - 1) < SLACK);
+    assert_true(fabs(bytes_of(all->role, Boptim) /
+                     bytes_of(one->role, Boptim) - 1) < SLACK);
+    /* gradients and weights in post: no more than their shards               */
+    assert_true(received(all, Sreducescatter) == 0);
+    assert_true(received(all, Sallgather) == 0);
+    assert_true(all->role->arena < one->role->arena -
+                                       (int64_t)(saved + 2 * n.dense));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(deepseek), cmocka_unit_test(sends),
         cmocka_unit_test(members),  cmocka_unit_test(hybrid),
+        cmocka_unit_test(shards),
     };
 
     return cmocka_run_group_tests_name("zero", tests, NULL, NULL);
