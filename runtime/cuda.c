@@ -165,6 +165,15 @@ static void bind_kernel(Gpu *x, GpuCall *c)
         ok(dl.cuFuncSetAttribute(c->fn, SHARED, (int)c->grid[4]), s->kernel);
 }
 
+/* Do its ranks hold their axis in pieces (zig of steps.def)?                 */
+static int in_halves(const GpuCall *c)
+{
+    StepKind k = c->s->kind;
+    int zig = k == Sallgather ? 3 : k == Sreducescatter ? 4 : 7;
+
+    return k != Sallreduce && c->iv[zig] != 0;
+}
+
 static void bind(Gpu *x, GpuCall *c, const Step *s)
 {
     c->s = s;
@@ -181,6 +190,9 @@ static void bind(Gpu *x, GpuCall *c, const Step *s)
     case Szero: case Scopy: return;
     case Sallgather: case Sreducescatter: case Sallreduce: case Salltoall:
         c->ranks = mesh_extent(x->plan->mesh, s->atoms);
+        if (in_halves(c))
+            err(NULL, "step %s of two pieces a rank does not run on a GPU yet "
+                "(fold.balance=contiguous does)", stepinfo[s->kind].name);
         if (c->ranks > 1)
             c->comm = nccl_group(x->nccl, s->atoms);
         return;
