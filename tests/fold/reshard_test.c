@@ -1,0 +1,154 @@
+/* reshard_test: a checkpoint saved under one fold continues under any other.
+ * Two steps are trained and saved; each of some other folds loads them and has
+ * the same parameters, moments, masters and states to the bit, and the loss of
+ * the step after is that of the run that goes on.                            */
+#define _GNU_SOURCE
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "foldrun.h"
+
+enum { BEFORE = 2, MICRO = 8, NEXT = 3 };
+
+static const char model[] = "tests/models/folds.lua";
+static const char kinds[] = "param master m v state";
+
+/* Each is loaded by the NEXT ones behind it, the last ones by the first.     */
+static const char *const folds[] = {
+    "world=1",
+    "fold.tp=2 fold.dp=2 fold.ep=4",
+    "fold.pp=2",
+    "fold.cp=2 fold.dp=2 fold.ep=2 fold.etp=2",
+    "fold.pp=2 fold.vpp=2 fold.schedule=interleaved fold.tp=2 fold.dp=2",
+    "fold.pp=4 fold.cp=2",
+    "fold.dp=4 fold.zero=0",
+    "fold.tp=4 fold.ep=2 fold.etp=2",
+};
+
+enum { NFOLD = sizeof folds / sizeof *folds };
+
+typedef struct Case {
+    const char *fold, *dir;
+    Plan *plan;
+    double loss;                  /* of step BEFORE                           */
+    Found *value;                 /* vec: everything before it                */
+} Case;
+
+static int failed;
+
+static Plan *plan_of(const char *fold, const char *precision)
+{
+    char *keys[MAXKEYS], *next, *w = strtok_r(strf(forever, "%s", fold), " ",
+                                             &next);
+    int n = 0;
+
+    keys[n++] = strf(forever, "precision.policy=%s", precision);
+    keys[n++] = strf(forever, "train.batch=%d", MICRO);
+    for (; w && n < MAXKEYS; w = strtok_r(NULL, " ", &next))
+        keys[n++] = w;
+    return fold_plan(model, keys, n);
+}
+
+static double one_step(Exec *x, int64_t step)
+{
+    Block b = fold_block(x->plan, step);
+    Feed f = fold_feed(x->plan, step);
+
+    exec_run(x, "step", &b, &f);
+    return exec_result(x, "loss");
+}
+
+static Found *read_all(Exec *x)
+{
+    const Tensor **t = fold_tensors(x->plan, kinds);
+    Found *v = NULL;
+
+    for (size_t i = 0; i < vec_len(t); i++) {
+        Found f = {.name = t[i]->name};
+        f.v = fold_read(x, f.name, &f.n);
+        vec_push(forever, v, f);
+    }
+    return v;
+}
+
+static void save(Case *c)
+{
+    Exec *x = exec_open(c->plan, comm_open(forever, c->plan->mesh->world));
+    State s = {.step = BEFORE, .plan = "x"};
+
+    exec_run(x, "init", NULL, NULL);
+    for (int t = 0; t < BEFORE; t++)
+        one_step(x, t);
+    c->value = read_all(x);
+    if (ckpt_save(x, c->dir, &s))
+        die("no checkpoint in %s", c->dir);
+    c->loss = one_step(x, BEFORE);
+    exec_close(x);
+}
+
+/* The first tensor that is not the same to the bit; null: all are. */
+static const char *differs(const Found *got, const Found *want)
+{
+    if (vec_len(got) != vec_len(want))
+        return "how many there are";
+    for (size_t i = 0; i < vec_len(want); i++) {
+        size_t k = 0;
+        while (k < vec_len(got) && strcmp(got[k].name, want[i].name))
+            k++;
+        if (k == vec_len(got) || got[k].n != want[i].n ||
+            memcmp(got[k].v, want[i].v, (size_t)got[k].n * sizeof(double)))
+            return want[i].name;
+    }
+    return NULL;
+}
+
+static void load(const Case *from, const Case *to, double tol)
+{
+    Exec *x = exec_open(to->plan, comm_open(forever, to->plan->mesh->world));
+    State s;
+
+    exec_run(x, "init", NULL, NULL);
+    int found = ckpt_resume(x, from->dir, &s) && s.step == BEFORE;
+    const char *bad = differs(read_all(x), from->value);
+    double apart = fabs(one_step(x, BEFORE) / from->loss - 1);
+    int ok = found && !bad && apart <= tol;
+    failed += !ok;
+    printf("%sok - reshard: %s -> %s: next loss %.2g apart, at most %.0e%s%s\n",
+           ok ? "" : "not ", from->fold, to->fold, apart, tol,
+           bad ? ", differs: " : "", bad ? bad : "");
+    fflush(stdout);
+    exec_close(x);
+}
+
+static void round_of(const char *home, const char *precision, double tol)
+{
+    Case c[NFOLD] = {0};
+    Plan *plan[NFOLD];
+
+    for (int i = 0; i < NFOLD; i++) {
+        c[i].fold = strf(forever, "%s %s", precision, folds[i]);
+        c[i].dir = strf(forever, "%s/%s.%d", home, precision, i);
+        c[i].plan = plan[i] = plan_of(folds[i], precision);
+    }
+    fold_share(plan, NFOLD);
+    for (int i = 0; i < NFOLD; i++)
+        save(&c[i]);
+    for (int i = 0; i < NFOLD; i++)
+        for (int k = 1; k <= NEXT; k++)
+            load(&c[i], &c[(i + k) % NFOLD], tol);
+}
+
+int main(void)
+{
+    char *dir = getenv("TMPDIR");
+    char *home = strf(forever, "%s/pleat-reshard.XXXXXX", dir ? dir : "/tmp");
+
+    if (!mkdtemp(home))
+        die("no folder in %s", dir ? dir : "/tmp");
+    round_of(home, "fp64", 1e-12);
+    round_of(home, "bf16", 1e-4); /* sums of bf16 in another order            */
+    int bad = system(strf(forever, "rm -rf %s", home));
+    return failed || bad;
+}

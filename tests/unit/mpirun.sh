@@ -1,0 +1,81 @@
+#!/bin/sh
+# mpirun: pipelines of the demo model in four processes and in one: the same
+# checkpoints to the byte, and every stage ran the rows of its table.
+cd "$(dirname "$0")/../.." || exit 2
+: "${PLEAT:=$PWD/build/pleat}"
+dir=$PWD/build/tests/mpirun
+rm -rf "$dir" && mkdir -p "$dir" || exit 2
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+export OMPI_MCA_rmaps_base_oversubscribe=1
+if ! mpirun --version >/dev/null 2>&1; then
+    echo "ok - mpirun # SKIP there is none"
+    exit 0
+fi
+small="axes.batch=1 axes.seq=16 axes.hidden=32 axes.ffn=32 axes.dim=8
+    train.batch=8 train.steps=2 train.trace=2 data.train=LICENSE
+    data.valid=LICENSE train.eval_steps=2"
+bad=0
+
+# result NAME STATUS: ok when it is 0
+result() {
+    if [ "$2" -eq 0 ]; then echo "ok - mpirun: $1"; return; fi
+    echo "not ok - mpirun: $1"
+    sed 's/^/# /' "$dir/log" | tail -n 8
+    bad=1
+}
+
+# rows FILE STAGE: what the trace says that the stage ran, "F0 3" a line
+rows() {
+    sed -n "s/^{\"name\": \"\([^\"]*\)\", \"ph\": \"X\", \"pid\": $2, \"tid\": 0,.*\"micro\": \([0-9]*\).*/\1 \2/p" "$1"
+}
+
+# table PLAN STAGE: the rows of its program step, in the same form. A turn names
+# a phase and, when it is not the phase's next, "=micro".
+table() {
+    awk -v stage="$2" '
+        /^role / { role++ }
+        /^program / { step = $2 == "step" && role == stage + 1; n = 0 }
+        step && /^phase / { name[n++] = $2 }
+        step && /^turn / {
+            for (i = 2; i <= NF; i++) {
+                if ($i == "&") continue
+                sub(/&$/, "", $i)
+                if (split($i, p, "=") > 1) micro[p[1]] = p[2]
+                print name[p[1]], micro[p[1]]++ + 0
+            }
+        }' "$1"
+}
+
+# both NAME keys...: one process, then four
+both() {
+    name=$1
+    shift
+    # shellcheck disable=SC2086
+    "$PLEAT" run models/tiny.lua $small "$@" world=4 name="$dir/$name.one" \
+        >"$dir/log" 2>&1
+    result "$name in one process" $?
+    # shellcheck disable=SC2086
+    mpirun -q -n 4 "$PLEAT" run models/tiny.lua $small "$@" \
+        name="$dir/$name.four" >"$dir/log" 2>&1
+    result "$name in four" $?
+    for f in model optim; do
+        cmp "$dir/$name.one/ckpt/step-00000002/$f.safetensors" \
+            "$dir/$name.four/ckpt/step-00000002/$f.safetensors" >"$dir/log" 2>&1
+        result "$name: the same $f" $?
+    done
+    same=0
+    for r in 0 1 2 3; do
+        stage=$((r / 2))
+        table "$dir/$name.one/plan" $stage >"$dir/want"
+        for t in one/trace.0 four/trace.$r; do
+            rows "$dir/$name.$t.json" $stage | grep -v "^p" >"$dir/got"
+            grep -q "^F[01] 3$" "$dir/want" &&
+                diff "$dir/want" "$dir/got" >"$dir/log" || same=1
+        done
+    done
+    result "$name: the rows of the table" $same
+}
+
+both 1f1b fold.pp=2 fold.tp=2
+both zerobubble fold.pp=2 fold.ep=2 fold.schedule=zerobubble precision=bf16
+exit $bad
