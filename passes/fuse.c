@@ -32,6 +32,24 @@ static void find_users(Fuse *f)
             vec_push(f->a, f->user[f->g->node[i]->in[k]->id], f->g->node[i]);
 }
 
+/* What stages do together outside calls keeps the order in which it stands.  */
+static void find_order(Fuse *f)
+{
+    Node *last = NULL;
+
+    for (int i = 0; i < f->n; i++) {
+        Node *n = f->g->node[i];
+        if (!is_transfer(n) || n->call)
+            continue;
+        if (last && last->j > n->j)
+            die("fuse: %%%s stands after %%%s", n->name, last->name);
+        f->before[i] = last;
+        if (last)
+            f->after[last->id] = n;
+        last = n;
+    }
+}
+
 /* ---- no kernel between --------------------------------------------------- */
 
 /* Push what the kernel of n (or n itself) needs and the stamp has not seen.  */
@@ -43,6 +61,11 @@ static void push_needs(Fuse *f, const Node *n, int stamp, Node ***stack)
         Node *p = op[k].n->op == Opart ? op[k].n->in[0] : op[k].n;
         if (f->seen[p->id] == stamp)
             continue;
+        f->seen[p->id] = stamp;
+        vec_push(f->a, *stack, p);
+    }
+    Node *p = f->before[n->id];
+    if (p && f->seen[p->id] != stamp) {
         f->seen[p->id] = stamp;
         vec_push(f->a, *stack, p);
     }
@@ -71,6 +94,9 @@ static void raise_users(Fuse *f, const Node *n, int id)
         else if (x->id < id)      /* passed by, not yet to come               */
             raise_users(f, x, id);
     }
+    Node *next = f->after[n->id];
+    if (next && unit_of(f, next))
+        raise_reach(f, unit_of(f, next), id);
 }
 
 /* Does a kernel outside the set need the set and lead to it? Walk back from
@@ -286,6 +312,9 @@ static int depends(Fuse *f, Unit *v, const Unit *u)
                 if (y && y->seen != stamp)
                     vec_push(f->a, stack, y);
             }
+            Node *p = f->before[x->node[i]->id];
+            if (p)
+                vec_push(f->a, stack, unit_of(f, p));
         }
     }
     return 0;
@@ -491,6 +520,11 @@ static void wait_for(Fuse *f, Unit *u, Node *n)
         vec_push(f->a, v->next, u);
         u->wait++;
     }
+    Node *p = f->before[n->id];
+    if (p) {
+        vec_push(f->a, unit_of(f, p)->next, u);
+        u->wait++;
+    }
 }
 
 /* Kernels whose operands are there, the one with the earliest last node
@@ -546,7 +580,10 @@ Group **fuse(Graph *g, const Target *T, Arena *a)
     f.unit = alloc(a, ((size_t)f.n + 1) * sizeof *f.unit);
     f.operand = alloc(a, ((size_t)f.n + 1) * sizeof *f.operand);
     f.seen = alloc(a, ((size_t)f.n + 1) * sizeof *f.seen);
+    f.before = alloc(a, ((size_t)f.n + 1) * sizeof *f.before);
+    f.after = alloc(a, ((size_t)f.n + 1) * sizeof *f.after);
     find_users(&f);
+    find_order(&f);
     find_clear(&f);
     place_all(&f);
     join_writes(&f);

@@ -265,6 +265,7 @@ typedef struct Fuse {
     Arena *a;
     int n;
     Node ***user;                 /* by id: vec of direct users               */
+    Node **before, **after;       /* by id: what stages do together, in order */
     char *clear;                  /* by id: rebuilt where it is used          */
     char *costly;               /* by id: worth storing rather than repeating */
     Unit **unit;                  /* by id                                    */

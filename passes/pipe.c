@@ -447,8 +447,6 @@ void pass_pipe(Graph *g)
     Pipe p = { .g = g, .a = g->arena };
 
     if (!g->stages)
-        g->stages = stages_cut(g);
-    if (!g->stages)
         return;
     p.stages = (int)g->mesh->size[Mpp];
     p.chunks = g->stages->nchunk;

@@ -35,20 +35,28 @@ static int join(const Node *n, int a, int b)
     return n->op == Oadd && n->nd == 0 ? SUM : a == SUM || n->nd == 0 ? ANY : a;
 }
 
-static int home_of(const Pipe *p, const Node *n)
+static int of_operands(const Pipe *p, const Node *n, int scalars)
 {
     int home = ANY;
 
+    for (int k = 0; k < n->nin; k++)
+        if ((n->in[k]->nd == 0) == scalars)
+            home = join(n, home, p->home[n->in[k]->id]);
+    return home;
+}
+
+/* Tensors say where a node runs, scalars come to them.                       */
+static int home_of(const Pipe *p, const Node *n)
+{
     if (n->op == Oparam || n->op == Ostate)
         return pipe_stage(p->owner, n->s);
     if (n->reg == REGbody && !any_region(n))
         return p->s->rank[p->spot[n->id].chunk >= 0 ? p->spot[n->id].chunk : 0];
     if (n->op == Oaccum)
         return ANY;
-    for (int k = 0; k < n->nin; k++) {
-        int of = p->home[n->in[k]->id];
-        home = k ? join(n, home, of) : of;
-    }
+    int home = of_operands(p, n, 0);
+    if (home == ANY)
+        home = of_operands(p, n, 1);
     return home == SUM && !(n->op == Oadd && n->nd == 0) ? ANY : home;
 }
 

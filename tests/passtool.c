@@ -5,7 +5,8 @@
  * Lines of the file from `# >>>` on are the expectation and are not read. A
  * line `# set key=value` gives an option. `-` as the pass list only parses and
  * prints. After `fuse` or `sched` as the last pass the kernels are printed,
- * after `emit` the plan, made for the null device, so without kernel text.   */
+ * after `emit` the plan, made for the null device, so without kernel text. Of a
+ * pipeline each stage's graph is printed, and the first one's kernels.       */
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>
@@ -75,6 +76,8 @@ int main(int argc, char **argv)
     if (end)
         len = (size_t)(end - text);
     Graph *g = graph_parse(forever, text, len, argv[2], o);
+    if (!g->nrole)
+        g->stages = stages_cut(g);
     char *list = strf(forever, "%s", argv[1]), *p;
     const char *out = NULL;
     while ((p = strsep(&list, ",")))
@@ -84,6 +87,9 @@ int main(int argc, char **argv)
             out = plan(g);
         else if (strcmp(p, "-"))
             run_pass(g, target_named("host"), p);
-    fputs(out ? out : graph_print(forever, g, 0), stdout);
+    if (out)
+        fputs(out, stdout);
+    for (const Graph *h = g; h && !out; h = h->next)
+        fputs(graph_print(forever, h, 0), stdout);
     return 0;
 }

@@ -31,6 +31,11 @@ typedef struct Fold {
  * ranks, or whole; sizes that tp and cp do not divide.                       */
 #define CAP "route.policy=capacity route.factor=0.75"
 #define PAD "route.policy=padded route.factor=1"
+#define PP2 "fold.pp=2"
+#define PP4 "fold.pp=4"
+#define VPP " fold.vpp=2 fold.schedule=interleaved"
+#define ZB  " fold.schedule=zerobubble"
+#define DPV " fold.vpp=2 fold.schedule=dualpipev"
 static const Fold some[] = {
     { "tests/hf/mixtral-aux.lua",        1, 1, 2, 2, 1, "" },
     { "tests/hf/mixtral-aux.lua",        2, 1, 1, 2, 1, "" },
@@ -66,6 +71,17 @@ static const Fold some[] = {
     { "tests/models/hash.lua",           2, 2, 1, 4, 1, CAP },
     { "tests/models/top1_z.lua",         1, 2, 4, 2, 1, CAP },
     { "tests/models/top1_z.lua",         2, 1, 2, 4, 1, PAD },
+    { "tests/models/tied.lua",           1, 1, 1, 1, 1, PP4 },
+    { "tests/models/tied.lua",           1, 1, 2, 2, 1, PP2 },
+    { "tests/models/tied.lua",           2, 1, 1, 2, 1, PP4 },
+    { "tests/models/tied.lua",           1, 2, 2, 4, 1, PP2 VPP },
+    { "tests/models/tied.lua",           2, 1, 2, 2, 2, PP2 ZB },
+    { "tests/models/tied.lua",           1, 1, 2, 1, 1, PP2 DPV },
+    { "tests/models/tied.lua",           1, 1, 2, 1, 1, PP4 ZB },
+    { "tests/models/tied.lua",           1, 1, 1, 1, 1, PP4 " fold.layout=E|tt|t|tL" },
+    { "tests/models/tied.lua",           1, 1, 1, 1, 1, PP2 VPP " fold.layout=Et||tt|tL" },
+    { "tests/hf/dsv3.lua",               2, 1, 2, 4, 1, PP2 },
+    { "tests/hf/mixtral-aux.lua",        1, 1, 2, 2, 1, PP2 ZB " route.policy=capacity route.factor=0.75" },
 };
 
 static int failed;
