@@ -52,11 +52,13 @@ static void lower_host(Graph *g, Group *k, Arena *a)
 }
 
 /* No text: buffers and steps only, so that any cluster can be planned
- * anywhere.                                                                  */
+ * anywhere. Products read bf16 as it is, as GPUs do, and need no room.       */
 static void lower_null(Graph *g, Group *k, Arena *a)
 {
     lower_host(g, k, a);
     k->text = NULL;
+    if (k->fam == FAMgemm || k->fam == FAMgmm || k->fam == FAMgmmw)
+        k->scratch = 0;
 }
 
 static void lower_cuda(Graph *g, Group *k, Arena *a)

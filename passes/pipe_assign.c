@@ -10,6 +10,8 @@
  *     free       what depends on inputs only, or on parameters only (masks,
  *                casts, gathered weights), is made anew by each call that reads
  *                it
+ *     gathered   what only one other chunk reads is gathered there: the shard
+ *                is sent
  *
  * A gradient that several chunks add to is accumulated by each of them and
  * added up in post:
@@ -147,6 +149,42 @@ static void settle(Assign *a)
     }
 }
 
+/* By id the one chunk that reads it, -1: none, -2: several.                  */
+static int *only_readers(const Assign *a)
+{
+    int *only = alloc(a->p->a, (vec_len(a->g->node) + 1) * sizeof *only);
+
+    for (size_t i = 0; i < vec_len(a->g->node); i++)
+        only[i] = -1;
+    return only;
+}
+
+/* A whole or a part of it made from shards only for another chunk is made there
+ * (of the same direction: what F keeps for a later B stays).                 */
+static void gather_late(Assign *a)
+{
+    Spot *spot = a->p->spot;
+    int *only = only_readers(a);
+    char *fwd = alloc(a->p->a, vec_len(a->g->node) + 1);
+
+    for (size_t i = vec_len(a->g->node); i-- > 0;) {
+        const Node *n = a->g->node[i];
+        if (is_free(a, n))
+            continue;
+        if ((n->op == Oallgather || n->op == Olocalslice) && only[i] >= 0 &&
+            (a->back[i] || fwd[i]))
+            spot[i].chunk = only[i];
+        for (int k = 0; k <= n->nin; k++) {
+            const Node *x = read_by(n, k);
+            if (!x)
+                continue;
+            only[x->id] = only[x->id] == -1 || only[x->id] == spot[i].chunk
+                        ? spot[i].chunk : -2;
+            fwd[x->id] |= !a->back[i];
+        }
+    }
+}
+
 /* I: some earlier chunk needs it.                                            */
 static void split_backward(Assign *a)
 {
@@ -228,6 +266,7 @@ static void assign(Pipe *p)
     for (size_t i = 0; i < vec_len(g->node); i++)
         place(&a, g->node[i]);
     settle(&a);
+    gather_late(&a);
     follow(&a);
     if (p->splits)
         split_backward(&a);
