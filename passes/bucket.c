@@ -192,9 +192,6 @@ Bucket **buckets_of(Graph *g, Node **param, Node **grad, const double *rule,
     g->mesh = fold_mesh(g);
     fold_experts(g);
     m.stage = g->stages ? pipe_owners(g) : NULL;
-    if (g->stages && opts_int(g->opts, "fold.zero") == 3)
-        err(opts_loc(g->opts, "fold.zero"), "fold.zero=3 together with fold.pp "
-            "is not built (nearest legal: fold.zero=1)");
     m.unit = opts_int(g->opts, "fold.zero") == 3 ? units_reading(g) : NULL;
     for (size_t i = 0; i < n; i++) {
         by[i] = bucket_for(&m, g_param(g, param[i]->s), rule[i]);

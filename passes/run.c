@@ -415,7 +415,7 @@ Plan *compile(Graph *g, const Target *T, const CompileOptions *o)
             vec_push(g->arena, stopped, h);
         if (vec_len(h->param) > vec_len(last->param) || last == g)
             last = h;
-        if (!strcmp(*p, "step"))
+        for (; h && !strcmp(*p, "step"); h = h->next)
             shards_like(g, h);
     }
     if (stopped) {

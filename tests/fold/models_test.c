@@ -81,6 +81,7 @@ static const Fold some[] = {
     { "tests/models/tied.lua",           1, 1, 1, 1, 1, PP4 " fold.layout=E|tt|t|tL" },
     { "tests/models/tied.lua",           1, 1, 1, 1, 1, PP2 VPP " fold.layout=Et||tt|tL" },
     { "tests/hf/dsv3.lua",               2, 1, 2, 4, 1, PP2 },
+    { "tests/hf/dsv3.lua",               1, 1, 2, 2, 1, PP2 ZB " fold.zero=3" },
     { "tests/hf/mixtral-aux.lua",        1, 1, 2, 2, 1, PP2 ZB " route.policy=capacity route.factor=0.75" },
 };
 
