@@ -52,6 +52,8 @@ struct Gpu {
     Lt *lt;
     Nccl *nccl;
     GpuProgram *prog;
+    void **mark; int nmark, maxmark;      /* events between calls, when timed */
+    int *marked;                  /* the step that ends at each               */
 };
 
 enum { ALIGN = 256, MAJOR = 75, MINOR = 76, SHARED = 8 };
@@ -323,6 +325,17 @@ static void begin_turn(Gpu *x, GpuProgram *g, int64_t turn)
     }
 }
 
+static void mark(Gpu *x, int step)
+{
+    if (x->nmark == x->maxmark)
+        return;
+    void **e = &x->mark[x->nmark];
+    if (!*e)
+        ok(dl.cuEventCreate(e, 0), "an event");
+    ok(dl.cuEventRecord(*e, x->stream), "an event");
+    x->marked[x->nmark++] = step;
+}
+
 static void issue(Gpu *x, GpuProgram *g)
 {
     const Role *r = x->role;
@@ -337,8 +350,11 @@ static void issue(Gpu *x, GpuProgram *g)
         for (int64_t turn = 0; turn < p->repeat; turn++) {
             if (data && turn != loaded)
                 begin_turn(x, g, loaded = turn);
-            for (int k = p->first; k < p->first + p->n; k++)
+            mark(x, -1);
+            for (int k = p->first; k < p->first + p->n; k++) {
                 launch(x, &g->call[k]);
+                mark(x, k);
+            }
         }
     }
     for (int i = 0; i < r->nout; i++)
@@ -353,7 +369,7 @@ static void go(Gpu *x, GpuProgram *g)
 {
     void *graph = NULL;
 
-    if (g->runs++ == 0 || getenv("PLEAT_NOGRAPH")) {
+    if (g->runs++ == 0 || x->maxmark || getenv("PLEAT_NOGRAPH")) {
         issue(x, g);
         return;
     }
@@ -398,7 +414,38 @@ static void fill_turns(Gpu *x, GpuProgram *g, const Feed *feed)
     }
 }
 
-void gpu_run(Gpu *x, int prog, const Block *b, const Feed *feed)
+static int64_t calls_of(const GpuProgram *g)
+{
+    int64_t n = 0;
+
+    for (int f = 0; f < g->p->nphase; f++)
+        n += g->p->phase[f].repeat * (g->p->phase[f].n + 1);
+    return n;
+}
+
+static void start_marks(Gpu *x, const GpuProgram *g)
+{
+    x->nmark = 0;
+    x->maxmark = (int)calls_of(g);
+    if (!x->mark) {
+        x->mark = alloc(x->mem, (size_t)x->maxmark * sizeof *x->mark);
+        x->marked = alloc(x->mem, (size_t)x->maxmark * sizeof *x->marked);
+    }
+}
+
+static void add_times(Gpu *x, double *spent)
+{
+    for (int i = 1; i < x->nmark; i++) {
+        float ms = 0;
+        if (x->marked[i] < 0)
+            continue;
+        dl.cuEventElapsedTime(&ms, x->mark[i - 1], x->mark[i]);
+        spent[x->marked[i]] += 1e-3 * ms;
+    }
+    x->maxmark = 0;
+}
+
+void gpu_run(Gpu *x, int prog, const Block *b, const Feed *feed, double *spent)
 {
     GpuProgram *g = &x->prog[prog];
     const Role *r = x->role;
@@ -410,8 +457,12 @@ void gpu_run(Gpu *x, int prog, const Block *b, const Feed *feed)
         put_scalar(x, g, "step", (double)b->step);
     }
     fill_turns(x, g, feed);
+    if (spent)
+        start_marks(x, g);
     go(x, g);
     ok(dl.cuStreamSynchronize(x->stream), "running the plan");
+    if (spent)
+        add_times(x, spent);
     for (int i = 0; i < r->nout; i++)
         memcpy(x->host + r->buf[r->out[i].buf].offset, g->out + 8 * i,
                (size_t)dtypes[r->out[i].dt].bytes);

@@ -103,7 +103,9 @@ typedef struct Gpu Gpu;
 Gpu *gpu_open(Arena *a, const Plan *p, struct Comm *c, Pool *pool,
               uint8_t *host);
 void gpu_close(Gpu *x);
-void gpu_run(Gpu *x, int prog, const struct Block *b, const struct Feed *feed);
+/* spent: not null, seconds of each step are added; no graph then.            */
+void gpu_run(Gpu *x, int prog, const struct Block *b, const struct Feed *feed,
+             double *spent);
 void gpu_pull(Gpu *x);
 void gpu_push(Gpu *x);
 

@@ -320,7 +320,8 @@ void exec_run(Exec *x, const char *name, const Block *b, const Feed *feed)
 {
     start(x, name);
     if (x->gpu) {
-        gpu_run(x->gpu, x->stage[0].prog, b, feed);
+        gpu_run(x->gpu, x->stage[0].prog, b, feed,
+                x->spent ? x->spent[0] : NULL);
         return;
     }
     if (b) {
