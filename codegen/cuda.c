@@ -197,13 +197,13 @@ static void tensor_grouped(Group *k, Arena *a, const int64_t *v, int weight)
     put_define(&t, "TURNB", weight || !v[XTW]);
     put_define(&t, "STRIDEB", v[XSTRIDE]);
     put_define(&t, "STRIDEC", v[XSTRIDE]);
-    put_define(&t, "ADD", v[XACC]);
     put_define(&t, "BN", wide);
     put_define(&t, "STAGES", stages);
     put(&t, "#define TO %s\n%s", dtypes[v[XDTOUT]].store, wgmma_pre);
     put(&t, "extern \"C\" __global__ void __launch_bounds__(%d, 1)\n"
-        "@(const uint16_t *a, const uint16_t *b, TO *c, const int32_t *off)\n"
-        "{\n    %s(%s, c, off);\n}\n", WGTHREADS,
+        "@(const uint16_t *a, const uint16_t *b, TO *c, const int32_t *off,\n"
+        "  int64_t add)\n"
+        "{\n    %s(%s, c, off, (int)add);\n}\n", WGTHREADS,
         weight ? "gmmw_tile" : "gmm_tile", swap ? "b, a" : "a, b");
     set_text_named(k, a, t.s);
     k->narg = 4;
@@ -212,6 +212,8 @@ static void tensor_grouped(Group *k, Arena *a, const int64_t *v, int weight)
              weight ? ceil_of(m, WGROWS) : ceil_of(v[XCAP], WGROWS) + v[XE],
              weight ? v[XE] : 1);
     k->step.iv[4] = aff(bytes);
+    add_size(k, a, v[XACC]);
+    k->addat = weight ? k->step.nint : 0;
 }
 
 /* From the step of the host: a kernel whose sizes are constants.             */
@@ -231,20 +233,21 @@ static void grouped(Group *k, Arena *a)
     put(&t, "#define TA %s\n#define TC %s\n#define TO %s\n", in->store,
         in->compute, out->store);
     put(&t, "#define EXPERTS %lld\n#define K %lld\n#define N %lld\n"
-        "#define LDW %lld\n#define TW %lld\n#define STRIDEW %lld\n"
-        "#define ADD %lld\n", (long long)v[XE], (long long)v[XK],
-        (long long)v[XN], (long long)v[XLDW], (long long)v[XTW],
-        (long long)v[XSTRIDE], (long long)v[XACC]);
+        "#define LDW %lld\n#define TW %lld\n#define STRIDEW %lld\n",
+        (long long)v[XE], (long long)v[XK], (long long)v[XN], (long long)v[XLDW], (long long)v[XTW],
+        (long long)v[XSTRIDE]);
     put(&t, "%s", gmm_pre);
     put(&t, "extern \"C\" __global__ void __launch_bounds__(%d)\n"
-        "@(const TA *a, const TA *b, TO *c, const int32_t *off)\n{\n"
-        "    %s(a, b, c, off);\n}\n", GMMTHREADS,
+        "@(const TA *a, const TA *b, TO *c, const int32_t *off, int64_t add)\n"
+        "{\n    %s(a, b, c, off, (int)add);\n}\n", GMMTHREADS,
         weight ? "gmmw_tile" : "gmm_tile");
     set_text_named(k, a, t.s);
     k->narg = 4;
     k->step.nint = 0;
     set_grid(k, a, weight ? tiles(v[XK]) : tiles(v[XCAP]) + v[XE], GMMTHREADS,
              tiles(v[XN]), weight ? v[XE] : 1);
+    add_size(k, a, v[XACC]);
+    k->addat = weight ? k->step.nint : 0;
 }
 
 void cuda_lower(Graph *g, Group *k, Arena *a)

@@ -39,6 +39,7 @@ void gemm_lower(Graph *g, Group *k, Arena *a)
     int64_t iv[] = { n->in[0]->dt, out->dt, m.M, m.N, m.K, m.lda, m.ldb, m.ldc,
                      m.ta, m.tb, is_accum(k) };
     k->step.kind = Sgemm;
+    k->addat = 11;
     set_args(k, a, arg, 4);
     for (size_t i = 0; i < sizeof iv / sizeof *iv; i++)
         add_size(k, a, iv[i]);
@@ -74,6 +75,7 @@ static void grouped(Graph *g, Group *k, Arena *a, StepKind kind, int64_t K,
     Node *arg[5] = { n->in[0], n->in[1], out, n->in[2], NULL };
 
     k->step.kind = kind;
+    k->addat = kind == Sgmmw ? 9 : 0;
     set_args(k, a, arg, 5);
     for (size_t i = 0; i < sizeof iv / sizeof *iv; i++)
         add_size(k, a, iv[i]);

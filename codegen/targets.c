@@ -90,7 +90,7 @@ const Target T_null = {
 
 const Target T_cuda = {
     .name = "cuda", .prelude = cuda_pre,
-    .items = 256, .keeps = keeps_none, .loops = loops,
+    .items = 256, .grid = 1, .keeps = keeps_none, .loops = loops,
     .lower = lower_cuda,
 };
 

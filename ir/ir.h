@@ -375,6 +375,8 @@ typedef struct Group {
                                      iteration that writes element e of the
                                      result, not after                        */
     Step step;                    /* filled by the target: kind kernel ints   */
+    int addat;                    /* 1 + which integer says: add to the result
+                                     rather than store it; 0: none            */
     const char *text;             /* kernel text, or null                     */
     Node **arg; int narg;        /* buffers of the step, in order; null: none */
 } Group;
@@ -383,6 +385,7 @@ typedef struct Target {
     const char *name;
     const char *prelude;          /* text before all kernels                  */
     int64_t items;                /* parallel items that keep it busy         */
+    int grid;                     /* an item is a block of threads            */
     /* Has kernels, forward and backward, for this composite node?            */
     int (*keeps)(const Graph *g, const Node *n);
     /* May n join a loop kernel? (the test `recompute` shares with `fuse`)    */

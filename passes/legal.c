@@ -248,6 +248,7 @@ static void lay_out_gmmw(Graph *g, Node *n)
 
 /* Parallel items wanted of a reduction of much into little: the target's.    */
 static int64_t wanted;
+static int grid;                  /* a long axis is worth cutting in two      */
 
 /* Reduced axes to keep for the second stage: all but the fastest, as long as
  * the first stage sums RUN elements at least. Short runs also keep sums exact:
@@ -315,6 +316,16 @@ static Node *cut_axis(Graph *g, Node *x, Axis *a, int64_t run)
     return infer(g, s);
 }
 
+/* Elements of a part of a long axis: parts that fill the chip twice, given that
+ * 128 results are one block.                                                 */
+static int64_t run_length(int64_t size, int64_t out)
+{
+    int64_t blocks = (out + 127) / 128, parts = 2 * wanted / blocks;
+    int64_t run = size / (parts ? parts : 1);
+
+    return run < RUN / 8 ? RUN / 8 : run;
+}
+
 /* One long axis, summed as a whole: its slow half is kept for the second
  * stage. Null: none is long enough, or few items are well.                   */
 static Node *cut_for_two(Graph *g, const Node *n, Axis **kept)
@@ -326,7 +337,7 @@ static Node *cut_for_two(Graph *g, const Node *n, Axis **kept)
         a->nd == MAXD)
         return NULL;
     for (int d = 0; d < a->nd; d++) {
-        int64_t size = local_n(g, a, d), run = RUN;
+        int64_t size = local_n(g, a, d), run = run_length(size, out);
         if (!in_list(n->A, n->nA, a->dim[d].a) || size < 4 * RUN)
             continue;
         while (run < size && size % run)
@@ -359,7 +370,7 @@ static Node *two_stages(Graph *g, Node *n)
 
     if (n->dt == Dbf16)                       /* a stage would be rounded     */
         return n;
-    if (!nk && wanted > 16 && !by_rows(g, n)) {
+    if (!nk && grid && !by_rows(g, n)) {
         Node *x = cut_for_two(g, n, keep);
         if (!x)
             return n;
@@ -377,7 +388,8 @@ static Node *two_stages(Graph *g, Node *n)
     r->A = alloc(g->arena, (size_t)nk * sizeof *r->A);
     memcpy(r->A, keep, (size_t)nk * sizeof *keep);
     r->nA = nk;
-    return infer(g, r);
+    r = infer(g, r);
+    return grid ? two_stages(g, r) : r;
 }
 
 /* ---- scatters ------------------------------------------------------------ */
@@ -497,6 +509,7 @@ static Node *legal(Graph *g, Node *n, void *ctx)
 void legalise(Graph *g, const Target *T)
 {
     wanted = T->items;
+    grid = T->grid;
     rewrite(g, legal, NULL);
     g_names(g);
 }

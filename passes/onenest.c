@@ -389,6 +389,34 @@ static int two_rounds(const Set *s)
     return 0;
 }
 
+/* On a grid an item is a block: is the sum of a sum, as one kernel, of fewer
+ * items than it takes to keep the chip busy, while the inner one has more?   */
+static int too_few(Set *s, const Axes *O)
+{
+    const Graph *g = s->f->g;
+    int64_t items = 1, most = s->f->T->items * 128;
+
+    if (!s->f->T->grid)
+        return 0;
+    for (size_t i = 0; i < vec_len(s->node); i++) {
+        const Node *n = s->node[i], *in = n;
+        if (!is_reduction(n))
+            continue;
+        do
+            in = in->in[0];
+        while (optab[in->op].cls == VIEW || in->op == Ocast);
+        items = 1;
+        for (int k = 0; k < O->n; k++) {
+            int d = dim_of(in, O->a[k]);
+            items *= d < 0 ? 1 : local_n(g, in, d);
+        }
+        if (is_reduction(in) && set_has(s, in) && items < most &&
+            local_elems(g, in) >= 16 * items)
+            return 1;
+    }
+    return 0;
+}
+
 const char *one_nest(Set *s)
 {
     Axes O = { 0 };
@@ -397,6 +425,8 @@ const char *one_nest(Set *s)
         return "sums of two rounds";
     if (!item_axes(s, &O))
         return "what both store has no slowest axes in common";
+    if (too_few(s, &O))
+        return "a sum of sums would have too few items";
     mark_costly(s);
     for (size_t i = 0; i < vec_len(s->node); i++) {
         Operand *op = operands_of(s->f, s->node[i]);

@@ -9,9 +9,6 @@
 
 #include "passes.h"
 
-/* The integer that says `accumulate` (steps.def).                            */
-enum { GEMMADD = 10, GMMWADD = 8 };
-
 static int64_t turns(const Graph *g)
 {
     int64_t all, dp = g->mesh ? g->mesh->size[Mdp] : 1;
@@ -81,12 +78,9 @@ static Group *clearing(Draft *m, Node *acc, Region reg)
  * then lives from there: at the peak most gradients are still to come.       */
 static int store_only(Draft *m, Group *k, const Node *acc)
 {
-    int at = k->step.kind == Sgemm ? GEMMADD : GMMWADD;
-
-    if (!m->once || strcmp(acc->s, "add") ||
-        (k->step.kind != Sgemm && k->step.kind != Sgmmw))
+    if (!m->once || strcmp(acc->s, "add") || !k->addat)
         return 0;
-    k->step.iv[at] = aff(0);
+    k->step.iv[k->addat - 1] = aff(0);
     return 1;
 }
 

@@ -327,7 +327,7 @@ static void begin_turn(Gpu *x, GpuProgram *g, int64_t turn)
 
 static void mark(Gpu *x, int step)
 {
-    if (x->nmark == x->maxmark)
+    if (x->nmark >= x->maxmark)
         return;
     void **e = &x->mark[x->nmark];
     if (!*e)
