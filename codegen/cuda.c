@@ -234,7 +234,8 @@ static void grouped(Group *k, Arena *a)
         in->compute, out->store);
     put(&t, "#define EXPERTS %lld\n#define K %lld\n#define N %lld\n"
         "#define LDW %lld\n#define TW %lld\n#define STRIDEW %lld\n",
-        (long long)v[XE], (long long)v[XK], (long long)v[XN], (long long)v[XLDW], (long long)v[XTW],
+        (long long)v[XE], (long long)v[XK], (long long)v[XN],
+        (long long)v[XLDW], (long long)v[XTW],
         (long long)v[XSTRIDE]);
     put(&t, "%s", gmm_pre);
     put(&t, "extern \"C\" __global__ void __launch_bounds__(%d)\n"
