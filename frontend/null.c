@@ -8,16 +8,6 @@
 
 #include "frontend.h"
 
-/* How often a rank runs a phase in one step.                                 */
-static double times_of(const Program *p, int phase)
-{
-    double n = (double)p->phase[phase].repeat;
-
-    for (int i = 0; i < p->nturn && !p->phase[phase].repeat; i++)
-        n += p->turn[i].phase == phase;
-    return n;
-}
-
 static const Program *step_of(const Role *r)
 {
     int i = role_prog(r, "step");
@@ -53,15 +43,15 @@ typedef struct Traffic {
     double times, bytes;          /* of one rank and step                     */
 } Traffic;
 
-static int is_sent(StepKind k)
+static int is_moved(StepKind k)
 {
     return k == Sallgather || k == Sreducescatter || k == Sallreduce ||
-           k == Salltoall || k == Srotate || k == Ssend;
+           k == Salltoall || k == Srotate || k == Ssend || k == Srecv;
 }
 
-static double sent_bytes(const Mesh *m, const Step *s)
+static double moved_bytes(const Mesh *m, const Step *s)
 {
-    if (s->kind == Ssend)
+    if (s->kind == Ssend || s->kind == Srecv)
         return (double)(s->iv[1].c * dtypes[s->iv[0].c].bytes);
     double share = 1 - 1 / (double)mesh_extent(m, s->atoms);
     return s->kind == Sallreduce ? 2 * share * (double)s->iv[1].c *
@@ -76,16 +66,17 @@ static Traffic *traffic_of(const Plan *p, const Role *r)
     for (int f = 0; g && f < g->nphase; f++)
         for (int k = 0; k < g->phase[f].n; k++) {
             const Step *s = &g->step[g->phase[f].first + k];
+            double n = (double)phase_turns(g, f);
             size_t i = 0;
-            if (!is_sent(s->kind))
+            if (!is_moved(s->kind))
                 continue;
             while (i < vec_len(v) && (v[i].kind != s->kind ||
                                       v[i].atoms != s->atoms))
                 i++;
             if (i == vec_len(v))
                 vec_push(forever, v, ((Traffic){ s->kind, s->atoms, 0, 0 }));
-            v[i].times += times_of(g, f);
-            v[i].bytes += times_of(g, f) * sent_bytes(p->mesh, s);
+            v[i].times += n;
+            v[i].bytes += n * moved_bytes(p->mesh, s);
         }
     return v;
 }
@@ -103,76 +94,82 @@ static void put_traffic(FILE *out, const Plan *p, int role)
     }
 }
 
-/* ---- time ---------------------------------------------------------------- */
+/* ---- work and time ------------------------------------------------------- */
 
-static double phase_secs(const Program *p, int f)
+typedef struct Flops {
+    double all, products, again;  /* FLOPs of one rank and step               */
+} Flops;
+
+static int is_product(const Step *s)
 {
-    double s = 0;
-
-    for (int k = 0; k < p->phase[f].n; k++)
-        s += p->step[p->phase[f].first + k].secs;
-    return s;
+    return s->kind == Sgemm || s->kind == Sgmm || s->kind == Sgmmw;
 }
 
-/* Seconds outside of the table.                                              */
-static double rest_secs(const Program *p)
+static Flops flops_of(const Role *r)
 {
-    double s = 0;
+    const Program *g = step_of(r);
+    Flops w = { 0 };
 
-    for (int f = 0; f < p->nphase; f++)
-        s += phase_secs(p, f) * (double)p->phase[f].repeat;
-    return s;
-}
-
-static double step_secs(const Plan *p, double *bubble)
-{
-    double rest = 0, busy = 0;
-
-    for (int i = 0; i < p->nrole; i++) {
-        const Program *g = step_of(&p->role[i]);
-        double s = g ? rest_secs(g) : 0;
-        rest = s > rest ? s : rest;
-    }
-    *bubble = 0;
-    if (p->nrole < 2)
-        return rest;
-    const Schedule *s = plan_schedule(p, p->model);
-    double *cost = alloc(forever, NJOB * (size_t)s->chunks * sizeof *cost);
-    for (int i = 0; i < p->nrole; i++) {
-        const Program *g = step_of(&p->role[i]);
-        for (int f = 0; g && f < g->nphase; f++) {
-            const char *name = g->phase[f].name;
-            const char *job = strchr(jobnames, *name);
-            char *end;
-            long c = strtol(name + 1, &end, 10);
-            if (*name && job && end > name + 1 && !*end && c < s->chunks)
-                cost[(job - jobnames) * s->chunks + c] = phase_secs(g, f);
+    for (int f = 0; g && f < g->nphase; f++)
+        for (int k = 0; k < g->phase[f].n; k++) {
+            const Step *s = &g->step[g->phase[f].first + k];
+            double n = (double)phase_turns(g, f);
+            w.all += n * s->flops;
+            w.again += n * s->again;
+            w.products += is_product(s) ? n * s->flops : 0;
         }
-    }
-    Timing t = schedule_time(forever, s, cost, 0);
-    for (int i = 0; i < s->ranks; i++)
-        busy += t.busy[i];
-    *bubble = 1 - busy / (s->ranks * t.makespan);
-    return rest + t.makespan;
+    return w;
 }
 
-/* Of all ranks; products: of matrix products only.                           */
-static double all_flops(const Plan *p, int products)
+/* Share of a step that a stage waits where all chunks take the same time and
+ * transfers none (planning-and-reliability.md 2.6); -1: no such formula.     */
+static double formula(const Plan *p)
 {
-    double n = 0;
+    const char *kind = opts_str(p->opts, "fold.schedule");
+    double vpp = (double)opts_int(p->opts, "fold.vpp"), pp = p->nrole;
+    double m = (double)plan_turns(p, "step");
+
+    if (strcmp(kind, "1f1b") && strcmp(kind, "interleaved"))
+        return -1;
+    return (pp - 1) / (vpp * m + pp - 1);
+}
+
+static void put_stages(FILE *out, const Plan *p)
+{
+    Planned t = plan_time(forever, p, "step");
+    double by_formula = formula(p), busy = 0;
+
+    if (p->nrole > 1)
+        fputs("\nstage  FLOP of a rank and step  seconds at work  idle\n", out);
+    for (int i = 0; i < p->nrole; i++) {
+        busy += t.busy[i];
+        if (p->nrole > 1)
+            fprintf(out, "%5d %24.0f %16.6g %5.1f %%\n", i,
+                    flops_of(&p->role[i]).all, t.busy[i], t.makespan > 0 ?
+                    100 - 100 * t.busy[i] / t.makespan : 0);
+    }
+    fprintf(out, "\na step: %.6g s predicted, bubble %.1f %%", t.makespan,
+            t.makespan > 0 ? 100 - 100 * busy / (t.makespan * p->nrole) : 0);
+    if (p->nrole > 1 && by_formula >= 0)
+        fprintf(out, " (%.1f %% by formula)", 100 * by_formula);
+    fputs(t.stuck ? ", never ends: " : "", out);
+    fprintf(out, "%s\n", t.stuck ? t.stuck : "");
+}
+
+static void put_work(FILE *out, const Plan *p)
+{
+    double ranks = (double)(p->mesh->world / p->nrole);
+    Flops sum = { 0 };
 
     for (int i = 0; i < p->nrole; i++) {
-        const Program *g = step_of(&p->role[i]);
-        for (int f = 0; g && f < g->nphase; f++)
-            for (int k = 0; k < g->phase[f].n; k++) {
-                const Step *s = &g->step[g->phase[f].first + k];
-                int is = s->kind == Sgemm || s->kind == Sgmm ||
-                         s->kind == Sgmmw;
-                n += is || !products ? times_of(g, f) * s->flops *
-                         (double)(p->mesh->world / p->nrole) : 0;
-            }
+        Flops w = flops_of(&p->role[i]);
+        sum.all += ranks * w.all;
+        sum.again += ranks * w.again;
+        sum.products += ranks * w.products;
     }
-    return n;
+    fprintf(out, "%.0f FLOP on all ranks, %.0f of them in products (%.6g by "
+            "formula), %.0f done again by other ranks of a stage\n", sum.all,
+            sum.products, p->flops, sum.again);
 }
 
 /* ---- parameters ---------------------------------------------------------- */
@@ -193,7 +190,8 @@ static Copies *copies_of(const Plan *p, int64_t *once, int64_t *all)
                 continue;
             int64_t one = tensor_elems(t) * dtypes[t->dt].bytes;
             int64_t held = tensor_held(t) * dtypes[t->dt].bytes *
-                           (p->mesh->world / p->nrole);
+                           (p->mesh->world / p->nrole) /
+                           (t->run ? mesh_extent(p->mesh, t->shard) : 1);
             int64_t n = one ? held / one : 0;
             size_t j = 0;
             *once += copy ? 0 : one;
@@ -222,20 +220,17 @@ static void put_params(FILE *out, const Plan *p)
 
 void report_null(FILE *out, const Plan *p)
 {
-    double bubble, secs = step_secs(p, &bubble);
-
     fprintf(out, "%s on %" PRId64 " ranks:", p->model, p->mesh->world);
     for (int a = 0; a < NMESH; a++)
         fprintf(out, " %s=%" PRId64, meshnames[a], p->mesh->size[a]);
     fputs("\n\n", out);
     for (int i = 0; i < p->nrole; i++)
         put_role(out, p, i);
-    fputs("\nsent by a rank in a step\nstage  kind           group         "
-          "ranks     times           bytes\n", out);
+    fputs("\nsent (recv: received) by a rank in a step\nstage  kind         "
+          "  group         ranks     times           bytes\n", out);
     for (int i = 0; i < p->nrole; i++)
         put_traffic(out, p, i);
     put_params(out, p);
-    fprintf(out, "\na step: %.6g s predicted, bubble %.1f %%\n%.0f FLOP on all "
-            "ranks, %.0f of them in products (%.6g by formula)\n", secs,
-            100 * bubble, all_flops(p, 0), all_flops(p, 1), p->flops);
+    put_stages(out, p);
+    put_work(out, p);
 }

@@ -8,6 +8,10 @@ static double local_product(const Graph *g, const Node *n)
 {
     double e = (double)local_elems(g, n);
 
+    if (n->op == Ogmmw) {         /* each row meets one expert                */
+        MapLayout l = map_layout(g, n->in[0]->map);
+        e *= (double)l.cap / (double)l.experts;
+    }
     for (int i = 0; i < n->nA; i++) {
         int d = dim_of(n->in[0], n->A[i]);
         e *= d >= 0 ? (double)local_n(g, n->in[0], d) : 1;

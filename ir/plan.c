@@ -179,6 +179,9 @@ static void put_step(Text *t, const Step *s)
         put_hex(t, s->bytes);
         puts_(t, " ");
         put_hex(t, s->secs);
+        puts_(t, s->again != 0 ? " again " : "");
+        if (s->again != 0)
+            put_hex(t, s->again);
     }
     put_place(t, s->file, s->line);
 }

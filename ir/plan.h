@@ -245,6 +245,8 @@ typedef struct Step {
     uint32_t atoms;               /* collectives: the group                   */
     const char *file; int line;
     double flops, bytes, secs;    /* predicted, for one rank                  */
+    double again;                 /* of the FLOPs: its share of what ranks of
+                                     the stage do more than once              */
 } Step;
 
 /* Phases run in order. Those with repeat 0 are the calls of a pipeline stage;

@@ -19,7 +19,8 @@
  *               { "turn" { phase [ "=" micro ] [ "&" ] } }
  *               { "frame" name bytes "s" { slot } "o" { int } } { step } "}"
  *     step    = ( "kernel" name | kind ) label [ "b" { int } [ "rw" word ] ]
- *               [ "i" { aff } ] [ "g" atoms ] [ "c" num num num ] place
+ *               [ "i" { aff } ] [ "g" atoms ] [ "c" num num num
+ *               [ "again" num ] ] place
  *     aff     = int { "+" int "*a" atom }
  *     place   = [ "@" file line ]
  *     prelude = "prelude" bytes newline text newline
@@ -234,6 +235,7 @@ static Step read_step(Reader *r)
         s.flops = lex_num(x);
         s.bytes = lex_num(x);
         s.secs = lex_num(x);
+        s.again = lex_take(x, "again") ? lex_num(x) : 0;
     }
     read_place(x, &s.file, &s.line);
     return s;

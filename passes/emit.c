@@ -75,11 +75,38 @@ static void count(const Graph *g, const Group *k, Step *s)
         s->bytes += (double)local_bytes(g, k->out[i]);
 }
 
+/* How many ranks of a stage do the same of n: all but those that a tensor it
+ * makes or reads is cut over.                                                */
+static double copies_of(const Graph *g, const Node *n)
+{
+    const Mesh *m = g->mesh;
+    uint32_t cut = m->mask[Mpp];
+
+    for (int i = -2; i < n->nin; i++) {
+        const Node *x = i == -2 ? n : i == -1 ? n->map : n->in[i];
+        if (x) cut |= atoms_of(g, x, S) | atoms_of(g, x, F);
+    }
+    return (double)mesh_extent(m, ~cut & ((1u << m->natom) - 1));
+}
+
+static double share_again(const Graph *g, const Group *k)
+{
+    double all = 0, once = 0;
+
+    for (int i = 0; i < k->n && g->mesh; i++) {
+        double f = cost_of(g, k->node[i]).flops + 1;
+        all += f;
+        once += f / copies_of(g, k->node[i]);
+    }
+    return all > 0 ? 1 - once / all : 0;
+}
+
 static void predict(const Emit *e, const Graph *g, const Group *k, Step *s)
 {
     const Machine *m = machine_of(e->T);
 
     if (s->flops == 0 && s->bytes == 0) count(g, k, s);
+    s->again = s->flops * share_again(g, k);
     double work = s->flops / (is_product(k) ? m->gemm : m->loop);
     double move = s->bytes / m->memory;
     s->secs = m->step + (work > move ? work : move);
