@@ -237,7 +237,7 @@ static void add_call(Graph *g, RowKind k, Job w, int chunk, int other)
 
 static void list_calls(Pipe *p, Graph *g)
 {
-    int train = !strcmp(p->g->prog, "step");
+    int train = p->g->prog[0] == 's';
 
     for (int c = 0; c < p->chunks; c++) {
         if (p->s->rank[c] != g->role)
@@ -325,7 +325,7 @@ static void fill_call(Pipe *p, Spot at)
 
 static void fill_bodies(Pipe *p)
 {
-    int train = !strcmp(p->g->prog, "step");
+    int train = p->g->prog[0] == 's';
 
     for (int c = 0; c < p->chunks; c++)
         fill_call(p, (Spot){ c, WF });
@@ -438,8 +438,7 @@ const Schedule *pipe_schedule(Graph *g, int *splits)
                                 opts_loc(g->opts, "fold.schedule"));
 
     *splits = schedule_splits(s);
-    return strcmp(g->prog, "step") ? schedule_forward(g->arena, s, micros(g))
-                                   : s;
+    return g->prog[0] == 's' ? s : schedule_forward(g->arena, s, micros(g));
 }
 
 void pass_pipe(Graph *g)

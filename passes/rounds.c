@@ -51,9 +51,6 @@ void watch_rooms(Graph *g)
         Node *m = g->node[i];
         if (m->op != Oroute || !(m->f > 0))
             continue;
-        if (opts_int(g->opts, "fold.pp") > 1)
-            err(opts_loc(g->opts, "fold.pp"), "route.factor with "
-                "route.policy=dropless is not built for fold.pp > 1");
         Node *o = g_node(g, Ooverflow, m->loc, 1, &m);
         o->scope = m->scope;
         o->reg = m->reg;

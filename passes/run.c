@@ -393,13 +393,28 @@ static void write_stage(Graph *g, Graph *const *programs)
     fputs(t.s, out());
 }
 
+/* Of any stage.                                                              */
+static int has_budgets(const Graph *g)
+{
+    while (g && !has(g, Ooverflow))
+        g = g->next;
+    return g != NULL;
+}
+
+/* Programs that do not train read the shards that step keeps; null: no step. */
+static void learn_shards(Graph *g, const Graph *step)
+{
+    for (; step; step = step->next)
+        shards_like(g, step);
+}
+
 /* Step goes first: it makes the optimizer's parameters, which init fills.    */
 Plan *compile(Graph *g, const Target *T, const CompileOptions *o)
 {
     static const char *const programs[] = {
         "step", "step.fallback", "eval", "forward", NULL
     };
-    Graph **stopped = NULL, *last = g;
+    Graph **stopped = NULL, *last = g, *step = NULL;
 
     options = o;
     target = T;
@@ -408,15 +423,19 @@ Plan *compile(Graph *g, const Target *T, const CompileOptions *o)
 
     for (const char *const *p = programs; *p; p++) {
         if (!runs(g, (*p)[0]) ||
-            (!strcmp(*p, "step.fallback") && !has(last, Ooverflow)))
+            (!strcmp(*p, "step.fallback") && !has_budgets(step)))
             continue;
+        if ((*p)[0] != 's') {
+            learn_shards(g, step);
+            step = NULL;
+        }
         Graph *h = program(g, *p);
         if (!one_program(e, h))
             vec_push(g->arena, stopped, h);
         if (vec_len(h->param) > vec_len(last->param) || last == g)
             last = h;
-        for (; h && !strcmp(*p, "step"); h = h->next)
-            shards_like(g, h);
+        if (!strcmp(*p, "step"))
+            step = h;
     }
     if (stopped) {
         write_stage(g, stopped);

@@ -544,7 +544,8 @@ static void add_updates(Step1 *s, Node **node, size_t count)
         }
 }
 
-/* More rows than room somewhere: nothing is written, the fallback will be.   */
+/* More rows than room somewhere: nothing is written, the fallback will be. The
+ * layers where are counted: stages add theirs up at once.                    */
 static void stop_on_overflow(Step1 *s, Node **node, size_t count)
 {
     Node *any = NULL;
@@ -554,7 +555,7 @@ static void stop_on_overflow(Step1 *s, Node **node, size_t count)
         if (a->op != Oaccum || a->in[0]->op != Ocast ||
             a->in[0]->in[0]->op != Ooverflow)
             continue;
-        any = any ? op2(s, Omaximum, any, a) : a;
+        any = any ? op2(s, Oadd, any, a) : a;
     }
     if (!any)
         return;

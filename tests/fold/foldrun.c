@@ -162,6 +162,10 @@ Trained fold_train(Plan *p, int steps)
         Block block = fold_block(p, t);
         Feed f = fold_feed(p, t);
         exec_run(x, "step", &block, &f);
+        if (exec_result(x, "overflow") > 0) {
+            exec_run(x, "step.fallback", &block, &f);
+            w.fallbacks++;
+        }
         w.loss[t] = exec_result(x, "loss");
         w.norm[t] = exec_result(x, "grad_norm");
         if (t == 0)

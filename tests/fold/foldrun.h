@@ -19,7 +19,7 @@ typedef struct Found {
 } Found;
 
 typedef struct Trained {
-    int steps;
+    int steps, fallbacks;         /* that did not fit a budget                */
     double loss[MAXSTEPS], norm[MAXSTEPS];
     Found *value;                 /* vec                                      */
 } Trained;

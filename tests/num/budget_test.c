@@ -7,9 +7,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "../../frontend/frontend.h"
-#include "../../runtime/runtime.h"
-#include "../unit/share.h"
+#include "../fold/foldrun.h"
 
 enum { STEPS = 4 };
 
@@ -26,6 +24,10 @@ cases[] = {
     { "tests/hf/dsv3.lua", "fold.cp=2 fold.dp=2 fold.ep=2 fold.etp=2", 0.4, 4 },
     { "tests/models/hash.lua", "fold.tp=2 fold.dp=2 fold.ep=2", 0.35, 4 },
     { "tests/models/top1_z.lua", "fold.dp=4 fold.ep=4", 0.5, 4 },
+    { "tests/models/folds.lua", "fold.pp=2 fold.dp=2 fold.ep=2", 0.6, 4 },
+    { "tests/models/folds.lua", "fold.pp=2 fold.dp=4 fold.ep=4", 2.2, 0 },
+    { "tests/models/folds.lua", "fold.pp=2 fold.dp=2 fold.tp=2 fold.ep=4 "
+      "fold.schedule=zerobubble fold.zero=3", 0.6, 4 },
 };
 enum { N = sizeof cases / sizeof *cases };
 
@@ -77,16 +79,12 @@ static Plan *plan_of(int i, int budget)
 /* Every value across steps must be what it was while a step overflows.       */
 static double *all_values(Exec *x, int64_t *n)
 {
-    const Role *r = exec_role(x, 0);
+    const Tensor **t = fold_tensors(x->plan, "param state master m v");
     double *v = NULL;
 
-    for (int i = 0; i < r->ntensor; i++) {
-        const char *kind = r->tensor[i].kind;
-        if (!strcmp(kind, "input") || !strcmp(kind, "output"))
-            continue;
-        int64_t m = tensor_elems(&r->tensor[i]);
-        double *one = alloc(forever, (size_t)m * sizeof *one);
-        exec_read(x, r->tensor[i].name, 0, one, m);
+    for (size_t i = 0; i < vec_len(t); i++) {
+        int64_t m;
+        const double *one = fold_read(x, t[i]->name, &m);
         for (int64_t k = 0; k < m; k++)
             vec_push(forever, v, one[k]);
     }
@@ -168,7 +166,7 @@ int main(void)
 
     for (int i = 0; i < 2 * N; i++)
         p[i] = plan_of(i / 2, i % 2);
-    share_kernels(p, 2 * N);
+    fold_share(p, 2 * N);
     for (int i = 0; i < N; i++)
         compare(i, p[2 * i], p[2 * i + 1]);
     return failed != 0;
