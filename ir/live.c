@@ -82,6 +82,11 @@ static void extend(Lives *l)
 {
     const Program *p = &l->r->prog[l->prog];
 
+    for (int i = 0; i < l->r->ntensor; i++) {
+        const Tensor *t = &l->r->tensor[i];
+        if (!strcmp(t->kind, "output") && l->of[t->buf].first >= 0)
+            l->of[t->buf].last = p->nstep - 1;
+    }
     for (int i = 0; i < l->r->nbuf; i++) {
         Life *x = &l->of[i];
         const Phase *f = x->first < 0 ? NULL : phase_of(p, x->last);
@@ -93,11 +98,6 @@ static void extend(Lives *l)
             x->last = l->to;
         if (x->last > l->to && x->first > l->from)
             x->first = l->from;
-    }
-    for (int i = 0; i < l->r->ntensor; i++) {
-        const Tensor *t = &l->r->tensor[i];
-        if (!strcmp(t->kind, "output") && l->of[t->buf].first >= 0)
-            l->of[t->buf].last = p->nstep - 1;
     }
 }
 
@@ -308,6 +308,41 @@ static Lives lives(Arena *a, const Role *r, int prog)
         l.to = x->first + x->n - 1;
     }
     return l;
+}
+
+/* Lives that are longer than needed, or shorter. Gradients and outputs stay to
+ * the end.                                                                   */
+static const char *loose(const Lives *l)
+{
+    int end = l->r->prog[l->prog].nstep - 1;
+
+    for (int i = 0; i < l->r->nbuf; i++) {
+        const Life *x = &l->of[i];
+        const Buf *b = &l->r->buf[i];
+        if (b->prog == l->prog && x->first < 0)
+            return wrong(l, "is never used", i, b->born);
+        int kept = b->dies == end;
+        int born = x->first == b->born || (kept && b->born == l->from &&
+                                           x->first <= l->to);
+        if (b->prog == l->prog && b->born == l->from && b->dies == l->to)
+            continue;                       /* there through the whole table  */
+        if (b->prog == l->prog && (!born || (x->last != b->dies && !kept)))
+            return wrong(l, strf(l->arena, "lives from step %d to %d, its "
+                                 "steps say %d to %d", b->born, b->dies,
+                                 x->first, x->last), i, x->first);
+    }
+    return NULL;
+}
+
+const char *lives_loose(Arena *a, const Role *r, int prog)
+{
+    Lives l = lives(a, r, prog);
+    const char *why = NULL;
+
+    for (int s = 0; s < r->prog[prog].nstep && !why; s++)
+        why = name_buffers(&l, s);
+    extend(&l);
+    return why ? why : loose(&l);
 }
 
 const char *lives_wrong(Arena *a, const Role *r)

@@ -154,6 +154,39 @@ static void put_scalar(Text *t, const char *io, const Scalar *s)
     puts_(t, "\n");
 }
 
+/* flow = slot { "," slot }; slot = "-" | [ value | "=" buffer ] [ ">" value
+ * ":" dtype { ("+" | "^" | "_" | "~") atoms } ]                              */
+static void put_flow(Text *t, const ValueUse *f, int n)
+{
+    static const char *const marks[] = {"+", "^", "_"};
+
+    puts_(t, " v ");
+    for (int i = 0; i < n; i++, f++) {
+        puts_(t, i ? "," : "");
+        if (!f->read && !f->make)
+            puts_(t, "-");
+        if (f->read < 0)
+            puts_(t, "=");
+        if (f->read)
+            put_int(t, f->read < 0 ? ~f->read : f->read);
+        if (!f->make)
+            continue;
+        puts_(t, ">");
+        put_int(t, f->make);
+        puts_(t, ":");
+        put_int(t, f->dt);
+        for (int k = 0; k < 3; k++)
+            if (f->part[k]) {
+                puts_(t, marks[k]);
+                put_int(t, f->part[k]);
+            }
+        if (f->cut) {
+            puts_(t, "~");
+            put_int(t, f->cut);
+        }
+    }
+}
+
 static void put_step(Text *t, const Step *s)
 {
     puts_(t, stepinfo[s->kind].name);
@@ -166,6 +199,8 @@ static void put_step(Text *t, const Step *s)
         puts_(t, " rw");
         word(t, s->rw);
     }
+    if (s->flow && s->nbuf)
+        put_flow(t, s->flow, s->nbuf);
     if (s->nint)
         puts_(t, " i");
     for (int i = 0; i < s->nint; i++)
@@ -222,6 +257,19 @@ static void put_frame(Text *t, const Frame *f)
     puts_(t, "\n");
 }
 
+static void put_ends(Text *t, const Program *g)
+{
+    enum { LINE = 16 };
+    for (int i = 0; i < g->nend; i++) {
+        if (i % LINE == 0)
+            puts_(t, "end");
+        number(t, g->end[i].buf);
+        number(t, g->end[i].value);
+        if (i % LINE == LINE - 1 || i == g->nend - 1)
+            puts_(t, "\n");
+    }
+}
+
 static void put_program(Text *t, const Program *g)
 {
     puts_(t, "program");
@@ -240,6 +288,7 @@ static void put_program(Text *t, const Program *g)
     put_turns(t, g);
     for (int i = 0; i < g->nframe; i++)
         put_frame(t, &g->frame[i]);
+    put_ends(t, g);
     for (int i = 0; i < g->nstep; i++)
         put_step(t, &g->step[i]);
     puts_(t, "}\n");

@@ -234,6 +234,20 @@ typedef struct StepInfo {
 } StepInfo;
 extern const StepInfo stepinfo[NSTEPKIND];
 
+/* What a step does to one of its buffers: the values of its program have
+ * numbers from 1. read: the number of the value it needs there, ~b: what buffer
+ * b held when the program began (parameters, inputs ...), 0: it reads nothing.
+ * make: the number of the value it leaves there, 0: it writes nothing. The type
+ * of what it makes: its dtype; part[op], atoms over whose ranks op (0 add, 1
+ * max, 2 min) is still to be done; cut: atoms over which ranks hold parts of
+ * it. Over all other atoms of a stage ranks hold the same.                   */
+typedef struct ValueUse {
+    int read, make;
+    Dtype dt;
+    uint32_t part[3], cut;
+} ValueUse;
+int same_type(const ValueUse *x, const ValueUse *y);
+
 typedef struct Step {
     StepKind kind;
     const char *kernel;           /* Skernel: name in the plan's kernel text  */
@@ -242,6 +256,7 @@ typedef struct Step {
     int nint; Aff *iv;            /* integer arguments                        */
     const char *rw;               /* kernels: for each buffer r, w, b (both), or
                                      - (none); null: unknown                  */
+    ValueUse *flow;               /* for each buffer; null: plan without      */
     uint32_t atoms;               /* collectives: the group                   */
     const char *file; int line;
     double flops, bytes, secs;    /* predicted, for one rank                  */
@@ -274,12 +289,17 @@ typedef struct Frame {
     int nof; int *of;             /* by micro-batch: plan_turns of them       */
 } Frame;
 
+/* What a buffer must hold when its program is done: what lives always and is
+ * written, and outputs.                                                      */
+typedef struct End { int buf, value; } End;
+
 typedef struct Program {
     const char *name;             /* init step eval forward                   */
     int nphase; Phase *phase;
     int nturn; Turn *turn;        /* pp > 1: the stage's table                */
     int nframe; Frame *frame;
     int nstep; Step *step;
+    int nend; End *end;           /* plans with flow                          */
     int64_t transient, bound;     /* height and lower bound of non-persistent
                                      buffers that are not alive all the time  */
 } Program;
@@ -397,6 +417,18 @@ typedef struct Span {             /* bytes alive at times from..to, both      */
     int from, to;
     int lo, hi;                   /* spans_meet's own                         */
 } Span;
+/* flow.c flowtype.c sizes.c meet.c: of plans whose steps say what they read and
+ * make.                                                                      */
+int has_flow(const Role *r);
+int may_vary(StepKind k);         /* may integers depend on the rank?         */
+/* By number: who makes it (-1: nobody) and of what type, when all is well.   */
+typedef struct Origin { int step; const ValueUse *f; } Origin;
+const char *values_wrong(const PlanCheck *c, int prog, Origin **made);
+/* By buffer: atoms that cut what lives there, from its tensors.              */
+uint32_t *lasting_cuts(const PlanCheck *c);
+const char *flow_wrong(const PlanCheck *c, int prog);
+const char *sizes_wrong(const PlanCheck *c);
+const char *meets_wrong(Arena *a, const Plan *p);   /* stages with each other */
 /* Do any two overlap while both are alive? Then their ids. Sorts v.          */
 int spans_meet(Span *v, int n, int *one, int *two);
 /* Append the bytes of prog's frames as spans that do not overlap, id -1.     */
@@ -497,6 +529,8 @@ int64_t phase_turns(const Program *g, int phase);         /* how often it runs*/
 /* Null, or where the steps contradict the buffers: worked out again from the
  * steps' arguments, knowing nothing of how buffers were placed.              */
 const char *lives_wrong(Arena *a, const Role *r);
+/* Null, or a buffer whose born and dies are not what the steps say.          */
+const char *lives_loose(Arena *a, const Role *r, int prog);
 /* After step `step` nothing reads these bytes before they are written again;
  * with `last` only after the last turn of the step's phase. Step -1: before the
  * first. By step; what is alive at the end stays. A runtime may fill them with

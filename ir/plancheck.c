@@ -254,6 +254,10 @@ static const char *role_wrong(const PlanCheck *c)
                        r->tensor[i].name, why);
     if (!why)
         why = twice(c);
+    for (int k = 0; k < r->nprog && !why && has_flow(r); k++)
+        why = flow_wrong(c, k);
+    if (!why && has_flow(r))
+        why = sizes_wrong(c);
     if (!why)
         why = scalars_wrong(c, r->in, r->nin);
     if (!why)
@@ -311,7 +315,7 @@ const char *plan_wrong(Arena *a, const Plan *p)
         c.r = &p->role[c.role];
         why = role_wrong(&c);
     }
-    return why;
+    return why ? why : meets_wrong(a, p);
 }
 
 void plan_check(const Plan *p)

@@ -17,10 +17,13 @@
  *     program = "program" name "transient" int "bound" int "{"
  *               { "phase" name first n repeat }
  *               { "turn" { phase [ "=" micro ] [ "&" ] } }
- *               { "frame" name bytes "s" { slot } "o" { int } } { step } "}"
- *     step    = ( "kernel" name | kind ) label [ "b" { int } [ "rw" word ] ]
- *               [ "i" { aff } ] [ "g" atoms ] [ "c" num num num
- *               [ "again" num ] ] place
+ *               { "frame" name bytes "s" { slot } "o" { int } }
+ *               { "end" { buffer value } } { step } "}"
+ *     step    = ( "kernel" name | kind ) label [ "b" { int } [ "rw" word ]
+ *               [ "v" slot { "," slot } ] ] [ "i" { aff } ] [ "g" atoms ]
+ *               [ "c" num num num [ "again" num ] ] place
+ *     slot    = "-" | [ value | "=" buffer ]
+ *               [ ">" value ":" dtype { ( "+" | "^" | "_" | "~" ) atoms } ]
  *     aff     = int { "+" int "*a" atom }
  *     place   = [ "@" file line ]
  *     prelude = "prelude" bytes newline text newline
@@ -216,6 +219,48 @@ static int *read_indices(Reader *r, const char *what, int *n)
     return exact(x->arena, r->buf, sizeof *r->buf);
 }
 
+/* A number from min on in the middle of a word.                              */
+static int64_t part(Lex *x, int64_t min, int64_t max)
+{
+    int64_t v = lex_more(x) ? digits(x) : -1;
+    if (v < min || v > max)
+        lex_err(x, "no value, buffer or group %lld", (long long)v);
+    return v;
+}
+
+static ValueUse read_slot(Lex *x)
+{
+    ValueUse f = {0};
+    if (lex_mark(x, '-'))
+        return f;
+    if (lex_mark(x, '='))
+        f.read = ~(int)part(x, 0, INT32_MAX);
+    else if (lex_more(x) && is_digit(*x->p))
+        f.read = (int)part(x, 1, INT32_MAX);
+    if (!lex_mark(x, '>'))
+        return f;
+    f.make = (int)part(x, 1, INT32_MAX);
+    lex_need(x, ':');
+    f.dt = (Dtype)part(x, 0, NDTYPE - 1);
+    for (int k = 0; k < 3; k++)
+        if (lex_mark(x, "+^_"[k]))
+            f.part[k] = (uint32_t)part(x, 1, UINT32_MAX);
+    if (lex_mark(x, '~'))
+        f.cut = (uint32_t)part(x, 1, UINT32_MAX);
+    return f;
+}
+
+static ValueUse *read_flow(Lex *x, int n)
+{
+    ValueUse *v = alloc(x->arena, (size_t)(n + 1) * sizeof *v);
+    for (int i = 0; i < n; i++) {
+        if (i)
+            lex_need(x, ',');
+        v[i] = read_slot(x);
+    }
+    return v;
+}
+
 static Step read_step(Reader *r)
 {
     Lex *x = &r->x;
@@ -227,6 +272,8 @@ static Step read_step(Reader *r)
         s.buf = read_indices(r, "buffer", &s.nbuf);
     if (lex_take(x, "rw"))
         s.rw = lex_word(x);
+    if (lex_take(x, "v"))
+        s.flow = read_flow(x, s.nbuf);
     if (lex_take(x, "i"))
         read_ints(r, &s);
     if (lex_take(x, "g"))
@@ -305,6 +352,12 @@ static Program read_program(Reader *r)
         } else if (lex_take(x, "frame")) {
             Frame f = read_frame(r);
             vec_push(x->arena, g.frame, f);
+        } else if (lex_take(x, "end")) {
+            while (lex_more(x)) {
+                End e = {.buf = read_index(x, "buffer")};
+                e.value = read_index(x, "value");
+                vec_push(x->arena, g.end, e);
+            }
         } else {
             Step s = read_step(r);
             vec_push(x->arena, g.step, s);
@@ -314,6 +367,7 @@ static Program read_program(Reader *r)
     g.nturn = (int)vec_len(g.turn);
     g.nframe = (int)vec_len(g.frame);
     g.nstep = (int)vec_len(g.step);
+    g.nend = (int)vec_len(g.end);
     return g;
 }
 

@@ -315,7 +315,7 @@ static void add_kernel(Emit *e, const Group *k)
 }
 
 /* Does k add to what n holds (rather than clear it)?                         */
-static int accumulates(const Group *k, const Node *n)
+int accumulates(const Group *k, const Node *n)
 {
     if (n->op != Oaccum || !strcmp(n->s, "last")) return 0;
     for (int i = 0; i < k->n; i++)
@@ -332,12 +332,9 @@ static char use_of(const Group *k, const Step *s, int j)
     if (s->buf[j] < 0) return '-';
     for (int i = 0; i < k->narg; i++) {
         const Node *n = s->buf[i] == s->buf[j] ? k->arg[i] : NULL;
-        int out = n && n->op == Oarg;       /* a new value beside its state   */
-        for (int o = 0; n && o < k->nout; o++) {
-            if (storage(k->out[o]) != storage((Node *)n)) continue;
-            out = 1;
-            reads |= accumulates(k, k->out[o]);
-        }
+        const Node *made = n ? made_in(k, storage((Node *)n)) : NULL;
+        int out = made != NULL;
+        reads |= made && accumulates(k, made);
         for (int q = 0; n && q < k->nin; q++)
             reads |= storage(k->in[q]) == storage((Node *)n);
         writes |= out;
@@ -367,6 +364,7 @@ static void fill_step(Draft *m, int i, Step *s)
         s->buf[j] = j < k->narg && k->arg[j] ? storage(k->arg[j])->buf : -1;
     if (work >= 0) s->buf[n - 1] = work;
     predict(m->e, m->g, k, s);
+    flow_step(m, k, s);
     if (s->kind != Skernel) return;
     s->rw = uses(m->e->arena, k, s);
     add_kernel(m->e, k);
@@ -409,6 +407,7 @@ void emit_program(Emit *e, Graph *g, Group **groups)
     add_outputs(&m);
     p.step = alloc(e->arena, sizeof *p.step * (size_t)(p.nstep + 1));
     for (int i = 0; i < p.nstep; i++) fill_step(&m, i, &p.step[i]);
+    flow_ends(&m, &p);
     vec_push(e->arena, e->now->prog, p);
 }
 

@@ -405,9 +405,18 @@ typedef struct Draft {            /* one program being made                   */
     int once;                     /* each step runs once                      */
     Layout *l;
     int *work;                    /* step -> buffer of its work space, or -1  */
+    Table *value; int nvalue;     /* flow.c: numbers of values                */
 } Draft;
 
 void make_phases(Draft *m, Group **k);    /* fills step, phase, turn, repeat  */
+
+/* flow.c: what step s of group k reads and makes, and what must be there at the
+ * end. Buffers have numbers.                                                 */
+void flow_step(Draft *m, const Group *k, Step *s);
+const Node *made_in(const Group *k, const Node *n);   /* what k leaves in n's
+                                     buffer; null: nothing                    */
+void flow_ends(Draft *m, Program *p);
+int accumulates(const Group *k, const Node *n);   /* adds to what n holds     */
 
 Emit *emit_new(Arena *a, Graph *g, const Target *T);
 void emit_program(Emit *e, Graph *g, Group **groups);

@@ -151,7 +151,8 @@ static void copy_later(Draft *m, Group *k, Node *write)
     t->nd = write->in[0]->nd;
     memcpy(t->dim, write->in[0]->dim, sizeof t->dim);
     memcpy(t->sh, write->in[0]->sh, sizeof t->sh);
-    t->name = strf(a, "new %s", storage(write)->s);
+    t->s = storage(write)->s;
+    t->name = strf(a, "new %s", t->s);
     for (int i = 0; i < k->narg; i++)
         if (k->arg[i] == write) k->arg[i] = t;
     c->nin = 1;

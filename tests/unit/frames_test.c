@@ -43,7 +43,7 @@ static void fake_lower(Graph *g, Group *k, Arena *a)
         k->step.kernel = NULL;
         k->step.nint = 4;
         k->step.iv[0] = aff(Df32);
-        k->step.iv[1] = aff(1);
+        k->step.iv[1] = aff(local_elems(g, n->op == Osend ? n->in[0] : n));
         k->step.iv[2] = aff(n->i);
         k->step.iv[3] = aff(n->j);
         k->step.atoms = g->mesh->mask[Mpp];
@@ -57,10 +57,16 @@ static void fake_lower(Graph *g, Group *k, Arena *a)
 
 static const Target fake = {.name = "host", .lower = fake_lower};
 
-static Node *sized(Graph *g, Op op, Region reg, int call, int nin, Node **in)
+static Dim dim_no(Graph *g, int n)
 {
     static const char *const names[] = {"a", "b", "c", "d"};
     static const int sizes[] = {8, 100, 700, 2000};
+
+    return (Dim){g_axis(g, names[n]), sizes[n]};
+}
+
+static Node *sized(Graph *g, Op op, Region reg, int call, int nin, Node **in)
+{
     Node *x = g_node(g, op, NULL, nin, in);
     int n = below(4);
 
@@ -69,7 +75,7 @@ static Node *sized(Graph *g, Op op, Region reg, int call, int nin, Node **in)
     x->call = call;
     x->nd = 1;
     x->dim[0] = nin && op != Oadd && op != Oexp
-        ? in[nin - 1]->dim[0] : (Dim){g_axis(g, names[n]), sizes[n]};
+        ? in[nin - 1]->dim[0] : dim_no(g, n);
     return x;
 }
 
@@ -153,10 +159,16 @@ static void add_transfers(Maker *k, int role, int receive)
         if ((receive ? to : from) != role) continue;
         Call c = {receive ? ROWrecv : ROWsend, e.from, e.a, e.b};
         Node **v = *kept(k, e.from, e.a), *in = receive ? NULL : pick(v);
+        if (!receive) {
+            in = sized(k->g, Oexp, REGbody, call_of(k->g,
+                       (Call){ROWwork, e.from, e.a, 0}), 1, &in);
+            in->dim[0] = dim_no(k->g, (int)i % 4);
+        }
         Node *x = sized(k->g, receive ? Orecv : Osend, REGbody,
                         call_of(k->g, c), !receive, &in);
         x->i = receive ? from : to;
         x->j = (int64_t)i;
+        x->dim[0] = dim_no(k->g, (int)i % 4);
         if (receive) vec_push(forever, *kept(k, e.to, e.b), x);
         c.k = ROWwait;
         if (!receive) call_of(k->g, c);

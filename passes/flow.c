@@ -1,0 +1,126 @@
+/* flow.c: each step of a plan says which values it reads from its buffers and
+ * which it leaves there, from the groups and types of the graph and not from
+ * where buffers lie. So a reader of the plan can prove that memory, order,
+ * pipeline and collectives give every step what the graph meant (ir/flow.c).
+ *
+ *     %h = gemm dot reads %x %w        v 12,=5,>13:3+4,-      f32, partial
+ *     %s = allreduce %h                v 13,>14:3,-             over atoms 4
+ *
+ * An accumulator is two values: cleared, and with what was added.            */
+#include <string.h>
+
+#include "passes.h"
+
+/* The integer that says `accumulate` (steps.def).                            */
+static int adds_nothing(const Step *s)
+{
+    if (s->kind == Sgemm) return !s->iv[10].c;
+    return (s->kind == Sgmm || s->kind == Sgmmw) && !s->iv[8].c;
+}
+
+static const Node *value(const Node *n)
+{
+    while (is_view(n)) n = n->in[0];
+    return n;
+}
+
+static int number(Draft *m, const Node *n, int cleared)
+{
+    void **at = table_at(m->value, KEYP(n) + (uint64_t)cleared);
+
+    if (!*at) *at = (void *)(uintptr_t)++m->nvalue;
+    return (int)(uintptr_t)*at;
+}
+
+static void type_of(const Draft *m, const Node *n, ValueUse *f)
+{
+    f->dt = n->dt;
+    for (int t = 0; m->g->mesh && t < m->g->mesh->natom; t++)
+        if (n->sh[t].k == P)
+            f->part[n->sh[t].op] |= 1u << t;
+        else if (n->sh[t].k != R)
+            f->cut |= 1u << t;
+}
+
+/* n: whose buffer it is. A state's holds what it began with, or its write.   */
+static int reads(Draft *m, const Group *k, const Node *n)
+{
+    for (int i = 0; i < k->nin; i++) {
+        const Node *v = value(k->in[i]);
+        if (storage((Node *)v) == n)
+            return is_persistent(v) && v->op != Oresult ? ~v->buf
+                                                        : number(m, v, 0);
+    }
+    return 0;
+}
+
+/* A state's new value, which k makes beside it (phases.c).                   */
+static const Node *beside(const Group *k, const Node *state)
+{
+    for (int i = 0; i < k->narg && !(k->nin && k->in[0]->op == Oarg); i++)
+        if (k->arg[i] && k->arg[i]->op == Oarg && k->arg[i]->s == state->s)
+            return k->arg[i];
+    return NULL;
+}
+
+const Node *made_in(const Group *k, const Node *n)
+{
+    if (beside(k, n)) return n->op == Oarg ? n : NULL;
+    for (int i = 0; i < k->nout; i++)
+        if (storage(k->out[i]) == n) return value(k->out[i]);
+    return NULL;
+}
+
+static void makes(Draft *m, const Group *k, const Step *s, const Node *n,
+                  ValueUse *f)
+{
+    const Node *v = made_in(k, n);
+
+    if (!v) return;
+    int sums = v->op == Oaccum && strcmp(v->s, "last");
+    int adds = sums && k->fam != FAMzero && accumulates(k, v);
+    type_of(m, v, f);
+    f->make = number(m, v, sums && !adds);
+    if (adds && !adds_nothing(s)) f->read = number(m, v, 1);
+}
+
+void flow_step(Draft *m, const Group *k, Step *s)
+{
+    if (!m->value) m->value = table_new(m->arena);
+    s->flow = alloc(m->arena, sizeof *s->flow * (size_t)(s->nbuf + 1));
+    for (int i = 0; i < s->nbuf && i < k->narg; i++) {
+        const Node *n = k->arg[i] ? storage(k->arg[i]) : NULL;
+        if (!n) continue;
+        s->flow[i].read = reads(m, k, n);
+        makes(m, k, s, n, &s->flow[i]);
+    }
+}
+
+/* A buffer that two nodes speak of has one entry; an output that is an input
+ * needs none.                                                                */
+static void add_end(Draft *m, Program *p, Table *seen, int buf, const Node *n)
+{
+    void **at = table_at(seen, (uint64_t)buf + 1);
+    int lasting = is_persistent(n) && n->op != Oresult;
+
+    if (*at || lasting) return;
+    *at = p;
+    int v = number(m, n, 0);
+    vec_push(m->arena, p->end, ((End){buf, v}));
+    p->nend = (int)vec_len(p->end);
+}
+
+void flow_ends(Draft *m, Program *p)
+{
+    const Graph *g = m->g;
+    Table *seen = table_new(m->arena);
+
+    if (!m->value) m->value = table_new(m->arena);
+    for (size_t i = 0; i < vec_len(g->node); i++) {
+        Node *n = g->node[i];
+        if (n->op == Owrite || n->op == Oresult)
+            add_end(m, p, seen, storage(n)->buf, n);
+        else if (n->op == Ooutput)
+            add_end(m, p, seen, storage(n->in[0])->buf, value(n->in[0]));
+    }
+}
