@@ -129,7 +129,8 @@ static Ex *rename_value(Kern *c, Node *n, const Index *ix, Ex *guard)
             if (n->A[i] == a->dim[d].a)
                 to = n->B[i];
         int k = dim_of(n, to);
-        mono_same(c->pool, to, local_n(c->g, n, k), size_of(c, a, d));
+        /* Loops exist over the result's axis: the operand's size is its.     */
+        mono_same(c->pool, a->dim[d].a, local_n(c->g, a, d), size_of(c, n, k));
         jx.at[d] = ix->at[k];
     }
     return value(c, a, &jx, guard);

@@ -389,32 +389,47 @@ static int two_rounds(const Set *s)
     return 0;
 }
 
-/* On a grid an item is a block: is the sum of a sum, as one kernel, of fewer
- * items than it takes to keep the chip busy, while the inner one has more?   */
+/* ---- on a grid, where an item is a block --------------------------------- */
+
+static int64_t items_of(const Graph *g, const Node *n, const Axes *O)
+{
+    int64_t items = 1;
+
+    for (int k = 0; k < O->n; k++) {
+        int d = dim_of(n, O->a[k]);
+        items *= d < 0 ? 1 : local_n(g, n, d);
+    }
+    return items;
+}
+
+/* The member that reduction n reduces, through views.                        */
+static const Node *reduced(const Node *n)
+{
+    do
+        n = n->in[0];
+    while (optab[n->op].cls == VIEW || n->op == Ocast);
+    return n;
+}
+
+/* Would one kernel have fewer items than keep the chip busy, while kernels of
+ * their own would have more: a sum of sums, or two large results that share few
+ * axes?                                                                      */
 static int too_few(Set *s, const Axes *O)
 {
     const Graph *g = s->f->g;
-    int64_t items = 1, most = s->f->T->items * 128;
+    int64_t wanted = s->f->T->items;
+    int large = 0;
 
-    if (!s->f->T->grid)
-        return 0;
-    for (size_t i = 0; i < vec_len(s->node); i++) {
-        const Node *n = s->node[i], *in = n;
-        if (!is_reduction(n))
-            continue;
-        do
-            in = in->in[0];
-        while (optab[in->op].cls == VIEW || in->op == Ocast);
-        items = 1;
-        for (int k = 0; k < O->n; k++) {
-            int d = dim_of(in, O->a[k]);
-            items *= d < 0 ? 1 : local_n(g, in, d);
-        }
-        if (is_reduction(in) && set_has(s, in) && items < most &&
-            local_elems(g, in) >= 16 * items)
+    for (size_t i = 0; i < vec_len(s->node) && s->f->T->grid; i++) {
+        const Node *n = s->node[i], *in = is_reduction(n) ? reduced(n) : n;
+        int64_t items = items_of(g, in, O);
+        if (in != n && is_reduction(in) && set_has(s, in) &&
+            items < wanted * 128 && local_elems(g, in) >= 16 * items)
             return 1;
+        large += is_stored(s, n) && items < wanted &&
+                 local_elems(g, n) >= 64 * wanted;
     }
-    return 0;
+    return large > 1;
 }
 
 const char *one_nest(Set *s)
