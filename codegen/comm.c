@@ -137,6 +137,19 @@ static void transfer(Group *k, Arena *a, const Graph *g, Node *n)
     set_label(k, a, n);
 }
 
+/* What a rank receives, or sends: of an all-reduce in two halves.            */
+static double moved(const Graph *g, const Node *n)
+{
+    double ranks = (double)mesh_extent(g->mesh, (uint32_t)n->i);
+    double most = (double)local_bytes(
+        g, n->op == Oreducescatter ? n->in[0] : n);
+
+    if (n->op == Orotate)
+        return most;
+    return (n->op == Oallreduce || n->op == Ostagesum ? 2 : 1) * most *
+           (ranks - 1) / ranks;
+}
+
 void comm_lower(Graph *g, Group *k, Arena *a)
 {
     Node *n = k->node[0];
@@ -145,8 +158,6 @@ void comm_lower(Graph *g, Group *k, Arena *a)
         transfer(k, a, g, n);
         return;
     }
-    double ranks = (double)mesh_extent(g->mesh, (uint32_t)n->i);
-
     vec_push(a, k->arg, storage(n->in[0]));
     vec_push(a, k->arg, n);
     vec_push(a, k->arg, NULL);
@@ -154,7 +165,6 @@ void comm_lower(Graph *g, Group *k, Arena *a)
     add_size(k, a, n->dt);
     blocks(k, a, g, n);
     k->step.atoms = (uint32_t)n->i;
-    k->step.bytes = (double)local_bytes(g, n) *
-                    (n->op == Orotate ? 1 : (ranks - 1) / ranks);
+    k->step.bytes = moved(g, n);
     set_label(k, a, n);
 }

@@ -49,16 +49,7 @@ static int is_moved(StepKind k)
            k == Salltoall || k == Srotate || k == Ssend || k == Srecv;
 }
 
-static double moved_bytes(const Mesh *m, const Step *s)
-{
-    if (s->kind == Ssend || s->kind == Srecv)
-        return (double)(s->iv[1].c * dtypes[s->iv[0].c].bytes);
-    double share = 1 - 1 / (double)mesh_extent(m, s->atoms);
-    return s->kind == Sallreduce ? 2 * share * (double)s->iv[1].c *
-               (double)s->iv[2].c * dtypes[s->iv[0].c].bytes : s->bytes;
-}
-
-static Traffic *traffic_of(const Plan *p, const Role *r)
+static Traffic *traffic_of(const Role *r)
 {
     const Program *g = step_of(r);
     Traffic *v = NULL;
@@ -76,14 +67,14 @@ static Traffic *traffic_of(const Plan *p, const Role *r)
             if (i == vec_len(v))
                 vec_push(forever, v, ((Traffic){ s->kind, s->atoms, 0, 0 }));
             v[i].times += n;
-            v[i].bytes += n * moved_bytes(p->mesh, s);
+            v[i].bytes += n * s->bytes;
         }
     return v;
 }
 
 static void put_traffic(FILE *out, const Plan *p, int role)
 {
-    Traffic *v = traffic_of(p, &p->role[role]);
+    Traffic *v = traffic_of(&p->role[role]);
     char group[64];
 
     for (size_t i = 0; i < vec_len(v); i++) {

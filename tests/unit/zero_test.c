@@ -127,8 +127,12 @@ static double received(const Plan *p, StepKind kind)
         const Step *s = &g->step[i];
         if (s->kind != kind || s->iv[1].c * s->iv[2].c == 1)
             continue;
-        sum += (double)(s->iv[1].c * s->iv[2].c * dtypes[s->iv[0].c].bytes) *
-               (double)(mesh_extent(p->mesh, s->atoms) - 1);
+        double one = (double)(s->iv[1].c * s->iv[2].c *
+                              dtypes[s->iv[0].c].bytes) *
+                     (double)(mesh_extent(p->mesh, s->atoms) - 1);
+        if (kind != Sallreduce)
+            assert_true(s->bytes == one);
+        sum += one;
     }
     return sum;
 }
