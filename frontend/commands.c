@@ -204,7 +204,7 @@ int cmd_show(Args *a)
     return 0;
 }
 
-/* ---- run, eval ----------------------------------------------------------- */
+/* ---- run, eval, bench ---------------------------------------------------- */
 
 static int plan_job(void *arg, FILE *out)
 {
@@ -297,6 +297,17 @@ static int eval_only(Plan *p, const RunArgs *r)
 int cmd_eval(Args *a)
 {
     return execute(a, eval_only);
+}
+
+static int bench(Plan *p, const RunArgs *r)
+{
+    (void)r;
+    return bench_plan(p, 5, stdout);
+}
+
+int cmd_bench(Args *a)
+{
+    return execute(a, bench);
 }
 
 /* ---- generate ------------------------------------------------------------ */

@@ -31,6 +31,8 @@ static const Command commands[] = {
       "train; under mpirun on N ranks" },
     { "eval", cmd_eval, 1, 1, "", "model.lua|m.plan from=ckpt",
       "validation loss" },
+    { "bench", cmd_bench, 1, 1, "", "model.lua|m.plan [key=value ...]",
+      "time, bytes and FLOPs of every step, against what was planned" },
     { "show", cmd_show, 1, 1, "memory html trace schedule csv fold",
       "m.plan",
       "what a plan does and needs" },
