@@ -1,8 +1,9 @@
 /* bench.c: where the time of a training step goes. Runs a plan on made-up
  * tokens with a clock around every step of it, and prints what took longest:
  * steps of the same kernel and kind of place ("layers.*.moe.w1") together,
- * beside what the plan predicted. All ranks run here, one after another, so
- * collectives are copies and a rank's time is the total over the ranks.      */
+ * beside what the plan predicted. Without a launcher all ranks run here, one
+ * after another, so collectives are copies and a rank's time is the total over
+ * the ranks; under mpirun rank 0 prints what it saw.                         */
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>
@@ -15,6 +16,10 @@ typedef struct Line {             /* steps counted together                   */
     int line, calls;
     double secs, predicted, flops, bytes;
 } Line;
+
+typedef struct Walls { double step, host; } Walls;     /* seconds of a step  */
+
+enum { MOST = 40 };               /* lines                                    */
 
 typedef struct Bench {
     Exec *x;
@@ -132,28 +137,45 @@ static int slowest_first(const void *a, const void *b)
     return (x->secs < y->secs) - (x->secs > y->secs);
 }
 
-static void print(const Bench *b, double wall, FILE *out)
+static double per(double a, double b)
 {
+    return b > 0 ? a / b : 0;
+}
+
+static void print_lines(const Bench *b, double sum, FILE *out)
+{
+    fprintf(out, "%8s %6s %6s %9s %8s %8s %7s  %s\n", "ms", "%", "calls",
+            "GFLOP/s", "GB/s", "plan ms", "x plan", "kernel, place");
+    for (size_t i = 0; i < vec_len(b->line) && i < MOST; i++) {
+        const Line *l = &b->line[i];
+        fprintf(out, "%8.3f %6.1f %6d %9.1f %8.1f %8.3f %7.2f  %s",
+                l->secs * 1e3, 100 * per(l->secs, sum), l->calls,
+                per(l->flops, l->secs) * 1e-9, per(l->bytes, l->secs) * 1e-9,
+                l->predicted * 1e3, per(l->secs, l->predicted), l->name);
+        if (l->file)
+            fprintf(out, " (%s:%d)", l->file, l->line);
+        fprintf(out, "\n");
+    }
+}
+
+/* The last line is for programs: words and numbers, one pair after another. */
+static void print(const Bench *b, const Walls *w, FILE *out)
+{
+    const Plan *p = b->x->plan;
     double sum = 0, predicted = 0;
 
     for (size_t i = 0; i < vec_len(b->line); i++) {
         sum += b->line[i].secs;
         predicted += b->line[i].predicted;
     }
-    fprintf(out, "%8s %6s %6s %8s %8s %8s  %s\n", "ms", "%", "calls", "GFLOP/s",
-            "GB/s", "plan ms", "kernel, place");
-    for (size_t i = 0; i < vec_len(b->line) && i < 40; i++) {
-        const Line *l = &b->line[i];
-        fprintf(out, "%8.3f %6.1f %6d %8.1f %8.1f %8.3f  %s", l->secs * 1e3,
-                100 * l->secs / sum, l->calls, l->flops / l->secs * 1e-9,
-                l->bytes / l->secs * 1e-9, l->predicted * 1e3, l->name);
-        if (l->file)
-            fprintf(out, " (%s:%d)", l->file, l->line);
-        fprintf(out, "\n");
-    }
+    print_lines(b, sum, out);
     fprintf(out, "%8.3f ms in steps, %.3f ms a step of training, %.3f ms "
-            "planned, %d threads\n", sum * 1e3, wall * 1e3, predicted * 1e3,
-            pool_size(b->x->pool));
+            "planned, %d threads\n", sum * 1e3, w->step * 1e3,
+            predicted * 1e3, pool_size(b->x->pool));
+    fprintf(out, "ms %.3f host_ms %.3f tokens_per_s %.1f tflops %.2f "
+            "arena_gib %.3f ranks %lld\n", w->step * 1e3, w->host * 1e3,
+            per((double)p->tokens, w->step), per(p->flops, w->step) * 1e-12,
+            (double)exec_bytes(b->x) / 0x1p30, (long long)p->mesh->world);
 }
 
 static double now(void)
@@ -164,28 +186,30 @@ static double now(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* Seconds of a step that is one graph, not timed call by call.               */
-static double graph_step(Bench *b, const Feed *f, int64_t steps)
+/* Steps as a run has them, not timed one by one: on a GPU one graph each. */
+static Walls whole_steps(Bench *b, const Feed *f, int64_t steps)
 {
-    double **spent = b->x->spent, start = 0;
+    double **spent = b->x->spent, start = 0, host = 0;
 
     b->x->spent = NULL;
     for (int64_t i = -2; i < steps; i++) {
+        double t = now();
         if (!i)
-            start = now();
+            start = t;
         exec_run(b->x, "step", &(Block){1e-4, 0.1, 0.05, i + 100}, f);
+        host += i < 0 ? 0 : now() - t;
     }
     b->x->spent = spent;
-    return (now() - start) / (double)steps;
+    return (Walls){(now() - start) / (double)steps, host / (double)steps};
 }
 
 int bench_plan(Plan *p, int64_t steps, FILE *out)
 {
-    Bench b = {.x = exec_open(p, comm_open(forever, p->mesh->world))};
+    Comm *c = comm_open(forever, p->mesh->world);
+    Bench b = {.x = exec_open(p, c), .vocab = vocab_of(p)};
     Feed f = {fill, &b};
     double start = 0;
 
-    b.vocab = vocab_of(p);
     if (role_prog(&p->role[0], "init") >= 0)
         exec_run(b.x, "init", NULL, NULL);
     for (int64_t i = -1; i < steps; i++) {      /* the first warms up         */
@@ -196,13 +220,15 @@ int bench_plan(Plan *p, int64_t steps, FILE *out)
         if (i < 0)
             start_clocks(b.x);
     }
-    double wall = (now() - start) / (double)steps;
+    Walls w = {(now() - start) / (double)steps, 0};
     if (b.x->gpu)
-        wall = graph_step(&b, &f, steps);
+        w = whole_steps(&b, &f, steps);
     for (int i = 0; i < b.x->nstage; i++)
         gather(&b, i, steps);
     qsort(b.line, vec_len(b.line), sizeof *b.line, slowest_first);
-    print(&b, wall, out);
+    if (!c->first)
+        print(&b, &w, out);
     exec_close(b.x);
+    comm_close(c);
     return 0;
 }
