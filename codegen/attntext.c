@@ -400,7 +400,7 @@ static double products(const Attn *t, double dots, double values)
     return 2 * square * (sum + values * (double)attn_product(t, in, n));
 }
 
-static void set_cost(Attn *t)
+void attn_cost(Attn *t)
 {
     int back = t->n->op == Oattnback;
 
@@ -423,7 +423,7 @@ void attn_finish(Attn *t)
     put(&s, "%s}\n", t->o.s);
     set_text(t->k, t->arena, s.s);
     set_label(t->k, t->arena, t->n);
-    set_cost(t);
+    attn_cost(t);
 }
 
 /* Result i of the group's attention, or null: not wanted.                    */

@@ -245,6 +245,7 @@ typedef struct Attn {
     Group *k;
     Arena *arena;
     const char *t;                /* compute type: "f32" "f64"                */
+    int gpu, open;                /* score texts: of one pair, of open tiles  */
     const char **name;            /* vec: declared names                      */
     Text decl, o;
     int64_t work;                 /* elements of work space on the stack      */
@@ -312,13 +313,47 @@ Node *attn_part(const Attn *t, int i);
  * t0 t1 ...; `z` is the score. With gradient: p the weight, then the gradient
  * of each term in place of its tile, from ds.                                */
 void attn_score(Attn *t, int depth, int grad);
+void attn_score1(Attn *t, int depth, int grad);
 /* Text of the condition that no query in [q0, q1) sees a key in [k0, k1), all
  * local; null: cannot be told.                                               */
 const char *attn_unseen(Attn *t, const char *q0, const char *q1,
                         const char *k0, const char *k1);
+const char *attn_allseen(Attn *t, const char *q0, const char *q1,
+                         const char *k0, const char *k1);
 const char *attn_seen(Attn *t, const char *q0, const char *rows,
                       const char *k0);
 double attn_share(const Attn *t);
+
+/* attngpu.c: kernels of attention for GPUs, in jobs of rows and columns.     */
+enum { ATJOBS = 16, ATWARPS = 8, ATWGROWS = 128 };      /* rows of a block    */
+typedef struct AttnJob {
+    int keys;                     /* rows are keys, columns are queries       */
+    int nover; Axis *over[MAXD];  /* score axes of the job's results          */
+    int nloop; Axis *loop[MAXD];  /* the others                               */
+    int nout; int out[MAXIN];     /* operands whose gradients it makes        */
+} AttnJob;
+
+typedef struct AttnGpu {
+    Attn t;
+    int back, tensor;             /* backward; on tensor cores                */
+    AttnView out, lse, dout;
+    Node *grad[MAXIN];
+    AttnJob job[ATJOBS]; int njob;
+    int64_t shared;               /* bytes of shared memory a block           */
+} AttnGpu;
+
+int attn_can_cuda(const Graph *g, const Node *n);
+void attn_lower_cuda(Graph *g, Group *k, Arena *a);   /* and backward         */
+int64_t attn_inner_count(const Attn *t, int op);
+AttnView attn_grad(const AttnGpu *x, int op);
+void attn_warp_job(AttnGpu *x, const AttnJob *j);     /* attnwarp.c           */
+void attn_wg_job(AttnGpu *x, const AttnJob *j);       /* attnwg.c             */
+int attn_wg_fits(AttnGpu *x);     /* also fills x->shared                     */
+void attn_cost(Attn *t);          /* flops and bytes of the group's step      */
+/* cuda.c: a kernel's parameters and the arrays they become; its grid.        */
+void cuda_put_parameters(Text *t, const Group *k);
+void cuda_set_grid(Group *k, Arena *a, int64_t x, int64_t threads, int64_t y,
+                   int64_t z);
 
 /* ---- generators ---------------------------------------------------------- */
 
@@ -348,6 +383,7 @@ void cuda_lower(Graph *g, Group *k, Arena *a);
 
 extern const char host_pre[];     /* host.pre, embedded by the build          */
 extern const char gmm_pre[], wgmma_pre[]; /* in the text that needs them      */
+extern const char attngpu_pre[], attnwarp_pre[], attnwg_pre[], hopper_pre[];
 extern const char cuda_pre[];     /* cuda.pre, then the same functions        */
 /* The whole translation unit: prelude and each distinct kernel once.         */
 char *unit_text(Arena *a, const Target *T, Group *const *k, int n);

@@ -44,7 +44,7 @@ static int of_rank(const Aff *x)
     return 0;
 }
 
-static void put_parameters(Text *t, const Group *k)
+void cuda_put_parameters(Text *t, const Group *k)
 {
     int nbuf = k->narg + (k->scratch > 0);
 
@@ -72,8 +72,8 @@ static const char *body_of(const char *text)
 }
 
 /* The step's integers from now on: the grid, then those of the rank.         */
-static void set_grid(Group *k, Arena *a, int64_t x, int64_t threads, int64_t y,
-                     int64_t z)
+void cuda_set_grid(Group *k, Arena *a, int64_t x, int64_t threads, int64_t y,
+                   int64_t z)
 {
     Aff *was = k->step.iv;
     int n = k->step.nint;
@@ -104,14 +104,14 @@ static void wrap(const Graph *g, Group *k, Arena *a, int64_t items,
         (long long)items);
     put(&t, "extern \"C\" __global__ void __launch_bounds__(%lld)\n@(",
         (long long)threads);
-    put_parameters(&t, k);
+    cuda_put_parameters(&t, k);
     if (serial)
         put(&t, "    const ix lo = (ix)blockIdx.x * THREADS + TID, hi = lo + 1;"
             "\n    if (lo >= ITEMS)\n        return;\n");
     putn(&t, body, strlen(body));
     put(&t, "}\n");
     set_text_named(k, a, t.s);
-    set_grid(k, a, blocks, threads, 1, 1);
+    cuda_set_grid(k, a, blocks, threads, 1, 1);
 }
 
 /* ---- families ------------------------------------------------------------ */
@@ -204,9 +204,10 @@ static void tensor_grouped(Group *k, Arena *a, const int64_t *v, int weight)
     set_text_named(k, a, t.s);
     k->narg = 4;
     k->step.nint = 0;
-    set_grid(k, a, ceil_of(n, wide), WGTHREADS,
-             weight ? ceil_of(m, WGROWS) : ceil_of(v[XCAP], WGROWS) + v[XE],
-             weight ? v[XE] : 1);
+    cuda_set_grid(k, a, ceil_of(n, wide), WGTHREADS,
+                  weight ? ceil_of(m, WGROWS)
+                         : ceil_of(v[XCAP], WGROWS) + v[XE],
+                  weight ? v[XE] : 1);
     k->step.iv[4] = aff(bytes);
     add_size(k, a, v[XACC]);
     k->addat = weight ? k->step.nint : 0;
@@ -241,8 +242,8 @@ static void grouped(Group *k, Arena *a)
     set_text_named(k, a, t.s);
     k->narg = 4;
     k->step.nint = 0;
-    set_grid(k, a, weight ? tiles(v[XK]) : tiles(v[XCAP]) + v[XE], GMMTHREADS,
-             tiles(v[XN]), weight ? v[XE] : 1);
+    cuda_set_grid(k, a, weight ? tiles(v[XK]) : tiles(v[XCAP]) + v[XE],
+                  GMMTHREADS, tiles(v[XN]), weight ? v[XE] : 1);
     add_size(k, a, v[XACC]);
     k->addat = weight ? k->step.nint : 0;
 }
@@ -254,6 +255,7 @@ void cuda_lower(Graph *g, Group *k, Arena *a)
     case FAMtopk: case FAMcumsum: case FAMkeep: case FAMroute: case FAMscatter:
         rows(g, k, a);
         return;
+    case FAMattn: case FAMattnback: attn_lower_cuda(g, k, a); return;
     case FAMgemm: gemm_lower(g, k, a); return;
     case FAMgmm: gmm_lower(g, k, a); grouped(k, a); return;
     case FAMgmmw: gmmw_lower(g, k, a); grouped(k, a); return;

@@ -160,6 +160,8 @@ static int term_of(const Attn *t, const Node *n)
     return -1;
 }
 
+static int is_open(const Attn *t, const Node *n);
+
 static void value(Score *s, const Node *n)
 {
     const char **v = &s->val[attn_node(s->t, n)];
@@ -168,8 +170,11 @@ static void value(Score *s, const Node *n)
     if (*v)
         return;
     if (term >= 0)
-        *v = local(s, n, strf(s->t->arena, "s%d[j]", term));
-    else if (n->op == Oconst)
+        *v = local(s, n, strf(s->t->arena, s->t->gpu ? "s%d" : "s%d[j]", term));
+    else if (is_open(s->t, n)) {
+        value(s, n->in[1]);
+        *v = s->val[attn_node(s->t, n->in[1])];
+    } else if (n->op == Oconst)
         *v = number(s, n);
     else if (n->op == Oarg)
         *v = load(s, n);
@@ -318,6 +323,10 @@ static void backward(Score *s, const Node *n)
                   (int)n->i, dy);
     if (term_of(s->t, n) >= 0)
         return;
+    if (is_open(s->t, n)) {
+        give(s, n->in[1], dy);
+        return;
+    }
     for (int k = 0; k < n->nin; k++) {
         const char *text = optab[n->op].gradkind == 'E'
                          ? optab[n->op].grad[k] : "dy";
@@ -331,27 +340,33 @@ static void backward(Score *s, const Node *n)
 static void store_gradients(Score *s)
 {
     Attn *t = s->t;
+    const char *j = t->gpu ? "" : "[j]";
 
     for (int i = 0; i < t->nterm; i++) {
         int at = attn_node(t, t->term[i]);
         if (s->dy[at])
-            attn_line(&s->col, s->depth + 1, "s%d[j] = g%d;", i, at);
+            attn_line(&s->col, s->depth + 1, "s%d%s = g%d;", i, j, at);
         else
-            attn_line(&s->col, s->depth + 1, "s%d[j] = 0;", i);
+            attn_line(&s->col, s->depth + 1, "s%d%s = 0;", i, j);
     }
 }
 
 /* From the score's value on: weight, gradient of the score, and back.        */
 static void weigh(Score *s)
 {
+    static const char *const lines[2][3] = {
+        { "const %s p = exp_%s(%s - lse[r]);",
+          "const %s ds = p * (dp[j] - delta[r]);", "pr[j] = p;" },
+        { "const %s p = weight_%s(in ? %s : -INFINITY, lse);",
+          "const %s ds = p * (dp - delta);", "pr = p;" },
+    };
     Attn *t = s->t;
     const char *f = float_type(t), *z = s->val[attn_node(t, t->score)];
+    const char *const *say = lines[t->gpu != 0];
 
-    attn_line(&s->col, s->depth + 1, "const %s p = exp_%s(%s - lse[r]);", f,
-              t->t, z);
-    attn_line(&s->col, s->depth + 1, "const %s ds = p * (dp[j] - delta[r]);",
-              f);
-    attn_line(&s->col, s->depth + 1, "pr[j] = p;");
+    attn_line(&s->col, s->depth + 1, say[0], f, t->t, z);
+    attn_line(&s->col, s->depth + 1, say[1], f);
+    attn_line(&s->col, s->depth + 1, "%s", say[2]);
     depends(s, t->score);
     give(s, t->score, "ds");
     for (int i = attn_node(t, t->score); i >= 0; i--)
@@ -373,7 +388,7 @@ static void tail(Score *s, int grad)
               z.s ? z.s : "");
 }
 
-void attn_score(Attn *t, int depth, int grad)
+static Score score_new(Attn *t, int depth)
 {
     size_t n = vec_len(t->body->node);
     Score s = { .t = t, .depth = depth };
@@ -383,6 +398,26 @@ void attn_score(Attn *t, int depth, int grad)
     s.dy = alloc(t->arena, n * sizeof *s.dy);
     s.dep = alloc(t->arena, n);
     value(&s, t->score);
+    return s;
+}
+
+/* One pair: query q0 + r, key k0 + j, terms s0 s1 ..                         */
+void attn_score1(Attn *t, int depth, int grad)
+{
+    Score s = score_new(t, depth);
+
+    if (grad)
+        weigh(&s);
+    else
+        attn_line(&s.col, depth + 1, "z = in ? %s : -INFINITY;",
+                  s.val[attn_node(t, t->score)]);
+    put(&t->o, "%s%s", s.row.s ? s.row.s : "", s.col.s);
+}
+
+void attn_score(Attn *t, int depth, int grad)
+{
+    Score s = score_new(t, depth);
+
     if (grad)
         weigh(&s);
     else
@@ -487,6 +522,26 @@ static Bounds where_holds(const Attn *t, const Node *c)
     }
 }
 
+/* Does the condition hold just where the bounds of it say?                   */
+static int is_exact(const Attn *t, const Node *c)
+{
+    switch (c->op) {
+    case Ole: case Olt: case Oge: case Ogt: {
+        Bounds b = where_holds(t, c);
+        return !isinf(b.lo) || !isinf(b.hi);
+    }
+    case Oland: return is_exact(t, c->in[0]) && is_exact(t, c->in[1]);
+    case Ocast: case Ospread: return is_exact(t, c->in[0]);
+    default: return 0;
+    }
+}
+
+/* t->open: the text is for tiles in which every exact condition holds.       */
+static int is_open(const Attn *t, const Node *n)
+{
+    return t->open && n->op == Owhere && is_exact(t, n->in[0]);
+}
+
 /* Infinite of that sign; 0: positive and finite.                             */
 static int is_const(const Node *n, double sign)
 {
@@ -531,6 +586,33 @@ const char *attn_unseen(Attn *t, const char *q0, const char *q1,
         put(&x, "%s%s - (%s) < %.0f", x.s ? " || " : "",
             attn_global(t, t->key, strf(t->arena, "%s - 1", k1)),
             attn_global(t, t->query, q0), b.lo + 0.0);
+    return x.s;
+}
+
+/* Text of the condition that all exact conditions of the score hold for queries
+ * [q0, q1) and keys [k0, k1); null: there is none.                           */
+const char *attn_allseen(Attn *t, const char *q0, const char *q1,
+                         const char *k0, const char *k1)
+{
+    Bounds b = everything;
+    Text x = { .arena = t->arena };
+
+    for (size_t i = 0; i < vec_len(t->body->node); i++) {
+        const Node *n = t->body->node[i];
+        if (n->op == Owhere && is_exact(t, n->in[0]))
+            b = both(b, where_holds(t, n->in[0]));
+    }
+    if (isinf(b.lo) && isinf(b.hi))
+        return NULL;
+    attn_place(t, t->query);
+    if (!isinf(b.hi))
+        put(&x, "%s - (%s) <= %.0f",
+            attn_global(t, t->key, strf(t->arena, "%s - 1", k1)),
+            attn_global(t, t->query, q0), b.hi + 0.0);
+    if (!isinf(b.lo))
+        put(&x, "%s%s - (%s) >= %.0f", x.s ? " && " : "",
+            attn_global(t, t->key, k0),
+            attn_global(t, t->query, strf(t->arena, "%s - 1", q1)), b.lo + 0.0);
     return x.s;
 }
 

@@ -69,14 +69,6 @@ static void lower_cuda(Graph *g, Group *k, Arena *a)
     cuda_lower(g, k, a);
 }
 
-/* No composite has a GPU kernel yet.                                         */
-static int keeps_none(const Graph *g, const Node *n)
-{
-    (void)g;
-    (void)n;
-    return 0;
-}
-
 const Target T_host = {
     .name = "host", .prelude = host_pre,
     .items = 16, .keeps = attn_can, .loops = loops,
@@ -90,7 +82,7 @@ const Target T_null = {
 
 const Target T_cuda = {
     .name = "cuda", .prelude = cuda_pre,
-    .items = 256, .grid = 1, .keeps = keeps_none, .loops = loops,
+    .items = 256, .grid = 1, .keeps = attn_can_cuda, .loops = loops,
     .lower = lower_cuda,
 };
 

@@ -1,0 +1,216 @@
+/* attngpu.c: attention for GPUs. A launch is jobs, one behind the other:
+ * forward is one job, backward one for each set of gradients with the same
+ * axes. A block of a job holds rows (queries, or keys) of one combination of
+ * the axes its results have, and meets columns (the other side) of all
+ * combinations of the rest:
+ *
+ *     job        rows      columns          sums
+ *     forward    queries   keys             weights x values
+ *     queries    queries   keys             dterm x keys
+ *     keys       keys      queries          dterm' x queries, p' x dout
+ *
+ * Each backward job makes scores again, so nothing is added in memory and the
+ * order of all sums is fixed. Two forms: tensor cores (attnwg.c), where
+ * operands are bf16 and widths fit; a warp a row otherwise (attnwarp.c). On
+ * tensor cores weights and dterm are rounded to bf16 before they meet the
+ * second operand and exp is the fast one; sums, maxima and logsumexps are
+ * fp32.                                                                      */
+#include <string.h>
+
+#include "codegen.h"
+
+enum { WIDEST = 256 };            /* accumulators of a job, columns           */
+
+static int has_dim(const Node *n, const Axis *a)
+{
+    return dim_of(n, a) >= 0;
+}
+
+int64_t attn_inner_count(const Attn *t, int op)
+{
+    Axis *in[MAXD];
+    int n = attn_inner(t, t->n->in[op], in);
+
+    return attn_product(t, in, n);
+}
+
+/* ---- which it takes ------------------------------------------------------ */
+
+/* A parameter reaches n: the score's gradient may be wanted there.           */
+static int is_trained(const Node *n, Table *seen)
+{
+    if (n->op == Oparam)
+        return 1;
+    if (table_get(seen, KEYP(n)))
+        return 0;
+    *table_at(seen, KEYP(n)) = (void *)n;
+    for (int k = 0; k < n->nin; k++)
+        if (is_trained(n->in[k], seen))
+            return 1;
+    return 0;
+}
+
+int attn_can_cuda(const Graph *g, const Node *n)
+{
+    Attn t;
+
+    if (!attn_read(&t, g, n))
+        return 0;
+    for (int op = 0; op < t.nop; op++)
+        if (t.leaf >> op & 1 && dtypes[n->in[op]->dt].kind == 'f' &&
+            is_trained(n->in[op], table_new(g->arena)))
+            return 0;
+    return 1;
+}
+
+/* ---- jobs ---------------------------------------------------------------- */
+
+static int same_axes(const Attn *t, int p, int q)
+{
+    for (int i = 0; i < t->nx; i++)
+        if (has_dim(t->n->in[p], t->x[i]) != has_dim(t->n->in[q], t->x[i]))
+            return 0;
+    return 1;
+}
+
+static int64_t width_of(const AttnGpu *x, const AttnJob *j)
+{
+    int64_t w = 0;
+
+    for (int i = 0; i < j->nout; i++)
+        w += (attn_inner_count(&x->t, j->out[i]) + 63) / 64 * 64;
+    return w;
+}
+
+static void split_axes(const Attn *t, AttnJob *j, const Node *n)
+{
+    for (int i = 0; i < t->nx; i++)
+        if (!n || has_dim(n, t->x[i]))
+            j->over[j->nover++] = t->x[i];
+        else
+            j->loop[j->nloop++] = t->x[i];
+}
+
+static AttnJob *job_for(AttnGpu *x, int op)
+{
+    int64_t w = (attn_inner_count(&x->t, op) + 63) / 64 * 64;
+    int keys = attn_keyside(&x->t, op);
+
+    for (int i = 0; i < x->njob; i++) {
+        AttnJob *j = &x->job[i];
+        if (j->keys == keys && same_axes(&x->t, j->out[0], op) &&
+            width_of(x, j) + w <= WIDEST)
+            return j;
+    }
+    AttnJob *j = &x->job[x->njob++];
+    *j = (AttnJob){ .keys = keys };
+    split_axes(&x->t, j, x->t.n->in[op]);
+    return j;
+}
+
+static void make_jobs(AttnGpu *x)
+{
+    if (!x->back) {
+        split_axes(&x->t, &x->job[x->njob++], NULL);
+        return;
+    }
+    for (int keys = 1; keys >= 0; keys--)
+        for (int op = 0; op < x->t.nop; op++)
+            if (x->grad[op] && attn_keyside(&x->t, op) == keys) {
+                AttnJob *j = job_for(x, op);
+                j->out[j->nout++] = op;
+            }
+}
+
+/* ---- the text ------------------------------------------------------------ */
+
+static void make_views(AttnGpu *x)
+{
+    Attn *t = &x->t;
+
+    if (!x->back) {
+        x->out = (AttnView){ "o", attn_part(t, 0), ATresult, 0 };
+        x->lse = (AttnView){ "l", attn_part(t, 1), ATresult, 0 };
+        return;
+    }
+    x->out = (AttnView){ "o", t->n->in[t->nop], AToperand, 0 };
+    x->lse = (AttnView){ "l", t->n->in[t->nop + 1], AToperand, 0 };
+    x->dout = (AttnView){ "e", t->n->in[t->nop + 2], AToperand, 0 };
+    for (int op = 0; op < t->nop; op++)
+        if ((x->grad[op] = attn_part(t, op)) && t->leaf >> op & 1)
+            die("attention: a trained operand of a score on a GPU");
+}
+
+AttnView attn_grad(const AttnGpu *x, int op)
+{
+    return (AttnView){ strf(x->t.arena, "g%d", op), x->grad[op], ATresult, 0 };
+}
+
+/* The coordinates of a block's combination; `tile` its rows, the longest work
+ * first: late queries see most keys, early keys are seen by most queries.    */
+static int64_t open_job(AttnGpu *x, const AttnJob *j, int64_t rows)
+{
+    Attn *t = &x->t;
+    Axis *a = j->keys ? t->key : t->query;
+    int64_t n = (attn_count(t, a) + rows - 1) / rows;
+    int64_t over = attn_product(t, j->over, j->nover);
+    const char *c = strf(t->arena, "(block %% %lld)", (long long)over);
+
+    attn_say(t, 1, "if (block < %lld) {", (long long)(n * over));
+    attn_coords(t, 2, c, (Axis *const *)j->over, j->nover);
+    attn_say(t, 2, "const int %s = (int)(%sblock / %lld) * %lld;",
+             j->keys ? "k0" : "q0",
+             j->keys ? "" : strf(t->arena, "%lld - ", (long long)n - 1),
+             (long long)over, (long long)rows);
+    attn_say(t, 2, "const int %s = (int)at_least(%s - %s, %lld);",
+             j->keys ? "cols" : "rows", attn_size(t, a), j->keys ? "k0" : "q0",
+             (long long)rows);
+    return n * over;
+}
+
+static int64_t put_jobs(AttnGpu *x)
+{
+    Attn *t = &x->t;
+    int64_t blocks = 0;
+
+    attn_say(t, 1, "int64_t block = blockIdx.x;");
+    for (int i = 0; i < x->njob; i++) {
+        const AttnJob *j = &x->job[i];
+        int64_t n = open_job(x, j, x->tensor ? ATWGROWS : ATWARPS);
+        if (x->tensor)
+            attn_wg_job(x, j);
+        else
+            attn_warp_job(x, j);
+        attn_say(t, 2, "return;");
+        attn_say(t, 1, "}");
+        attn_say(t, 1, "block -= %lld;", (long long)n);
+        blocks += n;
+    }
+    return blocks;
+}
+
+void attn_lower_cuda(Graph *g, Group *k, Arena *a)
+{
+    AttnGpu x = { 0 };
+    Text s = { .arena = a };
+
+    if (!attn_read(&x.t, g, attn_main(k)))
+        die("attention: kept, but its body does not fit");
+    attn_begin(&x.t, k, a);
+    x.t.gpu = 1;
+    x.back = x.t.n->op == Oattnback;
+    make_views(&x);
+    make_jobs(&x);
+    x.tensor = attn_wg_fits(&x);
+    int64_t blocks = put_jobs(&x);
+    put(&s, "%s%s", attngpu_pre, x.tensor ? hopper_pre : "");
+    put(&s, "%s", x.tensor ? attnwg_pre : attnwarp_pre);
+    put(&s, "extern \"C\" __global__ void __launch_bounds__(256, 1)\n@(");
+    cuda_put_parameters(&s, k);
+    put(&s, "%s%s}\n", x.t.decl.s, x.t.o.s);
+    set_text_named(k, a, s.s);
+    set_label(k, a, x.t.n);
+    attn_cost(&x.t);
+    cuda_set_grid(k, a, blocks, 256, 1, 1);
+    k->step.iv[4] = aff(x.shared);
+}
