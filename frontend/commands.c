@@ -197,9 +197,12 @@ int cmd_show(Args *a)
     }
     if (a->schedule || a->csv)
         show_schedule(a, p);
+    if (a->rank >= 0)
+        report_rank(stdout, p, a->rank);
     if (a->memory)
         report_memory(stdout, p);
-    else if (!a->html && !a->trace && !a->schedule && !a->csv)
+    else if (!a->html && !a->trace && !a->schedule && !a->csv &&
+             a->rank < 0)
         report_plan(stdout, p);
     return 0;
 }

@@ -163,6 +163,7 @@ void report_model(FILE *out, const Graph *g);
 void report_plan(FILE *out, const Plan *p);
 void report_line(FILE *out, const char *name, const Plan *p);
 void report_fold(FILE *out, const Plan *p);   /* fold.c                     */
+void report_rank(FILE *out, const Plan *p, int64_t rank);   /* rank.c        */
 void report_null(FILE *out, const Plan *p);   /* null.c                     */
 void report_memory(FILE *out, const Plan *p);
 
@@ -186,7 +187,7 @@ typedef struct Args {
     const char *out, *dump, *stop, *prog, *prompt, *memory, *html, *trace;
     const char *schedule, *csv, *fold;
     double temperature;
-    int64_t n, topk;
+    int64_t n, topk, rank;        /* rank -1: not asked for                   */
 } Args;
 
 int cmd_check(Args *a), cmd_compile(Args *a), cmd_run(Args *a);

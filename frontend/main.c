@@ -33,7 +33,7 @@ static const Command commands[] = {
       "validation loss" },
     { "bench", cmd_bench, 1, 1, "", "model.lua|m.plan [key=value ...]",
       "time, bytes and FLOPs of every step, against what was planned" },
-    { "show", cmd_show, 1, 1, "memory html trace schedule csv fold",
+    { "show", cmd_show, 1, 1, "rank memory html trace schedule csv fold",
       "m.plan",
       "what a plan does and needs" },
     { "generate", cmd_generate, 1, 1, "prompt n temperature topk",
@@ -53,6 +53,7 @@ static const Option options[] = {
     { "d", "pass", "print the graph after a pass: a name, all, +all, why" },
     { "x", "pass", "stop after a pass and print its graph" },
     { "p", "program", "the program of -d and -x: step, eval, forward, init" },
+    { "rank", "r", "what one rank is, holds and does" },
     { "memory", NULL, "every buffer: place, size, life, line" },
     { "html", "file", "write a page that draws the memory" },
     { "trace", "file", "write the predicted steps for Chrome or Perfetto" },
@@ -147,6 +148,16 @@ static _Noreturn void wrong(const Command *c, const char *fmt, ...)
     exit(2);
 }
 
+static int64_t whole(const Command *c, const char *s)
+{
+    char *end;
+    int64_t v = strtoll(s, &end, 10);
+
+    if (end == s || *end || v < 0)
+        wrong(c, "'%s' is not a whole number", s);
+    return v;
+}
+
 static double number(const Command *c, const char *s)
 {
     char *end;
@@ -173,9 +184,11 @@ static void set_option(Args *a, const Command *c, const char *name,
         if (!strcmp(texts[i].name, name))
             *texts[i].to = value;
     if (!strcmp(name, "n"))
-        a->n = (int64_t)number(c, value);
+        a->n = whole(c, value);
+    if (!strcmp(name, "rank"))
+        a->rank = whole(c, value);
     if (!strcmp(name, "topk"))
-        a->topk = (int64_t)number(c, value);
+        a->topk = whole(c, value);
     if (!strcmp(name, "temperature"))
         a->temperature = number(c, value);
 }
@@ -294,7 +307,7 @@ static void check_passes(const Command *c, const char *list, int dump)
 
 int main(int argc, char **argv)
 {
-    Args a = { .n = 200, .temperature = 0.8 };
+    Args a = { .n = 200, .temperature = 0.8, .rank = -1 };
 
     if (argc < 2 || !strcmp(argv[1], "-h") || !strcmp(argv[1], "--help")) {
         usage(argc < 2 ? stderr : stdout);

@@ -143,7 +143,7 @@ static void put_stage(Text *t, const Mesh *m, int64_t stage, int64_t lines)
 }
 
 /* "{0-3}" "{0 2 4 6}" "{0 8 .. 56}"                                          */
-static void put_group(Text *t, const int64_t *r, int64_t n)
+void put_ranks(Text *t, const int64_t *r, int64_t n)
 {
     int64_t step = n > 1 ? r[1] - r[0] : 1, even = 1;
 
@@ -176,7 +176,7 @@ void put_groups(Text *t, const Mesh *m)
             if (mesh_pos(m, m->mask[x], r))
                 continue;
             mesh_group(m, m->mask[x], r, ranks);
-            put_group(t, ranks, m->size[x]);
+            put_ranks(t, ranks, m->size[x]);
             shown++;
         }
         put(t, groups > shown ? " ...\n" : "\n");

@@ -129,6 +129,7 @@ void mesh_group(const Mesh *m, uint32_t atoms, int64_t rank, int64_t *ranks);
  * each axis (put_groups: those alone), the atoms.                            */
 void put_grids(Text *t, const Mesh *m);
 void put_groups(Text *t, const Mesh *m);
+void put_ranks(Text *t, const int64_t *ranks, int64_t n);     /* " {0-3}"     */
 /* A set of atoms for people: "tp", "cp*dp", "ep"; "part of dp".              */
 void mesh_words(const Mesh *m, uint32_t atoms, char *s, size_t size);
 

@@ -7,7 +7,7 @@ cd "$(dirname "$0")/../.." || exit 2
 dir=$PWD/build/tests/cli
 rm -rf "$dir" && mkdir -p "$dir" || exit 2
 small="axes.batch=2 axes.seq=16 train.batch=4"
-printf '1..29\n'
+printf '1..33\n'
 bad=0
 
 # is NAME STATUS command...: its exit status is STATUS; output is in $dir/log
@@ -51,6 +51,15 @@ is "show" 0 "$PLEAT" show "$dir/a.plan"
 says "show prints the bound" "lower bound"
 is "show draws" 0 "$PLEAT" show "$dir/a.plan" --html "$dir/a.html" \
     --trace "$dir/a.json"
+is "compile for 8 ranks" 0 "$PLEAT" compile models/tiny.lua fold.ep=4 world=8 \
+    train.batch=128 fold.zero=3 -o "$dir/w.plan"
+is "show --rank says where" 0 sh -c "$PLEAT show $dir/w.plan --rank 6 |
+    grep 'dp 6/8; expert etp 0/1 ep 2/4 edp 1/2'"
+is "what ranks hold of cut parameters is all of them, once" 0 sh -c "
+    for r in 0 1 2 3 4 5 6 7; do $PLEAT show $dir/w.plan --rank \$r; done |
+    awk '/^  param .* tensors/ { held += \$4; all = \$6 }
+        END { exit !(held == all && all > 0) }'"
+is "no such rank" 1 "$PLEAT" show "$dir/w.plan" --rank 8
 is "one stage has no schedule" 1 "$PLEAT" show "$dir/a.plan" --schedule
 says "one stage has no schedule, it says" "not cut into stages"
 is "a changed plan is refused" 1 sh -c "sed 's/^tokens 64/tokens 65/' \

@@ -1,0 +1,173 @@
+/* rank.c: what show --rank tells of one rank: where it stands in both grids and
+ * with whom, its memory, what it holds of each tensor, what it does in a step.
+ * Of long lists the first lines and the rest in numbers.                     */
+#include <inttypes.h>
+#include <string.h>
+
+#include "frontend.h"
+
+enum { TENSORS = 12, TURNS = 24 };
+
+static const MeshAxis grids[2][3] = { { Mtp, Mcp, Mdp }, { Metp, Mep, Medp } };
+
+static void put_place(Text *t, const Plan *p, int64_t rank)
+{
+    const Mesh *m = p->mesh;
+
+    put(t, "rank %" PRId64 " of %" PRId64 " of %s: stage %d of %d", rank,
+        m->world, p->model, role_of(p, rank), p->nrole);
+    for (int g = 0; g < 2; g++) {
+        put(t, "%s", g ? "; expert" : "; dense");
+        for (int i = 0; i < 3; i++) {
+            MeshAxis a = grids[g][i];
+            put(t, " %s %" PRId64 "/%" PRId64, meshnames[a],
+                mesh_pos(m, m->mask[a], rank), m->size[a]);
+        }
+    }
+    put(t, "\n");
+}
+
+static void put_its_groups(Text *t, const Mesh *m, int64_t rank)
+{
+    int64_t *ranks = alloc(t->arena, (size_t)m->world * sizeof *ranks);
+
+    for (int a = 0; a < NMESH; a++) {
+        if (m->size[a] == 1)
+            continue;
+        mesh_group(m, m->mask[a], rank, ranks);
+        put(t, "  %-4s", meshnames[a]);
+        put_ranks(t, ranks, m->size[a]);
+        put(t, "\n");
+    }
+}
+
+static void put_memory(Text *t, const Role *r)
+{
+    int64_t sum[NBUFCLASS] = { 0 };
+    int n[NBUFCLASS] = { 0 };
+
+    for (int i = 0; i < r->nbuf; i++) {
+        sum[r->buf[i].cls] += r->buf[i].bytes;
+        n[r->buf[i].cls]++;
+    }
+    put(t, "\nmemory: %" PRId64 " bytes in one arena, %" PRId64 " always\n",
+        r->arena, r->persist);
+    for (int c = 0; c < NBUFCLASS; c++)
+        if (n[c])
+            put(t, "  %-8s %16" PRId64 " in %d buffers%s\n", bufclasses[c],
+                sum[c], n[c], c >= Btemp ? ", sharing their space" : "");
+    for (int i = 0; i < r->nprog; i++)
+        put(t, "  %-8s %16" PRId64 " temporary in %s\n", "",
+            r->prog[i].transient, r->prog[i].name);
+}
+
+/* ---- tensors ------------------------------------------------------------- */
+
+/* Elements of the tensor that the rank has.                                  */
+static int64_t elems_of(const Plan *p, const Tensor *t, int64_t rank,
+                        int64_t *first)
+{
+    int64_t n = tensor_held(t), from = 0;
+
+    if (t->run) {
+        int64_t lo = mesh_pos(p->mesh, t->shard, rank) * t->run - t->at;
+        int64_t hi = lo + t->run < n ? lo + t->run : n;
+        from = lo < 0 ? 0 : lo;
+        n = hi > from ? hi - from : 0;
+    }
+    *first = from;
+    return n;
+}
+
+/* "hidden 0-127 | heads 2-3 12-13"                                           */
+static void put_pieces(Text *t, const Plan *p, const Tensor *x, int64_t rank)
+{
+    for (int d = 0; d < x->nd; d++) {
+        const PlanDim *dim = &x->dim[d];
+        put(t, "%s%s", d ? " | " : "  ", dim->axis);
+        for (int i = 0; i < dim->npiece; i++) {
+            int64_t at = aff_at(p->mesh, &dim->piece[i].start, rank);
+            put(t, " %" PRId64 "-%" PRId64, at, at + dim->piece[i].len - 1);
+        }
+        put(t, " of %" PRId64, dim->n);
+    }
+}
+
+static void put_tensor(Text *t, const Plan *p, const Tensor *x, int64_t rank)
+{
+    int64_t first, n = elems_of(p, x, rank, &first);
+
+    put(t, "  %-6s %-5s %s:", x->kind, dtypes[x->dt].name, x->name);
+    if (!n)
+        put(t, "  nothing");
+    else
+        put_pieces(t, p, x, rank);
+    if (n && x->run)
+        put(t, ", of these elements %" PRId64 "-%" PRId64, first,
+            first + n - 1);
+    put(t, "\n");
+}
+
+typedef struct Held { const char *kind; int n; int64_t elems, of, bytes; } Held;
+
+static void put_totals(Text *t, const Plan *p, const Role *r, int64_t rank)
+{
+    Held *v = NULL;
+
+    for (int i = 0; i < r->ntensor; i++) {
+        const Tensor *x = &r->tensor[i];
+        int64_t first, n = elems_of(p, x, rank, &first);
+        size_t k = 0;
+        while (k < vec_len(v) && strcmp(v[k].kind, x->kind))
+            k++;
+        if (k == vec_len(v))
+            vec_push(t->arena, v, ((Held){ .kind = x->kind }));
+        v[k].n++;
+        v[k].elems += n;
+        v[k].of += tensor_elems(x);
+        v[k].bytes += n * dtypes[x->dt].bytes;
+    }
+    for (size_t k = 0; k < vec_len(v); k++)
+        put(t, "  %-6s %6d tensors, %" PRId64 " of %" PRId64 " elements, %"
+            PRId64 " bytes\n", v[k].kind, v[k].n, v[k].elems, v[k].of,
+            v[k].bytes);
+}
+
+/* ---- turns --------------------------------------------------------------- */
+
+static void put_turns(Text *t, const Program *g)
+{
+    put(t, "\n%s:", g->name);
+    for (int f = 0; f < g->nphase; f++)
+        put(t, "%s %" PRId64 " x %s (%d steps)", f ? "," : "",
+            phase_turns(g, f), g->phase[f].name, g->phase[f].n);
+    put(t, "\n");
+    for (int i = 0; i < g->nturn && i < TURNS; i++)
+        put(t, "%s%s:%d", i == 0 ? "  " : i % 8 ? " " : "\n  ",
+            g->phase[g->turn[i].phase].name, g->turn[i].micro);
+    if (g->nturn)
+        put(t, g->nturn > TURNS ? " ... %d turns in all\n" : "\n", g->nturn);
+}
+
+void report_rank(FILE *out, const Plan *p, int64_t rank)
+{
+    Text t = { .arena = forever };
+    const Role *r;
+
+    if (rank < 0 || rank >= p->mesh->world)
+        err(NULL, "there is no rank %" PRId64 ": the plan is for %" PRId64
+            " (0 to %" PRId64 ")", rank, p->mesh->world, p->mesh->world - 1);
+    r = &p->role[role_of(p, rank)];
+    put_place(&t, p, rank);
+    put_its_groups(&t, p->mesh, rank);
+    put_memory(&t, r);
+    put(&t, "\ntensors\n");
+    for (int i = 0; i < r->ntensor && i < TENSORS; i++)
+        put_tensor(&t, p, &r->tensor[i], rank);
+    if (r->ntensor > TENSORS)
+        put(&t, "  ... %d more\n", r->ntensor - TENSORS);
+    put_totals(&t, p, r, rank);
+    if (role_prog(r, "step") >= 0)
+        put_turns(&t, &r->prog[role_prog(r, "step")]);
+    fwrite(t.s, 1, t.len, out);
+}
