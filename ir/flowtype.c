@@ -48,6 +48,7 @@ static char use_of(const Step *s, int i)
     case Sgmm: case Sgmmw:
         return i == 4 ? '-' : i != 2 ? 'r' : s->iv[8].c ? 'b' : 'w';
     case Szero: case Srecv: return 'w';
+    case Sjoin: return i ? 'r' : 'w';
     case Ssend: case Swait: return 'r';
     default: return "rw-"[i];
     }
@@ -219,7 +220,8 @@ static const char *type_wrong(const Typer *t)
         if (varies(&s->iv[i]))
             return "has integers that depend on the rank";
     switch (s->kind) {
-    case Skernel: case Sgemm: case Sgmm: case Sgmmw: return computed(t);
+    case Skernel: case Sgemm: case Sgmm: case Sgmmw: case Sjoin:
+        return computed(t);
     case Scopy: return kept(t, 0, 1);
     case Sallgather: case Sreducescatter: case Sallreduce: case Salltoall:
     case Srotate:

@@ -35,6 +35,19 @@ static const Phase *phase_of(const Program *p, int step)
     return NULL;
 }
 
+int joined(const Role *r, int buf, int step)
+{
+    const Buf *b = &r->buf[buf];
+    const Step *s = b->prog < 0 ? NULL : &r->prog[b->prog].step[step];
+
+    if (!s || s->kind != Sjoin || b->born == step || b->frame)
+        return 0;
+    for (int i = 1; i < s->nbuf; i++)
+        if (s->buf[i] == buf)
+            return 1;
+    return 0;
+}
+
 /* ---- lives --------------------------------------------------------------- */
 
 /* Does step s only write its i-th buffer? 1 where a kernel does not say.     */
@@ -45,6 +58,7 @@ static int writes(const Step *s, int i)
     case Sgemm: return i == 3 || (i == 2 && !s->iv[10].c);
     case Sgmm: case Sgmmw: return i == 4 || (i == 2 && !s->iv[8].c);
     case Scopy: return i == 1;
+    case Sjoin: return i == 0;
     case Szero: case Srecv: return 1;
     default: return i > 0;
     }
@@ -193,8 +207,10 @@ static const char *overlaps(const Lives *l)
 
     for (int i = 0; i < l->r->nbuf; i++)
         if (l->of[i].first >= 0 && l->r->buf[i].bytes > 0 &&
-            !l->r->buf[i].frame)
-            v[n++] = l->of[i];
+            !l->r->buf[i].frame) {
+            v[n] = l->of[i];
+            v[n++].last -= joined(l->r, i, l->of[i].last);
+        }
     return meet(l, v, n);
 }
 
@@ -382,7 +398,8 @@ Death *deaths(Arena *a, const Role *r, int prog)
     vec_push(a, v, ((Death){-1, r->persist, r->arena - r->persist, 0}));
     for (int i = 0; i < r->nbuf; i++) {
         const Buf *b = &r->buf[i];
-        if (b->prog != prog || !b->bytes || b->dies == p->nstep - 1 || b->frame)
+        if (b->prog != prog || !b->bytes || b->dies == p->nstep - 1 ||
+            b->frame || joined(r, i, b->dies))
             continue;
         const Phase *f = phase_of(p, b->dies);
         if (f && !f->repeat && b->born < f->first)

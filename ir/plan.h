@@ -530,6 +530,9 @@ int64_t phase_turns(const Program *g, int phase);         /* how often it runs*/
 /* Null, or where the steps contradict the buffers: worked out again from the
  * steps' arguments, knowing nothing of how buffers were placed.              */
 const char *lives_wrong(Arena *a, const Role *r);
+/* Does a join at this step make buf a part of another? Then it may lie where
+ * that one does, and is alive up to the step before.                         */
+int joined(const Role *r, int buf, int step);
 /* Null, or a buffer whose born and dies are not what the steps say.          */
 const char *lives_loose(Arena *a, const Role *r, int prog);
 /* After step `step` nothing reads these bytes before they are written again;

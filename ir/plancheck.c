@@ -52,7 +52,8 @@ static int gather(const PlanCheck *c, int prog, Span **out)
             continue;
         Span x = {.id = i, .offset = b->offset, .bytes = b->bytes,
                   .from = b->prog < 0 ? -1 : b->born,
-                  .to = b->prog < 0 ? INT32_MAX : b->dies};
+                  .to = b->prog < 0 ? INT32_MAX
+                      : b->dies - joined(c->r, i, b->dies)};
         vec_push(c->arena, v, x);
     }
     if (prog >= 0)

@@ -287,12 +287,50 @@ static const char *transfer_wrong(const At *x)
     return fixed(x, 3, 0, 1 << 20) ? NULL : "has no channel";
 }
 
+/* Is the next gap, from integer i on, [from, to)? How many integers it has.  */
+static int gap(const At *x, int i, int64_t from, int64_t to)
+{
+    if (from == to)
+        return 0;
+    return i + 1 < x->s->nint && fixed(x, i, from, from) &&
+           fixed(x, i + 1, to - from, to - from) ? 2 : -1;
+}
+
+/* Parts and gaps, in this order, are all of the whole.                       */
+static const char *join_wrong(const At *x)
+{
+    const Step *s = x->s;
+    const Buf *buf = x->c->r->buf;
+    int64_t at = 0;
+    int k, i = 1;
+    if (s->nbuf < 1 || s->nint < 1 || !width(x, 0))
+        return "has no whole";
+    const Buf *all = &buf[s->buf[0]];
+    for (k = 1; k < s->nbuf; k++) {
+        const Buf *b = &buf[s->buf[k]];
+        int64_t from = b->offset - all->offset;
+        if (b->frame || all->frame || b->prog < 0 || from < at ||
+            b->bytes > all->bytes - from)
+            return strf(x->c->arena, "joins '%s', which lies elsewhere",
+                        b->name);
+        int n = gap(x, i, at, from);
+        if (n < 0)
+            return "has other gaps than its parts leave";
+        i += n;
+        at = from + b->bytes;
+    }
+    k = gap(x, i, at, all->bytes);
+    return k < 0 || i + k != s->nint ? "has other gaps than its parts leave"
+                                     : NULL;
+}
+
 static const char *args_wrong(const At *x)
 {
     const Step *s = x->s;
     switch (s->kind) {
     case Skernel: return kernel_wrong(x);
     case Szero: return 0;
+    case Sjoin: return join_wrong(x);
     case Scopy:
         return bytes_of(x, 0) > bytes_of(x, 1) ? "copies beyond its buffer" : 0;
     case Sgemm: return gemm_wrong(x);

@@ -68,7 +68,7 @@ static void touch(Alloc *a, Node *arg, int step)
     void **at = table_at(a->l->of, KEYP(n));
     if (!*at) {
         Live x = {.n = n, .bytes = local_bytes(a->g, n), .born = step,
-                  .first = step, .same = -1};
+                  .first = step, .same = -1, .within = -1};
         vec_push(a->arena, a->l->live, x);
         *at = (void *)(uintptr_t)vec_len(a->l->live);
     }
@@ -80,7 +80,8 @@ static void touch(Alloc *a, Node *arg, int step)
 static void add_scratch(Alloc *a, int step)
 {
     Live x = {.step = step, .bytes = a->k[step]->scratch, .born = step,
-              .first = step, .dies = step, .last = step, .same = -1};
+              .first = step, .dies = step, .last = step, .same = -1,
+              .within = -1};
     if (!x.bytes) return;
     note_call(a, &x, step);
     vec_push(a->arena, a->l->live, x);
@@ -117,9 +118,38 @@ static void keep_to_end(Alloc *a)
         if (n->op != Ooutput && !is_gradient(n)) continue;
         int at = own(a->l, n->op == Ooutput ? n->in[0] : n);
         if (at < 0) continue;
+        if (a->l->live[at].within >= 0) at = a->l->live[at].within;
         a->l->live[at].kept = a->l->live[at].outside = 1;
         a->l->live[at].dies = a->n - 1;
         if (n->op == Ooutput) a->l->live[at].last = NEVER;
+    }
+}
+
+/* ---- parts of buckets ---------------------------------------------------- */
+
+static void find_parts(Alloc *a)
+{
+    for (int s = 0; s < a->n; s++) {
+        const Group *k = a->k[s];
+        if (k->step.kind != Sjoin) continue;
+        int all = own(a->l, k->arg[0]);
+        for (int i = 1; i < k->narg; i++) {
+            Live *x = &a->l->live[own(a->l, k->arg[i])];
+            x->within = all;
+            x->offset = join_at(k->arg[0], i - 1);
+        }
+    }
+}
+
+/* A bucket's place is taken when the first of its parts is born.             */
+static void start_places(Alloc *a)
+{
+    for (int i = 0; i < a->l->n; i++)
+        a->l->live[i].start = a->l->live[i].born;
+    for (int i = 0; i < a->l->n; i++) {
+        const Live *x = &a->l->live[i];
+        if (x->within >= 0 && x->born < a->l->live[x->within].start)
+            a->l->live[x->within].start = x->born;
     }
 }
 
@@ -143,6 +173,7 @@ static void take_over(Alloc *a, int step)
         Live *x = &a->l->live[out], *y = &a->l->live[in];
         /* A gradient may be reduced over ranks where it lies.                */
         int free = y->last == step && (!y->kept || k->fam == FAMcomm);
+        if (x->within >= 0 || y->within >= 0) continue;
         if (x->same >= 0 || x->first != step || x->bytes != y->bytes || !free)
             continue;
         if (x->used && x->outside) continue;
@@ -188,9 +219,10 @@ static void place(Alloc *a)
 
     for (int i = 0; i < l->n; i++) {
         const Live *x = &l->live[i];
-        if (x->same >= 0 || (x->used && !x->outside)) continue;
+        if (x->same >= 0 || x->within >= 0 || (x->used && !x->outside))
+            continue;
         id[n] = i;
-        r[n++] = (Rect){x->born, x->dies, x->bytes, -1, 0};
+        r[n++] = (Rect){x->start, x->dies, x->bytes, -1, 0};
     }
     int count = n;
     if (a->rows) {
@@ -201,6 +233,9 @@ static void place(Alloc *a)
     if ((wrong = pack_wrong(a->arena, r, n, p.height)))
         die("alloc: program %s: %s", a->g->prog, wrong);
     for (int i = 0; i < count; i++) l->live[id[i]].offset = r[i].offset;
+    for (int i = 0; i < l->n; i++)
+        if (l->live[i].within >= 0)
+            l->live[i].offset += l->live[l->live[i].within].offset;
     l->height = p.height;
     l->bound = a->rows ? bound_of(a, r, count, t.bound) : p.bound;
     if (a->rows) rows_move(l, r[count].offset, r[count + 1].offset);
@@ -217,12 +252,14 @@ Layout *layout(Graph *g, Group *const *k, const Program *p)
             if (k[s]->arg[j]) touch(&a, k[s]->arg[j], s);
         add_scratch(&a, s);
     }
+    find_parts(&a);
     outlast_repeats(&a);
     keep_to_end(&a);
     a.l->n = (int)vec_len(a.l->live);
     for (int i = 0; i < a.l->n && a.rows; i++)
         rows_settle(a.rows, &a.l->live[i]);
     for (int s = 0; s < a.n; s++) take_over(&a, s);
+    start_places(&a);
     place(&a);
     return a.l;
 }

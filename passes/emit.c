@@ -68,6 +68,7 @@ static int is_product(const Group *k)
 static void count(const Graph *g, const Group *k, Step *s)
 {
     s->flops = s->bytes = 0;
+    if (s->kind == Sjoin) return;
     for (int i = 0; i < k->n; i++) s->flops += cost_of(g, k->node[i]).flops;
     for (int i = 0; i < k->nin; i++)
         s->bytes += (double)local_bytes(g, k->in[i]);
@@ -393,6 +394,7 @@ void emit_program(Emit *e, Graph *g, Group **groups)
     if (!e->mesh) e->mesh = g->mesh;
     enter_stage(e, g);
     make_phases(&m, groups);
+    make_joins(&m);
     p.nstep = (int)vec_len(m.step);
     p.nphase = (int)vec_len(m.phase);
     p.phase = m.phase;

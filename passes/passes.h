@@ -323,6 +323,9 @@ typedef struct Live {
     Used *used;                   /* vec: calls that name it, in phase order  */
     int outside;                  /* named outside of calls too               */
     int frame;                    /* 1 + its frame; 0: one place              */
+    int within;                   /* index of the bucket where it lies at byte
+                                     offset, or -1                            */
+    int start;                    /* its place is taken from this step on     */
 } Live;
 
 typedef struct Layout {
@@ -409,6 +412,9 @@ typedef struct Draft {            /* one program being made                   */
 } Draft;
 
 void make_phases(Draft *m, Group **k);    /* fills step, phase, turn, repeat  */
+void make_joins(Draft *m);        /* join.c: packs that need no copy are steps
+                                     `join`                                   */
+int64_t join_at(const Node *pack, int i);     /* byte where member i lies     */
 
 /* flow.c: what step s of group k reads and makes, and what must be there at the
  * end. Buffers have numbers.                                                 */

@@ -189,7 +189,7 @@ static void bind(Gpu *x, GpuCall *c, const Step *s)
     switch (s->kind) {
     case Skernel: bind_kernel(x, c); return;
     case Sgemm: c->lt = lt_bind(x->lt, c->iv, s->nint, c->buf); return;
-    case Szero: case Scopy: return;
+    case Szero: case Scopy: case Sjoin: return;
     case Sallgather: case Sreducescatter: case Sallreduce: case Salltoall:
         c->ranks = mesh_extent(x->plan->mesh, s->atoms);
         if (in_halves(c))
@@ -277,6 +277,12 @@ static void launch(Gpu *x, GpuCall *c)
     case Szero:
         ok(dl.cuMemsetD8Async(c->buf[0], 0, (size_t)c->bytes, x->stream),
            "clearing");
+        return;
+    case Sjoin:
+        for (int i = 1; i < c->s->nint; i += 2)
+            ok(dl.cuMemsetD8Async(c->buf[0] + (uint64_t)c->iv[i], 0,
+                                  (size_t)c->iv[i + 1], x->stream),
+               "clearing");
         return;
     case Scopy:
         ok(dl.cuMemcpyDtoDAsync_v2(c->buf[1], c->buf[0], (size_t)c->bytes,

@@ -155,6 +155,10 @@ static void run_one(Exec *x, Bound *b)
         pool_run(x->pool, call_kernel, b, b->iv[0], s->nint > 1 ? b->iv[1] : 1);
         break;
     case Szero: memset(b->buf[0], 0, (size_t)b->bytes); break;
+    case Sjoin:
+        for (int i = 1; i < s->nint; i += 2)
+            memset((uint8_t *)b->buf[0] + b->iv[i], 0, (size_t)b->iv[i + 1]);
+        break;
     case Scopy: memcpy(b->buf[1], b->buf[0], (size_t)b->bytes); break;
     case Ssend: case Srecv: case Swait: channel_run(b); break;
     default: blas_run(x->blas, s->kind, b->buf, b->iv, s->nint, b->scratch);

@@ -98,6 +98,18 @@ static int64_t aligned(int64_t n)
     return (n + ALIGN - 1) / ALIGN * ALIGN;
 }
 
+/* What a join makes parts of a buffer moves with it.                         */
+static void move_parts(const Role *was, Role *r)
+{
+    for (int g = 0; g < r->nprog; g++)
+        for (int k = 0; k < r->prog[g].nstep; k++) {
+            const Step *s = &r->prog[g].step[k];
+            for (int i = 1; i < s->nbuf && s->kind == Sjoin; i++)
+                r->buf[s->buf[i]].offset = r->buf[s->buf[0]].offset +
+                    was->buf[s->buf[i]].offset - was->buf[s->buf[0]].offset;
+        }
+}
+
 static Plan *apart(const Plan *p)
 {
     Plan *q = copy_plan(p);
@@ -109,6 +121,7 @@ static Plan *apart(const Plan *p)
         r->buf[i].offset = r->arena;
         r->arena += aligned(r->buf[i].bytes);
     }
+    move_parts(p->role, r);
     return q;
 }
 
@@ -123,6 +136,7 @@ static Plan *mirrored(const Plan *p)
         if (b->prog >= 0)
             b->offset = r->persist + r->arena - b->offset - aligned(b->bytes);
     }
+    move_parts(p->role, r);
     return q;
 }
 

@@ -252,6 +252,63 @@ static void members(void **state)
     assert_true(s.crosses > 0);
 }
 
+/* Bytes of all gradients' elements, by the buckets' sizes; and of buffers where
+ * they lie: accumulators that are no part of a bucket, and buckets.          */
+static double gradients_need(const Plan *p)
+{
+    double sum = 0;
+    char *seen = alloc(forever, (size_t)p->role->nbuf);
+
+    for (int i = 0; i < p->role->ntensor; i++) {
+        const Tensor *t = &p->role->tensor[i];
+        if (strcmp(t->kind, "m") || (t->run && seen[t->buf]++))
+            continue;
+        sum += 4 * (double)(t->run ? t->run * mesh_extent(p->mesh, t->shard)
+                                   : part(t));
+    }
+    return sum;
+}
+
+static double gradients_have(const Plan *p)
+{
+    const Role *r = p->role;
+    int prog = role_prog(r, "step");
+    double sum = 0;
+
+    for (int i = 0; i < r->nbuf; i++) {
+        const Buf *b = &r->buf[i];
+        size_t n = strlen(b->name);
+        if (b->prog == prog && !joined(r, i, b->dies) &&
+            (!strncmp(b->name, "grad.", 5) ||
+             (n > 5 && !strcmp(b->name + n - 5, ".pack"))))
+            sum += (double)b->bytes;
+    }
+    return sum;
+}
+
+/* Packing makes no copy: products add to the buckets where they are.         */
+static void once(void **state)
+{
+    static const struct { const char *model, *keys; } row[] = {
+        { "models/qwen3_moe.lua", "precision=bf16 world=8 fold.dp=8 fold.ep=8 "
+          "train.batch=16" },
+        { "models/tiny.lua", "fold.dp=8 train.batch=64" },
+        { "models/tiny.lua", "fold.dp=2 train.batch=64" },
+        { "tests/models/zoo.lua", "fold.dp=8 train.batch=16 axes.hidden=12" },
+        { "tests/hf/mixtral-aux.lua", "fold.tp=2 fold.dp=4 train.batch=16" },
+        { "tests/hf/dsv3.lua", "fold.dp=8 fold.ep=2 fold.hybrid=2 "
+          "train.batch=16 precision=bf16" },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
+        Plan *p = plan(row[i].model, row[i].keys);
+        print_message("%s: gradients %.0f bytes, need %.0f\n", row[i].model,
+                      gradients_have(p), gradients_need(p));
+        assert_true(gradients_have(p) == gradients_need(p));
+    }
+}
+
 /* Shards within 2 of 8 ranks take as much as with 2.                         */
 static void hybrid(void **state)
 {
@@ -297,7 +354,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(deepseek), cmocka_unit_test(sends),
         cmocka_unit_test(members),  cmocka_unit_test(hybrid),
-        cmocka_unit_test(shards),
+        cmocka_unit_test(shards),   cmocka_unit_test(once),
     };
 
     return cmocka_run_group_tests_name("zero", tests, NULL, NULL);
