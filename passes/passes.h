@@ -68,6 +68,8 @@ Node *g_each_micro(Graph *g, Node *n);
 Node *g_accum(Graph *g, Node *n, const char *op);  /* fp32, in n's region     */
 int axis_covers(const Axis *a, const char *name);  /* it or a factor of it */
 double micro_batches(const Graph *g, const Loc *l); /* of a step, all ranks   */
+int64_t micro_turns(const Graph *g);  /* of them those that a rank runs, err()
+                                         where dp's ranks cannot share evenly */
 
 /* ---- room.c -------------------------------------------------------------- */
 

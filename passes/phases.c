@@ -11,15 +11,9 @@
 
 static int64_t turns(const Graph *g)
 {
-    int64_t all, dp = g->mesh ? g->mesh->size[Mdp] : 1;
-
-    if (g->prog[0] != 's' && strcmp(g->prog, "eval")) return 1;
-    all = (int64_t)micro_batches(g, NULL);
-    if (all % dp)
-        err(opts_loc(g->opts, "train.batch"), "train.batch makes %lld "
-            "micro-batches, which dp = %lld ranks cannot share evenly",
-            (long long)all, (long long)dp);
-    return all / dp;
+    if (g->prog[0] != 's' && strcmp(g->prog, "eval"))
+        return 1;
+    return g->mesh ? micro_turns(g) : (int64_t)micro_batches(g, NULL);
 }
 
 static Group *storing(Arena *a, Family fam, Region reg, Node *n)

@@ -228,6 +228,12 @@ static void put_send(Pipe *p, const Crossing *x)
     r->call = call;
 }
 
+/* step, and step.fallback.                                                   */
+static int trains(const Graph *g)
+{
+    return g->prog[0] == 's';
+}
+
 /* ---- calls and the table ------------------------------------------------- */
 
 static void add_call(Graph *g, RowKind k, Job w, int chunk, int other)
@@ -237,7 +243,7 @@ static void add_call(Graph *g, RowKind k, Job w, int chunk, int other)
 
 static void list_calls(Pipe *p, Graph *g)
 {
-    int train = p->g->prog[0] == 's';
+    int train = trains(p->g);
 
     for (int c = 0; c < p->chunks; c++) {
         if (p->s->rank[c] != g->role)
@@ -325,7 +331,7 @@ static void fill_call(Pipe *p, Spot at)
 
 static void fill_bodies(Pipe *p)
 {
-    int train = p->g->prog[0] == 's';
+    int train = trains(p->g);
 
     for (int c = 0; c < p->chunks; c++)
         fill_call(p, (Spot){ c, WF });
@@ -420,25 +426,18 @@ static void keep_params(Pipe *p, Graph *g, const Table *all)
 
 /* ---- the pass ------------------------------------------------------------ */
 
-/* Micro-batches that a rank runs in turn.                                    */
-static int micros(const Graph *g)
-{
-    if (!strcmp(g->prog, "forward"))
-        return 1;
-    return (int)(micro_batches(g, NULL) / (double)g->mesh->size[Mdp]);
-}
-
 const Schedule *pipe_schedule(Graph *g, int *splits)
 {
-    int pp = (int)g->mesh->size[Mpp];
-    int64_t dp = g->mesh->size[Mdp];
+    int pp = (int)g->mesh->size[Mpp], micros = (int)micro_turns(g);
     Schedule *s = schedule_make(g->arena, opts_str(g->opts, "fold.schedule"),
-                                pp, g->stages->nchunk / pp,
-                                (int)((int64_t)micro_batches(g, NULL) / dp),
+                                pp, g->stages->nchunk / pp, micros,
                                 opts_loc(g->opts, "fold.schedule"));
 
     *splits = schedule_splits(s);
-    return g->prog[0] == 's' ? s : schedule_forward(g->arena, s, micros(g));
+    if (trains(g))
+        return s;
+    return schedule_forward(g->arena, s,
+                            strcmp(g->prog, "forward") ? micros : 1);
 }
 
 void pass_pipe(Graph *g)

@@ -414,6 +414,11 @@ Stages *stages_cut(Graph *g)
             (long long)pp);
     if (layout)
         cut_by_layout(g, x.st, layout);
+    else if (pp > x.st->nunit + 2)
+        err(opts_loc(g->opts, "fold.pp"), "fold.pp=%lld, but the model has %d "
+            "layer%s to cut (nearest legal: %d, with the embedding and the "
+            "head by themselves)", (long long)pp, x.st->nunit,
+            x.st->nunit == 1 ? "" : "s", x.st->nunit + 2);
     else
         cut_by_cost(&x);
     x.st->text = layout_text(g->arena, x.st);
