@@ -260,6 +260,21 @@ static void change_keys(Plan *p, const Args *a)
     }
 }
 
+/* A model file's data.valid need not be there when data.train is another.    */
+static void drop_valid(Plan *p, const Args *a)
+{
+    const char *path = opts_str(p->opts, "data.valid");
+
+    if (!path || !opts_given(a->keys, "data.train") ||
+        opts_given(a->keys, "data.valid") || strpbrk(path, "*?[{:") ||
+        !access(path, F_OK) || !access(strf(forever, "%s.idx", path), F_OK))
+        return;
+    if (!launch_rank())
+        warn(NULL, "data.valid: no file %s; there will be no validation "
+             "(data.valid=path sets it)", path);
+    opts_set(p->opts, "data.valid", "", NULL);
+}
+
 static int execute(Args *a, int (*f)(Plan *p, const RunArgs *r))
 {
     Text text = { .arena = forever };
@@ -274,6 +289,7 @@ static int execute(Args *a, int (*f)(Plan *p, const RunArgs *r))
         p = compiled(a, &text);
         r = (RunArgs){ text.s, text.len };
     }
+    drop_valid(p, a);
     return f(p, &r);
 }
 

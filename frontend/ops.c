@@ -268,6 +268,9 @@ static void check_grouped(Front *f, const Node *a, const Node *pick,
 {
     const Node *w = pick->in[0], *e = pick->in[1];
 
+    for (int i = 0; i < n; i++)
+        if (dim_of(w, ax[i]) < 0)
+            need_axes(f, a, &ax[i], 1);
     for (int i = 0; i < w->nd; i++) {
         const Axis *x = w->dim[i].a;
         if (x == pick->A[0] || listed(ax, n, x))

@@ -41,15 +41,7 @@ const char *kind_of(lua_State *L, int arg)
 
 const char *dims_text(Front *f, const Node *n)
 {
-    Text t = { .arena = f->g->arena };
-
-    put(&t, "[");
-    for (int i = 0; i < n->nd; i++)
-        if (strcmp(n->dim[i].a->name, "micro"))
-            put(&t, "%s%s=%lld", t.len > 1 ? " " : "", n->dim[i].a->name,
-                (long long)n->dim[i].n);
-    put(&t, "]");
-    return t.s;
+    return shape_text(f->g, n);
 }
 
 /* ---- values -------------------------------------------------------------- */

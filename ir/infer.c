@@ -31,8 +31,7 @@ static void push(const Node *n, Dims *s, Axis *a, int64_t size)
     s->d[s->n++] = (Dim){ a, size };
 }
 
-/* Message-ready "[batch=2 seq=8]", without the implicit micro axis.          */
-static const char *shape(Graph *g, const Node *n)
+const char *shape_text(const Graph *g, const Node *n)
 {
     Text t = { .arena = g->arena };
 
@@ -54,8 +53,8 @@ static void clash(Graph *g, const Node *n, const Axis *a, int k0, int k1)
 {
     const Node *x = n->in[k0], *y = n->in[k1];
 
-    note(x->loc, "argument %d %s made here", k0 + 1, shape(g, x));
-    note(y->loc, "argument %d %s made here", k1 + 1, shape(g, y));
+    note(x->loc, "argument %d %s made here", k0 + 1, shape_text(g, x));
+    note(y->loc, "argument %d %s made here", k1 + 1, shape_text(g, y));
     err(n->loc, "%s: axis '%s' is %lld in argument %d and %lld in argument %d",
         opname(n), a->name, (long long)x->dim[dim_of(x, a)].n, k0 + 1,
         (long long)y->dim[dim_of(y, a)].n, k1 + 1);
@@ -83,9 +82,9 @@ static void missing(Graph *g, const Node *n, int k, const Axis *a)
         names[i] = x->dim[i].a->name;
     const char *near = nearest(a->name, names, (size_t)x->nd);
     note(x->loc, "argument %d made here", k + 1);
-    err(n->loc, "%s: tensor %s has no axis '%s'%s%s%s", opname(n), shape(g, x),
-        a->name, near ? " (did you mean '" : "", near ? near : "",
-        near ? "'?)" : "");
+    err(n->loc, "%s: tensor %s has no axis '%s'%s%s%s", opname(n),
+        shape_text(g, x), a->name, near ? " (did you mean '" : "",
+        near ? near : "", near ? "'?)" : "");
 }
 
 static void need(Graph *g, const Node *n, int k, Axis *const *v, int nv)

@@ -270,7 +270,8 @@ static void add_pattern(Data *d, const char *pattern, const char *path)
     glob_t g = {0};
 
     if (glob(pattern, GLOB_BRACE, NULL, &g) || !g.gl_pathc)
-        err(d->loc, "%s: no file %s", d->key, path);
+        err(d->loc, "%s: no file %s (a path in a model file is relative to "
+            "it; %s=path sets another)", d->key, path, d->key);
     for (size_t i = 0; i < g.gl_pathc; i++)
         if (!is_folder(g.gl_pathv[i]) &&
             !(d->format == MEGATRON && ends(g.gl_pathv[i], ".idx")))
@@ -627,7 +628,7 @@ Data *data_open(Arena *a, const Plan *p, const char *key, int flags)
     int valid = !strcmp(key, "data.valid");
     Data *d = alloc(a, sizeof *d);
 
-    if (!path || !plan_input(p, 0))
+    if (!path || !*path || !plan_input(p, 0))
         return NULL;
     *d = (Data){.mem = a, .plan = p, .key = key, .loc = opts_loc(p->opts, key),
                 .format = format_of(p), .shuffle = flags & DATAshuffle,

@@ -7,7 +7,7 @@ cd "$(dirname "$0")/../.." || exit 2
 dir=$PWD/build/tests/cli
 rm -rf "$dir" && mkdir -p "$dir" || exit 2
 small="axes.batch=2 axes.seq=16 train.batch=4"
-printf '1..33\n'
+printf '1..35\n'
 bad=0
 
 # is NAME STATUS command...: its exit status is STATUS; output is in $dir/log
@@ -70,6 +70,11 @@ is "run" 0 "$PLEAT" run "$dir/a.plan" name="$dir/run" train.steps=2 \
 is "a run's folder is not written over" 1 "$PLEAT" run "$dir/a.plan" \
     name="$dir/run"
 # shellcheck disable=SC2086
+cp models/tiny.lua "$dir/copy.lua"
+# shellcheck disable=SC2086
+is "a copied model with other data" 0 "$PLEAT" run "$dir/copy.lua" $small \
+    train.steps=1 data.train=LICENSE name="$dir/copied"
+says "its data.valid is not there" "no file $dir/../LICENSE; there will be no"
 is "resume" 0 "$PLEAT" run models/tiny.lua $small name="$dir/run" resume=1 \
     train.steps=3
 says "resume does the third step" "step    3/3"
