@@ -324,6 +324,12 @@ int accumulates(const Group *k, const Node *n)
     return 0;
 }
 
+/* A product that was told to store instead.                                  */
+static int stores(const Group *k)
+{
+    return k->addat && !k->step.iv[k->addat - 1].c;
+}
+
 /* How a kernel uses its j-th buffer: r, w, or b for both; for in-place results
  * each place says so.                                                        */
 static char use_of(const Group *k, const Step *s, int j)
@@ -335,7 +341,7 @@ static char use_of(const Group *k, const Step *s, int j)
         const Node *n = s->buf[i] == s->buf[j] ? k->arg[i] : NULL;
         const Node *made = n ? made_in(k, storage((Node *)n)) : NULL;
         int out = made != NULL;
-        reads |= made && accumulates(k, made);
+        reads |= made && accumulates(k, made) && !stores(k);
         for (int q = 0; n && q < k->nin; q++)
             reads |= storage(k->in[q]) == storage((Node *)n);
         writes |= out;
