@@ -315,6 +315,12 @@ static void add_kernel(Emit *e, const Group *k)
     vec_push(e->arena, e->kernel, ((Kernel){name, k->text}));
 }
 
+/* A product that was told to store where it would add (phases.c).            */
+int stores(const Group *k)
+{
+    return k->addat && !k->step.iv[k->addat - 1].c;
+}
+
 /* Does k add to what n holds (rather than clear it)?                         */
 int accumulates(const Group *k, const Node *n)
 {
@@ -322,12 +328,6 @@ int accumulates(const Group *k, const Node *n)
     for (int i = 0; i < k->n; i++)
         if (k->node[i] == n) return 1;
     return 0;
-}
-
-/* A product that was told to store instead.                                  */
-static int stores(const Group *k)
-{
-    return k->addat && !k->step.iv[k->addat - 1].c;
 }
 
 /* How a kernel uses its j-th buffer: r, w, or b for both; for in-place results

@@ -11,13 +11,6 @@
 
 #include "passes.h"
 
-/* The integer that says `accumulate` (steps.def).                            */
-static int adds_nothing(const Step *s)
-{
-    if (s->kind == Sgemm) return !s->iv[10].c;
-    return (s->kind == Sgmm || s->kind == Sgmmw) && !s->iv[8].c;
-}
-
 static const Node *value(const Node *n)
 {
     while (is_view(n)) n = n->in[0];
@@ -71,7 +64,7 @@ const Node *made_in(const Group *k, const Node *n)
     return NULL;
 }
 
-static void makes(Draft *m, const Group *k, const Step *s, const Node *n,
+static void makes(Draft *m, const Group *k, const Node *n,
                   ValueUse *f)
 {
     const Node *v = made_in(k, n);
@@ -81,7 +74,7 @@ static void makes(Draft *m, const Group *k, const Step *s, const Node *n,
     int adds = sums && k->fam != FAMzero && accumulates(k, v);
     type_of(m, v, f);
     f->make = number(m, v, sums && !adds);
-    if (adds && !adds_nothing(s)) f->read = number(m, v, 1);
+    if (adds && !stores(k)) f->read = number(m, v, 1);
 }
 
 void flow_step(Draft *m, const Group *k, Step *s)
@@ -92,7 +85,7 @@ void flow_step(Draft *m, const Group *k, Step *s)
         const Node *n = k->arg[i] ? storage(k->arg[i]) : NULL;
         if (!n) continue;
         s->flow[i].read = reads(m, k, n);
-        makes(m, k, s, n, &s->flow[i]);
+        makes(m, k, n, &s->flow[i]);
     }
 }
 

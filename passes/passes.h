@@ -425,6 +425,7 @@ const Node *made_in(const Group *k, const Node *n);   /* what k leaves in n's
                                      buffer; null: nothing                    */
 void flow_ends(Draft *m, Program *p);
 int accumulates(const Group *k, const Node *n);   /* adds to what n holds     */
+int stores(const Group *k);
 
 Emit *emit_new(Arena *a, Graph *g, const Target *T);
 void emit_program(Emit *e, Graph *g, Group **groups);
