@@ -522,8 +522,7 @@ void kern_print(Kern *c)
                                              : rows_form(&n);
     double per = work(&n, red) / (double)(items ? items : 1);
     c->k->step.iv[0] = aff(items);
-    int64_t block = n.batch ? THREADMAP * BATCH : map ? THREADMAP : BLOCK;
-    c->k->step.iv[1] = aff(c->gpu ? block :
+    c->k->step.iv[1] = aff(c->gpu ? n.batch ? THREADMAP * BATCH : map ? THREADMAP : BLOCK :
                            per >= GRAIN ? 1 : (int64_t)(GRAIN / per));
     for (size_t i = 0; i < vec_len(n.ext); i++)
         add_arg(c->k, c->a, storage((Node *)n.ext[i]));
