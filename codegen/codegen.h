@@ -164,7 +164,7 @@ void find_inplace(Kern *c);       /* inplace.c: fills the group's pairs       */
 /* ---- nest.c: text of a loop kernel --------------------------------------- */
 
 #define BIT(loop) (1ull << (loop))
-enum { LANES = 16, BLOCK = 128, THREADMAP = 256, BATCH = 4 };
+enum { LANES = 16, BLOCK = 128, THREADMAP = 256 };
 
 typedef struct Nest {
     Kern *c;
@@ -180,7 +180,6 @@ typedef struct Nest {
     int gpu;                      /* cuda: the threads of a block share an
                                      item, loops inside it are dealt out ...  */
     int own;                      /* ... but for those inside such a loop     */
-    int batch;                    /* a thread takes BATCH elements of a map   */
     Ex **done;                    /* vec: values printed in the open scopes   */
     const Mono **size; int *sizeat;        /* vecs: arguments that are sizes  */
     const Lin **off; int *offat;           /* ... and constant parts          */
@@ -207,8 +206,6 @@ void nest_leave(Nest *n, Scope s);
 /* Compute what the roots need of the loops open now.                         */
 void nest_need(Nest *n, Ex *const *root, int nroot);
 void nest_store(Nest *n, Store *s);
-void nest_put(Nest *n, Store *s, const char *x);     /* x is stored           */
-const char *nest_ref(Nest *n, Ex *e);         /* a value that is at hand      */
 void nest_body(Nest *n, const Body *b, const char *lane);
 void nest_plain(Nest *n, int u, const Body *b, const char *from,
                 const char *to);

@@ -90,12 +90,12 @@ void cuda_set_grid(Group *k, Arena *a, int64_t x, int64_t threads, int64_t y,
             add_int(k, a, was[i]);
 }
 
-/* per: items of a block. serial: a thread an item, which finds it by itself. */
+/* one: an item is a thread's (a map, rows of one thread), not a block's.     */
 static void wrap(const Graph *g, Group *k, Arena *a, int64_t items,
-                 int64_t threads, int64_t per, int serial)
+                 int64_t threads, int one, int serial)
 {
     Text t = { .arena = a };
-    int64_t blocks = (items + per - 1) / per;
+    int64_t blocks = one ? (items + threads - 1) / threads : items;
     const char *body = body_of(k->text);
 
     put(&t, "#undef ix\n#undef THREADS\n#undef ITEMS\n#define ix %s\n",
@@ -116,14 +116,18 @@ static void wrap(const Graph *g, Group *k, Arena *a, int64_t items,
 
 /* ---- families ------------------------------------------------------------ */
 
-/* iv[1] as form.c leaves it: elements of a block of a map, or BLOCK.         */
+static int is_map(const Group *k)
+{
+    return k->step.iv[1].c == THREADMAP;
+}
+
 static void loop(Graph *g, Group *k, Arena *a)
 {
     loop_lower_cuda(g, k, a);
-    int64_t items = k->step.iv[0].c, per = k->step.iv[1].c;
+    int64_t items = k->step.iv[0].c, threads = k->step.iv[1].c;
+    int map = is_map(k);
 
-    wrap(g, k, a, items, per == BLOCK ? BLOCK : THREADMAP,
-         per == BLOCK ? 1 : per, 0);
+    wrap(g, k, a, items, threads, map, 0);
 }
 
 static void rows(Graph *g, Group *k, Arena *a)
@@ -137,8 +141,8 @@ static void rows(Graph *g, Group *k, Arena *a)
     case FAMroute: blocks = route_lower_cuda(g, k, a); break;
     default: blocks = scatter_lower_cuda(g, k, a); break;
     }
-    wrap(g, k, a, k->step.iv[0].c, blocks ? THREADMAP : THREADROW,
-         blocks ? 1 : THREADROW, !blocks);
+    wrap(g, k, a, k->step.iv[0].c, blocks ? THREADMAP : THREADROW, !blocks,
+         !blocks);
 }
 
 /* ---- grouped products ---------------------------------------------------- */

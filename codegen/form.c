@@ -181,26 +181,17 @@ static void advance(Nest *n, const int *u, int k)
     }
 }
 
-/* Where the items of a ragged outer loop end; null: it is none.              */
-static const char *ragged_end(Nest *n, const int *u, int k, const char *per)
+/* A ragged loop outside ends where its rows do.                              */
+static void cap_items(Nest *n, const int *u, int k, const char *per)
 {
     if (!k || !n->c->loop[u[0]].map)
-        return NULL;
+        return;
     const Mono *m = count_of(n, u, 1, k);
     const char *end = nest_limit(n, u[0]);
     if (m->n)
         end = strf(n->a, "%s * n%d", end, nest_size(n, m));
     if (per)
         end = strf(n->a, "%s * %s", end, per);
-    return end;
-}
-
-static void cap_items(Nest *n, const int *u, int k, const char *per)
-{
-    const char *end = ragged_end(n, u, k, per);
-
-    if (!end)
-        return;
     if (n->gpu) {
         nest_line(n, "if (p >= %s)", end);
         nest_line(n, "    return;");
@@ -225,63 +216,10 @@ static Body store_body(Nest *n, uint64_t loops)
     return b;
 }
 
-/* Of a large map a thread takes BATCH elements: all are computed before the
- * first is stored, so that many loads are under way.                         */
-static int is_batch(const Body *b, int64_t items)
-{
-    for (int i = 0; i < b->nst; i++)
-        for (int k = 0; k < b->st[i]->addr->nt; k++)
-            if (b->st[i]->addr->t[k].var >= MAXLOOP)
-                return 0;
-    return items >= 1 << 20;
-}
-
-static void each_of_batch(Nest *n, const int *u, int k, uint64_t all,
-                          const char *end, const Body *b, int stores)
-{
-    nest_line(n, "#pragma unroll");
-    nest_line(n, "for (int j = 0; j < %d; j++) {", BATCH);
-    Scope s = nest_enter(n, all);
-    nest_line(n, "const ix p = first + j * THREADS;");
-    nest_line(n, "if (p < %s) {", end);
-    decode(n, u, k, "p");
-    if (!stores)
-        nest_need(n, b->root, b->nroot);
-    for (int i = 0; i < b->nst; i++)
-        if (stores)
-            nest_put(n, b->st[i], strf(n->a, "x%d[j]", i));
-        else
-            nest_line(n, "x%d[j] = %s;", i, nest_ref(n, b->st[i]->val));
-    nest_line(n, "}");
-    nest_leave(n, s);
-}
-
-static void batch_of_threads(Nest *n, const int *u, int k, uint64_t all,
-                             const Body *b)
-{
-    const char *end = ragged_end(n, u, k, NULL);
-
-    n->own = 1;
-    nest_line(n, "const ix first = (ix)blockIdx.x * (THREADS * %d) + TID;",
-              BATCH);
-    for (int i = 0; i < b->nst; i++)
-        nest_line(n, "%s x%d[%d];", dtypes[b->st[i]->val->dt].compute, i,
-                  BATCH);
-    each_of_batch(n, u, k, all, end ? end : "ITEMS", b, 0);
-    each_of_batch(n, u, k, all, end ? end : "ITEMS", b, 1);
-}
-
 /* On a GPU: a thread an element.                                             */
 static int64_t map_threads(Nest *n, const int *u, int k, uint64_t all,
                            const Body *b)
 {
-    int64_t items = count_of(n, u, 0, k)->v;
-
-    if (is_batch(b, items)) {
-        n->batch = 1;
-        batch_of_threads(n, u, k, all, b);
-        return items;
-    }
     nest_line(n, "const ix p = (ix)blockIdx.x * THREADS + TID;");
     nest_line(n, "if (p >= ITEMS)");
     nest_line(n, "    return;");
@@ -292,7 +230,7 @@ static int64_t map_threads(Nest *n, const int *u, int k, uint64_t all,
     Scope s = nest_enter(n, all);
     nest_body(n, b, NULL);
     nest_leave(n, s);
-    return items;
+    return count_of(n, u, 0, k)->v;
 }
 
 static int64_t map_form(Nest *n)
@@ -522,7 +460,7 @@ void kern_print(Kern *c)
                                              : rows_form(&n);
     double per = work(&n, red) / (double)(items ? items : 1);
     c->k->step.iv[0] = aff(items);
-    c->k->step.iv[1] = aff(c->gpu ? n.batch ? THREADMAP * BATCH : map ? THREADMAP : BLOCK :
+    c->k->step.iv[1] = aff(c->gpu ? (map ? THREADMAP : BLOCK) :
                            per >= GRAIN ? 1 : (int64_t)(GRAIN / per));
     for (size_t i = 0; i < vec_len(n.ext); i++)
         add_arg(c->k, c->a, storage((Node *)n.ext[i]));

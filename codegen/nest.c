@@ -316,20 +316,10 @@ static void accumulate(Nest *n, const Ex *r, const char *lane)
                   r->op == Omax ? '>' : '<', a, x, a);
 }
 
-const char *nest_ref(Nest *n, Ex *e)
-{
-    return ref(n, e);
-}
-
 void nest_store(Nest *n, Store *s)
 {
-    nest_put(n, s, ref(n, s->val));
-}
-
-void nest_put(Nest *n, Store *s, const char *x)
-{
     Node *to = storage(s->n);
-    const char *at = element(n, to, s->addr);
+    const char *at = element(n, to, s->addr), *x = ref(n, s->val);
     const char *one = n->gpu && !n->own ? "if (TID == 0) " : "";
 
     if (to->dt == Dbf16)
