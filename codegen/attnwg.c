@@ -385,9 +385,11 @@ static void put_sums(Wg *w, int depth)
     if (ps)
         attn_say(t, depth, "uint32_t ps[%lld][4];", (long long)w->cols / 16);
     if (p)
-        attn_say(t, depth, "pack(p, %s);", w->x->back ? "d" : "s");
+        attn_say(t, depth, "pack(p, %s), hold(p);", w->x->back ? "d" : "s");
     if (ps)
-        attn_say(t, depth, "pack(ps, s);");
+        attn_say(t, depth, "pack(ps, s), hold(ps);");
+    if (!w->x->back)
+        attn_say(t, depth, "hold(o%d);", t->v);
     attn_say(t, depth, "wg_fence();");
     for (int i = w->ncol; i-- > 0; ) {
         int op = sum_of(w, i, &weights);
