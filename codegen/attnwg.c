@@ -2,7 +2,7 @@
  * 64 rows; its rows' operands stay in shared memory, the columns' come in
  * tiles, one fetched while the last is multiplied:
  *
- *     forward    s = Q K'            o  += P V
+ *     forward    s = Q K'            o  += P V (of the tile before)
  *     queries    s = Q K', d = E V'  dQ += S K
  *     keys       s = K Q', d = V E'  dK += S Q, dV += P E
  *
@@ -238,19 +238,40 @@ static void put_next(Wg *w)
         attn_say(t, 5, "break;");
         attn_say(t, 3, "}");
     }
+    attn_say(t, 3, "const uint32_t to = base + %lld + stage * %lld;",
+             (long long)w->rowbytes, (long long)w->colbytes);
     attn_say(t, 3, "if (next < %lld) {", (long long)w->total);
     put_place(w, 4, "next");
-    attn_say(t, 4, "const uint32_t to = base + %lld + stage * %lld;",
-             (long long)w->rowbytes, (long long)w->colbytes);
-    for (int i = 0; i < w->ncol; i++)
+    for (int i = 0; i < (w->x->back ? w->ncol : t->ndot); i++)
         put_load(w, 4, &w->col[i], w->cols, "to");
     attn_say(t, 3, "}");
+    if (!w->x->back) {
+        attn_say(t, 3, "if (now >= 0) {");
+        put_place(w, 4, "now");
+        put_load(w, 4, &w->col[t->ndot], w->cols, "to");
+        attn_say(t, 3, "}");
+    }
     attn_say(t, 3, "fetch_commit();");
 }
 
 /* ---- scores -------------------------------------------------------------- */
 
-/* s = rows x columns over all dots, d that of gradients and values.          */
+/* o += weights x the values in the place `from`; not waited for.             */
+static void put_values(Wg *w, int depth, const char *from)
+{
+    Attn *t = &w->x->t;
+    const Slab *v = &w->col[t->ndot];
+
+    attn_say(t, depth, "hold(p);");
+    attn_say(t, depth, "hold(o%d);", t->v);
+    attn_say(t, depth, "wg_fence();");
+    attn_say(t, depth, "weigh_cols<%lld, %lld>(o%d, p, %s + %lld);",
+             (long long)v->W, (long long)w->cols, t->v, from, (long long)v->at);
+    attn_say(t, depth, "wg_commit();");
+}
+
+/* s = rows x columns over all dots, d that of gradients and values. Forward,
+ * the tile before meets its values meanwhile.                                */
 static void put_products(Wg *w, int depth)
 {
     Attn *t = &w->x->t;
@@ -265,6 +286,16 @@ static void put_products(Wg *w, int depth)
                  i < t->ndot ? "s" : "d", (long long)w->row[i].at,
                  (long long)w->col[i].at, i > 0 && i < t->ndot);
     attn_say(t, depth, "wg_commit();");
+    if (!w->x->back) {
+        attn_say(t, depth, "if (values) {");
+        put_values(w, depth + 1, "from");
+        attn_say(t, depth + 1, "wg_wait<1>();");
+        attn_say(t, depth, "} else {");
+        attn_say(t, depth + 1, "wg_wait<0>();");
+        attn_say(t, depth, "}");
+        attn_say(t, depth, "hold(s);");
+        return;
+    }
     if (w->j->keys)
         attn_say(t, depth, "column_numbers<%lld>(lse_of, delta_of, from + %lld,"
                  " from + %lld, %s + q0 * %s, %s, rows);",
@@ -274,8 +305,7 @@ static void put_products(Wg *w, int depth)
                  attn_stride(t, w->x->lse, t->query));
     attn_say(t, depth, "wg_wait<0>();");
     attn_say(t, depth, "hold(s);");
-    if (w->x->back)
-        attn_say(t, depth, "hold(d);");
+    attn_say(t, depth, "hold(d);");
 }
 
 /* Element i's query r and key j. Beyond the last row or column, what the score
@@ -388,8 +418,6 @@ static void put_sums(Wg *w, int depth)
         attn_say(t, depth, "pack(p, %s), hold(p);", w->x->back ? "d" : "s");
     if (ps)
         attn_say(t, depth, "pack(ps, s), hold(ps);");
-    if (!w->x->back)
-        attn_say(t, depth, "hold(o%d);", t->v);
     attn_say(t, depth, "wg_fence();");
     for (int i = w->ncol; i-- > 0; ) {
         int op = sum_of(w, i, &weights);
@@ -496,10 +524,34 @@ static void put_now(Wg *w)
              (long long)w->rowbytes, (long long)w->colbytes);
     put_products(w, 4);
     put_all_scores(w, 4);
-    if (!w->x->back)
-        attn_say(t, 4, "soften(s, max, sum, o%d);", t->v);
-    put_sums(w, 4);
+    if (w->x->back) {
+        put_sums(w, 4);
+    } else {
+        attn_say(t, 4, "float scale[2];");
+        attn_say(t, 4, "soften(s, max, sum, scale);");
+        attn_say(t, 4, "wg_wait<0>();");
+        attn_say(t, 4, "hold(p);");
+        attn_say(t, 4, "hold(o%d);", t->v);
+        attn_say(t, 4, "rescale(o%d, scale);", t->v);
+        attn_say(t, 4, "pack(p, s);");
+    }
     attn_say(t, 3, "}");
+}
+
+/* The last tile's values.                                                    */
+static void put_last(Wg *w)
+{
+    Attn *t = &w->x->t;
+
+    if (w->x->back)
+        return;
+    attn_say(t, 4, "fetch_wait();");
+    attn_say(t, 4, "__syncthreads();");
+    attn_say(t, 4, "if (now >= 0) {");
+    put_values(w, 5, "to");
+    attn_say(t, 5, "wg_wait<0>();");
+    attn_say(t, 5, "hold(o%d);", t->v);
+    attn_say(t, 4, "}");
 }
 
 static void put_loop(Wg *w)
@@ -509,8 +561,10 @@ static void put_loop(Wg *w)
     attn_say(t, 2, "for (int now = -1, stage = 0;; stage ^= 1) {");
     put_next(w);
     put_now(w);
-    attn_say(t, 3, "if (next >= %lld)", (long long)w->total);
+    attn_say(t, 3, "if (next >= %lld) {", (long long)w->total);
+    put_last(w);
     attn_say(t, 4, "break;");
+    attn_say(t, 3, "}");
     if (put_rows(w, 0, 1)) {
         attn_say(t, 3, "if (now < 0 || now / %lld != next / %lld) {",
                  (long long)w->tiles, (long long)w->tiles);
@@ -520,6 +574,8 @@ static void put_loop(Wg *w)
         attn_say(t, 4, "fetch_commit();");
         attn_say(t, 3, "}");
     }
+    if (!w->x->back)
+        attn_say(t, 3, "values = now >= 0;");
     attn_say(t, 3, "now = next;");
     attn_say(t, 3, "fetch_wait();");
     attn_say(t, 3, "__syncthreads();");
@@ -541,7 +597,8 @@ void attn_wg_job(AttnGpu *x, const AttnJob *j)
         put_numbers(&w);
     else
         attn_say(t, 2, "float max[2] = { -INFINITY, -INFINITY }, "
-                 "sum[2] = { };");
+                 "sum[2] = { };\n        uint32_t p[%lld][4];\n"
+                 "        int values = 0;", (long long)w.cols / 16);
     put_loop(&w);
     if (!x->back)
         store_forward(&w);
