@@ -214,6 +214,31 @@ void nest_block(Nest *n, int u, const Body *b);     /* elements v<u> .. w<u>  */
 /* Opens all loops of K but the last; returns the last, the scopes in s.      */
 int nest_outer(Nest *n, uint64_t K, const Body *b, Scope *s, int *ns);
 
+/* ---- row.c route.c scatter.c: along one whole axis ----------------------- */
+
+/* Axes of up to three tensors, from the outermost: size, strides.            */
+typedef struct RowWalk { int64_t n, s[3]; } RowWalk;
+typedef struct RowWalks { int n; RowWalk at[2 * MAXD]; } RowWalks;
+typedef struct RowText { Group *k; Arena *a; Text t; } RowText;
+
+int64_t row_stride(const Graph *g, const Node *n, const Axis *a);
+/* One more: axis d of `of`, with its strides in t.                           */
+void row_walk(const Graph *g, RowWalks *w, const Node *of, int d,
+              const Node *const t[3]);
+int64_t row_count(const RowWalks *w);
+RowText row_begin(Group *k, Arena *a);
+void row_line(RowText *o, const char *fmt, ...)
+    __attribute__((format(printf, 2, 3)));
+int row_size(RowText *o, int64_t v);          /* its index in iv              */
+void row_buffer(RowText *o, const char *name, Node *n, Dtype dt);
+void row_finish(RowText *o, const Graph *g, int64_t items, int64_t work);
+/* Declare <name>0 <name>1 ..: offsets of the setting number q of the walks.  */
+void row_decode(RowText *o, const RowWalks *w, const char *q, const char *name,
+                int tensors);
+const char *row_load(Arena *a, Dtype dt, const char *x);
+const char *row_save(Arena *a, Dtype dt, const char *x);
+extern const char row_before[];   /* #define BEFORE(x, i, y, j): see topk     */
+
 /* ---- attn*.c score.c: attention without stored scores -------------------- */
 
 enum {

@@ -1,0 +1,169 @@
+/* scatter.c: scatter_add, out[.. x ..] = the sum of what has index x, added in
+ * the order of the indices.                                                  */
+#include "codegen.h"
+
+enum { COLUMNS = 64 };
+
+typedef struct Scatter {
+    RowWalks item, in, sum;       /* offsets of out, values, indices          */
+    int64_t width;                /* of the contiguous axis, cut into blocks  */
+    int64_t sv;                   /* its stride in the values                 */
+} Scatter;
+
+/* out[.. x ..] = sum of v where e = x: axes of out are items, but for the last
+ * that e lacks, which is cut into blocks; axes that out lacks are summed.    */
+static Scatter scatter_axes(const Graph *g, const Node *n, const Node *out)
+{
+    const Node *v = n->in[0], *e = n->in[1], *t[3] = { out, v, e };
+    Scatter s = { .width = 1 };
+    int last = out->nd - 1, block = -1;
+
+    if (last >= 0 && out->dim[last].a != n->A[0] &&
+        dim_of(e, out->dim[last].a) < 0)
+        block = last;
+    for (int d = 0; d < out->nd; d++)
+        if (d != block && out->dim[d].a != n->A[0])
+            row_walk(g, &s.item, out, d, t);
+    if (block >= 0) {
+        s.width = local_n(g, out, block);
+        s.sv = row_stride(g, v, out->dim[block].a);
+    }
+    for (int d = 0; d < e->nd; d++)
+        if (dim_of(out, e->dim[d].a) < 0)
+            row_walk(g, &s.sum, e, d, t);
+    for (int d = 0; d < v->nd; d++)
+        if (dim_of(out, v->dim[d].a) < 0 && dim_of(e, v->dim[d].a) < 0)
+            row_walk(g, &s.sum, v, d, t);
+    return s;
+}
+
+/* x: the local place that index q names; two: of an axis in two pieces.      */
+static void put_place(RowText *o, int two)
+{
+    row_line(o, two ? "int64_t x = (int64_t)e[p2 + q2] - first;"
+                    : "const int64_t x = (int64_t)e[p2 + q2] - first;");
+    if (two) {
+        row_line(o, "if ((uint64_t)x >= (uint64_t)half) {");
+        row_line(o, "    x += first - second;");
+        row_line(o, "    x = (uint64_t)x < (uint64_t)half ? x + half : -1;");
+        row_line(o, "}");
+    }
+}
+
+static void scatter_text(RowText *o, const Node *n, const Node *out,
+                         const Scatter *s, int adds, int two)
+{
+    Dtype dt = out->dt;
+    int wide = dt == Dbf16;                   /* sums in fp32 work space      */
+    const char *to = wide ? "work[x * 64 + l]" : "y[p0 + x * sx + l]";
+
+    row_line(o, "for (int64_t p = lo; p < hi; p++) {");
+    row_line(o, "const int64_t f = p %% nb * %d;", COLUMNS);
+    row_line(o, "const int64_t w = width - f < %d ? width - f : %d;", COLUMNS,
+         COLUMNS);
+    row_decode(o, &s->item, "p / nb", "p", 3);
+    row_line(o, "p0 += f, p1 += f * sv;");
+    if (wide)
+        row_line(o, "float *const work = (float *)buf[%d] + p * n * %d;",
+             o->k->narg, COLUMNS);
+    if (!adds) {
+        row_line(o, "for (int64_t x = 0; x < n; x++)");
+        row_line(o, "    for (int64_t l = 0; l < w; l++)");
+        row_line(o, "        %s = 0;", to);
+    }
+    row_line(o, "for (int64_t q = 0; q < many; q++) {");
+    row_decode(o, &s->sum, "q", "q", 3);
+    put_place(o, two);
+    row_line(o, "if ((uint64_t)x >= (uint64_t)n)");
+    row_line(o, "    continue;");
+    put(&o->t, "#pragma GCC ivdep\n");
+    row_line(o, "for (int64_t l = 0; l < w; l++)");
+    row_line(o, "    %s += %s;", to, row_load(o->a, n->in[0]->dt,
+                                          "v[p1 + q1 + l * sv]"));
+    row_line(o, "}");
+    if (wide) {
+        row_line(o, "for (int64_t x = 0; x < n; x++)");
+        row_line(o, "    for (int64_t l = 0; l < w; l++)");
+        row_line(o, "        y[p0 + x * sx + l] = f32_bf16(%s);", to);
+    }
+    row_line(o, "}");
+}
+
+/* For a GPU: a block is 256 columns of the contiguous axis and one of `parts`
+ * ranges of places; a thread adds up its column, index after index.          */
+enum { PARTS = 64 };
+
+static void scatter_blocks(RowText *o, const Node *n, const Node *out,
+                           const Scatter *s, int adds, int two)
+{
+    Dtype dt = out->dt;
+    const char *x = row_load(o->a, n->in[0]->dt, "v[p1 + q1 + l * sv]");
+
+    row_line(o, "const int64_t p = blockIdx.x, l = (p %% nb) * THREADS + TID;");
+    row_line(o, "const int64_t from = n * (p / nb %% parts) / parts;");
+    row_line(o, "const int64_t to = n * (p / nb %% parts + 1) / parts;");
+    row_decode(o, &s->item, "p / nb / parts", "p", 3);
+    if (!adds) {
+        row_line(o, "for (int64_t x = from; x < to; x++)");
+        row_line(o, "    if (l < width)");
+        row_line(o, "        y[p0 + x * sx + l] = 0;");
+    }
+    row_line(o, "for (int64_t q = 0; q < many; q++) {");
+    row_decode(o, &s->sum, "q", "q", 3);
+    put_place(o, two);
+    row_line(o, "if (x < from || x >= to || l >= width)");
+    row_line(o, "    continue;");
+    row_line(o, "const %s old = %s;", dtypes[dt].compute,
+             row_load(o->a, dt, "y[p0 + x * sx + l]"));
+    row_line(o, "y[p0 + x * sx + l] = %s;",
+             row_save(o->a, dt, strf(o->a, "old + %s", x)));
+    row_line(o, "}");
+}
+
+static int scatter(Graph *g, Group *k, Arena *a, int gpu)
+{
+    Node *n = k->node[0], *out = k->out[0];
+    int at = dim_of(out, n->A[0]), adds = out->op == Oaccum;
+    Scatter s = scatter_axes(g, n, out);
+    RowText o = row_begin(k, a);
+    int64_t wide = gpu && out->dt != Dbf16 ? THREADMAP : COLUMNS;
+    int64_t nb = (s.width + wide - 1) / wide, items = row_count(&s.item) * nb;
+    int64_t len = local_n(g, out, at);
+    int blocks = wide == THREADMAP;
+    Piece p[MAXPIECE];
+    int two = pieces(g, out, at, p) == 2;
+
+    row_buffer(&o, "v", n->in[0], n->in[0]->dt);
+    row_buffer(&o, "e", n->in[1], n->in[1]->dt);
+    row_buffer(&o, "y", out, out->dt);
+    row_line(&o, "const int64_t n = iv[%d], sx = iv[%d], first = iv[%d];",
+             row_size(&o, len), row_size(&o, row_stride(g, out, n->A[0])),
+         add_int(k, a, p[0].start));
+    if (two)
+        row_line(&o, "const int64_t half = n / 2, second = iv[%d];",
+             add_int(k, a, p[1].start));
+    row_line(&o, "const int64_t width = iv[%d], nb = iv[%d], sv = iv[%d];",
+             row_size(&o, s.width), row_size(&o, nb), row_size(&o, s.sv));
+    row_line(&o, "const int64_t many = iv[%d];",
+             row_size(&o, row_count(&s.sum)));
+    int64_t parts = blocks ? len < PARTS ? len : PARTS : 1;
+    if (blocks) {
+        row_line(&o, "const int64_t parts = iv[%d];", row_size(&o, parts));
+        scatter_blocks(&o, n, out, &s, adds, two);
+    } else {
+        scatter_text(&o, n, out, &s, adds, two);
+    }
+    k->scratch = out->dt == Dbf16 ? items * len * COLUMNS * 4 : 0;
+    row_finish(&o, g, items * parts, items * wide * (len + row_count(&s.sum)));
+    return blocks;
+}
+
+void scatter_lower(Graph *g, Group *k, Arena *a)
+{
+    scatter(g, k, a, 0);
+}
+
+int scatter_lower_cuda(Graph *g, Group *k, Arena *a)
+{
+    return scatter(g, k, a, 1);
+}
