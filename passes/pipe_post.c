@@ -2,13 +2,16 @@
  * where what it reads lies: the accumulators of a stage, the parameters it
  * owns. What depends on nothing of a stage is made by all that read it.
  *
- *     scalars    a sum over several stages is a sum on each and one stagesum;
+ *     scalars    a sum over several stages is a sum on each and a stagesum;
  *                any other scalar that another stage reads is a stagesum to
- *                which the others add 0. Then all stages have it.
+ *                which the others add 0. Then all stages have it. Those that
+ *                need no other first go together, as elements of one vector.
  *     tensors    are sent to the stage that reads them
  *
- *     %t = add %l0 %l1               role 0    %t = stagesum %l0     role 1 ..
- *     %r = result %t                           %r = result %t
+ *     %t = add %l0 %l1               role 0    %v = concat %l0 %m    role 1 ..
+ *     %a = result %t                           %s = stagesum %v
+ *     %b = result %m                           %a = result %s[0]
+ *                                              %b = result %s[1]
  *
  * Results are on every stage. A parameter or state that several stages read is
  * written by its owner, who sends the value to the others.
@@ -88,13 +91,14 @@ static void find_homes(Pipe *p)
 
 /* ---- building ------------------------------------------------------------ */
 
-/* A node of op over one operand (or none) in post of stage s, in n's type.   */
-static Node *made(Pipe *p, int s, Op op, const Node *n, Node *in)
+/* A node of op in post of stage s, in n's type.                              */
+static Node *made_of(Pipe *p, int s, Op op, const Node *n, int nin,
+                     Node *const *in)
 {
     StagePart *x = &p->part[s];
 
     x->g->node = x->post;
-    Node *r = g_node(x->g, op, n->loc, in != NULL, &in);
+    Node *r = g_node(x->g, op, n->loc, nin, in);
     x->post = x->g->node;
     x->g->node = NULL;
     r->scope = n->scope;
@@ -110,6 +114,20 @@ static Node *made(Pipe *p, int s, Op op, const Node *n, Node *in)
     return r;
 }
 
+/* The same of one operand, or none.                                          */
+static Node *made(Pipe *p, int s, Op op, const Node *n, Node *in)
+{
+    return made_of(p, s, op, n, in != NULL, &in);
+}
+
+static Axis **one_axis(Arena *a, Axis *x)
+{
+    Axis **v = alloc(a, sizeof *v);
+
+    *v = x;
+    return v;
+}
+
 static Node *copied(Pipe *p, int s, Node *n)
 {
     Node *in[MAXIN];
@@ -119,52 +137,7 @@ static Node *copied(Pipe *p, int s, Node *n)
     return pipe_copy(p, s, &p->part[s].post, n, in);
 }
 
-/* x, of the type of n, added up over stages; null: 0.                        */
-static void to_all(Pipe *p, const Node *n, Node *const *x)
-{
-    int order = p->chan++;
-
-    for (int s = 0; s < p->stages; s++) {
-        Node *r = x[s] ? x[s] : made(p, s, Oconst, n, NULL);
-        r = made(p, s, Ostagesum, n, r);
-        r->i = p->g->mesh->mask[Mpp];
-        r->j = order;
-        p->part[s].all[n->id] = r;
-    }
-}
-
 /* ---- from stage to stage ------------------------------------------------- */
-
-/* Truth values go as numbers.                                                */
-static void broadcast(Pipe *p, Node *n, int home)
-{
-    Node **x = alloc(p->a, (size_t)p->stages * sizeof *x);
-    Node like = *n;
-
-    x[home] = value(p, home, n);
-    if (n->dt == Dbool) {
-        like.dt = Df32;
-        x[home] = made(p, home, Ocast, &like, x[home]);
-        x[home]->s = intern(dtypes[Df32].name);
-    }
-    to_all(p, &like, x);
-    for (int s = 0; s < p->stages && n->dt == Dbool; s++) {
-        Node *zero = made(p, s, Oconst, &like, NULL);
-        Node *in[2] = { p->part[s].all[n->id], zero }, ne = like;
-        ne.op = One;
-        ne.nin = 2;
-        ne.dt = Dbool;
-        ne.A = ne.B = NULL;
-        ne.nA = ne.nB = 0;
-        ne.i = ne.j = 0;
-        ne.f = 0;
-        ne.s = NULL;
-        ne.body = NULL;
-        Node *c = pipe_copy(p, s, &p->part[s].post, &ne, in);
-        c->name = NULL;
-        p->part[s].all[n->id] = c;
-    }
-}
 
 static Node *sent(Pipe *p, int from, int to, Node *n)
 {
@@ -189,12 +162,12 @@ static void terms_of(const Pipe *p, Node *n, Node ***out)
     terms_of(p, n->in[1], out);
 }
 
-static void sum_of(Pipe *p, Node *n)
+/* What each stage adds to n; null: 0.                                        */
+static void parts_of(Pipe *p, Node *n, Node **part)
 {
-    Node **part = alloc(p->a, (size_t)p->stages * sizeof *part), **term = NULL;
+    Node **term = NULL;
 
-    terms_of(p, n->in[0], &term);
-    terms_of(p, n->in[1], &term);
+    terms_of(p, n, &term);
     for (size_t i = 0; i < vec_len(term); i++) {
         int home = p->home[term[i]->id], s = home < 0 ? 0 : home;
         Node *x = value(p, s, term[i]);
@@ -205,7 +178,100 @@ static void sum_of(Pipe *p, Node *n)
         }
         part[s] = x;
     }
-    to_all(p, n, part);
+}
+
+/* Truth values go as numbers.                                                */
+static Node like_sum(const Node *n)
+{
+    Node like = *n;
+
+    like.dt = n->dt == Dbool ? Df32 : n->dt;
+    return like;
+}
+
+/* x on stage s as an element of a vector.                                    */
+static Node *element(Pipe *p, int s, const Node *like, Node *x)
+{
+    Node one = *like;
+
+    one.dim[one.nd++] = (Dim){ g_axis(p->part[s].g, "sums"), 1 };
+    return made(p, s, Ospread, &one, x);
+}
+
+static Node *number(Pipe *p, int s, const Node *like, Node *x)
+{
+    if (!x)
+        return made(p, s, Oconst, like, NULL);
+    if (x->dt == Dbool) {
+        x = made(p, s, Ocast, like, x);
+        x->s = intern(dtypes[like->dt].name);
+    }
+    return x;
+}
+
+/* k scalars, or one, as an operand of a stagesum.                            */
+static Node *vector_of(Pipe *p, int s, const Node *like, Node **x, int k)
+{
+    if (k == 1)
+        return x[0];
+    Axis *a = g_axis(p->part[s].g, "sums");
+    Node v = *like;
+    v.dim[v.nd++] = (Dim){ a, k };
+    for (int i = 0; i < k; i++)
+        x[i] = element(p, s, like, x[i]);
+    Node *c = made_of(p, s, Oconcat, &v, k, x);
+    c->A = one_axis(p->a, a);
+    c->nA = 1;
+    return c;
+}
+
+/* Element i of such a vector of k.                                           */
+static Node *taken(Pipe *p, int s, const Node *n, const Node *like, Node *v,
+                   int i, int k)
+{
+    if (k > 1) {
+        Node one = *like;
+        one.dim[one.nd++] = v->dim[0];
+        one.dim[0].n = 1;
+        v = made(p, s, Oslice, &one, v);
+        v->A = one_axis(p->a, v->dim[0].a);
+        v->nA = 1;
+        v->i = i;
+        v->j = 1;
+        Node *x = made(p, s, Osum, like, v);
+        x->A = v->A;
+        x->nA = 1;
+        v = x;
+    }
+    if (n->dt != Dbool)
+        return v;
+    Node *in[2] = { v, made(p, s, Oconst, like, NULL) };
+    return made_of(p, s, One, n, 2, in);
+}
+
+/* Scalars of one dtype to all stages in one sum, each where it is asked for
+ * in the place of n[i].                                                      */
+static void to_all(Pipe *p, Node *const *n, int k)
+{
+    Node ***part = alloc(p->a, (size_t)k * sizeof *part);
+    Node like = like_sum(n[0]);
+
+    for (int i = 0; i < k; i++) {
+        part[i] = alloc(p->a, (size_t)p->stages * sizeof **part);
+        parts_of(p, n[i], part[i]);
+    }
+    int order = p->chan++;
+    for (int s = 0; s < p->stages; s++) {
+        Node *x[MAXIN];
+        for (int i = 0; i < k; i++)
+            x[i] = number(p, s, &like, part[i][s]);
+        Node *v = vector_of(p, s, &like, x, k);
+        v = made(p, s, Ostagesum, v, v);
+        v->i = p->g->mesh->mask[Mpp];
+        v->j = order;
+        for (int i = 0; i < k; i++)
+            p->part[s].all[n[i]->id] = taken(p, s, n[i], &like, v, i, k);
+    }
 }
 
 /* ---- the value of a node ------------------------------------------------- */
@@ -225,10 +291,8 @@ static Node *value(Pipe *p, int s, Node *n)
         return x->at[n->id];
     if (x->all[n->id])
         return x->all[n->id];
-    if (home == SUM)
-        sum_of(p, n);
-    else if (home >= 0 && home != s && n->nd == 0)
-        broadcast(p, n, home);
+    if (home == SUM || (home >= 0 && home != s && n->nd == 0))
+        to_all(p, &n, 1);
     else if (home >= 0 && home != s)
         sent(p, home, s, n);
     else if (is_before(n))
@@ -251,6 +315,11 @@ static void write_copies(Pipe *p, Node *n, int owner)
     }
 }
 
+static int is_post_sink(const Node *n)
+{
+    return n->reg == REGpost && optab[n->op].cls == SINK;
+}
+
 static void put_sink(Pipe *p, Node *n)
 {
     if (n->op == Owrite) {
@@ -264,12 +333,128 @@ static void put_sink(Pipe *p, Node *n)
         copied(p, s, n);
 }
 
+/* ---- together ------------------------------------------------------------ */
+
+/* Scalars that go to all stages, by how many sums they need before: found by
+ * walking as value() will.                                                   */
+typedef struct Asked {
+    Pipe *p;
+    int *seen;                    /* by id and stage: 1 + rounds; 0: not yet  */
+    int *round;                   /* by id: its own, from 1; 0: not asked     */
+    Node **all;                   /* vec                                      */
+    int last;                     /* round                                    */
+} Asked;
+
+static int rounds(Asked *x, int s, Node *n);
+
+static int most_of(Asked *x, int s, const Node *n)
+{
+    int most = 0;
+
+    for (int k = 0; k < n->nin; k++) {
+        int r = rounds(x, s, n->in[k]);
+        most = r > most ? r : most;
+    }
+    return most;
+}
+
+static int asked(Asked *x, Node *n)
+{
+    Node **term = NULL;
+    int most = 0;
+
+    if (x->round[n->id])
+        return x->round[n->id];
+    terms_of(x->p, n, &term);
+    for (size_t i = 0; i < vec_len(term); i++) {
+        int home = x->p->home[term[i]->id];
+        int r = rounds(x, home < 0 ? 0 : home, term[i]);
+        most = r > most ? r : most;
+    }
+    vec_push(x->p->a, x->all, n);
+    x->last = most + 1 > x->last ? most + 1 : x->last;
+    return x->round[n->id] = most + 1;
+}
+
+static int rounds_before(Asked *x, int s, Node *n)
+{
+    int home = x->p->home[n->id];
+    int near = home == ANY || home == s;
+
+    if (is_before(n) && (near || x->p->part[s].at[n->id]))
+        return 0;
+    if (home == SUM || (!near && n->nd == 0))
+        return asked(x, n);
+    return near ? most_of(x, s, n) : rounds(x, home, n);
+}
+
+/* Sums that must be done before n is on stage s.                             */
+static int rounds(Asked *x, int s, Node *n)
+{
+    int *seen = &x->seen[n->id * x->p->stages + s];
+
+    if (!*seen)
+        *seen = 1 + rounds_before(x, s, n);
+    return *seen - 1;
+}
+
+static void ask(Asked *x, Node *n)
+{
+    int owner = n->op == Owrite ? pipe_stage(x->p->owner, n->in[0]->s) : -1;
+
+    for (int s = 0; s < x->p->stages; s++)
+        if (n->op != Owrite || s == owner || x->p->part[s].at[n->in[0]->id])
+            most_of(x, s, n);
+}
+
+/* As elements of one vector: only what is whole, or a sum, may be one.       */
+static int go_together(const Node *x, const Node *y)
+{
+    for (int i = 0; i < MAXATOM; i++)
+        if (!same_shard(&x->sh[i], &y->sh[i]) || x->sh[i].k == S ||
+            (x->sh[i].k == P && x->sh[i].op != Radd))
+            return 0;
+    return like_sum(x).dt == like_sum(y).dt;
+}
+
+static void sum_round(const Asked *x, int round)
+{
+    Node *const *done = x->p->part[0].all;
+
+    for (size_t i = 0; i < vec_len(x->all); i++) {
+        Node *v[MAXIN] = { x->all[i] };
+        int k = 1;
+        if (x->round[v[0]->id] != round || done[v[0]->id])
+            continue;
+        for (size_t j = i + 1; j < vec_len(x->all) && k < MAXIN; j++)
+            if (x->round[x->all[j]->id] == round && !done[x->all[j]->id] &&
+                go_together(v[0], x->all[j]))
+                v[k++] = x->all[j];
+        to_all(x->p, v, k);
+    }
+}
+
+static void sum_together(Pipe *p)
+{
+    size_t count = vec_len(p->g->node);
+    Asked x = { .p = p };
+
+    x.seen = alloc(p->a, (count + 1) * (size_t)p->stages * sizeof *x.seen);
+    x.round = alloc(p->a, (count + 1) * sizeof *x.round);
+    for (size_t i = 0; i < count; i++)
+        if (is_post_sink(p->g->node[i]))
+            ask(&x, p->g->node[i]);
+    for (int r = 1; r <= x.last; r++)
+        sum_round(&x, r);
+}
+
+/* ---- the pass's last part ------------------------------------------------ */
+
 void pipe_post(Pipe *p)
 {
     find_homes(p);
-    for (size_t i = 0; i < vec_len(p->g->node); i++) {
-        Node *n = p->g->node[i];
-        if (n->reg == REGpost && optab[n->op].cls == SINK)
-            put_sink(p, n);
-    }
+    sum_together(p);
+    for (size_t i = 0; i < vec_len(p->g->node); i++)
+        if (is_post_sink(p->g->node[i]))
+            put_sink(p, p->g->node[i]);
 }

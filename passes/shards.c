@@ -169,10 +169,11 @@ void shards_like(Graph *g, const Graph *step)
     }
     for (size_t i = 0; i < vec_len(step->param); i++) {
         const Param *p = step->param[i];
-        if (!p->bucket || p->at >= 0)
+        if (!p->bucket || p->at >= 0 || g_param(g, p->path))
             continue;
         Param *q = alloc(g->arena, sizeof *q);
         *q = *p;
+        q->copy = 0;
         for (size_t k = 0; k < vec_len(g->param); k++)
             if (g->param[k]->bucket == p->bucket && g->param[k]->at == 0)
                 q->dt = g->param[k]->dt;

@@ -1,6 +1,7 @@
 #!/bin/sh
 # What -x writes after a pass is compiled on from there to the same plan bytes.
-# PLEAT is the binary; the model's own keys, and one fold of 4 ranks in bf16.
+# PLEAT is the binary; the model's own keys, one fold of 4 ranks in bf16, and
+# stages whose backward is split.
 cd "$(dirname "$0")/../.." || exit 2
 pleat=${PLEAT:-build/pleat}
 tmp=$(mktemp -d) || exit 2
@@ -9,7 +10,7 @@ trap 'rm -rf "$tmp"' EXIT
 stages() {
     $pleat compile "$@" -o "$tmp/whole.plan" >/dev/null || return
     for pass in simplify expand route grad step precision fold place comm \
-        recompute
+        pipe recompute
     do
         $pleat compile "$@" -x $pass >"$tmp/stage.ir" &&
             $pleat compile "$tmp/stage.ir" -o "$tmp/parts.plan" >/dev/null &&
@@ -22,3 +23,4 @@ stages() {
 stages models/tiny.lua
 stages models/tiny.lua world=4 fold.tp=2 fold.ep=2 precision=bf16
 stages tests/models/expert_choice.lua
+stages tests/models/tied.lua fold.pp=2 fold.schedule=zerobubble train.batch=8

@@ -259,9 +259,10 @@ static void test_first_nan_has_its_name(void **state)
 static int as_rank(const char *path)
 {
     Plan *p = pipe_plan(2);
-    Exec *x = exec_open(p, comm_open(forever, 4));
+    Comm *c = comm_open(forever, 4);
+    Exec *x = exec_open(p, c);
     double out[STEPS + PIPEN];
-    int64_t me = x->comm->first;
+    int64_t me = c->first;
 
     exec_run(x, "init", NULL, NULL);
     exec_record(x, "step");
@@ -270,12 +271,12 @@ static int as_rank(const char *path)
         out[t] = train(x, t);
     watch_stop();
     exec_read(x, exec_role(x, me)->tensor[0].name, me, out + STEPS, PIPEN);
-    if (!as_planned(x) || x->comm->n != 1)
+    if (!as_planned(x) || c->n != 1)
         return 1;
     FILE *f = fopen(strf(forever, "%s.%lld", path, (long long)me), "w");
     int bad = !f || fwrite(out, sizeof out, 1, f) != 1 || fclose(f);
     exec_close(x);
-    comm_close(x->comm);
+    comm_close(c);
     return bad;
 }
 
