@@ -108,8 +108,22 @@ static Line *line_of(Flows *x, const Step *s)
     return &x->line[vec_len(x->line) - 1];
 }
 
+/* All stages make the transfers of a row in the order of their channels. */
+static const char *in_order(const Flows *x, const Step *s)
+{
+    const Phase *f = &x->g->phase[x->phase];
+    for (const Step *t = s - 1; t >= &x->g->step[f->first]; t--)
+        if (t->kind == s->kind)
+            return t->iv[3].c < s->iv[3].c ? NULL
+                : "is not in the order of channels";
+    return 0;
+}
+
 static const char *transfer(Flows *x, const Step *s)
 {
+    const char *why = in_order(x, s);
+    if (why)
+        return why;
     Line *l = s->kind == Srecv ? NULL : line_of(x, s);
     Sent now = {s->buf[0], x->micro};
     if (s->kind == Ssend) {

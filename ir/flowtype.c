@@ -94,6 +94,9 @@ static const char *slot_wrong(const Typer *t, int i)
                     "the program began", t->c->r->buf[b].name);
     if (f->read > 0 && (f->read > t->n || t->made[f->read].step < 0))
         return "reads a value that no step makes";
+    if (f->make && f->bytes != t->c->r->buf[b].bytes)
+        return strf(t->c->arena, "makes a value that is not as large as '%s'",
+                    t->c->r->buf[b].name);
     if (s->kind == Skernel)
         return 0;
     char use = use_of(s, i);

@@ -155,7 +155,7 @@ static void put_scalar(Text *t, const char *io, const Scalar *s)
 }
 
 /* flow = slot { "," slot }; slot = "-" | [ value | "=" buffer ] [ ">" value
- * ":" dtype { ("+" | "^" | "_" | "~") atoms } ]                              */
+ * ":" dtype "x" bytes { ("+" | "^" | "_" | "~") atoms } ]                    */
 static void put_flow(Text *t, const ValueUse *f, int n)
 {
     static const char *const marks[] = {"+", "^", "_"};
@@ -175,6 +175,8 @@ static void put_flow(Text *t, const ValueUse *f, int n)
         put_int(t, f->make);
         puts_(t, ":");
         put_int(t, f->dt);
+        puts_(t, "x");
+        put_int(t, f->bytes);
         for (int k = 0; k < 3; k++)
             if (f->part[k]) {
                 puts_(t, marks[k]);

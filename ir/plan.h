@@ -239,12 +239,13 @@ extern const StepInfo stepinfo[NSTEPKIND];
  * numbers from 1. read: the number of the value it needs there, ~b: what buffer
  * b held when the program began (parameters, inputs ...), 0: it reads nothing.
  * make: the number of the value it leaves there, 0: it writes nothing. The type
- * of what it makes: its dtype; part[op], atoms over whose ranks op (0 add, 1
+ * of what it makes: dtype, bytes; part[op], atoms over whose ranks op (0 add, 1
  * max, 2 min) is still to be done; cut: atoms over which ranks hold parts of
  * it. Over all other atoms of a stage ranks hold the same.                   */
 typedef struct ValueUse {
     int read, make;
     Dtype dt;
+    int64_t bytes;
     uint32_t part[3], cut;
 } ValueUse;
 int same_type(const ValueUse *x, const ValueUse *y);

@@ -23,7 +23,8 @@
  *               [ "v" slot { "," slot } ] ] [ "i" { aff } ] [ "g" atoms ]
  *               [ "c" num num num [ "again" num ] ] place
  *     slot    = "-" | [ value | "=" buffer ]
- *               [ ">" value ":" dtype { ( "+" | "^" | "_" | "~" ) atoms } ]
+ *               [ ">" value ":" dtype "x" bytes
+ *               { ( "+" | "^" | "_" | "~" ) atoms } ]
  *     aff     = int { "+" int "*a" atom }
  *     place   = [ "@" file line ]
  *     prelude = "prelude" bytes newline text newline
@@ -242,6 +243,8 @@ static ValueUse read_slot(Lex *x)
     f.make = (int)part(x, 1, INT32_MAX);
     lex_need(x, ':');
     f.dt = (Dtype)part(x, 0, NDTYPE - 1);
+    lex_need(x, 'x');
+    f.bytes = part(x, 0, HUGEBYTES);
     for (int k = 0; k < 3; k++)
         if (lex_mark(x, "+^_"[k]))
             f.part[k] = (uint32_t)part(x, 1, UINT32_MAX);

@@ -3,8 +3,8 @@
  * where buffers lie. So a reader of the plan can prove that memory, order,
  * pipeline and collectives give every step what the graph meant (ir/flow.c).
  *
- *     %h = gemm dot reads %x %w        v 12,=5,>13:3+4,-      f32, partial
- *     %s = allreduce %h                v 13,>14:3,-             over atoms 4
+ *     %h = gemm dot reads %x %w        v 12,=5,>13:3x256+4,-   f32, partial
+ *     %s = allreduce %h                v 13,>14:3x256,-          over atoms 4
  *
  * An accumulator is two values: cleared, and with what was added.            */
 #include <string.h>
@@ -27,7 +27,10 @@ static int number(Draft *m, const Node *n, int cleared)
 
 static void type_of(const Draft *m, const Node *n, ValueUse *f)
 {
-    f->dt = n->dt;
+    const Node *in = n->op == Owrite ? storage((Node *)n) : n;
+
+    f->dt = in->dt;
+    f->bytes = local_bytes(m->g, in);
     for (int t = 0; m->g->mesh && t < m->g->mesh->natom; t++)
         if (n->sh[t].k == P)
             f->part[n->sh[t].op] |= 1u << t;
