@@ -281,7 +281,8 @@ static const char *tensors_wrong(const PlanCheck *c)
 
 /* ---- turns --------------------------------------------------------------- */
 
-/* Micro-batches that a rank runs in turn, from the tokens of a step. */
+/* Micro-batches that a rank runs in turn, from the tokens of a step; 0: there
+ * is no input to tell.                                                       */
 static int64_t turns_of(const Plan *p)
 {
     for (int r = 0; r < p->nrole; r++)
@@ -291,16 +292,16 @@ static int64_t turns_of(const Plan *p)
             for (int d = 0; d < t->nd; d++)
                 n = sat_mul(n, t->dim[d].n);
             if (!strcmp(t->kind, "input"))
-                return n ? p->tokens / n : 1;
+                return n ? p->tokens / n : 0;
         }
-    return 1;
+    return 0;
 }
 
 static const char *repeats_wrong(const PlanCheck *c, const Program *g)
 {
     int data = !strcmp(g->name, "step") || !strcmp(g->name, "eval");
     int64_t n = data ? turns_of(c->p) : 1;
-    for (int f = 0; f < g->nphase; f++) {
+    for (int f = 0; f < g->nphase && n; f++) {
         const Phase *x = &g->phase[f];
         int each = !strcmp(x->name, "den") || !strcmp(x->name, "body");
         if (x->repeat ? x->repeat != (each ? n : 1) : phase_turns(g, f) != n)

@@ -1,6 +1,6 @@
 /* mutants.c: one kind of damage a function. Each changes one fact of a plan as
  * a compiler's bug might; lives and phases are kept in step with what is
- * dropped or doubled, so that only the fact itself can give it away.          */
+ * dropped or doubled, so that only the fact itself can give it away.         */
 #include <string.h>
 
 #include "mutants.h"
