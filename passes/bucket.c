@@ -32,7 +32,7 @@ typedef struct Kind {
     Dtype dt;
     double rule;
     int stage;
-    const char *unit;             /* ZeRO-3; null: parameters stay whole      */
+    const char *unit;             /* ZeRO-2, 3; null: gradients stay whole    */
 } Kind;
 
 /* Of the atoms where a parameter is whole those that cut its bucket: all, or
@@ -130,7 +130,7 @@ typedef struct Open { Kind kind; Bucket *b; } Open;
 typedef struct Maker {
     Graph *g;
     const Table *stage;           /* null: there is one                       */
-    const Table *unit;            /* null: not ZeRO-3                         */
+    const Table *unit;            /* null: not ZeRO-2 or 3                    */
     Bucket **all;                 /* vec                                      */
     Open *open;                   /* vec: the last bucket of each kind        */
     int count;                    /* that have members of several ranks       */
@@ -147,7 +147,8 @@ static Bucket *add_bucket(Maker *m, const Kind *k, const Param *p)
         b->name = intern(strf(g->arena, "zero.%d", m->count++));
         b->own = axis_over(g, "own", k->cut);
         b->flat = axis_over(g, "flat", k->flat);
-        b->shards = k->unit != NULL;
+        b->unit = k->unit;
+        b->shards = b->unit && opts_int(g->opts, "fold.zero") == 3;
     }
     vec_push(g->arena, m->all, b);
     return b;
@@ -192,7 +193,7 @@ Bucket **buckets_of(Graph *g, Node **param, Node **grad, const double *rule,
     g->mesh = fold_mesh(g);
     fold_experts(g);
     m.stage = g->stages ? pipe_owners(g) : NULL;
-    m.unit = opts_int(g->opts, "fold.zero") == 3 ? units_reading(g) : NULL;
+    m.unit = opts_int(g->opts, "fold.zero") > 1 ? units_reading(g) : NULL;
     for (size_t i = 0; i < n; i++) {
         by[i] = bucket_for(&m, g_param(g, param[i]->s), rule[i]);
         vec_push(g->arena, by[i]->node, param[i]);

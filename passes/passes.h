@@ -165,6 +165,8 @@ typedef struct Bucket {
     Node **node, **grad;
     Axis **order, **cut;          /* vecs: attributes of pack                 */
     int norder, ncut;
+    const char *unit;             /* ZeRO-2, 3: gradients are cut where this
+                                     unit runs backward; null: in post        */
     int shards;                   /* ZeRO-3: ranks keep shards of it only     */
     Node *sum;                    /* for step: the gradients, packed          */
     int seen;
@@ -181,9 +183,10 @@ Node *bucket_unpack(Graph *g, const Bucket *b, size_t k, Node *x);
 /* ---- shards.c ------------------------------------------------------------ */
 
 Table *units_reading(const Graph *g);
-/* Read the members from the bucket's own parameter, which is returned; b->sum
- * becomes its accumulator.                                                   */
-Node *bucket_scatter(Graph *g, Bucket *b);
+/* b->sum becomes the bucket's accumulator in place of its members'. If ranks
+ * keep shards of parameters, members are read from the bucket's own, which
+ * becomes b->node[0].                                                        */
+void bucket_scatter(Graph *g, Bucket *b);
 /* Other programs keep the same shards as `step`.                             */
 void shards_like(Graph *g, const Graph *step);
 

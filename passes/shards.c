@@ -9,7 +9,7 @@
  *
  * %z' is %z under another copy number, so that the two have nothing in common
  * to keep in between. The accumulator is cut like the parameter: gradients are
- * scattered by every micro-batch.                                            */
+ * scattered by every micro-batch. ZeRO-2 is this half alone.                 */
 #include <string.h>
 
 #include "passes.h"
@@ -132,6 +132,7 @@ static Node *sum_gradients(Graph *g, const Bucket *b)
 {
     size_t n = vec_len(b->grad);
     Node *in[MAXIN], *acc;
+    const char *scope = intern(strf(g->arena, "d.%s", b->unit));
 
     for (size_t k = 0; k < n; k++) {
         in[k] = g_cast(g, b->grad[k]->in[0], Df32);
@@ -139,18 +140,20 @@ static Node *sum_gradients(Graph *g, const Bucket *b)
     }
     acc = bucket_pack(g, b, in);
     acc->reg = REGbody;
-    acc->scope = intern("grad");
+    acc->scope = scope;
     acc = g_accum(g, acc, "add");
-    acc->scope = intern("grad");
+    acc->scope = scope;
     acc->name = intern(strf(g->arena, "grad.%s", b->name));
     return acc;
 }
 
-Node *bucket_scatter(Graph *g, Bucket *b)
+void bucket_scatter(Graph *g, Bucket *b)
 {
     b->sum = sum_gradients(g, b);
+    if (!b->shards)
+        return;
     declare(g, b, b->param[0]);
-    return read_shards(g, b);
+    b->node[0] = read_shards(g, b);
 }
 
 /* ---- other programs ------------------------------------------------------ */

@@ -299,7 +299,7 @@ static size_t add_squares(Step1 *s, Node **sq)
             continue;
         b->seen = 1;
         s->scope = intern(strf(g->arena, "post.%s", b->name));
-        b->sum = b->shards ? b->sum : packed(s, b, b->grad);
+        b->sum = b->unit ? b->sum : packed(s, b, b->grad);
         sq[n++] = square_sum(s, b->sum);
     }
     return n;
@@ -595,8 +595,8 @@ static size_t fill_buckets(Step1 *s, Node **node, size_t count, Node **param)
     buckets_of(s->g, param, grad, wd, n, by);
     for (size_t i = 0; i < n; i++) {
         *table_at(s->bucket, KEYP(param[i]->s)) = by[i];
-        if (by[i]->shards && !by[i]->sum)
-            by[i]->node[0] = bucket_scatter(s->g, by[i]);
+        if (by[i]->unit && !by[i]->sum)
+            bucket_scatter(s->g, by[i]);
     }
     return n;
 }

@@ -46,6 +46,7 @@ static const Fold some[] = {
     { "tests/hf/mixtral-aux.lua",        2, 2, 2, 4, 1, "" },
     { "tests/hf/mixtral-aux.lua",        1, 2, 4, 2, 1, "fold.hybrid=2" },
     { "tests/hf/mixtral-aux.lua",        2, 2, 2, 2, 1, "fold.zero=0" },
+    { "tests/hf/mixtral-aux.lua",        1, 1, 4, 2, 1, "fold.zero=2" },
     { "tests/hf/mixtral-aux.lua",        1, 1, 4, 2, 1, "fold.zero=3" },
     { "tests/hf/mixtral-aux.lua",        1, 1, 8, 1, 1, "fold.zero=3 fold.hybrid=2" },
     { "tests/hf/qwen3.lua",              2, 2, 2, 4, 1, "fold.zero=3" },
@@ -82,6 +83,8 @@ static const Fold some[] = {
     { "tests/models/tied.lua",           1, 1, 1, 1, 1, PP2 VPP " fold.layout=Et||tt|tL" },
     { "tests/hf/dsv3.lua",               2, 1, 2, 4, 1, PP2 },
     { "tests/hf/dsv3.lua",               1, 1, 2, 2, 1, PP2 ZB " fold.zero=3" },
+    { "tests/hf/dsv3.lua",               2, 1, 2, 2, 1, PP2 VPP " fold.zero=2" },
+    { "tests/hf/dsv3.lua",               1, 1, 2, 2, 1, PP2 DPV " fold.zero=3" },
     { "tests/hf/mixtral-aux.lua",        1, 1, 2, 2, 1, PP2 ZB " route.policy=capacity route.factor=0.75" },
 };
 

@@ -309,6 +309,30 @@ static void once(void **state)
     }
 }
 
+/* Checks of plans see parts that lie elsewhere, overlap or outlive the join. */
+static void parts(void **state)
+{
+    Plan *p = plan("models/tiny.lua", "fold.dp=8 train.batch=64");
+    Program *g = &p->role->prog[role_prog(p->role, "step")];
+    Step *s = g->step;
+
+    (void)state;
+    while (s->kind != Sjoin || s->nint < 3)
+        assert_true(++s < g->step + g->nstep);
+    Buf *b = &p->role->buf[s->buf[2]];
+    assert_null(plan_wrong(forever, p));
+    s->iv[2].c -= 4;
+    assert_non_null(plan_wrong(forever, p));
+    s->iv[2].c += 4;
+    b->offset -= BUFALIGN;
+    assert_non_null(plan_wrong(forever, p));
+    b->offset += BUFALIGN;
+    b->dies++;
+    assert_non_null(plan_wrong(forever, p));
+    b->dies--;
+    assert_null(plan_wrong(forever, p));
+}
+
 /* Shards within 2 of 8 ranks take as much as with 2.                         */
 static void hybrid(void **state)
 {
@@ -328,13 +352,15 @@ static void hybrid(void **state)
 }
 
 /* ZeRO-3: of the weights too a rank has a run only, and of the gradients; what
- * a unit gathers does not last.                                              */
+ * a unit gathers does not last. ZeRO-2: of the gradients alone.              */
 static void shards(void **state)
 {
     Plan *one = plan("models/qwen3_moe.lua", "precision=bf16 world=8 fold.dp=8 "
                      "fold.ep=8 train.batch=16");
     Plan *all = plan("models/qwen3_moe.lua", "precision=bf16 world=8 fold.dp=8 "
                      "fold.ep=8 train.batch=16 fold.zero=3");
+    Plan *two = plan("models/qwen3_moe.lua", "precision=bf16 world=8 fold.dp=8 "
+                     "fold.ep=8 train.batch=16 fold.zero=2");
     Count n = layer(one->role, "");
     double saved = bytes_of(one->role, Bparam) - bytes_of(all->role, Bparam);
 
@@ -342,6 +368,13 @@ static void shards(void **state)
     assert_true(fabs(saved / (2 * n.dense * 7 / 8) - 1) < SLACK);
     assert_true(fabs(bytes_of(all->role, Boptim) /
                      bytes_of(one->role, Boptim) - 1) < SLACK);
+    /* ZeRO-2: weights whole, gradients their shards                          */
+    assert_true(bytes_of(two->role, Bparam) == bytes_of(one->role, Bparam));
+    assert_true(received(two, Sreducescatter) == 0);
+    assert_true(fabs(received(two, Sallgather) / (2 * n.dense * 7 / 8) - 1) <
+                SLACK);
+    assert_true(two->role->arena < one->role->arena -
+                                       (int64_t)(2 * n.dense));
     /* gradients and weights in post: no more than their shards               */
     assert_true(received(all, Sreducescatter) == 0);
     assert_true(received(all, Sallgather) == 0);
@@ -355,6 +388,7 @@ int main(void)
         cmocka_unit_test(deepseek), cmocka_unit_test(sends),
         cmocka_unit_test(members),  cmocka_unit_test(hybrid),
         cmocka_unit_test(shards),   cmocka_unit_test(once),
+        cmocka_unit_test(parts),
     };
 
     return cmocka_run_group_tests_name("zero", tests, NULL, NULL);
