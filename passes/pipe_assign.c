@@ -103,6 +103,13 @@ static void forward(Assign *a, const Node *n, Spot *s)
 
 /* ---- backward ------------------------------------------------------------ */
 
+/* A gradient on its way into its accumulator is no unit's, but stays where it
+ * is made.                                                                   */
+static int sums_up(const Node *n)
+{
+    return !strcmp(n->scope, "grad");
+}
+
 /* What reads no gradient of a unit stands where its forward stands, and later
  * where it is first read (settle).                                           */
 static void backward_of(Assign *a, const Node *n, Spot *s)
@@ -129,7 +136,7 @@ static void backward_of(Assign *a, const Node *n, Spot *s)
     else if (at == NOBODY)
         s->chunk = fwd >= 0 ? fwd : a->st->last;
     else
-        s->chunk = a->ends[n->id] ? min(at, a->st->first) : at;
+        s->chunk = a->ends[n->id] && !sums_up(n) ? min(at, a->st->first) : at;
 }
 
 /* Backward nodes that read no gradient run no later than what reads them.    */

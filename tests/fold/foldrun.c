@@ -77,6 +77,34 @@ Plan *fold_plan(const char *model, char *const *keys, int nkeys)
     return plan_parse(forever, text, len, model);
 }
 
+Plan *fold_words(const char *model, const char *words)
+{
+    char *key[MAXKEYS], *next;
+    int n = 0;
+
+    for (char *w = strtok_r(strf(forever, "%s", words), " ", &next); w;
+         w = strtok_r(NULL, " ", &next)) {
+        if (n == MAXKEYS)
+            die("more than %d keys: %s", MAXKEYS, words);
+        key[n++] = w;
+    }
+    return fold_plan(model, key, n);
+}
+
+char *fold_model_words(const char *words)
+{
+    int route = strstr(words, "route.policy=") != NULL;
+    char *all = strf(forever, "%s", words), *next;
+    Text t = {.arena = forever};
+
+    put(&t, "%s", "");
+    for (char *w = strtok_r(all, " ", &next); w; w = strtok_r(NULL, " ", &next))
+        if (!strncmp(w, "axes.", 5) || !strncmp(w, "train.batch=", 12) ||
+            (route && !strncmp(w, "route.", 6)))
+            put(&t, " %s", w);
+    return t.s;
+}
+
 static int by_name(const void *a, const void *b)
 {
     return strcmp(((const Kernel *)a)->name, ((const Kernel *)b)->name);

@@ -26,6 +26,10 @@ typedef struct Trained {
 
 /* The plan as its file would be read; what the compiler needed is let go.    */
 Plan *fold_plan(const char *model, char *const *keys, int nkeys);
+/* The same with keys in one line, "fold.tp=2 axes.seq=8".                    */
+Plan *fold_words(const char *model, const char *words);
+/* Those that change the model itself; a budget does not, nothing is lost.    */
+char *fold_model_words(const char *words);
 /* Every plan gets the kernels of all: their text is compiled once. Returns how
  * many there are.                                                            */
 int fold_share(Plan **p, int n);
