@@ -9,7 +9,7 @@
  * A phase that repeats is run twice: an accumulator may then hold what the step
  * itself left there, nothing else may come from the turn before. What is being
  * sent must stay until its wait, and micro-batches are added up in their order,
- * so that every schedule makes the same bits.
+ * so that every schedule that pleat makes gives the same bits.
  *
  * Then at the end each parameter, moment, state, result and output holds the
  * value that the graph wrote to it, and, as all ranks of its replication group
@@ -42,6 +42,7 @@ typedef struct Flows {
     int *last;                    /* by phase: micro-batch of its last row    */
     int *turns;                   /* by phase: rows done                      */
     Line *line;                   /* vec                                      */
+    int free;                     /* to add up in any order                   */
     int phase, micro, row;        /* now                                      */
 } Flows;
 
@@ -91,10 +92,17 @@ static const char *makes(Flows *x, const Step *s, int i)
     return 0;
 }
 
-/* Micro-batches are added up in their order. */
+/* Schedules that pleat makes add up micro-batches in their order; one that was
+ * read from a file (its name has a dot) may have another.                    */
+static int is_free(const Plan *p)
+{
+    const char *s = p->opts ? opts_str(p->opts, "fold.schedule") : NULL;
+    return s && strchr(s, '.');
+}
+
 static const char *adds(const Flows *x, const ValueUse *f)
 {
-    if (f->read && f->make && x->micro < x->last[x->phase])
+    if (!x->free && f->read && f->make && x->micro < x->last[x->phase])
         return "adds up micro-batches out of order";
     return 0;
 }
@@ -274,6 +282,7 @@ const char *flow_wrong(const PlanCheck *c, int prog)
     if (why)
         return why;
     x.made = made;
+    x.free = is_free(c->p);
     x.at = alloc(c->arena, nbuf * sizeof *x.at);
     x.framed = alloc(c->arena, nbuf * sizeof *x.framed);
     x.brief = alloc(c->arena, nbuf);
