@@ -205,10 +205,10 @@ static Shape shape_alltoall(const int64_t *iv, int64_t g)
                    s.z, halves};
 }
 
-static Shape shape_of(const Coll *k)
+static Shape shape_of(StepKind k, const int64_t *iv, int64_t g)
 {
-    return k->kind == Sallgather ? shape_allgather(k->iv, k->size)
-                                 : shape_alltoall(k->iv, k->size);
+    return k == Sallgather ? shape_allgather(iv, g)
+         : k == Sreducescatter ? shape_scatter(iv, g) : shape_alltoall(iv, g);
 }
 
 static int64_t half_elems(const Shape *s)
@@ -255,6 +255,42 @@ static void copy_block(const Shape *s, int size, const uint8_t *src, int64_t to,
                                       : spot_at(s, &s->from, from, h);
         copy_half(s, size, src + x * size, dst + y * size, dense);
     }
+}
+
+/* Runs of one half, joined where they follow each other on both sides. */
+static void half_runs(const Shape *s, int64_t out, int64_t in, PairFn *f,
+                      void *ctx)
+{
+    int64_t from = 0, to = 0, n = 0;
+
+    for (int64_t i = 0; i < s->n[0]; i++)
+        for (int64_t j = 0; j < s->n[1]; j++)
+            for (int64_t k = 0; k < s->n[2]; k++)
+                for (int64_t l = 0; l < s->n[3]; l++) {
+                    int64_t x = out + i * s->src[0] + j * s->src[1] +
+                                k * s->src[2] + l * s->src[3];
+                    int64_t y = in + i * s->dst[0] + j * s->dst[1] +
+                                k * s->dst[2] + l * s->dst[3];
+                    if (n && (x != from + n || y != to + n)) {
+                        f(ctx, from, to, n);
+                        n = 0;
+                    }
+                    from = n ? from : x;
+                    to = n ? to : y;
+                    n += s->run;
+                }
+    if (n)
+        f(ctx, from, to, n);
+}
+
+void comm_runs(StepKind k, const int64_t *iv, int64_t size, int64_t peer,
+               PairFn *f, void *ctx)
+{
+    Shape s = shape_of(k, iv, size);
+
+    for (int64_t h = 0; h < s.halves; h++)
+        half_runs(&s, spot_at(&s, &s.to, peer, h),
+                  spot_at(&s, &s.from, peer, h), f, ctx);
 }
 
 /* ---- sums in rank order -------------------------------------------------- */
@@ -439,7 +475,7 @@ static void far_pairs(const Coll *k, const Shape *s, int size)
 
 static void far_blocks(const Coll *k, int size)
 {
-    Shape shape = shape_of(k), *s = &shape;
+    Shape shape = shape_of(k->kind, k->iv, k->size), *s = &shape;
     int64_t bytes = block_elems(s) * size;
     int direct = is_dense(s, s->dst, &s->from, 0);
     uint8_t *recv = k->part[0].recv, *stage = k->stage;
@@ -582,7 +618,7 @@ void comm_run(Comm *c, Pool *p, Coll *k)
     } else if (k->kind == Sallreduce || k->kind == Sreducescatter) {
         local_reduce(k, p);
     } else {
-        Shape s = shape_of(k);
+        Shape s = shape_of(k->kind, k->iv, k->size);
         local_blocks(k, &s, dtypes[k->iv[0]].bytes);
     }
 }

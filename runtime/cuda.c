@@ -1,64 +1,15 @@
-/* cuda.c: a plan on one GPU. Everything is bound once: kernels loaded, products
- * described, groups made. A program is a list of calls on one stream; its first
- * run launches them one by one, then they are captured, and every later run is
- * one launch of a graph:
- *
- *     step block, inputs of all micro-batches   pinned memory -> arena
- *     the program's steps                       turn by turn
- *     result block                              arena -> pinned memory
- *
- * Inputs of a turn are copied from their place in pinned memory right before
- * the turn, so the host only fills pinned memory and launches.               */
-#include <math.h>
+/* cuda.c: a plan on one GPU, bound once: memory, kernels, products, groups of
+ * ranks, links between stages, the arguments of every step. replay.c runs it.
+ * Outside the plan's arena there are the context, kernels, NCCL's buffers, work
+ * space of products, and a copy of each run's inputs and results.            */
 #include <stdlib.h>
 #include <string.h>
 
 #include "runtime.h"
 
-typedef struct GpuCall {
-    const Step *s;
-    void *fn, **param;            /* kernels                                  */
-    uint64_t *value;              /* what the params point to                 */
-    int64_t grid[5];              /* x threads y z shared bytes               */
-    uint64_t buf[8];
-    int64_t bytes;                /* of the first buffer                      */
-    int64_t *iv;
-    LtCall *lt;
-    void *comm; int64_t ranks;
-} GpuCall;
+enum { ALIGN = 256, MAJOR = 75, MINOR = 76, SHARED = 8, UNTIMED = 2 };
 
-typedef struct GpuProgram {
-    const Program *p;
-    GpuCall *call;
-    int64_t turns;
-    uint8_t *in;                  /* pinned: scalars, then turns of inputs    */
-    uint8_t *out;                 /* pinned: results                          */
-    int64_t scalars, perturn;     /* bytes                                    */
-    int runs;
-    void *graph;                  /* executable; null: not yet                */
-} GpuProgram;
-
-struct Gpu {
-    Arena *mem;
-    const Plan *plan;
-    const Role *role;
-    Comm *comm;
-    int64_t rank;
-    int device;
-    void *stream;
-    uint64_t arena, work;
-    uint8_t *host;
-    void **fn;                    /* by kernel                                */
-    Lt *lt;
-    Nccl *nccl;
-    GpuProgram *prog;
-    void **mark; int nmark, maxmark;      /* events between calls, when timed */
-    int *marked;                  /* the step that ends at each               */
-};
-
-enum { ALIGN = 256, MAJOR = 75, MINOR = 76, SHARED = 8 };
-
-static void ok(int error, const char *what)
+void gpu_ok(int error, const char *what)
 {
     const char *text = "?";
 
@@ -68,14 +19,50 @@ static void ok(int error, const char *what)
     err(NULL, "GPU: %s: %s", what, text);
 }
 
-/* ---- the device ---------------------------------------------------------- */
-
-static int64_t aligned(int64_t n)
+int64_t gpu_aligned(int64_t n)
 {
     return (n + ALIGN - 1) / ALIGN * ALIGN;
 }
 
-static const char *use_device(Gpu *x)
+/* ---- the device ---------------------------------------------------------- */
+
+static int64_t used(void)
+{
+    size_t left = 0, total = 0;
+
+    dl.cuMemGetInfo_v2(&left, &total);
+    return (int64_t)(total - left);
+}
+
+/* Kernels that use an architecture's own instructions run on no other.       */
+static void check_kernels(const Gpu *x)
+{
+    const Plan *p = x->plan;
+    int hopper = strstr(p->prelude, "wgmma") != NULL;
+
+    for (int i = 0; i < p->nkernel && !hopper; i++)
+        hopper = strstr(p->kernel[i].text, "wgmma") != NULL;
+    if (hopper && strcmp(x->arch, "sm_90a"))
+        err(NULL, "the plan's kernels are for sm_90a (H100, H200); this GPU is "
+            "%s, %s", x->name, x->arch);
+}
+
+/* Plans split work evenly, and the same text must give the same code.        */
+static void check_peers(const Gpu *x)
+{
+    char mine[160] = "", first[160] = "";
+
+    snprintf(mine, sizeof mine, "%s (%s)", x->name, x->arch);
+    memcpy(first, mine, sizeof mine);
+    comm_share(x->comm, first, sizeof first);
+    int differ = strcmp(mine, first) != 0;
+    int64_t any = comm_max(x->comm, differ ? x->rank : -1);
+    if (any >= 0 && comm_speaks(x->comm, any == x->rank))
+        err(NULL, "mixed GPUs: rank %lld has %s, rank 0 %s", (long long)any,
+            mine, first);
+}
+
+static void use_device(Gpu *x)
 {
     int count = 0, major = 0, minor = 0;
     void *ctx = NULL;
@@ -89,24 +76,51 @@ static const char *use_device(Gpu *x)
         err(NULL, "%lld ranks on this host, but %d GPUs", (long long)local,
             count);
     x->device = count == 1 ? 0 : (int)(launch_place() % count);
-    ok(dl.cuDevicePrimaryCtxRetain(&ctx, x->device), "opening it");
-    ok(dl.cuCtxSetCurrent(ctx), "using it");
-    ok(dl.cuStreamCreate(&x->stream, 1), "a stream");
+    gpu_ok(dl.cuDevicePrimaryCtxRetain(&ctx, x->device), "opening it");
+    gpu_ok(dl.cuCtxSetCurrent(ctx), "using it");
+    gpu_ok(dl.cuStreamCreate(&x->stream, 1), "a stream");
+    dl.cuDeviceGetName(x->name, sizeof x->name, x->device);
     dl.cuDeviceGetAttribute(&major, MAJOR, x->device);
     dl.cuDeviceGetAttribute(&minor, MINOR, x->device);
-    return strf(x->mem, "sm_%d%d%s", major, minor, major >= 9 ? "a" : "");
+    snprintf(x->arch, sizeof x->arch, "sm_%d%d%s", major, minor,
+             major >= 9 ? "a" : "");
+    x->context = used();
+    check_peers(x);
+    check_kernels(x);
 }
 
-static uint64_t take(int64_t bytes, const char *what)
+/* ---- memory -------------------------------------------------------------- */
+
+/* "param 1.25, optim 7.50, temp 3.00": GiB by class; what programs share is
+ * temp.                                                                      */
+static char *classes(Gpu *x)
+{
+    const Role *r = x->role;
+    Text t = {.arena = x->mem};
+    int64_t n[NBUFCLASS] = {0};
+
+    for (int i = 0; i < r->nbuf; i++)
+        if (r->buf[i].prog < 0)
+            n[r->buf[i].cls] += r->buf[i].bytes;
+    n[Btemp] += r->arena - r->persist;
+    for (int i = 0; i < NBUFCLASS; i++)
+        if (n[i])
+            put(&t, "%s%s %.2f", t.len ? ", " : "", bufclasses[i],
+                (double)n[i] / 0x1p30);
+    return t.s ? t.s : "";
+}
+
+static uint64_t take(Gpu *x, int64_t bytes, const char *what)
 {
     size_t left = 0, total = 0;
     uint64_t p = 0;
 
     dl.cuMemGetInfo_v2(&left, &total);
     if (dl.cuMemAlloc_v2(&p, (size_t)(bytes ? bytes : 1)))
-        err(NULL, "out of memory on GPU: %s needs %.2f GiB, %.2f of %.2f GiB "
-            "are free", what, (double)bytes / 0x1p30, (double)left / 0x1p30,
-            (double)total / 0x1p30);
+        err(NULL, "out of memory on GPU %d (rank %lld): %s needs %.2f GiB; "
+            "%.2f of %.2f GiB are free (the plan in GiB: %s)", x->device,
+            (long long)x->rank, what, (double)bytes / 0x1p30,
+            (double)left / 0x1p30, (double)total / 0x1p30, classes(x));
     return p;
 }
 
@@ -114,30 +128,42 @@ static uint8_t *pinned(int64_t bytes)
 {
     void *p = NULL;
 
-    ok(dl.cuMemHostAlloc(&p, (size_t)(bytes ? bytes : 1), 0), "pinned memory");
+    gpu_ok(dl.cuMemHostAlloc(&p, (size_t)(bytes ? bytes : 1), 0),
+           "pinned memory");
     return p;
 }
 
-static void load_kernels(Gpu *x, Pool *pool, const char *arch)
+char *gpu_says(Gpu *x)
 {
-    Cubin *c = nvrtc_all(x->mem, x->plan, pool, arch);
+    size_t left = 0, total = 0;
+
+    dl.cuMemGetInfo_v2(&left, &total);
+    double plan = (double)x->role->arena / 0x1p30;
+    double context = (double)x->context / 0x1p30;
+    double work = (double)(LTWORK + x->nstage) / 0x1p30;
+    double all = (double)(total - left) / 0x1p30;
+    return strf(x->mem, "GPU %d, %s: %.2f of %.2f GiB used: plan %.2f (%s); "
+                "context and others %.2f, work space %.2f, kernels and "
+                "communication %.2f\n", x->device, x->name, all,
+                (double)total / 0x1p30, plan, classes(x), context, work,
+                all - plan - context - work);
+}
+
+/* ---- kernels ------------------------------------------------------------- */
+
+static void load_kernels(Gpu *x)
+{
+    Cubin *c = nvrtc_all(x->mem, x->plan, x->pool, x->arch);
     int n = x->plan->nkernel;
 
     x->fn = alloc(x->mem, (size_t)(n + 1) * sizeof *x->fn);
     for (int i = 0; i < n; i++) {
+        const char *name = x->plan->kernel[i].name;
         void *module = NULL;
-        ok(dl.cuModuleLoadData(&module, c[i].image), x->plan->kernel[i].name);
-        ok(dl.cuModuleGetFunction(&x->fn[i], module, x->plan->kernel[i].name),
-           x->plan->kernel[i].name);
+        gpu_ok(dl.cuModuleLoadData(&module, c[i].image), name);
+        gpu_ok(dl.cuModuleGetFunction(&x->fn[i], module, name), name);
         free(c[i].image);
     }
-}
-
-/* ---- binding ------------------------------------------------------------- */
-
-static uint64_t address(const Gpu *x, int buf)
-{
-    return buf < 0 ? 0 : x->arena + (uint64_t)x->role->buf[buf].offset;
 }
 
 static int kernel_named(const Plan *p, const char *name)
@@ -148,6 +174,19 @@ static int kernel_named(const Plan *p, const char *name)
     err(NULL, "the plan has no kernel %s", name);
 }
 
+/* ---- binding ------------------------------------------------------------- */
+
+/* Of a buffer in a frame: as the first micro-batch has it.                   */
+uint64_t gpu_address(const Gpu *x, int buf)
+{
+    if (buf < 0)
+        return 0;
+    const Buf *b = &x->role->buf[buf];
+    const Frame *f = b->frame && b->prog >= 0
+        ? &x->role->prog[b->prog].frame[b->frame - 1] : NULL;
+    return x->arena + (uint64_t)(b->offset + (f ? f->slot[0] : 0));
+}
+
 static void bind_kernel(Gpu *x, GpuCall *c)
 {
     const Step *s = c->s;
@@ -156,34 +195,36 @@ static void bind_kernel(Gpu *x, GpuCall *c)
     for (int i = 0; i < 5; i++)
         c->grid[i] = c->iv[i];
     c->fn = x->fn[kernel_named(x->plan, s->kernel)];
-    c->value = alloc(x->mem, (size_t)(n + 1) * sizeof *c->value);
     c->param = alloc(x->mem, (size_t)(n + 1) * sizeof *c->param);
-    for (int i = 0; i < n; i++) {
-        c->value[i] = i < s->nbuf ? address(x, s->buf[i])
-                                  : (uint64_t)c->iv[i - s->nbuf + 5];
-        c->param[i] = &c->value[i];
-    }
+    for (int i = 0; i < n; i++)
+        c->param[i] = &c->buf[i];
+    for (int i = s->nbuf; i < n; i++)
+        c->buf[i] = (uint64_t)c->iv[i - s->nbuf + 5];
     if (c->grid[4] > 48 << 10)
-        ok(dl.cuFuncSetAttribute(c->fn, SHARED, (int)c->grid[4]), s->kernel);
+        gpu_ok(dl.cuFuncSetAttribute(c->fn, SHARED, (int)c->grid[4]),
+               s->kernel);
 }
 
-/* Do its ranks hold their axis in pieces (zig of steps.def)?                 */
-static int in_halves(const GpuCall *c)
+static void bind_group(Gpu *x, GpuCall *c)
 {
-    StepKind k = c->s->kind;
-    int zig = k == Sallgather ? 3 : k == Sreducescatter ? 4 : 7;
-
-    return k != Sallreduce && c->iv[zig] != 0;
+    c->ranks = mesh_extent(x->plan->mesh, c->s->atoms);
+    c->me = mesh_pos(x->plan->mesh, c->s->atoms, x->rank);
+    if (c->ranks > 1)
+        c->comm = nccl_group(x->nccl, c->s->atoms);
 }
 
-static void bind(Gpu *x, GpuCall *c, const Step *s)
+static void bind(Gpu *x, GpuProgram *g, GpuCall *c, const Step *s,
+                 int64_t turns)
 {
+    int n = s->nbuf + s->nint + 1;
+
     c->s = s;
     c->iv = alloc(x->mem, (size_t)(s->nint + 1) * sizeof *c->iv);
     for (int i = 0; i < s->nint; i++)
         c->iv[i] = aff_at(x->plan->mesh, &s->iv[i], x->rank);
-    for (int i = 0; i < s->nbuf && i < 8; i++)
-        c->buf[i] = address(x, s->buf[i]);
+    c->buf = alloc(x->mem, (size_t)n * sizeof *c->buf);
+    for (int i = 0; i < s->nbuf; i++)
+        c->buf[i] = gpu_address(x, s->buf[i]);
     if (s->nbuf && s->buf[0] >= 0)
         c->bytes = x->role->buf[s->buf[0]].bytes;
     switch (s->kind) {
@@ -191,15 +232,30 @@ static void bind(Gpu *x, GpuCall *c, const Step *s)
     case Sgemm: c->lt = lt_bind(x->lt, c->iv, s->nint, c->buf); return;
     case Szero: case Scopy: case Sjoin: return;
     case Sallgather: case Sreducescatter: case Sallreduce: case Salltoall:
-        c->ranks = mesh_extent(x->plan->mesh, s->atoms);
-        if (in_halves(c))
-            err(NULL, "step %s of two pieces a rank does not run on a GPU yet "
-                "(fold.balance=contiguous does)", stepinfo[s->kind].name);
-        if (c->ranks > 1)
-            c->comm = nccl_group(x->nccl, s->atoms);
+    case Srotate: bind_group(x, c); return;
+    case Ssend: case Srecv: case Swait:
+        c->end = link_bind(x->links, g->p->name, s->kind, c->iv, turns);
         return;
     default:
-        err(NULL, "step %s does not run on a GPU", stepinfo[s->kind].name);
+        err(&(Loc){s->file, s->line, NULL}, "step %s does not run on a GPU",
+            stepinfo[s->kind].name);
+    }
+}
+
+static void bind_phase(Gpu *x, GpuProgram *g, int f)
+{
+    const Phase *p = &g->p->phase[f];
+
+    for (int k = p->first; k < p->first + p->n; k++) {
+        const Step *s = &g->p->step[k];
+        bind(x, g, &g->call[k], s, phase_turns(g->p, f));
+        for (int i = 0; i < s->nbuf; i++) {
+            const Buf *b = s->buf[i] < 0 ? NULL : &x->role->buf[s->buf[i]];
+            if (b && b->frame && &x->role->prog[b->prog] == g->p)
+                vec_push(x->mem, g->patch[f],
+                         ((GpuPatch){&g->call[k].buf[i], b->offset,
+                                     b->frame - 1}));
+        }
     }
 }
 
@@ -209,7 +265,7 @@ static int64_t input_bytes(const Role *r)
 
     for (int i = 0; i < r->ntensor; i++)
         if (!strcmp(r->tensor[i].kind, "input"))
-            n += aligned(r->buf[r->tensor[i].buf].bytes);
+            n += gpu_aligned(r->buf[r->tensor[i].buf].bytes);
     return n;
 }
 
@@ -219,34 +275,56 @@ static void bind_program(Gpu *x, int k)
     const Role *r = x->role;
 
     g->p = &r->prog[k];
+    g->course = &x->course[k];
     g->turns = plan_turns(x->plan, g->p->name);
-    g->scalars = aligned(8 * (r->nin + 1));
+    g->scalars = gpu_aligned(8 * (r->nin + 1));
     g->perturn = input_bytes(r) + ALIGN;
-    g->in = pinned(g->scalars + g->turns * g->perturn);
-    g->out = pinned(8 * (r->nout + 1));
+    g->nin = g->scalars + g->turns * g->perturn;
+    g->nout = gpu_aligned(8 * (r->nout + 1));
+    for (int i = 0; i < 2; i++) {
+        g->in[i] = pinned(g->nin);
+        g->out[i] = pinned(g->nout);
+        gpu_ok(dl.cuEventCreate(&g->done[i], UNTIMED), "an event");
+    }
+    if (x->nstage < g->nin + g->nout)
+        x->nstage = g->nin + g->nout;
     g->call = alloc(x->mem, (size_t)(g->p->nstep + 1) * sizeof *g->call);
-    for (int i = 0; i < g->p->nstep; i++)
-        bind(x, &g->call[i], &g->p->step[i]);
+    g->patch = alloc(x->mem, (size_t)(g->p->nphase + 1) * sizeof *g->patch);
+    for (int f = 0; f < g->p->nphase; f++)
+        bind_phase(x, g, f);
 }
 
-Gpu *gpu_open(Arena *a, const Plan *p, Comm *c, Pool *pool, uint8_t *host)
+/* ---- interface ----------------------------------------------------------- */
+
+Gpu *gpu_open(Arena *a, const Plan *p, Comm *c, Pool *pool, uint8_t *host,
+              const Course *course)
 {
     Gpu *x = alloc(a, sizeof *x);
+    const char *sums = opts_str(p->opts, "deterministic");
 
     if (c->n > 1)
         err(NULL, "a plan for %lld GPUs runs under mpirun, one rank a GPU",
             (long long)c->world);
-    *x = (Gpu){.mem = a, .plan = p, .comm = c, .rank = c->first, .host = host};
+    if (sums && !strcmp(sums, "placement") && c->world > 1)
+        err(opts_loc(p->opts, "deterministic"), "deterministic=placement needs "
+            "sums in rank order; on several GPUs NCCL chooses the order "
+            "(target=host keeps it)");
+    *x = (Gpu){.mem = a, .plan = p, .comm = c, .rank = c->first, .host = host,
+               .pool = pool, .course = course,
+               .each = getenv("PLEAT_SYNC") != NULL};
     x->role = &p->role[role_of(p, x->rank)];
-    const char *arch = use_device(x);
-    x->arena = take(x->role->arena, "the plan");
-    x->work = take(LTWORK, "work space of products");
+    use_device(x);
+    x->arena = take(x, x->role->arena, "the plan");
+    x->work = take(x, LTWORK, "work space of products");
     x->lt = lt_open(a, x->work);
-    load_kernels(x, pool, arch);
+    load_kernels(x);
     x->nccl = nccl_open(a, p->mesh, c);
+    x->links = links_open(a, p, x->rank, x->nccl);
     x->prog = alloc(a, (size_t)x->role->nprog * sizeof *x->prog);
     for (int i = 0; i < x->role->nprog; i++)
         bind_program(x, i);
+    x->stage = take(x, x->nstage, "inputs and results");
+    links_warm(x->links, x->work, x->stream);
     return x;
 }
 
@@ -256,232 +334,20 @@ void gpu_close(Gpu *x)
     nccl_close(x->nccl);
     dl.cuMemFree_v2(x->arena);
     dl.cuMemFree_v2(x->work);
+    dl.cuMemFree_v2(x->stage);
     dl.cuDevicePrimaryCtxRelease_v2(x->device);
-}
-
-/* ---- one run ------------------------------------------------------------- */
-
-static void launch(Gpu *x, GpuCall *c)
-{
-    const int64_t *g = c->grid;
-
-    switch (c->s->kind) {
-    case Skernel:
-        if (g[0] && g[2] && g[3])
-            ok(dl.cuLaunchKernel(c->fn, (unsigned)g[0], (unsigned)g[2],
-                                 (unsigned)g[3], (unsigned)g[1], 1, 1,
-                                 (unsigned)g[4], x->stream, c->param, NULL),
-               c->s->label ? c->s->label : c->s->kernel);
-        return;
-    case Sgemm: lt_run(x->lt, c->lt, x->stream); return;
-    case Szero:
-        ok(dl.cuMemsetD8Async(c->buf[0], 0, (size_t)c->bytes, x->stream),
-           "clearing");
-        return;
-    case Sjoin:
-        for (int i = 1; i < c->s->nint; i += 2)
-            ok(dl.cuMemsetD8Async(c->buf[0] + (uint64_t)c->iv[i], 0,
-                                  (size_t)c->iv[i + 1], x->stream),
-               "clearing");
-        return;
-    case Scopy:
-        ok(dl.cuMemcpyDtoDAsync_v2(c->buf[1], c->buf[0], (size_t)c->bytes,
-                                   x->stream), "copying");
-        return;
-    default:
-        if (c->comm)
-            nccl_run(c->comm, c->s->kind, c->iv, c->ranks, c->buf[0], c->buf[1],
-                     x->stream);
-        else if (c->buf[0] != c->buf[1])
-            ok(dl.cuMemcpyDtoDAsync_v2(c->buf[1], c->buf[0], (size_t)c->bytes,
-                                       x->stream), "copying");
-    }
-}
-
-static void copy_in(Gpu *x, int buf, const uint8_t *from, int64_t bytes)
-{
-    ok(dl.cuMemcpyHtoDAsync_v2(address(x, buf), from, (size_t)bytes, x->stream),
-       "copying inputs");
-}
-
-static int scalar_named(const Role *r, const char *name)
-{
-    for (int i = 0; i < r->nin; i++)
-        if (!strcmp(r->in[i].name, name))
-            return i;
-    return -1;
-}
-
-/* A turn's inputs and its number from their place in pinned memory.          */
-static void begin_turn(Gpu *x, GpuProgram *g, int64_t turn)
-{
-    const Role *r = x->role;
-    const uint8_t *at = g->in + g->scalars + turn * g->perturn;
-    int micro = scalar_named(r, "micro");
-
-    if (micro >= 0)
-        copy_in(x, r->in[micro].buf, at, dtypes[r->in[micro].dt].bytes);
-    at += ALIGN;
-    for (int i = 0; i < r->ntensor; i++) {
-        if (strcmp(r->tensor[i].kind, "input"))
-            continue;
-        int64_t n = r->buf[r->tensor[i].buf].bytes;
-        copy_in(x, r->tensor[i].buf, at, n);
-        at += aligned(n);
-    }
-}
-
-static void mark(Gpu *x, int step)
-{
-    if (x->nmark >= x->maxmark)
-        return;
-    void **e = &x->mark[x->nmark];
-    if (!*e)
-        ok(dl.cuEventCreate(e, 0), "an event");
-    ok(dl.cuEventRecord(*e, x->stream), "an event");
-    x->marked[x->nmark++] = step;
-}
-
-static void issue(Gpu *x, GpuProgram *g)
-{
-    const Role *r = x->role;
-    int64_t loaded = -1;
-
-    for (int i = 0; i < r->nin; i++)
-        if (strcmp(r->in[i].name, "micro"))
-            copy_in(x, r->in[i].buf, g->in + 8 * i, dtypes[r->in[i].dt].bytes);
-    for (int f = 0; f < g->p->nphase; f++) {
-        const Phase *p = &g->p->phase[f];
-        int data = !strcmp(p->name, "body") || !strcmp(p->name, "den");
-        for (int64_t turn = 0; turn < p->repeat; turn++) {
-            if (data && turn != loaded)
-                begin_turn(x, g, loaded = turn);
-            mark(x, -1);
-            for (int k = p->first; k < p->first + p->n; k++) {
-                launch(x, &g->call[k]);
-                mark(x, k);
-            }
-        }
-    }
-    for (int i = 0; i < r->nout; i++)
-        ok(dl.cuMemcpyDtoHAsync_v2(g->out + 8 * i, address(x, r->out[i].buf),
-                                   (size_t)dtypes[r->out[i].dt].bytes,
-                                   x->stream), "copying results");
-}
-
-/* The first run launches, so that what is made on first use (library kernels,
- * connections) is there; the second is captured.                             */
-static void go(Gpu *x, GpuProgram *g)
-{
-    void *graph = NULL;
-
-    if (g->runs++ == 0 || x->maxmark || getenv("PLEAT_NOGRAPH")) {
-        issue(x, g);
-        return;
-    }
-    if (!g->graph) {
-        ok(dl.cuStreamBeginCapture_v2(x->stream, 1), "capturing");
-        issue(x, g);
-        ok(dl.cuStreamEndCapture(x->stream, &graph), "capturing");
-        ok(dl.cuGraphInstantiateWithFlags(&g->graph, graph, 0), "the graph");
-        dl.cuGraphDestroy(graph);
-    }
-    ok(dl.cuGraphLaunch(g->graph, x->stream), "launching the graph");
-}
-
-static void put_scalar(const Gpu *x, GpuProgram *g, const char *name, double v)
-{
-    int i = scalar_named(x->role, name);
-
-    if (i >= 0)
-        elem_set(x->role->in[i].dt, g->in + 8 * i, 0, v);
-}
-
-static void fill_turns(Gpu *x, GpuProgram *g, const Feed *feed)
-{
-    const Role *r = x->role;
-    const Mesh *m = x->plan->mesh;
-    int micro = scalar_named(r, "micro");
-
-    for (int64_t turn = 0; turn < g->turns; turn++) {
-        uint8_t *at = g->in + g->scalars + turn * g->perturn;
-        if (micro >= 0)
-            elem_set(r->in[micro].dt, at, 0,
-                     (double)(turn * m->size[Mdp] +
-                              mesh_pos(m, m->mask[Mdp], x->rank)));
-        at += ALIGN;
-        for (int i = 0; i < r->ntensor; i++) {
-            if (strcmp(r->tensor[i].kind, "input"))
-                continue;
-            if (feed)
-                feed->fill(feed->self, &r->tensor[i], x->rank, turn, at);
-            at += aligned(r->buf[r->tensor[i].buf].bytes);
-        }
-    }
-}
-
-static int64_t calls_of(const GpuProgram *g)
-{
-    int64_t n = 0;
-
-    for (int f = 0; f < g->p->nphase; f++)
-        n += g->p->phase[f].repeat * (g->p->phase[f].n + 1);
-    return n;
-}
-
-static void start_marks(Gpu *x, const GpuProgram *g)
-{
-    x->nmark = 0;
-    x->maxmark = (int)calls_of(g);
-    if (!x->mark) {
-        x->mark = alloc(x->mem, (size_t)x->maxmark * sizeof *x->mark);
-        x->marked = alloc(x->mem, (size_t)x->maxmark * sizeof *x->marked);
-    }
-}
-
-static void add_times(Gpu *x, double *spent)
-{
-    for (int i = 1; i < x->nmark; i++) {
-        float ms = 0;
-        if (x->marked[i] < 0)
-            continue;
-        dl.cuEventElapsedTime(&ms, x->mark[i - 1], x->mark[i]);
-        spent[x->marked[i]] += 1e-3 * ms;
-    }
-    x->maxmark = 0;
-}
-
-void gpu_run(Gpu *x, int prog, const Block *b, const Feed *feed, double *spent)
-{
-    GpuProgram *g = &x->prog[prog];
-    const Role *r = x->role;
-
-    if (b) {
-        put_scalar(x, g, "lr", b->lr);
-        put_scalar(x, g, "bc1", b->bc1);
-        put_scalar(x, g, "bc2", b->bc2);
-        put_scalar(x, g, "step", (double)b->step);
-    }
-    fill_turns(x, g, feed);
-    if (spent)
-        start_marks(x, g);
-    go(x, g);
-    ok(dl.cuStreamSynchronize(x->stream), "running the plan");
-    if (spent)
-        add_times(x, spent);
-    for (int i = 0; i < r->nout; i++)
-        memcpy(x->host + r->buf[r->out[i].buf].offset, g->out + 8 * i,
-               (size_t)dtypes[r->out[i].dt].bytes);
 }
 
 void gpu_pull(Gpu *x)
 {
-    ok(dl.cuMemcpyDtoH_v2(x->host, x->arena, (size_t)x->role->persist),
-       "reading the state");
+    gpu_ok(dl.cuStreamSynchronize(x->stream), "reading the state");
+    gpu_ok(dl.cuMemcpyDtoH_v2(x->host, x->arena, (size_t)x->role->persist),
+           "reading the state");
 }
 
 void gpu_push(Gpu *x)
 {
-    ok(dl.cuMemcpyHtoD_v2(x->arena, x->host, (size_t)x->role->persist),
-       "writing the state");
+    gpu_ok(dl.cuStreamSynchronize(x->stream), "writing the state");
+    gpu_ok(dl.cuMemcpyHtoD_v2(x->arena, x->host, (size_t)x->role->persist),
+           "writing the state");
 }

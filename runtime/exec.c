@@ -197,23 +197,29 @@ static Needs needs_of(Exec *x, const Role *r, const Program *g, const Phase *f)
     return n;
 }
 
-static Course course_of(Exec *x, const Role *r, const Program *g)
+Turn *course_rows(Arena *a, const Program *g)
 {
-    Course c = {0};
     Turn *v = NULL;
     int tabled = 0;
 
-    c.needs = alloc(x->mem, (size_t)(g->nphase + 1) * sizeof *c.needs);
     for (int f = 0; f < g->nphase; f++) {
-        c.needs[f] = needs_of(x, r, g, &g->phase[f]);
         for (int t = 0; t < g->phase[f].repeat; t++)
-            vec_push(x->mem, v, ((Turn){f, t, 0}));
+            vec_push(a, v, ((Turn){f, t, 0}));
         for (int t = 0; t < g->nturn && !g->phase[f].repeat && !tabled; t++)
-            vec_push(x->mem, v, g->turn[t]);
+            vec_push(a, v, g->turn[t]);
         tabled |= !g->phase[f].repeat;
     }
-    c.row = v;
-    c.nrow = (int)vec_len(v);
+    return v;
+}
+
+static Course course_of(Exec *x, const Role *r, const Program *g)
+{
+    Course c = {.row = course_rows(x->mem, g)};
+
+    c.needs = alloc(x->mem, (size_t)(g->nphase + 1) * sizeof *c.needs);
+    for (int f = 0; f < g->nphase; f++)
+        c.needs[f] = needs_of(x, r, g, &g->phase[f]);
+    c.nrow = (int)vec_len(c.row);
     return c;
 }
 
@@ -282,7 +288,8 @@ Exec *exec_open(const Plan *p, Comm *c)
     for (int64_t i = 0; i < c->n; i++)
         bind_rank(x, &x->rank[i]);
     if (cuda)
-        x->gpu = gpu_open(a, p, c, x->pool, x->rank[0].arena);
+        x->gpu = gpu_open(a, p, c, x->pool, x->rank[0].arena,
+                          x->stage[0].course);
     else
         bind_work(x);
     bind_groups(x);

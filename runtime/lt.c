@@ -29,7 +29,7 @@ struct LtCall {
     Found found;
     int f64;
     double beta;
-    uint64_t buf[3];              /* the step's A B C                         */
+    const uint64_t *buf;          /* the step's A B C                         */
     int64_t n[2], stride[2][3];   /* outer batch axes, bytes                  */
 };
 
@@ -92,7 +92,7 @@ LtCall *lt_bind(Lt *l, const int64_t *iv, int nint, const uint64_t *buf)
     int64_t batch = nb ? iv[last] : 1, s[3] = {0};
     int turnA = iv[GTB] != 0, turnB = iv[GTA] != 0;
 
-    memcpy(c->buf, buf, sizeof c->buf);
+    c->buf = buf;
     for (int i = 0; i < 3 && nb; i++)
         s[i] = iv[last + 1 + i];
     c->n[0] = c->n[1] = 1;

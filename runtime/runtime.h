@@ -73,7 +73,7 @@ void blas_run(Blas *b, StepKind k, void *const *buf, const int64_t *iv,
 
 char *cache_folder(Arena *a);     /* private, made when missing               */
 
-/* ---- GPUs: nvrtc.c lt.c nccl.c cuda.c ------------------------------------ */
+/* ---- GPUs: nvrtc.c lt.c nccl.c link.c ------------------------------------ */
 
 typedef struct Cubin { char *image; size_t n; } Cubin;
 /* Of every kernel of the plan for "sm_90a", from the cache if it has them.   */
@@ -83,6 +83,7 @@ enum { LTWORK = 32 << 20 };
 typedef struct Lt Lt;
 typedef struct LtCall LtCall;
 Lt *lt_open(Arena *a, uint64_t work);
+/* buf stays the caller's and is read at every lt_run.                        */
 LtCall *lt_bind(Lt *l, const int64_t *iv, int nint, const uint64_t *buf);
 void lt_run(Lt *l, const LtCall *c, void *stream);
 
@@ -90,24 +91,29 @@ struct Comm;
 typedef struct Nccl Nccl;
 Nccl *nccl_open(Arena *a, const Mesh *m, struct Comm *c);
 void nccl_close(Nccl *x);
+void nccl_check(Nccl *x);         /* err() when another rank failed           */
 void *nccl_group(Nccl *x, uint32_t atoms);
+/* A communicator of the ranks that name the same color, by key; -1: none, null.
+ * All ranks ask at once.                                                     */
+void *nccl_pair(Nccl *x, int64_t color, int64_t key);
 void nccl_run(void *comm, StepKind kind, const int64_t *iv, int64_t ranks,
-              uint64_t send, uint64_t recv, void *stream);
+              int64_t me, uint64_t send, uint64_t recv, void *stream);
+void nccl_send(void *comm, Dtype dt, int64_t n, uint64_t buf, int peer,
+               void *stream);
+void nccl_recv(void *comm, Dtype dt, int64_t n, uint64_t buf, int peer,
+               void *stream);
 
-struct Feed;
-struct Block;
-typedef struct Gpu Gpu;
-/* The GPU of this process: memory for one rank, kernels, every step bound.
- * host: the rank's arena in memory, of which the parts that last are a mirror:
- * gpu_pull brings them from the GPU, gpu_push takes them there.              */
-Gpu *gpu_open(Arena *a, const Plan *p, struct Comm *c, Pool *pool,
-              uint8_t *host);
-void gpu_close(Gpu *x);
-/* spent: not null, seconds of each step are added; no graph then.            */
-void gpu_run(Gpu *x, int prog, const struct Block *b, const struct Feed *feed,
-             double *spent);
-void gpu_pull(Gpu *x);
-void gpu_push(Gpu *x);
+typedef struct Links Links;
+typedef struct LinkEnd LinkEnd;
+Links *links_open(Arena *a, const Plan *p, int64_t rank, Nccl *nccl);
+void links_warm(Links *x, uint64_t work, void *stream);
+/* For a send, recv or wait; turns: how often it runs.                        */
+LinkEnd *link_bind(Links *x, const char *prog, StepKind k, const int64_t *iv,
+                   int64_t turns);
+void links_reset(Links *x);       /* before a program                         */
+void link_run(LinkEnd *e, StepKind k, const int64_t *iv, uint64_t buf,
+              void *stream);
+void links_finish(Links *x);      /* after it                                 */
 
 /* ---- shard.c: what of a tensor this rank holds --------------------------- */
 
@@ -162,6 +168,13 @@ int64_t comm_max(Comm *c, int64_t v);         /* over all processes           */
  * run collectives. Every member of a group must name it.                     */
 void comm_groups(Comm *c, Arena *a, const Mesh *m, const uint32_t *atoms,
                  int n);
+
+/* Of an all-gather, all-to-all, reduce-scatter: n elements that follow each
+ * other on both sides, at `out` of what is sent to a peer and at `in` of where
+ * the peer's go; the peer names the same in the same order.                  */
+typedef void PairFn(void *ctx, int64_t out, int64_t in, int64_t n);
+void comm_runs(StepKind k, const int64_t *iv, int64_t size, int64_t peer,
+               PairFn *f, void *ctx);
 
 /* One collective as one rank sees it.                                        */
 typedef struct Part { void *send, *recv; } Part;
@@ -240,7 +253,6 @@ typedef struct Patch { void **at; int64_t offset; int frame; } Patch;
 typedef struct Rank {
     int64_t id;
     const Role *role;
-    Gpu *gpu;                     /* target cuda: arenas here are a mirror    */
     struct Stage *stage;
     uint8_t *arena;
     void **buf;
@@ -280,7 +292,10 @@ typedef struct Exec {
     Pool *pool;
     Code *code;
     Blas *blas;
-    Gpu *gpu;                     /* target cuda: arenas here are a mirror    */
+    struct Gpu *gpu;              /* target cuda: arenas here are a mirror    */
+    int late;                     /* a run returns when it was launched, the
+                                     results are those of the one before      */
+    int fresh;                    /* ... if there was one                     */
     Rank *rank;                   /* comm->n of them                          */
     Stage *stage; int nstage;
     Stage **meet;                 /* room for all of them                     */
@@ -303,6 +318,8 @@ void exec_close(Exec *x);
 /* Run a program once. feed and b may be null for programs without inputs.
  * err() when stages wait for each other.                                     */
 void exec_run(Exec *x, const char *program, const Block *b, const Feed *feed);
+int exec_settle(Exec *x);         /* after late runs: the last one's results;
+                                     0: they were here                        */
 /* The same, after every step looking for the first NaN or infinity it makes:
  * one line that names tensor, place and rank; null: none.                    */
 const char *exec_checked(Exec *x, const char *program, const Block *b,
@@ -330,6 +347,7 @@ void *exec_buf(const Exec *x, int64_t rank, int buf);
 const Tensor *plan_input(const Plan *p, int i);
 
 /* exec.c, for the others */
+Turn *course_rows(Arena *a, const Program *g);        /* vec: rows in order   */
 int is_collective(StepKind k);
 void *pages(int64_t bytes, const char *what); /* zeroed                       */
 void drop_pages(void *p, int64_t bytes);
@@ -351,6 +369,82 @@ void look_open(Exec *x);
 void look_close(Exec *x);
 void look_before(Exec *x, Stage *const *s, int n);
 void look_after(Exec *x, Stage *const *s, int n);
+
+/* ---- cuda.c replay.c: a plan on a GPU ------------------------------------ */
+
+typedef struct GpuCall {          /* a step, bound                            */
+    const Step *s;
+    void *fn, **param;            /* kernels                                  */
+    uint64_t *buf;                /* addresses, of framed ones this turn's;
+                                     then a kernel's integers                 */
+    int64_t grid[5];              /* x threads y z shared bytes               */
+    int64_t bytes;                /* of the first buffer                      */
+    int64_t *iv;
+    LtCall *lt;
+    void *comm; int64_t ranks, me;            /* collectives                  */
+    LinkEnd *end;                 /* send, recv, wait                         */
+} GpuCall;
+
+typedef struct GpuPatch { uint64_t *at; int64_t offset; int frame; } GpuPatch;
+
+typedef struct GpuProgram {
+    const Program *p;
+    const Course *course;
+    GpuCall *call;
+    GpuPatch **patch;             /* by phase: vec                            */
+    int64_t turns;
+    uint8_t *in[2];               /* pinned: scalars, then turns of inputs    */
+    uint8_t *out[2];              /* pinned: results                          */
+    void *done[2];                /* events: the results are there            */
+    int64_t scalars, perturn, nin, nout;      /* bytes                        */
+    int64_t runs;
+    void *graph;                  /* executable; null: not yet                */
+} GpuProgram;
+
+typedef struct Gpu {
+    Arena *mem;
+    const Plan *plan;
+    const Role *role;
+    Comm *comm;
+    Pool *pool;
+    const Course *course;         /* by program                               */
+    int64_t rank;
+    int device;
+    char name[128], arch[16];     /* "sm_90a"                                 */
+    int each;                     /* wait after each call                     */
+    void *stream;
+    uint64_t arena, work;
+    uint64_t stage; int64_t nstage;           /* a run's inputs and results   */
+    int64_t context;              /* bytes in use before ours                 */
+    uint8_t *host;
+    void **fn;                    /* by kernel                                */
+    Lt *lt;
+    Nccl *nccl;
+    Links *links;
+    GpuProgram *prog;
+    int64_t *loaded, micro;       /* as of Stage, of the run that is issued   */
+    GpuProgram *last; int slot;   /* run whose results are not here yet       */
+    void **mark; int nmark, maxmark;      /* events between calls, when timed */
+    int *marked; int64_t roommark;        /* the step that ends at each       */
+} Gpu;
+
+void gpu_ok(int error, const char *what);     /* err() unless error is 0      */
+int64_t gpu_aligned(int64_t n);
+uint64_t gpu_address(const Gpu *x, int buf);
+/* The GPU of this process: memory for one rank, kernels, every step bound.
+ * host: the rank's arena in memory, of which the parts that last are a mirror:
+ * gpu_pull brings them from the GPU, gpu_push takes them there.              */
+Gpu *gpu_open(Arena *a, const Plan *p, Comm *c, Pool *pool, uint8_t *host,
+              const Course *course);
+void gpu_close(Gpu *x);
+char *gpu_says(Gpu *x);           /* one line: what its memory is used for    */
+/* spent: not null, seconds of each step are added; no graph then. late: returns
+ * when the run is launched; 1: the results of the one before are here.       */
+int gpu_run(Gpu *x, int prog, const Block *b, const Feed *feed, double *spent,
+            int late);
+int gpu_settle(Gpu *x);           /* ... of the last; 0: they were here       */
+void gpu_pull(Gpu *x);
+void gpu_push(Gpu *x);
 
 /* ---- watch.c: a rank that waits for ever --------------------------------- */
 

@@ -320,14 +320,34 @@ static void start(Exec *x, const char *name)
     channels_reset(x);
 }
 
+static void run_gpu(Exec *x, const char *name, const Block *b,
+                    const Feed *feed)
+{
+    static const Step graph = {.kind = Skernel, .label = "of the GPU's graph"};
+    int prog = role_prog(x->rank[0].role, name);
+
+    if (prog < 0)
+        err(NULL, "the plan has no program '%s'", name);
+    x->step = b ? b->step : x->step;
+    atomic_store_explicit(&x->now, &graph, memory_order_relaxed);
+    atomic_fetch_add_explicit(&x->ticks, 1, memory_order_relaxed);
+    x->fresh = gpu_run(x->gpu, prog, b, feed, x->spent ? x->spent[0] : NULL,
+                       x->late);
+    atomic_store_explicit(&x->now, NULL, memory_order_relaxed);
+}
+
+int exec_settle(Exec *x)
+{
+    return x->gpu ? gpu_settle(x->gpu) : 0;
+}
+
 void exec_run(Exec *x, const char *name, const Block *b, const Feed *feed)
 {
-    start(x, name);
     if (x->gpu) {
-        gpu_run(x->gpu, x->stage[0].prog, b, feed,
-                x->spent ? x->spent[0] : NULL);
+        run_gpu(x, name, b, feed);
         return;
     }
+    start(x, name);
     if (b) {
         set_scalar(x, "lr", b->lr);
         set_scalar(x, "bc1", b->bc1);

@@ -1,0 +1,383 @@
+/* replay.c: programs run on a GPU. A program's first run launches its steps one
+ * by one; then they are captured, and every later run is one launch of a graph:
+ *
+ *     inputs, all micro-batches      pinned memory -> stage
+ *     the graph: rows of the course in order; each copies from the stage what
+ *                it reads of its micro-batch; then the results to the stage
+ *     results                        stage -> pinned memory
+ *
+ * There are two sets of pinned memory, so a run is prepared and launched while
+ * the one before it runs. Rows of a pipeline's table name buffers whose place
+ * depends on the micro-batch: arguments are copied when a call is issued, so
+ * each is issued with its own addresses.                                     */
+#define _GNU_SOURCE
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "runtime.h"
+
+enum { NOTREADY = 600, SPINS = 2000, PAUSE = 20000, CHECK = 4096 };
+
+/* ---- one call ------------------------------------------------------------ */
+
+static const char *name_of(const Step *s)
+{
+    return s->label ? s->label : s->kernel ? s->kernel : stepinfo[s->kind].name;
+}
+
+/* With PLEAT_SYNC, and in the search for a fault: is all well after it?      */
+static void check(const Gpu *x, const GpuCall *c)
+{
+    const char *text = "?";
+    int e = dl.cuStreamSynchronize(x->stream);
+
+    if (!e)
+        return;
+    dl.cuGetErrorString(e, &text);
+    err(&(Loc){c->s->file, c->s->line, NULL}, "GPU: %s: in %s %s (%s)", text,
+        stepinfo[c->s->kind].name, c->s->kernel ? c->s->kernel : "",
+        name_of(c->s));
+}
+
+static void copy(Gpu *x, uint64_t to, uint64_t from, int64_t bytes)
+{
+    gpu_ok(dl.cuMemcpyDtoDAsync_v2(to, from, (size_t)bytes, x->stream),
+           "copying");
+}
+
+static void launch(Gpu *x, GpuCall *c)
+{
+    const int64_t *g = c->grid;
+
+    switch (c->s->kind) {
+    case Skernel:
+        if (g[0] && g[2] && g[3])
+            gpu_ok(dl.cuLaunchKernel(c->fn, (unsigned)g[0], (unsigned)g[2],
+                                     (unsigned)g[3], (unsigned)g[1], 1, 1,
+                                     (unsigned)g[4], x->stream, c->param,
+                                     NULL), name_of(c->s));
+        break;
+    case Sgemm: lt_run(x->lt, c->lt, x->stream); break;
+    case Szero:
+        gpu_ok(dl.cuMemsetD8Async(c->buf[0], 0, (size_t)c->bytes, x->stream),
+               "clearing");
+        break;
+    case Sjoin:
+        for (int i = 1; i < c->s->nint; i += 2)
+            gpu_ok(dl.cuMemsetD8Async(c->buf[0] + (uint64_t)c->iv[i], 0,
+                                      (size_t)c->iv[i + 1], x->stream),
+                   "clearing");
+        break;
+    case Scopy: copy(x, c->buf[1], c->buf[0], c->bytes); break;
+    case Ssend: case Srecv: case Swait:
+        link_run(c->end, c->s->kind, c->iv, c->buf[0], x->stream);
+        break;
+    default:
+        if (c->comm)
+            nccl_run(c->comm, c->s->kind, c->iv, c->ranks, c->me, c->buf[0],
+                     c->buf[1], x->stream);
+        else if (c->buf[0] != c->buf[1])
+            copy(x, c->buf[1], c->buf[0], c->bytes);
+    }
+    if (x->each)
+        check(x, c);
+}
+
+/* ---- one row ------------------------------------------------------------- */
+
+/* Where an input's or the scalar's bytes of a micro-batch are; at[-1]: micro.*/
+static int64_t place(const Gpu *x, const GpuProgram *g, int tensor,
+                     int64_t micro)
+{
+    const Role *r = x->role;
+    int64_t at = g->scalars + micro * g->perturn;
+
+    if (tensor < 0)
+        return at;
+    at += gpu_aligned(8);
+    for (int i = 0; i < tensor; i++)
+        if (!strcmp(r->tensor[i].kind, "input"))
+            at += gpu_aligned(r->buf[r->tensor[i].buf].bytes);
+    return at;
+}
+
+static int scalar_named(const Role *r, const char *name)
+{
+    for (int i = 0; i < r->nin; i++)
+        if (!strcmp(r->in[i].name, name))
+            return i;
+    return -1;
+}
+
+/* What the row reads of its micro-batch, unless it is there.                 */
+static void load(Gpu *x, GpuProgram *g, const Turn *t)
+{
+    const Needs *n = &g->course->needs[t->phase];
+    const Role *r = x->role;
+
+    for (size_t k = 0; k < vec_len(n->input); k++) {
+        int i = n->input[k];
+        if (x->loaded[i] == t->micro)
+            continue;
+        copy(x, gpu_address(x, r->tensor[i].buf),
+             x->stage + (uint64_t)place(x, g, i, t->micro),
+             r->buf[r->tensor[i].buf].bytes);
+        x->loaded[i] = t->micro;
+    }
+    int m = scalar_named(r, "micro");
+    if (m < 0 || !n->micro || x->micro == t->micro)
+        return;
+    copy(x, gpu_address(x, r->in[m].buf),
+         x->stage + (uint64_t)place(x, g, -1, t->micro),
+         dtypes[r->in[m].dt].bytes);
+    x->micro = t->micro;
+}
+
+/* Buffers in frames lie where this micro-batch has them. */
+static void patch(Gpu *x, GpuProgram *g, const Turn *t)
+{
+    GpuPatch *p = g->patch[t->phase];
+
+    for (size_t k = 0; k < vec_len(p); k++) {
+        const Frame *f = &g->p->frame[p[k].frame];
+        *p[k].at = x->arena +
+                   (uint64_t)(f->slot[f->of[t->micro]] + p[k].offset);
+    }
+}
+
+static void mark(Gpu *x, int step)
+{
+    if (x->nmark >= x->maxmark)
+        return;
+    void **e = &x->mark[x->nmark];
+    if (!*e)
+        gpu_ok(dl.cuEventCreate(e, 0), "an event");
+    gpu_ok(dl.cuEventRecord(*e, x->stream), "an event");
+    x->marked[x->nmark++] = step;
+}
+
+static void run_row(Gpu *x, GpuProgram *g, const Turn *t)
+{
+    const Phase *p = &g->p->phase[t->phase];
+
+    load(x, g, t);
+    patch(x, g, t);
+    mark(x, -1);
+    for (int k = p->first; k < p->first + p->n; k++) {
+        launch(x, &g->call[k]);
+        mark(x, k);
+    }
+}
+
+/* ---- one program --------------------------------------------------------- */
+
+static void issue(Gpu *x, GpuProgram *g)
+{
+    const Role *r = x->role;
+
+    links_reset(x->links);
+    x->micro = -1;
+    for (int i = 0; i < r->ntensor; i++)
+        x->loaded[i] = -1;
+    for (int i = 0; i < r->nin; i++)
+        if (strcmp(r->in[i].name, "micro"))
+            copy(x, gpu_address(x, r->in[i].buf), x->stage + 8 * (uint64_t)i,
+                 dtypes[r->in[i].dt].bytes);
+    for (int i = 0; i < g->course->nrow; i++)
+        run_row(x, g, &g->course->row[i]);
+    links_finish(x->links);
+    for (int i = 0; i < r->nout; i++)
+        copy(x, x->stage + (uint64_t)(g->nin + 8 * i),
+             gpu_address(x, r->out[i].buf), dtypes[r->out[i].dt].bytes);
+}
+
+static void capture(Gpu *x, GpuProgram *g)
+{
+    void *graph = NULL;
+
+    gpu_ok(dl.cuStreamBeginCapture_v2(x->stream, 1), "capturing");
+    issue(x, g);
+    gpu_ok(dl.cuStreamEndCapture(x->stream, &graph), "capturing");
+    gpu_ok(dl.cuGraphInstantiateWithFlags(&g->graph, graph, 0), "the graph");
+    dl.cuGraphDestroy(graph);
+}
+
+/* The first run launches, so that what is made on first use (library kernels,
+ * connections) is there; the second is captured.                             */
+static void go(Gpu *x, GpuProgram *g, int slot)
+{
+    int plain = !g->runs++ || x->maxmark || x->each || getenv("PLEAT_NOGRAPH");
+
+    gpu_ok(dl.cuMemcpyHtoDAsync_v2(x->stage, g->in[slot], (size_t)g->nin,
+                                   x->stream), "copying inputs");
+    if (plain) {
+        issue(x, g);
+    } else {
+        if (!g->graph)
+            capture(x, g);
+        gpu_ok(dl.cuGraphLaunch(g->graph, x->stream), "launching the graph");
+    }
+    gpu_ok(dl.cuMemcpyDtoHAsync_v2(g->out[slot],
+                                   x->stage + (uint64_t)g->nin,
+                                   (size_t)g->nout, x->stream),
+           "copying results");
+    gpu_ok(dl.cuEventRecord(g->done[slot], x->stream), "an event");
+}
+
+/* ---- its inputs ---------------------------------------------------------- */
+
+static void put_scalar(const Gpu *x, uint8_t *in, const char *name, double v)
+{
+    int i = scalar_named(x->role, name);
+
+    if (i >= 0)
+        elem_set(x->role->in[i].dt, in + 8 * i, 0, v);
+}
+
+static void fill_turns(Gpu *x, GpuProgram *g, uint8_t *in, const Feed *feed)
+{
+    const Role *r = x->role;
+    const Mesh *m = x->plan->mesh;
+    int micro = scalar_named(r, "micro");
+
+    for (int64_t turn = 0; turn < g->turns; turn++) {
+        if (micro >= 0)
+            elem_set(r->in[micro].dt, in + place(x, g, -1, turn), 0,
+                     (double)(turn * m->size[Mdp] +
+                              mesh_pos(m, m->mask[Mdp], x->rank)));
+        for (int i = 0; i < r->ntensor && feed; i++)
+            if (!strcmp(r->tensor[i].kind, "input"))
+                feed->fill(feed->self, &r->tensor[i], x->rank, turn,
+                           in + place(x, g, i, turn));
+    }
+}
+
+/* ---- the end of a run ---------------------------------------------------- */
+
+/* A fault ends the context and with it the state. The run again, call by call,
+ * in a new one, from the values that were last written or read from here: names
+ * the call that fails, if it fails again.                                    */
+static _Noreturn void fault(Gpu *x, GpuProgram *g, int slot, int error)
+{
+    const char *text = "?";
+    uint8_t *in = malloc((size_t)g->nin);
+
+    dl.cuGetErrorString(error, &text);
+    if (x->comm->world > 1 || x->each || !in)
+        err(NULL, "GPU of rank %lld: %s while program %s ran (PLEAT_SYNC=1 "
+            "tells in which call)", (long long)x->rank, text, g->p->name);
+    warn(NULL, "GPU: %s while program %s ran; once more, call by call", text,
+         g->p->name);
+    memcpy(in, g->in[slot], (size_t)g->nin);
+    dl.cuDevicePrimaryCtxReset_v2(x->device);
+    Gpu *y = gpu_open(arena_new(), x->plan, x->comm, x->pool, x->host,
+                      x->course);
+    GpuProgram *again = &y->prog[g - x->prog];
+    y->each = 1;
+    y->loaded = x->loaded;
+    gpu_push(y);
+    memcpy(again->in[0], in, (size_t)g->nin);
+    go(y, again, 0);
+    err(NULL, "GPU: %s while program %s ran; call by call, from the values of "
+        "its start or last checkpoint, it did not happen again", text,
+        g->p->name);
+}
+
+/* Waits for the run of this slot, and for ranks that it waits for: a dead one
+ * ends in the watchdog's line.                                               */
+static void settle(Gpu *x, GpuProgram *g, int slot)
+{
+    const Role *r = x->role;
+    int e;
+
+    watch_all();
+    for (int64_t n = 1; (e = dl.cuEventQuery(g->done[slot])) == NOTREADY; n++) {
+        if (n > SPINS)
+            nanosleep(&(struct timespec){0, PAUSE}, NULL);
+        if (n % CHECK == 0)
+            nccl_check(x->nccl);
+    }
+    watch_leave();
+    if (e)
+        fault(x, g, slot, e);
+    for (int i = 0; i < r->nout; i++)
+        memcpy(x->host + r->buf[r->out[i].buf].offset, g->out[slot] + 8 * i,
+               (size_t)dtypes[r->out[i].dt].bytes);
+}
+
+int gpu_settle(Gpu *x)
+{
+    GpuProgram *g = x->last;
+
+    if (!g)
+        return 0;
+    x->last = NULL;
+    settle(x, g, x->slot);
+    return 1;
+}
+
+/* ---- clocks -------------------------------------------------------------- */
+
+static void start_marks(Gpu *x, const GpuProgram *g)
+{
+    int64_t n = 0;
+
+    for (int i = 0; i < g->course->nrow; i++)
+        n += 1 + g->p->phase[g->course->row[i].phase].n;
+    x->nmark = 0;
+    x->maxmark = (int)n;
+    if (x->roommark >= n)
+        return;
+    x->roommark = n;
+    x->mark = alloc(x->mem, (size_t)n * sizeof *x->mark);
+    x->marked = alloc(x->mem, (size_t)n * sizeof *x->marked);
+}
+
+static void add_times(Gpu *x, double *spent)
+{
+    for (int i = 1; i < x->nmark; i++) {
+        float ms = 0;
+        if (x->marked[i] < 0)
+            continue;
+        dl.cuEventElapsedTime(&ms, x->mark[i - 1], x->mark[i]);
+        spent[x->marked[i]] += 1e-3 * ms;
+    }
+    x->maxmark = 0;
+}
+
+/* ---- interface ----------------------------------------------------------- */
+
+int gpu_run(Gpu *x, int prog, const Block *b, const Feed *feed, double *spent,
+            int late)
+{
+    GpuProgram *g = &x->prog[prog], *before = late ? x->last : NULL;
+    int slot = (int)(g->runs & 1), old = x->slot;
+
+    if (!before)
+        gpu_settle(x);
+    if (!x->loaded)
+        x->loaded = alloc(x->mem, (size_t)(x->role->ntensor + 1) *
+                                      sizeof *x->loaded);
+    if (b) {
+        put_scalar(x, g->in[slot], "lr", b->lr);
+        put_scalar(x, g->in[slot], "bc1", b->bc1);
+        put_scalar(x, g->in[slot], "bc2", b->bc2);
+        put_scalar(x, g->in[slot], "step", (double)b->step);
+    }
+    fill_turns(x, g, g->in[slot], feed);
+    if (spent)
+        start_marks(x, g);
+    watch_all();
+    go(x, g, slot);
+    watch_leave();
+    x->last = g;
+    x->slot = slot;
+    if (before)
+        settle(x, before, old);
+    if (!late)
+        gpu_settle(x);
+    if (spent)
+        add_times(x, spent);
+    return !late || before;
+}
