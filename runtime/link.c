@@ -1,14 +1,14 @@
 /* link.c: what a pipeline stage hands to another GPU: send, recv, wait. NCCL
- * pairs the sends and receives of two ranks by order alone and both block their
- * stream, so on one stream a table in which two stages send to each other before
- * they receive would never end. Here a recv is on the stage's stream, and a send
- * on a stream of its link, behind what the stage has done so far; wait makes the
- * stage's stream wait for it. So a stage waits exactly where it does on the host,
- * and a table that ends there ends here.
+ * pairs the sends and receives of two ranks by order alone, and both block
+ * their stream: on one stream a table in which two stages send to each other
+ * before they receive would never end. Here a recv is on the stage's stream,
+ * and a send on a stream of its link, behind what the stage has done so far;
+ * wait makes the stage's stream wait for it. So a stage waits exactly where it
+ * does on the host, and a table that ends there ends here.
  *
  * A link is a communicator of two ranks for one direction. The messages of two
  * stages are spread over as many links as are needed for the receiver to take
- * each link's messages in the order in which they are sent, in every program. */
+ * each link's messages in the order in which they are sent, in every program.*/
 #include <string.h>
 
 #include "runtime.h"

@@ -1,8 +1,8 @@
 /* nccl.c: the plan's collectives between GPUs. One communicator for each
  * distinct set of atoms, split from that of the world; the id travels over MPI.
- * What is dense in blocks is NCCL's own collective, a call a block in one group;
- * other shapes are a send and a receive (or a sum to one rank) for each run of
- * elements that follow each other on both sides, in one group.               */
+ * What is dense in blocks is NCCL's own collective, a call a block in one
+ * group; other shapes are a send and a receive (or a sum to one rank) for each
+ * run of elements that follow each other on both sides, in one group.        */
 #include <string.h>
 
 #include "runtime.h"

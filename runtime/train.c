@@ -453,6 +453,8 @@ int run_plan(Plan *p, const RunArgs *a)
     t.log = log_open(t.mem, p, t.x, t.dir);
     show_ranks(&t);
     start_values(&t);
+    if (t.x->gpu)
+        log_note(t.log, "%s", gpu_says(t.x->gpu));
     catch_signals();
     watch_start(t.x);
     loop(&t);
