@@ -363,6 +363,16 @@ static Node *of_cut(Graph *g, const Node *n, Node *x)
     return r;
 }
 
+/* Would the axes kept make fewer blocks than keep the chip busy?              */
+static int few_parts(const Graph *g, const Node *n, Axis *const *keep, int nk)
+{
+    int64_t blocks = (local_elems(g, n) + 127) / 128;
+
+    for (int i = 0; i < nk; i++)
+        blocks *= local_n(g, n->in[0], dim_of(n->in[0], keep[i]));
+    return blocks < wanted / 2;
+}
+
 static Node *two_stages(Graph *g, Node *n)
 {
     Axis *keep[MAXD], *first[MAXD + 1];
@@ -370,6 +380,8 @@ static Node *two_stages(Graph *g, Node *n)
 
     if (n->dt == Dbf16)                       /* a stage would be rounded     */
         return n;
+    if (grid && nk && few_parts(g, n, keep, nk))
+        nk = 0;
     if (!nk && grid && !by_rows(g, n)) {
         Node *x = cut_for_two(g, n, keep);
         if (!x)
