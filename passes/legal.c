@@ -363,7 +363,7 @@ static Node *of_cut(Graph *g, const Node *n, Node *x)
     return r;
 }
 
-/* Would the axes kept make fewer blocks than keep the chip busy?              */
+/* Would the axes kept make fewer blocks than keep the chip busy?             */
 static int few_parts(const Graph *g, const Node *n, Axis *const *keep, int nk)
 {
     int64_t blocks = (local_elems(g, n) + 127) / 128;
