@@ -1,9 +1,9 @@
 /* foldrun.c: see foldrun.h. */
 #define _GNU_SOURCE
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
+#include "../unit/share.h"
 #include "foldrun.h"
 
 /* ---- inputs -------------------------------------------------------------- */
@@ -105,28 +105,10 @@ char *fold_model_words(const char *words)
     return t.s;
 }
 
-static int by_name(const void *a, const void *b)
-{
-    return strcmp(((const Kernel *)a)->name, ((const Kernel *)b)->name);
-}
-
 int fold_share(Plan **p, int nplan)
 {
-    Kernel *all = NULL;
-    size_t n = 0;
-
-    for (int i = 0; i < nplan; i++)
-        for (int k = 0; k < p[i]->nkernel; k++)
-            vec_push(forever, all, p[i]->kernel[k]);
-    qsort(all, vec_len(all), sizeof *all, by_name);
-    for (size_t i = 0; i < vec_len(all); i++)
-        if (i == 0 || strcmp(all[i].name, all[n - 1].name))
-            all[n++] = all[i];
-    for (int i = 0; i < nplan; i++) {
-        p[i]->kernel = all;
-        p[i]->nkernel = (int)n;
-    }
-    return (int)n;
+    share_kernels(p, (size_t)nplan);
+    return nplan ? p[0]->nkernel : 0;
 }
 
 /* ---- training ------------------------------------------------------------ */
