@@ -299,7 +299,7 @@ static int64_t turns_of(const Plan *p)
 
 static const char *repeats_wrong(const PlanCheck *c, const Program *g)
 {
-    int data = !strcmp(g->name, "step") || !strcmp(g->name, "eval");
+    int data = !strncmp(g->name, "step", 4) || !strcmp(g->name, "eval");
     int64_t n = data ? turns_of(c->p) : 1;
     for (int f = 0; f < g->nphase && n; f++) {
         const Phase *x = &g->phase[f];

@@ -87,8 +87,11 @@ void flow_step(Draft *m, const Group *k, Step *s)
     for (int i = 0; i < s->nbuf && i < k->narg; i++) {
         const Node *n = k->arg[i] ? storage(k->arg[i]) : NULL;
         if (!n) continue;
-        s->flow[i].read = reads(m, k, n);
-        makes(m, k, n, &s->flow[i]);
+        ValueUse *f = &s->flow[i];
+        f->read = reads(m, k, n);
+        makes(m, k, n, f);
+        if (!f->read && !f->make)     /* a row map read for its extents only  */
+            f->read = is_persistent(n) ? ~n->buf : number(m, n, 0);
     }
 }
 

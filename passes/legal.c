@@ -49,6 +49,8 @@ static void give_shards(Node *n, const Node *by)
             const Shard *s = &n->in[k]->sh[i];
             if (s->k == S && dim_of(n, s->a) >= 0)
                 n->sh[i] = *s;
+            else if (s->k == P || (s->k == S && by->sh[i].k == P))
+                n->sh[i] = s->k == P ? *s : by->sh[i];
         }
     }
 }
