@@ -135,19 +135,23 @@ static void around_top(const Graph *g, const Node *e, int64_t *top,
         }
 }
 
+/* Count the pairs of each expert and sum up: where its rows begin.           */
+#define COUNT_PAIRS \
+    "    for (int64_t p = lo; p < hi; p++) {\n" \
+    "    for (int64_t x = 0; x <= experts; x++)\n" \
+    "        off[x] = 0;\n" \
+    "    for (int64_t i = 0; i < pairs; i++) {\n" \
+    "        const int64_t x = EXPERT(i);\n" \
+    "        if ((uint64_t)x < (uint64_t)experts)\n" \
+    "            off[x + 1]++;\n" \
+    "    }\n" \
+    "    for (int64_t x = 0; x < experts; x++)\n" \
+    "        off[x + 1] += off[x];\n"
+
 /* Count, sum up, place in the order of pairs; the counters end one place late
  * and are moved back.                                                        */
 static const char route_text[] =
-    "    for (int64_t p = lo; p < hi; p++) {\n"
-    "    for (int64_t x = 0; x <= experts; x++)\n"
-    "        off[x] = 0;\n"
-    "    for (int64_t i = 0; i < pairs; i++) {\n"
-    "        const int64_t x = EXPERT(i);\n"
-    "        if ((uint64_t)x < (uint64_t)experts)\n"
-    "            off[x + 1]++;\n"
-    "    }\n"
-    "    for (int64_t x = 0; x < experts; x++)\n"
-    "        off[x + 1] += off[x];\n"
+    COUNT_PAIRS
     "    for (int64_t i = 0; i < pairs; i++) {\n"
     "        const int64_t x = EXPERT(i);\n"
     "        row[i] = -1;\n"
@@ -187,16 +191,7 @@ static const char padded_text[] =
 
 /* A window of the rows, `cap` from `from` on; how many there are in all.     */
 static const char budget_text[] =
-    "    for (int64_t p = lo; p < hi; p++) {\n"
-    "    for (int64_t x = 0; x <= experts; x++)\n"
-    "        off[x] = 0;\n"
-    "    for (int64_t i = 0; i < pairs; i++) {\n"
-    "        const int64_t x = EXPERT(i);\n"
-    "        if ((uint64_t)x < (uint64_t)experts)\n"
-    "            off[x + 1]++;\n"
-    "    }\n"
-    "    for (int64_t x = 0; x < experts; x++)\n"
-    "        off[x + 1] += off[x];\n"
+    COUNT_PAIRS
     "    *total = off[experts];\n"
     "    for (int64_t i = 0; i < pairs; i++) {\n"
     "        const int64_t x = EXPERT(i);\n"

@@ -139,21 +139,29 @@ static void backward_of(Assign *a, const Node *n, Spot *s)
         s->chunk = a->ends[n->id] && !sums_up(n) ? min(at, a->st->first) : at;
 }
 
-/* Backward nodes that read no gradient run no later than what reads them.    */
-static void settle(Assign *a)
+/* From the last node to the first: f on each backward node that backward node i
+ * reads.                                                                     */
+static void pull_back(Assign *a, void (*f)(Assign *a, int read, int by))
 {
-    Spot *spot = a->p->spot;
-
-    for (size_t i = vec_len(a->g->node); i-- > 0;) {
+    for (int i = (int)vec_len(a->g->node); i-- > 0;) {
         const Node *n = a->g->node[i];
         if (!a->back[i] || is_free(a, n))
             continue;
         for (int k = 0; k <= n->nin; k++) {
             const Node *x = read_by(n, k);
-            if (x && a->back[x->id] == 2 && !is_free(a, x))
-                spot[x->id].chunk = max(spot[x->id].chunk, spot[i].chunk);
+            if (x && a->back[x->id] && !is_free(a, x))
+                f(a, x->id, i);
         }
     }
+}
+
+/* Backward nodes that read no gradient run no later than what reads them.    */
+static void settle(Assign *a, int read, int by)
+{
+    Spot *x = &a->p->spot[read];
+
+    if (a->back[read] == 2)
+        x->chunk = max(x->chunk, a->p->spot[by].chunk);
 }
 
 /* By id the one chunk that reads it, -1: none, -2: several.                  */
@@ -193,21 +201,12 @@ static void gather_late(Assign *a)
 }
 
 /* I: some earlier chunk needs it.                                            */
-static void split_backward(Assign *a)
+static void split_backward(Assign *a, int read, int by)
 {
-    Spot *spot = a->p->spot;
+    Spot *x = &a->p->spot[read], *y = &a->p->spot[by];
 
-    for (size_t i = vec_len(a->g->node); i-- > 0;) {
-        const Node *n = a->g->node[i];
-        if (!a->back[i] || is_free(a, n))
-            continue;
-        for (int k = 0; k <= n->nin; k++) {
-            const Node *x = read_by(n, k);
-            if (x && a->back[x->id] && !is_free(a, x) &&
-                (spot[x->id].chunk > spot[i].chunk || spot[i].w == WI))
-                spot[x->id].w = WI;
-        }
-    }
+    if (x->chunk > y->chunk || y->w == WI)
+        x->w = WI;
 }
 
 /* ---- all ----------------------------------------------------------------- */
@@ -272,11 +271,11 @@ static void assign(Pipe *p)
     find_needs(&a);
     for (size_t i = 0; i < vec_len(g->node); i++)
         place(&a, g->node[i]);
-    settle(&a);
+    pull_back(&a, settle);
     gather_late(&a);
     follow(&a);
     if (p->splits)
-        split_backward(&a);
+        pull_back(&a, split_backward);
     follow(&a);
 }
 

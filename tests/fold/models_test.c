@@ -86,6 +86,8 @@ static const Fold some[] = {
     { "tests/hf/dsv3.lua",               2, 1, 2, 2, 1, PP2 VPP " fold.zero=2" },
     { "tests/hf/dsv3.lua",               1, 1, 2, 2, 1, PP2 DPV " fold.zero=3" },
     { "tests/hf/mixtral-aux.lua",        1, 1, 2, 2, 1, PP2 ZB " route.policy=capacity route.factor=0.75" },
+    /* Equal tokens tie and rounding chooses which is dropped: few here.     */
+    { "tests/models/folds.lua",          2, 1, 2, 4, 1, PAD " axes.vocab=97" },
 };
 
 static int failed;
