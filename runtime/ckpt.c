@@ -10,9 +10,9 @@
  * folder is made under another name, its files and itself are synced, and it
  * is renamed: a crash leaves the old checkpoints and at most one folder that
  * begins with a dot. Reading trusts the index only: a file that does not hash
- * to what it says is refused, and the checkpoint before is taken.            */
+ * to what it says is refused, and the checkpoint before is taken. ckptdir.c
+ * does what concerns the folder; here is what is in its files.               */
 #define _GNU_SOURCE
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <jansson.h>
@@ -21,15 +21,9 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#define XXH_INLINE_ALL
-#include <xxhash.h>
 
 #include "runtime.h"
 
-enum { MODEL, OPTIM, STATE, NFILES };
-static const char *const filenames[NFILES] = {
-    "model.safetensors", "optim.safetensors", "state.json"
-};
 static const char *const ourkinds[] = {"param state", "m v"};
 
 /* ---- which tensors go where ---------------------------------------------- */
@@ -97,90 +91,6 @@ static StTensor *list_tensors(Arena *a, const Plan *p, int file)
     return v;
 }
 
-/* ---- files --------------------------------------------------------------- */
-
-static int complain(const char *what, const char *path)
-{
-    warn(NULL, "checkpoint not written: %s %s: %s", what, path,
-         strerror(errno));
-    return -1;
-}
-
-static int write_all(int fd, const char *s, size_t n)
-{
-    while (n) {
-        ssize_t k = write(fd, s, n);
-        if (k < 0 && errno == EINTR)
-            continue;
-        if (k <= 0)
-            return -1;
-        s += k;
-        n -= (size_t)k;
-    }
-    return 0;
-}
-
-static int sync_path(const char *path, int flags)
-{
-    int fd = open(path, flags | O_CLOEXEC);
-
-    if (fd < 0)
-        return -1;
-    int bad = fsync(fd);
-    close(fd);
-    return bad;
-}
-
-static int write_text(const char *path, const char *s, size_t n)
-{
-    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-
-    if (fd < 0 || write_all(fd, s, n) || fsync(fd)) {
-        complain("cannot write", path);
-        if (fd >= 0)
-            close(fd);
-        return -1;
-    }
-    return close(fd) ? complain("cannot write", path) : 0;
-}
-
-/* A file of its full size, so that a full disk shows here and not in a
- * mapping.                                                                   */
-static int lay_out(const char *path, const char *head, size_t len,
-                   int64_t total)
-{
-    int fd = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-
-    if (fd < 0)
-        return complain("cannot make", path);
-    int bad = write_all(fd, head, len);
-    int no = bad ? 0 : posix_fallocate(fd, 0, total);
-    if (no) {
-        errno = no;
-        bad = -1;
-    }
-    if (close(fd) || bad)
-        return complain("cannot write", path);
-    return 0;
-}
-
-static uint8_t *map_file(const char *path, int64_t *size, int writable)
-{
-    int fd = open(path, (writable ? O_RDWR : O_RDONLY) | O_CLOEXEC);
-    struct stat st;
-    void *p = MAP_FAILED;
-
-    if (fd >= 0 && !fstat(fd, &st) && st.st_size) {
-        *size = st.st_size;
-        p = mmap(NULL, (size_t)st.st_size,
-                 writable ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED, fd,
-                 0);
-    }
-    if (fd >= 0)
-        close(fd);
-    return p == MAP_FAILED ? NULL : p;
-}
-
 /* ---- saving -------------------------------------------------------------- */
 
 typedef struct Copy { uint8_t *file; const uint8_t *local; int size; } Copy;
@@ -198,11 +108,11 @@ static int write_parts(Exec *x, Arena *a, const char *path, const StTensor *v,
                        size_t head)
 {
     int64_t size = 0;
-    uint8_t *map = map_file(path, &size, 1);
+    uint8_t *map = ckpt_map(path, &size, 1);
     const Mesh *m = x->plan->mesh;
 
     if (!map)
-        return complain("cannot map", path);
+        return ckpt_complain("cannot map", path);
     for (int64_t k = 0; k < x->comm->n; k++) {
         int64_t rank = x->comm->first + k;
         const Role *r = exec_role(x, rank);
@@ -218,217 +128,40 @@ static int write_parts(Exec *x, Arena *a, const char *path, const StTensor *v,
         }
     }
     munmap(map, (size_t)size);
-    return sync_path(path, O_RDWR) ? complain("cannot sync", path) : 0;
+    return ckpt_sync(path, O_RDWR) ? ckpt_complain("cannot sync", path) : 0;
 }
 
 static int write_file(Exec *x, Arena *a, const char *dir, int file)
 {
-    char *path = strf(a, "%s/%s", dir, filenames[file]);
+    char *path = strf(a, "%s/%s", dir, ckptfile[file]);
     StTensor *v = list_tensors(a, x->plan, file);
     size_t len;
     int64_t total, bad = 0;
     char *head = st_header(a, v, (int)vec_len(v), &len, &total);
 
     if (x->comm->first == 0)
-        bad = lay_out(path, head, len, total) != 0;
+        bad = ckpt_layout(path, head, len, total) != 0;
     bad = comm_max(x->comm, bad);
     if (!bad)
         bad = write_parts(x, a, path, v, len) != 0;
     return comm_max(x->comm, bad) ? -1 : 0;
 }
 
-static int write_state(Arena *a, const char *dir, const State *s)
-{
-    Text t = {.arena = a};
-
-    put(&t, "{\"format\": \"pleat 1\", \"step\": %lld, \"tokens\": %lld, "
-        "\"samples\": %lld, \"skipped\": %lld, \"seed\": %llu, "
-        "\"plan\": \"%s\"}\n", (long long)s->step, (long long)s->tokens,
-        (long long)s->samples, (long long)s->skipped,
-        (unsigned long long)s->seed, s->plan ? s->plan : "");
-    return write_text(strf(a, "%s/%s", dir, filenames[STATE]), t.s, t.len);
-}
-
-static char *hash_text(Arena *a, const void *p, size_t n)
-{
-    XXH128_hash_t h = XXH3_128bits(p, n);
-
-    return strf(a, "%016llx%016llx", (unsigned long long)h.high64,
-                (unsigned long long)h.low64);
-}
-
-static int write_index(Arena *a, const char *dir)
-{
-    Text t = {.arena = a};
-
-    for (int i = 0; i < NFILES; i++) {
-        int64_t size = 0;
-        uint8_t *map = map_file(strf(a, "%s/%s", dir, filenames[i]), &size, 0);
-        if (!map)
-            return complain("cannot read back", filenames[i]);
-        put(&t, "%s %lld %s\n", hash_text(a, map, (size_t)size),
-            (long long)size, filenames[i]);
-        munmap(map, (size_t)size);
-    }
-    put(&t, "%s\n", hash_text(a, t.s, t.len));
-    return write_text(strf(a, "%s/index", dir), t.s, t.len);
-}
-
-/* Only the files we write are removed, never a tree. */
-static void remove_folder(Arena *a, const char *dir)
-{
-    for (int i = 0; i < NFILES; i++)
-        unlink(strf(a, "%s/%s", dir, filenames[i]));
-    unlink(strf(a, "%s/index", dir));
-    rmdir(dir);
-}
-
-/* A folder of that name (the same step saved before) changes places with the
- * new one, so at every moment one of them has the name.                      */
-static int put_in_place(Arena *a, const char *tmp, const char *to)
-{
-    if (access(to, F_OK))
-        return rename(tmp, to);
-    if (renameat2(AT_FDCWD, tmp, AT_FDCWD, to, RENAME_EXCHANGE))
-        return -1;
-    remove_folder(a, tmp);
-    return 0;
-}
-
-static int commit(Arena *a, const char *dir, const char *tmp, const char *name)
-{
-    char *latest = strf(a, "%s/latest", dir), *next = strf(a, "%s.tmp", latest);
-    Text t = {.arena = a};
-
-    if (sync_path(tmp, O_RDONLY | O_DIRECTORY))
-        return complain("cannot sync", tmp);
-    if (put_in_place(a, tmp, strf(a, "%s/%s", dir, name)))
-        return complain("cannot rename", tmp);
-    sync_path(dir, O_RDONLY | O_DIRECTORY);
-    put(&t, "%s\n", name);
-    if (write_text(next, t.s, t.len) || rename(next, latest))
-        return complain("cannot write", latest);
-    return 0;
-}
-
 int ckpt_save(Exec *x, const char *dir, const State *s)
 {
     Arena *a = arena_new();
     int first = x->comm->first == 0;
-    char *name = strf(a, "step-%08lld", (long long)s->step);
-    char *tmp = strf(a, "%s/.%s.tmp", dir, name);
-    int64_t bad = 0;
+    char *tmp = ckpt_folder(a, dir, s->step);
+    int64_t bad = first && ckpt_begin(a, dir, tmp);
 
-    if (first) {
-        mkdir(dir, 0755);
-        remove_folder(a, tmp);
-        if (mkdir(tmp, 0755))
-            bad = complain("cannot make", tmp) != 0;
-    }
     bad = comm_max(x->comm, bad);
     for (int f = MODEL; f <= OPTIM && !bad; f++)
         bad = write_file(x, a, tmp, f) != 0;
-    if (first && !bad)
-        bad = write_state(a, tmp, s) || write_index(a, tmp) ||
-              commit(a, dir, tmp, name);
-    if (first && bad)
-        remove_folder(a, tmp);
+    if (first)
+        bad = ckpt_end(a, dir, tmp, s, (int)bad);
     bad = comm_max(x->comm, bad);
     arena_free(a);
     return bad ? -1 : 0;
-}
-
-/* ---- checking ------------------------------------------------------------ */
-
-static char *read_text(Arena *a, const char *path, size_t *n)
-{
-    int64_t size = 0;
-    uint8_t *map = map_file(path, &size, 0);
-
-    if (!map)
-        return NULL;
-    char *s = alloc(a, (size_t)size + 1);
-    memcpy(s, map, (size_t)size);
-    munmap(map, (size_t)size);
-    *n = (size_t)size;
-    return s;
-}
-
-static const char *check_file(Arena *a, const char *dir, const char *line,
-                              const char *name)
-{
-    long long size = -1;
-    int64_t have = 0;
-    char hash[33] = "", said[64] = "";
-
-    if (sscanf(line, "%32s %lld %63[^\n]", hash, &size, said) != 3 ||
-        strcmp(said, name))
-        return "its index is not readable";
-    uint8_t *map = map_file(strf(a, "%s/%s", dir, name), &have, 0);
-    if (!map)
-        return strf(a, "%s is missing or empty", name);
-    const char *why = NULL;
-    if (have != size)
-        why = strf(a, "%s has %lld bytes instead of %lld", name,
-                   (long long)have, size);
-    else if (strcmp(hash_text(a, map, (size_t)have), hash))
-        why = strf(a, "%s is damaged (its hash differs)", name);
-    munmap(map, (size_t)have);
-    return why;
-}
-
-static const char *check_index(Arena *a, const char *dir)
-{
-    size_t n = 0, body = 0;
-    char *s = read_text(a, strf(a, "%s/index", dir), &n);
-
-    if (!s)
-        return "it has no index (not finished?)";
-    if (n < 33 || s[n - 1] != '\n')
-        return "its index is cut off";
-    body = n - 33;
-    s[n - 1] = 0;
-    if (strcmp(hash_text(a, s, body), s + body))
-        return "its index is damaged";
-    for (int i = 0; i < NFILES; i++) {
-        const char *why = check_file(a, dir, s, filenames[i]);
-        if (why)
-            return why;
-        s = strchr(s, '\n') + 1;
-    }
-    return NULL;
-}
-
-static const char *read_state(Arena *a, const char *dir, State *s)
-{
-    json_error_t e;
-    json_t *j = json_load_file(strf(a, "%s/%s", dir, filenames[STATE]),
-                               JSON_REJECT_DUPLICATES, &e);
-    const char *plan = json_string_value(json_object_get(j, "plan"));
-
-    if (!json_is_integer(json_object_get(j, "step")) || !plan)
-        return "its state.json is not readable";
-    s->step = json_integer_value(json_object_get(j, "step"));
-    s->tokens = json_integer_value(json_object_get(j, "tokens"));
-    s->samples = json_integer_value(json_object_get(j, "samples"));
-    s->skipped = json_integer_value(json_object_get(j, "skipped"));
-    s->seed = (uint64_t)json_integer_value(json_object_get(j, "seed"));
-    s->plan = strf(a, "%s", plan);
-    json_decref(j);
-    return NULL;
-}
-
-const char *ckpt_verify(Arena *a, const char *dir, State *s)
-{
-    const char *why = check_index(a, dir);
-    StFile *f;
-
-    for (int i = MODEL; i <= OPTIM && !why; i++) {
-        why = st_open(a, strf(a, "%s/%s", dir, filenames[i]), &f);
-        if (!why)
-            st_close(f);
-    }
-    return why ? why : read_state(a, dir, s);
 }
 
 /* ---- loading ------------------------------------------------------------- */
@@ -558,64 +291,16 @@ static StFile *open_or_err(Arena *a, const char *path)
 
 /* ---- resuming ------------------------------------------------------------ */
 
-static int newest_first(const void *a, const void *b)
-{
-    return strcmp(*(char *const *)b, *(char *const *)a);
-}
-
-/* Names of the finished checkpoints, newest first. A vec. */
-static char **list_checkpoints(Arena *a, const char *dir)
-{
-    DIR *d = opendir(dir);
-    struct dirent *e;
-    char **v = NULL;
-
-    while (d && (e = readdir(d)))
-        if (!strncmp(e->d_name, "step-", 5))
-            vec_push(a, v, strf(a, "%s", e->d_name));
-    if (d)
-        closedir(d);
-    if (v)
-        qsort(v, vec_len(v), sizeof *v, newest_first);
-    return v;
-}
-
-int ckpt_exists(const char *dir)
-{
-    Arena *a = arena_new();
-    int n = vec_len(list_checkpoints(a, dir)) > 0;
-
-    arena_free(a);
-    return n;
-}
-
-/* The newest checkpoint that verifies; a note for each that does not. */
-static char *newest_good(Arena *a, const char *dir, State *s)
-{
-    char **v = list_checkpoints(a, dir);
-
-    for (size_t i = 0; i < vec_len(v); i++) {
-        char *path = strf(a, "%s/%s", dir, v[i]);
-        const char *why = ckpt_verify(a, path, s);
-        if (!why)
-            return path;
-        warn(NULL, "%s is not used: %s", path, why);
-    }
-    if (vec_len(v))
-        err(NULL, "no checkpoint in %s is whole", dir);
-    return NULL;
-}
-
 int ckpt_resume(Exec *x, const char *dir, State *s)
 {
     Arena *a = forever;
-    char *path = newest_good(a, dir, s);
+    char *path = ckpt_newest(a, dir, s);
     StFile *file[2];
 
     if (!path)
         return 0;
     for (int i = MODEL; i <= OPTIM; i++)
-        file[i] = open_or_err(a, strf(a, "%s/%s", path, filenames[i]));
+        file[i] = open_or_err(a, strf(a, "%s/%s", path, ckptfile[i]));
     Files src = {file, 2, path};
     refuse_leftovers(x->plan, &src);
     load_tensors(x, &src, "param copy state master m v",
@@ -679,7 +364,7 @@ static StFile **open_from(Arena *a, const char *path)
         if (why)
             err(NULL, "from: %s: %s", path, why);
     } else if (ckpt_exists(path)) {
-        return open_from(a, newest_good(a, path, &s));
+        return open_from(a, ckpt_newest(a, path, &s));
     } else if (ckpt_exists(strf(a, "%s/ckpt", path))) {
         return open_from(a, strf(a, "%s/ckpt", path));
     } else if (exists(index)) {

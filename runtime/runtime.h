@@ -525,6 +525,10 @@ int st_isfloat(const char *dt);
  * file's size.                                                               */
 char *st_header(Arena *a, StTensor *t, int n, size_t *len, int64_t *total);
 
+/* ---- rate.c: learning rate ----------------------------------------------- */
+
+double rate(const Opts *o, int64_t step);     /* of a step counted from 0     */
+
 /* ---- ckpt.c hf.c: saved runs --------------------------------------------- */
 
 typedef struct State {            /* state.json                               */
@@ -549,6 +553,25 @@ const char *ckpt_verify(Arena *a, const char *dir, State *s);
 void hf_load(Exec *x, StFile **file, int n, const char *what);
 /* Write all parameters under the plan's Hugging Face names.                  */
 void hf_save(Exec *x, const char *dir);
+
+/* ckptdir.c: folders of checkpoints, by the processes that write and read them.
+ * A checkpoint is made in ckpt_folder(), between ckpt_begin() and ckpt_end(),
+ * which gives it its name or, if bad, removes it. 0, or -1 with a warning.   */
+enum { MODEL, OPTIM, STATE, NCKPTFILE };
+extern const char *const ckptfile[NCKPTFILE];
+char *ckpt_folder(Arena *a, const char *dir, int64_t step);
+int ckpt_begin(Arena *a, const char *dir, const char *tmp);
+int ckpt_end(Arena *a, const char *dir, const char *tmp, const State *s,
+             int bad);
+/* A file of its full size with its head, so that a full disk shows here and
+ * not in a mapping.                                                          */
+int ckpt_layout(const char *path, const char *head, size_t len, int64_t total);
+uint8_t *ckpt_map(const char *path, int64_t *size, int writable); /* or null  */
+int ckpt_sync(const char *path, int flags);   /* flags: of open()             */
+int ckpt_complain(const char *what, const char *path);       /* errno; -1     */
+/* The newest checkpoint that verifies, with a note for each that does not.   */
+char *ckpt_newest(Arena *a, const char *dir, State *s);
+void ckpt_prune(const char *dir, int64_t keep);   /* the newest stay; 0: all  */
 
 /* ckptool.c: `ckpt ls DIR` and its kin; the exit status.                     */
 int ckpt_command(int n, char **arg);

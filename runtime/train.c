@@ -48,24 +48,6 @@ static double now(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* ---- schedule ------------------------------------------------------------ */
-
-/* Rate of a step counted from 0. */
-static double rate(const Opts *o, int64_t step)
-{
-    double lr = opts_num(o, "train.lr"), min = opts_num(o, "train.min_lr");
-    int64_t warm = opts_int(o, "train.warmup");
-    int64_t steps = opts_int(o, "train.steps");
-
-    if (step < warm)
-        return lr * (double)(step + 1) / (double)warm;
-    if (strcmp(opts_str(o, "train.schedule"), "cosine") || steps <= warm)
-        return lr;
-    double t = (double)(step - warm) / (double)(steps - warm);
-    t = t > 1 ? 1 : t;
-    return min + (lr - min) * 0.5 * (1 + cos(3.14159265358979323846 * t));
-}
-
 static Block block_of(const Opts *o, int64_t step)
 {
     double betas[2];
@@ -336,8 +318,11 @@ static void save(Train *t)
     if (t->saved == t->state.step)
         return;
     exec_pull(t->x);
-    if (!ckpt_save(t->x, t->ckpt, &t->state))
-        t->saved = t->state.step;
+    if (ckpt_save(t->x, t->ckpt, &t->state))
+        return;
+    t->saved = t->state.step;
+    if (t->comm->first == 0)
+        ckpt_prune(t->ckpt, opts_int(t->plan->opts, "train.keep"));
 }
 
 static int is_time(int64_t step, int64_t every)
@@ -383,8 +368,8 @@ static void loop(Train *t)
 /* Keys that are not compiled into the plan. */
 static const char *const runkeys[] = {
     "train.steps", "train.lr", "train.min_lr", "train.schedule",
-    "train.warmup", "train.eval_every", "train.eval_steps",
-    "train.save_every", "train.log_every", "data.train", "data.valid",
+    "train.warmup", "train.decay", "train.decay_style", "train.eval_every", "train.eval_steps",
+    "train.save_every", "train.keep", "train.log_every", "data.train", "data.valid",
     "data.format", "data.tokenizer", "name", "from", "resume", NULL
 };
 

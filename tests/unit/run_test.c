@@ -343,6 +343,22 @@ static void test_falls_back_to_the_one_before(void **state)
     assert_true(says("log", "step    6/6"));
 }
 
+/* The newest two of five stay, and the run goes on from them. */
+static void test_keeps_the_last(void **state)
+{
+    char *dir = in_home("keep");
+
+    (void)state;
+    assert_int_equal(run(1, strf(forever, "train.steps=5 train.save_every=1 "
+                                 "train.keep=2 name=%s", dir), "log"), 0);
+    for (int i = 1; i <= 5; i++)
+        assert_int_equal(access(strf(forever, "%s/ckpt/step-%08d", dir, i),
+                                F_OK), i < 4 ? -1 : 0);
+    assert_int_equal(run(1, strf(forever, "train.steps=6 train.keep=2 resume=1 "
+                                 "name=%s", dir), "log"), 0);
+    assert_true(says("log", "resume at step 5"));
+}
+
 /* A rate that overflows: three bad steps, then status 3 and the place. */
 static void test_bad_numbers_stop_the_run(void **state)
 {
@@ -547,6 +563,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_full_disk_is_survived),
         cmocka_unit_test(test_bad_numbers_stop_the_run),
         cmocka_unit_test(test_sigterm_saves),
+        cmocka_unit_test(test_keeps_the_last),
         cmocka_unit_test(test_from_takes_weights_only),
         cmocka_unit_test(test_mpi_equals_local),
         cmocka_unit_test(test_watchdog_names_the_step),
