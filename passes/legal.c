@@ -279,16 +279,16 @@ static int kept_axes(const Graph *g, const Node *n, Axis **keep)
     return items > 1 ? k : 0;
 }
 
-/* Does the reduction leave the slowest axis alone, so that rows are items?   */
+/* Does the reduction leave the slowest axes alone, and are they rows enough to
+ * be items?                                                                  */
 static int by_rows(const Graph *g, const Node *n)
 {
     const Node *a = n->in[0];
+    int64_t rows = 1;
 
-    for (int d = 0; d < a->nd; d++)
-        if (local_n(g, a, d) > 1)
-            return !in_list(n->A, n->nA, a->dim[d].a) &&
-                   local_n(g, a, d) >= wanted;
-    return 1;
+    for (int d = 0; d < a->nd && !in_list(n->A, n->nA, a->dim[d].a); d++)
+        rows *= local_n(g, a, d);
+    return rows >= wanted;
 }
 
 /* x with axis a as two, the fast one of `run` elements.                      */
