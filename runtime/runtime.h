@@ -486,6 +486,15 @@ int64_t data_sample(const Data *d, int64_t i, int32_t *out);
 const char *jsonl_read(Arena *a, const char *path, const uint8_t **data,
                        int64_t *n);
 
+/* ---- binidx.c: Megatron's .bin and .idx, written ------------------------- */
+
+typedef struct BinIdx BinIdx;
+/* Tokens are u16 where vocab < 65500, else i32. prefix.bin and prefix.idx
+ * appear when it is closed; err() when they cannot be written.               */
+BinIdx *binidx_create(const char *prefix, int64_t vocab);
+void binidx_add(BinIdx *b, const int32_t *token, int64_t n);  /* a document   */
+void binidx_close(BinIdx *b);
+
 /* ---- ngram.c: what counting alone predicts ------------------------------- */
 
 enum { NGRAM = 3 };               /* loss[i]: of contexts of i bytes          */
