@@ -2,49 +2,27 @@
  *
  * A data key names a file, a folder (all its files, by name), a pattern
  * ("shards/{a,b}-*.bin"), or, for data.valid, `tail:0.1`: the last tenth of
- * data.train, which training then leaves out. Formats:
- *
- *   bytes     every byte is a token
- *   jsonl     the bytes of "text" in every line, a zero after each; .gz too
- *   nanogpt   u16 tokens          llmc   1 KiB header, u16 or u32 tokens
- *   megatron  x.bin with x.idx, or the prefix x
- *   npy       1-D: a stream of tokens; 2-D: a row is a sample, seq + 1 long, or
- *             seq (its last token then has no label). A folder that holds
- *             <input>.npy for every input: rows of each, for any input.
- *             Rows are used in order.
+ * data.train, which training then leaves out. tokens.c reads the files. In an
+ * array of rows (.npy) a row is a sample, seq + 1 long, or seq (its last token
+ * then has no label); rows are used in order. A folder that holds <input>.npy
+ * for every input gives rows of each, for any input.
  *
  * A stream is cut into samples of seq tokens; labels are the next tokens. The
  * order is a permutation of the samples for each epoch that is computed, not
  * stored: sample number i of a run is the same in every fold, and a run that
  * resumes needs nothing but its position. Files are mapped, never read whole.*/
 #define _GNU_SOURCE
-#include <errno.h>
-#include <fcntl.h>
 #include <glob.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "runtime.h"
 
-typedef enum Elem { EU8, EU16, EI32, EU32, EI64, EF32, EF64, NELEM } Elem;
-static const int elembytes[NELEM] = {1, 2, 4, 4, 8, 4, 8};
-
-typedef enum Format { AUTO, BYTES, JSONL, MEGATRON, LLMC, NANOGPT, NPY,
-                      NFORMAT } Format;
-static const char *const formats[NFORMAT] = {
-    "auto", "bytes", "jsonl", "megatron", "llmc", "nanogpt", "npy"
-};
-
 typedef struct File {
-    const char *path, *input;     /* input: this file feeds only that one     */
-    const uint8_t *map, *data;
-    int64_t size;                 /* of the file, bytes                       */
-    Elem e;
-    int64_t n;                    /* elements                                 */
-    int64_t rows, cols;           /* npy with rows; else 0                    */
+    Tokens t;
+    const char *input;            /* this file feeds only that one            */
     int64_t first, samples;       /* samples before this file, in it          */
 } File;
 
@@ -53,7 +31,7 @@ struct Data {
     const Plan *plan;
     const char *key;
     const Loc *loc;
-    Format format;
+    const char *format;           /* a word of data.format                    */
     File *file;                   /* vec                                      */
     int64_t seq, batch, perstep;  /* perstep: samples                         */
     int64_t lo, n;                /* ours: samples [lo, lo + n) of the files */
@@ -63,28 +41,7 @@ struct Data {
     int64_t step;                 /* whose inputs fill() gives                */
 };
 
-/* ---- files --------------------------------------------------------------- */
-
-static File map_file(Data *d, const char *path)
-{
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    struct stat st;
-    File f = {.path = strf(d->mem, "%s", path)};
-
-    if (fd < 0 || fstat(fd, &st))
-        err(d->loc, "%s: cannot read %s: %s", d->key, path, strerror(errno));
-    if (!S_ISREG(st.st_mode))
-        err(d->loc, "%s: %s is not a file", d->key, path);
-    f.size = st.st_size;
-    if (!f.size)
-        err(d->loc, "%s: %s is empty", d->key, path);
-    void *p = mmap(NULL, (size_t)f.size, PROT_READ, MAP_PRIVATE, fd, 0);
-    close(fd);
-    if (p == MAP_FAILED)
-        err(d->loc, "%s: cannot map %s: %s", d->key, path, strerror(errno));
-    f.map = f.data = p;
-    return f;
-}
+/* ---- which files --------------------------------------------------------- */
 
 static int ends(const char *s, const char *end)
 {
@@ -93,154 +50,13 @@ static int ends(const char *s, const char *end)
     return n >= m && !strcmp(s + n - m, end);
 }
 
-static uint32_t u32at(const uint8_t *p)
-{
-    return p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 |
-           (uint32_t)p[3] << 24;
-}
-
-/* ---- formats ------------------------------------------------------------- */
-
-static void open_plain(File *f, Elem e)
-{
-    f->e = e;
-    f->n = f->size / elembytes[e];
-}
-
-static void open_llmc(Data *d, File *f)
-{
-    if (f->size < 1024)
-        err(d->loc, "%s: %s is too short for an llm.c header", d->key, f->path);
-    uint32_t magic = u32at(f->map), version = u32at(f->map + 4);
-    if (!(magic == 20240520 && version == 1) &&
-        !(magic == 20240801 && version == 7))
-        err(d->loc, "%s: %s is no llm.c file (magic %u, version %u)", d->key,
-            f->path, magic, version);
-    f->e = version == 1 ? EU16 : EU32;
-    f->data = f->map + 1024;
-    f->n = (f->size - 1024) / elembytes[f->e];
-    if (f->n < u32at(f->map + 8))
-        err(d->loc, "%s: %s is cut off: %lld of %u tokens", d->key, f->path,
-            (long long)f->n, u32at(f->map + 8));
-}
-
-static void open_megatron(Data *d, File *f)
-{
-    static const Elem elems[] = {[1] = EU8, [4] = EI32, [5] = EI64, [8] = EU16};
-    char *idx = strf(d->mem, "%.*sidx", (int)strlen(f->path) - 3, f->path);
-    File i = map_file(d, idx);
-    int code = i.size >= 34 ? i.map[17] : 0;
-
-    if (i.size < 34 || memcmp(i.map, "MMIDIDX\0\0", 9) || u32at(i.map + 9) != 1)
-        err(d->loc, "%s: %s is no Megatron index", d->key, idx);
-    if (code != 1 && code != 4 && code != 5 && code != 8)
-        err(d->loc, "%s: %s: token type %d is not known", d->key, idx, code);
-    munmap((void *)(uintptr_t)i.map, (size_t)i.size);
-    open_plain(f, elems[code]);
-}
-
-/* The value of a key in the header's Python dictionary. */
-static const char *npy_value(const char *head, const char *key)
-{
-    const char *s = strstr(head, key);
-
-    s = s ? strchr(s, ':') : NULL;
-    return s ? s + 1 + strspn(s + 1, " ") : "";
-}
-
-static Elem npy_elem(Data *d, const File *f, const char *s)
-{
-    static const struct { const char *code; Elem e; } table[] = {
-        {"'|u1'", EU8}, {"'<u2'", EU16}, {"'<i4'", EI32}, {"'<u4'", EU32},
-        {"'<i8'", EI64}, {"'<f4'", EF32}, {"'<f8'", EF64},
-    };
-
-    for (size_t i = 0; i < sizeof table / sizeof *table; i++)
-        if (!strncmp(s, table[i].code, strlen(table[i].code)))
-            return table[i].e;
-    err(d->loc, "%s: %s has elements of type %.*s; use u1 u2 i4 u4 i8 f4 f8",
-        d->key, f->path, (int)strcspn(s, ","), s);
-}
-
-static void open_npy(Data *d, File *f)
-{
-    if (f->size < 12 || memcmp(f->map, "\x93NUMPY", 6))
-        err(d->loc, "%s: %s is no .npy file", d->key, f->path);
-    int v1 = f->map[6] == 1;
-    int64_t at = v1 ? 10 : 12;
-    int64_t len = v1 ? f->map[8] | f->map[9] << 8 : (int64_t)u32at(f->map + 8);
-    if (len < 0 || len > f->size - at)
-        err(d->loc, "%s: %s has a damaged header", d->key, f->path);
-    char *head = strf(d->mem, "%.*s", (int)len, (const char *)f->map + at);
-    if (!strncmp(npy_value(head, "'fortran_order'"), "True", 4))
-        err(d->loc, "%s: %s is in Fortran order", d->key, f->path);
-    f->e = npy_elem(d, f, npy_value(head, "'descr'"));
-    f->data = f->map + at + len;
-    const char *s = npy_value(head, "'shape'");
-    int nd = 0;
-    f->n = 1;
-    for (s += *s == '('; *s >= '0' && *s <= '9'; nd++) {
-        char *end;
-        int64_t n = strtoll(s, &end, 10);
-        if (n < 0 || __builtin_mul_overflow(f->n, n, &f->n))
-            err(d->loc, "%s: %s has a damaged shape", d->key, f->path);
-        f->rows = nd ? f->rows : n;
-        f->cols = nd ? (nd == 1 ? 1 : f->cols) * n : 0;
-        s = end + strspn(end, ", ");
-    }
-    f->rows = f->cols ? f->rows : 0;
-    if (f->n > (f->size - at - len) / elembytes[f->e])
-        err(d->loc, "%s: %s is cut off", d->key, f->path);
-}
-
-static void open_jsonl(Data *d, File *f)
-{
-    const char *why = jsonl_read(d->mem, f->path, &f->data, &f->n);
-
-    if (why)
-        err(d->loc, "%s: %s: %s", d->key, f->path, why);
-    f->e = EU8;
-}
-
-static Format guess(const char *path, const File *f)
-{
-    if (f->size > 6 && !memcmp(f->map, "\x93NUMPY", 6))
-        return NPY;
-    if (f->size >= 1024 && (u32at(f->map) == 20240520 ||
-                            u32at(f->map) == 20240801))
-        return LLMC;
-    if (ends(path, ".jsonl") || ends(path, ".jsonl.gz"))
-        return JSONL;
-    if (ends(path, ".bin")) {
-        char idx[4096];
-        snprintf(idx, sizeof idx, "%.*sidx", (int)strlen(path) - 3, path);
-        return access(idx, R_OK) ? NANOGPT : MEGATRON;
-    }
-    return BYTES;
-}
-
-static void open_format(Data *d, File *f)
-{
-    Format k = d->format == AUTO ? guess(f->path, f) : d->format;
-
-    switch (k) {
-    case NPY: open_npy(d, f); break;
-    case LLMC: open_llmc(d, f); break;
-    case MEGATRON: open_megatron(d, f); break;
-    case NANOGPT: open_plain(f, EU16); break;
-    case JSONL: open_jsonl(d, f); break;
-    default: open_plain(f, EU8); break;
-    }
-}
-
-/* ---- which files --------------------------------------------------------- */
-
 static void add_file(Data *d, const char *path, const char *input)
 {
-    File f = map_file(d, path);
+    File f = {.input = input};
+    const char *why = tokens_open(d->mem, path, d->format, &f.t);
 
-    open_format(d, &f);
-    f.input = input;
+    if (why)
+        err(d->loc, "%s: %s %s", d->key, path, why);
     vec_push(d->mem, d->file, f);
 }
 
@@ -252,7 +68,7 @@ static int add_arrays(Data *d, const char *dir)
     for (int i = 0; (t = plan_input(d->plan, i)); i++)
         if (access(strf(d->mem, "%s/%s.npy", dir, t->name), R_OK))
             return 0;
-    d->format = NPY;
+    d->format = "npy";
     for (int i = 0; (t = plan_input(d->plan, i)); i++)
         add_file(d, strf(d->mem, "%s/%s.npy", dir, t->name), t->name);
     return 1;
@@ -274,7 +90,7 @@ static void add_pattern(Data *d, const char *pattern, const char *path)
             "it; %s=path sets another)", d->key, path, d->key);
     for (size_t i = 0; i < g.gl_pathc; i++)
         if (!is_folder(g.gl_pathv[i]) &&
-            !(d->format == MEGATRON && ends(g.gl_pathv[i], ".idx")))
+            !(!strcmp(d->format, "megatron") && ends(g.gl_pathv[i], ".idx")))
             add_file(d, g.gl_pathv[i], NULL);
     globfree(&g);
     if (!vec_len(d->file))
@@ -289,7 +105,7 @@ static void add_path(Data *d, const char *path)
     } else if (!access(path, F_OK)) {
         add_file(d, path, NULL);
     } else if (!access(strf(d->mem, "%s.idx", path), R_OK)) {
-        d->format = MEGATRON;
+        d->format = "megatron";
         add_file(d, strf(d->mem, "%s.bin", path), NULL);
     } else {
         add_pattern(d, path, path);
@@ -344,15 +160,15 @@ static void count_rows(Data *d, File *f)
 {
     const Tensor *t;
 
-    f->samples = f->rows;
+    f->samples = f->t.rows;
     for (int i = 0; f->input && (t = plan_input(d->plan, i)); i++)
-        if (!strcmp(t->name, f->input) && f->cols != sample_elems(t))
+        if (!strcmp(t->name, f->input) && f->t.cols != sample_elems(t))
             err(d->loc, "%s: a row of %s has %lld elements, input '%s' needs "
-                "%lld", d->key, f->path, (long long)f->cols, t->name,
+                "%lld", d->key, f->t.path, (long long)f->t.cols, t->name,
                 (long long)sample_elems(t));
-    if (!f->input && f->cols != d->seq + 1 && f->cols != d->seq)
+    if (!f->input && f->t.cols != d->seq + 1 && f->t.cols != d->seq)
         err(d->loc, "%s: a row of %s has %lld tokens, seq is %lld (rows have "
-            "seq or seq + 1 tokens)", d->key, f->path, (long long)f->cols,
+            "seq or seq + 1 tokens)", d->key, f->t.path, (long long)f->t.cols,
             (long long)d->seq);
 }
 
@@ -362,14 +178,14 @@ static void count_samples(Data *d)
 
     for (size_t i = 0; i < vec_len(d->file); i++) {
         File *f = &d->file[i];
-        f->samples = f->n > d->seq ? (f->n - 1) / d->seq : 0;
-        if (f->rows) {
+        f->samples = f->t.n > d->seq ? (f->t.n - 1) / d->seq : 0;
+        if (f->t.rows) {
             count_rows(d, f);
             d->rows = 1;
         }
         if (!f->samples)
             err(d->loc, "%s: %s has %lld tokens, a sample needs %lld", d->key,
-                f->path, (long long)f->n, (long long)d->seq + 1);
+                f->t.path, (long long)f->t.n, (long long)d->seq + 1);
         f->first = f->input ? 0 : total;
         total = f->input && i && total < f->samples ? total
                 : f->input ? f->samples : total + f->samples;
@@ -456,24 +272,6 @@ typedef struct Fill {
     int64_t shift;                /* labels: 1                                */
 } Fill;
 
-static double elem(const File *f, int64_t i)
-{
-    const uint8_t *p = f->data + i * elembytes[f->e];
-    union { uint16_t u2; uint32_t u4; int32_t i4; int64_t i8; float f4;
-            double f8; } v;
-
-    memcpy(&v, p, (size_t)elembytes[f->e]);
-    switch (f->e) {
-    case EU8: return *p;
-    case EU16: return v.u2;
-    case EI32: return v.i4;
-    case EU32: return v.u4;
-    case EI64: return (double)v.i8;
-    case EF32: return v.f4;
-    default: return v.f8;
-    }
-}
-
 static const File *file_of(const Fill *f, int64_t sample)
 {
     const File *files = f->d->file;
@@ -499,9 +297,10 @@ static void check_token(const Fill *f, const File *file, int64_t at, double v)
     const Data *d = f->d;
     double least = strcmp(f->t->name, "labels") ? 0 : -1;   /* -1: no loss */
 
-    if (d->vocab && (v >= (double)d->vocab || v < least))
+    if (!(v >= least) || (d->vocab && v >= (double)d->vocab))
         err(d->loc, "%s: token %.0f at %lld of %s is beyond the vocabulary of "
-            "%lld", d->key, v, (long long)at, file->path, (long long)d->vocab);
+            "%lld", d->key, v, (long long)at, file->t.path,
+            (long long)d->vocab);
 }
 
 /* Elements [from, from + n) of a sample to dst[to ...]. */
@@ -510,13 +309,13 @@ static void fill_row(const Fill *f, int64_t number, int64_t from, int64_t n,
 {
     int64_t s = sample_of(f->d, number);
     const File *file = file_of(f, s);
-    int64_t row = file->rows ? file->cols : f->d->seq;
+    int64_t row = file->t.rows ? file->t.cols : f->d->seq;
     int64_t at = (s - file->first) * row + from + f->shift;
-    int64_t end = file->rows ? (s - file->first + 1) * row : file->n;
+    int64_t end = file->t.rows ? (s - file->first + 1) * row : file->t.n;
     int whole = !strcmp(f->t->name, "tokens") || !strcmp(f->t->name, "labels");
 
     for (int64_t i = 0; i < n; i++) {
-        double v = at + i < end ? elem(file, at + i) : -1;
+        double v = at + i < end ? tokens_at(&file->t, at + i) : -1;
         if (whole && at + i < end)
             check_token(f, file, at + i, v);
         elem_set(f->t->dt, f->dst, to + i, v);
@@ -605,21 +404,12 @@ int64_t data_sample(const Data *d, int64_t i, int32_t *out)
         return 0;
     int64_t s = d->lo + i % d->n;
     const File *file = file_of(&f, s);
-    int64_t row = file->rows ? file->cols : d->seq;
-    int64_t at = (s - file->first) * row, end = file->rows ? at + row : file->n;
+    int64_t row = file->t.rows ? file->t.cols : d->seq;
+    int64_t at = (s - file->first) * row;
+    int64_t end = file->t.rows ? at + row : file->t.n;
     for (int64_t j = 0; out && j <= d->seq; j++)
-        out[j] = at + j < end ? (int32_t)elem(file, at + j) : -1;
+        out[j] = at + j < end ? (int32_t)tokens_at(&file->t, at + j) : -1;
     return d->seq + 1;
-}
-
-static Format format_of(const Plan *p)
-{
-    const char *s = opts_str(p->opts, "data.format");
-    int f = AUTO;
-
-    while (f + 1 < NFORMAT && s && strcmp(formats[f], s))
-        f++;
-    return (Format)f;
 }
 
 Data *data_open(Arena *a, const Plan *p, const char *key, int flags)
@@ -631,7 +421,8 @@ Data *data_open(Arena *a, const Plan *p, const char *key, int flags)
     if (!path || !*path || !plan_input(p, 0))
         return NULL;
     *d = (Data){.mem = a, .plan = p, .key = key, .loc = opts_loc(p->opts, key),
-                .format = format_of(p), .shuffle = flags & DATAshuffle,
+                .format = opts_str(p->opts, "data.format"),
+                .shuffle = flags & DATAshuffle,
                 .seed = (uint64_t)opts_int(p->opts, "seed")};
     int tail = tail_share(p) != 0;
     if (valid && tail)

@@ -468,7 +468,47 @@ void watch_leave(void);
 /* May this rank say why the run fails? Only the first one may.               */
 int watch_claim(void);
 
-/* ---- data.c: tokens ------------------------------------------------------ */
+/* ---- tokens.c npy.c indexed.c jsonl.c: files of tokens ------------------- */
+
+typedef enum Elem { EU8, EI8, EU16, EI16, EI32, EU32, EI64, EF32, EF64,
+                    NELEM } Elem;
+
+/* A file, mapped. Documents are a jsonl's texts with the zero after each, or
+ * the sequences of a Megatron index; any other file is one.                  */
+typedef struct Tokens {
+    const char *path, *format;
+    const uint8_t *map, *data;
+    int64_t size;                 /* of the file, bytes                       */
+    Elem e;
+    int64_t n;                    /* elements                                 */
+    int64_t rows, cols;           /* npy with rows; else 0                    */
+    int64_t docs;
+    const uint8_t *idx; int64_t idxsize;          /* megatron: the index      */
+    uint8_t *own; int64_t *ends;  /* jsonl: malloc'd; ends[docs]              */
+} Tokens;
+
+/* format: a word of data.format; null or "auto": by name and content. Null, or
+ * what is wrong with the file ("is cut off"), which is then closed.          */
+const char *tokens_open(Arena *a, const char *path, const char *format,
+                        Tokens *t);
+void tokens_close(Tokens *t);
+double tokens_at(const Tokens *t, int64_t i);
+/* Document i: where it begins, and its length; -1: the index is damaged.     */
+int64_t tokens_doc(const Tokens *t, int64_t i, int64_t *start);
+
+int elem_bytes(Elem e);
+uint32_t u32_at(const uint8_t *p);                /* little-endian            */
+/* Null, or why not.                                                          */
+const char *map_whole(Arena *a, const char *path, const uint8_t **p,
+                      int64_t *n);
+/* Of one format each: null, or what is wrong. *data and *ends are malloc'd.  */
+const char *npy_read(Arena *a, Tokens *t);
+const char *indexed_read(Arena *a, Tokens *t);
+int64_t indexed_doc(const Tokens *t, int64_t i, int64_t *start);
+const char *jsonl_read(Arena *a, const char *path, uint8_t **data, int64_t *n,
+                       int64_t **ends, int64_t *docs);
+
+/* ---- data.c: samples ----------------------------------------------------- */
 
 typedef struct Data Data;
 enum { DATAshuffle = 1 };         /* training order; else as in the files     */
@@ -481,10 +521,6 @@ int64_t data_vocab(const Data *d);            /* 0: unknown                   */
 /* The i-th sample in the files' order: its tokens, seq + 1 of them, to out when
  * there is one; -1 beyond the end. Returns how many; 0: these are no tokens. */
 int64_t data_sample(const Data *d, int64_t i, int32_t *out);
-
-/* jsonl.c: null, or what is wrong. *data lives until the end.                */
-const char *jsonl_read(Arena *a, const char *path, const uint8_t **data,
-                       int64_t *n);
 
 /* ---- binidx.c: Megatron's .bin and .idx, written ------------------------- */
 

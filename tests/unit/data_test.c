@@ -48,12 +48,19 @@ static void save_npy(const char *name, const char *descr, const char *shape,
     save(name, head, (size_t)len + 10, p, n);
 }
 
+/* The tokens of mega.bin as two documents. */
 static void save_idx(const char *name)
 {
-    uint8_t idx[34 + 64] = "MMIDIDX\0\0\1";
+    uint8_t idx[34] = "MMIDIDX\0\0\1", body[48];
+    int32_t len[2] = {150, N - 150};
+    int64_t tail[5] = {0, 2 * 150, 0, 1, 2};
 
     idx[17] = 8;                  /* u16                                      */
-    save(name, idx, sizeof idx, "", 0);
+    idx[18] = 2;
+    idx[26] = 3;
+    memcpy(body, len, 8);
+    memcpy(body + 8, tail, 40);
+    save(name, idx, sizeof idx, body, sizeof body);
 }
 
 static void save_jsonl(void)
