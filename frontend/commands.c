@@ -108,13 +108,18 @@ static int check_job(void *arg, FILE *out)
     Graph **stage = NULL;
     Trace t = read_model(a, &stage);
 
-    report_model(out, t.g);
+    (a->json ? report_json : report_model)(out, t.g);
     return 0;
+}
+
+static int check(Args *a)
+{
+    return guarded(check_job, a, NULL);
 }
 
 int cmd_check(Args *a)
 {
-    return guarded(check_job, a, NULL);
+    return a->json ? check_as_json(check, a) : check(a);
 }
 
 static const char *plan_name(const Args *a)

@@ -160,6 +160,7 @@ extern const char prelude_lua[];
 /* ---- report.c ------------------------------------------------------------ */
 
 void report_model(FILE *out, const Graph *g);
+void report_json(FILE *out, const Graph *g);   /* the numbers of --json       */
 void report_plan(FILE *out, const Plan *p);
 void report_line(FILE *out, const char *name, const Plan *p);
 void report_fold(FILE *out, const Plan *p);   /* fold.c                     */
@@ -185,11 +186,13 @@ typedef struct Args {
     char **word;                  /* vec: all such words                      */
     Opts *keys;
     const char *out, *dump, *stop, *prog, *prompt, *memory, *html, *trace;
-    const char *schedule, *csv, *fold;
+    const char *schedule, *csv, *fold, *json;
     double temperature;
     int64_t n, topk, rank;        /* rank -1: not asked for                   */
 } Args;
 
+/* diagnose.c: what `check` says as one JSON object; its exit status.         */
+int check_as_json(int (*check)(Args *a), Args *a);
 int cmd_check(Args *a), cmd_compile(Args *a), cmd_run(Args *a);
 int cmd_eval(Args *a), cmd_show(Args *a), cmd_generate(Args *a);
 int cmd_bench(Args *a);

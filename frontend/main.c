@@ -23,7 +23,7 @@ typedef struct Option {
 static int help(Args *a);
 
 static const Command commands[] = {
-    { "check", cmd_check, 1, 1, "", "model.lua [key=value ...]",
+    { "check", cmd_check, 1, 1, "json", "model.lua [key=value ...]",
       "shapes, parameters, FLOPs" },
     { "compile", cmd_compile, 1, 1, "o d x p", "model.lua [key=value ...]",
       "make a plan; needs no GPU" },
@@ -53,6 +53,7 @@ static const Option options[] = {
     { "d", "pass", "print the graph after a pass: a name, all, +all, why" },
     { "x", "pass", "stop after a pass and print its graph" },
     { "p", "program", "the program of -d and -x: step, eval, forward, init" },
+    { "json", NULL, "messages and numbers as one JSON object, for editors" },
     { "rank", "r", "what one rank is, holds and does" },
     { "memory", NULL, "every buffer: place, size, life, line" },
     { "html", "file", "write a page that draws the memory" },
@@ -177,7 +178,7 @@ static void set_option(Args *a, const Command *c, const char *name,
         { "prompt", &a->prompt }, { "memory", &a->memory },
         { "html", &a->html }, { "trace", &a->trace },
         { "schedule", &a->schedule }, { "csv", &a->csv },
-        { "fold", &a->fold },
+        { "fold", &a->fold }, { "json", &a->json },
     };
 
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)

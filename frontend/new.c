@@ -8,7 +8,7 @@
 
 #include "frontend.h"
 
-extern const char editor_lua[], model_tiny[], model_mixtral[];
+extern const char editor_lua[], luacheckrc[], model_tiny[], model_mixtral[];
 extern const char model_qwen3_moe[], model_deepseek_v3[], model_llama3[];
 
 static const struct { const char *name, *text; } models[] = {
@@ -66,6 +66,7 @@ int cmd_new(Args *a)
         err(NULL, "new: %s is there already", to);
     write_new(to, text);
     write_new(strf(forever, "%s.luarc.json", dir), luarc);
+    write_new(strf(forever, "%s.luacheckrc", dir), luacheckrc);
     if (mkdir(library, 0777) && errno != EEXIST)
         err(NULL, "cannot make %s: %s", library, strerror(errno));
     write_new(strf(forever, "%s/pleat.lua", library), editor_lua);

@@ -1,5 +1,6 @@
 /* report.c: what `check` says of a model and `show` of a plan.               */
 #include <inttypes.h>
+#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -160,6 +161,30 @@ void report_model(FILE *out, const Graph *g)
     fprintf(out, "\nparameters       %22s\n", commas(params));
     fprintf(out, "active per token %22s\n", commas(active));
     fprintf(out, "FLOPs per token  %22s\n", commas((int64_t)(flops + 0.5)));
+}
+
+void report_json(FILE *out, const Graph *g)
+{
+    Row *rows = NULL;
+    int64_t params, active;
+    double flops = flops_per_token(g, &params, &active);
+    json_t *all = json_array(), *j;
+
+    for (size_t i = 0; i < vec_len(g->param); i++)
+        add_row(&rows, g->param[i]);
+    for (size_t i = 0; i < vec_len(rows); i++) {
+        const Row *r = &rows[i];
+        j = json_pack("{s:s, s:s, s:I, s:b}", "name", row_name(r), "axes",
+                      row_axes(r->p), "elements",
+                      (json_int_t)(size_of(r->p) * r->count), "state",
+                      r->p->kind == PKstate);
+        json_array_append_new(all, j);
+    }
+    j = json_pack("{s:I, s:I, s:I, s:o}", "parameters", (json_int_t)params,
+                  "active", (json_int_t)active, "flops_per_token",
+                  (json_int_t)(flops + 0.5), "params", all);
+    json_dumpf(j, out, JSON_COMPACT);
+    json_decref(j);
 }
 
 /* ---- show ---------------------------------------------------------------- */

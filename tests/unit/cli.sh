@@ -7,7 +7,7 @@ cd "$(dirname "$0")/../.." || exit 2
 dir=$PWD/build/tests/cli
 rm -rf "$dir" && mkdir -p "$dir" || exit 2
 small="axes.batch=2 axes.seq=16 train.batch=4"
-printf '1..35\n'
+printf '1..41\n'
 bad=0
 
 # is NAME STATUS command...: its exit status is STATUS; output is in $dir/log
@@ -93,4 +93,17 @@ done
 
 is "generate" 0 "$PLEAT" generate "$dir/run" --prompt Lic -n 4
 is "new" 0 sh -c "$PLEAT new tiny $dir/my.lua && $PLEAT check $dir/my.lua"
+is "check --json" 0 "$PLEAT" check --json models/tiny.lua
+says "check --json counts" '"parameters": 2723712'
+printf 'axes { a=2 }\nx = 1\n' >"$dir/stray.lua"
+is "check --json of a stray global" 1 "$PLEAT" check --json "$dir/stray.lua"
+says "check --json names the line" '"line": 2'
+if command -v luacheck >/dev/null; then
+    is "luacheck passes all models" 0 luacheck -q models
+    is "luacheck flags a stray global" 1 luacheck -q --config .luacheckrc \
+        "$dir/stray.lua"
+else
+    echo "ok - cli: luacheck passes all models # SKIP no luacheck here"
+    echo "ok - cli: luacheck flags a stray global # SKIP no luacheck here"
+fi
 exit $bad

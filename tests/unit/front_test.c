@@ -207,7 +207,7 @@ static void numbers_take_the_dtype_beside(void **state)
  * it.                                                                        */
 static void every_op_is_a_function(void **state)
 {
-    extern const char editor_lua[];
+    extern const char editor_lua[], luacheckrc[];
     Text t = { .arena = forever };
 
     (void)state;
@@ -217,6 +217,8 @@ static void every_op_is_a_function(void **state)
         put(&t, "assert(type(%s) == 'function')\n", optab[op].name);
         if (!strstr(editor_lua, optab[op].name))
             fail_msg("editor.lua lacks '%s'", optab[op].name);
+        if (!strstr(luacheckrc, strf(forever, "\"%s\"", optab[op].name)))
+            fail_msg(".luacheckrc lacks '%s'", optab[op].name);
     }
     put(&t, "axes { a=2 } output('y', iota('a'))\n");
     traced(t.s);

@@ -1,0 +1,33 @@
+-- luacheck's settings for model files: the names of the language, as editor.lua
+-- has them. Lua's own io, os, debug and such are not in models, so not here.
+local language = {
+  "abs", "add", "all", "any", "argmax", "attention", "axes", "balance_bias",
+  "balance_loss", "bf16", "causal", "concat", "constant", "cos",
+  "cross_entropy", "cumsum", "data", "div", "dot", "dropout", "embed", "eq",
+  "exp", "f32", "fma", "fold", "gather", "ge", "gelu",
+  "global_balance_loss", "gt", "hf", "index", "inf", "input", "iota",
+  "land", "layernorm", "le", "limit_groups", "lnot", "log", "logsumexp",
+  "lor", "loss", "lt", "max", "maximum", "mean", "merge", "metric", "min",
+  "minimum", "mod", "mul", "ne", "neg", "normal", "one_hot", "ones",
+  "output", "param", "pow", "precision", "relu", "rename", "rmsnorm",
+  "rope", "route", "rsqrt", "scatter_add", "scope", "shift", "sigmoid",
+  "sign", "silu", "sin", "size", "slice", "softmax", "softplus", "split",
+  "sqrt", "state", "stop_gradient", "sub", "sum", "swiglu", "tanh", "topk",
+  "train", "uniform", "update", "where", "z_loss", "zeros"
+}
+
+local lua = {
+  "assert", "error", "ipairs", "next", "pairs", "print", "rawequal", "rawget",
+  "rawlen", "rawset", "require", "select", "setmetatable", "getmetatable",
+  "tonumber", "tostring", "type", "math", "string", "table", "utf8", "_G", "_VERSION"
+}
+
+stds.pleat = { read_globals = {} }
+for _, names in ipairs { language, lua } do
+  for _, name in ipairs(names) do
+    table.insert(stds.pleat.read_globals, name)
+  end
+end
+std = "pleat"
+max_line_length = false
+exclude_files = { "frontend" }              -- prelude and editor.lua make the names
