@@ -47,6 +47,26 @@ static int is_small(const Fuse *f, const Node *n, const Node *x)
            4 * local_elems(f->g, x) <= local_elems(f->g, n);
 }
 
+/* Arithmetic on one large tensor and constants for several users: each may as
+ * well read what it is made of, and nobody need write it.                    */
+static int is_of_one(const Fuse *f, const Node *n)
+{
+    enum { LARGE = 1 << 14 };
+    const Node *x = NULL;
+
+    for (int k = 0; k < n->nin; k++) {
+        if (is_constant(f, n->in[k]))
+            continue;
+        if (x && n->in[k] != x)
+            return 0;
+        x = n->in[k];
+    }
+    return x && !is_reduction(x) && vec_len(f->user[n->id]) > 1 &&
+           bytes_of(n) >= bytes_of(x) &&
+           local_elems(f->g, n) >= LARGE &&
+           local_elems(f->g, n) == local_elems(f->g, x);
+}
+
 /* May be rebuilt at each use without a thought; 2: and is made of constants. */
 static int is_clear(const Fuse *f, const Node *n)
 {
@@ -63,7 +83,7 @@ static int is_clear(const Fuse *f, const Node *n)
         return 0;
     for (int k = 0; k < n->nin; k++)
         if (!is_constant(f, n->in[k]) && !is_small(f, n, n->in[k]))
-            return 0;
+            return is_of_one(f, n);
     return 2;
 }
 
