@@ -6,7 +6,8 @@
  * The reference is float64 throughout. Our fp64 differs by the order of sums:
  * 1e-12 leaves three digits to that and fails for any term computed in float32.
  * fp32 may differ by the rounding of every operation of two layers, 6e-8 each:
- * about 8 of them in the loss, 80 in a gradient, 30 in later losses.         */
+ * about 8 of them in the loss, 80 in a gradient, 30 in later losses.
+ * HF_TARGET=cuda runs them on a GPU, with the same numbers.                  */
 #define _GNU_SOURCE
 #include <math.h>
 #include <stdlib.h>
@@ -63,7 +64,8 @@ static Plan *make_plan(const char *name, const Policy *pol)
     opts_set(o, "world", "1", NULL);
     Trace t = trace(strf(forever, "%s.lua", name), o, TRACEquiet);
     CompileOptions co = { .source = t.source, .nsource = t.nsource };
-    return compile(t.g, &T_host, &co);
+    const char *target = getenv("HF_TARGET");
+    return compile(t.g, target ? target_named(target) : &T_host, &co);
 }
 
 static void train_step(Run *r, Data *d, int64_t t)

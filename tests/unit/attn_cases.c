@@ -4,12 +4,9 @@
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include <cmocka.h>
 
 #include "attn_cases.h"
 
@@ -296,7 +293,8 @@ void attn_build(Run *r, const Form *c, Dtype dt)
     m->b = g_like(m->g);
     o = finish_body(m, c->scores(m));
     r->attn = composite(m, Oattn, m->nop, m->op);
-    assert_true(attn_can(m->g, r->attn));
+    if (!attn_can(m->g, r->attn))
+        die("no kernel for %s", c->name);
     r->out = part(m->g, r->attn, 0, dt, o);
     o = m->b->node[vec_len(m->b->node) - 1]->in[0];
     Node like = { 0 };
@@ -324,9 +322,11 @@ static void compile(Run (*runs_)[NDT], int n)
     char dir[] = "/tmp/attn_test.XXXXXX", cmd[512];
     FILE *f;
 
-    assert_non_null(mkdtemp(dir));
+    if (!mkdtemp(dir))
+        die("no folder %s", dir);
     snprintf(cmd, sizeof cmd, "%s/k.c", dir);
-    assert_non_null(f = fopen(cmd, "w"));
+    if (!(f = fopen(cmd, "w")))
+        die("no file %s", cmd);
     fputs(host_pre, f);
     Table *seen = table_new(forever);
     for (int i = 0; i < n * NDT * 2; i++) {
@@ -340,11 +340,12 @@ static void compile(Run (*runs_)[NDT], int n)
     fclose(f);
     snprintf(cmd, sizeof cmd, "cd %s && ${CC:-cc} -std=gnu11 -O3 -march=native "
              "-ffp-contract=off -shared -fPIC -o k.so k.c -lm", dir);
-    assert_int_equal(system(cmd), 0);
+    if (system(cmd))
+        die("fails: %s", cmd);
     snprintf(cmd, sizeof cmd, "%s/k.so", dir);
     unit = dlopen(cmd, RTLD_NOW);
     if (!unit)
-        fail_msg("%s", dlerror());
+        die("%s", dlerror());
     if (getenv("ATTN_KEEP"))
         fprintf(stderr, "kept %s\n", dir);
     else
@@ -384,8 +385,8 @@ Entry *attn_entry(const Group *k)
     Entry *f;
 
     *(void **)&f = dlsym(unit, k->step.kernel);
-    assert_non_null(f);
-    assert_true(k->step.nint <= 512 && k->narg < 32);
+    if (!f || k->step.nint > 512 || k->narg >= 32)
+        die("no kernel %s, or too many arguments", k->step.kernel);
     return f;
 }
 

@@ -3,6 +3,7 @@
  * depends on the split is found out.                                         */
 #define _GNU_SOURCE
 #include "hostrun.h"
+#include "../../codegen/codegen.h"
 
 #include <dlfcn.h>
 #include <math.h>
@@ -12,15 +13,6 @@
 
 typedef void Kernel_(void *const *buf, const int64_t *iv, int64_t lo,
                      int64_t hi);
-
-Group **host_groups(Graph *g, Arena *a)
-{
-    Group **k = fuse(g, &T_host, a);
-
-    for (size_t i = 0; i < vec_len(k); i++)
-        T_host.lower(g, k[i], a);
-    return k;
-}
 
 /* ---- buffers ------------------------------------------------------------- */
 
@@ -52,7 +44,7 @@ static void *buffer(const Graph *g, Node *n)
 {
     n = storage(n);
     if (!n->tmp) {                            /* bytes never written show up  */
-        size_t bytes = (size_t)local_bytes(g, n) + 64;
+        size_t bytes = (size_t)local_bytes(g, n) + RUNGUARD;
         n->tmp = alloc(g->arena, bytes);
         memset(n->tmp, n->op == Oaccum ? 0 : 0xff, bytes);
         if (n->op == Oaccum && !strcmp(n->s, "max"))
@@ -168,18 +160,10 @@ static void kernel(const Group *k, void *const *buf, const int64_t *iv,
     f(buf, iv, a, b);
 }
 
-static void step(const Graph *g, const Group *k, void *lib)
+void host_step(void *lib, const Group *k, void *const *buf,
+               const size_t *bytes, const int64_t *iv)
 {
-    void *buf[64] = { 0 };
-    int64_t iv[256];
-
-    for (int i = 0; i < k->narg; i++)
-        buf[i] = k->arg[i] ? buffer(g, k->arg[i]) : NULL;
-    for (int i = 0; i < k->step.nint; i++)
-        iv[i] = k->step.iv[i].c;
-    if (k->scratch)
-        buf[k->step.kind == Skernel ? k->narg : k->narg - 1] =
-            alloc(g->arena, (size_t)k->scratch);
+    (void)bytes;
     switch (k->step.kind) {
     case Skernel: kernel(k, buf, iv, lib); break;
     case Sgemm: gemm(iv, k->step.nint, buf); break;
@@ -187,6 +171,28 @@ static void step(const Graph *g, const Group *k, void *lib)
     case Sgmmw: grouped(iv, buf, 1); break;
     default: die("hostrun: no step %s", stepinfo[k->step.kind].name);
     }
+}
+
+static void step(const Graph *g, const Group *k, RunStep *f, void *ctx)
+{
+    int last = k->step.kind == Skernel ? k->narg : k->narg - 1;
+    void *buf[64] = { 0 };
+    size_t bytes[64] = { 0 };
+    int64_t iv[512];
+
+    for (int i = 0; i < k->narg; i++)
+        if (k->arg[i]) {
+            buf[i] = buffer(g, k->arg[i]);
+            bytes[i] = (size_t)local_bytes(g, storage(k->arg[i])) + RUNGUARD;
+        }
+    for (int i = 0; i < k->step.nint; i++)
+        iv[i] = k->step.iv[i].c;
+    if (k->scratch) {
+        buf[last] = alloc(g->arena, (size_t)k->scratch);
+        bytes[last] = (size_t)k->scratch;
+        memset(buf[last], 0xff, bytes[last]);
+    }
+    f(ctx, k, buf, bytes, iv);
 }
 
 /* ---- results in place of operands ---------------------------------------- */
@@ -220,12 +226,12 @@ static void take_over(const Graph *g, Group *const *k, int at, int n)
     }
 }
 
-void host_run(const Graph *g, Group *const *k, int n, void *lib)
+void host_run(const Graph *g, Group *const *k, int n, RunStep *f, void *ctx)
 {
     for (int i = 0; i < n; i++)
         if (k[i]->fam != FAMnone) {
             take_over(g, k, i, n);
-            step(g, k[i], lib);
+            step(g, k[i], f, ctx);
         }
 }
 

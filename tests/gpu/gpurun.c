@@ -1,0 +1,191 @@
+/* gpurun.c: see gpurun.h. Buffers stay those of hostrun.c; each step takes its
+ * arguments to the GPU and brings them back.                                 */
+#include <string.h>
+
+#include "gpurun.h"
+#include "../../runtime/runtime.h"
+
+enum { MAJOR = 75, MINOR = 76, SHARED = 8, ALIGN = 256, MOST = 64 };
+enum { ROOM = 1 << 28 };          /* bytes for the arguments of a step        */
+
+struct GpuRun {
+    char arch[16];
+    void *stream;
+    uint64_t at, work;            /* ROOM bytes, those of products            */
+    Lt *lt;
+    Pool *pool;
+    Table *fn;                    /* by kernel's name                         */
+    int strays;
+};
+
+GpuRun *gpurun_open(void)
+{
+    GpuRun *x = alloc(forever, sizeof *x);
+    int count = 0, major = 0, minor = 0;
+    void *ctx = NULL;
+
+    if (!dl_open(LIBcuda) || dl.cuInit(0) || dl.cuDeviceGetCount(&count) ||
+        !count) {
+        printf("not ok - no GPU: %s\n", dl_why(LIBcuda));
+        return NULL;
+    }
+    gpu_ok(dl.cuDevicePrimaryCtxRetain(&ctx, 0), "opening it");
+    gpu_ok(dl.cuCtxSetCurrent(ctx), "using it");
+    gpu_ok(dl.cuStreamCreate(&x->stream, 1), "a stream");
+    dl.cuDeviceGetAttribute(&major, MAJOR, 0);
+    dl.cuDeviceGetAttribute(&minor, MINOR, 0);
+    snprintf(x->arch, sizeof x->arch, "sm_%d%d%s", major, minor,
+             major >= 9 ? "a" : "");
+    gpu_ok(dl.cuMemAlloc_v2(&x->at, ROOM), "memory");
+    gpu_ok(dl.cuMemAlloc_v2(&x->work, LTWORK), "memory");
+    x->lt = lt_open(forever, x->work);
+    x->pool = pool_open(0);
+    x->fn = table_new(forever);
+    return x;
+}
+
+static Plan texts(Table *have, Group *const *k, int n)
+{
+    Plan p = {.prelude = T_cuda.prelude};
+
+    p.kernel = alloc(forever, (size_t)(n + 1) * sizeof *p.kernel);
+    for (int i = 0; i < n; i++) {
+        const char *name = k[i]->text ? intern(k[i]->step.kernel) : NULL;
+        if (!name || table_get(have, KEYP(name)))
+            continue;
+        *table_at(have, KEYP(name)) = have;
+        p.kernel[p.nkernel++] = (Kernel){name, k[i]->text};
+    }
+    return p;
+}
+
+int gpurun_only_compile(Group *const *k, int n, const char *arch)
+{
+    Plan p = texts(table_new(forever), k, n);
+
+    if (!dl_open(LIBnvrtc))
+        return 0;
+    nvrtc_all(forever, &p, pool_open(0), arch);
+    return p.nkernel;
+}
+
+void gpurun_compile(GpuRun *x, Group *const *k, int n)
+{
+    Plan p = texts(x->fn, k, n);
+    Cubin *c = nvrtc_all(forever, &p, x->pool, x->arch);
+
+    for (int i = 0; i < p.nkernel; i++) {
+        void *module = NULL, *fn = NULL;
+        const char *name = p.kernel[i].name;
+        gpu_ok(dl.cuModuleLoadData(&module, c[i].image), name);
+        gpu_ok(dl.cuModuleGetFunction(&fn, module, name), name);
+        *table_at(x->fn, KEYP(name)) = fn;
+    }
+}
+
+/* ---- one step ------------------------------------------------------------ */
+
+typedef struct Args { int n; uint64_t dev[MOST]; } Args;
+
+static uint64_t aligned(uint64_t n)
+{
+    return (n + ALIGN - 1) / ALIGN * ALIGN;
+}
+
+static int same_as(void *const *buf, int i)
+{
+    int j = 0;
+
+    while (buf[j] != buf[i])
+        j++;
+    return j;
+}
+
+static Args take(GpuRun *x, const Group *k, void *const *buf,
+                 const size_t *bytes)
+{
+    Args a = {.n = k->narg + (k->scratch && k->step.kind == Skernel)};
+    uint64_t at = x->at;
+
+    for (int i = 0; i < a.n; i++) {
+        int j = same_as(buf, i);
+        a.dev[i] = !buf[i] ? 0 : j < i ? a.dev[j] : at;
+        if (!buf[i] || j < i)
+            continue;
+        if (at + bytes[i] > x->at + ROOM)
+            die("gpurun: no room for %s", k->step.kernel);
+        gpu_ok(dl.cuMemcpyHtoD_v2(at, buf[i], bytes[i]), "an argument");
+        at += aligned(bytes[i]);
+    }
+    return a;
+}
+
+/* What lies behind an argument is 0xff, as hostrun.c left it.                */
+static int strays(const void *buf, size_t bytes)
+{
+    const uint8_t *p = (const uint8_t *)buf + bytes - RUNGUARD;
+    int n = 0;
+
+    for (int i = 0; i < RUNGUARD; i++)
+        n += p[i] != 0xff;
+    return n;
+}
+
+static void bring(GpuRun *x, const Group *k, void *const *buf,
+                  const size_t *bytes, const Args *a)
+{
+    for (int i = 0; i < a->n; i++) {
+        if (!buf[i] || same_as(buf, i) < i)
+            continue;
+        gpu_ok(dl.cuMemcpyDtoH_v2(buf[i], a->dev[i], bytes[i]), "a result");
+        if (i < k->narg && strays(buf[i], bytes[i])) {
+            printf("# %s writes behind argument %d\n", k->step.kernel
+                   ? k->step.kernel : "a product", i);
+            x->strays++;
+        }
+    }
+}
+
+static void launch(GpuRun *x, const Group *k, Args *a, const int64_t *iv)
+{
+    int n = a->n + k->step.nint - 5;
+    void *param[MOST], *fn = table_get(x->fn, KEYP(intern(k->step.kernel)));
+
+    for (int i = a->n; i < n; i++)
+        a->dev[i] = (uint64_t)iv[i - a->n + 5];
+    for (int i = 0; i < n; i++)
+        param[i] = &a->dev[i];
+    if (iv[4] > 48 << 10)
+        gpu_ok(dl.cuFuncSetAttribute(fn, SHARED, (int)iv[4]), k->step.kernel);
+    if (iv[0] && iv[2] && iv[3])
+        gpu_ok(dl.cuLaunchKernel(fn, (unsigned)iv[0], (unsigned)iv[2],
+                                 (unsigned)iv[3], (unsigned)iv[1], 1, 1,
+                                 (unsigned)iv[4], x->stream, param, NULL),
+               k->step.kernel);
+}
+
+void gpurun_step(void *ctx, const Group *k, void *const *buf,
+                 const size_t *bytes, const int64_t *iv)
+{
+    GpuRun *x = ctx;
+    Args a = take(x, k, buf, bytes);
+
+    switch (k->step.kind) {
+    case Skernel: launch(x, k, &a, iv); break;
+    case Sgemm:
+        lt_run(x->lt, lt_bind(x->lt, iv, k->step.nint, a.dev), x->stream);
+        break;
+    default: die("gpurun: no step %s", stepinfo[k->step.kind].name);
+    }
+    gpu_ok(dl.cuStreamSynchronize(x->stream), k->step.kernel ? k->step.kernel
+                                                             : "a product");
+    bring(x, k, buf, bytes, &a);
+}
+
+int gpurun_strays(GpuRun *x)
+{
+    int n = x->strays;
+
+    x->strays = 0;
+    return n;
+}

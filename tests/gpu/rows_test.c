@@ -1,0 +1,217 @@
+/* rows_test: kernels on a GPU against the host's: every row of the op table,
+ * graphs whose parts fuse, random ones, dropout, attention; nobody writes a
+ * test for a row. Both sides start from the same numbers.
+ *
+ * A result without sums is one rounded operation an element and made of the
+ * same text on both sides, so it has the same bits. Sums have another order: a
+ * chain of a few roundings of the dtype, over the largest value. Attention on
+ * tensor cores rounds weights to bf16 and takes the fast exp; a gradient weighs
+ * the rounding of results. Every step is also watched for writes behind its
+ * arguments; its work space is full of NaN when it starts.
+ *
+ *     rows_test           all
+ *     rows_test name      those whose name contains it
+ *     rows_test -c        no GPU: only compile the kernels                   */
+#define _GNU_SOURCE
+#include "gpurun.h"
+#include "../unit/attn_cases.h"
+#include "../unit/trials.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static int passed, failed, same;
+
+/* ---- attention ----------------------------------------------------------- */
+
+static const Form forms[] = {
+    { "tiny", { 1, 1, 1, 3, 5, 2, 2, 3 }, attn_plain, 1 },
+    { "one", { 1, 1, 1, 1, 1, 1, 1, 1 }, attn_causal, 1 },
+    { "causal", { 2, 3, 1, 130, 130, 32, 1, 32 }, attn_causal, 1 },
+    { "grouped", { 1, 2, 3, 70, 70, 20, 1, 17 }, attn_causal, 1 },
+    { "cross", { 2, 1, 2, 61, 149, 16, 1, 40 }, attn_plain, 1 },
+    { "window", { 1, 2, 2, 150, 150, 12, 1, 12 }, attn_window, 1 },
+    { "late", { 1, 1, 2, 67, 67, 8, 1, 8 }, attn_late, 1 },
+    { "documents", { 2, 2, 1, 75, 75, 10, 6, 9 }, attn_documents, 0.3 },
+    { "latent", { 1, 3, 1, 66, 66, 5, 7, 1 }, attn_latent, 1 },
+    { "mla", { 2, 3, 1, 101, 101, 24, 8, 16 }, attn_mla, 1 },
+    { "64 wide", { 2, 2, 2, 192, 192, 64, 1, 64 }, attn_causal, 0.5 },
+    { "128 wide", { 1, 2, 4, 320, 320, 128, 1, 128 }, attn_causal, 0.4 },
+    { "128 odd", { 1, 1, 2, 203, 203, 128, 1, 128 }, attn_causal, 0.4 },
+    { "192 and 128", { 1, 2, 1, 256, 256, 128, 64, 128 }, attn_mla, 0.4 },
+};
+
+/* The same on both sides, and values that bf16 holds.                        */
+static void fill(Graph *g, Node *n, double scale, uint64_t key)
+{
+    int64_t e = g_elems(n);
+    double *v = alloc(g->arena, (size_t)(e + 1) * sizeof *v);
+
+    for (int64_t i = 0; i < e; i++) {
+        double u = (double)(mix64(key, (uint64_t)i) >> 11) * 0x1p-53;
+        float f = (float)(scale * (4 * u - 2));
+        v[i] = n->dt == Di32 ? (double)(i * 3 / (e + 1))
+                             : bf16_to_f32(f32_to_bf16(f));
+    }
+    host_set(g, n, v);
+}
+
+static void output(Trial *t, Node *n)
+{
+    int i = t->nout++;
+
+    t->out[i] = n;
+    t->dims[i] = *n;
+    t->sink[i] = g_node(t->g, Ooutput, NULL, 1, &n);
+    t->sink[i]->s = intern("out");
+    infer(t->g, t->sink[i]);
+}
+
+static Group *group(Trial *t, const Target *T, Family fam, Node *of,
+                    Node *const *part, int n)
+{
+    Group *k = alloc(forever, sizeof *k);
+
+    k->fam = fam;
+    k->node = alloc(forever, (size_t)(n + 1) * sizeof *k->node);
+    k->node[k->n++] = of;
+    for (int i = 0; i < n; i++) {
+        k->node[k->n++] = part[i];
+        output(t, part[i]);
+    }
+    k->out = k->node + 1;
+    k->nout = n;
+    T->lower(t->g, k, forever);
+    return k;
+}
+
+/* Forward and backward of one form; none where the GPU has no kernel for it. */
+static Trial *attention(Arena *a, const Target *T, Trial *list, int f,
+                        Dtype dt)
+{
+    Run r = { 0 };
+    Trial t = { .op = Oattn, .dt = dt };
+    Node *part[12], **grad = part;
+
+    attn_build(&r, &forms[f], dt);
+    if (!T_cuda.keeps(r.m.g, r.attn))
+        return list;
+    t.g = r.m.g;
+    t.name = strf(a, "attention %s %s", forms[f].name, dtypes[dt].name);
+    for (int i = 0; i < r.m.nop; i++)
+        fill(t.g, r.m.op[i], forms[f].scale, (uint64_t)i);
+    fill(t.g, r.dout, 1, 99);
+    vec_push(a, t.k, group(&t, T, FAMattn, r.attn, (Node *[]){ r.out, r.lse },
+                           2));
+    for (int i = 0; i < r.m.nop; i++)
+        if (r.grad[i])
+            *grad++ = r.grad[i];
+    vec_push(a, t.k, group(&t, T, FAMattnback, r.back, part,
+                           (int)(grad - part)));
+    t.limit = dt == Df64 ? 1e-12 : dt == Df32 ? 2e-5 : 2e-2;
+    vec_push(a, list, t);
+    return list;
+}
+
+static Trial *attentions(Arena *a, const Target *T, Trial *list)
+{
+    static const Dtype dts[] = { Df64, Df32, Dbf16 };
+
+    for (int d = 0; d < 3; d++)
+        for (size_t i = 0; i < sizeof forms / sizeof *forms; i++)
+            list = attention(a, T, list, (int)i, dts[d]);
+    return list;
+}
+
+/* ---- both sides ---------------------------------------------------------- */
+
+static Trial *all_trials(Arena *a, const Target *T)
+{
+    Trial *list = trial_patterns(a, T, trial_rows(a, T, NULL), 4);
+    Trial drop = trial_dropout(a, T);
+
+    list = trial_random(a, T, list, 0, 40);
+    trial_turn(&drop, 3, 5);
+    vec_push(a, list, drop);
+    return attentions(a, T, list);
+}
+
+static Group **all_groups(Arena *a, const Trial *list, const char *only)
+{
+    Group **all = NULL;
+
+    for (size_t i = 0; i < vec_len(list); i++)
+        for (size_t k = 0; k < vec_len(list[i].k); k++)
+            if (strstr(list[i].name, only))
+                vec_push(a, all, list[i].k[k]);
+    return all;
+}
+
+/* Of output o, elements as they were ordered before fusion.                  */
+static double *values(Trial *t, int o)
+{
+    Node *n = t->sink[o]->in[0];
+    double *got = host_get(t->g, n, t->g->arena);
+    int64_t e = local_elems(t->g, n);
+    double *v = alloc(t->g->arena, (size_t)(e + 1) * sizeof *v);
+
+    for (int64_t i = 0; i < e; i++)
+        v[i] = n->nd ? trial_value(n, got, &t->dims[o], i) : got[i];
+    return v;
+}
+
+/* No sums on the way, so not a bit may differ.                               */
+static int exact(const Trial *t)
+{
+    OpClass c = t->op == NOP ? RED : optab[t->op].cls;
+
+    return c == EW || c == VIEW || (c == MOVE && t->op != Oscatter_add);
+}
+
+static void judge(Trial *h, Trial *g, void *lib, GpuRun *x)
+{
+    double worst = 0, size, limit = exact(g) ? 0 : g->limit;
+
+    host_run(h->g, h->k, (int)vec_len(h->k), host_step, lib);
+    host_run(g->g, g->k, (int)vec_len(g->k), gpurun_step, x);
+    for (int o = 0; o < g->nout; o++) {
+        double *got = host_get(g->g, g->sink[o]->in[0], g->g->arena);
+        double d = trial_differs(g, o, values(h, o), got, &size);
+        worst = fmax(worst, d / size);
+    }
+    int good = worst <= limit && !gpurun_strays(x);
+    good ? passed++ : failed++;
+    same += worst == 0;
+    printf("%sok - gpu %s: %.1e, at most %.0e\n", good ? "" : "not ", g->name,
+           worst, limit);
+}
+
+int main(int argc, char **argv)
+{
+    int compile = argc > 1 && !strcmp(argv[1], "-c");
+    const char *only = argc > 1 + compile ? argv[1 + compile] : "";
+    Arena *a = arena_new();
+    Trial *g = all_trials(a, &T_cuda);
+    Group **kg = all_groups(a, g, only);
+    int n = (int)vec_len(kg);
+
+    if (compile)
+        return printf("ok - gpu rows: %d kernels compile\n",
+                      gpurun_only_compile(kg, n, "sm_90a")), 0;
+    GpuRun *x = gpurun_open();
+    if (!x)
+        return 1;
+    Trial *h = all_trials(a, &T_host);
+    Group **kh = all_groups(a, h, only);
+    void *lib = host_compile(a, kh, (int)vec_len(kh));
+    if (!lib)
+        return printf("not ok - host kernels do not compile\n"), 1;
+    gpurun_compile(x, kg, n);
+    for (size_t i = 0; i < vec_len(g); i++)
+        if (strstr(g[i].name, only))
+            judge(&h[i], &g[i], lib, x);
+    printf("# %d passed, %d failed, %d with the same bits\n", passed, failed,
+           same);
+    return failed > 0;
+}
