@@ -287,6 +287,7 @@ static int execute(Args *a, int (*f)(Plan *p, const RunArgs *r))
     Plan *p;
 
     launch_errors();
+    start_phase("plan");
     if (ends_with(a->file, ".plan")) {
         p = read_plan(a->file);
         change_keys(p, a);
@@ -307,8 +308,17 @@ static int run_or_count(Plan *p, const RunArgs *r)
     return 0;
 }
 
+/* Of a model, `run` is for a GPU where there is one. Rank 0 compiles for all. */
+static void choose_target(Args *a)
+{
+    if (!ends_with(a->file, ".plan") && !opts_str(a->keys, "target") &&
+        !launch_rank() && target_named("cuda") && gpu_count() > 0)
+        opts_set(a->keys, "target", "cuda", NULL);
+}
+
 int cmd_run(Args *a)
 {
+    choose_target(a);
     return execute(a, run_or_count);
 }
 

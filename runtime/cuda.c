@@ -1,13 +1,12 @@
-/* cuda.c: a plan on one GPU, bound once: memory, kernels, products, groups of
- * ranks, links between stages, the arguments of every step. replay.c runs it.
- * Outside the plan's arena there are the context, kernels, NCCL's buffers, work
- * space of products, and a copy of each run's inputs and results.            */
+/* cuda.c: a plan on one GPU, bound once: kernels, products, groups of ranks,
+ * links between stages, the arguments of every step. device.c opens the GPU and
+ * counts its memory, replay.c runs programs.                                 */
 #include <stdlib.h>
 #include <string.h>
 
 #include "runtime.h"
 
-enum { ALIGN = 256, MAJOR = 75, MINOR = 76, SHARED = 8, UNTIMED = 2 };
+enum { ALIGN = 256, SHARED = 8, UNTIMED = 2 };
 
 void gpu_ok(int error, const char *what)
 {
@@ -24,138 +23,15 @@ int64_t gpu_aligned(int64_t n)
     return (n + ALIGN - 1) / ALIGN * ALIGN;
 }
 
-/* ---- the device ---------------------------------------------------------- */
-
-static int64_t used(void)
-{
-    size_t left = 0, total = 0;
-
-    dl.cuMemGetInfo_v2(&left, &total);
-    return (int64_t)(total - left);
-}
-
-/* Kernels that use an architecture's own instructions run on no other.       */
-static void check_kernels(const Gpu *x)
-{
-    const Plan *p = x->plan;
-    int hopper = strstr(p->prelude, "wgmma") != NULL;
-
-    for (int i = 0; i < p->nkernel && !hopper; i++)
-        hopper = strstr(p->kernel[i].text, "wgmma") != NULL;
-    if (hopper && strcmp(x->arch, "sm_90a"))
-        err(NULL, "the plan's kernels are for sm_90a (H100, H200); this GPU is "
-            "%s, %s", x->name, x->arch);
-}
-
-/* Plans split work evenly, and the same text must give the same code.        */
-static void check_peers(const Gpu *x)
-{
-    char mine[160] = "", first[160] = "";
-
-    snprintf(mine, sizeof mine, "%s (%s)", x->name, x->arch);
-    memcpy(first, mine, sizeof mine);
-    comm_share(x->comm, first, sizeof first);
-    int differ = strcmp(mine, first) != 0;
-    int64_t any = comm_max(x->comm, differ ? x->rank : -1);
-    if (any >= 0 && comm_speaks(x->comm, any == x->rank))
-        err(NULL, "mixed GPUs: rank %lld has %s, rank 0 %s", (long long)any,
-            mine, first);
-}
-
-static void use_device(Gpu *x)
-{
-    int count = 0, major = 0, minor = 0;
-    void *ctx = NULL;
-
-    if (!dl_open(LIBcuda))
-        err(NULL, "target=cuda needs a GPU: %s", dl_why(LIBcuda));
-    if (dl.cuInit(0) || dl.cuDeviceGetCount(&count) || !count)
-        err(NULL, "target=cuda needs a GPU and there is none");
-    int64_t local = launch_local();
-    if (count > 1 && local > count)
-        err(NULL, "%lld ranks on this host, but %d GPUs", (long long)local,
-            count);
-    x->device = count == 1 ? 0 : (int)(launch_place() % count);
-    gpu_ok(dl.cuDevicePrimaryCtxRetain(&ctx, x->device), "opening it");
-    gpu_ok(dl.cuCtxSetCurrent(ctx), "using it");
-    gpu_ok(dl.cuStreamCreate(&x->stream, 1), "a stream");
-    dl.cuDeviceGetName(x->name, sizeof x->name, x->device);
-    dl.cuDeviceGetAttribute(&major, MAJOR, x->device);
-    dl.cuDeviceGetAttribute(&minor, MINOR, x->device);
-    snprintf(x->arch, sizeof x->arch, "sm_%d%d%s", major, minor,
-             major >= 9 ? "a" : "");
-    x->context = used();
-    check_peers(x);
-    check_kernels(x);
-}
-
-/* ---- memory -------------------------------------------------------------- */
-
-/* "param 1.25, optim 7.50, temp 3.00": GiB by class; what programs share is
- * temp.                                                                      */
-static char *classes(Gpu *x)
-{
-    const Role *r = x->role;
-    Text t = {.arena = x->mem};
-    int64_t n[NBUFCLASS] = {0};
-
-    for (int i = 0; i < r->nbuf; i++)
-        if (r->buf[i].prog < 0)
-            n[r->buf[i].cls] += r->buf[i].bytes;
-    n[Btemp] += r->arena - r->persist;
-    for (int i = 0; i < NBUFCLASS; i++)
-        if (n[i])
-            put(&t, "%s%s %.2f", t.len ? ", " : "", bufclasses[i],
-                (double)n[i] / 0x1p30);
-    return t.s ? t.s : "";
-}
-
-static uint64_t take(Gpu *x, int64_t bytes, const char *what)
-{
-    size_t left = 0, total = 0;
-    uint64_t p = 0;
-
-    dl.cuMemGetInfo_v2(&left, &total);
-    if (dl.cuMemAlloc_v2(&p, (size_t)(bytes ? bytes : 1)))
-        err(NULL, "out of memory on GPU %d (rank %lld): %s needs %.2f GiB; "
-            "%.2f of %.2f GiB are free (the plan in GiB: %s)", x->device,
-            (long long)x->rank, what, (double)bytes / 0x1p30,
-            (double)left / 0x1p30, (double)total / 0x1p30, classes(x));
-    return p;
-}
-
-static uint8_t *pinned(int64_t bytes)
-{
-    void *p = NULL;
-
-    gpu_ok(dl.cuMemHostAlloc(&p, (size_t)(bytes ? bytes : 1), 0),
-           "pinned memory");
-    return p;
-}
-
-char *gpu_says(Gpu *x)
-{
-    size_t left = 0, total = 0;
-
-    dl.cuMemGetInfo_v2(&left, &total);
-    double plan = (double)x->role->arena / 0x1p30;
-    double context = (double)x->context / 0x1p30;
-    double work = (double)(LTWORK + x->nstage) / 0x1p30;
-    double all = (double)(total - left) / 0x1p30;
-    return strf(x->mem, "GPU %d, %s: %.2f of %.2f GiB used: plan %.2f (%s); "
-                "context and others %.2f, work space %.2f, kernels and "
-                "communication %.2f\n", x->device, x->name, all,
-                (double)total / 0x1p30, plan, classes(x), context, work,
-                all - plan - context - work);
-}
-
 /* ---- kernels ------------------------------------------------------------- */
 
 static void load_kernels(Gpu *x)
 {
+    start_phase("kernels");
     Cubin *c = nvrtc_all(x->mem, x->plan, x->pool, x->arch);
     int n = x->plan->nkernel;
 
+    start_phase("modules");
     x->fn = alloc(x->mem, (size_t)(n + 1) * sizeof *x->fn);
     for (int i = 0; i < n; i++) {
         const char *name = x->plan->kernel[i].name;
@@ -282,8 +158,8 @@ static void bind_program(Gpu *x, int k)
     g->nin = g->scalars + g->turns * g->perturn;
     g->nout = gpu_aligned(8 * (r->nout + 1));
     for (int i = 0; i < 2; i++) {
-        g->in[i] = pinned(g->nin);
-        g->out[i] = pinned(g->nout);
+        g->in[i] = gpu_pinned(x, g->nin);
+        g->out[i] = gpu_pinned(x, g->nout);
         gpu_ok(dl.cuEventCreate(&g->done[i], UNTIMED), "an event");
     }
     if (x->nstage < g->nin + g->nout)
@@ -313,33 +189,49 @@ Gpu *gpu_open(Arena *a, const Plan *p, Comm *c, Pool *pool, uint8_t *host,
                .pool = pool, .course = course,
                .each = getenv("PLEAT_SYNC") != NULL};
     x->role = &p->role[role_of(p, x->rank)];
-    use_device(x);
-    x->arena = take(x, x->role->arena, "the plan");
-    x->work = take(x, LTWORK, "work space of products");
-    x->lt = lt_open(a, x->work);
+    device_open(x);
+    x->arena = device_take(x, x->role->arena, "the plan");
+    x->work = device_take(x, LTWORK, "work space of products");
     load_kernels(x);
+    device_count(x, "kernels");
+    start_phase("products");
+    x->lt = lt_open(a, x->work);
+    start_phase("communicators");
     x->nccl = nccl_open(a, p->mesh, c);
     x->links = links_open(a, p, x->rank, x->nccl);
+    device_count(x, "communicators");
+    start_phase("binding");
     x->prog = alloc(a, (size_t)x->role->nprog * sizeof *x->prog);
     for (int i = 0; i < x->role->nprog; i++)
         bind_program(x, i);
-    x->stage = take(x, x->nstage, "inputs and results");
+    device_count(x, "products");
+    x->stage = device_take(x, x->nstage, "inputs and results");
     links_warm(x->links, x->work, x->stream);
+    device_count(x, "communicators");
     return x;
 }
 
 void gpu_close(Gpu *x)
 {
     dl.cuStreamSynchronize(x->stream);
+    for (int i = 0; i < x->role->nprog; i++)      /* they hold communicators  */
+        if (x->prog[i].graph)
+            dl.cuGraphExecDestroy(x->prog[i].graph);
     nccl_close(x->nccl);
     dl.cuMemFree_v2(x->arena);
     dl.cuMemFree_v2(x->work);
     dl.cuMemFree_v2(x->stage);
+    for (int i = 0; i < x->role->nprog; i++)
+        for (int k = 0; k < 2; k++) {
+            dl.cuMemFreeHost(x->prog[i].in[k]);
+            dl.cuMemFreeHost(x->prog[i].out[k]);
+        }
     dl.cuDevicePrimaryCtxRelease_v2(x->device);
 }
 
 void gpu_pull(Gpu *x)
 {
+    x->mirrored = 1;
     gpu_ok(dl.cuStreamSynchronize(x->stream), "reading the state");
     gpu_ok(dl.cuMemcpyDtoH_v2(x->host, x->arena, (size_t)x->role->persist),
            "reading the state");
@@ -347,6 +239,7 @@ void gpu_pull(Gpu *x)
 
 void gpu_push(Gpu *x)
 {
+    x->mirrored = 1;
     gpu_ok(dl.cuStreamSynchronize(x->stream), "writing the state");
     gpu_ok(dl.cuMemcpyHtoD_v2(x->arena, x->host, (size_t)x->role->persist),
            "writing the state");

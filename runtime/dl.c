@@ -83,6 +83,11 @@ const char *dl_why(Lib l)
     return lib[l].why;
 }
 
+const char *dl_what(Lib l)
+{
+    return libinfo[l].what;
+}
+
 /* ---- doctor -------------------------------------------------------------- */
 
 static void say_mpi(FILE *f)
@@ -96,18 +101,11 @@ static void say_mpi(FILE *f)
 
 static void say_cuda(FILE *f)
 {
-    int version = 0, count = 0;
-    char name[128] = "";
+    int version = 0, n = gpu_count();
 
     dl.cuDriverGetVersion(&version);
-    if (dl.cuInit(0) || dl.cuDeviceGetCount(&count) || !count) {
-        fprintf(f, "driver for CUDA %d.%d, no GPU", version / 1000,
-                version % 1000 / 10);
-        return;
-    }
-    dl.cuDeviceGetName(name, sizeof name, 0);
-    fprintf(f, "driver for CUDA %d.%d, %d x %s", version / 1000,
-            version % 1000 / 10, count, name);
+    fprintf(f, "driver for CUDA %d.%d, %d GPU%s", version / 1000,
+            version % 1000 / 10, n, n == 1 ? "" : "s");
 }
 
 static void say(FILE *f, Lib l)
@@ -124,7 +122,9 @@ static void say(FILE *f, Lib l)
     else if (l == LIBnvrtc && !dl.nvrtcVersion(&a, &b))
         fprintf(f, "%d.%d", a, b);
     else if (l == LIBcublaslt)
-        fprintf(f, "%zu", dl.cublasLtGetVersion());
+        fprintf(f, "%zu.%zu.%zu", dl.cublasLtGetVersion() / 10000,
+                dl.cublasLtGetVersion() / 100 % 100,
+                dl.cublasLtGetVersion() % 100);
     else if (l == LIBnccl && !dl.ncclGetVersion(&a))
         fprintf(f, "%d.%d.%d", a / 10000, a / 100 % 100, a % 100);
 }
@@ -145,4 +145,5 @@ void doctor(FILE *f)
             fprintf(f, "%s", lib[l].why);
         fprintf(f, " (%s)\n", libinfo[l].what);
     }
+    gpu_doctor(f);
 }

@@ -268,6 +268,7 @@ Exec *exec_open(const Plan *p, Comm *c)
     Exec *x = alloc(a, sizeof *x);
 
     *x = (Exec){.plan = p, .mem = a, .comm = c};
+    start_phase("binding");
     x->pool = pool_open(0);
     int cuda = !strcmp(p->target, "cuda");
     if (!cuda) {

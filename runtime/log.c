@@ -312,7 +312,7 @@ static void json_named(Log *l, const char *prefix, const char *put_before,
 }
 
 static void json_step(Log *l, int64_t step, double lr, double secs,
-                      const double *v)
+                      double host, const double *v)
 {
     say(l, "{\"step\": %lld", (long long)step);
     say_json(l, "loss", value(l, v, "loss"));
@@ -321,6 +321,8 @@ static void json_step(Log *l, int64_t step, double lr, double secs,
     say_json(l, "grad_norm", value(l, v, "grad_norm"));
     say_json(l, "lr", lr);
     say(l, ", \"step_ms\": %.4f", secs * 1e3);
+    if (host >= 0)
+        say(l, ", \"host_ms\": %.4f", host * 1e3);
     if (l->plan->tokens > 0)
         say(l, ", \"tokens_per_s\": %.1f", (double)l->plan->tokens / secs);
     if (value(l, v, "overflow") > 0)
@@ -340,7 +342,8 @@ static void event_step(Log *l, int64_t step, double lr, double secs,
     event_scalar(l, step, "step_ms", secs * 1e3);
 }
 
-void log_step(Log *l, const Exec *x, int64_t step, double lr, double secs)
+void log_step(Log *l, const Exec *x, int64_t step, double lr, double secs,
+              double host)
 {
     double v[MAXRESULT];
 
@@ -351,7 +354,7 @@ void log_step(Log *l, const Exec *x, int64_t step, double lr, double secs)
     }
     if (!l->loud)
         return;
-    json_step(l, step, lr, secs, v);
+    json_step(l, step, lr, secs, host, v);
     flush_line(l, l->metrics);
     event_step(l, step, lr, secs, v);
     if (step % l->every && step != l->steps && step != 1)
@@ -432,6 +435,8 @@ Log *log_open(Arena *a, const Plan *p, const Exec *x, const char *dir)
     l->predicted = plan_secs(p, "step");
     l->memory = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
     l->used = (double)exec_bytes(x);
+    if (x->gpu)
+        l->memory = (double)x->gpu->total;
     return l;
 }
 

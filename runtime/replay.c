@@ -255,33 +255,50 @@ static void fill_turns(Gpu *x, GpuProgram *g, uint8_t *in, const Feed *feed)
 
 /* ---- the end of a run ---------------------------------------------------- */
 
-/* A fault ends the context and with it the state. The run again, call by call,
- * in a new one, from the values that were last written or read from here: names
- * the call that fails, if it fails again.                                    */
-static _Noreturn void fault(Gpu *x, GpuProgram *g, int slot, int error)
+/* In a new context: values as they were last written or read from here, or the
+ * plan's first ones, and what the run read.                                  */
+static GpuProgram *start_again(Gpu *x, int prog, const uint8_t *in, Gpu **out)
 {
-    const char *text = "?";
-    uint8_t *in = malloc((size_t)g->nin);
-
-    dl.cuGetErrorString(error, &text);
-    if (x->comm->world > 1 || x->each || !in)
-        err(NULL, "GPU of rank %lld: %s while program %s ran (PLEAT_SYNC=1 "
-            "tells in which call)", (long long)x->rank, text, g->p->name);
-    warn(NULL, "GPU: %s while program %s ran; once more, call by call", text,
-         g->p->name);
-    memcpy(in, g->in[slot], (size_t)g->nin);
-    dl.cuDevicePrimaryCtxReset_v2(x->device);
     Gpu *y = gpu_open(arena_new(), x->plan, x->comm, x->pool, x->host,
                       x->course);
-    GpuProgram *again = &y->prog[g - x->prog];
+    int init = role_prog(x->role, "init");
+
+    if (x->mirrored)
+        gpu_push(y);
+    else if (init >= 0 && init != prog)
+        gpu_run(y, init, NULL, NULL, NULL, 0);
     y->each = 1;
     y->loaded = x->loaded;
-    gpu_push(y);
-    memcpy(again->in[0], in, (size_t)g->nin);
+    memcpy(y->prog[prog].in[0], in, (size_t)y->prog[prog].nin);
+    *out = y;
+    return &y->prog[prog];
+}
+
+/* A fault ends the context and with it the state. The run again, call by call,
+ * names the call that fails, if it fails again.                              */
+static _Noreturn void fault(Gpu *x, GpuProgram *g, int slot, int error)
+{
+    const char *text = "?", *name = g->p->name;
+    uint8_t *in = malloc((size_t)g->nin);
+    char when[64] = "";
+    Gpu *y;
+
+    dl.cuGetErrorString(error, &text);
+    if (g->at[slot] >= 0)
+        snprintf(when, sizeof when, " of step %lld",
+                 (long long)g->at[slot] + 1);
+    if (x->comm->world > 1 || x->each || !in)
+        err(NULL, "GPU of rank %lld: %s in program %s%s (PLEAT_SYNC=1 tells in "
+            "which call)", (long long)x->rank, text, name, when);
+    warn(NULL, "GPU: %s in program %s%s; once more, call by call", text, name,
+         when);
+    memcpy(in, g->in[slot], (size_t)g->nin);
+    dl.cuDevicePrimaryCtxReset_v2(x->device);
+    GpuProgram *again = start_again(x, (int)(g - x->prog), in, &y);
     go(y, again, 0);
-    err(NULL, "GPU: %s while program %s ran; call by call, from the values of "
-        "its start or last checkpoint, it did not happen again", text,
-        g->p->name);
+    err(NULL, "GPU: %s in program %s%s; call by call, from the values of its "
+        "start or last checkpoint, it did not happen again (PLEAT_SYNC=1 "
+        "runs all steps so)", text, name, when);
 }
 
 /* Waits for the run of this slot, and for ranks that it waits for: a dead one
@@ -289,6 +306,7 @@ static _Noreturn void fault(Gpu *x, GpuProgram *g, int slot, int error)
 static void settle(Gpu *x, GpuProgram *g, int slot)
 {
     const Role *r = x->role;
+    double begun = seconds();
     int e;
 
     watch_all();
@@ -299,6 +317,7 @@ static void settle(Gpu *x, GpuProgram *g, int slot)
             nccl_check(x->nccl);
     }
     watch_leave();
+    x->waited += seconds() - begun;
     if (e)
         fault(x, g, slot, e);
     for (int i = 0; i < r->nout; i++)
@@ -359,6 +378,7 @@ int gpu_run(Gpu *x, int prog, const Block *b, const Feed *feed, double *spent,
     if (!x->loaded)
         x->loaded = alloc(x->mem, (size_t)(x->role->ntensor + 1) *
                                       sizeof *x->loaded);
+    g->at[slot] = b ? b->step : -1;
     if (b) {
         put_scalar(x, g->in[slot], "lr", b->lr);
         put_scalar(x, g->in[slot], "bc1", b->bc1);

@@ -36,8 +36,15 @@ extern Dl dl;
 /* 1: found, its symbols are in dl. 0: dl_why() says why not.                 */
 int dl_open(Lib l);
 const char *dl_why(Lib l);
+const char *dl_what(Lib l);       /* "GPU driver"                             */
 /* One line for each library, the compiler, the processor: `pleat doctor`.    */
 void doctor(FILE *f);
+
+/* ---- start.c: what the time before the first step goes to ---------------- */
+
+double seconds(void);             /* a clock that only grows                  */
+void start_phase(const char *name);           /* ends the one before; null    */
+void start_says(Text *t);         /* a line: all of them                      */
 
 /* ---- pool.c: threads ----------------------------------------------------- */
 
@@ -164,6 +171,8 @@ int comm_speaks(Comm *c, int knows);
 void comm_barrier(Comm *c);
 void comm_share(Comm *c, void *p, int64_t bytes);   /* rank 0's to all        */
 int64_t comm_max(Comm *c, int64_t v);         /* over all processes           */
+/* `bytes` of each process to all, by rank.                                   */
+void comm_gather(Comm *c, const void *mine, void *all, int64_t bytes);
 /* Before the first comm_run: the sets of atoms over which this process's ranks
  * run collectives. Every member of a group must name it.                     */
 void comm_groups(Comm *c, Arena *a, const Mesh *m, const uint32_t *atoms,
@@ -296,6 +305,7 @@ typedef struct Exec {
     int late;                     /* a run returns when it was launched, the
                                      results are those of the one before      */
     int fresh;                    /* ... if there was one                     */
+    double waited;                /* seconds in which the host only waited    */
     Rank *rank;                   /* comm->n of them                          */
     Stage *stage; int nstage;
     Stage **meet;                 /* room for all of them                     */
@@ -396,6 +406,7 @@ typedef struct GpuProgram {
     uint8_t *in[2];               /* pinned: scalars, then turns of inputs    */
     uint8_t *out[2];              /* pinned: results                          */
     void *done[2];                /* events: the results are there            */
+    int64_t at[2];                /* the step of the run, from 0; -1: none    */
     int64_t scalars, perturn, nin, nout;      /* bytes                        */
     int64_t runs;
     void *graph;                  /* executable; null: not yet                */
@@ -415,8 +426,11 @@ typedef struct Gpu {
     void *stream;
     uint64_t arena, work;
     uint64_t stage; int64_t nstage;           /* a run's inputs and results   */
-    int64_t context;              /* bytes in use before ours                 */
-    uint8_t *host;
+    int64_t total, used;          /* bytes of the GPU; of those when last seen*/
+    int64_t pinned;               /* bytes of the host's                      */
+    struct { const char *what; int64_t bytes; } use[16];
+    int nuse;
+    uint8_t *host; int mirrored;  /* pulled or pushed before                  */
     void **fn;                    /* by kernel                                */
     Lt *lt;
     Nccl *nccl;
@@ -424,6 +438,7 @@ typedef struct Gpu {
     GpuProgram *prog;
     int64_t *loaded, micro;       /* as of Stage, of the run that is issued   */
     GpuProgram *last; int slot;   /* run whose results are not here yet       */
+    double waited;                /* seconds, for runs                        */
     void **mark; int nmark, maxmark;      /* events between calls, when timed */
     int *marked; int64_t roommark;        /* the step that ends at each       */
 } Gpu;
@@ -437,7 +452,17 @@ uint64_t gpu_address(const Gpu *x, int buf);
 Gpu *gpu_open(Arena *a, const Plan *p, Comm *c, Pool *pool, uint8_t *host,
               const Course *course);
 void gpu_close(Gpu *x);
-char *gpu_says(Gpu *x);           /* one line: what its memory is used for    */
+
+/* device.c                                                                   */
+int gpu_count(void);              /* of this process; 0: no GPU or no driver  */
+void gpu_doctor(FILE *f);         /* a line each, then what targets lack      */
+void device_open(Gpu *x);
+uint64_t device_take(Gpu *x, int64_t bytes, const char *what);
+void device_count(Gpu *x, const char *what);  /* what is newly used, is its   */
+void *gpu_pinned(Gpu *x, int64_t bytes);
+/* A table of what its memory is used for. What is not the plan is measured.  */
+void gpu_memory(Gpu *x, Text *t);
+
 /* spent: not null, seconds of each step are added; no graph then. late: returns
  * when the run is launched; 1: the results of the one before are here.       */
 int gpu_run(Gpu *x, int prog, const Block *b, const Feed *feed, double *spent,
@@ -638,7 +663,10 @@ void view_load(const Mesh *m, const Tensor *t, int64_t rank, const View *v,
 typedef struct Log Log;
 /* dir: the run's folder; null: lines only.                                   */
 Log *log_open(Arena *a, const Plan *p, const Exec *x, const char *dir);
-void log_step(Log *l, const Exec *x, int64_t step, double lr, double secs);
+/* secs: of the step; host: those in which this process worked for it, < 0: all
+ * of them.                                                                   */
+void log_step(Log *l, const Exec *x, int64_t step, double lr, double secs,
+              double host);
 /* v: by result, as averaged. beside: more for the line, or "".               */
 void log_valid(Log *l, int64_t step, const double *v, const char *beside);
 void log_note(Log *l, const char *fmt, ...)

@@ -1,5 +1,12 @@
 /* train.c: `run`. Start values, the loop over steps, validation, checkpoints,
- * signals. What a step does is in the plan; here is when.                    */
+ * signals. What a step does is in the plan; here is when.
+ *
+ * On a GPU a step is launched while the one before it runs, and that one's
+ * results are read after: the GPU never waits for the host. A step without a
+ * finite gradient has changed nothing and consumes its batch, so it may be
+ * noticed one step late; from then on steps are read at once, until one is
+ * good. A step that overflowed changed nothing either, but its batch must be
+ * run again before the next: plans that can overflow read each step at once. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <math.h>
@@ -14,6 +21,12 @@
 
 #include "runtime.h"
 
+typedef struct Sent {             /* a step whose results are not read yet    */
+    int64_t step;                 /* from 0                                   */
+    Block b;
+    Feed f;
+} Sent;
+
 typedef struct Train {
     Plan *plan;
     Arena *mem;
@@ -26,10 +39,14 @@ typedef struct Train {
     int64_t saved;                /* step of the last checkpoint; -1: none    */
     int64_t fallbacks;            /* steps whose rows came in rounds          */
     int bad;                      /* steps in a row without an update         */
+    int late;                     /* may results be read a step late?         */
+    int nsent; Sent sent;
+    double since, waited;         /* when the step before was read; seconds   */
+    int64_t read;                 /* steps read by this process               */
 } Train;
 
 enum { MAXBAD = 3, MAXRESULT = 256, FAILED = 3, MAXCOUNTED = 1 << 26,
-       MAXSHOWN = 32 };
+       MAXSHOWN = 32, REPLAYED = 2 };
 
 static volatile sig_atomic_t asked_to_stop;
 
@@ -40,13 +57,6 @@ static void on_signal(int sig)
     signal(sig, SIG_DFL);         /* a second one ends it at once             */
 }
 
-static double now(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 static Block block_of(const Opts *o, int64_t step)
 {
@@ -145,6 +155,19 @@ static void show_ranks(Train *t)
     save_text(strf(t->mem, "%s/ranks", t->dir), all.s, all.len);
 }
 
+/* To the run's folder, and printed when the run begins. */
+static void show_memory(Train *t, int loud)
+{
+    Text s = {.arena = t->mem};
+
+    if (!t->x->gpu || t->comm->first)
+        return;
+    gpu_memory(t->x->gpu, &s);
+    save_text(strf(t->mem, "%s/memory", t->dir), s.s, s.len);
+    if (loud)
+        log_note(t->log, "%s", s.s);
+}
+
 static void open_folder(Train *t, const RunArgs *a)
 {
     if (t->comm->first)
@@ -177,12 +200,14 @@ static void start_values(Train *t)
 {
     const Opts *o = t->plan->opts;
     const char *plan = t->state.plan, *from = opts_str(o, "from");
+    int resume = opts_int(o, "resume") && ckpt_exists(t->ckpt);
 
     if (role_prog(&t->plan->role[0], "init") >= 0)
         exec_run(t->x, "init", NULL, NULL);
-    exec_pull(t->x);
+    if (resume || from)
+        exec_pull(t->x);
     t->saved = -1;
-    if (opts_int(o, "resume") && ckpt_resume(t->x, t->ckpt, &t->state)) {
+    if (resume && ckpt_resume(t->x, t->ckpt, &t->state)) {
         t->saved = t->state.step;
         log_note(t->log, "resume at step %lld\n", (long long)t->state.step);
         if (t->state.seed != (uint64_t)opts_int(o, "seed"))
@@ -191,7 +216,8 @@ static void start_values(Train *t)
     } else if (from) {
         ckpt_from(t->x, from);
     }
-    exec_push(t->x);
+    if (resume || from)
+        exec_push(t->x);
     t->state.plan = plan;
     t->state.seed = (uint64_t)opts_int(o, "seed");
 }
@@ -275,6 +301,15 @@ static void count_bad(Train *t, const Block *b, const Feed *f)
         stop_bad(t, b, f);
 }
 
+static void say_start(Train *t)
+{
+    Text s = {.arena = t->mem};
+
+    start_phase(NULL);
+    start_says(&s);
+    log_note(t->log, "%s", s.s);
+}
+
 static void write_trace(Train *t)
 {
     size_t n;
@@ -284,33 +319,73 @@ static void write_trace(Train *t)
                    (long long)t->comm->first), s, n);
 }
 
+/* A step's results are here. */
+static void read_step(Train *t, const Sent *s)
+{
+    double end = seconds(), secs = end - t->since;
+    double host = secs - (t->x->waited - t->waited);
+
+    t->since = end;
+    t->waited = t->x->waited;
+    log_step(t->log, t->x, s->step + 1, s->b.lr, secs, t->x->gpu ? host : -1);
+    if (t->x->gpu && !t->read)
+        say_start(t);
+    if (t->x->gpu && t->read == REPLAYED)
+        show_memory(t, 0);
+    t->read++;
+    count_bad(t, &s->b, &s->f);
+}
+
+/* Nothing runs any more, and all results were read.                          */
+static void settle(Train *t)
+{
+    if (!t->nsent)
+        return;
+    exec_settle(t->x);
+    t->nsent = 0;
+    read_step(t, &t->sent);
+}
+
+static void run_step(Train *t, const Sent *s)
+{
+    const Feed *f = t->train ? &s->f : NULL;
+
+    exec_run(t->x, "step", &s->b, f);
+    if (t->x->late || !(exec_result(t->x, "overflow") > 0))
+        return;
+    exec_run(t->x, "step.fallback", &s->b, f);    /* nothing was written      */
+    t->fallbacks++;
+}
+
 static void one_step(Train *t)
 {
     int64_t step = t->state.step;
-    Block b = block_of(t->plan->opts, step);
-    Feed f = {0};
-
-    if (t->train)
-        f = data_feed(t->train, step);
+    Sent s = {.step = step, .b = block_of(t->plan->opts, step)};
     int traced = step + 1 == opts_int(t->plan->opts, "train.trace");
+    int late = t->late && !t->bad && !traced;
+
+    if (!late)
+        settle(t);
+    if (t->train)
+        s.f = data_feed(t->train, step);
     if (traced)
         exec_record(t->x, "step");
-    double start = now();
-    exec_run(t->x, "step", &b, t->train ? &f : NULL);
-    if (exec_result(t->x, "overflow") > 0) {      /* nothing was written      */
-        exec_run(t->x, "step.fallback", &b, t->train ? &f : NULL);
-        t->fallbacks++;
-    }
-    double secs = now() - start;
-    if (traced)
+    if (!t->nsent)
+        t->since = seconds();
+    t->x->late = late;
+    run_step(t, &s);
+    t->x->late = 0;
+    if (traced) {
         write_trace(t);
-    if (traced)
         exec_record(t->x, NULL);
+    }
     t->state.step = step + 1;
     t->state.tokens += t->plan->tokens;
     t->state.samples += t->train ? data_perstep(t->train) : 0;
-    log_step(t->log, t->x, t->state.step, b.lr, secs);
-    count_bad(t, &b, &f);
+    if (t->nsent || !late)        /* late: the step before this one           */
+        read_step(t, late ? &t->sent : &s);
+    t->nsent = late;
+    t->sent = s;
 }
 
 static void save(Train *t)
@@ -345,11 +420,16 @@ static void loop(Train *t)
     while (t->state.step < steps && !stopping(t)) {
         err_status = FAILED;
         one_step(t);
-        if (is_time(t->state.step, eval) && t->state.step < steps)
+        int checks = is_time(t->state.step, eval) && t->state.step < steps;
+        int keeps = is_time(t->state.step, keep);
+        if (checks || keeps)
+            settle(t);
+        if (checks)
             validate(t);
-        if (is_time(t->state.step, keep))
+        if (keeps)
             save(t);
     }
+    settle(t);
     if (t->state.step < steps) {
         save(t);
         log_note(t->log, "stopped at step %lld; resume=1 continues\n",
@@ -397,7 +477,9 @@ static void open_all(Train *t, Plan *p)
         err(NULL, "the plan is for target '%s'; this program runs 'host' and "
             "'cuda'",
             p->target);
+    start_phase("data");
     open_data(t);
+    start_phase("ranks");
     t->comm = comm_open(t->mem, p->mesh->world);
 }
 
@@ -423,6 +505,16 @@ int eval_plan(Plan *p)
     return 0;
 }
 
+static int has_result(const Train *t, const char *name)
+{
+    const Role *r = exec_role(t->x, t->comm->first);
+    int i = 0;
+
+    while (i < r->nout && strcmp(r->out[i].name, name))
+        i++;
+    return i < r->nout;
+}
+
 int run_plan(Plan *p, const RunArgs *a)
 {
     Train t = {.plan = p, .mem = forever};
@@ -437,11 +529,13 @@ int run_plan(Plan *p, const RunArgs *a)
     comm_barrier(t.comm);
     t.log = log_open(t.mem, p, t.x, t.dir);
     show_ranks(&t);
+    start_phase("values");
     start_values(&t);
-    if (t.x->gpu)
-        log_note(t.log, "%s", gpu_says(t.x->gpu));
+    show_memory(&t, 1);
+    t.late = t.x->gpu && !has_result(&t, "overflow");
     catch_signals();
     watch_start(t.x);
+    start_phase("first step");
     loop(&t);
     err_status = 1;
     watch_stop();

@@ -333,12 +333,16 @@ static void run_gpu(Exec *x, const char *name, const Block *b,
     atomic_fetch_add_explicit(&x->ticks, 1, memory_order_relaxed);
     x->fresh = gpu_run(x->gpu, prog, b, feed, x->spent ? x->spent[0] : NULL,
                        x->late);
+    x->waited = x->gpu->waited;
     atomic_store_explicit(&x->now, NULL, memory_order_relaxed);
 }
 
 int exec_settle(Exec *x)
 {
-    return x->gpu ? gpu_settle(x->gpu) : 0;
+    int fresh = x->gpu ? gpu_settle(x->gpu) : 0;
+
+    x->waited = x->gpu ? x->gpu->waited : 0;
+    return fresh;
 }
 
 void exec_run(Exec *x, const char *name, const Block *b, const Feed *feed)
