@@ -308,7 +308,7 @@ static int run_or_count(Plan *p, const RunArgs *r)
     return 0;
 }
 
-/* Of a model, `run` is for a GPU where there is one. Rank 0 compiles for all. */
+/* `run` of a model is for a GPU where there is one; rank 0 compiles for all. */
 static void choose_target(Args *a)
 {
     if (!ends_with(a->file, ".plan") && !opts_str(a->keys, "target") &&

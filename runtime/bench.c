@@ -186,7 +186,7 @@ static Walls whole_steps(Bench *b, const Feed *f, int64_t steps)
     for (int64_t i = -2; i < steps; i++) {
         if (!i) {
             exec_settle(b->x);
-            start = seconds();
+            start = monotonic();
             waited = b->x->waited;
         }
         b->x->late = 1;
@@ -195,7 +195,7 @@ static Walls whole_steps(Bench *b, const Feed *f, int64_t steps)
     }
     exec_settle(b->x);
     b->x->spent = spent;
-    double all = seconds() - start;
+    double all = monotonic() - start;
     waited = b->x->waited - waited;
     return (Walls){all / (double)steps, (all - waited) / (double)steps};
 }
@@ -211,13 +211,13 @@ int bench_plan(Plan *p, int64_t steps, FILE *out)
         exec_run(b.x, "init", NULL, NULL);
     for (int64_t i = -1; i < steps; i++) {      /* the first warms up         */
         if (!i)
-            start = seconds();
+            start = monotonic();
         b.micro = i * 1000003;
         exec_run(b.x, "step", &(Block){1e-4, 0.1, 0.05, i + 1}, &f);
         if (i < 0)
             start_clocks(b.x);
     }
-    Walls w = {(seconds() - start) / (double)steps, 0};
+    Walls w = {(monotonic() - start) / (double)steps, 0};
     if (b.x->gpu)
         w = whole_steps(&b, &f, steps);
     for (int i = 0; i < b.x->nstage; i++)

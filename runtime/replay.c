@@ -306,7 +306,7 @@ static _Noreturn void fault(Gpu *x, GpuProgram *g, int slot, int error)
 static void settle(Gpu *x, GpuProgram *g, int slot)
 {
     const Role *r = x->role;
-    double begun = seconds();
+    double begun = monotonic();
     int e;
 
     watch_all();
@@ -317,7 +317,7 @@ static void settle(Gpu *x, GpuProgram *g, int slot)
             nccl_check(x->nccl);
     }
     watch_leave();
-    x->waited += seconds() - begun;
+    x->waited += monotonic() - begun;
     if (e)
         fault(x, g, slot, e);
     for (int i = 0; i < r->nout; i++)

@@ -42,7 +42,7 @@ void doctor(FILE *f);
 
 /* ---- start.c: what the time before the first step goes to ---------------- */
 
-double seconds(void);             /* a clock that only grows                  */
+double monotonic(void);           /* seconds, of a clock that only grows      */
 void start_phase(const char *name);           /* ends the one before; null    */
 void start_says(Text *t);         /* a line: all of them                      */
 

@@ -15,7 +15,7 @@ static struct {
     struct { const char *name; double secs; } phase[MAXPHASE];
 } s = {.now = -1};
 
-double seconds(void)
+double monotonic(void)
 {
     struct timespec t;
 
@@ -25,7 +25,7 @@ double seconds(void)
 
 void start_phase(const char *name)
 {
-    double t = seconds();
+    double t = monotonic();
     int i = 0;
 
     if (s.now >= 0)

@@ -57,7 +57,6 @@ static void on_signal(int sig)
     signal(sig, SIG_DFL);         /* a second one ends it at once             */
 }
 
-
 static Block block_of(const Opts *o, int64_t step)
 {
     double betas[2];
@@ -322,7 +321,7 @@ static void write_trace(Train *t)
 /* A step's results are here. */
 static void read_step(Train *t, const Sent *s)
 {
-    double end = seconds(), secs = end - t->since;
+    double end = monotonic(), secs = end - t->since;
     double host = secs - (t->x->waited - t->waited);
 
     t->since = end;
@@ -371,7 +370,7 @@ static void one_step(Train *t)
     if (traced)
         exec_record(t->x, "step");
     if (!t->nsent)
-        t->since = seconds();
+        t->since = monotonic();
     t->x->late = late;
     run_step(t, &s);
     t->x->late = 0;

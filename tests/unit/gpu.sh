@@ -1,0 +1,105 @@
+#!/bin/sh
+# gpu: what is around the kernels of a run on GPUs, on machines without one. The
+# GPU is fakegpu.c's: it computes nothing, and gives results that tell which run
+# they are of. Which target `run` takes, when results are read, what becomes of
+# steps without an update, and each error: one line, its exit status.
+cd "$(dirname "$0")/../.." || exit 2
+: "${PLEAT:=$PWD/build/pleat}"
+dir=$PWD/build/tests/gpu
+rm -rf "$dir" && mkdir -p "$dir/lib" || exit 2
+for lib in libcuda.so.1 libnvrtc.so.13 libcublasLt.so.13 libnccl.so.2; do
+    ln -s "$(dirname "$PLEAT")/tests/unit/fakegpu.so" "$dir/lib/$lib" || exit 2
+done
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+export OMPI_MCA_rmaps_base_oversubscribe=1 XDG_CACHE_HOME="$dir/cache"
+small="axes.batch=2 axes.seq=16 train.batch=4 train.log_every=1"
+small="$small data.train=../LICENSE data.valid=tail:0.1 train.eval_every=4 train.eval_steps=2"
+bad=0
+printf '1..16\n'
+
+result() {
+    if [ "$2" = 0 ]; then echo "ok - gpu: $1"; return; fi
+    echo "not ok - gpu: $1"
+    sed 's/^/# /' "$dir/log" "$dir/err" | tail -n 12
+    bad=1
+}
+
+# gpu SETTINGS command...: with such a GPU
+gpu() {
+    settings=$1
+    shift
+    FAKE_GPU=$settings LD_LIBRARY_PATH=$dir/lib timeout 60 "$@" \
+        >"$dir/log" 2>"$dir/err"
+}
+
+# is NAME STATUS TEXT SETTINGS command...: ends so, TEXT in the last line it says
+is() {
+    name=$1 want=$2 text=$3
+    shift 3
+    gpu "$@"
+    got=$?
+    [ $got = "$want" ] && tail -n 1 "$dir/err" | grep -q -- "$text"
+    result "$name" $?
+}
+
+# losses RUN: "step loss" a line
+losses() {
+    sed -n 's/^{"step": \([0-9]*\), "loss": \([^,]*\),.*/\1 \2/p' \
+        "$dir/$1/metrics.jsonl"
+}
+
+cd models || exit 2
+# shellcheck disable=SC2086
+{
+gpu "count=2 name=H200" "$PLEAT" doctor && grep -q "^GPU 1 .*H200, sm_90a" "$dir/log" &&
+    grep -q "^one GPU *can run" "$dir/log"
+result "doctor" $?
+
+# run 1: init; 2-5: steps; 6 7: validation; ...
+gpu "" "$PLEAT" run tiny.lua $small train.steps=6 name="$dir/late" && losses late |
+    awk '{ r = $1 + 1 + ($1 > 4 ? 2 : 0); if ($1 != NR || $2 - 1 - r / 1000 > 1e-6 ||
+        $2 - 1 - r / 1000 < -1e-6) bad = 1 } END { exit bad || NR != 6 }'
+result "run is for a GPU; each step's own results, the last one's too" $?
+grep -q "outside of the plan" "$dir/late/memory" && grep -q "^step *6/6" "$dir/log"
+result "what memory is used for" $?
+gpu "" "$PLEAT" run tiny.lua $small train.steps=8 resume=1 name="$dir/late" &&
+    losses late | awk 'END { exit NR != 8 || $1 != 8 }'
+result "resume" $?
+
+gpu "nan=3-3" "$PLEAT" run tiny.lua $small train.steps=3 name="$dir/nan" &&
+    losses nan | awk '$1 == 2 && $2 == "null" { n++ } END { exit NR != 3 || n != 1 }'
+result "a step without a finite gradient is passed over" $?
+gpu "nan=3-4" "$PLEAT" run tiny.lua $small train.steps=6 name="$dir/nan2"
+result "two of them too" $?
+is "three end the run" 3 "3 steps in a row without a finite" "nan=3-5" \
+    "$PLEAT" run tiny.lua $small train.steps=9 name="$dir/nan3"
+is "out of memory" 1 "out of memory on GPU 0 .* GiB are free .*param" "memory=8" \
+    "$PLEAT" run tiny.lua $small name="$dir/memory"
+is "a kernel that is refused" 1 "NVRTC refuses kernel .*it is refused.*its text is in" \
+    "refuse=__global__" env XDG_CACHE_HOME="$dir/fresh" "$PLEAT" run tiny.lua $small name="$dir/refuse"
+[ "$(find "$dir/fresh" -name '*.cu' | wc -l)" = 1 ] && [ "$(find "$dir/fresh" -name '*.log' | wc -l)" = 1 ]
+result "its text and log are kept" $?
+is "an illegal address" 3 "tiny.lua:[0-9]*: error: GPU: an illegal memory access.* in kernel k_" \
+    "illegal=9" "$PLEAT" run tiny.lua $small name="$dir/illegal"
+is "another architecture" 1 "are for sm_90a .*this GPU is A100, sm_80" "name=A100 major=8" \
+    "$PLEAT" run tiny.lua $small precision=bf16 name="$dir/arch"
+is "no GPU" 1 "target=cuda needs a GPU and there is none" "count=0" \
+    "$PLEAT" run tiny.lua $small target=cuda name="$dir/none"
+if mpirun --version >/dev/null 2>&1; then
+    is "mixed GPUs" 1 "mixed GPUs: rank 1 has A100 (sm_90a), rank 0 H200" \
+        "count=2 name1=A100" mpirun -q -n 2 "$PLEAT" run tiny.lua $small \
+        target=cuda name="$dir/mixed"
+    is "too few GPUs" 1 "too few GPUs .*2 ranks, ranks 0 and 1 would share GPU 0" \
+        "count=1" mpirun -q -n 2 "$PLEAT" run tiny.lua $small target=cuda name="$dir/few"
+    gpu "count=2" mpirun -q -n 2 "$PLEAT" run tiny.lua $small train.steps=3 fold.ep=2 \
+        route.factor=1.5 train.eval_every=0 name="$dir/full" &&
+        [ "$(grep -c '"fallback": true' "$dir/full/metrics.jsonl")" = 3 ] &&
+        losses full | awk '$2 < 1 + 2 * $1 / 1000 { bad = 1 } END { exit bad }'
+    result "each step that overflows runs again at once" $?
+else
+    echo "ok - gpu: mixed GPUs # SKIP no mpirun"
+    echo "ok - gpu: too few GPUs # SKIP no mpirun"
+    echo "ok - gpu: each step that overflows runs again at once # SKIP no mpirun"
+fi
+}
+exit $bad
