@@ -38,7 +38,7 @@ struct Data {
     int64_t vocab;                /* 0: unknown                               */
     int shuffle, rows;
     uint64_t seed;
-    int64_t step;                 /* whose inputs fill() gives                */
+    int64_t first;                /* sample of the step fill() gives          */
 };
 
 /* ---- which files --------------------------------------------------------- */
@@ -328,7 +328,7 @@ static void fill_dim(const Fill *f, int d, int64_t micro, int64_t b,
 {
     if (d == f->t->nd) {
         const Data *k = f->d;
-        int64_t first = k->step * k->perstep + micro * k->batch + b;
+        int64_t first = k->first + micro * k->batch + b;
         fill_row(f, first, inside, 1, to);
         return;
     }
@@ -340,7 +340,7 @@ static void fill_dim(const Fill *f, int d, int64_t micro, int64_t b,
     to *= held;
     if (d + 1 == f->t->nd && !ismicro && !isbatch) {
         const Data *k = f->d;
-        int64_t first = k->step * k->perstep + micro * k->batch + b;
+        int64_t first = k->first + micro * k->batch + b;
         for (int i = 0; i < p->npiece; to += p->piece[i++].len)
             fill_row(f, first, inside * p->n +
                      aff_at(m, &p->piece[i].start, f->rank),
@@ -375,9 +375,9 @@ static void fill(void *self, const Tensor *t, int64_t rank, int64_t turn,
 
 /* ---- interface ----------------------------------------------------------- */
 
-Feed data_feed(Data *d, int64_t step)
+Feed data_feed(Data *d, int64_t first)
 {
-    d->step = step;
+    d->first = first;
     return (Feed){fill, d};
 }
 

@@ -539,7 +539,8 @@ typedef struct Data Data;
 enum { DATAshuffle = 1 };         /* training order; else as in the files     */
 /* key "data.train" or "data.valid"; null when it is not set.                 */
 Data *data_open(Arena *a, const Plan *p, const char *key, int flags);
-Feed data_feed(Data *d, int64_t step);        /* inputs of step (from 0)      */
+/* Inputs of the step that begins with this sample of the order.              */
+Feed data_feed(Data *d, int64_t first);
 int64_t data_samples(const Data *d);
 int64_t data_perstep(const Data *d);           /* samples of one step         */
 int64_t data_vocab(const Data *d);            /* 0: unknown                   */

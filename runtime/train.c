@@ -265,7 +265,7 @@ static void validate(Train *t)
     if (!t->valid || role_prog(r, "eval") < 0)
         return;
     for (int64_t k = 0; k < n; k++) {
-        Feed f = data_feed(t->valid, k);
+        Feed f = data_feed(t->valid, k * data_perstep(t->valid));
         Block b = block_of(t->plan->opts, t->state.step);
         exec_run(t->x, "eval", &b, &f);
         for (int i = 0; i < r->nout && i < MAXRESULT; i++)
@@ -366,7 +366,7 @@ static void one_step(Train *t)
     if (!late)
         settle(t);
     if (t->train)
-        s.f = data_feed(t->train, step);
+        s.f = data_feed(t->train, t->state.samples);
     if (traced)
         exec_record(t->x, "step");
     if (!t->nsent)

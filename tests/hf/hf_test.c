@@ -75,7 +75,7 @@ static void train_step(Run *r, Data *d, int64_t t)
     opts_pair(r->plan->opts, "train.betas", b);
     Block block = { lr, 1 - pow(b[0], (double)t + 1),
                     1 - pow(b[1], (double)t + 1), t };
-    Feed f = data_feed(d, t);
+    Feed f = data_feed(d, t * data_perstep(d));
     exec_run(r->x, "step", &block, &f);
 }
 

@@ -124,7 +124,7 @@ static void take(int64_t dp, const char *keys, const char *key, int flags,
 {
     Plan *p = tiny_plan(dp, keys);
     Data *d = data_open(forever, p, key, flags);
-    Feed f = data_feed(d, step);
+    Feed f = data_feed(d, step * data_perstep(d));
     const Role *r = &p->role[0];
     int32_t buf[TINYBATCH * SEQ];
 

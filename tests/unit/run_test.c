@@ -167,7 +167,7 @@ static void losses(int64_t dp, int64_t steps, double *out)
 
     exec_run(x, "init", NULL, NULL);
     for (int64_t i = 0; i < steps; i++) {
-        Feed f = data_feed(d, i);
+        Feed f = data_feed(d, i * data_perstep(d));
         exec_run(x, "step", &(Block){.lr = 0.5, .step = i}, &f);
         out[i] = exec_result(x, "loss");
     }
@@ -203,7 +203,7 @@ static void test_steps_allocate_nothing(void **state)
     (void)state;
     exec_run(x, "init", NULL, NULL);
     for (int i = 0; i < 6; i++) {
-        Feed f = data_feed(d, i);
+        Feed f = data_feed(d, i * data_perstep(d));
         exec_run(x, "step", &(Block){.lr = 0.5, .step = i}, &f);
         before = i ? before : allocs;
     }
