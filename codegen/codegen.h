@@ -377,6 +377,18 @@ void cuda_put_parameters(Text *t, const Group *k);
 void cuda_set_grid(Group *k, Arena *a, int64_t x, int64_t threads, int64_t y,
                    int64_t z);
 
+/* grouped.c: a grouped product's step of the host becomes a kernel.          */
+typedef struct GroupedTile {
+    int64_t rows, cols;           /* of the result a block makes at once      */
+    int64_t stages;               /* slices in shared memory; 0: what fits    */
+} GroupedTile;
+void grouped_lower_cuda(Group *k, Arena *a);
+/* Of the step's integers v (steps.def): the tile that is best, the text of a
+ * tile (@ for its name), the bytes of shared memory it takes.                */
+GroupedTile grouped_tile(const int64_t *v, int weight);
+char *grouped_text(Arena *a, const int64_t *v, int weight, GroupedTile tile,
+                   int64_t *shared);
+
 /* ---- generators ---------------------------------------------------------- */
 
 void loop_lower(Graph *g, Group *k, Arena *a);

@@ -145,112 +145,7 @@ static void rows(Graph *g, Group *k, Arena *a)
          !blocks);
 }
 
-/* ---- grouped products ---------------------------------------------------- */
-
-enum { GMMTILE = 64, GMMTHREADS = 256 };
-
-/* What steps.def says of gmm's integers.                                     */
-enum { XDT, XDTOUT, XE, XK, XN, XLDW, XTW, XSTRIDE, XACC, XCAP };
-
-static int64_t tiles(int64_t n)
-{
-    return (n + GMMTILE - 1) / GMMTILE;
-}
-
-enum { WGROWS = 128, WGDEEP = 64, WGTHREADS = 256, WGSTAGES = 5 };
-
-/* Tensor cores take bf16 in rows of whole 16-byte pieces.                    */
-static int has_tensor_cores(const int64_t *v)
-{
-    return v[XDT] == Dbf16 && (v[XDTOUT] == Dbf16 || v[XDTOUT] == Df32) &&
-           v[XK] % 8 == 0 && v[XN] % 8 == 0 && v[XLDW] % 8 == 0;
-}
-
-static void put_define(Text *t, const char *name, int64_t v)
-{
-    put(t, "#define %s %lld\n", name, (long long)v);
-}
-
-static int64_t ceil_of(int64_t n, int64_t d)
-{
-    return (n + d - 1) / d;
-}
-
-/* wgmma.pre. A weight gradient that is stored turned is made turned: its
- * operands change places.                                                    */
-static void tensor_grouped(Group *k, Arena *a, const int64_t *v, int weight)
-{
-    Text t = { .arena = a };
-    int swap = weight && v[XTW];
-    int64_t m = swap ? v[XN] : v[XK], n = weight ? swap ? v[XK] : v[XN] : v[XN];
-    int64_t wide = 128, stages = WGSTAGES;
-    int64_t bytes = stages * (WGROWS + wide) * WGDEEP * 2 + 1024;
-
-    put_define(&t, "M", m);
-    put_define(&t, "N", n);
-    put_define(&t, "K", v[XK]);
-    put_define(&t, "LDA", weight ? m : v[XK]);
-    put_define(&t, "LDB", weight ? n : v[XLDW]);
-    put_define(&t, "LDC", weight ? v[XLDW] : v[XN]);
-    put_define(&t, "EXPERTS", v[XE]);
-    put_define(&t, "TURNA", weight);
-    put_define(&t, "TURNB", weight || !v[XTW]);
-    put_define(&t, "STRIDEB", v[XSTRIDE]);
-    put_define(&t, "STRIDEC", v[XSTRIDE]);
-    put_define(&t, "BN", wide);
-    put_define(&t, "STAGES", stages);
-    put(&t, "#define TO %s\n%s", dtypes[v[XDTOUT]].store, wgmma_pre);
-    put(&t, "extern \"C\" __global__ void __launch_bounds__(%d, 1)\n"
-        "@(const uint16_t *a, const uint16_t *b, TO *c, const int32_t *off,\n"
-        "  int64_t add)\n"
-        "{\n    %s(%s, c, off, (int)add);\n}\n", WGTHREADS,
-        weight ? "gmmw_tile" : "gmm_tile", swap ? "b, a" : "a, b");
-    set_text_named(k, a, t.s);
-    k->narg = 4;
-    k->step.nint = 0;
-    cuda_set_grid(k, a, ceil_of(n, wide), WGTHREADS,
-                  weight ? ceil_of(m, WGROWS)
-                         : ceil_of(v[XCAP], WGROWS) + v[XE],
-                  weight ? v[XE] : 1);
-    k->step.iv[4] = aff(bytes);
-    add_size(k, a, v[XACC]);
-    k->addat = weight ? k->step.nint : 0;
-}
-
-/* From the step of the host: a kernel whose sizes are constants.             */
-static void grouped(Group *k, Arena *a)
-{
-    Text t = { .arena = a };
-    int weight = k->step.kind == Sgmmw;
-    int64_t v[XCAP + 1];
-
-    for (int i = 0; i <= XCAP; i++)
-        v[i] = k->step.iv[i].c;
-    if (has_tensor_cores(v)) {
-        tensor_grouped(k, a, v, weight);
-        return;
-    }
-    const DtypeInfo *in = &dtypes[v[XDT]], *out = &dtypes[v[XDTOUT]];
-    put(&t, "#define TA %s\n#define TC %s\n#define TO %s\n", in->store,
-        in->compute, out->store);
-    put(&t, "#define EXPERTS %lld\n#define K %lld\n#define N %lld\n"
-        "#define LDW %lld\n#define TW %lld\n#define STRIDEW %lld\n",
-        (long long)v[XE], (long long)v[XK], (long long)v[XN],
-        (long long)v[XLDW], (long long)v[XTW],
-        (long long)v[XSTRIDE]);
-    put(&t, "%s", gmm_pre);
-    put(&t, "extern \"C\" __global__ void __launch_bounds__(%d)\n"
-        "@(const TA *a, const TA *b, TO *c, const int32_t *off, int64_t add)\n"
-        "{\n    %s(a, b, c, off, (int)add);\n}\n", GMMTHREADS,
-        weight ? "gmmw_tile" : "gmm_tile");
-    set_text_named(k, a, t.s);
-    k->narg = 4;
-    k->step.nint = 0;
-    cuda_set_grid(k, a, weight ? tiles(v[XK]) : tiles(v[XCAP]) + v[XE],
-                  GMMTHREADS, tiles(v[XN]), weight ? v[XE] : 1);
-    add_size(k, a, v[XACC]);
-    k->addat = weight ? k->step.nint : 0;
-}
+/* ---- all of them --------------------------------------------------------- */
 
 void cuda_lower(Graph *g, Group *k, Arena *a)
 {
@@ -261,8 +156,8 @@ void cuda_lower(Graph *g, Group *k, Arena *a)
         return;
     case FAMattn: case FAMattnback: attn_lower_cuda(g, k, a); return;
     case FAMgemm: gemm_lower(g, k, a); return;
-    case FAMgmm: gmm_lower(g, k, a); grouped(k, a); return;
-    case FAMgmmw: gmmw_lower(g, k, a); grouped(k, a); return;
+    case FAMgmm: gmm_lower(g, k, a); grouped_lower_cuda(k, a); return;
+    case FAMgmmw: gmmw_lower(g, k, a); grouped_lower_cuda(k, a); return;
     case FAMcomm: comm_lower(g, k, a); return;
     case FAMzero: zero_lower(g, k, a); return;
     default: return;

@@ -1,0 +1,180 @@
+/* grouped.c: grouped products on a GPU, from the host's step: a kernel whose
+ * sizes are constants. wgmma.pre where tensor cores can take the operands,
+ * gmm.pre for all others.                                                    */
+#include "codegen.h"
+
+#include <string.h>
+
+enum { GMMTILE = 64, GMMTHREADS = 256, WGTHREADS = 384 };
+
+/* What steps.def says of gmm's integers.                                     */
+enum { XDT, XDTOUT, XE, XK, XN, XLDW, XTW, XSTRIDE, XACC, XCAP };
+
+static int64_t ceil_of(int64_t n, int64_t d)
+{
+    return (n + d - 1) / d;
+}
+
+static void put_define(Text *t, const char *name, int64_t v)
+{
+    put(t, "#define %s %lld\n", name, (long long)v);
+}
+
+/* ---- tensor cores -------------------------------------------------------- */
+
+/* Blocks: one on each multiprocessor of an H100 or H200 (SXM). Shared memory
+ * of a block; what is left of it beside slices: boxes on their way out, the
+ * start's alignment, barriers.                                               */
+enum { BLOCKS = 132, SHARED = 227 << 10, BESIDE = 4 * 8192 + 1024 + 256,
+       MAXSTAGES = 8, MAPS = 512, DEEP = 64 };
+
+/* Tensor cores take bf16 in rows of whole 16-byte pieces.                    */
+static int has_tensor_cores(const int64_t *v)
+{
+    return v[XDT] == Dbf16 && (v[XDTOUT] == Dbf16 || v[XDTOUT] == Df32) &&
+           v[XK] % 8 == 0 && v[XN] % 8 == 0 && v[XLDW] % 8 == 0 &&
+           v[XE] <= 256;
+}
+
+/* 64 x BN += 64 x 16 of A, 16 x BN of B.                                     */
+static void put_product(Text *t, int64_t wide, int turna, int turnb)
+{
+    int n = (int)wide / 2;
+
+    put(t, "FN void wgmma_tile(float *d, uint64_t a, uint64_t b)\n{\n"
+        "    asm volatile(\"wgmma.mma_async.sync.aligned.m64n%lldk16.f32.bf16."
+        "bf16 {\"\n", (long long)wide);
+    for (int i = 0; i < n; i++)
+        put(t, "%s\"%%%d%s\"%s", i % 8 ? "" : "        ", i,
+            i + 1 < n ? "," : "", i % 8 == 7 || i + 1 == n ? "\n" : " ");
+    put(t, "        \"}, %%%d, %%%d, 1, 1, 1, %d, %d;\\n\"\n        :", n,
+        n + 1, turna, turnb);
+    for (int i = 0; i < n; i++)
+        put(t, "%s \"+f\"(d[%d])%s", i % 4 || !i ? "" : "\n         ", i,
+            i + 1 < n ? "," : "");
+    put(t, "\n        : \"l\"(a), \"l\"(b));\n}\n");
+}
+
+/* Measured on an H200 (gmm_bench; 128 experts, one empty, the others of uneven
+ * sizes; TFLOP/s by tile):
+ *
+ *     rows of an expert, K x N     128x256  128x192  128x128  256x128
+ *     1024  2048 x 768                 725      728      595      604
+ *     1024  768 x 2048                 665      661      586      610
+ *     256   2048 x 768                 546      540      445      417
+ *     256   768 x 2048                 521      504      437      395
+ *     1024  weights 2048 x 768         602      585      596      569
+ *     256   weights 2048 x 768         329      352      353      322
+ *
+ * Weights of few rows are bound by what they write.                          */
+GroupedTile grouped_tile(const int64_t *v, int weight)
+{
+    GroupedTile t = { 128, 256, 0 };
+    int64_t n = weight && v[XTW] ? v[XK] : v[XN];
+
+    if (weight && v[XCAP] / v[XE] < 512)
+        t.cols = 128;
+    while (t.cols > 64 && ceil_of(n, t.cols) * t.cols - n >= 64)
+        t.cols -= 64;
+    return t;
+}
+
+/* wgmma.pre. A weight gradient that is stored turned is made turned: its
+ * operands change places.                                                    */
+char *grouped_text(Arena *a, const int64_t *v, int weight, GroupedTile tile,
+                   int64_t *shared)
+{
+    Text t = { .arena = a };
+    int swap = weight && v[XTW];
+    int64_t m = swap ? v[XN] : v[XK], n = weight && swap ? v[XK] : v[XN];
+    int64_t slice = (tile.rows + tile.cols) * DEEP * 2;
+    int64_t stages = (SHARED - BESIDE - (v[XE] + 1) * 4) / slice;
+
+    if (stages > MAXSTAGES)
+        stages = MAXSTAGES;
+    if (tile.stages)
+        stages = tile.stages;
+    *shared = stages * slice + 4 * 8192 + 1024;
+    put_define(&t, "WEIGHT", weight);
+    put_define(&t, "M", m);
+    put_define(&t, "N", n);
+    put_define(&t, "K", v[XK]);
+    put_define(&t, "LDA", weight ? m : v[XK]);
+    put_define(&t, "LDB", weight ? n : v[XLDW]);
+    put_define(&t, "LDC", weight ? v[XLDW] : v[XN]);
+    put_define(&t, "EXPERTS", v[XE]);
+    put_define(&t, "CAP", v[XCAP]);
+    put_define(&t, "TURNA", weight);
+    put_define(&t, "TURNB", weight || !v[XTW]);
+    put_define(&t, "STRIDEB", v[XSTRIDE]);
+    put_define(&t, "STRIDEC", v[XSTRIDE]);
+    put_define(&t, "BM", tile.rows);
+    put_define(&t, "BN", tile.cols);
+    put_define(&t, "STAGES", stages);
+    put_define(&t, "TOKIND", v[XDTOUT] == Dbf16 ? 10 : 7);
+    put(&t, "#define TO %s\n", dtypes[v[XDTOUT]].store);
+    put_product(&t, tile.cols, weight, weight || !v[XTW]);
+    put(&t, "%s", wgmma_pre);
+    put(&t, "extern \"C\" __global__ void __launch_bounds__(%d, 1)\n"
+        "@(const uint16_t *a, const uint16_t *b, TO *c, const int32_t *off,\n"
+        "  uint8_t *work, int64_t add)\n"
+        "{\n    grouped_product(%s, c, off, work, (int)add);\n}\n", WGTHREADS,
+        swap ? "b, a" : "a, b");
+    return t.s;
+}
+
+static void on_tensor_cores(Group *k, Arena *a, const int64_t *v, int weight)
+{
+    int64_t shared = 0;
+    char *text = grouped_text(a, v, weight, grouped_tile(v, weight), &shared);
+
+    set_text_named(k, a, text);
+    k->narg = 4;
+    k->step.nint = 0;
+    k->scratch = BLOCKS * MAPS;
+    cuda_set_grid(k, a, BLOCKS, WGTHREADS, 1, 1);
+    k->step.iv[4] = aff(shared);
+}
+
+/* ---- all others ---------------------------------------------------------- */
+
+static void on_threads(Group *k, Arena *a, const int64_t *v, int weight)
+{
+    const DtypeInfo *in = &dtypes[v[XDT]], *out = &dtypes[v[XDTOUT]];
+    Text t = { .arena = a };
+
+    put(&t, "#define TA %s\n#define TC %s\n#define TO %s\n", in->store,
+        in->compute, out->store);
+    put_define(&t, "EXPERTS", v[XE]);
+    put_define(&t, "K", v[XK]);
+    put_define(&t, "N", v[XN]);
+    put_define(&t, "LDW", v[XLDW]);
+    put_define(&t, "TW", v[XTW]);
+    put_define(&t, "STRIDEW", v[XSTRIDE]);
+    put(&t, "%s", gmm_pre);
+    put(&t, "extern \"C\" __global__ void __launch_bounds__(%d)\n"
+        "@(const TA *a, const TA *b, TO *c, const int32_t *off, int64_t add)\n"
+        "{\n    %s(a, b, c, off, (int)add);\n}\n", GMMTHREADS,
+        weight ? "gmmw_tile" : "gmm_tile");
+    set_text_named(k, a, t.s);
+    k->narg = 4;
+    k->step.nint = 0;
+    int64_t rows = ceil_of(v[XCAP], GMMTILE) + v[XE];
+    cuda_set_grid(k, a, weight ? ceil_of(v[XK], GMMTILE) : rows, GMMTHREADS,
+                  ceil_of(v[XN], GMMTILE), weight ? v[XE] : 1);
+}
+
+void grouped_lower_cuda(Group *k, Arena *a)
+{
+    int weight = k->step.kind == Sgmmw;
+    int64_t v[XCAP + 1];
+
+    for (int i = 0; i <= XCAP; i++)
+        v[i] = k->step.iv[i].c;
+    if (has_tensor_cores(v))
+        on_tensor_cores(k, a, v, weight);
+    else
+        on_threads(k, a, v, weight);
+    add_size(k, a, v[XACC]);
+    k->addat = weight ? k->step.nint : 0;
+}

@@ -1,0 +1,295 @@
+/* gmm_bench: grouped products on a GPU, each shape with several tiles: what a
+ * launch takes, and whether sampled elements are what a plain loop says.
+ *
+ *     gmm_bench [rows [case]]     131072 rows on 128 experts
+ *
+ * Without a GPU it compiles the kernels only.                                */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../../codegen/codegen.h"
+#include "../../runtime/runtime.h"
+
+enum { E = 128, SAMPLES = 400 };
+
+typedef struct Case { const char *name; int weight; int64_t K, N, tw; } Case;
+
+static const Case cases[] = {
+    { "w1", 0, 2048, 768, 1 }, { "w2", 0, 768, 2048, 1 },
+    { "d.w2", 0, 2048, 768, 0 }, { "d.w1", 0, 768, 2048, 0 },
+    { "gmmw", 1, 2048, 768, 0 }, { "gmmw turned", 1, 2048, 768, 1 },
+    { "odd", 0, 200, 328, 1 }, { "odd turned", 0, 328, 200, 0 },
+    { "odd gmmw", 1, 328, 200, 0 },
+};
+enum { NCASE = sizeof cases / sizeof *cases };
+
+static const GroupedTile tiles[] = {
+    { 128, 256, 0 }, { 128, 192, 0 }, { 128, 128, 0 }, { 256, 128, 0 },
+};
+enum { NTILE = sizeof tiles / sizeof *tiles };
+
+static void *stream;
+static void *fill_fn;
+static int32_t off[E + 1];
+
+static void ok(int e, const char *what)
+{
+    const char *s = "?";
+
+    if (!e)
+        return;
+    dl.cuGetErrorString(e, &s);
+    printf("not ok - %s: %s\n", what, s);
+    exit(1);
+}
+
+/* A number of 8 bits in [-1, 1) that element i of tensor `seed` holds.       */
+static float value(int64_t i, uint32_t seed)
+{
+    uint32_t x = (uint32_t)i * 2654435761u ^ seed;
+
+    x = (x ^ x >> 15) * 0x2c1b3c6du;
+    x = (x ^ x >> 12) * 0x297a2d39u;
+    x ^= x >> 15;
+    return (float)((int)(x & 255) - 128) / 128;
+}
+
+static const char fill_text[] =
+    "extern \"C\" __global__ void @(uint16_t *p, int64_t n, int64_t seed)\n"
+    "{\n"
+    "    for (int64_t i = blockIdx.x * 256ll + TID; i < n;\n"
+    "         i += gridDim.x * 256ll) {\n"
+    "        uint32_t x = (uint32_t)i * 2654435761u ^ (uint32_t)seed;\n"
+    "        x = (x ^ x >> 15) * 0x2c1b3c6du;\n"
+    "        x = (x ^ x >> 12) * 0x297a2d39u;\n"
+    "        x ^= x >> 15;\n"
+    "        p[i] = f32_bf16((float)((int)(x & 255) - 128) / 128);\n"
+    "    }\n"
+    "}\n";
+
+/* ---- kernels ------------------------------------------------------------- */
+
+typedef struct Made { Kernel k; int64_t shared; void *fn; } Made;
+
+static void ints_of(const Case *c, int64_t rows, int64_t *v)
+{
+    int64_t iv[] = { Dbf16, c->weight ? Df32 : Dbf16, E, c->K, c->N,
+                     c->tw ? c->K : c->N, c->tw, c->K * c->N, 0, rows };
+
+    memcpy(v, iv, sizeof iv);
+}
+
+static Kernel named(const char *text)
+{
+    Group k = { 0 };
+
+    set_text_named(&k, forever, text);
+    return (Kernel){ .name = k.step.kernel, .text = k.text };
+}
+
+static void make_all(Made *m, int64_t rows, Pool *pool, int gpu)
+{
+    Kernel k[NCASE * NTILE + 1];
+    int n = NCASE * NTILE;
+
+    for (int i = 0; i < n; i++) {
+        int64_t v[10];
+        ints_of(&cases[i / NTILE], rows, v);
+        k[i] = named(grouped_text(forever, v, cases[i / NTILE].weight,
+                                  tiles[i % NTILE], &m[i].shared));
+    }
+    k[n] = named(fill_text);
+    Plan p = { .prelude = cuda_pre, .nkernel = n + 1, .kernel = k };
+    Cubin *c = nvrtc_all(forever, &p, pool, "sm_90a");
+    for (int i = 0; gpu && i <= n; i++) {
+        void *module = NULL, **fn = i < n ? &m[i].fn : &fill_fn;
+        ok(dl.cuModuleLoadData(&module, c[i].image), "module");
+        ok(dl.cuModuleGetFunction(fn, module, k[i].name), k[i].name);
+        if (i < n)
+            ok(dl.cuFuncSetAttribute(*fn, 8, (int)m[i].shared), "shared");
+    }
+}
+
+/* ---- data ---------------------------------------------------------------- */
+
+static void fill(uint64_t p, int64_t n, int64_t seed)
+{
+    void *arg[] = { &p, &n, &seed };
+
+    ok(dl.cuLaunchKernel(fill_fn, 2048, 1, 1, 256, 1, 1, 0, stream, arg, NULL),
+       "fill");
+}
+
+/* Uneven, one expert empty, the last not whole tiles; a few rows of no one.  */
+static void set_sizes(int64_t rows)
+{
+    double w[E], sum = 0;
+
+    for (int x = 0; x < E; x++)
+        sum += w[x] = x == 3 ? 0 : 1.6 + (double)value(x, 77);
+    for (int x = 0; x < E; x++)
+        off[x + 1] = off[x] + (int32_t)(w[x] / sum * (double)(rows - 40));
+}
+
+static int expert_of(int64_t r)
+{
+    int x = 0;
+
+    while (off[x + 1] <= r)
+        x++;
+    return x;
+}
+
+/* What element i of the result is.                                           */
+static double expected(const Case *c, int64_t i)
+{
+    int64_t K = c->K, N = c->N, stride = K * N;
+    double sum = 0;
+
+    if (!c->weight) {
+        int64_t r = i / N, n = i % N, w = expert_of(r) * stride;
+        for (int64_t k = 0; k < K; k++)
+            sum += (double)value(r * K + k, 1) *
+                   value(w + (c->tw ? n * K + k : k * N + n), 2);
+        return sum;
+    }
+    int64_t x = i / stride, j = i % stride;
+    int64_t k = c->tw ? j % K : j / N, n = c->tw ? j / K : j % N;
+    for (int64_t r = off[x]; r < off[x + 1]; r++)
+        sum += (double)value(r * K + k, 1) * value(r * N + n, 2);
+    return sum;
+}
+
+static double element(const Case *c, uint64_t p, int64_t i)
+{
+    float f = 0;
+
+    if (c->weight) {
+        ok(dl.cuMemcpyDtoH_v2(&f, p + 4 * (uint64_t)i, 4), "reading");
+    } else {
+        uint16_t h = 0;
+        ok(dl.cuMemcpyDtoH_v2(&h, p + 2 * (uint64_t)i, 2), "reading");
+        uint32_t u = (uint32_t)h << 16;
+        memcpy(&f, &u, 4);
+    }
+    return f;
+}
+
+/* Sampled elements against `times` the sum: the worst in units of what is
+ * allowed; rows of no expert are as they were (NaN).                         */
+static double worst(const Case *c, uint64_t p, int64_t rows, int times)
+{
+    int64_t n = c->weight ? E * c->K * c->N : off[E] * c->N;
+    double most = 0;
+    uint64_t at = 12345;
+
+    for (int s = 0; s < SAMPLES; s++) {
+        at = at * 6364136223846793005u + 1442695040888963407u;
+        int64_t i = (int64_t)((at >> 20) % (uint64_t)n);
+        if (s < 8)
+            i = s < 4 ? s : n - 1 - (s & 3);
+        double e = expected(c, i) * times, y = element(c, p, i);
+        double may = c->weight ? 1e-4 * (1 + fabs(e))
+                               : fabs(e) / 128 + 1e-3;
+        double d = fabs(y - e) / may;
+        most = d > most || d != d ? d : most;
+    }
+    for (int64_t i = n; !c->weight && i < rows * c->N; i += 97)
+        if (!isnan(element(c, p, i)))
+            return NAN;
+    return most;
+}
+
+/* ---- a case -------------------------------------------------------------- */
+
+static void launch(const Made *m, uint64_t *arg, int64_t add)
+{
+    void *p[] = { &arg[0], &arg[1], &arg[2], &arg[3], &arg[4], &add };
+
+    ok(dl.cuLaunchKernel(m->fn, 132, 1, 1, 384, 1, 1, (unsigned)m->shared,
+                         stream, p, NULL), "launch");
+}
+
+static double milliseconds(const Made *m, uint64_t *arg, int64_t add)
+{
+    void *from, *to;
+    float ms = 0;
+
+    ok(dl.cuEventCreate(&from, 0), "event");
+    ok(dl.cuEventCreate(&to, 0), "event");
+    launch(m, arg, add);
+    dl.cuEventRecord(from, stream);
+    for (int i = 0; i < 10; i++)
+        launch(m, arg, add);
+    dl.cuEventRecord(to, stream);
+    ok(dl.cuStreamSynchronize(stream), "run");
+    dl.cuEventElapsedTime(&ms, from, to);
+    return ms / 10;
+}
+
+static void measure(const Case *c, Made *m, uint64_t *arg, int64_t rows)
+{
+    int64_t nb = c->weight ? rows * c->N : E * c->K * c->N;
+    size_t bytes = c->weight ? (size_t)(E * c->K * c->N * 4)
+                             : (size_t)(rows * c->N * 2);
+    double flops = 2.0 * off[E] * (double)c->K * (double)c->N;
+
+    fill(arg[0], rows * c->K, 1);
+    fill(arg[1], nb, 2);
+    for (int i = 0; i < NTILE; i++, m++) {
+        dl.cuMemsetD8Async(arg[2], 0xff, bytes, stream);
+        launch(m, arg, 0);
+        ok(dl.cuStreamSynchronize(stream), c->name);
+        double e = worst(c, arg[2], rows, 1), e2 = 0;
+        if (c->weight) {
+            launch(m, arg, 1);
+            ok(dl.cuStreamSynchronize(stream), c->name);
+            e2 = worst(c, arg[2], rows, 2);
+        }
+        double ms = milliseconds(m, arg, 0);
+        double ms2 = c->weight ? milliseconds(m, arg, 1) : 0;
+        printf("%s - %-12s %3lldx%3lld: %.3f ms %.0f TFLOP/s, adding %.3f ms, "
+               "error %.2f %.2f\n", e <= 1 && e2 <= 1 ? "ok" : "not ok",
+               c->name, (long long)tiles[i].rows, (long long)tiles[i].cols, ms,
+               flops / ms * 1e-9, ms2, e, e2);
+        fflush(stdout);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    int64_t rows = argc > 1 ? atoll(argv[1]) : 131072;
+    const char *only = argc > 2 ? argv[2] : NULL;
+    static Made made[NCASE * NTILE];
+    void *ctx = NULL;
+    int gpu = dl_open(LIBcuda) && !dl.cuInit(0);
+
+    if (!dl_open(LIBnvrtc)) {
+        printf("ok - gmm_bench # SKIP %s\n", dl_why(LIBnvrtc));
+        return 0;
+    }
+    if (gpu) {
+        ok(dl.cuDevicePrimaryCtxRetain(&ctx, 0), "context");
+        ok(dl.cuCtxSetCurrent(ctx), "context");
+        ok(dl.cuStreamCreate(&stream, 1), "stream");
+    }
+    make_all(made, rows, pool_open(gpu ? 8 : 2), gpu);
+    if (!gpu) {
+        printf("ok - gmm_bench: compiled # SKIP no GPU\n");
+        return 0;
+    }
+    uint64_t arg[5];
+    size_t big = (size_t)rows * 4096 + (1 << 20), w = (size_t)E * 2048 * 768;
+    size_t size[5] = { big, w * 2 > big ? w * 2 : big,
+                       w * 4 > big ? w * 4 : big, sizeof off, 1 << 20 };
+    for (int i = 0; i < 5; i++)
+        ok(dl.cuMemAlloc_v2(&arg[i], size[i]), "memory");
+    set_sizes(rows);
+    ok(dl.cuMemcpyHtoD_v2(arg[3], off, sizeof off), "sizes");
+    for (int i = 0; i < NCASE; i++)
+        if (!only || !strcmp(only, cases[i].name))
+            measure(&cases[i], made + i * NTILE, arg, rows);
+    return 0;
+}
