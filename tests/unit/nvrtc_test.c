@@ -1,6 +1,8 @@
 /* nvrtc_test: every kernel of every model in models/ compiles to a cubin for
- * sm_90a, which needs NVRTC but no GPU. A text that several models share is
- * compiled once, with the first; kernels go through the runtime's cache.     */
+ * sm_90a, which needs NVRTC but no GPU: all programs of a plan, in bf16, and
+ * other precisions, folds, routes where they make other kernels. What needs no
+ * architecture's own instructions compiles for sm_100a too. A text that several
+ * plans share is compiled once; kernels go through the runtime's cache.      */
 #include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,13 +30,28 @@ static char *contents(const char *path, size_t *n)
     return s;
 }
 
-/* The plan's kernels that no plan before had.                                */
-static void keep_new(Plan *p)
+typedef struct Row { const char *file, *keys, *arch; } Row;
+
+static const Row rows[] = {
+    { "tiny.lua", "precision=fp32", "sm_90a" },
+    { "tiny.lua", "precision=fp64", "sm_90a" },
+    { "tiny.lua", "precision=fp32 world=4 fold.pp=2 fold.vpp=2 "
+      "fold.schedule=interleaved fold.zero=3 route.policy=padded", "sm_90a" },
+    { "mixtral.lua", "world=8 fold.pp=2 fold.tp=2 fold.etp=2 fold.ep=2 "
+      "route.policy=capacity", "sm_90a" },
+    { "qwen3_moe.lua", "world=8 fold.cp=2 fold.tp=2 fold.ep=4 fold.zero=2 "
+      "route.balance=forced", "sm_90a" },
+    { "tiny.lua", "precision=fp32", "sm_100a" },
+};
+
+/* The plan's kernels that no plan before had, for this architecture.         */
+static void keep_new(Plan *p, const char *arch)
 {
     int n = 0;
 
     for (int i = 0; i < p->nkernel; i++) {
-        const char *name = intern(p->kernel[i].name);
+        const char *name = intern(strf(forever, "%s %s", arch,
+                                       p->kernel[i].name));
         if (table_get(seen, KEYP(name)))
             continue;
         *table_at(seen, KEYP(name)) = p;
@@ -43,14 +60,14 @@ static void keep_new(Plan *p)
     p->nkernel = n;
 }
 
-static int model(const char *file, const char *precision, Pool *pool)
+static int model(const Row *r, Pool *pool)
 {
     const char *plan = "build/tests/nvrtc.plan";
     size_t n = 0;
 
-    if (system(strf(forever, "%s compile models/%s target=cuda precision=%s "
-                    "-o %s >%s.log", pleat, file, precision, plan, plan))) {
-        printf("not ok - nvrtc: %s %s does not compile\n", file, precision);
+    if (system(strf(forever, "%s compile models/%s target=cuda %s -o %s "
+                    ">%s.log 2>&1", pleat, r->file, r->keys, plan, plan))) {
+        printf("not ok - nvrtc: %s %s does not compile\n", r->file, r->keys);
         return 1;
     }
     char *text = contents(plan, &n);
@@ -58,15 +75,15 @@ static int model(const char *file, const char *precision, Pool *pool)
         return 1;
     Plan *p = plan_parse(forever, text, n, plan);
     int all = p->nkernel, bad = 0;
-    keep_new(p);
-    Cubin *c = nvrtc_all(forever, p, pool, "sm_90a");
+    keep_new(p, r->arch);
+    Cubin *c = nvrtc_all(forever, p, pool, r->arch);
     for (int i = 0; i < p->nkernel; i++) {
         bad += c[i].n < 4 || memcmp(c[i].image, "\177ELF", 4);
         free(c[i].image);
     }
-    printf("%s - nvrtc: %s %s: %d kernels, %d new, %d bad\n",
-           bad || !all ? "not ok" : "ok", file, precision, all, p->nkernel,
-           bad);
+    printf("%s - nvrtc: %s %s %s: %d kernels, %d new, %d bad\n",
+           bad || !all ? "not ok" : "ok", r->file, r->keys, r->arch, all,
+           p->nkernel, bad);
     fflush(stdout);
     return bad || !all;
 }
@@ -86,10 +103,11 @@ int main(void)
     for (struct dirent *e; d && (e = readdir(d)); ) {
         size_t n = strlen(e->d_name);
         if (n > 4 && !strcmp(e->d_name + n - 4, ".lua"))
-            bad |= model(e->d_name, "bf16", pool);
+            bad |= model(&(Row){ e->d_name, "precision=bf16", "sm_90a" }, pool);
     }
     if (d)
         closedir(d);
-    bad |= model("tiny.lua", "fp32", pool);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        bad |= model(&rows[i], pool);
     return bad;
 }
