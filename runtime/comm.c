@@ -97,13 +97,18 @@ void comm_barrier(Comm *c)
     watch_leave();
 }
 
-void comm_share(Comm *c, void *p, int64_t bytes)
+void comm_share_from(Comm *c, int64_t rank, void *p, int64_t bytes)
 {
     if (c->n == c->world)
         return;
     watch_all();
-    mpi_bcast(p, bytes);
+    mpi_bcast(p, bytes, rank);
     watch_leave();
+}
+
+void comm_share(Comm *c, void *p, int64_t bytes)
+{
+    comm_share_from(c, 0, p, bytes);
 }
 
 int64_t comm_max(Comm *c, int64_t v)

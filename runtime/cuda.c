@@ -204,6 +204,7 @@ Gpu *gpu_open(Arena *a, const Plan *p, Comm *c, Pool *pool, uint8_t *host,
     x->prog = alloc(a, (size_t)x->role->nprog * sizeof *x->prog);
     for (int i = 0; i < x->role->nprog; i++)
         bind_program(x, i);
+    tune(x);
     device_count(x, "products");
     x->stage = device_take(x, x->nstage, "inputs and results");
     links_warm(x->links, x->work, x->stream);

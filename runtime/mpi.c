@@ -125,11 +125,11 @@ void *mpi_group(const int64_t *ranks, int64_t n)
     return comm;
 }
 
-void mpi_bcast(void *p, int64_t bytes)
+void mpi_bcast(void *p, int64_t bytes, int64_t from)
 {
     for (int64_t at = 0; at < bytes; at += PIECE) {
         int n = (int)(bytes - at < PIECE ? bytes - at : PIECE);
-        dl.MPI_Bcast((char *)p + at, n, dl.ompi_mpi_byte, 0,
+        dl.MPI_Bcast((char *)p + at, n, dl.ompi_mpi_byte, (int)from,
                      dl.ompi_mpi_comm_world);
     }
 }

@@ -66,8 +66,7 @@ static int load(const char *path, Cubin *c)
     return ok;
 }
 
-/* Whole or not at all: other ranks may be writing the same file.             */
-static void keep(const char *path, const void *p, size_t n)
+void cache_keep(const char *path, const void *p, size_t n)
 {
     char part[4200];
 
@@ -126,7 +125,7 @@ static void one(void *ctx, int64_t lo, int64_t hi)
             continue;
         compile(b, (int)i);
         if (b->out[i].image)
-            keep(path, b->out[i].image, b->out[i].n);
+            cache_keep(path, b->out[i].image, b->out[i].n);
     }
 }
 
@@ -139,8 +138,8 @@ static _Noreturn void refuse(Arena *a, const Build *b, int i)
     char *log = strf(a, "%s/%s.log", b->dir, k->name);
     char *all = strf(a, "%s%s", b->p->prelude, k->text);
 
-    keep(text, all, strlen(all));
-    keep(log, b->why[i], strlen(b->why[i]));
+    cache_keep(text, all, strlen(all));
+    cache_keep(log, b->why[i], strlen(b->why[i]));
     err(NULL, "NVRTC refuses kernel %s: %.*s (its text is in %s, the log in "
         "%s)", k->name, (int)strcspn(b->why[i], "\n"), b->why[i], text, log);
 }

@@ -79,6 +79,8 @@ void blas_run(Blas *b, StepKind k, void *const *buf, const int64_t *iv,
               int nint, void *scratch);
 
 char *cache_folder(Arena *a);     /* private, made when missing               */
+/* Whole or not at all: other ranks may be writing the same file.             */
+void cache_keep(const char *path, const void *p, size_t n);
 
 /* ---- GPUs: nvrtc.c lt.c nccl.c link.c ------------------------------------ */
 
@@ -93,6 +95,26 @@ Lt *lt_open(Arena *a, uint64_t work);
 /* buf stays the caller's and is read at every lt_run.                        */
 LtCall *lt_bind(Lt *l, const int64_t *iv, int nint, const uint64_t *buf);
 void lt_run(Lt *l, const LtCall *c, void *stream);
+
+/* What an algorithm depends on: products that share one.                     */
+typedef struct LtShape {
+    const char *key;
+    LtCall *call;                 /* the first such product                   */
+    uint64_t algo[8];             /* cuBLASLt's own form                      */
+    double ms;                    /* as measured; 0: it was not               */
+} LtShape;
+LtShape **lt_shapes(const Lt *l); /* vec                                      */
+int lt_accepts(const Lt *l, const LtShape *s, const uint64_t *algo);
+/* Run each proposed algorithm, keep the fastest; overwrites what the product
+ * writes.                                                                    */
+void lt_measure(Lt *l, LtShape *s, void *stream, void *const event[2]);
+
+/* tune.c: one algorithm a shape on all ranks, from a file that lasts.        */
+struct Gpu;
+void tune(struct Gpu *x);
+/* From now on what this file has comes first: a resumed run's.               */
+void tune_from(const char *path);
+void tune_text(const struct Gpu *x, Text *t); /* the file's lines             */
 
 struct Comm;
 typedef struct Nccl Nccl;
@@ -170,6 +192,7 @@ _Noreturn void comm_abort(int status);        /* ends all ranks               */
 int comm_speaks(Comm *c, int knows);
 void comm_barrier(Comm *c);
 void comm_share(Comm *c, void *p, int64_t bytes);   /* rank 0's to all        */
+void comm_share_from(Comm *c, int64_t rank, void *p, int64_t bytes);
 int64_t comm_max(Comm *c, int64_t v);         /* over all processes           */
 /* `bytes` of each process to all, by rank.                                   */
 void comm_gather(Comm *c, const void *mine, void *all, int64_t bytes);
@@ -213,7 +236,7 @@ void mpi_allgather(const Coll *k, const uint8_t *out, uint8_t *in,
 /* Block i of out to rank i of the group, block i of in from it.              */
 void mpi_alltoall(const Coll *k, const uint8_t *out, uint8_t *in,
                   int64_t bytes);
-void mpi_bcast(void *p, int64_t bytes);
+void mpi_bcast(void *p, int64_t bytes, int64_t from);
 void mpi_barrier(void);
 void mpi_gather(const void *mine, void *all, int64_t bytes);
 int64_t mpi_max(int64_t v);
@@ -439,6 +462,7 @@ typedef struct Gpu {
     int64_t *loaded, micro;       /* as of Stage, of the run that is issued   */
     GpuProgram *last; int slot;   /* run whose results are not here yet       */
     double waited;                /* seconds, for runs                        */
+    int tuned;                    /* shapes of products measured here         */
     void **mark; int nmark, maxmark;      /* events between calls, when timed */
     int *marked; int64_t roommark;        /* the step that ends at each       */
 } Gpu;

@@ -121,7 +121,7 @@ static void save_tuned(Train *t)
     Text s = {.arena = t->mem};
 
     if (t->x->gpu)
-        put(&s, "cublaslt %zu\n", dl.cublasLtGetVersion());
+        tune_text(t->x->gpu, &s);
     else
         put(&s, "compiler %s\nblas %s %s\n", host_compiler(),
             dl.openblas_get_config(), dl.openblas_get_corename());
@@ -523,6 +523,8 @@ int run_plan(Plan *p, const RunArgs *a)
     name_folders(&t);
     open_all(&t, p);
     compare_plans(&t, &text);
+    if (opts_int(p->opts, "resume") && ckpt_exists(t.ckpt))
+        tune_from(strf(t.mem, "%s/tuned", t.dir));
     t.x = exec_open(p, t.comm);
     open_folder(&t, &text);
     comm_barrier(t.comm);

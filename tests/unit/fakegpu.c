@@ -11,7 +11,8 @@
  *   memory=MiB                  all of a device                 (1024)
  *   refuse=text                 the first kernel whose text has it
  *   illegal=n                   the n-th kernel that is loaded faults
- *   nan=n-m                     results of these runs are NaN               */
+ *   nan=n-m                     results of these runs are NaN
+ *   fast=n                      of 3 algorithms for products the fastest    */
 #include <math.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -368,14 +369,40 @@ int nvrtcGetCUBIN(void *prog, char *cubin)
     return 0;
 }
 
+typedef struct Proposal { uint64_t algo[8]; char more[32]; } Proposal;
+
+static uint64_t ran;              /* algorithm of the last product            */
+
 int cublasLtMatmulAlgoGetHeuristic(void *lt, void *desc, void *A, void *B,
                                    void *C, void *D, void *pref, int n,
                                    void *results, int *found)
 {
+    Proposal *p = results;
+
     (void)lt, (void)desc, (void)A, (void)B, (void)C, (void)D, (void)pref;
-    (void)n;
-    memset(results, 0, 112);
-    *found = 1;
+    *found = n < 3 ? n : 3;
+    for (int i = 0; i < *found; i++)
+        p[i] = (Proposal){{(uint64_t)i + 1}, ""};
+    return 0;
+}
+
+int cublasLtMatmul(void *lt, void *desc, const void *alpha, const void *A,
+                   void *la, const void *B, void *lb, const void *beta,
+                   const void *C, void *lc, void *D, void *ld,
+                   const void *algo, void *work, size_t nwork, void *stream)
+{
+    (void)lt, (void)desc, (void)alpha, (void)A, (void)la, (void)B, (void)lb;
+    (void)beta, (void)C, (void)lc, (void)D, (void)ld, (void)work, (void)nwork;
+    (void)stream;
+    memcpy(&ran, algo, sizeof ran);
+    return 0;
+}
+
+int cuEventElapsedTime(float *ms, void *from, void *to)
+{
+    (void)from;
+    (void)to;
+    *ms = ran == (uint64_t)atoi(setting("fast", "1")) ? 1 : 2;
     return 0;
 }
 

@@ -15,7 +15,7 @@ export OMPI_MCA_rmaps_base_oversubscribe=1 XDG_CACHE_HOME="$dir/cache"
 small="axes.batch=2 axes.seq=16 train.batch=4 train.log_every=1"
 small="$small data.train=../LICENSE data.valid=tail:0.1 train.eval_every=4 train.eval_steps=2"
 bad=0
-printf '1..16\n'
+printf '1..18\n'
 
 result() {
     if [ "$2" = 0 ]; then echo "ok - gpu: $1"; return; fi
@@ -65,6 +65,23 @@ result "what memory is used for" $?
 gpu "" "$PLEAT" run tiny.lua $small train.steps=8 resume=1 name="$dir/late" &&
     losses late | awk 'END { exit NR != 8 || $1 != 8 }'
 result "resume" $?
+
+# tuned RUN N: all products of that run take algorithm N
+tuned() {
+    awk -v n="$2" '/,/ { k++; bad += substr($2, 1, 16) != sprintf("%016x", n) }
+        END { exit bad || !k }' "$dir/$1/tuned"
+}
+
+run="$PLEAT run tiny.lua $small train.steps=2 train.eval_every=0"
+(export XDG_CACHE_HOME="$dir/tune"
+    gpu "fast=2" $run name="$dir/tune1" && tuned tune1 2 &&
+        gpu "fast=3" $run name="$dir/tune2" && tuned tune2 2)
+result "products take the fastest algorithm, and the same in the next run" $?
+(export XDG_CACHE_HOME="$dir/other"
+    sed -i 's/,\(.*\)0 /,\11 /' "$dir/tune2/tuned"
+    gpu "fast=3" $run train.steps=4 resume=1 name="$dir/tune1" && tuned tune1 2 &&
+        gpu "fast=3" $run train.steps=4 resume=1 name="$dir/tune2" && tuned tune2 3)
+result "a resumed run takes what it had; damaged lines are measured again" $?
 
 gpu "nan=3-3" "$PLEAT" run tiny.lua $small train.steps=3 name="$dir/nan" &&
     losses nan | awk '$1 == 2 && $2 == "null" { n++ } END { exit NR != 3 || n != 1 }'
