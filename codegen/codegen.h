@@ -193,6 +193,7 @@ typedef struct Body {
     Ex **acc; int nacc;           /* reductions to add to                     */
     Store **st; int nst;          /* stores to do                             */
     int vertical;                 /* acc are arrays over v, not lanes         */
+    int block;                    /* 1 + the loop over whose blocks arrays go */
 } Body;
 
 typedef struct Scope { size_t done; uint64_t bound; } Scope;

@@ -279,6 +279,7 @@ static void stages(Nest *n, int block_of)
             continue;
         uint64_t rest = st->loops & ~n->items;
         Body b = store_body(n, st->loops);
+        b.block = block_of + 1;
         nest_need(n, b.root, b.nroot);
         if (block_of >= 0) {
             int last = nest_outer(n, rest, &b, s, &ns);

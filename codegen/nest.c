@@ -454,12 +454,16 @@ static Ex **bodies(Nest *n, Ex *const *r, int nr)
     return b;
 }
 
-/* Opens all loops of K but the last; returns the last, the scopes in s.      */
+static void arrays(Nest *n, const Body *b);
+
+/* Opens all loops of K but the last; returns the last, the scopes in s. What
+ * needs none of them is computed first, arrays over b->block too.            */
 int nest_outer(Nest *n, uint64_t K, const Body *b, Scope *s, int *ns)
 {
     int last = -1;
 
     *ns = 0;
+    arrays(n, b);
     for (int i = 0; i < n->norder; i++) {
         int u = n->order[i];
         if (!(K & BIT(u)))
@@ -469,6 +473,7 @@ int nest_outer(Nest *n, uint64_t K, const Body *b, Scope *s, int *ns)
                  nest_limit(n, last), last);
             s[(*ns)++] = nest_enter(n, BIT(last));
             nest_need(n, b->root, b->nroot);
+            arrays(n, b);
         }
         last = u;
     }
@@ -587,7 +592,7 @@ void nest_need(Nest *n, Ex *const *root, int nroot)
 static void vertical(Nest *n, int u, Ex **r, int nr)
 {
     Body b = { .root = bodies(n, r, nr), .nroot = nr, .acc = r, .nacc = nr,
-               .vertical = 1 };
+               .vertical = 1, .block = u + 1 };
     Scope s[MAXLOOP];
     int ns;
 
@@ -604,18 +609,30 @@ static void vertical(Nest *n, int u, Ex **r, int nr)
         r[i]->array = u + 1;
 }
 
-/* The body for elements v .. w of loop u.                                    */
-void nest_block(Nest *n, int u, const Body *b)
+/* Reductions that keep loop b->block - 1 and need no loop that is not open.  */
+static void arrays(Nest *n, const Body *b)
 {
-    Ex **pend = pending(n, b->root, b->nroot, n->bound | BIT(u), BIT(u));
-    const char *v = strf(n->a, "v%d", u), *w = strf(n->a, "w%d", u);
+    int u = b->block - 1;
 
+    if (u < 0)
+        return;
+    Ex **pend = pending(n, b->root, b->nroot, n->bound | BIT(u), BIT(u));
     for (size_t i = 0; i < vec_len(pend); i++) {
         if (pend[i]->local)
             continue;
         Ex **r = share(n, pend[i], pend);
         vertical(n, u, r, (int)vec_len(r));
     }
+}
+
+/* The body for elements v .. w of loop u.                                    */
+void nest_block(Nest *n, int u, const Body *b)
+{
+    const char *v = strf(n->a, "v%d", u), *w = strf(n->a, "w%d", u);
+    Body x = *b;
+
+    x.block = u + 1;
+    arrays(n, &x);
     if (b->nacc && !b->vertical)
         lanes(n, u, b, v, w);
     else

@@ -39,7 +39,8 @@ static const char *path_of(Front *f, const char *name)
 /* One use of a name; what says it stands twice.                              */
 static void once(Front *f, const char *kind, const char *path)
 {
-    void **slot = table_at(f->places, mix64(KEYP(intern(kind)), KEYP(path)));
+    uint64_t of = mix64(0, KEYP(intern(kind)));   /* two addresses may meet   */
+    void **slot = table_at(f->places, mix64(of, KEYP(path)));
 
     if (*slot) {
         note(*slot, "first defined here");

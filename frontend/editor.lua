@@ -158,6 +158,30 @@ function swiglu(gate, up) end
 ---Label -1: no loss.
 ---@param logits Tensor @param labels Tensor @param axis string @return Tensor
 function cross_entropy(logits, labels, axis) end
+---Softmax over all, then the k best; p: what balance losses take.
+---@param logits Tensor @param k integer @param axis string
+---@return Tensor g, Index e, Tensor p
+function softmax_topk(logits, k, axis) end
+---The k best, then softmax over them.
+---@param logits Tensor @param k integer @param axis string
+---@return Tensor g, Index e, Tensor p
+function topk_softmax(logits, k, axis) end
+---One, weighed by its probability.
+---@param logits Tensor @param axis string
+---@return Tensor g, Index e, Tensor p
+function softmax_top1(logits, axis) end
+---Sigmoids; only the choice sees bias, and is made within the best groups.
+---@param logits Tensor @param k integer @param axis string
+---@param options? { bias: Tensor?, groups: string?, keep: integer?, best: integer? }
+---@return Tensor g, Index e, Tensor p
+function sigmoid_topk(logits, k, axis, options) end
+---Every expert takes its n tokens; f makes outputs of rows [axis slot ..].
+---@param x Tensor @param logits Tensor @param n integer @param axis string @param tokens string @param f function
+---@return Tensor
+function expert_choice(x, logits, n, axis, tokens, f) end
+---An expert by the token's own number.
+---@param ids Tensor @param axis string @return Index
+function hash_index(ids, axis) end
 ---Fedus et al. 2021; tokens: "batch seq", or "seq" and then the mean over "batch".
 ---@param p Tensor @param k integer @param axis string @param tokens string @return Tensor
 function balance_loss(p, k, axis, tokens) end

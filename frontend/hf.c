@@ -257,7 +257,8 @@ static void check(Reader *r)
 static void map_param(Front *f, HfEntry *e, const Param *p, const Binding *b)
 {
     Reader r = { .f = f, .e = e, .p = p, .b = b, .m = { .param = p->path } };
-    void **slot = table_at(f->places, mix64(KEYP(p->path), 0x4f));
+    uint64_t of = mix64(0, KEYP(intern("hf")));
+    void **slot = table_at(f->places, mix64(of, KEYP(p->path)));
 
     if (*slot) {
         note(*slot, "first mapped here");

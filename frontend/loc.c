@@ -6,7 +6,7 @@ enum { DEEPEST = 64, CALLERS = 8 };
 
 static const Loc *kept(Front *f, const char *file, int line, const Loc *up)
 {
-    uint64_t h = mix64(mix64(KEYP(file), (uint64_t)line), KEYP(up));
+    uint64_t h = mix64(mix64(mix64(0, KEYP(file)), (uint64_t)line), KEYP(up));
 
     for (;; h++) {
         void **slot = table_at(f->locs, h);

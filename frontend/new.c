@@ -10,11 +10,13 @@
 
 extern const char editor_lua[], luacheckrc[], model_tiny[], model_mixtral[];
 extern const char model_qwen3_moe[], model_deepseek_v3[], model_llama3[];
+extern const char model_qwen2_moe[], model_deepseek_v2_lite[], model_olmoe[];
 
 static const struct { const char *name, *text; } models[] = {
     { "tiny", model_tiny }, { "mixtral", model_mixtral },
-    { "qwen3_moe", model_qwen3_moe }, { "deepseek_v3", model_deepseek_v3 },
-    { "llama3", model_llama3 },
+    { "qwen3_moe", model_qwen3_moe }, { "qwen2_moe", model_qwen2_moe },
+    { "olmoe", model_olmoe }, { "deepseek_v2_lite", model_deepseek_v2_lite },
+    { "deepseek_v3", model_deepseek_v3 }, { "llama3", model_llama3 },
 };
 
 enum { NMODEL = sizeof models / sizeof *models };

@@ -161,3 +161,57 @@ function limit_groups(s, axis, groups, n, best)
   local _, e = topk(sum(topk(byn, best, "member"), "top"), n, groups)
   return merge(where(any(one_hot(e), "top"), byn, -inf), groups .. " member", axis)
 end
+
+-- Routers. From logits [.., axis] each gives weights g and indices e, both [.., top],
+-- of the k chosen for `sum(g * dot(y, w2[e], "ffn"), "top")`, and p [.., axis], of
+-- which balance_loss and global_balance_loss make what keeps experts equally busy.
+
+-- Softmax over all, then the k best, whose weights sum to less than 1
+function softmax_topk(logits, k, axis)
+  need("softmax_topk", logits, axis)
+  local p = softmax(f32(logits), axis)
+  local g, e = topk(p, k, axis)
+  return g, e, p
+end
+
+-- The k best, then softmax over them: g sums to 1
+function topk_softmax(logits, k, axis)
+  need("topk_softmax", logits, axis)
+  local z = f32(logits)
+  local g, e = topk(z, k, axis)
+  return softmax(g, "top"), e, softmax(z, axis)
+end
+
+-- One expert, weighed by its probability (Fedus et al. 2021)
+function softmax_top1(logits, axis)
+  need("softmax_top1", logits, axis)
+  return softmax_topk(logits, 1, axis)
+end
+
+-- Sigmoids; g sums to 1 (Liu et al. 2024). Only the choice sees options.bias, a state
+-- [axis] that balance_bias changes, and with options.groups, a new axis, is made within
+-- the `keep` groups whose `best` (2) largest sum highest.
+function sigmoid_topk(logits, k, axis, options)
+  need("sigmoid_topk", logits, axis)
+  local o, s = options or {}, sigmoid(f32(logits))
+  local c = stop_gradient(s) + (o.bias or 0)
+  if o.groups then c = limit_groups(c, axis, o.groups, o.keep, o.best or 2) end
+  local _, e = topk(c, k, axis)
+  local g = gather(s, e)
+  return g / (sum(g, "top") + 1e-20), e, s / sum(s, axis)
+end
+
+-- Every expert takes the n tokens that want it most (Zhou et al. 2022). x [.., hidden] and
+-- logits [.., axis] have the axes `tokens`; f makes of rows [axis slot hidden], n slots an
+-- expert, their outputs. A token that nobody takes gets 0.
+function expert_choice(x, logits, n, axis, tokens, f)
+  need("expert_choice", logits, axis .. " " .. tokens)
+  local t, z = merge(x, tokens, "token"), merge(f32(logits), tokens, "token")
+  local g, e = topk(softmax(z, axis), n, "token", "slot")
+  return split(scatter_add(g * f(gather(t, e)), e, t), "token", tokens)
+end
+
+-- The token's own number chooses (Roller et al. 2021): e [..], for w[e], without weights
+function hash_index(ids, axis)
+  return index(mod(ids * 1009 + 7, size(iota(axis), axis)), axis)
+end

@@ -140,12 +140,15 @@ static const char *row_axes(const Param *p)
 void report_model(FILE *out, const Graph *g)
 {
     Row *rows = NULL;
-    int64_t params, active;
+    int64_t params, active, states = 0;
     double flops = flops_per_token(g, &params, &active);
     int wide = 9, axes = 4;
 
-    for (size_t i = 0; i < vec_len(g->param); i++)
+    for (size_t i = 0; i < vec_len(g->param); i++) {
         add_row(&rows, g->param[i]);
+        if (g->param[i]->kind == PKstate)
+            states += size_of(g->param[i]);
+    }
     for (size_t i = 0; i < vec_len(rows); i++) {
         int w = (int)strlen(row_name(&rows[i]));
         int a = (int)strlen(row_axes(rows[i].p));
@@ -159,6 +162,8 @@ void report_model(FILE *out, const Graph *g)
                 row_axes(rows[i].p), commas(size_of(rows[i].p) * rows[i].count),
                 rows[i].p->kind == PKstate ? "  state" : "");
     fprintf(out, "\nparameters       %22s\n", commas(params));
+    if (states)
+        fprintf(out, "with states      %22s\n", commas(params + states));
     fprintf(out, "active per token %22s\n", commas(active));
     fprintf(out, "FLOPs per token  %22s\n", commas((int64_t)(flops + 0.5)));
 }

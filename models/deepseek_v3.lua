@@ -1,16 +1,19 @@
--- DeepSeek-V3: 671 billion parameters, 37 billion active (Liu et al. 2024), without
--- multi-token prediction and the stretched positions of its long-context phase
+-- DeepSeek-V3: 671 billion parameters, 37 billion active, and 11.6 billion that predict one
+-- more token while it trains (Liu et al. 2024)
 axes { batch=1, seq=4096, hidden=7168, heads=128, nope=128, rot=64, dim=128, qr=1536, kvr=512,
-       dense=18432, ffn=2048, expert=256, nodes=8, vocab=129280 }
+       dense=18432, ffn=2048, expert=256, nodes=8, prior=7168, vocab=129280 }
 
 local layers, dense_layers, eps = 61, 3, 1e-6
+local mtp, mtp_weight = 1, 0.1                           -- tokens predicted beyond the next; 0: none
+local yarn = { factor=40, original=4096, attention_factor=1 }    -- positions to 163,840
+local sharpen = 0.1 * math.log(yarn.factor) + 1
 
 local function norm(name, x, axis)
   return scope(name, rmsnorm, x, axis, eps)
 end
 
 local function turn(x)
-  return rope(x, "rot", "seq", 1e4, { interleaved=true })
+  return rope(x, "rot", "seq", 1e4, { interleaved=true, yarn=yarn })
 end
 
 local function latent_attention(x)
@@ -22,7 +25,7 @@ local function latent_attention(x)
   local kn  = dot(ckv, param("wk_nope", "kvr heads nope"), "kvr")
   local v   = dot(ckv, param("wv", "kvr heads dim"), "kvr")
   kr, kn, v = rename(kr, {seq="key"}), rename(kn, {seq="key"}), rename(v, {seq="key"})
-  local s   = (dot(qn, kn, "nope") + dot(qr, kr, "rot")) / math.sqrt(128 + 64)
+  local s   = (dot(qn, kn, "nope") + dot(qr, kr, "rot")) * (sharpen^2 / math.sqrt(128 + 64))
   local y   = attention(causal(s, "seq", "key"), v, "key")
   return dot(y, param("wo", "heads dim hidden"), "heads dim")
 end
@@ -34,15 +37,12 @@ local function ffn(x, width)
 end
 
 local function router(x)                                 -- sigmoid, bias-corrected, node-limited
-  local s    = sigmoid(f32(dot(x, param("gate", "hidden expert"), "hidden")))
   local bias = state("bias", "expert")                   -- no gradient; changed by update()
-  local near = limit_groups(stop_gradient(s) + bias, "expert", "nodes", 4, 2)
-  local _, e = topk(near, 8, "expert")                   -- of the 4 nodes whose 2 best are best
-  local g    = gather(s, e)
+  local g, e, p = sigmoid_topk(dot(x, param("gate", "hidden expert"), "hidden"), 8, "expert",
+                               { bias=bias, groups="nodes", keep=4, best=2 })
   balance_bias(bias, e, "expert", "batch seq top", 1e-3)
-  local p    = s / sum(s, "expert")                      -- balance inside each sequence
   loss("balance", mean(balance_loss(p, 8, "expert", "seq"), "batch"), 1e-4)
-  return 2.5 * g / (sum(g, "top") + 1e-20), e
+  return 2.5 * g, e
 end
 
 local function moe(x)
@@ -60,40 +60,79 @@ local function layer(x, i)
 end
 
 local tokens, labels = input("tokens", "batch seq"), input("labels", "batch seq")
-local x = embed(tokens, param("embed", "vocab hidden", normal(0.006)))
+local table = param("embed", "vocab hidden", normal(0.006))
+
+-- From what was made of a position and from the token n after it, one layer more
+local function further(x, n)
+  local e = norm("embed_norm", embed(shift(tokens, "seq", -n), table), "hidden")
+  local h = norm("hidden_norm", x, "hidden")
+  e, h = rename(e, {hidden="prior"}), rename(h, {hidden="prior"})
+  local z = dot(e, param("we", "prior hidden"), "prior") + dot(h, param("wh", "prior hidden"), "prior")
+  return norm("norm", scope("layer", layer, z, layers), "hidden")
+end
+
+local x = embed(tokens, table)
 for i = 0, layers - 1 do
   x = scope("layers." .. i, layer, x, i)
 end
-local logits = dot(norm("norm", x, "hidden"), param("head", "hidden vocab"), "hidden")
+x = norm("norm", x, "hidden")
+local ahead = { [0]=x }
+for n = 1, mtp do
+  ahead[n] = scope("mtp." .. n - 1, further, ahead[n - 1], n)
+end
+
+local head = param("head", "hidden vocab")
+local logits = dot(x, head, "hidden")
 loss("lm", mean(cross_entropy(f32(logits), labels, "vocab"), "batch seq"))
 output("logits", logits)
+for n = 1, mtp do                                        -- label -1, no loss, where the sequence ends
+  local later = shift(labels + 1, "seq", -n) - 1
+  local l = cross_entropy(f32(dot(ahead[n], head, "hidden")), later, "vocab")
+  loss("mtp" .. n, sum(l, "batch seq"), mtp_weight / mtp, sum(f32(ge(later, 0)), "batch seq"))
+end
 
 train { batch=8192, lr=2.2e-4, min_lr=2.2e-5, schedule="cosine", warmup=2000, clip=1 }
 precision { policy="bf16" }
 
-local attn, mlp = "model.layers.{i}.self_attn.", "model.layers.{i}.mlp."
+local function names(ours, theirs)                       -- of a layer with experts
+  local attn, mlp = theirs .. ".self_attn.", theirs .. ".mlp."
+  hf {
+    [ours .. ".attn_norm.weight"]       = { theirs .. ".input_layernorm.weight", "hidden" },
+    [ours .. ".attn.wq_a"]              = { attn .. "q_a_proj.weight", "qr hidden" },
+    [ours .. ".attn.q_norm.weight"]     = { attn .. "q_a_layernorm.weight", "qr" },
+    [ours .. ".attn.{wq_nope,wq_rope}"] = { attn .. "q_b_proj.weight", "(heads (nope|rot)) qr" },
+    [ours .. ".attn.{wkv_a,wk_rope}"]   = { attn .. "kv_a_proj_with_mqa.weight", "(kvr|rot) hidden" },
+    [ours .. ".attn.kv_norm.weight"]    = { attn .. "kv_a_layernorm.weight", "kvr" },
+    [ours .. ".attn.{wk_nope,wv}"]      = { attn .. "kv_b_proj.weight", "(heads (nope|dim)) kvr" },
+    [ours .. ".attn.wo"]                = { attn .. "o_proj.weight", "hidden (heads dim)" },
+    [ours .. ".ffn_norm.weight"]        = { theirs .. ".post_attention_layernorm.weight", "hidden" },
+    [ours .. ".moe.router.gate"]        = { mlp .. "gate.weight", "expert hidden" },
+    [ours .. ".moe.router.bias"]        = { mlp .. "gate.e_score_correction_bias", "expert" },
+    [ours .. ".moe.w1"]                 = { mlp .. "experts.{expert}.gate_proj.weight", "ffn hidden" },
+    [ours .. ".moe.w2"]                 = { mlp .. "experts.{expert}.down_proj.weight", "hidden ffn" },
+    [ours .. ".moe.w3"]                 = { mlp .. "experts.{expert}.up_proj.weight", "ffn hidden" },
+    [ours .. ".moe.shared.w1"]          = { mlp .. "shared_experts.gate_proj.weight", "ffn hidden" },
+    [ours .. ".moe.shared.w2"]          = { mlp .. "shared_experts.down_proj.weight", "hidden ffn" },
+    [ours .. ".moe.shared.w3"]          = { mlp .. "shared_experts.up_proj.weight", "ffn hidden" },
+  }
+end
+
+names("layers.{i}", "model.layers.{i}")
 hf {
-  ["embed"]       = { "model.embed_tokens.weight", "vocab hidden" },
-  ["norm.weight"] = { "model.norm.weight", "hidden" },
-  ["head"]        = { "lm_head.weight", "vocab hidden" },
-  ["layers.{i}.attn_norm.weight"]       = { "model.layers.{i}.input_layernorm.weight", "hidden" },
-  ["layers.{i}.attn.wq_a"]              = { attn .. "q_a_proj.weight", "qr hidden" },
-  ["layers.{i}.attn.q_norm.weight"]     = { attn .. "q_a_layernorm.weight", "qr" },
-  ["layers.{i}.attn.{wq_nope,wq_rope}"] = { attn .. "q_b_proj.weight", "(heads (nope|rot)) qr" },
-  ["layers.{i}.attn.{wkv_a,wk_rope}"]   = { attn .. "kv_a_proj_with_mqa.weight", "(kvr|rot) hidden" },
-  ["layers.{i}.attn.kv_norm.weight"]    = { attn .. "kv_a_layernorm.weight", "kvr" },
-  ["layers.{i}.attn.{wk_nope,wv}"]      = { attn .. "kv_b_proj.weight", "(heads (nope|dim)) kvr" },
-  ["layers.{i}.attn.wo"]                = { attn .. "o_proj.weight", "hidden (heads dim)" },
-  ["layers.{i}.ffn_norm.weight"]        = { "model.layers.{i}.post_attention_layernorm.weight", "hidden" },
-  ["layers.{i}.ffn.w1"]                 = { mlp .. "gate_proj.weight", "dense hidden" },
-  ["layers.{i}.ffn.w2"]                 = { mlp .. "down_proj.weight", "hidden dense" },
-  ["layers.{i}.ffn.w3"]                 = { mlp .. "up_proj.weight", "dense hidden" },
-  ["layers.{i}.moe.router.gate"]        = { mlp .. "gate.weight", "expert hidden" },
-  ["layers.{i}.moe.router.bias"]        = { mlp .. "gate.e_score_correction_bias", "expert" },
-  ["layers.{i}.moe.w1"]                 = { mlp .. "experts.{expert}.gate_proj.weight", "ffn hidden" },
-  ["layers.{i}.moe.w2"]                 = { mlp .. "experts.{expert}.down_proj.weight", "hidden ffn" },
-  ["layers.{i}.moe.w3"]                 = { mlp .. "experts.{expert}.up_proj.weight", "ffn hidden" },
-  ["layers.{i}.moe.shared.w1"]          = { mlp .. "shared_experts.gate_proj.weight", "ffn hidden" },
-  ["layers.{i}.moe.shared.w2"]          = { mlp .. "shared_experts.down_proj.weight", "hidden ffn" },
-  ["layers.{i}.moe.shared.w3"]          = { mlp .. "shared_experts.up_proj.weight", "ffn hidden" },
+  ["embed"]             = { "model.embed_tokens.weight", "vocab hidden" },
+  ["norm.weight"]       = { "model.norm.weight", "hidden" },
+  ["head"]              = { "lm_head.weight", "vocab hidden" },
+  ["layers.{i}.ffn.w1"] = { "model.layers.{i}.mlp.gate_proj.weight", "dense hidden" },
+  ["layers.{i}.ffn.w2"] = { "model.layers.{i}.mlp.down_proj.weight", "hidden dense" },
+  ["layers.{i}.ffn.w3"] = { "model.layers.{i}.mlp.up_proj.weight", "dense hidden" },
 }
+for n = 0, mtp - 1 do                                    -- their layers go on: 61
+  local ours, theirs = "mtp." .. n, "model.layers." .. layers + n
+  names(ours .. ".layer", theirs)
+  hf {
+    [ours .. ".embed_norm.weight"]  = { theirs .. ".enorm.weight", "hidden" },
+    [ours .. ".hidden_norm.weight"] = { theirs .. ".hnorm.weight", "hidden" },
+    [ours .. ".{we,wh}"]            = { theirs .. ".eh_proj.weight", "hidden (prior|prior)" },
+    [ours .. ".norm.weight"]        = { theirs .. ".shared_head.norm.weight", "hidden" },
+  }
+end

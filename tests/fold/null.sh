@@ -80,7 +80,7 @@ fold world=8 fold.zero=3 fold.ep=4 fold.hybrid=2
 n=$((n + 1)) keys="world=16384 fold.tp=2 fold.pp=16 fold.vpp=2 fold.ep=64"
 if "$PLEAT" run deepseek_v3.lua target=null train.batch=16384 $keys \
     fold.schedule=interleaved >"$dir/log" 2>&1 &&
-    grep -q '^parameters: 1342052808704 bytes once' "$dir/log" &&
+    grep -q '^parameters: 1365272944640 bytes once' "$dir/log" &&
     grep -q '^stage 15, 1024 ranks:' "$dir/log"
 then echo "ok - null: DeepSeek-V3, $keys"
 else

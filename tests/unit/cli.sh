@@ -7,7 +7,7 @@ cd "$(dirname "$0")/../.." || exit 2
 dir=$PWD/build/tests/cli
 rm -rf "$dir" && mkdir -p "$dir" || exit 2
 small="axes.batch=2 axes.seq=16 train.batch=4"
-printf '1..41\n'
+printf '1..%d\n' $((40 + $(ls models/*.lua | wc -l)))
 bad=0
 
 # is NAME STATUS command...: its exit status is STATUS; output is in $dir/log
@@ -92,7 +92,11 @@ for fold in world=1 "fold.tp=2 fold.ep=2 world=2"; do
 done
 
 is "generate" 0 "$PLEAT" generate "$dir/run" --prompt Lic -n 4
-is "new" 0 sh -c "$PLEAT new tiny $dir/my.lua && $PLEAT check $dir/my.lua"
+for file in models/*.lua; do
+    name=$(basename "$file" .lua)
+    is "new $name" 0 sh -c "$PLEAT new $name $dir/$name.lua &&
+        cmp $file $dir/$name.lua && $PLEAT check $dir/$name.lua"
+done
 is "check --json" 0 "$PLEAT" check --json models/tiny.lua
 says "check --json counts" '"parameters": 2723712'
 printf 'axes { a=2 }\nx = 1\n' >"$dir/stray.lua"

@@ -45,7 +45,11 @@ static const struct {
 } published[] = {
     { "models/mixtral.lua", 46702792704, 0, 12.880, 79.706 },
     { "models/qwen3_moe.lua", 30532122624, 0, 3.353, 23.006 },
-    { "models/deepseek_v3.lua", 671026404352, 14848, 37.552, 249.812 },
+    { "models/qwen2_moe.lua", 57408658944, 0, 14.249, 84.654 },
+    { "models/olmoe.lua", 6919161856, 0, 1.282, 7.866 },
+    { "models/deepseek_v2_lite.lua", 15706484224, 0, 2.661, 16.386 },
+    /* With the biases 682,636,487,424.                                       */
+    { "models/deepseek_v3.lua", 682636472320, 15104, 38.240, 259.993 },
     { "models/llama3.lua", 8030261248, 0, 8.030, 48.249 },
 };
 
