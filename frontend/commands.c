@@ -280,23 +280,22 @@ static void drop_valid(Plan *p, const Args *a)
     opts_set(p->opts, "data.valid", "", NULL);
 }
 
-static int execute(Args *a, int (*f)(Plan *p, const RunArgs *r))
+/* A plan for each smaller batch of train.ramp.                               */
+static void compile_ramp(Args *a, const Plan *p, RunArgs *r)
 {
-    Text text = { .arena = forever };
-    RunArgs r = { 0 };
-    Plan *p;
+    int64_t until, batch;
+    Growth *v = NULL;
 
-    launch_errors();
-    start_phase("plan");
-    if (ends_with(a->file, ".plan")) {
-        p = read_plan(a->file);
-        change_keys(p, a);
-    } else {
-        p = compiled(a, &text);
-        r = (RunArgs){ text.s, text.len };
+    for (int i = 0; (batch = ramp(p->opts, i, &until)) > 0; i++) {
+        Text text = { .arena = forever };
+        opts_set(a->keys, "train.batch", strf(forever, "%lld",
+                                              (long long)batch), NULL);
+        Growth g = { compiled(a, &text), until };
+        drop_valid(g.plan, a);
+        vec_push(forever, v, g);
     }
-    drop_valid(p, a);
-    return f(p, &r);
+    r->ramp = v;
+    r->nramp = (int)vec_len(v);
 }
 
 static int run_or_count(Plan *p, const RunArgs *r)
@@ -314,6 +313,27 @@ static void choose_target(Args *a)
     if (!ends_with(a->file, ".plan") && !opts_str(a->keys, "target") &&
         !launch_rank() && target_named("cuda") && gpu_count() > 0)
         opts_set(a->keys, "target", "cuda", NULL);
+}
+
+static int execute(Args *a, int (*f)(Plan *p, const RunArgs *r))
+{
+    Text text = { .arena = forever };
+    RunArgs r = { 0 };
+    Plan *p;
+
+    launch_errors();
+    start_phase("plan");
+    if (ends_with(a->file, ".plan")) {
+        p = read_plan(a->file);
+        change_keys(p, a);
+    } else {
+        p = compiled(a, &text);
+        r = (RunArgs){ .text = text.s, .len = text.len };
+    }
+    drop_valid(p, a);
+    if (f == run_or_count && r.text)
+        compile_ramp(a, p, &r);
+    return f(p, &r);
 }
 
 int cmd_run(Args *a)

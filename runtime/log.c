@@ -418,12 +418,20 @@ static void open_files(Log *l, Arena *a, const char *dir)
     event_version(l);
 }
 
+void log_plan(Log *l, const Plan *p, const Exec *x)
+{
+    l->plan = p;
+    l->role = exec_role(x, x->comm->first);
+    l->world = p->mesh->world;
+    l->predicted = plan_secs(p, "step");
+    l->used = (double)exec_bytes(x);
+}
+
 Log *log_open(Arena *a, const Plan *p, const Exec *x, const char *dir)
 {
     Log *l = alloc(a, sizeof *l);
 
-    l->plan = p;
-    l->role = exec_role(x, x->comm->first);
+    log_plan(l, p, x);
     l->loud = x->comm->first == 0;
     l->metrics = l->events = -1;
     if (l->loud && dir)
@@ -431,10 +439,7 @@ Log *log_open(Arena *a, const Plan *p, const Exec *x, const char *dir)
     l->every = (int)opts_int(p->opts, "train.log_every");
     l->every = l->every < 1 ? 1 : l->every;
     l->steps = opts_int(p->opts, "train.steps");
-    l->world = p->mesh->world;
-    l->predicted = plan_secs(p, "step");
     l->memory = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
-    l->used = (double)exec_bytes(x);
     if (x->gpu)
         l->memory = (double)x->gpu->total;
     return l;

@@ -1,8 +1,10 @@
-/* rate.c: the learning rate of a step: linear warm-up, then a schedule from lr
- * down to min_lr. A schedule is one row: the share of lr - min_lr that is left.
- * Formulas as Megatron-Core has them (optimizer_param_scheduler), with `decay`
- * as a share of the steps where it counts them.                              */
+/* rate.c: what changes from step to step. The learning rate: linear warm-up,
+ * then a schedule from lr down to min_lr. A schedule is one row: the share of
+ * lr - min_lr that is left. Formulas as Megatron-Core has them
+ * (optimizer_param_scheduler), with `decay` as a share of the steps where it
+ * counts them. The batch: Megatron's rampup-batch-size.                      */
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "runtime.h"
@@ -90,4 +92,25 @@ double rate(const Opts *o, int64_t step)
         if (!strcmp(c->name, name))
             return min + (lr - min) * c->left(&s);
     die("train.schedule=%s is in keys.def and not here", name);
+}
+
+int64_t ramp(const Opts *o, int i, int64_t *until)
+{
+    const char *s = opts_str(o, "train.ramp");
+    long long first, more, samples;
+    int64_t batch = opts_int(o, "train.batch");
+    int end = 0;
+
+    if (!s || !*s)
+        return 0;
+    if (sscanf(s, "%lld,%lld,%lld%n", &first, &more, &samples, &end) != 3 ||
+        s[end] || first < 1 || more < 1 || samples < 1)
+        err(opts_loc(o, "train.ramp"), "train.ramp: '%s' is not three counts "
+            "like 16,16,8000: first batch, increment, sequences", s);
+    if (batch < first || (batch - first) % more)
+        err(opts_loc(o, "train.ramp"), "train.ramp: from %lld by %lld does not "
+            "reach train.batch=%lld", first, more, (long long)batch);
+    int64_t n = (batch - first) / more;
+    *until = i < n ? samples * (i + 1) / n : 0;
+    return i < n ? first + i * more : 0;
 }

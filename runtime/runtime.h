@@ -620,9 +620,12 @@ int st_isfloat(const char *dt);
  * file's size.                                                               */
 char *st_header(Arena *a, StTensor *t, int n, size_t *len, int64_t *total);
 
-/* ---- rate.c: learning rate ----------------------------------------------- */
+/* ---- rate.c: learning rate, batch ---------------------------------------- */
 
 double rate(const Opts *o, int64_t step);     /* of a step counted from 0     */
+/* The i-th smaller batch of train.ramp, and the sample before which its steps
+ * begin; 0: there are i of them. err() when the key is not to be read.       */
+int64_t ramp(const Opts *o, int i, int64_t *until);
 
 /* ---- ckpt.c hf.c: saved runs --------------------------------------------- */
 
@@ -690,6 +693,7 @@ typedef struct Log Log;
 Log *log_open(Arena *a, const Plan *p, const Exec *x, const char *dir);
 /* secs: of the step; host: those in which this process worked for it, < 0: all
  * of them.                                                                   */
+void log_plan(Log *l, const Plan *p, const Exec *x);     /* from now on       */
 void log_step(Log *l, const Exec *x, int64_t step, double lr, double secs,
               double host);
 /* v: by result, as averaged. beside: more for the line, or "".               */
@@ -700,8 +704,15 @@ void log_close(Log *l);
 
 /* ---- train.c generate.c: commands ---------------------------------------- */
 
+/* A smaller batch at the start of a run (train.ramp), by the same model.     */
+typedef struct Growth {
+    Plan *plan;
+    int64_t until;                /* its last step begins before this sample  */
+} Growth;
+
 typedef struct RunArgs {
     const char *text; size_t len; /* the plan's bytes; null: print them       */
+    const Growth *ramp; int nramp;    /* smallest first; then the plan itself */
 } RunArgs;
 /* Train as the plan's keys say. The exit status; err() when something is
  * wrong.                                                                     */

@@ -43,6 +43,8 @@ typedef struct Train {
     int nsent; Sent sent;
     double since, waited;         /* when the step before was read; seconds   */
     int64_t read;                 /* steps read by this process               */
+    const RunArgs *args;
+    int grown;                    /* plans of train.ramp done                 */
 } Train;
 
 enum { MAXBAD = 3, MAXRESULT = 256, FAILED = 3, MAXCOUNTED = 1 << 26,
@@ -195,12 +197,12 @@ static void compare_plans(Train *t, const RunArgs *a)
             (long long)t->comm->first);
 }
 
-static void start_values(Train *t)
+static void start_values(Train *t, int resume)
 {
     const Opts *o = t->plan->opts;
     const char *plan = t->state.plan, *from = opts_str(o, "from");
-    int resume = opts_int(o, "resume") && ckpt_exists(t->ckpt);
 
+    resume = resume && ckpt_exists(t->ckpt);
     if (role_prog(&t->plan->role[0], "init") >= 0)
         exec_run(t->x, "init", NULL, NULL);
     if (resume || from)
@@ -409,14 +411,23 @@ static int stopping(Train *t)
     return comm_max(t->comm, asked_to_stop) != 0;
 }
 
-static void loop(Train *t)
+/* The batch grows at this sample.                                            */
+static int64_t until(const Train *t)
+{
+    return t->grown < t->args->nramp ? t->args->ramp[t->grown].until
+                                     : INT64_MAX;
+}
+
+/* Until the end, a signal, or a larger batch; 1: it was the batch.           */
+static int loop(Train *t)
 {
     const Opts *o = t->plan->opts;
     int64_t steps = opts_int(o, "train.steps");
     int64_t eval = opts_int(o, "train.eval_every");
     int64_t keep = opts_int(o, "train.save_every");
 
-    while (t->state.step < steps && !stopping(t)) {
+    while (t->state.step < steps && !stopping(t) &&
+           t->state.samples < until(t)) {
         err_status = FAILED;
         one_step(t);
         int checks = is_time(t->state.step, eval) && t->state.step < steps;
@@ -431,9 +442,11 @@ static void loop(Train *t)
     settle(t);
     if (t->state.step < steps) {
         save(t);
+        if (t->state.samples >= until(t))
+            return 1;
         log_note(t->log, "stopped at step %lld; resume=1 continues\n",
                  (long long)t->state.step);
-        return;
+        return 0;
     }
     validate(t);
     if (steps > 0)
@@ -442,14 +455,16 @@ static void loop(Train *t)
         log_note(t->log, "%lld steps had more rows than route.factor gives "
                  "room for and ran as step.fallback\n",
                  (long long)t->fallbacks);
+    return 0;
 }
 
 /* Keys that are not compiled into the plan. */
 static const char *const runkeys[] = {
     "train.steps", "train.lr", "train.min_lr", "train.schedule",
-    "train.warmup", "train.decay", "train.decay_style", "train.eval_every", "train.eval_steps",
-    "train.save_every", "train.keep", "train.log_every", "data.train", "data.valid",
-    "data.format", "data.tokenizer", "name", "from", "resume", NULL
+    "train.warmup", "train.decay", "train.decay_style", "train.eval_every",
+    "train.eval_steps", "train.save_every", "train.keep", "train.log_every",
+    "data.train", "data.valid", "data.format", "data.tokenizer",
+    "name", "from", "resume", NULL
 };
 
 int run_key(const char *key)
@@ -498,7 +513,7 @@ int eval_plan(Plan *p)
     t.log = log_open(t.mem, p, t.x, NULL);
     if (!t.valid)
         err(NULL, "eval needs data.valid");
-    start_values(&t);
+    start_values(&t, opts_int(p->opts, "resume") != 0);
     validate(&t);
     close_all(&t);
     return 0;
@@ -514,30 +529,80 @@ static int has_result(const Train *t, const char *name)
     return i < r->nout;
 }
 
+/* ---- a batch that grows -------------------------------------------------- */
+
+/* The plan for the samples seen so far; p is the one for the whole batch.    */
+static Plan *plan_now(Train *t, Plan *p)
+{
+    while (t->state.samples >= until(t))
+        t->grown++;
+    return t->grown < t->args->nramp ? t->args->ramp[t->grown].plan : p;
+}
+
+static void open_exec(Train *t)
+{
+    t->x = exec_open(t->plan, t->comm);
+    t->late = t->x->gpu && !has_result(t, "overflow");
+}
+
+/* The next plan goes on from the checkpoint that was just written.           */
+static void grow(Train *t, Plan *p)
+{
+    watch_stop();
+    exec_close(t->x);
+    t->plan = plan_now(t, p);
+    open_data(t);
+    open_exec(t);
+    log_plan(t->log, t->plan, t->x);
+    start_values(t, 1);
+    watch_start(t->x);
+    log_note(t->log, "batch %lld from step %lld\n",
+             (long long)opts_int(t->plan->opts, "train.batch"),
+             (long long)t->state.step + 1);
+}
+
+static void need_ramp(const Plan *p, const RunArgs *a)
+{
+    int64_t end;
+
+    if (!a->nramp && ramp(p->opts, 0, &end))
+        err(NULL, "train.ramp compiles a plan for each batch: run the model "
+            "file, not a plan");
+}
+
+/* A run that is continued begins with the batch it had.                      */
+static void first_plan(Train *t, Plan *p)
+{
+    if (t->args->nramp && opts_int(p->opts, "resume") && ckpt_exists(t->ckpt))
+        ckpt_newest(t->mem, t->ckpt, &t->state);
+    open_all(t, plan_now(t, p));
+}
+
 int run_plan(Plan *p, const RunArgs *a)
 {
-    Train t = {.plan = p, .mem = forever};
-    RunArgs text = {0};
+    RunArgs args = a ? *a : (RunArgs){0};
+    Train t = {.plan = p, .mem = forever, .args = &args};
 
-    text.text = plan_text(p, a, &text.len);
+    args.text = plan_text(p, a, &args.len);
+    need_ramp(p, &args);
     name_folders(&t);
-    open_all(&t, p);
-    compare_plans(&t, &text);
+    first_plan(&t, p);
+    compare_plans(&t, &args);
     if (opts_int(p->opts, "resume") && ckpt_exists(t.ckpt))
         tune_from(strf(t.mem, "%s/tuned", t.dir));
-    t.x = exec_open(p, t.comm);
-    open_folder(&t, &text);
+    open_exec(&t);
+    open_folder(&t, &args);
     comm_barrier(t.comm);
-    t.log = log_open(t.mem, p, t.x, t.dir);
+    t.log = log_open(t.mem, t.plan, t.x, t.dir);
     show_ranks(&t);
     start_phase("values");
-    start_values(&t);
+    start_values(&t, opts_int(p->opts, "resume") != 0);
     show_memory(&t, 1);
-    t.late = t.x->gpu && !has_result(&t, "overflow");
     catch_signals();
     watch_start(t.x);
     start_phase("first step");
-    loop(&t);
+    while (loop(&t))
+        grow(&t, p);
     err_status = 1;
     watch_stop();
     close_all(&t);

@@ -7,7 +7,7 @@ cd "$(dirname "$0")/../.." || exit 2
 dir=$PWD/build/tests/cli
 rm -rf "$dir" && mkdir -p "$dir" || exit 2
 small="axes.batch=2 axes.seq=16 train.batch=4"
-printf '1..%d\n' $((40 + $(ls models/*.lua | wc -l)))
+printf '1..%d\n' $((47 + $(ls models/*.lua | wc -l)))
 bad=0
 
 # is NAME STATUS command...: its exit status is STATUS; output is in $dir/log
@@ -90,6 +90,27 @@ for fold in world=1 "fold.tp=2 fold.ep=2 world=2"; do
         data.train=LICENSE data.valid=LICENSE
     says "and its line is said" "/bad.lua:$line)"
 done
+
+# A batch that grows is a run with the small one, continued with the large one.
+ramp="axes.batch=2 axes.seq=16 train.save_every=0"
+# shellcheck disable=SC2086
+is "2 steps of 4 sequences" 0 "$PLEAT" run models/tiny.lua $ramp \
+    train.batch=4 train.steps=2 name="$dir/two"
+# shellcheck disable=SC2086
+is "2 of 8" 0 "$PLEAT" run models/tiny.lua $ramp train.batch=8 train.steps=4 \
+    resume=1 name="$dir/two"
+# shellcheck disable=SC2086
+is "train.ramp" 0 "$PLEAT" run models/tiny.lua $ramp train.batch=8 \
+    train.steps=4 train.ramp=4,4,8 name="$dir/ramp"
+says "train.ramp says when" "batch 8 from step 3"
+is "train.ramp: the same bits" 0 cmp "$dir/two/ckpt/step-00000004/model.safetensors" \
+    "$dir/ramp/ckpt/step-00000004/model.safetensors"
+# shellcheck disable=SC2086
+is "train.ramp that misses train.batch" 1 "$PLEAT" run models/tiny.lua $ramp \
+    train.batch=8 train.steps=4 train.ramp=4,3,8 name="$dir/missed"
+is "a plan has one batch" 1 sh -c "$PLEAT compile models/tiny.lua $small \
+    train.ramp=2,2,8 -o $dir/r.plan >/dev/null &&
+    $PLEAT run $dir/r.plan name=$dir/one"
 
 is "generate" 0 "$PLEAT" generate "$dir/run" --prompt Lic -n 4
 for file in models/*.lua; do
