@@ -7,6 +7,7 @@
 #include "runtime.h"
 
 enum { ALIGN = 256, SHARED = 8, UNTIMED = 2 };
+enum { PIECE = 32 << 20, GRAIN = 1 << 20 };   /* bytes                        */
 
 void gpu_ok(int error, const char *what)
 {
@@ -28,7 +29,7 @@ int64_t gpu_aligned(int64_t n)
 static void load_kernels(Gpu *x)
 {
     start_phase("kernels");
-    Cubin *c = nvrtc_all(x->mem, x->plan, x->pool, x->arch);
+    Cubin *c = nvrtc_all(x->mem, x->plan, x->pool, x->arch, x->comm);
     int n = x->plan->nkernel;
 
     start_phase("modules");
@@ -230,18 +231,93 @@ void gpu_close(Gpu *x)
     dl.cuDevicePrimaryCtxRelease_v2(x->device);
 }
 
+/* ---- what lasts, between the GPU and its mirror -------------------------- */
+
+typedef struct Carried { uint8_t *to; const uint8_t *from; } Carried;
+
+static void copy_piece(void *ctx, int64_t lo, int64_t hi)
+{
+    const Carried *p = ctx;
+
+    memcpy(p->to + lo, p->from + lo, (size_t)(hi - lo));
+}
+
+static int64_t piece_bytes(const Gpu *x, int64_t at)
+{
+    int64_t left = x->role->persist - at;
+
+    return left < PIECE ? left : PIECE;
+}
+
+/* Through two pinned blocks: one is copied by all threads while the other is
+ * on its way.                                                                */
+static void pull_pieces(Gpu *x, uint8_t *const block[2], void *const there[2])
+{
+    for (int64_t at = 0, i = 0; at < x->role->persist + PIECE;
+         at += PIECE, i ^= 1) {
+        int64_t n = piece_bytes(x, at), before = at - PIECE;
+        if (n > 0) {
+            gpu_ok(dl.cuMemcpyDtoHAsync_v2(block[i], x->arena + (uint64_t)at,
+                                           (size_t)n, x->stream),
+                   "reading the state");
+            gpu_ok(dl.cuEventRecord(there[i], x->stream), "an event");
+        }
+        if (before < 0)
+            continue;
+        gpu_ok(dl.cuEventSynchronize(there[i ^ 1]), "reading the state");
+        pool_run(x->pool, copy_piece,
+                 &(Carried){x->host + before, block[i ^ 1]},
+                 piece_bytes(x, before), GRAIN);
+    }
+}
+
+static void push_pieces(Gpu *x, uint8_t *const block[2], void *const there[2])
+{
+    for (int64_t at = 0, i = 0; at < x->role->persist; at += PIECE, i ^= 1) {
+        int64_t n = piece_bytes(x, at);
+        if (at >= 2 * PIECE)
+            gpu_ok(dl.cuEventSynchronize(there[i]), "writing the state");
+        pool_run(x->pool, copy_piece, &(Carried){block[i], x->host + at}, n,
+                 GRAIN);
+        gpu_ok(dl.cuMemcpyHtoDAsync_v2(x->arena + (uint64_t)at, block[i],
+                                       (size_t)n, x->stream),
+               "writing the state");
+        gpu_ok(dl.cuEventRecord(there[i], x->stream), "an event");
+    }
+}
+
+static void move(Gpu *x, void f(Gpu *, uint8_t *const *, void *const *))
+{
+    uint8_t *block[2];
+    void *there[2];
+
+    x->mirrored = 1;
+    for (int i = 0; i < 2; i++) {
+        block[i] = gpu_pinned(x, PIECE);
+        gpu_ok(dl.cuEventCreate(&there[i], UNTIMED), "an event");
+    }
+    f(x, block, there);
+    gpu_ok(dl.cuStreamSynchronize(x->stream), "moving the state");
+    for (int i = 0; i < 2; i++) {
+        dl.cuMemFreeHost(block[i]);
+        dl.cuEventDestroy_v2(there[i]);
+    }
+    x->pinned -= 2 * PIECE;
+}
+
 void gpu_pull(Gpu *x)
 {
-    x->mirrored = 1;
-    gpu_ok(dl.cuStreamSynchronize(x->stream), "reading the state");
-    gpu_ok(dl.cuMemcpyDtoH_v2(x->host, x->arena, (size_t)x->role->persist),
-           "reading the state");
+    move(x, pull_pieces);
 }
 
 void gpu_push(Gpu *x)
 {
-    x->mirrored = 1;
-    gpu_ok(dl.cuStreamSynchronize(x->stream), "writing the state");
-    gpu_ok(dl.cuMemcpyHtoD_v2(x->arena, x->host, (size_t)x->role->persist),
-           "writing the state");
+    move(x, push_pieces);
+}
+
+void gpu_fetch(Gpu *x, void *to, int64_t offset, int64_t bytes)
+{
+    gpu_ok(dl.cuStreamSynchronize(x->stream), "looking at a result");
+    gpu_ok(dl.cuMemcpyDtoH_v2(to, x->arena + (uint64_t)offset, (size_t)bytes),
+           "looking at a result");
 }

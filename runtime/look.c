@@ -1,7 +1,8 @@
 /* look.c: the first NaN or infinity of a run, for exec_checked. What a plan has
  * not written yet it reads as zero; a number counts as new when the step that
  * ran changed its bits. Steps that only move numbers make none: what a block of
- * an exchange carries beyond its rows is not looked at.                      */
+ * an exchange carries beyond its rows is not looked at. On a GPU a step's
+ * buffers are brought to their places in the mirror, before it and after.    */
 #include <math.h>
 #include <string.h>
 
@@ -71,6 +72,12 @@ void look_close(Exec *x)
 
 /* ---- one step ------------------------------------------------------------ */
 
+static void fetch(const Exec *x, const Rank *r, void *p, int64_t bytes)
+{
+    if (x->gpu)
+        gpu_fetch(x->gpu, p, (uint8_t *)p - r->arena, bytes);
+}
+
 void look_before(Exec *x, Stage *const *s, int n)
 {
     uint8_t *to = x->copy;
@@ -83,6 +90,7 @@ void look_before(Exec *x, Stage *const *s, int n)
                 const Buf *f = looked_at(r->role, b->s, j);
                 if (!f)
                     continue;
+                fetch(x, r, b->buf[j], f->bytes);
                 memcpy(to, b->buf[j], (size_t)f->bytes);
                 to += f->bytes;
             }
@@ -151,6 +159,7 @@ void look_after(Exec *x, Stage *const *s, int n)
                 const Buf *f = looked_at(r->role, b->s, j);
                 if (!f)
                     continue;
+                fetch(x, r, b->buf[j], f->bytes);
                 const char *what = new_bad(f, b->buf[j], before);
                 if (what)
                     x->bad = say(x, r, b->s, j, what);

@@ -15,6 +15,7 @@
 
 typedef struct Build {
     const Plan *p;
+    int64_t ranks, place;         /* that compile beside each other; this one */
     const char *dir, *arch, *version;
     Cubin *out;                   /* by kernel                                */
     char **why;                   /* by kernel: the log, when it was refused  */
@@ -121,7 +122,8 @@ static void one(void *ctx, int64_t lo, int64_t hi)
 
     for (int64_t i = lo; i < hi; i++) {
         path_of(b, (int)i, path, sizeof path);
-        if (load(path, &b->out[i]))
+        if (i % b->ranks != b->place || b->out[i].image || b->why[i] ||
+            load(path, &b->out[i]))
             continue;
         compile(b, (int)i);
         if (b->out[i].image)
@@ -144,7 +146,22 @@ static _Noreturn void refuse(Arena *a, const Build *b, int i)
         "%s)", k->name, (int)strcspn(b->why[i], "\n"), b->why[i], text, log);
 }
 
-Cubin *nvrtc_all(Arena *a, const Plan *p, Pool *pool, const char *arch)
+/* Ranks of one host compile a part each, and take the others' from the cache;
+ * what is not there (another file system, a kernel refused) each compiles.   */
+static void build(Build *b, Pool *pool, Comm *c)
+{
+    b->ranks = launch_local();
+    b->place = launch_place() % b->ranks;
+    pool_run(pool, one, b, b->p->nkernel, 1);
+    if (b->ranks == 1)
+        return;
+    comm_barrier(c);
+    b->ranks = 1;
+    b->place = 0;
+    pool_run(pool, one, b, b->p->nkernel, 1);
+}
+
+Cubin *nvrtc_all(Arena *a, const Plan *p, Pool *pool, const char *arch, Comm *c)
 {
     size_t n = (size_t)p->nkernel + 1;
     int major = 0, minor = 0;
@@ -157,7 +174,7 @@ Cubin *nvrtc_all(Arena *a, const Plan *p, Pool *pool, const char *arch)
     b.version = strf(a, "nvrtc %d.%d", major, minor);
     b.out = alloc(a, n * sizeof *b.out);
     b.why = alloc(a, n * sizeof *b.why);
-    pool_run(pool, one, &b, p->nkernel, 1);
+    build(&b, pool, c);
     for (int i = 0; i < p->nkernel; i++)
         if (b.why[i])
             refuse(a, &b, i);

@@ -157,6 +157,13 @@ static void mark(Gpu *x, int step)
     x->marked[x->nmark++] = step;
 }
 
+static void look(Gpu *x, const GpuProgram *g, const Turn *t, int step,
+                 int after)
+{
+    if (x->look)
+        x->look(x->looker, (int)(t - g->course->row), step, after);
+}
+
 static void run_row(Gpu *x, GpuProgram *g, const Turn *t)
 {
     const Phase *p = &g->p->phase[t->phase];
@@ -165,7 +172,9 @@ static void run_row(Gpu *x, GpuProgram *g, const Turn *t)
     patch(x, g, t);
     mark(x, -1);
     for (int k = p->first; k < p->first + p->n; k++) {
+        look(x, g, t, k - p->first, 0);
         launch(x, &g->call[k]);
+        look(x, g, t, k - p->first, 1);
         mark(x, k);
     }
 }
@@ -177,6 +186,10 @@ static void issue(Gpu *x, GpuProgram *g)
     const Role *r = x->role;
 
     links_reset(x->links);
+    if (x->look)                  /* what was there before is not this run's  */
+        gpu_ok(dl.cuMemsetD8Async(x->arena + (uint64_t)r->persist, 0,
+                                  (size_t)(r->arena - r->persist), x->stream),
+               "clearing");
     x->micro = -1;
     for (int i = 0; i < r->ntensor; i++)
         x->loaded[i] = -1;
@@ -207,7 +220,8 @@ static void capture(Gpu *x, GpuProgram *g)
  * connections) is there; the second is captured.                             */
 static void go(Gpu *x, GpuProgram *g, int slot)
 {
-    int plain = !g->runs++ || x->maxmark || x->each || getenv("PLEAT_NOGRAPH");
+    int plain = !g->runs++ || x->maxmark || x->each || x->look ||
+                getenv("PLEAT_NOGRAPH");
 
     gpu_ok(dl.cuMemcpyHtoDAsync_v2(x->stage, g->in[slot], (size_t)g->nin,
                                    x->stream), "copying inputs");

@@ -84,9 +84,11 @@ void cache_keep(const char *path, const void *p, size_t n);
 
 /* ---- GPUs: nvrtc.c lt.c nccl.c link.c ------------------------------------ */
 
+struct Comm;
 typedef struct Cubin { char *image; size_t n; } Cubin;
 /* Of every kernel of the plan for "sm_90a", from the cache if it has them.   */
-Cubin *nvrtc_all(Arena *a, const Plan *p, Pool *pool, const char *arch);
+Cubin *nvrtc_all(Arena *a, const Plan *p, Pool *pool, const char *arch,
+                 struct Comm *c);
 
 enum { LTWORK = 32 << 20 };
 typedef struct Lt Lt;
@@ -116,7 +118,6 @@ void tune(struct Gpu *x);
 void tune_from(const char *path);
 void tune_text(const struct Gpu *x, Text *t); /* the file's lines             */
 
-struct Comm;
 typedef struct Nccl Nccl;
 Nccl *nccl_open(Arena *a, const Mesh *m, struct Comm *c);
 void nccl_close(Nccl *x);
@@ -435,6 +436,9 @@ typedef struct GpuProgram {
     void *graph;                  /* executable; null: not yet                */
 } GpuProgram;
 
+/* Before a call (after 0) and after it (1); step: of the course's row.       */
+typedef void GpuLook(void *self, int row, int step, int after);
+
 typedef struct Gpu {
     Arena *mem;
     const Plan *plan;
@@ -463,6 +467,7 @@ typedef struct Gpu {
     GpuProgram *last; int slot;   /* run whose results are not here yet       */
     double waited;                /* seconds, for runs                        */
     int tuned;                    /* shapes of products measured here         */
+    GpuLook *look; void *looker;  /* not null: call by call, with looks       */
     void **mark; int nmark, maxmark;      /* events between calls, when timed */
     int *marked; int64_t roommark;        /* the step that ends at each       */
 } Gpu;
@@ -494,6 +499,7 @@ int gpu_run(Gpu *x, int prog, const Block *b, const Feed *feed, double *spent,
 int gpu_settle(Gpu *x);           /* ... of the last; 0: they were here       */
 void gpu_pull(Gpu *x);
 void gpu_push(Gpu *x);
+void gpu_fetch(Gpu *x, void *to, int64_t offset, int64_t bytes);   /* arena's */
 
 /* ---- watch.c: a rank that waits for ever --------------------------------- */
 

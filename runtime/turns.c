@@ -320,6 +320,24 @@ static void start(Exec *x, const char *name)
     channels_reset(x);
 }
 
+static void look_at(void *self, int row, int step, int after)
+{
+    Exec *x = self;
+    Stage *s = &x->stage[0];
+
+    if (x->bad)
+        return;
+    if (s->row != row) {
+        s->row = row;
+        patch(s, turn_of(s));
+    }
+    s->step = step;
+    if (after)
+        look_after(x, &s, 1);
+    else
+        look_before(x, &s, 1);
+}
+
 static void run_gpu(Exec *x, const char *name, const Block *b,
                     const Feed *feed)
 {
@@ -331,6 +349,10 @@ static void run_gpu(Exec *x, const char *name, const Block *b,
     x->step = b ? b->step : x->step;
     atomic_store_explicit(&x->now, &graph, memory_order_relaxed);
     atomic_fetch_add_explicit(&x->ticks, 1, memory_order_relaxed);
+    x->gpu->look = x->copy ? look_at : NULL;
+    x->gpu->looker = x;
+    if (x->copy)
+        start(x, name);
     x->fresh = gpu_run(x->gpu, prog, b, feed, x->spent ? x->spent[0] : NULL,
                        x->late);
     x->waited = x->gpu->waited;

@@ -102,7 +102,7 @@ static void make_all(Made *m, int64_t rows, Pool *pool, int gpu)
     }
     k[n] = named(fill_text);
     Plan p = { .prelude = cuda_pre, .nkernel = n + 1, .kernel = k };
-    Cubin *c = nvrtc_all(forever, &p, pool, "sm_90a");
+    Cubin *c = nvrtc_all(forever, &p, pool, "sm_90a", NULL);
     for (int i = 0; gpu && i <= n; i++) {
         void *module = NULL, **fn = i < n ? &m[i].fn : &fill_fn;
         ok(dl.cuModuleLoadData(&module, c[i].image), "module");

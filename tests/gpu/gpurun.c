@@ -65,14 +65,14 @@ int gpurun_only_compile(Group *const *k, int n, const char *arch)
 
     if (!dl_open(LIBnvrtc))
         return 0;
-    nvrtc_all(forever, &p, pool_open(0), arch);
+    nvrtc_all(forever, &p, pool_open(0), arch, NULL);
     return p.nkernel;
 }
 
 void gpurun_compile(GpuRun *x, Group *const *k, int n)
 {
     Plan p = texts(x->fn, k, n);
-    Cubin *c = nvrtc_all(forever, &p, x->pool, x->arch);
+    Cubin *c = nvrtc_all(forever, &p, x->pool, x->arch, NULL);
 
     for (int i = 0; i < p.nkernel; i++) {
         void *module = NULL, *fn = NULL;

@@ -88,7 +88,8 @@ gpu "nan=3-3" "$PLEAT" run tiny.lua $small train.steps=3 name="$dir/nan" &&
 result "a step without a finite gradient is passed over" $?
 gpu "nan=3-4" "$PLEAT" run tiny.lua $small train.steps=6 name="$dir/nan2"
 result "two of them too" $?
-is "three end the run" 3 "3 steps in a row without a finite" "nan=3-5" \
+is "three end the run, and the first NaN is named" 3 \
+    "3 steps in a row without a finite gradient: first NaN in .* (tiny.lua:[0-9]*)" "nan=3-5 poison=30" \
     "$PLEAT" run tiny.lua $small train.steps=9 name="$dir/nan3"
 is "out of memory" 1 "out of memory on GPU 0 .* GiB are free .*param" "memory=8" \
     "$PLEAT" run tiny.lua $small name="$dir/memory"

@@ -76,7 +76,7 @@ static int model(const Row *r, Pool *pool)
     Plan *p = plan_parse(forever, text, n, plan);
     int all = p->nkernel, bad = 0;
     keep_new(p, r->arch);
-    Cubin *c = nvrtc_all(forever, p, pool, r->arch);
+    Cubin *c = nvrtc_all(forever, p, pool, r->arch, NULL);
     for (int i = 0; i < p->nkernel; i++) {
         bad += c[i].n < 4 || memcmp(c[i].image, "\177ELF", 4);
         free(c[i].image);
