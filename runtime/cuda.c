@@ -198,13 +198,14 @@ Gpu *gpu_open(Arena *a, const Plan *p, Comm *c, Pool *pool, uint8_t *host,
     start_phase("products");
     x->lt = lt_open(a, x->work);
     start_phase("communicators");
-    x->nccl = nccl_open(a, p->mesh, c);
+    x->nccl = nccl_open(a, p, c);
     x->links = links_open(a, p, x->rank, x->nccl);
     device_count(x, "communicators");
     start_phase("binding");
     x->prog = alloc(a, (size_t)x->role->nprog * sizeof *x->prog);
     for (int i = 0; i < x->role->nprog; i++)
         bind_program(x, i);
+    trail_open(x);
     tune(x);
     device_count(x, "products");
     x->stage = device_take(x, x->nstage, "inputs and results");

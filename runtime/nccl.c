@@ -1,8 +1,11 @@
 /* nccl.c: the plan's collectives between GPUs. One communicator for each
- * distinct set of atoms, split from that of the world; the id travels over MPI.
+ * distinct set of atoms, split from that of the world, all at start and in one
+ * order on all ranks, whatever their stages do; the id travels over MPI.
  * What is dense in blocks is NCCL's own collective, a call a block in one
  * group; other shapes are a send and a receive (or a sum to one rank) for each
  * run of elements that follow each other on both sides, in one group.        */
+#define _GNU_SOURCE
+#include <stdlib.h>
 #include <string.h>
 
 #include "runtime.h"
@@ -16,6 +19,7 @@ struct Nccl {
     Arena *mem;
     const Mesh *mesh;
     int64_t rank;
+    Comm *comm;
     void *world;
     Group *group;                 /* vec; atoms 0: a pair of stages           */
 };
@@ -27,49 +31,6 @@ static void ok(int status, const char *what)
 }
 
 /* ---- communicators ------------------------------------------------------- */
-
-Nccl *nccl_open(Arena *a, const Mesh *m, Comm *c)
-{
-    Nccl *x = alloc(a, sizeof *x);
-    NcclId id;
-
-    *x = (Nccl){.mem = a, .mesh = m, .rank = c->first};
-    if (c->world == 1)
-        return x;
-    if (!dl_open(LIBnccl))
-        err(NULL, "several GPUs need NCCL: %s", dl_why(LIBnccl));
-    memset(&id, 0, sizeof id);
-    if (c->first == 0)
-        ok(dl.ncclGetUniqueId(&id), "making an id");
-    comm_share(c, &id, sizeof id);
-    watch_all();
-    ok(dl.ncclCommInitRank(&x->world, (int)c->world, id, (int)c->first),
-       "starting");
-    watch_leave();
-    return x;
-}
-
-void nccl_close(Nccl *x)
-{
-    for (size_t i = 0; i < vec_len(x->group); i++)
-        dl.ncclCommDestroy(x->group[i].comm);
-    if (x->world)
-        dl.ncclCommDestroy(x->world);
-}
-
-/* Has another rank or the network failed?                                    */
-void nccl_check(Nccl *x)
-{
-    int e = 0;
-
-    if (x->world)
-        ok(dl.ncclCommGetAsyncError(x->world, &e), "asking for errors");
-    for (size_t i = 0; i < vec_len(x->group) && !e; i++)
-        ok(dl.ncclCommGetAsyncError(x->group[i].comm, &e),
-           "asking for errors");
-    if (e != INPROGRESS)
-        ok(e, "while a step ran");
-}
 
 static void *split(Nccl *x, uint32_t atoms, int64_t color, int64_t key)
 {
@@ -84,16 +45,113 @@ static void *split(Nccl *x, uint32_t atoms, int64_t color, int64_t key)
     return g.comm;
 }
 
-/* All ranks ask for the same sets in the same order.                         */
-void *nccl_group(Nccl *x, uint32_t atoms)
+static int is_named(const Role *r, uint32_t atoms)
+{
+    for (int g = 0; g < r->nprog; g++)
+        for (int k = 0; k < r->prog[g].nstep; k++)
+            if (is_collective(r->prog[g].step[k].kind) &&
+                r->prog[g].step[k].atoms == atoms)
+                return 1;
+    return 0;
+}
+
+/* The ranks that share these atoms with this one, if its role speaks to them;
+ * all ranks in their own order: the world's communicator.                    */
+static void open_group(Nccl *x, const Role *mine, uint32_t atoms)
+{
+    int64_t n = mesh_extent(x->mesh, atoms);
+    int64_t *ranks = alloc(x->mem, (size_t)n * sizeof *ranks), straight = 0;
+
+    mesh_group(x->mesh, atoms, x->rank, ranks);
+    while (straight < n && ranks[straight] == straight)
+        straight++;
+    if (straight == x->mesh->world)
+        vec_push(x->mem, x->group, ((Group){atoms, x->world}));
+    else if (n > 1)
+        split(x, atoms, is_named(mine, atoms) ? ranks[0] : NOCOLOR,
+              mesh_pos(x->mesh, atoms, x->rank));
+}
+
+static void open_groups(Nccl *x, const Plan *p)
+{
+    const Role *mine = &p->role[role_of(p, x->rank)];
+    uint32_t *seen = NULL;
+
+    for (int r = 0; r < p->nrole; r++)
+        for (int g = 0; g < p->role[r].nprog; g++)
+            for (int k = 0; k < p->role[r].prog[g].nstep; k++) {
+                const Step *s = &p->role[r].prog[g].step[k];
+                size_t i = 0;
+                while (i < vec_len(seen) && seen[i] != s->atoms)
+                    i++;
+                if (!is_collective(s->kind) || i < vec_len(seen))
+                    continue;
+                vec_push(x->mem, seen, s->atoms);
+                open_group(x, mine, s->atoms);
+            }
+}
+
+Nccl *nccl_open(Arena *a, const Plan *p, Comm *c)
+{
+    Nccl *x = alloc(a, sizeof *x);
+    NcclId id;
+
+    *x = (Nccl){.mem = a, .mesh = p->mesh, .rank = c->first, .comm = c};
+    if (c->world == 1)
+        return x;
+    setenv("NCCL_NVLS_ENABLE", "0", 0);       /* NVLink multicast             */
+    if (!dl_open(LIBnccl))
+        err(NULL, "several GPUs need NCCL: %s", dl_why(LIBnccl));
+    memset(&id, 0, sizeof id);
+    if (c->first == 0)
+        ok(dl.ncclGetUniqueId(&id), "making an id");
+    comm_share(c, &id, sizeof id);
+    watch_all();
+    ok(dl.ncclCommInitRank(&x->world, (int)c->world, id, (int)c->first),
+       "starting");
+    watch_leave();
+    open_groups(x, p);
+    return x;
+}
+
+/* Of all ranks together and in one order: each waits for its members. What was
+ * captured with a communicator must be gone before.                          */
+void nccl_close(Nccl *x)
+{
+    comm_barrier(x->comm);
+    watch_all();
+    for (size_t i = 0; i < vec_len(x->group); i++)
+        if (x->group[i].comm != x->world) {
+            dl.ncclCommFinalize(x->group[i].comm);
+            dl.ncclCommDestroy(x->group[i].comm);
+        }
+    if (x->world) {
+        dl.ncclCommFinalize(x->world);
+        dl.ncclCommDestroy(x->world);
+    }
+    watch_leave();
+}
+
+/* Null, or how another rank or the network has failed.                       */
+const char *nccl_check(const Nccl *x)
+{
+    int e = 0, asked = 0;
+
+    if (x->world)
+        asked = dl.ncclCommGetAsyncError(x->world, &e);
+    for (size_t i = 0; i < vec_len(x->group) && !e && !asked; i++)
+        asked = dl.ncclCommGetAsyncError(x->group[i].comm, &e);
+    if (asked || (e && e != INPROGRESS))
+        return dl.ncclGetErrorString(asked ? asked : e);
+    return NULL;
+}
+
+void *nccl_group(const Nccl *x, uint32_t atoms)
 {
     for (size_t i = 0; i < vec_len(x->group); i++)
         if (x->group[i].atoms == atoms)
             return x->group[i].comm;
-    int64_t *ranks = alloc(x->mem, (size_t)mesh_extent(x->mesh, atoms) *
-                                       sizeof *ranks);
-    mesh_group(x->mesh, atoms, x->rank, ranks);
-    return split(x, atoms, ranks[0], mesh_pos(x->mesh, atoms, x->rank));
+    die("nccl: no communicator of atoms %x", atoms);
 }
 
 void *nccl_pair(Nccl *x, int64_t color, int64_t key)

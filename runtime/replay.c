@@ -46,6 +46,14 @@ static void copy(Gpu *x, uint64_t to, uint64_t from, int64_t bytes)
            "copying");
 }
 
+static void collective(Gpu *x, const GpuCall *c)
+{
+    trail_put(x, c->s, 0);
+    nccl_run(c->comm, c->s->kind, c->iv, c->ranks, c->me, c->buf[0], c->buf[1],
+             x->stream);
+    trail_put(x, c->s, 1);
+}
+
 static void launch(Gpu *x, GpuCall *c)
 {
     const int64_t *g = c->grid;
@@ -71,12 +79,13 @@ static void launch(Gpu *x, GpuCall *c)
         break;
     case Scopy: copy(x, c->buf[1], c->buf[0], c->bytes); break;
     case Ssend: case Srecv: case Swait:
+        trail_put(x, c->s, 0);
         link_run(c->end, c->s->kind, c->iv, c->buf[0], x->stream);
+        trail_put(x, c->s, 1);
         break;
     default:
         if (c->comm)
-            nccl_run(c->comm, c->s->kind, c->iv, c->ranks, c->me, c->buf[0],
-                     c->buf[1], x->stream);
+            collective(x, c);
         else if (c->buf[0] != c->buf[1])
             copy(x, c->buf[1], c->buf[0], c->bytes);
     }
@@ -185,6 +194,7 @@ static void issue(Gpu *x, GpuProgram *g)
 {
     const Role *r = x->role;
 
+    x->running = g;
     links_reset(x->links);
     if (x->look)                  /* what was there before is not this run's  */
         gpu_ok(dl.cuMemsetD8Async(x->arena + (uint64_t)r->persist, 0,
@@ -315,20 +325,33 @@ static _Noreturn void fault(Gpu *x, GpuProgram *g, int slot, int error)
         "runs all steps so)", text, name, when);
 }
 
+static _Noreturn void failed(const Gpu *x, const GpuProgram *g, int slot,
+                             const char *why)
+{
+    int ended = 0;
+    const Step *s = trail_at(x, &ended);
+
+    err(s ? &(Loc){s->file, s->line, NULL} : NULL, "NCCL on rank %lld: %s, in "
+        "program %s of step %lld%s%s", (long long)x->rank, why, g->p->name,
+        (long long)g->at[slot] + 1, !s ? "" : ended ? ", after " : ", in ",
+        s ? name_of(s) : "");
+}
+
 /* Waits for the run of this slot, and for ranks that it waits for: a dead one
  * ends in the watchdog's line.                                               */
 static void settle(Gpu *x, GpuProgram *g, int slot)
 {
     const Role *r = x->role;
     double begun = monotonic();
+    const char *why;
     int e;
 
     watch_all();
     for (int64_t n = 1; (e = dl.cuEventQuery(g->done[slot])) == NOTREADY; n++) {
         if (n > SPINS)
             nanosleep(&(struct timespec){0, PAUSE}, NULL);
-        if (n % CHECK == 0)
-            nccl_check(x->nccl);
+        if (n % CHECK == 0 && (why = nccl_check(x->nccl)))
+            failed(x, g, slot, why);
     }
     watch_leave();
     x->waited += monotonic() - begun;

@@ -119,10 +119,10 @@ void tune_from(const char *path);
 void tune_text(const struct Gpu *x, Text *t); /* the file's lines             */
 
 typedef struct Nccl Nccl;
-Nccl *nccl_open(Arena *a, const Mesh *m, struct Comm *c);
+Nccl *nccl_open(Arena *a, const Plan *p, struct Comm *c);
 void nccl_close(Nccl *x);
-void nccl_check(Nccl *x);         /* err() when another rank failed           */
-void *nccl_group(Nccl *x, uint32_t atoms);
+const char *nccl_check(const Nccl *x);
+void *nccl_group(const Nccl *x, uint32_t atoms);
 /* A communicator of the ranks that name the same color, by key; -1: none, null.
  * All ranks ask at once.                                                     */
 void *nccl_pair(Nccl *x, int64_t color, int64_t key);
@@ -467,6 +467,9 @@ typedef struct Gpu {
     GpuProgram *last; int slot;   /* run whose results are not here yet       */
     double waited;                /* seconds, for runs                        */
     int tuned;                    /* shapes of products measured here         */
+    volatile uint32_t *trail; uint64_t trailat;   /* word the GPU writes, where
+                                     it sees it; 0: it does not               */
+    const GpuProgram *running;    /* whose calls are issued                   */
     GpuLook *look; void *looker;  /* not null: call by call, with looks       */
     void **mark; int nmark, maxmark;      /* events between calls, when timed */
     int *marked; int64_t roommark;        /* the step that ends at each       */
@@ -481,6 +484,12 @@ uint64_t gpu_address(const Gpu *x, int buf);
 Gpu *gpu_open(Arena *a, const Plan *p, Comm *c, Pool *pool, uint8_t *host,
               const Course *course);
 void gpu_close(Gpu *x);
+
+/* trail.c: at which collective the GPU is                                    */
+void trail_open(Gpu *x);
+void trail_put(Gpu *x, const Step *s, int ended);
+/* Null: unknown. *ended: it is behind that one.                              */
+const Step *trail_at(const Gpu *x, int *ended);
 
 /* device.c                                                                   */
 int gpu_count(void);              /* of this process; 0: no GPU or no driver  */

@@ -110,25 +110,30 @@ void watch_signal(void)
 
 /* ---- words --------------------------------------------------------------- */
 
-/* "step 18 allreduce over tp, layers.0.attn.wo (tiny.lua:12)"                */
+/* "step 18 allreduce over tp, layers.0.attn.wo (tiny.lua:12)"; a GPU may be
+ * "after" its last collective.                                               */
 static void put_where(char *s, size_t size)
 {
     Exec *x = atomic_load(&w.exec);
     const Step *at_step = x ? atomic_load(&x->now) : NULL;
+    const Step *trail = NULL;
     char group[64] = "", line[96] = "";
+    int ended = 0;
 
     if (!at_step) {
         snprintf(s, size, x ? "between steps" : "starting");
         return;
     }
+    if (x->gpu && (trail = trail_at(x->gpu, &ended)))
+        at_step = trail;
     if (at_step->atoms)
         mesh_words(x->plan->mesh, at_step->atoms, group, sizeof group);
     if (at_step->file)
         snprintf(line, sizeof line, " (%s:%d)", at_step->file, at_step->line);
-    snprintf(s, size, "step %lld %s%s%s%s%s%s", (long long)x->step + 1,
-             stepinfo[at_step->kind].name, *group ? " over " : "", group,
-             at_step->label ? " " : "", at_step->label ? at_step->label : "",
-             line);
+    snprintf(s, size, "step %lld %s%s%s%s%s%s%s", (long long)x->step + 1,
+             ended ? "after " : "", stepinfo[at_step->kind].name,
+             *group ? " over " : "", group, at_step->label ? " " : "",
+             at_step->label ? at_step->label : "", line);
 }
 
 /* ---- datagrams ----------------------------------------------------------- */

@@ -15,7 +15,7 @@ export OMPI_MCA_rmaps_base_oversubscribe=1 XDG_CACHE_HOME="$dir/cache"
 small="axes.batch=2 axes.seq=16 train.batch=4 train.log_every=1"
 small="$small data.train=../LICENSE data.valid=tail:0.1 train.eval_every=4 train.eval_steps=2"
 bad=0
-printf '1..18\n'
+printf '1..19\n'
 
 result() {
     if [ "$2" = 0 ]; then echo "ok - gpu: $1"; return; fi
@@ -109,6 +109,9 @@ if mpirun --version >/dev/null 2>&1; then
         target=cuda name="$dir/mixed"
     is "too few GPUs" 1 "too few GPUs .*2 ranks, ranks 0 and 1 would share GPU 0" \
         "count=1" mpirun -q -n 2 "$PLEAT" run tiny.lua $small target=cuda name="$dir/few"
+    is "a peer fails" 3 "tiny.lua:[0-9]*: error: NCCL on rank [01]: remote process exited, in program step of step [12], after" \
+        "count=2 broken=3" mpirun -q -n 2 "$PLEAT" run tiny.lua $small fold.tp=2 \
+        target=cuda name="$dir/broken"
     gpu "count=2" mpirun -q -n 2 "$PLEAT" run tiny.lua $small train.steps=3 fold.ep=2 \
         route.factor=1.5 train.eval_every=0 name="$dir/full" &&
         [ "$(grep -c '"fallback": true' "$dir/full/metrics.jsonl")" = 3 ] &&
@@ -117,6 +120,7 @@ if mpirun --version >/dev/null 2>&1; then
 else
     echo "ok - gpu: mixed GPUs # SKIP no mpirun"
     echo "ok - gpu: too few GPUs # SKIP no mpirun"
+    echo "ok - gpu: a peer fails # SKIP no mpirun"
     echo "ok - gpu: each step that overflows runs again at once # SKIP no mpirun"
 fi
 }
