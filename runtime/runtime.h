@@ -837,6 +837,13 @@ typedef struct RunArgs {
     const char *text; size_t len; /* the plan's bytes; null: print them       */
     const Growth *ramp; int nramp;    /* smallest first; then the plan itself */
 } RunArgs;
+/* rundir.c: the folder of a run, runs/<model> or key "name"; rank 0 writes.  */
+const char *run_dir(Arena *a, const Plan *p);
+void run_folder(const Exec *x, const char *ckpt, const char *dir,
+                const RunArgs *a);
+void run_file(const char *path, const char *s, size_t n);    /* or err()      */
+void run_ranks(const Exec *x, const char *dir);       /* printed in part      */
+
 /* Train as the plan's keys say. The exit status; err() when something is
  * wrong.                                                                     */
 int run_plan(Plan *p, const RunArgs *a);

@@ -8,12 +8,10 @@
  * good. A step that overflowed changed nothing either, but its batch must be
  * run again before the next: plans that can overflow read each step at once. */
 #define _GNU_SOURCE
-#include <errno.h>
 #include <math.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 #define XXH_INLINE_ALL
@@ -48,7 +46,7 @@ typedef struct Train {
 } Train;
 
 enum { MAXBAD = 3, MAXRESULT = 256, FAILED = 3, MAXCOUNTED = 1 << 26,
-       MAXSHOWN = 32, REPLAYED = 2 };
+       REPLAYED = 2 };
 
 static volatile sig_atomic_t asked_to_stop;
 
@@ -70,90 +68,13 @@ static Block block_of(const Opts *o, int64_t step)
 
 /* ---- run folder ---------------------------------------------------------- */
 
-static void make_folders(const char *path)
-{
-    char *s = strf(forever, "%s", path);
-
-    for (char *p = s + 1;; p++)
-        if (*p == '/' || !*p) {
-            char c = *p;
-            *p = 0;
-            if (mkdir(s, 0755) && errno != EEXIST)
-                err(NULL, "cannot make the folder %s: %s", s, strerror(errno));
-            *p = c;
-            if (!c)
-                return;
-        }
-}
-
-/* The model file's name without folders and ending. */
-static const char *model_name(const Plan *p)
-{
-    const char *s = p->model ? p->model : "run", *slash = strrchr(s, '/');
-
-    s = slash ? slash + 1 : s;
-    const char *dot = strrchr(s, '.');
-    return strf(forever, "%.*s", dot && dot > s ? (int)(dot - s)
-                                                : (int)strlen(s), s);
-}
-
-static void save_text(const char *path, const char *s, size_t n)
-{
-    FILE *f = fopen(path, "w");
-
-    if (!f || fwrite(s, 1, n, f) != n || fclose(f))
-        err(NULL, "cannot write %s: %s", path, strerror(errno));
-}
-
-/* The keys as they were given: a Lua table for each table of keys. */
-static void save_config(Train *t)
-{
-    Text s = {.arena = t->mem};
-    const char *key, *value;
-
-    put(&s, "-- keys of this run\nreturn {\n");
-    for (int i = 0; opts_each(t->plan->opts, i, &key, &value); i++)
-        put(&s, "  [\"%s\"] = \"%s\",\n", key, value);
-    put(&s, "}\n");
-    save_text(strf(t->mem, "%s/config.lua", t->dir), s.s, s.len);
-}
-
-static void save_tuned(Train *t)
-{
-    Text s = {.arena = t->mem};
-
-    if (t->x->gpu)
-        tune_text(t->x->gpu, &s);
-    else
-        put(&s, "compiler %s\nblas %s %s\n", host_compiler(),
-            dl.openblas_get_config(), dl.openblas_get_corename());
-    put(&s, "threads %d\n", pool_size(t->x->pool));
-    save_text(strf(t->mem, "%s/tuned", t->dir), s.s, s.len);
-}
-
 static void name_folders(Train *t)
 {
-    const char *name = opts_str(t->plan->opts, "name");
-
-    t->dir = name ? name : strf(t->mem, "runs/%s", model_name(t->plan));
+    t->dir = run_dir(t->mem, t->plan);
     t->ckpt = strf(t->mem, "%s/ckpt", t->dir);
     if (!opts_int(t->plan->opts, "resume") && ckpt_exists(t->ckpt))
         err(NULL, "%s holds checkpoints; resume=1 continues it, name=... "
             "starts another run", t->dir);
-}
-
-/* Printed in part when there are many; all of it in the run's folder.        */
-static void show_ranks(Train *t)
-{
-    Text some = {.arena = t->mem}, all = {.arena = t->mem};
-
-    if (t->comm->first || t->comm->world == 1)
-        return;
-    ranks_table(&some, t->plan, t->comm, MAXSHOWN);
-    ranks_table(&all, t->plan, t->comm, t->comm->world);
-    fwrite(some.s, 1, some.len, stdout);
-    fflush(stdout);
-    save_text(strf(t->mem, "%s/ranks", t->dir), all.s, all.len);
 }
 
 /* To the run's folder, and printed when the run begins. */
@@ -164,19 +85,9 @@ static void show_memory(Train *t, int loud)
     if (!t->x->gpu || t->comm->first)
         return;
     gpu_memory(t->x->gpu, &s);
-    save_text(strf(t->mem, "%s/memory", t->dir), s.s, s.len);
+    run_file(strf(t->mem, "%s/memory", t->dir), s.s, s.len);
     if (loud)
         log_note(t->log, "%s", s.s);
-}
-
-static void open_folder(Train *t, const RunArgs *a)
-{
-    if (t->comm->first)
-        return;
-    make_folders(t->ckpt);
-    save_config(t);
-    save_text(strf(t->mem, "%s/plan", t->dir), a->text, a->len);
-    save_tuned(t);
 }
 
 /* ---- start --------------------------------------------------------------- */
@@ -316,7 +227,7 @@ static void write_trace(Train *t)
     size_t n;
     char *s = exec_trace(t->mem, t->x, "step", &n);
 
-    save_text(strf(t->mem, "%s/trace.%lld.json", t->dir,
+    run_file(strf(t->mem, "%s/trace.%lld.json", t->dir,
                    (long long)t->comm->first), s, n);
 }
 
@@ -591,10 +502,10 @@ int run_plan(Plan *p, const RunArgs *a)
     if (opts_int(p->opts, "resume") && ckpt_exists(t.ckpt))
         tune_from(strf(t.mem, "%s/tuned", t.dir));
     open_exec(&t);
-    open_folder(&t, &args);
+    run_folder(t.x, t.ckpt, t.dir, &args);
     comm_barrier(t.comm);
     t.log = log_open(t.mem, t.plan, t.x, t.dir);
-    show_ranks(&t);
+    run_ranks(t.x, t.dir);
     start_phase("values");
     start_values(&t, opts_int(p->opts, "resume") != 0);
     show_memory(&t, 1);

@@ -1,0 +1,103 @@
+/* rundir.c: the folder of a run: its keys, its plan, what was chosen by
+ * measuring, its ranks.                                                      */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "runtime.h"
+
+enum { MAXSHOWN = 32 };           /* ranks on the screen                      */
+
+static void make_folders(const char *path)
+{
+    char *s = strf(forever, "%s", path);
+
+    for (char *p = s + 1;; p++)
+        if (*p == '/' || !*p) {
+            char c = *p;
+            *p = 0;
+            if (mkdir(s, 0755) && errno != EEXIST)
+                err(NULL, "cannot make the folder %s: %s", s, strerror(errno));
+            *p = c;
+            if (!c)
+                return;
+        }
+}
+
+/* The model file's name without folders and ending. */
+static const char *model_name(const Plan *p)
+{
+    const char *s = p->model ? p->model : "run", *slash = strrchr(s, '/');
+
+    s = slash ? slash + 1 : s;
+    const char *dot = strrchr(s, '.');
+    return strf(forever, "%.*s", dot && dot > s ? (int)(dot - s)
+                                                : (int)strlen(s), s);
+}
+
+const char *run_dir(Arena *a, const Plan *p)
+{
+    const char *name = opts_str(p->opts, "name");
+
+    return name ? name : strf(a, "runs/%s", model_name(p));
+}
+
+void run_file(const char *path, const char *s, size_t n)
+{
+    FILE *f = fopen(path, "w");
+
+    if (!f || fwrite(s, 1, n, f) != n || fclose(f))
+        err(NULL, "cannot write %s: %s", path, strerror(errno));
+}
+
+/* The keys as they were given: a Lua table for each table of keys. */
+static void save_config(const Exec *x, const char *dir)
+{
+    Text s = {.arena = forever};
+    const char *key, *value;
+
+    put(&s, "-- keys of this run\nreturn {\n");
+    for (int i = 0; opts_each(x->plan->opts, i, &key, &value); i++)
+        put(&s, "  [\"%s\"] = \"%s\",\n", key, value);
+    put(&s, "}\n");
+    run_file(strf(forever, "%s/config.lua", dir), s.s, s.len);
+}
+
+static void save_tuned(const Exec *x, const char *dir)
+{
+    Text s = {.arena = forever};
+
+    if (x->gpu)
+        tune_text(x->gpu, &s);
+    else
+        put(&s, "compiler %s\nblas %s %s\n", host_compiler(),
+            dl.openblas_get_config(), dl.openblas_get_corename());
+    put(&s, "threads %d\n", pool_size(x->pool));
+    run_file(strf(forever, "%s/tuned", dir), s.s, s.len);
+}
+
+void run_ranks(const Exec *x, const char *dir)
+{
+    Text some = {.arena = forever}, all = {.arena = forever};
+
+    if (x->comm->first || x->comm->world == 1)
+        return;
+    ranks_table(&some, x->plan, x->comm, MAXSHOWN);
+    ranks_table(&all, x->plan, x->comm, x->comm->world);
+    fwrite(some.s, 1, some.len, stdout);
+    fflush(stdout);
+    run_file(strf(forever, "%s/ranks", dir), all.s, all.len);
+}
+
+void run_folder(const Exec *x, const char *ckpt, const char *dir,
+                const RunArgs *a)
+{
+    if (x->comm->first)
+        return;
+    make_folders(ckpt);
+    save_config(x, dir);
+    run_file(strf(forever, "%s/plan", dir), a->text, a->len);
+    save_tuned(x, dir);
+}
