@@ -384,6 +384,38 @@ static void put_list(lua_State *L, Front *f, const char *key, Text *t)
     }
 }
 
+/* Words, all on one level, with spaces between; a path that no weight stands
+ * before gets the word `size`.                                               */
+static void put_words(lua_State *L, Front *f, const char *key, Text *t)
+{
+    int n = (int)lua_rawlen(L, -1), weighed = 0;
+
+    for (int i = 1; i <= n; i++) {
+        lua_rawgeti(L, -1, i);
+        int type = lua_type(L, -1);
+        if (type == LUA_TTABLE) {
+            put_words(L, f, key, t);
+        } else {
+            int bare = type == LUA_TSTRING && !weighed;
+            put(t, "%s%s", t->len ? " " : "", bare ? "size " : "");
+            put_value(L, f, key, t);
+            weighed = type == LUA_TNUMBER;
+        }
+        lua_pop(L, 1);
+    }
+    if (n == 0)
+        err(f->loc, "%s: an empty list", key);
+}
+
+/* Is the key a path or a blend of them?                                      */
+static int takes_blend(const char *table, const char *name)
+{
+    for (const KeyInfo *k = keytab; k->name; k++)
+        if (!strcmp(k->table, table) && !strcmp(k->name, name))
+            return !strcmp(k->kind, "blend");
+    return 0;
+}
+
 /* fold{ ep=4 } sets fold.ep, unless the command line did.                    */
 static int options(lua_State *L)
 {
@@ -399,7 +431,9 @@ static int options(lua_State *L)
         Text t = { .arena = f->g->arena };
         const char *full = strf(f->g->arena, "%s.%s", table, key[i]);
         lua_getfield(L, 1, key[i]);
-        if (lua_istable(L, -1))
+        if (lua_istable(L, -1) && takes_blend(table, key[i]))
+            put_words(L, f, full, &t);
+        else if (lua_istable(L, -1))
             put_list(L, f, full, &t);
         else
             put_value(L, f, full, &t);

@@ -191,6 +191,45 @@ static const char *check_path(Arena *a, const char *kind, const char *s,
     return strf(a, "%.*s%s", (int)(dir - l->file + 1), l->file, s);
 }
 
+int opts_blend(const char *s)
+{
+    char *end;
+    double w = strtod(s, &end);
+    if (!strncmp(s, "size ", 5))
+        return 1;
+    return end != s && *end == ' ' && w == w;
+}
+
+/* "0.7 a 0.3 b", each path relative to the file that names it. */
+static const char *check_blend(Arena *a, const char *key, const char *s,
+                               const Loc *l)
+{
+    Text t = {.arena = a};
+    int sized = !strncmp(s, "size ", 5);
+    double w;
+    if (!opts_blend(s))
+        return check_path(a, "path", s, l);
+    for (s += strspn(s, " "); *s;) {
+        const char *weight = strf(a, "%.*s", (int)strcspn(s, " "), s);
+        s += strcspn(s, " ");
+        s += strspn(s, " ");
+        const char *path = strf(a, "%.*s", (int)strcspn(s, " "), s);
+        s += strcspn(s, " ");
+        s += strspn(s, " ");
+        int number = read_num(weight, &w);
+        if (sized ? number : !strcmp(weight, "size"))
+            err(l, "%s: a blend has a weight for each path, or for none", key);
+        if (sized ? strcmp(weight, "size") : !number || !(w > 0))
+            err(l, "%s: '%s' is not a positive weight (a blend is weight path "
+                "weight path ..., paths without spaces)", key, weight);
+        if (!*path)
+            err(l, "%s: no path after the weight %s", key, weight);
+        put(&t, "%s%s %s", t.len ? " " : "", weight,
+            check_path(a, "path", path, l));
+    }
+    return t.s;
+}
+
 static int read_pair(const char *s, double v[2])
 {
     char first[LONGKEY];
@@ -241,6 +280,8 @@ static const char *check_value(Opts *o, const char *key, const char *kind,
         return check_enum(o->arena, key, kind, s, l);
     if (is_kind(kind, "path"))
         return check_path(o->arena, kind, s, l);
+    if (is_kind(kind, "blend"))
+        return check_blend(o->arena, key, s, l);
     if (is_kind(kind, "pair") && !read_pair(s, pair))
         err(l, "%s: '%s' is not two numbers like 0.9,0.95", key, s);
     if (is_kind(kind, "pair"))

@@ -1,118 +1,23 @@
-/* data.c: inputs of a step from files.
- *
- * A data key names a file, a folder (all its files, by name), a pattern
- * ("shards/{a,b}-*.bin"), or, for data.valid, `tail:0.1`: the last tenth of
- * data.train, which training then leaves out. tokens.c reads the files. In an
- * array of rows (.npy) a row is a sample, seq + 1 long, or seq (its last token
- * then has no label); rows are used in order. A folder that holds <input>.npy
- * for every input gives rows of each, for any input.
- *
- * A stream is cut into samples of seq tokens; labels are the next tokens. The
- * order is a permutation of the samples for each epoch that is computed, not
- * stored: sample number i of a run is the same in every fold, and a run that
- * resumes needs nothing but its position. Files are mapped, never read whole.*/
-#define _GNU_SOURCE
-#include <glob.h>
+/* data.c: inputs of a step, read from samples (samples.c) as the plan's tensors
+ * ask for them. data.valid may be `tail:0.1`, the last tenth of data.train,
+ * which training then leaves out; with data.order=megatron and data.split it is
+ * the second share of data.train's documents.                                */
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "runtime.h"
 
-typedef struct File {
-    Tokens t;
-    const char *input;            /* this file feeds only that one            */
-    int64_t first, samples;       /* samples before this file, in it          */
-} File;
-
 struct Data {
-    Arena *mem;
     const Plan *plan;
     const char *key;
     const Loc *loc;
-    const char *format;           /* a word of data.format                    */
-    File *file;                   /* vec                                      */
+    Samples *set;
     int64_t seq, batch, perstep;  /* perstep: samples                         */
-    int64_t lo, n;                /* ours: samples [lo, lo + n) of the files */
     int64_t vocab;                /* 0: unknown                               */
-    int shuffle, rows;
-    uint64_t seed;
     int64_t first;                /* sample of the step fill() gives          */
 };
 
-/* ---- which files --------------------------------------------------------- */
-
-static int ends(const char *s, const char *end)
-{
-    size_t n = strlen(s), m = strlen(end);
-
-    return n >= m && !strcmp(s + n - m, end);
-}
-
-static void add_file(Data *d, const char *path, const char *input)
-{
-    File f = {.input = input};
-    const char *why = tokens_open(d->mem, path, d->format, &f.t);
-
-    if (why)
-        err(d->loc, "%s: %s %s", d->key, path, why);
-    vec_push(d->mem, d->file, f);
-}
-
-/* A folder with one array for each input. */
-static int add_arrays(Data *d, const char *dir)
-{
-    const Tensor *t;
-
-    for (int i = 0; (t = plan_input(d->plan, i)); i++)
-        if (access(strf(d->mem, "%s/%s.npy", dir, t->name), R_OK))
-            return 0;
-    d->format = "npy";
-    for (int i = 0; (t = plan_input(d->plan, i)); i++)
-        add_file(d, strf(d->mem, "%s/%s.npy", dir, t->name), t->name);
-    return 1;
-}
-
-static int is_folder(const char *path)
-{
-    struct stat st;
-
-    return !stat(path, &st) && S_ISDIR(st.st_mode);
-}
-
-static void add_pattern(Data *d, const char *pattern, const char *path)
-{
-    glob_t g = {0};
-
-    if (glob(pattern, GLOB_BRACE, NULL, &g) || !g.gl_pathc)
-        err(d->loc, "%s: no file %s (a path in a model file is relative to "
-            "it; %s=path sets another)", d->key, path, d->key);
-    for (size_t i = 0; i < g.gl_pathc; i++)
-        if (!is_folder(g.gl_pathv[i]) &&
-            !(!strcmp(d->format, "megatron") && ends(g.gl_pathv[i], ".idx")))
-            add_file(d, g.gl_pathv[i], NULL);
-    globfree(&g);
-    if (!vec_len(d->file))
-        err(d->loc, "%s: no files in %s", d->key, path);
-}
-
-static void add_path(Data *d, const char *path)
-{
-    if (is_folder(path)) {
-        if (!add_arrays(d, path))
-            add_pattern(d, strf(d->mem, "%s/*", path), path);
-    } else if (!access(path, F_OK)) {
-        add_file(d, path, NULL);
-    } else if (!access(strf(d->mem, "%s.idx", path), R_OK)) {
-        d->format = "megatron";
-        add_file(d, strf(d->mem, "%s.bin", path), NULL);
-    } else {
-        add_pattern(d, path, path);
-    }
-}
-
-/* ---- samples ------------------------------------------------------------- */
+/* ---- shapes -------------------------------------------------------------- */
 
 static const PlanDim *dim_named(const Tensor *t, const char *axis)
 {
@@ -123,7 +28,7 @@ static const PlanDim *dim_named(const Tensor *t, const char *axis)
 }
 
 /* Elements of one sample of an input: all axes but micro and batch. */
-static int64_t sample_elems(const Tensor *t)
+int64_t sample_elems(const Tensor *t)
 {
     int64_t n = 1;
 
@@ -156,112 +61,6 @@ static void read_shape(Data *d)
     d->perstep = plan_turns(d->plan, "step") * micro * d->batch;
 }
 
-static void count_rows(Data *d, File *f)
-{
-    const Tensor *t;
-
-    f->samples = f->t.rows;
-    for (int i = 0; f->input && (t = plan_input(d->plan, i)); i++)
-        if (!strcmp(t->name, f->input) && f->t.cols != sample_elems(t))
-            err(d->loc, "%s: a row of %s has %lld elements, input '%s' needs "
-                "%lld", d->key, f->t.path, (long long)f->t.cols, t->name,
-                (long long)sample_elems(t));
-    if (!f->input && f->t.cols != d->seq + 1 && f->t.cols != d->seq)
-        err(d->loc, "%s: a row of %s has %lld tokens, seq is %lld (rows have "
-            "seq or seq + 1 tokens)", d->key, f->t.path, (long long)f->t.cols,
-            (long long)d->seq);
-}
-
-static void count_samples(Data *d)
-{
-    int64_t total = 0;
-
-    for (size_t i = 0; i < vec_len(d->file); i++) {
-        File *f = &d->file[i];
-        f->samples = f->t.n > d->seq ? (f->t.n - 1) / d->seq : 0;
-        if (f->t.rows) {
-            count_rows(d, f);
-            d->rows = 1;
-        }
-        if (!f->samples)
-            err(d->loc, "%s: %s has %lld tokens, a sample needs %lld", d->key,
-                f->t.path, (long long)f->t.n, (long long)d->seq + 1);
-        f->first = f->input ? 0 : total;
-        total = f->input && i && total < f->samples ? total
-                : f->input ? f->samples : total + f->samples;
-    }
-    d->n = total;
-}
-
-/* "tail:0.1": the share held out, or 0. Paths were made relative to a file. */
-static double tail_share(const Plan *p)
-{
-    const char *s = opts_str(p->opts, "data.valid");
-    const char *slash = s ? strrchr(s, '/') : NULL;
-
-    s = slash ? slash + 1 : s;
-    return s && !strncmp(s, "tail:", 5) ? strtod(s + 5, NULL) : 0;
-}
-
-static void hold_out(Data *d, int valid)
-{
-    double share = tail_share(d->plan);
-    int64_t held = (int64_t)((double)d->n * share);
-
-    if (share == 0)
-        return;
-    held = held < 1 ? 1 : held;
-    if (share < 0 || share >= 1 || held >= d->n)
-        err(d->loc, "data.valid: %lld samples cannot be split at %g",
-            (long long)d->n, share);
-    d->lo = valid ? d->n - held : 0;
-    d->n = valid ? held : d->n - held;
-}
-
-/* ---- order --------------------------------------------------------------- */
-
-static uint64_t scramble(uint64_t x)
-{
-    x ^= x >> 30;
-    x *= 0xbf58476d1ce4e5b9ull;
-    x ^= x >> 27;
-    x *= 0x94d049bb133111ebull;
-    return x ^ x >> 31;
-}
-
-/* A Feistel network over the next even power of two; what falls outside [0, n)
- * goes through again.                                                        */
-int64_t data_order(uint64_t seed, int64_t epoch, int64_t i, int64_t n)
-{
-    uint64_t key = scramble(seed + 0x9e3779b97f4a7c15ull *
-                                       (uint64_t)(epoch + 1));
-    uint64_t x = (uint64_t)i;
-    int half = 1;
-
-    while (1ull << 2 * half < (uint64_t)n)
-        half++;
-    uint64_t mask = (1ull << half) - 1;
-    do {
-        uint64_t l = x >> half, r = x & mask;
-        for (uint64_t round = 0; round < 6; round++) {
-            uint64_t t = l ^ (scramble(key + round * 0xd1342543de82ef95ull +
-                                       r) & mask);
-            l = r;
-            r = t;
-        }
-        x = l << half | r;
-    } while (x >= (uint64_t)n);
-    return (int64_t)x;
-}
-
-/* Sample number i of the run, as a sample of the files. */
-static int64_t sample_of(const Data *d, int64_t i)
-{
-    if (!d->shuffle || d->rows)
-        return d->lo + i % d->n;
-    return d->lo + data_order(d->seed, i / d->n, i % d->n, d->n);
-}
-
 /* ---- filling ------------------------------------------------------------- */
 
 typedef struct Fill {
@@ -272,54 +71,39 @@ typedef struct Fill {
     int64_t shift;                /* labels: 1                                */
 } Fill;
 
-static const File *file_of(const Fill *f, int64_t sample)
-{
-    const File *files = f->d->file;
-    size_t lo = 0, n = vec_len(files);
-
-    if (files[0].input) {
-        while (lo + 1 < n && strcmp(files[lo].input, f->t->name))
-            lo++;
-        return &files[lo];
-    }
-    while (n - lo > 1) {
-        size_t mid = (lo + n) / 2;
-        if (files[mid].first <= sample)
-            lo = mid;
-        else
-            n = mid;
-    }
-    return &files[lo];
-}
-
-static void check_token(const Fill *f, const File *file, int64_t at, double v)
+/* The i-th of a file's tokens, or -1. */
+static void check_token(const Fill *f, const Tokens *t, int64_t at, double v)
 {
     const Data *d = f->d;
     double least = strcmp(f->t->name, "labels") ? 0 : -1;   /* -1: no loss */
 
     if (!(v >= least) || (d->vocab && v >= (double)d->vocab))
         err(d->loc, "%s: token %.0f at %lld of %s is beyond the vocabulary of "
-            "%lld", d->key, v, (long long)at, file->t.path,
-            (long long)d->vocab);
+            "%lld", d->key, v, (long long)at, t->path, (long long)d->vocab);
 }
 
-/* Elements [from, from + n) of a sample to dst[to ...]. */
+/* Elements [from, from + n) of a sample to dst[to ...]; -1 beyond its end. */
 static void fill_row(const Fill *f, int64_t number, int64_t from, int64_t n,
                      int64_t to)
 {
-    int64_t s = sample_of(f->d, number);
-    const File *file = file_of(f, s);
-    int64_t row = file->t.rows ? file->t.cols : f->d->seq;
-    int64_t at = (s - file->first) * row + from + f->shift;
-    int64_t end = file->t.rows ? (s - file->first + 1) * row : file->t.n;
-    int whole = !strcmp(f->t->name, "tokens") || !strcmp(f->t->name, "labels");
+    SampleReader r = samples_read(f->d->set, number, from + f->shift,
+                                  f->t->name);
+    int tokens = !strcmp(f->t->name, "tokens") || !strcmp(f->t->name, "labels");
+    int64_t at, k;
 
-    for (int64_t i = 0; i < n; i++) {
-        double v = at + i < end ? tokens_at(&file->t, at + i) : -1;
-        if (whole && at + i < end)
-            check_token(f, file, at + i, v);
-        elem_set(f->t->dt, f->dst, to + i, v);
+    while (n > 0 && (k = reader_next(&r, &at)) > 0) {
+        k = k < n ? k : n;
+        for (int64_t i = 0; i < k; i++) {
+            double v = tokens_at(r.t, at + i);
+            if (tokens)
+                check_token(f, r.t, at + i, v);
+            elem_set(f->t->dt, f->dst, to + i, v);
+        }
+        to += k;
+        n -= k;
     }
+    for (int64_t i = 0; i < n; i++)
+        elem_set(f->t->dt, f->dst, to + i, -1);
 }
 
 /* Dim d; micro and batch name the sample, the others the place inside it. */
@@ -364,7 +148,7 @@ static void fill(void *self, const Tensor *t, int64_t rank, int64_t turn,
     const Data *d = self;
     Fill f = {d, t, rank, turn, dst, 0};
 
-    if (!d->file[0].input) {
+    if (!d->set->part[0].file[0].input) {
         f.shift = !strcmp(t->name, "labels");
         if (!f.shift && strcmp(t->name, "tokens"))
             err(&(Loc){t->file, t->line, NULL}, "%s holds tokens; input '%s' "
@@ -383,7 +167,7 @@ Feed data_feed(Data *d, int64_t first)
 
 int64_t data_samples(const Data *d)
 {
-    return d->n;
+    return d->set->n;
 }
 
 int64_t data_perstep(const Data *d)
@@ -396,43 +180,119 @@ int64_t data_vocab(const Data *d)
     return d->vocab;
 }
 
+const Samples *data_source(const Data *d)
+{
+    return d->set;
+}
+
 int64_t data_sample(const Data *d, int64_t i, int32_t *out)
 {
-    Fill f = {.d = d};
+    const Samples *s = d->set;
+    int64_t at, n, k = 0;
 
-    if (d->file[0].input)
+    if (s->part[0].file[0].input)
         return 0;
-    int64_t s = d->lo + i % d->n;
-    const File *file = file_of(&f, s);
-    int64_t row = file->t.rows ? file->t.cols : d->seq;
-    int64_t at = (s - file->first) * row;
-    int64_t end = file->t.rows ? at + row : file->t.n;
-    for (int64_t j = 0; out && j <= d->seq; j++)
-        out[j] = at + j < end ? (int32_t)tokens_at(&file->t, at + j) : -1;
+    SampleReader r = s->want.shuffle ? samples_plain(s, i)
+                                     : samples_read(s, i, 0, "");
+    while (out && k <= d->seq && (n = reader_next(&r, &at)) > 0)
+        for (int64_t j = 0; j < n && k <= d->seq; j++)
+            out[k++] = (int32_t)tokens_at(r.t, at + j);
+    while (out && k <= d->seq)
+        out[k++] = -1;
     return d->seq + 1;
+}
+
+/* ---- opening ------------------------------------------------------------- */
+
+/* "tail:0.1": the share held out, or 0. Paths were made relative to a file. */
+static double tail_share(const Plan *p)
+{
+    const char *s = opts_str(p->opts, "data.valid");
+    const char *slash = s ? strrchr(s, '/') : NULL;
+
+    s = slash ? slash + 1 : s;
+    return s && !strncmp(s, "tail:", 5) ? strtod(s + 5, NULL) : 0;
+}
+
+/* Samples that a run draws, by which Megatron's order goes: those of all steps,
+ * or of all validations.                                                     */
+static int64_t drawn(const Data *d, int valid)
+{
+    const Opts *o = d->plan->opts;
+    int64_t steps = opts_int(o, "train.steps");
+    int64_t every = opts_int(o, "train.eval_every");
+
+    if (valid)
+        steps = ((every ? steps / every : 0) + 1) *
+                opts_int(o, "train.eval_steps");
+    return steps * d->perstep;
+}
+
+/* data.split: what data.train gives this key. 0: nothing. */
+static int take_share(const Data *d, int valid, SampleWant *w)
+{
+    const Opts *o = d->plan->opts;
+    const char *split = opts_str(o, "data.split");
+    const Loc *loc = opts_loc(o, "data.split");
+
+    if (!split)
+        return 1;
+    if (!w->megatron)
+        err(loc, "data.split is a share of documents and needs data.order="
+            "megatron (data.valid=tail:0.1 holds samples out in any order)");
+    if (valid && w->spec && *w->spec)
+        err(loc, "data.split gives a part of data.train to validation, and "
+            "data.valid is set too");
+    int k = split_share(split, valid, w->share);
+    if (k < 0 || (!k && !valid))
+        err(loc, "data.split: '%s' is not like 969,30,1, with something for "
+            "training", split);
+    w->split = 1;
+    w->spec = valid ? opts_str(o, "data.train") : w->spec;
+    return k;
+}
+
+static int take_tail(const Data *d, int valid, SampleWant *w)
+{
+    w->tail = tail_share(d->plan);
+    if (w->tail == 0)
+        return 1;
+    if (w->megatron)
+        err(d->loc, "data.valid: a tail is a share of samples in the files' "
+            "order; data.order=megatron needs data.split");
+    w->held = valid;
+    if (valid)
+        w->spec = opts_str(d->plan->opts, "data.train");
+    if (!w->spec)
+        err(d->loc, "%s takes the tail of data.train, which is not set",
+            d->key);
+    return 1;
 }
 
 Data *data_open(Arena *a, const Plan *p, const char *key, int flags)
 {
-    const char *path = opts_str(p->opts, key);
+    const Opts *o = p->opts;
+    const char *order = opts_str(o, "data.order");
     int valid = !strcmp(key, "data.valid");
     Data *d = alloc(a, sizeof *d);
 
-    if (!path || !*path || !plan_input(p, 0))
+    *d = (Data){.plan = p, .key = key, .loc = opts_loc(o, key)};
+    SampleWant w = {
+        .key = key, .loc = d->loc, .spec = opts_str(o, key), .plan = p,
+        .format = opts_str(o, "data.format"), .share = {0, 1},
+        .seed = (uint64_t)opts_int(o, "seed"),
+        .megatron = !strcmp(order, "megatron"),
+        .shuffle = flags & DATAshuffle && !strcmp(order, "shuffle"),
+    };
+    if (!plan_input(p, 0) || !take_share(d, valid, &w) || !w.spec || !*w.spec)
         return NULL;
-    *d = (Data){.mem = a, .plan = p, .key = key, .loc = opts_loc(p->opts, key),
-                .format = opts_str(p->opts, "data.format"),
-                .shuffle = flags & DATAshuffle,
-                .seed = (uint64_t)opts_int(p->opts, "seed")};
-    int tail = tail_share(p) != 0;
-    if (valid && tail)
-        path = opts_str(p->opts, "data.train");
-    if (!path)
-        err(d->loc, "%s takes the tail of data.train, which is not set", key);
+    take_tail(d, valid, &w);
+    if (w.megatron && opts_given(o, "train.ramp"))
+        err(opts_loc(o, "train.ramp"), "data.order=megatron goes by the "
+            "samples of the whole run, which train.ramp leaves open");
     read_shape(d);
-    add_path(d, path);
-    count_samples(d);
-    if (tail && (valid || !strcmp(key, "data.train")))
-        hold_out(d, valid);
+    w.seq = d->seq;
+    w.samples = drawn(d, valid);
+    d->set = samples_open(a, &w);
     return d;
 }

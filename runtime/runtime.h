@@ -572,7 +572,95 @@ int64_t indexed_doc(const Tokens *t, int64_t i, int64_t *start);
 const char *jsonl_read(Arena *a, const char *path, uint8_t **data, int64_t *n,
                        int64_t **ends, int64_t *docs);
 
-/* ---- data.c: samples ----------------------------------------------------- */
+/* ---- numpy.c: what NumPy does -------------------------------------------- */
+
+typedef struct NpRandom { uint32_t key[624]; int pos; } NpRandom;
+void np_seed(NpRandom *r, uint32_t seed);         /* RandomState(seed)        */
+uint32_t np_next(NpRandom *r);
+void np_shuffle(NpRandom *r, uint32_t *v, int64_t n);
+double np_sum(const double *v, int64_t n);
+
+/* ---- blend.c megatron.c: which sample comes when ------------------------- */
+
+/* A blend of n datasets whose weights sum to 1.                              */
+typedef struct Blend Blend;
+Blend *blend_new(Arena *a, const double *w, int n);
+/* Sample i of the blend: its dataset, and which of that one's samples.       */
+int blend_at(Blend *b, int64_t i, int64_t *within);
+void blend_normalize(double *w, int n);
+int64_t blend_size(int64_t samples, double w, int64_t *built);
+int split_share(const char *s, int i, double end[2]);
+
+typedef struct Order Order;
+/* The samples of documents [lo, hi), at least `samples` (0: one epoch). Null
+ * and *out, or what is wrong ("has 5 tokens, ...").                          */
+const char *order_new(Arena *a, const Tokens *t, int64_t lo, int64_t hi,
+                      int64_t seq, int64_t samples, uint32_t seed,
+                      Order **out);
+int64_t order_samples(const Order *o);
+int64_t order_epochs(const Order *o);
+typedef struct Stroll {           /* through the tokens of one sample         */
+    const Order *o;
+    int64_t doc, at, left;
+} Stroll;
+Stroll order_walk(const Order *o, int64_t i, int64_t from);
+int64_t order_next(Stroll *w, int64_t *at);
+
+/* ---- samples.c: samples -------------------------------------------------- */
+
+typedef struct SampleFile {
+    Tokens t;
+    const char *input;            /* this file feeds only that one            */
+    int64_t first, samples;       /* samples before this file, in it          */
+} SampleFile;
+
+typedef struct Corpus {           /* a dataset                                */
+    const char *path;
+    SampleFile *file;             /* vec                                      */
+    int rows;                     /* used in order                            */
+    int64_t lo, n;                /* ours: samples [lo, lo + n) of the files  */
+    Order *order;                 /* megatron                                 */
+} Corpus;
+
+typedef struct SampleWant {
+    const char *key, *spec, *format;
+    const Loc *loc;
+    const Plan *plan;             /* its inputs may be arrays; or null        */
+    int64_t seq;
+    uint64_t seed;
+    int shuffle, megatron;        /* data.order                               */
+    int split; double share[2];   /* megatron: data.split, these documents    */
+    int64_t samples;              /* megatron: those of the run               */
+    double tail; int held;        /* what is held out; held: read that        */
+} SampleWant;
+
+typedef struct Samples {
+    Arena *mem;
+    SampleWant want;
+    Corpus *part;                 /* vec                                      */
+    int weighted;                 /* by numbers                               */
+    Blend *blend;                 /* null: one part                           */
+    int64_t n;                    /* of an epoch, or of the run               */
+} Samples;
+Samples *samples_open(Arena *a, const SampleWant *w);     /* err() with loc   */
+
+/* What a sample holds, in stretches: reader_next gives the length of the next
+ * and where in r->t it begins; 0: no more.                                   */
+typedef struct SampleReader {
+    const Tokens *t;
+    int64_t at, n;
+    Stroll walk;
+} SampleReader;
+/* Sample i of the run without its first `from` elements. input: whose, where
+ * files feed one input each.                                                 */
+SampleReader samples_read(const Samples *s, int64_t i, int64_t from,
+                          const char *input);
+SampleReader samples_plain(const Samples *s, int64_t i);  /* as in the files  */
+int64_t reader_next(SampleReader *r, int64_t *at);
+/* i of [0, n) to its place in the seed's order of epoch (a permutation).     */
+int64_t data_order(uint64_t seed, int64_t epoch, int64_t i, int64_t n);
+
+/* ---- data.c: inputs ------------------------------------------------------ */
 
 typedef struct Data Data;
 enum { DATAshuffle = 1 };         /* training order; else as in the files     */
@@ -583,6 +671,8 @@ Feed data_feed(Data *d, int64_t first);
 int64_t data_samples(const Data *d);
 int64_t data_perstep(const Data *d);           /* samples of one step         */
 int64_t data_vocab(const Data *d);            /* 0: unknown                   */
+const Samples *data_source(const Data *d);
+int64_t sample_elems(const Tensor *t);        /* without micro and batch      */
 /* The i-th sample in the files' order: its tokens, seq + 1 of them, to out when
  * there is one; -1 beyond the end. Returns how many; 0: these are no tokens. */
 int64_t data_sample(const Data *d, int64_t i, int32_t *out);
@@ -711,8 +801,6 @@ enum { NGRAM = 3 };               /* loss[i]: of contexts of i bytes          */
  * bytes.                                                                     */
 int ngrams(Arena *a, const Data *train, const Data *valid, int64_t samples,
            double loss[NGRAM]);
-/* i of [0, n) to its place in the seed's order of epoch (a permutation).     */
-int64_t data_order(uint64_t seed, int64_t epoch, int64_t i, int64_t n);
 
 /* ---- safetensors.c ------------------------------------------------------- */
 
