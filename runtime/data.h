@@ -233,6 +233,8 @@ void encoder_free(Encoder *e);
 /* Tokens of a text of valid UTF-8, e->n of them at e->id until the next call.
  * Null, or what went wrong.                                                  */
 const char *encode(Encoder *e, const char *s, size_t n, int flags);
+/* Their text; a part of a character is left as it is.                        */
+void decode(const Tokenizer *t, const int32_t *id, int64_t n, Text *out);
 int64_t utf8_bad(const char *s, size_t n);    /* first bad byte; -1: none     */
 
 /* bpe.c cut.c normal.c added.c encode.c, for each other */

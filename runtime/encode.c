@@ -77,6 +77,20 @@ static void put_template(Encoder *e, const int32_t *v)
         encode_id(e, v[i]);
 }
 
+void decode(const Tokenizer *t, const int32_t *id, int64_t n, Text *out)
+{
+    int strip = t->strip;
+
+    for (int64_t i = 0; i < n; i++) {
+        size_t len;
+        const char *s = tokenizer_text(t, id[i], &len);
+        int skip = s && strip && len && *s == ' ';
+        if (s)
+            putn(out, s + skip, len - (size_t)skip);
+        strip = strip && !len;
+    }
+}
+
 const char *encode(Encoder *e, const char *s, size_t n, int flags)
 {
     e->n = 0;

@@ -1,0 +1,191 @@
+/* tokenizer_test: tokens of a megabyte of made-up text (unit/mixtext.c) are
+ * those that the tokenizers library makes with the same tokenizer.json, and
+ * decode to the same text. tests/data/tokenizer/make.py wrote what is expected,
+ * with the text that `--text` prints.                                        */
+#define _GNU_SOURCE
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+#include <zlib.h>
+
+#include "../../runtime/runtime.h"
+#include "mixtext.h"
+
+enum { SIZE = 1300000 };
+
+typedef struct Expected { int doc; long n; unsigned long ids, text; } Expected;
+
+static char *text;
+static size_t len;
+
+/* The next document from *at; 0: no more. */
+static size_t next_doc(const char **at)
+{
+    const char *s = *at + (*at != text);
+
+    if (*at == text + len)
+        return 0;
+    const char *end = memchr(s, 0x1e, (size_t)(text + len - s));
+    *at = end ? end : text + len;
+    return (size_t)(*at - s);
+}
+
+static void one_doc(Encoder *e, const char *s, size_t n, const Expected *x)
+{
+    Arena *a = arena_new();
+    Text out = {.arena = a};
+
+    assert_int_equal(utf8_bad(s, n), -1);
+    assert_null(encode(e, s, n, ENCtemplate));
+    unsigned long ids = crc32(0, (const void *)e->id,
+                              (unsigned)((size_t)e->n * sizeof *e->id));
+    decode(e->t, e->id, e->n, &out);
+    unsigned long back = crc32(0, (const void *)out.s, (unsigned)out.len);
+    if (e->n != x->n || ids != x->ids || back != x->text)
+        fail_msg("document %d: %lld tokens, crc %08lx, of text %08lx; the "
+                 "library: %ld, %08lx, %08lx", x->doc, (long long)e->n, ids,
+                 back, x->n, x->ids, x->text);
+    arena_free(a);
+}
+
+static void test_case(void **state)
+{
+    const char *name = *state, *s = text;
+    Tokenizer *t = tokenizer_open(
+        strf(forever, "tests/data/tokenizer/%s.json", name), NULL);
+    Encoder *e = encoder_new(t);
+    FILE *f = fopen("tests/data/tokenizer/expected.txt", "r");
+    char which[32];
+    Expected x;
+    int docs = 0;
+
+    assert_non_null(f);
+    while (fscanf(f, "%31s %d %ld %lx %lx", which, &x.doc, &x.n, &x.ids,
+                  &x.text) == 5) {
+        if (strcmp(which, name))
+            continue;
+        assert_int_equal(x.doc, docs++);
+        size_t n = next_doc(&s);
+        one_doc(e, s - n, n, &x);
+    }
+    fclose(f);
+    assert_int_equal(next_doc(&s), 0);
+    assert_true(docs > 100);
+    encoder_free(e);
+}
+
+/* ---- what is refused ----------------------------------------------------- */
+
+static jmp_buf back;
+static char said[4096];
+
+static void hook(const char *msg)
+{
+    snprintf(said, sizeof said, "%s", msg);
+    longjmp(back, 1);
+}
+
+static void refuses(const char *json, const char *why)
+{
+    char path[] = "/tmp/pleat-tokenizer-test.XXXXXX";
+    FILE *f = fdopen(mkstemp(path), "w");
+
+    assert_non_null(f);
+    fputs(json, f);
+    fclose(f);
+    said[0] = 0;
+    err_hook = hook;
+    if (!setjmp(back))
+        tokenizer_open(path, NULL);
+    err_hook = NULL;
+    remove(path);
+    if (!strstr(said, why))
+        fail_msg("'%s' does not say '%s'", said, why);
+}
+
+#define BPE "\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"b\":1,\"ab\":2},"
+#define WITH(what) "{" what "," BPE "\"merges\":[\"a b\"]}}"
+#define SPLIT(p) WITH("\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":" \
+    "{\"Regex\":\"" p "\"},\"behavior\":\"Isolated\",\"invert\":false}")
+
+static void test_refused(void **state)
+{
+    (void)state;
+    refuses("{", ":1: error: ");
+    refuses("{\"model\":{\"type\":\"Unigram\",\"vocab\":[]}}",
+            "model Unigram is not known here: only BPE is");
+    refuses("{\"model\":{\"type\":\"WordPiece\",\"vocab\":{}}}", "WordPiece");
+    refuses("{" BPE "\"merges\":[\"a c\"]}}", "number 1 has 'c', which is not");
+    refuses("{" BPE "\"merges\":[\"a b c\"]}}", "number 1 is not two tokens");
+    refuses("{" BPE "\"merges\":[[\"b\",\"a\"]]}}", "has 'ba', which is not");
+    refuses("{" BPE "\"merges\":[],\"dropout\":0.1}}", "dropout");
+    refuses("{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":-1},\"merges\":[]}}",
+            "the number of 'a' is wrong");
+    refuses("{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":99999999},"
+            "\"merges\":[]}}", "full of holes");
+    refuses("{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":1,\"b\":1},"
+            "\"merges\":[]}}", "has the number of another token");
+    refuses(WITH("\"normalizer\":{\"type\":\"Lowercase\"}"), "Lowercase");
+    refuses(WITH("\"pre_tokenizer\":{\"type\":\"BertPreTokenizer\"}"), "Bert");
+    refuses(WITH("\"added_tokens\":[{\"id\":1,\"content\":\"ab\"}]"),
+            "'ab' has the wrong number");
+    refuses(SPLIT("(a"), "pattern '(a': missing");
+    refuses(SPLIT("a{1,2}+"), "{..}+");
+    refuses(SPLIT("[a&&[^b]]"), "sets inside []");
+    refuses(SPLIT("(?m:.)"), "(?m)");
+    refuses(SPLIT("\\\\h+"), "\\h");
+}
+
+static void test_utf8(void **state)
+{
+    static const struct { const char *s; int bad; } rows[] = {
+        {"plain", -1}, {"\xc3\xa9", -1}, {"abcdefgh\x80", 8}, {"\xc3", 0},
+        {"a\xc0\xaf", 1}, {"\xed\xa0\x80", 0}, {"\xf4\x90\x80\x80", 0},
+        {"\xf0\x8f\xbf\xbf", 0}, {"\xe0\x9f\xbf", 0}, {"\xf5\x80\x80\x80", 0},
+        {"\xf4\x8f\xbf\xbf", -1}, {"\xe2\x82", 0}, {"\xff", 0},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        assert_int_equal(utf8_bad(rows[i].s, strlen(rows[i].s)), rows[i].bad);
+}
+
+/* A word of a megabyte: its tokens are its halves', and it takes no time. */
+static void test_long_word(void **state)
+{
+    Encoder *e = encoder_new(tokenizer_open("tests/data/tokenizer/gpt2.json",
+                                            NULL));
+    size_t n = 1 << 20;
+    char *s = malloc(n);
+
+    (void)state;
+    assert_non_null(s);
+    memset(s, 'a', n);
+    assert_null(encode(e, s, n, 0));
+    int64_t whole = e->n;
+    assert_null(encode(e, s, n / 2, 0));
+    assert_int_equal(whole, 2 * e->n);
+    memset(s, ' ', n);
+    assert_null(encode(e, s, n, 0));
+    assert_true(e->n > 0);
+    free(s);
+    encoder_free(e);
+}
+
+int main(int argc, char **argv)
+{
+    text = mix_text(SIZE, &len);
+    if (argc > 1 && !strcmp(argv[1], "--text"))
+        return fwrite(text, 1, len, stdout) != len;
+#define CASE(name) {"tokens of " #name, test_case, NULL, NULL, #name}
+    const struct CMUnitTest tests[] = {
+        CASE(gpt2), CASE(llama3), CASE(qwen2), CASE(deepseek), CASE(flags),
+        CASE(mixtral), CASE(metaspace), cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_utf8), cmocka_unit_test(test_long_word),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
