@@ -1,6 +1,7 @@
 /* foldrun.c: see foldrun.h. */
 #define _GNU_SOURCE
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "../unit/share.h"
@@ -61,6 +62,16 @@ Block fold_block(const Plan *p, int64_t step)
 
 /* ---- plans --------------------------------------------------------------- */
 
+const Target *fold_target = &T_host;
+
+void fold_target_given(void)
+{
+    const char *name = getenv("TEST_TARGET");
+
+    if (name && !(fold_target = target_named(name)))
+        die("no target %s", name);
+}
+
 Plan *fold_plan(const char *model, char *const *keys, int nkeys)
 {
     Opts *o = opts_new(forever);
@@ -72,7 +83,7 @@ Plan *fold_plan(const char *model, char *const *keys, int nkeys)
     }
     Trace t = trace(model, o, TRACEquiet);
     CompileOptions co = {.source = t.source, .nsource = t.nsource};
-    char *text = plan_print(forever, compile(t.g, &T_host, &co), &len);
+    char *text = plan_print(forever, compile(t.g, fold_target, &co), &len);
     arena_free(t.g->arena);
     return plan_parse(forever, text, len, model);
 }

@@ -24,6 +24,9 @@ typedef struct Trained {
     Found *value;                 /* vec                                      */
 } Trained;
 
+/* Of plans: the host, or what a program, or TEST_TARGET, says.               */
+extern const Target *fold_target;
+void fold_target_given(void);
 /* The plan as its file would be read; what the compiler needed is let go.    */
 Plan *fold_plan(const char *model, char *const *keys, int nkeys);
 /* The same with keys in one line, "fold.tp=2 axes.seq=8".                    */

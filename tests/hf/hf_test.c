@@ -7,7 +7,7 @@
  * 1e-12 leaves three digits to that and fails for any term computed in float32.
  * fp32 may differ by the rounding of every operation of two layers, 6e-8 each:
  * about 8 of them in the loss, 80 in a gradient, 30 in later losses.
- * HF_TARGET=cuda runs them on a GPU, with the same numbers.                  */
+ * TEST_TARGET=cuda runs them on a GPU, with the same numbers.                */
 #define _GNU_SOURCE
 #include <math.h>
 #include <stdlib.h>
@@ -56,6 +56,13 @@ static StFile *open_file(const char *name, const char *suffix)
     return f;
 }
 
+static void load(Exec *x, StFile *f, const char *name)
+{
+    exec_pull(x);
+    hf_load(x, &f, 1, name);
+    exec_push(x);
+}
+
 static Plan *make_plan(const char *name, const Policy *pol)
 {
     Opts *o = opts_new(forever);
@@ -64,7 +71,7 @@ static Plan *make_plan(const char *name, const Policy *pol)
     opts_set(o, "world", "1", NULL);
     Trace t = trace(strf(forever, "%s.lua", name), o, TRACEquiet);
     CompileOptions co = { .source = t.source, .nsource = t.nsource };
-    const char *target = getenv("HF_TARGET");
+    const char *target = getenv("TEST_TARGET");
     return compile(t.g, target ? target_named(target) : &T_host, &co);
 }
 
@@ -94,7 +101,7 @@ static Exec *reference_gradients(Run *r)
             grads->t[grads->n++].name += 5;
         }
     exec_run(y, "init", NULL, NULL);
-    hf_load(y, &grads, 1, "reference");
+    load(y, grads, "reference");
     return y;
 }
 
@@ -138,7 +145,7 @@ static void one_case(const char *name, const Policy *pol)
     r.ref = open_file(name, ".ref.safetensors");
     r.x = exec_open(r.plan, comm);
     exec_run(r.x, "init", NULL, NULL);
-    hf_load(r.x, &weights, 1, name);
+    load(r.x, weights, name);
     const StTensor *loss = st_find(r.ref, "loss");
     for (int t = 0; t < STEPS; t++) {
         train_step(&r, d, t);
