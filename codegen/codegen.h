@@ -382,6 +382,7 @@ void cuda_set_grid(Group *k, Arena *a, int64_t x, int64_t threads, int64_t y,
 typedef struct GroupedTile {
     int64_t rows, cols;           /* of the result a block makes at once      */
     int64_t stages;               /* slices in shared memory; 0: what fits    */
+    int turns;                    /* a warpgroup makes a tile alone           */
 } GroupedTile;
 void grouped_lower_cuda(Group *k, Arena *a);
 /* Of the step's integers v (steps.def): the tile that is best, the text of a
@@ -400,8 +401,13 @@ void cumsum_lower(Graph *g, Group *k, Arena *a);
 void keep_lower(Graph *g, Group *k, Arena *a);
 void route_lower(Graph *g, Group *k, Arena *a);
 /* For a GPU; 1: an item is a block of 256 threads, 0: a thread.              */
+int topk_lower_cuda(Graph *g, Group *k, Arena *a);
+int cumsum_lower_cuda(Graph *g, Group *k, Arena *a);
+int keep_lower_cuda(Graph *g, Group *k, Arena *a);
 int route_lower_cuda(Graph *g, Group *k, Arena *a);
 int scatter_lower_cuda(Graph *g, Group *k, Arena *a);
+/* 1: the group is a dispatch of whole rows, and lowered; 0: nothing done.   */
+int dispatch_lower_cuda(Graph *g, Group *k, Arena *a);
 void scatter_lower(Graph *g, Group *k, Arena *a);
 void gemm_lower(Graph *g, Group *k, Arena *a);        /* gemm.c */
 void gmm_lower(Graph *g, Group *k, Arena *a);

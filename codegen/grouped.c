@@ -55,28 +55,41 @@ static void put_product(Text *t, int64_t wide, int turna, int turnb)
     put(t, "\n        : \"l\"(a), \"l\"(b));\n}\n");
 }
 
-/* Measured on an H200 (gmm_bench; 128 experts, one empty, the others of uneven
- * sizes; TFLOP/s by tile):
+/* Measured on an H200 (gmm_bench: experts of uneven sizes, one empty), TFLOP/s
+ * by tile, * in turns:
  *
- *     rows of an expert, K x N     128x256  128x192  128x128  256x128
- *     1024  2048 x 768                 725      728      595      604
- *     1024  768 x 2048                 665      661      586      610
- *     256   2048 x 768                 546      540      445      417
- *     256   768 x 2048                 521      504      437      395
- *     1024  weights 2048 x 768         602      585      596      569
- *     256   weights 2048 x 768         329      352      353      322
+ *     rows of an expert, K x N     128x192*  128x256  128x128*  64x256*
+ *     1024  2048 x 768                  772      722       627      673
+ *     1024  768 x 2048                  728      671       657      651
+ *     256   2048 x 768                  565      539       468      500
+ *     256   768 x 2048                  551      514       482      510
+ *     4096  4096 x 14336                773      753       590      641
+ *     4096  14336 x 4096                701      756       518      663
+ *     1024  weights 2048 x 768          634      610       595      615
+ *     256   weights 2048 x 768          353      342       355      341
+ *     4096  weights 4096 x 14336        774      752       603      648
  *
- * Weights of few rows are bound by what they write.                          */
+ * Storing while the other multiplies is worth more than fewer bytes a product,
+ * but for very long sums; weights of few rows are bound by what they write.  */
 GroupedTile grouped_tile(const int64_t *v, int weight)
 {
-    GroupedTile t = { 128, 256, 0 };
+    static const struct { GroupedTile t; double rate, deep; } tile[] = {
+        { { 128, 192, 0, 1 }, 1, 0.97 }, { { 128, 256, 0, 0 }, 0.93, 1 },
+        { { 128, 128, 0, 1 }, 0.83, 0.7 }, { { 128, 64, 0, 1 }, 0.5, 0.4 },
+    };
     int64_t n = weight && v[XTW] ? v[XK] : v[XN];
+    int64_t sum = weight ? v[XCAP] / v[XE] : v[XK];
+    size_t best = 0;
+    double most = 0;
 
-    if (weight && v[XCAP] / v[XE] < 512)
-        t.cols = 128;
-    while (t.cols > 64 && ceil_of(n, t.cols) * t.cols - n >= 64)
-        t.cols -= 64;
-    return t;
+    for (size_t i = 0; i < sizeof tile / sizeof *tile; i++) {
+        double use = (double)n / (double)(ceil_of(n, tile[i].t.cols) *
+                                          tile[i].t.cols);
+        double rate = use * (sum < 8192 ? tile[i].rate : tile[i].deep);
+        if (rate > most)
+            most = rate, best = i;
+    }
+    return tile[best].t;
 }
 
 /* wgmma.pre. A weight gradient that is stored turned is made turned: its
@@ -111,6 +124,7 @@ char *grouped_text(Arena *a, const int64_t *v, int weight, GroupedTile tile,
     put_define(&t, "BM", tile.rows);
     put_define(&t, "BN", tile.cols);
     put_define(&t, "STAGES", stages);
+    put_define(&t, "TURNS", tile.turns);
     put_define(&t, "TOKIND", v[XDTOUT] == Dbf16 ? 10 : 7);
     put(&t, "#define TO %s\n", dtypes[v[XDTOUT]].store);
     put_product(&t, tile.cols, weight, weight || !v[XTW]);

@@ -1,7 +1,8 @@
 /* gmm_bench: grouped products on a GPU, each shape with several tiles: what a
  * launch takes, and whether sampled elements are what a plain loop says.
  *
- *     gmm_bench [rows [case]]     131072 rows on 128 experts
+ *     gmm_bench [rows [case]]     131072 rows, on 128 experts unless the case
+ *                                 says otherwise
  *
  * Without a GPU it compiles the kernels only.                                */
 #include <math.h>
@@ -12,27 +13,36 @@
 #include "../../codegen/codegen.h"
 #include "../../runtime/runtime.h"
 
-enum { E = 128, SAMPLES = 400 };
+enum { MOST = 128, SAMPLES = 400 };
 
-typedef struct Case { const char *name; int weight; int64_t K, N, tw; } Case;
+typedef struct Case {
+    const char *name;
+    int weight;
+    int64_t K, N, tw;
+    int experts;                  /* 0: MOST                                  */
+} Case;
 
 static const Case cases[] = {
-    { "w1", 0, 2048, 768, 1 }, { "w2", 0, 768, 2048, 1 },
-    { "d.w2", 0, 2048, 768, 0 }, { "d.w1", 0, 768, 2048, 0 },
-    { "gmmw", 1, 2048, 768, 0 }, { "gmmw turned", 1, 2048, 768, 1 },
-    { "odd", 0, 200, 328, 1 }, { "odd turned", 0, 328, 200, 0 },
-    { "odd gmmw", 1, 328, 200, 0 },
+    { "w1", 0, 2048, 768, 1, 0 }, { "w2", 0, 768, 2048, 1, 0 },
+    { "d.w2", 0, 2048, 768, 0, 0 }, { "d.w1", 0, 768, 2048, 0, 0 },
+    { "gmmw", 1, 2048, 768, 0, 0 }, { "gmmw turned", 1, 2048, 768, 1, 0 },
+    { "few w1", 0, 4096, 14336, 0, 8 }, { "few w2", 0, 14336, 4096, 0, 8 },
+    { "few gmmw", 1, 4096, 14336, 0, 8 },
+    { "odd", 0, 200, 328, 1, 0 }, { "odd turned", 0, 328, 200, 0, 0 },
+    { "odd gmmw", 1, 328, 200, 0, 100 },
 };
 enum { NCASE = sizeof cases / sizeof *cases };
 
 static const GroupedTile tiles[] = {
-    { 128, 256, 0 }, { 128, 192, 0 }, { 128, 128, 0 }, { 256, 128, 0 },
+    { 128, 256, 0, 0 }, { 128, 128, 0, 0 }, { 128, 128, 0, 1 },
+    { 128, 192, 0, 1 }, { 64, 256, 0, 1 },
 };
 enum { NTILE = sizeof tiles / sizeof *tiles };
 
 static void *stream;
 static void *fill_fn;
-static int32_t off[E + 1];
+static int E;                     /* of the case                              */
+static int32_t off[MOST + 1];
 
 static void ok(int e, const char *what)
 {
@@ -69,13 +79,20 @@ static const char fill_text[] =
     "    }\n"
     "}\n";
 
+/* Wide layers with few experts get fewer rows.                               */
+static int64_t most_rows(int i, int64_t rows)
+{
+    return cases[i].experts == 8 && rows > 32768 ? 32768 : rows;
+}
+
 /* ---- kernels ------------------------------------------------------------- */
 
 typedef struct Made { Kernel k; int64_t shared; void *fn; } Made;
 
 static void ints_of(const Case *c, int64_t rows, int64_t *v)
 {
-    int64_t iv[] = { Dbf16, c->weight ? Df32 : Dbf16, E, c->K, c->N,
+    int64_t x = c->experts ? c->experts : MOST;
+    int64_t iv[] = { Dbf16, c->weight ? Df32 : Dbf16, x, c->K, c->N,
                      c->tw ? c->K : c->N, c->tw, c->K * c->N, 0, rows };
 
     memcpy(v, iv, sizeof iv);
@@ -96,7 +113,7 @@ static void make_all(Made *m, int64_t rows, Pool *pool, int gpu)
 
     for (int i = 0; i < n; i++) {
         int64_t v[10];
-        ints_of(&cases[i / NTILE], rows, v);
+        ints_of(&cases[i / NTILE], most_rows(i / NTILE, rows), v);
         k[i] = named(grouped_text(forever, v, cases[i / NTILE].weight,
                                   tiles[i % NTILE], &m[i].shared));
     }
@@ -125,7 +142,7 @@ static void fill(uint64_t p, int64_t n, int64_t seed)
 /* Uneven, one expert empty, the last not whole tiles; a few rows of no one.  */
 static void set_sizes(int64_t rows)
 {
-    double w[E], sum = 0;
+    double w[MOST], sum = 0;
 
     for (int x = 0; x < E; x++)
         sum += w[x] = x == 3 ? 0 : 1.6 + (double)value(x, 77);
@@ -231,6 +248,9 @@ static double milliseconds(const Made *m, uint64_t *arg, int64_t add)
 
 static void measure(const Case *c, Made *m, uint64_t *arg, int64_t rows)
 {
+    E = c->experts ? c->experts : MOST;
+    set_sizes(rows);
+    ok(dl.cuMemcpyHtoD_v2(arg[3], off, sizeof off), "sizes");
     int64_t nb = c->weight ? rows * c->N : E * c->K * c->N;
     size_t bytes = c->weight ? (size_t)(E * c->K * c->N * 4)
                              : (size_t)(rows * c->N * 2);
@@ -250,12 +270,24 @@ static void measure(const Case *c, Made *m, uint64_t *arg, int64_t rows)
         }
         double ms = milliseconds(m, arg, 0);
         double ms2 = c->weight ? milliseconds(m, arg, 1) : 0;
-        printf("%s - %-12s %3lldx%3lld: %.3f ms %.0f TFLOP/s, adding %.3f ms, "
-               "error %.2f %.2f\n", e <= 1 && e2 <= 1 ? "ok" : "not ok",
-               c->name, (long long)tiles[i].rows, (long long)tiles[i].cols, ms,
+        printf("%s - %-11s %3lldx%3lld%s: %.3f ms %.0f TFLOP/s, adding %.3f "
+               "ms, error %.2f %.2f\n", e <= 1 && e2 <= 1 ? "ok" : "not ok",
+               c->name, (long long)tiles[i].rows, (long long)tiles[i].cols,
+               tiles[i].turns ? " in turns" : "", ms,
                flops / ms * 1e-9, ms2, e, e2);
         fflush(stdout);
     }
+}
+
+static void add_sizes(const Case *c, int64_t rows, size_t *size)
+{
+    size_t x = (size_t)(c->experts ? c->experts : MOST), r = (size_t)rows;
+    size_t k = (size_t)c->K, n = (size_t)c->N, w = x * k * n;
+    size_t need[3] = { r * k * 2, c->weight ? r * n * 2 : w * 2,
+                       c->weight ? w * 4 : r * n * 2 };
+
+    for (int i = 0; i < 3; i++)
+        size[i] = need[i] > size[i] ? need[i] : size[i];
 }
 
 int main(int argc, char **argv)
@@ -281,15 +313,13 @@ int main(int argc, char **argv)
         return 0;
     }
     uint64_t arg[5];
-    size_t big = (size_t)rows * 4096 + (1 << 20), w = (size_t)E * 2048 * 768;
-    size_t size[5] = { big, w * 2 > big ? w * 2 : big,
-                       w * 4 > big ? w * 4 : big, sizeof off, 1 << 20 };
+    size_t size[5] = { 0, 0, 0, sizeof off, 1 << 20 };
+    for (int i = 0; i < NCASE; i++)
+        add_sizes(&cases[i], most_rows(i, rows), size);
     for (int i = 0; i < 5; i++)
         ok(dl.cuMemAlloc_v2(&arg[i], size[i]), "memory");
-    set_sizes(rows);
-    ok(dl.cuMemcpyHtoD_v2(arg[3], off, sizeof off), "sizes");
     for (int i = 0; i < NCASE; i++)
-        if (!only || !strcmp(only, cases[i].name))
-            measure(&cases[i], made + i * NTILE, arg, rows);
+        if (!only || strstr(cases[i].name, only))
+            measure(&cases[i], made + i * NTILE, arg, most_rows(i, rows));
     return 0;
 }
