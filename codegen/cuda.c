@@ -123,6 +123,10 @@ static int is_map(const Group *k)
 
 static void loop(Graph *g, Group *k, Arena *a)
 {
+    if (dispatch_lower_cuda(g, k, a)) {
+        wrap(g, k, a, k->step.iv[0].c, THREADMAP, 0, 0);
+        return;
+    }
     loop_lower_cuda(g, k, a);
     int64_t items = k->step.iv[0].c, threads = k->step.iv[1].c;
     int map = is_map(k);
@@ -135,9 +139,9 @@ static void rows(Graph *g, Group *k, Arena *a)
     int blocks = 0;
 
     switch (k->fam) {
-    case FAMtopk: topk_lower(g, k, a); break;
-    case FAMcumsum: cumsum_lower(g, k, a); break;
-    case FAMkeep: keep_lower(g, k, a); break;
+    case FAMtopk: blocks = topk_lower_cuda(g, k, a); break;
+    case FAMcumsum: blocks = cumsum_lower_cuda(g, k, a); break;
+    case FAMkeep: blocks = keep_lower_cuda(g, k, a); break;
     case FAMroute: blocks = route_lower_cuda(g, k, a); break;
     default: blocks = scatter_lower_cuda(g, k, a); break;
     }

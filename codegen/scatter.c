@@ -90,34 +90,73 @@ static void scatter_text(RowText *o, const Node *n, const Node *out,
 }
 
 /* For a GPU: a block is 256 columns of the contiguous axis and one of `parts`
- * ranges of places; a thread adds up its column, index after index.          */
-enum { PARTS = 64 };
+ * ranges of places. It looks at 256 indices at a time and lists those of its
+ * own range in their order; then a thread adds up its column of them, AHEAD
+ * values on their way. Sums of bf16 are made in work space that lies as the
+ * result.                                                                    */
+enum { PARTS = 512 };
+
+static void put_hits(RowText *o, const Scatter *s, int two)
+{
+    row_line(o, "const int64_t q = i0 + TID;");
+    row_line(o, "int64_t to_x = 0, to_v = 0;");
+    row_line(o, "int hit = 0, all;");
+    row_line(o, "if (q < many) {");
+    row_decode(o, &s->sum, "q", "q", 3);
+    row_line(o, "(void)q0;");
+    put_place(o, two);
+    row_line(o, "hit = x >= from && x < to;");
+    row_line(o, "to_x = x * sx, to_v = q1;");
+    row_line(o, "}");
+    row_line(o, "const int at = block_before(hit, all);");
+    row_line(o, "if (hit)");
+    row_line(o, "    place[at] = to_x, value[at] = to_v;");
+    row_line(o, "__syncthreads();");
+}
 
 static void scatter_blocks(RowText *o, const Node *n, const Node *out,
                            const Scatter *s, int adds, int two)
 {
-    Dtype dt = out->dt;
-    const char *x = row_load(o->a, n->in[0]->dt, "v[p1 + q1 + l * sv]");
+    Dtype sum = compute_type(out->dt);
+    const char *ct = dtypes[compute_type(n->in[0]->dt)].compute;
 
+    row_line(o, "enum { AHEAD = 8 };");
+    row_line(o, "__shared__ int64_t place[THREADS], value[THREADS];");
+    if (sum != out->dt)
+        row_line(o, "%s *const sum = buf[%d];", dtypes[sum].store, o->k->narg);
+    else
+        row_line(o, "%s *const sum = y;", dtypes[sum].store);
     row_line(o, "const int64_t p = blockIdx.x, l = (p %% nb) * THREADS + TID;");
     row_line(o, "const int64_t from = n * (p / nb %% parts) / parts;");
     row_line(o, "const int64_t to = n * (p / nb %% parts + 1) / parts;");
     row_decode(o, &s->item, "p / nb / parts", "p", 3);
-    if (!adds) {
-        row_line(o, "for (int64_t x = from; x < to; x++)");
-        row_line(o, "    if (l < width)");
-        row_line(o, "        y[p0 + x * sx + l] = 0;");
-    }
-    row_line(o, "for (int64_t q = 0; q < many; q++) {");
-    row_decode(o, &s->sum, "q", "q", 3);
-    put_place(o, two);
-    row_line(o, "if (x < from || x >= to || l >= width)");
-    row_line(o, "    continue;");
-    row_line(o, "const %s old = %s;", dtypes[dt].compute,
-             row_load(o->a, dt, "y[p0 + x * sx + l]"));
-    row_line(o, "y[p0 + x * sx + l] = %s;",
-             row_save(o->a, dt, strf(o->a, "old + %s", x)));
+    row_line(o, "for (int64_t x = from; x < to && l < width; x++)");
+    if (!adds)
+        row_line(o, "    sum[p0 + x * sx + l] = 0;");
+    else if (sum != out->dt)
+        row_line(o, "    sum[p0 + x * sx + l] = %s;",
+                 row_load(o->a, out->dt, "y[p0 + x * sx + l]"));
+    else
+        row_line(o, "    break;");
+    row_line(o, "for (int64_t i0 = 0; i0 < many; i0 += THREADS) {");
+    put_hits(o, s, two);
+    row_line(o, "for (int h = 0; h < all && l < width; h += AHEAD) {");
+    row_line(o, "    %s w[AHEAD];", ct);
+    put(&o->t, "#pragma unroll\n");
+    row_line(o, "    for (int j = 0; j < AHEAD; j++)");
+    row_line(o, "        w[j] = h + j < all ? %s : (%s)0;",
+             row_load(o->a, n->in[0]->dt, "v[p1 + value[h + j] + l * sv]"), ct);
+    put(&o->t, "#pragma unroll\n");
+    row_line(o, "    for (int j = 0; j < AHEAD; j++)");
+    row_line(o, "        if (h + j < all)");
+    row_line(o, "            sum[p0 + place[h + j] + l] += w[j];");
     row_line(o, "}");
+    row_line(o, "}");
+    if (sum != out->dt) {
+        row_line(o, "for (int64_t x = from; x < to && l < width; x++)");
+        row_line(o, "    y[p0 + x * sx + l] = %s;",
+                 row_save(o->a, out->dt, "sum[p0 + x * sx + l]"));
+    }
 }
 
 static int scatter(Graph *g, Group *k, Arena *a, int gpu)
@@ -126,10 +165,9 @@ static int scatter(Graph *g, Group *k, Arena *a, int gpu)
     int at = dim_of(out, n->A[0]), adds = out->op == Oaccum;
     Scatter s = scatter_axes(g, n, out);
     RowText o = row_begin(k, a);
-    int64_t wide = gpu && out->dt != Dbf16 ? THREADMAP : COLUMNS;
+    int64_t wide = gpu ? THREADMAP : COLUMNS;
     int64_t nb = (s.width + wide - 1) / wide, items = row_count(&s.item) * nb;
     int64_t len = local_n(g, out, at);
-    int blocks = wide == THREADMAP;
     Piece p[MAXPIECE];
     int two = pieces(g, out, at, p) == 2;
 
@@ -146,16 +184,17 @@ static int scatter(Graph *g, Group *k, Arena *a, int gpu)
              row_size(&o, s.width), row_size(&o, nb), row_size(&o, s.sv));
     row_line(&o, "const int64_t many = iv[%d];",
              row_size(&o, row_count(&s.sum)));
-    int64_t parts = blocks ? len < PARTS ? len : PARTS : 1;
-    if (blocks) {
+    int64_t parts = !gpu ? 1 : len < PARTS ? len : PARTS;
+    if (gpu) {
         row_line(&o, "const int64_t parts = iv[%d];", row_size(&o, parts));
         scatter_blocks(&o, n, out, &s, adds, two);
     } else {
         scatter_text(&o, n, out, &s, adds, two);
     }
-    k->scratch = out->dt == Dbf16 ? items * len * COLUMNS * 4 : 0;
+    if (out->dt == Dbf16)
+        k->scratch = gpu ? local_elems(g, out) * 4 : items * len * COLUMNS * 4;
     row_finish(&o, g, items * parts, items * wide * (len + row_count(&s.sum)));
-    return blocks;
+    return gpu;
 }
 
 void scatter_lower(Graph *g, Group *k, Arena *a)
