@@ -148,6 +148,7 @@ static void remove_folder(Arena *a, const char *dir)
     for (int i = 0; i < NCKPTFILE; i++)
         unlink(strf(a, "%s/%s", dir, ckptfile[i]));
     unlink(strf(a, "%s/index", dir));
+    unlink(strf(a, "%s/tuned", dir));
     rmdir(dir);
 }
 

@@ -245,4 +245,8 @@ void gpu_memory(Gpu *x, Text *t)
     }
     put(t, "%10.3f GiB  outside of the plan, and %.1f MiB of the host's memory "
         "pinned\n", gib(outside), (double)x->pinned / 0x1p20);
+    for (int i = 0; i < x->role->nprog; i++)
+        if (x->prog[i].nodes)
+            put(t, "%10zu nodes in the graph of %s\n", x->prog[i].nodes,
+                x->prog[i].p->name);
 }

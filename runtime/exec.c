@@ -321,6 +321,16 @@ void *exec_buf(const Exec *x, int64_t rank, int buf)
     return x->rank[rank - x->comm->first].buf[buf];
 }
 
+void *exec_fetch(const Exec *x, int64_t rank, int buf)
+{
+    uint8_t *p = exec_buf(x, rank, buf);
+
+    if (x->gpu)
+        gpu_fetch(x->gpu, p, p - x->rank[0].arena,
+                  x->rank[0].role->buf[buf].bytes);
+    return p;
+}
+
 int64_t exec_bytes(const Exec *x)
 {
     int64_t n = 0;

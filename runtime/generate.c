@@ -60,7 +60,7 @@ static void read_logits(Gen *g)
     for (int d = 0; d < t->nd; d++)
         if (t->dim[d].n == g->vocab && d != sd)
             vd = d;
-    const void *p = exec_buf(g->x, 0, t->buf);
+    const void *p = exec_fetch(g->x, 0, t->buf);
     for (int64_t v = 0; v < g->vocab; v++)
         g->p[v] = elem_get(t->dt, p, (g->n - 1) * stride[sd] + v * stride[vd]);
 }
@@ -153,8 +153,11 @@ int generate_plan(Plan *p, const GenArgs *a, FILE *out)
     g.x = exec_open(p, comm_open(forever, 1));
     if (role_prog(&p->role[0], "init") >= 0)
         exec_run(g.x, "init", NULL, NULL);
-    if (from)
+    if (from) {
+        exec_pull(g.x);
         ckpt_from(g.x, from);
+        exec_push(g.x);
+    }
     for (const char *s = a->prompt; *s; s++) {
         if ((unsigned char)*s >= g.vocab)
             err(NULL, "byte %d of the prompt is beyond the vocabulary of %lld",

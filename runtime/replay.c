@@ -222,6 +222,7 @@ static void capture(Gpu *x, GpuProgram *g)
     gpu_ok(dl.cuStreamBeginCapture_v2(x->stream, 1), "capturing");
     issue(x, g);
     gpu_ok(dl.cuStreamEndCapture(x->stream, &graph), "capturing");
+    dl.cuGraphGetNodes(graph, NULL, &g->nodes);
     gpu_ok(dl.cuGraphInstantiateWithFlags(&g->graph, graph, 0), "the graph");
     dl.cuGraphDestroy(graph);
 }

@@ -65,7 +65,7 @@ static void save_config(const Exec *x, const char *dir)
     run_file(strf(forever, "%s/config.lua", dir), s.s, s.len);
 }
 
-static void save_tuned(const Exec *x, const char *dir)
+void run_tuned(const Exec *x, const char *dir)
 {
     Text s = {.arena = forever};
 
@@ -99,5 +99,5 @@ void run_folder(const Exec *x, const char *ckpt, const char *dir,
     make_folders(ckpt);
     save_config(x, dir);
     run_file(strf(forever, "%s/plan", dir), a->text, a->len);
-    save_tuned(x, dir);
+    run_tuned(x, dir);
 }

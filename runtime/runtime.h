@@ -378,6 +378,7 @@ void exec_push(Exec *x);          /* ... to it: after writing                 */
 int64_t exec_bytes(const Exec *x);            /* arenas of all ranks here     */
 const Role *exec_role(const Exec *x, int64_t rank);
 void *exec_buf(const Exec *x, int64_t rank, int buf);
+void *exec_fetch(const Exec *x, int64_t rank, int buf);   /* ... as it is now */
 /* Every input once, whatever stages read it; null: past the end.             */
 const Tensor *plan_input(const Plan *p, int i);
 
@@ -435,6 +436,7 @@ typedef struct GpuProgram {
     int64_t scalars, perturn, nin, nout;      /* bytes                        */
     int64_t runs;
     void *graph;                  /* executable; null: not yet                */
+    size_t nodes;                 /* of it                                    */
 } GpuProgram;
 
 /* Before a call (after 0) and after it (1); step: of the course's row.       */
@@ -685,6 +687,7 @@ typedef struct RunArgs {
 const char *run_dir(Arena *a, const Plan *p);
 void run_folder(const Exec *x, const char *ckpt, const char *dir,
                 const RunArgs *a);
+void run_tuned(const Exec *x, const char *dir);       /* what was measured    */
 void run_file(const char *path, const char *s, size_t n);    /* or err()      */
 void run_ranks(const Exec *x, const char *dir);       /* printed in part      */
 

