@@ -116,8 +116,10 @@ static void start_values(Train *t, int resume)
     resume = resume && ckpt_exists(t->ckpt);
     if (role_prog(&t->plan->role[0], "init") >= 0)
         exec_run(t->x, "init", NULL, NULL);
+    start_phase("from the GPU");
     if (resume || from)
         exec_pull(t->x);
+    start_phase("checkpoint");
     t->saved = -1;
     if (resume && ckpt_resume(t->x, t->ckpt, &t->state)) {
         t->saved = t->state.step;
@@ -128,6 +130,7 @@ static void start_values(Train *t, int resume)
     } else if (from) {
         ckpt_from(t->x, from);
     }
+    start_phase("to the GPU");
     if (resume || from)
         exec_push(t->x);
     t->state.plan = plan;
