@@ -2,7 +2,7 @@
  * writes to the host's memory that it begins and that it has ended: when ranks
  * wait for each other for ever, the watchdog can say where. A word is program,
  * step, and whether it has ended; writing one takes 0.9 us of an H200. Only
- * where there are several ranks, and where such a write works, which is tried.*/
+ * with several ranks, and where such a write works, which is tried.          */
 #include "runtime.h"
 
 enum { MAPPED = 2, STEPBITS = 24 };
