@@ -74,13 +74,11 @@ static void put_terms(Attn *t, int depth)
 static void put_delta(AttnGpu *x, int depth)
 {
     Attn *t = &x->t;
-    Axis *in[MAXD];
-    int n = attn_inner(t, t->n->in[t->v], in);
-    Pair p = { x->dout, x->out, t->query, t->query, "q0 + r", "q0 + r" };
 
     attn_say(t, depth, "lse = row_lse((at_%s)(%s)[(q0 + r) * %s]);", t->t,
              attn_at(t, x->lse), attn_stride(t, x->lse, t->query));
-    put_dot(t, depth, "delta", p, in, n);
+    attn_say(t, depth, "delta = (at_%s)(%s)[(q0 + r) * %s];", t->t,
+             attn_at(t, x->delta), attn_stride(t, x->delta, t->query));
 }
 
 static void put_dp(AttnGpu *x, int depth)

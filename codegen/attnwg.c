@@ -1,6 +1,8 @@
-/* attnwg.c: attention on Hopper's tensor cores. A block is two warpgroups of
- * 64 rows; its rows' operands stay in shared memory, the columns' come in
- * tiles, one fetched while the last is multiplied:
+/* attnwg.c: attention on Hopper's tensor cores. A block holds 128 rows; one
+ * warpgroup fetches, two multiply, 64 rows each. The rows' operands stay in
+ * shared memory, the columns' come in tiles through a ring of places that
+ * barriers hand over, so that the two run at their own pace and one's
+ * exponentials fall beside the other's products:
  *
  *     forward    s = Q K'            o  += P V (of the tile before)
  *     queries    s = Q K', d = E V'  dQ += S K
@@ -14,7 +16,9 @@
 
 #include "codegen.h"
 
-enum { ROOM = 220 << 10, SLABS = ATDOTS + 2 };
+enum {
+    ROOM = 224 << 10, SLABS = ATDOTS + 2, DEEPEST = 4, PARTS = 2
+};
 
 /* An operand in shared memory: `n` rows along axis `a`, W columns, w of them
  * real, at byte `at` of its place.                                           */
@@ -24,12 +28,14 @@ typedef struct Slab {
     int64_t w, W, at;
 } Slab;
 
+/* A place of the ring is handed over in parts: forward, keys, then values.   */
 typedef struct Wg {
     AttnGpu *x;
     const AttnJob *j;
     int nrow, ncol;
-    Slab row[SLABS], col[SLABS];  /* those of dots, then v or dout, then out  */
+    Slab row[SLABS], col[SLABS];  /* those of dots, then v or dout            */
     int64_t cols;                 /* columns of a tile                        */
+    int64_t stages, lines;        /* places of tiles; forward, of rows        */
     int64_t rowbytes, colbytes;
     int64_t tiles, total;         /* of one combination, of all               */
 } Wg;
@@ -82,12 +88,47 @@ static int64_t place(Slab *s, int n, int64_t rows)
     return at;
 }
 
-static int64_t bytes_with(Wg *w, int64_t cols)
+/* Bytes of shared memory; a tile of queries brings 2 numbers each.           */
+static int64_t lay_out(Wg *w, int64_t cols, int64_t stages)
 {
     w->cols = cols;
+    w->stages = stages;
     w->rowbytes = place(w->row, w->nrow, ATWGROWS);
-    w->colbytes = place(w->col, w->ncol, cols);
-    return 1024 + w->rowbytes + 2 * w->colbytes;
+    w->colbytes = place(w->col, w->ncol, cols) + (w->j->keys ? 1024 : 0);
+    return 1024 + w->lines * w->rowbytes + stages * w->colbytes;
+}
+
+static int64_t tiles_at(const Wg *w)
+{
+    return w->lines * w->rowbytes;
+}
+
+static int64_t sums_of(const AttnGpu *x, const AttnJob *j)
+{
+    int64_t w = 0;
+
+    if (!x->back)
+        w = (attn_inner_count(&x->t, x->t.v) + 63) / 64 * 64;
+    for (int i = 0; i < j->nout; i++)
+        w += (attn_inner_count(&x->t, j->out[i]) + 63) / 64 * 64;
+    return w;
+}
+
+/* Tiles of 128 columns where their accumulators leave room for the sums: an
+ * instruction of 64 columns waits for shared memory.                         */
+static void choose_tile(Wg *w)
+{
+    int64_t stages = DEEPEST, cols = 128;
+
+    w->lines = 1;
+    if (sums_of(w->x, w->j) > 128 || lay_out(w, 128, 2) > ROOM)
+        cols = 64;
+    w->lines += !w->x->back;
+    if (lay_out(w, cols, 2) > ROOM)
+        w->lines = 1;
+    while (stages > 2 && lay_out(w, cols, stages) > ROOM)
+        stages--;
+    lay_out(w, cols, stages);
 }
 
 static Wg wg_new(AttnGpu *x, const AttnJob *j)
@@ -107,14 +148,12 @@ static Wg wg_new(AttnGpu *x, const AttnJob *j)
     if (j->keys) {
         w.row[w.nrow++] = value;
         w.col[w.ncol++] = slab(t, x->dout, t->query, v);
-        w.col[w.ncol++] = slab(t, x->out, t->query, v);
     } else {
         if (x->back)
             w.row[w.nrow++] = slab(t, x->dout, t->query, v);
         w.col[w.ncol++] = value;
     }
-    if (x->back || w.col[t->ndot].W > 128 || bytes_with(&w, 128) > ROOM)
-        bytes_with(&w, 64);
+    choose_tile(&w);
     int64_t n = attn_count(t, j->keys ? t->query : t->key);
     w.tiles = (n + w.cols - 1) / w.cols;
     w.total = w.tiles * attn_product(t, j->loop, j->nloop);
@@ -138,27 +177,16 @@ static int dots_fit(const Attn *t)
     return t->nterm == 1 && attn_inner(t, t->n->in[t->v], in) == 1;
 }
 
-static int64_t sums_of(const AttnGpu *x, const AttnJob *j)
-{
-    int64_t w = 0;
-
-    if (!x->back)
-        w = attn_inner_count(&x->t, x->t.v);
-    for (int i = 0; i < j->nout; i++)
-        w += (attn_inner_count(&x->t, j->out[i]) + 63) / 64 * 64;
-    return w;
-}
-
 int attn_wg_fits(AttnGpu *x)
 {
     x->shared = 0;
     if (!dots_fit(&x->t) || (x->lse.n && x->lse.n->dt != Df32))
         return 0;
-    if (x->back && (x->out.n->dt != Dbf16 || x->dout.n->dt != Dbf16))
+    if (x->back && (x->delta.n->dt != Df32 || x->dout.n->dt != Dbf16))
         return 0;
     for (int i = 0; i < x->njob; i++) {
         Wg w = wg_new(x, &x->job[i]);
-        int64_t bytes = bytes_with(&w, w.cols);
+        int64_t bytes = lay_out(&w, w.cols, w.stages);
         x->shared = bytes > x->shared ? bytes : x->shared;
         if (sums_of(x, w.j) > 256 || (!w.j->keys && w.j->nloop))
             return 0;
@@ -166,12 +194,91 @@ int attn_wg_fits(AttnGpu *x)
     return x->shared <= ROOM;
 }
 
-/* ---- tiles --------------------------------------------------------------- */
+/* ---- what both roles say ------------------------------------------------- */
 
 static const char *int_text(const Wg *w, int64_t v)
 {
     return strf(w->x->t.arena, "%lld", (long long)v);
 }
+
+/* Where the columns of tile `now` are.                                       */
+static void put_place(Wg *w, int depth)
+{
+    Attn *t = &w->x->t;
+    int keys = w->j->keys;
+    const char *k = int_text(w, w->tiles), *from = keys ? "q0" : "k0";
+    const char *size = attn_size(t, keys ? t->query : t->key);
+
+    attn_coords(t, depth, strf(t->arena, "(now / %s)", k),
+                (Axis *const *)w->j->loop, w->j->nloop);
+    attn_say(t, depth, "const int %s = now %% %s * %lld;", from, k,
+             (long long)w->cols);
+    attn_say(t, depth, "const int %s = (int)at_least(%s - %s, %lld);",
+             keys ? "rows" : "cols", size, from, (long long)w->cols);
+}
+
+static const char *unseen_tile(Wg *w)
+{
+    return attn_unseen(&w->x->t, "q0", "(q0 + rows)", "k0", "(k0 + cols)");
+}
+
+/* Over all tiles that some row sees.                                         */
+static void open_tiles(Wg *w)
+{
+    Attn *t = &w->x->t;
+
+    int64_t each = w->total / w->j->split;
+
+    if (w->j->split == 1)
+        attn_say(t, 3, "for (int now = 0; now < %lld; now++) {",
+                 (long long)each);
+    else
+        attn_say(t, 3, "for (int now = share * %lld, end = now + %lld; "
+                 "now < end; now++) {", (long long)each, (long long)each);
+    put_place(w, 4);
+    if (unseen_tile(w)) {
+        attn_say(t, 4, "if (%s)", unseen_tile(w));
+        attn_say(t, 5, "continue;");
+    }
+}
+
+/* On to the next such tile.                                                  */
+static void put_skip(Wg *w, int depth)
+{
+    Attn *t = &w->x->t;
+
+    if (!unseen_tile(w))
+        return;
+    attn_say(t, depth, "for (; now < %lld; now++) {", (long long)w->total);
+    put_place(w, depth + 1);
+    attn_say(t, depth + 1, "if (!(%s))", unseen_tile(w));
+    attn_say(t, depth + 2, "break;");
+    attn_say(t, depth, "}");
+}
+
+static int has_loop(const Wg *w, const Slab *s)
+{
+    for (int i = 0; i < w->j->nloop; i++)
+        if (dim_of(s->v.n, w->j->loop[i]) >= 0)
+            return 1;
+    return 0;
+}
+
+/* Are there rows that change with the combination?                           */
+static int has_turns(const Wg *w)
+{
+    for (int i = 0; i < w->nrow; i++)
+        if (has_loop(w, &w->row[i]))
+            return 1;
+    return 0;
+}
+
+static int parts_of(const Wg *w)
+{
+    return w->x->back ? 1 : 2;
+}
+
+/* ---- fetching ------------------------------------------------------------ */
 
 static void put_load(Wg *w, int depth, const Slab *s, int64_t rows,
                      const char *to)
@@ -186,127 +293,100 @@ static void put_load(Wg *w, int depth, const Slab *s, int64_t rows,
              attn_size(t, s->a), (long long)s->w);
 }
 
-static int has_loop(const Wg *w, const Slab *s)
-{
-    for (int i = 0; i < w->j->nloop; i++)
-        if (dim_of(s->v.n, w->j->loop[i]) >= 0)
-            return 1;
-    return 0;
-}
-
 /* Rows that stay, or those of one combination of the loop's axes.            */
-static int put_rows(Wg *w, int depth, int loop)
+static void put_rows(Wg *w, int depth, int loop, const char *bar)
 {
-    int n = 0;
-
     for (int i = 0; i < w->nrow; i++)
-        if (has_loop(w, &w->row[i]) == loop) {
-            if (depth)
-                put_load(w, depth, &w->row[i], ATWGROWS, "base");
-            n++;
-        }
-    return n;
+        if (has_loop(w, &w->row[i]) == loop)
+            put_load(w, depth, &w->row[i], ATWGROWS, "line");
+    attn_say(&w->x->t, depth, "fetched(%s);", bar);
 }
 
-/* Where the columns of tile `n` are.                                         */
-static void put_place(Wg *w, int depth, const char *n)
+static void put_numbers(Wg *w)
 {
     Attn *t = &w->x->t;
-    int keys = w->j->keys;
-    const char *k = int_text(w, w->tiles), *from = keys ? "q0" : "k0";
-    const char *size = attn_size(t, keys ? t->query : t->key);
 
-    attn_coords(t, depth, strf(t->arena, "(%s / %s)", n, k),
-                (Axis *const *)w->j->loop, w->j->nloop);
-    attn_say(t, depth, "const int %s = %s %% %s * %lld;", from, n, k,
-             (long long)w->cols);
-    attn_say(t, depth, "const int %s = (int)at_least(%s - %s, %lld);",
-             keys ? "rows" : "cols", size, from, (long long)w->cols);
+    attn_say(t, 4, "load_numbers<%lld>(to + %lld, %s, %s, %s, %s, q0, "
+             "(int)%s);", (long long)w->cols, (long long)w->colbytes - 1024,
+             attn_at(t, w->x->lse), attn_stride(t, w->x->lse, t->query),
+             attn_at(t, w->x->delta), attn_stride(t, w->x->delta, t->query),
+             attn_size(t, t->query));
 }
 
-static void put_next(Wg *w)
+static void put_part(Wg *w, int part)
 {
     Attn *t = &w->x->t;
-    const char *unseen = attn_unseen(t, "q0", "(q0 + rows)", "k0",
-                                     "(k0 + cols)");
+    int from = part ? t->ndot : 0, to = parts_of(w) == 1 || part ? w->ncol
+                                                                 : t->ndot;
 
-    attn_say(t, 3, "int next = now + 1;");
-    if (unseen) {
-        attn_say(t, 3, "for (; next < %lld; next++) {", (long long)w->total);
-        put_place(w, 4, "next");
-        attn_say(t, 4, "if (!(%s))", unseen);
-        attn_say(t, 5, "break;");
-        attn_say(t, 3, "}");
-    }
-    attn_say(t, 3, "const uint32_t to = base + %lld + stage * %lld;",
-             (long long)w->rowbytes, (long long)w->colbytes);
-    attn_say(t, 3, "if (next < %lld) {", (long long)w->total);
-    put_place(w, 4, "next");
-    for (int i = 0; i < (w->x->back ? w->ncol : t->ndot); i++)
+    attn_say(t, 4, "await(ring_empty(%d, stage), phase ^ 1);", part);
+    for (int i = from; i < to; i++)
         put_load(w, 4, &w->col[i], w->cols, "to");
-    attn_say(t, 3, "}");
-    if (!w->x->back) {
-        attn_say(t, 3, "if (now >= 0) {");
-        put_place(w, 4, "now");
-        put_load(w, 4, &w->col[t->ndot], w->cols, "to");
-        attn_say(t, 3, "}");
+    if (w->j->keys)
+        put_numbers(w);
+    attn_say(t, 4, "fetched(ring_full(%d, stage));", part);
+}
+
+static void put_next(Wg *w, int depth)
+{
+    Attn *t = &w->x->t;
+
+    attn_say(t, depth, "if (++stage == %lld)", (long long)w->stages);
+    attn_say(t, depth + 1, "stage = 0, phase ^= 1;");
+}
+
+/* Where the rows are: forward, the round's place.                            */
+static void put_line(Wg *w)
+{
+    Attn *t = &w->x->t;
+    long long n = w->lines;
+
+    if (w->x->back) {
+        attn_say(t, 3, "const uint32_t line = base;");
+        attn_say(t, 3, "int stage = 0, phase = 0;");
+        return;
     }
-    attn_say(t, 3, "fetch_commit();");
+    attn_say(t, 3, "const int at = round %% %lld;", n);
+    attn_say(t, 3, "const uint32_t line = base + at * %lld;",
+             (long long)w->rowbytes);
+}
+
+static void put_forward_rows(Wg *w)
+{
+    attn_say(&w->x->t, 3, "await(LINE_EMPTY(at), ~(round / %lld) & 1);",
+             (long long)w->lines);
+    put_rows(w, 3, 0, "LINE_FULL(at)");
+}
+
+void attn_wg_fetch(AttnGpu *x, const AttnJob *j)
+{
+    Attn *t = &x->t;
+    Wg w = wg_new(x, j);
+
+    put_line(&w);
+    if (x->back)
+        put_rows(&w, 3, 0, "ROWS_FULL");
+    else
+        put_forward_rows(&w);
+    if (has_turns(&w))
+        attn_say(t, 3, "int turn = -1, turns = 0;");
+    open_tiles(&w);
+    if (has_turns(&w)) {
+        attn_say(t, 4, "if (now / %lld != turn) {", (long long)w.tiles);
+        attn_say(t, 5, "turn = now / %lld;", (long long)w.tiles);
+        attn_say(t, 5, "await(TURN_EMPTY, ~turns++ & 1);");
+        put_rows(&w, 5, 1, "TURN_FULL");
+        attn_say(t, 4, "}");
+    }
+    attn_say(t, 4, "const uint32_t to = base + %lld + stage * %lld;",
+             (long long)tiles_at(&w), (long long)w.colbytes);
+    for (int i = 0; i < parts_of(&w); i++)
+        put_part(&w, i);
+    put_next(&w, 4);
+    attn_say(t, 3, "}");
 }
 
 /* ---- scores -------------------------------------------------------------- */
-
-/* o += weights x the values in the place `from`; not waited for.             */
-static void put_values(Wg *w, int depth, const char *from)
-{
-    Attn *t = &w->x->t;
-    const Slab *v = &w->col[t->ndot];
-
-    attn_say(t, depth, "hold(p);");
-    attn_say(t, depth, "hold(o%d);", t->v);
-    attn_say(t, depth, "wg_fence();");
-    attn_say(t, depth, "weigh_cols<%lld, %lld>(o%d, p, %s + %lld);",
-             (long long)v->W, (long long)w->cols, t->v, from, (long long)v->at);
-    attn_say(t, depth, "wg_commit();");
-}
-
-/* s = rows x columns over all dots, d that of gradients and values. Forward,
- * the tile before meets its values meanwhile.                                */
-static void put_products(Wg *w, int depth)
-{
-    Attn *t = &w->x->t;
-    int n = w->x->back ? t->ndot + 1 : t->ndot;
-
-    attn_say(t, depth, "float s[%lld]%s;", (long long)w->cols / 2,
-             w->x->back ? ", d[32]" : "");
-    attn_say(t, depth, "wg_fence();");
-    for (int i = 0; i < n; i++)
-        attn_say(t, depth, "rows_by_cols<%lld, %lld>(%s, base + %lld, from + "
-                 "%lld, %d);", (long long)w->row[i].W, (long long)w->cols,
-                 i < t->ndot ? "s" : "d", (long long)w->row[i].at,
-                 (long long)w->col[i].at, i > 0 && i < t->ndot);
-    attn_say(t, depth, "wg_commit();");
-    if (!w->x->back) {
-        attn_say(t, depth, "if (values) {");
-        put_values(w, depth + 1, "from");
-        attn_say(t, depth + 1, "wg_wait<1>();");
-        attn_say(t, depth, "} else {");
-        attn_say(t, depth + 1, "wg_wait<0>();");
-        attn_say(t, depth, "}");
-        attn_say(t, depth, "hold(s);");
-        return;
-    }
-    if (w->j->keys)
-        attn_say(t, depth, "column_numbers<%lld>(lse_of, delta_of, from + %lld,"
-                 " from + %lld, %s + q0 * %s, %s, rows);",
-                 (long long)w->col[t->ndot].W, (long long)w->col[t->ndot].at,
-                 (long long)w->col[t->ndot + 1].at, attn_at(t, w->x->lse),
-                 attn_stride(t, w->x->lse, t->query),
-                 attn_stride(t, w->x->lse, t->query));
-    attn_say(t, depth, "wg_wait<0>();");
-    attn_say(t, depth, "hold(s);");
-    attn_say(t, depth, "hold(d);");
-}
 
 /* Element i's query r and key j. Beyond the last row or column, what the score
  * reads is read of the last; such columns have no weight.                    */
@@ -324,8 +404,8 @@ static void put_element(Wg *w, int depth)
         row = strf(t->arena, "(int)at_least(%s, %s - 1)", row, nr);
     attn_say(t, depth, "const int at = %s;", col);
     attn_say(t, depth, "const int in = %s;",
-             cols % w->cols ? strf(t->arena, "at < %s", nc) : "1");
-    if (cols % w->cols)
+             cols % w->cols && !t->open ? strf(t->arena, "at < %s", nc) : "1");
+    if (cols % w->cols && !t->open)
         col = strf(t->arena, "in ? at : %s - 1", nc);
     else
         col = "at";
@@ -333,7 +413,15 @@ static void put_element(Wg *w, int depth)
              keys ? row : col);
 }
 
-static void put_scores(Wg *w, int depth, int open)
+/* lse and delta of element i: a thread has two rows, or 2 of 8 columns.      */
+static void put_number(Wg *w, int depth, const char *name)
+{
+    attn_say(&w->x->t, depth, w->j->keys
+             ? "const float %s = %s_of[(i >> 2) * 8 + (i & 1)];"
+             : "const float %s = %s_of[i >> 1 & 1];", name, name);
+}
+
+static void open_elements(Wg *w, int depth, int open)
 {
     Attn *t = &w->x->t;
 
@@ -342,39 +430,109 @@ static void put_scores(Wg *w, int depth, int open)
     attn_say(t, depth, "for (int i = 0; i < %lld; i++) {",
              (long long)w->cols / 2);
     put_element(w, depth + 1);
-    if (!w->x->back) {
-        attn_say(t, depth + 1, "const float s0 = s[i];");
-        attn_say(t, depth + 1, "float z;");
-        attn_score1(t, depth + 1, 0);
-        attn_say(t, depth + 1, "s[i] = z;");
-    } else {
-        attn_say(t, depth + 1, "float s0 = s[i], pr;");
-        attn_say(t, depth + 1, w->j->keys
-                 ? "const float dp = d[i], lse = lse_of[at], delta = "
-                   "delta_of[at];"
-                 : "const float dp = d[i], lse = lse_of[i >> 1 & 1], delta = "
-                   "delta_of[i >> 1 & 1];");
-        attn_score1(t, depth + 1, 1);
-        attn_say(t, depth + 1, "s[i] = s0, d[i] = pr;");
-    }
-    attn_say(t, depth, "}");
-    t->open = 0;
 }
 
-static void put_all_scores(Wg *w, int depth)
+static void close_elements(Wg *w, int depth)
+{
+    attn_say(&w->x->t, depth, "}");
+    w->x->t.open = 0;
+}
+
+/* s: scores, or backward weights.                                            */
+static void put_weights(Wg *w, int depth, int open)
 {
     Attn *t = &w->x->t;
+
+    open_elements(w, depth, open);
+    attn_say(t, depth + 1, "const float s0 = s[i];");
+    attn_say(t, depth + 1, "float z;");
+    attn_score1(t, depth + 1, 0);
+    if (w->x->back) {
+        put_number(w, depth + 1, "lse");
+            attn_say(t, depth + 1, "s[i] = weight_%s(z, lse);",
+                 attn_hides(t) ? "f32" : "seen");
+    } else {
+        attn_say(t, depth + 1, "s[i] = z;");
+    }
+    close_elements(w, depth);
+}
+
+/* s: gradients of dots, d: weights.                                          */
+static void put_gradients(Wg *w, int depth, int open)
+{
+    Attn *t = &w->x->t;
+
+    open_elements(w, depth, open);
+    attn_say(t, depth + 1, "float s0 = s[i], pr;");
+    attn_say(t, depth + 1, "const float dp = d[i];");
+    put_number(w, depth + 1, "lse");
+    put_number(w, depth + 1, "delta");
+    attn_score1(t, depth + 1, 1);
+    attn_say(t, depth + 1, "s[i] = s0, d[i] = pr;");
+    close_elements(w, depth);
+}
+
+/* Tiles in which all conditions of the mask hold, and that are whole, need not
+ * ask them of each pair. (A score with functions in it does: two texts of 64
+ * tanh compile for seconds.)                                                 */
+static const char *whole_tile(Wg *w)
+{
+    Attn *t = &w->x->t;
+    int keys = w->j->keys;
+    int64_t n = attn_count(t, keys ? t->query : t->key);
     const char *all = attn_allseen(t, "q0", "(q0 + rows)", "k0", "(k0 + cols)");
 
-    if (all) {
-        attn_say(t, depth, "if (%s) {", all);
-        put_scores(w, depth + 1, 1);
-        attn_say(t, depth, "} else {");
-        put_scores(w, depth + 1, 0);
-        attn_say(t, depth, "}");
-    } else {
-        put_scores(w, depth, 0);
+    if (n % w->cols == 0)
+        return all;
+    const char *full = strf(t->arena, "%s == %lld", keys ? "rows" : "cols",
+                            (long long)w->cols);
+    return all ? strf(t->arena, "%s && %s", full, all) : full;
+}
+
+static void put_scores(Wg *w, int depth,
+                       void (*put_them)(Wg *w, int depth, int open))
+{
+    Attn *t = &w->x->t;
+    const char *all = whole_tile(w);
+
+    if (!all || attn_unit(t) == 0) {
+        put_them(w, depth, !all);
+        return;
     }
+    attn_say(t, depth, "if (%s) {", all);
+    put_them(w, depth + 1, 1);
+    attn_say(t, depth, "} else {");
+    put_them(w, depth + 1, 0);
+    attn_say(t, depth, "}");
+}
+
+/* ---- products ------------------------------------------------------------ */
+
+/* Rows times columns of slabs [from, to), into s or d.                       */
+static void put_product(Wg *w, int depth, const char *sum, int from, int to)
+{
+    Attn *t = &w->x->t;
+
+    for (int i = from; i < to; i++)
+        attn_say(t, depth, "rows_by_cols<%lld, %lld>(%s, line + %lld, from + "
+                 "%lld, %d);", (long long)w->row[i].W, (long long)w->cols, sum,
+                 (long long)w->row[i].at, (long long)w->col[i].at, i > from);
+    attn_say(t, depth, "wg_commit();");
+}
+
+/* The tile before meets its values; not waited for.                          */
+static void put_values(Wg *w, int depth)
+{
+    Attn *t = &w->x->t;
+    const Slab *v = &w->col[t->ndot];
+
+    attn_say(t, depth, "hold(p);");
+    attn_say(t, depth, "hold(o%d);", t->v);
+    attn_say(t, depth, "wg_fence();");
+    attn_say(t, depth, "weigh_cols<%lld, %lld>(o%d, p, base + %lld + last * "
+             "%lld);", (long long)v->W, (long long)w->cols, t->v,
+             (long long)(tiles_at(w) + v->at), (long long)w->colbytes);
+    attn_say(t, depth, "wg_commit();");
 }
 
 /* ---- sums ---------------------------------------------------------------- */
@@ -387,66 +545,67 @@ static int has_out(const Wg *w, int op)
     return 0;
 }
 
-/* Which gradient the columns of slab i are summed into, and the weights.     */
-static int sum_of(const Wg *w, int i, const char **weights)
+/* Which gradient the columns of slab i are summed into, or -1.               */
+static int sum_of(const Wg *w, int i)
 {
     const Attn *t = &w->x->t;
 
-    *weights = i == t->ndot ? "p" : "ps";
     if (!w->x->back)
         return i == t->ndot ? t->v : -1;
-    if (i > t->ndot || (i == t->ndot && !w->j->keys))
+    if (i == t->ndot && !w->j->keys)
         return -1;
     int op = i == t->ndot ? t->v : w->j->keys ? t->dot[i].k : t->dot[i].q;
     return has_out(w, op) ? op : -1;
 }
 
-static void put_sums(Wg *w, int depth)
+/* Sums of slabs [from, to) with weights `p` made of `x`; not waited for.     */
+static void put_sums(Wg *w, const char *p, const char *x, int from, int to)
 {
     Attn *t = &w->x->t;
-    const char *weights;
-    int p = 0, ps = 0;
+    int any = 0;
+
+    for (int i = from; i < to; i++)
+        any |= sum_of(w, i) >= 0;
+    if (!any)
+        return;
+    attn_say(t, 4, "uint32_t %s[%lld][4];", p, (long long)w->cols / 16);
+    attn_say(t, 4, "pack(%s, %s), hold(%s);", p, x, p);
+    attn_say(t, 4, "wg_fence();");
+    for (int i = to; i-- > from; )
+        if (sum_of(w, i) >= 0)
+            attn_say(t, 4, "weigh_cols<%lld, %lld>(o%d, %s, from + %lld);",
+                     (long long)w->col[i].W, (long long)w->cols, sum_of(w, i),
+                     p, (long long)w->col[i].at);
+    attn_say(t, 4, "wg_commit();");
+}
+
+static void hold_sums(Wg *w)
+{
+    const char *p[2] = { NULL, NULL };
 
     for (int i = 0; i < w->ncol; i++)
-        if (sum_of(w, i, &weights) >= 0)
-            *(i == t->ndot ? &p : &ps) = 1;
-    if (p)
-        attn_say(t, depth, "uint32_t p[%lld][4];", (long long)w->cols / 16);
-    if (ps)
-        attn_say(t, depth, "uint32_t ps[%lld][4];", (long long)w->cols / 16);
-    if (p)
-        attn_say(t, depth, "pack(p, %s), hold(p);", w->x->back ? "d" : "s");
-    if (ps)
-        attn_say(t, depth, "pack(ps, s), hold(ps);");
-    attn_say(t, depth, "wg_fence();");
-    for (int i = w->ncol; i-- > 0; ) {
-        int op = sum_of(w, i, &weights);
-        if (op >= 0)
-            attn_say(t, depth, "weigh_cols<%lld, %lld>(o%d, %s, from + %lld);",
-                     (long long)w->col[i].W, (long long)w->cols, op, weights,
-                     (long long)w->col[i].at);
-    }
-    attn_say(t, depth, "wg_commit();");
-    attn_say(t, depth, "wg_wait<0>();");
-    for (int i = 0; i < w->ncol; i++)
-        if (sum_of(w, i, &weights) >= 0)
-            attn_say(t, depth, "hold(o%d);", sum_of(w, i, &weights));
+        if (sum_of(w, i) >= 0) {
+            attn_say(&w->x->t, 4, "hold(o%d);", sum_of(w, i));
+            p[i == w->x->t.ndot] = i == w->x->t.ndot ? "p" : "ps";
+        }
+    for (int i = 0; i < 2; i++)
+        if (p[i])
+            attn_say(&w->x->t, 4, "hold(%s);", p[i]);
 }
 
 static void zero_sums(Wg *w)
 {
     Attn *t = &w->x->t;
-    const char *weights;
 
     for (int i = 0; i < w->ncol; i++) {
-        int op = sum_of(w, i, &weights);
+        int op = sum_of(w, i);
         if (op < 0)
             continue;
-        attn_say(t, 2, "float o%d[%lld];", op, (long long)w->col[i].W / 2);
+        attn_say(t, 3, "float o%d[%lld];", op, (long long)w->col[i].W / 2);
         put(&t->o, "#pragma unroll\n");
-        attn_say(t, 2, "for (int i = 0; i < %lld; i++)",
+        attn_say(t, 3, "for (int i = 0; i < %lld; i++)",
                  (long long)w->col[i].W / 2);
-        attn_say(t, 3, "o%d[i] = 0;", op);
+        attn_say(t, 4, "o%d[i] = 0;", op);
     }
 }
 
@@ -457,151 +616,230 @@ static void put_store(Wg *w, AttnView v, int op, const char *f0, const char *f1)
 
     attn_inner(t, t->n->in[op], in);
     Slab s = slab(t, v, a, in[0]);
-    attn_say(t, 2, "store_rows<%lld, %d>(%s + %s * %s, %s, %s, o%d, row, %s, "
+    attn_say(t, 3, "store_rows<%lld, %d>(%s + %s * %s, %s, %s, o%d, row, %s, "
              "%lld, %s, %s);", (long long)s.W, is_straight(t, &s, 2),
              attn_at(t, v), w->j->keys ? "k0" : "q0", attn_stride(t, v, a),
              attn_stride(t, v, a), attn_stride(t, v, s.in), op,
              w->j->keys ? "cols" : "rows", (long long)s.w, f0, f1);
 }
 
-/* ---- jobs ---------------------------------------------------------------- */
+/* ---- forward ------------------------------------------------------------- */
 
-static void store_forward(Wg *w)
+/* A tile's scores; those of the first beside nothing, of the others beside the
+ * values of the tile before.                                                 */
+static void forward_tile(Wg *w, int depth, int first)
+{
+    Attn *t = &w->x->t;
+
+    put_place(w, depth);
+    attn_say(t, depth, "const uint32_t from = base + %lld + stage * %lld;",
+             (long long)tiles_at(w), (long long)w->colbytes);
+    attn_say(t, depth, "float s[%lld], scale[2];", (long long)w->cols / 2);
+    attn_say(t, depth, "await(ring_full(0, stage), phase);");
+    if (!first)
+        attn_say(t, depth, "await(ring_full(1, last), late);");
+    attn_say(t, depth, "fetch_fence();");
+    attn_say(t, depth, "wg_fence();");
+    put_product(w, depth, "s", 0, t->ndot);
+    if (!first)
+        put_values(w, depth);
+    attn_say(t, depth, "wg_wait<%d>();", !first);
+    attn_say(t, depth, "hold(s);");
+    attn_say(t, depth, "used(ring_empty(0, stage));");
+    put_scores(w, depth, put_weights);
+    attn_say(t, depth, "soften(s, max, sum, scale);");
+    if (!first) {
+        attn_say(t, depth, "wg_wait<0>();");
+        attn_say(t, depth, "used(ring_empty(1, last));");
+        attn_say(t, depth, "hold(p);");
+        attn_say(t, depth, "hold(o%d);", t->v);
+        attn_say(t, depth, "rescale(o%d, scale);", t->v);
+    }
+    attn_say(t, depth, "pack(p, s);");
+}
+
+static void forward(Wg *w)
+{
+    Attn *t = &w->x->t;
+
+    attn_say(t, 3, "float max[2] = { -INFINITY, -INFINITY }, sum[2] = { };");
+    attn_say(t, 3, "int now = 0;");
+    put_skip(w, 3);
+    attn_say(t, 3, "if (now < %lld) {", (long long)w->total);
+    attn_say(t, 4, "uint32_t p[%lld][4];", (long long)w->cols / 16);
+    attn_say(t, 4, "int last = 0, late = 0;");
+    attn_say(t, 4, "{");
+    forward_tile(w, 5, 1);
+    attn_say(t, 4, "}");
+    attn_say(t, 4, "for (;;) {");
+    attn_say(t, 5, "last = stage, late = phase, now++;");
+    put_next(w, 5);
+    put_skip(w, 5);
+    attn_say(t, 5, "if (now >= %lld)", (long long)w->total);
+    attn_say(t, 6, "break;");
+    forward_tile(w, 5, 0);
+    attn_say(t, 4, "}");
+    attn_say(t, 4, "used(LINE_EMPTY(at));");
+    attn_say(t, 4, "await(ring_full(1, last), late);");
+    attn_say(t, 4, "fetch_fence();");
+    put_values(w, 4);
+    attn_say(t, 4, "wg_wait<0>();");
+    attn_say(t, 4, "used(ring_empty(1, last));");
+    attn_say(t, 4, "hold(o%d);", t->v);
+    attn_say(t, 3, "} else {");
+    attn_say(t, 4, "used(LINE_EMPTY(at));");
+    attn_say(t, 3, "}");
+}
+
+static void close_forward(Wg *w)
 {
     Attn *t = &w->x->t;
     AttnView l = w->x->lse;
 
-    attn_say(t, 2, "sum[0] = row_sum(sum[0]), sum[1] = row_sum(sum[1]);");
+    attn_say(t, 3, "sum[0] = row_sum(sum[0]), sum[1] = row_sum(sum[1]);");
     if (l.n) {
-        attn_say(t, 2, "for (int h = 0; h < 2; h++)");
-        attn_say(t, 3, "if ((lane & 3) == 0 && row + 8 * h < rows)");
-        attn_say(t, 4, "(%s)[(q0 + row + 8 * h) * %s] = max[h] + "
+        attn_say(t, 3, "for (int h = 0; h < 2; h++)");
+        attn_say(t, 4, "if ((lane & 3) == 0 && row + 8 * h < rows)");
+        attn_say(t, 5, "(%s)[(q0 + row + 8 * h) * %s] = max[h] * UNIT + "
                  "(sum[h] > 0 ? log_f32(sum[h]) : 0);", attn_at(t, l),
                  attn_stride(t, l, t->query));
     }
-    attn_say(t, 2, "const float f0 = sum[0] != 0 ? 1 / sum[0] : 0;");
-    attn_say(t, 2, "const float f1 = sum[1] != 0 ? 1 / sum[1] : 0;");
+    attn_say(t, 3, "const float f0 = sum[0] != 0 ? 1 / sum[0] : 0;");
+    attn_say(t, 3, "const float f1 = sum[1] != 0 ? 1 / sum[1] : 0;");
     if (w->x->out.n)
         put_store(w, w->x->out, t->v, "f0", "f1");
 }
 
-/* Logsumexps and deltas: a thread's two rows, or a tile's columns.           */
-static void put_numbers(Wg *w)
+/* ---- backward ------------------------------------------------------------ */
+
+/* Logsumexps, times log2 e, and deltas of a thread's two rows.               */
+static void open_backward(Wg *w)
 {
     Attn *t = &w->x->t;
-    Axis *in = value_axis(t);
+    const AttnView *v[2] = { &w->x->lse, &w->x->delta };
 
-    if (w->j->keys) {
-        attn_say(t, 2, "__shared__ float numbers[4][64];");
-        attn_say(t, 2, "float *const lse_of = numbers[TID >> 7];");
-        attn_say(t, 2, "float *const delta_of = numbers[2 + (TID >> 7)];");
+    if (w->j->keys)
         return;
-    }
-    attn_say(t, 2, "float lse_of[2], delta_of[2];");
-    attn_say(t, 2, "for (int h = 0; h < 2; h++) {");
-    attn_say(t, 3, "const int r = row + 8 * h;");
-    attn_say(t, 3, "lse_of[h] = r < rows ? row_lse((%s)[(q0 + r) * %s]) : "
-             "INFINITY;", attn_at(t, w->x->lse),
-             attn_stride(t, w->x->lse, t->query));
-    attn_say(t, 3, "delta_of[h] = row_delta(%s + q0 * %s, %s, %s, %s + q0 * %s,"
-             " %s, %s, r, rows, %lld);", attn_at(t, w->x->dout),
-             attn_stride(t, w->x->dout, t->query),
-             attn_stride(t, w->x->dout, t->query),
-             attn_stride(t, w->x->dout, in), attn_at(t, w->x->out),
-             attn_stride(t, w->x->out, t->query),
-             attn_stride(t, w->x->out, t->query),
-             attn_stride(t, w->x->out, in), (long long)attn_count(t, in));
-    attn_say(t, 2, "}");
-}
-
-static void put_now(Wg *w)
-{
-    Attn *t = &w->x->t;
-
-    attn_say(t, 3, "if (now >= 0) {");
-    put_place(w, 4, "now");
-    attn_say(t, 4, "const uint32_t from = base + %lld + (stage ^ 1) * %lld;",
-             (long long)w->rowbytes, (long long)w->colbytes);
-    put_products(w, 4);
-    put_all_scores(w, 4);
-    if (w->x->back) {
-        put_sums(w, 4);
-    } else {
-        attn_say(t, 4, "float scale[2];");
-        attn_say(t, 4, "soften(s, max, sum, scale);");
-        attn_say(t, 4, "wg_wait<0>();");
-        attn_say(t, 4, "hold(p);");
-        attn_say(t, 4, "hold(o%d);", t->v);
-        attn_say(t, 4, "rescale(o%d, scale);", t->v);
-        attn_say(t, 4, "pack(p, s);");
-    }
+    attn_say(t, 3, "float lse_of[2], delta_of[2];");
+    attn_say(t, 3, "for (int h = 0; h < 2; h++) {");
+    attn_say(t, 4, "const int r = row + 8 * h;");
+    for (int i = 0; i < 2; i++)
+        attn_say(t, 4, "%s_of[h] = r < rows ? (%s)[(q0 + r) * %s] : 0;",
+                 i ? "delta" : "lse", attn_at(t, *v[i]),
+                 attn_stride(t, *v[i], t->query));
     attn_say(t, 3, "}");
 }
 
-/* The last tile's values.                                                    */
-static void put_last(Wg *w)
+static void backward_tile(Wg *w)
 {
     Attn *t = &w->x->t;
 
-    if (w->x->back)
-        return;
-    attn_say(t, 4, "fetch_wait();");
-    attn_say(t, 4, "__syncthreads();");
-    attn_say(t, 4, "if (now >= 0) {");
-    put_values(w, 5, "to");
-    attn_say(t, 5, "wg_wait<0>();");
-    attn_say(t, 5, "hold(o%d);", t->v);
+    attn_say(t, 4, "float s[%lld], d[%lld];", (long long)w->cols / 2,
+             (long long)w->cols / 2);
+    if (w->j->keys) {
+        attn_say(t, 4, "const float *const lse_of = (const float *)(room + "
+                 "(from - shared_at(room)) + %lld) + (lane & 3) * 2;",
+                 (long long)w->colbytes - 1024);
+        attn_say(t, 4, "const float *const delta_of = lse_of + %lld;",
+                 (long long)w->cols);
+    }
+    attn_say(t, 4, "wg_fence();");
+    put_product(w, 4, "s", 0, t->ndot);
+    put_product(w, 4, "d", t->ndot, t->ndot + 1);
+    if (attn_unit(t) > 0) {
+        attn_say(t, 4, "wg_wait<1>();");
+        attn_say(t, 4, "hold(s);");
+        put_scores(w, 4, put_weights);
+        put_sums(w, "p", "s", t->ndot, t->ndot + 1);
+        attn_say(t, 4, "wg_wait<%d>();", sum_of(w, t->ndot) >= 0);
+        attn_say(t, 4, "hold(d);");
+        put(&t->o, "#pragma unroll\n");
+        attn_say(t, 4, "for (int i = 0; i < %lld; i++) {",
+                 (long long)w->cols / 2);
+        put_number(w, 5, "delta");
+        attn_say(t, 5, "s[i] = s[i] * (d[i] - delta);");
+        attn_say(t, 4, "}");
+    } else {
+        attn_say(t, 4, "wg_wait<0>();");
+        attn_say(t, 4, "hold(s);");
+        attn_say(t, 4, "hold(d);");
+        put_scores(w, 4, put_gradients);
+        put_sums(w, "p", "d", t->ndot, t->ndot + 1);
+    }
+    put_sums(w, "ps", "s", 0, t->ndot);
+    attn_say(t, 4, "wg_wait<0>();");
+    hold_sums(w);
+    attn_say(t, 4, "used(ring_empty(0, stage));");
+}
+
+static void put_turn(Wg *w)
+{
+    Attn *t = &w->x->t;
+
+    attn_say(t, 4, "if (now / %lld != turn) {", (long long)w->tiles);
+    attn_say(t, 5, "turn = now / %lld;", (long long)w->tiles);
+    attn_say(t, 5, "if (turns)");
+    attn_say(t, 6, "used(TURN_EMPTY);");
+    attn_say(t, 5, "await(TURN_FULL, turns++ & 1);");
     attn_say(t, 4, "}");
 }
 
-static void put_loop(Wg *w)
+static void backward(Wg *w)
 {
     Attn *t = &w->x->t;
 
-    attn_say(t, 2, "for (int now = -1, stage = 0;; stage ^= 1) {");
-    put_next(w);
-    put_now(w);
-    attn_say(t, 3, "if (next >= %lld) {", (long long)w->total);
-    put_last(w);
-    attn_say(t, 4, "break;");
+    open_backward(w);
+    if (has_turns(w))
+        attn_say(t, 3, "int turn = -1, turns = 0;");
+    open_tiles(w);
+    if (has_turns(w))
+        put_turn(w);
+    attn_say(t, 4, "const uint32_t from = base + %lld + stage * %lld;",
+             (long long)tiles_at(w), (long long)w->colbytes);
+    attn_say(t, 4, "await(ring_full(0, stage), phase);");
+    attn_say(t, 4, "fetch_fence();");
+    backward_tile(w);
+    put_next(w, 4);
     attn_say(t, 3, "}");
-    if (put_rows(w, 0, 1)) {
-        attn_say(t, 3, "if (now < 0 || now / %lld != next / %lld) {",
-                 (long long)w->tiles, (long long)w->tiles);
-        attn_say(t, 4, "__syncthreads();");
-        put_place(w, 4, "next");
-        put_rows(w, 4, 1);
-        attn_say(t, 4, "fetch_commit();");
-        attn_say(t, 3, "}");
-    }
-    if (!w->x->back)
-        attn_say(t, 3, "values = now >= 0;");
-    attn_say(t, 3, "now = next;");
-    attn_say(t, 3, "fetch_wait();");
-    attn_say(t, 3, "__syncthreads();");
-    attn_say(t, 2, "}");
 }
+
+static void close_backward(Wg *w)
+{
+    Attn *t = &w->x->t;
+
+    for (int i = 0; i < w->j->nout && w->j->split > 1; i++)
+        attn_say(t, 3, "gather_sums(o%d, base, share, %lld);", w->j->out[i],
+                 (long long)w->j->split);
+    if (w->j->split > 1) {
+        attn_say(t, 3, "if (share)");
+        attn_say(t, 4, "return;");
+    }
+    for (int i = 0; i < w->j->nout; i++) {
+        int op = w->j->out[i];
+        const char *f = op == t->v ? "1" : "UNIT";
+        put_store(w, attn_grad(w->x, op), op, f, f);
+    }
+}
+
+/* ---- jobs ---------------------------------------------------------------- */
 
 void attn_wg_job(AttnGpu *x, const AttnJob *j)
 {
     Attn *t = &x->t;
     Wg w = wg_new(x, j);
 
-    attn_say(t, 2, "extern __shared__ __align__(1024) uint8_t room[];");
-    attn_say(t, 2, "const uint32_t base = (shared_at(room) + 1023) & ~1023u;");
-    attn_say(t, 2, "const int lane = TID & 31;");
-    attn_say(t, 2, "const int row = (TID >> 5) * 16 + (lane >> 2);");
-    put_rows(&w, 2, 0);
+    attn_say(t, 3, "const int lane = TID & 31;");
+    attn_say(t, 3, "const int row = ((TID >> 5) - 4) * 16 + (lane >> 2);");
     zero_sums(&w);
+    put_line(&w);
     if (x->back)
-        put_numbers(&w);
+        attn_say(t, 3, "await(ROWS_FULL, 0);");
     else
-        attn_say(t, 2, "float max[2] = { -INFINITY, -INFINITY }, "
-                 "sum[2] = { };\n        uint32_t p[%lld][4];\n"
-                 "        int values = 0;", (long long)w.cols / 16);
-    put_loop(&w);
-    if (!x->back)
-        store_forward(&w);
-    for (int i = 0; i < j->nout; i++)
-        put_store(&w, attn_grad(x, j->out[i]), j->out[i], "1", "1");
+        attn_say(t, 3, "await(LINE_FULL(at), round / %lld & 1);",
+                 (long long)w.lines);
+    if (x->back)
+        backward(&w);
+    else
+        forward(&w);
+    (x->back ? close_backward : close_forward)(&w);
 }

@@ -268,7 +268,8 @@ typedef struct Attn {
     Group *k;
     Arena *arena;
     const char *t;                /* compute type: "f32" "f64"                */
-    int gpu, open;                /* score texts: of one pair, of open tiles  */
+    int gpu, open;                /* score texts: of one pair, of open tiles, */
+    int scaled;                   /* without the factor attn_unit             */
     const char **name;            /* vec: declared names                      */
     Text decl, o;
     int64_t work;                 /* elements of work space on the stack      */
@@ -346,6 +347,10 @@ const char *attn_allseen(Attn *t, const char *q0, const char *q1,
 const char *attn_seen(Attn *t, const char *q0, const char *rows,
                       const char *k0);
 double attn_share(const Attn *t);
+/* The score is `unit` times its term where no condition hides it; 0: is not.
+ * Can it be hidden, in the texts being written?                              */
+double attn_unit(const Attn *t);
+int attn_hides(const Attn *t);
 
 /* attngpu.c: kernels of attention for GPUs, in jobs of rows and columns.     */
 enum { ATJOBS = 16, ATWARPS = 8, ATWGROWS = 128 };      /* rows of a block    */
@@ -354,15 +359,18 @@ typedef struct AttnJob {
     int nover; Axis *over[MAXD];  /* score axes of the job's results          */
     int nloop; Axis *loop[MAXD];  /* the others                               */
     int nout; int out[MAXIN];     /* operands whose gradients it makes        */
+    int64_t split;                /* blocks that share an item                */
 } AttnJob;
 
 typedef struct AttnGpu {
     Attn t;
     int back, tensor;             /* backward; on tensor cores                */
-    AttnView out, lse, dout;
+    AttnView out, lse, dout, delta;
     Node *grad[MAXIN];
     AttnJob job[ATJOBS]; int njob;
     int64_t shared;               /* bytes of shared memory a block           */
+    int64_t cluster;              /* blocks of a cluster                      */
+    int64_t blocks;               /* forward: of the grid                     */
 } AttnGpu;
 
 int attn_can_cuda(const Graph *g, const Node *n);
@@ -371,6 +379,7 @@ int64_t attn_inner_count(const Attn *t, int op);
 AttnView attn_grad(const AttnGpu *x, int op);
 void attn_warp_job(AttnGpu *x, const AttnJob *j);     /* attnwarp.c           */
 void attn_wg_job(AttnGpu *x, const AttnJob *j);       /* attnwg.c             */
+void attn_wg_fetch(AttnGpu *x, const AttnJob *j);     /* what the job reads   */
 int attn_wg_fits(AttnGpu *x);     /* also fills x->shared                     */
 void attn_cost(Attn *t);          /* flops and bytes of the group's step      */
 /* cuda.c: a kernel's parameters and the arrays they become; its grid.        */

@@ -137,12 +137,96 @@ static const char *reciprocal(const Score *s, const Node *n)
     return strf(s->t->arena, "(%s)%a", float_type(s->t), 1 / n->in[1]->f);
 }
 
+static int term_of(const Attn *t, const Node *n)
+{
+    for (int i = 0; i < t->nterm; i++)
+        if (t->term[i] == n)
+            return i;
+    return -1;
+}
+
+/* ---- a score that is its term, scaled and masked ------------------------- */
+
+static double constant(const Node *n)                    /* or 0              */
+{
+    while (n->op == Ocast || n->op == Ospread)
+        n = n->in[0];
+    return n->op == Oconst && isfinite(n->f) ? n->f : 0;
+}
+
+static int is_masking(const Node *n)
+{
+    const Node *x = n->op == Owhere ? n->in[2] : NULL;
+
+    while (x && (x->op == Ocast || x->op == Ospread))
+        x = x->in[0];
+    return x && x->op == Oconst && isinf(x->f) && x->f < 0;
+}
+
+/* The factor of a scaling node, and its operand that is scaled.              */
+static double factor(const Node *n, int *k)
+{
+    double f = n->nin == 2 ? constant(n->in[1]) : 0;
+
+    *k = 0;
+    if (n->op == Odiv && isfloat(n))
+        return f != 0 ? 1 / f : 0;
+    if (n->op != Omul || !isfloat(n))
+        return 0;
+    if (f == 0) {
+        *k = 1;
+        f = constant(n->in[0]);
+    }
+    return f;
+}
+
+/* From the score down to the term; `at` if that node is a scaling passed.    */
+static double unit(const Attn *t, const Node *at, int *passed)
+{
+    double c = 1;
+    const Node *n = t->score;
+
+    while (term_of(t, n) < 0) {
+        int k = 0;
+        double f = factor(n, &k);
+        if (f != 0)
+            *passed |= n == at;
+        else if (is_masking(n))
+            k = 1, f = 1;
+        else if (n->op != Ocast && n->op != Ospread)
+            return 0;
+        c *= f != 0 ? f : 1;
+        n = n->in[k];
+    }
+    return c > 0 ? c : 0;
+}
+
+double attn_unit(const Attn *t)
+{
+    int passed = 0;
+
+    return t->scaled && t->nterm == 1 ? unit(t, NULL, &passed) : 0;
+}
+
+/* Left out: what is scaled is the unit's.                                    */
+static int is_scaling(const Attn *t, const Node *n)
+{
+    int passed = 0;
+
+    return t->scaled && t->nterm == 1 && unit(t, n, &passed) > 0 && passed;
+}
+
 static const char *elementwise(Score *s, const Node *n)
 {
     const char *arg[4], *r = reciprocal(s, n);
     char letters[8];
     Text x = { .arena = s->t->arena };
 
+    if (is_scaling(s->t, n)) {
+        int k;
+        factor(n, &k);
+        return operand(s, n, k);
+    }
     if (r)
         return local(s, n, strf(x.arena, "%s * %s", operand(s, n, 0), r));
     for (int k = 0; k < n->nin; k++)
@@ -150,14 +234,6 @@ static const char *elementwise(Score *s, const Node *n)
     letters_of(n->op, letters);
     put_expr(&x, optab[n->op].lower, letters, arg, suffix(s->t));
     return local(s, n, x.s);
-}
-
-static int term_of(const Attn *t, const Node *n)
-{
-    for (int i = 0; i < t->nterm; i++)
-        if (t->term[i] == n)
-            return i;
-    return -1;
 }
 
 static int is_open(const Attn *t, const Node *n);
@@ -540,6 +616,17 @@ static int is_exact(const Attn *t, const Node *c)
 static int is_open(const Attn *t, const Node *n)
 {
     return t->open && n->op == Owhere && is_exact(t, n->in[0]);
+}
+
+/* Anything but bounds of the tile that hides a pair.                         */
+int attn_hides(const Attn *t)
+{
+    for (size_t i = 0; i < vec_len(t->body->node); i++) {
+        const Node *n = t->body->node[i];
+        if (n->op == Owhere && !is_open(t, n))
+            return 1;
+    }
+    return !t->open;
 }
 
 /* Infinite of that sign; 0: positive and finite.                             */

@@ -46,12 +46,12 @@ void set_text(Group *k, Arena *a, const char *body)
                    "    int64_t lo, int64_t hi)\n%s", name, body);
 }
 
-/* The name stands for '@' in the text, whose hash it is.                     */
+/* The name stands for the @ before the parameters: it is the text's hash.    */
 void set_text_named(Group *k, Arena *a, const char *text)
 {
     unsigned long long h = hash_text(text);
     const char *name = strf(a, "k_%016llx", h);
-    const char *at = strchr(text, '@');
+    const char *at = strstr(text, "@(");
 
     k->step.kind = Skernel;
     k->step.kernel = intern(name);

@@ -48,6 +48,7 @@ char *groups_print(Arena *a, Group *const *k, int fold);
 void why(const Node *n, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
 const Target *pass_target(void);  /* the target being compiled for            */
+void attnback_apart(Graph *g);    /* attnback.c, whatever the target is       */
 
 /* ---- rewrite.c ----------------------------------------------------------- */
 

@@ -68,31 +68,12 @@ static void output(Trial *t, Node *n)
     infer(t->g, t->sink[i]);
 }
 
-static Group *group(Trial *t, const Target *T, Family fam, Node *of,
-                    Node *const *part, int n)
-{
-    Group *k = alloc(forever, sizeof *k);
-
-    k->fam = fam;
-    k->node = alloc(forever, (size_t)(n + 1) * sizeof *k->node);
-    k->node[k->n++] = of;
-    for (int i = 0; i < n; i++) {
-        k->node[k->n++] = part[i];
-        output(t, part[i]);
-    }
-    k->out = k->node + 1;
-    k->nout = n;
-    T->lower(t->g, k, forever);
-    return k;
-}
-
 /* Forward and backward of one form; none where the GPU has no kernel for it. */
 static Trial *attention(Arena *a, const Target *T, Trial *list, int f,
                         Dtype dt)
 {
     Run r = { 0 };
     Trial t = { .op = Oattn, .dt = dt };
-    Node *part[12], **grad = part;
 
     attn_build(&r, &forms[f], dt);
     if (!T_cuda.keeps(r.m.g, r.attn))
@@ -102,13 +83,14 @@ static Trial *attention(Arena *a, const Target *T, Trial *list, int f,
     for (int i = 0; i < r.m.nop; i++)
         fill(t.g, r.m.op[i], forms[f].scale, (uint64_t)i);
     fill(t.g, r.dout, 1, 99);
-    vec_push(a, t.k, group(&t, T, FAMattn, r.attn, (Node *[]){ r.out, r.lse },
-                           2));
+    output(&t, r.out);
+    output(&t, r.lse);
     for (int i = 0; i < r.m.nop; i++)
         if (r.grad[i])
-            *grad++ = r.grad[i];
-    vec_push(a, t.k, group(&t, T, FAMattnback, r.back, part,
-                           (int)(grad - part)));
+            output(&t, r.grad[i]);
+    if (T->grid)
+        attnback_apart(t.g);
+    t.k = trial_groups(t.g, T, a);
     t.limit = dt == Df64 ? 1e-12 : dt == Df32 ? 2e-5 : 2e-2;
     vec_push(a, list, t);
     return list;

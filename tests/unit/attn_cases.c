@@ -307,6 +307,7 @@ void attn_build(Run *r, const Form *c, Dtype dt)
     in[m->nop + 1] = r->lse;
     in[m->nop + 2] = r->dout = part(m->g, r->attn, 0, dt, r->out);
     r->dout->op = Oinput;
+    r->dout->s = "dout";
     r->back = composite(m, Oattnback, m->nop + 3, in);
     for (int i = 0; i < m->nop; i++)
         if (m->trains[i])

@@ -1,0 +1,489 @@
+/* attn_gpu: attention kernels for GPUs, on one. Each form's forward and
+ * backward in bf16 are run twice and compared: with themselves, bit for bit,
+ * and with the same form in fp32, whose kernels are others (a warp a row).
+ * Then forms of the widths that matter are timed. An argument picks forms by a
+ * part of their name.
+ *
+ * Distances are of vectors: |x - y| / |y|. Results are bf16 (2e-3) and so are
+ * weights and score gradients before they are summed.                        */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../../runtime/runtime.h"
+#include "../unit/attn_cases.h"
+
+enum { TIMES = 5, SHARED = 3 };   /* SHARED: latent attention's operand       */
+static const double allowed = 1e-2;
+
+/* batch kv group seq key dim rot vdim                                        */
+static const Form checked[] = {
+    { "d128 s256", { 1, 2, 1, 256, 256, 128, 1, 128 }, attn_causal, 0.5 },
+    { "d128 s1000 gqa8", { 2, 2, 8, 1000, 1000, 128, 1, 128 }, attn_causal,
+      0.5 },
+    { "d128 s777 full", { 1, 2, 2, 777, 777, 128, 1, 128 }, attn_plain, 0.5 },
+    { "d64 s513", { 2, 2, 2, 513, 513, 64, 1, 64 }, attn_causal, 0.5 },
+    { "d64 window", { 1, 2, 2, 600, 600, 64, 1, 64 }, attn_window, 0.5 },
+    { "d128 late", { 1, 2, 2, 600, 600, 128, 1, 128 }, attn_late, 0.5 },
+    { "d48 odd", { 1, 2, 1, 129, 129, 48, 1, 40 }, attn_causal, 0.5 },
+    { "mla 128+64", { 1, 4, 1, 700, 700, 128, 64, 128 }, attn_mla, 0.5 },
+    { "d128 s2048", { 1, 1, 8, 2048, 2048, 128, 1, 128 }, attn_causal, 0.5 },
+};
+static const Form timed[] = {
+    { "qwen3 b1", { 1, 4, 8, 4096, 4096, 128, 1, 128 }, attn_causal, 0.5 },
+    { "qwen3 b4", { 4, 4, 8, 4096, 4096, 128, 1, 128 }, attn_causal, 0.5 },
+    { "d128 full", { 1, 4, 8, 4096, 4096, 128, 1, 128 }, attn_plain, 0.5 },
+    { "d64", { 1, 4, 8, 4096, 4096, 64, 1, 64 }, attn_causal, 0.5 },
+    { "mla 32 heads", { 1, 32, 1, 4096, 4096, 128, 64, 128 }, attn_mla, 0.5 },
+};
+
+/* ---- the device ---------------------------------------------------------- */
+
+static void *stream;
+
+static void cu(int e, const char *what)
+{
+    const char *s = "?";
+
+    if (!e)
+        return;
+    dl.cuGetErrorString(e, &s);
+    printf("Bail out! %s: %s\n", what, s);
+    exit(1);
+}
+
+static int open_device(void)
+{
+    void *ctx;
+    int n = 0;
+
+    if (!dl_open(LIBnvrtc) || !dl_open(LIBcuda) || dl.cuInit(0) ||
+        dl.cuDeviceGetCount(&n) || !n)
+        return 0;
+    cu(dl.cuDevicePrimaryCtxRetain(&ctx, 0), "context");
+    cu(dl.cuCtxSetCurrent(ctx), "context");
+    cu(dl.cuStreamCreate(&stream, 1), "stream");
+    return 1;
+}
+
+static uint64_t room_for(size_t n)
+{
+    uint64_t p;
+
+    cu(dl.cuMemAlloc_v2(&p, n), "memory");
+    return p;
+}
+
+/* ---- kernels ------------------------------------------------------------- */
+
+/* ATTN_KEEP: a folder for the texts. ATTN_DEFINE: text before them.          */
+static void keep(const Group *k, const char *text)
+{
+    const char *dir = getenv("ATTN_KEEP");
+    FILE *f = dir ? fopen(strf(forever, "%s/%s.cu", dir, k->step.kernel), "w")
+                  : NULL;
+
+    if (!f)
+        return;
+    fputs(text, f);
+    fclose(f);
+}
+
+static void *compiled(const Group *k)
+{
+    static const char *const flag[] = { "--gpu-architecture=sm_90a",
+        "--fmad=false", "--std=c++17", "-default-device",
+        "--ptxas-options=-v" };
+    const char *first = getenv("ATTN_DEFINE");
+    char *text = strf(forever, "%s\n%s%s", first ? first : "", cuda_pre,
+                      k->text);
+    void *prog, *module, *fn;
+    size_t n = 0;
+
+    keep(k, text);
+
+    dl.nvrtcCreateProgram(&prog, text, "attn", 0, NULL, NULL);
+    int bad = dl.nvrtcCompileProgram(prog, 5, flag);
+    if (bad || getenv("ATTN_KEEP")) {
+        dl.nvrtcGetProgramLogSize(prog, &n);
+        char *log = calloc(1, n + 1);
+        dl.nvrtcGetProgramLog(prog, log);
+        printf("%s\n", log);
+        free(log);
+    }
+    if (bad)
+        exit(1);
+    dl.nvrtcGetCUBINSize(prog, &n);
+    char *image = malloc(n);
+    dl.nvrtcGetCUBIN(prog, image);
+    dl.nvrtcDestroyProgram(&prog);
+    if (!stream)
+        return NULL;
+    cu(dl.cuModuleLoadData(&module, image), "module");
+    cu(dl.cuModuleGetFunction(&fn, module, k->step.kernel), "function");
+    if (k->step.iv[4].c)
+        cu(dl.cuFuncSetAttribute(fn, 8, (int)k->step.iv[4].c), "shared memory");
+    return fn;
+}
+
+/* ---- a form on the device ------------------------------------------------ */
+
+typedef struct Device {
+    Run r;
+    Node *delta;                  /* sums of result times gradient            */
+    Table *at;                    /* node -> its memory                       */
+    void *fwd, *bwd;
+} Device;
+
+static Group *group(Node *of, int n, Node *const *part)
+{
+    Group *k = alloc(forever, sizeof *k);
+
+    k->fam = of->op == Oattn ? FAMattn : FAMattnback;
+    k->node = alloc(forever, 16 * sizeof *k->node);
+    k->node[k->n++] = of;
+    for (int i = 0; i < n; i++)
+        if (part[i])
+            k->node[k->n++] = part[i];
+    k->out = k->node + 1;
+    k->nout = k->n - 1;
+    return k;
+}
+
+/* Sums of result times gradient, as the compiler has them made elsewhere.    */
+static void use_deltas(Device *d)
+{
+    Run *r = &d->r;
+    Node *part = r->lse->in[0];
+
+    d->delta = g_node(r->m.g, Opart, NULL, 1, &part);
+    d->delta->i = 1;
+    d->delta->dt = r->lse->dt;
+    d->delta->nd = r->lse->nd;
+    memcpy(d->delta->dim, r->lse->dim, sizeof d->delta->dim);
+    infer(r->m.g, d->delta);
+    d->delta->op = Oinput;
+    r->back->in[r->m.nop] = d->delta;
+}
+
+/* The key that heads share has a gradient of each head.                      */
+static void part_heads(Device *d)
+{
+    Run *r = &d->r;
+    Node *p = r->grad[SHARED];
+    int at = dim_of(p, r->m.key);
+
+    memmove(p->dim + at + 1, p->dim + at,
+            (size_t)(p->nd++ - at) * sizeof *p->dim);
+    p->dim[at] = (Dim){ r->m.kv, r->m.kv->n };
+    p->dt = Df32;
+}
+
+static void lower(Device *d, const Form *c, Dtype dt)
+{
+    Run *r = &d->r;
+
+    attn_build(r, c, dt);
+    use_deltas(d);
+    if (c->scores == attn_mla && dt == Dbf16)
+        part_heads(d);
+    d->at = table_new(forever);
+    r->fwd = *group(r->attn, 2, (Node *[]){ r->out, r->lse });
+    r->bwd = *group(r->back, r->m.nop, r->grad);
+    attn_lower_cuda(r->m.g, &r->fwd, forever);
+    attn_lower_cuda(r->m.g, &r->bwd, forever);
+    d->fwd = compiled(&r->fwd);
+    d->bwd = compiled(&r->bwd);
+}
+
+static size_t bytes_of(const Node *n)
+{
+    return (size_t)(g_elems(n) * dtypes[n->dt].bytes);
+}
+
+static uint64_t memory_of(Device *d, const Node *n)
+{
+    void **p = table_at(d->at, KEYP(n));
+
+    if (!*p)
+        *p = (void *)(uintptr_t)room_for(bytes_of(n));
+    return (uint64_t)(uintptr_t)*p;
+}
+
+static void send(Device *d, const Node *n, const double *x)
+{
+    void *p = attn_stored(n, x);
+
+    cu(dl.cuMemcpyHtoD_v2(memory_of(d, n), p, bytes_of(n)), "copy");
+    free(p);
+}
+
+static void *fetch(Device *d, const Node *n)
+{
+    void *p = malloc(bytes_of(n));
+
+    cu(dl.cuMemcpyDtoH_v2(p, memory_of(d, n), bytes_of(n)), "copy");
+    return p;
+}
+
+static void launch(Device *d, const Group *k, void *fn)
+{
+    uint64_t buf[32];
+    void *arg[32];
+
+    for (int i = 0; i < k->narg; i++) {
+        buf[i] = memory_of(d, k->arg[i]);
+        arg[i] = &buf[i];
+    }
+    const Aff *iv = k->step.iv;
+    cu(dl.cuLaunchKernel(fn, (unsigned)iv[0].c, (unsigned)iv[2].c,
+                         (unsigned)iv[3].c, (unsigned)iv[1].c, 1, 1,
+                         (unsigned)iv[4].c, stream, arg, NULL), "launch");
+}
+
+static void finish(const char *what)
+{
+    cu(dl.cuStreamSynchronize(stream), what);
+}
+
+static void close_form(Device *d)
+{
+    Run *r = &d->r;
+    const Node *all[40];
+    int n = 0;
+
+    for (int i = 0; i < r->fwd.narg; i++)
+        all[n++] = r->fwd.arg[i];
+    for (int i = 0; i < r->bwd.narg; i++)
+        all[n++] = r->bwd.arg[i];
+    for (int i = 0; i < n; i++) {
+        void **p = table_at(d->at, KEYP(all[i]));
+        if (*p)
+            dl.cuMemFree_v2((uint64_t)(uintptr_t)*p);
+        *p = NULL;
+    }
+}
+
+/* ---- values -------------------------------------------------------------- */
+
+static void give_values(Device *d, Device *like)
+{
+    Run *r = &d->r;
+
+    for (int i = 0; i < r->m.nop; i++) {
+        r->x[i] = like ? like->r.x[i] : attn_values(r->m.op[i], r->c->scale);
+        send(d, r->m.op[i], r->x[i]);
+    }
+    r->w = like ? like->r.w : attn_values(r->out, 1);
+    send(d, r->dout, r->w);
+}
+
+static void clear(Device *d, Node *const *n, int count)
+{
+    for (int i = 0; i < count; i++)
+        if (n[i])
+            cu(dl.cuMemsetD8Async(memory_of(d, n[i]), 0xff, bytes_of(n[i]),
+                                  stream), "clear");
+}
+
+static void make_deltas(Device *d)
+{
+    const Node *out = d->r.out, *delta = d->delta;
+    void *p = fetch(d, out);
+    double *y = attn_loaded(out, p);
+    double *sum = calloc((size_t)g_elems(delta), sizeof *sum);
+
+    for (int64_t i = 0; i < g_elems(out); i++) {
+        int64_t at = 0, rest = i, stride = 1, step[MAXD];
+        for (int k = delta->nd; k-- > 0; stride *= delta->dim[k].n)
+            step[k] = stride;
+        for (int k = out->nd; k-- > 0; rest /= out->dim[k].n) {
+            int m = dim_of(delta, out->dim[k].a);
+            at += m < 0 ? 0 : rest % out->dim[k].n * step[m];
+        }
+        sum[at] += y[i] * d->r.w[i];
+    }
+    send(d, delta, sum);
+    free(sum);
+    free(y);
+    free(p);
+}
+
+static void run_form(Device *d)
+{
+    Run *r = &d->r;
+
+    clear(d, (Node *[]){ r->out, r->lse }, 2);
+    launch(d, &r->fwd, d->fwd);
+    finish("forward");
+    make_deltas(d);
+    clear(d, r->grad, r->m.nop);
+    launch(d, &r->bwd, d->bwd);
+    finish("backward");
+}
+
+/* ---- comparing ----------------------------------------------------------- */
+
+static int results(const Run *r, Node **out, const char **name)
+{
+    int n = 0;
+
+    out[n] = r->out, name[n++] = "out";
+    out[n] = r->lse, name[n++] = "lse";
+    for (int i = 0; i < r->m.nop; i++)
+        if (r->grad[i])
+            out[n] = r->grad[i], name[n++] = strf(forever, "d%d", i);
+    return n;
+}
+
+static double distance(const double *x, const double *y, int64_t n)
+{
+    double d = 0, all = 0;
+
+    for (int64_t i = 0; i < n; i++) {
+        if (isinf(y[i]) && x[i] == y[i])
+            continue;
+        d += (x[i] - y[i]) * (x[i] - y[i]);
+        all += y[i] * y[i];
+    }
+    return sqrt(d / (all > 0 ? all : 1));
+}
+
+/* n numbers: of those that are more, sums over what stands before the keys.  */
+static double *summed(const Device *d, const Node *p, double *x, int64_t n)
+{
+    int64_t heads = g_elems(p) / n, inner = 1;
+    double *y = calloc((size_t)n, sizeof *y);
+
+    for (int k = p->nd; k-- > dim_of(p, d->r.m.kv) + 1; )
+        inner *= p->dim[k].n;
+    if (heads == 1)
+        inner = n;
+    for (int64_t i = 0; i < n * heads; i++)
+        y[i / inner / heads * inner + i % inner] += x[i];
+    free(x);
+    return y;
+}
+
+static int check(const Form *c)
+{
+    Device *d = calloc(2, sizeof *d), *ref = d + 1;
+    Node *out[16], *want[16];
+    const char *name[16];
+    void *first[16];
+    int bad = 0, differ = 0;
+
+    lower(d, c, Dbf16);
+    lower(ref, c, Df32);
+    give_values(d, NULL);
+    give_values(ref, d);
+    int n = results(&d->r, out, name);
+    results(&ref->r, want, name);
+    run_form(ref);
+    run_form(d);
+    for (int i = 0; i < n; i++)
+        first[i] = fetch(d, out[i]);
+    run_form(d);
+    printf("# %s:", c->name);
+    for (int i = 0; i < n; i++) {
+        void *again = fetch(d, out[i]), *right = fetch(ref, want[i]);
+        int64_t size = g_elems(want[i]);
+        double *x = summed(d, out[i], attn_loaded(out[i], again), size);
+        double e = distance(x, attn_loaded(want[i], right), size);
+        differ += memcmp(first[i], again, bytes_of(out[i])) != 0;
+        bad += !(e <= allowed);
+        printf(" %s %.2g", name[i], e);
+    }
+    printf("\n%s - attention %s: against fp32\n", bad ? "not ok" : "ok",
+           c->name);
+    printf("%s - attention %s: two runs, the same bits\n",
+           differ ? "not ok" : "ok", c->name);
+    close_form(d);
+    close_form(ref);
+    return bad + differ;
+}
+
+/* ---- time ---------------------------------------------------------------- */
+
+static double flops(const Form *c)
+{
+    const Sizes *z = &c->z;
+    double square = (double)(z->batch * z->kv * z->group * z->seq * z->key);
+    int64_t rot = c->scores == attn_mla ? z->rot : 0;
+
+    return 2 * square * (double)(z->dim + rot + z->vdim) *
+           (c->scores == attn_plain ? 1 : 0.5);
+}
+
+static double time_of(Device *d, const Group *k, void *fn)
+{
+    void *from, *to;
+    float ms, best = INFINITY;
+
+    dl.cuEventCreate(&from, 0);
+    dl.cuEventCreate(&to, 0);
+    for (int i = 0; i < TIMES; i++) {
+        dl.cuEventRecord(from, stream);
+        launch(d, k, fn);
+        dl.cuEventRecord(to, stream);
+        finish("timing");
+        dl.cuEventElapsedTime(&ms, from, to);
+        best = fminf(best, ms);
+    }
+    return best;
+}
+
+static void measure(const Form *c)
+{
+    Device *d = calloc(1, sizeof *d);
+    Run *r = &d->r;
+
+    lower(d, c, Dbf16);
+    give_values(d, NULL);
+    run_form(d);
+    double f = time_of(d, &r->fwd, d->fwd), b = time_of(d, &r->bwd, d->bwd);
+    double work = 1e-9 * flops(c), mla = c->scores == attn_mla;
+    double back = work * (mla ? (3 * 192 + 2 * 128) / 320.0 : 2.5);
+    printf("# %-14s forward %8.3f ms %6.1f TFLOP/s   backward %8.3f ms %6.1f\n",
+           c->name, f, work / f, b, back / b);
+    close_form(d);
+}
+
+/* Without a GPU: texts alone, for a look at what becomes of them.            */
+static int texts(const char *only)
+{
+    static Device d[16];
+    int n = 0;
+
+    for (size_t i = 0; i < sizeof timed / sizeof *timed; i++)
+        if (strstr(timed[i].name, only)) {
+            lower(&d[n], &timed[i], Dbf16);
+            printf("%s: forward %s, backward %s\n", timed[i].name,
+                   d[n].r.fwd.step.kernel, d[n].r.bwd.step.kernel);
+            n++;
+        }
+    for (size_t i = 0; i < sizeof checked / sizeof *checked; i++)
+        if (strstr(checked[i].name, only))
+            lower(&d[n++], &checked[i], Dbf16);
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    const char *only = argc > 1 ? argv[1] : "";
+    int bad = 0;
+
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    if (!open_device()) {
+        printf("ok - attention # SKIP no GPU\n");
+        return getenv("ATTN_KEEP") ? texts(only) : 0;
+    }
+    for (size_t i = 0; i < sizeof checked / sizeof *checked; i++)
+        if (strstr(checked[i].name, only))
+            bad += check(&checked[i]);
+    for (size_t i = 0; i < sizeof timed / sizeof *timed; i++)
+        if (strstr(timed[i].name, only))
+            measure(&timed[i]);
+    return bad != 0;
+}
