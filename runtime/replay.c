@@ -155,7 +155,7 @@ static void patch(Gpu *x, GpuProgram *g, const Turn *t)
     }
 }
 
-static void mark(Gpu *x, int step)
+static void mark(Gpu *x, int what)
 {
     if (x->nmark >= x->maxmark)
         return;
@@ -163,7 +163,7 @@ static void mark(Gpu *x, int step)
     if (!*e)
         gpu_ok(dl.cuEventCreate(e, 0), "an event");
     gpu_ok(dl.cuEventRecord(*e, x->stream), "an event");
-    x->marked[x->nmark++] = step;
+    x->marked[x->nmark++] = what;
 }
 
 static void look(Gpu *x, const GpuProgram *g, const Turn *t, int step,
@@ -177,15 +177,19 @@ static void run_row(Gpu *x, GpuProgram *g, const Turn *t)
 {
     const Phase *p = &g->p->phase[t->phase];
 
+    nvtx_begin(p->name);
     load(x, g, t);
     patch(x, g, t);
-    mark(x, -1);
+    mark(x, -1 - (int)(t - g->course->row));
     for (int k = p->first; k < p->first + p->n; k++) {
+        nvtx_begin(name_of(g->call[k].s));
         look(x, g, t, k - p->first, 0);
         launch(x, &g->call[k]);
         look(x, g, t, k - p->first, 1);
+        nvtx_end();
         mark(x, k);
     }
+    nvtx_end();
 }
 
 /* ---- one program --------------------------------------------------------- */
@@ -391,16 +395,35 @@ static void start_marks(Gpu *x, const GpuProgram *g)
     x->marked = alloc(x->mem, (size_t)n * sizeof *x->marked);
 }
 
-static void add_times(Gpu *x, double *spent)
+static double between(const Gpu *x, int from, int to)
 {
-    for (int i = 1; i < x->nmark; i++) {
-        float ms = 0;
-        if (x->marked[i] < 0)
-            continue;
-        dl.cuEventElapsedTime(&ms, x->mark[i - 1], x->mark[i]);
-        spent[x->marked[i]] += 1e-3 * ms;
+    float ms = 0;
+
+    dl.cuEventElapsedTime(&ms, x->mark[from], x->mark[to]);
+    return 1e-3 * ms;
+}
+
+static void add_times(const Gpu *x, double *spent)
+{
+    for (int i = 1; i < x->nmark; i++)
+        if (x->marked[i] >= 0)
+            spent[x->marked[i]] += between(x, i - 1, i);
+}
+
+int64_t gpu_ran(const Gpu *x, int prog, Ran *out)
+{
+    const Turn *row = x->course[prog].row, *t = row;
+
+    for (int i = 0; i < x->nmark; i++) {
+        int k = x->marked[i], begins = k < 0;
+        double at = x->began + between(x, 0, i);
+        t = begins ? &row[-1 - k] : t;
+        out[i] = (Ran){(int)(x->role - x->plan->role), t->phase,
+                       begins ? -1 : k, t->micro, at, at};
+        if (!begins)
+            out[i].start = x->began + between(x, 0, i - 1);
     }
-    x->maxmark = 0;
+    return x->nmark;
 }
 
 /* ---- interface ----------------------------------------------------------- */
@@ -424,11 +447,14 @@ int gpu_run(Gpu *x, int prog, const Block *b, const Feed *feed, double *spent,
         put_scalar(x, g->in[slot], "step", (double)b->step);
     }
     fill_turns(x, g, g->in[slot], feed);
-    if (spent)
+    if (spent || x->timed)
         start_marks(x, g);
+    nvtx_begin(g->p->name);
+    x->began = monotonic();
     watch_all();
     go(x, g, slot);
     watch_leave();
+    nvtx_end();
     x->last = g;
     x->slot = slot;
     if (before)
@@ -437,5 +463,6 @@ int gpu_run(Gpu *x, int prog, const Block *b, const Feed *feed, double *spent,
         gpu_settle(x);
     if (spent)
         add_times(x, spent);
+    x->maxmark = 0;
     return !late || before;
 }

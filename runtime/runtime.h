@@ -475,7 +475,9 @@ typedef struct Gpu {
     const GpuProgram *running;    /* whose calls are issued                   */
     GpuLook *look; void *looker;  /* not null: call by call, with looks       */
     void **mark; int nmark, maxmark;      /* events between calls, when timed */
-    int *marked; int64_t roommark;        /* the step that ends at each       */
+    int *marked; int64_t roommark;        /* the step that ends at each, or
+                                             -1 - row: one that begins        */
+    int timed; double began;      /* keep the marks of the next run; seconds  */
 } Gpu;
 
 void gpu_ok(int error, const char *what);     /* err() unless error is 0      */
@@ -508,10 +510,17 @@ void gpu_memory(Gpu *x, Text *t);
  * when the run is launched; 1: the results of the one before are here.       */
 int gpu_run(Gpu *x, int prog, const Block *b, const Feed *feed, double *spent,
             int late);
+/* What the last run of this program did, when it was timed, with room in out
+ * for all its rows and steps. Returns how many there are.                    */
+int64_t gpu_ran(const Gpu *x, int prog, Ran *out);
 int gpu_settle(Gpu *x);           /* ... of the last; 0: they were here       */
 void gpu_pull(Gpu *x);
 void gpu_push(Gpu *x);
 void gpu_fetch(Gpu *x, void *to, int64_t offset, int64_t bytes);   /* arena's */
+
+/* nvtx.c: ranges for profilers, one in another                               */
+void nvtx_begin(const char *name);
+void nvtx_end(void);
 
 /* ---- watch.c: a rank that waits for ever --------------------------------- */
 

@@ -351,10 +351,13 @@ static void run_gpu(Exec *x, const char *name, const Block *b,
     atomic_fetch_add_explicit(&x->ticks, 1, memory_order_relaxed);
     x->gpu->look = x->copy ? look_at : NULL;
     x->gpu->looker = x;
+    x->gpu->timed = x->maxran > 0;
     if (x->copy)
         start(x, name);
     x->fresh = gpu_run(x->gpu, prog, b, feed, x->spent ? x->spent[0] : NULL,
                        x->late);
+    if (x->maxran)
+        x->nran = gpu_ran(x->gpu, prog, x->ran);
     x->waited = x->gpu->waited;
     atomic_store_explicit(&x->now, NULL, memory_order_relaxed);
 }
@@ -433,9 +436,21 @@ void exec_record(Exec *x, const char *name)
 static void put_event(Text *t, const Ran *r, const char *name, double end)
 {
     put(t, "%s{\"name\": \"%s\", \"ph\": \"X\", \"pid\": %d, \"tid\": %d, "
-        "\"ts\": %.3f, \"dur\": %.3f, \"args\": {\"micro\": %lld}}",
+        "\"ts\": %.3f, \"dur\": %.3f, \"args\": {\"micro\": %lld",
         t->len > 1 ? ",\n" : "\n", name, r->stage, r->step >= 0,
         r->start * 1e6, (end - r->start) * 1e6, (long long)r->micro);
+}
+
+/* Further what a user looks for, and the kernel a profiler names.            */
+static void put_args(Text *t, const Step *s)
+{
+    if (s && s->kernel)
+        put(t, ", \"kernel\": \"%s\"", s->kernel);
+    if (s && s->file)
+        put(t, ", \"at\": \"%s:%d\"", s->file, s->line);
+    if (s && s->secs > 0)
+        put(t, ", \"planned us\": %.1f", s->secs * 1e6);
+    put(t, "}}");
 }
 
 /* Where the row that began at k ends: with its last step. */
@@ -466,6 +481,7 @@ char *exec_trace(Arena *a, const Exec *x, const char *name, size_t *len)
         put_event(&t, r, !s ? g->phase[r->phase].name
                             : s->label ? s->label : stepinfo[s->kind].name,
                   s ? r->end : row_end(x, k));
+        put_args(&t, s);
     }
     put(&t, "\n]\n");
     *len = t.len;

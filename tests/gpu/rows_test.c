@@ -188,6 +188,7 @@ static void judge(Trial *h, Trial *g, void *lib, GpuRun *x)
     same += worst == 0;
     printf("%sok - gpu %s: %.1e, at most %.0e; tilt %.2f\n",
            good ? "" : "not ", g->name, worst, limit, lean);
+    fflush(stdout);
 }
 
 int main(int argc, char **argv)
@@ -195,6 +196,7 @@ int main(int argc, char **argv)
     int compile = argc > 1 && !strcmp(argv[1], "-c");
     const char *only = argc > 1 + compile ? argv[1 + compile] : "";
     Arena *a = arena_new();
+    trial_wants = 0;
     Trial *g = all_trials(a, &T_cuda);
     Group **kg = all_groups(a, g, only);
     int n = (int)vec_len(kg);

@@ -5,7 +5,7 @@
 # steps without an update, and each error: one line, its exit status.
 cd "$(dirname "$0")/../.." || exit 2
 : "${PLEAT:=$PWD/build/pleat}"
-dir=$PWD/build/tests/gpu
+dir=$PWD/build/tests/fakegpu
 rm -rf "$dir" && mkdir -p "$dir/lib" || exit 2
 for lib in libcuda.so.1 libnvrtc.so.13 libcublasLt.so.13 libnccl.so.2; do
     ln -s "$(dirname "$PLEAT")/tests/unit/fakegpu.so" "$dir/lib/$lib" || exit 2
@@ -15,7 +15,7 @@ export OMPI_MCA_rmaps_base_oversubscribe=1 XDG_CACHE_HOME="$dir/cache"
 small="axes.batch=2 axes.seq=16 train.batch=4 train.log_every=1"
 small="$small data.train=../LICENSE data.valid=tail:0.1 train.eval_every=4 train.eval_steps=2"
 bad=0
-printf '1..19\n'
+printf '1..20\n'
 
 result() {
     if [ "$2" = 0 ]; then echo "ok - gpu: $1"; return; fi
@@ -49,6 +49,7 @@ losses() {
 }
 
 cd models || exit 2
+run="$PLEAT run tiny.lua $small train.steps=2 train.eval_every=0"
 # shellcheck disable=SC2086
 {
 gpu "count=2 name=H200" "$PLEAT" doctor && grep -q "^GPU 1 .*H200, sm_90a" "$dir/log" &&
@@ -66,13 +67,17 @@ gpu "" "$PLEAT" run tiny.lua $small train.steps=8 resume=1 name="$dir/late" &&
     losses late | awk 'END { exit NR != 8 || $1 != 8 }'
 result "resume" $?
 
+gpu "" $run train.steps=3 train.trace=3 name="$dir/trace" &&
+    awk '/"tid": 1,.*"kernel": "k_.*"at": "tiny.lua:/ { n++ } /"tid": 0/ { rows++ }
+        END { exit n < 50 || rows < 3 }' "$dir/trace/trace.0.json"
+result "a step's trace: rows, kernels, lines of the model" $?
+
 # tuned RUN N: all products of that run take algorithm N
 tuned() {
     awk -v n="$2" '/,/ { k++; bad += substr($2, 1, 16) != sprintf("%016x", n) }
         END { exit bad || !k }' "$dir/$1/tuned"
 }
 
-run="$PLEAT run tiny.lua $small train.steps=2 train.eval_every=0"
 (export XDG_CACHE_HOME="$dir/tune"
     gpu "fast=2" $run name="$dir/tune1" && tuned tune1 2 &&
         gpu "fast=3" $run name="$dir/tune2" && tuned tune2 2)

@@ -7,6 +7,8 @@
 #include <math.h>
 #include <string.h>
 
+int trial_wants = 1;
+
 /* Rounding of one operation, times what a chain of a few adds up to.         */
 static double limit_of(Dtype dt)
 {
@@ -68,7 +70,8 @@ void trial_prepare(Trial *t, Arena *a, const Target *T, Node **leaf,
         v[leaf[k]->id] = val[k];
         host_set(g, leaf[k], val[k]);
     }
-    interp(g, v);
+    if (trial_wants)
+        interp(g, v);
     for (int i = 0; i < t->nout; i++) {
         t->want[i] = v[t->out[i]->id];
         t->dims[i] = *t->out[i];

@@ -24,6 +24,7 @@ typedef struct Trial {
     int most;                     /* kernels with text; 0: not said           */
 } Trial;
 
+extern int trial_wants;           /* 0: want is left open                     */
 /* fuse() and lower.                                                          */
 Group **trial_groups(Graph *g, const Target *T, Arena *a);
 /* Append those of all rows, patterns, or n random graphs to list, a vec.     */
