@@ -123,6 +123,7 @@ typedef struct Store {
     uint64_t loops;               /* that run over its elements               */
     int done;                     /* (printing) stored for the present item   */
     int early;                    /* stored by a reduction's pass             */
+    int flat;                     /* by no thread that can be named           */
 } Store;
 
 typedef struct Kern {
@@ -177,9 +178,16 @@ typedef struct Nest {
     int order[MAXLOOP], norder;   /* outermost first                          */
     int v;                        /* the contiguous loop, or -1               */
     int nlocal, stamp;
-    int gpu;                      /* cuda: the threads of a block share an
-                                     item, loops inside it are dealt out ...  */
-    int own;                      /* ... but for those inside such a loop     */
+    int gpu;                      /* cuda: see threads.c, wide.c              */
+    uint64_t lane;                /* loops that a thread's lanes are open in: */
+    int lv, width;                /* the contiguous one, lanes along it, ...  */
+    int beside;                   /* times all elements of another            */
+    int whole;                    /* (printing) indices of a piece, not of l  */
+    int team;                     /* threads of an item                       */
+    int own, flat;                /* what is open now belongs to a thread; is
+                                     dealt out as one loop                    */
+    const char *on;               /* condition of a thread with elements      */
+    int shared, groups;           /* loop dealt out to groups of threads, -1  */
     Ex **done;                    /* vec: values printed in the open scopes   */
     const Mono **size; int *sizeat;        /* vecs: arguments that are sizes  */
     const Lin **off; int *offat;           /* ... and constant parts          */
@@ -198,6 +206,27 @@ typedef struct Body {
 
 typedef struct Scope { size_t done; uint64_t bound; } Scope;
 
+/* How values are written: operands at hand, an expression, an address.       */
+const char *nest_ref(Nest *n, Ex *e);
+const char *nest_value(Nest *n, Ex *e);
+const char *nest_lin(Nest *n, const Lin *l);
+const char *nest_element(Nest *n, Node *buf, const Lin *at);
+const char *nest_first(const Ex *r);          /* what a reduction starts from */
+int nest_inline(const Ex *e);
+int nest_local(Nest *n, Ex *e);               /* e gets a number              */
+void nest_compute(Nest *n, Ex *e);            /* as a scalar                  */
+/* The store of e that was done for this item, if its element can be named.   */
+Store *nest_saved(Nest *n, const Ex *e);
+/* Values not at hand that the roots need, operands first.                    */
+Ex **nest_reached(Nest *n, Ex *const *root, int nroot);
+/* Reductions among them that can be done once the loops in `open` are.       */
+Ex **nest_pending(Nest *n, Ex *const *root, int nroot, uint64_t open,
+                  uint64_t with);
+/* The reductions of pend that share a pass with r, r first.                  */
+Ex **nest_share(Nest *n, Ex *r, Ex *const *pend);
+/* Stores that can be done on the way of a reduction over K in an item.       */
+void nest_ride(Nest *n, uint64_t K, Body *b);
+
 void nest_line(Nest *n, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
 int nest_size(Nest *n, const Mono *m);        /* its index in iv              */
@@ -214,6 +243,30 @@ void nest_inner(Nest *n, int u, const Body *b);     /* all of loop u          */
 void nest_block(Nest *n, int u, const Body *b);     /* elements v<u> .. w<u>  */
 /* Opens all loops of K but the last; returns the last, the scopes in s.      */
 int nest_outer(Nest *n, uint64_t K, const Body *b, Scope *s, int *ns);
+
+/* ---- form.c threads.c wide.c --------------------------------------------- */
+
+Ex **form_reductions(Nest *n);
+Ex **form_values(Nest *n);        /* of all stores                            */
+const Lin **form_accesses(Nest *n);
+const Mono *form_stride(const Lin *l, int loop);
+int form_items(Nest *n, uint64_t m, int *u);  /* loops, ragged one first      */
+const Mono *form_count(Nest *n, const int *u, int from, int to);
+/* Index variables of the loops u[0..k), set from the number q of their
+ * setting.                                                                   */
+void form_decode(Nest *n, const int *u, int k, const char *q);
+double form_elements(Nest *n, uint64_t loops);
+Body form_stage(Nest *n, uint64_t loops);     /* stores over them not done    */
+/* For a GPU; whole: the contiguous loop is one of the items'. Fills iv[0]
+ * with blocks, iv[1] with the threads of one.                                */
+void threads_form(Nest *n, Ex *const *red, int whole);
+int wide_width(Nest *n, int u);   /* lanes that loop u is worth               */
+void wide_need(Nest *n, Ex *const *root, int nroot);
+void wide_store(Nest *n, Store *s);
+/* Open lanes: loop u, width elements a thread; beside: all of loop x too, -1. */
+void wide_open(Nest *n, int u, int width, int x);
+int64_t wide_pieces(Nest *n, uint64_t K);     /* that a team would share      */
+void wide_stages(Nest *n);        /* what is left to store for an item        */
 
 /* ---- row.c route.c scatter.c: along one whole axis ----------------------- */
 

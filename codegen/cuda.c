@@ -1,6 +1,5 @@
 /* cuda.c: kernels for GPUs from the same groups. A loop kernel is printed for a
- * grid (form.c: a thread an element, or a block of threads an item); what has
- * one thread an item (topk, cumsum, scatter_add) keeps its text and gets its
+ * grid (threads.c: who does what); what has one thread an item (topk, cumsum, scatter_add) keeps its text and gets its
  * item from the grid. Sizes and strides become constants of the text:
  *
  *     extern "C" __global__ void k_..(void *q0, void *q1, int64_t r5)
@@ -15,7 +14,6 @@
 
 #include <string.h>
 
-enum { THREADROW = 128 };
 static const int64_t LARGE = (int64_t)1 << 40;
 
 /* ---- text ---------------------------------------------------------------- */
@@ -90,24 +88,23 @@ void cuda_set_grid(Group *k, Arena *a, int64_t x, int64_t threads, int64_t y,
             add_int(k, a, was[i]);
 }
 
-/* one: an item is a thread's (a map, rows of one thread), not a block's.     */
-static void wrap(const Graph *g, Group *k, Arena *a, int64_t items,
-                 int64_t threads, int one, int serial)
+/* serial: each thread has one item, lo.                                     */
+static void wrap(const Graph *g, Group *k, Arena *a, int64_t blocks,
+                 int64_t threads, int serial)
 {
     Text t = { .arena = a };
-    int64_t blocks = one ? (items + threads - 1) / threads : items;
+    int64_t items = k->step.iv[0].c;
     const char *body = body_of(k->text);
 
-    put(&t, "#undef ix\n#undef THREADS\n#undef ITEMS\n#define ix %s\n",
-        is_small(g, k, items) ? "int" : "int64_t");
-    put(&t, "#define THREADS %lld\n#define ITEMS %lld\n", (long long)threads,
-        (long long)items);
+    put(&t, "#undef ix\n#undef THREADS\n#define ix %s\n#define THREADS %lld\n",
+        is_small(g, k, blocks * threads) ? "int" : "int64_t",
+        (long long)threads);
     put(&t, "extern \"C\" __global__ void __launch_bounds__(%lld)\n@(",
         (long long)threads);
     cuda_put_parameters(&t, k);
     if (serial)
         put(&t, "    const ix lo = (ix)blockIdx.x * THREADS + TID, hi = lo + 1;"
-            "\n    if (lo >= ITEMS)\n        return;\n");
+            "\n    if (lo >= %lld)\n        return;\n", (long long)items);
     putn(&t, body, strlen(body));
     put(&t, "}\n");
     set_text_named(k, a, t.s);
@@ -116,11 +113,6 @@ static void wrap(const Graph *g, Group *k, Arena *a, int64_t items,
 
 /* ---- families ------------------------------------------------------------ */
 
-static int is_map(const Group *k)
-{
-    return k->step.iv[1].c == THREADMAP;
-}
-
 static void loop(Graph *g, Group *k, Arena *a)
 {
     if (dispatch_lower_cuda(g, k, a)) {
@@ -128,11 +120,10 @@ static void loop(Graph *g, Group *k, Arena *a)
         return;
     }
     loop_lower_cuda(g, k, a);
-    int64_t items = k->step.iv[0].c, threads = k->step.iv[1].c;
-    int map = is_map(k);
-
-    wrap(g, k, a, items, threads, map, 0);
+    wrap(g, k, a, k->step.iv[0].c, k->step.iv[1].c, 0);
 }
+
+enum { THREADROW = 128 };
 
 static void rows(Graph *g, Group *k, Arena *a)
 {
@@ -145,8 +136,9 @@ static void rows(Graph *g, Group *k, Arena *a)
     case FAMroute: blocks = route_lower_cuda(g, k, a); break;
     default: blocks = scatter_lower_cuda(g, k, a); break;
     }
-    wrap(g, k, a, k->step.iv[0].c, blocks ? THREADMAP : THREADROW, !blocks,
-         !blocks);
+    int64_t items = k->step.iv[0].c;
+    wrap(g, k, a, blocks ? items : (items + THREADROW - 1) / THREADROW,
+         blocks ? THREADMAP : THREADROW, !blocks);
 }
 
 /* ---- all of them --------------------------------------------------------- */

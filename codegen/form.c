@@ -28,7 +28,7 @@ static uint64_t loops_of(const Kern *c, const Lin *l)
     return m;
 }
 
-static const Mono *stride_of(const Lin *l, int loop)
+const Mono *form_stride(const Lin *l, int loop)
 {
     for (int i = 0; i < l->nt; i++)
         if (l->t[i].var == loop)
@@ -47,8 +47,8 @@ static void order_by(Nest *n, const Lin *l, uint64_t *left)
         if (!(m & BIT(u)))
             continue;
         int at = k++;
-        int factors = stride_of(l, u)->n;
-        for (; at > 0 && stride_of(l, add[at - 1])->n < factors; at--)
+        int factors = form_stride(l, u)->n;
+        for (; at > 0 && form_stride(l, add[at - 1])->n < factors; at--)
             add[at] = add[at - 1];
         add[at] = u;
     }
@@ -68,7 +68,7 @@ static int count_bits(uint64_t m)
 }
 
 /* Accesses, stores first, then loads in use.                                 */
-static const Lin **accesses(Nest *n)
+const Lin **form_accesses(Nest *n)
 {
     Kern *c = n->c;
     const Lin **v = NULL;
@@ -95,7 +95,7 @@ static uint64_t all_loops(Nest *n)
 
 static void order_loops(Nest *n)
 {
-    const Lin **acc = accesses(n), *big = acc[0];
+    const Lin **acc = form_accesses(n), *big = acc[0];
     uint64_t left = all_loops(n), all = left;
 
     for (size_t i = 1; i < vec_len(acc); i++)
@@ -114,14 +114,14 @@ static void order_loops(Nest *n)
     n->v = -1;
     if (n->norder) {
         int u = n->order[n->norder - 1];
-        const Mono *k = stride_of(big, u);
+        const Mono *k = form_stride(big, u);
         n->v = (all & BIT(u)) && k && k->n == 0 ? u : -1;
     }
 }
 
 /* ---- forms --------------------------------------------------------------- */
 
-static Ex **reductions(Nest *n)
+Ex **form_reductions(Nest *n)
 {
     Ex **r = NULL;
 
@@ -132,7 +132,7 @@ static Ex **reductions(Nest *n)
 }
 
 /* Loops of an item, ragged one first.                                        */
-static int item_loops(Nest *n, uint64_t m, int *u)
+int form_items(Nest *n, uint64_t m, int *u)
 {
     int k = 0;
 
@@ -144,7 +144,7 @@ static int item_loops(Nest *n, uint64_t m, int *u)
     return k;
 }
 
-static const Mono *count_of(Nest *n, const int *u, int from, int to)
+const Mono *form_count(Nest *n, const int *u, int from, int to)
 {
     const Mono *m = mono_one(n->c->pool);
 
@@ -155,7 +155,7 @@ static const Mono *count_of(Nest *n, const int *u, int from, int to)
 
 /* Index variables of the loops u[0..k), set from the number q of their
  * setting.                                                                   */
-static void decode(Nest *n, const int *u, int k, const char *q)
+void form_decode(Nest *n, const int *u, int k, const char *q)
 {
     if (k)
         nest_line(n, "ix d = %s;", q);
@@ -186,22 +186,17 @@ static void cap_items(Nest *n, const int *u, int k, const char *per)
 {
     if (!k || !n->c->loop[u[0]].map)
         return;
-    const Mono *m = count_of(n, u, 1, k);
+    const Mono *m = form_count(n, u, 1, k);
     const char *end = nest_limit(n, u[0]);
     if (m->n)
         end = strf(n->a, "%s * n%d", end, nest_size(n, m));
     if (per)
         end = strf(n->a, "%s * %s", end, per);
-    if (n->gpu) {
-        nest_line(n, "if (p >= %s)", end);
-        nest_line(n, "    return;");
-        return;
-    }
     nest_line(n, "if (hi > %s)", end);
     nest_line(n, "    hi = %s;", end);
 }
 
-static Body store_body(Nest *n, uint64_t loops)
+Body form_stage(Nest *n, uint64_t loops)
 {
     Body b = { 0 };
 
@@ -216,32 +211,13 @@ static Body store_body(Nest *n, uint64_t loops)
     return b;
 }
 
-/* On a GPU: a thread an element.                                             */
-static int64_t map_threads(Nest *n, const int *u, int k, uint64_t all,
-                           const Body *b)
-{
-    nest_line(n, "const ix p = (ix)blockIdx.x * THREADS + TID;");
-    nest_line(n, "if (p >= ITEMS)");
-    nest_line(n, "    return;");
-    cap_items(n, u, k, NULL);
-    decode(n, u, k, "p");
-    n->own = 1;
-    nest_line(n, "{");
-    Scope s = nest_enter(n, all);
-    nest_body(n, b, NULL);
-    nest_leave(n, s);
-    return count_of(n, u, 0, k)->v;
-}
-
 static int64_t map_form(Nest *n)
 {
     int u[MAXLOOP];
     uint64_t all = n->c->st[0].loops;
-    Body b = store_body(n, all);
-    int k = item_loops(n, all, u);
+    Body b = form_stage(n, all);
+    int k = form_items(n, all, u);
 
-    if (n->gpu)
-        return map_threads(n, u, k, all, &b);
     cap_items(n, u, k, NULL);
     nest_need(n, b.root, b.nroot);
     if (k <= 1) {
@@ -253,10 +229,10 @@ static int64_t map_form(Nest *n)
         Scope s = nest_enter(n, all);
         nest_body(n, &b, NULL);
         nest_leave(n, s);
-        return count_of(n, u, 0, k)->v;
+        return form_count(n, u, 0, k)->v;
     }
     int v = u[k - 1], size = nest_size(n, n->c->loop[v].n);
-    decode(n, u, k - 1, strf(n->a, "lo / n%d", size));
+    form_decode(n, u, k - 1, strf(n->a, "lo / n%d", size));
     nest_line(n, "for (ix p = lo, f = lo %% n%d, w; p < hi; "
                  "p += w - f, f = 0) {", size);
     Scope s = nest_enter(n, all & ~BIT(v));
@@ -265,7 +241,7 @@ static int64_t map_form(Nest *n)
     nest_plain(n, v, &b, "f", "w");
     advance(n, u, k - 1);
     nest_leave(n, s);
-    return count_of(n, u, 0, k)->v;
+    return form_count(n, u, 0, k)->v;
 }
 
 /* All stores of an item, those over the same loops together.                 */
@@ -278,7 +254,7 @@ static void stages(Nest *n, int block_of)
         if (st->done)
             continue;
         uint64_t rest = st->loops & ~n->items;
-        Body b = store_body(n, st->loops);
+        Body b = form_stage(n, st->loops);
         b.block = block_of + 1;
         nest_need(n, b.root, b.nroot);
         if (block_of >= 0) {
@@ -305,7 +281,7 @@ static void stages(Nest *n, int block_of)
     }
 }
 
-static Ex **all_values(Nest *n)
+Ex **form_values(Nest *n)
 {
     Ex **v = NULL;
 
@@ -316,49 +292,44 @@ static Ex **all_values(Nest *n)
 
 static int64_t rows_form(Nest *n)
 {
-    int u[MAXLOOP], k = item_loops(n, n->items, u);
-    Ex **v = all_values(n);
+    int u[MAXLOOP], k = form_items(n, n->items, u);
+    Ex **v = form_values(n);
 
-    if (n->gpu)
-        nest_line(n, "const ix p = blockIdx.x;");
     cap_items(n, u, k, NULL);
     if (n->items)
         nest_need(n, v, (int)vec_len(v));
-    decode(n, u, k, n->gpu ? "p" : "lo");
-    nest_line(n, n->gpu ? "{" : "for (ix p = lo; p < hi; p++) {");
+    form_decode(n, u, k, "lo");
+    nest_line(n, "for (ix p = lo; p < hi; p++) {");
     Scope s = nest_enter(n, n->items);
     nest_need(n, v, (int)vec_len(v));
     stages(n, -1);
-    if (!n->gpu)
-        advance(n, u, k);
+    advance(n, u, k);
     nest_leave(n, s);
-    return count_of(n, u, 0, k)->v;
+    return form_count(n, u, 0, k)->v;
 }
 
 static int64_t columns_form(Nest *n)
 {
-    int u[MAXLOOP], v = n->v, k = item_loops(n, n->items & ~BIT(v), u);
-    Ex **x = all_values(n);
+    int u[MAXLOOP], v = n->v, k = form_items(n, n->items & ~BIT(v), u);
+    Ex **x = form_values(n);
     int size = nest_size(n, n->c->loop[v].n);
     const char *end = nest_limit(n, v);
 
     nest_line(n, "const ix nb = (n%d + %d) / %d;", size, BLOCK - 1, BLOCK);
-    if (n->gpu)
-        nest_line(n, "const ix p = blockIdx.x;");
     cap_items(n, u, k, "nb");
     nest_need(n, x, (int)vec_len(x));
-    nest_line(n, n->gpu ? "{" : "for (ix p = lo; p < hi; p++) {");
+    nest_line(n, "for (ix p = lo; p < hi; p++) {");
     n->items &= ~BIT(v);
     Scope s = nest_enter(n, n->items);
     nest_line(n, "const ix v%d = p %% nb * %d;", v, BLOCK);
     nest_line(n, "const ix w%d = %s - v%d < %d ? %s : v%d + %d;", v, end,
               v, BLOCK, end, v, BLOCK);
-    decode(n, u, k, "p / nb");
+    form_decode(n, u, k, "p / nb");
     nest_need(n, x, (int)vec_len(x));
     n->items |= BIT(v);
     stages(n, v);
     nest_leave(n, s);
-    return count_of(n, u, 0, k)->v *
+    return form_count(n, u, 0, k)->v *
            ((n->c->loop[v].n->v + BLOCK - 1) / BLOCK);
 }
 
@@ -383,7 +354,7 @@ static uint64_t common_loops(Nest *n, Ex *const *red)
     return m;
 }
 
-static double elements(Nest *n, uint64_t m)
+double form_elements(Nest *n, uint64_t m)
 {
     double e = 1;
 
@@ -398,9 +369,9 @@ static double work(Nest *n, Ex *const *red)
     double w = 0;
 
     for (size_t i = 0; i < vec_len(n->c->st); i++)
-        w += elements(n, n->c->st[i].loops);
+        w += form_elements(n, n->c->st[i].loops);
     for (size_t i = 0; i < vec_len(red); i++)
-        w += elements(n, red[i]->deps | red[i]->K);
+        w += form_elements(n, red[i]->deps | red[i]->K);
     return w;
 }
 
@@ -449,7 +420,7 @@ void kern_print(Kern *c)
     Nest n = { .c = c, .k = c->k, .a = c->a, .depth = 1, .gpu = c->gpu,
                .t = { .arena = c->a } };
     Text all = { .arena = c->a };
-    Ex **red = reductions(&n);
+    Ex **red = form_reductions(&n);
 
     n.stamp = 1;
     add_size(c->k, c->a, 0);
@@ -457,12 +428,15 @@ void kern_print(Kern *c)
     order_loops(&n);
     n.items = common_loops(&n, red);
     int map = is_map(&n, red), cols = n.v >= 0 && (n.items & BIT(n.v));
-    int64_t items = map ? map_form(&n) : cols ? columns_form(&n)
-                                             : rows_form(&n);
-    double per = work(&n, red) / (double)(items ? items : 1);
-    c->k->step.iv[0] = aff(items);
-    c->k->step.iv[1] = aff(c->gpu ? (map ? THREADMAP : BLOCK) :
-                           per >= GRAIN ? 1 : (int64_t)(GRAIN / per));
+    if (c->gpu) {
+        threads_form(&n, red, map || cols);
+    } else {
+        int64_t items = map ? map_form(&n) : cols ? columns_form(&n)
+                                                 : rows_form(&n);
+        double per = work(&n, red) / (double)(items ? items : 1);
+        c->k->step.iv[0] = aff(items);
+        c->k->step.iv[1] = aff(per >= GRAIN ? 1 : (int64_t)(GRAIN / per));
+    }
     for (size_t i = 0; i < vec_len(n.ext); i++)
         add_arg(c->k, c->a, storage((Node *)n.ext[i]));
     prologue(&n, &all);

@@ -89,7 +89,7 @@ const char *nest_limit(Nest *n, int loop)
 
 /* ---- values -------------------------------------------------------------- */
 
-static const char *lin_text(Nest *n, const Lin *l);
+const char *nest_lin(Nest *n, const Lin *l);
 
 static int plain_number(double f)
 {
@@ -114,34 +114,50 @@ static const char *number(Nest *n, Ex *e)
 }
 
 /* How a value that is at hand is written.                                    */
-static const char *ref(Nest *n, Ex *e)
+const char *nest_ref(Nest *n, Ex *e)
 {
     switch (e->kind) {
     case Xnum: return number(n, e);
     case Xint: return strf(n->a, "n%d", int_of_ex(n, e));
     case Xlin:
-        return e->dt == Di64 ? strf(n->a, "(%s)", lin_text(n, e->lin))
-                             : strf(n->a, "(int32_t)(%s)", lin_text(n, e->lin));
+        return e->dt == Di64 ? strf(n->a, "(%s)", nest_lin(n, e->lin))
+                             : strf(n->a, "(int32_t)(%s)", nest_lin(n, e->lin));
     default: break;
     }
     if (!e->local)
         die("a value is used before it is computed");
-    if (e->array && !n->gpu)
+    if (e->array && n->gpu)
+        return strf(n->a, "t%d[l]", e->local);
+    if (e->array)
         return strf(n->a, "t%d[i%d - v%d]", e->local, e->array - 1,
                     e->array - 1);
     return strf(n->a, "t%d", e->local);
 }
 
+/* Its index; of a loop whose elements are a thread's lanes, that of lane l, or
+ * in a whole piece that of its first.                                        */
+static const char *loop_text(Nest *n, int u)
+{
+    if (n->width * n->beside == 1 || !(n->lane & BIT(u)))
+        return strf(n->a, "i%d", u);
+    if (u != n->lv)
+        return strf(n->a, "(l / %d)", n->width);
+    if (n->whole)
+        return strf(n->a, "v%d", u);
+    return n->beside > 1 ? strf(n->a, "(v%d + l %% %d)", u, n->width)
+                         : strf(n->a, "(v%d + l)", u);
+}
+
 static const char *term_text(Nest *n, const Term *t)
 {
     const char *v = t->var < MAXLOOP
-                  ? strf(n->a, "i%d", t->var)
-                  : ref(n, n->c->ex[t->var - MAXLOOP]);
+                  ? loop_text(n, t->var)
+                  : nest_ref(n, n->c->ex[t->var - MAXLOOP]);
 
     return t->k->n ? strf(n->a, "%s * n%d", v, nest_size(n, t->k)) : v;
 }
 
-static const char *lin_text(Nest *n, const Lin *l)
+const char *nest_lin(Nest *n, const Lin *l)
 {
     const char *s = "";
 
@@ -152,35 +168,35 @@ static const char *lin_text(Nest *n, const Lin *l)
     return *s ? s : "0";
 }
 
-static const char *element(Nest *n, Node *buf, const Lin *at)
+const char *nest_element(Nest *n, Node *buf, const Lin *at)
 {
-    return strf(n->a, "b%d[%s]", add_arg(n->k, n->a, buf), lin_text(n, at));
+    return strf(n->a, "b%d[%s]", add_arg(n->k, n->a, buf), nest_lin(n, at));
 }
 
-static const char *load_text(Nest *n, Node *buf, const Lin *at)
+const char *nest_load(Nest *n, Node *buf, const Lin *at)
 {
-    const char *s = element(n, buf, at);
+    const char *s = nest_element(n, buf, at);
 
     return buf->dt == Dbf16 ? strf(n->a, "bf16_f32(%s)", s) : s;
 }
 
 static const char *operand(Nest *n, const Ex *e, int i)
 {
-    const char *s = ref(n, e->arg[i]);
+    const char *s = nest_ref(n, e->arg[i]);
 
     if (e->arg[i]->dt == e->dt || (e->raw >> i & 1))
         return s;
     return strf(n->a, "(%s)%s", dtypes[e->dt].compute, s);
 }
 
-static const char *value_text(Nest *n, Ex *e)
+const char *nest_value(Nest *n, Ex *e)
 {
     const char *arg[4];
     Text t = { .arena = n->a };
 
     if (e->kind == Xload) {
-        const char *s = load_text(n, e->buf, e->lin);
-        return e->arg[0] ? strf(n->a, "%s ? %s : 0", ref(n, e->arg[0]), s) : s;
+        const char *s = nest_load(n, e->buf, e->lin);
+        return e->arg[0] ? strf(n->a, "%s ? %s : 0", nest_ref(n, e->arg[0]), s) : s;
     }
     for (int i = 0; i < e->na; i++)
         arg[i] = operand(n, e, i);
@@ -193,26 +209,26 @@ static const char *value_text(Nest *n, Ex *e)
 
 /* ---- what depends on what ------------------------------------------------ */
 
-static int is_inline(const Ex *e)
+int nest_inline(const Ex *e)
 {
     return e->kind == Xnum || e->kind == Xint || e->kind == Xlin;
 }
 
 static int is_cheap(const Ex *e)
 {
-    return is_inline(e) || e->kind == Xload ||
+    return nest_inline(e) || e->kind == Xload ||
            (e->kind == Xexpr && e->na == 1 && is_cheap(e->arg[0]));
 }
 
 /* The store of e that was done for this item, if its element can be named.   */
-static Store *saved(Nest *n, const Ex *e)
+Store *nest_saved(Nest *n, const Ex *e)
 {
-    if (is_cheap(e))
+    if (is_cheap(e) || n->flat)
         return NULL;
     for (size_t i = 0; i < vec_len(n->c->st); i++) {
         Store *s = &n->c->st[i];
         if (s->done && s->val == e && !(s->loops & ~n->bound) &&
-            !(n->gpu && !(s->loops & ~n->items)))
+            !(n->gpu && (s->flat || !(s->loops & ~n->items))))
             return s;
     }
     return NULL;
@@ -223,7 +239,7 @@ static void reach(Nest *n, Ex *e, Ex ***out)
     if (e->seen == n->stamp || e->local)
         return;
     e->seen = n->stamp;
-    if (!saved(n, e)) {
+    if (!nest_saved(n, e)) {
         for (int i = 0; e->lin && i < e->lin->nt; i++)
             if (e->lin->t[i].var >= MAXLOOP)
                 reach(n, n->c->ex[e->lin->t[i].var - MAXLOOP], out);
@@ -235,7 +251,7 @@ static void reach(Nest *n, Ex *e, Ex ***out)
 }
 
 /* Values not at hand that the roots need, operands first.                    */
-static Ex **reached(Nest *n, Ex *const *root, int nroot)
+Ex **nest_reached(Nest *n, Ex *const *root, int nroot)
 {
     Ex **out = NULL;
 
@@ -246,14 +262,14 @@ static Ex **reached(Nest *n, Ex *const *root, int nroot)
 }
 
 /* Reductions among them that can be done once the loops in `open` are.       */
-static Ex **pending(Nest *n, Ex *const *root, int nroot, uint64_t open,
+Ex **nest_pending(Nest *n, Ex *const *root, int nroot, uint64_t open,
                     uint64_t with)
 {
-    Ex **all = reached(n, root, nroot), **out = NULL;
+    Ex **all = nest_reached(n, root, nroot), **out = NULL;
 
     for (size_t i = 0; i < vec_len(all); i++) {
         Ex *e = all[i];
-        if (e->kind == Xred && !saved(n, e) && !(e->deps & ~open) &&
+        if (e->kind == Xred && !nest_saved(n, e) && !(e->deps & ~open) &&
             (e->deps & with) == with)
             vec_push(n->a, out, e);
     }
@@ -282,22 +298,22 @@ void nest_leave(Nest *n, Scope s)
     nest_line(n, "}");
 }
 
-static int new_local(Nest *n, Ex *e)
+int nest_local(Nest *n, Ex *e)
 {
     e->local = ++n->nlocal;
     vec_push(n->a, n->done, e);
     return e->local;
 }
 
-static void compute(Nest *n, Ex *e)
+void nest_compute(Nest *n, Ex *e)
 {
-    Store *s = saved(n, e);
+    Store *s = nest_saved(n, e);
 
-    if (is_inline(e) || e->local)
+    if (nest_inline(e) || e->local)
         return;
-    const char *text = s ? load_text(n, storage(s->n), s->addr)
-                         : value_text(n, e);
-    nest_line(n, "const %s t%d = %s;", dtypes[e->dt].compute, new_local(n, e),
+    const char *text = s ? nest_load(n, storage(s->n), s->addr)
+                         : nest_value(n, e);
+    nest_line(n, "const %s t%d = %s;", dtypes[e->dt].compute, nest_local(n, e),
               text);
 }
 
@@ -305,9 +321,8 @@ static void compute(Nest *n, Ex *e)
 
 static void accumulate(Nest *n, const Ex *r, const char *lane)
 {
-    const char *x = ref(n, r->arg[0]);
-    const char *a = n->gpu ? strf(n->a, "t%d", r->local)
-                           : strf(n->a, "t%d[%s]", r->local, lane);
+    const char *x = nest_ref(n, r->arg[0]);
+    const char *a = strf(n->a, "t%d[%s]", r->local, lane);
 
     if (r->op == Osum)
         nest_line(n, "%s += %s;", a, x);
@@ -319,13 +334,12 @@ static void accumulate(Nest *n, const Ex *r, const char *lane)
 void nest_store(Nest *n, Store *s)
 {
     Node *to = storage(s->n);
-    const char *at = element(n, to, s->addr), *x = ref(n, s->val);
-    const char *one = n->gpu && !n->own ? "if (TID == 0) " : "";
+    const char *at = nest_element(n, to, s->addr), *x = nest_ref(n, s->val);
 
     if (to->dt == Dbf16)
-        nest_line(n, "%s%s = f32_bf16(%s);", one, at, x);
+        nest_line(n, "%s = f32_bf16(%s);", at, x);
     else
-        nest_line(n, "%s%s = (%s)%s;", one, at, dtypes[to->dt].store, x);
+        nest_line(n, "%s = (%s)%s;", at, dtypes[to->dt].store, x);
 }
 
 void nest_body(Nest *n, const Body *b, const char *lane)
@@ -337,31 +351,10 @@ void nest_body(Nest *n, const Body *b, const char *lane)
         nest_store(n, b->st[i]);
 }
 
-/* On a GPU: the block's threads take turns, or the thread does all of it.    */
-static void dealt(Nest *n, int u, const Body *b, const char *from,
-                  const char *to)
-{
-    const char *first = n->own ? "" : " + TID";
-    const char *step = n->own ? "1" : "THREADS";
-
-    nest_line(n, "for (ix i%d = %s%s; i%d < %s; i%d += %s) {", u, from, first,
-              u, to, u, step);
-    int was = n->own;
-    n->own = 1;
-    Scope s = nest_enter(n, BIT(u));
-    nest_body(n, b, NULL);
-    nest_leave(n, s);
-    n->own = was;
-}
-
 /* Loop u from `from` (a multiple of LANES) to `to`.                          */
 static void lanes(Nest *n, int u, const Body *b, const char *from,
                   const char *to)
 {
-    if (n->gpu) {
-        dealt(n, u, b, from, to);
-        return;
-    }
     nest_line(n, "for (ix j = %s; j + %d <= %s; j += %d)", from, LANES, to,
          LANES);
     nest_line(n, "#pragma GCC unroll 1");   /* left whole, it becomes vectors */
@@ -380,10 +373,6 @@ static void lanes(Nest *n, int u, const Body *b, const char *from,
 void nest_plain(Nest *n, int u, const Body *b, const char *from,
                   const char *to)
 {
-    if (n->gpu) {
-        dealt(n, u, b, from, to);
-        return;
-    }
     nest_line(n, "#pragma GCC ivdep");
     nest_line(n, "for (ix i%d = %s; i%d < %s; i%d++) {", u, from, u, to,
               u);
@@ -394,7 +383,7 @@ void nest_plain(Nest *n, int u, const Body *b, const char *from,
 
 /* ---- reductions ---------------------------------------------------------- */
 
-static const char *first_value(const Ex *r)
+const char *nest_first(const Ex *r)
 {
     if (r->op == Osum)
         return "0";
@@ -405,18 +394,13 @@ static const char *first_value(const Ex *r)
 
 static void declare(Nest *n, Ex *const *r, int nr, int width, const char *used)
 {
-    for (int i = 0; i < nr && n->gpu; i++)
-        nest_line(n, "%s t%d = %s;", dtypes[r[i]->dt].compute,
-                  new_local(n, r[i]), first_value(r[i]));
-    if (n->gpu)
-        return;
     for (int i = 0; i < nr; i++)
         nest_line(n, "%s t%d[%d];", dtypes[r[i]->dt].compute,
-                  new_local(n, r[i]), width);
+                  nest_local(n, r[i]), width);
     nest_line(n, "for (int64_t l = 0; l < %s; l++) {", used);
     n->depth++;
     for (int i = 0; i < nr; i++)
-        nest_line(n, "t%d[l] = %s;", r[i]->local, first_value(r[i]));
+        nest_line(n, "t%d[l] = %s;", r[i]->local, nest_first(r[i]));
     n->depth--;
     nest_line(n, "}");
 }
@@ -425,11 +409,6 @@ static void fold(Nest *n, Ex *r)
 {
     int from = r->local;
 
-    if (n->gpu) {
-        if (!n->own)
-            nest_line(n, "t%d = block_%s(t%d);", from, optab[r->op].name, from);
-        return;
-    }
     const char *a = strf(n->a, "t%d[l]", from);
     const char *x = strf(n->a, "t%d[l + h]", from);
 
@@ -482,8 +461,8 @@ int nest_outer(Nest *n, uint64_t K, const Body *b, Scope *s, int *ns)
 
 static int has_vertical(Nest *n, int u, const Body *b)
 {
-    return u == n->v && !(n->gpu && n->own) &&
-           vec_len(pending(n, b->root, b->nroot, n->bound | BIT(u), BIT(u)));
+    return u == n->v &&
+           vec_len(nest_pending(n, b->root, b->nroot, n->bound | BIT(u), BIT(u)));
 }
 
 void nest_inner(Nest *n, int u, const Body *b)
@@ -507,9 +486,9 @@ void nest_inner(Nest *n, int u, const Body *b)
 }
 
 /* Stores that can be done on the way of a reduction over K in an item.       */
-static void ride(Nest *n, uint64_t K, Body *b)
+void nest_ride(Nest *n, uint64_t K, Body *b)
 {
-    Ex **all = reached(n, b->root, b->nroot);
+    Ex **all = nest_reached(n, b->root, b->nroot);
 
     for (size_t i = 0; i < vec_len(n->c->st); i++) {
         Store *s = &n->c->st[i];
@@ -531,7 +510,7 @@ static void pass(Nest *n, Ex **r, int nr)
     int ns;
 
     nest_need(n, b.root, nr);
-    ride(n, r[0]->K, &b);
+    nest_ride(n, r[0]->K, &b);
     declare(n, r, nr, LANES, strf(n->a, "%d", LANES));
     int u = nest_outer(n, r[0]->K, &b, s, &ns);
     nest_inner(n, u, &b);
@@ -545,7 +524,7 @@ static void pass(Nest *n, Ex **r, int nr)
 
 static int is_ready(Nest *n, Ex *r, Ex *const *pend, size_t np)
 {
-    Ex **all = reached(n, r->arg, 1);
+    Ex **all = nest_reached(n, r->arg, 1);
 
     for (size_t i = 0; i < vec_len(all); i++)
         for (size_t k = 0; k < np; k++)
@@ -555,7 +534,7 @@ static int is_ready(Nest *n, Ex *r, Ex *const *pend, size_t np)
 }
 
 /* The reductions of pend that share a pass with r, r first.                  */
-static Ex **share(Nest *n, Ex *r, Ex *const *pend)
+Ex **nest_share(Nest *n, Ex *r, Ex *const *pend)
 {
     Ex **out = NULL;
     size_t np = vec_len(pend);
@@ -571,18 +550,18 @@ static Ex **share(Nest *n, Ex *r, Ex *const *pend)
 /* Compute what the roots need of the loops open now.                         */
 void nest_need(Nest *n, Ex *const *root, int nroot)
 {
-    Ex **pend = pending(n, root, nroot, n->bound, 0);
-    Ex **all = reached(n, root, nroot);
+    Ex **pend = nest_pending(n, root, nroot, n->bound, 0);
+    Ex **all = nest_reached(n, root, nroot);
 
     for (size_t i = 0; i < vec_len(all); i++) {
         Ex *e = all[i];
         if (e->local || (e->deps & ~n->bound))
             continue;
-        if (e->kind != Xred || saved(n, e)) {
-            compute(n, e);
+        if (e->kind != Xred || nest_saved(n, e)) {
+            nest_compute(n, e);
             continue;
         }
-        Ex **r = share(n, e, pend);
+        Ex **r = nest_share(n, e, pend);
         pass(n, r, (int)vec_len(r));
     }
 }
@@ -616,11 +595,11 @@ static void arrays(Nest *n, const Body *b)
 
     if (u < 0)
         return;
-    Ex **pend = pending(n, b->root, b->nroot, n->bound | BIT(u), BIT(u));
+    Ex **pend = nest_pending(n, b->root, b->nroot, n->bound | BIT(u), BIT(u));
     for (size_t i = 0; i < vec_len(pend); i++) {
         if (pend[i]->local)
             continue;
-        Ex **r = share(n, pend[i], pend);
+        Ex **r = nest_share(n, pend[i], pend);
         vertical(n, u, r, (int)vec_len(r));
     }
 }

@@ -1,0 +1,254 @@
+/* threads.c: a loop kernel on a GPU: which thread does what.
+ *
+ *   a thread an item   the contiguous loop is one of the items': a map, or sums
+ *                      that leave it alone (columns). A thread has a setting of
+ *                      the other loops and some neighbours along this one.
+ *                      Long sums into few columns: the block's threads are
+ *                      groups, each of which adds up its share of the rows.
+ *   a team an item     rows. 1 to 32 threads, several teams a block, or a whole
+ *                      block. When a row fits into a team's registers all of it
+ *                      is held there, so memory is read once; else the passes
+ *                      over the row are loops dealt out to the team.
+ *
+ * No result depends on anything but sizes: the split is fixed.               */
+#include "codegen.h"
+
+enum {
+    BLOCKMAP = THREADMAP, BLOCKTEAMS = 128, MOSTTEAM = 1024,
+    FEWITEMS = 264,               /* two blocks for each of an H100's parts   */
+    SERIAL = 64,                  /* elements that a thread adds up alone     */
+    BUSY = 1 << 17                /* threads that keep the chip busy          */
+};
+
+static void set_grid(Nest *n, int64_t blocks, int threads)
+{
+    n->k->step.iv[0] = aff(blocks);
+    n->k->step.iv[1] = aff(threads);
+}
+
+static void stop_at_end(Nest *n, int u, const char *index)
+{
+    if (n->c->loop[u].map)
+        nest_line(n, "if (%s%d >= %s) return;", index, u, nest_limit(n, u));
+}
+
+/* Ragged loops of an item end where their rows do.                           */
+static void stop_at_ends(Nest *n, const int *u, int k)
+{
+    for (int i = 0; i < k; i++)
+        stop_at_end(n, u[i], "i");
+}
+
+static int64_t ceil_of(int64_t x, int64_t y)
+{
+    return (x + y - 1) / y;
+}
+
+static int power_of_two(int64_t x, int most)
+{
+    int p = 1;
+
+    while (p < x && p < most)
+        p *= 2;
+    return p;
+}
+
+/* ---- a thread an item ---------------------------------------------------- */
+
+/* The loop whose steps groups of threads share: the slowest of the only sums
+ * there are, when they are long and threads are few; -1: none.               */
+static int shared_loop(Nest *n, Ex *const *red, int64_t threads)
+{
+    int u = -1;
+
+    if (!vec_len(red) || threads >= BUSY ||
+        form_elements(n, red[0]->K) < SERIAL)
+        return -1;
+    for (size_t i = 0; i < vec_len(red); i++)
+        if (red[i]->K != red[0]->K || (red[i]->deps & ~n->items))
+            return -1;
+    for (size_t i = 0; i < vec_len(n->c->st); i++)
+        if (n->c->st[i].loops != n->items)
+            return -1;
+    for (int i = 0; i < n->norder; i++) {
+        int x = n->order[i];
+        if ((red[0]->K & BIT(x)) && !n->c->loop[x].map &&
+            (u < 0 || n->c->loop[x].n->v > n->c->loop[u].n->v))
+            u = x;
+    }
+    return u;
+}
+
+/* A block has `team` threads along v, and groups of as many.                 */
+static void grouped_items(Nest *n, int v, int w, const int *u, int k)
+{
+    int64_t per = n->c->loop[v].n->v / w;
+    const char *limit = nest_limit(n, v), *name = w > 1 ? "v" : "i";
+
+    n->team = power_of_two(per, 32);
+    n->groups = BLOCKMAP / n->team;
+    int64_t tiles = ceil_of(per, n->team);
+    nest_line(n, "const int group = TID / %d;", n->team);
+    nest_line(n, "const ix p = blockIdx.x;");
+    nest_line(n, "const ix at = (p %% %lld * %d + TID %% %d) * %d;",
+              (long long)tiles, n->team, n->team, w);
+    nest_line(n, "const bool on = group == 0 && at < %s;", limit);
+    nest_line(n, "const ix %s%d = at < %s ? at : 0;", name, v, limit);
+    form_decode(n, u, k, strf(n->a, "p / %lld", (long long)tiles));
+    stop_at_ends(n, u, k);
+    n->on = "on";
+    set_grid(n, form_count(n, u, 0, k)->v * tiles, BLOCKMAP);
+}
+
+static void single_items(Nest *n, int v, int w, const int *u, int k)
+{
+    int64_t per = v < 0 ? 1 : n->c->loop[v].n->v / w;
+    int64_t items = form_count(n, u, 0, k)->v * per;
+
+    nest_line(n, "const ix p = (ix)blockIdx.x * %d + TID;", BLOCKMAP);
+    if (items % BLOCKMAP)
+        nest_line(n, "if (p >= %lld) return;", (long long)items);
+    if (v >= 0)
+        nest_line(n, "const ix %s%d = p %% %lld * %d;", w > 1 ? "v" : "i", v,
+                  (long long)per, w);
+    form_decode(n, u, k, per == 1 ? "p" : strf(n->a, "p / %lld",
+                                               (long long)per));
+    stop_at_ends(n, u, k);
+    if (v >= 0)
+        stop_at_end(n, v, w > 1 ? "v" : "i");
+    set_grid(n, ceil_of(items, BLOCKMAP), BLOCKMAP);
+}
+
+static void by_thread(Nest *n, Ex *const *red)
+{
+    int v = n->v >= 0 && (n->items & BIT(n->v)) ? n->v : -1, u[MAXLOOP];
+    int w = v < 0 ? 1 : wide_width(n, v);
+    int k = form_items(n, v < 0 ? n->items : n->items & ~BIT(v), u);
+
+    n->own = 1;
+    n->shared = v < 0 ? -1 : shared_loop(n, red, (int64_t)
+                        form_elements(n, n->items) / w);
+    if (n->shared >= 0)
+        grouped_items(n, v, w, u, k);
+    else
+        single_items(n, v, w, u, k);
+    nest_line(n, "{");
+    Scope s = nest_enter(n, n->items);
+    if (v >= 0)
+        wide_open(n, v, w, -1);
+    wide_stages(n);
+    nest_leave(n, s);
+}
+
+/* ---- a team an item ------------------------------------------------------ */
+
+/* What a team would hold: the loops that results have inside an item, or when
+ * there are none those of a sum over v.                                      */
+static uint64_t row_loops(Nest *n, Ex *const *red)
+{
+    uint64_t m = 0;
+
+    for (size_t i = 0; i < vec_len(n->c->st); i++)
+        m |= n->c->st[i].loops & ~n->items;
+    for (size_t i = 0; !m && i < vec_len(red); i++)
+        m |= n->v >= 0 && (red[i]->K & BIT(n->v)) ? red[i]->K : 0;
+    return m;
+}
+
+/* May the item's rows be held by a team? All results and sums run over the
+ * whole row or none of it; *x: the loop beside v, -1: none.                  */
+static int can_hold(Nest *n, Ex *const *red, uint64_t row, int *x)
+{
+    enum { MOSTBESIDE = 4 };
+
+    *x = -1;
+    if (n->v < 0 || !(row & BIT(n->v)))
+        return 0;
+    for (int u = 0; u < n->c->nloop; u++)
+        if ((row & BIT(u)) && u != n->v) {
+            if (*x >= 0 || n->c->loop[u].map ||
+                n->c->loop[u].n->v > MOSTBESIDE)
+                return 0;
+            *x = u;
+        }
+    for (size_t i = 0; i < vec_len(n->c->st); i++) {
+        uint64_t m = n->c->st[i].loops & ~n->items;
+        if (m && m != row)
+            return 0;
+    }
+    for (size_t i = 0; i < vec_len(red); i++) {
+        uint64_t m = red[i]->K & row;
+        if ((m && m != row) || (!(red[i]->deps & row) &&
+                                form_elements(n, red[i]->K & ~row) > SERIAL))
+            return 0;
+    }
+    return n->c->loop[n->v].n->v / wide_width(n, n->v) <= MOSTTEAM;
+}
+
+/* Threads for passes over parts of the row.                                  */
+static int team_of(Nest *n, Ex *const *red, int64_t items)
+{
+    int most = items < FEWITEMS ? MOSTTEAM : MOSTTEAM / 2;
+    int64_t work = 1;
+
+    n->team = most;
+    for (size_t i = 0; i < vec_len(n->c->st) + vec_len(red); i++) {
+        size_t k = vec_len(n->c->st);
+        uint64_t m = i < k ? n->c->st[i].loops & ~n->items : red[i - k]->K;
+        int64_t w = m ? wide_pieces(n, m) : 1;
+        work = w > work ? w : work;
+    }
+    return power_of_two(work, most);
+}
+
+static void hold_row(Nest *n, uint64_t row, int x)
+{
+    int v = n->v, w = wide_width(n, v);
+    const char *name = w > 1 || (x >= 0 && n->c->loop[x].n->v > 1)
+                     ? "v" : "i";
+
+    if (n->c->loop[v].map || n->c->loop[v].n->v != (int64_t)n->team * w) {
+        nest_line(n, "const bool on = lane * %d < %s;", w, nest_limit(n, v));
+        nest_line(n, "const ix %s%d = on ? lane * %d : 0;", name, v, w);
+        n->on = "on";
+    } else {
+        nest_line(n, "const ix %s%d = lane * %d;", name, v, w);
+    }
+    n->bound |= row;
+    wide_open(n, v, w, x);
+}
+
+static void by_team(Nest *n, Ex *const *red)
+{
+    int u[MAXLOOP], k = form_items(n, n->items, u), x;
+    int64_t items = form_count(n, u, 0, k)->v;
+    uint64_t row = row_loops(n, red);
+    int held = can_hold(n, red, row, &x);
+
+    n->team = held ? power_of_two(n->c->loop[n->v].n->v / wide_width(n, n->v),
+                                  MOSTTEAM) : team_of(n, red, items);
+    int threads = n->team > 32 ? n->team : BLOCKTEAMS, per = threads / n->team;
+    nest_line(n, "const int lane = TID %% %d;", n->team);
+    nest_line(n, "const ix p = (ix)blockIdx.x * %d + TID / %d;", per, n->team);
+    if (items % per)
+        nest_line(n, "if (p >= %lld) return;", (long long)items);
+    form_decode(n, u, k, "p");
+    stop_at_ends(n, u, k);
+    set_grid(n, ceil_of(items, per), threads);
+    nest_line(n, "{");
+    Scope s = nest_enter(n, n->items);
+    if (held)
+        hold_row(n, row, x);
+    wide_stages(n);
+    nest_leave(n, s);
+}
+
+void threads_form(Nest *n, Ex *const *red, int whole)
+{
+    n->shared = -1;
+    n->width = n->beside = 1;
+    if (whole)
+        by_thread(n, red);
+    else
+        by_team(n, red);
+}
