@@ -183,6 +183,7 @@ typedef struct Nest {
     int lv, width;                /* the contiguous one, lanes along it, ...  */
     int beside;                   /* times all elements of another            */
     int whole;                    /* (printing) indices of a piece, not of l  */
+    uint64_t row;                 /* loops of a row that a team holds         */
     int team;                     /* threads of an item                       */
     int own, flat;                /* what is open now belongs to a thread; is
                                      dealt out as one loop                    */
@@ -263,7 +264,7 @@ void threads_form(Nest *n, Ex *const *red, int whole);
 int wide_width(Nest *n, int u);   /* lanes that loop u is worth               */
 void wide_need(Nest *n, Ex *const *root, int nroot);
 void wide_store(Nest *n, Store *s);
-/* Open lanes: loop u, width elements a thread; beside: all of loop x too, -1. */
+/* Open lanes: width elements of loop u; x >= 0: all of loop x beside them.   */
 void wide_open(Nest *n, int u, int width, int x);
 int64_t wide_pieces(Nest *n, uint64_t K);     /* that a team would share      */
 void wide_stages(Nest *n);        /* what is left to store for an item        */

@@ -1,6 +1,7 @@
 /* cuda.c: kernels for GPUs from the same groups. A loop kernel is printed for a
- * grid (threads.c: who does what); what has one thread an item (topk, cumsum, scatter_add) keeps its text and gets its
- * item from the grid. Sizes and strides become constants of the text:
+ * grid (threads.c: who does what); what has one thread an item (topk, cumsum,
+ * scatter_add) keeps its text and gets its item from the grid. Sizes and
+ * strides become constants of the text:
  *
  *     extern "C" __global__ void k_..(void *q0, void *q1, int64_t r5)
  *     {

@@ -196,7 +196,8 @@ const char *nest_value(Nest *n, Ex *e)
 
     if (e->kind == Xload) {
         const char *s = nest_load(n, e->buf, e->lin);
-        return e->arg[0] ? strf(n->a, "%s ? %s : 0", nest_ref(n, e->arg[0]), s) : s;
+        return e->arg[0] ? strf(n->a, "%s ? %s : 0", nest_ref(n, e->arg[0]), s)
+                         : s;
     }
     for (int i = 0; i < e->na; i++)
         arg[i] = operand(n, e, i);
@@ -462,7 +463,8 @@ int nest_outer(Nest *n, uint64_t K, const Body *b, Scope *s, int *ns)
 static int has_vertical(Nest *n, int u, const Body *b)
 {
     return u == n->v &&
-           vec_len(nest_pending(n, b->root, b->nroot, n->bound | BIT(u), BIT(u)));
+           vec_len(nest_pending(n, b->root, b->nroot, n->bound | BIT(u),
+                                BIT(u)));
 }
 
 void nest_inner(Nest *n, int u, const Body *b)

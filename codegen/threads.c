@@ -214,6 +214,7 @@ static void hold_row(Nest *n, uint64_t row, int x)
     } else {
         nest_line(n, "const ix %s%d = lane * %d;", name, v, w);
     }
+    n->row = row;
     n->bound |= row;
     wide_open(n, v, w, x);
 }

@@ -1,8 +1,8 @@
 /* wide.c: the text of what one thread of a GPU computes.
  *
  * A thread takes `width` neighbouring elements of a contiguous loop, its lanes,
- * and where a norm's row is cut in few parts (a rotary embedding's halves) those
- * of all parts. A value that depends on them is an array of lanes,
+ * and where a row is cut in a few parts (a rotary embedding's halves) those of
+ * all parts. A value that depends on them is an array of lanes,
  *
  *     float t5[8]; LANES(8) t5[l] = t3[l] * t4;
  *
@@ -275,6 +275,17 @@ static void declare(Nest *n, Ex *r)
 
 typedef struct Deal { int u[MAXLOOP], k, flat; int64_t per; } Deal;
 
+/* Does something sum over one of these loops for each step of another?       */
+static int sums_inside(Nest *n, uint64_t K)
+{
+    for (size_t i = 0; i < vec_len(n->c->ex); i++) {
+        const Ex *e = n->c->ex[i];
+        if (e->seen && e->kind == Xred && (e->K & K) && (e->deps & K))
+            return 1;
+    }
+    return 0;
+}
+
 /* The last loop is dealt out, or all of them as one when it is short.        */
 static Deal deal_of(Nest *n, uint64_t K)
 {
@@ -288,7 +299,7 @@ static Deal deal_of(Nest *n, uint64_t K)
         }
     int last = d.u[d.k - 1];
     d.per = n->c->loop[last].n->v / wide_width(n, last);
-    d.flat = d.k > 1 && !ragged && d.per * 2 < n->team;
+    d.flat = d.k > 1 && !ragged && d.per * 2 < n->team && !sums_inside(n, K);
     return d;
 }
 
@@ -357,6 +368,8 @@ static void pass(Nest *n, Ex **r, int nr)
     uint64_t K = r[0]->K;
     Scope s[MAXLOOP];
 
+    if (K & n->bound & ~n->row)
+        die("a sum over a loop that is open");
     wide_need(n, b.root, nr);
     if (!n->own && !n->lane) {
         nest_ride(n, K, &b);
