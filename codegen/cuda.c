@@ -117,7 +117,7 @@ static void wrap(const Graph *g, Group *k, Arena *a, int64_t blocks,
 static void loop(Graph *g, Group *k, Arena *a)
 {
     if (dispatch_lower_cuda(g, k, a)) {
-        wrap(g, k, a, k->step.iv[0].c, THREADMAP, 0, 0);
+        wrap(g, k, a, k->step.iv[0].c, THREADMAP, 0);
         return;
     }
     loop_lower_cuda(g, k, a);
