@@ -444,6 +444,11 @@ int cmd_doctor(Args *a)
     return 0;
 }
 
+int cmd_data(Args *a)
+{
+    return data_command((int)vec_len(a->word), a->word, a->keys, a->out);
+}
+
 int cmd_ckpt(Args *a)
 {
     return ckpt_command((int)vec_len(a->word), a->word);

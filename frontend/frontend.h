@@ -197,6 +197,7 @@ int cmd_check(Args *a), cmd_compile(Args *a), cmd_run(Args *a);
 int cmd_eval(Args *a), cmd_show(Args *a), cmd_generate(Args *a);
 int cmd_bench(Args *a);
 int cmd_doctor(Args *a), cmd_ckpt(Args *a), cmd_new(Args *a);
+int cmd_data(Args *a);
 void write_all(const char *path, const char *s, size_t n);
 
 #endif

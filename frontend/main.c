@@ -40,6 +40,8 @@ static const Command commands[] = {
       "runs/name [seed=7]", "text from a trained model" },
     { "ckpt", cmd_ckpt, 0, 9, "", "ls|verify|diff|export-hf|import-hf",
       "look at checkpoints, convert them" },
+    { "data", cmd_data, 0, 999, "o", "tokenize|inspect FILE ...",
+      "tokens of texts; what a data file holds" },
     { "new", cmd_new, 2, 2, "", "mixtral my.lua",
       "start a model file from one of ours" },
     { "doctor", cmd_doctor, 0, 0, "", "", "what this machine has" },
@@ -226,11 +228,15 @@ static int is_key(const char *s)
     return n > 0 && s[n] == '=';
 }
 
-static void set_key(Args *a, const char *s)
+/* `data`'s keys are all of its table, and need not say so. */
+static void set_key(Args *a, const Command *c, const char *s)
 {
     size_t n = strcspn(s, "=");
+    const char *key = internn(s, n);
 
-    opts_set(a->keys, internn(s, n), s + n + 1, NULL);
+    if (c->run == cmd_data && !strchr(key, '.'))
+        key = strf(forever, "data.%s", key);
+    opts_set(a->keys, key, s + n + 1, NULL);
 }
 
 static const Command *find_command(const char *name)
@@ -258,7 +264,7 @@ static void read_words(Args *a, const Command *c, int argc, char **argv)
         if (argv[i][0] == '-' && argv[i][1])
             i += option(a, c, argv + i);
         else if (is_key(argv[i]))
-            set_key(a, argv[i++]);
+            set_key(a, c, argv[i++]);
         else if ((int)vec_len(a->word) < c->most)
             vec_push(forever, a->word, argv[i++]);
         else

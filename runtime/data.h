@@ -24,6 +24,20 @@ typedef struct Tokens {
     uint8_t *own; int64_t *ends;  /* jsonl: malloc'd; ends[docs]              */
 } Tokens;
 
+/* lines.c: null, or why not. lines_next: the next line without its end (it may
+ * lack one at the file's end), until the next call; null: no more.           */
+typedef struct Lines {
+    void *file;
+    char *buf; size_t at, end, cap;           /* malloc'd                     */
+    int64_t number;               /* of the line, from 1                      */
+} Lines;
+const char *lines_open(Lines *l, const char *path);
+const char *lines_next(Lines *l, size_t *len);
+const char *lines_close(Lines *l);
+
+/* A format for a file, its name or content; null and *why.                   */
+const char *tokens_format(Arena *a, const char *path, const char *format,
+                          const char **why);
 /* format: a word of data.format; null or "auto": by name and content. Null, or
  * what is wrong with the file ("is cut off"), which is then closed.          */
 const char *tokens_open(Arena *a, const char *path, const char *format,
@@ -197,6 +211,8 @@ typedef struct Tokenizer {
     const char *space;            /* text of a space in tokens; null: " "     */
     int strip;                    /* the first space of a text is not its own */
     int64_t vocab;                /* largest id + 1, added ones too           */
+    uint64_t hash;                /* of the file                              */
+    int bytes;                    /* no file: a byte is a token               */
 } Tokenizer;
 
 /* One text of a word or a few of its tokens, remembered.                     */
@@ -236,6 +252,26 @@ const char *encode(Encoder *e, const char *s, size_t n, int flags);
 /* Their text; a part of a character is left as it is.                        */
 void decode(const Tokenizer *t, const int32_t *id, int64_t n, Text *out);
 int64_t utf8_bad(const char *s, size_t n);    /* first bad byte; -1: none     */
+
+/* How texts become tokens, by the keys of data{}; t null: bytes are tokens.   */
+typedef struct TextArgs {
+    const Tokenizer *t;
+    int32_t eod;                  /* after each document; -1: none            */
+    int template;                 /* as the tokenizer begins and ends texts   */
+    const char *field;            /* of a .jsonl's lines                      */
+} TextArgs;
+TextArgs text_args(const Opts *o);            /* err() at the key             */
+
+typedef struct TextCount { int64_t docs, empty, tokens, bytes; } TextCount;
+/* The documents of n files (a .jsonl's lines, else a file) to prefix.bin and
+ * prefix.idx; err() with file and line.                                      */
+TextCount tokenize(const TextArgs *a, const char *const *path, int n,
+                   const char *format, const char *prefix);
+/* The .bin that holds a text's tokens, made once and kept in cache_folder(). */
+const char *tokenized(Arena *mem, const TextArgs *a, const char *path,
+                      const char *format);
+/* datatool.c: `data tokenize` and its kin; the exit status.                  */
+int data_command(int n, char **word, const Opts *o, const char *out);
 
 /* bpe.c cut.c normal.c added.c encode.c, for each other */
 void *enlarge(void *p, size_t bytes);         /* realloc, or err()            */

@@ -8,11 +8,13 @@
  * or over characters with bytes for those it lacks (Llama 2, Mixtral). Anything
  * in a file that would change tokens and is not known here is refused.       */
 #define _GNU_SOURCE
-#include <errno.h>
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <utf8proc.h>
+#define XXH_INLINE_ALL
+#include <xxhash.h>
 
 #include "runtime.h"
 
@@ -549,7 +551,7 @@ static Tokenizer *bytes_tokenizer(void)
     Tokenizer *t = alloc(forever, sizeof *t);
     Bpe *b = &t->bpe;
 
-    *t = (Tokenizer){.path = "bytes", .vocab = NBYTE};
+    *t = (Tokenizer){.path = "bytes", .vocab = NBYTE, .bytes = 1};
     *b = (Bpe){.nid = NBYTE, .bytelevel = 1, .unk = -1};
     b->text = alloc(forever, NBYTE * sizeof *b->text);
     b->len = alloc(forever, NBYTE * sizeof *b->len);
@@ -569,14 +571,19 @@ Tokenizer *tokenizer_open(const char *path, const Loc *loc)
 
     if (!strcmp(path, "bytes"))
         return bytes_tokenizer();
-    json_t *root = json_load_file(path, JSON_ALLOW_NUL, &e);
-    if (!root && e.line < 1)
-        err(loc, "cannot read the tokenizer %s: %s", path, strerror(errno));
+    const uint8_t *s;
+    int64_t n;
+    const char *why = map_whole(forever, path, &s, &n);
+    if (why)
+        err(loc, "the tokenizer %s %s", path, why);
+    uint64_t hash = XXH3_64bits(s, (size_t)n);
+    json_t *root = json_loadb((const char *)s, (size_t)n, JSON_ALLOW_NUL, &e);
+    munmap((void *)(uintptr_t)s, (size_t)n);
     if (!root)
         err(&(Loc){path, e.line, NULL}, "%s", e.text);
     Tokenizer *t = alloc(forever, sizeof *t);
     Load l = {.t = t, .root = root, .loc = &(Loc){path, 0, loc}};
-    *t = (Tokenizer){.path = intern(path)};
+    *t = (Tokenizer){.path = intern(path), .hash = hash};
     each(&l, json_object_get(root, "normalizer"), "normalizers", add_norm);
     each(&l, json_object_get(root, "pre_tokenizer"), "pretokenizers", add_cut);
     read_model(&l);

@@ -179,14 +179,32 @@ static const struct {
     {"megatron", indexed_read}, {"nanogpt", open_nanogpt}, {"npy", open_npy},
 };
 
+static const char *map_file(Arena *a, const char *path, const char *format,
+                            Tokens *t)
+{
+    *t = (Tokens){.path = strf(a, "%s", path), .docs = 1, .format = format};
+    const char *why = map_whole(a, path, &t->map, &t->size);
+    if (!why && (!format || !strcmp(format, "auto")))
+        t->format = guess(t);
+    return why;
+}
+
+const char *tokens_format(Arena *a, const char *path, const char *format,
+                          const char **why)
+{
+    Tokens t;
+
+    *why = map_file(a, path, format, &t);
+    tokens_close(&t);
+    return *why ? NULL : t.format;
+}
+
 const char *tokens_open(Arena *a, const char *path, const char *format,
                         Tokens *t)
 {
-    *t = (Tokens){.path = strf(a, "%s", path), .docs = 1};
-    const char *why = map_whole(a, path, &t->map, &t->size);
-    if (!why && (!format || !strcmp(format, "auto")))
-        format = guess(t);
-    t->format = format;
+    const char *why = map_file(a, path, format, t);
+
+    format = t->format;
     for (size_t i = 0; !why && i < sizeof formats / sizeof *formats; i++)
         if (!strcmp(formats[i].name, format))
             why = formats[i].open(a, t);

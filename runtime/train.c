@@ -380,8 +380,9 @@ static const char *const runkeys[] = {
     "train.steps", "train.lr", "train.min_lr", "train.schedule",
     "train.warmup", "train.decay", "train.decay_style", "train.eval_every",
     "train.eval_steps", "train.save_every", "train.keep", "train.log_every",
-    "data.train", "data.valid", "data.format", "data.tokenizer", "data.order",
-    "data.split", "name", "from", "resume", NULL
+    "data.train", "data.valid", "data.format", "data.tokenizer", "data.eod",
+    "data.template", "data.field", "data.order", "data.split", "name", "from",
+    "resume", NULL
 };
 
 int run_key(const char *key)
