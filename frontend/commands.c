@@ -391,7 +391,9 @@ static Opts *generate_keys(const Args *a, const Plan *p)
     const char *key, *value;
 
     for (int i = 0; opts_each(p->opts, i, &key, &value); i++)
-        if (!strncmp(key, "axes.", 5) || !strncmp(key, "precision.", 10))
+        if (!strncmp(key, "axes.", 5) || !strncmp(key, "precision.", 10) ||
+            !strcmp(key, "data.tokenizer") || !strcmp(key, "data.template") ||
+            !strcmp(key, "data.eod"))
             opts_set(o, key, value, NULL);
     for (int i = 0; opts_each(a->keys, i, &key, &value); i++)
         opts_set(o, key, value, NULL);

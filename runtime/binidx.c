@@ -21,16 +21,25 @@ struct BinIdx {
     int64_t n, cap, limit;        /* limit: of a token                        */
 };
 
-static _Noreturn void failed(const BinIdx *b, int i)
+void binidx_drop(BinIdx *b)
+{
+    unlink(b->temp[0]);
+    unlink(b->temp[1]);
+    if (b->bin)
+        fclose(b->bin);
+    free(b->len);
+}
+
+static _Noreturn void failed(BinIdx *b, int i)
 {
     int why = errno;
 
-    unlink(b->temp[0]);
-    unlink(b->temp[1]);
+    b->bin = NULL;                /* may be closed already                    */
+    binidx_drop(b);
     err(NULL, "cannot write %s: %s", b->path[i], strerror(why));
 }
 
-static FILE *create(const BinIdx *b, int i)
+static FILE *create(BinIdx *b, int i)
 {
     FILE *f = fopen(b->temp[i], "wbe");
 
@@ -114,7 +123,7 @@ static void put_index(const BinIdx *b, FILE *f)
         put64(f, sequences += b->len[i] > 0);
 }
 
-static void finish(const BinIdx *b, int i, FILE *f)
+static void finish(BinIdx *b, int i, FILE *f)
 {
     int bad = fflush(f) || ferror(f) || fsync(fileno(f));
 

@@ -269,6 +269,20 @@ static int take_tail(const Data *d, int valid, SampleWant *w)
     return 1;
 }
 
+/* The tokenizer of texts, if there is one and the model has all its tokens. */
+static const TextArgs *take_text(Arena *a, const Data *d)
+{
+    const Opts *o = d->plan->opts;
+    TextArgs *t = alloc(a, sizeof *t);
+
+    *t = text_args(o);
+    if (t->t && d->vocab && t->t->vocab > d->vocab)
+        err(opts_loc(o, "data.tokenizer"), "%s has %lld tokens, the model's "
+            "vocabulary %lld (axes.vocab)", t->t->path, (long long)t->t->vocab,
+            (long long)d->vocab);
+    return t->t ? t : NULL;
+}
+
 Data *data_open(Arena *a, const Plan *p, const char *key, int flags)
 {
     const Opts *o = p->opts;
@@ -291,6 +305,7 @@ Data *data_open(Arena *a, const Plan *p, const char *key, int flags)
         err(opts_loc(o, "train.ramp"), "data.order=megatron goes by the "
             "samples of the whole run, which train.ramp leaves open");
     read_shape(d);
+    w.text = take_text(a, d);
     w.seq = d->seq;
     w.samples = drawn(d, valid);
     d->set = samples_open(a, &w);

@@ -93,6 +93,8 @@ typedef struct Stroll {           /* through the tokens of one sample         */
 Stroll order_walk(const Order *o, int64_t i, int64_t from);
 int64_t order_next(Stroll *w, int64_t *at);
 
+typedef struct TextArgs TextArgs;
+
 /* ---- samples.c: samples -------------------------------------------------- */
 
 typedef struct SampleFile {
@@ -118,6 +120,7 @@ typedef struct SampleWant {
     int shuffle, megatron;        /* data.order                               */
     int split; double share[2];   /* megatron: data.split, these documents    */
     int64_t samples;              /* megatron: those of the run               */
+    const TextArgs *text;         /* null: texts are bytes                    */
     double tail; int held;        /* what is held out; held: read that        */
 } SampleWant;
 
@@ -155,6 +158,7 @@ typedef struct BinIdx BinIdx;
 BinIdx *binidx_create(const char *prefix, int64_t vocab);
 void binidx_add(BinIdx *b, const int32_t *token, int64_t n);  /* a document   */
 void binidx_close(BinIdx *b);
+void binidx_drop(BinIdx *b);      /* instead: no files                        */
 
 /* ---- text to tokens ------------------------------------------------------ */
 
@@ -253,13 +257,13 @@ const char *encode(Encoder *e, const char *s, size_t n, int flags);
 void decode(const Tokenizer *t, const int32_t *id, int64_t n, Text *out);
 int64_t utf8_bad(const char *s, size_t n);    /* first bad byte; -1: none     */
 
-/* How texts become tokens, by the keys of data{}; t null: bytes are tokens.   */
-typedef struct TextArgs {
+/* How texts become tokens, by the keys of data{}; t null: bytes are tokens.  */
+struct TextArgs {
     const Tokenizer *t;
     int32_t eod;                  /* after each document; -1: none            */
     int template;                 /* as the tokenizer begins and ends texts   */
     const char *field;            /* of a .jsonl's lines                      */
-} TextArgs;
+};
 TextArgs text_args(const Opts *o);            /* err() at the key             */
 
 typedef struct TextCount { int64_t docs, empty, tokens, bytes; } TextCount;

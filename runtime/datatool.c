@@ -67,13 +67,15 @@ static const char *const elems[NELEM] = {
     "u8", "i8", "u16", "i16", "i32", "u32", "i64", "f32", "f64"
 };
 
-/* Text on one line, what is not printed as \n, \x1b ...; ends whole. */
+/* Text on one line, with \n, \x1b ... for what cannot be seen, up to a
+ * character that is cut in two.                                              */
 static void print_sample(const char *s, size_t n)
 {
     size_t k = n < SAMPLE ? n : SAMPLE;
+    int64_t bad = utf8_bad(s, k);
 
-    while (k < n && k > 0 && ((unsigned char)s[k] & 0xc0) == 0x80)
-        k--;
+    if (bad >= 0 && (size_t)bad + 4 > k)
+        k = (size_t)bad;
     putchar('"');
     for (size_t i = 0; i < k; i++) {
         unsigned char c = (unsigned char)s[i];
@@ -85,6 +87,15 @@ static void print_sample(const char *s, size_t n)
             putchar(c);
     }
     printf("\"%s\n", k < n ? " ..." : "");
+}
+
+/* Of a Megatron index, empty ones among them: indexed.c has the form. */
+static int64_t documents(const Tokens *t)
+{
+    int64_t bounds;
+
+    memcpy(&bounds, t->idx + 26, sizeof bounds);
+    return bounds - 1;
 }
 
 static void print_docs(const Tokens *t)
@@ -102,6 +113,9 @@ static void print_docs(const Tokens *t)
     if (t->docs > 1)
         printf("  documents  %lld, of %lld to %lld tokens\n",
                (long long)t->docs, (long long)least, (long long)most);
+    if (t->idx && documents(t) != t->docs)
+        printf("  index      %lld sequences of %lld documents\n",
+               (long long)t->docs, (long long)documents(t));
 }
 
 static void print_range(const Tokens *t)

@@ -1,5 +1,5 @@
 /* generate.c: text from a model that has output "logits": the program `forward`
- * on a window of bytes, one token at a time, sampled with a seeded generator.*/
+ * on a window of tokens, one at a time, sampled with a seeded generator. */
 #define _GNU_SOURCE
 #include <math.h>
 #include <stdlib.h>
@@ -13,6 +13,7 @@ typedef struct Gen {
     int64_t seq, vocab;
     int64_t *window; int64_t n;   /* tokens so far, at most seq               */
     double *p;                    /* vocab                                    */
+    TextArgs text;
     uint64_t state;
 } Gen;
 
@@ -144,12 +145,62 @@ static void push(Gen *g, int64_t token)
     g->window[g->n++] = token;
 }
 
+static void open_text(Gen *g, const Plan *p)
+{
+    g->text = text_args(p->opts);
+    if (!g->text.t) {
+        g->text.t = tokenizer_open("bytes", NULL);
+        g->text.eod = -1;
+    }
+}
+
+static void push_prompt(Gen *g, const char *prompt)
+{
+    const Tokenizer *t = g->text.t;
+    Encoder *e = encoder_new(t);
+    size_t n = strlen(prompt);
+    int start = g->text.eod >= 0 ? g->text.eod : '\n';
+
+    if (!t->bytes && utf8_bad(prompt, n) >= 0)
+        err(NULL, "the prompt is no valid UTF-8");
+    const char *why = encode(e, prompt, n, 0);
+    if (why)
+        err(NULL, "the prompt: %s", why);
+    for (size_t i = 0; g->text.template && i < vec_len(t->before); i++)
+        push(g, t->before[i]);
+    for (int64_t i = 0; i < e->n; i++) {
+        if (e->id[i] >= g->vocab)
+            err(NULL, "%s %d of the prompt is beyond the vocabulary of %lld",
+                t->bytes ? "byte" : "token", (int)e->id[i],
+                (long long)g->vocab);
+        push(g, e->id[i]);
+    }
+    if (!g->n)
+        push(g, start < g->vocab ? start : 0);
+    encoder_free(e);
+}
+
+/* 0: the text ends here. */
+static int print_token(const Gen *g, int64_t t, FILE *out)
+{
+    size_t n = 0;
+    const char *s = tokenizer_text(g->text.t, (int32_t)t, &n);
+
+    if (t == g->text.eod)
+        return 0;
+    if (s)
+        fwrite(s, 1, n, out);
+    fflush(out);
+    return 1;
+}
+
 int generate_plan(Plan *p, const GenArgs *a, FILE *out)
 {
     Gen g = {0};
     const char *from = opts_str(p->opts, "from");
 
     open_gen(&g, p, a);
+    open_text(&g, p);
     g.x = exec_open(p, comm_open(forever, 1));
     if (role_prog(&p->role[0], "init") >= 0)
         exec_run(g.x, "init", NULL, NULL);
@@ -158,14 +209,7 @@ int generate_plan(Plan *p, const GenArgs *a, FILE *out)
         ckpt_from(g.x, from);
         exec_push(g.x);
     }
-    for (const char *s = a->prompt; *s; s++) {
-        if ((unsigned char)*s >= g.vocab)
-            err(NULL, "byte %d of the prompt is beyond the vocabulary of %lld",
-                (unsigned char)*s, (long long)g.vocab);
-        push(&g, (unsigned char)*s);
-    }
-    if (!g.n)
-        push(&g, '\n' < g.vocab ? '\n' : 0);
+    push_prompt(&g, a->prompt);
     fputs(a->prompt, out);
     Feed f = {fill, &g};
     for (int64_t i = 0; i < a->n; i++) {
@@ -173,9 +217,8 @@ int generate_plan(Plan *p, const GenArgs *a, FILE *out)
         read_logits(&g);
         int64_t t = draw(&g, a);
         push(&g, t);
-        if (t < 256)
-            fputc((int)t, out);
-        fflush(out);
+        if (!print_token(&g, t, out))
+            break;
     }
     fputc('\n', out);
     exec_close(g.x);

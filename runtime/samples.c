@@ -33,7 +33,16 @@ static void add_file(const Samples *s, Corpus *p, const char *path,
                      const char *input)
 {
     SampleFile f = {.input = input};
-    const char *why = tokens_open(s->mem, path, s->want.format, &f.t);
+    const char *format = s->want.format, *why = NULL;
+    const char *kind = s->want.text
+                     ? tokens_format(s->mem, path, format, &why) : NULL;
+
+    if (kind && (!strcmp(kind, "bytes") || !strcmp(kind, "jsonl"))) {
+        path = tokenized(s->mem, s->want.text, path, kind);
+        format = "megatron";
+    }
+    if (!why)
+        why = tokens_open(s->mem, path, format, &f.t);
 
     if (why)
         err(s->want.loc, "%s: %s %s", s->want.key, path, why);

@@ -1,5 +1,5 @@
 /* tokenize.c: texts from files through a tokenizer into Megatron's files. Lines
- * of a .jsonl are documents, as is any other file. Documents are read in batches
+ * of a .jsonl are documents, as is any other file. They are read in batches
  * that all threads share, and written in their order.
  *
  * A run that trains on text keeps its tokens in the cache, by what they were
@@ -131,13 +131,28 @@ static void encode_some(void *ctx, int64_t lo, int64_t hi)
 
 /* ---- batches ------------------------------------------------------------- */
 
+static _Noreturn void stop(Batch *b, int64_t line, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+
+/* The files so far are no use to anybody. */
+static _Noreturn void stop(Batch *b, int64_t line, const char *fmt, ...)
+{
+    va_list ap;
+
+    va_start(ap, fmt);
+    char *s = vstrf(forever, fmt, ap);
+    va_end(ap);
+    binidx_drop(b->out);
+    err(&(Loc){b->path, (int)line, NULL}, "%s", s);
+}
+
 static void run_batch(Batch *b)
 {
     pool_run(b->pool, encode_some, b, b->ndoc, 1);
     for (int64_t i = 0; i < b->ndoc; i++) {
         Doc *d = &b->doc[i];
         if (d->why)
-            err(&(Loc){b->path, (int)d->line, NULL}, "%s", d->why);
+            stop(b, d->line, "%s", d->why);
         binidx_add(b->out, d->id, d->nid);
         b->count.docs++;
         b->count.empty += !d->nid;
@@ -189,7 +204,7 @@ static void read_lines(Batch *b)
     if (!why)
         why = lines_close(&in);
     if (why)
-        err(NULL, "%s %s", b->path, why);
+        stop(b, 0, "%s", why);
     place_lines(b);
 }
 
@@ -200,7 +215,7 @@ static void read_text(Batch *b)
     const char *why = map_whole(forever, b->path, &s, &n);
 
     if (why)
-        err(NULL, "%s %s", b->path, why);
+        stop(b, 0, "%s", why);
     new_doc(b, (const char *)s, (size_t)n, 1);
     run_batch(b);
     munmap((void *)(uintptr_t)s, (size_t)n);
@@ -218,12 +233,12 @@ TextCount tokenize(const TextArgs *a, const char *const *path, int n,
     b.idle = enlarge(NULL, (size_t)pool_size(b.pool) * sizeof *b.idle);
     for (int i = 0; i < n; i++) {
         const char *why, *kind = tokens_format(forever, path[i], format, &why);
-        if (!kind)
-            err(NULL, "%s %s", path[i], why);
         b.path = intern(path[i]);
+        if (!kind)
+            stop(&b, 0, "%s", why);
         b.jsonl = !strcmp(kind, "jsonl");
         if (!b.jsonl && strcmp(kind, "bytes"))
-            err(NULL, "%s holds tokens already (%s)", path[i], kind);
+            stop(&b, 0, "holds tokens already (%s)", kind);
         if (b.jsonl)
             read_lines(&b);
         else
@@ -294,7 +309,7 @@ TextArgs text_args(const Opts *o)
     return a;
 }
 
-/* All that the tokens depend on. The text itself goes by name, size and time. */
+/* All that the tokens depend on; of the text its name, size and time. */
 static char *cache_prefix(Arena *mem, const TextArgs *a, const char *path,
                           const char *format)
 {

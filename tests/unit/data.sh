@@ -1,0 +1,101 @@
+#!/bin/sh
+# data: texts to tokens as a user does it: `data tokenize`, `data inspect`, a run
+# on text through a tokenizer against one on its tokens, and what is refused.
+cd "$(dirname "$0")/../.." || exit 2
+: "${PLEAT:=$PWD/build/pleat}"
+dir=$PWD/build/tests/data
+rm -rf "$dir" && mkdir -p "$dir" || exit 2
+export XDG_CACHE_HOME="$dir/cache"
+kinds=tests/data/tokenizer
+printf '1..%d\n' 37
+bad=0
+
+# is NAME STATUS command...: its exit status is STATUS; output is in $dir/log
+is() {
+    name=$1 want=$2
+    shift 2
+    "$@" >"$dir/log" 2>&1
+    got=$?
+    if [ $got -eq "$want" ]; then echo "ok - data: $name"; return; fi
+    echo "not ok - data: $name (exit status $got, not $want)"
+    sed 's/^/# /' "$dir/log" | head -n 20
+    bad=1
+}
+
+# says NAME TEXT: the last command run by `is` printed it
+says() {
+    if grep -qF -- "$2" "$dir/log"; then echo "ok - data: $1"; return; fi
+    echo "not ok - data: $1: no '$2' in"
+    sed 's/^/# /' "$dir/log" | head -n 20
+    bad=1
+}
+
+# ---- files ---------------------------------------------------------------------
+
+awk 'BEGIN { for (i = 0; i < 3000; i++) {
+    if (i % 500 == 499) print "{\"id\": " i ", \"text\": \"\"}"
+    else print "{\"text\": \"Line " i ": caf\\u00e9, \\n\\tint x" i " = \\ud83d\\ude00 " i * 7919 ";\"}"
+}}' >"$dir/t.jsonl"
+gzip -k "$dir/t.jsonl"
+is "tokenize" 0 "$PLEAT" data tokenize "$dir/t.jsonl" -o "$dir/t" tokenizer=$kinds/llama3.json
+says "tokenize counts" "3000 documents (6 empty)"
+says "tokenize names the separator" "(u16), <|endoftext|> after each document"
+is "tokenize, one thread, gzipped" 0 env PLEAT_THREADS=1 "$PLEAT" data tokenize \
+    "$dir/t.jsonl.gz" -o "$dir/z.bin" data.tokenizer=$kinds/llama3.json
+is "the same tokens" 0 cmp "$dir/t.bin" "$dir/z.bin"
+is "the same index" 0 cmp "$dir/t.idx" "$dir/z.idx"
+is "inspect" 0 "$PLEAT" data inspect "$dir/t.bin" tokenizer=$kinds/llama3.json
+says "inspect shows the text" 'text       "Line 0: café, \n\tint x0 = 😀 0;<|endoftext|>"'
+says "inspect counts sequences" "2994 sequences of 3000 documents"
+is "without separator, with the template" 0 "$PLEAT" data tokenize "$dir/t.jsonl" \
+    -o "$dir/u" tokenizer=$kinds/llama3.json eod=none template=1
+is "inspect that" 0 "$PLEAT" data inspect "$dir/u.bin" tokenizer=$kinds/llama3.json
+says "the template comes first" 'text       "<|endoftext|>Line 0'
+
+# ---- runs ----------------------------------------------------------------------
+
+cat README.md LICENSE README.md >"$dir/text.txt"
+run() {
+    to=$1
+    shift
+    "$PLEAT" run models/tiny.lua axes.batch=2 axes.seq=16 train.batch=4 \
+        axes.vocab=1501 train.steps=3 train.warmup=0 data.valid= \
+        name="$dir/$to" "$@" || return
+    sed 's/"step_ms.*//; s/,[^,]*$//' "$dir/$to/metrics.jsonl" >"$dir/$to.loss"
+}
+is "tokenize a text" 0 "$PLEAT" data tokenize "$dir/text.txt" -o "$dir/text" tokenizer=$kinds/qwen2.json
+is "a run on text" 0 run a data.train="$dir/text.txt" data.tokenizer=$kinds/qwen2.json
+says "its tokens are kept" ", kept as $dir/cache/pleat/tokens-"
+is "a run on its tokens" 0 run b data.train="$dir/text"
+is "has the same losses" 0 cmp "$dir/a.loss" "$dir/b.loss"
+is "losses there are" 0 grep -c '"loss"' "$dir/a.loss"
+is "a second run" 0 run c data.train="$dir/text.txt" data.tokenizer=$kinds/qwen2.json
+cp "$dir/log" "$dir/c.log"
+is "makes no tokens again" 1 grep "kept as" "$dir/c.log"
+is "generate" 0 "$PLEAT" generate "$dir/a" --prompt "é in" -n 5
+says "generate begins with the prompt" "é in"
+
+# ---- mistakes ------------------------------------------------------------------
+
+wrong() {
+    is "$1" 1 "$PLEAT" data tokenize "$dir/$2" -o "$dir/x" tokenizer=$kinds/gpt2.json
+    says "$1: says where" "$3"
+}
+printf '{"text": "a"}\n\n{"text": "b}\n' >"$dir/broken.jsonl"
+wrong "a broken line" broken.jsonl "broken.jsonl:3: error: "
+printf '{"text": "a"}\n{"body": "b"}\n' >"$dir/field.jsonl"
+wrong "a line without text" field.jsonl 'field.jsonl:2: error: has no "text" that is a text'
+printf 'one\ntwo\nthr\303(e\n' >"$dir/latin.txt"
+wrong "no UTF-8" latin.txt "latin.txt:3: error: is no valid UTF-8"
+is "no file is left" 1 sh -c "ls $dir | grep ^x"
+is "a vocabulary that is too small" 1 run d axes.vocab=1500 \
+    data.train="$dir/text.txt" data.tokenizer=$kinds/qwen2.json
+says "says both sizes" "has 1501 tokens, the model's vocabulary 1500 (axes.vocab)"
+is "an unknown separator" 1 "$PLEAT" data tokenize "$dir/t.jsonl" -o "$dir/x" \
+    tokenizer=$kinds/gpt2.json "eod=<|nothing|>"
+says "says which" "has no token '<|nothing|>'"
+is "tokens as text" 1 "$PLEAT" data tokenize "$dir/t.bin" -o "$dir/x" tokenizer=$kinds/gpt2.json
+says "says what they are" "holds tokens already (megatron)"
+is "no output named" 1 "$PLEAT" data tokenize "$dir/t.jsonl" tokenizer=$kinds/gpt2.json
+is "no command" 2 "$PLEAT" data
+exit $bad
