@@ -1,0 +1,69 @@
+"""Files of tokens and tensors written by other programs than ours, small, for
+tests/unit/formats_test.c and as seeds of tests/fuzz.
+
+    pip install numpy safetensors && python3 tests/data/files.py
+
+Token i of every file is (i * i // 7 + i) % 13 for i < 100; rows.npy has it as 10
+rows of 10. texts.jsonl(.gz) hold what texts.txt says, a zero after each text.
+The layouts of llmc* and nano.bin are those of llm.c's and nanoGPT's own scripts
+(data_common.py write_datafile; prepare.py, tofile).
+"""
+import gzip
+import json
+import pathlib
+
+import numpy
+from safetensors.numpy import save_file
+
+OUT = pathlib.Path(__file__).parent / "files"
+TOKENS = numpy.array([(i * i // 7 + i) % 13 for i in range(100)])
+TEXTS = ["", "plain", "tab\tnewline\nquote\"slash/back\\", "\x00 zero \x7f",
+         "größe 中文 \U0001f600 \ud7ff", "x" * 300, "last"]
+
+
+def npy():
+    for t in "u1", "i1", "u2", "i2", "i4", "u4", "i8", "f4", "f8":
+        numpy.save(OUT / f"{t}.npy", TOKENS.astype(t))
+    numpy.save(OUT / "rows.npy", TOKENS.astype("u2").reshape(10, 10))
+    for version in (2, 0), (3, 0):
+        with open(OUT / f"v{version[0]}.npy", "wb") as f:
+            numpy.lib.format.write_array(f, TOKENS.astype("u2"), version)
+    numpy.save(OUT / "big.npy", TOKENS.astype(">i4"))
+    numpy.save(OUT / "fortran.npy", numpy.asfortranarray(TOKENS.reshape(10, 10)))
+    numpy.save(OUT / "scalar.npy", numpy.int32(5))
+    numpy.save(OUT / "none.npy", numpy.zeros((0, 4), "u2"))
+    numpy.save(OUT / "bool.npy", TOKENS > 3)
+    numpy.savez(OUT / "arrays.npz", a=TOKENS)
+
+
+def bins():
+    TOKENS.astype("u2").tofile(OUT / "nano.bin")
+    for name, magic, version, t in (("llmc2.bin", 20240520, 1, "u2"),
+                                    ("llmc4.bin", 20240801, 7, "u4")):
+        head = numpy.zeros(256, "i4")
+        head[:3] = magic, version, len(TOKENS)
+        with open(OUT / name, "wb") as f:
+            f.write(head.tobytes() + TOKENS.astype(t).tobytes())
+
+
+def jsonl():
+    lines = [json.dumps({"id": i, "text": t}, ensure_ascii=i % 2 == 0)
+             for i, t in enumerate(TEXTS)]
+    whole = ("\n".join(lines[:3]) + "\r\n\n" + "\n".join(lines[3:])).encode()
+    (OUT / "texts.jsonl").write_bytes(whole)
+    with gzip.GzipFile(OUT / "texts.jsonl.gz", "wb", mtime=0) as f:
+        f.write(whole)
+    two = gzip.compress(whole[:100], mtime=0) + gzip.compress(whole[100:], mtime=0)
+    (OUT / "members.jsonl.gz").write_bytes(two)
+    (OUT / "texts.txt").write_bytes(b"".join(t.encode() + b"\0" for t in TEXTS))
+
+
+def tensors():
+    a = {"w": numpy.arange(6, dtype="f4").reshape(2, 3), "b": numpy.ones(3, "f2"),
+         "layers.0.e": numpy.zeros((2, 1, 4), "i8"), "none": numpy.zeros((0, 3), "f4")}
+    save_file(a, OUT / "small.safetensors", {"format": "pt"})
+
+
+OUT.mkdir(exist_ok=True)
+for make in npy, bins, jsonl, tensors:
+    make()
