@@ -79,7 +79,7 @@ static void test_texts(void **state)
 /* Sequences of Megatron-Core's builder; the empty ones too. */
 static void test_indexed(void **state)
 {
-    static const struct { const char *name; Elem e; int64_t docs, n; } sets[] = {
+    static const struct { const char *name; Elem e; int docs, n; } sets[] = {
         {"a.bin", EU16, 300, 6210}, {"b.bin", EI32, 40, 1720},
         {"c.bin", EU8, 9, 26}, {"d.bin", EI64, 1000, 1498},
     };

@@ -1,0 +1,357 @@
+/* readers.c: a row for each reader of files: what good ones are, and how one is
+ * read to the last byte.                                                     */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <glob.h>
+#include <setjmp.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include "readers.h"
+#include "../unit/tinyplan.h"
+
+enum { HASHLINE = 38, SEQ = 8, SAMPLES = 50, LONGEST = 1 << 20 };
+
+static volatile double sink;      /* what is read must be read                */
+
+/* ---- files --------------------------------------------------------------- */
+
+static char *read_file(Arena *a, const char *path, size_t *n)
+{
+    FILE *f = fopen(path, "rb");
+    char *s = alloc(a, LONGEST);
+
+    if (!f)
+        die("%s: %s", path, strerror(errno));
+    *n = fread(s, 1, LONGEST, f);
+    fclose(f);
+    return s;
+}
+
+/* Written over, then cut: some file systems sync a file that was emptied. */
+void fuzz_write(const char *path, const char *s, size_t n)
+{
+    int fd = open(path, O_RDWR | O_CREAT, 0644);
+
+    if (fd < 0 || write(fd, s, n) != (ssize_t)n || ftruncate(fd, (off_t)n))
+        die("%s: %s", path, strerror(errno));
+    close(fd);
+}
+
+/* ---- tokens and samples -------------------------------------------------- */
+
+static void read_samples(Arena *a, const char *path, int megatron)
+{
+    SampleWant w = {.key = "data.train", .spec = path, .format = "auto",
+                    .seq = SEQ, .shuffle = 1, .megatron = megatron,
+                    .share = {0, 1}, .samples = SAMPLES};
+    Samples *s = samples_open(a, &w);
+    int64_t at, n;
+
+    for (int64_t i = 0; i < SAMPLES; i++) {
+        SampleReader r = samples_read(s, i, 0, "");
+        for (int64_t left = SEQ + 1; left > 0; left -= n) {
+            n = reader_next(&r, &at);
+            if (n <= 0)
+                break;
+            n = n < left ? n : left;
+            for (int64_t j = 0; j < n; j++)
+                sink += tokens_at(r.t, at + j);
+        }
+    }
+    for (size_t i = 0; i < vec_len(s->part[0].file); i++)
+        tokens_close(&s->part[0].file[i].t);
+}
+
+static const char *read_tokens(Arena *a, const char *path)
+{
+    Tokens t;
+    int64_t at;
+    const char *why = tokens_open(a, path, NULL, &t);
+
+    if (why)
+        return why;
+    for (int64_t i = 0; i < t.n; i++)
+        sink += tokens_at(&t, i);
+    for (int64_t i = 0; i < t.docs; i++) {
+        int64_t len = tokens_doc(&t, i, &at);
+        for (int64_t j = 0; j < len; j += len > 1 ? len - 1 : 1)
+            sink += tokens_at(&t, at + j);
+    }
+    int rows = t.rows > 0;
+    tokens_close(&t);
+    read_samples(a, path, 0);
+    if (!rows)
+        read_samples(a, path, 1);
+    return NULL;
+}
+
+static void beside_idx(Arena *a, const char *dir)
+{
+    enum { BYTES = 16384 };
+    char *s = alloc(a, BYTES);
+
+    for (int i = 0; i < BYTES; i++)
+        s[i] = (char)(i % 16);
+    fuzz_write(strf(a, "%s/x.bin", dir), s, BYTES);
+}
+
+static const char *read_idx(Arena *a, const char *path)
+{
+    return read_tokens(a, strf(a, "%.*sbin", (int)strlen(path) - 3, path));
+}
+
+/* ---- checkpoints --------------------------------------------------------- */
+
+static const char *read_tensors(Arena *a, const char *path)
+{
+    StFile *f;
+    const char *why = st_open(a, path, &f);
+
+    if (why)
+        return why;
+    for (int i = 0; i < f->n; i++) {
+        const StTensor *t = &f->t[i];
+        int64_t n = t->bytes ? (t->end - t->begin) / t->bytes : 0;
+        for (int64_t k = 0; k < n; k++)
+            sink += st_get(t->dt, f->data + t->begin, k);
+    }
+    st_close(f);
+    return NULL;
+}
+
+static char *put_hash(Arena *a, const void *s, size_t n)
+{
+    XXH128_hash_t h = XXH3_128bits(s, n);
+
+    return strf(a, "%016llx%016llx", (unsigned long long)h.high64,
+                (unsigned long long)h.low64);
+}
+
+static const char state_text[] = "{\"format\": \"pleat 1\", \"step\": 7, "
+    "\"tokens\": 4096, \"samples\": 56, \"skipped\": 0, \"seed\": 1, "
+    "\"plan\": \"0123456789abcdef\"}\n";
+
+static char *make_state(Arena *a, size_t *n)
+{
+    *n = sizeof state_text - 1;
+    return strf(a, "%s", state_text);
+}
+
+/* The index of the files in dir, state.json being s. */
+static char *make_index_of(Arena *a, const char *dir, const char *s, size_t n)
+{
+    static const char *const files[] = {"model.safetensors",
+                                        "optim.safetensors"};
+    Text t = {.arena = a};
+
+    for (int i = 0; i < 2; i++) {
+        size_t k;
+        char *p = read_file(a, strf(a, "%s/%s", dir, files[i]), &k);
+        put(&t, "%s %zu %s\n", put_hash(a, p, k), k, files[i]);
+    }
+    put(&t, "%s %zu state.json\n", put_hash(a, s, n), n);
+    put(&t, "%s\n", put_hash(a, t.s, t.len));
+    return t.s;
+}
+
+static void beside_ckpt(Arena *a, const char *dir)
+{
+    size_t n;
+    char *s = read_file(a, "tests/data/files/small.safetensors", &n);
+
+    fuzz_write(strf(a, "%s/model.safetensors", dir), s, n);
+    fuzz_write(strf(a, "%s/optim.safetensors", dir), s, n);
+    s = make_state(a, &n);
+    fuzz_write(strf(a, "%s/state.json", dir), s, n);
+}
+
+static char *make_index(Arena *a, size_t *n)
+{
+    char dir[] = "/tmp/pleat-index.XXXXXX";
+    char *s;
+
+    if (!mkdtemp(dir))
+        die("%s: %s", dir, strerror(errno));
+    beside_ckpt(a, dir);
+    s = make_index_of(a, dir, state_text, sizeof state_text - 1);
+    *n = strlen(s);
+    if (system(strf(a, "rm -r %s", dir)))
+        die("%s stays", dir);
+    return s;
+}
+
+static size_t mend_state(const char *dir, char *s, size_t n)
+{
+    Arena *a = arena_new();
+    char *index = make_index_of(a, dir, s, n);
+
+    fuzz_write(strf(a, "%s/index", dir), index, strlen(index));
+    arena_free(a);
+    return n;
+}
+
+static const char *read_ckpt(Arena *a, const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    State s;
+
+    return ckpt_verify(a, strf(a, "%.*s", (int)(slash - path), path), &s);
+}
+
+/* ---- plans, graphs, schedules, models, tokenizers ------------------------ */
+
+static char *make_plan(Arena *a, size_t *n)
+{
+    return plan_print(a, tiny_plan(2, ""), n);
+}
+
+/* The last line is the hash of what is before. */
+static size_t mend_plan(const char *dir, char *s, size_t n)
+{
+    (void)dir;
+    if (n < HASHLINE)
+        return n;
+    XXH128_hash_t h = XXH3_128bits(s, n - HASHLINE);
+    char line[HASHLINE + 1];
+    snprintf(line, sizeof line, "xxh3 %016llx%016llx\n",
+             (unsigned long long)h.high64, (unsigned long long)h.low64);
+    memcpy(s + n - HASHLINE, line, HASHLINE);
+    return n;
+}
+
+static const char *read_plan(Arena *a, const char *path)
+{
+    size_t n;
+    char *s = read_file(a, path, &n);
+
+    plan_parse(a, s, n, "x.plan");
+    return NULL;
+}
+
+static const char *read_graph(Arena *a, const char *path)
+{
+    size_t n;
+    char *s = read_file(a, path, &n);
+    Source *source = NULL;
+    Opts *keys = opts_new(a);
+
+    graphs_parse(a, s, n, "x.ir", keys, &source);
+    return NULL;
+}
+
+static const char *read_schedule(Arena *a, const char *path)
+{
+    return schedule_read(a, path) ? NULL : "cannot be read";
+}
+
+static const char *read_model(Arena *a, const char *path)
+{
+    trace(path, opts_new(a), TRACEquiet);
+    return NULL;
+}
+
+static const char *read_tokenizer(Arena *a, const char *path)
+{
+    static const char text[] = "Hello  World's 123\n\tgr\xc3\xb6\xc3\x9f"
+                               "e \xe4\xb8\xad\xe6\x96\x87<|endoftext|> x";
+    Encoder *e = encoder_new(tokenizer_open(path, NULL));
+    const char *why = encode(e, text, sizeof text - 1, ENCtemplate);
+
+    (void)a;
+    for (int64_t i = 0; !why && i < e->n; i++)
+        sink += e->id[i];
+    encoder_free(e);
+    return why;
+}
+
+/* ---- the table ----------------------------------------------------------- */
+
+#define FILES "tests/data/files/"
+const FuzzReader fuzz_readers[] = {
+    {"jsonl", "x.jsonl", FILES "*.jsonl", .read = read_tokens, .cost = 1},
+    {"gz", "x.jsonl.gz", FILES "*.jsonl.gz", .read = read_tokens, .cost = 1},
+    {"idx", "x.idx", "tests/data/indexed/*.idx", .beside = beside_idx, .read = read_idx, .cost = 2},
+    {"llmc", "x.bin", FILES "llmc*.bin", .read = read_tokens, .cost = 1},
+    {"nanogpt", "y.bin", FILES "nano.bin", .read = read_tokens, .cost = 1},
+    {"npy", "x.npy", FILES "*.npy", .read = read_tokens, .cost = 1},
+    {"safetensors", "x.safetensors", FILES "*.safetensors", .read = read_tensors, .cost = 1},
+    {"index", "index", .make = make_index, .beside = beside_ckpt, .read = read_ckpt, .strict = 1, .cost = 1},
+    {"state", "state.json", .make = make_state, .beside = beside_ckpt, .mend = mend_state, .read = read_ckpt, .cost = 2},
+    {"plan", "x.plan", .make = make_plan, .read = read_plan, .strict = 1, .cost = 1},
+    {"planhash", "x.plan", .make = make_plan, .mend = mend_plan, .read = read_plan, .cost = 2},
+    {"graph", "x.ir", "tests/ir/*.ir", .read = read_graph, .cost = 2},
+    {"schedule", "x.csv", "tests/fuzz/seeds/*.csv", .read = read_schedule, .cost = 1},
+    {"tokenizer", "tokenizer.json", "tests/data/tokenizer/*.json", .read = read_tokenizer, .cost = 20},
+    {"model", "x.lua", "models/tiny.lua tests/hf/*.lua tests/err/[a-k]*.lua tests/err/[m-z]*.lua", .read = read_model, .cost = 20},
+    {0}
+};
+
+const FuzzReader *fuzz_reader(const char *name)
+{
+    for (const FuzzReader *r = fuzz_readers; r->name; r++)
+        if (!strcmp(r->name, name))
+            return r;
+    return NULL;
+}
+
+static void add_seeds(Arena *a, const char *pattern, Seed **v)
+{
+    glob_t g = {0};
+
+    if (glob(pattern, 0, NULL, &g))
+        return;
+    for (size_t i = 0; i < g.gl_pathc; i++) {
+        Seed x = {.name = strf(a, "%s", g.gl_pathv[i])};
+        x.s = read_file(a, x.name, &x.n);
+        vec_push(a, *v, x);
+    }
+    globfree(&g);
+}
+
+Seed *fuzz_seeds(Arena *a, const FuzzReader *r)
+{
+    Seed *v = NULL;
+
+    if (r->make) {
+        Seed x = {.name = r->name};
+        x.s = r->make(a, &x.n);
+        vec_push(a, v, x);
+    }
+    for (const char *s = r->seeds; s && *s; s += strspn(s, " ")) {
+        size_t n = strcspn(s, " ");
+        add_seeds(a, strf(a, "%.*s", (int)n, s), &v);
+        s += n;
+    }
+    return v;
+}
+
+/* ---- reading ------------------------------------------------------------- */
+
+static jmp_buf back;
+static char said[4096];
+
+static void hear(const char *msg)
+{
+    snprintf(said, sizeof said, "%s", *msg ? msg : "nothing said");
+    longjmp(back, 1);
+}
+
+const char *fuzz_read(Arena *a, const FuzzReader *r, const char *dir, char *s,
+                      size_t n)
+{
+    const char *path = strf(a, "%s/%s", dir, r->file);
+
+    if (r->mend)
+        n = r->mend(dir, s, n);
+    fuzz_write(path, s, n);
+    err_hook = hear;
+    const char *why = setjmp(back) ? said : r->read(a, path);
+    err_hook = NULL;
+    return why;
+}
