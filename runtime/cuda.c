@@ -136,14 +136,23 @@ static void bind_phase(Gpu *x, GpuProgram *g, int f)
     }
 }
 
-static int64_t input_bytes(const Role *r)
+/* A turn: the scalar `micro`, then the inputs.                               */
+static void bind_inputs(Gpu *x, GpuProgram *g)
 {
-    int64_t n = 0;
+    const Role *r = x->role;
 
-    for (int i = 0; i < r->ntensor; i++)
-        if (!strcmp(r->tensor[i].kind, "input"))
-            n += gpu_aligned(r->buf[r->tensor[i].buf].bytes);
-    return n;
+    g->scalars = gpu_aligned(8 * (r->nin + 1));
+    g->perturn = gpu_aligned(8);
+    for (int i = 0; i < r->ntensor; i++) {
+        if (strcmp(r->tensor[i].kind, "input"))
+            continue;
+        vec_push(x->mem, g->input, ((GpuInput){i, g->perturn}));
+        g->perturn += gpu_aligned(r->buf[r->tensor[i].buf].bytes);
+    }
+    g->micro = -1;
+    for (int i = 0; i < r->nin; i++)
+        if (!strcmp(r->in[i].name, "micro"))
+            g->micro = i;
 }
 
 static void bind_program(Gpu *x, int k)
@@ -154,8 +163,7 @@ static void bind_program(Gpu *x, int k)
     g->p = &r->prog[k];
     g->course = &x->course[k];
     g->turns = plan_turns(x->plan, g->p->name);
-    g->scalars = gpu_aligned(8 * (r->nin + 1));
-    g->perturn = input_bytes(r) + ALIGN;
+    bind_inputs(x, g);
     g->nin = g->scalars + g->turns * g->perturn;
     g->nout = gpu_aligned(8 * (r->nout + 1));
     for (int i = 0; i < 2; i++) {
@@ -218,8 +226,7 @@ void gpu_close(Gpu *x)
 {
     dl.cuStreamSynchronize(x->stream);
     for (int i = 0; i < x->role->nprog; i++)      /* they hold communicators  */
-        if (x->prog[i].graph)
-            dl.cuGraphExecDestroy(x->prog[i].graph);
+        replay_close(&x->prog[i]);
     nccl_close(x->nccl);
     dl.cuMemFree_v2(x->arena);
     dl.cuMemFree_v2(x->work);

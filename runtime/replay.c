@@ -6,6 +6,9 @@
  *                it reads of its micro-batch; then the results to the stage
  *     results                        stage -> pinned memory
  *
+ * Beyond 64k calls there is a graph for each row that has addresses of its own,
+ * with the copies from the stage outside: micro-batches share it.
+ *
  * There are two sets of pinned memory, so a run is prepared and launched while
  * the one before it runs. Rows of a pipeline's table name buffers whose place
  * depends on the micro-batch: arguments are copied when a call is issued, so
@@ -17,7 +20,8 @@
 
 #include "runtime.h"
 
-enum { NOTREADY = 600, SPINS = 2000, PAUSE = 20000, CHECK = 4096 };
+enum { NOTREADY = 600, SPINS = 2000, PAUSE = 20000, CHECK = 4096,
+       MAXNODES = 64 << 10 };     /* of one graph                             */
 
 /* ---- one call ------------------------------------------------------------ */
 
@@ -95,22 +99,6 @@ static void launch(Gpu *x, GpuCall *c)
 
 /* ---- one row ------------------------------------------------------------- */
 
-/* Where an input's or the scalar's bytes of a micro-batch are; at[-1]: micro.*/
-static int64_t place(const Gpu *x, const GpuProgram *g, int tensor,
-                     int64_t micro)
-{
-    const Role *r = x->role;
-    int64_t at = g->scalars + micro * g->perturn;
-
-    if (tensor < 0)
-        return at;
-    at += gpu_aligned(8);
-    for (int i = 0; i < tensor; i++)
-        if (!strcmp(r->tensor[i].kind, "input"))
-            at += gpu_aligned(r->buf[r->tensor[i].buf].bytes);
-    return at;
-}
-
 static int scalar_named(const Role *r, const char *name)
 {
     for (int i = 0; i < r->nin; i++)
@@ -119,27 +107,39 @@ static int scalar_named(const Role *r, const char *name)
     return -1;
 }
 
+static int64_t turn_at(const GpuProgram *g, int64_t turn)
+{
+    return g->scalars + turn * g->perturn;
+}
+
+static int64_t input_at(const GpuProgram *g, int tensor)
+{
+    size_t i = 0;
+
+    while (g->input[i].tensor != tensor)
+        i++;
+    return g->input[i].at;
+}
+
 /* What the row reads of its micro-batch, unless it is there.                 */
 static void load(Gpu *x, GpuProgram *g, const Turn *t)
 {
     const Needs *n = &g->course->needs[t->phase];
+    uint64_t from = x->stage + (uint64_t)turn_at(g, t->micro);
     const Role *r = x->role;
+    int m = g->micro;
 
     for (size_t k = 0; k < vec_len(n->input); k++) {
         int i = n->input[k];
         if (x->loaded[i] == t->micro)
             continue;
         copy(x, gpu_address(x, r->tensor[i].buf),
-             x->stage + (uint64_t)place(x, g, i, t->micro),
-             r->buf[r->tensor[i].buf].bytes);
+             from + (uint64_t)input_at(g, i), r->buf[r->tensor[i].buf].bytes);
         x->loaded[i] = t->micro;
     }
-    int m = scalar_named(r, "micro");
     if (m < 0 || !n->micro || x->micro == t->micro)
         return;
-    copy(x, gpu_address(x, r->in[m].buf),
-         x->stage + (uint64_t)place(x, g, -1, t->micro),
-         dtypes[r->in[m].dt].bytes);
+    copy(x, gpu_address(x, r->in[m].buf), from, dtypes[r->in[m].dt].bytes);
     x->micro = t->micro;
 }
 
@@ -173,13 +173,11 @@ static void look(Gpu *x, const GpuProgram *g, const Turn *t, int step,
         x->look(x->looker, (int)(t - g->course->row), step, after);
 }
 
-static void run_row(Gpu *x, GpuProgram *g, const Turn *t)
+static void calls(Gpu *x, GpuProgram *g, const Turn *t)
 {
     const Phase *p = &g->p->phase[t->phase];
 
     nvtx_begin(p->name);
-    load(x, g, t);
-    patch(x, g, t);
     mark(x, -1 - (int)(t - g->course->row));
     for (int k = p->first; k < p->first + p->n; k++) {
         nvtx_begin(name_of(g->call[k].s));
@@ -192,9 +190,71 @@ static void run_row(Gpu *x, GpuProgram *g, const Turn *t)
     nvtx_end();
 }
 
+/* ---- rows as graphs ------------------------------------------------------ */
+
+static void *graph_of(Gpu *x, size_t *nodes)
+{
+    void *graph = NULL, *exec = NULL;
+    size_t n = 0;
+
+    gpu_ok(dl.cuStreamEndCapture(x->stream, &graph), "capturing");
+    dl.cuGraphGetNodes(graph, NULL, &n);
+    gpu_ok(dl.cuGraphInstantiateWithFlags(&exec, graph, 0), "the graph");
+    dl.cuGraphDestroy(graph);
+    *nodes += n;
+    return exec;
+}
+
+/* The graph of a row whose addresses are those that are patched in now.      */
+static const Segment *segment_of(Gpu *x, GpuProgram *g, const Turn *t)
+{
+    GpuPatch *p = g->patch[t->phase];
+    size_t n = vec_len(p);
+    Segment s = {.phase = t->phase};
+
+    for (size_t i = 0; i < vec_len(g->segment); i++) {
+        const Segment *old = &g->segment[i];
+        size_t k = 0;
+        while (old->phase == t->phase && k < n && old->at[k] == *p[k].at)
+            k++;
+        if (old->phase == t->phase && k == n)
+            return old;
+    }
+    s.at = alloc(x->mem, (n + 1) * sizeof *s.at);
+    for (size_t k = 0; k < n; k++)
+        s.at[k] = *p[k].at;
+    gpu_ok(dl.cuStreamBeginCapture_v2(x->stream, 1), "capturing");
+    calls(x, g, t);
+    s.graph = graph_of(x, &g->nodes);
+    vec_push(x->mem, g->segment, s);
+    return &g->segment[vec_len(g->segment) - 1];
+}
+
+/* Too many nodes for one graph, and nothing between stages inside of it?     */
+static int in_segments(const Gpu *x, const GpuProgram *g)
+{
+    const char *most = getenv("PLEAT_NODES");
+    int64_t n = 0;
+
+    for (int i = 0; i < g->course->nrow; i++)
+        n += g->p->phase[g->course->row[i].phase].n;
+    return x->plan->nrole == 1 && n > (most ? atoll(most) : MAXNODES);
+}
+
 /* ---- one program --------------------------------------------------------- */
 
-static void issue(Gpu *x, GpuProgram *g)
+static void run_row(Gpu *x, GpuProgram *g, const Turn *t, int segments)
+{
+    load(x, g, t);
+    patch(x, g, t);
+    if (segments)
+        gpu_ok(dl.cuGraphLaunch(segment_of(x, g, t)->graph, x->stream),
+               "launching a graph");
+    else
+        calls(x, g, t);
+}
+
+static void issue(Gpu *x, GpuProgram *g, int segments)
 {
     const Role *r = x->role;
 
@@ -208,27 +268,37 @@ static void issue(Gpu *x, GpuProgram *g)
     for (int i = 0; i < r->ntensor; i++)
         x->loaded[i] = -1;
     for (int i = 0; i < r->nin; i++)
-        if (strcmp(r->in[i].name, "micro"))
+        if (i != g->micro)
             copy(x, gpu_address(x, r->in[i].buf), x->stage + 8 * (uint64_t)i,
                  dtypes[r->in[i].dt].bytes);
     for (int i = 0; i < g->course->nrow; i++)
-        run_row(x, g, &g->course->row[i]);
+        run_row(x, g, &g->course->row[i], segments);
     links_finish(x->links);
     for (int i = 0; i < r->nout; i++)
         copy(x, x->stage + (uint64_t)(g->nin + 8 * i),
              gpu_address(x, r->out[i].buf), dtypes[r->out[i].dt].bytes);
 }
 
-static void capture(Gpu *x, GpuProgram *g)
+static void replay(Gpu *x, GpuProgram *g)
 {
-    void *graph = NULL;
+    if (!g->graph && in_segments(x, g)) {
+        issue(x, g, 1);
+        return;
+    }
+    if (!g->graph) {
+        gpu_ok(dl.cuStreamBeginCapture_v2(x->stream, 1), "capturing");
+        issue(x, g, 0);
+        g->graph = graph_of(x, &g->nodes);
+    }
+    gpu_ok(dl.cuGraphLaunch(g->graph, x->stream), "launching the graph");
+}
 
-    gpu_ok(dl.cuStreamBeginCapture_v2(x->stream, 1), "capturing");
-    issue(x, g);
-    gpu_ok(dl.cuStreamEndCapture(x->stream, &graph), "capturing");
-    dl.cuGraphGetNodes(graph, NULL, &g->nodes);
-    gpu_ok(dl.cuGraphInstantiateWithFlags(&g->graph, graph, 0), "the graph");
-    dl.cuGraphDestroy(graph);
+void replay_close(GpuProgram *g)
+{
+    if (g->graph)
+        dl.cuGraphExecDestroy(g->graph);
+    for (size_t i = 0; i < vec_len(g->segment); i++)
+        dl.cuGraphExecDestroy(g->segment[i].graph);
 }
 
 /* The first run launches, so that what is made on first use (library kernels,
@@ -240,13 +310,10 @@ static void go(Gpu *x, GpuProgram *g, int slot)
 
     gpu_ok(dl.cuMemcpyHtoDAsync_v2(x->stage, g->in[slot], (size_t)g->nin,
                                    x->stream), "copying inputs");
-    if (plain) {
-        issue(x, g);
-    } else {
-        if (!g->graph)
-            capture(x, g);
-        gpu_ok(dl.cuGraphLaunch(g->graph, x->stream), "launching the graph");
-    }
+    if (plain)
+        issue(x, g, 0);
+    else
+        replay(x, g);
     gpu_ok(dl.cuMemcpyDtoHAsync_v2(g->out[slot],
                                    x->stage + (uint64_t)g->nin,
                                    (size_t)g->nout, x->stream),
@@ -268,17 +335,16 @@ static void fill_turns(Gpu *x, GpuProgram *g, uint8_t *in, const Feed *feed)
 {
     const Role *r = x->role;
     const Mesh *m = x->plan->mesh;
-    int micro = scalar_named(r, "micro");
+    int64_t dp = mesh_pos(m, m->mask[Mdp], x->rank);
 
     for (int64_t turn = 0; turn < g->turns; turn++) {
-        if (micro >= 0)
-            elem_set(r->in[micro].dt, in + place(x, g, -1, turn), 0,
-                     (double)(turn * m->size[Mdp] +
-                              mesh_pos(m, m->mask[Mdp], x->rank)));
-        for (int i = 0; i < r->ntensor && feed; i++)
-            if (!strcmp(r->tensor[i].kind, "input"))
-                feed->fill(feed->self, &r->tensor[i], x->rank, turn,
-                           in + place(x, g, i, turn));
+        uint8_t *to = in + turn_at(g, turn);
+        if (g->micro >= 0)
+            elem_set(r->in[g->micro].dt, to, 0,
+                     (double)(turn * m->size[Mdp] + dp));
+        for (size_t i = 0; i < vec_len(g->input) && feed; i++)
+            feed->fill(feed->self, &r->tensor[g->input[i].tensor], x->rank,
+                       turn, to + g->input[i].at);
     }
 }
 

@@ -423,6 +423,12 @@ typedef struct GpuCall {          /* a step, bound                            */
 
 typedef struct GpuPatch { uint64_t *at; int64_t offset; int frame; } GpuPatch;
 
+/* Where a micro-batch's bytes of an input are, from the turn's first on.     */
+typedef struct GpuInput { int tensor; int64_t at; } GpuInput;
+
+/* A row's calls as a graph, with these addresses for what it patches.        */
+typedef struct Segment { int phase; uint64_t *at; void *graph; } Segment;
+
 typedef struct GpuProgram {
     const Program *p;
     const Course *course;
@@ -437,6 +443,9 @@ typedef struct GpuProgram {
     int64_t runs;
     void *graph;                  /* executable; null: not yet                */
     size_t nodes;                 /* of it                                    */
+    GpuInput *input;              /* vec                                      */
+    int micro;                    /* scalar of that name; -1: none            */
+    Segment *segment;             /* vec: see replay.c                        */
 } GpuProgram;
 
 /* Before a call (after 0) and after it (1); step: of the course's row.       */
@@ -513,6 +522,7 @@ int gpu_run(Gpu *x, int prog, const Block *b, const Feed *feed, double *spent,
 /* What the last run of this program did, when it was timed, with room in out
  * for all its rows and steps. Returns how many there are.                    */
 int64_t gpu_ran(const Gpu *x, int prog, Ran *out);
+void replay_close(GpuProgram *g);
 int gpu_settle(Gpu *x);           /* ... of the last; 0: they were here       */
 void gpu_pull(Gpu *x);
 void gpu_push(Gpu *x);

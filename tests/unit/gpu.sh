@@ -15,7 +15,7 @@ export OMPI_MCA_rmaps_base_oversubscribe=1 XDG_CACHE_HOME="$dir/cache"
 small="axes.batch=2 axes.seq=16 train.batch=4 train.log_every=1"
 small="$small data.train=../LICENSE data.valid=tail:0.1 train.eval_every=4 train.eval_steps=2"
 bad=0
-printf '1..20\n'
+printf '1..21\n'
 
 result() {
     if [ "$2" = 0 ]; then echo "ok - gpu: $1"; return; fi
@@ -77,6 +77,11 @@ tuned() {
     awk -v n="$2" '/,/ { k++; bad += substr($2, 1, 16) != sprintf("%016x", n) }
         END { exit bad || !k }' "$dir/$1/tuned"
 }
+
+gpu "" env PLEAT_NODES=10 "$PLEAT" run tiny.lua $small train.steps=6 name="$dir/rows" &&
+    grep -q "nodes in the graph of step" "$dir/rows/memory" && losses late | head -n 6 >"$dir/log" &&
+    losses rows | cmp - "$dir/log" >"$dir/err"
+result "a graph a row, where one graph would be too large" $?
 
 (export XDG_CACHE_HOME="$dir/tune"
     gpu "fast=2" $run name="$dir/tune1" && tuned tune1 2 &&
