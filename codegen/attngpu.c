@@ -24,7 +24,6 @@
 #include "codegen.h"
 
 enum {
-    WIDEST = 256,                 /* accumulators of a job, columns           */
     GPUSMS = 132
 };
 
@@ -89,6 +88,12 @@ static int64_t width_of(const AttnGpu *x, const AttnJob *j)
     return w;
 }
 
+/* Accumulators of a job, columns: registers say it.                          */
+int64_t attn_most(const AttnGpu *x)
+{
+    return attn_unit(&x->t) > 0 ? 320 : 256;
+}
+
 static void split_axes(const Attn *t, AttnJob *j, const Node *n)
 {
     for (int i = 0; i < t->nx; i++)
@@ -105,7 +110,7 @@ static AttnJob *job_for(AttnGpu *x, int op)
 
     for (int i = 0; i < x->njob; i++) {
         AttnJob *j = &x->job[i];
-        if (j->keys == keys && width_of(x, j) + w <= WIDEST &&
+        if (j->keys == keys && width_of(x, j) + w <= attn_most(x) &&
             same_axes(&x->t, x->grad[j->out[0]], x->grad[op]))
             return j;
     }
@@ -262,20 +267,23 @@ static int64_t put_roles(AttnGpu *x)
 {
     Attn *t = &x->t;
     int64_t blocks = x->blocks;
+    int many = 0;
 
+    for (int i = 0; i < x->njob; i++)
+        many |= width_of(x, &x->job[i]) > 256;
     attn_say(t, 1, "extern __shared__ __align__(1024) uint8_t room[];");
     attn_say(t, 1, "__shared__ __align__(8) uint64_t barriers[BARRIERS];");
     attn_say(t, 1, "const uint32_t base = "
              "(shared_at(room) + 1023) & ~1023u;");
     attn_say(t, 1, "make_barriers(barriers);");
     attn_say(t, 1, "if (__shfl_sync(~0u, TID >> 7, 0) == 0) {");
-    attn_say(t, 1, "few_registers<40>();");
+    attn_say(t, 1, "few_registers<%d>();", many ? 24 : 40);
     if (x->back)
         put_jobs(x, ATWGROWS, attn_wg_fetch);
     else
         put_walk(x, attn_wg_fetch);
     attn_say(t, 1, "} else {");
-    attn_say(t, 1, "many_registers<232>();");
+    attn_say(t, 1, "many_registers<%d>();", many ? 240 : 232);
     if (x->back)
         blocks = put_jobs(x, ATWGROWS, attn_wg_job);
     else
@@ -295,9 +303,9 @@ void attn_lower_cuda(Graph *g, Group *k, Arena *a)
     x.t.gpu = 1;
     x.back = x.t.n->op == Oattnback;
     make_views(&x);
+    x.t.scaled = 1;
     make_jobs(&x);
-    x.tensor = attn_wg_fits(&x);
-    x.t.scaled = x.tensor;
+    x.t.scaled = x.tensor = attn_wg_fits(&x);
     x.cluster = 1;
     if (x.tensor)
         split_jobs(&x);

@@ -430,12 +430,47 @@ typedef struct AttnGpu {
 int attn_can_cuda(const Graph *g, const Node *n);
 void attn_lower_cuda(Graph *g, Group *k, Arena *a);   /* and backward         */
 int64_t attn_inner_count(const Attn *t, int op);
+int64_t attn_most(const AttnGpu *x);
 AttnView attn_grad(const AttnGpu *x, int op);
 void attn_warp_job(AttnGpu *x, const AttnJob *j);     /* attnwarp.c           */
-void attn_wg_job(AttnGpu *x, const AttnJob *j);       /* attnwg.c             */
+void attn_wg_job(AttnGpu *x, const AttnJob *j);       /* attnmul.c            */
 void attn_wg_fetch(AttnGpu *x, const AttnJob *j);     /* what the job reads   */
 int attn_wg_fits(AttnGpu *x);     /* also fills x->shared                     */
 void attn_cost(Attn *t);          /* flops and bytes of the group's step      */
+
+/* attnwg.c: how a job lies in shared memory, what its two roles both say.    */
+enum { ATSLABS = ATDOTS + 2 };
+/* An operand in shared memory: `n` rows along axis `a`, W columns, w of them
+ * real, at byte `at` of its place.                                           */
+typedef struct AttnSlab {
+    AttnView v;
+    Axis *a, *in;
+    int64_t w, W, at;
+} AttnSlab;
+
+/* A place of the ring is handed over in parts: forward, keys, then values.   */
+typedef struct AttnWg {
+    AttnGpu *x;
+    const AttnJob *j;
+    int nrow, ncol;
+    AttnSlab row[ATSLABS], col[ATSLABS];      /* of dots, then v or dout      */
+    int64_t cols;                 /* columns of a tile                        */
+    int64_t stages, lines;        /* places of tiles; forward, of rows        */
+    int64_t rowbytes, colbytes;
+    int64_t tiles, total;         /* of one combination, of all               */
+} AttnWg;
+
+AttnWg attn_wg(AttnGpu *x, const AttnJob *j);
+AttnSlab attn_slab(const Attn *t, AttnView v, Axis *a, Axis *in);
+int attn_straight(const Attn *t, const AttnSlab *s, int64_t k);
+int64_t attn_wg_sums(const AttnGpu *x, const AttnJob *j);
+int64_t attn_wg_tiles(const AttnWg *w);           /* byte where tiles begin   */
+int attn_wg_turns(const AttnWg *w);
+void attn_wg_line(AttnWg *w);
+void attn_wg_over(AttnWg *w);
+void attn_wg_place(AttnWg *w, int depth);
+void attn_wg_skip(AttnWg *w, int depth);
+void attn_wg_next(AttnWg *w, int depth);
 /* cuda.c: a kernel's parameters and the arrays they become; its grid.        */
 void cuda_put_parameters(Text *t, const Group *k);
 void cuda_set_grid(Group *k, Arena *a, int64_t x, int64_t threads, int64_t y,

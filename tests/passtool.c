@@ -78,6 +78,8 @@ int main(int argc, char **argv)
     Graph *g = graph_parse(forever, text, len, argv[2], o);
     if (!g->nrole)
         g->stages = stages_cut(g);
+    const char *target = opts_str(o, "target");
+    const Target *T = target_named(target ? target : "host");
     char *list = strf(forever, "%s", argv[1]), *p;
     const char *out = NULL;
     while ((p = strsep(&list, ",")))
@@ -86,7 +88,7 @@ int main(int argc, char **argv)
         else if (!strcmp(p, "emit"))
             out = plan(g);
         else if (strcmp(p, "-"))
-            run_pass(g, target_named("host"), p);
+            run_pass(g, T, p);
     if (out)
         fputs(out, stdout);
     for (const Graph *h = g; h && !out; h = h->next)

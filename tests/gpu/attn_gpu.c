@@ -186,7 +186,7 @@ static void lower(Device *d, const Form *c, Dtype dt)
 
     attn_build(r, c, dt);
     use_deltas(d);
-    if (c->scores == attn_mla && dt == Dbf16)
+    if (r->grad[SHARED] && c->scores == attn_mla && dt == Dbf16)
         part_heads(d);
     d->at = table_new(forever);
     r->fwd = *group(r->attn, 2, (Node *[]){ r->out, r->lse });
@@ -464,7 +464,7 @@ static int texts(const char *only)
             n++;
         }
     for (size_t i = 0; i < sizeof checked / sizeof *checked; i++)
-        if (strstr(checked[i].name, only))
+        if (*only && strstr(checked[i].name, only))
             lower(&d[n++], &checked[i], Dbf16);
     return 0;
 }
