@@ -1,9 +1,11 @@
 /* bench.c: where the time of a training step goes. Runs a plan on made-up
  * tokens with a clock around every step of it, and prints what took longest:
  * steps of the same kernel and kind of place ("layers.*.moe.w1") together,
- * beside what the plan predicted. Without a launcher all ranks run here, one
- * after another, so collectives are copies and a rank's time is the total over
- * the ranks; under mpirun rank 0 prints what it saw.                         */
+ * beside what the plan predicted and the floor: what the device's peaks allow
+ * for these FLOPs and bytes, whichever takes longer (below it: caches). Then
+ * the same by parts of the model and by what limits. Without a launcher all
+ * ranks run here, one after another, so collectives are copies and a rank's
+ * time is the total over the ranks; under mpirun rank 0 prints what it saw.  */
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,17 +14,28 @@
 typedef struct Line {             /* steps counted together                   */
     const char *name, *file;
     int line, calls;
-    double secs, predicted, flops, bytes;
+    double secs, predicted, floor, flops, bytes;
 } Line;
+
+/* What keeps a step from being faster.                                       */
+typedef enum Limit {
+    LIMproduct, LIMmemory, LIMcomm, LIMcopy, NLIMIT
+} Limit;
+static const char *const limits[NLIMIT] = {
+    "arithmetic", "memory", "communication", "clearing and copies"
+};
 
 typedef struct Walls { double step, host; } Walls;     /* seconds of a step  */
 
-enum { MOST = 40 };               /* lines                                    */
+enum { MOST = 40, MOSTPARTS = 12 };           /* lines                        */
 
 typedef struct Bench {
     Exec *x;
+    Peak peak;
     int64_t vocab, micro;
     Line *line;                   /* vec                                      */
+    Line *part;                   /* vec: by part of the model                */
+    Line limit[NLIMIT];
 } Bench;
 
 static uint64_t noise(uint64_t x)
@@ -76,18 +89,70 @@ static char *without_numbers(const char *s)
     return t.s ? t.s : "";
 }
 
+static Line *named(Line **v, const char *name, const Step *s)
+{
+    name = intern(name);
+    for (size_t i = 0; i < vec_len(*v); i++)
+        if ((*v)[i].name == name)
+            return &(*v)[i];
+    Line l = {.name = name, .file = s->file, .line = s->line};
+    vec_push(forever, *v, l);
+    return &(*v)[vec_len(*v) - 1];
+}
+
 static Line *line_for(Bench *b, const Step *s)
 {
     const char *what = s->kernel ? s->kernel : stepinfo[s->kind].name;
-    const char *name = intern(strf(forever, "%-18s %s", what,
-                                   without_numbers(s->label ? s->label : "")));
 
-    for (size_t i = 0; i < vec_len(b->line); i++)
-        if (b->line[i].name == name)
-            return &b->line[i];
-    Line l = {.name = name, .file = s->file, .line = s->line};
-    vec_push(forever, b->line, l);
-    return &b->line[vec_len(b->line) - 1];
+    return named(&b->line, strf(forever, "%-18s %s", what,
+                                without_numbers(s->label ? s->label : "")), s);
+}
+
+/* "d.layers.*.moe.w1" is of "layers.*.moe", "head" of itself.                */
+static Line *part_for(Bench *b, const Step *s)
+{
+    static const char *const before[] = {"clear ", "post.", "d.", "grad."};
+    const char *path = without_numbers(s->label ? s->label : "");
+    size_t n = 0;
+
+    for (size_t i = 0; i < sizeof before / sizeof *before; i++)
+        if (!strncmp(path, before[i], strlen(before[i])))
+            path += strlen(before[i]);
+    for (int dots = 0; path[n] && (path[n] != '.' || dots < 2); n++)
+        dots += path[n] == '.';
+    Line *l = named(&b->part, *path ? strf(forever, "%.*s", (int)n, path)
+                                    : stepinfo[s->kind].name, s);
+    l->file = NULL;
+    return l;
+}
+
+static Limit limit_of(const Bench *b, const Step *s)
+{
+    if (is_collective(s->kind) || s->kind == Ssend || s->kind == Srecv ||
+        s->kind == Swait)
+        return LIMcomm;
+    if (s->kind == Szero || s->kind == Scopy || s->kind == Sjoin)
+        return LIMcopy;
+    return s->flops * b->peak.bytes > s->bytes * b->peak.flops ? LIMproduct
+                                                               : LIMmemory;
+}
+
+static double floor_of(const Bench *b, const Step *s)
+{
+    double work = b->peak.flops > 0 ? s->flops / b->peak.flops : 0;
+    double move = b->peak.bytes > 0 ? s->bytes / b->peak.bytes : 0;
+
+    return limit_of(b, s) == LIMcomm ? 0 : work > move ? work : move;
+}
+
+static void add(Line *l, const Line *x)
+{
+    l->calls += x->calls;
+    l->secs += x->secs;
+    l->predicted += x->predicted;
+    l->floor += x->floor;
+    l->flops += x->flops;
+    l->bytes += x->bytes;
 }
 
 static const Program *step_program(const Stage *s)
@@ -108,14 +173,15 @@ static void gather(Bench *b, int stage, int64_t steps)
     for (int f = 0; f < g->nphase; f++)
         for (int k = 0; k < g->phase[f].n; k++) {
             int at = g->phase[f].first + k;
-            double times = (double)phase_turns(g, f);
             const Step *p = &g->step[at];
-            Line *l = line_for(b, p);
-            l->calls += (int)phase_turns(g, f);
-            l->secs += b->x->spent[stage][at] / (double)steps;
-            l->predicted += p->secs * times * (double)s->n;
-            l->flops += p->flops * times * (double)s->n;
-            l->bytes += p->bytes * times * (double)s->n;
+            double all = (double)(phase_turns(g, f) * s->n);
+            Line l = {.calls = (int)phase_turns(g, f),
+                      .secs = b->x->spent[stage][at] / (double)steps,
+                      .predicted = p->secs * all, .floor = floor_of(b, p) * all,
+                      .flops = p->flops * all, .bytes = p->bytes * all};
+            add(line_for(b, p), &l);
+            add(part_for(b, p), &l);
+            add(&b->limit[limit_of(b, p)], &l);
         }
 }
 
@@ -140,36 +206,57 @@ static double per(double a, double b)
     return b > 0 ? a / b : 0;
 }
 
-static void print_lines(const Bench *b, double sum, FILE *out)
+static void print_line(const Line *l, double sum, FILE *out)
 {
-    fprintf(out, "%8s %6s %6s %9s %8s %8s %7s  %s\n", "ms", "%", "calls",
-            "GFLOP/s", "GB/s", "plan ms", "x plan", "kernel, place");
-    for (size_t i = 0; i < vec_len(b->line) && i < MOST; i++) {
-        const Line *l = &b->line[i];
-        fprintf(out, "%8.3f %6.1f %6d %9.1f %8.1f %8.3f %7.2f  %s",
-                l->secs * 1e3, 100 * per(l->secs, sum), l->calls,
-                per(l->flops, l->secs) * 1e-9, per(l->bytes, l->secs) * 1e-9,
-                l->predicted * 1e3, per(l->secs, l->predicted), l->name);
-        if (l->file)
-            fprintf(out, " (%s:%d)", l->file, l->line);
-        fprintf(out, "\n");
-    }
+    if (!l->calls)
+        return;
+    fprintf(out, "%8.3f %6.1f %6d %9.1f %8.1f %8.3f %7.2f %7.2f  %s",
+            l->secs * 1e3, 100 * per(l->secs, sum), l->calls,
+            per(l->flops, l->secs) * 1e-9, per(l->bytes, l->secs) * 1e-9,
+            l->predicted * 1e3, per(l->secs, l->predicted),
+            per(l->secs, l->floor), l->name);
+    if (l->file)
+        fprintf(out, " (%s:%d)", l->file, l->line);
+    fprintf(out, "\n");
+}
+
+static void print_lines(const Line *v, size_t n, size_t most, const char *what,
+                        double sum, FILE *out)
+{
+    fprintf(out, "%8s %6s %6s %9s %8s %8s %7s %7s  %s\n", "ms", "%", "calls",
+            "GFLOP/s", "GB/s", "plan ms", "x plan", "x floor", what);
+    for (size_t i = 0; i < n && i < most; i++)
+        print_line(&v[i], sum, out);
+}
+
+static void print_tables(Bench *b, double sum, FILE *out)
+{
+    for (int i = 0; i < NLIMIT; i++)
+        b->limit[i].name = limits[i];
+    print_lines(b->line, vec_len(b->line), MOST, "kernel, place", sum, out);
+    print_lines(b->part, vec_len(b->part), MOSTPARTS,
+                "part of the model", sum, out);
+    print_lines(b->limit, NLIMIT, NLIMIT, "limited by", sum, out);
+    if (b->peak.flops > 0)
+        fprintf(out, "peaks: %.1f GFLOP/s, %.1f GB/s\n",
+                b->peak.flops * 1e-9, b->peak.bytes * 1e-9);
 }
 
 /* The last line is for programs: words and numbers, one pair after another. */
-static void print(const Bench *b, const Walls *w, FILE *out)
+static void print(Bench *b, const Walls *w, FILE *out)
 {
     const Plan *p = b->x->plan;
-    double sum = 0, predicted = 0;
+    double sum = 0, predicted = 0, least = 0;
 
     for (size_t i = 0; i < vec_len(b->line); i++) {
         sum += b->line[i].secs;
         predicted += b->line[i].predicted;
+        least += b->line[i].floor;
     }
-    print_lines(b, sum, out);
+    print_tables(b, sum, out);
     fprintf(out, "%8.3f ms in steps, %.3f ms a step of training, %.3f ms "
-            "planned, %d threads\n", sum * 1e3, w->step * 1e3,
-            predicted * 1e3, pool_size(b->x->pool));
+            "planned, %.3f ms floor, %d threads\n", sum * 1e3, w->step * 1e3,
+            predicted * 1e3, least * 1e3, pool_size(b->x->pool));
     fprintf(out, "ms %.3f host_ms %.3f tokens_per_s %.1f tflops %.2f "
             "arena_gib %.3f ranks %lld\n", w->step * 1e3, w->host * 1e3,
             per((double)p->tokens, w->step), per(p->flops, w->step) * 1e-12,
@@ -220,9 +307,13 @@ int bench_plan(Plan *p, int64_t steps, FILE *out)
     Walls w = {(monotonic() - start) / (double)steps, 0};
     if (b.x->gpu)
         w = whole_steps(&b, &f, steps);
+    const char *precision = opts_str(p->opts, "precision.policy");
+    b.peak = b.x->gpu ? gpu_peak(b.x->gpu->name, precision)
+                      : host_peak(b.x->blas, b.x->pool, precision);
     for (int i = 0; i < b.x->nstage; i++)
         gather(&b, i, steps);
     qsort(b.line, vec_len(b.line), sizeof *b.line, slowest_first);
+    qsort(b.part, vec_len(b.part), sizeof *b.part, slowest_first);
     if (!c->first)
         print(&b, &w, out);
     exec_close(b.x);

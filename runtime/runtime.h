@@ -528,6 +528,12 @@ void gpu_pull(Gpu *x);
 void gpu_push(Gpu *x);
 void gpu_fetch(Gpu *x, void *to, int64_t offset, int64_t bytes);   /* arena's */
 
+/* peak.c: per second: FLOPs of products in this precision, bytes of memory; 0:
+ * unknown.                                                                   */
+typedef struct Peak { double flops, bytes; } Peak;
+Peak gpu_peak(const char *name, const char *precision);
+Peak host_peak(Blas *b, Pool *p, const char *precision);
+
 /* nvtx.c: ranges for profilers, one in another                               */
 void nvtx_begin(const char *name);
 void nvtx_end(void);

@@ -20,6 +20,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 static int passed, failed, same;
 
@@ -191,12 +192,27 @@ static void judge(Trial *h, Trial *g, void *lib, GpuRun *x)
     fflush(stdout);
 }
 
+/* Where the time goes.                                                       */
+static void say(const char *what)
+{
+    static struct timespec was;
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    if (was.tv_sec)
+        printf("# %s: %.1f s\n", what, (double)(t.tv_sec - was.tv_sec) +
+               1e-9 * (double)(t.tv_nsec - was.tv_nsec));
+    fflush(stdout);
+    was = t;
+}
+
 int main(int argc, char **argv)
 {
     int compile = argc > 1 && !strcmp(argv[1], "-c");
     const char *only = argc > 1 + compile ? argv[1 + compile] : "";
     Arena *a = arena_new();
     trial_wants = 0;
+    say("");
     Trial *g = all_trials(a, &T_cuda);
     Group **kg = all_groups(a, g, only);
     int n = (int)vec_len(kg);
@@ -209,13 +225,17 @@ int main(int argc, char **argv)
         return 1;
     Trial *h = all_trials(a, &T_host);
     Group **kh = all_groups(a, h, only);
+    say("graphs, starting the GPU");
     void *lib = host_compile(a, kh, (int)vec_len(kh));
     if (!lib)
         return printf("not ok - host kernels do not compile\n"), 1;
+    say("kernels of the host");
     gpurun_compile(x, kg, n);
+    say("kernels of the GPU");
     for (size_t i = 0; i < vec_len(g); i++)
         if (strstr(g[i].name, only))
             judge(&h[i], &g[i], lib, x);
+    say("running them");
     printf("# %d passed, %d failed, %d with the same bits\n", passed, failed,
            same);
     return failed > 0;
