@@ -246,7 +246,8 @@ static void print_tables(Bench *b, double sum, FILE *out)
 static void print(Bench *b, const Walls *w, FILE *out)
 {
     const Plan *p = b->x->plan;
-    double sum = 0, predicted = 0, least = 0;
+    Text memory = {.arena = forever};
+    double outside = 0, sum = 0, predicted = 0, least = 0;
 
     for (size_t i = 0; i < vec_len(b->line); i++) {
         sum += b->line[i].secs;
@@ -257,10 +258,16 @@ static void print(Bench *b, const Walls *w, FILE *out)
     fprintf(out, "%8.3f ms in steps, %.3f ms a step of training, %.3f ms "
             "planned, %.3f ms floor, %d threads\n", sum * 1e3, w->step * 1e3,
             predicted * 1e3, least * 1e3, pool_size(b->x->pool));
+    if (b->x->gpu) {
+        outside = (double)gpu_memory(b->x->gpu, &memory);
+        fprintf(out, "%s", memory.s);
+    }
     fprintf(out, "ms %.3f host_ms %.3f tokens_per_s %.1f tflops %.2f "
-            "arena_gib %.3f ranks %lld\n", w->step * 1e3, w->host * 1e3,
-            per((double)p->tokens, w->step), per(p->flops, w->step) * 1e-12,
-            (double)exec_bytes(b->x) / 0x1p30, (long long)p->mesh->world);
+            "arena_gib %.3f outside_gib %.3f ranks %lld\n", w->step * 1e3,
+            w->host * 1e3, per((double)p->tokens, w->step),
+            per(p->flops, w->step) * 1e-12,
+            (double)exec_bytes(b->x) / 0x1p30, outside / 0x1p30,
+            (long long)p->mesh->world);
 }
 
 /* Steps as a run has them, not timed one by one: on a GPU one graph each, made

@@ -227,7 +227,7 @@ void *gpu_pinned(Gpu *x, int64_t bytes)
     return p;
 }
 
-void gpu_memory(Gpu *x, Text *t)
+int64_t gpu_memory(Gpu *x, Text *t)
 {
     int64_t outside = 0;
 
@@ -249,4 +249,5 @@ void gpu_memory(Gpu *x, Text *t)
         if (x->prog[i].nodes)
             put(t, "%10zu nodes in the graph of %s\n", x->prog[i].nodes,
                 x->prog[i].p->name);
+    return outside;
 }

@@ -6,7 +6,10 @@
 
 #include "runtime.h"
 
-typedef struct Sheet { const char *name; double bf16, fp32, fp64, bytes; } Sheet;
+typedef struct Sheet {
+    const char *name;
+    double bf16, fp32, fp64, bytes;           /* a second                     */
+} Sheet;
 
 /* The first whose name is part of the device's.                              */
 static const Sheet sheets[] = {

@@ -513,7 +513,7 @@ uint64_t device_take(Gpu *x, int64_t bytes, const char *what);
 void device_count(Gpu *x, const char *what);  /* what is newly used, is its   */
 void *gpu_pinned(Gpu *x, int64_t bytes);
 /* A table of what its memory is used for. What is not the plan is measured.  */
-void gpu_memory(Gpu *x, Text *t);
+int64_t gpu_memory(Gpu *x, Text *t);
 
 /* spent: not null, seconds of each step are added; no graph then. late: returns
  * when the run is launched; 1: the results of the one before are here.       */
