@@ -82,6 +82,28 @@ static void check_token(const Fill *f, const Tokens *t, int64_t at, double v)
             "%lld", d->key, v, (long long)at, t->path, (long long)d->vocab);
 }
 
+enum { LOOK = 1 << 24 };          /* tokens, of all files together            */
+
+/* A wrong file is known when a run starts, by the beginning of each. */
+static void look_ahead(const Data *d)
+{
+    const Samples *s = d->set;
+    int64_t files = 0;
+
+    for (size_t i = 0; i < vec_len(s->part); i++)
+        files += (int64_t)vec_len(s->part[i].file);
+    for (size_t i = 0; i < vec_len(s->part); i++)
+        for (size_t k = 0; k < vec_len(s->part[i].file); k++) {
+            const SampleFile *file = &s->part[i].file[k];
+            const Tensor t = {.name = file->input ? file->input : "tokens"};
+            Fill f = {.d = d, .t = &t};
+            if (strcmp(t.name, "tokens") && strcmp(t.name, "labels"))
+                continue;
+            for (int64_t at = 0; at < file->t.n && at < LOOK / files; at++)
+                check_token(&f, &file->t, at, tokens_at(&file->t, at));
+        }
+}
+
 /* Elements [from, from + n) of a sample to dst[to ...]; -1 beyond its end. */
 static void fill_row(const Fill *f, int64_t number, int64_t from, int64_t n,
                      int64_t to)
@@ -309,5 +331,6 @@ Data *data_open(Arena *a, const Plan *p, const char *key, int flags)
     w.seq = d->seq;
     w.samples = drawn(d, valid);
     d->set = samples_open(a, &w);
+    look_ahead(d);
     return d;
 }

@@ -98,7 +98,10 @@ const char *encode(Encoder *e, const char *s, size_t n, int flags)
     e->first = 1;
     if (flags & ENCtemplate)
         put_template(e, e->t->before);
-    added_split(e, 0, s, n);
+    for (size_t i = 0; e->t->bytes && i < n; i++)
+        encode_id(e, (unsigned char)s[i]);
+    if (!e->t->bytes)
+        added_split(e, 0, s, n);
     if (flags & ENCtemplate)
         put_template(e, e->t->after);
     return e->why;

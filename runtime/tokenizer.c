@@ -18,6 +18,8 @@
 
 #include "runtime.h"
 
+enum { MAXID = 1 << 24 };         /* far beyond any vocabulary                */
+
 typedef struct Load {
     Tokenizer *t;
     json_t *root, *vocab;
@@ -270,7 +272,7 @@ static void read_vocab(Load *l)
 
     json_object_foreach(l->vocab, s, v) {
         json_int_t id = json_integer_value(v);
-        if (!json_is_integer(v) || id < 0 || id >= 1 << 28)
+        if (!json_is_integer(v) || id < 0 || id >= MAXID)
             err(l->loc, "vocab: the number of '%s' is wrong", s);
         b->nid = b->nid > (int)id + 1 ? b->nid : (int)id + 1;
     }
@@ -394,7 +396,7 @@ static void read_added(Load *l)
         const char *s = text_at(l, j, "content");
         json_int_t id = json_integer_value(json_object_get(j, "id"));
         int32_t known = vocab_id(l, s);
-        if (id < 0 || id >= 1 << 28 || !*s || (known >= 0 && known != id))
+        if (id < 0 || id >= MAXID || !*s || (known >= 0 && known != id))
             err(l->loc, "added_tokens: '%s' has the wrong number", s);
         Added a = {.text = s, .content = s, .len = (int)strlen(s),
                    .id = (int32_t)id,

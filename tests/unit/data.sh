@@ -7,7 +7,7 @@ dir=$PWD/build/tests/data
 rm -rf "$dir" && mkdir -p "$dir" || exit 2
 export XDG_CACHE_HOME="$dir/cache"
 kinds=tests/data/tokenizer
-printf '1..%d\n' 37
+printf '1..%d\n' 39
 bad=0
 
 # is NAME STATUS command...: its exit status is STATUS; output is in $dir/log
@@ -91,6 +91,8 @@ is "no file is left" 1 sh -c "ls $dir | grep ^x"
 is "a vocabulary that is too small" 1 run d axes.vocab=1500 \
     data.train="$dir/text.txt" data.tokenizer=$kinds/qwen2.json
 says "says both sizes" "has 1501 tokens, the model's vocabulary 1500 (axes.vocab)"
+is "tokens beyond the vocabulary" 1 run e axes.vocab=300 data.train="$dir/text"
+says "says so before the first step" "of $dir/text.bin is beyond the vocabulary of 300"
 is "an unknown separator" 1 "$PLEAT" data tokenize "$dir/t.jsonl" -o "$dir/x" \
     tokenizer=$kinds/gpt2.json "eod=<|nothing|>"
 says "says which" "has no token '<|nothing|>'"
