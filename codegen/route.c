@@ -402,8 +402,9 @@ static int route(Graph *g, Group *k, Arena *a, int gpu)
     row_line(&o, "const int64_t first = iv[%d], top = iv[%d], in = iv[%d];",
              add_int(k, a, first_expert(g, n)), row_size(&o, top),
              row_size(&o, behind));
-    put(&o.t, "#define EXPERT(i) (e[((i) / top / in * top + (i) %% top) * in + "
-        "(i) / top %% in] - first)\n");
+    put(&o.t, "#define EXPERT(i) (e[%s] - first)\n", behind == 1 ? "i"
+        : "((i) / top / in * top + (i) % top) * in + (i) / top % in");
+    row_line(&o, "(void)top, (void)in;");
     if (l.each)
         row_line(&o, "const int64_t each = iv[%d];", row_size(&o, l.each));
     if (n->f > 0)
@@ -482,26 +483,38 @@ static int64_t row_elems(const Graph *g, const Node *n, const Node *x)
     return wide;
 }
 
-/* A warp a row, 16 bytes a lane, EACH of them on their way.                  */
-static const char copy_row[] =
-    "    enum { EACH = 8 };\n"
-    "    const int64_t r = (int64_t)blockIdx.x * (THREADS / 32) + (TID >> 5);\n"
-    "    if (r >= map[experts])\n"
+/* A warp a token, 16 bytes a lane, EACH of them on their way: read once,
+ * written to each of its rows.                                               */
+static const char copy_token[] =
+    "    const int64_t t = (int64_t)blockIdx.x * (THREADS / 32) + (TID >> 5);\n"
+    "    if (t >= tokens)\n"
     "        return;\n"
-    "    const int at = map[pair + r];\n"
-    "    const uint4 *const from = x + at / top * PIECES;\n"
-    "    uint4 *const to = y + r * PIECES;\n"
+    "    const uint4 *const from = x + t * PIECES;\n"
+    "    const int32_t *const to = map + row + t * top;\n"
     "    for (int c0 = TID & 31; c0 < PIECES; c0 += 32 * EACH) {\n"
     "        uint4 v[EACH];\n"
     "#pragma unroll\n"
     "        for (int j = 0; j < EACH; j++)\n"
     "            if (c0 + 32 * j < PIECES)\n"
-    "                v[j] = at >= 0 ? from[c0 + 32 * j] : uint4 { 0, 0, 0, 0 };\n"
+    "                v[j] = from[c0 + 32 * j];\n"
+    "        for (int i = 0; i < top; i++) {\n"
+    "            const int64_t r = to[i];\n"
     "#pragma unroll\n"
-    "        for (int j = 0; j < EACH; j++)\n"
-    "            if (c0 + 32 * j < PIECES)\n"
-    "                to[c0 + 32 * j] = v[j];\n"
+    "            for (int j = 0; j < EACH; j++)\n"
+    "                if (r >= 0 && c0 + 32 * j < PIECES)\n"
+    "                    y[r * PIECES + c0 + 32 * j] = v[j];\n"
+    "        }\n"
     "    }\n";
+
+/* A warp a row, where rows may have no token and be zero.                    */
+static const char copy_row[] =
+    "    const int64_t r = (int64_t)blockIdx.x * (THREADS / 32) + (TID >> 5);\n"
+    "    if (r >= map[experts])\n"
+    "        return;\n"
+    "    const int at = map[pair + r];\n"
+    "    const uint4 *const from = x + at / top * PIECES;\n"
+    "    for (int c = TID & 31; c < PIECES; c += 32)\n"
+    "        y[r * PIECES + c] = at >= 0 ? from[c] : uint4 { 0, 0, 0, 0 };\n";
 
 /* A group that only dispatches rows of whole 16-byte pieces; 0: it is another,
  * nothing was done.                                                          */
@@ -523,10 +536,17 @@ int dispatch_lower_cuda(Graph *g, Group *k, Arena *a)
     row_line(&o, "const int32_t *const map = buf[%d];", at[0]);
     row_line(&o, "const uint4 *const x = buf[%d];", at[1]);
     row_line(&o, "uint4 *const y = buf[%d];", at[2]);
-    row_line(&o, "const int64_t experts = iv[%d], pair = iv[%d], top = iv[%d];",
-             row_size(&o, l.experts), row_size(&o, l.pair), row_size(&o, top));
-    row_line(&o, "const int PIECES = (int)iv[%d];", row_size(&o, bytes / 16));
-    put(&o.t, "%s", copy_row);
-    row_finish(&o, g, (l.cap + 7) / 8, 1);
+    row_line(&o, "const int64_t top = iv[%d];", row_size(&o, top));
+    row_line(&o, "enum { EACH = 8, PIECES = %lld };", (long long)bytes / 16);
+    if (l.each) {
+        row_line(&o, "const int64_t experts = iv[%d], pair = iv[%d];",
+                 row_size(&o, l.experts), row_size(&o, l.pair));
+        put(&o.t, "%s", copy_row);
+    } else {
+        row_line(&o, "const int64_t tokens = iv[%d], row = iv[%d];",
+                 row_size(&o, l.pairs / top), row_size(&o, l.row));
+        put(&o.t, "%s", copy_token);
+    }
+    row_finish(&o, g, ((l.each ? l.cap : l.pairs / top) + 7) / 8, 1);
     return 1;
 }
