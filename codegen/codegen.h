@@ -479,7 +479,6 @@ void cuda_set_grid(Group *k, Arena *a, int64_t x, int64_t threads, int64_t y,
 /* grouped.c: a grouped product's step of the host becomes a kernel.          */
 typedef struct GroupedTile {
     int64_t rows, cols;           /* of the result a block makes at once      */
-    int64_t stages;               /* slices in shared memory; 0: what fits    */
     int turns;                    /* a warpgroup makes a tile alone           */
 } GroupedTile;
 void grouped_lower_cuda(Group *k, Arena *a);

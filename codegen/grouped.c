@@ -25,15 +25,15 @@ static void put_define(Text *t, const char *name, int64_t v)
 /* Blocks: one on each multiprocessor of an H100 or H200 (SXM). Shared memory
  * of a block; what is left of it beside slices: boxes on their way out, the
  * start's alignment, barriers.                                               */
-enum { BLOCKS = 132, SHARED = 227 << 10, BESIDE = 4 * 8192 + 1024 + 256,
-       MAXSTAGES = 8, MAPS = 512, DEEP = 64 };
+enum { BLOCKS = 132, SHARED = 227 << 10, BOXES = 4 * 8192,
+       BESIDE = BOXES + 1024 + 256, MAXSTAGES = 8, MAPS = 512, DEEP = 64 };
 
 /* Tensor cores take bf16 in rows of whole 16-byte pieces.                    */
 static int has_tensor_cores(const int64_t *v)
 {
     return v[XDT] == Dbf16 && (v[XDTOUT] == Dbf16 || v[XDTOUT] == Df32) &&
            v[XK] % 8 == 0 && v[XN] % 8 == 0 && v[XLDW] % 8 == 0 &&
-           v[XE] <= 256;
+           v[XE] <= 4096;
 }
 
 /* 64 x BN += 64 x 16 of A, 16 x BN of B.                                     */
@@ -74,8 +74,8 @@ static void put_product(Text *t, int64_t wide, int turna, int turnb)
 GroupedTile grouped_tile(const int64_t *v, int weight)
 {
     static const struct { GroupedTile t; double rate, deep; } tile[] = {
-        { { 128, 192, 0, 1 }, 1, 0.97 }, { { 128, 256, 0, 0 }, 0.93, 1 },
-        { { 128, 128, 0, 1 }, 0.83, 0.7 }, { { 128, 64, 0, 1 }, 0.5, 0.4 },
+        { { 128, 192, 1 }, 1, 0.97 }, { { 128, 256, 0 }, 0.93, 1 },
+        { { 128, 128, 1 }, 0.83, 0.7 }, { { 128, 64, 1 }, 0.5, 0.4 },
     };
     int64_t n = weight && v[XTW] ? v[XK] : v[XN];
     int64_t sum = weight ? v[XCAP] / v[XE] : v[XK];
@@ -105,9 +105,7 @@ char *grouped_text(Arena *a, const int64_t *v, int weight, GroupedTile tile,
 
     if (stages > MAXSTAGES)
         stages = MAXSTAGES;
-    if (tile.stages)
-        stages = tile.stages;
-    *shared = stages * slice + 4 * 8192 + 1024;
+    *shared = stages * slice + BOXES + 1024;
     put_define(&t, "WEIGHT", weight);
     put_define(&t, "M", m);
     put_define(&t, "N", n);

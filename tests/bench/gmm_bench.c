@@ -34,8 +34,8 @@ static const Case cases[] = {
 enum { NCASE = sizeof cases / sizeof *cases };
 
 static const GroupedTile tiles[] = {
-    { 128, 256, 0, 0 }, { 128, 128, 0, 0 }, { 128, 128, 0, 1 },
-    { 128, 192, 0, 1 }, { 64, 256, 0, 1 },
+    { 128, 192, 1 }, { 128, 256, 0 }, { 128, 128, 1 }, { 128, 64, 1 },
+    { 64, 256, 1 },
 };
 enum { NTILE = sizeof tiles / sizeof *tiles };
 
@@ -307,7 +307,7 @@ int main(int argc, char **argv)
         ok(dl.cuCtxSetCurrent(ctx), "context");
         ok(dl.cuStreamCreate(&stream, 1), "stream");
     }
-    make_all(made, rows, pool_open(gpu ? 8 : 2), gpu);
+    make_all(made, rows, pool_open(0), gpu);
     if (!gpu) {
         printf("ok - gmm_bench: compiled # SKIP no GPU\n");
         return 0;
