@@ -40,8 +40,8 @@ static const Command commands[] = {
       "runs/name [seed=7]", "text from a trained model" },
     { "ckpt", cmd_ckpt, 0, 9, "", "ls|verify|diff|export-hf|import-hf",
       "look at checkpoints, convert them" },
-    { "data", cmd_data, 0, 999, "o", "tokenize|inspect FILE ...",
-      "tokens of texts; what a data file holds" },
+    { "data", cmd_data, 0, 999, "o", "tokenize|inspect|blend FILE ...",
+      "tokens of texts; what a data file holds, what a blend gives" },
     { "new", cmd_new, 2, 2, "", "mixtral my.lua",
       "start a model file from one of ours" },
     { "doctor", cmd_doctor, 0, 0, "", "", "what this machine has" },
@@ -228,13 +228,21 @@ static int is_key(const char *s)
     return n > 0 && s[n] == '=';
 }
 
-/* `data`'s keys are all of its table, and need not say so. */
+static int is_data_key(const char *key)
+{
+    for (const KeyInfo *k = keytab; k->name; k++)
+        if (!strcmp(k->table, "data") && !strcmp(k->name, key))
+            return 1;
+    return 0;
+}
+
+/* `data`'s keys are most of its table, and need not say so. */
 static void set_key(Args *a, const Command *c, const char *s)
 {
     size_t n = strcspn(s, "=");
     const char *key = internn(s, n);
 
-    if (c->run == cmd_data && !strchr(key, '.'))
+    if (c->run == cmd_data && is_data_key(key))
         key = strf(forever, "data.%s", key);
     opts_set(a->keys, key, s + n + 1, NULL);
 }

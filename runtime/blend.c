@@ -3,8 +3,9 @@
  * of equals: the largest w[d] * max(i, 1) - count[d].
  *
  * The rule needs all counts before i, so they are kept for every BLOCK samples,
- * and the block last asked for is kept whole: a run that goes forward works out
- * each block once, one that resumes begins at 0.                             */
+ * and two blocks last asked for are kept whole, one for what is read and one
+ * for what is read ahead: a run that goes forward works out each block once,
+ * one that resumes begins at 0.                                              */
 #include <string.h>
 
 #include "runtime.h"
@@ -16,10 +17,12 @@ struct Blend {
     int n;                        /* datasets                                 */
     double *w;
     int64_t *count;               /* vec: [block][n] before the block         */
-    int64_t *now;                 /* [n] behind the block below               */
-    int64_t block;                /* the one below; -1: none                  */
-    int16_t set[BLOCK];
-    int64_t within[BLOCK];
+    int64_t *now;                 /* [n] while a block is worked out          */
+    struct Kept {
+        int64_t block;            /* -1: none                                 */
+        int16_t set[BLOCK];
+        int64_t within[BLOCK];
+    } kept[2];                    /* by block % 2                             */
 };
 
 Blend *blend_new(Arena *a, const double *w, int n)
@@ -28,7 +31,7 @@ Blend *blend_new(Arena *a, const double *w, int n)
 
     b->mem = a;
     b->n = n;
-    b->block = -1;
+    b->kept[0].block = b->kept[1].block = -1;
     b->w = alloc(a, (size_t)n * sizeof *b->w);
     b->now = alloc(a, (size_t)n * sizeof *b->now);
     memcpy(b->w, w, (size_t)n * sizeof *w);
@@ -55,14 +58,15 @@ static int most_behind(const Blend *b, int64_t i)
 static void fill_block(Blend *b, int64_t block)
 {
     size_t known = vec_len(b->count) / (size_t)b->n;
+    struct Kept *k = &b->kept[block % 2];
 
     memcpy(b->now, b->count + block * b->n, (size_t)b->n * sizeof *b->now);
     for (int64_t i = 0; i < BLOCK; i++) {
         int d = most_behind(b, block * BLOCK + i);
-        b->set[i] = (int16_t)d;
-        b->within[i] = b->now[d]++;
+        k->set[i] = (int16_t)d;
+        k->within[i] = b->now[d]++;
     }
-    b->block = block;
+    k->block = block;
     if (known == (size_t)block + 1)
         for (int d = 0; d < b->n; d++)
             vec_push(b->mem, b->count, b->now[d]);
@@ -74,8 +78,9 @@ int blend_at(Blend *b, int64_t i, int64_t *within)
 
     while ((int64_t)vec_len(b->count) / b->n <= block)
         fill_block(b, (int64_t)vec_len(b->count) / b->n - 1);
-    if (b->block != block)
+    const struct Kept *k = &b->kept[block % 2];
+    if (k->block != block)
         fill_block(b, block);
-    *within = b->within[i % BLOCK];
-    return b->set[i % BLOCK];
+    *within = k->within[i % BLOCK];
+    return k->set[i % BLOCK];
 }

@@ -71,7 +71,11 @@ typedef struct Fill {
     int64_t shift;                /* labels: 1                                */
 } Fill;
 
-/* The i-th of a file's tokens, or -1. */
+static int is_tokens(const Fill *f)
+{
+    return !strcmp(f->t->name, "tokens") || !strcmp(f->t->name, "labels");
+}
+
 static void check_token(const Fill *f, const Tokens *t, int64_t at, double v)
 {
     const Data *d = f->d;
@@ -99,9 +103,60 @@ static void look_ahead(const Data *d)
             Fill f = {.d = d, .t = &t};
             if (strcmp(t.name, "tokens") && strcmp(t.name, "labels"))
                 continue;
-            for (int64_t at = 0; at < file->t.n && at < LOOK / files; at++)
+            int64_t n = file->t.n < LOOK / files ? file->t.n : LOOK / files;
+            tokens_ahead(&file->t, 0, n);
+            for (int64_t at = 0; at < n; at++)
                 check_token(&f, &file->t, at, tokens_at(&file->t, at));
         }
+}
+
+/* Most tokens by far: of 32 bits, and looked at one by one only when one of
+ * them may be wrong.                                                         */
+static void fill_i32(const Fill *f, const Tokens *t, int64_t at, int64_t n,
+                     int32_t *dst)
+{
+    int64_t vocab = f->d->vocab ? f->d->vocab : INT32_MAX;
+    int32_t least = 0, most = 0;
+
+    tokens_take(t, at, n, dst);
+    for (int64_t i = 0; i < n; i++) {
+        least = dst[i] < least ? dst[i] : least;
+        most = dst[i] > most ? dst[i] : most;
+    }
+    if (least < 0 || most >= vocab)
+        for (int64_t i = 0; i < n; i++)
+            check_token(f, t, at + i, tokens_at(t, at + i));
+}
+
+static void fill_any(const Fill *f, const Tokens *t, int64_t at, int64_t n,
+                     int64_t to)
+{
+    int tokens = is_tokens(f);
+
+    if (tokens && f->t->dt == Di32) {
+        fill_i32(f, t, at, n, (int32_t *)f->dst + to);
+        return;
+    }
+    for (int64_t i = 0; i < n; i++) {
+        double v = tokens_at(t, at + i);
+        if (tokens)
+            check_token(f, t, at + i, v);
+        elem_set(f->t->dt, f->dst, to + i, v);
+    }
+}
+
+/* What this rank reads of the next step. */
+static void read_ahead(const Fill *f, int64_t number, int64_t from, int64_t n)
+{
+    SampleReader r = samples_read(f->d->set, number + f->d->perstep, from,
+                                  f->t->name);
+    int64_t at, k;
+
+    while (n > 0 && (k = reader_next(&r, &at)) > 0) {
+        k = k < n ? k : n;
+        tokens_ahead(r.t, at, k);
+        n -= k;
+    }
 }
 
 /* Elements [from, from + n) of a sample to dst[to ...]; -1 beyond its end. */
@@ -110,22 +165,18 @@ static void fill_row(const Fill *f, int64_t number, int64_t from, int64_t n,
 {
     SampleReader r = samples_read(f->d->set, number, from + f->shift,
                                   f->t->name);
-    int tokens = !strcmp(f->t->name, "tokens") || !strcmp(f->t->name, "labels");
-    int64_t at, k;
+    int64_t at, k, left = n;
 
-    while (n > 0 && (k = reader_next(&r, &at)) > 0) {
-        k = k < n ? k : n;
-        for (int64_t i = 0; i < k; i++) {
-            double v = tokens_at(r.t, at + i);
-            if (tokens)
-                check_token(f, r.t, at + i, v);
-            elem_set(f->t->dt, f->dst, to + i, v);
-        }
+    while (left > 0 && (k = reader_next(&r, &at)) > 0) {
+        k = k < left ? k : left;
+        fill_any(f, r.t, at, k, to);
         to += k;
-        n -= k;
+        left -= k;
     }
-    for (int64_t i = 0; i < n; i++)
+    for (int64_t i = 0; i < left; i++)
         elem_set(f->t->dt, f->dst, to + i, -1);
+    if (!f->shift)
+        read_ahead(f, number, from, n);
 }
 
 /* Dim d; micro and batch name the sample, the others the place inside it. */

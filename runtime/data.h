@@ -44,6 +44,10 @@ const char *tokens_open(Arena *a, const char *path, const char *format,
                         Tokens *t);
 void tokens_close(Tokens *t);
 double tokens_at(const Tokens *t, int64_t i);
+/* n of them from at; what is no i32 becomes negative.                        */
+void tokens_take(const Tokens *t, int64_t at, int64_t n, int32_t *out);
+void tokens_ahead(const Tokens *t, int64_t at, int64_t n);   /* soon wanted   */
+void tokens_scattered(const Tokens *t);       /* by shuffled samples          */
 /* Document i: where it begins, and its length; -1: the index is damaged.     */
 int64_t tokens_doc(const Tokens *t, int64_t i, int64_t *start);
 
@@ -276,6 +280,7 @@ const char *tokenized(Arena *mem, const TextArgs *a, const char *path,
                       const char *format);
 /* datatool.c: `data tokenize` and its kin; the exit status.                  */
 int data_command(int n, char **word, const Opts *o, const char *out);
+int blend_command(int n, char **word, const Opts *o, const char *out);
 
 /* bpe.c cut.c normal.c added.c encode.c, for each other */
 void *enlarge(void *p, size_t bytes);         /* realloc, or err()            */

@@ -191,14 +191,19 @@ static const struct {
       "tokens of texts as Megatron's PREFIX.bin and PREFIX.idx", do_tokenize },
     { "inspect", "FILE ... [tokenizer=tokenizer.json]",
       "what a file holds: form, documents, tokens, a sample", do_inspect },
+    { "blend", "0.7 PATH 0.3 PATH [axes.seq=4096 train.steps=1000 order=...] "
+      "[-o PREFIX]",
+      "what a blend will give; -o writes its order as Megatron's .npy",
+      blend_command },
 };
 
 enum { NCOMMAND = sizeof commands / sizeof *commands };
 
 int data_command(int n, char **word, const Opts *o, const char *out)
 {
-    for (int i = 0; i < NCOMMAND && n > 1; i++)
-        if (!strcmp(commands[i].name, word[0]))
+    for (int i = 0; i < NCOMMAND && n > 0; i++)
+        if (!strcmp(commands[i].name, word[0]) &&
+            (n > 1 || commands[i].f == blend_command))
             return commands[i].f(n - 1, word + 1, o, out);
     for (int i = 0; i < NCOMMAND; i++)
         fprintf(stderr, "data %s %s\n    %s\n", commands[i].name,

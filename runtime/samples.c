@@ -46,6 +46,8 @@ static void add_file(const Samples *s, Corpus *p, const char *path,
 
     if (why)
         err(s->want.loc, "%s: %s %s", s->want.key, path, why);
+    if (s->want.shuffle || s->want.megatron)
+        tokens_scattered(&f.t);
     vec_push(s->mem, p->file, f);
 }
 

@@ -46,6 +46,43 @@ double tokens_at(const Tokens *t, int64_t i)
     }
 }
 
+void tokens_take(const Tokens *t, int64_t at, int64_t n, int32_t *out)
+{
+    const uint8_t *p = t->data + at * elembytes[t->e];
+
+    if (t->e == EU16)
+        for (int64_t i = 0; i < n; i++)
+            out[i] = p[2 * i] | p[2 * i + 1] << 8;
+    else if (t->e == EI32 || t->e == EU32)
+        memcpy(out, p, (size_t)n * sizeof *out);
+    else if (t->e == EU8)
+        for (int64_t i = 0; i < n; i++)
+            out[i] = p[i];
+    else
+        for (int64_t i = 0; i < n; i++) {
+            double v = tokens_at(t, at + i);
+            out[i] = v >= INT32_MIN && v <= INT32_MAX ? (int32_t)v : INT32_MIN;
+        }
+}
+
+/* Read here and there: a page is all that is wanted around a miss. */
+void tokens_scattered(const Tokens *t)
+{
+    if (t->map)
+        madvise((void *)(uintptr_t)t->map, (size_t)t->size, MADV_RANDOM);
+}
+
+/* The disk begins to read. */
+void tokens_ahead(const Tokens *t, int64_t at, int64_t n)
+{
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE) - 1;
+    uintptr_t lo = (uintptr_t)(t->data + at * elembytes[t->e]) & ~page;
+
+    if (!t->own)
+        madvise((void *)lo, (size_t)((uintptr_t)(t->data + (at + n) *
+                elembytes[t->e]) - lo), MADV_WILLNEED);
+}
+
 /* ---- files --------------------------------------------------------------- */
 
 const char *map_whole(Arena *a, const char *path, const uint8_t **p, int64_t *n)

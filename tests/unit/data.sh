@@ -7,7 +7,7 @@ dir=$PWD/build/tests/data
 rm -rf "$dir" && mkdir -p "$dir" || exit 2
 export XDG_CACHE_HOME="$dir/cache"
 kinds=tests/data/tokenizer
-printf '1..%d\n' 39
+printf '1..%d\n' 48
 bad=0
 
 # is NAME STATUS command...: its exit status is STATUS; output is in $dir/log
@@ -74,6 +74,21 @@ cp "$dir/log" "$dir/c.log"
 is "makes no tokens again" 1 grep "kept as" "$dir/c.log"
 is "generate" 0 "$PLEAT" generate "$dir/a" --prompt "é in" -n 5
 says "generate begins with the prompt" "é in"
+
+# ---- blends --------------------------------------------------------------------
+
+sets=tests/data/indexed
+is "a blend" 0 "$PLEAT" data blend 0.7 $sets/a 0.3 $sets/b axes.seq=8 train.steps=111 \
+    train.batch=8 order=megatron seed=1234 -o "$dir/blend"
+says "documents, tokens, samples, drawn, epochs" \
+    " 30.07 %           40           1720          214          267    1.248  $sets/b"
+is "its order is written" 0 "$PLEAT" data inspect "$dir/blend-dataset_index.npy"
+says "one number for each sample" "tokens     888 (i16), from 0 to 1"
+is "and which of its samples" 0 "$PLEAT" data inspect "$dir/blend-dataset_sample_index.npy"
+says "up to the last drawn" "tokens     888 (i64), from 0 to 620"
+is "paths alone" 0 "$PLEAT" data blend $sets/a $sets/d axes.seq=8
+says "go by their sizes" " 80.58 %          300           6210          776          776    1.000  $sets/a"
+is "a blend without a weight" 1 "$PLEAT" data blend 0.5 $sets/a $sets/b
 
 # ---- mistakes ------------------------------------------------------------------
 
