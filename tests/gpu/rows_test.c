@@ -11,7 +11,8 @@
  *
  *     rows_test           all
  *     rows_test name      those whose name contains it
- *     rows_test -c        no GPU: only compile the kernels                   */
+ *     rows_test -c name   no GPU: only compile the kernels
+ *     rows_test -t name   ... print their texts                              */
 #define _GNU_SOURCE
 #include "gpurun.h"
 #include "../unit/attn_cases.h"
@@ -144,6 +145,9 @@ static double *values(Trial *t, int o)
     return v;
 }
 
+/* Of bf16, whose sums are fp32: measured are up to 2.5.                      */
+enum { TILT = 6 };
+
 /* How far the best factor between both is from one, in deviations of what
  * independent roundings of the elements would make it: an error that all
  * elements share shows long before it leaves the rounding of one.            */
@@ -184,7 +188,8 @@ static void judge(Trial *h, Trial *g, void *lib, GpuRun *x)
         lean = fmax(lean, tilt(g, values(g, o), want,
                                local_elems(g->g, g->sink[o]->in[0])));
     }
-    int good = worst <= limit && !gpurun_strays(x);
+    int good = worst <= limit && !gpurun_strays(x) &&
+               (g->dt != Dbf16 || lean <= TILT);
     good ? passed++ : failed++;
     same += worst == 0;
     printf("%sok - gpu %s: %.1e, at most %.0e; tilt %.2f\n",
@@ -209,7 +214,8 @@ static void say(const char *what)
 int main(int argc, char **argv)
 {
     int compile = argc > 1 && !strcmp(argv[1], "-c");
-    const char *only = argc > 1 + compile ? argv[1 + compile] : "";
+    int texts = argc > 1 && !strcmp(argv[1], "-t"), at = 1 + (compile || texts);
+    const char *only = argc > at ? argv[at] : "";
     Arena *a = arena_new();
     trial_wants = 0;
     say("");
@@ -217,6 +223,11 @@ int main(int argc, char **argv)
     Group **kg = all_groups(a, g, only);
     int n = (int)vec_len(kg);
 
+    for (int i = 0; texts && i < n; i++)
+        printf("%s\n", kg[i]->text ? kg[i]->text : stepinfo[kg[i]->step.kind]
+                                                       .name);
+    if (texts)
+        return 0;
     if (compile)
         return printf("ok - gpu rows: %d kernels compile\n",
                       gpurun_only_compile(kg, n, "sm_90a")), 0;
