@@ -4,7 +4,7 @@
  *
  *     g  = grad * min(1, clip / (norm + 1e-6))
  *     m' = b1 m + (1-b1) g          v' = b2 v + (1-b2) g^2
- *     p' = p (1 - lr wd) - lr (m'/bc1) / (sqrt(v'/bc2) + eps)
+ *     p' = p (1 - lr wd) - (lr/bc1) m' / (sqrt(v') / sqrt(bc2) + eps)
  *
  * (Loshchilov and Hutter 2019, algorithm 2; bc = 1 - beta^t.) A loss or norm
  * that is not finite skips every write. In `eval` only the losses are kept.  */
@@ -20,7 +20,7 @@ typedef struct Step1 {
     Node *total;                  /* the step's loss                          */
     Node *ok;                     /* everything is finite                     */
     Node *scale;                  /* clipping factor, null: none              */
-    Node *lr, *bc1, *bc2;
+    Node *lr, *rate, *root;       /* lr/bc1, 1/sqrt(bc2)                      */
     double b1, b2;
     Table *post;                  /* a node -> its value in post              */
     Table *bucket;                /* a trained parameter's path -> its Bucket */
@@ -448,12 +448,11 @@ static Node *adamw(Step1 *s, Node *w, Node *d, Node *m, Node *v, double wd)
         d = op2(s, Omul, d, s->scale);
     m1 = moment(s, high(s, m), d, s->b1);
     v1 = moment(s, high(s, v), op2(s, Omul, d, d), s->b2);
-    den = op2(s, Oadd, op1(s, Osqrt, op2(s, Odiv, v1, s->bc2)), num(s, eps));
+    den = op2(s, Oadd, op2(s, Omul, op1(s, Osqrt, v1), s->root), num(s, eps));
     if (wd > 0)
         w = op2(s, Omul, w, op2(s, Osub, num(s, 1),
                                 op2(s, Omul, s->lr, num(s, wd))));
-    w = op2(s, Osub, w, op2(s, Odiv, op2(s, Omul, s->lr,
-                                         op2(s, Odiv, m1, s->bc1)), den));
+    w = op2(s, Osub, w, op2(s, Odiv, op2(s, Omul, s->rate, m1), den));
     write_back(s, m, m1);
     write_back(s, v, v1);
     return w;
@@ -481,7 +480,9 @@ static void optimize_bucket(Step1 *s, const Bucket *b)
     if (low)
         write_back(s, w, w1);
     if (!b->flat || b->shards)
-        write_back(s, old, w1);
+        write_node(s, old, !low ? if_ok(s, w1, old)
+                                : in_post(g_cast(s->g, if_ok(s, w1, w),
+                                                 old->dt)));
     else
         write_members(s, b, old ? if_ok(s, w1, old)
                                 : in_post(g_cast(s->g, if_ok(s, w1, w),
@@ -496,8 +497,8 @@ static void optimize(Step1 *s, Node **param, size_t n)
     s->b1 = strtod(betas, &end);
     s->b2 = strtod(end + strspn(end, ", "), NULL);
     s->lr = scalar(s, "lr");
-    s->bc1 = scalar(s, "bc1");
-    s->bc2 = scalar(s, "bc2");
+    s->rate = op2(s, Odiv, s->lr, scalar(s, "bc1"));
+    s->root = op1(s, Orsqrt, scalar(s, "bc2"));
     for (size_t i = 0; i < n; i++) {
         Bucket *b = table_get(s->bucket, KEYP(param[i]->s));
         if (!b || b->seen & 2)
