@@ -318,11 +318,16 @@ static Node *cut_axis(Graph *g, Node *x, Axis *a, int64_t run)
     return infer(g, s);
 }
 
-/* Elements of a part of a long axis: parts that fill the chip twice, given that
- * 128 results are one block.                                                 */
+/* Blocks that make so many sums: groups of threads for 256 columns.          */
+static int64_t blocks_of(int64_t out)
+{
+    return (out + 255) / 256;
+}
+
+/* Elements of a part of a long axis: parts that fill the chip twice.         */
 static int64_t run_length(int64_t size, int64_t out)
 {
-    int64_t blocks = (out + 127) / 128, parts = 2 * wanted / blocks;
+    int64_t parts = 2 * wanted / blocks_of(out);
     int64_t run = size / (parts ? parts : 1);
 
     return run < RUN / 8 ? RUN / 8 : run;
@@ -368,7 +373,7 @@ static Node *of_cut(Graph *g, const Node *n, Node *x)
 /* Would the axes kept make fewer blocks than keep the chip busy?             */
 static int few_parts(const Graph *g, const Node *n, Axis *const *keep, int nk)
 {
-    int64_t blocks = (local_elems(g, n) + 127) / 128;
+    int64_t blocks = blocks_of(local_elems(g, n));
 
     for (int i = 0; i < nk; i++)
         blocks *= local_n(g, n->in[0], dim_of(n->in[0], keep[i]));
@@ -382,14 +387,12 @@ static Node *two_stages(Graph *g, Node *n)
 
     if (n->dt == Dbf16)                       /* a stage would be rounded     */
         return n;
-    if (grid && nk && few_parts(g, n, keep, nk))
-        nk = 0;
-    if (!nk && grid && !by_rows(g, n)) {
+    if (grid && !by_rows(g, n) && (!nk || few_parts(g, n, keep, nk))) {
         Node *x = cut_for_two(g, n, keep);
-        if (!x)
-            return n;
-        n = of_cut(g, n, x);
-        nk = 1;
+        if (x) {
+            n = of_cut(g, n, x);
+            nk = 1;
+        }
     }
     if (!nk)
         return n;
