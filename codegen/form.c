@@ -404,13 +404,35 @@ static void prologue(Nest *n, Text *t)
             add_arg(k, n->a, storage((Node *)n->ext[i])), n->extat[i]);
 }
 
+/* Bytes read and written: of a table that is looked up no more than there are
+ * elements that look.                                                        */
+static double traffic(Nest *n, const Node *buf)
+{
+    const Kern *c = n->c;
+    double all = (double)local_bytes(c->g, buf), least = 0, sum = 0;
+
+    for (size_t i = 0; i < vec_len(c->ex); i++) {
+        const Ex *e = c->ex[i];
+        if (!e->seen || e->kind != Xload || storage(e->buf) != buf)
+            continue;
+        double b = form_elements(n, lin_deps(c, e->lin)) *
+                   dtypes[e->buf->dt].bytes;
+        least = b > least ? b : least;
+    }
+    sum = least < all ? least : all;
+    for (size_t i = 0; i < vec_len(c->st); i++)
+        if (storage(c->st[i].n) == buf)
+            sum += all;
+    return sum > 0 ? sum : all;
+}
+
 static void set_cost(Nest *n)
 {
     Group *k = n->k;
     const Graph *g = n->c->g;
 
     for (int i = 0; i < k->narg; i++)
-        k->step.bytes += (double)local_bytes(g, k->arg[i]);
+        k->step.bytes += traffic(n, k->arg[i]);
     for (int i = 0; i < k->n; i++)
         k->step.flops += cost_of(g, k->node[i]).flops;
 }

@@ -723,8 +723,25 @@ static uint64_t memo_key(const Node *n, const Index *ix, const Ex *guard)
     return h;
 }
 
+/* Does each index run over no more than the whole dim? Then no guard is needed:
+ * one that rules out indices behind this node's is not this node's.          */
+static int all_inside(Kern *c, const Node *n, const Index *ix)
+{
+    for (int d = 0; d < n->nd; d++) {
+        const Lin *l = ix->at[d];
+        const Term *t = l->t;
+        if (l->hasoff || l->nt != 1 || t->var >= MAXLOOP || t->div->n ||
+            t->mod || t->k->n || g_isrow(n->dim[d].a) ||
+            c->loop[t->var].n->v > local_n(c->g, n, d))
+            return 0;
+    }
+    return 1;
+}
+
 static Ex *value(Kern *c, Node *n, const Index *ix, Ex *guard)
 {
+    if (guard && c->gpu && all_inside(c, n, ix))
+        guard = NULL;
     for (int d = 0; d < n->nd; d++)
         if (!ix->at[d])
             die("%s: no index for axis %s", optab[n->op].name,
@@ -782,16 +799,35 @@ static void store(Kern *c, Node *n)
     vec_push(c->a, c->st, s);
 }
 
+static size_t defined(const Pool *p)
+{
+    size_t n = 0;
+
+    for (size_t i = 0; i < vec_len(p->size); i++)
+        n += p->size[i].def != NULL;
+    return n;
+}
+
+/* Once more while sizes turn out to be products: then a loop that was made
+ * before that was known can be cut.                                          */
 void kern_build(Kern *c)
 {
+    size_t was;
+
     c->pool = pool_new(c->a);
-    c->memo = table_new(c->a);
-    c->exof = table_new(c->a);
-    c->member = table_new(c->a);
-    for (int i = 0; i < c->k->nin; i++)
-        *table_at(c->member, KEYP(c->k->in[i])) = c->k->in[i];
-    for (int i = 0; i < c->k->nout; i++)
-        store(c, c->k->out[i]);
+    do {
+        was = defined(c->pool);
+        c->memo = table_new(c->a);
+        c->exof = table_new(c->a);
+        c->member = table_new(c->a);
+        c->ex = NULL;
+        c->st = NULL;
+        c->nloop = 0;
+        for (int i = 0; i < c->k->nin; i++)
+            *table_at(c->member, KEYP(c->k->in[i])) = c->k->in[i];
+        for (int i = 0; i < c->k->nout; i++)
+            store(c, c->k->out[i]);
+    } while (c->gpu && defined(c->pool) > was);
 }
 
 static void lower(Graph *g, Group *k, Arena *a, int gpu)

@@ -17,6 +17,7 @@ enum {
     BLOCKMAP = THREADMAP, BLOCKTEAMS = 128, MOSTTEAM = 1024,
     FEWITEMS = 264,               /* two blocks for each of an H100's parts   */
     SERIAL = 64,                  /* elements that a thread adds up alone     */
+    UNDERWAY = 4,                 /* pieces that a thread waits for at a time */
     BUSY = 1 << 17                /* threads that keep the chip busy          */
 };
 
@@ -155,6 +156,21 @@ static uint64_t row_loops(Nest *n, Ex *const *red)
     return m;
 }
 
+/* Sums, none of which needs another, and nothing else of the rows.           */
+static int reads_once(Nest *n, Ex *const *red)
+{
+    for (size_t i = 0; i < vec_len(n->c->st); i++)
+        if (n->c->st[i].loops & ~n->items)
+            return 0;
+    for (size_t i = 0; i < vec_len(red); i++) {
+        Ex **x = nest_reached(n, red[i]->arg, 1);
+        for (size_t k = 0; k < vec_len(x); k++)
+            if (x[k]->kind == Xred)
+                return 0;
+    }
+    return 1;
+}
+
 /* May the item's rows be held by a team? All results and sums run over the
  * whole row or none of it; *x: the loop beside v, -1: none.                  */
 static int can_hold(Nest *n, Ex *const *red, uint64_t row, int *x)
@@ -182,10 +198,12 @@ static int can_hold(Nest *n, Ex *const *red, uint64_t row, int *x)
                                 form_elements(n, red[i]->K & ~row) > SERIAL))
             return 0;
     }
-    return n->c->loop[n->v].n->v / wide_width(n, n->v) <= MOSTTEAM;
+    int64_t pieces = n->c->loop[n->v].n->v / wide_width(n, n->v);
+    return pieces <= (reads_once(n, red) ? 32 : MOSTTEAM);
 }
 
-/* Threads for passes over parts of the row.                                  */
+/* Threads for passes over parts of the row. When it is read but once they are
+ * fewer, and each has several pieces on the way before it waits for others.  */
 static int team_of(Nest *n, Ex *const *red, int64_t items)
 {
     int most = items < FEWITEMS ? MOSTTEAM : MOSTTEAM / 2;
@@ -198,6 +216,8 @@ static int team_of(Nest *n, Ex *const *red, int64_t items)
         int64_t w = m ? wide_pieces(n, m) : 1;
         work = w > work ? w : work;
     }
+    if (reads_once(n, red) && items >= FEWITEMS && work > 32)
+        work = work > 64 * UNDERWAY ? work / UNDERWAY / 2 : 32;
     return power_of_two(work, most);
 }
 

@@ -74,6 +74,45 @@ static int lin_used(const Kern *c, size_t i)
 enum { MAXCUT = 16 };
 typedef struct Cuts { int n; const Mono *at[MAXCUT]; int loop[MAXCUT]; } Cuts;
 
+/* Loops that every result and every sum has.                                 */
+static uint64_t common(const Kern *c)
+{
+    uint64_t m = ~(uint64_t)0;
+
+    for (size_t i = 0; i < vec_len(c->st); i++)
+        m &= c->st[i].loops;
+    for (size_t i = 0; i < vec_len(c->ex); i++)
+        if (c->ex[i]->seen && c->ex[i]->kind == Xred)
+            m &= c->ex[i]->deps;
+    return m;
+}
+
+static int has_both(uint64_t m, int p, int q)
+{
+    return m >> p & m >> q & 1;
+}
+
+/* May loop p take the name of loop q? Nothing runs over both, and a sum over q
+ * is made before any loop of a row is open.                                  */
+static int can_be(const Kern *c, int p, int q)
+{
+    uint64_t items = common(c);
+
+    if (p == q || c->loop[q].gone || c->loop[q].map)
+        return 0;
+    for (size_t i = 0; i < vec_len(c->st); i++)
+        if (has_both(c->st[i].loops, p, q))
+            return 0;
+    for (size_t i = 0; i < vec_len(c->ex); i++) {
+        const Ex *e = c->ex[i];
+        if (e->seen && (has_both(e->deps | e->K, p, q) ||
+                        (e->kind == Xred && (e->K >> q & 1 || e->K >> p & 1) &&
+                         (e->deps & ~items))))
+            return 0;
+    }
+    return 1;
+}
+
 static void add_cut(Cuts *s, const Mono *m)
 {
     for (int i = 0; i < s->n; i++)
@@ -90,12 +129,44 @@ static int by_factors(const void *x, const void *y)
     return a->n != b->n ? a->n - b->n : a->id - b->id;
 }
 
+/* Does an access walk p and q as one loop, q the faster?                     */
+static int walked(Kern *c, int p, int q)
+{
+    for (size_t i = 0; i < lin_count(c); i++) {
+        const Lin *l = lin_used(c, i) ? *lin_at(c, i) : NULL;
+        const Mono *k = NULL, *want = NULL;
+        for (int j = 0; l && j < l->nt; j++) {
+            if (l->t[j].var == p)
+                k = l->t[j].k;
+            if (l->t[j].var == q)
+                want = mono_mul(c->pool, l->t[j].k, c->loop[q].n);
+        }
+        if (k && k == want)
+            return 1;
+    }
+    return 0;
+}
+
+/* On a GPU a row's loop is cut as another part of the kernel has it, so that
+ * both are one and the row is held (threads.c).                              */
+static void cut_like_others(Kern *c, int loop, Cuts *s)
+{
+    for (int p = 0; p < c->nloop; p++)
+        for (int q = 0; q < c->nloop; q++)
+            if (p != q && can_be(c, loop, p) && can_be(c, loop, q) &&
+                mono_mul(c->pool, c->loop[p].n, c->loop[q].n) ==
+                    c->loop[loop].n && walked(c, p, q))
+                add_cut(s, c->loop[q].n);
+}
+
 static Cuts cuts_of(Kern *c, int loop)
 {
     Cuts s = { 0 };
 
     add_cut(&s, mono_one(c->pool));
     add_cut(&s, c->loop[loop].n);
+    if (c->gpu)
+        cut_like_others(c, loop, &s);
     for (size_t i = 0; i < lin_count(c); i++) {
         if (!lin_used(c, i))
             continue;
@@ -155,14 +226,26 @@ static uint64_t cut_mask(uint64_t m, int loop, const Cuts *s)
     return m;
 }
 
+/* A loop of n steps for a digit of loop p: one there is, or a new one.       */
+static int loop_of_digit(Kern *c, int p, const Mono *n, uint64_t taken)
+{
+    for (int q = 0; q < c->nloop && c->gpu; q++)
+        if (c->loop[q].n == n && !(taken >> q & 1) && can_be(c, p, q))
+            return q;
+    if (c->nloop == MAXLOOP)
+        die("a kernel of more than %d loops", MAXLOOP);
+    c->loop[c->nloop] = (Loop){ .a = c->loop[p].a, .n = n };
+    return c->nloop++;
+}
+
 static void cut(Kern *c, int loop, Cuts *s)
 {
+    uint64_t taken = 0;
+
     for (int k = 0; k + 1 < s->n; k++) {
-        if (c->nloop == MAXLOOP)
-            die("a kernel of more than %d loops", MAXLOOP);
-        Loop *l = &c->loop[s->loop[k] = c->nloop++];
-        *l = (Loop){ .a = c->loop[loop].a };
-        l->n = mono_div(c->pool, s->at[k + 1], s->at[k]);
+        s->loop[k] = loop_of_digit(c, loop, mono_div(c->pool, s->at[k + 1],
+                                                     s->at[k]), taken);
+        taken |= 1ull << s->loop[k];
     }
     for (size_t i = 0; i < lin_count(c); i++)
         if (lin_used(c, i))
@@ -172,6 +255,7 @@ static void cut(Kern *c, int loop, Cuts *s)
     for (size_t i = 0; i < vec_len(c->st); i++)
         c->st[i].loops = cut_mask(c->st[i].loops, loop, s);
     c->loop[loop].gone = 1;
+    mark_used(c);
 }
 
 static void cut_all(Kern *c)

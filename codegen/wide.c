@@ -409,8 +409,14 @@ void wide_need(Nest *n, Ex *const *root, int nroot)
     }
 }
 
+/* Of a row that is held, all values are made before the first is stored: what
+ * is read twice can then be read once.                                       */
 void wide_stages(Nest *n)
 {
+    Ex **all = form_values(n);
+
+    if (n->row)
+        wide_need(n, all, (int)vec_len(all));
     for (size_t i = 0; i < vec_len(n->c->st); i++) {
         Store *st = &n->c->st[i];
         Scope s[MAXLOOP];

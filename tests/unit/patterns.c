@@ -248,6 +248,39 @@ static void make_rope(Make *m)
     with_gradients(m, infer(m->g, mk_op2(m, Oconcat, y[0], y[1], "h")));
 }
 
+/* The axis `whole` as two, or those as one again.                            */
+static Node *as_halves(Make *m, Op op, Node *x, const char *whole)
+{
+    Node *n = mk_op2(m, op, x, NULL, NULL);
+    Axis **two = alloc(m->a, 2 * sizeof *two);
+    Axis **one = alloc(m->a, sizeof *one);
+
+    one[0] = g_axis(m->g, whole);
+    two[0] = g_axis(m->g, "two");
+    two[1] = g_axis(m->g, "half");
+    two[0]->n = 2;
+    two[1]->n = one[0]->n / 2;
+    n->A = op == Osplit ? one : two;
+    n->B = op == Osplit ? two : one;
+    n->nA = op == Osplit ? 1 : 2;
+    n->nB = 3 - n->nA;
+    return infer(m->g, n);
+}
+
+/* A norm of heads, then their halves turned, as a shift that goes around.    */
+static void make_turned_norm(Make *m)
+{
+    Node *y = norm(m, mk_real(m, "b s h"), mk_real(m, "h"));
+
+    y = as_halves(m, Osplit, y, "h");
+    Node *turned = mk_op2(m, Oshift, y, NULL, "two");
+    turned->i = turned->j = 1;
+    infer(m->g, turned);
+    Node *z = mk_ew(m, Oadd, mk_ew(m, Omul, y, mk_real(m, "s half")),
+                    mk_ew(m, Omul, turned, mk_real(m, "two s half")));
+    with_gradients(m, as_halves(m, Omerge, z, "h"));
+}
+
 static void make_embed(Make *m)
 {
     Node *w = mk_real(m, "v h"), *e = leaf(m, Di32, "b s", 7);
@@ -326,6 +359,7 @@ static const Pattern pattern[] = {
     { "adam", make_adam, 5 },
     { "experts", make_experts, 7 },
     { "rope", make_rope, 4 },
+    { "turned norm", make_turned_norm, 4 },
     { "embed", make_embed, 3 },
     { "balance", make_balance, 4 },
     { "sums", make_sums, 3 },
