@@ -1,5 +1,7 @@
 /* generate.c: text from a model that has output "logits": the program `forward`
- * on a window of tokens, one at a time, sampled with a seeded generator. */
+ * on a window of tokens, one at a time, sampled with a seeded generator. Also
+ * while a model trains (train.sample_every), when this process holds whole rows
+ * of logits: its rank draws, the others take what it drew.                   */
 #define _GNU_SOURCE
 #include <math.h>
 #include <stdlib.h>
@@ -14,6 +16,7 @@ typedef struct Gen {
     int64_t *window; int64_t n;   /* tokens so far, at most seq               */
     double *p;                    /* vocab                                    */
     TextArgs text;
+    GenArgs args;
     uint64_t state;
 } Gen;
 
@@ -34,6 +37,23 @@ static int axis_of(const Tensor *t, const char *axis)
     return -1;
 }
 
+/* Where element i that a rank holds is: 0 on every axis but seq, and there. */
+static int64_t place_of(const Gen *g, const Tensor *t, int64_t rank, int64_t i)
+{
+    int64_t seq = -1;
+
+    for (int d = t->nd - 1; d >= 0; d--) {
+        int64_t held = dim_held(&t->dim[d]);
+        int64_t at = tensor_at(g->x->plan->mesh, &t->dim[d], rank, i % held);
+        i /= held;
+        if (!strcmp(t->dim[d].axis, "seq"))
+            seq = at;
+        else if (at)
+            return -1;
+    }
+    return seq;
+}
+
 /* The window's tokens in the first sequence, zeros elsewhere; no labels. */
 static void fill(void *self, const Tensor *t, int64_t rank, int64_t turn,
                  void *dst)
@@ -42,21 +62,21 @@ static void fill(void *self, const Tensor *t, int64_t rank, int64_t turn,
     int tokens = !strcmp(t->name, "tokens");
     int64_t n = tensor_held(t);
 
-    (void)rank, (void)turn;
-    for (int64_t i = 0; i < n; i++)
-        elem_set(t->dt, dst, i, tokens ? 0 : -1);
-    for (int64_t i = 0; tokens && i < g->n; i++)
-        elem_set(t->dt, dst, i, (double)g->window[i]);
+    for (int64_t i = 0; i < n; i++) {
+        int64_t at = tokens && !turn ? place_of(g, t, rank, i) : -1;
+        elem_set(t->dt, dst, i, !tokens ? -1 : at < 0 || at >= g->n ? 0
+                                             : (double)g->window[at]);
+    }
 }
 
-/* Logits at the window's last place, in the first sequence. */
+/* Logits at the window's last place, in the first sequence; rank 0 has them. */
 static void read_logits(Gen *g)
 {
     const Tensor *t = g->logits;
     int sd = axis_of(t, "seq"), vd = -1;
     int64_t stride[MAXD], step = 1;
 
-    for (int d = t->nd - 1; d >= 0; step *= t->dim[d--].n)
+    for (int d = t->nd - 1; d >= 0; step *= dim_held(&t->dim[d--]))
         stride[d] = step;
     for (int d = 0; d < t->nd; d++)
         if (t->dim[d].n == g->vocab && d != sd)
@@ -109,29 +129,39 @@ static int64_t draw(Gen *g, const GenArgs *a)
 static const Tensor *find_tensor(const Plan *p, const char *name,
                                  const char *kind)
 {
-    for (int r = 0; r < p->nrole; r++) {
-        int i = role_tensor(&p->role[r], name);
-        if (i >= 0 && !strcmp(p->role[r].tensor[i].kind, kind))
-            return &p->role[r].tensor[i];
-    }
-    err(NULL, "the model has no %s '%s'", kind, name);
+    const Role *r = &p->role[role_of(p, 0)];
+    int i = role_tensor(r, name);
+
+    return i >= 0 && !strcmp(r->tensor[i].kind, kind) ? &r->tensor[i] : NULL;
 }
 
-static void open_gen(Gen *g, Plan *p, const GenArgs *a)
+/* Null, or why not.                                                          */
+static const char *open_gen(Gen *g, Exec *x, const GenArgs *a)
 {
-    if (p->mesh->world != 1)
-        err(NULL, "generate runs on one rank; the plan is for %lld",
-            (long long)p->mesh->world);
+    const Plan *p = x->plan;
+
+    g->x = x;
+    g->args = *a;
     g->tokens = find_tensor(p, "tokens", "input");
     g->logits = find_tensor(p, "logits", "output");
+    if (!g->tokens || !g->logits)
+        return p->nrole > 1 ? "the fold has pipeline stages"
+               : g->tokens ? "the model has no output 'logits'"
+                           : "the model has no input 'tokens'";
     int td = axis_of(g->tokens, "seq"), ld = axis_of(g->logits, "seq");
     if (td < 0 || ld < 0)
-        err(NULL, "generate needs the axis 'seq' in tokens and logits");
+        return "tokens and logits need the axis 'seq'";
     g->seq = g->tokens->dim[td].n;
     g->vocab = tensor_elems(g->logits) / tensor_elems(g->tokens);
+    for (int d = 0; d < g->logits->nd; d++)
+        if (strcmp(g->logits->dim[d].axis, "batch") &&
+            strcmp(g->logits->dim[d].axis, "micro") &&
+            dim_held(&g->logits->dim[d]) != g->logits->dim[d].n)
+            return "a rank has a part of the logits of a sequence (fold.tp, "
+                   "fold.cp)";
     g->window = alloc(forever, (size_t)g->seq * sizeof *g->window);
     g->p = alloc(forever, (size_t)g->vocab * sizeof *g->p);
-    g->state = a->seed;
+    return NULL;
 }
 
 static void push(Gen *g, int64_t token)
@@ -194,14 +224,34 @@ static int print_token(const Gen *g, int64_t t, FILE *out)
     return 1;
 }
 
+/* The next token, the same in all processes.                                 */
+static int64_t next(Gen *g)
+{
+    int64_t t = 0;
+    Feed f = {fill, g};
+
+    exec_run(g->x, "forward", &(Block){0}, &f);
+    if (!g->x->comm->first) {
+        read_logits(g);
+        t = draw(g, &g->args);
+    }
+    comm_share(g->x->comm, &t, sizeof t);
+    push(g, t);
+    return t;
+}
+
 int generate_plan(Plan *p, const GenArgs *a, FILE *out)
 {
-    Gen g = {0};
+    Gen g = {.state = a->seed};
     const char *from = opts_str(p->opts, "from");
 
-    open_gen(&g, p, a);
+    if (p->mesh->world != 1)
+        err(NULL, "generate runs on one rank; the plan is for %lld",
+            (long long)p->mesh->world);
+    const char *why = open_gen(&g, exec_open(p, comm_open(forever, 1)), a);
+    if (why)
+        err(NULL, "generate: %s", why);
     open_text(&g, p);
-    g.x = exec_open(p, comm_open(forever, 1));
     if (role_prog(&p->role[0], "init") >= 0)
         exec_run(g.x, "init", NULL, NULL);
     if (from) {
@@ -211,16 +261,48 @@ int generate_plan(Plan *p, const GenArgs *a, FILE *out)
     }
     push_prompt(&g, a->prompt);
     fputs(a->prompt, out);
-    Feed f = {fill, &g};
-    for (int64_t i = 0; i < a->n; i++) {
-        exec_run(g.x, "forward", &(Block){0}, &f);
-        read_logits(&g);
-        int64_t t = draw(&g, a);
-        push(&g, t);
-        if (!print_token(&g, t, out))
+    for (int64_t i = 0; i < a->n; i++)
+        if (!print_token(&g, next(&g), out))
             break;
-    }
     fputc('\n', out);
     exec_close(g.x);
     return 0;
+}
+
+/* ---- samples of a run ---------------------------------------------------- */
+
+struct Sampler { Gen g; char *text; size_t size; };
+
+Sampler *sampler_open(Arena *a, Exec *x)
+{
+    Sampler *s = alloc(a, sizeof *s);
+    const char *prompt = opts_str(x->plan->opts, "train.sample_prompt");
+    GenArgs args = {.prompt = prompt ? prompt : "", .temperature = 0.8,
+                    .n = opts_int(x->plan->opts, "train.sample_tokens")};
+    const char *why = open_gen(&s->g, x, &args);
+
+    if (why)
+        err(opts_loc(x->plan->opts, "train.sample_every"),
+            "train.sample_every: %s", why);
+    open_text(&s->g, x->plan);
+    return s;
+}
+
+char *sample(Sampler *s, int64_t step, size_t *n)
+{
+    FILE *out = open_memstream(&s->text, &s->size);
+    Gen *g = &s->g;
+
+    if (!out)
+        return NULL;
+    g->n = 0;
+    g->state = (uint64_t)step;
+    push_prompt(g, g->args.prompt);
+    fputs(g->args.prompt, out);
+    for (int64_t i = 0; i < g->args.n; i++)
+        if (!print_token(g, next(g), out))
+            break;
+    fclose(out);
+    *n = s->size;
+    return s->text;
 }

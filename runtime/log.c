@@ -1,6 +1,6 @@
 /* log.c: one line a step for people, one JSON object a step for programs, and
- * the same numbers as TensorBoard events. Lines are made in a fixed buffer and
- * written at once: nothing is allocated while steps run. What a plan or a
+ * the same numbers for TensorBoard (events.c). Lines are made in a fixed buffer
+ * and written at once: nothing is allocated while steps run. What a plan or a
  * machine cannot say is left out, never guessed.                             */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -16,7 +16,8 @@ enum { LINE = 4096, SKIPPED = 1 };
 struct Log {
     const Plan *plan;
     const Role *role;
-    int metrics, events;          /* file descriptors; -1: none               */
+    int metrics;                  /* a file; -1: none                         */
+    Events *events;               /* null: none                               */
     int loud;                     /* rank 0 prints                            */
     int every;
     int64_t steps, world;
@@ -52,107 +53,6 @@ static void flush_line(Log *l, int fd)
         at += (int)n;
     }
     l->len = 0;
-}
-
-/* ---- TensorBoard --------------------------------------------------------- */
-
-/* CRC-32C as TFRecord wants it. */
-static uint32_t masked_crc(const uint8_t *p, size_t n)
-{
-    uint32_t c = ~0u;
-
-    for (size_t i = 0; i < n; i++) {
-        c ^= p[i];
-        for (int k = 0; k < 8; k++)
-            c = c >> 1 ^ (c & 1 ? 0x82f63b78u : 0);
-    }
-    c = ~c;
-    return (c >> 15 | c << 17) + 0xa282ead8u;
-}
-
-static size_t put_le(uint8_t *p, uint64_t v, size_t n)
-{
-    for (size_t i = 0; i < n; i++)
-        p[i] = (uint8_t)(v >> 8 * i);
-    return n;
-}
-
-static size_t put_varint(uint8_t *p, uint64_t v)
-{
-    size_t n = 0;
-
-    for (; v > 127; v >>= 7)
-        p[n++] = (uint8_t)(v | 128);
-    p[n++] = (uint8_t)v;
-    return n;
-}
-
-static size_t put_double(uint8_t *p, double v)
-{
-    uint64_t bits;
-
-    memcpy(&bits, &v, sizeof bits);
-    return put_le(p, bits, 8);
-}
-
-/* Frame an Event: length, its CRC, bytes, their CRC. */
-static void write_event(Log *l, const uint8_t *event, size_t n)
-{
-    uint8_t out[512];
-    size_t at = put_le(out, n, 8);
-
-    at += put_le(out + at, masked_crc(out, 8), 4);
-    memcpy(out + at, event, n);
-    at += n;
-    at += put_le(out + at, masked_crc(event, n), 4);
-    if (write(l->events, out, at) < 0)
-        l->events = -1;
-}
-
-static size_t event_head(uint8_t *p)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_REALTIME, &t);
-    p[0] = 1 << 3 | 1;            /* wall_time: double                        */
-    return 1 + put_double(p + 1, (double)t.tv_sec + 1e-9 * (double)t.tv_nsec);
-}
-
-static void event_scalar(Log *l, int64_t step, const char *tag, double v)
-{
-    uint8_t e[400];
-    size_t n = event_head(e), tagged = strlen(tag);
-    float f = (float)v;
-    uint32_t bits;
-
-    if (l->events < 0 || tagged > 100)
-        return;
-    memcpy(&bits, &f, sizeof bits);
-    e[n++] = 2 << 3;              /* step: varint                             */
-    n += put_varint(e + n, (uint64_t)step);
-    e[n++] = 5 << 3 | 2;          /* summary { value { tag, simple_value } }  */
-    n += put_varint(e + n, tagged + 9);
-    e[n++] = 1 << 3 | 2;
-    n += put_varint(e + n, tagged + 7);
-    e[n++] = 1 << 3 | 2;
-    n += put_varint(e + n, tagged);
-    memcpy(e + n, tag, tagged);
-    n += tagged;
-    e[n++] = 2 << 3 | 5;
-    n += put_le(e + n, bits, 4);
-    write_event(l, e, n);
-}
-
-static void event_version(Log *l)
-{
-    static const char version[] = "brain.Event:2";
-    uint8_t e[64];
-    size_t n = event_head(e);
-
-    e[n++] = 3 << 3 | 2;
-    e[n++] = sizeof version - 1;
-    memcpy(e + n, version, sizeof version - 1);
-    write_event(l, e, n + sizeof version - 1);
 }
 
 /* ---- numbers for people -------------------------------------------------- */
@@ -337,9 +237,9 @@ static void event_step(Log *l, int64_t step, double lr, double secs,
 {
     for (int i = 0; i < l->role->nout && i < MAXRESULT; i++)
         if (strcmp(l->role->out[i].name, "ok"))
-            event_scalar(l, step, l->role->out[i].name, v[i]);
-    event_scalar(l, step, "lr", lr);
-    event_scalar(l, step, "step_ms", secs * 1e3);
+            event_scalar(l->events, step, l->role->out[i].name, v[i]);
+    event_scalar(l->events, step, "lr", lr);
+    event_scalar(l->events, step, "step_ms", secs * 1e3);
 }
 
 void log_step(Log *l, const Exec *x, int64_t step, double lr, double secs,
@@ -379,7 +279,16 @@ void log_valid(Log *l, int64_t step, const double *v, const char *beside)
     json_named(l, "loss.", "val_", v);
     say(l, "}\n");
     flush_line(l, l->metrics);
-    event_scalar(l, step, "val_loss", value(l, v, "loss"));
+    event_scalar(l->events, step, "val_loss", value(l, v, "loss"));
+}
+
+void log_sample(Log *l, int64_t step, const char *s, size_t n)
+{
+    if (!l->loud)
+        return;
+    event_text(l->events, step, "sample", s, n);
+    printf("step %lld: %.*s\n", (long long)step, (int)n, s);
+    fflush(stdout);
 }
 
 void log_note(Log *l, const char *fmt, ...)
@@ -406,16 +315,28 @@ static int open_append(const char *path)
     return fd;
 }
 
+/* The keys as they were given, as a table.                                   */
+static void log_config(Log *l, Arena *a)
+{
+    Text t = {.arena = a};
+    const char *key, *value;
+
+    put(&t, "| key | value |\n|---|---|\n");
+    for (int i = 0; opts_each(l->plan->opts, i, &key, &value); i++)
+        put(&t, "| %s | %s |\n", key, value);
+    event_text(l->events, 0, "keys", t.s, t.len);
+}
+
 static void open_files(Log *l, Arena *a, const char *dir)
 {
     char host[64] = "host";
 
     gethostname(host, sizeof host - 1);
     l->metrics = open_append(strf(a, "%s/metrics.jsonl", dir));
-    l->events = open_append(strf(a, "%s/events.out.tfevents.%010lld.%s.%ld.0",
-                                 dir, (long long)time(NULL), host,
-                                 (long)getpid()));
-    event_version(l);
+    l->events = events_open(a, open_append(
+        strf(a, "%s/events.out.tfevents.%010lld.%s.%ld.0", dir,
+             (long long)time(NULL), host, (long)getpid())));
+    log_config(l, a);
 }
 
 void log_plan(Log *l, const Plan *p, const Exec *x)
@@ -433,7 +354,7 @@ Log *log_open(Arena *a, const Plan *p, const Exec *x, const char *dir)
 
     log_plan(l, p, x);
     l->loud = x->comm->first == 0;
-    l->metrics = l->events = -1;
+    l->metrics = -1;
     if (l->loud && dir)
         open_files(l, a, dir);
     l->every = (int)opts_int(p->opts, "train.log_every");
@@ -449,6 +370,5 @@ void log_close(Log *l)
 {
     if (l->metrics >= 0)
         close(l->metrics);
-    if (l->events >= 0)
-        close(l->events);
+    events_close(l->events);
 }

@@ -680,6 +680,16 @@ typedef struct View {
 void view_load(const Mesh *m, const Tensor *t, int64_t rank, const View *v,
                void *dst);
 
+/* ---- events.c: TensorBoard ----------------------------------------------- */
+
+typedef struct Events Events;
+Events *events_open(Arena *a, int fd);        /* closes fd                    */
+/* A null e writes nothing, nor does one whose file could not be written.     */
+void event_scalar(Events *e, int64_t step, const char *tag, double v);
+void event_text(Events *e, int64_t step, const char *tag, const char *s,
+                size_t n);                    /* Markdown                     */
+void events_close(Events *e);
+
 /* ---- log.c: step lines and metrics.jsonl --------------------------------- */
 
 typedef struct Log Log;
@@ -692,6 +702,7 @@ void log_step(Log *l, const Exec *x, int64_t step, double lr, double secs,
               double host);
 /* v: by result, as averaged. beside: more for the line, or "".               */
 void log_valid(Log *l, int64_t step, const double *v, const char *beside);
+void log_sample(Log *l, int64_t step, const char *s, size_t n);
 void log_note(Log *l, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
 void log_close(Log *l);
@@ -731,6 +742,11 @@ typedef struct GenArgs {
     uint64_t seed;
 } GenArgs;
 int generate_plan(Plan *p, const GenArgs *g, FILE *out);
+/* Samples while x trains, as train.sample_... say; err() when this fold cannot.
+ * All processes call sample(); free() its text, n bytes; null: no memory.    */
+typedef struct Sampler Sampler;
+Sampler *sampler_open(Arena *a, Exec *x);
+char *sample(Sampler *s, int64_t step, size_t *n);
 /* Time `steps` steps on made-up tokens, step by step of the plan: bench.c.   */
 int bench_plan(Plan *p, int64_t steps, FILE *out);
 

@@ -41,6 +41,7 @@ typedef struct Train {
     int nsent; Sent sent;
     double since, waited;         /* when the step before was read; seconds   */
     int64_t read;                 /* steps read by this process               */
+    Sampler *sampler;             /* null: not asked for                      */
     const RunArgs *args;
     int grown;                    /* plans of train.ramp done                 */
 } Train;
@@ -328,6 +329,16 @@ static int stopping(Train *t)
     return comm_max(t->comm, asked_to_stop) != 0;
 }
 
+static void take_sample(Train *t)
+{
+    size_t n = 0;
+    char *s = sample(t->sampler, t->state.step, &n);
+
+    if (s)
+        log_sample(t->log, t->state.step, s, n);
+    free(s);
+}
+
 /* The batch grows at this sample.                                            */
 static int64_t until(const Train *t)
 {
@@ -342,6 +353,7 @@ static int loop(Train *t)
     int64_t steps = opts_int(o, "train.steps");
     int64_t eval = opts_int(o, "train.eval_every");
     int64_t keep = opts_int(o, "train.save_every");
+    int64_t samples = opts_int(o, "train.sample_every");
 
     while (t->state.step < steps && !stopping(t) &&
            t->state.samples < until(t)) {
@@ -349,8 +361,11 @@ static int loop(Train *t)
         one_step(t);
         int checks = is_time(t->state.step, eval) && t->state.step < steps;
         int keeps = is_time(t->state.step, keep);
-        if (checks || keeps)
+        int speaks = is_time(t->state.step, samples);
+        if (checks || keeps || speaks)
             settle(t);
+        if (speaks)
+            take_sample(t);
         if (checks)
             validate(t);
         if (keeps)
@@ -380,6 +395,7 @@ static const char *const runkeys[] = {
     "train.steps", "train.lr", "train.min_lr", "train.schedule",
     "train.warmup", "train.decay", "train.decay_style", "train.eval_every",
     "train.eval_steps", "train.save_every", "train.keep", "train.log_every",
+    "train.sample_every", "train.sample_prompt", "train.sample_tokens",
     "data.train", "data.valid", "data.format", "data.tokenizer", "data.eod",
     "data.template", "data.field", "data.order", "data.split", "name", "from",
     "resume", NULL
@@ -461,6 +477,8 @@ static void open_exec(Train *t)
 {
     t->x = exec_open(t->plan, t->comm);
     t->late = t->x->gpu && !has_result(t, "overflow");
+    if (opts_int(t->plan->opts, "train.sample_every"))
+        t->sampler = sampler_open(t->mem, t->x);
 }
 
 /* The next plan goes on from the checkpoint that was just written.           */

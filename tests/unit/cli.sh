@@ -7,7 +7,7 @@ cd "$(dirname "$0")/../.." || exit 2
 dir=$PWD/build/tests/cli
 rm -rf "$dir" && mkdir -p "$dir" || exit 2
 small="axes.batch=2 axes.seq=16 train.batch=4"
-printf '1..%d\n' $((47 + $(ls models/*.lua | wc -l)))
+printf '1..%d\n' $((54 + $(ls models/*.lua | wc -l)))
 bad=0
 
 # is NAME STATUS command...: its exit status is STATUS; output is in $dir/log
@@ -111,6 +111,38 @@ is "train.ramp that misses train.batch" 1 "$PLEAT" run models/tiny.lua $ramp \
 is "a plan has one batch" 1 sh -c "$PLEAT compile models/tiny.lua $small \
     train.ramp=2,2,8 -o $dir/r.plan >/dev/null &&
     $PLEAT run $dir/r.plan name=$dir/one"
+
+# Samples while it trains: the same text whatever the fold.
+sampling="axes.seq=16 train.steps=2 train.batch=32 train.sample_every=2 \
+    train.sample_prompt=Lic train.sample_tokens=8"
+# shellcheck disable=SC2086
+is "train.sample_every" 0 "$PLEAT" run models/tiny.lua $sampling \
+    name="$dir/says"
+says "it says something" "step 2: Lic"
+grep -a "step 2: Lic" "$dir/said" >"$dir/said.1"
+# shellcheck disable=SC2086
+is "train.sample_every, 4 ranks" 0 "$PLEAT" run models/tiny.lua $sampling \
+    world=4 fold.ep=2 name="$dir/says4"
+grep -a "step 2: Lic" "$dir/log" >"$dir/said.2"
+is "it says the same" 0 cmp "$dir/said.1" "$dir/said.2"
+# shellcheck disable=SC2086
+is "a rank without whole logits" 1 "$PLEAT" run models/tiny.lua $sampling \
+    fold.tp=2 world=2 name="$dir/mute"
+says "it says why" "a rank has a part of the logits"
+if python3 -c 'import tensorboard' 2>/dev/null; then
+    is "TensorBoard reads numbers and texts" 0 python3 -c '
+import sys
+from tensorboard.backend.event_processing import event_accumulator as e
+a = e.EventAccumulator(sys.argv[1])
+a.Reload()
+said = a.Tensors("sample")[0]
+assert [x.step for x in a.Scalars("loss")] == [1, 2]
+assert said.step == 2 and said.tensor_proto.string_val[0][:3] == b"Lic"
+assert b"| train.steps | 2 |" in a.Tensors("keys")[0].tensor_proto.string_val[0]
+' "$dir/says"
+else
+    echo "ok - cli: TensorBoard reads numbers and texts # SKIP not installed"
+fi
 
 is "generate" 0 "$PLEAT" generate "$dir/run" --prompt Lic -n 4
 for file in models/*.lua; do
