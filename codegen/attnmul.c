@@ -38,8 +38,9 @@ static void put_element(AttnWg *w, int depth)
 static void put_number(AttnWg *w, int depth, const char *name)
 {
     attn_say(&w->x->t, depth, w->j->keys
-             ? "const float %s = %s_of[(i >> 2) * 8 + (i & 1)];"
-             : "const float %s = %s_of[i >> 1 & 1];", name, name);
+             ? "const float %s = i & 1 ? %s_of[(i >> 2) * 4].y "
+               ": %s_of[(i >> 2) * 4].x;"
+             : "const float %s = %s_of[i >> 1 & 1];", name, name, name);
 }
 
 static void open_elements(AttnWg *w, int depth, int open)
@@ -223,34 +224,38 @@ static void zero_sums(AttnWg *w)
         if (op < 0)
             continue;
         attn_say(t, 3, "float o%d[%lld];", op, (long long)w->col[i].W / 2);
-        put(&t->o, "#pragma unroll\n");
-        attn_say(t, 3, "for (int i = 0; i < %lld; i++)",
-                 (long long)w->col[i].W / 2);
-        attn_say(t, 4, "o%d[i] = 0;", op);
+        attn_say(t, 3, "zero(o%d);", op);
     }
 }
 
-static void put_store(AttnWg *w, AttnView v, int op, const char *f0,
-                      const char *f1)
+/* To rows from `to` on, as many as `rows` says.                              */
+static void put_store(AttnWg *w, int depth, AttnView v, int op, const char *to,
+                      const char *rows, const char *f0, const char *f1)
 {
     Attn *t = &w->x->t;
     Axis *in[MAXD], *a = w->j->keys ? t->key : t->query;
 
     attn_inner(t, t->n->in[op], in);
     AttnSlab s = attn_slab(t, v, a, in[0]);
-    attn_say(t, 3, "store_rows<%lld, %d>(%s + %s * %s, %s, %s, o%d, row, %s, "
-             "%lld, %s, %s);", (long long)s.W,
-             attn_straight(t, &s, 2) + attn_straight(t, &s, 8),
-             attn_at(t, v), w->j->keys ? "k0" : "q0", attn_stride(t, v, a),
-             attn_stride(t, v, a), attn_stride(t, v, s.in), op,
-             w->j->keys ? "cols" : "rows", (long long)s.w, f0, f1);
+    attn_say(t, depth, "store_rows<%lld, %d>(%s, %s, %s, o%d, row, %s, %lld, "
+             "%s, %s);", (long long)s.W,
+             attn_straight(t, &s, 2) + attn_straight(t, &s, 8), to,
+             attn_stride(t, v, a), attn_stride(t, v, s.in), op, rows,
+             (long long)s.w, f0, f1);
+}
+
+static const char *rows_at(Attn *t, AttnView v, const Axis *a, const char *from)
+{
+    return strf(t->arena, "%s + %s * %s", attn_at(t, v), from,
+                attn_stride(t, v, a));
 }
 
 /* ---- forward ------------------------------------------------------------- */
 
-/* A tile's scores; those of the first beside nothing, of the others beside the
- * values of the tile before.                                                 */
-static void forward_tile(AttnWg *w, int depth, int first)
+/* A tile's scores while the tile before meets its values, also if that is the
+ * last one of the item before. (Of a block's first tile there is none: what is
+ * summed is anything, and let go.)                                           */
+static void open_tile(AttnWg *w, int depth, const char *first)
 {
     Attn *t = &w->x->t;
 
@@ -259,78 +264,128 @@ static void forward_tile(AttnWg *w, int depth, int first)
              (long long)attn_wg_tiles(w), (long long)w->colbytes);
     attn_say(t, depth, "float s[%lld], scale[2];", (long long)w->cols / 2);
     attn_say(t, depth, "await(ring_full(0, stage), phase);");
-    if (!first)
-        attn_say(t, depth, "await(ring_full(1, last), late);");
+    attn_say(t, depth, "%sawait(ring_full(1, last), late);", first);
     attn_say(t, depth, "fetch_fence();");
     attn_say(t, depth, "wg_fence();");
     put_product(w, depth, "s", 0, t->ndot);
-    if (!first)
-        put_values(w, depth);
-    attn_say(t, depth, "wg_wait<%d>();", !first);
+    put_values(w, depth);
+    attn_say(t, depth, "wg_wait<1>();");
     attn_say(t, depth, "hold(s);");
     attn_say(t, depth, "used(ring_empty(0, stage));");
     put_scores(w, depth, put_weights);
-    attn_say(t, depth, "soften(s, max, sum, scale);");
-    if (!first) {
-        attn_say(t, depth, "wg_wait<0>();");
-        attn_say(t, depth, "used(ring_empty(1, last));");
-        attn_say(t, depth, "hold(p);");
-        attn_say(t, depth, "hold(o%d);", t->v);
-        attn_say(t, depth, "rescale(o%d, scale);", t->v);
+}
+
+static void await_values(AttnWg *w, int depth, const char *first)
+{
+    Attn *t = &w->x->t;
+
+    attn_say(t, depth, "wg_wait<0>();");
+    attn_say(t, depth, "%sused(ring_empty(1, last));", first);
+    attn_say(t, depth, "hold(p);");
+    attn_say(t, depth, "hold(o%d);", t->v);
+}
+
+/* The item whose last values have been summed.                               */
+static void put_results(AttnWg *w, int depth)
+{
+    Attn *t = &w->x->t;
+
+    attn_say(t, depth, "sum[0] = row_sum(sum[0]), sum[1] = row_sum(sum[1]);");
+    if (w->x->lse.n) {
+        attn_say(t, depth, "for (int h = 0; h < 2; h++)");
+        attn_say(t, depth + 1, "if ((lane & 3) == 0 && row + 8 * h < held)");
+        attn_say(t, depth + 2, "lse_to[(row + 8 * h) * %s] = max[h] * UNIT + "
+                 "(sum[h] > 0 ? log_f32(sum[h]) : 0);",
+                 attn_stride(t, w->x->lse, t->query));
     }
+    if (w->x->out.n)
+        put_store(w, depth, w->x->out, t->v, "out_to", "held",
+                  "(sum[0] != 0 ? 1 / sum[0] : 0)",
+                  "(sum[1] != 0 ? 1 / sum[1] : 0)");
+}
+
+static void first_tile(AttnWg *w, int depth)
+{
+    Attn *t = &w->x->t;
+
+    open_tile(w, depth, "if (round) ");
+    attn_say(t, depth, "float most[2] = { -INFINITY, -INFINITY };");
+    attn_say(t, depth, "float all[2] = { };");
+    attn_say(t, depth, "soften(s, most, all, scale);");
+    await_values(w, depth, "if (round) ");
+    attn_say(t, depth, "if (round) {");
+    put_results(w, depth + 1);
+    attn_say(t, depth, "}");
+    attn_say(t, depth, "zero(o%d);", t->v);
+    attn_say(t, depth, "for (int h = 0; h < 2; h++)");
+    attn_say(t, depth + 1, "max[h] = most[h], sum[h] = all[h];");
     attn_say(t, depth, "pack(p, s);");
+}
+
+static void next_tile(AttnWg *w, int depth)
+{
+    Attn *t = &w->x->t;
+
+    open_tile(w, depth, "");
+    attn_say(t, depth, "soften(s, max, sum, scale);");
+    await_values(w, depth, "");
+    attn_say(t, depth, "rescale(o%d, scale);", t->v);
+    attn_say(t, depth, "pack(p, s);");
+}
+
+/* Before a block's first item: sums, and where the item before goes.         */
+void attn_wg_open(AttnGpu *x)
+{
+    Attn *t = &x->t;
+    AttnWg w = attn_wg(x, x->job);
+
+    attn_say(t, 1, "const int lane = TID & 31;");
+    attn_say(t, 1, "const int row = ((TID >> 5) - 4) * 16 + (lane >> 2);");
+    attn_say(t, 1, "float o%d[%lld], max[2], sum[2];", t->v,
+             (long long)w.col[t->ndot].W / 2);
+    attn_say(t, 1, "uint32_t p[%lld][4] = { };", (long long)w.cols / 16);
+    attn_say(t, 1, "int last = 0, late = 0, held = 0;");
+    if (x->out.n)
+        attn_say(t, 1, "%s *out_to = %s;", dtypes[x->out.n->dt].store,
+                 attn_base(t, x->out));
+    if (x->lse.n)
+        attn_say(t, 1, "float *lse_to = %s;", attn_base(t, x->lse));
+    attn_say(t, 1, "zero(o%d);", t->v);
+}
+
+void attn_wg_close(AttnGpu *x)
+{
+    Attn *t = &x->t;
+    AttnWg w = attn_wg(x, x->job);
+
+    attn_say(t, 1, "await(ring_full(1, last), late);");
+    attn_say(t, 1, "fetch_fence();");
+    put_values(&w, 1);
+    await_values(&w, 1, "");
+    put_results(&w, 1);
 }
 
 static void forward(AttnWg *w)
 {
     Attn *t = &w->x->t;
 
-    attn_say(t, 3, "float max[2] = { -INFINITY, -INFINITY }, sum[2] = { };");
-    attn_say(t, 3, "int now = 0;");
-    attn_wg_skip(w, 3);
-    attn_say(t, 3, "if (now < %lld) {", (long long)w->total);
-    attn_say(t, 4, "uint32_t p[%lld][4];", (long long)w->cols / 16);
-    attn_say(t, 4, "int last = 0, late = 0;");
-    attn_say(t, 4, "{");
-    forward_tile(w, 5, 1);
-    attn_say(t, 4, "}");
-    attn_say(t, 4, "for (;;) {");
-    attn_say(t, 5, "last = stage, late = phase, now++;");
-    attn_wg_next(w, 5);
-    attn_wg_skip(w, 5);
-    attn_say(t, 5, "if (now >= %lld)", (long long)w->total);
-    attn_say(t, 6, "break;");
-    forward_tile(w, 5, 0);
-    attn_say(t, 4, "}");
-    attn_say(t, 4, "used(LINE_EMPTY(at));");
-    attn_say(t, 4, "await(ring_full(1, last), late);");
-    attn_say(t, 4, "fetch_fence();");
-    put_values(w, 4);
-    attn_say(t, 4, "wg_wait<0>();");
-    attn_say(t, 4, "used(ring_empty(1, last));");
-    attn_say(t, 4, "hold(o%d);", t->v);
-    attn_say(t, 3, "} else {");
-    attn_say(t, 4, "used(LINE_EMPTY(at));");
+    attn_say(t, 3, "await(LINE_FULL(at), round / %lld & 1);",
+             (long long)w->lines);
+    attn_wg_first(w);
+    attn_say(t, 3, "{");
+    first_tile(w, 4);
     attn_say(t, 3, "}");
-}
-
-static void close_forward(AttnWg *w)
-{
-    Attn *t = &w->x->t;
-    AttnView l = w->x->lse;
-
-    attn_say(t, 3, "sum[0] = row_sum(sum[0]), sum[1] = row_sum(sum[1]);");
-    if (l.n) {
-        attn_say(t, 3, "for (int h = 0; h < 2; h++)");
-        attn_say(t, 4, "if ((lane & 3) == 0 && row + 8 * h < rows)");
-        attn_say(t, 5, "(%s)[(q0 + row + 8 * h) * %s] = max[h] * UNIT + "
-                 "(sum[h] > 0 ? log_f32(sum[h]) : 0);", attn_at(t, l),
-                 attn_stride(t, l, t->query));
-    }
-    attn_say(t, 3, "const float f0 = sum[0] != 0 ? 1 / sum[0] : 0;");
-    attn_say(t, 3, "const float f1 = sum[1] != 0 ? 1 / sum[1] : 0;");
+    attn_say(t, 3, "held = rows;");
     if (w->x->out.n)
-        put_store(w, w->x->out, t->v, "f0", "f1");
+        attn_say(t, 3, "out_to = %s;", rows_at(t, w->x->out, t->query, "q0"));
+    if (w->x->lse.n)
+        attn_say(t, 3, "lse_to = %s;", rows_at(t, w->x->lse, t->query, "q0"));
+    attn_say(t, 3, "for (;;) {");
+    attn_say(t, 4, "last = stage, late = phase;");
+    attn_wg_follow(w);
+    next_tile(w, 4);
+    attn_say(t, 3, "}");
+    attn_say(t, 3, "used(LINE_EMPTY(at));");
 }
 
 /* ---- backward ------------------------------------------------------------ */
@@ -357,11 +412,11 @@ static void put_number_places(AttnWg *w)
 {
     Attn *t = &w->x->t;
 
-    attn_say(t, 4, "const float *const lse_of = (const float *)(room + (from - "
-             "shared_at(room)) + %lld) + (lane & 3) * 2;",
+    attn_say(t, 4, "const float2 *const lse_of = (const float2 *)(room + (from "
+             "- shared_at(room)) + %lld) + (lane & 3);",
              (long long)w->colbytes - 1024);
-    attn_say(t, 4, "const float *const delta_of = lse_of + %lld;",
-             (long long)w->cols);
+    attn_say(t, 4, "const float2 *const delta_of = lse_of + %lld;",
+             (long long)w->cols / 2);
 }
 
 /* x[i], the gradient of a score, from its weight and d[i].                   */
@@ -491,7 +546,10 @@ static void close_backward(AttnWg *w)
     for (int i = 0; i < w->j->nout; i++) {
         int op = w->j->out[i];
         const char *f = op == t->v ? "1" : "UNIT";
-        put_store(w, attn_grad(w->x, op), op, f, f);
+        AttnView v = attn_grad(w->x, op);
+        put_store(w, 3, v, op, w->j->keys ? rows_at(t, v, t->key, "k0")
+                                          : rows_at(t, v, t->query, "q0"),
+                  w->j->keys ? "cols" : "rows", f, f);
     }
 }
 
@@ -502,18 +560,15 @@ void attn_wg_job(AttnGpu *x, const AttnJob *j)
     Attn *t = &x->t;
     AttnWg w = attn_wg(x, j);
 
+    attn_wg_line(&w);
+    if (!x->back) {
+        forward(&w);
+        return;
+    }
     attn_say(t, 3, "const int lane = TID & 31;");
     attn_say(t, 3, "const int row = ((TID >> 5) - 4) * 16 + (lane >> 2);");
     zero_sums(&w);
-    attn_wg_line(&w);
-    if (x->back)
-        attn_say(t, 3, "await(ROWS_FULL, 0);");
-    else
-        attn_say(t, 3, "await(LINE_FULL(at), round / %lld & 1);",
-                 (long long)w.lines);
-    if (x->back)
-        backward(&w);
-    else
-        forward(&w);
-    (x->back ? close_backward : close_forward)(&w);
+    attn_say(t, 3, "await(ROWS_FULL, 0);");
+    backward(&w);
+    close_backward(&w);
 }

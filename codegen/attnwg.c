@@ -100,7 +100,7 @@ static void choose_tile(AttnWg *w)
 
     w->lines = 1;
     if (attn_wg_sums(w->x, w->j) > 128 || lay_out(w, 128, 2) > ROOM)
-        cols = 64;
+        cols = lay_out(w, 64, 2) > ROOM ? 32 : 64;
     w->lines += !w->x->back;
     if (lay_out(w, cols, 2) > ROOM)
         w->lines = 1;
@@ -220,8 +220,7 @@ void attn_wg_over(AttnWg *w)
     }
 }
 
-/* On to the next such tile.                                                  */
-void attn_wg_skip(AttnWg *w, int depth)
+static void put_skip(AttnWg *w, int depth)
 {
     Attn *t = &w->x->t;
 
@@ -232,6 +231,31 @@ void attn_wg_skip(AttnWg *w, int depth)
     attn_say(t, depth + 1, "if (!(%s))", unseen_tile(w));
     attn_say(t, depth + 2, "break;");
     attn_say(t, depth, "}");
+}
+
+/* Forward: to an item's first such tile, or its first if none is seen, so that
+ * every item has one; and in a loop over the others to the next.             */
+void attn_wg_first(AttnWg *w)
+{
+    Attn *t = &w->x->t;
+
+    attn_say(t, 3, "int now = 0;");
+    put_skip(w, 3);
+    if (unseen_tile(w)) {
+        attn_say(t, 3, "if (now >= %lld)", (long long)w->total);
+        attn_say(t, 4, "now = 0;");
+    }
+}
+
+void attn_wg_follow(AttnWg *w)
+{
+    Attn *t = &w->x->t;
+
+    attn_wg_next(w, 4);
+    attn_say(t, 4, "now++;");
+    put_skip(w, 4);
+    attn_say(t, 4, "if (now >= %lld)", (long long)w->total);
+    attn_say(t, 5, "break;");
 }
 
 static int has_loop(const AttnWg *w, const AttnSlab *s)
@@ -329,11 +353,42 @@ void attn_wg_line(AttnWg *w)
              (long long)w->rowbytes);
 }
 
-static void put_forward_rows(AttnWg *w)
+static void put_tile(AttnWg *w)
 {
-    attn_say(&w->x->t, 3, "await(LINE_EMPTY(at), ~(round / %lld) & 1);",
+    Attn *t = &w->x->t;
+
+    attn_say(t, 4, "const uint32_t to = base + %lld + stage * %lld;",
+             (long long)attn_wg_tiles(w), (long long)w->colbytes);
+    for (int i = 0; i < parts_of(w); i++)
+        put_part(w, i);
+}
+
+static void fetch_forward(AttnWg *w)
+{
+    Attn *t = &w->x->t;
+
+    attn_say(t, 3, "await(LINE_EMPTY(at), ~(round / %lld) & 1);",
              (long long)w->lines);
     put_rows(w, 3, 0, "LINE_FULL(at)");
+    attn_wg_first(w);
+    attn_say(t, 3, "for (;;) {");
+    attn_say(t, 4, "{");
+    attn_wg_place(w, 4);
+    put_tile(w);
+    attn_say(t, 4, "}");
+    attn_wg_follow(w);
+    attn_say(t, 3, "}");
+}
+
+static void fetch_turn(AttnWg *w)
+{
+    Attn *t = &w->x->t;
+
+    attn_say(t, 4, "if (now / %lld != turn) {", (long long)w->tiles);
+    attn_say(t, 5, "turn = now / %lld;", (long long)w->tiles);
+    attn_say(t, 5, "await(TURN_EMPTY, ~turns++ & 1);");
+    put_rows(w, 5, 1, "TURN_FULL");
+    attn_say(t, 4, "}");
 }
 
 void attn_wg_fetch(AttnGpu *x, const AttnJob *j)
@@ -342,24 +397,17 @@ void attn_wg_fetch(AttnGpu *x, const AttnJob *j)
     AttnWg w = attn_wg(x, j);
 
     attn_wg_line(&w);
-    if (x->back)
-        put_rows(&w, 3, 0, "ROWS_FULL");
-    else
-        put_forward_rows(&w);
+    if (!x->back) {
+        fetch_forward(&w);
+        return;
+    }
+    put_rows(&w, 3, 0, "ROWS_FULL");
     if (attn_wg_turns(&w))
         attn_say(t, 3, "int turn = -1, turns = 0;");
     attn_wg_over(&w);
-    if (attn_wg_turns(&w)) {
-        attn_say(t, 4, "if (now / %lld != turn) {", (long long)w.tiles);
-        attn_say(t, 5, "turn = now / %lld;", (long long)w.tiles);
-        attn_say(t, 5, "await(TURN_EMPTY, ~turns++ & 1);");
-        put_rows(&w, 5, 1, "TURN_FULL");
-        attn_say(t, 4, "}");
-    }
-    attn_say(t, 4, "const uint32_t to = base + %lld + stage * %lld;",
-             (long long)attn_wg_tiles(&w), (long long)w.colbytes);
-    for (int i = 0; i < parts_of(&w); i++)
-        put_part(&w, i);
+    if (attn_wg_turns(&w))
+        fetch_turn(&w);
+    put_tile(&w);
     attn_wg_next(&w, 4);
     attn_say(t, 3, "}");
 }

@@ -435,6 +435,8 @@ AttnView attn_grad(const AttnGpu *x, int op);
 void attn_warp_job(AttnGpu *x, const AttnJob *j);     /* attnwarp.c           */
 void attn_wg_job(AttnGpu *x, const AttnJob *j);       /* attnmul.c            */
 void attn_wg_fetch(AttnGpu *x, const AttnJob *j);     /* what the job reads   */
+void attn_wg_open(AttnGpu *x);    /* forward: around a block's items          */
+void attn_wg_close(AttnGpu *x);
 int attn_wg_fits(AttnGpu *x);     /* also fills x->shared                     */
 void attn_cost(Attn *t);          /* flops and bytes of the group's step      */
 
@@ -469,7 +471,8 @@ int attn_wg_turns(const AttnWg *w);
 void attn_wg_line(AttnWg *w);
 void attn_wg_over(AttnWg *w);
 void attn_wg_place(AttnWg *w, int depth);
-void attn_wg_skip(AttnWg *w, int depth);
+void attn_wg_first(AttnWg *w);
+void attn_wg_follow(AttnWg *w);
 void attn_wg_next(AttnWg *w, int depth);
 /* cuda.c: a kernel's parameters and the arrays they become; its grid.        */
 void cuda_put_parameters(Text *t, const Group *k);
