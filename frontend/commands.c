@@ -366,17 +366,27 @@ int cmd_bench(Args *a)
 
 /* ---- generate ------------------------------------------------------------ */
 
-/* The plan that wrote a run folder or a checkpoint inside of it.             */
-static Plan *plan_of_run(const char *folder)
+/* A file of a run, by its folder or a checkpoint inside of it; null: none.   */
+static const char *file_of_run(const char *folder, const char *name)
 {
-    static const char *const up[] = { "plan", "../plan", "../../plan" };
+    static const char *const up[] = { "", "../", "../../" };
 
     for (size_t i = 0; i < sizeof up / sizeof *up; i++) {
-        char *path = strf(forever, "%s/%s", folder, up[i]);
+        char *path = strf(forever, "%s/%s%s", folder, up[i], name);
         if (!access(path, R_OK))
-            return read_plan(path);
+            return path;
     }
-    err(NULL, "%s is neither a run's folder nor a checkpoint of one", folder);
+    return NULL;
+}
+
+static Plan *plan_of_run(const char *folder)
+{
+    const char *path = file_of_run(folder, "plan");
+
+    if (!path)
+        err(NULL, "%s is neither a run's folder nor a checkpoint of one",
+            folder);
+    return read_plan(path);
 }
 
 /* The run's keys that shape the model, on one rank, one sequence at a time.  */
@@ -395,6 +405,9 @@ static Opts *generate_keys(const Args *a, const Plan *p)
             !strcmp(key, "data.tokenizer") || !strcmp(key, "data.template") ||
             !strcmp(key, "data.eod"))
             opts_set(o, key, value, NULL);
+    if (strcmp(opts_str(o, "data.tokenizer"), "bytes") &&
+        (value = file_of_run(a->file, "tokenizer.json")))
+        opts_set(o, "data.tokenizer", value, NULL);
     for (int i = 0; opts_each(a->keys, i, &key, &value); i++)
         opts_set(o, key, value, NULL);
     for (size_t i = 0; i < sizeof fixed / sizeof *fixed; i++)

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 
 #include "runtime.h"
@@ -91,6 +92,28 @@ void run_ranks(const Exec *x, const char *dir)
     run_file(strf(forever, "%s/ranks", dir), all.s, all.len);
 }
 
+/* The tokenizer, so that `generate` has it wherever the folder goes. */
+static void keep_tokenizer(const Exec *x, const char *dir)
+{
+    static const char *const names[] = {"tokenizer.json",
+                                        "tokenizer_config.json"};
+    const char *path = opts_str(x->plan->opts, "data.tokenizer");
+    const char *slash = strrchr(path, '/');
+    const uint8_t *s;
+    int64_t n;
+
+    for (int i = 0; i < 2 && strcmp(path, "bytes"); i++) {
+        const char *from = !i ? path
+            : strf(forever, "%.*s%s", slash ? (int)(slash - path + 1) : 0,
+                   path, names[i]);
+        if (map_whole(forever, from, &s, &n))
+            continue;
+        run_file(strf(forever, "%s/%s", dir, names[i]), (const char *)s,
+                 (size_t)n);
+        munmap((void *)(uintptr_t)s, (size_t)n);
+    }
+}
+
 void run_folder(const Exec *x, const char *ckpt, const char *dir,
                 const RunArgs *a)
 {
@@ -98,6 +121,7 @@ void run_folder(const Exec *x, const char *ckpt, const char *dir,
         return;
     make_folders(ckpt);
     save_config(x, dir);
+    keep_tokenizer(x, dir);
     run_file(strf(forever, "%s/plan", dir), a->text, a->len);
     run_tuned(x, dir);
 }

@@ -7,7 +7,7 @@ dir=$PWD/build/tests/data
 rm -rf "$dir" && mkdir -p "$dir" || exit 2
 export XDG_CACHE_HOME="$dir/cache"
 kinds=tests/data/tokenizer
-printf '1..%d\n' 48
+printf '1..%d\n' 51
 bad=0
 
 # is NAME STATUS command...: its exit status is STATUS; output is in $dir/log
@@ -72,7 +72,11 @@ is "losses there are" 0 grep -c '"loss"' "$dir/a.loss"
 is "a second run" 0 run c data.train="$dir/text.txt" data.tokenizer=$kinds/qwen2.json
 cp "$dir/log" "$dir/c.log"
 is "makes no tokens again" 1 grep "kept as" "$dir/c.log"
-is "generate" 0 "$PLEAT" generate "$dir/a" --prompt "é in" -n 5
+mkdir "$dir/away" && cp -r "$dir/a" "$dir/away/a" && echo '{}' >"$dir/a/tokenizer.json"
+is "the run's folder has the tokenizer" 1 "$PLEAT" generate "$dir/a" -n 1
+says "and it is the one that is read" "a/tokenizer.json: error: model"
+is "another may be named" 0 "$PLEAT" generate "$dir/a" -n 1 data.tokenizer=$kinds/qwen2.json
+is "generate" 0 "$PLEAT" generate "$dir/away/a" --prompt "é in" -n 5
 says "generate begins with the prompt" "é in"
 
 # ---- blends --------------------------------------------------------------------

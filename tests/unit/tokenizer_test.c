@@ -8,7 +8,6 @@
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 #include <cmocka.h>
 #include <zlib.h>
 
@@ -176,81 +175,6 @@ static void test_long_word(void **state)
     encoder_free(e);
 }
 
-/* ---- damage -------------------------------------------------------------- */
-
-/* A little of everything that a file may hold. */
-static const char whole[] =
-    "{\"version\":\"1.0\",\"added_tokens\":[{\"id\":7,\"content\":\"<s>\","
-    "\"single_word\":true,\"lstrip\":true,\"rstrip\":true,\"normalized\":true,"
-    "\"special\":true},{\"id\":8,\"content\":\"<x>\",\"normalized\":false}],"
-    "\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"NFC\"},"
-    "{\"type\":\"Prepend\",\"prepend\":\"a\"},{\"type\":\"Replace\","
-    "\"pattern\":{\"String\":\" \"},\"content\":\"b\"}]},"
-    "\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":"
-    "\"Split\",\"pattern\":{\"Regex\":\"[^\\\\s\\\\p{L}]{1,3}|\\\\s+(?!\\\\S)\"},"
-    "\"behavior\":\"MergedWithNext\",\"invert\":false},{\"type\":\"Digits\","
-    "\"individual_digits\":true},{\"type\":\"ByteLevel\",\"add_prefix_space\":"
-    "true,\"use_regex\":true}]},\"post_processor\":{\"type\":"
-    "\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{\"id\":\"<s>\"}},"
-    "{\"Sequence\":{\"id\":\"A\"}}],\"special_tokens\":{\"<s>\":{\"ids\":[7]}}},"
-    "\"decoder\":{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"Replace\","
-    "\"pattern\":{\"String\":\"b\"},\"content\":\" \"},{\"type\":\"Strip\","
-    "\"content\":\" \",\"start\":1}]},\"model\":{\"type\":\"BPE\",\"unk_token\":"
-    "\"u\",\"fuse_unk\":true,\"byte_fallback\":true,\"ignore_merges\":true,"
-    "\"vocab\":{\"a\":0,\"b\":1,\"ab\":2,\"u\":3,\"aba\":4,\"<0x41>\":5,"
-    "\"\u0120\":6},\"merges\":[\"a b\",[\"ab\",\"a\"]]}}";
-
-static int is_read(const char *path)
-{
-    if (setjmp(back))
-        return 0;
-    Tokenizer *t = tokenizer_open(path, NULL);
-    Encoder *e = encoder_new(t);
-    Text out = {.arena = forever};
-    const char s[] = "abab <s> caf\xc3\xa9 <x>12\n\n  a\xe4\xb8\xad";
-
-    if (!encode(e, s, sizeof s - 1, ENCtemplate))
-        decode(t, e->id, e->n, &out);
-    for (int64_t i = 0; i < e->n; i++)
-        if (e->id[i] < 0)
-            abort();
-    encoder_free(e);
-    return 1;
-}
-
-/* Files with one bit, one byte or their end changed: read, or refused. */
-static void test_damage(void **state)
-{
-    char path[] = "/tmp/pleat-tokenizer-test.XXXXXX", s[sizeof whole];
-    uint64_t r = 1;
-    int read = 0, rounds = getenv("PLEAT_ALL") ? 10000 : 2000;
-
-    (void)state;
-    close(mkstemp(path));
-    err_hook = hook;
-    for (int i = 0; i < rounds; i++) {
-        size_t n = sizeof whole - 1;
-        memcpy(s, whole, n);
-        r = r * 6364136223846793005ull + 1442695040888963407ull;
-        size_t at = (size_t)(r >> 33) % n;
-        int how = i ? (int)(r >> 20 & 7) : 8;
-        if (how < 4)
-            s[at] = (char)(s[at] ^ 1 << (r >> 24 & 7));
-        else if (how < 6)
-            s[at] = whole[(size_t)(r >> 13) % n];
-        else if (how < 8)
-            n = at;
-        FILE *f = fopen(path, "w");
-        fwrite(s, 1, n, f);
-        fclose(f);
-        read += is_read(path);
-    }
-    err_hook = NULL;
-    remove(path);
-    print_message("%d of %d read\n", read, rounds);
-    assert_in_range(read, rounds / 10, rounds / 2);
-}
-
 int main(int argc, char **argv)
 {
     text = mix_text(SIZE, &len);
@@ -261,7 +185,6 @@ int main(int argc, char **argv)
         CASE(gpt2), CASE(llama3), CASE(qwen2), CASE(deepseek), CASE(flags),
         CASE(mixtral), CASE(metaspace), cmocka_unit_test(test_refused),
         cmocka_unit_test(test_utf8), cmocka_unit_test(test_long_word),
-        cmocka_unit_test(test_damage),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

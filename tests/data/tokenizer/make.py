@@ -10,6 +10,8 @@ this file:
                   model it is named after
   expected.txt    case, document, number of tokens, CRC-32 of the tokens as
                   little-endian i32, CRC-32 of the text they decode to
+
+small.json has a little of all that such a file may hold, for fuzzers.
 """
 import json
 import pathlib
