@@ -5,12 +5,14 @@
  * group; other shapes are a send and a receive (or a sum to one rank) for each
  * run of elements that follow each other on both sides, in one group.        */
 #define _GNU_SOURCE
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "runtime.h"
 
 enum { NI8 = 0, NI32 = 2, NI64 = 4, NF32 = 7, NF64 = 8, NBF16 = 9 };
+enum { CTAS = 16, PAIRCTAS = 4, V2_18 = 21801 };
 enum { NSUM = 0, NMAX = 2, NMIN = 3, NOCOLOR = -1, INPROGRESS = 7 };
 
 typedef struct Group { uint32_t atoms; void *comm; } Group;
@@ -24,20 +26,45 @@ struct Nccl {
     Group *group;                 /* vec; atoms 0: a pair of stages           */
 };
 
+/* A fault of CUDA inside of NCCL is a lack of memory more often than not.    */
 static void ok(int status, const char *what)
 {
-    if (status)
-        err(NULL, "NCCL: %s: %s", what, dl.ncclGetErrorString(status));
+    size_t left = 0, total = 0;
+
+    if (!status)
+        return;
+    dl.cuMemGetInfo_v2(&left, &total);
+    err(NULL, "NCCL: %s: %s (%.2f of %.2f GiB of the GPU are free; "
+        "NCCL_DEBUG=WARN tells more)", what, dl.ncclGetErrorString(status),
+        (double)left / 0x1p30, (double)total / 0x1p30);
 }
 
 /* ---- communicators ------------------------------------------------------- */
 
+typedef struct Config {           /* ncclConfig_t of 2.18; later ones read it */
+    size_t size;
+    unsigned magic, version;
+    int blocking, cluster, minctas, maxctas;
+    const char *net;
+    int share;
+} Config;
+
+/* NCCL's buffers grow with what runs at once. Groups take turns on one stream,
+ * so they share those of the world; the links between stages run beside them
+ * and have their own, few.                                                   */
+static Config config(int ctas, int share)
+{
+    return (Config){sizeof(Config), 0xcafebeef, V2_18, INT_MIN, INT_MIN, 1,
+                    ctas, NULL, share};
+}
+
 static void *split(Nccl *x, uint32_t atoms, int64_t color, int64_t key)
 {
     Group g = {.atoms = atoms};
+    Config c = atoms ? config(CTAS, 1) : config(PAIRCTAS, 0);
 
     watch_all();
-    ok(dl.ncclCommSplit(x->world, (int)color, (int)key, &g.comm, NULL),
+    ok(dl.ncclCommSplit(x->world, (int)color, (int)key, &g.comm, &c),
        "splitting a communicator");
     watch_leave();
     if (g.comm)
@@ -94,12 +121,14 @@ static void open_groups(Nccl *x, const Plan *p)
 Nccl *nccl_open(Arena *a, const Plan *p, Comm *c)
 {
     Nccl *x = alloc(a, sizeof *x);
+    Config set = config(CTAS, INT_MIN);
     NcclId id;
 
     *x = (Nccl){.mem = a, .mesh = p->mesh, .rank = c->first, .comm = c};
     if (c->world == 1)
         return x;
     setenv("NCCL_NVLS_ENABLE", "0", 0);       /* NVLink multicast             */
+    setenv("NCCL_MAX_P2P_NCHANNELS", "8", 0);
     if (!dl_open(LIBnccl))
         err(NULL, "several GPUs need NCCL: %s", dl_why(LIBnccl));
     memset(&id, 0, sizeof id);
@@ -107,8 +136,8 @@ Nccl *nccl_open(Arena *a, const Plan *p, Comm *c)
         ok(dl.ncclGetUniqueId(&id), "making an id");
     comm_share(c, &id, sizeof id);
     watch_all();
-    ok(dl.ncclCommInitRank(&x->world, (int)c->world, id, (int)c->first),
-       "starting");
+    ok(dl.ncclCommInitRankConfig(&x->world, (int)c->world, id, (int)c->first,
+                                 &set), "starting");
     watch_leave();
     open_groups(x, p);
     return x;

@@ -184,6 +184,17 @@ typedef struct Load {
     int same;                     /* source and tensor have one dtype         */
 } Load;
 
+/* What weights of a checkpoint of masters are: most of what is loaded.       */
+static void round_row(uint16_t *to, const uint8_t *from, int64_t n)
+{
+    float v;
+
+    for (int64_t i = 0; i < n; i++) {
+        memcpy(&v, from + 4 * i, sizeof v);
+        to[i] = f32_to_bf16(v);
+    }
+}
+
 static void load_row(const Load *l, int64_t src, int64_t step, int64_t dst,
                      int64_t n)
 {
@@ -199,6 +210,10 @@ static void load_row(const Load *l, int64_t src, int64_t step, int64_t dst,
     if (l->same && step == 1) {
         memcpy((char *)l->dst + dst * size, l->v->data + src * size,
                (size_t)(n * size));
+        return;
+    }
+    if (step == 1 && l->t->dt == Dbf16 && !strcmp(l->v->dt, "F32")) {
+        round_row((uint16_t *)l->dst + dst, l->v->data + src * 4, n);
         return;
     }
     for (int64_t i = 0; i < n; i++)
