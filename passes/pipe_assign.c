@@ -4,6 +4,7 @@
  *
  *     forward    the chunk of its unit, or a later one of an operand; what is
  *                in no unit goes with E, or with L when it needs the last unit
+ *                (with that when an mtp unit reads it: the last norm)
  *     backward   the same the other way: the chunk of its unit or an earlier
  *                one of a gradient that it reads; in no unit: L, or E when it
  *                needs the gradient of the first unit
@@ -35,6 +36,8 @@ typedef struct Assign {
     char *back;                   /* 1: of the backward; 2: reads no gradient */
     char *ends;                   /* needs the last unit, or (backward) the
                                      gradient of the first                    */
+    char *feeds;                  /* some unit's forward needs it             */
+    Table *home;                  /* scopes of what does: 1 + chunk           */
     int last;                     /* the last unit that is no mtp             */
 } Assign;
 
@@ -69,6 +72,18 @@ static void find_needs(Assign *a)
     }
 }
 
+static void find_feeds(Assign *a)
+{
+    for (size_t i = vec_len(a->g->node); i-- > 0;) {
+        const Node *n = a->g->node[i];
+        if (n->reg != REGbody || is_backward(n))
+            continue;
+        a->feeds[n->id] |= unit_at(a->st, n->scope) >= 0;
+        for (int k = 0; k < n->nin && a->feeds[n->id]; k++)
+            a->feeds[n->in[k]->id] = 1;
+    }
+}
+
 /* ---- forward ------------------------------------------------------------- */
 
 static int max(int x, int y) { return x > y ? x : y; }
@@ -78,6 +93,15 @@ static int min(int x, int y) { return x < y ? x : y; }
 static Node *read_by(const Node *n, int k)
 {
     return k < n->nin ? n->in[k] : k == n->nin ? n->map : NULL;
+}
+
+/* The backward of this scope will stand where its forward does.              */
+static int live_at(Assign *a, const char *scope, int chunk)
+{
+    if (*scope)
+        *table_at(a->home, KEYP(intern(scope))) =
+            (void *)(uintptr_t)(chunk + 1);
+    return chunk;
 }
 
 static void forward(Assign *a, const Node *n, Spot *s)
@@ -96,6 +120,8 @@ static void forward(Assign *a, const Node *n, Spot *s)
         s->chunk = at;
     else if (unit >= 0)
         s->chunk = max(at, a->st->chunk[unit]);
+    else if (a->feeds[n->id] && at >= 0)
+        s->chunk = live_at(a, n->scope, at);
     else
         s->chunk = max(at, a->ends[n->id] || is_sink(n) ? a->st->last
                                                         : a->st->first);
@@ -131,8 +157,12 @@ static void backward_of(Assign *a, const Node *n, Spot *s)
         }
     }
     a->back[n->id] = at == NOBODY && (unit < 0 || !reads) ? 2 : 1;
+    int home = strncmp(n->scope, "d.", 2) ? 0
+             : (int)(uintptr_t)table_get(a->home, KEYP(intern(n->scope + 2)));
     if (unit >= 0)
         s->chunk = min(at, a->st->chunk[unit]);
+    else if (home)
+        s->chunk = min(at, home - 1);
     else if (at == NOBODY)
         s->chunk = fwd >= 0 ? fwd : a->st->last;
     else
@@ -268,7 +298,10 @@ static void assign(Pipe *p)
     a.last = a.st->nunit - 1;
     while (a.last > 0 && is_mtp(a.st->unit[a.last]))
         a.last--;
+    a.feeds = alloc(p->a, n);
+    a.home = table_new(p->a);
     find_needs(&a);
+    find_feeds(&a);
     for (size_t i = 0; i < vec_len(g->node); i++)
         place(&a, g->node[i]);
     pull_back(&a, settle);

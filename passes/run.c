@@ -408,7 +408,8 @@ static void learn_shards(Graph *g, const Graph *step)
         shards_like(g, step);
 }
 
-/* Step goes first: it makes the optimizer's parameters, which init fills.    */
+/* Step goes first: it makes the optimizer's parameters, which init fills. It
+ * knows where all are; what only step reads is nowhere in the others.        */
 Plan *compile(Graph *g, const Target *T, const CompileOptions *o)
 {
     static const char *const programs[] = {
@@ -432,7 +433,8 @@ Plan *compile(Graph *g, const Target *T, const CompileOptions *o)
         Graph *h = program(g, *p);
         if (!one_program(e, h))
             vec_push(g->arena, stopped, h);
-        if (vec_len(h->param) > vec_len(last->param) || last == g)
+        if (last == g || (strcmp(last->prog, "step") &&
+                          vec_len(h->param) > vec_len(last->param)))
             last = h;
         if (!strcmp(*p, "step"))
             step = h;

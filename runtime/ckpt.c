@@ -56,7 +56,7 @@ static const char *axes_of(Arena *a, const Tensor *t)
     return s.s;
 }
 
-static StTensor describe(Arena *a, const Tensor *t, const char *name)
+StTensor ckpt_describe(Arena *a, const Tensor *t, const char *name)
 {
     StTensor s = {.name = name, .dt = dtypes[t->dt].st, .nd = t->nd,
                   .bytes = dtypes[t->dt].bytes, .axes = axes_of(a, t)};
@@ -85,7 +85,8 @@ static StTensor *list_tensors(Arena *a, const Plan *p, int file)
             if (!has_word(ourkinds[file], t->kind) ||
                 (r && listed(v, t->name)))
                 continue;
-            StTensor s = describe(a, source_of(a, &p->role[r], t), t->name);
+            const Tensor *of = source_of(a, &p->role[r], t);
+            StTensor s = ckpt_describe(a, of, t->name);
             vec_push(a, v, s);
         }
     return v;
@@ -195,7 +196,7 @@ static int axis_at(const char *axes, const char *axis)
 }
 
 /* By axis name where the file says them, else dim by dim. */
-static View view_of(const StFile *f, const StTensor *s, const Tensor *t)
+View ckpt_view(const StFile *f, const StTensor *s, const Tensor *t)
 {
     View v = {.data = f->data + s->begin, .dt = s->dt};
     int64_t stride[MAXD], step = 1;
@@ -258,7 +259,7 @@ static void load_tensors(Exec *x, const Files *s, const char *kinds,
                     s->what, stored_name(t));
             if (!st)
                 continue;
-            View v = view_of(f, st, t);
+            View v = ckpt_view(f, st, t);
             view_load(x->plan->mesh, t, rank, &v, exec_buf(x, rank, t->buf));
         }
     }
@@ -304,7 +305,7 @@ int ckpt_resume(Exec *x, const char *dir, State *s)
     Files src = {file, 2, path};
     refuse_leftovers(x->plan, &src);
     load_tensors(x, &src, "param copy state master m v",
-                 "param copy state master m v");
+                 s->step ? "param copy state master m v" : "param copy master");
     st_close(file[0]);
     st_close(file[1]);
     return 1;
@@ -345,7 +346,7 @@ static StFile **open_indexed(Arena *a, const char *dir, const char *index)
 }
 
 /* The files behind `from`: a file, a checkpoint, a run, or a Hub folder. */
-static StFile **open_from(Arena *a, const char *path)
+StFile **ckpt_files(Arena *a, const char *path)
 {
     StFile **v = NULL;
     State s;
@@ -364,9 +365,9 @@ static StFile **open_from(Arena *a, const char *path)
         if (why)
             err(NULL, "from: %s: %s", path, why);
     } else if (ckpt_exists(path)) {
-        return open_from(a, ckpt_newest(a, path, &s));
+        return ckpt_files(a, ckpt_newest(a, path, &s));
     } else if (ckpt_exists(strf(a, "%s/ckpt", path))) {
-        return open_from(a, strf(a, "%s/ckpt", path));
+        return ckpt_files(a, strf(a, "%s/ckpt", path));
     } else if (exists(index)) {
         return open_indexed(a, path, index);
     }
@@ -389,7 +390,7 @@ static int uses_hf_names(const Plan *p, const Files *s)
 
 void ckpt_from(Exec *x, const char *path)
 {
-    StFile **v = open_from(forever, path);
+    StFile **v = ckpt_files(forever, path);
     Files s = {v, (int)vec_len(v), path};
 
     if (uses_hf_names(x->plan, &s)) {

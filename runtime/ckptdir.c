@@ -53,7 +53,7 @@ int ckpt_sync(const char *path, int flags)
     return bad;
 }
 
-static int write_text(const char *path, const char *s, size_t n)
+int ckpt_write(const char *path, const char *s, size_t n)
 {
     int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
 
@@ -114,13 +114,30 @@ static int write_state(Arena *a, const char *dir, const State *s)
         "\"plan\": \"%s\"}\n", (long long)s->step, (long long)s->tokens,
         (long long)s->samples, (long long)s->skipped,
         (unsigned long long)s->seed, s->plan ? s->plan : "");
-    return write_text(strf(a, "%s/%s", dir, ckptfile[STATE]), t.s, t.len);
+    return ckpt_write(strf(a, "%s/%s", dir, ckptfile[STATE]), t.s, t.len);
 }
 
 static char *hash_text(Arena *a, const void *p, size_t n)
 {
     XXH128_hash_t h = XXH3_128bits(p, n);
 
+    return strf(a, "%016llx%016llx", (unsigned long long)h.high64,
+                (unsigned long long)h.low64);
+}
+
+/* The same of a mapped file, of which little stays mapped meanwhile.         */
+static char *hash_file(Arena *a, uint8_t *map, size_t n)
+{
+    enum { WINDOW = 64 << 20 };
+    XXH3_state_t s;
+
+    XXH3_128bits_reset(&s);
+    for (size_t at = 0; at < n; at += WINDOW) {
+        size_t k = n - at < WINDOW ? n - at : WINDOW;
+        XXH3_128bits_update(&s, map + at, k);
+        madvise(map + at, k, MADV_DONTNEED);
+    }
+    XXH128_hash_t h = XXH3_128bits_digest(&s);
     return strf(a, "%016llx%016llx", (unsigned long long)h.high64,
                 (unsigned long long)h.low64);
 }
@@ -134,12 +151,12 @@ static int write_index(Arena *a, const char *dir)
         uint8_t *map = ckpt_map(strf(a, "%s/%s", dir, ckptfile[i]), &size, 0);
         if (!map)
             return ckpt_complain("cannot read back", ckptfile[i]);
-        put(&t, "%s %lld %s\n", hash_text(a, map, (size_t)size),
+        put(&t, "%s %lld %s\n", hash_file(a, map, (size_t)size),
             (long long)size, ckptfile[i]);
         munmap(map, (size_t)size);
     }
     put(&t, "%s\n", hash_text(a, t.s, t.len));
-    return write_text(strf(a, "%s/index", dir), t.s, t.len);
+    return ckpt_write(strf(a, "%s/index", dir), t.s, t.len);
 }
 
 /* Only the files we write are removed, never a tree. */
@@ -175,7 +192,7 @@ static int commit(Arena *a, const char *dir, const char *tmp, const char *name)
         return ckpt_complain("cannot rename", tmp);
     ckpt_sync(dir, O_RDONLY | O_DIRECTORY);
     put(&t, "%s\n", name);
-    if (write_text(next, t.s, t.len) || rename(next, latest))
+    if (ckpt_write(next, t.s, t.len) || rename(next, latest))
         return ckpt_complain("cannot write", latest);
     return 0;
 }
@@ -207,7 +224,7 @@ int ckpt_end(Arena *a, const char *dir, const char *tmp, const State *s,
 
 /* ---- checking ------------------------------------------------------------ */
 
-static char *read_text(Arena *a, const char *path, size_t *n)
+char *ckpt_text(Arena *a, const char *path, size_t *n)
 {
     int64_t size = 0;
     uint8_t *map = ckpt_map(path, &size, 0);
@@ -238,7 +255,7 @@ static const char *check_file(Arena *a, const char *dir, const char *line,
     if (have != size)
         why = strf(a, "%s has %lld bytes instead of %lld", name,
                    (long long)have, size);
-    else if (strcmp(hash_text(a, map, (size_t)have), hash))
+    else if (strcmp(hash_file(a, map, (size_t)have), hash))
         why = strf(a, "%s is damaged (its hash differs)", name);
     munmap(map, (size_t)have);
     return why;
@@ -247,7 +264,7 @@ static const char *check_file(Arena *a, const char *dir, const char *line,
 static const char *check_index(Arena *a, const char *dir)
 {
     size_t n = 0, body = 0;
-    char *s = read_text(a, strf(a, "%s/index", dir), &n);
+    char *s = ckpt_text(a, strf(a, "%s/index", dir), &n);
 
     if (!s)
         return "it has no index (not finished?)";

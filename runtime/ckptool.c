@@ -124,34 +124,59 @@ static int diff_tensor(const StFile *f, const StTensor *x, const StFile *g,
     return count > 0;
 }
 
-static int diff_files(const char *a, const char *b, const char *name)
+static const StTensor *find_in(StFile **v, const char *name, StFile **f)
 {
-    StFile *f = open_file(forever, a, name), *g = open_file(forever, b, name);
+    for (size_t i = 0; i < vec_len(v); i++) {
+        const StTensor *t = st_find(v[i], name);
+        if (t) {
+            *f = v[i];
+            return t;
+        }
+    }
+    return NULL;
+}
+
+/* Tensors of x that y has not, or others; 1: there are some.                 */
+static int diff_files(StFile **x, StFile **y, const char *what, int values)
+{
     int bad = 0;
 
-    for (int i = 0; i < f->n; i++) {
-        const StTensor *y = st_find(g, f->t[i].name);
-        if (!y)
-            printf("%-40s only in %s\n", f->t[i].name, a);
-        bad |= !y || diff_tensor(f, &f->t[i], g, y);
-    }
-    for (int i = 0; i < g->n; i++)
-        if (!st_find(f, g->t[i].name)) {
-            printf("%-40s only in %s\n", g->t[i].name, b);
-            bad = 1;
+    for (size_t i = 0; i < vec_len(x); i++)
+        for (int k = 0; k < x[i]->n; k++) {
+            StFile *g = NULL;
+            const StTensor *t = &x[i]->t[k], *u = find_in(y, t->name, &g);
+            if (!u)
+                printf("%-40s only in %s\n", t->name, what);
+            bad |= !u || (values && diff_tensor(x[i], t, g, u));
         }
     return bad;
 }
 
+/* Files of a run's newest checkpoint, or of a Hugging Face folder: a vec; what
+ * is diffed, to *name.                                                       */
+static StFile **side(char *dir, const char **name)
+{
+    StFile **v = NULL;
+
+    *name = dir;
+    if (access(strf(forever, "%s/state.json", dir), F_OK) &&
+        access(strf(forever, "%s/ckpt", dir), F_OK) && !ckpt_exists(dir))
+        return ckpt_files(forever, dir);
+    char **all = find_all(forever, dir);
+    *name = all[vec_len(all) - 1];
+    for (int i = MODEL; i <= OPTIM; i++)
+        vec_push(forever, v, open_file(forever, *name, ckptfile[i]));
+    return v;
+}
+
 static int diff(char **arg)
 {
-    char **a = find_all(forever, arg[0]), **b = find_all(forever, arg[1]);
-    const char *x = a[vec_len(a) - 1], *y = b[vec_len(b) - 1];
-    int bad = diff_files(x, y, "model.safetensors") |
-              diff_files(x, y, "optim.safetensors");
+    const char *a, *b;
+    StFile **x = side(arg[0], &a), **y = side(arg[1], &b);
+    int bad = diff_files(x, y, a, 1) | diff_files(y, x, b, 0);
 
     if (!bad)
-        printf("%s and %s hold the same values\n", x, y);
+        printf("%s and %s hold the same values\n", a, b);
     return bad;
 }
 
@@ -176,56 +201,81 @@ static Plan *plan_near(const char *dir)
     err(NULL, "no plan beside %s", dir);
 }
 
-static Exec *open_exec(const Plan *p)
+/* "fp32", "bf16", "fp16", or null. */
+static const char *export_dtype(const char *s)
 {
-    Exec *x = exec_open(p, comm_open(forever, p->mesh->world));
+    static const char *const name[][2] = {
+        {"fp32", "F32"}, {"bf16", "BF16"}, {"fp16", "F16"},
+    };
 
-    if (role_prog(&p->role[0], "init") >= 0)
-        exec_run(x, "init", NULL, NULL);
-    return x;
+    for (int i = 0; i < 3; i++)
+        if (!strcmp(s, name[i][0]))
+            return name[i][1];
+    return NULL;
+}
+
+/* "5GB", "800MB": bytes */
+static int64_t size_named(const char *s)
+{
+    char *end;
+    double n = strtod(s, &end);
+
+    n *= !strcmp(end, "GB") ? 1e9 : !strcmp(end, "MB") ? 1e6
+       : !strcmp(end, "KB") ? 1e3 : 0;
+    if (!(n >= 1 && n < 9e18))
+        err(NULL, "ckpt export-hf: what is '%s'? It takes fp32, bf16 or fp16, "
+            "hub or fused, and a size of files (5GB)", s);
+    return (int64_t)n;
 }
 
 static int export(char **arg)
 {
-    Exec *x = open_exec(plan_near(arg[0]));
+    const char *dt = NULL;
+    int64_t shard = 5000000000;
+    int state = 0;
 
-    ckpt_from(x, arg[0]);
-    hf_save(x, arg[1]);
-    exec_close(x);
-    return 0;
+    for (char **a = arg + 2; *a; a++) {
+        if (export_dtype(*a))
+            dt = export_dtype(*a);
+        else if (!strcmp(*a, "hub") || !strcmp(*a, "fused"))
+            state = **a == 'f';
+        else
+            shard = size_named(*a);
+    }
+    return convert_export(plan_near(arg[0]), arg[0], arg[1], dt, state, shard);
 }
 
-/* Weights under their names become step 0 of a run's folder. */
 static int import(char **arg)
 {
-    Plan *p = plan_near(arg[1]);
-    Exec *x = open_exec(p);
-    State s = {.seed = (uint64_t)opts_int(p->opts, "seed")};
-
-    ckpt_from(x, arg[0]);
-    int bad = ckpt_save(x, strf(forever, "%s/ckpt", arg[1]), &s);
-    exec_close(x);
-    return bad ? 1 : 0;
+    return convert_import(plan_near(arg[1]), arg[0], arg[1]);
 }
 
-static const struct { const char *name; int n; int (*f)(char **arg);
+/* n words, at most `more` beyond them */
+static const struct { const char *name; int n, more; int (*f)(char **arg);
                       const char *args, *doc; } commands[] = {
-    {"ls", 1, list, "DIR", "checkpoints of a run, oldest first"},
-    {"verify", 1, verify, "DIR", "read all of them and compare their hashes"},
-    {"diff", 2, diff, "DIR DIR", "what differs between the newest of two"},
-    {"export-hf", 2, export, "DIR OUT", "weights under Hugging Face names"},
-    {"import-hf", 2, import, "HF RUN", "step 0 of a run from such weights"},
+    {"ls", 1, 0, list, "DIR", "checkpoints of a run, oldest first"},
+    {"verify", 1, 0, verify, "DIR", "read all of them and compare their hashes"},
+    {"diff", 2, 0, diff, "DIR DIR", "what differs between the newest of two; "
+     "Hugging Face folders too"},
+    {"export-hf", 2, 3, export, "DIR OUT [bf16] [fused] [5GB]",
+     "weights under Hugging Face names; as fp32, bf16, fp16; one tensor an "
+     "expert or all fused; files of that size"},
+    {"import-hf", 2, 0, import, "HF RUN", "step 0 of a run from such weights"},
 };
 
 enum { NCOMMAND = sizeof commands / sizeof *commands };
 
 int ckpt_command(int n, char **arg)
 {
+    char **word = alloc(forever, ((size_t)n + 1) * sizeof *word);
+
+    memcpy(word, arg, (size_t)n * sizeof *word);
     for (int i = 0; i < NCOMMAND && n > 0; i++)
-        if (!strcmp(commands[i].name, arg[0]) && n - 1 == commands[i].n)
-            return commands[i].f(arg + 1);
+        if (!strcmp(commands[i].name, word[0]) && n - 1 >= commands[i].n &&
+            n - 1 <= commands[i].n + commands[i].more)
+            return commands[i].f(word + 1);
     for (int i = 0; i < NCOMMAND; i++)
-        fprintf(stderr, "ckpt %-9s %-8s %s\n", commands[i].name,
+        fprintf(stderr, "ckpt %-9s %-28s  %s\n", commands[i].name,
                 commands[i].args, commands[i].doc);
     return 2;
 }

@@ -2,21 +2,19 @@
  * one of their tensors, or a part of one, lies in one of our parameters: each
  * dim of theirs is a mixed radix of our axes, major first, an axis possibly at
  * an offset inside a longer digit; our remaining axes are fixed ("expert 3").
- * So an element of ours is at an affine function of its indices, both ways.  */
-#define _GNU_SOURCE
-#include <errno.h>
-#include <fcntl.h>
+ * So an element of ours is at an affine function of its indices, both ways.
+ *
+ * Files spell experts in two ways, one tensor each (the Hub) or all fused, gate
+ * and up together (what transformers holds): rows written in the first find
+ * the second too. FP8 tensors come with the scales of their blocks.          */
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "runtime.h"
 
 /* ---- one row of the table ------------------------------------------------ */
 
-static int64_t dim_size(const HfDim *d)
+int64_t hf_dim(const HfDim *d)
 {
     int64_t n = 1;
 
@@ -61,56 +59,120 @@ static View row_view(const HfMap *h, const Tensor *t, int64_t *cover)
     return v;
 }
 
-static void check_row(const HfMap *h, const StFile *f, const StTensor *s)
+static void check_row(const HfRow *r, const StTensor *scale)
 {
+    const HfMap *h = r->h;
+    const StTensor *s = r->s;
     int ok = s->nd == h->nd;
 
     for (int k = 0; k < h->nd && ok; k++)
-        ok = s->n[k] == dim_size(&h->dim[k]);
+        ok = s->n[k] == hf_dim(&h->dim[k]);
     if (!ok) {
         Text a = {.arena = forever}, b = {.arena = forever};
         for (int k = 0; k < s->nd; k++)
             put(&a, "%s%lld", k ? " " : "", (long long)s->n[k]);
         for (int k = 0; k < h->nd; k++)
-            put(&b, "%s%lld", k ? " " : "", (long long)dim_size(&h->dim[k]));
+            put(&b, "%s%lld", k ? " " : "", (long long)hf_dim(&h->dim[k]));
         err(NULL, "'%s' is [%s] in %s, parameter '%s' makes it [%s]", s->name,
-            a.s ? a.s : "", f->path, h->param, b.s ? b.s : "");
+            a.s ? a.s : "", r->f->path, h->param, b.s ? b.s : "");
     }
-    if (!st_isfloat(s->dt))
+    if (!strncmp(s->dt, "F8", 2) && !scale)
+        err(NULL, "'%s' in %s is %s without '%s_scale_inv'", s->name,
+            r->f->path, s->dt, s->name);
+    if (!st_isfloat(s->dt) && strncmp(s->dt, "F8", 2))
         err(NULL, "'%s' in %s is %s; convert it to F32, BF16 or F16 first",
-            s->name, f->path, s->dt);
+            s->name, r->f->path, s->dt);
 }
 
-/* ---- loading ------------------------------------------------------------- */
+/* ---- spellings ----------------------------------------------------------- */
 
-static StTensor *find_tensor(StFile **file, int n, const char *name, int *at)
+/* Names with one tensor an expert, and the fused tensor that holds all of them:
+ * rows of experts, in each `parts` matrices, of which this one is number at. */
+static const struct { const char *hub, *state; int at, parts; } fused[] = {
+    {".experts.%.gate_proj.weight", ".experts.gate_up_proj", 0, 2},
+    {".experts.%.up_proj.weight", ".experts.gate_up_proj", 1, 2},
+    {".experts.%.down_proj.weight", ".experts.down_proj", 0, 1},
+    {".block_sparse_moe.experts.%.w1.weight", ".mlp.experts.gate_up_proj", 0, 2},
+    {".block_sparse_moe.experts.%.w3.weight", ".mlp.experts.gate_up_proj", 1, 2},
+    {".block_sparse_moe.experts.%.w2.weight", ".mlp.experts.down_proj", 0, 1},
+    {".block_sparse_moe.gate.weight", ".mlp.gate.weight", 0, 1},
+};
+
+enum { NFUSED = sizeof fused / sizeof *fused };
+
+/* Where pattern ends name s, % for "{axis}"; -1: it does not.                */
+static int ends_like(const char *s, const char *pattern)
 {
-    for (*at = 0; *at < n; ++*at) {
-        StTensor *t = st_find(file[*at], name);
-        if (t)
+    const char *star = strchr(pattern, '%'), *tail = star ? star + 1 : "";
+    size_t head = star ? (size_t)(star - pattern) : strlen(pattern);
+
+    for (const char *p = strchr(s, *pattern); p; p = strchr(p + 1, *pattern)) {
+        const char *q = p + head;
+        if (strncmp(p, pattern, head))
+            continue;
+        if (star && (*q != '{' || !(q = strchr(q, '}'))))
+            continue;
+        if (!strcmp(star ? q + 1 : q, tail))
+            return (int)(p - s);
+    }
+    return -1;
+}
+
+/* The row as fused names spell it; 0: they do not.                           */
+static int respell(const HfMap *h, const Tensor *t, HfMap *to)
+{
+    for (int i = 0; i < NFUSED; i++) {
+        int at = ends_like(h->hf, fused[i].hub), unrolled = h->nfix == 1;
+        if (at < 0 || unrolled != (strchr(fused[i].hub, '%') != NULL))
+            continue;
+        *to = *h;
+        to->hf = strf(forever, "%.*s%s", at, h->hf, fused[i].state);
+        if (!unrolled)
+            return 1;
+        if (h->fixat[0] >= 0 || h->nd == MAXD || !h->nd)
+            return 0;
+        int64_t n = 0, rows = hf_dim(&h->dim[0]);
+        for (int d = 0; d < t->nd; d++)
+            if (!strcmp(t->dim[d].axis, h->fixaxis[0]))
+                n = t->dim[d].n;
+        memcpy(to->dim + 1, h->dim, (size_t)h->nd * sizeof *h->dim);
+        to->dim[0] = (HfDim){1, {{h->fixaxis[0], n, 0, n}}};
+        to->nd++;
+        to->nfix = 0;
+        HfDim *d = &to->dim[1];
+        if (fused[i].parts > 1 && d->nf == 1) {
+            d->f[0].total = rows * fused[i].parts;
+            d->f[0].start = rows * fused[i].at;
+        }
+        return fused[i].parts == 1 || h->dim[0].nf == 1;
+    }
+    return 0;
+}
+
+/* ---- rows ---------------------------------------------------------------- */
+
+typedef struct Rows {
+    const Plan *p;
+    StFile **file; int n;
+    int last;                     /* the file where the last one was          */
+    const char *what;
+    HfRow *v;                     /* vec                                      */
+} Rows;
+
+static StTensor *find_tensor(Rows *r, const char *name)
+{
+    for (int i = 0; i < r->n; i++) {
+        int at = (r->last + i) % r->n;
+        StTensor *t = st_find(r->file[at], name);
+        if (t) {
+            r->last = at;
             return t;
+        }
     }
     return NULL;
 }
 
-static void load_row(Exec *x, const HfMap *h, const StFile *f, StTensor *s,
-                     const char *name)
-{
-    for (int64_t k = 0; k < x->comm->n; k++) {
-        int64_t rank = x->comm->first + k, cover;
-        const Role *r = exec_role(x, rank);
-        int i = role_tensor(r, name);
-        if (i < 0)
-            continue;
-        const Tensor *t = &r->tensor[i];
-        View v = row_view(h, t, &cover);
-        v.data = f->data + s->begin;
-        v.dt = s->dt;
-        view_load(x->plan->mesh, t, rank, &v, exec_buf(x, rank, t->buf));
-    }
-}
-
-static const Tensor *param_named(const Plan *p, const char *name)
+const Tensor *plan_tensor(const Plan *p, const char *name)
 {
     for (int r = 0; r < p->nrole; r++) {
         int i = role_tensor(&p->role[r], name);
@@ -120,218 +182,201 @@ static const Tensor *param_named(const Plan *p, const char *name)
     return NULL;
 }
 
-/* ---- unrolled axes ------------------------------------------------------- */
-
-/* h, or with {axis} in its name one row for each index of the axis, to *v. */
-static void unroll(const Plan *p, const HfMap *h, HfMap **v)
+/* Their tensor of a row: the element type, and scales if it has them.        */
+static void attach(Rows *r, HfRow *x)
 {
-    const Tensor *t = param_named(p, h->param);
+    x->s = find_tensor(r, x->h->hf);
+    if (!x->s)
+        return;
+    x->f = r->file[r->last];
+    StTensor *scale = find_tensor(r, strf(forever, "%s_scale_inv", x->h->hf));
+    const StFile *f = r->file[r->last];
+    check_row(x, scale);
+    x->v.data = x->f->data + x->s->begin;
+    x->v.dt = x->s->dt;
+    if (!scale)
+        return;
+    x->v.cols = x->s->nd == 2 ? x->s->n[1] : 0;
+    if (x->s->nd != 2 || scale->nd != 2 || strcmp(scale->dt, "F32") ||
+        scale->n[0] != (x->s->n[0] + 127) / 128 ||
+        scale->n[1] != (x->s->n[1] + 127) / 128 ||
+        (uintptr_t)(f->data + scale->begin) % 4)
+        err(NULL, "'%s' in %s is not one F32 for each block of 128 x 128",
+            scale->name, f->path);
+    x->v.scale = (const void *)(f->data + scale->begin);
+    scale->taken = scale->n[0] * scale->n[1];
+}
+
+static void add_row(Rows *r, const HfMap *h, const Tensor *t, int64_t *filled)
+{
+    HfRow x = {.h = h, .t = t, .elems = tensor_elems(t)};
+    int64_t cover;
+
+    x.v = row_view(h, t, &cover);
+    if (r->n)
+        attach(r, &x);
+    if (r->n && !x.s && !strcmp(t->kind, "param"))
+        err(NULL, "%s has no tensor '%s' for parameter '%s'", r->what, h->hf,
+            h->param);
+    if (x.s)
+        x.s->taken += cover;
+    *filled += cover;
+    vec_push(forever, r->v, x);
+}
+
+/* h, or with {axis} in its name one row for each index of the axis.          */
+static void unroll(Rows *r, const HfMap *h, const Tensor *t, int64_t *filled)
+{
     int i = 0;
 
     while (i < h->nfix && h->fixat[i] >= 0)
         i++;
-    if (i == h->nfix || !t) {
-        vec_push(forever, *v, *h);
+    if (i == h->nfix) {
+        add_row(r, h, t, filled);
         return;
     }
     char *word = strf(forever, "{%s}", h->fixaxis[i]);
     const char *at = strstr(h->hf, word);
     int head = at ? (int)(at - h->hf) : (int)strlen(h->hf);
     const char *rest = at ? at + strlen(word) : "";
-    HfMap one = *h;
     for (int64_t k = 0; k < t->dim[dim_at(t, h->fixaxis[i])].n; k++) {
-        one.hf = strf(forever, "%.*s%lld%s", head, h->hf, (long long)k, rest);
-        one.fixat[i] = k;
-        unroll(p, &one, v);
+        HfMap *one = alloc(forever, sizeof *one);
+        *one = *h;
+        one->hf = strf(forever, "%.*s%lld%s", head, h->hf, (long long)k, rest);
+        one->fixat[i] = k;
+        unroll(r, one, t, filled);
     }
 }
 
-/* The plan, its table with one row for each of their tensors. */
-static Plan *unrolled(const Plan *p)
-{
-    Plan *q = alloc(forever, sizeof *q);
-    HfMap *v = NULL;
+/* ---- nothing missing, nothing left --------------------------------------- */
 
-    *q = *p;
-    for (int i = 0; i < p->nhf; i++)
-        unroll(p, &p->hf[i], &v);
-    q->hf = v;
-    q->nhf = (int)vec_len(v);
-    return q;
-}
-
-/* ---- all of them --------------------------------------------------------- */
-
-/* Elements of each row's parameter that the rows before and it have filled. */
-static void refuse_unfilled(const Plan *p, const int64_t *filled,
-                            const char *what)
+static void refuse_unnamed(const Plan *p)
 {
     for (int r = 0; r < p->nrole; r++)
         for (int i = 0; i < p->role[r].ntensor; i++) {
             const Tensor *t = &p->role[r].tensor[i];
-            int64_t n = 0;
-            if (strcmp(t->kind, "param"))
-                continue;
-            for (int k = 0; k < p->nhf; k++)
-                n += !strcmp(p->hf[k].param, t->name) ? filled[k] : 0;
-            if (n < tensor_elems(t))
-                err(&(Loc){t->file, t->line, NULL}, "%s fills %lld of %lld "
-                    "elements of parameter '%s'%s", what, (long long)n,
-                    (long long)tensor_elems(t), t->name,
-                    n ? "" : " (does hf{} name it?)");
+            int k = 0;
+            while (k < p->nhf && strcmp(p->hf[k].param, t->name))
+                k++;
+            if (k == p->nhf && !strcmp(t->kind, "param"))
+                err(&(Loc){t->file, t->line, NULL},
+                    "hf{} does not name parameter '%s'", t->name);
         }
 }
 
-static void refuse_leftovers(StFile **file, int n, const char *what)
+/* filled: by row of the plan.                                                */
+static void refuse_unfilled(const Plan *p, const int64_t *filled,
+                            const char *what)
+{
+    for (int i = 0; i < p->nhf; i++) {
+        const Tensor *t = plan_tensor(p, p->hf[i].param);
+        int64_t n = 0;
+        for (int k = 0; k < p->nhf && n < tensor_elems(t); k++)
+            n += !strcmp(p->hf[k].param, t->name) ? filled[k] : 0;
+        if (n < tensor_elems(t))
+            err(&(Loc){t->file, t->line, NULL}, "%s fills %lld of %lld "
+                "elements of parameter '%s'", what, (long long)n,
+                (long long)tensor_elems(t), t->name);
+    }
+}
+
+/* Tied weights are stored again by some: a copy of one that was taken, or what
+ * is computed anyway.                                                        */
+static int is_spare(const Rows *r, const StFile *f, const StTensor *s)
+{
+    static const char freq[] = ".inv_freq";
+    size_t n = strlen(s->name), k = sizeof freq - 1;
+
+    if (n > k && !strcmp(s->name + n - k, freq))
+        return 1;
+    for (size_t i = 0; i < vec_len(r->v); i++) {
+        const StTensor *x = r->v[i].s;
+        if (x && !strcmp(x->dt, s->dt) && x->nd == s->nd &&
+            !memcmp(x->n, s->n, sizeof x->n) &&
+            !memcmp(r->v[i].f->data + x->begin, f->data + s->begin,
+                    (size_t)(s->end - s->begin)))
+            return 1;
+    }
+    return 0;
+}
+
+static void refuse_leftovers(const Rows *r)
 {
     Text names = {.arena = forever};
     int left = 0;
 
-    for (int i = 0; i < n; i++)
-        for (int k = 0; k < file[i]->n; k++) {
-            const StTensor *s = &file[i]->t[k];
+    for (int i = 0; i < r->n; i++)
+        for (int k = 0; k < r->file[i]->n; k++) {
+            const StTensor *s = &r->file[i]->t[k];
             int64_t elems = (s->end - s->begin) / s->bytes;
-            if (s->taken >= elems)
+            if (s->taken >= elems || is_spare(r, r->file[i], s))
                 continue;
             if (left++ < 3)
                 put(&names, "%s'%s'", left > 1 ? ", " : "", s->name);
         }
     if (left)
-        err(NULL, "%s has %d tensor%s that no parameter takes: %s%s", what,
+        err(NULL, "%s has %d tensor%s that no parameter takes: %s%s", r->what,
             left, left > 1 ? "s" : "", names.s, left > 3 ? ", ..." : "");
+}
+
+/* Do the files have the first tensor of this row?                            */
+static int is_there(Rows *r, const HfMap *h)
+{
+    const char *open = strchr(h->hf, '{'), *end = open ? strchr(open, '}') : 0;
+
+    return find_tensor(r, end ? strf(forever, "%.*s0%s", (int)(open - h->hf),
+                                     h->hf, end + 1) : h->hf) != NULL;
+}
+
+HfRow *hf_rows(const Plan *p, StFile **file, int n, const char *what,
+               int state)
+{
+    Rows r = {.p = p, .file = file, .n = n, .what = what};
+    int64_t *filled = alloc(forever, ((size_t)p->nhf + 1) * sizeof *filled);
+
+    if (!p->nhf)
+        err(NULL, "the model has no hf{} table");
+    refuse_unnamed(p);
+    for (int i = 0; i < p->nhf; i++) {
+        const HfMap *h = &p->hf[i];
+        const Tensor *t = plan_tensor(p, h->param);
+        HfMap *other = alloc(forever, sizeof *other);
+        if (!t)
+            err(NULL, "hf: the model has no parameter '%s'", h->param);
+        if ((n ? !is_there(&r, h) : state) && respell(h, t, other) &&
+            (!n || is_there(&r, other)))
+            h = other;
+        unroll(&r, h, t, &filled[i]);
+    }
+    refuse_unfilled(p, filled, what);
+    refuse_leftovers(&r);
+    return r.v;
+}
+
+/* ---- loading ------------------------------------------------------------- */
+
+static void load_row(Exec *x, const HfRow *row, const char *name)
+{
+    for (int64_t k = 0; k < x->comm->n; k++) {
+        int64_t rank = x->comm->first + k;
+        const Role *r = exec_role(x, rank);
+        int i = role_tensor(r, name);
+        if (i < 0)
+            continue;
+        const Tensor *t = &r->tensor[i];
+        view_load(x->plan->mesh, t, rank, &row->v, exec_buf(x, rank, t->buf));
+    }
 }
 
 void hf_load(Exec *x, StFile **file, int n, const char *what)
 {
-    const Plan *p = unrolled(x->plan);
-    int64_t *filled = alloc(forever, (size_t)p->nhf * sizeof *filled);
+    HfRow *row = hf_rows(x->plan, file, n, what, 0);
 
-    for (int i = 0; i < p->nhf; i++) {
-        const HfMap *h = &p->hf[i];
-        const Tensor *t = param_named(p, h->param);
-        int at;
-        StTensor *s = find_tensor(file, n, h->hf, &at);
-        if (!t)
-            err(NULL, "hf: the model has no parameter '%s'", h->param);
-        if (!s && !strcmp(t->kind, "param"))
-            err(NULL, "%s has no tensor '%s' for parameter '%s'", what, h->hf,
-                h->param);
-        if (!s)
+    for (size_t i = 0; i < vec_len(row); i++) {
+        const char *name = row[i].h->param;
+        if (!row[i].s)
             continue;
-        check_row(h, file[at], s);
-        row_view(h, t, &filled[i]);
-        s->taken += filled[i];
-        load_row(x, h, file[at], s, h->param);
-        load_row(x, h, file[at], s, strf(forever, "optim.master.%s", h->param));
+        load_row(x, &row[i], name);
+        load_row(x, &row[i], strf(forever, "optim.master.%s", name));
     }
-    refuse_unfilled(p, filled, what);
-    refuse_leftovers(file, n, what);
-}
-
-/* ---- saving -------------------------------------------------------------- */
-
-/* Their tensors, each once, as this plan's rows shape them. A vec. */
-static StTensor *list_hf(Arena *a, const Plan *p)
-{
-    StTensor *v = NULL;
-
-    for (int i = 0; i < p->nhf; i++) {
-        const HfMap *h = &p->hf[i];
-        size_t k = 0;
-        while (k < vec_len(v) && strcmp(v[k].name, h->hf))
-            k++;
-        if (k < vec_len(v))
-            continue;
-        StTensor s = {.name = h->hf, .dt = "F32", .bytes = 4, .nd = h->nd};
-        for (int d = 0; d < h->nd; d++)
-            s.n[d] = dim_size(&h->dim[d]);
-        vec_push(a, v, s);
-    }
-    return v;
-}
-
-typedef struct Spread {
-    const Tensor *t;
-    const View *v;
-    const void *local;
-    Dtype dt;
-    uint8_t *out;
-} Spread;
-
-/* A run of our logical elements to their places. */
-static void spread_run(void *ctx, int64_t global, int64_t local, int64_t n)
-{
-    const Spread *s = ctx;
-
-    for (int64_t i = 0; i < n; i++) {
-        int64_t rest = global + i, to = s->v->base;
-        int mine = 1;
-        for (int d = s->t->nd - 1; d >= 0; d--) {
-            int64_t x = rest % s->t->dim[d].n;
-            rest /= s->t->dim[d].n;
-            mine &= s->v->fix[d] < 0 || s->v->fix[d] == x;
-            to += x * s->v->stride[d];
-        }
-        float f = (float)elem_get(s->dt, s->local, local + i);
-        if (mine)
-            memcpy(s->out + to * 4, &f, sizeof f);
-    }
-}
-
-static void save_row(Exec *x, const HfMap *h, uint8_t *out)
-{
-    const Plan *p = x->plan;
-    const char *master = strf(forever, "optim.master.%s", h->param);
-
-    for (int64_t k = 0; k < x->comm->n; k++) {
-        int64_t rank = x->comm->first + k, cover;
-        const Role *r = exec_role(x, rank);
-        int i = role_tensor(r, master);
-        i = i < 0 ? role_tensor(r, h->param) : i;
-        if (i < 0 || !tensor_owner(p->mesh, &r->tensor[i], rank))
-            continue;
-        const Tensor *t = &r->tensor[i];
-        View v = row_view(h, t, &cover);
-        Spread s = {t, &v, exec_buf(x, rank, t->buf), t->dt, out};
-        tensor_runs(p->mesh, t, rank, spread_run, &s);
-    }
-}
-
-static uint8_t *make_file(const char *path, const char *head, size_t len,
-                          int64_t total)
-{
-    int fd = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-    void *p = MAP_FAILED;
-    int no = fd < 0 ? errno : posix_fallocate(fd, 0, total);
-
-    if (!no)
-        p = mmap(NULL, (size_t)total, PROT_READ | PROT_WRITE, MAP_SHARED, fd,
-                 0);
-    if (p == MAP_FAILED)
-        err(NULL, "cannot write %s: %s", path, strerror(no ? no : errno));
-    close(fd);
-    return memcpy(p, head, len);
-}
-
-void hf_save(Exec *x, const char *dir)
-{
-    const Plan *p = unrolled(x->plan);
-    StTensor *v = list_hf(forever, p);
-    size_t len;
-    int64_t total;
-
-    if (x->comm->n < x->comm->world)
-        err(NULL, "export runs in one process, not under mpirun");
-    if (!p->nhf)
-        err(NULL, "the model has no hf{} table");
-    if (mkdir(dir, 0755) && errno != EEXIST)
-        err(NULL, "cannot make %s: %s", dir, strerror(errno));
-    char *head = st_header(forever, v, (int)vec_len(v), &len, &total);
-    uint8_t *map = make_file(strf(forever, "%s/model.safetensors", dir), head,
-                             len, total);
-    for (int i = 0; i < p->nhf; i++)
-        for (size_t k = 0; k < vec_len(v); k++)
-            if (!strcmp(v[k].name, p->hf[i].hf))
-                save_row(x, &p->hf[i], map + len + v[k].begin);
-    munmap(map, (size_t)total);
 }

@@ -608,6 +608,8 @@ const char *st_open(Arena *a, const char *path, StFile **out);
 void st_close(StFile *f);
 StTensor *st_find(const StFile *f, const char *name);
 double st_get(const char *dt, const uint8_t *p, int64_t i);
+void st_set(const char *dt, uint8_t *p, int64_t i, double v);   /* of floats  */
+int st_bytes(const char *dt);     /* of an element                            */
 int st_isfloat(const char *dt);
 /* Lay out n tensors (name, dt, bytes, nd, n and axes set), largest elements
  * first: sets begin and end, returns the header with its length, *total the
@@ -620,6 +622,18 @@ double rate(const Opts *o, int64_t step);     /* of a step counted from 0     */
 /* The i-th smaller batch of train.ramp, and the sample before which its steps
  * begin; 0: there are i of them. err() when the key is not to be read.       */
 int64_t ramp(const Opts *o, int i, int64_t *until);
+
+/* A source of elements for one tensor: element (i0, i1, ...) of the tensor is
+ * at base + sum of i[d] * stride[d]. Dims with fix[d] >= 0 are loaded only
+ * there.                                                                     */
+typedef struct View {
+    const uint8_t *data;
+    const char *dt;
+    int64_t base, stride[MAXD], fix[MAXD];
+    /* Blocks of 128 x 128 elements of a matrix `cols` wide have a scale each.*/
+    const float *scale; int64_t cols;
+} View;
+double view_get(const View *v, int64_t at);       /* the source's element     */
 
 /* ---- ckpt.c hf.c: saved runs --------------------------------------------- */
 
@@ -643,8 +657,10 @@ void ckpt_from(Exec *x, const char *path);
 /* Null, or why the checkpoint folder is damaged. Prints nothing.             */
 const char *ckpt_verify(Arena *a, const char *dir, State *s);
 void hf_load(Exec *x, StFile **file, int n, const char *what);
-/* Write all parameters under the plan's Hugging Face names.                  */
-void hf_save(Exec *x, const char *dir);
+/* The files behind a `from`: a vec.                                          */
+StFile **ckpt_files(Arena *a, const char *path);
+/* A parameter or state by its name; null: no role has it.                    */
+const Tensor *plan_tensor(const Plan *p, const char *name);
 
 /* ckptdir.c: folders of checkpoints, by the processes that write and read them.
  * A checkpoint is made in ckpt_folder(), between ckpt_begin() and ckpt_end(),
@@ -660,6 +676,11 @@ int ckpt_end(Arena *a, const char *dir, const char *tmp, const State *s,
 int ckpt_layout(const char *path, const char *head, size_t len, int64_t total);
 uint8_t *ckpt_map(const char *path, int64_t *size, int writable); /* or null  */
 int ckpt_sync(const char *path, int flags);   /* flags: of open()             */
+int ckpt_write(const char *path, const char *s, size_t n);   /* a whole file */
+char *ckpt_text(Arena *a, const char *path, size_t *n);      /* null: cannot */
+/* A tensor as our files hold it, and the view of one that they hold.         */
+StTensor ckpt_describe(Arena *a, const Tensor *t, const char *name);
+View ckpt_view(const StFile *f, const StTensor *s, const Tensor *t);
 int ckpt_complain(const char *what, const char *path);       /* errno; -1     */
 /* The newest checkpoint that verifies, with a note for each that does not.   */
 char *ckpt_newest(Arena *a, const char *dir, State *s);
@@ -668,17 +689,54 @@ void ckpt_prune(const char *dir, int64_t keep);   /* the newest stay; 0: all  */
 /* ckptool.c: `ckpt ls DIR` and its kin; the exit status.                     */
 int ckpt_command(int n, char **arg);
 
-/* A source of elements for one tensor: element (i0, i1, ...) of the tensor is
- * at base + sum of i[d] * stride[d]. Dims with fix[d] >= 0 are loaded only
- * there.                                                                     */
-typedef struct View {
-    const uint8_t *data;
-    const char *dt;
-    int64_t base, stride[MAXD], fix[MAXD];
-} View;
 /* Copy what of v rank holds into dst, converted to t's dtype.                */
 void view_load(const Mesh *m, const Tensor *t, int64_t rank, const View *v,
                void *dst);
+
+/* One Hugging Face tensor of one parameter: where it stands, and the view of
+ * it; scale: null, or what each 128 x 128 block is multiplied by.            */
+typedef struct HfRow {
+    const HfMap *h;
+    const Tensor *t;
+    const StFile *f; StTensor *s; /* null when one looks for no file          */
+    int64_t elems;                /* of the parameter                         */
+    View v;
+} HfRow;
+/* A vec: every row of the plan's hf{}, unrolled, as the files spell it (one
+ * tensor an expert, or all fused); err() where tensors and parameters do not
+ * fill each other. No files: as `state` says, fused or not.                  */
+HfRow *hf_rows(const Plan *p, StFile **file, int n, const char *what,
+               int state);
+int64_t hf_dim(const HfDim *d);   /* its size                                 */
+
+/* ---- strided.c: from one order of elements to another -------------------- */
+
+typedef struct Stride { int64_t n, to, from; } Stride;        /* elements     */
+typedef struct Strided {
+    int n; Stride loop[MAXD];     /* slowest of `to` first                    */
+    int64_t to, from;             /* of the first element                     */
+} Strided;
+void strided_loop(Strided *p, int64_t n, int64_t to, int64_t from);
+void strided_merge(Strided *p);
+int64_t strided_room(const Strided *p);       /* elements turned at once      */
+/* The boxes of p whose places in the destination lie in [lo, hi).            */
+typedef void BoxFn(void *ctx, const Stride *l, int n, int64_t to,
+                   int64_t from);
+void strided_boxes(const Strided *p, int64_t lo, int64_t hi, BoxFn *f,
+                   void *ctx);
+/* Elements of `size` bytes; `to` holds the destination from element lo on.   */
+void strided_copy(const Strided *p, int size, const uint8_t *from, uint8_t *to,
+                int64_t lo, int64_t hi);
+
+/* ---- convert.c: checkpoints to and from Hugging Face folders ------------- */
+
+/* Weights in the folder or file `hf` become step 0 of the run in dir.        */
+int convert_import(const Plan *p, const char *hf, const char *dir);
+/* A checkpoint, or a run's newest, as a folder that transformers reads.
+ * dt: "F32", "BF16", "F16" or null, as stored; state: fused experts; shard:
+ * bytes of a file at most.                                                   */
+int convert_export(const Plan *p, const char *from, const char *hf,
+                   const char *dt, int state, int64_t shard);
 
 /* ---- events.c: TensorBoard ----------------------------------------------- */
 

@@ -13,6 +13,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <jansson.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -61,6 +62,57 @@ static double half(uint16_t h)
              : s * m * 0x1p-24;
 }
 
+/* e bits of exponent, m of mantissa, no infinities: e4m3 as in "FN", whose one
+ * NaN is all ones; e5m2 has IEEE's.                                          */
+static double f8(uint8_t b, int m, int bias)
+{
+    int e = (b & 127) >> m, f = b & ((1 << m) - 1);
+    double s = b >> 7 ? -1 : 1;
+
+    if (m == 3 ? (b & 127) == 127 : e == 31)
+        return m == 2 && !f ? s * (double)__builtin_inff()
+                            : (double)__builtin_nanf("");
+    return s * ldexp(e ? (1 << m) + f : f, (e ? e : 1) - bias - m);
+}
+
+int st_bytes(const char *dt)
+{
+    return types[type_named(dt)].bytes;
+}
+
+/* To nearest even; 65520 and more is infinite.                               */
+static uint16_t f32_to_f16(float f)
+{
+    uint32_t u;
+
+    memcpy(&u, &f, 4);
+    uint16_t sign = (uint16_t)(u >> 16 & 0x8000);
+    u &= 0x7fffffff;
+    if (u > 0x7f800000)
+        return (uint16_t)(sign | 0x7e00);
+    if (u >= 0x477ff000)
+        return (uint16_t)(sign | 0x7c00);
+    if (u < 0x38800000)
+        return (uint16_t)(sign | (int)rint(fabs((double)f) * 0x1p24));
+    u += 0xfff + (u >> 13 & 1);
+    return (uint16_t)(sign | (u - (112u << 23)) >> 13);
+}
+
+void st_set(const char *dt, uint8_t *p, int64_t i, double v)
+{
+    float f = (float)v;
+    uint16_t h = 0;
+
+    switch (type_named(dt)) {
+    case 0: memcpy(p + 8 * i, &v, 8); return;
+    case 3: memcpy(p + 4 * i, &f, 4); return;
+    case 6: h = f32_to_f16(f); break;
+    case 7: h = f32_to_bf16(f); break;
+    default: die("st_set: %s", dt);
+    }
+    memcpy(p + 2 * i, &h, 2);
+}
+
 double st_get(const char *dt, const uint8_t *p, int64_t i)
 {
     int k = type_named(dt), n = types[k].bytes;
@@ -80,6 +132,8 @@ double st_get(const char *dt, const uint8_t *p, int64_t i)
     case 8: return v.i2;
     case 9: return v.u2;
     case 10: return v.i1;
+    case 13: return f8(p[i], 3, 7);
+    case 14: return f8(p[i], 2, 15);
     default: return p[i];
     }
 }

@@ -174,6 +174,17 @@ void elem_set(Dtype dt, void *p, int64_t i, double v)
 
 /* ---- loading from a strided source --------------------------------------- */
 
+double view_get(const View *v, int64_t at)
+{
+    enum { BLOCK = 128 };
+    double x = st_get(v->dt, v->data, at);
+
+    if (!v->scale)
+        return x;
+    int64_t row = at / v->cols / BLOCK, col = at % v->cols / BLOCK;
+    return x * v->scale[row * ((v->cols + BLOCK - 1) / BLOCK) + col];
+}
+
 typedef struct Load {
     const Mesh *m;
     const Tensor *t;
@@ -217,8 +228,7 @@ static void load_row(const Load *l, int64_t src, int64_t step, int64_t dst,
         return;
     }
     for (int64_t i = 0; i < n; i++)
-        elem_set(l->t->dt, l->dst, dst + i,
-                 st_get(l->v->dt, l->v->data, src + i * step));
+        elem_set(l->t->dt, l->dst, dst + i, view_get(l->v, src + i * step));
 }
 
 /* Dim d of the part: src is the element in the source, dst the place among the

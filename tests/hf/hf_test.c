@@ -24,7 +24,10 @@ static const Policy policies[] = {
     { "fp64", 1e-12, 1e-12, 1e-12 },
     { "fp32", 5e-7, 5e-6, 2e-6 },
 };
-static const char *const cases[] = {"mixtral", "mixtral-aux", "qwen3", "dsv3"};
+static const char *const cases[] = {
+    "mixtral", "mixtral-aux", "qwen2", "qwen3", "olmoe", "dsv2", "dsv3",
+    "dsv3-mtp",
+};
 
 typedef struct Run {
     const char *name;

@@ -10,6 +10,8 @@ For each case below, a tiny model with random weights, beside this file:
   <case>.json             the configuration, and what the numbers were made with
   tokens.npy              what all cases train on, the same batch each step
 
+and fp8.safetensors with fp8.ref.safetensors, which convert.sh imports.
+
 Everything is computed in float64 from the float32 weights. transformers writes
 float32 into its norms, softmaxes and rotary tables; `Fp64` and `no_float32`
 turn that off and prove it. What is left is the order of summation.
@@ -24,8 +26,11 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 from torch.utils._python_dispatch import TorchDispatchMode
+from transformers.models.deepseek_v2 import modeling_deepseek_v2
 from transformers.models.deepseek_v3 import modeling_deepseek_v3
 from transformers.models.mixtral import modeling_mixtral
+from transformers.models.olmoe import modeling_olmoe
+from transformers.models.qwen2_moe import modeling_qwen2_moe
 from transformers.models.qwen3_moe import modeling_qwen3_moe
 
 HERE = pathlib.Path(__file__).parent
@@ -36,6 +41,16 @@ COMMON = dict(vocab_size=VOCAB, hidden_size=64, num_attention_heads=4,
               num_key_value_heads=2, num_experts_per_tok=2, initializer_range=0.1,
               max_position_embeddings=64, tie_word_embeddings=False,
               attn_implementation="eager", experts_implementation="eager")
+
+YARN = dict(rope_type="yarn", rope_theta=1e4, factor=40, beta_fast=32, beta_slow=1,
+            original_max_position_embeddings=16)
+DSV3 = dict(
+    **{**COMMON, "num_key_value_heads": 4}, num_hidden_layers=2,
+    intermediate_size=48, moe_intermediate_size=20, n_routed_experts=8,
+    n_shared_experts=1, n_group=4, topk_group=2, first_k_dense_replace=1,
+    q_lora_rank=24, kv_lora_rank=16, qk_nope_head_dim=16, qk_rope_head_dim=8,
+    v_head_dim=12, routed_scaling_factor=2.5, norm_topk_prob=True,
+    rms_norm_eps=1e-6, rope_parameters=dict(YARN, mscale=1.0, mscale_all_dim=1.0))
 
 # names: hub, one tensor an expert; state, transformers 5's fused experts
 CASES = {
@@ -50,23 +65,37 @@ CASES = {
             num_local_experts=8, rms_norm_eps=1e-5, output_router_logits=True,
             router_aux_loss_coef=0.02,
             rope_parameters=dict(rope_type="default", rope_theta=1e4))),
+    "qwen2": dict(
+        names="hub", config=transformers.Qwen2MoeConfig(
+            **COMMON, num_hidden_layers=2, num_experts=8, norm_topk_prob=False,
+            moe_intermediate_size=24, shared_expert_intermediate_size=40,
+            rms_norm_eps=1e-6,
+            rope_parameters=dict(rope_type="default", rope_theta=1e6))),
     "qwen3": dict(
         names="hub", ignore=True, config=transformers.Qwen3MoeConfig(
             **COMMON, num_hidden_layers=2, head_dim=24, num_experts=8,
             moe_intermediate_size=24, norm_topk_prob=True, rms_norm_eps=1e-6,
             rope_parameters=dict(rope_type="default", rope_theta=1e6))),
-    "dsv3": dict(
-        names="hub", config=transformers.DeepseekV3Config(
+    "olmoe": dict(
+        names="state", config=transformers.OlmoeConfig(
+            **{**COMMON, "num_key_value_heads": 4}, num_hidden_layers=2,
+            intermediate_size=24, num_experts=8, norm_topk_prob=False,
+            rms_norm_eps=1e-5, pad_token_id=None,
+            rope_parameters=dict(rope_type="default", rope_theta=1e4))),
+    "dsv2": dict(
+        names="hub", config=transformers.DeepseekV2Config(
             **{**COMMON, "num_key_value_heads": 4}, num_hidden_layers=2,
             intermediate_size=48, moe_intermediate_size=20, n_routed_experts=8,
-            n_shared_experts=1, n_group=4, topk_group=2, first_k_dense_replace=1,
-            q_lora_rank=24, kv_lora_rank=16, qk_nope_head_dim=16,
-            qk_rope_head_dim=8, v_head_dim=12, routed_scaling_factor=2.5,
-            norm_topk_prob=True, rms_norm_eps=1e-6,
-            rope_parameters=dict(
-                rope_type="yarn", rope_theta=1e4, factor=40, beta_fast=32,
-                beta_slow=1, mscale=1.0, mscale_all_dim=1.0,
-                original_max_position_embeddings=16))),
+            n_shared_experts=2, n_group=4, topk_group=2,
+            topk_method="group_limited_greedy", first_k_dense_replace=1,
+            q_lora_rank=None, kv_lora_rank=16, qk_nope_head_dim=16,
+            qk_rope_head_dim=8, v_head_dim=12, routed_scaling_factor=1.5,
+            rms_norm_eps=1e-6, rope_parameters=dict(
+                YARN, mscale=0.707, mscale_all_dim=0.707))),
+    "dsv3": dict(names="hub", config=transformers.DeepseekV3Config(**DSV3)),
+    "dsv3-mtp": dict(
+        names="state", ignore=True, mtp=2, mtp_weight=0.3,
+        config=transformers.DeepseekV3Config(**DSV3)),
 }
 
 
@@ -87,10 +116,57 @@ class no_float32(TorchDispatchMode):
         return out
 
 
-def make_model(config, seed):
+class Further(modeling_deepseek_v3.DeepseekV3DecoderLayer):
+    """A layer for the token after those the layer before saw (Liu et al. 2024, 2.2).
+    Names are those of the published checkpoint, whose layer 61 this is."""
+
+    def __init__(self, model, at):
+        super().__init__(model.config, at)
+        norm, n = modeling_deepseek_v3.DeepseekV3RMSNorm, model.config.hidden_size
+        self.enorm, self.hnorm = norm(n, eps=1e-6), norm(n, eps=1e-6)
+        self.eh_proj = torch.nn.Linear(2 * n, n, bias=False)
+        self.shared_head = torch.nn.Module()
+        self.shared_head.norm = norm(n, eps=1e-6)
+        self.apply(model._init_weights)
+
+    def further(self, model, h, ids):
+        e = model.model.embed_tokens(ids)
+        z = self.eh_proj(torch.cat([self.enorm(e), self.hnorm(h)], -1))
+        at = torch.arange(ids.shape[1])[None]
+        mask = torch.full((ids.shape[1],) * 2, -torch.inf).triu(1)[None, None]
+        z = self.forward(z, attention_mask=mask, position_ids=at,
+                         position_embeddings=model.model.rotary_emb(z, at))
+        return self.shared_head.norm(z)
+
+
+def add_mtp(model, n, weight):
+    """n layers after the model's own, which its forward does not run; each adds its
+    share of a loss over the positions that have a token so far ahead."""
+    own = model.config.num_hidden_layers
+    for k in range(n):
+        model.model.layers.append(Further(model, own + k))
+    forward = model.forward
+
+    def with_mtp(input_ids, labels, shift_labels):
+        out = forward(input_ids=input_ids, labels=labels, shift_labels=shift_labels)
+        h = model.model(input_ids).last_hidden_state
+        for k in range(1, n + 1):
+            ids = torch.nn.functional.pad(input_ids[:, k:], (0, k))
+            want = torch.nn.functional.pad(labels[:, k:], (0, k), value=-100)
+            h = model.model.layers[own + k - 1].further(model, h, ids)
+            out.loss = out.loss + weight / n * torch.nn.functional.cross_entropy(
+                model.lm_head(h).flatten(0, 1), want.flatten())
+        return out
+
+    model.forward = with_mtp
+
+
+def make_model(case, seed):
     """Random weights, exact in float32; norms around 1, so that they matter."""
     torch.manual_seed(seed)
-    model = transformers.AutoModelForCausalLM.from_config(config)
+    model = transformers.AutoModelForCausalLM.from_config(case["config"])
+    if "mtp" in case:
+        add_mtp(model, case["mtp"], case["mtp_weight"])
     model.set_experts_implementation("eager")
     with torch.no_grad():
         for name, t in [*model.named_parameters(), *model.named_buffers()]:
@@ -98,6 +174,8 @@ def make_model(config, seed):
                 t.copy_(1 + 0.2 * torch.randn(t.shape))
             elif "correction_bias" in name:
                 t.copy_(0.1 * torch.randn(t.shape))
+            elif name.endswith("bias"):
+                t.copy_(0.2 * torch.randn(t.shape))
             if "inv_freq" not in name:
                 t.copy_(t.to(torch.float32))
     return model
@@ -127,7 +205,7 @@ def batch(ignore):
 def run(case, seed, noise=0.0):
     """Ten steps: the model, its first weights and gradients, the losses, and the
     experts chosen. noise: relative change of the weights."""
-    model = make_model(case["config"], seed)
+    model = make_model(case, seed)
     weights = {k: v.detach().clone() for k, v in model.state_dict().items()}
     params = dict(model.named_parameters())
     with torch.no_grad():
@@ -172,20 +250,49 @@ def write(name, case, seed):
     print(name, *["%.6f" % x for x in losses])
 
 
+def write_fp8(name, n=140, k=150, block=128):
+    """Weights as DeepSeek quantises them (its inference/kernel.py): e4m3 elements and
+    `weight_scale_inv`, a float32 for each block; <name>.ref has their products."""
+    g = torch.Generator().manual_seed(3)
+    w, ref = {}, {}
+    for key, shape in (("up", (n, k)), ("down", (k, n))):
+        x = torch.randn(shape, generator=g, dtype=torch.float32)
+        scale = torch.empty([(d + block - 1) // block for d in shape], dtype=torch.float32)
+        q, y = torch.empty(shape, dtype=torch.float8_e4m3fn), torch.empty(shape).to(torch.float32)
+        for i in range(scale.shape[0]):
+            for j in range(scale.shape[1]):
+                at = (slice(i * block, (i + 1) * block), slice(j * block, (j + 1) * block))
+                scale[i, j] = x[at].abs().max() / 448 * (1 + i + j)
+                q[at] = (x[at] / scale[i, j]).to(torch.float8_e4m3fn)
+                y[at] = q[at].to(torch.float32) * scale[i, j]
+        w[key + ".weight"], w[key + ".weight_scale_inv"] = q, scale
+        ref[key + ".weight"] = y
+    for key in ("embed", "head"):
+        w[key + ".weight"] = torch.randn((16, k), generator=g).to(torch.bfloat16)
+        ref[key + ".weight"] = w[key + ".weight"].to(torch.float32)
+    save_file(w, HERE / f"{name}.safetensors", {"format": "pt"})
+    save_file(ref, HERE / f"{name}.ref.safetensors", {"format": "pt"})
+    print(name)
+
+
 def main():
     transformers.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     torch.set_default_dtype(torch.float64)
     torch.Tensor.float = torch.Tensor.double
-    for m in (modeling_mixtral, modeling_qwen3_moe, modeling_deepseek_v3,
+    for m in (modeling_mixtral, modeling_qwen2_moe, modeling_qwen3_moe,
+              modeling_olmoe, modeling_deepseek_v2, modeling_deepseek_v3,
               transformers.modeling_rope_utils):
         m.torch = Fp64()
     rows = torch.randint(VOCAB, (BATCH, SEQ + 1),
                          generator=torch.Generator().manual_seed(1))
     rows[0, 5] = rows[1, 8] = IGNORED
     numpy.save(HERE / "tokens.npy", rows.numpy().astype("uint8"))
-    for name in sys.argv[1:] or CASES:
-        write(name, CASES[name], seed=1)
+    for name in sys.argv[1:] or [*CASES, "fp8"]:
+        if name == "fp8":
+            write_fp8(name)
+        else:
+            write(name, CASES[name], seed=1)
 
 
 main()

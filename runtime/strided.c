@@ -1,0 +1,255 @@
+/* strided.c: elements of one file's order into another's. A Strided is a box of
+ * elements that both have: a loop an axis, with its stride in either. Loops are
+ * kept slowest of `to` first and merged where both orders agree, so a matrix
+ * that is turned is two loops and one that is not is none: a copy of bytes.
+ * strided_boxes cuts a piece to a range of the destination; what is left are
+ * whole boxes, which are turned in tiles that stay in cache.                 */
+#include <string.h>
+
+#include "runtime.h"
+
+enum { TILE = 64 };
+
+/* ---- loops --------------------------------------------------------------- */
+
+void strided_loop(Strided *p, int64_t n, int64_t to, int64_t from)
+{
+    int k = p->n;
+
+    if (n == 1)
+        return;
+    for (; k > 0 && p->loop[k - 1].to < to; k--)
+        p->loop[k] = p->loop[k - 1];
+    p->loop[k] = (Stride){n, to, from};
+    p->n++;
+}
+
+void strided_merge(Strided *p)
+{
+    int n = 0;
+
+    for (int k = 0; k < p->n; k++) {
+        const Stride *x = &p->loop[k];
+        Stride *last = n ? &p->loop[n - 1] : NULL;
+        if (last && last->to == x->to * x->n && last->from == x->from * x->n)
+            *last = (Stride){last->n * x->n, x->to, x->from};
+        else
+            p->loop[n++] = *x;
+    }
+    p->n = n;
+}
+
+/* The loop whose elements are nearest in the source.                         */
+static int nearest_loop(const Stride *l, int n)
+{
+    int s = n - 1;
+
+    for (int k = n - 1; k >= 0; k--)
+        if (l[k].from < l[s].from)
+            s = k;
+    return s;
+}
+
+int64_t strided_room(const Strided *p)
+{
+    return p->n ? TILE * p->loop[nearest_loop(p->loop, p->n)].to : 1;
+}
+
+/* ---- cutting ------------------------------------------------------------- */
+
+typedef struct Within {
+    const Strided *p;
+    int64_t lo, hi;
+    BoxFn *f;
+    void *ctx;
+} Within;
+
+/* Elements from the first to the last of loops k and on.                     */
+static int64_t span(const Strided *p, int k)
+{
+    int64_t n = 1;
+
+    for (; k < p->n; k++)
+        n += (p->loop[k].n - 1) * p->loop[k].to;
+    return n;
+}
+
+static void cut(const Within *c, int k, int64_t to, int64_t from)
+{
+    int64_t all = span(c->p, k);
+
+    if (to >= c->hi || to + all <= c->lo)
+        return;
+    if (to >= c->lo && to + all <= c->hi) {
+        c->f(c->ctx, c->p->loop + k, c->p->n - k, to, from);
+        return;
+    }
+    Stride box[MAXD], *l = box;
+    int64_t inner = span(c->p, k + 1);
+    memcpy(box, c->p->loop + k, (size_t)(c->p->n - k) * sizeof *box);
+    int64_t first = c->lo - inner - to, end = (c->hi - to + l->to - 1) / l->to;
+    first = first < 0 ? 0 : first / l->to + 1;
+    end = end < l->n ? end : l->n;
+    int64_t a = first + (to + first * l->to < c->lo), b = end;
+    b -= to + (end - 1) * l->to + inner > c->hi;
+    if (a > first)
+        cut(c, k + 1, to + first * l->to, from + first * l->from);
+    l->n = b - a;
+    if (a < b)
+        c->f(c->ctx, box, c->p->n - k, to + a * l->to, from + a * l->from);
+    if (b < end && b >= a)
+        cut(c, k + 1, to + b * l->to, from + b * l->from);
+}
+
+void strided_boxes(const Strided *p, int64_t lo, int64_t hi, BoxFn *f,
+                   void *ctx)
+{
+    Within c = {p, lo, hi, f, ctx};
+
+    cut(&c, 0, p->to, p->from);
+}
+
+/* ---- turning ------------------------------------------------------------- */
+
+typedef uint16_t V8 __attribute__((vector_size(16), aligned(2)));
+typedef uint32_t V4 __attribute__((vector_size(16), aligned(4)));
+
+#define LOW8(a, b)  __builtin_shufflevector(a, b, 0, 8, 1, 9, 2, 10, 3, 11)
+#define HIGH8(a, b) __builtin_shufflevector(a, b, 4, 12, 5, 13, 6, 14, 7, 15)
+#define LOW4(a, b)  __builtin_shufflevector(a, b, 0, 4, 1, 5)
+#define HIGH4(a, b) __builtin_shufflevector(a, b, 2, 6, 3, 7)
+
+/* 8 x 8: three times, row i and row i + 4 are interleaved.                   */
+static void turn8(const uint16_t *from, int64_t down, uint16_t *to, int64_t out)
+{
+    V8 r[8], t[8];
+
+    for (int i = 0; i < 8; i++)
+        memcpy(&r[i], from + i * down, sizeof r[i]);
+    for (int round = 0; round < 3; round++) {
+        for (int i = 0; i < 4; i++) {
+            t[2 * i] = LOW8(r[i], r[i + 4]);
+            t[2 * i + 1] = HIGH8(r[i], r[i + 4]);
+        }
+        memcpy(r, t, sizeof r);
+    }
+    for (int i = 0; i < 8; i++)
+        memcpy(to + i * out, &r[i], sizeof r[i]);
+}
+
+static void turn4(const uint32_t *from, int64_t down, uint32_t *to, int64_t out)
+{
+    V4 r[4], t[4];
+
+    for (int i = 0; i < 4; i++)
+        memcpy(&r[i], from + i * down, sizeof r[i]);
+    for (int round = 0; round < 2; round++) {
+        for (int i = 0; i < 2; i++) {
+            t[2 * i] = LOW4(r[i], r[i + 2]);
+            t[2 * i + 1] = HIGH4(r[i], r[i + 2]);
+        }
+        memcpy(r, t, sizeof r);
+    }
+    for (int i = 0; i < 4; i++)
+        memcpy(to + i * out, &r[i], sizeof r[i]);
+}
+
+/* One element after another, s the outer loop.                               */
+static void plain(const uint8_t *from, uint8_t *to, int size, const Stride *s,
+                  const Stride *d)
+{
+    for (int64_t i = 0; i < s->n; i++)
+        for (int64_t j = 0; j < d->n; j++) {
+            const uint8_t *x = from + (i * s->from + j * d->from) * size;
+            uint8_t *y = to + (i * s->to + j * d->to) * size;
+            switch (size) {
+            case 2: memcpy(y, x, 2); break;
+            case 4: memcpy(y, x, 4); break;
+            case 8: memcpy(y, x, 8); break;
+            default: *y = *x;
+            }
+        }
+}
+
+/* s: near in the source; d: near in the destination.                         */
+static void tile(const uint8_t *from, uint8_t *to, int size, Stride s, Stride d)
+{
+    int64_t w = size == 2 ? 8 : 4, n = s.n / w * w, m = d.n / w * w;
+
+    if (s.from != 1 || d.to != 1 || (size != 2 && size != 4))
+        n = m = 0;
+    for (int64_t i = 0; i < n; i += w)
+        for (int64_t j = 0; j < m; j += w) {
+            const void *x = from + (i + j * d.from) * size;
+            void *y = to + (i * s.to + j) * size;
+            if (size == 2)
+                turn8(x, d.from, y, s.to);
+            else
+                turn4(x, d.from, y, s.to);
+        }
+    Stride right = {s.n - n, s.to, s.from}, below = {d.n - m, d.to, d.from};
+    Stride left = {n, s.to, s.from};
+    plain(from + n * s.from * size, to + n * s.to * size, size, &right, &d);
+    plain(from + m * d.from * size, to + m * d.to * size, size, &left, &below);
+}
+
+static void turn(const uint8_t *from, uint8_t *to, int size, Stride s, Stride d)
+{
+    for (int64_t j = 0; j < d.n; j += TILE)
+        for (int64_t i = 0; i < s.n; i += TILE) {
+            Stride a = s, b = d;
+            a.n = s.n - i < TILE ? s.n - i : TILE;
+            b.n = d.n - j < TILE ? d.n - j : TILE;
+            tile(from + (i * s.from + j * d.from) * size,
+                 to + (i * s.to + j * d.to) * size, size, a, b);
+        }
+}
+
+/* ---- copying ------------------------------------------------------------- */
+
+typedef struct Copy { const uint8_t *from; uint8_t *to; int64_t lo; int size; }
+    Copy;
+
+static void copy_innermost(const uint8_t *from, uint8_t *to, int size,
+                           const Stride *s, const Stride *d)
+{
+    static const Stride once = {1, 0, 0};
+
+    if (s != d)
+        turn(from, to, size, *s, *d);
+    else if (d->to == 1 && d->from == 1)
+        memcpy(to, from, (size_t)(d->n * size));
+    else
+        plain(from, to, size, &once, d);
+}
+
+static void copy_box(void *ctx, const Stride *l, int n, int64_t to,
+                     int64_t from)
+{
+    static const Stride once = {1, 1, 1};
+    const Copy *c = ctx;
+    int64_t at[MAXD] = {0};
+    int s = n ? nearest_loop(l, n) : 0, d = n - 1, k;
+
+    to -= c->lo;
+    do {
+        int64_t x = from, y = to;
+        for (k = 0; k < n; k++) {
+            x += at[k] * l[k].from;
+            y += at[k] * l[k].to;
+        }
+        copy_innermost(c->from + x * c->size, c->to + y * c->size, c->size,
+                       n ? &l[s] : &once, n ? &l[d] : &once);
+        for (k = n - 1; k >= 0; at[k--] = 0)
+            if (k != s && k != d && ++at[k] < l[k].n)
+                break;
+    } while (k >= 0);
+}
+
+void strided_copy(const Strided *p, int size, const uint8_t *from, uint8_t *to,
+                int64_t lo, int64_t hi)
+{
+    Copy c = {from, to, lo, size};
+
+    strided_boxes(p, lo, hi, copy_box, &c);
+}

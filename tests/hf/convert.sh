@@ -1,0 +1,83 @@
+#!/bin/sh
+# convert: weights from Hugging Face folders and back, file to file: the same bytes
+# for both spellings of experts, in one file and in many; other dtypes; FP8 with
+# scales; a run that goes on from step 0; folders that are refused. logits.py shows
+# that transformers reads what is written here.
+cd "$(dirname "$0")/../.." || exit 2
+: "${PLEAT:=$PWD/build/pleat}"
+dir=$PWD/build/tests/convert
+rm -rf "$dir" && mkdir -p "$dir" || exit 2
+cases="mixtral mixtral-aux qwen2 qwen3 olmoe dsv2 dsv3 dsv3-mtp"
+n=0
+bad=0
+
+# is NAME STATUS command...: its exit status is STATUS; output is in $dir/log
+is() {
+    name=$1 want=$2
+    shift 2
+    n=$((n + 1))
+    "$@" >"$dir/log" 2>&1
+    got=$?
+    if [ $got -eq "$want" ]; then echo "ok - convert: $name"; return; fi
+    echo "not ok - convert: $name (exit status $got, not $want)"
+    sed 's/^/# /' "$dir/log" | head -n 20
+    bad=1
+}
+
+says() {
+    cp "$dir/log" "$dir/said"
+    is "$1" 0 grep -F -- "$2" "$dir/said"
+}
+
+# plan CASE FOLDER: a run's folder with nothing but a plan
+plan() {
+    mkdir -p "$2" && "$PLEAT" compile "tests/hf/$1.lua" precision=fp32 world=1 -o "$2/plan" >/dev/null
+}
+
+for c in $cases; do
+    d=$dir/$c
+    plan "$c" "$d/a" && mkdir -p "$d/b" "$d/hf" && cp "$d/a/plan" "$d/b/plan"
+    cp "tests/hf/$c.safetensors" "$d/hf/model.safetensors"
+    echo '{"model_type": "a test"}' >"$d/hf/config.json"
+    is "$c in" 0 "$PLEAT" ckpt import-hf "$d/hf" "$d/a"
+    is "$c is whole" 0 "$PLEAT" ckpt verify "$d/a"
+    is "$c out" 0 "$PLEAT" ckpt export-hf "$d/a" "$d/out"
+    is "$c, the same values" 0 "$PLEAT" ckpt diff "$d/hf" "$d/out"
+    is "$c, config.json goes along" 0 cmp "$d/hf/config.json" "$d/out/config.json"
+    is "$c out, fused, in many files" 0 "$PLEAT" ckpt export-hf "$d/a" "$d/fused" fused 150KB
+    is "$c in again" 0 "$PLEAT" ckpt import-hf "$d/fused" "$d/b"
+    is "$c, the same bytes" 0 cmp "$d/a/ckpt/step-00000000/model.safetensors" \
+        "$d/b/ckpt/step-00000000/model.safetensors"
+done
+
+# bf16 is kept as such: what is rounded once is the same for ever.
+d=$dir/qwen3
+mkdir -p "$d/c" && cp "$d/a/plan" "$d/c/plan"
+is "out as bf16" 0 "$PLEAT" ckpt export-hf "$d/a" "$d/bf16" bf16
+is "values differ" 1 "$PLEAT" ckpt diff "$d/bf16" "$d/hf"
+is "in as bf16" 0 "$PLEAT" ckpt import-hf "$d/bf16" "$d/c"
+is "out again" 0 "$PLEAT" ckpt export-hf "$d/c" "$d/bf16.2"
+is "bf16, the same bytes" 0 cmp "$d/bf16/model.safetensors" "$d/bf16.2/model.safetensors"
+
+plan fp8 "$dir/fp8"
+is "FP8 in" 0 "$PLEAT" ckpt import-hf tests/hf/fp8.safetensors "$dir/fp8"
+is "FP8 out" 0 "$PLEAT" ckpt export-hf "$dir/fp8" "$dir/fp8/out" fp32
+is "FP8, element times scale" 0 "$PLEAT" ckpt diff tests/hf/fp8.ref.safetensors "$dir/fp8/out"
+
+# The first loss of a run from there is the reference's.
+d=$dir/olmoe
+is "a run goes on" 0 "$PLEAT" run tests/hf/olmoe.lua precision=fp32 target=host name="$d/b" \
+    resume=1 train.steps=1
+want=$(sed -n '/^  "loss": \[/{n;s/[ ,]//gp;}' tests/hf/olmoe.json)
+is "its first loss is $want" 0 sh -c "sed -n 's/.*\"loss\": \([0-9.]*\),.*/\1/p' $d/b/metrics.jsonl |
+    awk -v want=$want '{ d = \$1 / want - 1 } END { exit !(NR && d * d < 5e-7 * 5e-7) }'"
+is "no import over checkpoints" 1 "$PLEAT" ckpt import-hf "$d/hf" "$d/a"
+says "it says so" "has checkpoints already"
+
+plan mixtral "$dir/other"
+is "other tensors" 1 "$PLEAT" ckpt import-hf "$dir/qwen3/hf" "$dir/other"
+says "the first one that does not fit" "parameter '"
+is "a model without them" 1 "$PLEAT" ckpt export-hf "$dir/qwen3/a" "$dir/none" 5parsecs
+says "a size that is none" "what is '5parsecs'?"
+printf '1..%d\n' $n
+exit $bad
