@@ -89,13 +89,12 @@ static void map_span(Encoder *e, int options, const char *s, size_t n,
     free(p);
 }
 
-static int form(Encoder *e, int options, const char *s, size_t n, Bytes *out)
+/* Newer marks stay; what is between them is mapped. */
+static void map_line(Encoder *e, int options, const char *s, size_t n,
+                     Bytes *out)
 {
-    static const int nfc = UTF8PROC_STABLE | UTF8PROC_COMPOSE;
     size_t done = 0;
 
-    if (options == nfc ? composed(s, n) : ascii(s, n))
-        return 0;
     for (size_t i = 0; i < n;) {
         int32_t c;
         utf8proc_ssize_t len = utf8proc_iterate((const uint8_t *)s + i,
@@ -109,6 +108,29 @@ static int form(Encoder *e, int options, const char *s, size_t n, Bytes *out)
         i = to;
     }
     map_span(e, options, s + done, n - done, out);
+}
+
+static int is_formed(int options, const char *s, size_t n)
+{
+    static const int nfc = UTF8PROC_STABLE | UTF8PROC_COMPOSE;
+
+    return options == nfc ? composed(s, n) : ascii(s, n);
+}
+
+/* Line by line: nothing joins or moves across a line's end, and few lines need
+ * anything.                                                                  */
+static int form(Encoder *e, int options, const char *s, size_t n, Bytes *out)
+{
+    if (is_formed(options, s, n))
+        return 0;
+    for (size_t i = 0, len; i < n && !e->why; i += len) {
+        const char *end = memchr(s + i, '\n', n - i);
+        len = end ? (size_t)(end - s) + 1 - i : n - i;
+        if (is_formed(options, s + i, len))
+            bytes_add(out, s + i, len);
+        else
+            map_line(e, options, s + i, len, out);
+    }
     return 1;
 }
 
