@@ -181,7 +181,8 @@ typedef struct Nest {
     int gpu;                      /* cuda: see threads.c, wide.c              */
     uint64_t lane;                /* loops that a thread's lanes are open in: */
     int lv, width;                /* the contiguous one, lanes along it, ...  */
-    int beside;                   /* times all elements of another            */
+    int beside, step;             /* times all elements of another, or pieces
+                                     of the same loop that are step apart     */
     int whole;                    /* (printing) indices of a piece, not of l  */
     uint64_t row;                 /* loops of a row that a team holds         */
     int team;                     /* threads of an item                       */

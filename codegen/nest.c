@@ -142,6 +142,9 @@ static const char *loop_text(Nest *n, int u)
         return strf(n->a, "i%d", u);
     if (u != n->lv)
         return strf(n->a, "(l / %d)", n->width);
+    if (n->step)
+        return strf(n->a, "(v%d + l / %d * %d%s)", u, n->width, n->step,
+                    n->whole ? "" : strf(n->a, " + l %% %d", n->width));
     if (n->whole)
         return strf(n->a, "v%d", u);
     return n->beside > 1 ? strf(n->a, "(v%d + l %% %d)", u, n->width)

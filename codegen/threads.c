@@ -171,6 +171,28 @@ static int reads_once(Nest *n, Ex *const *red)
     return 1;
 }
 
+/* Threads that hold a row of loop v: up to 32 a power of two, then whole warps.
+ * A long row is held in strips that each of the team's threads has a piece of:
+ * as many pieces as fill them. 0: it is too long.                            */
+static int team_of_row(Nest *n, int beside, int *strips)
+{
+    enum { MOSTSTRIPS = 4, MOSTLANES = 32, WARP = 32 };
+    const Loop *l = &n->c->loop[n->v];
+    int w = wide_width(n, n->v);
+    int64_t pieces = l->n->v / w;
+
+    *strips = 1;
+    if (pieces <= WARP)
+        return power_of_two(pieces, WARP);
+    for (int s = 1; s <= MOSTSTRIPS && s * w <= MOSTLANES; s++)
+        if ((s == 1 || (beside < 0 && !l->map)) && pieces % (s * WARP) == 0 &&
+            pieces / s <= MOSTTEAM) {
+            *strips = s;
+            return (int)(pieces / s);
+        }
+    return pieces <= MOSTTEAM ? (int)ceil_of(pieces, WARP) * WARP : 0;
+}
+
 /* May the item's rows be held by a team? All results and sums run over the
  * whole row or none of it; *x: the loop beside v, -1: none.                  */
 static int can_hold(Nest *n, Ex *const *red, uint64_t row, int *x)
@@ -198,8 +220,8 @@ static int can_hold(Nest *n, Ex *const *red, uint64_t row, int *x)
                                 form_elements(n, red[i]->K & ~row) > SERIAL))
             return 0;
     }
-    int64_t pieces = n->c->loop[n->v].n->v / wide_width(n, n->v);
-    return pieces <= (reads_once(n, red) ? 32 : MOSTTEAM);
+    int strips, team = team_of_row(n, *x, &strips);
+    return team && (team <= 32 || !reads_once(n, red));
 }
 
 /* Threads for passes over parts of the row. When it is read but once they are
@@ -221,13 +243,14 @@ static int team_of(Nest *n, Ex *const *red, int64_t items)
     return power_of_two(work, most);
 }
 
-static void hold_row(Nest *n, uint64_t row, int x)
+static void hold_row(Nest *n, uint64_t row, int x, int strips)
 {
     int v = n->v, w = wide_width(n, v);
-    const char *name = w > 1 || (x >= 0 && n->c->loop[x].n->v > 1)
+    const char *name = w * strips > 1 || (x >= 0 && n->c->loop[x].n->v > 1)
                      ? "v" : "i";
 
-    if (n->c->loop[v].map || n->c->loop[v].n->v != (int64_t)n->team * w) {
+    if (n->c->loop[v].map ||
+        n->c->loop[v].n->v != (int64_t)n->team * strips * w) {
         nest_line(n, "const bool on = lane * %d < %s;", w, nest_limit(n, v));
         nest_line(n, "const ix %s%d = on ? lane * %d : 0;", name, v, w);
         n->on = "on";
@@ -237,17 +260,20 @@ static void hold_row(Nest *n, uint64_t row, int x)
     n->row = row;
     n->bound |= row;
     wide_open(n, v, w, x);
+    if (strips > 1) {
+        n->beside = strips;
+        n->step = n->team * w;
+    }
 }
 
 static void by_team(Nest *n, Ex *const *red)
 {
-    int u[MAXLOOP], k = form_items(n, n->items, u), x;
+    int u[MAXLOOP], k = form_items(n, n->items, u), x, strips = 1;
     int64_t items = form_count(n, u, 0, k)->v;
     uint64_t row = row_loops(n, red);
     int held = can_hold(n, red, row, &x);
 
-    n->team = held ? power_of_two(n->c->loop[n->v].n->v / wide_width(n, n->v),
-                                  MOSTTEAM) : team_of(n, red, items);
+    n->team = held ? team_of_row(n, x, &strips) : team_of(n, red, items);
     int threads = n->team > 32 ? n->team : BLOCKTEAMS, per = threads / n->team;
     nest_line(n, "const int lane = TID %% %d;", n->team);
     nest_line(n, "const ix p = (ix)blockIdx.x * %d + TID / %d;", per, n->team);
@@ -259,7 +285,7 @@ static void by_team(Nest *n, Ex *const *red)
     nest_line(n, "{");
     Scope s = nest_enter(n, n->items);
     if (held)
-        hold_row(n, row, x);
+        hold_row(n, row, x, strips);
     wide_stages(n);
     nest_leave(n, s);
 }

@@ -409,14 +409,52 @@ void wide_need(Nest *n, Ex *const *root, int nroot)
     }
 }
 
+static int is_plain(const Ex *e)
+{
+    int k = 0;
+
+    while (k < e->lin->nt && e->lin->t[k].var < MAXLOOP)
+        k++;
+    return k == e->lin->nt && !e->arg[0];
+}
+
+/* What is read of a held row, and numbers of an item that need no sum of it,
+ * such as what a row's place is looked up by, are on their way before threads
+ * wait for each other.                                                       */
+static void need_early(Nest *n, Ex **all)
+{
+    Ex **x = nest_reached(n, all, (int)vec_len(all));
+    char *late = alloc(n->a, vec_len(n->c->ex) + 1);
+
+    for (size_t i = 0; i < vec_len(x); i++)
+        if (x[i]->kind == Xload && is_wide(n, x[i]) &&
+            !(x[i]->deps & ~n->bound) && is_plain(x[i]))
+            compute(n, x[i]);
+    for (size_t i = 0; i < vec_len(x); i++) {
+        Ex *e = x[i];
+        const Lin *l = e->lin;
+        late[e->id] = e->kind == Xred || is_wide(n, e) ||
+                      (e->deps & ~n->bound) || nest_saved(n, e);
+        for (int k = 0; k < e->na; k++)
+            late[e->id] |= e->arg[k] && late[e->arg[k]->id];
+        for (int k = 0; l && k < l->nt; k++)
+            late[e->id] |= l->t[k].var >= MAXLOOP &&
+                           late[l->t[k].var - MAXLOOP];
+        if (!late[e->id])
+            compute(n, e);
+    }
+}
+
 /* Of a row that is held, all values are made before the first is stored: what
  * is read twice can then be read once.                                       */
 void wide_stages(Nest *n)
 {
     Ex **all = form_values(n);
 
-    if (n->row)
+    if (n->row) {
+        need_early(n, all);
         wide_need(n, all, (int)vec_len(all));
+    }
     for (size_t i = 0; i < vec_len(n->c->st); i++) {
         Store *st = &n->c->st[i];
         Scope s[MAXLOOP];

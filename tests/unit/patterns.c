@@ -116,6 +116,13 @@ static void make_norm(Make *m)
     with_gradients(m, norm(m, mk_real(m, "b s h"), mk_real(m, "h")));
 }
 
+/* A row that a thousand threads hold only in several pieces each.            */
+static void make_long_norm(Make *m)
+{
+    g_axis(m->g, "h")->n = 8192;
+    with_gradients(m, norm(m, mk_real(m, "b h"), mk_real(m, "h")));
+}
+
 static Node *softmax(Make *m, Node *x, const char *axis)
 {
     Node *top = mk_ew(m, Ostop_gradient, mk_red(m, Omax, x, axis), NULL);
@@ -352,6 +359,7 @@ typedef struct Pattern {
 
 static const Pattern pattern[] = {
     { "norm", make_norm, 2 },
+    { "long norm", make_long_norm, 2 },
     { "softmax", make_softmax, 1 },
     { "softmax middle", make_softmax_middle, 6 },
     { "block", make_block, 6 },
