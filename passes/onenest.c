@@ -432,8 +432,8 @@ static const Node *reduced(const Node *n)
 }
 
 /* Would one kernel have fewer items than keep the chip busy, while kernels of
- * their own would have more: a sum of sums, or two large results that share few
- * axes?                                                                      */
+ * their own would have more: a sum of sums, of what is made of large sums, or
+ * two large results that share few axes?                                     */
 static int too_few(Set *s, const Axes *O)
 {
     const Graph *g = s->f->g;
@@ -445,6 +445,10 @@ static int too_few(Set *s, const Axes *O)
         int64_t items = items_of(g, in, O);
         if (in != n && is_reduction(in) && set_has(s, in) &&
             items < wanted * 128 && local_elems(g, in) >= 16 * items)
+            return 1;
+        int64_t rows = is_reduction(n) ? items_of(g, n, O) : wanted;
+        if (rows < wanted && local_elems(g, n) >= 16 * rows &&
+            local_elems(g, space_of(n)) >= 64 * wanted)
             return 1;
         large += is_stored(s, n) && items < wanted &&
                  local_elems(g, n) >= 64 * wanted;
