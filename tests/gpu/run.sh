@@ -2,8 +2,8 @@
 # run.sh [GPUS]: the tests that need GPUs, as TAP. Needs build/pleat and the test
 # programs that `ninja gpu-test` builds; plans are made here.
 #
-# Kernels and models against the host's: rows_test.c, models_test.c, hf_test.c,
-# budget_test.c say their tolerances.
+# Kernels and models against the host's: rows_test.c, models_test.c,
+# routes_test.c, hf_test.c, budget_test.c say their tolerances.
 #
 # 100 steps of tiny.lua against the host. Distances are the largest relative
 # difference of a loss from the host's run in fp64, over all steps so far.
@@ -189,6 +189,7 @@ folds() {
 
 if wanted rows; then rows; fi
 if wanted models; then program "$bin/gpu/models_test"; fi
+if wanted routes; then program "$bin/gpu/routes_test"; fi
 export TEST_TARGET=cuda
 if wanted hf; then program "$bin/hf/hf_test"; fi
 if wanted budget; then program "$bin/num/budget_test"; fi
