@@ -23,13 +23,15 @@ static volatile double sink;      /* what is read must be read                */
 
 static char *read_file(Arena *a, const char *path, size_t *n)
 {
-    FILE *f = fopen(path, "rb");
-    char *s = alloc(a, LONGEST);
+    int fd = open(path, O_RDONLY);
+    struct stat st;
 
-    if (!f)
-        die("%s: %s", path, strerror(errno));
-    *n = fread(s, 1, LONGEST, f);
-    fclose(f);
+    if (fd < 0 || fstat(fd, &st) || st.st_size > LONGEST)
+        die("%s: %s", path, fd < 0 ? strerror(errno) : "too long");
+    char *s = alloc(a, (size_t)st.st_size + 1);
+    ssize_t k = read(fd, s, (size_t)st.st_size);
+    close(fd);
+    *n = k > 0 ? (size_t)k : 0;
     return s;
 }
 
