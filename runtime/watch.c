@@ -120,12 +120,16 @@ static void put_where(char *s, size_t size)
     char group[64] = "", line[96] = "";
     int ended = 0;
 
-    if (!at_step) {
-        snprintf(s, size, x ? "between steps" : "starting");
-        return;
-    }
-    if (x->gpu && (trail = trail_at(x->gpu, &ended)))
+    if (x && x->gpu && (trail = trail_at(x->gpu, &ended)) &&
+        (at_step || !ended))
         at_step = trail;
+    if (!at_step && x)
+        snprintf(s, size, "between steps, after %lld",
+                 (long long)x->step + 1);
+    else if (!at_step)
+        snprintf(s, size, "starting");
+    if (!at_step)
+        return;
     if (at_step->atoms)
         mesh_words(x->plan->mesh, at_step->atoms, group, sizeof group);
     if (at_step->file)
