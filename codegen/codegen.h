@@ -188,6 +188,8 @@ typedef struct Nest {
     int team;                     /* threads of an item                       */
     int own, flat;                /* what is open now belongs to a thread; is
                                      dealt out as one loop                    */
+    Ex *top, *soft;               /* a largest value being found, and the sum of
+                                     exp(x - it) that grows along with it     */
     const char *on;               /* condition of a thread with elements      */
     int shared, groups;           /* loop dealt out to groups of threads, -1  */
     Ex **done;                    /* vec: values printed in the open scopes   */

@@ -227,6 +227,47 @@ static int open_loops(Nest *n, uint64_t K, const Body *b, Scope *s)
     return k;
 }
 
+/* The sum of exp(x - top) where top is the largest x of the same loops: it can
+ * be made on the way when what was summed is scaled as top grows (Milakov and
+ * Gimelshein 2018), so that long rows are read once less.                    */
+static Ex *softened(const Nest *n, const Ex *top)
+{
+    for (size_t i = 0; i < vec_len(n->c->ex); i++) {
+        Ex *e = n->c->ex[i];
+        const Ex *f = e->seen && e->kind == Xred ? e->arg[0] : NULL;
+        if (!f || e->local || e->op != Osum || e->K != top->K ||
+            e->dt != Df32 || f->kind != Xexpr || strcmp(f->text, "exp(a)"))
+            continue;
+        const Ex *d = f->arg[0];
+        if (d->kind == Xexpr && d->dt == Df32 && !strcmp(d->text, "a - b") &&
+            d->arg[0] == top->arg[0] && d->arg[1] == top)
+            return e;
+    }
+    return NULL;
+}
+
+static void find_softened(Nest *n, Ex **r, int nr)
+{
+    n->top = n->soft = NULL;
+    for (int i = 0; i < nr && !n->soft; i++)
+        if (r[i]->op == Omax && r[i]->dt == Df32 &&
+            (n->soft = softened(n, r[i])))
+            n->top = r[i];
+}
+
+/* Nothing is summed while all are -inf.                                      */
+static void soften(Nest *n, const char *x)
+{
+    int t = n->top->local, s = n->soft->local, was = ++n->nlocal;
+    int from = ++n->nlocal;
+
+    nest_line(n, "const float t%d = t%d;", was, t);
+    nest_line(n, "%st%d = %s > t%d ? %s : t%d;", each(n), t, x, t, x, t);
+    nest_line(n, "const float t%d = t%d > -INFINITY ? t%d : 0;", from, t, t);
+    nest_line(n, "t%d *= exp_f32(t%d - t%d);", s, was, from);
+    nest_line(n, "%st%d += exp_f32(%s - t%d);", each(n), s, x, from);
+}
+
 /* What the innermost lines do: all that is needed, sums, stores.             */
 static void innermost(Nest *n, const Body *b)
 {
@@ -235,6 +276,10 @@ static void innermost(Nest *n, const Body *b)
         Ex *r = b->acc[i];
         int along = (r->K & n->lane) != 0, wide = is_wide(n, r);
         const char *x = nest_ref(n, r->arg[0]);
+        if (r == n->top) {
+            soften(n, x);
+            continue;
+        }
         const char *t = strf(n->a, wide ? "t%d[l]" : "t%d", r->local);
         const char *how = strf(n->a, "%s%s", along && n->on
                                ? strf(n->a, "if (%s) ", n->on) : "",
@@ -362,6 +407,17 @@ static void fold(Nest *n, Ex *r)
                   n->team, n->groups, r->local, r->array ? "[l]" : "");
 }
 
+/* Of all threads: what each has summed is scaled by the largest of all.      */
+static void fold_softened(Nest *n)
+{
+    int t = n->top->local, s = n->soft->local, own = ++n->nlocal;
+
+    nest_line(n, "const float t%d = t%d;", own, t);
+    fold(n, n->top);
+    nest_line(n, "t%d *= exp_f32(t%d - t%d);", s, own, t);
+    fold(n, n->soft);
+}
+
 static void pass(Nest *n, Ex **r, int nr)
 {
     Body b = body_of(n, r, nr);
@@ -373,9 +429,19 @@ static void pass(Nest *n, Ex **r, int nr)
     wide_need(n, b.root, nr);
     if (!n->own && !n->lane) {
         nest_ride(n, K, &b);
+        find_softened(n, r, nr);
+        Ex *top = n->top;
         for (int i = 0; i < nr; i++)
             declare(n, r[i]);
+        if (top)
+            declare(n, n->soft);
         dealt(n, K, &b);
+        if (top)
+            fold_softened(n);
+        n->top = n->soft = NULL;
+        for (int i = 0; i < nr; i++)
+            if (r[i] != top)
+                fold(n, r[i]);
         for (int i = 0; i < b.nst; i++)
             b.st[i]->done = b.st[i]->early = 1;
     } else {
@@ -385,9 +451,9 @@ static void pass(Nest *n, Ex **r, int nr)
         innermost(n, &b);
         while (ns)
             nest_leave(n, s[--ns]);
+        for (int i = 0; i < nr; i++)
+            fold(n, r[i]);
     }
-    for (int i = 0; i < nr; i++)
-        fold(n, r[i]);
 }
 
 /* Compute what the roots need of the loops open now.                         */
