@@ -271,7 +271,7 @@ static void drop_valid(Plan *p, const Args *a)
     const char *path = opts_str(p->opts, "data.valid");
 
     if (!path || !opts_given(a->keys, "data.train") ||
-        opts_given(a->keys, "data.valid") || strpbrk(path, "*?[{: ") ||
+        opts_given(a->keys, "data.valid") || strpbrk(path, "*?[{:= ") ||
         !access(path, F_OK) || !access(strf(forever, "%s.idx", path), F_OK))
         return;
     if (!launch_rank())

@@ -384,12 +384,31 @@ static void put_list(lua_State *L, Front *f, const char *key, Text *t)
     }
 }
 
+/* {wiki="a", code="b"} -> "code=b wiki=a"                                    */
+static void put_named(lua_State *L, Front *f, const char *key, Text *t)
+{
+    int n, at = lua_gettop(L);
+    const char **name = sorted_keys(L, at, &n);
+
+    for (int i = 0; i < n; i++) {
+        put(t, "%s%s=", i ? " " : "", name[i]);
+        lua_getfield(L, at, name[i]);
+        put_value(L, f, key, t);
+        lua_pop(L, 1);
+    }
+}
+
 /* Words, all on one level, with spaces between; a path that no weight stands
  * before gets the word `size`.                                               */
 static void put_words(lua_State *L, Front *f, const char *key, Text *t)
 {
     int n = (int)lua_rawlen(L, -1), weighed = 0;
 
+    if (!n && !t->len) {
+        put_named(L, f, key, t);
+        if (t->len)
+            return;
+    }
     for (int i = 1; i <= n; i++) {
         lua_rawgeti(L, -1, i);
         int type = lua_type(L, -1);

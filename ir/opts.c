@@ -200,6 +200,38 @@ int opts_blend(const char *s)
     return end != s && *end == ' ' && w == w;
 }
 
+int opts_named(const char *s, int i, const char **name, const char **path)
+{
+    for (s += strspn(s, " "); *s; i--) {
+        size_t n = strspn(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVW"
+                             "XYZ0123456789_-"), all = strcspn(s, " ");
+        if (!n || s[n] != '=' || all == n + 1)
+            return 0;
+        if (!i) {
+            *name = internn(s, n);
+            *path = internn(s + n + 1, all - n - 1);
+            return 1;
+        }
+        s += all;
+        s += strspn(s, " ");
+    }
+    return 0;
+}
+
+/* "wiki=a code=b", each path relative to the file that names it.             */
+static const char *check_named(Arena *a, const char *key, const char *s,
+                               const Loc *l)
+{
+    const char *name, *path, *rest = strrchr(s, ' ');
+    Text t = {.arena = a};
+    int n = 0;
+    for (; opts_named(s, n, &name, &path); n++)
+        put(&t, "%s%s=%s", n ? " " : "", name, check_path(a, "path", path, l));
+    if (n && rest && rest[1] && !opts_named(rest, 0, &name, &path))
+        err(l, "%s: '%s' has no name (name=path name=path ...)", key, rest + 1);
+    return n ? t.s : NULL;
+}
+
 /* "0.7 a 0.3 b", each path relative to the file that names it. */
 static const char *check_blend(Arena *a, const char *key, const char *s,
                                const Loc *l)
@@ -207,8 +239,9 @@ static const char *check_blend(Arena *a, const char *key, const char *s,
     Text t = {.arena = a};
     int sized = !strncmp(s, "size ", 5);
     double w;
-    if (!opts_blend(s))
-        return check_path(a, "path", s, l);
+    const char *named = check_named(a, key, s, l);
+    if (named || !opts_blend(s))
+        return named ? named : check_path(a, "path", s, l);
     for (s += strspn(s, " "); *s;) {
         const char *weight = strf(a, "%.*s", (int)strcspn(s, " "), s);
         s += strcspn(s, " ");

@@ -156,6 +156,8 @@ int64_t opts_int(const Opts *o, const char *key);
 double opts_num(const Opts *o, const char *key);
 int opts_given(const Opts *o, const char *key);           /* set, not default */
 const Loc *opts_loc(const Opts *o, const char *key);      /* where it was set */
+/* The i-th of "wiki=a.bin code=b.bin"; 0: there is none.                     */
+int opts_named(const char *s, int i, const char **name, const char **path);
 int opts_blend(const char *s);    /* is it "0.7 a 0.3 b", or one path?        */
 void opts_pair(const Opts *o, const char *key, double v[2]);  /* train.betas  */
 /* Does one of the key's patterns ("*.bias norm.*") match s?                  */

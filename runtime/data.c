@@ -358,6 +358,12 @@ static const TextArgs *take_text(Arena *a, const Data *d)
 
 Data *data_open(Arena *a, const Plan *p, const char *key, int flags)
 {
+    return data_open_at(a, p, key, opts_str(p->opts, key), flags);
+}
+
+Data *data_open_at(Arena *a, const Plan *p, const char *key, const char *spec,
+                   int flags)
+{
     const Opts *o = p->opts;
     const char *order = opts_str(o, "data.order");
     int valid = !strcmp(key, "data.valid");
@@ -365,7 +371,7 @@ Data *data_open(Arena *a, const Plan *p, const char *key, int flags)
 
     *d = (Data){.plan = p, .key = key, .loc = opts_loc(o, key)};
     SampleWant w = {
-        .key = key, .loc = d->loc, .spec = opts_str(o, key), .plan = p,
+        .key = key, .loc = d->loc, .spec = spec, .plan = p,
         .format = opts_str(o, "data.format"), .share = {0, 1},
         .seed = (uint64_t)opts_int(o, "seed"),
         .megatron = !strcmp(order, "megatron"),

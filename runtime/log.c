@@ -11,7 +11,7 @@
 
 #include "runtime.h"
 
-enum { LINE = 4096, SKIPPED = 1 };
+enum { LINE = 4096, LONGTAG = 80, SKIPPED = 1 };
 
 struct Log {
     const Plan *plan;
@@ -263,11 +263,16 @@ void log_step(Log *l, const Exec *x, int64_t step, double lr, double secs,
     flush_line(l, STDOUT_FILENO);
 }
 
-void log_valid(Log *l, int64_t step, const double *v, const char *beside)
+void log_valid(Log *l, int64_t step, const char *set, const double *v,
+               const char *beside)
 {
+    char tag[LONGTAG];
+
     if (!l->loud)
         return;
-    say(l, "val loss %.4f%s", value(l, v, "loss"), beside);
+    snprintf(tag, sizeof tag, set ? "val_loss/%s" : "val_loss", set);
+    say(l, "val loss %.4f%s%s%s", value(l, v, "loss"), set ? " of " : "",
+        set ? set : "", beside);
     if (count_named(l->role, "loss.") > 1)
         say_named(l, "loss.", v);
     say(l, "\n");
@@ -275,11 +280,13 @@ void log_valid(Log *l, int64_t step, const double *v, const char *beside)
     if (l->metrics < 0)
         return;
     say(l, "{\"step\": %lld", (long long)step);
+    if (set)
+        say(l, ", \"set\": \"%s\"", set);
     say_json(l, "val_loss", value(l, v, "loss"));
     json_named(l, "loss.", "val_", v);
     say(l, "}\n");
     flush_line(l, l->metrics);
-    event_scalar(l->events, step, "val_loss", value(l, v, "loss"));
+    event_scalar(l->events, step, tag, value(l, v, "loss"));
 }
 
 void log_sample(Log *l, int64_t step, const char *s, size_t n)

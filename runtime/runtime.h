@@ -566,6 +566,9 @@ typedef struct Data Data;
 enum { DATAshuffle = 1 };         /* training order; else as in the files     */
 /* key "data.train" or "data.valid"; null when it is not set.                 */
 Data *data_open(Arena *a, const Plan *p, const char *key, int flags);
+/* ... of another place than the key says, in messages still the key's.       */
+Data *data_open_at(Arena *a, const Plan *p, const char *key, const char *spec,
+                   int flags);
 /* Inputs of the step that begins with this sample of the order.              */
 Feed data_feed(Data *d, int64_t first);
 int64_t data_samples(const Data *d);
@@ -759,7 +762,9 @@ void log_plan(Log *l, const Plan *p, const Exec *x);     /* from now on       */
 void log_step(Log *l, const Exec *x, int64_t step, double lr, double secs,
               double host);
 /* v: by result, as averaged. beside: more for the line, or "".               */
-void log_valid(Log *l, int64_t step, const double *v, const char *beside);
+/* set: the name of one of several validation sets; else null.                */
+void log_valid(Log *l, int64_t step, const char *set, const double *v,
+               const char *beside);
 void log_sample(Log *l, int64_t step, const char *s, size_t n);
 void log_note(Log *l, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));

@@ -25,12 +25,15 @@ typedef struct Sent {             /* a step whose results are not read yet    */
     Feed f;
 } Sent;
 
+typedef struct ValidSet { const char *name; Data *data; } ValidSet;
+
 typedef struct Train {
     Plan *plan;
     Arena *mem;
     Exec *x;
     Comm *comm;
-    Data *train, *valid;
+    Data *train;
+    ValidSet *valid;              /* vec                                      */
     Log *log;
     const char *dir, *ckpt;       /* run folder, its checkpoints              */
     State state;
@@ -138,10 +141,25 @@ static void start_values(Train *t, int resume)
     t->state.seed = (uint64_t)opts_int(o, "seed");
 }
 
+static void open_valid(Train *t)
+{
+    const char *s = opts_str(t->plan->opts, "data.valid"), *path;
+    ValidSet v = {0};
+
+    t->valid = NULL;
+    for (int i = 0; s && opts_named(s, i, &v.name, &path); i++) {
+        v.data = data_open_at(t->mem, t->plan, "data.valid", path, 0);
+        if (v.data)
+            vec_push(t->mem, t->valid, v);
+    }
+    if (!v.name && (v.data = data_open(t->mem, t->plan, "data.valid", 0)))
+        vec_push(t->mem, t->valid, v);
+}
+
 static void open_data(Train *t)
 {
     t->train = data_open(t->mem, t->plan, "data.train", DATAshuffle);
-    t->valid = data_open(t->mem, t->plan, "data.valid", 0);
+    open_valid(t);
     if (!t->train && plan_input(t->plan, 0) &&
         opts_int(t->plan->opts, "train.steps") > 0)
         err(NULL, "data.train is not set and the model has inputs");
@@ -159,38 +177,44 @@ static void catch_signals(void)
 /* ---- the loop ------------------------------------------------------------ */
 
 /* For a byte model's last line: what counting alone would have reached. */
-static const char *beside(Train *t, int64_t samples)
+static const char *beside(Train *t, Data *valid, int64_t samples)
 {
     double loss[NGRAM];
 
-    if (t->comm->first || !t->train || data_vocab(t->valid) != 256 ||
+    if (t->comm->first || !t->train || data_vocab(valid) != 256 ||
         data_samples(t->train) * t->plan->tokens /
             data_perstep(t->train) > MAXCOUNTED ||
-        !ngrams(t->mem, t->train, t->valid, samples, loss))
+        !ngrams(t->mem, t->train, valid, samples, loss))
         return "";
     return strf(t->mem, " (uniform %.3f, bigram %.3f, trigram %.3f)", log(256),
                 loss[1], loss[2]);
 }
 
 /* Mean results over eval_steps steps, always of the same samples. */
-static void validate(Train *t)
+static void validate_on(Train *t, const ValidSet *v)
 {
     const Role *r = exec_role(t->x, t->comm->first);
     int64_t n = opts_int(t->plan->opts, "train.eval_steps");
     double sum[MAXRESULT] = {0};
 
-    if (!t->valid || role_prog(r, "eval") < 0)
-        return;
     for (int64_t k = 0; k < n; k++) {
-        Feed f = data_feed(t->valid, k * data_perstep(t->valid));
+        Feed f = data_feed(v->data, k * data_perstep(v->data));
         Block b = block_of(t->plan->opts, t->state.step);
         exec_run(t->x, "eval", &b, &f);
         for (int i = 0; i < r->nout && i < MAXRESULT; i++)
             sum[i] += exec_result(t->x, r->out[i].name) / (double)n;
     }
     int last = t->state.step >= opts_int(t->plan->opts, "train.steps");
-    log_valid(t->log, t->state.step, sum,
-              last ? beside(t, n * data_perstep(t->valid)) : "");
+    log_valid(t->log, t->state.step, v->name, sum,
+              last ? beside(t, v->data, n * data_perstep(v->data)) : "");
+}
+
+static void validate(Train *t)
+{
+    if (role_prog(exec_role(t->x, t->comm->first), "eval") < 0)
+        return;
+    for (size_t i = 0; i < vec_len(t->valid); i++)
+        validate_on(t, &t->valid[i]);
 }
 
 /* The same inputs again, looking for where it begins; then the end. */

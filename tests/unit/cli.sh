@@ -7,7 +7,7 @@ cd "$(dirname "$0")/../.." || exit 2
 dir=$PWD/build/tests/cli
 rm -rf "$dir" && mkdir -p "$dir" || exit 2
 small="axes.batch=2 axes.seq=16 train.batch=4"
-printf '1..%d\n' $((54 + $(ls models/*.lua | wc -l)))
+printf '1..%d\n' $((58 + $(ls models/*.lua | wc -l)))
 bad=0
 
 # is NAME STATUS command...: its exit status is STATUS; output is in $dir/log
@@ -143,6 +143,18 @@ assert b"| train.steps | 2 |" in a.Tensors("keys")[0].tensor_proto.string_val[0]
 else
     echo "ok - cli: TensorBoard reads numbers and texts # SKIP not installed"
 fi
+
+# Two validation sets, by a table of the model file.
+sets="law=\"$PWD/LICENSE\", all=\"$PWD/README.md\""
+sed "s|\"../LICENSE\", valid=.*|\"$PWD/LICENSE\", valid={ $sets } }|" \
+    models/tiny.lua >"$dir/two.lua"
+is "two validation sets" 0 "$PLEAT" run "$dir/two.lua" axes.seq=16 \
+    train.batch=8 train.steps=1 train.eval_steps=2 name="$dir/sets"
+says "one is said by name" " of law"
+is "and in metrics.jsonl" 0 grep -q '"set": "all", "val_loss"' \
+    "$dir/sets/metrics.jsonl"
+is "a set without a name" 1 "$PLEAT" run models/tiny.lua train.steps=1 \
+    "data.valid=law=LICENSE README.md" name="$dir/unnamed"
 
 is "generate" 0 "$PLEAT" generate "$dir/run" --prompt Lic -n 4
 for file in models/*.lua; do
