@@ -14,6 +14,7 @@ typedef struct CompileOptions {
     const char *dump;             /* "-d": comma list of passes, all, why, +all,
                                      +loc; null: none                         */
     const char *stop;             /* "-x": print this stage's graph and stop  */
+    const char *skip;             /* a pass that is left out, for tests       */
     const char *prog;             /* which program -d and -x show: "step"     */
     FILE *out;                    /* where dumps go                           */
     Source *source; int nsource;  /* Lua sources for the plan                 */

@@ -272,6 +272,11 @@ static void finish_pass(Graph *g, const PassInfo *p)
     dump(g, p->name);
 }
 
+static int left_out(const PassInfo *p)
+{
+    return options && options->skip && !strcmp(options->skip, p->name);
+}
+
 /* One pass on a program: on its graph, from pipe on on those of all stages.  */
 static void one_pass(Graph *g, const PassInfo *p)
 {
@@ -279,7 +284,7 @@ static void one_pass(Graph *g, const PassInfo *p)
     if (p->run == pass_pipe)
         p->run(g);
     for (Graph *h = g; h; h = h->next) {
-        if (p->run != pass_pipe)
+        if (p->run != pass_pipe && !left_out(p))
             p->run(h);
         finish_pass(h, p);
     }

@@ -1,0 +1,73 @@
+/* recompute_test: values that the backward makes again instead of keeping them
+ * are the same bits: losses, gradient norms, gradients and states of some steps
+ * with the pass and without it. What it saves is printed. Not in bf16: f32() of
+ * a product takes the accumulator where nothing else needs the product, and
+ * the pass may keep the product, as the smaller of both.                     */
+#define _GNU_SOURCE
+#include <string.h>
+
+#include "../fold/foldrun.h"
+
+enum { STEPS = 3 };
+
+static const struct { const char *model, *keys; } cases[] = {
+    { "tests/hf/mixtral-aux.lua", "precision=fp64" },
+    { "tests/hf/mixtral-aux.lua", "precision=fp32" },
+    { "tests/hf/mixtral-aux.lua", "precision=fp32 fold.tp=2 fold.ep=2" },
+    { "tests/hf/dsv3.lua",        "precision=fp64" },
+    { "tests/hf/dsv3.lua",        "precision=fp32 fold.pp=2 fold.cp=2" },
+    { "tests/models/dropout.lua", "precision=fp32" },
+    { "tests/models/zoo.lua",     "precision=fp32" },
+};
+enum { N = sizeof cases / sizeof *cases };
+
+static int failed;
+
+static Plan *plan_of(int i, const char *skip)
+{
+    Opts *o = opts_new(forever);
+    char *next, *w = strtok_r(strf(forever, "%s", cases[i].keys), " ", &next);
+
+    for (; w; w = strtok_r(NULL, " ", &next)) {
+        size_t n = strcspn(w, "=");
+        opts_set(o, internn(w, n), intern(w + n + 1), NULL);
+    }
+    opts_set(o, "train.batch", "16", NULL);
+    Trace t = trace(cases[i].model, o, TRACEquiet);
+    CompileOptions co = { .source = t.source, .nsource = t.nsource,
+                          .skip = skip };
+    return compile(t.g, &T_host, &co);
+}
+
+static double kept(const Plan *p)
+{
+    const Role *r = &p->role[0];
+
+    return (double)r->prog[role_prog(r, "step")].transient / 1024;
+}
+
+static void compare(int i, Plan *with, Plan *without)
+{
+    const char *at;
+    Trained a = fold_train(with, STEPS), b = fold_train(without, STEPS);
+    double most = fold_apart(&a, &b, &at);
+    int ok = most == 0 && kept(with) < kept(without);
+
+    failed += !ok;
+    printf("%sok - recompute %s %s: difference %g (%s), none allowed; %.0f KiB "
+           "of activations, %.0f without\n", ok ? "" : "not ", cases[i].model,
+           cases[i].keys, most, at, kept(with), kept(without));
+    fflush(stdout);
+}
+
+int main(void)
+{
+    Plan *p[2 * N];
+
+    for (int i = 0; i < 2 * N; i++)
+        p[i] = plan_of(i / 2, i % 2 ? "recompute" : NULL);
+    fold_share(p, 2 * N);
+    for (int i = 0; i < N; i++)
+        compare(i, p[2 * i], p[2 * i + 1]);
+    return failed != 0;
+}
