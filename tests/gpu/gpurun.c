@@ -114,7 +114,8 @@ static Args take(GpuRun *x, const Group *k, void *const *buf,
             continue;
         if (at + bytes[i] > x->at + ROOM)
             die("gpurun: no room for %s", k->step.kernel);
-        gpu_ok(dl.cuMemcpyHtoD_v2(at, buf[i], bytes[i]), "an argument");
+        gpu_ok(dl.cuMemcpyHtoDAsync_v2(at, buf[i], bytes[i], x->stream),
+               "an argument");
         at += aligned(bytes[i]);
     }
     return a;

@@ -46,7 +46,9 @@ static void *buffer(const Graph *g, Node *n)
     if (!n->tmp) {                            /* bytes never written show up  */
         size_t bytes = (size_t)local_bytes(g, n) + RUNGUARD;
         n->tmp = alloc(g->arena, bytes);
-        memset(n->tmp, n->op == Oaccum ? 0 : 0xff, bytes);
+        memset(n->tmp, 0xff, bytes);
+        if (n->op == Oaccum)
+            memset(n->tmp, 0, bytes - RUNGUARD);
         if (n->op == Oaccum && !strcmp(n->s, "max"))
             for (int64_t i = 0; i < local_elems(g, n); i++)
                 set(n->dt, n->tmp, i, -INFINITY);
