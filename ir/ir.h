@@ -152,6 +152,8 @@ typedef struct Stages {
     int nunit; const char **unit; /* "layers.3", interned, in program order   */
     int *chunk;                   /* of each unit                             */
     int first, last;              /* chunks of E and of L                     */
+    const char **between;         /* vec: scopes of no unit that read one and
+                                     that one reads: a norm before mtp        */
 } Stages;
 
 typedef enum Level { LOGICAL, PLACED, LOCAL, NLEVEL } Level;

@@ -303,6 +303,24 @@ static const char *kernels_wrong(PlanCheck *c)
     return 0;
 }
 
+/* A weight belongs to one stage; others that read it have copies.            */
+static const char *owners_wrong(Arena *a, const Plan *p)
+{
+    const char **v = 0;
+    for (int r = 0; r < p->nrole; r++)
+        for (int i = 0; i < p->role[r].ntensor; i++) {
+            const Tensor *t = &p->role[r].tensor[i];
+            if (!strcmp(t->kind, "param") || !strcmp(t->kind, "state"))
+                vec_push(a, v, intern(t->name));
+        }
+    if (v)
+        qsort(v, vec_len(v), sizeof *v, by_pointer);
+    for (size_t i = 1; i < vec_len(v); i++)
+        if (v[i] == v[i - 1])
+            return strf(a, "two stages own '%s'", v[i]);
+    return 0;
+}
+
 const char *plan_wrong(Arena *a, const Plan *p)
 {
     PlanCheck c = {.arena = a, .p = p};
@@ -316,6 +334,7 @@ const char *plan_wrong(Arena *a, const Plan *p)
         c.r = &p->role[c.role];
         why = role_wrong(&c);
     }
+    why = why ? why : owners_wrong(a, p);
     return why ? why : meets_wrong(a, p);
 }
 

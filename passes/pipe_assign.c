@@ -72,13 +72,25 @@ static void find_needs(Assign *a)
     }
 }
 
+static int is_between(const Stages *st, const char *scope)
+{
+    for (size_t i = 0; i < vec_len(st->between); i++) {
+        size_t n = strlen(st->between[i]);
+        if (!strncmp(scope, st->between[i], n) &&
+            (!scope[n] || scope[n] == '.'))
+            return 1;
+    }
+    return 0;
+}
+
 static void find_feeds(Assign *a)
 {
     for (size_t i = vec_len(a->g->node); i-- > 0;) {
         const Node *n = a->g->node[i];
         if (n->reg != REGbody || is_backward(n))
             continue;
-        a->feeds[n->id] |= unit_at(a->st, n->scope) >= 0;
+        a->feeds[n->id] |= unit_at(a->st, n->scope) >= 0 ||
+                           is_between(a->st, n->scope);
         for (int k = 0; k < n->nin && a->feeds[n->id]; k++)
             a->feeds[n->in[k]->id] = 1;
     }

@@ -393,6 +393,42 @@ static void cut_by_cost(Cut *x)
 
 /* ---- the cut ------------------------------------------------------------- */
 
+/* ---- between units ------------------------------------------------------- */
+
+enum { AFTER = 1, BEFORE = 2 };   /* it reads a unit; a unit reads it         */
+
+static void add_scope(Arena *a, const char ***v, const char *scope)
+{
+    for (size_t i = 0; i < vec_len(*v); i++)
+        if ((*v)[i] == scope)
+            return;
+    vec_push(a, *v, scope);
+}
+
+/* By the model, so that programs without that later unit agree.              */
+static void find_between(Graph *g, Stages *st)
+{
+    size_t n = vec_len(g->node);
+    char *side = alloc(g->arena, n + 1);
+
+    g_renumber(g);
+    for (size_t i = 0; i < n; i++)
+        for (int k = 0; k < g->node[i]->nin; k++) {
+            const Node *x = g->node[i]->in[k];
+            side[i] |= side[x->id] & AFTER;
+            side[i] |= unit_at(st, x->scope) >= 0 ? AFTER : 0;
+        }
+    for (size_t i = n; i-- > 0;) {
+        const Node *x = g->node[i];
+        int reads = side[i] & BEFORE || unit_at(st, x->scope) >= 0;
+        for (int k = 0; k < x->nin && reads; k++)
+            side[x->in[k]->id] |= BEFORE;
+        if (side[i] == (AFTER | BEFORE) && *x->scope &&
+            unit_at(st, x->scope) < 0)
+            add_scope(g->arena, &st->between, x->scope);
+    }
+}
+
 Stages *stages_cut(Graph *g)
 {
     int64_t pp = opts_int(g->opts, "fold.pp");
@@ -422,5 +458,6 @@ Stages *stages_cut(Graph *g)
     else
         cut_by_cost(&x);
     x.st->text = layout_text(g->arena, x.st);
+    find_between(g, x.st);
     return x.st;
 }
