@@ -29,9 +29,18 @@ enum { MAXPART = 8, PARTBYTES = 48 << 10, MAXARG = 48 };
 /* None of these lets the compiler change a result: no contraction, and errno
  * and traps are the only things given up.                                    */
 static const char *const flags[] = {
-    "-std=gnu11", "-O3", "-march=native", "-ffp-contract=off",
+    "-std=gnu11", "-march=native", "-ffp-contract=off",
     "-fno-math-errno", "-fno-trapping-math", "-fPIC", "-w", NULL
 };
+
+/* PLEAT_OPT=1 compiles in less time than -O3, for runs that are short.       */
+static const char *level(void)
+{
+    const char *s = getenv("PLEAT_OPT");
+
+    return s && *s >= '0' && *s <= '3' && !s[1] ? strf(forever, "-O%s", s)
+                                                : "-O3";
+}
 
 static const char *logfile;
 
@@ -124,7 +133,7 @@ static char *plan_key(Arena *a, const Plan *p)
 {
     Text t = {.arena = a};
 
-    put(&t, "%s\n", host_compiler());
+    put(&t, "%s\n%s ", host_compiler(), level());
     for (int i = 0; flags[i]; i++)
         put(&t, "%s ", flags[i]);
     put_processor(&t);
@@ -216,6 +225,7 @@ static pid_t start_part(Arena *a, const char *base, int part, int out)
 
     for (int i = 0; flags[i]; i++)
         argv[n++] = strf(a, "%s", flags[i]);
+    argv[n++] = strf(a, "%s", level());
     argv[n++] = "-c";
     argv[n++] = strf(a, "%s.%d.c", base, part);
     argv[n++] = "-o";
