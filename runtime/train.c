@@ -256,7 +256,7 @@ static void write_trace(Train *t)
     char *s = exec_trace(t->mem, t->x, "step", &n);
 
     run_file(strf(t->mem, "%s/trace.%lld.json", t->dir,
-                   (long long)t->comm->first), s, n);
+                  (long long)t->comm->first), s, n);
 }
 
 /* A step's results are here. */

@@ -5,7 +5,7 @@
 FOLDER is the export of a run that was imported from CASE's weights (convert.sh
 makes some). Its config.json is written here, from CASE.json. The logits of the
 folder's model must be those of the weights themselves, to the bit; --save keeps
-the last positions' of them as CASE.logits.safetensors, which hf_test compares.
+the last positions' of them as CASE.logits.safetensors, to compare by hand.
 """
 import json
 import pathlib
