@@ -217,7 +217,12 @@ Gpu *gpu_open(Arena *a, const Plan *p, Comm *c, Pool *pool, uint8_t *host,
     tune(x);
     device_count(x, "products");
     x->stage = device_take(x, x->nstage, "inputs and results");
+    abort_watch(x);
+    abort_hold();
+    watch_all();
     links_warm(x->links, x->work, x->stream);
+    watch_leave();
+    abort_release();
     device_count(x, "communicators");
     return x;
 }
@@ -225,6 +230,7 @@ Gpu *gpu_open(Arena *a, const Plan *p, Comm *c, Pool *pool, uint8_t *host,
 void gpu_close(Gpu *x)
 {
     dl.cuStreamSynchronize(x->stream);
+    abort_watch(NULL);
     for (int i = 0; i < x->role->nprog; i++)      /* they hold communicators  */
         replay_close(&x->prog[i]);
     nccl_close(x->nccl);

@@ -139,8 +139,6 @@ static void name_device(Gpu *x)
 
 void device_open(Gpu *x)
 {
-    void *ctx = NULL;
-
     start_phase("GPU");
     if (!dl_open(LIBcuda))
         err(NULL, "target=cuda needs a GPU; its driver, libcuda.so.1, is %s",
@@ -153,8 +151,8 @@ void device_open(Gpu *x)
     check_kinds(x);
     check_places(x);
     check_kernels(x);
-    gpu_ok(dl.cuDevicePrimaryCtxRetain(&ctx, x->device), "opening it");
-    gpu_ok(dl.cuCtxSetCurrent(ctx), "using it");
+    gpu_ok(dl.cuDevicePrimaryCtxRetain(&x->context, x->device), "opening it");
+    gpu_ok(dl.cuCtxSetCurrent(x->context), "using it");
     gpu_ok(dl.cuStreamCreate(&x->stream, 1), "a stream");
     device_count(x, gone);
 }

@@ -82,6 +82,7 @@ static void fail_here(const char *msg)
     int64_t rank = launch_rank();
 
     if (mpi_running() && !watch_claim()) {
+        gpu_abort();
         sleep(SILENCE);
         _exit(err_status);
     }
@@ -89,8 +90,10 @@ static void fail_here(const char *msg)
         fprintf(stderr, "rank %lld: %s", (long long)rank, msg);
     else if (!rank)
         fputs(msg, stderr);
-    if (mpi_running())
+    if (mpi_running()) {
+        gpu_abort();
         mpi_abort(err_status);
+    }
     exit(err_status);
 }
 

@@ -170,6 +170,24 @@ void nccl_close(Nccl *x)
     watch_leave();
 }
 
+/* Kernels in flight end, calls return; nothing is freed yet.                 */
+void nccl_abort(Nccl *x)
+{
+    dl.ncclGroupStart();
+    for (size_t i = 0; i < vec_len(x->group); i++)
+        if (x->group[i].comm != x->world)
+            dl.ncclCommAbort(x->group[i].comm);
+    if (x->world)
+        dl.ncclCommAbort(x->world);
+}
+
+void nccl_reclaim(Nccl *x)
+{
+    dl.ncclGroupEnd();
+    x->world = NULL;
+    x->group = NULL;
+}
+
 /* Null, or how another rank or the network has failed.                       */
 const char *nccl_check(const Nccl *x)
 {

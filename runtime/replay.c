@@ -20,7 +20,7 @@
 
 #include "runtime.h"
 
-enum { NOTREADY = 600, SPINS = 2000, PAUSE = 20000, CHECK = 4096,
+enum { NOTREADY = 600, SPINS = 2000, PAUSE = 20000,
        MAXNODES = 64 << 10 };     /* of one graph                             */
 
 /* ---- one call ------------------------------------------------------------ */
@@ -396,41 +396,29 @@ static _Noreturn void fault(Gpu *x, GpuProgram *g, int slot, int error)
         "runs all steps so)", text, name, when);
 }
 
-static _Noreturn void failed(const Gpu *x, const GpuProgram *g, int slot,
-                             const char *why)
-{
-    int ended = 0;
-    const Step *s = trail_at(x, &ended);
-
-    err(s ? &(Loc){s->file, s->line, NULL} : NULL, "NCCL on rank %lld: %s, in "
-        "program %s of step %lld%s%s", (long long)x->rank, why, g->p->name,
-        (long long)g->at[slot] + 1, !s ? "" : ended ? ", after " : ", in ",
-        s ? name_of(s) : "");
-}
-
-/* Waits for the run of this slot, and for ranks that it waits for: a dead one
- * ends in the watchdog's line.                                               */
+/* Waits for the run of this slot, and for ranks that it waits for: one that is
+ * dead, and what NCCL says of it, ends in the watchdog's line.               */
 static void settle(Gpu *x, GpuProgram *g, int slot)
 {
     const Role *r = x->role;
     double begun = monotonic();
-    const char *why;
     int e;
 
     watch_all();
-    for (int64_t n = 1; (e = dl.cuEventQuery(g->done[slot])) == NOTREADY; n++) {
+    atomic_store(&x->awaited, g->at[slot] + 1);
+    for (int64_t n = 1; (e = dl.cuEventQuery(g->done[slot])) == NOTREADY; n++)
         if (n > SPINS)
             nanosleep(&(struct timespec){0, PAUSE}, NULL);
-        if (n % CHECK == 0 && (why = nccl_check(x->nccl)))
-            failed(x, g, slot, why);
-    }
     watch_leave();
+    abort_hold();
+    atomic_store(&x->awaited, 0);
     x->waited += monotonic() - begun;
     if (e)
         fault(x, g, slot, e);
     for (int i = 0; i < r->nout; i++)
         memcpy(x->host + r->buf[r->out[i].buf].offset, g->out[slot] + 8 * i,
                (size_t)dtypes[r->out[i].dt].bytes);
+    abort_release();
 }
 
 int gpu_settle(Gpu *x)
@@ -518,7 +506,9 @@ int gpu_run(Gpu *x, int prog, const Block *b, const Feed *feed, double *spent,
     nvtx_begin(g->p->name);
     x->began = monotonic();
     watch_all();
+    abort_hold();
     go(x, g, slot);
+    abort_release();
     watch_leave();
     nvtx_end();
     x->last = g;

@@ -122,6 +122,9 @@ void tune_text(const struct Gpu *x, Text *t); /* the file's lines             */
 typedef struct Nccl Nccl;
 Nccl *nccl_open(Arena *a, const Plan *p, struct Comm *c);
 void nccl_close(Nccl *x);
+/* ncclCommAbort in two halves: what runs ends; what nothing holds is freed.  */
+void nccl_abort(Nccl *x);
+void nccl_reclaim(Nccl *x);
 const char *nccl_check(const Nccl *x);
 void *nccl_group(const Nccl *x, uint32_t atoms);
 /* A communicator of the ranks that name the same color, by key; -1: none, null.
@@ -462,7 +465,7 @@ typedef struct Gpu {
     int device;
     char name[128], arch[16];     /* "sm_90a"                                 */
     int each;                     /* wait after each call                     */
-    void *stream;
+    void *context, *stream;
     uint64_t arena, work;
     uint64_t stage; int64_t nstage;           /* a run's inputs and results   */
     int64_t total, used;          /* bytes of the GPU; of those when last seen*/
@@ -477,6 +480,7 @@ typedef struct Gpu {
     GpuProgram *prog;
     int64_t *loaded, micro;       /* as of Stage, of the run that is issued   */
     GpuProgram *last; int slot;   /* run whose results are not here yet       */
+    _Atomic int64_t awaited;      /* step waited for, from 1; 0: none         */
     double waited;                /* seconds, for runs                        */
     int tuned;                    /* shapes of products measured here         */
     volatile uint32_t *trail; uint64_t trailat;   /* word the GPU writes, where
@@ -498,6 +502,17 @@ uint64_t gpu_address(const Gpu *x, int buf);
 Gpu *gpu_open(Arena *a, const Plan *p, Comm *c, Pool *pool, uint8_t *host,
               const Course *course);
 void gpu_close(Gpu *x);
+
+/* abort.c: from now on, when the run fails, what x waits for is aborted; null:
+ * nothing is.                                                                */
+void abort_watch(Gpu *x);
+/* Around launching and taking results: after an abort others stay in hold.   */
+void abort_hold(void);
+void abort_release(void);
+/* From any thread, within seconds; then only the process' end may follow.    */
+void gpu_abort(void);
+/* Null, or how another rank or the network has failed.                       */
+const char *abort_asked(void);
 
 /* trail.c: at which collective the GPU is                                    */
 void trail_open(Gpu *x);

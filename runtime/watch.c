@@ -5,9 +5,11 @@
  * ranks exchange at start. When no step has ended for $PLEAT_TIMEOUT seconds
  * (600), or the launcher ends the run, the thread asks the ranks that its rank
  * waits for where they are. Threads answer while their rank waits in MPI; who
- * does not answer is dead or stopped. The first that knows says so in one line,
- * tells all others to be silent, and leaves with status 3; the launcher then
- * ends them. No datagram is sent while all goes well.                        */
+ * does not answer is dead or stopped. The same when NCCL says that a peer or
+ * the network has failed. The first that knows says so in one line, tells all
+ * others to be silent, aborts what its GPU waits for, and leaves with status 3;
+ * so do the others, unless the launcher ends them before. No datagram is sent
+ * while all goes well.                                                       */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <ifaddrs.h>
@@ -28,6 +30,7 @@ enum {
     TICK = 100, DEFAULT = 600,    /* milliseconds, seconds                    */
     ANSWER = 300, STAGGER = 40,   /* milliseconds                             */
     PATIENCE = 2,                 /* seconds for those who know more          */
+    SILENCE = 10,                 /* seconds in which another ends this rank  */
     MAXSETS = 64, LISTED = 8, FAILED = 3
 };
 
@@ -50,7 +53,7 @@ static struct {
     int64_t *all;                 /* every rank                               */
     uint64_t token;
     pthread_t thread;
-    atomic_int on, stop, said, ended;
+    atomic_int on, stop, said, told, ended;   /* told: by another rank        */
     _Atomic(Exec *) exec;
     double limit;
 } w = {.fd = -1};
@@ -119,9 +122,10 @@ static void put_where(char *s, size_t size)
     const Step *trail = NULL;
     char group[64] = "", line[96] = "";
     int ended = 0;
+    int64_t awaited = x && x->gpu ? atomic_load(&x->gpu->awaited) : 0;
 
     if (x && x->gpu && (trail = trail_at(x->gpu, &ended)) &&
-        (at_step || !ended))
+        (at_step || awaited || !ended))
         at_step = trail;
     if (!at_step && x)
         snprintf(s, size, "between steps, after %lld",
@@ -130,14 +134,17 @@ static void put_where(char *s, size_t size)
         snprintf(s, size, "starting");
     if (!at_step)
         return;
+    const char *kind = stepinfo[at_step->kind].name, *label = at_step->label;
+    if (!label || !strcmp(label, kind))
+        label = "";
     if (at_step->atoms)
         mesh_words(x->plan->mesh, at_step->atoms, group, sizeof group);
     if (at_step->file)
         snprintf(line, sizeof line, " (%s:%d)", at_step->file, at_step->line);
-    snprintf(s, size, "step %lld %s%s%s%s%s%s%s", (long long)x->step + 1,
-             ended ? "after " : "", stepinfo[at_step->kind].name,
-             *group ? " over " : "", group, at_step->label ? " " : "",
-             at_step->label ? at_step->label : "", line);
+    snprintf(s, size, "step %lld %s%s%s%s%s%s%s",
+             (long long)(awaited ? awaited : x->step + 1),
+             ended ? "after " : "", kind, *group ? " over " : "", group,
+             *label ? " " : "", label, line);
 }
 
 /* ---- datagrams ----------------------------------------------------------- */
@@ -181,10 +188,12 @@ static void listen_for(int ms, const int64_t *ranks, int64_t n, int64_t count,
         m.where[sizeof m.where - 1] = 0;
         if (m.token != w.token || m.rank < 0 || m.rank >= w.world)
             continue;
-        if (m.kind == SAID)
+        if (m.kind == SAID) {
             atomic_store(&w.said, 1);
-        else if (m.kind == ASK)
+            atomic_store(&w.told, 1);
+        } else if (m.kind == ASK) {
             tell(&m);
+        }
         for (int64_t i = 0; i < n && m.kind == TELL; i++)
             if (ranks[i] == m.rank) {
                 a[i] = (Answer){1, (int)m.inside, count && m.count >= count,
@@ -247,8 +256,31 @@ static void put_missing(Text *t, int64_t rank, const Answer *a, int ended)
         put(t, ", which is at %s", a->where);
 }
 
+static _Noreturn void leave(void)
+{
+    gpu_abort();
+    _exit(atomic_load(&w.exec) ? FAILED : err_status);
+}
+
+/* Why a rank asks where the others are.                                      */
+typedef struct Worry {
+    double waited;                /* seconds without progress                 */
+    int ended;                    /* the launcher ends the run                */
+    const char *nccl;             /* what it says; null: nothing              */
+} Worry;
+
+static void put_worry(Text *t, const Worry *y)
+{
+    if (y->nccl)
+        put(t, "NCCL: %s", y->nccl);
+    else if (y->ended)
+        put(t, "the run was ended");
+    else
+        put(t, "no progress for %.0f s", y->waited);
+}
+
 /* Asks, and says what came out. 0: others may know more.                     */
-static int report(double waited, int ended)
+static int report(const Worry *y)
 {
     pthread_mutex_lock(&at.lock);
     int64_t n = at.inside ? at.n : 0, count = at.count, listed = 0;
@@ -261,7 +293,7 @@ static int report(double waited, int ended)
     Note ask = {.token = w.token, .kind = ASK, .rank = (int32_t)w.me,
                 .atoms = atoms, .count = count};
     char where[200];
-    int knows = !n && !ended;
+    int ended = y->ended, knows = y->nccl || (!n && !ended);
 
     if (!ranks || !a)
         return 0;
@@ -273,7 +305,7 @@ static int report(double waited, int ended)
     Text t = {.arena = arena_new()};
     put(&t, "rank %lld (host %s): %s: ", (long long)w.me, w.peer[w.me].host,
         where);
-    put(&t, ended ? "the run was ended" : "no progress for %.0f s", waited);
+    put_worry(&t, y);
     for (int64_t i = 0; i < n; i++) {
         if (ranks[i] == w.me || (a[i].came && (a[i].there || ended)))
             continue;
@@ -285,11 +317,11 @@ static int report(double waited, int ended)
     }
     if (listed > LISTED)
         put(&t, " and %lld more", (long long)(listed - LISTED));
-    if (!knows && (ended || waited < w.limit + PATIENCE))
+    if (!knows && (ended || y->waited < w.limit + PATIENCE))
         return 0;
     if (watch_claim()) {
         fprintf(stderr, "%s\n", t.s);
-        _exit(atomic_load(&w.exec) ? FAILED : err_status);
+        leave();
     }
     return 1;
 }
@@ -310,6 +342,18 @@ static int64_t progress(int *waits)
     return n + (x ? atomic_load_explicit(&x->ticks, memory_order_relaxed) : 0);
 }
 
+/* Another rank says why: this one's GPU is freed, and the launcher's turn comes
+ * first.                                                                     */
+static _Noreturn void follow(void)
+{
+    double end = now() + SILENCE;
+
+    gpu_abort();
+    while (!atomic_load(&w.ended) && now() < end)
+        idle(TICK);
+    leave();
+}
+
 static void *watch(void *arg)
 {
     int64_t seen = -1;
@@ -322,10 +366,12 @@ static void *watch(void *arg)
         if (n != seen || !waits)
             since = now();
         seen = n;
-        int ended = atomic_load(&w.ended);
+        Worry y = {now() - since, atomic_load(&w.ended), abort_asked()};
         if (waits && !atomic_load(&w.said) &&
-            (ended || now() - since >= w.limit))
-            report(now() - since, ended);
+            (y.ended || y.nccl || y.waited >= w.limit))
+            report(&y);
+        if (atomic_load(&w.told))
+            follow();
     }
     return arg;
 }

@@ -13,25 +13,35 @@
  *   illegal=n                   the n-th kernel that is loaded faults
  *   nan=n-m                     results of these runs are NaN
  *   poison=n                    the n-th kernel that is loaded makes a NaN
- *   broken=n                    from that run on a peer has failed, which
- *                               keeps the results away
- *   fast=n                      of 3 algorithms for products the fastest    */
+ *   broken=n                    the same, and NCCL says that a peer has failed
+ *   stuck=n                     in that run, if it is a graph, a collective
+ *                               does not end before an abort
+ *   abort=hangs                 what aborts
+ *   fast=n                      of 3 algorithms for products the fastest
+ * As NCCL does, an abort waits for the graphs that hold the communicator; a
+ * line of what it ended goes to the file FAKE_LOG.                           */
+#define _GNU_SOURCE
 #include <math.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 enum { NOTREADY = 600, NOMEMORY = 2, ILLEGAL = 700, MAXOP = 1 << 16 };
 
 typedef struct NcclId { char c[128]; } NcclId;
-typedef struct Op { void *to; const void *from; size_t n; } Op;
+typedef struct Op {
+    void *to; const void *from; size_t n;
+    int begins;                   /* tells that a collective does             */
+} Op;
 typedef struct Graph { Op *op; int n; } Graph;
 typedef struct Event { int asked, run; Op copy; double at; } Event;
 
 static Op result;                 /* to the host, not done yet                */
 static Graph *capturing;
 static int runs, loaded, faulted;
+static int opened, aborted, graphs;   /* communicators; graphs with any       */
 static size_t used;
 
 static const char *setting(const char *key, const char *none)
@@ -142,6 +152,17 @@ int cuMemHostAlloc(void **p, size_t n, unsigned flags)
     return 0;
 }
 
+static int from_run(const char *what, int run)
+{
+    return run >= atoi(setting(what, "1000000"));
+}
+
+/* Does a collective of this run?                                             */
+static int waits(int run)
+{
+    return !aborted && (from_run("stuck", run) || from_run("broken", run));
+}
+
 static void act(Op o)
 {
     if (o.from)
@@ -179,13 +200,13 @@ int cuMemcpyDtoH_v2(void *to, uint64_t from, size_t n)
 int cuMemcpyHtoDAsync_v2(uint64_t to, const void *from, size_t n, void *s)
 {
     (void)s;
-    return enqueue((Op){at(to), from, n});
+    return enqueue((Op){at(to), from, n, 0});
 }
 
 int cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t n, void *s)
 {
     (void)s;
-    return enqueue((Op){at(to), at(from), n});
+    return enqueue((Op){at(to), at(from), n, 0});
 }
 
 int cuMemsetD32Async(uint64_t p, unsigned v, size_t n, void *s)
@@ -195,7 +216,7 @@ int cuMemsetD32Async(uint64_t p, unsigned v, size_t n, void *s)
     (void)s;
     (void)n;
     *word = v;
-    return enqueue((Op){at(p), word, sizeof *word});
+    return enqueue((Op){at(p), word, sizeof *word, !(v & 1)});
 }
 
 int cuMemHostGetDevicePointer_v2(uint64_t *p, void *host, unsigned flags)
@@ -209,7 +230,7 @@ int cuMemsetD8Async(uint64_t p, unsigned char v, size_t n, void *s)
 {
     (void)s;
     (void)v;
-    return enqueue((Op){at(p), NULL, n});
+    return enqueue((Op){at(p), NULL, n, 0});
 }
 
 int cuMemcpyDtoHAsync_v2(void *to, uint64_t from, size_t n, void *s)
@@ -219,7 +240,7 @@ int cuMemcpyDtoHAsync_v2(void *to, uint64_t from, size_t n, void *s)
         memcpy(to, at(from), n);
         return 0;
     }
-    result = (Op){to, at(from), n};
+    result = (Op){to, at(from), n, 0};
     runs++;
     return 0;
 }
@@ -247,6 +268,14 @@ int cuGraphInstantiateWithFlags(void **x, void *g, unsigned long long flags)
 {
     (void)flags;
     *x = g;
+    graphs++;
+    return 0;
+}
+
+int cuGraphExecDestroy(void *x)
+{
+    (void)x;
+    graphs--;
     return 0;
 }
 
@@ -262,8 +291,11 @@ int cuGraphLaunch(void *x, void *s)
     Graph *g = x;
 
     (void)s;
-    for (int i = 0; i < g->n; i++)
+    for (int i = 0; i < g->n; i++) {
         act(g->op[i]);
+        if (g->op[i].begins && waits(runs + 1))
+            break;
+    }
     return 0;
 }
 
@@ -284,7 +316,7 @@ int cuEventRecord(void *event, void *s)
     if (!result.n)
         return 0;
     memcpy(now, result.from, result.n);
-    *e = (Event){0, runs, {result.to, now, result.n}, 0};
+    *e = (Event){0, runs, {result.to, now, result.n, 0}, 0};
     result.n = 0;
     return 0;
 }
@@ -301,18 +333,13 @@ static void tell(const Event *e)
             memcpy((char *)e->copy.to + i, &v, 4);
 }
 
-static int broken(void)
-{
-    return runs >= atoi(setting("broken", "1000000"));
-}
-
 int cuEventQuery(void *event)
 {
     Event *e = event;
 
     if (faulted)
         return ILLEGAL;
-    if (e->copy.n && (!e->asked++ || broken()))
+    if (e->copy.n && (!e->asked++ || waits(e->run)))
         return NOTREADY;
     if (e->copy.n)
         tell(e);
@@ -467,27 +494,52 @@ const char *ncclGetErrorString(int error)
     return error ? "remote process exited" : "no error";
 }
 
-static int communicator;
+static char communicator[64];
 
 int ncclCommInitRankConfig(void **comm, int n, NcclId id, int rank,
                            void *config)
 {
     (void)n, (void)id, (void)rank, (void)config;
-    *comm = &communicator;
+    *comm = &communicator[opened++];
     return 0;
 }
 
 int ncclCommSplit(void *comm, int color, int key, void **sub, void *config)
 {
-    (void)key, (void)config;
-    *sub = color < 0 ? NULL : comm;
+    (void)comm, (void)key, (void)config;
+    *sub = color < 0 ? NULL : &communicator[opened++];
+    return 0;
+}
+
+int ncclCommAbort(void *comm)
+{
+    char *c = comm;
+
+    aborted += !*c;
+    *c = 1;
+    return 0;
+}
+
+int ncclGroupEnd(void)
+{
+    const char *to = getenv("FAKE_LOG");
+
+    if (!aborted)
+        return 0;
+    while (graphs || !strcmp(setting("abort", ""), "hangs"))
+        nanosleep(&(struct timespec){0, 1000000}, NULL);
+    FILE *f = to ? fopen(to, "a") : NULL;
+    if (f) {
+        fprintf(f, "%d of %d aborted after run %d\n", aborted, opened, runs);
+        fclose(f);
+    }
     return 0;
 }
 
 int ncclCommGetAsyncError(void *comm, int *error)
 {
     (void)comm;
-    *error = broken() ? 6 : 0;
+    *error = from_run("broken", runs) ? 6 : 0;
     return 0;
 }
 

@@ -15,7 +15,7 @@ export OMPI_MCA_rmaps_base_oversubscribe=1 XDG_CACHE_HOME="$dir/cache"
 small="axes.batch=2 axes.seq=16 train.batch=4 train.log_every=1"
 small="$small data.train=../LICENSE data.valid=tail:0.1 train.eval_every=4 train.eval_steps=2"
 bad=0
-printf '1..21\n'
+printf '1..25\n'
 
 result() {
     if [ "$2" = 0 ]; then echo "ok - gpu: $1"; return; fi
@@ -119,9 +119,31 @@ if mpirun --version >/dev/null 2>&1; then
         target=cuda name="$dir/mixed"
     is "too few GPUs" 1 "too few GPUs .*2 ranks, ranks 0 and 1 would share GPU 0" \
         "count=1" mpirun -q -n 2 "$PLEAT" run tiny.lua $small target=cuda name="$dir/few"
-    is "a peer fails" 3 "tiny.lua:[0-9]*: error: NCCL on rank [01]: remote process exited, in program step of step [12], after" \
-        "count=2 broken=3" mpirun -q -n 2 "$PLEAT" run tiny.lua $small fold.tp=2 \
-        target=cuda name="$dir/broken"
+    # ends NAME FOLDER TEXT SETTINGS: one line that has TEXT, status 3; all ranks
+    # abort all their communicators, and nobody takes what that left for results
+    ends() {
+        rm -f "$dir/aborts"
+        gpu "count=2 $4" env PLEAT_TIMEOUT=1.5 FAKE_LOG="$dir/aborts" mpirun -q -n 2 \
+            "$PLEAT" run tiny.lua $small fold.tp=2 target=cuda train.save_every=1 \
+            train.steps=9 train.eval_every=0 name="$dir/$2"
+        [ $? = 3 ] && [ "$(wc -l <"$dir/err")" = 1 ] && grep -q "$3" "$dir/err" &&
+            [ "$(losses "$2" | wc -l)" = 2 ]
+        result "$1" $?
+    }
+    # whole N: N ranks ended all that they had
+    whole() {
+        [ "$(awk '$1 == $3 { n++ } END { print n + 0 }' "$dir/aborts")" = "$1" ]
+    }
+    ends "a peer fails" broken "^rank [01] (host .*): step 3 [a-z]* over tp (tiny.lua:[0-9]*): NCCL: remote process exited" \
+        "broken=4"
+    whole 2
+    result "both ranks abort" $?
+    ends "a collective that never ends" stuck \
+        "^rank [01] (host .*): step 3 [a-z]* over tp (tiny.lua:[0-9]*): no progress for [0-9] s" "stuck=4"
+    whole 2 && [ "$(cat "$dir/stuck/ckpt/latest")" = step-00000002 ] &&
+        "$PLEAT" ckpt verify "$dir/stuck/ckpt/step-00000002" >"$dir/log" 2>&1
+    result "both ranks abort, the last checkpoint stands" $?
+    ends "an abort that hangs" hangs "NCCL: remote process exited" "broken=4 abort=hangs"
     gpu "count=2" mpirun -q -n 2 "$PLEAT" run tiny.lua $small train.steps=3 fold.ep=2 \
         route.factor=1.5 train.eval_every=0 name="$dir/full" &&
         [ "$(grep -c '"fallback": true' "$dir/full/metrics.jsonl")" = 3 ] &&
@@ -130,7 +152,10 @@ if mpirun --version >/dev/null 2>&1; then
 else
     echo "ok - gpu: mixed GPUs # SKIP no mpirun"
     echo "ok - gpu: too few GPUs # SKIP no mpirun"
-    echo "ok - gpu: a peer fails # SKIP no mpirun"
+    for name in "a peer fails" "both ranks abort" "a collective that never ends" \
+        "both ranks abort, the last checkpoint stands" "an abort that hangs"; do
+        echo "ok - gpu: $name # SKIP no mpirun"
+    done
     echo "ok - gpu: each step that overflows runs again at once # SKIP no mpirun"
 fi
 }
