@@ -3,7 +3,7 @@
  *     step-00000100/model.safetensors   weights (masters, if any) and states
  *                   optim.safetensors   moments
  *                   state.json          step, tokens, data position, seed, plan
- *                   index               XXH3-128 and size of each, then its own
+ *                   index               hash and size of each, then its own
  *     latest                            the newest's name, a hint for people
  *
  * Every process writes the boxes it owns into files that rank 0 laid out. The
@@ -23,6 +23,8 @@
 #include <unistd.h>
 
 #include "runtime.h"
+
+enum { GRAIN = 1 << 18 };         /* elements                                 */
 
 static const char *const ourkinds[] = {"param state", "m v"};
 
@@ -94,26 +96,32 @@ static StTensor *list_tensors(Arena *a, const Plan *p, int file)
 
 /* ---- saving -------------------------------------------------------------- */
 
-typedef struct Copy { uint8_t *file; const uint8_t *local; int size; } Copy;
+/* What a rank here has of a tensor of the file: elements [begin, end) of all
+ * that this process writes.                                                  */
+typedef struct Box {
+    const Tensor *t;
+    int64_t rank, begin, end;
+    uint8_t *file; const uint8_t *local;
+    int size;                     /* of an element                            */
+} Box;
 
-static void copy_run(void *ctx, int64_t global, int64_t local, int64_t n)
+typedef struct Boxes { const Mesh *mesh; Box *box; } Boxes;       /* vec      */
+
+static void count_run(void *ctx, int64_t global, int64_t local, int64_t n)
 {
-    const Copy *c = ctx;
+    int64_t *count = ctx;
 
-    memcpy(c->file + global * c->size, c->local + local * c->size,
-           (size_t)(n * c->size));
+    (void)global, (void)local;
+    *count += n;
 }
 
-/* What this process owns of a file's tensors. */
-static int write_parts(Exec *x, Arena *a, const char *path, const StTensor *v,
-                       size_t head)
+/* A vec; the file's tensors begin at `data`.                                 */
+static Box *boxes_of(Exec *x, Arena *a, const StTensor *v, uint8_t *data)
 {
-    int64_t size = 0;
-    uint8_t *map = ckpt_map(path, &size, 1);
     const Mesh *m = x->plan->mesh;
+    int64_t count = 0;
+    Box *box = NULL;
 
-    if (!map)
-        return ckpt_complain("cannot map", path);
     for (int64_t k = 0; k < x->comm->n; k++) {
         int64_t rank = x->comm->first + k;
         const Role *r = exec_role(x, rank);
@@ -122,12 +130,60 @@ static int write_parts(Exec *x, Arena *a, const char *path, const StTensor *v,
             if (at < 0)
                 continue;
             const Tensor *t = source_of(a, r, &r->tensor[at]);
-            Copy c = {map + head + v[i].begin, exec_buf(x, rank, t->buf),
-                      v[i].bytes};
-            if (tensor_owner(m, t, rank))
-                tensor_runs(m, t, rank, copy_run, &c);
+            Box b = {t, rank, count, 0, data + v[i].begin,
+                     exec_buf(x, rank, t->buf), v[i].bytes};
+            if (!tensor_owner(m, t, rank))
+                continue;
+            tensor_runs(m, t, rank, count_run, &count);
+            b.end = count;
+            vec_push(a, box, b);
         }
     }
+    return box;
+}
+
+typedef struct Copy { const Box *box; int64_t at, lo, hi; } Copy;
+
+static void copy_run(void *ctx, int64_t global, int64_t local, int64_t n)
+{
+    Copy *c = ctx;
+    int64_t size = c->box->size;
+    int64_t lo = c->lo > c->at ? c->lo - c->at : 0;
+    int64_t hi = c->hi < c->at + n ? c->hi - c->at : n;
+
+    if (lo < hi)
+        memcpy(c->box->file + (global + lo) * size,
+               c->box->local + (local + lo) * size, (size_t)((hi - lo) * size));
+    c->at += n;
+}
+
+/* Elements [lo, hi) of all. The page cache takes what is copied to it, a page
+ * at a time, at a few gigabytes a second a thread.                           */
+static void copy_boxes(void *ctx, int64_t lo, int64_t hi)
+{
+    const Boxes *all = ctx;
+
+    for (size_t i = 0; i < vec_len(all->box); i++) {
+        const Box *b = &all->box[i];
+        Copy c = {b, b->begin, lo, hi};
+        if (b->begin < hi && b->end > lo)
+            tensor_runs(all->mesh, b->t, b->rank, copy_run, &c);
+    }
+}
+
+/* What this process owns of a file's tensors. */
+static int write_parts(Exec *x, Arena *a, const char *path, const StTensor *v,
+                       size_t head)
+{
+    int64_t size = 0;
+    uint8_t *map = ckpt_map(path, &size, 1);
+
+    if (!map)
+        return ckpt_complain("cannot map", path);
+    Boxes all = {x->plan->mesh, boxes_of(x, a, v, map + head)};
+    size_t n = vec_len(all.box);
+    if (n)
+        pool_run(x->pool, copy_boxes, &all, all.box[n - 1].end, GRAIN);
     munmap(map, (size_t)size);
     return ckpt_sync(path, O_RDWR) ? ckpt_complain("cannot sync", path) : 0;
 }

@@ -125,24 +125,67 @@ static char *hash_text(Arena *a, const void *p, size_t n)
                 (unsigned long long)h.low64);
 }
 
-/* The same of a mapped file, of which little stays mapped meanwhile.         */
-static char *hash_file(Arena *a, uint8_t *map, size_t n)
-{
-    enum { WINDOW = 64 << 20 };
-    XXH3_state_t s;
+/* ---- hashes of files ----------------------------------------------------- */
 
-    XXH3_128bits_reset(&s);
-    for (size_t at = 0; at < n; at += WINDOW) {
-        size_t k = n - at < WINDOW ? n - at : WINDOW;
-        XXH3_128bits_update(&s, map + at, k);
-        madvise(map + at, k, MADV_DONTNEED);
+/* Of a file as long as one piece or shorter its XXH3-128, of others that of the
+ * hashes of their pieces, 16 bytes each, high half first, big-endian: threads
+ * take a piece each. Checkpoints of before have the hash of the whole file.  */
+enum { PIECE = 16 << 20 };
+
+typedef struct Pieces {
+    uint8_t *map;
+    size_t n;                     /* bytes                                    */
+    XXH128_canonical_t *hash;     /* by piece                                 */
+} Pieces;
+
+static size_t piece_bytes(const Pieces *p, size_t i)
+{
+    return p->n - i * PIECE < PIECE ? p->n - i * PIECE : PIECE;
+}
+
+/* What was read need not stay mapped.                                        */
+static void hash_pieces(void *ctx, int64_t lo, int64_t hi)
+{
+    Pieces *p = ctx;
+
+    for (size_t i = (size_t)lo; i < (size_t)hi; i++) {
+        uint8_t *from = p->map + i * PIECE;
+        XXH128_canonicalFromHash(&p->hash[i],
+                                 XXH3_128bits(from, piece_bytes(p, i)));
+        madvise(from, piece_bytes(p, i), MADV_DONTNEED);
     }
-    XXH128_hash_t h = XXH3_128bits_digest(&s);
+}
+
+static char *hash_file(Arena *a, Pool *pool, uint8_t *map, size_t n)
+{
+    size_t npiece = (n + PIECE - 1) / PIECE;
+    Pieces p = {map, n, alloc(a, npiece * sizeof *p.hash)};
+
+    if (npiece < 2)
+        return hash_text(a, map, n);
+    pool_run(pool, hash_pieces, &p, (int64_t)npiece, 1);
+    return hash_text(a, p.hash, npiece * sizeof *p.hash);
+}
+
+static char *hash_whole(Arena *a, uint8_t *map, size_t n)
+{
+    Pieces p = {.map = map, .n = n};
+    XXH3_state_t *s = XXH3_createState();
+
+    XXH3_128bits_reset(s);
+    for (size_t i = 0; i * PIECE < n; i++) {
+        XXH3_128bits_update(s, map + i * PIECE, piece_bytes(&p, i));
+        madvise(map + i * PIECE, piece_bytes(&p, i), MADV_DONTNEED);
+    }
+    XXH128_hash_t h = XXH3_128bits_digest(s);
+    XXH3_freeState(s);
     return strf(a, "%016llx%016llx", (unsigned long long)h.high64,
                 (unsigned long long)h.low64);
 }
 
-static int write_index(Arena *a, const char *dir)
+/* ---- the index ----------------------------------------------------------- */
+
+static int write_index(Arena *a, Pool *pool, const char *dir)
 {
     Text t = {.arena = a};
 
@@ -151,7 +194,7 @@ static int write_index(Arena *a, const char *dir)
         uint8_t *map = ckpt_map(strf(a, "%s/%s", dir, ckptfile[i]), &size, 0);
         if (!map)
             return ckpt_complain("cannot read back", ckptfile[i]);
-        put(&t, "%s %lld %s\n", hash_file(a, map, (size_t)size),
+        put(&t, "%s %lld %s\n", hash_file(a, pool, map, (size_t)size),
             (long long)size, ckptfile[i]);
         munmap(map, (size_t)size);
     }
@@ -213,12 +256,14 @@ int ckpt_end(Arena *a, const char *dir, const char *tmp, const State *s,
              int bad)
 {
     char *name = strf(a, "step-%08lld", (long long)s->step);
+    Pool *pool = pool_open(0);
 
     if (!bad)
-        bad = write_state(a, tmp, s) || write_index(a, tmp) ||
+        bad = write_state(a, tmp, s) || write_index(a, pool, tmp) ||
               commit(a, dir, tmp, name);
     if (bad)
         remove_folder(a, tmp);
+    pool_close(pool);
     return bad;
 }
 
@@ -238,8 +283,8 @@ char *ckpt_text(Arena *a, const char *path, size_t *n)
     return s;
 }
 
-static const char *check_file(Arena *a, const char *dir, const char *line,
-                              const char *name)
+static const char *check_file(Arena *a, Pool *pool, const char *dir,
+                              const char *line, const char *name)
 {
     long long size = -1;
     int64_t have = 0;
@@ -255,13 +300,14 @@ static const char *check_file(Arena *a, const char *dir, const char *line,
     if (have != size)
         why = strf(a, "%s has %lld bytes instead of %lld", name,
                    (long long)have, size);
-    else if (strcmp(hash_file(a, map, (size_t)have), hash))
+    else if (strcmp(hash_file(a, pool, map, (size_t)have), hash) &&
+             strcmp(hash_whole(a, map, (size_t)have), hash))
         why = strf(a, "%s is damaged (its hash differs)", name);
     munmap(map, (size_t)have);
     return why;
 }
 
-static const char *check_index(Arena *a, const char *dir)
+static const char *check_index(Arena *a, Pool *pool, const char *dir)
 {
     size_t n = 0, body = 0;
     char *s = ckpt_text(a, strf(a, "%s/index", dir), &n);
@@ -275,7 +321,7 @@ static const char *check_index(Arena *a, const char *dir)
     if (strcmp(hash_text(a, s, body), s + body))
         return "its index is damaged";
     for (int i = 0; i < NCKPTFILE; i++) {
-        const char *why = check_file(a, dir, s, ckptfile[i]);
+        const char *why = check_file(a, pool, dir, s, ckptfile[i]);
         if (why)
             return why;
         s = strchr(s, '\n') + 1;
@@ -304,9 +350,11 @@ static const char *read_state(Arena *a, const char *dir, State *s)
 
 const char *ckpt_verify(Arena *a, const char *dir, State *s)
 {
-    const char *why = check_index(a, dir);
+    Pool *pool = pool_open(0);
+    const char *why = check_index(a, pool, dir);
     StFile *f;
 
+    pool_close(pool);
     for (int i = MODEL; i <= OPTIM && !why; i++) {
         why = st_open(a, strf(a, "%s/%s", dir, ckptfile[i]), &f);
         if (!why)
