@@ -4,8 +4,7 @@
 
 #include <string.h>
 
-/* What the group stores: the product, its cast, or the accumulator it adds
- * to.                                                                        */
+/* The group stores the product, or the accumulator it adds to.               */
 static int is_accum(const Group *k)
 {
     return k->out[0]->op == Oaccum;

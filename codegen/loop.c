@@ -643,8 +643,7 @@ static Ex *cast_value(Kern *c, Node *n, const Index *ix, Ex *guard)
 {
     Node *a = n->in[0];
     Index jx = by_axis(c, a, n, ix);
-    int direct = optab[a->op].cls == RED && !table_get(c->member, KEYP(a));
-    Ex *x = direct ? reduce(c, a, &jx, guard) : value(c, a, &jx, guard);
+    Ex *x = value(c, a, &jx, guard);
 
     if (n->dt == Dbool)
         return ex_op(c, Di32, "a != 0", x, NULL, NULL);

@@ -570,6 +570,8 @@ static Dtype dtype_rule(const Node *n)
     case Omean: return isfloat(n->in[0]->dt) ? n->in[0]->dt : Df32;
     case Odot: case Ogmm: case Ogmmw:
         return n->dt != Dnone ? n->dt : promote(n->in[0]->dt, n->in[1]->dt);
+    case Oscatter_add:
+        return n->dt != Dnone ? n->dt : n->in[0]->dt;
     case Oaccum: return n->dt != Dnone ? n->dt : n->in[0]->dt;
     case Oresult: return n->in[0]->dt;
     case Oattn: case Oattnback: return Dnone;

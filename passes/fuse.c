@@ -18,7 +18,7 @@
  * member read at a moved index (a window, a gather) may be rebuilt there only
  * if that repeats no costly work and no item needs another's results.
  *
- * A product takes in the cast of its result and the accumulator it feeds.    */
+ * A product takes in the accumulator that it feeds.                         */
 #include "passes.h"
 
 #include <string.h>
@@ -369,13 +369,22 @@ static Node *only_user(const Fuse *f, const Node *n)
     return vec_len(f->user[n->id]) == 1 ? f->user[n->id][0] : NULL;
 }
 
-static int follows(const Node *u, const Node *n)
+static int same_order(const Node *a, const Node *b)
 {
-    for (int d = 0; u && d < n->nd; d++)
-        if (u->nd != n->nd || u->dim[d].a != n->dim[d].a)
+    for (int d = 0; d < a->nd; d++)
+        if (a->nd != b->nd || a->dim[d].a != b->dim[d].a)
             return 0;
-    return u && u->reg == n->reg && u->call == n->call &&
-           (u->dt == Df32 || u->dt == Df64);
+    return 1;
+}
+
+/* Does the product add to accumulator x itself? What it adds is not rounded, so
+ * both have one dtype.                                                       */
+static int feeds(const Node *n, const Node *x, Family fam)
+{
+    return x && x->op == Oaccum && !strcmp(x->s, "add") && x->reg == n->reg &&
+           x->call == n->call && x->dt == n->dt &&
+           (x->dt == Df32 || x->dt == Df64) && fam != FAMgmm &&
+           (fam != FAMgmmw || same_order(n, x));
 }
 
 static void place_product(Fuse *f, Node *n, Family fam)
@@ -384,22 +393,11 @@ static void place_product(Fuse *f, Node *n, Family fam)
     Node *x = only_user(f, n);
 
     u->alone = n;
-    if (x && x->op == Ocast && fam != FAMscatter && follows(x, n)) {
-        vec_push(f->a, u->node, x);
-        f->unit[x->id] = u;
-        u->alone = x;
-        x = only_user(f, x);
-    }
-    if (x && x->op == Oaccum && !strcmp(x->s, "add") && x->reg == n->reg &&
-        x->call == n->call &&
-        (x->dt == Df32 || x->dt == Df64) && fam != FAMgmm &&
-        (fam == FAMgmmw ? follows(x, n) : 1)) {
+    if (feeds(n, x, fam)) {
         vec_push(f->a, u->node, x);
         f->unit[x->id] = u;
         u->alone = x;
     }
-    for (size_t i = 1; i < vec_len(u->node); i++)
-        f->clear[u->node[i]->id] = 0;
 }
 
 static Family family_of(const Fuse *f, const Node *n)

@@ -1,8 +1,17 @@
 /* precision.c: decide every dtype. `real` becomes the policy's: fp32, bf16, or
  * fp64 for tests, where f32() and bf16() are the identity. Under bf16
- * constants, states, masters and accumulators stay fp32, and a gradient goes
- * from its product or sum into the fp32 accumulator unrounded. Means become
- * sums and products here, after `step` has told means and sums apart.        */
+ * constants, states, masters and accumulators stay fp32. Means become sums and
+ * products here, after `step` has told means and sums apart.
+ *
+ * One value, one rounding. What f32() or an fp32 accumulator takes from a
+ * product or sum directly is fp32, and who takes the bf16 value casts it:
+ *
+ *     %z = dot %x %w       bf16          %z = dot %x %w       f32
+ *     %a = cast %z to=f32         =>     %b = cast %z to=bf16
+ *     %y = silu %z         bf16          %y = silu %b         bf16
+ *
+ * From here on every node is rounded to its dtype wherever it is made, so what
+ * later passes keep, make again or fuse never changes a bit.                 */
 #include <string.h>
 
 #include "passes.h"
@@ -56,6 +65,36 @@ static Node *cast(Graph *g, Node *n, const Policy *p)
     return infer(g, n);
 }
 
+/* ---- what is not rounded ------------------------------------------------- */
+
+static int adds(const Node *n)
+{
+    switch (n->op) {
+    case Odot: case Ogmm: case Ogmmw: case Osum: case Omean: case Oscatter_add:
+        return 1;
+    default:
+        return 0;
+    }
+}
+
+/* The dtype in which n takes its operand: of f32() and accumulators.         */
+static Dtype taken(const Policy *p, const Node *n)
+{
+    return n->op == Ocast ? decided(p, (Dtype)dtype_named(n->s))
+         : n->op == Oaccum ? decided(p, n->dt) : Dnone;
+}
+
+/* mark: the sum is fp32.                                                     */
+static void mark_sums(Graph *g, const Policy *p)
+{
+    for (size_t i = 0; i < vec_len(g->node); i++) {
+        Node *n = g->node[i];
+        n->mark = 0;
+        if (taken(p, n) == Df32 && adds(n->in[0]))
+            n->in[0]->mark = 1;
+    }
+}
+
 /* Both operands of a product have its dtype.                                 */
 static Node *product(Graph *g, Node *n)
 {
@@ -75,12 +114,11 @@ static Node *sum_as(Graph *g, const Node *n, Dtype t)
     return sum;
 }
 
-static Node *mean(Graph *g, Node *n)
+static Node *mean(Graph *g, const Node *n, Dtype t)
 {
     double count = (double)g_elems(n->in[0]) / (double)g_elems(n);
-    Dtype t = dtypes[n->in[0]->dt].kind == 'f' ? n->in[0]->dt : n->dt;
     Node *sum = sum_as(g, n, t);
-    Node *c = g_const(g, n->loc, t == Dbf16 ? Df32 : t, 1 / count);
+    Node *c = g_const(g, n->loc, t, 1 / count);
     Node *r = g_ew(g, Omul, n->loc, sum, c, NULL);
 
     r->scope = n->scope;
@@ -88,19 +126,41 @@ static Node *mean(Graph *g, Node *n)
     return r;
 }
 
-static Node *accum(Graph *g, Node *n, const Policy *p, const int *uses)
+static Node *rounded(Graph *g, Node *n)
 {
-    Node *x = n->in[0];
+    Node *c = g_cast(g, n, Dbf16);
 
-    n->dt = decided(p, n->dt);
-    if (optab[x->op].cls == EIN && uses[x->id] == 1)
-        x->dt = n->dt;
-    if (x->op == Osum && x->dt == Dbf16)
-        n->in[0] = sum_as(g, x, n->dt);
-    return infer(g, n);
+    c->mark = 1;
+    return c;
 }
 
-typedef struct Decide { Policy p; int *uses; Table *done; } Decide;
+/* A product or sum; if it is fp32 in place of bf16, its rounding.            */
+static Node *sum(Graph *g, Node *n, const Policy *p)
+{
+    n->dt = Dnone;
+    if (optab[n->op].cls == EIN)
+        product(g, n);
+    else
+        infer(g, n);
+    Dtype t = n->dt = decided(p, n->dt);
+    int wide = t == Dbf16 && n->mark;
+    n->mark = 0;
+    if (n->op == Omean) {
+        n = mean(g, n, t == Dbf16 ? Df32 : t);
+        return wide ? rounded(g, n) : g_cast(g, n, t);
+    }
+    if (!wide)
+        return n;
+    if (n->op == Osum)
+        return rounded(g, sum_as(g, n, Df32));
+    n->dt = Df32;
+    vec_push(g->arena, g->node, n);
+    return rounded(g, n);
+}
+
+/* ---- one node ------------------------------------------------------------ */
+
+typedef struct Decide { Policy p; Table *done; } Decide;
 
 static Node *decide(Graph *g, Node *n, void *ctx);
 
@@ -112,6 +172,7 @@ static void inside(Graph *body, Decide *d)
     if (*seen)
         return;
     *seen = body;
+    mark_sums(body, &d->p);
     rewrite(body, decide, d);
     g_names(body);
 }
@@ -119,29 +180,26 @@ static void inside(Graph *body, Decide *d)
 static Node *decide(Graph *g, Node *n, void *ctx)
 {
     Decide *d = ctx;
+    const Policy *p = &d->p;
 
     if (n->body)
         inside(n->body, d);
+    if (taken(p, n) == Df32 && n->in[0]->mark)
+        n->in[0] = n->in[0]->in[0];
+    if (adds(n))
+        return sum(g, n, p);
     switch (n->op) {
-    case Ocast: return cast(g, n, &d->p);
-    case Odot: case Ogmm: case Ogmmw: return product(g, n);
-    case Omean:
-        n->dt = decided(&d->p, n->dt);
-        return mean(g, n);
-    case Oaccum: return accum(g, n, &d->p, d->uses);
-    case Opart: n->dt = decided(&d->p, n->dt); return n;
+    case Ocast: return cast(g, n, p);
+    case Oaccum: case Opart: n->dt = decided(p, n->dt); break;
     default: break;
     }
-    if (optab[n->op].cls == SRC)
-        return leaf(g, n, &d->p);
-    return infer(g, n);
+    return optab[n->op].cls == SRC ? leaf(g, n, p) : infer(g, n);
 }
 
 void pass_precision(Graph *g)
 {
-    Decide d = { policy_of(g), NULL, table_new(g->arena) };
+    Decide d = { policy_of(g), table_new(g->arena) };
 
-    g_renumber(g);
-    d.uses = use_counts(g, g->arena);
+    mark_sums(g, &d.p);
     rewrite(g, decide, &d);
 }
