@@ -139,6 +139,20 @@ typedef struct Kern {
     int gpu;                      /* text for cuda                            */
 } Kern;
 
+/* The place of an element: an expression for each dim of its node.           */
+typedef struct Index { const Lin *at[MAXD]; } Index;
+
+/* What n holds at ix; where guard is false it is not read, and 0.            */
+Ex *kern_value(Kern *c, Node *n, const Index *ix, Ex *guard);
+const Mono *kern_size(Kern *c, const Node *n, int d);
+
+/* move.c                                                                     */
+Ex *move_value(Kern *c, Node *n, const Index *ix, Ex *guard);  /* null: none */
+/* The index of operand a under the result's index, axes matched by name.     */
+Index by_axis(Kern *c, const Node *a, const Node *n, const Index *ix);
+/* The global index at the local index l along dim d of n.                    */
+const Lin *global_at(Kern *c, const Node *n, int d, const Lin *l);
+
 /* ex.c: each returns the one object that is equal. Integers 1 stand for
  * truth.                                                                     */
 Ex *ex_make(Kern *c, Ex *e);

@@ -1,26 +1,20 @@
 /* loop.c: the values a loop kernel stores, as expressions over its loops.
  *
- * value(n, index) is what node n holds at an index: an index is one linear
+ * kern_value(n, index) is what node n holds at an index: an index is one linear
  * expression for each dim. Views and moves only change the index on its way to
- * the operand, so any chain of them costs nothing but address arithmetic; what
- * may fall outside (pad, concat, a gather's -1) becomes a guard that all loads
- * behind it carry. Nodes in k->in are loads, everything else is rebuilt where
- * it is used. Equal expressions are one object, so nothing is computed twice in
- * one place.                                                                 */
+ * the operand (move.c), so any chain of them costs nothing but address
+ * arithmetic. Nodes in k->in are loads, everything else is rebuilt where it is
+ * used. Equal expressions are one object, so nothing is computed twice in one
+ * place.                                                                     */
 #include "codegen.h"
 
-#include <math.h>
 #include <string.h>
-
-typedef struct Index { const Lin *at[MAXD]; } Index;
 
 typedef struct Memo { Node *n; Index ix; Ex *guard, *ex; } Memo;
 
-static Ex *value(Kern *c, Node *n, const Index *ix, Ex *guard);
-
 /* ---- loops and sizes ----------------------------------------------------- */
 
-static const Mono *size_of(Kern *c, const Node *n, int d)
+const Mono *kern_size(Kern *c, const Node *n, int d)
 {
     return mono_size(c->pool, n->dim[d].a, local_n(c->g, n, d));
 }
@@ -43,14 +37,7 @@ static int loop_of(Kern *c, const Node *n, int d, int copy)
 {
     const Node *map = g_isrow(n->dim[d].a) ? n->map : NULL;
 
-    return loop_for(c, n->dim[d].a, size_of(c, n, d), map, copy);
-}
-
-static const Mono *extent(void *ctx, int var)
-{
-    Kern *c = ctx;
-
-    return var < MAXLOOP ? c->loop[var].n : NULL;
+    return loop_for(c, n->dim[d].a, kern_size(c, n, d), map, copy);
 }
 
 static const Lin *stride_sum(Kern *c, const Node *n, const Index *ix)
@@ -60,7 +47,7 @@ static const Lin *stride_sum(Kern *c, const Node *n, const Index *ix)
 
     for (int d = n->nd - 1; d >= 0; d--) {
         at = lin_add(c->pool, at, lin_mul(c->pool, ix->at[d], stride));
-        stride = mono_mul(c->pool, stride, size_of(c, n, d));
+        stride = mono_mul(c->pool, stride, kern_size(c, n, d));
     }
     return at;
 }
@@ -69,410 +56,6 @@ static Ex *load(Kern *c, Node *n, const Index *ix, Ex *guard)
 {
     return ex_load(c, storage(n), n->dt, stride_sum(c, n, ix), guard);
 }
-
-/* (x / div) % mod, by an explicit division when it has to be.                */
-static const Lin *digit(Kern *c, const Lin *x, const Mono *div, const Mono *mod)
-{
-    const Lin *l = lin_digit(c->pool, x, div, mod, extent, c);
-
-    if (l)
-        return l;
-    Ex *q = ex_lin(c, Di64, x);
-    if (div->n)
-        q = ex_op(c, Di64, "a / b", q, ex_int(c, aff(div->v)), NULL);
-    if (mod)
-        q = ex_op(c, Di64, "a % b", q, ex_int(c, aff(mod->v)), NULL);
-    return ex_index(c, q);
-}
-
-/* The index of operand a under the result's index, axes matched by name.     */
-static Index by_axis(Kern *c, const Node *a, const Node *n, const Index *ix)
-{
-    Index jx = { { 0 } };
-
-    for (int d = 0; d < a->nd; d++) {
-        int k = dim_of(n, a->dim[d].a);
-        if (k < 0)
-            continue;
-        if (local_n(c->g, a, d) != local_n(c->g, n, k))
-            die("%s: axis %s has %lld here and %lld in the operand",
-                optab[n->op].name, a->dim[d].a->name,
-                (long long)local_n(c->g, n, k), (long long)local_n(c->g, a, d));
-        jx.at[d] = ix->at[k];
-    }
-    return jx;
-}
-
-/* The same, but axis x may differ in size: its index is given.               */
-static Index but_axis(const Node *a, const Node *n, const Index *ix,
-                      const Axis *x, const Lin *at)
-{
-    Index jx = { { 0 } };
-
-    for (int d = 0; d < a->nd; d++) {
-        int k = dim_of(n, a->dim[d].a);
-        jx.at[d] = a->dim[d].a == x ? at : k >= 0 ? ix->at[k] : NULL;
-    }
-    return jx;
-}
-
-/* ---- views --------------------------------------------------------------- */
-
-static Ex *rename_value(Kern *c, Node *n, const Index *ix, Ex *guard)
-{
-    Node *a = n->in[0];
-    Index jx = { { 0 } };
-
-    for (int d = 0; d < a->nd; d++) {
-        const Axis *to = a->dim[d].a;
-        for (int i = 0; i < n->nA; i++)
-            if (n->A[i] == a->dim[d].a)
-                to = n->B[i];
-        int k = dim_of(n, to);
-        /* Loops exist over the result's axis: the operand's size is its.     */
-        mono_same(c->pool, a->dim[d].a, local_n(c->g, a, d), size_of(c, n, k));
-        jx.at[d] = ix->at[k];
-    }
-    return value(c, a, &jx, guard);
-}
-
-static const Mono *product(Kern *c, const Node *n, Axis *const *v, int from,
-                           int to)
-{
-    const Mono *m = mono_one(c->pool);
-
-    for (int i = from; i < to; i++)
-        m = mono_mul(c->pool, m, size_of(c, n, dim_of(n, v[i])));
-    return m;
-}
-
-static Ex *split_value(Kern *c, Node *n, const Index *ix, Ex *guard)
-{
-    Node *a = n->in[0];
-    const Lin *at = lin_make(c->pool, aff(0), 0, NULL, 0);
-
-    for (int i = 0; i < n->nB; i++)
-        at = lin_add(c->pool, at,
-                     lin_mul(c->pool, ix->at[dim_of(n, n->B[i])],
-                             product(c, n, n->B, i + 1, n->nB)));
-    mono_same(c->pool, n->A[0], local_n(c->g, a, dim_of(a, n->A[0])),
-              product(c, n, n->B, 0, n->nB));
-    Index jx = but_axis(a, n, ix, n->A[0], at);
-    return value(c, a, &jx, guard);
-}
-
-static Ex *merge_value(Kern *c, Node *n, const Index *ix, Ex *guard)
-{
-    Node *a = n->in[0];
-    int at = dim_of(n, n->B[0]);
-    Index jx = but_axis(a, n, ix, NULL, NULL);
-
-    mono_same(c->pool, n->B[0], local_n(c->g, n, at),
-              product(c, a, n->A, 0, n->nA));
-    for (int i = 0; i < n->nA; i++) {
-        int d = dim_of(a, n->A[i]);
-        jx.at[d] = digit(c, ix->at[at], product(c, a, n->A, i + 1, n->nA),
-                         i ? size_of(c, a, d) : NULL);
-    }
-    return value(c, a, &jx, guard);
-}
-
-/* ---- moves --------------------------------------------------------------- */
-
-static Aff minus(int64_t x)
-{
-    return aff(-x);
-}
-
-static const Lin *offset(Kern *c, const Lin *l, Aff x)
-{
-    return lin_add(c->pool, l, lin_const(c->pool, x));
-}
-
-static Ex *zero(Kern *c, const Node *n)
-{
-    return ex_num(c, compute_type(n->dt), 0);
-}
-
-/* a at index `at` of axis x, where that is inside a; 0 elsewhere.            */
-static Ex *inside(Kern *c, Node *n, Node *a, const Index *ix, const Lin *at,
-                  Ex *guard)
-{
-    const Axis *x = n->A[0];
-    Ex *in = ex_within(c, at, aff(local_n(c->g, a, dim_of(a, x))));
-    Index jx = but_axis(a, n, ix, x, at);
-
-    Ex *v = value(c, a, &jx, ex_both(c, guard, in));
-
-    return ex_select(c, in, v, zero(c, n));
-}
-
-static Ex *slice_value(Kern *c, Node *n, const Index *ix, Ex *guard)
-{
-    const Lin *at = ix->at[dim_of(n, n->A[0])];
-    Index jx = but_axis(n->in[0], n, ix, n->A[0], offset(c, at, aff(n->i)));
-
-    return value(c, n->in[0], &jx, guard);
-}
-
-static Ex *pad_value(Kern *c, Node *n, const Index *ix, Ex *guard)
-{
-    const Lin *at = ix->at[dim_of(n, n->A[0])];
-
-    return inside(c, n, n->in[0], ix, offset(c, at, minus(n->i)), guard);
-}
-
-static Ex *concat_value(Kern *c, Node *n, const Index *ix, Ex *guard)
-{
-    const Lin *at = ix->at[dim_of(n, n->A[0])];
-    int64_t start = 0;
-    Ex *sum = NULL;
-
-    for (int i = 0; i < n->nin; i++) {
-        Node *a = n->in[i];
-        int64_t len = local_n(c->g, a, dim_of(a, n->A[0]));
-        const Lin *here = offset(c, at, minus(start));
-        Ex *in = ex_within(c, here, aff(len));
-        Index jx = but_axis(a, n, ix, n->A[0], here);
-        Ex *v = value(c, a, &jx, ex_both(c, guard, in));
-        sum = ex_select(c, in, v, sum ? sum : zero(c, n));
-        start += len;
-    }
-    return sum;
-}
-
-/* Is x in memory with its axes in this order?                                */
-static int lies_so(Kern *c, Node *x, Axis *const *order)
-{
-    for (int d = 0; d < x->nd; d++)
-        if (x->dim[d].a != order[d])
-            return 0;
-    return table_get(c->member, KEYP(storage(x))) && x->dt == storage(x)->dt;
-}
-
-/* Element `at` of x, row-major by the axes in order.                         */
-static Ex *element_of(Kern *c, Node *x, Axis *const *order, const Lin *at,
-                      Ex *guard)
-{
-    const Mono *stride = mono_one(c->pool);
-    Index jx = { { 0 } };
-
-    if (lies_so(c, x, order))
-        return ex_load(c, storage(x), x->dt, at, guard);
-    for (int i = x->nd - 1; i >= 0; i--) {
-        int d = dim_of(x, order[i]);
-        jx.at[d] = digit(c, at, stride, i ? size_of(c, x, d) : NULL);
-        stride = mono_mul(c->pool, stride, size_of(c, x, d));
-    }
-    return value(c, x, &jx, guard);
-}
-
-static Ex *pack_value(Kern *c, Node *n, const Index *ix, Ex *guard)
-{
-    const Lin *at = ix->at[n->nd - 1];
-    Axis *const *order = n->A;
-    Ex *sum = zero(c, n);
-
-    for (int k = 0; k < n->nin; k++) {
-        Node *x = n->in[k];
-        const Lin *here = offset(c, at, minus(bucket_at(n, k)));
-        Ex *in = ex_within(c, here, aff(local_elems(c->g, x)));
-        Ex *v = element_of(c, x, order, here, ex_both(c, guard, in));
-        sum = ex_select(c, in, v, sum);
-        order += x->nd;
-    }
-    return sum;
-}
-
-static Ex *unpack_value(Kern *c, Node *n, const Index *ix, Ex *guard)
-{
-    Node *a = n->in[0];
-    const Lin *at = lin_const(c->pool, aff(n->i));
-    const Mono *stride = mono_one(c->pool);
-    Index jx = { { 0 } };
-
-    for (int i = n->nA - 1; i >= 0; i--) {
-        int d = dim_of(n, n->A[i]);
-        at = lin_add(c->pool, at, lin_mul(c->pool, ix->at[d], stride));
-        stride = mono_mul(c->pool, stride, size_of(c, n, d));
-    }
-    jx.at[0] = lin_const(c->pool, aff(0));
-    jx.at[a->nd - 1] = at;
-    return value(c, a, &jx, guard);
-}
-
-static Ex *shift_value(Kern *c, Node *n, const Index *ix, Ex *guard)
-{
-    int d = dim_of(n, n->A[0]);
-    const Lin *at = offset(c, ix->at[d], minus(n->i));
-
-    if (!n->j)
-        return inside(c, n, n->in[0], ix, at, guard);
-    int64_t size = local_n(c->g, n, d);
-    Ex *to = ex_op(c, Di64, "(a % b + b) % b", ex_lin(c, Di64, at),
-                   ex_int(c, aff(size)), NULL);
-    Index jx = but_axis(n->in[0], n, ix, n->A[0], ex_index(c, to));
-    return value(c, n->in[0], &jx, guard);
-}
-
-/* ---- places -------------------------------------------------------------- */
-
-/* The local index l of a dim, moved by one number, or by another one from
- * `half` on.                                                                 */
-static const Lin *moved(Kern *c, const Lin *l, int64_t half, Aff first,
-                        Aff second)
-{
-    Ex *arg[4] = { ex_lin(c, Di64, l), ex_int(c, aff(half)), ex_int(c, first),
-                   ex_int(c, second) };
-
-    return lin_add(c->pool, l, ex_index(c, ex_expr(c, Di64, "a < b ? c : d", 4,
-                                                   arg)));
-}
-
-/* The global index at the local index l along dim d of n.                    */
-static const Lin *global_at(Kern *c, const Node *n, int d, const Lin *l)
-{
-    Piece p[MAXPIECE];
-
-    if (pieces(c->g, n, d, p) == 1)
-        return aff_zero(&p[0].start) ? l : offset(c, l, p[0].start);
-    return moved(c, l, p[0].len, p[0].start,
-                 aff_add(p[1].start, minus(p[0].len)));
-}
-
-/* The local index of a global one; below 0 where it is not on this rank, or
- * beyond what the rank has.                                                  */
-static const Lin *local_at(Kern *c, const Node *n, int d, Ex *global)
-{
-    Piece p[MAXPIECE];
-
-    if (pieces(c->g, n, d, p) == 1) {
-        const Lin *at = ex_index(c, global);
-        return aff_zero(&p[0].start) ? at
-             : offset(c, at, aff_scale(p[0].start, -1));
-    }
-    Ex *arg[4] = { global, ex_int(c, p[0].start), ex_int(c, p[1].start),
-                   ex_int(c, aff(p[0].len)) };
-    return ex_index(c, ex_expr(c, Di64, "a >= b && a < b + d ? a - b : "
-                               "a >= c && a < c + d ? a - c + d : -1", 4, arg));
-}
-
-static Ex *gather_value(Kern *c, Node *n, const Index *ix, Ex *guard)
-{
-    Node *a = n->in[0], *e = n->in[1];
-    Index ex = by_axis(c, e, n, ix);
-    int d = dim_of(a, n->A[0]);
-    Ex *to = ex_as(c, Di64, value(c, e, &ex, guard));
-
-    return inside(c, n, a, ix, local_at(c, a, d, to), guard);
-}
-
-/* What n keeps of its operand: each piece lies in the operand's piece of the
- * same number, or in the only one.                                           */
-static Ex *localslice_value(Kern *c, Node *n, const Index *ix, Ex *guard)
-{
-    Node *a = n->in[0];
-    int d = dim_of(n, n->A[0]), k = dim_of(a, n->A[0]);
-    Piece p[MAXPIECE], q[MAXPIECE];
-    int two = pieces(c->g, n, d, p) == 2, from = pieces(c->g, a, k, q) - 1;
-    Aff start = aff_add(p[0].start, aff_scale(q[0].start, -1));
-    const Lin *at = offset(c, ix->at[d], start);
-
-    if (two)
-        at = moved(c, ix->at[d], p[0].len, start,
-                   aff_add(aff_add(p[1].start, aff_scale(q[from].start, -1)),
-                           aff(from * q[0].len - p[0].len)));
-    Index jx = but_axis(a, n, ix, n->A[0], at);
-    return value(c, a, &jx, guard);
-}
-
-/* ---- rows ---------------------------------------------------------------- */
-
-static int is_top(const Dim *d)
-{
-    return !strcmp(d->a->name, "top");
-}
-
-/* Factor of dim d of index tensor e in a pair's number token * top + slot.   */
-static const Mono *pair_factor(Kern *c, const Node *e, int d)
-{
-    const Mono *m = mono_one(c->pool);
-
-    if (is_top(&e->dim[d]))
-        return m;
-    for (int i = 0; i < e->nd; i++)
-        if (i > d || is_top(&e->dim[i]))
-            m = mono_mul(c->pool, m, size_of(c, e, i));
-    return m;
-}
-
-/* Sizes of the index tensor as it lies on this rank: those of the route
- * node.                                                                      */
-static const Mono *pair_mod(Kern *c, const Node *e, int d)
-{
-    for (int i = 0; i < d; i++)
-        if (!is_top(&e->dim[i]))
-            return size_of(c, e, d);
-    return is_top(&e->dim[d]) ? size_of(c, e, d) : NULL;
-}
-
-static Ex *map_entry(Kern *c, Node *map, int64_t start, const Lin *at,
-                     Ex *guard)
-{
-    return ex_load(c, storage(map), Di32, offset(c, at, aff(start)), guard);
-}
-
-static Ex *dispatch_value(Kern *c, Node *n, const Index *ix, Ex *guard)
-{
-    Node *x = n->in[0], *map = n->in[1], *e = map->in[0];
-    int row = 0;
-    Index jx = { { 0 } };
-
-    while (!g_isrow(n->dim[row].a))
-        row++;
-    Ex *at = map_entry(c, map, map_layout(c->g, map).pair, ix->at[row], guard);
-    int padded = map->i && map->j;
-    Ex *have = padded ? ex_op(c, Di32, "a >= 0", at, NULL, NULL) : NULL;
-    const Lin *pair = ex_index(c, at);
-    for (int d = 0; d < x->nd; d++) {
-        int k = dim_of(e, x->dim[d].a);
-        jx.at[d] = k < 0 ? ix->at[dim_of(n, x->dim[d].a)]
-                 : digit(c, pair, pair_factor(c, e, k), pair_mod(c, e, k));
-    }
-    if (!have)
-        return value(c, x, &jx, guard);
-    return ex_select(c, have, value(c, x, &jx, ex_both(c, guard, have)),
-                     zero(c, n));
-}
-
-static Ex *undispatch_value(Kern *c, Node *n, const Index *ix, Ex *guard)
-{
-    Node *r = n->in[0], *map = n->in[1], *e = map->in[0];
-    const Lin *pair = lin_make(c->pool, aff(0), 0, NULL, 0);
-
-    for (int d = 0; d < e->nd; d++)
-        pair = lin_add(c->pool, pair,
-                       lin_mul(c->pool, ix->at[dim_of(n, e->dim[d].a)],
-                               pair_factor(c, e, d)));
-    Ex *at = map_entry(c, map, map_layout(c->g, map).row, pair, guard);
-    Ex *have = ex_op(c, Di32, "a >= 0", at, NULL, NULL);
-    Index jx = { { 0 } };
-    for (int d = 0; d < r->nd; d++)
-        jx.at[d] = g_isrow(r->dim[d].a) ? ex_index(c, at)
-                                        : ix->at[dim_of(n, r->dim[d].a)];
-    Ex *v = value(c, r, &jx, ex_both(c, guard, have));
-    return ex_select(c, have, v, zero(c, n));
-}
-
-static Ex *overflow_value(Kern *c, Node *n, Ex *guard)
-{
-    MapLayout l = map_layout(c->g, n->in[0]);
-    const Lin *at = lin_make(c->pool, aff(0), 0, NULL, 0);
-
-    return ex_op(c, Di32, "a > b", map_entry(c, n->in[0], l.total, at, guard),
-                 ex_int(c, aff(l.cap)), NULL);
-}
-
 /* ---- reductions ---------------------------------------------------------- */
 
 /* A loop for each reduced axis: none that the index or the guard is using.   */
@@ -496,7 +79,7 @@ static Ex *reduce(Kern *c, Node *n, const Index *ix, Ex *guard)
         jx.at[d] = lin_var(c->pool, l);
     }
     Dtype dt = compute_type(n->dt);
-    Ex *body = ex_as(c, dt, value(c, a, &jx, guard));
+    Ex *body = ex_as(c, dt, kern_value(c, a, &jx, guard));
     return ex_make(c, &(Ex){ .kind = Xred, .dt = dt, .op = n->op, .K = K,
                           .na = 1, .arg = { body } });
 }
@@ -555,7 +138,7 @@ static Ex *micro_batch(Kern *c, Node *n, const Index *ix)
 
     while (d < n->nd && strcmp(n->dim[d].a->name, "micro"))
         d++;
-    Ex *mine = value(c, n->in[2], &(Index){ { 0 } }, NULL);
+    Ex *mine = kern_value(c, n->in[2], &(Index){ { 0 } }, NULL);
     if (d == n->nd)
         return mine;
     own.nd = 1;
@@ -565,8 +148,8 @@ static Ex *micro_batch(Kern *c, Node *n, const Index *ix)
             own.sh[i] = (Shard){ S, n->dim[d].a, Radd };
     Aff start = aff_add(local_start(c->g, n, d),
                         aff_scale(local_start(c->g, &own, 0), -1));
-    return ex_op(c, Di64, "a + b", mine, ex_lin(c, Di64,
-                 offset(c, ix->at[d], start)), NULL);
+    const Lin *at = lin_add(c->pool, ix->at[d], lin_const(c->pool, start));
+    return ex_op(c, Di64, "a + b", mine, ex_lin(c, Di64, at), NULL);
 }
 
 /* Kept or not by the element's index in its micro-batch, the micro-batch and
@@ -590,12 +173,12 @@ static Ex *dropout_value(Kern *c, Node *n, const Index *ix, Ex *guard)
     arg[1] = ex_lin(c, Di64, global_index(c, &one, &in_one, order));
     arg[2] = n->nin < 3 ? ex_num(c, Di64, 0) : micro_batch(c, n, ix);
     arg[3] = n->nin < 3 ? ex_num(c, Di64, 0)
-                        : value(c, n->in[1], &(Index){ { 0 } }, NULL);
+                        : kern_value(c, n->in[1], &(Index){ { 0 } }, NULL);
     Ex *u = ex_expr(c, Df32, "uniform_at(a, b, c, d)", 4, arg);
     Ex *keep = ex_op(c, Di32, "a >= b", u, ex_num(c, Df32, n->f), NULL);
-    Ex *v = ex_op(c, dt, "a * b", value(c, n->in[0], &jx, guard),
+    Ex *v = ex_op(c, dt, "a * b", kern_value(c, n->in[0], &jx, guard),
                   ex_num(c, dt, 1 / (1 - n->f)), NULL);
-    return ex_rounded(c, n->dt, ex_select(c, keep, v, zero(c, n)));
+    return ex_rounded(c, n->dt, ex_select(c, keep, v, ex_num(c, dt, 0)));
 }
 
 static Ex *const_value(Kern *c, const Node *n)
@@ -643,7 +226,7 @@ static Ex *cast_value(Kern *c, Node *n, const Index *ix, Ex *guard)
 {
     Node *a = n->in[0];
     Index jx = by_axis(c, a, n, ix);
-    Ex *x = value(c, a, &jx, guard);
+    Ex *x = kern_value(c, a, &jx, guard);
 
     if (n->dt == Dbool)
         return ex_op(c, Di32, "a != 0", x, NULL, NULL);
@@ -660,7 +243,7 @@ static Ex *ew_value(Kern *c, Node *n, const Index *ix, Ex *guard)
 
     for (int i = 0; i < n->nin; i++) {
         Index jx = by_axis(c, n->in[i], n, ix);
-        arg[i] = value(c, n->in[i], &jx, guard);
+        arg[i] = kern_value(c, n->in[i], &jx, guard);
         letters[i] = o->operands[2 * i];
     }
     if (n->op == Ospread)
@@ -677,8 +260,10 @@ static Ex *ew_value(Kern *c, Node *n, const Index *ix, Ex *guard)
 
 static Ex *compute(Kern *c, Node *n, const Index *ix, Ex *guard)
 {
-    Index jx;
+    Ex *from = move_value(c, n, ix, guard);
 
+    if (from)
+        return from;
     switch (n->op) {
     case Oconst: return const_value(c, n);
     case Oiota:
@@ -687,23 +272,6 @@ static Ex *compute(Kern *c, Node *n, const Index *ix, Ex *guard)
     case Orandom: return random_value(c, n, ix);
     case Odropout: return dropout_value(c, n, ix, guard);
     case Ocast: return cast_value(c, n, ix, guard);
-    case Orename: return rename_value(c, n, ix, guard);
-    case Osplit: return split_value(c, n, ix, guard);
-    case Omerge: return merge_value(c, n, ix, guard);
-    case Opermute: case Ostop_gradient:
-        jx = by_axis(c, n->in[0], n, ix);
-        return value(c, n->in[0], &jx, guard);
-    case Oslice: return slice_value(c, n, ix, guard);
-    case Opad: return pad_value(c, n, ix, guard);
-    case Oconcat: return concat_value(c, n, ix, guard);
-    case Opack: return pack_value(c, n, ix, guard);
-    case Ounpack: return unpack_value(c, n, ix, guard);
-    case Oshift: return shift_value(c, n, ix, guard);
-    case Ogather: return gather_value(c, n, ix, guard);
-    case Olocalslice: return localslice_value(c, n, ix, guard);
-    case Odispatch: return dispatch_value(c, n, ix, guard);
-    case Oundispatch: return undispatch_value(c, n, ix, guard);
-    case Ooverflow: return overflow_value(c, n, guard);
     default: break;
     }
     if (optab[n->op].cls == RED)
@@ -737,7 +305,7 @@ static int all_inside(Kern *c, const Node *n, const Index *ix)
     return 1;
 }
 
-static Ex *value(Kern *c, Node *n, const Index *ix, Ex *guard)
+Ex *kern_value(Kern *c, Node *n, const Index *ix, Ex *guard)
 {
     if (guard && c->gpu && all_inside(c, n, ix))
         guard = NULL;
@@ -788,7 +356,7 @@ static void store(Kern *c, Node *n)
     }
     if (optab[n->op].cls == SINK) {
         Index jx = by_axis(c, from, to, &ix);
-        s.val = value(c, from, &jx, NULL);
+        s.val = kern_value(c, from, &jx, NULL);
         if (n->op == Oaccum)
             s.val = accumulated(c, n, &ix, s.val);
     } else {
