@@ -56,6 +56,7 @@ static Ex *load(Kern *c, Node *n, const Index *ix, Ex *guard)
 {
     return ex_load(c, storage(n), n->dt, stride_sum(c, n, ix), guard);
 }
+
 /* ---- reductions ---------------------------------------------------------- */
 
 /* A loop for each reduced axis: none that the index or the guard is using.   */

@@ -1,7 +1,8 @@
-/* move.c: where the elements of a view or a move come from. move_value(n, index)
- * is the operand's value at another index: sizes, strides and starts turn one
- * into the other, and what may fall outside the operand (pad, concat, a gather's
- * -1, pairs without a row) becomes a guard of all that is read behind it.    */
+/* move.c: where the elements of a view or a move come from. move_value() of a
+ * node is its operand's value at another index: sizes, strides and starts turn
+ * one into the other, and what may fall outside the operand (pad, concat, a
+ * gather's -1, pairs without a row) becomes a guard of all that is read behind
+ * it.                                                                        */
 #include "codegen.h"
 
 #include <string.h>
@@ -75,7 +76,8 @@ static Ex *rename_value(Kern *c, Node *n, const Index *ix, Ex *guard)
                 to = n->B[i];
         int k = dim_of(n, to);
         /* Loops exist over the result's axis: the operand's size is its.     */
-        mono_same(c->pool, a->dim[d].a, local_n(c->g, a, d), kern_size(c, n, k));
+        mono_same(c->pool, a->dim[d].a, local_n(c->g, a, d),
+                  kern_size(c, n, k));
         jx.at[d] = ix->at[k];
     }
     return kern_value(c, a, &jx, guard);
