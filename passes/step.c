@@ -546,7 +546,9 @@ static void add_updates(Step1 *s, Node **node, size_t count)
 }
 
 /* More rows than room somewhere: nothing is written, the fallback will be. The
- * layers where are counted: stages add theirs up at once.                    */
+ * layers where are counted: stages add theirs up at once. A step that is told
+ * to hold, because the one before it may have to run again, writes nothing
+ * either and says the same.                                                  */
 static void stop_on_overflow(Step1 *s, Node **node, size_t count)
 {
     Node *any = NULL;
@@ -560,6 +562,7 @@ static void stop_on_overflow(Step1 *s, Node **node, size_t count)
     }
     if (!any)
         return;
+    any = op2(s, Oadd, any, scalar(s, "hold"));
     result(s, "overflow", any);
     s->ok = op2(s, Oland, s->ok, op2(s, Ole, any, num(s, 0)));
 }

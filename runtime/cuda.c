@@ -216,7 +216,8 @@ Gpu *gpu_open(Arena *a, const Plan *p, Comm *c, Pool *pool, uint8_t *host,
     trail_open(x);
     tune(x);
     device_count(x, "products");
-    x->stage = device_take(x, x->nstage, "inputs and results");
+    x->stage = device_take(x, x->nstage + ALIGN, "inputs and results");
+    x->hold = x->stage + (uint64_t)x->nstage;
     abort_watch(x);
     abort_hold();
     watch_all();

@@ -20,7 +20,7 @@
 
 #include "runtime.h"
 
-enum { NOTREADY = 600, SPINS = 2000, PAUSE = 20000,
+enum { NOTREADY = 600, SPINS = 2000, PAUSE = 20000, ONE = 0x3f800000,
        MAXNODES = 64 << 10 };     /* of one graph                             */
 
 /* ---- one call ------------------------------------------------------------ */
@@ -103,6 +103,14 @@ static int scalar_named(const Role *r, const char *name)
 {
     for (int i = 0; i < r->nin; i++)
         if (!strcmp(r->in[i].name, name))
+            return i;
+    return -1;
+}
+
+static int result_named(const Role *r, const char *name)
+{
+    for (int i = 0; i < r->nout; i++)
+        if (!strcmp(r->out[i].name, name))
             return i;
     return -1;
 }
@@ -267,13 +275,18 @@ static void issue(Gpu *x, GpuProgram *g, int segments)
     x->micro = -1;
     for (int i = 0; i < r->ntensor; i++)
         x->loaded[i] = -1;
+    int hold = scalar_named(r, "hold"), over = result_named(r, "overflow");
     for (int i = 0; i < r->nin; i++)
         if (i != g->micro)
-            copy(x, gpu_address(x, r->in[i].buf), x->stage + 8 * (uint64_t)i,
+            copy(x, gpu_address(x, r->in[i].buf),
+                 i == hold ? x->hold : x->stage + 8 * (uint64_t)i,
                  dtypes[r->in[i].dt].bytes);
     for (int i = 0; i < g->course->nrow; i++)
         run_row(x, g, &g->course->row[i], segments);
     links_finish(x->links);
+    if (hold >= 0 && over >= 0)
+        copy(x, x->hold, gpu_address(x, r->out[over].buf),
+             dtypes[r->in[hold].dt].bytes);
     for (int i = 0; i < r->nout; i++)
         copy(x, x->stage + (uint64_t)(g->nin + 8 * i),
              gpu_address(x, r->out[i].buf), dtypes[r->out[i].dt].bytes);
@@ -507,6 +520,9 @@ int gpu_run(Gpu *x, int prog, const Block *b, const Feed *feed, double *spent,
     x->began = monotonic();
     watch_all();
     abort_hold();
+    if (!before)
+        gpu_ok(dl.cuMemsetD32Async(x->hold, x->held ? ONE : 0, 1, x->stream),
+               "a flag");
     go(x, g, slot);
     abort_release();
     watch_leave();

@@ -333,6 +333,9 @@ typedef struct Exec {
     int late;                     /* a run returns when it was launched, the
                                      results are those of the one before      */
     int fresh;                    /* ... if there was one                     */
+    int hold;                     /* of plans that may overflow: a step writes
+                                     nothing, and says that it did; a late one
+                                     does so if the one before it did         */
     double waited;                /* seconds in which the host only waited    */
     Rank *rank;                   /* comm->n of them                          */
     Stage *stage; int nstage;
@@ -468,6 +471,8 @@ typedef struct Gpu {
     void *context, *stream;
     uint64_t arena, work;
     uint64_t stage; int64_t nstage;           /* a run's inputs and results   */
+    uint64_t hold; int held;      /* float: did the last run overflow? of a run
+                                     behind none: so many                     */
     int64_t total, used;          /* bytes of the GPU; of those when last seen*/
     int64_t pinned;               /* bytes of the host's                      */
     struct { const char *what; int64_t bytes; } use[16];

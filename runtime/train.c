@@ -6,7 +6,8 @@
  * finite gradient has changed nothing and consumes its batch, so it may be
  * noticed one step late; from then on steps are read at once, until one is
  * good. A step that overflowed changed nothing either, but its batch must be
- * run again before the next: plans that can overflow read each step at once. */
+ * run again before the next. The one that is in flight when this is noticed has
+ * seen on the GPU that it did, and changed nothing: it runs once more too.   */
 #define _GNU_SOURCE
 #include <math.h>
 #include <signal.h>
@@ -23,6 +24,7 @@ typedef struct Sent {             /* a step whose results are not read yet    */
     int64_t step;                 /* from 0                                   */
     Block b;
     Feed f;
+    int64_t first;                /* sample                                   */
 } Sent;
 
 typedef struct ValidSet { const char *name; Data *data; } ValidSet;
@@ -276,6 +278,30 @@ static void read_step(Train *t, const Sent *s)
     count_bad(t, &s->b, &s->f);
 }
 
+static void run_sent(Train *t, const char *program, Sent *s, int late)
+{
+    if (t->train)
+        s->f = data_feed(t->train, s->first);
+    t->x->late = late;
+    exec_run(t->x, program, &s->b, t->train ? &s->f : NULL);
+    t->x->late = 0;
+}
+
+/* A step's results are here, or that its rows did not fit. behind: null, or the
+ * one that was launched after it.                                            */
+static void finish(Train *t, Sent *s, Sent *behind)
+{
+    int over = exec_result(t->x, "overflow") > 0;
+
+    if (over) {
+        run_sent(t, "step.fallback", s, 0);
+        t->fallbacks++;
+    }
+    read_step(t, s);
+    if (over && behind)
+        run_sent(t, "step", behind, 1);
+}
+
 /* Nothing runs any more, and all results were read.                          */
 static void settle(Train *t)
 {
@@ -283,38 +309,24 @@ static void settle(Train *t)
         return;
     exec_settle(t->x);
     t->nsent = 0;
-    read_step(t, &t->sent);
-}
-
-static void run_step(Train *t, const Sent *s)
-{
-    const Feed *f = t->train ? &s->f : NULL;
-
-    exec_run(t->x, "step", &s->b, f);
-    if (t->x->late || !(exec_result(t->x, "overflow") > 0))
-        return;
-    exec_run(t->x, "step.fallback", &s->b, f);    /* nothing was written      */
-    t->fallbacks++;
+    finish(t, &t->sent, NULL);
 }
 
 static void one_step(Train *t)
 {
     int64_t step = t->state.step;
-    Sent s = {.step = step, .b = block_of(t->plan->opts, step)};
+    Sent s = {.step = step, .b = block_of(t->plan->opts, step),
+              .first = t->state.samples};
     int traced = step + 1 == opts_int(t->plan->opts, "train.trace");
     int late = t->late && !t->bad && !traced;
 
     if (!late)
         settle(t);
-    if (t->train)
-        s.f = data_feed(t->train, t->state.samples);
     if (traced)
         exec_record(t->x, "step");
     if (!t->nsent)
         t->since = monotonic();
-    t->x->late = late;
-    run_step(t, &s);
-    t->x->late = 0;
+    run_sent(t, "step", &s, late);
     if (traced) {
         write_trace(t);
         exec_record(t->x, NULL);
@@ -322,8 +334,10 @@ static void one_step(Train *t)
     t->state.step = step + 1;
     t->state.tokens += t->plan->tokens;
     t->state.samples += t->train ? data_perstep(t->train) : 0;
-    if (t->nsent || !late)        /* late: the step before this one           */
-        read_step(t, late ? &t->sent : &s);
+    if (!late)
+        finish(t, &s, NULL);
+    else if (t->nsent)
+        finish(t, &t->sent, &s);
     t->nsent = late;
     t->sent = s;
 }
@@ -477,16 +491,6 @@ int eval_plan(Plan *p)
     return 0;
 }
 
-static int has_result(const Train *t, const char *name)
-{
-    const Role *r = exec_role(t->x, t->comm->first);
-    int i = 0;
-
-    while (i < r->nout && strcmp(r->out[i].name, name))
-        i++;
-    return i < r->nout;
-}
-
 /* ---- a batch that grows -------------------------------------------------- */
 
 /* The plan for the samples seen so far; p is the one for the whole batch.    */
@@ -500,7 +504,7 @@ static Plan *plan_now(Train *t, Plan *p)
 static void open_exec(Train *t)
 {
     t->x = exec_open(t->plan, t->comm);
-    t->late = t->x->gpu && !has_result(t, "overflow");
+    t->late = t->x->gpu != NULL;
     if (opts_int(t->plan->opts, "train.sample_every"))
         t->sampler = sampler_open(t->mem, t->x);
 }

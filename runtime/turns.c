@@ -352,6 +352,7 @@ static void run_gpu(Exec *x, const char *name, const Block *b,
     x->gpu->look = x->copy ? look_at : NULL;
     x->gpu->looker = x;
     x->gpu->timed = x->maxran > 0;
+    x->gpu->held = x->hold;
     if (x->copy)
         start(x, name);
     x->fresh = gpu_run(x->gpu, prog, b, feed, x->spent ? x->spent[0] : NULL,
@@ -382,6 +383,7 @@ void exec_run(Exec *x, const char *name, const Block *b, const Feed *feed)
         set_scalar(x, "bc1", b->bc1);
         set_scalar(x, "bc2", b->bc2);
         set_scalar(x, "step", (double)b->step);
+        set_scalar(x, "hold", x->hold);
         x->step = b->step;
     }
     x->feed = feed;

@@ -99,6 +99,22 @@ typedef struct Run {
     int fallbacks, touched;
 } Run;
 
+/* A step that is told to hold must say so, and write nothing.                */
+static int writes_held(Exec *x, const Block *b, const Feed *f,
+                       const double *was)
+{
+    int64_t n;
+
+    if (role_prog(exec_role(x, 0), "step.fallback") < 0)
+        return 0;
+    x->hold = 1;
+    exec_run(x, "step", b, f);
+    x->hold = 0;
+    const double *is = all_values(x, &n);
+    return !(exec_result(x, "overflow") > 0) ||
+           memcmp(was, is, (size_t)n * sizeof *was);
+}
+
 static Run train(Plan *p)
 {
     Run r = { .n = 0 };
@@ -110,6 +126,7 @@ static Run train(Plan *p)
         Batch batch = { p->mesh, t };
         Feed f = { fill, &batch };
         double *was = all_values(x, &r.n);
+        r.touched += writes_held(x, &b, &f, was);
         exec_run(x, "step", &b, &f);
         if (exec_result(x, "overflow") > 0) {
             r.touched += memcmp(was, all_values(x, &r.n),
