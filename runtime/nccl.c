@@ -57,7 +57,9 @@ typedef struct Config {           /* ncclConfig_t of 2.18; later ones read it */
  * 1.8 GiB outside of the plan instead of 2.4, pp2 ep2 1.8 instead of 2.9.    */
 static Config config(int ctas, int share)
 {
-    return (Config){sizeof(Config), 0xcafebeef, V2_18, INT_MIN, INT_MIN, 1,
+    int least = ctas == INT_MIN ? INT_MIN : 1;   /* one without the other is
+                                                    an invalid argument       */
+    return (Config){sizeof(Config), 0xcafebeef, V2_18, INT_MIN, INT_MIN, least,
                     ctas, NULL, share};
 }
 

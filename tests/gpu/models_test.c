@@ -6,7 +6,11 @@
  * fp64 is the strict one: another order of sums, carried on by three steps of
  * AdamW, as between folds. fp32 and bf16 say that kernels of these types are
  * the ones meant: roundings of a gradient's chain of products over its largest
- * element.
+ * element. There experts are given (route.balance=forced), since a token whose
+ * two best scores are nearly equal goes elsewhere for the last bit: with
+ * learned routes the host itself, at tp=2 against one rank, differs by 0.2 in
+ * bf16, with given ones by 1e-2 in bf16 and 1e-6 in fp32. What only fp64 can
+ * tell is marked: experts that choose tokens; gradients of 1e-15, all rounding.
  *
  *     models_test             all
  *     models_test name        those whose name contains it                   */
@@ -20,31 +24,34 @@ enum { STEPS = 3 };
 
 #define CAP "route.policy=capacity route.factor=0.75"
 #define PAD "route.policy=padded route.factor=1"
-static const struct { const char *model, *keys; int fallbacks; } cases[] = {
-    { "tests/hf/mixtral-aux.lua",       "", 0 },
-    { "tests/hf/mixtral-aux.lua",       "axes.seq=27", 0 },
-    { "tests/hf/mixtral-aux.lua",       CAP, 0 },
-    { "tests/hf/mixtral-aux.lua",       CAP " route.drop=position", 0 },
-    { "tests/hf/mixtral-aux.lua",       PAD, 0 },
-    { "tests/hf/mixtral-aux.lua",       "route.factor=0.3", STEPS },
-    { "tests/hf/qwen3.lua",             "axes.vocab=99", 0 },
-    { "tests/hf/dsv3.lua",              "", 0 },
-    { "tests/hf/dsv3.lua",              CAP, 0 },
-    { "tests/models/hash.lua",          "", 0 },
-    { "tests/models/top1_z.lua",        "", 0 },
-    { "tests/models/expert_choice.lua", "", 0 },
-    { "tests/models/dropout.lua",       "", 0 },
-    { "tests/models/statistics.lua",    "", 0 },
-    { "tests/models/zoo.lua",           "", 0 },
-    { "tests/models/window.lua",        "", 0 },
-    { "tests/models/linear.lua",        "", 0 },
-    { "tests/models/tied.lua",          "", 0 },
+static const struct { const char *model, *keys; int fallbacks, fp64; }
+cases[] = {
+    { "tests/hf/mixtral-aux.lua",       "", 0, 0 },
+    { "tests/hf/mixtral-aux.lua",       "axes.seq=27", 0, 0 },
+    { "tests/hf/mixtral-aux.lua",       CAP, 0, 0 },
+    { "tests/hf/mixtral-aux.lua",       CAP " route.drop=position", 0, 0 },
+    { "tests/hf/mixtral-aux.lua",       PAD, 0, 0 },
+    { "tests/hf/mixtral-aux.lua",       "route.factor=0.3", STEPS, 0 },
+    { "tests/hf/qwen3.lua",             "axes.vocab=99", 0, 0 },
+    { "tests/hf/dsv3.lua",              "", 0, 0 },
+    { "tests/hf/dsv3.lua",              CAP, 0, 0 },
+    { "tests/models/hash.lua",          "", 0, 0 },
+    { "tests/models/top1_z.lua",        "", 0, 0 },
+    { "tests/models/expert_choice.lua", "", 0, 1 },
+    { "tests/models/dropout.lua",       "", 0, 0 },
+    { "tests/models/statistics.lua",    "", 0, 0 },
+    { "tests/models/zoo.lua",           "", 0, 0 },
+    { "tests/models/window.lua",        "", 0, 0 },
+    { "tests/models/linear.lua",        "", 0, 0 },
+    { "tests/models/tied.lua",          "", 0, 1 },
 };
 enum { N = sizeof cases / sizeof *cases };
 
 static const struct { const char *name; double limit; int every; }
 policies[] = {
-    { "fp64", 1e-10, 1 }, { "fp32", 2e-5, 0 }, { "bf16", 5e-2, 0 },
+    { "fp64", 1e-10, 1 },
+    { "fp32 route.balance=forced", 1e-5, 0 },
+    { "bf16 route.balance=forced", 4e-2, 0 },
 };
 enum { NPOLICY = sizeof policies / sizeof *policies };
 
@@ -56,8 +63,8 @@ static Plan *plan_of(const char *model, const Target *T, const char *pol,
                      const char *keys)
 {
     fold_target = T;
-    return fold_words(model, strf(forever, "precision=%s train.batch=16 "
-                                  "world=1%s", pol, keys));
+    return fold_words(model, strf(forever, "train.batch=16 world=1 "
+                                  "precision=%s%s", pol, keys));
 }
 
 /* The reference drops what the model says, but has no budget.                */
@@ -104,7 +111,7 @@ int main(int argc, char **argv)
 
     for (int pol = 0; pol < NPOLICY; pol++)
         for (int i = 0; i < N; i++)
-            if ((policies[pol].every || !*cases[i].keys) &&
+            if ((policies[pol].every || !(*cases[i].keys || cases[i].fp64)) &&
                 strstr(strf(forever, "%s %s %s", cases[i].model,
                             policies[pol].name, cases[i].keys), only)) {
                 job[n] = job_of(i, pol);
