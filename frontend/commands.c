@@ -87,17 +87,42 @@ static Trace read_model(Args *a, Graph ***stage)
                     .nsource = (int)vec_len(source) };
 }
 
+/* Pictures of graphs, as one that `dot` takes.                               */
+static void write_graphs(const char *path, const Text *graphs)
+{
+    Text t = { .arena = forever };
+
+    put(&t, "digraph pleat {\n  graph [fontname=\"Helvetica\", fontsize=12];\n"
+        "  node [fontname=\"Helvetica\", fontsize=10, shape=box];\n"
+        "  edge [fontname=\"Helvetica\", fontsize=8];\n");
+    putn(&t, graphs->s ? graphs->s : "", graphs->len);
+    put(&t, "}\n");
+    write_all(path, t.s, t.len);
+}
+
 /* Null when -x stopped it.                                                   */
 static Plan *make_plan(Args *a, FILE *out)
 {
     Graph **stage = NULL;
     Trace t = read_model(a, &stage);
+    Text dot = { .arena = forever };
     CompileOptions o = { .stage = stage, .dump = a->dump,
                          .stop = a->stop, .prog = a->prog,
                          .out = out, .source = t.source,
                          .nsource = t.nsource };
 
-    return compile(t.g, target_of(t.g->opts), &o);
+    if (a->dot) {
+        o.dot = &dot;
+        o.dump = a->dump ? a->dump : "place";
+        o.prog = a->prog ? a->prog : "eval";
+    }
+    Plan *p = compile(t.g, target_of(t.g->opts), &o);
+    if (a->dot && !dot.len)
+        err(NULL, "%s: nothing to draw: it has no program '%s', or that does "
+            "not go through %s", a->dot, o.prog, o.dump);
+    if (a->dot)
+        write_graphs(a->dot, &dot);
+    return p;
 }
 
 /* ---- check, compile, show ------------------------------------------------ */
@@ -107,7 +132,12 @@ static int check_job(void *arg, FILE *out)
     Args *a = arg;
     Graph **stage = NULL;
     Trace t = read_model(a, &stage);
+    Text dot = { .arena = forever };
 
+    if (a->dot) {
+        graph_dot(&dot, t.g, 0, 1);
+        write_graphs(a->dot, &dot);
+    }
     (a->json ? report_json : report_model)(out, t.g);
     return 0;
 }

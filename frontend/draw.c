@@ -13,22 +13,12 @@ static const char *const colours[NBUFCLASS] = {
     [Bio] = "#bab0ac", [Btemp] = "#f58518", [Bscratch] = "#e45756",
 };
 
-/* Text inside HTML and inside JSON strings.                                  */
 static void put_html(Text *t, const char *s)
 {
     for (; *s; s++)
         if (*s == '<' || *s == '>' || *s == '&' || *s == '"')
             put(t, "&#%d;", *s);
         else
-            putn(t, s, 1);
-}
-
-static void put_json(Text *t, const char *s)
-{
-    for (; *s; s++)
-        if (*s == '"' || *s == '\\')
-            put(t, "\\%c", *s);
-        else if ((unsigned char)*s >= ' ')
             putn(t, s, 1);
 }
 
@@ -100,14 +90,13 @@ char *draw_memory(const Plan *p, const char *summary, size_t *len)
 static void event(Text *t, const Step *s, int role, int program, double *at)
 {
     put(t, ",\n{\"ph\":\"X\",\"pid\":%d,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f,"
-        "\"cat\":\"%s\",\"name\":\"", role, program, 1e6 * *at, 1e6 * s->secs,
+        "\"cat\":\"%s\",\"name\":", role, program, 1e6 * *at, 1e6 * s->secs,
         stepinfo[s->kind].name);
     put_json(t, s->label ? s->label : stepinfo[s->kind].name);
-    put(t, "\",\"args\":{\"flops\":%.9g,\"bytes\":%.9g", s->flops, s->bytes);
+    put(t, ",\"args\":{\"flops\":%.9g,\"bytes\":%.9g", s->flops, s->bytes);
     if (s->file) {
-        put(t, ",\"line\":\"");
-        put_json(t, s->file);
-        put(t, ":%d\"", s->line);
+        put(t, ",\"line\":");
+        put_json(t, strf(forever, "%s:%d", s->file, s->line));
     }
     put(t, "}}");
     *at += s->secs;
@@ -131,9 +120,9 @@ char *draw_time(const Plan *p, size_t *len)
     Text t = { .arena = forever };
 
     put(&t, "{\"traceEvents\":[\n{\"ph\":\"M\",\"pid\":0,\"name\":"
-        "\"process_name\",\"args\":{\"name\":\"");
-    put_json(&t, p->model);
-    put(&t, ", predicted\"}}");
+        "\"process_name\",\"args\":{\"name\":");
+    put_json(&t, strf(forever, "%s, predicted", p->model));
+    put(&t, "}}");
     for (int i = 0; i < p->nrole; i++)
         for (int k = 0; k < p->role[i].nprog; k++)
             timeline(&t, &p->role[i].prog[k], i, k);

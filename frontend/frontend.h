@@ -186,7 +186,7 @@ typedef struct Args {
     char **word;                  /* vec: all such words                      */
     Opts *keys;
     const char *out, *dump, *stop, *prog, *prompt, *memory, *html, *trace;
-    const char *schedule, *csv, *fold, *json;
+    const char *schedule, *csv, *fold, *json, *dot;
     double temperature;
     int64_t n, topk, rank;        /* rank -1: not asked for                   */
 } Args;

@@ -23,9 +23,9 @@ typedef struct Option {
 static int help(Args *a);
 
 static const Command commands[] = {
-    { "check", cmd_check, 1, 1, "json", "model.lua [key=value ...]",
+    { "check", cmd_check, 1, 1, "json dot", "model.lua [key=value ...]",
       "shapes, parameters, FLOPs" },
-    { "compile", cmd_compile, 1, 1, "o d x p", "model.lua [key=value ...]",
+    { "compile", cmd_compile, 1, 1, "o d x p dot", "model.lua [key=value ...]",
       "make a plan; needs no GPU" },
     { "run", cmd_run, 1, 1, "", "model.lua|m.plan [key=value ...]",
       "train; under mpirun on N ranks" },
@@ -55,6 +55,7 @@ static const Option options[] = {
     { "d", "pass", "print the graph after a pass: a name, all, +all, why" },
     { "x", "pass", "stop after a pass and print its graph" },
     { "p", "program", "the program of -d and -x: step, eval, forward, init" },
+    { "dot", "file", "the model, or what -d shows (place of -p eval), for Graphviz" },
     { "json", NULL, "messages and numbers as one JSON object, for editors" },
     { "rank", "r", "what one rank is, holds and does" },
     { "memory", NULL, "every buffer: place, size, life, line" },
@@ -180,7 +181,7 @@ static void set_option(Args *a, const Command *c, const char *name,
         { "prompt", &a->prompt }, { "memory", &a->memory },
         { "html", &a->html }, { "trace", &a->trace },
         { "schedule", &a->schedule }, { "csv", &a->csv },
-        { "fold", &a->fold }, { "json", &a->json },
+        { "fold", &a->fold }, { "json", &a->json }, { "dot", &a->dot },
     };
 
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
@@ -283,14 +284,15 @@ static void read_words(Args *a, const Command *c, int argc, char **argv)
     a->file = a->word ? a->word[0] : NULL;
 }
 
-/* Names in -d and -x: passes, and for -d the words of its own.               */
-static int is_pass(const char *s, size_t n, int dump)
+/* Names in -d and -x: passes, with `graphs` those that have one, and for -d the
+ * words of its own.                                                          */
+static int is_pass(const char *s, size_t n, int dump, int graphs)
 {
     static const char *const words[] = { "all", "+all", "why", "+loc" };
 
     for (int i = 0; i < npass; i++)
         if (strlen(passtab[i].name) == n && !strncmp(passtab[i].name, s, n) &&
-            (dump || passtab[i].run))
+            (!graphs || passtab[i].run))
             return 1;
     for (size_t i = 0; dump && i < sizeof words / sizeof *words; i++)
         if (strlen(words[i]) == n && !strncmp(words[i], s, n))
@@ -298,7 +300,8 @@ static int is_pass(const char *s, size_t n, int dump)
     return 0;
 }
 
-static void check_passes(const Command *c, const char *list, int dump)
+static void check_passes(const Command *c, const char *list, int dump,
+                         int graphs)
 {
     const char **names = alloc(forever, (size_t)npass * sizeof *names);
 
@@ -306,11 +309,12 @@ static void check_passes(const Command *c, const char *list, int dump)
         names[i] = passtab[i].name;
     for (const char *s = list; s && *s; ) {
         size_t n = strcspn(s, ",");
-        if (!is_pass(s, n, dump)) {
+        if (!is_pass(s, n, dump, graphs)) {
             const char *word = internn(s, n);
-            if (is_pass(s, n, 1))
-                wrong(c, "-x %s: from there on there is no graph to print; "
-                      "-d %s shows what it did", word, word);
+            if (is_pass(s, n, 1, 0))
+                wrong(c, "-%c %s: from there on there is no graph to %s; "
+                      "-d %s shows what it did", dump ? 'd' : 'x', word,
+                      dump ? "draw" : "print", word);
             const char *near = nearest(word, names, (size_t)npass);
             wrong(c, "no pass '%s'%s%s%s; see pleat help passes", word,
                   near ? " (did you mean '" : "", near ? near : "",
@@ -331,7 +335,7 @@ int main(int argc, char **argv)
     const Command *c = find_command(argv[1]);
     a.keys = opts_new(forever);
     read_words(&a, c, argc, argv);
-    check_passes(c, a.dump, 1);
-    check_passes(c, a.stop, 0);
+    check_passes(c, a.dump, 1, a.dot != NULL);
+    check_passes(c, a.stop, 0, 1);
     return c->run(&a);
 }

@@ -259,6 +259,11 @@ int any_region(const Node *n)
            n->op == Ostepval || n->op == Oarg || n->op == Oconst;
 }
 
+int same_section(const Node *a, const Node *b)
+{
+    return a->reg == b->reg && a->call == b->call;
+}
+
 int is_transfer(const Node *n)
 {
     return n->op == Osend || n->op == Orecv || n->op == Ostagesum;

@@ -212,6 +212,7 @@ void g_names(Graph *g);           /* give every unnamed node its unique name  */
 int dim_of(const Node *n, const Axis *a);     /* position of an axis, or -1   */
 int64_t g_elems(const Node *n);   /* product of global sizes                  */
 int same_dims(const Node *a, const Node *b);  /* same axes and sizes          */
+int same_section(const Node *a, const Node *b);     /* region and call        */
 int is_transfer(const Node *n);   /* send, recv, stagesum: between stages     */
 uint64_t g_hash(const Node *n);   /* structural, without names and places     */
 int g_isrow(const Axis *a);       /* the ragged axis "row"                    */
@@ -322,15 +323,27 @@ typedef struct Line {
     const char *note;             /* not null: this line says only that       */
 } Line;
 
+/* Where repeated scopes stand there once: the line that stands for a line, one
+ * of the second repeat or itself; in which of the repeats the line is; which
+ * repeats, "layers.0 .. layers.31: x32", one pointer for all of their lines;
+ * null: it does not repeat.                                                  */
+typedef struct StandIn { size_t line, turn; const char *repeat; } StandIn;
+void stand_ins(Arena *a, const Line *v, size_t n, StandIn *s);
+
 /* With `fold` scopes that repeat with a number stand there once.             */
 void put_lines(Text *t, const Line *v, size_t n, const char *indent,
                const char *eq, int fold);
 
-/* ---- print.c parse.c check.c --------------------------------------------- */
+/* ---- print.c parse.c check.c dot.c --------------------------------------- */
 
 /* parse(print(g)) prints the same bytes. Flags: with places, all repeats.    */
 enum { PRINTloc = 1, PRINTfold = 2 };  /* fold: repeated scopes once, to read */
 char *graph_print(Arena *a, const Graph *g, int flags);
+/* The lines of its nodes, in order.                                          */
+Line *graph_lines(Arena *a, const Graph *g);
+/* The graph as the k-th cluster of a Graphviz digraph, whose braces are the
+ * caller's. fold: repeated scopes once.                                      */
+void graph_dot(Text *t, Graph *g, int k, int fold);
 Graph *graph_parse(Arena *a, const char *text, size_t len, const char *name,
                    Opts *opts);
 /* A stage of a whole compile: the programs' graphs (vec), then the Lua sources

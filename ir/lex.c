@@ -47,6 +47,19 @@ void put_word(Text *t, const char *s)
     putn(t, "\"", 1);
 }
 
+void put_json(Text *t, const char *s)
+{
+    put(t, "\"");
+    for (; *s; s++)
+        if (*s == '"' || *s == '\\')
+            put(t, "\\%c", *s);
+        else if ((unsigned char)*s < ' ')
+            put(t, "\\u%04x", *s);
+        else
+            putn(t, s, 1);
+    put(t, "\"");
+}
+
 void put_int(Text *t, int64_t v)
 {
     char s[24], *p = s + sizeof s;

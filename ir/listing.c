@@ -235,31 +235,43 @@ static size_t repeats(Arena *a, const Line *v, size_t n, size_t i, size_t len,
     return count;
 }
 
+void stand_ins(Arena *a, const Line *v, size_t n, StandIn *s)
+{
+    for (size_t i = 0; i < n;) {
+        Unit u;
+        long last;
+        size_t w, len = run_at(v, n, i, &u);
+        size_t times = repeats(a, v, n, i, len, u, &last);
+        const char *word = last_word(u, &w), *text = NULL;
+        if (times > 1)
+            text = strf(a, "%.*s.%ld .. %.*s.%ld: x%zu", (int)w, word, u.at,
+                        (int)w, word, last, times);
+        for (size_t k = 0; k < times * len; k++)
+            s[i + k] = (StandIn){ times > 1 ? i + len + k % len : i + k,
+                                  times > 1 ? k / len : 0, text };
+        i += times * len;
+    }
+}
+
 /* The lines with every repeat folded into one copy behind a comment.         */
 static Line *folded(Arena *a, const Line *v, size_t n)
 {
     Line *out = NULL;
+    StandIn *s = alloc(a, (n + 1) * sizeof *s);
 
-    for (size_t i = 0; i < n;) {
-        Unit u, second;
-        long last;
-        size_t len = run_at(v, n, i, &u);
-        size_t times = repeats(a, v, n, i, len, u, &last);
-        if (times > 1) {
-            size_t w;
-            const char *word = last_word(u, &w);
-            Line c = { .note = strf(a, "# %.*s.%ld .. %.*s.%ld: x%zu", (int)w,
-                                    word, u.at, (int)w, word, last, times) };
+    stand_ins(a, v, n, s);
+    for (size_t i = 0; i < n; i++) {
+        Unit u = unit_of(v[i].path);
+        Line l = v[i];
+        if (s[i].line != i)
+            continue;
+        if (s[i].repeat && s[i - 1].line != i - 1) {
+            Line c = { .note = strf(a, "# %s", s[i].repeat) };
             vec_push(a, out, c);
-            run_at(v, n, i + len, &second);
         }
-        for (size_t k = 0; k < len; k++) {
-            Line l = v[times > 1 ? i + len + k : i + k];
-            l.name = times > 1 ? general(a, l.name, second, 0) : l.name;
-            l.what = times > 1 ? general(a, l.what, second, 0) : l.what;
-            vec_push(a, out, l);
-        }
-        i += times * len;
+        l.name = s[i].repeat ? general(a, l.name, u, 0) : l.name;
+        l.what = s[i].repeat ? general(a, l.what, u, 0) : l.what;
+        vec_push(a, out, l);
     }
     return out;
 }

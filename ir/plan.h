@@ -176,6 +176,7 @@ typedef struct Lex {
 } Lex;
 
 void put_word(Text *t, const char *s);        /* bare, or as a "string"       */
+void put_json(Text *t, const char *s);        /* a JSON string, quotes too    */
 void put_int(Text *t, int64_t v);
 void put_hex(Text *t, double v);              /* %a                           */
 _Noreturn void lex_err(const Lex *x, const char *fmt, ...)

@@ -364,14 +364,7 @@ static Line line_of(Printer *p, const Graph *g, const Node *n)
 
 static void name_body(Printer *p, const Graph *g, const Node *n);
 
-static int same_section(const Node *a, const Node *b)
-{
-    return a->reg == b->reg && a->call == b->call;
-}
-
-/* Nodes in order, with a line "region:" where the region changes from `reg`,
- * "F0:" in a stage's graph for the nodes of a call.                          */
-static void put_nodes(Printer *p, Text *t, const Graph *g, int reg)
+static Line *node_lines(Printer *p, const Graph *g)
 {
     size_t n = vec_len(g->node);
     Line *v = alloc(p->arena, (n + 1) * sizeof *v);
@@ -381,6 +374,16 @@ static void put_nodes(Printer *p, Text *t, const Graph *g, int reg)
             name_body(p, g, g->node[i]);
     for (size_t i = 0; i < n; i++)
         v[i] = line_of(p, g, g->node[i]);
+    return v;
+}
+
+/* Nodes in order, with a line "region:" where the region changes from `reg`,
+ * "F0:" in a stage's graph for the nodes of a call.                          */
+static void put_nodes(Printer *p, Text *t, const Graph *g, int reg)
+{
+    size_t n = vec_len(g->node);
+    Line *v = node_lines(p, g);
+
     for (size_t i = 0, k; i < n; i = k) {
         for (k = i; k < n && same_section(g->node[k], g->node[i]); k++)
             ;
@@ -582,20 +585,32 @@ static void put_header(Printer *p, Text *t, const Graph *g,
     }
 }
 
+static Printer printer(Arena *a, int flags)
+{
+    return (Printer){
+        .arena = a, .flags = flags, .bodies = { .arena = a },
+        .label = table_new(a), .bytext = table_new(a),
+        .count = table_new(a), .known = table_new(a), .usual = table_new(a),
+    };
+}
+
+Line *graph_lines(Arena *a, const Graph *g)
+{
+    Printer p = printer(a, 0);
+    Graph named = *g;
+
+    g_names(&named);
+    return node_lines(&p, g);
+}
+
 char *graph_print(Arena *a, const Graph *g, int flags)
 {
     Arena *scratch = arena_new();
-    Printer p = {
-        .arena = scratch, .flags = flags, .bodies = { .arena = scratch },
-        .label = table_new(scratch), .bytext = table_new(scratch),
-        .count = table_new(scratch),
-    };
+    Printer p = printer(scratch, flags);
     Text nodes = { .arena = scratch }, t = { .arena = a };
     Text axes = nodes, params = nodes;
     Graph named = *g;
 
-    p.known = table_new(scratch);
-    p.usual = table_new(scratch);
     for (int i = 0; i < g->naxis; i++)
         put_axis(&p, &axes, g->axis[i]);
     axes.len = 0;

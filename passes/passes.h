@@ -17,6 +17,7 @@ typedef struct CompileOptions {
     const char *skip;             /* a pass that is left out, for tests       */
     const char *prog;             /* which program -d and -x show: "step"     */
     FILE *out;                    /* where dumps go                           */
+    Text *dot;                    /* not null: graphs go there, as Graphviz   */
     Source *source; int nsource;  /* Lua sources for the plan                 */
     Graph **stage;                /* vec: programs that -x wrote and that go on
                                      from there; null: all start anew         */

@@ -20,6 +20,7 @@ const int npass = sizeof passtab / sizeof *passtab;
 static const CompileOptions *options;         /* of the compile under way     */
 static const Target *target;
 static const char *passname = "";
+static int ndot;                  /* pictures drawn by this compile           */
 
 const Target *pass_target(void)
 {
@@ -232,6 +233,10 @@ static void dump(Graph *g, const char *pass)
 
     if (!shown(g->prog) || !(all || dumping(pass)))
         return;
+    if (options->dot) {
+        graph_dot(options->dot, g, ndot++, !dumping("+all"));
+        return;
+    }
     int flags = dumping("+loc") ? PRINTloc : 0;
     if (!dumping("+all"))
         flags |= PRINTfold;
@@ -424,6 +429,7 @@ Plan *compile(Graph *g, const Target *T, const CompileOptions *o)
 
     options = o;
     target = T;
+    ndot = 0;
     g->stages = stages_cut(g);
     Emit *e = emit_new(g->arena, g, T);
 

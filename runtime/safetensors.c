@@ -320,24 +320,10 @@ static int by_size(const void *a, const void *b)
                                 : strcmp(x->name, y->name);
 }
 
-/* Names are paths of the model: quotes and control characters are escaped. */
-static void put_string(Text *t, const char *s)
-{
-    put(t, "\"");
-    for (; *s; s++)
-        if (*s == '"' || *s == '\\')
-            put(t, "\\%c", *s);
-        else if ((unsigned char)*s < 32)
-            put(t, "\\u%04x", *s);
-        else
-            putn(t, s, 1);
-    put(t, "\"");
-}
-
 static void put_tensor(Text *h, const StTensor *t)
 {
     put(h, ",");
-    put_string(h, t->name);
+    put_json(h, t->name);
     put(h, ":{\"dtype\":\"%s\",\"shape\":[", t->dt);
     for (int d = 0; d < t->nd; d++)
         put(h, "%s%lld", d ? "," : "", (long long)t->n[d]);
@@ -357,9 +343,9 @@ char *st_header(Arena *a, StTensor *t, int n, size_t *len, int64_t *total)
         if (!t[i].axes)
             continue;
         put(&h, ",");
-        put_string(&h, strf(a, "axes %s", t[i].name));
+        put_json(&h, strf(a, "axes %s", t[i].name));
         put(&h, ":");
-        put_string(&h, t[i].axes);
+        put_json(&h, t[i].axes);
     }
     put(&h, "}");
     for (int i = 0; i < n; i++) {

@@ -437,9 +437,10 @@ void exec_record(Exec *x, const char *name)
 
 static void put_event(Text *t, const Ran *r, const char *name, double end)
 {
-    put(t, "%s{\"name\": \"%s\", \"ph\": \"X\", \"pid\": %d, \"tid\": %d, "
-        "\"ts\": %.3f, \"dur\": %.3f, \"args\": {\"micro\": %lld",
-        t->len > 1 ? ",\n" : "\n", name, r->stage, r->step >= 0,
+    put(t, "%s{\"name\": ", t->len > 1 ? ",\n" : "\n");
+    put_json(t, name);
+    put(t, ", \"ph\": \"X\", \"pid\": %d, \"tid\": %d, \"ts\": %.3f, "
+        "\"dur\": %.3f, \"args\": {\"micro\": %lld", r->stage, r->step >= 0,
         r->start * 1e6, (end - r->start) * 1e6, (long long)r->micro);
 }
 
@@ -448,8 +449,10 @@ static void put_args(Text *t, const Step *s)
 {
     if (s && s->kernel)
         put(t, ", \"kernel\": \"%s\"", s->kernel);
-    if (s && s->file)
-        put(t, ", \"at\": \"%s:%d\"", s->file, s->line);
+    if (s && s->file) {
+        put(t, ", \"at\": ");
+        put_json(t, strf(t->arena, "%s:%d", s->file, s->line));
+    }
     if (s && s->secs > 0)
         put(t, ", \"planned us\": %.1f", s->secs * 1e6);
     put(t, "}}");

@@ -7,7 +7,7 @@ cd "$(dirname "$0")/../.." || exit 2
 dir=$PWD/build/tests/cli
 rm -rf "$dir" && mkdir -p "$dir" || exit 2
 small="axes.batch=2 axes.seq=16 train.batch=4"
-printf '1..%d\n' $((58 + $(ls models/*.lua | wc -l)))
+printf '1..%d\n' $((65 + $(ls models/*.lua | wc -l)))
 bad=0
 
 # is NAME STATUS command...: its exit status is STATUS; output is in $dir/log
@@ -51,6 +51,21 @@ is "show" 0 "$PLEAT" show "$dir/a.plan"
 says "show prints the bound" "lower bound"
 is "show draws" 0 "$PLEAT" show "$dir/a.plan" --html "$dir/a.html" \
     --trace "$dir/a.json"
+is "check draws a graph" 0 "$PLEAT" check models/tiny.lua --dot "$dir/a.dot"
+is "compile draws one with shards" 0 "$PLEAT" compile models/tiny.lua $small \
+    world=2 fold.ep=2 --dot "$dir/b.dot" -o "$dir/d.plan"
+is "they are on its arrows" 0 grep -q '\[label="f32 .*@ dp:micro' "$dir/b.dot"
+is "no graph after a pass that makes none" 2 "$PLEAT" compile \
+    models/tiny.lua -d sched --dot "$dir/c.dot"
+is "nothing of a program that is not there" 1 "$PLEAT" compile \
+    models/tiny.lua -p backward --dot "$dir/c.dot" -o "$dir/d.plan"
+for file in a b; do
+    if command -v dot >/dev/null; then
+        is "Graphviz draws $file" 0 dot -Tsvg "$dir/$file.dot" -o "$dir/$file.svg"
+    else
+        echo "ok - cli: Graphviz draws $file # SKIP no Graphviz here"
+    fi
+done
 is "compile for 8 ranks" 0 "$PLEAT" compile models/tiny.lua fold.ep=4 world=8 \
     train.batch=128 fold.zero=3 -o "$dir/w.plan"
 is "show --rank says where" 0 sh -c "$PLEAT show $dir/w.plan --rank 6 |

@@ -17,6 +17,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 #include <cmocka.h>
+#include <jansson.h>
 
 #include "tinyplan.h"
 
@@ -218,14 +219,43 @@ static void test_steps_allocate_nothing(void **state)
 #endif
 }
 
+/* A step's time line, measured: steps in their rows, each with its line.     */
+static void check_trace(const char *path)
+{
+    size_t n, k, steps = 0;
+    char *s = load_bytes(path, &n);
+    json_t *j = json_loadb(s, n, 0, NULL), *v;
+    double end = 0;
+
+    assert_true(json_is_array(j));
+    json_array_foreach(j, k, v) {
+        json_t *args = json_object_get(v, "args");
+        const char *at = json_string_value(json_object_get(args, "at"));
+        double ts = json_number_value(json_object_get(v, "ts"));
+        double dur = json_number_value(json_object_get(v, "dur"));
+        assert_string_equal(json_string_value(json_object_get(v, "ph")), "X");
+        assert_true(dur >= 0);
+        if (!json_integer_value(json_object_get(v, "tid"))) {
+            end = ts + dur;
+            continue;
+        }
+        assert_true(ts + dur <= end + 0.01);      /* printed in ns            */
+        assert_int_equal(strncmp(at, "tiny.lua:", 9), 0);
+        steps++;
+    }
+    assert_true(steps > 3);
+    json_decref(j);
+}
+
 static void test_run_folder(void **state)
 {
     struct stat st;
 
     (void)state;
     assert_int_equal(run(1, strf(forever, "train.steps=6 name=%s data.valid="
-                                 "tail:0.25 train.eval_every=3",
+                                 "tail:0.25 train.eval_every=3 train.trace=5",
                                  in_home("folder")), "log"), 0);
+    check_trace(in_home("folder/trace.0.json"));
     assert_true(says("log", "step    6/6 | loss "));
     assert_true(says("log", "val loss "));
     for (int i = 0; i < 5; i++) {

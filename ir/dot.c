@@ -1,0 +1,307 @@
+/* dot.c: a graph as a picture, in Graphviz's language: a box a node, clusters
+ * by region (or call) and by Lua scope, on each arrow the type of what goes
+ * along it. Repeated scopes stand there once: a dashed arrow comes from the
+ * repeat before, or goes to it in the backward pass. What comes from another
+ * region or from the forward to the backward pass has its name there instead of
+ * an arrow: Graphviz takes minutes for a thousand long arrows.               */
+#include <ctype.h>
+#include <string.h>
+
+#include "ir.h"
+
+enum { LONGEST = 48 };            /* letters of an attribute                  */
+
+typedef struct Box Box;
+struct Box {
+    const char *name, *label;     /* one component of a scope: "layers.3"     */
+    const char *repeat;           /* of StandIn: another run, another box     */
+    Box **in;                     /* vec                                      */
+    int *node;                    /* vec: ids                                 */
+    int number;                   /* in cluster names                         */
+};
+
+typedef struct Drawing {
+    Arena *arena;
+    const Graph *g;
+    int k;                        /* of the cluster: names begin with it      */
+    Line *line;
+    StandIn *stand;               /* by node; lines are nodes                 */
+    Box **part;                   /* by node: a region's box, or its backward */
+    Table *drawn;                 /* arrows and names                         */
+    int fold, nbox;
+} Drawing;
+
+/* ---- words --------------------------------------------------------------- */
+
+static void put_quoted(Text *t, const char *s)
+{
+    for (; *s; s++)
+        if (*s == '"' || *s == '\\')
+            put(t, "\\%c", *s);
+        else
+            putn(t, (unsigned char)*s < ' ' ? " " : s, 1);
+}
+
+/* Behind a word, which may be a "string" or have one: where it ends.         */
+static const char *word_end(const char *s)
+{
+    for (int quoted = 0; *s && (quoted || *s != ' '); s++) {
+        if (quoted && *s == '\\' && s[1])
+            s++;
+        else if (*s == '"')
+            quoted = !quoted;
+    }
+    return s;
+}
+
+/* "axes=hidden to=f32" of "dot %x %w axes=hidden to=f32 scope=d": what is about
+ * the node alone.                                                            */
+static const char *attrs_of(Arena *a, const char *what)
+{
+    Text t = { .arena = a };
+
+    put(&t, "%s", "");
+    for (const char *end; *what; what = end + strspn(end, " ")) {
+        end = word_end(what);
+        const char *is = memchr(what, '=', (size_t)(end - what));
+        if (!is || *what == '%' || !strncmp(what, "scope=", 6))
+            continue;
+        int len = end - what > LONGEST ? LONGEST : (int)(end - what);
+        while (((unsigned char)what[len] & 0xc0) == 0x80)
+            len--;                    /* whole letters                        */
+        put(&t, "%s%.*s%s", t.len ? " " : "", len, what,
+            len < end - what ? "..." : "");
+    }
+    return t.s;
+}
+
+/* Numbers stand in the boxes of those that read them: "b=0.5".               */
+static int is_number(const Node *n)
+{
+    return n->op == Oconst && n->nd == 0;
+}
+
+static void put_numbers(Text *t, const Node *n)
+{
+    for (int k = 0; k < n->nin; k++) {
+        const char *s = optab[n->op].operands;
+        for (int i = 0; i < k && s; i++)
+            s = strchr(s + 1, ' ');
+        s = s ? s + (*s == ' ') : "";
+        if (is_number(n->in[k]))
+            put(t, "\\n%.*s=%.9g", (int)strcspn(s, " "), s, n->in[k]->f);
+    }
+}
+
+/* Its name without the scope: "wq" of "layers.0.attn.wq".                    */
+static const char *short_name(const Node *n)
+{
+    const char *scope = n->scope ? n->scope : "";
+    size_t len = strlen(scope);
+
+    if (len && !strncmp(n->name, scope, len) && n->name[len] == '.')
+        return n->name + len + 1;
+    return n->name;
+}
+
+/* ---- boxes by scope ------------------------------------------------------ */
+
+static Box *box_in(Drawing *d, Box *up, const char *name, const char *repeat)
+{
+    Box *b;
+
+    for (size_t i = 0; i < vec_len(up->in); i++)
+        if (up->in[i]->name == name && up->in[i]->repeat == repeat)
+            return up->in[i];
+    b = alloc(d->arena, sizeof *b);
+    b->name = name;
+    b->label = name;
+    b->repeat = repeat;
+    vec_push(d->arena, up->in, b);
+    return b;
+}
+
+/* The next component of a path: a number belongs to the word before.         */
+static size_t component(const char *s)
+{
+    size_t n = strcspn(s, ".");
+
+    while (s[n] == '.' && isdigit((unsigned char)s[n + 1])) {
+        size_t k = n + 1 + strspn(s + n + 1, "0123456789");
+        if (s[k] && s[k] != '.')
+            break;
+        n = k;
+    }
+    return n;
+}
+
+static void put_node_in(Drawing *d, Box *b, const Node *n)
+{
+    const char *repeat = NULL, *s = n->scope ? n->scope : "";
+
+    d->part[n->id] = b;
+    for (size_t len; *s; s += len + (s[len] == '.')) {
+        len = component(s);
+        const char *name = internn(s, len);
+        int numbered = !repeat && memchr(s, '.', len);
+        if (numbered)
+            repeat = d->stand[n->id].repeat;
+        b = box_in(d, b, name, repeat);
+        if (numbered && repeat)
+            b->label = repeat;
+        else if (!strcmp(name, "d"))
+            d->part[n->id] = b, b->label = "backward";
+    }
+    vec_push(d->arena, b->node, n->id);
+}
+
+/* ---- text ---------------------------------------------------------------- */
+
+static const char *look_of(const Node *n)
+{
+    switch (optab[n->op].cls) {
+    case SRC: return n->op == Oparam || n->op == Ostate ?
+        "style=filled, fillcolor=\"#c6dbef\"" :
+        "style=filled, fillcolor=\"#e5e5e5\"";
+    case EIN: return "style=filled, fillcolor=\"#fdd0a2\"";
+    case COMP: return "style=\"rounded,filled\", fillcolor=\"#fdd0a2\"";
+    case COMM: return "style=filled, fillcolor=\"#fcbba1\"";
+    case SINK: return "style=filled, fillcolor=\"#c7e9c0\"";
+    default: return "style=solid";
+    }
+}
+
+static void put_box(Drawing *d, Text *t, const Node *n, int depth)
+{
+    const char *op = optab[n->op].name, *name = short_name(n);
+    const char *attrs = attrs_of(d->arena, d->line[n->id].what);
+
+    put(t, "%*sg%dn%d [label=\"", 2 * depth, "", d->k, n->id);
+    if (n->op == Ocall && n->s)
+        op = n->s;
+    if (strncmp(name, op, strlen(op))) {
+        put_quoted(t, name);
+        put(t, "\\n");
+    }
+    put_quoted(t, op);
+    if (*attrs)
+        put(t, "\\n");
+    put_quoted(t, attrs);
+    put_numbers(t, n);
+    put(t, "\", tooltip=\"");
+    put_quoted(t, n->name);
+    if (n->loc && n->loc->file) {
+        put(t, " ");
+        put_quoted(t, n->loc->file);
+        put(t, ":%d", n->loc->line);
+    }
+    put(t, "\", %s];\n", look_of(n));
+}
+
+static void put_inside(Drawing *d, Text *t, const Box *b, int depth)
+{
+    for (size_t i = 0; i < vec_len(b->node); i++)
+        put_box(d, t, d->g->node[b->node[i]], depth);
+    for (size_t i = 0; i < vec_len(b->in); i++) {
+        b->in[i]->number = d->nbox++;
+        put(t, "%*ssubgraph cluster_%d_%d {\n%*slabel=\"", 2 * depth, "", d->k,
+            b->in[i]->number, 2 * depth + 2, "");
+        put_quoted(t, b->in[i]->label);
+        put(t, "\";\n");
+        put_inside(d, t, b->in[i], depth + 1);
+        put(t, "%*s}\n", 2 * depth, "");
+    }
+}
+
+/* x as it is called where it comes from another part.                        */
+static void put_name(Drawing *d, Text *t, const Node *x, const Box *part)
+{
+    void **seen = table_at(d->drawn, (uint64_t)1 << 63 |
+                           (uint64_t)part->number << 32 | (uint64_t)x->id);
+
+    if (!*seen) {
+        put(t, "    subgraph cluster_%d_%d { g%dn%d_%d [label=\"", d->k,
+            part->number, d->k, x->id, part->number);
+        put_quoted(t, x->name);
+        put(t, "\", shape=plaintext]; }\n");
+    }
+    *seen = d;
+}
+
+/* What operand k brings to n, by those that stand for both; once.            */
+static void put_arrow(Drawing *d, Text *t, const Node *n, int k)
+{
+    const StandIn *from = &d->stand[n->in[k]->id], *to = &d->stand[n->id];
+    const Node *x = d->g->node[from->line];
+    const Box *part = d->part[to->line];
+    int around = from->repeat && from->repeat == to->repeat &&
+                 from->turn != to->turn, far = d->part[x->id] != part;
+    void **seen = table_at(d->drawn, (uint64_t)from->line << 36 |
+                           (uint64_t)to->line << 9 | (uint64_t)k << 1 |
+                           (uint64_t)around);
+
+    if (*seen || is_number(x))
+        return;
+    *seen = d;
+    if (far)
+        put_name(d, t, x, part);
+    put(t, "    g%dn%d%s -> g%dn%zu [label=\"%s ", d->k, x->id, far ?
+        strf(d->arena, "_%d", part->number) : "", d->k, to->line,
+        dtypes[x->dt].name);
+    put_quoted(t, shape_text(d->g, x));
+    if (d->line[x->id].shard) {
+        put(t, "\\n");
+        put_quoted(t, d->line[x->id].shard);
+    }
+    put(t, "\"%s];\n", around ? ", style=dashed, constraint=false" : "");
+}
+
+/* Nodes of one region, or call, from i on; where they end.                   */
+static size_t section(Drawing *d, size_t i, Box *all)
+{
+    Node *const *v = d->g->node;
+    size_t end = i;
+    const Node *first = v[i];
+    const char *name = first->call ? call_name(d->arena,
+                                               &d->g->call[first->call - 1])
+                                   : regions[first->reg];
+
+    while (end < vec_len(v) && same_section(v[end], first))
+        end++;
+    if (d->fold)
+        stand_ins(d->arena, d->line + i, end - i, d->stand + i);
+    for (size_t k = i; k < end; k++)
+        d->stand[k].line = d->fold ? d->stand[k].line + i : k;
+    Box *b = box_in(d, all, intern(name), NULL);
+    for (size_t k = i; k < end; k++)
+        if (d->stand[k].line == k && !is_number(v[k]))
+            put_node_in(d, b, v[k]);
+    return end;
+}
+
+void graph_dot(Text *t, Graph *g, int k, int fold)
+{
+    Drawing d = { .arena = arena_new(), .g = g, .k = k, .fold = fold };
+    Box all = { 0 };
+    size_t n = vec_len(g->node);
+
+    g_renumber(g);
+    d.drawn = table_new(d.arena);
+    d.part = alloc(d.arena, (n + 1) * sizeof *d.part);
+    d.line = graph_lines(d.arena, g);
+    d.stand = alloc(d.arena, (n + 1) * sizeof *d.stand);
+    for (size_t i = 0; i < n; )
+        i = section(&d, i, &all);
+    put(t, "  subgraph cluster_%d {\n    label=\"", k);
+    put_quoted(t, strf(d.arena, "%s %s%s%s", g->name, g->prog,
+                       g->after ? " after " : "", g->after ? g->after : ""));
+    if (g->nrole)
+        put(t, ", stage %d of %d", g->role, g->nrole);
+    put(t, "\";\n");
+    put_inside(&d, t, &all, 2);
+    for (size_t i = 0; i < n; i++)
+        for (int x = 0; x < g->node[i]->nin; x++)
+            put_arrow(&d, t, g->node[i], x);
+    put(t, "  }\n");
+    arena_free(d.arena);
+}
