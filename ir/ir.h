@@ -190,6 +190,7 @@ Param *g_param(Graph *g, const char *path);   /* null: none                   */
  * call infer(), which checks them and fills dt, dim, map (err() at n->loc).  */
 Node *g_node(Graph *g, Op op, const Loc *l, int nin, Node *const *in);
 Node *infer(Graph *g, Node *n);
+Dtype infer_dtype(const Node *n);             /* promote.c                    */
 /* For messages: "[batch=2 seq=8]", without the implicit micro axis.          */
 const char *shape_text(const Graph *g, const Node *n);
 /* What infer would set: dims by the op's class and rule, without touching
@@ -334,7 +335,7 @@ void stand_ins(Arena *a, const Line *v, size_t n, StandIn *s);
 void put_lines(Text *t, const Line *v, size_t n, const char *indent,
                const char *eq, int fold);
 
-/* ---- print.c parse.c check.c dot.c --------------------------------------- */
+/* ---- print.c parse.c parsenode.c shardtext.c check.c dot.c --------------- */
 
 /* parse(print(g)) prints the same bytes. Flags: with places, all repeats.    */
 enum { PRINTloc = 1, PRINTfold = 2 };  /* fold: repeated scopes once, to read */
@@ -357,6 +358,31 @@ const char *attrs_wrong(Arena *a, const Node *n);
 /* What the text leaves out when it is so: a name's scope, a node's row map.  */
 const char *text_scope(const char *name);
 Node *text_map(const Node *n);
+/* "@ dp:batch tp:+"; null: n is whole, or types are not known yet.           */
+const char *shard_text(Arena *a, const Graph *g, const Node *n);
+void put_atoms(Text *t, const Mesh *m, uint32_t set);         /* "tp,dp"      */
+void lex_shards(Lex *x, const Graph *g, Node *n);             /* into n->sh   */
+int64_t lex_atoms(Lex *x, const Mesh *m);
+Axis *lex_axis(const Lex *x, const Graph *g, const char *name);
+
+typedef struct Reading {
+    Lex x;
+    Graph *g;                     /* being filled: the graph, or a body       */
+    Table *node;                  /* name -> node of g                        */
+    Table *body;                  /* name -> graph                            */
+    Table *usual;                /* undeclared axis -> size where none stands */
+    Table *axis;                  /* name -> axis, of all graphs of the text  */
+    Region reg;
+    int call;                     /* 1 + index: of what stands below "F0:"    */
+} Reading;
+
+void parse_nodes(Reading *p);     /* a line: a node, or where nodes belong    */
+Axis *parse_axis(Reading *p);
+int parse_type(Reading *p, Dtype *dt, Dim *dim, int *nd);  /* 0: none there   */
+const Loc *parse_places(Reading *p);
+/* Index of the graph's call that the n bytes at s name; -1: none.            */
+int parse_call(const Reading *p, const char *s, size_t n);
+
 void check_graph(const Graph *g); /* the level's own rules; die() when broken */
 char *graph_wrong(Arena *a, const Graph *g);  /* null, or which is broken     */
 

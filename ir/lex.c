@@ -159,6 +159,12 @@ void lex_need(Lex *x, char c)
         lex_err(x, "expected '%c'", c);
 }
 
+void lex_line(Lex *x)
+{
+    if (!lex_next(x))
+        lex_err(x, "the text ends too early");
+}
+
 static int hex(int c)
 {
     return c >= '0' && c <= '9' ? c - '0'
@@ -224,6 +230,12 @@ int lex_take(Lex *x, const char *word)
     return 1;
 }
 
+void lex_expect(Lex *x, const char *word)
+{
+    if (!lex_take(x, word))
+        lex_err(x, "expected '%s'", word);
+}
+
 /* int = [ - ] digits */
 int64_t lex_int(Lex *x)
 {
@@ -251,6 +263,64 @@ int64_t lex_range(Lex *x, const char *what, int64_t min, int64_t max)
         lex_err(x, "%s is %lld, not between %lld and %lld", what,
                 (long long)v, (long long)min, (long long)max);
     return v;
+}
+
+int lex_isdigit(char c)
+{
+    return c >= '0' && c <= '9';
+}
+
+int64_t lex_digits(Lex *x)
+{
+    int minus = x->p < x->end && *x->p == '-';
+    uint64_t v = 0, limit = (uint64_t)INT64_MAX + (unsigned)minus;
+    x->p += minus;
+    if (x->p == x->end || !lex_isdigit(*x->p))
+        lex_err(x, "expected an integer");
+    for (; x->p < x->end && lex_isdigit(*x->p); x->p++) {
+        unsigned d = (unsigned)(*x->p - '0');
+        if (v > (limit - d) / 10)
+            lex_err(x, "an integer is too large");
+        v = 10 * v + d;
+    }
+    return (int64_t)(minus ? 0 - v : v);
+}
+
+/* aff = int { "+" int "*a" atom } */
+Aff lex_aff(Lex *x)
+{
+    if (!lex_more(x))
+        lex_err(x, "the line ends too early");
+    Aff a = aff(lex_digits(x));
+    while (x->p < x->end && *x->p == '+') {
+        x->p++;
+        int64_t k = lex_digits(x);
+        if (x->end - x->p < 3 || x->p[0] != '*' || x->p[1] != 'a')
+            lex_err(x, "expected '*a' and an atom");
+        x->p += 2;
+        int64_t at = lex_digits(x);
+        if (at < 0 || at >= MAXATOM)
+            lex_err(x, "atom %lld of %d", (long long)at, MAXATOM);
+        a.k[at] = k;
+    }
+    return a;
+}
+
+Dtype lex_dtype(Lex *x)
+{
+    const char *s = lex_word(x);
+    int d = dtype_named(s);
+    if (d < 0)
+        lex_err(x, "no dtype '%s'", s);
+    return (Dtype)d;
+}
+
+void lex_place(Lex *x, const char **file, int *at)
+{
+    if (!lex_mark(x, '@'))
+        return;
+    *file = lex_word(x);
+    *at = (int)lex_range(x, "line", 0, INT32_MAX);
 }
 
 double lex_num(Lex *x)

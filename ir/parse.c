@@ -19,12 +19,9 @@
  *     def     = "def" name "{" { nodes } "}"      the body of a composite
  *     nodes   = region ":" | call ":" | node
  *     node    = "%" name "=" op [ def ] { "%" operand } { attr } [ type ]
- *               [ "@" { where ":" shard } ] places
+ *               [ shards ] places             (shards, atoms: shardtext.c)
  *     attr    = word "=" ( names | number | word | atoms | "%" name | "none" )
  *     type    = dtype "[" { axis [ "=" size ] } "]"
- *     where   = mesh axis | "a" atom
- *     shard   = axis | "+" | "+max" | "+min" | "~"           (not named: whole)
- *     atoms   = where { "," where } | "none"
  *     names   = name { "," name }
  *     places  = [ "!" file:line { "<" file:line } ]         (the caller's next)
  *
@@ -36,63 +33,7 @@
 
 #include "ir.h"
 
-typedef struct Parser {
-    Lex x;
-    Graph *g;                     /* being filled: the graph, or a body       */
-    Table *node;                  /* name -> node of g                        */
-    Table *body;                  /* name -> graph                            */
-    Table *usual;                /* undeclared axis -> size where none stands */
-    Table *axis;                  /* name -> axis, of all graphs of the text  */
-    Region reg;
-    int call;                     /* 1 + index: of what stands below "F0:"    */
-} Parser;
-
-/* ---- names --------------------------------------------------------------- */
-
-static Axis *axis_named(Parser *p, const char *name)
-{
-    const char *all[64];
-    size_t n = 0;
-
-    for (int i = 0; i < p->g->naxis; i++) {
-        if (p->g->axis[i]->name == name)
-            return p->g->axis[i];
-        if (n < 64)
-            all[n++] = p->g->axis[i]->name;
-    }
-    const char *near = nearest(name, all, n);
-    if (near)
-        lex_err(&p->x, "unknown axis '%s' (did you mean '%s'?)", name, near);
-    lex_err(&p->x, "unknown axis '%s'", name);
-}
-
-static Axis *read_axis(Parser *p)
-{
-    return axis_named(p, lex_word(&p->x));
-}
-
-/* names */
-static Axis **read_axes(Parser *p, int *n)
-{
-    Axis **v = NULL;
-
-    do
-        vec_push(p->g->arena, v, read_axis(p));
-    while (lex_mark(&p->x, ','));
-    *n = (int)vec_len(v);
-    return v;
-}
-
-/* After "%": a node that stands above.                                       */
-static Node *read_operand(Parser *p)
-{
-    const char *name = lex_word(&p->x);
-    Node *n = table_get(p->node, KEYP(name));
-
-    if (!n)
-        lex_err(&p->x, "no node '%%%s' stands above", name);
-    return n;
-}
+/* ---- the header ---------------------------------------------------------- */
 
 static int index_of(const char *s, const char *const *names, int n)
 {
@@ -102,352 +43,7 @@ static int index_of(const char *s, const char *const *names, int n)
     return -1;
 }
 
-/* ---- places -------------------------------------------------------------- */
-
-static Loc *read_place(Parser *p)
-{
-    const char *s = lex_word(&p->x), *colon = strrchr(s, ':');
-    Loc *l = alloc(p->g->arena, sizeof *l);
-
-    if (!colon)
-        lex_err(&p->x, "'%s' is not file:line", s);
-    l->file = internn(s, (size_t)(colon - s));
-    l->line = atoi(colon + 1);
-    return l;
-}
-
-static const Loc *read_places(Parser *p)
-{
-    if (!lex_mark(&p->x, '!'))
-        return NULL;
-    Loc *first = read_place(p), *l = first;
-    while (lex_mark(&p->x, '<')) {
-        Loc *up = read_place(p);
-        l->up = up;
-        l = up;
-    }
-    return first;
-}
-
-/* ---- types --------------------------------------------------------------- */
-
-/* type = dtype "[" { axis [ "=" size ] } "]" ; 1 when there was one.         */
-static int read_type(Parser *p, Dtype *dt, Dim *dim, int *nd)
-{
-    Lex at = p->x;
-    const char *s = lex_more(&p->x) && !strchr("@!%", *p->x.p)
-                        ? lex_word(&p->x) : NULL;
-    int d = s ? dtype_named(s) : -1;
-
-    if (d < 0) {
-        p->x = at;
-        return 0;
-    }
-    *dt = (Dtype)d;
-    lex_need(&p->x, '[');
-    while (!lex_mark(&p->x, ']')) {
-        if (*nd == MAXD)
-            lex_err(&p->x, "more than %d axes", MAXD);
-        Axis *a = read_axis(p);
-        int64_t n = a->n ? a->n
-                         : (int64_t)(uintptr_t)table_get(p->usual, KEYP(a));
-        if (lex_mark(&p->x, '='))
-            n = lex_int(&p->x);
-        dim[(*nd)++] = (Dim){ a, n };
-    }
-    return 1;
-}
-
-/* where = mesh axis | "a" atom: a set of atoms, from the n bytes at s.       */
-static uint32_t read_where(Parser *p, const char *s, size_t n)
-{
-    const Mesh *m = p->g->mesh;
-
-    for (int i = 0; m && i < NMESH; i++)
-        if (strlen(meshnames[i]) == n && !memcmp(meshnames[i], s, n))
-            return m->mask[i];
-    int at = n > 1 && s[0] == 'a' ? atoi(s + 1) : -1;
-    if (at < 0 || at >= MAXATOM)
-        lex_err(&p->x, "'%.*s' is no mesh axis and no atom", (int)n, s);
-    return 1u << at;
-}
-
-static Shard read_shard(Parser *p, const char *s)
-{
-    static const char *const ops[] = { "+", "+max", "+min" };
-    int op = index_of(s, ops, 3);
-
-    if (op >= 0)
-        return (Shard){ .k = P, .op = (Reduce)op };
-    if (!strcmp(s, "~"))
-        return (Shard){ .k = F };
-    return (Shard){ .k = S, .a = axis_named(p, intern(s)) };
-}
-
-/* "@" { where ":" shard } */
-static void read_shards(Parser *p, Node *n)
-{
-    if (!lex_mark(&p->x, '@'))
-        return;
-    while (lex_more(&p->x) && *p->x.p != '!') {
-        const char *s = lex_word(&p->x), *colon = strchr(s, ':');
-        if (!colon)
-            lex_err(&p->x, "'%s' is not mesh-axis:shard", s);
-        uint32_t set = read_where(p, s, (size_t)(colon - s));
-        Shard h = read_shard(p, colon + 1);
-        for (int i = 0; i < MAXATOM; i++)
-            if (set >> i & 1)
-                n->sh[i] = h;
-    }
-}
-
-/* atoms = where { "," where } | "none" */
-static int64_t read_atoms(Parser *p)
-{
-    uint32_t set = 0;
-
-    if (lex_take(&p->x, "none"))
-        return 0;
-    do {
-        const char *s = lex_word(&p->x);
-        set |= read_where(p, s, strlen(s));
-    } while (lex_mark(&p->x, ','));
-    return set;
-}
-
-/* ---- nodes --------------------------------------------------------------- */
-
-static void read_slot(Parser *p, Node *n, const AttrInfo *a)
-{
-    Lex *x = &p->x;
-
-    switch (a->slot) {
-    case SlotA: n->A = read_axes(p, &n->nA); break;
-    case SlotB: n->B = read_axes(p, &n->nB); break;
-    case Sloti:
-        n->i = strcmp(a->name, "atoms") ? lex_int(x) : read_atoms(p);
-        break;
-    case Slotj: n->j = lex_int(x); break;
-    case Slotf: n->f = lex_num(x); break;
-    case Slots: n->s = lex_word(x); break;
-    }
-}
-
-static const AttrInfo *attr_named(Op op, const char *name)
-{
-    static const AttrInfo raw[] = {
-        { "A", SlotA }, { "B", SlotB }, { "i", Sloti },
-        { "j", Slotj }, { "f", Slotf }, { "s", Slots },
-    };
-
-    for (int i = 0; i < optab[op].nattr; i++)
-        if (!strcmp(optab[op].attr[i].name, name))
-            return &optab[op].attr[i];
-    for (int i = 0; i < 6; i++)
-        if (!strcmp(raw[i].name, name))
-            return &raw[i];
-    return NULL;
-}
-
-/* What text_map() and text_scope() do not say.                               */
-typedef struct Extra { int map, scope; } Extra;
-
-static void read_attr(Parser *p, Node *n, Extra *e)
-{
-    Lex *x = &p->x;
-    const char *name = lex_word(x);
-    const AttrInfo *a = attr_named(n->op, name);
-
-    lex_need(x, '=');
-    if (a) {
-        read_slot(p, n, a);
-    } else if (!strcmp(name, "map")) {
-        e->map = 1;
-        n->map = lex_mark(x, '%') ? read_operand(p) : NULL;
-        if (!n->map && !lex_take(x, "none"))
-            lex_err(x, "map is neither a node nor none");
-    } else if (!strcmp(name, "again")) {
-        n->again = (int)lex_range(x, name, 0, INT32_MAX);
-    } else if (!strcmp(name, "scope")) {
-        e->scope = 1;
-        n->scope = lex_word(x);
-    } else {
-        lex_err(x, "%s has no attribute '%s'", optab[n->op].name, name);
-    }
-}
-
-static Op read_op(Parser *p)
-{
-    const char *names[NOP], *s = lex_word(&p->x);
-    int op = op_named(s);
-
-    if (op >= 0)
-        return (Op)op;
-    for (int i = 0; i < NOP; i++)
-        names[i] = optab[i].name;
-    const char *near = nearest(s, names, NOP);
-    if (near)
-        lex_err(&p->x, "no op '%s' (did you mean '%s'?)", s, near);
-    lex_err(&p->x, "no op '%s'", s);
-}
-
-static void read_operands(Parser *p, Node *n)
-{
-    Node *in[MAXIN];
-
-    while (lex_mark(&p->x, '%')) {
-        if (n->nin == MAXIN)
-            lex_err(&p->x, "more than %d operands", MAXIN);
-        in[n->nin++] = read_operand(p);
-    }
-    if (!takes(n->op, n->nin))
-        lex_err(&p->x, "%s has %d operands (%s), not %d", optab[n->op].name,
-                optab[n->op].nin, optab[n->op].operands, n->nin);
-    n->in = alloc(p->g->arena, ((size_t)n->nin + 1) * sizeof *n->in);
-    for (int i = 0; i < n->nin; i++)
-        n->in[i] = in[i];
-}
-
-static const char *body_stem(Parser *p, const char *name)
-{
-    const char *dot = strrchr(name, '.');
-
-    if (!dot)
-        lex_err(&p->x, "body '%s' has no number", name);
-    return internn(name, (size_t)(dot - name));
-}
-
-/* A composite's second word, unless operands or attributes follow at once.   */
-static void read_body(Parser *p, Node *n)
-{
-    Lex at = p->x;
-
-    if (optab[n->op].cls != COMP || !lex_more(&p->x) || *p->x.p == '%')
-        return;
-    const char *name = lex_word(&p->x);
-    if (lex_more(&p->x) && *p->x.p == '=') {
-        p->x = at;
-        return;
-    }
-    n->body = table_get(p->body, KEYP(name));
-    if (!n->body)
-        lex_err(&p->x, "no body '%s' stands above", name);
-    if (n->op == Ocall)
-        n->s = body_stem(p, name);
-}
-
-static void add_node(Parser *p, Node *n)
-{
-    void **slot = table_at(p->node, KEYP(n->name));
-
-    if (*slot)
-        lex_err(&p->x, "two nodes '%%%s'", n->name);
-    *slot = n;
-    n->id = (int)vec_len(p->g->node);
-    vec_push(p->g->arena, p->g->node, n);
-}
-
-/* node = "%" name "=" op ... */
-static void read_node(Parser *p)
-{
-    Node *n = alloc(p->g->arena, sizeof *n);
-    Extra e = { 0 };
-    int typed = 0;
-
-    n->name = lex_word(&p->x);
-    n->reg = p->reg;
-    n->call = p->call;
-    n->buf = -1;
-    lex_need(&p->x, '=');
-    n->op = read_op(p);
-    read_body(p, n);
-    read_operands(p, n);
-    while (!(typed = read_type(p, &n->dt, n->dim, &n->nd)) &&
-           lex_more(&p->x) && !strchr("@!", *p->x.p))
-        read_attr(p, n, &e);
-    read_shards(p, n);
-    n->loc = read_places(p);
-    if (!n->s && optab[n->op].cls == SRC && n->op != Oarg &&
-        n->op != Oconst && n->op != Oiota)
-        n->s = n->name;
-    if (!e.map)
-        n->map = text_map(n);
-    if (!e.scope)
-        n->scope = text_scope(n->name);
-    const char *wrong = attrs_wrong(p->x.arena, n);
-    if (wrong)
-        lex_err(&p->x, "%s: %s", optab[n->op].name, wrong);
-    if (!typed)                               /* written by hand: as inferred */
-        infer(p->g, n);
-    add_node(p, n);
-}
-
-/* Index of the graph's call that the n bytes at s name; -1: none.            */
-static int call_named(Parser *p, const char *s, size_t n)
-{
-    for (size_t i = 0; i < vec_len(p->g->call); i++) {
-        const char *name = call_name(p->x.arena, &p->g->call[i]);
-        if (strlen(name) == n && !memcmp(name, s, n))
-            return (int)i;
-    }
-    return -1;
-}
-
-/* nodes = region ":" | call ":" | node */
-static void read_nodes(Parser *p)
-{
-    if (lex_mark(&p->x, '%')) {
-        read_node(p);
-        return;
-    }
-    const char *s = lex_word(&p->x);
-    for (int i = 0; i < NREGION; i++) {
-        size_t n = strlen(regions[i]);
-        if (!strncmp(s, regions[i], n) && !strcmp(s + n, ":")) {
-            p->reg = (Region)i;
-            p->call = 0;
-            return;
-        }
-    }
-    size_t n = strlen(s);
-    int call = n && s[n - 1] == ':' ? call_named(p, s, n - 1) : -1;
-    if (call >= 0) {
-        p->reg = REGbody;
-        p->call = call + 1;
-        return;
-    }
-    lex_err(&p->x, "'%s' begins neither a node nor a region", s);
-}
-
-static void line(Lex *x)
-{
-    if (!lex_next(x))
-        lex_err(x, "the text ends before its '}'");
-}
-
-/* def = "def" name "{" { nodes } "}" */
-static void read_def(Parser *p)
-{
-    const char *name = lex_word(&p->x);
-    void **slot = table_at(p->body, KEYP(name));
-    Parser b = *p;
-
-    if (*slot)
-        lex_err(&p->x, "two bodies '%s'", name);
-    b.g = g_like(p->g);
-    b.node = table_new(p->x.arena);
-    b.reg = REGbody;
-    b.call = 0;
-    lex_need(&b.x, '{');
-    for (line(&b.x); !lex_mark(&b.x, '}'); line(&b.x))
-        read_nodes(&b);
-    p->x = b.x;
-    *table_at(p->body, KEYP(name)) = b.g;
-}
-
-/* ---- the header ---------------------------------------------------------- */
-
-static void read_option(Parser *p)
+static void read_option(Reading *p)
 {
     const char *key = lex_word(&p->x), *value = lex_word(&p->x);
 
@@ -458,7 +54,7 @@ static void read_option(Parser *p)
         opts_set(p->g->opts, key, value, NULL);
 }
 
-static void read_mesh(Parser *p)
+static void read_mesh(Reading *p)
 {
     Lex *x = &p->x;
     Loc l = { x->file, x->line, NULL };
@@ -480,7 +76,7 @@ static void read_mesh(Parser *p)
 }
 
 /* call = [ "send." .. ] letter chunk [ "." chunk ] */
-static void read_call(Parser *p)
+static void read_call(Reading *p)
 {
     static const char *const kinds[] = { "", "send.", "recv.", "wait." };
     const char *all = lex_word(&p->x), *s = all, *job;
@@ -502,10 +98,10 @@ static void read_call(Parser *p)
         lex_err(&p->x, "'%s' is no call", all);
 }
 
-static void read_turn(Parser *p)
+static void read_turn(Reading *p)
 {
     const char *s = lex_word(&p->x), *colon = strchr(s, ':');
-    int call = colon ? call_named(p, s, (size_t)(colon - s)) : -1;
+    int call = colon ? parse_call(p, s, (size_t)(colon - s)) : -1;
     Turn t = { .phase = call };
     char *end;
 
@@ -518,7 +114,7 @@ static void read_turn(Parser *p)
     vec_push(p->g->arena, p->g->turn, t);
 }
 
-static void read_role(Parser *p)
+static void read_role(Reading *p)
 {
     const char *s = lex_word(&p->x), *slash = strchr(s, '/');
 
@@ -528,7 +124,7 @@ static void read_role(Parser *p)
         lex_err(&p->x, "'%s' is no stage of a pipeline", s);
 }
 
-static void declare_axis(Parser *p, const char *name)
+static void declare_axis(Reading *p, const char *name)
 {
     void **slot = table_at(p->axis, KEYP(name));
 
@@ -544,7 +140,7 @@ static void declare_axis(Parser *p, const char *name)
 }
 
 /* All axes first, in their order: a root may be declared below its use.      */
-static void declare_axes(Parser *p)
+static void declare_axes(Reading *p)
 {
     Lex x = p->x;
 
@@ -557,10 +153,10 @@ static void declare_axes(Parser *p)
     }
 }
 
-static void read_axis_line(Parser *p)
+static void read_axis_line(Reading *p)
 {
     Lex *x = &p->x;
-    Axis *a = read_axis(p);
+    Axis *a = parse_axis(p);
 
     if (lex_mark(x, '(')) {
         *table_at(p->usual, KEYP(a)) =
@@ -571,7 +167,7 @@ static void read_axis_line(Parser *p)
     }
     if (lex_take(x, "root")) {
         lex_need(x, '=');
-        a->root = read_axis(p);
+        a->root = parse_axis(p);
     }
     a->zigzag = lex_take(x, "zigzag");
     a->nfactor = 0;
@@ -580,13 +176,13 @@ static void read_axis_line(Parser *p)
         do {
             if (a->nfactor == 4)
                 lex_err(x, "more than 4 factors");
-            a->factor[a->nfactor++] = read_axis(p);
+            a->factor[a->nfactor++] = parse_axis(p);
         } while (lex_mark(x, ','));
     }
-    a->loc = read_places(p);
+    a->loc = parse_places(p);
 }
 
-static void read_param(Parser *p, ParamKind kind)
+static void read_param(Reading *p, ParamKind kind)
 {
     Lex *x = &p->x;
     Param *v = alloc(p->g->arena, sizeof *v);
@@ -603,7 +199,7 @@ static void read_param(Parser *p, ParamKind kind)
     }
     if (lex_take(x, "expert")) {
         lex_need(x, '=');
-        v->expert = read_axis(p);
+        v->expert = parse_axis(p);
     }
     if (lex_take(x, "bucket")) {
         lex_need(x, '=');
@@ -614,14 +210,34 @@ static void read_param(Parser *p, ParamKind kind)
         v->at = lex_int(x);
     }
     v->copy = lex_take(x, "copy");
-    read_type(p, &v->dt, v->dim, &v->nd);
-    v->loc = read_places(p);
+    parse_type(p, &v->dt, v->dim, &v->nd);
+    v->loc = parse_places(p);
     if (g_param(p->g, v->path))
         lex_err(x, "two parameters '%s'", v->path);
     vec_push(p->g->arena, p->g->param, v);
 }
 
-static void read_hf(Parser *p)
+/* def = "def" name "{" { nodes } "}" */
+static void read_def(Reading *p)
+{
+    const char *name = lex_word(&p->x);
+    void **slot = table_at(p->body, KEYP(name));
+    Reading b = *p;
+
+    if (*slot)
+        lex_err(&p->x, "two bodies '%s'", name);
+    b.g = g_like(p->g);
+    b.node = table_new(p->x.arena);
+    b.reg = REGbody;
+    b.call = 0;
+    lex_need(&b.x, '{');
+    for (lex_line(&b.x); !lex_mark(&b.x, '}'); lex_line(&b.x))
+        parse_nodes(&b);
+    p->x = b.x;
+    *table_at(p->body, KEYP(name)) = b.g;
+}
+
+static void read_hf(Reading *p)
 {
     HfMap h;
 
@@ -630,7 +246,7 @@ static void read_hf(Parser *p)
     p->g->nhf = (int)vec_len(p->g->hf);
 }
 
-static void read_item(Parser *p)
+static void read_item(Reading *p)
 {
     Lex *x = &p->x;
 
@@ -658,10 +274,10 @@ static void read_item(Parser *p)
     else if (lex_take(x, "def"))
         read_def(p);
     else
-        read_nodes(p);
+        parse_nodes(p);
 }
 
-static void read_head(Parser *p)
+static void read_head(Reading *p)
 {
     Lex *x = &p->x;
 
@@ -683,7 +299,7 @@ static void read_head(Parser *p)
 /* One graph; x stands behind it afterwards.                                  */
 static Graph *read_graph(Arena *a, Lex *x, Opts *opts, Table *axis)
 {
-    Parser p = {
+    Reading p = {
         .x = *x, .g = g_new(a, x->file), .node = table_new(x->arena),
         .body = table_new(x->arena), .usual = table_new(x->arena),
         .axis = axis, .reg = REGbody,
@@ -691,7 +307,7 @@ static Graph *read_graph(Arena *a, Lex *x, Opts *opts, Table *axis)
 
     p.g->opts = opts;
     read_head(&p);
-    for (line(&p.x); !lex_mark(&p.x, '}'); line(&p.x))
+    for (lex_line(&p.x); !lex_mark(&p.x, '}'); lex_line(&p.x))
         read_item(&p);
     const char *wrong = graph_wrong(x->arena, p.g);
     if (wrong)

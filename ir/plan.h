@@ -181,16 +181,23 @@ void put_int(Text *t, int64_t v);
 void put_hex(Text *t, double v);              /* %a                           */
 _Noreturn void lex_err(const Lex *x, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
-/* Every reader skips blanks; none but lex_next leaves the line.              */
+/* Every reader skips blanks; none but lex_next and lex_line leaves the line. */
 int lex_next(Lex *x);             /* to the next line with words; 0: the end  */
+void lex_line(Lex *x);            /* the same; there must be one              */
 int lex_more(Lex *x);             /* is there more on this line?              */
 int lex_mark(Lex *x, char c);     /* take this mark if it is next             */
 void lex_need(Lex *x, char c);
 const char *lex_word(Lex *x);     /* interned                                 */
 int lex_take(Lex *x, const char *word);       /* take this word if it is next */
+void lex_expect(Lex *x, const char *word);
 int64_t lex_int(Lex *x);
 int64_t lex_range(Lex *x, const char *what, int64_t min, int64_t max);
 double lex_num(Lex *x);
+int lex_isdigit(char c);
+int64_t lex_digits(Lex *x);       /* in the middle of a word; skips no blank  */
+Aff lex_aff(Lex *x);
+Dtype lex_dtype(Lex *x);
+void lex_place(Lex *x, const char **file, int *line);     /* [ @ file line ]  */
 /* A text as it is, behind its length: `what [name] length`, then its bytes.  */
 void put_text(Text *t, const char *what, const char *name, const char *text);
 const char *lex_text(Lex *x);     /* from the length on; without zero bytes   */

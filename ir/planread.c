@@ -54,19 +54,6 @@ typedef struct Reader {
 
 /* ---- small things -------------------------------------------------------- */
 
-static void need(Lex *x, const char *word)
-{
-    if (!lex_take(x, word))
-        lex_err(x, "expected '%s'", word);
-}
-
-/* The next line, which must exist. */
-static void line(Lex *x)
-{
-    if (!lex_next(x))
-        lex_err(x, "the text ends too early");
-}
-
 /* Forget what a vec holds, keep its room. */
 static void empty(void *v)
 {
@@ -82,67 +69,14 @@ static void *exact(Arena *a, const void *v, size_t elem)
     return n ? memcpy(copy, v, n) : copy;
 }
 
-static int is_digit(char c)
-{
-    return c >= '0' && c <= '9';
-}
-
-/* Digits in the middle of a word. */
-static int64_t digits(Lex *x)
-{
-    int minus = x->p < x->end && *x->p == '-';
-    uint64_t v = 0, limit = (uint64_t)INT64_MAX + (unsigned)minus;
-    x->p += minus;
-    if (x->p == x->end || !is_digit(*x->p))
-        lex_err(x, "expected an integer");
-    for (; x->p < x->end && is_digit(*x->p); x->p++) {
-        unsigned d = (unsigned)(*x->p - '0');
-        if (v > (limit - d) / 10)
-            lex_err(x, "an integer is too large");
-        v = 10 * v + d;
-    }
-    return (int64_t)(minus ? 0 - v : v);
-}
-
-static Aff read_aff(Lex *x)
-{
-    if (!lex_more(x))
-        lex_err(x, "the line ends too early");
-    Aff a = aff(digits(x));
-    while (x->p < x->end && *x->p == '+') {
-        x->p++;
-        int64_t k = digits(x);
-        if (x->end - x->p < 3 || x->p[0] != '*' || x->p[1] != 'a')
-            lex_err(x, "expected '*a' and an atom");
-        x->p += 2;
-        int64_t at = digits(x);
-        if (at < 0 || at >= MAXATOM)
-            lex_err(x, "atom %lld of %d", (long long)at, MAXATOM);
-        a.k[at] = k;
-    }
-    return a;
-}
-
 static int read_index(Lex *x, const char *what)
 {
     return (int)lex_range(x, what, -1, INT32_MAX - 1);
 }
 
-static Dtype read_dtype(Lex *x)
+static int starts_number(Lex *x)
 {
-    const char *s = lex_word(x);
-    int d = dtype_named(s);
-    if (d < 0)
-        lex_err(x, "no dtype '%s'", s);
-    return (Dtype)d;
-}
-
-static void read_place(Lex *x, const char **file, int *at)
-{
-    if (!lex_mark(x, '@'))
-        return;
-    *file = lex_word(x);
-    *at = (int)lex_range(x, "line", 0, INT32_MAX);
+    return lex_more(x) && (lex_isdigit(*x->p) || *x->p == '-');
 }
 
 /* ---- steps --------------------------------------------------------------- */
@@ -180,7 +114,7 @@ static void read_ints(Reader *r, Step *s)
 {
     Lex *x = &r->x;
     const char *from = x->p, *to = from;
-    while (to < x->end && (is_digit(*to) || *to == ' ' || *to == '+' ||
+    while (to < x->end && (lex_isdigit(*to) || *to == ' ' || *to == '+' ||
                            *to == '-' || *to == '*' || *to == 'a'))
         to++;
     if (2 * r->used >= r->slots)
@@ -188,8 +122,8 @@ static void read_ints(Reader *r, Step *s)
     Ints *e = slot_of(r, from, (size_t)(to - from));
     if (!e->text) {
         empty(r->aff);
-        while (lex_more(x) && (is_digit(*x->p) || *x->p == '-')) {
-            Aff a = read_aff(x);
+        while (starts_number(x)) {
+            Aff a = lex_aff(x);
             vec_push(x->arena, r->aff, a);
             if (vec_len(r->aff) > MANY)
                 lex_err(x, "more than %d integers", MANY);
@@ -210,7 +144,7 @@ static int *read_indices(Reader *r, const char *what, int *n)
 {
     Lex *x = &r->x;
     empty(r->buf);
-    while (lex_more(x) && (is_digit(*x->p) || *x->p == '-')) {
+    while (starts_number(x)) {
         int b = read_index(x, what);
         vec_push(x->arena, r->buf, b);
         if (vec_len(r->buf) > MANY)
@@ -223,7 +157,7 @@ static int *read_indices(Reader *r, const char *what, int *n)
 /* A number from min on in the middle of a word.                              */
 static int64_t part(Lex *x, int64_t min, int64_t max)
 {
-    int64_t v = lex_more(x) ? digits(x) : -1;
+    int64_t v = lex_more(x) ? lex_digits(x) : -1;
     if (v < min || v > max)
         lex_err(x, "no value, buffer or group %lld", (long long)v);
     return v;
@@ -236,7 +170,7 @@ static ValueUse read_slot(Lex *x)
         return f;
     if (lex_mark(x, '='))
         f.read = ~(int)part(x, 0, INT32_MAX);
-    else if (lex_more(x) && is_digit(*x->p))
+    else if (lex_more(x) && lex_isdigit(*x->p))
         f.read = (int)part(x, 1, INT32_MAX);
     if (!lex_mark(x, '>'))
         return f;
@@ -287,7 +221,7 @@ static Step read_step(Reader *r)
         s.secs = lex_num(x);
         s.again = lex_take(x, "again") ? lex_num(x) : 0;
     }
-    read_place(x, &s.file, &s.line);
+    lex_place(x, &s.file, &s.line);
     return s;
 }
 
@@ -324,14 +258,14 @@ static Frame read_frame(Reader *r)
     Frame f = {.name = lex_word(x)};
     int64_t *slot = NULL;
     f.bytes = lex_int(x);
-    need(x, "s");
-    while (lex_more(x) && (is_digit(*x->p) || *x->p == '-')) {
+    lex_expect(x, "s");
+    while (starts_number(x)) {
         int64_t at = lex_int(x);
         vec_push(x->arena, slot, at);
     }
     f.slot = slot;
     f.nslot = (int)vec_len(slot);
-    need(x, "o");
+    lex_expect(x, "o");
     f.of = read_indices(r, "slot", &f.nof);
     return f;
 }
@@ -341,12 +275,12 @@ static Program read_program(Reader *r)
     Lex *x = &r->x;
     Program g = {.name = lex_word(x)};
     int *next = NULL;
-    need(x, "transient");
+    lex_expect(x, "transient");
     g.transient = lex_int(x);
-    need(x, "bound");
+    lex_expect(x, "bound");
     g.bound = lex_int(x);
     lex_need(x, '{');
-    for (line(x); !lex_mark(x, '}'); line(x)) {
+    for (lex_line(x); !lex_mark(x, '}'); lex_line(x)) {
         if (lex_take(x, "phase")) {
             Phase f = read_phase(x);
             vec_push(x->arena, g.phase, f);
@@ -385,7 +319,7 @@ static Buf read_buf(Lex *x)
             b.cls = (BufClass)i;
     if (b.cls == NBUFCLASS)
         lex_err(x, "no class of buffers '%s'", cls);
-    b.dt = read_dtype(x);
+    b.dt = lex_dtype(x);
     b.offset = lex_int(x);
     b.bytes = lex_int(x);
     if (lex_take(x, "life")) {
@@ -395,7 +329,7 @@ static Buf read_buf(Lex *x)
         if (lex_take(x, "frame"))
             b.frame = 1 + (int)lex_range(x, "frame", 0, 1 << 30);
     }
-    read_place(x, &b.file, &b.line);
+    lex_place(x, &b.file, &b.line);
     return b;
 }
 
@@ -406,7 +340,7 @@ static PlanDim read_dim(Reader *r)
     d.n = lex_int(x);
     empty(r->piece);
     while (!lex_mark(x, ')')) {
-        Piece c = {.start = read_aff(x)};
+        Piece c = {.start = lex_aff(x)};
         c.len = lex_int(x);
         vec_push(x->arena, r->piece, c);
         if (vec_len(r->piece) > MANY)
@@ -422,7 +356,7 @@ static Tensor read_tensor(Reader *r)
     Lex *x = &r->x;
     Tensor t = {.name = lex_word(x)};
     t.kind = lex_word(x);
-    t.dt = read_dtype(x);
+    t.dt = lex_dtype(x);
     t.buf = read_index(x, "buffer");
     while (lex_mark(x, '(')) {
         if (t.nd == MAXD)
@@ -434,14 +368,14 @@ static Tensor read_tensor(Reader *r)
         t.run = lex_int(x);
         t.shard = (uint32_t)lex_range(x, "atoms", 0, UINT32_MAX);
     }
-    read_place(x, &t.file, &t.line);
+    lex_place(x, &t.file, &t.line);
     return t;
 }
 
 static Scalar read_scalar(Lex *x)
 {
     Scalar s = {.name = lex_word(x)};
-    s.dt = read_dtype(x);
+    s.dt = lex_dtype(x);
     s.buf = read_index(x, "buffer");
     return s;
 }
@@ -462,7 +396,7 @@ static void read_item(Reader *r, Role *o)
         Scalar s = read_scalar(x);
         vec_push(x->arena, o->out, s);
     } else {
-        need(x, "program");
+        lex_expect(x, "program");
         Program g = read_program(r);
         vec_push(x->arena, o->prog, g);
     }
@@ -472,12 +406,12 @@ static Role read_role(Reader *r)
 {
     Lex *x = &r->x;
     Role o = {0};
-    need(x, "arena");
+    lex_expect(x, "arena");
     o.arena = lex_int(x);
-    need(x, "persist");
+    lex_expect(x, "persist");
     o.persist = lex_int(x);
     lex_need(x, '{');
-    for (line(x); !lex_mark(x, '}'); line(x))
+    for (lex_line(x); !lex_mark(x, '}'); lex_line(x))
         read_item(r, &o);
     o.nbuf = (int)vec_len(o.buf);
     o.ntensor = (int)vec_len(o.tensor);
@@ -538,19 +472,19 @@ static void read_head(Reader *r)
 {
     Lex *x = &r->x;
     Plan *p = r->p;
-    line(x), need(x, "pleat-plan");
+    lex_line(x), lex_expect(x, "pleat-plan");
     lex_range(x, "version", 1, 1);
-    line(x), need(x, "model");
+    lex_line(x), lex_expect(x, "model");
     p->model = lex_word(x);
     p->target = lex_word(x);
-    line(x), need(x, "tokens");
+    lex_line(x), lex_expect(x, "tokens");
     p->tokens = lex_int(x);
-    line(x), need(x, "params");
+    lex_line(x), lex_expect(x, "params");
     p->params = lex_int(x);
     p->active = lex_int(x);
-    line(x), need(x, "flops");
+    lex_line(x), lex_expect(x, "flops");
     p->flops = lex_num(x);
-    line(x), need(x, "mesh");
+    lex_line(x), lex_expect(x, "mesh");
     read_mesh(r);
     p->opts = opts_new(x->arena);
 }
@@ -578,7 +512,7 @@ static void read_part(Reader *r)
         s.text = lex_text(x);
         vec_push(x->arena, p->source, s);
     } else {
-        need(x, "prelude");
+        lex_expect(x, "prelude");
         p->prelude = lex_text(x);
     }
 }

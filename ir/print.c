@@ -151,92 +151,6 @@ static const char *loc_text(Printer *p, const Loc *l)
     return t.s;
 }
 
-/* ---- sharding types ------------------------------------------------------ */
-
-static const MeshAxis grids[2][4] = {
-    { Mtp, Mcp, Mdp, Mpp }, { Metp, Mep, Medp, Mpp }
-};
-
-/* The atom that stands for all of mask, -1 when they differ, -2: none.       */
-static int uniform(const Mesh *m, const Shard *sh, uint32_t mask)
-{
-    int first = -2;
-
-    for (int i = 0; i < m->natom; i++) {
-        if (!(mask >> i & 1))
-            continue;
-        if (first < 0)
-            first = i;
-        else if (!same_shard(&sh[i], &sh[first]))
-            return -1;
-    }
-    return first;
-}
-
-static void put_shard(Text *t, const char *where, const Shard *s)
-{
-    static const char *const ops[] = { "+", "+max", "+min" };
-
-    if (s->k != R)
-        put(t, "%s%s:%s", t->len ? " " : "@ ", where,
-            s->k == S ? s->a->name : s->k == P ? ops[s->op] : "~");
-}
-
-/* By the axes of one grid when they say it all, else atom by atom.           */
-static const char *shard_text(Printer *p, const Graph *g, const Node *n)
-{
-    Text t = { .arena = p->arena };
-    const Mesh *m = g->mesh;
-
-    if (!m || g->level == LOGICAL)
-        return NULL;
-    for (int k = 0; k < 2; k++) {
-        int whole = 1;
-        for (int i = 0; i < 4; i++)
-            whole &= uniform(m, n->sh, m->mask[grids[k][i]]) != -1;
-        for (int i = 0; whole && i < 4; i++) {
-            int at = uniform(m, n->sh, m->mask[grids[k][i]]);
-            if (at >= 0)
-                put_shard(&t, meshnames[grids[k][i]], &n->sh[at]);
-        }
-        if (whole)
-            return t.s;
-    }
-    for (int i = 0; i < m->natom; i++)
-        put_shard(&t, strf(p->arena, "a%d", i), &n->sh[i]);
-    return t.s;
-}
-
-/* A set of atoms as mesh axes: "tp,dp", or "a0,a2".                          */
-static void put_atoms(Text *t, const Mesh *m, uint32_t set)
-{
-    const char *comma = "";
-
-    for (int k = 0; m && k < 2; k++) {
-        uint32_t sum = 0;
-        for (int i = 0; i < 4; i++)
-            if ((m->mask[grids[k][i]] & ~set) == 0)
-                sum |= m->mask[grids[k][i]];
-        if (sum != set || !set)
-            continue;
-        for (int i = 0; i < 4; i++) {
-            uint32_t mask = m->mask[grids[k][i]];
-            if (!mask || mask & ~set)
-                continue;
-            put(t, "%s%s", comma, meshnames[grids[k][i]]);
-            comma = ",";
-        }
-        return;
-    }
-    for (int i = 0; i < MAXATOM; i++)
-        if (set >> i & 1) {
-            put(t, "%sa%d", comma, i);
-            comma = ",";
-        }
-    if (!set)
-        put(t, "none");
-}
-
 /* ---- one node ------------------------------------------------------------ */
 
 /* Nodes of a body have names of their own there.                             */
@@ -353,7 +267,7 @@ static Line line_of(Printer *p, const Graph *g, const Node *n)
         .name = name.s,
         .what = what_text(p, g, n),
         .type = type_text(p, n->dt, n->dim, n->nd),
-        .shard = shard_text(p, g, n),
+        .shard = shard_text(p->arena, g, n),
         .loc = p->flags & PRINTloc ? loc_text(p, n->loc) : NULL,
         .reg = n->reg,
         .path = n->scope ? n->scope : "",

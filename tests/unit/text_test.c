@@ -209,7 +209,7 @@ static void wrong_texts(void **state)
         arena_free(a);
     }
     assert_null(try_parse(forever, head, strlen(head)));
-    assert_non_null(strstr(message, "ends before its '}'"));
+    assert_non_null(strstr(message, "the text ends too early"));
 }
 
 /* Types at the level they are checked at.                                    */

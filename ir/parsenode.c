@@ -1,0 +1,295 @@
+/* parsenode.c: the lines of a graph's text that are nodes. parse.c has the
+ * grammar of the whole, and reads what stands before them.                   */
+#include <stdlib.h>
+#include <string.h>
+
+#include "ir.h"
+
+/* ---- names --------------------------------------------------------------- */
+
+Axis *parse_axis(Reading *p)
+{
+    return lex_axis(&p->x, p->g, lex_word(&p->x));
+}
+
+/* names */
+static Axis **read_axes(Reading *p, int *n)
+{
+    Axis **v = NULL;
+
+    do
+        vec_push(p->g->arena, v, parse_axis(p));
+    while (lex_mark(&p->x, ','));
+    *n = (int)vec_len(v);
+    return v;
+}
+
+/* After "%": a node that stands above.                                       */
+static Node *read_operand(Reading *p)
+{
+    const char *name = lex_word(&p->x);
+    Node *n = table_get(p->node, KEYP(name));
+
+    if (!n)
+        lex_err(&p->x, "no node '%%%s' stands above", name);
+    return n;
+}
+
+int parse_call(const Reading *p, const char *s, size_t n)
+{
+    for (size_t i = 0; i < vec_len(p->g->call); i++) {
+        const char *name = call_name(p->x.arena, &p->g->call[i]);
+        if (strlen(name) == n && !memcmp(name, s, n))
+            return (int)i;
+    }
+    return -1;
+}
+
+/* ---- places -------------------------------------------------------------- */
+
+static Loc *read_place(Reading *p)
+{
+    const char *s = lex_word(&p->x), *colon = strrchr(s, ':');
+    Loc *l = alloc(p->g->arena, sizeof *l);
+
+    if (!colon)
+        lex_err(&p->x, "'%s' is not file:line", s);
+    l->file = internn(s, (size_t)(colon - s));
+    l->line = atoi(colon + 1);
+    return l;
+}
+
+const Loc *parse_places(Reading *p)
+{
+    if (!lex_mark(&p->x, '!'))
+        return NULL;
+    Loc *first = read_place(p), *l = first;
+    while (lex_mark(&p->x, '<')) {
+        Loc *up = read_place(p);
+        l->up = up;
+        l = up;
+    }
+    return first;
+}
+
+/* ---- types --------------------------------------------------------------- */
+
+/* type = dtype "[" { axis [ "=" size ] } "]" */
+int parse_type(Reading *p, Dtype *dt, Dim *dim, int *nd)
+{
+    Lex at = p->x;
+    const char *s = lex_more(&p->x) && !strchr("@!%", *p->x.p)
+                        ? lex_word(&p->x) : NULL;
+    int d = s ? dtype_named(s) : -1;
+
+    if (d < 0) {
+        p->x = at;
+        return 0;
+    }
+    *dt = (Dtype)d;
+    lex_need(&p->x, '[');
+    while (!lex_mark(&p->x, ']')) {
+        if (*nd == MAXD)
+            lex_err(&p->x, "more than %d axes", MAXD);
+        Axis *a = parse_axis(p);
+        int64_t n = a->n ? a->n
+                         : (int64_t)(uintptr_t)table_get(p->usual, KEYP(a));
+        if (lex_mark(&p->x, '='))
+            n = lex_int(&p->x);
+        dim[(*nd)++] = (Dim){ a, n };
+    }
+    return 1;
+}
+
+/* ---- nodes --------------------------------------------------------------- */
+
+static void read_slot(Reading *p, Node *n, const AttrInfo *a)
+{
+    Lex *x = &p->x;
+
+    switch (a->slot) {
+    case SlotA: n->A = read_axes(p, &n->nA); break;
+    case SlotB: n->B = read_axes(p, &n->nB); break;
+    case Sloti:
+        n->i = strcmp(a->name, "atoms") ? lex_int(x) : lex_atoms(x, p->g->mesh);
+        break;
+    case Slotj: n->j = lex_int(x); break;
+    case Slotf: n->f = lex_num(x); break;
+    case Slots: n->s = lex_word(x); break;
+    }
+}
+
+static const AttrInfo *attr_named(Op op, const char *name)
+{
+    static const AttrInfo raw[] = {
+        { "A", SlotA }, { "B", SlotB }, { "i", Sloti },
+        { "j", Slotj }, { "f", Slotf }, { "s", Slots },
+    };
+
+    for (int i = 0; i < optab[op].nattr; i++)
+        if (!strcmp(optab[op].attr[i].name, name))
+            return &optab[op].attr[i];
+    for (int i = 0; i < 6; i++)
+        if (!strcmp(raw[i].name, name))
+            return &raw[i];
+    return NULL;
+}
+
+/* What text_map() and text_scope() do not say.                               */
+typedef struct Extra { int map, scope; } Extra;
+
+static void read_attr(Reading *p, Node *n, Extra *e)
+{
+    Lex *x = &p->x;
+    const char *name = lex_word(x);
+    const AttrInfo *a = attr_named(n->op, name);
+
+    lex_need(x, '=');
+    if (a) {
+        read_slot(p, n, a);
+    } else if (!strcmp(name, "map")) {
+        e->map = 1;
+        n->map = lex_mark(x, '%') ? read_operand(p) : NULL;
+        if (!n->map && !lex_take(x, "none"))
+            lex_err(x, "map is neither a node nor none");
+    } else if (!strcmp(name, "again")) {
+        n->again = (int)lex_range(x, name, 0, INT32_MAX);
+    } else if (!strcmp(name, "scope")) {
+        e->scope = 1;
+        n->scope = lex_word(x);
+    } else {
+        lex_err(x, "%s has no attribute '%s'", optab[n->op].name, name);
+    }
+}
+
+static Op read_op(Reading *p)
+{
+    const char *names[NOP], *s = lex_word(&p->x);
+    int op = op_named(s);
+
+    if (op >= 0)
+        return (Op)op;
+    for (int i = 0; i < NOP; i++)
+        names[i] = optab[i].name;
+    const char *near = nearest(s, names, NOP);
+    if (near)
+        lex_err(&p->x, "no op '%s' (did you mean '%s'?)", s, near);
+    lex_err(&p->x, "no op '%s'", s);
+}
+
+static void read_operands(Reading *p, Node *n)
+{
+    Node *in[MAXIN];
+
+    while (lex_mark(&p->x, '%')) {
+        if (n->nin == MAXIN)
+            lex_err(&p->x, "more than %d operands", MAXIN);
+        in[n->nin++] = read_operand(p);
+    }
+    if (!takes(n->op, n->nin))
+        lex_err(&p->x, "%s has %d operands (%s), not %d", optab[n->op].name,
+                optab[n->op].nin, optab[n->op].operands, n->nin);
+    n->in = alloc(p->g->arena, ((size_t)n->nin + 1) * sizeof *n->in);
+    for (int i = 0; i < n->nin; i++)
+        n->in[i] = in[i];
+}
+
+static const char *body_stem(Reading *p, const char *name)
+{
+    const char *dot = strrchr(name, '.');
+
+    if (!dot)
+        lex_err(&p->x, "body '%s' has no number", name);
+    return internn(name, (size_t)(dot - name));
+}
+
+/* A composite's second word, unless operands or attributes follow at once.   */
+static void read_body(Reading *p, Node *n)
+{
+    Lex at = p->x;
+
+    if (optab[n->op].cls != COMP || !lex_more(&p->x) || *p->x.p == '%')
+        return;
+    const char *name = lex_word(&p->x);
+    if (lex_more(&p->x) && *p->x.p == '=') {
+        p->x = at;
+        return;
+    }
+    n->body = table_get(p->body, KEYP(name));
+    if (!n->body)
+        lex_err(&p->x, "no body '%s' stands above", name);
+    if (n->op == Ocall)
+        n->s = body_stem(p, name);
+}
+
+static void add_node(Reading *p, Node *n)
+{
+    void **slot = table_at(p->node, KEYP(n->name));
+
+    if (*slot)
+        lex_err(&p->x, "two nodes '%%%s'", n->name);
+    *slot = n;
+    n->id = (int)vec_len(p->g->node);
+    vec_push(p->g->arena, p->g->node, n);
+}
+
+/* node = "%" name "=" op ... */
+static void read_node(Reading *p)
+{
+    Node *n = alloc(p->g->arena, sizeof *n);
+    Extra e = { 0 };
+    int typed = 0;
+
+    n->name = lex_word(&p->x);
+    n->reg = p->reg;
+    n->call = p->call;
+    n->buf = -1;
+    lex_need(&p->x, '=');
+    n->op = read_op(p);
+    read_body(p, n);
+    read_operands(p, n);
+    while (!(typed = parse_type(p, &n->dt, n->dim, &n->nd)) &&
+           lex_more(&p->x) && !strchr("@!", *p->x.p))
+        read_attr(p, n, &e);
+    lex_shards(&p->x, p->g, n);
+    n->loc = parse_places(p);
+    if (!n->s && optab[n->op].cls == SRC && n->op != Oarg &&
+        n->op != Oconst && n->op != Oiota)
+        n->s = n->name;
+    if (!e.map)
+        n->map = text_map(n);
+    if (!e.scope)
+        n->scope = text_scope(n->name);
+    const char *wrong = attrs_wrong(p->x.arena, n);
+    if (wrong)
+        lex_err(&p->x, "%s: %s", optab[n->op].name, wrong);
+    if (!typed)                               /* written by hand: as inferred */
+        infer(p->g, n);
+    add_node(p, n);
+}
+
+/* nodes = region ":" | call ":" | node */
+void parse_nodes(Reading *p)
+{
+    if (lex_mark(&p->x, '%')) {
+        read_node(p);
+        return;
+    }
+    const char *s = lex_word(&p->x);
+    for (int i = 0; i < NREGION; i++) {
+        size_t n = strlen(regions[i]);
+        if (!strncmp(s, regions[i], n) && !strcmp(s + n, ":")) {
+            p->reg = (Region)i;
+            p->call = 0;
+            return;
+        }
+    }
+    size_t n = strlen(s);
+    int call = n && s[n - 1] == ':' ? parse_call(p, s, n - 1) : -1;
+    if (call >= 0) {
+        p->reg = REGbody;
+        p->call = call + 1;
+        return;
+    }
+    lex_err(&p->x, "'%s' begins neither a node nor a region", s);
+}

@@ -1,0 +1,85 @@
+/* promote.c: the dtype of a node from its operands. Mixed reals become `real`,
+ * the dtype that `precision` decides, so that an fp32 scale leaves activations
+ * as they are; f32(x) is about that value only. A product has what is set, else
+ * what its operands have.                                                    */
+#include "ir.h"
+
+static int isfloat(Dtype t)
+{
+    return dtypes[t].kind == 'f';
+}
+
+static Dtype promote(Dtype a, Dtype b)
+{
+    if (a == b || b == Dnone)
+        return a;
+    if (a == Dnone)
+        return b;
+    if (isfloat(a) != isfloat(b))
+        return isfloat(a) ? a : b;
+    if (isfloat(a))
+        return a == Df64 || b == Df64 ? Df64
+             : a == Dreal || b == Dreal ? Dreal
+             : a == Dbf16 || b == Dbf16 ? Dbf16 : Df32;
+    return a == Di64 || b == Di64 ? Di64 : Di32;
+}
+
+/* Ops that make sense on integers keep them; the others compute in f32.      */
+static int keeps_int(Op op)
+{
+    switch (op) {
+    case Oadd: case Osub: case Omul: case Omod: case Oneg: case Oabs:
+    case Osign:
+    case Omaximum: case Ominimum: case Owhere: case Ospread:
+    case Ostop_gradient:
+        return 1;
+    default:
+        return 0;
+    }
+}
+
+static Dtype ew_dtype(const Node *n)
+{
+    Dtype t = Dnone;
+
+    if (op_is(n->op, "cmp"))
+        return Dbool;
+    if (n->op == Ocast)
+        return (Dtype)dtype_named(n->s);
+    for (int k = n->op == Owhere; k < n->nin; k++)
+        t = promote(t, n->in[k]->dt);
+    if (isfloat(t) && n->op == Omod)
+        err(n->loc, "mod: the operands must be integers, got %s",
+            dtypes[t].name);
+    if (!isfloat(t) && !keeps_int(n->op))
+        return Df32;
+    return t == Dbool && n->op != Owhere && n->op != Ospread ? Di32 : t;
+}
+
+Dtype infer_dtype(const Node *n)
+{
+    Dtype t;
+
+    switch (n->op) {
+    case Oiota: case Otopk: case Oroute: return Di32;
+    case Osum:
+        t = n->in[0]->dt;
+        return t == Dbool || t == Du8 ? Di32 : t;
+    case Omean: return isfloat(n->in[0]->dt) ? n->in[0]->dt : Df32;
+    case Odot: case Ogmm: case Ogmmw:
+        return n->dt != Dnone ? n->dt : promote(n->in[0]->dt, n->in[1]->dt);
+    case Oscatter_add:
+        return n->dt != Dnone ? n->dt : n->in[0]->dt;
+    case Oaccum: return n->dt != Dnone ? n->dt : n->in[0]->dt;
+    case Oresult: return n->in[0]->dt;
+    case Oattn: case Oattnback: return Dnone;
+    case Opart: case Ocall: return n->dt;
+    default: break;
+    }
+    switch (optab[n->op].cls) {
+    case SRC: return n->dt;
+    case EW: return ew_dtype(n);
+    case SINK: return Dnone;
+    default: return n->nin ? n->in[0]->dt : n->dt;
+    }
+}

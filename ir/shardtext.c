@@ -1,0 +1,166 @@
+/* shardtext.c: sharding types and sets of atoms as words, out and in:
+ *
+ *     shards  = "@" { where ":" shard }             "@ dp:batch tp:+"
+ *     atoms   = where { "," where } | "none"        "tp,dp"
+ *     where   = mesh axis | "a" atom
+ *     shard   = axis | "+" | "+max" | "+min" | "~"           (not named: whole)
+ *                                                                            */
+#include <stdlib.h>
+#include <string.h>
+
+#include "ir.h"
+
+static const char *const reduces[] = { "+", "+max", "+min" };
+
+/* ---- out ----------------------------------------------------------------- */
+
+static const MeshAxis grids[2][4] = {
+    { Mtp, Mcp, Mdp, Mpp }, { Metp, Mep, Medp, Mpp }
+};
+
+/* The atom that stands for all of mask, -1 when they differ, -2: none.       */
+static int uniform(const Mesh *m, const Shard *sh, uint32_t mask)
+{
+    int first = -2;
+
+    for (int i = 0; i < m->natom; i++) {
+        if (!(mask >> i & 1))
+            continue;
+        if (first < 0)
+            first = i;
+        else if (!same_shard(&sh[i], &sh[first]))
+            return -1;
+    }
+    return first;
+}
+
+static void put_shard(Text *t, const char *where, const Shard *s)
+{
+    if (s->k != R)
+        put(t, "%s%s:%s", t->len ? " " : "@ ", where,
+            s->k == S ? s->a->name : s->k == P ? reduces[s->op] : "~");
+}
+
+/* By the axes of one grid when they say it all, else atom by atom.           */
+const char *shard_text(Arena *a, const Graph *g, const Node *n)
+{
+    Text t = { .arena = a };
+    const Mesh *m = g->mesh;
+
+    if (!m || g->level == LOGICAL)
+        return NULL;
+    for (int k = 0; k < 2; k++) {
+        int whole = 1;
+        for (int i = 0; i < 4; i++)
+            whole &= uniform(m, n->sh, m->mask[grids[k][i]]) != -1;
+        for (int i = 0; whole && i < 4; i++) {
+            int at = uniform(m, n->sh, m->mask[grids[k][i]]);
+            if (at >= 0)
+                put_shard(&t, meshnames[grids[k][i]], &n->sh[at]);
+        }
+        if (whole)
+            return t.s;
+    }
+    for (int i = 0; i < m->natom; i++)
+        put_shard(&t, strf(a, "a%d", i), &n->sh[i]);
+    return t.s;
+}
+
+void put_atoms(Text *t, const Mesh *m, uint32_t set)
+{
+    const char *comma = "";
+
+    for (int k = 0; m && k < 2; k++) {
+        uint32_t sum = 0;
+        for (int i = 0; i < 4; i++)
+            if ((m->mask[grids[k][i]] & ~set) == 0)
+                sum |= m->mask[grids[k][i]];
+        if (sum != set || !set)
+            continue;
+        for (int i = 0; i < 4; i++) {
+            uint32_t mask = m->mask[grids[k][i]];
+            if (!mask || mask & ~set)
+                continue;
+            put(t, "%s%s", comma, meshnames[grids[k][i]]);
+            comma = ",";
+        }
+        return;
+    }
+    for (int i = 0; i < MAXATOM; i++)
+        if (set >> i & 1) {
+            put(t, "%sa%d", comma, i);
+            comma = ",";
+        }
+    if (!set)
+        put(t, "none");
+}
+
+/* ---- in ------------------------------------------------------------------ */
+
+Axis *lex_axis(const Lex *x, const Graph *g, const char *name)
+{
+    const char *all[64];
+    size_t n = 0;
+
+    for (int i = 0; i < g->naxis; i++) {
+        if (g->axis[i]->name == name)
+            return g->axis[i];
+        if (n < 64)
+            all[n++] = g->axis[i]->name;
+    }
+    const char *near = nearest(name, all, n);
+    if (near)
+        lex_err(x, "unknown axis '%s' (did you mean '%s'?)", name, near);
+    lex_err(x, "unknown axis '%s'", name);
+}
+
+/* A set of atoms, from the n bytes at s.                                     */
+static uint32_t lex_where(const Lex *x, const Mesh *m, const char *s, size_t n)
+{
+    for (int i = 0; m && i < NMESH; i++)
+        if (strlen(meshnames[i]) == n && !memcmp(meshnames[i], s, n))
+            return m->mask[i];
+    int at = n > 1 && s[0] == 'a' ? atoi(s + 1) : -1;
+    if (at < 0 || at >= MAXATOM)
+        lex_err(x, "'%.*s' is no mesh axis and no atom", (int)n, s);
+    return 1u << at;
+}
+
+static Shard lex_shard(const Lex *x, const Graph *g, const char *s)
+{
+    for (int i = 0; i < 3; i++)
+        if (!strcmp(s, reduces[i]))
+            return (Shard){ .k = P, .op = (Reduce)i };
+    if (!strcmp(s, "~"))
+        return (Shard){ .k = F };
+    return (Shard){ .k = S, .a = lex_axis(x, g, intern(s)) };
+}
+
+void lex_shards(Lex *x, const Graph *g, Node *n)
+{
+    if (!lex_mark(x, '@'))
+        return;
+    while (lex_more(x) && *x->p != '!') {
+        const char *s = lex_word(x), *colon = strchr(s, ':');
+        if (!colon)
+            lex_err(x, "'%s' is not mesh-axis:shard", s);
+        uint32_t set = lex_where(x, g->mesh, s, (size_t)(colon - s));
+        Shard h = lex_shard(x, g, colon + 1);
+        for (int i = 0; i < MAXATOM; i++)
+            if (set >> i & 1)
+                n->sh[i] = h;
+    }
+}
+
+int64_t lex_atoms(Lex *x, const Mesh *m)
+{
+    uint32_t set = 0;
+
+    if (lex_take(x, "none"))
+        return 0;
+    do {
+        const char *s = lex_word(x);
+        set |= lex_where(x, m, s, strlen(s));
+    } while (lex_mark(x, ','));
+    return set;
+}
