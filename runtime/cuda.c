@@ -15,6 +15,7 @@ void gpu_ok(int error, const char *what)
 
     if (!error)
         return;
+    gpu_fault(error);
     dl.cuGetErrorString(error, &text);
     err(NULL, "GPU: %s: %s", what, text);
 }
@@ -306,7 +307,6 @@ static void move(Gpu *x, void f(Gpu *, uint8_t *const *, void *const *))
     uint8_t *block[2];
     void *there[2];
 
-    x->mirrored = 1;
     for (int i = 0; i < 2; i++) {
         block[i] = gpu_pinned(x, PIECE);
         gpu_ok(dl.cuEventCreate(&there[i], UNTIMED), "an event");

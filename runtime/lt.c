@@ -42,8 +42,10 @@ struct LtCall {
 
 static void ok(int status, const char *what)
 {
-    if (status)
-        err(NULL, "cuBLASLt: %s fails with status %d", what, status);
+    if (!status)
+        return;
+    gpu_fault(0);
+    err(NULL, "cuBLASLt: %s fails with status %d", what, status);
 }
 
 static int type_of(int64_t dt)

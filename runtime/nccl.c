@@ -34,6 +34,7 @@ static void ok(int status, const char *what)
 
     if (!status)
         return;
+    gpu_fault(0);
     dl.cuMemGetInfo_v2(&left, &total);
     err(NULL, "NCCL: %s: %s (%.2f of %.2f GiB of the GPU are free; "
         "NCCL_DEBUG=WARN tells more)", what, dl.ncclGetErrorString(status),

@@ -30,17 +30,20 @@ static const char *name_of(const Step *s)
     return s->label ? s->label : s->kernel ? s->kernel : stepinfo[s->kind].name;
 }
 
-/* With PLEAT_SYNC, and in the search for a fault: is all well after it?      */
+/* With PLEAT_SYNC: is all well after it?                                     */
 static void check(const Gpu *x, const GpuCall *c)
 {
     const char *text = "?";
+    char when[32] = "";
     int e = dl.cuStreamSynchronize(x->stream);
 
     if (!e)
         return;
     dl.cuGetErrorString(e, &text);
-    err(&(Loc){c->s->file, c->s->line, NULL}, "GPU: %s: in %s %s (%s)", text,
-        stepinfo[c->s->kind].name, c->s->kernel ? c->s->kernel : "",
+    if (x->step >= 0)
+        snprintf(when, sizeof when, "step %lld, ", (long long)x->step + 1);
+    err(&(Loc){c->s->file, c->s->line, NULL}, "GPU: %s: in %s%s %s (%s)", text,
+        when, stepinfo[c->s->kind].name, c->s->kernel ? c->s->kernel : "",
         name_of(c->s));
 }
 
@@ -363,52 +366,6 @@ static void fill_turns(Gpu *x, GpuProgram *g, uint8_t *in, const Feed *feed)
 
 /* ---- the end of a run ---------------------------------------------------- */
 
-/* In a new context: values as they were last written or read from here, or the
- * plan's first ones, and what the run read.                                  */
-static GpuProgram *start_again(Gpu *x, int prog, const uint8_t *in, Gpu **out)
-{
-    Gpu *y = gpu_open(arena_new(), x->plan, x->comm, x->pool, x->host,
-                      x->course);
-    int init = role_prog(x->role, "init");
-
-    if (x->mirrored)
-        gpu_push(y);
-    else if (init >= 0 && init != prog)
-        gpu_run(y, init, NULL, NULL, NULL, 0);
-    y->each = 1;
-    y->loaded = x->loaded;
-    memcpy(y->prog[prog].in[0], in, (size_t)y->prog[prog].nin);
-    *out = y;
-    return &y->prog[prog];
-}
-
-/* A fault ends the context and with it the state. The run again, call by call,
- * names the call that fails, if it fails again.                              */
-static _Noreturn void fault(Gpu *x, GpuProgram *g, int slot, int error)
-{
-    const char *text = "?", *name = g->p->name;
-    uint8_t *in = malloc((size_t)g->nin);
-    char when[64] = "";
-    Gpu *y;
-
-    dl.cuGetErrorString(error, &text);
-    if (g->at[slot] >= 0)
-        snprintf(when, sizeof when, " of step %lld",
-                 (long long)g->at[slot] + 1);
-    if (x->comm->world > 1 || x->each || !in)
-        err(NULL, "GPU of rank %lld: %s in program %s%s (PLEAT_SYNC=1 tells in "
-            "which call)", (long long)x->rank, text, name, when);
-    warn(NULL, "GPU: %s in program %s%s; once more, call by call", text, name,
-         when);
-    memcpy(in, g->in[slot], (size_t)g->nin);
-    dl.cuDevicePrimaryCtxReset_v2(x->device);
-    GpuProgram *again = start_again(x, (int)(g - x->prog), in, &y);
-    go(y, again, 0);
-    err(NULL, "GPU: %s in program %s%s; call by call, from the values of its "
-        "start or last checkpoint, it did not happen again (PLEAT_SYNC=1 "
-        "runs all steps so)", text, name, when);
-}
-
 /* Waits for the run of this slot, and for ranks that it waits for: one that is
  * dead, and what NCCL says of it, ends in the watchdog's line.               */
 static void settle(Gpu *x, GpuProgram *g, int slot)
@@ -426,8 +383,10 @@ static void settle(Gpu *x, GpuProgram *g, int slot)
     abort_hold();
     atomic_store(&x->awaited, 0);
     x->waited += monotonic() - begun;
-    if (e)
-        fault(x, g, slot, e);
+    if (e) {
+        fault_launching(x, g, g->at[slot]);
+        gpu_ok(e, "a run");
+    }
     for (int i = 0; i < r->nout; i++)
         memcpy(x->host + r->buf[r->out[i].buf].offset, g->out[slot] + 8 * i,
                (size_t)dtypes[r->out[i].dt].bytes);
@@ -520,10 +479,13 @@ int gpu_run(Gpu *x, int prog, const Block *b, const Feed *feed, double *spent,
     x->began = monotonic();
     watch_all();
     abort_hold();
+    x->step = g->at[slot];
+    fault_launching(x, before ? before : g, before ? before->at[old] : x->step);
     if (!before)
         gpu_ok(dl.cuMemsetD32Async(x->hold, x->held ? ONE : 0, 1, x->stream),
                "a flag");
     go(x, g, slot);
+    fault_launching(NULL, NULL, 0);
     abort_release();
     watch_leave();
     nvtx_end();

@@ -125,3 +125,24 @@ void run_folder(const Exec *x, const char *ckpt, const char *dir,
     run_file(strf(forever, "%s/plan", dir), a->text, a->len);
     run_tuned(x, dir);
 }
+
+/* ---- its keys ------------------------------------------------------------ */
+
+/* Keys that are not compiled into the plan. */
+static const char *const runkeys[] = {
+    "train.steps", "train.lr", "train.min_lr", "train.schedule",
+    "train.warmup", "train.decay", "train.decay_style", "train.eval_every",
+    "train.eval_steps", "train.save_every", "train.keep", "train.log_every",
+    "train.sample_every", "train.sample_prompt", "train.sample_tokens",
+    "data.train", "data.valid", "data.format", "data.tokenizer", "data.eod",
+    "data.template", "data.field", "data.order", "data.split", "name", "from",
+    "resume", NULL
+};
+
+int run_key(const char *key)
+{
+    for (int i = 0; runkeys[i]; i++)
+        if (!strcmp(runkeys[i], key))
+            return 1;
+    return 0;
+}

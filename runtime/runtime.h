@@ -477,7 +477,7 @@ typedef struct Gpu {
     int64_t pinned;               /* bytes of the host's                      */
     struct { const char *what; int64_t bytes; } use[16];
     int nuse;
-    uint8_t *host; int mirrored;  /* pulled or pushed before                  */
+    uint8_t *host;
     void **fn;                    /* by kernel                                */
     Lt *lt;
     Nccl *nccl;
@@ -485,6 +485,7 @@ typedef struct Gpu {
     GpuProgram *prog;
     int64_t *loaded, micro;       /* as of Stage, of the run that is issued   */
     GpuProgram *last; int slot;   /* run whose results are not here yet       */
+    int64_t step;                 /* of the run that is launched, from 0; -1  */
     _Atomic int64_t awaited;      /* step waited for, from 1; 0: none         */
     double waited;                /* seconds, for runs                        */
     int tuned;                    /* shapes of products measured here         */
@@ -518,6 +519,11 @@ void abort_release(void);
 void gpu_abort(void);
 /* Null, or how another rank or the network has failed.                       */
 const char *abort_asked(void);
+
+/* fault.c: a call has failed. Returns if the GPU has not; else err() names the
+ * run that is launched, or the one that was launched before and not read.    */
+void gpu_fault(int error);
+void fault_launching(Gpu *x, const GpuProgram *g, int64_t step);   /* or null */
 
 /* trail.c: at which collective the GPU is                                    */
 void trail_open(Gpu *x);
@@ -809,11 +815,11 @@ void run_folder(const Exec *x, const char *ckpt, const char *dir,
 void run_tuned(const Exec *x, const char *dir);       /* what was measured    */
 void run_file(const char *path, const char *s, size_t n);    /* or err()      */
 void run_ranks(const Exec *x, const char *dir);       /* printed in part      */
+int run_key(const char *key);     /* may it differ from the plan's?           */
 
 /* Train as the plan's keys say. The exit status; err() when something is
  * wrong.                                                                     */
 int run_plan(Plan *p, const RunArgs *a);
-int run_key(const char *key);     /* may it differ from the plan's?           */
 /* Validation only, on the weights of `from`.                                 */
 int eval_plan(Plan *p);
 

@@ -72,13 +72,26 @@ static Block block_of(const Opts *o, int64_t step)
                    1 - pow(betas[1], (double)(step + 1)), step};
 }
 
+/* A GPU failed in this step and perhaps in the next (fault.c); -1: no.       */
+static int64_t failed_step(void)
+{
+    const char *s = getenv("PLEAT_AGAIN");
+
+    return s ? atoll(s) : -1;
+}
+
+static int resumes(const Plan *p)
+{
+    return opts_int(p->opts, "resume") || failed_step() >= 0;
+}
+
 /* ---- run folder ---------------------------------------------------------- */
 
 static void name_folders(Train *t)
 {
     t->dir = run_dir(t->mem, t->plan);
     t->ckpt = strf(t->mem, "%s/ckpt", t->dir);
-    if (!opts_int(t->plan->opts, "resume") && ckpt_exists(t->ckpt))
+    if (!resumes(t->plan) && ckpt_exists(t->ckpt))
         err(NULL, "%s holds checkpoints; resume=1 continues it, name=... "
             "starts another run", t->dir);
 }
@@ -428,25 +441,6 @@ static int loop(Train *t)
     return 0;
 }
 
-/* Keys that are not compiled into the plan. */
-static const char *const runkeys[] = {
-    "train.steps", "train.lr", "train.min_lr", "train.schedule",
-    "train.warmup", "train.decay", "train.decay_style", "train.eval_every",
-    "train.eval_steps", "train.save_every", "train.keep", "train.log_every",
-    "train.sample_every", "train.sample_prompt", "train.sample_tokens",
-    "data.train", "data.valid", "data.format", "data.tokenizer", "data.eod",
-    "data.template", "data.field", "data.order", "data.split", "name", "from",
-    "resume", NULL
-};
-
-int run_key(const char *key)
-{
-    for (int i = 0; runkeys[i]; i++)
-        if (!strcmp(runkeys[i], key))
-            return 1;
-    return 0;
-}
-
 /* ---- commands ------------------------------------------------------------ */
 
 static const char *plan_text(Plan *p, const RunArgs *a, size_t *len)
@@ -537,9 +531,29 @@ static void need_ramp(const Plan *p, const RunArgs *a)
 /* A run that is continued begins with the batch it had.                      */
 static void first_plan(Train *t, Plan *p)
 {
-    if (t->args->nramp && opts_int(p->opts, "resume") && ckpt_exists(t->ckpt))
+    if (t->args->nramp && resumes(p) && ckpt_exists(t->ckpt))
         ckpt_newest(t->mem, t->ckpt, &t->state);
     open_all(t, plan_now(t, p));
+}
+
+/* The steps in which a GPU failed, from the last checkpoint's values, each call
+ * waited for: the one that fails ends this process with its name.            */
+static _Noreturn void run_again(Train *t, int64_t step)
+{
+    int64_t n = t->train ? data_perstep(t->train) : 0;
+
+    open_exec(t);
+    t->log = log_open(t->mem, t->plan, t->x, NULL);
+    start_values(t, 1);
+    err_status = FAILED;
+    for (int64_t k = step; k < step + 2; k++) {
+        Sent s = {.step = k, .b = block_of(t->plan->opts, k),
+                  .first = t->state.samples + (k - t->state.step) * n};
+        run_sent(t, "step", &s, 0);
+    }
+    err(NULL, "the GPU did not fail again in step %lld, call by call and from "
+        "the values of step %lld (PLEAT_SYNC=1 runs all steps so)",
+        (long long)step + 1, (long long)t->state.step);
 }
 
 int run_plan(Plan *p, const RunArgs *a)
@@ -552,15 +566,17 @@ int run_plan(Plan *p, const RunArgs *a)
     name_folders(&t);
     first_plan(&t, p);
     compare_plans(&t, &args);
-    if (opts_int(p->opts, "resume") && ckpt_exists(t.ckpt))
+    if (resumes(p) && ckpt_exists(t.ckpt))
         tune_from(strf(t.mem, "%s/tuned", t.dir));
+    if (failed_step() >= 0)
+        run_again(&t, failed_step());
     open_exec(&t);
     run_folder(t.x, t.ckpt, t.dir, &args);
     comm_barrier(t.comm);
     t.log = log_open(t.mem, t.plan, t.x, t.dir);
     run_ranks(t.x, t.dir);
     start_phase("values");
-    start_values(&t, opts_int(p->opts, "resume") != 0);
+    start_values(&t, resumes(p));
     show_memory(&t, 1);
     catch_signals();
     watch_start(t.x);

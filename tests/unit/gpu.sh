@@ -15,7 +15,7 @@ export OMPI_MCA_rmaps_base_oversubscribe=1 XDG_CACHE_HOME="$dir/cache"
 small="axes.batch=2 axes.seq=16 train.batch=4 train.log_every=1"
 small="$small data.train=../LICENSE data.valid=tail:0.1 train.eval_every=4 train.eval_steps=2"
 bad=0
-printf '1..25\n'
+printf '1..27\n'
 
 result() {
     if [ "$2" = 0 ]; then echo "ok - gpu: $1"; return; fi
@@ -107,8 +107,14 @@ is "a kernel that is refused" 1 "NVRTC refuses kernel .*it is refused.*its text 
     "refuse=__global__" env XDG_CACHE_HOME="$dir/fresh" "$PLEAT" run tiny.lua $small name="$dir/refuse"
 [ "$(find "$dir/fresh" -name '*.cu' | wc -l)" = 1 ] && [ "$(find "$dir/fresh" -name '*.log' | wc -l)" = 1 ]
 result "its text and log are kept" $?
-is "an illegal address" 3 "tiny.lua:[0-9]*: error: GPU: an illegal memory access.* in kernel k_" \
+is "an illegal address" 3 "tiny.lua:[0-9]*: error: GPU: an illegal memory access.* in step 1, kernel k_" \
     "illegal=9" "$PLEAT" run tiny.lua $small name="$dir/illegal"
+# run 1: init; 2-4: steps. Again: 1: init; 2 3: steps 3 and 4 from the checkpoint of step 2
+is "a fault that does not happen again" 3 "did not fail again in step 3, .* from the values of step 2 " \
+    "fault=4" "$PLEAT" run tiny.lua $small train.save_every=2 name="$dir/fault"
+grep -q "warning: GPU: an illegal memory access .*in program step of step 3; once more" "$dir/err" &&
+    [ "$(cat "$dir/fault/ckpt/latest")" = step-00000002 ] && losses fault | awk 'END { exit NR != 2 }'
+result "what it had done stays" $?
 is "another architecture" 1 "are for sm_90a .*this GPU is A100, sm_80" "name=A100 major=8" \
     "$PLEAT" run tiny.lua $small precision=bf16 name="$dir/arch"
 is "no GPU" 1 "target=cuda needs a GPU and there is none" "count=0" \
