@@ -3,7 +3,7 @@
  * no other context of the process works any more. To name the call that failed,
  * the process runs its own command again in its place, waiting after each call
  * ($PLEAT_SYNC). Of a training run only the steps that were in flight are run
- * ($PLEAT_AGAIN), on its last checkpoint's values: run_again of train.c.      */
+ * ($PLEAT_AGAIN), on its last checkpoint's values: run_again of train.c.     */
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>
