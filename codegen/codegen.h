@@ -176,7 +176,7 @@ void kern_tidy(Kern *c);          /* tidy.c: cuts and merges loops            */
 void kern_print(Kern *c);         /* form.c: fills the group's step and text  */
 void find_inplace(Kern *c);       /* inplace.c: fills the group's pairs       */
 
-/* ---- nest.c: text of a loop kernel --------------------------------------- */
+/* ---- nest.c value.c: text of a loop kernel ------------------------------- */
 
 #define BIT(loop) (1ull << (loop))
 enum { LANES = 16, BLOCK = 128, THREADMAP = 256 };
@@ -224,11 +224,13 @@ typedef struct Body {
 
 typedef struct Scope { size_t done; uint64_t bound; } Scope;
 
-/* How values are written: operands at hand, an expression, an address.       */
+/* value.c: how values are written: operands at hand, an expression, addresses
+ * and what is there.                                                         */
 const char *nest_ref(Nest *n, Ex *e);
 const char *nest_value(Nest *n, Ex *e);
 const char *nest_lin(Nest *n, const Lin *l);
 const char *nest_element(Nest *n, Node *buf, const Lin *at);
+const char *nest_load(Nest *n, Node *buf, const Lin *at);
 const char *nest_first(const Ex *r);          /* what a reduction starts from */
 int nest_inline(const Ex *e);
 int nest_local(Nest *n, Ex *e);               /* e gets a number              */
@@ -409,18 +411,23 @@ Node *attn_part(const Attn *t, int i);
  * of each term in place of its tile, from ds.                                */
 void attn_score(Attn *t, int depth, int grad);
 void attn_score1(Attn *t, int depth, int grad);
-/* Text of the condition that no query in [q0, q1) sees a key in [k0, k1), all
- * local; null: cannot be told.                                               */
+/* The score is `unit` times its term where no condition hides it; 0: is not. */
+double attn_unit(const Attn *t);
+
+/* mask.c: conditions as text, on queries [q0, q1) and keys [k0, k1), all local:
+ * no query sees a key (null: cannot be told); every exact condition holds for
+ * all pairs (null: there is none). Keys from k0 on that the queries [q0, q0 +
+ * rows) can see (null: all).                                                 */
 const char *attn_unseen(Attn *t, const char *q0, const char *q1,
                         const char *k0, const char *k1);
 const char *attn_allseen(Attn *t, const char *q0, const char *q1,
                          const char *k0, const char *k1);
 const char *attn_seen(Attn *t, const char *q0, const char *rows,
                       const char *k0);
-double attn_share(const Attn *t);
-/* The score is `unit` times its term where no condition hides it; 0: is not.
- * Can it be hidden, in the texts being written?                              */
-double attn_unit(const Attn *t);
+double attn_share(const Attn *t);             /* of all pairs: seen           */
+/* With t->open the text is for tiles in which every exact condition holds: is n
+ * such a condition? Can anything else hide a pair?                           */
+int attn_isopen(const Attn *t, const Node *n);
 int attn_hides(const Attn *t);
 
 /* attngpu.c: kernels of attention for GPUs, in jobs of rows and columns.     */

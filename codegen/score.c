@@ -4,8 +4,6 @@
  *     values     each node of the body between the dots and the softmax becomes
  *                a C local, in the row's head or in the loop over columns
  *     gradients  the same nodes backwards, by the gradient texts of ops.def
- *     bounds     which differences key - query the mask lets through, where it
- *                compares positions: tiles outside are skipped
  *
  * Gradients go to dots and to what else the score reads and is trained (a slope
  * per head, a bias).                                                         */
@@ -236,8 +234,6 @@ static const char *elementwise(Score *s, const Node *n)
     return local(s, n, x.s);
 }
 
-static int is_open(const Attn *t, const Node *n);
-
 static void value(Score *s, const Node *n)
 {
     const char **v = &s->val[attn_node(s->t, n)];
@@ -247,7 +243,7 @@ static void value(Score *s, const Node *n)
         return;
     if (term >= 0)
         *v = local(s, n, strf(s->t->arena, s->t->gpu ? "s%d" : "s%d[j]", term));
-    else if (is_open(s->t, n)) {
+    else if (attn_isopen(s->t, n)) {
         value(s, n->in[1]);
         *v = s->val[attn_node(s->t, n->in[1])];
     } else if (n->op == Oconst)
@@ -399,7 +395,7 @@ static void backward(Score *s, const Node *n)
                   (int)n->i, dy);
     if (term_of(s->t, n) >= 0)
         return;
-    if (is_open(s->t, n)) {
+    if (attn_isopen(s->t, n)) {
         give(s, n->in[1], dy);
         return;
     }
@@ -507,231 +503,4 @@ void attn_score(Attn *t, int depth, int grad)
     put(&t->o, "%s", s.col.s);
     attn_say(t, depth, "}");
     tail(&s, grad);
-}
-
-/* ---- bounds of a mask ---------------------------------------------------- */
-
-typedef struct Bounds { double lo, hi; } Bounds;    /* of key - query         */
-typedef struct Linear { double q, k, c; int ok; } Linear;
-
-static const Bounds everything = { -INFINITY, INFINITY };
-
-/* The axis n's value is the position along, or null.                         */
-static const Axis *axis_of_position(const Attn *t, const Node *n)
-{
-    if (n->op == Oarg) {
-        const Node *x = t->n->in[n->i];
-        while ((x->op == Ocast || x->op == Orotate) && x->in[0]->nd == 1)
-            x = x->in[0];
-        return x->nd == 1 && attn_isposition(x) ? n->dim[0].a : NULL;
-    }
-    return n->nd == 1 && attn_isposition(n) ? n->dim[0].a : NULL;
-}
-
-static Linear scaled(Linear x, double f)
-{
-    return (Linear){ x.q * f, x.k * f, x.c * f, x.ok };
-}
-
-static Linear plus(Linear x, Linear y)
-{
-    return (Linear){ x.q + y.q, x.k + y.k, x.c + y.c, x.ok && y.ok };
-}
-
-/* n as q * query + k * key + c.                                              */
-static Linear line_of(const Attn *t, const Node *n)
-{
-    const Axis *a = axis_of_position(t, n);
-
-    if (a)
-        return (Linear){ a == t->query, a == t->key, 0,
-                       a == t->query || a == t->key };
-    switch (n->op) {
-    case Oconst: return (Linear){ 0, 0, n->f, 1 };
-    case Ocast: case Ospread: case Ostop_gradient:
-        return line_of(t, n->in[0]);
-    case Oneg: return scaled(line_of(t, n->in[0]), -1);
-    case Oadd: return plus(line_of(t, n->in[0]), line_of(t, n->in[1]));
-    case Osub:
-        return plus(line_of(t, n->in[0]), scaled(line_of(t, n->in[1]), -1));
-    default: return (Linear){ 0, 0, 0, 0 };
-    }
-}
-
-static Bounds both(Bounds x, Bounds y)
-{
-    return (Bounds){ fmax(x.lo, y.lo), fmin(x.hi, y.hi) };
-}
-
-static Bounds either(Bounds x, Bounds y)
-{
-    return (Bounds){ fmin(x.lo, y.lo), fmax(x.hi, y.hi) };
-}
-
-/* a <= b (or a < b): differences d for which it can hold, whole numbers.     */
-static Bounds ordered(const Attn *t, const Node *a, const Node *b, int strict)
-{
-    Linear x = plus(line_of(t, a), scaled(line_of(t, b), -1));
-
-    if (!x.ok || x.k != -x.q || fabs(x.k) != 1)
-        return everything;
-    if (x.k > 0)                               /* d <= -c                     */
-        return (Bounds){ -INFINITY, floor(-x.c - (strict ? 0.5 : 0)) };
-    return (Bounds){ ceil(x.c + (strict ? 0.5 : 0)), INFINITY };
-}
-
-static Bounds where_holds(const Attn *t, const Node *c)
-{
-    const Node *a = c->nin > 0 ? c->in[0] : NULL;
-    const Node *b = c->nin > 1 ? c->in[1] : NULL;
-
-    switch (c->op) {
-    case Ole: return ordered(t, a, b, 0);
-    case Olt: return ordered(t, a, b, 1);
-    case Oge: return ordered(t, b, a, 0);
-    case Ogt: return ordered(t, b, a, 1);
-    case Oeq: return both(ordered(t, a, b, 0), ordered(t, b, a, 0));
-    case Oland: return both(where_holds(t, a), where_holds(t, b));
-    case Olor: return either(where_holds(t, a), where_holds(t, b));
-    case Ocast: case Ospread: return where_holds(t, a);
-    default: return everything;
-    }
-}
-
-/* Does the condition hold just where the bounds of it say?                   */
-static int is_exact(const Attn *t, const Node *c)
-{
-    switch (c->op) {
-    case Ole: case Olt: case Oge: case Ogt: {
-        Bounds b = where_holds(t, c);
-        return !isinf(b.lo) || !isinf(b.hi);
-    }
-    case Oland: return is_exact(t, c->in[0]) && is_exact(t, c->in[1]);
-    case Ocast: case Ospread: return is_exact(t, c->in[0]);
-    default: return 0;
-    }
-}
-
-/* t->open: the text is for tiles in which every exact condition holds.       */
-static int is_open(const Attn *t, const Node *n)
-{
-    return t->open && n->op == Owhere && is_exact(t, n->in[0]);
-}
-
-/* Anything but bounds of the tile that hides a pair.                         */
-int attn_hides(const Attn *t)
-{
-    for (size_t i = 0; i < vec_len(t->body->node); i++) {
-        const Node *n = t->body->node[i];
-        if (n->op == Owhere && !is_open(t, n))
-            return 1;
-    }
-    return !t->open;
-}
-
-/* Infinite of that sign; 0: positive and finite.                             */
-static int is_const(const Node *n, double sign)
-{
-    while (n->op == Ocast || n->op == Ospread)
-        n = n->in[0];
-    if (n->op != Oconst)
-        return 0;
-    if (sign != 0)
-        return isinf(n->f) && n->f * sign > 0;
-    return n->f > 0 && isfinite(n->f);
-}
-
-/* Differences for which n can be anything but -inf.                          */
-static Bounds seen(const Attn *t, const Node *n)
-{
-    switch (n->op) {
-    case Owhere:
-        if (is_const(n->in[2], -1))
-            return both(where_holds(t, n->in[0]), seen(t, n->in[1]));
-        return everything;
-    case Oadd: return both(seen(t, n->in[0]), seen(t, n->in[1]));
-    case Omul: case Odiv:
-        return is_const(n->in[1], 0) ? seen(t, n->in[0]) : everything;
-    case Ocast: case Ospread: return seen(t, n->in[0]);
-    default: return everything;
-    }
-}
-
-const char *attn_unseen(Attn *t, const char *q0, const char *q1,
-                        const char *k0, const char *k1)
-{
-    Bounds b = seen(t, t->score);
-    Text x = { .arena = t->arena };
-
-    if (isinf(b.lo) && isinf(b.hi))
-        return NULL;
-    attn_place(t, t->query);
-    if (!isinf(b.hi))
-        put(&x, "%s - (%s) > %.0f", attn_global(t, t->key, k0),
-            attn_global(t, t->query, strf(t->arena, "%s - 1", q1)), b.hi + 0.0);
-    if (!isinf(b.lo))
-        put(&x, "%s%s - (%s) < %.0f", x.s ? " || " : "",
-            attn_global(t, t->key, strf(t->arena, "%s - 1", k1)),
-            attn_global(t, t->query, q0), b.lo + 0.0);
-    return x.s;
-}
-
-/* Text of the condition that all exact conditions of the score hold for queries
- * [q0, q1) and keys [k0, k1); null: there is none.                           */
-const char *attn_allseen(Attn *t, const char *q0, const char *q1,
-                         const char *k0, const char *k1)
-{
-    Bounds b = everything;
-    Text x = { .arena = t->arena };
-
-    for (size_t i = 0; i < vec_len(t->body->node); i++) {
-        const Node *n = t->body->node[i];
-        if (n->op == Owhere && is_exact(t, n->in[0]))
-            b = both(b, where_holds(t, n->in[0]));
-    }
-    if (isinf(b.lo) && isinf(b.hi))
-        return NULL;
-    attn_place(t, t->query);
-    if (!isinf(b.hi))
-        put(&x, "%s - (%s) <= %.0f",
-            attn_global(t, t->key, strf(t->arena, "%s - 1", k1)),
-            attn_global(t, t->query, q0), b.hi + 0.0);
-    if (!isinf(b.lo))
-        put(&x, "%s%s - (%s) >= %.0f", x.s ? " && " : "",
-            attn_global(t, t->key, k0),
-            attn_global(t, t->query, strf(t->arena, "%s - 1", q1)), b.lo + 0.0);
-    return x.s;
-}
-
-/* How many keys from k0 on the queries [q0, q0 + rows) can see; null: all.   */
-const char *attn_seen(Attn *t, const char *q0, const char *rows,
-                      const char *k0)
-{
-    Bounds b = seen(t, t->score);
-
-    if (isinf(b.hi))
-        return NULL;
-    AttnPlace q = attn_place(t, t->query), k = attn_place(t, t->key);
-    if (!q.two && !k.two)
-        return strf(t->arena, "%s + %s + %s - (%s + %s) + %.0f", q.at, q0, rows,
-                    k.at, k0, b.hi + 0.0);
-    const char *last = attn_global(t, t->query, strf(t->arena, "%s + %s - 1",
-                                                     q0, rows));
-    if (!k.two)
-        return strf(t->arena, "%s + 1 - (%s + %s) + %.0f", last, k.at, k0,
-                    b.hi + 0.0);
-    return strf(t->arena, "at_upto(%s + %.0f, %s, %s, %s) - %s", last,
-                b.hi + 0.0, k.half, k.at, k.to, k0);
-}
-
-/* The share of all pairs of query and key that the mask lets through.        */
-double attn_share(const Attn *t)
-{
-    Bounds b = seen(t, t->score);
-    double nq = (double)t->score->dim[dim_of(t->score, t->query)].n;
-    double nk = (double)t->score->dim[dim_of(t->score, t->key)].n, sum = 0;
-
-    for (double q = 0; q < nq; q++)
-        sum += fmax(0, fmin(nk - 1, q + b.hi) - fmax(0, q + b.lo) + 1);
-    return sum / (nq * nk);
 }
