@@ -24,8 +24,6 @@
 
 #include "runtime.h"
 
-enum { GRAIN = 1 << 18 };         /* elements                                 */
-
 static const char *const ourkinds[] = {"param state", "m v"};
 
 /* ---- which tensors go where ---------------------------------------------- */
@@ -96,30 +94,9 @@ static StTensor *list_tensors(Arena *a, const Plan *p, int file)
 
 /* ---- saving -------------------------------------------------------------- */
 
-/* What a rank here has of a tensor of the file: elements [begin, end) of all
- * that this process writes.                                                  */
-typedef struct Box {
-    const Tensor *t;
-    int64_t rank, begin, end;
-    uint8_t *file; const uint8_t *local;
-    int size;                     /* of an element                            */
-} Box;
-
-typedef struct Boxes { const Mesh *mesh; Box *box; } Boxes;       /* vec      */
-
-static void count_run(void *ctx, int64_t global, int64_t local, int64_t n)
+/* What this process writes of tensors that begin at `data` of a file: a vec. */
+static Box *boxes_of(Exec *x, Arena *a, const StTensor *v, int64_t data)
 {
-    int64_t *count = ctx;
-
-    (void)global, (void)local;
-    *count += n;
-}
-
-/* A vec; the file's tensors begin at `data`.                                 */
-static Box *boxes_of(Exec *x, Arena *a, const StTensor *v, uint8_t *data)
-{
-    const Mesh *m = x->plan->mesh;
-    int64_t count = 0;
     Box *box = NULL;
 
     for (int64_t k = 0; k < x->comm->n; k++) {
@@ -130,62 +107,13 @@ static Box *boxes_of(Exec *x, Arena *a, const StTensor *v, uint8_t *data)
             if (at < 0)
                 continue;
             const Tensor *t = source_of(a, r, &r->tensor[at]);
-            Box b = {t, rank, count, 0, data + v[i].begin,
-                     exec_buf(x, rank, t->buf), v[i].bytes};
-            if (!tensor_owner(m, t, rank))
-                continue;
-            tensor_runs(m, t, rank, count_run, &count);
-            b.end = count;
-            vec_push(a, box, b);
+            if (tensor_owner(x->plan->mesh, t, rank))
+                vec_push(a, box, ((Box){t, rank, data + v[i].begin,
+                                        v[i].end - v[i].begin, v[i].bytes,
+                                        exec_buf(x, rank, t->buf)}));
         }
     }
     return box;
-}
-
-typedef struct Copy { const Box *box; int64_t at, lo, hi; } Copy;
-
-static void copy_run(void *ctx, int64_t global, int64_t local, int64_t n)
-{
-    Copy *c = ctx;
-    int64_t size = c->box->size;
-    int64_t lo = c->lo > c->at ? c->lo - c->at : 0;
-    int64_t hi = c->hi < c->at + n ? c->hi - c->at : n;
-
-    if (lo < hi)
-        memcpy(c->box->file + (global + lo) * size,
-               c->box->local + (local + lo) * size, (size_t)((hi - lo) * size));
-    c->at += n;
-}
-
-/* Elements [lo, hi) of all. The page cache takes what is copied to it, a page
- * at a time, at a few gigabytes a second a thread.                           */
-static void copy_boxes(void *ctx, int64_t lo, int64_t hi)
-{
-    const Boxes *all = ctx;
-
-    for (size_t i = 0; i < vec_len(all->box); i++) {
-        const Box *b = &all->box[i];
-        Copy c = {b, b->begin, lo, hi};
-        if (b->begin < hi && b->end > lo)
-            tensor_runs(all->mesh, b->t, b->rank, copy_run, &c);
-    }
-}
-
-/* What this process owns of a file's tensors. */
-static int write_parts(Exec *x, Arena *a, const char *path, const StTensor *v,
-                       size_t head)
-{
-    int64_t size = 0;
-    uint8_t *map = ckpt_map(path, &size, 1);
-
-    if (!map)
-        return ckpt_complain("cannot map", path);
-    Boxes all = {x->plan->mesh, boxes_of(x, a, v, map + head)};
-    size_t n = vec_len(all.box);
-    if (n)
-        pool_run(x->pool, copy_boxes, &all, all.box[n - 1].end, GRAIN);
-    munmap(map, (size_t)size);
-    return ckpt_sync(path, O_RDWR) ? ckpt_complain("cannot sync", path) : 0;
 }
 
 static int write_file(Exec *x, Arena *a, const char *dir, int file)
@@ -195,12 +123,15 @@ static int write_file(Exec *x, Arena *a, const char *dir, int file)
     size_t len;
     int64_t total, bad = 0;
     char *head = st_header(a, v, (int)vec_len(v), &len, &total);
+    Box *box = boxes_of(x, a, v, (int64_t)len);
 
-    if (x->comm->first == 0)
-        bad = ckpt_layout(path, head, len, total) != 0;
+    if (x->comm->first == 0) {
+        bad = pieces_layout(a, path, head, len, total) != 0;
+        vec_push(a, box, ((Box){NULL, 0, 0, (int64_t)len, 1, head}));
+    }
     bad = comm_max(x->comm, bad);
     if (!bad)
-        bad = write_parts(x, a, path, v, len) != 0;
+        bad = pieces_write(a, x->pool, path, x->plan->mesh, box, total) != 0;
     return comm_max(x->comm, bad) ? -1 : 0;
 }
 

@@ -117,68 +117,10 @@ static int write_state(Arena *a, const char *dir, const State *s)
     return ckpt_write(strf(a, "%s/%s", dir, ckptfile[STATE]), t.s, t.len);
 }
 
-static char *hash_text(Arena *a, const void *p, size_t n)
+char *hash_text(Arena *a, const void *p, size_t n)
 {
     XXH128_hash_t h = XXH3_128bits(p, n);
 
-    return strf(a, "%016llx%016llx", (unsigned long long)h.high64,
-                (unsigned long long)h.low64);
-}
-
-/* ---- hashes of files ----------------------------------------------------- */
-
-/* Of a file as long as one piece or shorter its XXH3-128, of others that of the
- * hashes of their pieces, 16 bytes each, high half first, big-endian: threads
- * take a piece each. Checkpoints of before have the hash of the whole file.  */
-enum { PIECE = 16 << 20 };
-
-typedef struct Pieces {
-    uint8_t *map;
-    size_t n;                     /* bytes                                    */
-    XXH128_canonical_t *hash;     /* by piece                                 */
-} Pieces;
-
-static size_t piece_bytes(const Pieces *p, size_t i)
-{
-    return p->n - i * PIECE < PIECE ? p->n - i * PIECE : PIECE;
-}
-
-/* What was read need not stay mapped.                                        */
-static void hash_pieces(void *ctx, int64_t lo, int64_t hi)
-{
-    Pieces *p = ctx;
-
-    for (size_t i = (size_t)lo; i < (size_t)hi; i++) {
-        uint8_t *from = p->map + i * PIECE;
-        XXH128_canonicalFromHash(&p->hash[i],
-                                 XXH3_128bits(from, piece_bytes(p, i)));
-        madvise(from, piece_bytes(p, i), MADV_DONTNEED);
-    }
-}
-
-static char *hash_file(Arena *a, Pool *pool, uint8_t *map, size_t n)
-{
-    size_t npiece = (n + PIECE - 1) / PIECE;
-    Pieces p = {map, n, alloc(a, npiece * sizeof *p.hash)};
-
-    if (npiece < 2)
-        return hash_text(a, map, n);
-    pool_run(pool, hash_pieces, &p, (int64_t)npiece, 1);
-    return hash_text(a, p.hash, npiece * sizeof *p.hash);
-}
-
-static char *hash_whole(Arena *a, uint8_t *map, size_t n)
-{
-    Pieces p = {.map = map, .n = n};
-    XXH3_state_t *s = XXH3_createState();
-
-    XXH3_128bits_reset(s);
-    for (size_t i = 0; i * PIECE < n; i++) {
-        XXH3_128bits_update(s, map + i * PIECE, piece_bytes(&p, i));
-        madvise(map + i * PIECE, piece_bytes(&p, i), MADV_DONTNEED);
-    }
-    XXH128_hash_t h = XXH3_128bits_digest(s);
-    XXH3_freeState(s);
     return strf(a, "%016llx%016llx", (unsigned long long)h.high64,
                 (unsigned long long)h.low64);
 }
@@ -191,12 +133,14 @@ static int write_index(Arena *a, Pool *pool, const char *dir)
 
     for (int i = 0; i < NCKPTFILE; i++) {
         int64_t size = 0;
-        uint8_t *map = ckpt_map(strf(a, "%s/%s", dir, ckptfile[i]), &size, 0);
+        char *path = strf(a, "%s/%s", dir, ckptfile[i]);
+        uint8_t *map = ckpt_map(path, &size, 0);
         if (!map)
             return ckpt_complain("cannot read back", ckptfile[i]);
-        put(&t, "%s %lld %s\n", hash_file(a, pool, map, (size_t)size),
+        put(&t, "%s %lld %s\n", pieces_hash(a, pool, map, size, path),
             (long long)size, ckptfile[i]);
         munmap(map, (size_t)size);
+        pieces_remove(a, path);
     }
     put(&t, "%s\n", hash_text(a, t.s, t.len));
     return ckpt_write(strf(a, "%s/index", dir), t.s, t.len);
@@ -205,8 +149,10 @@ static int write_index(Arena *a, Pool *pool, const char *dir)
 /* Only the files we write are removed, never a tree. */
 static void remove_folder(Arena *a, const char *dir)
 {
-    for (int i = 0; i < NCKPTFILE; i++)
+    for (int i = 0; i < NCKPTFILE; i++) {
         unlink(strf(a, "%s/%s", dir, ckptfile[i]));
+        pieces_remove(a, strf(a, "%s/%s", dir, ckptfile[i]));
+    }
     unlink(strf(a, "%s/index", dir));
     unlink(strf(a, "%s/tuned", dir));
     rmdir(dir);
@@ -300,8 +246,8 @@ static const char *check_file(Arena *a, Pool *pool, const char *dir,
     if (have != size)
         why = strf(a, "%s has %lld bytes instead of %lld", name,
                    (long long)have, size);
-    else if (strcmp(hash_file(a, pool, map, (size_t)have), hash) &&
-             strcmp(hash_whole(a, map, (size_t)have), hash))
+    else if (strcmp(pieces_hash(a, pool, map, have, NULL), hash) &&
+             strcmp(pieces_whole(a, map, have), hash))
         why = strf(a, "%s is damaged (its hash differs)", name);
     munmap(map, (size_t)have);
     return why;

@@ -711,6 +711,28 @@ char *ckpt_text(Arena *a, const char *path, size_t *n);      /* null: cannot */
 StTensor ckpt_describe(Arena *a, const Tensor *t, const char *name);
 View ckpt_view(const StFile *f, const StTensor *s, const Tensor *t);
 int ckpt_complain(const char *what, const char *path);       /* errno; -1     */
+char *hash_text(Arena *a, const void *p, size_t n);   /* XXH3-128, 32 digits */
+
+/* pieces.c: what this process holds of a file: a tensor's part, in bytes of the
+ * file [at, at + bytes), elements of `size` bytes; t null: bytes as they are.*/
+typedef struct Box {
+    const Tensor *t;
+    int64_t rank, at, bytes, size;
+    const void *from;
+} Box;
+/* By one process: as ckpt_layout. By all: their boxes, a vec. 0, or -1 with a
+ * warning. Hashes are kept beside until pieces_remove.                       */
+int pieces_layout(Arena *a, const char *path, const char *head, size_t len,
+                  int64_t total);
+int pieces_write(Arena *a, Pool *pool, const char *path, const Mesh *m,
+                 const Box *box, int64_t bytes);
+void pieces_remove(Arena *a, const char *path);
+/* The hash of a file; path: with those kept beside it, or null. Of the whole,
+ * as checkpoints of before have it.                                          */
+char *pieces_hash(Arena *a, Pool *pool, uint8_t *map, int64_t bytes,
+                  const char *path);
+char *pieces_whole(Arena *a, uint8_t *map, int64_t bytes);
+
 /* The newest checkpoint that verifies, with a note for each that does not.   */
 char *ckpt_newest(Arena *a, const char *dir, State *s);
 void ckpt_prune(const char *dir, int64_t keep);   /* the newest stay; 0: all  */

@@ -15,7 +15,7 @@
 
 #include "../../runtime/runtime.h"
 
-enum { PIECE = 16 << 20, BYTES = 2 * PIECE + 12345 };
+enum { PIECE = 4 << 20, BYTES = 2 * PIECE + 12345 };
 
 static const char *dir;
 static const State state0 = {.step = 7, .plan = "x"};

@@ -78,4 +78,17 @@ both() {
 
 both 1f1b fold.pp=2 fold.tp=2
 both zerobubble fold.pp=2 fold.ep=2 fold.schedule=zerobubble precision=bf16
+
+# Files longer than a piece (runtime/pieces.c), of which each process has a part.
+for n in 1 4; do
+    run="$PLEAT run models/tiny.lua axes.batch=1 axes.seq=16 train.batch=4 train.steps=1
+        data.train=LICENSE fold.tp=2 world=4 name=$dir/pieces.$n"
+    # shellcheck disable=SC2086
+    if [ $n = 1 ]; then $run; else mpirun -q -n 4 $run; fi >"$dir/log" 2>&1 &&
+        "$PLEAT" ckpt verify "$dir/pieces.$n/ckpt/step-00000001" >>"$dir/log" 2>&1
+    result "a checkpoint of many pieces, $n processes" $?
+    grep safetensors "$dir/pieces.$n/ckpt/step-00000001/index" >"$dir/index.$n"
+done
+cmp "$dir/index.1" "$dir/index.4" >"$dir/log" 2>&1
+result "its hashes are the same" $?
 exit $bad
