@@ -26,10 +26,6 @@
 
 #include "codegen.h"
 
-enum {
-    GPUSMS = 132
-};
-
 static int has_dim(const Node *n, const Axis *a)
 {
     return dim_of(n, a) >= 0;
@@ -177,11 +173,11 @@ static void split_jobs(AttnGpu *x)
     int64_t items = items_of(&x->t, x->job, ATWGROWS);
 
     x->cluster = 1;
-    x->blocks = items < GPUSMS ? items : GPUSMS;
+    x->blocks = items < GPUBLOCKS ? items : GPUBLOCKS;
     for (int i = 0; i < x->njob && x->back; i++) {
         AttnJob *j = &x->job[i];
         int64_t loop = attn_product(&x->t, j->loop, j->nloop);
-        if (items_of(&x->t, j, ATWGROWS) < 2 * GPUSMS && loop % 2 == 0)
+        if (items_of(&x->t, j, ATWGROWS) < 2 * GPUBLOCKS && loop % 2 == 0)
             x->cluster = j->split = 2;
     }
 }
@@ -232,13 +228,12 @@ static int64_t open_job(AttnGpu *x, const AttnJob *j, int64_t rows)
 static void put_walk(AttnGpu *x, void (*put_job)(AttnGpu *x, const AttnJob *j))
 {
     Attn *t = &x->t;
-    int64_t items = items_of(t, x->job, ATWGROWS), n = x->blocks;
+    int64_t items = items_of(t, x->job, ATWGROWS);
 
     attn_say(t, 1, "int stage = 0, phase = 0;");
     attn_say(t, 1, "for (int round = 0;; round++) {");
-    attn_say(t, 2, "const int64_t item = (int64_t)round * %lld + (round & 1 ? "
-             "%lld - (int)blockIdx.x : (int)blockIdx.x);", (long long)n,
-             (long long)n - 1);
+    attn_say(t, 2, "const int64_t item = (int64_t)round * gridDim.x + "
+             "(round & 1 ? gridDim.x - 1 - blockIdx.x : blockIdx.x);");
     attn_say(t, 2, "if (item >= %lld)", (long long)items);
     attn_say(t, 3, "break;");
     put_item(x, x->job, ATWGROWS);
@@ -332,6 +327,7 @@ void attn_lower_cuda(Graph *g, Group *k, Arena *a)
     set_text_named(k, a, s.s);
     set_label(k, a, x.t.n);
     attn_cost(&x.t);
-    cuda_set_grid(k, a, blocks, threads, 1, 1);
+    cuda_set_grid(k, a, blocks, threads, 1,
+                  x.tensor && !x.back ? INTURNS : 1);
     k->step.iv[4] = aff(x.shared);
 }

@@ -498,6 +498,13 @@ void attn_wg_place(AttnWg *w, int depth);
 void attn_wg_first(AttnWg *w);
 void attn_wg_follow(AttnWg *w);
 void attn_wg_next(AttnWg *w, int depth);
+/* Multiprocessors of an H100 or H200 (SXM): no GPU of their architecture has
+ * more. What is dealt out by this number is right on any other; a kernel whose
+ * blocks take work one after another says INTURNS for z, and the runtime
+ * launches no more of them than the GPU has multiprocessors: the others would
+ * begin when these end.                                                      */
+enum { GPUBLOCKS = 132, INTURNS = -1 };
+
 /* cuda.c: a kernel's parameters and the arrays they become; its grid.        */
 void cuda_put_parameters(Text *t, const Group *k);
 void cuda_set_grid(Group *k, Arena *a, int64_t x, int64_t threads, int64_t y,
@@ -512,8 +519,9 @@ void grouped_lower_cuda(Group *k, Arena *a);
 /* Of the step's integers v (steps.def): the tile that is best, the text of a
  * tile (@ for its name), the bytes of shared memory it takes.                */
 GroupedTile grouped_tile(const int64_t *v, int weight);
-char *grouped_text(Arena *a, const int64_t *v, int weight, GroupedTile tile,
-                   int64_t *shared);
+char *grouped_text(Arena *a, const int64_t *v, int weight, int squares,
+                   GroupedTile tile, int64_t *shared);
+int64_t grouped_squares(const Graph *g, const Node *n);   /* Target.squares   */
 
 /* ---- generators ---------------------------------------------------------- */
 

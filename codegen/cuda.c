@@ -10,7 +10,12 @@
  *         ...
  *
  * r5 is an integer that depends on the rank, or a key; the compiler folds the
- * rest.                                                                      */
+ * rest.
+ *
+ * Measured and not kept: kernels that are brought onto the chip while the one
+ * before them ends and wait there (programmatic serialization in the graph):
+ * 6.85 in place of 6.93 ms a step of tiny.lua, 52.36 in place of 52.13 of
+ * Qwen3's widths with 4 layers.                                              */
 #include "codegen.h"
 
 #include <string.h>

@@ -71,7 +71,8 @@ static void grouped(Graph *g, Group *k, Arena *a, StepKind kind, int64_t K,
     MapLayout l = map_layout(g, n->in[2]);
     int64_t iv[] = { n->in[0]->dt, out->dt, l.experts, K, N, turned ? K : N,
                      turned, K * N, is_accum(k), l.cap };
-    Node *arg[5] = { n->in[0], n->in[1], out, n->in[2], NULL };
+    Node *more = k->nout > 1 ? k->out[1] : NULL;
+    Node *arg[5] = { n->in[0], n->in[1], out, n->in[2], more };
 
     k->step.kind = kind;
     k->addat = kind == Sgmmw ? 9 : 0;

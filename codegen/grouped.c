@@ -22,11 +22,11 @@ static void put_define(Text *t, const char *name, int64_t v)
 
 /* ---- tensor cores -------------------------------------------------------- */
 
-/* Blocks: one on each multiprocessor of an H100 or H200 (SXM). Shared memory
- * of a block; what is left of it beside slices: boxes on their way out, the
- * start's alignment, barriers.                                               */
-enum { BLOCKS = 132, SHARED = 227 << 10, BOXES = 4 * 8192,
-       BESIDE = BOXES + 1024 + 256, MAXSTAGES = 8, MAPS = 512, DEEP = 64 };
+/* Shared memory of a block, of which a multiprocessor has one; what is left of
+ * it beside slices: boxes on their way out, the start's alignment, barriers. */
+enum { SHARED = 227 << 10, BOXES = 4 * 8192,
+       BESIDE = BOXES + 1024 + 256, MAXSTAGES = 8, MAPS = 512, DEEP = 64,
+       FEWROWS = 384 };
 
 /* Tensor cores take bf16 in rows of whole 16-byte pieces.                    */
 static int has_tensor_cores(const int64_t *v)
@@ -34,6 +34,24 @@ static int has_tensor_cores(const int64_t *v)
     return v[XDT] == Dbf16 && (v[XDTOUT] == Dbf16 || v[XDTOUT] == Df32) &&
            v[XK] % 8 == 0 && v[XN] % 8 == 0 && v[XLDW] % 8 == 0 &&
            v[XE] <= 4096;
+}
+
+/* Warps that multiply: each leaves a sum of squares.                         */
+enum { WARPS = 8 };
+
+int64_t grouped_squares(const Graph *g, const Node *n)
+{
+    Group k = { .fam = FAMgmmw, .n = 1, .nout = 1 };
+    Node *node = (Node *)(uintptr_t)n;
+    Arena *scratch = arena_new();
+    int64_t v[XCAP + 1];
+
+    k.node = k.out = &node;
+    gmmw_lower((Graph *)(uintptr_t)g, &k, scratch);
+    for (int i = 0; i <= XCAP; i++)
+        v[i] = k.step.iv[i].c;
+    arena_free(scratch);
+    return has_tensor_cores(v) && v[XDTOUT] == Df32 ? GPUBLOCKS * WARPS : 0;
 }
 
 /* 64 x BN += 64 x 16 of A, 16 x BN of B.                                     */
@@ -66,20 +84,22 @@ static void put_product(Text *t, int64_t wide, int turna, int turnb)
  *     4096  4096 x 14336                773      753       590      641
  *     4096  14336 x 4096                701      756       518      663
  *     1024  weights 2048 x 768          634      610       595      615
- *     256   weights 2048 x 768          353      342       355      341
+ *     256   weights 2048 x 768          342      335       363      344
  *     4096  weights 4096 x 14336        774      752       603      648
  *
  * Storing while the other multiplies is worth more than fewer bytes a product,
- * but for very long sums. With few rows an expert L2 is busy (79 % of its rate
- * at 256 rows, weights). Measured and not better: blocks in pairs that fetch
- * for each other (multicast: half as fast), weights stored from registers (a
- * fifth slower at 256 rows), a warp that stores its own rows, more boxes or an
- * evict-first hint on their way out (the same).                              */
+ * but for very long sums; weights of short ones are bound by what they store,
+ * and a smaller tile begins to sooner. With few rows an expert L2 is busy (79 %
+ * of its rate at 256 rows, weights). Measured and not better: blocks in pairs
+ * that fetch for each other (multicast: half as fast), weights stored from
+ * registers (a fifth slower at 256 rows), 256x192 and 256x128 tiles that fetch
+ * less (318 and 322 where 128x128 made 363), a warp that stores its own rows,
+ * more boxes or an evict-first hint on their way out (the same).             */
 GroupedTile grouped_tile(const int64_t *v, int weight)
 {
-    static const struct { GroupedTile t; double rate, deep; } tile[] = {
-        { { 128, 192, 1 }, 1, 0.97 }, { { 128, 256, 0 }, 0.93, 1 },
-        { { 128, 128, 1 }, 0.83, 0.7 }, { { 128, 64, 1 }, 0.5, 0.4 },
+    static const struct { GroupedTile t; double rate, deep, few; } tile[] = {
+        { { 128, 192, 1 }, 1, 0.97, 0.94 }, { { 128, 256, 0 }, 0.93, 1, 0.92 },
+        { { 128, 128, 1 }, 0.83, 0.7, 1 }, { { 128, 64, 1 }, 0.5, 0.4, 0.88 },
     };
     int64_t n = weight && v[XTW] ? v[XK] : v[XN];
     int64_t sum = weight ? v[XCAP] / v[XE] : v[XK];
@@ -89,7 +109,8 @@ GroupedTile grouped_tile(const int64_t *v, int weight)
     for (size_t i = 0; i < sizeof tile / sizeof *tile; i++) {
         double use = (double)n / (double)(ceil_of(n, tile[i].t.cols) *
                                           tile[i].t.cols);
-        double rate = use * (sum < 8192 ? tile[i].rate : tile[i].deep);
+        double rate = use * (weight && sum <= FEWROWS ? tile[i].few
+                             : sum < 8192 ? tile[i].rate : tile[i].deep);
         if (rate > most)
             most = rate, best = i;
     }
@@ -98,8 +119,8 @@ GroupedTile grouped_tile(const int64_t *v, int weight)
 
 /* wgmma.pre. A weight gradient that is stored turned is made turned: its
  * operands change places.                                                    */
-char *grouped_text(Arena *a, const int64_t *v, int weight, GroupedTile tile,
-                   int64_t *shared)
+char *grouped_text(Arena *a, const int64_t *v, int weight, int squares,
+                   GroupedTile tile, int64_t *shared)
 {
     Text t = { .arena = a };
     int swap = weight && v[XTW];
@@ -111,6 +132,7 @@ char *grouped_text(Arena *a, const int64_t *v, int weight, GroupedTile tile,
         stages = MAXSTAGES;
     *shared = stages * slice + BOXES + 1024;
     put_define(&t, "WEIGHT", weight);
+    put_define(&t, "SQUARES", squares ? GPUBLOCKS * WARPS : 0);
     put_define(&t, "M", m);
     put_define(&t, "N", n);
     put_define(&t, "K", v[XK]);
@@ -133,22 +155,25 @@ char *grouped_text(Arena *a, const int64_t *v, int weight, GroupedTile tile,
     put(&t, "%s", wgmma_pre);
     put(&t, "extern \"C\" __global__ void __launch_bounds__(%d, 1)\n"
         "@(const uint16_t *a, const uint16_t *b, TO *c, const int32_t *off,\n"
-        "  uint8_t *work, int64_t add)\n"
-        "{\n    grouped_product(%s, c, off, work, (int)add);\n}\n", WGTHREADS,
-        swap ? "b, a" : "a, b");
+        "  %suint8_t *work, int64_t add)\n"
+        "{\n    grouped_product(%s, c, off, %s, work, (int)add);\n}\n",
+        WGTHREADS, squares ? "float *squares, " : "", swap ? "b, a" : "a, b",
+        squares ? "squares" : "0");
     return t.s;
 }
 
 static void on_tensor_cores(Group *k, Arena *a, const int64_t *v, int weight)
 {
     int64_t shared = 0;
-    char *text = grouped_text(a, v, weight, grouped_tile(v, weight), &shared);
+    int squares = k->nout > 1;
+    char *text = grouped_text(a, v, weight, squares, grouped_tile(v, weight),
+                              &shared);
 
     set_text_named(k, a, text);
-    k->narg = 4;
+    k->narg = 4 + squares;
     k->step.nint = 0;
-    k->scratch = BLOCKS * MAPS;
-    cuda_set_grid(k, a, BLOCKS, WGTHREADS, 1, 1);
+    k->scratch = GPUBLOCKS * MAPS;
+    cuda_set_grid(k, a, GPUBLOCKS, WGTHREADS, 1, INTURNS);
     k->step.iv[4] = aff(shared);
 }
 

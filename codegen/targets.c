@@ -83,7 +83,7 @@ const Target T_null = {
 const Target T_cuda = {
     .name = "cuda", .prelude = cuda_pre,
     .items = 256, .grid = 1, .keeps = attn_can_cuda, .loops = loops,
-    .lower = lower_cuda,
+    .squares = grouped_squares, .lower = lower_cuda,
 };
 
 static const Target *const targets[] = { &T_host, &T_null, &T_cuda };

@@ -15,7 +15,7 @@
 
 enum {
     BLOCKMAP = THREADMAP, BLOCKTEAMS = 128, MOSTTEAM = 1024,
-    FEWITEMS = 264,               /* two blocks for each of an H100's parts   */
+    FEWITEMS = 2 * GPUBLOCKS,
     SERIAL = 64,                  /* elements that a thread adds up alone     */
     UNDERWAY = 4,                 /* pieces that a thread waits for at a time */
     BUSY = 1 << 17                /* threads that keep the chip busy          */

@@ -331,6 +331,7 @@ static int special(Check *c, const Node *n)
     case Okeep: case Oroute: return integer(c, n, 0);
     case Ogather: case Oscatter_add: case Opick: return integer(c, n, 1);
     case Owrite: return write_ok(c, n);
+    case Osquares: return bad(c, n, "is made with kernels only");
     case Oaccum:
         if (n->reg != REGden && n->reg != REGbody)
             return bad(c, n, "accumulates in %s", regions[n->reg]);

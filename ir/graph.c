@@ -383,7 +383,8 @@ static void merge_equal(Graph *g, Arena *scratch)
 
 static int is_root(const Node *n)
 {
-    return (optab[n->op].cls == SINK && n->op != Oaccum) || is_transfer(n);
+    return (optab[n->op].cls == SINK && n->op != Oaccum &&
+            n->op != Osquares) || is_transfer(n);
 }
 
 static void mark_live(Node *n)

@@ -433,6 +433,9 @@ typedef struct Target {
     int (*keeps)(const Graph *g, const Node *n);
     /* May n join a loop kernel? (the test `recompute` shares with `fuse`)    */
     int (*loops)(const Graph *g, const Node *n);
+    /* Numbers that gmmw's kernel can leave beside its accumulator, whose sum is
+     * that of the squares of what it holds; 0, or null: it cannot.           */
+    int64_t (*squares)(const Graph *g, const Node *gmmw);
     /* Fill fam-dependent parts: step, arg, text, scratch.                    */
     void (*lower)(Graph *g, Group *k, Arena *a);
 } Target;

@@ -83,7 +83,8 @@ static void settle_rows(const Rows *t, Live *x)
 void rows_settle(const Rows *t, Live *x)
 {
     if (!x->used) return;
-    if (x->n && x->n->op == Oaccum) x->outside = 1;
+    if (x->n && (x->n->op == Oaccum || x->n->op == Osquares))
+        x->outside = 1;
     if (!x->outside) {
         settle_rows(t, x);
         return;

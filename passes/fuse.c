@@ -369,22 +369,10 @@ static Node *only_user(const Fuse *f, const Node *n)
     return vec_len(f->user[n->id]) == 1 ? f->user[n->id][0] : NULL;
 }
 
-static int same_order(const Node *a, const Node *b)
+static void take_in(Fuse *f, Unit *u, Node *n)
 {
-    for (int d = 0; d < a->nd; d++)
-        if (a->nd != b->nd || a->dim[d].a != b->dim[d].a)
-            return 0;
-    return 1;
-}
-
-/* Does the product add to accumulator x itself? What it adds is not rounded, so
- * both have one dtype.                                                       */
-static int feeds(const Node *n, const Node *x, Family fam)
-{
-    return x && x->op == Oaccum && !strcmp(x->s, "add") && x->reg == n->reg &&
-           x->call == n->call && x->dt == n->dt &&
-           (x->dt == Df32 || x->dt == Df64) && fam != FAMgmm &&
-           (fam != FAMgmmw || same_order(n, x));
+    vec_push(f->a, u->node, n);
+    f->unit[n->id] = u;
 }
 
 static void place_product(Fuse *f, Node *n, Family fam)
@@ -393,11 +381,13 @@ static void place_product(Fuse *f, Node *n, Family fam)
     Node *x = only_user(f, n);
 
     u->alone = n;
-    if (feeds(n, x, fam)) {
-        vec_push(f->a, u->node, x);
-        f->unit[x->id] = u;
-        u->alone = x;
-    }
+    if (!x || !feeds(n, x))
+        return;
+    take_in(f, u, x);
+    u->alone = x;
+    for (size_t i = 0; i < vec_len(f->user[x->id]); i++)
+        if (f->user[x->id][i]->op == Osquares)
+            take_in(f, u, f->user[x->id][i]);
 }
 
 static Family family_of(const Fuse *f, const Node *n)
@@ -409,7 +399,7 @@ static Family family_of(const Fuse *f, const Node *n)
         { "scatter", FAMscatter }, { "comm", FAMcomm },
     };
 
-    if (is_source(n) || is_view(n) || n->op == Ooutput)
+    if (is_source(n) || is_view(n) || n->op == Ooutput || n->op == Osquares)
         return FAMnone;
     if (f->T->loops(f->g, n))
         return FAMloop;
@@ -468,7 +458,7 @@ static void add_results(Fuse *f, Group *k, Unit *u)
     u->seen = s.stamp;
     for (size_t i = 0; i < vec_len(u->node); i++) {
         Node *n = u->node[i];
-        if (u->alone ? n == u->alone
+        if (u->alone ? n == u->alone || n->op == Osquares
                      : u->fam != FAMloop || is_stored(&s, n))
             add_once(f->a, &k->out, &k->nout, n);
     }
@@ -570,6 +560,7 @@ Group **fuse(Graph *g, const Target *T, Arena *a)
     Fuse f = { .g = g, .T = T, .a = a };
 
     legalise(g, T);
+    squares_apart(g, T);
     g_renumber(g);
     f.n = (int)vec_len(g->node);
     f.user = alloc(a, ((size_t)f.n + 1) * sizeof *f.user);

@@ -243,6 +243,12 @@ Node *logsumexp_part(Graph *g, Node *attn, const Node *out);
  * sums, small scatters as masks.                                             */
 void legalise(Graph *g, const Target *T);
 
+/* Sums of squares of gradients, by the products that make these.             */
+void squares_apart(Graph *g, const Target *T);
+/* Does product n, whose only user x is, add to accumulator x itself? What it
+ * adds is not rounded, so both have one dtype.                               */
+int feeds(const Node *n, const Node *x);
+
 Group **fuse(Graph *g, const Target *T, Arena *a);   /* vec, executable order */
 
 /* ---- onenest.c: what fuse asks ------------------------------------------- */

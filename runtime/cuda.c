@@ -72,6 +72,10 @@ static void bind_kernel(Gpu *x, GpuCall *c)
 
     for (int i = 0; i < 5; i++)
         c->grid[i] = c->iv[i];
+    if (c->grid[3] < 0) {         /* its blocks take work in turns            */
+        c->grid[3] = 1;
+        c->grid[0] = c->grid[0] < x->cores ? c->grid[0] : x->cores;
+    }
     c->fn = x->fn[kernel_named(x->plan, s->kernel)];
     c->param = alloc(x->mem, (size_t)(n + 1) * sizeof *c->param);
     for (int i = 0; i < n; i++)

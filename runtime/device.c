@@ -133,6 +133,7 @@ static void name_device(Gpu *x)
 
     dl.cuDeviceGetName(x->name, sizeof x->name, x->device);
     arch_of(x->device, x->arch, sizeof x->arch);
+    dl.cuDeviceGetAttribute(&x->cores, PROCESSORS, x->device);
     dl.cuDeviceTotalMem_v2(&bytes, x->device);
     x->total = (int64_t)bytes;
 }

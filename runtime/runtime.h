@@ -465,7 +465,7 @@ typedef struct Gpu {
     Pool *pool;
     const Course *course;         /* by program                               */
     int64_t rank;
-    int device;
+    int device, cores;            /* multiprocessors                          */
     char name[128], arch[16];     /* "sm_90a"                                 */
     int each;                     /* wait after each call                     */
     void *context, *stream;

@@ -240,7 +240,8 @@ static void launch(Device *d, const Group *k, void *fn)
     }
     const Aff *iv = k->step.iv;
     cu(dl.cuLaunchKernel(fn, (unsigned)iv[0].c, (unsigned)iv[2].c,
-                         (unsigned)iv[3].c, (unsigned)iv[1].c, 1, 1,
+                         iv[3].c < 0 ? 1 : (unsigned)iv[3].c,
+                         (unsigned)iv[1].c, 1, 1,
                          (unsigned)iv[4].c, stream, arg, NULL), "launch");
 }
 

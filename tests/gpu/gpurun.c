@@ -160,7 +160,8 @@ static void launch(GpuRun *x, const Group *k, Args *a, const int64_t *iv)
         gpu_ok(dl.cuFuncSetAttribute(fn, SHARED, (int)iv[4]), k->step.kernel);
     if (iv[0] && iv[2] && iv[3])
         gpu_ok(dl.cuLaunchKernel(fn, (unsigned)iv[0], (unsigned)iv[2],
-                                 (unsigned)iv[3], (unsigned)iv[1], 1, 1,
+                                 iv[3] < 0 ? 1 : (unsigned)iv[3],
+                                 (unsigned)iv[1], 1, 1,
                                  (unsigned)iv[4], x->stream, param, NULL),
                k->step.kernel);
 }

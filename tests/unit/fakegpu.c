@@ -94,7 +94,8 @@ int cuDeviceGetAttribute(int *v, int attribute, int device)
 {
     (void)device;
     *v = attribute == 75 ? atoi(setting("major", "9"))
-       : attribute == 76 ? atoi(setting("minor", "0")) : 1;
+       : attribute == 76 ? atoi(setting("minor", "0"))
+       : attribute == 16 ? atoi(setting("processors", "132")) : 1;
     return 0;
 }
 

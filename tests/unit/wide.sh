@@ -1,6 +1,7 @@
 #!/bin/sh
 # wide: how the GPU's kernels of published models reach memory. Neighbours that a
-# thread has are read and written in pieces; no norm reads its rows twice.
+# thread has are read and written in pieces; no norm reads its rows twice, no
+# gradient of experts is read for its norm.
 cd "$(dirname "$0")/../.." || exit 2
 : "${PLEAT:=$PWD/build/pleat}"
 dir=build/tests/wide
@@ -25,13 +26,17 @@ text() {
 for model in qwen3_moe mixtral; do
     plan=$dir/$model.plan
     "$PLEAT" compile models/$model.lua target=cuda axes.batch=2 train.batch=2 \
-        precision=bf16 -o $plan >$dir/log || { cat $dir/log; exit 1; }
+        precision=bf16 -d fuse -o $plan >$dir/fuse || { cat $dir/fuse; exit 1; }
     check "$model: bf16 neighbours come in pieces" "$(grep -nE \
         'LANES\([0-9]+\) t[0-9]+\[l\] = bf16_f32\(b[0-9]+\[[^t]*\]\);' $plan)"
     check "$model: a weight's update reads and writes 16 bytes" "$(
         text post.layers.0.moe.w1.write | awk '
             / load<4, 4>/ { r++ } / store<4, 4>/ { w++ }
             END { if (r < 4 || w < 4) print r + 0 " reads, " w + 0 " writes" }')"
+    check "$model: squares of a gradient by its product" "$(awk '
+        / = gmmw .* squares / { made++ }
+        /reads.* %grad\.layers\.[^ ]*\.moe\.w[123] / && !/ write / { print }
+        END { if (made < 3) print made + 0 " products" }' $dir/fuse)"
     for step in layers.0.add.2 d.layers.0.attn_norm.rmsnorm.mul.2; do
         check "$model: $step holds its row" "$(text $step | awk '
             / team_sum</ { s++ } /for .* = lane/ { print }
