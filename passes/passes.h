@@ -152,6 +152,37 @@ Node *pipe_copy(Pipe *p, int s, Node ***list, const Node *n, Node *const *in);
 /* n, of den or pre or standing ready, on stage s.                            */
 Node *pipe_shared(Pipe *p, int s, Node *n);
 
+/* ---- step.c optimize.c: what stands in post ------------------------------ */
+
+typedef struct TrainStep {
+    Graph *g;
+    const Loc *l;
+    const char *scope;            /* of what is being built                   */
+    Node *total;                  /* the step's loss                          */
+    Node *ok;                     /* everything is finite                     */
+    Node *scale;                  /* clipping factor, null: none              */
+    Node *lr, *rate, *root;       /* lr/bc1, 1/sqrt(bc2)                      */
+    double b1, b2;
+    Table *post;                  /* a node -> its value in post              */
+    Table *bucket;                /* a trained parameter's path -> its Bucket */
+} TrainStep;
+
+/* fp32 arithmetic of post, in s->scope; values of the step block by name; what
+ * the step reports.                                                          */
+Node *post_op1(TrainStep *s, Op op, Node *a);
+Node *post_op2(TrainStep *s, Op op, Node *a, Node *b);
+Node *post_num(TrainStep *s, double v);
+Node *post_scalar(TrainStep *s, const char *name);
+void post_result(TrainStep *s, const char *name, Node *n);
+Node *in_post(Node *n);
+/* Writes the value, or the old one when something is not finite.             */
+void post_write(TrainStep *s, Node *state, Node *value);
+
+/* Fills s->bucket; param: those that have gradients, in order. How many.     */
+size_t step_buckets(TrainStep *s, Node **node, size_t count, Node **param);
+void step_clip(TrainStep *s);                 /* sets ok and scale            */
+void step_optimize(TrainStep *s, Node **param, size_t n);
+
 /* ---- fold.c place.c bucket.c: what is known before they run -------------- */
 
 Mesh *fold_mesh(Graph *g);        /* by the options alone                     */
