@@ -333,36 +333,49 @@ static StFile **open_indexed(Arena *a, const char *dir, const char *index)
 }
 
 /* The files behind `from`: a file, a checkpoint, a run, or a Hub folder. */
-StFile **ckpt_files(Arena *a, const char *path)
+static StFile **one_file(Arena *a, const char *path)
 {
     StFile **v = NULL;
+
+    vec_push(a, v, open_or_err(a, path));
+    return v;
+}
+
+/* The newest whole checkpoint of a run or of its folder; null: it has none.  */
+static const char *newest_of(Arena *a, const char *path)
+{
     State s;
-    char *index = strf(a, "%s/model.safetensors.index.json", path);
-    char *single = strf(a, "%s/model.safetensors", path);
+    const char *inside = strf(a, "%s/ckpt", path);
+
+    return ckpt_exists(path) ? ckpt_newest(a, path, &s)
+         : ckpt_exists(inside) ? ckpt_newest(a, inside, &s) : NULL;
+}
+
+StFile **ckpt_files(Arena *a, const char *path)
+{
+    State s;
+    const char *dir = path;
     struct stat st;
 
     if (stat(path, &st))
         err(NULL, "from: %s: %s", path, strerror(errno));
-    if (!S_ISDIR(st.st_mode)) {
-        vec_push(a, v, open_or_err(a, path));
-        return v;
-    }
+    if (!S_ISDIR(st.st_mode))
+        return one_file(a, path);
     if (exists(strf(a, "%s/index", path))) {
         const char *why = ckpt_verify(a, path, &s);
         if (why)
             err(NULL, "from: %s: %s", path, why);
-    } else if (ckpt_exists(path)) {
-        return ckpt_files(a, ckpt_newest(a, path, &s));
-    } else if (ckpt_exists(strf(a, "%s/ckpt", path))) {
-        return ckpt_files(a, strf(a, "%s/ckpt", path));
-    } else if (exists(index)) {
-        return open_indexed(a, path, index);
+    } else if (!(dir = newest_of(a, path))) {
+        const char *index = strf(a, "%s/model.safetensors.index.json", path);
+        dir = path;
+        if (exists(index))
+            return open_indexed(a, path, index);
     }
+    const char *single = strf(a, "%s/model.safetensors", dir);
     if (!exists(single))
         err(NULL, "from: %s holds no checkpoint and no model.safetensors",
             path);
-    vec_push(a, v, open_or_err(a, single));
-    return v;
+    return one_file(a, single);
 }
 
 static int uses_hf_names(const Plan *p, const Files *s)

@@ -629,6 +629,7 @@ typedef struct StFile {
     const char *path;
     const uint8_t *map, *data;
     int64_t size;                 /* of the file                              */
+    int fd;                       /* open as long as it is mapped             */
     int n; StTensor *t;           /* sorted by name                           */
 } StFile;
 
@@ -640,6 +641,7 @@ double st_get(const char *dt, const uint8_t *p, int64_t i);
 void st_set(const char *dt, uint8_t *p, int64_t i, double v);   /* of floats  */
 int st_bytes(const char *dt);     /* of an element                            */
 int st_isfloat(const char *dt);
+int64_t st_elems(const StTensor *t);
 /* Lay out n tensors (name, dt, bytes, nd, n and axes set), largest elements
  * first: sets begin and end, returns the header with its length, *total the
  * file's size.                                                               */
@@ -778,6 +780,34 @@ void strided_boxes(const Strided *p, int64_t lo, int64_t hi, BoxFn *f,
 /* Elements of `size` bytes; `to` holds the destination from element lo on.   */
 void strided_copy(const Strided *p, int size, const uint8_t *from, uint8_t *to,
                 int64_t lo, int64_t hi);
+
+/* ---- carry.c: tensors of files made of boxes of others ------------------- */
+
+/* A box of a tensor, where it goes. Its file is mapped, never private memory:
+ * what was read is let go. f: for tensors that are copied as they are.       */
+typedef struct Share {
+    Strided p; View v;
+    const StFile *f; int64_t bytes;
+} Share;
+
+typedef struct Cargo {
+    StTensor st;                  /* of the file that it goes to              */
+    int file;                     /* which one                                */
+    int64_t at;                   /* bytes from that file's beginning         */
+    const char *from;             /* dtype of all parts; null: several        */
+    int64_t filled;               /* elements that parts bring                */
+    _Atomic int64_t left;         /* elements not written yet                 */
+    Share *part;                  /* vec                                      */
+} Cargo;
+
+typedef struct Carry Carry;
+/* To nfile files; durable: those will be synced, so disks begin early.       */
+Carry *carry_new(Arena *a, int nfile, int durable);
+/* The next file: its header, and room for those of `out` (a vec that stays)
+ * that go there. 0, or -1 with a warning.                                    */
+int carry_file(Arena *a, Carry *j, Cargo *out, const char *path);
+/* Move all, close the files. 0, or -1 with a warning.                        */
+int carry_run(Carry *j, const char *what);
 
 /* ---- convert.c: checkpoints to and from Hugging Face folders ------------- */
 

@@ -80,6 +80,15 @@ int st_bytes(const char *dt)
     return types[type_named(dt)].bytes;
 }
 
+int64_t st_elems(const StTensor *t)
+{
+    int64_t n = 1;
+
+    for (int d = 0; d < t->nd; d++)
+        n *= t->n[d];
+    return n;
+}
+
 /* To nearest even; 65520 and more is infinite.                               */
 static uint16_t f32_to_f16(float f)
 {
@@ -284,9 +293,11 @@ const char *st_open(Arena *a, const char *path, StFile **out)
     f->size = st.st_size;
     void *p = f->size ? mmap(NULL, (size_t)f->size, PROT_READ, MAP_PRIVATE, fd,
                              0) : MAP_FAILED;
-    close(fd);
-    if (p == MAP_FAILED)
+    f->fd = fd;
+    if (p == MAP_FAILED) {
+        close(fd);
         return strf(a, "%s: %s", path, f->size ? strerror(errno) : "empty");
+    }
     f->map = p;
     const char *why = read_file(a, f);
     if (!why) {
@@ -300,6 +311,7 @@ const char *st_open(Arena *a, const char *path, StFile **out)
 void st_close(StFile *f)
 {
     munmap((void *)(uintptr_t)f->map, (size_t)f->size);
+    close(f->fd);
 }
 
 StTensor *st_find(const StFile *f, const char *name)

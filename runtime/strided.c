@@ -111,47 +111,73 @@ void strided_boxes(const Strided *p, int64_t lo, int64_t hi, BoxFn *f,
 
 /* ---- turning ------------------------------------------------------------- */
 
+typedef uint8_t V16 __attribute__((vector_size(16), aligned(1)));
 typedef uint16_t V8 __attribute__((vector_size(16), aligned(2)));
 typedef uint32_t V4 __attribute__((vector_size(16), aligned(4)));
 
-#define LOW8(a, b)  __builtin_shufflevector(a, b, 0, 8, 1, 9, 2, 10, 3, 11)
-#define HIGH8(a, b) __builtin_shufflevector(a, b, 4, 12, 5, 13, 6, 14, 7, 15)
-#define LOW4(a, b)  __builtin_shufflevector(a, b, 0, 4, 1, 5)
-#define HIGH4(a, b) __builtin_shufflevector(a, b, 2, 6, 3, 7)
+#define LOW16(a, b)  __builtin_shufflevector(a, b, 0, 16, 1, 17, 2, 18, 3, 19, \
+                                             4, 20, 5, 21, 6, 22, 7, 23)
+#define HIGH16(a, b) __builtin_shufflevector(a, b, 8, 24, 9, 25, 10, 26, 11, \
+                                             27, 12, 28, 13, 29, 14, 30, 15, 31)
+#define LOW8(a, b)   __builtin_shufflevector(a, b, 0, 8, 1, 9, 2, 10, 3, 11)
+#define HIGH8(a, b)  __builtin_shufflevector(a, b, 4, 12, 5, 13, 6, 14, 7, 15)
+#define LOW4(a, b)   __builtin_shufflevector(a, b, 0, 4, 1, 5)
+#define HIGH4(a, b)  __builtin_shufflevector(a, b, 2, 6, 3, 7)
 
-/* 8 x 8: three times, row i and row i + 4 are interleaved.                   */
-static void turn8(const uint16_t *from, int64_t down, uint16_t *to, int64_t out)
-{
-    V8 r[8], t[8];
-
-    for (int i = 0; i < 8; i++)
-        memcpy(&r[i], from + i * down, sizeof r[i]);
-    for (int round = 0; round < 3; round++) {
-        for (int i = 0; i < 4; i++) {
-            t[2 * i] = LOW8(r[i], r[i + 4]);
-            t[2 * i + 1] = HIGH8(r[i], r[i + 4]);
-        }
-        memcpy(r, t, sizeof r);
+/* A function that turns N x N elements, rows `down` and `out` bytes apart: log
+ * N times, row i and row i + N / 2 are interleaved.                          */
+#define TURN(name, V, N, LOW, HIGH)                                            \
+    static inline void name(const uint8_t *from, int64_t down, uint8_t *to,    \
+                            int64_t out)                                       \
+    {                                                                          \
+        V r[N], t[N];                                                          \
+        for (int i = 0; i < N; i++)                                            \
+            memcpy(&r[i], from + i * down, sizeof r[i]);                       \
+        for (int k = 1; k < N; k *= 2) {                                       \
+            for (int i = 0; i < N / 2; i++) {                                  \
+                t[2 * i] = LOW(r[i], r[i + N / 2]);                            \
+                t[2 * i + 1] = HIGH(r[i], r[i + N / 2]);                       \
+            }                                                                  \
+            memcpy(r, t, sizeof r);                                            \
+        }                                                                      \
+        for (int i = 0; i < N; i++)                                            \
+            memcpy(to + i * out, &r[i], sizeof r[i]);                          \
     }
-    for (int i = 0; i < 8; i++)
-        memcpy(to + i * out, &r[i], sizeof r[i]);
+
+TURN(turn16, V16, 16, LOW16, HIGH16)
+TURN(turn8, V8, 8, LOW8, HIGH8)
+TURN(turn4, V4, 4, LOW4, HIGH4)
+
+static inline void turn_block(int size, const uint8_t *from, int64_t down,
+                              uint8_t *to, int64_t out)
+{
+    if (size == 1)
+        turn16(from, down, to, out);
+    else if (size == 2)
+        turn8(from, down, to, out);
+    else
+        turn4(from, down, to, out);
 }
 
-static void turn4(const uint32_t *from, int64_t down, uint32_t *to, int64_t out)
+/* TILE x TILE elements, by way of memory where rows lie side by side: those of
+ * the files are often a power of two apart and would push each other out of the
+ * cache. Meanwhile what stands `ahead` bytes further is fetched.             */
+static inline void turn_tile(int size, const uint8_t *from, int64_t down,
+                             uint8_t *to, int64_t out, int64_t ahead)
 {
-    V4 r[4], t[4];
+    uint8_t mid[TILE * TILE * 4];
+    int w = 16 / size, row = TILE * size;
 
-    for (int i = 0; i < 4; i++)
-        memcpy(&r[i], from + i * down, sizeof r[i]);
-    for (int round = 0; round < 2; round++) {
-        for (int i = 0; i < 2; i++) {
-            t[2 * i] = LOW4(r[i], r[i + 2]);
-            t[2 * i + 1] = HIGH4(r[i], r[i + 2]);
-        }
-        memcpy(r, t, sizeof r);
+    for (int j = 0; j < TILE; j += w) {
+        const uint8_t *x = from + j * down;
+        for (int k = 0; k < w; k++)
+            for (int q = 0; q < row; q += 64)
+                __builtin_prefetch(x + k * down + q + ahead);
+        for (int i = 0; i < TILE; i += w)
+            turn_block(size, x + i * size, down, mid + i * row + j * size, row);
     }
-    for (int i = 0; i < 4; i++)
-        memcpy(to + i * out, &r[i], sizeof r[i]);
+    for (int i = 0; i < TILE; i++)
+        memcpy(to + i * out, mid + i * row, (size_t)row);
 }
 
 /* One element after another, s the outer loop.                               */
@@ -171,37 +197,51 @@ static void plain(const uint8_t *from, uint8_t *to, int size, const Stride *s,
         }
 }
 
-/* s: near in the source; d: near in the destination.                         */
-static void tile(const uint8_t *from, uint8_t *to, int size, Stride s, Stride d)
+/* What is left of tiles at the edges. s: near in the source; d: near in the
+ * destination.                                                               */
+static void edge(const uint8_t *from, uint8_t *to, int size, Stride s, Stride d)
 {
-    int64_t w = size == 2 ? 8 : 4, n = s.n / w * w, m = d.n / w * w;
+    int64_t w = 16 / size, n = s.n / w * w, m = d.n / w * w;
 
-    if (s.from != 1 || d.to != 1 || (size != 2 && size != 4))
+    if (s.from != 1 || d.to != 1 || size > 4)
         n = m = 0;
     for (int64_t i = 0; i < n; i += w)
-        for (int64_t j = 0; j < m; j += w) {
-            const void *x = from + (i + j * d.from) * size;
-            void *y = to + (i * s.to + j) * size;
-            if (size == 2)
-                turn8(x, d.from, y, s.to);
-            else
-                turn4(x, d.from, y, s.to);
-        }
+        for (int64_t j = 0; j < m; j += w)
+            turn_block(size, from + (i + j * d.from) * size, d.from * size,
+                       to + (i * s.to + j) * size, s.to * size);
     Stride right = {s.n - n, s.to, s.from}, below = {d.n - m, d.to, d.from};
     Stride left = {n, s.to, s.from};
     plain(from + n * s.from * size, to + n * s.to * size, size, &right, &d);
     plain(from + m * d.from * size, to + m * d.to * size, size, &left, &below);
 }
 
+static void whole(const uint8_t *from, uint8_t *to, int size, Stride s,
+                  Stride d, int64_t ahead)
+{
+    switch (size) {
+    case 1: turn_tile(1, from, d.from, to, s.to, ahead); break;
+    case 2: turn_tile(2, from, d.from * 2, to, s.to * 2, ahead); break;
+    default: turn_tile(4, from, d.from * 4, to, s.to * 4, ahead); break;
+    }
+}
+
+/* Tiles along the rows of the source; ahead is the next one.                 */
 static void turn(const uint8_t *from, uint8_t *to, int size, Stride s, Stride d)
 {
+    int fit = s.from == 1 && d.to == 1 && size <= 4;
+
     for (int64_t j = 0; j < d.n; j += TILE)
         for (int64_t i = 0; i < s.n; i += TILE) {
             Stride a = s, b = d;
+            const uint8_t *x = from + (i * s.from + j * d.from) * size;
+            uint8_t *y = to + (i * s.to + j * d.to) * size;
             a.n = s.n - i < TILE ? s.n - i : TILE;
             b.n = d.n - j < TILE ? d.n - j : TILE;
-            tile(from + (i * s.from + j * d.from) * size,
-                 to + (i * s.to + j * d.to) * size, size, a, b);
+            if (fit && a.n == TILE && b.n == TILE)
+                whole(x, y, size, s, d, size * (i + TILE < s.n ? TILE
+                                                : TILE * d.from - i));
+            else
+                edge(x, y, size, a, b);
         }
 }
 
