@@ -227,11 +227,33 @@ static StTensor *find_in(const Files *s, const char *name, StFile **f)
     return NULL;
 }
 
+typedef struct Load {             /* of one rank's tensor                     */
+    const Tensor *t;
+    int64_t rank;
+    View v;
+    void *to;
+} Load;
+
+typedef struct Loads { const Mesh *mesh; const Load *load; } Loads;   /* vec  */
+
+static void load_some(void *ctx, int64_t lo, int64_t hi)
+{
+    const Loads *all = ctx;
+
+    for (int64_t i = lo; i < hi; i++) {
+        const Load *l = &all->load[i];
+        view_load(all->mesh, l->t, l->rank, &l->v, l->to);
+    }
+}
+
 /* Fill the tensors of these kinds on every rank here. Kinds in `must` have to
  * be in the files.                                                           */
 static void load_tensors(Exec *x, const Files *s, const char *kinds,
                          const char *must)
 {
+    Arena *a = arena_new();
+    Load *load = NULL;
+
     for (int64_t k = 0; k < x->comm->n; k++) {
         int64_t rank = x->comm->first + k;
         const Role *r = exec_role(x, rank);
@@ -246,10 +268,13 @@ static void load_tensors(Exec *x, const Files *s, const char *kinds,
                     s->what, stored_name(t));
             if (!st)
                 continue;
-            View v = ckpt_view(f, st, t);
-            view_load(x->plan->mesh, t, rank, &v, exec_buf(x, rank, t->buf));
+            vec_push(a, load, ((Load){t, rank, ckpt_view(f, st, t),
+                                      exec_buf(x, rank, t->buf)}));
         }
     }
+    pool_run(x->pool, load_some, &(Loads){x->plan->mesh, load},
+             (int64_t)vec_len(load), 1);
+    arena_free(a);
 }
 
 /* A tensor of the files that no role knows. */
