@@ -26,7 +26,7 @@
 cd "$(dirname "$0")/../.." || exit 2
 case ${PLEAT:=build/pleat} in /*) ;; *) PLEAT=$PWD/$PLEAT ;; esac
 gpus=${1:-1} steps=${STEPS:-100} bin=${BIN:-${PLEAT%/*}/tests}
-only=${ONLY:-rows models hf budget train folds}
+only=${ONLY:-rows models hf budget train folds bad}
 dir=$(mktemp -d) && trap 'rm -rf "$dir"' EXIT
 host=${HOST:-$dir}
 export NCCL_NVLS_ENABLE=0 OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
@@ -187,6 +187,29 @@ folds() {
     done
 }
 
+# strike SIGNAL TEXT: a rank gets it once there is a checkpoint; the other says
+# TEXT in one line and ends, and the checkpoint is good
+strike() {
+    name=$dir/strike.$1
+    PLEAT_TIMEOUT=3 timeout 60 mpirun -q -np 2 --bind-to none "$PLEAT" run models/tiny.lua \
+        target=cuda fold.tp=2 train.batch=16 train.steps=1000000 train.eval_every=0 \
+        train.save_every=50 train.keep=2 name="$name" >"$dir/out" 2>"$dir/err" &
+    run=$! tries=0
+    until [ -e "$name/ckpt/latest" ] || [ $tries = 300 ]; do
+        sleep 0.1
+        tries=$((tries + 1))
+    done
+    kill "-$1" "$(pgrep -f "^$PLEAT run.*name=$name" | tail -n 1)"
+    wait $run
+    status=$?
+    grep -v '^\[' "$dir/err" >"$dir/why"
+    [ $status != 0 ] && [ $status != 124 ] && [ "$(wc -l <"$dir/why")" = 1 ] &&
+        grep -q "^rank [01] .*waits for rank [01] .*which $2" "$dir/why" &&
+        ! pgrep -f "^$PLEAT run.*name=$name" >"$dir/left" &&
+        "$PLEAT" ckpt verify "$name/ckpt/$(cat "$name/ckpt/latest")" >"$dir/out" 2>&1
+    result "a rank gets $1" $?
+}
+
 if wanted rows; then rows; fi
 if wanted models; then program "$bin/gpu/models_test"; fi
 if wanted routes; then program "$bin/gpu/routes_test"; fi
@@ -195,5 +218,9 @@ if wanted hf; then program "$bin/hf/hf_test"; fi
 if wanted budget; then program "$bin/num/budget_test"; fi
 if wanted train; then training; fi
 if wanted folds; then folds; fi
+if wanted bad && [ "$gpus" -gt 1 ]; then
+    strike KILL "is gone"
+    strike STOP "does not answer"
+fi
 echo "$passed passed, $failed failed"
 [ $failed = 0 ] && [ $passed -gt 0 ]
