@@ -18,30 +18,21 @@ static int ends_with(const char *s, const char *end)
     return n >= k && !strcmp(s + n - k, end);
 }
 
-static char *read_all(const char *path, size_t *len)
-{
-    FILE *in = fopen(path, "rb");
-    Text t = { .arena = forever };
-    char buf[1 << 16];
-    size_t n;
-
-    if (!in)
-        err(NULL, "cannot read %s: %s", path, strerror(errno));
-    while ((n = fread(buf, 1, sizeof buf, in)) > 0)
-        putn(&t, buf, n);
-    if (ferror(in))
-        err(NULL, "cannot read %s: %s", path, strerror(errno));
-    fclose(in);
-    *len = t.len;
-    return t.s ? t.s : "";
-}
-
 void write_all(const char *path, const char *s, size_t n)
 {
     FILE *out = fopen(path, "wb");
 
     if (!out || fwrite(s, 1, n, out) != n || fclose(out))
         err(NULL, "cannot write %s: %s", path, strerror(errno));
+}
+
+static char *read_all(const char *path, size_t *n)
+{
+    char *s = file_read(forever, path, n);
+
+    if (!s)
+        err(NULL, "cannot read %s: %s", path, strerror(errno));
+    return s;
 }
 
 static Plan *read_plan(const char *path)

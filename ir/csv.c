@@ -185,18 +185,10 @@ Schedule *schedule_csv(Arena *a, const char *text, size_t len,
 
 Schedule *schedule_read(Arena *a, const char *path)
 {
-    FILE *f = fopen(path, "rb");
-    Text t = {.arena = a};
-    char part[4096];
     size_t n;
-    if (!f)
-        return NULL;
-    putn(&t, "", 0);
-    while ((n = fread(part, 1, sizeof part, f)) > 0)
-        putn(&t, part, n);
-    int bad = ferror(f);
-    fclose(f);
-    return bad ? NULL : schedule_csv(a, t.s, t.len, path);
+    char *s = file_read(a, path, &n);
+
+    return s ? schedule_csv(a, s, n, path) : NULL;
 }
 
 static void put_act(Text *t, const Act *q)

@@ -46,6 +46,11 @@ typedef struct Text { Arena *arena; char *s; size_t len, cap; } Text;
 void put(Text *t, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void putn(Text *t, const char *s, size_t n);
 
+/* ---- file.c -------------------------------------------------------------- */
+
+/* A whole file, a zero behind it. Null: errno says why.                      */
+char *file_read(Arena *a, const char *path, size_t *n);
+
 /* ---- err.c: two kinds of failure ----------------------------------------- */
 
 typedef struct Loc Loc;           /* a place in the user's source             */

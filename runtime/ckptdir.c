@@ -215,20 +215,6 @@ int ckpt_end(Arena *a, const char *dir, const char *tmp, const State *s,
 
 /* ---- checking ------------------------------------------------------------ */
 
-char *ckpt_text(Arena *a, const char *path, size_t *n)
-{
-    int64_t size = 0;
-    uint8_t *map = ckpt_map(path, &size, 0);
-
-    if (!map)
-        return NULL;
-    char *s = alloc(a, (size_t)size + 1);
-    memcpy(s, map, (size_t)size);
-    munmap(map, (size_t)size);
-    *n = (size_t)size;
-    return s;
-}
-
 static const char *check_file(Arena *a, Pool *pool, const char *dir,
                               const char *line, const char *name)
 {
@@ -256,7 +242,7 @@ static const char *check_file(Arena *a, Pool *pool, const char *dir,
 static const char *check_index(Arena *a, Pool *pool, const char *dir)
 {
     size_t n = 0, body = 0;
-    char *s = ckpt_text(a, strf(a, "%s/index", dir), &n);
+    char *s = file_read(a, strf(a, "%s/index", dir), &n);
 
     if (!s)
         return "it has no index (not finished?)";

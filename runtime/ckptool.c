@@ -189,14 +189,10 @@ static Plan *plan_near(const char *dir)
 
     for (int i = 0; i < 3; i++) {
         const char *path = strf(forever, "%s/%s", dir, up[i]);
-        FILE *f = fopen(path, "r");
-        struct stat st;
-        if (!f || fstat(fileno(f), &st))
-            continue;
-        char *s = alloc(forever, (size_t)st.st_size + 1);
-        size_t n = fread(s, 1, (size_t)st.st_size, f);
-        fclose(f);
-        return plan_parse(forever, s, n, path);
+        size_t n;
+        char *s = file_read(forever, path, &n);
+        if (s)
+            return plan_parse(forever, s, n, path);
     }
     err(NULL, "no plan beside %s", dir);
 }

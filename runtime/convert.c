@@ -82,7 +82,7 @@ static void copy_beside(Arena *a, const char *from, const char *to)
              strcmp(dot, ".model") && strcmp(dot, ".jinja")))
             continue;
         mkdir(to, 0755);
-        char *s = ckpt_text(a, strf(a, "%s/%s", from, e->d_name), &n);
+        char *s = file_read(a, strf(a, "%s/%s", from, e->d_name), &n);
         if (s)
             ckpt_write(strf(a, "%s/%s", to, e->d_name), s, n);
     }

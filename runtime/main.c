@@ -21,20 +21,10 @@ static const char usage[] =
 
 static char *read_plan(const char *path, size_t *len)
 {
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    struct stat st;
+    char *s = file_read(forever, path, len);
 
-    if (fd < 0 || fstat(fd, &st))
+    if (!s)
         err(NULL, "cannot read %s: %s", path, strerror(errno));
-    char *s = alloc(forever, (size_t)st.st_size + 1);
-    *len = 0;
-    while (*len < (size_t)st.st_size) {
-        ssize_t n = read(fd, s + *len, (size_t)st.st_size - *len);
-        if (n <= 0)
-            err(NULL, "cannot read %s: %s", path, strerror(errno));
-        *len += (size_t)n;
-    }
-    close(fd);
     return s;
 }
 

@@ -118,6 +118,10 @@ void tune(struct Gpu *x);
 /* From now on what this file has comes first: a resumed run's.               */
 void tune_from(const char *path);
 void tune_text(const struct Gpu *x, Text *t); /* the file's lines             */
+/* Its whole lines whose key is not in v yet, to v; others are left out.      */
+enum { ALGOWORDS = 8 };
+typedef struct Tuned { const char *key; uint64_t algo[ALGOWORDS]; } Tuned;
+void tune_read(Arena *a, Tuned **v, const char *s);
 
 typedef struct Nccl Nccl;
 Nccl *nccl_open(Arena *a, const Plan *p, struct Comm *c);
@@ -708,7 +712,6 @@ int ckpt_layout(const char *path, const char *head, size_t len, int64_t total);
 uint8_t *ckpt_map(const char *path, int64_t *size, int writable); /* or null  */
 int ckpt_sync(const char *path, int flags);   /* flags: of open()             */
 int ckpt_write(const char *path, const char *s, size_t n);   /* a whole file */
-char *ckpt_text(Arena *a, const char *path, size_t *n);      /* null: cannot */
 /* A tensor as our files hold it, and the view of one that they hold.         */
 StTensor ckpt_describe(Arena *a, const Tensor *t, const char *name);
 View ckpt_view(const StFile *f, const StTensor *s, const Tensor *t);

@@ -260,12 +260,15 @@ TextCount tokenize(const TextArgs *a, const char *const *path, int n,
 /* ---- for a run ----------------------------------------------------------- */
 
 /* What its tokenizer_config.json says of eos_token; null: nothing. */
-static const char *said_end(const Tokenizer *t)
+static const char *said_end(const Tokenizer *t, const Loc *l)
 {
+    json_error_t e;
     const char *slash = strrchr(t->path, '/');
     char *path = strf(forever, "%.*stokenizer_config.json",
                       slash ? (int)(slash - t->path + 1) : 0, t->path);
-    json_t *b = json_load_file(path, 0, NULL);
+    json_t *b = json_load_file(path, 0, &e);
+    if (!b && !access(path, F_OK))
+        err(l, "%s: %s (data.eod=TOKEN does without it)", path, e.text);
     const json_t *end = json_object_get(b, "eos_token");
     const char *s = json_string_value(json_is_object(end)
                                       ? json_object_get(end, "content") : end);
@@ -281,7 +284,7 @@ static int32_t eod_of(const Tokenizer *t, const char *name, const Loc *l)
         "<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>",
         "<\uff5cend\u2581of\u2581sentence\uff5c>",
     };
-    const char *said = name ? name : said_end(t);
+    const char *said = name ? name : said_end(t, l);
     int32_t id = said ? tokenizer_id(t, said) : -1;
 
     if (name && !strcmp(name, "none"))

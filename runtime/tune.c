@@ -13,9 +13,7 @@
 
 #include "runtime.h"
 
-enum { WORDS = 8, WARM = 20 };    /* milliseconds: until clocks are up        */
-
-typedef struct Choice { const char *key; uint64_t algo[WORDS]; } Choice;
+enum { WORDS = ALGOWORDS, WARM = 20 };    /* ms: until clocks are up          */
 
 static const char *first;         /* see tune_from                            */
 
@@ -50,7 +48,7 @@ static void put_choice(Text *t, const char *key, const uint64_t *algo)
 }
 
 /* A line to *c; 0: it is damaged.                                            */
-static int read_choice(const char *line, size_t n, Choice *c)
+static int read_choice(const char *line, size_t n, Tuned *c)
 {
     char word[17] = "";
     size_t len = strcspn(line, " ");
@@ -69,7 +67,7 @@ static int read_choice(const char *line, size_t n, Choice *c)
     return 1;
 }
 
-static Choice *choice_of(Choice *v, const char *key)
+static Tuned *choice_of(Tuned *v, const char *key)
 {
     for (size_t i = 0; i < vec_len(v); i++)
         if (v[i].key == key)
@@ -77,30 +75,15 @@ static Choice *choice_of(Choice *v, const char *key)
     return NULL;
 }
 
-/* Lines that are not there yet.                                              */
-static void read_lines(Arena *a, Choice **v, const char *s)
+void tune_read(Arena *a, Tuned **v, const char *s)
 {
     while (*s) {
         size_t n = strcspn(s, "\n");
-        Choice c;
+        Tuned c;
         if (read_choice(s, n, &c) && !choice_of(*v, c.key))
             vec_push(a, *v, c);
         s += n + (s[n] != 0);
     }
-}
-
-static char *read_file(Arena *a, const char *path)
-{
-    FILE *f = fopen(path, "r");
-    Text t = {.arena = a};
-    char part[4096];
-    size_t n;
-
-    while (f && (n = fread(part, 1, sizeof part, f)) > 0)
-        putn(&t, part, n);
-    if (f)
-        fclose(f);
-    return t.s ? t.s : "";
 }
 
 void tune_text(const Gpu *x, Text *t)
@@ -128,22 +111,24 @@ static const char *share(Gpu *x, int64_t rank, Text *t)
 }
 
 /* What rank 0's files know: the resumed run's first, if it was made alike.   */
-static Choice *known(Gpu *x, const char *cache)
+static Tuned *known(Gpu *x, const char *cache)
 {
     Text t = {.arena = x->mem};
     const char *with = made_with(x->mem, x);
-    Choice *v = NULL;
+    Tuned *v = NULL;
+    size_t n;
 
     if (!x->rank && first) {
-        const char *s = strstr(read_file(x->mem, first), with);
+        char *all = file_read(x->mem, first, &n);
+        const char *s = all ? strstr(all, with) : NULL;
         put(&t, "%s", s ? s + strlen(with) : "");
         if (!s)
             warn(NULL, "%s was made with another GPU or library: sums may "
                  "round differently from here on", first);
     }
-    if (!x->rank)
-        put(&t, "%s", read_file(x->mem, cache));
-    read_lines(x->mem, &v, share(x, 0, &t));
+    const char *kept = x->rank ? NULL : file_read(x->mem, cache, &n);
+    put(&t, "%s", kept ? kept : "");
+    tune_read(x->mem, &v, share(x, 0, &t));
     return v;
 }
 
@@ -158,7 +143,7 @@ static int leads(const Gpu *x)
 }
 
 /* What this rank's role needs and no file knows.                             */
-static void measure(Gpu *x, Choice *v, Text *t)
+static void measure(Gpu *x, Tuned *v, Text *t)
 {
     LtShape **s = lt_shapes(x->lt);
     void *event[2];
@@ -167,7 +152,7 @@ static void measure(Gpu *x, Choice *v, Text *t)
     for (int i = 0; i < 2; i++)
         gpu_ok(dl.cuEventCreate(&event[i], 0), "an event");
     for (size_t i = 0; i < vec_len(s); i++) {
-        Choice *c = choice_of(v, s[i]->key);
+        Tuned *c = choice_of(v, s[i]->key);
         if (c && lt_accepts(x->lt, s[i], c->algo))
             continue;
         double until = warm ? 0 : monotonic() + 1e-3 * WARM;
@@ -182,7 +167,7 @@ static void measure(Gpu *x, Choice *v, Text *t)
         dl.cuEventDestroy_v2(event[i]);
 }
 
-static void keep(const Gpu *x, const char *path, Choice *v)
+static void keep(const Gpu *x, const char *path, Tuned *v)
 {
     Text t = {.arena = x->mem};
 
@@ -197,7 +182,7 @@ void tune(Gpu *x)
     const char *with = made_with(x->mem, x);
     char *path = strf(x->mem, "%s/tuned.%016" PRIx64, cache_folder(x->mem),
                       (uint64_t)XXH3_64bits(with, strlen(with)));
-    Choice *v = known(x, path), *all = NULL;
+    Tuned *v = known(x, path), *all = NULL;
     Text mine = {.arena = x->mem};
     LtShape **s = lt_shapes(x->lt);
 
@@ -208,7 +193,7 @@ void tune(Gpu *x)
         int64_t r = 0;
         while (role_of(x->plan, r) != i)
             r++;
-        read_lines(x->mem, &all, share(x, r, &mine));
+        tune_read(x->mem, &all, share(x, r, &mine));
     }
     int new = vec_len(all) > 0;
     for (size_t i = 0; i < vec_len(v); i++)
@@ -217,7 +202,7 @@ void tune(Gpu *x)
     if (new && !x->rank)
         keep(x, path, all);
     for (size_t i = 0; i < vec_len(s); i++) {
-        Choice *c = choice_of(all, s[i]->key);
+        Tuned *c = choice_of(all, s[i]->key);
         if (c)
             memcpy(s[i]->algo, c->algo, sizeof c->algo);
     }

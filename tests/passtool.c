@@ -15,19 +15,11 @@
 
 static char *read_file(const char *name, size_t *len)
 {
-    FILE *f = fopen(name, "rb");
-    Text t = { .arena = forever };
-    char buf[4096];
-    size_t n;
+    char *s = file_read(forever, name, len);
 
-    if (!f)
+    if (!s)
         err(NULL, "cannot read %s", name);
-    while ((n = fread(buf, 1, sizeof buf, f)) > 0)
-        putn(&t, buf, n);
-    fclose(f);
-    putn(&t, "", 0);
-    *len = t.len;
-    return t.s;
+    return s;
 }
 
 static void set_options(Opts *o, const char *text)

@@ -164,16 +164,10 @@ static int64_t cached(Arena *a, const Rect *r, int n, int steps)
 
 static char *read_file(Arena *a, const char *name, size_t *len)
 {
-    FILE *f = fopen(name, "rb");
-    Text t = {.arena = a};
-    char buf[1 << 16];
-    size_t n;
+    char *s = file_read(a, name, len);
 
-    if (!f) err(NULL, "cannot read %s", name);
-    while ((n = fread(buf, 1, sizeof buf, f)) > 0) putn(&t, buf, n);
-    fclose(f);
-    *len = t.len;
-    return t.s;
+    if (!s) err(NULL, "cannot read %s", name);
+    return s;
 }
 
 static int transients(const Role *r, int prog)

@@ -73,13 +73,11 @@ static double fill_steps(const Plan *p, Data *d, int64_t from, void *dst)
 int main(int argc, char **argv)
 {
     static const char *const orders[] = {"shuffle", "megatron"};
-    FILE *f = argc == 2 ? fopen(argv[1], "rb") : NULL;
-    char *text = alloc(forever, 64 << 20);
+    size_t n;
+    char *text = argc == 2 ? file_read(forever, argv[1], &n) : NULL;
 
-    if (!f)
+    if (!text)
         err(NULL, "data_bench: which plan?");
-    size_t n = fread(text, 1, 64 << 20, f);
-    fclose(f);
     Plan *p = plan_parse(forever, text, n, argv[1]);
     char *prefix = strf(forever, "%s.data", argv[1]);
     char *bin = strf(forever, "%s.bin", prefix);

@@ -23,15 +23,10 @@ static volatile double sink;      /* what is read must be read                */
 
 static char *read_file(Arena *a, const char *path, size_t *n)
 {
-    int fd = open(path, O_RDONLY);
-    struct stat st;
+    char *s = file_read(a, path, n);
 
-    if (fd < 0 || fstat(fd, &st) || st.st_size > LONGEST)
-        die("%s: %s", path, fd < 0 ? strerror(errno) : "too long");
-    char *s = alloc(a, (size_t)st.st_size + 1);
-    ssize_t k = read(fd, s, (size_t)st.st_size);
-    close(fd);
-    *n = k > 0 ? (size_t)k : 0;
+    if (!s || *n > LONGEST)
+        die("%s: %s", path, s ? "too long" : strerror(errno));
     return s;
 }
 
@@ -206,6 +201,116 @@ static const char *read_ckpt(Arena *a, const char *path)
     return ckpt_verify(a, strf(a, "%.*s", (int)(slash - path), path), &s);
 }
 
+/* ---- weights ------------------------------------------------------------- */
+
+/* A run with the small plan, opened in the process that reads: its threads do
+ * not survive a fork.                                                        */
+static Exec *small_run(void)
+{
+    return exec_open(tiny_plan(1, ""), comm_open(forever, 1));
+}
+
+/* Its checkpoint, as the files of dir.                                       */
+static void beside_weights(Arena *a, const char *dir)
+{
+    State s = {.step = 7, .plan = ""};
+    Exec *x = small_run();
+
+    exec_run(x, "init", NULL, NULL);
+    if (ckpt_save(x, dir, &s) ||
+        system(strf(a, "cd %s && mv step-*/* . && rm -r step-* latest", dir)))
+        die("%s: no checkpoint", dir);
+    exec_close(x);
+}
+
+static char *make_weights(Arena *a, size_t *n)
+{
+    char dir[] = "/tmp/pleat-weights.XXXXXX";
+
+    if (!mkdtemp(dir))
+        die("%s: %s", dir, strerror(errno));
+    beside_weights(a, dir);
+    char *s = read_file(a, strf(a, "%s/model.safetensors", dir), n);
+    if (system(strf(a, "rm -r %s", dir)))
+        die("%s stays", dir);
+    return s;
+}
+
+static size_t mend_weights(const char *dir, char *s, size_t n)
+{
+    Arena *a = arena_new();
+    size_t k;
+
+    fuzz_write(strf(a, "%s/model.safetensors", dir), s, n);
+    char *state = read_file(a, strf(a, "%s/state.json", dir), &k);
+    s = make_index_of(a, dir, state, k);
+    fuzz_write(strf(a, "%s/index", dir), s, strlen(s));
+    arena_free(a);
+    return n;
+}
+
+static const char *read_weights(Arena *a, const char *path)
+{
+    static Exec *x;
+
+    if (!x)
+        x = small_run();
+    ckpt_from(x, strf(a, "%.*s", (int)(strrchr(path, '/') - path), path));
+    return NULL;
+}
+
+/* Hugging Face's files for a model with FP8 weights.                         */
+static Plan *fp8_plan(void)
+{
+    static Plan *p;
+    Opts *keys = opts_new(forever);
+
+    if (p)
+        return p;
+    opts_set(keys, "precision", "fp32", NULL);
+    Trace t = trace("tests/hf/fp8.lua", keys, TRACEquiet);
+    CompileOptions o = {.source = t.source, .nsource = t.nsource};
+    return p = compile(t.g, target_named("host"), &o);
+}
+
+static void beside_hub(Arena *a, const char *dir)
+{
+    size_t n;
+    char *s = read_file(a, "tests/hf/fp8.safetensors", &n);
+
+    fp8_plan();
+    fuzz_write(strf(a, "%s/part.safetensors", dir), s, n);
+}
+
+/* Every element that an import would take.                                   */
+static const char *read_hub(Arena *a, const char *path)
+{
+    static StFile **file;
+    size_t dir = (size_t)(strrchr(path, '/') - path);
+
+    for (size_t i = 0; i < vec_len(file); i++)
+        st_close(file[i]);            /* what an error left open              */
+    file = NULL;
+    file = ckpt_files(forever, strf(a, "%.*s", (int)dir, path));
+    HfRow *row = hf_rows(fp8_plan(), file, (int)vec_len(file), path, 0);
+    for (size_t i = 0; i < vec_len(row); i++)
+        for (int64_t k = 0; row[i].s && k < row[i].elems; k++)
+            sink += view_get(&row[i].v, k);
+    return NULL;
+}
+
+/* What a GPU was tuned to. What is no line of it is left out.                */
+static const char *read_tuned(Arena *a, const char *path)
+{
+    size_t n;
+    Tuned *v = NULL;
+
+    tune_read(a, &v, read_file(a, path, &n));
+    for (size_t i = 0; i < vec_len(v); i++)
+        sink += (double)v[i].algo[ALGOWORDS - 1];
+    return vec_len(v) ? NULL : "has no whole line";
+}
+
 /* ---- plans, graphs, schedules, models, tokenizers ------------------------ */
 
 static char *make_plan(Arena *a, size_t *n)
@@ -272,6 +377,58 @@ static const char *read_tokenizer(Arena *a, const char *path)
     return why;
 }
 
+static void beside_eos(Arena *a, const char *dir)
+{
+    size_t n;
+    char *s = read_file(a, "tests/data/tokenizer/small.json", &n);
+
+    fuzz_write(strf(a, "%s/tokenizer.json", dir), s, n);
+}
+
+/* tokenizer_config.json, which names the token that ends a text.             */
+static const char *read_eos(Arena *a, const char *path)
+{
+    Opts *o = opts_new(a);
+
+    opts_set(o, "data.tokenizer", strf(a, "%.*s/tokenizer.json",
+             (int)(strrchr(path, '/') - path), path), NULL);
+    sink += text_args(o).eod;
+    return NULL;
+}
+
+static const char *const kinds[] = {"gpt2", "llama3", "qwen2", "deepseek",
+                                    "mixtral", "metaspace", "flags"};
+enum { KINDS = sizeof kinds / sizeof *kinds };
+static Encoder *encoder[KINDS];
+
+static void beside_text(Arena *a, const char *dir)
+{
+    (void)dir;
+    for (int k = 0; k < KINDS && !encoder[k]; k++)
+        encoder[k] = encoder_new(tokenizer_open(
+            strf(a, "tests/data/tokenizer/%s.json", kinds[k]), NULL));
+}
+
+/* Any text, through tokenizers of every kind, and back.                      */
+static const char *read_text(Arena *a, const char *path)
+{
+    size_t n;
+    char *s = read_file(a, path, &n);
+    const char *why = NULL;
+
+    if (utf8_bad(s, n) >= 0)
+        return "is not UTF-8";
+    for (int k = 0; k < KINDS && !why; k++) {
+        Text t = {.arena = a};
+        Encoder *e = encoder[k];
+        why = encode(e, s, n, ENCtemplate);
+        if (!why)
+            decode(e->t, e->id, e->n, &t);
+        sink += (double)t.len;
+    }
+    return why;
+}
+
 /* ---- the table ----------------------------------------------------------- */
 
 #define FILES "tests/data/files/"
@@ -285,11 +442,17 @@ const FuzzReader fuzz_readers[] = {
     {"safetensors", "x.safetensors", FILES "*.safetensors", .read = read_tensors, .cost = 1},
     {"index", "index", .make = make_index, .beside = beside_ckpt, .read = read_ckpt, .strict = 1, .cost = 1},
     {"state", "state.json", .make = make_state, .beside = beside_ckpt, .mend = mend_state, .read = read_ckpt, .cost = 2},
+    {"weights", "model.safetensors", .make = make_weights, .beside = beside_weights, .mend = mend_weights, .read = read_weights, .cost = 10},
+    {"hub", "model.safetensors", "tests/hf/fp8.safetensors", .beside = beside_hub, .read = read_hub, .cost = 20},
+    {"hubindex", "model.safetensors.index.json", "tests/fuzz/seeds/*.index.json", .beside = beside_hub, .read = read_hub, .cost = 10},
+    {"tuned", "tuned", "tests/fuzz/seeds/tuned", .read = read_tuned, .cost = 1},
     {"plan", "x.plan", .make = make_plan, .read = read_plan, .strict = 1, .cost = 1},
     {"planhash", "x.plan", .make = make_plan, .mend = mend_plan, .read = read_plan, .cost = 2},
     {"graph", "x.ir", "tests/ir/*.ir", .read = read_graph, .cost = 2},
     {"schedule", "x.csv", "tests/fuzz/seeds/*.csv", .read = read_schedule, .cost = 1},
     {"tokenizer", "tokenizer.json", "tests/data/tokenizer/*.json", .read = read_tokenizer, .cost = 20},
+    {"eos", "tokenizer_config.json", "tests/fuzz/seeds/tokenizer_config*.json", .beside = beside_eos, .read = read_eos, .cost = 1},
+    {"text", "x.txt", "tests/fuzz/seeds/*.txt", .beside = beside_text, .read = read_text, .cost = 5},
     {"model", "x.lua", "models/tiny.lua tests/hf/*.lua tests/err/[a-k]*.lua tests/err/[m-z]*.lua", .read = read_model, .cost = 20},
     {0}
 };

@@ -14,22 +14,6 @@
 static const char *pleat;
 static Table *seen;
 
-static char *contents(const char *path, size_t *n)
-{
-    FILE *f = fopen(path, "rb");
-    char *s = NULL;
-
-    if (f && !fseek(f, 0, SEEK_END)) {
-        *n = (size_t)ftell(f);
-        rewind(f);
-        s = alloc(forever, *n + 1);
-        *n = fread(s, 1, *n, f);
-    }
-    if (f)
-        fclose(f);
-    return s;
-}
-
 typedef struct Row { const char *file, *keys, *arch; } Row;
 
 static const Row rows[] = {
@@ -70,7 +54,7 @@ static int model(const Row *r, Pool *pool)
         printf("not ok - nvrtc: %s %s does not compile\n", r->file, r->keys);
         return 1;
     }
-    char *text = contents(plan, &n);
+    char *text = file_read(forever, plan, &n);
     if (!text)
         return 1;
     Plan *p = plan_parse(forever, text, n, plan);

@@ -70,12 +70,9 @@ static void save_bytes(const char *path, const void *p, size_t n)
 
 static char *load_bytes(const char *path, size_t *n)
 {
-    FILE *f = fopen(path, "r");
-    char *s = alloc(forever, 1 << 20);
+    char *s = file_read(forever, path, n);
 
-    assert_non_null(f);
-    *n = fread(s, 1, 1 << 20, f);
-    fclose(f);
+    assert_non_null(s);
     return s;
 }
 
