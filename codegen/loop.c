@@ -391,8 +391,11 @@ void kern_build(Kern *c)
         c->ex = NULL;
         c->st = NULL;
         c->nloop = 0;
-        for (int i = 0; i < c->k->nin; i++)
-            *table_at(c->member, KEYP(c->k->in[i])) = c->k->in[i];
+        for (int i = 0; i < c->k->nin; i++) {
+            Node *in = c->k->in[i], *at = storage(in);
+            *table_at(c->member, KEYP(in)) = in;
+            *table_at(c->member, KEYP(at)) = at;
+        }
         for (int i = 0; i < c->k->nout; i++)
             store(c, c->k->out[i]);
     } while (c->gpu && defined(c->pool) > was);

@@ -57,12 +57,13 @@ static int64_t place_of(Check *c, const Node *n)
 
 /* ---- all levels ---------------------------------------------------------- */
 
-/* A loss may lack its denominator.                                           */
+/* A loss may lack its denominator, an accumulator starts by itself.          */
 int takes(Op op, int nin)
 {
     int want = optab[op].nin;
 
-    return want < 0 || nin == want || (op == Oloss && nin == 1);
+    return want < 0 || nin == want ||
+           ((op == Oloss || op == Oaccum) && nin == 1);
 }
 
 static int operands(Check *c, const Node *n, int64_t at)

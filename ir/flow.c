@@ -67,6 +67,19 @@ static Place *place_of(Flows *x, int b)
 
 /* ---- steps --------------------------------------------------------------- */
 
+/* Is value v `made`, with more added by later steps of the phase?            */
+static int goes_on(const Flows *x, int v, int made)
+{
+    const Phase *f = &x->g->phase[x->phase];
+    while (v > 0 && v != made) {
+        const Origin *o = &x->made[v];
+        if (o->step < f->first || o->step >= f->first + f->n)
+            return 0;
+        v = o->f->read;
+    }
+    return v == made;
+}
+
 static const char *reads(Flows *x, const Step *s, int i)
 {
     const ValueUse *f = &s->flow[i];
@@ -75,7 +88,7 @@ static const char *reads(Flows *x, const Step *s, int i)
     int has = x->brief[s->buf[i]] && p->row != x->row ? 0 : p->value;
     if (has == f->read && has)
         return 0;
-    if (f->make && has == f->make && x->turns[x->phase])
+    if (f->make && x->turns[x->phase] && goes_on(x, has, f->make))
         return 0;                           /* added to in a turn before      */
     return strf(x->c->arena, "needs %s and finds %s in '%s'",
                 lost(x, f->read), has ? lost(x, has) : "nothing", b->name);

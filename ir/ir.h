@@ -290,7 +290,9 @@ double bytes_sent(const Graph *g, const Node *n, const Shard *t,
 /* A view (rename split merge, stop_gradient, cast to its own dtype) whose dims
  * lie as its operand's do: same bytes.                                       */
 int is_view(const Node *n);
-Node *storage(Node *n);           /* through views; a write's is its state    */
+Node *viewed(Node *n);            /* through views; a write's is its state    */
+Node *storage(Node *n);           /* and a sum's that goes on (sums.c): where it
+                                     began                                    */
 
 /* ---- matrix.c: a dot as matrix products ---------------------------------- */
 

@@ -162,14 +162,14 @@ static void beside(Ways *s, const Axis *a)
         add_partial(s, Radd, every(n));
 }
 
-/* An axis in pieces stays so under another name only.                        */
-static int keeps_pieces(const Ways *s, const Graph *g, int atom, const Axis *x,
-                        const Axis *to)
+/* An axis in pieces stays so under another name, or as the slow one of those
+ * that it is split into.                                                     */
+static int keeps_pieces(const Graph *g, int atom, const Axis *x, const Axis *to)
 {
     int from = zigzag_atoms(g->mesh, x) >> atom & 1;
     int into = zigzag_atoms(g->mesh, to) >> atom & 1;
 
-    return to == x || (from == into && (!from || s->n->op == Orename));
+    return to == x || from == into;
 }
 
 static void view(Ways *s, const Graph *g, int atom)
@@ -181,7 +181,7 @@ static void view(Ways *s, const Graph *g, int atom)
         for (int k = 0; k < n->nA; k++)
             if (n->A[k] == x)
                 to = n->op == Orename ? n->B[k] : k == 0 ? n->B[0] : NULL;
-        if (!to || g_isrow(x) || !keeps_pieces(s, g, atom, x, to))
+        if (!to || g_isrow(x) || !keeps_pieces(g, atom, x, to))
             continue;
         add(s, along(to))->in[0] = along(x);
     }

@@ -1,5 +1,5 @@
 /* storage.c: whose buffer holds a node's value. Views share their operand's
- * buffer, a write is its state's.                                            */
+ * buffer, a write is its state's, a sum that goes on is its first term's.    */
 #include "ir.h"
 
 static int same_order(const Node *a, const Node *b)
@@ -60,9 +60,16 @@ int is_view(const Node *n)
     }
 }
 
-Node *storage(Node *n)
+Node *viewed(Node *n)
 {
     while (is_view(n) || n->op == Owrite)
         n = n->in[0];
+    return n;
+}
+
+Node *storage(Node *n)
+{
+    while ((n = viewed(n))->op == Oaccum && n->nin > 1)
+        n = n->in[1];
     return n;
 }

@@ -6,7 +6,8 @@
  *     %h = gemm dot reads %x %w        v 12,=5,>13:3x256+4,-   f32, partial
  *     %s = allreduce %h                v 13,>14:3x256,-          over atoms 4
  *
- * An accumulator is two values: cleared, and with what was added.            */
+ * An accumulator is two values: cleared, and with what was added; where several
+ * steps add to it in turn (sums.c), one more for each.                       */
 #include <string.h>
 
 #include "passes.h"
@@ -77,7 +78,9 @@ static void makes(Draft *m, const Group *k, const Node *n,
     int adds = sums && k->fam != FAMzero && accumulates(k, v);
     type_of(m, v, f);
     f->make = number(m, v, sums && !adds);
-    if (adds && !stores(k)) f->read = number(m, v, 1);
+    if (adds && !stores(k))
+        f->read = v->nin > 1 ? number(m, value(v->in[1]), 0)
+                             : number(m, v, 1);
 }
 
 void flow_step(Draft *m, const Group *k, Step *s)

@@ -448,7 +448,7 @@ static void add_inputs(Fuse *f, Group *k, Unit *u, Node *n)
 
     for (size_t i = 0; i < vec_len(op); i++)
         if (unit_of(f, op[i].n) != u)
-            add_once(f->a, &k->in, &k->nin, storage(op[i].n));
+            add_once(f->a, &k->in, &k->nin, viewed(op[i].n));
 }
 
 static void add_results(Fuse *f, Group *k, Unit *u)

@@ -28,7 +28,8 @@ static Table *last_uses(const Draft *m)
 /* Does x lie as its part of the bucket does, its axes in this order?         */
 static int lies_so(const Node *x, const Node *pack, Axis *const *order)
 {
-    if (x->op != Oaccum || x->dt != pack->dt)
+    if (storage((Node *)(uintptr_t)x)->op != Oaccum || x->op != Oaccum ||
+        x->dt != pack->dt)
         return 0;
     for (int d = 0; d < x->nd; d++)
         if (x->dim[d].a != order[d])
@@ -47,7 +48,7 @@ static int joins(const Graph *g, const Group *k, size_t step, const Table *last)
     for (int i = 0; i < n->nin; i++) {
         const Node *x = n->in[i];
         if (!lies_so(x, n, order) ||
-            (uintptr_t)table_get(last, KEYP(x)) != step + 1)
+            (uintptr_t)table_get(last, KEYP(storage(n->in[i]))) != step + 1)
             return 0;
         for (int j = 0; j < i; j++)
             if (n->in[j] == x) return 0;

@@ -528,5 +528,6 @@ void legalise(Graph *g, const Target *T)
     wanted = T->items;
     grid = T->grid;
     rewrite(g, legal, NULL);
+    sum_products(g);
     g_names(g);
 }

@@ -393,14 +393,16 @@ static int item_axes(Set *s, Axes *O)
     return 1;
 }
 
-/* Sums over rounds (rounds.c) are numbered; each waits for its round.        */
+/* Sums over rounds (rounds.c) are numbered, and what is made of a slice
+ * (slices.c); each waits for its own.                                        */
 static int two_rounds(const Set *s)
 {
     int64_t seen = 0;
 
     for (size_t i = 0; i < vec_len(s->node); i++) {
         const Node *n = s->node[i];
-        if (n->op != Oadd || !n->j)
+        OpClass c = optab[n->op].cls;
+        if ((c != EW && c != RED) || !n->j)
             continue;
         if (seen && seen != n->j)
             return 1;
@@ -461,7 +463,7 @@ const char *one_nest(Set *s)
     Axes O = { 0 };
 
     if (two_rounds(s))
-        return "sums of two rounds";
+        return "two rounds or slices";
     if (!item_axes(s, &O))
         return "what both store has no slowest axes in common";
     if (too_few(s, &O))

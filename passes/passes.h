@@ -282,6 +282,8 @@ int feeds(const Node *n, const Node *x);
 
 Group **fuse(Graph *g, const Target *T, Arena *a);   /* vec, executable order */
 
+void sum_products(Graph *g);      /* sums.c: add where the sum lies           */
+
 /* ---- onenest.c: what fuse asks ------------------------------------------- */
 
 typedef struct Unit {             /* a kernel in the making                   */

@@ -82,7 +82,8 @@ static void clear_results(Draft *m, Group *k)
 {
     for (int j = 0; j < k->nout; j++) {
         Node *n = k->out[j];
-        if (n->op == Oaccum && strcmp(n->s, "last") && !store_only(m, k, n))
+        if (n->op == Oaccum && n->nin == 1 && strcmp(n->s, "last") &&
+            !store_only(m, k, n))
             vec_push(m->arena, m->step, clearing(m, n, k->reg));
     }
 }

@@ -10,6 +10,8 @@
  *     %a = cast %z to=f32         =>     %b = cast %z to=bf16
  *     %y = silu %z         bf16          %y = silu %b         bf16
  *
+ * So is a sum of several that an accumulator takes.
+ *
  * From here on every node is rounded to its dtype wherever it is made, so what
  * later passes keep, make again or fuse never changes a bit.                 */
 #include <string.h>
@@ -158,9 +160,24 @@ static Node *sum(Graph *g, Node *n, const Policy *p)
     return rounded(g, n);
 }
 
+/* A sum on its way into an accumulator.                                      */
+static Node *term(Graph *g, Node *n)
+{
+    for (int k = 0; k < 2; k++) {
+        Node *x = n->in[k]->mark ? n->in[k]->in[0] : n->in[k];
+        n->in[k] = g_cast(g, x, Df32);
+    }
+    n->dt = Dnone;
+    return infer(g, n);
+}
+
 /* ---- one node ------------------------------------------------------------ */
 
-typedef struct Decide { Policy p; Table *done; } Decide;
+typedef struct Decide {
+    Policy p;
+    Table *done;
+    char *terms;                  /* by id: such sums; null: there are none   */
+} Decide;
 
 static Node *decide(Graph *g, Node *n, void *ctx);
 
@@ -168,12 +185,15 @@ static Node *decide(Graph *g, Node *n, void *ctx);
 static void inside(Graph *body, Decide *d)
 {
     void **seen = table_at(d->done, KEYP(body));
+    char *terms = d->terms;
 
     if (*seen)
         return;
     *seen = body;
+    d->terms = NULL;
     mark_sums(body, &d->p);
     rewrite(body, decide, d);
+    d->terms = terms;
     g_names(body);
 }
 
@@ -184,6 +204,8 @@ static Node *decide(Graph *g, Node *n, void *ctx)
 
     if (n->body)
         inside(n->body, d);
+    if (d->terms && d->terms[n->id])
+        return term(g, n);
     if (taken(p, n) == Df32 && n->in[0]->mark)
         n->in[0] = n->in[0]->in[0];
     if (adds(n))
@@ -196,10 +218,43 @@ static Node *decide(Graph *g, Node *n, void *ctx)
     return optab[n->op].cls == SRC ? leaf(g, n, p) : infer(g, n);
 }
 
+/* The sums that n reads, which is one or takes one whole, and nobody else.   */
+static void find_terms(const Node *n, const int *uses, char *terms)
+{
+    for (int k = 0; k < n->nin; k++) {
+        Node *x = n->in[k];
+        if (n->op == Oadd && adds(x) && uses[x->id] == 1)
+            x->mark = 1;
+        if (x->op != Oadd || !x->nd || uses[x->id] != 1 || x->dt != Dreal)
+            continue;
+        terms[x->id] = 1;
+        find_terms(x, uses, terms);
+    }
+}
+
+/* Sums that accumulators add, or buckets of gradients that accumulators do.  */
+static void find_all_terms(Graph *g, Decide *d)
+{
+    g_renumber(g);
+    int *uses = use_counts(g, g->arena);
+    d->terms = alloc(g->arena, vec_len(g->node) + 1);
+    for (size_t i = 0; i < vec_len(g->node); i++) {
+        const Node *n = g->node[i], *x = n->nin ? n->in[0] : NULL;
+        if (n->op != Oaccum || strcmp(n->s, "add"))
+            continue;
+        find_terms(n, uses, d->terms);
+        for (int k = 0; x->op == Opack && k < x->nin; k++)
+            if (x->in[k]->op == Ocast)
+                find_terms(x->in[k], uses, d->terms);
+    }
+}
+
 void pass_precision(Graph *g)
 {
-    Decide d = { policy_of(g), table_new(g->arena) };
+    Decide d = { policy_of(g), table_new(g->arena), NULL };
 
     mark_sums(g, &d.p);
+    if (d.p.real == Dbf16)
+        find_all_terms(g, &d);
     rewrite(g, decide, &d);
 }

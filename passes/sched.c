@@ -27,7 +27,7 @@ typedef struct Sched {
     Graph *g;
     Arena *arena;
     Task *t; int n;
-    Table *maker;                 /* stored value -> its task + 1             */
+    Table *maker;                 /* value -> its task + 1                    */
     Table *readers;               /* path of a param or state -> Readers      */
 } Sched;
 
@@ -54,7 +54,7 @@ static void *number(int i)
 
 static int maker(const Sched *s, Node *n)
 {
-    return (int)(uintptr_t)table_get(s->maker, KEYP(storage(n))) - 1;
+    return (int)(uintptr_t)table_get(s->maker, KEYP(viewed(n))) - 1;
 }
 
 static void note_results(Sched *s, int i)
@@ -63,7 +63,7 @@ static void note_results(Sched *s, int i)
 
     for (int j = 0; j < k->nout; j++)
         if (k->out[j]->op != Owrite)
-            *table_at(s->maker, KEYP(storage(k->out[j]))) = number(i);
+            *table_at(s->maker, KEYP(viewed(k->out[j]))) = number(i);
 }
 
 static void note_reads(Sched *s, int i)

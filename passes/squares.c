@@ -28,8 +28,8 @@ static int same_order(const Node *a, const Node *b)
 
 int feeds(const Node *n, const Node *x)
 {
-    return x->op == Oaccum && !strcmp(x->s, "add") && x->reg == n->reg &&
-           x->call == n->call && x->dt == n->dt &&
+    return x->op == Oaccum && x->in[0] == n && !strcmp(x->s, "add") &&
+           x->reg == n->reg && x->call == n->call && x->dt == n->dt &&
            (x->dt == Df32 || x->dt == Df64) && n->op != Ogmm &&
            (n->op != Ogmmw || same_order(n, x));
 }
