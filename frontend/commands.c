@@ -244,29 +244,77 @@ static int plan_job(void *arg, FILE *out)
     return fwrite(s, 1, n, out) != n;
 }
 
-/* The plan of a model file, made in a process of its own before MPI starts, so
- * that a mistake is one rank's to tell; the other ranks get its bytes.       */
-static Plan *compiled(Args *a, Text *text)
+/* In a process of its own, so that a mistake is one rank's to tell.          */
+static Text made(Args *a)
+{
+    Text t = { .arena = forever };
+    int status = guarded(plan_job, a, &t);
+
+    if (status)
+        exit(status);
+    return t;
+}
+
+static int counts_only(const Args *a)
+{
+    const char *target = opts_str(a->keys, "target");
+
+    return target && !strcmp(target, "null");
+}
+
+/* Plans of a model file as text: of the whole batch, then of train.ramp's
+ * smaller ones. Rank 0 makes all before MPI starts, which no fork survives; the
+ * other ranks get the bytes.                                                 */
+static Text *plan_texts(Args *a, int ramps, Plan **p)
+{
+    int share = launched() && !counts_only(a), here = !launch_rank();
+    int64_t until, batch = 1;
+    Text *v = NULL, none = { .arena = forever };
+
+    for (int i = 0; here && batch > 0; i++) {
+        Text t = made(a);
+        vec_push(forever, v, t);
+        if (!i)
+            *p = plan_parse(forever, t.s, t.len, a->file);
+        batch = ramps ? ramp((*p)->opts, i, &until) : 0;
+        if (batch > 0)
+            opts_set(a->keys, "train.batch", strf(forever, "%lld",
+                                                  (long long)batch), NULL);
+    }
+    for (int i = 0; share && (here ? i < (int)vec_len(v) : batch > 0); i++) {
+        if (!here)
+            vec_push(forever, v, none);
+        comm_plan(&v[i]);
+        if (!here && !i)
+            *p = plan_parse(forever, v->s, v->len, a->file);
+        batch = ramps ? ramp((*p)->opts, i, &until) : 0;
+    }
+    return v;
+}
+
+/* The plan, and with `ramps` one for each smaller batch of train.ramp.       */
+static Plan *compiled(Args *a, RunArgs *r, int ramps)
 {
     char ranks[32];
-    int status = 0;
-
-    const char *target = opts_str(a->keys, "target");
+    Growth *v = NULL;
+    Plan *p = NULL;
 
     if (launched() && !opts_given(a->keys, "world")) {
         snprintf(ranks, sizeof ranks, "%lld", (long long)launch_world());
         opts_set(a->keys, "world", ranks, NULL);
     }
-    text->arena = forever;
-    if (!launch_rank())
-        status = guarded(plan_job, a, text);
-    if (status)
-        exit(status);
-    if (launched() && target && !strcmp(target, "null") && launch_rank())
+    if (counts_only(a) && launch_rank())
         exit(0);
-    if (launched() && !(target && !strcmp(target, "null")))
-        comm_plan(text);
-    return plan_parse(forever, text->s, text->len, a->file);
+    Text *text = plan_texts(a, ramps, &p);
+    for (size_t i = 1; i < vec_len(text); i++) {
+        Growth g = { .plan = plan_parse(forever, text[i].s, text[i].len,
+                                        a->file) };
+        ramp(p->opts, (int)i - 1, &g.until);
+        vec_push(forever, v, g);
+    }
+    *r = (RunArgs){ .text = text->s, .len = text->len, .ramp = v,
+                    .nramp = (int)vec_len(v) };
+    return p;
 }
 
 /* Keys given beside a plan change what the plan does not depend on.          */
@@ -301,24 +349,6 @@ static void drop_valid(Plan *p, const Args *a)
     opts_set(p->opts, "data.valid", "", NULL);
 }
 
-/* A plan for each smaller batch of train.ramp.                               */
-static void compile_ramp(Args *a, const Plan *p, RunArgs *r)
-{
-    int64_t until, batch;
-    Growth *v = NULL;
-
-    for (int i = 0; (batch = ramp(p->opts, i, &until)) > 0; i++) {
-        Text text = { .arena = forever };
-        opts_set(a->keys, "train.batch", strf(forever, "%lld",
-                                              (long long)batch), NULL);
-        Growth g = { compiled(a, &text), until };
-        drop_valid(g.plan, a);
-        vec_push(forever, v, g);
-    }
-    r->ramp = v;
-    r->nramp = (int)vec_len(v);
-}
-
 static int run_or_count(Plan *p, const RunArgs *r)
 {
     if (strcmp(p->target, "null"))
@@ -338,7 +368,6 @@ static void choose_target(Args *a)
 
 static int execute(Args *a, int (*f)(Plan *p, const RunArgs *r))
 {
-    Text text = { .arena = forever };
     RunArgs r = { 0 };
     Plan *p;
 
@@ -348,12 +377,11 @@ static int execute(Args *a, int (*f)(Plan *p, const RunArgs *r))
         p = read_plan(a->file);
         change_keys(p, a);
     } else {
-        p = compiled(a, &text);
-        r = (RunArgs){ .text = text.s, .len = text.len };
+        p = compiled(a, &r, f == run_or_count);
     }
     drop_valid(p, a);
-    if (f == run_or_count && r.text)
-        compile_ramp(a, p, &r);
+    for (int i = 0; i < r.nramp; i++)
+        drop_valid(r.ramp[i].plan, a);
     return f(p, &r);
 }
 

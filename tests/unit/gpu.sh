@@ -15,7 +15,7 @@ export OMPI_MCA_rmaps_base_oversubscribe=1 XDG_CACHE_HOME="$dir/cache"
 small="axes.batch=2 axes.seq=16 train.batch=4 train.log_every=1"
 small="$small data.train=../LICENSE data.valid=tail:0.1 train.eval_every=4 train.eval_steps=2"
 bad=0
-printf '1..27\n'
+printf '1..29\n'
 
 result() {
     if [ "$2" = 0 ]; then echo "ok - gpu: $1"; return; fi
@@ -93,6 +93,9 @@ result "products take the fastest algorithm, and the same in the next run" $?
         gpu "fast=3" $run train.steps=4 resume=1 name="$dir/tune2" && tuned tune2 3)
 result "a resumed run takes what it had; damaged lines are measured again" $?
 
+gpu "" $run train.batch=8 train.steps=4 train.ramp=4,4,8 name="$dir/ramp" &&
+    grep -q "batch 8 from step 3" "$dir/log" && losses ramp | awk 'END { exit NR != 4 }'
+result "a batch that grows" $?
 gpu "nan=3-3" "$PLEAT" run tiny.lua $small train.steps=3 name="$dir/nan" &&
     losses nan | awk '$1 == 2 && $2 == "null" { n++ } END { exit NR != 3 || n != 1 }'
 result "a step without a finite gradient is passed over" $?
@@ -150,6 +153,10 @@ if mpirun --version >/dev/null 2>&1; then
         "$PLEAT" ckpt verify "$dir/stuck/ckpt/step-00000002" >"$dir/log" 2>&1
     result "both ranks abort, the last checkpoint stands" $?
     ends "an abort that hangs" hangs "NCCL: remote process exited" "broken=4 abort=hangs"
+    gpu "count=2" mpirun -q -n 2 "$PLEAT" run tiny.lua $small train.batch=8 train.steps=4 \
+        train.ramp=4,4,8 fold.ep=2 train.eval_every=0 name="$dir/ramp2" &&
+        losses ramp2 | awk 'END { exit NR != 4 }'
+    result "a batch that grows on two" $?
     # run 2: step 1; 3: step 2, held; 4: step 1 again; 5: step 2; 6: step 3, held; ...
     gpu "count=2" mpirun -q -n 2 "$PLEAT" run tiny.lua $small train.steps=3 fold.ep=2 \
         route.factor=1.5 train.eval_every=0 name="$dir/full" &&
@@ -163,6 +170,7 @@ else
         "both ranks abort, the last checkpoint stands" "an abort that hangs"; do
         echo "ok - gpu: $name # SKIP no mpirun"
     done
+    echo "ok - gpu: a batch that grows on two # SKIP no mpirun"
     echo "ok - gpu: a step that overflows runs again, and the one that was in flight behind it # SKIP no mpirun"
 fi
 }

@@ -79,6 +79,29 @@ both() {
 both 1f1b fold.pp=2 fold.tp=2
 both zerobubble fold.pp=2 fold.ep=2 fold.schedule=zerobubble precision=bf16
 
+# A batch that grows: three plans, all made before MPI starts.
+ramp="$small train.steps=3 train.trace=0 train.ramp=4,2,8 fold.ep=2 train.save_every=0"
+# shellcheck disable=SC2086
+{
+"$PLEAT" run models/tiny.lua $ramp world=2 name="$dir/ramp.one" >"$dir/log" 2>&1
+result "train.ramp in one process" $?
+mpirun -q -n 2 "$PLEAT" run models/tiny.lua $ramp name="$dir/ramp.two" \
+    </dev/null >"$dir/log" 2>&1 && grep -q "batch 6 from step 2" "$dir/log"
+result "in two" $?
+mpirun -q -n 2 "$PLEAT" run models/tiny.lua $ramp resume=1 train.steps=4 \
+    name="$dir/ramp.two" </dev/null >"$dir/log" 2>&1 &&
+    "$PLEAT" run models/tiny.lua $ramp resume=1 train.steps=4 world=2 \
+        name="$dir/ramp.one" >>"$dir/log" 2>&1
+result "both go on" $?
+cmp "$dir/ramp.one/ckpt/step-00000004/model.safetensors" \
+    "$dir/ramp.two/ckpt/step-00000004/model.safetensors" >"$dir/log" 2>&1
+result "with the same bits" $?
+timeout 60 mpirun -q -n 2 "$PLEAT" run models/tiny.lua $ramp train.ramp=4,3,8 \
+    name="$dir/ramp.bad" </dev/null >"$dir/log" 2>&1
+[ $? = 1 ] && [ "$(grep -c "does not reach train.batch=8" "$dir/log")" = 1 ]
+result "one that misses is one line" $?
+}
+
 # Files longer than a piece (runtime/pieces.c), of which each process has a part.
 for n in 1 4; do
     run="$PLEAT run models/tiny.lua axes.batch=1 axes.seq=16 train.batch=4 train.steps=1
