@@ -189,7 +189,8 @@ static size_t piece_bytes(const Reader *r, int64_t i)
     return (size_t)(left < PIECE ? left : PIECE);
 }
 
-/* What was read need not stay mapped.                                        */
+/* The disk reads the next piece while one is hashed; what was read need not
+ * stay mapped.                                                               */
 static void hash_pieces(void *ctx, int64_t lo, int64_t hi)
 {
     static const Hash unknown;
@@ -199,6 +200,10 @@ static void hash_pieces(void *ctx, int64_t lo, int64_t hi)
         uint8_t *from = r->map + i * PIECE;
         if (memcmp(&r->hash[i], &unknown, sizeof unknown))
             continue;
+        if (i == lo)
+            madvise(from, piece_bytes(r, i), MADV_WILLNEED);
+        if (i + 1 < hi)
+            madvise(from + PIECE, piece_bytes(r, i + 1), MADV_WILLNEED);
         XXH128_canonicalFromHash(&r->hash[i],
                                  XXH3_128bits(from, piece_bytes(r, i)));
         madvise(from, piece_bytes(r, i), MADV_DONTNEED);
