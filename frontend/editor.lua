@@ -42,8 +42,9 @@ function output(name, t) end
 ---f(...), with name in front of the paths made inside.
 ---@param name string @param f function @param ... any
 function scope(name, f, ...) end
----Parameters as Hugging Face tensors: { ["path"] = { "tensor", "axes" } }
----@param map table<string, string[]>
+---Parameters as Hugging Face tensors: { ["path"] = { "tensor", "axes" } };
+---config={ .. }: the config.json of exported folders
+---@param map table<string, table>
 function hf(map) end
 ---@param keys table
 function train(keys) end

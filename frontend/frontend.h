@@ -149,6 +149,8 @@ void ops_inside(lua_State *L);    /* these two for the prelude only           */
 void compose_open(lua_State *L);
 int lua_hf(lua_State *L);
 void hf_finish(Front *f);
+void hf_config(lua_State *L, Front *f);       /* of the table on top          */
+void hf_config_check(Front *f);
 void decl_finish(Front *f);
 void compose_finish(Front *f);
 /* Sorted keys of the table at arg (strings only), so that nothing depends on

@@ -313,6 +313,7 @@ void hf_finish(Front *f)
             not_found(f, e);
     }
     f->g->nhf = (int)vec_len(f->g->hf);
+    hf_config_check(f);
 }
 
 static const char *text_at(lua_State *L, int table, int i)
@@ -325,7 +326,7 @@ static const char *text_at(lua_State *L, int table, int i)
     return s;
 }
 
-/* hf { ["path"] = { "tensor name", "axes" }, ... }                           */
+/* hf { ["path"] = { "tensor name", "axes" }, .., config={ .. } }             */
 int lua_hf(lua_State *L)
 {
     Front *f = enter(L, "hf");
@@ -335,6 +336,14 @@ int lua_hf(lua_State *L)
         err(f->loc, "hf: write hf { [\"path\"] = { \"tensor\", \"axes\" } }");
     const char **key = sorted_keys(L, 1, &n);
     for (int i = 0; i < n; i++) {
+        if (!strcmp(key[i], "config")) {
+            lua_getfield(L, 1, key[i]);
+            if (!lua_istable(L, -1))
+                err(f->loc, "hf: config must be a table: { vocab_size=.. }");
+            hf_config(L, f);
+            lua_pop(L, 1);
+            continue;
+        }
         HfEntry e = { .param = key[i], .loc = f->loc };
         if (lua_getfield(L, 1, key[i]) == LUA_TTABLE) {
             e.hf = text_at(L, lua_gettop(L), 1);

@@ -432,12 +432,20 @@ static int dropout(lua_State *L)
     return push_node(L, p > 0 ? infer(current(f), n) : x);
 }
 
-/* size(x, axis): for the prelude                                             */
+/* size(x, axis) of a tensor; size("axis") as axes{} or the command line say  */
 static int size_of(lua_State *L)
 {
     Front *f = enter(L, "size");
+    Axis *a;
+
+    if (lua_type(L, 1) == LUA_TSTRING) {
+        if (axes_known(f, lua_tostring(L, 1), &a, 1) != 1)
+            err(f->loc, "size: write size(\"hidden\") or size(x, \"hidden\")");
+        lua_pushinteger(L, axis_size(f, a, a->name));
+        return 1;
+    }
     Node *x = operand(L, 1, "argument 1");
-    Axis *a = one_axis(L, 2, "axis");
+    a = one_axis(L, 2, "axis");
 
     need_axes(f, x, &a, 1);
     lua_pushinteger(L, x->dim[dim_of(x, a)].n);

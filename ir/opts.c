@@ -301,7 +301,7 @@ static const char *check_value(Opts *o, const char *key, const char *kind,
     double pair[2];
     kind = check_built(o->arena, key, kind, s, l);
     for (const char *c = s; *c; c++)
-        if (*c == '\n' || *c == '"' || *c == '\r')
+        if (*c == '\n' || *c == '\r' || (*c == '"' && !is_kind(kind, "json")))
             err(l, "%s: a value has no quotes and no line ends", key);
     if (is_kind(kind, "int"))
         return check_int(key, kind, s, l);

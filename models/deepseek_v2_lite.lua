@@ -3,6 +3,7 @@ axes { batch=1, seq=4096, hidden=2048, heads=16, nope=128, rot=64, dim=128, kvr=
        dense=10944, ffn=1408, shared=2816, expert=64, vocab=102400 }
 
 local layers, dense_layers, eps = 27, 1, 1e-6
+local chosen, theta = 6, 1e4                            -- experts of a token; of positions
 local yarn = { factor=40, original=4096, attention_factor=1 }    -- positions to 163,840
 local sharpen = 0.1 * 0.707 * math.log(yarn.factor) + 1
 
@@ -11,7 +12,7 @@ local function norm(name, x, axis)
 end
 
 local function turn(x)
-  return rope(x, "rot", "seq", 1e4, { interleaved=true, yarn=yarn })
+  return rope(x, "rot", "seq", theta, { interleaved=true, yarn=yarn })
 end
 
 local function latent_attention(x)                       -- keys and values from 512 numbers
@@ -22,7 +23,7 @@ local function latent_attention(x)                       -- keys and values from
   local kn  = dot(ckv, param("wk_nope", "kvr heads nope"), "kvr")
   local v   = dot(ckv, param("wv", "kvr heads dim"), "kvr")
   kr, kn, v = rename(kr, {seq="key"}), rename(kn, {seq="key"}), rename(v, {seq="key"})
-  local s   = (dot(qn, kn, "nope") + dot(qr, kr, "rot")) * (sharpen^2 / math.sqrt(128 + 64))
+  local s   = (dot(qn, kn, "nope") + dot(qr, kr, "rot")) * (sharpen^2 / math.sqrt(size("nope") + size("rot")))
   local y   = attention(causal(s, "seq", "key"), v, "key")
   return dot(y, param("wo", "heads dim hidden"), "heads dim")
 end
@@ -37,8 +38,8 @@ local function moe(x)                                    -- weights as they are,
   local w1, w3 = param("w1", "expert hidden ffn"), param("w3", "expert hidden ffn")
   local w2     = param("w2", "expert ffn hidden")
   local p      = softmax(f32(dot(x, param("gate", "hidden expert"), "hidden")), "expert")
-  local g, e   = topk(p, 6, "expert")
-  loss("balance", mean(balance_loss(p, 6, "expert", "seq"), "batch"), 1e-3)
+  local g, e   = topk(p, chosen, "expert")
+  loss("balance", mean(balance_loss(p, chosen, "expert", "seq"), "batch"), 1e-3)
   local y      = swiglu(dot(x, w1[e], "hidden"), dot(x, w3[e], "hidden"))
   return scope("shared", ffn, x, "shared") + sum(g * dot(y, w2[e], "ffn"), "top")
 end
@@ -63,6 +64,20 @@ precision { policy="bf16" }
 
 local attn, mlp = "model.layers.{i}.self_attn.", "model.layers.{i}.mlp."
 hf {
+  config = {
+    model_type="deepseek_v2", architectures={"DeepseekV2ForCausalLM"},
+    hidden_size=size("hidden"), num_hidden_layers=layers, vocab_size=size("vocab"), rms_norm_eps=eps,
+    hidden_act="silu", tie_word_embeddings=false, max_position_embeddings=yarn.factor * yarn.original, rope_theta=theta,
+    num_attention_heads=size("heads"), num_key_value_heads=size("heads"), kv_lora_rank=size("kvr"),
+    qk_nope_head_dim=size("nope"), qk_rope_head_dim=size("rot"), v_head_dim=size("dim"),
+    rope_scaling={ type="yarn", factor=yarn.factor, original_max_position_embeddings=yarn.original,
+                   beta_fast=32, beta_slow=1, mscale=0.707, mscale_all_dim=0.707 },
+    intermediate_size=size("dense"), moe_intermediate_size=size("ffn"), first_k_dense_replace=dense_layers,
+    q_lora_rank="null", n_routed_experts=size("expert"),
+    n_shared_experts=size("shared") // size("ffn"), num_experts_per_tok=chosen, norm_topk_prob=false,
+    routed_scaling_factor=1.0, scoring_func="softmax", topk_method="greedy", n_group=1, topk_group=1,
+    attention_bias=false,
+  },
   ["embed"]       = { "model.embed_tokens.weight", "vocab hidden" },
   ["norm.weight"] = { "model.norm.weight", "hidden" },
   ["head"]        = { "lm_head.weight", "vocab hidden" },

@@ -4,6 +4,8 @@ axes { batch=1, seq=4096, hidden=7168, heads=128, nope=128, rot=64, dim=128, qr=
        dense=18432, ffn=2048, expert=256, nodes=8, prior=7168, vocab=129280 }
 
 local layers, dense_layers, eps = 61, 3, 1e-6
+local chosen, scale, theta = 8, 2.5, 1e4                 -- experts of a token, their weight; of positions
+local kept = 4                                           -- groups that a token may choose from
 local mtp, mtp_weight = 1, 0.1                           -- tokens predicted beyond the next; 0: none
 local yarn = { factor=40, original=4096, attention_factor=1 }    -- positions to 163,840
 local sharpen = 0.1 * math.log(yarn.factor) + 1
@@ -13,7 +15,7 @@ local function norm(name, x, axis)
 end
 
 local function turn(x)
-  return rope(x, "rot", "seq", 1e4, { interleaved=true, yarn=yarn })
+  return rope(x, "rot", "seq", theta, { interleaved=true, yarn=yarn })
 end
 
 local function latent_attention(x)
@@ -25,7 +27,7 @@ local function latent_attention(x)
   local kn  = dot(ckv, param("wk_nope", "kvr heads nope"), "kvr")
   local v   = dot(ckv, param("wv", "kvr heads dim"), "kvr")
   kr, kn, v = rename(kr, {seq="key"}), rename(kn, {seq="key"}), rename(v, {seq="key"})
-  local s   = (dot(qn, kn, "nope") + dot(qr, kr, "rot")) * (sharpen^2 / math.sqrt(128 + 64))
+  local s   = (dot(qn, kn, "nope") + dot(qr, kr, "rot")) * (sharpen^2 / math.sqrt(size("nope") + size("rot")))
   local y   = attention(causal(s, "seq", "key"), v, "key")
   return dot(y, param("wo", "heads dim hidden"), "heads dim")
 end
@@ -38,11 +40,11 @@ end
 
 local function router(x)                                 -- sigmoid, bias-corrected, node-limited
   local bias = state("bias", "expert")                   -- no gradient; changed by update()
-  local g, e, p = sigmoid_topk(dot(x, param("gate", "hidden expert"), "hidden"), 8, "expert",
-                               { bias=bias, groups="nodes", keep=4, best=2 })
+  local g, e, p = sigmoid_topk(dot(x, param("gate", "hidden expert"), "hidden"), chosen, "expert",
+                               { bias=bias, groups="nodes", keep=kept, best=2 })
   balance_bias(bias, e, "expert", "batch seq top", 1e-3)
-  loss("balance", mean(balance_loss(p, 8, "expert", "seq"), "batch"), 1e-4)
-  return 2.5 * g, e
+  loss("balance", mean(balance_loss(p, chosen, "expert", "seq"), "batch"), 1e-4)
+  return scale * g, e
 end
 
 local function moe(x)
@@ -119,6 +121,20 @@ end
 
 names("layers.{i}", "model.layers.{i}")
 hf {
+  config = {
+    model_type="deepseek_v3", architectures={"DeepseekV3ForCausalLM"},
+    hidden_size=size("hidden"), num_hidden_layers=layers, vocab_size=size("vocab"), rms_norm_eps=eps,
+    hidden_act="silu", tie_word_embeddings=false, max_position_embeddings=yarn.factor * yarn.original, rope_theta=theta,
+    num_attention_heads=size("heads"), num_key_value_heads=size("heads"), kv_lora_rank=size("kvr"),
+    qk_nope_head_dim=size("nope"), qk_rope_head_dim=size("rot"), v_head_dim=size("dim"),
+    rope_scaling={ type="yarn", factor=yarn.factor, original_max_position_embeddings=yarn.original,
+                   beta_fast=32, beta_slow=1, mscale=1.0, mscale_all_dim=1.0 },
+    intermediate_size=size("dense"), moe_intermediate_size=size("ffn"), first_k_dense_replace=dense_layers,
+    q_lora_rank=size("qr"), n_routed_experts=size("expert"), n_shared_experts=1,
+    num_experts_per_tok=chosen, norm_topk_prob=true, routed_scaling_factor=scale, scoring_func="sigmoid",
+    topk_method="noaux_tc", n_group=size("nodes"), topk_group=kept, num_nextn_predict_layers=mtp,
+    attention_bias=false,
+  },
   ["embed"]             = { "model.embed_tokens.weight", "vocab hidden" },
   ["norm.weight"]       = { "model.norm.weight", "hidden" },
   ["head"]              = { "lm_head.weight", "vocab hidden" },

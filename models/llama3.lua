@@ -1,15 +1,15 @@
 -- Llama 3 8B: a dense model, for comparison (Grattafiori et al. 2024)
 axes { batch=1, seq=4096, hidden=4096, kv=8, group=4, dim=128, ffn=14336, vocab=128256 }
 
-local layers = 32
+local layers, eps, theta = 32, 1e-5, 5e5
 
 local function attend(x)                                 -- grouped-query attention
   local q = dot(x, param("wq", "hidden kv group dim"), "hidden")
   local k = dot(x, param("wk", "hidden kv dim"), "hidden")
   local v = dot(x, param("wv", "hidden kv dim"), "hidden")
-  q, k = rope(q, "dim", "seq", 5e5), rope(k, "dim", "seq", 5e5)
+  q, k = rope(q, "dim", "seq", theta), rope(k, "dim", "seq", theta)
   k, v = rename(k, {seq="key"}), rename(v, {seq="key"})
-  local s = causal(dot(q, k, "dim") / math.sqrt(128), "seq", "key")
+  local s = causal(dot(q, k, "dim") / math.sqrt(size("dim")), "seq", "key")
   return dot(attention(s, v, "key"), param("wo", "kv group dim hidden"), "kv group dim")
 end
 
@@ -20,8 +20,8 @@ local function ffn(x)
 end
 
 local function layer(x)
-  local h = x + scope("attn", attend, scope("attn_norm", rmsnorm, x, "hidden", 1e-5))
-  return h + scope("ffn", ffn, scope("ffn_norm", rmsnorm, h, "hidden", 1e-5))
+  local h = x + scope("attn", attend, scope("attn_norm", rmsnorm, x, "hidden", eps))
+  return h + scope("ffn", ffn, scope("ffn_norm", rmsnorm, h, "hidden", eps))
 end
 
 local tokens, labels = input("tokens", "batch seq"), input("labels", "batch seq")
@@ -29,7 +29,7 @@ local x = embed(tokens, param("embed", "vocab hidden"))
 for i = 0, layers - 1 do
   x = scope("layers." .. i, layer, x)
 end
-x = scope("norm", rmsnorm, x, "hidden", 1e-5)
+x = scope("norm", rmsnorm, x, "hidden", eps)
 local logits = dot(x, param("head", "hidden vocab"), "hidden")
 loss("lm", mean(cross_entropy(f32(logits), labels, "vocab"), "batch seq"))
 output("logits", logits)
@@ -38,6 +38,13 @@ train { batch=256, lr=3e-4, min_lr=3e-5, schedule="cosine", warmup=2000, clip=1 
 precision { policy="bf16" }
 
 hf {
+  config = {
+    model_type="llama", architectures={"LlamaForCausalLM"},
+    hidden_size=size("hidden"), num_hidden_layers=layers, vocab_size=size("vocab"), rms_norm_eps=eps,
+    hidden_act="silu", tie_word_embeddings=false, max_position_embeddings=8192, rope_theta=theta,
+    num_attention_heads=size("kv") * size("group"), num_key_value_heads=size("kv"), head_dim=size("dim"),
+    intermediate_size=size("ffn"), attention_bias=false,
+  },
   ["embed"]       = { "model.embed_tokens.weight", "vocab hidden" },
   ["norm.weight"] = { "model.norm.weight", "hidden" },
   ["head"]        = { "lm_head.weight", "vocab hidden" },

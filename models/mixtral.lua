@@ -2,15 +2,16 @@
 axes { batch=1, seq=4096, hidden=4096, kv=8, group=4, dim=128,
        ffn=14336, expert=8, vocab=32000 }
 
-local layers = 32
+local layers, eps = 32, 1e-5
+local chosen, theta = 2, 1e6                            -- experts of a token; of positions
 
 local function attend(x)                                 -- grouped-query attention
   local q = dot(x, param("wq", "hidden kv group dim"), "hidden")
   local k = dot(x, param("wk", "hidden kv dim"), "hidden")
   local v = dot(x, param("wv", "hidden kv dim"), "hidden")
-  q, k = rope(q, "dim", "seq", 1e6), rope(k, "dim", "seq", 1e6)
+  q, k = rope(q, "dim", "seq", theta), rope(k, "dim", "seq", theta)
   k, v = rename(k, {seq="key"}), rename(v, {seq="key"})
-  local s = causal(dot(q, k, "dim") / math.sqrt(128), "seq", "key")
+  local s = causal(dot(q, k, "dim") / math.sqrt(size("dim")), "seq", "key")
   return dot(attention(s, v, "key"), param("wo", "kv group dim hidden"), "kv group dim")
 end
 
@@ -19,17 +20,17 @@ local function moe(x)
   local w1, w3 = param("w1", "expert hidden ffn"), param("w3", "expert hidden ffn")
   local w2     = param("w2", "expert ffn hidden")
   local p      = softmax(f32(dot(x, gate, "hidden")), "expert")
-  local g, e   = topk(p, 2, "expert")                    -- e is an index into the axis "expert"
+  local g, e   = topk(p, chosen, "expert")                    -- e is an index into the axis "expert"
   g = g / sum(g, "top")
   local load   = mean(one_hot(e, "expert"), "batch seq top")
-  loss("balance", 8 * sum(mean(p, "batch seq") * load, "expert"), 0.01)
+  loss("balance", size("expert") * sum(mean(p, "batch seq") * load, "expert"), 0.01)
   local y = swiglu(dot(x, w1[e], "hidden"), dot(x, w3[e], "hidden"))
   return sum(g * dot(y, w2[e], "ffn"), "top")            -- sum of g_i E_i(x)
 end
 
 local function layer(x)
-  local h = x + scope("attn", attend, scope("attn_norm", rmsnorm, x, "hidden", 1e-5))
-  return h + scope("moe", moe, scope("ffn_norm", rmsnorm, h, "hidden", 1e-5))
+  local h = x + scope("attn", attend, scope("attn_norm", rmsnorm, x, "hidden", eps))
+  return h + scope("moe", moe, scope("ffn_norm", rmsnorm, h, "hidden", eps))
 end
 
 local tokens, labels = input("tokens", "batch seq"), input("labels", "batch seq")
@@ -37,7 +38,7 @@ local x = embed(tokens, param("embed", "vocab hidden"))
 for i = 0, layers - 1 do
   x = scope("layers." .. i, layer, x)
 end
-x = scope("norm", rmsnorm, x, "hidden", 1e-5)
+x = scope("norm", rmsnorm, x, "hidden", eps)
 local logits = dot(x, param("head", "hidden vocab"), "hidden")
 loss("lm", mean(cross_entropy(f32(logits), labels, "vocab"), "batch seq"))
 output("logits", logits)
@@ -46,6 +47,13 @@ train { batch=256, lr=3e-4, min_lr=3e-5, schedule="cosine", warmup=2000, clip=1 
 precision { policy="bf16" }
 
 hf {
+  config = {
+    model_type="mixtral", architectures={"MixtralForCausalLM"},
+    hidden_size=size("hidden"), num_hidden_layers=layers, vocab_size=size("vocab"), rms_norm_eps=eps,
+    hidden_act="silu", tie_word_embeddings=false, max_position_embeddings=32768, rope_theta=theta,
+    num_attention_heads=size("kv") * size("group"), num_key_value_heads=size("kv"), head_dim=size("dim"),
+    num_local_experts=size("expert"), num_experts_per_tok=chosen, intermediate_size=size("ffn"),
+  },
   ["embed"]       = { "model.embed_tokens.weight", "vocab hidden" },
   ["norm.weight"] = { "model.norm.weight", "hidden" },
   ["head"]        = { "lm_head.weight", "vocab hidden" },

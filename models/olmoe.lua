@@ -2,15 +2,16 @@
 axes { batch=1, seq=4096, hidden=2048, heads=16, dim=128, ffn=1024, expert=64, vocab=50304 }
 
 local layers, eps = 16, 1e-5
+local chosen, theta = 8, 1e4                            -- experts of a token; of positions
 
 local function attend(x)                                 -- all heads are normalised together
   local q = dot(x, param("wq", "hidden heads dim"), "hidden")
   local k = dot(x, param("wk", "hidden heads dim"), "hidden")
   local v = dot(x, param("wv", "hidden heads dim"), "hidden")
-  q = rope(scope("q_norm", rmsnorm, q, "heads dim", eps), "dim", "seq", 1e4)
-  k = rope(scope("k_norm", rmsnorm, k, "heads dim", eps), "dim", "seq", 1e4)
+  q = rope(scope("q_norm", rmsnorm, q, "heads dim", eps), "dim", "seq", theta)
+  k = rope(scope("k_norm", rmsnorm, k, "heads dim", eps), "dim", "seq", theta)
   k, v = rename(k, {seq="key"}), rename(v, {seq="key"})
-  local s = causal(dot(q, k, "dim") / math.sqrt(128), "seq", "key")
+  local s = causal(dot(q, k, "dim") / math.sqrt(size("dim")), "seq", "key")
   return dot(attention(s, v, "key"), param("wo", "heads dim hidden"), "heads dim")
 end
 
@@ -19,8 +20,8 @@ local function moe(x)
   local w2     = param("w2", "expert ffn hidden")
   local logits = f32(dot(x, param("gate", "hidden expert"), "hidden"))
   local p      = softmax(logits, "expert")
-  local g, e   = topk(p, 8, "expert")                    -- weights as they are, not summing to 1
-  loss("balance", balance_loss(p, 8, "expert", "batch seq"), 0.01)
+  local g, e   = topk(p, chosen, "expert")                    -- weights as they are, not summing to 1
+  loss("balance", balance_loss(p, chosen, "expert", "batch seq"), 0.01)
   loss("z", z_loss(logits, "expert", "batch seq"), 1e-3)
   local y = swiglu(dot(x, w1[e], "hidden"), dot(x, w3[e], "hidden"))
   return sum(g * dot(y, w2[e], "ffn"), "top")
@@ -46,6 +47,14 @@ precision { policy="bf16" }
 
 local attn, mlp = "model.layers.{i}.self_attn.", "model.layers.{i}.mlp."
 hf {
+  config = {
+    model_type="olmoe", architectures={"OlmoeForCausalLM"},
+    hidden_size=size("hidden"), num_hidden_layers=layers, vocab_size=size("vocab"), rms_norm_eps=eps,
+    hidden_act="silu", tie_word_embeddings=false, max_position_embeddings=4096, rope_theta=theta,
+    num_attention_heads=size("heads"), num_key_value_heads=size("heads"), head_dim=size("dim"),
+    num_experts=size("expert"), num_experts_per_tok=chosen, norm_topk_prob=false,
+    intermediate_size=size("ffn"), attention_bias=false,
+  },
   ["embed"]       = { "model.embed_tokens.weight", "vocab hidden" },
   ["norm.weight"] = { "model.norm.weight", "hidden" },
   ["head"]        = { "lm_head.weight", "vocab hidden" },

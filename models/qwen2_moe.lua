@@ -3,17 +3,18 @@ axes { batch=1, seq=4096, hidden=3584, kv=4, group=7, dim=128,
        ffn=2560, shared=20480, expert=64, vocab=151936 }
 
 local layers, eps = 28, 1e-6
+local chosen, theta = 8, 1e6                            -- experts of a token; of positions
 
 local function project(x, name, axes)                    -- with a bias
   return dot(x, param("w" .. name, "hidden " .. axes), "hidden") + param("b" .. name, axes, zeros)
 end
 
 local function attend(x)                                 -- grouped-query attention
-  local q = rope(project(x, "q", "kv group dim"), "dim", "seq", 1e6)
-  local k = rope(project(x, "k", "kv dim"), "dim", "seq", 1e6)
+  local q = rope(project(x, "q", "kv group dim"), "dim", "seq", theta)
+  local k = rope(project(x, "k", "kv dim"), "dim", "seq", theta)
   local v = project(x, "v", "kv dim")
   k, v = rename(k, {seq="key"}), rename(v, {seq="key"})
-  local s = causal(dot(q, k, "dim") / math.sqrt(128), "seq", "key")
+  local s = causal(dot(q, k, "dim") / math.sqrt(size("dim")), "seq", "key")
   return dot(attention(s, v, "key"), param("wo", "kv group dim hidden"), "kv group dim")
 end
 
@@ -28,8 +29,8 @@ local function moe(x)
   local w1, w3 = param("w1", "expert hidden ffn"), param("w3", "expert hidden ffn")
   local w2     = param("w2", "expert ffn hidden")
   local p      = softmax(f32(dot(x, gate, "hidden")), "expert")
-  local g, e   = topk(p, 8, "expert")                    -- weights as they are, not summing to 1
-  loss("balance", balance_loss(p, 8, "expert", "batch seq"), 1e-3)
+  local g, e   = topk(p, chosen, "expert")                    -- weights as they are, not summing to 1
+  loss("balance", balance_loss(p, chosen, "expert", "batch seq"), 1e-3)
   local y = swiglu(dot(x, w1[e], "hidden"), dot(x, w3[e], "hidden"))
   return scope("shared", shared, x) + sum(g * dot(y, w2[e], "ffn"), "top")
 end
@@ -54,6 +55,15 @@ precision { policy="bf16" }
 
 local attn, mlp = "model.layers.{i}.self_attn.", "model.layers.{i}.mlp."
 hf {
+  config = {
+    model_type="qwen2_moe", architectures={"Qwen2MoeForCausalLM"},
+    hidden_size=size("hidden"), num_hidden_layers=layers, vocab_size=size("vocab"), rms_norm_eps=eps,
+    hidden_act="silu", tie_word_embeddings=false, max_position_embeddings=32768, rope_theta=theta,
+    num_attention_heads=size("kv") * size("group"), num_key_value_heads=size("kv"), head_dim=size("dim"),
+    num_experts=size("expert"), num_experts_per_tok=chosen, norm_topk_prob=false,
+    moe_intermediate_size=size("ffn"), shared_expert_intermediate_size=size("shared"),
+    decoder_sparse_step=1,
+  },
   ["embed"]       = { "model.embed_tokens.weight", "vocab hidden" },
   ["norm.weight"] = { "model.norm.weight", "hidden" },
   ["head"]        = { "lm_head.weight", "vocab hidden" },

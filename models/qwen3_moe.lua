@@ -3,15 +3,16 @@ axes { batch=1, seq=4096, hidden=2048, kv=4, group=8, dim=128,
        ffn=768, expert=128, vocab=151936 }
 
 local layers, eps = 48, 1e-6
+local chosen, theta = 8, 1e6                            -- experts of a token; of positions
 
 local function attend(x)                                 -- queries and keys are normalised
   local q = dot(x, param("wq", "hidden kv group dim"), "hidden")
   local k = dot(x, param("wk", "hidden kv dim"), "hidden")
   local v = dot(x, param("wv", "hidden kv dim"), "hidden")
-  q = rope(scope("q_norm", rmsnorm, q, "dim", eps), "dim", "seq", 1e6)
-  k = rope(scope("k_norm", rmsnorm, k, "dim", eps), "dim", "seq", 1e6)
+  q = rope(scope("q_norm", rmsnorm, q, "dim", eps), "dim", "seq", theta)
+  k = rope(scope("k_norm", rmsnorm, k, "dim", eps), "dim", "seq", theta)
   k, v = rename(k, {seq="key"}), rename(v, {seq="key"})
-  local s = causal(dot(q, k, "dim") / math.sqrt(128), "seq", "key")
+  local s = causal(dot(q, k, "dim") / math.sqrt(size("dim")), "seq", "key")
   return dot(attention(s, v, "key"), param("wo", "kv group dim hidden"), "kv group dim")
 end
 
@@ -20,7 +21,7 @@ local function moe(x)
   local w1, w3 = param("w1", "expert hidden ffn"), param("w3", "expert hidden ffn")
   local w2     = param("w2", "expert ffn hidden")
   local p      = softmax(f32(dot(x, gate, "hidden")), "expert")
-  local g, e   = topk(p, 8, "expert")
+  local g, e   = topk(p, chosen, "expert")
   g = g / sum(g, "top")
   local load   = mean(one_hot(e, "expert"), "batch seq top")
   loss("balance", 128 * sum(mean(p, "batch seq") * load, "expert"), 1e-3)
@@ -47,6 +48,14 @@ train { batch=256, lr=3e-4, min_lr=3e-5, schedule="cosine", warmup=2000, clip=1 
 precision { policy="bf16" }
 
 hf {
+  config = {
+    model_type="qwen3_moe", architectures={"Qwen3MoeForCausalLM"},
+    hidden_size=size("hidden"), num_hidden_layers=layers, vocab_size=size("vocab"), rms_norm_eps=eps,
+    hidden_act="silu", tie_word_embeddings=false, max_position_embeddings=40960, rope_theta=theta,
+    num_attention_heads=size("kv") * size("group"), num_key_value_heads=size("kv"), head_dim=size("dim"),
+    num_experts=size("expert"), num_experts_per_tok=chosen, norm_topk_prob=true,
+    moe_intermediate_size=size("ffn"), decoder_sparse_step=1, attention_bias=false,
+  },
   ["embed"]       = { "model.embed_tokens.weight", "vocab hidden" },
   ["norm.weight"] = { "model.norm.weight", "hidden" },
   ["head"]        = { "lm_head.weight", "vocab hidden" },

@@ -226,8 +226,35 @@ static int write_weight_map(Arena *a, const Cargo *v, int nfile, const char *to)
     return bad ? ckpt_complain("cannot write", to) : 0;
 }
 
-/* What the import found beside their weights, near the checkpoint.           */
-static void give_beside(Arena *a, const char *from, const char *to)
+/* The model's own, for weights that were not imported.                       */
+static int write_config(const Plan *p, const char *dt, const char *to)
+{
+    static const char *const names[][2] = {
+        {"BF16", "bfloat16"}, {"F16", "float16"}, {"F32", "float32"},
+        {"F64", "float64"},
+    };
+    const char *text = opts_str(p->opts, "hf.config");
+    json_error_t e;
+    json_t *j = text ? json_loads(text, 0, &e) : NULL;
+
+    if (!json_is_object(j)) {
+        warn(NULL, "no config.json in %s: hf{} has no config={..}", to);
+        json_decref(j);
+        return 0;
+    }
+    for (int i = 0; i < 4; i++)
+        if (!strcmp(dt, names[i][0]))
+            json_object_set_new(j, "torch_dtype", json_string(names[i][1]));
+    const char *path = strf(forever, "%s/config.json", to);
+    int bad = json_dump_file(j, path, JSON_INDENT(2) | JSON_SORT_KEYS |
+                             JSON_REAL_PRECISION(15));
+    json_decref(j);
+    return bad ? ckpt_complain("cannot write", path) : 0;
+}
+
+/* What the import found beside their weights, near the checkpoint; 0: there is
+ * no config.json.                                                            */
+static int give_beside(Arena *a, const char *from, const char *to)
 {
     static const char *const up[] = {"hf", "../hf", "../../hf"};
 
@@ -235,9 +262,10 @@ static void give_beside(Arena *a, const char *from, const char *to)
         const char *dir = strf(a, "%s/%s", from, up[i]);
         if (!access(dir, F_OK)) {
             copy_beside(a, dir, to);
-            return;
+            return !access(strf(a, "%s/config.json", dir), F_OK);
         }
     }
+    return 0;
 }
 
 int convert_export(const Plan *p, const char *from, const char *hf,
@@ -260,8 +288,8 @@ int convert_export(const Plan *p, const char *from, const char *hf,
     if (!bad && nfile > 1)
         bad = write_weight_map(a, out, nfile, strf(a,
             "%s/model.safetensors.index.json", hf));
-    if (!bad)
-        give_beside(a, from, hf);
+    if (!bad && !give_beside(a, from, hf))
+        bad = write_config(p, out ? out->st.dt : "", hf);
     for (int i = 0; i < n; i++)
         st_close(file[i]);
     return bad ? 1 : 0;

@@ -74,6 +74,19 @@ is "its first loss is $want" 0 sh -c "sed -n 's/.*\"loss\": \([0-9.]*\),.*/\1/p'
 is "no import over checkpoints" 1 "$PLEAT" ckpt import-hf "$d/hf" "$d/a"
 says "it says so" "has checkpoints already"
 
+# A model of ours, nobody's weights: its hf{} makes the config.json.
+d=$dir/scratch
+is "a run from scratch" 0 "$PLEAT" run models/olmoe.lua target=host precision=fp32 world=1 \
+    name="$d" train.steps=1 train.batch=2 axes.batch=2 axes.seq=32 data.train=tests/hf/tokens.npy \
+    axes.hidden=8 axes.heads=2 axes.dim=4 axes.ffn=12 axes.expert=8 axes.vocab=256
+is "it goes out" 0 "$PLEAT" ckpt export-hf "$d" "$d/out" bf16
+for line in '"model_type": "olmoe"' '"hidden_size": 8' '"num_hidden_layers": 16' \
+    '"num_experts": 8' '"norm_topk_prob": false' '"torch_dtype": "bfloat16"'; do
+    is "its config.json has $line" 0 grep -F "$line" "$d/out/config.json"
+done
+is "a config that disagrees" 1 "$PLEAT" check models/olmoe.lua 'hf.config={"num_experts": 3}'
+says "it says where" "config has num_experts = 3, but 'model.layers.0.mlp.gate.weight' has 64 there"
+
 plan mixtral "$dir/other"
 is "other tensors" 1 "$PLEAT" ckpt import-hf "$dir/qwen3/hf" "$dir/other"
 says "the first one that does not fit" "parameter '"

@@ -1,0 +1,190 @@
+/* hfconfig.c: hf{ config={...} }, the config.json of folders that a run
+ * exports. It goes to the plan as the key hf.config, in JSON. What sizes it has
+ * in common with the tensors that hf{} names must agree.                     */
+#include <jansson.h>
+#include <math.h>
+#include <string.h>
+
+#include "frontend.h"
+
+/* ---- to JSON ------------------------------------------------------------- */
+
+static void put_number(lua_State *L, Front *f, const char *key, Text *t)
+{
+    double x = lua_tonumber(L, -1);
+
+    if (lua_isinteger(L, -1))
+        put(t, "%lld", (long long)lua_tointeger(L, -1));
+    else if (!isfinite(x))
+        err(f->loc, "hf: config: '%s' is no finite number", key);
+    else
+        put(t, x == rint(x) && fabs(x) < 1e15 ? "%.1f" : "%.15g", x);
+}
+
+static void put_value(lua_State *L, Front *f, const char *key, Text *t);
+
+/* A list, or names with values, in the order of the alphabet.                */
+static void put_table(lua_State *L, Front *f, const char *path, Text *t)
+{
+    int n = (int)lua_rawlen(L, -1), names = 0, at = lua_gettop(L);
+    const char **name = n ? NULL : sorted_keys(L, at, &names);
+
+    luaL_checkstack(L, 4, "hf: config");
+    put(t, n ? "[" : "{");
+    for (int i = 0; i < n + names; i++) {
+        const char *key = n ? path : name[i];
+        put(t, i ? ", " : "");
+        if (n) {
+            lua_rawgeti(L, at, i + 1);
+        } else {
+            put_json(t, key);
+            put(t, ": ");
+            lua_getfield(L, at, key);
+        }
+        put_value(L, f, key, t);
+        lua_pop(L, 1);
+    }
+    put(t, n ? "]" : "}");
+}
+
+static void put_value(lua_State *L, Front *f, const char *key, Text *t)
+{
+    const char *s = lua_type(L, -1) == LUA_TSTRING ? lua_tostring(L, -1) : NULL;
+
+    if (s && !strcmp(s, "null"))
+        put(t, "null");
+    else if (s)
+        put_json(t, s);
+    else if (lua_isboolean(L, -1))
+        put(t, lua_toboolean(L, -1) ? "true" : "false");
+    else if (lua_type(L, -1) == LUA_TNUMBER)
+        put_number(L, f, key, t);
+    else if (lua_istable(L, -1))
+        put_table(L, f, key, t);
+    else
+        err(f->loc, "hf: config: '%s' must be a string, number, boolean or "
+            "table, got a %s", key, luaL_typename(L, -1));
+}
+
+/* The table on top.                                                          */
+void hf_config(lua_State *L, Front *f)
+{
+    Text t = { .arena = f->g->arena };
+
+    if (opts_loc(f->g->opts, "hf.config"))
+        err(f->loc, "hf: config stands twice");
+    put_table(L, f, "config", &t);
+    if (!opts_given(f->cmdline, "hf.config"))
+        opts_set(f->g->opts, "hf.config", t.s, f->loc);
+}
+
+/* ---- does it agree? ------------------------------------------------------ */
+
+/* Tensors by the end of their name; each of their sizes as a sum of products of
+ * the config's numbers. Rows whose numbers it has not say nothing.           */
+static const struct { const char *tail, *size[2]; } known[] = {
+    { "embed_tokens.weight", { "vocab_size", "hidden_size" } },
+    { "lm_head.weight", { "vocab_size", "hidden_size" } },
+    { ".q_proj.weight", { "num_attention_heads*head_dim", "hidden_size" } },
+    { ".q_proj.weight", { "num_attention_heads*qk_nope_head_dim+num_attention_heads*qk_rope_head_dim", "hidden_size" } },
+    { ".k_proj.weight", { "num_key_value_heads*head_dim", "hidden_size" } },
+    { ".v_proj.weight", { "num_key_value_heads*head_dim", "hidden_size" } },
+    { ".o_proj.weight", { "hidden_size", "num_attention_heads*head_dim" } },
+    { ".o_proj.weight", { "hidden_size", "num_attention_heads*v_head_dim" } },
+    { ".q_a_proj.weight", { "q_lora_rank", "hidden_size" } },
+    { ".q_b_proj.weight", { "num_attention_heads*qk_nope_head_dim+num_attention_heads*qk_rope_head_dim", "q_lora_rank" } },
+    { ".kv_a_proj_with_mqa.weight", { "kv_lora_rank+qk_rope_head_dim", "hidden_size" } },
+    { ".kv_b_proj.weight", { "num_attention_heads*qk_nope_head_dim+num_attention_heads*v_head_dim", "kv_lora_rank" } },
+    { ".mlp.gate.weight", { "num_experts", "hidden_size" } },
+    { ".mlp.gate.weight", { "n_routed_experts", "hidden_size" } },
+    { ".block_sparse_moe.gate.weight", { "num_local_experts", "hidden_size" } },
+    { "}.w1.weight", { "intermediate_size", "hidden_size" } },
+    { "}.gate_proj.weight", { "moe_intermediate_size", "hidden_size" } },
+    { ".mlp.gate_proj.weight", { "intermediate_size", "hidden_size" } },
+    { ".shared_expert.gate_proj.weight", { "shared_expert_intermediate_size", "hidden_size" } },
+    { ".shared_experts.gate_proj.weight", { "n_shared_experts*moe_intermediate_size", "hidden_size" } },
+};
+
+/* -1: the config lacks one of its names.                                     */
+static int64_t value_of(const json_t *config, const char *s)
+{
+    int64_t sum = 0;
+
+    while (*s) {
+        int64_t product = 1;
+        for (int more = 1; more; ) {
+            size_t n = strcspn(s, "*+");
+            const json_t *v = json_object_getn(config, s, n);
+            if (!json_is_integer(v))
+                return -1;
+            product *= json_integer_value(v);
+            more = s[n] == '*';
+            s += n + (s[n] != 0);
+            if (!more)
+                break;
+        }
+        sum += product;
+    }
+    return sum;
+}
+
+static int64_t dim_size(const HfDim *d)
+{
+    int64_t n = 1;
+
+    for (int i = 0; i < d->nf; i++)
+        n *= d->f[i].total;
+    return n;
+}
+
+static void check_tensor(const Loc *l, const json_t *config, const HfMap *m)
+{
+    size_t n = strlen(m->hf);
+
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
+        size_t k = strlen(known[i].tail);
+        if (k > n || strcmp(m->hf + n - k, known[i].tail))
+            continue;
+        for (int d = 0; d < 2 && d < m->nd; d++) {
+            int64_t said = value_of(config, known[i].size[d]);
+            int64_t is = dim_size(&m->dim[d]);
+            if (said >= 0 && said != is)
+                err(l, "hf: config has %s = %lld, but '%s' has %lld there",
+                    known[i].size[d], (long long)said, m->hf, (long long)is);
+        }
+    }
+}
+
+static void check_layers(const Loc *l, const json_t *config, const Graph *g)
+{
+    int64_t said = value_of(config, "num_hidden_layers"), count = 0;
+    int64_t ahead = value_of(config, "num_nextn_predict_layers");
+    static const char head[] = "model.layers.";
+
+    for (int i = 0; i < g->nhf; i++) {
+        if (strncmp(g->hf[i].hf, head, sizeof head - 1))
+            continue;
+        int64_t k = strtoll(g->hf[i].hf + sizeof head - 1, NULL, 10) + 1;
+        count = k > count ? k : count;
+    }
+    if (said >= 0 && said + (ahead > 0 ? ahead : 0) != count)
+        err(l, "hf: config has num_hidden_layers = %lld, but the tensors' "
+            "names have %lld layers", (long long)said, (long long)count);
+}
+
+void hf_config_check(Front *f)
+{
+    const Loc *l = opts_loc(f->g->opts, "hf.config");
+    const char *s = opts_str(f->g->opts, "hf.config");
+    json_error_t e;
+    json_t *config = s ? json_loads(s, 0, &e) : NULL;
+
+    if (!s)
+        return;
+    if (!json_is_object(config))
+        err(l, "hf.config is not a JSON object");
+    for (int i = 0; i < f->g->nhf; i++)
+        check_tensor(l, config, &f->g->hf[i]);
+    check_layers(l, config, f->g);
+    json_decref(config);
+}
