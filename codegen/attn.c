@@ -198,7 +198,7 @@ const char *attn_code(const Attn *t, const Axis *a)
     die("attention: axis '%s' has no part in it", a->name);
 }
 
-int attn_isx(const Attn *t, const Axis *a)
+static int is_x(const Attn *t, const Axis *a)
 {
     for (int i = 0; i < t->nx; i++)
         if (t->x[i] == a)
@@ -245,7 +245,7 @@ int attn_inner(const Attn *t, const Node *n, Axis **out)
 
     for (int d = 0; d < n->nd; d++)
         if (n->dim[d].a != t->key && n->dim[d].a != t->query &&
-            !attn_isx(t, n->dim[d].a))
+            !is_x(t, n->dim[d].a))
             out[k++] = n->dim[d].a;
     return k;
 }
@@ -274,7 +274,7 @@ int attn_keyside(const Attn *t, int op)
     return yes;
 }
 
-int attn_queryside(const Attn *t, int op)
+static int queryside(const Attn *t, int op)
 {
     for (int i = 0; i < t->ndot; i++)
         if (t->dot[i].q == op)
@@ -315,7 +315,7 @@ static int levels_fit(const Attn *t)
 static int leaves_fit(const Attn *t)
 {
     for (int op = 0; op < t->nop; op++) {
-        int ways = attn_keyside(t, op) + attn_queryside(t, op) +
+        int ways = attn_keyside(t, op) + queryside(t, op) +
                    (t->leaf >> op & 1);
         if (ways > 1)
             return 0;

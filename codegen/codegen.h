@@ -266,9 +266,7 @@ int nest_outer(Nest *n, uint64_t K, const Body *b, Scope *s, int *ns);
 
 /* ---- form.c threads.c wide.c --------------------------------------------- */
 
-Ex **form_reductions(Nest *n);
 Ex **form_values(Nest *n);        /* of all stores                            */
-const Lin **form_accesses(Nest *n);
 const Mono *form_stride(const Lin *l, int loop);
 int form_items(Nest *n, uint64_t m, int *u);  /* loops, ragged one first      */
 const Mono *form_count(Nest *n, const int *u, int from, int to);
@@ -367,11 +365,9 @@ typedef struct AttnMove {
 
 int attn_read(Attn *t, const Graph *g, const Node *n);
 int attn_node(const Attn *t, const Node *n);  /* number in the body           */
-int attn_isx(const Attn *t, const Axis *a);
 int attn_isposition(const Node *n);
 int attn_inner(const Attn *t, const Node *n, Axis **out);
 int attn_keyside(const Attn *t, int op);
-int attn_queryside(const Attn *t, int op);
 const char *attn_code(const Attn *t, const Axis *a);
 
 void attn_begin(Attn *t, Group *k, Arena *a);
@@ -516,9 +512,8 @@ typedef struct GroupedTile {
     int turns;                    /* a warpgroup makes a tile alone           */
 } GroupedTile;
 void grouped_lower_cuda(Group *k, Arena *a);
-/* Of the step's integers v (steps.def): the tile that is best, the text of a
- * tile (@ for its name), the bytes of shared memory it takes.                */
-GroupedTile grouped_tile(const int64_t *v, int weight);
+/* Of the step's integers v (steps.def): the text of a tile (@ for its name),
+ * the bytes of shared memory it takes.                                       */
 char *grouped_text(Arena *a, const int64_t *v, int weight, int squares,
                    GroupedTile tile, int64_t *shared);
 int64_t grouped_squares(const Graph *g, const Node *n);   /* Target.squares   */

@@ -68,7 +68,7 @@ static int count_bits(uint64_t m)
 }
 
 /* Accesses, stores first, then loads in use.                                 */
-const Lin **form_accesses(Nest *n)
+static const Lin **accesses(Nest *n)
 {
     Kern *c = n->c;
     const Lin **v = NULL;
@@ -95,7 +95,7 @@ static uint64_t all_loops(Nest *n)
 
 static void order_loops(Nest *n)
 {
-    const Lin **acc = form_accesses(n), *big = acc[0];
+    const Lin **acc = accesses(n), *big = acc[0];
     uint64_t left = all_loops(n), all = left;
 
     for (size_t i = 1; i < vec_len(acc); i++)
@@ -121,7 +121,7 @@ static void order_loops(Nest *n)
 
 /* ---- forms --------------------------------------------------------------- */
 
-Ex **form_reductions(Nest *n)
+static Ex **reductions(Nest *n)
 {
     Ex **r = NULL;
 
@@ -442,7 +442,7 @@ void kern_print(Kern *c)
     Nest n = { .c = c, .k = c->k, .a = c->a, .depth = 1, .gpu = c->gpu,
                .t = { .arena = c->a } };
     Text all = { .arena = c->a };
-    Ex **red = form_reductions(&n);
+    Ex **red = reductions(&n);
 
     n.stamp = 1;
     add_size(c->k, c->a, 0);

@@ -95,7 +95,7 @@ static void put_product(Text *t, int64_t wide, int turna, int turnb)
  * registers (a fifth slower at 256 rows), 256x192 and 256x128 tiles that fetch
  * less (318 and 322 where 128x128 made 363), a warp that stores its own rows,
  * more boxes or an evict-first hint on their way out (the same).             */
-GroupedTile grouped_tile(const int64_t *v, int weight)
+static GroupedTile best_tile(const int64_t *v, int weight)
 {
     static const struct { GroupedTile t; double rate, deep, few; } tile[] = {
         { { 128, 192, 1 }, 1, 0.97, 0.94 }, { { 128, 256, 0 }, 0.93, 1, 0.92 },
@@ -166,7 +166,7 @@ static void on_tensor_cores(Group *k, Arena *a, const int64_t *v, int weight)
 {
     int64_t shared = 0;
     int squares = k->nout > 1;
-    char *text = grouped_text(a, v, weight, squares, grouped_tile(v, weight),
+    char *text = grouped_text(a, v, weight, squares, best_tile(v, weight),
                               &shared);
 
     set_text_named(k, a, text);

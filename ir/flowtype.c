@@ -32,7 +32,7 @@ int has_flow(const Role *r)
     return 0;
 }
 
-int may_vary(StepKind k)
+static int may_vary(StepKind k)
 {
     return k == Skernel;
 }

@@ -296,7 +296,8 @@ static Region region_of(const Node *n)
     return any_region(n) ? REGbody : n->reg;
 }
 
-uint64_t g_hash(const Node *n)
+/* Structural, without names and places.                                      */
+static uint64_t hash_of(const Node *n)
 {
     uint64_t bits, h = mix64(n->op, n->dt);
 
@@ -351,7 +352,7 @@ static int mergeable(const Node *n)
  * keys.                                                                      */
 static Node *canonical(Table *t, Node *n)
 {
-    uint64_t h = g_hash(n);
+    uint64_t h = hash_of(n);
 
     for (int i = 0; i < n->nin; i++)
         h = mix64(h, KEYP(n->in[i]));

@@ -215,7 +215,6 @@ int64_t g_elems(const Node *n);   /* product of global sizes                  */
 int same_dims(const Node *a, const Node *b);  /* same axes and sizes          */
 int same_section(const Node *a, const Node *b);     /* region and call        */
 int is_transfer(const Node *n);   /* send, recv, stagesum: between stages     */
-uint64_t g_hash(const Node *n);   /* structural, without names and places     */
 int g_isrow(const Axis *a);       /* the ragged axis "row"                    */
 int any_region(const Node *n);    /* a source that every region may read      */
 

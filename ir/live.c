@@ -410,27 +410,3 @@ Death *deaths(Arena *a, const Role *r, int prog)
     qsort(v, vec_len(v), sizeof *v, by_step);
     return v;
 }
-
-/* ---- in words ------------------------------------------------------------ */
-
-void memory_report(FILE *f, const Role *r)
-{
-    double mib = 1 << 20;
-    int64_t sum[NBUFCLASS] = {0};
-
-    for (int i = 0; i < r->nbuf; i++)
-        if (r->buf[i].prog < 0)
-            sum[r->buf[i].cls] += r->buf[i].bytes;
-    for (int c = 0; c < NBUFCLASS; c++)
-        if (sum[c])
-            fprintf(f, "%-10s %12.2f MiB\n", bufclasses[c],
-                    (double)sum[c] / mib);
-    for (int g = 0; g < r->nprog; g++) {
-        const Program *p = &r->prog[g];
-        fprintf(f, "%-10s %12.2f MiB, %d steps; bound %.2f MiB, ratio %.4f\n",
-                p->name, (double)p->transient / mib, p->nstep,
-                (double)p->bound / mib,
-                p->bound ? (double)p->transient / (double)p->bound : 1);
-    }
-    fprintf(f, "%-10s %12.2f MiB\n", "arena", (double)r->arena / mib);
-}

@@ -438,7 +438,6 @@ typedef struct Span {             /* bytes alive at times from..to, both      */
 /* flow.c flowtype.c sizes.c meet.c: of plans whose steps say what they read and
  * make.                                                                      */
 int has_flow(const Role *r);
-int may_vary(StepKind k);         /* may integers depend on the rank?         */
 /* By number: who makes it (-1: nobody) and of what type, when all is well.   */
 typedef struct Origin { int step; const ValueUse *f; } Origin;
 const char *values_wrong(const PlanCheck *c, int prog, Origin **made);
@@ -559,7 +558,5 @@ const char *lives_loose(Arena *a, const Role *r, int prog);
  * only what is private to a call, after each of its rows.                    */
 typedef struct Death { int step; int64_t offset, bytes; int last; } Death;
 Death *deaths(Arena *a, const Role *r, int prog);             /* vec          */
-/* Bytes by class; each program's height, bound and their ratio.              */
-void memory_report(FILE *f, const Role *r);
 
 #endif

@@ -18,7 +18,7 @@ int is_source(const Node *n)
            n->op == Ostepval || n->op == Oarg || n->op == Opart;
 }
 
-int in_loop(const Fuse *f, const Node *n)
+static int in_loop(const Fuse *f, const Node *n)
 {
     return !is_view(n) && f->T->loops(f->g, n);
 }

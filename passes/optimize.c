@@ -13,30 +13,13 @@
 
 /* ---- what is trained ----------------------------------------------------- */
 
-/* Does pattern, with * for any run of characters, match s?                   */
-static int matches(const char *p, size_t n, const char *s)
-{
-    if (n == 0)
-        return *s == 0;
-    if (*p == '*')
-        return matches(p + 1, n - 1, s) || (*s && matches(p, n, s + 1));
-    return *s == *p && matches(p + 1, n - 1, s + 1);
-}
-
 static double decay(const TrainStep *s, const Param *p)
 {
-    const char *list = opts_str(s->g->opts, "train.no_decay");
-    double wd = opts_num(s->g->opts, "train.weight_decay");
+    const Opts *o = s->g->opts;
+    int none = opts_str(o, "train.no_decay")
+             ? opts_match(o, "train.no_decay", p->path) : p->nd <= 1;
 
-    if (!list)
-        return p->nd <= 1 ? 0 : wd;
-    while (*(list += strspn(list, " ,"))) {
-        size_t n = strcspn(list, " ,");
-        if (matches(list, n, p->path))
-            return 0;
-        list += n;
-    }
-    return wd;
+    return none ? 0 : opts_num(o, "train.weight_decay");
 }
 
 static Table *gradients(Graph *g, Node **node, size_t count)

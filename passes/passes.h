@@ -37,8 +37,6 @@ extern const int npass;
  * logical graph, all programs after that pass and the sources are written to
  * o->out; read back as `stage`, they make the same plan.                     */
 Plan *compile(Graph *logical, const Target *T, const CompileOptions *o);
-/* One program's groups, for tests: passes up to fuse on a copy of g.         */
-Group **groups_of(Graph *g, const Target *T, const char *prog);
 
 /* One pass on g, checked; for tests and tools. err() when there is none of
  * that name.                                                                 */
@@ -334,7 +332,6 @@ typedef struct Axes { int n; Axis *a[MAXD]; } Axes;
 
 int is_reduction(const Node *n);
 int is_source(const Node *n);                 /* in memory before any kernel  */
-int in_loop(const Fuse *f, const Node *n);    /* of a loop kernel             */
 int passes_by(const Fuse *f, const Node *n);  /* belongs to no kernel         */
 void find_clear(Fuse *f);
 Operand *operands_of(Fuse *f, const Node *n);

@@ -359,16 +359,6 @@ static int one_program(Emit *e, Graph *g)
     return 1;
 }
 
-Group **groups_of(Graph *g, const Target *T, const char *prog)
-{
-    options = NULL;
-    target = T;
-    Graph *h = copy_graph(g, prog);
-    run_passes(h);
-    g->param = h->param;
-    return to_groups(h);
-}
-
 static int runs(const Graph *g, char prog)
 {
     return has(g, prog == 'f' ? Ooutput : Oloss);

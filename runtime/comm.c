@@ -81,13 +81,6 @@ int comm_speaks(Comm *c, int knows)
     _exit(err_status);
 }
 
-void comm_abort(int status)
-{
-    if (mpi_running())
-        mpi_abort(status);
-    exit(status);
-}
-
 void comm_barrier(Comm *c)
 {
     if (c->n == c->world)
@@ -373,7 +366,7 @@ static void sum_range(void *ctx, int64_t lo, int64_t hi)
     }
 }
 
-enum { MAXGROUP = 4096, GRAIN = 16384, PAIRS = 1 << 16 };
+enum { MAXGROUP = 4096, GRAIN = 16384, PAIRS = 1 << 18 };
 
 /* ---- local --------------------------------------------------------------- */
 
@@ -472,21 +465,34 @@ static const uint8_t *packed(const Coll *k, const Shape *s, int size,
     return stage;
 }
 
-/* Large blocks one pair of ranks at a time, so that what is packed and what is
- * not yet unpacked stay in the cache.                                        */
+/* One half of a block as it lies in a buffer: an MPI type.                   */
+static void *half_type(const Shape *s, const int64_t *stride, int size)
+{
+    int64_t step[4];
+
+    for (int i = 0; i < 4; i++)
+        step[i] = stride[i] * size;
+    return mpi_strided(s->run * size, s->n, step, 4);
+}
+
+/* Large blocks one pair of ranks at a time, straight from place to place.    */
 static void far_pairs(const Coll *k, const Shape *s, int size)
 {
-    int64_t bytes = block_elems(s) * size, g = k->size;
     const uint8_t *send = k->part[0].send;
-    uint8_t *recv = k->part[0].recv, *out = k->stage, *in = out + bytes;
+    uint8_t *recv = k->part[0].recv;
+    int64_t g = k->size;
+    void *out = half_type(s, s->src, size), *in = half_type(s, s->dst, size);
 
     copy_block(s, size, send, k->me, recv, k->me, NEITHER);
     for (int64_t i = 1; i < g; i++) {
         int64_t to = (k->me + i) % g, from = (k->me + g - i) % g;
-        copy_block(s, size, send, to, out, 0, DSTDENSE);
-        mpi_sendrecv(out, k->ranks[to], in, k->ranks[from], bytes);
-        copy_block(s, size, in, 0, recv, from, SRCDENSE);
+        for (int64_t h = 0; h < s->halves; h++)
+            mpi_swap(send + spot_at(s, &s->to, to, h) * size, out, k->ranks[to],
+                     recv + spot_at(s, &s->from, from, h) * size, in,
+                     k->ranks[from]);
     }
+    mpi_forget(out);
+    mpi_forget(in);
 }
 
 static void far_blocks(const Coll *k, int size)
@@ -498,7 +504,8 @@ static void far_blocks(const Coll *k, int size)
     uint8_t *in = direct ? recv : stage;
     uint8_t *spare = direct ? stage : stage + k->size * bytes;
 
-    if (k->kind == Salltoall && !direct && bytes >= PAIRS) {
+    if (k->kind == Salltoall && !direct && bytes >= PAIRS &&
+        s->run * size <= INT32_MAX) {
         far_pairs(k, s, size);
         return;
     }

@@ -20,7 +20,7 @@ void gpu_ok(int error, const char *what)
     err(NULL, "GPU: %s: %s", what, text);
 }
 
-int64_t gpu_aligned(int64_t n)
+static int64_t aligned(int64_t n)
 {
     return (n + ALIGN - 1) / ALIGN * ALIGN;
 }
@@ -146,13 +146,13 @@ static void bind_inputs(Gpu *x, GpuProgram *g)
 {
     const Role *r = x->role;
 
-    g->scalars = gpu_aligned(8 * (r->nin + 1));
-    g->perturn = gpu_aligned(8);
+    g->scalars = aligned(8 * (r->nin + 1));
+    g->perturn = aligned(8);
     for (int i = 0; i < r->ntensor; i++) {
         if (strcmp(r->tensor[i].kind, "input"))
             continue;
         vec_push(x->mem, g->input, ((GpuInput){i, g->perturn}));
-        g->perturn += gpu_aligned(r->buf[r->tensor[i].buf].bytes);
+        g->perturn += aligned(r->buf[r->tensor[i].buf].bytes);
     }
     g->micro = -1;
     for (int i = 0; i < r->nin; i++)
@@ -170,7 +170,7 @@ static void bind_program(Gpu *x, int k)
     g->turns = plan_turns(x->plan, g->p->name);
     bind_inputs(x, g);
     g->nin = g->scalars + g->turns * g->perturn;
-    g->nout = gpu_aligned(8 * (r->nout + 1));
+    g->nout = aligned(8 * (r->nout + 1));
     for (int i = 0; i < 2; i++) {
         g->in[i] = gpu_pinned(x, g->nin);
         g->out[i] = gpu_pinned(x, g->nout);

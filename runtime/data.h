@@ -89,7 +89,6 @@ const char *order_new(Arena *a, const Tokens *t, int64_t lo, int64_t hi,
                       int64_t seq, int64_t samples, uint32_t seed,
                       Order **out);
 int64_t order_samples(const Order *o);
-int64_t order_epochs(const Order *o);
 typedef struct Stroll {           /* through the tokens of one sample         */
     const Order *o;
     int64_t doc, at, left;

@@ -172,7 +172,8 @@ static StTensor *find_tensor(Rows *r, const char *name)
     return NULL;
 }
 
-const Tensor *plan_tensor(const Plan *p, const char *name)
+/* A parameter or state by its name; null: no role has it.                    */
+static const Tensor *plan_tensor(const Plan *p, const char *name)
 {
     for (int r = 0; r < p->nrole; r++) {
         int i = role_tensor(&p->role[r], name);

@@ -44,11 +44,6 @@ static const char *level(void)
 
 static const char *logfile;
 
-const char *host_log(void)
-{
-    return logfile;
-}
-
 /* ---- running the compiler ------------------------------------------------ */
 
 /* $CC may carry arguments: "ccache gcc". */

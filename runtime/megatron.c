@@ -129,11 +129,6 @@ int64_t order_samples(const Order *o)
     return o->n;
 }
 
-int64_t order_epochs(const Order *o)
-{
-    return o->epochs;
-}
-
 /* ---- the tokens of a sample ---------------------------------------------- */
 
 Stroll order_walk(const Order *o, int64_t i, int64_t from)

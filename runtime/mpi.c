@@ -71,6 +71,37 @@ void mpi_sendrecv(const uint8_t *out, int64_t dest, uint8_t *in, int64_t src,
     }
 }
 
+void *mpi_strided(int64_t bytes, const int64_t *n, const int64_t *step,
+                  int dims)
+{
+    void *t = dl.ompi_mpi_byte, *next;
+    int bad = dl.MPI_Type_contiguous((int)bytes, t, &next);
+
+    for (int i = dims - 1; i >= 0 && !bad; i--) {
+        if (n[i] == 1)
+            continue;
+        t = next;
+        bad = dl.MPI_Type_create_hvector((int)n[i], 1, step[i], t, &next);
+        dl.MPI_Type_free(&t);
+    }
+    if (bad || dl.MPI_Type_commit(&next))
+        err(NULL, "MPI makes no type of these strides");
+    return next;
+}
+
+void mpi_forget(void *type)
+{
+    dl.MPI_Type_free(&type);
+}
+
+void mpi_swap(const void *out, void *otype, int64_t dest, void *in, void *itype,
+              int64_t src)
+{
+    if (dl.MPI_Sendrecv(out, 1, otype, (int)dest, TAG, in, 1, itype, (int)src,
+                        TAG, dl.ompi_mpi_comm_world, NULL))
+        err(NULL, "a message from rank %lld failed", (long long)src);
+}
+
 /* Block i of `out` (outstep bytes apart; 0: the same to all) to rank i of the
  * group, block i of `in` from it.                                            */
 static void pairwise(const Coll *k, const uint8_t *out, int64_t outstep,

@@ -69,7 +69,6 @@ typedef struct Code Code;
 Code *host_load(Arena *a, const Plan *p);
 KernelFn *host_kernel(const Code *c, const char *name);
 const char *host_compiler(void);  /* first line of its --version              */
-const char *host_log(void);       /* where the last compile error was written */
 
 /* ---- blas.c: matrix products --------------------------------------------- */
 
@@ -195,7 +194,6 @@ Comm *comm_open(Arena *a, int64_t world);
 /* Under a launcher: rank 0's text to all.                                    */
 void comm_plan(Text *t);
 void comm_close(Comm *c);
-_Noreturn void comm_abort(int status);        /* ends all ranks               */
 /* All ranks come to the same failure. 1: this one says so (the first with
  * knows, or rank 0 when none does); the others wait here for the end.        */
 int comm_speaks(Comm *c, int knows);
@@ -256,6 +254,13 @@ void mpi_send(const void *p, int64_t bytes, int64_t to, int64_t tag,
               void **request);
 void mpi_recv(void *p, int64_t bytes, int64_t from, int64_t tag);
 void mpi_wait(void **request, int64_t n);
+/* A type: n[0] x n[1] .. runs of `bytes` (below 2 GiB), `step` bytes apart.  */
+void *mpi_strided(int64_t bytes, const int64_t *n, const int64_t *step,
+                  int dims);
+void mpi_forget(void *type);
+/* A value of one type to a rank while one of another comes from a rank.      */
+void mpi_swap(const void *out, void *otype, int64_t dest, void *in, void *itype,
+              int64_t src);
 _Noreturn void mpi_abort(int status);
 
 /* ranks.c: who runs where; of more than `most` ranks only some.              */
@@ -504,7 +509,6 @@ typedef struct Gpu {
 } Gpu;
 
 void gpu_ok(int error, const char *what);     /* err() unless error is 0      */
-int64_t gpu_aligned(int64_t n);
 uint64_t gpu_address(const Gpu *x, int buf);
 /* The GPU of this process: memory for one rank, kernels, every step bound.
  * host: the rank's arena in memory, of which the parts that last are a mirror:
@@ -694,8 +698,6 @@ const char *ckpt_verify(Arena *a, const char *dir, State *s);
 void hf_load(Exec *x, StFile **file, int n, const char *what);
 /* The files behind a `from`: a vec.                                          */
 StFile **ckpt_files(Arena *a, const char *path);
-/* A parameter or state by its name; null: no role has it.                    */
-const Tensor *plan_tensor(const Plan *p, const char *name);
 
 /* ckptdir.c: folders of checkpoints, by the processes that write and read them.
  * A checkpoint is made in ckpt_folder(), between ckpt_begin() and ckpt_end(),

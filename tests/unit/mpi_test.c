@@ -17,7 +17,7 @@ typedef struct Case {
     int send, recv;               /* elements; below 0: times the group size  */
 } Case;
 
-/* Large ones are past GATHERSUM and PAIRS.                                   */
+/* Large ones are past GATHERSUM, and in groups of four past PAIRS.           */
 static const Case cases[] = {
     {"allreduce f32 scalar", Sallreduce, {Df32, 1, 1, 0}, 1, 1},
     {"allreduce f32 13", Sallreduce, {Df32, 1, 13, 0}, 13, 13},
@@ -33,10 +33,10 @@ static const Case cases[] = {
     {"allgather u8 inner", Sallgather, {Du8, 100, 3}, 300, -300},
     {"alltoall f32", Salltoall, {Df32, 3, 8, 2, 16, 5, 0}, 3840, 3840},
     {"alltoall f32 swap", Salltoall, {Df32, 3, 8, 2, 16, 5, 1}, 3840, 3840},
-    {"alltoall f32 large", Salltoall, {Df32, 2, 16, 16, 64, 8, 0}, 262144,
-     262144},
-    {"alltoall f32 large swap", Salltoall, {Df32, 2, 16, 16, 64, 8, 1}, 262144,
-     262144},
+    {"alltoall f32 large", Salltoall, {Df32, 2, 16, 16, 64, 32, 0}, 1048576,
+     1048576},
+    {"alltoall f32 large swap", Salltoall, {Df32, 2, 16, 16, 64, 32, 1},
+     1048576, 1048576},
     {"reducescatter zigzag", Sreducescatter, {Df32, 1, 998, 0, 2, 1}, -998,
      998},
     {"reducescatter zigzag inner", Sreducescatter, {Df32, 5, 78, 0, 2, 1},
