@@ -43,12 +43,27 @@ typedef struct Pair {
     const char *xat, *yat;
 } Pair;
 
+/* Does a row of v lie in whole pieces of four?                               */
+static int in_fours(const Attn *t, AttnView v, Axis *const *in, int n)
+{
+    const Node *x = v.n;
+
+    return n == 1 && x->nd && x->dim[x->nd - 1].a == in[0] &&
+           local_n(t->g, x, x->nd - 1) % 4 == 0;
+}
+
 static void put_dot(Attn *t, int depth, const char *to, Pair p, Axis *const *in,
                     int n)
 {
     attn_say(t, depth, "{");
     put_row(t, depth + 1, "x", p.x, p.xa, p.xat);
     put_row(t, depth + 1, "y", p.y, p.ya, p.yat);
+    if (in_fours(t, p.x, in, n) && in_fours(t, p.y, in, n)) {
+        attn_say(t, depth + 1, "%s += dot_fours<%lld, at_%s>(x, y);", to,
+                 (long long)attn_product(t, in, n), t->t);
+        attn_say(t, depth, "}");
+        return;
+    }
     attn_say(t, depth + 1, "at_%s sum = 0;", t->t);
     attn_say(t, depth + 1, "for (int c = 0; c < %lld; c++)",
              (long long)attn_product(t, in, n));
@@ -106,23 +121,23 @@ static void put_sum(Attn *t, const char *name, int64_t n)
     attn_say(t, 3, "%s[u] = 0;", name);
 }
 
-/* acc += all lanes' weights x rows of v, whose inner axes are op's.          */
+/* acc += all lanes' weights x rows of v, whose inner axes are op's. Rows
+ * without weight are not read: there may be none.                            */
 static void put_weighed(Attn *t, int depth, const char *acc, const char *weight,
                         AttnView v, Axis *a, const char *at, int op)
 {
     Axis *in[MAXD];
     int n = attn_inner(t, t->n->in[op], in);
 
+    attn_say(t, 0, "#pragma unroll 8");
     attn_say(t, depth, "for (int i = 0; i < 32; i++) {");
     attn_say(t, depth + 1, "const at_%s w = __shfl_sync(~0u, %s, i);", t->t,
              weight);
-    attn_say(t, depth + 1, "if (w == 0)");
-    attn_say(t, depth + 2, "continue;");
     put_row(t, depth + 1, "x", v, a, at);
     attn_say(t, depth + 1, "for (int u = 0, c = lane; c < %lld; u++, c += 32)",
              (long long)attn_inner_count(t, op));
-    attn_say(t, depth + 2, "%s[u] += w * (at_%s)up(x[%s]);", acc, t->t,
-             offset_of(t, v, in, n));
+    attn_say(t, depth + 2, "%s[u] += w * (w != 0 ? (at_%s)up(x[%s]) : 0);", acc,
+             t->t, offset_of(t, v, in, n));
     attn_say(t, depth, "}");
 }
 

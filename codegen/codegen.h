@@ -200,6 +200,7 @@ typedef struct Nest {
     int whole;                    /* (printing) indices of a piece, not of l  */
     uint64_t row;                 /* loops of a row that a team holds         */
     int team;                     /* threads of an item                       */
+    int streams;                  /* a row's results are stored as it is read */
     int own, flat;                /* what is open now belongs to a thread; is
                                      dealt out as one loop                    */
     Ex *top, *soft;               /* a largest value being found, and the sum of

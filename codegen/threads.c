@@ -17,6 +17,7 @@ enum {
     BLOCKMAP = THREADMAP, BLOCKTEAMS = 128, MOSTTEAM = 1024,
     FEWITEMS = 2 * GPUBLOCKS,
     SERIAL = 64,                  /* elements that a thread adds up alone     */
+    FEWSTEPS = 4,                 /* of a loop that groups share              */
     UNDERWAY = 4,                 /* pieces that a thread waits for at a time */
     BUSY = 1 << 17                /* threads that keep the chip busy          */
 };
@@ -56,28 +57,47 @@ static int power_of_two(int64_t x, int most)
 
 /* ---- a thread an item ---------------------------------------------------- */
 
-/* The loop whose steps groups of threads share: the slowest of the only sums
- * there are, when they are long and threads are few; -1: none.               */
+/* The loop whose steps groups of threads share: the longest that all sums run
+ * over, when they are long, threads are few and no sum is inside another; -1:
+ * none.                                                                      */
 static int shared_loop(Nest *n, Ex *const *red, int64_t threads)
 {
+    uint64_t all = ~0ull;
+    double most = 0;
     int u = -1;
 
-    if (!vec_len(red) || threads >= BUSY ||
-        form_elements(n, red[0]->K) < SERIAL)
-        return -1;
-    for (size_t i = 0; i < vec_len(red); i++)
-        if (red[i]->K != red[0]->K || (red[i]->deps & ~n->items))
+    for (size_t i = 0; i < vec_len(red); i++) {
+        double e = form_elements(n, red[i]->K);
+        if (red[i]->deps & ~n->items)
             return -1;
+        all &= red[i]->K;
+        most = e > most ? e : most;
+    }
+    if (most < SERIAL || threads >= BUSY)
+        return -1;
     for (size_t i = 0; i < vec_len(n->c->st); i++)
         if (n->c->st[i].loops != n->items)
             return -1;
     for (int i = 0; i < n->norder; i++) {
         int x = n->order[i];
-        if ((red[0]->K & BIT(x)) && !n->c->loop[x].map &&
+        if ((all & BIT(x)) && !n->c->loop[x].map &&
             (u < 0 || n->c->loop[x].n->v > n->c->loop[u].n->v))
             u = x;
     }
     return u;
+}
+
+/* Groups of a block that has `team` threads in each: where blocks are few, so
+ * many that none has more than a few steps of the shared loop.               */
+static int groups_of(const Nest *n, int64_t blocks)
+{
+    int64_t steps = n->c->loop[n->shared].n->v;
+    int groups = BLOCKMAP / n->team;
+
+    while (blocks < GPUBLOCKS && groups * n->team < MOSTTEAM &&
+           groups * FEWSTEPS < steps)
+        groups *= 2;
+    return groups;
 }
 
 /* A block has `team` threads along v, and groups of as many.                 */
@@ -87,8 +107,9 @@ static void grouped_items(Nest *n, int v, int w, const int *u, int k)
     const char *limit = nest_limit(n, v), *name = w > 1 ? "v" : "i";
 
     n->team = power_of_two(per, 32);
-    n->groups = BLOCKMAP / n->team;
     int64_t tiles = ceil_of(per, n->team);
+    int64_t blocks = form_count(n, u, 0, k)->v * tiles;
+    n->groups = groups_of(n, blocks);
     nest_line(n, "const int group = TID / %d;", n->team);
     nest_line(n, "const ix p = blockIdx.x;");
     nest_line(n, "const ix at = (p %% %lld * %d + TID %% %d) * %d;",
@@ -98,7 +119,7 @@ static void grouped_items(Nest *n, int v, int w, const int *u, int k)
     form_decode(n, u, k, strf(n->a, "p / %lld", (long long)tiles));
     stop_at_ends(n, u, k);
     n->on = "on";
-    set_grid(n, form_count(n, u, 0, k)->v * tiles, BLOCKMAP);
+    set_grid(n, blocks, n->team * n->groups);
 }
 
 static void single_items(Nest *n, int v, int w, const int *u, int k)
@@ -224,6 +245,36 @@ static int can_hold(Nest *n, Ex *const *red, uint64_t row, int *x)
     return team && (team <= 32 || !reads_once(n, red));
 }
 
+static int needs_sum(Nest *n, Ex *e)
+{
+    Ex **x = nest_reached(n, &e, 1);
+
+    for (size_t i = 0; i < vec_len(x); i++)
+        if (x[i]->kind == Xred)
+            return 1;
+    return 0;
+}
+
+/* Sums over all of the row, and results of it that need none of them: all are
+ * made on one way along it, and nothing is held.                             */
+static int streams(Nest *n, Ex *const *red, uint64_t row)
+{
+    int results = 0;
+
+    for (size_t i = 0; i < vec_len(red); i++)
+        if (red[i]->K != row || needs_sum(n, red[i]->arg[0]))
+            return 0;
+    for (size_t i = 0; i < vec_len(n->c->st); i++) {
+        const Store *s = &n->c->st[i];
+        if (!(s->loops & ~n->items))
+            continue;
+        if (s->loops != (n->items | row) || needs_sum(n, s->val))
+            return 0;
+        results++;
+    }
+    return results && vec_len(red);
+}
+
 /* Threads for passes over parts of the row. When it is read but once they are
  * fewer, and each has several pieces on the way before it waits for others.  */
 static int team_of(Nest *n, Ex *const *red, int64_t items)
@@ -238,7 +289,7 @@ static int team_of(Nest *n, Ex *const *red, int64_t items)
         int64_t w = m ? wide_pieces(n, m) : 1;
         work = w > work ? w : work;
     }
-    if (reads_once(n, red) && items >= FEWITEMS && work > 32)
+    if ((n->streams || reads_once(n, red)) && items >= FEWITEMS && work > 32)
         work = work > 64 * UNDERWAY ? work / UNDERWAY / 2 : 32;
     return power_of_two(work, most);
 }
@@ -273,6 +324,8 @@ static void by_team(Nest *n, Ex *const *red)
     uint64_t row = row_loops(n, red);
     int held = can_hold(n, red, row, &x);
 
+    if (held && team_of_row(n, x, &strips) > 32 && streams(n, red, row))
+        held = 0, strips = 1, n->streams = 1;
     n->team = held ? team_of_row(n, x, &strips) : team_of(n, red, items);
     int threads = n->team > 32 ? n->team : BLOCKTEAMS, per = threads / n->team;
     nest_line(n, "const int lane = TID %% %d;", n->team);

@@ -418,6 +418,21 @@ static void fold_softened(Nest *n)
     fold(n, n->soft);
 }
 
+/* What is stored on the only way along a row, as it comes: it may lie where an
+ * operand lay.                                                               */
+static void stream(Nest *n, uint64_t K, Body *b)
+{
+    for (size_t i = 0; i < vec_len(n->c->st); i++) {
+        Store *s = &n->c->st[i];
+        if (s->done || s->loops != (n->items | K))
+            continue;
+        vec_push(n->a, b->root, s->val);
+        b->nroot++;
+        vec_push(n->a, b->st, s);
+        b->nst++;
+    }
+}
+
 static void pass(Nest *n, Ex **r, int nr)
 {
     Body b = body_of(n, r, nr);
@@ -426,9 +441,12 @@ static void pass(Nest *n, Ex **r, int nr)
 
     if (K & n->bound & ~n->row)
         die("a sum over a loop that is open");
-    wide_need(n, b.root, nr);
+    if (n->streams)
+        stream(n, K, &b);
+    wide_need(n, b.root, b.nroot);
     if (!n->own && !n->lane) {
-        nest_ride(n, K, &b);
+        if (!n->streams)
+            nest_ride(n, K, &b);
         find_softened(n, r, nr);
         Ex *top = n->top;
         for (int i = 0; i < nr; i++)
@@ -443,7 +461,7 @@ static void pass(Nest *n, Ex **r, int nr)
             if (r[i] != top)
                 fold(n, r[i]);
         for (int i = 0; i < b.nst; i++)
-            b.st[i]->done = b.st[i]->early = 1;
+            b.st[i]->done = 1, b.st[i]->early = !n->streams;
     } else {
         for (int i = 0; i < nr; i++)
             declare(n, r[i]);

@@ -380,6 +380,17 @@ static int few_parts(const Graph *g, const Node *n, Axis *const *keep, int nk)
     return blocks < wanted / 2;
 }
 
+/* On a grid: would one kernel do both stages, its blocks each by themselves?
+ * It then is better off with one (onenest.c, too_few).                       */
+static int too_small(const Graph *g, const Node *n, Axis *const *keep, int nk)
+{
+    int64_t parts = 1;
+
+    for (int i = 0; i < nk; i++)
+        parts *= local_n(g, n->in[0], dim_of(n->in[0], keep[i]));
+    return parts < 16 || local_elems(g, n->in[0]) < 4 * MUCH;
+}
+
 static Node *two_stages(Graph *g, Node *n)
 {
     Axis *keep[MAXD], *first[MAXD + 1];
@@ -394,7 +405,7 @@ static Node *two_stages(Graph *g, Node *n)
             nk = 1;
         }
     }
-    if (!nk)
+    if (!nk || (grid && too_small(g, n, keep, nk)))
         return n;
     for (int i = 0; i < n->nA; i++)
         if (!in_list(keep, nk, n->A[i]))

@@ -303,6 +303,27 @@ static void make_embed(Make *m)
                            mk_real(m, "h")));
 }
 
+/* More columns than a block of the gradient has threads.                     */
+static void make_wide_embed(Make *m)
+{
+    g_axis(m->g, "v")->n = g_axis(m->g, "h")->n = 512;
+    Node *w = mk_real(m, "v h"), *e = leaf(m, Di32, "b s", 512);
+
+    with_gradients(m, infer(m->g, mk_op2(m, Ogather, w, e, "v")));
+}
+
+/* Results of a row beside its sum, that need it not.                         */
+static void make_gated(Make *m)
+{
+    g_axis(m->g, "h")->n = 1200;
+    Node *x = mk_real(m, "b s h"), *w = mk_real(m, "b s h");
+    Node *y = mk_ew(m, Omul, mk_ew(m, Osilu, w, NULL), mk_real(m, "b s"));
+
+    mk_result(m, mk_red(m, Osum, mk_ew(m, Omul, x, y), "h"));
+    mk_result(m, mk_ew(m, Omul, y, mk_real(m, "b s")));
+    mk_result(m, y);
+}
+
 /* Mean of probabilities times share of choices, summed over experts.         */
 static void make_balance(Make *m)
 {
@@ -343,7 +364,7 @@ static void make_long(Make *m)
 {
     Node *x, *y;
 
-    g_axis(m->g, "u")->n = 10 * g_axis(m->g, "b")->n;
+    g_axis(m->g, "u")->n = 16 * g_axis(m->g, "b")->n;
     g_axis(m->g, "w")->n = 67;
     g_axis(m->g, "z")->n = 90;
     x = mk_real(m, "u w z");
@@ -377,6 +398,8 @@ static const Pattern pattern[] = {
     { "rope", make_rope, 4 },
     { "turned norm", make_turned_norm, 4 },
     { "embed", make_embed, 3 },
+    { "wide embed", make_wide_embed, 2 },
+    { "gated", make_gated, 1 },
     { "balance", make_balance, 4 },
     { "sums", make_sums, 3 },
     { "long sums", make_long, 5 },
