@@ -125,183 +125,6 @@ void comm_gather(Comm *c, const void *mine, void *all, int64_t bytes)
     watch_leave();
 }
 
-/* ---- blocks -------------------------------------------------------------- */
-
-/* How a group's ranks hold their axis in halves (steps.def); zig 0: as one. */
-typedef struct Zigzag { int64_t zig, low, ranks; } Zigzag;
-
-/* Place of half h of position r among all halves. */
-static int64_t half_place(const Zigzag *z, int64_t r, int64_t h)
-{
-    int64_t p = r / z->low % z->zig, T = z->ranks / z->zig;
-    int64_t t = r % z->low + r / (z->low * z->zig) * z->low;
-
-    return (h ? 2 * z->zig - 1 - p : p) * T + t;
-}
-
-/* Where the block of a position begins in a buffer: each position's `step`
- * after the last, a second half `half` behind the first; or, placed, each half
- * at its place, `half` apart.                                                */
-typedef struct Spot { int64_t step, half; int placed; } Spot;
-
-/* A block is one or two times (halves) n[0] x n[1] x n[2] x n[3] runs of `run`
- * elements; strides in elements.                                             */
-typedef struct Shape {
-    int64_t n[4], src[4], dst[4], run;
-    Spot to;                      /* in the sender's buffer, by receiver      */
-    Spot from;                    /* in the receiver's buffer, by sender      */
-    Zigzag z;
-    int halves;
-} Shape;
-
-static int64_t spot_at(const Shape *s, const Spot *x, int64_t pos, int64_t h)
-{
-    return x->placed ? half_place(&s->z, pos, h) * x->half
-                     : pos * x->step + h * x->half;
-}
-
-static Shape shape_allgather(const int64_t *iv, int64_t g)
-{
-    int64_t outer = iv[1], chunk = iv[2];
-    int halves = iv[3] ? 2 : 1;
-    int64_t half = chunk / halves;
-
-    return (Shape){{1, 1, 1, outer}, {0, 0, 0, chunk}, {0, 0, 0, g * chunk},
-                   half, {0, half, 0}, {chunk, half, iv[3] != 0},
-                   {iv[3], iv[4], g}, halves};
-}
-
-/* Of a reduce-scatter: what is sent to each. */
-static Shape shape_scatter(const int64_t *iv, int64_t g)
-{
-    int64_t outer = iv[1], chunk = iv[2];
-    int halves = iv[4] ? 2 : 1;
-    int64_t half = chunk / halves;
-
-    return (Shape){{1, 1, 1, outer}, {0, 0, 0, g * chunk}, {0, 0, 0, chunk},
-                   half, {chunk, half, iv[4] != 0}, {0, half, 0},
-                   {iv[4], iv[5], g}, halves};
-}
-
-/* [outer][A/G][mid][B][inner] -> [outer][A][mid][B/G][inner], or
- * [outer][B][mid][A/G][inner] -> [outer][B/G][mid][A][inner].                */
-static Shape shape_alltoall(const int64_t *iv, int64_t g)
-{
-    int64_t outer = iv[1], A = iv[2], mid = iv[3], B = iv[4], inner = iv[5];
-    int64_t a = A / g, b = B / g;
-    int onA = iv[7] > 0, onB = iv[7] < 0, halves = onA || onB ? 2 : 1;
-    int64_t a2 = onA ? a / 2 : a, b2 = onB ? b / 2 : b;
-    Shape s = {.z = {onB ? -iv[7] : iv[7], iv[8], g}, .halves = halves};
-
-    if (!iv[6]) {
-        s = (Shape){{outer, a2, mid, 1},
-                    {a * mid * B * inner, mid * B * inner, B * inner, 0},
-                    {A * mid * b * inner, mid * b * inner, b * inner, 0},
-                    b2 * inner,
-                    {b * inner, onB ? b2 * inner : a2 * mid * B * inner, onB},
-                    {a * mid * b * inner,
-                     onA ? a2 * mid * b * inner : b2 * inner, onA},
-                    s.z, halves};
-        return s;
-    }
-    return (Shape){{outer, b2, mid, 1},
-                   {B * mid * a * inner, mid * a * inner, a * inner, 0},
-                   {b * mid * A * inner, mid * A * inner, A * inner, 0},
-                   a2 * inner,
-                   {b * mid * a * inner,
-                    onB ? b2 * mid * a * inner : a2 * inner, onB},
-                   {a * inner, onA ? a2 * inner : b2 * mid * A * inner, onA},
-                   s.z, halves};
-}
-
-static Shape shape_of(StepKind k, const int64_t *iv, int64_t g)
-{
-    return k == Sallgather ? shape_allgather(iv, g)
-         : k == Sreducescatter ? shape_scatter(iv, g) : shape_alltoall(iv, g);
-}
-
-static int64_t half_elems(const Shape *s)
-{
-    return s->n[0] * s->n[1] * s->n[2] * s->n[3] * s->run;
-}
-
-static int64_t block_elems(const Shape *s)
-{
-    return s->halves * half_elems(s);
-}
-
-typedef enum Dense { NEITHER, DSTDENSE, SRCDENSE } Dense;
-
-/* Copy one half; a dense side has its runs one after another. */
-static void copy_half(const Shape *s, int size, const uint8_t *src,
-                       uint8_t *dst, Dense dense)
-{
-    int64_t at = 0;
-
-    for (int64_t i = 0; i < s->n[0]; i++)
-        for (int64_t j = 0; j < s->n[1]; j++)
-            for (int64_t k = 0; k < s->n[2]; k++)
-                for (int64_t l = 0; l < s->n[3]; l++, at += s->run) {
-                    int64_t x = i * s->src[0] + j * s->src[1] +
-                                k * s->src[2] + l * s->src[3];
-                    int64_t y = i * s->dst[0] + j * s->dst[1] +
-                                k * s->dst[2] + l * s->dst[3];
-                    memcpy(dst + (dense == DSTDENSE ? at : y) * size,
-                           src + (dense == SRCDENSE ? at : x) * size,
-                           (size_t)(s->run * size));
-                }
-}
-
-/* The block from position `from` to position `to`. A dense side's pointer is
- * where the block begins, the other's where the buffer does.                 */
-static void copy_block(const Shape *s, int size, const uint8_t *src, int64_t to,
-                       uint8_t *dst, int64_t from, Dense dense)
-{
-    for (int64_t h = 0; h < s->halves; h++) {
-        int64_t x = dense == SRCDENSE ? h * half_elems(s)
-                                      : spot_at(s, &s->to, to, h);
-        int64_t y = dense == DSTDENSE ? h * half_elems(s)
-                                      : spot_at(s, &s->from, from, h);
-        copy_half(s, size, src + x * size, dst + y * size, dense);
-    }
-}
-
-/* Runs of one half, joined where they follow each other on both sides. */
-static void half_runs(const Shape *s, int64_t out, int64_t in, PairFn *f,
-                      void *ctx)
-{
-    int64_t from = 0, to = 0, n = 0;
-
-    for (int64_t i = 0; i < s->n[0]; i++)
-        for (int64_t j = 0; j < s->n[1]; j++)
-            for (int64_t k = 0; k < s->n[2]; k++)
-                for (int64_t l = 0; l < s->n[3]; l++) {
-                    int64_t x = out + i * s->src[0] + j * s->src[1] +
-                                k * s->src[2] + l * s->src[3];
-                    int64_t y = in + i * s->dst[0] + j * s->dst[1] +
-                                k * s->dst[2] + l * s->dst[3];
-                    if (n && (x != from + n || y != to + n)) {
-                        f(ctx, from, to, n);
-                        n = 0;
-                    }
-                    from = n ? from : x;
-                    to = n ? to : y;
-                    n += s->run;
-                }
-    if (n)
-        f(ctx, from, to, n);
-}
-
-void comm_runs(StepKind k, const int64_t *iv, int64_t size, int64_t peer,
-               PairFn *f, void *ctx)
-{
-    Shape s = shape_of(k, iv, size);
-
-    for (int64_t h = 0; h < s.halves; h++)
-        half_runs(&s, spot_at(&s, &s.to, peer, h),
-                  spot_at(&s, &s.from, peer, h), f, ctx);
-}
-
 /* ---- sums in rank order -------------------------------------------------- */
 
 typedef struct Sum {
@@ -370,7 +193,7 @@ enum { MAXGROUP = 4096, GRAIN = 16384, PAIRS = 1 << 18 };
 
 /* ---- local --------------------------------------------------------------- */
 
-static void local_blocks(const Coll *k, const Shape *s, int size)
+static void local_blocks(const Coll *k, const Blocks *s, int size)
 {
     for (int64_t to = 0; to < k->size; to++)
         for (int64_t from = 0; from < k->size; from++)
@@ -417,7 +240,7 @@ static void local_reduce(const Coll *k, Pool *p)
         pool_run(p, sum_range, &s, outer * chunk, GRAIN);
         return;
     }
-    Shape x = shape_scatter(k->iv, k->size);
+    Blocks x = scatter_shape(k->iv, k->size);
     s.step = k->size * chunk;
     s.ndst = 1;
     s.chunk = x.run;
@@ -425,7 +248,7 @@ static void local_reduce(const Coll *k, Pool *p)
         for (int64_t h = 0; h < x.halves; h++) {
             for (int64_t r = 0; r < k->size; r++)
                 src[r] = (uint8_t *)k->part[r].send +
-                         spot_at(&x, &x.to, me, h) * size;
+                         block_place(&x, &x.to, me, h) * size;
             uint8_t *to = (uint8_t *)k->part[me].recv + h * x.run * size;
             s.dst = &to;
             pool_run(p, sum_range, &s, outer * x.run, GRAIN);
@@ -434,29 +257,14 @@ static void local_reduce(const Coll *k, Pool *p)
 
 /* ---- mpi: pack, exchange, unpack or sum ---------------------------------- */
 
-/* Are blocks (or the only one) dense in a buffer, in group order? */
-static int is_dense(const Shape *s, const int64_t *stride, const Spot *x,
-                    int one)
-{
-    int64_t run = s->run;
-
-    for (int i = 3; i >= 0; i--) {
-        if (s->n[i] > 1 && stride[i] != run)
-            return 0;
-        run *= s->n[i];
-    }
-    return !x->placed && (one || x->step == s->halves * run) &&
-           (s->halves == 1 || x->half == run);
-}
-
 /* This rank's n blocks, one after another: from its buffer, or packed into
  * stage. What will be summed is packed in the order of its result.           */
-static const uint8_t *packed(const Coll *k, const Shape *s, int size,
+static const uint8_t *packed(const Coll *k, const Blocks *s, int size,
                              int64_t n, uint8_t *stage)
 {
     int64_t bytes = block_elems(s) * size;
     const uint8_t *send = k->part[0].send;
-    Dense d = k->kind == Sreducescatter ? NEITHER : DSTDENSE;
+    DenseSide d = k->kind == Sreducescatter ? NEITHER : DSTDENSE;
 
     if (is_dense(s, s->src, &s->to, n == 1))
         return send;
@@ -466,7 +274,7 @@ static const uint8_t *packed(const Coll *k, const Shape *s, int size,
 }
 
 /* One half of a block as it lies in a buffer: an MPI type.                   */
-static void *half_type(const Shape *s, const int64_t *stride, int size)
+static void *half_type(const Blocks *s, const int64_t *stride, int size)
 {
     int64_t step[4];
 
@@ -476,7 +284,7 @@ static void *half_type(const Shape *s, const int64_t *stride, int size)
 }
 
 /* Large blocks one pair of ranks at a time, straight from place to place.    */
-static void far_pairs(const Coll *k, const Shape *s, int size)
+static void far_pairs(const Coll *k, const Blocks *s, int size)
 {
     const uint8_t *send = k->part[0].send;
     uint8_t *recv = k->part[0].recv;
@@ -487,8 +295,9 @@ static void far_pairs(const Coll *k, const Shape *s, int size)
     for (int64_t i = 1; i < g; i++) {
         int64_t to = (k->me + i) % g, from = (k->me + g - i) % g;
         for (int64_t h = 0; h < s->halves; h++)
-            mpi_swap(send + spot_at(s, &s->to, to, h) * size, out, k->ranks[to],
-                     recv + spot_at(s, &s->from, from, h) * size, in,
+            mpi_swap(send + block_place(s, &s->to, to, h) * size, out,
+                     k->ranks[to],
+                     recv + block_place(s, &s->from, from, h) * size, in,
                      k->ranks[from]);
     }
     mpi_forget(out);
@@ -497,7 +306,7 @@ static void far_pairs(const Coll *k, const Shape *s, int size)
 
 static void far_blocks(const Coll *k, int size)
 {
-    Shape shape = shape_of(k->kind, k->iv, k->size), *s = &shape;
+    Blocks shape = block_shape(k->kind, k->iv, k->size), *s = &shape;
     int64_t bytes = block_elems(s) * size;
     int direct = is_dense(s, s->dst, &s->from, 0);
     uint8_t *recv = k->part[0].recv, *stage = k->stage;
@@ -536,7 +345,7 @@ static void far_reducescatter(const Coll *k, Pool *p)
 {
     int size = dtypes[k->iv[0]].bytes;
     int64_t outer = k->iv[1], chunk = k->iv[2], g = k->size;
-    Shape s = shape_scatter(k->iv, g);
+    Blocks s = scatter_shape(k->iv, g);
     int64_t bytes = outer * chunk * size;
     uint8_t *in = k->stage;
 
@@ -641,7 +450,7 @@ void comm_run(Comm *c, Pool *p, Coll *k)
     } else if (k->kind == Sallreduce || k->kind == Sreducescatter) {
         local_reduce(k, p);
     } else {
-        Shape s = shape_of(k->kind, k->iv, k->size);
+        Blocks s = block_shape(k->kind, k->iv, k->size);
         local_blocks(k, &s, dtypes[k->iv[0]].bytes);
     }
 }
