@@ -55,6 +55,7 @@ for i = 0, 1 do
 end
 local logits = dot(scope("norm", rmsnorm, x, "hidden", 1e-6), param("head", "hidden vocab"), "hidden")
 loss("lm", mean(cross_entropy(f32(logits), labels, "vocab"), "batch seq"))
+output("logits", logits)
 
 local layer = "model.layers.{i}."
 hf {

@@ -275,7 +275,8 @@ def write_fp8(name, n=140, k=150, block=128):
     print(name)
 
 
-def main():
+def only_float64():
+    """Turns off what transformers writes in float32; before models are made."""
     transformers.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     torch.set_default_dtype(torch.float64)
@@ -284,6 +285,10 @@ def main():
               modeling_olmoe, modeling_deepseek_v2, modeling_deepseek_v3,
               transformers.modeling_rope_utils):
         m.torch = Fp64()
+
+
+def main():
+    only_float64()
     rows = torch.randint(VOCAB, (BATCH, SEQ + 1),
                          generator=torch.Generator().manual_seed(1))
     rows[0, 5] = rows[1, 8] = IGNORED
@@ -295,4 +300,5 @@ def main():
             write(name, CASES[name], seed=1)
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -32,6 +32,7 @@ for i = 0, 1 do
 end
 local logits = dot(scope("norm", rmsnorm, x, "hidden"), param("head", "hidden vocab"), "hidden")
 loss("lm", mean(cross_entropy(f32(logits), labels, "vocab"), "batch seq"))
+output("logits", logits)
 loss("aux", 8 * sum((shares[1] + shares[2]) / 2 * ((probs[1] + probs[2]) / 2), "expert"), 0.02)
 
 hf {

@@ -32,6 +32,7 @@ end
 local logits = dot(scope("norm", rmsnorm, x, "hidden", 1e-6), param("head", "hidden vocab"), "hidden")
 local counted = sum(where(ge(labels, 0), 1.0, 0.0), "batch seq")
 loss("lm", sum(cross_entropy(f32(logits), labels, "vocab"), "batch seq"), 1, counted)
+output("logits", logits)
 
 hf {
   ["embed"]                      = { "model.embed_tokens.weight", "vocab hidden" },
