@@ -17,6 +17,37 @@ static const char *const classes[NBYTE] = {
     ['d'] = "\\p{Nd}",
 };
 
+/* \p{L} and its kin, with what PCRE2's tables lack; not \P{L} inside []: what
+ * is not newer than they are.                                                */
+static void put_property(Text *t, const char *s, size_t len, int inside)
+{
+    int not = s[0] == 'P', caret = s[2] == '^';
+    const char *name = s + 2 + caret;
+    size_t n = (size_t)(s + len - 1 - name);
+
+    if (inside && (not || caret)) {
+        put(t, "\\%.*s", (int)len, s);
+        return;
+    }
+    put(t, "%s\\p{%.*s}", inside ? "" : not != caret ? "[^" : "[", (int)n,
+        name);
+    put_newer(t, name, n);
+    put(t, "%s", inside ? "" : "]");
+}
+
+/* What stands for \w, \s or \d inside [].                                    */
+static void put_set(Text *t, const char *set)
+{
+    for (const char *s = set; *s; s++)
+        if (s[0] == '\\' && s[1] == 'p') {
+            size_t len = strcspn(s, "}");
+            put_property(t, s + 1, len, 1);
+            s += len;
+        } else {
+            putn(t, s, 1);
+        }
+}
+
 /* After a backslash; returns how many bytes it took. */
 static size_t put_escape(Text *t, const char *s, int inside, const Loc *l)
 {
@@ -24,14 +55,19 @@ static size_t put_escape(Text *t, const char *s, int inside, const Loc *l)
     const char *set = lower == s[0] || !inside ? classes[lower & 127] : NULL;
     size_t len = s[0] && s[1] == '{' ? strcspn(s, "}") + 1 : 1;  /* \p{L} */
 
+    if (s[0] && s[1] == '{' && !strchr(s, '}'))
+        err(l, "pattern: \\%c{ without }", s[0]);
     if (strchr("hHGKXRQEyYNO", s[0]) || !s[0])
         err(l, "pattern: \\%c is not known here", s[0] ? s[0] : ' ');
-    if (set && inside)
-        put(t, "%s", set);
-    else if (set)
-        put(t, "[%s%s]", s[0] == lower ? "" : "^", set);
-    else
+    if (set) {
+        put(t, "%s", inside ? "" : s[0] == lower ? "[" : "[^");
+        put_set(t, set);
+        put(t, "%s", inside ? "" : "]");
+    } else if (lower == 'p' && len > 3) {
+        put_property(t, s, len, inside);
+    } else {
         put(t, "\\%.*s", (int)len, s);
+    }
     return len;
 }
 

@@ -289,6 +289,9 @@ void bpe_merge(Bpe *b, int32_t left, int32_t right, int32_t rank, int32_t id);
 int32_t bpe_find(const Bpe *b, const char *s, size_t n);      /* -1: none     */
 void bpe_word(Encoder *e, const char *s, size_t n);
 void encode_id(Encoder *e, int32_t id);
+/* newer.c: to a [] of a pattern, what Unicode 15 and 16 added to a category,
+ * "L" or "Lu".                                                               */
+void put_newer(Text *t, const char *category, size_t n);
 void *cut_compile(const char *pattern, const Loc *l);
 void cut_text(Encoder *e, size_t k, const char *s, size_t n);
 /* Null, or what stands for s.                                                */

@@ -452,7 +452,7 @@ const FuzzReader fuzz_readers[] = {
     {"schedule", "x.csv", "tests/fuzz/seeds/*.csv", .read = read_schedule, .cost = 1},
     {"tokenizer", "tokenizer.json", "tests/data/tokenizer/*.json", .read = read_tokenizer, .cost = 20},
     {"eos", "tokenizer_config.json", "tests/fuzz/seeds/tokenizer_config*.json", .beside = beside_eos, .read = read_eos, .cost = 1},
-    {"text", "x.txt", "tests/fuzz/seeds/*.txt", .beside = beside_text, .read = read_text, .cost = 5},
+    {"text", "x.txt", "tests/fuzz/seeds/*.txt tests/data/tokenizer/newer.txt", .beside = beside_text, .read = read_text, .cost = 5},
     {"model", "x.lua", "models/tiny.lua tests/hf/*.lua tests/err/[a-k]*.lua tests/err/[m-z]*.lua", .read = read_model, .cost = 20},
     {0}
 };

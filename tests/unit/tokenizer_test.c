@@ -77,6 +77,30 @@ static void test_case(void **state)
     encoder_free(e);
 }
 
+/* Characters newer than PCRE2's tables and than utf8proc's.                  */
+static void test_newer(void **state)
+{
+    FILE *f = fopen("tests/data/tokenizer/newer.expected", "r");
+    size_t n;
+    char *s = file_read(forever, "tests/data/tokenizer/newer.txt", &n);
+    char which[32];
+    Expected x;
+    int cases = 0;
+
+    (void)state;
+    assert_non_null(f);
+    assert_non_null(s);
+    for (; fscanf(f, "%31s %d %ld %lx %lx", which, &x.doc, &x.n, &x.ids,
+                  &x.text) == 5; cases++) {
+        Encoder *e = encoder_new(tokenizer_open(
+            strf(forever, "tests/data/tokenizer/%s.json", which), NULL));
+        one_doc(e, s, n, &x);
+        encoder_free(e);
+    }
+    fclose(f);
+    assert_int_equal(cases, 7);
+}
+
 /* ---- what is refused ----------------------------------------------------- */
 
 static jmp_buf back;
@@ -183,7 +207,8 @@ int main(int argc, char **argv)
 #define CASE(name) {"tokens of " #name, test_case, NULL, NULL, #name}
     const struct CMUnitTest tests[] = {
         CASE(gpt2), CASE(llama3), CASE(qwen2), CASE(deepseek), CASE(flags),
-        CASE(mixtral), CASE(metaspace), cmocka_unit_test(test_refused),
+        CASE(mixtral), CASE(metaspace), cmocka_unit_test(test_newer),
+        cmocka_unit_test(test_refused),
         cmocka_unit_test(test_utf8), cmocka_unit_test(test_long_word),
     };
 

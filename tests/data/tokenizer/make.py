@@ -11,6 +11,9 @@ this file:
   expected.txt    case, document, number of tokens, CRC-32 of the tokens as
                   little-endian i32, CRC-32 of the text they decode to
 
+  newer.txt       made-up text of characters that Unicode 10 to 17 added, in
+                  newer.expected the same of it, one document
+
 small.json has a little of all that such a file may hold, for fuzzers.
 """
 import json
@@ -138,23 +141,27 @@ def save(case, t):
     (HERE / f"{case.__name__}.json").write_text(text + "\n", "utf-8")
 
 
+def line(case, t, i, doc):
+    ids = t.encode(doc).ids
+    text = t.decode(ids, skip_special_tokens=False).encode()
+    return "%s %d %d %08x %08x\n" % (
+        case.__name__, i, len(ids),
+        zlib.crc32(struct.pack("<%di" % len(ids), *ids)), zlib.crc32(text))
+
+
 def main():
     made = subprocess.run([sys.argv[1], "--text"], stdout=subprocess.PIPE,
                           check=True)
     docs = made.stdout.decode("utf-8").split("\x1e")
     print(tokenizers.__version__, len(docs), "documents,", len(made.stdout),
           "bytes")
-    lines = []
+    lines, newer = [], []
     for case in CASES:
         save(case, case(docs))
         t = Tokenizer.from_file(str(HERE / f"{case.__name__}.json"))
-        for i, doc in enumerate(docs):
-            ids = t.encode(doc).ids
-            text = t.decode(ids, skip_special_tokens=False).encode()
-            lines.append("%s %d %d %08x %08x\n" % (
-                case.__name__, i, len(ids),
-                zlib.crc32(struct.pack("<%di" % len(ids), *ids)),
-                zlib.crc32(text)))
+        lines += [line(case, t, i, doc) for i, doc in enumerate(docs)]
+        newer.append(line(case, t, 0, (HERE / "newer.txt").read_text("utf-8")))
+    (HERE / "newer.expected").write_text("".join(newer))
     (HERE / "expected.txt").write_text("".join(lines))
 
 
