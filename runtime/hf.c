@@ -208,6 +208,36 @@ static void attach(Rows *r, HfRow *x)
     scale->taken = scale->n[0] * scale->n[1];
 }
 
+/* N of "model.layers.N.", or -1.                                             */
+static int64_t layer_of(const char *name)
+{
+    static const char head[] = "model.layers.";
+
+    return strncmp(name, head, sizeof head - 1)
+        ? -1 : strtoll(name + sizeof head - 1, NULL, 10);
+}
+
+static int has_layer(const Rows *r, int64_t layer)
+{
+    for (int i = 0; i < r->n; i++)
+        for (int k = 0; k < r->file[i]->n; k++)
+            if (layer_of(r->file[i]->t[k].name) == layer)
+                return 1;
+    return 0;
+}
+
+static _Noreturn void missing(const Rows *r, const HfMap *h)
+{
+    int64_t layer = layer_of(h->hf);
+
+    if (layer >= 0 && !has_layer(r, layer))
+        err(NULL, "%s has no layer %lld, which the model has: are there fewer "
+            "layers, or none that predicts a token further (MTP)? No '%s' for "
+            "parameter '%s'", r->what, (long long)layer, h->hf, h->param);
+    err(NULL, "%s has no tensor '%s' for parameter '%s'", r->what, h->hf,
+        h->param);
+}
+
 static void add_row(Rows *r, const HfMap *h, const Tensor *t, int64_t *filled)
 {
     HfRow x = {.h = h, .t = t, .elems = tensor_elems(t)};
@@ -217,8 +247,7 @@ static void add_row(Rows *r, const HfMap *h, const Tensor *t, int64_t *filled)
     if (r->n)
         attach(r, &x);
     if (r->n && !x.s && !strcmp(t->kind, "param"))
-        err(NULL, "%s has no tensor '%s' for parameter '%s'", r->what, h->hf,
-            h->param);
+        missing(r, h);
     if (x.s)
         x.s->taken += cover;
     *filled += cover;
@@ -301,23 +330,46 @@ static int is_spare(const Rows *r, const StFile *f, const StTensor *s)
     return 0;
 }
 
-static void refuse_leftovers(const Rows *r)
+/* A layer beyond the model's that joins a position with the token after it: it
+ * predicts a token further (MTP) and changes nothing of what the others do, so
+ * a model without it may leave it out.                                       */
+static int64_t further_layer(Rows *r)
+{
+    int64_t beyond = 0;
+
+    for (size_t i = 0; i < vec_len(r->v); i++) {
+        int64_t k = layer_of(r->v[i].h->hf) + 1;
+        beyond = k > beyond ? k : beyond;
+    }
+    const char *name = strf(forever, "model.layers.%lld.eh_proj.weight",
+                            (long long)beyond);
+    return beyond && find_tensor(r, name) ? beyond : INT64_MAX;
+}
+
+static void refuse_leftovers(Rows *r)
 {
     Text names = {.arena = forever};
-    int left = 0;
+    int64_t left = 0, ignored = 0, further = further_layer(r);
 
     for (int i = 0; i < r->n; i++)
         for (int k = 0; k < r->file[i]->n; k++) {
             const StTensor *s = &r->file[i]->t[k];
             int64_t elems = (s->end - s->begin) / s->bytes;
-            if (s->taken >= elems || is_spare(r, r->file[i], s))
+            int beyond = s->taken < elems && layer_of(s->name) >= further;
+            ignored += beyond;
+            if (s->taken >= elems || beyond || is_spare(r, r->file[i], s))
                 continue;
             if (left++ < 3)
                 put(&names, "%s'%s'", left > 1 ? ", " : "", s->name);
         }
     if (left)
-        err(NULL, "%s has %d tensor%s that no parameter takes: %s%s", r->what,
-            left, left > 1 ? "s" : "", names.s, left > 3 ? ", ..." : "");
+        err(NULL, "%s has %lld tensor%s that no parameter takes: %s%s", r->what,
+            (long long)left, left > 1 ? "s" : "", names.s,
+            left > 3 ? ", ..." : "");
+    if (ignored)
+        warn(NULL, "%s: %lld tensors of layers from %lld on, which predict a "
+             "token further (MTP), are ignored: the model has none", r->what,
+             (long long)ignored, (long long)further);
 }
 
 /* Do the files have the first tensor of this row?                            */

@@ -74,6 +74,20 @@ is "its first loss is $want" 0 sh -c "sed -n 's/.*\"loss\": \([0-9.]*\),.*/\1/p'
 is "no import over checkpoints" 1 "$PLEAT" ckpt import-hf "$d/hf" "$d/a"
 says "it says so" "has checkpoints already"
 
+# Layers that predict further tokens: left out by a model without, asked for by one with.
+d=$dir/ahead
+mkdir -p "$d/none" "$d/two"
+sed 's/^local mtp, mtp_weight = 2/local mtp, mtp_weight = 0/' tests/hf/dsv3-mtp.lua >"$d/none.lua"
+is "a model without MTP" 0 "$PLEAT" compile "$d/none.lua" precision=fp32 world=1 -o "$d/none/plan" \
+    data.train=tests/hf/tokens.npy
+is "a folder with it" 0 "$PLEAT" ckpt import-hf "$dir/dsv3-mtp/hf" "$d/none"
+says "what is left out" "tensors of layers from 2 on, which predict a token further (MTP), are ignored"
+is "no more than one line" 0 sh -c "[ \$(wc -l <$d/../said) -eq 1 ]"
+is "it goes out" 0 "$PLEAT" ckpt export-hf "$d/none" "$d/without"
+cp "$dir/dsv3-mtp/a/plan" "$d/two/plan"
+is "a model with MTP, a folder without" 1 "$PLEAT" ckpt import-hf "$d/without" "$d/two"
+says "it says so" "without has no layer 2, which the model has"
+
 # A model of ours, nobody's weights: its hf{} makes the config.json.
 d=$dir/scratch
 is "a run from scratch" 0 "$PLEAT" run models/olmoe.lua target=host precision=fp32 world=1 \
