@@ -6,7 +6,9 @@
  *         lane: score of its column, its weight (and dterm)
  *         for each of the 32: sums += its weight x its operand
  *
- * Any dtype, any widths: what tests and small models run on.                 */
+ * Any dtype, any widths: what tests and small models run on. Lanes read rows of
+ * their own: four elements at a time, for each is a line of its own (a backward
+ * of tiny.lua in fp32: 124 to 73 us).                                        */
 #include <string.h>
 
 #include "codegen.h"

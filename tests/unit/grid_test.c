@@ -2,7 +2,8 @@
  * the graphs of kernel_test with the texts of target=cuda, compiled as C++ for
  * this machine and run a block after another. A thread is a context with its
  * own stack; it gives way where a block or a warp waits for its threads, and
- * they take turns in order, so all have arrived when the first goes on.      */
+ * they take turns in order, so all have arrived when the first goes on.
+ * Products on tensor cores are the host's.                                   */
 #define _GNU_SOURCE
 #include "../../codegen/codegen.h"
 #include "hostrun.h"
@@ -222,12 +223,33 @@ static int judge(Trial *t, void *lib)
     return !(worst <= t->limit);
 }
 
-/* Grouped products are those of hosts.                                       */
+/* Grouped products on threads: each text has its own constants.              */
+static void keep_apart(Group *k, Arena *a)
+{
+    static const char *const name[] = { "TA", "TC", "TO", "EXPERTS", "K", "N",
+                                        "LDW", "TW", "STRIDEW" };
+    Text t = { .arena = a };
+
+    for (size_t i = 0; i < sizeof name / sizeof *name; i++)
+        put(&t, "#undef %s\n", name[i]);
+    put(&t, "namespace n_%s {\n%s}\n", k->step.kernel, k->text);
+    for (size_t i = 0; i < sizeof name / sizeof *name; i++)
+        put(&t, "#undef %s\n", name[i]);
+    k->text = t.s;
+}
+
+/* Grouped products on tensor cores are those of hosts.                       */
 static void lower(Graph *g, Group *k, Arena *a)
 {
-    int host = k->fam == FAMgmm || k->fam == FAMgmmw;
-
-    (host ? &T_host : &T_cuda)->lower(g, k, a);
+    T_cuda.lower(g, k, a);
+    if (k->fam != FAMgmm && k->fam != FAMgmmw)
+        return;
+    if (!strstr(k->text, "wgmma")) {
+        keep_apart(k, a);
+        return;
+    }
+    k->scratch = 0;
+    T_host.lower(g, k, a);
 }
 
 /* grid_test                        all
