@@ -308,8 +308,11 @@ static int part(Pool *p, const Lin *x, const Mono *m, Term *hi, Term *lo)
     return nhi;
 }
 
-static const Lin *quotient(Pool *p, const Lin *x, const Mono *m,
-                           Extent *extent, void *ctx)
+enum { ABOVE, BELOW };
+
+/* x divided by m, or what is left of it then; null: cannot be told.          */
+static const Lin *cut_at(Pool *p, const Lin *x, const Mono *m, int side,
+                         Extent *extent, void *ctx)
 {
     Term *hi = alloc(p->a, ((size_t)x->nt + 1) * sizeof *hi * 2);
     Term *lo = hi + x->nt + 1;
@@ -317,19 +320,8 @@ static const Lin *quotient(Pool *p, const Lin *x, const Mono *m,
 
     if (!fills(p, lo, x->nt - nhi, m, extent, ctx))
         return NULL;
-    return lin_make(p, aff(0), 0, hi, nhi);
-}
-
-static const Lin *remainder_of(Pool *p, const Lin *x, const Mono *m,
-                               Extent *extent, void *ctx)
-{
-    Term *hi = alloc(p->a, ((size_t)x->nt + 1) * sizeof *hi * 2);
-    Term *lo = hi + x->nt + 1;
-    int nhi = part(p, x, m, hi, lo);
-
-    if (!fills(p, lo, x->nt - nhi, m, extent, ctx))
-        return NULL;
-    return lin_make(p, aff(0), 0, lo, x->nt - nhi);
+    return side == ABOVE ? lin_make(p, aff(0), 0, hi, nhi)
+                         : lin_make(p, aff(0), 0, lo, x->nt - nhi);
 }
 
 const Lin *lin_digit(Pool *p, const Lin *x, const Mono *div, const Mono *mod,
@@ -341,6 +333,6 @@ const Lin *lin_digit(Pool *p, const Lin *x, const Mono *div, const Mono *mod,
         return NULL;
     if (x->nt == 1 && x->t[0].k->n == 0)
         return digit_of_one(p, x->t[0], div, mod);
-    x = quotient(p, x, div, extent, ctx);
-    return x && mod ? remainder_of(p, x, mod, extent, ctx) : x;
+    x = cut_at(p, x, div, ABOVE, extent, ctx);
+    return x && mod ? cut_at(p, x, mod, BELOW, extent, ctx) : x;
 }

@@ -253,6 +253,11 @@ int same_dims(const Node *a, const Node *b)
     return 1;
 }
 
+int is_backward(const Node *n)
+{
+    return !strncmp(n->scope, "d.", 2) || !strcmp(n->scope, "d");
+}
+
 int any_region(const Node *n)
 {
     return n->op == Oinput || n->op == Oparam || n->op == Ostate ||
@@ -267,6 +272,14 @@ int same_section(const Node *a, const Node *b)
 int is_transfer(const Node *n)
 {
     return n->op == Osend || n->op == Orecv || n->op == Ostagesum;
+}
+
+int axis_at(Axis *const *v, int n, const Axis *a)
+{
+    for (int i = 0; i < n; i++)
+        if (v[i] == a)
+            return i;
+    return -1;
 }
 
 int g_isrow(const Axis *a)

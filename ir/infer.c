@@ -16,14 +16,6 @@ static int find(const Dims *s, const Axis *a)
     return -1;
 }
 
-static int in_list(Axis *const *v, int n, const Axis *a)
-{
-    for (int i = 0; i < n; i++)
-        if (v[i] == a)
-            return 1;
-    return 0;
-}
-
 static void push(const Node *n, Dims *s, Axis *a, int64_t size)
 {
     if (s->n == 2 * MAXD)
@@ -120,7 +112,7 @@ static Dims without(const Node *a, Axis *const *v, int nv)
     Dims s = { 0 };
 
     for (int i = 0; i < a->nd; i++)
-        if (!in_list(v, nv, a->dim[i].a))
+        if (axis_at(v, nv, a->dim[i].a) < 0)
             s.d[s.n++] = a->dim[i];
     return s;
 }
@@ -129,7 +121,7 @@ static void extend(const Node *n, Dims *s, const Node *b, Axis *const *v,
                    int nv)
 {
     for (int i = 0; i < b->nd; i++)
-        if (!in_list(v, nv, b->dim[i].a) && find(s, b->dim[i].a) < 0)
+        if (axis_at(v, nv, b->dim[i].a) < 0 && find(s, b->dim[i].a) < 0)
             push(n, s, b->dim[i].a, b->dim[i].n);
 }
 
@@ -231,7 +223,7 @@ static void gather_axes(Graph *g, Node *n)
         if (a->dim[i].a == n->A[0])
             for (int q = 0; q < n->nA; q++)
                 p->dim[k++] = a->dim[dim_of(a, n->A[q])];
-        else if (!in_list(n->A, n->nA, a->dim[i].a))
+        else if (axis_at(n->A, n->nA, a->dim[i].a) < 0)
             p->dim[k++] = a->dim[i];
     }
     p->nd = k;
@@ -256,7 +248,7 @@ static Dims merge_dims(Graph *g, Node *n)
     for (int i = 0; i < a->nd; i++) {
         if (a->dim[i].a == n->A[0])
             push(n, &s, n->B[0], size);
-        else if (!in_list(n->A, n->nA, a->dim[i].a))
+        else if (axis_at(n->A, n->nA, a->dim[i].a) < 0)
             push(n, &s, a->dim[i].a, a->dim[i].n);
     }
     if (n->B[0]->nfactor == 0 && n->nA <= 4)
@@ -380,7 +372,7 @@ static Dims gmm_dims(Graph *g, const Node *n)
     Dims s = without(n->in[0], n->A, n->nA);
     for (int i = 0; i < n->in[1]->nd; i++) {
         Dim d = n->in[1]->dim[i];
-        if (d.a != expert && !in_list(n->A, n->nA, d.a))
+        if (d.a != expert && axis_at(n->A, n->nA, d.a) < 0)
             push(n, &s, d.a, d.n);
     }
     return s;

@@ -215,7 +215,9 @@ int64_t g_elems(const Node *n);   /* product of global sizes                  */
 int same_dims(const Node *a, const Node *b);  /* same axes and sizes          */
 int same_section(const Node *a, const Node *b);     /* region and call        */
 int is_transfer(const Node *n);   /* send, recv, stagesum: between stages     */
+int axis_at(Axis *const *v, int n, const Axis *a);  /* in a list; -1: not     */
 int g_isrow(const Axis *a);       /* the ragged axis "row"                    */
+int is_backward(const Node *n);   /* made by grad: its scope is d or d.<path> */
 int any_region(const Node *n);    /* a source that every region may read      */
 
 /* ---- shard.c: what a rank holds ------------------------------------------ */

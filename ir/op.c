@@ -118,11 +118,5 @@ int op_named(const char *name)
 
 int op_is(Op op, const char *word)
 {
-    const char *s = optab[op].special;
-    size_t n = strlen(word);
-
-    for (; (s = strstr(s, word)); s += n)
-        if ((s == optab[op].special || s[-1] == ' ') && (!s[n] || s[n] == ' '))
-            return 1;
-    return 0;
+    return has_word(optab[op].special, ' ', word);
 }

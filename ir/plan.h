@@ -38,6 +38,8 @@ char *strf(Arena *a, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
 char *vstrf(Arena *a, const char *fmt, va_list ap)
     __attribute__((format(printf, 2, 0)));
+/* Does w stand in a list with that mark between words? Null: no list.        */
+int has_word(const char *list, char mark, const char *w);
 /* Nearest of n names by edit distance, or null when none is close.           */
 const char *nearest(const char *s, const char *const *names, size_t n);
 

@@ -10,20 +10,12 @@ static int same_order(const Node *a, const Node *b)
     return a->nd == b->nd;
 }
 
-static int index_of(Axis *const *v, int n, const Axis *a)
-{
-    for (int i = 0; i < n; i++)
-        if (v[i] == a)
-            return i;
-    return -1;
-}
-
 static int renames(const Node *n)
 {
     const Node *a = n->in[0];
 
     for (int i = 0; i < a->nd; i++) {
-        int k = index_of(n->A, n->nA, a->dim[i].a);
+        int k = axis_at(n->A, n->nA, a->dim[i].a);
         if (n->dim[i].a != (k >= 0 ? n->B[k] : a->dim[i].a))
             return 0;
     }

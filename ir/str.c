@@ -156,6 +156,16 @@ static int distance(const char *a, const char *b)
     return row[n % 3][m];
 }
 
+int has_word(const char *list, char mark, const char *w)
+{
+    size_t n = strlen(w);
+
+    for (const char *s = list; s && (s = strstr(s, w)); s++)
+        if ((s == list || s[-1] == mark) && (!s[n] || s[n] == mark))
+            return 1;
+    return 0;
+}
+
 const char *nearest(const char *s, const char *const *all, size_t n)
 {
     const char *best = 0;

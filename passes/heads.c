@@ -29,22 +29,9 @@ static int is_given(const Graph *g)
     return opts_given(g->opts, "train.slices");
 }
 
-static int is_backward(const Node *n)
-{
-    return !strncmp(n->scope, "d.", 2) || !strcmp(n->scope, "d");
-}
-
 static int has(const Node *n, const Axis *a)
 {
     return dim_of(n, a) >= 0;
-}
-
-static int lists(Axis *const *v, int n, const Axis *a)
-{
-    for (int i = 0; i < n; i++)
-        if (v[i] == a)
-            return 1;
-    return 0;
 }
 
 /* ---- what is sliced ------------------------------------------------------ */
@@ -66,8 +53,8 @@ static int by_token(const Node *n, const Axis *a)
     switch (optab[n->op].cls) {
     case EW: return n->op != Odropout;
     case RED: case COMM: return n->op != Orotate && !is_transfer(n);
-    case VIEW: return n->op != Opart && !lists(n->A, n->nA, a) &&
-                      !lists(n->B, n->nB, a);
+    case VIEW: return n->op != Opart && axis_at(n->A, n->nA, a) < 0 &&
+                      axis_at(n->B, n->nB, a) < 0;
     case MOVE: return n->op == Opermute || ((n->op == Ogather ||
                       n->op == Oscatter_add) && n->A[0] != a);
     default: return 0;
@@ -194,7 +181,7 @@ static int count_for(const Slices *s, int64_t of)
         return of % n ? 0 : (int)n;
     }
     for (int d = 0; d < s->x->nd; d++)
-        if (lists(s->head->A, s->head->nA, s->x->dim[d].a))
+        if (axis_at(s->head->A, s->head->nA, s->x->dim[d].a) >= 0)
             tokens /= local_n(g, s->x, d);
     if (local_bytes(g, s->head) < LITTLE)
         return 1;

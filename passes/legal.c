@@ -18,14 +18,6 @@ enum {
     FEW = 16                      /* summed places of a mask                  */
 };
 
-static int in_list(Axis *const *v, int n, const Axis *a)
-{
-    for (int i = 0; i < n; i++)
-        if (v[i] == a)
-            return 1;
-    return 0;
-}
-
 /* A new node takes its place and its shards from `by`: per atom, what by (or
  * else the first of its operands) has along an axis that the node has.       */
 static Node *like(Node *n, const Node *by)
@@ -200,7 +192,7 @@ static void lay_out_gmm(Graph *g, Node *n)
     for (int pass = 0; pass < 2; pass++)
         for (int i = 0; i < w->nd; i++) {
             Dim d = w->dim[i];
-            int inner = in_list(n->A, n->nA, d.a);
+            int inner = axis_at(n->A, n->nA, d.a) >= 0;
             if (d.a == expert)
                 continue;
             if (inner == (pass == 0))
@@ -212,7 +204,7 @@ static void lay_out_gmm(Graph *g, Node *n)
         Dim d = w->dim[i];
         if (d.a == expert)
             continue;
-        Order *to = in_list(n->A, n->nA, d.a) ? &r : &out;
+        Order *to = axis_at(n->A, n->nA, d.a) >= 0 ? &r : &out;
         to->d[to->n++] = d;
     }
     n->in[0] = permuted(g, rows, &r);
@@ -268,7 +260,7 @@ static int kept_axes(const Graph *g, const Node *n, Axis **keep)
         run *= local_n(g, a, dim_of(a, n->A[i]));
     for (int d = 0; d < a->nd; d++) {
         int64_t size = local_n(g, a, d);
-        if (!in_list(n->A, n->nA, a->dim[d].a) || size == 1)
+        if (axis_at(n->A, n->nA, a->dim[d].a) < 0 || size == 1)
             continue;
         if (run / size < RUN)
             break;
@@ -286,7 +278,7 @@ static int by_rows(const Graph *g, const Node *n)
     const Node *a = n->in[0];
     int64_t rows = 1;
 
-    for (int d = 0; d < a->nd && !in_list(n->A, n->nA, a->dim[d].a); d++)
+    for (int d = 0; d < a->nd && axis_at(n->A, n->nA, a->dim[d].a) < 0; d++)
         rows *= local_n(g, a, d);
     return rows >= wanted;
 }
@@ -345,7 +337,7 @@ static Node *cut_for_two(Graph *g, const Node *n, Axis **kept)
         return NULL;
     for (int d = 0; d < a->nd; d++) {
         int64_t size = local_n(g, a, d), run = run_length(size, out);
-        if (!in_list(n->A, n->nA, a->dim[d].a) || size < 4 * RUN)
+        if (axis_at(n->A, n->nA, a->dim[d].a) < 0 || size < 4 * RUN)
             continue;
         while (run < size && size % run)
             run++;
@@ -408,7 +400,7 @@ static Node *two_stages(Graph *g, Node *n)
     if (!nk || (grid && too_small(g, n, keep, nk)))
         return n;
     for (int i = 0; i < n->nA; i++)
-        if (!in_list(keep, nk, n->A[i]))
+        if (axis_at(keep, nk, n->A[i]) < 0)
             first[nf++] = n->A[i];
     Node *s = like(g_red(g, n->op, n->in[0], first, nf), n);
     give_shards(s, n);

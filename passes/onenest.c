@@ -277,9 +277,9 @@ static void add_uses(const Fuse *f, const Node *n, Use **out)
     }
 }
 
-static int is_backward(const Node *n)
+static int is_late(const Node *n)
 {
-    return n->again || !strncmp(n->scope, "d.", 2);
+    return n->again || is_backward(n);
 }
 
 /* A value per row that a kernel over rows reads next to its rows: made anew in
@@ -302,7 +302,7 @@ static int is_link(const Fuse *f, const Node *n)
         const Node *u = use[i].by;
         if (!in_loop(f, u) || u->reg != n->reg || u->call != n->call ||
             u->id - n->id > NEAR ||
-            is_backward(u) != is_backward(n))
+            is_late(u) != is_late(n))
             return 0;
         Axes as = axes_here(g, use[i].as);
         int64_t size = local_elems(g, space_of(u));

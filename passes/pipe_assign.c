@@ -41,11 +41,6 @@ typedef struct Assign {
     int last;                     /* the last unit that is no mtp             */
 } Assign;
 
-static int is_backward(const Node *n)
-{
-    return !strncmp(n->scope, "d.", 2) || !strcmp(n->scope, "d");
-}
-
 static int is_sink(const Node *n)
 {
     return optab[n->op].cls == SINK;

@@ -115,12 +115,6 @@ static void max_flow(Flow *f)
 
 enum { BACK = 1, FORCED = 2, NEEDED = 4, REBUILT = 8 };
 
-static int is_backward(const Node *n)
-{
-    return n->reg == REGbody && (!strncmp(n->scope, "d.", 2) ||
-                                 !strcmp(n->scope, "d"));
-}
-
 static int rebuildable(const Graph *g, const Node *n)
 {
     OpClass c = optab[n->op].cls;
@@ -161,7 +155,8 @@ static void mark_uses(const Graph *g, Node *n)
 static void mark_all(Graph *g)
 {
     for (size_t i = 0; i < vec_len(g->node); i++)
-        g->node[i]->mark = is_backward(g->node[i]) ? BACK : 0;
+        g->node[i]->mark = g->node[i]->reg == REGbody &&
+                           is_backward(g->node[i]) ? BACK : 0;
     for (size_t i = 0; i < vec_len(g->node); i++)
         if (g->node[i]->mark & BACK && optab[g->node[i]->op].cls != VIEW)
             mark_uses(g, g->node[i]);

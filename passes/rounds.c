@@ -168,11 +168,6 @@ void make_rounds(Graph *g)
 
 /* ---- backward ------------------------------------------------------------ */
 
-static int is_backward(const Node *n)
-{
-    return !strncmp(n->scope, "d.", 2) || !strcmp(n->scope, "d");
-}
-
 /* The rows of a round, made anew for its backward; maps and tokens stay.     */
 static Node *rows_again(Graph *g, Node *n, Node **to)
 {

@@ -27,19 +27,9 @@ const Target *pass_target(void)
     return target;
 }
 
-static int in_list(const char *list, const char *word)
-{
-    size_t n = strlen(word);
-
-    for (const char *s = list; s && (s = strstr(s, word)); s += n)
-        if ((s == list || s[-1] == ',') && (!s[n] || s[n] == ','))
-            return 1;
-    return 0;
-}
-
 static int dumping(const char *word)
 {
-    return options && in_list(options->dump, word);
+    return options && has_word(options->dump, ',', word);
 }
 
 static FILE *out(void)

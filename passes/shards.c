@@ -74,11 +74,6 @@ static Node *shard(Graph *g, const Bucket *b, int again)
     return infer(g, n);
 }
 
-static int is_backward(const Node *n)
-{
-    return !strcmp(n->scope, "d") || !strncmp(n->scope, "d.", 2);
-}
-
 typedef struct Reader {
     const Bucket *b;
     Table *member;                /* path -> index + 1                        */

@@ -28,14 +28,6 @@ static int has(const Node *n, const Axis *a)
     return dim_of(n, a) >= 0;
 }
 
-static int lists(Axis *const *v, int n, const Axis *a)
-{
-    for (int i = 0; i < n; i++)
-        if (v[i] == a)
-            return 1;
-    return 0;
-}
-
 /* ---- operands ------------------------------------------------------------ */
 
 static Node *as(const Slices *s, Node *n, const Node *like)
@@ -136,7 +128,7 @@ static void take_axes(const Slices *s, Axis ***v, int *n)
     Axis **w = alloc(s->g->arena, ((size_t)*n + 2) * sizeof *w);
     int k = 0;
 
-    if (!s->part || !lists(*v, *n, s->axis))
+    if (!s->part || axis_at(*v, *n, s->axis) < 0)
         return;
     for (int i = 0; i < *n; i++)
         w[k++] = (*v)[i] == s->axis ? s->part : (*v)[i];

@@ -28,16 +28,6 @@ static const char *const ourkinds[] = {"param state", "m v"};
 
 /* ---- which tensors go where ---------------------------------------------- */
 
-static int has_word(const char *words, const char *w)
-{
-    size_t n = strlen(w);
-
-    for (; *words; words += strcspn(words, " "), words += *words == ' ')
-        if (strcspn(words, " ") == n && !strncmp(words, w, n))
-            return 1;
-    return 0;
-}
-
 /* What holds a tensor's exact value: its master, if it has one. */
 static const Tensor *source_of(Arena *a, const Role *r, const Tensor *t)
 {
@@ -82,7 +72,7 @@ static StTensor *list_tensors(Arena *a, const Plan *p, int file)
     for (int r = 0; r < p->nrole; r++)
         for (int i = 0; i < p->role[r].ntensor; i++) {
             const Tensor *t = &p->role[r].tensor[i];
-            if (!has_word(ourkinds[file], t->kind) ||
+            if (!has_word(ourkinds[file], ' ', t->kind) ||
                 (r && listed(v, t->name)))
                 continue;
             const Tensor *of = source_of(a, &p->role[r], t);
@@ -260,10 +250,10 @@ static void load_tensors(Exec *x, const Files *s, const char *kinds,
         for (int i = 0; i < r->ntensor; i++) {
             const Tensor *t = &r->tensor[i];
             StFile *f;
-            if (!has_word(kinds, t->kind))
+            if (!has_word(kinds, ' ', t->kind))
                 continue;
             StTensor *st = find_in(s, stored_name(t), &f);
-            if (!st && has_word(must, t->kind))
+            if (!st && has_word(must, ' ', t->kind))
                 err(&(Loc){t->file, t->line, NULL}, "%s has no tensor '%s'",
                     s->what, stored_name(t));
             if (!st)

@@ -124,16 +124,6 @@ int fold_share(Plan **p, int nplan)
 
 /* ---- training ------------------------------------------------------------ */
 
-static int has_word(const char *words, const char *w)
-{
-    size_t n = strlen(w);
-
-    for (; *words; words += strcspn(words, " "), words += *words == ' ')
-        if (strcspn(words, " ") == n && !strncmp(words, w, n))
-            return 1;
-    return 0;
-}
-
 const Tensor **fold_tensors(const Plan *p, const char *kinds)
 {
     const Tensor **v = NULL;
@@ -142,7 +132,7 @@ const Tensor **fold_tensors(const Plan *p, const char *kinds)
         for (int i = 0; i < p->role[r].ntensor; i++) {
             const Tensor *t = &p->role[r].tensor[i];
             size_t k = 0;
-            if (!has_word(kinds, t->kind))
+            if (!has_word(kinds, ' ', t->kind))
                 continue;
             while (k < vec_len(v) && strcmp(v[k]->name, t->name))
                 k++;
