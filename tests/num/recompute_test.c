@@ -21,6 +21,7 @@ static const struct { const char *model, *keys; } cases[] = {
     { "tests/hf/mixtral-aux.lua", "precision=bf16 fold.tp=2 fold.ep=2" },
     { "tests/hf/dsv3.lua",        "precision=bf16 fold.pp=2 fold.cp=2" },
     { "tests/hf/olmoe.lua",       "precision=bf16" },
+    { "tests/hf/dsv3-mtp.lua",    "precision=bf16 fold.pp=2 train.slices=4" },
     { "tests/hf/qwen2.lua",       "precision=bf16" },
     { "tests/hf/qwen3.lua",       "precision=bf16 fold.tp=2" },
     { "tests/models/dropout.lua", "precision=bf16" },
