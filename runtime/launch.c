@@ -90,6 +90,8 @@ static void fail_here(const char *msg)
         fprintf(stderr, "rank %lld: %s", (long long)rank, msg);
     else if (!rank)
         fputs(msg, stderr);
+    else
+        sleep(SILENCE);           /* rank 0 must come to say it               */
     if (mpi_running()) {
         gpu_abort();
         mpi_abort(err_status);

@@ -16,12 +16,12 @@ bad=0
 small="axes.batch=2 axes.seq=16 train.batch=8 train.steps=100000"
 small="$small train.log_every=1 fold.ep=4 data.train=../LICENSE data.valid=../LICENSE"
 
-# is NAME STATUS TEXT command...: ends so, within 20 s, with one line of error
+# is NAME STATUS TEXT command...: ends so, within 60 s, with one line of error
 # that has TEXT. "[host:pid] ..." are Open MPI's, of a stopped rank that wakes.
 is() {
     name=$1 want=$2 text=$3
     shift 3
-    timeout 20 "$@" >"$dir/log" 2>"$dir/all"
+    timeout 60 "$@" >"$dir/log" 2>"$dir/all"
     got=$?
     grep -v "^\[" "$dir/all" >"$dir/err"
     if [ $got -eq "$want" ] && [ "$(wc -l <"$dir/err")" = 1 ] &&
