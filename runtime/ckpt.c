@@ -297,7 +297,7 @@ static StFile *open_or_err(Arena *a, const char *path)
 int ckpt_resume(Exec *x, const char *dir, State *s)
 {
     Arena *a = forever;
-    char *path = ckpt_newest(a, dir, s);
+    char *path = ckpt_newest(a, dir, s, x->comm);
     StFile *file[2];
 
     if (!path)
@@ -362,8 +362,8 @@ static const char *newest_of(Arena *a, const char *path)
     State s;
     const char *inside = strf(a, "%s/ckpt", path);
 
-    return ckpt_exists(path) ? ckpt_newest(a, path, &s)
-         : ckpt_exists(inside) ? ckpt_newest(a, inside, &s) : NULL;
+    return ckpt_exists(path) ? ckpt_newest(a, path, &s, NULL)
+         : ckpt_exists(inside) ? ckpt_newest(a, inside, &s, NULL) : NULL;
 }
 
 StFile **ckpt_files(Arena *a, const char *path)

@@ -96,14 +96,20 @@ int pieces_layout(Arena *a, const char *path, const char *head, size_t len,
 int pieces_write(Arena *a, Pool *pool, const char *path, const Mesh *m,
                  const Box *box, int64_t bytes);
 void pieces_remove(Arena *a, const char *path);
-/* The hash of a file; path: with those kept beside it, or null. Of the whole,
- * as checkpoints of before have it.                                          */
+/* Hashes of a file's pieces: those kept beside it, or null; those which all
+ * processes find, each for a part.                                           */
+const void *pieces_kept(Arena *a, const char *path, int64_t bytes);
+const void *pieces_shared(Arena *a, Pool *pool, struct Comm *c,
+                          const char *path);
+/* The hash of a file; known: its pieces', or null. Of the whole, as checkpoints
+ * of before have it.                                                         */
 char *pieces_hash(Arena *a, Pool *pool, uint8_t *map, int64_t bytes,
-                  const char *path);
+                  const void *known);
 char *pieces_whole(Arena *a, uint8_t *map, int64_t bytes);
 
-/* The newest checkpoint that verifies, with a note for each that does not.   */
-char *ckpt_newest(Arena *a, const char *dir, State *s);
+/* The newest checkpoint that verifies, with a note for each that does not. c:
+ * all its processes do so together; null: this one alone.                    */
+char *ckpt_newest(Arena *a, const char *dir, State *s, struct Comm *c);
 void ckpt_prune(const char *dir, int64_t keep);   /* the newest stay; 0: all  */
 
 /* ckptool.c: `ckpt ls DIR` and its kin; the exit status.                     */

@@ -137,7 +137,8 @@ static int write_index(Arena *a, Pool *pool, const char *dir)
         uint8_t *map = ckpt_map(path, &size, 0);
         if (!map)
             return ckpt_complain("cannot read back", ckptfile[i]);
-        put(&t, "%s %lld %s\n", pieces_hash(a, pool, map, size, path),
+        const void *kept = pieces_kept(a, path, size);
+        put(&t, "%s %lld %s\n", pieces_hash(a, pool, map, size, kept),
             (long long)size, ckptfile[i]);
         munmap(map, (size_t)size);
         pieces_remove(a, path);
@@ -216,7 +217,8 @@ int ckpt_end(Arena *a, const char *dir, const char *tmp, const State *s,
 /* ---- checking ------------------------------------------------------------ */
 
 static const char *check_file(Arena *a, Pool *pool, const char *dir,
-                              const char *line, const char *name)
+                              const char *line, const char *name,
+                              const void *known)
 {
     long long size = -1;
     int64_t have = 0;
@@ -232,14 +234,16 @@ static const char *check_file(Arena *a, Pool *pool, const char *dir,
     if (have != size)
         why = strf(a, "%s has %lld bytes instead of %lld", name,
                    (long long)have, size);
-    else if (strcmp(pieces_hash(a, pool, map, have, NULL), hash) &&
+    else if (strcmp(pieces_hash(a, pool, map, have, known), hash) &&
              strcmp(pieces_whole(a, map, have), hash))
         why = strf(a, "%s is damaged (its hash differs)", name);
     munmap(map, (size_t)have);
     return why;
 }
 
-static const char *check_index(Arena *a, Pool *pool, const char *dir)
+/* known: null, or by file: hashes of pieces that others have read.           */
+static const char *check_index(Arena *a, Pool *pool, const char *dir,
+                               const void *const *known)
 {
     size_t n = 0, body = 0;
     char *s = file_read(a, strf(a, "%s/index", dir), &n);
@@ -253,7 +257,8 @@ static const char *check_index(Arena *a, Pool *pool, const char *dir)
     if (strcmp(hash_text(a, s, body), s + body))
         return "its index is damaged";
     for (int i = 0; i < NCKPTFILE; i++) {
-        const char *why = check_file(a, pool, dir, s, ckptfile[i]);
+        const char *why = check_file(a, pool, dir, s, ckptfile[i],
+                                     known ? known[i] : NULL);
         if (why)
             return why;
         s = strchr(s, '\n') + 1;
@@ -280,19 +285,45 @@ static const char *read_state(Arena *a, const char *dir, State *s)
     return NULL;
 }
 
-const char *ckpt_verify(Arena *a, const char *dir, State *s)
+static const char *check_folder(Arena *a, Pool *pool, const char *dir,
+                                const void *const *known)
 {
-    Pool *pool = pool_open(0);
-    const char *why = check_index(a, pool, dir);
+    const char *why = check_index(a, pool, dir, known);
     StFile *f;
 
-    pool_close(pool);
     for (int i = MODEL; i <= OPTIM && !why; i++) {
         why = st_open(a, strf(a, "%s/%s", dir, ckptfile[i]), &f);
         if (!why)
             st_close(f);
     }
+    return why;
+}
+
+const char *ckpt_verify(Arena *a, const char *dir, State *s)
+{
+    Pool *pool = pool_open(0);
+    const char *why = check_folder(a, pool, dir, NULL);
+
+    pool_close(pool);
     return why ? why : read_state(a, dir, s);
+}
+
+/* By all processes, each of which hashes a part; the first one judges.       */
+static const char *verify_together(Arena *a, Comm *c, const char *dir,
+                                   State *s)
+{
+    Pool *pool = pool_open(0);
+    const void *known[NCKPTFILE] = {NULL};
+    char said[256] = "";
+
+    for (int i = MODEL; i <= OPTIM; i++)
+        known[i] = pieces_shared(a, pool, c, strf(a, "%s/%s", dir,
+                                                  ckptfile[i]));
+    const char *why = c->first ? NULL : check_folder(a, pool, dir, known);
+    pool_close(pool);
+    snprintf(said, sizeof said, "%s", why ? why : "");
+    comm_share(c, said, sizeof said);
+    return *said ? strf(a, "%s", said) : read_state(a, dir, s);
 }
 
 /* ---- listing ------------------------------------------------------------- */
@@ -328,19 +359,27 @@ int ckpt_exists(const char *dir)
     return n;
 }
 
-/* The newest checkpoint that verifies; a note for each that does not. */
-char *ckpt_newest(Arena *a, const char *dir, State *s)
+char *ckpt_newest(Arena *a, const char *dir, State *s, Comm *c)
 {
-    char **v = list_checkpoints(a, dir);
+    char **v = list_checkpoints(a, dir), name[64];
+    int several = c && c->n < c->world;
+    size_t i = 0;
 
-    for (size_t i = 0; i < vec_len(v); i++) {
-        char *path = strf(a, "%s/%s", dir, v[i]);
-        const char *why = ckpt_verify(a, path, s);
+    for (;; i++) {
+        snprintf(name, sizeof name, "%s", i < vec_len(v) ? v[i] : "");
+        if (several)
+            comm_share(c, name, sizeof name);
+        if (!*name)
+            break;
+        char *path = strf(a, "%s/%s", dir, name);
+        const char *why = several ? verify_together(a, c, path, s)
+                                  : ckpt_verify(a, path, s);
         if (!why)
             return path;
-        warn(NULL, "%s is not used: %s", path, why);
+        if (!several || !c->first)
+            warn(NULL, "%s is not used: %s", path, why);
     }
-    if (vec_len(v))
+    if (i)
         err(NULL, "no checkpoint in %s is whole", dir);
     return NULL;
 }

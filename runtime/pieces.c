@@ -210,19 +210,43 @@ static void hash_pieces(void *ctx, int64_t lo, int64_t hi)
     }
 }
 
-/* Hashes that were kept when the file was written, if they were.             */
-static void take_hashes(Arena *a, const char *path, Hash *hash, size_t n)
+const void *pieces_kept(Arena *a, const char *path, int64_t bytes)
 {
     int fd = open(beside(a, path), O_RDONLY | O_CLOEXEC);
+    size_t n = (size_t)count_of(bytes) * sizeof(Hash);
+    void *hash = fd < 0 ? NULL : alloc(a, n);
 
     if (fd >= 0 && read(fd, hash, n) != (ssize_t)n)
-        memset(hash, 0, n);
+        hash = NULL;
     if (fd >= 0)
         close(fd);
+    return hash;
+}
+
+/* Who cannot read its part, or sees another file, leaves it unknown.         */
+const void *pieces_shared(Arena *a, Pool *pool, Comm *c, const char *path)
+{
+    int64_t bytes = 0, size = 0;
+    uint8_t *map = ckpt_map(path, &size, 0);
+
+    bytes = map ? size : 0;
+    comm_share(c, &bytes, sizeof bytes);
+    int64_t n = count_of(bytes), each = (n + c->world - 1) / c->world;
+    int64_t lo = c->first * each < n ? c->first * each : n;
+    int64_t hi = lo + each < n ? lo + each : n;
+    Hash *all = alloc(a, (size_t)((each + 1) * c->world) * sizeof *all);
+    Hash *mine = alloc(a, (size_t)(each + 1) * sizeof *mine);
+    Reader r = {map + lo * PIECE, size - lo * PIECE, mine};
+    if (map && size == bytes)
+        pool_run(pool, hash_pieces, &r, hi - lo, 1);
+    if (map)
+        munmap(map, (size_t)size);
+    comm_gather(c, mine, all, each * (int64_t)sizeof *mine);
+    return all;
 }
 
 char *pieces_hash(Arena *a, Pool *pool, uint8_t *map, int64_t bytes,
-                  const char *path)
+                  const void *known)
 {
     int64_t n = count_of(bytes);
     size_t size = (size_t)n * sizeof(Hash);
@@ -230,8 +254,8 @@ char *pieces_hash(Arena *a, Pool *pool, uint8_t *map, int64_t bytes,
     if (n < 2)
         return hash_text(a, map, (size_t)bytes);
     Reader r = {map, bytes, alloc(a, size)};
-    if (path)
-        take_hashes(a, path, r.hash, size);
+    if (known)
+        memcpy(r.hash, known, size);
     pool_run(pool, hash_pieces, &r, n, 1);
     return hash_text(a, r.hash, size);
 }

@@ -532,7 +532,7 @@ static void need_ramp(const Plan *p, const RunArgs *a)
 static void first_plan(Train *t, Plan *p)
 {
     if (t->args->nramp && resumes(p) && ckpt_exists(t->ckpt))
-        ckpt_newest(t->mem, t->ckpt, &t->state);
+        ckpt_newest(t->mem, t->ckpt, &t->state, NULL);
     open_all(t, plan_now(t, p));
 }
 
