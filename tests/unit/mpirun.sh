@@ -114,4 +114,16 @@ for n in 1 4; do
 done
 cmp "$dir/index.1" "$dir/index.4" >"$dir/log" 2>&1
 result "its hashes are the same" $?
+
+# Damage in the part that rank 3 reads: rank 0 says so, once, and all take the
+# checkpoint before.
+resumed() {
+    # shellcheck disable=SC2086
+    mpirun -q -n 4 $run train.steps=$1 resume=1 >"$dir/out" 2>"$dir/log"
+}
+resumed 2 && printf damaged | dd of="$dir/pieces.4/ckpt/step-00000002/optim.safetensors" \
+    bs=1 seek=21000000 conv=notrunc 2>"$dir/log" && resumed 3 &&
+    grep -q "^resume at step 1$" "$dir/out" && [ "$(wc -l <"$dir/log")" = 1 ] &&
+    grep -q "step-00000002 is not used: optim.safetensors is damaged" "$dir/log"
+result "a damaged checkpoint is found together" $?
 exit $bad
