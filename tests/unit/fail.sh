@@ -61,12 +61,14 @@ is "different plans" 1 "another plan than rank 0" mpirun -q \
 is "no finite gradient" 3 "3 steps in a row without a finite gradient: first" \
     mpirun -q -n 4 "$PLEAT" run tiny.lua $small train.lr=1e30 name="$dir/nan"
 
+rm "$dir/log"
 strike KILL kill &
 is "a rank dies" 137 \
     "\(step .* over .*tiny.lua:[0-9]*\|between steps\).*which is gone" \
     mpirun -q -n 4 "$PLEAT" run "$dir/a.plan" name="$dir/kill"
 wait
 export PLEAT_TIMEOUT=1.5
+rm "$dir/log"
 strike STOP stop &
 is "a rank hangs" 3 "over .*tiny.lua:[0-9]*.*waits for rank .*does not answer" \
     mpirun -q -n 4 "$PLEAT" run "$dir/a.plan" name="$dir/stop"
