@@ -292,6 +292,8 @@ int main(int argc, char **argv)
     printf("  %-12s %-8s %6s %12s %12s %12s %12s  %s\n", "MiB", "", "buffers",
            "caching", "by size", "planned", "bound", "ratio   saved");
     for (int i = 1; i < argc; i++) plan_rows(argv[i]);
+    printf("  %-21s %6s %25s %12s %12s  %-9s %s\n", "height over the bound",
+           "", "by size", "planned", "bound", "found by", "in");
     for (char c = 'A'; c <= 'F'; c++) published(c);
     for (size_t i = 0; i < sizeof shape / sizeof *shape; i++) {
         const int *s = shape[i];
