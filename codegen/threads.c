@@ -17,6 +17,7 @@ enum {
     BLOCKMAP = THREADMAP, BLOCKTEAMS = 128, MOSTTEAM = 1024,
     FEWITEMS = 2 * GPUBLOCKS,
     SERIAL = 64,                  /* elements that a thread adds up alone     */
+    LARGETEAM = 256,              /* of which few hold rows side by side      */
     FEWSTEPS = 4,                 /* of a loop that groups share              */
     UNDERWAY = 4,                 /* pieces that a thread waits for at a time */
     BUSY = 1 << 17                /* threads that keep the chip busy          */
@@ -257,8 +258,8 @@ static int needs_sum(Nest *n, Ex *e)
 }
 
 /* Sums over all of the row, and results of it that need none of them: all are
- * made on one way along it, and nothing is held (three rows of 14336 in and two
- * out, on an H200: 2.0 to 2.85 TB/s).                                        */
+ * made on one way along it, and nothing is held, where a team would be large
+ * (three rows of 14336 in and two out, on an H200: 2.0 to 2.85 TB/s).        */
 static int streams(Nest *n, Ex *const *red, uint64_t row)
 {
     int results = 0;
@@ -326,7 +327,7 @@ static void by_team(Nest *n, Ex *const *red)
     uint64_t row = row_loops(n, red);
     int held = can_hold(n, red, row, &x);
 
-    if (held && team_of_row(n, x, &strips) > 32 && streams(n, red, row))
+    if (held && team_of_row(n, x, &strips) > LARGETEAM && streams(n, red, row))
         held = 0, strips = 1, n->streams = 1;
     n->team = held ? team_of_row(n, x, &strips) : team_of(n, red, items);
     int threads = n->team > 32 ? n->team : BLOCKTEAMS, per = threads / n->team;
