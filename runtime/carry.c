@@ -118,18 +118,6 @@ static void value_box(void *ctx, const Stride *l, int n, int64_t to,
         value_box(ctx, l + 1, n - 1, to + i * l->to, from + i * l->from);
 }
 
-/* Elements from `at` on, `step` apart, that lie in the same block.           */
-static int64_t same_block(const View *v, int64_t at, int64_t step)
-{
-    int64_t row = at / v->cols % BLOCK, col = at % v->cols;
-    int64_t down = step / v->cols, right = BLOCK - col % BLOCK;
-
-    right = right < v->cols - col ? right : v->cols - col;
-    if (step < v->cols)
-        return (right + step - 1) / step;
-    return step % v->cols ? 1 : (BLOCK - row + down - 1) / down;
-}
-
 /* FP8 with a scale for each block, to F32. The innermost loop is contiguous
  * where it goes.                                                             */
 static void scale_box(void *ctx, const Stride *l, int n, int64_t to,
@@ -150,7 +138,7 @@ static void scale_box(void *ctx, const Stride *l, int n, int64_t to,
     const uint8_t *x = f->raw + to - f->u->lo;
     float *y = (float *)(void *)f->to + (to - f->u->lo);
     for (int64_t i = 0; i < l->n; ) {
-        int64_t at = from + i * l->from, k = same_block(v, at, l->from);
+        int64_t at = from + i * l->from, k = view_same(v, at, l->from);
         float s = v->scale[at / v->cols / BLOCK * wide + at % v->cols / BLOCK];
         for (k = k < l->n - i ? i + k : l->n; i < k; i++)
             y[i] = value[x[i]] * s;

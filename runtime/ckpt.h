@@ -27,6 +27,9 @@ const char *st_open(Arena *a, const char *path, StFile **out);
 void st_close(StFile *f);
 StTensor *st_find(const StFile *f, const char *name);
 double st_get(const char *dt, const uint8_t *p, int64_t i);
+/* n elements, `step` apart, of a dtype that floats hold; 0: they do not.     */
+int st_floats(const char *dt, const uint8_t *p, int64_t at, int64_t step,
+              int64_t n, float *to);
 void st_set(const char *dt, uint8_t *p, int64_t i, double v);   /* of floats  */
 int st_bytes(const char *dt);     /* of an element                            */
 int st_isfloat(const char *dt);

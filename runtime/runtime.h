@@ -676,6 +676,8 @@ typedef struct View {
     const float *scale; int64_t cols;
 } View;
 double view_get(const View *v, int64_t at);       /* the source's element     */
+/* How many elements from `at` on, `step` apart, lie in the same block.       */
+int64_t view_same(const View *v, int64_t at, int64_t step);
 
 #include "ckpt.h"
 

@@ -64,15 +64,37 @@ static double half(uint16_t h)
 
 /* e bits of exponent, m of mantissa, no infinities: e4m3 as in "FN", whose one
  * NaN is all ones; e5m2 has IEEE's.                                          */
-static double f8(uint8_t b, int m, int bias)
+static float f8(uint8_t b, int m, int bias)
 {
-    int e = (b & 127) >> m, f = b & ((1 << m) - 1);
-    double s = b >> 7 ? -1 : 1;
+    uint32_t e = (b & 127u) >> m, f = b & ((1u << m) - 1), u;
+    float x, s = b >> 7 ? -1 : 1;
 
     if (m == 3 ? (b & 127) == 127 : e == 31)
-        return m == 2 && !f ? s * (double)__builtin_inff()
-                            : (double)__builtin_nanf("");
-    return s * ldexp(e ? (1 << m) + f : f, (e ? e : 1) - bias - m);
+        return m == 2 && !f ? s * __builtin_inff() : __builtin_nanf("");
+    u = e ? (e + 127u - (uint32_t)bias) << 23 | f << (23 - m)
+          : (uint32_t)(128 - bias - m) << 23;
+    memcpy(&x, &u, sizeof x);
+    return s * (e ? x : x * (float)f);
+}
+
+int st_floats(const char *dt, const uint8_t *p, int64_t at, int64_t step,
+              int64_t n, float *to)
+{
+    int k = type_named(dt), size = types[k].bytes;
+    uint16_t h;
+
+    if (k != 3 && k != 6 && k != 7 && types[k].kind != '8')
+        return 0;
+    p += at * size;
+    for (int64_t i = 0; i < n; i++, p += step * size)
+        switch (k) {
+        case 3: memcpy(&to[i], p, 4); break;
+        case 6: memcpy(&h, p, 2); to[i] = (float)half(h); break;
+        case 7: memcpy(&h, p, 2); to[i] = bf16_to_f32(h); break;
+        case 13: to[i] = f8(*p, 3, 7); break;
+        default: to[i] = f8(*p, 2, 15); break;
+        }
+    return 1;
 }
 
 int st_bytes(const char *dt)

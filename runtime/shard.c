@@ -174,15 +174,27 @@ void elem_set(Dtype dt, void *p, int64_t i, double v)
 
 /* ---- loading from a strided source --------------------------------------- */
 
+enum { BLOCK = 128 };             /* rows and columns of one scale            */
+
 double view_get(const View *v, int64_t at)
 {
-    enum { BLOCK = 128 };
     double x = st_get(v->dt, v->data, at);
 
     if (!v->scale)
         return x;
     int64_t row = at / v->cols / BLOCK, col = at % v->cols / BLOCK;
     return x * v->scale[row * ((v->cols + BLOCK - 1) / BLOCK) + col];
+}
+
+int64_t view_same(const View *v, int64_t at, int64_t step)
+{
+    int64_t row = at / v->cols % BLOCK, col = at % v->cols;
+    int64_t down = step / v->cols, right = BLOCK - col % BLOCK;
+
+    right = right < v->cols - col ? right : v->cols - col;
+    if (step < v->cols)
+        return (right + step - 1) / step;
+    return step % v->cols ? 1 : (BLOCK - row + down - 1) / down;
 }
 
 typedef struct Load {
@@ -206,6 +218,33 @@ static void round_row(uint16_t *to, const uint8_t *from, int64_t n)
     }
 }
 
+/* By way of floats, which hold what is read: no element asks what it is.     */
+static int load_floats(const Load *l, int64_t src, int64_t step, int64_t dst,
+                       int64_t n)
+{
+    enum { SOME = 1024 };
+    const View *v = l->v;
+    int64_t wide = (v->cols + BLOCK - 1) / BLOCK, k;
+    float x[SOME];
+
+    for (; n > 0; n -= k, src += k * step, dst += k) {
+        k = n < SOME ? n : SOME;
+        int64_t same = v->scale ? view_same(v, src, step) : k;
+        k = k < same ? k : same;
+        if (!st_floats(v->dt, v->data, src, step, k, x))
+            return 0;
+        float s = v->scale ? v->scale[src / v->cols / BLOCK * wide +
+                                      src % v->cols / BLOCK] : 1;
+        for (int64_t i = 0; v->scale && i < k; i++)
+            x[i] *= s;
+        if (l->t->dt == Df32)
+            memcpy((float *)l->dst + dst, x, (size_t)k * sizeof *x);
+        else
+            round_row((uint16_t *)l->dst + dst, (const void *)x, k);
+    }
+    return 1;
+}
+
 static void load_row(const Load *l, int64_t src, int64_t step, int64_t dst,
                      int64_t n)
 {
@@ -227,6 +266,9 @@ static void load_row(const Load *l, int64_t src, int64_t step, int64_t dst,
         round_row((uint16_t *)l->dst + dst, l->v->data + src * 4, n);
         return;
     }
+    if ((l->t->dt == Df32 || l->t->dt == Dbf16) &&
+        load_floats(l, src, step, dst, n))
+        return;
     for (int64_t i = 0; i < n; i++)
         elem_set(l->t->dt, l->dst, dst + i, view_get(l->v, src + i * step));
 }

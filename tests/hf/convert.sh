@@ -64,6 +64,13 @@ is "FP8 in" 0 "$PLEAT" ckpt import-hf tests/hf/fp8.safetensors "$dir/fp8"
 is "FP8 out" 0 "$PLEAT" ckpt export-hf "$dir/fp8" "$dir/fp8/out" fp32
 is "FP8, element times scale" 0 "$PLEAT" ckpt diff tests/hf/fp8.ref.safetensors "$dir/fp8/out"
 
+# ... and loaded by a run, which a step without a rate leaves as it is.
+printf '\001\002\003\004\005\006\007\010%s' "" "" "" "" >"$dir/bytes.txt"
+is "FP8 from" 0 "$PLEAT" run tests/hf/fp8.lua from=tests/hf/fp8.safetensors precision=fp32 target=host \
+    world=1 name="$dir/fp8.run" data.train="$dir/bytes.txt" train.steps=1 train.lr=0 train.weight_decay=0
+is "FP8 from and out" 0 "$PLEAT" ckpt export-hf "$dir/fp8.run" "$dir/fp8.run/out"
+is "FP8 from, element times scale" 0 "$PLEAT" ckpt diff tests/hf/fp8.ref.safetensors "$dir/fp8.run/out"
+
 # The first loss of a run from there is the reference's.
 d=$dir/olmoe
 is "a run goes on" 0 "$PLEAT" run tests/hf/olmoe.lua precision=fp32 target=host name="$d/b" \
