@@ -34,7 +34,7 @@ is() {
 # strike SIGNAL NAME: to one of the ranks of that run, once it steps
 strike() {
     tries=0
-    while ! grep -q '^step' "$dir/log" 2>/dev/null && [ $tries -lt 100 ]; do
+    while ! grep -q '^step' "$dir/log" 2>/dev/null && [ $tries -lt 300 ]; do
         sleep 0.1
         tries=$((tries + 1))
     done
