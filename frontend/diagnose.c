@@ -65,6 +65,7 @@ static json_t *messages(const char *s, size_t len)
     return all;
 }
 
+/* What a message quotes from a file may be no UTF-8, which JSON has to be.   */
 static char *read_back(FILE *f, size_t *n)
 {
     Text t = { .arena = forever };
@@ -76,6 +77,13 @@ static char *read_back(FILE *f, size_t *n)
         putn(&t, buf, k);
     fclose(f);
     *n = t.len;
+    int64_t bad = 0;
+    for (size_t at = 0; at < t.len; at += (size_t)bad + 1) {
+        bad = utf8_bad(t.s + at, t.len - at);
+        if (bad < 0)
+            break;
+        t.s[at + (size_t)bad] = '?';
+    }
     return t.s ? t.s : "";
 }
 

@@ -261,6 +261,14 @@ static const struct { const char *name; int n, more; int (*f)(char **arg);
 
 enum { NCOMMAND = sizeof commands / sizeof *commands };
 
+static int known(const char *name)
+{
+    for (int i = 0; i < NCOMMAND; i++)
+        if (!strcmp(commands[i].name, name))
+            return 1;
+    return 0;
+}
+
 int ckpt_command(int n, char **arg)
 {
     char **word = alloc(forever, ((size_t)n + 1) * sizeof *word);
@@ -270,6 +278,10 @@ int ckpt_command(int n, char **arg)
         if (!strcmp(commands[i].name, word[0]) && n - 1 >= commands[i].n &&
             n - 1 <= commands[i].n + commands[i].more)
             return commands[i].f(word + 1);
+    if (n > 0)
+        fprintf(stderr, "ckpt %s: %s\n", arg[0], known(arg[0])
+                ? "a word is missing, or one too many"
+                : "there is no such command");
     for (int i = 0; i < NCOMMAND; i++)
         fprintf(stderr, "ckpt %-9s %-28s  %s\n", commands[i].name,
                 commands[i].args, commands[i].doc);

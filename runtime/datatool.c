@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include <time.h>
 
 #include "runtime.h"
@@ -58,6 +59,8 @@ static int do_tokenize(int n, char **path, const Opts *o, const char *out)
     printf("%.1f MB of text in %.1f s, %.1f MB/s; %.2f bytes a token\n",
            (double)c.bytes * 1e-6, s, (double)c.bytes * 1e-6 / s,
            c.tokens ? (double)c.bytes / (double)c.tokens : 0);
+    if (!c.tokens)
+        warn(NULL, "%s.bin has no tokens: no run can read it", out);
     return 0;
 }
 
@@ -167,11 +170,14 @@ static int do_inspect(int n, char **path, const Opts *o, const char *out)
 
     (void)out;
     for (int i = 0; i < n; i++) {
-        const char *why = tokens_open(forever, path[i],
+        const char *name = path[i], *bin = strf(forever, "%s.bin", name);
+        if (access(name, F_OK) && !access(bin, F_OK))
+            name = bin;               /* as data.train takes it               */
+        const char *why = tokens_open(forever, name,
                                       opts_str(o, "data.format"), &t);
         if (why)
-            err(NULL, "%s %s", path[i], why);
-        printf("%s: %s, %lld bytes\n", path[i], t.format, (long long)t.size);
+            err(NULL, "%s %s", name, why);
+        printf("%s: %s, %lld bytes\n", name, t.format, (long long)t.size);
         print_range(&t);
         print_docs(&t);
         print_first(&t, strcmp(t.format, "jsonl") && strcmp(t.format, "bytes")
@@ -199,12 +205,23 @@ static const struct {
 
 enum { NCOMMAND = sizeof commands / sizeof *commands };
 
+static int known(const char *name)
+{
+    for (int i = 0; i < NCOMMAND; i++)
+        if (!strcmp(commands[i].name, name))
+            return 1;
+    return 0;
+}
+
 int data_command(int n, char **word, const Opts *o, const char *out)
 {
     for (int i = 0; i < NCOMMAND && n > 0; i++)
         if (!strcmp(commands[i].name, word[0]) &&
             (n > 1 || commands[i].f == blend_command))
             return commands[i].f(n - 1, word + 1, o, out);
+    if (n > 0)
+        fprintf(stderr, "data %s: %s\n", word[0], known(word[0])
+                ? "which files?" : "there is no such command");
     for (int i = 0; i < NCOMMAND; i++)
         fprintf(stderr, "data %s %s\n    %s\n", commands[i].name,
                 commands[i].args, commands[i].doc);

@@ -7,7 +7,7 @@ cd "$(dirname "$0")/../.." || exit 2
 dir=$PWD/build/tests/cli
 rm -rf "$dir" && mkdir -p "$dir" || exit 2
 small="axes.batch=2 axes.seq=16 train.batch=4"
-printf '1..%d\n' $((65 + $(ls models/*.lua | wc -l)))
+printf '1..%d\n' $((76 + $(ls models/*.lua | wc -l)))
 bad=0
 
 # is NAME STATUS command...: its exit status is STATUS; output is in $dir/log
@@ -182,6 +182,20 @@ says "check --json counts" '"parameters": 2723712'
 printf 'axes { a=2 }\nx = 1\n' >"$dir/stray.lua"
 is "check --json of a stray global" 1 "$PLEAT" check --json "$dir/stray.lua"
 says "check --json names the line" '"line": 2'
+printf 'axes { a=2 }\nlocal x = param("w\377", "a")\n' >"$dir/byte.lua"
+is "check --json of what is no UTF-8" 1 "$PLEAT" check --json "$dir/byte.lua"
+says "check --json says its message" "is not a name"
+is "no such ckpt command" 2 "$PLEAT" ckpt prune "$dir/run"
+says "it says that" "ckpt prune: there is no such command"
+is "no such data command" 2 "$PLEAT" data cat x
+says "it says that too" "data cat: there is no such command"
+printf '{"text": ""}\n{"text": ""}\n' >"$dir/none.jsonl"
+is "texts without a token" 0 "$PLEAT" data tokenize "$dir/none.jsonl" -o "$dir/none"
+says "are files that nobody reads" "has no tokens"
+printf '{"text": "a"}\n{"text": ""}\n' >"$dir/some.jsonl"
+is "empty documents" 0 "$PLEAT" data tokenize "$dir/some.jsonl" -o "$dir/some"
+is "inspect takes a prefix" 0 "$PLEAT" data inspect "$dir/some"
+says "inspect counts" "sequences of 2 documents"
 if command -v luacheck >/dev/null; then
     is "luacheck passes all models" 0 luacheck -q models
     is "luacheck flags a stray global" 1 luacheck -q --config .luacheckrc \

@@ -139,17 +139,21 @@ static void run_thread(void)
     swapcontext(&thread[now], &home);
 }
 
+static void start_thread(int i)
+{
+    if (!stack[i])
+        stack[i] = malloc(STACK);
+    getcontext(&thread[i]);
+    thread[i].uc_stack.ss_sp = stack[i];
+    thread[i].uc_stack.ss_size = STACK;
+    makecontext(&thread[i], run_thread, 0);
+    over[i] = turn[i] = 0;
+}
+
 static void run_block(int threads, Dim3 *tid)
 {
-    for (int i = 0; i < threads; i++) {
-        if (!stack[i])
-            stack[i] = malloc(STACK);
-        getcontext(&thread[i]);
-        thread[i].uc_stack.ss_sp = stack[i];
-        thread[i].uc_stack.ss_size = STACK;
-        makecontext(&thread[i], run_thread, 0);
-        over[i] = turn[i] = 0;
-    }
+    for (int i = 0; i < threads; i++)
+        start_thread(i);
     for (int left = threads; left; ) {
         left = 0;
         for (now = 0; now < threads; now++) {
