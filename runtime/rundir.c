@@ -45,12 +45,20 @@ const char *run_dir(Arena *a, const Plan *p)
     return name ? name : strf(a, "runs/%s", model_name(p));
 }
 
+/* Once steps run no such file is worth the run: a disk may be full for a
+ * while.                                                                     */
 void run_file(const char *path, const char *s, size_t n)
 {
     FILE *f = fopen(path, "w");
+    int bad = !f || fwrite(s, 1, n, f) != n;
 
-    if (!f || fwrite(s, 1, n, f) != n || fclose(f))
+    bad |= f && fclose(f);
+    if (!bad)
+        return;
+    if (err_status == 1)
         err(NULL, "cannot write %s: %s", path, strerror(errno));
+    warn(NULL, "cannot write %s: %s", path, strerror(errno));
+    remove(path);
 }
 
 /* The keys as they were given: a Lua table for each table of keys. */

@@ -7,7 +7,7 @@ cd "$(dirname "$0")/../.." || exit 2
 dir=$PWD/build/tests/cli
 rm -rf "$dir" && mkdir -p "$dir" || exit 2
 small="axes.batch=2 axes.seq=16 train.batch=4"
-printf '1..%d\n' $((76 + $(ls models/*.lua | wc -l)))
+printf '1..%d\n' $((78 + $(ls models/*.lua | wc -l)))
 bad=0
 
 # is NAME STATUS command...: its exit status is STATUS; output is in $dir/log
@@ -182,6 +182,11 @@ says "check --json counts" '"parameters": 2723712'
 printf 'axes { a=2 }\nx = 1\n' >"$dir/stray.lua"
 is "check --json of a stray global" 1 "$PLEAT" check --json "$dir/stray.lua"
 says "check --json names the line" '"line": 2'
+mkdir -p "$dir/wall/trace.0.json/full"
+# shellcheck disable=SC2086
+is "a file that cannot be written while it trains" 0 "$PLEAT" run models/tiny.lua \
+    $small train.steps=2 train.trace=1 data.train=LICENSE data.valid= name="$dir/wall"
+says "is a warning" "warning: cannot write $dir/wall/trace.0.json"
 printf 'axes { a=2 }\nlocal x = param("w\377", "a")\n' >"$dir/byte.lua"
 is "check --json of what is no UTF-8" 1 "$PLEAT" check --json "$dir/byte.lua"
 says "check --json says its message" "is not a name"
