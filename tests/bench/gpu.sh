@@ -35,10 +35,8 @@ word() { tail -n 1 "$dir/out" | tr ' ' '\n' | grep -A1 "^$1\$" | tail -n 1; }
 
 # A model of ours with fewer layers.
 cut_model() {
-    case $1 in
-    qwen3) sed "s/^local layers, eps = 48/local layers, eps = $2/" models/qwen3_moe.lua ;;
-    mixtral) sed "s/^local layers = 32/local layers = $2/" models/mixtral.lua ;;
-    esac
+    case $1 in qwen3) set -- qwen3_moe "$2" ;; esac
+    sed "s/^local layers, eps = [0-9]*/local layers, eps = $2/" "models/$1.lua"
 }
 
 # read ROW: model layers batch accum balance
