@@ -12,7 +12,7 @@
  * that lacks an axis has stride 0 along it, so grouped queries (an axis that no
  * key-side operand has) and shared keys (an axis that only some have) need no
  * case of their own. All values between the operands and the results are of the
- * compute type, never rounded: an attention is one value.                    */
+ * compute type, never rounded: an attention is one value. */
 #include <math.h>
 #include <string.h>
 
@@ -33,7 +33,7 @@ static int is_key_reduction(const Attn *t, const Node *n, Op op)
     return n->op == op && n->nA == 1 && n->A[0] == t->key;
 }
 
-/* y = exp(s - max s) / sum: the score, or null.                              */
+/* y = exp(s - max s) / sum: the score, or null. */
 static const Node *softmax_of(const Attn *t, const Node *y)
 {
     if (y->op != Odiv)
@@ -60,7 +60,7 @@ static const Node *arg_of(const Node *n)
     return n->op == Oarg ? n : NULL;
 }
 
-/* o = dot(y, v): finds v and the score.                                      */
+/* o = dot(y, v): finds v and the score. */
 static int read_result(Attn *t)
 {
     const Node *o = strip(t->body->node[vec_len(t->body->node) - 1]);
@@ -109,7 +109,7 @@ static int read_dot(Attn *t, const Node *n)
     return 0;
 }
 
-/* iota, under whatever names: its values are positions along its one axis.   */
+/* iota, under whatever names: its values are positions along its one axis. */
 int attn_isposition(const Node *n)
 {
     while (n->op == Orename)
@@ -153,7 +153,7 @@ static int uses_of(const Attn *t, const Node *n)
     return uses;
 }
 
-/* A dot, or a sum of dots that nobody else reads: one tile holds it.         */
+/* A dot, or a sum of dots that nobody else reads: one tile holds it. */
 static int is_term(const Attn *t, const Node *n, int top)
 {
     if (!top && uses_of(t, n) != 1)
@@ -238,7 +238,7 @@ static void code_axes(Attn *t)
 }
 
 /* Axes of a key-side operand that are packed side by side in its tiles: what
- * its dots contract, or what v brings.                                       */
+ * its dots contract, or what v brings. */
 int attn_inner(const Attn *t, const Node *n, Axis **out)
 {
     int k = 0;
@@ -250,7 +250,7 @@ int attn_inner(const Attn *t, const Node *n, Axis **out)
     return k;
 }
 
-/* A dot contracts all inner axes of its operands: both have the same.  */
+/* A dot contracts all inner axes of its operands: both have the same. */
 static int dot_fits(const Attn *t, const AttnDot *d)
 {
     Axis *q[MAXD], *k[MAXD];
@@ -294,7 +294,7 @@ static int key_axes(const Attn *t, int op, Axis **out)
 
 /* Of any two key-side operands, one has all score axes of the other (shared
  * keys): the backward kernel's loops over these axes are nested, and an
- * operand's work is at the depth of its own.                                 */
+ * operand's work is at the depth of its own. */
 static int levels_fit(const Attn *t)
 {
     Axis *a[MAXD], *b[MAXD];
@@ -311,12 +311,11 @@ static int levels_fit(const Attn *t)
     return 1;
 }
 
-/* What the score reads outside of dots is in none: one source of gradients.  */
+/* What the score reads outside of dots is in none: one source of gradients. */
 static int leaves_fit(const Attn *t)
 {
     for (int op = 0; op < t->nop; op++) {
-        int ways = attn_keyside(t, op) + queryside(t, op) +
-                   (t->leaf >> op & 1);
+        int ways = attn_keyside(t, op) + queryside(t, op) + (t->leaf >> op & 1);
         if (ways > 1)
             return 0;
     }
@@ -324,7 +323,7 @@ static int leaves_fit(const Attn *t)
 }
 
 /* Tiles lie on the stack: widths of all key-side operands, so that the backward
- * kernel in doubles takes 4 MiB at most.                                     */
+ * kernel in doubles takes 4 MiB at most. */
 static int widths_fit(const Attn *t)
 {
     int64_t sum = 0;

@@ -28,9 +28,12 @@
 
 typedef struct Backward {
     Attn t;
-    int own; Axis *over[MAXD];    /* score axes of an item                    */
-    int nmid; Axis *mid[MAXD];    /* of some key-side operands                */
-    int nfree; Axis *free[MAXD];  /* of no key-side operand                   */
+    int own;
+    Axis *over[MAXD]; /* score axes of an item */
+    int nmid;
+    Axis *mid[MAXD]; /* of some key-side operands */
+    int nfree;
+    Axis *free[MAXD]; /* of no key-side operand */
     AttnView out, lse, dout, delta;
     Node *grad[MAXIN];
 } Backward;
@@ -52,7 +55,7 @@ static int in_all(const Backward *b, const Axis *a)
     return 1;
 }
 
-/* mid: axes that more key-side operands have come first.                     */
+/* mid: axes that more key-side operands have come first. */
 static void split_axes(Backward *b)
 {
     for (int i = 0; i < b->t.nx; i++) {
@@ -71,7 +74,7 @@ static void split_axes(Backward *b)
     }
 }
 
-/* Inside of how many loops over `mid` the operand is packed and summed.      */
+/* Inside of how many loops over `mid` the operand is packed and summed. */
 static int level_of(const Backward *b, int op)
 {
     int n = 0;
@@ -93,7 +96,7 @@ static int in_scratch(const Backward *b, int op)
     return strcmp(dtypes[b->grad[op]->dt].name, b->t.t) != 0;
 }
 
-/* A tensor of the compute type in scratch with n's dims.                     */
+/* A tensor of the compute type in scratch with n's dims. */
 static AttnView scratch(Backward *b, const char *name, Node *n)
 {
     Attn *t = &b->t;
@@ -116,8 +119,8 @@ static void make_views(Backward *b, AttnView *sum)
     for (int op = 0; op < t->nop; op++)
         if (b->grad[op] && !attn_keyside(t, op))
             sum[op] = in_scratch(b, op)
-                    ? scratch(b, strf(t->arena, "h%d", op), b->grad[op])
-                    : result(b, op);
+                          ? scratch(b, strf(t->arena, "h%d", op), b->grad[op])
+                          : result(b, op);
 }
 
 /* ---- all elements of a query-side gradient that an item owns ------------- */
@@ -131,7 +134,7 @@ static int is_over(const Backward *b, const Axis *a)
 }
 
 /* Loops over what is not the item's, queries of this range only; the element's
- * offset goes to `off`.                                                      */
+ * offset goes to `off`. */
 static int element_loops(Backward *b, int depth, AttnView v, Text *off)
 {
     Attn *t = &b->t;
@@ -172,9 +175,8 @@ static void round_sums(Backward *b, const AttnView *sum)
             continue;
         attn_say(t, 2, "if (queries)");
         int depth = element_loops(b, 3, sum[op], &off);
-        attn_say(t, depth, "%s[%s] = %s(%s[%s]);",
-                 attn_base(t, result(b, op)), off.s,
-                 b->grad[op]->dt == Dbf16 ? "f32_bf16" : "(float)",
+        attn_say(t, depth, "%s[%s] = %s(%s[%s]);", attn_base(t, result(b, op)),
+                 off.s, b->grad[op]->dt == Dbf16 ? "f32_bf16" : "(float)",
                  attn_base(t, sum[op]), off.s);
     }
 }
@@ -246,12 +248,19 @@ static void pack_results(Backward *b, int depth, AttnView v, const char *tile)
 
     attn_say(t, depth, "memset(%s, 0, sizeof *%s * at_rows * (size_t)%s);",
              tile, tile, w);
-    attn_move(t, depth, (AttnMove){
-        .how = ATpack, .v = v, .row = t->query, .row0 = "q0", .rows = "rows",
-        .in = in, .nin = n, .tile = tile, .ld = w });
+    attn_move(t, depth,
+              (AttnMove){ .how = ATpack,
+                          .v = v,
+                          .row = t->query,
+                          .row0 = "q0",
+                          .rows = "rows",
+                          .in = in,
+                          .nin = n,
+                          .tile = tile,
+                          .ld = w });
 }
 
-/* delta[r] = row r of dout * out, dout packed already.                       */
+/* delta[r] = row r of dout * out, dout packed already. */
 static void row_deltas(Backward *b, int depth)
 {
     Attn *t = &b->t;
@@ -285,7 +294,7 @@ static void store_deltas(Backward *b)
         attn_say(t, depth, "}");
 }
 
-/* A row that saw no key has weights exp(s - inf) = 0.                        */
+/* A row that saw no key has weights exp(s - inf) = 0. */
 static void row_numbers(Backward *b, int depth)
 {
     Attn *t = &b->t;
@@ -312,8 +321,10 @@ static void tile_scores(Backward *b, int depth)
     attn_packqueries(t, depth);
     pack_results(b, depth, b->dout, "et");
     attn_products(t, depth);
-    attn_say(t, depth, "at_mm_%s(rows, wide, %s, et, %s, 1, f%d, at_keys, "
-             "dt, at_ld, 0);", t->t, w, w, t->v);
+    attn_say(t, depth,
+             "at_mm_%s(rows, wide, %s, et, %s, 1, f%d, at_keys, "
+             "dt, at_ld, 0);",
+             t->t, w, w, t->v);
     row_numbers(b, depth);
     attn_say(t, depth, "for (int64_t r = 0; r < rows; r++) {");
     attn_say(t, depth + 1, "const at_%s *restrict dp = dt + r * at_ld;", t->t);
@@ -335,15 +346,24 @@ static void query_gradient(Backward *b, int depth, int i, AttnView sum)
     int n = attn_inner(t, t->n->in[d->k], in);
 
     attn_say(t, depth, "if (queries) {");
-    attn_say(t, depth + 1, "at_mm_%s(rows, %s, seen, t%d, at_ld, 1, b%d, %s, "
-             "qt, %s, 0);", t->t, w, d->term, d->k, w, w);
-    attn_move(t, depth + 1, (AttnMove){
-        .how = ATadd, .v = sum, .row = t->query, .row0 = "q0", .rows = "rows",
-        .in = in, .nin = n, .tile = "qt", .ld = w });
+    attn_say(t, depth + 1,
+             "at_mm_%s(rows, %s, seen, t%d, at_ld, 1, b%d, %s, "
+             "qt, %s, 0);",
+             t->t, w, d->term, d->k, w, w);
+    attn_move(t, depth + 1,
+              (AttnMove){ .how = ATadd,
+                          .v = sum,
+                          .row = t->query,
+                          .row0 = "q0",
+                          .rows = "rows",
+                          .in = in,
+                          .nin = n,
+                          .tile = "qt",
+                          .ld = w });
     attn_say(t, depth, "}");
 }
 
-/* c += the transposed tile x what it weighs.                                 */
+/* c += the transposed tile x what it weighs. */
 static void key_gradient(Backward *b, int depth, int op, const char *tile,
                          const char *weighed)
 {
@@ -351,8 +371,10 @@ static void key_gradient(Backward *b, int depth, int op, const char *tile,
     const char *w = attn_widthname(t, op);
 
     attn_say(t, depth, "if (keys)");
-    attn_say(t, depth + 1, "at_mm_%s(seen, %s, rows, %s, 1, at_ld, %s, %s, "
-             "c%d, %s, 1);", t->t, w, tile, weighed, w, op, w);
+    attn_say(t, depth + 1,
+             "at_mm_%s(seen, %s, rows, %s, 1, at_ld, %s, %s, "
+             "c%d, %s, 1);",
+             t->t, w, tile, weighed, w, op, w);
 }
 
 static void leaf_gradient(Backward *b, int depth, int op, AttnView sum)
@@ -361,8 +383,10 @@ static void leaf_gradient(Backward *b, int depth, int op, AttnView sum)
     const char *q = attn_stride(t, sum, t->query);
     const char *k = attn_stride(t, sum, t->key);
 
-    attn_say(t, depth, "at_leaf_%s(rows, seen, u%d, %s + q0 * %s + k0 * %s, "
-             "%s, %s);", t->t, op, attn_at(t, sum), q, k, q, k);
+    attn_say(t, depth,
+             "at_leaf_%s(rows, seen, u%d, %s + q0 * %s + k0 * %s, "
+             "%s, %s);",
+             t->t, op, attn_at(t, sum), q, k, q, k);
 }
 
 static void tile_gradients(Backward *b, int depth, const AttnView *sum)
@@ -384,7 +408,7 @@ static void tile_gradients(Backward *b, int depth, const AttnView *sum)
     }
 }
 
-/* Key-side operands of one level: pack them, their gradients start at zero.  */
+/* Key-side operands of one level: pack them, their gradients start at zero. */
 static void open_keys(Backward *b, int depth, int level)
 {
     Attn *t = &b->t;
@@ -394,8 +418,10 @@ static void open_keys(Backward *b, int depth, int level)
             continue;
         attn_packkeys(t, depth, op, 1);
         if (b->grad[op])
-            attn_say(t, depth, "memset(c%d, 0, sizeof *c%d * at_keypad * "
-                     "(size_t)%s);", op, op, attn_widthname(t, op));
+            attn_say(t, depth,
+                     "memset(c%d, 0, sizeof *c%d * at_keypad * "
+                     "(size_t)%s);",
+                     op, op, attn_widthname(t, op));
     }
 }
 
@@ -409,18 +435,24 @@ static void close_keys(Backward *b, int depth, int level)
             continue;
         int n = attn_inner(t, t->n->in[op], in);
         attn_say(t, depth, "if (keys)");
-        attn_move(t, depth + 1, (AttnMove){
-            .how = ATput, .v = result(b, op), .row = t->key, .row0 = "k0",
-            .rows = "cols", .in = in, .nin = n,
-            .tile = strf(t->arena, "c%d", op), .ld = attn_widthname(t, op) });
+        attn_move(t, depth + 1,
+                  (AttnMove){ .how = ATput,
+                              .v = result(b, op),
+                              .row = t->key,
+                              .row0 = "k0",
+                              .rows = "cols",
+                              .in = in,
+                              .nin = n,
+                              .tile = strf(t->arena, "c%d", op),
+                              .ld = attn_widthname(t, op) });
     }
 }
 
 static void key_tile(Backward *b, const AttnView *sum)
 {
     Attn *t = &b->t;
-    const char *unseen = attn_unseen(t, "q0", "(q0 + rows)", "k0",
-                                     "(k0 + cols)");
+    const char *unseen =
+        attn_unseen(t, "q0", "(q0 + rows)", "k0", "(k0 + cols)");
     int depth = 3;
 
     attn_say(t, 2, "for (int64_t k0 = klo; k0 < khi; k0 += at_keys) {");
@@ -454,7 +486,7 @@ static void find_gradients(Backward *b)
             b->t.wanted |= 1u << op;
 }
 
-/* parts of an item: kparts of 64 keys, then one for each 48 queries.         */
+/* parts of an item: kparts of 64 keys, then one for each 48 queries. */
 static void counts(Backward *b)
 {
     Attn *t = &b->t;
@@ -473,9 +505,10 @@ static void counts(Backward *b)
     attn_int(t, "ntile", aff(tiles * nfree));
 }
 
-/* The loop over items: all parts of one, or those of one side.               */
+/* The loop over items: all parts of one, or those of one side. */
 static void each_item(Backward *b)
 {
+    /* clang-format off */
     static const char *const lines[] = {
         "const int64_t part = item %% parts, left = hi - item + part;",
         "const int keys = left >= parts && part == 0 ? 1 : part < kparts;",
@@ -487,6 +520,7 @@ static void each_item(Backward *b)
         "const int64_t mlo = keys ? 0 : (part - kparts) * nfree;",
         "const int64_t mhi = keys ? ntile : (end - kparts) * nfree;",
     };
+    /* clang-format on */
     Attn *t = &b->t;
     const char *nk = attn_size(t, t->key), *nq = attn_size(t, t->query);
 

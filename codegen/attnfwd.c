@@ -12,17 +12,19 @@
  *     results / sums; maximum + log sum
  *
  * A row meets the key tiles in order from 0 on, whatever the chunk: results do
- * not depend on how items are made or split.                                 */
+ * not depend on how items are made or split. */
 #include <string.h>
 
 #include "codegen.h"
 
 typedef struct Forward {
     Attn t;
-    int own; Axis *over[MAXD];    /* score axes of an item                    */
-    int nfree; Axis *free[MAXD];  /* score axes inside an item                */
+    int own;
+    Axis *over[MAXD]; /* score axes of an item */
+    int nfree;
+    Axis *free[MAXD]; /* score axes inside an item */
     AttnView out, lse;
-    int64_t row;                  /* work elements of one tile of queries     */
+    int64_t row; /* work elements of one tile of queries */
 } Forward;
 
 static void split_axes(Forward *f)
@@ -45,7 +47,7 @@ static int64_t tiles_of(int64_t n, int64_t size)
     return (n + size - 1) / size;
 }
 
-/* Query tiles a chunk: what shares one packing of keys, within 400 KiB.      */
+/* Query tiles a chunk: what shares one packing of keys, within 400 KiB. */
 static void plan_chunks(Forward *f)
 {
     Attn *t = &f->t;
@@ -59,8 +61,8 @@ static void plan_chunks(Forward *f)
     chunk = 400 * 1024 / (f->row * bytes);
     chunk = chunk < 1 ? 1 : chunk > 8 ? 8 : chunk;
     chunk = tiles_of(tiles, tiles_of(tiles, chunk));
-    add_size(t->k, t->arena, attn_product(t, f->over, f->own) *
-                             tiles_of(tiles, chunk));
+    add_size(t->k, t->arena,
+             attn_product(t, f->over, f->own) * tiles_of(tiles, chunk));
     add_size(t->k, t->arena, 1);
     attn_int(t, "ntile", aff(tiles));
     attn_int(t, "chunk", aff(chunk));
@@ -83,7 +85,7 @@ static void workspace(Forward *f)
 }
 
 /* The loop over the chunk's query tiles, with names for the pieces of each
- * one's work space. Ends inside of its body.                                 */
+ * one's work space. Ends inside of its body. */
 static void each_tile(Forward *f, int depth)
 {
     Attn *t = &f->t;
@@ -92,7 +94,7 @@ static void each_tile(Forward *f, int depth)
     attn_say(t, depth++, "for (int64_t m = m0; m < m1; m++) {");
     attn_say(t, depth, "const int64_t q0 = m / nfree * at_rows;");
     attn_say(t, depth, "const int64_t rows = at_least(%s - q0, at_rows);",
-              attn_size(t, t->query));
+             attn_size(t, t->query));
     attn_coords(t, depth, "(m % nfree)", f->free, f->nfree);
     for (int i = 0; i < t->ndot; i++) {
         attn_say(t, depth, "at_%s *const a%d = %s;", t->t, i, at);
@@ -101,7 +103,7 @@ static void each_tile(Forward *f, int depth)
     }
     attn_say(t, depth, "at_%s *const acc = %s;", t->t, at);
     attn_say(t, depth, "at_%s *const max = acc + at_rows * %s;", t->t,
-              attn_widthname(t, t->v));
+             attn_widthname(t, t->v));
     attn_say(t, depth, "at_%s *const sum = max + at_rows;", t->t);
 }
 
@@ -113,7 +115,7 @@ static void pack_chunk(Forward *f)
 
     each_tile(f, 2);
     attn_say(t, 3, "memset(acc, 0, sizeof *acc * at_rows * (size_t)(%s + 2));",
-              attn_widthname(t, t->v));
+             attn_widthname(t, t->v));
     attn_say(t, 3, "for (int r = 0; r < at_rows; r++)");
     attn_say(t, 4, "max[r] = -INFINITY;");
     attn_packqueries(t, 3);
@@ -126,9 +128,9 @@ static void key_tile(Forward *f)
     const char *unseen = attn_unseen(t, "qlo", "qhi", "k0", "(k0 + cols)");
 
     attn_say(t, 2, "for (int64_t k0 = 0; k0 < %s; k0 += at_keys) {",
-              attn_size(t, t->key));
+             attn_size(t, t->key));
     attn_say(t, 3, "const int64_t cols = at_least(%s - k0, at_keys);",
-              attn_size(t, t->key));
+             attn_size(t, t->key));
     if (unseen) {
         attn_say(t, 3, "if (%s)", unseen);
         attn_say(t, 4, "continue;");
@@ -148,9 +150,11 @@ static void key_tile(Forward *f)
     attn_score(t, 5, 0);
     attn_say(t, 4, "}");
     attn_say(t, 4, "at_softmax_%s(rows, t0, max, sum, acc, %s);", t->t,
-              attn_widthname(t, t->v));
-    attn_say(t, 4, "at_mm_%s(rows, w%d, seen, t0, at_ld, 1, b%d, w%d, acc, "
-              "w%d, 1);", t->t, t->v, t->v, t->v, t->v);
+             attn_widthname(t, t->v));
+    attn_say(t, 4,
+             "at_mm_%s(rows, w%d, seen, t0, at_ld, 1, b%d, w%d, acc, "
+             "w%d, 1);",
+             t->t, t->v, t->v, t->v, t->v);
     attn_say(t, 3, "}");
     attn_say(t, 2, "}");
 }
@@ -161,7 +165,7 @@ static void store_lse(Forward *f)
 
     attn_say(t, 3, "for (int64_t r = 0; r < rows; r++)");
     attn_say(t, 4, "(%s)[(q0 + r) * %s] =", attn_at(t, f->lse),
-              attn_stride(t, f->lse, t->query));
+             attn_stride(t, f->lse, t->query));
     attn_say(t, 5, "max[r] + (sum[r] > 0 ? log_%s(sum[r]) : 0);", t->t);
 }
 
@@ -176,11 +180,17 @@ static void store_chunk(Forward *f)
         store_lse(f);
     if (f->out.n) {
         attn_say(t, 3, "at_divide_%s(rows, acc, sum, %s);", t->t,
-                  attn_widthname(t, t->v));
-        attn_move(t, 3, (AttnMove){
-            .how = ATput, .v = f->out, .row = t->query, .row0 = "q0",
-            .rows = "rows", .in = in, .nin = n, .tile = "acc",
-            .ld = attn_widthname(t, t->v) });
+                 attn_widthname(t, t->v));
+        attn_move(t, 3,
+                  (AttnMove){ .how = ATput,
+                              .v = f->out,
+                              .row = t->query,
+                              .row0 = "q0",
+                              .rows = "rows",
+                              .in = in,
+                              .nin = n,
+                              .tile = "acc",
+                              .ld = attn_widthname(t, t->v) });
     }
     attn_say(t, 2, "}");
 }
@@ -195,8 +205,10 @@ static void item(Forward *f)
     attn_say(t, 2, "const int64_t m1 = at_least(m0 + chunk, ntile);");
     if (attn_unseen(t, "", "", "", "")) {
         attn_say(t, 2, "const int64_t qlo = m0 / nfree * at_rows;");
-        attn_say(t, 2, "const int64_t qhi = at_least(((m1 - 1) / nfree + 1)"
-                  " * at_rows, %s);", attn_size(t, t->query));
+        attn_say(t, 2,
+                 "const int64_t qhi = at_least(((m1 - 1) / nfree + 1)"
+                 " * at_rows, %s);",
+                 attn_size(t, t->query));
     }
     pack_chunk(f);
     key_tile(f);

@@ -21,7 +21,7 @@
  * latent attention, 32 heads of 128 + 64, causal: 583 and 466; width 64,
  * causal, which exponentials bound: 359 and 355; width 256: 446 and 341. So
  * measured alone; in training steps of Qwen3's widths with 1 and 4 sequences
- * backward was seen at 434 and 377.                                          */
+ * backward was seen at 434 and 377. */
 #include <string.h>
 
 #include "codegen.h"
@@ -41,7 +41,7 @@ int64_t attn_inner_count(const Attn *t, int op)
 
 /* ---- which it takes ------------------------------------------------------ */
 
-/* A parameter reaches n: the score's gradient may be wanted there.           */
+/* A parameter reaches n: the score's gradient may be wanted there. */
 static int is_trained(const Node *n, Table *seen)
 {
     if (n->op == Oparam)
@@ -87,7 +87,7 @@ static int64_t width_of(const AttnGpu *x, const AttnJob *j)
     return w;
 }
 
-/* Accumulators of a job, columns: registers say it.                          */
+/* Accumulators of a job, columns: registers say it. */
 int64_t attn_most(const AttnGpu *x)
 {
     return attn_unit(&x->t) > 0 ? 320 : 256;
@@ -167,7 +167,7 @@ static int64_t items_of(const Attn *t, const AttnJob *j, int64_t rows)
 
 /* Under a causal mask the first keys are seen by all queries, so a block of
  * them takes twice the mean: where blocks are few, two of a cluster share it
- * (128 blocks of keys: 433 to 465 TFLOP/s).                                  */
+ * (128 blocks of keys: 433 to 465 TFLOP/s). */
 static void split_jobs(AttnGpu *x)
 {
     int64_t items = items_of(&x->t, x->job, ATWGROWS);
@@ -183,7 +183,7 @@ static void split_jobs(AttnGpu *x)
 }
 
 /* The coordinates of an item's combination and its rows, the longest work
- * first: late queries see most keys, early keys are seen by most queries.    */
+ * first: late queries see most keys, early keys are seen by most queries. */
 static void put_item(AttnGpu *x, const AttnJob *j, int64_t rows)
 {
     Attn *t = &x->t;
@@ -202,7 +202,7 @@ static void put_item(AttnGpu *x, const AttnJob *j, int64_t rows)
              (long long)rows);
 }
 
-/* A block has an item, or with others of its cluster a share of one.         */
+/* A block has an item, or with others of its cluster a share of one. */
 static int64_t open_job(AttnGpu *x, const AttnJob *j, int64_t rows)
 {
     Attn *t = &x->t;
@@ -224,7 +224,7 @@ static int64_t open_job(AttnGpu *x, const AttnJob *j, int64_t rows)
 
 /* A block of each multiprocessor has items one behind the other, forth and back
  * over the blocks: the next one's rows come and its first scores are made while
- * the last one ends (508 to 580 TFLOP/s; items taken off a counter: 564).    */
+ * the last one ends (508 to 580 TFLOP/s; items taken off a counter: 564). */
 static void put_walk(AttnGpu *x, void (*put_job)(AttnGpu *x, const AttnJob *j))
 {
     Attn *t = &x->t;
@@ -232,7 +232,8 @@ static void put_walk(AttnGpu *x, void (*put_job)(AttnGpu *x, const AttnJob *j))
 
     attn_say(t, 1, "int stage = 0, phase = 0;");
     attn_say(t, 1, "for (int round = 0;; round++) {");
-    attn_say(t, 2, "const int64_t item = (int64_t)round * gridDim.x + "
+    attn_say(t, 2,
+             "const int64_t item = (int64_t)round * gridDim.x + "
              "(round & 1 ? gridDim.x - 1 - blockIdx.x : blockIdx.x);");
     attn_say(t, 2, "if (item >= %lld)", (long long)items);
     attn_say(t, 3, "break;");
@@ -260,7 +261,7 @@ static int64_t put_jobs(AttnGpu *x, int64_t rows,
     return blocks;
 }
 
-/* A warpgroup fetches for all jobs, two multiply.                            */
+/* A warpgroup fetches for all jobs, two multiply. */
 static int64_t put_roles(AttnGpu *x)
 {
     Attn *t = &x->t;
@@ -271,7 +272,8 @@ static int64_t put_roles(AttnGpu *x)
         many |= width_of(x, &x->job[i]) > 256;
     attn_say(t, 1, "extern __shared__ __align__(1024) uint8_t room[];");
     attn_say(t, 1, "__shared__ __align__(8) uint64_t barriers[BARRIERS];");
-    attn_say(t, 1, "const uint32_t base = "
+    attn_say(t, 1,
+             "const uint32_t base = "
              "(shared_at(room) + 1023) & ~1023u;");
     attn_say(t, 1, "make_barriers(barriers);");
     attn_say(t, 1, "if (__shfl_sync(~0u, TID >> 7, 0) == 0) {");
@@ -310,8 +312,8 @@ void attn_lower_cuda(Graph *g, Group *k, Arena *a)
     x.cluster = 1;
     if (x.tensor)
         split_jobs(&x);
-    int64_t blocks = x.tensor ? put_roles(&x)
-                              : put_jobs(&x, ATWARPS, attn_warp_job);
+    int64_t blocks =
+        x.tensor ? put_roles(&x) : put_jobs(&x, ATWARPS, attn_warp_job);
     int threads = x.tensor ? 384 : 256;
     put(&s, "%s%s", attngpu_pre, x.tensor ? hopper_pre : "");
     if (x.tensor)
@@ -327,7 +329,6 @@ void attn_lower_cuda(Graph *g, Group *k, Arena *a)
     set_text_named(k, a, s.s);
     set_label(k, a, x.t.n);
     attn_cost(&x.t);
-    cuda_set_grid(k, a, blocks, threads, 1,
-                  x.tensor && !x.back ? INTURNS : 1);
+    cuda_set_grid(k, a, blocks, threads, 1, x.tensor && !x.back ? INTURNS : 1);
     k->step.iv[4] = aff(x.shared);
 }

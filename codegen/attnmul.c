@@ -1,16 +1,16 @@
 /* attnmul.c: attention on Hopper's tensor cores, the warpgroups that multiply:
  * scores and their gradients between two products, sums after the second. See
- * attnwg.c.                                                                  */
+ * attnwg.c. */
 #include <string.h>
 
 #include "codegen.h"
 
-enum { MANY = 256 };              /* sums that leave room for s and d         */
+enum { MANY = 256 }; /* sums that leave room for s and d */
 
 /* ---- scores -------------------------------------------------------------- */
 
 /* Element i's query r and key j. Beyond the last row or column, what the score
- * reads is read of the last; such columns have no weight.                    */
+ * reads is read of the last; such columns have no weight. */
 static void put_element(AttnWg *w, int depth)
 {
     Attn *t = &w->x->t;
@@ -34,13 +34,14 @@ static void put_element(AttnWg *w, int depth)
              keys ? row : col);
 }
 
-/* lse and delta of element i: a thread has two rows, or 2 of 8 columns.      */
+/* lse and delta of element i: a thread has two rows, or 2 of 8 columns. */
 static void put_number(AttnWg *w, int depth, const char *name)
 {
-    attn_say(&w->x->t, depth, w->j->keys
-             ? "const float %s = i & 1 ? %s_of[(i >> 2) * 4].y "
-               ": %s_of[(i >> 2) * 4].x;"
-             : "const float %s = %s_of[i >> 1 & 1];", name, name, name);
+    attn_say(&w->x->t, depth,
+             w->j->keys ? "const float %s = i & 1 ? %s_of[(i >> 2) * 4].y "
+                          ": %s_of[(i >> 2) * 4].x;"
+                        : "const float %s = %s_of[i >> 1 & 1];",
+             name, name, name);
 }
 
 static void open_elements(AttnWg *w, int depth, int open)
@@ -60,7 +61,7 @@ static void close_elements(AttnWg *w, int depth)
     w->x->t.open = 0;
 }
 
-/* s: scores, or backward weights.                                            */
+/* s: scores, or backward weights. */
 static void put_weights(AttnWg *w, int depth, int open)
 {
     Attn *t = &w->x->t;
@@ -71,7 +72,7 @@ static void put_weights(AttnWg *w, int depth, int open)
     attn_score1(t, depth + 1, 0);
     if (w->x->back) {
         put_number(w, depth + 1, "lse");
-            attn_say(t, depth + 1, "s[i] = weight_%s(z, lse);",
+        attn_say(t, depth + 1, "s[i] = weight_%s(z, lse);",
                  attn_hides(t) ? "f32" : "seen");
     } else {
         attn_say(t, depth + 1, "s[i] = z;");
@@ -79,7 +80,7 @@ static void put_weights(AttnWg *w, int depth, int open)
     close_elements(w, depth);
 }
 
-/* s: gradients of dots, d: weights.                                          */
+/* s: gradients of dots, d: weights. */
 static void put_gradients(AttnWg *w, int depth, int open)
 {
     Attn *t = &w->x->t;
@@ -96,7 +97,7 @@ static void put_gradients(AttnWg *w, int depth, int open)
 
 /* Tiles in which all conditions of the mask hold, and that are whole, need not
  * ask them of each pair. (A score with functions in it does: two texts of 64
- * tanh compile for seconds.)                                                 */
+ * tanh compile for seconds.) */
 static const char *whole_tile(AttnWg *w)
 {
     Attn *t = &w->x->t;
@@ -130,19 +131,21 @@ static void put_scores(AttnWg *w, int depth,
 
 /* ---- products ------------------------------------------------------------ */
 
-/* Rows times columns of slabs [from, to), into s or d.                       */
+/* Rows times columns of slabs [from, to), into s or d. */
 static void put_product(AttnWg *w, int depth, const char *sum, int from, int to)
 {
     Attn *t = &w->x->t;
 
     for (int i = from; i < to; i++)
-        attn_say(t, depth, "rows_by_cols<%lld, %lld>(%s, line + %lld, from + "
-                 "%lld, %d);", (long long)w->row[i].W, (long long)w->cols, sum,
+        attn_say(t, depth,
+                 "rows_by_cols<%lld, %lld>(%s, line + %lld, from + "
+                 "%lld, %d);",
+                 (long long)w->row[i].W, (long long)w->cols, sum,
                  (long long)w->row[i].at, (long long)w->col[i].at, i > from);
     attn_say(t, depth, "wg_commit();");
 }
 
-/* The tile before meets its values; not waited for.                          */
+/* The tile before meets its values; not waited for. */
 static void put_values(AttnWg *w, int depth)
 {
     Attn *t = &w->x->t;
@@ -151,8 +154,10 @@ static void put_values(AttnWg *w, int depth)
     attn_say(t, depth, "hold(p);");
     attn_say(t, depth, "hold(o%d);", t->v);
     attn_say(t, depth, "wg_fence();");
-    attn_say(t, depth, "weigh_cols<%lld, %lld>(o%d, p, base + %lld + last * "
-             "%lld);", (long long)v->W, (long long)w->cols, t->v,
+    attn_say(t, depth,
+             "weigh_cols<%lld, %lld>(o%d, p, base + %lld + last * "
+             "%lld);",
+             (long long)v->W, (long long)w->cols, t->v,
              (long long)(attn_wg_tiles(w) + v->at), (long long)w->colbytes);
     attn_say(t, depth, "wg_commit();");
 }
@@ -167,7 +172,7 @@ static int has_out(const AttnWg *w, int op)
     return 0;
 }
 
-/* Which gradient the columns of slab i are summed into, or -1.               */
+/* Which gradient the columns of slab i are summed into, or -1. */
 static int sum_of(const AttnWg *w, int i)
 {
     const Attn *t = &w->x->t;
@@ -180,7 +185,7 @@ static int sum_of(const AttnWg *w, int i)
     return has_out(w, op) ? op : -1;
 }
 
-/* Sums of slabs [from, to) with weights `p` made of `x`; not waited for.     */
+/* Sums of slabs [from, to) with weights `p` made of `x`; not waited for. */
 static void put_sums(AttnWg *w, const char *p, const char *x, int from, int to)
 {
     Attn *t = &w->x->t;
@@ -193,7 +198,7 @@ static void put_sums(AttnWg *w, const char *p, const char *x, int from, int to)
     attn_say(t, 4, "uint32_t %s[%lld][4];", p, (long long)w->cols / 16);
     attn_say(t, 4, "pack(%s, %s), hold(%s);", p, x, p);
     attn_say(t, 4, "wg_fence();");
-    for (int i = to; i-- > from; )
+    for (int i = to; i-- > from;)
         if (sum_of(w, i) >= 0)
             attn_say(t, 4, "weigh_cols<%lld, %lld>(o%d, %s, from + %lld);",
                      (long long)w->col[i].W, (long long)w->cols, sum_of(w, i),
@@ -228,7 +233,7 @@ static void zero_sums(AttnWg *w)
     }
 }
 
-/* To rows from `to` on, as many as `rows` says.                              */
+/* To rows from `to` on, as many as `rows` says. */
 static void put_store(AttnWg *w, int depth, AttnView v, int op, const char *to,
                       const char *rows, const char *f0, const char *f1)
 {
@@ -237,10 +242,11 @@ static void put_store(AttnWg *w, int depth, AttnView v, int op, const char *to,
 
     attn_inner(t, t->n->in[op], in);
     AttnSlab s = attn_slab(t, v, a, in[0]);
-    attn_say(t, depth, "store_rows<%lld, %d>(%s, %s, %s, o%d, row, %s, %lld, "
-             "%s, %s);", (long long)s.W,
-             attn_straight(t, &s, 2) + attn_straight(t, &s, 8), to,
-             attn_stride(t, v, a), attn_stride(t, v, s.in), op, rows,
+    attn_say(t, depth,
+             "store_rows<%lld, %d>(%s, %s, %s, o%d, row, %s, %lld, "
+             "%s, %s);",
+             (long long)s.W, attn_straight(t, &s, 2) + attn_straight(t, &s, 8),
+             to, attn_stride(t, v, a), attn_stride(t, v, s.in), op, rows,
              (long long)s.w, f0, f1);
 }
 
@@ -254,7 +260,7 @@ static const char *rows_at(Attn *t, AttnView v, const Axis *a, const char *from)
 
 /* A tile's scores while the tile before meets its values, also if that is the
  * last one of the item before. (Of a block's first tile there is none: what is
- * summed is anything, and let go.)                                           */
+ * summed is anything, and let go.) */
 static void open_tile(AttnWg *w, int depth, const char *first)
 {
     Attn *t = &w->x->t;
@@ -285,7 +291,7 @@ static void await_values(AttnWg *w, int depth, const char *first)
     attn_say(t, depth, "hold(o%d);", t->v);
 }
 
-/* The item whose last values have been summed.                               */
+/* The item whose last values have been summed. */
 static void put_results(AttnWg *w, int depth)
 {
     Attn *t = &w->x->t;
@@ -294,7 +300,8 @@ static void put_results(AttnWg *w, int depth)
     if (w->x->lse.n) {
         attn_say(t, depth, "for (int h = 0; h < 2; h++)");
         attn_say(t, depth + 1, "if ((lane & 3) == 0 && row + 8 * h < held)");
-        attn_say(t, depth + 2, "lse_to[(row + 8 * h) * %s] = max[h] * UNIT + "
+        attn_say(t, depth + 2,
+                 "lse_to[(row + 8 * h) * %s] = max[h] * UNIT + "
                  "(sum[h] > 0 ? log_f32(sum[h]) : 0);",
                  attn_stride(t, w->x->lse, t->query));
     }
@@ -333,7 +340,7 @@ static void next_tile(AttnWg *w, int depth)
     attn_say(t, depth, "pack(p, s);");
 }
 
-/* Before a block's first item: sums, and where the item before goes.         */
+/* Before a block's first item: sums, and where the item before goes. */
 void attn_wg_open(AttnGpu *x)
 {
     Attn *t = &x->t;
@@ -390,7 +397,7 @@ static void forward(AttnWg *w)
 
 /* ---- backward ------------------------------------------------------------ */
 
-/* Logsumexps, times log2 e, and deltas of a thread's two rows.               */
+/* Logsumexps, times log2 e, and deltas of a thread's two rows. */
 static void open_backward(AttnWg *w)
 {
     Attn *t = &w->x->t;
@@ -412,14 +419,15 @@ static void put_number_places(AttnWg *w)
 {
     Attn *t = &w->x->t;
 
-    attn_say(t, 4, "const float2 *const lse_of = (const float2 *)(room + (from "
+    attn_say(t, 4,
+             "const float2 *const lse_of = (const float2 *)(room + (from "
              "- shared_at(room)) + %lld) + (lane & 3);",
              (long long)w->colbytes - 1024);
     attn_say(t, 4, "const float2 *const delta_of = lse_of + %lld;",
              (long long)w->cols / 2);
 }
 
-/* x[i], the gradient of a score, from its weight and d[i].                   */
+/* x[i], the gradient of a score, from its weight and d[i]. */
 static void put_dscores(AttnWg *w, const char *x, const char *weight)
 {
     Attn *t = &w->x->t;
@@ -432,7 +440,7 @@ static void put_dscores(AttnWg *w, const char *x, const char *weight)
 }
 
 /* Weights beside the product that makes d, gradients of scores beside that of
- * the values' gradient.                                                      */
+ * the values' gradient. */
 static void scaled_tile(AttnWg *w)
 {
     Attn *t = &w->x->t;
@@ -450,7 +458,7 @@ static void scaled_tile(AttnWg *w)
 }
 
 /* With more sums, s is gone before d comes: weights are those that the values'
- * gradient was summed with, of bf16.                                         */
+ * gradient was summed with, of bf16. */
 static void tight_tile(AttnWg *w)
 {
     Attn *t = &w->x->t;
@@ -547,8 +555,9 @@ static void close_backward(AttnWg *w)
         int op = w->j->out[i];
         const char *f = op == t->v ? "1" : "UNIT";
         AttnView v = attn_grad(w->x, op);
-        put_store(w, 3, v, op, w->j->keys ? rows_at(t, v, t->key, "k0")
-                                          : rows_at(t, v, t->query, "q0"),
+        put_store(w, 3, v, op,
+                  w->j->keys ? rows_at(t, v, t->key, "k0")
+                             : rows_at(t, v, t->query, "q0"),
                   w->j->keys ? "cols" : "rows", f, f);
     }
 }

@@ -7,7 +7,7 @@
  *     i_x     the coordinate along x
  *
  * A name stands for the same role in every attention, so texts depend on the
- * roles of axes and the dtypes only.                                         */
+ * roles of axes and the dtypes only. */
 #include <string.h>
 
 #include "codegen.h"
@@ -50,7 +50,7 @@ const char *attn_int(Attn *t, const char *name, Aff x)
     return name;
 }
 
-/* Some operand that has the axis.                                            */
+/* Some operand that has the axis. */
 static const Node *owner(const Attn *t, const Axis *a, int *dim)
 {
     for (int i = 0; i < t->n->nin; i++)
@@ -74,7 +74,7 @@ const char *attn_size(Attn *t, const Axis *a)
 }
 
 /* What stands at x is keys of the rank `round` before this one: x by that one's
- * position.                                                                  */
+ * position. */
 static const char *start_of(Attn *t, const char *name, const Node *n, Aff x)
 {
     uint32_t ring = (uint32_t)t->n->j;
@@ -83,7 +83,7 @@ static const char *start_of(Attn *t, const char *name, const Node *n, Aff x)
 
     if (!t->n->i || dim_of(n, t->key) < 0)
         return attn_int(t, name, x);
-    for (int i = t->g->mesh->natom; i-- > 0; )
+    for (int i = t->g->mesh->natom; i-- > 0;)
         low = ring >> i & 1 ? i : low;
     for (int i = 0; i < t->g->mesh->natom; i++)
         if (ring >> i & 1) {
@@ -94,12 +94,13 @@ static const char *start_of(Attn *t, const char *name, const Node *n, Aff x)
     const char *all = attn_int(t, "ring_all", aff(ranks));
     const char *back = attn_int(t, "ring_round", aff(t->n->i - 1));
     const char *zero = attn_int(t, strf(t->arena, "%s_0", name), aff(x.c));
-    const char *step = attn_int(t, strf(t->arena, "%s_1", name),
-                                aff(x.k[low]));
+    const char *step = attn_int(t, strf(t->arena, "%s_1", name), aff(x.k[low]));
     name = intern(name);
     if (!declared(t, name))
-        attn_line(&t->decl, 1, "const int64_t %s = %s + (%s + %s - %s) %% %s * "
-                  "%s;", name, zero, me, all, back, all, step);
+        attn_line(&t->decl, 1,
+                  "const int64_t %s = %s + (%s + %s - %s) %% %s * "
+                  "%s;",
+                  name, zero, me, all, back, all, step);
     return name;
 }
 
@@ -121,7 +122,7 @@ AttnPlace attn_place(Attn *t, const Axis *a)
     return s;
 }
 
-/* Text of the global index at the local index `i`.                           */
+/* Text of the global index at the local index `i`. */
 const char *attn_global(Attn *t, const Axis *a, const char *i)
 {
     AttnPlace s = attn_place(t, a);
@@ -140,7 +141,7 @@ int64_t attn_product(const Attn *t, Axis *const *a, int n)
     return p;
 }
 
-/* Elements of a row of an operand's tiles.                                   */
+/* Elements of a row of an operand's tiles. */
 int64_t attn_width(const Attn *t, int op)
 {
     Axis *in[MAXD];
@@ -161,7 +162,7 @@ AttnView attn_operand(Attn *t, int i)
     return (AttnView){ strf(t->arena, "p%d", i), t->n->in[i], AToperand, 0 };
 }
 
-/* Its pointer's name, declared.                                              */
+/* Its pointer's name, declared. */
 const char *attn_base(Attn *t, AttnView v)
 {
     const char *name = intern(v.name);
@@ -194,7 +195,7 @@ const char *attn_stride(Attn *t, AttnView v, const Axis *a)
     return attn_int(t, name, aff(s));
 }
 
-/* Where the score's current axes point: "p0 + i_x0 * p0_x0".                 */
+/* Where the score's current axes point: "p0 + i_x0 * p0_x0". */
 const char *attn_at(Attn *t, AttnView v)
 {
     Text s = { .arena = t->arena };
@@ -207,7 +208,7 @@ const char *attn_at(Attn *t, AttnView v)
     return s.s;
 }
 
-/* Coordinates along axes from their row-major number in `from`.              */
+/* Coordinates along axes from their row-major number in `from`. */
 void attn_coords(Attn *t, int depth, const char *from, Axis *const *a, int n)
 {
     for (int i = 0; i < n; i++) {
@@ -216,14 +217,14 @@ void attn_coords(Attn *t, int depth, const char *from, Axis *const *a, int n)
             put(&div, " / %s", attn_size(t, a[k]));
         if (i)
             put(&div, " %% %s", attn_size(t, a[i]));
-        attn_say(t, depth, "const int64_t i_%s = %s%s;",
-                  attn_code(t, a[i]), from, div.s ? div.s : "");
+        attn_say(t, depth, "const int64_t i_%s = %s%s;", attn_code(t, a[i]),
+                 from, div.s ? div.s : "");
     }
 }
 
 /* ---- tiles --------------------------------------------------------------- */
 
-/* A piece of the work space of `n` elements, which the text calls `size`.    */
+/* A piece of the work space of `n` elements, which the text calls `size`. */
 void attn_tile(Attn *t, const char *name, const char *size, int64_t n)
 {
     attn_say(t, 1, "at_%s *const %s = ws;", t->t, name);
@@ -239,7 +240,7 @@ static const char *at_word(const Attn *t, AttnView v)
 }
 
 /* Loops over all inner axes but the last; returns the loops' depth. Offsets of
- * tensor and tile are appended to the two texts.                             */
+ * tensor and tile are appended to the two texts. */
 static int inner_loops(Attn *t, int depth, AttnView v, Axis *const *in, int n,
                        Text *tensor, Text *tile)
 {
@@ -248,7 +249,7 @@ static int inner_loops(Attn *t, int depth, AttnView v, Axis *const *in, int n,
     for (int i = 0; i < n - 1; i++) {
         const char *c = strf(t->arena, "c_%s", attn_code(t, in[i]));
         attn_say(t, depth++, "for (int64_t %s = 0; %s < %s; %s++)", c, c,
-                  attn_size(t, in[i]), c);
+                 attn_size(t, in[i]), c);
         put(tensor, " + %s * %s", c, attn_stride(t, v, in[i]));
         if (!i)
             put(&flat, "%s", c);
@@ -262,7 +263,7 @@ static int inner_loops(Attn *t, int depth, AttnView v, Axis *const *in, int n,
 }
 
 /* One call that moves `rows` rows along axis `row` from `row0`, and all inner
- * axes, between tensor v and a tile with strides dr (row) and dc (inner).    */
+ * axes, between tensor v and a tile with strides dr (row) and dc (inner). */
 void attn_move(Attn *t, int depth, AttnMove m)
 {
     Text tensor = { .arena = t->arena }, tile = { .arena = t->arena };
@@ -275,19 +276,19 @@ void attn_move(Attn *t, int depth, AttnMove m)
     put(&tensor, "%s + %s * %s", attn_at(t, m.v), m.row0, row);
     depth = inner_loops(t, depth, m.v, m.in, m.nin, &tensor, &off);
     put(&tile, "%s%s", m.tile, off.s ? off.s : "");
-    call = m.how == ATpack
-        ? strf(t->arena, "at_pack_%s_%s(%s, %s, 1, %s, %s, %s, %s, %s);",
-               at_word(t, m.v), t->t, tile.s, m.ld, tensor.s, row, last, m.rows,
-               cols)
-        : strf(t->arena, "at_%s_%s%s(%s, %s, %s, %s, %s, 1, %s, %s);",
-               m.how == ATput ? "put" : "add",
-               m.how == ATput ? strf(t->arena, "%s_", at_word(t, m.v)) : "",
-               t->t, tensor.s, row, last, tile.s,
-               m.ld, m.rows, cols);
+    call =
+        m.how == ATpack
+            ? strf(t->arena, "at_pack_%s_%s(%s, %s, 1, %s, %s, %s, %s, %s);",
+                   at_word(t, m.v), t->t, tile.s, m.ld, tensor.s, row, last,
+                   m.rows, cols)
+            : strf(t->arena, "at_%s_%s%s(%s, %s, %s, %s, %s, 1, %s, %s);",
+                   m.how == ATput ? "put" : "add",
+                   m.how == ATput ? strf(t->arena, "%s_", at_word(t, m.v)) : "",
+                   t->t, tensor.s, row, last, tile.s, m.ld, m.rows, cols);
     attn_say(t, depth, "%s", call);
 }
 
-/* Does a dot contract this key-side operand? Then products want it flipped.  */
+/* Does a dot contract this key-side operand? Then products want it flipped. */
 int attn_contracted(const Attn *t, int op)
 {
     for (int i = 0; i < t->ndot; i++)
@@ -296,7 +297,7 @@ int attn_contracted(const Attn *t, int op)
     return 0;
 }
 
-/* Tiles of all key-side operands: b as stored, f flipped.                    */
+/* Tiles of all key-side operands: b as stored, f flipped. */
 void attn_keytiles(Attn *t, int flipall)
 {
     for (int op = 0; op < t->nop; op++) {
@@ -318,32 +319,46 @@ void attn_packkeys(Attn *t, int depth, int op, int flip)
     int n = attn_inner(t, t->n->in[op], in);
 
     attn_say(t, depth, "memset(b%d, 0, sizeof *b%d * at_keys * (size_t)%s);",
-              op, op, w);
-    attn_move(t, depth, (AttnMove){
-        .how = ATpack, .v = attn_operand(t, op), .row = t->key, .row0 = "k0",
-        .rows = "cols", .in = in, .nin = n, .tile = strf(t->arena, "b%d", op),
-        .ld = w });
+             op, op, w);
+    attn_move(t, depth,
+              (AttnMove){ .how = ATpack,
+                          .v = attn_operand(t, op),
+                          .row = t->key,
+                          .row0 = "k0",
+                          .rows = "cols",
+                          .in = in,
+                          .nin = n,
+                          .tile = strf(t->arena, "b%d", op),
+                          .ld = w });
     if (flip)
         attn_say(t, depth, "at_flip_%s(f%d, b%d, %s);", t->t, op, op, w);
 }
 
-/* Queries of each dot, inner axes in the order of its keys.                  */
+/* Queries of each dot, inner axes in the order of its keys. */
 void attn_packqueries(Attn *t, int depth)
 {
     for (int i = 0; i < t->ndot; i++) {
         Axis *in[MAXD];
         const char *w = attn_widthname(t, t->dot[i].k);
         int n = attn_inner(t, t->n->in[t->dot[i].k], in);
-        attn_say(t, depth, "memset(a%d, 0, sizeof *a%d * at_rows * "
-                  "(size_t)%s);", i, i, w);
-        attn_move(t, depth, (AttnMove){
-            .how = ATpack, .v = attn_operand(t, t->dot[i].q), .row = t->query,
-            .row0 = "q0", .rows = "rows", .in = in, .nin = n,
-            .tile = strf(t->arena, "a%d", i), .ld = w });
+        attn_say(t, depth,
+                 "memset(a%d, 0, sizeof *a%d * at_rows * "
+                 "(size_t)%s);",
+                 i, i, w);
+        attn_move(t, depth,
+                  (AttnMove){ .how = ATpack,
+                              .v = attn_operand(t, t->dot[i].q),
+                              .row = t->query,
+                              .row0 = "q0",
+                              .rows = "rows",
+                              .in = in,
+                              .nin = n,
+                              .tile = strf(t->arena, "a%d", i),
+                              .ld = w });
     }
 }
 
-/* seen: the tile's columns that some row can see; wide: rounded up to 16.    */
+/* seen: the tile's columns that some row can see; wide: rounded up to 16. */
 void attn_visible(Attn *t, int depth)
 {
     const char *n = attn_seen(t, "q0", "rows", "k0");
@@ -355,16 +370,18 @@ void attn_visible(Attn *t, int depth)
     attn_say(t, depth, "const int64_t wide = (seen + 15) / 16 * 16;");
 }
 
-/* Tiles of all terms from packed queries and flipped keys.                   */
+/* Tiles of all terms from packed queries and flipped keys. */
 void attn_products(Attn *t, int depth)
 {
     int begun[ATDOTS] = { 0 };
 
     for (int i = 0; i < t->ndot; i++) {
         const AttnDot *d = &t->dot[i];
-        attn_say(t, depth, "at_mm_%s(rows, wide, %s, a%d, %s, 1, f%d, "
-                  "at_keys, t%d, at_ld, %d);", t->t, attn_widthname(t, d->k), i,
-                  attn_widthname(t, d->k), d->k, d->term, begun[d->term]++ > 0);
+        attn_say(t, depth,
+                 "at_mm_%s(rows, wide, %s, a%d, %s, 1, f%d, "
+                 "at_keys, t%d, at_ld, %d);",
+                 t->t, attn_widthname(t, d->k), i, attn_widthname(t, d->k),
+                 d->k, d->term, begun[d->term]++ > 0);
     }
 }
 
@@ -378,7 +395,7 @@ static int is64(const Attn *t)
     return 0;
 }
 
-/* items: parallel items, iv[0].                                              */
+/* items: parallel items, iv[0]. */
 void attn_begin(Attn *t, Group *k, Arena *a)
 {
     t->k = k;
@@ -390,7 +407,8 @@ void attn_begin(Attn *t, Group *k, Arena *a)
 static double products(const Attn *t, double dots, double values)
 {
     double square = attn_share(t) * (double)attn_count(t, t->query) *
-                    (double)attn_count(t, t->key), sum = 0;
+                    (double)attn_count(t, t->key),
+           sum = 0;
     Axis *in[MAXD];
 
     square *= (double)attn_product(t, t->x, t->nx);
@@ -409,7 +427,7 @@ void attn_cost(Attn *t)
         t->k->step.bytes += (double)local_bytes(t->g, t->k->arg[i]);
 }
 
-/* The text is complete: name the kernel.                                     */
+/* The text is complete: name the kernel. */
 void attn_finish(Attn *t)
 {
     const char *work = attn_int(t, "work", aff(t->work + 16));
@@ -426,7 +444,7 @@ void attn_finish(Attn *t)
     attn_cost(t);
 }
 
-/* Result i of the group's attention, or null: not wanted.                    */
+/* Result i of the group's attention, or null: not wanted. */
 Node *attn_part(const Attn *t, int i)
 {
     for (int m = 0; m < t->k->nout; m++) {

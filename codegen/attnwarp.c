@@ -8,12 +8,12 @@
  *
  * Any dtype, any widths: what tests and small models run on. Lanes read rows of
  * their own: four elements at a time, for each is a line of its own (a backward
- * of tiny.lua in fp32: 124 to 73 us).                                        */
+ * of tiny.lua in fp32: 124 to 73 us). */
 #include <string.h>
 
 #include "codegen.h"
 
-/* Where element c of a row of v's inner axes is.                             */
+/* Where element c of a row of v's inner axes is. */
 static const char *offset_of(Attn *t, AttnView v, Axis *const *in, int n)
 {
     Text x = { .arena = t->arena };
@@ -30,7 +30,7 @@ static const char *offset_of(Attn *t, AttnView v, Axis *const *in, int n)
     return x.s;
 }
 
-/* "const auto *name": the row of v at index `at` along axis a.               */
+/* "const auto *name": the row of v at index `at` along axis a. */
 static void put_row(Attn *t, int depth, const char *name, AttnView v, Axis *a,
                     const char *at)
 {
@@ -38,14 +38,14 @@ static void put_row(Attn *t, int depth, const char *name, AttnView v, Axis *a,
              at, attn_stride(t, v, a));
 }
 
-/* to += the product of row q0 + r of x and row k0 + j of y over the axes.    */
+/* to += the product of row q0 + r of x and row k0 + j of y over the axes. */
 typedef struct Pair {
     AttnView x, y;
     Axis *xa, *ya;
     const char *xat, *yat;
 } Pair;
 
-/* Does a row of v lie in whole pieces of four?                               */
+/* Does a row of v lie in whole pieces of four? */
 static int in_fours(const Attn *t, AttnView v, Axis *const *in, int n)
 {
     const Node *x = v.n;
@@ -69,8 +69,8 @@ static void put_dot(Attn *t, int depth, const char *to, Pair p, Axis *const *in,
     attn_say(t, depth + 1, "at_%s sum = 0;", t->t);
     attn_say(t, depth + 1, "for (int c = 0; c < %lld; c++)",
              (long long)attn_product(t, in, n));
-    attn_say(t, depth + 2, "sum += (at_%s)up(x[%s]) * (at_%s)up(y[%s]);",
-             t->t, offset_of(t, p.x, in, n), t->t, offset_of(t, p.y, in, n));
+    attn_say(t, depth + 2, "sum += (at_%s)up(x[%s]) * (at_%s)up(y[%s]);", t->t,
+             offset_of(t, p.x, in, n), t->t, offset_of(t, p.y, in, n));
     attn_say(t, depth + 1, "%s += sum;", to);
     attn_say(t, depth, "}");
 }
@@ -81,13 +81,17 @@ static void put_terms(Attn *t, int depth)
         const AttnDot *d = &t->dot[i];
         Axis *in[MAXD];
         int n = attn_inner(t, t->n->in[d->k], in);
-        Pair p = { attn_operand(t, d->q), attn_operand(t, d->k), t->query,
-                   t->key, "q0 + r", "k0 + j" };
+        Pair p = { attn_operand(t, d->q),
+                   attn_operand(t, d->k),
+                   t->query,
+                   t->key,
+                   "q0 + r",
+                   "k0 + j" };
         put_dot(t, depth, strf(t->arena, "s%d", d->term), p, in, n);
     }
 }
 
-/* delta: a row's gradient times its result; dp: times a value.               */
+/* delta: a row's gradient times its result; dp: times a value. */
 static void put_delta(AttnGpu *x, int depth)
 {
     Attn *t = &x->t;
@@ -124,7 +128,7 @@ static void put_sum(Attn *t, const char *name, int64_t n)
 }
 
 /* acc += all lanes' weights x rows of v, whose inner axes are op's. Rows
- * without weight are not read: there may be none.                            */
+ * without weight are not read: there may be none. */
 static void put_weighed(Attn *t, int depth, const char *acc, const char *weight,
                         AttnView v, Axis *a, const char *at, int op)
 {
@@ -175,7 +179,7 @@ static void put_pairs(AttnGpu *x, int depth)
     attn_say(t, depth, "}");
 }
 
-/* Columns 32 at a time, of all combinations of the job's other axes.         */
+/* Columns 32 at a time, of all combinations of the job's other axes. */
 static int open_columns(AttnGpu *x, const AttnJob *j)
 {
     Attn *t = &x->t;
@@ -217,12 +221,14 @@ static void close_columns(AttnGpu *x, int depth)
 
 static void forward(AttnGpu *x, const AttnJob *j)
 {
+    /* clang-format off */
     static const char *const step[] = {
         "const at_%s top = warp_max(z), most = top > max ? top : max;",
         "const at_%s base = most == -INFINITY ? 0 : most;",
         "const at_%s p = exp_%s(z - base), old = exp_%s(max - base);",
         "sum = sum * old + warp_sum(p), max = most;",
     };
+    /* clang-format on */
     Attn *t = &x->t;
     int64_t n = lanes(t, t->v);
 
@@ -239,9 +245,10 @@ static void forward(AttnGpu *x, const AttnJob *j)
     close_columns(x, depth);
     if (x->lse.n) {
         attn_say(t, 2, "if (lane == 0)");
-        attn_say(t, 3, "(%s)[(q0 + r) * %s] = max + (sum > 0 ? log_%s(sum) "
-                 ": 0);", attn_at(t, x->lse),
-                 attn_stride(t, x->lse, t->query), t->t);
+        attn_say(t, 3,
+                 "(%s)[(q0 + r) * %s] = max + (sum > 0 ? log_%s(sum) "
+                 ": 0);",
+                 attn_at(t, x->lse), attn_stride(t, x->lse, t->query), t->t);
     }
     attn_say(t, 2, "const at_%s f = sum != 0 ? 1 / sum : 0;", t->t);
     attn_say(t, 2, "for (int u = 0; u < %lld; u++)", (long long)n);
@@ -250,7 +257,7 @@ static void forward(AttnGpu *x, const AttnJob *j)
         put_result(t, x->out, t->query, "q0 + r", "acc", t->v);
 }
 
-/* What a tile adds to the gradient of operand op.                            */
+/* What a tile adds to the gradient of operand op. */
 static void put_parts(AttnGpu *x, int depth, const char *acc, int op)
 {
     Attn *t = &x->t;

@@ -11,7 +11,7 @@
  * so a tile serves as it lies for both products: its rows are what the first
  * contracts along, and the second contracts over. P and S never leave
  * registers: what an accumulator holds is the left operand of the next
- * product.                                                                   */
+ * product. */
 #include <string.h>
 
 #include "codegen.h"
@@ -29,7 +29,7 @@ static int64_t stride_of(const Attn *t, const Node *n, int d)
     return s;
 }
 
-/* Are rows whole pieces of `k` elements that lie at multiples of k?          */
+/* Are rows whole pieces of `k` elements that lie at multiples of k? */
 int attn_straight(const Attn *t, const AttnSlab *s, int64_t k)
 {
     for (int d = 0; d < s->v.n->nd; d++) {
@@ -66,7 +66,7 @@ static int64_t place(AttnSlab *s, int n, int64_t rows)
     return at;
 }
 
-/* Bytes of shared memory; a tile of queries brings 2 numbers each.           */
+/* Bytes of shared memory; a tile of queries brings 2 numbers each. */
 static int64_t lay_out(AttnWg *w, int64_t cols, int64_t stages)
 {
     w->cols = cols;
@@ -93,7 +93,7 @@ int64_t attn_wg_sums(const AttnGpu *x, const AttnJob *j)
 }
 
 /* Tiles of 128 columns where their accumulators leave room for the sums: an
- * instruction of 64 columns waits for shared memory.                         */
+ * instruction of 64 columns waits for shared memory. */
 static void choose_tile(AttnWg *w)
 {
     int64_t stages = DEEPEST, cols = 128;
@@ -179,7 +179,7 @@ static const char *int_text(const AttnWg *w, int64_t v)
     return strf(w->x->t.arena, "%lld", (long long)v);
 }
 
-/* Where the columns of tile `now` are.                                       */
+/* Where the columns of tile `now` are. */
 void attn_wg_place(AttnWg *w, int depth)
 {
     Attn *t = &w->x->t;
@@ -200,7 +200,7 @@ static const char *unseen_tile(AttnWg *w)
     return attn_unseen(&w->x->t, "q0", "(q0 + rows)", "k0", "(k0 + cols)");
 }
 
-/* Over all tiles that some row sees.                                         */
+/* Over all tiles that some row sees. */
 void attn_wg_over(AttnWg *w)
 {
     Attn *t = &w->x->t;
@@ -211,8 +211,10 @@ void attn_wg_over(AttnWg *w)
         attn_say(t, 3, "for (int now = 0; now < %lld; now++) {",
                  (long long)each);
     else
-        attn_say(t, 3, "for (int now = share * %lld, end = now + %lld; "
-                 "now < end; now++) {", (long long)each, (long long)each);
+        attn_say(t, 3,
+                 "for (int now = share * %lld, end = now + %lld; "
+                 "now < end; now++) {",
+                 (long long)each, (long long)each);
     attn_wg_place(w, 4);
     if (unseen_tile(w)) {
         attn_say(t, 4, "if (%s)", unseen_tile(w));
@@ -234,7 +236,7 @@ static void put_skip(AttnWg *w, int depth)
 }
 
 /* Forward: to an item's first such tile, or its first if none is seen, so that
- * every item has one; and in a loop over the others to the next.             */
+ * every item has one; and in a loop over the others to the next. */
 void attn_wg_first(AttnWg *w)
 {
     Attn *t = &w->x->t;
@@ -266,7 +268,7 @@ static int has_loop(const AttnWg *w, const AttnSlab *s)
     return 0;
 }
 
-/* Are there rows that change with the combination?                           */
+/* Are there rows that change with the combination? */
 int attn_wg_turns(const AttnWg *w)
 {
     for (int i = 0; i < w->nrow; i++)
@@ -295,7 +297,7 @@ static void put_load(AttnWg *w, int depth, const AttnSlab *s, int64_t rows,
              attn_size(t, s->a), (long long)s->w);
 }
 
-/* Rows that stay, or those of one combination of the loop's axes.            */
+/* Rows that stay, or those of one combination of the loop's axes. */
 static void put_rows(AttnWg *w, int depth, int loop, const char *bar)
 {
     for (int i = 0; i < w->nrow; i++)
@@ -308,8 +310,10 @@ static void put_numbers(AttnWg *w)
 {
     Attn *t = &w->x->t;
 
-    attn_say(t, 4, "load_numbers<%lld>(to + %lld, %s, %s, %s, %s, q0, "
-             "(int)%s);", (long long)w->cols, (long long)w->colbytes - 1024,
+    attn_say(t, 4,
+             "load_numbers<%lld>(to + %lld, %s, %s, %s, %s, q0, "
+             "(int)%s);",
+             (long long)w->cols, (long long)w->colbytes - 1024,
              attn_at(t, w->x->lse), attn_stride(t, w->x->lse, t->query),
              attn_at(t, w->x->delta), attn_stride(t, w->x->delta, t->query),
              attn_size(t, t->query));
@@ -318,8 +322,8 @@ static void put_numbers(AttnWg *w)
 static void put_part(AttnWg *w, int part)
 {
     Attn *t = &w->x->t;
-    int from = part ? t->ndot : 0, to = parts_of(w) == 1 || part ? w->ncol
-                                                                 : t->ndot;
+    int from = part ? t->ndot : 0,
+        to = parts_of(w) == 1 || part ? w->ncol : t->ndot;
 
     attn_say(t, 4, "await(ring_empty(%d, stage), phase ^ 1);", part);
     for (int i = from; i < to; i++)
@@ -337,7 +341,7 @@ void attn_wg_next(AttnWg *w, int depth)
     attn_say(t, depth + 1, "stage = 0, phase ^= 1;");
 }
 
-/* Where the rows are: forward, the round's place.                            */
+/* Where the rows are: forward, the round's place. */
 void attn_wg_line(AttnWg *w)
 {
     Attn *t = &w->x->t;

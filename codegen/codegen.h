@@ -1,6 +1,6 @@
 /* codegen.h: kernel text for a target. A family of kernels has one generator,
  * `<family>_lower(g, k, a)`, which fills k->step (kind, kernel, ints, flops,
- * bytes), k->arg, k->text and k->scratch. Targets are rows in targets.c.     */
+ * bytes), k->arg, k->text and k->scratch. Targets are rows in targets.c. */
 #ifndef PLEAT_CODEGEN_H
 #define PLEAT_CODEGEN_H
 
@@ -8,52 +8,62 @@
 
 /* ---- text.c: what all generators share ----------------------------------- */
 
-/* Arguments of a kernel: both return the index to use in the text.           */
-int add_arg(Group *k, Arena *a, Node *n);  /* buf[]: n's buffer; merges equal */
-int add_int(Group *k, Arena *a, Aff x);       /* iv[]                         */
+/* Arguments of a kernel: both return the index to use in the text. */
+int add_arg(Group *k, Arena *a, Node *n); /* buf[]: n's buffer; merges equal */
+int add_int(Group *k, Arena *a, Aff x);   /* iv[] */
 int add_size(Group *k, Arena *a, int64_t x);
 /* A body "{ ... }" becomes k->text with the fixed signature, and k->step.kernel
- * its name, made of the text's hash.                                         */
+ * its name, made of the text's hash. */
 void set_text(Group *k, Arena *a, const char *body);
 void set_text_named(Group *k, Arena *a, const char *text);
-/* Label and place of the step from the group's main node.                    */
+/* Label and place of the step from the group's main node. */
 void set_label(Group *k, Arena *a, const Node *n);
 /* Append s with operand letters replaced: letters[i] stands for arg[i]. Called
- * functions get the suffix, decimal numbers an f when the suffix is _f32.    */
+ * functions get the suffix, decimal numbers an f when the suffix is _f32. */
 void put_expr(Text *t, const char *s, const char *letters,
               const char *const *arg, const char *suffix);
 Aff aff_add(Aff x, Aff y);
 Aff aff_scale(Aff x, int64_t k);
 int aff_zero(const Aff *x);
-Dtype compute_type(Dtype t);                  /* f32 f64 i32 i64              */
+Dtype compute_type(Dtype t); /* f32 f64 i32 i64 */
 
 /* ---- lin.c: sizes and linear index expressions --------------------------- */
 
 /* A product of sizes. Sizes are known by their axis, so that what two strides
  * have in common shows without looking at numbers; text depends on
- * structure.                                                                 */
+ * structure. */
 enum { MAXFACTOR = 4 * MAXD };
 typedef struct Mono {
     int id;
-    int64_t v;                    /* its value in this kernel                 */
-    int n; int f[MAXFACTOR];      /* ids of sizes, ascending                  */
+    int64_t v; /* its value in this kernel */
+    int n;
+    int f[MAXFACTOR]; /* ids of sizes, ascending */
 } Mono;
 
-typedef struct Size { const Axis *a; int64_t n; const Mono *def; } Size;
+typedef struct Size {
+    const Axis *a;
+    int64_t n;
+    const Mono *def;
+} Size;
 
 /* ((var / div) % mod) * k. Variables below MAXLOOP are loops, the others
- * MAXLOOP + id of an integer Ex. mod null: no remainder taken.               */
+ * MAXLOOP + id of an integer Ex. mod null: no remainder taken. */
 enum { MAXLOOP = 64 };
-typedef struct Term { int var; const Mono *div, *mod, *k; } Term;
+typedef struct Term {
+    int var;
+    const Mono *div, *mod, *k;
+} Term;
 typedef struct Lin {
     int id;
-    Aff off; int hasoff;          /* constant part                            */
-    int nt; Term *t;
+    Aff off;
+    int hasoff; /* constant part */
+    int nt;
+    Term *t;
 } Lin;
 
-typedef struct Pool {             /* interned monos and lins of one kernel    */
+typedef struct Pool { /* interned monos and lins of one kernel */
     Arena *a;
-    Size *size;                   /* vecs                                     */
+    Size *size; /* vecs */
     const Mono **mono;
     const Lin **lin;
     Table *of;
@@ -63,9 +73,9 @@ Pool *pool_new(Arena *a);
 const Mono *mono_one(Pool *p);
 const Mono *mono_size(Pool *p, const Axis *a, int64_t n);
 const Mono *mono_mul(Pool *p, const Mono *x, const Mono *y);
-/* Null when y does not divide x.                                             */
+/* Null when y does not divide x. */
 const Mono *mono_div(Pool *p, const Mono *x, const Mono *y);
-/* Axis a of size n is the product m.                                         */
+/* Axis a of size n is the product m. */
 void mono_same(Pool *p, const Axis *a, int64_t n, const Mono *m);
 const Lin *lin_var(Pool *p, int var);
 const Lin *lin_const(Pool *p, Aff off);
@@ -73,57 +83,60 @@ const Lin *lin_add(Pool *p, const Lin *x, const Lin *y);
 const Lin *lin_mul(Pool *p, const Lin *x, const Mono *k);
 const Lin *lin_make(Pool *p, Aff off, int hasoff, const Term *t, int nt);
 /* (x / div) % mod (mod null: no remainder), or null when that is not linear.
- * extent gives a variable's size (null: unknown).                            */
+ * extent gives a variable's size (null: unknown). */
 const Lin *lin_digit(Pool *p, const Lin *x, const Mono *div, const Mono *mod,
                      const Mono *(*extent)(void *ctx, int var), void *ctx);
 
 /* ---- loop.c: from nodes to expressions over loops ------------------------ */
 
 typedef enum ExKind {
-    Xload,                       /* buffer at lin, 0 where guard arg[0] fails */
-    Xnum,                         /* number f                                 */
-    Xint,                         /* integer argument iv                      */
-    Xlin,                         /* lin as an integer                        */
-    Xexpr,                        /* text over arg[]                          */
-    Xred                          /* reduction of arg[0] over the loops K     */
+    Xload, /* buffer at lin, 0 where guard arg[0] fails */
+    Xnum,  /* number f */
+    Xint,  /* integer argument iv */
+    Xlin,  /* lin as an integer */
+    Xexpr, /* text over arg[] */
+    Xred   /* reduction of arg[0] over the loops K */
 } ExKind;
 
 typedef struct Ex Ex;
 struct Ex {
     int id;
     ExKind kind;
-    Dtype dt;                     /* Df32 Df64 Di32 Di64                      */
+    Dtype dt; /* Df32 Df64 Di32 Di64 */
     const char *text, *letters;
-    const char *suffix;           /* for functions called in text             */
-    int raw;                      /* operands keep their own types            */
-    int na; Ex *arg[4];
+    const char *suffix; /* for functions called in text */
+    int raw;            /* operands keep their own types */
+    int na;
+    Ex *arg[4];
     const Lin *lin;
-    Node *buf;                    /* loads                                    */
-    Op op; uint64_t K;
-    double f; Aff iv;
-    uint64_t deps;                /* loops its value depends on               */
+    Node *buf; /* loads */
+    Op op;
+    uint64_t K;
+    double f;
+    Aff iv;
+    uint64_t deps; /* loops its value depends on */
     /* While printing: its C local (0: none), and the loop + 1 it is an array
-     * over.                                                                  */
+     * over. */
     int local, array, seen;
 };
 
 typedef struct Loop {
     const Axis *a;
-    int copy;                     /* further loops over the same axis         */
+    int copy; /* further loops over the same axis */
     const Mono *n;
-    const Node *map;              /* ragged: the route node with the extent   */
-    const Mono *per;              /* ragged: loop steps per row; null: 1      */
-    int gone;                     /* merged or cut                            */
+    const Node *map; /* ragged: the route node with the extent */
+    const Mono *per; /* ragged: loop steps per row; null: 1 */
+    int gone;        /* merged or cut */
 } Loop;
 
 typedef struct Store {
     Node *n;
     Ex *val;
     const Lin *addr;
-    uint64_t loops;               /* that run over its elements               */
-    int done;                     /* (printing) stored for the present item   */
-    int early;                    /* stored by a reduction's pass             */
-    int flat;                     /* by no thread that can be named           */
+    uint64_t loops; /* that run over its elements */
+    int done;       /* (printing) stored for the present item */
+    int early;      /* stored by a reduction's pass */
+    int flat;       /* by no thread that can be named */
 } Store;
 
 typedef struct Kern {
@@ -131,30 +144,33 @@ typedef struct Kern {
     Group *k;
     Arena *a;
     Pool *pool;
-    Table *memo, *exof;           /* values by node and index; expressions    */
-    Table *member;                /* nodes that are loaded                    */
-    Ex **ex;                      /* vec, operands before users               */
-    Loop loop[MAXLOOP]; int nloop;
-    Store *st;                    /* vec                                      */
-    int gpu;                      /* text for cuda                            */
+    Table *memo, *exof; /* values by node and index; expressions */
+    Table *member;      /* nodes that are loaded */
+    Ex **ex;            /* vec, operands before users */
+    Loop loop[MAXLOOP];
+    int nloop;
+    Store *st; /* vec */
+    int gpu;   /* text for cuda */
 } Kern;
 
-/* The place of an element: an expression for each dim of its node.           */
-typedef struct Index { const Lin *at[MAXD]; } Index;
+/* The place of an element: an expression for each dim of its node. */
+typedef struct Index {
+    const Lin *at[MAXD];
+} Index;
 
-/* What n holds at ix; where guard is false it is not read, and 0.            */
+/* What n holds at ix; where guard is false it is not read, and 0. */
 Ex *kern_value(Kern *c, Node *n, const Index *ix, Ex *guard);
 const Mono *kern_size(Kern *c, const Node *n, int d);
 
-/* move.c                                                                     */
-Ex *move_value(Kern *c, Node *n, const Index *ix, Ex *guard);  /* null: none */
-/* The index of operand a under the result's index, axes matched by name.     */
+/* move.c */
+Ex *move_value(Kern *c, Node *n, const Index *ix, Ex *guard); /* null: none */
+/* The index of operand a under the result's index, axes matched by name. */
 Index by_axis(Kern *c, const Node *a, const Node *n, const Index *ix);
-/* The global index at the local index l along dim d of n.                    */
+/* The global index at the local index l along dim d of n. */
 const Lin *global_at(Kern *c, const Node *n, int d, const Lin *l);
 
 /* ex.c: each returns the one object that is equal. Integers 1 stand for
- * truth.                                                                     */
+ * truth. */
 Ex *ex_make(Kern *c, Ex *e);
 Ex *ex_text(Kern *c, Dtype dt, const char *text, const char *letters, int raw,
             int na, Ex *const *arg);
@@ -164,17 +180,17 @@ Ex *ex_num(Kern *c, Dtype dt, double f);
 Ex *ex_int(Kern *c, Aff x);
 Ex *ex_lin(Kern *c, Dtype dt, const Lin *l);
 Ex *ex_load(Kern *c, Node *buf, Dtype dt, const Lin *at, Ex *guard);
-Ex *ex_as(Kern *c, Dtype dt, Ex *x);          /* converted                    */
-Ex *ex_rounded(Kern *c, Dtype dt, Ex *x);     /* to a value that dt holds     */
+Ex *ex_as(Kern *c, Dtype dt, Ex *x);      /* converted */
+Ex *ex_rounded(Kern *c, Dtype dt, Ex *x); /* to a value that dt holds */
 Ex *ex_select(Kern *c, Ex *guard, Ex *yes, Ex *no);
-Ex *ex_both(Kern *c, Ex *x, Ex *y);           /* null: true                   */
-Ex *ex_within(Kern *c, const Lin *l, Aff n);  /* 0 <= l < n                   */
-const Lin *ex_index(Kern *c, Ex *x);          /* an integer as a variable     */
-uint64_t lin_deps(const Kern *c, const Lin *l);   /* loops                    */
-void kern_build(Kern *c);         /* fills ex, loop and st from the group     */
-void kern_tidy(Kern *c);          /* tidy.c: cuts and merges loops            */
-void kern_print(Kern *c);         /* form.c: fills the group's step and text  */
-void find_inplace(Kern *c);       /* inplace.c: fills the group's pairs       */
+Ex *ex_both(Kern *c, Ex *x, Ex *y);             /* null: true */
+Ex *ex_within(Kern *c, const Lin *l, Aff n);    /* 0 <= l < n */
+const Lin *ex_index(Kern *c, Ex *x);            /* an integer as a variable */
+uint64_t lin_deps(const Kern *c, const Lin *l); /* loops */
+void kern_build(Kern *c);   /* fills ex, loop and st from the group */
+void kern_tidy(Kern *c);    /* tidy.c: cuts and merges loops */
+void kern_print(Kern *c);   /* form.c: fills the group's step and text */
+void find_inplace(Kern *c); /* inplace.c: fills the group's pairs */
 
 /* ---- nest.c value.c: text of a loop kernel ------------------------------- */
 
@@ -187,185 +203,219 @@ typedef struct Nest {
     Arena *a;
     Text t;
     int depth;
-    uint64_t bound;               /* loops that are open                      */
-    uint64_t items;               /* loops of an item                         */
-    int order[MAXLOOP], norder;   /* outermost first                          */
-    int v;                        /* the contiguous loop, or -1               */
+    uint64_t bound;             /* loops that are open */
+    uint64_t items;             /* loops of an item */
+    int order[MAXLOOP], norder; /* outermost first */
+    int v;                      /* the contiguous loop, or -1 */
     int nlocal, stamp;
-    int gpu;                      /* cuda: see threads.c, wide.c              */
-    uint64_t lane;                /* loops that a thread's lanes are open in: */
-    int lv, width;                /* the contiguous one, lanes along it, ...  */
-    int beside, step;             /* times all elements of another, or pieces
-                                     of the same loop that are step apart     */
-    int whole;                    /* (printing) indices of a piece, not of l  */
-    uint64_t row;                 /* loops of a row that a team holds         */
-    int team;                     /* threads of an item                       */
-    int streams;                  /* a row's results are stored as it is read */
-    int own, flat;                /* what is open now belongs to a thread; is
-                                     dealt out as one loop                    */
-    Ex *top, *soft;               /* a largest value being found, and the sum of
-                                     exp(x - it) that grows along with it     */
-    const char *on;               /* condition of a thread with elements      */
-    int shared, groups;           /* loop dealt out to groups of threads, -1  */
-    Ex **done;                    /* vec: values printed in the open scopes   */
-    const Mono **size; int *sizeat;        /* vecs: arguments that are sizes  */
-    const Lin **off; int *offat;           /* ... and constant parts          */
-    Ex **num; int *numat;                  /* ... and numbers, integers       */
-    const Node **ext; int *extat;          /* ragged extents                  */
+    int gpu;            /* cuda: see threads.c, wide.c */
+    uint64_t lane;      /* loops that a thread's lanes are open in: */
+    int lv, width;      /* the contiguous one, lanes along it, ... */
+    int beside, step;   /* times all elements of another, or pieces
+                                     of the same loop that are step apart */
+    int whole;          /* (printing) indices of a piece, not of l */
+    uint64_t row;       /* loops of a row that a team holds */
+    int team;           /* threads of an item */
+    int streams;        /* a row's results are stored as it is read */
+    int own, flat;      /* what is open now belongs to a thread; is
+                                     dealt out as one loop */
+    Ex *top, *soft;     /* a largest value being found, and the sum of
+                                     exp(x - it) that grows along with it */
+    const char *on;     /* condition of a thread with elements */
+    int shared, groups; /* loop dealt out to groups of threads, -1 */
+    Ex **done;          /* vec: values printed in the open scopes */
+    const Mono **size;
+    int *sizeat; /* vecs: arguments that are sizes */
+    const Lin **off;
+    int *offat; /* ... and constant parts */
+    Ex **num;
+    int *numat; /* ... and numbers, integers */
+    const Node **ext;
+    int *extat; /* ragged extents */
 } Nest;
 
-/* What the innermost lines do with the values they computed.                 */
+/* What the innermost lines do with the values they computed. */
 typedef struct Body {
-    Ex **root; int nroot;         /* values needed                            */
-    Ex **acc; int nacc;           /* reductions to add to                     */
-    Store **st; int nst;          /* stores to do                             */
-    int vertical;                 /* acc are arrays over v, not lanes         */
-    int block;                    /* 1 + the loop over whose blocks arrays go */
+    Ex **root;
+    int nroot; /* values needed */
+    Ex **acc;
+    int nacc; /* reductions to add to */
+    Store **st;
+    int nst;      /* stores to do */
+    int vertical; /* acc are arrays over v, not lanes */
+    int block;    /* 1 + the loop over whose blocks arrays go */
 } Body;
 
-typedef struct Scope { size_t done; uint64_t bound; } Scope;
+typedef struct Scope {
+    size_t done;
+    uint64_t bound;
+} Scope;
 
 /* value.c: how values are written: operands at hand, an expression, addresses
- * and what is there.                                                         */
+ * and what is there. */
 const char *nest_ref(Nest *n, Ex *e);
 const char *nest_value(Nest *n, Ex *e);
 const char *nest_lin(Nest *n, const Lin *l);
 const char *nest_element(Nest *n, Node *buf, const Lin *at);
 const char *nest_load(Nest *n, Node *buf, const Lin *at);
-const char *nest_first(const Ex *r);          /* what a reduction starts from */
+const char *nest_first(const Ex *r); /* what a reduction starts from */
 int nest_inline(const Ex *e);
-int nest_local(Nest *n, Ex *e);               /* e gets a number              */
-void nest_compute(Nest *n, Ex *e);            /* as a scalar                  */
-/* The store of e that was done for this item, if its element can be named.   */
+int nest_local(Nest *n, Ex *e);    /* e gets a number */
+void nest_compute(Nest *n, Ex *e); /* as a scalar */
+/* The store of e that was done for this item, if its element can be named. */
 Store *nest_saved(Nest *n, const Ex *e);
-/* Values not at hand that the roots need, operands first.                    */
+/* Values not at hand that the roots need, operands first. */
 Ex **nest_reached(Nest *n, Ex *const *root, int nroot);
-/* Reductions among them that can be done once the loops in `open` are.       */
+/* Reductions among them that can be done once the loops in `open` are. */
 Ex **nest_pending(Nest *n, Ex *const *root, int nroot, uint64_t open,
                   uint64_t with);
-/* The reductions of pend that share a pass with r, r first.                  */
+/* The reductions of pend that share a pass with r, r first. */
 Ex **nest_share(Nest *n, Ex *r, Ex *const *pend);
-/* Stores that can be done on the way of a reduction over K in an item.       */
+/* Stores that can be done on the way of a reduction over K in an item. */
 void nest_ride(Nest *n, uint64_t K, Body *b);
 
 void nest_line(Nest *n, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
-int nest_size(Nest *n, const Mono *m);        /* its index in iv              */
-const char *nest_limit(Nest *n, int loop);    /* where a loop ends            */
-Scope nest_enter(Nest *n, uint64_t loops);   /* after a line that ends in "{" */
+int nest_size(Nest *n, const Mono *m);     /* its index in iv */
+const char *nest_limit(Nest *n, int loop); /* where a loop ends */
+Scope nest_enter(Nest *n, uint64_t loops); /* after a line that ends in "{" */
 void nest_leave(Nest *n, Scope s);
-/* Compute what the roots need of the loops open now.                         */
+/* Compute what the roots need of the loops open now. */
 void nest_need(Nest *n, Ex *const *root, int nroot);
 void nest_store(Nest *n, Store *s);
 void nest_body(Nest *n, const Body *b, const char *lane);
 void nest_plain(Nest *n, int u, const Body *b, const char *from,
                 const char *to);
-void nest_inner(Nest *n, int u, const Body *b);     /* all of loop u          */
-void nest_block(Nest *n, int u, const Body *b);     /* elements v<u> .. w<u>  */
-/* Opens all loops of K but the last; returns the last, the scopes in s.      */
+void nest_inner(Nest *n, int u, const Body *b); /* all of loop u */
+void nest_block(Nest *n, int u, const Body *b); /* elements v<u> .. w<u> */
+/* Opens all loops of K but the last; returns the last, the scopes in s. */
 int nest_outer(Nest *n, uint64_t K, const Body *b, Scope *s, int *ns);
 
 /* ---- form.c threads.c wide.c --------------------------------------------- */
 
-Ex **form_values(Nest *n);        /* of all stores                            */
+Ex **form_values(Nest *n); /* of all stores */
 const Mono *form_stride(const Lin *l, int loop);
-int form_items(Nest *n, uint64_t m, int *u);  /* loops, ragged one first      */
+int form_items(Nest *n, uint64_t m, int *u); /* loops, ragged one first */
 const Mono *form_count(Nest *n, const int *u, int from, int to);
 /* Index variables of the loops u[0..k), set from the number q of their
- * setting.                                                                   */
+ * setting. */
 void form_decode(Nest *n, const int *u, int k, const char *q);
 double form_elements(Nest *n, uint64_t loops);
-Body form_stage(Nest *n, uint64_t loops);     /* stores over them not done    */
+Body form_stage(Nest *n, uint64_t loops); /* stores over them not done */
 /* For a GPU; whole: the contiguous loop is one of the items'. Fills iv[0]
- * with blocks, iv[1] with the threads of one.                                */
+ * with blocks, iv[1] with the threads of one. */
 void threads_form(Nest *n, Ex *const *red, int whole);
-int wide_width(Nest *n, int u);   /* lanes that loop u is worth               */
+int wide_width(Nest *n, int u); /* lanes that loop u is worth */
 void wide_need(Nest *n, Ex *const *root, int nroot);
 void wide_store(Nest *n, Store *s);
-/* Open lanes: width elements of loop u; x >= 0: all of loop x beside them.   */
+/* Open lanes: width elements of loop u; x >= 0: all of loop x beside them. */
 void wide_open(Nest *n, int u, int width, int x);
-int64_t wide_pieces(Nest *n, uint64_t K);     /* that a team would share      */
-void wide_stages(Nest *n);        /* what is left to store for an item        */
+int64_t wide_pieces(Nest *n, uint64_t K); /* that a team would share */
+void wide_stages(Nest *n); /* what is left to store for an item */
 
 /* ---- row.c route.c scatter.c: along one whole axis ----------------------- */
 
-/* Axes of up to three tensors, from the outermost: size, strides.            */
-typedef struct RowWalk { int64_t n, s[3]; } RowWalk;
-typedef struct RowWalks { int n; RowWalk at[2 * MAXD]; } RowWalks;
-typedef struct RowText { Group *k; Arena *a; Text t; } RowText;
+/* Axes of up to three tensors, from the outermost: size, strides. */
+typedef struct RowWalk {
+    int64_t n, s[3];
+} RowWalk;
+typedef struct RowWalks {
+    int n;
+    RowWalk at[2 * MAXD];
+} RowWalks;
+typedef struct RowText {
+    Group *k;
+    Arena *a;
+    Text t;
+} RowText;
 
 int64_t row_stride(const Graph *g, const Node *n, const Axis *a);
-/* One more: axis d of `of`, with its strides in t.                           */
+/* One more: axis d of `of`, with its strides in t. */
 void row_walk(const Graph *g, RowWalks *w, const Node *of, int d,
               const Node *const t[3]);
 int64_t row_count(const RowWalks *w);
 RowText row_begin(Group *k, Arena *a);
 void row_line(RowText *o, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
-int row_size(RowText *o, int64_t v);          /* its index in iv              */
+int row_size(RowText *o, int64_t v); /* its index in iv */
 void row_buffer(RowText *o, const char *name, Node *n, Dtype dt);
 void row_finish(RowText *o, const Graph *g, int64_t items, int64_t work);
-/* Declare <name>0 <name>1 ..: offsets of the setting number q of the walks.  */
+/* Declare <name>0 <name>1 ..: offsets of the setting number q of the walks. */
 void row_decode(RowText *o, const RowWalks *w, const char *q, const char *name,
                 int tensors);
 const char *row_load(Arena *a, Dtype dt, const char *x);
 const char *row_save(Arena *a, Dtype dt, const char *x);
-extern const char row_before[];   /* #define BEFORE(x, i, y, j): see topk     */
+extern const char row_before[]; /* #define BEFORE(x, i, y, j): see topk */
 
 /* ---- attn*.c score.c: attention without stored scores -------------------- */
 
 enum {
-    ATROWS = 48, ATKEYS = 64,     /* a tile: queries, keys; as in attn.pre    */
-    ATLD = 80, ATKEYPAD = 66,     /* row of a score tile; keys, rounded up  */
-    ATDOTS = 8, ATAXES = 24
+    ATROWS = 48,
+    ATKEYS = 64, /* a tile: queries, keys; as in attn.pre */
+    ATLD = 80,
+    ATKEYPAD = 66, /* row of a score tile; keys, rounded up */
+    ATDOTS = 8,
+    ATAXES = 24
 };
 
-/* A dot of operands q and k, and the term it is part of.                     */
-typedef struct AttnDot { const Node *n; int q, k, term; } AttnDot;
+/* A dot of operands q and k, and the term it is part of. */
+typedef struct AttnDot {
+    const Node *n;
+    int q, k, term;
+} AttnDot;
 
-/* An attention read from its body, and the text being written for it.        */
+/* An attention read from its body, and the text being written for it. */
 typedef struct Attn {
     const Graph *g, *body;
-    const Node *n;                /* call, attn or attnback                   */
-    int nop;                      /* operands of the attention itself         */
+    const Node *n; /* call, attn or attnback */
+    int nop;       /* operands of the attention itself */
     Axis *query, *key;
-    const Node *score;            /* [.. query key] before the softmax        */
-    unsigned leaf;                /* operands that the score reads itself,    */
-    unsigned wanted;              /* and those whose gradient is wanted      */
-    int v;                        /* which operand holds the values           */
-    int ndot; AttnDot dot[ATDOTS];
-    int nterm; const Node *term[ATDOTS]; /* sums of dots: a tile each   */
-    int nx; Axis *x[MAXD];        /* the score's axes but query and key       */
-    int naxis; struct { Axis *a; const char *code; } axis[ATAXES];
+    const Node *score; /* [.. query key] before the softmax */
+    unsigned leaf;     /* operands that the score reads itself, */
+    unsigned wanted;   /* and those whose gradient is wanted */
+    int v;             /* which operand holds the values */
+    int ndot;
+    AttnDot dot[ATDOTS];
+    int nterm;
+    const Node *term[ATDOTS]; /* sums of dots: a tile each */
+    int nx;
+    Axis *x[MAXD]; /* the score's axes but query and key */
+    int naxis;
+    struct {
+        Axis *a;
+        const char *code;
+    } axis[ATAXES];
     Group *k;
     Arena *arena;
-    const char *t;                /* compute type: "f32" "f64"                */
-    int gpu, open;                /* score texts: of one pair, of open tiles, */
-    int scaled;                   /* without the factor attn_unit             */
-    const char **name;            /* vec: declared names                      */
+    const char *t;     /* compute type: "f32" "f64" */
+    int gpu, open;     /* score texts: of one pair, of open tiles, */
+    int scaled;        /* without the factor attn_unit */
+    const char **name; /* vec: declared names */
     Text decl, o;
-    int64_t work;                 /* elements of work space on the stack      */
+    int64_t work; /* elements of work space on the stack */
 } Attn;
 
 typedef enum AttnWhere { AToperand, ATresult, ATscratch } AttnWhere;
-typedef struct AttnView {         /* a tensor and its name in the text        */
+typedef struct AttnView { /* a tensor and its name in the text */
     const char *name;
     Node *n;
     AttnWhere kind;
-    int64_t at;                   /* elements into scratch                    */
+    int64_t at; /* elements into scratch */
 } AttnView;
 
 typedef enum AttnHow { ATpack, ATput, ATadd } AttnHow;
 typedef struct AttnMove {
     AttnHow how;
     AttnView v;
-    Axis *row; const char *row0, *rows;
-    Axis *const *in; int nin;     /* inner axes                               */
-    const char *tile, *ld;        /* tile's address, length of its rows       */
+    Axis *row;
+    const char *row0, *rows;
+    Axis *const *in;
+    int nin;               /* inner axes */
+    const char *tile, *ld; /* tile's address, length of its rows */
 } AttnMove;
 
 int attn_read(Attn *t, const Graph *g, const Node *n);
-int attn_node(const Attn *t, const Node *n);  /* number in the body           */
+int attn_node(const Attn *t, const Node *n); /* number in the body */
 int attn_isposition(const Node *n);
 int attn_inner(const Attn *t, const Node *n, Axis **out);
 int attn_keyside(const Attn *t, int op);
@@ -375,14 +425,17 @@ void attn_begin(Attn *t, Group *k, Arena *a);
 void attn_finish(Attn *t);
 void attn_line(Text *o, int depth, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
-void attn_say(Attn *t, int depth, const char *fmt, ...)   /* a line of t->o   */
+void attn_say(Attn *t, int depth, const char *fmt, ...) /* a line of t->o */
     __attribute__((format(printf, 3, 4)));
 const char *attn_int(Attn *t, const char *name, Aff x);
 int64_t attn_count(const Attn *t, const Axis *a);
 int64_t attn_product(const Attn *t, Axis *const *a, int n);
 const char *attn_size(Attn *t, const Axis *a);
-/* Names of what leads from local to global indices along an axis.            */
-typedef struct AttnPlace { int two; const char *at, *half, *to; } AttnPlace;
+/* Names of what leads from local to global indices along an axis. */
+typedef struct AttnPlace {
+    int two;
+    const char *at, *half, *to;
+} AttnPlace;
 AttnPlace attn_place(Attn *t, const Axis *a);
 const char *attn_global(Attn *t, const Axis *a, const char *i);
 int64_t attn_width(const Attn *t, int op);
@@ -405,7 +458,7 @@ Node *attn_part(const Attn *t, int i);
 
 /* score.c: scores of row r, columns j < cols of a tile, from the terms' tiles
  * t0 t1 ...; `z` is the score. With gradient: p the weight, then the gradient
- * of each term in place of its tile, from ds.                                */
+ * of each term in place of its tile, from ds. */
 void attn_score(Attn *t, int depth, int grad);
 void attn_score1(Attn *t, int depth, int grad);
 /* The score is `unit` times its term where no condition hides it; 0: is not. */
@@ -414,80 +467,84 @@ double attn_unit(const Attn *t);
 /* mask.c: conditions as text, on queries [q0, q1) and keys [k0, k1), all local:
  * no query sees a key (null: cannot be told); every exact condition holds for
  * all pairs (null: there is none). Keys from k0 on that the queries [q0, q0 +
- * rows) can see (null: all).                                                 */
-const char *attn_unseen(Attn *t, const char *q0, const char *q1,
-                        const char *k0, const char *k1);
+ * rows) can see (null: all). */
+const char *attn_unseen(Attn *t, const char *q0, const char *q1, const char *k0,
+                        const char *k1);
 const char *attn_allseen(Attn *t, const char *q0, const char *q1,
                          const char *k0, const char *k1);
 const char *attn_seen(Attn *t, const char *q0, const char *rows,
                       const char *k0);
-double attn_share(const Attn *t);             /* of all pairs: seen           */
+double attn_share(const Attn *t); /* of all pairs: seen */
 /* With t->open the text is for tiles in which every exact condition holds: is n
- * such a condition? Can anything else hide a pair?                           */
+ * such a condition? Can anything else hide a pair? */
 int attn_isopen(const Attn *t, const Node *n);
 int attn_hides(const Attn *t);
 
-/* attngpu.c: kernels of attention for GPUs, in jobs of rows and columns.     */
-enum { ATJOBS = 16, ATWARPS = 8, ATWGROWS = 128 };      /* rows of a block    */
+/* attngpu.c: kernels of attention for GPUs, in jobs of rows and columns. */
+enum { ATJOBS = 16, ATWARPS = 8, ATWGROWS = 128 }; /* rows of a block */
 typedef struct AttnJob {
-    int keys;                     /* rows are keys, columns are queries       */
-    int nover; Axis *over[MAXD];  /* score axes of the job's results          */
-    int nloop; Axis *loop[MAXD];  /* the others                               */
-    int nout; int out[MAXIN];     /* operands whose gradients it makes        */
-    int64_t split;                /* blocks that share an item                */
+    int keys; /* rows are keys, columns are queries */
+    int nover;
+    Axis *over[MAXD]; /* score axes of the job's results */
+    int nloop;
+    Axis *loop[MAXD]; /* the others */
+    int nout;
+    int out[MAXIN]; /* operands whose gradients it makes */
+    int64_t split;  /* blocks that share an item */
 } AttnJob;
 
 typedef struct AttnGpu {
     Attn t;
-    int back, tensor;             /* backward; on tensor cores                */
+    int back, tensor; /* backward; on tensor cores */
     AttnView out, lse, dout, delta;
     Node *grad[MAXIN];
-    AttnJob job[ATJOBS]; int njob;
-    int64_t shared;               /* bytes of shared memory a block           */
-    int64_t cluster;              /* blocks of a cluster                      */
-    int64_t blocks;               /* forward: of the grid                     */
+    AttnJob job[ATJOBS];
+    int njob;
+    int64_t shared;  /* bytes of shared memory a block */
+    int64_t cluster; /* blocks of a cluster */
+    int64_t blocks;  /* forward: of the grid */
 } AttnGpu;
 
 int attn_can_cuda(const Graph *g, const Node *n);
-void attn_lower_cuda(Graph *g, Group *k, Arena *a);   /* and backward         */
+void attn_lower_cuda(Graph *g, Group *k, Arena *a); /* and backward */
 int64_t attn_inner_count(const Attn *t, int op);
 int64_t attn_most(const AttnGpu *x);
 AttnView attn_grad(const AttnGpu *x, int op);
-void attn_warp_job(AttnGpu *x, const AttnJob *j);     /* attnwarp.c           */
-void attn_wg_job(AttnGpu *x, const AttnJob *j);       /* attnmul.c            */
-void attn_wg_fetch(AttnGpu *x, const AttnJob *j);     /* what the job reads   */
-void attn_wg_open(AttnGpu *x);    /* forward: around a block's items          */
+void attn_warp_job(AttnGpu *x, const AttnJob *j); /* attnwarp.c */
+void attn_wg_job(AttnGpu *x, const AttnJob *j);   /* attnmul.c */
+void attn_wg_fetch(AttnGpu *x, const AttnJob *j); /* what the job reads */
+void attn_wg_open(AttnGpu *x); /* forward: around a block's items */
 void attn_wg_close(AttnGpu *x);
-int attn_wg_fits(AttnGpu *x);     /* also fills x->shared                     */
-void attn_cost(Attn *t);          /* flops and bytes of the group's step      */
+int attn_wg_fits(AttnGpu *x); /* also fills x->shared */
+void attn_cost(Attn *t);      /* flops and bytes of the group's step */
 
-/* attnwg.c: how a job lies in shared memory, what its two roles both say.    */
+/* attnwg.c: how a job lies in shared memory, what its two roles both say. */
 enum { ATSLABS = ATDOTS + 2 };
 /* An operand in shared memory: `n` rows along axis `a`, W columns, w of them
- * real, at byte `at` of its place.                                           */
+ * real, at byte `at` of its place. */
 typedef struct AttnSlab {
     AttnView v;
     Axis *a, *in;
     int64_t w, W, at;
 } AttnSlab;
 
-/* A place of the ring is handed over in parts: forward, keys, then values.   */
+/* A place of the ring is handed over in parts: forward, keys, then values. */
 typedef struct AttnWg {
     AttnGpu *x;
     const AttnJob *j;
     int nrow, ncol;
-    AttnSlab row[ATSLABS], col[ATSLABS];      /* of dots, then v or dout      */
-    int64_t cols;                 /* columns of a tile                        */
-    int64_t stages, lines;        /* places of tiles; forward, of rows        */
+    AttnSlab row[ATSLABS], col[ATSLABS]; /* of dots, then v or dout */
+    int64_t cols;                        /* columns of a tile */
+    int64_t stages, lines;               /* places of tiles; forward, of rows */
     int64_t rowbytes, colbytes;
-    int64_t tiles, total;         /* of one combination, of all               */
+    int64_t tiles, total; /* of one combination, of all */
 } AttnWg;
 
 AttnWg attn_wg(AttnGpu *x, const AttnJob *j);
 AttnSlab attn_slab(const Attn *t, AttnView v, Axis *a, Axis *in);
 int attn_straight(const Attn *t, const AttnSlab *s, int64_t k);
 int64_t attn_wg_sums(const AttnGpu *x, const AttnJob *j);
-int64_t attn_wg_tiles(const AttnWg *w);           /* byte where tiles begin   */
+int64_t attn_wg_tiles(const AttnWg *w); /* byte where tiles begin */
 int attn_wg_turns(const AttnWg *w);
 void attn_wg_line(AttnWg *w);
 void attn_wg_over(AttnWg *w);
@@ -499,49 +556,49 @@ void attn_wg_next(AttnWg *w, int depth);
  * more. What is dealt out by this number is right on any other; a kernel whose
  * blocks take work one after another says INTURNS for z, and the runtime
  * launches no more of them than the GPU has multiprocessors: the others would
- * begin when these end.                                                      */
+ * begin when these end. */
 enum { GPUBLOCKS = 132, INTURNS = -1 };
 
-/* cuda.c: a kernel's parameters and the arrays they become; its grid.        */
+/* cuda.c: a kernel's parameters and the arrays they become; its grid. */
 void cuda_put_parameters(Text *t, const Group *k);
 void cuda_set_grid(Group *k, Arena *a, int64_t x, int64_t threads, int64_t y,
                    int64_t z);
 
-/* grouped.c: a grouped product's step of the host becomes a kernel.          */
+/* grouped.c: a grouped product's step of the host becomes a kernel. */
 typedef struct GroupedTile {
-    int64_t rows, cols;           /* of the result a block makes at once      */
-    int turns;                    /* a warpgroup makes a tile alone           */
+    int64_t rows, cols; /* of the result a block makes at once */
+    int turns;          /* a warpgroup makes a tile alone */
 } GroupedTile;
 void grouped_lower_cuda(Group *k, Arena *a);
 /* Of the step's integers v (steps.def): the text of a tile (@ for its name),
- * the bytes of shared memory it takes.                                       */
+ * the bytes of shared memory it takes. */
 char *grouped_text(Arena *a, const int64_t *v, int weight, int squares,
                    GroupedTile tile, int64_t *shared);
-int64_t grouped_squares(const Graph *g, const Node *n);   /* Target.squares   */
+int64_t grouped_squares(const Graph *g, const Node *n); /* Target.squares */
 
 /* ---- generators ---------------------------------------------------------- */
 
 void loop_lower(Graph *g, Group *k, Arena *a);
 void loop_lower_cuda(Graph *g, Group *k, Arena *a);
-void topk_lower(Graph *g, Group *k, Arena *a);        /* row.c */
-void zero_lower(Graph *g, Group *k, Arena *a);        /* row.c */
+void topk_lower(Graph *g, Group *k, Arena *a); /* row.c */
+void zero_lower(Graph *g, Group *k, Arena *a); /* row.c */
 void cumsum_lower(Graph *g, Group *k, Arena *a);
 void keep_lower(Graph *g, Group *k, Arena *a);
 void route_lower(Graph *g, Group *k, Arena *a);
-/* For a GPU; 1: an item is a block of 256 threads, 0: a thread.              */
+/* For a GPU; 1: an item is a block of 256 threads, 0: a thread. */
 int topk_lower_cuda(Graph *g, Group *k, Arena *a);
 int cumsum_lower_cuda(Graph *g, Group *k, Arena *a);
 int keep_lower_cuda(Graph *g, Group *k, Arena *a);
 int route_lower_cuda(Graph *g, Group *k, Arena *a);
 int scatter_lower_cuda(Graph *g, Group *k, Arena *a);
-/* 1: the group is a dispatch of whole rows, and lowered; 0: nothing done.   */
+/* 1: the group is a dispatch of whole rows, and lowered; 0: nothing done. */
 int dispatch_lower_cuda(Graph *g, Group *k, Arena *a);
 void scatter_lower(Graph *g, Group *k, Arena *a);
-void gemm_lower(Graph *g, Group *k, Arena *a);        /* gemm.c */
+void gemm_lower(Graph *g, Group *k, Arena *a); /* gemm.c */
 void gmm_lower(Graph *g, Group *k, Arena *a);
 void gmmw_lower(Graph *g, Group *k, Arena *a);
-void comm_lower(Graph *g, Group *k, Arena *a);        /* comm.c */
-int attn_can(const Graph *g, const Node *n);          /* attn.c */
+void comm_lower(Graph *g, Group *k, Arena *a); /* comm.c */
+int attn_can(const Graph *g, const Node *n);   /* attn.c */
 void attn_lower(Graph *g, Group *k, Arena *a);
 void attnback_lower(Graph *g, Group *k, Arena *a);
 
@@ -550,11 +607,11 @@ void attnback_lower(Graph *g, Group *k, Arena *a);
  * blocks threads blocks.y blocks.z bytes (of shared memory), then the latter.*/
 void cuda_lower(Graph *g, Group *k, Arena *a);
 
-extern const char host_pre[];     /* host.pre, embedded by the build          */
-extern const char gmm_pre[], wgmma_pre[]; /* in the text that needs them      */
+extern const char host_pre[];             /* host.pre, embedded by the build */
+extern const char gmm_pre[], wgmma_pre[]; /* in the text that needs them */
 extern const char attngpu_pre[], attnwarp_pre[], attnwg_pre[], hopper_pre[];
-extern const char cuda_pre[];     /* cuda.pre, then the same functions        */
-/* The whole translation unit: prelude and each distinct kernel once.         */
+extern const char cuda_pre[]; /* cuda.pre, then the same functions */
+/* The whole translation unit: prelude and each distinct kernel once. */
 char *unit_text(Arena *a, const Target *T, Group *const *k, int n);
 
 #endif

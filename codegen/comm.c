@@ -1,6 +1,6 @@
 /* comm.c: collectives as library steps: which elements, in what blocks. Tensors
  * are row-major, so a collective along one axis moves, for each index of the
- * axes before it (outer), one run of the axis and what is behind it.         */
+ * axes before it (outer), one run of the axis and what is behind it. */
 #include "codegen.h"
 
 static int64_t product(const Graph *g, const Node *n, int from, int to)
@@ -12,7 +12,7 @@ static int64_t product(const Graph *g, const Node *n, int from, int to)
     return e;
 }
 
-/* The reduction over the atoms of a collective, as its operand's type says.  */
+/* The reduction over the atoms of a collective, as its operand's type says. */
 static Reduce reduction(const Graph *g, const Node *x, uint32_t atoms)
 {
     for (int i = 0; i < g->mesh->natom; i++)
@@ -21,7 +21,7 @@ static Reduce reduction(const Graph *g, const Node *x, uint32_t atoms)
     return Radd;
 }
 
-/* Atoms of n that cut axis a in pieces, of a set.                            */
+/* Atoms of n that cut axis a in pieces, of a set. */
 static uint32_t piecing(const Graph *g, const Node *n, const Axis *a,
                         uint32_t atoms)
 {
@@ -32,14 +32,14 @@ static uint32_t piecing(const Graph *g, const Node *n, const Axis *a,
 }
 
 /* 2 where the axis stays in pieces, each of which the collective treats as an
- * axis of its own.                                                           */
+ * axis of its own. */
 static int64_t halves(const Graph *g, const Node *cut, const Axis *a,
                       uint32_t atoms)
 {
     return piecing(g, cut, a, atoms) || !piecing(g, cut, a, ~0u) ? 1 : 2;
 }
 
-/* Blocks along axis A of the tensor in which it is cut.                      */
+/* Blocks along axis A of the tensor in which it is cut. */
 static void along(Group *k, Arena *a, const Graph *g, const Node *cut)
 {
     const Node *n = k->node[0];
@@ -50,7 +50,7 @@ static void along(Group *k, Arena *a, const Graph *g, const Node *cut)
     add_size(k, a, product(g, cut, d, cut->nd) / h);
 }
 
-/* zig and low of steps.def: how the group's atoms z make pieces.             */
+/* zig and low of steps.def: how the group's atoms z make pieces. */
 static void zigzag(Group *k, Arena *a, const Graph *g, uint32_t z, int64_t sign)
 {
     uint32_t atoms = (uint32_t)k->node[0]->i;
@@ -60,7 +60,7 @@ static void zigzag(Group *k, Arena *a, const Graph *g, uint32_t z, int64_t sign)
 }
 
 /* Axes a and b of steps.def; the size that stays in pieces gives its factor 2
- * to what lies before it.                                                    */
+ * to what lies before it. */
 static void exchange(Group *k, Arena *a, const Graph *g, const Node *n)
 {
     const Node *x = n->in[0];
@@ -96,7 +96,8 @@ static void blocks(Group *k, Arena *a, const Graph *g, const Node *n)
         k->step.kind = Sreducescatter;
         along(k, a, g, n);
         break;
-    case Oallreduce: case Ostagesum:
+    case Oallreduce:
+    case Ostagesum:
         k->step.kind = Sallreduce;
         add_size(k, a, 1);
         add_size(k, a, local_elems(g, n));
@@ -112,15 +113,14 @@ static void blocks(Group *k, Arena *a, const Graph *g, const Node *n)
         k->step.kind = Salltoall;
         exchange(k, a, g, n);
         return;
-    default:
-        die("%s: not a collective", optab[n->op].name);
+    default: die("%s: not a collective", optab[n->op].name);
     }
     add_size(k, a, reduction(g, x, (uint32_t)n->i));
     if (n->op == Oreducescatter)
         zigzag(k, a, g, piecing(g, n, n->A[0], (uint32_t)n->i), 1);
 }
 
-/* To or from another stage: all of the value.                                */
+/* To or from another stage: all of the value. */
 static void transfer(Group *k, Arena *a, const Graph *g, Node *n)
 {
     Node *x = n->op == Osend ? n->in[0] : n;
@@ -137,12 +137,12 @@ static void transfer(Group *k, Arena *a, const Graph *g, Node *n)
     set_label(k, a, n);
 }
 
-/* What a rank receives, or sends: of an all-reduce in two halves.            */
+/* What a rank receives, or sends: of an all-reduce in two halves. */
 static double moved(const Graph *g, const Node *n)
 {
     double ranks = (double)mesh_extent(g->mesh, (uint32_t)n->i);
-    double most = (double)local_bytes(
-        g, n->op == Oreducescatter ? n->in[0] : n);
+    double most =
+        (double)local_bytes(g, n->op == Oreducescatter ? n->in[0] : n);
 
     if (n->op == Orotate)
         return most;

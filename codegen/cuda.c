@@ -15,7 +15,7 @@
  * Measured and not kept: kernels that are brought onto the chip while the one
  * before them ends and wait there (programmatic serialization in the graph):
  * 6.85 in place of 6.93 ms a step of tiny.lua, 52.36 in place of 52.13 of
- * Qwen3's widths with 4 layers.                                              */
+ * Qwen3's widths with 4 layers. */
 #include "codegen.h"
 
 #include <string.h>
@@ -24,7 +24,7 @@ static const int64_t LARGE = (int64_t)1 << 40;
 
 /* ---- text ---------------------------------------------------------------- */
 
-/* Does every index of the kernel fit 31 bits?                                */
+/* Does every index of the kernel fit 31 bits? */
 static int is_small(const Graph *g, const Group *k, int64_t items)
 {
     int64_t most = items;
@@ -37,7 +37,7 @@ static int is_small(const Graph *g, const Group *k, int64_t items)
 
 /* What is a parameter of the kernel and no constant of its text: what depends
  * on the rank, and keys of random numbers, which would make every text its own
- * (other numbers as large are doubles, which may travel the same way).       */
+ * (other numbers as large are doubles, which may travel the same way). */
 static int of_rank(const Aff *x)
 {
     if (x->c > LARGE || x->c < -LARGE)
@@ -69,13 +69,13 @@ void cuda_put_parameters(Text *t, const Group *k)
     put(t, "};\n");
 }
 
-/* The body of a text made by set_text: behind its signature.                 */
+/* The body of a text made by set_text: behind its signature. */
 static const char *body_of(const char *text)
 {
     return strchr(text, '{');
 }
 
-/* The step's integers from now on: the grid, then those of the rank.         */
+/* The step's integers from now on: the grid, then those of the rank. */
 void cuda_set_grid(Group *k, Arena *a, int64_t x, int64_t threads, int64_t y,
                    int64_t z)
 {
@@ -94,7 +94,7 @@ void cuda_set_grid(Group *k, Arena *a, int64_t x, int64_t threads, int64_t y,
             add_int(k, a, was[i]);
 }
 
-/* serial: each thread has one item, lo.                                     */
+/* serial: each thread has one item, lo. */
 static void wrap(const Graph *g, Group *k, Arena *a, int64_t blocks,
                  int64_t threads, int serial)
 {
@@ -109,8 +109,10 @@ static void wrap(const Graph *g, Group *k, Arena *a, int64_t blocks,
         (long long)threads);
     cuda_put_parameters(&t, k);
     if (serial)
-        put(&t, "    const ix lo = (ix)blockIdx.x * THREADS + TID, hi = lo + 1;"
-            "\n    if (lo >= %lld)\n        return;\n", (long long)items);
+        put(&t,
+            "    const ix lo = (ix)blockIdx.x * THREADS + TID, hi = lo + 1;"
+            "\n    if (lo >= %lld)\n        return;\n",
+            (long long)items);
     putn(&t, body, strlen(body));
     put(&t, "}\n");
     set_text_named(k, a, t.s);
@@ -153,13 +155,22 @@ void cuda_lower(Graph *g, Group *k, Arena *a)
 {
     switch (k->fam) {
     case FAMloop: loop(g, k, a); return;
-    case FAMtopk: case FAMcumsum: case FAMkeep: case FAMroute: case FAMscatter:
-        rows(g, k, a);
-        return;
-    case FAMattn: case FAMattnback: attn_lower_cuda(g, k, a); return;
+    case FAMtopk:
+    case FAMcumsum:
+    case FAMkeep:
+    case FAMroute:
+    case FAMscatter: rows(g, k, a); return;
+    case FAMattn:
+    case FAMattnback: attn_lower_cuda(g, k, a); return;
     case FAMgemm: gemm_lower(g, k, a); return;
-    case FAMgmm: gmm_lower(g, k, a); grouped_lower_cuda(k, a); return;
-    case FAMgmmw: gmmw_lower(g, k, a); grouped_lower_cuda(k, a); return;
+    case FAMgmm:
+        gmm_lower(g, k, a);
+        grouped_lower_cuda(k, a);
+        return;
+    case FAMgmmw:
+        gmmw_lower(g, k, a);
+        grouped_lower_cuda(k, a);
+        return;
     case FAMcomm: comm_lower(g, k, a); return;
     case FAMzero: zero_lower(g, k, a); return;
     default: return;

@@ -1,4 +1,4 @@
-/* ex.c: expressions of a kernel. Equal ones are one object.                  */
+/* ex.c: expressions of a kernel. Equal ones are one object. */
 #include "codegen.h"
 
 #include <string.h>
@@ -31,15 +31,14 @@ static int same_ex(const Ex *x, const Ex *y)
     return x->kind == y->kind && x->dt == y->dt && x->text == y->text &&
            x->lin == y->lin && x->buf == y->buf && x->op == y->op &&
            x->K == y->K && x->na == y->na && x->raw == y->raw &&
-           x->suffix == y->suffix &&
-           !memcmp(&x->f, &y->f, sizeof x->f) &&
+           x->suffix == y->suffix && !memcmp(&x->f, &y->f, sizeof x->f) &&
            !memcmp(&x->iv, &y->iv, sizeof x->iv) &&
            !memcmp(x->arg, y->arg, sizeof x->arg);
 }
 
 Ex *ex_make(Kern *c, Ex *e)
 {
-    for (uint64_t h = hash_ex(e); ; h++) {
+    for (uint64_t h = hash_ex(e);; h++) {
         void **slot = table_at(c->exof, h);
         if (*slot && same_ex(*slot, e))
             return *slot;
@@ -57,11 +56,16 @@ Ex *ex_make(Kern *c, Ex *e)
     }
 }
 
-Ex *ex_text(Kern *c, Dtype dt, const char *text, const char *letters,
-                int raw, int na, Ex *const *arg)
+Ex *ex_text(Kern *c, Dtype dt, const char *text, const char *letters, int raw,
+            int na, Ex *const *arg)
 {
-    Ex e = { .kind = Xexpr, .dt = dt, .text = intern(text),
-             .letters = letters, .raw = raw, .na = na, .suffix = "_f32" };
+    Ex e = { .kind = Xexpr,
+             .dt = dt,
+             .text = intern(text),
+             .letters = letters,
+             .raw = raw,
+             .na = na,
+             .suffix = "_f32" };
 
     for (int i = 0; i < na; i++) {
         e.arg[i] = arg[i];
@@ -107,7 +111,7 @@ Ex *ex_as(Kern *c, Dtype dt, Ex *x)
     return x->dt == dt ? x : ex_text(c, dt, "a", "abcd", 0, 1, &x);
 }
 
-/* An integer value as a variable of index expressions.                       */
+/* An integer value as a variable of index expressions. */
 const Lin *ex_index(Kern *c, Ex *x)
 {
     if (x->kind == Xlin)
@@ -135,7 +139,7 @@ Ex *ex_both(Kern *c, Ex *x, Ex *y)
     return !x ? y : !y ? x : ex_op(c, Di32, "a & b", x, y, NULL);
 }
 
-/* 0 <= l < n                                                                 */
+/* 0 <= l < n */
 Ex *ex_within(Kern *c, const Lin *l, Aff n)
 {
     return ex_op(c, Di32, "(uint64_t)a < (uint64_t)b", ex_lin(c, Di64, l),
@@ -144,6 +148,10 @@ Ex *ex_within(Kern *c, const Lin *l, Aff n)
 
 Ex *ex_load(Kern *c, Node *buf, Dtype dt, const Lin *at, Ex *guard)
 {
-    return ex_make(c, &(Ex){ .kind = Xload, .dt = compute_type(dt), .buf = buf,
-                          .lin = at, .na = 1, .arg = { guard } });
+    return ex_make(c, &(Ex){ .kind = Xload,
+                             .dt = compute_type(dt),
+                             .buf = buf,
+                             .lin = at,
+                             .na = 1,
+                             .arg = { guard } });
 }

@@ -8,12 +8,12 @@
  *             come passes over the other loops: reductions first, then stores,
  *             which use their results.
  *   columns   as rows, but the contiguous loop v is one of the item's loops: an
- *             item is a block of its elements, everything runs over arrays.  */
+ *             item is a block of its elements, everything runs over arrays. */
 #include "codegen.h"
 
 #include <string.h>
 
-enum { GRAIN = 16384 };           /* elements worth a thread                  */
+enum { GRAIN = 16384 }; /* elements worth a thread */
 
 /* ---- order of loops ------------------------------------------------------ */
 
@@ -37,7 +37,7 @@ const Mono *form_stride(const Lin *l, int loop)
 }
 
 /* Put the loops of access l that are not ordered yet outside those that are, by
- * falling stride.                                                            */
+ * falling stride. */
 static void order_by(Nest *n, const Lin *l, uint64_t *left)
 {
     int add[MAXLOOP], k = 0;
@@ -67,7 +67,7 @@ static int count_bits(uint64_t m)
     return k;
 }
 
-/* Accesses, stores first, then loads in use.                                 */
+/* Accesses, stores first, then loads in use. */
 static const Lin **accesses(Nest *n)
 {
     Kern *c = n->c;
@@ -131,15 +131,14 @@ static Ex **reductions(Nest *n)
     return r;
 }
 
-/* Loops of an item, ragged one first.                                        */
+/* Loops of an item, ragged one first. */
 int form_items(Nest *n, uint64_t m, int *u)
 {
     int k = 0;
 
     for (int pick = 1; pick >= 0; pick--)
         for (int i = 0; i < n->norder; i++)
-            if ((m & BIT(n->order[i])) &&
-                !!n->c->loop[n->order[i]].map == pick)
+            if ((m & BIT(n->order[i])) && !!n->c->loop[n->order[i]].map == pick)
                 u[k++] = n->order[i];
     return k;
 }
@@ -154,7 +153,7 @@ const Mono *form_count(Nest *n, const int *u, int from, int to)
 }
 
 /* Index variables of the loops u[0..k), set from the number q of their
- * setting.                                                                   */
+ * setting. */
 void form_decode(Nest *n, const int *u, int k, const char *q)
 {
     if (k)
@@ -168,7 +167,7 @@ void form_decode(Nest *n, const int *u, int k, const char *q)
         nest_line(n, "ix i%d = d;", u[0]);
 }
 
-/* The next setting: the last index counts up, with carry.                    */
+/* The next setting: the last index counts up, with carry. */
 static void advance(Nest *n, const int *u, int k)
 {
     for (int i = k - 1; i >= 0; i--) {
@@ -181,7 +180,7 @@ static void advance(Nest *n, const int *u, int k)
     }
 }
 
-/* A ragged loop outside ends where its rows do.                              */
+/* A ragged loop outside ends where its rows do. */
 static void cap_items(Nest *n, const int *u, int k, const char *per)
 {
     if (!k || !n->c->loop[u[0]].map)
@@ -224,8 +223,9 @@ static int64_t map_form(Nest *n)
         if (k == 0)
             nest_line(n, "for (ix p = lo; p < hi; p++) {");
         else
-            nest_line(n, "#pragma GCC ivdep"), nest_line(n,
-                 "for (ix i%d = lo; i%d < hi; i%d++) {", u[0], u[0], u[0]);
+            nest_line(n, "#pragma GCC ivdep"),
+                nest_line(n, "for (ix i%d = lo; i%d < hi; i%d++) {", u[0], u[0],
+                          u[0]);
         Scope s = nest_enter(n, all);
         nest_body(n, &b, NULL);
         nest_leave(n, s);
@@ -233,8 +233,10 @@ static int64_t map_form(Nest *n)
     }
     int v = u[k - 1], size = nest_size(n, n->c->loop[v].n);
     form_decode(n, u, k - 1, strf(n->a, "lo / n%d", size));
-    nest_line(n, "for (ix p = lo, f = lo %% n%d, w; p < hi; "
-                 "p += w - f, f = 0) {", size);
+    nest_line(n,
+              "for (ix p = lo, f = lo %% n%d, w; p < hi; "
+              "p += w - f, f = 0) {",
+              size);
     Scope s = nest_enter(n, all & ~BIT(v));
     nest_line(n, "w = n%d - f < hi - p ? n%d : f + hi - p;", size, size);
     nest_need(n, b.root, b.nroot);
@@ -244,7 +246,7 @@ static int64_t map_form(Nest *n)
     return form_count(n, u, 0, k)->v;
 }
 
-/* All stores of an item, those over the same loops together.                 */
+/* All stores of an item, those over the same loops together. */
 static void stages(Nest *n, int block_of)
 {
     for (size_t i = 0; i < vec_len(n->c->st); i++) {
@@ -260,8 +262,8 @@ static void stages(Nest *n, int block_of)
         if (block_of >= 0) {
             int last = nest_outer(n, rest, &b, s, &ns);
             if (last >= 0) {
-                nest_line(n, "for (ix i%d = 0; i%d < %s; i%d++) {", last,
-                          last, nest_limit(n, last), last);
+                nest_line(n, "for (ix i%d = 0; i%d < %s; i%d++) {", last, last,
+                          nest_limit(n, last), last);
                 s[ns++] = nest_enter(n, BIT(last));
                 nest_need(n, b.root, b.nroot);
             }
@@ -322,8 +324,8 @@ static int64_t columns_form(Nest *n)
     n->items &= ~BIT(v);
     Scope s = nest_enter(n, n->items);
     nest_line(n, "const ix v%d = p %% nb * %d;", v, BLOCK);
-    nest_line(n, "const ix w%d = %s - v%d < %d ? %s : v%d + %d;", v, end,
-              v, BLOCK, end, v, BLOCK);
+    nest_line(n, "const ix w%d = %s - v%d < %d ? %s : v%d + %d;", v, end, v,
+              BLOCK, end, v, BLOCK);
     form_decode(n, u, k, "p / nb");
     nest_need(n, x, (int)vec_len(x));
     n->items |= BIT(v);
@@ -375,7 +377,7 @@ static double work(Nest *n, Ex *const *red)
     return w;
 }
 
-/* The bits of a double, or an integer that may need 64 of them.              */
+/* The bits of a double, or an integer that may need 64 of them. */
 static int is_number(const Nest *n, int i)
 {
     for (size_t k = 0; k < vec_len(n->num); k++)
@@ -405,7 +407,7 @@ static void prologue(Nest *n, Text *t)
 }
 
 /* Bytes read and written: of a table that is looked up no more than there are
- * elements that look.                                                        */
+ * elements that look. */
 static double traffic(Nest *n, const Node *buf)
 {
     const Kern *c = n->c;
@@ -415,8 +417,8 @@ static double traffic(Nest *n, const Node *buf)
         const Ex *e = c->ex[i];
         if (!e->seen || e->kind != Xload || storage(e->buf) != buf)
             continue;
-        double b = form_elements(n, lin_deps(c, e->lin)) *
-                   dtypes[e->buf->dt].bytes;
+        double b =
+            form_elements(n, lin_deps(c, e->lin)) * dtypes[e->buf->dt].bytes;
         least = b > least ? b : least;
     }
     sum = least < all ? least : all;
@@ -439,7 +441,11 @@ static void set_cost(Nest *n)
 
 void kern_print(Kern *c)
 {
-    Nest n = { .c = c, .k = c->k, .a = c->a, .depth = 1, .gpu = c->gpu,
+    Nest n = { .c = c,
+               .k = c->k,
+               .a = c->a,
+               .depth = 1,
+               .gpu = c->gpu,
                .t = { .arena = c->a } };
     Text all = { .arena = c->a };
     Ex **red = reductions(&n);
@@ -453,8 +459,9 @@ void kern_print(Kern *c)
     if (c->gpu) {
         threads_form(&n, red, map || cols);
     } else {
-        int64_t items = map ? map_form(&n) : cols ? columns_form(&n)
-                                                 : rows_form(&n);
+        int64_t items = map    ? map_form(&n)
+                        : cols ? columns_form(&n)
+                               : rows_form(&n);
         double per = work(&n, red) / (double)(items ? items : 1);
         c->k->step.iv[0] = aff(items);
         c->k->step.iv[1] = aff(per >= GRAIN ? 1 : (int64_t)(GRAIN / per));

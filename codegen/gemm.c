@@ -1,10 +1,10 @@
 /* gemm.c: products as library steps: no kernel text, only sizes and strides.
- * fuse has made every layout one that fits (ir/matrix.c).                    */
+ * fuse has made every layout one that fits (ir/matrix.c). */
 #include "codegen.h"
 
 #include <string.h>
 
-/* The group stores the product, or the accumulator it adds to.               */
+/* The group stores the product, or the accumulator it adds to. */
 static int is_accum(const Group *k)
 {
     return k->out[0]->op == Oaccum;
@@ -35,8 +35,8 @@ void gemm_lower(Graph *g, Group *k, Arena *a)
     if (!as_matrix(g, n->in[0], n->in[1], out, &m))
         die("dot: no matrix product has these layouts");
     Node *arg[4] = { n->in[m.swap], n->in[!m.swap], out, NULL };
-    int64_t iv[] = { n->in[0]->dt, out->dt, m.M, m.N, m.K, m.lda, m.ldb, m.ldc,
-                     m.ta, m.tb, is_accum(k) };
+    int64_t iv[] = { n->in[0]->dt, out->dt, m.M,  m.N,  m.K,        m.lda,
+                     m.ldb,        m.ldc,   m.ta, m.tb, is_accum(k) };
     k->step.kind = Sgemm;
     k->addat = 11;
     set_args(k, a, arg, 4);
@@ -53,7 +53,7 @@ void gemm_lower(Graph *g, Group *k, Arena *a)
 }
 
 /* Elements of x along its dims that are in (or, with `in` 0, not in) list v,
- * rows and experts aside.                                                    */
+ * rows and experts aside. */
 static int64_t width(const Graph *g, const Node *x, const Axis *expert)
 {
     int64_t w = 1;
@@ -69,8 +69,8 @@ static void grouped(Graph *g, Group *k, Arena *a, StepKind kind, int64_t K,
 {
     Node *n = k->node[0], *out = k->out[0];
     MapLayout l = map_layout(g, n->in[2]);
-    int64_t iv[] = { n->in[0]->dt, out->dt, l.experts, K, N, turned ? K : N,
-                     turned, K * N, is_accum(k), l.cap };
+    int64_t iv[] = { n->in[0]->dt,   out->dt, l.experts, K,           N,
+                     turned ? K : N, turned,  K * N,     is_accum(k), l.cap };
     Node *more = k->nout > 1 ? k->out[1] : NULL;
     Node *arg[5] = { n->in[0], n->in[1], out, n->in[2], more };
 
@@ -83,7 +83,7 @@ static void grouped(Graph *g, Group *k, Arena *a, StepKind kind, int64_t K,
     set_label(k, a, n);
 }
 
-/* rows [row K] x W [expert K N] or [expert N K] -> [row N]                   */
+/* rows [row K] x W [expert K N] or [expert N K] -> [row N] */
 void gmm_lower(Graph *g, Group *k, Arena *a)
 {
     Node *n = k->node[0];
@@ -94,7 +94,7 @@ void gmm_lower(Graph *g, Group *k, Arena *a)
             turned && n->nA < n->in[1]->nd - 1);
 }
 
-/* a [row K], b [row N] -> dW [expert K N] or [expert N K]                    */
+/* a [row K], b [row N] -> dW [expert K N] or [expert N K] */
 void gmmw_lower(Graph *g, Group *k, Arena *a)
 {
     Node *n = k->node[0], *out = k->out[0];

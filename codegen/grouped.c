@@ -1,13 +1,13 @@
 /* grouped.c: grouped products on a GPU, from the host's step: a kernel whose
  * sizes are constants. wgmma.pre where tensor cores can take the operands,
- * gmm.pre for all others.                                                    */
+ * gmm.pre for all others. */
 #include "codegen.h"
 
 #include <string.h>
 
 enum { GMMTILE = 64, GMMTHREADS = 256, WGTHREADS = 384 };
 
-/* What steps.def says of gmm's integers.                                     */
+/* What steps.def says of gmm's integers. */
 enum { XDT, XDTOUT, XE, XK, XN, XLDW, XTW, XSTRIDE, XACC, XCAP };
 
 static int64_t ceil_of(int64_t n, int64_t d)
@@ -24,11 +24,17 @@ static void put_define(Text *t, const char *name, int64_t v)
 
 /* Shared memory of a block, of which a multiprocessor has one; what is left of
  * it beside slices: boxes on their way out, the start's alignment, barriers. */
-enum { SHARED = 227 << 10, BOXES = 4 * 8192,
-       BESIDE = BOXES + 1024 + 256, MAXSTAGES = 8, MAPS = 512, DEEP = 64,
-       FEWROWS = 384 };
+enum {
+    SHARED = 227 << 10,
+    BOXES = 4 * 8192,
+    BESIDE = BOXES + 1024 + 256,
+    MAXSTAGES = 8,
+    MAPS = 512,
+    DEEP = 64,
+    FEWROWS = 384
+};
 
-/* Tensor cores take bf16 in rows of whole 16-byte pieces.                    */
+/* Tensor cores take bf16 in rows of whole 16-byte pieces. */
 static int has_tensor_cores(const int64_t *v)
 {
     return v[XDT] == Dbf16 && (v[XDTOUT] == Dbf16 || v[XDTOUT] == Df32) &&
@@ -36,7 +42,7 @@ static int has_tensor_cores(const int64_t *v)
            v[XE] <= 4096;
 }
 
-/* Warps that multiply: each leaves a sum of squares.                         */
+/* Warps that multiply: each leaves a sum of squares. */
 enum { WARPS = 8 };
 
 int64_t grouped_squares(const Graph *g, const Node *n)
@@ -54,14 +60,16 @@ int64_t grouped_squares(const Graph *g, const Node *n)
     return has_tensor_cores(v) && v[XDTOUT] == Df32 ? GPUBLOCKS * WARPS : 0;
 }
 
-/* 64 x BN += 64 x 16 of A, 16 x BN of B.                                     */
+/* 64 x BN += 64 x 16 of A, 16 x BN of B. */
 static void put_product(Text *t, int64_t wide, int turna, int turnb)
 {
     int n = (int)wide / 2;
 
-    put(t, "FN void wgmma_tile(float *d, uint64_t a, uint64_t b)\n{\n"
+    put(t,
+        "FN void wgmma_tile(float *d, uint64_t a, uint64_t b)\n{\n"
         "    asm volatile(\"wgmma.mma_async.sync.aligned.m64n%lldk16.f32.bf16."
-        "bf16 {\"\n", (long long)wide);
+        "bf16 {\"\n",
+        (long long)wide);
     for (int i = 0; i < n; i++)
         put(t, "%s\"%%%d%s\"%s", i % 8 ? "" : "        ", i,
             i + 1 < n ? "," : "", i % 8 == 7 || i + 1 == n ? "\n" : " ");
@@ -94,23 +102,31 @@ static void put_product(Text *t, int64_t wide, int turna, int turnb)
  * that fetch for each other (multicast: half as fast), weights stored from
  * registers (a fifth slower at 256 rows), 256x192 and 256x128 tiles that fetch
  * less (318 and 322 where 128x128 made 363), a warp that stores its own rows,
- * more boxes or an evict-first hint on their way out (the same).             */
+ * more boxes or an evict-first hint on their way out (the same). */
 static GroupedTile best_tile(const int64_t *v, int weight)
 {
-    static const struct { GroupedTile t; double rate, deep, few; } tile[] = {
-        { { 128, 192, 1 }, 1, 0.97, 0.94 }, { { 128, 256, 0 }, 0.93, 1, 0.92 },
-        { { 128, 128, 1 }, 0.83, 0.7, 1 }, { { 128, 64, 1 }, 0.5, 0.4, 0.88 },
+    /* clang-format off */
+    static const struct {
+        GroupedTile t;
+        double rate, deep, few;
+    } tile[] = {
+        { { 128, 192, 1 }, 1, 0.97, 0.94 },
+        { { 128, 256, 0 }, 0.93, 1, 0.92 },
+        { { 128, 128, 1 }, 0.83, 0.7, 1 },
+        { { 128, 64, 1 }, 0.5, 0.4, 0.88 },
     };
+    /* clang-format on */
     int64_t n = weight && v[XTW] ? v[XK] : v[XN];
     int64_t sum = weight ? v[XCAP] / v[XE] : v[XK];
     size_t best = 0;
     double most = 0;
 
     for (size_t i = 0; i < sizeof tile / sizeof *tile; i++) {
-        double use = (double)n / (double)(ceil_of(n, tile[i].t.cols) *
-                                          tile[i].t.cols);
+        double use =
+            (double)n / (double)(ceil_of(n, tile[i].t.cols) * tile[i].t.cols);
         double rate = use * (weight && sum <= FEWROWS ? tile[i].few
-                             : sum < 8192 ? tile[i].rate : tile[i].deep);
+                             : sum < 8192             ? tile[i].rate
+                                                      : tile[i].deep);
         if (rate > most)
             most = rate, best = i;
     }
@@ -118,7 +134,7 @@ static GroupedTile best_tile(const int64_t *v, int weight)
 }
 
 /* wgmma.pre. A weight gradient that is stored turned is made turned: its
- * operands change places.                                                    */
+ * operands change places. */
 char *grouped_text(Arena *a, const int64_t *v, int weight, int squares,
                    GroupedTile tile, int64_t *shared)
 {
@@ -153,7 +169,8 @@ char *grouped_text(Arena *a, const int64_t *v, int weight, int squares,
     put(&t, "#define TO %s\n", dtypes[v[XDTOUT]].store);
     put_product(&t, tile.cols, weight, weight || !v[XTW]);
     put(&t, "%s", wgmma_pre);
-    put(&t, "extern \"C\" __global__ void __launch_bounds__(%d, 1)\n"
+    put(&t,
+        "extern \"C\" __global__ void __launch_bounds__(%d, 1)\n"
         "@(const uint16_t *a, const uint16_t *b, TO *c, const int32_t *off,\n"
         "  %suint8_t *work, int64_t add)\n"
         "{\n    grouped_product(%s, c, off, %s, work, (int)add);\n}\n",
@@ -166,8 +183,8 @@ static void on_tensor_cores(Group *k, Arena *a, const int64_t *v, int weight)
 {
     int64_t shared = 0;
     int squares = k->nout > 1;
-    char *text = grouped_text(a, v, weight, squares, best_tile(v, weight),
-                              &shared);
+    char *text =
+        grouped_text(a, v, weight, squares, best_tile(v, weight), &shared);
 
     set_text_named(k, a, text);
     k->narg = 4 + squares;
@@ -193,10 +210,11 @@ static void on_threads(Group *k, Arena *a, const int64_t *v, int weight)
     put_define(&t, "TW", v[XTW]);
     put_define(&t, "STRIDEW", v[XSTRIDE]);
     put(&t, "%s", gmm_pre);
-    put(&t, "extern \"C\" __global__ void __launch_bounds__(%d)\n"
+    put(&t,
+        "extern \"C\" __global__ void __launch_bounds__(%d)\n"
         "@(const TA *a, const TA *b, TO *c, const int32_t *off, int64_t add)\n"
-        "{\n    %s(a, b, c, off, (int)add);\n}\n", GMMTHREADS,
-        weight ? "gmmw_tile" : "gmm_tile");
+        "{\n    %s(a, b, c, off, (int)add);\n}\n",
+        GMMTHREADS, weight ? "gmmw_tile" : "gmm_tile");
     set_text_named(k, a, t.s);
     k->narg = 4;
     k->step.nint = 0;

@@ -8,11 +8,11 @@
  *   runs through the item's own elements for a reduction that is one value an
  *   item: x - max(x), not x[i] * sum over j of x[j] w[i, j].
  *
- * alloc decides whether the operand is dead by then.                         */
+ * alloc decides whether the operand is dead by then. */
 #include "codegen.h"
 
 /* The loops of the stage that is printed last: stores over the same loops are
- * one stage, and stages come in the order of their first store.              */
+ * one stage, and stages come in the order of their first store. */
 static uint64_t last_stage(const Kern *c)
 {
     uint64_t last = 0;
@@ -27,7 +27,7 @@ static uint64_t last_stage(const Kern *c)
     return last;
 }
 
-/* Loops that all stores and reductions have: those over the kernel's items.  */
+/* Loops that all stores and reductions have: those over the kernel's items. */
 static uint64_t item_loops(const Kern *c)
 {
     uint64_t m = ~(uint64_t)0;
@@ -40,7 +40,7 @@ static uint64_t item_loops(const Kern *c)
     return m;
 }
 
-/* Is every reduction over this loop one value an item?                       */
+/* Is every reduction over this loop one value an item? */
 static int by_item(const Kern *c, int loop, uint64_t items)
 {
     for (size_t i = 0; i < vec_len(c->ex); i++) {
@@ -52,7 +52,7 @@ static int by_item(const Kern *c, int loop, uint64_t items)
 }
 
 /* Does y differ from x, where the result is stored, only in that it runs over
- * other loops of the same axes, and those inside an item?                    */
+ * other loops of the same axes, and those inside an item? */
 static int same_item(const Kern *c, const Lin *x, const Lin *y, uint64_t loops,
                      uint64_t items)
 {
@@ -66,9 +66,8 @@ static int same_item(const Kern *c, const Lin *x, const Lin *y, uint64_t loops,
             continue;
         if (s->var >= MAXLOOP || t->var >= MAXLOOP ||
             c->loop[s->var].a != c->loop[t->var].a ||
-            c->loop[s->var].n != c->loop[t->var].n ||
-            (items >> s->var & 1) || (loops >> t->var & 1) ||
-            !by_item(c, t->var, items))
+            c->loop[s->var].n != c->loop[t->var].n || (items >> s->var & 1) ||
+            (loops >> t->var & 1) || !by_item(c, t->var, items))
             return 0;
     }
     return 1;

@@ -4,7 +4,7 @@
  * alone. Equal expressions are one object.
  *
  * A merge makes digits of its index (i / n, i % n); an address that uses all of
- * them again becomes the plain variable, which is how views cost nothing.    */
+ * them again becomes the plain variable, which is how views cost nothing. */
 #include "codegen.h"
 
 #include <stdlib.h>
@@ -32,7 +32,7 @@ static const Mono *mono_make(Pool *p, const int *f, int n, int64_t v)
 {
     if (n > MAXFACTOR)
         die("a stride of more than %d sizes", MAXFACTOR);
-    for (uint64_t h = hash_ints(1, f, n); ; h++) {
+    for (uint64_t h = hash_ints(1, f, n);; h++) {
         void **slot = table_at(p->of, h);
         Mono *m = *slot;
         if (!m) {
@@ -104,7 +104,7 @@ const Mono *mono_div(Pool *p, const Mono *x, const Mono *y)
 }
 
 /* Defined only before use elsewhere makes no difference to correctness: a size
- * without its definition merely hides that two strides agree.                */
+ * without its definition merely hides that two strides agree. */
 void mono_same(Pool *p, const Axis *a, int64_t n, const Mono *m)
 {
     int id = size_id(p, a, n);
@@ -137,7 +137,7 @@ static int by_term(const void *x, const void *y)
 
 /* Two digits of one variable that are neighbours, in the more significant
  * first: ((v / DM) % M2) * CM + ((v / D) % M) * C = ((v / D) % (M2 * M)) *
- * C.                                                                         */
+ * C. */
 static int join(Pool *p, Term *hi, const Term *lo)
 {
     if (hi->var != lo->var || !lo->mod ||
@@ -175,7 +175,7 @@ static uint64_t hash_lin(const Lin *l)
     return mix64(h, (uint64_t)l->hasoff);
 }
 
-/* Field by field: a Term has padding.                                        */
+/* Field by field: a Term has padding. */
 static int same_lin(const Lin *x, const Lin *y)
 {
     if (x->hasoff != y->hasoff || x->nt != y->nt ||
@@ -195,10 +195,10 @@ const Lin *lin_make(Pool *p, Aff off, int hasoff, const Term *t, int nt)
     l.t = alloc(p->a, ((size_t)nt + 1) * sizeof *l.t);
     if (nt)
         memcpy(l.t, t, (size_t)nt * sizeof *t);
-    for (int n = -1; n != l.nt; )
+    for (int n = -1; n != l.nt;)
         n = l.nt, l.nt = join_any(p, l.t, l.nt);
     qsort(l.t, (size_t)l.nt, sizeof *l.t, by_term);
-    for (uint64_t h = hash_lin(&l); ; h++) {
+    for (uint64_t h = hash_lin(&l);; h++) {
         void **slot = table_at(p->of, h);
         if (!*slot) {
             l.id = (int)vec_len(p->lin);
@@ -258,7 +258,7 @@ static const Mono *term_extent(Pool *p, const Term *t, Extent *extent,
 }
 
 /* Is the sum of terms a number in the mixed radix 1 ... whole, so that it is
- * always below `whole`?                                                      */
+ * always below `whole`? */
 static int fills(Pool *p, const Term *t, int n, const Mono *whole,
                  Extent *extent, void *ctx)
 {
@@ -276,7 +276,7 @@ static int fills(Pool *p, const Term *t, int n, const Mono *whole,
     return mono_div(p, whole, at) != NULL;
 }
 
-/* One term alone with factor 1: a digit of a digit.                          */
+/* One term alone with factor 1: a digit of a digit. */
 static const Lin *digit_of_one(Pool *p, Term t, const Mono *div,
                                const Mono *mod)
 {
@@ -291,7 +291,7 @@ static const Lin *digit_of_one(Pool *p, Term t, const Mono *div,
     return lin_make(p, aff(0), 0, &t, 1);
 }
 
-/* Terms of x that are multiples of m go to hi (divided by m), others to lo.  */
+/* Terms of x that are multiples of m go to hi (divided by m), others to lo. */
 static int part(Pool *p, const Lin *x, const Mono *m, Term *hi, Term *lo)
 {
     int nhi = 0, nlo = 0;
@@ -310,7 +310,7 @@ static int part(Pool *p, const Lin *x, const Mono *m, Term *hi, Term *lo)
 
 enum { ABOVE, BELOW };
 
-/* x divided by m, or what is left of it then; null: cannot be told.          */
+/* x divided by m, or what is left of it then; null: cannot be told. */
 static const Lin *cut_at(Pool *p, const Lin *x, const Mono *m, int side,
                          Extent *extent, void *ctx)
 {

@@ -5,12 +5,16 @@
  * the operand (move.c), so any chain of them costs nothing but address
  * arithmetic. Nodes in k->in are loads, everything else is rebuilt where it is
  * used. Equal expressions are one object, so nothing is computed twice in one
- * place.                                                                     */
+ * place. */
 #include "codegen.h"
 
 #include <string.h>
 
-typedef struct Memo { Node *n; Index ix; Ex *guard, *ex; } Memo;
+typedef struct Memo {
+    Node *n;
+    Index ix;
+    Ex *guard, *ex;
+} Memo;
 
 /* ---- loops and sizes ----------------------------------------------------- */
 
@@ -59,7 +63,7 @@ static Ex *load(Kern *c, Node *n, const Index *ix, Ex *guard)
 
 /* ---- reductions ---------------------------------------------------------- */
 
-/* A loop for each reduced axis: none that the index or the guard is using.   */
+/* A loop for each reduced axis: none that the index or the guard is using. */
 static Ex *reduce(Kern *c, Node *n, const Index *ix, Ex *guard)
 {
     Node *a = n->in[0];
@@ -81,8 +85,12 @@ static Ex *reduce(Kern *c, Node *n, const Index *ix, Ex *guard)
     }
     Dtype dt = compute_type(n->dt);
     Ex *body = ex_as(c, dt, kern_value(c, a, &jx, guard));
-    return ex_make(c, &(Ex){ .kind = Xred, .dt = dt, .op = n->op, .K = K,
-                          .na = 1, .arg = { body } });
+    return ex_make(c, &(Ex){ .kind = Xred,
+                             .dt = dt,
+                             .op = n->op,
+                             .K = K,
+                             .na = 1,
+                             .arg = { body } });
 }
 
 /* ---- elementwise --------------------------------------------------------- */
@@ -97,19 +105,20 @@ static const Lin *global_index(Kern *c, const Node *n, const Index *ix,
         int d = order[i];
         const Lin *x = global_at(c, n, d, ix->at[d]);
         at = lin_add(c->pool, at, lin_mul(c->pool, x, stride));
-        stride = mono_mul(c->pool, stride, mono_size(c->pool, n->dim[d].a,
-                                                     n->dim[d].n));
+        stride = mono_mul(c->pool, stride,
+                          mono_size(c->pool, n->dim[d].a, n->dim[d].n));
     }
     return at;
 }
 
-/* Dims in their own order, or by name: a mask must not depend on layout.     */
+/* Dims in their own order, or by name: a mask must not depend on layout. */
 static void dim_order(const Node *n, int by_name, int *order)
 {
     for (int i = 0; i < n->nd; i++) {
         int k = i;
-        for (; by_name && k > 0 && strcmp(n->dim[order[k - 1]].a->name,
-                                          n->dim[i].a->name) > 0; k--)
+        for (; by_name && k > 0 &&
+               strcmp(n->dim[order[k - 1]].a->name, n->dim[i].a->name) > 0;
+             k--)
             order[k] = order[k - 1];
         order[k] = i;
     }
@@ -130,7 +139,7 @@ static Ex *random_value(Kern *c, Node *n, const Index *ix)
 }
 
 /* Number of the micro-batch at index ix of the step: operand 2 is that of the
- * rank's own, which is turn * dp + its coordinate.                           */
+ * rank's own, which is turn * dp + its coordinate. */
 static Ex *micro_batch(Kern *c, Node *n, const Index *ix)
 {
     const Mesh *m = c->g->mesh;
@@ -154,7 +163,7 @@ static Ex *micro_batch(Kern *c, Node *n, const Index *ix)
 }
 
 /* Kept or not by the element's index in its micro-batch, the micro-batch and
- * the step: the same in every layout and fold, and in the backward.          */
+ * the step: the same in every layout and fold, and in the backward. */
 static Ex *dropout_value(Kern *c, Node *n, const Index *ix, Ex *guard)
 {
     int order[MAXD], k = 0;
@@ -193,11 +202,13 @@ static Ex *const_value(Kern *c, const Node *n)
 
 static Ex *pow_value(Kern *c, Node *n, Ex *a, Ex *b)
 {
+    /* clang-format off */
     static const struct { double p; const char *text; } known[] = {
         { 0.5, "sqrt(a)" }, { 1, "a" }, { 2, "a * a" }, { 3, "a * a * a" },
         { 4, "(a * a) * (a * a)" }, { -1, "1 / a" }, { -0.5, "1 / sqrt(a)" },
         { -2, "1 / (a * a)" }, { 0, "a * 0 + 1" },
     };
+    /* clang-format on */
     Dtype dt = compute_type(n->dt);
     const char *text = "pow(a, b)";
 
@@ -209,11 +220,11 @@ static Ex *pow_value(Kern *c, Node *n, Ex *a, Ex *b)
 }
 
 /* Ops that only choose or negate one of their operands need no rounding when
- * those are rounded.                                                         */
+ * those are rounded. */
 static int chooses(const Node *n)
 {
-    static const Op op[] = { Oneg, Oabs, Orelu, Omaximum, Ominimum, Owhere,
-                             Osign, Ospread, Ostop_gradient };
+    static const Op op[] = { Oneg,   Oabs,  Orelu,   Omaximum,      Ominimum,
+                             Owhere, Osign, Ospread, Ostop_gradient };
     int k = 0;
 
     for (size_t i = 0; i < sizeof op / sizeof *op; i++)
@@ -268,8 +279,8 @@ static Ex *compute(Kern *c, Node *n, const Index *ix, Ex *guard)
     switch (n->op) {
     case Oconst: return const_value(c, n);
     case Oiota:
-        return ex_as(c, compute_type(n->dt), ex_lin(c, Di32,
-                         global_index(c, n, ix, (int[]){ 0 })));
+        return ex_as(c, compute_type(n->dt),
+                     ex_lin(c, Di32, global_index(c, n, ix, (int[]){ 0 })));
     case Orandom: return random_value(c, n, ix);
     case Odropout: return dropout_value(c, n, ix, guard);
     case Ocast: return cast_value(c, n, ix, guard);
@@ -292,7 +303,7 @@ static uint64_t memo_key(const Node *n, const Index *ix, const Ex *guard)
 }
 
 /* Does each index run over no more than the whole dim? Then no guard is needed:
- * one that rules out indices behind this node's is not this node's.          */
+ * one that rules out indices behind this node's is not this node's. */
 static int all_inside(Kern *c, const Node *n, const Index *ix)
 {
     for (int d = 0; d < n->nd; d++) {
@@ -316,7 +327,7 @@ Ex *kern_value(Kern *c, Node *n, const Index *ix, Ex *guard)
                 n->dim[d].a->name);
     if (table_get(c->member, KEYP(n)))
         return load(c, n, ix, guard);
-    for (uint64_t h = memo_key(n, ix, guard); ; h++) {
+    for (uint64_t h = memo_key(n, ix, guard);; h++) {
         Memo *m = table_get(c->memo, h);
         if (m && m->n == n && m->guard == guard &&
             !memcmp(m->ix.at, ix->at, (size_t)n->nd * sizeof *ix->at))
@@ -334,8 +345,9 @@ Ex *kern_value(Kern *c, Node *n, const Index *ix, Ex *guard)
 
 static Ex *accumulated(Kern *c, Node *n, const Index *ix, Ex *v)
 {
-    const char *f = !strcmp(n->s, "add") ? "a + b"
-                  : !strcmp(n->s, "max") ? "b > a ? b : a" : "b < a ? b : a";
+    const char *f = !strcmp(n->s, "add")   ? "a + b"
+                    : !strcmp(n->s, "max") ? "b > a ? b : a"
+                                           : "b < a ? b : a";
 
     if (!strcmp(n->s, "last"))
         return v;
@@ -377,7 +389,7 @@ static size_t defined(const Pool *p)
 }
 
 /* Once more while sizes turn out to be products: then a loop that was made
- * before that was known can be cut.                                          */
+ * before that was known can be cut. */
 void kern_build(Kern *c)
 {
     size_t was;

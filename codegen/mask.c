@@ -1,16 +1,21 @@
 /* mask.c: which differences key - query the conditions of a score let through,
  * where they compare positions: tiles outside are skipped, tiles inside need no
- * condition. A pair is hidden where its score is -inf.                       */
+ * condition. A pair is hidden where its score is -inf. */
 #include <math.h>
 
 #include "codegen.h"
 
-typedef struct Bounds { double lo, hi; } Bounds;    /* of key - query         */
-typedef struct Linear { double q, k, c; int ok; } Linear;
+typedef struct Bounds {
+    double lo, hi;
+} Bounds; /* of key - query */
+typedef struct Linear {
+    double q, k, c;
+    int ok;
+} Linear;
 
 static const Bounds everything = { -INFINITY, INFINITY };
 
-/* The axis n's value is the position along, or null.                         */
+/* The axis n's value is the position along, or null. */
 static const Axis *axis_of_position(const Attn *t, const Node *n)
 {
     if (n->op == Oarg) {
@@ -32,18 +37,19 @@ static Linear plus(Linear x, Linear y)
     return (Linear){ x.q + y.q, x.k + y.k, x.c + y.c, x.ok && y.ok };
 }
 
-/* n as q * query + k * key + c.                                              */
+/* n as q * query + k * key + c. */
 static Linear line_of(const Attn *t, const Node *n)
 {
     const Axis *a = axis_of_position(t, n);
 
     if (a)
         return (Linear){ a == t->query, a == t->key, 0,
-                       a == t->query || a == t->key };
+                         a == t->query || a == t->key };
     switch (n->op) {
     case Oconst: return (Linear){ 0, 0, n->f, 1 };
-    case Ocast: case Ospread: case Ostop_gradient:
-        return line_of(t, n->in[0]);
+    case Ocast:
+    case Ospread:
+    case Ostop_gradient: return line_of(t, n->in[0]);
     case Oneg: return scaled(line_of(t, n->in[0]), -1);
     case Oadd: return plus(line_of(t, n->in[0]), line_of(t, n->in[1]));
     case Osub:
@@ -62,14 +68,14 @@ static Bounds either(Bounds x, Bounds y)
     return (Bounds){ fmin(x.lo, y.lo), fmax(x.hi, y.hi) };
 }
 
-/* a <= b (or a < b): differences d for which it can hold, whole numbers.     */
+/* a <= b (or a < b): differences d for which it can hold, whole numbers. */
 static Bounds ordered(const Attn *t, const Node *a, const Node *b, int strict)
 {
     Linear x = plus(line_of(t, a), scaled(line_of(t, b), -1));
 
     if (!x.ok || x.k != -x.q || fabs(x.k) != 1)
         return everything;
-    if (x.k > 0)                               /* d <= -c                     */
+    if (x.k > 0) /* d <= -c */
         return (Bounds){ -INFINITY, floor(-x.c - (strict ? 0.5 : 0)) };
     return (Bounds){ ceil(x.c + (strict ? 0.5 : 0)), INFINITY };
 }
@@ -87,21 +93,26 @@ static Bounds where_holds(const Attn *t, const Node *c)
     case Oeq: return both(ordered(t, a, b, 0), ordered(t, b, a, 0));
     case Oland: return both(where_holds(t, a), where_holds(t, b));
     case Olor: return either(where_holds(t, a), where_holds(t, b));
-    case Ocast: case Ospread: return where_holds(t, a);
+    case Ocast:
+    case Ospread: return where_holds(t, a);
     default: return everything;
     }
 }
 
-/* Does the condition hold just where the bounds of it say?                   */
+/* Does the condition hold just where the bounds of it say? */
 static int is_exact(const Attn *t, const Node *c)
 {
     switch (c->op) {
-    case Ole: case Olt: case Oge: case Ogt: {
+    case Ole:
+    case Olt:
+    case Oge:
+    case Ogt: {
         Bounds b = where_holds(t, c);
         return !isinf(b.lo) || !isinf(b.hi);
     }
     case Oland: return is_exact(t, c->in[0]) && is_exact(t, c->in[1]);
-    case Ocast: case Ospread: return is_exact(t, c->in[0]);
+    case Ocast:
+    case Ospread: return is_exact(t, c->in[0]);
     default: return 0;
     }
 }
@@ -121,7 +132,7 @@ int attn_hides(const Attn *t)
     return !t->open;
 }
 
-/* Infinite of that sign; 0: positive and finite.                             */
+/* Infinite of that sign; 0: positive and finite. */
 static int is_const(const Node *n, double sign)
 {
     while (n->op == Ocast || n->op == Ospread)
@@ -133,7 +144,7 @@ static int is_const(const Node *n, double sign)
     return n->f > 0 && isfinite(n->f);
 }
 
-/* Differences for which n can be anything but -inf.                          */
+/* Differences for which n can be anything but -inf. */
 static Bounds seen(const Attn *t, const Node *n)
 {
     switch (n->op) {
@@ -142,15 +153,16 @@ static Bounds seen(const Attn *t, const Node *n)
             return both(where_holds(t, n->in[0]), seen(t, n->in[1]));
         return everything;
     case Oadd: return both(seen(t, n->in[0]), seen(t, n->in[1]));
-    case Omul: case Odiv:
-        return is_const(n->in[1], 0) ? seen(t, n->in[0]) : everything;
-    case Ocast: case Ospread: return seen(t, n->in[0]);
+    case Omul:
+    case Odiv: return is_const(n->in[1], 0) ? seen(t, n->in[0]) : everything;
+    case Ocast:
+    case Ospread: return seen(t, n->in[0]);
     default: return everything;
     }
 }
 
-const char *attn_unseen(Attn *t, const char *q0, const char *q1,
-                        const char *k0, const char *k1)
+const char *attn_unseen(Attn *t, const char *q0, const char *q1, const char *k0,
+                        const char *k1)
 {
     Bounds b = seen(t, t->score);
     Text x = { .arena = t->arena };
@@ -193,8 +205,7 @@ const char *attn_allseen(Attn *t, const char *q0, const char *q1,
     return x.s;
 }
 
-const char *attn_seen(Attn *t, const char *q0, const char *rows,
-                      const char *k0)
+const char *attn_seen(Attn *t, const char *q0, const char *rows, const char *k0)
 {
     Bounds b = seen(t, t->score);
 
@@ -204,8 +215,8 @@ const char *attn_seen(Attn *t, const char *q0, const char *rows,
     if (!q.two && !k.two)
         return strf(t->arena, "%s + %s + %s - (%s + %s) + %.0f", q.at, q0, rows,
                     k.at, k0, b.hi + 0.0);
-    const char *last = attn_global(t, t->query, strf(t->arena, "%s + %s - 1",
-                                                     q0, rows));
+    const char *last =
+        attn_global(t, t->query, strf(t->arena, "%s + %s - 1", q0, rows));
     if (!k.two)
         return strf(t->arena, "%s + 1 - (%s + %s) + %.0f", last, k.at, k0,
                     b.hi + 0.0);

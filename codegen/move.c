@@ -2,7 +2,7 @@
  * node is its operand's value at another index: sizes, strides and starts turn
  * one into the other, and what may fall outside the operand (pad, concat, a
  * gather's -1, pairs without a row) becomes a guard of all that is read behind
- * it.                                                                        */
+ * it. */
 #include "codegen.h"
 
 #include <string.h>
@@ -16,7 +16,7 @@ static const Mono *extent(void *ctx, int var)
     return var < MAXLOOP ? c->loop[var].n : NULL;
 }
 
-/* (x / div) % mod, by an explicit division when it has to be.                */
+/* (x / div) % mod, by an explicit division when it has to be. */
 static const Lin *digit(Kern *c, const Lin *x, const Mono *div, const Mono *mod)
 {
     const Lin *l = lin_digit(c->pool, x, div, mod, extent, c);
@@ -31,7 +31,7 @@ static const Lin *digit(Kern *c, const Lin *x, const Mono *div, const Mono *mod)
     return ex_index(c, q);
 }
 
-/* The index of operand a under the result's index, axes matched by name.     */
+/* The index of operand a under the result's index, axes matched by name. */
 Index by_axis(Kern *c, const Node *a, const Node *n, const Index *ix)
 {
     Index jx = { { 0 } };
@@ -49,7 +49,7 @@ Index by_axis(Kern *c, const Node *a, const Node *n, const Index *ix)
     return jx;
 }
 
-/* The same, but axis x may differ in size: its index is given.               */
+/* The same, but axis x may differ in size: its index is given. */
 static Index but_axis(const Node *a, const Node *n, const Index *ix,
                       const Axis *x, const Lin *at)
 {
@@ -75,7 +75,7 @@ static Ex *rename_value(Kern *c, Node *n, const Index *ix, Ex *guard)
             if (n->A[i] == a->dim[d].a)
                 to = n->B[i];
         int k = dim_of(n, to);
-        /* Loops exist over the result's axis: the operand's size is its.     */
+        /* Loops exist over the result's axis: the operand's size is its. */
         mono_same(c->pool, a->dim[d].a, local_n(c->g, a, d),
                   kern_size(c, n, k));
         jx.at[d] = ix->at[k];
@@ -141,7 +141,7 @@ static Ex *zero(Kern *c, const Node *n)
     return ex_num(c, compute_type(n->dt), 0);
 }
 
-/* a at index `at` of axis x, where that is inside a; 0 elsewhere.            */
+/* a at index `at` of axis x, where that is inside a; 0 elsewhere. */
 static Ex *inside(Kern *c, Node *n, Node *a, const Index *ix, const Lin *at,
                   Ex *guard)
 {
@@ -188,7 +188,7 @@ static Ex *concat_value(Kern *c, Node *n, const Index *ix, Ex *guard)
     return sum;
 }
 
-/* Is x in memory with its axes in this order?                                */
+/* Is x in memory with its axes in this order? */
 static int lies_so(Kern *c, Node *x, Axis *const *order)
 {
     for (int d = 0; d < x->nd; d++)
@@ -197,7 +197,7 @@ static int lies_so(Kern *c, Node *x, Axis *const *order)
     return table_get(c->member, KEYP(storage(x))) && x->dt == storage(x)->dt;
 }
 
-/* Element `at` of x, row-major by the axes in order.                         */
+/* Element `at` of x, row-major by the axes in order. */
 static Ex *element_of(Kern *c, Node *x, Axis *const *order, const Lin *at,
                       Ex *guard)
 {
@@ -265,18 +265,18 @@ static Ex *shift_value(Kern *c, Node *n, const Index *ix, Ex *guard)
 /* ---- places -------------------------------------------------------------- */
 
 /* The local index l of a dim, moved by one number, or by another one from
- * `half` on.                                                                 */
+ * `half` on. */
 static const Lin *moved(Kern *c, const Lin *l, int64_t half, Aff first,
                         Aff second)
 {
     Ex *arg[4] = { ex_lin(c, Di64, l), ex_int(c, aff(half)), ex_int(c, first),
                    ex_int(c, second) };
 
-    return lin_add(c->pool, l, ex_index(c, ex_expr(c, Di64, "a < b ? c : d", 4,
-                                                   arg)));
+    return lin_add(c->pool, l,
+                   ex_index(c, ex_expr(c, Di64, "a < b ? c : d", 4, arg)));
 }
 
-/* The global index at the local index l along dim d of n.                    */
+/* The global index at the local index l along dim d of n. */
 const Lin *global_at(Kern *c, const Node *n, int d, const Lin *l)
 {
     Piece p[MAXPIECE];
@@ -288,7 +288,7 @@ const Lin *global_at(Kern *c, const Node *n, int d, const Lin *l)
 }
 
 /* The local index of a global one; below 0 where it is not on this rank, or
- * beyond what the rank has.                                                  */
+ * beyond what the rank has. */
 static const Lin *local_at(Kern *c, const Node *n, int d, Ex *global)
 {
     Piece p[MAXPIECE];
@@ -296,12 +296,14 @@ static const Lin *local_at(Kern *c, const Node *n, int d, Ex *global)
     if (pieces(c->g, n, d, p) == 1) {
         const Lin *at = ex_index(c, global);
         return aff_zero(&p[0].start) ? at
-             : offset(c, at, aff_scale(p[0].start, -1));
+                                     : offset(c, at, aff_scale(p[0].start, -1));
     }
     Ex *arg[4] = { global, ex_int(c, p[0].start), ex_int(c, p[1].start),
                    ex_int(c, aff(p[0].len)) };
-    return ex_index(c, ex_expr(c, Di64, "a >= b && a < b + d ? a - b : "
-                               "a >= c && a < c + d ? a - c + d : -1", 4, arg));
+    return ex_index(c, ex_expr(c, Di64,
+                               "a >= b && a < b + d ? a - b : "
+                               "a >= c && a < c + d ? a - c + d : -1",
+                               4, arg));
 }
 
 static Ex *gather_value(Kern *c, Node *n, const Index *ix, Ex *guard)
@@ -315,7 +317,7 @@ static Ex *gather_value(Kern *c, Node *n, const Index *ix, Ex *guard)
 }
 
 /* What n keeps of its operand: each piece lies in the operand's piece of the
- * same number, or in the only one.                                           */
+ * same number, or in the only one. */
 static Ex *localslice_value(Kern *c, Node *n, const Index *ix, Ex *guard)
 {
     Node *a = n->in[0];
@@ -340,7 +342,7 @@ static int is_top(const Dim *d)
     return !strcmp(d->a->name, "top");
 }
 
-/* Factor of dim d of index tensor e in a pair's number token * top + slot.   */
+/* Factor of dim d of index tensor e in a pair's number token * top + slot. */
 static const Mono *pair_factor(Kern *c, const Node *e, int d)
 {
     const Mono *m = mono_one(c->pool);
@@ -354,7 +356,7 @@ static const Mono *pair_factor(Kern *c, const Node *e, int d)
 }
 
 /* Sizes of the index tensor as it lies on this rank: those of the route
- * node.                                                                      */
+ * node. */
 static const Mono *pair_mod(Kern *c, const Node *e, int d)
 {
     for (int i = 0; i < d; i++)
@@ -383,8 +385,9 @@ static Ex *dispatch_value(Kern *c, Node *n, const Index *ix, Ex *guard)
     const Lin *pair = ex_index(c, at);
     for (int d = 0; d < x->nd; d++) {
         int k = dim_of(e, x->dim[d].a);
-        jx.at[d] = k < 0 ? ix->at[dim_of(n, x->dim[d].a)]
-                 : digit(c, pair, pair_factor(c, e, k), pair_mod(c, e, k));
+        jx.at[d] =
+            k < 0 ? ix->at[dim_of(n, x->dim[d].a)]
+                  : digit(c, pair, pair_factor(c, e, k), pair_mod(c, e, k));
     }
     if (!have)
         return kern_value(c, x, &jx, guard);
@@ -430,7 +433,8 @@ Ex *move_value(Kern *c, Node *n, const Index *ix, Ex *guard)
     case Orename: return rename_value(c, n, ix, guard);
     case Osplit: return split_value(c, n, ix, guard);
     case Omerge: return merge_value(c, n, ix, guard);
-    case Opermute: case Ostop_gradient:
+    case Opermute:
+    case Ostop_gradient:
         jx = by_axis(c, n->in[0], n, ix);
         return kern_value(c, n->in[0], &jx, guard);
     case Oslice: return slice_value(c, n, ix, guard);

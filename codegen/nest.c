@@ -5,7 +5,7 @@
  * over the contiguous loop v runs in 16 lanes, in order, folded pairwise; one
  * that keeps v ("vertical": combine over top, column sums) runs over arrays of
  * 128 elements of v. Reductions over the same loops share a pass, and a value
- * that a pass has stored for this item is loaded again rather than rebuilt.  */
+ * that a pass has stored for this item is loaded again rather than rebuilt. */
 #include "codegen.h"
 
 /* ---- what depends on what ------------------------------------------------ */
@@ -21,7 +21,7 @@ static int is_cheap(const Ex *e)
            (e->kind == Xexpr && e->na == 1 && is_cheap(e->arg[0]));
 }
 
-/* The store of e that was done for this item, if its element can be named.   */
+/* The store of e that was done for this item, if its element can be named. */
 Store *nest_saved(Nest *n, const Ex *e)
 {
     if (is_cheap(e) || n->flat)
@@ -51,7 +51,7 @@ static void reach(Nest *n, Ex *e, Ex ***out)
     vec_push(n->a, *out, e);
 }
 
-/* Values not at hand that the roots need, operands first.                    */
+/* Values not at hand that the roots need, operands first. */
 Ex **nest_reached(Nest *n, Ex *const *root, int nroot)
 {
     Ex **out = NULL;
@@ -62,9 +62,9 @@ Ex **nest_reached(Nest *n, Ex *const *root, int nroot)
     return out;
 }
 
-/* Reductions among them that can be done once the loops in `open` are.       */
+/* Reductions among them that can be done once the loops in `open` are. */
 Ex **nest_pending(Nest *n, Ex *const *root, int nroot, uint64_t open,
-                    uint64_t with)
+                  uint64_t with)
 {
     Ex **all = nest_reached(n, root, nroot), **out = NULL;
 
@@ -112,8 +112,8 @@ void nest_compute(Nest *n, Ex *e)
 
     if (nest_inline(e) || e->local)
         return;
-    const char *text = s ? nest_load(n, storage(s->n), s->addr)
-                         : nest_value(n, e);
+    const char *text =
+        s ? nest_load(n, storage(s->n), s->addr) : nest_value(n, e);
     nest_line(n, "const %s t%d = %s;", dtypes[e->dt].compute, nest_local(n, e),
               text);
 }
@@ -152,31 +152,29 @@ void nest_body(Nest *n, const Body *b, const char *lane)
         nest_store(n, b->st[i]);
 }
 
-/* Loop u from `from` (a multiple of LANES) to `to`.                          */
+/* Loop u from `from` (a multiple of LANES) to `to`. */
 static void lanes(Nest *n, int u, const Body *b, const char *from,
                   const char *to)
 {
     nest_line(n, "for (ix j = %s; j + %d <= %s; j += %d)", from, LANES, to,
-         LANES);
-    nest_line(n, "#pragma GCC unroll 1");   /* left whole, it becomes vectors */
+              LANES);
+    nest_line(n, "#pragma GCC unroll 1"); /* left whole, it becomes vectors */
     nest_line(n, "for (int l = 0; l < %d; l++) {", LANES);
     Scope s = nest_enter(n, BIT(u));
     nest_line(n, "const ix i%d = j + l;", u);
     nest_body(n, b, "l");
     nest_leave(n, s);
-    nest_line(n, "for (ix i%d = %s & -%d; i%d < %s; i%d++) {", u, to,
-              LANES, u, to, u);
+    nest_line(n, "for (ix i%d = %s & -%d; i%d < %s; i%d++) {", u, to, LANES, u,
+              to, u);
     s = nest_enter(n, BIT(u));
     nest_body(n, b, strf(n->a, "i%d & %d", u, LANES - 1));
     nest_leave(n, s);
 }
 
-void nest_plain(Nest *n, int u, const Body *b, const char *from,
-                  const char *to)
+void nest_plain(Nest *n, int u, const Body *b, const char *from, const char *to)
 {
     nest_line(n, "#pragma GCC ivdep");
-    nest_line(n, "for (ix i%d = %s; i%d < %s; i%d++) {", u, from, u, to,
-              u);
+    nest_line(n, "for (ix i%d = %s; i%d < %s; i%d++) {", u, from, u, to, u);
     Scope s = nest_enter(n, BIT(u));
     nest_body(n, b, strf(n->a, "i%d - v%d", u, u));
     nest_leave(n, s);
@@ -219,7 +217,7 @@ static void fold(Nest *n, Ex *r)
         nest_line(n, "    %s += %s;", a, x);
     else
         nest_line(n, "    %s = %s %c %s ? %s : %s;", a, x,
-             r->op == Omax ? '>' : '<', a, x, a);
+                  r->op == Omax ? '>' : '<', a, x, a);
     nest_line(n, "const %s t%d = t%d[0];", dtypes[r->dt].compute, ++n->nlocal,
               from);
     r->local = n->nlocal;
@@ -237,7 +235,7 @@ static Ex **bodies(Nest *n, Ex *const *r, int nr)
 static void arrays(Nest *n, const Body *b);
 
 /* Opens all loops of K but the last; returns the last, the scopes in s. What
- * needs none of them is computed first, arrays over b->block too.            */
+ * needs none of them is computed first, arrays over b->block too. */
 int nest_outer(Nest *n, uint64_t K, const Body *b, Scope *s, int *ns)
 {
     int last = -1;
@@ -250,7 +248,7 @@ int nest_outer(Nest *n, uint64_t K, const Body *b, Scope *s, int *ns)
             continue;
         if (last >= 0) {
             nest_line(n, "for (ix i%d = 0; i%d < %s; i%d++) {", last, last,
-                 nest_limit(n, last), last);
+                      nest_limit(n, last), last);
             s[(*ns)++] = nest_enter(n, BIT(last));
             nest_need(n, b->root, b->nroot);
             arrays(n, b);
@@ -262,9 +260,8 @@ int nest_outer(Nest *n, uint64_t K, const Body *b, Scope *s, int *ns)
 
 static int has_vertical(Nest *n, int u, const Body *b)
 {
-    return u == n->v &&
-           vec_len(nest_pending(n, b->root, b->nroot, n->bound | BIT(u),
-                                BIT(u)));
+    return u == n->v && vec_len(nest_pending(n, b->root, b->nroot,
+                                             n->bound | BIT(u), BIT(u)));
 }
 
 void nest_inner(Nest *n, int u, const Body *b)
@@ -281,13 +278,13 @@ void nest_inner(Nest *n, int u, const Body *b)
     nest_line(n, "for (ix v%d = 0; v%d < %s; v%d += %d) {", u, u, end, u,
               BLOCK);
     Scope s = nest_enter(n, 0);
-    nest_line(n, "const ix w%d = %s - v%d < %d ? %s : v%d + %d;", u, end,
-              u, BLOCK, end, u, BLOCK);
+    nest_line(n, "const ix w%d = %s - v%d < %d ? %s : v%d + %d;", u, end, u,
+              BLOCK, end, u, BLOCK);
     nest_block(n, u, b);
     nest_leave(n, s);
 }
 
-/* Stores that can be done on the way of a reduction over K in an item.       */
+/* Stores that can be done on the way of a reduction over K in an item. */
 void nest_ride(Nest *n, uint64_t K, Body *b)
 {
     Ex **all = nest_reached(n, b->root, b->nroot);
@@ -335,7 +332,7 @@ static int is_ready(Nest *n, Ex *r, Ex *const *pend, size_t np)
     return 1;
 }
 
-/* The reductions of pend that share a pass with r, r first.                  */
+/* The reductions of pend that share a pass with r, r first. */
 Ex **nest_share(Nest *n, Ex *r, Ex *const *pend)
 {
     Ex **out = NULL;
@@ -349,7 +346,7 @@ Ex **nest_share(Nest *n, Ex *r, Ex *const *pend)
     return out;
 }
 
-/* Compute what the roots need of the loops open now.                         */
+/* Compute what the roots need of the loops open now. */
 void nest_need(Nest *n, Ex *const *root, int nroot)
 {
     Ex **pend = nest_pending(n, root, nroot, n->bound, 0);
@@ -372,15 +369,19 @@ void nest_need(Nest *n, Ex *const *root, int nroot)
 
 static void vertical(Nest *n, int u, Ex **r, int nr)
 {
-    Body b = { .root = bodies(n, r, nr), .nroot = nr, .acc = r, .nacc = nr,
-               .vertical = 1, .block = u + 1 };
+    Body b = { .root = bodies(n, r, nr),
+               .nroot = nr,
+               .acc = r,
+               .nacc = nr,
+               .vertical = 1,
+               .block = u + 1 };
     Scope s[MAXLOOP];
     int ns;
 
     declare(n, r, nr, BLOCK, strf(n->a, "w%d - v%d", u, u));
     int last = nest_outer(n, r[0]->K, &b, s, &ns);
     nest_line(n, "for (ix i%d = 0; i%d < %s; i%d++) {", last, last,
-         nest_limit(n, last), last);
+              nest_limit(n, last), last);
     s[ns++] = nest_enter(n, BIT(last));
     nest_need(n, b.root, nr);
     nest_block(n, u, &b);
@@ -390,7 +391,7 @@ static void vertical(Nest *n, int u, Ex **r, int nr)
         r[i]->array = u + 1;
 }
 
-/* Reductions that keep loop b->block - 1 and need no loop that is not open.  */
+/* Reductions that keep loop b->block - 1 and need no loop that is not open. */
 static void arrays(Nest *n, const Body *b)
 {
     int u = b->block - 1;
@@ -406,7 +407,7 @@ static void arrays(Nest *n, const Body *b)
     }
 }
 
-/* The body for elements v .. w of loop u.                                    */
+/* The body for elements v .. w of loop u. */
 void nest_block(Nest *n, int u, const Body *b)
 {
     const char *v = strf(n->a, "v%d", u), *w = strf(n->a, "w%d", u);

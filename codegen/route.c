@@ -1,12 +1,12 @@
 /* route.c: which rows pairs of token and expert have: keep, which drops what an
- * expert has no room for, and route, which makes the map.                    */
+ * expert has no room for, and route, which makes the map. */
 #include "codegen.h"
 
 #include <string.h>
 
 /* ---- keep ---------------------------------------------------------------- */
 
-/* The pairs of each expert one after another in s, off[x] behind its last.   */
+/* The pairs of each expert one after another in s, off[x] behind its last. */
 static void sort_by_expert(RowText *o, const RowWalks *w)
 {
     row_line(o, "int32_t *const off = work + p * (experts + 2 * n);");
@@ -41,7 +41,7 @@ static void weight_of(RowText *o, const RowWalks *w, const char *q,
              row_load(o->a, dt, strf(o->a, "g[p2 + %s2]", name)));
 }
 
-/* Stable merge sort of s[0..len) by weight, largest first; d: as much room.  */
+/* Stable merge sort of s[0..len) by weight, largest first; d: as much room. */
 static void sort_by_weight(RowText *o, const RowWalks *w, Dtype dt)
 {
     const char *ct = dtypes[compute_type(dt)].compute;
@@ -67,7 +67,7 @@ static void sort_by_weight(RowText *o, const RowWalks *w, Dtype dt)
 
 /* For a GPU: a block an expert. It lists the expert's pairs in their order,
  * then finds the weight of which `room` are as large or larger, a bit at a
- * time; of those that have just this weight the first stay.                  */
+ * time; of those that have just this weight the first stay. */
 static void list_mine(RowText *o, const RowWalks *w)
 {
     row_line(o, "enum { EACH = 8 };");
@@ -89,7 +89,7 @@ static void list_mine(RowText *o, const RowWalks *w)
     row_line(o, "        const int64_t w = e[p1 + q1];");
     row_line(o, "        have |= (w == x ? 1 : 0) << j;");
     row_line(o, "        if (w == x || (x == 0 && (uint64_t)w >= "
-             "(uint64_t)experts))");
+                "(uint64_t)experts))");
     row_line(o, "            y[p0 + q0] = e[p1 + q1];");
     row_line(o, "    }");
     row_line(o, "    int to = at + block_before(__popc(have), all);");
@@ -165,7 +165,7 @@ static void keep_items(RowText *o, const RowWalks *item, const RowWalks *pair,
     sort_by_expert(o, pair);
     row_line(o, "for (int64_t x = 0; x < experts; x++) {");
     row_line(o, "const int64_t from = x ? off[x - 1] : 0, "
-             "len = off[x] - from;");
+                "len = off[x] - from;");
     row_line(o, "if (len <= room)");
     row_line(o, "    continue;");
     row_line(o, "int32_t *s = sorted + from, *d = s + n;");
@@ -182,7 +182,7 @@ static void keep_items(RowText *o, const RowWalks *item, const RowWalks *pair,
     put(&o->t, "#undef BEFORE\n");
 }
 
-/* Of each micro-batch all tokens, in the order of the result's axes.         */
+/* Of each micro-batch all tokens, in the order of the result's axes. */
 static int keep(Graph *g, Group *k, Arena *a, int gpu)
 {
     Node *n = k->node[0], *e = n->in[0], *weight = n->in[1];
@@ -222,7 +222,7 @@ int keep_lower_cuda(Graph *g, Group *k, Arena *a)
 
 /* ---- route --------------------------------------------------------------- */
 
-/* Global number of this rank's first expert.                                 */
+/* Global number of this rank's first expert. */
 static Aff first_expert(const Graph *g, const Node *route)
 {
     Node x = *route;
@@ -232,7 +232,7 @@ static Aff first_expert(const Graph *g, const Node *route)
     return local_start(g, &x, 0);
 }
 
-/* Elements of the index tensor's axes behind `top`, and top's size.          */
+/* Elements of the index tensor's axes behind `top`, and top's size. */
 static void around_top(const Graph *g, const Node *e, int64_t *top,
                        int64_t *behind)
 {
@@ -244,23 +244,22 @@ static void around_top(const Graph *g, const Node *e, int64_t *top,
         }
 }
 
-/* Count the pairs of each expert and sum up: where its rows begin.           */
-#define COUNT_PAIRS \
-    "    for (int64_t p = lo; p < hi; p++) {\n" \
-    "    for (int64_t x = 0; x <= experts; x++)\n" \
-    "        off[x] = 0;\n" \
-    "    for (int64_t i = 0; i < pairs; i++) {\n" \
-    "        const int64_t x = EXPERT(i);\n" \
+/* Count the pairs of each expert and sum up: where its rows begin. */
+#define COUNT_PAIRS                                  \
+    "    for (int64_t p = lo; p < hi; p++) {\n"      \
+    "    for (int64_t x = 0; x <= experts; x++)\n"   \
+    "        off[x] = 0;\n"                          \
+    "    for (int64_t i = 0; i < pairs; i++) {\n"    \
+    "        const int64_t x = EXPERT(i);\n"         \
     "        if ((uint64_t)x < (uint64_t)experts)\n" \
-    "            off[x + 1]++;\n" \
-    "    }\n" \
-    "    for (int64_t x = 0; x < experts; x++)\n" \
+    "            off[x + 1]++;\n"                    \
+    "    }\n"                                        \
+    "    for (int64_t x = 0; x < experts; x++)\n"    \
     "        off[x + 1] += off[x];\n"
 
 /* Count, sum up, place in the order of pairs; the counters end one place late
- * and are moved back.                                                        */
-static const char route_text[] =
-    COUNT_PAIRS
+ * and are moved back. */
+static const char route_text[] = COUNT_PAIRS
     "    for (int64_t i = 0; i < pairs; i++) {\n"
     "        const int64_t x = EXPERT(i);\n"
     "        row[i] = -1;\n"
@@ -278,7 +277,7 @@ static const char route_text[] =
     "    }\n"
     "#undef EXPERT\n";
 
-/* Every expert has `each` rows, those without a pair are -1.                 */
+/* Every expert has `each` rows, those without a pair are -1. */
 static const char padded_text[] =
     "    for (int64_t p = lo; p < hi; p++) {\n"
     "    for (int64_t x = 0; x <= experts; x++)\n"
@@ -288,7 +287,8 @@ static const char padded_text[] =
     "    for (int64_t i = 0; i < pairs; i++) {\n"
     "        const int64_t x = EXPERT(i);\n"
     "        row[i] = -1;\n"
-    "        if ((uint64_t)x >= (uint64_t)experts || off[x] >= (x + 1) * each)\n"
+    "        if ((uint64_t)x >= (uint64_t)experts || off[x] >= (x + 1) * "
+    "each)\n"
     "            continue;\n"
     "        row[i] = off[x]++;\n"
     "        pair[row[i]] = (int32_t)i;\n"
@@ -298,32 +298,31 @@ static const char padded_text[] =
     "    }\n"
     "#undef EXPERT\n";
 
-/* A window of the rows, `cap` from `from` on; how many there are in all.     */
+/* A window of the rows, `cap` from `from` on; how many there are in all. */
 static const char budget_text[] =
-    COUNT_PAIRS
-    "    *total = off[experts];\n"
-    "    for (int64_t i = 0; i < pairs; i++) {\n"
-    "        const int64_t x = EXPERT(i);\n"
-    "        row[i] = -1;\n"
-    "        if ((uint64_t)x >= (uint64_t)experts)\n"
-    "            continue;\n"
-    "        const int64_t r = off[x]++ - from;\n"
-    "        if (r < 0 || r >= cap)\n"
-    "            continue;\n"
-    "        row[i] = (int32_t)r;\n"
-    "        pair[r] = (int32_t)i;\n"
-    "    }\n"
-    "    for (int64_t x = experts; x > 0; x--) {\n"
-    "        const int64_t r = off[x - 1] - from;\n"
-    "        off[x] = (int32_t)(r < 0 ? 0 : r < cap ? r : cap);\n"
-    "    }\n"
-    "    off[0] = 0;\n"
-    "    }\n"
-    "#undef EXPERT\n";
+    COUNT_PAIRS "    *total = off[experts];\n"
+                "    for (int64_t i = 0; i < pairs; i++) {\n"
+                "        const int64_t x = EXPERT(i);\n"
+                "        row[i] = -1;\n"
+                "        if ((uint64_t)x >= (uint64_t)experts)\n"
+                "            continue;\n"
+                "        const int64_t r = off[x]++ - from;\n"
+                "        if (r < 0 || r >= cap)\n"
+                "            continue;\n"
+                "        row[i] = (int32_t)r;\n"
+                "        pair[r] = (int32_t)i;\n"
+                "    }\n"
+                "    for (int64_t x = experts; x > 0; x--) {\n"
+                "        const int64_t r = off[x - 1] - from;\n"
+                "        off[x] = (int32_t)(r < 0 ? 0 : r < cap ? r : cap);\n"
+                "    }\n"
+                "    off[0] = 0;\n"
+                "    }\n"
+                "#undef EXPERT\n";
 
 /* For a GPU: a block of 256 an expert. It counts the pairs of the experts
  * before its own, then lists its own in their order, EACH to a thread at a
- * time. BEGIN is the row of its first; rows in 0 .. END exist.               */
+ * time. BEGIN is the row of its first; rows in 0 .. END exist. */
 static const char route_blocks[] =
     "    enum { EACH = 8 };\n"
     "    const int x = (int)blockIdx.x, last = x == experts - 1;\n"
@@ -345,7 +344,8 @@ static const char route_blocks[] =
     "        TOTAL(before + mine);\n"
     "    }\n"
     "    if (PADDED)\n"
-    "        for (int64_t i = r + mine + TID; i < (last ? cap : end); i += THREADS)\n"
+    "        for (int64_t i = r + mine + TID; i < (last ? cap : end); i += "
+    "THREADS)\n"
     "            pair[i] = -1;\n"
     "    for (int i0 = 0; i0 < pairs; i0 += THREADS * EACH) {\n"
     "        const int from = i0 + TID * EACH;\n"
@@ -375,8 +375,10 @@ static const char route_blocks[] =
 
 static void put_block_rules(RowText *o, int padded, int budget)
 {
-    put(&o->t, "#define BEGIN (%s)\n", padded ? "x * each"
-        : budget ? "(int64_t)before - from" : "(int64_t)before");
+    put(&o->t, "#define BEGIN (%s)\n",
+        padded   ? "x * each"
+        : budget ? "(int64_t)before - from"
+                 : "(int64_t)before");
     put(&o->t, "#define END (%s)\n", padded ? "(x + 1) * each" : "cap");
     put(&o->t, "#define PADDED %d\n", padded);
     put(&o->t, "#define TOTAL(n) %s(n)\n", budget ? "*total = " : "(void)");
@@ -392,30 +394,38 @@ static int route(Graph *g, Group *k, Arena *a, int gpu)
     around_top(g, e, &top, &behind);
     row_buffer(&o, "e", e, e->dt);
     row_buffer(&o, "map", n, Di32);
-    row_line(&o, "const int64_t pairs = iv[%d], experts = iv[%d], "
-             "cap = iv[%d];", row_size(&o, l.pairs), row_size(&o, l.experts),
+    row_line(&o,
+             "const int64_t pairs = iv[%d], experts = iv[%d], "
+             "cap = iv[%d];",
+             row_size(&o, l.pairs), row_size(&o, l.experts),
              row_size(&o, l.cap));
-    row_line(&o, "int32_t *const off = map + iv[%d], "
+    row_line(&o,
+             "int32_t *const off = map + iv[%d], "
              "*const pair = map + iv[%d], *const row = map + iv[%d];",
-             row_size(&o, l.offset), row_size(&o, l.pair),
-             row_size(&o, l.row));
+             row_size(&o, l.offset), row_size(&o, l.pair), row_size(&o, l.row));
     row_line(&o, "const int64_t first = iv[%d], top = iv[%d], in = iv[%d];",
              add_int(k, a, first_expert(g, n)), row_size(&o, top),
              row_size(&o, behind));
-    put(&o.t, "#define EXPERT(i) (e[%s] - first)\n", behind == 1 ? "i"
-        : "((i) / top / in * top + (i) % top) * in + (i) / top % in");
+    put(&o.t, "#define EXPERT(i) (e[%s] - first)\n",
+        behind == 1
+            ? "i"
+            : "((i) / top / in * top + (i) % top) * in + (i) / top % in");
     row_line(&o, "(void)top, (void)in;");
     if (l.each)
         row_line(&o, "const int64_t each = iv[%d];", row_size(&o, l.each));
     if (n->f > 0)
-        row_line(&o, "int32_t *const total = map + iv[%d]; "
-                 "const int64_t from = iv[%d];", row_size(&o, l.total),
-                 row_size(&o, l.first));
+        row_line(&o,
+                 "int32_t *const total = map + iv[%d]; "
+                 "const int64_t from = iv[%d];",
+                 row_size(&o, l.total), row_size(&o, l.first));
     int plain = !l.each && !(n->f > 0);
     if (gpu)
         put_block_rules(&o, l.each > 0, n->f > 0);
-    put(&o.t, "%s", gpu ? route_blocks : plain ? route_text
-                  : l.each ? padded_text : budget_text);
+    put(&o.t, "%s",
+        gpu      ? route_blocks
+        : plain  ? route_text
+        : l.each ? padded_text
+                 : budget_text);
     row_finish(&o, g, gpu ? l.experts : 1, l.pairs * 4);
     return gpu;
 }
@@ -432,7 +442,7 @@ int route_lower_cuda(Graph *g, Group *k, Arena *a)
 
 /* ---- dispatch ------------------------------------------------------------ */
 
-/* Rows of x lie in memory as its axes say, whatever they were called.        */
+/* Rows of x lie in memory as its axes say, whatever they were called. */
 static int is_plain(const Node *x)
 {
     while (x->op == Orename || x->op == Osplit || x->op == Omerge)
@@ -441,7 +451,7 @@ static int is_plain(const Node *x)
 }
 
 /* What has the rows that group k dispatches, spread over top or not. Null when
- * that is not in memory.                                                     */
+ * that is not in memory. */
 static Node *row_source(const Group *k, const Node *n)
 {
     Node *x = n->in[0];
@@ -456,7 +466,7 @@ static Node *row_source(const Group *k, const Node *n)
 
 /* Is row r of n the token that pair[r] / top names, as it lies in x: token axes
  * first, in the order of the index tensor, then what n has beside rows? The
- * elements of a row, else 0.                                                 */
+ * elements of a row, else 0. */
 static int64_t row_elems(const Graph *g, const Node *n, const Node *x)
 {
     const Node *e = n->in[1]->in[0];
@@ -484,7 +494,7 @@ static int64_t row_elems(const Graph *g, const Node *n, const Node *x)
 }
 
 /* A warp a token, 16 bytes a lane, EACH of them on their way: read once,
- * written to each of its rows.                                               */
+ * written to each of its rows. */
 static const char copy_token[] =
     "    const int64_t t = (int64_t)blockIdx.x * (THREADS / 32) + (TID >> 5);\n"
     "    if (t >= tokens)\n"
@@ -506,7 +516,7 @@ static const char copy_token[] =
     "        }\n"
     "    }\n";
 
-/* A warp a row, where rows may have no token and be zero.                    */
+/* A warp a row, where rows may have no token and be zero. */
 static const char copy_row[] =
     "    const int64_t r = (int64_t)blockIdx.x * (THREADS / 32) + (TID >> 5);\n"
     "    if (r >= map[experts])\n"
@@ -517,12 +527,12 @@ static const char copy_row[] =
     "        y[r * PIECES + c] = at >= 0 ? from[c] : uint4 { 0, 0, 0, 0 };\n";
 
 /* A group that only dispatches rows of whole 16-byte pieces; 0: it is another,
- * nothing was done.                                                          */
+ * nothing was done. */
 int dispatch_lower_cuda(Graph *g, Group *k, Arena *a)
 {
     Node *n = k->n == 1 ? k->node[0] : NULL;
-    Node *x = n && n->op == Odispatch && k->out[0] == n ? row_source(k, n)
-                                                        : NULL;
+    Node *x =
+        n && n->op == Odispatch && k->out[0] == n ? row_source(k, n) : NULL;
     int64_t bytes = x ? row_elems(g, n, x) * dtypes[n->dt].bytes : 0;
     int64_t top, behind;
 

@@ -2,7 +2,7 @@
  * route.c and scatter.c what else there is. Operands may lie in any order: axes
  * become (size, stride ...) and those that lie one inside the other everywhere
  * become one, so few texts serve all layouts. Order of additions is fixed,
- * whatever the number of threads.                                            */
+ * whatever the number of threads. */
 #include "codegen.h"
 
 #include <string.h>
@@ -22,7 +22,7 @@ int64_t row_stride(const Graph *g, const Node *n, const Axis *a)
 }
 
 void row_walk(const Graph *g, RowWalks *w, const Node *of, int d,
-                     const Node *const t[3])
+              const Node *const t[3])
 {
     RowWalk x = { local_n(g, of, d), { 0 } };
 
@@ -101,9 +101,9 @@ void row_finish(RowText *o, const Graph *g, int64_t items, int64_t work)
         k->step.bytes += (double)local_bytes(g, k->arg[i]);
 }
 
-/* Declare <name>0 <name>1 ..: offsets of the setting number q of the walks.  */
+/* Declare <name>0 <name>1 ..: offsets of the setting number q of the walks. */
 void row_decode(RowText *o, const RowWalks *w, const char *q, const char *name,
-                   int tensors)
+                int tensors)
 {
     row_line(o, "int64_t r%s = %s;", name, q);
     for (int i = 0; i < tensors; i++)
@@ -113,7 +113,7 @@ void row_decode(RowText *o, const RowWalks *w, const char *q, const char *name,
         for (int i = 0; i < tensors; i++)
             if (w->at[d].s[i])
                 row_line(o, "%s%d += r%s %% iv[%d] * iv[%d];", name, i, name, n,
-                     row_size(o, w->at[d].s[i]));
+                         row_size(o, w->at[d].s[i]));
         row_line(o, "r%s /= iv[%d];", name, n);
     }
     row_line(o, "(void)r%s;", name);
@@ -132,13 +132,13 @@ const char *row_save(Arena *a, Dtype dt, const char *x)
 
 /* ---- topk ---------------------------------------------------------------- */
 
-/* Does (x, i) stand before (y, j)? NaN last, ties to the lower index.        */
+/* Does (x, i) stand before (y, j)? NaN last, ties to the lower index. */
 const char row_before[] =
     "#define BEFORE(x, i, y, j) "
     "((x) > (y) || ((y) != (y) && (x) == (x)) || \\\n"
     "    (((x) == (y) || ((x) != (x) && (y) != (y))) && (i) < (j)))\n";
 
-/* k passes, each for the next in order: for few results.                     */
+/* k passes, each for the next in order: for few results. */
 static void select_few(RowText *o, const char *ct, const char *x)
 {
     row_line(o, "%s last = 0;", ct);
@@ -157,7 +157,7 @@ static void select_few(RowText *o, const char *ct, const char *x)
     row_line(o, "}");
 }
 
-/* Merge sort of all indices in the item's own work space.                    */
+/* Merge sort of all indices in the item's own work space. */
 static void sort_all(RowText *o, const char *ct, const char *x)
 {
     row_line(o, "int32_t *s = work + p * 2 * n, *d = s + n;");
@@ -188,7 +188,7 @@ static void sort_all(RowText *o, const char *ct, const char *x)
 }
 
 /* On a GPU: a warp an item; a lane holds every 32nd value and which of them
- * were chosen. As many rounds as results, each the warp's first in order.    */
+ * were chosen. As many rounds as results, each the warp's first in order. */
 enum { WARPLANES = 32 };
 
 static void select_warp(RowText *o, const char *ct, const char *x)
@@ -228,7 +228,7 @@ static void select_warp(RowText *o, const char *ct, const char *x)
 }
 
 /* Or a block an item: a bitonic sort of all indices, in work space of a power
- * of two of them, -1 behind all others.                                      */
+ * of two of them, -1 behind all others. */
 static void sort_block(RowText *o, const char *ct, const char *x)
 {
     row_line(o, "const auto value = [&](int64_t i) -> %s { return %s; };", ct,
@@ -275,7 +275,7 @@ static int64_t power_of_two(int64_t n)
     return p;
 }
 
-/* Opens the text of an item p.                                               */
+/* Opens the text of an item p. */
 static void topk_item(RowText *o, TopkForm form, int64_t items, int64_t len)
 {
     if (form == MANY || form == BLOCKS)
@@ -284,7 +284,7 @@ static void topk_item(RowText *o, TopkForm form, int64_t items, int64_t len)
     if (form == WARP) {
         row_line(o, "enum { N = %lld }; (void)n;", (long long)len);
         row_line(o, "const int64_t p = (int64_t)blockIdx.x * (THREADS / 32) + "
-                 "(TID >> 5);");
+                    "(TID >> 5);");
         row_line(o, "if (p < iv[%d]) {", row_size(o, items));
     } else if (form == BLOCKS) {
         row_line(o, "enum { room = %lld };", (long long)power_of_two(len));
@@ -311,16 +311,19 @@ static int topk(Graph *g, Group *k, Arena *a, int gpu)
             row_walk(g, &w, x, d, t);
     row_buffer(&o, "x", x, x->dt);
     row_buffer(&o, "y", n, Di32);
-    row_line(&o, "const int64_t n = iv[%d], sx = iv[%d], k = iv[%d], "
-             "sy = iv[%d];", row_size(&o, len),
-             row_size(&o, row_stride(g, x, n->A[0])), row_size(&o, n->i),
-             row_size(&o, row_stride(g, n, n->B[0])));
+    row_line(&o,
+             "const int64_t n = iv[%d], sx = iv[%d], k = iv[%d], "
+             "sy = iv[%d];",
+             row_size(&o, len), row_size(&o, row_stride(g, x, n->A[0])),
+             row_size(&o, n->i), row_size(&o, row_stride(g, n, n->B[0])));
     int64_t items = row_count(&w);
     topk_item(&o, form, items, len);
     row_decode(&o, &w, "p", "p", 2);
     const char *v = row_load(a, x->dt, "x[p0 + i * sx]");
     static void (*const body[])(RowText *, const char *, const char *) = {
-        [FEW] = select_few, [MANY] = sort_all, [WARP] = select_warp,
+        [FEW] = select_few,
+        [MANY] = sort_all,
+        [WARP] = select_warp,
         [BLOCKS] = sort_block,
     };
     body[form](&o, ct, v);
@@ -358,7 +361,7 @@ static void sum_items(RowText *o, const RowWalks *w, const char *ct,
     row_line(o, "}");
 }
 
-/* For a GPU: a block an item, EACH values after one another a thread.        */
+/* For a GPU: a block an item, EACH values after one another a thread. */
 static void sum_blocks(RowText *o, const RowWalks *w, const char *ct,
                        const char *x, const char *y)
 {
@@ -387,7 +390,7 @@ static void sum_blocks(RowText *o, const RowWalks *w, const char *ct,
     row_line(o, "}");
 }
 
-enum { LONGSUM = 512 };           /* worth a block                            */
+enum { LONGSUM = 512 }; /* worth a block */
 
 static int cumsum(Graph *g, Group *k, Arena *a, int gpu)
 {

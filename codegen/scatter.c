@@ -1,17 +1,17 @@
 /* scatter.c: scatter_add, out[.. x ..] = the sum of what has index x, added in
- * the order of the indices.                                                  */
+ * the order of the indices. */
 #include "codegen.h"
 
 enum { COLUMNS = 64 };
 
 typedef struct Scatter {
-    RowWalks item, in, sum;       /* offsets of out, values, indices          */
-    int64_t width;                /* of the contiguous axis, cut into blocks  */
-    int64_t sv;                   /* its stride in the values                 */
+    RowWalks item, in, sum; /* offsets of out, values, indices */
+    int64_t width;          /* of the contiguous axis, cut into blocks */
+    int64_t sv;             /* its stride in the values */
 } Scatter;
 
 /* out[.. x ..] = sum of v where e = x: axes of out are items, but for the last
- * that e lacks, which is cut into blocks; axes that out lacks are summed.    */
+ * that e lacks, which is cut into blocks; axes that out lacks are summed. */
 static Scatter scatter_axes(const Graph *g, const Node *n, const Node *out)
 {
     const Node *v = n->in[0], *e = n->in[1], *t[3] = { out, v, e };
@@ -37,7 +37,7 @@ static Scatter scatter_axes(const Graph *g, const Node *n, const Node *out)
     return s;
 }
 
-/* x: the local place that index q names; two: of an axis in two pieces.      */
+/* x: the local place that index q names; two: of an axis in two pieces. */
 static void put_place(RowText *o, int two)
 {
     row_line(o, two ? "int64_t x = (int64_t)e[p2 + q2] - first;"
@@ -54,18 +54,18 @@ static void scatter_text(RowText *o, const Node *n, const Node *out,
                          const Scatter *s, int adds, int two)
 {
     Dtype dt = out->dt;
-    int wide = dt == Dbf16;                   /* sums in fp32 work space      */
+    int wide = dt == Dbf16; /* sums in fp32 work space */
     const char *to = wide ? "work[x * 64 + l]" : "y[p0 + x * sx + l]";
 
     row_line(o, "for (int64_t p = lo; p < hi; p++) {");
     row_line(o, "const int64_t f = p %% nb * %d;", COLUMNS);
     row_line(o, "const int64_t w = width - f < %d ? width - f : %d;", COLUMNS,
-         COLUMNS);
+             COLUMNS);
     row_decode(o, &s->item, "p / nb", "p", 3);
     row_line(o, "p0 += f, p1 += f * sv;");
     if (wide)
         row_line(o, "float *const work = (float *)buf[%d] + p * n * %d;",
-             o->k->narg, COLUMNS);
+                 o->k->narg, COLUMNS);
     if (!adds) {
         row_line(o, "for (int64_t x = 0; x < n; x++)");
         row_line(o, "    for (int64_t l = 0; l < w; l++)");
@@ -78,8 +78,8 @@ static void scatter_text(RowText *o, const Node *n, const Node *out,
     row_line(o, "    continue;");
     put(&o->t, "#pragma GCC ivdep\n");
     row_line(o, "for (int64_t l = 0; l < w; l++)");
-    row_line(o, "    %s += %s;", to, row_load(o->a, n->in[0]->dt,
-                                          "v[p1 + q1 + l * sv]"));
+    row_line(o, "    %s += %s;", to,
+             row_load(o->a, n->in[0]->dt, "v[p1 + q1 + l * sv]"));
     row_line(o, "}");
     if (wide) {
         row_line(o, "for (int64_t x = 0; x < n; x++)");
@@ -121,7 +121,7 @@ static void put_hits(RowText *o, const Scatter *s, int two)
     row_line(o, "__syncthreads();");
 }
 
-/* Of the block: a thread keeps its own, so nobody else reads what it adds.   */
+/* Of the block: a thread keeps its own, so nobody else reads what it adds. */
 static void put_columns(RowText *o)
 {
     row_line(o, "for (int64_t l = l0; l < width; l += nb * THREADS)");
@@ -147,8 +147,8 @@ static void scatter_blocks(RowText *o, const Node *n, const Node *out,
     if (!adds || sum != out->dt) {
         put_columns(o);
         row_line(o, "    for (int64_t x = from; x < to; x++)");
-        row_line(o, "        sum[p0 + x * sx + l] = %s;", !adds ? "0"
-                 : row_load(o->a, out->dt, "y[p0 + x * sx + l]"));
+        row_line(o, "        sum[p0 + x * sx + l] = %s;",
+                 !adds ? "0" : row_load(o->a, out->dt, "y[p0 + x * sx + l]"));
     }
     row_line(o, "for (int64_t i0 = 0; i0 < many; i0 += THREADS) {");
     put_hits(o, s, two);
@@ -207,10 +207,10 @@ static int scatter(Graph *g, Group *k, Arena *a, int gpu)
     row_buffer(&o, "y", out, out->dt);
     row_line(&o, "const int64_t n = iv[%d], sx = iv[%d], first = iv[%d];",
              row_size(&o, len), row_size(&o, row_stride(g, out, n->A[0])),
-         add_int(k, a, p[0].start));
+             add_int(k, a, p[0].start));
     if (two)
         row_line(&o, "const int64_t half = n / 2, second = iv[%d];",
-             add_int(k, a, p[1].start));
+                 add_int(k, a, p[1].start));
     row_line(&o, "const int64_t width = iv[%d], nb = iv[%d], sv = iv[%d];",
              row_size(&o, s.width), row_size(&o, nb), row_size(&o, s.sv));
     row_line(&o, "const int64_t many = iv[%d];",

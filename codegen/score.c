@@ -6,7 +6,7 @@
  *     gradients  the same nodes backwards, by the gradient texts of ops.def
  *
  * Gradients go to dots and to what else the score reads and is trained (a slope
- * per head, a bias).                                                         */
+ * per head, a bias). */
 #include <ctype.h>
 #include <math.h>
 #include <string.h>
@@ -15,11 +15,11 @@
 
 typedef struct Score {
     Attn *t;
-    Text row, col;                /* text outside and inside the column loop  */
+    Text row, col; /* text outside and inside the column loop */
     int depth;
-    const char **val;             /* by body node: its value's C name         */
-    const char **dy;              /* gradient so far: an expression           */
-    char *dep;                    /* a dot's value reaches it                 */
+    const char **val; /* by body node: its value's C name */
+    const char **dy;  /* gradient so far: an expression */
+    char *dep;        /* a dot's value reaches it */
 } Score;
 
 static const char *float_type(const Attn *t)
@@ -37,7 +37,7 @@ static const char *c_type(const Attn *t, const Node *n)
     return isfloat(n) ? float_type(t) : dtypes[n->dt].compute;
 }
 
-static int varies(const Score *s, const Node *n)    /* along the columns      */
+static int varies(const Score *s, const Node *n) /* along the columns */
 {
     return dim_of(n, s->t->key) >= 0;
 }
@@ -69,13 +69,15 @@ static const char *position(Score *s, const Node *n)
     Attn *t = s->t;
     const Axis *a = n->dim[0].a;
     AttnPlace p = attn_place(t, a);
-    const char *i = a == t->query ? "q0 + r"
-                  : strf(t->arena, "i_%s", attn_code(t, a));
+    const char *i =
+        a == t->query ? "q0 + r" : strf(t->arena, "i_%s", attn_code(t, a));
 
     if (a == t->key && p.two)
-        return local(s, n, strf(t->arena, "(int32_t)k0 + j + (j < (int32_t)"
-                     "(%s - k0) ? (int32_t)%s : (int32_t)%s)", p.half, p.at,
-                     p.to));
+        return local(s, n,
+                     strf(t->arena,
+                          "(int32_t)k0 + j + (j < (int32_t)"
+                          "(%s - k0) ? (int32_t)%s : (int32_t)%s)",
+                          p.half, p.at, p.to));
     if (a == t->key)
         return local(s, n, strf(t->arena, "(int32_t)(%s + k0) + j", p.at));
     return local(s, n, strf(t->arena, "(int32_t)(%s)", attn_global(t, a, i)));
@@ -108,7 +110,7 @@ static void letters_of(Op op, char *out)
     *out = 0;
 }
 
-/* Operand k of n, of n's kind.                                               */
+/* Operand k of n, of n's kind. */
 static const char *operand(const Score *s, const Node *n, int k)
 {
     const Node *a = n->in[k];
@@ -125,7 +127,7 @@ static const char *suffix(const Attn *t)
 }
 
 /* Division by a constant, as all scaling is, multiplies: the score is not
- * rounded on its way, so it may. Null: not a division by a constant.         */
+ * rounded on its way, so it may. Null: not a division by a constant. */
 static const char *reciprocal(const Score *s, const Node *n)
 {
     if (n->op != Odiv || !isfloat(n) || n->in[1]->op != Oconst)
@@ -145,7 +147,7 @@ static int term_of(const Attn *t, const Node *n)
 
 /* ---- a score that is its term, scaled and masked ------------------------- */
 
-static double constant(const Node *n)                    /* or 0              */
+static double constant(const Node *n) /* or 0 */
 {
     while (n->op == Ocast || n->op == Ospread)
         n = n->in[0];
@@ -161,7 +163,7 @@ static int is_masking(const Node *n)
     return x && x->op == Oconst && isinf(x->f) && x->f < 0;
 }
 
-/* The factor of a scaling node, and its operand that is scaled.              */
+/* The factor of a scaling node, and its operand that is scaled. */
 static double factor(const Node *n, int *k)
 {
     double f = n->nin == 2 ? constant(n->in[1]) : 0;
@@ -178,7 +180,7 @@ static double factor(const Node *n, int *k)
     return f;
 }
 
-/* From the score down to the term; `at` if that node is a scaling passed.    */
+/* From the score down to the term; `at` if that node is a scaling passed. */
 static double unit(const Attn *t, const Node *at, int *passed)
 {
     double c = 1;
@@ -206,7 +208,7 @@ double attn_unit(const Attn *t)
     return t->scaled && t->nterm == 1 ? unit(t, NULL, &passed) : 0;
 }
 
-/* Left out: what is scaled is the unit's.                                    */
+/* Left out: what is scaled is the unit's. */
 static int is_scaling(const Attn *t, const Node *n)
 {
     int passed = 0;
@@ -263,8 +265,8 @@ static void value(Score *s, const Node *n)
 
 static int passes_gradient(const Node *n)
 {
-    return isfloat(n) && (optab[n->op].gradkind == 'E' || n->op == Ocast ||
-                          n->op == Ospread);
+    return isfloat(n) &&
+           (optab[n->op].gradkind == 'E' || n->op == Ocast || n->op == Ospread);
 }
 
 static int is_wanted(const Attn *t, const Node *n)
@@ -289,14 +291,14 @@ static int depends(Score *s, const Node *n)
 static const char *gradient(const Score *s, const char *text, const Node *n,
                             const char *dy);
 
-static const char *closed(Arena *a, const char *x)  /* parentheses if needed  */
+static const char *closed(Arena *a, const char *x) /* parentheses if needed */
 {
     x += strspn(x, " ");
     return strpbrk(x, " +-*/(") ? strf(a, "(%s)", x) : x;
 }
 
 /* op(x, ..) inside a gradient text, from behind its '(': the op's own lowering.
- * Sets *end behind the ')'.                                                  */
+ * Sets *end behind the ')'. */
 static const char *call(const Score *s, Op op, const char *p, const Node *n,
                         const char *dy, const char **end)
 {
@@ -347,7 +349,7 @@ static size_t word(const char *p)
     return n;
 }
 
-/* A gradient text of n's row as C: dy is the gradient of n.                  */
+/* A gradient text of n's row as C: dy is the gradient of n. */
 static const char *gradient(const Score *s, const char *p, const Node *n,
                             const char *dy)
 {
@@ -400,12 +402,13 @@ static void backward(Score *s, const Node *n)
         return;
     }
     for (int k = 0; k < n->nin; k++) {
-        const char *text = optab[n->op].gradkind == 'E'
-                         ? optab[n->op].grad[k] : "dy";
+        const char *text =
+            optab[n->op].gradkind == 'E' ? optab[n->op].grad[k] : "dy";
         const char *r = reciprocal(s, n);
         if (depends(s, n->in[k]) && strcmp(text, "0"))
-            give(s, n->in[k], r ? strf(s->t->arena, "%s * %s", dy, r)
-                                : gradient(s, text, n, dy));
+            give(s, n->in[k],
+                 r ? strf(s->t->arena, "%s * %s", dy, r)
+                   : gradient(s, text, n, dy));
     }
 }
 
@@ -423,15 +426,17 @@ static void store_gradients(Score *s)
     }
 }
 
-/* From the score's value on: weight, gradient of the score, and back.        */
+/* From the score's value on: weight, gradient of the score, and back. */
 static void weigh(Score *s)
 {
+    /* clang-format off */
     static const char *const lines[2][3] = {
         { "const %s p = exp_%s(%s - lse[r]);",
           "const %s ds = p * (dp[j] - delta[r]);", "pr[j] = p;" },
         { "const %s p = weight_%s(in ? %s : -INFINITY, lse);",
           "const %s ds = p * (dp - delta);", "pr = p;" },
     };
+    /* clang-format on */
     Attn *t = s->t;
     const char *f = float_type(t), *z = s->val[attn_node(t, t->score)];
     const char *const *say = lines[t->gpu != 0];
@@ -457,7 +462,7 @@ static void tail(Score *s, int grad)
         put(&z, "s%d[j] = ", i);
     attn_say(t, s->depth, "for (int j = (int)seen; j < at_keys; j++)");
     attn_say(t, s->depth + 1, grad ? "%s0;" : "%ss0[j] = -INFINITY;",
-              z.s ? z.s : "");
+             z.s ? z.s : "");
 }
 
 static Score score_new(Attn *t, int depth)
@@ -473,7 +478,7 @@ static Score score_new(Attn *t, int depth)
     return s;
 }
 
-/* One pair: query q0 + r, key k0 + j, terms s0 s1 ..                         */
+/* One pair: query q0 + r, key k0 + j, terms s0 s1 .. */
 void attn_score1(Attn *t, int depth, int grad)
 {
     Score s = score_new(t, depth);
@@ -496,8 +501,8 @@ void attn_score(Attn *t, int depth, int grad)
         attn_line(&s.col, depth + 1, "s0[j] = %s;",
                   s.val[attn_node(t, t->score)]);
     for (int i = 0; i < t->nterm; i++)
-        attn_say(t, depth, "at_%s *restrict s%d = t%d + r * at_ld;", t->t,
-                  i, i);
+        attn_say(t, depth, "at_%s *restrict s%d = t%d + r * at_ld;", t->t, i,
+                 i);
     put(&t->o, "%s", s.row.s ? s.row.s : "");
     attn_say(t, depth, "for (int j = 0; j < (int)seen; j++) {");
     put(&t->o, "%s", s.col.s);

@@ -1,4 +1,4 @@
-/* targets.c: one row per target.                                             */
+/* targets.c: one row per target. */
 #include "codegen.h"
 
 #include <string.h>
@@ -17,7 +17,7 @@ static int loops(const Graph *g, const Node *n)
     return !strcmp(o->lower, "loop");
 }
 
-/* Products and collectives have no text: the runtime says what they need.    */
+/* Products and collectives have no text: the runtime says what they need. */
 static int64_t work_of(const Graph *g, const Step *s)
 {
     enum { MAXINT = 32 };
@@ -34,12 +34,13 @@ static int64_t work_of(const Graph *g, const Step *s)
 static void lower_host(Graph *g, Group *k, Arena *a)
 {
     static void (*const by_family[NFAMILY])(Graph *, Group *, Arena *) = {
-        [FAMloop] = loop_lower, [FAMgemm] = gemm_lower, [FAMgmm] = gmm_lower,
-        [FAMgmmw] = gmmw_lower, [FAMattn] = attn_lower,
-        [FAMattnback] = attnback_lower, [FAMtopk] = topk_lower,
-        [FAMcumsum] = cumsum_lower, [FAMkeep] = keep_lower,
-        [FAMroute] = route_lower, [FAMscatter] = scatter_lower,
-        [FAMcomm] = comm_lower, [FAMzero] = zero_lower,
+        [FAMloop] = loop_lower,       [FAMgemm] = gemm_lower,
+        [FAMgmm] = gmm_lower,         [FAMgmmw] = gmmw_lower,
+        [FAMattn] = attn_lower,       [FAMattnback] = attnback_lower,
+        [FAMtopk] = topk_lower,       [FAMcumsum] = cumsum_lower,
+        [FAMkeep] = keep_lower,       [FAMroute] = route_lower,
+        [FAMscatter] = scatter_lower, [FAMcomm] = comm_lower,
+        [FAMzero] = zero_lower,
     };
 
     k->step.iv = NULL;
@@ -52,7 +53,7 @@ static void lower_host(Graph *g, Group *k, Arena *a)
 }
 
 /* No text: buffers and steps only, so that any cluster can be planned
- * anywhere. Products read bf16 as it is, as GPUs do, and need no room.       */
+ * anywhere. Products read bf16 as it is, as GPUs do, and need no room. */
 static void lower_null(Graph *g, Group *k, Arena *a)
 {
     lower_host(g, k, a);
@@ -69,22 +70,28 @@ static void lower_cuda(Graph *g, Group *k, Arena *a)
     cuda_lower(g, k, a);
 }
 
+/* clang-format off */
 const Target T_host = {
     .name = "host", .prelude = host_pre,
     .items = 16, .keeps = attn_can, .loops = loops,
     .lower = lower_host,
 };
+/* clang-format on */
+/* clang-format off */
 const Target T_null = {
     .name = "null", .prelude = "",
     .items = 16, .keeps = attn_can, .loops = loops,
     .lower = lower_null,
 };
+/* clang-format on */
 
+/* clang-format off */
 const Target T_cuda = {
     .name = "cuda", .prelude = cuda_pre,
     .items = 256, .grid = 1, .keeps = attn_can_cuda, .loops = loops,
     .squares = grouped_squares, .lower = lower_cuda,
 };
+/* clang-format on */
 
 static const Target *const targets[] = { &T_host, &T_null, &T_cuda };
 

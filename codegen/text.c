@@ -1,5 +1,5 @@
 /* text.c: kernel arguments, kernel names, and the small language of lowering
- * texts ("a * sigmoid(a)") shared by all generators.                         */
+ * texts ("a * sigmoid(a)") shared by all generators. */
 #include "codegen.h"
 
 #include <ctype.h>
@@ -42,11 +42,13 @@ void set_text(Group *k, Arena *a, const char *body)
 
     k->step.kind = Skernel;
     k->step.kernel = intern(name);
-    k->text = strf(a, "void %s(void *const *buf, const int64_t *iv,\n"
-                   "    int64_t lo, int64_t hi)\n%s", name, body);
+    k->text = strf(a,
+                   "void %s(void *const *buf, const int64_t *iv,\n"
+                   "    int64_t lo, int64_t hi)\n%s",
+                   name, body);
 }
 
-/* The name stands for the @ before the parameters: it is the text's hash.    */
+/* The name stands for the @ before the parameters: it is the text's hash. */
 void set_text_named(Group *k, Arena *a, const char *text)
 {
     unsigned long long h = hash_text(text);
@@ -138,7 +140,9 @@ Dtype compute_type(Dtype t)
     switch (t) {
     case Df64: return Df64;
     case Di64: return Di64;
-    case Df32: case Dbf16: case Dreal: return Df32;
+    case Df32:
+    case Dbf16:
+    case Dreal: return Df32;
     default: return Di32;
     }
 }

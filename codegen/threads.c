@@ -10,17 +10,19 @@
  *                      is held there, so memory is read once; else the passes
  *                      over the row are loops dealt out to the team.
  *
- * No result depends on anything but sizes: the split is fixed.               */
+ * No result depends on anything but sizes: the split is fixed. */
 #include "codegen.h"
 
 enum {
-    BLOCKMAP = THREADMAP, BLOCKTEAMS = 128, MOSTTEAM = 1024,
+    BLOCKMAP = THREADMAP,
+    BLOCKTEAMS = 128,
+    MOSTTEAM = 1024,
     FEWITEMS = 2 * GPUBLOCKS,
-    SERIAL = 64,                  /* elements that a thread adds up alone     */
-    LARGETEAM = 256,              /* of which few hold rows side by side      */
-    FEWSTEPS = 4,                 /* of a loop that groups share              */
-    UNDERWAY = 4,                 /* pieces that a thread waits for at a time */
-    BUSY = 1 << 17                /* threads that keep the chip busy          */
+    SERIAL = 64,     /* elements that a thread adds up alone */
+    LARGETEAM = 256, /* of which few hold rows side by side */
+    FEWSTEPS = 4,    /* of a loop that groups share */
+    UNDERWAY = 4,    /* pieces that a thread waits for at a time */
+    BUSY = 1 << 17   /* threads that keep the chip busy */
 };
 
 static void set_grid(Nest *n, int64_t blocks, int threads)
@@ -35,7 +37,7 @@ static void stop_at_end(Nest *n, int u, const char *index)
         nest_line(n, "if (%s%d >= %s) return;", index, u, nest_limit(n, u));
 }
 
-/* Ragged loops of an item end where their rows do.                           */
+/* Ragged loops of an item end where their rows do. */
 static void stop_at_ends(Nest *n, const int *u, int k)
 {
     for (int i = 0; i < k; i++)
@@ -60,7 +62,7 @@ static int power_of_two(int64_t x, int most)
 
 /* The loop whose steps groups of threads share: the longest that all sums run
  * over, when they are long, threads are few and no sum is inside another; -1:
- * none.                                                                      */
+ * none. */
 static int shared_loop(Nest *n, Ex *const *red, int64_t threads)
 {
     uint64_t all = ~0ull;
@@ -90,7 +92,7 @@ static int shared_loop(Nest *n, Ex *const *red, int64_t threads)
 
 /* Groups of a block that has `team` threads in each: where blocks are few, so
  * many that none has more than a few steps of the shared loop (512 rows of 128
- * in one block: 44 us by 16 threads alone, 9 by 1024).                       */
+ * in one block: 44 us by 16 threads alone, 9 by 1024). */
 static int groups_of(const Nest *n, int64_t blocks)
 {
     int64_t steps = n->c->loop[n->shared].n->v;
@@ -102,7 +104,7 @@ static int groups_of(const Nest *n, int64_t blocks)
     return groups;
 }
 
-/* A block has `team` threads along v, and groups of as many.                 */
+/* A block has `team` threads along v, and groups of as many. */
 static void grouped_items(Nest *n, int v, int w, const int *u, int k)
 {
     int64_t per = n->c->loop[v].n->v / w;
@@ -135,8 +137,8 @@ static void single_items(Nest *n, int v, int w, const int *u, int k)
     if (v >= 0)
         nest_line(n, "const ix %s%d = p %% %lld * %d;", w > 1 ? "v" : "i", v,
                   (long long)per, w);
-    form_decode(n, u, k, per == 1 ? "p" : strf(n->a, "p / %lld",
-                                               (long long)per));
+    form_decode(n, u, k,
+                per == 1 ? "p" : strf(n->a, "p / %lld", (long long)per));
     stop_at_ends(n, u, k);
     if (v >= 0)
         stop_at_end(n, v, w > 1 ? "v" : "i");
@@ -150,8 +152,9 @@ static void by_thread(Nest *n, Ex *const *red)
     int k = form_items(n, v < 0 ? n->items : n->items & ~BIT(v), u);
 
     n->own = 1;
-    n->shared = v < 0 ? -1 : shared_loop(n, red, (int64_t)
-                        form_elements(n, n->items) / w);
+    n->shared =
+        v < 0 ? -1
+              : shared_loop(n, red, (int64_t)form_elements(n, n->items) / w);
     if (n->shared >= 0)
         grouped_items(n, v, w, u, k);
     else
@@ -167,7 +170,7 @@ static void by_thread(Nest *n, Ex *const *red)
 /* ---- a team an item ------------------------------------------------------ */
 
 /* What a team would hold: the loops that results have inside an item, or when
- * there are none those of a sum over v.                                      */
+ * there are none those of a sum over v. */
 static uint64_t row_loops(Nest *n, Ex *const *red)
 {
     uint64_t m = 0;
@@ -179,7 +182,7 @@ static uint64_t row_loops(Nest *n, Ex *const *red)
     return m;
 }
 
-/* Sums, none of which needs another, and nothing else of the rows.           */
+/* Sums, none of which needs another, and nothing else of the rows. */
 static int reads_once(Nest *n, Ex *const *red)
 {
     for (size_t i = 0; i < vec_len(n->c->st); i++)
@@ -196,7 +199,7 @@ static int reads_once(Nest *n, Ex *const *red)
 
 /* Threads that hold a row of loop v: up to 32 a power of two, then whole warps.
  * A long row is held in strips that each of the team's threads has a piece of:
- * as many pieces as fill them. 0: it is too long.                            */
+ * as many pieces as fill them. 0: it is too long. */
 static int team_of_row(Nest *n, int beside, int *strips)
 {
     enum { MOSTSTRIPS = 4, MOSTLANES = 32, WARP = 32 };
@@ -217,7 +220,7 @@ static int team_of_row(Nest *n, int beside, int *strips)
 }
 
 /* May the item's rows be held by a team? All results and sums run over the
- * whole row or none of it; *x: the loop beside v, -1: none.                  */
+ * whole row or none of it; *x: the loop beside v, -1: none. */
 static int can_hold(Nest *n, Ex *const *red, uint64_t row, int *x)
 {
     enum { MOSTBESIDE = 4 };
@@ -227,8 +230,7 @@ static int can_hold(Nest *n, Ex *const *red, uint64_t row, int *x)
         return 0;
     for (int u = 0; u < n->c->nloop; u++)
         if ((row & BIT(u)) && u != n->v) {
-            if (*x >= 0 || n->c->loop[u].map ||
-                n->c->loop[u].n->v > MOSTBESIDE)
+            if (*x >= 0 || n->c->loop[u].map || n->c->loop[u].n->v > MOSTBESIDE)
                 return 0;
             *x = u;
         }
@@ -259,7 +261,7 @@ static int needs_sum(Nest *n, Ex *e)
 
 /* Sums over all of the row, and results of it that need none of them: all are
  * made on one way along it, and nothing is held, where a team would be large
- * (three rows of 14336 in and two out, on an H200: 2.0 to 2.85 TB/s).        */
+ * (three rows of 14336 in and two out, on an H200: 2.0 to 2.85 TB/s). */
 static int streams(Nest *n, Ex *const *red, uint64_t row)
 {
     int results = 0;
@@ -279,7 +281,7 @@ static int streams(Nest *n, Ex *const *red, uint64_t row)
 }
 
 /* Threads for passes over parts of the row. When it is read but once they are
- * fewer, and each has several pieces on the way before it waits for others.  */
+ * fewer, and each has several pieces on the way before it waits for others. */
 static int team_of(Nest *n, Ex *const *red, int64_t items)
 {
     int most = items < FEWITEMS ? MOSTTEAM : MOSTTEAM / 2;
@@ -300,8 +302,8 @@ static int team_of(Nest *n, Ex *const *red, int64_t items)
 static void hold_row(Nest *n, uint64_t row, int x, int strips)
 {
     int v = n->v, w = wide_width(n, v);
-    const char *name = w * strips > 1 || (x >= 0 && n->c->loop[x].n->v > 1)
-                     ? "v" : "i";
+    const char *name =
+        w * strips > 1 || (x >= 0 && n->c->loop[x].n->v > 1) ? "v" : "i";
 
     if (n->c->loop[v].map ||
         n->c->loop[v].n->v != (int64_t)n->team * strips * w) {

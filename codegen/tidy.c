@@ -4,7 +4,7 @@
  * strides everywhere) become one. What is left of digits is divided explicitly.
  *
  *     x[b][s][h] + w[h]          b s h   ->   bs h
- *     x[b][s][h] + y[b][s][h]    b s h   ->   bsh                            */
+ *     x[b][s][h] + y[b][s][h]    b s h   ->   bsh */
 #include "codegen.h"
 
 #include <stdlib.h>
@@ -21,7 +21,7 @@ static void mark_lin(Kern *c, const Lin *l)
             mark(c, c->ex[l->t[i].var - MAXLOOP]);
 }
 
-/* Marks what e needs and finds deps anew.                                    */
+/* Marks what e needs and finds deps anew. */
 static void mark(Kern *c, Ex *e)
 {
     if (e->seen)
@@ -51,7 +51,7 @@ static void mark_used(Kern *c)
     }
 }
 
-/* The i-th index expression in use, or null past the end.                    */
+/* The i-th index expression in use, or null past the end. */
 static const Lin **lin_at(Kern *c, size_t i)
 {
     size_t n = vec_len(c->ex);
@@ -72,9 +72,13 @@ static int lin_used(const Kern *c, size_t i)
 /* ---- cutting ------------------------------------------------------------- */
 
 enum { MAXCUT = 16 };
-typedef struct Cuts { int n; const Mono *at[MAXCUT]; int loop[MAXCUT]; } Cuts;
+typedef struct Cuts {
+    int n;
+    const Mono *at[MAXCUT];
+    int loop[MAXCUT];
+} Cuts;
 
-/* Loops that every result and every sum has.                                 */
+/* Loops that every result and every sum has. */
 static uint64_t common(const Kern *c)
 {
     uint64_t m = ~(uint64_t)0;
@@ -93,7 +97,7 @@ static int has_both(uint64_t m, int p, int q)
 }
 
 /* May loop p take the name of loop q? Nothing runs over both, and a sum over q
- * is made before any loop of a row is open.                                  */
+ * is made before any loop of a row is open. */
 static int can_be(const Kern *c, int p, int q)
 {
     uint64_t items = common(c);
@@ -129,7 +133,7 @@ static int by_factors(const void *x, const void *y)
     return a->n != b->n ? a->n - b->n : a->id - b->id;
 }
 
-/* Does an access walk p and q as one loop, q the faster?                     */
+/* Does an access walk p and q as one loop, q the faster? */
 static int walked(Kern *c, int p, int q)
 {
     for (size_t i = 0; i < lin_count(c); i++) {
@@ -148,14 +152,15 @@ static int walked(Kern *c, int p, int q)
 }
 
 /* On a GPU a row's loop is cut as another part of the kernel has it, so that
- * both are one and the row is held (threads.c).                              */
+ * both are one and the row is held (threads.c). */
 static void cut_like_others(Kern *c, int loop, Cuts *s)
 {
     for (int p = 0; p < c->nloop; p++)
         for (int q = 0; q < c->nloop; q++)
             if (p != q && can_be(c, loop, p) && can_be(c, loop, q) &&
                 mono_mul(c->pool, c->loop[p].n, c->loop[q].n) ==
-                    c->loop[loop].n && walked(c, p, q))
+                    c->loop[loop].n &&
+                walked(c, p, q))
                 add_cut(s, c->loop[q].n);
 }
 
@@ -192,7 +197,7 @@ static int chained(Kern *c, const Cuts *s)
     return 1;
 }
 
-/* Terms of a cut loop become sums over the new loops.                        */
+/* Terms of a cut loop become sums over the new loops. */
 static const Lin *cut_lin(Kern *c, const Lin *l, int loop, const Cuts *s)
 {
     Term t[256];
@@ -204,8 +209,8 @@ static const Lin *cut_lin(Kern *c, const Lin *l, int loop, const Cuts *s)
             t[n++] = *x;
             continue;
         }
-        const Mono *end = x->mod ? mono_mul(c->pool, x->div, x->mod)
-                                 : c->loop[loop].n;
+        const Mono *end =
+            x->mod ? mono_mul(c->pool, x->div, x->mod) : c->loop[loop].n;
         for (int k = 0; k + 1 < s->n; k++) {
             const Mono *f = mono_div(c->pool, s->at[k], x->div);
             if (f && mono_div(c->pool, end, s->at[k + 1]) && n < 256)
@@ -226,7 +231,7 @@ static uint64_t cut_mask(uint64_t m, int loop, const Cuts *s)
     return m;
 }
 
-/* A loop of n steps for a digit of loop p: one there is, or a new one.       */
+/* A loop of n steps for a digit of loop p: one there is, or a new one. */
 static int loop_of_digit(Kern *c, int p, const Mono *n, uint64_t taken)
 {
     for (int q = 0; q < c->nloop && c->gpu; q++)
@@ -243,8 +248,8 @@ static void cut(Kern *c, int loop, Cuts *s)
     uint64_t taken = 0;
 
     for (int k = 0; k + 1 < s->n; k++) {
-        s->loop[k] = loop_of_digit(c, loop, mono_div(c->pool, s->at[k + 1],
-                                                     s->at[k]), taken);
+        s->loop[k] = loop_of_digit(
+            c, loop, mono_div(c->pool, s->at[k + 1], s->at[k]), taken);
         taken |= 1ull << s->loop[k];
     }
     for (size_t i = 0; i < lin_count(c); i++)
@@ -327,7 +332,7 @@ static int factors_of(const Lin *l, int loop, const Mono **k)
     return n;
 }
 
-/* Does l walk p and q as one loop, q the faster?                             */
+/* Does l walk p and q as one loop, q the faster? */
 static int as_one(Kern *c, const Lin *l, int p, int q)
 {
     const Mono *kp[64], *kq[64];

@@ -1,6 +1,6 @@
 /* value.c: the text of a kernel's values: operands at hand, addresses,
  * expressions. Numbers, sizes and strides are arguments, so the text depends on
- * structure only.                                                            */
+ * structure only. */
 #include "codegen.h"
 
 #include <math.h>
@@ -57,7 +57,7 @@ static int int_of_ex(Nest *n, Ex *e)
     return at;
 }
 
-/* Rows that hold something: an int32 in the route node's buffer.             */
+/* Rows that hold something: an int32 in the route node's buffer. */
 static int extent_of(Nest *n, const Node *map)
 {
     for (size_t i = 0; i < vec_len(n->ext); i++)
@@ -95,8 +95,9 @@ static const char *number(Nest *n, Ex *e)
 
     if (e->dt == Di32 || e->dt == Di64)
         return plain_number(e->f) && e->f == floor(e->f)
-             ? strf(n->a, e->f < 0 ? "(%g)" : "%g", e->f)
-             : strf(n->a, "(%s)c%d", dtypes[e->dt].compute, int_of_ex(n, e));
+                   ? strf(n->a, e->f < 0 ? "(%g)" : "%g", e->f)
+                   : strf(n->a, "(%s)c%d", dtypes[e->dt].compute,
+                          int_of_ex(n, e));
     if (isinf(e->f))
         return e->f < 0 ? "(-INFINITY)" : "INFINITY";
     if (plain_number(e->f))
@@ -104,7 +105,7 @@ static const char *number(Nest *n, Ex *e)
     return strf(n->a, e->dt == Df32 ? "(float)c%d" : "c%d", int_of_ex(n, e));
 }
 
-/* How a value that is at hand is written.                                    */
+/* How a value that is at hand is written. */
 const char *nest_ref(Nest *n, Ex *e)
 {
     switch (e->kind) {
@@ -126,7 +127,7 @@ const char *nest_ref(Nest *n, Ex *e)
 }
 
 /* Its index; of a loop whose elements are a thread's lanes, that of lane l, or
- * in a whole piece that of its first.                                        */
+ * in a whole piece that of its first. */
 static const char *loop_text(Nest *n, int u)
 {
     if (n->width * n->beside == 1 || !(n->lane & BIT(u)))
@@ -144,9 +145,8 @@ static const char *loop_text(Nest *n, int u)
 
 static const char *term_text(Nest *n, const Term *t)
 {
-    const char *v = t->var < MAXLOOP
-                  ? loop_text(n, t->var)
-                  : nest_ref(n, n->c->ex[t->var - MAXLOOP]);
+    const char *v = t->var < MAXLOOP ? loop_text(n, t->var)
+                                     : nest_ref(n, n->c->ex[t->var - MAXLOOP]);
 
     return t->k->n ? strf(n->a, "%s * n%d", v, nest_size(n, t->k)) : v;
 }

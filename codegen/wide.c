@@ -10,7 +10,7 @@
  * pieces of up to 16 bytes, as wide as strides and offsets allow. Other loops
  * inside an item run one after another, but for those that a team of threads
  * deals out (threads.c). A guard never keeps a piece from being read, it makes
- * it read the buffer's first.                                                */
+ * it read the buffer's first. */
 #include "codegen.h"
 
 #include <string.h>
@@ -29,7 +29,7 @@ static int is_wide(const Nest *n, const Ex *e)
     return count(n) > 1 && (e->deps & n->lane);
 }
 
-/* Of a loop, elements that come in whole lanes wherever it ends.             */
+/* Of a loop, elements that come in whole lanes wherever it ends. */
 static int64_t whole_of(const Loop *l)
 {
     return !l->map ? l->n->v : l->per ? l->per->v : 1;
@@ -43,7 +43,7 @@ static void weigh(const Lin *at, int u, const Node *buf, int *small, int *large)
         ++*(dtypes[buf->dt].bytes <= 2 ? small : large);
 }
 
-/* Most accesses are 16 bytes: 8 lanes of bf16, 4 of fp32.                    */
+/* Most accesses are 16 bytes: 8 lanes of bf16, 4 of fp32. */
 int wide_width(Nest *n, int u)
 {
     int small = 0, large = 0;
@@ -71,7 +71,7 @@ void wide_open(Nest *n, int u, int width, int x)
         nest_line(n, "const ix i%d = 0;", x);
 }
 
-/* Elements that an access has side by side and aligned, for all lanes.       */
+/* Elements that an access has side by side and aligned, for all lanes. */
 static int piece_of(const Nest *n, const Lin *at)
 {
     int a = n->width, along = 0;
@@ -98,7 +98,7 @@ static const char *each(Nest *n)
     return count(n) > 1 ? strf(n->a, "LANES(%d) ", count(n)) : "";
 }
 
-/* Where the pieces of an access begin; l counts whole ones.                  */
+/* Where the pieces of an access begin; l counts whole ones. */
 static const char *address(Nest *n, Node *buf, const Lin *at, const char *guard)
 {
     n->whole = 1;
@@ -112,7 +112,7 @@ static const char *address(Nest *n, Node *buf, const Lin *at, const char *guard)
 static const char *each_piece(Nest *n)
 {
     return n->beside == 1 ? ""
-         : strf(n->a, "PIECES(%d, %d) ", count(n), n->width);
+                          : strf(n->a, "PIECES(%d, %d) ", count(n), n->width);
 }
 
 static void load(Nest *n, Ex *e, Node *buf, const Lin *at, Ex *guard)
@@ -186,8 +186,8 @@ void wide_store(Nest *n, Store *s)
     }
     if (!t || !s->val->array) {
         t = ++n->nlocal;
-        nest_line(n, "%s t%d[%d]; %st%d[l] = %s;",
-                  dtypes[s->val->dt].compute, t, count(n), each(n), t, x);
+        nest_line(n, "%s t%d[%d]; %st%d[l] = %s;", dtypes[s->val->dt].compute,
+                  t, count(n), each(n), t, x);
     }
     nest_line(n, "%s%sstore<%d, %d>(%s, t%d%s);", only(n, s), each_piece(n),
               n->width, piece, address(n, to, s->addr, NULL), t,
@@ -205,13 +205,15 @@ static void open_loop(Nest *n, int u, int innermost, Scope *s)
         first = "group", step = strf(n->a, "%d", n->groups);
     if (innermost)
         nest_line(n, "#pragma unroll %d",
-                  l->map ? 1 : l->n->v <= UNROLLED ? UNROLLED : UNROLL);
+                  l->map                ? 1
+                  : l->n->v <= UNROLLED ? UNROLLED
+                                        : UNROLL);
     nest_line(n, "for (ix i%d = %s; i%d < %s; i%d += %s) {", u, first, u,
               nest_limit(n, u), u, step);
     *s = nest_enter(n, BIT(u));
 }
 
-/* One after another, each with what can be computed in it.                   */
+/* One after another, each with what can be computed in it. */
 static int open_loops(Nest *n, uint64_t K, const Body *b, Scope *s)
 {
     int k = 0;
@@ -229,7 +231,7 @@ static int open_loops(Nest *n, uint64_t K, const Body *b, Scope *s)
 
 /* The sum of exp(x - top) where top is the largest x of the same loops: it can
  * be made on the way when what was summed is scaled as top grows (Milakov and
- * Gimelshein 2018), so that long rows are read once less.                    */
+ * Gimelshein 2018), so that long rows are read once less. */
 static Ex *softened(const Nest *n, const Ex *top)
 {
     for (size_t i = 0; i < vec_len(n->c->ex); i++) {
@@ -255,7 +257,7 @@ static void find_softened(Nest *n, Ex **r, int nr)
             n->top = r[i];
 }
 
-/* Nothing is summed while all are -inf.                                      */
+/* Nothing is summed while all are -inf. */
 static void soften(Nest *n, const char *x)
 {
     int t = n->top->local, s = n->soft->local, was = ++n->nlocal;
@@ -268,7 +270,7 @@ static void soften(Nest *n, const char *x)
     nest_line(n, "%st%d += exp_f32(%s - t%d);", each(n), s, x, from);
 }
 
-/* What the innermost lines do: all that is needed, sums, stores.             */
+/* What the innermost lines do: all that is needed, sums, stores. */
 static void innermost(Nest *n, const Body *b)
 {
     wide_need(n, b->root, b->nroot);
@@ -281,9 +283,9 @@ static void innermost(Nest *n, const Body *b)
             continue;
         }
         const char *t = strf(n->a, wide ? "t%d[l]" : "t%d", r->local);
-        const char *how = strf(n->a, "%s%s", along && n->on
-                               ? strf(n->a, "if (%s) ", n->on) : "",
-                               along || wide ? each(n) : "");
+        const char *how = strf(
+            n->a, "%s%s", along && n->on ? strf(n->a, "if (%s) ", n->on) : "",
+            along || wide ? each(n) : "");
         if (r->op == Osum)
             nest_line(n, "%s%s += %s;", how, t, x);
         else
@@ -318,9 +320,12 @@ static void declare(Nest *n, Ex *r)
 
 /* ---- loops dealt out to a team ------------------------------------------- */
 
-typedef struct Deal { int u[MAXLOOP], k, flat; int64_t per; } Deal;
+typedef struct Deal {
+    int u[MAXLOOP], k, flat;
+    int64_t per;
+} Deal;
 
-/* Does something sum over one of these loops for each step of another?       */
+/* Does something sum over one of these loops for each step of another? */
 static int sums_inside(Nest *n, uint64_t K)
 {
     for (size_t i = 0; i < vec_len(n->c->ex); i++) {
@@ -331,7 +336,7 @@ static int sums_inside(Nest *n, uint64_t K)
     return 0;
 }
 
-/* The last loop is dealt out, or all of them as one when it is short.        */
+/* The last loop is dealt out, or all of them as one when it is short. */
 static Deal deal_of(Nest *n, uint64_t K)
 {
     Deal d = { .per = 1 };
@@ -348,7 +353,7 @@ static Deal deal_of(Nest *n, uint64_t K)
     return d;
 }
 
-/* Pieces of work that a team would deal out.                                 */
+/* Pieces of work that a team would deal out. */
 int64_t wide_pieces(Nest *n, uint64_t K)
 {
     Deal d = deal_of(n, K);
@@ -407,7 +412,7 @@ static void fold(Nest *n, Ex *r)
                   n->team, n->groups, r->local, r->array ? "[l]" : "");
 }
 
-/* Of all threads: what each has summed is scaled by the largest of all.      */
+/* Of all threads: what each has summed is scaled by the largest of all. */
 static void fold_softened(Nest *n)
 {
     int t = n->top->local, s = n->soft->local, own = ++n->nlocal;
@@ -419,7 +424,7 @@ static void fold_softened(Nest *n)
 }
 
 /* What is stored on the only way along a row, as it comes: it may lie where an
- * operand lay.                                                               */
+ * operand lay. */
 static void stream(Nest *n, uint64_t K, Body *b)
 {
     for (size_t i = 0; i < vec_len(n->c->st); i++) {
@@ -474,7 +479,7 @@ static void pass(Nest *n, Ex **r, int nr)
     }
 }
 
-/* Compute what the roots need of the loops open now.                         */
+/* Compute what the roots need of the loops open now. */
 void wide_need(Nest *n, Ex *const *root, int nroot)
 {
     Ex **pend = nest_pending(n, root, nroot, n->bound, 0);
@@ -504,7 +509,7 @@ static int is_plain(const Ex *e)
 
 /* What is read of a held row, and numbers of an item that need no sum of it,
  * such as what a row's place is looked up by, are on their way before threads
- * wait for each other.                                                       */
+ * wait for each other. */
 static void need_early(Nest *n, Ex **all)
 {
     Ex **x = nest_reached(n, all, (int)vec_len(all));
@@ -522,15 +527,15 @@ static void need_early(Nest *n, Ex **all)
         for (int k = 0; k < e->na; k++)
             late[e->id] |= e->arg[k] && late[e->arg[k]->id];
         for (int k = 0; l && k < l->nt; k++)
-            late[e->id] |= l->t[k].var >= MAXLOOP &&
-                           late[l->t[k].var - MAXLOOP];
+            late[e->id] |=
+                l->t[k].var >= MAXLOOP && late[l->t[k].var - MAXLOOP];
         if (!late[e->id])
             compute(n, e);
     }
 }
 
 /* Of a row that is held, all values are made before the first is stored: what
- * is read twice can then be read once.                                       */
+ * is read twice can then be read once. */
 void wide_stages(Nest *n)
 {
     Ex **all = form_values(n);

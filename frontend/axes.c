@@ -1,6 +1,6 @@
 /* axes.c: axis names. axes{} declares sizes; renames, splits, merges and topk
  * make more. A name in a string must be one of them, or the message says which
- * was probably meant.                                                        */
+ * was probably meant. */
 #include <ctype.h>
 #include <string.h>
 
@@ -21,8 +21,8 @@ static Axis *find(Front *f, const char *name)
 
 static void unknown(Front *f, const char *name, const char *s)
 {
-    const char **names = alloc(f->g->arena,
-                               ((size_t)f->g->naxis + 1) * sizeof *names);
+    const char **names =
+        alloc(f->g->arena, ((size_t)f->g->naxis + 1) * sizeof *names);
     int n = 0;
 
     for (int i = 0; i < f->g->naxis; i++)
@@ -46,7 +46,7 @@ static int is_name(const char *s, size_t n)
     return 1;
 }
 
-/* The implicit axes have names that a model cannot use.                      */
+/* The implicit axes have names that a model cannot use. */
 static void check_name(Front *f, const char *s, size_t n)
 {
     static const char *const ours[] = { "micro", "row" };
@@ -63,7 +63,7 @@ static int parse(Front *f, const char *s, Axis **out, int max, int make)
 {
     int n = 0;
 
-    for (const char *p = s; *(p += strspn(p, " \t\n")); ) {
+    for (const char *p = s; *(p += strspn(p, " \t\n"));) {
         size_t len = strcspn(p, " \t\n");
         check_name(f, p, len);
         const char *name = internn(p, len);
@@ -72,8 +72,8 @@ static int parse(Front *f, const char *s, Axis **out, int max, int make)
             unknown(f, name, s);
         for (int i = 0; i < n; i++)
             if (out[i] == a)
-                err(f->loc, "%s: axis '%s' stands twice in \"%s\"", f->fn,
-                    name, s);
+                err(f->loc, "%s: axis '%s' stands twice in \"%s\"", f->fn, name,
+                    s);
         if (n == max)
             err(f->loc, "%s: more than %d axes in \"%s\"", f->fn, max, s);
         out[n++] = a;
@@ -161,7 +161,7 @@ static void declare(lua_State *L, Front *f, const char *name)
     a->loc = f->loc;
 }
 
-/* axes { batch=1, seq=4096, ... }                                            */
+/* axes { batch=1, seq=4096, ... } */
 int lua_axes(lua_State *L)
 {
     Front *f = enter(L, "axes");

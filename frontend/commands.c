@@ -1,6 +1,6 @@
 /* commands.c: what check, compile, run, eval, show and generate do. A model
  * file is traced, and compiled, in a process of its own; a plan comes back as
- * text.                                                                      */
+ * text. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <stdlib.h>
@@ -55,7 +55,7 @@ static const Target *target_of(const Opts *o)
     return t;
 }
 
-/* The file is a model, or what -x wrote: the model's graph, then programs.   */
+/* The file is a model, or what -x wrote: the model's graph, then programs. */
 static Trace read_model(Args *a, Graph ***stage)
 {
     size_t n;
@@ -74,32 +74,35 @@ static Trace read_model(Args *a, Graph ***stage)
     if (v[0]->after)
         err(NULL, "%s: begins after pass %s, not with the model's graph",
             a->file, v[0]->after);
-    return (Trace){ .g = v[0], .source = source,
-                    .nsource = (int)vec_len(source) };
+    return (
+        Trace){ .g = v[0], .source = source, .nsource = (int)vec_len(source) };
 }
 
-/* Pictures of graphs, as one that `dot` takes.                               */
+/* Pictures of graphs, as one that `dot` takes. */
 static void write_graphs(const char *path, const Text *graphs)
 {
     Text t = { .arena = forever };
 
     put(&t, "digraph pleat {\n  graph [fontname=\"Helvetica\", fontsize=12];\n"
-        "  node [fontname=\"Helvetica\", fontsize=10, shape=box];\n"
-        "  edge [fontname=\"Helvetica\", fontsize=8];\n");
+            "  node [fontname=\"Helvetica\", fontsize=10, shape=box];\n"
+            "  edge [fontname=\"Helvetica\", fontsize=8];\n");
     putn(&t, graphs->s ? graphs->s : "", graphs->len);
     put(&t, "}\n");
     write_all(path, t.s, t.len);
 }
 
-/* Null when -x stopped it.                                                   */
+/* Null when -x stopped it. */
 static Plan *make_plan(Args *a, FILE *out)
 {
     Graph **stage = NULL;
     Trace t = read_model(a, &stage);
     Text dot = { .arena = forever };
-    CompileOptions o = { .stage = stage, .dump = a->dump,
-                         .stop = a->stop, .prog = a->prog,
-                         .out = out, .source = t.source,
+    CompileOptions o = { .stage = stage,
+                         .dump = a->dump,
+                         .stop = a->stop,
+                         .prog = a->prog,
+                         .out = out,
+                         .source = t.source,
                          .nsource = t.nsource };
 
     if (a->dot) {
@@ -109,8 +112,10 @@ static Plan *make_plan(Args *a, FILE *out)
     }
     Plan *p = compile(t.g, target_of(t.g->opts), &o);
     if (a->dot && !dot.len)
-        err(NULL, "%s: nothing to draw: it has no program '%s', or that does "
-            "not go through %s", a->dot, o.prog, o.dump);
+        err(NULL,
+            "%s: nothing to draw: it has no program '%s', or that does "
+            "not go through %s",
+            a->dot, o.prog, o.dump);
     if (a->dot)
         write_graphs(a->dot, &dot);
     return p;
@@ -148,8 +153,9 @@ static const char *plan_name(const Args *a)
     const char *slash = strrchr(a->file, '/'), *s = slash ? slash + 1 : a->file;
     const char *dot = strrchr(s, '.');
 
-    return a->out ? a->out : strf(forever, "%.*s.plan",
-                                  (int)(dot ? dot - s : (long)strlen(s)), s);
+    return a->out ? a->out
+                  : strf(forever, "%.*s.plan",
+                         (int)(dot ? dot - s : (long)strlen(s)), s);
 }
 
 static int compile_job(void *arg, FILE *out)
@@ -227,8 +233,7 @@ int cmd_show(Args *a)
         report_rank(stdout, p, a->rank);
     if (a->memory)
         report_memory(stdout, p);
-    else if (!a->html && !a->trace && !a->schedule && !a->csv &&
-             a->rank < 0)
+    else if (!a->html && !a->trace && !a->schedule && !a->csv && a->rank < 0)
         report_plan(stdout, p);
     return 0;
 }
@@ -244,7 +249,7 @@ static int plan_job(void *arg, FILE *out)
     return fwrite(s, 1, n, out) != n;
 }
 
-/* In a process of its own, so that a mistake is one rank's to tell.          */
+/* In a process of its own, so that a mistake is one rank's to tell. */
 static Text made(Args *a)
 {
     Text t = { .arena = forever };
@@ -264,7 +269,7 @@ static int counts_only(const Args *a)
 
 /* Plans of a model file as text: of the whole batch, then of train.ramp's
  * smaller ones. Rank 0 makes all before MPI starts, which no fork survives; the
- * other ranks get the bytes.                                                 */
+ * other ranks get the bytes. */
 static Text *plan_texts(Args *a, int ramps, Plan **p)
 {
     int share = launched() && !counts_only(a), here = !launch_rank();
@@ -278,8 +283,8 @@ static Text *plan_texts(Args *a, int ramps, Plan **p)
             *p = plan_parse(forever, t.s, t.len, a->file);
         batch = ramps ? ramp((*p)->opts, i, &until) : 0;
         if (batch > 0)
-            opts_set(a->keys, "train.batch", strf(forever, "%lld",
-                                                  (long long)batch), NULL);
+            opts_set(a->keys, "train.batch",
+                     strf(forever, "%lld", (long long)batch), NULL);
     }
     for (int i = 0; share && (here ? i < (int)vec_len(v) : batch > 0); i++) {
         if (!here)
@@ -292,7 +297,7 @@ static Text *plan_texts(Args *a, int ramps, Plan **p)
     return v;
 }
 
-/* The plan, and with `ramps` one for each smaller batch of train.ramp.       */
+/* The plan, and with `ramps` one for each smaller batch of train.ramp. */
 static Plan *compiled(Args *a, RunArgs *r, int ramps)
 {
     char ranks[32];
@@ -307,17 +312,18 @@ static Plan *compiled(Args *a, RunArgs *r, int ramps)
         exit(0);
     Text *text = plan_texts(a, ramps, &p);
     for (size_t i = 1; i < vec_len(text); i++) {
-        Growth g = { .plan = plan_parse(forever, text[i].s, text[i].len,
-                                        a->file) };
+        Growth g = { .plan =
+                         plan_parse(forever, text[i].s, text[i].len, a->file) };
         ramp(p->opts, (int)i - 1, &g.until);
         vec_push(forever, v, g);
     }
-    *r = (RunArgs){ .text = text->s, .len = text->len, .ramp = v,
-                    .nramp = (int)vec_len(v) };
+    *r = (RunArgs){
+        .text = text->s, .len = text->len, .ramp = v, .nramp = (int)vec_len(v)
+    };
     return p;
 }
 
-/* Keys given beside a plan change what the plan does not depend on.          */
+/* Keys given beside a plan change what the plan does not depend on. */
 static void change_keys(Plan *p, const Args *a)
 {
     const char *key, *value;
@@ -328,13 +334,15 @@ static void change_keys(Plan *p, const Args *a)
             continue;
         }
         if (!run_key(key))
-            err(NULL, "key '%s' is compiled into %s; compile again to change "
-                "it", key, a->file);
+            err(NULL,
+                "key '%s' is compiled into %s; compile again to change "
+                "it",
+                key, a->file);
         opts_set(p->opts, key, value, NULL);
     }
 }
 
-/* A model file's data.valid need not be there when data.train is another.    */
+/* A model file's data.valid need not be there when data.train is another. */
 static void drop_valid(Plan *p, const Args *a)
 {
     const char *path = opts_str(p->opts, "data.valid");
@@ -344,8 +352,10 @@ static void drop_valid(Plan *p, const Args *a)
         !access(path, F_OK) || !access(strf(forever, "%s.idx", path), F_OK))
         return;
     if (!launch_rank())
-        warn(NULL, "data.valid: no file %s; there will be no validation "
-             "(data.valid=path sets it)", path);
+        warn(NULL,
+             "data.valid: no file %s; there will be no validation "
+             "(data.valid=path sets it)",
+             path);
     opts_set(p->opts, "data.valid", "", NULL);
 }
 
@@ -415,7 +425,7 @@ int cmd_bench(Args *a)
 
 /* ---- generate ------------------------------------------------------------ */
 
-/* A file of a run, by its folder or a checkpoint inside of it; null: none.   */
+/* A file of a run, by its folder or a checkpoint inside of it; null: none. */
 static const char *file_of_run(const char *folder, const char *name)
 {
     static const char *const up[] = { "", "../", "../../" };
@@ -438,14 +448,16 @@ static Plan *plan_of_run(const char *folder)
     return read_plan(path);
 }
 
-/* The run's keys that shape the model, on one rank, one sequence at a time.  */
+/* The run's keys that shape the model, on one rank, one sequence at a time. */
 static Opts *generate_keys(const Args *a, const Plan *p)
 {
+    /* clang-format off */
     static const char *const fixed[][2] = {
         { "fold.tp", "1" }, { "fold.cp", "1" }, { "fold.dp", "1" },
         { "fold.pp", "1" }, { "fold.ep", "1" }, { "fold.etp", "1" },
         { "world", "1" }, { "axes.batch", "1" }, { "train.batch", "1" },
     };
+    /* clang-format on */
     Opts *o = opts_new(forever);
     const char *key, *value;
 
@@ -464,9 +476,12 @@ static Opts *generate_keys(const Args *a, const Plan *p)
     return o;
 }
 
-typedef struct Again { const Plan *plan; const Opts *keys; } Again;
+typedef struct Again {
+    const Plan *plan;
+    const Opts *keys;
+} Again;
 
-/* The model compiled again from the sources in the plan, its outputs only.   */
+/* The model compiled again from the sources in the plan, its outputs only. */
 static int forward_job(void *arg, FILE *out)
 {
     const Again *w = arg;
@@ -489,8 +504,10 @@ int cmd_generate(Args *a)
     Plan *p = plan_of_run(a->file);
     Again w = { p, generate_keys(a, p) };
     Text text = { .arena = forever };
-    GenArgs g = { .prompt = a->prompt ? a->prompt : "", .n = a->n,
-                  .temperature = a->temperature, .topk = a->topk,
+    GenArgs g = { .prompt = a->prompt ? a->prompt : "",
+                  .n = a->n,
+                  .temperature = a->temperature,
+                  .topk = a->topk,
                   .seed = (uint64_t)opts_int(a->keys, "seed") };
     int status = guarded(forward_job, &w, &text);
 

@@ -6,7 +6,7 @@
  * attention(s, v, key) goes the other way: the scores s were traced already.
  * Walking back from s it takes with it every node whose value is square (has
  * `key` and the axis that key was renamed from), so that no square value leaves
- * it; what is not square becomes an operand.                                 */
+ * it; what is not square becomes an operand. */
 #include <string.h>
 
 #include "frontend.h"
@@ -22,7 +22,7 @@ static Body *open_body(Front *f)
     return b;
 }
 
-/* The body ends with its result: what comes after is dead.                   */
+/* The body ends with its result: what comes after is dead. */
 static void end_with(Graph *g, Node *result)
 {
     size_t n = vec_len(g->node);
@@ -50,7 +50,7 @@ static Node *close_body(Front *f, Body *b, const char *name, Node *result)
     return infer(current(f), n);
 }
 
-/* composite(name, f, ...): f(...), traced into a body                        */
+/* composite(name, f, ...): f(...), traced into a body */
 static int composite(lua_State *L)
 {
     Front *f = front(L);
@@ -75,7 +75,7 @@ typedef struct Scores {
     Front *f;
     Body *b;
     Axis *key, *query;
-    Table *to;                    /* node outside -> node in the body         */
+    Table *to; /* node outside -> node in the body */
 } Scores;
 
 static int square(const Scores *s, const Node *n)
@@ -85,7 +85,7 @@ static int square(const Scores *s, const Node *n)
 
 static Node *score(Scores *s, Node *n);
 
-/* Nodes of a call's body with its operands put in.                           */
+/* Nodes of a call's body with its operands put in. */
 static Node *opened(Scores *s, const Node *call)
 {
     const Graph *g = call->body;
@@ -105,7 +105,7 @@ static Node *opened(Scores *s, const Node *call)
     return r;
 }
 
-/* iota over one axis, or a renamed one: cheaper made than read.              */
+/* iota over one axis, or a renamed one: cheaper made than read. */
 static const Node *plain_iota(const Node *n)
 {
     const Node *a = n->op == Orename ? n->in[0] : n;
@@ -150,7 +150,7 @@ static Node *score(Scores *s, Node *n)
 }
 
 /* The axis that key was renamed from; without one, the only axis of the scores
- * that the values lack.                                                      */
+ * that the values lack. */
 static Axis *query_of(Front *f, const Node *s, const Node *v, const Axis *key)
 {
     Axis *only = NULL;
@@ -169,11 +169,14 @@ static Axis *query_of(Front *f, const Node *s, const Node *v, const Axis *key)
         return only;
     note(s->loc, "the scores were made here");
     if (key->root == key)
-        err(f->loc, "attention: '%s' is also the axis of the queries; rename "
-            "it in keys and values: rename(k, {%s=\"key\"})", key->name,
-            key->name);
-    err(f->loc, "attention: the scores %s lack the axis '%s', which '%s' was "
-        "renamed from", dims_text(f, s), key->root->name, key->name);
+        err(f->loc,
+            "attention: '%s' is also the axis of the queries; rename "
+            "it in keys and values: rename(k, {%s=\"key\"})",
+            key->name, key->name);
+    err(f->loc,
+        "attention: the scores %s lack the axis '%s', which '%s' was "
+        "renamed from",
+        dims_text(f, s), key->root->name, key->name);
 }
 
 static void need_key(Front *f, const Node *n, const Axis *key, const char *what)
@@ -186,7 +189,7 @@ static void need_key(Front *f, const Node *n, const Axis *key, const char *what)
 }
 
 /* weigh(f, s, v, key): the body of attention up to the scores, then what f
- * makes of them and of the values.                                           */
+ * makes of them and of the values. */
 static int weigh(lua_State *L)
 {
     Front *f = enter(L, "attention");
@@ -213,7 +216,7 @@ static int weigh(lua_State *L)
     return push_node(L, n);
 }
 
-/* Bodies know every axis, also those made after them.                        */
+/* Bodies know every axis, also those made after them. */
 void compose_finish(Front *f)
 {
     for (size_t i = 0; i < vec_len(f->bodies); i++) {

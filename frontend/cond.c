@@ -7,7 +7,7 @@
  *
  * A local function named like a layer of the language sees that layer inside.
  * Nothing is put on other lines, so places stay right. Text that this parser
- * does not understand is left as it is.                                      */
+ * does not understand is left as it is. */
 #include <ctype.h>
 #include <string.h>
 
@@ -16,7 +16,7 @@
 enum { DEEPEST = 150 };
 
 typedef struct Insert {
-    size_t at, cut;               /* bytes of the text that go                */
+    size_t at, cut; /* bytes of the text that go */
     int close;
     const char *text;
 } Insert;
@@ -24,13 +24,13 @@ typedef struct Insert {
 typedef struct Parser {
     Arena *arena;
     const char *s;
-    size_t len, pos;              /* of the text; behind the token            */
-    size_t at, n;                 /* the token                                */
-    size_t last;                  /* end of the one before                    */
-    char kind;                    /* n name, k keyword, s string, # number,
-                                     o operator, 0 end                        */
+    size_t len, pos; /* of the text; behind the token */
+    size_t at, n;    /* the token */
+    size_t last;     /* end of the one before */
+    char kind;       /* n name, k keyword, s string, # number,
+                                     o operator, 0 end */
     int bad, depth;
-    Insert *ins;                  /* vec                                      */
+    Insert *ins; /* vec */
 } Parser;
 
 /* ---- tokens -------------------------------------------------------------- */
@@ -47,7 +47,7 @@ static int keyword(const char *s, size_t n)
     return 0;
 }
 
-/* Behind "[==[ ... ]==]" that starts at i, or 0 when none does.              */
+/* Behind "[==[ ... ]==]" that starts at i, or 0 when none does. */
 static size_t long_bracket(const Parser *p, size_t i)
 {
     size_t level = 0, k = i + 1;
@@ -92,7 +92,7 @@ static size_t string_end(Parser *p, size_t i)
     for (i++; i < p->len && p->s[i] != quote && p->s[i] != '\n'; i++) {
         if (p->s[i] != '\\')
             continue;
-        if (p->s[++i] == 'z')     /* skips the space that follows             */
+        if (p->s[++i] == 'z') /* skips the space that follows */
             while (i + 1 < p->len && isspace((unsigned char)p->s[i + 1]))
                 i++;
     }
@@ -233,7 +233,7 @@ static void table(Parser *p)
             expect(p, "=");
             expression(p, 0);
         } else {
-            expression(p, 0);     /* also the name of name = value            */
+            expression(p, 0); /* also the name of name = value */
             if (accept(p, "="))
                 expression(p, 0);
         }
@@ -243,7 +243,7 @@ static void table(Parser *p)
     expect(p, "}");
 }
 
-/* args: string, table or ( list )                                            */
+/* args: string, table or ( list ) */
 static int arguments(Parser *p)
 {
     if (p->kind == 's')
@@ -260,7 +260,7 @@ static int arguments(Parser *p)
     return 1;
 }
 
-/* prefixexp with its suffixes                                                */
+/* prefixexp with its suffixes */
 static void suffixed(Parser *p)
 {
     if (accept(p, "(")) {
@@ -298,7 +298,8 @@ static void simple(Parser *p)
         suffixed(p);
 }
 
-/* Left and right priority of the binary operators.                           */
+/* Left and right priority of the binary operators. */
+/* clang-format off */
 static const struct { const char *op; int left, right; } binary[] = {
     { "or", 1, 1 }, { "and", 2, 2 }, { "<", 3, 3 }, { ">", 3, 3 },
     { "<=", 3, 3 }, { ">=", 3, 3 }, { "~=", 3, 3 }, { "==", 3, 3 },
@@ -307,6 +308,7 @@ static const struct { const char *op; int left, right; } binary[] = {
     { "*", 11, 11 }, { "/", 11, 11 }, { "//", 11, 11 }, { "%", 11, 11 },
     { "^", 14, 13 }, { NULL, 0, 0 },
 };
+/* clang-format on */
 enum { UNARY = 12, IFELSE = 1 };
 
 static int operator(const Parser *p)
@@ -318,7 +320,7 @@ static int operator(const Parser *p)
     return i;
 }
 
-/* IFELSE when the expression is an `and` or `or` without parentheses.        */
+/* IFELSE when the expression is an `and` or `or` without parentheses. */
 static int expression(Parser *p, int limit)
 {
     size_t from = p->at;
@@ -335,7 +337,7 @@ static int expression(Parser *p, int limit)
     } else if (!p->bad) {
         simple(p);
     }
-    for (int i; !p->bad && binary[i = operator(p)].left > limit; ) {
+    for (int i; !p->bad && binary[i = operator(p)].left > limit;) {
         if (i == 1)
             wrap(p, from, p->last, CONDITION "(");
         else if (i == 0 && kind != IFELSE)
@@ -384,12 +386,12 @@ static void for_statement(Parser *p)
 
 /* `local function attention(x)` often ends in the language's own attention(s,
  * v, key). Lua's scope would make that a call of itself; such a function is
- * not recursive here.                                                        */
+ * not recursive here. */
 static void local_function(Parser *p, size_t from)
 {
     static const char *const layers[] = {
-        "softmax", "rmsnorm", "layernorm", "rope", "causal", "attention",
-        "swiglu", "cross_entropy",
+        "softmax", "rmsnorm",   "layernorm", "rope",
+        "causal",  "attention", "swiglu",    "cross_entropy",
     };
 
     for (size_t i = 0; i < sizeof layers / sizeof *layers; i++)
@@ -495,7 +497,7 @@ static void block(Parser *p)
 /* ---- the new text -------------------------------------------------------- */
 
 /* Order in the text; a was found after b. At one place closing ones come first,
- * and of opening ones the later found is the outer.                          */
+ * and of opening ones the later found is the outer. */
 static int before(const Insert *a, const Insert *b)
 {
     if (a->at != b->at)

@@ -1,5 +1,5 @@
 /* decl.c: what a model declares: inputs, parameters, states, losses, results,
- * scopes, and the tables of options.                                         */
+ * scopes, and the tables of options. */
 #include <ctype.h>
 #include <math.h>
 #include <stdlib.h>
@@ -7,7 +7,7 @@
 
 #include "frontend.h"
 
-enum { DENOMINATOR = 7 };         /* a node's mark: inputs_only was here      */
+enum { DENOMINATOR = 7 }; /* a node's mark: inputs_only was here */
 
 /* ---- names and paths ----------------------------------------------------- */
 
@@ -36,10 +36,10 @@ static const char *path_of(Front *f, const char *name)
                        : name;
 }
 
-/* One use of a name; what says it stands twice.                              */
+/* One use of a name; what says it stands twice. */
 static void once(Front *f, const char *kind, const char *path)
 {
-    uint64_t of = mix64(0, KEYP(intern(kind)));   /* two addresses may meet   */
+    uint64_t of = mix64(0, KEYP(intern(kind))); /* two addresses may meet */
     void **slot = table_at(f->places, mix64(of, KEYP(path)));
 
     if (*slot) {
@@ -74,7 +74,7 @@ const char **sorted_keys(lua_State *L, int arg, int *n)
 
 static const char *const initnames[] = { "normal", "uniform", "const" };
 
-/* normal(0.02), uniform(0.1), constant(1): a table that param reads          */
+/* normal(0.02), uniform(0.1), constant(1): a table that param reads */
 static int initializer(lua_State *L)
 {
     int k = (int)lua_tointeger(L, lua_upvalueindex(1));
@@ -103,8 +103,10 @@ static void read_init(lua_State *L, int arg, Param *p)
         return;
     }
     if (!lua_istable(L, arg) || lua_getfield(L, arg, "init") != LUA_TSTRING)
-        err(f->loc, "%s: the initial value must be normal(std), uniform(a), "
-            "zeros, ones or a number, got %s", f->fn, kind_of(L, arg));
+        err(f->loc,
+            "%s: the initial value must be normal(std), uniform(a), "
+            "zeros, ones or a number, got %s",
+            f->fn, kind_of(L, arg));
     lua_getfield(L, arg, "arg");
     p->init = intern(lua_tostring(L, -2));
     p->arg = lua_tonumber(L, -1);
@@ -118,8 +120,10 @@ static int sized_axes(lua_State *L, int arg, Dim *d)
     int n;
 
     if (lua_type(L, arg) != LUA_TSTRING)
-        err(f->loc, "%s: the axes must be a string such as \"hidden ffn\", got "
-            "%s", f->fn, kind_of(L, arg));
+        err(f->loc,
+            "%s: the axes must be a string such as \"hidden ffn\", got "
+            "%s",
+            f->fn, kind_of(L, arg));
     n = axes_known(f, lua_tostring(L, arg), a, MAXD);
     for (int i = 0; i < n; i++)
         d[i] = (Dim){ a[i], axis_size(f, a[i], lua_tostring(L, arg)) };
@@ -135,7 +139,7 @@ static Node *leaf(Front *f, Op op, const char *s, Dtype dt, const Dim *d,
     n->dt = dt;
     n->nd = nd;
     memcpy(n->dim, d, (size_t)nd * sizeof *d);
-    g_elems(n);                   /* refuses too many                         */
+    g_elems(n); /* refuses too many */
     return infer(f->g, n);
 }
 
@@ -163,19 +167,19 @@ static int declare_param(lua_State *L, ParamKind kind)
                              p->dt, p->dim, p->nd));
 }
 
-/* param(path, "axes" [, init])                                               */
+/* param(path, "axes" [, init]) */
 static int param(lua_State *L)
 {
     return declare_param(L, PKparam);
 }
 
-/* state(path, "axes" [, init]): f32, changed by update() only                */
+/* state(path, "axes" [, init]): f32, changed by update() only */
 static int state(lua_State *L)
 {
     return declare_param(L, PKstate);
 }
 
-/* input(name, "axes" [, dtype]); every input also has the axis micro         */
+/* input(name, "axes" [, dtype]); every input also has the axis micro */
 static int input(lua_State *L)
 {
     Front *f = enter(L, "input");
@@ -201,18 +205,22 @@ static void need_scalar(Front *f, const Node *t, const char *name)
     for (int i = 0; i < t->nd; i++)
         if (strcmp(t->dim[i].a->name, "micro")) {
             note(t->loc, "the tensor was made here");
-            err(f->loc, "%s: '%s' still has the axes %s; take mean(t, \"...\") "
-                "or sum(t, \"...\") over them", f->fn, name, dims_text(f, t));
+            err(f->loc,
+                "%s: '%s' still has the axes %s; take mean(t, \"...\") "
+                "or sum(t, \"...\") over them",
+                f->fn, name, dims_text(f, t));
         }
 }
 
-/* A loss's denominator is known before the first backward: inputs only.      */
+/* A loss's denominator is known before the first backward: inputs only. */
 static void inputs_only(Front *f, Node *n)
 {
     if (n->op == Oparam || n->op == Ostate) {
         note(n->loc, "'%s' is defined here", n->s);
-        err(f->loc, "loss: the denominator may depend on inputs only, and it "
-            "depends on '%s'", n->s);
+        err(f->loc,
+            "loss: the denominator may depend on inputs only, and it "
+            "depends on '%s'",
+            n->s);
     }
     if (n->mark == DENOMINATOR)
         return;
@@ -235,7 +243,7 @@ static double weight_arg(lua_State *L, int arg)
     return lua_tonumber(L, arg);
 }
 
-/* loss(name, t [, weight [, den]])                                           */
+/* loss(name, t [, weight [, den]]) */
 static int loss(lua_State *L)
 {
     Front *f = enter(L, "loss");
@@ -260,7 +268,7 @@ static int loss(lua_State *L)
     return 0;
 }
 
-/* metric(name, t)                                                            */
+/* metric(name, t) */
 static int metric(lua_State *L)
 {
     Front *f = enter(L, "metric");
@@ -274,7 +282,7 @@ static int metric(lua_State *L)
     return 0;
 }
 
-/* output(name, t): read by generate and eval                                 */
+/* output(name, t): read by generate and eval */
 static int output(lua_State *L)
 {
     Front *f = enter(L, "output");
@@ -301,14 +309,15 @@ static void need_state(Front *f, const Node *s, const Node *v)
             continue;
         if (at < 0) {
             note(v->loc, "the new value was made here");
-            err(f->loc, "update: the new value %s has the axis '%s', which "
+            err(f->loc,
+                "update: the new value %s has the axis '%s', which "
                 "state '%s' %s has not; reduce it: mean(t, \"%s\")",
                 dims_text(f, v), d.a->name, s->s, dims_text(f, s), d.a->name);
         }
     }
 }
 
-/* update(state, value): its value from the next step on                      */
+/* update(state, value): its value from the next step on */
 static int update(lua_State *L)
 {
     Front *f = enter(L, "update");
@@ -321,22 +330,24 @@ static int update(lua_State *L)
     return 0;
 }
 
-/* scope(name, f, ...): f's results; names made inside get "name." in front   */
+/* scope(name, f, ...): f's results; names made inside get "name." in front */
 static int scope(lua_State *L)
 {
     Front *f = enter(L, "scope");
     const char *name = name_arg(L, 1), *outer = f->scope;
 
     if (lua_type(L, 2) != LUA_TFUNCTION)
-        err(f->loc, "scope: write scope(name, f, ...); f must be a function, "
-            "got %s", kind_of(L, 2));
+        err(f->loc,
+            "scope: write scope(name, f, ...); f must be a function, "
+            "got %s",
+            kind_of(L, 2));
     f->scope = path_of(f, name);
     lua_call(L, lua_gettop(L) - 2, LUA_MULTRET);
     f->scope = outer;
     return lua_gettop(L) - 1;
 }
 
-/* The shortest text that reads back as v.                                    */
+/* The shortest text that reads back as v. */
 static void put_number(Text *t, double v)
 {
     char s[40];
@@ -368,7 +379,7 @@ static void put_value(lua_State *L, Front *f, const char *key, Text *t)
     }
 }
 
-/* {0.9, 0.95} -> "0.9,0.95"                                                  */
+/* {0.9, 0.95} -> "0.9,0.95" */
 static void put_list(lua_State *L, Front *f, const char *key, Text *t)
 {
     int n = (int)lua_rawlen(L, -1);
@@ -384,7 +395,7 @@ static void put_list(lua_State *L, Front *f, const char *key, Text *t)
     }
 }
 
-/* {wiki="a", code="b"} -> "code=b wiki=a"                                    */
+/* {wiki="a", code="b"} -> "code=b wiki=a" */
 static void put_named(lua_State *L, Front *f, const char *key, Text *t)
 {
     int n, at = lua_gettop(L);
@@ -399,7 +410,7 @@ static void put_named(lua_State *L, Front *f, const char *key, Text *t)
 }
 
 /* Words, all on one level, with spaces between; a path that no weight stands
- * before gets the word `size`.                                               */
+ * before gets the word `size`. */
 static void put_words(lua_State *L, Front *f, const char *key, Text *t)
 {
     int n = (int)lua_rawlen(L, -1), weighed = 0;
@@ -426,7 +437,7 @@ static void put_words(lua_State *L, Front *f, const char *key, Text *t)
         err(f->loc, "%s: an empty list", key);
 }
 
-/* Is the key a path or a blend of them?                                      */
+/* Is the key a path or a blend of them? */
 static int takes_blend(const char *table, const char *name)
 {
     for (const KeyInfo *k = keytab; k->name; k++)
@@ -435,7 +446,7 @@ static int takes_blend(const char *table, const char *name)
     return 0;
 }
 
-/* fold{ ep=4 } sets fold.ep, unless the command line did.                    */
+/* fold{ ep=4 } sets fold.ep, unless the command line did. */
 static int options(lua_State *L)
 {
     const char *table = lua_tostring(L, lua_upvalueindex(1));
@@ -467,7 +478,7 @@ static int options(lua_State *L)
 
 /* ---- the end of a model file --------------------------------------------- */
 
-/* A softmax over a square value outside attention() is stored whole.         */
+/* A softmax over a square value outside attention() is stored whole. */
 static void note_square(Front *f, const Node *n)
 {
     const Node *x = n->nin ? n->in[0] : n;
@@ -480,19 +491,21 @@ static void note_square(Front *f, const Node *n)
                 goto square;
     return;
 square:
-    warn(n->loc, "softmax over the square %s outside attention() is stored: "
-         "%.1f MB in fp32", dims_text(f, x), (double)g_elems(x) * 4e-6);
+    warn(n->loc,
+         "softmax over the square %s outside attention() is stored: "
+         "%.1f MB in fp32",
+         dims_text(f, x), (double)g_elems(x) * 4e-6);
 }
 
 /* Marks what a sink needs; operands stand before users. Returns the number of
- * losses and outputs.                                                        */
+ * losses and outputs. */
 static int mark_used(Graph *g)
 {
     int asked = 0;
 
     for (size_t i = 0; i < vec_len(g->node); i++)
         g->node[i]->mark = 0;
-    for (size_t i = vec_len(g->node); i-- > 0; ) {
+    for (size_t i = vec_len(g->node); i-- > 0;) {
         Node *n = g->node[i];
         asked += n->op == Oloss || n->op == Ooutput;
         if (optab[n->op].cls == SINK)
@@ -503,14 +516,14 @@ static int mark_used(Graph *g)
     return asked;
 }
 
-/* Everything declared must be used, and something must be asked for.         */
+/* Everything declared must be used, and something must be asked for. */
 void decl_finish(Front *f)
 {
     Graph *g = f->g;
 
     if (mark_used(g) == 0)
         err(&(Loc){ f->file, 0, NULL }, "the model has no loss and no output; "
-            "write loss(\"lm\", t)");
+                                        "write loss(\"lm\", t)");
     for (size_t i = 0; i < vec_len(g->node); i++) {
         const Node *n = g->node[i];
         if ((n->op == Oparam || n->op == Ostate) && !n->mark)
@@ -521,12 +534,14 @@ void decl_finish(Front *f)
     }
 }
 
+/* clang-format off */
 static const luaL_Reg functions[] = {
     { "axes", lua_axes }, { "input", input }, { "param", param },
     { "state", state }, { "loss", loss }, { "metric", metric },
     { "output", output }, { "update", update }, { "scope", scope },
     { "hf", lua_hf }, { NULL, NULL },
 };
+/* clang-format on */
 
 static void constant_init(lua_State *L, const char *name, double v)
 {

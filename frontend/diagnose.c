@@ -10,7 +10,7 @@
  * Without an error there are no "error" messages and all the numbers; with one,
  * no numbers. The check runs in a process of its own, and what it says in the
  * form of err.c is read here, whichever way it ended. The exit status is that
- * of check.                                                                  */
+ * of check. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <jansson.h>
@@ -21,7 +21,7 @@
 
 #include "frontend.h"
 
-/* "file:12: error: text" -> an object; null: no message begins here.         */
+/* "file:12: error: text" -> an object; null: no message begins here. */
 static json_t *message(const char *s, size_t n)
 {
     static const char *const kinds[] = { "error", "warning", "note",
@@ -38,10 +38,9 @@ static json_t *message(const char *s, size_t n)
         long line = colon ? strtol(colon + 1, &end, 10) : 0;
         if (colon)
             *colon = 0;
-        return json_pack("{s:s*, s:o*, s:s, s:s}", "file",
-                         colon ? text : NULL, "line",
-                         line > 0 ? json_integer(line) : NULL, "severity",
-                         kinds[i], "message", said);
+        return json_pack("{s:s*, s:o*, s:s, s:s}", "file", colon ? text : NULL,
+                         "line", line > 0 ? json_integer(line) : NULL,
+                         "severity", kinds[i], "message", said);
     }
     return NULL;
 }
@@ -51,7 +50,7 @@ static json_t *messages(const char *s, size_t len)
 {
     json_t *all = json_array(), *last = NULL;
 
-    for (const char *end = s + len; s < end; ) {
+    for (const char *end = s + len; s < end;) {
         const char *nl = memchr(s, '\n', (size_t)(end - s));
         size_t n = (size_t)((nl ? nl : end) - s), indent = strspn(s, " ");
         json_t *m = indent ? NULL : message(s, n);
@@ -65,7 +64,7 @@ static json_t *messages(const char *s, size_t len)
     return all;
 }
 
-/* What a message quotes from a file may be no UTF-8, which JSON has to be.   */
+/* What a message quotes from a file may be no UTF-8, which JSON has to be. */
 static char *read_back(FILE *f, size_t *n)
 {
     Text t = { .arena = forever };

@@ -1,6 +1,6 @@
 /* draw.c: a plan as pictures. --html: its memory, one rectangle a buffer, steps
  * to the right, addresses downwards; --trace: its predicted steps on a time
- * line in Chrome's trace format (Perfetto opens it).                         */
+ * line in Chrome's trace format (Perfetto opens it). */
 #include <inttypes.h>
 #include <string.h>
 
@@ -10,7 +10,7 @@ enum { WIDE = 1400, HIGH = 900 };
 
 static const char *const colours[NBUFCLASS] = {
     [Bparam] = "#4c78a8", [Bstate] = "#72b7b2", [Boptim] = "#9ecae9",
-    [Bio] = "#bab0ac", [Btemp] = "#f58518", [Bscratch] = "#e45756",
+    [Bio] = "#bab0ac",    [Btemp] = "#f58518",  [Bscratch] = "#e45756",
 };
 
 static void put_html(Text *t, const char *s)
@@ -34,8 +34,10 @@ static void rectangle(Text *t, const Role *r, const Program *p, const Buf *b)
         x = b->born * per;
         w = (b->dies - b->born + 1) * per;
     }
-    put(t, "<rect x='%.2f' y='%.2f' width='%.2f' height='%.2f' fill='%s'>"
-        "<title>", x, y, w, h < 0.5 ? 0.5 : h, colours[b->cls]);
+    put(t,
+        "<rect x='%.2f' y='%.2f' width='%.2f' height='%.2f' fill='%s'>"
+        "<title>",
+        x, y, w, h < 0.5 ? 0.5 : h, colours[b->cls]);
     put_html(t, b->name);
     put(t, "\n%" PRId64 " bytes at %" PRId64 ", %s", b->bytes, b->offset,
         bufclasses[b->cls]);
@@ -55,15 +57,17 @@ static void memory(Text *t, const Role *r, int prog)
 
     put(t, "<h2>program ");
     put_html(t, p->name);
-    put(t, "</h2>\n<svg viewBox='0 0 %d %d' width='100%%' stroke='#fff' "
-        "stroke-width='0.3'>\n", WIDE, HIGH);
+    put(t,
+        "</h2>\n<svg viewBox='0 0 %d %d' width='100%%' stroke='#fff' "
+        "stroke-width='0.3'>\n",
+        WIDE, HIGH);
     for (int i = 0; i < r->nbuf; i++)
         if (r->buf[i].prog < 0 || r->buf[i].prog == prog)
             rectangle(t, r, p, &r->buf[i]);
     put(t, "</svg>\n");
 }
 
-/* `summary` is what `show` prints.                                           */
+/* `summary` is what `show` prints. */
 char *draw_memory(const Plan *p, const char *summary, size_t *len)
 {
     Text t = { .arena = forever };
@@ -71,7 +75,7 @@ char *draw_memory(const Plan *p, const char *summary, size_t *len)
     put(&t, "<!doctype html><meta charset='utf-8'><title>");
     put_html(&t, p->model);
     put(&t, "</title><style>body{font:14px sans-serif;margin:2em}</style>\n"
-        "<pre>");
+            "<pre>");
     put_html(&t, summary);
     put(&t, "</pre>\n<p>Steps to the right, addresses downwards:");
     for (int c = 0; c < NBUFCLASS; c++)
@@ -89,9 +93,10 @@ char *draw_memory(const Plan *p, const char *summary, size_t *len)
 
 static void event(Text *t, const Step *s, int role, int program, double *at)
 {
-    put(t, ",\n{\"ph\":\"X\",\"pid\":%d,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f,"
-        "\"cat\":\"%s\",\"name\":", role, program, 1e6 * *at, 1e6 * s->secs,
-        stepinfo[s->kind].name);
+    put(t,
+        ",\n{\"ph\":\"X\",\"pid\":%d,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f,"
+        "\"cat\":\"%s\",\"name\":",
+        role, program, 1e6 * *at, 1e6 * s->secs, stepinfo[s->kind].name);
     put_json(t, s->label ? s->label : stepinfo[s->kind].name);
     put(t, ",\"args\":{\"flops\":%.9g,\"bytes\":%.9g", s->flops, s->bytes);
     if (s->file) {
@@ -102,13 +107,15 @@ static void event(Text *t, const Step *s, int role, int program, double *at)
     *at += s->secs;
 }
 
-/* Bodies one after another, as often as a rank runs them.                    */
+/* Bodies one after another, as often as a rank runs them. */
 static void timeline(Text *t, const Program *p, int role, int program)
 {
     double at = 0;
 
-    put(t, ",\n{\"ph\":\"M\",\"pid\":%d,\"tid\":%d,\"name\":\"thread_name\","
-        "\"args\":{\"name\":\"%s\"}}", role, program, p->name);
+    put(t,
+        ",\n{\"ph\":\"M\",\"pid\":%d,\"tid\":%d,\"name\":\"thread_name\","
+        "\"args\":{\"name\":\"%s\"}}",
+        role, program, p->name);
     for (int f = 0; f < p->nphase; f++)
         for (int64_t k = 0; k < p->phase[f].repeat; k++)
             for (int i = 0; i < p->phase[f].n; i++)
@@ -120,7 +127,7 @@ char *draw_time(const Plan *p, size_t *len)
     Text t = { .arena = forever };
 
     put(&t, "{\"traceEvents\":[\n{\"ph\":\"M\",\"pid\":0,\"name\":"
-        "\"process_name\",\"args\":{\"name\":");
+            "\"process_name\",\"args\":{\"name\":");
     put_json(&t, strf(forever, "%s, predicted", p->model));
     put(&t, "}}");
     for (int i = 0; i < p->nrole; i++)

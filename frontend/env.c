@@ -1,6 +1,6 @@
 /* env.c: the closed environment of a model file. It reads and writes nothing,
  * an unknown name is an error with a suggestion, and so is assigning a global;
- * what depends on chance in Lua (order of tables, random seeds) does not.    */
+ * what depends on chance in Lua (order of tables, random seeds) does not. */
 #include <string.h>
 
 #include "frontend.h"
@@ -21,10 +21,10 @@ static const char **names_in_scope(lua_State *L, int env, int *n)
     return v;
 }
 
-/* Of Lua itself, and not for models.                                         */
+/* Of Lua itself, and not for models. */
 static const char *const removed[] = {
-    "dofile", "loadfile", "load", "pcall", "xpcall", "collectgarbage", "warn",
-    "io", "os", "debug", "package", "coroutine",
+    "dofile", "loadfile", "load", "pcall", "xpcall",  "collectgarbage",
+    "warn",   "io",       "os",   "debug", "package", "coroutine",
 };
 
 static int is_removed(const char *name)
@@ -42,8 +42,10 @@ static int unknown_name(lua_State *L)
     int n;
 
     if (name && is_removed(name))
-        err(f->loc, "'%s' is not there for models: they read and write no "
-            "files, and every error ends them", name);
+        err(f->loc,
+            "'%s' is not there for models: they read and write no "
+            "files, and every error ends them",
+            name);
     const char **names = names_in_scope(L, 1, &n);
     const char *near = name ? nearest(name, names, (size_t)n) : NULL;
 
@@ -52,7 +54,7 @@ static int unknown_name(lua_State *L)
     err(f->loc, "unknown name '%s'", name ? name : "?");
 }
 
-/* A model's own functions may be global, and stand before the language's.    */
+/* A model's own functions may be global, and stand before the language's. */
 static int new_name(lua_State *L)
 {
     Front *f = enter(L, "name");
@@ -68,7 +70,7 @@ static int new_name(lua_State *L)
 
 /* ---- functions that differ from Lua's ------------------------------------ */
 
-/* Library functions run without hooks: say where they were called.           */
+/* Library functions run without hooks: say where they were called. */
 static int watched(lua_State *L)
 {
     Front *f = front(L);
@@ -79,7 +81,7 @@ static int watched(lua_State *L)
 }
 
 /* pairs(t), in an order that does not change from run to run: the array, then
- * names sorted, then the rest.                                               */
+ * names sorted, then the rest. */
 static int rank_of(lua_State *L, int i)
 {
     int t = lua_type(L, i);
@@ -148,17 +150,19 @@ static int print(lua_State *L)
 
 /* ---- opening ------------------------------------------------------------- */
 
-/* What of Lua's libraries a model sees.                                      */
+/* What of Lua's libraries a model sees. */
+/* clang-format off */
 static const luaL_Reg libraries[] = {
     { LUA_GNAME, luaopen_base }, { "table", luaopen_table },
     { "string", luaopen_string }, { "math", luaopen_math },
     { "utf8", luaopen_utf8 }, { NULL, NULL },
 };
+/* clang-format on */
 
 static void watch_library(lua_State *L, const char *name)
 {
     lua_getglobal(L, name);
-    for (lua_pushnil(L); lua_next(L, -2); ) {
+    for (lua_pushnil(L); lua_next(L, -2);) {
         if (lua_iscfunction(L, -1)) {
             lua_pushvalue(L, -2);
             lua_insert(L, -2);
@@ -208,7 +212,7 @@ static void open_libraries(lua_State *L)
 }
 
 /* The prelude runs in a table of its own, with what only it may call; whatever
- * a model redefines, its layers stay as they are.                            */
+ * a model redefines, its layers stay as they are. */
 static void run_prelude(lua_State *L)
 {
     if (luaL_loadbufferx(L, prelude_lua, strlen(prelude_lua), "=prelude", "t"))
@@ -231,7 +235,7 @@ static int secret(const char *name)
     return 0;
 }
 
-/* All names of the table on top into _G, but those for the prelude.          */
+/* All names of the table on top into _G, but those for the prelude. */
 static void publish(lua_State *L)
 {
     lua_pushglobaltable(L);
@@ -246,9 +250,13 @@ static void publish(lua_State *L)
 
 static void open_language(Front *f)
 {
+    /* clang-format off */
     static const luaL_Reg functions[] = {
-        { "require", lua_require }, { "print", print }, { NULL, NULL },
+        { "require", lua_require },
+        { "print", print },
+        { NULL, NULL },
     };
+    /* clang-format on */
     lua_State *L = f->L;
 
     tensor_open(L);
@@ -273,7 +281,7 @@ static void open_language(Front *f)
 }
 
 /* What a model sees as its globals: an empty table, so that every assignment is
- * noticed, over the table of all names, which refuses the others.            */
+ * noticed, over the table of all names, which refuses the others. */
 static void close_globals(lua_State *L)
 {
     lua_newtable(L);

@@ -1,11 +1,11 @@
 /* fold.c: what show --fold draws: both grids, their groups, and which layers
- * each pipeline stage holds.                                                 */
+ * each pipeline stage holds. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "frontend.h"
 
-/* Length of a path's unit: up to its first component that is a number.       */
+/* Length of a path's unit: up to its first component that is a number. */
 static size_t unit_length(const char *path, int64_t *number)
 {
     for (const char *s = path; *s; s++) {
@@ -19,9 +19,12 @@ static size_t unit_length(const char *path, int64_t *number)
     return strcspn(path, ".");
 }
 
-typedef struct Run { const char *name; int64_t from, to; } Run;
+typedef struct Run {
+    const char *name;
+    int64_t from, to;
+} Run;
 
-/* "embed, layers.0-2, norm, head": parameters by unit, neighbours together.  */
+/* "embed, layers.0-2, norm, head": parameters by unit, neighbours together. */
 static void put_units(Text *t, const Role *r)
 {
     Run *v = NULL;
@@ -40,7 +43,7 @@ static void put_units(Text *t, const Role *r)
                 same = 1;
             }
         if (!same)
-            vec_push(t->arena, v, ((Run){name, number, number}));
+            vec_push(t->arena, v, ((Run){ name, number, number }));
     }
     for (size_t k = 0; k < vec_len(v); k++) {
         put(t, "%s%s", k ? ", " : "", v[k].name);

@@ -1,5 +1,5 @@
 /* frontend.h: Lua in, command line out. A model file runs once; every op it
- * calls adds a node to the logical graph. The only header that sees Lua.     */
+ * calls adds a node to the logical graph. The only header that sees Lua. */
 #ifndef PLEAT_FRONTEND_H
 #define PLEAT_FRONTEND_H
 
@@ -11,52 +11,57 @@
 #include "../runtime/runtime.h"
 
 /* The graph a composite's body is traced into, and the nodes outside of it that
- * its args stand for, in order.                                              */
+ * its args stand for, in order. */
 typedef struct Body Body;
 struct Body {
     Graph *g;
     Body *up;
-    Node **outer, **arg;          /* vecs, same length                        */
+    Node **outer, **arg; /* vecs, same length */
 };
 
-/* What Lua holds for a tensor.                                               */
+/* What Lua holds for a tensor. */
 typedef struct Value {
     Node *n;
-    Body *in;                     /* body it lives in; null: the model's    */
-    Axis *of;                     /* index tensors: the axis they index,      */
-    int64_t ofn;                  /* and its size there                       */
+    Body *in;    /* body it lives in; null: the model's */
+    Axis *of;    /* index tensors: the axis they index, */
+    int64_t ofn; /* and its size there */
 } Value;
 
 /* Last place seen by the front end, in memory shared with the process that
- * watches it: what a message names when the front end dies.                  */
-typedef struct Watch { char file[512]; int line; int tracing; } Watch;
+ * watches it: what a message names when the front end dies. */
+typedef struct Watch {
+    char file[512];
+    int line;
+    int tracing;
+} Watch;
 
-/* An entry of hf{}, read when all parameters are known.                      */
+/* An entry of hf{}, read when all parameters are known. */
 typedef struct HfEntry {
     const char *param, *hf, *axes;
     const Loc *loc;
-    int found;                    /* parameters it names                      */
+    int found; /* parameters it names */
 } HfEntry;
 
 typedef struct Front {
     lua_State *L;
     Graph *g;
-    Body *body;                   /* being traced, or null                    */
-    Graph **bodies;               /* vec: of all composites                   */
-    const char *scope;            /* interned path                            */
-    const char *file, *dir;       /* of the model                             */
+    Body *body;             /* being traced, or null */
+    Graph **bodies;         /* vec: of all composites */
+    const char *scope;      /* interned path */
+    const char *file, *dir; /* of the model */
     const Opts *cmdline;
-    const Loc *loc;               /* of the call being served                 */
-    const char *fn;               /* and its name                             */
+    const Loc *loc; /* of the call being served */
+    const char *fn; /* and its name */
     Table *locs, *places;
-    Source *source;               /* vec: every file read                     */
-    const Source *given; int ngiven;      /* read these instead of files      */
-    HfEntry *hf;                  /* vec                                      */
-    size_t heap;                  /* bytes Lua holds                          */
-    int64_t hooks;                /* of HOOKSTEP instructions each            */
-    const Loc *full;              /* where memory ran out                     */
+    Source *source; /* vec: every file read */
+    const Source *given;
+    int ngiven;      /* read these instead of files */
+    HfEntry *hf;     /* vec */
+    size_t heap;     /* bytes Lua holds */
+    int64_t hooks;   /* of HOOKSTEP instructions each */
+    const Loc *full; /* where memory ran out */
     int ndropout, quiet;
-    Watch *watch;                 /* null: nobody watches                     */
+    Watch *watch; /* null: nobody watches */
 } Front;
 
 Front *front(lua_State *L);
@@ -64,25 +69,29 @@ Front *front(lua_State *L);
 /* ---- model.c ------------------------------------------------------------- */
 
 /* Run a model file: its logical graph, with options (the command line's win)
- * and the sources read. err() for everything wrong in the file.        */
-typedef struct Trace { Graph *g; Source *source; int nsource; } Trace;
-enum { TRACEquiet = 1 };          /* print() prints nothing                   */
+ * and the sources read. err() for everything wrong in the file. */
+typedef struct Trace {
+    Graph *g;
+    Source *source;
+    int nsource;
+} Trace;
+enum { TRACEquiet = 1 }; /* print() prints nothing */
 Trace trace(const char *file, const Opts *cmdline, int flags);
-/* The same from texts instead of files; the first is the model.              */
+/* The same from texts instead of files; the first is the model. */
 Trace trace_sources(const Source *source, int n, const Opts *cmdline);
 int lua_require(lua_State *L);
-void look(Front *f, const Loc *l);            /* tells who watches            */
+void look(Front *f, const Loc *l); /* tells who watches */
 
 /* ---- env.c --------------------------------------------------------------- */
 
 void env_open(Front *f);
-extern const char environment[];  /* registry: the globals of model files     */
+extern const char environment[]; /* registry: the globals of model files */
 
 /* ---- guard.c ------------------------------------------------------------- */
 
 /* Run job(arg, out) in a forked process, under a CPU limit while it traces a
  * model; returns its exit status. What it writes to out goes to *text, or to
- * stdout without one. When it dies, one line says where the model file was.  */
+ * stdout without one. When it dies, one line says where the model file was. */
 int guarded(int (*job)(void *arg, FILE *out), void *arg, Text *text);
 Watch *watch(void);
 void watch_tracing(int on);
@@ -90,30 +99,30 @@ void watch_tracing(int on);
 /* ---- cond.c -------------------------------------------------------------- */
 
 /* Lua's text with every condition wrapped in a check that it is no tensor, same
- * lines; null when nothing had to change or the text is beyond it.           */
+ * lines; null when nothing had to change or the text is beyond it. */
 char *guard_conditions(Arena *a, const char *text, size_t len, size_t *outlen);
 int lua_condition(lua_State *L);
 #define CONDITION "__condition"
-#define CHOICE "__choice"
+#define CHOICE    "__choice"
 
 /* ---- loc.c --------------------------------------------------------------- */
 
-/* The first stack frame inside a model file, with its callers.               */
+/* The first stack frame inside a model file, with its callers. */
 const Loc *here(lua_State *L);
 
 /* ---- tensor.c ------------------------------------------------------------ */
 
 void tensor_open(lua_State *L);
-Value *value_at(lua_State *L, int arg);       /* null: not a tensor           */
+Value *value_at(lua_State *L, int arg); /* null: not a tensor */
 Value *need_value(lua_State *L, int arg, const char *what);
-int push_node(lua_State *L, Node *n);         /* returns 1, as Lua asks     */
+int push_node(lua_State *L, Node *n); /* returns 1, as Lua asks */
 int push_index(lua_State *L, Node *n, Axis *of, int64_t size);
 Graph *current(Front *f);
-/* The node v stands for in the graph being traced; outer ones are operands.  */
+/* The node v stands for in the graph being traced; outer ones are operands. */
 Node *use(Front *f, const Value *v);
-Node *use_any(Front *f, const Value *v);      /* indexed weights too          */
+Node *use_any(Front *f, const Value *v); /* indexed weights too */
 Node *operand(lua_State *L, int arg, const char *what);
-Front *enter(lua_State *L, const char *fn);   /* notes place and name         */
+Front *enter(lua_State *L, const char *fn); /* notes place and name */
 Node *make(Front *f, Op op, int nin, Node *const *in);
 void set_axes(Front *f, Node *n, Axis *const *A, int nA);
 Node *ew(Front *f, Op op, Node *a, Node *b, Node *c);
@@ -121,20 +130,20 @@ Node *constant(Front *f, Dtype dt, double v);
 Node *cast_to(Front *f, Node *a, Dtype dt);
 Node *reduce(Front *f, Op op, Node *a, Axis *const *A, int nA);
 Node *iota_of(Front *f, Axis *a, int64_t n);
-/* Operands of an elementwise op from arguments first.., numbers included.    */
+/* Operands of an elementwise op from arguments first.., numbers included. */
 int ew_operands(lua_State *L, Op op, int first, int n, Node **in);
 const char *dims_text(Front *f, const Node *n);
-const char *kind_of(lua_State *L, int arg);   /* "a number", for messages     */
+const char *kind_of(lua_State *L, int arg); /* "a number", for messages */
 
 /* ---- axes.c -------------------------------------------------------------- */
 
 /* "a b c" -> axes. Known: declared or made before, else err, suggesting one. */
 int axes_known(Front *f, const char *s, Axis **out, int max);
-int axes_any(Front *f, const char *s, Axis **out, int max);   /* makes them   */
-int64_t axis_size(Front *f, const Axis *a, const char *s); /* err: none     */
+int axes_any(Front *f, const char *s, Axis **out, int max); /* makes them */
+int64_t axis_size(Front *f, const Axis *a, const char *s);  /* err: none */
 int axis_arg(lua_State *L, int arg, const char *what, Axis **out, int max);
 Axis *one_axis(lua_State *L, int arg, const char *what);
-/* An operation made axis a with n; err when axes{} says otherwise.           */
+/* An operation made axis a with n; err when axes{} says otherwise. */
 void grow_axis(Front *f, Axis *a, int64_t n);
 int lua_axes(lua_State *L);
 
@@ -143,18 +152,18 @@ int lua_axes(lua_State *L);
 void need_axes(Front *f, const Node *x, Axis *const *a, int n);
 int64_t integer_arg(lua_State *L, int arg, const char *name);
 void index_open(lua_State *L);
-void ops_open(lua_State *L);      /* each: functions into the table on top    */
+void ops_open(lua_State *L); /* each: functions into the table on top */
 void decl_open(lua_State *L);
-void ops_inside(lua_State *L);    /* these two for the prelude only           */
+void ops_inside(lua_State *L); /* these two for the prelude only */
 void compose_open(lua_State *L);
 int lua_hf(lua_State *L);
 void hf_finish(Front *f);
-void hf_config(lua_State *L, Front *f);       /* of the table on top          */
+void hf_config(lua_State *L, Front *f); /* of the table on top */
 void hf_config_check(Front *f);
 void decl_finish(Front *f);
 void compose_finish(Front *f);
 /* Sorted keys of the table at arg (strings only), so that nothing depends on
- * Lua's order.                                                               */
+ * Lua's order. */
 const char **sorted_keys(lua_State *L, int arg, int *n);
 
 extern const char prelude_lua[];
@@ -162,12 +171,12 @@ extern const char prelude_lua[];
 /* ---- report.c ------------------------------------------------------------ */
 
 void report_model(FILE *out, const Graph *g);
-void report_json(FILE *out, const Graph *g);   /* the numbers of --json       */
+void report_json(FILE *out, const Graph *g); /* the numbers of --json */
 void report_plan(FILE *out, const Plan *p);
 void report_line(FILE *out, const char *name, const Plan *p);
-void report_fold(FILE *out, const Plan *p);   /* fold.c                     */
-void report_rank(FILE *out, const Plan *p, int64_t rank);   /* rank.c        */
-void report_null(FILE *out, const Plan *p);   /* null.c                     */
+void report_fold(FILE *out, const Plan *p);               /* fold.c */
+void report_rank(FILE *out, const Plan *p, int64_t rank); /* rank.c */
+void report_null(FILE *out, const Plan *p);               /* null.c */
 void report_memory(FILE *out, const Plan *p);
 
 /* ---- draw.c -------------------------------------------------------------- */
@@ -177,23 +186,23 @@ char *draw_time(const Plan *p, size_t *len);
 
 /* ---- pipeline.c ---------------------------------------------------------- */
 
-/* What the stages of a plan do in a step; err() when it has no table.        */
+/* What the stages of a plan do in a step; err() when it has no table. */
 Schedule *plan_schedule(const Plan *p, const char *name);
 char *draw_schedule(const Schedule *s);
 
 /* ---- commands.c new.c: what rows of main.c's table run ------------------- */
 
 typedef struct Args {
-    const char *file;             /* the first word that is no key            */
-    char **word;                  /* vec: all such words                      */
+    const char *file; /* the first word that is no key */
+    char **word;      /* vec: all such words */
     Opts *keys;
     const char *out, *dump, *stop, *prog, *prompt, *memory, *html, *trace;
     const char *schedule, *csv, *fold, *json, *dot;
     double temperature;
-    int64_t n, topk, rank;        /* rank -1: not asked for                   */
+    int64_t n, topk, rank; /* rank -1: not asked for */
 } Args;
 
-/* diagnose.c: what `check` says as one JSON object; its exit status.         */
+/* diagnose.c: what `check` says as one JSON object; its exit status. */
 int check_as_json(int (*check)(Args *a), Args *a);
 int cmd_check(Args *a), cmd_compile(Args *a), cmd_run(Args *a);
 int cmd_eval(Args *a), cmd_show(Args *a), cmd_generate(Args *a);

@@ -2,7 +2,7 @@
  * fire inside Lua's string functions, so only the system can end a pattern
  * match without end; and whatever goes wrong in there, the user gets one line
  * that names the place. The job goes on in that process after the model was
- * traced; nothing is done twice.                                             */
+ * traced; nothing is done twice. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <signal.h>
@@ -26,7 +26,7 @@ Watch *watch(void)
     return shared;
 }
 
-/* The limits hold while the model file runs, not for what is done with it.   */
+/* The limits hold while the model file runs, not for what is done with it. */
 void watch_tracing(int on)
 {
     struct rusage u;
@@ -77,7 +77,7 @@ static void show_source(const char *file)
         fclose(in);
 }
 
-/* Ended from outside: nobody needs to be told.                               */
+/* Ended from outside: nobody needs to be told. */
 static int asked(int sig)
 {
     return sig == SIGINT || sig == SIGTERM || sig == SIGPIPE || sig == SIGHUP;
@@ -91,8 +91,10 @@ static int report(int status)
         return WEXITSTATUS(status);
     if (!shared->tracing || asked(sig)) {
         if (sig != SIGABRT && !asked(sig))
-            fprintf(stderr, "internal error: killed by signal %d\n"
-                    "(a bug in this program, not in the model)\n", sig);
+            fprintf(stderr,
+                    "internal error: killed by signal %d\n"
+                    "(a bug in this program, not in the model)\n",
+                    sig);
         return 128 + sig;
     }
     Loc l = { intern(shared->file), shared->line, NULL };

@@ -9,7 +9,7 @@
  *   {expert}       on the right: an axis unrolled into one tensor an index
  *   (kv group dim) one dimension made of axes, major first
  *   (nope|rot)     one after another: the first parameter of {a,b} has nope,
- *                  the second rot; a number: that many fixed places          */
+ *                  the second rot; a number: that many fixed places */
 #include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,7 +22,7 @@ typedef struct Binding {
     const char *name[MAXBIND], *value[MAXBIND];
     size_t nname[MAXBIND], nvalue[MAXBIND];
     int n;
-    int choice, choices;          /* of {a,b}; choices 0: there was none      */
+    int choice, choices; /* of {a,b}; choices 0: there was none */
 } Binding;
 
 typedef struct Reader {
@@ -30,7 +30,7 @@ typedef struct Reader {
     const HfEntry *e;
     const Param *p;
     const Binding *b;
-    const char *s;                /* rest of the axes string                  */
+    const char *s; /* rest of the axes string */
     HfMap m;
 } Reader;
 
@@ -60,7 +60,7 @@ static int match_choice(const char *pat, const char *end, const char *s,
     return 0;
 }
 
-/* Does path s match? Binds {i} to its number, {a,b} to which of them it is.  */
+/* Does path s match? Binds {i} to its number, {a,b} to which of them it is. */
 static int match(const char *pat, const char *s, Binding *b)
 {
     while (*pat && *pat != '{' && *pat == *s)
@@ -97,20 +97,22 @@ static void unroll(Reader *r, const char *s, size_t n)
     int d = param_axis(r->p, s, n);
 
     if (d < 0)
-        err(r->e->loc, "hf: '{%.*s}' in \"%s\" is neither on the left nor an "
-            "axis of '%s'", (int)n, s, r->e->hf, r->p->path);
+        err(r->e->loc,
+            "hf: '{%.*s}' in \"%s\" is neither on the left nor an "
+            "axis of '%s'",
+            (int)n, s, r->e->hf, r->p->path);
     if (r->m.nfix == 4)
         err(r->e->loc, "hf: more than 4 unrolled axes in \"%s\"", r->e->hf);
     r->m.fixaxis[r->m.nfix] = r->p->dim[d].a->name;
     r->m.fixat[r->m.nfix++] = -1;
 }
 
-/* The tensor's name, with {i} replaced; {axis} stays for its indices.        */
+/* The tensor's name, with {i} replaced; {axis} stays for its indices. */
 static void read_name(Reader *r)
 {
     Text t = { .arena = r->f->g->arena };
 
-    for (const char *s = r->e->hf; *s; ) {
+    for (const char *s = r->e->hf; *s;) {
         const char *end = *s == '{' ? strchr(s, '}') : NULL;
         size_t n = end ? (size_t)(end - s - 1) : 0;
         int k = 0;
@@ -118,8 +120,8 @@ static void read_name(Reader *r)
             putn(&t, s++, 1);
             continue;
         }
-        while (k < r->b->n && (r->b->nname[k] != n ||
-                               strncmp(r->b->name[k], s + 1, n)))
+        while (k < r->b->n &&
+               (r->b->nname[k] != n || strncmp(r->b->name[k], s + 1, n)))
             k++;
         if (k < r->b->n) {
             putn(&t, r->b->value[k], r->b->nvalue[k]);
@@ -142,7 +144,7 @@ static void skip(Reader *r)
     r->s += strspn(r->s, " ");
 }
 
-/* name | number -> a factor; its size is the axis's.                         */
+/* name | number -> a factor; its size is the axis's. */
 static HfFactor item(Reader *r)
 {
     size_t n = strcspn(r->s, " ()|");
@@ -174,14 +176,14 @@ static void push(Reader *r, HfDim *d, HfFactor x)
     d->f[d->nf++] = x;
 }
 
-/* first "|" item ...: this parameter's branch, at its place in the whole.    */
+/* first "|" item ...: this parameter's branch, at its place in the whole. */
 static HfFactor branches(Reader *r, HfFactor first)
 {
     HfFactor mine = first, x = first;
     int64_t total = first.n;
     int k = 0;
 
-    for (; *r->s == '|'; ) {
+    for (; *r->s == '|';) {
         r->s++;
         x = item(r);
         if (++k == r->b->choice) {
@@ -196,7 +198,7 @@ static HfFactor branches(Reader *r, HfFactor first)
     return mine;
 }
 
-/* "(" item+ ")" or "(" item ("|" item)+ ")", nested ones in the first.       */
+/* "(" item+ ")" or "(" item ("|" item)+ ")", nested ones in the first. */
 static void group(Reader *r, HfDim *d, int depth)
 {
     if (depth > 3)
@@ -231,7 +233,7 @@ static void read_dims(Reader *r)
     }
 }
 
-/* Every axis of the parameter stands once, and no other.                     */
+/* Every axis of the parameter stands once, and no other. */
 static void check(Reader *r)
 {
     int seen[MAXD] = { 0 };
@@ -243,14 +245,18 @@ static void check(Reader *r)
             const HfFactor *x = &r->m.dim[i].f[k];
             int d = x->axis ? param_axis(r->p, x->axis, strlen(x->axis)) : 0;
             if (d < 0)
-                err(r->e->loc, "hf: '%s' has no axis '%s', which stands in "
-                    "\"%s\"", r->p->path, x->axis, r->e->axes);
+                err(r->e->loc,
+                    "hf: '%s' has no axis '%s', which stands in "
+                    "\"%s\"",
+                    r->p->path, x->axis, r->e->axes);
             seen[d] += x->axis != NULL;
         }
     for (int d = 0; d < r->p->nd; d++)
         if (seen[d] != 1)
-            err(r->e->loc, "hf: the axis '%s' of '%s' must stand once in "
-                "\"%s\"%s", r->p->dim[d].a->name, r->p->path, r->e->axes,
+            err(r->e->loc,
+                "hf: the axis '%s' of '%s' must stand once in "
+                "\"%s\"%s",
+                r->p->dim[d].a->name, r->p->path, r->e->axes,
                 r->m.nfix ? " or as {axis} in the tensor's name" : "");
 }
 
@@ -272,12 +278,12 @@ static void map_param(Front *f, HfEntry *e, const Param *p, const Binding *b)
     e->found++;
 }
 
-/* "layers.3.attn.wq" -> "layers.{i}.attn.wq", to suggest one.                */
+/* "layers.3.attn.wq" -> "layers.{i}.attn.wq", to suggest one. */
 static const char *general(Arena *a, const char *path)
 {
     Text t = { .arena = a };
 
-    for (const char *s = path; *s; ) {
+    for (const char *s = path; *s;) {
         size_t n = s == path || s[-1] == '.' ? strspn(s, "0123456789") : 0;
         if (n && (s[n] == '.' || !s[n]))
             put(&t, "{i}");
@@ -326,7 +332,7 @@ static const char *text_at(lua_State *L, int table, int i)
     return s;
 }
 
-/* hf { ["path"] = { "tensor name", "axes" }, .., config={ .. } }             */
+/* hf { ["path"] = { "tensor name", "axes" }, .., config={ .. } } */
 int lua_hf(lua_State *L)
 {
     Front *f = enter(L, "hf");

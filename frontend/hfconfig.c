@@ -1,6 +1,6 @@
 /* hfconfig.c: hf{ config={...} }, the config.json of folders that a run
  * exports. It goes to the plan as the key hf.config, in JSON. What sizes it has
- * in common with the tensors that hf{} names must agree.                     */
+ * in common with the tensors that hf{} names must agree. */
 #include <jansson.h>
 #include <math.h>
 #include <string.h>
@@ -23,7 +23,7 @@ static void put_number(lua_State *L, Front *f, const char *key, Text *t)
 
 static void put_value(lua_State *L, Front *f, const char *key, Text *t);
 
-/* A list, or names with values, in the order of the alphabet.                */
+/* A list, or names with values, in the order of the alphabet. */
 static void put_table(lua_State *L, Front *f, const char *path, Text *t)
 {
     int n = (int)lua_rawlen(L, -1), names = 0, at = lua_gettop(L);
@@ -62,11 +62,13 @@ static void put_value(lua_State *L, Front *f, const char *key, Text *t)
     else if (lua_istable(L, -1))
         put_table(L, f, key, t);
     else
-        err(f->loc, "hf: config: '%s' must be a string, number, boolean or "
-            "table, got a %s", key, luaL_typename(L, -1));
+        err(f->loc,
+            "hf: config: '%s' must be a string, number, boolean or "
+            "table, got a %s",
+            key, luaL_typename(L, -1));
 }
 
-/* The table on top.                                                          */
+/* The table on top. */
 void hf_config(lua_State *L, Front *f)
 {
     Text t = { .arena = f->g->arena };
@@ -81,7 +83,8 @@ void hf_config(lua_State *L, Front *f)
 /* ---- does it agree? ------------------------------------------------------ */
 
 /* Tensors by the end of their name; each of their sizes as a sum of products of
- * the config's numbers. Rows whose numbers it has not say nothing.           */
+ * the config's numbers. Rows whose numbers it has not say nothing. */
+/* clang-format off */
 static const struct { const char *tail, *size[2]; } known[] = {
     { "embed_tokens.weight", { "vocab_size", "hidden_size" } },
     { "lm_head.weight", { "vocab_size", "hidden_size" } },
@@ -104,15 +107,16 @@ static const struct { const char *tail, *size[2]; } known[] = {
     { ".shared_expert.gate_proj.weight", { "shared_expert_intermediate_size", "hidden_size" } },
     { ".shared_experts.gate_proj.weight", { "n_shared_experts*moe_intermediate_size", "hidden_size" } },
 };
+/* clang-format on */
 
-/* -1: the config lacks one of its names.                                     */
+/* -1: the config lacks one of its names. */
 static int64_t value_of(const json_t *config, const char *s)
 {
     int64_t sum = 0;
 
     while (*s) {
         int64_t product = 1;
-        for (int more = 1; more; ) {
+        for (int more = 1; more;) {
             size_t n = strcspn(s, "*+");
             const json_t *v = json_object_getn(config, s, n);
             if (!json_is_integer(v))
@@ -168,8 +172,10 @@ static void check_layers(const Loc *l, const json_t *config, const Graph *g)
         count = k > count ? k : count;
     }
     if (said >= 0 && said + (ahead > 0 ? ahead : 0) != count)
-        err(l, "hf: config has num_hidden_layers = %lld, but the tensors' "
-            "names have %lld layers", (long long)said, (long long)count);
+        err(l,
+            "hf: config has num_hidden_layers = %lld, but the tensors' "
+            "names have %lld layers",
+            (long long)said, (long long)count);
 }
 
 void hf_config_check(Front *f)

@@ -1,5 +1,5 @@
 /* index.c: indices. An integer tensor that remembers which axis it indexes, and
- * the ops that make one or read one: topk, one_hot, gather, scatter_add.     */
+ * the ops that make one or read one: topk, one_hot, gather, scatter_add. */
 #include <string.h>
 
 #include "frontend.h"
@@ -12,7 +12,7 @@ static Node *gathered(Front *f, Node *a, Node *e, Axis *axis)
     return infer(current(f), n);
 }
 
-/* values, indices = topk(x, k, axis [, new])                                 */
+/* values, indices = topk(x, k, axis [, new]) */
 static int topk(lua_State *L)
 {
     Front *f = enter(L, "topk");
@@ -29,8 +29,10 @@ static int topk(lua_State *L)
         lua_settop(L, 3), lua_pushliteral(L, "top");
     b = one_axis(L, 4, "new");
     if (dim_of(x, b) >= 0 && b != a)
-        err(f->loc, "topk: the tensor %s already has the new axis '%s'; name "
-            "another: topk(x, k, axis, new)", dims_text(f, x), b->name);
+        err(f->loc,
+            "topk: the tensor %s already has the new axis '%s'; name "
+            "another: topk(x, k, axis, new)",
+            dims_text(f, x), b->name);
     n = make(f, Otopk, 1, &x);
     set_axes(f, n, &a, 1);
     n->B = alloc(f->g->arena, sizeof *n->B);
@@ -43,7 +45,7 @@ static int topk(lua_State *L)
     return 2;
 }
 
-/* The axis an index argument speaks of: its own, or the one given.           */
+/* The axis an index argument speaks of: its own, or the one given. */
 static Axis *indexed(lua_State *L, int arg, int axisarg, int64_t *size)
 {
     Front *f = front(L);
@@ -53,8 +55,10 @@ static Axis *indexed(lua_State *L, int arg, int axisarg, int64_t *size)
     if (lua_isnoneornil(L, axisarg)) {
         if (!v->of) {
             note(v->n->loc, "it was made here");
-            err(f->loc, "%s: which axis does %s index? give it as the last "
-                "argument", f->fn, dims_text(f, v->n));
+            err(f->loc,
+                "%s: which axis does %s index? give it as the last "
+                "argument",
+                f->fn, dims_text(f, v->n));
         }
         return v->of;
     }
@@ -94,7 +98,7 @@ static int gather(lua_State *L)
     return push_node(L, gathered(f, a, e, axis));
 }
 
-/* embed(ids, table): rows of a table; its first axis is the one looked up.   */
+/* embed(ids, table): rows of a table; its first axis is the one looked up. */
 static int embed(lua_State *L)
 {
     Front *f = enter(L, "embed");
@@ -106,7 +110,7 @@ static int embed(lua_State *L)
     return push_node(L, gathered(f, a, e, a->dim[0].a));
 }
 
-/* index(t, axis): an integer tensor as an index into axis                    */
+/* index(t, axis): an integer tensor as an index into axis */
 static int index_of(lua_State *L)
 {
     Front *f = enter(L, "index");
@@ -116,7 +120,7 @@ static int index_of(lua_State *L)
     return push_index(L, e, a, axis_size(f, a, a->name));
 }
 
-/* one_hot(e [, axis]): truth values [axes of e, axis]                        */
+/* one_hot(e [, axis]): truth values [axes of e, axis] */
 static int one_hot(lua_State *L)
 {
     Front *f = enter(L, "one_hot");
@@ -149,7 +153,7 @@ static int argmax(lua_State *L)
     return push_index(L, n, a, x->dim[dim_of(x, a)].n);
 }
 
-/* scatter_add(v, e, like [, axis]): zeros like `like`, and v added at e      */
+/* scatter_add(v, e, like [, axis]): zeros like `like`, and v added at e */
 static int scatter_add(lua_State *L)
 {
     Front *f = enter(L, "scatter_add");
@@ -163,12 +167,13 @@ static int scatter_add(lua_State *L)
     need_axes(f, to, &a, 1);
     for (int i = 0; i < to->nd; i++)
         if (to->dim[i].a != a && dim_of(v, to->dim[i].a) < 0)
-            err(f->loc, "scatter_add: the values %s lack the axis '%s' of the "
-                "result %s", dims_text(f, v), to->dim[i].a->name,
-                dims_text(f, to));
+            err(f->loc,
+                "scatter_add: the values %s lack the axis '%s' of the "
+                "result %s",
+                dims_text(f, v), to->dim[i].a->name, dims_text(f, to));
     n = make(f, Oscatter_add, 2, in);
     set_axes(f, n, &a, 1);
-    /* Values of data stay apart by micro-batch, also where `like` is none.   */
+    /* Values of data stay apart by micro-batch, also where `like` is none. */
     Axis *micro = g_axis(f->g, "micro");
     const Node *data = dim_of(v, micro) >= 0 ? v : e;
     if (dim_of(to, micro) < 0 && dim_of(data, micro) >= 0)
@@ -186,11 +191,13 @@ static int iota(lua_State *L)
     return push_index(L, iota_of(f, a, axis_size(f, a, a->name)), NULL, 0);
 }
 
+/* clang-format off */
 static const luaL_Reg functions[] = {
     { "topk", topk }, { "gather", gather }, { "embed", embed },
     { "index", index_of }, { "one_hot", one_hot }, { "argmax", argmax },
     { "scatter_add", scatter_add }, { "iota", iota }, { NULL, NULL },
 };
+/* clang-format on */
 
 void index_open(lua_State *L)
 {

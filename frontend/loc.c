@@ -1,5 +1,5 @@
 /* loc.c: Lua's stack -> Loc. Places are kept once each, so that a node costs no
- * memory for its place.                                                      */
+ * memory for its place. */
 #include "frontend.h"
 
 enum { DEEPEST = 64, CALLERS = 8 };
@@ -25,7 +25,10 @@ const Loc *here(lua_State *L)
     Front *f = front(L);
     const Loc *l = NULL;
     lua_Debug ar;
-    struct { const char *file; int line; } at[CALLERS];
+    struct {
+        const char *file;
+        int line;
+    } at[CALLERS];
     int n = 0;
 
     for (int level = 0; level < DEEPEST && n < CALLERS; level++) {

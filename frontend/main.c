@@ -1,5 +1,5 @@
 /* main.c: the command line. Commands and options are rows; `pleat -h` prints
- * them. Keys set what fold{}, train{}, data{}, precision{} set in the file.  */
+ * them. Keys set what fold{}, train{}, data{}, precision{} set in the file. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -8,13 +8,13 @@
 typedef struct Command {
     const char *name;
     int (*run)(Args *a);
-    int least, most;              /* words that are no keys                   */
-    const char *options;          /* letters and words it takes               */
+    int least, most;     /* words that are no keys */
+    const char *options; /* letters and words it takes */
     const char *usage, *sentence;
 } Command;
 
 typedef struct Option {
-    const char *name, *value;     /* value: null when it takes none           */
+    const char *name, *value; /* value: null when it takes none */
     const char *sentence;
 } Option;
 
@@ -22,6 +22,7 @@ typedef struct Option {
 
 static int help(Args *a);
 
+/* clang-format off */
 static const Command commands[] = {
     { "check", cmd_check, 1, 1, "json dot", "model.lua [key=value ...]",
       "shapes, parameters, FLOPs" },
@@ -47,9 +48,11 @@ static const Command commands[] = {
     { "doctor", cmd_doctor, 0, 0, "", "", "what this machine has" },
     { "help", help, 0, 1, "", "[keys|passes]", "this text, or all of them" },
 };
+/* clang-format on */
 
 enum { NCOMMAND = sizeof commands / sizeof *commands };
 
+/* clang-format off */
 static const Option options[] = {
     { "o", "file", "where the plan goes" },
     { "d", "pass", "print the graph after a pass: a name, all, +all, why" },
@@ -69,6 +72,7 @@ static const Option options[] = {
     { "temperature", "t", "0: always the likeliest (0.8)" },
     { "topk", "k", "choose among the k likeliest only" },
 };
+/* clang-format on */
 
 enum { NOPTION = sizeof options / sizeof *options };
 
@@ -90,7 +94,7 @@ static void print_options(FILE *out, const Command *c)
             fprintf(out, "  %s%s %-*s %s\n", options[i].name[1] ? "--" : "-",
                     options[i].name,
                     (int)(options[i].name[1] ? 15 : 16) -
-                    (int)strlen(options[i].name),
+                        (int)strlen(options[i].name),
                     options[i].value ? options[i].value : "",
                     options[i].sentence);
 }
@@ -175,6 +179,7 @@ static double number(const Command *c, const char *s)
 static void set_option(Args *a, const Command *c, const char *name,
                        const char *value)
 {
+    /* clang-format off */
     const struct { const char *name; const char **to; } texts[] = {
         { "o", &a->out }, { "d", &a->dump }, { "x", &a->stop },
         { "p", &a->prog },
@@ -183,6 +188,7 @@ static void set_option(Args *a, const Command *c, const char *name,
         { "schedule", &a->schedule }, { "csv", &a->csv },
         { "fold", &a->fold }, { "json", &a->json }, { "dot", &a->dot },
     };
+    /* clang-format on */
 
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
         if (!strcmp(texts[i].name, name))
@@ -197,7 +203,7 @@ static void set_option(Args *a, const Command *c, const char *name,
         a->temperature = number(c, value);
 }
 
-/* "-o file", "-dwhy", "--prompt text"; returns how many words it took.       */
+/* "-o file", "-dwhy", "--prompt text"; returns how many words it took. */
 static int option(Args *a, const Command *c, char **w)
 {
     int words = w[0][1] == '-';
@@ -264,7 +270,7 @@ static const Command *find_command(const char *name)
 
 static void read_words(Args *a, const Command *c, int argc, char **argv)
 {
-    for (int i = 2; i < argc; ) {
+    for (int i = 2; i < argc;) {
         if (!strcmp(argv[i], "-h") || !strcmp(argv[i], "--help")) {
             printf("usage: pleat %s %s\n%s\n", c->name, c->usage, c->sentence);
             print_options(stdout, c);
@@ -285,7 +291,7 @@ static void read_words(Args *a, const Command *c, int argc, char **argv)
 }
 
 /* Names in -d and -x: passes, with `graphs` those that have one, and for -d the
- * words of its own.                                                          */
+ * words of its own. */
 static int is_pass(const char *s, size_t n, int dump, int graphs)
 {
     static const char *const words[] = { "all", "+all", "why", "+loc" };
@@ -307,14 +313,15 @@ static void check_passes(const Command *c, const char *list, int dump,
 
     for (int i = 0; i < npass; i++)
         names[i] = passtab[i].name;
-    for (const char *s = list; s && *s; ) {
+    for (const char *s = list; s && *s;) {
         size_t n = strcspn(s, ",");
         if (!is_pass(s, n, dump, graphs)) {
             const char *word = internn(s, n);
             if (is_pass(s, n, 1, 0))
-                wrong(c, "-%c %s: from there on there is no graph to %s; "
-                      "-d %s shows what it did", dump ? 'd' : 'x', word,
-                      dump ? "draw" : "print", word);
+                wrong(c,
+                      "-%c %s: from there on there is no graph to %s; "
+                      "-d %s shows what it did",
+                      dump ? 'd' : 'x', word, dump ? "draw" : "print", word);
             const char *near = nearest(word, names, (size_t)npass);
             wrong(c, "no pass '%s'%s%s%s; see pleat help passes", word,
                   near ? " (did you mean '" : "", near ? near : "",

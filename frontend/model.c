@@ -1,13 +1,13 @@
 /* model.c: run a model file: its limits of memory and instructions, its errors,
- * its sources, and trace(), the way in.                                      */
+ * its sources, and trace(), the way in. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "frontend.h"
 
 enum {
-    HOOKSTEP = 10000,             /* instructions between looks               */
-    HOOKMAX = 5000,               /* looks: 50 M instructions                 */
+    HOOKSTEP = 10000, /* instructions between looks */
+    HOOKMAX = 5000,   /* looks: 50 M instructions */
     HEAP = 256 << 20,
     MAXFILE = 16 << 20
 };
@@ -51,14 +51,16 @@ static void count(lua_State *L, lua_Debug *ar)
     if (f->watch)
         look(f, here(L));
     if (++f->hooks > HOOKMAX)
-        err(here(L), "the model ran %d million instructions; is there an "
-            "endless loop?", HOOKMAX / 100);
+        err(here(L),
+            "the model ran %d million instructions; is there an "
+            "endless loop?",
+            HOOKMAX / 100);
 }
 
 /* ---- errors -------------------------------------------------------------- */
 
 /* Lua's own messages start with the place of the innermost Lua function; ours
- * is the first inside a model file.                                          */
+ * is the first inside a model file. */
 static const char *without_place(const char *msg)
 {
     const char *p = strstr(msg, ": ");
@@ -83,7 +85,7 @@ static int on_error(lua_State *L)
     err(l, "%s", without_place(msg));
 }
 
-/* "model.lua:3: unexpected symbol near ..."                                  */
+/* "model.lua:3: unexpected symbol near ..." */
 static void syntax_error(const char *file, const char *msg)
 {
     Loc l = { file, 0, NULL };
@@ -131,7 +133,7 @@ static int load_text(Front *f, const char *file, const char *text, size_t len)
     return status;
 }
 
-/* Push the function of a source; messages know its lines from now on.        */
+/* Push the function of a source; messages know its lines from now on. */
 static void load_chunk(Front *f, const char *file, const char *text, size_t len)
 {
     size_t n;
@@ -156,7 +158,7 @@ static void load_chunk(Front *f, const char *file, const char *text, size_t len)
         lua_pop(f->L, 1);
 }
 
-/* require "name": name.lua in the model's folder, once. Dots are folders.    */
+/* require "name": name.lua in the model's folder, once. Dots are folders. */
 static const char *module_path(Front *f, const char *name)
 {
     char *path;
@@ -164,9 +166,13 @@ static const char *module_path(Front *f, const char *name)
 
     for (const char *p = name; *p; p++)
         if (!strchr("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
-                    "0123456789_.", *p) || (*p == '.' && p[1] == '.'))
-            err(f->loc, "require: '%.60s' is no module name; a module is a "
-                "file in the model's folder", name);
+                    "0123456789_.",
+                    *p) ||
+            (*p == '.' && p[1] == '.'))
+            err(f->loc,
+                "require: '%.60s' is no module name; a module is a "
+                "file in the model's folder",
+                name);
     path = strf(f->g->arena, "%s%s.lua", f->dir, name);
     for (char *p = path + n; p[4]; p++)
         if (*p == '.')
@@ -233,7 +239,7 @@ static void copy_options(Opts *to, const Opts *from)
         opts_set(to, key, value, opts_loc(from, key));
 }
 
-/* An axis that the command line sizes must exist.                            */
+/* An axis that the command line sizes must exist. */
 static void check_axes(Front *f)
 {
     const char *key, *value;
@@ -246,8 +252,10 @@ static void check_axes(Front *f)
             if (!strcmp(f->g->axis[k]->name, key + 5))
                 a = f->g->axis[k];
         if (!a || !a->loc)
-            err(opts_loc(f->cmdline, key), "%s=%s: the model declares no axis "
-                "'%s'", key, value, key + 5);
+            err(opts_loc(f->cmdline, key),
+                "%s=%s: the model declares no axis "
+                "'%s'",
+                key, value, key + 5);
     }
 }
 

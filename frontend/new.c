@@ -1,5 +1,5 @@
 /* new.c: `pleat new mixtral my.lua` starts a model file from one of ours, and
- * puts beside it what editors need to know the language.                     */
+ * puts beside it what editors need to know the language. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <string.h>
@@ -12,12 +12,14 @@ extern const char editor_lua[], luacheckrc[], model_tiny[], model_mixtral[];
 extern const char model_qwen3_moe[], model_deepseek_v3[], model_llama3[];
 extern const char model_qwen2_moe[], model_deepseek_v2_lite[], model_olmoe[];
 
+/* clang-format off */
 static const struct { const char *name, *text; } models[] = {
     { "tiny", model_tiny }, { "mixtral", model_mixtral },
     { "qwen3_moe", model_qwen3_moe }, { "qwen2_moe", model_qwen2_moe },
     { "olmoe", model_olmoe }, { "deepseek_v2_lite", model_deepseek_v2_lite },
     { "deepseek_v3", model_deepseek_v3 }, { "llama3", model_llama3 },
 };
+/* clang-format on */
 
 enum { NMODEL = sizeof models / sizeof *models };
 

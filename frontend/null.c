@@ -1,7 +1,7 @@
 /* null.c: `run` for target=null. Nothing is executed: of each stage its memory
  * by class and the height of its programs, of a step its collectives by kind
  * and group, its seconds, bubble and FLOPs, of the parameters what is stored
- * more than once. One core is enough for any number of ranks.                */
+ * more than once. One core is enough for any number of ranks. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,9 +24,11 @@ static void put_role(FILE *out, const Plan *p, int i)
 
     for (int k = 0; k < r->nbuf; k++)
         sum[r->buf[k].cls] += r->buf[k].bytes;
-    fprintf(out, "stage %d, %" PRId64 " rank%s: %" PRId64 " bytes each, %"
-            PRId64 " always\n  ", i, p->mesh->world / p->nrole,
-            p->mesh->world == p->nrole ? "" : "s", r->arena, r->persist);
+    fprintf(out,
+            "stage %d, %" PRId64 " rank%s: %" PRId64 " bytes each, %" PRId64
+            " always\n  ",
+            i, p->mesh->world / p->nrole, p->mesh->world == p->nrole ? "" : "s",
+            r->arena, r->persist);
     for (int c = 0; c < Btemp; c++)
         fprintf(out, " %s %" PRId64 ",", bufclasses[c], sum[c]);
     for (int k = 0; k < r->nprog; k++)
@@ -40,7 +42,7 @@ static void put_role(FILE *out, const Plan *p, int i)
 typedef struct Traffic {
     StepKind kind;
     uint32_t atoms;
-    double times, bytes;          /* of one rank and step                     */
+    double times, bytes; /* of one rank and step */
 } Traffic;
 
 static int is_moved(StepKind k)
@@ -61,8 +63,8 @@ static Traffic *traffic_of(const Role *r)
             size_t i = 0;
             if (!is_moved(s->kind))
                 continue;
-            while (i < vec_len(v) && (v[i].kind != s->kind ||
-                                      v[i].atoms != s->atoms))
+            while (i < vec_len(v) &&
+                   (v[i].kind != s->kind || v[i].atoms != s->atoms))
                 i++;
             if (i == vec_len(v))
                 vec_push(forever, v, ((Traffic){ s->kind, s->atoms, 0, 0 }));
@@ -88,7 +90,7 @@ static void put_traffic(FILE *out, const Plan *p, int role)
 /* ---- work and time ------------------------------------------------------- */
 
 typedef struct Flops {
-    double all, products, again;  /* FLOPs of one rank and step               */
+    double all, products, again; /* FLOPs of one rank and step */
 } Flops;
 
 static int is_product(const Step *s)
@@ -113,7 +115,7 @@ static Flops flops_of(const Role *r)
 }
 
 /* Share of a step that a stage waits where all chunks take the same time and
- * transfers none (planning-and-reliability.md 2.6); -1: no such formula.     */
+ * transfers none (planning-and-reliability.md 2.6); -1: no such formula. */
 static double formula(const Plan *p)
 {
     const char *kind = opts_str(p->opts, "fold.schedule");
@@ -136,8 +138,8 @@ static void put_stages(FILE *out, const Plan *p)
         busy += t.busy[i];
         if (p->nrole > 1)
             fprintf(out, "%5d %24.0f %16.6g %5.1f %%\n", i,
-                    flops_of(&p->role[i]).all, t.busy[i], t.makespan > 0 ?
-                    100 - 100 * t.busy[i] / t.makespan : 0);
+                    flops_of(&p->role[i]).all, t.busy[i],
+                    t.makespan > 0 ? 100 - 100 * t.busy[i] / t.makespan : 0);
     }
     fprintf(out, "\na step: %.6g s predicted, bubble %.1f %%", t.makespan,
             t.makespan > 0 ? 100 - 100 * busy / (t.makespan * p->nrole) : 0);
@@ -158,16 +160,19 @@ static void put_work(FILE *out, const Plan *p)
         sum.again += ranks * w.again;
         sum.products += ranks * w.products;
     }
-    fprintf(out, "%.0f FLOP on all ranks, %.0f of them in products (%.6g by "
-            "formula), %.0f done again by other ranks of a stage\n", sum.all,
-            sum.products, p->flops, sum.again);
+    fprintf(out,
+            "%.0f FLOP on all ranks, %.0f of them in products (%.6g by "
+            "formula), %.0f done again by other ranks of a stage\n",
+            sum.all, sum.products, p->flops, sum.again);
 }
 
 /* ---- parameters ---------------------------------------------------------- */
 
-typedef struct Copies { int64_t copies, tensors, bytes; } Copies;
+typedef struct Copies {
+    int64_t copies, tensors, bytes;
+} Copies;
 
-/* By how often all ranks together hold them.                                 */
+/* By how often all ranks together hold them. */
 static Copies *copies_of(const Plan *p, int64_t *once, int64_t *all)
 {
     Copies *v = NULL;
@@ -202,11 +207,13 @@ static void put_params(FILE *out, const Plan *p)
     int64_t once, all;
     Copies *v = copies_of(p, &once, &all);
 
-    fprintf(out, "\nparameters: %" PRId64 " bytes once, %" PRId64
-            " on all ranks\n", once, all);
+    fprintf(out,
+            "\nparameters: %" PRId64 " bytes once, %" PRId64 " on all ranks\n",
+            once, all);
     for (size_t i = 0; i < vec_len(v); i++)
-        fprintf(out, "  %" PRId64 " tensors %" PRId64 " times, %" PRId64
-                " bytes\n", v[i].tensors, v[i].copies, v[i].bytes);
+        fprintf(out,
+                "  %" PRId64 " tensors %" PRId64 " times, %" PRId64 " bytes\n",
+                v[i].tensors, v[i].copies, v[i].bytes);
 }
 
 void report_null(FILE *out, const Plan *p)
@@ -218,7 +225,8 @@ void report_null(FILE *out, const Plan *p)
     for (int i = 0; i < p->nrole; i++)
         put_role(out, p, i);
     fputs("\nsent (recv: received) by a rank in a step\nstage  kind         "
-          "  group         ranks     times           bytes\n", out);
+          "  group         ranks     times           bytes\n",
+          out);
     for (int i = 0; i < p->nrole; i++)
         put_traffic(out, p, i);
     put_params(out, p);

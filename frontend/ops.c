@@ -5,7 +5,7 @@
 
 #include "frontend.h"
 
-/* "slice(a, axis, start, len)"                                               */
+/* "slice(a, axis, start, len)" */
 static const char *usage(const OpInfo *o)
 {
     Text t = { .arena = forever };
@@ -72,7 +72,8 @@ static void axes_attr(lua_State *L, Node *n, const AttrInfo *t, int arg)
 static void attribute(lua_State *L, Node *n, const AttrInfo *t, int arg)
 {
     switch (t->slot) {
-    case SlotA: case SlotB: axes_attr(L, n, t, arg); break;
+    case SlotA:
+    case SlotB: axes_attr(L, n, t, arg); break;
     case Sloti: n->i = integer_arg(L, arg, t->name); break;
     case Slotj: n->j = integer_arg(L, arg, t->name); break;
     case Slotf: n->f = luaL_checknumber(L, arg); break;
@@ -80,7 +81,7 @@ static void attribute(lua_State *L, Node *n, const AttrInfo *t, int arg)
     }
 }
 
-/* Tensors before the first argument that is none.                            */
+/* Tensors before the first argument that is none. */
 static int count_tensors(lua_State *L)
 {
     int n = 0;
@@ -99,7 +100,7 @@ static void check_count(lua_State *L, const OpInfo *o, int want)
             lua_gettop(L), want, usage(o));
 }
 
-/* What an index remembers survives moves that leave its values alone.        */
+/* What an index remembers survives moves that leave its values alone. */
 static int result(lua_State *L, Node *n, int first)
 {
     OpClass c = optab[n->op].cls;
@@ -118,7 +119,7 @@ static void check_split(Front *f, const Node *n)
                 dims_text(f, n->in[0]), n->B[i]->name);
 }
 
-/* Tensors in a row: the same axes, of the same kind of number.               */
+/* Tensors in a row: the same axes, of the same kind of number. */
 static void check_concat(Front *f, const Node *n)
 {
     const Node *a = n->in[0];
@@ -132,14 +133,14 @@ static void check_concat(Front *f, const Node *n)
             note(a->loc, "argument 1 made here");
             note(b->loc, "argument %d made here", k + 1);
             err(f->loc, "concat: argument 1 is %s %s and argument %d %s %s",
-                dtypes[a->dt].name, dims_text(f, a), k + 1,
-                dtypes[b->dt].name, dims_text(f, b));
+                dtypes[a->dt].name, dims_text(f, a), k + 1, dtypes[b->dt].name,
+                dims_text(f, b));
         }
     }
 }
 
 /* Every op that is not hidden: operands, then attributes. The last attribute
- * may be left out when it is a flag (wrap).                                  */
+ * may be left out when it is a flag (wrap). */
 static int generic(lua_State *L)
 {
     Op op = (Op)lua_tointeger(L, lua_upvalueindex(1));
@@ -184,7 +185,7 @@ static int cast(lua_State *L)
 }
 
 /* as(x, like): x in the dtype of `like`; for the prelude, whose layers compute
- * in f32 and give back what they got.                                        */
+ * in f32 and give back what they got. */
 static int as(lua_State *L)
 {
     Front *f = enter(L, "as");
@@ -221,7 +222,7 @@ void need_axes(Front *f, const Node *x, Axis *const *a, int n)
     }
 }
 
-/* A node of its own: `step` averages it over micro-batches, unlike a sum.    */
+/* A node of its own: `step` averages it over micro-batches, unlike a sum. */
 static int mean(lua_State *L)
 {
     Front *f = enter(L, "mean");
@@ -245,8 +246,10 @@ static int truth(lua_State *L)
 
     if (x->dt != Dbool) {
         note(x->loc, "the tensor was made here");
-        err(f->loc, "%s: the tensor must be a truth value (of eq, lt, "
-            "one_hot), got %s", f->fn, dtypes[x->dt].name);
+        err(f->loc,
+            "%s: the tensor must be a truth value (of eq, lt, "
+            "one_hot), got %s",
+            f->fn, dtypes[x->dt].name);
     }
     need_axes(f, x, a, n);
     return push_node(L, reduce(f, op, x, a, n));
@@ -262,7 +265,7 @@ static int listed(Axis *const *v, int n, const Axis *a)
 }
 
 /* A grouped product is of rows, one a choice, with one weight an expert: no
- * other axes stay in both, and a row has summed axes only.                   */
+ * other axes stay in both, and a row has summed axes only. */
 static void check_grouped(Front *f, const Node *a, const Node *pick,
                           Axis *const *ax, int n)
 {
@@ -276,18 +279,21 @@ static void check_grouped(Front *f, const Node *a, const Node *pick,
         if (x == pick->A[0] || listed(ax, n, x))
             continue;
         if (dim_of(a, x) >= 0 || dim_of(e, x) >= 0)
-            err(f->loc, "dot: the axis '%s' of the indexed weight %s is also "
-                "in %s and is not summed; rename it in one of them", x->name,
-                dims_text(f, w), dims_text(f, dim_of(a, x) >= 0 ? a : e));
+            err(f->loc,
+                "dot: the axis '%s' of the indexed weight %s is also "
+                "in %s and is not summed; rename it in one of them",
+                x->name, dims_text(f, w),
+                dims_text(f, dim_of(a, x) >= 0 ? a : e));
     }
     for (int i = 0; i < a->nd; i++)
         if (dim_of(e, a->dim[i].a) < 0 && !listed(ax, n, a->dim[i].a))
-            err(f->loc, "dot: the axis '%s' of %s is neither summed nor an "
+            err(f->loc,
+                "dot: the axis '%s' of %s is neither summed nor an "
                 "axis of the index %s; sum it, or merge it into one that is",
                 a->dim[i].a->name, dims_text(f, a), dims_text(f, e));
 }
 
-/* Truth values and integers are factors like any number.                     */
+/* Truth values and integers are factors like any number. */
 static Node *factor(Front *f, Node *n, const Node *other)
 {
     if (dtypes[n->dt].kind == 'f')
@@ -325,7 +331,7 @@ static int dot(lua_State *L)
 /* ---- structure ----------------------------------------------------------- */
 
 /* rename(x, { seq="key", ... }); the new axis keeps its root, so that it is
- * sharded like the old one.                                                  */
+ * sharded like the old one. */
 static int rename_axes(lua_State *L)
 {
     Front *f = enter(L, "rename");
@@ -389,7 +395,7 @@ static int merge(lua_State *L)
 }
 
 /* halves(x, axis, two, half, last): split into pairs whose axis `two` has 2;
- * `last` says that it is the fast one. For rope.                             */
+ * `last` says that it is the fast one. For rope. */
 static int halves(lua_State *L)
 {
     Front *f = enter(L, "rope");
@@ -432,7 +438,7 @@ static int dropout(lua_State *L)
     return push_node(L, p > 0 ? infer(current(f), n) : x);
 }
 
-/* size(x, axis) of a tensor; size("axis") as axes{} or the command line say  */
+/* size(x, axis) of a tensor; size("axis") as axes{} or the command line say */
 static int size_of(lua_State *L)
 {
     Front *f = enter(L, "size");
@@ -452,7 +458,7 @@ static int size_of(lua_State *L)
     return 1;
 }
 
-/* need(name, x, axes): what layers of the prelude ask of their arguments     */
+/* need(name, x, axes): what layers of the prelude ask of their arguments */
 static int need(lua_State *L)
 {
     Front *f = enter(L, luaL_checkstring(L, 1));
@@ -465,14 +471,19 @@ static int need(lua_State *L)
     return 0;
 }
 
+/* clang-format off */
 static const luaL_Reg byhand[] = {
     { "mean", mean }, { "dot", dot }, { "rename", rename_axes },
     { "merge", merge }, { "dropout", dropout }, { "size", size_of },
     { NULL, NULL },
 };
+/* clang-format on */
 
 static const luaL_Reg inside[] = {
-    { "as", as }, { "halves", halves }, { "need", need }, { NULL, NULL },
+    { "as", as },
+    { "halves", halves },
+    { "need", need },
+    { NULL, NULL },
 };
 
 static void put_closure(lua_State *L, const char *name, lua_CFunction f, int k)

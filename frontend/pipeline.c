@@ -7,12 +7,12 @@
  *     stage 1 .  F0 B0 -- F1 B1 --
  *
  * A forward takes one unit, a backward two (I and W one each), a transfer none:
- * the shape of the schedule, not its seconds.                                */
+ * the shape of the schedule, not its seconds. */
 #include <string.h>
 
 #include "frontend.h"
 
-enum { WIDTH = 100, FIRST = 9 };  /* columns of a line; of the stage's name   */
+enum { WIDTH = 100, FIRST = 9 }; /* columns of a line; of the stage's name */
 
 /* ---- from turns ---------------------------------------------------------- */
 
@@ -23,7 +23,7 @@ static const Program *step_of(const Role *r)
     return i < 0 ? NULL : &r->prog[i];
 }
 
-/* The job and chunk of a phase like "F0"; zero: a transfer.                  */
+/* The job and chunk of a phase like "F0"; zero: a transfer. */
 static int is_work(const Program *p, const Turn *t)
 {
     const char *s = p->phase[t->phase].name;
@@ -38,7 +38,7 @@ static void put_turn(Text *t, const Program *p, const Turn *w)
     put(t, "%s%c%d", s + 1, *s, w->micro);
 }
 
-/* A stage's work, a cell each. Two that overlap follow each other.           */
+/* A stage's work, a cell each. Two that overlap follow each other. */
 static void put_stage(Text *t, const Program *p)
 {
     int n = 0, open = 0;
@@ -78,8 +78,8 @@ Schedule *plan_schedule(const Plan *p, const char *name)
 typedef struct Picture {
     const Schedule *s;
     Timing time;
-    int w, n;                     /* characters a unit, units                 */
-    char *cell;                   /* [rank][unit][w + 1]                      */
+    int w, n;   /* characters a unit, units */
+    char *cell; /* [rank][unit][w + 1] */
 } Picture;
 
 static char *cell_at(const Picture *x, int r, int unit)
@@ -87,7 +87,7 @@ static char *cell_at(const Picture *x, int r, int unit)
     return x->cell + (size_t)(r * x->n + unit) * (size_t)(x->w + 1);
 }
 
-/* "F3", or where a stage has several chunks "2F3".                           */
+/* "F3", or where a stage has several chunks "2F3". */
 static const char *act_text(const Schedule *s, const Act *q)
 {
     if (s->chunks == s->ranks)
@@ -144,8 +144,10 @@ static void put_numbers(Text *t, const Picture *x)
 
     for (int r = 0; r < s->ranks; r++)
         busy += x->time.busy[r];
-    put(t, "%d stages, %d chunks, %d micro-batches: %d units, %.1f %% of them "
-        "idle\n", s->ranks, s->chunks, s->micros, x->n,
+    put(t,
+        "%d stages, %d chunks, %d micro-batches: %d units, %.1f %% of them "
+        "idle\n",
+        s->ranks, s->chunks, s->micros, x->n,
         100 * (1 - busy / (s->ranks * x->time.makespan)));
     put(t, "micro-batches alive at most, by stage:");
     for (int r = 0; r < s->ranks; r++)

@@ -1,6 +1,6 @@
 /* rank.c: what show --rank tells of one rank: where it stands in both grids and
  * with whom, its memory, what it holds of each tensor, what it does in a step.
- * Of long lists the first lines and the rest in numbers.                     */
+ * Of long lists the first lines and the rest in numbers. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -63,7 +63,7 @@ static void put_memory(Text *t, const Role *r)
 
 /* ---- tensors ------------------------------------------------------------- */
 
-/* Elements of the tensor that the rank has.                                  */
+/* Elements of the tensor that the rank has. */
 static int64_t elems_of(const Plan *p, const Tensor *t, int64_t rank,
                         int64_t *first)
 {
@@ -79,7 +79,7 @@ static int64_t elems_of(const Plan *p, const Tensor *t, int64_t rank,
     return n;
 }
 
-/* "hidden 0-127 | heads 2-3 12-13"                                           */
+/* "hidden 0-127 | heads 2-3 12-13" */
 static void put_pieces(Text *t, const Plan *p, const Tensor *x, int64_t rank)
 {
     for (int d = 0; d < x->nd; d++) {
@@ -108,7 +108,11 @@ static void put_tensor(Text *t, const Plan *p, const Tensor *x, int64_t rank)
     put(t, "\n");
 }
 
-typedef struct Held { const char *kind; int n; int64_t elems, of, bytes; } Held;
+typedef struct Held {
+    const char *kind;
+    int n;
+    int64_t elems, of, bytes;
+} Held;
 
 static void put_totals(Text *t, const Plan *p, const Role *r, int64_t rank)
 {
@@ -128,9 +132,10 @@ static void put_totals(Text *t, const Plan *p, const Role *r, int64_t rank)
         v[k].bytes += n * dtypes[x->dt].bytes;
     }
     for (size_t k = 0; k < vec_len(v); k++)
-        put(t, "  %-6s %6d tensors, %" PRId64 " of %" PRId64 " elements, %"
-            PRId64 " bytes\n", v[k].kind, v[k].n, v[k].elems, v[k].of,
-            v[k].bytes);
+        put(t,
+            "  %-6s %6d tensors, %" PRId64 " of %" PRId64 " elements, %" PRId64
+            " bytes\n",
+            v[k].kind, v[k].n, v[k].elems, v[k].of, v[k].bytes);
 }
 
 /* ---- turns --------------------------------------------------------------- */
@@ -143,7 +148,10 @@ static void put_turns(Text *t, const Program *g)
             phase_turns(g, f), g->phase[f].name, g->phase[f].n);
     put(t, "\n");
     for (int i = 0; i < g->nturn && i < TURNS; i++)
-        put(t, "%s%s:%d", i == 0 ? "  " : i % 8 ? " " : "\n  ",
+        put(t, "%s%s:%d",
+            i == 0  ? "  "
+            : i % 8 ? " "
+                    : "\n  ",
             g->phase[g->turn[i].phase].name, g->turn[i].micro);
     if (g->nturn)
         put(t, g->nturn > TURNS ? " ... %d turns in all\n" : "\n", g->nturn);
@@ -155,8 +163,10 @@ void report_rank(FILE *out, const Plan *p, int64_t rank)
     const Role *r;
 
     if (rank < 0 || rank >= p->mesh->world)
-        err(NULL, "there is no rank %" PRId64 ": the plan is for %" PRId64
-            " (0 to %" PRId64 ")", rank, p->mesh->world, p->mesh->world - 1);
+        err(NULL,
+            "there is no rank %" PRId64 ": the plan is for %" PRId64
+            " (0 to %" PRId64 ")",
+            rank, p->mesh->world, p->mesh->world - 1);
     r = &p->role[role_of(p, rank)];
     put_place(&t, p, rank);
     put_its_groups(&t, p->mesh, rank);

@@ -1,4 +1,4 @@
-/* report.c: what `check` says of a model and `show` of a plan.               */
+/* report.c: what `check` says of a model and `show` of a plan. */
 #include <inttypes.h>
 #include <jansson.h>
 #include <stdlib.h>
@@ -8,7 +8,7 @@
 
 /* ---- numbers for people -------------------------------------------------- */
 
-/* 46702792704 -> "46,702,792,704"                                            */
+/* 46702792704 -> "46,702,792,704" */
 static const char *commas(int64_t v)
 {
     char *s = strf(forever, "%" PRId64, v);
@@ -50,9 +50,9 @@ static const char *scaled(double x)
 
 /* ---- check --------------------------------------------------------------- */
 
-/* Parameters that differ only in the numbers of their paths.                 */
+/* Parameters that differ only in the numbers of their paths. */
 typedef struct Row {
-    const char *pattern;          /* "layers.*.attn.wq"                       */
+    const char *pattern; /* "layers.*.attn.wq" */
     const Param *p;
     int64_t first, last, count;
 } Row;
@@ -62,7 +62,7 @@ static const char *pattern_of(const char *path, int64_t *number)
     Text t = { .arena = forever };
 
     *number = -1;
-    for (const char *s = path; *s; ) {
+    for (const char *s = path; *s;) {
         size_t n = s == path || s[-1] == '.' ? strspn(s, "0123456789") : 0;
         if (n && (s[n] == '.' || !s[n])) {
             if (*number < 0)
@@ -110,7 +110,7 @@ static int64_t size_of(const Param *p)
     return n;
 }
 
-/* "layers.0-31.attn.wq"                                                      */
+/* "layers.0-31.attn.wq" */
 static const char *row_name(const Row *r)
 {
     Text t = { .arena = forever };
@@ -214,7 +214,7 @@ static void show_memory(FILE *out, const Role *r)
     fprintf(out, "  %-14s  %12s\n", "alive always", bytes(r->persist));
 }
 
-/* A stage's calls and what its micro-batches keep.                           */
+/* A stage's calls and what its micro-batches keep. */
 static void show_table(FILE *out, const Program *p)
 {
     int64_t kept = 0;
@@ -228,10 +228,11 @@ static void show_table(FILE *out, const Program *p)
         kept += p->frame[f].bytes;
         most = p->frame[f].nslot > most ? p->frame[f].nslot : most;
     }
-    fprintf(out, "  table           %d rows, %d calls for %d micro-batches\n"
+    fprintf(out,
+            "  table           %d rows, %d calls for %d micro-batches\n"
             "  frames          %12s  kept by a micro-batch, in %d frames of at "
-            "most %d slots\n", p->nturn, calls, p->nturn / calls, bytes(kept),
-            p->nframe, most);
+            "most %d slots\n",
+            p->nturn, calls, p->nturn / calls, bytes(kept), p->nframe, most);
 }
 
 static void show_program(FILE *out, const Plan *plan, int role,
@@ -245,8 +246,8 @@ static void show_program(FILE *out, const Plan *plan, int role,
     fprintf(out, "\nprogram %-8s  %5d steps, predicted %.3f ms", p->name,
             p->nstep, 1e3 * t.makespan);
     if (plan->nrole > 1)
-        fprintf(out, ", %.1f %% of it at work", t.makespan > 0 ?
-                100 * t.busy[role] / t.makespan : 100.0);
+        fprintf(out, ", %.1f %% of it at work",
+                t.makespan > 0 ? 100 * t.busy[role] / t.makespan : 100.0);
     fputc('\n', out);
     if (t.stuck)
         fprintf(out, "  never ends: %s\n", t.stuck);
@@ -262,11 +263,12 @@ static void show_program(FILE *out, const Plan *plan, int role,
                     stepinfo[k].name);
     fprintf(out, "\n  temporary       %12s, lower bound %s (%+.2f %%)\n",
             bytes(p->transient), bytes(p->bound),
-            p->bound ? 100.0 * (double)(p->transient - p->bound) /
-                       (double)p->bound : 0.0);
+            p->bound
+                ? 100.0 * (double)(p->transient - p->bound) / (double)p->bound
+                : 0.0);
 }
 
-/* "m.plan: 8 ranks, 61.20 GiB each, a step in 512.3 ms"                      */
+/* "m.plan: 8 ranks, 61.20 GiB each, a step in 512.3 ms" */
 void report_line(FILE *out, const char *name, const Plan *p)
 {
     int64_t most = 0;
@@ -280,8 +282,7 @@ void report_line(FILE *out, const char *name, const Plan *p)
             p->mesh->world == 1 ? "" : "s", same ? "" : "at most ", bytes(most),
             p->mesh->world == 1 ? "" : " each");
     if (role_prog(p->role, "step") >= 0)
-        fprintf(out, ", predicted %.1f ms a step",
-                1e3 * plan_secs(p, "step"));
+        fprintf(out, ", predicted %.1f ms a step", 1e3 * plan_secs(p, "step"));
     fputc('\n', out);
 }
 
@@ -297,8 +298,10 @@ void report_plan(FILE *out, const Plan *p)
             m->world, m->world == 1 ? "" : "s");
     for (int a = 0; a < NMESH; a++)
         fprintf(out, " %s=%" PRId64, meshnames[a], m->size[a]);
-    fprintf(out, "\n%s parameters, %s active; a step has %s tokens and "
-            "%sFLOP\n", commas(p->params), commas(p->active), commas(p->tokens),
+    fprintf(out,
+            "\n%s parameters, %s active; a step has %s tokens and "
+            "%sFLOP\n",
+            commas(p->params), commas(p->active), commas(p->tokens),
             scaled(p->flops));
     for (int i = 0; i < p->nrole; i++) {
         const Role *r = &p->role[i];
@@ -325,11 +328,12 @@ static int by_offset(const void *a, const void *b)
 }
 
 /* Every buffer, by its place: offset, bytes, class, program and steps in which
- * it is alive, name, source line; tabs between.                              */
+ * it is alive, name, source line; tabs between. */
 void report_memory(FILE *out, const Plan *p)
 {
     fputs("stage\toffset\tbytes\tclass\tdtype\tprogram\tborn\tdies\tname\t"
-          "line\n", out);
+          "line\n",
+          out);
     for (int i = 0; i < p->nrole; i++) {
         const Role *r = &p->role[i];
         const Buf **v = alloc(forever, ((size_t)r->nbuf + 1) * sizeof *v);
@@ -338,10 +342,9 @@ void report_memory(FILE *out, const Plan *p)
         qsort(v, (size_t)r->nbuf, sizeof *v, by_offset);
         for (int k = 0; k < r->nbuf; k++) {
             const Buf *b = v[k];
-            fprintf(out, "%d\t%" PRId64 "\t%" PRId64
-                    "\t%s\t%s\t%s\t%d\t%d\t%s\t", i, b->offset,
-                    b->bytes, bufclasses[b->cls],
-                    dtypes[b->dt].name,
+            fprintf(out,
+                    "%d\t%" PRId64 "\t%" PRId64 "\t%s\t%s\t%s\t%d\t%d\t%s\t", i,
+                    b->offset, b->bytes, bufclasses[b->cls], dtypes[b->dt].name,
                     b->prog < 0 ? "all" : r->prog[b->prog].name, b->born,
                     b->dies, b->name);
             if (b->file)

@@ -1,12 +1,12 @@
 /* tensor.c: the tensor as Lua sees it: a node, its operators, and what Lua's
  * other operators must refuse. Every op of the language is built through make()
- * and infer(), so that its place, scope and graph are right.                 */
+ * and infer(), so that its place, scope and graph are right. */
 #include <math.h>
 #include <string.h>
 
 #include "frontend.h"
 
-/* A model that makes more nodes than this is a loop gone wrong.              */
+/* A model that makes more nodes than this is a loop gone wrong. */
 enum { MAXNODES = 500000 };
 
 static const char metaname[] = "tensor";
@@ -94,7 +94,7 @@ static Node *new_arg(Front *f, Body *b, const Node *of)
     return infer(b->g, n);
 }
 
-/* n of body `in`, seen from body b inside of it.                             */
+/* n of body `in`, seen from body b inside of it. */
 static Node *seen_from(Front *f, Body *b, Node *n, const Body *in)
 {
     if (b == in)
@@ -125,13 +125,14 @@ static const char *size_text(Front *f, const Node *n)
 }
 
 /* A vector for each expert (a bias) is as large as its result anyway: gather
- * it. A matrix for each token never is.                                      */
+ * it. A matrix for each token never is. */
 static Node *picked(Front *f, Node *n)
 {
     if (n->in[0]->nd > 2)
-        err(f->loc, "%s: an indexed weight such as W[e] may only be used "
-            "inside dot(); materialising %s would need %s", f->fn,
-            dims_text(f, n), size_text(f, n));
+        err(f->loc,
+            "%s: an indexed weight such as W[e] may only be used "
+            "inside dot(); materialising %s would need %s",
+            f->fn, dims_text(f, n), size_text(f, n));
     Node *r = make(f, Ogather, 2, n->in);
     set_axes(f, r, n->A, 1);
     return infer(current(f), r);
@@ -150,7 +151,7 @@ Node *use(Front *f, const Value *v)
     return seen_from(f, inner, n, v->in);
 }
 
-/* An indexed weight is virtual: inside a body it is made again.              */
+/* An indexed weight is virtual: inside a body it is made again. */
 Node *use_any(Front *f, const Value *v)
 {
     if (v->n->op != Opick || v->in == f->body)
@@ -235,7 +236,7 @@ Node *iota_of(Front *f, Axis *a, int64_t size)
 /* ---- elementwise operands ------------------------------------------------ */
 
 /* A number takes the dtype of the tensors beside it. Beside integers a float
- * stays one.                                                                 */
+ * stays one. */
 static Node *number(Front *f, lua_State *L, int arg, Dtype beside)
 {
     double v = lua_tonumber(L, arg);
@@ -298,7 +299,7 @@ static int negate(lua_State *L)
     return push_node(L, ew(f, Oneg, operand(L, 1, "argument 1"), NULL, NULL));
 }
 
-/* x ^ number; number ^ x by exp.                                             */
+/* x ^ number; number ^ x by exp. */
 static int power(lua_State *L)
 {
     Front *f = enter(L, "pow");
@@ -306,7 +307,7 @@ static int power(lua_State *L)
 
     if (value_at(L, 1) && value_at(L, 2))
         err(f->loc, "pow: the exponent must be a number; for tensors write "
-            "exp(y * log(x))");
+                    "exp(y * log(x))");
     ew_operands(L, Opow, 1, 2, in);
     for (int i = 0; i < 2; i++)
         if (dtypes[in[i]->dt].kind != 'f')
@@ -319,7 +320,7 @@ static int power(lua_State *L)
     return push_node(L, ew(f, Oexp, ew(f, Omul, in[1], k, NULL), NULL, NULL));
 }
 
-/* W[e]                                                                       */
+/* W[e] */
 static int index_tensor(lua_State *L)
 {
     Front *f = enter(L, "index");
@@ -328,21 +329,22 @@ static int index_tensor(lua_State *L)
     if (!e && lua_type(L, 2) == LUA_TSTRING)
         err(f->loc, "a tensor has no field '%s'", lua_tostring(L, 2));
     if (!e)
-        err(f->loc, "a tensor is indexed by an index (the second result of "
+        err(f->loc,
+            "a tensor is indexed by an index (the second result of "
             "topk), got %s; slice(x, axis, start, len) takes a part",
             kind_of(L, 2));
     Node *in[2] = { use(f, w), use(f, e) };
     if (!e->of) {
         note(in[1]->loc, "it was made here; index(t, axis) makes an index of "
-             "an integer tensor");
+                         "an integer tensor");
         err(f->loc, "W[e]: e is no index but a tensor %s", dims_text(f, in[1]));
     }
     int at = dim_of(in[0], e->of);
     if (at < 0) {
         note(in[1]->loc, "the index was made here");
         note(in[0]->loc, "the indexed tensor was made here");
-        err(f->loc, "W[e]: e indexes axis '%s', and W %s has none",
-            e->of->name, dims_text(f, in[0]));
+        err(f->loc, "W[e]: e indexes axis '%s', and W %s has none", e->of->name,
+            dims_text(f, in[0]));
     }
     if (in[0]->dim[at].n != e->ofn) {
         note(in[1]->loc, "the index was made here");
@@ -363,7 +365,8 @@ static int describe(lua_State *L)
     return 1;
 }
 
-/* What Lua would do with these is never what was meant.                      */
+/* What Lua would do with these is never what was meant. */
+/* clang-format off */
 static const struct { const char *event, *message; } refused[] = {
     { "__lt", "tensors cannot be compared with < <= > >= (Lua makes one "
               "boolean of it); use lt(a, b), ge(a, b), where(c, a, b)" },
@@ -384,6 +387,7 @@ static const struct { const char *event, *message; } refused[] = {
     { "__shl", "the operator << is not defined for tensors" },
     { "__shr", "the operator >> is not defined for tensors" },
 };
+/* clang-format on */
 
 static int refuse(lua_State *L)
 {
@@ -393,14 +397,15 @@ static int refuse(lua_State *L)
 }
 
 /* CONDITION and CHOICE(v): cond.c puts them around conditions. `or` also gives
- * defaults (w or param(...)), so there only truth values are refused.        */
+ * defaults (w or param(...)), so there only truth values are refused. */
 int lua_condition(lua_State *L)
 {
     const Value *v = value_at(L, 1);
 
     if (v && (!lua_toboolean(L, lua_upvalueindex(1)) || v->n->dt == Dbool)) {
         Front *f = enter(L, "condition");
-        err(f->loc, "a tensor cannot be a condition (Lua would take it as "
+        err(f->loc,
+            "a tensor cannot be a condition (Lua would take it as "
             "true); use where(c, a, b), land(a, b), lor(a, b), lnot(a); to ask "
             "whether it is there write x ~= nil");
     }
@@ -408,10 +413,15 @@ int lua_condition(lua_State *L)
     return 1;
 }
 
-static const struct { const char *event; Op op; } operators[] = {
-    { "__add", Oadd }, { "__sub", Osub }, { "__mul", Omul }, { "__div", Odiv },
-    { "__mod", Omod },
+static const struct {
+    /* clang-format off */
+    const char *event;
+    Op op;
+} operators[] = {
+    { "__add", Oadd }, { "__sub", Osub }, { "__mul", Omul },
+    { "__div", Odiv }, { "__mod", Omod },
 };
+/* clang-format on */
 
 void tensor_open(lua_State *L)
 {

@@ -7,21 +7,21 @@
  * Arenas are not shared between threads.
  *
  * With -DHARDMEM every push moves its vector and a reset poisons what it
- * forgets, so that stale pointers show up in tests.                          */
+ * forgets, so that stale pointers show up in tests. */
 #include <stdlib.h>
 #include <string.h>
 #include "plan.h"
 
 typedef struct Block Block;
 struct Block {
-    Block *next;                  /* older                                    */
-    size_t size, used;            /* bytes after the header                   */
-    size_t pad;                   /* keeps the data 16-byte aligned           */
+    Block *next;       /* older */
+    size_t size, used; /* bytes after the header */
+    size_t pad;        /* keeps the data 16-byte aligned */
 };
 
 struct Arena {
     Block *top;
-    size_t used;                  /* bytes handed out since the last reset    */
+    size_t used; /* bytes handed out since the last reset */
 };
 
 enum { FIRST = 64 << 10, LARGEST = 4 << 20 };
@@ -40,7 +40,7 @@ static void *claim(size_t bytes)
 Arena *arena_new(void)
 {
     Arena *a = claim(sizeof *a);
-    *a = (Arena){0};
+    *a = (Arena){ 0 };
     return a;
 }
 
@@ -53,7 +53,7 @@ static void push_block(Arena *a, size_t bytes)
     if (size < bytes)
         size = bytes;
     Block *b = claim(sizeof *b + size);
-    *b = (Block){.next = a->top, .size = size};
+    *b = (Block){ .next = a->top, .size = size };
     a->top = b;
 }
 
@@ -112,7 +112,7 @@ size_t arena_used(const Arena *a)
 
 void *vec_grow(Arena *a, void *v, size_t elem)
 {
-    VecHead old = v ? ((VecHead *)v)[-1] : (VecHead){0};
+    VecHead old = v ? ((VecHead *)v)[-1] : (VecHead){ 0 };
     size_t cap = old.cap;
     if (old.len == cap)
         cap = cap ? 2 * cap : 8;
@@ -121,7 +121,7 @@ void *vec_grow(Arena *a, void *v, size_t elem)
         return v;
 #endif
     VecHead *h = alloc(a, sizeof *h + cap * elem);
-    *h = (VecHead){old.len, cap};
+    *h = (VecHead){ old.len, cap };
     if (v)
         memcpy(h + 1, v, old.len * elem);
 #ifdef HARDMEM

@@ -9,25 +9,25 @@
  *     local     and its operands have the types that this way reads
  *
  * A value of the body is seen after it only through an accumulator, one of den
- * only in den: what a region may read of another is in reads().              */
+ * only in den: what a region may read of another is in reads(). */
 #include <setjmp.h>
 #include <string.h>
 
 #include "ir.h"
 
 typedef struct Check {
-    const Graph *g;               /* the graph, or a body in it               */
+    const Graph *g; /* the graph, or a body in it */
     const Graph *top;
-    Table *bodies;                /* checked already                          */
-    Table *axes;                  /* name -> axis                             */
-    const Axis *lately[64];    /* axes looked at, by some bits of the pointer */
+    Table *bodies;          /* checked already */
+    Table *axes;            /* name -> axis */
+    const Axis *lately[64]; /* axes looked at, by some bits of the pointer */
     Arena *arena;
-    char *why;                    /* the first thing wrong                    */
+    char *why; /* the first thing wrong */
 } Check;
 
-/* Note what is wrong with n; 1.                                              */
-__attribute__((format(printf, 3, 4)))
-static int bad(Check *c, const Node *n, const char *fmt, ...)
+/* Note what is wrong with n; 1. */
+__attribute__((format(printf, 3, 4))) static int bad(Check *c, const Node *n,
+                                                     const char *fmt, ...)
 {
     Text t = { .arena = c->arena };
     va_list ap;
@@ -46,7 +46,7 @@ static int bad(Check *c, const Node *n, const char *fmt, ...)
     return 1;
 }
 
-/* Position in the graph, -1: it is not there. Ids are positions (nodes()).   */
+/* Position in the graph, -1: it is not there. Ids are positions (nodes()). */
 static int64_t place_of(Check *c, const Node *n)
 {
     int here = n->id >= 0 && (size_t)n->id < vec_len(c->g->node) &&
@@ -57,7 +57,7 @@ static int64_t place_of(Check *c, const Node *n)
 
 /* ---- all levels ---------------------------------------------------------- */
 
-/* A loss may lack its denominator, an accumulator starts by itself.          */
+/* A loss may lack its denominator, an accumulator starts by itself. */
 int takes(Op op, int nin)
 {
     int want = optab[op].nin;
@@ -82,7 +82,7 @@ static int operands(Check *c, const Node *n, int64_t at)
 }
 
 /* How many axes an attribute wants: "axes" of a product may be none, and an
- * index that did not come from topk has no "top".                            */
+ * index that did not come from topk has no "top". */
 static const char *axes_wrong(Arena *a, const Node *n, const AttrInfo *t,
                               int have)
 {
@@ -93,7 +93,8 @@ static const char *axes_wrong(Arena *a, const Node *n, const AttrInfo *t,
                 !(n->op == Oroute && t->slot == SlotB);
 
     return have < least || (have > 1 && !list)
-        ? strf(a, "%d axes in '%s'", have, t->name) : NULL;
+               ? strf(a, "%d axes in '%s'", have, t->name)
+               : NULL;
 }
 
 const char *attrs_wrong(Arena *a, const Node *n)
@@ -114,8 +115,8 @@ const char *attrs_wrong(Arena *a, const Node *n)
     if (n->op == Ocast && dtype_named(n->s) < 0)
         return strf(a, "no dtype '%s'", n->s);
     if ((n->op == Odispatch || n->op == Oundispatch || n->op == Ogmm ||
-         n->op == Ogmmw ||
-         n->op == Ooverflow) && n->in[n->nin - 1]->op != Oroute)
+         n->op == Ogmmw || n->op == Ooverflow) &&
+        n->in[n->nin - 1]->op != Oroute)
         return "its last operand is no route";
     return (n->op == Oconcat || n->op == Opack) && n->nin == 0 ? "no operands"
                                                                : NULL;
@@ -170,7 +171,7 @@ static int adjacent(const Node *n)
     return 1;
 }
 
-static jmp_buf failed;            /* infer speaks through err()               */
+static jmp_buf failed; /* infer speaks through err() */
 static char *said;
 
 static void hear(const char *msg)
@@ -179,7 +180,7 @@ static void hear(const char *msg)
     longjmp(failed, 1);
 }
 
-/* Null, or what infer says against n.                                        */
+/* Null, or what infer says against n. */
 static const char *inferred(Check *c, Node *n)
 {
     void (*hook)(const char *) = err_hook;
@@ -205,8 +206,8 @@ static int dims(Check *c, const Node *n)
     for (int i = 0; i < n->nd && same; i++)
         same = copy.dim[i].a == n->dim[i].a && copy.dim[i].n == n->dim[i].n;
     if (same && copy.dt != n->dt)
-        return bad(c, n, "is %s, and its operands make %s",
-                   dtypes[n->dt].name, dtypes[copy.dt].name);
+        return bad(c, n, "is %s, and its operands make %s", dtypes[n->dt].name,
+                   dtypes[copy.dt].name);
     if (same)
         return 0;
     Text have = { .arena = c->arena }, want = have;
@@ -215,7 +216,7 @@ static int dims(Check *c, const Node *n)
     return bad(c, n, "is %s, and its operands make %s", have.s, want.s);
 }
 
-/* May region r read o? Losses, metrics and updates are read by pass `step`.  */
+/* May region r read o? Losses, metrics and updates are read by pass `step`. */
 static int reads(const Node *n, const Node *o)
 {
     if (any_region(o) || n->op == Oloss || n->op == Ometric || n->op == Oupdate)
@@ -326,18 +327,21 @@ static int special(Check *c, const Node *n)
     if (uses_of_pick(c, n))
         return 1;
     switch (n->op) {
-    case Oparam: case Ostate: return declared(c, n);
+    case Oparam:
+    case Ostate: return declared(c, n);
     case Oarg: return c->g == c->top && bad(c, n, "stands outside a body");
     case Opart: return part(c, n);
-    case Okeep: case Oroute: return integer(c, n, 0);
-    case Ogather: case Oscatter_add: case Opick: return integer(c, n, 1);
+    case Okeep:
+    case Oroute: return integer(c, n, 0);
+    case Ogather:
+    case Oscatter_add:
+    case Opick: return integer(c, n, 1);
     case Owrite: return write_ok(c, n);
     case Osquares: return bad(c, n, "is made with kernels only");
     case Oaccum:
         if (n->reg != REGden && n->reg != REGbody)
             return bad(c, n, "accumulates in %s", regions[n->reg]);
-        return !accumulates(n->s) &&
-               bad(c, n, "op is '%s'", n->s ? n->s : "");
+        return !accumulates(n->s) && bad(c, n, "op is '%s'", n->s ? n->s : "");
     default: return 0;
     }
 }
@@ -347,7 +351,7 @@ static int special(Check *c, const Node *n)
 static int nodes(Check *c, const Graph *g);
 
 /* Arguments are the operands, in type and number; the last node is the
- * result.                                                                    */
+ * result. */
 static int binds(Check *c, const Node *n)
 {
     const Graph *b = n->body;
@@ -364,8 +368,10 @@ static int binds(Check *c, const Node *n)
             return bad(c, n, "its body has an argument %lld", (long long)a->i);
         const Node *o = n->in[a->i];
         if (!same_dims(a, o) || a->dt != o->dt)
-            return bad(c, n, "operand %lld has not the type of the body's "
-                       "argument", (long long)a->i + 1);
+            return bad(c, n,
+                       "operand %lld has not the type of the body's "
+                       "argument",
+                       (long long)a->i + 1);
     }
     const Node *r = b->node[len - 1];
     if (n->op == Ocall && (!same_dims(r, n) || r->dt != n->dt))
@@ -394,14 +400,16 @@ static int body(Check *c, const Node *n)
 static int leftover(Check *c, const Node *n)
 {
     switch (n->op) {
-    case Ocall: case Oloss: case Ometric: case Oupdate: case Opick:
-        return bad(c, n, "should be gone");
-    default:
-        return n->dt == Dreal && bad(c, n, "has no precision");
+    case Ocall:
+    case Oloss:
+    case Ometric:
+    case Oupdate:
+    case Opick: return bad(c, n, "should be gone");
+    default: return n->dt == Dreal && bad(c, n, "has no precision");
     }
 }
 
-/* Each axis that is cut divides.                                             */
+/* Each axis that is cut divides. */
 static int divides(Check *c, const Node *n)
 {
     for (int d = 0; d < n->nd; d++) {
@@ -418,7 +426,7 @@ static int divides(Check *c, const Node *n)
     return 0;
 }
 
-/* Over each atom some way of running n makes its type.                       */
+/* Over each atom some way of running n makes its type. */
 static int makes(Check *c, const Node *n)
 {
     Way w[MAXWAY];
@@ -477,7 +485,9 @@ char *graph_wrong(Arena *a, const Graph *g)
 {
     Arena *scratch = arena_new();
     Check c = {
-        .top = g, .arena = scratch, .axes = table_new(scratch),
+        .top = g,
+        .arena = scratch,
+        .axes = table_new(scratch),
         .bodies = table_new(scratch),
     };
     char *why = nodes(&c, g) ? strf(a, "%s", c.why) : NULL;

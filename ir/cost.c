@@ -1,5 +1,5 @@
 /* cost.c: what a node costs on one rank, and what a model costs per token by
- * the formula the field quotes.                                              */
+ * the formula the field quotes. */
 #include <string.h>
 
 #include "ir.h"
@@ -8,7 +8,7 @@ static double local_product(const Graph *g, const Node *n)
 {
     double e = (double)local_elems(g, n);
 
-    if (n->op == Ogmmw) {         /* each row meets one expert                */
+    if (n->op == Ogmmw) { /* each row meets one expert */
         MapLayout l = map_layout(g, n->in[0]->map);
         e *= (double)l.cap / (double)l.experts;
     }
@@ -35,7 +35,7 @@ static double filled(const Graph *g, const Node *n)
 }
 
 /* Multiply-adds count two; elementwise and moved elements one. Bytes: every
- * operand read once, the result written once.                                */
+ * operand read once, the result written once. */
 Cost cost_of(const Graph *g, const Node *n)
 {
     Cost c = { 0 };
@@ -45,9 +45,11 @@ Cost cost_of(const Graph *g, const Node *n)
         c.bytes += (double)local_bytes(g, n->in[i]);
     switch (optab[n->op].cls) {
     case EIN: c.flops = 2 * local_product(g, n); break;
-    case EW: case MOVE: c.flops = (double)local_elems(g, n); break;
+    case EW:
+    case MOVE: c.flops = (double)local_elems(g, n); break;
     case RED: c.flops = local_product(g, n); break;
-    case VIEW: case SRC: c.bytes = 0; break;
+    case VIEW:
+    case SRC: c.bytes = 0; break;
     default: break;
     }
     c.flops *= filled(g, n);
@@ -57,8 +59,8 @@ Cost cost_of(const Graph *g, const Node *n)
 /* ---- the model, per token (moe-training.md C3) --------------------------- */
 
 typedef struct Count {
-    double macs;                  /* multiply-adds of one micro-batch         */
-    Axis *chosen[64];             /* axes indexed by a router                 */
+    double macs;      /* multiply-adds of one micro-batch */
+    Axis *chosen[64]; /* axes indexed by a router */
     int nchosen;
 } Count;
 
@@ -79,7 +81,7 @@ static double product_of(const Node *n)
     return e;
 }
 
-/* The router's own product is not counted, as in the formula.                */
+/* The router's own product is not counted, as in the formula. */
 static int is_router(const Count *c, const Node *n)
 {
     for (int i = 0; i < n->nd; i++)
@@ -119,7 +121,7 @@ static double tokens_of(const Graph *g)
     return 1;
 }
 
-/* Parameters in use for one token: of an expert weight, the chosen share.    */
+/* Parameters in use for one token: of an expert weight, the chosen share. */
 static void count_params(const Graph *g, Count *c, int64_t *all,
                          int64_t *active)
 {

@@ -6,18 +6,18 @@
  * Chunk, job, micro-batch; B all of a backward, I and W its two halves; an
  * empty cell is a moment without work, which says nothing of the order. Cells
  * of transfers and of gathered parameters (2RECV_F0, 1UNSHARD) are read and
- * left out: here they follow from the types.                                 */
+ * left out: here they follow from the types. */
 #include <string.h>
 #include "plan.h"
 
-enum { MOST = 1 << 20 };          /* chunks, micro-batches, ranks             */
+enum { MOST = 1 << 20 }; /* chunks, micro-batches, ranks */
 
 typedef struct Csv {
     Arena *arena;
-    const char *p, *end;          /* what is left of the line                 */
+    const char *p, *end; /* what is left of the line */
     Loc at;
     Schedule *s;
-    int *rank;                    /* vec: by chunk, -1: none yet              */
+    int *rank; /* vec: by chunk, -1: none yet */
     int cells;
 } Csv;
 
@@ -26,8 +26,10 @@ static _Noreturn void bad_cell(const Csv *c, const char *cell)
     int n = (int)(c->end - cell), k = 0;
     while (k < n && k < 40 && cell[k] != ',' && (unsigned char)cell[k] >= ' ')
         k++;
-    err(&c->at, "'%.*s' is not a cell like 0F0, 2B1, 3I0, 3W0 or "
-        "(0F1;3B1)OVERLAP_F_B", k, cell);
+    err(&c->at,
+        "'%.*s' is not a cell like 0F0, 2B1, 3I0, 3W0 or "
+        "(0F1;3B1)OVERLAP_F_B",
+        k, cell);
 }
 
 static void blanks(Csv *c)
@@ -54,12 +56,12 @@ static int take(Csv *c, const char *word)
     return 1;
 }
 
-/* What the tables of PyTorch's runtime also hold.                            */
+/* What the tables of PyTorch's runtime also hold. */
 static int other_cell(Csv *c)
 {
     static const char *const words[] = {
-        "SEND_F", "RECV_F", "SEND_B", "RECV_B", "UNSHARD", "RESHARD",
-        "REDUCE_GRAD",
+        "SEND_F",  "RECV_F",  "SEND_B",      "RECV_B",
+        "UNSHARD", "RESHARD", "REDUCE_GRAD",
     };
     for (size_t i = 0; i < sizeof words / sizeof *words; i++)
         if (take(c, words[i]))
@@ -77,10 +79,10 @@ static void seen_on(Csv *c, const Act *q)
     c->cells++;
 }
 
-/* "0F3" to the row; zero: a cell that is left out.                           */
+/* "0F3" to the row; zero: a cell that is left out. */
 static int act(Csv *c, Act **row, const char *cell)
 {
-    Act q = {.pair = 0};
+    Act q = { .pair = 0 };
     if (!digits(c, &q.chunk) || q.chunk == MOST || c->p == c->end)
         bad_cell(c, cell);
     if (other_cell(c)) {
@@ -158,7 +160,7 @@ static void check(Csv *c)
     for (int k = 0; k < s->chunks; k++)
         if (s->rank[k] < 0)
             err(&c->at, "no rank has chunk %d, and there are %d", k, s->chunks);
-    /* bounds what is allocated by the text's size                            */
+    /* bounds what is allocated by the text's size */
     if ((int64_t)s->chunks * s->micros > c->cells)
         err(&c->at, "%d cells are too few for %d chunks of %d micro-batches",
             c->cells, s->chunks, s->micros);
@@ -168,11 +170,10 @@ static void check(Csv *c)
         err(&c->at, "rank %d: %s", r, why);
 }
 
-Schedule *schedule_csv(Arena *a, const char *text, size_t len,
-                       const char *name)
+Schedule *schedule_csv(Arena *a, const char *text, size_t len, const char *name)
 {
     Schedule *s = alloc(a, sizeof *s);
-    Csv c = {.arena = a, .s = s, .at = {intern(name), 0, 0}};
+    Csv c = { .arena = a, .s = s, .at = { intern(name), 0, 0 } };
     s->name = c.at.file;
     lines(&c, text, len);
     if (!s->ranks) {
@@ -198,7 +199,7 @@ static void put_act(Text *t, const Act *q)
 
 char *schedule_print(Arena *a, const Schedule *s)
 {
-    Text t = {.arena = a};
+    Text t = { .arena = a };
     for (int r = 0; r < s->ranks; r++) {
         const Act *row = s->row[r];
         for (size_t i = 0; i < vec_len(row); i++) {

@@ -3,31 +3,31 @@
  * along it. Repeated scopes stand there once: a dashed arrow comes from the
  * repeat before, or goes to it in the backward pass. What comes from another
  * region or from the forward to the backward pass has its name there instead of
- * an arrow: Graphviz takes minutes for a thousand long arrows.               */
+ * an arrow: Graphviz takes minutes for a thousand long arrows. */
 #include <ctype.h>
 #include <string.h>
 
 #include "ir.h"
 
-enum { LONGEST = 48 };            /* letters of an attribute                  */
+enum { LONGEST = 48 }; /* letters of an attribute */
 
 typedef struct Box Box;
 struct Box {
-    const char *name, *label;     /* one component of a scope: "layers.3"     */
-    const char *repeat;           /* of StandIn: another run, another box     */
-    Box **in;                     /* vec                                      */
-    int *node;                    /* vec: ids                                 */
-    int number;                   /* in cluster names                         */
+    const char *name, *label; /* one component of a scope: "layers.3" */
+    const char *repeat;       /* of StandIn: another run, another box */
+    Box **in;                 /* vec */
+    int *node;                /* vec: ids */
+    int number;               /* in cluster names */
 };
 
 typedef struct Drawing {
     Arena *arena;
     const Graph *g;
-    int k;                        /* of the cluster: names begin with it      */
+    int k; /* of the cluster: names begin with it */
     Line *line;
-    StandIn *stand;               /* by node; lines are nodes                 */
-    Box **part;                   /* by node: a region's box, or its backward */
-    Table *drawn;                 /* arrows and names                         */
+    StandIn *stand; /* by node; lines are nodes */
+    Box **part;     /* by node: a region's box, or its backward */
+    Table *drawn;   /* arrows and names */
     int fold, nbox;
 } Drawing;
 
@@ -42,7 +42,7 @@ static void put_quoted(Text *t, const char *s)
             putn(t, (unsigned char)*s < ' ' ? " " : s, 1);
 }
 
-/* Behind a word, which may be a "string" or have one: where it ends.         */
+/* Behind a word, which may be a "string" or have one: where it ends. */
 static const char *word_end(const char *s)
 {
     for (int quoted = 0; *s && (quoted || *s != ' '); s++) {
@@ -55,7 +55,7 @@ static const char *word_end(const char *s)
 }
 
 /* "axes=hidden to=f32" of "dot %x %w axes=hidden to=f32 scope=d": what is about
- * the node alone.                                                            */
+ * the node alone. */
 static const char *attrs_of(Arena *a, const char *what)
 {
     Text t = { .arena = a };
@@ -68,14 +68,14 @@ static const char *attrs_of(Arena *a, const char *what)
             continue;
         int len = end - what > LONGEST ? LONGEST : (int)(end - what);
         while (((unsigned char)what[len] & 0xc0) == 0x80)
-            len--;                    /* whole letters                        */
+            len--; /* whole letters */
         put(&t, "%s%.*s%s", t.len ? " " : "", len, what,
             len < end - what ? "..." : "");
     }
     return t.s;
 }
 
-/* Numbers stand in the boxes of those that read them: "b=0.5".               */
+/* Numbers stand in the boxes of those that read them: "b=0.5". */
 static int is_number(const Node *n)
 {
     return n->op == Oconst && n->nd == 0;
@@ -93,7 +93,7 @@ static void put_numbers(Text *t, const Node *n)
     }
 }
 
-/* Its name without the scope: "wq" of "layers.0.attn.wq".                    */
+/* Its name without the scope: "wq" of "layers.0.attn.wq". */
 static const char *short_name(const Node *n)
 {
     const char *scope = n->scope ? n->scope : "";
@@ -121,7 +121,7 @@ static Box *box_in(Drawing *d, Box *up, const char *name, const char *repeat)
     return b;
 }
 
-/* The next component of a path: a number belongs to the word before.         */
+/* The next component of a path: a number belongs to the word before. */
 static size_t component(const char *s)
 {
     size_t n = strcspn(s, ".");
@@ -160,9 +160,10 @@ static void put_node_in(Drawing *d, Box *b, const Node *n)
 static const char *look_of(const Node *n)
 {
     switch (optab[n->op].cls) {
-    case SRC: return n->op == Oparam || n->op == Ostate ?
-        "style=filled, fillcolor=\"#c6dbef\"" :
-        "style=filled, fillcolor=\"#e5e5e5\"";
+    case SRC:
+        return n->op == Oparam || n->op == Ostate
+                   ? "style=filled, fillcolor=\"#c6dbef\""
+                   : "style=filled, fillcolor=\"#e5e5e5\"";
     case EIN: return "style=filled, fillcolor=\"#fdd0a2\"";
     case COMP: return "style=\"rounded,filled\", fillcolor=\"#fdd0a2\"";
     case COMM: return "style=filled, fillcolor=\"#fcbba1\"";
@@ -213,11 +214,12 @@ static void put_inside(Drawing *d, Text *t, const Box *b, int depth)
     }
 }
 
-/* x as it is called where it comes from another part.                        */
+/* x as it is called where it comes from another part. */
 static void put_name(Drawing *d, Text *t, const Node *x, const Box *part)
 {
-    void **seen = table_at(d->drawn, (uint64_t)1 << 63 |
-                           (uint64_t)part->number << 32 | (uint64_t)x->id);
+    void **seen =
+        table_at(d->drawn, (uint64_t)1 << 63 | (uint64_t)part->number << 32 |
+                               (uint64_t)x->id);
 
     if (!*seen) {
         put(t, "    subgraph cluster_%d_%d { g%dn%d_%d [label=\"", d->k,
@@ -228,25 +230,26 @@ static void put_name(Drawing *d, Text *t, const Node *x, const Box *part)
     *seen = d;
 }
 
-/* What operand k brings to n, by those that stand for both; once.            */
+/* What operand k brings to n, by those that stand for both; once. */
 static void put_arrow(Drawing *d, Text *t, const Node *n, int k)
 {
     const StandIn *from = &d->stand[n->in[k]->id], *to = &d->stand[n->id];
     const Node *x = d->g->node[from->line];
     const Box *part = d->part[to->line];
     int around = from->repeat && from->repeat == to->repeat &&
-                 from->turn != to->turn, far = d->part[x->id] != part;
+                 from->turn != to->turn,
+        far = d->part[x->id] != part;
     void **seen = table_at(d->drawn, (uint64_t)from->line << 36 |
-                           (uint64_t)to->line << 9 | (uint64_t)k << 1 |
-                           (uint64_t)around);
+                                         (uint64_t)to->line << 9 |
+                                         (uint64_t)k << 1 | (uint64_t)around);
 
     if (*seen || is_number(x))
         return;
     *seen = d;
     if (far)
         put_name(d, t, x, part);
-    put(t, "    g%dn%d%s -> g%dn%zu [label=\"%s ", d->k, x->id, far ?
-        strf(d->arena, "_%d", part->number) : "", d->k, to->line,
+    put(t, "    g%dn%d%s -> g%dn%zu [label=\"%s ", d->k, x->id,
+        far ? strf(d->arena, "_%d", part->number) : "", d->k, to->line,
         dtypes[x->dt].name);
     put_quoted(t, shape_text(d->g, x));
     if (d->line[x->id].shard) {
@@ -256,15 +259,15 @@ static void put_arrow(Drawing *d, Text *t, const Node *n, int k)
     put(t, "\"%s];\n", around ? ", style=dashed, constraint=false" : "");
 }
 
-/* Nodes of one region, or call, from i on; where they end.                   */
+/* Nodes of one region, or call, from i on; where they end. */
 static size_t section(Drawing *d, size_t i, Box *all)
 {
     Node *const *v = d->g->node;
     size_t end = i;
     const Node *first = v[i];
-    const char *name = first->call ? call_name(d->arena,
-                                               &d->g->call[first->call - 1])
-                                   : regions[first->reg];
+    const char *name = first->call
+                           ? call_name(d->arena, &d->g->call[first->call - 1])
+                           : regions[first->reg];
 
     while (end < vec_len(v) && same_section(v[end], first))
         end++;
@@ -290,7 +293,7 @@ void graph_dot(Text *t, Graph *g, int k, int fold)
     d.part = alloc(d.arena, (n + 1) * sizeof *d.part);
     d.line = graph_lines(d.arena, g);
     d.stand = alloc(d.arena, (n + 1) * sizeof *d.stand);
-    for (size_t i = 0; i < n; )
+    for (size_t i = 0; i < n;)
         i = section(&d, i, &all);
     put(t, "  subgraph cluster_%d {\n    label=\"", k);
     put_quoted(t, strf(d.arena, "%s %s%s%s", g->name, g->prog,

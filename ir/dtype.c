@@ -2,12 +2,14 @@
 #include <string.h>
 #include "plan.h"
 
+/* clang-format off */
 const DtypeInfo dtypes[NDTYPE] = {
 #define DT(name, bytes, kind, store, compute, st) \
     {#name, bytes, kind, store, compute, st},
 #include "types.def"
 #undef DT
 };
+/* clang-format on */
 
 int dtype_named(const char *name)
 {
@@ -29,7 +31,7 @@ uint16_t f32_to_bf16(float x)
 {
     uint32_t bits;
     memcpy(&bits, &x, sizeof bits);
-    if ((bits & 0x7fffffff) > 0x7f800000)            /* NaN stays NaN: quiet  */
+    if ((bits & 0x7fffffff) > 0x7f800000) /* NaN stays NaN: quiet */
         return (uint16_t)(bits >> 16 | 0x40);
     return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }

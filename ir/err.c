@@ -5,7 +5,7 @@
  *     mixtral.lua:42: error: dot: axis 'k' is 4096 in 'a' and 2048 in 'b'
  *         y = linear(h, w2)
  *     mixtral.lua:38: note: 'a' made here
- *         h = silu(linear(x, w1))                                            */
+ *         h = silu(linear(x, w1)) */
 #include <stdlib.h>
 #include <string.h>
 #include "plan.h"
@@ -13,16 +13,19 @@
 int err_status = 1;
 void (*err_hook)(const char *msg);
 
-typedef struct SourceText { const char *file, *text; size_t len; } SourceText;
+typedef struct SourceText {
+    const char *file, *text;
+    size_t len;
+} SourceText;
 
-static SourceText *sources;       /* vec                                      */
-static Text notes = {.arena = 0};
+static SourceText *sources; /* vec */
+static Text notes = { .arena = 0 };
 
 void source_add(const char *file, const char *text, size_t len)
 {
     char *copy = alloc(forever, len + 1);
     memcpy(copy, text, len);
-    SourceText s = {intern(file), copy, len};
+    SourceText s = { intern(file), copy, len };
     for (size_t i = 0; i < vec_len(sources); i++)
         if (sources[i].file == s.file) {
             sources[i] = s;
@@ -111,7 +114,7 @@ void note(const Loc *l, const char *fmt, ...)
 /* Message and pending notes as one text; the notes are then gone. */
 static Text compose(const Loc *l, const char *kind, const char *fmt, va_list ap)
 {
-    Text t = {.arena = forever};
+    Text t = { .arena = forever };
     put_message(&t, l, kind, fmt, ap);
     if (notes.len)
         putn(&t, notes.s, notes.len);

@@ -1,4 +1,4 @@
-/* file.c: a whole file into memory.                                          */
+/* file.c: a whole file into memory. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -10,7 +10,7 @@
 char *file_read(Arena *a, const char *path, size_t *n)
 {
     int fd = open(path, O_RDONLY | O_CLOEXEC);
-    Text t = {.arena = a};
+    Text t = { .arena = a };
     struct stat st;
     char part[1 << 16];
     ssize_t k;

@@ -15,20 +15,26 @@
  * value that the graph wrote to it, and, as all ranks of its replication group
  * must, the sum of all terms and no part.
  *
- * Not proved: what is inside kernels, and that the graph means the model.    */
+ * Not proved: what is inside kernels, and that the graph means the model. */
 #include <string.h>
 
 #include "plan.h"
 
-typedef struct Sent { int buf, micro; } Sent;
+typedef struct Sent {
+    int buf, micro;
+} Sent;
 
 /* Sends of one peer and channel that were not waited for: a queue. */
-typedef struct Line { int64_t peer, chan; Sent *sent; size_t first; } Line;
+typedef struct Line {
+    int64_t peer, chan;
+    Sent *sent;
+    size_t first;
+} Line;
 
-typedef struct Place {            /* what a buffer holds (micro: or its frame)*/
-    int value;                    /* 0: nothing that may be read              */
-    int row;                      /* that put it there                        */
-    int sends;                    /* under way                                */
+typedef struct Place { /* what a buffer holds (micro: or its frame)*/
+    int value;         /* 0: nothing that may be read */
+    int row;           /* that put it there */
+    int sends;         /* under way */
 } Place;
 
 typedef struct Flows {
@@ -36,14 +42,14 @@ typedef struct Flows {
     const Program *g;
     int prog;
     const Origin *made;
-    Place *at;                    /* by buffer                                */
-    Place **framed;               /* by buffer: by micro-batch, made when used*/
-    char *brief;                  /* by buffer: holds nothing from row to row */
-    int *last;                    /* by phase: micro-batch of its last row    */
-    int *turns;                   /* by phase: rows done                      */
-    Line *line;                   /* vec                                      */
-    int free;                     /* to add up in any order                   */
-    int phase, micro, row;        /* now                                      */
+    Place *at;             /* by buffer */
+    Place **framed;        /* by buffer: by micro-batch, made when used*/
+    char *brief;           /* by buffer: holds nothing from row to row */
+    int *last;             /* by phase: micro-batch of its last row */
+    int *turns;            /* by phase: rows done */
+    Line *line;            /* vec */
+    int free;              /* to add up in any order */
+    int phase, micro, row; /* now */
 } Flows;
 
 static const char *lost(const Flows *x, int v)
@@ -60,14 +66,15 @@ static Place *place_of(Flows *x, int b)
     if (!u->frame)
         return &x->at[b];
     if (!x->framed[b])
-        x->framed[b] = alloc(x->c->arena, sizeof(Place) *
-                             ((size_t)x->g->frame[u->frame - 1].nof + 1));
+        x->framed[b] =
+            alloc(x->c->arena,
+                  sizeof(Place) * ((size_t)x->g->frame[u->frame - 1].nof + 1));
     return &x->framed[b][x->micro];
 }
 
 /* ---- steps --------------------------------------------------------------- */
 
-/* Is value v `made`, with more added by later steps of the phase?            */
+/* Is value v `made`, with more added by later steps of the phase? */
 static int goes_on(const Flows *x, int v, int made)
 {
     const Phase *f = &x->g->phase[x->phase];
@@ -89,9 +96,9 @@ static const char *reads(Flows *x, const Step *s, int i)
     if (has == f->read && has)
         return 0;
     if (f->make && x->turns[x->phase] && goes_on(x, has, f->make))
-        return 0;                           /* added to in a turn before      */
-    return strf(x->c->arena, "needs %s and finds %s in '%s'",
-                lost(x, f->read), has ? lost(x, has) : "nothing", b->name);
+        return 0; /* added to in a turn before */
+    return strf(x->c->arena, "needs %s and finds %s in '%s'", lost(x, f->read),
+                has ? lost(x, has) : "nothing", b->name);
 }
 
 static const char *makes(Flows *x, const Step *s, int i)
@@ -106,7 +113,7 @@ static const char *makes(Flows *x, const Step *s, int i)
 }
 
 /* Schedules that pleat makes add up micro-batches in their order; one that was
- * read from a file (its name has a dot) may have another.                    */
+ * read from a file (its name has a dot) may have another. */
 static int is_free(const Plan *p)
 {
     const char *s = p->opts ? opts_str(p->opts, "fold.schedule") : NULL;
@@ -125,7 +132,7 @@ static Line *line_of(Flows *x, const Step *s)
     for (size_t i = 0; i < vec_len(x->line); i++)
         if (x->line[i].peer == s->iv[2].c && x->line[i].chan == s->iv[3].c)
             return &x->line[i];
-    vec_push(x->c->arena, x->line, ((Line){s->iv[2].c, s->iv[3].c, 0, 0}));
+    vec_push(x->c->arena, x->line, ((Line){ s->iv[2].c, s->iv[3].c, 0, 0 }));
     return &x->line[vec_len(x->line) - 1];
 }
 
@@ -136,7 +143,7 @@ static const char *in_order(const Flows *x, const Step *s)
     for (const Step *t = s - 1; t >= &x->g->step[f->first]; t--)
         if (t->kind == s->kind)
             return t->iv[3].c < s->iv[3].c ? NULL
-                : "is not in the order of channels";
+                                           : "is not in the order of channels";
     return 0;
 }
 
@@ -146,7 +153,7 @@ static const char *transfer(Flows *x, const Step *s)
     if (why)
         return why;
     Line *l = s->kind == Srecv ? NULL : line_of(x, s);
-    Sent now = {s->buf[0], x->micro};
+    Sent now = { s->buf[0], x->micro };
     if (s->kind == Ssend) {
         place_of(x, s->buf[0])->sends++;
         vec_push(x->c->arena, l->sent, now);
@@ -186,9 +193,11 @@ static const char *where(const Flows *x, int step, const char *why)
     return strf(x->c->arena, "role %d: program '%s': step %d '%s'%s%s %s",
                 x->c->role, x->g->name, step, s->label ? s->label : "",
                 s->file ? strf(x->c->arena, " (%s:%d)", s->file, s->line) : "",
-                x->g->phase[x->phase].repeat ? "" :
-                strf(x->c->arena, " in %s of micro-batch %d",
-                     x->g->phase[x->phase].name, x->micro), why);
+                x->g->phase[x->phase].repeat
+                    ? ""
+                    : strf(x->c->arena, " in %s of micro-batch %d",
+                           x->g->phase[x->phase].name, x->micro),
+                why);
 }
 
 static const char *run_row(Flows *x, int phase, int micro)
@@ -231,14 +240,15 @@ static const char *end_wrong(Flows *x, const End *e, const uint32_t *cut)
         return "ends with a buffer that does not exist";
     const Buf *b = &r->buf[e->buf];
     if (e->value <= 0 || x->at[e->buf].value != e->value)
-        return strf(x->c->arena, "ends without the new value of '%s'",
-                    b->name);
+        return strf(x->c->arena, "ends without the new value of '%s'", b->name);
     const ValueUse *f = x->made[e->value].f;
     if (b->prog == -1 && (f->part[0] || f->part[1] || f->part[2]))
         return strf(x->c->arena, "leaves in '%s' terms of a sum", b->name);
     if (b->prog == -1 && f->cut != cut[e->buf])
-        return strf(x->c->arena, "leaves in '%s' what is cut over atoms %x, "
-                    "not %x", b->name, f->cut, cut[e->buf]);
+        return strf(x->c->arena,
+                    "leaves in '%s' what is cut over atoms %x, "
+                    "not %x",
+                    b->name, f->cut, cut[e->buf]);
     return 0;
 }
 
@@ -262,7 +272,8 @@ static const char *ends_wrong(Flows *x)
         if (x->line[i].first != vec_len(x->line[i].sent))
             why = "ends with a send that nothing waits for";
     return why ? strf(x->c->arena, "role %d: program '%s' %s", x->c->role,
-                      x->g->name, why) : NULL;
+                      x->g->name, why)
+               : NULL;
 }
 
 /* ---- the whole ----------------------------------------------------------- */
@@ -285,7 +296,7 @@ static void find_brief(Flows *x)
 
 const char *flow_wrong(const PlanCheck *c, int prog)
 {
-    Flows x = {.c = c, .g = &c->r->prog[prog], .prog = prog};
+    Flows x = { .c = c, .g = &c->r->prog[prog], .prog = prog };
     size_t nbuf = (size_t)c->r->nbuf + 1, nphase = (size_t)x.g->nphase + 1;
     Origin *made;
     const char *why = lives_loose(c->arena, c->r, prog);

@@ -10,7 +10,7 @@
  * no term of it. What a kernel or a product makes cannot be more alike over the
  * ranks than what it reads: an atom that tells ranks apart stays in the type
  * until a collective takes it. The rest of a kernel's type is the compiler's
- * word (ir/rule.c proves it of the graph).                                   */
+ * word (ir/rule.c proves it of the graph). */
 #include <string.h>
 
 #include "plan.h"
@@ -19,8 +19,9 @@ typedef struct Typer {
     const PlanCheck *c;
     const Program *g;
     const Step *s;
-    Origin *made; int n;          /* by number                                */
-    uint32_t *cut;                /* by buffer: of what lasts                 */
+    Origin *made;
+    int n;         /* by number */
+    uint32_t *cut; /* by buffer: of what lasts */
 } Typer;
 
 int has_flow(const Role *r)
@@ -43,13 +44,14 @@ static int may_vary(StepKind k)
 static char use_of(const Step *s, int i)
 {
     switch (s->kind) {
-    case Sgemm:
-        return i < 2 ? 'r' : i > 2 ? '-' : s->iv[10].c ? 'b' : 'w';
-    case Sgmm: case Sgmmw:
-        return i == 4 ? '-' : i != 2 ? 'r' : s->iv[8].c ? 'b' : 'w';
-    case Szero: case Srecv: return 'w';
+    case Sgemm: return i < 2 ? 'r' : i > 2 ? '-' : s->iv[10].c ? 'b' : 'w';
+    case Sgmm:
+    case Sgmmw: return i == 4 ? '-' : i != 2 ? 'r' : s->iv[8].c ? 'b' : 'w';
+    case Szero:
+    case Srecv: return 'w';
     case Sjoin: return i ? 'r' : 'w';
-    case Ssend: case Swait: return 'r';
+    case Ssend:
+    case Swait: return 'r';
     default: return "rw-"[i];
     }
 }
@@ -90,8 +92,10 @@ static const char *slot_wrong(const Typer *t, int i)
     if (!f->read && !f->make)
         return "has a buffer without a value";
     if (f->read < 0 && (~f->read != b || !lasts(&t->c->r->buf[b])))
-        return strf(t->c->arena, "reads '%s' in place of what was there when "
-                    "the program began", t->c->r->buf[b].name);
+        return strf(t->c->arena,
+                    "reads '%s' in place of what was there when "
+                    "the program began",
+                    t->c->r->buf[b].name);
     if (f->read > 0 && (f->read > t->n || t->made[f->read].step < 0))
         return "reads a value that no step makes";
     if (f->make && f->bytes != t->c->r->buf[b].bytes)
@@ -112,8 +116,8 @@ static ValueUse type_of(const Typer *t, int i)
 {
     int v = t->s->flow[i].read;
     if (v < 0)
-        return (ValueUse){.cut = t->cut[~v], .dt = t->c->r->buf[~v].dt};
-    return v ? *t->made[v].f : (ValueUse){0};
+        return (ValueUse){ .cut = t->cut[~v], .dt = t->c->r->buf[~v].dt };
+    return v ? *t->made[v].f : (ValueUse){ 0 };
 }
 
 int same_type(const ValueUse *x, const ValueUse *y)
@@ -139,8 +143,9 @@ static const char *collective(const Typer *t)
     int64_t op = sums ? s->iv[3].c : 0;
     uint32_t *from = sums ? &x.part[op] : &x.cut;
     if ((*from & A) != A)
-        return strf(t->c->arena, sums ? "sums over %s what is no sum there"
-                    : "gathers over %s what lies there whole",
+        return strf(t->c->arena,
+                    sums ? "sums over %s what is no sum there"
+                         : "gathers over %s what lies there whole",
                     group_in_words(t, A & ~*from));
     if (s->kind != Salltoall && s->kind != Srotate)
         *from &= ~A;
@@ -165,7 +170,7 @@ static uint32_t varies(const Aff *x)
 static const char *computed(const Typer *t)
 {
     const Step *s = t->s;
-    uint32_t in[3] = {0}, cut = 0, out[3] = {0}, any = 0;
+    uint32_t in[3] = { 0 }, cut = 0, out[3] = { 0 }, any = 0;
     for (int i = 0; i < s->nbuf; i++) {
         ValueUse x = type_of(t, i);
         const ValueUse *y = &s->flow[i];
@@ -185,8 +190,10 @@ static const char *computed(const Typer *t)
         cut |= varies(&s->iv[i]);
     cut &= ~t->c->p->mesh->mask[Mpp];
     if (cut & ~any)
-        return strf(t->c->arena, "makes out of parts over %s what is said to "
-                    "be the same there", group_in_words(t, cut & ~any));
+        return strf(t->c->arena,
+                    "makes out of parts over %s what is said to "
+                    "be the same there",
+                    group_in_words(t, cut & ~any));
     return 0;
 }
 
@@ -197,13 +204,14 @@ static const char *kept(const Typer *t, int from, int to)
     return same_type(&x, &t->s->flow[to]) ? NULL : "changes a type";
 }
 
-/* Products and transfers say the dtypes of their values.                     */
+/* Products and transfers say the dtypes of their values. */
 static const char *dtype_wrong(const Typer *t)
 {
     const Step *s = t->s;
     for (int i = 0; i < s->nbuf && s->kind != Skernel; i++) {
-        int second = (s->kind == Sgemm || s->kind == Sgmm ||
-                      s->kind == Sgmmw) && s->flow[i].make;
+        int second =
+            (s->kind == Sgemm || s->kind == Sgmm || s->kind == Sgmmw) &&
+            s->flow[i].make;
         int map = i == 3 && s->kind != Sgemm;
         ValueUse x = s->flow[i].make ? s->flow[i] : type_of(t, i);
         if (s->nint && (s->flow[i].read || s->flow[i].make) && !map &&
@@ -223,12 +231,17 @@ static const char *type_wrong(const Typer *t)
         if (varies(&s->iv[i]))
             return "has integers that depend on the rank";
     switch (s->kind) {
-    case Skernel: case Sgemm: case Sgmm: case Sgmmw: case Sjoin:
-        return computed(t);
+    case Skernel:
+    case Sgemm:
+    case Sgmm:
+    case Sgmmw:
+    case Sjoin: return computed(t);
     case Scopy: return kept(t, 0, 1);
-    case Sallgather: case Sreducescatter: case Sallreduce: case Salltoall:
-    case Srotate:
-        return collective(t);
+    case Sallgather:
+    case Sreducescatter:
+    case Sallreduce:
+    case Salltoall:
+    case Srotate: return collective(t);
     default: return 0;
     }
 }
@@ -259,8 +272,8 @@ uint32_t *lasting_cuts(const PlanCheck *c)
         cut[t->buf] |= t->shard & ~c->p->mesh->mask[Mpp];
         for (int d = 0; d < t->nd; d++)
             for (int k = 0; k < t->dim[d].npiece; k++)
-                cut[t->buf] |= varies(&t->dim[d].piece[k].start) &
-                               ~c->p->mesh->mask[Mpp];
+                cut[t->buf] |=
+                    varies(&t->dim[d].piece[k].start) & ~c->p->mesh->mask[Mpp];
     }
     return cut;
 }
@@ -286,7 +299,7 @@ static const char *number_values(Typer *t, int *step)
             if (f->make && t->made[f->make].step >= 0)
                 return "makes a value that another step makes";
             if (f->make)
-                t->made[f->make] = (Origin){*step, f};
+                t->made[f->make] = (Origin){ *step, f };
         }
     }
     return 0;
@@ -295,7 +308,7 @@ static const char *number_values(Typer *t, int *step)
 const char *values_wrong(const PlanCheck *c, int prog, Origin **made)
 {
     const Program *g = &c->r->prog[prog];
-    Typer t = {.c = c, .g = g};
+    Typer t = { .c = c, .g = g };
     int step = 0;
     const char *why = number_values(&t, &step);
     t.cut = lasting_cuts(c);
@@ -308,6 +321,7 @@ const char *values_wrong(const PlanCheck *c, int prog, Origin **made)
         return 0;
     const Step *s = &g->step[step];
     return strf(c->arena, "role %d: program '%s': step %d '%s'%s %s", c->role,
-                g->name, step, s->label ? s->label : "", s->file
-                ? strf(c->arena, " (%s:%d)", s->file, s->line) : "", why);
+                g->name, step, s->label ? s->label : "",
+                s->file ? strf(c->arena, " (%s:%d)", s->file, s->line) : "",
+                why);
 }

@@ -1,18 +1,18 @@
 /* graph.c: axes, parameters, nodes, and the shorthands that build them. Merging
  * equal nodes, dropping dead ones and naming live here too, since every pass
- * needs them.                                                                */
+ * needs them. */
 #include <string.h>
 
 #include "ir.h"
 
-#define MOSTELEMS ((int64_t)1 << 53)       /* of a tensor: counts stay exact */
+#define MOSTELEMS ((int64_t)1 << 53) /* of a tensor: counts stay exact */
 
 const char *const regions[NREGION] = { "den", "pre", "body", "post" };
 const char *const levels[NLEVEL] = { "logical", "placed", "local" };
 const char *const paramkinds[] = { "param", "state", "master", "m", "v" };
 const char *const families[NFAMILY] = {
-    "loop", "gemm", "gmm", "gmmw", "attn", "attnback", "topk", "cumsum",
-    "keep", "route", "scatter", "comm", "zero", "none",
+    "loop",   "gemm", "gmm",   "gmmw",    "attn", "attnback", "topk",
+    "cumsum", "keep", "route", "scatter", "comm", "zero",     "none",
 };
 
 Graph *g_new(Arena *a, const char *name)
@@ -34,7 +34,7 @@ Graph *g_like(const Graph *g)
     h->next = NULL;
     h->bypath = NULL;
     h->nbypath = 0;
-    h->axis = NULL;                    /* the axes are the same, the list own */
+    h->axis = NULL; /* the axes are the same, the list own */
     for (int i = 0; i < g->naxis; i++)
         vec_push(g->arena, h->axis, g->axis[i]);
     return h;
@@ -42,9 +42,13 @@ Graph *g_like(const Graph *g)
 
 const char *call_name(Arena *a, const Call *c)
 {
+    /* clang-format off */
     static const char *const row[] = {
-        [ROWsend] = "send", [ROWrecv] = "recv", [ROWwait] = "wait",
+        [ROWsend] = "send",
+        [ROWrecv] = "recv",
+        [ROWwait] = "wait",
     };
+    /* clang-format on */
 
     if (c->k == ROWwork)
         return strf(a, "%c%d", jobnames[c->w], c->chunk);
@@ -93,7 +97,7 @@ Node *g_node(Graph *g, Op op, const Loc *l, int nin, Node *const *in)
     return n;
 }
 
-static Node *like(Node *n, const Node *a)     /* place and region of a        */
+static Node *like(Node *n, const Node *a) /* place and region of a */
 {
     n->scope = a->scope;
     n->reg = a->reg;
@@ -170,7 +174,7 @@ Node *g_spread(Graph *g, Node *a, const Node *to)
 }
 
 /* Put n's axes in the order of `to`; axes that `to` lacks keep their places
- * behind.                                                                    */
+ * behind. */
 static void reorder(Node *n, const Node *to)
 {
     Dim d[MAXD];
@@ -237,7 +241,9 @@ int64_t g_elems(const Node *n)
     for (int i = 0; i < n->nd; i++)
         if (__builtin_mul_overflow(e, n->dim[i].n, &e) || e > MOSTELEMS)
             err(n->loc, "%s has more than 2^53 elements",
-                n->name ? n->name : n->s ? n->s : optab[n->op].name);
+                n->name ? n->name
+                : n->s  ? n->s
+                        : optab[n->op].name);
     return e;
 }
 
@@ -303,13 +309,13 @@ static uint64_t hash_axes(uint64_t h, Axis *const *a, int n)
     return mix64(h, (uint64_t)n);
 }
 
-/* What stands ready is the same in every region.                             */
+/* What stands ready is the same in every region. */
 static Region region_of(const Node *n)
 {
     return any_region(n) ? REGbody : n->reg;
 }
 
-/* Structural, without names and places.                                      */
+/* Structural, without names and places. */
 static uint64_t hash_of(const Node *n)
 {
     uint64_t bits, h = mix64(n->op, n->dt);
@@ -339,9 +345,9 @@ static int same_node(const Node *a, const Node *b)
 {
     if (a->op != b->op || a->dt != b->dt || region_of(a) != region_of(b) ||
         a->nin != b->nin || a->nd != b->nd || a->again != b->again ||
-        a->call != b->call ||
-        a->i != b->i || a->j != b->j || a->body != b->body ||
-        memcmp(&a->f, &b->f, sizeof a->f) || !same_str(a->s, b->s))
+        a->call != b->call || a->i != b->i || a->j != b->j ||
+        a->body != b->body || memcmp(&a->f, &b->f, sizeof a->f) ||
+        !same_str(a->s, b->s))
         return 0;
     if (!same_axes(a->A, a->nA, b->A, b->nA) ||
         !same_axes(a->B, a->nB, b->B, b->nB))
@@ -362,7 +368,7 @@ static int mergeable(const Node *n)
 }
 
 /* The earlier node equal to n, or n. Chains of one hash hang on consecutive
- * keys.                                                                      */
+ * keys. */
 static Node *canonical(Table *t, Node *n)
 {
     uint64_t h = hash_of(n);
@@ -397,8 +403,8 @@ static void merge_equal(Graph *g, Arena *scratch)
 
 static int is_root(const Node *n)
 {
-    return (optab[n->op].cls == SINK && n->op != Oaccum &&
-            n->op != Osquares) || is_transfer(n);
+    return (optab[n->op].cls == SINK && n->op != Oaccum && n->op != Osquares) ||
+           is_transfer(n);
 }
 
 static void mark_live(Node *n)
@@ -421,7 +427,7 @@ static int has_root(const Graph *g)
 }
 
 /* Operands stand before users, so one backward sweep marks everything; a body
- * (no sinks) keeps what its last node needs, and its arguments.              */
+ * (no sinks) keeps what its last node needs, and its arguments. */
 static void drop_dead(Graph *g)
 {
     size_t n = vec_len(g->node), k = 0;
@@ -453,7 +459,7 @@ void g_tidy(Graph *g)
 
 /* ---- names --------------------------------------------------------------- */
 
-/* A dot with a parameter takes the parameter's last name.                    */
+/* A dot with a parameter takes the parameter's last name. */
 static const char *stem(const Node *n)
 {
     for (int i = 0; i < n->nin && (n->op == Odot || n->op == Ogmm); i++)
@@ -489,7 +495,7 @@ void g_names(Graph *g)
             continue;
         const char *base = intern(base_name(g, n)), *name = base;
         uintptr_t k = (uintptr_t)table_get(next, KEYP(base));
-        for (k = k ? k : 1; table_get(used, KEYP(name)); )
+        for (k = k ? k : 1; table_get(used, KEYP(name));)
             name = intern(strf(scratch, "%s.%d", base, (int)++k));
         *table_at(next, KEYP(base)) = (void *)k;
         *table_at(used, KEYP(name)) = n;

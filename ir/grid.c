@@ -1,18 +1,19 @@
 /* grid.c: both grids for people: ranks laid out by their coordinates, the
- * groups of each mesh axis, atoms. Abbreviated where it would be long.       */
+ * groups of each mesh axis, atoms. Abbreviated where it would be long. */
 #include <string.h>
 
 #include "plan.h"
 
 enum { ACROSS = 8, GROUPS = 6, STAGES = 4, LINES = 24, GAP = 4 };
 
-static const MeshAxis dense[] = {Mtp, Mcp, Mdp}, expert[] = {Metp, Mep, Medp};
+static const MeshAxis dense[] = { Mtp, Mcp, Mdp },
+                      expert[] = { Metp, Mep, Medp };
 
-/* Ranks of a stage in the order of one grid's coordinates, tp or etp first.  */
+/* Ranks of a stage in the order of one grid's coordinates, tp or etp first. */
 typedef struct Grid {
-    const MeshAxis *axis;         /* three                                    */
+    const MeshAxis *axis; /* three */
     int64_t n, *rank;
-    int64_t across;               /* ranks in a row                           */
+    int64_t across; /* ranks in a row */
 } Grid;
 
 static int64_t place(const Mesh *m, const MeshAxis *axis, int64_t rank)
@@ -27,7 +28,7 @@ static int64_t place(const Mesh *m, const MeshAxis *axis, int64_t rank)
 }
 
 /* Whole axes as far as a row takes them, then a part of the next; the last
- * short one goes down.                                                       */
+ * short one goes down. */
 static int64_t row_of(const Mesh *m, const MeshAxis *axis)
 {
     int64_t n = 1, all = m->world / m->size[Mpp];
@@ -50,7 +51,7 @@ static int64_t row_of(const Mesh *m, const MeshAxis *axis)
 static Grid grid_of(Arena *a, const Mesh *m, const MeshAxis *axis,
                     int64_t stage)
 {
-    Grid g = {axis, m->world / m->size[Mpp], NULL, row_of(m, axis)};
+    Grid g = { axis, m->world / m->size[Mpp], NULL, row_of(m, axis) };
 
     g.rank = alloc(a, (size_t)g.n * sizeof *g.rank);
     for (int64_t r = 0; r < m->world; r++)
@@ -70,11 +71,11 @@ static int digits(int64_t v)
     return n;
 }
 
-/* "dp1 cp0 |  4  5  6  7": the coordinates that a row does not run through.  */
+/* "dp1 cp0 |  4  5  6  7": the coordinates that a row does not run through. */
 static void put_row(Text *t, const Mesh *m, const Grid *g, int64_t row)
 {
     int64_t first = row * g->across, whole = 1;
-    Text label = {.arena = t->arena};
+    Text label = { .arena = t->arena };
 
     if (first >= g->n)
         return;
@@ -83,7 +84,7 @@ static void put_row(Text *t, const Mesh *m, const Grid *g, int64_t row)
         MeshAxis x = g->axis[i];
         whole *= m->size[x];
         if (m->size[x] > 1 && g->across < whole) {
-            Text more = {.arena = t->arena};
+            Text more = { .arena = t->arena };
             put(&more, "%s%lld %s", meshnames[x],
                 (long long)mesh_pos(m, m->mask[x], g->rank[first]), label.s);
             label = more;
@@ -118,8 +119,8 @@ static void put_stage(Text *t, const Mesh *m, int64_t stage, int64_t lines)
 {
     Arena *a = t->arena;
     Grid d = grid_of(a, m, dense, stage), e = grid_of(a, m, expert, stage);
-    int64_t rows = d.n / d.across > e.n / e.across ? d.n / d.across
-                                                   : e.n / e.across;
+    int64_t rows =
+        d.n / d.across > e.n / e.across ? d.n / d.across : e.n / e.across;
     int64_t width = 12 + d.across * (digits(m->world - 1) + 1) + GAP;
     width = width < 36 ? 36 : width;
     size_t start = t->len;
@@ -142,7 +143,7 @@ static void put_stage(Text *t, const Mesh *m, int64_t stage, int64_t lines)
         put(t, "   ... %lld more rows\n", (long long)(rows - lines));
 }
 
-/* "{0-3}" "{0 2 4 6}" "{0 8 .. 56}"                                          */
+/* "{0-3}" "{0 2 4 6}" "{0 8 .. 56}" */
 void put_ranks(Text *t, const int64_t *r, int64_t n)
 {
     int64_t step = n > 1 ? r[1] - r[0] : 1, even = 1;

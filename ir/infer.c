@@ -1,12 +1,15 @@
 /* infer.c: axes and sizes of a node from its operands. Because axes have
  * names, one rule per class does nearly everything; the switch in rule() lists
  * the rest. Wrong sizes are the user's fault and end in err() at the node's
- * place, with a note where the other size came from.                         */
+ * place, with a note where the other size came from. */
 #include <string.h>
 
 #include "ir.h"
 
-typedef struct Dims { int n; Dim d[2 * MAXD]; } Dims;
+typedef struct Dims {
+    int n;
+    Dim d[2 * MAXD];
+} Dims;
 
 static int find(const Dims *s, const Axis *a)
 {
@@ -52,7 +55,7 @@ static void clash(Graph *g, const Node *n, const Axis *a, int k0, int k1)
         (long long)y->dim[dim_of(y, a)].n, k1 + 1);
 }
 
-/* Shared axes of all operands agree in size.                                 */
+/* Shared axes of all operands agree in size. */
 static void agree(Graph *g, const Node *n, int nin)
 {
     for (int k = 1; k < nin; k++)
@@ -89,7 +92,7 @@ static void need(Graph *g, const Node *n, int k, Axis *const *v, int nv)
 /* ---- axes by class ------------------------------------------------------- */
 
 /* Union of the operands' axes, in the order of the first operand that has them
- * all, else of first appearance.                                             */
+ * all, else of first appearance. */
 static Dims unite(Graph *g, const Node *n, int nin)
 {
     Dims s = { 0 };
@@ -151,7 +154,7 @@ static Dims rename_dims(const Node *n)
 
     if (n->nA != n->nB)
         err(n->loc, "rename: %d axes become %d", n->nA, n->nB);
-    for (int k = 0; k < n->nA; k++)      /* at once: names may change places  */
+    for (int k = 0; k < n->nA; k++) /* at once: names may change places */
         s.d[dim_of(n->in[0], n->A[k])].a = n->B[k];
     for (int i = 0; i < s.n; i++)
         for (int k = 0; k < i; k++)
@@ -162,7 +165,7 @@ static Dims rename_dims(const Node *n)
 }
 
 /* Sizes of the axes a split makes: as declared, or kept from an earlier infer;
- * one may be left to the division.                                           */
+ * one may be left to the division. */
 static Dims split_dims(Graph *g, const Node *n)
 {
     const Node *a = n->in[0];
@@ -208,7 +211,7 @@ static int adjacent(const Node *a, Axis *const *v, int nv)
 }
 
 /* A merge is a view only of neighbours: put the axes together first, where the
- * first of them stands. The permute goes before n in the program.            */
+ * first of them stands. The permute goes before n in the program. */
 static void gather_axes(Graph *g, Node *n)
 {
     Node *a = n->in[0], *p = g_node(g, Opermute, n->loc, 1, &a);
@@ -270,7 +273,7 @@ static Dims concat_dims(Graph *g, const Node *n)
 }
 
 /* Are the axes of x those of v, and is it cut along axes of its own? Moves v
- * and cut on.                                                                */
+ * and cut on. */
 static void listed(const Node *n, const Node *x, int *v, int *cut, int ncut)
 {
     int ok = *v + x->nd <= n->nA && *cut + ncut <= n->nB;
@@ -288,11 +291,10 @@ static void listed(const Node *n, const Node *x, int *v, int *cut, int ncut)
 
 static int cuts_of(const Node *bucket)
 {
-    return __builtin_popcount(axis_atoms(bucket->dim[0].a)) *
-           (bucket->nd > 1);
+    return __builtin_popcount(axis_atoms(bucket->dim[0].a)) * (bucket->nd > 1);
 }
 
-/* The node's own axes, [own flat] or [flat].                                 */
+/* The node's own axes, [own flat] or [flat]. */
 static Dims pack_dims(const Node *n)
 {
     int v = 0, cut = 0;
@@ -324,7 +326,7 @@ static Dims unpack_dims(const Node *n)
     return without(n, NULL, 0);
 }
 
-/* Indices' axes first, then what is left of the indexed tensor.              */
+/* Indices' axes first, then what is left of the indexed tensor. */
 static Dims gather_dims(Graph *g, const Node *n)
 {
     need(g, n, 0, n->A, 1);
@@ -340,7 +342,7 @@ static int64_t rows_of(const Node *map)
     return g_elems(map->in[0]);
 }
 
-/* [row, what x has besides the token axes and top]                           */
+/* [row, what x has besides the token axes and top] */
 static Dims dispatch_dims(Graph *g, const Node *n)
 {
     const Node *x = n->in[0], *map = n->in[1], *e = map->in[0];
@@ -391,7 +393,7 @@ static Dims gmmw_dims(const Node *n)
     return s;
 }
 
-/* The route node whose rows n is laid out in.                                */
+/* The route node whose rows n is laid out in. */
 static Node *row_map(const Node *n, const Dims *s)
 {
     for (int i = 0; i < s->n; i++) {
@@ -409,7 +411,7 @@ static Node *row_map(const Node *n, const Dims *s)
 
 /* ---- one node ------------------------------------------------------------ */
 
-static Dims kept(const Node *n)               /* what the builder already set */
+static Dims kept(const Node *n) /* what the builder already set */
 {
     return without(n, NULL, 0);
 }
@@ -460,9 +462,12 @@ static Dims pick_dims(const Node *n)
 static Dims rule(Graph *g, Node *n)
 {
     switch (n->op) {
-    case Ospread: case Opermute: case Oscatter_add: case Opart: case Ocall:
-    case Orecv:
-        return kept(n);
+    case Ospread:
+    case Opermute:
+    case Oscatter_add:
+    case Opart:
+    case Ocall:
+    case Orecv: return kept(n);
     case Odot: return dot_dims(g, n);
     case Opick: return pick_dims(n);
     case Ogmm: return gmm_dims(g, n);
@@ -474,17 +479,19 @@ static Dims rule(Graph *g, Node *n)
     case Oslice: return slice_dims(g, n);
     case Opad: return resized(g, n, n->j);
     case Oconcat: need(g, n, 0, n->A, 1); return concat_dims(g, n);
-    case Oshift: case Ocumsum:
-        need(g, n, 0, n->A, 1);
-        return without(n->in[0], NULL, 0);
+    case Oshift:
+    case Ocumsum: need(g, n, 0, n->A, 1); return without(n->in[0], NULL, 0);
     case Ogather: return gather_dims(g, n);
     case Opack: return pack_dims(n);
     case Ounpack: return unpack_dims(n);
     case Odispatch: return dispatch_dims(g, n);
     case Oundispatch: return undispatch_dims(n);
-    case Oroute: case Ooverflow: case Oattn: case Oattnback:
-        return (Dims){ 0 };
-    case Okeep: case Oaccum: return without(n->in[0], NULL, 0);
+    case Oroute:
+    case Ooverflow:
+    case Oattn:
+    case Oattnback: return (Dims){ 0 };
+    case Okeep:
+    case Oaccum: return without(n->in[0], NULL, 0);
     default: break;
     }
     switch (optab[n->op].cls) {
@@ -496,7 +503,7 @@ static Dims rule(Graph *g, Node *n)
     }
 }
 
-/* Keep an order of the same axes that the builder chose.                     */
+/* Keep an order of the same axes that the builder chose. */
 static void set_dims(Node *n, const Dims *s)
 {
     int same = n->nd == s->n;

@@ -1,5 +1,5 @@
 /* ir.h: what a program is before it is a plan: ops, nodes, graphs, sharding
- * types, kernels-to-be, targets. Passes and codegen see this header.         */
+ * types, kernels-to-be, targets. Passes and codegen see this header. */
 #ifndef PLEAT_IR_H
 #define PLEAT_IR_H
 
@@ -15,77 +15,89 @@ typedef enum Op {
 } Op;
 
 typedef enum OpClass {
-    SRC,     /* no operands: inputs, parameters, constants, iota              */
-    EW,      /* elementwise, broadcasting by axis name                        */
-    RED,     /* removes the axes in A                                         */
-    EIN,     /* products of two operands summed over the axes in A            */
-    ROW,     /* works along one whole axis                                    */
-    VIEW,    /* the same bytes under other axes                               */
-    MOVE,    /* copies elements to other places                               */
-    COMP,    /* composites and their gradients                                */
-    COMM,    /* collectives; only after `comm`                                */
-    SINK     /* accumulators, writes of state, results                        */
+    SRC,  /* no operands: inputs, parameters, constants, iota */
+    EW,   /* elementwise, broadcasting by axis name */
+    RED,  /* removes the axes in A */
+    EIN,  /* products of two operands summed over the axes in A */
+    ROW,  /* works along one whole axis */
+    VIEW, /* the same bytes under other axes */
+    MOVE, /* copies elements to other places */
+    COMP, /* composites and their gradients */
+    COMM, /* collectives; only after `comm` */
+    SINK  /* accumulators, writes of state, results */
 } OpClass;
 
 /* Where an attribute of the signature ("axes:A k:i path:s") is kept in a
- * node.                                                                      */
+ * node. */
 typedef enum Slot { SlotA, SlotB, Sloti, Slotj, Slotf, Slots } Slot;
-typedef struct AttrInfo { const char *name; Slot slot; } AttrInfo;
+typedef struct AttrInfo {
+    const char *name;
+    Slot slot;
+} AttrInfo;
 
 enum { MAXIN = 24, MAXATTR = 4 };
 
 typedef struct OpInfo {
     const char *name;
     OpClass cls;
-    int nin;                      /* operands; -1: any number                 */
-    const char *operands;         /* "a b"                                    */
-    int nattr; AttrInfo attr[MAXATTR];
-    const char *special;          /* words: see ops.def                       */
-    int ngrad; const char *grad[3];   /* E texts by operand                   */
-    char gradkind;               /* 'E' texts, 'A' auto, 'F' function, 0 none */
-    const char *lower;            /* E(...) text when lowerkind is 'E'; else  */
-    char lowerkind;               /* 'F': the family's name                   */
+    int nin;              /* operands; -1: any number */
+    const char *operands; /* "a b" */
+    int nattr;
+    AttrInfo attr[MAXATTR];
+    const char *special; /* words: see ops.def */
+    int ngrad;
+    const char *grad[3]; /* E texts by operand */
+    char gradkind;       /* 'E' texts, 'A' auto, 'F' function, 0 none */
+    const char *lower;   /* E(...) text when lowerkind is 'E'; else */
+    char lowerkind;      /* 'F': the family's name */
 } OpInfo;
 
-extern OpInfo optab[NOP];         /* read only; made from ops.def at start    */
-int op_named(const char *name);               /* -1: none                     */
-int op_is(Op op, const char *word);           /* word stands in special       */
+extern OpInfo optab[NOP];           /* read only; made from ops.def at start */
+int op_named(const char *name);     /* -1: none */
+int op_is(Op op, const char *word); /* word stands in special */
 
 /* ---- table.c: a map from 64-bit keys (or pointers) to pointers ----------- */
 
 typedef struct Table Table;
 Table *table_new(Arena *a);
-void **table_at(Table *t, uint64_t key);      /* slot, made when missing      */
-void *table_get(const Table *t, uint64_t key); /* null: missing               */
+void **table_at(Table *t, uint64_t key);       /* slot, made when missing */
+void *table_get(const Table *t, uint64_t key); /* null: missing */
 #define KEYP(p) ((uint64_t)(uintptr_t)(p))
-uint64_t mix64(uint64_t h, uint64_t x);       /* hash step                    */
+uint64_t mix64(uint64_t h, uint64_t x); /* hash step */
 
 /* ---- graph.c ------------------------------------------------------------- */
 
 typedef struct Axis {
-    const char *name;             /* interned; axes are equal by pointer      */
-    int64_t n;                    /* declared size; 0: not declared           */
-    struct Axis *root;            /* renamed from (key -> seq), or itself     */
-    int zigzag;                   /* a root: cp's ranks hold two pieces of it
+    const char *name;  /* interned; axes are equal by pointer */
+    int64_t n;         /* declared size; 0: not declared */
+    struct Axis *root; /* renamed from (key -> seq), or itself */
+    int zigzag;        /* a root: cp's ranks hold two pieces of it
                                      and of what is renamed from it (shard.c).
-                                     Set by fold for all programs             */
-    int nfactor;                  /* merged from these, major first           */
+                                     Set by fold for all programs */
+    int nfactor;       /* merged from these, major first */
     struct Axis *factor[4];
     const Loc *loc;
 } Axis;
 
-typedef struct Dim { Axis *a; int64_t n; } Dim;     /* n is the global size   */
+typedef struct Dim {
+    Axis *a;
+    int64_t n;
+} Dim; /* n is the global size */
 
-/* Sharding over one atom (DESIGN section 4).                                 */
+/* Sharding over one atom (DESIGN section 4). */
 typedef enum ShardKind { R, S, P, F } ShardKind;
 typedef enum Reduce { Radd, Rmax, Rmin } Reduce;
-typedef struct Shard { ShardKind k; Axis *a; Reduce op; } Shard;
+typedef struct Shard {
+    ShardKind k;
+    Axis *a;
+    Reduce op;
+} Shard;
 
 typedef enum Region {
-    REGden,                      /* once a micro-batch, before pre: loss dens */
-    REGpre,                       /* once a step                              */
-    REGbody,                      /* once a micro-batch                       */
-    REGpost,                      /* once a step, after the bodies            */
+    REGden,  /* once a micro-batch, before pre: loss dens */
+    REGpre,  /* once a step */
+    REGbody, /* once a micro-batch */
+    REGpost, /* once a step, after the bodies */
     NREGION
 } Region;
 extern const char *const regions[NREGION];
@@ -93,26 +105,30 @@ extern const char *const regions[NREGION];
 typedef struct Node Node;
 typedef struct Graph Graph;
 struct Node {
-    int id;                       /* index in g->node after g_renumber        */
+    int id; /* index in g->node after g_renumber */
     Op op;
     Dtype dt;
     Region reg;
-    int nd; Dim dim[MAXD];        /* order is the memory layout, last fastest */
-    int nin; Node **in;
-    int nA; Axis **A;             /* attributes, by the slots of the op's row */
-    int nB; Axis **B;
+    int nd;
+    Dim dim[MAXD]; /* order is the memory layout, last fastest */
+    int nin;
+    Node **in;
+    int nA;
+    Axis **A; /* attributes, by the slots of the op's row */
+    int nB;
+    Axis **B;
     int64_t i, j;
     double f;
     const char *s;
-    Node *map;                 /* rows layout: the route node of the row axis */
-    Graph *body;                  /* composites: what they mean               */
-    int again;                    /* recomputed copy number; never merged     */
-    const char *scope;       /* interned path, "" outside; d.<path>: backward */
-    const char *name;             /* unique: scope path, op, ordinal          */
+    Node *map;         /* rows layout: the route node of the row axis */
+    Graph *body;       /* composites: what they mean */
+    int again;         /* recomputed copy number; never merged */
+    const char *scope; /* interned path, "" outside; d.<path>: backward */
+    const char *name;  /* unique: scope path, op, ordinal */
     const Loc *loc;
-    int call;                     /* body of a stage: 1 + index of Graph.call */
-    Shard sh[MAXATOM];            /* after place                              */
-    /* Facts kept by passes while they run, and the buffer after alloc.       */
+    int call;          /* body of a stage: 1 + index of Graph.call */
+    Shard sh[MAXATOM]; /* after place */
+    /* Facts kept by passes while they run, and the buffer after alloc. */
     void *tmp;
     int mark, buf;
 };
@@ -121,138 +137,147 @@ typedef enum ParamKind { PKparam, PKstate, PKmaster, PKm, PKv } ParamKind;
 extern const char *const paramkinds[];
 
 /* Everything with a value across steps. A parameter's node is Oparam, every
- * other kind's is Ostate; node->s is the path.                               */
+ * other kind's is Ostate; node->s is the path. */
 typedef struct Param {
-    const char *path;             /* "layers.0.moe.w1", "optim.m.<path>"      */
+    const char *path; /* "layers.0.moe.w1", "optim.m.<path>" */
     ParamKind kind;
-    Dtype dt;                     /* `real` until precision                   */
-    int nd; Dim dim[MAXD];
-    const char *init;             /* "normal" "uniform" "const" "copy"        */
-    double arg;                   /* std, half width, value                   */
-    const char *of;               /* copy: the parameter it starts equal to   */
-    Axis *expert;                 /* on the expert grid: its axis over ep. Set
-                                     by fold for all programs; null: dense    */
-    const char *bucket;           /* ZeRO: a member of it, or its master, m, v;
-                                     null: none (passes/bucket.c)             */
-    int64_t at;                   /* member: its first element there          */
-    int copy;                     /* this stage's copy; an earlier one owns it*/
+    Dtype dt; /* `real` until precision */
+    int nd;
+    Dim dim[MAXD];
+    const char *init;   /* "normal" "uniform" "const" "copy" */
+    double arg;         /* std, half width, value */
+    const char *of;     /* copy: the parameter it starts equal to */
+    Axis *expert;       /* on the expert grid: its axis over ep. Set
+                                     by fold for all programs; null: dense */
+    const char *bucket; /* ZeRO: a member of it, or its master, m, v;
+                                     null: none (passes/bucket.c) */
+    int64_t at;         /* member: its first element there */
+    int copy;           /* this stage's copy; an earlier one owns it*/
     const Loc *loc;
 } Param;
 
 /* A call of a stage: the nodes of one work on one chunk, or one transfer.
  * After pipe the graph of a stage has the calls it needs, in this order: by
- * chunk F, (B or I W); then transfers.                                       */
-typedef struct Call { RowKind k; Job w; int chunk, other; } Call;
-const char *call_name(Arena *a, const Call *c);   /* "F0" "send.F0.1"         */
+ * chunk F, (B or I W); then transfers. */
+typedef struct Call {
+    RowKind k;
+    Job w;
+    int chunk, other;
+} Call;
+const char *call_name(Arena *a, const Call *c); /* "F0" "send.F0.1" */
 
-/* How the model is cut into chunks (passes/stages.c).                        */
+/* How the model is cut into chunks (passes/stages.c). */
 typedef struct Stages {
     int nchunk;
-    const char *text;             /* as a layout string, "Et|t|t|tL"          */
-    int nunit; const char **unit; /* "layers.3", interned, in program order   */
-    int *chunk;                   /* of each unit                             */
-    int first, last;              /* chunks of E and of L                     */
-    const char **between;         /* vec: scopes of no unit that read one and
-                                     that one reads: a norm before mtp        */
+    const char *text; /* as a layout string, "Et|t|t|tL" */
+    int nunit;
+    const char **unit;    /* "layers.3", interned, in program order */
+    int *chunk;           /* of each unit */
+    int first, last;      /* chunks of E and of L */
+    const char **between; /* vec: scopes of no unit that read one and
+                                     that one reads: a norm before mtp */
 } Stages;
 
 typedef enum Level { LOGICAL, PLACED, LOCAL, NLEVEL } Level;
 extern const char *const levels[];
 
 struct Graph {
-    const char *name;             /* model's name                             */
-    const char *prog;             /* step eval forward init                   */
+    const char *name; /* model's name */
+    const char *prog; /* step eval forward init */
     Level level;
-    const char *after;           /* the last pass it went through; null: none */
+    const char *after; /* the last pass it went through; null: none */
     Arena *arena;
-    Mesh *mesh;                   /* set by fold; null before                 */
+    Mesh *mesh; /* set by fold; null before */
     Opts *opts;
-    const Stages *stages;        /* set by the driver before all passes; null:
-                                     one stage                                */
-    int role, nrole;              /* after pipe: this stage, of so many; 0 0  */
-    Call *call;                   /* vec, after pipe                          */
-    Turn *turn;                   /* vec: the stage's table; phase: index of
-                                     call                                     */
-    struct Graph *next;           /* after pipe: the next stage's graph       */
-    int naxis; Axis **axis;       /* vec, in order of first use               */
-    Param **param;                /* vec                                      */
-    Table *bypath; size_t nbypath; /* g_param's index of the first nbypath    */
-    Node **node;                  /* vec, operands before users               */
-    HfMap *hf; int nhf;          /* set by the front end, carried to the plan */
+    const Stages *stages; /* set by the driver before all passes; null:
+                                     one stage */
+    int role, nrole;      /* after pipe: this stage, of so many; 0 0 */
+    Call *call;           /* vec, after pipe */
+    Turn *turn;           /* vec: the stage's table; phase: index of
+                                     call */
+    struct Graph *next;   /* after pipe: the next stage's graph */
+    int naxis;
+    Axis **axis;   /* vec, in order of first use */
+    Param **param; /* vec */
+    Table *bypath;
+    size_t nbypath; /* g_param's index of the first nbypath */
+    Node **node;    /* vec, operands before users */
+    HfMap *hf;
+    int nhf; /* set by the front end, carried to the plan */
 };
 
 Graph *g_new(Arena *a, const char *name);
 Graph *g_like(const Graph *g); /* same arena, axes, params, options; no nodes */
-Axis *g_axis(Graph *g, const char *name);     /* find or make                 */
-Param *g_param(Graph *g, const char *path);   /* null: none                   */
+Axis *g_axis(Graph *g, const char *name);   /* find or make */
+Param *g_param(Graph *g, const char *path); /* null: none */
 
 /* Build: a node of op with operands, appended to g->node. Set attributes, then
- * call infer(), which checks them and fills dt, dim, map (err() at n->loc).  */
+ * call infer(), which checks them and fills dt, dim, map (err() at n->loc). */
 Node *g_node(Graph *g, Op op, const Loc *l, int nin, Node *const *in);
 Node *infer(Graph *g, Node *n);
-Dtype infer_dtype(const Node *n);             /* promote.c                    */
-/* For messages: "[batch=2 seq=8]", without the implicit micro axis.          */
+Dtype infer_dtype(const Node *n); /* promote.c */
+/* For messages: "[batch=2 seq=8]", without the implicit micro axis. */
 const char *shape_text(const Graph *g, const Node *n);
 /* What infer would set: dims by the op's class and rule, without touching
- * n->dim when the text form or a pass fixed another order of the same axes.  */
+ * n->dim when the text form or a pass fixed another order of the same axes. */
 
-/* Shorthands: build and infer.                                               */
+/* Shorthands: build and infer. */
 Node *g_ew(Graph *g, Op op, const Loc *l, Node *a, Node *b, Node *c);
 Node *g_const(Graph *g, const Loc *l, Dtype dt, double v);
-Node *g_cast(Graph *g, Node *a, Dtype dt);    /* a itself when it has dt      */
+Node *g_cast(Graph *g, Node *a, Dtype dt); /* a itself when it has dt */
 Node *g_red(Graph *g, Op op, Node *a, Axis **ax, int n);
 Node *g_sumto(Graph *g, Node *a, const Node *like);  /* sum axes `like` lacks */
-Node *g_spread(Graph *g, Node *a, const Node *like); /* to like's dims        */
+Node *g_spread(Graph *g, Node *a, const Node *like); /* to like's dims */
 Node *g_dot(Graph *g, const Loc *l, Node *a, Node *b, Axis **ax, int n,
-            const Node *order);   /* order: null, or whose axis order to take */
-Node *g_copyof(Graph *g, const Node *n, Node *const *in); /* op and attrs     */
+            const Node *order); /* order: null, or whose axis order to take */
+Node *g_copyof(Graph *g, const Node *n, Node *const *in); /* op and attrs */
 
-void g_renumber(Graph *g);        /* ids = positions                          */
-void g_tidy(Graph *g);         /* merge equal nodes, drop dead ones, renumber */
-void g_names(Graph *g);           /* give every unnamed node its unique name  */
-int dim_of(const Node *n, const Axis *a);     /* position of an axis, or -1   */
-int64_t g_elems(const Node *n);   /* product of global sizes                  */
-int same_dims(const Node *a, const Node *b);  /* same axes and sizes          */
-int same_section(const Node *a, const Node *b);     /* region and call        */
-int is_transfer(const Node *n);   /* send, recv, stagesum: between stages     */
-int axis_at(Axis *const *v, int n, const Axis *a);  /* in a list; -1: not     */
-int g_isrow(const Axis *a);       /* the ragged axis "row"                    */
-int is_backward(const Node *n);   /* made by grad: its scope is d or d.<path> */
-int any_region(const Node *n);    /* a source that every region may read      */
+void g_renumber(Graph *g); /* ids = positions */
+void g_tidy(Graph *g);     /* merge equal nodes, drop dead ones, renumber */
+void g_names(Graph *g);    /* give every unnamed node its unique name */
+int dim_of(const Node *n, const Axis *a);       /* position of an axis, or -1 */
+int64_t g_elems(const Node *n);                 /* product of global sizes */
+int same_dims(const Node *a, const Node *b);    /* same axes and sizes */
+int same_section(const Node *a, const Node *b); /* region and call */
+int is_transfer(const Node *n); /* send, recv, stagesum: between stages */
+int axis_at(Axis *const *v, int n, const Axis *a); /* in a list; -1: not */
+int g_isrow(const Axis *a);                        /* the ragged axis "row" */
+int is_backward(const Node *n); /* made by grad: its scope is d or d.<path> */
+int any_region(const Node *n);  /* a source that every region may read */
 
 /* ---- shard.c: what a rank holds ------------------------------------------ */
 
-/* Size on one rank of dim d of n (capacity for the row axis).                */
+/* Size on one rank of dim d of n (capacity for the row axis). */
 int64_t local_n(const Graph *g, const Node *n, int d);
 int64_t local_elems(const Graph *g, const Node *n);
 int64_t local_bytes(const Graph *g, const Node *n);
 /* The pieces of dim d of n on one rank, in the order they lie: one, or two of
- * one length when cp's atoms cut a zigzag axis. Returns how many.            */
+ * one length when cp's atoms cut a zigzag axis. Returns how many. */
 enum { MAXPIECE = 2 };
 int pieces(const Graph *g, const Node *n, int d, Piece out[MAXPIECE]);
-/* Global index of this rank's first element along a dim of one piece.        */
+/* Global index of this rank's first element along a dim of one piece. */
 Aff local_start(const Graph *g, const Node *n, int d);
-/* Atoms that cut the axis in pieces: cp's, or none.                          */
+/* Atoms that cut the axis in pieces: cp's, or none. */
 uint32_t zigzag_atoms(const Mesh *m, const Axis *a);
 /* A set of atoms as numbers in which what is slower along the axis is greater:
- * pieces before runs, later atoms before earlier ones.                       */
+ * pieces before runs, later atoms before earlier ones. */
 uint32_t slowness(const Mesh *m, const Axis *a, uint32_t atoms);
-/* Parts that n elements of an axis must divide into when `atoms` cut it.     */
+/* Parts that n elements of an axis must divide into when `atoms` cut it. */
 int64_t cut_parts(const Mesh *m, const Axis *a, uint32_t atoms);
-uint32_t atoms_of(const Graph *g, const Node *n, ShardKind k); /* typed k     */
+uint32_t atoms_of(const Graph *g, const Node *n, ShardKind k); /* typed k */
 /* Buckets (passes/bucket.c) have axes of their own, whose names say over which
  * atoms they are cut: "own.a0", as their members are, and "flat.a1.a2". 0: any
- * other axis.                                                                */
+ * other axis. */
 uint32_t axis_atoms(const Axis *a);
 /* Where operand k of a pack begins, in elements of its last axis; k = nin:
- * where they end. Each begins at a multiple of PACKALIGN.                    */
+ * where they end. Each begins at a multiple of PACKALIGN. */
 enum { PACKALIGN = 128 };
 int64_t bucket_at(const Node *pack, int k);
 /* A route node's value, int32, one buffer: offsets[E+1] of local experts, then
  * pair[cap] (token * top + slot of each row, -1: padding), then row[pairs]
  * (-1: not here), then, with a budget, the number of rows if there were room
  * for all. each: rows of every expert when padded, else 0. first: the rank's
- * row that row 0 is.                                                         */
+ * row that row 0 is. */
 typedef struct MapLayout {
     int64_t experts, cap, each, first, pairs, offset, pair, row, total, n;
 } MapLayout;
@@ -261,27 +286,33 @@ MapLayout map_layout(const Graph *g, const Node *route);
 /* ---- rule.c: how an op may be cut ---------------------------------------- */
 
 /* One way to run a node over one atom: what it makes of which operand types. */
-typedef struct Way { Shard out, in[MAXIN]; } Way;
+typedef struct Way {
+    Shard out, in[MAXIN];
+} Way;
 enum { MAXWAY = 48 };
 /* All ways, whatever the sizes; those of the node's class first by its axes.
- * Sources and collectives have none.                                         */
+ * Sources and collectives have none. */
 int ways(const Graph *g, const Node *n, int atom, Way *w);
 int same_shard(const Shard *x, const Shard *y);
 /* Null when each operand's type is what some way of n asks for and n's type
- * what it makes; otherwise what is wrong. For graphs at level LOCAL.         */
+ * what it makes; otherwise what is wrong. For graphs at level LOCAL. */
 const char *type_wrong(const Graph *g, const Node *n);
 
 /* ---- repair.c: from one type to another ---------------------------------- */
 
-/* One collective; it changes the types of all its atoms at once.             */
-typedef struct Repair { Op op; Axis *a, *b; uint32_t atoms; } Repair;
+/* One collective; it changes the types of all its atoms at once. */
+typedef struct Repair {
+    Op op;
+    Axis *a, *b;
+    uint32_t atoms;
+} Repair;
 /* The next step that takes a value of type t[] towards want[], which becomes
  * its type; 0: it is there. Steps that shrink the value come first. A scalar
  * may go from R to P(add) (op add: position 0 keeps it, others have 0); any
- * other value that should become partial is our fault.                       */
+ * other value that should become partial is our fault. */
 int repair(const Mesh *m, Shard *t, const Shard *want, Repair *r);
 /* Bytes of n on one rank if its type were t[], and bytes one rank receives for
- * the step r that starts from type t[].                                      */
+ * the step r that starts from type t[]. */
 double bytes_as(const Graph *g, const Node *n, const Shard *t);
 double bytes_sent(const Graph *g, const Node *n, const Shard *t,
                   const Repair *r);
@@ -289,160 +320,181 @@ double bytes_sent(const Graph *g, const Node *n, const Shard *t,
 /* ---- storage.c: whose buffer holds a value ------------------------------- */
 
 /* A view (rename split merge, stop_gradient, cast to its own dtype) whose dims
- * lie as its operand's do: same bytes.                                       */
+ * lie as its operand's do: same bytes. */
 int is_view(const Node *n);
-Node *viewed(Node *n);            /* through views; a write's is its state    */
-Node *storage(Node *n);           /* and a sum's that goes on (sums.c): where it
-                                     began                                    */
+Node *viewed(Node *n);  /* through views; a write's is its state */
+Node *storage(Node *n); /* and a sum's that goes on (sums.c): where it
+                                     began */
 
 /* ---- matrix.c: a dot as matrix products ---------------------------------- */
 
 /* C[M,N] = A[M,K] x B[K,N] in a loop over up to three axes outside. swap: A is
  * the dot's second operand. ta, tb: that matrix is stored transposed.
- * Elements.                                                                  */
+ * Elements. */
 typedef struct Matrix {
     int64_t M, N, K, lda, ldb, ldc;
     int ta, tb, swap;
-    int nbatch; int64_t batch[3], sa[3], sb[3], sc[3];
+    int nbatch;
+    int64_t batch[3], sa[3], sb[3], sc[3];
 } Matrix;
 /* Operands a and b to a result laid out like c; 0: some layout does not allow
- * it.                                                                        */
+ * it. */
 int as_matrix(const Graph *g, const Node *a, const Node *b, const Node *c,
               Matrix *x);
 
 /* ---- cost.c -------------------------------------------------------------- */
 
-typedef struct Cost { double flops, bytes; } Cost;
-Cost cost_of(const Graph *g, const Node *n);  /* on one rank                  */
+typedef struct Cost {
+    double flops, bytes;
+} Cost;
+Cost cost_of(const Graph *g, const Node *n); /* on one rank */
 /* Training FLOPs per token by moe-training.md C3, from the graph: 6 times the
- * multiply-adds of dots with parameters and of attention (causal: half).     */
+ * multiply-adds of dots with parameters and of attention (causal: half). */
 double flops_per_token(const Graph *g, int64_t *params, int64_t *active);
 
 /* ---- listing.c: lines in columns ----------------------------------------- */
 
 typedef struct Line {
-    const char *name, *what, *type, *shard, *loc; /* columns; null: empty     */
+    const char *name, *what, *type, *shard, *loc; /* columns; null: empty */
     Region reg;
-    const char *path;             /* the scope, which may repeat              */
-    const char *note;             /* not null: this line says only that       */
+    const char *path; /* the scope, which may repeat */
+    const char *note; /* not null: this line says only that */
 } Line;
 
 /* Where repeated scopes stand there once: the line that stands for a line, one
  * of the second repeat or itself; in which of the repeats the line is; which
  * repeats, "layers.0 .. layers.31: x32", one pointer for all of their lines;
- * null: it does not repeat.                                                  */
-typedef struct StandIn { size_t line, turn; const char *repeat; } StandIn;
+ * null: it does not repeat. */
+typedef struct StandIn {
+    size_t line, turn;
+    const char *repeat;
+} StandIn;
 void stand_ins(Arena *a, const Line *v, size_t n, StandIn *s);
 
-/* With `fold` scopes that repeat with a number stand there once.             */
+/* With `fold` scopes that repeat with a number stand there once. */
 void put_lines(Text *t, const Line *v, size_t n, const char *indent,
                const char *eq, int fold);
 
 /* ---- print.c parse.c parsenode.c shardtext.c check.c dot.c --------------- */
 
-/* parse(print(g)) prints the same bytes. Flags: with places, all repeats.    */
-enum { PRINTloc = 1, PRINTfold = 2 };  /* fold: repeated scopes once, to read */
+/* parse(print(g)) prints the same bytes. Flags: with places, all repeats. */
+enum { PRINTloc = 1, PRINTfold = 2 }; /* fold: repeated scopes once, to read */
 char *graph_print(Arena *a, const Graph *g, int flags);
-/* The lines of its nodes, in order.                                          */
+/* The lines of its nodes, in order. */
 Line *graph_lines(Arena *a, const Graph *g);
 /* The graph as the k-th cluster of a Graphviz digraph, whose braces are the
- * caller's. fold: repeated scopes once.                                      */
+ * caller's. fold: repeated scopes once. */
 void graph_dot(Text *t, Graph *g, int k, int fold);
 Graph *graph_parse(Arena *a, const char *text, size_t len, const char *name,
                    Opts *opts);
 /* A stage of a whole compile: the programs' graphs (vec), then the Lua sources
- * as put_text(t, "source", file, text) writes them (vec).                    */
+ * as put_text(t, "source", file, text) writes them (vec). */
 Graph **graphs_parse(Arena *a, const char *text, size_t len, const char *name,
                      Opts *opts, Source **sources);
-void print_dims(Text *t, const Node *n);      /* "[batch=2 seq=8]"            */
-int takes(Op op, int nin);        /* may op have that many operands?          */
-/* Null, or what n lacks before infer may look at it.                         */
+void print_dims(Text *t, const Node *n); /* "[batch=2 seq=8]" */
+int takes(Op op, int nin);               /* may op have that many operands? */
+/* Null, or what n lacks before infer may look at it. */
 const char *attrs_wrong(Arena *a, const Node *n);
-/* What the text leaves out when it is so: a name's scope, a node's row map.  */
+/* What the text leaves out when it is so: a name's scope, a node's row map. */
 const char *text_scope(const char *name);
 Node *text_map(const Node *n);
-/* "@ dp:batch tp:+"; null: n is whole, or types are not known yet.           */
+/* "@ dp:batch tp:+"; null: n is whole, or types are not known yet. */
 const char *shard_text(Arena *a, const Graph *g, const Node *n);
-void put_atoms(Text *t, const Mesh *m, uint32_t set);         /* "tp,dp"      */
-void lex_shards(Lex *x, const Graph *g, Node *n);             /* into n->sh   */
+void put_atoms(Text *t, const Mesh *m, uint32_t set); /* "tp,dp" */
+void lex_shards(Lex *x, const Graph *g, Node *n);     /* into n->sh */
 int64_t lex_atoms(Lex *x, const Mesh *m);
 Axis *lex_axis(const Lex *x, const Graph *g, const char *name);
 
 typedef struct Reading {
     Lex x;
-    Graph *g;                     /* being filled: the graph, or a body       */
-    Table *node;                  /* name -> node of g                        */
-    Table *body;                  /* name -> graph                            */
-    Table *usual;                /* undeclared axis -> size where none stands */
-    Table *axis;                  /* name -> axis, of all graphs of the text  */
+    Graph *g;     /* being filled: the graph, or a body */
+    Table *node;  /* name -> node of g */
+    Table *body;  /* name -> graph */
+    Table *usual; /* undeclared axis -> size where none stands */
+    Table *axis;  /* name -> axis, of all graphs of the text */
     Region reg;
-    int call;                     /* 1 + index: of what stands below "F0:"    */
+    int call; /* 1 + index: of what stands below "F0:" */
 } Reading;
 
-void parse_nodes(Reading *p);     /* a line: a node, or where nodes belong    */
+void parse_nodes(Reading *p); /* a line: a node, or where nodes belong */
 Axis *parse_axis(Reading *p);
-int parse_type(Reading *p, Dtype *dt, Dim *dim, int *nd);  /* 0: none there   */
+int parse_type(Reading *p, Dtype *dt, Dim *dim, int *nd); /* 0: none there */
 const Loc *parse_places(Reading *p);
-/* Index of the graph's call that the n bytes at s name; -1: none.            */
+/* Index of the graph's call that the n bytes at s name; -1: none. */
 int parse_call(const Reading *p, const char *s, size_t n);
 
 void check_graph(const Graph *g); /* the level's own rules; die() when broken */
-char *graph_wrong(Arena *a, const Graph *g);  /* null, or which is broken     */
+char *graph_wrong(Arena *a, const Graph *g); /* null, or which is broken */
 
 /* ---- kernels-to-be: what fuse makes and codegen writes ------------------- */
 
-typedef enum Family {             /* one generator each                       */
-    FAMloop,                   /* fused elementwise, views, moves, reductions */
-    FAMgemm, FAMgmm, FAMgmmw,     /* BLAS steps, no text                      */
-    FAMattn, FAMattnback,
-    FAMtopk, FAMcumsum, FAMkeep, FAMroute, FAMscatter,
-    FAMcomm, FAMzero, FAMnone,    /* none: a view, costs nothing              */
-    NFAMILY
+typedef enum Family {          /* one generator each */
+                      FAMloop, /* fused elementwise, views, moves, reductions */
+                      FAMgemm,
+                      FAMgmm,
+                      FAMgmmw, /* BLAS steps, no text */
+                      FAMattn,
+                      FAMattnback,
+                      FAMtopk,
+                      FAMcumsum,
+                      FAMkeep,
+                      FAMroute,
+                      FAMscatter,
+                      FAMcomm,
+                      FAMzero,
+                      FAMnone, /* none: a view, costs nothing */
+                      NFAMILY
 } Family;
 extern const char *const families[NFAMILY];
 
 typedef struct Group {
     Family fam;
     Region reg;
-    int call;                     /* as its nodes'                            */
-    Node **node; int n;           /* members, operands first                  */
-    Node **in; int nin;           /* read from memory (after views)           */
-    Node **out; int nout;         /* members that are stored                  */
-    int nouter; Dim outer[MAXD];  /* loops, see codegen/loop.c                */
-    int ninner; Dim inner[MAXD];
-    Node *map;                    /* ragged outer loop: whose extents         */
-    int64_t scratch;              /* bytes, filled by the target. When not 0 the
+    int call; /* as its nodes' */
+    Node **node;
+    int n; /* members, operands first */
+    Node **in;
+    int nin; /* read from memory (after views) */
+    Node **out;
+    int nout; /* members that are stored */
+    int nouter;
+    Dim outer[MAXD]; /* loops, see codegen/loop.c */
+    int ninner;
+    Dim inner[MAXD];
+    Node *map;                   /* ragged outer loop: whose extents */
+    int64_t scratch;             /* bytes, filled by the target. When not 0 the
                                      work space is the step's last buffer: after
                                      arg[] for kernels, in place of the last
-                                     (null) arg for steps with a fixed count  */
-    int ninplace, (*inplace)[2];  /* pairs (index in out, index in in): the
+                                     (null) arg for steps with a fixed count */
+    int ninplace, (*inplace)[2]; /* pairs (index in out, index in in): the
                                      result may lie in that input's buffer.
                                      Element e of the input is read only by the
                                      iteration that writes element e of the
-                                     result, not after                        */
-    Step step;                    /* filled by the target: kind kernel ints   */
-    int addat;                    /* 1 + which integer says: add to the result
-                                     rather than store it; 0: none            */
-    const char *text;             /* kernel text, or null                     */
-    Node **arg; int narg;        /* buffers of the step, in order; null: none */
+                                     result, not after */
+    Step step;                   /* filled by the target: kind kernel ints */
+    int addat;                   /* 1 + which integer says: add to the result
+                                     rather than store it; 0: none */
+    const char *text;            /* kernel text, or null */
+    Node **arg;
+    int narg; /* buffers of the step, in order; null: none */
 } Group;
 
 typedef struct Target {
     const char *name;
-    const char *prelude;          /* text before all kernels                  */
-    int64_t items;                /* parallel items that keep it busy         */
-    int grid;                     /* an item is a block of threads            */
-    /* Has kernels, forward and backward, for this composite node?            */
+    const char *prelude; /* text before all kernels */
+    int64_t items;       /* parallel items that keep it busy */
+    int grid;            /* an item is a block of threads */
+    /* Has kernels, forward and backward, for this composite node? */
     int (*keeps)(const Graph *g, const Node *n);
-    /* May n join a loop kernel? (the test `recompute` shares with `fuse`)    */
+    /* May n join a loop kernel? (the test `recompute` shares with `fuse`) */
     int (*loops)(const Graph *g, const Node *n);
     /* Numbers that gmmw's kernel can leave beside its accumulator, whose sum is
-     * that of the squares of what it holds; 0, or null: it cannot.           */
+     * that of the squares of what it holds; 0, or null: it cannot. */
     int64_t (*squares)(const Graph *g, const Node *gmmw);
-    /* Fill fam-dependent parts: step, arg, text, scratch.                    */
+    /* Fill fam-dependent parts: step, arg, text, scratch. */
     void (*lower)(Graph *g, Group *k, Arena *a);
 } Target;
 extern const Target T_host, T_null, T_cuda;
-const Target *target_named(const char *name); /* codegen/targets.c; or null  */
+const Target *target_named(const char *name); /* codegen/targets.c; or null */
 
 #endif

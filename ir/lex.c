@@ -1,6 +1,6 @@
 /* lex.c: words of the text forms, in and out. Graphs (parse.c) and plans
  * (planread.c) are lines of words; a word is bare or a "string", the marks
- * [ ] { } ( ) = , % @ ! < stand alone, and # starts a comment.               */
+ * [ ] { } ( ) = , % @ ! < stand alone, and # starts a comment. */
 #include <stdlib.h>
 #include <string.h>
 #include "plan.h"
@@ -8,7 +8,7 @@
 void lex_err(const Lex *x, const char *fmt, ...)
 {
     va_list ap;
-    Loc l = {x->file, x->line, 0};
+    Loc l = { x->file, x->line, 0 };
     va_start(ap, fmt);
     char *s = vstrf(x->arena, fmt, ap);
     va_end(ap);
@@ -17,11 +17,13 @@ void lex_err(const Lex *x, const char *fmt, ...)
 
 static int is_bare(unsigned char c)
 {
+    /* clang-format off */
     static const char mark[256] = {
         ['['] = 1, [']'] = 1, ['{'] = 1, ['}'] = 1, ['('] = 1, [')'] = 1,
         ['='] = 1, [','] = 1, ['%'] = 1, ['@'] = 1, ['!'] = 1, ['<'] = 1,
         ['"'] = 1, ['#'] = 1, ['\\'] = 1, [127] = 1,
     };
+    /* clang-format on */
     return c > ' ' && !mark[c];
 }
 
@@ -79,7 +81,7 @@ void put_hex(Text *t, double v)
     memcpy(&bits, &v, sizeof bits);
     uint64_t frac = bits & 0xfffffffffffff;
     int exp = (int)(bits >> 52 & 0x7ff), digits = 13;
-    if (exp == 0 || exp == 0x7ff) {               /* 0, subnormal, inf, nan   */
+    if (exp == 0 || exp == 0x7ff) { /* 0, subnormal, inf, nan */
         put(t, "%a", v);
         return;
     }
@@ -167,14 +169,15 @@ void lex_line(Lex *x)
 
 static int hex(int c)
 {
-    return c >= '0' && c <= '9' ? c - '0'
-         : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+    return c >= '0' && c <= '9'   ? c - '0'
+           : c >= 'a' && c <= 'f' ? c - 'a' + 10
+                                  : -1;
 }
 
 /* string = '"' { char | \" | \\ | \xHH } '"' */
 static const char *string(Lex *x)
 {
-    Text t = {.arena = x->arena};
+    Text t = { .arena = x->arena };
     putn(&t, "", 0);
     for (x->p++; x->p < x->end && *x->p != '"' && *x->p != '\n'; x->p++) {
         char c = *x->p;
@@ -260,8 +263,8 @@ int64_t lex_range(Lex *x, const char *what, int64_t min, int64_t max)
 {
     int64_t v = lex_int(x);
     if (v < min || v > max)
-        lex_err(x, "%s is %lld, not between %lld and %lld", what,
-                (long long)v, (long long)min, (long long)max);
+        lex_err(x, "%s is %lld, not between %lld and %lld", what, (long long)v,
+                (long long)min, (long long)max);
     return v;
 }
 

@@ -8,7 +8,7 @@
  *     %layers.{i}.w.2 = dot %layers.{i-1}.add %layers.{i}.w
  *
  * What is shown is the second of them, for the first often reads something
- * else.                                                                      */
+ * else. */
 #include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,7 +19,7 @@ enum { NAMECOL = 40, WHATCOL = 76, TYPECOL = 48 };
 
 /* ---- columns ------------------------------------------------------------- */
 
-/* Width of a column: its widest text that does not exceed the limit.         */
+/* Width of a column: its widest text that does not exceed the limit. */
 static size_t width(const char *s, size_t now, size_t limit)
 {
     size_t n = s ? strlen(s) : 0;
@@ -36,7 +36,9 @@ static void put_cell(Text *t, const char *s, size_t w, int last)
         putn(t, " ", 1);
 }
 
-typedef struct Columns { size_t name, what, type, shard; } Columns;
+typedef struct Columns {
+    size_t name, what, type, shard;
+} Columns;
 
 static Columns columns(const Line *v, size_t n)
 {
@@ -73,8 +75,12 @@ static void put_line(Text *t, const Line *l, Columns c, const char *indent,
 
 /* ---- repeated scopes ----------------------------------------------------- */
 
-/* A scope's first number: "layers.3.attn" has stem "layers" and number 3.    */
-typedef struct Unit { const char *stem; size_t n; long at; } Unit;
+/* A scope's first number: "layers.3.attn" has stem "layers" and number 3. */
+typedef struct Unit {
+    const char *stem;
+    size_t n;
+    long at;
+} Unit;
 
 static Unit unit_of(const char *path)
 {
@@ -89,7 +95,7 @@ static Unit unit_of(const char *path)
     return (Unit){ path, 0, -1 };
 }
 
-/* The word of a stem that stands right before the number.                    */
+/* The word of a stem that stands right before the number. */
 static const char *last_word(Unit u, size_t *n)
 {
     const char *p = u.stem + u.n;
@@ -101,7 +107,7 @@ static const char *last_word(Unit u, size_t *n)
 }
 
 /* "layers.3", "post.layers.3", "optim.m.layers.3" are of one unit; of another
- * is its backward, "d.layers.3".                                             */
+ * is its backward, "d.layers.3". */
 static int same_stem(Unit a, Unit b)
 {
     size_t n, m;
@@ -112,7 +118,7 @@ static int same_stem(Unit a, Unit b)
            back == (b.n > 2 && !memcmp(b.stem, "d.", 2));
 }
 
-/* Does "layers.<number>" begin at s? Its length, and the number.             */
+/* Does "layers.<number>" begin at s? Its length, and the number. */
 static size_t number_at(const char *s, Unit u, long *at)
 {
     size_t n;
@@ -159,7 +165,9 @@ static void put_general(Text *t, const char *s, Unit u, int blur)
             const char *word = last_word(u, &len);
             putn(t, s + 1, i - 1);
             put(t, "%.*s.%s", (int)len, word,
-                at == u.at ? "{i}" : at < u.at ? "{i-1}" : "{i+1}");
+                at == u.at  ? "{i}"
+                : at < u.at ? "{i-1}"
+                            : "{i+1}");
             putn(t, s + i + n, w - i - n);
             mine = 1;
         }
@@ -185,7 +193,7 @@ static int same_text(const char *a, const char *b)
     return a == b || (a && b && !strcmp(a, b));
 }
 
-/* Length of the run of lines from i on that belong to one unit.              */
+/* Length of the run of lines from i on that belong to one unit. */
 static size_t run_at(const Line *v, size_t n, size_t i, Unit *u)
 {
     size_t k = i;
@@ -213,7 +221,7 @@ static int same_run(Arena *a, const Line *v, const Line *w, size_t n, Unit u,
     return 1;
 }
 
-/* How many runs like the one at i follow each other, it included.            */
+/* How many runs like the one at i follow each other, it included. */
 static size_t repeats(Arena *a, const Line *v, size_t n, size_t i, size_t len,
                       Unit u, long *last)
 {
@@ -227,8 +235,8 @@ static size_t repeats(Arena *a, const Line *v, size_t n, size_t i, size_t len,
             break;
         if (!step)
             step = x.at - *last;
-        if (x.at - *last != step || labs(step) != 1 ||
-            v[k].reg != v[i].reg || !same_run(a, v + i, v + k, len, u, x))
+        if (x.at - *last != step || labs(step) != 1 || v[k].reg != v[i].reg ||
+            !same_run(a, v + i, v + k, len, u, x))
             break;
         *last = x.at;
     }
@@ -253,7 +261,7 @@ void stand_ins(Arena *a, const Line *v, size_t n, StandIn *s)
     }
 }
 
-/* The lines with every repeat folded into one copy behind a comment.         */
+/* The lines with every repeat folded into one copy behind a comment. */
 static Line *folded(Arena *a, const Line *v, size_t n)
 {
     Line *out = NULL;

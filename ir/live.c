@@ -1,20 +1,23 @@
 /* live.c: which bytes of the arena matter when, worked out from the steps of a
  * plan alone. The compiler's own idea of lives (Buf.born and dies) is only
  * compared with it. Two uses: a check of every plan in tests, and a table of
- * dead bytes for a runtime that fills them with NaN and must not notice.     */
+ * dead bytes for a runtime that fills them with NaN and must not notice. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "plan.h"
 
-typedef struct Life { int buf, first, last; int64_t at; } Life;
+typedef struct Life {
+    int buf, first, last;
+    int64_t at;
+} Life;
 
 typedef struct Lives {
     Arena *arena;
     const Role *r;
     int prog;
-    Life *of;                     /* by buffer; first -1: never named         */
-    int from, to;                 /* steps of a stage's calls; from > to: none*/
+    Life *of;     /* by buffer; first -1: never named */
+    int from, to; /* steps of a stage's calls; from > to: none*/
 } Lives;
 
 static const char *wrong(const Lives *l, const char *what, int buf, int step)
@@ -50,16 +53,18 @@ int joined(const Role *r, int buf, int step)
 
 /* ---- lives --------------------------------------------------------------- */
 
-/* Does step s only write its i-th buffer? 1 where a kernel does not say.     */
+/* Does step s only write its i-th buffer? 1 where a kernel does not say. */
 static int writes(const Step *s, int i)
 {
     switch (s->kind) {
     case Skernel: return !s->rw || s->rw[i] == 'w';
     case Sgemm: return i == 3 || (i == 2 && !s->iv[10].c);
-    case Sgmm: case Sgmmw: return i == 4 || (i == 2 && !s->iv[8].c);
+    case Sgmm:
+    case Sgmmw: return i == 4 || (i == 2 && !s->iv[8].c);
     case Scopy: return i == 1;
     case Sjoin: return i == 0;
-    case Szero: case Srecv: return 1;
+    case Szero:
+    case Srecv: return 1;
     default: return i > 0;
     }
 }
@@ -77,7 +82,7 @@ static const char *name_buffers(Lives *l, int step)
         if (x->first < 0 && !writes(s, i) && !b->frame)
             return wrong(l, "is read and was never written", s->buf[i], step);
         if (x->first < 0)
-            *x = (Life){s->buf[i], step, step, b->offset};
+            *x = (Life){ s->buf[i], step, step, b->offset };
         if (!b->frame && x->first >= l->from && step <= l->to &&
             phase_of(p, x->first) != phase_of(p, step)) {
             if (!writes(s, i))
@@ -91,7 +96,7 @@ static const char *name_buffers(Lives *l, int step)
 }
 
 /* A phase that repeats, and a table, need again what they found when they
- * began. Outputs are read at the end.                                        */
+ * began. Outputs are read at the end. */
 static void extend(Lives *l)
 {
     const Program *p = &l->r->prog[l->prog];
@@ -140,8 +145,11 @@ static int by_first(const void *a, const void *b)
     return x->first != y->first ? x->first - y->first : x->buf - y->buf;
 }
 
-/* Alive at one time, by offset.                                              */
-typedef struct Set { Life *at; int n; } Set;
+/* Alive at one time, by offset. */
+typedef struct Set {
+    Life *at;
+    int n;
+} Set;
 
 static void bury(Set *s, int step)
 {
@@ -153,7 +161,7 @@ static void bury(Set *s, int step)
     s->n = k;
 }
 
-/* Put x among the living; the index of one that it overlaps, or -1.          */
+/* Put x among the living; the index of one that it overlaps, or -1. */
 static int bear(const Lives *l, Set *s, Life x)
 {
     const Buf *b = l->r->buf;
@@ -178,10 +186,10 @@ static int bear(const Lives *l, Set *s, Life x)
     return -1;
 }
 
-/* Do two of these n meet, alive at one time?                                 */
+/* Do two of these n meet, alive at one time? */
 static const char *meet(const Lives *l, Life *v, int n)
 {
-    Set s = {alloc(l->arena, sizeof *v * ((size_t)n + 1)), 0};
+    Set s = { alloc(l->arena, sizeof *v * ((size_t)n + 1)), 0 };
     int time = -1;
 
     qsort(v, (size_t)n, sizeof *v, by_first);
@@ -190,9 +198,10 @@ static const char *meet(const Lives *l, Life *v, int n)
             bury(&s, time = v[i].first);
         int other = bear(l, &s, v[i]);
         if (other >= 0)
-            return wrong(l, strf(l->arena, "overlaps '%s', which is alive",
-                                 l->r->buf[other].name), v[i].buf,
-                         l->of[v[i].buf].first);
+            return wrong(l,
+                         strf(l->arena, "overlaps '%s', which is alive",
+                              l->r->buf[other].name),
+                         v[i].buf, l->of[v[i].buf].first);
         if (v[i].at < l->r->persist)
             return wrong(l, "lies among what lives always", v[i].buf,
                          l->of[v[i].buf].first);
@@ -216,8 +225,10 @@ static const char *overlaps(const Lives *l)
 
 /* ---- what micro-batches keep --------------------------------------------- */
 
-/* Framed buffers that a call names, and whether it writes them first.        */
-typedef struct Named { int buf, written; } Named;
+/* Framed buffers that a call names, and whether it writes them first. */
+typedef struct Named {
+    int buf, written;
+} Named;
 
 static Named **named_by_call(const Lives *l)
 {
@@ -233,7 +244,7 @@ static Named **named_by_call(const Lives *l)
                 if (b < 0 || !l->r->buf[b].frame || seen[b] == f + 1)
                     continue;
                 seen[b] = f + 1;
-                vec_push(l->arena, v[f], ((Named){b, writes(s, j)}));
+                vec_push(l->arena, v[f], ((Named){ b, writes(s, j) }));
             }
         }
     return v;
@@ -244,12 +255,12 @@ static Life *none(Arena *a, int n)
     Life *v = alloc(a, sizeof *v * ((size_t)n + 1));
 
     for (int i = 0; i < n; i++)
-        v[i] = (Life){i, -1, -1, 0};
+        v[i] = (Life){ i, -1, -1, 0 };
     return v;
 }
 
 /* Rows from the first to the last that name a framed buffer for one micro-batch
- * (Life.first and last are rows here); the first must write it.              */
+ * (Life.first and last are rows here); the first must write it. */
 static const char *live_in_rows(const Lives *l, Life **out)
 {
     const Program *p = &l->r->prog[l->prog];
@@ -265,12 +276,16 @@ static const char *live_in_rows(const Lives *l, Life **out)
                 of[x->buf] = none(l->arena, f->nof);
             Life *y = &of[x->buf][r->micro];
             if (y->first < 0 && !x->written)
-                return wrong(l, strf(l->arena, "is read in row %d and was never"
-                                     " written", t), x->buf,
-                             p->phase[r->phase].first);
+                return wrong(l,
+                             strf(l->arena,
+                                  "is read in row %d and was never"
+                                  " written",
+                                  t),
+                             x->buf, p->phase[r->phase].first);
             if (y->first < 0)
-                *y = (Life){x->buf, t, t, f->slot[f->of[r->micro]] +
-                                          l->r->buf[x->buf].offset};
+                *y = (Life){ x->buf, t, t,
+                             f->slot[f->of[r->micro]] +
+                                 l->r->buf[x->buf].offset };
             y->last = t;
         }
     }
@@ -282,7 +297,7 @@ static const char *live_in_rows(const Lives *l, Life **out)
 }
 
 /* What has one place and is there while the table runs, against all places of
- * framed buffers: each by itself, since those may share bytes.               */
+ * framed buffers: each by itself, since those may share bytes. */
 static const char *meets_table(const Lives *l, const Life *v)
 {
     const Role *r = l->r;
@@ -295,8 +310,10 @@ static const char *meets_table(const Lives *l, const Life *v)
         for (size_t k = 0; k < vec_len(v); k++)
             if (v[k].at < b->offset + b->bytes &&
                 b->offset < v[k].at + r->buf[v[k].buf].bytes)
-                return wrong(l, strf(l->arena, "overlaps '%s' of a micro-batch",
-                                     r->buf[v[k].buf].name), i, x->first);
+                return wrong(l,
+                             strf(l->arena, "overlaps '%s' of a micro-batch",
+                                  r->buf[v[k].buf].name),
+                             i, x->first);
     }
     return NULL;
 }
@@ -314,7 +331,7 @@ static const char *frames_wrong(const Lives *l)
 static Lives lives(Arena *a, const Role *r, int prog)
 {
     const Program *p = &r->prog[prog];
-    Lives l = {a, r, prog, none(a, r->nbuf), p->nstep, -1};
+    Lives l = { a, r, prog, none(a, r->nbuf), p->nstep, -1 };
 
     for (int f = 0; f < p->nphase; f++) {
         const Phase *x = &p->phase[f];
@@ -327,7 +344,7 @@ static Lives lives(Arena *a, const Role *r, int prog)
 }
 
 /* Lives that are longer than needed, or shorter. Gradients and outputs stay to
- * the end.                                                                   */
+ * the end. */
 static const char *loose(const Lives *l)
 {
     int end = l->r->prog[l->prog].nstep - 1;
@@ -338,14 +355,17 @@ static const char *loose(const Lives *l)
         if (b->prog == l->prog && x->first < 0)
             return wrong(l, "is never used", i, b->born);
         int kept = b->dies == end;
-        int born = x->first == b->born || (kept && b->born == l->from &&
-                                           x->first <= l->to);
+        int born = x->first == b->born ||
+                   (kept && b->born == l->from && x->first <= l->to);
         if (b->prog == l->prog && b->born == l->from && b->dies == l->to)
-            continue;                       /* there through the whole table  */
+            continue; /* there through the whole table */
         if (b->prog == l->prog && (!born || (x->last != b->dies && !kept)))
-            return wrong(l, strf(l->arena, "lives from step %d to %d, its "
-                                 "steps say %d to %d", b->born, b->dies,
-                                 x->first, x->last), i, x->first);
+            return wrong(l,
+                         strf(l->arena,
+                              "lives from step %d to %d, its "
+                              "steps say %d to %d",
+                              b->born, b->dies, x->first, x->last),
+                         i, x->first);
     }
     return NULL;
 }
@@ -395,7 +415,7 @@ Death *deaths(Arena *a, const Role *r, int prog)
     const Program *p = &r->prog[prog];
     Death *v = NULL;
 
-    vec_push(a, v, ((Death){-1, r->persist, r->arena - r->persist, 0}));
+    vec_push(a, v, ((Death){ -1, r->persist, r->arena - r->persist, 0 }));
     for (int i = 0; i < r->nbuf; i++) {
         const Buf *b = &r->buf[i];
         if (b->prog != prog || !b->bytes || b->dies == p->nstep - 1 ||
@@ -403,9 +423,9 @@ Death *deaths(Arena *a, const Role *r, int prog)
             continue;
         const Phase *f = phase_of(p, b->dies);
         if (f && !f->repeat && b->born < f->first)
-            continue;                       /* dies with the whole table      */
+            continue; /* dies with the whole table */
         int last = f && f->repeat > 1 && b->born < f->first;
-        vec_push(a, v, ((Death){b->dies, b->offset, b->bytes, last}));
+        vec_push(a, v, ((Death){ b->dies, b->offset, b->bytes, last }));
     }
     qsort(v, vec_len(v), sizeof *v, by_step);
     return v;

@@ -3,11 +3,16 @@
  * both operands only (K). Axes of a kind that lie one inside the other
  * everywhere count as one. What is left must fit C = A x B with one M, one N,
  * one K, each matrix contiguous along one of its sides, and at most three
- * loops outside.                                                             */
+ * loops outside. */
 #include "ir.h"
 
-typedef struct Side { int64_t n, s[3]; } Side;   /* strides in A, B, C        */
-typedef struct Sides { int n; Side at[4 * MAXD]; } Sides;
+typedef struct Side {
+    int64_t n, s[3];
+} Side; /* strides in A, B, C */
+typedef struct Sides {
+    int n;
+    Side at[4 * MAXD];
+} Sides;
 
 static int64_t stride_of(const Graph *g, const Node *n, const Axis *a)
 {
@@ -64,7 +69,7 @@ static int64_t larger(int64_t a, int64_t b)
 }
 
 /* Rows x cols of a matrix with strides sr, sc: 0 as it is, 1 stored transposed,
- * -1 neither.                                                                */
+ * -1 neither. */
 static int orient(const Side *r, const Side *c, int i, int64_t *ld)
 {
     int64_t sr = r->n == 1 ? 0 : r->s[i], sc = c->n == 1 ? 0 : c->s[i];

@@ -10,34 +10,38 @@
  *                 is faster, one run is all runs
  *
  * One role stands for all ranks of its stage, so the cost does not depend on
- * the number of ranks.                                                       */
+ * the number of ranks. */
 #include <string.h>
 
 #include "plan.h"
 
-typedef struct Message { const Step *s; int micro; } Message;
+typedef struct Message {
+    const Step *s;
+    int micro;
+} Message;
 
-typedef struct Wire {             /* from one stage to another, one channel   */
+typedef struct Wire { /* from one stage to another, one channel */
     int from, to;
     int64_t chan;
-    Message *sent, *got;          /* vecs                                     */
+    Message *sent, *got; /* vecs */
 } Wire;
 
 typedef struct Meet {
     Arena *arena;
     const Plan *p;
-    const char *name;             /* of the program                           */
-    Wire *wire;                   /* vec                                      */
-    const Step ***wide;           /* by role: vec                             */
-    const Program **g;            /* by role                                  */
+    const char *name;   /* of the program */
+    Wire *wire;         /* vec */
+    const Step ***wide; /* by role: vec */
+    const Program **g;  /* by role */
 } Meet;
 
 static const char *wrong(const Meet *x, int role, const Step *s,
                          const char *what)
 {
     return strf(x->arena, "role %d: program '%s': '%s'%s %s", role, x->name,
-                s->label ? s->label : "", s->file
-                ? strf(x->arena, " (%s:%d)", s->file, s->line) : "", what);
+                s->label ? s->label : "",
+                s->file ? strf(x->arena, " (%s:%d)", s->file, s->line) : "",
+                what);
 }
 
 /* ---- what each stage does with others ------------------------------------ */
@@ -45,14 +49,14 @@ static const char *wrong(const Meet *x, int role, const Step *s,
 static Wire *wire_of(Meet *x, int role, const Step *s)
 {
     int peer = (int)s->iv[2].c;
-    int from = s->kind == Ssend ? role : peer, to = s->kind == Ssend ? peer
-                                                                     : role;
+    int from = s->kind == Ssend ? role : peer,
+        to = s->kind == Ssend ? peer : role;
     for (size_t i = 0; i < vec_len(x->wire); i++) {
         Wire *w = &x->wire[i];
         if (w->from == from && w->to == to && w->chan == s->iv[3].c)
             return w;
     }
-    vec_push(x->arena, x->wire, ((Wire){from, to, s->iv[3].c, 0, 0}));
+    vec_push(x->arena, x->wire, ((Wire){ from, to, s->iv[3].c, 0, 0 }));
     return &x->wire[vec_len(x->wire) - 1];
 }
 
@@ -61,9 +65,9 @@ static void note_step(Meet *x, int role, const Step *s, int micro)
     if (s->kind == Ssend || s->kind == Srecv) {
         Wire *w = wire_of(x, role, s);
         if (s->kind == Ssend)
-            vec_push(x->arena, w->sent, ((Message){s, micro}));
+            vec_push(x->arena, w->sent, ((Message){ s, micro }));
         else
-            vec_push(x->arena, w->got, ((Message){s, micro}));
+            vec_push(x->arena, w->got, ((Message){ s, micro }));
     } else if (s->kind != Swait && s->atoms & x->p->mesh->mask[Mpp]) {
         vec_push(x->arena, x->wide[role], s);
     }
@@ -128,11 +132,14 @@ static const char *wire_wrong(const Meet *x, const Wire *w)
         if (i >= m)
             return wrong(x, w->from, a->s, "sends what nobody receives");
         if (a->micro != b->micro)
-            return wrong(x, w->from, a->s, strf(x->arena, "sends micro-batch "
-                         "%d where stage %d receives %d", a->micro, w->to,
-                         b->micro));
+            return wrong(x, w->from, a->s,
+                         strf(x->arena,
+                              "sends micro-batch "
+                              "%d where stage %d receives %d",
+                              a->micro, w->to, b->micro));
         if (a->s->iv[0].c != b->s->iv[0].c || a->s->iv[1].c != b->s->iv[1].c)
-            return wrong(x, w->from, a->s, "sends other elements than are "
+            return wrong(x, w->from, a->s,
+                         "sends other elements than are "
                          "received");
         if (a->s == last)
             continue;
@@ -140,7 +147,8 @@ static const char *wire_wrong(const Meet *x, const Wire *w)
         const ValueUse *t = type_sent(x, w->from, a->s);
         if (a->s->flow && a->s->flow[0].read > 0 && b->s->flow &&
             !same_type(t, &b->s->flow[0]))
-            return wrong(x, w->from, a->s, "sends another type than is "
+            return wrong(x, w->from, a->s,
+                         "sends another type than is "
                          "received");
     }
     return 0;
@@ -164,11 +172,14 @@ static const char *wide_wrong(const Meet *x, int role)
             return wrong(x, role, b, "is a collective of some stages only");
         if (!a || a->kind != b->kind || a->atoms != b->atoms ||
             !same_ints(a, b))
-            return wrong(x, role, b, "is another collective than that of the "
+            return wrong(x, role, b,
+                         "is another collective than that of the "
                          "other stages");
     }
-    return n == m ? NULL : wrong(x, 0, x->wide[0][m], "is a collective that "
-                                 "not all stages have");
+    return n == m ? NULL
+                  : wrong(x, 0, x->wide[0][m],
+                          "is a collective that "
+                          "not all stages have");
 }
 
 /* ---- the whole ----------------------------------------------------------- */
@@ -193,7 +204,7 @@ const char *meets_wrong(Arena *a, const Plan *p)
 {
     const char *why = 0;
     for (int k = 0; k < p->role[0].nprog && !why && p->nrole > 1; k++) {
-        Meet x = {.arena = a, .p = p, .name = p->role[0].prog[k].name};
+        Meet x = { .arena = a, .p = p, .name = p->role[0].prog[k].name };
         x.wide = alloc(a, sizeof *x.wide * (size_t)p->nrole);
         x.g = alloc(a, sizeof *x.g * (size_t)p->nrole);
         for (int i = 0; i < p->nrole && !why; i++) {

@@ -13,7 +13,7 @@
  *
  * Atoms of tp and etp are cut further, down to primes. A fold whose cuts do not
  * divide each other has no atoms and is refused, with the nearest legal
- * value.                                                                     */
+ * value. */
 #include <stdlib.h>
 #include <string.h>
 #include "plan.h"
@@ -21,15 +21,21 @@
 enum { NPLACE = 4, LARGEST = 1 << 24 };
 
 const char *const meshnames[NMESH] = {
-    [Mtp] = "tp", [Mcp] = "cp", [Mdp] = "dp", [Mpp] = "pp",
+    [Mtp] = "tp",   [Mcp] = "cp", [Mdp] = "dp",   [Mpp] = "pp",
     [Metp] = "etp", [Mep] = "ep", [Medp] = "edp",
 };
 
 /* ---- rank order ---------------------------------------------------------- */
 
 /* Axes of one grid, first varies fastest. */
-typedef struct Grid { MeshAxis axis[NPLACE]; int n; } Grid;
-typedef struct Order { Grid dense, expert; int64_t within; } Order;
+typedef struct Grid {
+    MeshAxis axis[NPLACE];
+    int n;
+} Grid;
+typedef struct Order {
+    Grid dense, expert;
+    int64_t within;
+} Order;
 
 static void push(Grid *g, MeshAxis a)
 {
@@ -37,11 +43,11 @@ static void push(Grid *g, MeshAxis a)
 }
 
 /* One word of the order: its place in the dense grid, the expert grid or
- * both.                                                                      */
+ * both. */
 static void place(Order *o, int word, int epnamed)
 {
-    static const MeshAxis dense[] = {Mtp, Mcp, Mdp, Mpp};
-    static const MeshAxis expert[] = {Metp, NMESH, Medp, Mpp};
+    static const MeshAxis dense[] = { Mtp, Mcp, Mdp, Mpp };
+    static const MeshAxis expert[] = { Metp, NMESH, Medp, Mpp };
     if (word == 4) {
         push(&o->expert, Mep);
         return;
@@ -56,12 +62,12 @@ static void place(Order *o, int word, int epnamed)
 /* "tp-cp-dp-pp": the expert grid has etp for tp, ep edp for dp; "ep" may be
  * named to stand elsewhere ("tp-cp-ep-dp-pp" is Megatron's spelling). ":4" at
  * the end: ranks that share parameters keep shards of them within groups of 4,
- * so there is a cut where such a group ends.                                 */
+ * so there is a cut where such a group ends. */
 static Order order_read(const char *s, const Loc *l)
 {
-    static const char *const names[] = {"tp", "cp", "dp", "pp", "ep"};
-    Order o = {0};
-    int seen[5] = {0}, epnamed = strstr(s, "ep") != 0;
+    static const char *const names[] = { "tp", "cp", "dp", "pp", "ep" };
+    Order o = { 0 };
+    int seen[5] = { 0 }, epnamed = strstr(s, "ep") != 0;
     size_t len = strcspn(s, ":");
     o.within = s[len] ? strtoll(s + len + 1, 0, 10) : 0;
     for (const char *p = s, *end = s + len; p <= end;) {
@@ -91,10 +97,10 @@ typedef enum Flaw { NONE, DENSE, EXPERT, STAGES, CUTS } Flaw;
 /* What is known while a fold is being solved. */
 typedef struct Solve {
     int64_t world, size[NMESH];
-    int64_t at[2 * NPLACE + 2];   /* cuts of the stage number, ascending      */
+    int64_t at[2 * NPLACE + 2]; /* cuts of the stage number, ascending */
     int ncut;
     int64_t ppstride;
-    int64_t bad[2];               /* CUTS: the two that do not divide         */
+    int64_t bad[2]; /* CUTS: the two that do not divide */
 } Solve;
 
 static int64_t times(int64_t a, int64_t b)
@@ -161,7 +167,7 @@ static void cut_grid(Solve *v, const Grid *g)
             cut(v, p *= v->size[g->axis[i]]);
 }
 
-/* Groups of n ranks inside those that differ only along these axes.          */
+/* Groups of n ranks inside those that differ only along these axes. */
 static void cut_within(Solve *v, const Grid *g, uint32_t axes, int64_t n)
 {
     int64_t p = 1, all = 1;
@@ -216,15 +222,16 @@ static int64_t legal(const Solve *v, const Order *o, MeshAxis a)
 /* " (nearest legal: ep=4, or etp=2)": each axis alone, the rest as it is. */
 static const char *advice(const Solve *v, const Order *o, unsigned axes)
 {
-    Text t = {.arena = forever};
+    Text t = { .arena = forever };
     putn(&t, "", 0);
     for (int a = 0; a < NMESH; a++) {
         if (!(axes >> a & 1) || v->size[a] < 1 || (v->size[a] == 1 && a != Mdp))
             continue;
         int64_t n = legal(v, o, (MeshAxis)a);
         if (n)
-            put(&t, "%s%s=%lld", t.len ? ", or " : " (nearest legal: ",
-                meshnames[a], (long long)n);
+            put(&t, "%s%s=%lld",
+                t.len ? ", or " : " (nearest legal: ", meshnames[a],
+                (long long)n);
     }
     if (t.len)
         put(&t, ")");
@@ -234,7 +241,7 @@ static const char *advice(const Solve *v, const Order *o, unsigned axes)
 /* "tp*cp*pp = 3*1*1 = 3" */
 static const char *product(const Solve *v, const MeshAxis *axis, int n)
 {
-    Text t = {.arena = forever};
+    Text t = { .arena = forever };
     int64_t p = 1;
     for (int i = 0; i < n; i++) {
         put(&t, "%s%s", i ? "*" : "", meshnames[axis[i]]);
@@ -246,7 +253,7 @@ static const char *product(const Solve *v, const MeshAxis *axis, int n)
     return t.s;
 }
 
-/* Ranks of a group for shards that have a fold, nearest to what was asked.   */
+/* Ranks of a group for shards that have a fold, nearest to what was asked. */
 static int64_t legal_within(const Solve *v, const Order *o)
 {
     for (int64_t d = 1; d <= v->world; d++)
@@ -263,10 +270,16 @@ static int64_t legal_within(const Solve *v, const Order *o)
 static _Noreturn void refuse(Flaw f, const Solve *given, const Solve *v,
                              const Order *o, const Loc *l)
 {
-    static const MeshAxis dense[] = {Mtp, Mcp, Mpp, Mdp};
-    static const MeshAxis expert[] = {Metp, Mep, Mpp, Medp};
-    enum { TP = 1 << Mtp, CP = 1 << Mcp, DP = 1 << Mdp, PP = 1 << Mpp,
-           ETP = 1 << Metp, EP = 1 << Mep };
+    static const MeshAxis dense[] = { Mtp, Mcp, Mpp, Mdp };
+    static const MeshAxis expert[] = { Metp, Mep, Mpp, Medp };
+    enum {
+        TP = 1 << Mtp,
+        CP = 1 << Mcp,
+        DP = 1 << Mdp,
+        PP = 1 << Mpp,
+        ETP = 1 << Metp,
+        EP = 1 << Mep
+    };
     Solve g = *given;
     g.world = v->world;
     for (int a = 0; a < NMESH; a++)
@@ -288,21 +301,24 @@ static _Noreturn void refuse(Flaw f, const Solve *given, const Solve *v,
         err(l, "fold: %s does not divide the %lld ranks of the world%s",
             product(&g, expert, 3), w, advice(&g, o, ETP | EP | PP));
     if (f == STAGES)
-        err(l, "fold: pipeline stages differ between the grids: below pp lie "
-               "%lld ranks of the dense and %lld of the expert grid "
-               "(put pp last in order)",
+        err(l,
+            "fold: pipeline stages differ between the grids: below pp lie "
+            "%lld ranks of the dense and %lld of the expert grid "
+            "(put pp last in order)",
             (long long)below_pp(v, &o->dense),
             (long long)below_pp(v, &o->expert));
     Solve t = *given;
     Order whole = *o;
     whole.within = 0;
     if (o->within && !solve(&t, &whole))
-        err(l, "fold: shards within %lld ranks cut a stage at %lld and at %lld "
-               "ranks, which do not divide each other (nearest legal: %lld)",
+        err(l,
+            "fold: shards within %lld ranks cut a stage at %lld and at %lld "
+            "ranks, which do not divide each other (nearest legal: %lld)",
             (long long)o->within, (long long)v->bad[0], (long long)v->bad[1],
             (long long)legal_within(v, o));
-    err(l, "fold: the dense and the expert grid cut a stage at %lld and at "
-           "%lld ranks, which do not divide each other%s",
+    err(l,
+        "fold: the dense and the expert grid cut a stage at %lld and at "
+        "%lld ranks, which do not divide each other%s",
         (long long)v->bad[0], (long long)v->bad[1],
         advice(&g, o, ETP | EP | TP | CP));
 }
@@ -314,7 +330,7 @@ static void add_atom(Mesh *m, int64_t size, int64_t stride)
     if (m->natom == MAXATOM)
         die("mesh: more than %d atoms", MAXATOM);
     if (size > 1)
-        m->atom[m->natom++] = (Atom){size, stride};
+        m->atom[m->natom++] = (Atom){ size, stride };
 }
 
 /* The atoms of a stage between its cuts, pp's at its own stride. */
@@ -333,7 +349,7 @@ static void make_atoms(Mesh *m, const Solve *v)
 
 /* tp and etp down to primes, small ones first, so that a tensor axis too short
  * for all of tp can take a part of it and leave the rest to the next: kv=4
- * under tp=8.                                                                */
+ * under tp=8. */
 static void split_atoms(Mesh *m)
 {
     Mesh old = *m;
@@ -344,7 +360,7 @@ static void split_atoms(Mesh *m)
         for (int64_t q = 2; split && q < a.size; q++)
             while (a.size % q == 0 && a.size > q) {
                 add_atom(m, q, a.stride);
-                a = (Atom){a.size / q, a.stride * q};
+                a = (Atom){ a.size / q, a.stride * q };
             }
         add_atom(m, a.size, a.stride);
     }
@@ -389,7 +405,7 @@ int64_t mesh_pos(const Mesh *m, uint32_t atoms, int64_t rank)
     return pos;
 }
 
-/* The fewest axes of one grid that are these atoms; 0: there are none.       */
+/* The fewest axes of one grid that are these atoms; 0: there are none. */
 static unsigned axes_of(const Mesh *m, uint32_t atoms, unsigned among)
 {
     unsigned best = 0;
@@ -400,8 +416,8 @@ static unsigned axes_of(const Mesh *m, uint32_t atoms, unsigned among)
             continue;
         for (int a = 0; a < NMESH; a++)
             sum |= v >> a & 1 ? m->mask[a] : 0;
-        if (sum == atoms && (!best || __builtin_popcount(v) <
-                                          __builtin_popcount(best)))
+        if (sum == atoms &&
+            (!best || __builtin_popcount(v) < __builtin_popcount(best)))
             best = v;
     }
     return best;
@@ -409,14 +425,16 @@ static unsigned axes_of(const Mesh *m, uint32_t atoms, unsigned among)
 
 void mesh_words(const Mesh *m, uint32_t atoms, char *s, size_t size)
 {
-    enum { DENSEGRID = 1 << Mtp | 1 << Mcp | 1 << Mdp | 1 << Mpp,
-           EXPERTGRID = 1 << Metp | 1 << Mep | 1 << Medp | 1 << Mpp };
+    enum {
+        DENSEGRID = 1 << Mtp | 1 << Mcp | 1 << Mdp | 1 << Mpp,
+        EXPERTGRID = 1 << Metp | 1 << Mep | 1 << Medp | 1 << Mpp
+    };
     unsigned axes = axes_of(m, atoms, DENSEGRID);
     unsigned other = axes_of(m, atoms, EXPERTGRID);
     size_t n = 0;
 
-    if (!axes || (other && __builtin_popcount(other) <
-                               __builtin_popcount(axes)))
+    if (!axes ||
+        (other && __builtin_popcount(other) < __builtin_popcount(axes)))
         axes = other;
     *s = 0;
     for (int a = 0; a < NMESH && n < size; a++)
@@ -444,7 +462,7 @@ void mesh_group(const Mesh *m, uint32_t atoms, int64_t rank, int64_t *ranks)
 
 Aff aff(int64_t c)
 {
-    return (Aff){.c = c};
+    return (Aff){ .c = c };
 }
 
 int64_t aff_at(const Mesh *m, const Aff *x, int64_t rank)
@@ -460,7 +478,7 @@ Mesh *mesh_new(Arena *a, int64_t world, const int64_t size[NMESH],
                const char *order, const Loc *l)
 {
     Order o = order_read(order, l);
-    Solve given = {.world = world};
+    Solve given = { .world = world };
     if (world < 0 || world > LARGEST)
         err(l, "world: %lld is not between 1 and %d", (long long)world,
             LARGEST);

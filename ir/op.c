@@ -1,5 +1,5 @@
 /* op.c: the op table. Rows of ops.def are texts; they are read once, before
- * main, into OpInfo.                                                        */
+ * main, into OpInfo. */
 #include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,6 +8,7 @@
 
 OpInfo optab[NOP];
 
+/* clang-format off */
 static const struct { const char *name, *sig, *special, *grad, *lower;
                       OpClass cls; } row[NOP] = {
 #define OP(name, cls, sig, special, grad, lower)                               \
@@ -15,6 +16,7 @@ static const struct { const char *name, *sig, *special, *grad, *lower;
 #include "ops.def"
 #undef OP
 };
+/* clang-format on */
 
 static char *dup(const char *s, size_t n)
 {

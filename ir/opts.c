@@ -3,29 +3,37 @@
  *
  * `precision=bf16` means precision.policy, `route=dropless` route.policy,
  * `route=record:f` route.record. `axes.<name>` overrides the size of an
- * axis.                                                                      */
+ * axis. */
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include "plan.h"
 
+/* clang-format off */
 const KeyInfo keytab[] = {
 #define KEY(table, name, kind, dflt, doc) {table, name, kind, dflt, doc},
 #include "keys.def"
 #undef KEY
     {0}
 };
+/* clang-format on */
 
 enum { NKEY = sizeof keytab / sizeof *keytab - 1, LONGKEY = 64 };
 
-typedef struct Value { const char *text; const Loc *loc; } Value;
-typedef struct AxisValue { const char *key; Value v; } AxisValue;
+typedef struct Value {
+    const char *text;
+    const Loc *loc;
+} Value;
+typedef struct AxisValue {
+    const char *key;
+    Value v;
+} AxisValue;
 
 struct Opts {
     Arena *arena;
     Value value[NKEY];
-    AxisValue *axes;              /* vec, in the order they were set          */
+    AxisValue *axes; /* vec, in the order they were set */
 };
 
 Opts *opts_new(Arena *a)
@@ -42,8 +50,8 @@ static const char *fullname(int i)
     static const char *names[NKEY];
     if (!names[i])
         names[i] = *keytab[i].table
-            ? strf(forever, "%s.%s", keytab[i].table, keytab[i].name)
-            : keytab[i].name;
+                       ? strf(forever, "%s.%s", keytab[i].table, keytab[i].name)
+                       : keytab[i].name;
     return names[i];
 }
 
@@ -162,7 +170,7 @@ static const char *check_enum(Arena *a, const char *key, const char *kind,
                               const char *s, const Loc *l)
 {
     const char *w[16];
-    Text t = {.arena = a};
+    Text t = { .arena = a };
     int n = words(a, kind, w, 16);
     for (int i = 0; i < n; i++) {
         if (!strcmp(w[i], s))
@@ -204,7 +212,8 @@ int opts_named(const char *s, int i, const char **name, const char **path)
 {
     for (s += strspn(s, " "); *s; i--) {
         size_t n = strspn(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVW"
-                             "XYZ0123456789_-"), all = strcspn(s, " ");
+                             "XYZ0123456789_-"),
+               all = strcspn(s, " ");
         if (!n || s[n] != '=' || all == n + 1)
             return 0;
         if (!i) {
@@ -218,12 +227,12 @@ int opts_named(const char *s, int i, const char **name, const char **path)
     return 0;
 }
 
-/* "wiki=a code=b", each path relative to the file that names it.             */
+/* "wiki=a code=b", each path relative to the file that names it. */
 static const char *check_named(Arena *a, const char *key, const char *s,
                                const Loc *l)
 {
     const char *name, *path, *rest = strrchr(s, ' ');
-    Text t = {.arena = a};
+    Text t = { .arena = a };
     int n = 0;
     for (; opts_named(s, n, &name, &path); n++)
         put(&t, "%s%s=%s", n ? " " : "", name, check_path(a, "path", path, l));
@@ -236,7 +245,7 @@ static const char *check_named(Arena *a, const char *key, const char *s,
 static const char *check_blend(Arena *a, const char *key, const char *s,
                                const Loc *l)
 {
-    Text t = {.arena = a};
+    Text t = { .arena = a };
     int sized = !strncmp(s, "size ", 5);
     double w;
     const char *named = check_named(a, key, s, l);
@@ -253,8 +262,10 @@ static const char *check_blend(Arena *a, const char *key, const char *s,
         if (sized ? number : !strcmp(weight, "size"))
             err(l, "%s: a blend has a weight for each path, or for none", key);
         if (sized ? strcmp(weight, "size") : !number || !(w > 0))
-            err(l, "%s: '%s' is not a positive weight (a blend is weight path "
-                "weight path ..., paths without spaces)", key, weight);
+            err(l,
+                "%s: '%s' is not a positive weight (a blend is weight path "
+                "weight path ..., paths without spaces)",
+                key, weight);
         if (!*path)
             err(l, "%s: no path after the weight %s", key, weight);
         put(&t, "%s%s %s", t.len ? " " : "", weight,
@@ -277,7 +288,7 @@ static int read_pair(const char *s, double v[2])
 }
 
 /* What stands behind the slash in a kind is all that is built so far. Returns
- * the kind without it.                                                       */
+ * the kind without it. */
 static const char *check_built(Arena *a, const char *key, const char *kind,
                                const char *s, const Loc *l)
 {
@@ -423,7 +434,7 @@ static void set_axis(Opts *o, const char *key, Value v)
             o->axes[i].v = v;
             return;
         }
-    AxisValue a = {intern(key), v};
+    AxisValue a = { intern(key), v };
     vec_push(o->arena, o->axes, a);
 }
 
@@ -444,7 +455,7 @@ static const char *longhand(const char *key, const char **value)
 void opts_set(Opts *o, const char *key, const char *value, const Loc *l)
 {
     key = longhand(key, &value);
-    Value v = {strf(o->arena, "%s", value), l};
+    Value v = { strf(o->arena, "%s", value), l };
     if (is_axis(key)) {
         set_axis(o, key, v);
         return;

@@ -27,7 +27,7 @@
  *
  * Attributes are those of the op's row in ops.def; A B i j f s name a node's
  * slots where the row has none; map, again and scope are written only when they
- * are not what text_map() and text_scope() say.                              */
+ * are not what text_map() and text_scope() say. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -47,7 +47,7 @@ static void read_option(Reading *p)
 {
     const char *key = lex_word(&p->x), *value = lex_word(&p->x);
 
-    opts_set(opts_new(p->x.arena), key, value, NULL);    /* is it a key?      */
+    opts_set(opts_new(p->x.arena), key, value, NULL); /* is it a key? */
     if (!p->g->opts)
         p->g->opts = opts_new(p->g->arena);
     if (!opts_given(p->g->opts, key))
@@ -139,7 +139,7 @@ static void declare_axis(Reading *p, const char *name)
     p->g->naxis++;
 }
 
-/* All axes first, in their order: a root may be declared below its use.      */
+/* All axes first, in their order: a root may be declared below its use. */
 static void declare_axes(Reading *p)
 {
     Lex x = p->x;
@@ -296,13 +296,17 @@ static void read_head(Reading *p)
     declare_axes(p);
 }
 
-/* One graph; x stands behind it afterwards.                                  */
+/* One graph; x stands behind it afterwards. */
 static Graph *read_graph(Arena *a, Lex *x, Opts *opts, Table *axis)
 {
     Reading p = {
-        .x = *x, .g = g_new(a, x->file), .node = table_new(x->arena),
-        .body = table_new(x->arena), .usual = table_new(x->arena),
-        .axis = axis, .reg = REGbody,
+        .x = *x,
+        .g = g_new(a, x->file),
+        .node = table_new(x->arena),
+        .body = table_new(x->arena),
+        .usual = table_new(x->arena),
+        .axis = axis,
+        .reg = REGbody,
     };
 
     p.g->opts = opts;
@@ -320,8 +324,9 @@ Graph **graphs_parse(Arena *a, const char *text, size_t len, const char *name,
                      Opts *opts, Source **sources)
 {
     Arena *scratch = arena_new();
-    Lex x = { .arena = scratch, .p = text, .end = text + len,
-              .file = intern(name) };
+    Lex x = {
+        .arena = scratch, .p = text, .end = text + len, .file = intern(name)
+    };
     Table *axis = table_new(scratch);
     Graph **v = NULL;
     Source s;
@@ -333,7 +338,7 @@ Graph **graphs_parse(Arena *a, const char *text, size_t len, const char *name,
         vec_push(a, v, g);
         opts = g->opts;
     } while (lex_next(&x) && !lex_take(&x, "source"));
-    x.arena = a;                              /* texts outlive the reading    */
+    x.arena = a; /* texts outlive the reading */
     while (lex_more(&x)) {
         s.file = lex_word(&x);
         s.text = lex_text(&x);

@@ -1,5 +1,5 @@
 /* parsenode.c: the lines of a graph's text that are nodes. parse.c has the
- * grammar of the whole, and reads what stands before them.                   */
+ * grammar of the whole, and reads what stands before them. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -24,7 +24,7 @@ static Axis **read_axes(Reading *p, int *n)
     return v;
 }
 
-/* After "%": a node that stands above.                                       */
+/* After "%": a node that stands above. */
 static Node *read_operand(Reading *p)
 {
     const char *name = lex_word(&p->x);
@@ -78,8 +78,8 @@ const Loc *parse_places(Reading *p)
 int parse_type(Reading *p, Dtype *dt, Dim *dim, int *nd)
 {
     Lex at = p->x;
-    const char *s = lex_more(&p->x) && !strchr("@!%", *p->x.p)
-                        ? lex_word(&p->x) : NULL;
+    const char *s =
+        lex_more(&p->x) && !strchr("@!%", *p->x.p) ? lex_word(&p->x) : NULL;
     int d = s ? dtype_named(s) : -1;
 
     if (d < 0) {
@@ -92,8 +92,8 @@ int parse_type(Reading *p, Dtype *dt, Dim *dim, int *nd)
         if (*nd == MAXD)
             lex_err(&p->x, "more than %d axes", MAXD);
         Axis *a = parse_axis(p);
-        int64_t n = a->n ? a->n
-                         : (int64_t)(uintptr_t)table_get(p->usual, KEYP(a));
+        int64_t n =
+            a->n ? a->n : (int64_t)(uintptr_t)table_get(p->usual, KEYP(a));
         if (lex_mark(&p->x, '='))
             n = lex_int(&p->x);
         dim[(*nd)++] = (Dim){ a, n };
@@ -135,8 +135,10 @@ static const AttrInfo *attr_named(Op op, const char *name)
     return NULL;
 }
 
-/* What text_map() and text_scope() do not say.                               */
-typedef struct Extra { int map, scope; } Extra;
+/* What text_map() and text_scope() do not say. */
+typedef struct Extra {
+    int map, scope;
+} Extra;
 
 static void read_attr(Reading *p, Node *n, Extra *e)
 {
@@ -203,7 +205,7 @@ static const char *body_stem(Reading *p, const char *name)
     return internn(name, (size_t)(dot - name));
 }
 
-/* A composite's second word, unless operands or attributes follow at once.   */
+/* A composite's second word, unless operands or attributes follow at once. */
 static void read_body(Reading *p, Node *n)
 {
     Lex at = p->x;
@@ -253,8 +255,8 @@ static void read_node(Reading *p)
         read_attr(p, n, &e);
     lex_shards(&p->x, p->g, n);
     n->loc = parse_places(p);
-    if (!n->s && optab[n->op].cls == SRC && n->op != Oarg &&
-        n->op != Oconst && n->op != Oiota)
+    if (!n->s && optab[n->op].cls == SRC && n->op != Oarg && n->op != Oconst &&
+        n->op != Oiota)
         n->s = n->name;
     if (!e.map)
         n->map = text_map(n);
@@ -263,7 +265,7 @@ static void read_node(Reading *p)
     const char *wrong = attrs_wrong(p->x.arena, n);
     if (wrong)
         lex_err(&p->x, "%s: %s", optab[n->op].name, wrong);
-    if (!typed)                               /* written by hand: as inferred */
+    if (!typed) /* written by hand: as inferred */
         infer(p->g, n);
     add_node(p, n);
 }

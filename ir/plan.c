@@ -4,7 +4,7 @@
  * A plan is written for machines first: no columns, integers in decimal, floats
  * in hex so that they come back as they were. Kernel text and Lua sources stand
  * in it byte for byte behind their length. The last line is the XXH3-128 of all
- * before.                                                                    */
+ * before. */
 #include <string.h>
 #define XXH_INLINE_ALL
 #include <xxhash.h>
@@ -13,14 +13,16 @@
 
 const char *const bufclasses[NBUFCLASS] = {
     [Bparam] = "param", [Bstate] = "state", [Boptim] = "optim",
-    [Bio] = "io", [Btemp] = "temp", [Bscratch] = "scratch",
+    [Bio] = "io",       [Btemp] = "temp",   [Bscratch] = "scratch",
 };
 
+/* clang-format off */
 const StepInfo stepinfo[NSTEPKIND] = {
 #define STEP(name, nbuf, nint, doc) {#name, nbuf, nint, doc},
 #include "steps.def"
 #undef STEP
 };
+/* clang-format on */
 
 /* ---- finding ------------------------------------------------------------- */
 
@@ -155,10 +157,10 @@ static void put_scalar(Text *t, const char *io, const Scalar *s)
 }
 
 /* flow = slot { "," slot }; slot = "-" | [ value | "=" buffer ] [ ">" value
- * ":" dtype "x" bytes { ("+" | "^" | "_" | "~") atoms } ]                    */
+ * ":" dtype "x" bytes { ("+" | "^" | "_" | "~") atoms } ] */
 static void put_flow(Text *t, const ValueUse *f, int n)
 {
-    static const char *const marks[] = {"+", "^", "_"};
+    static const char *const marks[] = { "+", "^", "_" };
 
     puts_(t, " v ");
     for (int i = 0; i < n; i++, f++) {
@@ -224,7 +226,7 @@ static void put_step(Text *t, const Step *s)
 }
 
 /* Rows of a table: the phase, "=" micro-batch where that is not the one after
- * the phase's last, "&" when it may overlap with the next row.               */
+ * the phase's last, "&" when it may overlap with the next row. */
 static void put_turns(Text *t, const Program *g)
 {
     enum { LINE = 32 };
@@ -374,7 +376,7 @@ static void put_hash(Text *t)
 
 char *plan_print(Arena *a, const Plan *p, size_t *len)
 {
-    Text t = {.arena = a};
+    Text t = { .arena = a };
     put_head(&t, p);
     for (int i = 0; i < p->nhf; i++)
         put_hf(&t, &p->hf[i]);

@@ -1,6 +1,6 @@
 /* plan.h: the border between compiler and runtime. What both sides share:
  * arenas, strings, errors, dtypes, meshes, options, and the execution plan.
- * The runtime sees this header only.                                       */
+ * The runtime sees this header only. */
 #ifndef PLEAT_PLAN_H
 #define PLEAT_PLAN_H
 
@@ -13,21 +13,23 @@
 
 typedef struct Arena Arena;
 
-extern Arena *forever;            /* interned strings, tables, the plan       */
+extern Arena *forever; /* interned strings, tables, the plan */
 
 Arena *arena_new(void);
-void arena_reset(Arena *a);       /* forget all, keep the first block         */
+void arena_reset(Arena *a); /* forget all, keep the first block */
 void arena_free(Arena *a);
 size_t arena_used(const Arena *a);
-void *alloc(Arena *a, size_t bytes);          /* zeroed, 16-byte aligned      */
+void *alloc(Arena *a, size_t bytes); /* zeroed, 16-byte aligned */
 
 /* Growable arrays: a plain pointer with its length in a hidden header.
- * vec_push(arena, v, x) may move v. A null pointer is an empty vector.       */
-typedef struct VecHead { size_t len, cap; } VecHead;
-void *vec_grow(Arena *a, void *v, size_t elem);   /* room for one more        */
+ * vec_push(arena, v, x) may move v. A null pointer is an empty vector. */
+typedef struct VecHead {
+    size_t len, cap;
+} VecHead;
+void *vec_grow(Arena *a, void *v, size_t elem); /* room for one more */
 #define vec_len(v) ((v) ? ((VecHead *)(void *)(v))[-1].len : 0)
-#define vec_push(a, v, x)                                                      \
-    ((v) = vec_grow((a), (v), sizeof *(v)),                                    \
+#define vec_push(a, v, x)                   \
+    ((v) = vec_grow((a), (v), sizeof *(v)), \
      (v)[((VecHead *)(void *)(v))[-1].len++] = (x))
 
 /* ---- str.c: interned strings are equal when their pointers are ----------- */
@@ -38,44 +40,47 @@ char *strf(Arena *a, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
 char *vstrf(Arena *a, const char *fmt, va_list ap)
     __attribute__((format(printf, 2, 0)));
-/* Does w stand in a list with that mark between words? Null: no list.        */
+/* Does w stand in a list with that mark between words? Null: no list. */
 int has_word(const char *list, char mark, const char *w);
-/* Nearest of n names by edit distance, or null when none is close.           */
+/* Nearest of n names by edit distance, or null when none is close. */
 const char *nearest(const char *s, const char *const *names, size_t n);
 
-/* A growing text, NUL-terminated at every moment.                            */
-typedef struct Text { Arena *arena; char *s; size_t len, cap; } Text;
+/* A growing text, NUL-terminated at every moment. */
+typedef struct Text {
+    Arena *arena;
+    char *s;
+    size_t len, cap;
+} Text;
 void put(Text *t, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void putn(Text *t, const char *s, size_t n);
 
 /* ---- file.c -------------------------------------------------------------- */
 
-/* A whole file, a zero behind it. Null: errno says why.                      */
+/* A whole file, a zero behind it. Null: errno says why. */
 char *file_read(Arena *a, const char *path, size_t *n);
 
 /* ---- err.c: two kinds of failure ----------------------------------------- */
 
-typedef struct Loc Loc;           /* a place in the user's source             */
+typedef struct Loc Loc; /* a place in the user's source */
 struct Loc {
-    const char *file;             /* interned; null: unknown                  */
-    int line;                     /* from 1                                   */
-    const Loc *up;                /* the caller's place, or null              */
+    const char *file; /* interned; null: unknown */
+    int line;         /* from 1 */
+    const Loc *up;    /* the caller's place, or null */
 };
 
-/* Keep a source text so that messages can show its lines.                    */
+/* Keep a source text so that messages can show its lines. */
 void source_add(const char *file, const char *text, size_t len);
 /* The user's fault: `file:line: error: ...`, the source line, then every note
- * given since the last message; exit status 1.                               */
+ * given since the last message; exit status 1. */
 _Noreturn void err(const Loc *l, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
-void note(const Loc *l, const char *fmt, ...)    /* printed with the next err */
+void note(const Loc *l, const char *fmt, ...) /* printed with the next err */
     __attribute__((format(printf, 2, 3)));
 void warn(const Loc *l, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
-/* Our fault: says so and aborts.                                             */
-_Noreturn void die(const char *fmt, ...)
-    __attribute__((format(printf, 1, 2)));
-extern int err_status;            /* exit status of err: 1; 3 once steps run  */
+/* Our fault: says so and aborts. */
+_Noreturn void die(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+extern int err_status; /* exit status of err: 1; 3 once steps run */
 extern void (*err_hook)(const char *msg); /* when set: called instead of exit */
 
 /* ---- dtype.c ------------------------------------------------------------- */
@@ -89,154 +94,166 @@ typedef enum Dtype {
 
 typedef struct DtypeInfo {
     const char *name;
-    int bytes;                    /* in memory                                */
-    char kind;                    /* f float, i integer, b bool               */
-    const char *store, *compute;  /* C types in memory and in registers       */
-    const char *st;               /* safetensors name                         */
+    int bytes;                   /* in memory */
+    char kind;                   /* f float, i integer, b bool */
+    const char *store, *compute; /* C types in memory and in registers */
+    const char *st;              /* safetensors name */
 } DtypeInfo;
 
 extern const DtypeInfo dtypes[NDTYPE];
-int dtype_named(const char *name);            /* -1: no such dtype            */
+int dtype_named(const char *name); /* -1: no such dtype */
 float bf16_to_f32(uint16_t x);
-uint16_t f32_to_bf16(float x);                /* to nearest even, NaN kept    */
+uint16_t f32_to_bf16(float x); /* to nearest even, NaN kept */
 
 /* ---- mesh.c: ranks, both grids, atoms (DESIGN section 4) ----------------- */
 
 enum { MAXATOM = 16 };
 
-typedef enum MeshAxis {         /* first the dense grid, then the expert grid */
-    Mtp, Mcp, Mdp, Mpp, Metp, Mep, Medp, NMESH
+typedef enum MeshAxis { /* first the dense grid, then the expert grid */
+                        Mtp,
+                        Mcp,
+                        Mdp,
+                        Mpp,
+                        Metp,
+                        Mep,
+                        Medp,
+                        NMESH
 } MeshAxis;
 
 /* rank's coordinate on an atom: (rank / stride) % size. Atom 0 varies
- * fastest.                                                                   */
-typedef struct Atom { int64_t size, stride; } Atom;
+ * fastest. */
+typedef struct Atom {
+    int64_t size, stride;
+} Atom;
 
 typedef struct Mesh {
     int64_t world;
     int64_t size[NMESH];
-    const char *order;            /* "tp-cp-dp-pp", first fastest             */
+    const char *order; /* "tp-cp-dp-pp", first fastest */
     int natom;
     Atom atom[MAXATOM];
-    uint32_t mask[NMESH];         /* the atoms each mesh axis is made of      */
+    uint32_t mask[NMESH]; /* the atoms each mesh axis is made of */
 } Mesh;
 
-extern const char *const meshnames[NMESH];    /* "tp" ... "edp"               */
+extern const char *const meshnames[NMESH]; /* "tp" ... "edp" */
 /* Cut the radices of both grids to their common refinement. sizes not given
- * are 0 and get their defaults; err() when something does not divide.        */
+ * are 0 and get their defaults; err() when something does not divide. */
 Mesh *mesh_new(Arena *a, int64_t world, const int64_t size[NMESH],
                const char *order, const Loc *l);
 int64_t mesh_coord(const Mesh *m, int64_t rank, int atom);
-int64_t mesh_extent(const Mesh *m, uint32_t atoms);   /* product of sizes     */
+int64_t mesh_extent(const Mesh *m, uint32_t atoms); /* product of sizes */
 /* Position of rank in its group over atoms, later atoms major; the group's
- * ranks in that order go to ranks[mesh_extent].                              */
+ * ranks in that order go to ranks[mesh_extent]. */
 int64_t mesh_pos(const Mesh *m, uint32_t atoms, int64_t rank);
 void mesh_group(const Mesh *m, uint32_t atoms, int64_t rank, int64_t *ranks);
 /* grid.c, for people: ranks by their coordinates in both grids, the groups of
- * each axis (put_groups: those alone), the atoms.                            */
+ * each axis (put_groups: those alone), the atoms. */
 void put_grids(Text *t, const Mesh *m);
 void put_groups(Text *t, const Mesh *m);
-void put_ranks(Text *t, const int64_t *ranks, int64_t n);     /* " {0-3}"     */
-/* A set of atoms for people: "tp", "cp*dp", "ep"; "part of dp".              */
+void put_ranks(Text *t, const int64_t *ranks, int64_t n); /* " {0-3}" */
+/* A set of atoms for people: "tp", "cp*dp", "ep"; "part of dp". */
 void mesh_words(const Mesh *m, uint32_t atoms, char *s, size_t size);
 
-/* An integer that may depend on the rank: c + sum of k[i] * coordinate i.    */
-typedef struct Aff { int64_t c, k[MAXATOM]; } Aff;
+/* An integer that may depend on the rank: c + sum of k[i] * coordinate i. */
+typedef struct Aff {
+    int64_t c, k[MAXATOM];
+} Aff;
 Aff aff(int64_t c);
 int64_t aff_at(const Mesh *m, const Aff *x, int64_t rank);
 
 /* ---- opts.c: keys of fold{}, train{}, data{}, precision{}, route{} ------- */
 
-/* A row of keys.def; keytab ends with a row of nulls.                        */
+/* A row of keys.def; keytab ends with a row of nulls. */
 typedef struct KeyInfo {
     const char *table, *name, *kind, *dflt, *doc;
 } KeyInfo;
 extern const KeyInfo keytab[];
 
-typedef struct Opts Opts;         /* key -> text; defaults come from keys.def */
+typedef struct Opts Opts; /* key -> text; defaults come from keys.def */
 Opts *opts_new(Arena *a);
 /* Set by full name ("fold.ep"). Unknown key or value of the wrong kind: err()
- * with a suggestion. `axes.<name>` is accepted for any name.                 */
+ * with a suggestion. `axes.<name>` is accepted for any name. */
 void opts_set(Opts *o, const char *key, const char *value, const Loc *l);
-const char *opts_str(const Opts *o, const char *key);     /* null: not given  */
+const char *opts_str(const Opts *o, const char *key); /* null: not given */
 int64_t opts_int(const Opts *o, const char *key);
 double opts_num(const Opts *o, const char *key);
-int opts_given(const Opts *o, const char *key);           /* set, not default */
-const Loc *opts_loc(const Opts *o, const char *key);      /* where it was set */
-/* The i-th of "wiki=a.bin code=b.bin"; 0: there is none.                     */
+int opts_given(const Opts *o, const char *key);      /* set, not default */
+const Loc *opts_loc(const Opts *o, const char *key); /* where it was set */
+/* The i-th of "wiki=a.bin code=b.bin"; 0: there is none. */
 int opts_named(const char *s, int i, const char **name, const char **path);
-int opts_blend(const char *s);    /* is it "0.7 a 0.3 b", or one path?        */
-void opts_pair(const Opts *o, const char *key, double v[2]);  /* train.betas  */
-/* Does one of the key's patterns ("*.bias norm.*") match s?                  */
+int opts_blend(const char *s); /* is it "0.7 a 0.3 b", or one path? */
+void opts_pair(const Opts *o, const char *key, double v[2]); /* train.betas */
+/* Does one of the key's patterns ("*.bias norm.*") match s? */
 int opts_match(const Opts *o, const char *key, const char *s);
 /* In keys.def's order, then axes: the i-th key that was set; 0: past the
- * end.                                                                       */
+ * end. */
 int opts_each(const Opts *o, int i, const char **key, const char **value);
 
 /* ---- lex.c: words of the text forms -------------------------------------- */
 
 typedef struct Lex {
     Arena *arena;
-    const char *p, *end;          /* what is left                             */
+    const char *p, *end; /* what is left */
     const char *file;
-    int line;                     /* 0: before the first                      */
+    int line; /* 0: before the first */
 } Lex;
 
-void put_word(Text *t, const char *s);        /* bare, or as a "string"       */
-void put_json(Text *t, const char *s);        /* a JSON string, quotes too    */
+void put_word(Text *t, const char *s); /* bare, or as a "string" */
+void put_json(Text *t, const char *s); /* a JSON string, quotes too */
 void put_int(Text *t, int64_t v);
-void put_hex(Text *t, double v);              /* %a                           */
+void put_hex(Text *t, double v); /* %a */
 _Noreturn void lex_err(const Lex *x, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
 /* Every reader skips blanks; none but lex_next and lex_line leaves the line. */
-int lex_next(Lex *x);             /* to the next line with words; 0: the end  */
-void lex_line(Lex *x);            /* the same; there must be one              */
-int lex_more(Lex *x);             /* is there more on this line?              */
-int lex_mark(Lex *x, char c);     /* take this mark if it is next             */
+int lex_next(Lex *x);         /* to the next line with words; 0: the end */
+void lex_line(Lex *x);        /* the same; there must be one */
+int lex_more(Lex *x);         /* is there more on this line? */
+int lex_mark(Lex *x, char c); /* take this mark if it is next */
 void lex_need(Lex *x, char c);
-const char *lex_word(Lex *x);     /* interned                                 */
-int lex_take(Lex *x, const char *word);       /* take this word if it is next */
+const char *lex_word(Lex *x);           /* interned */
+int lex_take(Lex *x, const char *word); /* take this word if it is next */
 void lex_expect(Lex *x, const char *word);
 int64_t lex_int(Lex *x);
 int64_t lex_range(Lex *x, const char *what, int64_t min, int64_t max);
 double lex_num(Lex *x);
 int lex_isdigit(char c);
-int64_t lex_digits(Lex *x);       /* in the middle of a word; skips no blank  */
+int64_t lex_digits(Lex *x); /* in the middle of a word; skips no blank */
 Aff lex_aff(Lex *x);
 Dtype lex_dtype(Lex *x);
-void lex_place(Lex *x, const char **file, int *line);     /* [ @ file line ]  */
-/* A text as it is, behind its length: `what [name] length`, then its bytes.  */
+void lex_place(Lex *x, const char **file, int *line); /* [ @ file line ] */
+/* A text as it is, behind its length: `what [name] length`, then its bytes. */
 void put_text(Text *t, const char *what, const char *name, const char *text);
-const char *lex_text(Lex *x);     /* from the length on; without zero bytes   */
+const char *lex_text(Lex *x); /* from the length on; without zero bytes */
 
 /* ---- plan.c -------------------------------------------------------------- */
 
-enum { MAXD = 10 };               /* axes of a tensor                         */
+enum { MAXD = 10 }; /* axes of a tensor */
 
 typedef enum BufClass {
-    Bparam,                       /* weights the model computes with          */
-    Bstate,                       /* model states (router bias ...)           */
-    Boptim,                       /* masters and moments                      */
-    Bio,                          /* inputs, step block, results              */
-    Btemp,                        /* gradients, activations, everything else  */
-    Bscratch,                     /* kernels' and collectives' work space     */
+    Bparam,   /* weights the model computes with */
+    Bstate,   /* model states (router bias ...) */
+    Boptim,   /* masters and moments */
+    Bio,      /* inputs, step block, results */
+    Btemp,    /* gradients, activations, everything else */
+    Bscratch, /* kernels' and collectives' work space */
     NBUFCLASS
 } BufClass;
 extern const char *const bufclasses[NBUFCLASS];
 
 /* Buffers live in one arena. Persistent classes never overlap anything; the
  * others are alive in one program from step `born` to step `dies` inclusive
- * (indices into that program's steps; the body repeats).                     */
+ * (indices into that program's steps; the body repeats). */
 typedef struct Buf {
     const char *name;
     BufClass cls;
     Dtype dt;
-    int64_t offset, bytes;        /* bytes in the arena; offset % 256 == 0    */
-    int prog;                     /* program index; -1: alive always          */
-    int frame;                    /* 1 + index of that program's frame: offset
-                                     is inside each slot of it; 0: one place  */
+    int64_t offset, bytes; /* bytes in the arena; offset % 256 == 0 */
+    int prog;              /* program index; -1: alive always */
+    int frame;             /* 1 + index of that program's frame: offset
+                                     is inside each slot of it; 0: one place */
     int born, dies;
-    const char *file; int line;   /* the Lua line that made it; null: none    */
+    const char *file;
+    int line; /* the Lua line that made it; null: none */
 } Buf;
 
 typedef enum StepKind {
@@ -248,7 +265,7 @@ typedef enum StepKind {
 
 typedef struct StepInfo {
     const char *name;
-    int nbuf, nint;               /* exact counts; -1: as the kernel wants    */
+    int nbuf, nint; /* exact counts; -1: as the kernel wants */
     const char *doc;
 } StepInfo;
 extern const StepInfo stepinfo[NSTEPKIND];
@@ -259,7 +276,7 @@ extern const StepInfo stepinfo[NSTEPKIND];
  * make: the number of the value it leaves there, 0: it writes nothing. The type
  * of what it makes: dtype, bytes; part[op], atoms over whose ranks op (0 add, 1
  * max, 2 min) is still to be done; cut: atoms over which ranks hold parts of
- * it. Over all other atoms of a stage ranks hold the same.                   */
+ * it. Over all other atoms of a stage ranks hold the same. */
 typedef struct ValueUse {
     int read, make;
     Dtype dt;
@@ -270,148 +287,194 @@ int same_type(const ValueUse *x, const ValueUse *y);
 
 typedef struct Step {
     StepKind kind;
-    const char *kernel;           /* Skernel: name in the plan's kernel text  */
-    const char *label;            /* scope path and op, for people            */
-    int nbuf; int *buf;           /* buffer indices; -1: none                 */
-    int nint; Aff *iv;            /* integer arguments                        */
-    const char *rw;               /* kernels: for each buffer r, w, b (both), or
-                                     - (none); null: unknown                  */
-    ValueUse *flow;               /* for each buffer; null: plan without      */
-    uint32_t atoms;               /* collectives: the group                   */
-    const char *file; int line;
-    double flops, bytes, secs;    /* predicted, for one rank                  */
-    double again;                 /* of the FLOPs: its share of what ranks of
-                                     the stage do more than once              */
+    const char *kernel; /* Skernel: name in the plan's kernel text */
+    const char *label;  /* scope path and op, for people */
+    int nbuf;
+    int *buf; /* buffer indices; -1: none */
+    int nint;
+    Aff *iv;        /* integer arguments */
+    const char *rw; /* kernels: for each buffer r, w, b (both), or
+                                     - (none); null: unknown */
+    ValueUse *flow; /* for each buffer; null: plan without */
+    uint32_t atoms; /* collectives: the group */
+    const char *file;
+    int line;
+    double flops, bytes, secs; /* predicted, for one rank */
+    double again;              /* of the FLOPs: its share of what ranks of
+                                     the stage do more than once */
 } Step;
 
 /* Phases run in order. Those with repeat 0 are the calls of a pipeline stage;
  * they follow each other, and in their place the program's rows run: "F0" "B0"
  * "I0" "W0" (work and chunk), "send.F0.1" "recv.F0.1" "wait.F0.1" (what F of
- * chunk 0 made for chunk 1; see steps.def).                                  */
+ * chunk 0 made for chunk 1; see steps.def). */
 typedef struct Phase {
-    const char *name;             /* den pre body post, or a call             */
-    int first, n;                 /* steps                                    */
-    int64_t repeat;               /* 1, or micro-batches a rank runs in turn  */
+    const char *name; /* den pre body post, or a call */
+    int first, n;     /* steps */
+    int64_t repeat;   /* 1, or micro-batches a rank runs in turn */
 } Phase;
 
 /* One row of a stage's table: that phase for the micro-th micro-batch that its
- * ranks run (turn). pair: it may overlap with the next row (F with B).       */
-typedef struct Turn { int phase, micro, pair; } Turn;
+ * ranks run (turn). pair: it may overlap with the next row (F with B). */
+typedef struct Turn {
+    int phase, micro, pair;
+} Turn;
 
 /* What one chunk's micro-batch keeps from one row to a later one: buffers that
  * live from the first to the last row of that micro-batch whose phase names
  * one. Micro-batch m has them at slot[of[m]]; slots in use together never
- * overlap. Bytes of the arena, multiples of 256.                             */
+ * overlap. Bytes of the arena, multiples of 256. */
 typedef struct Frame {
-    const char *name;             /* "F0-B0": first and last call             */
+    const char *name; /* "F0-B0": first and last call */
     int64_t bytes;
-    int nslot; int64_t *slot;
-    int nof; int *of;             /* by micro-batch: plan_turns of them       */
+    int nslot;
+    int64_t *slot;
+    int nof;
+    int *of; /* by micro-batch: plan_turns of them */
 } Frame;
 
 /* What a buffer must hold when its program is done: what lives always and is
- * written, and outputs.                                                      */
-typedef struct End { int buf, value; } End;
+ * written, and outputs. */
+typedef struct End {
+    int buf, value;
+} End;
 
 typedef struct Program {
-    const char *name;             /* init step eval forward                   */
-    int nphase; Phase *phase;
-    int nturn; Turn *turn;        /* pp > 1: the stage's table                */
-    int nframe; Frame *frame;
-    int nstep; Step *step;
-    int nend; End *end;           /* plans with flow                          */
-    int64_t transient, bound;     /* height and lower bound of non-persistent
-                                     buffers that are not alive all the time  */
+    const char *name; /* init step eval forward */
+    int nphase;
+    Phase *phase;
+    int nturn;
+    Turn *turn; /* pp > 1: the stage's table */
+    int nframe;
+    Frame *frame;
+    int nstep;
+    Step *step;
+    int nend;
+    End *end;                 /* plans with flow */
+    int64_t transient, bound; /* height and lower bound of non-persistent
+                                     buffers that are not alive all the time */
 } Program;
 
 /* One axis of a stored or exchanged tensor: this rank holds the pieces
- * [start, start+len) in global indices, one after another.                   */
-typedef struct Piece { Aff start; int64_t len; } Piece;
+ * [start, start+len) in global indices, one after another. */
+typedef struct Piece {
+    Aff start;
+    int64_t len;
+} Piece;
 typedef struct PlanDim {
     const char *axis;
-    int64_t n;                    /* global                                   */
-    int npiece; Piece *piece;
+    int64_t n; /* global */
+    int npiece;
+    Piece *piece;
 } PlanDim;
 
 /* A tensor the runtime moves in or out: params, states, moments (saved in
- * checkpoints under `name`), inputs, outputs.                                */
+ * checkpoints under `name`), inputs, outputs. */
 typedef struct Tensor {
-    const char *name;             /* "layers.0.moe.w1", "optim.m.<path>"      */
-    const char *kind;             /* param master m v state input output; copy:
-                                     a parameter that an earlier stage owns   */
+    const char *name; /* "layers.0.moe.w1", "optim.m.<path>" */
+    const char *kind; /* param master m v state input output; copy:
+                                     a parameter that an earlier stage owns */
     Dtype dt;
-    int nd; PlanDim dim[MAXD];
+    int nd;
+    PlanDim dim[MAXD];
     int buf;
     /* A run of a bucket (ZeRO). Of the local part that dim[] describes, row
      * major, this rank has the elements that fall into [pos*run, (pos+1)*run)
      * when its first is element `at` of the bucket; they lie in buf from
      * element max(0, at - pos*run) on. pos: mesh_pos over `shard`. run 0: the
-     * rank has all of the local part, from element `at` of buf on.           */
+     * rank has all of the local part, from element `at` of buf on. */
     int64_t at, run;
     uint32_t shard;
-    const char *file; int line;
+    const char *file;
+    int line;
 } Tensor;
 
 /* Scalars of the step block (written by the runtime before a step) and of the
- * result block (read after it).                                              */
-typedef struct Scalar { const char *name; int buf; Dtype dt; } Scalar;
+ * result block (read after it). */
+typedef struct Scalar {
+    const char *name;
+    int buf;
+    Dtype dt;
+} Scalar;
 
 /* One Hugging Face tensor, or part of one, as it maps to a parameter. Each HF
  * dim is a mixed radix of factors, major first; a factor is an axis of the
  * parameter at an offset inside its total ("(nope|rot)"), or a fixed index
- * (axis null, n 1, at start).                                                */
-typedef struct HfFactor { const char *axis; int64_t total, start, n; } HfFactor;
-typedef struct HfDim { int nf; HfFactor f[4]; } HfDim;
+ * (axis null, n 1, at start). */
+typedef struct HfFactor {
+    const char *axis;
+    int64_t total, start, n;
+} HfFactor;
+typedef struct HfDim {
+    int nf;
+    HfFactor f[4];
+} HfDim;
 typedef struct HfMap {
     const char *hf, *param;
     /* Unrolled axes. fixat -1: every index; `hf` then holds "{axis}" where the
-       index stands, and the row speaks of that many tensors.                 */
-    int nfix; const char *fixaxis[4]; int64_t fixat[4];
-    int nd; HfDim dim[MAXD];
+       index stands, and the row speaks of that many tensors. */
+    int nfix;
+    const char *fixaxis[4];
+    int64_t fixat[4];
+    int nd;
+    HfDim dim[MAXD];
 } HfMap;
 
-typedef struct Kernel { const char *name, *text; } Kernel;
-typedef struct Source { const char *file, *text; } Source;
+typedef struct Kernel {
+    const char *name, *text;
+} Kernel;
+typedef struct Source {
+    const char *file, *text;
+} Source;
 
-typedef struct Role {             /* what the ranks of one pipeline stage run;
-                                     role i: those with position i over pp    */
-    int nbuf; Buf *buf;
-    int64_t arena;                /* bytes of the arena                       */
-    int64_t persist;              /* bytes of it that are alive always        */
-    int nprog; Program *prog;
-    int ntensor; Tensor *tensor;
-    int nin; Scalar *in;          /* step block                               */
-    int nout; Scalar *out;        /* result block                             */
+typedef struct Role { /* what the ranks of one pipeline stage run;
+                                     role i: those with position i over pp */
+    int nbuf;
+    Buf *buf;
+    int64_t arena;   /* bytes of the arena */
+    int64_t persist; /* bytes of it that are alive always */
+    int nprog;
+    Program *prog;
+    int ntensor;
+    Tensor *tensor;
+    int nin;
+    Scalar *in; /* step block */
+    int nout;
+    Scalar *out; /* result block */
 } Role;
 
 typedef struct Plan {
-    const char *model, *target;   /* model file's name; "host" "cuda" "null"  */
+    const char *model, *target; /* model file's name; "host" "cuda" "null" */
     Mesh *mesh;
     Opts *opts;
-    int64_t tokens;               /* of one step, all ranks                   */
-    int64_t params, active;       /* of the model                             */
-    double flops;                 /* of one step by formula C3, all ranks     */
-    int nrole; Role *role;
-    const char *prelude;          /* kernel text before all kernels           */
-    int nkernel; Kernel *kernel;
-    int nhf; HfMap *hf;
-    int nsource; Source *source;
+    int64_t tokens;         /* of one step, all ranks */
+    int64_t params, active; /* of the model */
+    double flops;           /* of one step by formula C3, all ranks */
+    int nrole;
+    Role *role;
+    const char *prelude; /* kernel text before all kernels */
+    int nkernel;
+    Kernel *kernel;
+    int nhf;
+    HfMap *hf;
+    int nsource;
+    Source *source;
 } Plan;
 
-void put_hf(Text *t, const HfMap *h);         /* one line of words            */
+void put_hf(Text *t, const HfMap *h); /* one line of words */
 void lex_hf(Lex *x, HfMap *h);
 char *plan_print(Arena *a, const Plan *p, size_t *len); /* with its hash line */
 /* Parse and validate (every count, index, offset and size). err() when not a
- * plan, damaged, or inconsistent; `name` is what messages call the file.     */
+ * plan, damaged, or inconsistent; `name` is what messages call the file. */
 Plan *plan_parse(Arena *a, const char *text, size_t len, const char *name);
 /* Null, or what is wrong with it: written to be right about hostile plans
- * too.                                                                       */
+ * too. */
 const char *plan_wrong(Arena *a, const Plan *p);
-void plan_check(const Plan *p);                           /* die() when wrong */
+void plan_check(const Plan *p); /* die() when wrong */
 
 /* ---- plancheck.c stepcheck.c tablecheck.c spans.c: what they share ------- */
 
-enum { BUFALIGN = 256 };          /* of buffers and slots of frames           */
+enum { BUFALIGN = 256 }; /* of buffers and slots of frames */
 #define HUGEBYTES ((int64_t)1 << 56)
 
 typedef struct PlanCheck {
@@ -419,95 +482,105 @@ typedef struct PlanCheck {
     const Plan *p;
     const Role *r;
     int role;
-    const char **kernels;         /* names, sorted by pointer                 */
+    const char **kernels; /* names, sorted by pointer */
 } PlanCheck;
 
-/* Least and largest value over all ranks. Sums and products saturate.        */
-typedef struct Range { int64_t min, max; } Range;
+/* Least and largest value over all ranks. Sums and products saturate. */
+typedef struct Range {
+    int64_t min, max;
+} Range;
 int64_t sat_mul(int64_t a, int64_t b);
 int64_t sat_add(int64_t a, int64_t b);
 Range aff_range(const Mesh *m, const Aff *x);
-int aff_stray(const Mesh *m, const Aff *x);   /* atoms the mesh lacks?        */
+int aff_stray(const Mesh *m, const Aff *x); /* atoms the mesh lacks? */
 const char *step_wrong(const PlanCheck *c, int prog, int step);
 const char *table_wrong(const PlanCheck *c, int prog);
 
-typedef struct Span {             /* bytes alive at times from..to, both      */
-    int id;                       /*   included                               */
+typedef struct Span { /* bytes alive at times from..to, both */
+    int id;           /*   included */
     int64_t offset, bytes;
     int from, to;
-    int lo, hi;                   /* spans_meet's own                         */
+    int lo, hi; /* spans_meet's own */
 } Span;
 /* flow.c flowtype.c sizes.c meet.c: of plans whose steps say what they read and
- * make.                                                                      */
+ * make. */
 int has_flow(const Role *r);
-/* By number: who makes it (-1: nobody) and of what type, when all is well.   */
-typedef struct Origin { int step; const ValueUse *f; } Origin;
+/* By number: who makes it (-1: nobody) and of what type, when all is well. */
+typedef struct Origin {
+    int step;
+    const ValueUse *f;
+} Origin;
 const char *values_wrong(const PlanCheck *c, int prog, Origin **made);
-/* By buffer: atoms that cut what lives there, from its tensors.              */
+/* By buffer: atoms that cut what lives there, from its tensors. */
 uint32_t *lasting_cuts(const PlanCheck *c);
 const char *flow_wrong(const PlanCheck *c, int prog);
 const char *sizes_wrong(const PlanCheck *c);
-const char *meets_wrong(Arena *a, const Plan *p);   /* stages with each other */
-/* Do any two overlap while both are alive? Then their ids. Sorts v.          */
+const char *meets_wrong(Arena *a, const Plan *p); /* stages with each other */
+/* Do any two overlap while both are alive? Then their ids. Sorts v. */
 int spans_meet(Span *v, int n, int *one, int *two);
-/* Append the bytes of prog's frames as spans that do not overlap, id -1.     */
+/* Append the bytes of prog's frames as spans that do not overlap, id -1. */
 void frame_runs(const PlanCheck *c, int prog, Span **v);
 
 /* work.c: bytes of work space (the step's last buffer) that a product or a
- * collective over `ranks` needs on the host; iv as in steps.def.             */
-enum { GATHERSUM = 1 << 16 };     /* all-reduce: up to so many bytes of all
-                                     ranks each rank gathers them all         */
+ * collective over `ranks` needs on the host; iv as in steps.def. */
+enum {
+    GATHERSUM = 1 << 16
+}; /* all-reduce: up to so many bytes of all
+                                     ranks each rank gathers them all */
 int64_t step_work(StepKind k, const int64_t *iv, int nint, int64_t ranks);
 int role_of(const Plan *p, int64_t rank);
-int role_tensor(const Role *r, const char *name);         /* -1: none         */
-int role_prog(const Role *r, const char *name);           /* -1: none         */
+int role_tensor(const Role *r, const char *name); /* -1: none */
+int role_prog(const Role *r, const char *name);   /* -1: none */
 
 /* ---- schedule.c csv.c turns.c: pipeline schedules as tables -------------- */
 
 typedef enum Job {
-    WF,                           /* forward of a chunk                       */
-    WB,                           /* all of its backward                      */
-    WI,                           /* what earlier chunks wait for (dgrad)     */
-    WW,                           /* the rest of the backward (wgrad)         */
+    WF, /* forward of a chunk */
+    WB, /* all of its backward */
+    WI, /* what earlier chunks wait for (dgrad) */
+    WW, /* the rest of the backward (wgrad) */
     NJOB
 } Job;
-extern const char jobnames[];    /* "FBIW"                                   */
+extern const char jobnames[]; /* "FBIW" */
 
-typedef struct Act { Job w; int chunk, micro, pair; } Act;  /* pair: see Turn */
+typedef struct Act {
+    Job w;
+    int chunk, micro, pair;
+} Act; /* pair: see Turn */
 
 /* Who does what in which order: F and (B, or I and W) of each chunk and
- * micro-batch once. Chunk c's F follows F of c-1, its B or I that of c+1.    */
+ * micro-batch once. Chunk c's F follows F of c-1, its B or I that of c+1. */
 typedef struct Schedule {
     const char *name;
     int ranks, chunks, micros;
-    int *rank;                    /* chunk -> pipeline rank                   */
-    Act **row;                    /* by rank: vec                             */
+    int *rank; /* chunk -> pipeline rank */
+    Act **row; /* by rank: vec */
 } Schedule;
 
 /* kind: "1f1b" "interleaved" "zerobubble" (ZB-H1) "dualpipev" "forward" (eval:
  * only F), or a CSV file as PyTorch writes it (a row a rank, cells 0F0 2B1 3I0
  * 3W0, pairs "(0F1;3B1)OVERLAP_F_B"). chunks = ranks * vpp. err() when the kind
- * cannot have these numbers, with the nearest that it can.                   */
+ * cannot have these numbers, with the nearest that it can. */
 Schedule *schedule_make(Arena *a, const char *kind, int ranks, int vpp,
                         int micros, const Loc *l);
-/* Only the forwards, with the chunks where `like` has them.                  */
+/* Only the forwards, with the chunks where `like` has them. */
 Schedule *schedule_forward(Arena *a, const Schedule *like, int micros);
 Schedule *schedule_csv(Arena *a, const char *text, size_t len,
-                       const char *name);       /* err() with the line        */
-Schedule *schedule_read(Arena *a, const char *path);    /* null: no such file */
-char *schedule_print(Arena *a, const Schedule *s);      /* the same CSV       */
-/* Null, or what is wrong, and (rank not null) with whose row.                */
+                       const char *name);            /* err() with the line */
+Schedule *schedule_read(Arena *a, const char *path); /* null: no such file */
+char *schedule_print(Arena *a, const Schedule *s);   /* the same CSV */
+/* Null, or what is wrong, and (rank not null) with whose row. */
 const char *schedule_wrong(Arena *a, const Schedule *s, int *rank);
-int schedule_splits(const Schedule *s);       /* has I and W rows             */
+int schedule_splits(const Schedule *s); /* has I and W rows */
 
 /* Seconds of work w on chunk c at cost[w * chunks + c] (B: I + W when 0), of a
- * transfer between ranks `hop`. Rows that overlap start and end together.    */
+ * transfer between ranks `hop`. Rows that overlap start and end together. */
 typedef struct Timing {
     double makespan;
-    double *busy;                 /* by rank                                  */
-    int *peak;                    /* by rank: micro-batches of chunks alive, F
+    double *busy;   /* by rank */
+    int *peak;      /* by rank: micro-batches of chunks alive, F
                                      to the end of B or W (of F without them) */
-    double **start;               /* by rank and row                          */
+    double **start; /* by rank and row */
 } Timing;
 Timing schedule_time(Arena *a, const Schedule *s, const double *cost,
                      double hop);
@@ -517,48 +590,58 @@ Timing schedule_time(Arena *a, const Schedule *s, const double *cost,
  * the row that made the value, a recv stands right before the row that needs
  * it, a wait where the peer must have received (by schedule_time with unit
  * costs), so that no order of arrival can block: send -> recv -> wait and each
- * rank's row order together have no cycle.                                   */
-typedef struct Handoff { Job from; int a; Job to; int b; } Handoff;
+ * rank's row order together have no cycle. */
+typedef struct Handoff {
+    Job from;
+    int a;
+    Job to;
+    int b;
+} Handoff;
 typedef enum RowKind { ROWwork, ROWsend, ROWrecv, ROWwait } RowKind;
 typedef struct PipeRow {
     RowKind k;
-    Job w; int chunk;            /* a B of a schedule that splits is I, then W;
-                                     transfers: what made the value           */
-    int edge;                     /* transfers: index; -1                     */
+    Job w;
+    int chunk; /* a B of a schedule that splits is I, then W;
+                                     transfers: what made the value */
+    int edge;  /* transfers: index; -1 */
     int micro, pair;
 } PipeRow;
-/* By rank: vec. Edges between chunks of one rank make no rows.               */
+/* By rank: vec. Edges between chunks of one rank make no rows. */
 PipeRow **schedule_rows(Arena *a, const Schedule *s, const Handoff *e, int n);
 
 /* ---- planned.c: how long a plan takes, predicted ------------------------- */
 
 typedef struct Planned {
-    double makespan;              /* seconds of one run of the program        */
-    double *busy;                 /* by stage: of them not spent waiting      */
-    const char *stuck;            /* null, or which steps wait for each other */
+    double makespan;   /* seconds of one run of the program */
+    double *busy;      /* by stage: of them not spent waiting */
+    const char *stuck; /* null, or which steps wait for each other */
 } Planned;
 Planned plan_time(Arena *a, const Plan *p, const char *program);
-double plan_secs(const Plan *p, const char *program);     /* the makespan     */
-int64_t plan_turns(const Plan *p, const char *program);   /* micro-batches that
-                                                             a rank runs      */
-int64_t phase_turns(const Program *g, int phase);         /* how often it runs*/
+double plan_secs(const Plan *p, const char *program);   /* the makespan */
+int64_t plan_turns(const Plan *p, const char *program); /* micro-batches that
+                                                             a rank runs */
+int64_t phase_turns(const Program *g, int phase);       /* how often it runs*/
 
 /* ---- live.c: which bytes matter when ------------------------------------- */
 
 /* Null, or where the steps contradict the buffers: worked out again from the
- * steps' arguments, knowing nothing of how buffers were placed.              */
+ * steps' arguments, knowing nothing of how buffers were placed. */
 const char *lives_wrong(Arena *a, const Role *r);
 /* Does a join at this step make buf a part of another? Then it may lie where
- * that one does, and is alive up to the step before.                         */
+ * that one does, and is alive up to the step before. */
 int joined(const Role *r, int buf, int step);
-/* Null, or a buffer whose born and dies are not what the steps say.          */
+/* Null, or a buffer whose born and dies are not what the steps say. */
 const char *lives_loose(Arena *a, const Role *r, int prog);
 /* After step `step` nothing reads these bytes before they are written again;
  * with `last` only after the last turn of the step's phase. Step -1: before the
  * first. By step; what is alive at the end stays. A runtime may fill them with
  * 0xff (NaN in every float type): no number may change. Of a stage's table:
- * only what is private to a call, after each of its rows.                    */
-typedef struct Death { int step; int64_t offset, bytes; int last; } Death;
-Death *deaths(Arena *a, const Role *r, int prog);             /* vec          */
+ * only what is private to a call, after each of its rows. */
+typedef struct Death {
+    int step;
+    int64_t offset, bytes;
+    int last;
+} Death;
+Death *deaths(Arena *a, const Role *r, int prog); /* vec */
 
 #endif

@@ -4,7 +4,7 @@
  * one time overlaps, every step has the arguments of its kind and they stay
  * inside their buffers on every rank (stepcheck.c, tablecheck.c).
  *
- * Each function returns null or what is wrong.                               */
+ * Each function returns null or what is wrong. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -29,8 +29,8 @@ static const char *buf_wrong(const PlanCheck *c, const Buf *b)
         return "belongs to no program";
     if (b->prog >= 0 && b->cls <= Boptim)
         return "of a persistent class does not live always";
-    if (b->prog >= 0 && (b->born < 0 || b->born > b->dies ||
-                         b->dies >= r->prog[b->prog].nstep))
+    if (b->prog >= 0 &&
+        (b->born < 0 || b->born > b->dies || b->dies >= r->prog[b->prog].nstep))
         return "has a life outside its program";
     if (!b->frame)
         return 0;
@@ -42,7 +42,7 @@ static const char *buf_wrong(const PlanCheck *c, const Buf *b)
 }
 
 /* Buffers with one place that are alive in a program: what lives always is born
- * at -1. Frames are there while the table runs.                              */
+ * at -1. Frames are there while the table runs. */
 static int gather(const PlanCheck *c, int prog, Span **out)
 {
     Span *v = NULL;
@@ -50,10 +50,12 @@ static int gather(const PlanCheck *c, int prog, Span **out)
         const Buf *b = &c->r->buf[i];
         if (!b->bytes || b->frame || (b->prog != -1 && b->prog != prog))
             continue;
-        Span x = {.id = i, .offset = b->offset, .bytes = b->bytes,
-                  .from = b->prog < 0 ? -1 : b->born,
-                  .to = b->prog < 0 ? INT32_MAX
-                      : b->dies - joined(c->r, i, b->dies)};
+        Span x = { .id = i,
+                   .offset = b->offset,
+                   .bytes = b->bytes,
+                   .from = b->prog < 0 ? -1 : b->born,
+                   .to = b->prog < 0 ? INT32_MAX
+                                     : b->dies - joined(c->r, i, b->dies) };
         vec_push(c->arena, v, x);
     }
     if (prog >= 0)
@@ -74,8 +76,10 @@ static const char *overlaps(const PlanCheck *c, int prog)
     n = gather(c, prog, &v);
     if (!spans_meet(v, n, &one, &two))
         return 0;
-    return strf(c->arena, "role %d: buffers '%s' and '%s' overlap while both "
-                "are alive", c->role, name_of(c, one), name_of(c, two));
+    return strf(c->arena,
+                "role %d: buffers '%s' and '%s' overlap while both "
+                "are alive",
+                c->role, name_of(c, one), name_of(c, two));
 }
 
 static const char *bufs_wrong(const PlanCheck *c)
@@ -84,9 +88,10 @@ static const char *bufs_wrong(const PlanCheck *c)
     const char *why;
     if (r->arena < 0 || r->arena > HUGEBYTES || r->persist < 0 ||
         r->persist > r->arena)
-        return strf(c->arena, "role %d: arena of %lld bytes, %lld of them "
-                    "always", c->role, (long long)r->arena,
-                    (long long)r->persist);
+        return strf(c->arena,
+                    "role %d: arena of %lld bytes, %lld of them "
+                    "always",
+                    c->role, (long long)r->arena, (long long)r->persist);
     for (int i = 0; i < r->nbuf; i++)
         if ((why = buf_wrong(c, &r->buf[i])))
             return strf(c->arena, "role %d: buffer '%s' %s", c->role,
@@ -103,18 +108,22 @@ static const char *phases_wrong(const PlanCheck *c, const Program *g)
     for (int i = 0; i < g->nphase; i++) {
         const Phase *f = &g->phase[i];
         if (f->first != at || f->n < 0 || f->repeat < 0)
-            return strf(c->arena, "role %d: program '%s': phase '%s' does not "
-                        "follow", c->role, g->name, f->name);
+            return strf(c->arena,
+                        "role %d: program '%s': phase '%s' does not "
+                        "follow",
+                        c->role, g->name, f->name);
         at += f->n;
     }
     if (at != g->nstep)
-        return strf(c->arena, "role %d: program '%s' has %d steps and phases "
-                    "for %lld", c->role, g->name, g->nstep, (long long)at);
+        return strf(c->arena,
+                    "role %d: program '%s' has %d steps and phases "
+                    "for %lld",
+                    c->role, g->name, g->nstep, (long long)at);
     return 0;
 }
 
 /* What lies where is looked at when all phases and tables are known to be
- * sound.                                                                     */
+ * sound. */
 static const char *programs_wrong(const PlanCheck *c)
 {
     const Role *r = c->r;
@@ -153,7 +162,7 @@ static int64_t dim_elems(const Mesh *m, const PlanDim *d)
 }
 
 /* The last element + 1 of its buffer that a tensor of n elements on a rank has,
- * on any rank; -1: elements that no rank has.                                */
+ * on any rank; -1: elements that no rank has. */
 static int64_t tensor_end(const PlanCheck *c, const Tensor *t, int64_t n)
 {
     int64_t first, end = sat_add(t->at, n);
@@ -240,8 +249,8 @@ static const char *scalars_wrong(const PlanCheck *c, const Scalar *s, int n)
     const char *why;
     for (int i = 0; i < n; i++)
         if ((why = scalar_wrong(c, &s[i])))
-            return strf(c->arena, "role %d: scalar '%s' %s", c->role,
-                        s[i].name, why);
+            return strf(c->arena, "role %d: scalar '%s' %s", c->role, s[i].name,
+                        why);
     return 0;
 }
 
@@ -303,7 +312,7 @@ static const char *kernels_wrong(PlanCheck *c)
     return 0;
 }
 
-/* A weight belongs to one stage; others that read it have copies.            */
+/* A weight belongs to one stage; others that read it have copies. */
 static const char *owners_wrong(Arena *a, const Plan *p)
 {
     const char **v = 0;
@@ -323,7 +332,7 @@ static const char *owners_wrong(Arena *a, const Plan *p)
 
 const char *plan_wrong(Arena *a, const Plan *p)
 {
-    PlanCheck c = {.arena = a, .p = p};
+    PlanCheck c = { .arena = a, .p = p };
     const char *why = kernels_wrong(&c);
     if (p->nrole != 1 && p->nrole != p->mesh->size[Mpp])
         return strf(a, "%d roles for %lld pipeline stages", p->nrole,

@@ -2,37 +2,37 @@
  * steps. One rank stands for its stage. A stage goes through its phases and
  * rows until it has to wait: for a value that was not sent, for a receiver that
  * did not take what it sends, or in a collective over stages for the others.
- * Where no stage can go on, they wait for each other for ever.               */
+ * Where no stage can go on, they wait for each other for ever. */
 #include <string.h>
 
 #include "plan.h"
 
-typedef struct Link {             /* from one stage to another, one channel   */
+typedef struct Link { /* from one stage to another, one channel */
     int from, to;
     int64_t chan;
-    double *sent, *taken;         /* vecs: when the i-th arrived, was received*/
-    double free;                  /* when it can carry the next               */
+    double *sent, *taken; /* vecs: when the i-th arrived, was received*/
+    double free;          /* when it can carry the next */
 } Link;
 
-typedef struct Stop {             /* a step at which a stage may have to wait */
+typedef struct Stop { /* a step at which a stage may have to wait */
     const Step *s;
-    double before;                /* seconds of the steps since the last stop */
-    int link;                     /* transfers                                */
+    double before; /* seconds of the steps since the last stop */
+    int link;      /* transfers */
 } Stop;
 
-typedef struct Course {           /* a phase                                  */
-    Stop *stop;                   /* vec                                      */
-    double after;                 /* seconds behind the last stop             */
+typedef struct Course { /* a phase */
+    Stop *stop;         /* vec */
+    double after;       /* seconds behind the last stop */
 } Course;
 
-typedef struct Walker {           /* a stage under way                        */
+typedef struct Walker { /* a stage under way */
     const Program *g;
-    Course *course;               /* by phase                                 */
-    int *row;                     /* vec: phases in the order they run        */
-    size_t at, stop;              /* row, stop of its phase                   */
-    int came;                     /* `before` of that stop is spent           */
-    int meets;                    /* waits in a collective over stages        */
-    size_t *received, *waited;    /* by link                                  */
+    Course *course;            /* by phase */
+    int *row;                  /* vec: phases in the order they run */
+    size_t at, stop;           /* row, stop of its phase */
+    int came;                  /* `before` of that stop is spent */
+    int meets;                 /* waits in a collective over stages */
+    size_t *received, *waited; /* by link */
     double now, busy;
 } Walker;
 
@@ -40,7 +40,7 @@ typedef struct Walk {
     Arena *arena;
     const Plan *p;
     Walker *w;
-    Link *link;                   /* vec                                      */
+    Link *link; /* vec */
 } Walk;
 
 /* ---- what there is to do ------------------------------------------------- */
@@ -51,7 +51,8 @@ static int link_of(Walk *x, int from, int to, int64_t chan)
         if (x->link[i].from == from && x->link[i].to == to &&
             x->link[i].chan == chan)
             return (int)i;
-    vec_push(x->arena, x->link, ((Link){.from = from, .to = to, .chan = chan}));
+    vec_push(x->arena, x->link,
+             ((Link){ .from = from, .to = to, .chan = chan }));
     return (int)vec_len(x->link) - 1;
 }
 
@@ -64,14 +65,14 @@ static int is_stop(const Plan *p, const Step *s)
 
 static Course course_of(Walk *x, int role, const Program *g, const Phase *f)
 {
-    Course c = {0};
+    Course c = { 0 };
     for (int i = f->first; i < f->first + f->n; i++) {
         const Step *s = &g->step[i];
         if (!is_stop(x->p, s)) {
             c.after += s->secs;
             continue;
         }
-        Stop t = {s, c.after, -1};
+        Stop t = { s, c.after, -1 };
         if (s->kind == Srecv)
             t.link = link_of(x, (int)s->iv[2].c, role, s->iv[3].c);
         else if (s->kind == Ssend || s->kind == Swait)
@@ -116,7 +117,7 @@ static double later(double a, double b)
     return a > b ? a : b;
 }
 
-/* May the stage go past this stop? Then it did.                              */
+/* May the stage go past this stop? Then it did. */
 static int pass(Walk *x, Walker *w, const Stop *t)
 {
     Link *l = t->link < 0 ? NULL : &x->link[t->link];
@@ -137,9 +138,7 @@ static int pass(Walk *x, Walker *w, const Stop *t)
             return 0;
         w->now = later(w->now, l->taken[w->waited[t->link]++]);
         return 1;
-    default:
-        w->meets = 1;
-        return 0;
+    default: w->meets = 1; return 0;
     }
 }
 
@@ -148,7 +147,7 @@ static int is_done(const Walker *w)
     return w->at == vec_len(w->row);
 }
 
-/* As far as w can go; did it move?                                           */
+/* As far as w can go; did it move? */
 static int advance(Walk *x, Walker *w)
 {
     int moved = 0;
@@ -171,7 +170,7 @@ static int advance(Walk *x, Walker *w)
     return moved;
 }
 
-/* All stages stand in a collective over stages: it runs.                     */
+/* All stages stand in a collective over stages: it runs. */
 static int meet(const Walk *x)
 {
     double start = 0;
@@ -193,7 +192,7 @@ static int meet(const Walk *x)
 
 static const char *stuck(const Walk *x)
 {
-    Text t = {.arena = x->arena};
+    Text t = { .arena = x->arena };
     for (int i = 0; i < x->p->nrole; i++) {
         const Walker *w = &x->w[i];
         if (is_done(w))
@@ -208,8 +207,8 @@ static const char *stuck(const Walk *x)
 
 Planned plan_time(Arena *a, const Plan *p, const char *program)
 {
-    Walk x = {.arena = a, .p = p};
-    Planned out = {0, alloc(a, sizeof(double) * (size_t)p->nrole), NULL};
+    Walk x = { .arena = a, .p = p };
+    Planned out = { 0, alloc(a, sizeof(double) * (size_t)p->nrole), NULL };
     int moved = 1;
 
     x.w = alloc(a, sizeof *x.w * (size_t)p->nrole);

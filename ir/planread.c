@@ -29,7 +29,7 @@
  *     place   = [ "@" file line ]
  *     prelude = "prelude" bytes newline text newline
  *     kernel  = "kernel" name bytes newline text newline
- *     source  = "source" file bytes newline text newline                     */
+ *     source  = "source" file bytes newline text newline */
 #include <string.h>
 #define XXH_INLINE_ALL
 #include <xxhash.h>
@@ -39,15 +39,20 @@
 enum { HASHLINE = 5 + 32 + 1, MANY = 1 << 16 };
 
 /* Integer lists of steps seen so far: layers repeat them, so one copy
- * serves.                                                                    */
-typedef struct Ints { const char *text; size_t len; Aff *iv; int n; } Ints;
+ * serves. */
+typedef struct Ints {
+    const char *text;
+    size_t len;
+    Aff *iv;
+    int n;
+} Ints;
 
 typedef struct Reader {
     Lex x;
     Plan *p;
-    Ints *seen;                   /* open addressing                          */
+    Ints *seen; /* open addressing */
     size_t slots, used;
-    Aff *aff;                     /* vecs, for lists whose length is unknown  */
+    Aff *aff; /* vecs, for lists whose length is unknown */
     Piece *piece;
     int *buf;
 } Reader;
@@ -128,9 +133,9 @@ static void read_ints(Reader *r, Step *s)
             if (vec_len(r->aff) > MANY)
                 lex_err(x, "more than %d integers", MANY);
         }
-        *e = (Ints){from, (size_t)(to - from),
-                    exact(x->arena, r->aff, sizeof *r->aff),
-                    (int)vec_len(r->aff)};
+        *e = (Ints){ from, (size_t)(to - from),
+                     exact(x->arena, r->aff, sizeof *r->aff),
+                     (int)vec_len(r->aff) };
         r->used++;
     } else {
         x->p = to;
@@ -154,7 +159,7 @@ static int *read_indices(Reader *r, const char *what, int *n)
     return exact(x->arena, r->buf, sizeof *r->buf);
 }
 
-/* A number from min on in the middle of a word.                              */
+/* A number from min on in the middle of a word. */
 static int64_t part(Lex *x, int64_t min, int64_t max)
 {
     int64_t v = lex_more(x) ? lex_digits(x) : -1;
@@ -165,7 +170,7 @@ static int64_t part(Lex *x, int64_t min, int64_t max)
 
 static ValueUse read_slot(Lex *x)
 {
-    ValueUse f = {0};
+    ValueUse f = { 0 };
     if (lex_mark(x, '-'))
         return f;
     if (lex_mark(x, '='))
@@ -201,7 +206,7 @@ static ValueUse *read_flow(Lex *x, int n)
 static Step read_step(Reader *r)
 {
     Lex *x = &r->x;
-    Step s = {.kind = (StepKind)step_named(x)};
+    Step s = { .kind = (StepKind)step_named(x) };
     if (s.kind == Skernel)
         s.kernel = lex_word(x);
     s.label = lex_word(x);
@@ -227,7 +232,7 @@ static Step read_step(Reader *r)
 
 static Phase read_phase(Lex *x)
 {
-    Phase f = {.name = lex_word(x)};
+    Phase f = { .name = lex_word(x) };
     f.first = read_index(x, "first step");
     f.n = read_index(x, "count");
     f.repeat = lex_int(x);
@@ -240,7 +245,7 @@ static void read_turns(Lex *x, Program *g, int **next)
     while (vec_len(*next) < vec_len(g->phase))
         vec_push(x->arena, *next, 0);
     while (lex_more(x)) {
-        Turn t = {.phase = read_index(x, "phase")};
+        Turn t = { .phase = read_index(x, "phase") };
         if (t.phase < 0 || (size_t)t.phase >= vec_len(g->phase))
             lex_err(x, "phase %d of %zu", t.phase, vec_len(g->phase));
         t.micro = (*next)[t.phase];
@@ -255,7 +260,7 @@ static void read_turns(Lex *x, Program *g, int **next)
 static Frame read_frame(Reader *r)
 {
     Lex *x = &r->x;
-    Frame f = {.name = lex_word(x)};
+    Frame f = { .name = lex_word(x) };
     int64_t *slot = NULL;
     f.bytes = lex_int(x);
     lex_expect(x, "s");
@@ -273,7 +278,7 @@ static Frame read_frame(Reader *r)
 static Program read_program(Reader *r)
 {
     Lex *x = &r->x;
-    Program g = {.name = lex_word(x)};
+    Program g = { .name = lex_word(x) };
     int *next = NULL;
     lex_expect(x, "transient");
     g.transient = lex_int(x);
@@ -291,7 +296,7 @@ static Program read_program(Reader *r)
             vec_push(x->arena, g.frame, f);
         } else if (lex_take(x, "end")) {
             while (lex_more(x)) {
-                End e = {.buf = read_index(x, "buffer")};
+                End e = { .buf = read_index(x, "buffer") };
                 e.value = read_index(x, "value");
                 vec_push(x->arena, g.end, e);
             }
@@ -312,7 +317,7 @@ static Program read_program(Reader *r)
 
 static Buf read_buf(Lex *x)
 {
-    Buf b = {.name = lex_word(x), .cls = NBUFCLASS, .prog = -1};
+    Buf b = { .name = lex_word(x), .cls = NBUFCLASS, .prog = -1 };
     const char *cls = lex_word(x);
     for (int i = 0; i < NBUFCLASS; i++)
         if (!strcmp(bufclasses[i], cls))
@@ -336,11 +341,11 @@ static Buf read_buf(Lex *x)
 static PlanDim read_dim(Reader *r)
 {
     Lex *x = &r->x;
-    PlanDim d = {.axis = lex_word(x)};
+    PlanDim d = { .axis = lex_word(x) };
     d.n = lex_int(x);
     empty(r->piece);
     while (!lex_mark(x, ')')) {
-        Piece c = {.start = lex_aff(x)};
+        Piece c = { .start = lex_aff(x) };
         c.len = lex_int(x);
         vec_push(x->arena, r->piece, c);
         if (vec_len(r->piece) > MANY)
@@ -354,7 +359,7 @@ static PlanDim read_dim(Reader *r)
 static Tensor read_tensor(Reader *r)
 {
     Lex *x = &r->x;
-    Tensor t = {.name = lex_word(x)};
+    Tensor t = { .name = lex_word(x) };
     t.kind = lex_word(x);
     t.dt = lex_dtype(x);
     t.buf = read_index(x, "buffer");
@@ -374,7 +379,7 @@ static Tensor read_tensor(Reader *r)
 
 static Scalar read_scalar(Lex *x)
 {
-    Scalar s = {.name = lex_word(x)};
+    Scalar s = { .name = lex_word(x) };
     s.dt = lex_dtype(x);
     s.buf = read_index(x, "buffer");
     return s;
@@ -405,7 +410,7 @@ static void read_item(Reader *r, Role *o)
 static Role read_role(Reader *r)
 {
     Lex *x = &r->x;
-    Role o = {0};
+    Role o = { 0 };
     lex_expect(x, "arena");
     o.arena = lex_int(x);
     lex_expect(x, "persist");
@@ -425,7 +430,7 @@ static Role read_role(Reader *r)
 
 static HfDim read_hfdim(Lex *x)
 {
-    HfDim d = {0};
+    HfDim d = { 0 };
     while (!lex_mark(x, ')')) {
         if (d.nf == 4)
             lex_err(x, "more than 4 factors");
@@ -441,7 +446,7 @@ static HfDim read_hfdim(Lex *x)
 
 void lex_hf(Lex *x, HfMap *h)
 {
-    *h = (HfMap){.hf = lex_word(x)};
+    *h = (HfMap){ .hf = lex_word(x) };
     h->param = lex_word(x);
     while (lex_more(x) && *x->p != '(') {
         if (h->nfix == 4)
@@ -460,7 +465,7 @@ void lex_hf(Lex *x, HfMap *h)
 static void read_mesh(Reader *r)
 {
     Lex *x = &r->x;
-    Loc l = {x->file, x->line, 0};
+    Loc l = { x->file, x->line, 0 };
     int64_t size[NMESH], world = lex_range(x, "world", 1, INT32_MAX);
     const char *order = lex_word(x);
     for (int i = 0; i < NMESH; i++)
@@ -504,11 +509,11 @@ static void read_part(Reader *r)
         lex_hf(x, &h);
         vec_push(x->arena, p->hf, h);
     } else if (lex_take(x, "kernel")) {
-        Kernel k = {.name = lex_word(x)};
+        Kernel k = { .name = lex_word(x) };
         k.text = lex_text(x);
         vec_push(x->arena, p->kernel, k);
     } else if (lex_take(x, "source")) {
-        Source s = {.file = lex_word(x)};
+        Source s = { .file = lex_word(x) };
         s.text = lex_text(x);
         vec_push(x->arena, p->source, s);
     } else {
@@ -536,10 +541,10 @@ static size_t verify(const char *text, size_t len, const Loc *l)
 
 Plan *plan_parse(Arena *a, const char *text, size_t len, const char *name)
 {
-    Loc l = {intern(name), 0, 0};
+    Loc l = { intern(name), 0, 0 };
     len = verify(text, len, &l);
     Reader r = {
-        .x = {.arena = a, .p = text, .end = text + len, .file = l.file},
+        .x = { .arena = a, .p = text, .end = text + len, .file = l.file },
         .p = alloc(a, sizeof(Plan)),
     };
     read_head(&r);

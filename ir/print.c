@@ -16,7 +16,7 @@
  *
  * With PRINTfold, scopes that repeat with a number (layers.0, layers.1 ..) and
  * are the same but for that number are printed once. That is for reading
- * only.                                                                      */
+ * only. */
 #include <ctype.h>
 #include <math.h>
 #include <stdlib.h>
@@ -28,11 +28,12 @@ typedef struct Printer {
     Arena *arena;
     int flags;
     Text bodies;
-    Table *label;                 /* body -> its name                         */
-    Table *bytext, *count;        /* hash of text -> name; name -> how many   */
-    Table *known; Axis **axis;    /* all axes seen, the graph's own first     */
-    Table *usual;               /* undeclared axis -> its size when first met */
-    Table *alias;                 /* nodes of the body being printed -> name  */
+    Table *label;          /* body -> its name */
+    Table *bytext, *count; /* hash of text -> name; name -> how many */
+    Table *known;
+    Axis **axis;  /* all axes seen, the graph's own first */
+    Table *usual; /* undeclared axis -> its size when first met */
+    Table *alias; /* nodes of the body being printed -> name */
 } Printer;
 
 /* ---- what the text leaves out -------------------------------------------- */
@@ -68,7 +69,7 @@ Node *text_map(const Node *n)
 
 /* ---- words --------------------------------------------------------------- */
 
-/* Shortest decimal that reads back as the same double.                       */
+/* Shortest decimal that reads back as the same double. */
 static void put_num(Text *t, double v)
 {
     char s[40];
@@ -80,7 +81,7 @@ static void put_num(Text *t, double v)
     putn(t, s, strlen(s));
 }
 
-/* The name of an axis, which the header will then declare.                   */
+/* The name of an axis, which the header will then declare. */
 static void put_axis(Printer *p, Text *t, Axis *a)
 {
     void **seen = table_at(p->known, KEYP(a));
@@ -110,7 +111,7 @@ void print_dims(Text *t, const Node *n)
     put(t, "]");
 }
 
-/* The size that needs no saying.                                             */
+/* The size that needs no saying. */
 static int64_t usual(Printer *p, const Dim *d)
 {
     if (d->a->n)
@@ -121,7 +122,7 @@ static int64_t usual(Printer *p, const Dim *d)
     return (int64_t)(uintptr_t)*size;
 }
 
-/* dtype and axes; nothing for what has no value.                             */
+/* dtype and axes; nothing for what has no value. */
 static const char *type_text(Printer *p, Dtype dt, const Dim *d, int nd)
 {
     Text t = { .arena = p->arena };
@@ -153,7 +154,7 @@ static const char *loc_text(Printer *p, const Loc *l)
 
 /* ---- one node ------------------------------------------------------------ */
 
-/* Nodes of a body have names of their own there.                             */
+/* Nodes of a body have names of their own there. */
 static const char *name_of(Printer *p, const Node *n)
 {
     const char *alias = p->alias ? table_get(p->alias, KEYP(n)) : NULL;
@@ -173,7 +174,7 @@ static int is_source_name(Printer *p, const Node *n)
 }
 
 /* Text of the attribute kept in a slot; null when there is none to print.
- * `named`: it is in the op's row, so numbers print even when they are 0.     */
+ * `named`: it is in the op's row, so numbers print even when they are 0. */
 static const char *attr_text(Printer *p, const Graph *g, const Node *n,
                              const AttrInfo *a, int named)
 {
@@ -204,7 +205,7 @@ static const char *attr_text(Printer *p, const Graph *g, const Node *n,
     return t.s;
 }
 
-/* Attributes of the row, then what a pass put into other slots.              */
+/* Attributes of the row, then what a pass put into other slots. */
 static void put_attrs(Printer *p, Text *t, const Graph *g, const Node *n)
 {
     static const AttrInfo raw[] = {
@@ -215,7 +216,7 @@ static void put_attrs(Printer *p, Text *t, const Graph *g, const Node *n)
     unsigned seen = 0;
 
     if (n->op == Ocall && n->body)
-        seen = 1u << Slots;               /* the body's name says it          */
+        seen = 1u << Slots; /* the body's name says it */
     for (int i = 0; i < o->nattr; i++) {
         const char *s = attr_text(p, g, n, &o->attr[i], 1);
         if (s && !(seen >> o->attr[i].slot & 1))
@@ -292,7 +293,7 @@ static Line *node_lines(Printer *p, const Graph *g)
 }
 
 /* Nodes in order, with a line "region:" where the region changes from `reg`,
- * "F0:" in a stage's graph for the nodes of a call.                          */
+ * "F0:" in a stage's graph for the nodes of a call. */
 static void put_nodes(Printer *p, Text *t, const Graph *g, int reg)
 {
     size_t n = vec_len(g->node);
@@ -318,7 +319,7 @@ static size_t prefix(const char *name, const char *scope)
 }
 
 /* A body reads the same wherever it is called: its names without the scope of
- * the call, told apart by a number where that makes them equal.              */
+ * the call, told apart by a number where that makes them equal. */
 static Table *aliases(Printer *p, const Graph *b, const char *scope)
 {
     Table *alias = table_new(p->arena), *used = table_new(p->arena);
@@ -334,7 +335,7 @@ static Table *aliases(Printer *p, const Graph *b, const char *scope)
     return alias;
 }
 
-/* Give n's body a name; print it unless an equal one has been.               */
+/* Give n's body a name; print it unless an equal one has been. */
 static void name_body(Printer *p, const Graph *g, const Node *n)
 {
     Text t = { .arena = p->arena };
@@ -386,7 +387,7 @@ static void put_mesh(Text *t, const Mesh *m)
     put(t, "\n");
 }
 
-/* "role 1/4", the calls, and the table in lines of a few rows.               */
+/* "role 1/4", the calls, and the table in lines of a few rows. */
 static void put_stage(Text *t, Arena *a, const Graph *g)
 {
     enum { ROWS = 12 };
@@ -422,12 +423,14 @@ static Line axis_line(Printer *p, const Axis *a)
         put_axis(p, &what, a->factor[i]);
     }
     return (Line){
-        .name = name.s, .what = what.s, .path = "",
+        .name = name.s,
+        .what = what.s,
+        .path = "",
         .loc = p->flags & PRINTloc ? loc_text(p, a->loc) : NULL,
     };
 }
 
-/* All axes met so far; a root or a factor may be met only now.               */
+/* All axes met so far; a root or a factor may be met only now. */
 static void put_axis_lines(Printer *p, Text *t)
 {
     Line *v = NULL;
@@ -481,8 +484,8 @@ static void put_params(Printer *p, Text *t, const Graph *g)
     put_lines(t, v, n, "  ", "   ", p->flags & PRINTfold);
 }
 
-static void put_header(Printer *p, Text *t, const Graph *g,
-                       const Text *axes, const Text *params)
+static void put_header(Printer *p, Text *t, const Graph *g, const Text *axes,
+                       const Text *params)
 {
     put(t, "graph ");
     put_word(t, g->name);
@@ -502,9 +505,14 @@ static void put_header(Printer *p, Text *t, const Graph *g,
 static Printer printer(Arena *a, int flags)
 {
     return (Printer){
-        .arena = a, .flags = flags, .bodies = { .arena = a },
-        .label = table_new(a), .bytext = table_new(a),
-        .count = table_new(a), .known = table_new(a), .usual = table_new(a),
+        .arena = a,
+        .flags = flags,
+        .bodies = { .arena = a },
+        .label = table_new(a),
+        .bytext = table_new(a),
+        .count = table_new(a),
+        .known = table_new(a),
+        .usual = table_new(a),
     };
 }
 

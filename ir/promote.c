@@ -1,7 +1,7 @@
 /* promote.c: the dtype of a node from its operands. Mixed reals become `real`,
  * the dtype that `precision` decides, so that an fp32 scale leaves activations
  * as they are; f32(x) is about that value only. A product has what is set, else
- * what its operands have.                                                    */
+ * what its operands have. */
 #include "ir.h"
 
 static int isfloat(Dtype t)
@@ -18,23 +18,30 @@ static Dtype promote(Dtype a, Dtype b)
     if (isfloat(a) != isfloat(b))
         return isfloat(a) ? a : b;
     if (isfloat(a))
-        return a == Df64 || b == Df64 ? Df64
-             : a == Dreal || b == Dreal ? Dreal
-             : a == Dbf16 || b == Dbf16 ? Dbf16 : Df32;
+        return a == Df64 || b == Df64     ? Df64
+               : a == Dreal || b == Dreal ? Dreal
+               : a == Dbf16 || b == Dbf16 ? Dbf16
+                                          : Df32;
     return a == Di64 || b == Di64 ? Di64 : Di32;
 }
 
-/* Ops that make sense on integers keep them; the others compute in f32.      */
+/* Ops that make sense on integers keep them; the others compute in f32. */
 static int keeps_int(Op op)
 {
     switch (op) {
-    case Oadd: case Osub: case Omul: case Omod: case Oneg: case Oabs:
+    case Oadd:
+    case Osub:
+    case Omul:
+    case Omod:
+    case Oneg:
+    case Oabs:
     case Osign:
-    case Omaximum: case Ominimum: case Owhere: case Ospread:
-    case Ostop_gradient:
-        return 1;
-    default:
-        return 0;
+    case Omaximum:
+    case Ominimum:
+    case Owhere:
+    case Ospread:
+    case Ostop_gradient: return 1;
+    default: return 0;
     }
 }
 
@@ -61,19 +68,22 @@ Dtype infer_dtype(const Node *n)
     Dtype t;
 
     switch (n->op) {
-    case Oiota: case Otopk: case Oroute: return Di32;
-    case Osum:
-        t = n->in[0]->dt;
-        return t == Dbool || t == Du8 ? Di32 : t;
+    case Oiota:
+    case Otopk:
+    case Oroute: return Di32;
+    case Osum: t = n->in[0]->dt; return t == Dbool || t == Du8 ? Di32 : t;
     case Omean: return isfloat(n->in[0]->dt) ? n->in[0]->dt : Df32;
-    case Odot: case Ogmm: case Ogmmw:
+    case Odot:
+    case Ogmm:
+    case Ogmmw:
         return n->dt != Dnone ? n->dt : promote(n->in[0]->dt, n->in[1]->dt);
-    case Oscatter_add:
-        return n->dt != Dnone ? n->dt : n->in[0]->dt;
+    case Oscatter_add: return n->dt != Dnone ? n->dt : n->in[0]->dt;
     case Oaccum: return n->dt != Dnone ? n->dt : n->in[0]->dt;
     case Oresult: return n->in[0]->dt;
-    case Oattn: case Oattnback: return Dnone;
-    case Opart: case Ocall: return n->dt;
+    case Oattn:
+    case Oattnback: return Dnone;
+    case Opart:
+    case Ocall: return n->dt;
     default: break;
     }
     switch (optab[n->op].cls) {

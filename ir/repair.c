@@ -8,7 +8,7 @@
  * that cut it in pieces above all others (slowness), so a step may add to an
  * axis only atoms below those that cut it, and remove only its lowest: then
  * what a rank has stays inside, or grows around, what it had. Types whose atoms
- * come in another order are reached through the whole axis.                  */
+ * come in another order are reached through the whole axis. */
 #include "ir.h"
 
 static uint32_t cutting(const Mesh *m, const Shard *t, const Axis *a)
@@ -21,21 +21,21 @@ static uint32_t cutting(const Mesh *m, const Shard *t, const Axis *a)
     return mask;
 }
 
-/* All atoms of x below all of y along axis a.                                */
+/* All atoms of x below all of y along axis a. */
 static int below(const Mesh *m, const Axis *a, uint32_t x, uint32_t y)
 {
     y = slowness(m, a, y);
     return !x || !y || slowness(m, a, x) < (y & -y);
 }
 
-/* Atoms that are still to cut axis b: the topmost run of one present type.   */
+/* Atoms that are still to cut axis b: the topmost run of one present type. */
 static uint32_t next_into(const Mesh *m, const Shard *t, const Shard *want,
                           const Axis *b)
 {
     uint32_t mask = 0, z = zigzag_atoms(m, b);
     const Shard *top = NULL;
 
-    for (int k = 2 * m->natom; k-- > 0; ) {
+    for (int k = 2 * m->natom; k-- > 0;) {
         int i = k % m->natom;
         if ((z >> i & 1) != (k >= m->natom))
             continue;
@@ -68,7 +68,7 @@ static int make(Shard *t, Repair *r, Op op, Axis *a, Axis *b, uint32_t atoms,
     return 1;
 }
 
-/* Cut axis b further, from the wanted kind of present type.                  */
+/* Cut axis b further, from the wanted kind of present type. */
 static int cut_more(const Mesh *m, Shard *t, const Shard *want, Repair *r,
                     ShardKind from)
 {
@@ -106,10 +106,10 @@ static int reduce_all(const Mesh *m, Shard *t, const Shard *want, Repair *r)
     return mask && make(t, r, Oallreduce, NULL, NULL, mask, (Shard){ .k = R });
 }
 
-/* Make whole, slowest atoms first: little travels far.                       */
+/* Make whole, slowest atoms first: little travels far. */
 static int gather_one(const Mesh *m, Shard *t, const Shard *want, Repair *r)
 {
-    for (int i = m->natom; i-- > 0; ) {
+    for (int i = m->natom; i-- > 0;) {
         if (t[i].k != S || want[i].k != R)
             continue;
         Axis *a = t[i].a;
@@ -124,10 +124,10 @@ static int gather_one(const Mesh *m, Shard *t, const Shard *want, Repair *r)
 }
 
 /* No direct step is left: make the axis whole that stands in the way, the one
- * to leave before the one to cut.                                            */
+ * to leave before the one to cut. */
 static int start_over(const Mesh *m, Shard *t, const Shard *want, Repair *r)
 {
-    for (int i = m->natom; i-- > 0; ) {
+    for (int i = m->natom; i-- > 0;) {
         if (same_shard(&t[i], &want[i]))
             continue;
         Axis *a = t[i].k == S ? t[i].a : want[i].a;
@@ -137,7 +137,7 @@ static int start_over(const Mesh *m, Shard *t, const Shard *want, Repair *r)
     return 0;
 }
 
-/* Scalars only: position 0 keeps the value, the others have 0.               */
+/* Scalars only: position 0 keeps the value, the others have 0. */
 static int own(const Mesh *m, Shard *t, const Shard *want, Repair *r)
 {
     uint32_t mask = 0;
@@ -145,8 +145,7 @@ static int own(const Mesh *m, Shard *t, const Shard *want, Repair *r)
     for (int i = 0; i < m->natom; i++)
         if (t[i].k == R && want[i].k == P && want[i].op == Radd)
             mask |= 1u << i;
-    return mask && make(t, r, Oadd, NULL, NULL, mask,
-                        (Shard){ P, NULL, Radd });
+    return mask && make(t, r, Oadd, NULL, NULL, mask, (Shard){ P, NULL, Radd });
 }
 
 int repair(const Mesh *m, Shard *t, const Shard *want, Repair *r)
@@ -193,7 +192,8 @@ double bytes_sent(const Graph *g, const Node *n, const Shard *t,
 
     switch (r->op) {
     case Oallgather: return b * (ranks - 1);
-    case Oreducescatter: case Oalltoall: return b * (ranks - 1) / ranks;
+    case Oreducescatter:
+    case Oalltoall: return b * (ranks - 1) / ranks;
     case Oallreduce: return 2 * b * (ranks - 1) / ranks;
     default: return 0;
     }

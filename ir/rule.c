@@ -10,7 +10,7 @@
  *
  * Ragged rows hide axes: over an atom where the route map is cut (by expert, or
  * by a token axis), every tensor of its rows is cut in the same way, and there
- * is one way only. Where the map is whole, rows behave as any tensor.        */
+ * is one way only. Where the map is whole, rows behave as any tensor. */
 #include <string.h>
 
 #include "ir.h"
@@ -36,14 +36,18 @@ int same_shard(const Shard *x, const Shard *y)
            (x->k != P || x->op == y->op);
 }
 
-typedef struct Ways { const Node *n; Way *w; int count; } Ways;
+typedef struct Ways {
+    const Node *n;
+    Way *w;
+    int count;
+} Ways;
 
 static int has(const Node *n, const Axis *a)
 {
     return dim_of(n, a) >= 0;
 }
 
-/* A new way with all operands whole.                                         */
+/* A new way with all operands whole. */
 static Way *add(Ways *s, Shard out)
 {
     if (s->count == MAXWAY)
@@ -56,7 +60,7 @@ static Way *add(Ways *s, Shard out)
     return w;
 }
 
-/* Operands that have axis a are cut along it, the others are whole.          */
+/* Operands that have axis a are cut along it, the others are whole. */
 static Way *add_along(Ways *s, Axis *a, Shard out)
 {
     Way *w = add(s, out);
@@ -67,7 +71,7 @@ static Way *add_along(Ways *s, Axis *a, Shard out)
     return w;
 }
 
-/* Partial results pass: of the operands in mask, the others whole.           */
+/* Partial results pass: of the operands in mask, the others whole. */
 static void add_partial(Ways *s, Reduce op, unsigned mask)
 {
     Way *w = add(s, partial(op));
@@ -129,7 +133,7 @@ static void reduction(Ways *s)
     add_partial(s, reduces(n->op), 1);
 }
 
-/* dot, gmm, gmmw: axes of the result, and those summed away.                 */
+/* dot, gmm, gmmw: axes of the result, and those summed away. */
 static void product(Ways *s)
 {
     const Node *n = s->n;
@@ -147,7 +151,7 @@ static void product(Ways *s)
     add_partial(s, Radd, 2);
 }
 
-/* Ops along one whole axis: any other may be cut.                            */
+/* Ops along one whole axis: any other may be cut. */
 static void beside(Ways *s, const Axis *a)
 {
     const Node *n = s->n;
@@ -163,7 +167,7 @@ static void beside(Ways *s, const Axis *a)
 }
 
 /* An axis in pieces stays so under another name, or as the slow one of those
- * that it is split into.                                                     */
+ * that it is split into. */
 static int keeps_pieces(const Graph *g, int atom, const Axis *x, const Axis *to)
 {
     int from = zigzag_atoms(g->mesh, x) >> atom & 1;
@@ -189,7 +193,7 @@ static void view(Ways *s, const Graph *g, int atom)
     add_partial(s, Radd, 1);
 }
 
-/* a at axis = e. A rank that has some of the axis finds only what it has.    */
+/* a at axis = e. A rank that has some of the axis finds only what it has. */
 static void gathers(Ways *s)
 {
     const Node *n = s->n, *a = n->in[0], *e = n->in[1];
@@ -206,7 +210,7 @@ static void gathers(Ways *s)
     add_partial(s, Radd, 1);
 }
 
-/* zeros [axis ..], at axis = e += v. A rank keeps what falls into its part.  */
+/* zeros [axis ..], at axis = e += v. A rank keeps what falls into its part. */
 static void scatters(Ways *s)
 {
     const Node *n = s->n, *v = n->in[0], *e = n->in[1];
@@ -224,7 +228,7 @@ static void scatters(Ways *s)
 }
 
 /* Over ep's atoms by expert, whole over etp's, over others as the tokens are:
- * a rank sees every token that may come to its experts.                      */
+ * a rank sees every token that may come to its experts. */
 static void routes(Ways *s, const Graph *g, int atom)
 {
     const Node *n = s->n, *e = n->in[0];
@@ -240,7 +244,7 @@ static void routes(Ways *s, const Graph *g, int atom)
     add(s, whole());
 }
 
-/* Who is kept is decided among all tokens of a micro-batch.                  */
+/* Who is kept is decided among all tokens of a micro-batch. */
 static void keeps(Ways *s)
 {
     for (int i = 0; i < s->n->nd; i++)
@@ -249,7 +253,7 @@ static void keeps(Ways *s)
     add(s, whole());
 }
 
-/* Token axes cannot be cut where the map is whole.                           */
+/* Token axes cannot be cut where the map is whole. */
 static void between(Ways *s)
 {
     const Node *n = s->n, *x = n->in[0], *e = n->in[1]->in[0];
@@ -298,7 +302,7 @@ static int sees(const Node *n, int k, const Axis *a)
     return dim_of(n->in[k], a) >= 0;
 }
 
-/* Queries and keys are cut alike, for the ranks to pass keys around.         */
+/* Queries and keys are cut alike, for the ranks to pass keys around. */
 static void attends_ring(Ways *s)
 {
     const Node *n = s->n;
@@ -319,7 +323,7 @@ static int may_ring(const Graph *g, const Node *n, int atom)
 }
 
 /* Any axis of the scores but the key's. The gradient of an operand without the
- * axis is partial.                                                           */
+ * axis is partial. */
 static void attends(Ways *s, const Graph *g, int atom)
 {
     if (s->n->j >> atom & 1 || may_ring(g, s->n, atom))
@@ -340,21 +344,23 @@ static void parts(Ways *s, int atom)
     const Node *n = s->n;
     Shard t = n->in[0]->sh[atom];
     int ring = optab[n->in[0]->op].cls == COMP && n->in[0]->j >> atom & 1;
-    Shard out = t.k != S || has(n, t.a) ? t
-              : ring && has(n, n->in[0]->A[0]) ? along(n->in[0]->A[0])
-              : n->in[0]->op == Oattnback ? partial(Radd) : whole();
+    Shard out = t.k != S || has(n, t.a)          ? t
+                : ring && has(n, n->in[0]->A[0]) ? along(n->in[0]->A[0])
+                : n->in[0]->op == Oattnback      ? partial(Radd)
+                                                 : whole();
 
     add(s, out)->in[0] = t;
 }
 
 /* ---- sinks --------------------------------------------------------------- */
 
-/* A bucket of ZeRO-3 is scattered by every micro-batch.                      */
+/* A bucket of ZeRO-3 is scattered by every micro-batch. */
 static void accumulates(Ways *s, int atom)
 {
     const Node *n = s->n;
-    Reduce op = !strcmp(n->s, "max") ? Rmax
-              : !strcmp(n->s, "min") ? Rmin : Radd;
+    Reduce op = !strcmp(n->s, "max")   ? Rmax
+                : !strcmp(n->s, "min") ? Rmin
+                                       : Radd;
 
     for (int i = 0; i < n->nd; i++)
         add_along(s, n->dim[i].a, along(n->dim[i].a));
@@ -395,7 +401,7 @@ static const Node *map_of(const Node *n)
 
 /* The one way over an atom where the map is cut along x, an expert or a token
  * axis: rows and map are cut so, other operands where they have the token axis.
- * Only an expert's weights are cut by expert.                                */
+ * Only an expert's weights are cut by expert. */
 static void ragged(Ways *s, const Node *map, Axis *x)
 {
     const Node *n = s->n;
@@ -418,7 +424,8 @@ static void by_class(Ways *s, const Graph *g, int atom)
     case RED: reduction(s); break;
     case EIN: product(s); break;
     case VIEW: view(s, g, atom); break;
-    case ROW: case MOVE: beside(s, s->n->nA ? s->n->A[0] : NULL); break;
+    case ROW:
+    case MOVE: beside(s, s->n->nA ? s->n->A[0] : NULL); break;
     default: break;
     }
 }
@@ -436,16 +443,21 @@ int ways(const Graph *g, const Node *n, int atom, Way *w)
     case Okeep: keeps(&s); break;
     case Oroute: routes(&s, g, atom); break;
     case Opart: parts(&s, atom); break;
-    case Oattn: case Oattnback: attends(&s, g, atom); break;
+    case Oattn:
+    case Oattnback: attends(&s, g, atom); break;
     case Ogather: gathers(&s); break;
     case Oscatter_add: scatters(&s); break;
-    case Opack: case Ounpack: packs(&s, atom); break;
-    case Odispatch: case Oundispatch: between(&s); break;
+    case Opack:
+    case Ounpack: packs(&s, atom); break;
+    case Odispatch:
+    case Oundispatch: between(&s); break;
     case Oaccum: accumulates(&s, atom); break;
-    case Owrite: case Oresult: case Ooutput: case Oloss: case Ometric:
-    case Oupdate:
-        sinks(&s, atom);
-        break;
+    case Owrite:
+    case Oresult:
+    case Ooutput:
+    case Oloss:
+    case Ometric:
+    case Oupdate: sinks(&s, atom); break;
     default: by_class(&s, g, atom);
     }
     return s.count;
@@ -463,7 +475,7 @@ static int matches(const Node *n, int atom, const Way *w)
     return 1;
 }
 
-/* What a collective makes of its operand's type over one atom of its own.    */
+/* What a collective makes of its operand's type over one atom of its own. */
 static int repairs(const Node *n, const Shard *from, const Shard *to)
 {
     Axis *a = n->nA ? n->A[0] : NULL;
@@ -476,8 +488,7 @@ static int repairs(const Node *n, const Shard *from, const Shard *to)
     case Ostagesum: return from->k == R && to->k == R;
     case Olocalslice: return from->k == R && to->k == S && to->a == a;
     case Oalltoall:
-        return from->k == S && from->a == a && to->k == S &&
-               to->a == n->B[0];
+        return from->k == S && from->a == a && to->k == S && to->a == n->B[0];
     default: return 0;
     }
 }
@@ -489,14 +500,13 @@ const char *type_wrong(const Graph *g, const Node *n)
 
     for (int t = 0; g->mesh && t < g->mesh->natom; t++) {
         const Shard *to = &n->sh[t];
-        int ok = optab[n->op].cls == SRC || n->op == Osend ||
-                 n->op == Orecv;
+        int ok = optab[n->op].cls == SRC || n->op == Osend || n->op == Orecv;
         if (comm && n->i >> t & 1)
             ok = repairs(n, &n->in[0]->sh[t], to);
         else if (comm)
             ok = same_shard(&n->in[0]->sh[t], to);
         else
-            for (int i = ways(g, n, t, w); i-- > 0 && !ok; )
+            for (int i = ways(g, n, t, w); i-- > 0 && !ok;)
                 ok = matches(n, t, &w[i]);
         if (!ok)
             return "no way to run it makes this type of those operands";

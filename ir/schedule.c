@@ -8,7 +8,7 @@
  *     rank 2   .  .  F0 B0 F1 B1 ..
  *
  * Sources: arXiv 2104.04473 (interleaved; Megatron's order), 2401.10241
- * (ZB-H1), DeepSeek's DualPipeV; moe-training.md A8, C6.                     */
+ * (ZB-H1), DeepSeek's DualPipeV; moe-training.md A8, C6. */
 #include <stdlib.h>
 #include <string.h>
 #include "plan.h"
@@ -29,7 +29,7 @@ static Schedule *table(Arena *a, const char *name, int ranks, int chunks,
                        int micros)
 {
     Schedule *s = alloc(a, sizeof *s);
-    *s = (Schedule){intern(name), ranks, chunks, micros, 0, 0};
+    *s = (Schedule){ intern(name), ranks, chunks, micros, 0, 0 };
     s->rank = alloc(a, (size_t)chunks * sizeof *s->rank);
     s->row = alloc(a, (size_t)ranks * sizeof *s->row);
     for (int c = 0; c < chunks; c++)
@@ -47,15 +47,17 @@ static void add(Arena *a, Schedule *s, int r, Act q)
 /* Micro-batches go in groups through all chunks of a rank. Every group has at
  * least as many as there are ranks (if there are so many at all): a shorter one
  * leaves holes, or waits for itself. The first `longer` groups have one more.*/
-typedef struct Groups { int n, size, longer; } Groups;
+typedef struct Groups {
+    int n, size, longer;
+} Groups;
 
 static Groups groups_of(const Schedule *s)
 {
     int n = s->micros / s->ranks > 1 ? s->micros / s->ranks : 1;
-    return (Groups){n, s->micros / n, s->micros % n};
+    return (Groups){ n, s->micros / n, s->micros % n };
 }
 
-/* The k-th forward of a rank, and with `back` the k-th backward.             */
+/* The k-th forward of a rank, and with `back` the k-th backward. */
 static Act kth(const Schedule *s, int r, int k, int back)
 {
     Groups g = groups_of(s);
@@ -68,8 +70,8 @@ static Act kth(const Schedule *s, int r, int k, int back)
         first += (k - first * v) / (n * v) * n;
     }
     int in = k - first * v, c = in / n;
-    return (Act){back ? WB : WF, (back ? v - 1 - c : c) * s->ranks + r,
-                 first + in % n, 0};
+    return (Act){ back ? WB : WF, (back ? v - 1 - c : c) * s->ranks + r,
+                  first + in % n, 0 };
 }
 
 static void one_f_one_b(Arena *a, Schedule *s)
@@ -92,46 +94,47 @@ static void one_f_one_b(Arena *a, Schedule *s)
 /* ---- ZB-H1 --------------------------------------------------------------- */
 
 /* 1F1B whose W wait, on rank r for the r-th micro-batch: then no rank has more
- * alive than rank 0, and the last W fill the end, where 1F1B idles.          */
+ * alive than rank 0, and the last W fill the end, where 1F1B idles. */
 static void zero_bubble(Arena *a, Schedule *s)
 {
     int m = s->micros;
     for (int r = 0; r < s->ranks; r++) {
         int warm = least(s->ranks - r - 1, m), late = least(r, m - warm);
         for (int k = 0; k < warm; k++)
-            add(a, s, r, (Act){WF, r, k, 0});
+            add(a, s, r, (Act){ WF, r, k, 0 });
         for (int k = 0; k < m; k++) {
             if (warm + k < m)
-                add(a, s, r, (Act){WF, r, warm + k, 0});
-            add(a, s, r, (Act){WI, r, k, 0});
+                add(a, s, r, (Act){ WF, r, warm + k, 0 });
+            add(a, s, r, (Act){ WI, r, k, 0 });
             if (k >= late)
-                add(a, s, r, (Act){WW, r, k - late, 0});
+                add(a, s, r, (Act){ WW, r, k - late, 0 });
         }
         for (int k = m - late; k < m; k++)
-            add(a, s, r, (Act){WW, r, k, 0});
+            add(a, s, r, (Act){ WW, r, k, 0 });
     }
 }
 
 /* ---- DualPipeV ----------------------------------------------------------- */
 
-/* One rank, which has chunk r on the way down and 2p-1-r on the way up.      */
+/* One rank, which has chunk r on the way down and 2p-1-r on the way up. */
 typedef struct Vee {
     Arena *a;
     Schedule *s;
-    int r, f[2], b[2];            /* next micro-batch of each chunk           */
-    Act *late; size_t done;       /* vec: W put off, and how many were done   */
+    int r, f[2], b[2]; /* next micro-batch of each chunk */
+    Act *late;
+    size_t done; /* vec: W put off, and how many were done */
 } Vee;
 
 static void forward(Vee *v, int up, int pair)
 {
     int c = up ? v->s->chunks - 1 - v->r : v->r;
-    add(v->a, v->s, v->r, (Act){WF, c, v->f[up]++, pair});
+    add(v->a, v->s, v->r, (Act){ WF, c, v->f[up]++, pair });
 }
 
 static void backward(Vee *v, int up, int split)
 {
     int c = up ? v->s->chunks - 1 - v->r : v->r;
-    Act q = {split ? WI : WB, c, v->b[up]++, 0};
+    Act q = { split ? WI : WB, c, v->b[up]++, 0 };
     add(v->a, v->s, v->r, q);
     q.w = WW;
     if (split)
@@ -171,7 +174,7 @@ static void vee_main(Vee *v)
     for (int i = 0; i < v->s->micros - 2 * p + r + 1; i++) {
         if (i || r < p - 1) {
             both(v, 0);
-        } else {                  /* the last rank has nothing to overlap yet */
+        } else { /* the last rank has nothing to overlap yet */
             forward(v, 0, 0);
             backward(v, 1, 0);
         }
@@ -203,7 +206,7 @@ static void dualpipev(Arena *a, Schedule *s)
     for (int c = s->ranks; c < s->chunks; c++)
         s->rank[c] = s->chunks - 1 - c;
     for (int r = 0; r < s->ranks; r++) {
-        Vee v = {.a = a, .s = s, .r = r};
+        Vee v = { .a = a, .s = s, .r = r };
         vee_start(&v);
         vee_main(&v);
         vee_end(&v);
@@ -213,13 +216,13 @@ static void dualpipev(Arena *a, Schedule *s)
 /* ---- only forward -------------------------------------------------------- */
 
 /* Groups of as many micro-batches as there are ranks, each through a rank's
- * chunks in order: (group, chunk, micro-batch) ascends wherever chunks lie.  */
+ * chunks in order: (group, chunk, micro-batch) ascends wherever chunks lie. */
 static void only_forward(Arena *a, Schedule *s)
 {
     for (int m = 0; m < s->micros; m += s->ranks)
         for (int c = 0; c < s->chunks; c++)
             for (int i = m; i < least(m + s->ranks, s->micros); i++)
-                add(a, s, s->rank[c], (Act){WF, c, i, 0});
+                add(a, s, s->rank[c], (Act){ WF, c, i, 0 });
 }
 
 Schedule *schedule_forward(Arena *a, const Schedule *like, int micros)
@@ -236,9 +239,9 @@ typedef struct Sim {
     const Schedule *s;
     const double *cost;
     double hop;
-    double *end[2];               /* of F, and of B or I: by chunk * micros +
-                                     micro-batch; negative: not yet           */
-    double *clock;                /* by rank                                  */
+    double *end[2]; /* of F, and of B or I: by chunk * micros +
+                                     micro-batch; negative: not yet */
+    double *clock;  /* by rank */
     size_t *next;
     double **start;
 } Sim;
@@ -253,7 +256,7 @@ static double cost_of_act(const Sim *x, const Act *q)
 }
 
 /* Is chunk c done with its F (or backward) of q's micro-batch? *t: not before
- * q's rank knows.                                                            */
+ * q's rank knows. */
 static int after(const Sim *x, int back, int c, const Act *q, double *t)
 {
     const Schedule *s = x->s;
@@ -277,7 +280,7 @@ static int ready(const Sim *x, const Act *q, double *t)
            (c == x->s->chunks - 1 || after(x, 1, c + 1, q, t));
 }
 
-/* A rank's next act, or two that overlap: they start when both can.          */
+/* A rank's next act, or two that overlap: they start when both can. */
 static int advance(Sim *x, int r)
 {
     const Schedule *s = x->s;
@@ -300,7 +303,7 @@ static int advance(Sim *x, int r)
     return 1;
 }
 
-/* The first rank that never comes to its end, or -1.                         */
+/* The first rank that never comes to its end, or -1. */
 static int simulate(Arena *a, Sim *x)
 {
     const Schedule *s = x->s;
@@ -358,8 +361,8 @@ static int peak_of(const Act *row, int back)
 Timing schedule_time(Arena *a, const Schedule *s, const double *cost,
                      double hop)
 {
-    Sim x = {.s = s, .cost = cost, .hop = hop};
-    Timing t = {0};
+    Sim x = { .s = s, .cost = cost, .hop = hop };
+    Timing t = { 0 };
     int stuck = simulate(a, &x), back = goes_back(s);
     if (stuck >= 0)
         die("schedule %s: rank %d has no end", s->name, stuck);
@@ -382,7 +385,7 @@ static const char *act_name(Arena *a, const Act *q)
     return strf(a, "%d%c%d", q->chunk, jobnames[q->w], q->micro);
 }
 
-/* seen: which jobs of this chunk and micro-batch were done before q.         */
+/* seen: which jobs of this chunk and micro-batch were done before q. */
 static const char *act_wrong(Arena *a, const Schedule *s, int r, const Act *q,
                              int seen)
 {
@@ -408,8 +411,7 @@ static const char *pair_wrong(Arena *a, const Act *row, size_t i)
         return NULL;
     if (i + 1 == vec_len(row) || o->pair || (q->w == WF) == (o->w == WF) ||
         q->w == WW || o->w == WW)
-        return strf(a, "%s: only F and B, or F and I, overlap",
-                    act_name(a, q));
+        return strf(a, "%s: only F and B, or F and I, overlap", act_name(a, q));
     return NULL;
 }
 
@@ -422,8 +424,8 @@ static const char *rows_wrong(Arena *a, const Schedule *s, char *seen, int *r)
             if (q->w >= NJOB || q->chunk < 0 || q->chunk >= s->chunks ||
                 q->micro < 0 || q->micro >= s->micros)
                 return "an act of no chunk";
-            char *was = &seen[(size_t)q->chunk * (size_t)s->micros +
-                              (size_t)q->micro];
+            char *was =
+                &seen[(size_t)q->chunk * (size_t)s->micros + (size_t)q->micro];
             const char *why = act_wrong(a, s, *r, q, *was);
             if (!why)
                 why = pair_wrong(a, row, i);
@@ -437,7 +439,7 @@ static const char *rows_wrong(Arena *a, const Schedule *s, char *seen, int *r)
     return NULL;
 }
 
-/* Everything is there; all backward or none.                                 */
+/* Everything is there; all backward or none. */
 static const char *lacks(Arena *a, const Schedule *s, const char *seen, int *r)
 {
     int back = 0;
@@ -462,7 +464,7 @@ const char *schedule_wrong(Arena *a, const Schedule *s, int *rank)
     int nowhere, *r = rank ? rank : &nowhere;
     char *seen = alloc(a, (size_t)s->chunks * (size_t)s->micros + 1);
     double *unit = alloc(a, NJOB * (size_t)s->chunks * sizeof *unit);
-    Sim x = {.s = s, .cost = unit};
+    Sim x = { .s = s, .cost = unit };
     const char *why = rows_wrong(a, s, seen, r);
 
     if (!why)
@@ -493,13 +495,16 @@ static void check_numbers(const char *kind, int ranks, int vpp, int micros,
     if (strcmp(kind, "zerobubble") && strcmp(kind, "dualpipev"))
         return;
     if (vpp != need)
-        err(l, "schedule %s has %d chunk%s a rank, and fold.vpp is %d "
-            "(nearest legal: vpp=%d)", kind, need, need > 1 ? "s" : "", vpp,
-            need);
+        err(l,
+            "schedule %s has %d chunk%s a rank, and fold.vpp is %d "
+            "(nearest legal: vpp=%d)",
+            kind, need, need > 1 ? "s" : "", vpp, need);
     if (need == 2 && micros < 2 * ranks)
-        err(l, "schedule %s on %d ranks needs %d micro-batches for a rank to "
-            "run in turn, and there %s %d (nearest legal: %d)", kind, ranks,
-            2 * ranks, micros > 1 ? "are" : "is", micros, 2 * ranks);
+        err(l,
+            "schedule %s on %d ranks needs %d micro-batches for a rank to "
+            "run in turn, and there %s %d (nearest legal: %d)",
+            kind, ranks, 2 * ranks, micros > 1 ? "are" : "is", micros,
+            2 * ranks);
 }
 
 static Schedule *generated(Arena *a, int k, int ranks, int vpp, int micros)
@@ -514,7 +519,7 @@ static Schedule *generated(Arena *a, int k, int ranks, int vpp, int micros)
     return s;
 }
 
-/* A file's table has its own numbers; they must be the fold's.               */
+/* A file's table has its own numbers; they must be the fold's. */
 static Schedule *from_file(Arena *a, const char *path, int ranks, int vpp,
                            int micros, const Loc *l)
 {
@@ -523,15 +528,18 @@ static Schedule *from_file(Arena *a, const char *path, int ranks, int vpp,
     if (!s) {
         const char *near = nearest(name, kinds, NKIND - 1);
         if (near)
-            err(l, "schedule '%s' is neither a kind nor a file (did you mean "
-                "'%s'?)", name, near);
+            err(l,
+                "schedule '%s' is neither a kind nor a file (did you mean "
+                "'%s'?)",
+                name, near);
         err(l, "schedule '%s' is neither a kind nor a file that can be read",
             path);
     }
     if (s->ranks != ranks || s->chunks != ranks * vpp)
-        err(l, "schedule %s has %d chunks on %d ranks, and fold.pp=%d "
-            "fold.vpp=%d make %d on %d", path, s->chunks, s->ranks, ranks, vpp,
-            ranks * vpp, ranks);
+        err(l,
+            "schedule %s has %d chunks on %d ranks, and fold.pp=%d "
+            "fold.vpp=%d make %d on %d",
+            path, s->chunks, s->ranks, ranks, vpp, ranks * vpp, ranks);
     if (s->micros != micros)
         err(l, "schedule %s has %d micro-batches, and a rank runs %d in turn",
             path, s->micros, micros);
@@ -552,6 +560,7 @@ Schedule *schedule_make(Arena *a, const char *kind, int ranks, int vpp,
     const char *why = schedule_wrong(a, s, &r);
     if (why)
         die("schedule %s, %d ranks, %d chunks each, %d micro-batches: rank %d: "
-            "%s", kind, ranks, vpp, micros, r, why);
+            "%s",
+            kind, ranks, vpp, micros, r, why);
     return s;
 }

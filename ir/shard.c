@@ -12,7 +12,7 @@
  *                     p=1 t=1   [3 ..]  [5 ..]
  *
  * Ragged rows have no size of their own: a rank's capacity is what its tokens
- * can send at most to its experts, known from the type of the route node.    */
+ * can send at most to its experts, known from the type of the route node. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,7 +20,7 @@
 #include "ir.h"
 
 /* Atoms that cut axis a of n. Where a route map is cut its rows are, and none
- * of their other axes.                                                       */
+ * of their other axes. */
 static uint32_t cutters(const Mesh *m, const Node *n, const Axis *a)
 {
     uint32_t mask = 0;
@@ -68,7 +68,7 @@ static int64_t least(int64_t a, int64_t b)
 }
 
 /* Rows of a rank: l has experts and pairs, in so many micro-batches, all in
- * all of `tokens` tokens. An expert has a token once when `once`.            */
+ * all of `tokens` tokens. An expert has a token once when `once`. */
 static void capacity(const Node *route, MapLayout *l, int64_t micros,
                      int64_t tokens, int once)
 {
@@ -127,8 +127,8 @@ MapLayout map_layout(const Graph *g, const Node *route)
         if (!strcmp(e->dim[d].a->name, "micro"))
             micros = n;
     }
-    Dim x = {route->A[0], route->A[0]->n};
-    MapLayout l = {0};
+    Dim x = { route->A[0], route->A[0]->n };
+    MapLayout l = { 0 };
     l.experts = cut(g, route, x);
     l.pairs = tokens * top;
     capacity(route, &l, micros, tokens, slot != NULL);
@@ -163,7 +163,7 @@ int64_t local_bytes(const Graph *g, const Node *n)
     return local_elems(g, n) * dtypes[n->dt].bytes;
 }
 
-/* x += what each coordinate over `atoms` adds, the fastest `stride`.         */
+/* x += what each coordinate over `atoms` adds, the fastest `stride`. */
 static void step_by(const Mesh *m, Aff *x, uint32_t atoms, int64_t stride)
 {
     for (int i = 0; i < m->natom; i++)

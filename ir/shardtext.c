@@ -4,7 +4,7 @@
  *     atoms   = where { "," where } | "none"        "tp,dp"
  *     where   = mesh axis | "a" atom
  *     shard   = axis | "+" | "+max" | "+min" | "~"           (not named: whole)
- *                                                                            */
+ * */
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,11 +14,10 @@ static const char *const reduces[] = { "+", "+max", "+min" };
 
 /* ---- out ----------------------------------------------------------------- */
 
-static const MeshAxis grids[2][4] = {
-    { Mtp, Mcp, Mdp, Mpp }, { Metp, Mep, Medp, Mpp }
-};
+static const MeshAxis grids[2][4] = { { Mtp, Mcp, Mdp, Mpp },
+                                      { Metp, Mep, Medp, Mpp } };
 
-/* The atom that stands for all of mask, -1 when they differ, -2: none.       */
+/* The atom that stands for all of mask, -1 when they differ, -2: none. */
 static int uniform(const Mesh *m, const Shard *sh, uint32_t mask)
 {
     int first = -2;
@@ -38,10 +37,12 @@ static void put_shard(Text *t, const char *where, const Shard *s)
 {
     if (s->k != R)
         put(t, "%s%s:%s", t->len ? " " : "@ ", where,
-            s->k == S ? s->a->name : s->k == P ? reduces[s->op] : "~");
+            s->k == S   ? s->a->name
+            : s->k == P ? reduces[s->op]
+                        : "~");
 }
 
-/* By the axes of one grid when they say it all, else atom by atom.           */
+/* By the axes of one grid when they say it all, else atom by atom. */
 const char *shard_text(Arena *a, const Graph *g, const Node *n)
 {
     Text t = { .arena = a };
@@ -114,7 +115,7 @@ Axis *lex_axis(const Lex *x, const Graph *g, const char *name)
     lex_err(x, "unknown axis '%s'", name);
 }
 
-/* A set of atoms, from the n bytes at s.                                     */
+/* A set of atoms, from the n bytes at s. */
 static uint32_t lex_where(const Lex *x, const Mesh *m, const char *s, size_t n)
 {
     for (int i = 0; m && i < NMESH; i++)

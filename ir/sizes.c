@@ -5,13 +5,16 @@
  * tensors in buffers of their own or in buckets without overlap, and as many
  * turns as a step has micro-batches.
  *
- * Not proved: which way a square matrix is turned.                           */
+ * Not proved: which way a square matrix is turned. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "plan.h"
 
-typedef struct Sizes { const PlanCheck *c; const Step *s; } Sizes;
+typedef struct Sizes {
+    const PlanCheck *c;
+    const Step *s;
+} Sizes;
 
 static int64_t bytes_of(const Sizes *x, int i)
 {
@@ -25,8 +28,9 @@ static int64_t iv(const Sizes *x, int i)
 
 static const char *fills(const Sizes *x, int i, int64_t elems, int64_t width)
 {
-    return sat_mul(elems, width) == bytes_of(x, i) ? NULL
-        : strf(x->c->arena, "leaves a part of its buffer %d alone", i);
+    return sat_mul(elems, width) == bytes_of(x, i)
+               ? NULL
+               : strf(x->c->arena, "leaves a part of its buffer %d alone", i);
 }
 
 static const char *both(const char *a, const char *b)
@@ -38,7 +42,9 @@ static const char *both(const char *a, const char *b)
 
 enum { BATCHES = 3, GM = 2, GN = 3, GK = 4, GLD = 5, GTA = 8, GBATCH = 11 };
 
-typedef struct Side { int64_t n, stride; } Side;
+typedef struct Side {
+    int64_t n, stride;
+} Side;
 
 static int by_stride(const Side *v, int a, int b)
 {
@@ -47,7 +53,7 @@ static int by_stride(const Side *v, int a, int b)
 }
 
 /* Do boxes of these sides cover their buffer, no element twice? Sides with
- * stride 0 read it again. The elements of the buffer; -1: no.                */
+ * stride 0 read it again. The elements of the buffer; -1: no. */
 static int64_t tiles(Side *v, int n, int again)
 {
     int64_t at = 1;
@@ -69,18 +75,17 @@ static int64_t tiles(Side *v, int n, int again)
 
 static const char *gemm_sizes(const Sizes *x)
 {
-    static const int rows[] = {GM, GK, GM}, cols[] = {GK, GN, GN};
+    static const int rows[] = { GM, GK, GM }, cols[] = { GK, GN, GN };
     const char *why = 0;
     for (int i = 0; i < 3 && !why; i++) {
         int turned = i < 2 && iv(x, GTA + i), n = 2;
         Side v[2 + BATCHES] = {
-            {iv(x, turned ? cols[i] : rows[i]), iv(x, GLD + i)},
-            {iv(x, turned ? rows[i] : cols[i]), 1},
+            { iv(x, turned ? cols[i] : rows[i]), iv(x, GLD + i) },
+            { iv(x, turned ? rows[i] : cols[i]), 1 },
         };
         for (int k = GBATCH; k < x->s->nint; k += 4)
-            v[n++] = (Side){iv(x, k), iv(x, k + 1 + i)};
-        why = fills(x, i, tiles(v, n, i < 2),
-                    dtypes[iv(x, i == 2)].bytes);
+            v[n++] = (Side){ iv(x, k), iv(x, k + 1 + i) };
+        why = fills(x, i, tiles(v, n, i < 2), dtypes[iv(x, i == 2)].bytes);
     }
     return why;
 }
@@ -92,12 +97,13 @@ static const char *grouped_sizes(const Sizes *x)
     int weight = x->s->kind == Sgmm ? 1 : 2, rows = x->s->kind == Sgmm ? 2 : 1;
     int in = dtypes[iv(x, 0)].bytes, out = dtypes[iv(x, 1)].bytes;
     int64_t K = iv(x, XK), N = iv(x, XN), turned = iv(x, XTW);
-    Side v[3] = {{turned ? N : K, iv(x, XLDW)}, {turned ? K : N, 1},
-                 {iv(x, XE), iv(x, XSTRIDE)}};
+    Side v[3] = { { turned ? N : K, iv(x, XLDW) },
+                  { turned ? K : N, 1 },
+                  { iv(x, XE), iv(x, XSTRIDE) } };
     const char *w = fills(x, weight, tiles(v, 3, 0), weight == 1 ? in : out);
     const char *a = fills(x, 0, sat_mul(iv(x, XCAP), K), in);
-    const char *b = fills(x, rows, sat_mul(iv(x, XCAP), N),
-                          rows == 2 ? out : in);
+    const char *b =
+        fills(x, rows, sat_mul(iv(x, XCAP), N), rows == 2 ? out : in);
     return both(w, both(a, b));
 }
 
@@ -115,10 +121,12 @@ static const char *collective_sizes(const Sizes *x)
         return "has more than one block";
     for (int i = 1; i <= last; i++)
         n = sat_mul(n, iv(x, i));
-    int64_t send = s->kind == Salltoall ? n / ranks
-                 : s->kind == Sreducescatter ? sat_mul(n, ranks) : n;
-    int64_t recv = s->kind == Salltoall ? n / ranks
-                 : s->kind == Sallgather ? sat_mul(n, ranks) : n;
+    int64_t send = s->kind == Salltoall        ? n / ranks
+                   : s->kind == Sreducescatter ? sat_mul(n, ranks)
+                                               : n;
+    int64_t recv = s->kind == Salltoall    ? n / ranks
+                   : s->kind == Sallgather ? sat_mul(n, ranks)
+                                           : n;
     return both(fills(x, 0, send, width), fills(x, 1, recv, width));
 }
 
@@ -126,13 +134,18 @@ static const char *step_sizes(const Sizes *x)
 {
     switch (x->s->kind) {
     case Sgemm: return gemm_sizes(x);
-    case Sgmm: case Sgmmw: return grouped_sizes(x);
-    case Sallgather: case Sreducescatter: case Sallreduce: case Salltoall:
+    case Sgmm:
+    case Sgmmw: return grouped_sizes(x);
+    case Sallgather:
+    case Sreducescatter:
+    case Sallreduce:
+    case Salltoall:
     case Srotate: return collective_sizes(x);
     case Scopy:
         return bytes_of(x, 0) == bytes_of(x, 1) ? NULL : "copies a part";
-    case Ssend: case Srecv: case Swait:
-        return fills(x, 0, iv(x, 1), dtypes[iv(x, 0)].bytes);
+    case Ssend:
+    case Srecv:
+    case Swait: return fills(x, 0, iv(x, 1), dtypes[iv(x, 0)].bytes);
     default: return 0;
     }
 }
@@ -160,8 +173,8 @@ static int64_t lasting_bytes(const Role *r)
     int64_t n = 0;
     for (int i = 0; i < r->nbuf; i++)
         if (r->buf[i].prog < 0)
-            n = sat_add(n, (r->buf[i].bytes + BUFALIGN - 1) / BUFALIGN *
-                           BUFALIGN);
+            n = sat_add(n,
+                        (r->buf[i].bytes + BUFALIGN - 1) / BUFALIGN * BUFALIGN);
     return n;
 }
 
@@ -178,8 +191,9 @@ static const char *heights_wrong(const PlanCheck *c)
                         r->prog[k].name);
         most = n > most ? n : most;
     }
-    return r->arena == r->persist + most ? NULL
-        : "does not have the arena that its programs need";
+    return r->arena == r->persist + most
+               ? NULL
+               : "does not have the arena that its programs need";
 }
 
 /* ---- tensors ------------------------------------------------------------- */
@@ -222,7 +236,10 @@ static const char *tensor_sizes(const PlanCheck *c, const Tensor *t)
     return 0;
 }
 
-typedef struct Member { const Tensor *t; int64_t end; } Member;
+typedef struct Member {
+    const Tensor *t;
+    int64_t end;
+} Member;
 
 static int by_place(const void *a, const void *b)
 {
@@ -238,16 +255,18 @@ static const char *members_wrong(const PlanCheck *c)
     for (int i = 0; i < c->r->ntensor; i++) {
         const Tensor *t = &c->r->tensor[i];
         if (t->run)
-            vec_push(c->arena, v, ((Member){t, t->at + local_elems(t)}));
+            vec_push(c->arena, v, ((Member){ t, t->at + local_elems(t) }));
     }
     if (v)
         qsort(v, vec_len(v), sizeof *v, by_place);
     for (size_t i = 1; i < vec_len(v); i++) {
         const Tensor *x = v[i - 1].t, *y = v[i].t;
-        if (x->buf == y->buf && (x->run != y->run || x->shard != y->shard ||
-                                 v[i - 1].end > y->at))
-            return strf(c->arena, "tensors '%s' and '%s' do not fit into one "
-                        "bucket", x->name, y->name);
+        if (x->buf == y->buf &&
+            (x->run != y->run || x->shard != y->shard || v[i - 1].end > y->at))
+            return strf(c->arena,
+                        "tensors '%s' and '%s' do not fit into one "
+                        "bucket",
+                        x->name, y->name);
     }
     return 0;
 }
@@ -282,7 +301,7 @@ static const char *tensors_wrong(const PlanCheck *c)
 /* ---- turns --------------------------------------------------------------- */
 
 /* Micro-batches that a rank runs in turn, from the tokens of a step; 0: there
- * is no input to tell.                                                       */
+ * is no input to tell. */
 static int64_t turns_of(const Plan *p)
 {
     for (int r = 0; r < p->nrole; r++)
@@ -324,8 +343,11 @@ static const char *frames_wrong(const PlanCheck *c, int prog)
         const Buf *b = &c->r->buf[i];
         if (b->prog != prog || !b->frame || !b->bytes)
             continue;
-        Span x = {.id = i, .offset = b->offset, .bytes = b->bytes,
-                  .from = b->frame, .to = b->frame};
+        Span x = { .id = i,
+                   .offset = b->offset,
+                   .bytes = b->bytes,
+                   .from = b->frame,
+                   .to = b->frame };
         vec_push(c->arena, v, x);
         if (b->offset + b->bytes > top[b->frame])
             top[b->frame] = b->offset + b->bytes;
@@ -336,8 +358,10 @@ static const char *frames_wrong(const PlanCheck *c, int prog)
     for (int i = 0; i < g->nframe; i++)
         if ((top[i + 1] + BUFALIGN - 1) / BUFALIGN * BUFALIGN !=
             g->frame[i].bytes)
-            return strf(c->arena, "frame '%s' is not as large as what lies "
-                        "in it", g->frame[i].name);
+            return strf(c->arena,
+                        "frame '%s' is not as large as what lies "
+                        "in it",
+                        g->frame[i].name);
     return 0;
 }
 
@@ -354,13 +378,17 @@ const char *sizes_wrong(const PlanCheck *c)
         return strf(c->arena, "role %d %s", c->role, why);
     for (int k = 0; k < c->r->nprog; k++)
         for (int i = 0; i < c->r->prog[k].nstep; i++) {
-            Sizes x = {c, &c->r->prog[k].step[i]};
+            Sizes x = { c, &c->r->prog[k].step[i] };
             if ((why = step_sizes(&x)))
-                return strf(c->arena, "role %d: program '%s': step %d '%s'%s "
-                            "%s", c->role, c->r->prog[k].name, i,
-                            x.s->label ? x.s->label : "", x.s->file
-                            ? strf(c->arena, " (%s:%d)", x.s->file, x.s->line)
-                            : "", why);
+                return strf(
+                    c->arena,
+                    "role %d: program '%s': step %d '%s'%s "
+                    "%s",
+                    c->role, c->r->prog[k].name, i,
+                    x.s->label ? x.s->label : "",
+                    x.s->file ? strf(c->arena, " (%s:%d)", x.s->file, x.s->line)
+                              : "",
+                    why);
         }
     return 0;
 }

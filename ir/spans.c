@@ -1,13 +1,15 @@
 /* spans.c: do any two of n runs of bytes overlap while both are alive? A sweep
- * through time over a tree of the bytes, n log n.                            */
+ * through time over a tree of the bytes, n log n. */
 #include <stdlib.h>
 
 #include "plan.h"
 
 /* A tree over the runs of bytes between all ends of spans: how many living
  * spans cover each. top[i] is the largest count below i, own[i] what covers all
- * of i.                                                                      */
-typedef struct Cover { int n, *top, *own; } Cover;
+ * of i. */
+typedef struct Cover {
+    int n, *top, *own;
+} Cover;
 
 static void cover(Cover *t, int i, int lo, int hi, int a, int b, int v)
 {
@@ -62,7 +64,7 @@ static int rank_in(const int64_t *v, int n, int64_t x)
     return (int)(at - v);
 }
 
-/* Who overlaps v[at].                                                        */
+/* Who overlaps v[at]. */
 static int partner(const Span *v, int at)
 {
     const Span *x = &v[at];
@@ -97,7 +99,7 @@ int spans_meet(Span *v, int n, int *one, int *two)
     Arena *a = arena_new();
     Span **ends = alloc(a, ((size_t)n + 1) * sizeof *ends);
     int done = 0, found = 0;
-    Cover t = {.n = number_ends(a, v, n)};
+    Cover t = { .n = number_ends(a, v, n) };
 
     t.top = alloc(a, 4 * ((size_t)t.n + 1) * sizeof *t.top);
     t.own = alloc(a, 4 * ((size_t)t.n + 1) * sizeof *t.own);

@@ -1,5 +1,5 @@
 /* stepcheck.c: has a step the arguments of its kind, and do they stay inside
- * its buffers on every rank? See plancheck.c.                                */
+ * its buffers on every rank? See plancheck.c. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -27,7 +27,7 @@ int64_t sat_add(int64_t a, int64_t b)
 
 Range aff_range(const Mesh *m, const Aff *x)
 {
-    Range r = {sat_add(x->c, 0), sat_add(x->c, 0)};
+    Range r = { sat_add(x->c, 0), sat_add(x->c, 0) };
     for (int i = 0; i < m->natom; i++) {
         int64_t far = sat_mul(x->k[i], m->atom[i].size - 1);
         if (far < 0)
@@ -49,7 +49,11 @@ int aff_stray(const Mesh *m, const Aff *x)
 /* ---- arguments ----------------------------------------------------------- */
 
 /* Step s of program g, being looked at. */
-typedef struct At { const PlanCheck *c; const Step *s; int prog, step; } At;
+typedef struct At {
+    const PlanCheck *c;
+    const Step *s;
+    int prog, step;
+} At;
 
 static int64_t bytes_of(const At *x, int arg)
 {
@@ -82,7 +86,8 @@ static const char *alive(const At *x, int i)
         return "names a buffer that does not exist";
     if (b < 0)
         return x->s->kind == Skernel || i == stepinfo[x->s->kind].nbuf - 1
-            ? 0 : "lacks a buffer";
+                   ? 0
+                   : "lacks a buffer";
     const Buf *u = &r->buf[b];
     if (u->prog == -1)
         return 0;
@@ -109,14 +114,14 @@ enum { GDT, GDTC, GM, GN, GK, GLDA, GLDB, GLDC, GTA, GTB, GACC, GBATCH };
 
 static int fits_gemm(const At *x, int which, int64_t elem)
 {
-    static const int rows[] = {GM, GK, GM}, cols[] = {GK, GN, GN};
-    static const int turned[] = {GTA, GTB, -1}, ld[] = {GLDA, GLDB, GLDC};
+    static const int rows[] = { GM, GK, GM }, cols[] = { GK, GN, GN };
+    static const int turned[] = { GTA, GTB, -1 }, ld[] = { GLDA, GLDB, GLDC };
     int t = turned[which] >= 0 && x->s->iv[turned[which]].c;
     int64_t n[2 + BATCHES] = {
         arg(x, t ? cols[which] : rows[which]).max,
         arg(x, t ? rows[which] : cols[which]).max,
     };
-    int64_t stride[2 + BATCHES] = {arg(x, ld[which]).max, 1};
+    int64_t stride[2 + BATCHES] = { arg(x, ld[which]).max, 1 };
     int k = 2;
     for (int i = GBATCH; i < x->s->nint; i += 4, k++) {
         n[k] = arg(x, i).max;
@@ -162,8 +167,8 @@ static const char *grouped_wrong(const At *x)
     int turned = x->s->iv[XTW].c != 0;
     int64_t E = arg(x, XE).max, K = arg(x, XK).max, N = arg(x, XN).max;
     int64_t cap = arg(x, XCAP).max;
-    int64_t n[3] = {turned ? N : K, turned ? K : N, E};
-    int64_t stride[3] = {arg(x, XLDW).max, 1, arg(x, XSTRIDE).max};
+    int64_t n[3] = { turned ? N : K, turned ? K : N, E };
+    int64_t stride[3] = { arg(x, XLDW).max, 1, arg(x, XSTRIDE).max };
     int64_t wide = x->s->kind == Sgmm ? in : out;
     int64_t rowbytes = x->s->kind == Sgmm ? out : in;
     if (sat_mul(extent(n, stride, 3), wide) > bytes_of(x, weight))
@@ -176,7 +181,7 @@ static const char *grouped_wrong(const At *x)
     return 0;
 }
 
-/* zig and low from integer i on; half: what must have two halves.            */
+/* zig and low from integer i on; half: what must have two halves. */
 static int zigzags(const At *x, int i, int half, int64_t ranks)
 {
     int64_t zig = x->s->iv[i].c < 0 ? -x->s->iv[i].c : x->s->iv[i].c;
@@ -242,7 +247,7 @@ static int by_pointer(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* A letter for each buffer, "-" where there is none.                         */
+/* A letter for each buffer, "-" where there is none. */
 static const char *uses_wrong(const Step *s)
 {
     if (strlen(s->rw) != (size_t)s->nbuf)
@@ -268,7 +273,7 @@ static const char *kernel_wrong(const At *x)
     return x->s->rw ? uses_wrong(x->s) : 0;
 }
 
-/* dtype count peer chan; peer: a position over the atoms, not its own.       */
+/* dtype count peer chan; peer: a position over the atoms, not its own. */
 static const char *transfer_wrong(const At *x)
 {
     const Mesh *m = x->c->p->mesh;
@@ -287,16 +292,18 @@ static const char *transfer_wrong(const At *x)
     return fixed(x, 3, 0, 1 << 20) ? NULL : "has no channel";
 }
 
-/* Is the next gap, from integer i on, [from, to)? How many integers it has.  */
+/* Is the next gap, from integer i on, [from, to)? How many integers it has. */
 static int gap(const At *x, int i, int64_t from, int64_t to)
 {
     if (from == to)
         return 0;
     return i + 1 < x->s->nint && fixed(x, i, from, from) &&
-           fixed(x, i + 1, to - from, to - from) ? 2 : -1;
+                   fixed(x, i + 1, to - from, to - from)
+               ? 2
+               : -1;
 }
 
-/* Parts and gaps, in this order, are all of the whole.                       */
+/* Parts and gaps, in this order, are all of the whole. */
 static const char *join_wrong(const At *x)
 {
     const Step *s = x->s;
@@ -334,11 +341,16 @@ static const char *args_wrong(const At *x)
     case Scopy:
         return bytes_of(x, 0) > bytes_of(x, 1) ? "copies beyond its buffer" : 0;
     case Sgemm: return gemm_wrong(x);
-    case Sgmm: case Sgmmw: return grouped_wrong(x);
-    case Sallgather: case Sreducescatter: case Sallreduce: case Salltoall:
-    case Srotate:
-        return comm_wrong(x);
-    case Ssend: case Srecv: case Swait: return transfer_wrong(x);
+    case Sgmm:
+    case Sgmmw: return grouped_wrong(x);
+    case Sallgather:
+    case Sreducescatter:
+    case Sallreduce:
+    case Salltoall:
+    case Srotate: return comm_wrong(x);
+    case Ssend:
+    case Srecv:
+    case Swait: return transfer_wrong(x);
     case NSTEPKIND: break;
     }
     return "is of no kind";
@@ -372,8 +384,9 @@ static const char *at_wrong(const At *x)
 const char *step_wrong(const PlanCheck *c, int prog, int step)
 {
     const Program *g = &c->r->prog[prog];
-    At x = {c, &g->step[step], prog, step};
+    At x = { c, &g->step[step], prog, step };
     const char *why = at_wrong(&x);
     return why ? strf(c->arena, "role %d: program '%s': step %d '%s' %s",
-                      c->role, g->name, step, x.s->label, why) : NULL;
+                      c->role, g->name, step, x.s->label, why)
+               : NULL;
 }

@@ -1,5 +1,5 @@
 /* storage.c: whose buffer holds a node's value. Views share their operand's
- * buffer, a write is its state's, a sum that goes on is its first term's.    */
+ * buffer, a write is its state's, a sum that goes on is its first term's. */
 #include "ir.h"
 
 static int same_order(const Node *a, const Node *b)
@@ -23,7 +23,7 @@ static int renames(const Node *n)
 }
 
 /* Do the dims of `fine` become those of `coarse` when the axes v of fine, as
- * neighbours in that order, stand for the one axis x of coarse?              */
+ * neighbours in that order, stand for the one axis x of coarse? */
 static int merges(const Node *fine, const Node *coarse, Axis *const *v, int nv,
                   const Axis *x)
 {
@@ -34,7 +34,8 @@ static int merges(const Node *fine, const Node *coarse, Axis *const *v, int nv,
         for (int q = 0; q < run; q++, i++)
             if (i >= fine->nd ||
                 fine->dim[i].a != (run == nv && coarse->dim[k].a == x
-                                       ? v[q] : coarse->dim[k].a))
+                                       ? v[q]
+                                       : coarse->dim[k].a))
                 return 0;
     }
     return i == fine->nd;

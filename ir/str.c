@@ -1,17 +1,21 @@
 /* str.c: strings. Names are interned once and compared by pointer; texts that
- * grow (dumps, plans, kernels) are a Text in some arena.                     */
+ * grow (dumps, plans, kernels) are a Text in some arena. */
 #include <stdlib.h>
 #include <string.h>
 #include "plan.h"
 
 /* ---- interned names: open addressing, at most half full ------------------ */
 
-typedef struct Name { const char *s; size_t n; uint64_t hash; } Name;
+typedef struct Name {
+    const char *s;
+    size_t n;
+    uint64_t hash;
+} Name;
 
 static Name *table;
 static size_t slots, names;
 
-static uint64_t hash(const char *s, size_t n)     /* FNV-1a */
+static uint64_t hash(const char *s, size_t n) /* FNV-1a */
 {
     uint64_t h = 0xcbf29ce484222325u;
     for (size_t i = 0; i < n; i++)
@@ -22,8 +26,8 @@ static uint64_t hash(const char *s, size_t n)     /* FNV-1a */
 static Name *slot_of(const char *s, size_t n, uint64_t h)
 {
     size_t i = h & (slots - 1);
-    while (table[i].s && (table[i].hash != h || table[i].n != n ||
-                          memcmp(table[i].s, s, n)))
+    while (table[i].s &&
+           (table[i].hash != h || table[i].n != n || memcmp(table[i].s, s, n)))
         i = (i + 1) & (slots - 1);
     return &table[i];
 }
@@ -48,7 +52,7 @@ const char *internn(const char *s, size_t n)
     if (!e->s) {
         char *copy = alloc(forever, n + 1);
         memcpy(copy, s, n);
-        *e = (Name){copy, n, h};
+        *e = (Name){ copy, n, h };
         names++;
     }
     return e->s;
@@ -128,7 +132,7 @@ void put(Text *t, const char *fmt, ...)
 
 /* ---- suggestions --------------------------------------------------------- */
 
-enum { LONGEST = 63 };            /* longer names get no suggestion           */
+enum { LONGEST = 63 }; /* longer names get no suggestion */
 
 static int least(int a, int b, int c)
 {

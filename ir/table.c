@@ -1,11 +1,15 @@
 /* table.c: open addressing from 64-bit keys to pointers. Key 0 is allowed. */
 #include "ir.h"
 
-typedef struct Slot64 { uint64_t key; void *val; int used; } Slot64;
+typedef struct Slot64 {
+    uint64_t key;
+    void *val;
+    int used;
+} Slot64;
 
 struct Table {
     Arena *arena;
-    size_t n, cap;                /* cap is a power of two                    */
+    size_t n, cap; /* cap is a power of two */
     Slot64 *slot;
 };
 

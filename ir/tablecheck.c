@@ -4,26 +4,26 @@
  *   rows     each call once for each micro-batch
  *   buffers  with one place: inside one call, or there through the whole table
  *   frames   slots in the arena; two micro-batches, or two frames, whose rows
- *            overlap in time never share a byte                              */
+ *            overlap in time never share a byte */
 #include <stdlib.h>
 #include <string.h>
 
 #include "plan.h"
 
-typedef struct Rows {             /* a program's table being looked at        */
+typedef struct Rows { /* a program's table being looked at */
     const PlanCheck *c;
     const Program *g;
     int prog;
-    int call, ncall;              /* phases                                   */
-    int first, end;               /* steps                                    */
+    int call, ncall; /* phases */
+    int first, end;  /* steps */
     int micros;
-    int **uses;                   /* by call: vec of the frames it names      */
+    int **uses; /* by call: vec of the frames it names */
 } Rows;
 
 static const char *wrong(const Rows *t, const char *what)
 {
-    return strf(t->c->arena, "role %d: program '%s' %s", t->c->role,
-                t->g->name, what);
+    return strf(t->c->arena, "role %d: program '%s' %s", t->c->role, t->g->name,
+                what);
 }
 
 /* ---- rows ---------------------------------------------------------------- */
@@ -47,8 +47,10 @@ static const char *calls_wrong(const Rows *t)
 {
     for (int i = t->call + t->ncall; i < t->g->nphase; i++)
         if (!t->g->phase[i].repeat)
-            return wrong(t, strf(t->c->arena, "has a call '%s' apart from the "
-                                 "others", t->g->phase[i].name));
+            return wrong(t, strf(t->c->arena,
+                                 "has a call '%s' apart from the "
+                                 "others",
+                                 t->g->phase[i].name));
     return 0;
 }
 
@@ -59,33 +61,38 @@ static const char *turns_wrong(Rows *t)
         return g->nturn ? wrong(t, "has a table and no calls") : NULL;
     if (!g->nturn || g->nturn % t->ncall)
         return wrong(t, "has a table that does not have each call for each "
-                     "micro-batch");
+                        "micro-batch");
     t->micros = g->nturn / t->ncall;
     char *seen = alloc(t->c->arena, (size_t)g->nturn);
     for (int i = 0; i < g->nturn; i++) {
         const Turn *r = &g->turn[i];
         if (r->phase < t->call || r->phase >= t->call + t->ncall ||
             r->micro < 0 || r->micro >= t->micros)
-            return wrong(t, strf(t->c->arena, "has no row %d: phase %d, "
-                                 "micro-batch %d", i, r->phase, r->micro));
+            return wrong(t, strf(t->c->arena,
+                                 "has no row %d: phase %d, "
+                                 "micro-batch %d",
+                                 i, r->phase, r->micro));
         char *at = &seen[(int64_t)(r->phase - t->call) * t->micros + r->micro];
         if (*at)
-            return wrong(t, strf(t->c->arena, "has '%s' of micro-batch %d "
-                                 "twice", g->phase[r->phase].name, r->micro));
+            return wrong(t, strf(t->c->arena,
+                                 "has '%s' of micro-batch %d "
+                                 "twice",
+                                 g->phase[r->phase].name, r->micro));
         *at = 1;
     }
     return 0;
 }
 
-/* What else repeats does so for each micro-batch.                            */
+/* What else repeats does so for each micro-batch. */
 static const char *repeats_wrong(const Rows *t)
 {
     for (int i = 0; i < t->g->nphase && t->ncall; i++) {
         const Phase *f = &t->g->phase[i];
         if (f->repeat > 1 && f->repeat != t->micros)
-            return wrong(t, strf(t->c->arena, "has %d micro-batches, its phase "
-                                 "'%s' %lld", t->micros, f->name,
-                                 (long long)f->repeat));
+            return wrong(t, strf(t->c->arena,
+                                 "has %d micro-batches, its phase "
+                                 "'%s' %lld",
+                                 t->micros, f->name, (long long)f->repeat));
     }
     return 0;
 }
@@ -108,16 +115,18 @@ static const Phase *call_of(const Rows *t, int step)
 static const char *lives_wrong_in(const Rows *t, const Buf *b)
 {
     if (b->frame)
-        return b->born >= t->first && b->dies < t->end ? NULL
-            : "is in a frame and lives beyond the table";
+        return b->born >= t->first && b->dies < t->end
+                   ? NULL
+                   : "is in a frame and lives beyond the table";
     if (b->dies < t->first || b->born >= t->end ||
         (b->born <= t->first && b->dies >= t->end - 1))
         return 0;
     if (b->born < t->first || b->dies >= t->end)
         return "lives through a part of the table";
     const Phase *f = call_of(t, b->born);
-    return b->dies < f->first + f->n ? NULL
-        : "is kept from one call to another without a frame";
+    return b->dies < f->first + f->n
+               ? NULL
+               : "is kept from one call to another without a frame";
 }
 
 static const char *bufs_wrong(const Rows *t)
@@ -152,7 +161,7 @@ static const char *frame_wrong(const Rows *t, const Frame *f)
     return 0;
 }
 
-/* Which frames the steps of each call name.                                  */
+/* Which frames the steps of each call name. */
 static void find_uses(Rows *t)
 {
     const Role *r = t->c->r;
@@ -173,7 +182,7 @@ static void find_uses(Rows *t)
     }
 }
 
-/* Rows in which each micro-batch needs its slot of frame u: v[u][micro].     */
+/* Rows in which each micro-batch needs its slot of frame u: v[u][micro]. */
 static Span **find_spans(const Rows *t)
 {
     Arena *a = t->c->arena;
@@ -182,8 +191,10 @@ static Span **find_spans(const Rows *t)
         const Frame *f = &t->g->frame[u];
         v[u] = alloc(a, (size_t)t->micros * sizeof **v);
         for (int m = 0; m < t->micros; m++)
-            v[u][m] = (Span){.id = u, .offset = f->slot[f->of[m]],
-                             .bytes = f->bytes, .from = -1};
+            v[u][m] = (Span){ .id = u,
+                              .offset = f->slot[f->of[m]],
+                              .bytes = f->bytes,
+                              .from = -1 };
     }
     for (int i = 0; i < t->g->nturn; i++) {
         const Turn *r = &t->g->turn[i];
@@ -207,14 +218,15 @@ static const char *frames_overlap(Rows *t)
                 vec_push(t->c->arena, all, v[u][m]);
     if (!spans_meet(all, (int)vec_len(all), &one, &two))
         return 0;
-    return wrong(t, strf(t->c->arena, "has frames '%s' and '%s' of micro-"
+    return wrong(t, strf(t->c->arena,
+                         "has frames '%s' and '%s' of micro-"
                          "batches that overlap while both are alive",
                          t->g->frame[one].name, t->g->frame[two].name));
 }
 
 const char *table_wrong(const PlanCheck *c, int prog)
 {
-    Rows t = {.c = c, .g = &c->r->prog[prog], .prog = prog};
+    Rows t = { .c = c, .g = &c->r->prog[prog], .prog = prog };
     const char *why;
 
     find_calls(&t);
@@ -235,7 +247,9 @@ const char *table_wrong(const PlanCheck *c, int prog)
 
 /* ---- for the check of buffers with one place ----------------------------- */
 
-typedef struct Run { int64_t from, to; } Run;
+typedef struct Run {
+    int64_t from, to;
+} Run;
 
 static int by_from(const void *a, const void *b)
 {
@@ -245,14 +259,14 @@ static int by_from(const void *a, const void *b)
 
 void frame_runs(const PlanCheck *c, int prog, Span **v)
 {
-    Rows t = {.c = c, .g = &c->r->prog[prog], .prog = prog};
-    Run *r = NULL, at = {0, 0};
+    Rows t = { .c = c, .g = &c->r->prog[prog], .prog = prog };
+    Run *r = NULL, at = { 0, 0 };
 
     find_calls(&t);
     for (int i = 0; i < t.g->nframe; i++)
         for (int k = 0; k < t.g->frame[i].nslot; k++) {
             const Frame *f = &t.g->frame[i];
-            vec_push(c->arena, r, ((Run){f->slot[k], f->slot[k] + f->bytes}));
+            vec_push(c->arena, r, ((Run){ f->slot[k], f->slot[k] + f->bytes }));
         }
     if (r)
         qsort(r, vec_len(r), sizeof *r, by_from);
@@ -262,8 +276,11 @@ void frame_runs(const PlanCheck *c, int prog, Span **v)
             at.to = r[i].to > at.to ? r[i].to : at.to;
             continue;
         }
-        Span x = {.id = -1, .offset = at.from, .bytes = at.to - at.from,
-                  .from = t.first, .to = t.end - 1};
+        Span x = { .id = -1,
+                   .offset = at.from,
+                   .bytes = at.to - at.from,
+                   .from = t.first,
+                   .to = t.end - 1 };
         if (x.bytes && t.end > t.first)
             vec_push(c->arena, *v, x);
         at = more ? r[i] : at;

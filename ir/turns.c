@@ -8,26 +8,27 @@
  * in that order. A send stands right after the first, a recv right before the
  * second, a wait behind the recv before the next row of its rank: so every
  * arrow of row order, send -> recv and recv -> wait points forward, and nothing
- * can wait in a circle, even when a send ends only once it is received.      */
+ * can wait in a circle, even when a send ends only once it is received. */
 #include <stdlib.h>
 #include <string.h>
 #include "plan.h"
 
-/* A transfer's row before it has its place.                                  */
+/* A transfer's row before it has its place. */
 typedef struct Extra {
-    size_t slot;                  /* 2 i: before work row i, 2 i + 1: after   */
-    size_t order;                 /* of the sends                             */
+    size_t slot;  /* 2 i: before work row i, 2 i + 1: after */
+    size_t order; /* of the sends */
     PipeRow row;
 } Extra;
 
 typedef struct Turns {
     Arena *arena;
-    Schedule *s;                  /* B split into I and W if any is           */
+    Schedule *s; /* B split into I and W if any is */
     double **start;
-    size_t *at;                   /* work row of (job, chunk, micro-batch)    */
-    size_t **rows;                /* by job * chunks + chunk: vec, in order   */
-    const Handoff *edge; int nedge;
-    Extra **extra;                /* by rank: vec                             */
+    size_t *at;    /* work row of (job, chunk, micro-batch) */
+    size_t **rows; /* by job * chunks + chunk: vec, in order */
+    const Handoff *edge;
+    int nedge;
+    Extra **extra; /* by rank: vec */
 } Turns;
 
 /* ---- the work ------------------------------------------------------------ */
@@ -56,7 +57,8 @@ static size_t *place(const Turns *t, Job w, int chunk, int micro)
 {
     const Schedule *s = t->s;
     return &t->at[((size_t)w * (size_t)s->chunks + (size_t)chunk) *
-                      (size_t)s->micros + (size_t)micro];
+                      (size_t)s->micros +
+                  (size_t)micro];
 }
 
 static void note_places(Turns *t)
@@ -76,7 +78,7 @@ static void note_places(Turns *t)
 
 static void times(Turns *t)
 {
-    static const double of[NJOB] = {[WF] = 1, [WB] = 2, [WI] = 1, [WW] = 1};
+    static const double of[NJOB] = { [WF] = 1, [WB] = 2, [WI] = 1, [WW] = 1 };
     size_t n = (size_t)t->s->chunks;
     double *cost = alloc(t->arena, NJOB * n * sizeof *cost);
     for (size_t i = 0; i < NJOB * n; i++)
@@ -86,7 +88,7 @@ static void times(Turns *t)
 
 /* ---- transfers ----------------------------------------------------------- */
 
-/* Is row i of rank r behind row j of rank q in the one order?                */
+/* Is row i of rank r behind row j of rank q in the one order? */
 static int behind(const Turns *t, int r, size_t i, int q, size_t j)
 {
     double x = t->start[r][i], y = t->start[q][j];
@@ -108,11 +110,11 @@ static size_t next_behind(const Turns *t, int r, int q, size_t j)
 
 static void extra(Turns *t, int r, size_t slot, size_t order, PipeRow row)
 {
-    Extra x = {slot, order, row};
+    Extra x = { slot, order, row };
     vec_push(t->arena, t->extra[r], x);
 }
 
-/* Two rows that overlap stand together: transfers go before or after both.   */
+/* Two rows that overlap stand together: transfers go before or after both. */
 static size_t before(const Act *row, size_t i)
 {
     return 2 * (i && row[i - 1].pair ? i - 1 : i);
@@ -124,7 +126,7 @@ static size_t behind_it(const Act *row, size_t i)
 }
 
 /* Values arrive in the order they were sent; a recv stands before the first row
- * that needs its value or one sent later. Backwards over the sends.          */
+ * that needs its value or one sent later. Backwards over the sends. */
 static void transfer(Turns *t, int e)
 {
     const Handoff *h = &t->edge[e];
@@ -144,8 +146,11 @@ static void transfer(Turns *t, int e)
         if (!behind(t, to, need, from, i))
             die("schedule %s: %d%c%d is needed before it is there", s->name,
                 h->a, jobnames[h->from], q->micro);
-        PipeRow w = {.k = ROWsend, .w = h->from, .chunk = h->a, .edge = e,
-                     .micro = q->micro};
+        PipeRow w = { .k = ROWsend,
+                      .w = h->from,
+                      .chunk = h->a,
+                      .edge = e,
+                      .micro = q->micro };
         extra(t, from, behind_it(s->row[from], i), i, w);
         w.k = ROWrecv;
         extra(t, to, before(there, need), i, w);
@@ -159,7 +164,7 @@ static void transfer(Turns *t, int e)
 
 static int by_slot(const void *pa, const void *pb)
 {
-    static const int turn[] = {[ROWwait] = 0, [ROWrecv] = 1, [ROWsend] = 2};
+    static const int turn[] = { [ROWwait] = 0, [ROWrecv] = 1, [ROWsend] = 2 };
     const Extra *a = pa, *b = pb;
     if (a->slot != b->slot)
         return a->slot < b->slot ? -1 : 1;
@@ -183,15 +188,21 @@ static PipeRow *merge(const Turns *t, int r)
         if (i == rows)
             break;
         const Act *q = &t->s->row[r][i];
-        PipeRow w = {.k = ROWwork, .w = q->w, .chunk = q->chunk,
-                     .edge = -1, .micro = q->micro, .pair = q->pair};
+        PipeRow w = { .k = ROWwork,
+                      .w = q->w,
+                      .chunk = q->chunk,
+                      .edge = -1,
+                      .micro = q->micro,
+                      .pair = q->pair };
         vec_push(t->arena, out, w);
     }
     return out;
 }
 
-/* Runs the rows where a send ends with its recv and not before.              */
-typedef struct Count { int sent, received, waited; } Count;
+/* Runs the rows where a send ends with its recv and not before. */
+typedef struct Count {
+    int sent, received, waited;
+} Count;
 
 static int runs(const PipeRow *w, Count *c)
 {
@@ -214,8 +225,8 @@ static void check_end(const Turns *t, PipeRow **row)
         moved = 0;
         for (size_t r = 0; r < n; r++)
             for (; next[r] < vec_len(row[r]) &&
-                   (row[r][next[r]].k == ROWwork ||
-                    runs(&row[r][next[r]], c)); next[r]++)
+                   (row[r][next[r]].k == ROWwork || runs(&row[r][next[r]], c));
+                 next[r]++)
                 moved = 1;
     }
     for (size_t r = 0; r < n; r++)
@@ -226,7 +237,7 @@ static void check_end(const Turns *t, PipeRow **row)
 
 PipeRow **schedule_rows(Arena *a, const Schedule *s, const Handoff *e, int n)
 {
-    Turns t = {.arena = a, .s = split(a, s), .edge = e, .nedge = n};
+    Turns t = { .arena = a, .s = split(a, s), .edge = e, .nedge = n };
     PipeRow **row = alloc(a, (size_t)s->ranks * sizeof *row);
     t.extra = alloc(a, (size_t)s->ranks * sizeof *t.extra);
     note_places(&t);

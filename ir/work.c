@@ -4,7 +4,7 @@
  *
  *   products     bf16 operands widened to fp32; a bf16 result before rounding
  *   collectives  blocks packed for each rank, and what arrives from each; not
- *                used when all ranks share one process                       */
+ *                used when all ranks share one process */
 #include "plan.h"
 
 static int64_t gemm_work(const int64_t *iv, int nint)
@@ -12,7 +12,7 @@ static int64_t gemm_work(const int64_t *iv, int nint)
     int64_t a = iv[2] * iv[4], b = iv[4] * iv[3], c = iv[2] * iv[3];
 
     for (int i = 11; i + 3 < nint; i += 4) {
-        a *= iv[i + 1] ? iv[i] : 1;         /* stride 0: the same one again   */
+        a *= iv[i + 1] ? iv[i] : 1; /* stride 0: the same one again */
         b *= iv[i + 2] ? iv[i] : 1;
         c *= iv[i];
     }
@@ -38,7 +38,7 @@ static int64_t comm_work(StepKind k, const int64_t *iv, int64_t ranks)
         return 0;
     if (k == Sallreduce && n * ranks * size <= GATHERSUM)
         return n * ranks * size;
-    if (k == Sallreduce)                    /* in equal shares                */
+    if (k == Sallreduce) /* in equal shares */
         return 2 * ((n + ranks - 1) / ranks) * ranks * size;
     if (k == Sreducescatter)
         return (iv[1] > 1 || iv[4] ? 2 : 1) * n * ranks * size;
@@ -51,9 +51,12 @@ int64_t step_work(StepKind k, const int64_t *iv, int nint, int64_t ranks)
 {
     switch (k) {
     case Sgemm: return gemm_work(iv, nint);
-    case Sgmm: case Sgmmw: return grouped_work(k, iv);
-    case Sallgather: case Sreducescatter: case Sallreduce: case Salltoall:
-        return comm_work(k, iv, ranks);
+    case Sgmm:
+    case Sgmmw: return grouped_work(k, iv);
+    case Sallgather:
+    case Sreducescatter:
+    case Sallreduce:
+    case Salltoall: return comm_work(k, iv, ranks);
     default: return 0;
     }
 }

@@ -14,19 +14,20 @@
  * the kernel allows (Group.inplace) and both are equally large.
  *
  * What lives across programs (parameters, states, optimizer, inputs, scalars)
- * is not placed here: it has its own part of the arena (emit.c).             */
+ * is not placed here: it has its own part of the arena (emit.c). */
 #include "passes.h"
 
 #include <string.h>
 
-enum { NEVER = -1 };                /* no step may take its place             */
+enum { NEVER = -1 }; /* no step may take its place */
 
 typedef struct Alloc {
     Graph *g;
     Arena *arena;
-    Group *const *k; int n;
+    Group *const *k;
+    int n;
     const Program *p;
-    Rows *rows;                   /* null: no table                           */
+    Rows *rows; /* null: no table */
     Layout *l;
 } Alloc;
 
@@ -41,11 +42,12 @@ int is_persistent(const Node *n)
 static const Phase *phase_at(const Alloc *a, int step)
 {
     const Phase *p = a->p->phase;
-    while (step >= p->first + p->n) p++;
+    while (step >= p->first + p->n)
+        p++;
     return p;
 }
 
-/* The calls of a stage that name x.                                          */
+/* The calls of a stage that name x. */
 static void note_call(const Alloc *a, Live *x, int step)
 {
     const Phase *p = a->rows ? phase_at(a, step) : NULL;
@@ -56,7 +58,7 @@ static void note_call(const Alloc *a, Live *x, int step)
     int phase = (int)(p - a->p->phase);
     size_t n = vec_len(x->used);
     if (!n || x->used[n - 1].phase != phase)
-        vec_push(a->arena, x->used, ((Used){phase, step, step}));
+        vec_push(a->arena, x->used, ((Used){ phase, step, step }));
     else
         x->used[n - 1].last = step;
 }
@@ -64,11 +66,16 @@ static void note_call(const Alloc *a, Live *x, int step)
 static void touch(Alloc *a, Node *arg, int step)
 {
     Node *n = storage(arg);
-    if (is_persistent(n)) return;
+    if (is_persistent(n))
+        return;
     void **at = table_at(a->l->of, KEYP(n));
     if (!*at) {
-        Live x = {.n = n, .bytes = local_bytes(a->g, n), .born = step,
-                  .first = step, .same = -1, .within = -1};
+        Live x = { .n = n,
+                   .bytes = local_bytes(a->g, n),
+                   .born = step,
+                   .first = step,
+                   .same = -1,
+                   .within = -1 };
         vec_push(a->arena, a->l->live, x);
         *at = (void *)(uintptr_t)vec_len(a->l->live);
     }
@@ -79,21 +86,28 @@ static void touch(Alloc *a, Node *arg, int step)
 
 static void add_scratch(Alloc *a, int step)
 {
-    Live x = {.step = step, .bytes = a->k[step]->scratch, .born = step,
-              .first = step, .dies = step, .last = step, .same = -1,
-              .within = -1};
-    if (!x.bytes) return;
+    Live x = { .step = step,
+               .bytes = a->k[step]->scratch,
+               .born = step,
+               .first = step,
+               .dies = step,
+               .last = step,
+               .same = -1,
+               .within = -1 };
+    if (!x.bytes)
+        return;
     note_call(a, &x, step);
     vec_push(a->arena, a->l->live, x);
 }
 
-/* The next turn of a phase needs again what was there when it began.         */
+/* The next turn of a phase needs again what was there when it began. */
 static void outlast_repeats(Alloc *a)
 {
     for (size_t i = 0; i < vec_len(a->l->live); i++) {
         Live *x = &a->l->live[i];
         const Phase *p = phase_at(a, x->dies);
-        if (p->repeat <= 1 || x->born >= p->first) continue;
+        if (p->repeat <= 1 || x->born >= p->first)
+            continue;
         x->dies = p->first + p->n - 1;
         x->last = NEVER;
     }
@@ -110,18 +124,22 @@ static int is_gradient(const Node *n)
 }
 
 /* Outputs are read when the program has ended, gradients too (by tests; they
- * are there at the peak in any case).                                        */
+ * are there at the peak in any case). */
 static void keep_to_end(Alloc *a)
 {
     for (size_t i = 0; i < vec_len(a->g->node); i++) {
         Node *n = a->g->node[i];
-        if (n->op != Ooutput && !is_gradient(n)) continue;
+        if (n->op != Ooutput && !is_gradient(n))
+            continue;
         int at = own(a->l, n->op == Ooutput ? n->in[0] : n);
-        if (at < 0) continue;
-        if (a->l->live[at].within >= 0) at = a->l->live[at].within;
+        if (at < 0)
+            continue;
+        if (a->l->live[at].within >= 0)
+            at = a->l->live[at].within;
         a->l->live[at].kept = a->l->live[at].outside = 1;
         a->l->live[at].dies = a->n - 1;
-        if (n->op == Ooutput) a->l->live[at].last = NEVER;
+        if (n->op == Ooutput)
+            a->l->live[at].last = NEVER;
     }
 }
 
@@ -131,7 +149,8 @@ static void find_parts(Alloc *a)
 {
     for (int s = 0; s < a->n; s++) {
         const Group *k = a->k[s];
-        if (k->step.kind != Sjoin) continue;
+        if (k->step.kind != Sjoin)
+            continue;
         int all = own(a->l, k->arg[0]);
         for (int i = 1; i < k->narg; i++) {
             Live *x = &a->l->live[own(a->l, k->arg[i])];
@@ -141,7 +160,7 @@ static void find_parts(Alloc *a)
     }
 }
 
-/* A bucket's place is taken when the first of its parts is born.             */
+/* A bucket's place is taken when the first of its parts is born. */
 static void start_places(Alloc *a)
 {
     for (int i = 0; i < a->l->n; i++)
@@ -157,7 +176,8 @@ static void start_places(Alloc *a)
 
 int layout_root(const Layout *l, int i)
 {
-    while (l->live[i].same >= 0) i = l->live[i].same;
+    while (l->live[i].same >= 0)
+        i = l->live[i].same;
     return i;
 }
 
@@ -168,25 +188,30 @@ static void take_over(Alloc *a, int step)
     for (int j = 0; j < k->ninplace; j++) {
         int out = own(a->l, k->out[k->inplace[j][0]]);
         int in = own(a->l, k->in[k->inplace[j][1]]);
-        if (out < 0 || in < 0) continue;
+        if (out < 0 || in < 0)
+            continue;
         in = layout_root(a->l, in);
         Live *x = &a->l->live[out], *y = &a->l->live[in];
-        /* A gradient may be reduced over ranks where it lies.                */
+        /* A gradient may be reduced over ranks where it lies. */
         int free = y->last == step && (!y->kept || k->fam == FAMcomm);
-        if (x->within >= 0 || y->within >= 0) continue;
+        if (x->within >= 0 || y->within >= 0)
+            continue;
         if (x->same >= 0 || x->first != step || x->bytes != y->bytes || !free)
             continue;
-        if (x->used && x->outside) continue;
+        if (x->used && x->outside)
+            continue;
         x->same = in;
         y->last = x->last;
-        if (x->used) rows_join(a->rows, y, x);
-        else if (!y->kept) y->dies = x->dies;
+        if (x->used)
+            rows_join(a->rows, y, x);
+        else if (!y->kept)
+            y->dies = x->dies;
     }
 }
 
 /* ---- places -------------------------------------------------------------- */
 
-/* Largest sum of bytes alive at one step, with `table` bytes while it runs.  */
+/* Largest sum of bytes alive at one step, with `table` bytes while it runs. */
 static int64_t bound_of(const Alloc *a, const Rect *r, int n, int64_t table)
 {
     int64_t *d = alloc(a->arena, sizeof *d * (size_t)(a->n + 2));
@@ -208,13 +233,13 @@ static int64_t bound_of(const Alloc *a, const Rect *r, int n, int64_t table)
 
 /* Of a stage, the private part of its calls and the frames are a rectangle
  * each, as long as its table. The bound takes each row by itself: the frames
- * alive, what the row's call needs, and what lives through the table.        */
+ * alive, what the row's call needs, and what lives through the table. */
 static void place(Alloc *a)
 {
     Layout *l = a->l;
     Rect *r = alloc(a->arena, sizeof *r * (size_t)(l->n + 2));
     int *id = alloc(a->arena, sizeof *id * (size_t)(l->n + 2)), n = 0;
-    Tabled t = a->rows ? rows_place(a->rows, l) : (Tabled){0};
+    Tabled t = a->rows ? rows_place(a->rows, l) : (Tabled){ 0 };
     const char *wrong;
 
     for (int i = 0; i < l->n; i++) {
@@ -222,34 +247,37 @@ static void place(Alloc *a)
         if (x->same >= 0 || x->within >= 0 || (x->used && !x->outside))
             continue;
         id[n] = i;
-        r[n++] = (Rect){x->start, x->dies, x->bytes, -1, 0};
+        r[n++] = (Rect){ x->start, x->dies, x->bytes, -1, 0 };
     }
     int count = n;
     if (a->rows) {
-        r[n++] = (Rect){a->rows->from, a->rows->to, t.priv, -1, 0};
-        r[n++] = (Rect){a->rows->from, a->rows->to, t.pool, -1, 0};
+        r[n++] = (Rect){ a->rows->from, a->rows->to, t.priv, -1, 0 };
+        r[n++] = (Rect){ a->rows->from, a->rows->to, t.pool, -1, 0 };
     }
     Packed p = pack(a->arena, r, n, PACKWORK);
     if ((wrong = pack_wrong(a->arena, r, n, p.height)))
         die("alloc: program %s: %s", a->g->prog, wrong);
-    for (int i = 0; i < count; i++) l->live[id[i]].offset = r[i].offset;
+    for (int i = 0; i < count; i++)
+        l->live[id[i]].offset = r[i].offset;
     for (int i = 0; i < l->n; i++)
         if (l->live[i].within >= 0)
             l->live[i].offset += l->live[l->live[i].within].offset;
     l->height = p.height;
     l->bound = a->rows ? bound_of(a, r, count, t.bound) : p.bound;
-    if (a->rows) rows_move(l, r[count].offset, r[count + 1].offset);
+    if (a->rows)
+        rows_move(l, r[count].offset, r[count + 1].offset);
 }
 
 Layout *layout(Graph *g, Group *const *k, const Program *p)
 {
-    Alloc a = {g, g->arena, k, p->nstep, p, rows_of(g->arena, p), NULL};
+    Alloc a = { g, g->arena, k, p->nstep, p, rows_of(g->arena, p), NULL };
 
     a.l = alloc(a.arena, sizeof *a.l);
     a.l->of = table_new(a.arena);
     for (int s = 0; s < a.n; s++) {
         for (int j = 0; j < k[s]->narg; j++)
-            if (k[s]->arg[j]) touch(&a, k[s]->arg[j], s);
+            if (k[s]->arg[j])
+                touch(&a, k[s]->arg[j], s);
         add_scratch(&a, s);
     }
     find_parts(&a);
@@ -258,7 +286,8 @@ Layout *layout(Graph *g, Group *const *k, const Program *p)
     a.l->n = (int)vec_len(a.l->live);
     for (int i = 0; i < a.l->n && a.rows; i++)
         rows_settle(a.rows, &a.l->live[i]);
-    for (int s = 0; s < a.n; s++) take_over(&a, s);
+    for (int s = 0; s < a.n; s++)
+        take_over(&a, s);
     start_places(&a);
     place(&a);
     return a.l;

@@ -11,7 +11,7 @@
  *                                            %p = part %b 3   [heads key rot]
  *                                            %k = sum %p heads
  *
- * Without it, few blocks would walk all heads one behind the other.          */
+ * Without it, few blocks would walk all heads one behind the other. */
 #include <string.h>
 
 #include "passes.h"
@@ -25,7 +25,7 @@ static Node *as(Node *n, const Node *like, const Node *user)
     return n;
 }
 
-/* Axes of x that y lacks.                                                    */
+/* Axes of x that y lacks. */
 static int lacking(const Node *x, const Node *y, Axis **a)
 {
     int n = 0;
@@ -50,7 +50,7 @@ static Node *delta(Graph *g, const Node *n, Node *out, const Node *lse,
 
 /* ---- gradients of each head ---------------------------------------------- */
 
-/* Has another operand with keys all these axes?                              */
+/* Has another operand with keys all these axes? */
 static int others_have(const Node *n, const Node *x, Axis *const *a, int na)
 {
     for (int k = 0; k < n->nin - 3; k++) {
@@ -65,7 +65,7 @@ static int others_have(const Node *n, const Node *x, Axis *const *a, int na)
 }
 
 /* The part with those axes in front of its keys. What is partial over ranks is
- * not converted on its way.                                                  */
+ * not converted on its way. */
 static Node *wide_part(Graph *g, const Node *p, Axis *const *a, int na)
 {
     Node *n = p->in[0], *lse = n->in[n->nin - 2];

@@ -15,28 +15,28 @@
  *
  * So the norm, AdamW and its collectives need no code of their own. Masters and
  * moments live in buckets; what they start from is packed too. fold.zero=0
- * keeps every parameter by itself, and so does a group of one rank.          */
+ * keeps every parameter by itself, and so does a group of one rank. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "passes.h"
 
 enum {
-    MOST = 1 << 25,               /* elements of a bucket on one rank         */
-    PAD = 64                      /* a shard has a multiple of so many        */
+    MOST = 1 << 25, /* elements of a bucket on one rank */
+    PAD = 64        /* a shard has a multiple of so many */
 };
 
-/* What members of one bucket have in common.                                 */
+/* What members of one bucket have in common. */
 typedef struct Kind {
-    uint32_t cut, flat;           /* atoms                                    */
+    uint32_t cut, flat; /* atoms */
     Dtype dt;
     double rule;
     int stage;
-    const char *unit;             /* ZeRO-2, 3; null: gradients stay whole    */
+    const char *unit; /* ZeRO-2, 3; null: gradients stay whole */
 } Kind;
 
 /* Of the atoms where a parameter is whole those that cut its bucket: all, or
- * with fold.hybrid the fastest that make no more ranks.                      */
+ * with fold.hybrid the fastest that make no more ranks. */
 static uint32_t within(const Graph *g, uint32_t atoms)
 {
     int64_t most = opts_int(g->opts, "fold.hybrid"), n = 1;
@@ -74,11 +74,10 @@ static Kind kind_of(Graph *g, const Table *stage, const Param *p, double rule,
 static int same_kind(const Kind *x, const Kind *y)
 {
     return x->cut == y->cut && x->flat == y->flat && x->dt == y->dt &&
-           x->rule == y->rule && x->stage == y->stage &&
-           x->unit == y->unit;
+           x->rule == y->rule && x->stage == y->stage && x->unit == y->unit;
 }
 
-/* "flat.a1.a2"                                                               */
+/* "flat.a1.a2" */
 static Axis *axis_over(Graph *g, const char *what, uint32_t atoms)
 {
     Text t = { .arena = g->arena };
@@ -96,7 +95,7 @@ static Axis **join(Arena *a, Axis **v, Axis *x)
     return v;
 }
 
-/* p lies behind the members there are.                                       */
+/* p lies behind the members there are. */
 static void add_member(Graph *g, Bucket *b, Param *p, const Shard *sh)
 {
     for (int d = 0; d < p->nd; d++)
@@ -125,15 +124,18 @@ static int64_t padded(int64_t n, int64_t to)
 
 /* ---- by parameter -------------------------------------------------------- */
 
-typedef struct Open { Kind kind; Bucket *b; } Open;
+typedef struct Open {
+    Kind kind;
+    Bucket *b;
+} Open;
 
 typedef struct Maker {
     Graph *g;
-    const Table *stage;           /* null: there is one                       */
-    const Table *unit;            /* null: not ZeRO-2 or 3                    */
-    Bucket **all;                 /* vec                                      */
-    Open *open;                   /* vec: the last bucket of each kind        */
-    int count;                    /* that have members of several ranks       */
+    const Table *stage; /* null: there is one */
+    const Table *unit;  /* null: not ZeRO-2 or 3 */
+    Bucket **all;       /* vec */
+    Open *open;         /* vec: the last bucket of each kind */
+    int count;          /* that have members of several ranks */
 } Maker;
 
 static Bucket *add_bucket(Maker *m, const Kind *k, const Param *p)
@@ -201,8 +203,9 @@ Bucket **buckets_of(Graph *g, Node **param, Node **grad, const double *rule,
     }
     for (size_t i = 0; i < vec_len(m.all); i++)
         if (m.all[i]->flat)
-            m.all[i]->size = padded(m.all[i]->size, PAD *
-                mesh_extent(g->mesh, axis_atoms(m.all[i]->flat)));
+            m.all[i]->size =
+                padded(m.all[i]->size,
+                       PAD * mesh_extent(g->mesh, axis_atoms(m.all[i]->flat)));
     g->mesh = was;
     return m.all;
 }

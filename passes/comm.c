@@ -7,7 +7,7 @@
  *                                          %k  = dot %x1 %wk    kv:tp
  *
  * Constants, iota, random numbers and what is computed from them are made anew
- * in the type asked for, and a broadcast is repaired before it grows.        */
+ * in the type asked for, and a broadcast is repaired before it grows. */
 #include <string.h>
 
 #include "passes.h"
@@ -15,7 +15,7 @@
 /* ---- where a repair stands ----------------------------------------------- */
 
 /* The region that repairs o for a user in region `user`: once a step when the
- * value is, and what leaves the bodies is repaired after them.               */
+ * value is, and what leaves the bodies is repaired after them. */
 static Region region_of(const Node *o, Region user)
 {
     if (o->op == Oaccum)
@@ -92,7 +92,7 @@ static int is_partial(const Node *x)
 
 /* x on the rank at position 0 over atoms, else 0, as [rank] cut into single
  * elements, and summed. What is partial can only be multiplied; elsewhere 0 is
- * chosen, so that an infinity stays one.                                     */
+ * chosen, so that an infinity stays one. */
 static Node *keep_first(Graph *g, Node *x, const Node *o, const Repair *r,
                         const Shard *to, Region reg)
 {
@@ -165,7 +165,7 @@ static double price(const Placer *p, const Node *o, const Shard *from,
 }
 
 /* Can steps lead from one type to the other at all? Only a scalar becomes
- * partial.                                                                   */
+ * partial. */
 static int leads(const Graph *g, const Shard *from, const Shard *want, int nd)
 {
     for (int i = 0; i < g->mesh->natom; i++)
@@ -175,7 +175,7 @@ static int leads(const Graph *g, const Shard *from, const Shard *want, int nd)
     return 1;
 }
 
-/* One line for -d why: what is sent, how much of it, and for whom first.     */
+/* One line for -d why: what is sent, how much of it, and for whom first. */
 static void explain(const Placer *p, const Node *o, const Shard *from,
                     const Repair *r, const Node *user)
 {
@@ -194,8 +194,8 @@ static Node *repaired(Placer *p, Node *o, const Shard *want, Region reg,
     const Version *best = NULL;
     Shard t[MAXATOM], from[MAXATOM];
     Repair r;
-    double least = leads(p->g, o->sh, want, o->nd)
-                 ? price(p, o, o->sh, want) : -1;
+    double least =
+        leads(p->g, o->sh, want, o->nd) ? price(p, o, o->sh, want) : -1;
 
     for (const Version *v = p->have[o->id]; v; v = v->next) {
         if (!usable(v, reg) || !leads(p->g, v->sh, want, o->nd))
@@ -245,7 +245,7 @@ static Node *again(Placer *p, Node *o, const Shard *want, Region reg,
     return n;
 }
 
-/* o, an old node, in type want, for `user` in a region.                      */
+/* o, an old node, in type want, for `user` in a region. */
 static Node *get(Placer *p, Node *o, const Shard *want, Region reg,
                  const Node *user)
 {
@@ -273,7 +273,7 @@ static int tuple(const Node *n)
 }
 
 /* The operands of n, repaired. Old nodes keep their own operands until the end,
- * since later choices look at them.                                          */
+ * since later choices look at them. */
 static Node **operands(Placer *p, Node *n)
 {
     Node **in = alloc(p->g->arena, ((size_t)n->nin + 1) * sizeof *in);

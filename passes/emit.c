@@ -9,18 +9,18 @@
  * A pipeline stage is a role with buffers, tensors and programs of its own;
  * kernels are the plan's.
  *
- * Predicted times are a roofline with rough constants, one row a target.     */
+ * Predicted times are a roofline with rough constants, one row a target. */
 #include <string.h>
 
 #include "passes.h"
 
-/* What the ranks of one stage run, as far as it is made.                     */
+/* What the ranks of one stage run, as far as it is made. */
 typedef struct Stage {
-    Buf *buf;                     /* vecs                                     */
+    Buf *buf; /* vecs */
     Tensor *tensor;
     Scalar *in, *out;
     Program *prog;
-    Table *named;                 /* path of what lives always -> Lasting     */
+    Table *named; /* path of what lives always -> Lasting */
 } Stage;
 
 struct Emit {
@@ -28,33 +28,37 @@ struct Emit {
     Graph *logical;
     const Target *T;
     Mesh *mesh;
-    Stage *stage; int nstage;
-    Stage *now;                   /* the one whose program is being made      */
-    Kernel *kernel;               /* vec; all stages share them               */
-    Table *kernels;               /* name -> itself                           */
+    Stage *stage;
+    int nstage;
+    Stage *now;     /* the one whose program is being made */
+    Kernel *kernel; /* vec; all stages share them */
+    Table *kernels; /* name -> itself */
 };
 
 /* ---- what a step takes --------------------------------------------------- */
 
 /* Per rank: FLOP/s of matrix products and of the rest, bytes/s of memory and of
  * a link, seconds of a step and of a collective. host: two cores of a server of
- * 2020; others: an H200 at what good kernels reach of its peak.              */
+ * 2020; others: an H200 at what good kernels reach of its peak. */
 typedef struct Machine {
     const char *name;
     double gemm, loop, memory, link, step, hop;
 } Machine;
 
+/* clang-format off */
 static const Machine machines[] = {
     /* name     gemm    loop    memory  link    step    hop                   */
     { "host",   1.0e11, 4.0e9,  1.2e10, 2.0e9,  2.0e-6, 2.0e-5 },
     { "null",   6.0e14, 3.0e13, 4.0e12, 3.5e11, 3.0e-6, 1.0e-5 },
     { "cuda",   6.0e14, 3.0e13, 4.0e12, 3.5e11, 3.0e-6, 1.0e-5 },
 };
+/* clang-format on */
 
 static const Machine *machine_of(const Target *T)
 {
     for (size_t i = 0; i < sizeof machines / sizeof *machines; i++)
-        if (!strcmp(machines[i].name, T->name)) return &machines[i];
+        if (!strcmp(machines[i].name, T->name))
+            return &machines[i];
     return &machines[0];
 }
 
@@ -64,12 +68,14 @@ static int is_product(const Group *k)
            k->fam == FAMattn || k->fam == FAMattnback;
 }
 
-/* Members cost their arithmetic; memory sees what goes in and out.           */
+/* Members cost their arithmetic; memory sees what goes in and out. */
 static void count(const Graph *g, const Group *k, Step *s)
 {
     s->flops = s->bytes = 0;
-    if (s->kind == Sjoin) return;
-    for (int i = 0; i < k->n; i++) s->flops += cost_of(g, k->node[i]).flops;
+    if (s->kind == Sjoin)
+        return;
+    for (int i = 0; i < k->n; i++)
+        s->flops += cost_of(g, k->node[i]).flops;
     for (int i = 0; i < k->nin; i++)
         s->bytes += (double)local_bytes(g, k->in[i]);
     for (int i = 0; i < k->nout; i++)
@@ -77,7 +83,7 @@ static void count(const Graph *g, const Group *k, Step *s)
 }
 
 /* How many ranks of a stage do the same of n: all but those that a tensor it
- * makes or reads is cut over.                                                */
+ * makes or reads is cut over. */
 static double copies_of(const Graph *g, const Node *n)
 {
     const Mesh *m = g->mesh;
@@ -85,7 +91,8 @@ static double copies_of(const Graph *g, const Node *n)
 
     for (int i = -2; i < n->nin; i++) {
         const Node *x = i == -2 ? n : i == -1 ? n->map : n->in[i];
-        if (x) cut |= atoms_of(g, x, S) | atoms_of(g, x, F);
+        if (x)
+            cut |= atoms_of(g, x, S) | atoms_of(g, x, F);
     }
     return (double)mesh_extent(m, ~cut & ((1u << m->natom) - 1));
 }
@@ -106,12 +113,14 @@ static void predict(const Emit *e, const Graph *g, const Group *k, Step *s)
 {
     const Machine *m = machine_of(e->T);
 
-    if (s->flops == 0 && s->bytes == 0) count(g, k, s);
+    if (s->flops == 0 && s->bytes == 0)
+        count(g, k, s);
     s->again = s->flops * share_again(g, k);
     double work = s->flops / (is_product(k) ? m->gemm : m->loop);
     double move = s->bytes / m->memory;
     s->secs = m->step + (work > move ? work : move);
-    if (k->fam == FAMcomm) s->secs = m->hop + s->bytes / m->link;
+    if (k->fam == FAMcomm)
+        s->secs = m->hop + s->bytes / m->link;
 }
 
 /* ---- what lives always --------------------------------------------------- */
@@ -143,26 +152,29 @@ static void fill_dim(Emit *e, const Graph *g, const Node *n, int d, PlanDim *p)
 static void add_tensor(Emit *e, const Graph *g, const Node *n, const char *kind,
                        int buf)
 {
-    Tensor t = {.name = n->s, .kind = kind, .dt = n->dt, .nd = n->nd,
-                .buf = buf};
+    Tensor t = {
+        .name = n->s, .kind = kind, .dt = n->dt, .nd = n->nd, .buf = buf
+    };
 
-    for (int d = 0; d < n->nd; d++) fill_dim(e, g, n, d, &t.dim[d]);
+    for (int d = 0; d < n->nd; d++)
+        fill_dim(e, g, n, d, &t.dim[d]);
     place_of(n->loc, &t.file, &t.line);
     vec_push(e->arena, e->now->tensor, t);
 }
 
-/* What this rank has of a bucket's member, as the optimizer's value.         */
+/* What this rank has of a bucket's member, as the optimizer's value. */
 static void add_member(Emit *e, Graph *g, const Node *bucket, const Param *of,
                        const Param *p, int buf)
 {
     const Axis *flat = bucket->dim[bucket->nd - 1].a;
-    Node n = {.op = Oparam, .dt = of->dt, .nd = p->nd, .loc = p->loc};
+    Node n = { .op = Oparam, .dt = of->dt, .nd = p->nd, .loc = p->loc };
     size_t last = vec_len(e->now->tensor);
 
     memcpy(n.dim, p->dim, sizeof n.dim);
     param_type(g, p, n.sh);
     n.s = of->kind == PKparam ? p->path
-        : intern(strf(e->arena, "optim.%s.%s", paramkinds[of->kind], p->path));
+                              : intern(strf(e->arena, "optim.%s.%s",
+                                            paramkinds[of->kind], p->path));
     add_tensor(e, g, &n, paramkinds[of->kind], buf);
     Tensor *t = &e->now->tensor[last];
     t->at = p->at;
@@ -185,27 +197,36 @@ static int add_lasting(Emit *e, Graph *g, const Node *n)
 {
     static const BufClass classes[] = {
         [PKparam] = Bparam, [PKstate] = Bstate, [PKmaster] = Boptim,
-        [PKm] = Boptim, [PKv] = Boptim,
+        [PKm] = Boptim,     [PKv] = Boptim,
     };
-    Buf b = {.name = n->s, .cls = Bio, .dt = n->dt, .prog = -1,
-             .bytes = local_bytes(g, n)};
+    Buf b = { .name = n->s,
+              .cls = Bio,
+              .dt = n->dt,
+              .prog = -1,
+              .bytes = local_bytes(g, n) };
 
     if (n->op == Ostepval || n->op == Oresult) {
         int in = n->op == Ostepval;
         b.name = strf(e->arena, in ? "step.%s" : "result.%s", n->s);
-        Scalar s = {n->s, add_buf(e, b, in ? NULL : n->loc), n->dt};
-        if (in) vec_push(e->arena, e->now->in, s);
-        else vec_push(e->arena, e->now->out, s);
+        Scalar s = { n->s, add_buf(e, b, in ? NULL : n->loc), n->dt };
+        if (in)
+            vec_push(e->arena, e->now->in, s);
+        else
+            vec_push(e->arena, e->now->out, s);
         return s.buf;
     }
     const Param *p = n->op == Oinput ? NULL : g_param(g, n->s);
-    if (p) b.cls = classes[p->kind];
+    if (p)
+        b.cls = classes[p->kind];
     int i = add_buf(e, b, n->loc);
     if (p && p->bucket && (p->kind != PKparam || p->at < 0))
         add_members(e, g, n, p, i);
     else
         add_tensor(e, g, n,
-                   !p ? "input" : p->copy ? "copy" : paramkinds[p->kind], i);
+                   !p        ? "input"
+                   : p->copy ? "copy"
+                             : paramkinds[p->kind],
+                   i);
     return i;
 }
 
@@ -218,9 +239,12 @@ static const char *key_of(const Emit *e, const Node *n)
     return intern(strf(e->arena, "%s %s", prefix[n->op], n->s));
 }
 
-typedef struct Lasting { const Node *n; int buf; } Lasting;
+typedef struct Lasting {
+    const Node *n;
+    int buf;
+} Lasting;
 
-/* Programs must agree on what they share.                                    */
+/* Programs must agree on what they share. */
 static void same_as_before(const Emit *e, const Graph *g, const Node *n,
                            const Lasting *was)
 {
@@ -243,7 +267,7 @@ static int lasting(Emit *e, Graph *g, const Node *n)
         same_as_before(e, g, n, *at);
     } else {
         *at = alloc(e->arena, sizeof **at);
-        **at = (Lasting){n, add_lasting(e, g, n)};
+        **at = (Lasting){ n, add_lasting(e, g, n) };
     }
     return (*at)->buf;
 }
@@ -252,38 +276,47 @@ static int lasting(Emit *e, Graph *g, const Node *n)
 
 static const char *live_name(const Draft *m, const Live *x)
 {
-    return x->n ? x->n->name : strf(m->e->arena, "work of %s",
-                                    m->step[x->step]->step.label);
+    return x->n ? x->n->name
+                : strf(m->e->arena, "work of %s", m->step[x->step]->step.label);
 }
 
 static void add_live(Draft *m, Live *x)
 {
-    Buf b = {.name = live_name(m, x), .cls = x->n ? Btemp : Bscratch,
-             .dt = x->n ? x->n->dt : Du8, .offset = x->offset,
-             .bytes = x->bytes, .born = x->born, .dies = x->dies,
-             .frame = x->frame,
-             .prog = (int)vec_len(m->e->now->prog)};
+    Buf b = { .name = live_name(m, x),
+              .cls = x->n ? Btemp : Bscratch,
+              .dt = x->n ? x->n->dt : Du8,
+              .offset = x->offset,
+              .bytes = x->bytes,
+              .born = x->born,
+              .dies = x->dies,
+              .frame = x->frame,
+              .prog = (int)vec_len(m->e->now->prog) };
     int i = add_buf(m->e, b, x->n ? x->n->loc : NULL);
 
-    if (x->n) x->n->buf = i;
-    else m->work[x->step] = i;
+    if (x->n)
+        x->n->buf = i;
+    else
+        m->work[x->step] = i;
 }
 
 /* From here on n->buf is the buffer of a stored value. Those that took over
- * another's follow once that one has a number.                               */
+ * another's follow once that one has a number. */
 static void number_buffers(Draft *m)
 {
     Graph *g = m->g;
     Layout *l = m->l;
 
     m->work = alloc(m->e->arena, sizeof(int) * (vec_len(m->step) + 1));
-    for (size_t i = 0; i < vec_len(m->step); i++) m->work[i] = -1;
-    for (size_t i = 0; i < vec_len(g->node); i++) g->node[i]->buf = -1;
+    for (size_t i = 0; i < vec_len(m->step); i++)
+        m->work[i] = -1;
+    for (size_t i = 0; i < vec_len(g->node); i++)
+        g->node[i]->buf = -1;
     for (size_t i = 0; i < vec_len(g->node); i++)
         if (is_persistent(g->node[i]))
             g->node[i]->buf = lasting(m->e, g, g->node[i]);
     for (int i = 0; i < l->n; i++)
-        if (l->live[i].same < 0) add_live(m, &l->live[i]);
+        if (l->live[i].same < 0)
+            add_live(m, &l->live[i]);
     for (int i = 0; i < l->n; i++)
         if (l->live[i].n)
             l->live[i].n->buf = l->live[layout_root(l, i)].n->buf;
@@ -293,9 +326,11 @@ static void add_outputs(Draft *m)
 {
     for (size_t i = 0; i < vec_len(m->g->node); i++) {
         Node *n = m->g->node[i], view;
-        if (n->op != Ooutput) continue;
+        if (n->op != Ooutput)
+            continue;
         int b = storage(n->in[0])->buf;
-        if (b < 0) die("emit: output '%s' was never made", n->s);
+        if (b < 0)
+            die("emit: output '%s' was never made", n->s);
         view = *n->in[0];
         view.s = n->s;
         view.loc = n->loc;
@@ -307,36 +342,41 @@ static void add_outputs(Draft *m)
 
 static void add_kernel(Emit *e, const Group *k)
 {
-    if (!k->step.kernel) return;
+    if (!k->step.kernel)
+        return;
     const char *name = intern(k->step.kernel);
     void **at = table_at(e->kernels, KEYP(name));
-    if (*at) return;
+    if (*at)
+        return;
     *at = (void *)(uintptr_t)name;
-    vec_push(e->arena, e->kernel, ((Kernel){name, k->text}));
+    vec_push(e->arena, e->kernel, ((Kernel){ name, k->text }));
 }
 
-/* A product that was told to store where it would add (phases.c).            */
+/* A product that was told to store where it would add (phases.c). */
 int stores(const Group *k)
 {
     return k->addat && !k->step.iv[k->addat - 1].c;
 }
 
-/* Does k add to what n holds (rather than clear it)?                         */
+/* Does k add to what n holds (rather than clear it)? */
 int accumulates(const Group *k, const Node *n)
 {
-    if (n->op != Oaccum || !strcmp(n->s, "last")) return 0;
+    if (n->op != Oaccum || !strcmp(n->s, "last"))
+        return 0;
     for (int i = 0; i < k->n; i++)
-        if (k->node[i] == n) return 1;
+        if (k->node[i] == n)
+            return 1;
     return 0;
 }
 
 /* How a kernel uses its j-th buffer: r, w, or b for both; for in-place results
- * each place says so.                                                        */
+ * each place says so. */
 static char use_of(const Group *k, const Step *s, int j)
 {
     int reads = 0, writes = 0;
 
-    if (s->buf[j] < 0) return '-';
+    if (s->buf[j] < 0)
+        return '-';
     for (int i = 0; i < k->narg; i++) {
         const Node *n = s->buf[i] == s->buf[j] ? k->arg[i] : NULL;
         const Node *made = n ? made_in(k, storage((Node *)n)) : NULL;
@@ -354,7 +394,8 @@ static const char *uses(Arena *a, const Group *k, const Step *s)
 {
     char *rw = alloc(a, (size_t)s->nbuf + 1);
 
-    for (int j = 0; j < s->nbuf; j++) rw[j] = use_of(k, s, j);
+    for (int j = 0; j < s->nbuf; j++)
+        rw[j] = use_of(k, s, j);
     return intern(rw);
 }
 
@@ -369,10 +410,12 @@ static void fill_step(Draft *m, int i, Step *s)
     s->buf = alloc(m->e->arena, sizeof *s->buf * (size_t)(n + 1));
     for (int j = 0; j < n; j++)
         s->buf[j] = j < k->narg && k->arg[j] ? storage(k->arg[j])->buf : -1;
-    if (work >= 0) s->buf[n - 1] = work;
+    if (work >= 0)
+        s->buf[n - 1] = work;
     predict(m->e, m->g, k, s);
     flow_step(m, k, s);
-    if (s->kind != Skernel) return;
+    if (s->kind != Skernel)
+        return;
     s->rw = uses(m->e->arena, k, s);
     add_kernel(m->e, k);
 }
@@ -384,7 +427,8 @@ static void enter_stage(Emit *e, const Graph *g)
     if (!e->stage) {
         e->stage = alloc(e->arena, sizeof *e->stage * (size_t)n);
         e->nstage = n;
-        for (int i = 0; i < n; i++) e->stage[i].named = table_new(e->arena);
+        for (int i = 0; i < n; i++)
+            e->stage[i].named = table_new(e->arena);
     }
     if (n != e->nstage || g->role < 0 || g->role >= n)
         die("emit: program %s of stage %d of %d, not %d", g->prog, g->role, n,
@@ -394,10 +438,11 @@ static void enter_stage(Emit *e, const Graph *g)
 
 void emit_program(Emit *e, Graph *g, Group **groups)
 {
-    Draft m = {.arena = e->arena, .e = e, .g = g, .T = e->T};
-    Program p = {.name = g->prog};
+    Draft m = { .arena = e->arena, .e = e, .g = g, .T = e->T };
+    Program p = { .name = g->prog };
 
-    if (!e->mesh) e->mesh = g->mesh;
+    if (!e->mesh)
+        e->mesh = g->mesh;
     enter_stage(e, g);
     make_phases(&m, groups);
     make_joins(&m);
@@ -414,7 +459,8 @@ void emit_program(Emit *e, Graph *g, Group **groups)
     number_buffers(&m);
     add_outputs(&m);
     p.step = alloc(e->arena, sizeof *p.step * (size_t)(p.nstep + 1));
-    for (int i = 0; i < p.nstep; i++) fill_step(&m, i, &p.step[i]);
+    for (int i = 0; i < p.nstep; i++)
+        fill_step(&m, i, &p.step[i]);
     flow_ends(&m, &p);
     vec_push(e->arena, e->now->prog, p);
 }
@@ -425,12 +471,12 @@ Emit *emit_new(Arena *a, Graph *g, const Target *T)
 {
     Emit *e = alloc(a, sizeof *e);
 
-    *e = (Emit){.arena = a, .logical = g, .T = T};
+    *e = (Emit){ .arena = a, .logical = g, .T = T };
     e->kernels = table_new(a);
     return e;
 }
 
-/* Classes one after another, then the part that programs share.              */
+/* Classes one after another, then the part that programs share. */
 static void place_all(Role *r)
 {
     int64_t at = 0, most = 0;
@@ -438,19 +484,22 @@ static void place_all(Role *r)
     for (int c = 0; c < NBUFCLASS; c++)
         for (int i = 0; i < r->nbuf; i++) {
             Buf *b = &r->buf[i];
-            if (b->prog >= 0 || b->cls != (BufClass)c) continue;
+            if (b->prog >= 0 || b->cls != (BufClass)c)
+                continue;
             b->offset = at;
             at += (b->bytes + BUFALIGN - 1) / BUFALIGN * BUFALIGN;
         }
     r->persist = at;
     for (int i = 0; i < r->nbuf; i++)
-        if (r->buf[i].prog >= 0 && !r->buf[i].frame) r->buf[i].offset += at;
+        if (r->buf[i].prog >= 0 && !r->buf[i].frame)
+            r->buf[i].offset += at;
     for (int i = 0; i < r->nprog; i++) {
         Program *p = &r->prog[i];
         for (int f = 0; f < p->nframe; f++)
             for (int k = 0; k < p->frame[f].nslot; k++)
                 p->frame[f].slot[k] += at;
-        if (p->transient > most) most = p->transient;
+        if (p->transient > most)
+            most = p->transient;
     }
     r->arena = at + most;
 }
@@ -462,22 +511,28 @@ static Role *make_roles(const Emit *e)
     for (int i = 0; i < e->nstage; i++) {
         const Stage *s = &e->stage[i];
         r[i] = (Role){
-            .nbuf = (int)vec_len(s->buf), .buf = s->buf,
-            .nprog = (int)vec_len(s->prog), .prog = s->prog,
-            .ntensor = (int)vec_len(s->tensor), .tensor = s->tensor,
-            .nin = (int)vec_len(s->in), .in = s->in,
-            .nout = (int)vec_len(s->out), .out = s->out,
+            .nbuf = (int)vec_len(s->buf),
+            .buf = s->buf,
+            .nprog = (int)vec_len(s->prog),
+            .prog = s->prog,
+            .ntensor = (int)vec_len(s->tensor),
+            .tensor = s->tensor,
+            .nin = (int)vec_len(s->in),
+            .in = s->in,
+            .nout = (int)vec_len(s->out),
+            .out = s->out,
         };
         place_all(&r[i]);
     }
     return r;
 }
 
-/* Of one micro-batch: the elements of the first input, a token each.         */
+/* Of one micro-batch: the elements of the first input, a token each. */
 static int64_t tokens_of(const Graph *g)
 {
     for (size_t i = 0; i < vec_len(g->node); i++)
-        if (g->node[i]->op == Oinput) return g_elems(g->node[i]);
+        if (g->node[i]->op == Oinput)
+            return g_elems(g->node[i]);
     return 0;
 }
 
@@ -487,10 +542,17 @@ Plan *emit_finish(Emit *e, const CompileOptions *o)
     Graph *g = e->logical;
 
     *p = (Plan){
-        .model = g->name, .target = e->T->name, .mesh = e->mesh,
-        .opts = g->opts, .nrole = e->nstage, .role = make_roles(e),
-        .prelude = e->T->prelude, .nkernel = (int)vec_len(e->kernel),
-        .kernel = e->kernel, .nhf = g->nhf, .hf = g->hf,
+        .model = g->name,
+        .target = e->T->name,
+        .mesh = e->mesh,
+        .opts = g->opts,
+        .nrole = e->nstage,
+        .role = make_roles(e),
+        .prelude = e->T->prelude,
+        .nkernel = (int)vec_len(e->kernel),
+        .kernel = e->kernel,
+        .nhf = g->nhf,
+        .hf = g->hf,
     };
     p->tokens = (int64_t)micro_batches(g, NULL) * tokens_of(g);
     p->flops = flops_per_token(g, &p->params, &p->active) * (double)p->tokens;

@@ -11,33 +11,40 @@
  *   when the one tried has nothing above it (then it cannot be to blame),
  *   and into independent parts when nothing spans the time between them.
  *
- * Costs are counted in rectangles and sections looked at.                    */
+ * Costs are counted in rectangles and sections looked at. */
 #include "passes.h"
 
 #include <string.h>
 
-/* A lifted rectangle's old low, or ~item: a rectangle placed.                */
-typedef struct Old { int item; int64_t low; } Old;
+/* A lifted rectangle's old low, or ~item: a rectangle placed. */
+typedef struct Old {
+    int item;
+    int64_t low;
+} Old;
 
 typedef struct Search {
     Arena *arena;
-    Rect *r; int n;               /* born, dies: sections                     */
+    Rect *r;
+    int n; /* born, dies: sections */
     int nsec;
     int64_t cap, work;
-    int64_t *low;                 /* lowest offset each may still take        */
+    int64_t *low; /* lowest offset each may still take */
     char *done;
-    int *todo;                    /* parts of the work are runs of this       */
-    int *list, *at;               /* rectangles of section s: list[at[s]..)   */
-    int *first;                   /* by birth: where each section's start     */
+    int *todo;      /* parts of the work are runs of this */
+    int *list, *at; /* rectangles of section s: list[at[s]..) */
+    int *first;     /* by birth: where each section's start */
     int *order;
-    int *witness;                 /* one that proves section s can still fit  */
-    int64_t *rest;                /* bytes still to come in each section      */
-    int *cross;                   /* still to come, alive in s and s + 1      */
-    Old *old;                     /* vec: to be undone                        */
+    int *witness;  /* one that proves section s can still fit */
+    int64_t *rest; /* bytes still to come in each section */
+    int *cross;    /* still to come, alive in s and s + 1 */
+    Old *old;      /* vec: to be undone */
 } Search;
 
-/* What has been tried last at this depth, or placed last before.             */
-typedef struct Mark { int64_t low; int i; } Mark;
+/* What has been tried last at this depth, or placed last before. */
+typedef struct Mark {
+    int64_t low;
+    int i;
+} Mark;
 
 static int after(Mark a, Mark b)
 {
@@ -56,7 +63,8 @@ static void list_sections(Search *s)
     end = alloc(s->arena, sizeof *end * (size_t)(s->nsec + 2));
     for (int i = 0; i < s->n; i++) {
         s->first[s->r[i].born + 1]++;
-        for (int k = s->r[i].born; k <= s->r[i].dies; k++) end[k + 1]++;
+        for (int k = s->r[i].born; k <= s->r[i].dies; k++)
+            end[k + 1]++;
     }
     for (int k = 0; k <= s->nsec; k++) {
         s->first[k + 1] += s->first[k];
@@ -74,18 +82,22 @@ static void list_sections(Search *s)
     }
 }
 
-/* Can what is to come in section k still fit above where it must start?      */
+/* Can what is to come in section k still fit above where it must start? */
 static int section_fits(Search *s, int k, int64_t level)
 {
     int64_t most = s->cap - s->rest[k];
     int w = s->witness[k];
 
-    if (!s->rest[k]) return 1;
-    if (level > most) return 0;
-    if (!s->done[w] && s->low[w] <= most) return 1;
+    if (!s->rest[k])
+        return 1;
+    if (level > most)
+        return 0;
+    if (!s->done[w] && s->low[w] <= most)
+        return 1;
     for (int j = s->at[k]; j < s->at[k + 1]; j++) {
         w = s->list[j];
-        if (s->done[w] || s->low[w] > most) continue;
+        if (s->done[w] || s->low[w] > most)
+            continue;
         s->work -= j - s->at[k];
         s->witness[k] = w;
         return 1;
@@ -96,17 +108,23 @@ static int section_fits(Search *s, int k, int64_t level)
 
 /* ---- one placement ------------------------------------------------------- */
 
-typedef struct Reach { int lo, hi, above; } Reach;
+typedef struct Reach {
+    int lo, hi, above;
+} Reach;
 
 static int lift(Search *s, int j, int64_t top, Reach *h)
 {
-    if (s->done[j]) return 1;
+    if (s->done[j])
+        return 1;
     h->above = 1;
-    if (s->low[j] >= top) return 1;
-    vec_push(s->arena, s->old, ((Old){j, s->low[j]}));
+    if (s->low[j] >= top)
+        return 1;
+    vec_push(s->arena, s->old, ((Old){ j, s->low[j] }));
     s->low[j] = top;
-    if (s->r[j].born < h->lo) h->lo = s->r[j].born;
-    if (s->r[j].dies > h->hi) h->hi = s->r[j].dies;
+    if (s->r[j].born < h->lo)
+        h->lo = s->r[j].born;
+    if (s->r[j].dies > h->hi)
+        h->hi = s->r[j].dies;
     return top + s->r[j].bytes <= s->cap;
 }
 
@@ -115,21 +133,23 @@ static void count(Search *s, int i, int sign)
     const Rect *x = &s->r[i];
 
     s->done[i] = sign < 0;
-    for (int k = x->born; k <= x->dies; k++) s->rest[k] += sign * x->bytes;
-    for (int k = x->born; k < x->dies; k++) s->cross[k] += sign;
+    for (int k = x->born; k <= x->dies; k++)
+        s->rest[k] += sign * x->bytes;
+    for (int k = x->born; k < x->dies; k++)
+        s->cross[k] += sign;
 }
 
 /* Put i at its low; zero when that cannot lead anywhere, to be undone then.
- * h->above: something still to come lies above i.                            */
+ * h->above: something still to come lies above i. */
 static int place(Search *s, int i, Reach *h)
 {
     const Rect *x = &s->r[i];
     int64_t top = s->low[i] + x->bytes;
     int ok = 1;
 
-    *h = (Reach){x->born, x->dies, 0};
+    *h = (Reach){ x->born, x->dies, 0 };
     count(s, i, -1);
-    vec_push(s->arena, s->old, ((Old){~i, 0}));
+    vec_push(s->arena, s->old, ((Old){ ~i, 0 }));
     for (int k = s->at[x->born]; k < s->at[x->born + 1] && ok; k++)
         ok = lift(s, s->list[k], top, h);
     int end = s->first[x->dies + 1];
@@ -143,8 +163,10 @@ static void undo(Search *s, size_t mark)
 {
     while (vec_len(s->old) > mark) {
         Old o = s->old[--((VecHead *)(void *)s->old)[-1].len];
-        if (o.item < 0) count(s, ~o.item, 1);
-        else s->low[o.item] = o.low;
+        if (o.item < 0)
+            count(s, ~o.item, 1);
+        else
+            s->low[o.item] = o.low;
     }
 }
 
@@ -152,47 +174,53 @@ static int sections_fit(Search *s, Reach h, int64_t level)
 {
     s->work -= (h.hi - h.lo) / 4;
     for (int k = h.lo; k <= h.hi; k++)
-        if (!section_fits(s, k, level)) return 0;
+        if (!section_fits(s, k, level))
+            return 0;
     return 1;
 }
 
 /* ---- the search ---------------------------------------------------------- */
 
 /* Next rectangle to try in todo[a..b): the lowest after `tried`, if no other
- * fits wholly below it. -1: none left.                                       */
+ * fits wholly below it. -1: none left. */
 static int choose(Search *s, int a, int b, Mark tried)
 {
-    Mark best = {INT64_MAX, -1};
+    Mark best = { INT64_MAX, -1 };
     int64_t least = INT64_MAX;
     int where = -1;
 
     s->work -= (b - a) / 2;
     for (int k = a; k < b; k++) {
         int i = s->todo[k];
-        Mark m = {s->low[i], i};
+        Mark m = { s->low[i], i };
         int64_t top = m.low + s->r[i].bytes;
-        if (top < least) least = top;
-        if (after(m, tried) && after(best, m)) best = m, where = k;
+        if (top < least)
+            least = top;
+        if (after(m, tried) && after(best, m))
+            best = m, where = k;
     }
     return best.low < least ? where : -1;
 }
 
 static int solve(Search *s, int a, int b, Mark last);
 
-/* Sort todo[a..b) into runs that share no section and solve each.            */
+/* Sort todo[a..b) into runs that share no section and solve each. */
 static int solve_parts(Search *s, int a, int b, Reach cut, Mark last)
 {
     for (int k = cut.lo; k < cut.hi; k++) {
-        if (s->cross[k]) continue;
+        if (s->cross[k])
+            continue;
         int m = a;
         for (int j = a; j < b; j++) {
             int i = s->todo[j];
-            if (s->r[i].dies > k) continue;
+            if (s->r[i].dies > k)
+                continue;
             s->todo[j] = s->todo[m];
             s->todo[m++] = i;
         }
         s->work -= b - a;
-        if (m == a || m == b) continue;
+        if (m == a || m == b)
+            continue;
         cut.lo = k + 1;
         return solve(s, a, m, last) && solve_parts(s, m, b, cut, last);
     }
@@ -205,33 +233,39 @@ static int solve(Search *s, int a, int b, Mark last)
 
     for (;;) {
         int k = choose(s, a, b, tried);
-        if (k < 0 || s->work < 0) return 0;
+        if (k < 0 || s->work < 0)
+            return 0;
         int i = s->todo[k];
         size_t mark = vec_len(s->old);
         Reach h;
-        tried = (Mark){s->low[i], i};
+        tried = (Mark){ s->low[i], i };
         s->todo[k] = s->todo[a];
         s->todo[a] = i;
         int ok = place(s, i, &h);
         Mark next = h.above ? tried : last;
         if (ok && sections_fit(s, h, next.low)) {
-            Reach cut = {s->r[i].born - 1, s->r[i].dies + 1, 0};
-            if (cut.lo < 0) cut.lo = 0;
-            if (cut.hi > s->nsec - 1) cut.hi = s->nsec - 1;
+            Reach cut = { s->r[i].born - 1, s->r[i].dies + 1, 0 };
+            if (cut.lo < 0)
+                cut.lo = 0;
+            if (cut.hi > s->nsec - 1)
+                cut.hi = s->nsec - 1;
             s->r[i].offset = tried.low;
-            if (solve_parts(s, a + 1, b, cut, next)) return 1;
+            if (solve_parts(s, a + 1, b, cut, next))
+                return 1;
         }
         undo(s, mark);
-        if (ok && !h.above) return 0;
+        if (ok && !h.above)
+            return 0;
     }
 }
 
 int pack_under(Arena *a, Rect *r, int n, int64_t cap, int64_t *work)
 {
-    Search s = {.arena = a, .r = r, .n = n, .cap = cap, .work = *work};
+    Search s = { .arena = a, .r = r, .n = n, .cap = cap, .work = *work };
 
     for (int i = 0; i < n; i++)
-        if (r[i].dies >= s.nsec) s.nsec = r[i].dies + 1;
+        if (r[i].dies >= s.nsec)
+            s.nsec = r[i].dies + 1;
     s.low = alloc(a, sizeof *s.low * (size_t)n);
     s.done = alloc(a, (size_t)n);
     s.todo = alloc(a, sizeof *s.todo * (size_t)n);
@@ -243,9 +277,9 @@ int pack_under(Arena *a, Rect *r, int n, int64_t cap, int64_t *work)
         s.todo[i] = i;
         count(&s, i, 1);
     }
-    Reach all = {0, s.nsec - 1, 0};
+    Reach all = { 0, s.nsec - 1, 0 };
     int ok = sections_fit(&s, all, 0) &&
-             solve_parts(&s, 0, n, all, (Mark){-1, -1});
+             solve_parts(&s, 0, n, all, (Mark){ -1, -1 });
     *work = s.work;
     return ok;
 }

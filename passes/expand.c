@@ -7,7 +7,7 @@
  * An attention that the target keeps becomes `attn`, whose results are parts: 0
  * the output, 1 the logsumexp of each query's scores. Its body stays, opened,
  * for the generator. Then values that depend on neither data nor parameters and
- * cost more than a load (rope tables) move to the region `pre`.              */
+ * cost more than a load (rope tables) move to the region `pre`. */
 #include <string.h>
 
 #include "passes.h"
@@ -17,7 +17,7 @@ static const char *inner_scope(Graph *g, const Node *n)
     return intern(n->scope[0] ? strf(g->arena, "%s.%s", n->scope, n->s) : n->s);
 }
 
-/* The body with its own calls opened, as a graph of its own.                 */
+/* The body with its own calls opened, as a graph of its own. */
 static Graph *open_body(Graph *g, const Node *n)
 {
     Graph *b = g_like(g);
@@ -50,7 +50,7 @@ static Node *part(Graph *g, Node *of, int index, Dtype dt, const Dim *d, int nd)
 }
 
 /* Axes of the value that are not the result's rows: the operand of the last
- * dot has them beside the key.                                               */
+ * dot has them beside the key. */
 static Node *keep_attention(Graph *g, Node *n, Graph *body)
 {
     Node *a = g_node(g, Oattn, n->loc, n->nin, n->in);
@@ -85,15 +85,23 @@ static Node *open_call(Graph *g, Node *n, void *ctx)
 static int costly(Op op)
 {
     switch (op) {
-    case Oexp: case Olog: case Osqrt: case Orsqrt: case Osigmoid: case Osilu:
-    case Ogelu: case Otanh: case Osoftplus: case Osin: case Ocos: case Opow:
-        return 1;
-    default:
-        return 0;
+    case Oexp:
+    case Olog:
+    case Osqrt:
+    case Orsqrt:
+    case Osigmoid:
+    case Osilu:
+    case Ogelu:
+    case Otanh:
+    case Osoftplus:
+    case Osin:
+    case Ocos:
+    case Opow: return 1;
+    default: return 0;
     }
 }
 
-/* mark: 1 depends on constants only; 2 also holds a costly op.               */
+/* mark: 1 depends on constants only; 2 also holds a costly op. */
 static void hoist(Graph *g)
 {
     for (size_t i = 0; i < vec_len(g->node); i++) {
@@ -111,7 +119,7 @@ static void hoist(Graph *g)
         if (n->mark == 2)
             n->reg = REGpre;
     }
-    for (size_t i = vec_len(g->node); i-- > 0; )
+    for (size_t i = vec_len(g->node); i-- > 0;)
         for (int k = 0; k < g->node[i]->nin; k++)
             if (g->node[i]->reg == REGpre)
                 g->node[i]->in[k]->reg = REGpre;

@@ -7,14 +7,15 @@
  *     %s = allreduce %h                v 13,>14:3x256,-          over atoms 4
  *
  * An accumulator is two values: cleared, and with what was added; where several
- * steps add to it in turn (sums.c), one more for each.                       */
+ * steps add to it in turn (sums.c), one more for each. */
 #include <string.h>
 
 #include "passes.h"
 
 static const Node *value(const Node *n)
 {
-    while (is_view(n)) n = n->in[0];
+    while (is_view(n))
+        n = n->in[0];
     return n;
 }
 
@@ -22,7 +23,8 @@ static int number(Draft *m, const Node *n, int cleared)
 {
     void **at = table_at(m->value, KEYP(n) + (uint64_t)cleared);
 
-    if (!*at) *at = (void *)(uintptr_t)++m->nvalue;
+    if (!*at)
+        *at = (void *)(uintptr_t)++m->nvalue;
     return (int)(uintptr_t)*at;
 }
 
@@ -39,7 +41,7 @@ static void type_of(const Draft *m, const Node *n, ValueUse *f)
             f->cut |= 1u << t;
 }
 
-/* n: whose buffer it is. A state's holds what it began with, or its write.   */
+/* n: whose buffer it is. A state's holds what it began with, or its write. */
 static int reads(Draft *m, const Group *k, const Node *n)
 {
     for (int i = 0; i < k->nin; i++) {
@@ -51,7 +53,7 @@ static int reads(Draft *m, const Group *k, const Node *n)
     return 0;
 }
 
-/* A state's new value, which k makes beside it (phases.c).                   */
+/* A state's new value, which k makes beside it (phases.c). */
 static const Node *beside(const Group *k, const Node *state)
 {
     for (int i = 0; i < k->narg && !(k->nin && k->in[0]->op == Oarg); i++)
@@ -62,53 +64,57 @@ static const Node *beside(const Group *k, const Node *state)
 
 const Node *made_in(const Group *k, const Node *n)
 {
-    if (beside(k, n)) return n->op == Oarg ? n : NULL;
+    if (beside(k, n))
+        return n->op == Oarg ? n : NULL;
     for (int i = 0; i < k->nout; i++)
-        if (storage(k->out[i]) == n) return value(k->out[i]);
+        if (storage(k->out[i]) == n)
+            return value(k->out[i]);
     return NULL;
 }
 
-static void makes(Draft *m, const Group *k, const Node *n,
-                  ValueUse *f)
+static void makes(Draft *m, const Group *k, const Node *n, ValueUse *f)
 {
     const Node *v = made_in(k, n);
 
-    if (!v) return;
+    if (!v)
+        return;
     int sums = v->op == Oaccum && strcmp(v->s, "last");
     int adds = sums && k->fam != FAMzero && accumulates(k, v);
     type_of(m, v, f);
     f->make = number(m, v, sums && !adds);
     if (adds && !stores(k))
-        f->read = v->nin > 1 ? number(m, value(v->in[1]), 0)
-                             : number(m, v, 1);
+        f->read = v->nin > 1 ? number(m, value(v->in[1]), 0) : number(m, v, 1);
 }
 
 void flow_step(Draft *m, const Group *k, Step *s)
 {
-    if (!m->value) m->value = table_new(m->arena);
+    if (!m->value)
+        m->value = table_new(m->arena);
     s->flow = alloc(m->arena, sizeof *s->flow * (size_t)(s->nbuf + 1));
     for (int i = 0; i < s->nbuf && i < k->narg; i++) {
         const Node *n = k->arg[i] ? storage(k->arg[i]) : NULL;
-        if (!n) continue;
+        if (!n)
+            continue;
         ValueUse *f = &s->flow[i];
         f->read = reads(m, k, n);
         makes(m, k, n, f);
-        if (!f->read && !f->make)     /* a row map read for its extents only  */
+        if (!f->read && !f->make) /* a row map read for its extents only */
             f->read = is_persistent(n) ? ~n->buf : number(m, n, 0);
     }
 }
 
 /* A buffer that two nodes speak of has one entry; an output that is an input
- * needs none.                                                                */
+ * needs none. */
 static void add_end(Draft *m, Program *p, Table *seen, int buf, const Node *n)
 {
     void **at = table_at(seen, (uint64_t)buf + 1);
     int lasting = is_persistent(n) && n->op != Oresult;
 
-    if (*at || lasting) return;
+    if (*at || lasting)
+        return;
     *at = p;
     int v = number(m, n, 0);
-    vec_push(m->arena, p->end, ((End){buf, v}));
+    vec_push(m->arena, p->end, ((End){ buf, v }));
     p->nend = (int)vec_len(p->end);
 }
 
@@ -117,7 +123,8 @@ void flow_ends(Draft *m, Program *p)
     const Graph *g = m->g;
     Table *seen = table_new(m->arena);
 
-    if (!m->value) m->value = table_new(m->arena);
+    if (!m->value)
+        m->value = table_new(m->arena);
     for (size_t i = 0; i < vec_len(g->node); i++) {
         Node *n = g->node[i];
         if (n->op == Owrite || n->op == Oresult)

@@ -5,7 +5,7 @@
  *
  *     %w1 = param [expert hidden ffn]
  *     %y  = gmm %rows %w1 %map hidden        w1: expert over ep, ffn over etp
- *     %z  = dot %x %gate hidden              gate: dense, it makes experts   */
+ *     %z  = dot %x %gate hidden              gate: dense, it makes experts */
 #include <string.h>
 
 #include "passes.h"
@@ -15,7 +15,7 @@
 Mesh *fold_mesh(Graph *g)
 {
     static const char *const keys[NMESH] = {
-        [Mtp] = "fold.tp", [Mcp] = "fold.cp", [Mdp] = "fold.dp",
+        [Mtp] = "fold.tp", [Mcp] = "fold.cp",   [Mdp] = "fold.dp",
         [Mpp] = "fold.pp", [Metp] = "fold.etp", [Mep] = "fold.ep",
     };
     int64_t size[NMESH] = { 0 }, world = 0;
@@ -53,7 +53,7 @@ static void widen(Node **node, const Axis *micro, int64_t dp)
     }
 }
 
-/* Bodies are shared by a composite and its gradient: widen each once.        */
+/* Bodies are shared by a composite and its gradient: widen each once. */
 static void widen_bodies(Graph *g, const Axis *micro, int64_t dp)
 {
     for (size_t i = 0; i < vec_len(g->node); i++)
@@ -74,10 +74,11 @@ int64_t micro_turns(const Graph *g)
     int64_t dp = g->mesh->size[Mdp], all = (int64_t)micro_batches(g, NULL);
 
     if (all % dp)
-        err(opts_loc(g->opts, "fold.dp"), "fold.dp is %lld, but a step has "
+        err(opts_loc(g->opts, "fold.dp"),
+            "fold.dp is %lld, but a step has "
             "%lld micro-batch%s (train.batch over axis 'batch'): each rank "
-            "must run as many", (long long)dp, (long long)all,
-            all == 1 ? "" : "es");
+            "must run as many",
+            (long long)dp, (long long)all, all == 1 ? "" : "es");
     return all / dp;
 }
 
@@ -94,7 +95,7 @@ static void spread_batches(Graph *g)
 /* ---- pieces -------------------------------------------------------------- */
 
 /* A comparison of positions along an axis with positions along what it was
- * renamed to: a causal mask, or one like it.                                 */
+ * renamed to: a causal mask, or one like it. */
 static int masks(const Node *n, const Axis *a)
 {
     int d = dim_of(n, a);
@@ -111,11 +112,12 @@ static const Node *mask_of(Node *const *node, const Axis *a)
 
     for (size_t i = 0; i < vec_len(node) && !m; i++)
         m = masks(node[i], a) ? node[i]
-          : node[i]->body ? mask_of(node[i]->body->node, a) : NULL;
+            : node[i]->body   ? mask_of(node[i]->body->node, a)
+                              : NULL;
     return m;
 }
 
-/* The longest size of axis a: parts of it may be shorter.                    */
+/* The longest size of axis a: parts of it may be shorter. */
 static int64_t longest(const Graph *g, const Axis *a)
 {
     int64_t n = a->n;
@@ -129,7 +131,7 @@ static int64_t longest(const Graph *g, const Axis *a)
 }
 
 /* Ranks of cp hold an early and a late piece of the sequence, so that a causal
- * mask leaves all of them as much to do.                                     */
+ * mask leaves all of them as much to do. */
 static void balance(Graph *g)
 {
     int64_t parts = 2 * g->mesh->size[Mcp] * g->mesh->size[Mtp];
@@ -143,17 +145,20 @@ static void balance(Graph *g)
     if (n % parts == 0 && (how || mask))
         a->zigzag = 1;
     else if (how)
-        err(opts_loc(g->opts, "fold.balance"), "fold.balance=zigzag cuts axis "
+        err(opts_loc(g->opts, "fold.balance"),
+            "fold.balance=zigzag cuts axis "
             "'seq' into 2 cp tp = %lld parts, which do not divide %lld",
             (long long)parts, (long long)n);
     else if (mask)
-        why(mask, "cp's ranks have unequal work: 2 cp tp = %lld does not "
-            "divide '%s' of %lld", (long long)parts, a->name, (long long)n);
+        why(mask,
+            "cp's ranks have unequal work: 2 cp tp = %lld does not "
+            "divide '%s' of %lld",
+            (long long)parts, a->name, (long long)n);
 }
 
 /* ---- grids --------------------------------------------------------------- */
 
-/* An axis both operands of a dot have, called expert, and not contracted.    */
+/* An axis both operands of a dot have, called expert, and not contracted. */
 static Axis *batch_of_experts(const Node *n)
 {
     for (int i = 0; n->op == Odot && i < n->nd; i++) {
@@ -192,21 +197,22 @@ static void to_expert_grid(Graph *g, Param *p, Axis *a)
             n = p->dim[d].n;
     if (n % ep) {
         note(p->loc, "%s has the axis", p->path);
-        err(opts_loc(g->opts, "fold.ep"), "fold.ep is %lld and does not divide "
-            "axis '%s' of %lld (nearest legal: %lld)", (long long)ep, a->name,
-            (long long)n,
+        err(opts_loc(g->opts, "fold.ep"),
+            "fold.ep is %lld and does not divide "
+            "axis '%s' of %lld (nearest legal: %lld)",
+            (long long)ep, a->name, (long long)n,
             (long long)nearest_divisor(n, ep * g->mesh->size[Medp], ep));
     }
     p->expert = a;
 }
 
-/* From the products back to the parameters they read.                        */
+/* From the products back to the parameters they read. */
 void fold_experts(Graph *g)
 {
     Axis **by = alloc(g->arena, (vec_len(g->node) + 1) * sizeof *by);
 
     g_renumber(g);
-    for (size_t i = vec_len(g->node); i-- > 0; ) {
+    for (size_t i = vec_len(g->node); i-- > 0;) {
         Node *n = g->node[i];
         Axis *a = batch_of_experts(n);
         if (n->op == Ogmm)
@@ -220,7 +226,7 @@ void fold_experts(Graph *g)
     }
 }
 
-/* Masters and moments follow their parameter.                                */
+/* Masters and moments follow their parameter. */
 static void mark_optimizer(Graph *g)
 {
     for (size_t i = 0; i < vec_len(g->param); i++) {

@@ -10,7 +10,7 @@
  * micro-batch is a rectangle: its bytes, from its first row to its last. All
  * rectangles of all frames are packed into one pool as buffers are, only that
  * time is the rows of the table. Where in the pool micro-batch m has its frame
- * is slot[of[m]].                                                            */
+ * is slot[of[m]]. */
 #include "passes.h"
 
 #include <stdlib.h>
@@ -22,9 +22,11 @@ Rows *rows_of(Arena *a, const Program *p)
 {
     Rows *t = alloc(a, sizeof *t);
 
-    *t = (Rows){.arena = a, .p = p};
-    if (!p->nturn) return NULL;
-    while (p->phase[t->call].repeat) t->call++;
+    *t = (Rows){ .arena = a, .p = p };
+    if (!p->nturn)
+        return NULL;
+    while (p->phase[t->call].repeat)
+        t->call++;
     while (t->call + t->ncall < p->nphase &&
            !p->phase[t->call + t->ncall].repeat)
         t->ncall++;
@@ -32,7 +34,8 @@ Rows *rows_of(Arena *a, const Program *p)
     t->from = p->phase[t->call].first;
     t->to = last->first + last->n - 1;
     t->micros = p->nturn / t->ncall;
-    if (t->to < t->from) return NULL;
+    if (t->to < t->from)
+        return NULL;
     t->at = alloc(a, sizeof *t->at * (size_t)p->nturn);
     for (int i = 0; i < p->nturn; i++) {
         int call = p->turn[i].phase - t->call, m = p->turn[i].micro;
@@ -48,17 +51,21 @@ static int row_of(const Rows *t, const Used *u, int micro)
     return t->at[(u->phase - t->call) * t->micros + micro];
 }
 
-/* The first and the last of the calls of x for a micro-batch.                */
-typedef struct Ends { int first, last; } Ends;            /* indices of used  */
+/* The first and the last of the calls of x for a micro-batch. */
+typedef struct Ends {
+    int first, last;
+} Ends; /* indices of used */
 
 static Ends ends_of(const Rows *t, const Live *x, int micro)
 {
-    Ends e = {0, 0};
+    Ends e = { 0, 0 };
 
     for (int i = 1; i < (int)vec_len(x->used); i++) {
         int row = row_of(t, &x->used[i], micro);
-        if (row < row_of(t, &x->used[e.first], micro)) e.first = i;
-        if (row > row_of(t, &x->used[e.last], micro)) e.last = i;
+        if (row < row_of(t, &x->used[e.first], micro))
+            e.first = i;
+        if (row > row_of(t, &x->used[e.last], micro))
+            e.last = i;
     }
     return e;
 }
@@ -82,7 +89,8 @@ static void settle_rows(const Rows *t, Live *x)
 
 void rows_settle(const Rows *t, Live *x)
 {
-    if (!x->used) return;
+    if (!x->used)
+        return;
     if (x->n && (x->n->op == Oaccum || x->n->op == Osquares))
         x->outside = 1;
     if (!x->outside) {
@@ -130,7 +138,7 @@ static int is_framed(const Live *x)
     return x->same < 0 && !x->outside && vec_len(x->used) > 1;
 }
 
-/* Packs each call's; most[call] becomes what it cannot do without.           */
+/* Packs each call's; most[call] becomes what it cannot do without. */
 static int64_t place_private(const Rows *t, Layout *l, int64_t *most)
 {
     Rect *r = alloc(t->arena, sizeof *r * (size_t)(l->n + 1));
@@ -145,10 +153,11 @@ static int64_t place_private(const Rows *t, Layout *l, int64_t *most)
         int n = (int)vec_len(of[c]);
         for (int i = 0; i < n; i++) {
             const Live *x = &l->live[id[i] = of[c][i]];
-            r[i] = (Rect){x->born, x->dies, x->bytes, -1, 0};
+            r[i] = (Rect){ x->born, x->dies, x->bytes, -1, 0 };
         }
         Packed p = pack(t->arena, r, n, PACKWORK / t->ncall);
-        for (int i = 0; i < n; i++) l->live[id[i]].offset = r[i].offset;
+        for (int i = 0; i < n; i++)
+            l->live[id[i]].offset = r[i].offset;
         height = p.height > height ? p.height : height;
         most[c] = p.bound;
     }
@@ -157,8 +166,8 @@ static int64_t place_private(const Rows *t, Layout *l, int64_t *most)
 
 /* ---- frames -------------------------------------------------------------- */
 
-typedef struct Kept {             /* a frame in the making                    */
-    Ends *row;                    /* by micro-batch: first and last row       */
+typedef struct Kept { /* a frame in the making */
+    Ends *row;        /* by micro-batch: first and last row */
     int64_t bytes;
 } Kept;
 
@@ -168,8 +177,8 @@ static Ends *rows_alive(const Rows *t, const Live *x)
 
     for (int m = 0; m < t->micros; m++) {
         Ends e = ends_of(t, x, m);
-        v[m] = (Ends){row_of(t, &x->used[e.first], m),
-                      row_of(t, &x->used[e.last], m)};
+        v[m] = (Ends){ row_of(t, &x->used[e.first], m),
+                       row_of(t, &x->used[e.last], m) };
     }
     return v;
 }
@@ -182,7 +191,7 @@ static const char *frame_name(const Rows *t, const Ends *row)
                 p->phase[p->turn[row->last].phase].name);
 }
 
-/* Every framed value to the frame that lives as it does.                     */
+/* Every framed value to the frame that lives as it does. */
 static Kept *fill_frames(const Rows *t, Layout *l)
 {
     size_t bytes = sizeof(Ends) * (size_t)t->micros;
@@ -191,12 +200,14 @@ static Kept *fill_frames(const Rows *t, Layout *l)
     for (int i = 0; i < l->n; i++) {
         Live *x = &l->live[i];
         size_t k = 0;
-        if (!is_framed(x)) continue;
+        if (!is_framed(x))
+            continue;
         Ends *row = rows_alive(t, x);
-        while (k < vec_len(v) && memcmp(v[k].row, row, bytes)) k++;
+        while (k < vec_len(v) && memcmp(v[k].row, row, bytes))
+            k++;
         if (k == vec_len(v)) {
-            Frame f = {.name = frame_name(t, row)};
-            vec_push(t->arena, v, ((Kept){row, 0}));
+            Frame f = { .name = frame_name(t, row) };
+            vec_push(t->arena, v, ((Kept){ row, 0 }));
             vec_push(t->arena, l->frame, f);
         }
         x->frame = (int)k + 1;
@@ -212,26 +223,28 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* The offsets of a frame by micro-batch as slots.                            */
+/* The offsets of a frame by micro-batch as slots. */
 static void name_slots(const Rows *t, Frame *f, const Rect *r)
 {
     int64_t *at = alloc(t->arena, sizeof *at * (size_t)t->micros);
 
-    for (int m = 0; m < t->micros; m++) at[m] = r[m].offset;
+    for (int m = 0; m < t->micros; m++)
+        at[m] = r[m].offset;
     qsort(at, (size_t)t->micros, sizeof *at, by_value);
     for (int m = 0; m < t->micros; m++)
-        if (!m || at[m] != at[m - 1]) at[f->nslot++] = at[m];
+        if (!m || at[m] != at[m - 1])
+            at[f->nslot++] = at[m];
     f->slot = at;
     f->nof = t->micros;
     f->of = alloc(t->arena, sizeof *f->of * (size_t)t->micros);
     for (int m = 0; m < t->micros; m++) {
-        const int64_t *s = bsearch(&r[m].offset, at, (size_t)f->nslot,
-                                   sizeof *at, by_value);
+        const int64_t *s =
+            bsearch(&r[m].offset, at, (size_t)f->nslot, sizeof *at, by_value);
         f->of[m] = (int)(s - at);
     }
 }
 
-/* Each frame by itself: a micro-batch takes the first slot that is free.     */
+/* Each frame by itself: a micro-batch takes the first slot that is free. */
 static int64_t place_apart(const Rows *t, Rect *r, size_t n)
 {
     int *until = alloc(t->arena, sizeof *until * (size_t)t->micros);
@@ -242,7 +255,8 @@ static int64_t place_apart(const Rows *t, Rect *r, size_t n)
         int slots = 0;
         for (int m = 0; m < t->micros; m++) {
             int s = 0;
-            while (s < slots && until[s] >= x[m].born) s++;
+            while (s < slots && until[s] >= x[m].born)
+                s++;
             slots += s == slots;
             until[s] = x[m].dies;
             x[m].offset = height + s * x[m].bytes;
@@ -252,7 +266,7 @@ static int64_t place_apart(const Rows *t, Rect *r, size_t n)
     return height;
 }
 
-enum { POOLWORK = 2000000 };      /* units of pack() that a pool is worth     */
+enum { POOLWORK = 2000000 }; /* units of pack() that a pool is worth */
 
 static int64_t place_pool(const Rows *t, Layout *l, const Kept *v, Rect *r)
 {
@@ -263,7 +277,8 @@ static int64_t place_pool(const Rows *t, Layout *l, const Kept *v, Rect *r)
     for (size_t k = 0; k < n; k++)
         for (int m = 0; m < t->micros; m++)
             r[k * (size_t)t->micros + (size_t)m] =
-                (Rect){v[k].row[m].first, v[k].row[m].last, v[k].bytes, -1, 0};
+                (Rect){ v[k].row[m].first, v[k].row[m].last, v[k].bytes, -1,
+                        0 };
     memcpy(apart, r, sizeof *r * all);
     int64_t height = place_apart(t, apart, n);
     Packed p = pack(t->arena, r, (int)all, POOLWORK);
@@ -280,7 +295,7 @@ static int64_t place_pool(const Rows *t, Layout *l, const Kept *v, Rect *r)
     return height;
 }
 
-/* Bytes of frames alive in each row, with the private ones of its call.      */
+/* Bytes of frames alive in each row, with the private ones of its call. */
 static int64_t most_alive(const Rows *t, const Rect *r, size_t n,
                           const int64_t *priv)
 {
@@ -302,7 +317,7 @@ static int64_t most_alive(const Rows *t, const Rect *r, size_t n,
 Tabled rows_place(const Rows *t, Layout *l)
 {
     int64_t *priv = alloc(t->arena, sizeof *priv * (size_t)t->ncall);
-    Tabled out = {.priv = place_private(t, l, priv)};
+    Tabled out = { .priv = place_private(t, l, priv) };
     Kept *v = fill_frames(t, l);
     size_t all = vec_len(v) * (size_t)t->micros;
     Rect *r = alloc(t->arena, sizeof *r * (all + 1));
@@ -315,7 +330,8 @@ Tabled rows_place(const Rows *t, Layout *l)
 void rows_move(Layout *l, int64_t priv, int64_t pool)
 {
     for (int i = 0; i < l->n; i++)
-        if (is_private(&l->live[i])) l->live[i].offset += priv;
+        if (is_private(&l->live[i]))
+            l->live[i].offset += priv;
     for (size_t k = 0; k < vec_len(l->frame); k++)
         for (int s = 0; s < l->frame[k].nslot; s++)
             l->frame[k].slot[s] += pool;

@@ -18,7 +18,7 @@
  * member read at a moved index (a window, a gather) may be rebuilt there only
  * if that repeats no costly work and no item needs another's results.
  *
- * A product takes in the accumulator that it feeds.                         */
+ * A product takes in the accumulator that it feeds. */
 #include "passes.h"
 
 #include <string.h>
@@ -32,7 +32,7 @@ static void find_users(Fuse *f)
             vec_push(f->a, f->user[f->g->node[i]->in[k]->id], f->g->node[i]);
 }
 
-/* What stages do together outside calls keeps the order in which it stands.  */
+/* What stages do together outside calls keeps the order in which it stands. */
 static void find_order(Fuse *f)
 {
     Node *last = NULL;
@@ -52,7 +52,7 @@ static void find_order(Fuse *f)
 
 /* ---- no kernel between --------------------------------------------------- */
 
-/* Push what the kernel of n (or n itself) needs and the stamp has not seen.  */
+/* Push what the kernel of n (or n itself) needs and the stamp has not seen. */
 static void push_needs(Fuse *f, const Node *n, int stamp, Node ***stack)
 {
     Operand *op = operands_of(f, n);
@@ -74,7 +74,7 @@ static void push_needs(Fuse *f, const Node *n, int stamp, Node ***stack)
 static void raise_users(Fuse *f, const Node *n, int id);
 
 /* u and what needs it now wait for the node of that id. A kernel that has been
- * made may need one that grows later.                                        */
+ * made may need one that grows later. */
 static void raise_reach(Fuse *f, Unit *u, int id)
 {
     if (u->reach >= id)
@@ -91,7 +91,7 @@ static void raise_users(Fuse *f, const Node *n, int id)
         Unit *u = unit_of(f, x);
         if (u)
             raise_reach(f, u, id);
-        else if (x->id < id)      /* passed by, not yet to come               */
+        else if (x->id < id) /* passed by, not yet to come */
             raise_users(f, x, id);
     }
     Node *next = f->after[n->id];
@@ -101,7 +101,7 @@ static void raise_users(Fuse *f, const Node *n, int id)
 
 /* Does a kernel outside the set need the set and lead to it? Walk back from
  * what the set reads; what reaches no further than to before the set's first
- * node cannot depend on it.                                                  */
+ * node cannot depend on it. */
 static int has_detour(Set *s, int first)
 {
     Fuse *f = s->f;
@@ -136,8 +136,12 @@ static Unit *new_unit(Fuse *f, Node *n, Family fam)
 {
     Unit *u = alloc(f->a, sizeof *u);
 
-    *u = (Unit){ .fam = fam, .reg = n->reg, .call = n->call,
-                 .last = n->id, .reach = n->id, .again = n->again };
+    *u = (Unit){ .fam = fam,
+                 .reg = n->reg,
+                 .call = n->call,
+                 .last = n->id,
+                 .reach = n->id,
+                 .again = n->again };
     vec_push(f->a, u->node, n);
     vec_push(f->a, f->all, u);
     f->unit[n->id] = u;
@@ -174,7 +178,7 @@ static int count_axes(const Set *s)
     return n;
 }
 
-/* Null when n and the units can be one kernel, else why not.                 */
+/* Null when n and the units can be one kernel, else why not. */
 static const char *cannot_join(Fuse *f, Unit *const *u, int nu, Node *n)
 {
     Set s = { .f = f, .stamp = ++f->stamp };
@@ -199,7 +203,7 @@ static int same_call(const Unit *u, const Node *n)
 }
 
 /* What is recomputed for the backward must not be made, and stored, by a
- * forward kernel. Kernels of n's operands, the latest first.                 */
+ * forward kernel. Kernels of n's operands, the latest first. */
 static int candidates(Fuse *f, Node *n, Unit **out, int max)
 {
     Operand *op = operands_of(f, n);
@@ -264,7 +268,7 @@ static void place_loop(Fuse *f, Node *n)
 /* ---- writes -------------------------------------------------------------- */
 
 /* A state is written in place by the kernel that makes its value when that is a
- * plain map and no other kernel must both follow it and read the old value.  */
+ * plain map and no other kernel must both follow it and read the old value. */
 static int is_plain_map(Fuse *f, Unit *u, const Node *state)
 {
     Set s = { .f = f, .node = u->node, .stamp = ++f->stamp };
@@ -275,8 +279,8 @@ static int is_plain_map(Fuse *f, Unit *u, const Node *state)
         const Node *n = u->node[i];
         Operand *op = operands_of(f, n);
         Axes q = axes_here(f->g, layout_of(n));
-        if (is_reduction(n) || (is_stored(&s, n) &&
-                          (q.n != t.n || !axes_lead(f->g, &q, state))))
+        if (is_reduction(n) ||
+            (is_stored(&s, n) && (q.n != t.n || !axes_lead(f->g, &q, state))))
             return 0;
         for (size_t k = 0; k < vec_len(op); k++)
             if (storage(op[k].n) == state && op[k].moved)
@@ -286,7 +290,7 @@ static int is_plain_map(Fuse *f, Unit *u, const Node *state)
 }
 
 /* Must v run after u? By operands, and by what has been decided about
- * writes.                                                                    */
+ * writes. */
 static int depends(Fuse *f, Unit *v, const Unit *u)
 {
     int stamp = ++f->stamp;
@@ -320,7 +324,7 @@ static int depends(Fuse *f, Unit *v, const Unit *u)
     return 0;
 }
 
-/* Kernels of u's region, other than u, that read the state.                  */
+/* Kernels of u's region, other than u, that read the state. */
 static void add_readers(Fuse *f, const Node *n, const Unit *u, Unit ***out)
 {
     for (size_t i = 0; i < vec_len(f->user[n->id]); i++) {
@@ -339,9 +343,8 @@ static void join_write(Fuse *f, Node *n)
     Unit *u = unit_of(f, n->in[1]), *own = unit_of(f, n), **reader = NULL;
     const Node *state = storage(n->in[0]);
 
-    if (passes_by(f, n->in[1]) || !u || u->fam != FAMloop ||
-        !same_call(u, n) || vec_len(u->node) >= MOST ||
-        !is_plain_map(f, u, state))
+    if (passes_by(f, n->in[1]) || !u || u->fam != FAMloop || !same_call(u, n) ||
+        vec_len(u->node) >= MOST || !is_plain_map(f, u, state))
         return;
     add_readers(f, state, u, &reader);
     for (size_t i = 0; i < vec_len(reader); i++)
@@ -392,12 +395,14 @@ static void place_product(Fuse *f, Node *n, Family fam)
 
 static Family family_of(const Fuse *f, const Node *n)
 {
+    /* clang-format off */
     static const struct { const char *lower; Family fam; } row[] = {
         { "gemm", FAMgemm }, { "gmm", FAMgmm }, { "gmmw", FAMgmmw },
         { "attn", FAMattn }, { "attnback", FAMattnback }, { "topk", FAMtopk },
         { "cumsum", FAMcumsum }, { "keep", FAMkeep }, { "route", FAMroute },
         { "scatter", FAMscatter }, { "comm", FAMcomm },
     };
+    /* clang-format on */
 
     if (is_source(n) || is_view(n) || n->op == Ooutput || n->op == Osquares)
         return FAMnone;
@@ -464,7 +469,7 @@ static void add_results(Fuse *f, Group *k, Unit *u)
     }
 }
 
-/* Results of a node with several are its parts.                              */
+/* Results of a node with several are its parts. */
 static void add_parts(Fuse *f, Group *k, Node *n)
 {
     k->out = NULL;
@@ -516,7 +521,7 @@ static void wait_for(Fuse *f, Unit *u, Node *n)
 }
 
 /* Kernels whose operands are there, the one with the earliest last node
- * first.                                                                     */
+ * first. */
 static Group **in_order(Fuse *f)
 {
     Group **out = NULL;

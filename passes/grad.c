@@ -7,7 +7,7 @@
  * A rule gives the gradient with the axes of the result; axes the operand lacks
  * are summed, and the dtype becomes the operand's. Seeds are weight / den, so
  * that the step's loss is sum of weight * sum(t) / sum(den) over micro-batches
- * (DESIGN section 3), known before the first backward.                       */
+ * (DESIGN section 3), known before the first backward. */
 #include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,8 +16,8 @@
 
 typedef struct Back {
     Graph *g;
-    Node **dy;                    /* by forward id: gradient so far, or null  */
-    char *need;                   /* by forward id: leads from a parameter    */
+    Node **dy;  /* by forward id: gradient so far, or null */
+    char *need; /* by forward id: leads from a parameter */
 } Back;
 
 static void add_to(Back *b, Node *x, Node *d)
@@ -36,7 +36,7 @@ static void add_to(Back *b, Node *x, Node *d)
 typedef struct Expr {
     const char *s;
     Graph *g;
-    const Node *n;                /* the node whose gradient this is          */
+    const Node *n; /* the node whose gradient this is */
     Node *dy;
 } Expr;
 
@@ -170,8 +170,8 @@ static Node *shaped_like(Graph *g, Node *r, const Node *x)
     return infer(g, r);
 }
 
-/* Axes of x that `not` lacks.                                                */
-static int lacking(const Node *x, const Node *not, Axis **out)
+/* Axes of x that `not` lacks. */
+static int lacking(const Node *x, const Node * not, Axis **out)
 {
     int n = 0;
 
@@ -217,7 +217,7 @@ static void g_dropout(Back *b, Node *n, Node *dy)
     add_to(b, n->in[0], infer(b->g, same_attrs(b->g, Odropout, n, 1, &dy)));
 }
 
-/* Ties share the gradient evenly.                                            */
+/* Ties share the gradient evenly. */
 static void g_extreme(Back *b, Node *n, Node *dy)
 {
     Graph *g = b->g;
@@ -273,15 +273,16 @@ static void g_cumsum(Back *b, Node *n, Node *dy)
 
 static void g_view(Back *b, Node *n, Node *dy)
 {
-    static const Op back[] = { [Orename] = Orename, [Osplit] = Omerge,
-                               [Omerge] = Osplit };
+    static const Op back[] = {
+        [Orename] = Orename, [Osplit] = Omerge, [Omerge] = Osplit
+    };
     Node *r = g_node(b->g, back[n->op], n->loc, 1, &dy);
 
     r->A = n->B;
     r->nA = n->nB;
     r->B = n->A;
     r->nB = n->nA;
-    if (n->op == Omerge)                      /* the sizes to split into      */
+    if (n->op == Omerge) /* the sizes to split into */
         shaped_like(b->g, r, n->in[0]);
     add_to(b, n->in[0], infer(b->g, r));
 }
@@ -354,7 +355,7 @@ static Node *new_part(Graph *g, Node *of, int index, const Node *like)
 }
 
 /* One row of scores has one logsumexp: the result's axes that the queries' side
- * has, i.e. all but those only the value brings.                             */
+ * has, i.e. all but those only the value brings. */
 Node *logsumexp_part(Graph *g, Node *attn, const Node *out)
 {
     const Graph *body = attn->body;
@@ -370,7 +371,7 @@ Node *logsumexp_part(Graph *g, Node *attn, const Node *out)
     return infer(g, p);
 }
 
-/* dy stands for the gradient of part 0.                                      */
+/* dy stands for the gradient of part 0. */
 static void g_attn(Back *b, Node *n, Node *dy, Node *out)
 {
     Node *in[MAXIN + 3], *r;
@@ -429,11 +430,11 @@ static void find_needed(Back *b, size_t count)
     }
 }
 
-/* Everything a rule built belongs to the backward of n.                      */
+/* Everything a rule built belongs to the backward of n. */
 static void sign(Graph *g, size_t from, const Node *n)
 {
-    const char *scope = intern(n->scope[0] ? strf(g->arena, "d.%s", n->scope)
-                                           : "d");
+    const char *scope =
+        intern(n->scope[0] ? strf(g->arena, "d.%s", n->scope) : "d");
 
     for (size_t i = from; i < vec_len(g->node); i++) {
         g->node[i]->scope = scope;
@@ -466,7 +467,7 @@ Node **backward(Graph *g, Node **seed, Node **dseed, int n)
     find_needed(&b, count);
     for (int i = 0; i < n; i++)
         add_to(&b, seed[i], dseed[i]);
-    for (size_t i = count; i-- > 0; )
+    for (size_t i = count; i-- > 0;)
         if (b.dy[i] && b.need[i])
             step_back(&b, g->node[i], b.dy[i]);
     return b.dy;
@@ -475,7 +476,7 @@ Node **backward(Graph *g, Node **seed, Node **dseed, int n)
 /* ---- the pass ------------------------------------------------------------ */
 
 /* A denominator's value as computed in den: copies, since the body or pre may
- * need the originals. done: a node -> its copy.                              */
+ * need the originals. done: a node -> its copy. */
 static Node *in_den(Graph *g, Node *n, Table *done)
 {
     void **to = table_at(done, KEYP(n));
@@ -491,7 +492,7 @@ static Node *in_den(Graph *g, Node *n, Table *done)
 }
 
 /* The sum of a loss's denominators over the step, a scalar known before the
- * first body.                                                                */
+ * first body. */
 static Node *denominator(Graph *g, Node *loss)
 {
     Node *den, *acc;
@@ -525,7 +526,7 @@ static void accumulate(Graph *g, Node *param, Node *d)
     a->name = intern(strf(g->arena, "grad.%s", param->s));
 }
 
-/* Parameters are what gradients are wanted of.                               */
+/* Parameters are what gradients are wanted of. */
 static void mark_params(Graph *g)
 {
     for (size_t i = 0; i < vec_len(g->node); i++)

@@ -17,7 +17,7 @@
  *
  * So by itself the pass makes slices of LEAST tokens and more, and leaves alone
  * what needs LITTLE room. An eval has no gradient and the same slices; a
- * forward's logits are its result.                                          */
+ * forward's logits are its result. */
 #include <string.h>
 
 #include "passes.h"
@@ -36,7 +36,7 @@ static int has(const Node *n, const Axis *a)
 
 /* ---- what is sliced ------------------------------------------------------ */
 
-/* Has n more than one number a token?                                        */
+/* Has n more than one number a token? */
 static int is_wide(const Slices *s, const Node *n)
 {
     for (int i = 0; i < n->nd; i++)
@@ -45,23 +45,26 @@ static int is_wide(const Slices *s, const Node *n)
     return 0;
 }
 
-/* Does n make each token's result of that token?                             */
+/* Does n make each token's result of that token? */
 static int by_token(const Node *n, const Axis *a)
 {
     if (!has(n, a) || n->map)
         return 0;
     switch (optab[n->op].cls) {
     case EW: return n->op != Odropout;
-    case RED: case COMM: return n->op != Orotate && !is_transfer(n);
-    case VIEW: return n->op != Opart && axis_at(n->A, n->nA, a) < 0 &&
-                      axis_at(n->B, n->nB, a) < 0;
-    case MOVE: return n->op == Opermute || ((n->op == Ogather ||
-                      n->op == Oscatter_add) && n->A[0] != a);
+    case RED:
+    case COMM: return n->op != Orotate && !is_transfer(n);
+    case VIEW:
+        return n->op != Opart && axis_at(n->A, n->nA, a) < 0 &&
+               axis_at(n->B, n->nB, a) < 0;
+    case MOVE:
+        return n->op == Opermute ||
+               ((n->op == Ogather || n->op == Oscatter_add) && n->A[0] != a);
     default: return 0;
     }
 }
 
-/* Some operand of n that is sliced, the widest; null: none.                  */
+/* Some operand of n that is sliced, the widest; null: none. */
 static const Node *sliced(const Slices *s, const Node *n)
 {
     const Node *x = NULL;
@@ -73,7 +76,7 @@ static const Node *sliced(const Slices *s, const Node *n)
 }
 
 /* Sets what becomes of n, which reads what stands after the head or not;
- * returns null, or why that cannot be.                                       */
+ * returns null, or why that cannot be. */
 static const char *kind_of(const Slices *s, const Node *n, int after,
                            char *kind)
 {
@@ -95,7 +98,7 @@ static const char *kind_of(const Slices *s, const Node *n, int after,
 }
 
 /* What only slices read, of their own size, is made a slice at a time too
- * (what a cross entropy makes of labels).                                    */
+ * (what a cross entropy makes of labels). */
 static void find_more(Slices *s)
 {
     Node **v = s->g->node;
@@ -115,7 +118,7 @@ static void find_more(Slices *s)
     }
 }
 
-/* Null, or why the head cannot be cut along the axis.                        */
+/* Null, or why the head cannot be cut along the axis. */
 static const char *find(Slices *s)
 {
     Node **v = s->g->node;
@@ -147,7 +150,7 @@ static const char *find(Slices *s)
 
 /* ---- where it is cut ----------------------------------------------------- */
 
-/* Parts in which ranks hold the axis of n.                                   */
+/* Parts in which ranks hold the axis of n. */
 static int64_t held_in(const Graph *g, const Node *n, const Axis *a)
 {
     uint32_t atoms = 0;
@@ -170,7 +173,7 @@ static void find_parts(Slices *s)
     }
 }
 
-/* Slices: as asked for, or as many as have LEAST tokens each.                */
+/* Slices: as asked for, or as many as have LEAST tokens each. */
 static int count_for(const Slices *s, int64_t of)
 {
     const Graph *g = s->g;
@@ -190,7 +193,7 @@ static int count_for(const Slices *s, int64_t of)
     return (int)n;
 }
 
-/* Along the d-th axis of the head; null: so it is, in s->n slices.           */
+/* Along the d-th axis of the head; null: so it is, in s->n slices. */
 static const char *cut_along(Slices *s, int d)
 {
     s->axis = s->head->dim[d].a;
@@ -211,7 +214,7 @@ static int is_tokens(const Slices *s, const Dim *d)
                                    : !has(s->head->in[0], d->a));
 }
 
-/* Along the axis of most slices, the first of equals.                        */
+/* Along the axis of most slices, the first of equals. */
 static const char *cut(Slices *s)
 {
     const char *why = "it has no tokens";
@@ -230,16 +233,17 @@ static const char *cut(Slices *s)
         why = no;
     }
     if (best < 0 && any && is_given(g))
-        err(opts_loc(g->opts, "train.slices"), "train.slices=%lld divides none "
+        err(opts_loc(g->opts, "train.slices"),
+            "train.slices=%lld divides none "
             "of the axes %s that a rank has of line %d",
-            (long long)opts_int(g->opts, "train.slices"),
-            shape_text(g, s->x), s->head->loc ? s->head->loc->line : 0);
+            (long long)opts_int(g->opts, "train.slices"), shape_text(g, s->x),
+            s->head->loc ? s->head->loc->line : 0);
     return best < 0 ? why : cut_along(s, best);
 }
 
 /* ---- the calls of a stage ------------------------------------------------ */
 
-/* There when the head's call runs: it is of that call or read by it.         */
+/* There when the head's call runs: it is of that call or read by it. */
 static void find_there(Slices *s)
 {
     Node **v = s->g->node;
@@ -252,7 +256,7 @@ static void find_there(Slices *s)
     }
 }
 
-/* Null, or an operand that only a later call can make.                       */
+/* Null, or an operand that only a later call can make. */
 static const Node *comes_late(const Slices *s, const Node *n)
 {
     OpClass c = optab[n->op].cls;
@@ -261,7 +265,8 @@ static const Node *comes_late(const Slices *s, const Node *n)
     if (s->early[n->id] || n->mark)
         return NULL;
     if ((c != EW && c != VIEW && c != SRC && c != MOVE && c != RED &&
-         n->op != Oallgather && n->op != Olocalslice) || is_transfer(n))
+         n->op != Oallgather && n->op != Olocalslice) ||
+        is_transfer(n))
         return n;
     for (int k = 0; k < n->nin && !late; k++)
         late = s->is[n->in[k]->id] ? n : comes_late(s, n->in[k]);

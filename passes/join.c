@@ -9,10 +9,10 @@
  *     %g       [ a      ][ b        ][ 0 ]     from there: gaps are cleared
  *
  * A bucket with a member that comes from elsewhere (summed over other ranks
- * first, read later than the bucket is made) is packed by its kernel.        */
+ * first, read later than the bucket is made) is packed by its kernel. */
 #include "passes.h"
 
-/* Stored value -> 1 + the last step that names it.                           */
+/* Stored value -> 1 + the last step that names it. */
 static Table *last_uses(const Draft *m)
 {
     Table *t = table_new(m->arena);
@@ -25,7 +25,7 @@ static Table *last_uses(const Draft *m)
     return t;
 }
 
-/* Does x lie as its part of the bucket does, its axes in this order?         */
+/* Does x lie as its part of the bucket does, its axes in this order? */
 static int lies_so(const Node *x, const Node *pack, Axis *const *order)
 {
     if (storage((Node *)(uintptr_t)x)->op != Oaccum || x->op != Oaccum ||
@@ -51,7 +51,8 @@ static int joins(const Graph *g, const Group *k, size_t step, const Table *last)
             (uintptr_t)table_get(last, KEYP(storage(n->in[i]))) != step + 1)
             return 0;
         for (int j = 0; j < i; j++)
-            if (n->in[j] == x) return 0;
+            if (n->in[j] == x)
+                return 0;
         order += x->nd;
     }
     return 1;
@@ -59,7 +60,8 @@ static int joins(const Graph *g, const Group *k, size_t step, const Table *last)
 
 static Aff *add_gap(Arena *a, Aff *iv, int64_t from, int64_t to)
 {
-    if (to == from) return iv;
+    if (to == from)
+        return iv;
     vec_push(a, iv, aff(from));
     vec_push(a, iv, aff(to - from));
     return iv;

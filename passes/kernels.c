@@ -19,7 +19,7 @@ static const char *stored(Arena *a, const Group *k)
     return t.s ? t.s : "";
 }
 
-/* Ops in order; runs of one op once.                                         */
+/* Ops in order; runs of one op once. */
 static const char *computed(Arena *a, const Group *k)
 {
     Text t = { .arena = a };
@@ -52,8 +52,10 @@ char *groups_print(Arena *a, Group *const *k, int fold)
     Text t = { .arena = a };
 
     for (size_t i = 0; i < n; i++)
-        v[i] = (Line){ .name = stored(a, k[i]), .what = computed(a, k[i]),
-                       .type = type_of(a, k[i]), .reg = k[i]->reg,
+        v[i] = (Line){ .name = stored(a, k[i]),
+                       .what = computed(a, k[i]),
+                       .type = type_of(a, k[i]),
+                       .reg = k[i]->reg,
                        .path = k[i]->n ? k[i]->node[0]->scope : "" };
     put_lines(&t, v, n, "    ", " = ", fold);
     return t.s ? t.s : "";

@@ -7,19 +7,19 @@
  *   reductions  of much into little, over the slowest axes, are made in two
  *               stages so that there is something to share between threads
  *   scatters    into few places become masks, which fuse:
- *               scatter_add v e = sum over top of where(e == iota, v, 0)     */
+ *               scatter_add v e = sum over top of where(e == iota, v, 0) */
 #include "passes.h"
 
 #include <string.h>
 
 enum {
-    MUCH = 1 << 16,               /* elements worth two stages                */
-    RUN = 64,                     /* elements of the first stage's sums       */
-    FEW = 16                      /* summed places of a mask                  */
+    MUCH = 1 << 16, /* elements worth two stages */
+    RUN = 64,       /* elements of the first stage's sums */
+    FEW = 16        /* summed places of a mask */
 };
 
 /* A new node takes its place and its shards from `by`: per atom, what by (or
- * else the first of its operands) has along an axis that the node has.       */
+ * else the first of its operands) has along an axis that the node has. */
 static Node *like(Node *n, const Node *by)
 {
     n->scope = by->scope;
@@ -49,7 +49,10 @@ static void give_shards(Node *n, const Node *by)
 
 /* ---- orders of axes ------------------------------------------------------ */
 
-typedef struct Order { int n; Dim d[2 * MAXD]; } Order;
+typedef struct Order {
+    int n;
+    Dim d[2 * MAXD];
+} Order;
 
 static void add_dims(Order *o, const Node *from, const Node *has,
                      const Node *lacks)
@@ -98,7 +101,7 @@ static Node *cast_to(Graph *g, Node *x, Dtype t)
 
 /* ---- dots ---------------------------------------------------------------- */
 
-/* [batch M K], [batch K N] and [batch M N], in the order of the result.      */
+/* [batch M K], [batch K N] and [batch M N], in the order of the result. */
 static void plain_orders(const Node *n, Order *a, Order *b, Order *c)
 {
     const Node *x = n->in[0], *y = n->in[1];
@@ -134,7 +137,7 @@ static int fits(const Graph *g, const Node *n, const Order *a, const Order *b,
     return as_matrix(g, &x, &y, &z, &m);
 }
 
-/* The fewest changes of layout that make a matrix product of it.             */
+/* The fewest changes of layout that make a matrix product of it. */
 static void lay_out_dot(Graph *g, Node *n)
 {
     Order a, b, c;
@@ -179,7 +182,7 @@ static void add_rows(Order *o, const Node *x)
             o->d[o->n++] = x->dim[i];
 }
 
-/* rows [row K], w [expert K N] or [expert N K], result [row N].              */
+/* rows [row K], w [expert K N] or [expert N K], result [row N]. */
 static void lay_out_gmm(Graph *g, Node *n)
 {
     Node *rows = n->in[0], *w = n->in[1];
@@ -240,21 +243,20 @@ static void lay_out_gmmw(Graph *g, Node *n)
 
 /* ---- reductions ---------------------------------------------------------- */
 
-/* Parallel items wanted of a reduction of much into little: the target's.    */
+/* Parallel items wanted of a reduction of much into little: the target's. */
 static int64_t wanted;
-static int grid;                  /* a long axis is worth cutting in two      */
+static int grid; /* a long axis is worth cutting in two */
 
 /* Reduced axes to keep for the second stage: all but the fastest, as long as
  * the first stage sums RUN elements at least. Short runs also keep sums exact:
- * a lane adds few numbers to each other.                                     */
+ * a lane adds few numbers to each other. */
 static int kept_axes(const Graph *g, const Node *n, Axis **keep)
 {
     const Node *a = n->in[0];
     int64_t items = 1, run = 1;
     int k = 0;
 
-    if (local_elems(g, a) < MUCH || local_elems(g, n) >= wanted * 128 ||
-        a->map)
+    if (local_elems(g, a) < MUCH || local_elems(g, n) >= wanted * 128 || a->map)
         return 0;
     for (int i = 0; i < n->nA; i++)
         run *= local_n(g, a, dim_of(a, n->A[i]));
@@ -272,7 +274,7 @@ static int kept_axes(const Graph *g, const Node *n, Axis **keep)
 }
 
 /* Does the reduction leave the slowest axes alone, and are they rows enough to
- * be items?                                                                  */
+ * be items? */
 static int by_rows(const Graph *g, const Node *n)
 {
     const Node *a = n->in[0];
@@ -283,7 +285,7 @@ static int by_rows(const Graph *g, const Node *n)
     return rows >= wanted;
 }
 
-/* x with axis a as two, the fast one of `run` elements.                      */
+/* x with axis a as two, the fast one of `run` elements. */
 static Node *cut_axis(Graph *g, Node *x, Axis *a, int64_t run)
 {
     Node *s = like(g_node(g, Osplit, x->loc, 1, &x), x);
@@ -310,13 +312,13 @@ static Node *cut_axis(Graph *g, Node *x, Axis *a, int64_t run)
     return infer(g, s);
 }
 
-/* Blocks that make so many sums: groups of threads for 256 columns.          */
+/* Blocks that make so many sums: groups of threads for 256 columns. */
 static int64_t blocks_of(int64_t out)
 {
     return (out + 255) / 256;
 }
 
-/* Elements of a part of a long axis: parts that fill the chip twice.         */
+/* Elements of a part of a long axis: parts that fill the chip twice. */
 static int64_t run_length(int64_t size, int64_t out)
 {
     int64_t parts = 2 * wanted / blocks_of(out);
@@ -326,7 +328,7 @@ static int64_t run_length(int64_t size, int64_t out)
 }
 
 /* One long axis, summed as a whole: its slow half is kept for the second
- * stage. Null: none is long enough, or few items are well.                   */
+ * stage. Null: none is long enough, or few items are well. */
 static Node *cut_for_two(Graph *g, const Node *n, Axis **kept)
 {
     Node *a = n->in[0];
@@ -350,7 +352,7 @@ static Node *cut_for_two(Graph *g, const Node *n, Axis **kept)
     return NULL;
 }
 
-/* n's reduction of x, x being its operand with axis `from` cut in two.       */
+/* n's reduction of x, x being its operand with axis `from` cut in two. */
 static Node *of_cut(Graph *g, const Node *n, Node *x)
 {
     Node *r = g_copyof(g, n, &x);
@@ -362,7 +364,7 @@ static Node *of_cut(Graph *g, const Node *n, Node *x)
     return r;
 }
 
-/* Would the axes kept make fewer blocks than keep the chip busy?             */
+/* Would the axes kept make fewer blocks than keep the chip busy? */
 static int few_parts(const Graph *g, const Node *n, Axis *const *keep, int nk)
 {
     int64_t blocks = blocks_of(local_elems(g, n));
@@ -373,7 +375,7 @@ static int few_parts(const Graph *g, const Node *n, Axis *const *keep, int nk)
 }
 
 /* On a grid: would one kernel do both stages, its blocks each by themselves?
- * It then is better off with one (onenest.c, too_few).                       */
+ * It then is better off with one (onenest.c, too_few). */
 static int too_small(const Graph *g, const Node *n, Axis *const *keep, int nk)
 {
     int64_t parts = 1;
@@ -388,7 +390,7 @@ static Node *two_stages(Graph *g, Node *n)
     Axis *keep[MAXD], *first[MAXD + 1];
     int nk = by_rows(g, n) ? 0 : kept_axes(g, n, keep), nf = 0;
 
-    if (n->dt == Dbf16)                       /* a stage would be rounded     */
+    if (n->dt == Dbf16) /* a stage would be rounded */
         return n;
     if (grid && !by_rows(g, n) && (!nk || few_parts(g, n, keep, nk))) {
         Node *x = cut_for_two(g, n, keep);
@@ -459,7 +461,7 @@ static Node *as_mask(Graph *g, Node *n)
     memcpy(r->sh, n->sh, sizeof r->sh);
     Order o = { 0 };
     add_dims(&o, n, r, NULL);
-    if (o.n != n->nd)                         /* an axis that only n has      */
+    if (o.n != n->nd) /* an axis that only n has */
         return n;
     return permuted(g, r, &o);
 }
@@ -476,7 +478,7 @@ static Node *step_value(Graph *g, const Node *by, const char *name)
 }
 
 /* In training the mask depends on the step and the micro-batch, and on the
- * seed; elsewhere there is none.                                             */
+ * seed; elsewhere there is none. */
 static Node *dropped(Graph *g, Node *n)
 {
     Order o = { 0 };
@@ -494,8 +496,8 @@ static Node *dropped(Graph *g, Node *n)
     r->nin = 3;
     r->id = id;
     if (g->opts)
-        r->i = (int64_t)mix64((uint64_t)n->i,
-                              (uint64_t)opts_int(g->opts, "seed"));
+        r->i =
+            (int64_t)mix64((uint64_t)n->i, (uint64_t)opts_int(g->opts, "seed"));
     return r;
 }
 
@@ -517,12 +519,9 @@ static Node *legal(Graph *g, Node *n, void *ctx)
         one_dtype(g, n);
         lay_out_gmmw(g, n);
         return n;
-    case Oscatter_add:
-        return as_mask(g, n);
-    case Odropout:
-        return dropped(g, n);
-    default:
-        return optab[n->op].cls == RED ? two_stages(g, n) : n;
+    case Oscatter_add: return as_mask(g, n);
+    case Odropout: return dropped(g, n);
+    default: return optab[n->op].cls == RED ? two_stages(g, n) : n;
     }
 }
 

@@ -1,6 +1,6 @@
 /* onenest.c: may some nodes be one kernel? See the head of fuse.c for the
  * rule; here are kinds of nodes, operands through what no kernel owns, and the
- * test.                                                                      */
+ * test. */
 #include "passes.h"
 
 #include <string.h>
@@ -40,7 +40,7 @@ static int is_constant(const Fuse *f, const Node *x)
     return x->op == Oconst || x->op == Oiota || f->clear[x->id] == 2;
 }
 
-/* A stored value much smaller than what the comparison n makes of it.        */
+/* A stored value much smaller than what the comparison n makes of it. */
 static int is_small(const Fuse *f, const Node *n, const Node *x)
 {
     return op_is(n->op, "cmp") && !in_loop(f, x) && !is_view(x) &&
@@ -48,7 +48,7 @@ static int is_small(const Fuse *f, const Node *n, const Node *x)
 }
 
 /* Arithmetic on one large tensor and constants for several users: each may as
- * well read what it is made of, and nobody need write it.                    */
+ * well read what it is made of, and nobody need write it. */
 static int is_of_one(const Fuse *f, const Node *n)
 {
     enum { LARGE = 1 << 14 };
@@ -62,8 +62,7 @@ static int is_of_one(const Fuse *f, const Node *n)
         x = n->in[k];
     }
     return x && !is_reduction(x) && vec_len(f->user[n->id]) > 1 &&
-           bytes_of(n) >= bytes_of(x) &&
-           local_elems(f->g, n) >= LARGE &&
+           bytes_of(n) >= bytes_of(x) && local_elems(f->g, n) >= LARGE &&
            local_elems(f->g, n) == local_elems(f->g, x);
 }
 
@@ -71,10 +70,17 @@ static int is_of_one(const Fuse *f, const Node *n)
 static int is_clear(const Fuse *f, const Node *n)
 {
     switch (n->op) {
-    case Oconst: case Oiota: case Ospread: case Ostop_gradient: case Oslice:
-    case Olocalslice: case Odispatch: case Oundispatch:
-    case Orename: case Osplit: case Omerge:
-        return 1;
+    case Oconst:
+    case Oiota:
+    case Ospread:
+    case Ostop_gradient:
+    case Oslice:
+    case Olocalslice:
+    case Odispatch:
+    case Oundispatch:
+    case Orename:
+    case Osplit:
+    case Omerge: return 1;
     case Ocast:
         return bytes_of(n) >= bytes_of(n->in[0]) && !is_reduction(n->in[0]);
     default: break;
@@ -103,7 +109,6 @@ static int memory_use(const Fuse *f, const Node *n)
     return 0;
 }
 
-
 /* ---- operands through what is clear -------------------------------------- */
 
 static Axis **with(const Fuse *f, Axis **v, Axis *a)
@@ -118,30 +123,36 @@ static Axis **with(const Fuse *f, Axis **v, Axis *a)
     return w;
 }
 
-/* Axes of operand k that n reads elsewhere than at its own index.            */
+/* Axes of operand k that n reads elsewhere than at its own index. */
 static Axis **moved_by(const Fuse *f, const Node *n, int k, Axis **v)
 {
     const Node *x = n->in[k];
 
     switch (n->op) {
-    case Orename: case Osplit: case Omerge: case Oslice: case Opad:
-    case Oconcat: case Oshift: case Olocalslice:
+    case Orename:
+    case Osplit:
+    case Omerge:
+    case Oslice:
+    case Opad:
+    case Oconcat:
+    case Oshift:
+    case Olocalslice:
         for (int i = 0; i < n->nA; i++)
             v = with(f, v, n->A[i]);
         return v;
-    case Opack: case Ounpack:
+    case Opack:
+    case Ounpack:
         for (int d = 0; d < x->nd; d++)
             v = with(f, v, x->dim[d].a);
         return v;
-    case Ogather:
-        return k == 0 ? with(f, v, n->A[0]) : v;
-    case Odispatch: case Oundispatch:
+    case Ogather: return k == 0 ? with(f, v, n->A[0]) : v;
+    case Odispatch:
+    case Oundispatch:
         for (int d = 0; k == 0 && d < x->nd; d++)
             if (dim_of(n, x->dim[d].a) < 0)
                 v = with(f, v, x->dim[d].a);
         return v;
-    default:
-        return v;
+    default: return v;
     }
 }
 
@@ -186,22 +197,22 @@ int set_has(const Set *s, const Node *n)
     return n == s->node[vec_len(s->node) - 1] || (u && u->seen == s->stamp);
 }
 
-/* Is n needed by anything but the set?                                       */
+/* Is n needed by anything but the set? */
 int is_stored(const Set *s, const Node *n)
 {
     if (optab[n->op].cls == SINK)
         return 1;
     for (size_t i = 0; i < vec_len(s->f->user[n->id]); i++) {
         Node *u = s->f->user[n->id][i];
-        if (passes_by(s->f, u) ? is_stored(s, u)
-                               : !set_has(s, u) || u->reg != n->reg ||
-                                     u->call != n->call)
+        if (passes_by(s->f, u)
+                ? is_stored(s, u)
+                : !set_has(s, u) || u->reg != n->reg || u->call != n->call)
             return 1;
     }
     return 0;
 }
 
-const Node *layout_of(const Node *n)     /* dims of what it stores         */
+const Node *layout_of(const Node *n) /* dims of what it stores */
 {
     return n->op == Owrite ? n->in[0] : n;
 }
@@ -214,7 +225,7 @@ static int has_axis(const Axes *s, const Axis *a)
     return 0;
 }
 
-/* Axes of n that have more than one element here.                            */
+/* Axes of n that have more than one element here. */
 Axes axes_here(const Graph *g, const Node *n)
 {
     Axes s = { 0 };
@@ -235,7 +246,7 @@ static void keep_common(Axes *s, const Axes *t)
     s->n = k;
 }
 
-/* Are O the slowest axes of n?                                               */
+/* Are O the slowest axes of n? */
 int axes_lead(const Graph *g, const Axes *O, const Node *n)
 {
     Axes t = axes_here(g, n);
@@ -254,7 +265,7 @@ static int crosses(const Operand *o, const Axes *O)
     return 0;
 }
 
-/* Loops that evaluating n runs over, in memory order.                        */
+/* Loops that evaluating n runs over, in memory order. */
 const Node *space_of(const Node *n)
 {
     return is_reduction(n) ? n->in[0] : layout_of(n);
@@ -263,8 +274,10 @@ const Node *space_of(const Node *n)
 /* ---- small links --------------------------------------------------------- */
 
 /* Uses of n through what is clear: the operand that the user names, the
- * user.                                                                      */
-typedef struct Use { const Node *as, *by; } Use;
+ * user. */
+typedef struct Use {
+    const Node *as, *by;
+} Use;
 
 static void add_uses(const Fuse *f, const Node *n, Use **out)
 {
@@ -284,7 +297,7 @@ static int is_late(const Node *n)
 
 /* A value per row that a kernel over rows reads next to its rows: made anew in
  * each kernel that needs it, before the row's own loop, it ties none of them to
- * the others. All users are near, and one is much larger.                    */
+ * the others. All users are near, and one is much larger. */
 static int is_link(const Fuse *f, const Node *n)
 {
     enum { NEAR = 64, USES = 4, MUCH = 16 };
@@ -301,8 +314,7 @@ static int is_link(const Fuse *f, const Node *n)
     for (size_t i = 0; i < vec_len(use); i++) {
         const Node *u = use[i].by;
         if (!in_loop(f, u) || u->reg != n->reg || u->call != n->call ||
-            u->id - n->id > NEAR ||
-            is_late(u) != is_late(n))
+            u->id - n->id > NEAR || is_late(u) != is_late(n))
             return 0;
         Axes as = axes_here(g, use[i].as);
         int64_t size = local_elems(g, space_of(u));
@@ -323,7 +335,7 @@ void find_clear(Fuse *f)
     for (int i = 0; i < f->n; i++)
         if (f->clear[i] && memory_use(f, f->g->node[i]))
             f->clear[i] = 0;
-    for (int i = f->n; i-- > 0; )
+    for (int i = f->n; i-- > 0;)
         if (!f->clear[i] && in_loop(f, f->g->node[i]))
             f->clear[i] = (char)is_link(f, f->g->node[i]);
 }
@@ -331,7 +343,7 @@ void find_clear(Fuse *f)
 /* ---- the rule ------------------------------------------------------------ */
 
 /* Would reading p from m repeat costly work? Not when p's axes are the slowest
- * of m's, then it is computed once for each of their settings.               */
+ * of m's, then it is computed once for each of their settings. */
 static int repeats(const Set *s, const Node *m, const Operand *o)
 {
     const Graph *g = s->f->g;
@@ -345,7 +357,7 @@ static int repeats(const Set *s, const Node *m, const Operand *o)
 }
 
 /* Costly to rebuild: a function of a value that is not stored, or a reduction;
- * mark: needs a reduction of the set.                                        */
+ * mark: needs a reduction of the set. */
 static void mark_costly(Set *s)
 {
     for (size_t i = 0; i < vec_len(s->node); i++) {
@@ -365,7 +377,7 @@ static void mark_costly(Set *s)
 }
 
 /* The axes that all stored members and all reductions have; 0 when some stored
- * member does not have them as its slowest.                                  */
+ * member does not have them as its slowest. */
 static int item_axes(Set *s, Axes *O)
 {
     Graph *g = s->f->g;
@@ -394,7 +406,7 @@ static int item_axes(Set *s, Axes *O)
 }
 
 /* Sums over rounds (rounds.c) are numbered, and what is made of a slice
- * (slices.c); each waits for its own.                                        */
+ * (slices.c); each waits for its own. */
 static int two_rounds(const Set *s)
 {
     int64_t seen = 0;
@@ -424,7 +436,7 @@ static int64_t items_of(const Graph *g, const Node *n, const Axes *O)
     return items;
 }
 
-/* The member that reduction n reduces, through views.                        */
+/* The member that reduction n reduces, through views. */
 static const Node *reduced(const Node *n)
 {
     do
@@ -435,7 +447,7 @@ static const Node *reduced(const Node *n)
 
 /* Would one kernel have fewer items than keep the chip busy, while kernels of
  * their own would have more: a sum of sums, of what is made of large sums, or
- * two large results that share few axes?                                     */
+ * two large results that share few axes? */
 static int too_few(Set *s, const Axes *O)
 {
     const Graph *g = s->f->g;

@@ -5,7 +5,7 @@
  *     m' = b1 m + (1-b1) g          v' = b2 v + (1-b2) g^2
  *     p' = p (1 - lr wd) - (lr/bc1) m' / (sqrt(v') / sqrt(bc2) + eps)
  *
- * (Loshchilov and Hutter 2019, algorithm 2; bc = 1 - beta^t.)                */
+ * (Loshchilov and Hutter 2019, algorithm 2; bc = 1 - beta^t.) */
 #include <stdlib.h>
 #include <string.h>
 
@@ -17,7 +17,8 @@ static double decay(const TrainStep *s, const Param *p)
 {
     const Opts *o = s->g->opts;
     int none = opts_str(o, "train.no_decay")
-             ? opts_match(o, "train.no_decay", p->path) : p->nd <= 1;
+                   ? opts_match(o, "train.no_decay", p->path)
+                   : p->nd <= 1;
 
     return none ? 0 : opts_num(o, "train.weight_decay");
 }
@@ -66,7 +67,7 @@ static Node *square_sum(TrainStep *s, Node *x)
     return in_post(g_total(s->g, post_op2(s, Omul, x, x)));
 }
 
-/* Sums of eight at a time, so that no kernel reads a thousand operands.      */
+/* Sums of eight at a time, so that no kernel reads a thousand operands. */
 static Node *sum_all(TrainStep *s, Node **v, size_t n)
 {
     while (n > 1) {
@@ -91,7 +92,7 @@ static Node *packed(TrainStep *s, const Bucket *b, Node *const *in)
     return n;
 }
 
-/* The gradients of each bucket, packed, and the squares of all.              */
+/* The gradients of each bucket, packed, and the squares of all. */
 static size_t add_squares(TrainStep *s, Node **sq)
 {
     Graph *g = s->g;
@@ -124,9 +125,10 @@ void step_clip(TrainStep *s)
     post_result(s, "grad_norm", norm);
     s->ok = post_op2(s, Oland, s->ok, post_op1(s, Oisfinite, norm));
     if (clip > 0)
-        s->scale = post_op2(s, Ominimum, post_num(s, 1),
-                       post_op2(s, Odiv, post_num(s, clip),
-                           post_op2(s, Oadd, norm, post_num(s, 1e-6))));
+        s->scale =
+            post_op2(s, Ominimum, post_num(s, 1),
+                     post_op2(s, Odiv, post_num(s, clip),
+                              post_op2(s, Oadd, norm, post_num(s, 1e-6))));
 }
 
 /* ---- writes -------------------------------------------------------------- */
@@ -140,7 +142,7 @@ static void write_node(TrainStep *s, Node *state, Node *value)
     infer(s->g, in_post(w));
 }
 
-/* The value, or the old one when something is not finite.                    */
+/* The value, or the old one when something is not finite. */
 static Node *if_ok(TrainStep *s, Node *value, Node *old)
 {
     Node *n = g_cast(s->g, value, old->dt);
@@ -164,7 +166,7 @@ static Dtype companion_dtype(const Graph *g, ParamKind kind)
     return low && kind != PKmaster ? Dbf16 : Df32;
 }
 
-/* A master starts as a copy of its parameter, or of all of the bucket.       */
+/* A master starts as a copy of its parameter, or of all of the bucket. */
 static void set_start(Param *q, const Bucket *b)
 {
     const Param *p = b->param[0];
@@ -181,7 +183,7 @@ static void set_start(Param *q, const Bucket *b)
     q->dim[q->nd++] = (Dim){ b->flat, b->size };
 }
 
-/* A value of the optimizer beside a bucket's parameters.                     */
+/* A value of the optimizer beside a bucket's parameters. */
 static Node *companion(TrainStep *s, const Bucket *b, ParamKind kind)
 {
     Graph *g = s->g;
@@ -205,10 +207,10 @@ static Node *companion(TrainStep *s, const Bucket *b, ParamKind kind)
 static Node *moment(TrainStep *s, Node *old, Node *x, double beta)
 {
     return post_op2(s, Oadd, post_op2(s, Omul, old, post_num(s, beta)),
-               post_op2(s, Omul, x, post_num(s, 1 - beta)));
+                    post_op2(s, Omul, x, post_num(s, 1 - beta)));
 }
 
-/* The arithmetic is fp32 whatever a value is stored as.                      */
+/* The arithmetic is fp32 whatever a value is stored as. */
 static Node *high(TrainStep *s, Node *n)
 {
     Node *c = g_cast(s->g, n, Df32);
@@ -218,7 +220,7 @@ static Node *high(TrainStep *s, Node *n)
     return c;
 }
 
-/* The new value of w by its gradient d; the moments m and v are written.     */
+/* The new value of w by its gradient d; the moments m and v are written. */
 static Node *adamw(TrainStep *s, Node *w, Node *d, Node *m, Node *v, double wd)
 {
     double eps = opts_num(s->g->opts, "train.eps");
@@ -250,26 +252,28 @@ static void write_members(TrainStep *s, const Bucket *b, Node *value)
     }
 }
 
-/* A master that is kept is what its parameter is rounded from.               */
+/* A master that is kept is what its parameter is rounded from. */
 static void optimize_bucket(TrainStep *s, const Bucket *b)
 {
     int low = !strcmp(opts_str(s->g->opts, "precision.policy"), "bf16");
     Node *m = companion(s, b, PKm), *v = companion(s, b, PKv);
-    Node *old = b->shards ? b->node[0] : b->flat && low
-              ? NULL : packed(s, b, b->node);
+    Node *old = b->shards        ? b->node[0]
+                : b->flat && low ? NULL
+                                 : packed(s, b, b->node);
     Node *w = low ? companion(s, b, PKmaster) : high(s, old);
     Node *w1 = adamw(s, w, b->sum, m, v, decay(s, b->param[0]));
 
     if (low)
         post_write(s, w, w1);
     if (!b->flat || b->shards)
-        write_node(s, old, !low ? if_ok(s, w1, old)
-                                : in_post(g_cast(s->g, if_ok(s, w1, w),
-                                                 old->dt)));
+        write_node(s, old,
+                   !low ? if_ok(s, w1, old)
+                        : in_post(g_cast(s->g, if_ok(s, w1, w), old->dt)));
     else
-        write_members(s, b, old ? if_ok(s, w1, old)
-                                : in_post(g_cast(s->g, if_ok(s, w1, w),
-                                                 b->param[0]->dt)));
+        write_members(
+            s, b,
+            old ? if_ok(s, w1, old)
+                : in_post(g_cast(s->g, if_ok(s, w1, w), b->param[0]->dt)));
 }
 
 void step_optimize(TrainStep *s, Node **param, size_t n)

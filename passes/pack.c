@@ -15,7 +15,7 @@
  * Where some offsets are fixed: first fit around them.
  *
  * Nothing here looks at a clock: work is counted, so a plan is the same on
- * every machine.                                                             */
+ * every machine. */
 #include "passes.h"
 
 #include <limits.h>
@@ -24,27 +24,28 @@
 
 enum {
     ALIGN = 256,
-    FEW = 2000,                   /* so many may be searched                  */
-    IDLE = 4                      /* rounds without progress before giving up */
+    FEW = 2000, /* so many may be searched */
+    IDLE = 4    /* rounds without progress before giving up */
 };
 
 typedef struct Item {
-    int id;                       /* index of its Rect                        */
-    int lo, hi;                   /* first and last section it is alive in    */
+    int id;     /* index of its Rect */
+    int lo, hi; /* first and last section it is alive in */
     int64_t size, fixed, off;
-    int64_t load;                 /* the largest of its sections              */
+    int64_t load; /* the largest of its sections */
 } Item;
 
 typedef struct Pack {
     Arena *arena;
-    Item *item; int n;            /* without the empty ones                   */
+    Item *item;
+    int n; /* without the empty ones */
     int nfixed;
     int nsec;
-    int64_t bound, height;        /* height: of the best so far               */
+    int64_t bound, height; /* height: of the best so far */
     int64_t *best;
     const char *how;
-    int64_t work;                 /* units left                               */
-    struct Run *run;              /* skyline's room, used again and again     */
+    int64_t work;    /* units left */
+    struct Run *run; /* skyline's room, used again and again */
     struct Low *low;
 } Pack;
 
@@ -53,7 +54,7 @@ static int64_t max64(int64_t a, int64_t b)
     return a > b ? a : b;
 }
 
-/* What is good enough.                                                       */
+/* What is good enough. */
 static int64_t aim(const Pack *p)
 {
     return p->bound + p->bound / 200;
@@ -66,17 +67,21 @@ static int good(const Pack *p)
 
 /* ---- sections ------------------------------------------------------------ */
 
-typedef struct Event { int64_t key; int item; } Event;
+typedef struct Event {
+    int64_t key;
+    int item;
+} Event;
 
 static int by_key(const void *x, const void *y)
 {
     const Event *a = x, *b = y;
-    if (a->key != b->key) return a->key < b->key ? -1 : 1;
+    if (a->key != b->key)
+        return a->key < b->key ? -1 : 1;
     return a->item - b->item;
 }
 
 /* Times become sections: a new one starts where something is born after
- * something died, so every section is a largest set of what lives together.  */
+ * something died, so every section is a largest set of what lives together. */
 static void cut_sections(Pack *p, const Rect *r)
 {
     Event *e = alloc(p->arena, sizeof *e * (size_t)(2 * p->n + 1));
@@ -84,8 +89,8 @@ static void cut_sections(Pack *p, const Rect *r)
 
     for (int i = 0; i < p->n; i++) {
         const Rect *x = &r[p->item[i].id];
-        e[2 * i] = (Event){2 * (int64_t)x->born, 2 * i};
-        e[2 * i + 1] = (Event){2 * (int64_t)x->dies + 1, 2 * i + 1};
+        e[2 * i] = (Event){ 2 * (int64_t)x->born, 2 * i };
+        e[2 * i + 1] = (Event){ 2 * (int64_t)x->dies + 1, 2 * i + 1 };
     }
     qsort(e, (size_t)(2 * p->n), sizeof *e, by_key);
     for (int k = 0; k < 2 * p->n; k++) {
@@ -124,10 +129,12 @@ static void find_bound(Pack *p)
 
 static void keep(Pack *p, int64_t height, const char *how)
 {
-    if (height >= p->height) return;
+    if (height >= p->height)
+        return;
     p->height = height;
     p->how = how;
-    for (int i = 0; i < p->n; i++) p->best[i] = p->item[i].off;
+    for (int i = 0; i < p->n; i++)
+        p->best[i] = p->item[i].off;
 }
 
 static int64_t height_of(const Pack *p)
@@ -141,7 +148,7 @@ static int64_t height_of(const Pack *p)
 /* ---- orders -------------------------------------------------------------- */
 
 /* What comes first: Size, Length, Area, Total load around it, most first; the
- * earliest Born.                                                             */
+ * earliest Born. */
 static const char *const orders[] = {
     "LAT", "TAL", "AST", "BS", "LS", "SLA", "TLA",
 };
@@ -160,17 +167,21 @@ static int64_t trait(const Item *x, char c)
 }
 
 enum { NKEY = 3 };
-typedef struct Rank { int64_t key[NKEY]; int i; } Rank;
+typedef struct Rank {
+    int64_t key[NKEY];
+    int i;
+} Rank;
 
 static int by_rank(const void *x, const void *y)
 {
     const Rank *a = x, *b = y;
     for (int k = 0; k < NKEY; k++)
-        if (a->key[k] != b->key[k]) return a->key[k] < b->key[k] ? -1 : 1;
+        if (a->key[k] != b->key[k])
+            return a->key[k] < b->key[k] ? -1 : 1;
     return a->i - b->i;
 }
 
-/* seq[k] = the item that comes k-th.                                         */
+/* seq[k] = the item that comes k-th. */
 static void sort_items(Pack *p, const char *how, int *seq)
 {
     Rank *r = alloc(p->arena, sizeof *r * (size_t)p->n);
@@ -181,22 +192,25 @@ static void sort_items(Pack *p, const char *how, int *seq)
             r[i].key[k] = trait(&p->item[i], how[k]);
     }
     qsort(r, (size_t)p->n, sizeof *r, by_rank);
-    for (int i = 0; i < p->n; i++) seq[i] = r[i].i;
+    for (int i = 0; i < p->n; i++)
+        seq[i] = r[i].i;
 }
 
 /* ---- what fits into a span ----------------------------------------------- */
 
 /* The rectangles not yet placed, as leaves of a binary tree in the order of
  * their (lo, hi) with the bits interleaved, so that a subtree is a small box of
- * lives. Each node knows its box and the best rank in it.                    */
-typedef struct Box { int best, minlo, maxlo, minhi, maxhi; } Box;
+ * lives. Each node knows its box and the best rank in it. */
+typedef struct Box {
+    int best, minlo, maxlo, minhi, maxhi;
+} Box;
 typedef struct Tree {
     int half;
-    Box *at;                      /* root 1, leaves half..2 half - 1          */
-    int *leaf;                    /* of each item                             */
+    Box *at;   /* root 1, leaves half..2 half - 1 */
+    int *leaf; /* of each item */
 } Tree;
 
-static const Box nothing = {INT_MAX, INT_MAX, -1, INT_MAX, -1};
+static const Box nothing = { INT_MAX, INT_MAX, -1, INT_MAX, -1 };
 
 static int least(int a, int b)
 {
@@ -211,7 +225,8 @@ static int most(int a, int b)
 static uint64_t spread_bits(uint64_t x)
 {
     uint64_t y = 0;
-    for (int b = 0; b < 32; b++) y |= (x >> b & 1) << 2 * b;
+    for (int b = 0; b < 32; b++)
+        y |= (x >> b & 1) << 2 * b;
     return y;
 }
 
@@ -219,7 +234,7 @@ static void join(Tree *t, int x)
 {
     const Box *a = &t->at[2 * x], *b = &t->at[2 * x + 1];
     t->at[x] = (Box){
-        least(a->best, b->best), least(a->minlo, b->minlo),
+        least(a->best, b->best),  least(a->minlo, b->minlo),
         most(a->maxlo, b->maxlo), least(a->minhi, b->minhi),
         most(a->maxhi, b->maxhi),
     };
@@ -231,39 +246,46 @@ static void find_leaves(Pack *p, Tree *t)
 
     for (int i = 0; i < p->n; i++) {
         uint64_t lo = (uint64_t)p->item[i].lo, hi = (uint64_t)p->item[i].hi;
-        e[i] = (Event){(int64_t)(spread_bits(lo) << 1 | spread_bits(hi)), i};
+        e[i] = (Event){ (int64_t)(spread_bits(lo) << 1 | spread_bits(hi)), i };
     }
     qsort(e, (size_t)p->n, sizeof *e, by_key);
     t->leaf = alloc(p->arena, sizeof(int) * (size_t)p->n);
-    for (int k = 0; k < p->n; k++) t->leaf[e[k].item] = k;
+    for (int k = 0; k < p->n; k++)
+        t->leaf[e[k].item] = k;
 }
 
-/* seq[rank] = item.                                                          */
+/* seq[rank] = item. */
 static void fill_tree(const Pack *p, Tree *t, const int *seq)
 {
-    for (int k = 0; k < t->half; k++) t->at[t->half + k] = nothing;
+    for (int k = 0; k < t->half; k++)
+        t->at[t->half + k] = nothing;
     for (int k = 0; k < p->n; k++) {
         const Item *x = &p->item[seq[k]];
-        t->at[t->half + t->leaf[seq[k]]] = (Box){k, x->lo, x->lo, x->hi, x->hi};
+        t->at[t->half + t->leaf[seq[k]]] =
+            (Box){ k, x->lo, x->lo, x->hi, x->hi };
     }
-    for (int k = t->half - 1; k > 0; k--) join(t, k);
+    for (int k = t->half - 1; k > 0; k--)
+        join(t, k);
 }
 
 static void take(Tree *t, int item)
 {
     int x = t->half + t->leaf[item];
     t->at[x] = nothing;
-    for (x /= 2; x; x /= 2) join(t, x);
+    for (x /= 2; x; x /= 2)
+        join(t, x);
 }
 
-/* The best rank below x among lives within [lo, hi], if better than `best`.  */
+/* The best rank below x among lives within [lo, hi], if better than `best`. */
 static int best_within(Pack *p, const Tree *t, int x, int lo, int hi, int best)
 {
     const Box *b = &t->at[x];
 
     p->work--;
-    if (b->best >= best || b->maxlo < lo || b->minhi > hi) return best;
-    if (b->minlo >= lo && b->maxhi <= hi) return b->best;
+    if (b->best >= best || b->maxlo < lo || b->minhi > hi)
+        return best;
+    if (b->minlo >= lo && b->maxhi <= hi)
+        return b->best;
     int first = t->at[2 * x].best < t->at[2 * x + 1].best ? 2 * x : 2 * x + 1;
     best = best_within(p, t, first, lo, hi, best);
     return best_within(p, t, first ^ 1, lo, hi, best);
@@ -271,12 +293,22 @@ static int best_within(Pack *p, const Tree *t, int x, int lo, int hi, int best)
 
 /* ---- skyline ------------------------------------------------------------- */
 
-/* A run of sections [i, end] of one height, kept at index i; linked.         */
-typedef struct Run { int end, prev, next; int64_t top; } Run;
+/* A run of sections [i, end] of one height, kept at index i; linked. */
+typedef struct Run {
+    int end, prev, next;
+    int64_t top;
+} Run;
 
-/* Runs by height; an entry counts while its run has that height.             */
-typedef struct Low { int64_t top; int run; } Low;
-typedef struct Sky { Run *run; Low *low; int nlow; } Sky;
+/* Runs by height; an entry counts while its run has that height. */
+typedef struct Low {
+    int64_t top;
+    int run;
+} Low;
+typedef struct Sky {
+    Run *run;
+    Low *low;
+    int nlow;
+} Sky;
 
 static int lower(Low a, Low b)
 {
@@ -285,10 +317,11 @@ static int lower(Low a, Low b)
 
 static void push_run(Pack *p, Sky *k, int run)
 {
-    Low x = {k->run[run].top, run};
+    Low x = { k->run[run].top, run };
     int i = k->nlow++;
 
-    if (vec_len(k->low) < (size_t)k->nlow) vec_push(p->arena, k->low, x);
+    if (vec_len(k->low) < (size_t)k->nlow)
+        vec_push(p->arena, k->low, x);
     for (; i > 0 && lower(x, k->low[(i - 1) / 2]); i = (i - 1) / 2)
         k->low[i] = k->low[(i - 1) / 2];
     k->low[i] = x;
@@ -300,31 +333,35 @@ static Low pop_run(Sky *k)
     int i = 0;
 
     for (int c; (c = 2 * i + 1) < k->nlow; i = c) {
-        if (c + 1 < k->nlow && lower(k->low[c + 1], k->low[c])) c++;
-        if (!lower(k->low[c], x)) break;
+        if (c + 1 < k->nlow && lower(k->low[c + 1], k->low[c]))
+            c++;
+        if (!lower(k->low[c], x))
+            break;
         k->low[i] = k->low[c];
     }
     k->low[i] = x;
     return top;
 }
 
-/* Let run i swallow the next one.                                            */
+/* Let run i swallow the next one. */
 static void swallow(Sky *k, int i)
 {
     int j = k->run[i].next;
 
     k->run[i].end = k->run[j].end;
     k->run[i].next = k->run[j].next;
-    if (k->run[j].next >= 0) k->run[k->run[j].next].prev = i;
+    if (k->run[j].next >= 0)
+        k->run[k->run[j].next].prev = i;
     k->run[j].top = -1;
 }
 
-/* Run i has a new height: one run with neighbours of the same height.        */
+/* Run i has a new height: one run with neighbours of the same height. */
 static void settle(Pack *p, Sky *k, int i)
 {
     Run *r = k->run;
 
-    if (r[i].next >= 0 && r[r[i].next].top == r[i].top) swallow(k, i);
+    if (r[i].next >= 0 && r[r[i].next].top == r[i].top)
+        swallow(k, i);
     if (r[i].prev >= 0 && r[r[i].prev].top == r[i].top) {
         i = r[i].prev;
         swallow(k, i);
@@ -332,13 +369,14 @@ static void settle(Pack *p, Sky *k, int i)
     push_run(p, k, i);
 }
 
-/* Cut run i before section s; returns the second part.                       */
+/* Cut run i before section s; returns the second part. */
 static int cut_run(Sky *k, int i, int s)
 {
     Run *r = k->run;
 
-    r[s] = (Run){r[i].end, i, r[i].next, r[i].top};
-    if (r[i].next >= 0) r[r[i].next].prev = s;
+    r[s] = (Run){ r[i].end, i, r[i].next, r[i].top };
+    if (r[i].next >= 0)
+        r[r[i].next].prev = s;
     r[i].next = s;
     r[i].end = s - 1;
     return s;
@@ -347,7 +385,8 @@ static int cut_run(Sky *k, int i, int s)
 static void put_on(Pack *p, Sky *k, int i, Item *x)
 {
     x->off = k->run[i].top;
-    if (k->run[i].end > x->hi) push_run(p, k, cut_run(k, i, x->hi + 1));
+    if (k->run[i].end > x->hi)
+        push_run(p, k, cut_run(k, i, x->hi + 1));
     if (i < x->lo) {
         push_run(p, k, i);
         i = cut_run(k, i, x->lo);
@@ -356,7 +395,7 @@ static void put_on(Pack *p, Sky *k, int i, Item *x)
     settle(p, k, i);
 }
 
-/* Nothing fits into the lowest run: fill it up to its lower neighbour.       */
+/* Nothing fits into the lowest run: fill it up to its lower neighbour. */
 static void fill_up(Pack *p, Sky *k, int i)
 {
     Run *r = k->run;
@@ -369,16 +408,17 @@ static void fill_up(Pack *p, Sky *k, int i)
 
 static int64_t skyline(Pack *p, Tree *t, const int *seq, const char *how)
 {
-    Sky k = {.run = p->run, .low = p->low};
+    Sky k = { .run = p->run, .low = p->low };
     int left = p->n;
 
     fill_tree(p, t, seq);
-    k.run[0] = (Run){p->nsec - 1, -1, -1, 0};
+    k.run[0] = (Run){ p->nsec - 1, -1, -1, 0 };
     push_run(p, &k, 0);
     p->work -= 4 * p->n;
     while (left) {
         Low l = pop_run(&k);
-        if (k.run[l.run].top != l.top) continue;
+        if (k.run[l.run].top != l.top)
+            continue;
         int best = best_within(p, t, 1, l.run, k.run[l.run].end, INT_MAX);
         if (best == INT_MAX) {
             fill_up(p, &k, l.run);
@@ -396,7 +436,7 @@ static int64_t skyline(Pack *p, Tree *t, const int *seq, const char *how)
 
 /* ---- first fit ----------------------------------------------------------- */
 
-/* Lowest place for x among the n placed, sorted by offset.                   */
+/* Lowest place for x among the n placed, sorted by offset. */
 static int64_t lowest_gap(Pack *p, Item *const *placed, int n, const Item *x)
 {
     int64_t o = 0;
@@ -404,8 +444,10 @@ static int64_t lowest_gap(Pack *p, Item *const *placed, int n, const Item *x)
     p->work -= n / 4;
     for (int k = 0; k < n; k++) {
         const Item *y = placed[k];
-        if (y->lo > x->hi || y->hi < x->lo) continue;
-        if (y->off >= o + x->size) return o;
+        if (y->lo > x->hi || y->hi < x->lo)
+            continue;
+        if (y->off >= o + x->size)
+            return o;
         o = max64(o, y->off + y->size);
     }
     return o;
@@ -413,21 +455,24 @@ static int64_t lowest_gap(Pack *p, Item *const *placed, int n, const Item *x)
 
 static void insert(Item **placed, int n, Item *x)
 {
-    for (; n > 0 && placed[n - 1]->off > x->off; n--) placed[n] = placed[n - 1];
+    for (; n > 0 && placed[n - 1]->off > x->off; n--)
+        placed[n] = placed[n - 1];
     placed[n] = x;
 }
 
-/* Around the fixed ones; the rest in order.                                  */
+/* Around the fixed ones; the rest in order. */
 static void firstfit(Pack *p, const int *seq)
 {
     Item **placed = alloc(p->arena, sizeof *placed * (size_t)p->n);
     int n = 0;
 
     for (int i = 0; i < p->n; i++)
-        if (p->item[i].fixed >= 0) insert(placed, n++, &p->item[i]);
+        if (p->item[i].fixed >= 0)
+            insert(placed, n++, &p->item[i]);
     for (int i = 0; i < p->n; i++) {
         Item *x = &p->item[seq[i]];
-        if (x->fixed >= 0) continue;
+        if (x->fixed >= 0)
+            continue;
         x->off = lowest_gap(p, placed, n, x);
         insert(placed, n++, x);
     }
@@ -437,7 +482,7 @@ static void firstfit(Pack *p, const int *seq)
 /* ---- squeeze ------------------------------------------------------------- */
 
 /* What reaches above the aim goes first next time, and drags the others along:
- * each such item moves to half its place in the order.                       */
+ * each such item moves to half its place in the order. */
 static void promote(Pack *p, int *seq, int64_t aim)
 {
     Rank *r = alloc(p->arena, sizeof *r * (size_t)p->n);
@@ -445,10 +490,11 @@ static void promote(Pack *p, int *seq, int64_t aim)
     for (int k = 0; k < p->n; k++) {
         const Item *x = &p->item[seq[k]];
         int out = x->off + x->size > aim;
-        r[k] = (Rank){{out ? k - 1 : 2 * (int64_t)k, !out, 0}, seq[k]};
+        r[k] = (Rank){ { out ? k - 1 : 2 * (int64_t)k, !out, 0 }, seq[k] };
     }
     qsort(r, (size_t)p->n, sizeof *r, by_rank);
-    for (int k = 0; k < p->n; k++) seq[k] = r[k].i;
+    for (int k = 0; k < p->n; k++)
+        seq[k] = r[k].i;
 }
 
 static void squeeze(Pack *p, Tree *t, int *seq, int64_t work)
@@ -459,7 +505,8 @@ static void squeeze(Pack *p, Tree *t, int *seq, int64_t work)
         promote(p, seq, aim(p));
         int64_t h = skyline(p, t, seq, "squeeze");
         p->work -= p->n;
-        if (h < best) idle = 0;
+        if (h < best)
+            idle = 0;
         best = h < best ? h : best;
     }
 }
@@ -473,10 +520,13 @@ static void setup(Pack *p, Rect *r, int n)
     p->height = INT64_MAX;
     for (int i = 0; i < n; i++) {
         r[i].offset = r[i].fixed >= 0 ? r[i].fixed : 0;
-        if (r[i].bytes <= 0) continue;
+        if (r[i].bytes <= 0)
+            continue;
         p->nfixed += r[i].fixed >= 0;
         p->item[p->n++] = (Item){
-            .id = i, .fixed = r[i].fixed, .off = r[i].offset,
+            .id = i,
+            .fixed = r[i].fixed,
+            .off = r[i].offset,
             .size = (r[i].bytes + ALIGN - 1) / ALIGN * ALIGN,
         };
     }
@@ -491,12 +541,14 @@ static int search(Pack *p, const int *seq, int64_t cap, int64_t limit)
 
     for (int i = 0; i < p->n; i++) {
         const Item *x = &p->item[seq[i]];
-        r[i] = (Rect){x->lo, x->hi, x->size, -1, 0};
+        r[i] = (Rect){ x->lo, x->hi, x->size, -1, 0 };
     }
     int ok = pack_under(p->arena, r, p->n, cap, &left);
     p->work -= limit - left;
-    for (int i = 0; ok && i < p->n; i++) p->item[seq[i]].off = r[i].offset;
-    if (ok) keep(p, height_of(p), "search");
+    for (int i = 0; ok && i < p->n; i++)
+        p->item[seq[i]].off = r[i].offset;
+    if (ok)
+        keep(p, height_of(p), "search");
     return ok;
 }
 
@@ -515,9 +567,10 @@ static void search_all(Pack *p, int *const *seq)
 
 static Tree make_tree(Pack *p)
 {
-    Tree t = {.half = 1};
+    Tree t = { .half = 1 };
 
-    while (t.half < p->n) t.half *= 2;
+    while (t.half < p->n)
+        t.half *= 2;
     t.at = alloc(p->arena, sizeof *t.at * (size_t)(2 * t.half));
     find_leaves(p, &t);
     p->run = alloc(p->arena, sizeof *p->run * (size_t)p->nsec);
@@ -532,22 +585,28 @@ static void try_all(Pack *p)
     for (int k = 0; k < NORDER && !good(p); k++) {
         seq[k] = alloc(p->arena, sizeof *seq[k] * (size_t)p->n);
         sort_items(p, orders[k], seq[k]);
-        if (p->nfixed) firstfit(p, seq[k]);
-        else skyline(p, &t, seq[k], "skyline");
+        if (p->nfixed)
+            firstfit(p, seq[k]);
+        else
+            skyline(p, &t, seq[k], "skyline");
     }
-    if (p->nfixed || good(p)) return;
-    if (p->n <= FEW) search_all(p, seq);
+    if (p->nfixed || good(p))
+        return;
+    if (p->n <= FEW)
+        search_all(p, seq);
     for (int k = 0; k < NORDER && !good(p) && p->work > 0; k++)
         squeeze(p, &t, seq[k], p->work / (NORDER - k));
 }
 
 Packed pack(Arena *a, Rect *r, int n, int64_t work)
 {
-    Pack p = {.arena = a, .work = work};
+    Pack p = { .arena = a, .work = work };
 
     setup(&p, r, n);
-    if (!p.n) return (Packed){.how = "empty"};
+    if (!p.n)
+        return (Packed){ .how = "empty" };
     try_all(&p);
-    for (int i = 0; i < p.n; i++) r[p.item[i].id].offset = p.best[i];
-    return (Packed){p.height, p.bound, work - p.work, p.how};
+    for (int i = 0; i < p.n; i++)
+        r[p.item[i].id].offset = p.best[i];
+    return (Packed){ p.height, p.bound, work - p.work, p.how };
 }

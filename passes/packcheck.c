@@ -2,25 +2,29 @@
  * how the offsets came about: when a rectangle is born it may meet none of
  * those alive. How many it meets is the number that begin below its end less
  * the number that end at or below its beginning; two counting trees over the
- * addresses answer that, n log n in all.                                     */
+ * addresses answer that, n log n in all. */
 #include "passes.h"
 
 #include <stdlib.h>
 
 enum { ALIGN = 256 };
 
-/* Counts at positions 1..n; sums of a beginning in log n.                    */
-typedef struct Counts { int n, *at; } Counts;
+/* Counts at positions 1..n; sums of a beginning in log n. */
+typedef struct Counts {
+    int n, *at;
+} Counts;
 
 static void count(Counts *c, int i, int v)
 {
-    for (; i <= c->n; i += i & -i) c->at[i] += v;
+    for (; i <= c->n; i += i & -i)
+        c->at[i] += v;
 }
 
 static int count_to(const Counts *c, int i)
 {
     int v = 0;
-    for (; i; i -= i & -i) v += c->at[i];
+    for (; i; i -= i & -i)
+        v += c->at[i];
     return v;
 }
 
@@ -30,26 +34,33 @@ static int by_value(const void *x, const void *y)
     return (a > b) - (a < b);
 }
 
-/* Position of x among the n sorted addresses, from 1.                        */
+/* Position of x among the n sorted addresses, from 1. */
 static int position(const int64_t *v, int n, int64_t x)
 {
     int lo = 0, hi = n;
     while (lo < hi) {
         int mid = (lo + hi) / 2;
-        if (v[mid] < x) lo = mid + 1;
-        else hi = mid;
+        if (v[mid] < x)
+            lo = mid + 1;
+        else
+            hi = mid;
     }
     return lo + 1;
 }
 
-typedef struct Moment { int64_t time; int i, dies; } Moment;
+typedef struct Moment {
+    int64_t time;
+    int i, dies;
+} Moment;
 
-/* Births before deaths: both ends of a life are included.                    */
+/* Births before deaths: both ends of a life are included. */
 static int by_time(const void *x, const void *y)
 {
     const Moment *a = x, *b = y;
-    if (a->time != b->time) return a->time < b->time ? -1 : 1;
-    if (a->dies != b->dies) return a->dies - b->dies;
+    if (a->time != b->time)
+        return a->time < b->time ? -1 : 1;
+    if (a->dies != b->dies)
+        return a->dies - b->dies;
     return a->i - b->i;
 }
 
@@ -76,7 +87,7 @@ static const char *sweep(Arena *a, const Rect *r, const Moment *m, int n)
     }
     qsort(v, (size_t)n, sizeof *v, by_value);
     size_t bytes = sizeof(int) * (size_t)(n + 2);
-    Counts begin = {n, alloc(a, bytes)}, end = {n, alloc(a, bytes)};
+    Counts begin = { n, alloc(a, bytes) }, end = { n, alloc(a, bytes) };
     for (int k = 0; k < n; k++) {
         const Rect *x = &r[m[k].i];
         int lo = position(v, n, x->offset);
@@ -97,10 +108,12 @@ const char *pack_wrong(Arena *a, const Rect *r, int n, int64_t height)
     int k = 0;
 
     for (int i = 0; i < n; i++) {
-        if (r[i].bytes <= 0) continue;
-        if ((wrong = place_wrong(a, r, i, height))) return wrong;
-        m[k++] = (Moment){r[i].born, i, 0};
-        m[k++] = (Moment){r[i].dies, i, 1};
+        if (r[i].bytes <= 0)
+            continue;
+        if ((wrong = place_wrong(a, r, i, height)))
+            return wrong;
+        m[k++] = (Moment){ r[i].born, i, 0 };
+        m[k++] = (Moment){ r[i].dies, i, 1 };
     }
     qsort(m, (size_t)k, sizeof *m, by_time);
     return sweep(a, r, m, k);

@@ -11,23 +11,24 @@
 #undef PASS
 
 typedef struct CompileOptions {
-    const char *dump;             /* "-d": comma list of passes, all, why, +all,
-                                     +loc; null: none                         */
-    const char *stop;             /* "-x": print this stage's graph and stop  */
-    const char *skip;             /* a pass that is left out, for tests       */
-    const char *prog;             /* which program -d and -x show: "step"     */
-    FILE *out;                    /* where dumps go                           */
-    Text *dot;                    /* not null: graphs go there, as Graphviz   */
-    Source *source; int nsource;  /* Lua sources for the plan                 */
-    Graph **stage;                /* vec: programs that -x wrote and that go on
-                                     from there; null: all start anew         */
+    const char *dump; /* "-d": comma list of passes, all, why, +all,
+                                     +loc; null: none */
+    const char *stop; /* "-x": print this stage's graph and stop */
+    const char *skip; /* a pass that is left out, for tests */
+    const char *prog; /* which program -d and -x show: "step" */
+    FILE *out;        /* where dumps go */
+    Text *dot;        /* not null: graphs go there, as Graphviz */
+    Source *source;
+    int nsource;   /* Lua sources for the plan */
+    Graph **stage; /* vec: programs that -x wrote and that go on
+                                     from there; null: all start anew */
 } CompileOptions;
 
 typedef struct PassInfo {
     const char *name;
-    void (*run)(Graph *g);        /* null: works on groups, run.c calls it    */
-    const char *progs;            /* letters of the programs it runs in       */
-    Level level;                  /* what check_graph holds after it          */
+    void (*run)(Graph *g); /* null: works on groups, run.c calls it */
+    const char *progs;     /* letters of the programs it runs in */
+    Level level;           /* what check_graph holds after it */
     const char *sentence;
 } PassInfo;
 extern const PassInfo passtab[];
@@ -35,119 +36,125 @@ extern const int npass;
 
 /* Every program of a logical graph as one plan. With o->stop: null, and the
  * logical graph, all programs after that pass and the sources are written to
- * o->out; read back as `stage`, they make the same plan.                     */
+ * o->out; read back as `stage`, they make the same plan. */
 Plan *compile(Graph *logical, const Target *T, const CompileOptions *o);
 
 /* One pass on g, checked; for tests and tools. err() when there is none of
- * that name.                                                                 */
+ * that name. */
 void run_pass(Graph *g, const Target *T, const char *name);
-/* kernels.c: groups as text, a line each; fold: repeated scopes once.        */
+/* kernels.c: groups as text, a line each; fold: repeated scopes once. */
 char *groups_print(Arena *a, Group *const *k, int fold);
 
-/* One line per decision, shown by -d why.                                    */
+/* One line per decision, shown by -d why. */
 void why(const Node *n, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
-const Target *pass_target(void);  /* the target being compiled for            */
-void attnback_apart(Graph *g);    /* attnback.c, whatever the target is       */
+const Target *pass_target(void); /* the target being compiled for */
+void attnback_apart(Graph *g);   /* attnback.c, whatever the target is */
 
 /* ---- rewrite.c ----------------------------------------------------------- */
 
 /* Rebuild g in order: f gets each node with its operands already replaced and
  * returns what stands for it from now on (itself to keep it, a node that exists
- * or that it has just built). New nodes land where f builds them.            */
+ * or that it has just built). New nodes land where f builds them. */
 void rewrite(Graph *g, Node *(*f)(Graph *g, Node *n, void *ctx), void *ctx);
-int *use_counts(const Graph *g, Arena *a);    /* by node id                   */
+int *use_counts(const Graph *g, Arena *a); /* by node id */
 /* Copy body (a composite's meaning) into g with its args bound to `in`; returns
- * its last node.                                                             */
+ * its last node. */
 Node *inline_body(Graph *g, const Graph *body, Node *const *in,
                   const char *scope, const Loc *l);
 
-Node *g_total(Graph *g, Node *n);             /* sum over all its axes        */
+Node *g_total(Graph *g, Node *n); /* sum over all its axes */
 /* n with the axis micro: what is the same for all micro-batches (a loss of
- * parameters only) counts once in each, whoever runs it.                     */
+ * parameters only) counts once in each, whoever runs it. */
 Node *g_each_micro(Graph *g, Node *n);
-Node *g_accum(Graph *g, Node *n, const char *op);  /* fp32, in n's region     */
-int axis_covers(const Axis *a, const char *name);  /* it or a factor of it */
-double micro_batches(const Graph *g, const Loc *l); /* of a step, all ranks   */
-int64_t micro_turns(const Graph *g);  /* of them those that a rank runs, err()
+Node *g_accum(Graph *g, Node *n, const char *op);   /* fp32, in n's region */
+int axis_covers(const Axis *a, const char *name);   /* it or a factor of it */
+double micro_batches(const Graph *g, const Loc *l); /* of a step, all ranks */
+int64_t micro_turns(const Graph *g); /* of them those that a rank runs, err()
                                          where dp's ranks cannot share evenly */
 
 /* ---- room.c -------------------------------------------------------------- */
 
 /* Before rows are laid out: route.balance=forced gives pair i of a micro-batch
- * to expert i mod experts, whatever the router chose.                        */
+ * to expert i mod experts, whatever the router chose. */
 void force_balance(Graph *g);
-const Node *choice_of(const Node *e);   /* the router's own index, behind e   */
+const Node *choice_of(const Node *e); /* the router's own index, behind e */
 /* Before rows are laid out: leave each expert no more pairs than route.policy
- * and route.factor allow.                                                    */
+ * and route.factor allow. */
 void make_room(Graph *g);
 /* route.policy=dropless with route.factor: a rank has room for so many times
  * its equal share of rows. When more come, `step` does nothing and says so, and
- * the program step.fallback takes them in rounds (rounds.c).                 */
+ * the program step.fallback takes them in rounds (rounds.c). */
 int has_budget(const Graph *g);
-int rounds_of(const Graph *g, const Node *route);    /* 1: never too many     */
-void watch_rooms(Graph *g);       /* overflow of each map, accumulated        */
-void make_rounds(Graph *g);       /* after rows are laid out                  */
-void repeat_rounds(Graph *g);     /* after grad                               */
-/* Operands first, otherwise in the order there is.                           */
+int rounds_of(const Graph *g, const Node *route); /* 1: never too many */
+void watch_rooms(Graph *g);   /* overflow of each map, accumulated */
+void make_rounds(Graph *g);   /* after rows are laid out */
+void repeat_rounds(Graph *g); /* after grad */
+/* Operands first, otherwise in the order there is. */
 void g_sort(Graph *g);
 
 /* ---- stages.c ------------------------------------------------------------ */
 
 /* The chunks of a pipeline, from the traced model; null: one stage. err() when
- * fold.layout does not fit it.                                               */
+ * fold.layout does not fit it. */
 Stages *stages_cut(Graph *logical);
 /* Chunk of the unit that a scope ("layers.3.attn", "d.layers.3") lies in; -1:
- * of no unit.                                                                */
+ * of no unit. */
 int stage_of(const Stages *st, const char *scope);
-const char *unit_of_scope(const char *scope);  /* interned; null: none        */
-int unit_at(const Stages *st, const char *scope);   /* index of the unit      */
+const char *unit_of_scope(const char *scope);     /* interned; null: none */
+int unit_at(const Stages *st, const char *scope); /* index of the unit */
 
 /* ---- pipe.c pipe_assign.c pipe_post.c: what they share ------------------- */
 
-/* Where a node of the body runs; chunk -1: in each call that reads it.       */
-typedef struct Spot { int chunk; Job w; } Spot;
+/* Where a node of the body runs; chunk -1: in each call that reads it. */
+typedef struct Spot {
+    int chunk;
+    Job w;
+} Spot;
 
 /* A value that another stage reads: at the start of its F, or else B or I, of
- * the chunk that is the first to need it.                                    */
-typedef struct Crossing { Node *n; int stage, edge, chan; } Crossing;
+ * the chunk that is the first to need it. */
+typedef struct Crossing {
+    Node *n;
+    int stage, edge, chan;
+} Crossing;
 
 /* The graph of a stage being made: nodes of the same id in the graph that is
- * cut, and lists that become its nodes.                                      */
+ * cut, and lists that become its nodes. */
 typedef struct StagePart {
     Graph *g;
-    Node **at;                    /* by id: the value on this stage           */
-    Node **all;                   /* by id: after it went to all stages       */
-    Table *anew;                  /* (call, id) -> made anew for that call    */
-    Node **source, **before, **body, **post;   /* vecs; body: calls in the
-                                     order of time                            */
+    Node **at;   /* by id: the value on this stage */
+    Node **all;  /* by id: after it went to all stages */
+    Table *anew; /* (call, id) -> made anew for that call */
+    Node **source, **before, **body, **post; /* vecs; body: calls in the
+                                     order of time */
 } StagePart;
 
 typedef struct Pipe {
-    Graph *g;                     /* what is cut                              */
+    Graph *g; /* what is cut */
     Arena *a;
     const Schedule *s;
     int splits, stages, chunks;
-    Spot *spot;                   /* by id                                    */
-    Table *owner;                 /* path -> stage + 1                        */
-    Handoff *edge;                /* vec                                      */
-    Crossing *cross;              /* vec                                      */
-    int chan;                     /* next free channel, and place in the order
-                                     of what all stages do                    */
-    StagePart *part;              /* by stage                                 */
-    int *home;                    /* by id: see pipe_post.c                   */
+    Spot *spot;      /* by id */
+    Table *owner;    /* path -> stage + 1 */
+    Handoff *edge;   /* vec */
+    Crossing *cross; /* vec */
+    int chan;        /* next free channel, and place in the order
+                                     of what all stages do */
+    StagePart *part; /* by stage */
+    int *home;       /* by id: see pipe_post.c */
 } Pipe;
 
-/* Stages, by path, that own the parameters the bodies read; from grad on.    */
+/* Stages, by path, that own the parameters the bodies read; from grad on. */
 Table *pipe_owners(Graph *g);
-int pipe_stage(const Table *owner, const char *path);  /* -1: read by none    */
+int pipe_stage(const Table *owner, const char *path); /* -1: read by none */
 
 const Schedule *pipe_schedule(Graph *g, int *splits);
-void pipe_assign(Pipe *p);        /* spot, owner                              */
-void pipe_post(Pipe *p);          /* what follows the bodies                  */
-/* A copy of n, with operands in, at the end of a list of stage s.            */
+void pipe_assign(Pipe *p); /* spot, owner */
+void pipe_post(Pipe *p);   /* what follows the bodies */
+/* A copy of n, with operands in, at the end of a list of stage s. */
 Node *pipe_copy(Pipe *p, int s, Node ***list, const Node *n, Node *const *in);
-/* n, of den or pre or standing ready, on stage s.                            */
+/* n, of den or pre or standing ready, on stage s. */
 Node *pipe_shared(Pipe *p, int s, Node *n);
 
 /* ---- step.c optimize.c: what stands in post ------------------------------ */
@@ -155,86 +162,86 @@ Node *pipe_shared(Pipe *p, int s, Node *n);
 typedef struct TrainStep {
     Graph *g;
     const Loc *l;
-    const char *scope;            /* of what is being built                   */
-    Node *total;                  /* the step's loss                          */
-    Node *ok;                     /* everything is finite                     */
-    Node *scale;                  /* clipping factor, null: none              */
-    Node *lr, *rate, *root;       /* lr/bc1, 1/sqrt(bc2)                      */
+    const char *scope;      /* of what is being built */
+    Node *total;            /* the step's loss */
+    Node *ok;               /* everything is finite */
+    Node *scale;            /* clipping factor, null: none */
+    Node *lr, *rate, *root; /* lr/bc1, 1/sqrt(bc2) */
     double b1, b2;
-    Table *post;                  /* a node -> its value in post              */
-    Table *bucket;                /* a trained parameter's path -> its Bucket */
+    Table *post;   /* a node -> its value in post */
+    Table *bucket; /* a trained parameter's path -> its Bucket */
 } TrainStep;
 
 /* fp32 arithmetic of post, in s->scope; values of the step block by name; what
- * the step reports.                                                          */
+ * the step reports. */
 Node *post_op1(TrainStep *s, Op op, Node *a);
 Node *post_op2(TrainStep *s, Op op, Node *a, Node *b);
 Node *post_num(TrainStep *s, double v);
 Node *post_scalar(TrainStep *s, const char *name);
 void post_result(TrainStep *s, const char *name, Node *n);
 Node *in_post(Node *n);
-/* Writes the value, or the old one when something is not finite.             */
+/* Writes the value, or the old one when something is not finite. */
 void post_write(TrainStep *s, Node *state, Node *value);
 
-/* Fills s->bucket; param: those that have gradients, in order. How many.     */
+/* Fills s->bucket; param: those that have gradients, in order. How many. */
 size_t step_buckets(TrainStep *s, Node **node, size_t count, Node **param);
-void step_clip(TrainStep *s);                 /* sets ok and scale            */
+void step_clip(TrainStep *s); /* sets ok and scale */
 void step_optimize(TrainStep *s, Node **param, size_t n);
 
 /* ---- heads.c: what slices.c cuts ----------------------------------------- */
 
-/* What becomes of a node: it stays, there is one a slice, it is dx, dw.      */
+/* What becomes of a node: it stays, there is one a slice, it is dx, dw. */
 enum { SLICEnot, SLICEeach, SLICEdx, SLICEdw };
 
-typedef struct Slices {           /* of one head                              */
+typedef struct Slices { /* of one head */
     Graph *g;
-    Arena *a;                     /* of this head                             */
-    Node *head, *x;               /* the product, its operand with tokens     */
-    Axis *axis, *part, *rest;     /* of tokens; what it is split into, or null*/
-    int64_t parts, len;           /* len: of axis (or rest) in a slice        */
-    int n, id;                    /* slices; of the first, for fuse           */
-    char *is;                     /* by id                                    */
-    char *late;                   /* by id: not is, but reads it              */
-    Node ***copy;                 /* by id: of each slice                     */
-    Node ***piece;                /* by id: slices of an operand              */
-    Node **whole;                 /* by id: the results together again        */
-    Node **early;                 /* by id: what it is in the head's call     */
+    Arena *a;                 /* of this head */
+    Node *head, *x;           /* the product, its operand with tokens */
+    Axis *axis, *part, *rest; /* of tokens; what it is split into, or null*/
+    int64_t parts, len;       /* len: of axis (or rest) in a slice */
+    int n, id;                /* slices; of the first, for fuse */
+    char *is;                 /* by id */
+    char *late;               /* by id: not is, but reads it */
+    Node ***copy;             /* by id: of each slice */
+    Node ***piece;            /* by id: slices of an operand */
+    Node **whole;             /* by id: the results together again */
+    Node **early;             /* by id: what it is in the head's call */
 } Slices;
 
-/* The operand of n with tokens, if n may be a head; or null.                 */
+/* The operand of n with tokens, if n may be a head; or null. */
 Node *head_tokens(Graph *g, const Node *n);
 /* In how many slices s->head is made; s has g, a, head and x and gets the rest
- * but what slices are. err() when train.slices divides no axis.              */
+ * but what slices are. err() when train.slices divides no axis. */
 int cut_head(Slices *s);
 
 /* ---- fold.c place.c bucket.c: what is known before they run -------------- */
 
-Mesh *fold_mesh(Graph *g);        /* by the options alone                     */
-void fold_experts(Graph *g);      /* fills Param.expert; needs g->mesh        */
-void param_type(Graph *g, const Param *p, Shard *sh);   /* needs g->mesh      */
+Mesh *fold_mesh(Graph *g);   /* by the options alone */
+void fold_experts(Graph *g); /* fills Param.expert; needs g->mesh */
+void param_type(Graph *g, const Param *p, Shard *sh); /* needs g->mesh */
 
 /* Parameters whose optimizer works on a shard of them all. Or one parameter
- * that no group shares: then flat is null, pack and unpack do nothing.       */
+ * that no group shares: then flat is null, pack and unpack do nothing. */
 typedef struct Bucket {
-    const char *name;             /* "zero.0", or the parameter's path        */
-    Axis *own, *flat;             /* own null: no atom cuts the members       */
-    int64_t ranks, size;          /* size of own; elements of flat            */
-    Param **param;                /* vec; as the following by member          */
+    const char *name;    /* "zero.0", or the parameter's path */
+    Axis *own, *flat;    /* own null: no atom cuts the members */
+    int64_t ranks, size; /* size of own; elements of flat */
+    Param **param;       /* vec; as the following by member */
     Node **node, **grad;
-    Axis **order, **cut;          /* vecs: attributes of pack                 */
+    Axis **order, **cut; /* vecs: attributes of pack */
     int norder, ncut;
-    const char *unit;             /* ZeRO-2, 3: gradients are cut where this
-                                     unit runs backward; null: in post        */
-    int shards;                   /* ZeRO-3: ranks keep shards of it only     */
-    Node *sum;                    /* for step: the gradients, packed          */
+    const char *unit; /* ZeRO-2, 3: gradients are cut where this
+                                     unit runs backward; null: in post */
+    int shards;       /* ZeRO-3: ranks keep shards of it only */
+    Node *sum;        /* for step: the gradients, packed */
     int seen;
 } Bucket;
 
 /* The buckets of trained parameters and their accumulators, in order of the
- * first member; by[i] that of node i. rule[i]: only equal ones share one.    */
+ * first member; by[i] that of node i. rule[i]: only equal ones share one. */
 Bucket **buckets_of(Graph *g, Node **param, Node **grad, const double *rule,
                     size_t n, Bucket **by);
-Bucket *bucket_named(Graph *g, const char *name);     /* from its parameters  */
+Bucket *bucket_named(Graph *g, const char *name); /* from its parameters */
 Node *bucket_pack(Graph *g, const Bucket *b, Node *const *in);
 Node *bucket_unpack(Graph *g, const Bucket *b, size_t k, Node *x);
 
@@ -243,256 +250,266 @@ Node *bucket_unpack(Graph *g, const Bucket *b, size_t k, Node *x);
 Table *units_reading(const Graph *g);
 /* b->sum becomes the bucket's accumulator in place of its members'. If ranks
  * keep shards of parameters, members are read from the bucket's own, which
- * becomes b->node[0].                                                        */
+ * becomes b->node[0]. */
 void bucket_scatter(Graph *g, Bucket *b);
-/* Other programs keep the same shards as `step`.                             */
+/* Other programs keep the same shards as `step`. */
 void shards_like(Graph *g, const Graph *step);
 
 /* ---- place.c comm.c: what the two share ---------------------------------- */
 
-/* A type a value exists in besides its own, and where.                       */
+/* A type a value exists in besides its own, and where. */
 typedef struct Version {
     Shard sh[MAXATOM];
     Region reg;
-    Node *node;                   /* null while place only plans              */
+    Node *node; /* null while place only plans */
     struct Version *next;
 } Version;
 
 typedef struct Placer {
     Graph *g;
     Arena *a;
-    int build;                    /* comm: make nodes; place: only note types */
-    Version **have;               /* by node id, in order of making           */
+    int build;      /* comm: make nodes; place: only note types */
+    Version **have; /* by node id, in order of making */
     int *uses;
-    char *free;                   /* made anew in any type at no cost         */
-    char *grid;                   /* 1: on the expert grid                    */
+    char *free; /* made anew in any type at no cost */
+    char *grid; /* 1: on the expert grid */
 } Placer;
 
-typedef Shard Need[MAXIN][MAXATOM];           /* types asked of operands      */
+typedef Shard Need[MAXIN][MAXATOM]; /* types asked of operands */
 
 Placer *placer_new(Graph *g, int build);
 /* Choose n's type and what it asks of its operands; when n has its type already
- * (level PLACED), only the latter.                                           */
+ * (level PLACED), only the latter. */
 void choose_way(Placer *p, Node *n, Need need);
-/* Operand k of n in the type asked for.                                      */
+/* Operand k of n in the type asked for. */
 Node *demand(Placer *p, const Node *n, int k, const Shard *want);
 /* What operand k of a node that is made anew must be for the node to be
- * want.                                                                      */
+ * want. */
 void type_through(const Placer *p, const Node *n, int k, const Shard *want,
-             Shard *out);
-int is_anew(const Placer *p, const Node *n);     /* rather than sent          */
+                  Shard *out);
+int is_anew(const Placer *p, const Node *n); /* rather than sent */
 
 /* ---- grad.c -------------------------------------------------------------- */
 
 /* Append to g the gradients of the nodes in `seed` (dseed[i] their given
  * gradients); returns, by node id before the call, each node's gradient or
- * null. Only nodes that lead to `want` (marked n->mark = 1) are visited.     */
+ * null. Only nodes that lead to `want` (marked n->mark = 1) are visited. */
 Node **backward(Graph *g, Node **seed, Node **dseed, int n);
 
-/* Part 1 of an attn whose part 0 is `out`, fp32.                             */
+/* Part 1 of an attn whose part 0 is `out`, fp32. */
 Node *logsumexp_part(Graph *g, Node *attn, const Node *out);
 
 /* ---- legal.c fuse.c (codegen lowers what they make) ---------------------- */
 
 /* Put the graph in terms that kernels exist for: layouts of products, split
- * sums, small scatters as masks.                                             */
+ * sums, small scatters as masks. */
 void legalise(Graph *g, const Target *T);
 
-/* Sums of squares of gradients, by the products that make these.             */
+/* Sums of squares of gradients, by the products that make these. */
 void squares_apart(Graph *g, const Target *T);
 /* Does product n, whose only user x is, add to accumulator x itself? What it
- * adds is not rounded, so both have one dtype.                               */
+ * adds is not rounded, so both have one dtype. */
 int feeds(const Node *n, const Node *x);
 
-Group **fuse(Graph *g, const Target *T, Arena *a);   /* vec, executable order */
+Group **fuse(Graph *g, const Target *T, Arena *a); /* vec, executable order */
 
-void sum_products(Graph *g);      /* sums.c: add where the sum lies           */
+void sum_products(Graph *g); /* sums.c: add where the sum lies */
 
 /* ---- onenest.c: what fuse asks ------------------------------------------- */
 
-typedef struct Unit {             /* a kernel in the making                   */
-    struct Unit *into;            /* tied to another                          */
+typedef struct Unit {  /* a kernel in the making */
+    struct Unit *into; /* tied to another */
     Family fam;
     Region reg;
-    int call;                     /* no kernel has nodes of two               */
-    Node **node;                  /* vec, operands first                      */
-    int last;                     /* id of its last node                      */
-    int reach;                    /* no node it waits for has a greater id    */
-    int again;                    /* has recomputed members                   */
+    int call;    /* no kernel has nodes of two */
+    Node **node; /* vec, operands first */
+    int last;    /* id of its last node */
+    int reach;   /* no node it waits for has a greater id */
+    int again;   /* has recomputed members */
     int seen;
-    Node *alone;                  /* products: what the step stores           */
-    struct Unit **before;         /* vec: read what it overwrites             */
-    int wait;                     /* (ordering) units before it               */
+    Node *alone;          /* products: what the step stores */
+    struct Unit **before; /* vec: read what it overwrites */
+    int wait;             /* (ordering) units before it */
     struct Unit **next;
 } Unit;
 
 /* An operand as a member sees it: through views and clear nodes, with the axes
- * along which it is not read at the member's own index.                      */
-typedef struct Operand { Node *n; Axis **moved; } Operand;
+ * along which it is not read at the member's own index. */
+typedef struct Operand {
+    Node *n;
+    Axis **moved;
+} Operand;
 
 typedef struct Fuse {
     Graph *g;
     const Target *T;
     Arena *a;
     int n;
-    Node ***user;                 /* by id: vec of direct users               */
-    Node **before, **after;       /* by id: what stages do together, in order */
-    char *clear;                  /* by id: rebuilt where it is used          */
-    char *costly;               /* by id: worth storing rather than repeating */
-    Unit **unit;                  /* by id                                    */
-    Operand **operand;            /* by id: vec, found when first asked for   */
-    int *seen;                    /* by id: stamp of the last walk            */
-    Unit **all;                   /* vec                                      */
+    Node ***user;           /* by id: vec of direct users */
+    Node **before, **after; /* by id: what stages do together, in order */
+    char *clear;            /* by id: rebuilt where it is used */
+    char *costly;           /* by id: worth storing rather than repeating */
+    Unit **unit;            /* by id */
+    Operand **operand;      /* by id: vec, found when first asked for */
+    int *seen;              /* by id: stamp of the last walk */
+    Unit **all;             /* vec */
     int stamp;
 } Fuse;
 
 /* Members that would be one kernel, the new one last: nodes of units whose
- * `seen` is the stamp.                                                       */
+ * `seen` is the stamp. */
 typedef struct Set {
     Fuse *f;
-    Node **node;                  /* vec                                      */
+    Node **node; /* vec */
     int stamp;
 } Set;
 
-typedef struct Axes { int n; Axis *a[MAXD]; } Axes;
+typedef struct Axes {
+    int n;
+    Axis *a[MAXD];
+} Axes;
 
 int is_reduction(const Node *n);
-int is_source(const Node *n);                 /* in memory before any kernel  */
-int passes_by(const Fuse *f, const Node *n);  /* belongs to no kernel         */
+int is_source(const Node *n);                /* in memory before any kernel */
+int passes_by(const Fuse *f, const Node *n); /* belongs to no kernel */
 void find_clear(Fuse *f);
 Operand *operands_of(Fuse *f, const Node *n);
 Unit *unit_root(Unit *u);
 Unit *unit_of(const Fuse *f, const Node *n);
 int set_has(const Set *s, const Node *n);
-int is_stored(const Set *s, const Node *n);   /* needed outside the set       */
-const Node *space_of(const Node *n);          /* whose dims n's loops have    */
-const Node *layout_of(const Node *n);         /* whose dims n stores          */
-Axes axes_here(const Graph *g, const Node *n);    /* of more than one element */
-int axes_lead(const Graph *g, const Axes *O, const Node *n);  /* slowest of n */
-const char *one_nest(Set *s);                 /* null: yes; else why not      */
+int is_stored(const Set *s, const Node *n);    /* needed outside the set */
+const Node *space_of(const Node *n);           /* whose dims n's loops have */
+const Node *layout_of(const Node *n);          /* whose dims n stores */
+Axes axes_here(const Graph *g, const Node *n); /* of more than one element */
+int axes_lead(const Graph *g, const Axes *O, const Node *n); /* slowest of n */
+const char *one_nest(Set *s); /* null: yes; else why not */
 
 /* ---- sched.c alloc.c pack.c emit.c: see their heads ---------------------- */
 
 Group **sched(Graph *g, Group **k);
 
-typedef struct Used { int phase, first, last; } Used;     /* steps of a call  */
+typedef struct Used {
+    int phase, first, last;
+} Used; /* steps of a call */
 
-/* One value of a program, or a kernel's work space, before it is a Buf.      */
+/* One value of a program, or a kernel's work space, before it is a Buf. */
 typedef struct Live {
-    Node *n;                      /* the value; null: work space of `step`    */
+    Node *n; /* the value; null: work space of `step` */
     int step;
-    int64_t bytes, offset;        /* offset: above the persistent part, or in
-                                     its frame                                */
-    int born, dies;               /* steps, both included                     */
-    int first;                    /* step that makes it: born, or in a table
-                                     the one that runs first                  */
-    int last;                    /* step after which its place is free, or -1 */
-    int kept;                     /* to the end of the program                */
-    int same;                     /* index of the value whose buffer this one
-                                     took over, or -1                         */
-    Used *used;                   /* vec: calls that name it, in phase order  */
-    int outside;                  /* named outside of calls too               */
-    int frame;                    /* 1 + its frame; 0: one place              */
-    int within;                   /* index of the bucket where it lies at byte
-                                     offset, or -1                            */
-    int start;                    /* its place is taken from this step on     */
+    int64_t bytes, offset; /* offset: above the persistent part, or in
+                                     its frame */
+    int born, dies;        /* steps, both included */
+    int first;             /* step that makes it: born, or in a table
+                                     the one that runs first */
+    int last;              /* step after which its place is free, or -1 */
+    int kept;              /* to the end of the program */
+    int same;              /* index of the value whose buffer this one
+                                     took over, or -1 */
+    Used *used;            /* vec: calls that name it, in phase order */
+    int outside;           /* named outside of calls too */
+    int frame;             /* 1 + its frame; 0: one place */
+    int within;            /* index of the bucket where it lies at byte
+                                     offset, or -1 */
+    int start;             /* its place is taken from this step on */
 } Live;
 
 typedef struct Layout {
-    Live *live; int n;            /* vec                                      */
-    Table *of;                    /* stored value -> index + 1                */
-    Frame *frame;                 /* vec                                      */
+    Live *live;
+    int n;        /* vec */
+    Table *of;    /* stored value -> index + 1 */
+    Frame *frame; /* vec */
     int64_t height, bound;
 } Layout;
 
 int is_persistent(const Node *stored);
 /* Places all that lives within one program, whose phases and turns are known.
- * k: the group of each step.                                                 */
+ * k: the group of each step. */
 Layout *layout(Graph *g, Group *const *k, const Program *p);
-int layout_root(const Layout *l, int i);      /* whose buffer i lies in       */
+int layout_root(const Layout *l, int i); /* whose buffer i lies in */
 
-/* A buffer to be placed: alive at the times born..dies, both included.       */
+/* A buffer to be placed: alive at the times born..dies, both included. */
 typedef struct Rect {
     int born, dies;
     int64_t bytes;
-    int64_t fixed;                /* the offset it must have, or -1           */
-    int64_t offset;               /* the result                               */
+    int64_t fixed;  /* the offset it must have, or -1 */
+    int64_t offset; /* the result */
 } Rect;
 
 typedef struct Packed {
-    int64_t height, bound;        /* bytes; bound: the largest load           */
-    int64_t work;                 /* units spent, about 10 ns each            */
-    const char *how;              /* what found it                            */
+    int64_t height, bound; /* bytes; bound: the largest load */
+    int64_t work;          /* units spent, about 10 ns each */
+    const char *how;       /* what found it */
 } Packed;
 
-enum { PACKWORK = 30000000 };     /* default limit of work                    */
+enum { PACKWORK = 30000000 }; /* default limit of work */
 Packed pack(Arena *a, Rect *r, int n, int64_t work);
 /* exact.c: offsets under cap, by search; born and dies are sections, bytes
  * multiples of the alignment, none fixed. The order of r is the order of trial.
  * Takes from *work; zero when it found none (r's offsets are then
- * undefined).                                                                */
+ * undefined). */
 int pack_under(Arena *a, Rect *r, int n, int64_t cap, int64_t *work);
 /* Null when no two rectangles overlap, all lie in [0, height) and are aligned;
- * otherwise what is wrong. Knows nothing of how they were placed.            */
+ * otherwise what is wrong. Knows nothing of how they were placed. */
 const char *pack_wrong(Arena *a, const Rect *r, int n, int64_t height);
 
 /* ---- frames.c: what a stage's calls have, what they keep ----------------- */
 
-/* When each call of each micro-batch runs.                                   */
+/* When each call of each micro-batch runs. */
 typedef struct Rows {
     Arena *arena;
     const Program *p;
-    int call, ncall;              /* phases                                   */
-    int from, to;                 /* steps of all calls                       */
+    int call, ncall; /* phases */
+    int from, to;    /* steps of all calls */
     int micros;
-    int *at;                      /* [call][micro] -> row                     */
+    int *at; /* [call][micro] -> row */
 } Rows;
 
-Rows *rows_of(Arena *a, const Program *p);    /* null: no table               */
+Rows *rows_of(Arena *a, const Program *p); /* null: no table */
 /* How long x lives, now that all who name it are known: in one call, through
- * the whole table, or from row to row.                                       */
+ * the whole table, or from row to row. */
 void rows_settle(const Rows *t, Live *x);
-/* x took over y's place: y's life becomes both.                              */
+/* x took over y's place: y's life becomes both. */
 void rows_join(const Rows *t, Live *y, const Live *x);
-/* Places what is private to calls and what frames hold, both from 0 on.      */
+/* Places what is private to calls and what frames hold, both from 0 on. */
 typedef struct Tabled {
-    int64_t priv, pool;           /* bytes of each part                       */
-    int64_t bound;                /* most bytes of both alive in a row        */
+    int64_t priv, pool; /* bytes of each part */
+    int64_t bound;      /* most bytes of both alive in a row */
 } Tabled;
 Tabled rows_place(const Rows *t, Layout *l);
-void rows_move(Layout *l, int64_t priv, int64_t pool);    /* to these offsets */
+void rows_move(Layout *l, int64_t priv, int64_t pool); /* to these offsets */
 
 /* ---- emit.c phases.c ----------------------------------------------------- */
 
 typedef struct Emit Emit;
 
-typedef struct Draft {            /* one program being made                   */
+typedef struct Draft { /* one program being made */
     Arena *arena;
     Emit *e;
     Graph *g;
     const Target *T;
-    Group **step;                 /* vec: the group of each step              */
-    Phase *phase;                 /* vec                                      */
-    Turn *turn;                   /* vec                                      */
-    int64_t repeat;               /* of den and body                          */
-    int once;                     /* each step runs once                      */
+    Group **step;   /* vec: the group of each step */
+    Phase *phase;   /* vec */
+    Turn *turn;     /* vec */
+    int64_t repeat; /* of den and body */
+    int once;       /* each step runs once */
     Layout *l;
-    int *work;                    /* step -> buffer of its work space, or -1  */
-    Table *value; int nvalue;     /* flow.c: numbers of values                */
+    int *work; /* step -> buffer of its work space, or -1 */
+    Table *value;
+    int nvalue; /* flow.c: numbers of values */
 } Draft;
 
-void make_phases(Draft *m, Group **k);    /* fills step, phase, turn, repeat  */
-void make_joins(Draft *m);        /* join.c: packs that need no copy are steps
-                                     `join`                                   */
-int64_t join_at(const Node *pack, int i);     /* byte where member i lies     */
+void make_phases(Draft *m, Group **k); /* fills step, phase, turn, repeat */
+void make_joins(Draft *m); /* join.c: packs that need no copy are steps
+                                     `join` */
+int64_t join_at(const Node *pack, int i); /* byte where member i lies */
 
 /* flow.c: what step s of group k reads and makes, and what must be there at the
- * end. Buffers have numbers.                                                 */
+ * end. Buffers have numbers. */
 void flow_step(Draft *m, const Group *k, Step *s);
-const Node *made_in(const Group *k, const Node *n);   /* what k leaves in n's
-                                     buffer; null: nothing                    */
+const Node *made_in(const Group *k, const Node *n); /* what k leaves in n's
+                                     buffer; null: nothing */
 void flow_ends(Draft *m, Program *p);
-int accumulates(const Group *k, const Node *n);   /* adds to what n holds     */
+int accumulates(const Group *k, const Node *n); /* adds to what n holds */
 int stores(const Group *k);
 
 Emit *emit_new(Arena *a, Graph *g, const Target *T);

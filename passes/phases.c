@@ -3,7 +3,7 @@
  * Accumulators are cleared first: those of loss denominators in a phase of
  * their own before `den`, the others in `pre`; with a single turn right before
  * their only use. A stage has no body but its calls, each a phase; a wait has a
- * step for every send that it waits for.                                     */
+ * step for every send that it waits for. */
 #include <math.h>
 #include <string.h>
 
@@ -20,7 +20,7 @@ static Group *storing(Arena *a, Family fam, Region reg, Node *n)
 {
     Group *k = alloc(a, sizeof *k);
 
-    *k = (Group){.fam = fam, .reg = reg, .n = 1, .nout = 1, .narg = 1};
+    *k = (Group){ .fam = fam, .reg = reg, .n = 1, .nout = 1, .narg = 1 };
     k->node = alloc(a, 3 * sizeof *k->node);
     k->out = k->node + 1;
     k->arg = k->node + 2;
@@ -39,7 +39,7 @@ static Group *zeroing(Draft *m, Node *acc, Region reg)
     return k;
 }
 
-/* A kernel that stores f everywhere in acc.                                  */
+/* A kernel that stores f everywhere in acc. */
 static Group *filling(Draft *m, Node *acc, Region reg, double f)
 {
     Node *c = g_node(m->g, Oconst, acc->loc, 0, NULL);
@@ -55,7 +55,8 @@ static Group *filling(Draft *m, Node *acc, Region reg, double f)
     k->narg = 0;
     m->T->lower(m->g, k, m->arena);
     for (int i = 0; i < k->narg; i++)
-        if (k->arg[i] == c) k->arg[i] = acc;
+        if (k->arg[i] == c)
+            k->arg[i] = acc;
     k->out[0] = acc;
     return k;
 }
@@ -64,12 +65,13 @@ static Group *filling(Draft *m, Node *acc, Region reg, double f)
  * beat. */
 static Group *clearing(Draft *m, Node *acc, Region reg)
 {
-    if (!strcmp(acc->s, "add")) return zeroing(m, acc, reg);
+    if (!strcmp(acc->s, "add"))
+        return zeroing(m, acc, reg);
     return filling(m, acc, reg, strcmp(acc->s, "max") ? INFINITY : -INFINITY);
 }
 
 /* With one turn a product may store what it would add to zero. Its accumulator
- * then lives from there: at the peak most gradients are still to come.       */
+ * then lives from there: at the peak most gradients are still to come. */
 static int store_only(Draft *m, Group *k, const Node *acc)
 {
     if (!m->once || strcmp(acc->s, "add") || !k->addat)
@@ -91,19 +93,22 @@ static void clear_results(Draft *m, Group *k)
 static void clear_accumulators(Draft *m, Group **k, Region reg)
 {
     for (size_t i = 0; i < vec_len(k) && !m->once; i++)
-        if (k[i]->reg == reg) clear_results(m, k[i]);
+        if (k[i]->reg == reg)
+            clear_results(m, k[i]);
 }
 
 static void end_phase(Draft *m, const char *name, int first, int64_t repeat)
 {
     int n = (int)vec_len(m->step) - first;
-    if (n) vec_push(m->arena, m->phase, ((Phase){name, first, n, repeat}));
+    if (n)
+        vec_push(m->arena, m->phase, ((Phase){ name, first, n, repeat }));
 }
 
 static size_t add_groups(Draft *m, Group **k, size_t i, Region reg)
 {
     for (; i < vec_len(k) && k[i]->reg == reg; i++) {
-        if (m->once) clear_results(m, k[i]);
+        if (m->once)
+            clear_results(m, k[i]);
         vec_push(m->arena, m->step, k[i]);
     }
     return i;
@@ -111,7 +116,7 @@ static size_t add_groups(Draft *m, Group **k, size_t i, Region reg)
 
 /* ---- states that are read after they are written ------------------------- */
 
-/* Path of a parameter or state -> the last step that reads it + 1.           */
+/* Path of a parameter or state -> the last step that reads it + 1. */
 static Table *last_readers(const Draft *m, int first)
 {
     Table *t = table_new(m->arena);
@@ -126,7 +131,7 @@ static Table *last_readers(const Draft *m, int first)
 }
 
 /* A step may read what it writes only as fuse allows: element by element, in
- * the kernel that makes the new value.                                       */
+ * the kernel that makes the new value. */
 static int read_later(const Draft *m, const Table *last, size_t step,
                       const Node *state)
 {
@@ -134,7 +139,7 @@ static int read_later(const Draft *m, const Table *last, size_t step,
     return at > step + 1 || (at == step + 1 && m->step[step]->n == 1);
 }
 
-/* The new value goes to a buffer of its own and is copied at the end.        */
+/* The new value goes to a buffer of its own and is copied at the end. */
 static void copy_later(Draft *m, Group *k, Node *write)
 {
     Arena *a = m->arena;
@@ -149,7 +154,8 @@ static void copy_later(Draft *m, Group *k, Node *write)
     t->s = storage(write)->s;
     t->name = strf(a, "new %s", t->s);
     for (int i = 0; i < k->narg; i++)
-        if (k->arg[i] == write) k->arg[i] = t;
+        if (k->arg[i] == write)
+            k->arg[i] = t;
     c->nin = 1;
     c->narg = 2;
     c->in = c->arg = alloc(a, 2 * sizeof *c->arg);
@@ -160,7 +166,10 @@ static void copy_later(Draft *m, Group *k, Node *write)
     vec_push(a, m->step, c);
 }
 
-typedef struct Write { Group *k; Node *n; } Write;
+typedef struct Write {
+    Group *k;
+    Node *n;
+} Write;
 
 static void write_beside(Draft *m, int first)
 {
@@ -171,7 +180,7 @@ static void write_beside(Draft *m, int first)
         for (int j = 0; j < m->step[i]->nout; j++) {
             Node *n = m->step[i]->out[j];
             if (n->op == Owrite && read_later(m, last, i, storage(n)))
-                vec_push(m->arena, late, ((Write){m->step[i], n}));
+                vec_push(m->arena, late, ((Write){ m->step[i], n }));
         }
     for (size_t i = 0; i < vec_len(late); i++)
         copy_later(m, late[i].k, late[i].n);
@@ -185,7 +194,7 @@ static int waits_for(const Call *wait, const Call *send)
            wait->chunk == send->chunk && wait->other == send->other;
 }
 
-/* The same buffer, peer and channel as the send's.                           */
+/* The same buffer, peer and channel as the send's. */
 static void add_wait(Draft *m, const Group *send)
 {
     Group *k = alloc(m->arena, sizeof *k);
@@ -198,7 +207,7 @@ static void add_wait(Draft *m, const Group *send)
     vec_push(m->arena, m->step, k);
 }
 
-/* What is sent in post has left at its end.                                  */
+/* What is sent in post has left at its end. */
 static void end_sends(Draft *m, size_t first)
 {
     size_t n = vec_len(m->step);
@@ -208,7 +217,7 @@ static void end_sends(Draft *m, size_t first)
             add_wait(m, m->step[i]);
 }
 
-/* Steps of the groups k[0, n), which stand in the body, that call c has.     */
+/* Steps of the groups k[0, n), which stand in the body, that call c has. */
 static void add_call(Draft *m, Group *const *k, size_t n, int c)
 {
     const Call *call = m->g->call;
@@ -222,9 +231,9 @@ static void add_call(Draft *m, Group *const *k, size_t n, int c)
         else if (waits_for(&call[c], &call[k[i]->call - 1]))
             add_wait(m, k[i]);
     }
-    vec_push(m->arena, m->phase, ((Phase){
-        call_name(m->arena, &call[c]), first, (int)vec_len(m->step) - first,
-        0}));
+    vec_push(m->arena, m->phase,
+             ((Phase){ call_name(m->arena, &call[c]), first,
+                       (int)vec_len(m->step) - first, 0 }));
 }
 
 static size_t add_calls(Draft *m, Group *const *k, size_t at)
@@ -232,7 +241,8 @@ static size_t add_calls(Draft *m, Group *const *k, size_t at)
     size_t n = 0;
     int first = (int)vec_len(m->phase);
 
-    while (at + n < vec_len(k) && k[at + n]->reg == REGbody) n++;
+    while (at + n < vec_len(k) && k[at + n]->reg == REGbody)
+        n++;
     for (size_t c = 0; c < vec_len(m->g->call); c++)
         add_call(m, k + at, n, (int)c);
     for (size_t i = 0; i < vec_len(m->g->turn); i++) {
@@ -243,17 +253,19 @@ static size_t add_calls(Draft *m, Group *const *k, size_t at)
     return at + n;
 }
 
-/* sched puts what den needs of pre before it.                                */
+/* sched puts what den needs of pre before it. */
 void make_phases(Draft *m, Group **k)
 {
     size_t at = 0, den = 0;
 
     m->repeat = turns(m->g);
     m->once = m->repeat == 1 && !m->g->call;
-    while (den < vec_len(k) && k[den]->reg != REGden) den++;
+    while (den < vec_len(k) && k[den]->reg != REGden)
+        den++;
     int first = 0;
     clear_accumulators(m, k, REGden);
-    if (den < vec_len(k)) at = add_groups(m, k, at, REGpre);
+    if (den < vec_len(k))
+        at = add_groups(m, k, at, REGpre);
     end_phase(m, "start", first, 1);
     for (int r = REGden; r < NREGION; r++) {
         first = (int)vec_len(m->step);
@@ -262,11 +274,15 @@ void make_phases(Draft *m, Group **k)
             continue;
         }
         at = add_groups(m, k, at, (Region)r);
-        if (r == REGpre) clear_accumulators(m, k, REGbody);
-        if (r == REGpost) end_sends(m, (size_t)first);
-        if (r == REGpost) write_beside(m, first);
+        if (r == REGpre)
+            clear_accumulators(m, k, REGbody);
+        if (r == REGpost)
+            end_sends(m, (size_t)first);
+        if (r == REGpost)
+            write_beside(m, first);
         end_phase(m, regions[r], first,
                   r == REGden || r == REGbody ? m->repeat : 1);
     }
-    if (at != vec_len(k)) die("emit: phases of program %s", m->g->prog);
+    if (at != vec_len(k))
+        die("emit: phases of program %s", m->g->prog);
 }

@@ -10,7 +10,7 @@
  * A value goes to a stage once, to the first call that reads it there. Calls of
  * one stage read each other's values where they lie. Which call runs when is
  * the table (schedule.c), for eval and forward without its backward. What
- * stands before the bodies is made by every stage that reads it.             */
+ * stands before the bodies is made by every stage that reads it. */
 #include <limits.h>
 #include <string.h>
 
@@ -26,7 +26,7 @@ static int stage_at(const Pipe *p, const Node *n)
 /* ---- what crosses -------------------------------------------------------- */
 
 /* Calls of one micro-batch in the order of time, as far as it is known: F up,
- * then B or I down. W stands with its I.                                     */
+ * then B or I down. W stands with its I. */
 static int moment(const Pipe *p, const Spot *s)
 {
     return s->w == WF ? s->chunk : 2 * p->chunks - 1 - s->chunk;
@@ -60,7 +60,7 @@ static void need(const Pipe *p, int *first, const Node *x, int stage, int when)
 }
 
 /* first: by node and stage the first moment at which the stage needs it. A
- * route is not sent but made again of what it is made of; rows need theirs.  */
+ * route is not sent but made again of what it is made of; rows need theirs. */
 static void find_needs(const Pipe *p, int *first)
 {
     for (size_t i = vec_len(p->g->node); i-- > 0;) {
@@ -128,7 +128,7 @@ Node *pipe_shared(Pipe *p, int s, Node *n)
     return x->at[n->id] = c;
 }
 
-/* n as call `call` (1 + its index) of stage s reads it.                      */
+/* n as call `call` (1 + its index) of stage s reads it. */
 static Node *seen(Pipe *p, int s, int call, Node *n)
 {
     StagePart *x = &p->part[s];
@@ -157,7 +157,7 @@ static Node *seen(Pipe *p, int s, int call, Node *n)
     return *table_at(x->anew, key) = c;
 }
 
-/* n, or a copy of a route, in a call of stage s.                             */
+/* n, or a copy of a route, in a call of stage s. */
 static void put_in_call(Pipe *p, int s, int call, Node *n)
 {
     StagePart *x = &p->part[s];
@@ -228,7 +228,7 @@ static void put_send(Pipe *p, const Crossing *x)
     r->call = call;
 }
 
-/* step, and step.fallback.                                                   */
+/* step, and step.fallback. */
 static int trains(const Graph *g)
 {
     return g->prog[0] == 's';
@@ -270,8 +270,8 @@ static void list_turns(Pipe *p, Graph *g, const PipeRow *row)
     for (size_t i = 0; i < vec_len(row); i++) {
         const PipeRow *r = &row[i];
         int call = r->k == ROWwork
-            ? call_index(g, ROWwork, r->w, r->chunk, 0)
-            : transfer_call(p, g->role, r->k, r->edge) - 1;
+                       ? call_index(g, ROWwork, r->w, r->chunk, 0)
+                       : transfer_call(p, g->role, r->k, r->edge) - 1;
         vec_push(g->arena, g->turn, ((Turn){ call, r->micro, r->pair }));
     }
 }
@@ -291,8 +291,7 @@ static void make_parts(Pipe *p)
         x->anew = table_new(p->a);
         list_calls(p, x->g);
     }
-    PipeRow **row = schedule_rows(p->a, p->s, p->edge,
-                                  (int)vec_len(p->edge));
+    PipeRow **row = schedule_rows(p->a, p->s, p->edge, (int)vec_len(p->edge));
     for (int s = 0; s < p->stages; s++)
         list_turns(p, p->part[s].g, row[s]);
 }
@@ -304,7 +303,7 @@ static int same_spot(const Spot *a, const Spot *b)
     return a->chunk == b->chunk && a->w == b->w;
 }
 
-/* All calls in the order of time: what comes in, the work, what goes out.    */
+/* All calls in the order of time: what comes in, the work, what goes out. */
 static void fill_call(Pipe *p, Spot at)
 {
     int s = p->s->rank[at.chunk];
@@ -351,7 +350,7 @@ static void append(Graph *g, Node **v, Region reg)
             vec_push(g->arena, g->node, v[i]);
 }
 
-/* What stands ready goes to the first region that reads it.                  */
+/* What stands ready goes to the first region that reads it. */
 static void place_sources(const StagePart *x, Node *const *all)
 {
     for (size_t i = 0; i < vec_len(x->source); i++)
@@ -378,13 +377,15 @@ static void join_parts(StagePart *x)
     place_sources(x, all);
     for (Region r = REGden; r < NREGION; r++) {
         append(g, x->source, r);
-        append(g, r == REGpost ? x->post : r == REGbody ? x->body : x->before,
+        append(g,
+               r == REGpost   ? x->post
+               : r == REGbody ? x->body
+                              : x->before,
                r);
     }
 }
 
-
-/* Paths that nodes of g name.                                                */
+/* Paths that nodes of g name. */
 static Table *paths_of(const Pipe *p, const Graph *g)
 {
     Table *t = table_new(p->a);
@@ -396,7 +397,7 @@ static Table *paths_of(const Pipe *p, const Graph *g)
 }
 
 /* What nodes call it: a member of a bucket that ranks keep shards of has none
- * of its own.                                                                */
+ * of its own. */
 static const char *path_of(const Pipe *p, const Param *x)
 {
     int member = x->kind == PKparam && x->bucket && x->at >= 0;
@@ -404,7 +405,7 @@ static const char *path_of(const Pipe *p, const Param *x)
     return intern(member && g_param(p->g, x->bucket) ? x->bucket : x->path);
 }
 
-/* Those that the stage uses; the first has those that nobody uses.           */
+/* Those that the stage uses; the first has those that nobody uses. */
 static void keep_params(Pipe *p, Graph *g, const Table *all)
 {
     const Table *here = paths_of(p, g);

@@ -20,7 +20,7 @@
  *     %a = add %x %y       x: B of 0, y: B of 3      %g  = accum %x
  *     %g = accum %a                            =>    %g2 = accum %y
  *     .. %g ..                                       %s  = add %g %g2     post
- *                                                    .. %s ..                */
+ *                                                    .. %s .. */
 #include <limits.h>
 #include <string.h>
 
@@ -32,13 +32,13 @@ typedef struct Assign {
     Pipe *p;
     Graph *g;
     const Stages *st;
-    char *needs;                  /* by id from here on: DATA WEIGHT          */
-    char *back;                   /* 1: of the backward; 2: reads no gradient */
-    char *ends;                   /* needs the last unit, or (backward) the
-                                     gradient of the first                    */
-    char *feeds;                  /* some unit's forward needs it             */
-    Table *home;                  /* scopes of what does: 1 + chunk           */
-    int last;                     /* the last unit that is no mtp             */
+    char *needs; /* by id from here on: DATA WEIGHT */
+    char *back;  /* 1: of the backward; 2: reads no gradient */
+    char *ends;  /* needs the last unit, or (backward) the
+                                     gradient of the first */
+    char *feeds; /* some unit's forward needs it */
+    Table *home; /* scopes of what does: 1 + chunk */
+    int last;    /* the last unit that is no mtp */
 } Assign;
 
 static int is_sink(const Node *n)
@@ -46,7 +46,7 @@ static int is_sink(const Node *n)
     return optab[n->op].cls == SINK;
 }
 
-/* Made anew by each call that reads it.                                      */
+/* Made anew by each call that reads it. */
 static int is_free(const Assign *a, const Node *n)
 {
     return optab[n->op].cls == SRC || n->reg != REGbody ||
@@ -57,8 +57,9 @@ static void find_needs(Assign *a)
 {
     for (size_t i = 0; i < vec_len(a->g->node); i++) {
         const Node *n = a->g->node[i];
-        char x = n->op == Oinput ? DATA
-               : n->op == Oparam || n->op == Ostate ? WEIGHT : 0;
+        char x = n->op == Oinput                      ? DATA
+                 : n->op == Oparam || n->op == Ostate ? WEIGHT
+                                                      : 0;
         for (int k = 0; k < n->nin; k++)
             x |= a->needs[n->in[k]->id];
         if (n->map)
@@ -84,8 +85,8 @@ static void find_feeds(Assign *a)
         const Node *n = a->g->node[i];
         if (n->reg != REGbody || is_backward(n))
             continue;
-        a->feeds[n->id] |= unit_at(a->st, n->scope) >= 0 ||
-                           is_between(a->st, n->scope);
+        a->feeds[n->id] |=
+            unit_at(a->st, n->scope) >= 0 || is_between(a->st, n->scope);
         for (int k = 0; k < n->nin && a->feeds[n->id]; k++)
             a->feeds[n->in[k]->id] = 1;
     }
@@ -93,16 +94,22 @@ static void find_feeds(Assign *a)
 
 /* ---- forward ------------------------------------------------------------- */
 
-static int max(int x, int y) { return x > y ? x : y; }
-static int min(int x, int y) { return x < y ? x : y; }
+static int max(int x, int y)
+{
+    return x > y ? x : y;
+}
+static int min(int x, int y)
+{
+    return x < y ? x : y;
+}
 
-/* The k-th value that n reads, its row map behind the operands; or null.     */
+/* The k-th value that n reads, its row map behind the operands; or null. */
 static Node *read_by(const Node *n, int k)
 {
     return k < n->nin ? n->in[k] : k == n->nin ? n->map : NULL;
 }
 
-/* The backward of this scope will stand where its forward does.              */
+/* The backward of this scope will stand where its forward does. */
 static int live_at(Assign *a, const char *scope, int chunk)
 {
     if (*scope)
@@ -130,21 +137,21 @@ static void forward(Assign *a, const Node *n, Spot *s)
     else if (a->feeds[n->id] && at >= 0)
         s->chunk = live_at(a, n->scope, at);
     else
-        s->chunk = max(at, a->ends[n->id] || is_sink(n) ? a->st->last
-                                                        : a->st->first);
+        s->chunk =
+            max(at, a->ends[n->id] || is_sink(n) ? a->st->last : a->st->first);
 }
 
 /* ---- backward ------------------------------------------------------------ */
 
 /* A gradient on its way into its accumulator is no unit's, but stays where it
- * is made.                                                                   */
+ * is made. */
 static int sums_up(const Node *n)
 {
     return !strcmp(n->scope, "grad");
 }
 
 /* What reads no gradient of a unit stands where its forward stands, and later
- * where it is first read (settle).                                           */
+ * where it is first read (settle). */
 static void backward_of(Assign *a, const Node *n, Spot *s)
 {
     int unit = unit_at(a->st, n->scope), at = NOBODY, fwd = -1, reads = 0;
@@ -164,8 +171,10 @@ static void backward_of(Assign *a, const Node *n, Spot *s)
         }
     }
     a->back[n->id] = at == NOBODY && (unit < 0 || !reads) ? 2 : 1;
-    int home = strncmp(n->scope, "d.", 2) ? 0
-             : (int)(uintptr_t)table_get(a->home, KEYP(intern(n->scope + 2)));
+    int home =
+        strncmp(n->scope, "d.", 2)
+            ? 0
+            : (int)(uintptr_t)table_get(a->home, KEYP(intern(n->scope + 2)));
     if (unit >= 0)
         s->chunk = min(at, a->st->chunk[unit]);
     else if (home)
@@ -177,7 +186,7 @@ static void backward_of(Assign *a, const Node *n, Spot *s)
 }
 
 /* From the last node to the first: f on each backward node that backward node i
- * reads.                                                                     */
+ * reads. */
 static void pull_back(Assign *a, void (*f)(Assign *a, int read, int by))
 {
     for (int i = (int)vec_len(a->g->node); i-- > 0;) {
@@ -192,7 +201,7 @@ static void pull_back(Assign *a, void (*f)(Assign *a, int read, int by))
     }
 }
 
-/* Backward nodes that read no gradient run no later than what reads them.    */
+/* Backward nodes that read no gradient run no later than what reads them. */
 static void settle(Assign *a, int read, int by)
 {
     Spot *x = &a->p->spot[read];
@@ -201,7 +210,7 @@ static void settle(Assign *a, int read, int by)
         x->chunk = max(x->chunk, a->p->spot[by].chunk);
 }
 
-/* By id the one chunk that reads it, -1: none, -2: several.                  */
+/* By id the one chunk that reads it, -1: none, -2: several. */
 static int *only_readers(const Assign *a)
 {
     int *only = alloc(a->p->a, (vec_len(a->g->node) + 1) * sizeof *only);
@@ -212,7 +221,7 @@ static int *only_readers(const Assign *a)
 }
 
 /* A whole or a part of it made from shards only for another chunk is made there
- * (of the same direction: what F keeps for a later B stays).                 */
+ * (of the same direction: what F keeps for a later B stays). */
 static void gather_late(Assign *a)
 {
     Spot *spot = a->p->spot;
@@ -231,13 +240,14 @@ static void gather_late(Assign *a)
             if (!x)
                 continue;
             only[x->id] = only[x->id] == -1 || only[x->id] == spot[i].chunk
-                        ? spot[i].chunk : -2;
+                              ? spot[i].chunk
+                              : -2;
             fwd[x->id] |= !a->back[i];
         }
     }
 }
 
-/* I: some earlier chunk needs it.                                            */
+/* I: some earlier chunk needs it. */
 static void split_backward(Assign *a, int read, int by)
 {
     Spot *x = &a->p->spot[read], *y = &a->p->spot[by];
@@ -248,7 +258,7 @@ static void split_backward(Assign *a, int read, int by)
 
 /* ---- all ----------------------------------------------------------------- */
 
-/* What several results are taken from, and a sink's operand, say where.      */
+/* What several results are taken from, and a sink's operand, say where. */
 static int follows(const Assign *a, const Node *n)
 {
     return n->nin && !is_free(a, n->in[0]) && (n->op == Opart || is_sink(n));
@@ -321,7 +331,9 @@ static void assign(Pipe *p)
 
 /* ---- owners -------------------------------------------------------------- */
 
-typedef struct Uses { int f, b; } Uses;   /* first chunk whose F, B reads it  */
+typedef struct Uses {
+    int f, b;
+} Uses; /* first chunk whose F, B reads it */
 
 static void note_use(Uses *u, const Uses *by)
 {
@@ -330,7 +342,7 @@ static void note_use(Uses *u, const Uses *by)
 }
 
 /* A parameter belongs to the stage of the first chunk whose forward reads it.
- * What only post uses has no owner yet.                                      */
+ * What only post uses has no owner yet. */
 static void find_owners(Pipe *p)
 {
     size_t count = vec_len(p->g->node);
@@ -352,8 +364,9 @@ static void find_owners(Pipe *p)
                 note_use(&uses[read_by(n, k)->id], &own);
         if (n->op == Oparam || n->op == Ostate) {
             int chunk = own.f < NOBODY ? own.f : own.b;
-            *table_at(p->owner, KEYP(n->s)) = chunk == NOBODY ? NULL
-                : (void *)(uintptr_t)(p->s->rank[chunk] + 1);
+            *table_at(p->owner, KEYP(n->s)) =
+                chunk == NOBODY ? NULL
+                                : (void *)(uintptr_t)(p->s->rank[chunk] + 1);
         }
     }
 }
@@ -377,7 +390,9 @@ Table *pipe_owners(Graph *g)
 
 /* ---- sums over chunks ---------------------------------------------------- */
 
-typedef struct Terms { Node **v; } Terms;
+typedef struct Terms {
+    Node **v;
+} Terms;
 
 static void add_terms(Pipe *p, Node *n, const int *uses, Terms *t, int top)
 {
@@ -390,7 +405,7 @@ static void add_terms(Pipe *p, Node *n, const int *uses, Terms *t, int top)
     add_terms(p, n->in[1], uses, t, 0);
 }
 
-/* The terms that lie in chunk, added; null: none.                            */
+/* The terms that lie in chunk, added; null: none. */
 static Node *sum_in(Pipe *p, const Terms *t, const Node *like, int chunk)
 {
     Node *sum = NULL;
@@ -410,7 +425,7 @@ static Node *sum_in(Pipe *p, const Terms *t, const Node *like, int chunk)
 }
 
 /* Accumulators of the chunks other than `own`, added to acc; null: there is no
- * other.                                                                     */
+ * other. */
 static Node *split_accum(Pipe *p, Node *acc, const Terms *t, int own)
 {
     Node *add = acc->in[0], *all = NULL;
@@ -434,7 +449,7 @@ static Node *split_accum(Pipe *p, Node *acc, const Terms *t, int own)
 }
 
 /* Chunk of the first term on the stage that owns what acc is the gradient of,
- * or else of the first term; -2: a term is in no chunk.                      */
+ * or else of the first term; -2: a term is in no chunk. */
 static int own_chunk(const Pipe *p, const Node *acc, const Terms *t)
 {
     int grad = acc->name && !strncmp(acc->name, "grad.", 5);
@@ -450,7 +465,7 @@ static int own_chunk(const Pipe *p, const Node *acc, const Terms *t)
     return own;
 }
 
-/* Post reads `all` in place of the accumulator.                              */
+/* Post reads `all` in place of the accumulator. */
 static void read_instead(Graph *g, Node *const *all, size_t count)
 {
     for (size_t i = 0; i < count; i++)
@@ -462,7 +477,7 @@ static void read_instead(Graph *g, Node *const *all, size_t count)
 }
 
 /* New nodes stand at the end; those of the body go before post, where the sums
- * follow.                                                                    */
+ * follow. */
 static void reorder(Graph *g, size_t count)
 {
     Node **old = g->node;
@@ -482,7 +497,7 @@ static void reorder(Graph *g, size_t count)
 }
 
 /* An accumulator of the body that has lost its operand's place comes behind it
- * (reorder puts new sums at the end of the body).                            */
+ * (reorder puts new sums at the end of the body). */
 static int split_sums(Pipe *p)
 {
     Graph *g = p->g;
@@ -508,7 +523,7 @@ static int split_sums(Pipe *p)
     return 1;
 }
 
-/* Operands before users, otherwise as they stand.                            */
+/* Operands before users, otherwise as they stand. */
 static void visit(Graph *g, Node *n)
 {
     if (n->mark)

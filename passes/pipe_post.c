@@ -17,18 +17,18 @@
  * written by its owner, who sends the value to the others.
  *
  * What stages do together carries its place in one order (the attribute j of
- * stagesum, the channel of send and recv), which every stage keeps.          */
+ * stagesum, the channel of send and recv), which every stage keeps. */
 #include <string.h>
 
 #include "passes.h"
 
-enum { ANY = -1, SUM = -2 };      /* homes: every stage, a sum over several   */
+enum { ANY = -1, SUM = -2 }; /* homes: every stage, a sum over several */
 
 static Node *value(Pipe *p, int s, Node *n);
 
 /* ---- homes --------------------------------------------------------------- */
 
-/* Where a node is that reads values of homes a and b.                        */
+/* Where a node is that reads values of homes a and b. */
 static int join(const Node *n, int a, int b)
 {
     if (a == ANY || b == ANY)
@@ -48,7 +48,7 @@ static int of_operands(const Pipe *p, const Node *n, int scalars)
     return home;
 }
 
-/* Tensors say where a node runs, scalars come to them.                       */
+/* Tensors say where a node runs, scalars come to them. */
 static int home_of(const Pipe *p, const Node *n)
 {
     if (n->op == Oparam || n->op == Ostate)
@@ -63,7 +63,7 @@ static int home_of(const Pipe *p, const Node *n)
     return home == SUM && !(n->op == Oadd && n->nd == 0) ? ANY : home;
 }
 
-/* A state that no body reads lies where what is written to it is made.       */
+/* A state that no body reads lies where what is written to it is made. */
 static void adopt(Pipe *p)
 {
     for (size_t i = 0; i < vec_len(p->g->node); i++) {
@@ -91,7 +91,7 @@ static void find_homes(Pipe *p)
 
 /* ---- building ------------------------------------------------------------ */
 
-/* A node of op in post of stage s, in n's type.                              */
+/* A node of op in post of stage s, in n's type. */
 static Node *made_of(Pipe *p, int s, Op op, const Node *n, int nin,
                      Node *const *in)
 {
@@ -114,7 +114,7 @@ static Node *made_of(Pipe *p, int s, Op op, const Node *n, int nin,
     return r;
 }
 
-/* The same of one operand, or none.                                          */
+/* The same of one operand, or none. */
 static Node *made(Pipe *p, int s, Op op, const Node *n, Node *in)
 {
     return made_of(p, s, op, n, in != NULL, &in);
@@ -162,7 +162,7 @@ static void terms_of(const Pipe *p, Node *n, Node ***out)
     terms_of(p, n->in[1], out);
 }
 
-/* What each stage adds to n; null: 0.                                        */
+/* What each stage adds to n; null: 0. */
 static void parts_of(Pipe *p, Node *n, Node **part)
 {
     Node **term = NULL;
@@ -180,7 +180,7 @@ static void parts_of(Pipe *p, Node *n, Node **part)
     }
 }
 
-/* Truth values go as numbers.                                                */
+/* Truth values go as numbers. */
 static Node like_sum(const Node *n)
 {
     Node like = *n;
@@ -189,7 +189,7 @@ static Node like_sum(const Node *n)
     return like;
 }
 
-/* x on stage s as an element of a vector.                                    */
+/* x on stage s as an element of a vector. */
 static Node *element(Pipe *p, int s, const Node *like, Node *x)
 {
     Node one = *like;
@@ -209,7 +209,7 @@ static Node *number(Pipe *p, int s, const Node *like, Node *x)
     return x;
 }
 
-/* k scalars, or one, as an operand of a stagesum.                            */
+/* k scalars, or one, as an operand of a stagesum. */
 static Node *vector_of(Pipe *p, int s, const Node *like, Node **x, int k)
 {
     if (k == 1)
@@ -225,7 +225,7 @@ static Node *vector_of(Pipe *p, int s, const Node *like, Node **x, int k)
     return c;
 }
 
-/* Element i of such a vector of k.                                           */
+/* Element i of such a vector of k. */
 static Node *taken(Pipe *p, int s, const Node *n, const Node *like, Node *v,
                    int i, int k)
 {
@@ -250,7 +250,7 @@ static Node *taken(Pipe *p, int s, const Node *n, const Node *like, Node *v,
 }
 
 /* Scalars of one dtype to all stages in one sum, each where it is asked for
- * in the place of n[i].                                                      */
+ * in the place of n[i]. */
 static void to_all(Pipe *p, Node *const *n, int k)
 {
     Node ***part = alloc(p->a, (size_t)k * sizeof *part);
@@ -281,7 +281,7 @@ static int is_before(const Node *n)
     return n->reg != REGpost || any_region(n);
 }
 
-/* n on stage s: there, or from its home.                                     */
+/* n on stage s: there, or from its home. */
 static Node *value(Pipe *p, int s, Node *n)
 {
     int home = p->home[n->id];
@@ -336,13 +336,13 @@ static void put_sink(Pipe *p, Node *n)
 /* ---- together ------------------------------------------------------------ */
 
 /* Scalars that go to all stages, by how many sums they need before: found by
- * walking as value() will.                                                   */
+ * walking as value() will. */
 typedef struct Asked {
     Pipe *p;
-    int *seen;                    /* by id and stage: 1 + rounds; 0: not yet  */
-    int *round;                   /* by id: its own, from 1; 0: not asked     */
-    Node **all;                   /* vec                                      */
-    int last;                     /* round                                    */
+    int *seen;  /* by id and stage: 1 + rounds; 0: not yet */
+    int *round; /* by id: its own, from 1; 0: not asked */
+    Node **all; /* vec */
+    int last;   /* round */
 } Asked;
 
 static int rounds(Asked *x, int s, Node *n);
@@ -388,7 +388,7 @@ static int rounds_before(Asked *x, int s, Node *n)
     return near ? most_of(x, s, n) : rounds(x, home, n);
 }
 
-/* Sums that must be done before n is on stage s.                             */
+/* Sums that must be done before n is on stage s. */
 static int rounds(Asked *x, int s, Node *n)
 {
     int *seen = &x->seen[n->id * x->p->stages + s];
@@ -407,7 +407,7 @@ static void ask(Asked *x, Node *n)
             most_of(x, s, n);
 }
 
-/* As elements of one vector: only what is whole, or a sum, may be one.       */
+/* As elements of one vector: only what is whole, or a sum, may be one. */
 static int go_together(const Node *x, const Node *y)
 {
     for (int i = 0; i < MAXATOM; i++)

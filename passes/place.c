@@ -12,21 +12,24 @@
  *     %dw = dot ...           P:dp       micro contracted; reduced in post
  *
  * comm.c repairs by the same choices, so both keep the same list of types that
- * a value exists in.                                                         */
+ * a value exists in. */
 #include <string.h>
 
 #include "passes.h"
 
 static const double NEVER = 1e300;
-/* A parameter does not move when anything else can.                          */
+/* A parameter does not move when anything else can. */
 static const double STAY = 1e9;
 
 /* ---- seeds --------------------------------------------------------------- */
 
-typedef struct Seed { MeshAxis m; const char *name[8]; } Seed;
+typedef struct Seed {
+    MeshAxis m;
+    const char *name[8];
+} Seed;
 
 /* Per mesh axis the names that take it, first to last; what one does not divide
- * goes to the next.                                                          */
+ * goes to the next. */
 static const Seed dense[] = {
     { Mtp, { "vocab", "heads", "kv", "group", "ffn", "dense", "seq" } },
     { Mcp, { "seq", "key" } },
@@ -47,7 +50,7 @@ static const Seed *seed_at(const Graph *g, const Seed *table, int atom)
     return NULL;
 }
 
-/* Can dim d of n be cut once more, over atom, when it is as in t below it?   */
+/* Can dim d of n be cut once more, over atom, when it is as in t below it? */
 static int fits(const Graph *g, const Dim *d, const Shard *t, int atom)
 {
     uint32_t atoms = 1u << atom;
@@ -67,7 +70,7 @@ static Axis *named(const Graph *g, const Dim *dim, int nd, const char *name,
     return NULL;
 }
 
-/* The axis of a bucket that is made to be cut over the atom.                 */
+/* The axis of a bucket that is made to be cut over the atom. */
 static Axis *bucketed(const Dim *dim, int nd, int atom)
 {
     for (int d = 0; d < nd; d++)
@@ -76,7 +79,7 @@ static Axis *bucketed(const Dim *dim, int nd, int atom)
     return NULL;
 }
 
-/* The type that the names of the axes ask for over one atom.                 */
+/* The type that the names of the axes ask for over one atom. */
 static Shard seed(const Graph *g, const Dim *dim, int nd, int onexperts,
                   const Shard *t, int atom)
 {
@@ -114,7 +117,7 @@ void param_type(Graph *g, const Param *p, Shard *sh)
     memcpy(sh, n.sh, sizeof n.sh);
 }
 
-/* Inputs are whole over tp: every rank can read them all, slices are free.   */
+/* Inputs are whole over tp: every rank can read them all, slices are free. */
 static Shard seed_input(const Graph *g, const Node *n, int atom)
 {
     if (g->mesh->mask[Mtp] >> atom & 1)
@@ -125,7 +128,8 @@ static Shard seed_input(const Graph *g, const Node *n, int atom)
 static Shard seed_source(Graph *g, const Node *n, int atom)
 {
     switch (n->op) {
-    case Oparam: case Ostate: return seed_param(g, n, atom);
+    case Oparam:
+    case Ostate: return seed_param(g, n, atom);
     case Oinput: return seed_input(g, n, atom);
     default: return (Shard){ .k = R };
     }
@@ -161,7 +165,7 @@ static int has_expert(const Node *n)
 }
 
 /* On the expert grid is what descends from indexed weights, and a product whose
- * operands both have `expert` without contracting it.                        */
+ * operands both have `expert` without contracting it. */
 static int on_experts(const Placer *p, const Node *n)
 {
     int any = n->op == Ogmm || n->op == Ogmmw || n->map != NULL;
@@ -220,7 +224,7 @@ static Shard through1(const Node *n, int k, const Shard *want)
 }
 
 void type_through(const Placer *p, const Node *n, int k, const Shard *want,
-             Shard *out)
+                  Shard *out)
 {
     for (int i = 0; i < MAXATOM; i++)
         out[i] = i < p->g->mesh->natom ? through1(n, k, &want[i])
@@ -230,7 +234,7 @@ void type_through(const Placer *p, const Node *n, int k, const Shard *want,
 /* ---- prices -------------------------------------------------------------- */
 
 /* Is an atom below this one to keep, or to get, the axis a? Then a change of a
- * at this atom goes through the whole axis.                                  */
+ * at this atom goes through the whole axis. */
 static int blocked(const Mesh *m, const Shard *have, const Shard *want,
                    int atom, const Shard *x)
 {
@@ -243,7 +247,7 @@ static int blocked(const Mesh *m, const Shard *have, const Shard *want,
 }
 
 /* Bytes to take o over one atom from the type it has to another, the types
- * below that atom being settled in want[].                                   */
+ * below that atom being settled in want[]. */
 static double step_price(const Graph *g, const Node *o, const Shard *have,
                          const Shard *want, int atom, const Shard *to)
 {
@@ -301,7 +305,7 @@ static int passes_partial(const Node *n, const Way *w)
     return 0;
 }
 
-/* Is the operand that is passed on partial over another atom as well?        */
+/* Is the operand that is passed on partial over another atom as well? */
 static int partial_above(const Node *n, const Way *w, int atom)
 {
     for (int k = 0; k < n->nin; k++)
@@ -312,7 +316,7 @@ static int partial_above(const Node *n, const Way *w, int atom)
 
 /* What the result would still cost on its way to its seed. A new partial sum of
  * which every rank wants all is reduced sooner or later in any case, but one
- * passed on should not grow before that.                                     */
+ * passed on should not grow before that. */
 static double debt(const Placer *p, const Node *n, int atom, const Way *w,
                    const Shard *goal)
 {
@@ -363,7 +367,7 @@ static int cut_already(const Node *n, int atom, const Shard *t)
 /* What is sent to be cut is cut along its seed (a member of a bucket along its
  * parameter's) or as another operand is, not along any axis that happens to be
  * cheap. In post, gradients are reduced before their first use; only scalars go
- * on partial (the sum of squares).                                           */
+ * on partial (the sum of squares). */
 static int allowed(const Node *n, int atom, const Way *w, const Shard *goal)
 {
     if (w->out.k == P && n->reg == REGpost && optab[n->op].cls == EW && n->nd)
@@ -379,7 +383,7 @@ static int allowed(const Node *n, int atom, const Way *w, const Shard *goal)
 }
 
 /* Among ways of one price: a partial operand that nobody else reads goes on
- * partial; else the seed; else not whole.                                    */
+ * partial; else the seed; else not whole. */
 static int rank_of(const Placer *p, const Node *n, const Way *w,
                    const Shard *goal)
 {
@@ -401,7 +405,7 @@ static double total(const Placer *p, const Node *n, Need need, int atom,
     return sum;
 }
 
-/* An attention whose keys stay cut: passes/ring.c.                           */
+/* An attention whose keys stay cut: passes/ring.c. */
 static int keeps_keys(const Node *n, const Way *w)
 {
     for (int k = 0; k < n->nin; k++)
@@ -434,8 +438,8 @@ static void choose_at(Placer *p, Node *n, Need need, int atom)
         }
     }
     if (best < 0)
-        die("%s (%s): no way to place it over atom %d",
-            n->name ? n->name : "?", optab[n->op].name, atom);
+        die("%s (%s): no way to place it over atom %d", n->name ? n->name : "?",
+            optab[n->op].name, atom);
     n->sh[atom] = w[best].out;
     if (!p->build && keeps_keys(n, &w[best]))
         n->j |= 1 << atom;
@@ -456,7 +460,7 @@ void choose_way(Placer *p, Node *n, Need need)
 
 /* ---- the pass ------------------------------------------------------------ */
 
-enum { WORTH = 1 << 20 };         /* bytes from which a copy is noted         */
+enum { WORTH = 1 << 20 }; /* bytes from which a copy is noted */
 
 static void note_replicated(Graph *g, const Node *n)
 {

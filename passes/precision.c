@@ -13,13 +13,13 @@
  * So is a sum of several that an accumulator takes.
  *
  * From here on every node is rounded to its dtype wherever it is made, so what
- * later passes keep, make again or fuse never changes a bit.                 */
+ * later passes keep, make again or fuse never changes a bit. */
 #include <string.h>
 
 #include "passes.h"
 
 typedef struct Policy {
-    Dtype real, high;             /* of real values; of explicit fp32 values  */
+    Dtype real, high; /* of real values; of explicit fp32 values */
     int all64;
 } Policy;
 
@@ -72,21 +72,25 @@ static Node *cast(Graph *g, Node *n, const Policy *p)
 static int adds(const Node *n)
 {
     switch (n->op) {
-    case Odot: case Ogmm: case Ogmmw: case Osum: case Omean: case Oscatter_add:
-        return 1;
-    default:
-        return 0;
+    case Odot:
+    case Ogmm:
+    case Ogmmw:
+    case Osum:
+    case Omean:
+    case Oscatter_add: return 1;
+    default: return 0;
     }
 }
 
-/* The dtype in which n takes its operand: of f32() and accumulators.         */
+/* The dtype in which n takes its operand: of f32() and accumulators. */
 static Dtype taken(const Policy *p, const Node *n)
 {
-    return n->op == Ocast ? decided(p, (Dtype)dtype_named(n->s))
-         : n->op == Oaccum ? decided(p, n->dt) : Dnone;
+    return n->op == Ocast    ? decided(p, (Dtype)dtype_named(n->s))
+           : n->op == Oaccum ? decided(p, n->dt)
+                             : Dnone;
 }
 
-/* mark: the sum is fp32.                                                     */
+/* mark: the sum is fp32. */
 static void mark_sums(Graph *g, const Policy *p)
 {
     for (size_t i = 0; i < vec_len(g->node); i++) {
@@ -97,7 +101,7 @@ static void mark_sums(Graph *g, const Policy *p)
     }
 }
 
-/* Both operands of a product have its dtype.                                 */
+/* Both operands of a product have its dtype. */
 static Node *product(Graph *g, Node *n)
 {
     n->dt = Dnone;
@@ -136,7 +140,7 @@ static Node *rounded(Graph *g, Node *n)
     return c;
 }
 
-/* A product or sum; if it is fp32 in place of bf16, its rounding.            */
+/* A product or sum; if it is fp32 in place of bf16, its rounding. */
 static Node *sum(Graph *g, Node *n, const Policy *p)
 {
     n->dt = Dnone;
@@ -160,7 +164,7 @@ static Node *sum(Graph *g, Node *n, const Policy *p)
     return rounded(g, n);
 }
 
-/* A sum on its way into an accumulator.                                      */
+/* A sum on its way into an accumulator. */
 static Node *term(Graph *g, Node *n)
 {
     for (int k = 0; k < 2; k++) {
@@ -176,12 +180,12 @@ static Node *term(Graph *g, Node *n)
 typedef struct Decide {
     Policy p;
     Table *done;
-    char *terms;                  /* by id: such sums; null: there are none   */
+    char *terms; /* by id: such sums; null: there are none */
 } Decide;
 
 static Node *decide(Graph *g, Node *n, void *ctx);
 
-/* An attention's body, once: forward and backward share it.                  */
+/* An attention's body, once: forward and backward share it. */
 static void inside(Graph *body, Decide *d)
 {
     void **seen = table_at(d->done, KEYP(body));
@@ -212,13 +216,14 @@ static Node *decide(Graph *g, Node *n, void *ctx)
         return sum(g, n, p);
     switch (n->op) {
     case Ocast: return cast(g, n, p);
-    case Oaccum: case Opart: n->dt = decided(p, n->dt); break;
+    case Oaccum:
+    case Opart: n->dt = decided(p, n->dt); break;
     default: break;
     }
     return optab[n->op].cls == SRC ? leaf(g, n, p) : infer(g, n);
 }
 
-/* The sums that n reads, which is one or takes one whole, and nobody else.   */
+/* The sums that n reads, which is one or takes one whole, and nobody else. */
 static void find_terms(const Node *n, const int *uses, char *terms)
 {
     for (int k = 0; k < n->nin; k++) {
@@ -232,7 +237,7 @@ static void find_terms(const Node *n, const int *uses, char *terms)
     }
 }
 
-/* Sums that accumulators add, or buckets of gradients that accumulators do.  */
+/* Sums that accumulators add, or buckets of gradients that accumulators do. */
 static void find_all_terms(Graph *g, Decide *d)
 {
     g_renumber(g);

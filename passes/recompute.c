@@ -13,16 +13,19 @@
  * sink, a value's capacity is its size, and what other backward kernels (BLAS,
  * attention, collectives) read is kept already and costs nothing. Reductions
  * are kept: their results are small. Copies carry `again`, so that g_tidy never
- * merges them with their originals.                                          */
+ * merges them with their originals. */
 #include <string.h>
 
 #include "passes.h"
 
-typedef struct Edge { int to, rev; int64_t cap; } Edge;
+typedef struct Edge {
+    int to, rev;
+    int64_t cap;
+} Edge;
 
-typedef struct Flow {             /* vertices: 2i in, 2i+1 out, then s, t     */
+typedef struct Flow { /* vertices: 2i in, 2i+1 out, then s, t */
     Arena *arena;
-    Edge **adj;                   /* vec per vertex                           */
+    Edge **adj; /* vec per vertex */
     int *level, *at, nv, s, t;
 } Flow;
 
@@ -37,7 +40,7 @@ static void edge(Flow *f, int u, int v, int64_t cap)
     vec_push(f->arena, f->adj[v], b);
 }
 
-/* Distances from s over edges with room; is t reached?                       */
+/* Distances from s over edges with room; is t reached? */
 static int bfs(Flow *f, int *queue)
 {
     int head = 0, tail = 0;
@@ -98,7 +101,7 @@ static void sink_side(Flow *f, int *queue)
     }
 }
 
-/* Dinic 1970.                                                                */
+/* Dinic 1970. */
 static void max_flow(Flow *f)
 {
     int *queue = alloc(f->arena, (size_t)f->nv * sizeof *queue);
@@ -124,7 +127,7 @@ static int rebuildable(const Graph *g, const Node *n)
            (c == VIEW || pass_target()->loops(g, n));
 }
 
-/* The value whose bytes a chain of views shows.                              */
+/* The value whose bytes a chain of views shows. */
 static Node *bytes_of(Node *n)
 {
     while (optab[n->op].cls == VIEW && n->op != Opart)
@@ -132,7 +135,7 @@ static Node *bytes_of(Node *n)
     return n;
 }
 
-/* Free to read at any time: parameters, constants, inputs, values of pre.    */
+/* Free to read at any time: parameters, constants, inputs, values of pre. */
 static int always_there(const Node *n)
 {
     return optab[n->op].cls == SRC || n->reg != REGbody;
@@ -155,8 +158,8 @@ static void mark_uses(const Graph *g, Node *n)
 static void mark_all(Graph *g)
 {
     for (size_t i = 0; i < vec_len(g->node); i++)
-        g->node[i]->mark = g->node[i]->reg == REGbody &&
-                           is_backward(g->node[i]) ? BACK : 0;
+        g->node[i]->mark =
+            g->node[i]->reg == REGbody && is_backward(g->node[i]) ? BACK : 0;
     for (size_t i = 0; i < vec_len(g->node); i++)
         if (g->node[i]->mark & BACK && optab[g->node[i]->op].cls != VIEW)
             mark_uses(g, g->node[i]);
@@ -182,7 +185,7 @@ static void build(Flow *f, const Graph *g)
     }
 }
 
-/* A needed value beyond the cut is rebuilt.                                  */
+/* A needed value beyond the cut is rebuilt. */
 static int mark_rebuilt(const Flow *f, Graph *g)
 {
     int any = 0;
@@ -192,7 +195,7 @@ static int mark_rebuilt(const Flow *f, Graph *g)
         if (n->mark & (BACK | FORCED) || always_there(n) || !rebuildable(g, n))
             continue;
         if (!f->level[2 * i])
-            continue;                         /* cut here or before: kept     */
+            continue; /* cut here or before: kept */
         n->mark |= REBUILT;
         any = 1;
         if (n->mark & NEEDED && optab[n->op].cls != VIEW)
@@ -221,7 +224,7 @@ static int choose(Graph *g)
 /* ---- copies -------------------------------------------------------------- */
 
 /* The copy of a rebuilt value in the call of its user; kept values stand for
- * themselves. Calls come one after another.                                 */
+ * themselves. Calls come one after another. */
 static Node *again(Graph *g, Node *n, const Node *user)
 {
     Node *in[MAXIN], *c = n->tmp;

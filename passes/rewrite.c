@@ -1,4 +1,4 @@
-/* rewrite.c: the loop most graph passes are made of.                         */
+/* rewrite.c: the loop most graph passes are made of. */
 #include "passes.h"
 
 void rewrite(Graph *g, Node *(*f)(Graph *g, Node *n, void *ctx), void *ctx)

@@ -14,21 +14,21 @@
  * forward and again backward, and nobody ever has all of them.
  *
  * An attn or attnback whose j is a set of atoms has its keys cut over them
- * (place), i is 1 + its round.                                               */
+ * (place), i is 1 + its round. */
 #include <math.h>
 #include <string.h>
 
 #include "passes.h"
 
-typedef struct Parts {            /* of one attention                         */
-    Node **old;                   /* vec: its parts in the graph before       */
-    Node **now;                   /* vec: what stands for each                */
+typedef struct Parts { /* of one attention */
+    Node **old;        /* vec: its parts in the graph before */
+    Node **now;        /* vec: what stands for each */
 } Parts;
 
 typedef struct Ring {
     Graph *g;
-    Table *parts;                 /* attn or attnback -> Parts                */
-    const Node *n;                /* the one being taken apart                */
+    Table *parts;  /* attn or attnback -> Parts */
+    const Node *n; /* the one being taken apart */
 } Ring;
 
 /* ---- building ------------------------------------------------------------ */
@@ -41,7 +41,7 @@ static Node *as(Node *n, const Node *like, Region reg)
     return n;
 }
 
-/* An elementwise op on values of a's type.                                   */
+/* An elementwise op on values of a's type. */
 static Node *ew(const Ring *r, Op op, Node *a, Node *b, Node *c)
 {
     return as(g_ew(r->g, op, r->n->loc, a, b, c), a, r->n->reg);
@@ -61,7 +61,7 @@ static Node *rotated(const Ring *r, Node *x, int again)
     return n;
 }
 
-/* Positions are known of every rank, they need not travel.                   */
+/* Positions are known of every rank, they need not travel. */
 static int is_position(const Node *n)
 {
     while (n->op == Orename)
@@ -74,7 +74,7 @@ static int travels(const Ring *r, const Node *x)
     return dim_of(x, r->n->A[0]) >= 0 && !is_position(x);
 }
 
-/* Round s, on operands that are there.                                       */
+/* Round s, on operands that are there. */
 static Node *round_of(const Ring *r, Node *const *in, int64_t s)
 {
     Node *n = g_copyof(r->g, r->n, in);
@@ -111,7 +111,9 @@ static void turn(const Ring *r, Node **in, int n, int again)
 
 /* ---- forward ------------------------------------------------------------- */
 
-typedef struct Merged { Node *out, *lse; } Merged;
+typedef struct Merged {
+    Node *out, *lse;
+} Merged;
 
 static Node *sum_of(const Ring *r, Node *const *v, int64_t n)
 {
@@ -131,7 +133,7 @@ static Node *number(const Ring *r, Dtype dt, double v)
     return c;
 }
 
-/* Of queries that see no key in any round, logsumexp -inf, the result is 0.  */
+/* Of queries that see no key in any round, logsumexp -inf, the result is 0. */
 static Merged merge(const Ring *r, Node **out, Node **lse, int64_t n)
 {
     Dtype dt = lse[0]->dt;
@@ -176,7 +178,7 @@ static Merged forward(const Ring *r, const Parts *p)
 
 /* ---- backward ------------------------------------------------------------ */
 
-/* A partial sum over ranks is not rounded on its way.                        */
+/* A partial sum over ranks is not rounded on its way. */
 static Dtype gradient_type(const Ring *r, const Node *p)
 {
     return atoms_of(r->g, p, P) ? p->dt : sum_type(r->n);

@@ -13,7 +13,7 @@
  * tokens does (route.drop). A pair that goes is -1 in %k: it has no row, so its
  * contribution and the gradient of its weight are 0. What else reads %e, as a
  * balance loss does, sees the router's choice. The share of dropped pairs is a
- * metric of the layer.                                                       */
+ * metric of the layer. */
 #include <math.h>
 #include <string.h>
 
@@ -21,7 +21,7 @@
 
 /* ---- the weights --------------------------------------------------------- */
 
-enum { AFTER = 1, INROWS = 2 };  /* behind a weight indexed by e; its rows  */
+enum { AFTER = 1, INROWS = 2 }; /* behind a weight indexed by e; its rows */
 
 static int over_top(const Node *n, const Node *e)
 {
@@ -45,7 +45,7 @@ static void mark_rows(Graph *g, const Node *e)
     }
 }
 
-/* One number for each pair: the axes of e and no others.                     */
+/* One number for each pair: the axes of e and no others. */
 static int per_pair(const Node *x, const Node *e)
 {
     if (x->nd != e->nd)
@@ -56,7 +56,7 @@ static int per_pair(const Node *x, const Node *e)
     return 1;
 }
 
-/* What multiplies the rows of e; null: nothing does.                         */
+/* What multiplies the rows of e; null: nothing does. */
 static Node *weights_of(Graph *g, const Node *e)
 {
     mark_rows(g, e);
@@ -72,7 +72,7 @@ static Node *weights_of(Graph *g, const Node *e)
 
 /* ---- equal load ---------------------------------------------------------- */
 
-/* What force_balance made of a choice: e * 0 + the pair's expert.            */
+/* What force_balance made of a choice: e * 0 + the pair's expert. */
 static int is_forced(const Node *e)
 {
     return e->op == Oadd && e->in[0]->op == Omul &&
@@ -93,7 +93,7 @@ static Node *part_of(Node *n, const Node *pick)
     return n;
 }
 
-/* The pair's number: row-major, choices last.                                */
+/* The pair's number: row-major, choices last. */
 static Node *pair_number(Graph *g, const Node *pick, const Node *e)
 {
     const Node *c = choice_of(e);
@@ -101,7 +101,7 @@ static Node *pair_number(Graph *g, const Node *pick, const Node *e)
     Node *sum = NULL;
 
     for (int pass = 0; pass < 2; pass++)
-        for (int d = e->nd; d-- > 0; ) {
+        for (int d = e->nd; d-- > 0;) {
             int top = c->op == Otopk && e->dim[d].a == c->B[0];
             if (top == pass || !strcmp(e->dim[d].a->name, "micro"))
                 continue;
@@ -114,8 +114,8 @@ static Node *pair_number(Graph *g, const Node *pick, const Node *e)
             part_of(infer(g, i), pick);
             k = g_const(g, pick->loc, Di32, (double)stride);
             i = part_of(g_ew(g, Omul, pick->loc, i, k, NULL), pick);
-            sum = sum ? part_of(g_ew(g, Oadd, pick->loc, sum, i, NULL),
-                                pick) : i;
+            sum =
+                sum ? part_of(g_ew(g, Oadd, pick->loc, sum, i, NULL), pick) : i;
             stride *= e->dim[d].n;
         }
     return sum;
@@ -155,7 +155,7 @@ void force_balance(Graph *g)
 
 /* ---- what is kept -------------------------------------------------------- */
 
-/* A product that is whole but for its rounding is not rounded up.            */
+/* A product that is whole but for its rounding is not rounded up. */
 static int64_t rows_each(const Graph *g, const Node *e, const Axis *axis)
 {
     double tokens = 1, top = 1, share;
@@ -204,8 +204,9 @@ static void count_dropped(Graph *g, Node *keep)
     int n = 0, before = 0;
 
     for (size_t i = 0; i < vec_len(g->node); i++)
-        before += g->node[i]->op == Ometric && g->node[i]->scope == keep->scope
-                  && !strncmp(g->node[i]->s, "dropped", 7);
+        before += g->node[i]->op == Ometric &&
+                  g->node[i]->scope == keep->scope &&
+                  !strncmp(g->node[i]->s, "dropped", 7);
     for (int i = 0; i < keep->nd; i++)
         if (strcmp(keep->dim[i].a->name, "micro"))
             axes[n++] = keep->dim[i].a;
@@ -243,5 +244,5 @@ void make_room(Graph *g)
             p->in[1] = k;
     }
     if (any)
-        g_sort(g);          /* weights may stand behind the first product */
+        g_sort(g); /* weights may stand behind the first product */
 }

@@ -12,7 +12,7 @@
  * A pair is in one round, so nothing but zeros is added. The backward keeps
  * nothing of the rounds: it starts again from the tokens (`again`). Sums over
  * rounds are numbered (j), and fuse puts no two of them into one kernel, so
- * that one round's values are gone before the next makes its own.            */
+ * that one round's values are gone before the next makes its own. */
 #include <math.h>
 #include <string.h>
 
@@ -24,7 +24,7 @@ int has_budget(const Graph *g)
            !strcmp(opts_str(g->opts, "route.policy"), "dropless");
 }
 
-/* The worst case over the room, both for one token: shards cut both alike.   */
+/* The worst case over the room, both for one token: shards cut both alike. */
 int rounds_of(const Graph *g, const Node *route)
 {
     const Node *e = route->in[0];
@@ -37,9 +37,11 @@ int rounds_of(const Graph *g, const Node *route)
             worst = fmin(top = (double)e->dim[i].n, here);
     double n = ceil(worst * all / (top * here * f) * (1 - 1e-12));
     if (n > 64)
-        err(opts_loc(g->opts, "route.factor"), "route.factor is %g: a step "
+        err(opts_loc(g->opts, "route.factor"),
+            "route.factor is %g: a step "
             "whose tokens all choose the same experts would need %g rounds, "
-            "at most 64", f, n);
+            "at most 64",
+            f, n);
     return (int)n;
 }
 
@@ -63,7 +65,7 @@ void watch_rooms(Graph *g)
 
 /* ---- forward ------------------------------------------------------------- */
 
-/* Where rows become tokens again, or the sum over choices right behind.      */
+/* Where rows become tokens again, or the sum over choices right behind. */
 static Node *only_user(Graph *g, const Node *n)
 {
     Node *one = NULL;
@@ -86,7 +88,7 @@ static Node *way_out(Graph *g, Node *n)
 }
 
 /* A copy of n and of what leads to it in the rows of map `of`, in those of
- * `map`. to: by id, null: not copied yet.                                    */
+ * `map`. to: by id, null: not copied yet. */
 static Node *copy_rows(Graph *g, Node *n, const Node *of, Node *map, Node **to)
 {
     Node *in[MAXIN];
@@ -168,7 +170,7 @@ void make_rounds(Graph *g)
 
 /* ---- backward ------------------------------------------------------------ */
 
-/* The rows of a round, made anew for its backward; maps and tokens stay.     */
+/* The rows of a round, made anew for its backward; maps and tokens stay. */
 static Node *rows_again(Graph *g, Node *n, Node **to)
 {
     Node *in[MAXIN];
@@ -186,7 +188,7 @@ static Node *rows_again(Graph *g, Node *n, Node **to)
     return to[n->id] = c;
 }
 
-/* 1 + the round a value is of, 0: of none or of several.                     */
+/* 1 + the round a value is of, 0: of none or of several. */
 static int round_of(const Node *n)
 {
     const Node *map = n->map ? n->map : n->nin ? n->in[n->nin - 1] : NULL;

@@ -21,16 +21,16 @@ static Node *placed_like(Node *n, const Node *by)
     return n;
 }
 
-/* Only steps can be run again: other programs have room for all rows.        */
+/* Only steps can be run again: other programs have room for all rows. */
 static int budget(const Graph *g)
 {
     return has_budget(g) && !strncmp(g->prog, "step", 4);
 }
 
-/* One map for all uses of e, so that rows of one dot are rows of the next.   */
+/* One map for all uses of e, so that rows of one dot are rows of the next. */
 static Node *route_of(Graph *g, Node *e, Axis *axis, const Node *by)
 {
-    for (size_t i = vec_len(g->node); i-- > 0; ) {
+    for (size_t i = vec_len(g->node); i-- > 0;) {
         Node *r = g->node[i];
         if (r->op == Oroute && r->in[0] == e && r->A[0] == axis)
             return r;
@@ -64,7 +64,7 @@ static Node *to_tokens(Graph *g, Node *x, const Node *by)
     return x->map ? move(g, Oundispatch, x, x->map, by) : x;
 }
 
-/* Does x vary over the tokens or choices of map's index?                     */
+/* Does x vary over the tokens or choices of map's index? */
 static int per_token(const Node *x, const Node *map)
 {
     for (int i = 0; i < x->nd; i++)
@@ -92,7 +92,7 @@ static Node *grouped(Graph *g, Node *n, int at)
     in[1] = p->in[0];
     if (!in[0]->map)
         err(n->loc, "dot: the operand beside an indexed weight has none of the "
-            "index's axes");
+                    "index's axes");
     r = placed_like(g_node(g, Ogmm, n->loc, 3, in), n);
     r->A = n->A;
     r->nA = n->nA;
@@ -110,7 +110,7 @@ static Node *rowwise(Graph *g, Node *n, Node *map)
     return infer(g, r);
 }
 
-/* A reduction that leaves the tokens alone.                                  */
+/* A reduction that leaves the tokens alone. */
 static int inside_rows(const Node *n)
 {
     for (int i = 0; i < n->nA; i++)
@@ -127,7 +127,7 @@ static Node *first_map(const Node *n)
     return NULL;
 }
 
-/* A dropout's mask counts the elements of the tensor, not where rows lie.    */
+/* A dropout's mask counts the elements of the tensor, not where rows lie. */
 static int stays(Op op)
 {
     return op != Ospread && op != Odropout;

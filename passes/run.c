@@ -1,10 +1,11 @@
 /* run.c: the driver. Every program of a model is a copy of its logical graph,
  * run through the rows of passes.def, checked after each, then made into
- * groups, scheduled, and emitted into one plan.                              */
+ * groups, scheduled, and emitted into one plan. */
 #include <string.h>
 
 #include "passes.h"
 
+/* clang-format off */
 const PassInfo passtab[] = {
 #define PASS(name, progs, level, sentence)                                     \
     { #name, pass_##name, progs, level, sentence },
@@ -15,12 +16,13 @@ const PassInfo passtab[] = {
     { "alloc", NULL, "sefi", LOCAL, "give every buffer its place" },
     { "emit", NULL, "sefi", LOCAL, "write the plan" },
 };
+/* clang-format on */
 const int npass = sizeof passtab / sizeof *passtab;
 
-static const CompileOptions *options;         /* of the compile under way     */
+static const CompileOptions *options; /* of the compile under way */
 static const Target *target;
 static const char *passname = "";
-static int ndot;                  /* pictures drawn by this compile           */
+static int ndot; /* pictures drawn by this compile */
 
 const Target *pass_target(void)
 {
@@ -69,18 +71,19 @@ static Node *copy_node(Graph *h, const Node *n, Node **to)
     return c;
 }
 
-/* Which sinks a program keeps.                                               */
+/* Which sinks a program keeps. */
 static int keeps(char prog, Op op)
 {
     switch (op) {
     case Ooutput: return prog == 'f';
     case Oupdate: return prog == 's';
-    case Oloss: case Ometric: return prog == 's' || prog == 'e';
+    case Oloss:
+    case Ometric: return prog == 's' || prog == 'e';
     default: return 1;
     }
 }
 
-/* Each program decides its own dtypes.                                       */
+/* Each program decides its own dtypes. */
 static void copy_params(Graph *h)
 {
     Param **old = h->param;
@@ -131,7 +134,7 @@ static Node *shaped(Graph *g, Op op, const Param *p)
 
 static Node *initial(Graph *g, const Param *p);
 
-/* All members, in the dtype of p.                                            */
+/* All members, in the dtype of p. */
 static Node *initial_bucket(Graph *g, const Param *p)
 {
     Bucket *b = bucket_named(g, p->bucket);
@@ -148,7 +151,7 @@ static Node *initial_bucket(Graph *g, const Param *p)
 }
 
 /* A parameter and its master start from the same draw: the key is the
- * parameter's path.                                                          */
+ * parameter's path. */
 static Node *initial(Graph *g, const Param *p)
 {
     const Param *of = p->of ? g_param(g, p->of) : p;
@@ -181,7 +184,7 @@ static Graph *init_graph(Graph *g)
         Node *in[2], *w;
         if (p->kind == PKparam && p->bucket && p->at >= 0 &&
             g_param(h, p->bucket))
-            continue;                 /* its bucket is the parameter          */
+            continue; /* its bucket is the parameter */
         in[0] = shaped(h, p->kind == PKparam ? Oparam : Ostate, p);
         in[0]->s = p->path;
         infer(h, in[0]);
@@ -240,7 +243,7 @@ static int stops(const char *pass)
 }
 
 #ifdef PLEAT_DEBUG
-/* The law of the text form: parse(print(g)) prints the same bytes.           */
+/* The law of the text form: parse(print(g)) prints the same bytes. */
 static void round_trip(Graph *g)
 {
     Arena *a = arena_new();
@@ -272,7 +275,7 @@ static int left_out(const PassInfo *p)
     return options && options->skip && !strcmp(options->skip, p->name);
 }
 
-/* One pass on a program: on its graph, from pipe on on those of all stages.  */
+/* One pass on a program: on its graph, from pipe on on those of all stages. */
 static void one_pass(Graph *g, const PassInfo *p)
 {
     passname = p->name;
@@ -336,7 +339,7 @@ static Group **to_groups(Graph *g)
     return k;
 }
 
-/* One program into the plan, of all its stages; zero when stopped.           */
+/* One program into the plan, of all its stages; zero when stopped. */
 static int one_program(Emit *e, Graph *g)
 {
     if (!run_passes(g))
@@ -354,7 +357,7 @@ static int runs(const Graph *g, char prog)
     return has(g, prog == 'f' ? Ooutput : Oloss);
 }
 
-/* The program as -x left it, all stages of it, or from the model.            */
+/* The program as -x left it, all stages of it, or from the model. */
 static Graph *program(Graph *g, const char *prog)
 {
     Graph **stage = options->stage, *first = NULL, **end = &first;
@@ -368,7 +371,7 @@ static Graph *program(Graph *g, const char *prog)
     return first ? first : copy_graph(g, prog);
 }
 
-/* What -x writes: the model, the programs where they stopped, the sources.   */
+/* What -x writes: the model, the programs where they stopped, the sources. */
 static void write_stage(Graph *g, Graph *const *programs)
 {
     Text t = { .arena = g->arena };
@@ -383,7 +386,7 @@ static void write_stage(Graph *g, Graph *const *programs)
     fputs(t.s, out());
 }
 
-/* Of any stage.                                                              */
+/* Of any stage. */
 static int has_budgets(const Graph *g)
 {
     while (g && !has(g, Ooverflow))
@@ -399,12 +402,11 @@ static void learn_shards(Graph *g, const Graph *step)
 }
 
 /* Step goes first: it makes the optimizer's parameters, which init fills. It
- * knows where all are; what only step reads is nowhere in the others.        */
+ * knows where all are; what only step reads is nowhere in the others. */
 Plan *compile(Graph *g, const Target *T, const CompileOptions *o)
 {
-    static const char *const programs[] = {
-        "step", "step.fallback", "eval", "forward", NULL
-    };
+    static const char *const programs[] = { "step", "step.fallback", "eval",
+                                            "forward", NULL };
     Graph **stopped = NULL, *last = g, *step = NULL;
 
     options = o;

@@ -10,28 +10,31 @@
  * Where two groups each write what the other reads (states that swap), the
  * earlier goes first all the same and emit lets it write beside the state.
  *
- * Views cost nothing and are dropped here.                                   */
+ * Views cost nothing and are dropped here. */
 #include "passes.h"
 
 #include <string.h>
 
 typedef struct Task {
     Group *k;
-    int phase;                    /* START, regions, in body each call        */
-    int wait;                     /* tasks that must run before               */
+    int phase; /* START, regions, in body each call */
+    int wait;  /* tasks that must run before */
     int done;
-    int *next;                    /* vec: tasks that wait for this            */
+    int *next; /* vec: tasks that wait for this */
 } Task;
 
 typedef struct Sched {
     Graph *g;
     Arena *arena;
-    Task *t; int n;
-    Table *maker;                 /* value -> its task + 1                    */
-    Table *readers;               /* path of a param or state -> Readers      */
+    Task *t;
+    int n;
+    Table *maker;   /* value -> its task + 1 */
+    Table *readers; /* path of a param or state -> Readers */
 } Sched;
 
-typedef struct Readers { int *task; } Readers;
+typedef struct Readers {
+    int *task;
+} Readers;
 
 static int is_lasting(const Node *n)
 {
@@ -40,7 +43,8 @@ static int is_lasting(const Node *n)
 
 static void after(Sched *s, int first, int then)
 {
-    if (first == then) return;
+    if (first == then)
+        return;
     vec_push(s->arena, s->t[first].next, then);
     s->t[then].wait++;
 }
@@ -72,9 +76,11 @@ static void note_reads(Sched *s, int i)
 
     for (int j = 0; j < k->nin; j++) {
         Node *n = storage(k->in[j]);
-        if (!is_lasting(n)) continue;
+        if (!is_lasting(n))
+            continue;
         Readers **r = (Readers **)table_at(s->readers, KEYP(n->s));
-        if (!*r) *r = alloc(s->arena, sizeof **r);
+        if (!*r)
+            *r = alloc(s->arena, sizeof **r);
         vec_push(s->arena, (*r)->task, i);
     }
 }
@@ -82,7 +88,7 @@ static void note_reads(Sched *s, int i)
 /* ---- what waits for what ------------------------------------------------- */
 
 /* Does task a run in a later region than b? Which call of a body runs first is
- * the table's business.                                                      */
+ * the table's business. */
 static int is_later(const Sched *s, int a, int b)
 {
     return s->t[a].phase > s->t[b].phase && s->t[a].k->reg != s->t[b].k->reg;
@@ -94,11 +100,13 @@ static void wait_for_operands(Sched *s, int i)
 
     for (int j = 0; j < k->nin; j++) {
         int m = maker(s, k->in[j]);
-        if (m < 0 || m == i) continue;
+        if (m < 0 || m == i)
+            continue;
         if (is_later(s, m, i))
             die("sched: %%%s is read in %s but made in %s", k->in[j]->name,
                 regions[k->reg], regions[s->t[m].k->reg]);
-        if (s->t[m].phase == s->t[i].phase) after(s, m, i);
+        if (s->t[m].phase == s->t[i].phase)
+            after(s, m, i);
     }
 }
 
@@ -107,9 +115,9 @@ static void wait_for_readers(Sched *s, int i)
     const Group *k = s->t[i].k;
 
     for (int j = 0; j < k->nout; j++) {
-        if (k->out[j]->op != Owrite) continue;
-        const Readers *r = table_get(s->readers,
-                                     KEYP(storage(k->out[j])->s));
+        if (k->out[j]->op != Owrite)
+            continue;
+        const Readers *r = table_get(s->readers, KEYP(storage(k->out[j])->s));
         for (size_t q = 0; r && q < vec_len(r->task); q++) {
             if (is_later(s, r->task[q], i))
                 die("sched: %%%s is written before it is read",
@@ -122,7 +130,7 @@ static void wait_for_readers(Sched *s, int i)
 
 /* ---- phases -------------------------------------------------------------- */
 
-enum { START = -1 };              /* before den: what den reads of pre        */
+enum { START = -1 }; /* before den: what den reads of pre */
 
 static int phase_of(const Sched *s, const Group *k)
 {
@@ -131,17 +139,19 @@ static int phase_of(const Sched *s, const Group *k)
     return (int)k->reg + calls;
 }
 
-/* Operands come first in k, so one walk backwards finds all that den needs.  */
+/* Operands come first in k, so one walk backwards finds all that den needs. */
 static void find_phases(Sched *s)
 {
     for (int i = 0; i < s->n; i++)
         s->t[i].phase = phase_of(s, s->t[i].k);
     for (int i = s->n; i-- > 0;) {
         const Group *k = s->t[i].k;
-        if (s->t[i].phase > REGden) continue;
+        if (s->t[i].phase > REGden)
+            continue;
         for (int j = 0; j < k->nin; j++) {
             int m = maker(s, k->in[j]);
-            if (m >= 0 && s->t[m].phase == REGpre) s->t[m].phase = START;
+            if (m >= 0 && s->t[m].phase == REGpre)
+                s->t[m].phase = START;
         }
     }
 }
@@ -156,23 +166,28 @@ static void keep_order(Sched *s)
     for (int i = 0; i < s->n; i++) {
         const Node *n = s->t[i].k->node[0];
         size_t k = vec_len(v);
-        if (!is_transfer(n) || n->call) continue;
+        if (!is_transfer(n) || n->call)
+            continue;
         vec_push(s->arena, v, i);
         for (; k > 0 && s->t[v[k - 1]].k->node[0]->j > n->j; k--)
             v[k] = v[k - 1];
         v[k] = i;
     }
-    for (size_t k = 1; k < vec_len(v); k++) after(s, v[k - 1], v[k]);
+    for (size_t k = 1; k < vec_len(v); k++)
+        after(s, v[k - 1], v[k]);
 }
 
 /* ---- order --------------------------------------------------------------- */
 
-/* Tasks that could run, the earliest in the model on top.                    */
-typedef struct Ready { int *at, n; } Ready;
+/* Tasks that could run, the earliest in the model on top. */
+typedef struct Ready {
+    int *at, n;
+} Ready;
 
 static int earlier(const Sched *s, int a, int b)
 {
-    if (s->t[a].phase != s->t[b].phase) return s->t[a].phase < s->t[b].phase;
+    if (s->t[a].phase != s->t[b].phase)
+        return s->t[a].phase < s->t[b].phase;
     return a < b;
 }
 
@@ -188,8 +203,10 @@ static int pop(const Sched *s, Ready *h)
 {
     int top = h->at[0], x = h->at[--h->n], i = 0;
     for (int c; (c = 2 * i + 1) < h->n; i = c) {
-        if (c + 1 < h->n && earlier(s, h->at[c + 1], h->at[c])) c++;
-        if (!earlier(s, h->at[c], x)) break;
+        if (c + 1 < h->n && earlier(s, h->at[c + 1], h->at[c]))
+            c++;
+        if (!earlier(s, h->at[c], x))
+            break;
         h->at[i] = h->at[c];
     }
     h->at[i] = x;
@@ -197,7 +214,7 @@ static int pop(const Sched *s, Ready *h)
 }
 
 /* Everything waits: a circle of writes. The first task of the lowest phase has
- * its operands, since they stand before it.                                  */
+ * its operands, since they stand before it. */
 static int forced(const Sched *s)
 {
     int best = -1;
@@ -210,19 +227,22 @@ static int forced(const Sched *s)
 
 static int *order(Sched *s)
 {
-    Ready h = {alloc(s->arena, sizeof(int) * (size_t)(s->n + 1)), 0};
+    Ready h = { alloc(s->arena, sizeof(int) * (size_t)(s->n + 1)), 0 };
     int *seq = alloc(s->arena, sizeof(int) * (size_t)(s->n + 1)), n = 0;
 
     for (int i = 0; i < s->n; i++)
-        if (!s->t[i].wait) push(s, &h, i);
+        if (!s->t[i].wait)
+            push(s, &h, i);
     while (n < s->n) {
         int i = h.n ? pop(s, &h) : forced(s);
-        if (s->t[i].done) continue;
+        if (s->t[i].done)
+            continue;
         s->t[i].done = 1;
         seq[n++] = i;
         for (size_t j = 0; j < vec_len(s->t[i].next); j++) {
             int k = s->t[i].next[j];
-            if (!--s->t[k].wait && !s->t[k].done) push(s, &h, k);
+            if (!--s->t[k].wait && !s->t[k].done)
+                push(s, &h, k);
         }
     }
     return seq;
@@ -232,19 +252,22 @@ static void list_tasks(Sched *s, Group **k)
 {
     s->t = alloc(s->arena, sizeof *s->t * (vec_len(k) + 1));
     for (size_t i = 0; i < vec_len(k); i++)
-        if (k[i]->fam != FAMnone) s->t[s->n++].k = k[i];
+        if (k[i]->fam != FAMnone)
+            s->t[s->n++].k = k[i];
 }
 
 Group **sched(Graph *g, Group **k)
 {
-    Sched s = {.g = g, .arena = g->arena};
+    Sched s = { .g = g, .arena = g->arena };
     Group **out = NULL;
 
     s.maker = table_new(s.arena);
     s.readers = table_new(s.arena);
     list_tasks(&s, k);
-    for (int i = 0; i < s.n; i++) note_results(&s, i);
-    for (int i = 0; i < s.n; i++) note_reads(&s, i);
+    for (int i = 0; i < s.n; i++)
+        note_results(&s, i);
+    for (int i = 0; i < s.n; i++)
+        note_reads(&s, i);
     find_phases(&s);
     for (int i = 0; i < s.n; i++) {
         wait_for_operands(&s, i);
@@ -252,6 +275,7 @@ Group **sched(Graph *g, Group **k)
     }
     keep_order(&s);
     int *seq = order(&s);
-    for (int i = 0; i < s.n; i++) vec_push(s.arena, out, s.t[seq[i]].k);
+    for (int i = 0; i < s.n; i++)
+        vec_push(s.arena, out, s.t[seq[i]].k);
     return out;
 }

@@ -9,13 +9,13 @@
  *
  * %z' is %z under another copy number, so that the two have nothing in common
  * to keep in between. The accumulator is cut like the parameter: gradients are
- * scattered by every micro-batch. ZeRO-2 is this half alone.                 */
+ * scattered by every micro-batch. ZeRO-2 is this half alone. */
 #include <string.h>
 
 #include "passes.h"
 
 /* Path -> the unit of all that reads the parameter; "": several, or not only
- * the bodies do. Of no unit: the parameter's own path.                       */
+ * the bodies do. Of no unit: the parameter's own path. */
 Table *units_reading(const Graph *g)
 {
     Table *t = table_new(g->arena);
@@ -39,7 +39,7 @@ Table *units_reading(const Graph *g)
 
 /* ---- parameters ---------------------------------------------------------- */
 
-/* The bucket's own parameter, `like` a member; at -1 tells it from those.    */
+/* The bucket's own parameter, `like` a member; at -1 tells it from those. */
 static void declare(Graph *g, const Bucket *b, const Param *like)
 {
     Param *p = alloc(g->arena, sizeof *p);
@@ -76,12 +76,12 @@ static Node *shard(Graph *g, const Bucket *b, int again)
 
 typedef struct Reader {
     const Bucket *b;
-    Table *member;                /* path -> index + 1                        */
+    Table *member; /* path -> index + 1 */
     Node *z[2];
-    Node *made[2][MAXIN];         /* forward, backward; null: not yet         */
+    Node *made[2][MAXIN]; /* forward, backward; null: not yet */
 } Reader;
 
-/* Member k, made right before the first node that reads it.                  */
+/* Member k, made right before the first node that reads it. */
 static Node *member(Graph *g, Reader *r, int way, size_t k)
 {
     Node **n = &r->made[way][k];
@@ -94,7 +94,7 @@ static Node *member(Graph *g, Reader *r, int way, size_t k)
     return *n;
 }
 
-/* Nodes that read a member read it from the bucket, gathered for them.       */
+/* Nodes that read a member read it from the bucket, gathered for them. */
 static Node *read_shards(Graph *g, const Bucket *b)
 {
     size_t count = vec_len(g->node);
@@ -111,8 +111,9 @@ static Node *read_shards(Graph *g, const Bucket *b)
         Node *n = old[i];
         for (int j = 0; j < n->nin; j++) {
             const Node *p = n->in[j];
-            size_t k = p->op != Oparam ? 0 : (size_t)(uintptr_t)
-                table_get(r.member, KEYP(intern(p->s)));
+            size_t k = p->op != Oparam ? 0
+                                       : (size_t)(uintptr_t)table_get(
+                                             r.member, KEYP(intern(p->s)));
             if (k)
                 n->in[j] = member(g, &r, is_backward(n), k - 1);
         }
@@ -158,8 +159,8 @@ void shards_like(Graph *g, const Graph *step)
     for (size_t i = 0; i < vec_len(step->param); i++) {
         const Param *p = step->param[i];
         Param *own = p->bucket && p->at >= 0 ? g_param(g, p->path) : NULL;
-        if (own && p->kind == PKparam && g_param((Graph *)(uintptr_t)step,
-                                                 p->bucket)) {
+        if (own && p->kind == PKparam &&
+            g_param((Graph *)(uintptr_t)step, p->bucket)) {
             own->bucket = p->bucket;
             own->at = p->at;
             own->expert = p->expert;

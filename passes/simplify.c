@@ -7,12 +7,14 @@
  *     %o = sum %z top                      %o = sum %y top
  *
  * The product %y then need not be kept for the gradient of %g: %h is narrower
- * and is kept anyway (moe-training.md A3.5, memory-efficient permutation).   */
+ * and is kept anyway (moe-training.md A3.5, memory-efficient permutation). */
 #include <math.h>
 
 #include "passes.h"
 
-typedef struct Simplify { int *uses; } Simplify;
+typedef struct Simplify {
+    int *uses;
+} Simplify;
 
 static int is_const(const Node *n, double v)
 {
@@ -54,7 +56,7 @@ static Node *fold(Graph *g, Node *n)
     return known ? g_const(g, n->loc, n->dt, v) : n;
 }
 
-/* The operand that n equals, or n.                                           */
+/* The operand that n equals, or n. */
 static Node *identity(Node *n)
 {
     Node *a = n->in[0], *b = n->nin > 1 ? n->in[1] : NULL, *r = n;
@@ -65,7 +67,8 @@ static Node *identity(Node *n)
     case Omul: r = is_const(b, 1) ? a : is_const(a, 1) ? b : n; break;
     case Odiv: r = is_const(b, 1) ? a : n; break;
     case Opow: r = is_const(b, 1) ? a : n; break;
-    case Ocast: case Ospread: r = a; break;
+    case Ocast:
+    case Ospread: r = a; break;
     default: break;
     }
     return r->dt == n->dt && same_dims(r, n) ? r : n;
@@ -83,7 +86,7 @@ static Node *power(Graph *g, Node *n)
 }
 
 /* n = sum(mul(g, dot(h, W[e])), top): which operand of the product is the
- * dot?                                                                       */
+ * dot? */
 static Node *projection(const Node *n, const Simplify *s, int *at)
 {
     const Node *m = n->in[0];
@@ -98,7 +101,7 @@ static Node *projection(const Node *n, const Simplify *s, int *at)
     return NULL;
 }
 
-/* Every axis of a is an axis of b.                                           */
+/* Every axis of a is an axis of b. */
 static int within(const Node *a, const Node *b)
 {
     for (int i = 0; i < a->nd; i++)

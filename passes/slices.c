@@ -18,7 +18,7 @@
  * ranks hold parts of that axis it is split first, into as many parts as they
  * cut it and the rest, and each part is sliced. Of a pipeline's stage the
  * gradient moves into the call that runs forward, where the head then ends.
- * What is a head, where it is cut and into how many: heads.c.               */
+ * What is a head, where it is cut and into how many: heads.c. */
 #include <string.h>
 
 #include "passes.h"
@@ -39,7 +39,7 @@ static Node *as(const Slices *s, Node *n, const Node *like)
     return n;
 }
 
-/* x's types, where they say axis `a` now `b`.                                */
+/* x's types, where they say axis `a` now `b`. */
 static void take_types(Node *n, const Node *x, const Axis *a, Axis *b)
 {
     memcpy(n->sh, x->sh, sizeof n->sh);
@@ -57,7 +57,7 @@ static Axis **axes_of(const Slices *s, Axis *a, Axis *b)
     return v;
 }
 
-/* x's dims, the axis as `len` elements: of itself, or of each part.          */
+/* x's dims, the axis as `len` elements: of itself, or of each part. */
 static void take_dims(const Slices *s, Node *n, const Node *x, int64_t len)
 {
     n->nd = 0;
@@ -85,7 +85,7 @@ static Node *in_parts(const Slices *s, Node *x)
     return infer(s->g, n);
 }
 
-/* In the call of the head, what another call makes of what is there.         */
+/* In the call of the head, what another call makes of what is there. */
 static Node *early(Slices *s, Node *n)
 {
     Node *in[MAXIN];
@@ -122,7 +122,7 @@ static Node *slice(Slices *s, Node *x, int k)
 /* ---- slices -------------------------------------------------------------- */
 
 /* The axis in an attribute: a sum over it is one over what it is split into,
- * ranks exchange parts.                                                      */
+ * ranks exchange parts. */
 static void take_axes(const Slices *s, Axis ***v, int *n)
 {
     Axis **w = alloc(s->g->arena, ((size_t)*n + 2) * sizeof *w);
@@ -187,7 +187,7 @@ static Node *sum(Slices *s, const Node *n)
     return r;
 }
 
-/* Some slices of n, of len elements in all.                                  */
+/* Some slices of n, of len elements in all. */
 static Node *row(const Slices *s, const Node *n, Node *const *v, int count,
                  int64_t len)
 {
@@ -200,7 +200,7 @@ static Node *row(const Slices *s, const Node *n, Node *const *v, int count,
     return infer(s->g, r);
 }
 
-/* As many at a time as an op may read.                                       */
+/* As many at a time as an op may read. */
 static Node *gathered(Slices *s, const Node *n)
 {
     Node **v = s->copy[n->id], *some[MAXIN];
@@ -234,13 +234,14 @@ static Node *whole(Slices *s, Node *n)
 }
 
 /* What reads a result reads it whole; what only adds up gradients goes where
- * they are made now.                                                         */
+ * they are made now. */
 static void read_whole(Slices *s, size_t count)
 {
     for (size_t i = 0; i < count; i++) {
         Node *n = s->g->node[i];
         int here = n->op == Oadd || n->op == Ocast || n->op == Opack ||
-                   n->op == Oreducescatter || n->op == Oaccum, sums = 0;
+                   n->op == Oreducescatter || n->op == Oaccum,
+            sums = 0;
         for (int k = 0; k < n->nin && !s->is[i]; k++) {
             int id = n->in[k]->id;
             sums |= s->is[id] == SLICEdw || s->late[id] == 2;
@@ -267,7 +268,7 @@ static void visit(Node *n, Node ***out, Arena *a)
     vec_push(a, *out, n);
 }
 
-/* New nodes stand where the head stood, operands before users.               */
+/* New nodes stand where the head stood, operands before users. */
 static void put_in_place(Slices *s, size_t count)
 {
     Graph *g = s->g;
@@ -288,7 +289,7 @@ static void put_in_place(Slices *s, size_t count)
 
 /* ---- the pass ------------------------------------------------------------ */
 
-/* A split axis keeps lying in pieces where it did.                           */
+/* A split axis keeps lying in pieces where it did. */
 static void name_axes(Slices *s)
 {
     Graph *g = s->g;
@@ -329,7 +330,10 @@ void pass_slices(Graph *g)
         if (head_tokens(g, g->node[i]))
             vec_push(g->arena, head, g->node[i]);
     for (size_t i = 0; i < vec_len(head); i++) {
-        Slices s = { .g = g, .a = arena_new(), .head = head[i], .id = id,
+        Slices s = { .g = g,
+                     .a = arena_new(),
+                     .head = head[i],
+                     .id = id,
                      .x = head_tokens(g, head[i]) };
         g_renumber(g);
         if (cut_head(&s) > 1) {

@@ -13,7 +13,7 @@
  * to be finite.
  *
  * Of Qwen3-30B with 4 layers the experts' gradients are 9.7 of 12.4 GB, and a
- * step of 54 ms on an H200 had this sum for 3.6.                             */
+ * step of 54 ms on an H200 had this sum for 3.6. */
 #include "passes.h"
 
 #include <string.h>
@@ -34,7 +34,7 @@ int feeds(const Node *n, const Node *x)
            (n->op != Ogmmw || same_order(n, x));
 }
 
-/* The squares of an accumulator that are all s sums, in one stage or more.   */
+/* The squares of an accumulator that are all s sums, in one stage or more. */
 static Node *summed(const Node *s, const int *uses)
 {
     Node *m = s->in[0];
@@ -50,10 +50,11 @@ static int64_t squares_of(const Graph *g, const Target *T, const Node *a,
     const Node *n = a->op == Oaccum ? a->in[0] : NULL;
 
     return n && n->op == Ogmmw && uses[n->id] == 1 && feeds(n, a)
-         ? T->squares(g, n) : 0;
+               ? T->squares(g, n)
+               : 0;
 }
 
-/* Each rank has its own where ranks have parts of the accumulator.           */
+/* Each rank has its own where ranks have parts of the accumulator. */
 static Node *add_squares(Graph *g, Node *a, int64_t count)
 {
     Node *q = g_node(g, Osquares, a->loc, 1, &a);
@@ -83,9 +84,9 @@ static void sum_squares(Graph *g, Node *s, Node *q)
 
 typedef struct Squares {
     Graph *g;
-    Node **sum;                   /* by an accumulator's id: of its squares   */
-    Node **late;                  /* squares that wait for a user             */
-    char *gone;                   /* between squares and their sum            */
+    Node **sum;  /* by an accumulator's id: of its squares */
+    Node **late; /* squares that wait for a user */
+    char *gone;  /* between squares and their sum */
 } Squares;
 
 static void find(Squares *q, const Target *T, Node *s, const int *uses)
@@ -100,7 +101,7 @@ static void find(Squares *q, const Target *T, Node *s, const int *uses)
         q->gone[x->id] = 1;
 }
 
-/* A square that is used elsewhere too (AdamW's) goes there: none keeps it.   */
+/* A square that is used elsewhere too (AdamW's) goes there: none keeps it. */
 static void put_node(Squares *q, Node *n)
 {
     if (q->late[n->id] == n || q->gone[n->id])

@@ -6,18 +6,18 @@
  *
  * fold.layout says it as Megatron does: E t m L, m a unit "mtp.<n>", t any
  * other, | between chunks, x*n and (x)*n repeat. Without it the largest chunk
- * is made as small as contiguous chunks allow, by FLOPs of the forward.      */
+ * is made as small as contiguous chunks allow, by FLOPs of the forward. */
 #include <ctype.h>
 #include <string.h>
 
 #include "passes.h"
 
-enum { LONGEST = 1 << 16 };       /* letters of a layout                      */
+enum { LONGEST = 1 << 16 }; /* letters of a layout */
 
 typedef struct Cut {
     Graph *g;
     Stages *st;
-    double *cost;                 /* vec: of E, each unit, L                  */
+    double *cost; /* vec: of E, each unit, L */
 } Cut;
 
 static int is_mtp(const char *unit)
@@ -107,12 +107,15 @@ static void find_units(Cut *x)
 
 /* ---- the layout string --------------------------------------------------- */
 
-typedef struct Letter { char c; int at; } Letter;
+typedef struct Letter {
+    char c;
+    int at;
+} Letter;
 
 typedef struct Reader {
     Graph *g;
     const char *s, *p;
-    Letter *out;                  /* vec: without counts and parentheses      */
+    Letter *out; /* vec: without counts and parentheses */
 } Reader;
 
 static _Noreturn void bad(const Reader *x, int at, const char *fmt, ...)
@@ -147,7 +150,7 @@ static void letter(Reader *x)
     bad(x, at, "'%c' is none of E t m L |", c);
 }
 
-/* "*29" behind the letters from `first` on.                                  */
+/* "*29" behind the letters from `first` on. */
 static void repeat(Reader *x, size_t first)
 {
     int at = (int)(x->p++ - x->s) + 1;
@@ -221,11 +224,15 @@ static void check_units(const Reader *x, const Stages *st, int mtp)
     if (has == needs || (mtp && !needs))
         return;
     if (!needs)
-        err(opts_loc(x->g->opts, "fold.layout"), "fold.layout %s has %d t, and "
-            "the model has none", x->s, has);
-    err(opts_loc(x->g->opts, "fold.layout"), "fold.layout %s has %d %c, and "
-        "the model has %d: %s to %s", x->s, has, mtp ? 'm' : 't', needs,
-        first_unit(st, mtp, 0), first_unit(st, mtp, 1));
+        err(opts_loc(x->g->opts, "fold.layout"),
+            "fold.layout %s has %d t, and "
+            "the model has none",
+            x->s, has);
+    err(opts_loc(x->g->opts, "fold.layout"),
+        "fold.layout %s has %d %c, and "
+        "the model has %d: %s to %s",
+        x->s, has, mtp ? 'm' : 't', needs, first_unit(st, mtp, 0),
+        first_unit(st, mtp, 1));
 }
 
 static void check_counts(const Reader *x, const Stages *st)
@@ -235,18 +242,22 @@ static void check_counts(const Reader *x, const Stages *st)
 
     for (const char *c = "EL"; *c; c++)
         if (count_letters(x, *c) != 1)
-            err(opts_loc(o, "fold.layout"), "fold.layout %s has %d %c, and "
-                "needs one: %s", x->s, count_letters(x, *c), *c,
+            err(opts_loc(o, "fold.layout"),
+                "fold.layout %s has %d %c, and "
+                "needs one: %s",
+                x->s, count_letters(x, *c), *c,
                 *c == 'E' ? "the embedding" : "the head and the loss");
     if (has != st->nchunk)
-        err(opts_loc(o, "fold.layout"), "fold.layout %s has %d chunk%s, and "
-            "fold.pp=%s fold.vpp=%s make %d", x->s, has, has > 1 ? "s" : "",
-            opts_str(o, "fold.pp"), opts_str(o, "fold.vpp"), st->nchunk);
+        err(opts_loc(o, "fold.layout"),
+            "fold.layout %s has %d chunk%s, and "
+            "fold.pp=%s fold.vpp=%s make %d",
+            x->s, has, has > 1 ? "s" : "", opts_str(o, "fold.pp"),
+            opts_str(o, "fold.vpp"), st->nchunk);
     check_units(x, st, 0);
     check_units(x, st, 1);
 }
 
-/* The next unit of a kind; where the model has none, nothing.                */
+/* The next unit of a kind; where the model has none, nothing. */
 static void give_unit(Stages *st, int *next, int mtp, int chunk)
 {
     while (*next < st->nunit && is_mtp(st->unit[*next]) != mtp)
@@ -280,9 +291,10 @@ static void cut_by_layout(Graph *g, Stages *st, const char *layout)
     }
     for (int i = 1; i < st->nunit; i++)
         if (st->chunk[i] < st->chunk[i - 1])
-            err(opts_loc(g->opts, "fold.layout"), "fold.layout %s puts %s "
-                "before %s, which it needs", x.s, st->unit[i],
-                st->unit[i - 1]);
+            err(opts_loc(g->opts, "fold.layout"),
+                "fold.layout %s puts %s "
+                "before %s, which it needs",
+                x.s, st->unit[i], st->unit[i - 1]);
 }
 
 static void put_run(Text *t, char c, int n)
@@ -321,8 +333,7 @@ static const char *layout_text(Arena *a, const Stages *st)
     for (int c = 0; c < st->nchunk;) {
         char *s = chunk_text(a, st, c);
         int n = 1;
-        while (c + n < st->nchunk - 1 &&
-               !strcmp(s, chunk_text(a, st, c + n)))
+        while (c + n < st->nchunk - 1 && !strcmp(s, chunk_text(a, st, c + n)))
             n++;
         if (n > 2 && *s) {
             put(&t, "(%s|)*%d", s, n);
@@ -339,7 +350,7 @@ static const char *layout_text(Arena *a, const Stages *st)
 
 /* best[k][i]: items 0..i-1 in chunks 0..k, the first and the last of them not
  * empty. With limit 0 the largest chunk, otherwise the sum of squares where no
- * chunk is beyond the limit. from[k][i]: where chunk k begins.               */
+ * chunk is beyond the limit. from[k][i]: where chunk k begins. */
 static double shares(Arena *a, const double *cost, int n, int chunks,
                      double limit, int *begin)
 {
@@ -356,8 +367,8 @@ static double shares(Arena *a, const double *cost, int n, int chunks,
             for (int j = k ? 1 : 0; j <= (k ? i : 0); j++) {
                 double own = sum[i] - sum[j];
                 double old = k ? best[(k - 1) * w + (size_t)j] : 0;
-                double now = limit > 0 ? old + own * own
-                                       : (own > old ? own : old);
+                double now =
+                    limit > 0 ? old + own * own : (own > old ? own : old);
                 if (old < 0 || (limit > 0 && own > limit) ||
                     (k == last && j == n) || (!k && !i) ||
                     (min >= 0 && now >= min))
@@ -372,7 +383,7 @@ static double shares(Arena *a, const double *cost, int n, int chunks,
     return best[last * w + (size_t)n];
 }
 
-/* The largest chunk as small as can be; of all such cuts the most even.      */
+/* The largest chunk as small as can be; of all such cuts the most even. */
 static void cut_by_cost(Cut *x)
 {
     Stages *st = x->st;
@@ -395,7 +406,7 @@ static void cut_by_cost(Cut *x)
 
 /* ---- between units ------------------------------------------------------- */
 
-enum { AFTER = 1, BEFORE = 2 };   /* it reads a unit; a unit reads it         */
+enum { AFTER = 1, BEFORE = 2 }; /* it reads a unit; a unit reads it */
 
 static void add_scope(Arena *a, const char ***v, const char *scope)
 {
@@ -405,7 +416,7 @@ static void add_scope(Arena *a, const char ***v, const char *scope)
     vec_push(a, *v, scope);
 }
 
-/* By the model, so that programs without that later unit agree.              */
+/* By the model, so that programs without that later unit agree. */
 static void find_between(Graph *g, Stages *st)
 {
     size_t n = vec_len(g->node);
@@ -439,22 +450,27 @@ Stages *stages_cut(Graph *g)
     if (pp < 2)
         return NULL;
     if (pp > 4096 || v > 4096 || pp * v > 4096)
-        err(opts_loc(g->opts, "fold.pp"), "fold.pp=%lld fold.vpp=%lld make "
-            "more than 4096 chunks", (long long)pp, (long long)v);
+        err(opts_loc(g->opts, "fold.pp"),
+            "fold.pp=%lld fold.vpp=%lld make "
+            "more than 4096 chunks",
+            (long long)pp, (long long)v);
     x.st = alloc(g->arena, sizeof *x.st);
     x.st->nchunk = (int)(pp * v);
     find_units(&x);
     if (!x.st->nunit)
-        err(opts_loc(g->opts, "fold.pp"), "fold.pp=%lld, but the model has no "
+        err(opts_loc(g->opts, "fold.pp"),
+            "fold.pp=%lld, but the model has no "
             "layers to cut: no scope has a number, as \"layers.0\"",
             (long long)pp);
     if (layout)
         cut_by_layout(g, x.st, layout);
     else if (pp > x.st->nunit + 2)
-        err(opts_loc(g->opts, "fold.pp"), "fold.pp=%lld, but the model has %d "
+        err(opts_loc(g->opts, "fold.pp"),
+            "fold.pp=%lld, but the model has %d "
             "layer%s to cut (nearest legal: %d, with the embedding and the "
-            "head by themselves)", (long long)pp, x.st->nunit,
-            x.st->nunit == 1 ? "" : "s", x.st->nunit + 2);
+            "head by themselves)",
+            (long long)pp, x.st->nunit, x.st->nunit == 1 ? "" : "s",
+            x.st->nunit + 2);
     else
         cut_by_cost(&x);
     x.st->text = layout_text(g->arena, x.st);

@@ -1,7 +1,7 @@
 /* step.c: what one training step adds around the bodies. Losses and statistics
  * leave the body through accumulators; `post` has the model's own updates and
  * what the optimizer writes (optimize.c). A loss or norm that is not finite
- * skips every write. In `eval` only the losses are kept.                     */
+ * skips every write. In `eval` only the losses are kept. */
 #include <string.h>
 
 #include "passes.h"
@@ -17,8 +17,10 @@ double micro_batches(const Graph *g, const Loc *l)
     all = opts_given(g->opts, "train.batch") ? opts_int(g->opts, "train.batch")
                                              : batch;
     if (all % batch)
-        err(at ? at : l, "train.batch is %lld, not a multiple of axis 'batch', "
-            "%lld", (long long)all, (long long)batch);
+        err(at ? at : l,
+            "train.batch is %lld, not a multiple of axis 'batch', "
+            "%lld",
+            (long long)all, (long long)batch);
     return (double)(all / batch);
 }
 
@@ -119,7 +121,7 @@ int axis_covers(const Axis *a, const char *name)
     return 0;
 }
 
-/* Does n reduce over the sequences of the batch?                             */
+/* Does n reduce over the sequences of the batch? */
 static int over_batch(const Node *n)
 {
     for (int i = 0; i < n->nA && optab[n->op].cls == RED; i++)
@@ -135,11 +137,12 @@ static int is_data(const Node *n, const Graph *g)
     return dim_of(n, micro) >= 0 || n->map;
 }
 
-/* A reduction over batch as post sees it: over all micro-batches as well.    */
+/* A reduction over batch as post sees it: over all micro-batches as well. */
 static Node *statistic(TrainStep *s, Node *n)
 {
-    static const char *const ops[] = { [Osum] = "add", [Omean] = "add",
-                                       [Omax] = "max", [Omin] = "min" };
+    static const char *const ops[] = {
+        [Osum] = "add", [Omean] = "add", [Omax] = "max", [Omin] = "min"
+    };
     Axis *ax[MAXD + 1];
     int k = 0;
 
@@ -156,7 +159,7 @@ static Node *statistic(TrainStep *s, Node *n)
     return post_op2(s, Omul, all, post_num(s, 1 / count));
 }
 
-/* Axes that infer cannot know are the node's own; in post without micro.     */
+/* Axes that infer cannot know are the node's own; in post without micro. */
 static void own_dims(Graph *g, Node *n)
 {
     int at = dim_of(n, g_axis(g, "micro"));
@@ -176,8 +179,10 @@ static Node *copy_in_post(TrainStep *s, const Node *n, const Node *user)
     Node *in[MAXIN], *c;
 
     if (n->op == Oaccum || (n->nin == 0 && is_data(n, s->g)))
-        err(user->loc, "%s: the value depends on data other than through a "
-            "reduction over 'batch'", optab[user->op].name);
+        err(user->loc,
+            "%s: the value depends on data other than through a "
+            "reduction over 'batch'",
+            optab[user->op].name);
     for (int k = 0; k < n->nin; k++)
         in[k] = post_value(s, n->in[k], user);
     c = g_copyof(s->g, n, in);
@@ -185,7 +190,7 @@ static Node *copy_in_post(TrainStep *s, const Node *n, const Node *user)
     return in_post(infer(s->g, c));
 }
 
-/* The value of n in post.                                                    */
+/* The value of n in post. */
 static Node *post_value(TrainStep *s, Node *n, const Node *user)
 {
     void **to = table_at(s->post, KEYP(n));
@@ -193,7 +198,8 @@ static Node *post_value(TrainStep *s, Node *n, const Node *user)
     if (*to)
         return *to;
     Node *r = !is_data(n, s->g) && any_region(n) ? n
-            : over_batch(n) ? statistic(s, n) : copy_in_post(s, n, user);
+              : over_batch(n)                    ? statistic(s, n)
+                                                 : copy_in_post(s, n, user);
     return *table_at(s->post, KEYP(n)) = r;
 }
 
@@ -204,7 +210,7 @@ static Node *over_step(Graph *g, Node *n)
     return g_accum(g, g_total(g, g_cast(g, g_each_micro(g, n), Df32)), "add");
 }
 
-/* Sum over micro-batches of t, divided by the same sum of den.               */
+/* Sum over micro-batches of t, divided by the same sum of den. */
 static Node *loss_value(TrainStep *s, const Node *n)
 {
     Node *den = n->nin > 1 ? over_step(s->g, n->in[1])
@@ -213,7 +219,7 @@ static Node *loss_value(TrainStep *s, const Node *n)
     return post_op2(s, Odiv, over_step(s->g, n->in[0]), den);
 }
 
-/* Losses of one name (a router's in every layer) are reported as their sum.  */
+/* Losses of one name (a router's in every layer) are reported as their sum. */
 static void add_loss(TrainStep *s, const Node *n, Table *named)
 {
     Node *v = loss_value(s, n);
@@ -238,14 +244,14 @@ static void report_losses(TrainStep *s, Node **node, size_t count, Table *named)
 
 /* ---- the pass ------------------------------------------------------------ */
 
-/* A metric of a layer carries the layer's name.                              */
+/* A metric of a layer carries the layer's name. */
 static const char *metric_name(Graph *g, const Node *n)
 {
     return strf(g->arena, "metric.%s%s%s", n->scope, n->scope[0] ? "." : "",
                 n->s);
 }
 
-/* One sweep over the nodes there were: what kind each is decides.            */
+/* One sweep over the nodes there were: what kind each is decides. */
 static void add_sinks(TrainStep *s, Node **node, size_t count)
 {
     Table *named = table_new(s->g->arena);
@@ -274,7 +280,7 @@ static void add_updates(TrainStep *s, Node **node, size_t count)
 /* More rows than room somewhere: nothing is written, the fallback will be. The
  * layers where are counted: stages add theirs up at once. A step that is told
  * to hold, because the one before it may have to run again, writes nothing
- * either and says the same.                                                  */
+ * either and says the same. */
 static void stop_on_overflow(TrainStep *s, Node **node, size_t count)
 {
     Node *any = NULL;
@@ -294,7 +300,7 @@ static void stop_on_overflow(TrainStep *s, Node **node, size_t count)
 }
 
 /* Regions one after another, for readers; what stands ready goes where it is
- * first read.                                                                */
+ * first read. */
 static void by_region(Graph *g)
 {
     size_t n = vec_len(g->node), k = 0;
@@ -334,7 +340,8 @@ void pass_step(Graph *g)
     size_t count = vec_len(g->node);
     Node **node = alloc(g->arena, (count + 1) * sizeof *node);
     Node **param = alloc(g->arena, (count + 1) * sizeof *param);
-    TrainStep s = { .g = g, .scope = intern("post"),
+    TrainStep s = { .g = g,
+                    .scope = intern("post"),
                     .post = table_new(g->arena),
                     .bucket = table_new(g->arena) };
 

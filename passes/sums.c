@@ -10,14 +10,14 @@
  *
  * Gradients of a parameter that several products read are such sums (an
  * embedding that is the head too, slices of a head), in the order in which the
- * program makes them. Terms that no product makes come last.                 */
+ * program makes them. Terms that no product makes come last. */
 #include <string.h>
 
 #include "passes.h"
 
 typedef struct Sums {
-    Table *uses;                  /* node -> how many read it                 */
-    Node **term, **rest;          /* vecs, of the accumulator at hand         */
+    Table *uses;         /* node -> how many read it */
+    Node **term, **rest; /* vecs, of the accumulator at hand */
 } Sums;
 
 static int only_use(const Sums *s, const Node *n)
@@ -38,14 +38,14 @@ static int is_product(const Node *n)
     return n->op == Odot || n->op == Ogmmw || n->op == Oscatter_add;
 }
 
-/* May n be added right where it is made to what lies as `to` does?           */
+/* May n be added right where it is made to what lies as `to` does? */
 static int is_term(const Sums *s, const Node *n, const Node *to)
 {
     return is_product(n) && only_use(s, n) && lies_as(n, to) &&
            (to->dt == Df32 || to->dt == Df64) && n->dt == to->dt;
 }
 
-/* x is added to what `to` holds; like: another such sum.                     */
+/* x is added to what `to` holds; like: another such sum. */
 static Node *add_to(Graph *g, Node *x, Node *to, const Node *like)
 {
     Node *in[2] = { x, to }, *n = g_node(g, Oaccum, x->loc, 2, in);
@@ -68,7 +68,7 @@ static int goes_on(const Node *n)
     return n->op == Oaccum && n->nin > 1;
 }
 
-/* A sum of two that are products, or such sums, and read by nobody else.     */
+/* A sum of two that are products, or such sums, and read by nobody else. */
 static Node *sum(Graph *g, Node *n, Sums *s)
 {
     for (int k = 0; k < 2; k++) {
@@ -120,7 +120,7 @@ static Node *sum_of_rest(Graph *g, const Sums *s, const Node *acc)
     return r;
 }
 
-/* acc is the first term's; what post reads is the last.                      */
+/* acc is the first term's; what post reads is the last. */
 static Node *accumulate(Graph *g, Node *acc, Sums *s)
 {
     Node *n = acc;
@@ -143,7 +143,8 @@ static Node *in_place(Graph *g, Node *n, void *ctx)
     if (n->op == Oadd)
         return sum(g, n, ctx);
     return n->op == Oaccum && !strcmp(n->s, "add") && n->nin == 1
-         ? accumulate(g, n, ctx) : n;
+               ? accumulate(g, n, ctx)
+               : n;
 }
 
 void sum_products(Graph *g)

@@ -14,20 +14,20 @@
  *
  * What an aborted collective left is no result. Who launches or takes results
  * holds a lock, and an abort keeps it: from then on the rank does neither, and
- * stays where it is until the process ends.                                  */
+ * stays where it is until the process ends. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <time.h>
 
 #include "runtime.h"
 
-enum { ENTRY = 2, LIMIT = 5, POLL = 1000000 };    /* s, s, ns                 */
+enum { ENTRY = 2, LIMIT = 5, POLL = 1000000 }; /* s, s, ns */
 
 static struct {
-    pthread_mutex_t lock;         /* of what follows, and of launching        */
+    pthread_mutex_t lock; /* of what follows, and of launching */
     Gpu *gpu;
     atomic_int done;
-} now = {.lock = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP};
+} now = { .lock = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP };
 
 void abort_hold(void)
 {
@@ -73,7 +73,7 @@ static void *end_all(void *arg)
 }
 
 /* 0: another thread is inside of the library, or launching, and does not come
- * out.                                                                       */
+ * out. */
 static int hold_soon(void)
 {
     struct timespec end;
@@ -101,5 +101,5 @@ void gpu_abort(void)
     pthread_detach(thread);
     for (end = monotonic() + LIMIT;
          !atomic_load(&now.done) && monotonic() < end;)
-        nanosleep(&(struct timespec){0, POLL}, NULL);
+        nanosleep(&(struct timespec){ 0, POLL }, NULL);
 }

@@ -1,7 +1,7 @@
 /* added.c: added tokens (special ones among them) are found before a text is
  * cut into words: the leftmost, and of those at one place the longest. Those
  * marked `normalized` are looked for after the text was normalized, the others
- * before.                                                                    */
+ * before. */
 #include <string.h>
 #include <utf8proc.h>
 
@@ -23,14 +23,16 @@ void trie_add(Trie *t, const Added *a, int index)
     int at = 0;
 
     if (!t->node)
-        vec_push(forever, t->node, (TrieNode){.added = -1});
+        vec_push(forever, t->node, (TrieNode){ .added = -1 });
     t->first[(uint8_t)a->text[0]] = 1;
     for (int i = 0; i < a->len; i++) {
         uint8_t byte = (uint8_t)a->text[i];
         int down = child_of(t, at, byte);
         if (!down) {
             down = (int)vec_len(t->node);
-            TrieNode n = {.next = t->node[at].child, .added = -1, .byte = byte};
+            TrieNode n = { .next = t->node[at].child,
+                           .added = -1,
+                           .byte = byte };
             vec_push(forever, t->node, n);
             t->node[at].child = down;
         }
@@ -67,13 +69,17 @@ static int is_space(int32_t c)
 static int is_word(int32_t c)
 {
     switch (utf8proc_category(c)) {
-    case UTF8PROC_CATEGORY_LU: case UTF8PROC_CATEGORY_LL:
-    case UTF8PROC_CATEGORY_LT: case UTF8PROC_CATEGORY_LM:
-    case UTF8PROC_CATEGORY_LO: case UTF8PROC_CATEGORY_MN:
-    case UTF8PROC_CATEGORY_MC: case UTF8PROC_CATEGORY_ME:
-    case UTF8PROC_CATEGORY_ND: case UTF8PROC_CATEGORY_NL:
-    case UTF8PROC_CATEGORY_PC:
-        return 1;
+    case UTF8PROC_CATEGORY_LU:
+    case UTF8PROC_CATEGORY_LL:
+    case UTF8PROC_CATEGORY_LT:
+    case UTF8PROC_CATEGORY_LM:
+    case UTF8PROC_CATEGORY_LO:
+    case UTF8PROC_CATEGORY_MN:
+    case UTF8PROC_CATEGORY_MC:
+    case UTF8PROC_CATEGORY_ME:
+    case UTF8PROC_CATEGORY_ND:
+    case UTF8PROC_CATEGORY_NL:
+    case UTF8PROC_CATEGORY_PC: return 1;
     default:
         return c == 0x200c || c == 0x200d || (c >= 0x24b6 && c <= 0x24e9) ||
                (c >= 0x1f130 && c <= 0x1f149) ||
@@ -87,7 +93,8 @@ static int32_t char_at(const char *s, size_t n, size_t i, size_t *len)
     int32_t c = -1;
 
     *len = i < n ? (size_t)utf8proc_iterate((const uint8_t *)s + i,
-                                            (utf8proc_ssize_t)(n - i), &c) : 0;
+                                            (utf8proc_ssize_t)(n - i), &c)
+                 : 0;
     return c;
 }
 

@@ -5,36 +5,36 @@
  * for these FLOPs and bytes, whichever takes longer (below it: caches). Then
  * the same by parts of the model and by what limits. Without a launcher all
  * ranks run here, one after another, so collectives are copies and a rank's
- * time is the total over the ranks; under mpirun rank 0 prints what it saw.  */
+ * time is the total over the ranks; under mpirun rank 0 prints what it saw. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "runtime.h"
 
-typedef struct Line {             /* steps counted together                   */
+typedef struct Line { /* steps counted together */
     const char *name, *file;
     int line, calls;
     double secs, predicted, floor, flops, bytes;
 } Line;
 
-/* What keeps a step from being faster.                                       */
-typedef enum Limit {
-    LIMproduct, LIMmemory, LIMcomm, LIMcopy, NLIMIT
-} Limit;
-static const char *const limits[NLIMIT] = {
-    "arithmetic", "memory", "communication", "clearing and copies"
-};
+/* What keeps a step from being faster. */
+typedef enum Limit { LIMproduct, LIMmemory, LIMcomm, LIMcopy, NLIMIT } Limit;
+static const char *const limits[NLIMIT] = { "arithmetic", "memory",
+                                            "communication",
+                                            "clearing and copies" };
 
-typedef struct Walls { double step, host; } Walls;     /* seconds of a step  */
+typedef struct Walls {
+    double step, host;
+} Walls; /* seconds of a step */
 
-enum { MOST = 40, MOSTPARTS = 12 };           /* lines                        */
+enum { MOST = 40, MOSTPARTS = 12 }; /* lines */
 
 typedef struct Bench {
     Exec *x;
     Peak peak;
     int64_t vocab, micro;
-    Line *line;                   /* vec                                      */
-    Line *part;                   /* vec: by part of the model                */
+    Line *line; /* vec */
+    Line *part; /* vec: by part of the model */
     Line limit[NLIMIT];
 } Bench;
 
@@ -51,7 +51,7 @@ static uint64_t noise_at(uint64_t key, int64_t i)
 }
 
 /* Tokens below the vocabulary, numbers in [-1, 1). Tokens are the many, and a
- * run copies them: as little of the host's time as can be.                   */
+ * run copies them: as little of the host's time as can be. */
 static void fill(void *self, const Tensor *t, int64_t rank, int64_t turn,
                  void *dst)
 {
@@ -62,13 +62,14 @@ static void fill(void *self, const Tensor *t, int64_t rank, int64_t turn,
 
     if (t->dt == Di32)
         for (int64_t i = 0; i < n; i++)
-            ((int32_t *)dst)[i] = (int32_t)((noise_at(key, i) >> 32) *
-                                            vocab >> 32);
+            ((int32_t *)dst)[i] =
+                (int32_t)((noise_at(key, i) >> 32) * vocab >> 32);
     else
         for (int64_t i = 0; i < n; i++) {
             uint64_t r = noise_at(key, i);
-            elem_set(t->dt, dst, i, dtypes[t->dt].kind == 'f'
-                     ? (double)(int64_t)r * 0x1p-63 : (double)(r % vocab));
+            elem_set(t->dt, dst, i,
+                     dtypes[t->dt].kind == 'f' ? (double)(int64_t)r * 0x1p-63
+                                               : (double)(r % vocab));
         }
 }
 
@@ -85,7 +86,7 @@ static int64_t vocab_of(const Plan *p)
 /* "layers.7.moe.w1" -> "layers.*.moe.w1" */
 static char *without_numbers(const char *s)
 {
-    Text t = {.arena = forever};
+    Text t = { .arena = forever };
 
     while (*s) {
         size_t n = strcspn(s, ".");
@@ -106,7 +107,7 @@ static Line *named(Line **v, const char *name, const Step *s)
     for (size_t i = 0; i < vec_len(*v); i++)
         if ((*v)[i].name == name)
             return &(*v)[i];
-    Line l = {.name = name, .file = s->file, .line = s->line};
+    Line l = { .name = name, .file = s->file, .line = s->line };
     vec_push(forever, *v, l);
     return &(*v)[vec_len(*v) - 1];
 }
@@ -115,14 +116,16 @@ static Line *line_for(Bench *b, const Step *s)
 {
     const char *what = s->kernel ? s->kernel : stepinfo[s->kind].name;
 
-    return named(&b->line, strf(forever, "%-18s %s", what,
-                                without_numbers(s->label ? s->label : "")), s);
+    return named(&b->line,
+                 strf(forever, "%-18s %s", what,
+                      without_numbers(s->label ? s->label : "")),
+                 s);
 }
 
-/* "d.layers.*.moe.w1" is of "layers.*.moe", "head" of itself.                */
+/* "d.layers.*.moe.w1" is of "layers.*.moe", "head" of itself. */
 static Line *part_for(Bench *b, const Step *s)
 {
-    static const char *const before[] = {"clear ", "post.", "d.", "grad."};
+    static const char *const before[] = { "clear ", "post.", "d.", "grad." };
     const char *path = without_numbers(s->label ? s->label : "");
     size_t n = 0;
 
@@ -131,8 +134,10 @@ static Line *part_for(Bench *b, const Step *s)
             path += strlen(before[i]);
     for (int dots = 0; path[n] && (path[n] != '.' || dots < 2); n++)
         dots += path[n] == '.';
-    Line *l = named(&b->part, *path ? strf(forever, "%.*s", (int)n, path)
-                                    : stepinfo[s->kind].name, s);
+    Line *l = named(&b->part,
+                    *path ? strf(forever, "%.*s", (int)n, path)
+                          : stepinfo[s->kind].name,
+                    s);
     l->file = NULL;
     return l;
 }
@@ -186,10 +191,12 @@ static void gather(Bench *b, int stage, int64_t steps)
             int at = g->phase[f].first + k;
             const Step *p = &g->step[at];
             double all = (double)(phase_turns(g, f) * s->n);
-            Line l = {.calls = (int)phase_turns(g, f),
-                      .secs = b->x->spent[stage][at] / (double)steps,
-                      .predicted = p->secs * all, .floor = floor_of(b, p) * all,
-                      .flops = p->flops * all, .bytes = p->bytes * all};
+            Line l = { .calls = (int)phase_turns(g, f),
+                       .secs = b->x->spent[stage][at] / (double)steps,
+                       .predicted = p->secs * all,
+                       .floor = floor_of(b, p) * all,
+                       .flops = p->flops * all,
+                       .bytes = p->bytes * all };
             add(line_for(b, p), &l);
             add(part_for(b, p), &l);
             add(&b->limit[limit_of(b, p)], &l);
@@ -201,8 +208,9 @@ static void start_clocks(Exec *x)
 {
     x->spent = alloc(forever, (size_t)x->nstage * sizeof *x->spent);
     for (int i = 0; i < x->nstage; i++)
-        x->spent[i] = alloc(forever, (size_t)(step_program(&x->stage[i])->nstep
-                                              + 1) * sizeof **x->spent);
+        x->spent[i] =
+            alloc(forever, (size_t)(step_program(&x->stage[i])->nstep + 1) *
+                               sizeof **x->spent);
 }
 
 static int slowest_first(const void *a, const void *b)
@@ -245,19 +253,19 @@ static void print_tables(Bench *b, double sum, FILE *out)
     for (int i = 0; i < NLIMIT; i++)
         b->limit[i].name = limits[i];
     print_lines(b->line, vec_len(b->line), MOST, "kernel, place", sum, out);
-    print_lines(b->part, vec_len(b->part), MOSTPARTS,
-                "part of the model", sum, out);
+    print_lines(b->part, vec_len(b->part), MOSTPARTS, "part of the model", sum,
+                out);
     print_lines(b->limit, NLIMIT, NLIMIT, "limited by", sum, out);
     if (b->peak.flops > 0)
-        fprintf(out, "peaks: %.1f GFLOP/s, %.1f GB/s\n",
-                b->peak.flops * 1e-9, b->peak.bytes * 1e-9);
+        fprintf(out, "peaks: %.1f GFLOP/s, %.1f GB/s\n", b->peak.flops * 1e-9,
+                b->peak.bytes * 1e-9);
 }
 
 /* The last line is for programs: words and numbers, one pair after another. */
 static void print(Bench *b, const Walls *w, FILE *out)
 {
     const Plan *p = b->x->plan;
-    Text memory = {.arena = forever};
+    Text memory = { .arena = forever };
     double outside = 0, sum = 0, predicted = 0, least = 0;
 
     for (size_t i = 0; i < vec_len(b->line); i++) {
@@ -266,23 +274,25 @@ static void print(Bench *b, const Walls *w, FILE *out)
         least += b->line[i].floor;
     }
     print_tables(b, sum, out);
-    fprintf(out, "%8.3f ms in steps, %.3f ms a step of training, %.3f ms "
-            "planned, %.3f ms floor, %d threads\n", sum * 1e3, w->step * 1e3,
-            predicted * 1e3, least * 1e3, pool_size(b->x->pool));
+    fprintf(out,
+            "%8.3f ms in steps, %.3f ms a step of training, %.3f ms "
+            "planned, %.3f ms floor, %d threads\n",
+            sum * 1e3, w->step * 1e3, predicted * 1e3, least * 1e3,
+            pool_size(b->x->pool));
     if (b->x->gpu) {
         outside = (double)gpu_memory(b->x->gpu, &memory);
         fprintf(out, "%s", memory.s);
     }
-    fprintf(out, "ms %.3f host_ms %.3f tokens_per_s %.1f tflops %.2f "
-            "arena_gib %.3f outside_gib %.3f ranks %lld\n", w->step * 1e3,
-            w->host * 1e3, per((double)p->tokens, w->step),
-            per(p->flops, w->step) * 1e-12,
-            (double)exec_bytes(b->x) / 0x1p30, outside / 0x1p30,
-            (long long)p->mesh->world);
+    fprintf(out,
+            "ms %.3f host_ms %.3f tokens_per_s %.1f tflops %.2f "
+            "arena_gib %.3f outside_gib %.3f ranks %lld\n",
+            w->step * 1e3, w->host * 1e3, per((double)p->tokens, w->step),
+            per(p->flops, w->step) * 1e-12, (double)exec_bytes(b->x) / 0x1p30,
+            outside / 0x1p30, (long long)p->mesh->world);
 }
 
 /* Steps as a run has them, not timed one by one: on a GPU one graph each, made
- * ready while the one before runs. The host's time is without its waits.     */
+ * ready while the one before runs. The host's time is without its waits. */
 static Walls whole_steps(Bench *b, const Feed *f, int64_t steps)
 {
     double **spent = b->x->spent, start = 0, waited = 0;
@@ -295,34 +305,34 @@ static Walls whole_steps(Bench *b, const Feed *f, int64_t steps)
             waited = b->x->waited;
         }
         b->x->late = 1;
-        exec_run(b->x, "step", &(Block){1e-4, 0.1, 0.05, i + 100}, f);
+        exec_run(b->x, "step", &(Block){ 1e-4, 0.1, 0.05, i + 100 }, f);
         b->x->late = 0;
     }
     exec_settle(b->x);
     b->x->spent = spent;
     double all = monotonic() - start;
     waited = b->x->waited - waited;
-    return (Walls){all / (double)steps, (all - waited) / (double)steps};
+    return (Walls){ all / (double)steps, (all - waited) / (double)steps };
 }
 
 int bench_plan(Plan *p, int64_t steps, FILE *out)
 {
     Comm *c = comm_open(forever, p->mesh->world);
-    Bench b = {.x = exec_open(p, c), .vocab = vocab_of(p)};
-    Feed f = {fill, &b};
+    Bench b = { .x = exec_open(p, c), .vocab = vocab_of(p) };
+    Feed f = { fill, &b };
     double start = 0;
 
     if (role_prog(&p->role[0], "init") >= 0)
         exec_run(b.x, "init", NULL, NULL);
-    for (int64_t i = -1; i < steps; i++) {      /* the first warms up         */
+    for (int64_t i = -1; i < steps; i++) { /* the first warms up */
         if (!i)
             start = monotonic();
         b.micro = i * 1000003;
-        exec_run(b.x, "step", &(Block){1e-4, 0.1, 0.05, i + 1}, &f);
+        exec_run(b.x, "step", &(Block){ 1e-4, 0.1, 0.05, i + 1 }, &f);
         if (i < 0)
             start_clocks(b.x);
     }
-    Walls w = {(monotonic() - start) / (double)steps, 0};
+    Walls w = { (monotonic() - start) / (double)steps, 0 };
     if (b.x->gpu)
         w = whole_steps(&b, &f, steps);
     const char *precision = opts_str(p->opts, "precision.policy");

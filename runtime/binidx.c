@@ -2,7 +2,7 @@
  * byte. x.bin holds the tokens of all documents; x.idx, little-endian: nine
  * bytes "MMIDIDX\0\0", u64 version 1, u8 type, u64 sequences, u64 documents +
  * 1, i32 lengths and i64 byte offsets of sequences, i64 the first sequence of
- * each document and the end. A document is one sequence; an empty one none.  */
+ * each document and the end. A document is one sequence; an empty one none. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <stdlib.h>
@@ -14,11 +14,11 @@
 enum { TU16 = 8, TI32 = 4, BATCH = 1 << 14 };
 
 struct BinIdx {
-    char *path[2], *temp[2];      /* .bin, .idx                               */
+    char *path[2], *temp[2]; /* .bin, .idx */
     FILE *bin;
-    int wide;                     /* i32                                      */
-    int32_t *len;                 /* malloc'd, of documents                   */
-    int64_t n, cap, limit;        /* limit: of a token                        */
+    int wide;              /* i32 */
+    int32_t *len;          /* malloc'd, of documents */
+    int64_t n, cap, limit; /* limit: of a token */
 };
 
 void binidx_drop(BinIdx *b)
@@ -34,7 +34,7 @@ static _Noreturn void failed(BinIdx *b, int i)
 {
     int why = errno;
 
-    b->bin = NULL;                /* may be closed already                    */
+    b->bin = NULL; /* may be closed already */
     binidx_drop(b);
     err(NULL, "cannot write %s: %s", b->path[i], strerror(why));
 }
@@ -51,14 +51,14 @@ static FILE *create(BinIdx *b, int i)
 
 BinIdx *binidx_create(const char *prefix, int64_t vocab)
 {
-    static const char *const ends[] = {"bin", "idx"};
+    static const char *const ends[] = { "bin", "idx" };
     BinIdx *b = alloc(forever, sizeof *b);
 
     for (int i = 0; i < 2; i++) {
         b->path[i] = strf(forever, "%s.%s", prefix, ends[i]);
         b->temp[i] = strf(forever, "%s.%ld.tmp", b->path[i], (long)getpid());
     }
-    b->wide = vocab >= 65500;     /* Megatron's rule, not 65536               */
+    b->wide = vocab >= 65500; /* Megatron's rule, not 65536 */
     b->limit = b->wide ? INT32_MAX : UINT16_MAX;
     b->bin = create(b, 0);
     return b;
@@ -98,7 +98,7 @@ void binidx_add(BinIdx *b, const int32_t *token, int64_t n)
 
 static void put64(FILE *f, int64_t v)
 {
-    fwrite(&v, sizeof v, 1, f);   /* ferror is looked at when all is written  */
+    fwrite(&v, sizeof v, 1, f); /* ferror is looked at when all is written */
 }
 
 static void put_index(const BinIdx *b, FILE *f)
@@ -138,7 +138,7 @@ void binidx_close(BinIdx *b)
     put_index(b, idx);
     finish(b, 0, b->bin);
     finish(b, 1, idx);
-    for (int i = 0; i < 2; i++)   /* the index last: with it they are whole   */
+    for (int i = 0; i < 2; i++) /* the index last: with it they are whole */
         if (rename(b->temp[i], b->path[i]))
             failed(b, i);
     free(b->len);

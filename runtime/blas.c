@@ -7,7 +7,7 @@
  *
  * Grouped products (gmm, gmmw) read each expert's rows from the route map,
  * which begins with the offsets of the local experts; no row beyond the last
- * offset is touched.                                                         */
+ * offset is touched. */
 #include <string.h>
 
 #include "runtime.h"
@@ -21,25 +21,30 @@ enum { Mab, Mout, Me, Mk, Mn, Mldw, Mtw, Mstride, Macc, Mcap };
 
 struct Blas {
     Pool *pool;
-    int64_t first[MAXEXPERT + 1]; /* first task of each expert                */
+    int64_t first[MAXEXPERT + 1]; /* first task of each expert */
 };
 
-typedef struct Mat { void *p; int64_t ld; int t; } Mat;
+typedef struct Mat {
+    void *p;
+    int64_t ld;
+    int t;
+} Mat;
 
 /* ---- bf16 ---------------------------------------------------------------- */
 
 /* One copy of a loop for each width of vectors, chosen when the program starts:
- * the same integer operations, so the same bits.                             */
-#if defined __x86_64__ && defined __GNUC__ && !defined __clang__ &&            \
+ * the same integer operations, so the same bits. */
+#if defined __x86_64__ && defined __GNUC__ && !defined __clang__ && \
     !defined __SANITIZE_THREAD__ && !defined __SANITIZE_ADDRESS__
-#define CLONES __attribute__((target_clones("arch=skylake-avx512", "avx2", \
-                                            "default")))
+#define CLONES \
+    __attribute__((target_clones("arch=skylake-avx512", "avx2", "default")))
 #else
 #define CLONES
 #endif
 
-typedef struct Rows {             /* n rows of `width` elements               */
-    const void *src; void *dst;
+typedef struct Rows { /* n rows of `width` elements */
+    const void *src;
+    void *dst;
     int64_t width, sld, dld;
 } Rows;
 
@@ -73,7 +78,7 @@ CLONES static void round_rows(void *ctx, int64_t lo, int64_t hi)
 static void each_row(Pool *p, Work *f, const void *src, int64_t sld, void *dst,
                      int64_t dld, int64_t rows, int64_t width)
 {
-    Rows r = {src, dst, width, sld, dld};
+    Rows r = { src, dst, width, sld, dld };
 
     pool_run(p, f, &r, rows, width < 16384 ? 16384 / (width + 1) + 1 : 1);
 }
@@ -109,11 +114,12 @@ static void product(Dtype dt, int64_t m, int64_t n, int64_t k, Mat a, Mat b,
 /* Rows of C a task computes, of `rows`. OpenBLAS packs the other operand, of
  * others x k, again for each task: the larger it is, the more rows must pay for
  * it; four tasks are wanted at least. What takes less than some 20 us is not
- * cut.                                                                       */
+ * cut. */
 static int64_t block_of(int64_t rows, int64_t others, int64_t k)
 {
-    int64_t other = others * k, blk = other <= 1 << 16 ? 128
-                                    : other <= 1 << 18 ? 256 : 512;
+    int64_t other = others * k, blk = other <= 1 << 16   ? 128
+                                      : other <= 1 << 18 ? 256
+                                                         : 512;
     int64_t share = (rows / 4 + 63) / 64 * 64;
     int64_t least = (1000000 / (other + 1) + 16) / 16 * 16;
 
@@ -130,8 +136,8 @@ typedef struct Gemm {
     Mat a, b, c;
     int nb;
     int64_t bn[MAXBATCH], sa[MAXBATCH], sb[MAXBATCH], sc[MAXBATCH];
-    int64_t items, blk, blocks;   /* blocks of each item                      */
-    int alongn;                   /* they divide N, not M                     */
+    int64_t items, blk, blocks; /* blocks of each item */
+    int alongn;                 /* they divide N, not M */
 } Gemm;
 
 /* Offset of batch item i in an operand with strides s. */
@@ -187,7 +193,7 @@ static int64_t distinct(int nb, const int64_t *bn, const int64_t *s)
 typedef enum Way { WIDEN, ROUND } Way;
 
 /* Convert all items of an operand (rows x cols each) between its place and
- * dense fp32 at `dense`; with WIDEN the operand becomes the dense copy.      */
+ * dense fp32 at `dense`; with WIDEN the operand becomes the dense copy. */
 static void convert(Blas *bl, const Gemm *g, Mat *x, int64_t *s, int64_t rows,
                     int64_t cols, float *dense, Way way)
 {
@@ -220,12 +226,16 @@ static void convert(Blas *bl, const Gemm *g, Mat *x, int64_t *s, int64_t rows,
 
 static Gemm gemm_read(void *const *buf, const int64_t *iv, int nint)
 {
-    Gemm g = {.dt = iv[Gab] == Df64 ? Df64 : Df32, .m = iv[Gm], .n = iv[Gn],
-              .k = iv[Gk], .acc = iv[Gacc], .items = 1};
+    Gemm g = { .dt = iv[Gab] == Df64 ? Df64 : Df32,
+               .m = iv[Gm],
+               .n = iv[Gn],
+               .k = iv[Gk],
+               .acc = iv[Gacc],
+               .items = 1 };
 
-    g.a = (Mat){buf[0], iv[Glda], (int)iv[Gta]};
-    g.b = (Mat){buf[1], iv[Gldb], (int)iv[Gtb]};
-    g.c = (Mat){buf[2], iv[Gldc], 0};
+    g.a = (Mat){ buf[0], iv[Glda], (int)iv[Gta] };
+    g.b = (Mat){ buf[1], iv[Gldb], (int)iv[Gtb] };
+    g.c = (Mat){ buf[2], iv[Gldc], 0 };
     g.nb = (nint - Gbatch) / 4;
     for (int b = 0; b < g.nb; b++) {
         const int64_t *v = iv + Gbatch + 4 * b;
@@ -246,10 +256,10 @@ static void gemm_run(Blas *bl, void *const *buf, const int64_t *iv, int nint,
     if (iv[Gab] == Dbf16) {
         int64_t na = distinct(g.nb, g.bn, g.sa) * g.m * g.k;
         int64_t nb = distinct(g.nb, g.bn, g.sb) * g.k * g.n;
-        convert(bl, &whole, &g.a, g.sa, g.a.t ? g.k : g.m,
-                g.a.t ? g.m : g.k, scratch, WIDEN);
-        convert(bl, &whole, &g.b, g.sb, g.b.t ? g.n : g.k,
-                g.b.t ? g.k : g.n, scratch + na, WIDEN);
+        convert(bl, &whole, &g.a, g.sa, g.a.t ? g.k : g.m, g.a.t ? g.m : g.k,
+                scratch, WIDEN);
+        convert(bl, &whole, &g.b, g.sb, g.b.t ? g.n : g.k, g.b.t ? g.k : g.n,
+                scratch + na, WIDEN);
         scratch += na + nb;
     }
     if (iv[Gc] == Dbf16 && g.acc) {
@@ -258,7 +268,7 @@ static void gemm_run(Blas *bl, void *const *buf, const int64_t *iv, int nint,
         int64_t step = g.m * g.n;
         for (int b = g.nb - 1; b >= 0; step *= g.bn[b--])
             g.sc[b] = step;
-        g.c = (Mat){scratch, g.n, 0};
+        g.c = (Mat){ scratch, g.n, 0 };
     }
     g.alongn = g.n > g.m;
     int64_t rows = g.alongn ? g.n : g.m;
@@ -276,11 +286,11 @@ static void gemm_run(Blas *bl, void *const *buf, const int64_t *iv, int nint,
 typedef struct Gmm {
     Dtype dt;
     int64_t k, n, acc, experts, blk;
-    Mat a, b, c;                  /* rows, W, out; or a, b, dW                */
-    int64_t stride;               /* of an expert in W or dW                  */
+    Mat a, b, c;    /* rows, W, out; or a, b, dW */
+    int64_t stride; /* of an expert in W or dW */
     const int32_t *off;
     const int64_t *first;
-    int weights;                  /* gmmw                                     */
+    int weights; /* gmmw */
 } Gmm;
 
 /* The expert whose tasks hold task i. */
@@ -381,17 +391,22 @@ static float *widen(Blas *bl, Mat *x, int64_t rows, int64_t cap, int64_t width,
 
 static Gmm gmm_read(StepKind kind, void *const *buf, const int64_t *iv)
 {
-    Gmm g = {.dt = iv[Mab] == Df64 ? Df64 : Df32, .k = iv[Mk], .n = iv[Mn],
-             .acc = iv[Macc], .experts = iv[Me], .stride = iv[Mstride],
-             .off = buf[3], .weights = kind == Sgmmw};
-    Mat w = {buf[g.weights ? 2 : 1], iv[Mldw], (int)iv[Mtw]};
+    Gmm g = { .dt = iv[Mab] == Df64 ? Df64 : Df32,
+              .k = iv[Mk],
+              .n = iv[Mn],
+              .acc = iv[Macc],
+              .experts = iv[Me],
+              .stride = iv[Mstride],
+              .off = buf[3],
+              .weights = kind == Sgmmw };
+    Mat w = { buf[g.weights ? 2 : 1], iv[Mldw], (int)iv[Mtw] };
 
     if (g.experts > MAXEXPERT)
         err(NULL, "%lld experts on a rank, at most %d", (long long)g.experts,
             MAXEXPERT);
-    g.a = (Mat){buf[0], g.k, 0};
-    g.b = g.weights ? (Mat){buf[1], g.n, 0} : w;
-    g.c = g.weights ? w : (Mat){buf[2], g.n, 0};
+    g.a = (Mat){ buf[0], g.k, 0 };
+    g.b = g.weights ? (Mat){ buf[1], g.n, 0 } : w;
+    g.c = g.weights ? w : (Mat){ buf[2], g.n, 0 };
     return g;
 }
 
@@ -409,7 +424,7 @@ static void gmm_run(Blas *bl, StepKind kind, void *const *buf,
             scratch = widen(bl, &g.b, extent, cap, g.n, scratch);
         } else {
             convert_weights(bl, &whole, &whole.b, scratch, WIDEN);
-            g.b = (Mat){scratch, wcols, whole.b.t};
+            g.b = (Mat){ scratch, wcols, whole.b.t };
             g.stride = g.k * g.n;
             scratch += g.experts * g.k * g.n;
         }
@@ -417,12 +432,12 @@ static void gmm_run(Blas *bl, StepKind kind, void *const *buf,
     if (outb && g.weights) {
         if (g.acc)
             convert_weights(bl, &whole, &whole.c, scratch, WIDEN);
-        g.c = (Mat){scratch, wcols, whole.c.t};
+        g.c = (Mat){ scratch, wcols, whole.c.t };
         g.stride = g.k * g.n;
     } else if (outb) {
         if (g.acc)
-            each_row(bl->pool, widen_rows, whole.c.p, g.n, scratch, g.n,
-                     extent, g.n);
+            each_row(bl->pool, widen_rows, whole.c.p, g.n, scratch, g.n, extent,
+                     g.n);
         g.c.p = scratch;
     }
     int64_t tasks = plan_tasks(bl, &g);

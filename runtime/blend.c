@@ -5,7 +5,7 @@
  * The rule needs all counts before i, so they are kept for every BLOCK samples,
  * and two blocks last asked for are kept whole, one for what is read and one
  * for what is read ahead: a run that goes forward works out each block once,
- * one that resumes begins at 0.                                              */
+ * one that resumes begins at 0. */
 #include <string.h>
 
 #include "runtime.h"
@@ -14,15 +14,15 @@ enum { BLOCK = 4096 };
 
 struct Blend {
     Arena *mem;
-    int n;                        /* datasets                                 */
+    int n; /* datasets */
     double *w;
-    int64_t *count;               /* vec: [block][n] before the block         */
-    int64_t *now;                 /* [n] while a block is worked out          */
+    int64_t *count; /* vec: [block][n] before the block */
+    int64_t *now;   /* [n] while a block is worked out */
     struct Kept {
-        int64_t block;            /* -1: none                                 */
+        int64_t block; /* -1: none */
         int16_t set[BLOCK];
         int64_t within[BLOCK];
-    } kept[2];                    /* by block % 2                             */
+    } kept[2]; /* by block % 2 */
 };
 
 Blend *blend_new(Arena *a, const double *w, int n)

@@ -10,14 +10,14 @@
 
 typedef struct Tool {
     const Samples *s;
-    int64_t drawn;                /* samples, of all parts                    */
-    int64_t *count;               /* of each part                             */
+    int64_t drawn;  /* samples, of all parts */
+    int64_t *count; /* of each part */
 } Tool;
 
 /* "0.7 a 0.3 b" from one word or several; paths alone count by size. */
 static const char *spec_of(int n, char **word, const Opts *o)
 {
-    Text t = {.arena = forever};
+    Text t = { .arena = forever };
     int bare = n > 1 && !opts_blend(strf(forever, "%s ", word[0]));
     Opts *checked = opts_new(forever);
 
@@ -34,8 +34,12 @@ static Samples *open_samples(const char *spec, const Opts *o, int64_t asked)
     const char *order = opts_str(o, "data.order");
     TextArgs *text = alloc(forever, sizeof *text);
     SampleWant w = {
-        .key = "data.train", .spec = spec, .format = opts_str(o, "data.format"),
-        .seq = opts_int(o, "axes.seq"), .share = {0, 1}, .samples = asked,
+        .key = "data.train",
+        .spec = spec,
+        .format = opts_str(o, "data.format"),
+        .seq = opts_int(o, "axes.seq"),
+        .share = { 0, 1 },
+        .samples = asked,
         .seed = (uint64_t)opts_int(o, "seed"),
         .shuffle = !strcmp(order, "shuffle"),
         .megatron = !strcmp(order, "megatron"),
@@ -91,9 +95,10 @@ static void write_npy(const char *path, const char *type, size_t size,
 {
     char head[128];
     FILE *f = fopen(path, "wb");
-    int len = snprintf(head, sizeof head, "%c%s%c%c%c%c{'descr': '%s', "
-                       "'fortran_order': False, 'shape': (%lld,), }", '\x93',
-                       "NUMPY", 1, 0, (int)sizeof head - 10, 0, type,
+    int len = snprintf(head, sizeof head,
+                       "%c%s%c%c%c%c{'descr': '%s', "
+                       "'fortran_order': False, 'shape': (%lld,), }",
+                       '\x93', "NUMPY", 1, 0, (int)sizeof head - 10, 0, type,
                        (long long)n);
 
     memset(head + len, ' ', sizeof head - (size_t)len);
@@ -130,12 +135,13 @@ int blend_command(int n, char **word, const Opts *o, const char *out)
     const char *spec = spec_of(n, word, o);
     int64_t batch = opts_int(o, "train.batch");
     int64_t asked = opts_given(o, "train.steps")
-                  ? opts_int(o, "train.steps") * (batch ? batch : 1) : 0;
+                        ? opts_int(o, "train.steps") * (batch ? batch : 1)
+                        : 0;
 
     if (!spec)
         err(NULL, "data blend: which files? (0.7 books 0.3 code axes.seq=4096 "
-            "train.steps=1000 train.batch=64)");
-    Tool t = {.s = open_samples(spec, o, asked)};
+                  "train.steps=1000 train.batch=64)");
+    Tool t = { .s = open_samples(spec, o, asked) };
     t.drawn = asked ? asked : t.s->n;
     count_parts(&t);
     printf("%lld samples of %lld tokens%s, order %s, seed %lld\n",

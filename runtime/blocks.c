@@ -1,6 +1,6 @@
 /* blocks.c: what two ranks of a collective exchange: runs of elements, strides
  * in both buffers, and where the block of each rank begins. An all-gather has
- * one block for all, the others have one for each.                           */
+ * one block for all, the others have one for each. */
 #include <string.h>
 
 #include "runtime.h"
@@ -27,9 +27,10 @@ static Blocks shape_allgather(const int64_t *iv, int64_t g)
     int halves = iv[3] ? 2 : 1;
     int64_t half = chunk / halves;
 
-    return (Blocks){{1, 1, 1, outer}, {0, 0, 0, chunk}, {0, 0, 0, g * chunk},
-                   half, {0, half, 0}, {chunk, half, iv[3] != 0},
-                   {iv[3], iv[4], g}, halves};
+    return (Blocks){ { 1, 1, 1, outer },     { 0, 0, 0, chunk },
+                     { 0, 0, 0, g * chunk }, half,
+                     { 0, half, 0 },         { chunk, half, iv[3] != 0 },
+                     { iv[3], iv[4], g },    halves };
 }
 
 /* Of a reduce-scatter: what is sent to each. */
@@ -39,46 +40,52 @@ Blocks scatter_shape(const int64_t *iv, int64_t g)
     int halves = iv[4] ? 2 : 1;
     int64_t half = chunk / halves;
 
-    return (Blocks){{1, 1, 1, outer}, {0, 0, 0, g * chunk}, {0, 0, 0, chunk},
-                   half, {chunk, half, iv[4] != 0}, {0, half, 0},
-                   {iv[4], iv[5], g}, halves};
+    return (Blocks){ { 1, 1, 1, outer },          { 0, 0, 0, g * chunk },
+                     { 0, 0, 0, chunk },          half,
+                     { chunk, half, iv[4] != 0 }, { 0, half, 0 },
+                     { iv[4], iv[5], g },         halves };
 }
 
 /* [outer][A/G][mid][B][inner] -> [outer][A][mid][B/G][inner], or
- * [outer][B][mid][A/G][inner] -> [outer][B/G][mid][A][inner].                */
+ * [outer][B][mid][A/G][inner] -> [outer][B/G][mid][A][inner]. */
 static Blocks shape_alltoall(const int64_t *iv, int64_t g)
 {
     int64_t outer = iv[1], A = iv[2], mid = iv[3], B = iv[4], inner = iv[5];
     int64_t a = A / g, b = B / g;
     int onA = iv[7] > 0, onB = iv[7] < 0, halves = onA || onB ? 2 : 1;
     int64_t a2 = onA ? a / 2 : a, b2 = onB ? b / 2 : b;
-    Blocks s = {.z = {onB ? -iv[7] : iv[7], iv[8], g}, .halves = halves};
+    Blocks s = { .z = { onB ? -iv[7] : iv[7], iv[8], g }, .halves = halves };
 
     if (!iv[6]) {
-        s = (Blocks){{outer, a2, mid, 1},
-                    {a * mid * B * inner, mid * B * inner, B * inner, 0},
-                    {A * mid * b * inner, mid * b * inner, b * inner, 0},
-                    b2 * inner,
-                    {b * inner, onB ? b2 * inner : a2 * mid * B * inner, onB},
-                    {a * mid * b * inner,
-                     onA ? a2 * mid * b * inner : b2 * inner, onA},
-                    s.z, halves};
+        s = (Blocks){ { outer, a2, mid, 1 },
+                      { a * mid * B * inner, mid * B * inner, B * inner, 0 },
+                      { A * mid * b * inner, mid * b * inner, b * inner, 0 },
+                      b2 * inner,
+                      { b * inner, onB ? b2 * inner : a2 * mid * B * inner,
+                        onB },
+                      { a * mid * b * inner,
+                        onA ? a2 * mid * b * inner : b2 * inner, onA },
+                      s.z,
+                      halves };
         return s;
     }
-    return (Blocks){{outer, b2, mid, 1},
-                   {B * mid * a * inner, mid * a * inner, a * inner, 0},
-                   {b * mid * A * inner, mid * A * inner, A * inner, 0},
-                   a2 * inner,
-                   {b * mid * a * inner,
-                    onB ? b2 * mid * a * inner : a2 * inner, onB},
-                   {a * inner, onA ? a2 * inner : b2 * mid * A * inner, onA},
-                   s.z, halves};
+    return (Blocks){
+        { outer, b2, mid, 1 },
+        { B * mid * a * inner, mid * a * inner, a * inner, 0 },
+        { b * mid * A * inner, mid * A * inner, A * inner, 0 },
+        a2 * inner,
+        { b * mid * a * inner, onB ? b2 * mid * a * inner : a2 * inner, onB },
+        { a * inner, onA ? a2 * inner : b2 * mid * A * inner, onA },
+        s.z,
+        halves
+    };
 }
 
 Blocks block_shape(StepKind k, const int64_t *iv, int64_t g)
 {
-    return k == Sallgather ? shape_allgather(iv, g)
-         : k == Sreducescatter ? scatter_shape(iv, g) : shape_alltoall(iv, g);
+    return k == Sallgather       ? shape_allgather(iv, g)
+           : k == Sreducescatter ? scatter_shape(iv, g)
+                                 : shape_alltoall(iv, g);
 }
 
 static int64_t half_elems(const Blocks *s)
@@ -93,7 +100,7 @@ int64_t block_elems(const Blocks *s)
 
 /* Copy one half; a dense side has its runs one after another. */
 static void copy_half(const Blocks *s, int size, const uint8_t *src,
-                       uint8_t *dst, DenseSide dense)
+                      uint8_t *dst, DenseSide dense)
 {
     int64_t at = 0;
 
@@ -101,10 +108,10 @@ static void copy_half(const Blocks *s, int size, const uint8_t *src,
         for (int64_t j = 0; j < s->n[1]; j++)
             for (int64_t k = 0; k < s->n[2]; k++)
                 for (int64_t l = 0; l < s->n[3]; l++, at += s->run) {
-                    int64_t x = i * s->src[0] + j * s->src[1] +
-                                k * s->src[2] + l * s->src[3];
-                    int64_t y = i * s->dst[0] + j * s->dst[1] +
-                                k * s->dst[2] + l * s->dst[3];
+                    int64_t x = i * s->src[0] + j * s->src[1] + k * s->src[2] +
+                                l * s->src[3];
+                    int64_t y = i * s->dst[0] + j * s->dst[1] + k * s->dst[2] +
+                                l * s->dst[3];
                     memcpy(dst + (dense == DSTDENSE ? at : y) * size,
                            src + (dense == SRCDENSE ? at : x) * size,
                            (size_t)(s->run * size));
@@ -112,7 +119,7 @@ static void copy_half(const Blocks *s, int size, const uint8_t *src,
 }
 
 void copy_block(const Blocks *s, int size, const uint8_t *src, int64_t to,
-                       uint8_t *dst, int64_t from, DenseSide dense)
+                uint8_t *dst, int64_t from, DenseSide dense)
 {
     for (int64_t h = 0; h < s->halves; h++) {
         int64_t x = dense == SRCDENSE ? h * half_elems(s)

@@ -103,7 +103,7 @@ void bpe_merge(Bpe *b, int32_t left, int32_t right, int32_t rank, int32_t id)
     uint64_t pair = pair_of(left, right);
     Merge *m = &b->merge[slot_of(b, pair) - b->merge];
 
-    *m = (Merge){pair, rank, id};
+    *m = (Merge){ pair, rank, id };
 }
 
 static int32_t rank_of(const Bpe *b, int32_t left, int32_t right)
@@ -145,8 +145,8 @@ static int64_t symbols(const Bpe *b, const char *s, size_t n, int32_t *out)
 
     for (size_t i = 0, len; i < n; i += len) {
         len = b->bytelevel ? 1 : char_len(s + i, n - i);
-        int32_t id = b->bytelevel ? b->byte[(uint8_t)s[i]]
-                                  : bpe_find(b, s + i, len);
+        int32_t id =
+            b->bytelevel ? b->byte[(uint8_t)s[i]] : bpe_find(b, s + i, len);
         int64_t more = 0;
         if (id >= 0)
             out[k++] = id;
@@ -220,14 +220,15 @@ static uint64_t heap_pop(Encoder *e)
 static void heap_pair(Encoder *e, int32_t i)
 {
     int32_t rank = i < 0 || e->next[i] < 0 ? NORANK
-                   : rank_of(&e->t->bpe, e->symbol[i], e->symbol[e->next[i]]);
+                                           : rank_of(&e->t->bpe, e->symbol[i],
+                                                     e->symbol[e->next[i]]);
 
     if (rank != NORANK)
         heap_push(e, pair_of(rank, i));
 }
 
 /* A pair that was pushed may be gone: then its rank is no longer that of what
- * starts at its place. Each merge pushes two at most, so 3 n are enough.   */
+ * starts at its place. Each merge pushes two at most, so 3 n are enough. */
 static int64_t merge_long(Encoder *e, int64_t n)
 {
     const Bpe *b = &e->t->bpe;

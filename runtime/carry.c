@@ -5,7 +5,7 @@
  * finds its file taken goes on with the next unit, and as many files as there
  * are threads are written at a time. What keeps its order and dtype is left to
  * copy_file_range, as cp does. A large model needs no more memory than a small
- * one. With 512 KB a unit and tiles of 64 a core turns 5.6 GB/s of bf16.     */
+ * one. With 512 KB a unit and tiles of 64 a core turns 5.6 GB/s of bf16. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -19,43 +19,51 @@
 #include "runtime.h"
 
 /* Bytes: of a unit, of one in order, at most of one, of what a thread keeps
- * until it can write it, of what a file holds back from the disk.            */
-enum { UNIT = 512 << 10, LONG = 8 << 20, LARGEST = 64 << 20, KEPT = 4 << 20,
-       EARLY = 64 << 20 };
+ * until it can write it, of what a file holds back from the disk. */
+enum {
+    UNIT = 512 << 10,
+    LONG = 8 << 20,
+    LARGEST = 64 << 20,
+    KEPT = 4 << 20,
+    EARLY = 64 << 20
+};
 enum { SLOTS = 4, BLOCK = 128 };
 
-typedef struct Unit { Cargo *o; int64_t k, lo, hi; } Unit;
+typedef struct Unit {
+    Cargo *o;
+    int64_t k, lo, hi;
+} Unit;
 
 typedef struct OutFile {
     int fd;
     int64_t written;
-    pthread_mutex_t lock;         /* held by who writes                       */
+    pthread_mutex_t lock; /* held by who writes */
 } OutFile;
 
 struct Carry {
     OutFile *file;
     int nfile, threads;
-    int durable;                  /* hand pages to the disk early             */
-    Unit *unit;                   /* vec                                      */
-    size_t room;                  /* elements of a unit, at most              */
-    float f8[2][256];             /* e4m3, e5m2                               */
+    int durable;      /* hand pages to the disk early */
+    Unit *unit;       /* vec */
+    size_t room;      /* elements of a unit, at most */
+    float f8[2][256]; /* e4m3, e5m2 */
     _Atomic size_t next;
-    _Atomic int failed;           /* errno of a write                         */
+    _Atomic int failed; /* errno of a write */
 };
 
 /* ---- units --------------------------------------------------------------- */
 
-/* Does its one part hold it as it is?                                        */
+/* Does its one part hold it as it is? */
 static int in_order(const Cargo *o)
 {
     const Strided *p = &o->part[0].p;
 
     return vec_len(o->part) == 1 && o->from && !strcmp(o->from, o->st.dt) &&
-           (p->n == 0 || (p->n == 1 && p->loop[0].to == 1 &&
-                          p->loop[0].from == 1));
+           (p->n == 0 ||
+            (p->n == 1 && p->loop[0].to == 1 && p->loop[0].from == 1));
 }
 
-/* Units large enough that source rows are read in whole lines.               */
+/* Units large enough that source rows are read in whole lines. */
 static int64_t unit_elems(const Cargo *o)
 {
     int64_t b = o->st.bytes, each = UNIT / b, room = 1;
@@ -79,12 +87,12 @@ static void add_units(Arena *a, Carry *j, Cargo *o, int64_t *k)
     if (!in_order(o) && (size_t)each > j->room)
         j->room = (size_t)each;
     for (int64_t lo = 0; lo < n; lo += each) {
-        Unit u = {o, (*k)++, lo, lo + each < n ? lo + each : n};
+        Unit u = { o, (*k)++, lo, lo + each < n ? lo + each : n };
         vec_push(a, j->unit, u);
     }
 }
 
-/* As many files at a time as there are threads.                              */
+/* As many files at a time as there are threads. */
 static int by_turn(const void *a, const void *b, void *threads)
 {
     const Unit *x = a, *y = b;
@@ -98,12 +106,14 @@ static int by_turn(const void *a, const void *b, void *threads)
 /* ---- values -------------------------------------------------------------- */
 
 typedef struct Fill {
-    const Carry *j; const Share *part; const Unit *u;
-    const uint8_t *raw;           /* the unit's elements as the sources' dtype*/
+    const Carry *j;
+    const Share *part;
+    const Unit *u;
+    const uint8_t *raw; /* the unit's elements as the sources' dtype*/
     uint8_t *to;
 } Fill;
 
-/* Element by element: parts of several dtypes.                               */
+/* Element by element: parts of several dtypes. */
 static void value_box(void *ctx, const Stride *l, int n, int64_t to,
                       int64_t from)
 {
@@ -119,11 +129,11 @@ static void value_box(void *ctx, const Stride *l, int n, int64_t to,
 }
 
 /* FP8 with a scale for each block, to F32. The innermost loop is contiguous
- * where it goes.                                                             */
+ * where it goes. */
 static void scale_box(void *ctx, const Stride *l, int n, int64_t to,
                       int64_t from)
 {
-    static const Stride once = {1, 1, 1};
+    static const Stride once = { 1, 1, 1 };
     const Fill *f = ctx;
     const View *v = &f->part->v;
     const float *value = f->j->f8[!strcmp(v->dt, "F8_E5M2")];
@@ -137,7 +147,7 @@ static void scale_box(void *ctx, const Stride *l, int n, int64_t to,
     l = n ? l : &once;
     const uint8_t *x = f->raw + to - f->u->lo;
     float *y = (float *)(void *)f->to + (to - f->u->lo);
-    for (int64_t i = 0; i < l->n; ) {
+    for (int64_t i = 0; i < l->n;) {
         int64_t at = from + i * l->from, k = view_same(v, at, l->from);
         float s = v->scale[at / v->cols / BLOCK * wide + at % v->cols / BLOCK];
         for (k = k < l->n - i ? i + k : l->n; i < k; i++)
@@ -151,9 +161,9 @@ static void narrow(const float *x, uint16_t *y, int64_t n)
         y[i] = f32_to_bf16(x[i]);
 }
 
-/* n elements of dtype `from` as dtype `dt`.                                  */
-static void cast(const char *from, const uint8_t *x, const char *dt,
-                 uint8_t *y, int64_t n)
+/* n elements of dtype `from` as dtype `dt`. */
+static void cast(const char *from, const uint8_t *x, const char *dt, uint8_t *y,
+                 int64_t n)
 {
     if (!strcmp(from, "F32") && !strcmp(dt, "BF16")) {
         narrow((const void *)x, (void *)y, n);
@@ -163,7 +173,7 @@ static void cast(const char *from, const uint8_t *x, const char *dt,
         st_set(dt, y, i, st_get(from, x, i));
 }
 
-/* The unit's bytes, to `to`; raw: as much memory again.                      */
+/* The unit's bytes, to `to`; raw: as much memory again. */
 static void gather(const Carry *j, const Unit *u, uint8_t *raw, uint8_t *to)
 {
     const Cargo *o = u->o;
@@ -171,7 +181,7 @@ static void gather(const Carry *j, const Unit *u, uint8_t *raw, uint8_t *to)
 
     for (size_t i = 0; i < vec_len(o->part); i++) {
         const Share *p = &o->part[i];
-        Fill f = {j, p, u, raw, to};
+        Fill f = { j, p, u, raw, to };
         if (!o->from) {
             strided_boxes(&p->p, u->lo, u->hi, value_box, &f);
             continue;
@@ -203,7 +213,7 @@ static int write_at(int fd, const uint8_t *p, int64_t n, int64_t at)
     return 0;
 }
 
-/* n bytes from p, which f maps; file to file where the kernel can.           */
+/* n bytes from p, which f maps; file to file where the kernel can. */
 static int copy_at(int fd, const StFile *f, const uint8_t *p, int64_t n,
                    int64_t at)
 {
@@ -221,7 +231,7 @@ static int copy_at(int fd, const StFile *f, const uint8_t *p, int64_t n,
     return 0;
 }
 
-/* Nothing more of o will be read: what was mapped for it is let go.          */
+/* Nothing more of o will be read: what was mapped for it is let go. */
 static void let_go(const Cargo *o)
 {
     uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
@@ -235,7 +245,7 @@ static void let_go(const Cargo *o)
     }
 }
 
-/* A unit's bytes at p to its file, which this thread holds and gives back.   */
+/* A unit's bytes at p to its file, which this thread holds and gives back. */
 static void put_unit(Carry *j, const Unit *u, const uint8_t *p)
 {
     Cargo *o = u->o;
@@ -260,11 +270,14 @@ static void put_unit(Carry *j, const Unit *u, const uint8_t *p)
 typedef struct Worker {
     Carry *j;
     uint8_t *raw;
-    struct { const Unit *u; uint8_t *p; } slot[SLOTS];
-    int n, nslot;                 /* units that wait to be written; slots     */
+    struct {
+        const Unit *u;
+        uint8_t *p;
+    } slot[SLOTS];
+    int n, nslot; /* units that wait to be written; slots */
 } Worker;
 
-/* Write what waits for files that nobody holds, or all.                      */
+/* Write what waits for files that nobody holds, or all. */
 static void drain(Worker *w, int all)
 {
     int kept = 0;
@@ -307,8 +320,8 @@ static void carry(Worker *w)
 
 static void work(void *ctx, int64_t lo, int64_t hi)
 {
-    Worker w = {.j = ctx};
-    size_t room = w.j->room * 8;  /* the largest dtype                        */
+    Worker w = { .j = ctx };
+    size_t room = w.j->room * 8; /* the largest dtype */
 
     if (lo == hi)
         return;

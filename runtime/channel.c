@@ -2,16 +2,16 @@
  * of one pair of ranks and one channel are a queue. Here (`local`) a message is
  * the address of the sender's buffer, which lies still until its wait; between
  * processes it is a row of MPI requests. Queues are made as long as a run can
- * make them, so nothing is allocated in it.                                  */
+ * make them, so nothing is allocated in it. */
 #include <string.h>
 
 #include "runtime.h"
 
 struct Channel {
-    int64_t to, tag;              /* receiving rank; chan of the plan         */
-    int64_t room, pieces;         /* messages; requests of one                */
+    int64_t to, tag;      /* receiving rank; chan of the plan */
+    int64_t room, pieces; /* messages; requests of one */
     void **queue;
-    int64_t sent, taken, waited;  /* messages so far; taken: here only        */
+    int64_t sent, taken, waited; /* messages so far; taken: here only */
 };
 
 static int is_here(const Exec *x, int64_t rank)
@@ -25,7 +25,7 @@ static Channel *find(Exec *x, Rank *from, int64_t to, int64_t tag)
         if (from->chan[i]->to == to && from->chan[i]->tag == tag)
             return from->chan[i];
     Channel *c = alloc(x->mem, sizeof *c);
-    *c = (Channel){.to = to, .tag = tag, .pieces = 1};
+    *c = (Channel){ .to = to, .tag = tag, .pieces = 1 };
     vec_push(x->mem, from->chan, c);
     return c;
 }
@@ -65,7 +65,7 @@ void channels_reset(Exec *x)
         }
 }
 
-/* Would the step return at once? Between processes it may block.             */
+/* Would the step return at once? Between processes it may block. */
 int channel_ready(const Bound *b)
 {
     const Channel *c = b->chan;
@@ -115,15 +115,17 @@ void channel_run(Bound *b)
 }
 
 /* A table sends, receives and waits equally often; if one did not, the next run
- * would begin with an old message.                                           */
+ * would begin with an old message. */
 void channels_finish(Exec *x)
 {
     for (int64_t i = 0; i < x->comm->n; i++)
         for (size_t k = 0; k < vec_len(x->rank[i].chan); k++) {
             const Channel *c = x->rank[i].chan[k];
             if (c->waited != c->sent)
-                err(NULL, "%lld messages to rank %lld on channel %lld, %lld "
-                    "waited for", (long long)c->sent, (long long)c->to,
-                    (long long)c->tag, (long long)c->waited);
+                err(NULL,
+                    "%lld messages to rank %lld on channel %lld, %lld "
+                    "waited for",
+                    (long long)c->sent, (long long)c->to, (long long)c->tag,
+                    (long long)c->waited);
         }
 }

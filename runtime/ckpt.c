@@ -11,7 +11,7 @@
  * is renamed: a crash leaves the old checkpoints and at most one folder that
  * begins with a dot. Reading trusts the index only: a file that does not hash
  * to what it says is refused, and the checkpoint before is taken. ckptdir.c
- * does what concerns the folder; here is what is in its files.               */
+ * does what concerns the folder; here is what is in its files. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -24,7 +24,7 @@
 
 #include "runtime.h"
 
-static const char *const ourkinds[] = {"param state", "m v"};
+static const char *const ourkinds[] = { "param state", "m v" };
 
 /* ---- which tensors go where ---------------------------------------------- */
 
@@ -38,7 +38,7 @@ static const Tensor *source_of(Arena *a, const Role *r, const Tensor *t)
 
 static const char *axes_of(Arena *a, const Tensor *t)
 {
-    Text s = {.arena = a};
+    Text s = { .arena = a };
 
     put(&s, "%s", t->nd ? t->dim[0].axis : "");
     for (int d = 1; d < t->nd; d++)
@@ -48,8 +48,11 @@ static const char *axes_of(Arena *a, const Tensor *t)
 
 StTensor ckpt_describe(Arena *a, const Tensor *t, const char *name)
 {
-    StTensor s = {.name = name, .dt = dtypes[t->dt].st, .nd = t->nd,
-                  .bytes = dtypes[t->dt].bytes, .axes = axes_of(a, t)};
+    StTensor s = { .name = name,
+                   .dt = dtypes[t->dt].st,
+                   .nd = t->nd,
+                   .bytes = dtypes[t->dt].bytes,
+                   .axes = axes_of(a, t) };
 
     for (int d = 0; d < t->nd; d++)
         s.n[d] = t->dim[d].n;
@@ -98,9 +101,10 @@ static Box *boxes_of(Exec *x, Arena *a, const StTensor *v, int64_t data)
                 continue;
             const Tensor *t = source_of(a, r, &r->tensor[at]);
             if (tensor_owner(x->plan->mesh, t, rank))
-                vec_push(a, box, ((Box){t, rank, data + v[i].begin,
-                                        v[i].end - v[i].begin, v[i].bytes,
-                                        exec_buf(x, rank, t->buf)}));
+                vec_push(
+                    a, box,
+                    ((Box){ t, rank, data + v[i].begin, v[i].end - v[i].begin,
+                            v[i].bytes, exec_buf(x, rank, t->buf) }));
         }
     }
     return box;
@@ -117,7 +121,7 @@ static int write_file(Exec *x, Arena *a, const char *dir, int file)
 
     if (x->comm->first == 0) {
         bad = pieces_layout(a, path, head, len, total) != 0;
-        vec_push(a, box, ((Box){NULL, 0, 0, (int64_t)len, 1, head}));
+        vec_push(a, box, ((Box){ NULL, 0, 0, (int64_t)len, 1, head }));
     }
     bad = comm_max(x->comm, bad);
     if (!bad)
@@ -147,14 +151,14 @@ int ckpt_save(Exec *x, const char *dir, const State *s)
 static _Noreturn void bad_shape(const StFile *f, const StTensor *s,
                                 const Tensor *t)
 {
-    Text a = {.arena = forever}, b = {.arena = forever};
+    Text a = { .arena = forever }, b = { .arena = forever };
 
     for (int d = 0; d < s->nd; d++)
         put(&a, "%s%lld", d ? " " : "", (long long)s->n[d]);
     for (int d = 0; d < t->nd; d++)
         put(&b, "%s%s=%lld", d ? " " : "", t->dim[d].axis,
             (long long)t->dim[d].n);
-    err(&(Loc){t->file, t->line, NULL}, "'%s' is [%s] here and [%s] in %s",
+    err(&(Loc){ t->file, t->line, NULL }, "'%s' is [%s] here and [%s] in %s",
         t->name, b.s ? b.s : "", a.s ? a.s : "", f->path);
 }
 
@@ -175,7 +179,7 @@ static int axis_at(const char *axes, const char *axis)
 /* By axis name where the file says them, else dim by dim. */
 View ckpt_view(const StFile *f, const StTensor *s, const Tensor *t)
 {
-    View v = {.data = f->data + s->begin, .dt = s->dt};
+    View v = { .data = f->data + s->begin, .dt = s->dt };
     int64_t stride[MAXD], step = 1;
 
     if (s->nd != t->nd)
@@ -203,7 +207,11 @@ static const char *stored_name(const Tensor *t)
     return strcmp(t->kind, "master") ? t->name : t->name + sizeof master - 1;
 }
 
-typedef struct Files { StFile **file; int n; const char *what; } Files;
+typedef struct Files {
+    StFile **file;
+    int n;
+    const char *what;
+} Files;
 
 static StTensor *find_in(const Files *s, const char *name, StFile **f)
 {
@@ -217,14 +225,17 @@ static StTensor *find_in(const Files *s, const char *name, StFile **f)
     return NULL;
 }
 
-typedef struct Load {             /* of one rank's tensor                     */
+typedef struct Load { /* of one rank's tensor */
     const Tensor *t;
     int64_t rank;
     View v;
     void *to;
 } Load;
 
-typedef struct Loads { const Mesh *mesh; const Load *load; } Loads;   /* vec  */
+typedef struct Loads {
+    const Mesh *mesh;
+    const Load *load;
+} Loads; /* vec */
 
 static void load_some(void *ctx, int64_t lo, int64_t hi)
 {
@@ -237,7 +248,7 @@ static void load_some(void *ctx, int64_t lo, int64_t hi)
 }
 
 /* Fill the tensors of these kinds on every rank here. Kinds in `must` have to
- * be in the files.                                                           */
+ * be in the files. */
 static void load_tensors(Exec *x, const Files *s, const char *kinds,
                          const char *must)
 {
@@ -254,15 +265,16 @@ static void load_tensors(Exec *x, const Files *s, const char *kinds,
                 continue;
             StTensor *st = find_in(s, stored_name(t), &f);
             if (!st && has_word(must, ' ', t->kind))
-                err(&(Loc){t->file, t->line, NULL}, "%s has no tensor '%s'",
+                err(&(Loc){ t->file, t->line, NULL }, "%s has no tensor '%s'",
                     s->what, stored_name(t));
             if (!st)
                 continue;
-            vec_push(a, load, ((Load){t, rank, ckpt_view(f, st, t),
-                                      exec_buf(x, rank, t->buf)}));
+            vec_push(a, load,
+                     ((Load){ t, rank, ckpt_view(f, st, t),
+                              exec_buf(x, rank, t->buf) }));
         }
     }
-    pool_run(x->pool, load_some, &(Loads){x->plan->mesh, load},
+    pool_run(x->pool, load_some, &(Loads){ x->plan->mesh, load },
              (int64_t)vec_len(load), 1);
     arena_free(a);
 }
@@ -304,7 +316,7 @@ int ckpt_resume(Exec *x, const char *dir, State *s)
         return 0;
     for (int i = MODEL; i <= OPTIM; i++)
         file[i] = open_or_err(a, strf(a, "%s/%s", path, ckptfile[i]));
-    Files src = {file, 2, path};
+    Files src = { file, 2, path };
     refuse_leftovers(x->plan, &src);
     load_tensors(x, &src, "param copy state master m v",
                  s->step ? "param copy state master m v" : "param copy master");
@@ -331,7 +343,8 @@ static StFile **open_indexed(Arena *a, const char *dir, const char *index)
 
     if (!json_is_object(map))
         err(NULL, "%s is no index: %s", index, j ? "no weight_map" : e.text);
-    json_object_foreach(map, name, v) {
+    json_object_foreach(map, name, v)
+    {
         const char *file = json_string_value(v);
         size_t i = 0;
         if (!file || strchr(file, '/'))
@@ -356,14 +369,15 @@ static StFile **one_file(Arena *a, const char *path)
     return v;
 }
 
-/* The newest whole checkpoint of a run or of its folder; null: it has none.  */
+/* The newest whole checkpoint of a run or of its folder; null: it has none. */
 static const char *newest_of(Arena *a, const char *path)
 {
     State s;
     const char *inside = strf(a, "%s/ckpt", path);
 
-    return ckpt_exists(path) ? ckpt_newest(a, path, &s, NULL)
-         : ckpt_exists(inside) ? ckpt_newest(a, inside, &s, NULL) : NULL;
+    return ckpt_exists(path)     ? ckpt_newest(a, path, &s, NULL)
+           : ckpt_exists(inside) ? ckpt_newest(a, inside, &s, NULL)
+                                 : NULL;
 }
 
 StFile **ckpt_files(Arena *a, const char *path)
@@ -406,7 +420,7 @@ static int uses_hf_names(const Plan *p, const Files *s)
 void ckpt_from(Exec *x, const char *path)
 {
     StFile **v = ckpt_files(forever, path);
-    Files s = {v, (int)vec_len(v), path};
+    Files s = { v, (int)vec_len(v), path };
 
     if (uses_hf_names(x->plan, &s)) {
         hf_load(x, v, s.n, path);

@@ -1,72 +1,74 @@
 /* ckpt.h: tensors in files: safetensors, checkpoints, Hugging Face folders. A
- * part of runtime.h, which includes it; nobody else does.                    */
+ * part of runtime.h, which includes it; nobody else does. */
 #ifndef PLEAT_CKPT_H
 #define PLEAT_CKPT_H
 
 /* ---- safetensors.c ------------------------------------------------------- */
 
 typedef struct StTensor {
-    const char *name, *dt;        /* "F32" ...                                */
-    int bytes;                    /* of an element                            */
-    int nd; int64_t n[MAXD];
-    int64_t begin, end;           /* in the data part                         */
-    int64_t taken;                /* elements loaded from it                  */
-    const char *axes;             /* our files: "expert hidden ffn"; else null*/
+    const char *name, *dt; /* "F32" ... */
+    int bytes;             /* of an element */
+    int nd;
+    int64_t n[MAXD];
+    int64_t begin, end; /* in the data part */
+    int64_t taken;      /* elements loaded from it */
+    const char *axes;   /* our files: "expert hidden ffn"; else null*/
 } StTensor;
 
 typedef struct StFile {
     const char *path;
     const uint8_t *map, *data;
-    int64_t size;                 /* of the file                              */
-    int fd;                       /* open as long as it is mapped             */
-    int n; StTensor *t;           /* sorted by name                           */
+    int64_t size; /* of the file */
+    int fd;       /* open as long as it is mapped */
+    int n;
+    StTensor *t; /* sorted by name */
 } StFile;
 
-/* Null and *out, or the reason why the file is refused.                      */
+/* Null and *out, or the reason why the file is refused. */
 const char *st_open(Arena *a, const char *path, StFile **out);
 void st_close(StFile *f);
 StTensor *st_find(const StFile *f, const char *name);
 double st_get(const char *dt, const uint8_t *p, int64_t i);
-/* n elements, `step` apart, of a dtype that floats hold; 0: they do not.     */
+/* n elements, `step` apart, of a dtype that floats hold; 0: they do not. */
 int st_floats(const char *dt, const uint8_t *p, int64_t at, int64_t step,
               int64_t n, float *to);
-void st_set(const char *dt, uint8_t *p, int64_t i, double v);   /* of floats  */
-int st_bytes(const char *dt);     /* of an element                            */
+void st_set(const char *dt, uint8_t *p, int64_t i, double v); /* of floats */
+int st_bytes(const char *dt); /* of an element */
 int st_isfloat(const char *dt);
 int64_t st_elems(const StTensor *t);
 /* Lay out n tensors (name, dt, bytes, nd, n and axes set), largest elements
  * first: sets begin and end, returns the header with its length, *total the
- * file's size.                                                               */
+ * file's size. */
 char *st_header(Arena *a, StTensor *t, int n, size_t *len, int64_t *total);
 
 /* ---- ckpt.c hf.c: saved runs --------------------------------------------- */
 
-typedef struct State {            /* state.json                               */
-    int64_t step;                 /* steps done                               */
-    int64_t tokens, samples;      /* seen so far; samples is the data position*/
-    int64_t skipped;              /* steps without an update (NaN or infinity)*/
+typedef struct State {       /* state.json */
+    int64_t step;            /* steps done */
+    int64_t tokens, samples; /* seen so far; samples is the data position*/
+    int64_t skipped;         /* steps without an update (NaN or infinity)*/
     uint64_t seed;
-    const char *plan;             /* hash of the plan                         */
+    const char *plan; /* hash of the plan */
 } State;
 
-/* Write dir/step-NNNNNNNN and dir/latest. 0, or -1 with a warning.           */
+/* Write dir/step-NNNNNNNN and dir/latest. 0, or -1 with a warning. */
 int ckpt_save(Exec *x, const char *dir, const State *s);
 /* The newest good checkpoint of dir into x; earlier ones with a note when the
- * newest is damaged. 0: there is none.                                       */
+ * newest is damaged. 0: there is none. */
 int ckpt_resume(Exec *x, const char *dir, State *s);
 int ckpt_exists(const char *dir);
 /* Weights from a checkpoint, a run, a Hugging Face folder or a file; err()
- * names what is left over or missing.                                        */
+ * names what is left over or missing. */
 void ckpt_from(Exec *x, const char *path);
-/* Null, or why the checkpoint folder is damaged. Prints nothing.             */
+/* Null, or why the checkpoint folder is damaged. Prints nothing. */
 const char *ckpt_verify(Arena *a, const char *dir, State *s);
 void hf_load(Exec *x, StFile **file, int n, const char *what);
-/* The files behind a `from`: a vec.                                          */
+/* The files behind a `from`: a vec. */
 StFile **ckpt_files(Arena *a, const char *path);
 
 /* ckptdir.c: folders of checkpoints, by the processes that write and read them.
  * A checkpoint is made in ckpt_folder(), between ckpt_begin() and ckpt_end(),
- * which gives it its name or, if bad, removes it. 0, or -1 with a warning.   */
+ * which gives it its name or, if bad, removes it. 0, or -1 with a warning. */
 enum { MODEL, OPTIM, STATE, NCKPTFILE };
 extern const char *const ckptfile[NCKPTFILE];
 char *ckpt_folder(Arena *a, const char *dir, int64_t step);
@@ -74,16 +76,16 @@ int ckpt_begin(Arena *a, const char *dir, const char *tmp);
 int ckpt_end(Arena *a, const char *dir, const char *tmp, const State *s,
              int bad);
 /* A file of its full size with its head, so that a full disk shows here and
- * not in a mapping.                                                          */
+ * not in a mapping. */
 int ckpt_layout(const char *path, const char *head, size_t len, int64_t total);
-uint8_t *ckpt_map(const char *path, int64_t *size, int writable); /* or null  */
-int ckpt_sync(const char *path, int flags);   /* flags: of open()             */
-int ckpt_write(const char *path, const char *s, size_t n);   /* a whole file */
-/* A tensor as our files hold it, and the view of one that they hold.         */
+uint8_t *ckpt_map(const char *path, int64_t *size, int writable); /* or null */
+int ckpt_sync(const char *path, int flags); /* flags: of open() */
+int ckpt_write(const char *path, const char *s, size_t n); /* a whole file */
+/* A tensor as our files hold it, and the view of one that they hold. */
 StTensor ckpt_describe(Arena *a, const Tensor *t, const char *name);
 View ckpt_view(const StFile *f, const StTensor *s, const Tensor *t);
-int ckpt_complain(const char *what, const char *path);       /* errno; -1     */
-char *hash_text(Arena *a, const void *p, size_t n);   /* XXH3-128, 32 digits */
+int ckpt_complain(const char *what, const char *path); /* errno; -1 */
+char *hash_text(Arena *a, const void *p, size_t n);    /* XXH3-128, 32 digits */
 
 /* pieces.c: what this process holds of a file: a tensor's part, in bytes of the
  * file [at, at + bytes), elements of `size` bytes; t null: bytes as they are.*/
@@ -93,105 +95,110 @@ typedef struct Box {
     const void *from;
 } Box;
 /* By one process: as ckpt_layout. By all: their boxes, a vec. 0, or -1 with a
- * warning. Hashes are kept beside until pieces_remove.                       */
+ * warning. Hashes are kept beside until pieces_remove. */
 int pieces_layout(Arena *a, const char *path, const char *head, size_t len,
                   int64_t total);
 int pieces_write(Arena *a, Pool *pool, const char *path, const Mesh *m,
                  const Box *box, int64_t bytes);
 void pieces_remove(Arena *a, const char *path);
 /* Hashes of a file's pieces: those kept beside it, or null; those which all
- * processes find, each for a part.                                           */
+ * processes find, each for a part. */
 const void *pieces_kept(Arena *a, const char *path, int64_t bytes);
 const void *pieces_shared(Arena *a, Pool *pool, struct Comm *c,
                           const char *path);
 /* The hash of a file; known: its pieces', or null. Of the whole, as checkpoints
- * of before have it.                                                         */
+ * of before have it. */
 char *pieces_hash(Arena *a, Pool *pool, uint8_t *map, int64_t bytes,
                   const void *known);
 char *pieces_whole(Arena *a, uint8_t *map, int64_t bytes);
 
 /* The newest checkpoint that verifies, with a note for each that does not. c:
- * all its processes do so together; null: this one alone.                    */
+ * all its processes do so together; null: this one alone. */
 char *ckpt_newest(Arena *a, const char *dir, State *s, struct Comm *c);
-void ckpt_prune(const char *dir, int64_t keep);   /* the newest stay; 0: all  */
+void ckpt_prune(const char *dir, int64_t keep); /* the newest stay; 0: all */
 
-/* ckptool.c: `ckpt ls DIR` and its kin; the exit status.                     */
+/* ckptool.c: `ckpt ls DIR` and its kin; the exit status. */
 int ckpt_command(int n, char **arg);
 
-/* Copy what of v rank holds into dst, converted to t's dtype.                */
+/* Copy what of v rank holds into dst, converted to t's dtype. */
 void view_load(const Mesh *m, const Tensor *t, int64_t rank, const View *v,
                void *dst);
 
 /* One Hugging Face tensor of one parameter: where it stands, and the view of
- * it; scale: null, or what each 128 x 128 block is multiplied by.            */
+ * it; scale: null, or what each 128 x 128 block is multiplied by. */
 typedef struct HfRow {
     const HfMap *h;
     const Tensor *t;
-    const StFile *f; StTensor *s; /* null when one looks for no file          */
-    int64_t elems;                /* of the parameter                         */
+    const StFile *f;
+    StTensor *s;   /* null when one looks for no file */
+    int64_t elems; /* of the parameter */
     View v;
 } HfRow;
 /* A vec: every row of the plan's hf{}, unrolled, as the files spell it (one
  * tensor an expert, or all fused); err() where tensors and parameters do not
- * fill each other. No files: as `state` says, fused or not.                  */
+ * fill each other. No files: as `state` says, fused or not. */
 HfRow *hf_rows(const Plan *p, StFile **file, int n, const char *what,
                int state);
-int64_t hf_dim(const HfDim *d);   /* its size                                 */
+int64_t hf_dim(const HfDim *d); /* its size */
 
 /* ---- strided.c: from one order of elements to another -------------------- */
 
-typedef struct Stride { int64_t n, to, from; } Stride;        /* elements     */
+typedef struct Stride {
+    int64_t n, to, from;
+} Stride; /* elements */
 typedef struct Strided {
-    int n; Stride loop[MAXD];     /* slowest of `to` first                    */
-    int64_t to, from;             /* of the first element                     */
+    int n;
+    Stride loop[MAXD]; /* slowest of `to` first */
+    int64_t to, from;  /* of the first element */
 } Strided;
 void strided_loop(Strided *p, int64_t n, int64_t to, int64_t from);
 void strided_merge(Strided *p);
-int64_t strided_room(const Strided *p);       /* elements turned at once      */
-/* The boxes of p whose places in the destination lie in [lo, hi).            */
-typedef void BoxFn(void *ctx, const Stride *l, int n, int64_t to,
-                   int64_t from);
+int64_t strided_room(const Strided *p); /* elements turned at once */
+/* The boxes of p whose places in the destination lie in [lo, hi). */
+typedef void BoxFn(void *ctx, const Stride *l, int n, int64_t to, int64_t from);
 void strided_boxes(const Strided *p, int64_t lo, int64_t hi, BoxFn *f,
                    void *ctx);
-/* Elements of `size` bytes; `to` holds the destination from element lo on.   */
+/* Elements of `size` bytes; `to` holds the destination from element lo on. */
 void strided_copy(const Strided *p, int size, const uint8_t *from, uint8_t *to,
-                int64_t lo, int64_t hi);
+                  int64_t lo, int64_t hi);
 
 /* ---- carry.c: tensors of files made of boxes of others ------------------- */
 
 /* A box of a tensor, where it goes. Its file is mapped, never private memory:
- * what was read is let go. f: for tensors that are copied as they are.       */
+ * what was read is let go. f: for tensors that are copied as they are. */
 typedef struct Share {
-    Strided p; View v;
-    const StFile *f; int64_t bytes;
+    Strided p;
+    View v;
+    const StFile *f;
+    int64_t bytes;
 } Share;
 
 typedef struct Cargo {
-    StTensor st;                  /* of the file that it goes to              */
-    int file;                     /* which one                                */
-    int64_t at;                   /* bytes from that file's beginning         */
-    const char *from;             /* dtype of all parts; null: several        */
-    int64_t filled;               /* elements that parts bring                */
-    _Atomic int64_t left;         /* elements not written yet                 */
-    Share *part;                  /* vec                                      */
+    StTensor st;          /* of the file that it goes to */
+    int file;             /* which one */
+    int64_t at;           /* bytes from that file's beginning */
+    const char *from;     /* dtype of all parts; null: several */
+    int64_t filled;       /* elements that parts bring */
+    _Atomic int64_t left; /* elements not written yet */
+    Share *part;          /* vec */
 } Cargo;
 
 typedef struct Carry Carry;
-/* To nfile files; durable: those will be synced, so disks begin early.       */
+/* To nfile files; durable: those will be synced, so disks begin early. */
 Carry *carry_new(Arena *a, int nfile, int durable);
 /* The next file: its header, and room for those of `out` (a vec that stays)
- * that go there. 0, or -1 with a warning.                                    */
+ * that go there. 0, or -1 with a warning. */
 int carry_file(Arena *a, Carry *j, Cargo *out, const char *path);
-/* Move all, close the files. 0, or -1 with a warning.                        */
+/* Move all, close the files. 0, or -1 with a warning. */
 int carry_run(Carry *j, const char *what);
 
 /* ---- convert.c: checkpoints to and from Hugging Face folders ------------- */
 
-/* Weights in the folder or file `hf` become step 0 of the run in dir.        */
+/* Weights in the folder or file `hf` become step 0 of the run in dir. */
 int convert_import(const Plan *p, const char *hf, const char *dir);
 /* A checkpoint, or a run's newest, as a folder that transformers reads.
  * dt: "F32", "BF16", "F16" or null, as stored; state: fused experts; shard:
- * bytes of a file at most.                                                   */
+ * bytes of a file at most. */
 int convert_export(const Plan *p, const char *from, const char *hf,
                    const char *dt, int state, int64_t shard);
 

@@ -1,5 +1,5 @@
 /* ckptdir.c: folders of checkpoints: their files, how they are made, checked,
- * listed and thrown away. ckpt.c says what a folder holds.                   */
+ * listed and thrown away. ckpt.c says what a folder holds. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <errno.h>
@@ -15,9 +15,8 @@
 
 #include "runtime.h"
 
-const char *const ckptfile[NCKPTFILE] = {
-    "model.safetensors", "optim.safetensors", "state.json"
-};
+const char *const ckptfile[NCKPTFILE] = { "model.safetensors",
+                                          "optim.safetensors", "state.json" };
 
 /* ---- files --------------------------------------------------------------- */
 
@@ -67,9 +66,8 @@ int ckpt_write(const char *path, const char *s, size_t n)
 }
 
 /* A file of its full size, so that a full disk shows here and not in a
- * mapping.                                                                   */
-int ckpt_layout(const char *path, const char *head, size_t len,
-                   int64_t total)
+ * mapping. */
+int ckpt_layout(const char *path, const char *head, size_t len, int64_t total)
 {
     int fd = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
 
@@ -107,13 +105,15 @@ uint8_t *ckpt_map(const char *path, int64_t *size, int writable)
 
 static int write_state(Arena *a, const char *dir, const State *s)
 {
-    Text t = {.arena = a};
+    Text t = { .arena = a };
 
-    put(&t, "{\"format\": \"pleat 1\", \"step\": %lld, \"tokens\": %lld, "
+    put(&t,
+        "{\"format\": \"pleat 1\", \"step\": %lld, \"tokens\": %lld, "
         "\"samples\": %lld, \"skipped\": %lld, \"seed\": %llu, "
-        "\"plan\": \"%s\"}\n", (long long)s->step, (long long)s->tokens,
-        (long long)s->samples, (long long)s->skipped,
-        (unsigned long long)s->seed, s->plan ? s->plan : "");
+        "\"plan\": \"%s\"}\n",
+        (long long)s->step, (long long)s->tokens, (long long)s->samples,
+        (long long)s->skipped, (unsigned long long)s->seed,
+        s->plan ? s->plan : "");
     return ckpt_write(strf(a, "%s/%s", dir, ckptfile[STATE]), t.s, t.len);
 }
 
@@ -129,7 +129,7 @@ char *hash_text(Arena *a, const void *p, size_t n)
 
 static int write_index(Arena *a, Pool *pool, const char *dir)
 {
-    Text t = {.arena = a};
+    Text t = { .arena = a };
 
     for (int i = 0; i < NCKPTFILE; i++) {
         int64_t size = 0;
@@ -160,7 +160,7 @@ static void remove_folder(Arena *a, const char *dir)
 }
 
 /* A folder of that name (the same step saved before) changes places with the
- * new one, so at every moment one of them has the name.                      */
+ * new one, so at every moment one of them has the name. */
 static int put_in_place(Arena *a, const char *tmp, const char *to)
 {
     if (access(to, F_OK))
@@ -174,7 +174,7 @@ static int put_in_place(Arena *a, const char *tmp, const char *to)
 static int commit(Arena *a, const char *dir, const char *tmp, const char *name)
 {
     char *latest = strf(a, "%s/latest", dir), *next = strf(a, "%s.tmp", latest);
-    Text t = {.arena = a};
+    Text t = { .arena = a };
 
     if (ckpt_sync(tmp, O_RDONLY | O_DIRECTORY))
         return ckpt_complain("cannot sync", tmp);
@@ -241,7 +241,7 @@ static const char *check_file(Arena *a, Pool *pool, const char *dir,
     return why;
 }
 
-/* known: null, or by file: hashes of pieces that others have read.           */
+/* known: null, or by file: hashes of pieces that others have read. */
 static const char *check_index(Arena *a, Pool *pool, const char *dir,
                                const void *const *known)
 {
@@ -257,8 +257,8 @@ static const char *check_index(Arena *a, Pool *pool, const char *dir,
     if (strcmp(hash_text(a, s, body), s + body))
         return "its index is damaged";
     for (int i = 0; i < NCKPTFILE; i++) {
-        const char *why = check_file(a, pool, dir, s, ckptfile[i],
-                                     known ? known[i] : NULL);
+        const char *why =
+            check_file(a, pool, dir, s, ckptfile[i], known ? known[i] : NULL);
         if (why)
             return why;
         s = strchr(s, '\n') + 1;
@@ -308,17 +308,16 @@ const char *ckpt_verify(Arena *a, const char *dir, State *s)
     return why ? why : read_state(a, dir, s);
 }
 
-/* By all processes, each of which hashes a part; the first one judges.       */
-static const char *verify_together(Arena *a, Comm *c, const char *dir,
-                                   State *s)
+/* By all processes, each of which hashes a part; the first one judges. */
+static const char *verify_together(Arena *a, Comm *c, const char *dir, State *s)
 {
     Pool *pool = pool_open(0);
-    const void *known[NCKPTFILE] = {NULL};
+    const void *known[NCKPTFILE] = { NULL };
     char said[256] = "";
 
     for (int i = MODEL; i <= OPTIM; i++)
-        known[i] = pieces_shared(a, pool, c, strf(a, "%s/%s", dir,
-                                                  ckptfile[i]));
+        known[i] =
+            pieces_shared(a, pool, c, strf(a, "%s/%s", dir, ckptfile[i]));
     const char *why = c->first ? NULL : check_folder(a, pool, dir, known);
     pool_close(pool);
     snprintf(said, sizeof said, "%s", why ? why : "");
@@ -372,8 +371,8 @@ char *ckpt_newest(Arena *a, const char *dir, State *s, Comm *c)
         if (!*name)
             break;
         char *path = strf(a, "%s/%s", dir, name);
-        const char *why = several ? verify_together(a, c, path, s)
-                                  : ckpt_verify(a, path, s);
+        const char *why =
+            several ? verify_together(a, c, path, s) : ckpt_verify(a, path, s);
         if (!why)
             return path;
         if (!several || !c->first)

@@ -1,5 +1,5 @@
 /* ckptool.c: what people do with checkpoints: list, verify, compare, and carry
- * to and from Hugging Face names. One row a subcommand.                      */
+ * to and from Hugging Face names. One row a subcommand. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <math.h>
@@ -18,7 +18,7 @@ static int by_text(const void *a, const void *b)
 }
 
 /* Checkpoints in a run's folder, in its ckpt folder, or the one that dir is.
- * A vec of paths, oldest first.                                              */
+ * A vec of paths, oldest first. */
 static char **find_all(Arena *a, const char *dir)
 {
     char **v = NULL, *inside = strf(a, "%s/ckpt", dir);
@@ -60,7 +60,7 @@ static int list(char **arg)
     int bad = 0;
 
     for (size_t i = 0; i < vec_len(v); i++) {
-        State s = {0};
+        State s = { 0 };
         const char *why = ckpt_verify(forever, v[i], &s);
         if (why)
             printf("%s  damaged: %s\n", v[i], why);
@@ -136,7 +136,7 @@ static const StTensor *find_in(StFile **v, const char *name, StFile **f)
     return NULL;
 }
 
-/* Tensors of x that y has not, or others; 1: there are some.                 */
+/* Tensors of x that y has not, or others; 1: there are some. */
 static int diff_files(StFile **x, StFile **y, const char *what, int values)
 {
     int bad = 0;
@@ -153,7 +153,7 @@ static int diff_files(StFile **x, StFile **y, const char *what, int values)
 }
 
 /* Files of a run's newest checkpoint, or of a Hugging Face folder: a vec; what
- * is diffed, to *name.                                                       */
+ * is diffed, to *name. */
 static StFile **side(char *dir, const char **name)
 {
     StFile **v = NULL;
@@ -185,7 +185,7 @@ static int diff(char **arg)
 /* The plan of a run, from its folder or a checkpoint's. */
 static Plan *plan_near(const char *dir)
 {
-    static const char *const up[] = {"plan", "../plan", "../../plan"};
+    static const char *const up[] = { "plan", "../plan", "../../plan" };
 
     for (int i = 0; i < 3; i++) {
         const char *path = strf(forever, "%s/%s", dir, up[i]);
@@ -200,9 +200,13 @@ static Plan *plan_near(const char *dir)
 /* "fp32", "bf16", "fp16", or null. */
 static const char *export_dtype(const char *s)
 {
+    /* clang-format off */
     static const char *const name[][2] = {
-        {"fp32", "F32"}, {"bf16", "BF16"}, {"fp16", "F16"},
+        { "fp32", "F32" },
+        { "bf16", "BF16" },
+        { "fp16", "F16" },
     };
+    /* clang-format on */
 
     for (int i = 0; i < 3; i++)
         if (!strcmp(s, name[i][0]))
@@ -216,11 +220,15 @@ static int64_t size_named(const char *s)
     char *end;
     double n = strtod(s, &end);
 
-    n *= !strcmp(end, "GB") ? 1e9 : !strcmp(end, "MB") ? 1e6
-       : !strcmp(end, "KB") ? 1e3 : 0;
+    n *= !strcmp(end, "GB")   ? 1e9
+         : !strcmp(end, "MB") ? 1e6
+         : !strcmp(end, "KB") ? 1e3
+                              : 0;
     if (!(n >= 1 && n < 9e18))
-        err(NULL, "ckpt export-hf: what is '%s'? It takes fp32, bf16 or fp16, "
-            "hub or fused, and a size of files (5GB)", s);
+        err(NULL,
+            "ckpt export-hf: what is '%s'? It takes fp32, bf16 or fp16, "
+            "hub or fused, and a size of files (5GB)",
+            s);
     return (int64_t)n;
 }
 
@@ -247,7 +255,11 @@ static int import(char **arg)
 }
 
 /* n words, at most `more` beyond them */
-static const struct { const char *name; int n, more; int (*f)(char **arg);
+static const struct {
+    const char *name;
+    int n, more;
+    int (*f)(char **arg);
+    /* clang-format off */
                       const char *args, *doc; } commands[] = {
     {"ls", 1, 0, list, "DIR", "checkpoints of a run, oldest first"},
     {"verify", 1, 0, verify, "DIR", "read all of them and compare their hashes"},
@@ -258,6 +270,7 @@ static const struct { const char *name; int n, more; int (*f)(char **arg);
      "expert or all fused; files of that size"},
     {"import-hf", 2, 0, import, "HF RUN", "step 0 of a run from such weights"},
 };
+/* clang-format on */
 
 enum { NCOMMAND = sizeof commands / sizeof *commands };
 
@@ -279,9 +292,9 @@ int ckpt_command(int n, char **arg)
             n - 1 <= commands[i].n + commands[i].more)
             return commands[i].f(word + 1);
     if (n > 0)
-        fprintf(stderr, "ckpt %s: %s\n", arg[0], known(arg[0])
-                ? "a word is missing, or one too many"
-                : "there is no such command");
+        fprintf(stderr, "ckpt %s: %s\n", arg[0],
+                known(arg[0]) ? "a word is missing, or one too many"
+                              : "there is no such command");
     for (int i = 0; i < NCOMMAND; i++)
         fprintf(stderr, "ckpt %-9s %-28s  %s\n", commands[i].name,
                 commands[i].args, commands[i].doc);

@@ -8,18 +8,18 @@
  * the same bits.
  *
  * Every collective but the reductions is a set of blocks, one from each rank to
- * each; a block is up to four loops around contiguous elements.              */
+ * each; a block is up to four loops around contiguous elements. */
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "runtime.h"
 
-enum { SILENCE = 10 };            /* seconds in which another ends this rank  */
+enum { SILENCE = 10 }; /* seconds in which another ends this rank */
 
 /* ---- ranks --------------------------------------------------------------- */
 
-/* The ranks of this run, once MPI runs.                                      */
+/* The ranks of this run, once MPI runs. */
 static Comm *started(void)
 {
     static Comm *c;
@@ -39,23 +39,25 @@ void comm_plan(Text *t)
 
     comm_share(c, &n, sizeof n);
     if (c->first)
-        *t = (Text){forever, alloc(forever, (size_t)n + 1), (size_t)n,
-                    (size_t)n + 1};
+        *t = (Text){ forever, alloc(forever, (size_t)n + 1), (size_t)n,
+                     (size_t)n + 1 };
     comm_share(c, t->s, n);
 }
 
-/* Checked before MPI starts, when all ranks still see the same.              */
+/* Checked before MPI starts, when all ranks still see the same. */
 Comm *comm_open(Arena *a, int64_t world)
 {
     Comm *c = alloc(a, sizeof *c);
 
-    *c = (Comm){.name = "local", .world = world, .n = world};
+    *c = (Comm){ .name = "local", .world = world, .n = world };
     if (launched() && launch_world() != world)
         err(NULL, "the plan is for %lld ranks, mpirun started %lld",
             (long long)world, (long long)launch_world());
     if (!launched() && launch_lost() > 1)
-        err(NULL, "srun started %lld programs that do not know each other; "
-            "use mpirun, or srun --mpi=pmix", (long long)launch_lost());
+        err(NULL,
+            "srun started %lld programs that do not know each other; "
+            "use mpirun, or srun --mpi=pmix",
+            (long long)launch_lost());
     if (!launched())
         return c;
     return started();
@@ -129,38 +131,38 @@ void comm_gather(Comm *c, const void *mine, void *all, int64_t bytes)
 
 typedef struct Sum {
     Dtype dt;
-    int64_t op, size;             /* ranks                                    */
-    const uint8_t *const *src;    /* of each rank; element i of outer block o */
-    int64_t chunk, step;          /*   is at o * step + i                     */
-    uint8_t *const *dst;          /* one result, or the same to all           */
+    int64_t op, size;          /* ranks */
+    const uint8_t *const *src; /* of each rank; element i of outer block o */
+    int64_t chunk, step;       /*   is at o * step + i */
+    uint8_t *const *dst;       /* one result, or the same to all */
     int64_t ndst, dststep;
 } Sum;
 
-enum { STRIP = 256 };             /* elements summed at a time, in registers  */
+enum { STRIP = 256 }; /* elements summed at a time, in registers */
 
-#define FOLD(A, T, LOAD, EXPR)                                                 \
-    for (int64_t r = 1; r < k->size; r++) {                                    \
-        const T *s = (const T *)(const void *)k->src[r] + from;                \
-        for (int64_t i = 0; i < w; i++) {                                      \
-            A x = LOAD(s[i]), y = acc[i];                                      \
-            acc[i] = EXPR;                                                     \
-        }                                                                      \
+#define FOLD(A, T, LOAD, EXPR)                                  \
+    for (int64_t r = 1; r < k->size; r++) {                     \
+        const T *s = (const T *)(const void *)k->src[r] + from; \
+        for (int64_t i = 0; i < w; i++) {                       \
+            A x = LOAD(s[i]), y = acc[i];                       \
+            acc[i] = EXPR;                                      \
+        }                                                       \
     }
 
-#define REDUCE(T, A, LOAD, STORE)                                              \
-    do {                                                                       \
-        A acc[STRIP];                                                          \
-        for (int64_t i = 0; i < w; i++)                                        \
-            acc[i] = LOAD(((const T *)(const void *)k->src[0])[from + i]);     \
-        if (k->op == 0)                                                        \
-            FOLD(A, T, LOAD, y + x)                                            \
-        else if (k->op == 1)                                                   \
-            FOLD(A, T, LOAD, x <= y ? y : y == y ? x : y)                      \
-        else                                                                   \
-            FOLD(A, T, LOAD, x >= y ? y : y == y ? x : y)                      \
-        for (int64_t d = 0; d < k->ndst; d++)                                  \
-            for (int64_t i = 0; i < w; i++)                                    \
-                ((T *)(void *)k->dst[d])[to + i] = (T)STORE(acc[i]);           \
+#define REDUCE(T, A, LOAD, STORE)                                          \
+    do {                                                                   \
+        A acc[STRIP];                                                      \
+        for (int64_t i = 0; i < w; i++)                                    \
+            acc[i] = LOAD(((const T *)(const void *)k->src[0])[from + i]); \
+        if (k->op == 0)                                                    \
+            FOLD(A, T, LOAD, y + x)                                        \
+        else if (k->op == 1)                                               \
+            FOLD(A, T, LOAD, x <= y ? y : y == y ? x : y)                  \
+        else                                                               \
+            FOLD(A, T, LOAD, x >= y ? y : y == y ? x : y)                  \
+        for (int64_t d = 0; d < k->ndst; d++)                              \
+            for (int64_t i = 0; i < w; i++)                                \
+                ((T *)(void *)k->dst[d])[to + i] = (T)STORE(acc[i]);       \
     } while (0)
 
 static void sum_strip(const Sum *k, int64_t from, int64_t to, int64_t w)
@@ -229,8 +231,8 @@ static void local_reduce(const Coll *k, Pool *p)
     static uint8_t *dst[MAXGROUP];
     int size = dtypes[k->iv[0]].bytes;
     int64_t outer = k->iv[1], chunk = k->iv[2];
-    Sum s = {(Dtype)k->iv[0], k->iv[3], k->size, src, chunk, chunk, dst,
-             k->size, chunk};
+    Sum s = { (Dtype)k->iv[0], k->iv[3], k->size, src,  chunk,
+              chunk,           dst,      k->size, chunk };
 
     for (int64_t r = 0; r < k->size; r++)
         dst[r] = k->part[r].recv;
@@ -258,7 +260,7 @@ static void local_reduce(const Coll *k, Pool *p)
 /* ---- mpi: pack, exchange, unpack or sum ---------------------------------- */
 
 /* This rank's n blocks, one after another: from its buffer, or packed into
- * stage. What will be summed is packed in the order of its result.           */
+ * stage. What will be summed is packed in the order of its result. */
 static const uint8_t *packed(const Coll *k, const Blocks *s, int size,
                              int64_t n, uint8_t *stage)
 {
@@ -273,7 +275,7 @@ static const uint8_t *packed(const Coll *k, const Blocks *s, int size,
     return stage;
 }
 
-/* One half of a block as it lies in a buffer: an MPI type.                   */
+/* One half of a block as it lies in a buffer: an MPI type. */
 static void *half_type(const Blocks *s, const int64_t *stride, int size)
 {
     int64_t step[4];
@@ -283,7 +285,7 @@ static void *half_type(const Blocks *s, const int64_t *stride, int size)
     return mpi_strided(s->run * size, s->n, step, 4);
 }
 
-/* Large blocks one pair of ranks at a time, straight from place to place.    */
+/* Large blocks one pair of ranks at a time, straight from place to place. */
 static void far_pairs(const Coll *k, const Blocks *s, int size)
 {
     const uint8_t *send = k->part[0].send;
@@ -323,8 +325,7 @@ static void far_blocks(const Coll *k, int size)
     else
         mpi_alltoall(k, packed(k, s, size, k->size, spare), in, bytes);
     for (int64_t from = 0; from < k->size && !direct; from++)
-        copy_block(s, size, in + from * bytes, 0, recv, from,
-                   SRCDENSE);
+        copy_block(s, size, in + from * bytes, 0, recv, from, SRCDENSE);
 }
 
 /* elems of every rank, one rank after another, summed into dst. */
@@ -333,8 +334,8 @@ static void far_sum(const Coll *k, Pool *p, const uint8_t *in, int64_t elems,
 {
     static const uint8_t *src[MAXGROUP];
     uint8_t *to = dst;
-    Sum s = {(Dtype)k->iv[0], k->iv[3], k->size, src, elems, elems, &to, 1,
-             elems};
+    Sum s = { (Dtype)k->iv[0], k->iv[3], k->size, src,  elems,
+              elems,           &to,      1,       elems };
 
     for (int64_t r = 0; r < k->size; r++)
         src[r] = in + r * elems * dtypes[k->iv[0]].bytes;
@@ -388,11 +389,13 @@ static void far_allreduce(const Coll *k, Pool *p)
 
 /* ---- interface ----------------------------------------------------------- */
 
-typedef struct CommGroup { uint32_t atoms; void *comm; } CommGroup;
+typedef struct CommGroup {
+    uint32_t atoms;
+    void *comm;
+} CommGroup;
 
 /* In the order of their atoms, so that no two ranks wait for each other. */
-void comm_groups(Comm *c, Arena *a, const Mesh *m, const uint32_t *atoms,
-                 int n)
+void comm_groups(Comm *c, Arena *a, const Mesh *m, const uint32_t *atoms, int n)
 {
     int64_t *ranks = alloc(a, (size_t)c->world * sizeof *ranks);
 
@@ -409,7 +412,7 @@ void comm_groups(Comm *c, Arena *a, const Mesh *m, const uint32_t *atoms,
         mesh_group(m, next, c->first, ranks);
         watch_enter(next, ranks, mesh_extent(m, next));
         c->group[c->ngroup++] =
-            (CommGroup){next, mpi_group(ranks, mesh_extent(m, next))};
+            (CommGroup){ next, mpi_group(ranks, mesh_extent(m, next)) };
         watch_leave();
         least = next;
     }

@@ -1,6 +1,6 @@
 /* convert.c: checkpoints from Hugging Face folders and back: boxes of which
  * source tensors make a tensor, and in which file it goes. carry.c
- * moves them.                                                                */
+ * moves them. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <errno.h>
@@ -19,8 +19,9 @@ static void add_part(Arena *a, Cargo *o, const HfRow *r, const int64_t *to,
                      int64_t tobase, const View *from, const StFile *f,
                      const StTensor *s)
 {
-    Share p = {{.to = tobase, .from = from->base}, *from, f,
-               s->end - s->begin};
+    Share p = {
+        { .to = tobase, .from = from->base }, *from, f, s->end - s->begin
+    };
     int64_t n = 1;
 
     for (int d = 0; d < r->t->nd; d++) {
@@ -35,8 +36,8 @@ static void add_part(Arena *a, Cargo *o, const HfRow *r, const int64_t *to,
     o->filled += n;
     if (!o->part)
         o->from = from->dt;
-    else if (o->from && (strcmp(from->dt, o->from) ||
-                         !from->scale != !o->part[0].v.scale))
+    else if (o->from &&
+             (strcmp(from->dt, o->from) || !from->scale != !o->part[0].v.scale))
         o->from = NULL;
     vec_push(a, o->part, p);
 }
@@ -53,7 +54,7 @@ static Cargo *import_outs(Arena *a, const HfRow *row)
         if (!r->s)
             continue;
         if (!vec_len(v) || strcmp(v[vec_len(v) - 1].st.name, r->t->name)) {
-            Cargo o = {.st = ckpt_describe(a, r->t, r->t->name)};
+            Cargo o = { .st = ckpt_describe(a, r->t, r->t->name) };
             vec_push(a, v, o);
         }
         for (int d = r->t->nd - 1; d >= 0; step *= r->t->dim[d--].n)
@@ -68,7 +69,7 @@ static Cargo *import_outs(Arena *a, const HfRow *row)
     return v;
 }
 
-/* What else is in their folder (config.json, tokenizer.json ..), to ours.    */
+/* What else is in their folder (config.json, tokenizer.json ..), to ours. */
 static void copy_beside(Arena *a, const char *from, const char *to)
 {
     DIR *d = opendir(from);
@@ -97,12 +98,12 @@ int convert_import(const Plan *p, const char *hf, const char *dir)
     int n = (int)vec_len(file);
     Cargo *out = import_outs(a, hf_rows(p, file, n, hf, 0));
     Carry *j = carry_new(a, 2, 1);
-    State s = {.seed = (uint64_t)opts_int(p->opts, "seed")};
+    State s = { .seed = (uint64_t)opts_int(p->opts, "seed") };
     char *ckpt = strf(a, "%s/ckpt", dir), *tmp = ckpt_folder(a, ckpt, 0);
     if (ckpt_exists(ckpt))
         err(NULL, "%s has checkpoints already", dir);
     int bad = ckpt_begin(a, ckpt, tmp);
-    for (int k = MODEL; k <= OPTIM && !bad; k++)      /* moments: none, zero  */
+    for (int k = MODEL; k <= OPTIM && !bad; k++) /* moments: none, zero */
         bad = carry_file(a, j, out, strf(a, "%s/%s", tmp, ckptfile[k]));
     bad = bad || carry_run(j, tmp);
     for (int k = MODEL; k <= OPTIM && !bad; k++)
@@ -126,7 +127,7 @@ static int by_hf(const void *a, const void *b)
 }
 
 /* The first row of each of their tensors says which number it has; numbers in
- * the order of the rows.                                                     */
+ * the order of the rows. */
 static int *number_tensors(Arena *a, const HfRow *row)
 {
     size_t n = vec_len(row);
@@ -147,7 +148,7 @@ static int *number_tensors(Arena *a, const HfRow *row)
 
 static Cargo new_out(const HfRow *r)
 {
-    Cargo o = {.st = {.name = r->h->hf, .nd = r->h->nd}};
+    Cargo o = { .st = { .name = r->h->hf, .nd = r->h->nd } };
 
     for (int d = 0; d < r->h->nd; d++)
         o.st.n[d] = hf_dim(&r->h->dim[d]);
@@ -155,7 +156,7 @@ static Cargo new_out(const HfRow *r)
 }
 
 static Cargo *export_outs(Arena *a, const HfRow *row, StFile **file, int nfile,
-                        const char *dt)
+                          const char *dt)
 {
     int *number = number_tensors(a, row);
     Cargo *v = NULL;
@@ -184,7 +185,7 @@ static Cargo *export_outs(Arena *a, const HfRow *row, StFile **file, int nfile,
     return v;
 }
 
-/* Files of at most `shard` bytes, but one tensor each at least.              */
+/* Files of at most `shard` bytes, but one tensor each at least. */
 static int deal(Cargo *v, int64_t shard)
 {
     int64_t held = 0;
@@ -226,13 +227,17 @@ static int write_weight_map(Arena *a, const Cargo *v, int nfile, const char *to)
     return bad ? ckpt_complain("cannot write", to) : 0;
 }
 
-/* The model's own, for weights that were not imported.                       */
+/* The model's own, for weights that were not imported. */
 static int write_config(const Plan *p, const char *dt, const char *to)
 {
+    /* clang-format off */
     static const char *const names[][2] = {
-        {"BF16", "bfloat16"}, {"F16", "float16"}, {"F32", "float32"},
-        {"F64", "float64"},
+        { "BF16", "bfloat16" },
+        { "F16", "float16" },
+        { "F32", "float32" },
+        { "F64", "float64" },
     };
+    /* clang-format on */
     const char *text = opts_str(p->opts, "hf.config");
     json_error_t e;
     json_t *j = text ? json_loads(text, 0, &e) : NULL;
@@ -246,17 +251,17 @@ static int write_config(const Plan *p, const char *dt, const char *to)
         if (!strcmp(dt, names[i][0]))
             json_object_set_new(j, "torch_dtype", json_string(names[i][1]));
     const char *path = strf(forever, "%s/config.json", to);
-    int bad = json_dump_file(j, path, JSON_INDENT(2) | JSON_SORT_KEYS |
-                             JSON_REAL_PRECISION(15));
+    int bad = json_dump_file(
+        j, path, JSON_INDENT(2) | JSON_SORT_KEYS | JSON_REAL_PRECISION(15));
     json_decref(j);
     return bad ? ckpt_complain("cannot write", path) : 0;
 }
 
 /* What the import found beside their weights, near the checkpoint; 0: there is
- * no config.json.                                                            */
+ * no config.json. */
 static int give_beside(Arena *a, const char *from, const char *to)
 {
-    static const char *const up[] = {"hf", "../hf", "../../hf"};
+    static const char *const up[] = { "hf", "../hf", "../../hf" };
 
     for (int i = 0; i < 3; i++) {
         const char *dir = strf(a, "%s/%s", from, up[i]);
@@ -282,12 +287,12 @@ int convert_export(const Plan *p, const char *from, const char *hf,
     if (mkdir(hf, 0755) && errno != EEXIST)
         err(NULL, "cannot make %s: %s", hf, strerror(errno));
     for (int k = 0; k < nfile && !bad; k++)
-        bad = carry_file(a, j, out, strf(a, "%s/%s", hf,
-                                         file_name(a, k, nfile)));
+        bad =
+            carry_file(a, j, out, strf(a, "%s/%s", hf, file_name(a, k, nfile)));
     bad = bad || carry_run(j, hf);
     if (!bad && nfile > 1)
-        bad = write_weight_map(a, out, nfile, strf(a,
-            "%s/model.safetensors.index.json", hf));
+        bad = write_weight_map(a, out, nfile,
+                               strf(a, "%s/model.safetensors.index.json", hf));
     if (!bad && !give_beside(a, from, hf))
         bad = write_config(p, out ? out->st.dt : "", hf);
     for (int i = 0; i < n; i++)

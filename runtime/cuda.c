@@ -1,13 +1,13 @@
 /* cuda.c: a plan on one GPU, bound once: kernels, products, groups of ranks,
  * links between stages, the arguments of every step. device.c opens the GPU and
- * counts its memory, replay.c runs programs.                                 */
+ * counts its memory, replay.c runs programs. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "runtime.h"
 
 enum { ALIGN = 256, SHARED = 8, UNTIMED = 2 };
-enum { PIECE = 32 << 20, GRAIN = 1 << 20 };   /* bytes                        */
+enum { PIECE = 32 << 20, GRAIN = 1 << 20 }; /* bytes */
 
 void gpu_ok(int error, const char *what)
 {
@@ -54,14 +54,15 @@ static int kernel_named(const Plan *p, const char *name)
 
 /* ---- binding ------------------------------------------------------------- */
 
-/* Of a buffer in a frame: as the first micro-batch has it.                   */
+/* Of a buffer in a frame: as the first micro-batch has it. */
 uint64_t gpu_address(const Gpu *x, int buf)
 {
     if (buf < 0)
         return 0;
     const Buf *b = &x->role->buf[buf];
     const Frame *f = b->frame && b->prog >= 0
-        ? &x->role->prog[b->prog].frame[b->frame - 1] : NULL;
+                         ? &x->role->prog[b->prog].frame[b->frame - 1]
+                         : NULL;
     return x->arena + (uint64_t)(b->offset + (f ? f->slot[0] : 0));
 }
 
@@ -72,7 +73,7 @@ static void bind_kernel(Gpu *x, GpuCall *c)
 
     for (int i = 0; i < 5; i++)
         c->grid[i] = c->iv[i];
-    if (c->grid[3] < 0) {         /* its blocks take work in turns            */
+    if (c->grid[3] < 0) { /* its blocks take work in turns */
         c->grid[3] = 1;
         c->grid[0] = c->grid[0] < x->cores ? c->grid[0] : x->cores;
     }
@@ -112,14 +113,21 @@ static void bind(Gpu *x, GpuProgram *g, GpuCall *c, const Step *s,
     switch (s->kind) {
     case Skernel: bind_kernel(x, c); return;
     case Sgemm: c->lt = lt_bind(x->lt, c->iv, s->nint, c->buf); return;
-    case Szero: case Scopy: case Sjoin: return;
-    case Sallgather: case Sreducescatter: case Sallreduce: case Salltoall:
+    case Szero:
+    case Scopy:
+    case Sjoin: return;
+    case Sallgather:
+    case Sreducescatter:
+    case Sallreduce:
+    case Salltoall:
     case Srotate: bind_group(x, c); return;
-    case Ssend: case Srecv: case Swait:
+    case Ssend:
+    case Srecv:
+    case Swait:
         c->end = link_bind(x->links, g->p->name, s->kind, c->iv, turns);
         return;
     default:
-        err(&(Loc){s->file, s->line, NULL}, "step %s does not run on a GPU",
+        err(&(Loc){ s->file, s->line, NULL }, "step %s does not run on a GPU",
             stepinfo[s->kind].name);
     }
 }
@@ -135,13 +143,13 @@ static void bind_phase(Gpu *x, GpuProgram *g, int f)
             const Buf *b = s->buf[i] < 0 ? NULL : &x->role->buf[s->buf[i]];
             if (b && b->frame && &x->role->prog[b->prog] == g->p)
                 vec_push(x->mem, g->patch[f],
-                         ((GpuPatch){&g->call[k].buf[i], b->offset,
-                                     b->frame - 1}));
+                         ((GpuPatch){ &g->call[k].buf[i], b->offset,
+                                      b->frame - 1 }));
         }
     }
 }
 
-/* A turn: the scalar `micro`, then the inputs.                               */
+/* A turn: the scalar `micro`, then the inputs. */
 static void bind_inputs(Gpu *x, GpuProgram *g)
 {
     const Role *r = x->role;
@@ -151,7 +159,7 @@ static void bind_inputs(Gpu *x, GpuProgram *g)
     for (int i = 0; i < r->ntensor; i++) {
         if (strcmp(r->tensor[i].kind, "input"))
             continue;
-        vec_push(x->mem, g->input, ((GpuInput){i, g->perturn}));
+        vec_push(x->mem, g->input, ((GpuInput){ i, g->perturn }));
         g->perturn += aligned(r->buf[r->tensor[i].buf].bytes);
     }
     g->micro = -1;
@@ -196,12 +204,18 @@ Gpu *gpu_open(Arena *a, const Plan *p, Comm *c, Pool *pool, uint8_t *host,
         err(NULL, "a plan for %lld GPUs runs under mpirun, one rank a GPU",
             (long long)c->world);
     if (sums && !strcmp(sums, "placement") && c->world > 1)
-        err(opts_loc(p->opts, "deterministic"), "deterministic=placement needs "
+        err(opts_loc(p->opts, "deterministic"),
+            "deterministic=placement needs "
             "sums in rank order; on several GPUs NCCL chooses the order "
             "(target=host keeps it)");
-    *x = (Gpu){.mem = a, .plan = p, .comm = c, .rank = c->first, .host = host,
-               .pool = pool, .course = course,
-               .each = getenv("PLEAT_SYNC") != NULL};
+    *x = (Gpu){ .mem = a,
+                .plan = p,
+                .comm = c,
+                .rank = c->first,
+                .host = host,
+                .pool = pool,
+                .course = course,
+                .each = getenv("PLEAT_SYNC") != NULL };
     x->role = &p->role[role_of(p, x->rank)];
     device_open(x);
     x->arena = device_take(x, x->role->arena, "the plan");
@@ -237,7 +251,7 @@ void gpu_close(Gpu *x)
 {
     dl.cuStreamSynchronize(x->stream);
     abort_watch(NULL);
-    for (int i = 0; i < x->role->nprog; i++)      /* they hold communicators  */
+    for (int i = 0; i < x->role->nprog; i++) /* they hold communicators */
         replay_close(&x->prog[i]);
     nccl_close(x->nccl);
     dl.cuMemFree_v2(x->arena);
@@ -253,7 +267,10 @@ void gpu_close(Gpu *x)
 
 /* ---- what lasts, between the GPU and its mirror -------------------------- */
 
-typedef struct Carried { uint8_t *to; const uint8_t *from; } Carried;
+typedef struct Carried {
+    uint8_t *to;
+    const uint8_t *from;
+} Carried;
 
 static void copy_piece(void *ctx, int64_t lo, int64_t hi)
 {
@@ -270,7 +287,7 @@ static int64_t piece_bytes(const Gpu *x, int64_t at)
 }
 
 /* Through two pinned blocks: one is copied by all threads while the other is
- * on its way.                                                                */
+ * on its way. */
 static void pull_pieces(Gpu *x, uint8_t *const block[2], void *const there[2])
 {
     for (int64_t at = 0, i = 0; at < x->role->persist + PIECE;
@@ -286,7 +303,7 @@ static void pull_pieces(Gpu *x, uint8_t *const block[2], void *const there[2])
             continue;
         gpu_ok(dl.cuEventSynchronize(there[i ^ 1]), "reading the state");
         pool_run(x->pool, copy_piece,
-                 &(Carried){x->host + before, block[i ^ 1]},
+                 &(Carried){ x->host + before, block[i ^ 1] },
                  piece_bytes(x, before), GRAIN);
     }
 }
@@ -297,7 +314,7 @@ static void push_pieces(Gpu *x, uint8_t *const block[2], void *const there[2])
         int64_t n = piece_bytes(x, at);
         if (at >= 2 * PIECE)
             gpu_ok(dl.cuEventSynchronize(there[i]), "writing the state");
-        pool_run(x->pool, copy_piece, &(Carried){block[i], x->host + at}, n,
+        pool_run(x->pool, copy_piece, &(Carried){ block[i], x->host + at }, n,
                  GRAIN);
         gpu_ok(dl.cuMemcpyHtoDAsync_v2(x->arena + (uint64_t)at, block[i],
                                        (size_t)n, x->stream),

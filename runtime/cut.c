@@ -9,7 +9,7 @@
 
 /* ---- patterns ------------------------------------------------------------ */
 
-/* What \s, \w and \d mean there, inside [].                                  */
+/* What \s, \w and \d mean there, inside []. */
 static const char *const classes[NBYTE] = {
     ['s'] = "\\t-\\r \\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}"
             "\\x{2029}\\x{202f}\\x{205f}\\x{3000}",
@@ -18,7 +18,7 @@ static const char *const classes[NBYTE] = {
 };
 
 /* \p{L} and its kin, with what PCRE2's tables lack; not \P{L} inside []: what
- * is not newer than they are.                                                */
+ * is not newer than they are. */
 static void put_property(Text *t, const char *s, size_t len, int inside)
 {
     int not = s[0] == 'P', caret = s[2] == '^';
@@ -29,13 +29,16 @@ static void put_property(Text *t, const char *s, size_t len, int inside)
         put(t, "\\%.*s", (int)len, s);
         return;
     }
-    put(t, "%s\\p{%.*s}", inside ? "" : not != caret ? "[^" : "[", (int)n,
-        name);
+    put(t, "%s\\p{%.*s}",
+        inside         ? ""
+        : not != caret ? "[^"
+                       : "[",
+        (int)n, name);
     put_newer(t, name, n);
     put(t, "%s", inside ? "" : "]");
 }
 
-/* What stands for \w, \s or \d inside [].                                    */
+/* What stands for \w, \s or \d inside []. */
 static void put_set(Text *t, const char *set)
 {
     for (const char *s = set; *s; s++)
@@ -53,7 +56,7 @@ static size_t put_escape(Text *t, const char *s, int inside, const Loc *l)
 {
     int lower = s[0] | 0x20;
     const char *set = lower == s[0] || !inside ? classes[lower & 127] : NULL;
-    size_t len = s[0] && s[1] == '{' ? strcspn(s, "}") + 1 : 1;  /* \p{L} */
+    size_t len = s[0] && s[1] == '{' ? strcspn(s, "}") + 1 : 1; /* \p{L} */
 
     if (s[0] && s[1] == '{' && !strchr(s, '}'))
         err(l, "pattern: \\%c{ without }", s[0]);
@@ -78,8 +81,8 @@ static size_t put_class(Text *t, const char *s, const Loc *l)
 
     put(t, "[%.*s", (int)i, s);
     for (size_t first = i; s[i] && (s[i] != ']' || i == first); i++) {
-        size_t posix = s[i] == '[' && s[i + 1] == ':'
-                     ? strcspn(s + i, "]") + 1 : 0;
+        size_t posix =
+            s[i] == '[' && s[i + 1] == ':' ? strcspn(s + i, "]") + 1 : 0;
         if (posix) {
             put(t, "%.*s", (int)posix, s + i);
             i += posix - 1;
@@ -97,7 +100,7 @@ static size_t put_class(Text *t, const char *s, const Loc *l)
 
 static char *translated(const char *s, const Loc *l)
 {
-    Text t = {.arena = forever};
+    Text t = { .arena = forever };
 
     put(&t, "%s", "");
     while (*s) {
@@ -123,14 +126,15 @@ void *cut_compile(const char *pattern, const Loc *l)
     size_t at;
     pcre2_code *p = pcre2_compile((PCRE2_SPTR)text, PCRE2_ZERO_TERMINATED,
                                   PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE |
-                                  PCRE2_NEVER_BACKSLASH_C, &code, &at, NULL);
+                                      PCRE2_NEVER_BACKSLASH_C,
+                                  &code, &at, NULL);
 
     if (!p) {
         PCRE2_UCHAR why[128];
         pcre2_get_error_message(code, why, sizeof why);
         err(l, "pattern '%.60s': %s", pattern, (char *)why);
     }
-    pcre2_jit_compile(p, PCRE2_JIT_COMPLETE);     /* without it: slower       */
+    pcre2_jit_compile(p, PCRE2_JIT_COMPLETE); /* without it: slower */
     return p;
 }
 
@@ -168,8 +172,11 @@ static int next_match(Encoder *e, const Cut *c, const char *s, size_t n,
 
 /* ---- parts --------------------------------------------------------------- */
 
-/* A part that waits for the one after it.                                    */
-typedef struct Held { size_t from, to; int any, match; } Held;
+/* A part that waits for the one after it. */
+typedef struct Held {
+    size_t from, to;
+    int any, match;
+} Held;
 
 static void release(Encoder *e, size_t k, const char *s, Held *h)
 {
@@ -179,7 +186,7 @@ static void release(Encoder *e, size_t k, const char *s, Held *h)
 }
 
 /* One of the parts that cover a text, in order, with what matched between what
- * did not.                                                                   */
+ * did not. */
 static void part(Encoder *e, size_t k, const char *s, Held *h, size_t from,
                  size_t to, int match)
 {
@@ -211,7 +218,7 @@ static void cut_match(Encoder *e, size_t k, const char *s, size_t n)
 {
     const Cut *c = &e->t->cut[k];
     size_t done = 0, at = 0, from, to;
-    Held h = {0};
+    Held h = { 0 };
 
     while (!e->why && next_match(e, c, s, n, at, &from, &to)) {
         if (from > done)

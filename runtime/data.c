@@ -1,7 +1,7 @@
 /* data.c: inputs of a step, read from samples (samples.c) as the plan's tensors
  * ask for them. data.valid may be `tail:0.1`, the last tenth of data.train,
  * which training then leaves out; with data.order=megatron and data.split it is
- * the second share of data.train's documents.                                */
+ * the second share of data.train's documents. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,9 +12,9 @@ struct Data {
     const char *key;
     const Loc *loc;
     Samples *set;
-    int64_t seq, batch, perstep;  /* perstep: samples                         */
-    int64_t vocab;                /* 0: unknown                               */
-    int64_t first;                /* sample of the step fill() gives          */
+    int64_t seq, batch, perstep; /* perstep: samples */
+    int64_t vocab;               /* 0: unknown */
+    int64_t first;               /* sample of the step fill() gives */
 };
 
 /* ---- shapes -------------------------------------------------------------- */
@@ -68,7 +68,7 @@ typedef struct Fill {
     const Tensor *t;
     int64_t rank, turn;
     void *dst;
-    int64_t shift;                /* labels: 1                                */
+    int64_t shift; /* labels: 1 */
 } Fill;
 
 static int is_tokens(const Fill *f)
@@ -79,14 +79,16 @@ static int is_tokens(const Fill *f)
 static void check_token(const Fill *f, const Tokens *t, int64_t at, double v)
 {
     const Data *d = f->d;
-    double least = strcmp(f->t->name, "labels") ? 0 : -1;   /* -1: no loss */
+    double least = strcmp(f->t->name, "labels") ? 0 : -1; /* -1: no loss */
 
     if (!(v >= least) || (d->vocab && v >= (double)d->vocab))
-        err(d->loc, "%s: token %.0f at %lld of %s is beyond the vocabulary of "
-            "%lld", d->key, v, (long long)at, t->path, (long long)d->vocab);
+        err(d->loc,
+            "%s: token %.0f at %lld of %s is beyond the vocabulary of "
+            "%lld",
+            d->key, v, (long long)at, t->path, (long long)d->vocab);
 }
 
-enum { LOOK = 1 << 24 };          /* tokens, of all files together            */
+enum { LOOK = 1 << 24 }; /* tokens, of all files together */
 
 /* A wrong file is known when a run starts, by the beginning of each. */
 static void look_ahead(const Data *d)
@@ -99,8 +101,8 @@ static void look_ahead(const Data *d)
     for (size_t i = 0; i < vec_len(s->part); i++)
         for (size_t k = 0; k < vec_len(s->part[i].file); k++) {
             const SampleFile *file = &s->part[i].file[k];
-            const Tensor t = {.name = file->input ? file->input : "tokens"};
-            Fill f = {.d = d, .t = &t};
+            const Tensor t = { .name = file->input ? file->input : "tokens" };
+            Fill f = { .d = d, .t = &t };
             if (strcmp(t.name, "tokens") && strcmp(t.name, "labels"))
                 continue;
             int64_t n = file->t.n < LOOK / files ? file->t.n : LOOK / files;
@@ -111,7 +113,7 @@ static void look_ahead(const Data *d)
 }
 
 /* Most tokens by far: of 32 bits, and looked at one by one only when one of
- * them may be wrong.                                                         */
+ * them may be wrong. */
 static void fill_i32(const Fill *f, const Tokens *t, int64_t at, int64_t n,
                      int32_t *dst)
 {
@@ -148,8 +150,8 @@ static void fill_any(const Fill *f, const Tokens *t, int64_t at, int64_t n,
 /* What this rank reads of the next step. */
 static void read_ahead(const Fill *f, int64_t number, int64_t from, int64_t n)
 {
-    SampleReader r = samples_read(f->d->set, number + f->d->perstep, from,
-                                  f->t->name);
+    SampleReader r =
+        samples_read(f->d->set, number + f->d->perstep, from, f->t->name);
     int64_t at, k;
 
     while (n > 0 && (k = reader_next(&r, &at)) > 0) {
@@ -163,8 +165,8 @@ static void read_ahead(const Fill *f, int64_t number, int64_t from, int64_t n)
 static void fill_row(const Fill *f, int64_t number, int64_t from, int64_t n,
                      int64_t to)
 {
-    SampleReader r = samples_read(f->d->set, number, from + f->shift,
-                                  f->t->name);
+    SampleReader r =
+        samples_read(f->d->set, number, from + f->shift, f->t->name);
     int64_t at, k, left = n;
 
     while (left > 0 && (k = reader_next(&r, &at)) > 0) {
@@ -199,8 +201,8 @@ static void fill_dim(const Fill *f, int d, int64_t micro, int64_t b,
         const Data *k = f->d;
         int64_t first = k->first + micro * k->batch + b;
         for (int i = 0; i < p->npiece; to += p->piece[i++].len)
-            fill_row(f, first, inside * p->n +
-                     aff_at(m, &p->piece[i].start, f->rank),
+            fill_row(f, first,
+                     inside * p->n + aff_at(m, &p->piece[i].start, f->rank),
                      p->piece[i].len, to);
         return;
     }
@@ -219,13 +221,15 @@ static void fill(void *self, const Tensor *t, int64_t rank, int64_t turn,
                  void *dst)
 {
     const Data *d = self;
-    Fill f = {d, t, rank, turn, dst, 0};
+    Fill f = { d, t, rank, turn, dst, 0 };
 
     if (!d->set->part[0].file[0].input) {
         f.shift = !strcmp(t->name, "labels");
         if (!f.shift && strcmp(t->name, "tokens"))
-            err(&(Loc){t->file, t->line, NULL}, "%s holds tokens; input '%s' "
-                "needs a folder with %s.npy", d->key, t->name, t->name);
+            err(&(Loc){ t->file, t->line, NULL },
+                "%s holds tokens; input '%s' "
+                "needs a folder with %s.npy",
+                d->key, t->name, t->name);
     }
     fill_dim(&f, 0, 0, 0, 0, 0);
 }
@@ -235,7 +239,7 @@ static void fill(void *self, const Tensor *t, int64_t rank, int64_t turn,
 Feed data_feed(Data *d, int64_t first)
 {
     d->first = first;
-    return (Feed){fill, d};
+    return (Feed){ fill, d };
 }
 
 int64_t data_samples(const Data *d)
@@ -265,8 +269,8 @@ int64_t data_sample(const Data *d, int64_t i, int32_t *out)
 
     if (s->part[0].file[0].input)
         return 0;
-    SampleReader r = s->want.shuffle ? samples_plain(s, i)
-                                     : samples_read(s, i, 0, "");
+    SampleReader r =
+        s->want.shuffle ? samples_plain(s, i) : samples_read(s, i, 0, "");
     while (out && k <= d->seq && (n = reader_next(&r, &at)) > 0)
         for (int64_t j = 0; j < n && k <= d->seq; j++)
             out[k++] = (int32_t)tokens_at(r.t, at + j);
@@ -288,7 +292,7 @@ static double tail_share(const Plan *p)
 }
 
 /* Samples that a run draws, by which Megatron's order goes: those of all steps,
- * or of all validations.                                                     */
+ * or of all validations. */
 static int64_t drawn(const Data *d, int valid)
 {
     const Opts *o = d->plan->opts;
@@ -296,8 +300,8 @@ static int64_t drawn(const Data *d, int valid)
     int64_t every = opts_int(o, "train.eval_every");
 
     if (valid)
-        steps = ((every ? steps / every : 0) + 1) *
-                opts_int(o, "train.eval_steps");
+        steps =
+            ((every ? steps / every : 0) + 1) * opts_int(o, "train.eval_steps");
     return steps * d->perstep;
 }
 
@@ -311,15 +315,18 @@ static int take_share(const Data *d, int valid, SampleWant *w)
     if (!split)
         return 1;
     if (!w->megatron)
-        err(loc, "data.split is a share of documents and needs data.order="
+        err(loc,
+            "data.split is a share of documents and needs data.order="
             "megatron (data.valid=tail:0.1 holds samples out in any order)");
     if (valid && w->spec && *w->spec)
         err(loc, "data.split gives a part of data.train to validation, and "
-            "data.valid is set too");
+                 "data.valid is set too");
     int k = split_share(split, valid, w->share);
     if (k < 0 || (!k && !valid))
-        err(loc, "data.split: '%s' is not like 969,30,1, with something for "
-            "training", split);
+        err(loc,
+            "data.split: '%s' is not like 969,30,1, with something for "
+            "training",
+            split);
     w->split = 1;
     w->spec = valid ? opts_str(o, "data.train") : w->spec;
     return k;
@@ -332,7 +339,7 @@ static int take_tail(const Data *d, int valid, SampleWant *w)
         return 1;
     if (w->megatron)
         err(d->loc, "data.valid: a tail is a share of samples in the files' "
-            "order; data.order=megatron needs data.split");
+                    "order; data.order=megatron needs data.split");
     w->held = valid;
     if (valid)
         w->spec = opts_str(d->plan->opts, "data.train");
@@ -350,9 +357,10 @@ static const TextArgs *take_text(Arena *a, const Data *d)
 
     *t = text_args(o);
     if (t->t && d->vocab && t->t->vocab > d->vocab)
-        err(opts_loc(o, "data.tokenizer"), "%s has %lld tokens, the model's "
-            "vocabulary %lld (axes.vocab)", t->t->path, (long long)t->t->vocab,
-            (long long)d->vocab);
+        err(opts_loc(o, "data.tokenizer"),
+            "%s has %lld tokens, the model's "
+            "vocabulary %lld (axes.vocab)",
+            t->t->path, (long long)t->t->vocab, (long long)d->vocab);
     return t->t ? t : NULL;
 }
 
@@ -369,10 +377,14 @@ Data *data_open_at(Arena *a, const Plan *p, const char *key, const char *spec,
     int valid = !strcmp(key, "data.valid");
     Data *d = alloc(a, sizeof *d);
 
-    *d = (Data){.plan = p, .key = key, .loc = opts_loc(o, key)};
+    *d = (Data){ .plan = p, .key = key, .loc = opts_loc(o, key) };
     SampleWant w = {
-        .key = key, .loc = d->loc, .spec = spec, .plan = p,
-        .format = opts_str(o, "data.format"), .share = {0, 1},
+        .key = key,
+        .loc = d->loc,
+        .spec = spec,
+        .plan = p,
+        .format = opts_str(o, "data.format"),
+        .share = { 0, 1 },
         .seed = (uint64_t)opts_int(o, "seed"),
         .megatron = !strcmp(order, "megatron"),
         .shuffle = flags & DATAshuffle && !strcmp(order, "shuffle"),
@@ -381,7 +393,8 @@ Data *data_open_at(Arena *a, const Plan *p, const char *key, const char *spec,
         return NULL;
     take_tail(d, valid, &w);
     if (w.megatron && opts_given(o, "train.ramp"))
-        err(opts_loc(o, "train.ramp"), "data.order=megatron goes by the "
+        err(opts_loc(o, "train.ramp"),
+            "data.order=megatron goes by the "
             "samples of the whole run, which train.ramp leaves open");
     read_shape(d);
     w.text = take_text(a, d);

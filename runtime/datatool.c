@@ -1,5 +1,5 @@
 /* datatool.c: `data tokenize` makes tokens of texts; `data inspect` says what a
- * file of tokens or texts holds, and shows its beginning.                    */
+ * file of tokens or texts holds, and shows its beginning. */
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>
@@ -8,7 +8,7 @@
 
 #include "runtime.h"
 
-enum { SHOWN = 16, SAMPLE = 400 };    /* tokens and bytes of a sample         */
+enum { SHOWN = 16, SAMPLE = 400 }; /* tokens and bytes of a sample */
 
 static double seconds(void)
 {
@@ -40,9 +40,9 @@ static int do_tokenize(int n, char **path, const Opts *o, const char *out)
 
     if (!len || n < 1)
         err(NULL, "data tokenize: which files, and -o where to? (FILE.jsonl -o "
-            "PREFIX tokenizer=tokenizer.json)");
-    if (len > 4 && (!strcmp(out + len - 4, ".bin") ||
-                    !strcmp(out + len - 4, ".idx")))
+                  "PREFIX tokenizer=tokenizer.json)");
+    if (len > 4 &&
+        (!strcmp(out + len - 4, ".bin") || !strcmp(out + len - 4, ".idx")))
         out = strf(forever, "%.*s", (int)len - 4, out);
     TextCount c = tokenize(&a, (const char *const *)path, n,
                            opts_str(o, "data.format"), out);
@@ -52,8 +52,8 @@ static int do_tokenize(int n, char **path, const Opts *o, const char *out)
     if (a.eod == 0 && a.t->bytes)
         end = "a zero byte", k = strlen(end);
     printf("%s.bin, %s.idx: %lld documents (%lld empty), %lld tokens (%s), "
-           "%.*s after each document\n", out, out, (long long)c.docs,
-           (long long)c.empty, (long long)c.tokens,
+           "%.*s after each document\n",
+           out, out, (long long)c.docs, (long long)c.empty, (long long)c.tokens,
            a.t->vocab < 65500 ? "u16" : "i32", end ? (int)k : 7,
            end ? end : "nothing");
     printf("%.1f MB of text in %.1f s, %.1f MB/s; %.2f bytes a token\n",
@@ -66,12 +66,11 @@ static int do_tokenize(int n, char **path, const Opts *o, const char *out)
 
 /* ---- inspect ------------------------------------------------------------- */
 
-static const char *const elems[NELEM] = {
-    "u8", "i8", "u16", "i16", "i32", "u32", "i64", "f32", "f64"
-};
+static const char *const elems[NELEM] = { "u8",  "i8",  "u16", "i16", "i32",
+                                          "u32", "i64", "f32", "f64" };
 
 /* Text on one line, with \n, \x1b ... for what cannot be seen, up to a
- * character that is cut in two.                                              */
+ * character that is cut in two. */
 static void print_sample(const char *s, size_t n)
 {
     size_t k = n < SAMPLE ? n : SAMPLE;
@@ -141,7 +140,7 @@ static void print_first(const Tokens *t, const Tokenizer *k)
 {
     int64_t start = 0, n = t->docs ? tokens_doc(t, 0, &start) : 0;
     int32_t id[SAMPLE];
-    Text s = {.arena = forever};
+    Text s = { .arena = forever };
 
     n = n < SAMPLE ? n : SAMPLE;
     put(&s, "%s", "");
@@ -172,16 +171,17 @@ static int do_inspect(int n, char **path, const Opts *o, const char *out)
     for (int i = 0; i < n; i++) {
         const char *name = path[i], *bin = strf(forever, "%s.bin", name);
         if (access(name, F_OK) && !access(bin, F_OK))
-            name = bin;               /* as data.train takes it               */
-        const char *why = tokens_open(forever, name,
-                                      opts_str(o, "data.format"), &t);
+            name = bin; /* as data.train takes it */
+        const char *why =
+            tokens_open(forever, name, opts_str(o, "data.format"), &t);
         if (why)
             err(NULL, "%s %s", name, why);
         printf("%s: %s, %lld bytes\n", name, t.format, (long long)t.size);
         print_range(&t);
         print_docs(&t);
         print_first(&t, strcmp(t.format, "jsonl") && strcmp(t.format, "bytes")
-                        ? k : NULL);
+                            ? k
+                            : NULL);
         tokens_close(&t);
     }
     return n < 1;
@@ -190,6 +190,7 @@ static int do_inspect(int n, char **path, const Opts *o, const char *out)
 /* ---- commands ------------------------------------------------------------ */
 
 static const struct {
+    /* clang-format off */
     const char *name, *args, *doc;
     int (*f)(int n, char **path, const Opts *o, const char *out);
 } commands[] = {
@@ -202,6 +203,7 @@ static const struct {
       "what a blend will give; -o writes its order as Megatron's .npy",
       blend_command },
 };
+/* clang-format on */
 
 enum { NCOMMAND = sizeof commands / sizeof *commands };
 
@@ -220,8 +222,8 @@ int data_command(int n, char **word, const Opts *o, const char *out)
             (n > 1 || commands[i].f == blend_command))
             return commands[i].f(n - 1, word + 1, o, out);
     if (n > 0)
-        fprintf(stderr, "data %s: %s\n", word[0], known(word[0])
-                ? "which files?" : "there is no such command");
+        fprintf(stderr, "data %s: %s\n", word[0],
+                known(word[0]) ? "which files?" : "there is no such command");
     for (int i = 0; i < NCOMMAND; i++)
         fprintf(stderr, "data %s %s\n    %s\n", commands[i].name,
                 commands[i].args, commands[i].doc);

@@ -2,7 +2,7 @@
  * memory is used for. Outside the plan's arena there are the context, kernels,
  * buffers of NCCL and graphs, work space of products, and a copy of each run's
  * inputs and results: all but what we take ourselves is known by what is free
- * before and after.                                                          */
+ * before and after. */
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>
@@ -55,8 +55,8 @@ static void say_lacks(FILE *f, const char *target, const Lib *need, int n,
 
 void gpu_doctor(FILE *f)
 {
-    static const Lib one[] = {LIBcuda, LIBnvrtc, LIBcublaslt},
-                     many[] = {LIBnccl, LIBmpi};
+    static const Lib one[] = { LIBcuda, LIBnvrtc, LIBcublaslt },
+                     many[] = { LIBnccl, LIBmpi };
     int n = gpu_count();
     char name[128] = "", arch[16];
 
@@ -76,7 +76,7 @@ void gpu_doctor(FILE *f)
 
 /* ---- can the plan run here? ---------------------------------------------- */
 
-/* Kernels that use an architecture's own instructions run on no other.       */
+/* Kernels that use an architecture's own instructions run on no other. */
 static void check_kernels(const Gpu *x)
 {
     const Plan *p = x->plan;
@@ -85,11 +85,13 @@ static void check_kernels(const Gpu *x)
     for (int i = 0; i < p->nkernel && !hopper; i++)
         hopper = strstr(p->kernel[i].text, "wgmma") != NULL;
     if (hopper && strcmp(x->arch, "sm_90a"))
-        err(NULL, "the plan's kernels are for sm_90a (H100, H200); this GPU is "
-            "%s, %s", x->name, x->arch);
+        err(NULL,
+            "the plan's kernels are for sm_90a (H100, H200); this GPU is "
+            "%s, %s",
+            x->name, x->arch);
 }
 
-/* Plans split work evenly, and the same text must give the same code.        */
+/* Plans split work evenly, and the same text must give the same code. */
 static void check_kinds(const Gpu *x)
 {
     char mine[160] = "", first[160] = "";
@@ -104,13 +106,15 @@ static void check_kinds(const Gpu *x)
             mine, first);
 }
 
-typedef struct Place { char host[64], uuid[16]; } Place;
+typedef struct Place {
+    char host[64], uuid[16];
+} Place;
 
-/* Two ranks on one GPU wait for each other inside a collective for ever.     */
+/* Two ranks on one GPU wait for each other inside a collective for ever. */
 static void check_places(const Gpu *x)
 {
     int64_t n = x->comm->world, twin = -1;
-    Place *p = alloc(x->mem, (size_t)n * sizeof *p), mine = {0};
+    Place *p = alloc(x->mem, (size_t)n * sizeof *p), mine = { 0 };
 
     if (n == 1)
         return;
@@ -122,9 +126,11 @@ static void check_places(const Gpu *x)
             twin = i;
     int64_t any = comm_max(x->comm, twin < 0 ? -1 : x->rank);
     if (any >= 0 && comm_speaks(x->comm, any == x->rank))
-        err(NULL, "too few GPUs on host %s: %lld ranks, ranks %lld and %lld "
-            "would share GPU %d", mine.host, (long long)launch_local(),
-            (long long)twin, (long long)x->rank, x->device);
+        err(NULL,
+            "too few GPUs on host %s: %lld ranks, ranks %lld and %lld "
+            "would share GPU %d",
+            mine.host, (long long)launch_local(), (long long)twin,
+            (long long)x->rank, x->device);
 }
 
 static void name_device(Gpu *x)
@@ -184,12 +190,12 @@ void device_count(Gpu *x, const char *what)
 }
 
 /* "param 1.25, optim 7.50, temp 3.00": GiB by class; what programs share is
- * temp.                                                                      */
+ * temp. */
 static char *classes(Gpu *x)
 {
     const Role *r = x->role;
-    Text t = {.arena = x->mem};
-    int64_t n[NBUFCLASS] = {0};
+    Text t = { .arena = x->mem };
+    int64_t n[NBUFCLASS] = { 0 };
 
     for (int i = 0; i < r->nbuf; i++)
         if (r->buf[i].prog < 0)
@@ -208,9 +214,10 @@ uint64_t device_take(Gpu *x, int64_t bytes, const char *what)
 
     dl.cuMemGetInfo_v2(&left, &total);
     if (dl.cuMemAlloc_v2(&p, (size_t)(bytes ? bytes : 1)))
-        err(NULL, "out of memory on GPU %d (rank %lld): %s needs %.2f GiB; "
-            "%.2f of %.2f GiB are free (the plan in GiB: %s)", x->device,
-            (long long)x->rank, what, gib(bytes), gib((int64_t)left),
+        err(NULL,
+            "out of memory on GPU %d (rank %lld): %s needs %.2f GiB; "
+            "%.2f of %.2f GiB are free (the plan in GiB: %s)",
+            x->device, (long long)x->rank, what, gib(bytes), gib((int64_t)left),
             gib((int64_t)total), classes(x));
     device_count(x, what);
     return p;
@@ -239,11 +246,15 @@ int64_t gpu_memory(Gpu *x, Text *t)
         if (!strcmp(x->use[i].what, "the plan"))
             n -= x->role->arena;
         outside += n;
-        put(t, "%10.3f GiB  %s\n", gib(n), strcmp(x->use[i].what, "the plan")
-            ? x->use[i].what : "beside the plan, to whole pages");
+        put(t, "%10.3f GiB  %s\n", gib(n),
+            strcmp(x->use[i].what, "the plan")
+                ? x->use[i].what
+                : "beside the plan, to whole pages");
     }
-    put(t, "%10.3f GiB  outside of the plan, and %.1f MiB of the host's memory "
-        "pinned\n", gib(outside), (double)x->pinned / 0x1p20);
+    put(t,
+        "%10.3f GiB  outside of the plan, and %.1f MiB of the host's memory "
+        "pinned\n",
+        gib(outside), (double)x->pinned / 0x1p20);
     for (int i = 0; i < x->role->nprog; i++)
         if (x->prog[i].nodes)
             put(t, "%10zu nodes in the graph of %s\n", x->prog[i].nodes,

@@ -1,6 +1,6 @@
 /* dl.c: libraries are found when they are needed, so that one program starts on
  * a machine without GPUs, without MPI, and says what it found. syms.def is the
- * only list of their functions.                                              */
+ * only list of their functions. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdlib.h>
@@ -11,8 +11,11 @@
 
 Dl dl;
 
-typedef struct LibInfo { const char *name, *what, *files; } LibInfo;
+typedef struct LibInfo {
+    const char *name, *what, *files;
+} LibInfo;
 
+/* clang-format off */
 static const LibInfo libinfo[NLIB] = {
 #define LIB(id, what, names) {#id, what, names},
 #define SYM(id, name, ret, args)
@@ -22,7 +25,9 @@ static const LibInfo libinfo[NLIB] = {
 #undef SYM
 #undef OBJ
 };
+/* clang-format on */
 
+/* clang-format off */
 static const struct { Lib lib; const char *name; size_t at; } syms[] = {
 #define LIB(id, what, names)
 #define SYM(id, name, ret, args) {LIB##id, #name, offsetof(Dl, name)},
@@ -32,10 +37,14 @@ static const struct { Lib lib; const char *name; size_t at; } syms[] = {
 #undef SYM
 #undef OBJ
 };
+/* clang-format on */
 
 enum { NSYM = sizeof syms / sizeof *syms };
 
-static struct { int tried, ok; const char *why; } lib[NLIB];
+static struct {
+    int tried, ok;
+    const char *why;
+} lib[NLIB];
 
 static void *open_any(const char *files)
 {
@@ -70,7 +79,7 @@ int dl_open(Lib l)
     if (lib[l].tried)
         return lib[l].ok;
     lib[l].tried = 1;
-    if (l == LIBblas)             /* it would start its threads while loading */
+    if (l == LIBblas) /* it would start its threads while loading */
         setenv("OPENBLAS_NUM_THREADS", "1", 0);
     void *h = open_any(libinfo[l].files);
     lib[l].why = h ? bind(l, h) : "not found";

@@ -1,4 +1,4 @@
-/* encode.c: an encoder, and a text on its way through it.                    */
+/* encode.c: an encoder, and a text on its way through it. */
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 #include <stdlib.h>
@@ -11,8 +11,12 @@
 /* Bytes of the character at s, 0 when there is none; n > 0. */
 static size_t valid_char(const uint8_t *s, size_t n)
 {
-    size_t len = s[0] < 0x80 ? 1 : s[0] < 0xc2 ? 0 : s[0] < 0xe0 ? 2
-                 : s[0] < 0xf0 ? 3 : s[0] < 0xf5 ? 4 : 0;
+    size_t len = s[0] < 0x80   ? 1
+                 : s[0] < 0xc2 ? 0
+                 : s[0] < 0xe0 ? 2
+                 : s[0] < 0xf0 ? 3
+                 : s[0] < 0xf5 ? 4
+                               : 0;
 
     if (len > n)
         return 0;
@@ -30,8 +34,8 @@ int64_t utf8_bad(const char *s, size_t n)
     for (size_t i = 0, len; i < n; i += len) {
         uint64_t eight;
         len = 8;
-        if (n - i >= 8 && (memcpy(&eight, s + i, 8),
-                           !(eight & 0x8080808080808080ull)))
+        if (n - i >= 8 &&
+            (memcpy(&eight, s + i, 8), !(eight & 0x8080808080808080ull)))
             continue;
         len = valid_char((const uint8_t *)s + i, n - i);
         if (!len)
@@ -47,7 +51,7 @@ Encoder *encoder_new(const Tokenizer *t)
     Encoder *e = enlarge(NULL, sizeof *e);
     size_t cuts = vec_len(t->cut);
 
-    *e = (Encoder){.t = t, .cut = enlarge(NULL, (cuts + 1) * sizeof *e->cut)};
+    *e = (Encoder){ .t = t, .cut = enlarge(NULL, (cuts + 1) * sizeof *e->cut) };
     memset(e->cut, 0, (cuts + 1) * sizeof *e->cut);
     return e;
 }

@@ -1,7 +1,7 @@
 /* events.c: numbers and texts of a run as TensorBoard reads them: TFRecords, a
  * length, its CRC-32C, an Event, its CRC (tensorflow/core/lib/io/record_writer;
  * event.proto, summary.proto, tensor.proto for the fields). Nothing is
- * allocated after opening; a text beyond TEXT bytes is cut.                  */
+ * allocated after opening; a text beyond TEXT bytes is cut. */
 #define _GNU_SOURCE
 #include <string.h>
 #include <time.h>
@@ -11,16 +11,19 @@
 
 enum { TEXT = 6000, RECORD = TEXT + 400 };
 
-typedef struct Wire { size_t n; uint8_t p[RECORD]; } Wire;     /* being made */
+typedef struct Wire {
+    size_t n;
+    uint8_t p[RECORD];
+} Wire; /* being made */
 
 struct Events {
-    int fd;                       /* -1: not written any more                 */
+    int fd; /* -1: not written any more */
     Wire in, value, summary, event, record;
 };
 
 /* ---- protocol buffers ---------------------------------------------------- */
 
-enum { VARINT, EIGHT, LENGTH, FOUR = 5 };                  /* wire types      */
+enum { VARINT, EIGHT, LENGTH, FOUR = 5 }; /* wire types */
 
 static void add(Wire *b, const void *p, size_t n)
 {
@@ -84,7 +87,7 @@ static void begin(Events *e)
     now = (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
     memcpy(&bits, &now, sizeof bits);
     e->in.n = e->value.n = e->summary.n = e->event.n = e->record.n = 0;
-    add_key(&e->event, 1, EIGHT);                          /* wall_time       */
+    add_key(&e->event, 1, EIGHT); /* wall_time */
     add_le(&e->event, bits, 8);
 }
 
@@ -100,7 +103,7 @@ static void end(Events *e)
         e->fd = -1;
 }
 
-/* The value under its step: Event.step, Event.summary.value.                 */
+/* The value under its step: Event.step, Event.summary.value. */
 static void end_value(Events *e, int64_t step)
 {
     add_int(&e->event, 2, step);
@@ -111,7 +114,7 @@ static void end_value(Events *e, int64_t step)
 
 /* ---- interface ----------------------------------------------------------- */
 
-enum { TAG = 100 };               /* longest                                  */
+enum { TAG = 100 }; /* longest */
 
 Events *events_open(Arena *a, int fd)
 {
@@ -135,12 +138,12 @@ void event_scalar(Events *e, int64_t step, const char *tag, double v)
     begin(e);
     memcpy(&bits, &f, sizeof bits);
     add_bytes(&e->value, 1, tag, strlen(tag));
-    add_key(&e->value, 2, FOUR);                           /* simple_value    */
+    add_key(&e->value, 2, FOUR); /* simple_value */
     add_le(&e->value, bits, 4);
     end_value(e, step);
 }
 
-/* Not in the middle of a character.                                          */
+/* Not in the middle of a character. */
 static size_t cut(const char *s, size_t n)
 {
     if (n <= TEXT)
@@ -160,11 +163,11 @@ void event_text(Events *e, int64_t step, const char *tag, const char *s,
         return;
     begin(e);
     add_bytes(&e->value, 1, tag, strlen(tag));
-    add_bytes(&e->value, 9, plugin, sizeof plugin - 1);    /* metadata        */
-    add_int(&e->in, 1, 7);                                 /* DT_STRING       */
-    add_bytes(&e->in, 2, shape, sizeof shape);             /* [1]             */
-    add_bytes(&e->in, 8, s, cut(s, n));                    /* string_val      */
-    add_bytes(&e->value, 8, e->in.p, e->in.n);             /* tensor          */
+    add_bytes(&e->value, 9, plugin, sizeof plugin - 1); /* metadata */
+    add_int(&e->in, 1, 7);                              /* DT_STRING */
+    add_bytes(&e->in, 2, shape, sizeof shape);          /* [1] */
+    add_bytes(&e->in, 8, s, cut(s, n));                 /* string_val */
+    add_bytes(&e->value, 8, e->in.p, e->in.n);          /* tensor */
     end_value(e, step);
 }
 

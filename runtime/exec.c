@@ -1,7 +1,7 @@
 /* exec.c: a plan in memory. exec_open allocates each rank's arena once and
  * binds every step of every program: function, buffer addresses, integers for
  * this rank. After that nothing is allocated; turns.c runs the steps. Here too
- * is what others read and write from outside: results and tensors.           */
+ * is what others read and write from outside: results and tensors. */
 #define _GNU_SOURCE
 #include <math.h>
 #include <stdlib.h>
@@ -115,9 +115,9 @@ static void bind_patches(Exec *x, const Rank *r, int g, int f)
     for (int k = p->first; k < p->first + p->n; k++) {
         const Bound *b = &r->step[g][k];
         for (int i = 0; i < b->s->nbuf; i++) {
-            const Buf *t = b->s->buf[i] < 0 ? NULL
-                                            : &r->role->buf[b->s->buf[i]];
-            Patch q = {&b->buf[i], t ? t->offset : 0, t ? t->frame - 1 : -1};
+            const Buf *t =
+                b->s->buf[i] < 0 ? NULL : &r->role->buf[b->s->buf[i]];
+            Patch q = { &b->buf[i], t ? t->offset : 0, t ? t->frame - 1 : -1 };
             if (q.frame >= 0 && t->prog == g)
                 vec_push(x->mem, r->patch[g][f], q);
         }
@@ -150,7 +150,8 @@ static void bind_rank(Exec *x, Rank *r)
     for (int i = 0; i < r->role->nbuf; i++) {
         const Buf *b = &r->role->buf[i];
         const Frame *f = b->frame && b->prog >= 0
-            ? &r->role->prog[b->prog].frame[b->frame - 1] : NULL;
+                             ? &r->role->prog[b->prog].frame[b->frame - 1]
+                             : NULL;
         r->buf[i] = r->arena + b->offset + (f ? f->slot[0] : 0);
     }
     r->step = alloc(x->mem, (size_t)r->role->nprog * sizeof *r->step);
@@ -185,7 +186,7 @@ static int names_buffer(const Program *g, const Phase *f, int buf)
 
 static Needs needs_of(Exec *x, const Role *r, const Program *g, const Phase *f)
 {
-    Needs n = {0};
+    Needs n = { 0 };
 
     for (int i = 0; i < r->ntensor; i++)
         if (!strcmp(r->tensor[i].kind, "input") &&
@@ -204,7 +205,7 @@ Turn *course_rows(Arena *a, const Program *g)
 
     for (int f = 0; f < g->nphase; f++) {
         for (int t = 0; t < g->phase[f].repeat; t++)
-            vec_push(a, v, ((Turn){f, t, 0}));
+            vec_push(a, v, ((Turn){ f, t, 0 }));
         for (int t = 0; t < g->nturn && !g->phase[f].repeat && !tabled; t++)
             vec_push(a, v, g->turn[t]);
         tabled |= !g->phase[f].repeat;
@@ -214,7 +215,7 @@ Turn *course_rows(Arena *a, const Program *g)
 
 static Course course_of(Exec *x, const Role *r, const Program *g)
 {
-    Course c = {.row = course_rows(x->mem, g)};
+    Course c = { .row = course_rows(x->mem, g) };
 
     c.needs = alloc(x->mem, (size_t)(g->nphase + 1) * sizeof *c.needs);
     for (int f = 0; f < g->nphase; f++)
@@ -267,7 +268,7 @@ Exec *exec_open(const Plan *p, Comm *c)
     Arena *a = arena_new();
     Exec *x = alloc(a, sizeof *x);
 
-    *x = (Exec){.plan = p, .mem = a, .comm = c};
+    *x = (Exec){ .plan = p, .mem = a, .comm = c };
     start_phase("binding");
     x->pool = pool_open(0);
     int cuda = !strcmp(p->target, "cuda");
@@ -281,16 +282,17 @@ Exec *exec_open(const Plan *p, Comm *c)
     for (int64_t i = 0; i < c->n; i++) {
         Rank *r = &x->rank[i];
         int role = role_of(p, c->first + i);
-        *r = (Rank){.id = c->first + i, .role = &p->role[role],
-                    .stage = stage_of(x, role)};
+        *r = (Rank){ .id = c->first + i,
+                     .role = &p->role[role],
+                     .stage = stage_of(x, role) };
         vec_push(a, r->stage->rank, r);
         r->stage->n++;
     }
     for (int64_t i = 0; i < c->n; i++)
         bind_rank(x, &x->rank[i]);
     if (cuda)
-        x->gpu = gpu_open(a, p, c, x->pool, x->rank[0].arena,
-                          x->stage[0].course);
+        x->gpu =
+            gpu_open(a, p, c, x->pool, x->rank[0].arena, x->stage[0].course);
     else
         bind_work(x);
     bind_groups(x);
@@ -353,7 +355,8 @@ double exec_result(const Exec *x, const char *name)
 typedef struct Outside {
     Dtype dt;
     void *local;
-    double *out; const double *in;
+    double *out;
+    const double *in;
     int64_t cap;
 } Outside;
 
@@ -392,8 +395,8 @@ static int64_t each_part(Exec *x, const char *name, RunFn *f, Outside *o)
     return n;
 }
 
-static int64_t read_buffer(Exec *x, const char *name, int64_t rank,
-                           double *out, int64_t cap)
+static int64_t read_buffer(Exec *x, const char *name, int64_t rank, double *out,
+                           int64_t cap)
 {
     const Rank *r = &x->rank[rank - x->comm->first];
 
@@ -412,7 +415,7 @@ static int64_t read_buffer(Exec *x, const char *name, int64_t rank,
 int64_t exec_read(Exec *x, const char *name, int64_t rank, double *out,
                   int64_t cap)
 {
-    Outside o = {.out = out, .cap = cap};
+    Outside o = { .out = out, .cap = cap };
 
     exec_pull(x);
     int64_t n = each_part(x, name, take_run, &o);
@@ -422,7 +425,7 @@ int64_t exec_read(Exec *x, const char *name, int64_t rank, double *out,
 
 int64_t exec_write(Exec *x, const char *name, const double *in, int64_t n)
 {
-    Outside o = {.in = in, .cap = n};
+    Outside o = { .in = in, .cap = n };
 
     int64_t count = each_part(x, name, give_run, &o);
     exec_push(x);

@@ -3,7 +3,7 @@
  * no other context of the process works any more. To name the call that failed,
  * the process runs its own command again in its place, waiting after each call
  * ($PLEAT_SYNC). Of a training run only the steps that were in flight are run
- * ($PLEAT_AGAIN), on its last checkpoint's values: run_again of train.c.     */
+ * ($PLEAT_AGAIN), on its last checkpoint's values: run_again of train.c. */
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>
@@ -13,7 +13,11 @@
 
 enum { ARGS = 1 << 16, MAXARG = 1024 };
 
-static struct { Gpu *gpu; const GpuProgram *prog; int64_t step; } run;
+static struct {
+    Gpu *gpu;
+    const GpuProgram *prog;
+    int64_t step;
+} run;
 
 void fault_launching(Gpu *x, const GpuProgram *g, int64_t step)
 {
@@ -23,17 +27,17 @@ void fault_launching(Gpu *x, const GpuProgram *g, int64_t step)
 }
 
 /* ECC, address, timeout, assert, stack, instruction, alignment, address space,
- * program counter, launch.                                                   */
+ * program counter, launch. */
 static int is_fault(int error)
 {
     return error == 214 || error == 700 || error == 702 || error == 710 ||
            (error >= 714 && error <= 719);
 }
 
-/* This process' command, from its start. Returns if that does not work.      */
+/* This process' command, from its start. Returns if that does not work. */
 static void start_again(int64_t step)
 {
-    char *arg[MAXARG + 1] = {NULL}, *s = calloc(1, ARGS + 1), number[32];
+    char *arg[MAXARG + 1] = { NULL }, *s = calloc(1, ARGS + 1), number[32];
     FILE *f = fopen("/proc/self/cmdline", "r");
     size_t n = s && f ? fread(s, 1, ARGS, f) : 0;
     int k = 0;
@@ -62,8 +66,10 @@ static _Noreturn void say_fault(const Gpu *x, const char *name, int64_t step,
              name, when);
         start_again(step);
     }
-    err(NULL, "GPU of rank %lld: %s in program %s%s (PLEAT_SYNC=1 tells in "
-        "which call)", (long long)x->rank, text, name, when);
+    err(NULL,
+        "GPU of rank %lld: %s in program %s%s (PLEAT_SYNC=1 tells in "
+        "which call)",
+        (long long)x->rank, text, name, when);
 }
 
 void gpu_fault(int error)

@@ -1,7 +1,7 @@
 /* generate.c: text from a model that has output "logits": the program `forward`
  * on a window of tokens, one at a time, sampled with a seeded generator. Also
  * while a model trains (train.sample_every), when this process holds whole rows
- * of logits: its rank draws, the others take what it drew.                   */
+ * of logits: its rank draws, the others take what it drew. */
 #define _GNU_SOURCE
 #include <math.h>
 #include <stdlib.h>
@@ -13,8 +13,9 @@ typedef struct Gen {
     Exec *x;
     const Tensor *tokens, *logits;
     int64_t seq, vocab;
-    int64_t *window; int64_t n;   /* tokens so far, at most seq               */
-    double *p;                    /* vocab                                    */
+    int64_t *window;
+    int64_t n; /* tokens so far, at most seq */
+    double *p; /* vocab */
     TextArgs text;
     GenArgs args;
     uint64_t state;
@@ -64,8 +65,10 @@ static void fill(void *self, const Tensor *t, int64_t rank, int64_t turn,
 
     for (int64_t i = 0; i < n; i++) {
         int64_t at = tokens && !turn ? place_of(g, t, rank, i) : -1;
-        elem_set(t->dt, dst, i, !tokens ? -1 : at < 0 || at >= g->n ? 0
-                                             : (double)g->window[at]);
+        elem_set(t->dt, dst, i,
+                 !tokens                ? -1
+                 : at < 0 || at >= g->n ? 0
+                                        : (double)g->window[at]);
     }
 }
 
@@ -135,7 +138,7 @@ static const Tensor *find_tensor(const Plan *p, const char *name,
     return i >= 0 && !strcmp(r->tensor[i].kind, kind) ? &r->tensor[i] : NULL;
 }
 
-/* Null, or why not.                                                          */
+/* Null, or why not. */
 static const char *open_gen(Gen *g, Exec *x, const GenArgs *a)
 {
     const Plan *p = x->plan;
@@ -146,8 +149,8 @@ static const char *open_gen(Gen *g, Exec *x, const GenArgs *a)
     g->logits = find_tensor(p, "logits", "output");
     if (!g->tokens || !g->logits)
         return p->nrole > 1 ? "the fold has pipeline stages"
-               : g->tokens ? "the model has no output 'logits'"
-                           : "the model has no input 'tokens'";
+               : g->tokens  ? "the model has no output 'logits'"
+                            : "the model has no input 'tokens'";
     int td = axis_of(g->tokens, "seq"), ld = axis_of(g->logits, "seq");
     if (td < 0 || ld < 0)
         return "tokens and logits need the axis 'seq'";
@@ -224,13 +227,13 @@ static int print_token(const Gen *g, int64_t t, FILE *out)
     return 1;
 }
 
-/* The next token, the same in all processes.                                 */
+/* The next token, the same in all processes. */
 static int64_t next(Gen *g)
 {
     int64_t t = 0;
-    Feed f = {fill, g};
+    Feed f = { fill, g };
 
-    exec_run(g->x, "forward", &(Block){0}, &f);
+    exec_run(g->x, "forward", &(Block){ 0 }, &f);
     if (!g->x->comm->first) {
         read_logits(g);
         t = draw(g, &g->args);
@@ -242,7 +245,7 @@ static int64_t next(Gen *g)
 
 int generate_plan(Plan *p, const GenArgs *a, FILE *out)
 {
-    Gen g = {.state = a->seed};
+    Gen g = { .state = a->seed };
     const char *from = opts_str(p->opts, "from");
 
     if (p->mesh->world != 1)
@@ -271,14 +274,19 @@ int generate_plan(Plan *p, const GenArgs *a, FILE *out)
 
 /* ---- samples of a run ---------------------------------------------------- */
 
-struct Sampler { Gen g; char *text; size_t size; };
+struct Sampler {
+    Gen g;
+    char *text;
+    size_t size;
+};
 
 Sampler *sampler_open(Arena *a, Exec *x)
 {
     Sampler *s = alloc(a, sizeof *s);
     const char *prompt = opts_str(x->plan->opts, "train.sample_prompt");
-    GenArgs args = {.prompt = prompt ? prompt : "", .temperature = 0.8,
-                    .n = opts_int(x->plan->opts, "train.sample_tokens")};
+    GenArgs args = { .prompt = prompt ? prompt : "",
+                     .temperature = 0.8,
+                     .n = opts_int(x->plan->opts, "train.sample_tokens") };
     const char *why = open_gen(&s->g, x, &args);
 
     if (why)

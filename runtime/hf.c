@@ -6,7 +6,7 @@
  *
  * Files spell experts in two ways, one tensor each (the Hub) or all fused, gate
  * and up together (what transformers holds): rows written in the first find
- * the second too. FP8 tensors come with the scales of their blocks.          */
+ * the second too. FP8 tensors come with the scales of their blocks. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -28,14 +28,14 @@ static int dim_at(const Tensor *t, const char *axis)
     for (int d = 0; d < t->nd; d++)
         if (!strcmp(t->dim[d].axis, axis))
             return d;
-    err(&(Loc){t->file, t->line, NULL}, "hf: parameter '%s' has no axis '%s'",
+    err(&(Loc){ t->file, t->line, NULL }, "hf: parameter '%s' has no axis '%s'",
         t->name, axis);
 }
 
 /* base, strides and fixed axes; *cover: elements that the row carries. */
 static View row_view(const HfMap *h, const Tensor *t, int64_t *cover)
 {
-    View v = {0};
+    View v = { 0 };
     int64_t step = 1;
 
     *cover = 1;
@@ -68,7 +68,7 @@ static void check_row(const HfRow *r, const StTensor *scale)
     for (int k = 0; k < h->nd && ok; k++)
         ok = s->n[k] == hf_dim(&h->dim[k]);
     if (!ok) {
-        Text a = {.arena = forever}, b = {.arena = forever};
+        Text a = { .arena = forever }, b = { .arena = forever };
         for (int k = 0; k < s->nd; k++)
             put(&a, "%s%lld", k ? " " : "", (long long)s->n[k]);
         for (int k = 0; k < h->nd; k++)
@@ -88,6 +88,7 @@ static void check_row(const HfRow *r, const StTensor *scale)
 
 /* Names with one tensor an expert, and the fused tensor that holds all of them:
  * rows of experts, in each `parts` matrices, of which this one is number at. */
+/* clang-format off */
 static const struct { const char *hub, *state; int at, parts; } fused[] = {
     {".experts.%.gate_proj.weight", ".experts.gate_up_proj", 0, 2},
     {".experts.%.up_proj.weight", ".experts.gate_up_proj", 1, 2},
@@ -97,10 +98,11 @@ static const struct { const char *hub, *state; int at, parts; } fused[] = {
     {".block_sparse_moe.experts.%.w2.weight", ".mlp.experts.down_proj", 0, 1},
     {".block_sparse_moe.gate.weight", ".mlp.gate.weight", 0, 1},
 };
+/* clang-format on */
 
 enum { NFUSED = sizeof fused / sizeof *fused };
 
-/* Where pattern ends name s, % for "{axis}"; -1: it does not.                */
+/* Where pattern ends name s, % for "{axis}"; -1: it does not. */
 static int ends_like(const char *s, const char *pattern)
 {
     const char *star = strchr(pattern, '%'), *tail = star ? star + 1 : "";
@@ -118,7 +120,7 @@ static int ends_like(const char *s, const char *pattern)
     return -1;
 }
 
-/* The row as fused names spell it; 0: they do not.                           */
+/* The row as fused names spell it; 0: they do not. */
 static int respell(const HfMap *h, const Tensor *t, HfMap *to)
 {
     for (int i = 0; i < NFUSED; i++) {
@@ -136,7 +138,7 @@ static int respell(const HfMap *h, const Tensor *t, HfMap *to)
             if (!strcmp(t->dim[d].axis, h->fixaxis[0]))
                 n = t->dim[d].n;
         memcpy(to->dim + 1, h->dim, (size_t)h->nd * sizeof *h->dim);
-        to->dim[0] = (HfDim){1, {{h->fixaxis[0], n, 0, n}}};
+        to->dim[0] = (HfDim){ 1, { { h->fixaxis[0], n, 0, n } } };
         to->nd++;
         to->nfix = 0;
         HfDim *d = &to->dim[1];
@@ -153,10 +155,11 @@ static int respell(const HfMap *h, const Tensor *t, HfMap *to)
 
 typedef struct Rows {
     const Plan *p;
-    StFile **file; int n;
-    int last;                     /* the file where the last one was          */
+    StFile **file;
+    int n;
+    int last; /* the file where the last one was */
     const char *what;
-    HfRow *v;                     /* vec                                      */
+    HfRow *v; /* vec */
 } Rows;
 
 static StTensor *find_tensor(Rows *r, const char *name)
@@ -172,7 +175,7 @@ static StTensor *find_tensor(Rows *r, const char *name)
     return NULL;
 }
 
-/* A parameter or state by its name; null: no role has it.                    */
+/* A parameter or state by its name; null: no role has it. */
 static const Tensor *plan_tensor(const Plan *p, const char *name)
 {
     for (int r = 0; r < p->nrole; r++) {
@@ -183,7 +186,7 @@ static const Tensor *plan_tensor(const Plan *p, const char *name)
     return NULL;
 }
 
-/* Their tensor of a row: the element type, and scales if it has them.        */
+/* Their tensor of a row: the element type, and scales if it has them. */
 static void attach(Rows *r, HfRow *x)
 {
     x->s = find_tensor(r, x->h->hf);
@@ -208,13 +211,14 @@ static void attach(Rows *r, HfRow *x)
     scale->taken = scale->n[0] * scale->n[1];
 }
 
-/* N of "model.layers.N.", or -1.                                             */
+/* N of "model.layers.N.", or -1. */
 static int64_t layer_of(const char *name)
 {
     static const char head[] = "model.layers.";
 
     return strncmp(name, head, sizeof head - 1)
-        ? -1 : strtoll(name + sizeof head - 1, NULL, 10);
+               ? -1
+               : strtoll(name + sizeof head - 1, NULL, 10);
 }
 
 static int has_layer(const Rows *r, int64_t layer)
@@ -231,16 +235,18 @@ static _Noreturn void missing(const Rows *r, const HfMap *h)
     int64_t layer = layer_of(h->hf);
 
     if (layer >= 0 && !has_layer(r, layer))
-        err(NULL, "%s has no layer %lld, which the model has: are there fewer "
+        err(NULL,
+            "%s has no layer %lld, which the model has: are there fewer "
             "layers, or none that predicts a token further (MTP)? No '%s' for "
-            "parameter '%s'", r->what, (long long)layer, h->hf, h->param);
+            "parameter '%s'",
+            r->what, (long long)layer, h->hf, h->param);
     err(NULL, "%s has no tensor '%s' for parameter '%s'", r->what, h->hf,
         h->param);
 }
 
 static void add_row(Rows *r, const HfMap *h, const Tensor *t, int64_t *filled)
 {
-    HfRow x = {.h = h, .t = t, .elems = tensor_elems(t)};
+    HfRow x = { .h = h, .t = t, .elems = tensor_elems(t) };
     int64_t cover;
 
     x.v = row_view(h, t, &cover);
@@ -254,7 +260,7 @@ static void add_row(Rows *r, const HfMap *h, const Tensor *t, int64_t *filled)
     vec_push(forever, r->v, x);
 }
 
-/* h, or with {axis} in its name one row for each index of the axis.          */
+/* h, or with {axis} in its name one row for each index of the axis. */
 static void unroll(Rows *r, const HfMap *h, const Tensor *t, int64_t *filled)
 {
     int i = 0;
@@ -289,12 +295,12 @@ static void refuse_unnamed(const Plan *p)
             while (k < p->nhf && strcmp(p->hf[k].param, t->name))
                 k++;
             if (k == p->nhf && !strcmp(t->kind, "param"))
-                err(&(Loc){t->file, t->line, NULL},
+                err(&(Loc){ t->file, t->line, NULL },
                     "hf{} does not name parameter '%s'", t->name);
         }
 }
 
-/* filled: by row of the plan.                                                */
+/* filled: by row of the plan. */
 static void refuse_unfilled(const Plan *p, const int64_t *filled,
                             const char *what)
 {
@@ -304,14 +310,15 @@ static void refuse_unfilled(const Plan *p, const int64_t *filled,
         for (int k = 0; k < p->nhf && n < tensor_elems(t); k++)
             n += !strcmp(p->hf[k].param, t->name) ? filled[k] : 0;
         if (n < tensor_elems(t))
-            err(&(Loc){t->file, t->line, NULL}, "%s fills %lld of %lld "
-                "elements of parameter '%s'", what, (long long)n,
-                (long long)tensor_elems(t), t->name);
+            err(&(Loc){ t->file, t->line, NULL },
+                "%s fills %lld of %lld "
+                "elements of parameter '%s'",
+                what, (long long)n, (long long)tensor_elems(t), t->name);
     }
 }
 
 /* Tied weights are stored again by some: a copy of one that was taken, or what
- * is computed anyway.                                                        */
+ * is computed anyway. */
 static int is_spare(const Rows *r, const StFile *f, const StTensor *s)
 {
     static const char freq[] = ".inv_freq";
@@ -332,7 +339,7 @@ static int is_spare(const Rows *r, const StFile *f, const StTensor *s)
 
 /* A layer beyond the model's that joins a position with the token after it: it
  * predicts a token further (MTP) and changes nothing of what the others do, so
- * a model without it may leave it out.                                       */
+ * a model without it may leave it out. */
 static int64_t further_layer(Rows *r)
 {
     int64_t beyond = 0;
@@ -341,14 +348,14 @@ static int64_t further_layer(Rows *r)
         int64_t k = layer_of(r->v[i].h->hf) + 1;
         beyond = k > beyond ? k : beyond;
     }
-    const char *name = strf(forever, "model.layers.%lld.eh_proj.weight",
-                            (long long)beyond);
+    const char *name =
+        strf(forever, "model.layers.%lld.eh_proj.weight", (long long)beyond);
     return beyond && find_tensor(r, name) ? beyond : INT64_MAX;
 }
 
 static void refuse_leftovers(Rows *r)
 {
-    Text names = {.arena = forever};
+    Text names = { .arena = forever };
     int64_t left = 0, ignored = 0, further = further_layer(r);
 
     for (int i = 0; i < r->n; i++)
@@ -367,24 +374,25 @@ static void refuse_leftovers(Rows *r)
             (long long)left, left > 1 ? "s" : "", names.s,
             left > 3 ? ", ..." : "");
     if (ignored)
-        warn(NULL, "%s: %lld tensors of layers from %lld on, which predict a "
-             "token further (MTP), are ignored: the model has none", r->what,
-             (long long)ignored, (long long)further);
+        warn(NULL,
+             "%s: %lld tensors of layers from %lld on, which predict a "
+             "token further (MTP), are ignored: the model has none",
+             r->what, (long long)ignored, (long long)further);
 }
 
-/* Do the files have the first tensor of this row?                            */
+/* Do the files have the first tensor of this row? */
 static int is_there(Rows *r, const HfMap *h)
 {
     const char *open = strchr(h->hf, '{'), *end = open ? strchr(open, '}') : 0;
 
     return find_tensor(r, end ? strf(forever, "%.*s0%s", (int)(open - h->hf),
-                                     h->hf, end + 1) : h->hf) != NULL;
+                                     h->hf, end + 1)
+                              : h->hf) != NULL;
 }
 
-HfRow *hf_rows(const Plan *p, StFile **file, int n, const char *what,
-               int state)
+HfRow *hf_rows(const Plan *p, StFile **file, int n, const char *what, int state)
 {
-    Rows r = {.p = p, .file = file, .n = n, .what = what};
+    Rows r = { .p = p, .file = file, .n = n, .what = what };
     int64_t *filled = alloc(forever, ((size_t)p->nhf + 1) * sizeof *filled);
 
     if (!p->nhf)

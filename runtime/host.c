@@ -5,7 +5,7 @@
  * compiler, flags and processor; it is written beside its place and renamed, so
  * a reader sees all of it or nothing, and a lock lets one process compile while
  * others on the same host wait. Big texts are cut into parts that compile side
- * by side: kernels are independent functions behind one prelude.             */
+ * by side: kernels are independent functions behind one prelude. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -22,18 +22,24 @@
 
 #include "runtime.h"
 
-struct Code { void *so; };
+struct Code {
+    void *so;
+};
 
 enum { MAXPART = 8, PARTBYTES = 48 << 10, MAXARG = 48 };
 
 /* None of these lets the compiler change a result: no contraction, and errno
- * and traps are the only things given up.                                    */
-static const char *const flags[] = {
-    "-std=gnu11", "-march=native", "-ffp-contract=off",
-    "-fno-math-errno", "-fno-trapping-math", "-fPIC", "-w", NULL
-};
+ * and traps are the only things given up. */
+static const char *const flags[] = { "-std=gnu11",
+                                     "-march=native",
+                                     "-ffp-contract=off",
+                                     "-fno-math-errno",
+                                     "-fno-trapping-math",
+                                     "-fPIC",
+                                     "-w",
+                                     NULL };
 
-/* PLEAT_OPT=1 compiles in less time than -O3, for runs that are short.       */
+/* PLEAT_OPT=1 compiles in less time than -O3, for runs that are short. */
 static const char *level(void)
 {
     const char *s = getenv("PLEAT_OPT");
@@ -85,7 +91,7 @@ static int finish(pid_t pid)
 const char *host_compiler(void)
 {
     static char line[256];
-    char *argv[MAXARG] = {0};
+    char *argv[MAXARG] = { 0 };
     int n = compiler_words(argv, 8), fd[2];
 
     if (*line || !n || pipe2(fd, O_CLOEXEC))
@@ -113,7 +119,7 @@ static void put_processor(Text *t)
 {
     char line[8192];
     FILE *f = fopen("/proc/cpuinfo", "r");
-    int left = 2;                 /* model name, flags                        */
+    int left = 2; /* model name, flags */
 
     while (f && left && fgets(line, sizeof line, f))
         if (!strncmp(line, "model name", 10) || !strncmp(line, "flags", 5)) {
@@ -126,7 +132,7 @@ static void put_processor(Text *t)
 
 static char *plan_key(Arena *a, const Plan *p)
 {
-    Text t = {.arena = a};
+    Text t = { .arena = a };
 
     put(&t, "%s\n%s ", host_compiler(), level());
     for (int i = 0; flags[i]; i++)
@@ -151,9 +157,9 @@ static void make_folder(const char *path)
 char *cache_folder(Arena *a)
 {
     const char *xdg = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
-    char *up = xdg && *xdg ? strf(a, "%s", xdg)
+    char *up = xdg && *xdg     ? strf(a, "%s", xdg)
                : home && *home ? strf(a, "%s/.cache", home)
-               : strf(a, "/tmp/cache-%ld", (long)getuid());
+                               : strf(a, "/tmp/cache-%ld", (long)getuid());
     char *dir = strf(a, "%s/pleat", up);
     struct stat st;
 
@@ -205,7 +211,7 @@ static int part_count(const Plan *p)
 static void write_part(Arena *a, const Plan *p, const char *base, int part,
                        int parts)
 {
-    Text t = {.arena = a};
+    Text t = { .arena = a };
 
     put(&t, "%s\n", p->prelude ? p->prelude : "");
     for (int i = part; i < p->nkernel; i += parts)
@@ -215,7 +221,7 @@ static void write_part(Arena *a, const Plan *p, const char *base, int part,
 
 static pid_t start_part(Arena *a, const char *base, int part, int out)
 {
-    char *argv[MAXARG] = {0};
+    char *argv[MAXARG] = { 0 };
     int n = compiler_words(argv, 8);
 
     for (int i = 0; flags[i]; i++)
@@ -230,7 +236,7 @@ static pid_t start_part(Arena *a, const char *base, int part, int out)
 
 static int link_parts(Arena *a, const char *base, int parts, int out)
 {
-    char *argv[MAXARG] = {0};
+    char *argv[MAXARG] = { 0 };
     int n = compiler_words(argv, 8);
 
     argv[n++] = "-shared";
@@ -288,8 +294,10 @@ static void compile(Arena *a, const Plan *p, const char *dir, const char *so)
     bad = bad || link_parts(a, base, parts, out);
     close(out);
     if (bad)
-        err(NULL, "the C compiler refused the plan's kernels: %s (all of it: "
-            "%s, text: %s.*.c)", first_error(a, logfile), logfile, base);
+        err(NULL,
+            "the C compiler refused the plan's kernels: %s (all of it: "
+            "%s, text: %s.*.c)",
+            first_error(a, logfile), logfile, base);
     drop_parts(a, base, parts);
     if (rename(strf(a, "%s.so", base), so))
         err(NULL, "cannot write %s: %s", so, strerror(errno));
@@ -321,7 +329,7 @@ Code *host_load(Arena *a, const Plan *p)
     if (access(so, R_OK))
         compile(a, p, dir, so);
     c->so = dlopen(so, RTLD_NOW | RTLD_LOCAL);
-    if (!c->so) {                 /* damaged in the cache: once more          */
+    if (!c->so) { /* damaged in the cache: once more */
         compile(a, p, dir, so);
         c->so = dlopen(so, RTLD_NOW | RTLD_LOCAL);
     }

@@ -9,7 +9,7 @@
  *        i8  mode[sequences]        of multimodal sets only, not read
  *
  * Both files stay mapped; nothing of the index is copied. What only a reading
- * of all of it would find is checked where it is used.                       */
+ * of all of it would find is checked where it is used. */
 #include <string.h>
 
 #include "runtime.h"
@@ -59,8 +59,8 @@ static int bad_counts(const Tokens *t, int64_t nseq, int64_t nbound)
 
 static const char *read_head(Arena *a, const char *path, Tokens *t)
 {
-    static const Elem elems[] = {NELEM, EU8, EI8, EI16, EI32, EI64, EF64, EF32,
-                                 EU16};
+    static const Elem elems[] = { NELEM, EU8,  EI8,  EI16, EI32,
+                                  EI64,  EF64, EF32, EU16 };
     const char *why = map_whole(a, path, &t->idx, &t->idxsize);
 
     if (why)
@@ -76,8 +76,10 @@ static const char *read_head(Arena *a, const char *path, Tokens *t)
     t->e = elems[code];
     int64_t nseq = i64_at(t->idx + 18), nbound = i64_at(t->idx + 26);
     if (bad_counts(t, nseq, nbound))
-        return strf(a, "%s is damaged: %lld sequences and %lld document bounds "
-                    "in %lld bytes", path, (long long)nseq, (long long)nbound,
+        return strf(a,
+                    "%s is damaged: %lld sequences and %lld document bounds "
+                    "in %lld bytes",
+                    path, (long long)nseq, (long long)nbound,
                     (long long)t->idxsize);
     t->docs = nseq;
     return NULL;

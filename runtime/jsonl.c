@@ -1,5 +1,5 @@
 /* jsonl.c: the texts of a .jsonl or .jsonl.gz file as one stream of bytes, a
- * zero byte after each: {"text": "..."} on every line.                       */
+ * zero byte after each: {"text": "..."} on every line. */
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,7 +10,8 @@ typedef struct Stream {
     Lines in;
     uint8_t *out;
     size_t n, room;
-    int64_t *ends; size_t docs, slots;
+    int64_t *ends;
+    size_t docs, slots;
 } Stream;
 
 static void keep(Stream *s, const char *text, size_t n)
@@ -22,8 +23,8 @@ static void keep(Stream *s, const char *text, size_t n)
     s->n += n;
     s->out[s->n++] = 0;
     if (s->docs == s->slots)
-        s->ends = enlarge(s->ends, sizeof *s->ends *
-                        (s->slots = 2 * s->slots + 64));
+        s->ends =
+            enlarge(s->ends, sizeof *s->ends * (s->slots = 2 * s->slots + 64));
     s->ends[s->docs++] = (int64_t)s->n;
 }
 
@@ -47,7 +48,7 @@ static const char *take_text(Arena *a, Stream *s, const char *line, size_t len)
 const char *jsonl_read(Arena *a, const char *path, uint8_t **data, int64_t *n,
                        int64_t **ends, int64_t *docs)
 {
-    Stream s = {0};
+    Stream s = { 0 };
     const char *why = lines_open(&s.in, path), *line, *broken;
     size_t len;
 

@@ -1,15 +1,16 @@
 /* launch.c: who this process is among those that a launcher started, and how
- * the ranks of a run fail: one of them says why.                             */
+ * the ranks of a run fail: one of them says why. */
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <unistd.h>
 
 #include "runtime.h"
 
-enum { SILENCE = 10 };            /* seconds in which another ends this rank  */
+enum { SILENCE = 10 }; /* seconds in which another ends this rank */
 
 /* How launchers say who a process is: mpirun, and srun with PMIx. */
 static const struct {
+    /* clang-format off */
     const char *sign, *world, *rank, *local, *place;
 } launchers[] = {
     {"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK",
@@ -17,6 +18,7 @@ static const struct {
     {"PMIX_RANK", "SLURM_STEP_NUM_TASKS", "SLURM_PROCID",
      "SLURM_STEP_TASKS_PER_NODE", "SLURM_LOCALID"},
 };
+/* clang-format on */
 
 enum { NLAUNCHER = sizeof launchers / sizeof *launchers };
 
@@ -76,7 +78,7 @@ int64_t launch_lost(void)
 }
 
 /* Before MPI runs all ranks meet the same error, and rank 0 says it; after that
- * the first to claim it does, and ends the others.                           */
+ * the first to claim it does, and ends the others. */
 static void fail_here(const char *msg)
 {
     int64_t rank = launch_rank();
@@ -91,7 +93,7 @@ static void fail_here(const char *msg)
     else if (!rank)
         fputs(msg, stderr);
     else
-        sleep(SILENCE);           /* rank 0 must come to say it               */
+        sleep(SILENCE); /* rank 0 must come to say it */
     if (mpi_running()) {
         gpu_abort();
         mpi_abort(err_status);

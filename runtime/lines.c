@@ -1,4 +1,4 @@
-/* lines.c: the lines of a file, plain or gzipped.                            */
+/* lines.c: the lines of a file, plain or gzipped. */
 #include <stdlib.h>
 #include <string.h>
 #include <zlib.h>
@@ -22,7 +22,7 @@ static int more(Lines *l)
 
 const char *lines_open(Lines *l, const char *path)
 {
-    *l = (Lines){.file = gzopen(path, "rb")};
+    *l = (Lines){ .file = gzopen(path, "rb") };
     if (!l->file)
         return "cannot be opened";
     l->buf = enlarge(NULL, l->cap = CHUNK);

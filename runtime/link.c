@@ -16,33 +16,33 @@
 enum { SENDER, RECEIVER, UNTIMED = 2 };
 
 typedef struct Link {
-    int from, to, index;          /* stages; number among theirs              */
+    int from, to, index; /* stages; number among theirs */
     void *comm, *stream;
-    void *ready;                  /* event: the stage came to a send          */
+    void *ready; /* event: the stage came to a send */
 } Link;
 
-struct LinkEnd {                  /* messages of one channel in one program   */
+struct LinkEnd { /* messages of one channel in one program */
     const char *prog;
-    int from, to;                 /* stages                                   */
+    int from, to; /* stages */
     int64_t chan;
-    int index;                    /* of its link                              */
+    int index; /* of its link */
     Link *link;
-    void **done;                  /* events: sender's, by message             */
+    void **done; /* events: sender's, by message */
     int64_t room, sent, waited;
 };
 
 struct Links {
     Arena *mem;
     const Plan *plan;
-    int me;                       /* stage                                    */
-    int64_t *rank;                /* by stage: of this pipeline               */
-    Link **link;                  /* vec: of all stages, in one order         */
-    LinkEnd **end;                /* vec: of this stage                       */
+    int me;        /* stage */
+    int64_t *rank; /* by stage: of this pipeline */
+    Link **link;   /* vec: of all stages, in one order */
+    LinkEnd **end; /* vec: of this stage */
 };
 
 /* ---- which link ---------------------------------------------------------- */
 
-/* Channels of what a stage sends to (or receives from) another, in order.    */
+/* Channels of what a stage sends to (or receives from) another, in order. */
 static int64_t *order(const Links *x, int stage, const char *prog, StepKind k,
                       int other)
 {
@@ -65,7 +65,10 @@ static int64_t *order(const Links *x, int stage, const char *prog, StepKind k,
     return v;
 }
 
-typedef struct Choice { int64_t chan; int link; } Choice;
+typedef struct Choice {
+    int64_t chan;
+    int link;
+} Choice;
 
 static Choice *choice_of(Choice *v, int64_t chan)
 {
@@ -75,7 +78,7 @@ static Choice *choice_of(Choice *v, int64_t chan)
     return NULL;
 }
 
-/* The next message of a link, or of chan, from *i on; -1: no more.           */
+/* The next message of a link, or of chan, from *i on; -1: no more. */
 static int64_t next_of(int64_t *v, size_t *i, Choice *c, int link, int64_t chan)
 {
     while (*i < vec_len(v)) {
@@ -87,7 +90,7 @@ static int64_t next_of(int64_t *v, size_t *i, Choice *c, int link, int64_t chan)
     return -1;
 }
 
-/* Does the channel fit: is everything still received as it is sent?          */
+/* Does the channel fit: is everything still received as it is sent? */
 static int fits(int64_t *sent, int64_t *got, Choice *c, int link, int64_t chan)
 {
     size_t i = 0, j = 0;
@@ -102,7 +105,7 @@ static int fits(int64_t *sent, int64_t *got, Choice *c, int link, int64_t chan)
     }
 }
 
-/* Channels from one stage to another by link; how many links.                */
+/* Channels from one stage to another by link; how many links. */
 static int choose(const Links *x, int from, int to, const char *prog,
                   Choice **out)
 {
@@ -118,10 +121,12 @@ static int choose(const Links *x, int from, int to, const char *prog,
         while (link <= n && !fits(sent, got, c, link, sent[i]))
             link++;
         if (link > n)
-            err(NULL, "stage %d sends on channel %lld what stage %d does not "
-                "receive", from, (long long)sent[i], to);
+            err(NULL,
+                "stage %d sends on channel %lld what stage %d does not "
+                "receive",
+                from, (long long)sent[i], to);
         n = link == n ? n + 1 : n;
-        vec_push(x->mem, c, ((Choice){sent[i], link}));
+        vec_push(x->mem, c, ((Choice){ sent[i], link }));
     }
     *out = c;
     return n;
@@ -134,7 +139,7 @@ static Link *open_link(Links *x, Nccl *nccl, int from, int to, int index)
     Link *l = alloc(x->mem, sizeof *l);
     int mine = x->me == from || x->me == to;
 
-    *l = (Link){.from = from, .to = to, .index = index};
+    *l = (Link){ .from = from, .to = to, .index = index };
     l->comm = nccl_pair(nccl, mine ? x->rank[0] : -1,
                         x->me == from ? SENDER : RECEIVER);
     if (x->me == from) {
@@ -148,8 +153,11 @@ static void add_ends(Links *x, int from, int to, const char *prog, Choice *c)
 {
     for (size_t i = 0; i < vec_len(c); i++) {
         LinkEnd *e = alloc(x->mem, sizeof *e);
-        *e = (LinkEnd){.prog = prog, .from = from, .to = to,
-                       .chan = c[i].chan, .index = c[i].link};
+        *e = (LinkEnd){ .prog = prog,
+                        .from = from,
+                        .to = to,
+                        .chan = c[i].chan,
+                        .index = c[i].link };
         if (x->me == from || x->me == to)
             vec_push(x->mem, x->end, e);
     }
@@ -185,7 +193,7 @@ Links *links_open(Arena *a, const Plan *p, int64_t rank, Nccl *nccl)
     Links *x = alloc(a, sizeof *x);
     const Mesh *m = p->mesh;
 
-    *x = (Links){.mem = a, .plan = p, .me = role_of(p, rank)};
+    *x = (Links){ .mem = a, .plan = p, .me = role_of(p, rank) };
     if (p->nrole == 1)
         return x;
     x->rank = alloc(a, (size_t)p->nrole * sizeof *x->rank);
@@ -195,13 +203,13 @@ Links *links_open(Arena *a, const Plan *p, int64_t rank, Nccl *nccl)
             if (from != to)
                 open_pair(x, nccl, from, to);
     for (size_t i = 0; i < vec_len(x->end); i++)
-        x->end[i]->link = link_of(x, x->end[i]->from, x->end[i]->to,
-                                  x->end[i]->index);
+        x->end[i]->link =
+            link_of(x, x->end[i]->from, x->end[i]->to, x->end[i]->index);
     return x;
 }
 
 /* A byte over every link, in one order on all ranks: NCCL connects two ranks
- * when they first speak, and that blocks the host.                           */
+ * when they first speak, and that blocks the host. */
 void links_warm(Links *x, uint64_t work, void *stream)
 {
     if (!x->link)
@@ -254,8 +262,8 @@ static void start_send(LinkEnd *e, const int64_t *iv, uint64_t buf,
     Link *l = e->link;
 
     if (e->sent == e->room)
-        die("link: channel %lld sends more than %lld times",
-            (long long)e->chan, (long long)e->room);
+        die("link: channel %lld sends more than %lld times", (long long)e->chan,
+            (long long)e->room);
     gpu_ok(dl.cuEventRecord(l->ready, stream), "an event");
     gpu_ok(dl.cuStreamWaitEvent(l->stream, l->ready, 0), "an event");
     nccl_send(l->comm, (Dtype)iv[0], iv[1], buf, RECEIVER, l->stream);
@@ -277,7 +285,7 @@ void link_run(LinkEnd *e, StepKind k, const int64_t *iv, uint64_t buf,
             (long long)e->chan);
 }
 
-/* What was not waited for would be outside of the graph.                     */
+/* What was not waited for would be outside of the graph. */
 void links_finish(Links *x)
 {
     for (size_t i = 0; i < vec_len(x->end); i++) {

@@ -1,7 +1,7 @@
 /* log.c: one line a step for people, one JSON object a step for programs, and
  * the same numbers for TensorBoard (events.c). Lines are made in a fixed buffer
  * and written at once: nothing is allocated while steps run. What a plan or a
- * machine cannot say is left out, never guessed.                             */
+ * machine cannot say is left out, never guessed. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <math.h>
@@ -16,15 +16,15 @@ enum { LINE = 4096, LONGTAG = 80, SKIPPED = 1 };
 struct Log {
     const Plan *plan;
     const Role *role;
-    int metrics;                  /* a file; -1: none                         */
-    Events *events;               /* null: none                               */
-    int loud;                     /* rank 0 prints                            */
+    int metrics;    /* a file; -1: none */
+    Events *events; /* null: none */
+    int loud;       /* rank 0 prints */
     int every;
     int64_t steps, world;
-    double secs, counted;         /* of the steps since the first             */
-    double predicted;             /* seconds of a step; 0: unknown          */
-    double memory;                /* bytes of this machine                    */
-    double used;                  /* bytes of all ranks here                  */
+    double secs, counted; /* of the steps since the first */
+    double predicted;     /* seconds of a step; 0: unknown */
+    double memory;        /* bytes of this machine */
+    double used;          /* bytes of all ranks here */
     char line[LINE];
     int len;
 };
@@ -96,7 +96,7 @@ static int digits(int64_t v)
 }
 
 /* Named losses and metrics of the result block, as "lm 3.4712 aux 0.0109".
- * Those of single layers are for metrics.jsonl only.                         */
+ * Those of single layers are for metrics.jsonl only. */
 static int say_named(Log *l, const char *prefix, const double *v)
 {
     const Role *r = l->role;
@@ -162,9 +162,9 @@ static void line_step(Log *l, int64_t step, double lr, double secs,
 {
     double gnorm = value(l, v, "grad_norm"), gib = 1.0 / (1 << 30);
 
-    say(l, "step %*lld/%lld | loss %.4f", digits(l->steps) > 4
-        ? digits(l->steps) : 4, (long long)step, (long long)l->steps,
-        value(l, v, "loss"));
+    say(l, "step %*lld/%lld | loss %.4f",
+        digits(l->steps) > 4 ? digits(l->steps) : 4, (long long)step,
+        (long long)l->steps, value(l, v, "loss"));
     if (count_named(l->role, "loss.") > 1)
         say_named(l, "loss.", v);
     say_named(l, "metric.", v);
@@ -211,8 +211,8 @@ static void json_named(Log *l, const char *prefix, const char *put_before,
     }
 }
 
-static void json_step(Log *l, int64_t step, double lr, double secs,
-                      double host, const double *v)
+static void json_step(Log *l, int64_t step, double lr, double secs, double host,
+                      const double *v)
 {
     say(l, "{\"step\": %lld", (long long)step);
     say_json(l, "loss", value(l, v, "loss"));
@@ -248,7 +248,7 @@ void log_step(Log *l, const Exec *x, int64_t step, double lr, double secs,
     double v[MAXRESULT];
 
     read_results(l, x, v);
-    if (step > SKIPPED) {         /* the first step warms caches up           */
+    if (step > SKIPPED) { /* the first step warms caches up */
         l->secs += secs;
         l->counted++;
     }
@@ -322,10 +322,10 @@ static int open_append(const char *path)
     return fd;
 }
 
-/* The keys as they were given, as a table.                                   */
+/* The keys as they were given, as a table. */
 static void log_config(Log *l, Arena *a)
 {
-    Text t = {.arena = a};
+    Text t = { .arena = a };
     const char *key, *value;
 
     put(&t, "| key | value |\n|---|---|\n");
@@ -340,9 +340,9 @@ static void open_files(Log *l, Arena *a, const char *dir)
 
     gethostname(host, sizeof host - 1);
     l->metrics = open_append(strf(a, "%s/metrics.jsonl", dir));
-    l->events = events_open(a, open_append(
-        strf(a, "%s/events.out.tfevents.%010lld.%s.%ld.0", dir,
-             (long long)time(NULL), host, (long)getpid())));
+    l->events = events_open(
+        a, open_append(strf(a, "%s/events.out.tfevents.%010lld.%s.%ld.0", dir,
+                            (long long)time(NULL), host, (long)getpid())));
     log_config(l, a);
 }
 

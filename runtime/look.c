@@ -2,7 +2,7 @@
  * not written yet it reads as zero; a number counts as new when the step that
  * ran changed its bits. Steps that only move numbers make none: what a block of
  * an exchange carries beyond its rows is not looked at. On a GPU a step's
- * buffers are brought to their places in the mirror, before it and after.    */
+ * buffers are brought to their places in the mirror, before it and after. */
 #include <math.h>
 #include <string.h>
 
@@ -21,8 +21,12 @@ static const Buf *looked_at(const Role *r, const Step *s, int i)
     if (!b || b->cls == Bscratch || dtypes[b->dt].kind != 'f' || !writes(s, i))
         return NULL;
     switch (s->kind) {
-    case Skernel: case Sgemm: case Sgmm: case Sgmmw:
-    case Sreducescatter: case Sallreduce: return b;
+    case Skernel:
+    case Sgemm:
+    case Sgmm:
+    case Sgmmw:
+    case Sreducescatter:
+    case Sallreduce: return b;
     default: return NULL;
     }
 }
@@ -39,7 +43,7 @@ static int64_t step_bytes(const Role *r, const Step *s)
 }
 
 /* Room for what any step changes on all ranks here; all transient bytes are
- * zero.                                                                      */
+ * zero. */
 void look_open(Exec *x)
 {
     int64_t room = 0;
@@ -103,7 +107,7 @@ static const char *badness(double v)
     return v != v ? "NaN" : v > 0 && isinf(v) ? "infinity" : NULL;
 }
 
-/* The worse kind of what is bad and changed: NaN before infinity.            */
+/* The worse kind of what is bad and changed: NaN before infinity. */
 static const char *new_bad(const Buf *b, const uint8_t *now,
                            const uint8_t *before)
 {
@@ -121,7 +125,7 @@ static const char *new_bad(const Buf *b, const uint8_t *now,
     return found;
 }
 
-/* A result in place of an operand has the operand's buffer, not its name.    */
+/* A result in place of an operand has the operand's buffer, not its name. */
 static int in_place(const Step *s, int i)
 {
     int k = 0;
@@ -140,9 +144,9 @@ static char *say(const Exec *x, const Rank *r, const Step *s, int i,
     const char *file = own ? b->file : s->file;
     int line = own ? b->line : s->line;
 
-    return strf(x->mem, "first %s in %s%s (rank %lld)", what, in_place(s, i)
-                ? strf(x->mem, "a result of %s", label)
-                : strf(x->mem, "'%s' after %s", b->name, label),
+    return strf(x->mem, "first %s in %s%s (rank %lld)", what,
+                in_place(s, i) ? strf(x->mem, "a result of %s", label)
+                               : strf(x->mem, "'%s' after %s", b->name, label),
                 file ? strf(x->mem, " (%s:%d)", file, line) : "",
                 (long long)r->id);
 }

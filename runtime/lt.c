@@ -5,7 +5,7 @@
  *
  * Products of one shape share one algorithm: the first that cuBLASLt proposes
  * until tune.c sets another. Split sums are added in the compute type: a result
- * is rounded once.                                                           */
+ * is rounded once. */
 #include <string.h>
 
 #include "runtime.h"
@@ -16,7 +16,7 @@ enum { MAXWORK = 1, SPLITSUMS = 3, ALIGNA = 5, INCOMPUTETYPE = 2 };
 enum { CANDIDATES = 8, ALIGNED = 256, REPEATS = 3 };
 enum { GDT, GDTC, GM, GN, GK, GLDA, GLDB, GLDC, GTA, GTB, GACC, GBATCH };
 
-typedef struct Found {            /* cublasLtMatmulHeuristicResult_t          */
+typedef struct Found { /* cublasLtMatmulHeuristicResult_t */
     uint64_t algo[8];
     size_t work;
     int state;
@@ -27,17 +27,17 @@ typedef struct Found {            /* cublasLtMatmulHeuristicResult_t          */
 struct Lt {
     Arena *mem;
     void *handle;
-    uint64_t work;                /* LTWORK bytes                             */
-    LtShape **shape;              /* vec                                      */
+    uint64_t work;   /* LTWORK bytes */
+    LtShape **shape; /* vec */
 };
 
 struct LtCall {
-    void *desc, *A, *B, *C;       /* of cuBLASLt: A is the step's B           */
+    void *desc, *A, *B, *C; /* of cuBLASLt: A is the step's B */
     LtShape *shape;
     int f64;
     double beta;
-    const uint64_t *buf;          /* the step's A B C                         */
-    int64_t n[2], stride[2][3];   /* outer batch axes, bytes                  */
+    const uint64_t *buf;        /* the step's A B C */
+    int64_t n[2], stride[2][3]; /* outer batch axes, bytes */
 };
 
 static void ok(int status, const char *what)
@@ -63,14 +63,15 @@ static void set(void *layout, int attr, int64_t v, int wide)
        "a layout");
 }
 
-/* Row-major rows x cols with leading dimension ld, seen as its transpose.    */
+/* Row-major rows x cols with leading dimension ld, seen as its transpose. */
 static void *matrix(int64_t dt, int64_t rows, int64_t cols, int64_t ld,
                     int64_t batch, int64_t stride)
 {
     void *m = NULL;
 
     ok(dl.cublasLtMatrixLayoutCreate(&m, type_of(dt), (uint64_t)cols,
-                                     (uint64_t)rows, ld), "a layout");
+                                     (uint64_t)rows, ld),
+       "a layout");
     if (batch > 1) {
         set(m, BATCHCOUNT, batch, 0);
         set(m, BATCHOFFSET, stride, 1);
@@ -80,7 +81,7 @@ static void *matrix(int64_t dt, int64_t rows, int64_t cols, int64_t ld,
 
 /* ---- shapes -------------------------------------------------------------- */
 
-/* Of operand i over all calls, in bytes.                                     */
+/* Of operand i over all calls, in bytes. */
 static int alignment(const LtCall *c, int i)
 {
     uint64_t bits = c->buf[i] | ALIGNED;
@@ -90,10 +91,10 @@ static int alignment(const LtCall *c, int i)
     return (int)(bits & -bits);
 }
 
-/* "1,0,4096,...,256": what an algorithm depends on.                          */
+/* "1,0,4096,...,256": what an algorithm depends on. */
 static char *key_of(const Lt *l, const LtCall *c, const int64_t *iv, int nint)
 {
-    Text t = {.arena = l->mem};
+    Text t = { .arena = l->mem };
     int last = nint > GBATCH ? nint - 4 : nint;
 
     for (int i = 0; i < nint; i++)
@@ -113,14 +114,17 @@ static int propose(Lt *l, const LtCall *c, Found *f)
 
     ok(dl.cublasLtMatmulPreferenceCreate(&pref), "a preference");
     ok(dl.cublasLtMatmulPreferenceSetAttribute(pref, MAXWORK, &most,
-                                               sizeof most), "a preference");
+                                               sizeof most),
+       "a preference");
     ok(dl.cublasLtMatmulPreferenceSetAttribute(pref, SPLITSUMS, &sums,
-                                               sizeof sums), "a preference");
-    for (int i = 0; i < 4; i++) {             /* cuBLASLt's A B C D           */
-        static const int operand[] = {1, 0, 2, 2};
+                                               sizeof sums),
+       "a preference");
+    for (int i = 0; i < 4; i++) { /* cuBLASLt's A B C D */
+        static const int operand[] = { 1, 0, 2, 2 };
         uint32_t n = (uint32_t)alignment(c, operand[i]);
         ok(dl.cublasLtMatmulPreferenceSetAttribute(pref, ALIGNA + i, &n,
-                                                   sizeof n), "a preference");
+                                                   sizeof n),
+           "a preference");
     }
     ok(dl.cublasLtMatmulAlgoGetHeuristic(l->handle, c->desc, c->A, c->B, c->C,
                                          c->C, pref, CANDIDATES, f, &found),
@@ -138,7 +142,7 @@ static LtShape *shape_of(Lt *l, LtCall *c, const int64_t *iv, int nint)
         if (l->shape[i]->key == key)
             return l->shape[i];
     LtShape *s = alloc(l->mem, sizeof *s);
-    *s = (LtShape){.key = key, .call = c};
+    *s = (LtShape){ .key = key, .call = c };
     if (!propose(l, c, f))
         err(NULL, "cuBLASLt has no algorithm for a product of this plan");
     memcpy(s->algo, f[0].algo, sizeof s->algo);
@@ -152,7 +156,7 @@ LtCall *lt_bind(Lt *l, const int64_t *iv, int nint, const uint64_t *buf)
 {
     LtCall *c = alloc(l->mem, sizeof *c);
     int nb = (nint - GBATCH) / 4, last = GBATCH + 4 * (nb - 1);
-    int64_t batch = nb ? iv[last] : 1, s[3] = {0};
+    int64_t batch = nb ? iv[last] : 1, s[3] = { 0 };
     int turnA = iv[GTB] != 0, turnB = iv[GTA] != 0;
 
     c->buf = buf;
@@ -168,15 +172,16 @@ LtCall *lt_bind(Lt *l, const int64_t *iv, int nint, const uint64_t *buf)
     c->f64 = iv[GDTC] == Df64;
     c->beta = iv[GACC] ? 1 : 0;
     ok(dl.cublasLtMatmulDescCreate(&c->desc, c->f64 ? COMPUTE64F : COMPUTE32F,
-                                   c->f64 ? R64F : R32F), "a description");
+                                   c->f64 ? R64F : R32F),
+       "a description");
     ok(dl.cublasLtMatmulDescSetAttribute(c->desc, TRANSA, &turnA, 4),
        "a description");
     ok(dl.cublasLtMatmulDescSetAttribute(c->desc, TRANSB, &turnB, 4),
        "a description");
-    c->A = matrix(iv[GDT], iv[GTB] ? iv[GN] : iv[GK],
-                  iv[GTB] ? iv[GK] : iv[GN], iv[GLDB], batch, s[1]);
-    c->B = matrix(iv[GDT], iv[GTA] ? iv[GK] : iv[GM],
-                  iv[GTA] ? iv[GM] : iv[GK], iv[GLDA], batch, s[0]);
+    c->A = matrix(iv[GDT], iv[GTB] ? iv[GN] : iv[GK], iv[GTB] ? iv[GK] : iv[GN],
+                  iv[GLDB], batch, s[1]);
+    c->B = matrix(iv[GDT], iv[GTA] ? iv[GK] : iv[GM], iv[GTA] ? iv[GM] : iv[GK],
+                  iv[GLDA], batch, s[0]);
     c->C = matrix(iv[GDTC], iv[GM], iv[GN], iv[GLDC], batch, s[2]);
     c->shape = shape_of(l, c, iv, nint);
     return c;
@@ -191,12 +196,10 @@ static int call(Lt *l, const LtCall *c, const uint64_t *algo,
 
     for (int i = 0; i < 3; i++)
         p[i] = (void *)(uintptr_t)(c->buf[i] + (uint64_t)off[i]);
-    return dl.cublasLtMatmul(l->handle, c->desc,
-                             c->f64 ? (void *)&one64 : (void *)&one, p[1],
-                             c->A, p[0], c->B,
-                             c->f64 ? (const void *)&c->beta : &beta, p[2],
-                             c->C, p[2], c->C, algo,
-                             (void *)(uintptr_t)l->work, LTWORK, stream);
+    return dl.cublasLtMatmul(
+        l->handle, c->desc, c->f64 ? (void *)&one64 : (void *)&one, p[1], c->A,
+        p[0], c->B, c->f64 ? (const void *)&c->beta : &beta, p[2], c->C, p[2],
+        c->C, algo, (void *)(uintptr_t)l->work, LTWORK, stream);
 }
 
 void lt_run(Lt *l, const LtCall *c, void *stream)
@@ -220,13 +223,14 @@ LtShape **lt_shapes(const Lt *l)
 int lt_accepts(const Lt *l, const LtShape *s, const uint64_t *algo)
 {
     const LtCall *c = s->call;
-    Found f = {0};
+    Found f = { 0 };
 
     return !dl.cublasLtMatmulAlgoCheck(l->handle, c->desc, c->A, c->B, c->C,
-                                       c->C, algo, &f) && f.work <= LTWORK;
+                                       c->C, algo, &f) &&
+           f.work <= LTWORK;
 }
 
-/* Milliseconds of one product; < 0: it does not run.                         */
+/* Milliseconds of one product; < 0: it does not run. */
 static float time_of(Lt *l, const LtCall *c, const uint64_t *algo, int times,
                      void *stream, void *const event[2])
 {
@@ -244,7 +248,7 @@ static float time_of(Lt *l, const LtCall *c, const uint64_t *algo, int times,
 }
 
 /* Those that are far behind once are not timed again; of equals the one that
- * was proposed first.                                                        */
+ * was proposed first. */
 void lt_measure(Lt *l, LtShape *s, void *stream, void *const event[2])
 {
     Found f[CANDIDATES];
@@ -269,7 +273,7 @@ Lt *lt_open(Arena *a, uint64_t work)
 
     if (!dl_open(LIBcublaslt))
         err(NULL, "products on a GPU need cuBLASLt: %s", dl_why(LIBcublaslt));
-    *l = (Lt){.mem = a, .work = work};
+    *l = (Lt){ .mem = a, .work = work };
     ok(dl.cublasLtCreate(&l->handle), "starting");
     return l;
 }

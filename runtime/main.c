@@ -1,5 +1,5 @@
 /* main.c: pleat-run executes a plan. The runtime alone: no Lua, no passes, no
- * code generators.                                                           */
+ * code generators. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>

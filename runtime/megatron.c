@@ -14,11 +14,14 @@
 
 struct Order {
     const Tokens *t;
-    int64_t seq, n, epochs;       /* n: samples                               */
-    int64_t ndoc;                 /* entries of doc                           */
-    uint32_t *doc;                /* documents as they follow each other      */
-    uint32_t *shuffle;            /* [n] number in the run -> sample          */
-    struct Begin { int64_t doc; int64_t at; } *begin;      /* of sample [n]   */
+    int64_t seq, n, epochs; /* n: samples */
+    int64_t ndoc;           /* entries of doc */
+    uint32_t *doc;          /* documents as they follow each other */
+    uint32_t *shuffle;      /* [n] number in the run -> sample */
+    struct Begin {
+        int64_t doc;
+        int64_t at;
+    } * begin; /* of sample [n] */
 };
 
 /* Tokens of documents [lo, hi). */
@@ -54,7 +57,7 @@ static void cut_samples(Order *o)
     int64_t doc = 0, at = 0, start, left = o->seq;
 
     for (int64_t i = 0; i < o->n; i++, left = o->seq) {
-        o->begin[i] = (struct Begin){doc, at};
+        o->begin[i] = (struct Begin){ doc, at };
         for (;;) {
             int64_t len = tokens_doc(o->t, o->doc[doc], &start) - at;
             if (len > left || doc + 1 == o->ndoc)
@@ -75,7 +78,7 @@ static void put_samples(NpRandom *r, uint32_t *shuffle, int64_t lo, int64_t hi)
 }
 
 /* Is the last of more than one epoch shuffled apart? *whole: the samples of
- * those before it.                                                           */
+ * those before it. */
 static int last_apart(int64_t tokens, int64_t epochs, int64_t seq,
                       int64_t samples, int64_t *whole)
 {
@@ -92,13 +95,13 @@ const char *order_new(Arena *a, const Tokens *t, int64_t lo, int64_t hi,
     Order *o = alloc(a, sizeof *o);
     NpRandom r;
 
-    *o = (Order){.t = t, .seq = seq, .epochs = 1};
+    *o = (Order){ .t = t, .seq = seq, .epochs = 1 };
     if (why)
         return why;
     if (samples > 0 && __builtin_mul_overflow(samples, seq, &need))
         return "gives fewer samples than the run takes";
     if (samples > 0 && tokens > 0)
-        o->epochs = need / tokens + 1;              /* holds need + 1 tokens  */
+        o->epochs = need / tokens + 1; /* holds need + 1 tokens */
     if (__builtin_mul_overflow(o->epochs, tokens, &all) ||
         (o->n = (all - 1) / seq) >= UINT32_MAX || hi > INT32_MAX ||
         __builtin_mul_overflow(o->epochs, 4 * (hi - lo), &bytes))
@@ -135,7 +138,7 @@ Stroll order_walk(const Order *o, int64_t i, int64_t from)
 {
     const struct Begin *b = &o->begin[o->shuffle[i % o->n]];
 
-    return (Stroll){o, b->doc, b->at + from, o->seq + 1 - from};
+    return (Stroll){ o, b->doc, b->at + from, o->seq + 1 - from };
 }
 
 /* The next stretch that lies together: its length, 0 at the sample's end. */
@@ -160,10 +163,10 @@ int64_t order_next(Stroll *w, int64_t *at)
 /* ---- shares and blends --------------------------------------------------- */
 
 /* "969,30,1": the ends of the i-th share of a whole; 0: there is none, -1: that
- * is no list of one to three numbers.                                        */
+ * is no list of one to three numbers. */
 int split_share(const char *s, int i, double end[2])
 {
-    double v[3] = {0}, at = 0, sum;
+    double v[3] = { 0 }, at = 0, sum;
     int n = 0;
 
     for (char *stop; n < 3; s = stop + 1) {
@@ -194,7 +197,7 @@ void blend_normalize(double *w, int n)
 }
 
 /* Samples of a blend of `samples` that come from a dataset of weight w, and
- * those it is built for, half a percent more.                                */
+ * those it is built for, half a percent more. */
 int64_t blend_size(int64_t samples, double w, int64_t *built)
 {
     double n = ceil((double)samples * w);

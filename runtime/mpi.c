@@ -1,7 +1,7 @@
 /* mpi.c: ranks in several processes, through Open MPI opened at run time. Only
  * under a launcher. One communicator for each set of ranks, made at start in
  * the same order everywhere. Counts of MPI are ints: what is longer goes
- * pairwise, in pieces.                                                       */
+ * pairwise, in pieces. */
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <unistd.h>
@@ -11,7 +11,7 @@
 
 enum { FUNNELED = 1, PIECE = 1 << 30, TAG = 7 };
 
-#define IN_PLACE ((void *)1)      /* MPI_IN_PLACE of Open MPI                 */
+#define IN_PLACE ((void *)1) /* MPI_IN_PLACE of Open MPI */
 
 static int running;
 
@@ -41,7 +41,7 @@ void mpi_start(Comm *c)
     running = 1;
     dl.MPI_Comm_rank(dl.ompi_mpi_comm_world, &rank);
     dl.MPI_Comm_size(dl.ompi_mpi_comm_world, &size);
-    *c = (Comm){.name = "mpi", .world = size, .first = rank, .n = 1};
+    *c = (Comm){ .name = "mpi", .world = size, .first = rank, .n = 1 };
 }
 
 void mpi_stop(void)
@@ -103,7 +103,7 @@ void mpi_swap(const void *out, void *otype, int64_t dest, void *in, void *itype,
 }
 
 /* Block i of `out` (outstep bytes apart; 0: the same to all) to rank i of the
- * group, block i of `in` from it.                                            */
+ * group, block i of `in` from it. */
 static void pairwise(const Coll *k, const uint8_t *out, int64_t outstep,
                      uint8_t *in, int64_t bytes)
 {
@@ -125,13 +125,12 @@ void mpi_allgather(const Coll *k, const uint8_t *out, uint8_t *in,
         return;
     }
     int own = out == in + k->me * bytes;
-    if (dl.MPI_Allgather(own ? IN_PLACE : out, (int)bytes, dl.ompi_mpi_byte,
-                         in, (int)bytes, dl.ompi_mpi_byte, k->group))
+    if (dl.MPI_Allgather(own ? IN_PLACE : out, (int)bytes, dl.ompi_mpi_byte, in,
+                         (int)bytes, dl.ompi_mpi_byte, k->group))
         err(NULL, "MPI_Allgather failed");
 }
 
-void mpi_alltoall(const Coll *k, const uint8_t *out, uint8_t *in,
-                  int64_t bytes)
+void mpi_alltoall(const Coll *k, const uint8_t *out, uint8_t *in, int64_t bytes)
 {
     if (bytes * k->size > PIECE)
         pairwise(k, out, bytes, in, bytes);
@@ -165,7 +164,7 @@ void mpi_bcast(void *p, int64_t bytes, int64_t from)
     }
 }
 
-/* `bytes` of every rank, in order.                                           */
+/* `bytes` of every rank, in order. */
 void mpi_gather(const void *mine, void *all, int64_t bytes)
 {
     dl.MPI_Allgather(mine, (int)bytes, dl.ompi_mpi_byte, all, (int)bytes,

@@ -3,7 +3,7 @@
  * order on all ranks, whatever their stages do; the id travels over MPI.
  * What is dense in blocks is NCCL's own collective, a call a block in one
  * group; other shapes are a send and a receive (or a sum to one rank) for each
- * run of elements that follow each other on both sides, in one group.        */
+ * run of elements that follow each other on both sides, in one group. */
 #define _GNU_SOURCE
 #include <limits.h>
 #include <stdlib.h>
@@ -15,7 +15,10 @@ enum { NI8 = 0, NI32 = 2, NI64 = 4, NF32 = 7, NF64 = 8, NBF16 = 9 };
 enum { CTAS = 16, PAIRCTAS = 4, V2_18 = 21801 };
 enum { NSUM = 0, NMAX = 2, NMIN = 3, NOCOLOR = -1, INPROGRESS = 7 };
 
-typedef struct Group { uint32_t atoms; void *comm; } Group;
+typedef struct Group {
+    uint32_t atoms;
+    void *comm;
+} Group;
 
 struct Nccl {
     Arena *mem;
@@ -23,11 +26,11 @@ struct Nccl {
     int64_t rank;
     Comm *comm;
     void *world;
-    int ctas;                     /* most of a group; INT_MIN: NCCL's choice  */
-    Group *group;                 /* vec; atoms 0: a pair of stages           */
+    int ctas;     /* most of a group; INT_MIN: NCCL's choice */
+    Group *group; /* vec; atoms 0: a pair of stages */
 };
 
-/* A fault of CUDA inside of NCCL is a lack of memory more often than not.    */
+/* A fault of CUDA inside of NCCL is a lack of memory more often than not. */
 static void ok(int status, const char *what)
 {
     size_t left = 0, total = 0;
@@ -36,14 +39,16 @@ static void ok(int status, const char *what)
         return;
     gpu_fault(0);
     dl.cuMemGetInfo_v2(&left, &total);
-    err(NULL, "NCCL: %s: %s (%.2f of %.2f GiB of the GPU are free; "
-        "NCCL_DEBUG=WARN tells more)", what, dl.ncclGetErrorString(status),
-        (double)left / 0x1p30, (double)total / 0x1p30);
+    err(NULL,
+        "NCCL: %s: %s (%.2f of %.2f GiB of the GPU are free; "
+        "NCCL_DEBUG=WARN tells more)",
+        what, dl.ncclGetErrorString(status), (double)left / 0x1p30,
+        (double)total / 0x1p30);
 }
 
 /* ---- communicators ------------------------------------------------------- */
 
-typedef struct Config {           /* ncclConfig_t of 2.18; later ones read it */
+typedef struct Config { /* ncclConfig_t of 2.18; later ones read it */
     size_t size;
     unsigned magic, version;
     int blocking, cluster, minctas, maxctas;
@@ -55,18 +60,18 @@ typedef struct Config {           /* ncclConfig_t of 2.18; later ones read it */
  * more when it speaks. Groups take turns on one stream, so they share those of
  * the world; the links between stages run beside them and have their own, few.
  * Where there is more than one, none has more than CTAS: on 4 H200 tp2 ep4 has
- * 1.8 GiB outside of the plan instead of 2.4, pp2 ep2 1.8 instead of 2.9.    */
+ * 1.8 GiB outside of the plan instead of 2.4, pp2 ep2 1.8 instead of 2.9. */
 static Config config(int ctas, int share)
 {
-    int least = ctas == INT_MIN ? INT_MIN : 1;   /* one without the other is
-                                                    an invalid argument       */
-    return (Config){sizeof(Config), 0xcafebeef, V2_18, INT_MIN, INT_MIN, least,
-                    ctas, NULL, share};
+    int least = ctas == INT_MIN ? INT_MIN : 1; /* one without the other is
+                                                    an invalid argument */
+    return (Config){ sizeof(Config), 0xcafebeef, V2_18, INT_MIN, INT_MIN,
+                     least,          ctas,       NULL,  share };
 }
 
 static void *split(Nccl *x, uint32_t atoms, int64_t color, int64_t key)
 {
-    Group g = {.atoms = atoms};
+    Group g = { .atoms = atoms };
     Config c = atoms ? config(x->ctas, 1) : config(PAIRCTAS, 0);
 
     watch_all();
@@ -89,7 +94,7 @@ static int is_named(const Role *r, uint32_t atoms)
 }
 
 /* The ranks that share these atoms with this one, if its role speaks to them;
- * all ranks in their own order: the world's communicator.                    */
+ * all ranks in their own order: the world's communicator. */
 static void open_group(Nccl *x, const Role *mine, uint32_t atoms)
 {
     int64_t n = mesh_extent(x->mesh, atoms);
@@ -99,13 +104,13 @@ static void open_group(Nccl *x, const Role *mine, uint32_t atoms)
     while (straight < n && ranks[straight] == straight)
         straight++;
     if (straight == x->mesh->world)
-        vec_push(x->mem, x->group, ((Group){atoms, x->world}));
+        vec_push(x->mem, x->group, ((Group){ atoms, x->world }));
     else if (n > 1)
         split(x, atoms, is_named(mine, atoms) ? ranks[0] : NOCOLOR,
               mesh_pos(x->mesh, atoms, x->rank));
 }
 
-/* The sets of atoms of all roles, in one order: a vec.                       */
+/* The sets of atoms of all roles, in one order: a vec. */
 static uint32_t *sets_of(Nccl *x, const Plan *p)
 {
     uint32_t *seen = NULL;
@@ -128,10 +133,10 @@ Nccl *nccl_open(Arena *a, const Plan *p, Comm *c)
     Nccl *x = alloc(a, sizeof *x);
     NcclId id;
 
-    *x = (Nccl){.mem = a, .mesh = p->mesh, .rank = c->first, .comm = c};
+    *x = (Nccl){ .mem = a, .mesh = p->mesh, .rank = c->first, .comm = c };
     if (c->world == 1)
         return x;
-    setenv("NCCL_NVLS_ENABLE", "0", 0);       /* NVLink multicast             */
+    setenv("NCCL_NVLS_ENABLE", "0", 0); /* NVLink multicast */
     setenv("NCCL_MAX_P2P_NCHANNELS", "8", 0);
     if (!dl_open(LIBnccl))
         err(NULL, "several GPUs need NCCL: %s", dl_why(LIBnccl));
@@ -148,7 +153,8 @@ Nccl *nccl_open(Arena *a, const Plan *p, Comm *c)
     Config cf = config(x->ctas, INT_MIN);
     watch_all();
     ok(dl.ncclCommInitRankConfig(&x->world, (int)c->world, id, (int)c->first,
-                                 &cf), "starting");
+                                 &cf),
+       "starting");
     watch_leave();
     for (size_t i = 0; i < vec_len(set); i++)
         open_group(x, &p->role[role_of(p, x->rank)], set[i]);
@@ -156,7 +162,7 @@ Nccl *nccl_open(Arena *a, const Plan *p, Comm *c)
 }
 
 /* Of all ranks together and in one order: each waits for its members. What was
- * captured with a communicator must be gone before.                          */
+ * captured with a communicator must be gone before. */
 void nccl_close(Nccl *x)
 {
     comm_barrier(x->comm);
@@ -173,7 +179,7 @@ void nccl_close(Nccl *x)
     watch_leave();
 }
 
-/* Kernels in flight end, calls return; nothing is freed yet.                 */
+/* Kernels in flight end, calls return; nothing is freed yet. */
 void nccl_abort(Nccl *x)
 {
     dl.ncclGroupStart();
@@ -191,7 +197,7 @@ void nccl_reclaim(Nccl *x)
     x->group = NULL;
 }
 
-/* Null, or how another rank or the network has failed.                       */
+/* Null, or how another rank or the network has failed. */
 const char *nccl_check(const Nccl *x)
 {
     int e = 0, asked = 0;
@@ -236,17 +242,19 @@ void nccl_send(void *comm, Dtype dt, int64_t n, uint64_t buf, int peer,
                void *stream)
 {
     ok(dl.ncclSend((void *)(uintptr_t)buf, (size_t)n, type_of(dt), peer, comm,
-                   stream), "sending");
+                   stream),
+       "sending");
 }
 
 void nccl_recv(void *comm, Dtype dt, int64_t n, uint64_t buf, int peer,
                void *stream)
 {
     ok(dl.ncclRecv((void *)(uintptr_t)buf, (size_t)n, type_of(dt), peer, comm,
-                   stream), "receiving");
+                   stream),
+       "receiving");
 }
 
-typedef struct Call {             /* one collective                           */
+typedef struct Call { /* one collective */
     void *comm, *stream;
     StepKind kind;
     Dtype dt;
@@ -256,7 +264,7 @@ typedef struct Call {             /* one collective                           */
 } Call;
 
 /* A run to the peer and the one from it; of a sum the run that is the peer's
- * and the place of this rank's own.                                          */
+ * and the place of this rank's own. */
 static void piece(void *ctx, int64_t out, int64_t in, int64_t n)
 {
     const Call *c = ctx;
@@ -267,14 +275,15 @@ static void piece(void *ctx, int64_t out, int64_t in, int64_t n)
     if (c->kind == Sreducescatter) {
         ok(dl.ncclReduce((void *)(uintptr_t)from, (void *)(uintptr_t)to,
                          (size_t)n, type_of(c->dt), c->op, (int)c->peer,
-                         c->comm, c->stream), "a sum");
+                         c->comm, c->stream),
+           "a sum");
         return;
     }
     nccl_send(c->comm, c->dt, n, from, (int)c->peer, c->stream);
     nccl_recv(c->comm, c->dt, n, to, (int)c->peer, c->stream);
 }
 
-/* Dense blocks: all-gather, reduce-scatter, all-reduce as NCCL has them.     */
+/* Dense blocks: all-gather, reduce-scatter, all-reduce as NCCL has them. */
 static void dense(const Call *c, const int64_t *iv, int64_t ranks)
 {
     int64_t size = dtypes[c->dt].bytes, chunk = iv[2];
@@ -286,14 +295,16 @@ static void dense(const Call *c, const int64_t *iv, int64_t ranks)
         char *from = (char *)(uintptr_t)c->from, *to = (char *)(uintptr_t)c->to;
         if (c->kind == Sallgather)
             ok(dl.ncclAllGather(from + small, to + big, (size_t)chunk, type,
-                                c->comm, c->stream), "all-gather");
+                                c->comm, c->stream),
+               "all-gather");
         else if (c->kind == Sreducescatter)
             ok(dl.ncclReduceScatter(from + big, to + small, (size_t)chunk, type,
                                     c->op, c->comm, c->stream),
                "reduce-scatter");
         else
             ok(dl.ncclAllReduce(from + small, to + small, (size_t)chunk, type,
-                                c->op, c->comm, c->stream), "all-reduce");
+                                c->op, c->comm, c->stream),
+               "all-reduce");
     }
 }
 
@@ -305,7 +316,7 @@ static void rotate(const Call *c, const int64_t *iv, int64_t ranks, int64_t me)
               c->stream);
 }
 
-/* Do its ranks hold their axis in pieces (zig of steps.def)?                 */
+/* Do its ranks hold their axis in pieces (zig of steps.def)? */
 static int in_halves(StepKind k, const int64_t *iv)
 {
     return (k == Sallgather && iv[3]) || (k == Sreducescatter && iv[4]);
@@ -314,11 +325,15 @@ static int in_halves(StepKind k, const int64_t *iv)
 void nccl_run(void *comm, StepKind kind, const int64_t *iv, int64_t ranks,
               int64_t me, uint64_t send, uint64_t recv, void *stream)
 {
-    static const int ops[] = {NSUM, NMAX, NMIN};
+    static const int ops[] = { NSUM, NMAX, NMIN };
     int sums = kind == Sreducescatter || kind == Sallreduce;
-    Call c = {.comm = comm, .stream = stream, .kind = kind,
-              .dt = (Dtype)iv[0], .op = sums ? ops[iv[3] % 3] : 0,
-              .from = send, .to = recv};
+    Call c = { .comm = comm,
+               .stream = stream,
+               .kind = kind,
+               .dt = (Dtype)iv[0],
+               .op = sums ? ops[iv[3] % 3] : 0,
+               .from = send,
+               .to = recv };
 
     ok(dl.ncclGroupStart(), "a group");
     if (kind == Srotate)

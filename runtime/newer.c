@@ -2,13 +2,17 @@
  * and 16 added. The tokenizers library knows them (0.23.3 has Unicode 16),
  * PCRE2 of Debian 12 has Unicode 14. Nothing that was there changed between L,
  * M, N, P, S and Z. Made by comparing Python's unicodedata 14 with
- * unicodedata2 16.                                                           */
+ * unicodedata2 16. */
 #include <string.h>
 
 #include "runtime.h"
 
-typedef struct Newer { char category[3]; int first, last; } Newer;
+typedef struct Newer {
+    char category[3];
+    int first, last;
+} Newer;
 
+/* clang-format off */
 static const Newer added[] = {
     {"Mn", 0x897, 0x897}, {"Mc", 0xcf3, 0xcf3}, {"Mn", 0xece, 0xece},
     {"Po", 0x1b4e, 0x1b4f}, {"Po", 0x1b7f, 0x1b7f}, {"Lu", 0x1c89, 0x1c89},
@@ -71,6 +75,7 @@ static const Newer added[] = {
     {"Lo", 0x2b739, 0x2b739}, {"Lo", 0x2ebf0, 0x2ee5d},
     {"Lo", 0x31350, 0x323af},
 };
+/* clang-format on */
 
 void put_newer(Text *t, const char *category, size_t n)
 {

@@ -9,7 +9,7 @@
  *     p(w | h) = (c(h w) + t(h) p(w | shorter h)) / (c(h) + t(h))
  *
  * down to the uniform distribution. A sample's first byte has no context, as
- * for the model.                                                             */
+ * for the model. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -17,10 +17,10 @@
 
 enum { BYTES = 256 };
 
-typedef struct Counts {           /* of one context length                    */
+typedef struct Counts { /* of one context length */
     int64_t contexts;
-    uint32_t *pair;               /* [contexts][BYTES]                        */
-    uint32_t *total, *kinds;      /* [contexts]                               */
+    uint32_t *pair;          /* [contexts][BYTES] */
+    uint32_t *total, *kinds; /* [contexts] */
 } Counts;
 
 static int counts_new(Counts *c, int64_t contexts)
@@ -104,7 +104,7 @@ int ngrams(Arena *a, const Data *train, const Data *valid, int64_t samples,
 {
     int64_t seq = data_sample(train, 0, NULL) - 1, contexts = 1;
     int32_t *s = alloc(a, (size_t)(seq + 1) * sizeof *s);
-    Counts c[NGRAM] = {0};
+    Counts c[NGRAM] = { 0 };
     int ok = seq > 1 && seq == data_sample(valid, 0, NULL) - 1;
 
     for (int i = 0; i < NGRAM && ok; i++, contexts *= BYTES)

@@ -1,6 +1,6 @@
 /* normal.c: a text's normal form, where the tokenizer asks for one: Unicode's
  * NFC and its kin through utf8proc, and the replacements with which tokenizers
- * made by SentencePiece begin.                                               */
+ * made by SentencePiece begin. */
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>
@@ -11,7 +11,8 @@
 /* Marks, and characters that stand for others, that Unicode 10 to 15 added.
  * Tokenizers are used with Unicode 9's tables, to which these are nothing: they
  * and all around them keep their place (compared with the tokenizers library
- * for every character).                                                      */
+ * for every character). */
+/* clang-format off */
 static const int32_t newer[][2] = {
     {0x7fd, 0x7fd}, {0x898, 0x89f}, {0x8ca, 0x8d3}, {0x9fe, 0x9fe},
     {0xc3c, 0xc3c}, {0xd3b, 0xd3c}, {0xeba, 0xeba}, {0x1715, 0x1715},
@@ -28,6 +29,7 @@ static const int32_t newer[][2] = {
     {0x1e130, 0x1e136}, {0x1e2ae, 0x1e2ae}, {0x1e2ec, 0x1e2ef},
     {0x1e4ec, 0x1e4ef}, {0x1f16c, 0x1f16c}, {0x1fbf0, 0x1fbf9},
 };
+/* clang-format on */
 
 static int is_newer(int32_t c)
 {
@@ -55,7 +57,7 @@ static int composed(const char *s, size_t n)
 {
     for (size_t i = 0; i < n;) {
         int32_t c;
-        if ((uint8_t)s[i] < 0xcc) {           /* below U+0300                 */
+        if ((uint8_t)s[i] < 0xcc) { /* below U+0300 */
             i++;
             continue;
         }
@@ -121,7 +123,7 @@ static int is_formed(int options, const char *s, size_t n)
 }
 
 /* Line by line: nothing joins or moves across a line's end, and few lines need
- * anything.                                                                  */
+ * anything. */
 static int form(Encoder *e, int options, const char *s, size_t n, Bytes *out)
 {
     if (is_formed(options, s, n))

@@ -1,6 +1,6 @@
 /* npy.c: NumPy's .npy files, versions 1 to 3: 6 bytes of magic, 2 of version,
  * the header's length (u16; from version 2 on u32), and the header, a Python
- * dictionary with 'descr', 'fortran_order' and 'shape', then the elements.   */
+ * dictionary with 'descr', 'fortran_order' and 'shape', then the elements. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -17,19 +17,23 @@ static const char *value_of(const char *head, const char *key)
 
 static const char *take_elem(Arena *a, Tokens *t, const char *s)
 {
+    /* clang-format off */
     static const struct { const char *code; Elem e; } table[] = {
         {"'|u1'", EU8}, {"'|i1'", EI8}, {"'<u2'", EU16}, {"'<i2'", EI16},
         {"'<i4'", EI32}, {"'<u4'", EU32}, {"'<i8'", EI64}, {"'<f4'", EF32},
         {"'<f8'", EF64},
     };
+    /* clang-format on */
 
     for (size_t i = 0; i < sizeof table / sizeof *table; i++)
         if (!strncmp(s, table[i].code, strlen(table[i].code))) {
             t->e = table[i].e;
             return NULL;
         }
-    return strf(a, "has elements of type %.*s; use u1 i1 u2 i2 u4 i4 i8 f4 f8, "
-                "little-endian", (int)strcspn(s, ",}\n"), s);
+    return strf(a,
+                "has elements of type %.*s; use u1 i1 u2 i2 u4 i4 i8 f4 f8, "
+                "little-endian",
+                (int)strcspn(s, ",}\n"), s);
 }
 
 /* Two dimensions or more: rows of the first, everything else is a row. */
@@ -64,8 +68,8 @@ const char *npy_read(Arena *a, Tokens *t)
                "data.format=nanogpt)";
     int version = t->map[6];
     int64_t at = version == 1 ? 10 : 12;
-    int64_t len = version == 1 ? t->map[8] | t->map[9] << 8
-                               : (int64_t)u32_at(t->map + 8);
+    int64_t len =
+        version == 1 ? t->map[8] | t->map[9] << 8 : (int64_t)u32_at(t->map + 8);
     if (version < 1 || version > 3)
         return strf(a, "is a .npy file of version %d; 1 to 3 are known",
                     version);

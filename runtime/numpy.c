@@ -1,7 +1,7 @@
 /* numpy.c: the parts of NumPy that decide an order of samples, to the bit:
  * numpy.random.RandomState(seed).shuffle, which is MT19937 and a Fisher-Yates
  * shuffle from the end whose numbers are drawn by mask and rejection, and
- * numpy.sum of doubles, which adds in pairs of blocks.                       */
+ * numpy.sum of doubles, which adds in pairs of blocks. */
 #include "runtime.h"
 
 enum { N = 624, M = 397, BLOCK = 128 };
@@ -75,8 +75,7 @@ double np_sum(const double *v, int64_t n)
             s[i] = v[i];
         for (; i < n - n % 8; i++)
             s[i % 8] += v[i];
-        sum = ((s[0] + s[1]) + (s[2] + s[3])) +
-              ((s[4] + s[5]) + (s[6] + s[7]));
+        sum = ((s[0] + s[1]) + (s[2] + s[3])) + ((s[4] + s[5]) + (s[6] + s[7]));
     }
     for (; i < n; i++)
         sum += v[i];

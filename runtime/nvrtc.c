@@ -1,7 +1,7 @@
 /* nvrtc.c: kernel text to cubins for one GPU, each distinct text once, in
  * parallel, kept in the private cache under a hash of text, compiler and flags.
  * A kernel that is refused: its text and the compiler's log stay beside the
- * cache, the message names both.                                             */
+ * cache, the message names both. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdlib.h>
@@ -15,10 +15,10 @@
 
 typedef struct Build {
     const Plan *p;
-    int64_t ranks, place;         /* that compile beside each other; this one */
+    int64_t ranks, place; /* that compile beside each other; this one */
     const char *dir, *arch, *version;
-    Cubin *out;                   /* by kernel                                */
-    char **why;                   /* by kernel: the log, when it was refused  */
+    Cubin *out; /* by kernel */
+    char **why; /* by kernel: the log, when it was refused */
 } Build;
 
 enum { NFLAG = 4 };
@@ -37,7 +37,7 @@ static void path_of(const Build *b, int i, char *path, size_t n)
 {
     const char *flag[NFLAG];
     XXH3_state_t *s = XXH3_createState();
-    const char *part[] = {b->p->prelude, b->p->kernel[i].text, b->version};
+    const char *part[] = { b->p->prelude, b->p->kernel[i].text, b->version };
 
     flags_of(b, flag);
     XXH3_128bits_reset(s);
@@ -142,12 +142,14 @@ static _Noreturn void refuse(Arena *a, const Build *b, int i)
 
     cache_keep(text, all, strlen(all));
     cache_keep(log, b->why[i], strlen(b->why[i]));
-    err(NULL, "NVRTC refuses kernel %s: %.*s (its text is in %s, the log in "
-        "%s)", k->name, (int)strcspn(b->why[i], "\n"), b->why[i], text, log);
+    err(NULL,
+        "NVRTC refuses kernel %s: %.*s (its text is in %s, the log in "
+        "%s)",
+        k->name, (int)strcspn(b->why[i], "\n"), b->why[i], text, log);
 }
 
 /* Ranks of one host compile a part each, and take the others' from the cache;
- * what is not there (another file system, a kernel refused) each compiles.   */
+ * what is not there (another file system, a kernel refused) each compiles. */
 static void build(Build *b, Pool *pool, Comm *c)
 {
     b->ranks = launch_local();
@@ -165,7 +167,7 @@ Cubin *nvrtc_all(Arena *a, const Plan *p, Pool *pool, const char *arch, Comm *c)
 {
     size_t n = (size_t)p->nkernel + 1;
     int major = 0, minor = 0;
-    Build b = {.p = p, .dir = cache_folder(a)};
+    Build b = { .p = p, .dir = cache_folder(a) };
 
     if (!dl_open(LIBnvrtc))
         err(NULL, "GPU kernels need NVRTC: %s", dl_why(LIBnvrtc));

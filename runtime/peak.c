@@ -1,6 +1,6 @@
 /* peak.c: what a device can do at most, for floors and MFU. GPUs as their data
  * sheets say, without sparsity; the host is measured: one product through BLAS,
- * one copy by all threads.                                                   */
+ * one copy by all threads. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -8,27 +8,30 @@
 
 typedef struct Sheet {
     const char *name;
-    double bf16, fp32, fp64, bytes;           /* a second                     */
+    double bf16, fp32, fp64, bytes; /* a second */
 } Sheet;
 
-/* The first whose name is part of the device's.                              */
+/* The first whose name is part of the device's. */
+/* clang-format off */
 static const Sheet sheets[] = {
     { "H200",      989e12, 67e12, 67e12, 4.80e12 },
     { "H100 PCIe", 756e12, 51e12, 51e12, 2.00e12 },
     { "H100 NVL",  835e12, 60e12, 60e12, 3.90e12 },
     { "H100",      989e12, 67e12, 67e12, 3.35e12 },
 };
+/* clang-format on */
 
 Peak gpu_peak(const char *name, const char *precision)
 {
     for (size_t i = 0; i < sizeof sheets / sizeof *sheets; i++) {
         const Sheet *s = &sheets[i];
         if (strstr(name, s->name))
-            return (Peak){!strcmp(precision, "fp64") ? s->fp64
-                        : !strcmp(precision, "fp32") ? s->fp32 : s->bf16,
-                          s->bytes};
+            return (Peak){ !strcmp(precision, "fp64")   ? s->fp64
+                           : !strcmp(precision, "fp32") ? s->fp32
+                                                        : s->bf16,
+                           s->bytes };
     }
-    return (Peak){0, 0};
+    return (Peak){ 0, 0 };
 }
 
 /* ---- the host ------------------------------------------------------------ */
@@ -37,9 +40,10 @@ enum { SIDE = 1024, COPY = 128 << 20, TRIES = 4 };
 
 static double product_time(Blas *b, Dtype dt)
 {
-    int64_t n = SIDE, iv[] = {dt, dt, n, n, n, n, n, n, 0, 0, 0};
+    int64_t n = SIDE, iv[] = { dt, dt, n, n, n, n, n, n, 0, 0, 0 };
     size_t bytes = (size_t)(n * n * dtypes[dt].bytes);
-    void *buf[4] = {calloc(1, bytes), calloc(1, bytes), calloc(1, bytes), NULL};
+    void *buf[4] = { calloc(1, bytes), calloc(1, bytes), calloc(1, bytes),
+                     NULL };
     double best = 1e9;
 
     for (int i = 0; i < TRIES && buf[0] && buf[1] && buf[2]; i++) {
@@ -53,7 +57,9 @@ static double product_time(Blas *b, Dtype dt)
     return best;
 }
 
-typedef struct Copy { char *to, *from; } Copy;
+typedef struct Copy {
+    char *to, *from;
+} Copy;
 
 static void copy(void *ctx, int64_t lo, int64_t hi)
 {
@@ -64,7 +70,7 @@ static void copy(void *ctx, int64_t lo, int64_t hi)
 
 static double copy_time(Pool *p)
 {
-    Copy c = {malloc(COPY), malloc(COPY)};
+    Copy c = { malloc(COPY), malloc(COPY) };
     double best = 1e9;
 
     if (c.to && c.from)
@@ -84,6 +90,6 @@ Peak host_peak(Blas *b, Pool *p, const char *precision)
 {
     Dtype dt = strcmp(precision, "fp64") ? Df32 : Df64;
 
-    return (Peak){2.0 * SIDE * SIDE * SIDE / product_time(b, dt),
-                  2.0 * COPY / copy_time(p)};
+    return (Peak){ 2.0 * SIDE * SIDE * SIDE / product_time(b, dt),
+                   2.0 * COPY / copy_time(p) };
 }

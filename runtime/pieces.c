@@ -5,7 +5,7 @@
  * disk. A piece of which other processes hold a part is written run by run,
  * through the cache. Hashes of pieces wait in a file beside (<file>.pieces, 16
  * bytes a piece, zeros where nobody had it whole) until the index is made; what
- * is missing there is read back.                                             */
+ * is missing there is read back. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -20,7 +20,7 @@
 
 /* The hash of a file: as long as one piece or shorter, its XXH3-128; else that
  * of the hashes of its pieces, high half first, big-endian. Checkpoints of
- * before have the hash of the whole file.                                    */
+ * before have the hash of the whole file. */
 enum { PIECE = 4 << 20, PAGE = 4096 };
 
 typedef XXH128_canonical_t Hash;
@@ -44,20 +44,20 @@ void pieces_remove(Arena *a, const char *path)
 
 typedef struct Writer {
     const Mesh *mesh;
-    const Box *box;               /* vec                                      */
-    int64_t bytes;                /* of the file                              */
-    int fd, direct, hashes;       /* direct: past the cache, or fd            */
-    _Atomic int error;            /* errno of the first failure               */
+    const Box *box;         /* vec */
+    int64_t bytes;          /* of the file */
+    int fd, direct, hashes; /* direct: past the cache, or fd */
+    _Atomic int error;      /* errno of the first failure */
 } Writer;
 
 /* A box's runs as far as they lie in a piece. */
 typedef struct Fill {
     Writer *w;
     const Box *box;
-    int64_t lo, hi;               /* bytes of the file                        */
+    int64_t lo, hi; /* bytes of the file */
     uint8_t *piece;
     int64_t filled;
-    int write;                    /* write the runs instead                   */
+    int write; /* write the runs instead */
 } Fill;
 
 static void put_at(Writer *w, int fd, const void *p, int64_t n, int64_t at)
@@ -83,8 +83,8 @@ static void one_run(void *ctx, int64_t global, int64_t local, int64_t n)
 
     if (lo >= hi)
         return;
-    const uint8_t *from = (const uint8_t *)f->box->from + local * size +
-                          (lo - at);
+    const uint8_t *from =
+        (const uint8_t *)f->box->from + local * size + (lo - at);
     if (f->write)
         put_at(f->w, f->w->fd, from, hi - lo, lo);
     else
@@ -108,7 +108,7 @@ static void all_runs(Fill *f)
 static void one_piece(Writer *w, int64_t i, uint8_t *piece)
 {
     int64_t lo = i * PIECE, hi = lo + PIECE < w->bytes ? lo + PIECE : w->bytes;
-    Fill f = {.w = w, .lo = lo, .hi = hi, .piece = piece};
+    Fill f = { .w = w, .lo = lo, .hi = hi, .piece = piece };
     Hash h;
 
     all_runs(&f);
@@ -137,10 +137,9 @@ static void some_pieces(void *ctx, int64_t from, int64_t to)
 int pieces_layout(Arena *a, const char *path, const char *head, size_t len,
                   int64_t total)
 {
-    int fd = open(beside(a, path), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC,
-                  0644);
-    int bad = fd < 0 ||
-              ftruncate(fd, count_of(total) * (int64_t)sizeof(Hash));
+    int fd =
+        open(beside(a, path), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+    int bad = fd < 0 || ftruncate(fd, count_of(total) * (int64_t)sizeof(Hash));
 
     if (fd >= 0)
         close(fd);
@@ -152,7 +151,7 @@ int pieces_layout(Arena *a, const char *path, const char *head, size_t len,
 int pieces_write(Arena *a, Pool *pool, const char *path, const Mesh *m,
                  const Box *box, int64_t bytes)
 {
-    Writer w = {.mesh = m, .box = box, .bytes = bytes};
+    Writer w = { .mesh = m, .box = box, .bytes = bytes };
 
     w.fd = open(path, O_RDWR | O_CLOEXEC);
     w.hashes = open(beside(a, path), O_RDWR | O_CLOEXEC);
@@ -179,7 +178,7 @@ int pieces_write(Arena *a, Pool *pool, const char *path, const Mesh *m,
 typedef struct Reader {
     uint8_t *map;
     int64_t bytes;
-    Hash *hash;                   /* by piece; zeros: unknown                 */
+    Hash *hash; /* by piece; zeros: unknown */
 } Reader;
 
 static size_t piece_bytes(const Reader *r, int64_t i)
@@ -190,7 +189,7 @@ static size_t piece_bytes(const Reader *r, int64_t i)
 }
 
 /* The disk reads the next piece while one is hashed; what was read need not
- * stay mapped.                                                               */
+ * stay mapped. */
 static void hash_pieces(void *ctx, int64_t lo, int64_t hi)
 {
     static const Hash unknown;
@@ -223,7 +222,7 @@ const void *pieces_kept(Arena *a, const char *path, int64_t bytes)
     return hash;
 }
 
-/* Who cannot read its part, or sees another file, leaves it unknown.         */
+/* Who cannot read its part, or sees another file, leaves it unknown. */
 const void *pieces_shared(Arena *a, Pool *pool, Comm *c, const char *path)
 {
     int64_t bytes = 0, size = 0;
@@ -236,7 +235,7 @@ const void *pieces_shared(Arena *a, Pool *pool, Comm *c, const char *path)
     int64_t hi = lo + each < n ? lo + each : n;
     Hash *all = alloc(a, (size_t)((each + 1) * c->world) * sizeof *all);
     Hash *mine = alloc(a, (size_t)(each + 1) * sizeof *mine);
-    Reader r = {map + lo * PIECE, size - lo * PIECE, mine};
+    Reader r = { map + lo * PIECE, size - lo * PIECE, mine };
     if (map && size == bytes)
         pool_run(pool, hash_pieces, &r, hi - lo, 1);
     if (map)
@@ -253,7 +252,7 @@ char *pieces_hash(Arena *a, Pool *pool, uint8_t *map, int64_t bytes,
 
     if (n < 2)
         return hash_text(a, map, (size_t)bytes);
-    Reader r = {map, bytes, alloc(a, size)};
+    Reader r = { map, bytes, alloc(a, size) };
     if (known)
         memcpy(r.hash, known, size);
     pool_run(pool, hash_pieces, &r, n, 1);
@@ -262,7 +261,7 @@ char *pieces_hash(Arena *a, Pool *pool, uint8_t *map, int64_t bytes,
 
 char *pieces_whole(Arena *a, uint8_t *map, int64_t bytes)
 {
-    Reader r = {.map = map, .bytes = bytes};
+    Reader r = { .map = map, .bytes = bytes };
     XXH3_state_t *s = XXH3_createState();
 
     XXH3_128bits_reset(s);

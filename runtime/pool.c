@@ -7,7 +7,7 @@
  *
  * Kernels of a step follow each other within microseconds. Threads therefore
  * spin a little before they sleep, and give the processor away meanwhile when
- * there are more threads than processors.                                    */
+ * there are more threads than processors. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <linux/futex.h>
@@ -23,12 +23,12 @@
 enum { MAXTHREAD = 256, SPINS = 4000, PERTHREAD = 4 };
 
 struct Pool {
-    int n;                        /* threads, the caller's among them         */
+    int n; /* threads, the caller's among them */
     int spins;
-    _Atomic uint64_t claim;       /* job << 32 | next range                   */
-    _Atomic uint32_t wake;        /* counts jobs; sleepers wait for a change  */
+    _Atomic uint64_t claim; /* job << 32 | next range */
+    _Atomic uint32_t wake;  /* counts jobs; sleepers wait for a change */
     _Atomic int sleeping, stop;
-    _Atomic int64_t done;         /* ranges finished                          */
+    _Atomic int64_t done; /* ranges finished */
     _Atomic(Work *) f;
     _Atomic(void *) ctx;
     _Atomic int64_t items, ranges, each;
@@ -120,7 +120,7 @@ Pool *pool_open(int threads)
 
     if (!p)
         err(NULL, "out of memory for threads");
-    *p = (Pool){.n = threads > 0 ? threads : default_threads(cpus)};
+    *p = (Pool){ .n = threads > 0 ? threads : default_threads(cpus) };
     p->spins = (int64_t)p->n * launch_local() > cpus ? 0 : SPINS;
     for (int i = 1; i < p->n; i++)
         if (pthread_create(&p->thread[i], NULL, thread_main, p))

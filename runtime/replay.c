@@ -12,7 +12,7 @@
  * There are two sets of pinned memory, so a run is prepared and launched while
  * the one before it runs. Rows of a pipeline's table name buffers whose place
  * depends on the micro-batch: arguments are copied when a call is issued, so
- * each is issued with its own addresses.                                     */
+ * each is issued with its own addresses. */
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>
@@ -20,8 +20,13 @@
 
 #include "runtime.h"
 
-enum { NOTREADY = 600, SPINS = 2000, PAUSE = 20000, ONE = 0x3f800000,
-       MAXNODES = 64 << 10 };     /* of one graph                             */
+enum {
+    NOTREADY = 600,
+    SPINS = 2000,
+    PAUSE = 20000,
+    ONE = 0x3f800000,
+    MAXNODES = 64 << 10
+}; /* of one graph */
 
 /* ---- one call ------------------------------------------------------------ */
 
@@ -30,7 +35,7 @@ static const char *name_of(const Step *s)
     return s->label ? s->label : s->kernel ? s->kernel : stepinfo[s->kind].name;
 }
 
-/* With PLEAT_SYNC: is all well after it?                                     */
+/* With PLEAT_SYNC: is all well after it? */
 static void check(const Gpu *x, const GpuCall *c)
 {
     const char *text = "?";
@@ -42,8 +47,8 @@ static void check(const Gpu *x, const GpuCall *c)
     dl.cuGetErrorString(e, &text);
     if (x->step >= 0)
         snprintf(when, sizeof when, "step %lld, ", (long long)x->step + 1);
-    err(&(Loc){c->s->file, c->s->line, NULL}, "GPU: %s: in %s%s %s (%s)", text,
-        when, stepinfo[c->s->kind].name, c->s->kernel ? c->s->kernel : "",
+    err(&(Loc){ c->s->file, c->s->line, NULL }, "GPU: %s: in %s%s %s (%s)",
+        text, when, stepinfo[c->s->kind].name, c->s->kernel ? c->s->kernel : "",
         name_of(c->s));
 }
 
@@ -70,8 +75,8 @@ static void launch(Gpu *x, GpuCall *c)
         if (g[0] && g[2] && g[3])
             gpu_ok(dl.cuLaunchKernel(c->fn, (unsigned)g[0], (unsigned)g[2],
                                      (unsigned)g[3], (unsigned)g[1], 1, 1,
-                                     (unsigned)g[4], x->stream, c->param,
-                                     NULL), name_of(c->s));
+                                     (unsigned)g[4], x->stream, c->param, NULL),
+                   name_of(c->s));
         break;
     case Sgemm: lt_run(x->lt, c->lt, x->stream); break;
     case Szero:
@@ -85,7 +90,9 @@ static void launch(Gpu *x, GpuCall *c)
                    "clearing");
         break;
     case Scopy: copy(x, c->buf[1], c->buf[0], c->bytes); break;
-    case Ssend: case Srecv: case Swait:
+    case Ssend:
+    case Srecv:
+    case Swait:
         trail_put(x, c->s, 0);
         link_run(c->end, c->s->kind, c->iv, c->buf[0], x->stream);
         trail_put(x, c->s, 1);
@@ -132,7 +139,7 @@ static int64_t input_at(const GpuProgram *g, int tensor)
     return g->input[i].at;
 }
 
-/* What the row reads of its micro-batch, unless it is there.                 */
+/* What the row reads of its micro-batch, unless it is there. */
 static void load(Gpu *x, GpuProgram *g, const Turn *t)
 {
     const Needs *n = &g->course->needs[t->phase];
@@ -161,8 +168,8 @@ static void patch(Gpu *x, GpuProgram *g, const Turn *t)
 
     for (size_t k = 0; k < vec_len(p); k++) {
         const Frame *f = &g->p->frame[p[k].frame];
-        *p[k].at = x->arena +
-                   (uint64_t)(f->slot[f->of[t->micro]] + p[k].offset);
+        *p[k].at =
+            x->arena + (uint64_t)(f->slot[f->of[t->micro]] + p[k].offset);
     }
 }
 
@@ -216,12 +223,12 @@ static void *graph_of(Gpu *x, size_t *nodes)
     return exec;
 }
 
-/* The graph of a row whose addresses are those that are patched in now.      */
+/* The graph of a row whose addresses are those that are patched in now. */
 static const Segment *segment_of(Gpu *x, GpuProgram *g, const Turn *t)
 {
     GpuPatch *p = g->patch[t->phase];
     size_t n = vec_len(p);
-    Segment s = {.phase = t->phase};
+    Segment s = { .phase = t->phase };
 
     for (size_t i = 0; i < vec_len(g->segment); i++) {
         const Segment *old = &g->segment[i];
@@ -241,7 +248,7 @@ static const Segment *segment_of(Gpu *x, GpuProgram *g, const Turn *t)
     return &g->segment[vec_len(g->segment) - 1];
 }
 
-/* Too many nodes for one graph, and nothing between stages inside of it?     */
+/* Too many nodes for one graph, and nothing between stages inside of it? */
 static int in_segments(const Gpu *x, const GpuProgram *g)
 {
     const char *most = getenv("PLEAT_NODES");
@@ -271,7 +278,7 @@ static void issue(Gpu *x, GpuProgram *g, int segments)
 
     x->running = g;
     links_reset(x->links);
-    if (x->look)                  /* what was there before is not this run's  */
+    if (x->look) /* what was there before is not this run's */
         gpu_ok(dl.cuMemsetD8Async(x->arena + (uint64_t)r->persist, 0,
                                   (size_t)(r->arena - r->persist), x->stream),
                "clearing");
@@ -318,20 +325,20 @@ void replay_close(GpuProgram *g)
 }
 
 /* The first run launches, so that what is made on first use (library kernels,
- * connections) is there; the second is captured.                             */
+ * connections) is there; the second is captured. */
 static void go(Gpu *x, GpuProgram *g, int slot)
 {
     int plain = !g->runs++ || x->maxmark || x->each || x->look ||
                 getenv("PLEAT_NOGRAPH");
 
     gpu_ok(dl.cuMemcpyHtoDAsync_v2(x->stage, g->in[slot], (size_t)g->nin,
-                                   x->stream), "copying inputs");
+                                   x->stream),
+           "copying inputs");
     if (plain)
         issue(x, g, 0);
     else
         replay(x, g);
-    gpu_ok(dl.cuMemcpyDtoHAsync_v2(g->out[slot],
-                                   x->stage + (uint64_t)g->nin,
+    gpu_ok(dl.cuMemcpyDtoHAsync_v2(g->out[slot], x->stage + (uint64_t)g->nin,
                                    (size_t)g->nout, x->stream),
            "copying results");
     gpu_ok(dl.cuEventRecord(g->done[slot], x->stream), "an event");
@@ -367,7 +374,7 @@ static void fill_turns(Gpu *x, GpuProgram *g, uint8_t *in, const Feed *feed)
 /* ---- the end of a run ---------------------------------------------------- */
 
 /* Waits for the run of this slot, and for ranks that it waits for: one that is
- * dead, and what NCCL says of it, ends in the watchdog's line.               */
+ * dead, and what NCCL says of it, ends in the watchdog's line. */
 static void settle(Gpu *x, GpuProgram *g, int slot)
 {
     const Role *r = x->role;
@@ -378,7 +385,7 @@ static void settle(Gpu *x, GpuProgram *g, int slot)
     atomic_store(&x->awaited, g->at[slot] + 1);
     for (int64_t n = 1; (e = dl.cuEventQuery(g->done[slot])) == NOTREADY; n++)
         if (n > SPINS)
-            nanosleep(&(struct timespec){0, PAUSE}, NULL);
+            nanosleep(&(struct timespec){ 0, PAUSE }, NULL);
     watch_leave();
     abort_hold();
     atomic_store(&x->awaited, 0);
@@ -444,8 +451,12 @@ int64_t gpu_ran(const Gpu *x, int prog, Ran *out)
         int k = x->marked[i], begins = k < 0;
         double at = x->began + between(x, 0, i);
         t = begins ? &row[-1 - k] : t;
-        out[i] = (Ran){(int)(x->role - x->plan->role), t->phase,
-                       begins ? -1 : k, t->micro, at, at};
+        out[i] = (Ran){ (int)(x->role - x->plan->role),
+                        t->phase,
+                        begins ? -1 : k,
+                        t->micro,
+                        at,
+                        at };
         if (!begins)
             out[i].start = x->began + between(x, 0, i - 1);
     }
@@ -463,8 +474,8 @@ int gpu_run(Gpu *x, int prog, const Block *b, const Feed *feed, double *spent,
     if (!before)
         gpu_settle(x);
     if (!x->loaded)
-        x->loaded = alloc(x->mem, (size_t)(x->role->ntensor + 1) *
-                                      sizeof *x->loaded);
+        x->loaded =
+            alloc(x->mem, (size_t)(x->role->ntensor + 1) * sizeof *x->loaded);
     g->at[slot] = b ? b->step : -1;
     if (b) {
         put_scalar(x, g->in[slot], "lr", b->lr);

@@ -1,5 +1,5 @@
 /* rundir.c: the folder of a run: its keys, its plan, what was chosen by
- * measuring, its ranks.                                                      */
+ * measuring, its ranks. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <stdlib.h>
@@ -9,7 +9,7 @@
 
 #include "runtime.h"
 
-enum { MAXSHOWN = 32 };           /* ranks on the screen                      */
+enum { MAXSHOWN = 32 }; /* ranks on the screen */
 
 static void make_folders(const char *path)
 {
@@ -34,8 +34,8 @@ static const char *model_name(const Plan *p)
 
     s = slash ? slash + 1 : s;
     const char *dot = strrchr(s, '.');
-    return strf(forever, "%.*s", dot && dot > s ? (int)(dot - s)
-                                                : (int)strlen(s), s);
+    return strf(forever, "%.*s",
+                dot && dot > s ? (int)(dot - s) : (int)strlen(s), s);
 }
 
 const char *run_dir(Arena *a, const Plan *p)
@@ -46,7 +46,7 @@ const char *run_dir(Arena *a, const Plan *p)
 }
 
 /* Once steps run no such file is worth the run: a disk may be full for a
- * while.                                                                     */
+ * while. */
 void run_file(const char *path, const char *s, size_t n)
 {
     FILE *f = fopen(path, "w");
@@ -64,7 +64,7 @@ void run_file(const char *path, const char *s, size_t n)
 /* The keys as they were given: a Lua table for each table of keys. */
 static void save_config(const Exec *x, const char *dir)
 {
-    Text s = {.arena = forever};
+    Text s = { .arena = forever };
     const char *key, *value;
 
     put(&s, "-- keys of this run\nreturn {\n");
@@ -76,7 +76,7 @@ static void save_config(const Exec *x, const char *dir)
 
 void run_tuned(const Exec *x, const char *dir)
 {
-    Text s = {.arena = forever};
+    Text s = { .arena = forever };
 
     if (x->gpu)
         tune_text(x->gpu, &s);
@@ -89,7 +89,7 @@ void run_tuned(const Exec *x, const char *dir)
 
 void run_ranks(const Exec *x, const char *dir)
 {
-    Text some = {.arena = forever}, all = {.arena = forever};
+    Text some = { .arena = forever }, all = { .arena = forever };
 
     if (x->comm->first || x->comm->world == 1)
         return;
@@ -103,17 +103,18 @@ void run_ranks(const Exec *x, const char *dir)
 /* The tokenizer, so that `generate` has it wherever the folder goes. */
 static void keep_tokenizer(const Exec *x, const char *dir)
 {
-    static const char *const names[] = {"tokenizer.json",
-                                        "tokenizer_config.json"};
+    static const char *const names[] = { "tokenizer.json",
+                                         "tokenizer_config.json" };
     const char *path = opts_str(x->plan->opts, "data.tokenizer");
     const char *slash = strrchr(path, '/');
     const uint8_t *s;
     int64_t n;
 
     for (int i = 0; i < 2 && strcmp(path, "bytes"); i++) {
-        const char *from = !i ? path
-            : strf(forever, "%.*s%s", slash ? (int)(slash - path + 1) : 0,
-                   path, names[i]);
+        const char *from =
+            !i ? path
+               : strf(forever, "%.*s%s", slash ? (int)(slash - path + 1) : 0,
+                      path, names[i]);
         if (map_whole(forever, from, &s, &n))
             continue;
         run_file(strf(forever, "%s/%s", dir, names[i]), (const char *)s,
@@ -137,6 +138,7 @@ void run_folder(const Exec *x, const char *ckpt, const char *dir,
 /* ---- its keys ------------------------------------------------------------ */
 
 /* Keys that are not compiled into the plan. */
+/* clang-format off */
 static const char *const runkeys[] = {
     "train.steps", "train.lr", "train.min_lr", "train.schedule",
     "train.warmup", "train.decay", "train.decay_style", "train.eval_every",
@@ -146,6 +148,7 @@ static const char *const runkeys[] = {
     "data.template", "data.field", "data.order", "data.split", "name", "from",
     "resume", NULL
 };
+/* clang-format on */
 
 int run_key(const char *key)
 {

@@ -1,5 +1,5 @@
 /* runtime.h: what executes a plan. The border to the compiler is plan.h; this
- * folder links neither Lua nor passes nor code generators.                   */
+ * folder links neither Lua nor passes nor code generators. */
 #ifndef PLEAT_RUNTIME_H
 #define PLEAT_RUNTIME_H
 
@@ -21,12 +21,14 @@ typedef enum Lib {
     NLIB
 } Lib;
 
-typedef struct NcclId { char c[128]; } NcclId;
+typedef struct NcclId {
+    char c[128];
+} NcclId;
 
-typedef struct Dl {               /* null where the library was not found     */
+typedef struct Dl { /* null where the library was not found */
 #define LIB(id, what, names)
-#define SYM(id, name, ret, args) ret (*name) args;
-#define OBJ(id, name) void *name;
+#define SYM(id, name, ret, args) ret(*name) args;
+#define OBJ(id, name)            void *name;
 #include "syms.def"
 #undef LIB
 #undef SYM
@@ -34,29 +36,29 @@ typedef struct Dl {               /* null where the library was not found     */
 } Dl;
 
 extern Dl dl;
-/* 1: found, its symbols are in dl. 0: dl_why() says why not.                 */
+/* 1: found, its symbols are in dl. 0: dl_why() says why not. */
 int dl_open(Lib l);
 const char *dl_why(Lib l);
-const char *dl_what(Lib l);       /* "GPU driver"                             */
-/* One line for each library, the compiler, the processor: `pleat doctor`.    */
+const char *dl_what(Lib l); /* "GPU driver" */
+/* One line for each library, the compiler, the processor: `pleat doctor`. */
 void doctor(FILE *f);
 
 /* ---- start.c: what the time before the first step goes to ---------------- */
 
-double monotonic(void);           /* seconds, of a clock that only grows      */
-void start_phase(const char *name);           /* ends the one before; null    */
-void start_says(Text *t);         /* a line: all of them                      */
+double monotonic(void);             /* seconds, of a clock that only grows */
+void start_phase(const char *name); /* ends the one before; null */
+void start_says(Text *t);           /* a line: all of them */
 
 /* ---- pool.c: threads ----------------------------------------------------- */
 
 typedef struct Pool Pool;
 typedef void Work(void *ctx, int64_t lo, int64_t hi);
-/* threads 0: $PLEAT_THREADS, or this process's share of the processors.      */
+/* threads 0: $PLEAT_THREADS, or this process's share of the processors. */
 Pool *pool_open(int threads);
 void pool_close(Pool *p);
 int pool_size(const Pool *p);
 /* f on disjoint ranges that cover [0, n), none smaller than grain but the last;
- * returns when all are done.                                                 */
+ * returns when all are done. */
 void pool_run(Pool *p, Work *f, void *ctx, int64_t n, int64_t grain);
 
 /* ---- host.c: kernel text to functions ------------------------------------ */
@@ -65,28 +67,31 @@ typedef void KernelFn(void *const *buf, const int64_t *iv, int64_t lo,
                       int64_t hi);
 typedef struct Code Code;
 /* Compile the plan's kernels, or take them from the private cache. err() when
- * the compiler fails.                                                        */
+ * the compiler fails. */
 Code *host_load(Arena *a, const Plan *p);
 KernelFn *host_kernel(const Code *c, const char *name);
-const char *host_compiler(void);  /* first line of its --version              */
+const char *host_compiler(void); /* first line of its --version */
 
 /* ---- blas.c: matrix products --------------------------------------------- */
 
 typedef struct Blas Blas;
 Blas *blas_open(Arena *a, Pool *p);
-/* buf and iv as in steps.def; scratch as large as step_work says.            */
+/* buf and iv as in steps.def; scratch as large as step_work says. */
 void blas_run(Blas *b, StepKind k, void *const *buf, const int64_t *iv,
               int nint, void *scratch);
 
-char *cache_folder(Arena *a);     /* private, made when missing               */
-/* Whole or not at all: other ranks may be writing the same file.             */
+char *cache_folder(Arena *a); /* private, made when missing */
+/* Whole or not at all: other ranks may be writing the same file. */
 void cache_keep(const char *path, const void *p, size_t n);
 
 /* ---- GPUs: nvrtc.c lt.c nccl.c link.c ------------------------------------ */
 
 struct Comm;
-typedef struct Cubin { char *image; size_t n; } Cubin;
-/* Of every kernel of the plan for "sm_90a", from the cache if it has them.   */
+typedef struct Cubin {
+    char *image;
+    size_t n;
+} Cubin;
+/* Of every kernel of the plan for "sm_90a", from the cache if it has them. */
 Cubin *nvrtc_all(Arena *a, const Plan *p, Pool *pool, const char *arch,
                  struct Comm *c);
 
@@ -94,44 +99,47 @@ enum { LTWORK = 32 << 20 };
 typedef struct Lt Lt;
 typedef struct LtCall LtCall;
 Lt *lt_open(Arena *a, uint64_t work);
-/* buf stays the caller's and is read at every lt_run.                        */
+/* buf stays the caller's and is read at every lt_run. */
 LtCall *lt_bind(Lt *l, const int64_t *iv, int nint, const uint64_t *buf);
 void lt_run(Lt *l, const LtCall *c, void *stream);
 
-/* What an algorithm depends on: products that share one.                     */
+/* What an algorithm depends on: products that share one. */
 typedef struct LtShape {
     const char *key;
-    LtCall *call;                 /* the first such product                   */
-    uint64_t algo[8];             /* cuBLASLt's own form                      */
-    double ms;                    /* as measured; 0: it was not               */
+    LtCall *call;     /* the first such product */
+    uint64_t algo[8]; /* cuBLASLt's own form */
+    double ms;        /* as measured; 0: it was not */
 } LtShape;
-LtShape **lt_shapes(const Lt *l); /* vec                                      */
+LtShape **lt_shapes(const Lt *l); /* vec */
 int lt_accepts(const Lt *l, const LtShape *s, const uint64_t *algo);
 /* Run each proposed algorithm, keep the fastest; overwrites what the product
- * writes.                                                                    */
+ * writes. */
 void lt_measure(Lt *l, LtShape *s, void *stream, void *const event[2]);
 
-/* tune.c: one algorithm a shape on all ranks, from a file that lasts.        */
+/* tune.c: one algorithm a shape on all ranks, from a file that lasts. */
 struct Gpu;
 void tune(struct Gpu *x);
-/* From now on what this file has comes first: a resumed run's.               */
+/* From now on what this file has comes first: a resumed run's. */
 void tune_from(const char *path);
-void tune_text(const struct Gpu *x, Text *t); /* the file's lines             */
-/* Its whole lines whose key is not in v yet, to v; others are left out.      */
+void tune_text(const struct Gpu *x, Text *t); /* the file's lines */
+/* Its whole lines whose key is not in v yet, to v; others are left out. */
 enum { ALGOWORDS = 8 };
-typedef struct Tuned { const char *key; uint64_t algo[ALGOWORDS]; } Tuned;
+typedef struct Tuned {
+    const char *key;
+    uint64_t algo[ALGOWORDS];
+} Tuned;
 void tune_read(Arena *a, Tuned **v, const char *s);
 
 typedef struct Nccl Nccl;
 Nccl *nccl_open(Arena *a, const Plan *p, struct Comm *c);
 void nccl_close(Nccl *x);
-/* ncclCommAbort in two halves: what runs ends; what nothing holds is freed.  */
+/* ncclCommAbort in two halves: what runs ends; what nothing holds is freed. */
 void nccl_abort(Nccl *x);
 void nccl_reclaim(Nccl *x);
 const char *nccl_check(const Nccl *x);
 void *nccl_group(const Nccl *x, uint32_t atoms);
 /* A communicator of the ranks that name the same color, by key; -1: none, null.
- * All ranks ask at once.                                                     */
+ * All ranks ask at once. */
 void *nccl_pair(Nccl *x, int64_t color, int64_t key);
 void nccl_run(void *comm, StepKind kind, const int64_t *iv, int64_t ranks,
               int64_t me, uint64_t send, uint64_t recv, void *stream);
@@ -144,26 +152,26 @@ typedef struct Links Links;
 typedef struct LinkEnd LinkEnd;
 Links *links_open(Arena *a, const Plan *p, int64_t rank, Nccl *nccl);
 void links_warm(Links *x, uint64_t work, void *stream);
-/* For a send, recv or wait; turns: how often it runs.                        */
+/* For a send, recv or wait; turns: how often it runs. */
 LinkEnd *link_bind(Links *x, const char *prog, StepKind k, const int64_t *iv,
                    int64_t turns);
-void links_reset(Links *x);       /* before a program                         */
+void links_reset(Links *x); /* before a program */
 void link_run(LinkEnd *e, StepKind k, const int64_t *iv, uint64_t buf,
               void *stream);
-void links_finish(Links *x);      /* after it                                 */
+void links_finish(Links *x); /* after it */
 
 /* ---- shard.c: what of a tensor this rank holds --------------------------- */
 
-/* n elements that follow each other both in the logical tensor and locally.  */
+/* n elements that follow each other both in the logical tensor and locally. */
 typedef void RunFn(void *ctx, int64_t global, int64_t local, int64_t n);
 void tensor_runs(const Mesh *m, const Tensor *t, int64_t rank, RunFn *f,
                  void *ctx);
-int64_t tensor_elems(const Tensor *t);        /* of the logical tensor        */
-int64_t tensor_held(const Tensor *t);         /* of dim[]'s part of a rank    */
+int64_t tensor_elems(const Tensor *t); /* of the logical tensor */
+int64_t tensor_held(const Tensor *t);  /* of dim[]'s part of a rank */
 /* Of the ranks that hold equal parts, the one that writes it; never one with a
- * copy.                                                                      */
+ * copy. */
 int tensor_owner(const Mesh *m, const Tensor *t, int64_t rank);
-/* The j-th global index held along dim d.                                    */
+/* The j-th global index held along dim d. */
 int64_t tensor_at(const Mesh *m, const PlanDim *d, int64_t rank, int64_t j);
 int64_t dim_held(const PlanDim *d);
 double elem_get(Dtype dt, const void *p, int64_t i);
@@ -171,76 +179,79 @@ void elem_set(Dtype dt, void *p, int64_t i, double v);
 
 /* ---- comm.c mpi.c: ranks and their collectives --------------------------- */
 
-/* Ranks that live in this process: all of a plan (`local`), or one (`mpi`).  */
+/* Ranks that live in this process: all of a plan (`local`), or one (`mpi`). */
 typedef struct Comm {
     const char *name;
     int64_t world;
-    int64_t first;                /* ranks first .. first+n-1 live here       */
+    int64_t first; /* ranks first .. first+n-1 live here */
     int64_t n;
-    int ngroup; struct CommGroup *group;      /* mpi: communicators, by atoms */
-    const struct Peer *peer;      /* mpi: who the ranks are                   */
+    int ngroup;
+    struct CommGroup *group; /* mpi: communicators, by atoms */
+    const struct Peer *peer; /* mpi: who the ranks are */
 } Comm;
 
-/* Ranks and this rank by the launcher's environment; 1 and 0 without one.    */
+/* Ranks and this rank by the launcher's environment; 1 and 0 without one. */
 int64_t launch_world(void);
 int64_t launch_rank(void);
-int64_t launch_local(void);       /* ranks of this job on this host           */
-int launched(void);               /* by a launcher that MPI knows             */
-int64_t launch_lost(void);        /* programs that one it does not started    */
-int64_t launch_place(void);       /* this rank among them                     */
-void launch_errors(void);         /* one line, from one rank                  */
-/* Under a launcher MPI (started by the first call); else all ranks here.     */
+int64_t launch_local(void); /* ranks of this job on this host */
+int launched(void);         /* by a launcher that MPI knows */
+int64_t launch_lost(void);  /* programs that one it does not started */
+int64_t launch_place(void); /* this rank among them */
+void launch_errors(void);   /* one line, from one rank */
+/* Under a launcher MPI (started by the first call); else all ranks here. */
 Comm *comm_open(Arena *a, int64_t world);
-/* Under a launcher: rank 0's text to all.                                    */
+/* Under a launcher: rank 0's text to all. */
 void comm_plan(Text *t);
 void comm_close(Comm *c);
 /* All ranks come to the same failure. 1: this one says so (the first with
- * knows, or rank 0 when none does); the others wait here for the end.        */
+ * knows, or rank 0 when none does); the others wait here for the end. */
 int comm_speaks(Comm *c, int knows);
 void comm_barrier(Comm *c);
-void comm_share(Comm *c, void *p, int64_t bytes);   /* rank 0's to all        */
+void comm_share(Comm *c, void *p, int64_t bytes); /* rank 0's to all */
 void comm_share_from(Comm *c, int64_t rank, void *p, int64_t bytes);
-int64_t comm_max(Comm *c, int64_t v);         /* over all processes           */
-/* `bytes` of each process to all, by rank.                                   */
+int64_t comm_max(Comm *c, int64_t v); /* over all processes */
+/* `bytes` of each process to all, by rank. */
 void comm_gather(Comm *c, const void *mine, void *all, int64_t bytes);
 /* Before the first comm_run: the sets of atoms over which this process's ranks
- * run collectives. Every member of a group must name it.                     */
+ * run collectives. Every member of a group must name it. */
 void comm_groups(Comm *c, Arena *a, const Mesh *m, const uint32_t *atoms,
                  int n);
 
 /* Of an all-gather, all-to-all, reduce-scatter: n elements that follow each
  * other on both sides, at `out` of what is sent to a peer and at `in` of where
- * the peer's go; the peer names the same in the same order.                  */
+ * the peer's go; the peer names the same in the same order. */
 typedef void PairFn(void *ctx, int64_t out, int64_t in, int64_t n);
 void comm_runs(StepKind k, const int64_t *iv, int64_t size, int64_t peer,
                PairFn *f, void *ctx);
 
-/* One collective as one rank sees it.                                        */
-typedef struct Part { void *send, *recv; } Part;
+/* One collective as one rank sees it. */
+typedef struct Part {
+    void *send, *recv;
+} Part;
 typedef struct Coll {
     StepKind kind;
-    const int64_t *iv;            /* as in steps.def                          */
-    uint32_t atoms;               /* the group                                */
-    int64_t size;                 /* its ranks                                */
-    const int64_t *ranks;         /* in group order                           */
-    const Part *part;             /* local: size parts; mpi: one, this rank's */
-    int64_t me;                   /* mpi: position of this rank               */
-    void *stage;                  /* mpi: step_work bytes                     */
-    void *group;                  /* mpi: set by comm_run                     */
+    const int64_t *iv;    /* as in steps.def */
+    uint32_t atoms;       /* the group */
+    int64_t size;         /* its ranks */
+    const int64_t *ranks; /* in group order */
+    const Part *part;     /* local: size parts; mpi: one, this rank's */
+    int64_t me;           /* mpi: position of this rank */
+    void *stage;          /* mpi: step_work bytes */
+    void *group;          /* mpi: set by comm_run */
 } Coll;
 void comm_run(Comm *c, Pool *p, Coll *k);
 
-/* mpi.c, called by comm.c and channel.c   */
+/* mpi.c, called by comm.c and channel.c */
 void mpi_start(Comm *c);
 void mpi_stop(void);
 int mpi_running(void);
 void mpi_sendrecv(const uint8_t *out, int64_t dest, uint8_t *in, int64_t src,
                   int64_t bytes);
 void *mpi_group(const int64_t *ranks, int64_t n);
-/* `bytes` from each rank; out may be its place in `in`.                      */
+/* `bytes` from each rank; out may be its place in `in`. */
 void mpi_allgather(const Coll *k, const uint8_t *out, uint8_t *in,
                    int64_t bytes);
-/* Block i of out to rank i of the group, block i of in from it.              */
+/* Block i of out to rank i of the group, block i of in from it. */
 void mpi_alltoall(const Coll *k, const uint8_t *out, uint8_t *in,
                   int64_t bytes);
 void mpi_bcast(void *p, int64_t bytes, int64_t from);
@@ -248,53 +259,60 @@ void mpi_barrier(void);
 void mpi_gather(const void *mine, void *all, int64_t bytes);
 int64_t mpi_max(int64_t v);
 /* Transfers between two ranks; those of one tag keep their order. A message
- * travels in so many requests.                                               */
+ * travels in so many requests. */
 int64_t mpi_pieces(int64_t bytes);
 void mpi_send(const void *p, int64_t bytes, int64_t to, int64_t tag,
               void **request);
 void mpi_recv(void *p, int64_t bytes, int64_t from, int64_t tag);
 void mpi_wait(void **request, int64_t n);
-/* A type: n[0] x n[1] .. runs of `bytes` (below 2 GiB), `step` bytes apart.  */
+/* A type: n[0] x n[1] .. runs of `bytes` (below 2 GiB), `step` bytes apart. */
 void *mpi_strided(int64_t bytes, const int64_t *n, const int64_t *step,
                   int dims);
 void mpi_forget(void *type);
-/* A value of one type to a rank while one of another comes from a rank.      */
+/* A value of one type to a rank while one of another comes from a rank. */
 void mpi_swap(const void *out, void *otype, int64_t dest, void *in, void *itype,
               int64_t src);
 _Noreturn void mpi_abort(int status);
 
-/* ranks.c: who runs where; of more than `most` ranks only some.              */
+/* ranks.c: who runs where; of more than `most` ranks only some. */
 void ranks_table(Text *t, const Plan *p, const Comm *c, int64_t most);
 
 /* ---- exec.c turns.c channel.c look.c: a plan in memory and its run ------- */
 
 /* Where the inputs of a step come from. fill() writes rank's part of t, in t's
- * layout, for the turn-th micro-batch that the rank runs in this step.       */
+ * layout, for the turn-th micro-batch that the rank runs in this step. */
 typedef struct Feed {
     void (*fill)(void *self, const Tensor *t, int64_t rank, int64_t turn,
                  void *dst);
     void *self;
 } Feed;
 
-/* The step block (stepval names of the language).                            */
-typedef struct Block { double lr, bc1, bc2; int64_t step; } Block;
+/* The step block (stepval names of the language). */
+typedef struct Block {
+    double lr, bc1, bc2;
+    int64_t step;
+} Block;
 
 typedef struct Channel Channel;
 
-typedef struct Bound {            /* a step of one rank                       */
+typedef struct Bound { /* a step of one rank */
     const Step *s;
     KernelFn *fn;
-    void **buf;                   /* of framed ones: this turn's address      */
+    void **buf; /* of framed ones: this turn's address */
     int64_t *iv;
-    int64_t bytes;                /* zero, copy, send, recv, wait             */
-    void *scratch;                /* gemm, gmm, gmmw, collectives             */
-    int64_t group, *ranks, me;    /* collectives, transfers                   */
-    int wide;                     /* collective with members in other stages  */
-    Channel *chan;                /* send, wait; recv when its sender is here */
+    int64_t bytes;             /* zero, copy, send, recv, wait */
+    void *scratch;             /* gemm, gmm, gmmw, collectives */
+    int64_t group, *ranks, me; /* collectives, transfers */
+    int wide;                  /* collective with members in other stages */
+    Channel *chan;             /* send, wait; recv when its sender is here */
 } Bound;
 
-/* A buffer in a frame, where a step of the phase names it.                   */
-typedef struct Patch { void **at; int64_t offset; int frame; } Patch;
+/* A buffer in a frame, where a step of the phase names it. */
+typedef struct Patch {
+    void **at;
+    int64_t offset;
+    int frame;
+} Patch;
 
 typedef struct Rank {
     int64_t id;
@@ -302,33 +320,41 @@ typedef struct Rank {
     struct Stage *stage;
     uint8_t *arena;
     void **buf;
-    Bound **step;                 /* [program][step]                          */
-    Patch ***patch;               /* [program][phase]: vec                    */
-    Channel **chan;               /* vec: what it sends                       */
+    Bound **step;   /* [program][step] */
+    Patch ***patch; /* [program][phase]: vec */
+    Channel **chan; /* vec: what it sends */
 } Rank;
 
-/* What a phase reads of its micro-batch.                                     */
-typedef struct Needs { int *input; int micro; } Needs;   /* vec of tensors    */
+/* What a phase reads of its micro-batch. */
+typedef struct Needs {
+    int *input;
+    int micro;
+} Needs; /* vec of tensors */
 
-/* A program as one stage runs it: phases unrolled, the table in its place.   */
-typedef struct Course { int nrow; Turn *row; Needs *needs; } Course;
+/* A program as one stage runs it: phases unrolled, the table in its place. */
+typedef struct Course {
+    int nrow;
+    Turn *row;
+    Needs *needs;
+} Course;
 
-/* Ranks here that run one role, step by step together.                       */
+/* Ranks here that run one role, step by step together. */
 typedef struct Stage {
     int role;
-    Rank **rank; int64_t n;
-    Course *course;               /* by program                               */
-    int64_t *loaded;              /* by tensor: micro-batch; -1: none         */
-    int64_t micro;                /* that the scalar `micro` says; -1: none   */
-    int prog, row, step;          /* where it stands; row nrow: at the end    */
-    int met;                      /* a member of the collective looked at     */
+    Rank **rank;
+    int64_t n;
+    Course *course;      /* by program */
+    int64_t *loaded;     /* by tensor: micro-batch; -1: none */
+    int64_t micro;       /* that the scalar `micro` says; -1: none */
+    int prog, row, step; /* where it stands; row nrow: at the end */
+    int met;             /* a member of the collective looked at */
 } Stage;
 
-/* What ran, in order of start; step -1: a row of the table began.            */
+/* What ran, in order of start; step -1: a row of the table began. */
 typedef struct Ran {
     int stage, phase, step;
     int64_t micro;
-    double start, end;            /* seconds                                  */
+    double start, end; /* seconds */
 } Ran;
 
 typedef struct Exec {
@@ -338,84 +364,86 @@ typedef struct Exec {
     Pool *pool;
     Code *code;
     Blas *blas;
-    struct Gpu *gpu;              /* target cuda: arenas here are a mirror    */
-    int late;                     /* a run returns when it was launched, the
-                                     results are those of the one before      */
-    int fresh;                    /* ... if there was one                     */
-    int hold;                     /* of plans that may overflow: a step writes
+    struct Gpu *gpu; /* target cuda: arenas here are a mirror */
+    int late;        /* a run returns when it was launched, the
+                                     results are those of the one before */
+    int fresh;       /* ... if there was one */
+    int hold;        /* of plans that may overflow: a step writes
                                      nothing, and says that it did; a late one
-                                     does so if the one before it did         */
-    double waited;                /* seconds in which the host only waited    */
-    Rank *rank;                   /* comm->n of them                          */
-    Stage *stage; int nstage;
-    Stage **meet;                 /* room for all of them                     */
-    void *work;                   /* beyond the arenas: what steps without a  */
-    int64_t nwork;                /*   large enough scratch buffer need       */
-    void *copy;                   /* exec_checked: buffers before a step      */
+                                     does so if the one before it did */
+    double waited;   /* seconds in which the host only waited */
+    Rank *rank;      /* comm->n of them */
+    Stage *stage;
+    int nstage;
+    Stage **meet;  /* room for all of them */
+    void *work;    /* beyond the arenas: what steps without a */
+    int64_t nwork; /*   large enough scratch buffer need */
+    void *copy;    /* exec_checked: buffers before a step */
     int64_t ncopy;
-    const char *bad;              /* what exec_checked found                  */
-    int64_t step;                 /* of the last block                        */
-    const Feed *feed;             /* of the run                               */
-    _Atomic int64_t ticks;        /* steps of programs begun                  */
-    _Atomic(const Step *) now;    /* the one that runs; null: none            */
-    double **spent;               /* not null: seconds of each step of the one*/
-                                  /*   program that runs are added, by stage  */
-    Ran *ran; int64_t nran, maxran;   /* see exec_record                      */
+    const char *bad;           /* what exec_checked found */
+    int64_t step;              /* of the last block */
+    const Feed *feed;          /* of the run */
+    _Atomic int64_t ticks;     /* steps of programs begun */
+    _Atomic(const Step *) now; /* the one that runs; null: none */
+    double **spent;            /* not null: seconds of each step of the one*/
+                               /*   program that runs are added, by stage */
+    Ran *ran;
+    int64_t nran, maxran; /* see exec_record */
 } Exec;
 
 Exec *exec_open(const Plan *p, Comm *c);
 void exec_close(Exec *x);
 /* Run a program once. feed and b may be null for programs without inputs.
- * err() when stages wait for each other.                                     */
+ * err() when stages wait for each other. */
 void exec_run(Exec *x, const char *program, const Block *b, const Feed *feed);
-int exec_settle(Exec *x);         /* after late runs: the last one's results;
-                                     0: they were here                        */
+int exec_settle(Exec *x); /* after late runs: the last one's results;
+                                     0: they were here */
 /* The same, after every step looking for the first NaN or infinity it makes:
- * one line that names tensor, place and rank; null: none.                    */
+ * one line that names tensor, place and rank; null: none. */
 const char *exec_checked(Exec *x, const char *program, const Block *b,
                          const Feed *feed);
 /* From now on x->ran holds what the last run of this program did; null: no
- * longer.                                                                    */
+ * longer. */
 void exec_record(Exec *x, const char *program);
 /* That as Chrome's trace events: a process a stage; thread 0 has the rows, 1
- * the steps.                                                                 */
+ * the steps. */
 char *exec_trace(Arena *a, const Exec *x, const char *program, size_t *len);
 /* A result of the last run ("loss", "grad_norm", "ok"); NAN: no such result. */
 double exec_result(const Exec *x, const char *name);
 /* Elements of a tensor of the table, whole, or of a buffer, as rank `rank`
  * holds it; -1: neither. At most cap are written to out. Every rank must live
- * in this process to read a tensor that is spread over ranks.                */
+ * in this process to read a tensor that is spread over ranks. */
 int64_t exec_read(Exec *x, const char *name, int64_t rank, double *out,
                   int64_t cap);
 int64_t exec_write(Exec *x, const char *name, const double *in, int64_t n);
-void exec_pull(Exec *x);          /* what lasts, from the GPU: before reading */
-void exec_push(Exec *x);          /* ... to it: after writing                 */
-int64_t exec_bytes(const Exec *x);            /* arenas of all ranks here     */
+void exec_pull(Exec *x); /* what lasts, from the GPU: before reading */
+void exec_push(Exec *x); /* ... to it: after writing */
+int64_t exec_bytes(const Exec *x); /* arenas of all ranks here */
 const Role *exec_role(const Exec *x, int64_t rank);
 void *exec_buf(const Exec *x, int64_t rank, int buf);
-void *exec_fetch(const Exec *x, int64_t rank, int buf);   /* ... as it is now */
-/* Every input once, whatever stages read it; null: past the end.             */
+void *exec_fetch(const Exec *x, int64_t rank, int buf); /* ... as it is now */
+/* Every input once, whatever stages read it; null: past the end. */
 const Tensor *plan_input(const Plan *p, int i);
 
 /* exec.c, for the others */
-Turn *course_rows(Arena *a, const Program *g);        /* vec: rows in order   */
+Turn *course_rows(Arena *a, const Program *g); /* vec: rows in order */
 int is_collective(StepKind k);
-void *pages(int64_t bytes, const char *what); /* zeroed                       */
+void *pages(int64_t bytes, const char *what); /* zeroed */
 void drop_pages(void *p, int64_t bytes);
 
-/* turns.c: the step at which a rank stands                                   */
+/* turns.c: the step at which a rank stands */
 Bound *rank_step(const Rank *r);
 
 /* channel.c: what a stage hands to another. The local message is a pointer to
- * the sender's buffer: recv copies, wait wants it copied.                    */
+ * the sender's buffer: recv copies, wait wants it copied. */
 void channel_bind(Exec *x, Rank *r, Bound *b, int64_t turns);
-void channels_open(Exec *x);      /* after all steps were bound               */
+void channels_open(Exec *x); /* after all steps were bound */
 void channels_reset(Exec *x);
 int channel_ready(const Bound *b);
 void channel_run(Bound *b);
 void channels_finish(Exec *x);
 
-/* look.c: the first bad number                                               */
+/* look.c: the first bad number */
 void look_open(Exec *x);
 void look_close(Exec *x);
 void look_before(Exec *x, Stage *const *s, int n);
@@ -423,47 +451,59 @@ void look_after(Exec *x, Stage *const *s, int n);
 
 /* ---- cuda.c replay.c: a plan on a GPU ------------------------------------ */
 
-typedef struct GpuCall {          /* a step, bound                            */
+typedef struct GpuCall { /* a step, bound */
     const Step *s;
-    void *fn, **param;            /* kernels                                  */
-    uint64_t *buf;                /* addresses, of framed ones this turn's;
-                                     then a kernel's integers                 */
-    int64_t grid[5];              /* x threads y z shared bytes               */
-    int64_t bytes;                /* of the first buffer                      */
+    void *fn, **param; /* kernels */
+    uint64_t *buf;     /* addresses, of framed ones this turn's;
+                                     then a kernel's integers */
+    int64_t grid[5];   /* x threads y z shared bytes */
+    int64_t bytes;     /* of the first buffer */
     int64_t *iv;
     LtCall *lt;
-    void *comm; int64_t ranks, me;            /* collectives                  */
-    LinkEnd *end;                 /* send, recv, wait                         */
+    void *comm;
+    int64_t ranks, me; /* collectives */
+    LinkEnd *end;      /* send, recv, wait */
 } GpuCall;
 
-typedef struct GpuPatch { uint64_t *at; int64_t offset; int frame; } GpuPatch;
+typedef struct GpuPatch {
+    uint64_t *at;
+    int64_t offset;
+    int frame;
+} GpuPatch;
 
-/* Where a micro-batch's bytes of an input are, from the turn's first on.     */
-typedef struct GpuInput { int tensor; int64_t at; } GpuInput;
+/* Where a micro-batch's bytes of an input are, from the turn's first on. */
+typedef struct GpuInput {
+    int tensor;
+    int64_t at;
+} GpuInput;
 
-/* A row's calls as a graph, with these addresses for what it patches.        */
-typedef struct Segment { int phase; uint64_t *at; void *graph; } Segment;
+/* A row's calls as a graph, with these addresses for what it patches. */
+typedef struct Segment {
+    int phase;
+    uint64_t *at;
+    void *graph;
+} Segment;
 
 typedef struct GpuProgram {
     const Program *p;
     const Course *course;
     GpuCall *call;
-    GpuPatch **patch;             /* by phase: vec                            */
+    GpuPatch **patch; /* by phase: vec */
     int64_t turns;
-    uint8_t *in[2];               /* pinned: scalars, then turns of inputs    */
-    uint8_t *out[2];              /* pinned: results                          */
-    void *done[2];                /* events: the results are there            */
-    int64_t at[2];                /* the step of the run, from 0; -1: none    */
-    int64_t scalars, perturn, nin, nout;      /* bytes                        */
+    uint8_t *in[2];  /* pinned: scalars, then turns of inputs */
+    uint8_t *out[2]; /* pinned: results */
+    void *done[2];   /* events: the results are there */
+    int64_t at[2];   /* the step of the run, from 0; -1: none */
+    int64_t scalars, perturn, nin, nout; /* bytes */
     int64_t runs;
-    void *graph;                  /* executable; null: not yet                */
-    size_t nodes;                 /* of it                                    */
-    GpuInput *input;              /* vec                                      */
-    int micro;                    /* scalar of that name; -1: none            */
-    Segment *segment;             /* vec: see replay.c                        */
+    void *graph;      /* executable; null: not yet */
+    size_t nodes;     /* of it */
+    GpuInput *input;  /* vec */
+    int micro;        /* scalar of that name; -1: none */
+    Segment *segment; /* vec: see replay.c */
 } GpuProgram;
 
-/* Before a call (after 0) and after it (1); step: of the course's row.       */
+/* Before a call (after 0) and after it (1); step: of the course's row. */
 typedef void GpuLook(void *self, int row, int step, int after);
 
 typedef struct Gpu {
@@ -472,122 +512,140 @@ typedef struct Gpu {
     const Role *role;
     Comm *comm;
     Pool *pool;
-    const Course *course;         /* by program                               */
+    const Course *course; /* by program */
     int64_t rank;
-    int device, cores;            /* multiprocessors                          */
-    char name[128], arch[16];     /* "sm_90a"                                 */
-    int each;                     /* wait after each call                     */
+    int device, cores;        /* multiprocessors */
+    char name[128], arch[16]; /* "sm_90a" */
+    int each;                 /* wait after each call */
     void *context, *stream;
     uint64_t arena, work;
-    uint64_t stage; int64_t nstage;           /* a run's inputs and results   */
-    uint64_t hold; int held;      /* float: did the last run overflow? of a run
-                                     behind none: so many                     */
-    int64_t total, used;          /* bytes of the GPU; of those when last seen*/
-    int64_t pinned;               /* bytes of the host's                      */
-    struct { const char *what; int64_t bytes; } use[16];
+    uint64_t stage;
+    int64_t nstage; /* a run's inputs and results */
+    uint64_t hold;
+    int held;            /* float: did the last run overflow? of a run
+                                     behind none: so many */
+    int64_t total, used; /* bytes of the GPU; of those when last seen*/
+    int64_t pinned;      /* bytes of the host's */
+    struct {
+        const char *what;
+        int64_t bytes;
+    } use[16];
     int nuse;
     uint8_t *host;
-    void **fn;                    /* by kernel                                */
+    void **fn; /* by kernel */
     Lt *lt;
     Nccl *nccl;
     Links *links;
     GpuProgram *prog;
-    int64_t *loaded, micro;       /* as of Stage, of the run that is issued   */
-    GpuProgram *last; int slot;   /* run whose results are not here yet       */
-    int64_t step;                 /* of the run that is launched, from 0; -1  */
-    _Atomic int64_t awaited;      /* step waited for, from 1; 0: none         */
-    double waited;                /* seconds, for runs                        */
-    int tuned;                    /* shapes of products measured here         */
-    volatile uint32_t *trail; uint64_t trailat;   /* word the GPU writes, where
-                                     it sees it; 0: it does not               */
-    const GpuProgram *running;    /* whose calls are issued                   */
-    GpuLook *look; void *looker;  /* not null: call by call, with looks       */
-    void **mark; int nmark, maxmark;      /* events between calls, when timed */
-    int *marked; int64_t roommark;        /* the step that ends at each, or
-                                             -1 - row: one that begins        */
-    int timed; double began;      /* keep the marks of the next run; seconds  */
+    int64_t *loaded, micro; /* as of Stage, of the run that is issued */
+    GpuProgram *last;
+    int slot;                /* run whose results are not here yet */
+    int64_t step;            /* of the run that is launched, from 0; -1 */
+    _Atomic int64_t awaited; /* step waited for, from 1; 0: none */
+    double waited;           /* seconds, for runs */
+    int tuned;               /* shapes of products measured here */
+    volatile uint32_t *trail;
+    uint64_t trailat;          /* word the GPU writes, where
+                                     it sees it; 0: it does not */
+    const GpuProgram *running; /* whose calls are issued */
+    GpuLook *look;
+    void *looker; /* not null: call by call, with looks */
+    void **mark;
+    int nmark, maxmark; /* events between calls, when timed */
+    int *marked;
+    int64_t roommark; /* the step that ends at each, or
+                                             -1 - row: one that begins */
+    int timed;
+    double began; /* keep the marks of the next run; seconds */
 } Gpu;
 
-void gpu_ok(int error, const char *what);     /* err() unless error is 0      */
+void gpu_ok(int error, const char *what); /* err() unless error is 0 */
 uint64_t gpu_address(const Gpu *x, int buf);
 /* The GPU of this process: memory for one rank, kernels, every step bound.
  * host: the rank's arena in memory, of which the parts that last are a mirror:
- * gpu_pull brings them from the GPU, gpu_push takes them there.              */
+ * gpu_pull brings them from the GPU, gpu_push takes them there. */
 Gpu *gpu_open(Arena *a, const Plan *p, Comm *c, Pool *pool, uint8_t *host,
               const Course *course);
 void gpu_close(Gpu *x);
 
 /* abort.c: from now on, when the run fails, what x waits for is aborted; null:
- * nothing is.                                                                */
+ * nothing is. */
 void abort_watch(Gpu *x);
-/* Around launching and taking results: after an abort others stay in hold.   */
+/* Around launching and taking results: after an abort others stay in hold. */
 void abort_hold(void);
 void abort_release(void);
-/* From any thread, within seconds; then only the process' end may follow.    */
+/* From any thread, within seconds; then only the process' end may follow. */
 void gpu_abort(void);
-/* Null, or how another rank or the network has failed.                       */
+/* Null, or how another rank or the network has failed. */
 const char *abort_asked(void);
 
 /* fault.c: a call has failed. Returns if the GPU has not; else err() names the
- * run that is launched, or the one that was launched before and not read.    */
+ * run that is launched, or the one that was launched before and not read. */
 void gpu_fault(int error);
-void fault_launching(Gpu *x, const GpuProgram *g, int64_t step);   /* or null */
+void fault_launching(Gpu *x, const GpuProgram *g, int64_t step); /* or null */
 
-/* trail.c: at which collective the GPU is                                    */
+/* trail.c: at which collective the GPU is */
 void trail_open(Gpu *x);
 void trail_put(Gpu *x, const Step *s, int ended);
-/* Null: unknown. *ended: it is behind that one.                              */
+/* Null: unknown. *ended: it is behind that one. */
 const Step *trail_at(const Gpu *x, int *ended);
 
-/* device.c                                                                   */
-int gpu_count(void);              /* of this process; 0: no GPU or no driver  */
-void gpu_doctor(FILE *f);         /* a line each, then what targets lack      */
+/* device.c */
+int gpu_count(void);      /* of this process; 0: no GPU or no driver */
+void gpu_doctor(FILE *f); /* a line each, then what targets lack */
 void device_open(Gpu *x);
 uint64_t device_take(Gpu *x, int64_t bytes, const char *what);
-void device_count(Gpu *x, const char *what);  /* what is newly used, is its   */
+void device_count(Gpu *x, const char *what); /* what is newly used, is its */
 void *gpu_pinned(Gpu *x, int64_t bytes);
-/* A table of what its memory is used for. What is not the plan is measured.  */
+/* A table of what its memory is used for. What is not the plan is measured. */
 int64_t gpu_memory(Gpu *x, Text *t);
 
 /* spent: not null, seconds of each step are added; no graph then. late: returns
- * when the run is launched; 1: the results of the one before are here.       */
+ * when the run is launched; 1: the results of the one before are here. */
 int gpu_run(Gpu *x, int prog, const Block *b, const Feed *feed, double *spent,
             int late);
 /* What the last run of this program did, when it was timed, with room in out
- * for all its rows and steps. Returns how many there are.                    */
+ * for all its rows and steps. Returns how many there are. */
 int64_t gpu_ran(const Gpu *x, int prog, Ran *out);
 void replay_close(GpuProgram *g);
-int gpu_settle(Gpu *x);           /* ... of the last; 0: they were here       */
+int gpu_settle(Gpu *x); /* ... of the last; 0: they were here */
 void gpu_pull(Gpu *x);
 void gpu_push(Gpu *x);
-void gpu_fetch(Gpu *x, void *to, int64_t offset, int64_t bytes);   /* arena's */
+void gpu_fetch(Gpu *x, void *to, int64_t offset, int64_t bytes); /* arena's */
 
 /* peak.c: per second: FLOPs of products in this precision, bytes of memory; 0:
- * unknown.                                                                   */
-typedef struct Peak { double flops, bytes; } Peak;
+ * unknown. */
+typedef struct Peak {
+    double flops, bytes;
+} Peak;
 Peak gpu_peak(const char *name, const char *precision);
 Peak host_peak(Blas *b, Pool *p, const char *precision);
 
-/* nvtx.c: ranges for profilers, one in another                               */
+/* nvtx.c: ranges for profilers, one in another */
 void nvtx_begin(const char *name);
 void nvtx_end(void);
 
 /* ---- blocks.c: what two ranks of a collective exchange ------------------- */
 
-/* How a group's ranks hold their axis in halves (steps.def); zig 0: as one.  */
-typedef struct Zigzag { int64_t zig, low, ranks; } Zigzag;
+/* How a group's ranks hold their axis in halves (steps.def); zig 0: as one. */
+typedef struct Zigzag {
+    int64_t zig, low, ranks;
+} Zigzag;
 
 /* Where the block of a position begins in a buffer: each position's `step`
  * after the last, a second half `half` behind the first; or, placed, each half
- * at its place, `half` apart.                                                */
-typedef struct BlockPlace { int64_t step, half; int placed; } BlockPlace;
+ * at its place, `half` apart. */
+typedef struct BlockPlace {
+    int64_t step, half;
+    int placed;
+} BlockPlace;
 
 /* A block is one or two times (halves) n[0] x n[1] x n[2] x n[3] runs of `run`
- * elements; strides in elements.                                             */
+ * elements; strides in elements. */
 typedef struct Blocks {
     int64_t n[4], src[4], dst[4], run;
-    BlockPlace to;                /* in the sender's buffer, by receiver      */
-    BlockPlace from;              /* in the receiver's buffer, by sender      */
+    BlockPlace to;   /* in the sender's buffer, by receiver */
+    BlockPlace from; /* in the receiver's buffer, by sender */
     Zigzag z;
     int halves;
 } Blocks;
@@ -596,87 +654,89 @@ typedef enum DenseSide { NEITHER, DSTDENSE, SRCDENSE } DenseSide;
 
 Blocks block_shape(StepKind k, const int64_t *iv, int64_t ranks);
 Blocks scatter_shape(const int64_t *iv, int64_t ranks);
-/* Half h of the block of a position, in elements.                            */
+/* Half h of the block of a position, in elements. */
 int64_t block_place(const Blocks *s, const BlockPlace *x, int64_t pos,
                     int64_t h);
 int64_t block_elems(const Blocks *s);
-/* Are blocks (or the only one) dense in a buffer, in group order?            */
+/* Are blocks (or the only one) dense in a buffer, in group order? */
 int is_dense(const Blocks *s, const int64_t *stride, const BlockPlace *x,
              int one);
 /* The block from position `from` to position `to`. A dense side's pointer is
- * where the block begins, the other's where the buffer does.                 */
+ * where the block begins, the other's where the buffer does. */
 void copy_block(const Blocks *s, int size, const uint8_t *src, int64_t to,
                 uint8_t *dst, int64_t from, DenseSide dense);
 
 /* ---- watch.c: a rank that waits for ever --------------------------------- */
 
-/* Who a rank is, as all ranks know it.                                       */
+/* Who a rank is, as all ranks know it. */
 typedef struct Peer {
     uint64_t token;
-    uint32_t address; uint16_t port;          /* in network order             */
+    uint32_t address;
+    uint16_t port; /* in network order */
     int32_t pid;
     char host[64], cpus[48];
 } Peer;
-const Peer *watch_open(Arena *a, int64_t me, int64_t world);     /* by rank   */
+const Peer *watch_open(Arena *a, int64_t me, int64_t world); /* by rank */
 void watch_close(void);
-void watch_start(Exec *x);        /* from now on x must make progress         */
+void watch_start(Exec *x); /* from now on x must make progress */
 void watch_stop(void);
-void watch_signal(void);          /* the launcher ends the run; may be called
-                                     in a signal's handler                    */
-/* Around what waits for other ranks: these, atoms 0 when not a group.        */
+void watch_signal(void); /* the launcher ends the run; may be called
+                                     in a signal's handler */
+/* Around what waits for other ranks: these, atoms 0 when not a group. */
 void watch_enter(uint32_t atoms, const int64_t *ranks, int64_t n);
-void watch_all(void);             /* the same for all ranks                   */
+void watch_all(void); /* the same for all ranks */
 void watch_leave(void);
-/* May this rank say why the run fails? Only the first one may.               */
+/* May this rank say why the run fails? Only the first one may. */
 int watch_claim(void);
 
 /* ---- data.c: inputs ------------------------------------------------------ */
 
 typedef struct Data Data;
-enum { DATAshuffle = 1 };         /* training order; else as in the files     */
-/* key "data.train" or "data.valid"; null when it is not set.                 */
+enum { DATAshuffle = 1 }; /* training order; else as in the files */
+/* key "data.train" or "data.valid"; null when it is not set. */
 Data *data_open(Arena *a, const Plan *p, const char *key, int flags);
-/* ... of another place than the key says, in messages still the key's.       */
+/* ... of another place than the key says, in messages still the key's. */
 Data *data_open_at(Arena *a, const Plan *p, const char *key, const char *spec,
                    int flags);
-/* Inputs of the step that begins with this sample of the order.              */
+/* Inputs of the step that begins with this sample of the order. */
 Feed data_feed(Data *d, int64_t first);
 int64_t data_samples(const Data *d);
-int64_t data_perstep(const Data *d);           /* samples of one step         */
-int64_t data_vocab(const Data *d);            /* 0: unknown                   */
+int64_t data_perstep(const Data *d); /* samples of one step */
+int64_t data_vocab(const Data *d);   /* 0: unknown */
 const Samples *data_source(const Data *d);
-int64_t sample_elems(const Tensor *t);        /* without micro and batch      */
+int64_t sample_elems(const Tensor *t); /* without micro and batch */
 /* The i-th sample in the files' order: its tokens, seq + 1 of them, to out when
  * there is one; -1 beyond the end. Returns how many; 0: these are no tokens. */
 int64_t data_sample(const Data *d, int64_t i, int32_t *out);
 
 /* ---- ngram.c: what counting alone predicts ------------------------------- */
 
-enum { NGRAM = 3 };               /* loss[i]: of contexts of i bytes          */
+enum { NGRAM = 3 }; /* loss[i]: of contexts of i bytes */
 /* Cross-entropy of the first samples of valid by counts of train; 0: not
- * bytes.                                                                     */
+ * bytes. */
 int ngrams(Arena *a, const Data *train, const Data *valid, int64_t samples,
            double loss[NGRAM]);
 
 /* ---- rate.c: learning rate, batch ---------------------------------------- */
 
-double rate(const Opts *o, int64_t step);     /* of a step counted from 0     */
+double rate(const Opts *o, int64_t step); /* of a step counted from 0 */
 /* The i-th smaller batch of train.ramp, and the sample before which its steps
- * begin; 0: there are i of them. err() when the key is not to be read.       */
+ * begin; 0: there are i of them. err() when the key is not to be read. */
 int64_t ramp(const Opts *o, int i, int64_t *until);
 
 /* A source of elements for one tensor: element (i0, i1, ...) of the tensor is
  * at base + sum of i[d] * stride[d]. Dims with fix[d] >= 0 are loaded only
- * there.                                                                     */
+ * there. */
 typedef struct View {
     const uint8_t *data;
     const char *dt;
     int64_t base, stride[MAXD], fix[MAXD];
     /* Blocks of 128 x 128 elements of a matrix `cols` wide have a scale each.*/
-    const float *scale; int64_t cols;
+    const float *scale;
+    int64_t cols;
 } View;
-double view_get(const View *v, int64_t at);       /* the source's element     */
-/* How many elements from `at` on, `step` apart, lie in the same block.       */
+double view_get(const View *v, int64_t at); /* the source's element */
+/* How many elements from `at` on, `step` apart, lie in the same block. */
 int64_t view_same(const View *v, int64_t at, int64_t step);
 
 #include "ckpt.h"
@@ -684,25 +744,25 @@ int64_t view_same(const View *v, int64_t at, int64_t step);
 /* ---- events.c: TensorBoard ----------------------------------------------- */
 
 typedef struct Events Events;
-Events *events_open(Arena *a, int fd);        /* closes fd                    */
-/* A null e writes nothing, nor does one whose file could not be written.     */
+Events *events_open(Arena *a, int fd); /* closes fd */
+/* A null e writes nothing, nor does one whose file could not be written. */
 void event_scalar(Events *e, int64_t step, const char *tag, double v);
 void event_text(Events *e, int64_t step, const char *tag, const char *s,
-                size_t n);                    /* Markdown                     */
+                size_t n); /* Markdown */
 void events_close(Events *e);
 
 /* ---- log.c: step lines and metrics.jsonl --------------------------------- */
 
 typedef struct Log Log;
-/* dir: the run's folder; null: lines only.                                   */
+/* dir: the run's folder; null: lines only. */
 Log *log_open(Arena *a, const Plan *p, const Exec *x, const char *dir);
 /* secs: of the step; host: those in which this process worked for it, < 0: all
- * of them.                                                                   */
-void log_plan(Log *l, const Plan *p, const Exec *x);     /* from now on       */
+ * of them. */
+void log_plan(Log *l, const Plan *p, const Exec *x); /* from now on */
 void log_step(Log *l, const Exec *x, int64_t step, double lr, double secs,
               double host);
-/* v: by result, as averaged. beside: more for the line, or "".               */
-/* set: the name of one of several validation sets; else null.                */
+/* v: by result, as averaged. beside: more for the line, or "". */
+/* set: the name of one of several validation sets; else null. */
 void log_valid(Log *l, int64_t step, const char *set, const double *v,
                const char *beside);
 void log_sample(Log *l, int64_t step, const char *s, size_t n);
@@ -712,45 +772,47 @@ void log_close(Log *l);
 
 /* ---- train.c generate.c: commands ---------------------------------------- */
 
-/* A smaller batch at the start of a run (train.ramp), by the same model.     */
+/* A smaller batch at the start of a run (train.ramp), by the same model. */
 typedef struct Growth {
     Plan *plan;
-    int64_t until;                /* its last step begins before this sample  */
+    int64_t until; /* its last step begins before this sample */
 } Growth;
 
 typedef struct RunArgs {
-    const char *text; size_t len; /* the plan's bytes; null: print them       */
-    const Growth *ramp; int nramp;    /* smallest first; then the plan itself */
+    const char *text;
+    size_t len; /* the plan's bytes; null: print them */
+    const Growth *ramp;
+    int nramp; /* smallest first; then the plan itself */
 } RunArgs;
-/* rundir.c: the folder of a run, runs/<model> or key "name"; rank 0 writes.  */
+/* rundir.c: the folder of a run, runs/<model> or key "name"; rank 0 writes. */
 const char *run_dir(Arena *a, const Plan *p);
 void run_folder(const Exec *x, const char *ckpt, const char *dir,
                 const RunArgs *a);
-void run_tuned(const Exec *x, const char *dir);       /* what was measured    */
-void run_file(const char *path, const char *s, size_t n);    /* or err()      */
-void run_ranks(const Exec *x, const char *dir);       /* printed in part      */
-int run_key(const char *key);     /* may it differ from the plan's?           */
+void run_tuned(const Exec *x, const char *dir); /* what was measured */
+void run_file(const char *path, const char *s, size_t n); /* or err() */
+void run_ranks(const Exec *x, const char *dir);           /* printed in part */
+int run_key(const char *key); /* may it differ from the plan's? */
 
 /* Train as the plan's keys say. The exit status; err() when something is
- * wrong.                                                                     */
+ * wrong. */
 int run_plan(Plan *p, const RunArgs *a);
-/* Validation only, on the weights of `from`.                                 */
+/* Validation only, on the weights of `from`. */
 int eval_plan(Plan *p);
 
 typedef struct GenArgs {
     const char *prompt;
-    int64_t n;                    /* tokens to make                           */
-    double temperature;           /* 0: always the likeliest                  */
-    int64_t topk;                 /* 0: all                                   */
+    int64_t n;          /* tokens to make */
+    double temperature; /* 0: always the likeliest */
+    int64_t topk;       /* 0: all */
     uint64_t seed;
 } GenArgs;
 int generate_plan(Plan *p, const GenArgs *g, FILE *out);
 /* Samples while x trains, as train.sample_... say; err() when this fold cannot.
- * All processes call sample(); free() its text, n bytes; null: no memory.    */
+ * All processes call sample(); free() its text, n bytes; null: no memory. */
 typedef struct Sampler Sampler;
 Sampler *sampler_open(Arena *a, Exec *x);
 char *sample(Sampler *s, int64_t step, size_t *n);
-/* Time `steps` steps on made-up tokens, step by step of the plan: bench.c.   */
+/* Time `steps` steps on made-up tokens, step by step of the plan: bench.c. */
 int bench_plan(Plan *p, int64_t steps, FILE *out);
 
 #endif

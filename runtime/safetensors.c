@@ -8,7 +8,7 @@
  * checked before any is used; nothing here exits, so a caller may try another
  * file. In files we write, __metadata__ holds the axes of each tensor ("axes
  * <name>": "expert hidden ffn"), so a reader with another axis order can
- * permute.                                                                   */
+ * permute. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -24,6 +24,7 @@
 
 enum { MAXHEADER = 100000000 };
 
+/* clang-format off */
 static const struct { const char *name; int bytes; char kind; } types[] = {
     {"F64", 8, 'f'}, {"I64", 8, 'i'}, {"U64", 8, 'u'},
     {"F32", 4, 'f'}, {"I32", 4, 'i'}, {"U32", 4, 'u'},
@@ -31,6 +32,7 @@ static const struct { const char *name; int bytes; char kind; } types[] = {
     {"I8", 1, 'i'}, {"U8", 1, 'u'}, {"BOOL", 1, 'u'},
     {"F8_E4M3", 1, '8'}, {"F8_E5M2", 1, '8'},
 };
+/* clang-format on */
 
 enum { NTYPE = sizeof types / sizeof *types };
 
@@ -58,12 +60,11 @@ static double half(uint16_t h)
 
     if (e == 31)
         return m ? (double)__builtin_nanf("") : s * (double)__builtin_inff();
-    return e ? s * (1024 + m) * 0x1p-25 * (double)(1ull << e)
-             : s * m * 0x1p-24;
+    return e ? s * (1024 + m) * 0x1p-25 * (double)(1ull << e) : s * m * 0x1p-24;
 }
 
 /* e bits of exponent, m of mantissa, no infinities: e4m3 as in "FN", whose one
- * NaN is all ones; e5m2 has IEEE's.                                          */
+ * NaN is all ones; e5m2 has IEEE's. */
 static float f8(uint8_t b, int m, int bias)
 {
     uint32_t e = (b & 127u) >> m, f = b & ((1u << m) - 1), u;
@@ -89,8 +90,14 @@ int st_floats(const char *dt, const uint8_t *p, int64_t at, int64_t step,
     for (int64_t i = 0; i < n; i++, p += step * size)
         switch (k) {
         case 3: memcpy(&to[i], p, 4); break;
-        case 6: memcpy(&h, p, 2); to[i] = (float)half(h); break;
-        case 7: memcpy(&h, p, 2); to[i] = bf16_to_f32(h); break;
+        case 6:
+            memcpy(&h, p, 2);
+            to[i] = (float)half(h);
+            break;
+        case 7:
+            memcpy(&h, p, 2);
+            to[i] = bf16_to_f32(h);
+            break;
         case 13: to[i] = f8(*p, 3, 7); break;
         default: to[i] = f8(*p, 2, 15); break;
         }
@@ -111,7 +118,7 @@ int64_t st_elems(const StTensor *t)
     return n;
 }
 
-/* To nearest even; 65520 and more is infinite.                               */
+/* To nearest even; 65520 and more is infinite. */
 static uint16_t f32_to_f16(float f)
 {
     uint32_t u;
@@ -147,8 +154,17 @@ void st_set(const char *dt, uint8_t *p, int64_t i, double v)
 double st_get(const char *dt, const uint8_t *p, int64_t i)
 {
     int k = type_named(dt), n = types[k].bytes;
-    union { double f8; float f4; uint16_t u2; int16_t i2; int8_t i1;
-            int64_t i8; uint64_t u8; int32_t i4; uint32_t u4; } v = {0};
+    union {
+        double f8;
+        float f4;
+        uint16_t u2;
+        int16_t i2;
+        int8_t i1;
+        int64_t i8;
+        uint64_t u8;
+        int32_t i4;
+        uint32_t u4;
+    } v = { 0 };
 
     memcpy(&v, p + i * n, (size_t)n);
     switch (k) {
@@ -246,8 +262,9 @@ static const char *check_tiling(Arena *a, const StFile *f, int64_t avail)
     qsort(f->t, (size_t)f->n, sizeof *f->t, by_offset);
     for (int i = 0; i < f->n; at = f->t[i++].end)
         if (f->t[i].begin != at)
-            return strf(a, "tensor '%s' %s", f->t[i].name, f->t[i].begin < at
-                        ? "overlaps another" : "leaves a hole before it");
+            return strf(a, "tensor '%s' %s", f->t[i].name,
+                        f->t[i].begin < at ? "overlaps another"
+                                           : "leaves a hole before it");
     return at == avail ? NULL : "bytes follow the last tensor";
 }
 
@@ -258,15 +275,16 @@ static const char *read_header(Arena *a, StFile *f, json_t *head, int64_t avail)
     const json_t *meta = json_object_get(head, "__metadata__");
 
     f->t = alloc(a, (json_object_size(head) + 1) * sizeof *f->t);
-    json_object_foreach(head, name, v) {
+    json_object_foreach(head, name, v)
+    {
         if (v == meta)
             continue;
         StTensor *t = &f->t[f->n++];
         const char *why = read_tensor(a, t, name, v, avail);
         if (why)
             return strf(a, "tensor '%s': %s", name, why);
-        const char *axes = json_string_value(
-            json_object_get(meta, strf(a, "axes %s", name)));
+        const char *axes =
+            json_string_value(json_object_get(meta, strf(a, "axes %s", name)));
         t->axes = axes ? strf(a, "%s", axes) : NULL;
     }
     const char *why = check_tiling(a, f, avail);
@@ -287,14 +305,14 @@ static const char *read_file(Arena *a, StFile *f)
         return "its header is longer than the file";
     if (f->map[8] != '{')
         return "its header is not JSON";
-    json_t *head = json_loadb((const char *)f->map + 8, n,
-                              JSON_REJECT_DUPLICATES, &e);
+    json_t *head =
+        json_loadb((const char *)f->map + 8, n, JSON_REJECT_DUPLICATES, &e);
     if (!head)
         return strf(a, "its header: %s", e.text);
     f->data = f->map + 8 + n;
     const char *why = json_is_object(head)
-        ? read_header(a, f, head, f->size - 8 - (int64_t)n)
-        : "its header is not an object";
+                          ? read_header(a, f, head, f->size - 8 - (int64_t)n)
+                          : "its header is not an object";
     json_decref(head);
     return why;
 }
@@ -313,8 +331,9 @@ const char *st_open(Arena *a, const char *path, StFile **out)
     }
     f->path = strf(a, "%s", path);
     f->size = st.st_size;
-    void *p = f->size ? mmap(NULL, (size_t)f->size, PROT_READ, MAP_PRIVATE, fd,
-                             0) : MAP_FAILED;
+    void *p = f->size
+                  ? mmap(NULL, (size_t)f->size, PROT_READ, MAP_PRIVATE, fd, 0)
+                  : MAP_FAILED;
     f->fd = fd;
     if (p == MAP_FAILED) {
         close(fd);
@@ -338,7 +357,7 @@ void st_close(StFile *f)
 
 StTensor *st_find(const StFile *f, const char *name)
 {
-    StTensor key = {.name = name};
+    StTensor key = { .name = name };
 
     return bsearch(&key, f->t, (size_t)f->n, sizeof *f->t, by_name);
 }
@@ -367,7 +386,7 @@ static void put_tensor(Text *h, const StTensor *t)
 
 char *st_header(Arena *a, StTensor *t, int n, size_t *len, int64_t *total)
 {
-    Text h = {.arena = a};
+    Text h = { .arena = a };
     int64_t at = 0;
 
     qsort(t, (size_t)n, sizeof *t, by_size);

@@ -9,7 +9,7 @@
  * The order of a part is a permutation for each epoch, a function of the seed,
  * and that of a blend is blend.c's: sample number i of a run is the same in
  * every fold, and a run that resumes needs nothing but its position.
- * order=megatron instead builds Megatron's (megatron.c).                     */
+ * order=megatron instead builds Megatron's (megatron.c). */
 #define _GNU_SOURCE
 #include <glob.h>
 #include <math.h>
@@ -32,10 +32,10 @@ static int ends(const char *s, const char *end)
 static void add_file(const Samples *s, Corpus *p, const char *path,
                      const char *input)
 {
-    SampleFile f = {.input = input};
+    SampleFile f = { .input = input };
     const char *format = s->want.format, *why = NULL;
-    const char *kind = s->want.text
-                     ? tokens_format(s->mem, path, format, &why) : NULL;
+    const char *kind =
+        s->want.text ? tokens_format(s->mem, path, format, &why) : NULL;
 
     if (kind && (!strcmp(kind, "bytes") || !strcmp(kind, "jsonl"))) {
         path = tokenized(s->mem, s->want.text, path, kind);
@@ -85,11 +85,13 @@ static int is_index(const Samples *s, const char *path)
 static void add_pattern(const Samples *s, Corpus *p, const char *pattern)
 {
     const char *key = s->want.key;
-    glob_t g = {0};
+    glob_t g = { 0 };
 
     if (glob(pattern, GLOB_BRACE, NULL, &g) || !g.gl_pathc)
-        err(s->want.loc, "%s: no file %s (a path in a model file is relative "
-            "to it; %s=path sets another)", key, p->path, key);
+        err(s->want.loc,
+            "%s: no file %s (a path in a model file is relative "
+            "to it; %s=path sets another)",
+            key, p->path, key);
     for (size_t i = 0; i < g.gl_pathc; i++)
         if (!is_folder(g.gl_pathv[i]) && !is_index(s, g.gl_pathv[i]))
             add_file(s, p, g.gl_pathv[i], NULL);
@@ -124,13 +126,16 @@ static void count_rows(const Samples *s, SampleFile *f)
     f->samples = f->t.rows;
     for (int i = 0; f->input && (t = plan_input(w->plan, i)); i++)
         if (!strcmp(t->name, f->input) && f->t.cols != sample_elems(t))
-            err(w->loc, "%s: a row of %s has %lld elements, input '%s' needs "
-                "%lld", w->key, f->t.path, (long long)f->t.cols, t->name,
+            err(w->loc,
+                "%s: a row of %s has %lld elements, input '%s' needs "
+                "%lld",
+                w->key, f->t.path, (long long)f->t.cols, t->name,
                 (long long)sample_elems(t));
     if (!f->input && f->t.cols != w->seq + 1 && f->t.cols != w->seq)
-        err(w->loc, "%s: a row of %s has %lld tokens, seq is %lld (rows have "
-            "seq or seq + 1 tokens)", w->key, f->t.path, (long long)f->t.cols,
-            (long long)w->seq);
+        err(w->loc,
+            "%s: a row of %s has %lld tokens, seq is %lld (rows have "
+            "seq or seq + 1 tokens)",
+            w->key, f->t.path, (long long)f->t.cols, (long long)w->seq);
 }
 
 static void count_samples(const Samples *s, Corpus *p)
@@ -150,7 +155,8 @@ static void count_samples(const Samples *s, Corpus *p)
                 f->t.path, (long long)f->t.n, (long long)w->seq + 1);
         f->first = f->input ? 0 : total;
         total = f->input && i && total < f->samples ? total
-                : f->input ? f->samples : total + f->samples;
+                : f->input                          ? f->samples
+                                                    : total + f->samples;
     }
     p->n = total;
 }
@@ -180,8 +186,9 @@ static void order_part(const Samples *s, Corpus *p, int64_t samples)
 
     if (vec_len(p->file) > 1 || t->rows)
         err(w->loc, "%s: data.order=megatron takes one dataset, and %s is %s",
-            w->key, p->path, t->rows ? "an array of rows"
-            : "several (name each, with a weight)");
+            w->key, p->path,
+            t->rows ? "an array of rows"
+                    : "several (name each, with a weight)");
     if (w->seed > UINT32_MAX)
         err(w->loc, "data.order=megatron needs a seed below 2^32");
     const char *why = order_new(s->mem, t, lo, hi, w->seq, samples,
@@ -229,11 +236,11 @@ static uint64_t scramble(uint64_t x)
 }
 
 /* A Feistel network over the next even power of two; what falls outside [0, n)
- * goes through again.                                                        */
+ * goes through again. */
 int64_t data_order(uint64_t seed, int64_t epoch, int64_t i, int64_t n)
 {
-    uint64_t key = scramble(seed + 0x9e3779b97f4a7c15ull *
-                                       (uint64_t)(epoch + 1));
+    uint64_t key =
+        scramble(seed + 0x9e3779b97f4a7c15ull * (uint64_t)(epoch + 1));
     uint64_t x = (uint64_t)i;
     int half = 1;
 
@@ -243,8 +250,8 @@ int64_t data_order(uint64_t seed, int64_t epoch, int64_t i, int64_t n)
     do {
         uint64_t l = x >> half, r = x & mask;
         for (uint64_t round = 0; round < 6; round++) {
-            uint64_t t = l ^ (scramble(key + round * 0xd1342543de82ef95ull +
-                                       r) & mask);
+            uint64_t t =
+                l ^ (scramble(key + round * 0xd1342543de82ef95ull + r) & mask);
             l = r;
             r = t;
         }
@@ -299,7 +306,7 @@ static SampleReader reader(const Samples *s, const Corpus *p, int64_t i,
                            int64_t from, const char *input)
 {
     const SampleFile *f = file_of(p, p->order ? 0 : i, input);
-    SampleReader r = {.t = &f->t};
+    SampleReader r = { .t = &f->t };
 
     if (p->order) {
         r.walk = order_walk(p->order, i, from);
@@ -345,7 +352,7 @@ SampleReader samples_plain(const Samples *s, int64_t i)
 /* ---- opening ------------------------------------------------------------- */
 
 /* "0.7 a 0.3 b" or "size a size b"; anything else is one path. Weights of size
- * are left 0.                                                                */
+ * are left 0. */
 static double *split_spec(Samples *s)
 {
     const char *rest = s->want.spec, *word;
@@ -353,7 +360,7 @@ static double *split_spec(Samples *s)
 
     s->weighted = opts_blend(rest) != 0;
     if (!s->weighted) {
-        vec_push(s->mem, s->part, (Corpus){.path = rest});
+        vec_push(s->mem, s->part, (Corpus){ .path = rest });
         vec_push(s->mem, weight, 1.0);
         return weight;
     }
@@ -363,8 +370,9 @@ static double *split_spec(Samples *s)
         rest += strcspn(rest, " ");
         word = rest += strspn(rest, " ");
         rest += strcspn(rest, " ");
-        vec_push(s->mem, s->part, (Corpus){
-            .path = strf(s->mem, "%.*s", (int)(rest - word), word)});
+        vec_push(
+            s->mem, s->part,
+            (Corpus){ .path = strf(s->mem, "%.*s", (int)(rest - word), word) });
     }
     return weight;
 }
@@ -373,7 +381,7 @@ Samples *samples_open(Arena *a, const SampleWant *w)
 {
     Samples *s = alloc(a, sizeof *s);
 
-    *s = (Samples){.mem = a, .want = *w};
+    *s = (Samples){ .mem = a, .want = *w };
     double *weight = split_spec(s);
     int n = (int)vec_len(s->part);
     for (int i = 0; i < n; i++)

@@ -3,7 +3,7 @@
  * Along each axis a rank holds a list of pieces [start, start + len) of the
  * global index, one after another; its part is their product, row-major. What
  * lies beyond the axis' end is padding: it is held, and never moved. Of a
- * tensor in a bucket the rank has only a run of that part.                   */
+ * tensor in a bucket the rank has only a run of that part. */
 #include <string.h>
 
 #include "runtime.h"
@@ -46,7 +46,7 @@ int64_t tensor_at(const Mesh *m, const PlanDim *d, int64_t rank, int64_t j)
 
 /* Ranks that differ only in atoms the tensor does not depend on hold equal
  * parts; the one with zeros there writes. Stages hold different tensors, apart
- * from copies.                                                               */
+ * from copies. */
 int tensor_owner(const Mesh *m, const Tensor *t, int64_t rank)
 {
     if (!strcmp(t->kind, "copy"))
@@ -65,26 +65,28 @@ int tensor_owner(const Mesh *m, const Tensor *t, int64_t rank)
 }
 
 /* Of the local part's elements the rank has [lo, hi); element i is at i + shift
- * of its buffer.                                                             */
-typedef struct Clip { int64_t lo, hi, shift; } Clip;
+ * of its buffer. */
+typedef struct Clip {
+    int64_t lo, hi, shift;
+} Clip;
 
 static Clip clip_of(const Mesh *m, const Tensor *t, int64_t rank)
 {
     int64_t n = tensor_held(t);
 
     if (!t->run)
-        return (Clip){0, n, t->at};
+        return (Clip){ 0, n, t->at };
     int64_t lo = mesh_pos(m, t->shard, rank) * t->run - t->at;
     int64_t hi = lo + t->run;
-    return (Clip){lo < 0 ? 0 : lo, hi < n ? hi : n, -lo};
+    return (Clip){ lo < 0 ? 0 : lo, hi < n ? hi : n, -lo };
 }
 
 typedef struct Walk {
     const Mesh *m;
     const Tensor *t;
     int64_t rank;
-    int whole;                    /* dims from here on are held whole         */
-    int64_t inner;                /* elements of those                        */
+    int whole;     /* dims from here on are held whole */
+    int64_t inner; /* elements of those */
     Clip clip;
     RunFn *f;
     void *ctx;
@@ -130,7 +132,7 @@ static void walk(const Walk *w, int d, int64_t global, int64_t local)
 void tensor_runs(const Mesh *m, const Tensor *t, int64_t rank, RunFn *f,
                  void *ctx)
 {
-    Walk w = {m, t, rank, t->nd, 1, clip_of(m, t, rank), f, ctx};
+    Walk w = { m, t, rank, t->nd, 1, clip_of(m, t, rank), f, ctx };
 
     while (w.whole > 0 && is_whole(&w, w.whole - 1))
         w.inner *= t->dim[--w.whole].n;
@@ -174,7 +176,7 @@ void elem_set(Dtype dt, void *p, int64_t i, double v)
 
 /* ---- loading from a strided source --------------------------------------- */
 
-enum { BLOCK = 128 };             /* rows and columns of one scale            */
+enum { BLOCK = 128 }; /* rows and columns of one scale */
 
 double view_get(const View *v, int64_t at)
 {
@@ -204,10 +206,10 @@ typedef struct Load {
     const View *v;
     void *dst;
     Clip clip;
-    int same;                     /* source and tensor have one dtype         */
+    int same; /* source and tensor have one dtype */
 } Load;
 
-/* What weights of a checkpoint of masters are: most of what is loaded.       */
+/* What weights of a checkpoint of masters are: most of what is loaded. */
 static void round_row(uint16_t *to, const uint8_t *from, int64_t n)
 {
     float v;
@@ -218,7 +220,7 @@ static void round_row(uint16_t *to, const uint8_t *from, int64_t n)
     }
 }
 
-/* By way of floats, which hold what is read: no element asks what it is.     */
+/* By way of floats, which hold what is read: no element asks what it is. */
 static int load_floats(const Load *l, int64_t src, int64_t step, int64_t dst,
                        int64_t n)
 {
@@ -233,8 +235,10 @@ static int load_floats(const Load *l, int64_t src, int64_t step, int64_t dst,
         k = k < same ? k : same;
         if (!st_floats(v->dt, v->data, src, step, k, x))
             return 0;
-        float s = v->scale ? v->scale[src / v->cols / BLOCK * wide +
-                                      src % v->cols / BLOCK] : 1;
+        float s =
+            v->scale
+                ? v->scale[src / v->cols / BLOCK * wide + src % v->cols / BLOCK]
+                : 1;
         for (int64_t i = 0; v->scale && i < k; i++)
             x[i] *= s;
         if (l->t->dt == Df32)
@@ -274,7 +278,7 @@ static void load_row(const Load *l, int64_t src, int64_t step, int64_t dst,
 }
 
 /* Dim d of the part: src is the element in the source, dst the place among the
- * rows of dim d.                                                             */
+ * rows of dim d. */
 static void load(const Load *l, int d, int64_t src, int64_t dst)
 {
     if (d == l->t->nd) {
@@ -306,8 +310,13 @@ static void load(const Load *l, int d, int64_t src, int64_t dst)
 void view_load(const Mesh *m, const Tensor *t, int64_t rank, const View *v,
                void *dst)
 {
-    Load l = {m, t, rank, v, dst, clip_of(m, t, rank),
-              !strcmp(v->dt, dtypes[t->dt].st)};
+    Load l = { m,
+               t,
+               rank,
+               v,
+               dst,
+               clip_of(m, t, rank),
+               !strcmp(v->dt, dtypes[t->dt].st) };
 
     load(&l, 0, v->base, 0);
 }

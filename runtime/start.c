@@ -1,6 +1,6 @@
 /* start.c: what the time before the first step goes to. A phase lasts until the
  * next one begins; those of one name count together, in the order in which they
- * first came.                                                                */
+ * first came. */
 #define _GNU_SOURCE
 #include <string.h>
 #include <time.h>
@@ -10,10 +10,13 @@
 enum { MAXPHASE = 24 };
 
 static struct {
-    int n, now;                   /* now: the one that runs; -1: none         */
-    double begun;                 /* seconds                                  */
-    struct { const char *name; double secs; } phase[MAXPHASE];
-} s = {.now = -1};
+    int n, now;   /* now: the one that runs; -1: none */
+    double begun; /* seconds */
+    struct {
+        const char *name;
+        double secs;
+    } phase[MAXPHASE];
+} s = { .now = -1 };
 
 double monotonic(void)
 {

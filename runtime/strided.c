@@ -3,7 +3,7 @@
  * kept slowest of `to` first and merged where both orders agree, so a matrix
  * that is turned is two loops and one that is not is none: a copy of bytes.
  * strided_boxes cuts a piece to a range of the destination; what is left are
- * whole boxes, which are turned in tiles that stay in cache.                 */
+ * whole boxes, which are turned in tiles that stay in cache. */
 #include <string.h>
 
 #include "runtime.h"
@@ -20,7 +20,7 @@ void strided_loop(Strided *p, int64_t n, int64_t to, int64_t from)
         return;
     for (; k > 0 && p->loop[k - 1].to < to; k--)
         p->loop[k] = p->loop[k - 1];
-    p->loop[k] = (Stride){n, to, from};
+    p->loop[k] = (Stride){ n, to, from };
     p->n++;
 }
 
@@ -32,14 +32,14 @@ void strided_merge(Strided *p)
         const Stride *x = &p->loop[k];
         Stride *last = n ? &p->loop[n - 1] : NULL;
         if (last && last->to == x->to * x->n && last->from == x->from * x->n)
-            *last = (Stride){last->n * x->n, x->to, x->from};
+            *last = (Stride){ last->n * x->n, x->to, x->from };
         else
             p->loop[n++] = *x;
     }
     p->n = n;
 }
 
-/* The loop whose elements are nearest in the source.                         */
+/* The loop whose elements are nearest in the source. */
 static int nearest_loop(const Stride *l, int n)
 {
     int s = n - 1;
@@ -64,7 +64,7 @@ typedef struct Within {
     void *ctx;
 } Within;
 
-/* Elements from the first to the last of loops k and on.                     */
+/* Elements from the first to the last of loops k and on. */
 static int64_t span(const Strided *p, int k)
 {
     int64_t n = 1;
@@ -104,7 +104,7 @@ static void cut(const Within *c, int k, int64_t to, int64_t from)
 void strided_boxes(const Strided *p, int64_t lo, int64_t hi, BoxFn *f,
                    void *ctx)
 {
-    Within c = {p, lo, hi, f, ctx};
+    Within c = { p, lo, hi, f, ctx };
 
     cut(&c, 0, p->to, p->from);
 }
@@ -115,33 +115,35 @@ typedef uint8_t V16 __attribute__((vector_size(16), aligned(1)));
 typedef uint16_t V8 __attribute__((vector_size(16), aligned(2)));
 typedef uint32_t V4 __attribute__((vector_size(16), aligned(4)));
 
-#define LOW16(a, b)  __builtin_shufflevector(a, b, 0, 16, 1, 17, 2, 18, 3, 19, \
-                                             4, 20, 5, 21, 6, 22, 7, 23)
-#define HIGH16(a, b) __builtin_shufflevector(a, b, 8, 24, 9, 25, 10, 26, 11, \
-                                             27, 12, 28, 13, 29, 14, 30, 15, 31)
-#define LOW8(a, b)   __builtin_shufflevector(a, b, 0, 8, 1, 9, 2, 10, 3, 11)
-#define HIGH8(a, b)  __builtin_shufflevector(a, b, 4, 12, 5, 13, 6, 14, 7, 15)
-#define LOW4(a, b)   __builtin_shufflevector(a, b, 0, 4, 1, 5)
-#define HIGH4(a, b)  __builtin_shufflevector(a, b, 2, 6, 3, 7)
+#define LOW16(a, b)                                                            \
+    __builtin_shufflevector(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, \
+                            22, 7, 23)
+#define HIGH16(a, b)                                                        \
+    __builtin_shufflevector(a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, \
+                            29, 14, 30, 15, 31)
+#define LOW8(a, b)  __builtin_shufflevector(a, b, 0, 8, 1, 9, 2, 10, 3, 11)
+#define HIGH8(a, b) __builtin_shufflevector(a, b, 4, 12, 5, 13, 6, 14, 7, 15)
+#define LOW4(a, b)  __builtin_shufflevector(a, b, 0, 4, 1, 5)
+#define HIGH4(a, b) __builtin_shufflevector(a, b, 2, 6, 3, 7)
 
 /* A function that turns N x N elements, rows `down` and `out` bytes apart: log
- * N times, row i and row i + N / 2 are interleaved.                          */
-#define TURN(name, V, N, LOW, HIGH)                                            \
-    static inline void name(const uint8_t *from, int64_t down, uint8_t *to,    \
-                            int64_t out)                                       \
-    {                                                                          \
-        V r[N], t[N];                                                          \
-        for (int i = 0; i < N; i++)                                            \
-            memcpy(&r[i], from + i * down, sizeof r[i]);                       \
-        for (int k = 1; k < N; k *= 2) {                                       \
-            for (int i = 0; i < N / 2; i++) {                                  \
-                t[2 * i] = LOW(r[i], r[i + N / 2]);                            \
-                t[2 * i + 1] = HIGH(r[i], r[i + N / 2]);                       \
-            }                                                                  \
-            memcpy(r, t, sizeof r);                                            \
-        }                                                                      \
-        for (int i = 0; i < N; i++)                                            \
-            memcpy(to + i * out, &r[i], sizeof r[i]);                          \
+ * N times, row i and row i + N / 2 are interleaved. */
+#define TURN(name, V, N, LOW, HIGH)                                         \
+    static inline void name(const uint8_t *from, int64_t down, uint8_t *to, \
+                            int64_t out)                                    \
+    {                                                                       \
+        V r[N], t[N];                                                       \
+        for (int i = 0; i < N; i++)                                         \
+            memcpy(&r[i], from + i * down, sizeof r[i]);                    \
+        for (int k = 1; k < N; k *= 2) {                                    \
+            for (int i = 0; i < N / 2; i++) {                               \
+                t[2 * i] = LOW(r[i], r[i + N / 2]);                         \
+                t[2 * i + 1] = HIGH(r[i], r[i + N / 2]);                    \
+            }                                                               \
+            memcpy(r, t, sizeof r);                                         \
+        }                                                                   \
+        for (int i = 0; i < N; i++)                                         \
+            memcpy(to + i * out, &r[i], sizeof r[i]);                       \
     }
 
 TURN(turn16, V16, 16, LOW16, HIGH16)
@@ -161,7 +163,7 @@ static inline void turn_block(int size, const uint8_t *from, int64_t down,
 
 /* TILE x TILE elements, by way of memory where rows lie side by side: those of
  * the files are often a power of two apart and would push each other out of the
- * cache. Meanwhile what stands `ahead` bytes further is fetched.             */
+ * cache. Meanwhile what stands `ahead` bytes further is fetched. */
 static inline void turn_tile(int size, const uint8_t *from, int64_t down,
                              uint8_t *to, int64_t out, int64_t ahead)
 {
@@ -180,7 +182,7 @@ static inline void turn_tile(int size, const uint8_t *from, int64_t down,
         memcpy(to + i * out, mid + i * row, (size_t)row);
 }
 
-/* One element after another, s the outer loop.                               */
+/* One element after another, s the outer loop. */
 static void plain(const uint8_t *from, uint8_t *to, int size, const Stride *s,
                   const Stride *d)
 {
@@ -198,7 +200,7 @@ static void plain(const uint8_t *from, uint8_t *to, int size, const Stride *s,
 }
 
 /* What is left of tiles at the edges. s: near in the source; d: near in the
- * destination.                                                               */
+ * destination. */
 static void edge(const uint8_t *from, uint8_t *to, int size, Stride s, Stride d)
 {
     int64_t w = 16 / size, n = s.n / w * w, m = d.n / w * w;
@@ -209,8 +211,8 @@ static void edge(const uint8_t *from, uint8_t *to, int size, Stride s, Stride d)
         for (int64_t j = 0; j < m; j += w)
             turn_block(size, from + (i + j * d.from) * size, d.from * size,
                        to + (i * s.to + j) * size, s.to * size);
-    Stride right = {s.n - n, s.to, s.from}, below = {d.n - m, d.to, d.from};
-    Stride left = {n, s.to, s.from};
+    Stride right = { s.n - n, s.to, s.from }, below = { d.n - m, d.to, d.from };
+    Stride left = { n, s.to, s.from };
     plain(from + n * s.from * size, to + n * s.to * size, size, &right, &d);
     plain(from + m * d.from * size, to + m * d.to * size, size, &left, &below);
 }
@@ -225,7 +227,7 @@ static void whole(const uint8_t *from, uint8_t *to, int size, Stride s,
     }
 }
 
-/* Tiles along the rows of the source; ahead is the next one.                 */
+/* Tiles along the rows of the source; ahead is the next one. */
 static void turn(const uint8_t *from, uint8_t *to, int size, Stride s, Stride d)
 {
     int fit = s.from == 1 && d.to == 1 && size <= 4;
@@ -238,8 +240,8 @@ static void turn(const uint8_t *from, uint8_t *to, int size, Stride s, Stride d)
             a.n = s.n - i < TILE ? s.n - i : TILE;
             b.n = d.n - j < TILE ? d.n - j : TILE;
             if (fit && a.n == TILE && b.n == TILE)
-                whole(x, y, size, s, d, size * (i + TILE < s.n ? TILE
-                                                : TILE * d.from - i));
+                whole(x, y, size, s, d,
+                      size * (i + TILE < s.n ? TILE : TILE * d.from - i));
             else
                 edge(x, y, size, a, b);
         }
@@ -247,13 +249,17 @@ static void turn(const uint8_t *from, uint8_t *to, int size, Stride s, Stride d)
 
 /* ---- copying ------------------------------------------------------------- */
 
-typedef struct Copy { const uint8_t *from; uint8_t *to; int64_t lo; int size; }
-    Copy;
+typedef struct Copy {
+    const uint8_t *from;
+    uint8_t *to;
+    int64_t lo;
+    int size;
+} Copy;
 
 static void copy_innermost(const uint8_t *from, uint8_t *to, int size,
                            const Stride *s, const Stride *d)
 {
-    static const Stride once = {1, 0, 0};
+    static const Stride once = { 1, 0, 0 };
 
     if (s != d)
         turn(from, to, size, *s, *d);
@@ -266,9 +272,9 @@ static void copy_innermost(const uint8_t *from, uint8_t *to, int size,
 static void copy_box(void *ctx, const Stride *l, int n, int64_t to,
                      int64_t from)
 {
-    static const Stride once = {1, 1, 1};
+    static const Stride once = { 1, 1, 1 };
     const Copy *c = ctx;
-    int64_t at[MAXD] = {0};
+    int64_t at[MAXD] = { 0 };
     int s = n ? nearest_loop(l, n) : 0, d = n - 1, k;
 
     to -= c->lo;
@@ -287,9 +293,9 @@ static void copy_box(void *ctx, const Stride *l, int n, int64_t to,
 }
 
 void strided_copy(const Strided *p, int size, const uint8_t *from, uint8_t *to,
-                int64_t lo, int64_t hi)
+                  int64_t lo, int64_t hi)
 {
-    Copy c = {from, to, lo, size};
+    Copy c = { from, to, lo, size };
 
     strided_boxes(p, lo, hi, copy_box, &c);
 }

@@ -3,7 +3,7 @@
  * that all threads share, and written in their order.
  *
  * A run that trains on text keeps its tokens in the cache, by what they were
- * made of; the first process of a host makes them, the others wait.          */
+ * made of; the first process of a host makes them, the others wait. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <jansson.h>
@@ -20,24 +20,28 @@
 
 #include "runtime.h"
 
-enum { EACH = 4 << 20 };          /* bytes of text for each thread            */
+enum { EACH = 4 << 20 }; /* bytes of text for each thread */
 
 typedef struct Doc {
-    const char *s; size_t n;      /* jsonl: the line                          */
-    int64_t line;                 /* where it begins                          */
-    int32_t *id; int64_t nid;     /* malloc'd                                 */
-    char *why;                    /* what is wrong with it                    */
+    const char *s;
+    size_t n;     /* jsonl: the line */
+    int64_t line; /* where it begins */
+    int32_t *id;
+    int64_t nid; /* malloc'd */
+    char *why;   /* what is wrong with it */
 } Doc;
 
 typedef struct Batch {
     const TextArgs *a;
     const char *path;
     int jsonl;
-    Bytes text;                   /* of the batch                             */
-    Doc *doc; int64_t ndoc, cap;
-    size_t limit;                 /* bytes of a batch                         */
+    Bytes text; /* of the batch */
+    Doc *doc;
+    int64_t ndoc, cap;
+    size_t limit; /* bytes of a batch */
     Pool *pool;
-    Encoder **idle; int nidle;    /* room for one a thread                    */
+    Encoder **idle;
+    int nidle; /* room for one a thread */
     pthread_mutex_t lock;
     BinIdx *out;
     TextCount count;
@@ -99,8 +103,7 @@ static void encode_line(const Batch *b, Encoder *e, Doc *d)
     else if (!json_is_string(text))
         d->why = why_of("has no \"%s\" that is a text", b->a->field);
     else
-        encode_doc(b, e, d, json_string_value(text),
-                   json_string_length(text));
+        encode_doc(b, e, d, json_string_value(text), json_string_length(text));
     json_decref(root);
 }
 
@@ -143,7 +146,7 @@ static _Noreturn void stop(Batch *b, int64_t line, const char *fmt, ...)
     char *s = vstrf(forever, fmt, ap);
     va_end(ap);
     binidx_drop(b->out);
-    err(&(Loc){b->path, (int)line, NULL}, "%s", s);
+    err(&(Loc){ b->path, (int)line, NULL }, "%s", s);
 }
 
 static void run_batch(Batch *b)
@@ -170,14 +173,14 @@ static void run_batch(Batch *b)
 static Doc *new_doc(Batch *b, const char *s, size_t n, int64_t line)
 {
     if (b->ndoc == b->cap)
-        b->doc = enlarge(b->doc, sizeof *b->doc *
-                         (size_t)(b->cap = 2 * b->cap + 64));
-    b->doc[b->ndoc] = (Doc){.s = s, .n = n, .line = line};
+        b->doc = enlarge(b->doc,
+                         sizeof *b->doc * (size_t)(b->cap = 2 * b->cap + 64));
+    b->doc[b->ndoc] = (Doc){ .s = s, .n = n, .line = line };
     return &b->doc[b->ndoc++];
 }
 
 /* Lines lie behind each other in b->text, which moves as it grows: their places
- * are known when it is full.                                                 */
+ * are known when it is full. */
 static void place_lines(Batch *b)
 {
     size_t at = 0;
@@ -224,11 +227,12 @@ static void read_text(Batch *b)
 TextCount tokenize(const TextArgs *a, const char *const *path, int n,
                    const char *format, const char *prefix)
 {
-    Batch b = {.a = a, .out = binidx_create(prefix, a->t->vocab),
-             .pool = pool_open(0)};
+    Batch b = { .a = a,
+                .out = binidx_create(prefix, a->t->vocab),
+                .pool = pool_open(0) };
 
     pthread_mutex_init(&b.lock, NULL);
-    json_object_seed(0);          /* before threads do                        */
+    json_object_seed(0); /* before threads do */
     b.limit = (size_t)pool_size(b.pool) * EACH;
     b.idle = enlarge(NULL, (size_t)pool_size(b.pool) * sizeof *b.idle);
     for (int i = 0; i < n; i++) {
@@ -270,8 +274,8 @@ static const char *said_end(const Tokenizer *t, const Loc *l)
     if (!b && !access(path, F_OK))
         err(l, "%s: %s (data.eod=TOKEN does without it)", path, e.text);
     const json_t *end = json_object_get(b, "eos_token");
-    const char *s = json_string_value(json_is_object(end)
-                                      ? json_object_get(end, "content") : end);
+    const char *s = json_string_value(
+        json_is_object(end) ? json_object_get(end, "content") : end);
 
     s = s ? intern(s) : NULL;
     json_decref(b);
@@ -280,10 +284,15 @@ static const char *said_end(const Tokenizer *t, const Loc *l)
 
 static int32_t eod_of(const Tokenizer *t, const char *name, const Loc *l)
 {
+    /* clang-format off */
     static const char *const usual[] = {
-        "<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>",
+        "<|endoftext|>",
+        "<|end_of_text|>",
+        "</s>",
+        "<eos>",
         "<\uff5cend\u2581of\u2581sentence\uff5c>",
     };
+    /* clang-format on */
     const char *said = name ? name : said_end(t, l);
     int32_t id = said ? tokenizer_id(t, said) : -1;
 
@@ -292,7 +301,7 @@ static int32_t eod_of(const Tokenizer *t, const char *name, const Loc *l)
     if (name && id < 0)
         err(l, "data.eod: %s has no token '%s'", t->path, name);
     if (t->bytes && !name)
-        return 0;                 /* bytes: as jsonl.c                        */
+        return 0; /* bytes: as jsonl.c */
     for (size_t i = 0; id < 0 && i < sizeof usual / sizeof *usual; i++)
         id = tokenizer_id(t, usual[i]);
     return id;
@@ -301,8 +310,8 @@ static int32_t eod_of(const Tokenizer *t, const char *name, const Loc *l)
 TextArgs text_args(const Opts *o)
 {
     const char *path = opts_str(o, "data.tokenizer");
-    TextArgs a = {.field = opts_str(o, "data.field"),
-                  .template = (int)opts_int(o, "data.template")};
+    TextArgs a = { .field = opts_str(o, "data.field"),
+                   .template = (int)opts_int(o, "data.template") };
 
     if (!strcmp(path, "bytes") && !opts_given(o, "data.eod") &&
         !opts_given(o, "data.field") && !a.template)
@@ -317,7 +326,7 @@ static char *cache_prefix(Arena *mem, const TextArgs *a, const char *path,
                           const char *format)
 {
     char full[PATH_MAX];
-    struct stat st = {0};
+    struct stat st = { 0 };
     const char *dir = cache_folder(mem);
     char *name = realpath(path, full) ? full : "";
 
@@ -337,8 +346,8 @@ const char *tokenized(Arena *mem, const TextArgs *a, const char *path,
 {
     char *prefix = cache_prefix(mem, a, path, format);
     char *bin = strf(mem, "%s.bin", prefix);
-    int lock = open(strf(mem, "%s.lock", prefix), O_RDWR | O_CREAT | O_CLOEXEC,
-                    0600);
+    int lock =
+        open(strf(mem, "%s.lock", prefix), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
 
     if (lock >= 0)
         flock(lock, LOCK_EX);

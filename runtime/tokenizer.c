@@ -6,7 +6,7 @@
  *
  * The model is byte pair encoding, over bytes (GPT-2, Llama 3, Qwen, DeepSeek)
  * or over characters with bytes for those it lacks (Llama 2, Mixtral). Anything
- * in a file that would change tokens and is not known here is refused.       */
+ * in a file that would change tokens and is not known here is refused. */
 #define _GNU_SOURCE
 #include <jansson.h>
 #include <stdlib.h>
@@ -18,14 +18,14 @@
 
 #include "runtime.h"
 
-enum { MAXID = 1 << 24 };         /* far beyond any vocabulary                */
+enum { MAXID = 1 << 24 }; /* far beyond any vocabulary */
 
 typedef struct Load {
     Tokenizer *t;
     json_t *root, *vocab;
     const Loc *loc;
-    int bytelevel;                /* a ByteLevel pre-tokenizer was met        */
-    int16_t byteof[324];          /* GPT-2's characters for bytes; -1         */
+    int bytelevel;       /* a ByteLevel pre-tokenizer was met */
+    int16_t byteof[324]; /* GPT-2's characters for bytes; -1 */
 } Load;
 
 /* ---- JSON ---------------------------------------------------------------- */
@@ -70,7 +70,7 @@ static const char *plain_pattern(const json_t *j)
     return json_string_value(json_object_get(p, "String"));
 }
 
-/* f on j, or on each of the parts when j is a Sequence of them.              */
+/* f on j, or on each of the parts when j is a Sequence of them. */
 typedef void PartFn(Load *l, const json_t *j);
 
 static void each(Load *l, const json_t *j, const char *parts, PartFn *f)
@@ -90,13 +90,15 @@ static void each(Load *l, const json_t *j, const char *parts, PartFn *f)
 
 static void add_norm(Load *l, const json_t *j)
 {
+    /* clang-format off */
     static const struct { const char *name; int form; } forms[] = {
         { "NFC", UTF8PROC_STABLE | UTF8PROC_COMPOSE },
         { "NFD", UTF8PROC_STABLE | UTF8PROC_DECOMPOSE },
         { "NFKC", UTF8PROC_STABLE | UTF8PROC_COMPOSE | UTF8PROC_COMPAT },
         { "NFKD", UTF8PROC_STABLE | UTF8PROC_DECOMPOSE | UTF8PROC_COMPAT },
     };
-    Norm n = {0};
+    /* clang-format on */
+    Norm n = { 0 };
 
     for (size_t i = 0; i < sizeof forms / sizeof *forms; i++)
         if (!strcmp(forms[i].name, type_of(j)))
@@ -110,11 +112,13 @@ static void add_norm(Load *l, const json_t *j)
         n.to = text_at(l, j, "content");
         if (!n.from || !*n.from)
             err(l->loc, "normalizer Replace: only texts can be replaced, no "
-                "patterns");
+                        "patterns");
         n.from = intern(n.from);
     } else if (!n.form) {
-        err(l->loc, "normalizer %s is not known here (NFC, NFD, NFKC, NFKD, "
-            "Prepend, Replace are)", type_of(j));
+        err(l->loc,
+            "normalizer %s is not known here (NFC, NFD, NFKC, NFKD, "
+            "Prepend, Replace are)",
+            type_of(j));
     }
     vec_push(forever, l->t->norm, n);
 }
@@ -124,15 +128,15 @@ static void add_norm(Load *l, const json_t *j)
 static const char gpt2[] = "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+|"
                            " ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
 
-/* What Rust takes for numeric: Unicode 17 by now.                            */
+/* What Rust takes for numeric: Unicode 17 by now. */
 static const char digit[] = "[\\p{N}\\x{11de0}-\\x{11de9}"
                             "\\x{16ff4}-\\x{16ff6}]";
 
 /* Punctuation is that of Unicode 8 (the library has it from a crate of its own;
- * two of these are not punctuation since): without what came later.          */
+ * two of these are not punctuation since): without what came later. */
 static const char *punctuation(void)
 {
-    Text t = {.arena = forever};
+    Text t = { .arena = forever };
 
     put(&t, "(?![%s",
         "\\x{61d}\\x{9fd}\\x{a76}\\x{c77}\\x{c84}\\x{1b7d}-\\x{1b7e}"
@@ -166,7 +170,7 @@ static int behavior(const Load *l, const json_t *j)
 /* s as a pattern that matches itself. */
 static const char *quoted(const char *s)
 {
-    Text t = {.arena = forever};
+    Text t = { .arena = forever };
 
     for (; *s; s++)
         put(&t, strchr("\\^$.[]|()?*+{}&-", *s) ? "\\%c" : "%c", *s);
@@ -175,8 +179,10 @@ static const char *quoted(const char *s)
 
 static void add_match(Load *l, const char *pattern, int how, int invert)
 {
-    Cut c = {.kind = CUTmatch, .how = how, .invert = invert,
-             .code = cut_compile(pattern, l->loc)};
+    Cut c = { .kind = CUTmatch,
+              .how = how,
+              .invert = invert,
+              .code = cut_compile(pattern, l->loc) };
 
     vec_push(forever, l->t->cut, c);
 }
@@ -195,7 +201,7 @@ static void add_split(Load *l, const json_t *j)
 
 static void add_bytelevel(Load *l, const json_t *j)
 {
-    Cut space = {.kind = CUTspace, .prefix = PREalways};
+    Cut space = { .kind = CUTspace, .prefix = PREalways };
 
     if (flag(j, "add_prefix_space", 1))
         vec_push(forever, l->t->cut, space);
@@ -206,8 +212,9 @@ static void add_bytelevel(Load *l, const json_t *j)
 
 static void add_metaspace(Load *l, const json_t *j)
 {
-    Cut c = {.kind = CUTspace, .prefix = PREalways,
-             .space = text_at(l, j, "replacement")};
+    Cut c = { .kind = CUTspace,
+              .prefix = PREalways,
+              .space = text_at(l, j, "replacement") };
     const char *s = json_string_value(json_object_get(j, "prepend_scheme"));
 
     if ((s && !strcmp(s, "never")) || !flag(j, "add_prefix_space", 1))
@@ -232,8 +239,8 @@ static void add_cut(Load *l, const json_t *j)
     else if (!strcmp(type, "Metaspace"))
         add_metaspace(l, j);
     else if (!strcmp(type, "Digits"))
-        add_match(l, digit, flag(j, "individual_digits", 0) ? CUTisolated
-                                                                : CUTjoined, 0);
+        add_match(l, digit,
+                  flag(j, "individual_digits", 0) ? CUTisolated : CUTjoined, 0);
     else if (!strcmp(type, "Punctuation"))
         add_match(l, punctuation(), behavior(l, j), 0);
     else if (!strcmp(type, "WhitespaceSplit"))
@@ -241,14 +248,16 @@ static void add_cut(Load *l, const json_t *j)
     else if (!strcmp(type, "Whitespace"))
         add_match(l, "\\w+|[^\\w\\s]+", CUTremoved, 1);
     else
-        err(l->loc, "pre_tokenizer %s is not known here (ByteLevel, Split, "
-            "Metaspace, Digits, Punctuation, Whitespace are)", type);
+        err(l->loc,
+            "pre_tokenizer %s is not known here (ByteLevel, Split, "
+            "Metaspace, Digits, Punctuation, Whitespace are)",
+            type);
 }
 
 /* ---- the model ----------------------------------------------------------- */
 
 /* GPT-2 writes a byte as a character: itself where that can be seen, else the
- * next of U+0100, U+0101 ...                                                 */
+ * next of U+0100, U+0101 ... */
 static void map_bytes(Load *l)
 {
     int more = 256;
@@ -268,8 +277,8 @@ static const char *raw(const Load *l, const char *s, int *n)
 
     for (size_t i = 0; i < len;) {
         int32_t c;
-        utf8proc_ssize_t step = utf8proc_iterate((const uint8_t *)s + i,
-                                                 -1, &c);
+        utf8proc_ssize_t step =
+            utf8proc_iterate((const uint8_t *)s + i, -1, &c);
         if (step <= 0 || c >= 324 || l->byteof[c] < 0)
             return NULL;
         out[k++] = (char)l->byteof[c];
@@ -286,7 +295,8 @@ static int byte_token(const char *s)
     char end;
 
     return strlen(s) == 6 && sscanf(s, "<0x%2X%c", &b, &end) == 2 && end == '>'
-           ? (int)b : -1;
+               ? (int)b
+               : -1;
 }
 
 static void read_vocab(Load *l)
@@ -295,7 +305,8 @@ static void read_vocab(Load *l)
     const char *s;
     json_t *v;
 
-    json_object_foreach(l->vocab, s, v) {
+    json_object_foreach(l->vocab, s, v)
+    {
         json_int_t id = json_integer_value(v);
         if (!json_is_integer(v) || id < 0 || id >= MAXID)
             err(l->loc, "vocab: the number of '%s' is wrong", s);
@@ -305,7 +316,8 @@ static void read_vocab(Load *l)
         err(l->loc, "model: no vocab, or one full of holes");
     b->text = alloc(forever, (size_t)b->nid * sizeof *b->text);
     b->len = alloc(forever, (size_t)b->nid * sizeof *b->len);
-    json_object_foreach(l->vocab, s, v) {
+    json_object_foreach(l->vocab, s, v)
+    {
         int id = (int)json_integer_value(v);
         if (b->text[id])
             err(l->loc, "vocab: '%s' has the number of another token", s);
@@ -325,7 +337,7 @@ static int32_t vocab_id(const Load *l, const char *s)
 }
 
 /* A byte's token, and that of any character: by its text as the file has it,
- * since a token of the same bytes may be written otherwise.                  */
+ * since a token of the same bytes may be written otherwise. */
 static void read_bytes(Load *l, int fallback)
 {
     Bpe *b = &l->t->bpe;
@@ -333,7 +345,7 @@ static void read_bytes(Load *l, int fallback)
     memset(b->byte, -1, sizeof b->byte);
     for (int c = 0; b->bytelevel && c < 324; c++)
         if (l->byteof[c] >= 0) {
-            char s[8] = {0};
+            char s[8] = { 0 };
             utf8proc_encode_char(c, (utf8proc_uint8_t *)s);
             b->byte[l->byteof[c]] = vocab_id(l, s);
         }
@@ -367,15 +379,18 @@ static void merge_texts(const Load *l, const json_t *j, size_t i, Text side[3])
 
 static void read_merges(Load *l, const json_t *list)
 {
-    Text side[3] = {{.arena = forever}, {.arena = forever}, {.arena = forever}};
+    Text side[3] = { { .arena = forever },
+                     { .arena = forever },
+                     { .arena = forever } };
     int32_t id[3];
 
     for (size_t i = 0; i < json_array_size(list); i++) {
         merge_texts(l, json_array_get(list, i), i, side);
         for (int k = 0; k < 3; k++)
             if ((id[k] = vocab_id(l, side[k].s)) < 0)
-                bad_merge(l, i, strf(forever, "has '%s', which is not in vocab",
-                                     side[k].s));
+                bad_merge(l, i,
+                          strf(forever, "has '%s', which is not in vocab",
+                               side[k].s));
         bpe_merge(&l->t->bpe, id[0], id[1], (int32_t)i, id[2]);
     }
 }
@@ -394,13 +409,13 @@ static void read_model(Load *l)
     if (is_set(j, "dropout") || is_set(j, "continuing_subword_prefix") ||
         is_set(j, "end_of_word_suffix"))
         err(l->loc, "model: dropout, continuing_subword_prefix and "
-            "end_of_word_suffix are not known here");
+                    "end_of_word_suffix are not known here");
     map_bytes(l);
     b->bytelevel = l->bytelevel;
     b->whole = flag(j, "ignore_merges", 0);
     b->fuse = flag(j, "fuse_unk", 0);
-    b->unk = is_set(j, "unk_token") ? vocab_id(l, text_at(l, j, "unk_token"))
-                                    : -1;
+    b->unk =
+        is_set(j, "unk_token") ? vocab_id(l, text_at(l, j, "unk_token")) : -1;
     read_vocab(l);
     read_bytes(l, flag(j, "byte_fallback", 0));
     bpe_index(b, (int)json_array_size(merges));
@@ -413,7 +428,7 @@ static void read_added(Load *l)
 {
     const json_t *list = json_object_get(l->root, "added_tokens");
     Tokenizer *t = l->t;
-    Encoder e = {.t = t};
+    Encoder e = { .t = t };
 
     t->vocab = t->bpe.nid;
     for (size_t i = 0; i < json_array_size(list); i++) {
@@ -423,21 +438,23 @@ static void read_added(Load *l)
         int32_t known = vocab_id(l, s);
         if (id < 0 || id >= MAXID || !*s || (known >= 0 && known != id))
             err(l->loc, "added_tokens: '%s' has the wrong number", s);
-        Added a = {.text = s, .content = s, .len = (int)strlen(s),
-                   .id = (int32_t)id,
-                   .special = flag(j, "special", 0),
-                   .lstrip = flag(j, "lstrip", 0),
-                   .rstrip = flag(j, "rstrip", 0),
-                   .word = flag(j, "single_word", 0),
-                   .normalized = flag(j, "normalized", 1)};
+        Added a = { .text = s,
+                    .content = s,
+                    .len = (int)strlen(s),
+                    .id = (int32_t)id,
+                    .special = flag(j, "special", 0),
+                    .lstrip = flag(j, "lstrip", 0),
+                    .rstrip = flag(j, "rstrip", 0),
+                    .word = flag(j, "single_word", 0),
+                    .normalized = flag(j, "normalized", 1) };
         vec_push(forever, t->added, a);
         t->vocab = t->vocab > id ? t->vocab : id + 1;
     }
     t->byid = alloc(forever, (size_t)t->vocab * sizeof *t->byid);
     for (size_t i = 0; i < vec_len(t->added); i++) {
         Added *a = &t->added[i], match = *a;
-        const Bytes *b = a->normalized ? normalize(&e, a->text, (size_t)a->len)
-                                       : NULL;
+        const Bytes *b =
+            a->normalized ? normalize(&e, a->text, (size_t)a->len) : NULL;
         if (b) {
             match.text = a->text = internn(b->s, b->n);
             match.len = a->len = (int)b->n;
@@ -468,8 +485,8 @@ static void add_template(Load *l, const json_t *j)
 
     for (size_t i = 0; i < json_array_size(list); i++) {
         const json_t *part = json_array_get(list, i);
-        const json_t *name = json_object_get(
-            json_object_get(part, "SpecialToken"), "id");
+        const json_t *name =
+            json_object_get(json_object_get(part, "SpecialToken"), "id");
         if (!name) {
             v = &l->t->after;
             continue;
@@ -477,8 +494,8 @@ static void add_template(Load *l, const json_t *j)
         const json_t *ids = json_object_get(
             json_object_get(special, json_string_value(name)), "ids");
         for (size_t k = 0; k < json_array_size(ids); k++)
-            vec_push(forever, *v, (int32_t)json_integer_value(
-                json_array_get(ids, k)));
+            vec_push(forever, *v,
+                     (int32_t)json_integer_value(json_array_get(ids, k)));
     }
 }
 
@@ -488,7 +505,7 @@ static void add_processor(Load *l, const json_t *j)
     Tokenizer *t = l->t;
 
     if (!strcmp(type, "ByteLevel"))
-        return;                   /* only where tokens stood in the text      */
+        return; /* only where tokens stood in the text */
     if (vec_len(t->before) || vec_len(t->after))
         err(l->loc, "post_processor: two templates");
     if (!strcmp(type, "TemplateProcessing")) {
@@ -534,11 +551,11 @@ static void plain_texts(Tokenizer *t)
     t->plain = alloc(forever, (size_t)b->nid * sizeof *t->plain);
     for (int id = 0; id < b->nid; id++) {
         const char *s = b->text[id];
-        Text out = {.arena = forever};
+        Text out = { .arena = forever };
         put(&out, "%s", "");
         int byte = s && !b->bytelevel && b->byte[0] >= 0 ? byte_token(s) : -1;
         if (byte >= 0)
-            putn(&out, (char[]){(char)byte}, 1);
+            putn(&out, (char[]){ (char)byte }, 1);
         for (int i = 0; s && byte < 0 && i < b->len[id];) {
             int space = n && !strncmp(s + i, t->space, n);
             putn(&out, space ? " " : s + i, 1);
@@ -578,12 +595,12 @@ static Tokenizer *bytes_tokenizer(void)
     Tokenizer *t = alloc(forever, sizeof *t);
     Bpe *b = &t->bpe;
 
-    *t = (Tokenizer){.path = "bytes", .vocab = NBYTE, .bytes = 1};
-    *b = (Bpe){.nid = NBYTE, .bytelevel = 1, .unk = -1};
+    *t = (Tokenizer){ .path = "bytes", .vocab = NBYTE, .bytes = 1 };
+    *b = (Bpe){ .nid = NBYTE, .bytelevel = 1, .unk = -1 };
     b->text = alloc(forever, NBYTE * sizeof *b->text);
     b->len = alloc(forever, NBYTE * sizeof *b->len);
     for (int i = 0; i < NBYTE; i++) {
-        b->text[i] = internn((char[]){(char)i}, 1);
+        b->text[i] = internn((char[]){ (char)i }, 1);
         b->len[i] = 1;
         b->byte[i] = i;
     }
@@ -607,10 +624,10 @@ Tokenizer *tokenizer_open(const char *path, const Loc *loc)
     json_t *root = json_loadb((const char *)s, (size_t)n, JSON_ALLOW_NUL, &e);
     munmap((void *)(uintptr_t)s, (size_t)n);
     if (!root)
-        err(&(Loc){path, e.line, NULL}, "%s", e.text);
+        err(&(Loc){ path, e.line, NULL }, "%s", e.text);
     Tokenizer *t = alloc(forever, sizeof *t);
-    Load l = {.t = t, .root = root, .loc = &(Loc){path, 0, loc}};
-    *t = (Tokenizer){.path = intern(path), .hash = hash};
+    Load l = { .t = t, .root = root, .loc = &(Loc){ path, 0, loc } };
+    *t = (Tokenizer){ .path = intern(path), .hash = hash };
     each(&l, json_object_get(root, "normalizer"), "normalizers", add_norm);
     each(&l, json_object_get(root, "pre_tokenizer"), "pretokenizers", add_cut);
     read_model(&l);

@@ -7,7 +7,7 @@
  *   llmc      256 words of i32: magic, version, tokens; then u16 (20240520,
  *             version 1) or u32 tokens (20240801, version 7)
  *   megatron  x.bin with x.idx: indexed.c
- *   npy       an array: npy.c                                                */
+ *   npy       an array: npy.c */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -19,7 +19,7 @@
 
 #include "runtime.h"
 
-static const int elembytes[NELEM] = {1, 1, 2, 2, 4, 4, 8, 4, 8};
+static const int elembytes[NELEM] = { 1, 1, 2, 2, 4, 4, 8, 4, 8 };
 
 int elem_bytes(Elem e)
 {
@@ -29,8 +29,15 @@ int elem_bytes(Elem e)
 double tokens_at(const Tokens *t, int64_t i)
 {
     const uint8_t *p = t->data + i * elembytes[t->e];
-    union { int16_t i2; uint16_t u2; uint32_t u4; int32_t i4; int64_t i8;
-            float f4; double f8; } v;
+    union {
+        int16_t i2;
+        uint16_t u2;
+        uint32_t u4;
+        int32_t i4;
+        int64_t i8;
+        float f4;
+        double f8;
+    } v;
 
     memcpy(&v, p, (size_t)elembytes[t->e]);
     switch (t->e) {
@@ -79,8 +86,10 @@ void tokens_ahead(const Tokens *t, int64_t at, int64_t n)
     uintptr_t lo = (uintptr_t)(t->data + at * elembytes[t->e]) & ~page;
 
     if (!t->own)
-        madvise((void *)lo, (size_t)((uintptr_t)(t->data + (at + n) *
-                elembytes[t->e]) - lo), MADV_WILLNEED);
+        madvise(
+            (void *)lo,
+            (size_t)((uintptr_t)(t->data + (at + n) * elembytes[t->e]) - lo),
+            MADV_WILLNEED);
 }
 
 /* ---- files --------------------------------------------------------------- */
@@ -138,9 +147,10 @@ static const char *open_plain(Arena *a, Tokens *t, Elem e)
 }
 
 enum { LLMCHEAD = 1024, LLMCEVAL = 20240522 };
-static const struct { uint32_t magic, version; Elem e; } llmc[] = {
-    {20240520, 1, EU16}, {20240801, 7, EU32}
-};
+static const struct {
+    uint32_t magic, version;
+    Elem e;
+} llmc[] = { { 20240520, 1, EU16 }, { 20240801, 7, EU32 } };
 
 static const char *open_llmc(Arena *a, Tokens *t)
 {
@@ -210,16 +220,18 @@ static const char *guess(const Tokens *t)
 
 static const struct {
     const char *name;
+    /* clang-format off */
     const char *(*open)(Arena *a, Tokens *t);
 } formats[] = {
     {"bytes", open_bytes}, {"jsonl", open_jsonl}, {"llmc", open_llmc},
     {"megatron", indexed_read}, {"nanogpt", open_nanogpt}, {"npy", open_npy},
 };
+/* clang-format on */
 
 static const char *map_file(Arena *a, const char *path, const char *format,
                             Tokens *t)
 {
-    *t = (Tokens){.path = strf(a, "%s", path), .docs = 1, .format = format};
+    *t = (Tokens){ .path = strf(a, "%s", path), .docs = 1, .format = format };
     const char *why = map_whole(a, path, &t->map, &t->size);
     if (!why && (!format || !strcmp(format, "auto")))
         t->format = guess(t);

@@ -2,12 +2,12 @@
  * writes to the host's memory that it begins and that it has ended: when ranks
  * wait for each other for ever, the watchdog can say where. A word is program,
  * step, and whether it has ended; writing one takes 0.9 us of an H200. Only
- * with several ranks, and where such a write works, which is tried.          */
+ * with several ranks, and where such a write works, which is tried. */
 #include "runtime.h"
 
 enum { MAPPED = 2, STEPBITS = 24 };
 
-/* Does a graph write?                                                        */
+/* Does a graph write? */
 static int works(Gpu *x)
 {
     void *graph = NULL, *exec = NULL;
@@ -46,11 +46,12 @@ void trail_put(Gpu *x, const Step *s, int ended)
     uint32_t step = (uint32_t)(s - g->step);
 
     if (x->trailat && step < 1u << (STEPBITS - 1))
-        gpu_ok(dl.cuMemsetD32Async(x->trailat,
-                                   (uint32_t)(g - x->role->prog + 1)
-                                           << STEPBITS |
-                                       step << 1 | (uint32_t)ended,
-                                   1, x->stream), "saying where it is");
+        gpu_ok(
+            dl.cuMemsetD32Async(x->trailat,
+                                (uint32_t)(g - x->role->prog + 1) << STEPBITS |
+                                    step << 1 | (uint32_t)ended,
+                                1, x->stream),
+            "saying where it is");
 }
 
 const Step *trail_at(const Gpu *x, int *ended)

@@ -7,7 +7,7 @@
  * noticed one step late; from then on steps are read at once, until one is
  * good. A step that overflowed changed nothing either, but its batch must be
  * run again before the next. The one that is in flight when this is noticed has
- * seen on the GPU that it did, and changed nothing: it runs once more too.   */
+ * seen on the GPU that it did, and changed nothing: it runs once more too. */
 #define _GNU_SOURCE
 #include <math.h>
 #include <signal.h>
@@ -20,14 +20,17 @@
 
 #include "runtime.h"
 
-typedef struct Sent {             /* a step whose results are not read yet    */
-    int64_t step;                 /* from 0                                   */
+typedef struct Sent { /* a step whose results are not read yet */
+    int64_t step;     /* from 0 */
     Block b;
     Feed f;
-    int64_t first;                /* sample                                   */
+    int64_t first; /* sample */
 } Sent;
 
-typedef struct ValidSet { const char *name; Data *data; } ValidSet;
+typedef struct ValidSet {
+    const char *name;
+    Data *data;
+} ValidSet;
 
 typedef struct Train {
     Plan *plan;
@@ -35,24 +38,30 @@ typedef struct Train {
     Exec *x;
     Comm *comm;
     Data *train;
-    ValidSet *valid;              /* vec                                      */
+    ValidSet *valid; /* vec */
     Log *log;
-    const char *dir, *ckpt;       /* run folder, its checkpoints              */
+    const char *dir, *ckpt; /* run folder, its checkpoints */
     State state;
-    int64_t saved;                /* step of the last checkpoint; -1: none    */
-    int64_t fallbacks;            /* steps whose rows came in rounds          */
-    int bad;                      /* steps in a row without an update         */
-    int late;                     /* may results be read a step late?         */
-    int nsent; Sent sent;
-    double since, waited;         /* when the step before was read; seconds   */
-    int64_t read;                 /* steps read by this process               */
-    Sampler *sampler;             /* null: not asked for                      */
+    int64_t saved;     /* step of the last checkpoint; -1: none */
+    int64_t fallbacks; /* steps whose rows came in rounds */
+    int bad;           /* steps in a row without an update */
+    int late;          /* may results be read a step late? */
+    int nsent;
+    Sent sent;
+    double since, waited; /* when the step before was read; seconds */
+    int64_t read;         /* steps read by this process */
+    Sampler *sampler;     /* null: not asked for */
     const RunArgs *args;
-    int grown;                    /* plans of train.ramp done                 */
+    int grown; /* plans of train.ramp done */
 } Train;
 
-enum { MAXBAD = 3, MAXRESULT = 256, FAILED = 3, MAXCOUNTED = 1 << 26,
-       REPLAYED = 2 };
+enum {
+    MAXBAD = 3,
+    MAXRESULT = 256,
+    FAILED = 3,
+    MAXCOUNTED = 1 << 26,
+    REPLAYED = 2
+};
 
 static volatile sig_atomic_t asked_to_stop;
 
@@ -60,7 +69,7 @@ static void on_signal(int sig)
 {
     asked_to_stop = 1;
     watch_signal();
-    signal(sig, SIG_DFL);         /* a second one ends it at once             */
+    signal(sig, SIG_DFL); /* a second one ends it at once */
 }
 
 static Block block_of(const Opts *o, int64_t step)
@@ -68,11 +77,11 @@ static Block block_of(const Opts *o, int64_t step)
     double betas[2];
 
     opts_pair(o, "train.betas", betas);
-    return (Block){rate(o, step), 1 - pow(betas[0], (double)(step + 1)),
-                   1 - pow(betas[1], (double)(step + 1)), step};
+    return (Block){ rate(o, step), 1 - pow(betas[0], (double)(step + 1)),
+                    1 - pow(betas[1], (double)(step + 1)), step };
 }
 
-/* A GPU failed in this step and perhaps in the next (fault.c); -1: no.       */
+/* A GPU failed in this step and perhaps in the next (fault.c); -1: no. */
 static int64_t failed_step(void)
 {
     const char *s = getenv("PLEAT_AGAIN");
@@ -92,14 +101,16 @@ static void name_folders(Train *t)
     t->dir = run_dir(t->mem, t->plan);
     t->ckpt = strf(t->mem, "%s/ckpt", t->dir);
     if (!resumes(t->plan) && ckpt_exists(t->ckpt))
-        err(NULL, "%s holds checkpoints; resume=1 continues it, name=... "
-            "starts another run", t->dir);
+        err(NULL,
+            "%s holds checkpoints; resume=1 continues it, name=... "
+            "starts another run",
+            t->dir);
 }
 
 /* To the run's folder, and printed when the run begins. */
 static void show_memory(Train *t, int loud)
 {
-    Text s = {.arena = t->mem};
+    Text s = { .arena = t->mem };
 
     if (!t->x->gpu || t->comm->first)
         return;
@@ -112,11 +123,11 @@ static void show_memory(Train *t, int loud)
 /* ---- start --------------------------------------------------------------- */
 
 /* Plans that differ between ranks would wait for each other in different
- * steps.                                                                     */
+ * steps. */
 static void compare_plans(Train *t, const RunArgs *a)
 {
     XXH128_hash_t h = XXH3_128bits(a->text, a->len);
-    uint64_t mine[2] = {h.low64, h.high64}, first[2] = {h.low64, h.high64};
+    uint64_t mine[2] = { h.low64, h.high64 }, first[2] = { h.low64, h.high64 };
 
     t->state.plan = strf(t->mem, "%016llx%016llx", (unsigned long long)mine[1],
                          (unsigned long long)mine[0]);
@@ -159,7 +170,7 @@ static void start_values(Train *t, int resume)
 static void open_valid(Train *t)
 {
     const char *s = opts_str(t->plan->opts, "data.valid"), *path;
-    ValidSet v = {0};
+    ValidSet v = { 0 };
 
     t->valid = NULL;
     for (int i = 0; s && opts_named(s, i, &v.name, &path); i++) {
@@ -182,11 +193,11 @@ static void open_data(Train *t)
 
 static void catch_signals(void)
 {
-    struct sigaction s = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
+    struct sigaction s = { .sa_handler = on_signal, .sa_flags = SA_RESTART };
 
     sigaction(SIGTERM, &s, NULL);
     sigaction(SIGINT, &s, NULL);
-    signal(SIGXFSZ, SIG_IGN);     /* a full quota is an error of the write    */
+    signal(SIGXFSZ, SIG_IGN); /* a full quota is an error of the write */
 }
 
 /* ---- the loop ------------------------------------------------------------ */
@@ -197,8 +208,8 @@ static const char *beside(Train *t, Data *valid, int64_t samples)
     double loss[NGRAM];
 
     if (t->comm->first || !t->train || data_vocab(valid) != 256 ||
-        data_samples(t->train) * t->plan->tokens /
-            data_perstep(t->train) > MAXCOUNTED ||
+        data_samples(t->train) * t->plan->tokens / data_perstep(t->train) >
+            MAXCOUNTED ||
         !ngrams(t->mem, t->train, valid, samples, loss))
         return "";
     return strf(t->mem, " (uniform %.3f, bigram %.3f, trigram %.3f)", log(256),
@@ -210,7 +221,7 @@ static void validate_on(Train *t, const ValidSet *v)
 {
     const Role *r = exec_role(t->x, t->comm->first);
     int64_t n = opts_int(t->plan->opts, "train.eval_steps");
-    double sum[MAXRESULT] = {0};
+    double sum[MAXRESULT] = { 0 };
 
     for (int64_t k = 0; k < n; k++) {
         Feed f = data_feed(v->data, k * data_perstep(v->data));
@@ -258,7 +269,7 @@ static void count_bad(Train *t, const Block *b, const Feed *f)
 
 static void say_start(Train *t)
 {
-    Text s = {.arena = t->mem};
+    Text s = { .arena = t->mem };
 
     start_phase(NULL);
     start_says(&s);
@@ -270,8 +281,9 @@ static void write_trace(Train *t)
     size_t n;
     char *s = exec_trace(t->mem, t->x, "step", &n);
 
-    run_file(strf(t->mem, "%s/trace.%lld.json", t->dir,
-                  (long long)t->comm->first), s, n);
+    run_file(
+        strf(t->mem, "%s/trace.%lld.json", t->dir, (long long)t->comm->first),
+        s, n);
 }
 
 /* A step's results are here. */
@@ -301,7 +313,7 @@ static void run_sent(Train *t, const char *program, Sent *s, int late)
 }
 
 /* A step's results are here, or that its rows did not fit. behind: null, or the
- * one that was launched after it.                                            */
+ * one that was launched after it. */
 static void finish(Train *t, Sent *s, Sent *behind)
 {
     int over = exec_result(t->x, "overflow") > 0;
@@ -315,7 +327,7 @@ static void finish(Train *t, Sent *s, Sent *behind)
         run_sent(t, "step", behind, 1);
 }
 
-/* Nothing runs any more, and all results were read.                          */
+/* Nothing runs any more, and all results were read. */
 static void settle(Train *t)
 {
     if (!t->nsent)
@@ -328,8 +340,9 @@ static void settle(Train *t)
 static void one_step(Train *t)
 {
     int64_t step = t->state.step;
-    Sent s = {.step = step, .b = block_of(t->plan->opts, step),
-              .first = t->state.samples};
+    Sent s = { .step = step,
+               .b = block_of(t->plan->opts, step),
+               .first = t->state.samples };
     int traced = step + 1 == opts_int(t->plan->opts, "train.trace");
     int late = t->late && !t->bad && !traced;
 
@@ -365,8 +378,8 @@ static void save(Train *t)
     t->saved = t->state.step;
     if (t->comm->first)
         return;
-    run_tuned(t->x, strf(t->mem, "%s/step-%08lld", t->ckpt,
-                         (long long)t->saved));
+    run_tuned(t->x,
+              strf(t->mem, "%s/step-%08lld", t->ckpt, (long long)t->saved));
     ckpt_prune(t->ckpt, opts_int(t->plan->opts, "train.keep"));
 }
 
@@ -390,14 +403,14 @@ static void take_sample(Train *t)
     free(s);
 }
 
-/* The batch grows at this sample.                                            */
+/* The batch grows at this sample. */
 static int64_t until(const Train *t)
 {
     return t->grown < t->args->nramp ? t->args->ramp[t->grown].until
                                      : INT64_MAX;
 }
 
-/* Until the end, a signal, or a larger batch; 1: it was the batch.           */
+/* Until the end, a signal, or a larger batch; 1: it was the batch. */
 static int loop(Train *t)
 {
     const Opts *o = t->plan->opts;
@@ -435,7 +448,8 @@ static int loop(Train *t)
     if (steps > 0)
         save(t);
     if (t->fallbacks)
-        log_note(t->log, "%lld steps had more rows than route.factor gives "
+        log_note(t->log,
+                 "%lld steps had more rows than route.factor gives "
                  "room for and ran as step.fallback\n",
                  (long long)t->fallbacks);
     return 0;
@@ -454,7 +468,8 @@ static void open_all(Train *t, Plan *p)
     t->plan = p;
     t->mem = forever;
     if (strcmp(p->target, "host") && strcmp(p->target, "cuda"))
-        err(NULL, "the plan is for target '%s'; this program runs 'host' and "
+        err(NULL,
+            "the plan is for target '%s'; this program runs 'host' and "
             "'cuda'",
             p->target);
     start_phase("data");
@@ -472,7 +487,7 @@ static void close_all(Train *t)
 
 int eval_plan(Plan *p)
 {
-    Train t = {0};
+    Train t = { 0 };
 
     open_all(&t, p);
     t.x = exec_open(p, t.comm);
@@ -487,7 +502,7 @@ int eval_plan(Plan *p)
 
 /* ---- a batch that grows -------------------------------------------------- */
 
-/* The plan for the samples seen so far; p is the one for the whole batch.    */
+/* The plan for the samples seen so far; p is the one for the whole batch. */
 static Plan *plan_now(Train *t, Plan *p)
 {
     while (t->state.samples >= until(t))
@@ -503,7 +518,7 @@ static void open_exec(Train *t)
         t->sampler = sampler_open(t->mem, t->x);
 }
 
-/* The next plan goes on from the checkpoint that was just written.           */
+/* The next plan goes on from the checkpoint that was just written. */
 static void grow(Train *t, Plan *p)
 {
     watch_stop();
@@ -525,10 +540,10 @@ static void need_ramp(const Plan *p, const RunArgs *a)
 
     if (!a->nramp && ramp(p->opts, 0, &end))
         err(NULL, "train.ramp compiles a plan for each batch: run the model "
-            "file, not a plan");
+                  "file, not a plan");
 }
 
-/* A run that is continued begins with the batch it had.                      */
+/* A run that is continued begins with the batch it had. */
 static void first_plan(Train *t, Plan *p)
 {
     if (t->args->nramp && resumes(p) && ckpt_exists(t->ckpt))
@@ -537,7 +552,7 @@ static void first_plan(Train *t, Plan *p)
 }
 
 /* The steps in which a GPU failed, from the last checkpoint's values, each call
- * waited for: the one that fails ends this process with its name.            */
+ * waited for: the one that fails ends this process with its name. */
 static _Noreturn void run_again(Train *t, int64_t step)
 {
     int64_t n = t->train ? data_perstep(t->train) : 0;
@@ -547,19 +562,21 @@ static _Noreturn void run_again(Train *t, int64_t step)
     start_values(t, 1);
     err_status = FAILED;
     for (int64_t k = step; k < step + 2; k++) {
-        Sent s = {.step = k, .b = block_of(t->plan->opts, k),
-                  .first = t->state.samples + (k - t->state.step) * n};
+        Sent s = { .step = k,
+                   .b = block_of(t->plan->opts, k),
+                   .first = t->state.samples + (k - t->state.step) * n };
         run_sent(t, "step", &s, 0);
     }
-    err(NULL, "the GPU did not fail again in step %lld, call by call and from "
+    err(NULL,
+        "the GPU did not fail again in step %lld, call by call and from "
         "the values of step %lld (PLEAT_SYNC=1 runs all steps so)",
         (long long)step + 1, (long long)t->state.step);
 }
 
 int run_plan(Plan *p, const RunArgs *a)
 {
-    RunArgs args = a ? *a : (RunArgs){0};
-    Train t = {.plan = p, .mem = forever, .args = &args};
+    RunArgs args = a ? *a : (RunArgs){ 0 };
+    Train t = { .plan = p, .mem = forever, .args = &args };
 
     args.text = plan_text(p, a, &args.len);
     need_ramp(p, &args);

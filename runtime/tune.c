@@ -3,7 +3,7 @@
  * it was made with, and in the run's folder, which a resumed run reads first:
  * the same plan gives the same bits. The first rank of each pipeline stage
  * measures what no file knows; its choice is taken by all ranks, of which rank
- * 0 writes the file. A line is "key algorithm check", in hexadecimal.        */
+ * 0 writes the file. A line is "key algorithm check", in hexadecimal. */
 #define _GNU_SOURCE
 #include <inttypes.h>
 #include <stdlib.h>
@@ -13,9 +13,9 @@
 
 #include "runtime.h"
 
-enum { WORDS = ALGOWORDS, WARM = 20 };    /* ms: until clocks are up          */
+enum { WORDS = ALGOWORDS, WARM = 20 }; /* ms: until clocks are up */
 
-static const char *first;         /* see tune_from                            */
+static const char *first; /* see tune_from */
 
 void tune_from(const char *path)
 {
@@ -47,7 +47,7 @@ static void put_choice(Text *t, const char *key, const uint64_t *algo)
     put(t, " %016" PRIx64 "\n", check_of(key, algo));
 }
 
-/* A line to *c; 0: it is damaged.                                            */
+/* A line to *c; 0: it is damaged. */
 static int read_choice(const char *line, size_t n, Tuned *c)
 {
     char word[17] = "";
@@ -97,7 +97,7 @@ void tune_text(const Gpu *x, Text *t)
 
 /* ---- ranks --------------------------------------------------------------- */
 
-/* The text of `rank` to all.                                                 */
+/* The text of `rank` to all. */
 static const char *share(Gpu *x, int64_t rank, Text *t)
 {
     int64_t n = (int64_t)t->len;
@@ -110,10 +110,10 @@ static const char *share(Gpu *x, int64_t rank, Text *t)
     return s;
 }
 
-/* What rank 0's files know: the resumed run's first, if it was made alike.   */
+/* What rank 0's files know: the resumed run's first, if it was made alike. */
 static Tuned *known(Gpu *x, const char *cache)
 {
-    Text t = {.arena = x->mem};
+    Text t = { .arena = x->mem };
     const char *with = made_with(x->mem, x);
     Tuned *v = NULL;
     size_t n;
@@ -123,8 +123,10 @@ static Tuned *known(Gpu *x, const char *cache)
         const char *s = all ? strstr(all, with) : NULL;
         put(&t, "%s", s ? s + strlen(with) : "");
         if (!s)
-            warn(NULL, "%s was made with another GPU or library: sums may "
-                 "round differently from here on", first);
+            warn(NULL,
+                 "%s was made with another GPU or library: sums may "
+                 "round differently from here on",
+                 first);
     }
     const char *kept = x->rank ? NULL : file_read(x->mem, cache, &n);
     put(&t, "%s", kept ? kept : "");
@@ -142,7 +144,7 @@ static int leads(const Gpu *x)
     return r == x->rank;
 }
 
-/* What this rank's role needs and no file knows.                             */
+/* What this rank's role needs and no file knows. */
 static void measure(Gpu *x, Tuned *v, Text *t)
 {
     LtShape **s = lt_shapes(x->lt);
@@ -169,7 +171,7 @@ static void measure(Gpu *x, Tuned *v, Text *t)
 
 static void keep(const Gpu *x, const char *path, Tuned *v)
 {
-    Text t = {.arena = x->mem};
+    Text t = { .arena = x->mem };
 
     put(&t, "%s", made_with(x->mem, x));
     for (size_t i = 0; i < vec_len(v); i++)
@@ -183,7 +185,7 @@ void tune(Gpu *x)
     char *path = strf(x->mem, "%s/tuned.%016" PRIx64, cache_folder(x->mem),
                       (uint64_t)XXH3_64bits(with, strlen(with)));
     Tuned *v = known(x, path), *all = NULL;
-    Text mine = {.arena = x->mem};
+    Text mine = { .arena = x->mem };
     LtShape **s = lt_shapes(x->lt);
 
     start_phase("tuning");

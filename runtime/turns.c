@@ -3,7 +3,7 @@
  * recv of what was not sent, a wait for what was not taken, a collective with
  * members in other stages that have not come. In one process the stages take
  * turns at that; when none can move they wait for each other, which is an error
- * and not a hang. Under mpirun there is one stage here and MPI blocks.       */
+ * and not a hang. Under mpirun there is one stage here and MPI blocks. */
 #define _GNU_SOURCE
 #include <math.h>
 #include <string.h>
@@ -95,8 +95,8 @@ static void patch(const Stage *s, const Turn *t)
         Patch *p = s->rank[i]->patch[s->prog][t->phase];
         for (size_t k = 0; k < vec_len(p); k++) {
             const Frame *f = &frame[p[k].frame];
-            *p[k].at = s->rank[i]->arena + f->slot[f->of[t->micro]] +
-                       p[k].offset;
+            *p[k].at =
+                s->rank[i]->arena + f->slot[f->of[t->micro]] + p[k].offset;
         }
     }
 }
@@ -109,7 +109,7 @@ static Ran *record(Exec *x, const Stage *s, int step)
     if (x->nran == x->maxran)
         return &nowhere;
     Ran *r = &x->ran[x->nran++];
-    *r = (Ran){s->role, t->phase, step, t->micro, 0, 0};
+    *r = (Ran){ s->role, t->phase, step, t->micro, 0, 0 };
     return r;
 }
 
@@ -123,7 +123,7 @@ static void begin_row(Exec *x, Stage *s)
         record(x, s, -1)->start = now();
 }
 
-/* To the next step, over the ends of rows; row -1: from the start.           */
+/* To the next step, over the ends of rows; row -1: from the start. */
 static void go_on(Exec *x, Stage *s)
 {
     s->step++;
@@ -160,13 +160,15 @@ static void run_one(Exec *x, Bound *b)
             memset((uint8_t *)b->buf[0] + b->iv[i], 0, (size_t)b->iv[i + 1]);
         break;
     case Scopy: memcpy(b->buf[1], b->buf[0], (size_t)b->bytes); break;
-    case Ssend: case Srecv: case Swait: channel_run(b); break;
+    case Ssend:
+    case Srecv:
+    case Swait: channel_run(b); break;
     default: blas_run(x->blas, s->kind, b->buf, b->iv, s->nint, b->scratch);
     }
 }
 
 /* The collective at which rank r stands, with all members that are here; the
- * group's first member runs it for the others.                               */
+ * group's first member runs it for the others. */
 static void run_group(Exec *x, const Rank *r)
 {
     enum { MAXLOCAL = 1024 };
@@ -179,16 +181,16 @@ static void run_group(Exec *x, const Rank *r)
     if (n > MAXLOCAL)
         err(NULL, "a group of %lld ranks in one process", (long long)n);
     for (int64_t j = 0; j < n; j++) {
-        const Bound *o = n == 1 ? b
-            : rank_step(&x->rank[b->ranks[j] - x->comm->first]);
-        part[j] = (Part){o->buf[0], o->buf[1]};
+        const Bound *o =
+            n == 1 ? b : rank_step(&x->rank[b->ranks[j] - x->comm->first]);
+        part[j] = (Part){ o->buf[0], o->buf[1] };
     }
     comm_run(x->comm, x->pool,
-             &(Coll){b->s->kind, b->iv, b->s->atoms, b->group, b->ranks, part,
-                     b->me, b->scratch, NULL});
+             &(Coll){ b->s->kind, b->iv, b->s->atoms, b->group, b->ranks, part,
+                      b->me, b->scratch, NULL });
 }
 
-/* The step at which these stages stand; several: a wide collective.          */
+/* The step at which these stages stand; several: a wide collective. */
 static void run_step(Exec *x, Stage *const *s, int n)
 {
     const Step *step = rank_step(s[0]->rank[0])->s;
@@ -225,7 +227,7 @@ static int same_call(const Bound *a, const Bound *b)
 }
 
 /* The stages of a wide collective's members to x->meet when all have come to
- * it; how many, or 0.                                                        */
+ * it; how many, or 0. */
 static int meet(Exec *x, Stage *s)
 {
     const Bound *b = rank_step(s->rank[0]);
@@ -245,7 +247,7 @@ static int meet(Exec *x, Stage *s)
     return n;
 }
 
-/* One step of a stage, and of those that take it together; 0: it must wait.  */
+/* One step of a stage, and of those that take it together; 0: it must wait. */
 static int advance(Exec *x, Stage *s)
 {
     if (at_end(s))
@@ -273,7 +275,7 @@ static _Noreturn void deadlock(const Exec *x)
         if (at_end(s))
             continue;
         const Step *p = rank_step(s->rank[0])->s;
-        note(&(Loc){p->file, p->line, NULL},
+        note(&(Loc){ p->file, p->line, NULL },
              "stage %d stands at %s %s (%s, micro-batch %d)", s->role,
              stepinfo[p->kind].name, p->label ? p->label : "",
              program(s)->phase[turn_of(s)->phase].name, turn_of(s)->micro);
@@ -338,10 +340,10 @@ static void look_at(void *self, int row, int step, int after)
         look_before(x, &s, 1);
 }
 
-static void run_gpu(Exec *x, const char *name, const Block *b,
-                    const Feed *feed)
+static void run_gpu(Exec *x, const char *name, const Block *b, const Feed *feed)
 {
-    static const Step graph = {.kind = Skernel, .label = "of the GPU's graph"};
+    static const Step graph = { .kind = Skernel,
+                                .label = "of the GPU's graph" };
     int prog = role_prog(x->rank[0].role, name);
 
     if (prog < 0)
@@ -355,8 +357,8 @@ static void run_gpu(Exec *x, const char *name, const Block *b,
     x->gpu->held = x->hold;
     if (x->copy)
         start(x, name);
-    x->fresh = gpu_run(x->gpu, prog, b, feed, x->spent ? x->spent[0] : NULL,
-                       x->late);
+    x->fresh =
+        gpu_run(x->gpu, prog, b, feed, x->spent ? x->spent[0] : NULL, x->late);
     if (x->maxran)
         x->nran = gpu_ran(x->gpu, prog, x->ran);
     x->waited = x->gpu->waited;
@@ -393,7 +395,7 @@ void exec_run(Exec *x, const char *name, const Block *b, const Feed *feed)
     atomic_store_explicit(&x->now, NULL, memory_order_relaxed);
 }
 
-/* A loss of -infinity, which is no fault in any other tensor. Null: none.    */
+/* A loss of -infinity, which is no fault in any other tensor. Null: none. */
 static const char *bad_loss(Exec *x)
 {
     const Role *r = x->rank[0].role;
@@ -402,8 +404,9 @@ static const char *bad_loss(Exec *x)
         const Buf *b = &r->buf[r->out[i].buf];
         if (!strncmp(r->out[i].name, "loss.", 5) &&
             isinf(exec_result(x, r->out[i].name)))
-            return strf(x->mem, "%s is infinite%s", r->out[i].name, b->file
-                        ? strf(x->mem, " (%s:%d)", b->file, b->line) : "");
+            return strf(x->mem, "%s is infinite%s", r->out[i].name,
+                        b->file ? strf(x->mem, " (%s:%d)", b->file, b->line)
+                                : "");
     }
     return NULL;
 }
@@ -439,12 +442,14 @@ static void put_event(Text *t, const Ran *r, const char *name, double end)
 {
     put(t, "%s{\"name\": ", t->len > 1 ? ",\n" : "\n");
     put_json(t, name);
-    put(t, ", \"ph\": \"X\", \"pid\": %d, \"tid\": %d, \"ts\": %.3f, "
-        "\"dur\": %.3f, \"args\": {\"micro\": %lld", r->stage, r->step >= 0,
-        r->start * 1e6, (end - r->start) * 1e6, (long long)r->micro);
+    put(t,
+        ", \"ph\": \"X\", \"pid\": %d, \"tid\": %d, \"ts\": %.3f, "
+        "\"dur\": %.3f, \"args\": {\"micro\": %lld",
+        r->stage, r->step >= 0, r->start * 1e6, (end - r->start) * 1e6,
+        (long long)r->micro);
 }
 
-/* Further what a user looks for, and the kernel a profiler names.            */
+/* Further what a user looks for, and the kernel a profiler names. */
 static void put_args(Text *t, const Step *s)
 {
     if (s && s->kernel)
@@ -475,7 +480,7 @@ static double row_end(const Exec *x, int64_t k)
 
 char *exec_trace(Arena *a, const Exec *x, const char *name, size_t *len)
 {
-    Text t = {.arena = a};
+    Text t = { .arena = a };
 
     put(&t, "[");
     for (int64_t k = 0; k < x->nran; k++) {
@@ -483,8 +488,10 @@ char *exec_trace(Arena *a, const Exec *x, const char *name, size_t *len)
         const Role *role = &x->plan->role[r->stage];
         const Program *g = &role->prog[role_prog(role, name)];
         const Step *s = r->step < 0 ? NULL : &g->step[r->step];
-        put_event(&t, r, !s ? g->phase[r->phase].name
-                            : s->label ? s->label : stepinfo[s->kind].name,
+        put_event(&t, r,
+                  !s         ? g->phase[r->phase].name
+                  : s->label ? s->label
+                             : stepinfo[s->kind].name,
                   s ? r->end : row_end(x, k));
         put_args(&t, s);
     }

@@ -9,7 +9,7 @@
  * the network has failed. The first that knows says so in one line, tells all
  * others to be silent, aborts what its GPU waits for, and leaves with status 3;
  * so do the others, unless the launcher ends them before. No datagram is sent
- * while all goes well.                                                       */
+ * while all goes well. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <ifaddrs.h>
@@ -27,48 +27,58 @@
 #include "runtime.h"
 
 enum {
-    TICK = 100, DEFAULT = 600,    /* milliseconds, seconds                    */
-    ANSWER = 300, STAGGER = 40,   /* milliseconds                             */
-    PATIENCE = 2,                 /* seconds for those who know more          */
-    SILENCE = 10,                 /* seconds in which another ends this rank  */
-    MAXSETS = 64, LISTED = 8, FAILED = 3
+    TICK = 100,
+    DEFAULT = 600, /* milliseconds, seconds */
+    ANSWER = 300,
+    STAGGER = 40, /* milliseconds */
+    PATIENCE = 2, /* seconds for those who know more */
+    SILENCE = 10, /* seconds in which another ends this rank */
+    MAXSETS = 64,
+    LISTED = 8,
+    FAILED = 3
 };
 
 typedef enum NoteKind { ASK, TELL, SAID } NoteKind;
 
-typedef struct Note {             /* a datagram                               */
-    uint64_t token;               /* of this run                              */
+typedef struct Note { /* a datagram */
+    uint64_t token;   /* of this run */
     int32_t kind, rank;
-    uint32_t atoms, inside;       /* ASK: group; TELL: waits in MPI           */
-    int64_t count;                /* collectives begun over these atoms       */
+    uint32_t atoms, inside; /* ASK: group; TELL: waits in MPI */
+    int64_t count;          /* collectives begun over these atoms */
     char where[200];
 } Note;
 
-typedef struct Answer { int came, inside, there; char where[200]; } Answer;
+typedef struct Answer {
+    int came, inside, there;
+    char where[200];
+} Answer;
 
 static struct {
     int fd;
     int64_t me, world;
     Peer *peer;
-    int64_t *all;                 /* every rank                               */
+    int64_t *all; /* every rank */
     uint64_t token;
     pthread_t thread;
-    atomic_int on, stop, said, told, ended;   /* told: by another rank        */
+    atomic_int on, stop, said, told, ended; /* told: by another rank */
     _Atomic(Exec *) exec;
     double limit;
-} w = {.fd = -1};
+} w = { .fd = -1 };
 
 /* Where this rank is, for the threads of others. */
 static struct {
     pthread_mutex_t lock;
-    const int64_t *ranks;         /* waited for                               */
+    const int64_t *ranks; /* waited for */
     int64_t n;
     uint32_t atoms;
     int64_t count;
     int inside, nset;
-    int64_t entered;              /* times so far                             */
-    struct { uint32_t atoms; int64_t count; } set[MAXSETS];
-} at = {.lock = PTHREAD_MUTEX_INITIALIZER};
+    int64_t entered; /* times so far */
+    struct {
+        uint32_t atoms;
+        int64_t count;
+    } set[MAXSETS];
+} at = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
 /* ---- what the rank tells its thread -------------------------------------- */
 
@@ -114,7 +124,7 @@ void watch_signal(void)
 /* ---- words --------------------------------------------------------------- */
 
 /* "step 18 allreduce over tp, layers.0.attn.wo (tiny.lua:12)"; a GPU may be
- * "after" its last collective.                                               */
+ * "after" its last collective. */
 static void put_where(char *s, size_t size)
 {
     Exec *x = atomic_load(&w.exec);
@@ -128,8 +138,7 @@ static void put_where(char *s, size_t size)
         (at_step || awaited || !ended))
         at_step = trail;
     if (!at_step && x)
-        snprintf(s, size, "between steps, after %lld",
-                 (long long)x->step + 1);
+        snprintf(s, size, "between steps, after %lld", (long long)x->step + 1);
     else if (!at_step)
         snprintf(s, size, "starting");
     if (!at_step)
@@ -152,18 +161,19 @@ static void put_where(char *s, size_t size)
 static void post(int64_t rank, const Note *n)
 {
     const Peer *p = &w.peer[rank], *me = &w.peer[w.me];
-    struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = p->port};
+    struct sockaddr_in to = { .sin_family = AF_INET, .sin_port = p->port };
 
-    to.sin_addr.s_addr = strcmp(p->host, me->host) ? p->address
-                                                   : htonl(INADDR_LOOPBACK);
-    sendto(w.fd, n, sizeof *n, MSG_DONTWAIT, (struct sockaddr *)&to,
-           sizeof to);
+    to.sin_addr.s_addr =
+        strcmp(p->host, me->host) ? p->address : htonl(INADDR_LOOPBACK);
+    sendto(w.fd, n, sizeof *n, MSG_DONTWAIT, (struct sockaddr *)&to, sizeof to);
 }
 
 static void tell(const Note *ask)
 {
-    Note n = {.token = w.token, .kind = TELL, .rank = (int32_t)w.me,
-              .atoms = ask->atoms};
+    Note n = { .token = w.token,
+               .kind = TELL,
+               .rank = (int32_t)w.me,
+               .atoms = ask->atoms };
 
     pthread_mutex_lock(&at.lock);
     for (int i = 0; i < at.nset; i++)
@@ -175,11 +185,11 @@ static void tell(const Note *ask)
     post(ask->rank, &n);
 }
 
-/* Read what comes for so long; answers go to a[], by place in ranks[0..n).   */
+/* Read what comes for so long; answers go to a[], by place in ranks[0..n). */
 static void listen_for(int ms, const int64_t *ranks, int64_t n, int64_t count,
                        Answer *a)
 {
-    struct pollfd p = {.fd = w.fd, .events = POLLIN};
+    struct pollfd p = { .fd = w.fd, .events = POLLIN };
     Note m;
 
     if (poll(&p, 1, ms) <= 0)
@@ -196,8 +206,8 @@ static void listen_for(int ms, const int64_t *ranks, int64_t n, int64_t count,
         }
         for (int64_t i = 0; i < n && m.kind == TELL; i++)
             if (ranks[i] == m.rank) {
-                a[i] = (Answer){1, (int)m.inside, count && m.count >= count,
-                                ""};
+                a[i] =
+                    (Answer){ 1, (int)m.inside, count && m.count >= count, "" };
                 memcpy(a[i].where, m.where, sizeof m.where);
             }
     }
@@ -211,8 +221,8 @@ static double now(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-static void listen_long(int ms, const int64_t *ranks, int64_t n,
-                        int64_t count, Answer *a)
+static void listen_long(int ms, const int64_t *ranks, int64_t n, int64_t count,
+                        Answer *a)
 {
     for (double end = now() + ms * 1e-3; now() < end;)
         listen_for(10, ranks, n, count, a);
@@ -223,12 +233,12 @@ static void idle(int ms)
     if (pthread_equal(pthread_self(), w.thread))
         listen_long(ms, NULL, 0, 0, NULL);
     else
-        nanosleep(&(struct timespec){ms / 1000, ms % 1000 * 1000000}, NULL);
+        nanosleep(&(struct timespec){ ms / 1000, ms % 1000 * 1000000 }, NULL);
 }
 
 int watch_claim(void)
 {
-    Note n = {.token = w.token, .kind = SAID, .rank = (int32_t)w.me};
+    Note n = { .token = w.token, .kind = SAID, .rank = (int32_t)w.me };
 
     if (!atomic_load(&w.on))
         return 1;
@@ -262,11 +272,11 @@ static _Noreturn void leave(void)
     _exit(atomic_load(&w.exec) ? FAILED : err_status);
 }
 
-/* Why a rank asks where the others are.                                      */
+/* Why a rank asks where the others are. */
 typedef struct Worry {
-    double waited;                /* seconds without progress                 */
-    int ended;                    /* the launcher ends the run                */
-    const char *nccl;             /* what it says; null: nothing              */
+    double waited;    /* seconds without progress */
+    int ended;        /* the launcher ends the run */
+    const char *nccl; /* what it says; null: nothing */
 } Worry;
 
 static void put_worry(Text *t, const Worry *y)
@@ -279,7 +289,7 @@ static void put_worry(Text *t, const Worry *y)
         put(t, "no progress for %.0f s", y->waited);
 }
 
-/* Asks, and says what came out. 0: others may know more.                     */
+/* Asks, and says what came out. 0: others may know more. */
 static int report(const Worry *y)
 {
     pthread_mutex_lock(&at.lock);
@@ -290,8 +300,11 @@ static int report(const Worry *y)
         memcpy(ranks, at.ranks, (size_t)n * sizeof *ranks);
     pthread_mutex_unlock(&at.lock);
     Answer *a = calloc((size_t)n + 1, sizeof *a);
-    Note ask = {.token = w.token, .kind = ASK, .rank = (int32_t)w.me,
-                .atoms = atoms, .count = count};
+    Note ask = { .token = w.token,
+                 .kind = ASK,
+                 .rank = (int32_t)w.me,
+                 .atoms = atoms,
+                 .count = count };
     char where[200];
     int ended = y->ended, knows = y->nccl || (!n && !ended);
 
@@ -302,7 +315,7 @@ static int report(const Worry *y)
             post(ranks[i], &ask);
     listen_long(ANSWER, ranks, n, atoms ? count : 0, a);
     put_where(where, sizeof where);
-    Text t = {.arena = arena_new()};
+    Text t = { .arena = arena_new() };
     put(&t, "rank %lld (host %s): %s: ", (long long)w.me, w.peer[w.me].host,
         where);
     put_worry(&t, y);
@@ -328,7 +341,7 @@ static int report(const Worry *y)
 
 /* ---- the thread ---------------------------------------------------------- */
 
-/* Grows while all goes well; *waits: is there anything to wait for?          */
+/* Grows while all goes well; *waits: is there anything to wait for? */
 static int64_t progress(int *waits)
 {
     Exec *x = atomic_load(&w.exec);
@@ -343,7 +356,7 @@ static int64_t progress(int *waits)
 }
 
 /* Another rank says why: this one's GPU is freed, and the launcher's turn comes
- * first.                                                                     */
+ * first. */
 static _Noreturn void follow(void)
 {
     double end = now() + SILENCE;
@@ -366,7 +379,7 @@ static void *watch(void *arg)
         if (n != seen || !waits)
             since = now();
         seen = n;
-        Worry y = {now() - since, atomic_load(&w.ended), abort_asked()};
+        Worry y = { now() - since, atomic_load(&w.ended), abort_asked() };
         if (waits && !atomic_load(&w.said) &&
             (y.ended || y.nccl || y.waited >= w.limit))
             report(&y);
@@ -408,7 +421,7 @@ static uint32_t own_address(void)
     return a;
 }
 
-/* "0-7,16": the processors this process may use.                             */
+/* "0-7,16": the processors this process may use. */
 static void put_cpus(char *s, size_t size)
 {
     cpu_set_t set;
@@ -430,7 +443,7 @@ static void put_cpus(char *s, size_t size)
 
 static Peer self(uint16_t port)
 {
-    Peer p = {.address = own_address(), .port = port, .pid = (int)getpid()};
+    Peer p = { .address = own_address(), .port = port, .pid = (int)getpid() };
 
     gethostname(p.host, sizeof p.host - 1);
     put_cpus(p.cpus, sizeof p.cpus);
@@ -441,7 +454,7 @@ static Peer self(uint16_t port)
 
 const Peer *watch_open(Arena *a, int64_t me, int64_t world)
 {
-    struct sockaddr_in in = {.sin_family = AF_INET};
+    struct sockaddr_in in = { .sin_family = AF_INET };
     socklen_t len = sizeof in;
     const char *limit = getenv("PLEAT_TIMEOUT");
 

@@ -6,7 +6,7 @@
  * line `# set key=value` gives an option. `-` as the pass list only parses and
  * prints. After `fuse` or `sched` as the last pass the kernels are printed,
  * after `emit` the plan, made for the null device, so without kernel text. Of a
- * pipeline each stage's graph is printed, and the first one's kernels.       */
+ * pipeline each stage's graph is printed, and the first one's kernels. */
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>
@@ -24,7 +24,7 @@ static char *read_file(const char *name, size_t *len)
 
 static void set_options(Opts *o, const char *text)
 {
-    for (const char *s = text; (s = strstr(s, "# set ")); ) {
+    for (const char *s = text; (s = strstr(s, "# set "));) {
         s += 6;
         size_t k = strcspn(s, "="), n = strcspn(s + k + 1, "\n");
         opts_set(o, internn(s, k), internn(s + k + 1, n), NULL);
@@ -47,7 +47,7 @@ static const char *plan(Graph *g)
 
     for (size_t i = 0; i < vec_len(k); i++) {
         T->lower(g, k[i], forever);
-        if (k[i]->step.kind == Skernel)       /* not the hash of its text     */
+        if (k[i]->step.kind == Skernel) /* not the hash of its text */
             k[i]->step.kernel = strf(forever, "%s.%zu", families[k[i]->fam], i);
     }
     emit_program(e, g, k);

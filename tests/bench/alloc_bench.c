@@ -7,7 +7,7 @@
  * segments for small requests, 20 MiB segments up to 10 MiB, larger ones
  * rounded to 2 MiB, best fit, splitting, merging), of greedy first fit by size,
  * of ours, and the bound. Then published instances and training-shaped ones
- * with the time.                                                             */
+ * with the time. */
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>
@@ -31,7 +31,8 @@ static double seconds(void)
 static int larger(const void *x, const void *y)
 {
     const Rect *a = *(Rect *const *)x, *b = *(Rect *const *)y;
-    if (a->bytes != b->bytes) return a->bytes > b->bytes ? -1 : 1;
+    if (a->bytes != b->bytes)
+        return a->bytes > b->bytes ? -1 : 1;
     return a->born != b->born ? a->born - b->born : (a > b) - (a < b);
 }
 
@@ -40,9 +41,12 @@ static int64_t lowest_gap(Rect *const *by_offset, int n, const Rect *x)
     int64_t o = 0;
     for (int i = 0; i < n; i++) {
         const Rect *y = by_offset[i];
-        if (y->dies < x->born || x->dies < y->born) continue;
-        if (y->offset >= o + x->bytes) return o;
-        if (y->offset + y->bytes > o) o = y->offset + y->bytes;
+        if (y->dies < x->born || x->dies < y->born)
+            continue;
+        if (y->offset >= o + x->bytes)
+            return o;
+        if (y->offset + y->bytes > o)
+            o = y->offset + y->bytes;
     }
     return o;
 }
@@ -53,7 +57,8 @@ static int64_t greedy(Arena *a, Rect *r, int n)
     Rect **placed = alloc(a, sizeof *v * (size_t)(n + 1));
     int64_t h = 0;
 
-    for (int i = 0; i < n; i++) v[i] = &r[i];
+    for (int i = 0; i < n; i++)
+        v[i] = &r[i];
     qsort(v, (size_t)n, sizeof *v, larger);
     for (int i = 0; i < n; i++) {
         int k = i;
@@ -61,18 +66,23 @@ static int64_t greedy(Arena *a, Rect *r, int n)
         for (; k > 0 && placed[k - 1]->offset > v[i]->offset; k--)
             placed[k] = placed[k - 1];
         placed[k] = v[i];
-        if (v[i]->offset + v[i]->bytes > h) h = v[i]->offset + v[i]->bytes;
+        if (v[i]->offset + v[i]->bytes > h)
+            h = v[i]->offset + v[i]->bytes;
     }
     return h;
 }
 
 /* ---- a caching allocator ------------------------------------------------- */
 
-/* Blocks of all segments in order; a segment begins where first is set.      */
-typedef struct Block { int64_t bytes; int small, first, owner; } Block;
+/* Blocks of all segments in order; a segment begins where first is set. */
+typedef struct Block {
+    int64_t bytes;
+    int small, first, owner;
+} Block;
 typedef struct Cache {
     Arena *arena;
-    Block *b; int n, cap;
+    Block *b;
+    int n, cap;
     int64_t held;
 } Cache;
 
@@ -82,7 +92,8 @@ static void open_gap(Cache *c, int at)
 {
     if (c->n == c->cap) {
         Block *b = alloc(c->arena, sizeof *b * (size_t)(2 * c->cap + 64));
-        if (c->n) memcpy(b, c->b, sizeof *b * (size_t)c->n);
+        if (c->n)
+            memcpy(b, c->b, sizeof *b * (size_t)c->n);
         c->b = b;
         c->cap = 2 * c->cap + 64;
     }
@@ -93,8 +104,10 @@ static void open_gap(Cache *c, int at)
 static int64_t segment(int64_t bytes)
 {
     int64_t mib = 1 << 20;
-    if (bytes <= mib) return 2 * mib;
-    if (bytes < 10 * mib) return 20 * mib;
+    if (bytes <= mib)
+        return 2 * mib;
+    if (bytes < 10 * mib)
+        return 20 * mib;
     return (bytes + 2 * mib - 1) / (2 * mib) * (2 * mib);
 }
 
@@ -111,13 +124,13 @@ static void cache_take(Cache *c, int owner, int64_t bytes)
     if (best < 0) {
         best = c->n;
         open_gap(c, best);
-        c->b[best] = (Block){segment(need), small, 1, FREE};
+        c->b[best] = (Block){ segment(need), small, 1, FREE };
         c->held += c->b[best].bytes;
     }
     int64_t rest = c->b[best].bytes - need;
     if (small ? rest >= 512 : rest > mib) {
         open_gap(c, best + 1);
-        c->b[best + 1] = (Block){rest, small, 0, FREE};
+        c->b[best + 1] = (Block){ rest, small, 0, FREE };
         c->b[best].bytes = need;
     }
     c->b[best].owner = owner;
@@ -127,7 +140,8 @@ static void cache_free(Cache *c, int owner)
 {
     int i = 0;
 
-    while (c->b[i].owner != owner) i++;
+    while (c->b[i].owner != owner)
+        i++;
     c->b[i].owner = FREE;
     if (i + 1 < c->n && !c->b[i + 1].first && c->b[i + 1].owner == FREE) {
         c->b[i].bytes += c->b[i + 1].bytes;
@@ -140,10 +154,10 @@ static void cache_free(Cache *c, int owner)
     }
 }
 
-/* Bytes that the allocator holds after it has replayed all lives.            */
+/* Bytes that the allocator holds after it has replayed all lives. */
 static int64_t cached(Arena *a, const Rect *r, int n, int steps)
 {
-    Cache c = {.arena = a};
+    Cache c = { .arena = a };
     int **born = alloc(a, sizeof *born * (size_t)(steps + 1));
     int **dies = alloc(a, sizeof *dies * (size_t)(steps + 1));
 
@@ -166,7 +180,8 @@ static char *read_file(Arena *a, const char *name, size_t *len)
 {
     char *s = file_read(a, name, len);
 
-    if (!s) err(NULL, "cannot read %s", name);
+    if (!s)
+        err(NULL, "cannot read %s", name);
     return s;
 }
 
@@ -176,8 +191,8 @@ static int transients(const Role *r, int prog)
 
     for (int i = 0; i < r->nbuf && n < MANY; i++)
         if (r->buf[i].prog == prog && r->buf[i].bytes)
-            rect[n++] = (Rect){r->buf[i].born, r->buf[i].dies, r->buf[i].bytes,
-                               -1, 0};
+            rect[n++] = (Rect){ r->buf[i].born, r->buf[i].dies, r->buf[i].bytes,
+                                -1, 0 };
     return n;
 }
 
@@ -191,7 +206,8 @@ static void plan_rows(const char *name)
 
     for (int g = 0; g < r->nprog; g++) {
         int n = transients(r, g);
-        if (!n) continue;
+        if (!n)
+            continue;
         double cache = (double)cached(a, rect, n, r->prog[g].nstep);
         double size = (double)greedy(a, rect, n);
         double ours = (double)r->prog[g].transient;
@@ -226,22 +242,23 @@ static int below(int n)
     return (int)((seed >> 33) % (uint64_t)n);
 }
 
-/* Saved and short-lived values of one layer's pass at time t.                */
+/* Saved and short-lived values of one layer's pass at time t. */
 static int layer(int n, int t, int saved, int routed)
 {
     for (int k = 0; k < saved; k++)
-        rect[n++] = (Rect){t + 3 * k, 0,
-                           (k + 1) * 10000 * (k < 2 ? 100 : routed), -1, 0};
+        rect[n++] = (Rect){ t + 3 * k, 0,
+                            (k + 1) * 10000 * (k < 2 ? 100 : routed), -1, 0 };
     for (int k = 0; k < 11; k++, n++) {
         int at = t + below(10);
-        rect[n] = (Rect){at, at + 1 + below(4),
-                         (1 + below(9)) * 5000 * (k < 6 ? 100 : routed), -1, 0};
+        rect[n] =
+            (Rect){ at, at + 1 + below(4),
+                    (1 + below(9)) * 5000 * (k < 6 ? 100 : routed), -1, 0 };
     }
     return n;
 }
 
 /* Layers forward and backward; `depth` micro-batches are under way at once
- * (1F1B, the first stage), each with as many rows as its router chose.       */
+ * (1F1B, the first stage), each with as many rows as its router chose. */
 static int training(int layers, int micros, int depth)
 {
     int n = 0, t = 0, f = 0, b = 0;
@@ -252,13 +269,16 @@ static int training(int layers, int micros, int depth)
         for (int i = 0; i < layers; i++, t += 14) {
             int l = forward ? i : layers - 1 - i;
             int *at = &saved[l * depth + (forward ? f : b) % depth];
-            if (forward) *at = n;
+            if (forward)
+                *at = n;
             for (int k = 0; k < 4 && !forward; k++)
                 rect[*at + k].dies = t + 12 - 3 * k;
             n = layer(n, t, forward ? 4 : 0, 80 + below(80));
         }
-        if (forward) f++;
-        else b++;
+        if (forward)
+            f++;
+        else
+            b++;
     }
     free(saved);
     return n;
@@ -272,11 +292,12 @@ static void published(char c)
 
     snprintf(name, sizeof name, "tests/data/minimalloc/%c.csv", c);
     FILE *f = fopen(name, "r");
-    if (!f) err(NULL, "cannot read %s", name);
+    if (!f)
+        err(NULL, "cannot read %s", name);
     while (fgets(line, sizeof line, f))
-        if (sscanf(line, "%lld,%lld,%lld,%lld", &id, &lower, &upper,
-                   &size) == 4)
-            rect[n++] = (Rect){(int)lower, (int)upper - 1, size, -1, 0};
+        if (sscanf(line, "%lld,%lld,%lld,%lld", &id, &lower, &upper, &size) ==
+            4)
+            rect[n++] = (Rect){ (int)lower, (int)upper - 1, size, -1, 0 };
     fclose(f);
     snprintf(name, sizeof name, "minimalloc %c", c);
     row(name, n);
@@ -284,17 +305,19 @@ static void published(char c)
 
 int main(int argc, char **argv)
 {
-    static const int shape[][3] = {{32, 1, 1}, {61, 1, 1}, {385, 1, 1},
-                                   {4, 8, 4}, {8, 24, 8}, {16, 24, 8},
-                                   {15, 26, 12}};
+    static const int shape[][3] = { { 32, 1, 1 },  { 61, 1, 1 }, { 385, 1, 1 },
+                                    { 4, 8, 4 },   { 8, 24, 8 }, { 16, 24, 8 },
+                                    { 15, 26, 12 } };
     char name[64];
 
     printf("  %-12s %-8s %6s %12s %12s %12s %12s  %s\n", "MiB", "", "buffers",
            "caching", "by size", "planned", "bound", "ratio   saved");
-    for (int i = 1; i < argc; i++) plan_rows(argv[i]);
-    printf("  %-21s %6s %25s %12s %12s  %-9s %s\n", "height over the bound",
-           "", "by size", "planned", "bound", "found by", "in");
-    for (char c = 'A'; c <= 'F'; c++) published(c);
+    for (int i = 1; i < argc; i++)
+        plan_rows(argv[i]);
+    printf("  %-21s %6s %25s %12s %12s  %-9s %s\n", "height over the bound", "",
+           "by size", "planned", "bound", "found by", "in");
+    for (char c = 'A'; c <= 'F'; c++)
+        published(c);
     for (size_t i = 0; i < sizeof shape / sizeof *shape; i++) {
         const int *s = shape[i];
         snprintf(name, sizeof name, "%d layers, %d of %d", s[0], s[2], s[1]);

@@ -1,6 +1,6 @@
 /* attn_bench: speed of the host attention kernels on one core, beside that of
  * the BLAS's sgemm where there is one. An argument picks forms by a part of
- * their name.                                                                */
+ * their name. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <math.h>
@@ -11,7 +11,7 @@
 
 #include "../unit/attn_cases.h"
 
-/* The widths that matter: head sizes 32 to 128, latent attention, capped.    */
+/* The widths that matter: head sizes 32 to 128, latent attention, capped. */
 static const Form speeds[] = {
     { "d16 s64 gqa2", { 8, 8, 2, 64, 64, 16, 1, 16 }, attn_causal, 1 },
     { "d32 s256", { 4, 4, 1, 256, 256, 32, 1, 32 }, attn_causal, 1 },
@@ -32,7 +32,7 @@ static double seconds(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* Best of some runs, on one core.                                            */
+/* Best of some runs, on one core. */
 static double time_of(Run *r, const Group *k)
 {
     void *buf[32];
@@ -59,7 +59,7 @@ static double time_of(Run *r, const Group *k)
     return best;
 }
 
-/* Multiply-adds of all products that a mask leaves, by two.                  */
+/* Multiply-adds of all products that a mask leaves, by two. */
 static double flops(const Form *c)
 {
     const Sizes *z = &c->z;
@@ -75,7 +75,7 @@ static double flops(const Form *c)
 }
 
 typedef void Product(int, int, int, int, int, int, float, const float *, int,
-                   const float *, int, float, float *, int);
+                     const float *, int, float, float *, int);
 
 static void time_sgemm(void)
 {
@@ -115,11 +115,10 @@ int main(int argc, char **argv)
             r->l = attn_values(r->lse, 0);
             double f = flops(r->c), fwd = time_of(r, &r->fwd);
             for (int64_t q = 0; q < g_elems(r->lse); q++)
-                r->l[q] = 8;                   /* no weight overflows         */
+                r->l[q] = 8; /* no weight overflows */
             double bwd = time_of(r, &r->bwd);
-            printf("%-14s %-4s %9.1f %9.1f\n", r->c->name,
-                   dtypes[r->m.dt].name, f / fwd / 1e9, 2.5 * f / bwd / 1e9);
+            printf("%-14s %-4s %9.1f %9.1f\n", r->c->name, dtypes[r->m.dt].name,
+                   f / fwd / 1e9, 2.5 * f / bwd / 1e9);
         }
     return 0;
 }
-

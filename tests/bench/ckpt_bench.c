@@ -9,7 +9,7 @@
  * the page cache, and a copy was just removed: memory that nobody touched yet
  * costs a virtual machine far more. Medians of ROUNDS, of seconds and of those
  * that processors worked, which other programs disturb less. Memory: the most
- * that import and export held, mapped files included.                        */
+ * that import and export held, mapped files included. */
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>
@@ -48,15 +48,16 @@ static int by_name(const void *a, const void *b)
     return strcmp(((const StTensor *)a)->name, ((const StTensor *)b)->name);
 }
 
-/* Their tensors, each once. A vec.                                           */
+/* Their tensors, each once. A vec. */
 static StTensor *tensors(const Plan *p)
 {
     HfRow *r = hf_rows(p, NULL, 0, "", 0);
     StTensor *v = NULL, *once = NULL;
 
     for (size_t i = 0; i < vec_len(r); i++) {
-        StTensor s = { .name = r[i].h->hf, .dt = "BF16", .bytes = 2,
-                       .nd = r[i].h->nd };
+        StTensor s = {
+            .name = r[i].h->hf, .dt = "BF16", .bytes = 2, .nd = r[i].h->nd
+        };
         for (int d = 0; d < s.nd; d++)
             s.n[d] = hf_dim(&r[i].h->dim[d]);
         vec_push(forever, v, s);
@@ -99,7 +100,7 @@ static double peak(void)
     return (double)r.ru_maxrss / 1e6;
 }
 
-/* Of this process and those that it waited for.                              */
+/* Of this process and those that it waited for. */
 static double processor(void)
 {
     double t = 0;
@@ -115,7 +116,10 @@ static double processor(void)
 
 /* ---- what is compared ---------------------------------------------------- */
 
-typedef struct Case { const Plan *p; const char *dir; } Case;
+typedef struct Case {
+    const Plan *p;
+    const char *dir;
+} Case;
 
 static void copy(const Case *j)
 {
@@ -140,13 +144,18 @@ static void export(const Case *j)
                    strf(forever, "%s/out", j->dir), NULL, 0, 5000000000);
 }
 
-static const struct { const char *name; void (*f)(const Case *); int peer;
+static const struct {
+    const char *name;
+    void (*f)(const Case *);
+    int peer;
+    /* clang-format off */
                       const char *before; } rows[] = {
     {"cp", copy, 0, ""},
     {"export-hf", export, 0, "out"},
     {"cp and sync", copy_synced, 2, ""},
     {"import-hf", import, 2, "run/*"},
 };
+/* clang-format on */
 
 enum { NROW = sizeof rows / sizeof *rows };
 
@@ -169,11 +178,13 @@ int main(int argc, char **argv)
 
     if (argc < 3)
         err(NULL, "ckpt_bench FOLDER model.lua [key=value ..]");
-    Case j = {make_plan(argv[2], argv + 3, argc - 3), argv[1]};
+    Case j = { make_plan(argv[2], argv + 3, argc - 3), argv[1] };
     sh(strf(forever, "mkdir -p %s/hf %s/run && rm -rf %s/run/*", j.dir, j.dir,
             j.dir));
-    double gb = (double)write_folder(j.p, strf(forever,
-        "%s/hf/model.safetensors", j.dir)) / 1e9, before = peak();
+    double gb = (double)write_folder(
+                    j.p, strf(forever, "%s/hf/model.safetensors", j.dir)) /
+                1e9,
+           before = peak();
     import(&j);
     for (int k = 0; k < ROUNDS * NROW; k++) {
         int i = k % NROW;

@@ -1,7 +1,7 @@
 /* coll_bench.c: our collectives against Open MPI's own for the same bytes,
  * under mpirun on one machine. Both take turns; the median of each counts.
  * Ours sum in rank order and cut tensors along an inner axis too (the rows
- * "inner"), for which Open MPI's own is timed on dense blocks of that size.  */
+ * "inner"), for which Open MPI's own is timed on dense blocks of that size. */
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>
@@ -18,13 +18,14 @@ typedef struct Bench {
     float *send, *recv, *stage;
 } Bench;
 
-/* One kind and shape; elems: of the larger side.                             */
+/* One kind and shape; elems: of the larger side. */
 typedef struct Case {
     const char *name;
     StepKind kind;
-    int inner;                    /* cut along an inner axis                  */
+    int inner; /* cut along an inner axis */
 } Case;
 
+/* clang-format off */
 static const Case cases[] = {
     {"all-gather", Sallgather, 0}, {"all-gather, inner", Sallgather, 1},
     {"reduce-scatter", Sreducescatter, 0},
@@ -32,6 +33,7 @@ static const Case cases[] = {
     {"all-reduce", Sallreduce, 0},
     {"all-to-all", Salltoall, 0}, {"all-to-all, inner", Salltoall, 1},
 };
+/* clang-format on */
 
 enum { NCASE = sizeof cases / sizeof *cases };
 
@@ -43,7 +45,7 @@ static double now(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* The step's integers, as in steps.def.                                      */
+/* The step's integers, as in steps.def. */
 static void arguments(const Case *c, int64_t elems, int64_t g, int64_t *iv)
 {
     int64_t outer = c->inner ? INNER : 1, each = elems / outer;
@@ -54,7 +56,7 @@ static void arguments(const Case *c, int64_t elems, int64_t g, int64_t *iv)
     iv[2] = c->kind == Sallreduce ? elems : each / g;
     if (c->kind != Salltoall)
         return;
-    iv[1] = c->inner ? INNER / g : 1;       /* [outer][A][mid][B][inner]      */
+    iv[1] = c->inner ? INNER / g : 1; /* [outer][A][mid][B][inner] */
     iv[2] = iv[4] = g;
     iv[3] = 1;
     iv[5] = elems / g / iv[1];
@@ -63,12 +65,12 @@ static void arguments(const Case *c, int64_t elems, int64_t g, int64_t *iv)
 static void ours(const Bench *b, const Case *c, int64_t elems)
 {
     int64_t iv[8];
-    Part part = {b->send, b->recv};
+    Part part = { b->send, b->recv };
 
     arguments(c, elems, b->n, iv);
     comm_run(b->comm, b->pool,
-             &(Coll){c->kind, iv, 1, b->n, b->ranks, &part, b->comm->first,
-                     b->stage, NULL});
+             &(Coll){ c->kind, iv, 1, b->n, b->ranks, &part, b->comm->first,
+                      b->stage, NULL });
 }
 
 static void theirs(const Bench *b, const Case *c, int64_t elems)
@@ -85,11 +87,10 @@ static void theirs(const Bench *b, const Case *c, int64_t elems)
                                     dl.ompi_mpi_op_sum, world);
         break;
     case Sallreduce:
-        dl.MPI_Allreduce(b->send, b->recv, (int)elems, type,
-                         dl.ompi_mpi_op_sum, world);
+        dl.MPI_Allreduce(b->send, b->recv, (int)elems, type, dl.ompi_mpi_op_sum,
+                         world);
         break;
-    default:
-        dl.MPI_Alltoall(b->send, share, type, b->recv, share, type, world);
+    default: dl.MPI_Alltoall(b->send, share, type, b->recv, share, type, world);
     }
 }
 
@@ -111,7 +112,7 @@ static double timed(const Bench *b, const Case *c, int64_t elems, int reps,
     return (now() - start) / reps;
 }
 
-/* Medians; all ranks must agree on nothing, rank 0 prints.                   */
+/* Medians; all ranks must agree on nothing, rank 0 prints. */
 static double compare(const Bench *b, const Case *c, int64_t bytes)
 {
     double t[2][ROUNDS];
@@ -119,7 +120,7 @@ static double compare(const Bench *b, const Case *c, int64_t bytes)
     int reps = bytes < 1 << 18 ? 8 : 1;
     int64_t elems = bytes / (int64_t)sizeof(float);
 
-    for (int i = -1; i < rounds; i++) {     /* the first round only warms up  */
+    for (int i = -1; i < rounds; i++) { /* the first round only warms up */
         double a = timed(b, c, elems, reps, ours);
         double m = timed(b, c, elems, reps, theirs);
         t[0][i < 0 ? 0 : i] = a;
@@ -135,17 +136,17 @@ static double compare(const Bench *b, const Case *c, int64_t bytes)
     return a / m;
 }
 
-/* The group of all ranks: atom 0 of a grid that is all data parallel.        */
+/* The group of all ranks: atom 0 of a grid that is all data parallel. */
 static void open_bench(Bench *b)
 {
-    int64_t size[NMESH] = {[Mdp] = launch_world()};
+    int64_t size[NMESH] = { [Mdp] = launch_world() };
     Mesh *m = mesh_new(forever, launch_world(), size, "tp-cp-dp-pp", NULL);
 
     b->comm = comm_open(forever, launch_world());
     b->n = b->comm->world;
     b->ranks = alloc(forever, (size_t)b->n * sizeof *b->ranks);
     mesh_group(m, 1, b->comm->first, b->ranks);
-    comm_groups(b->comm, forever, m, &(uint32_t){1}, 1);
+    comm_groups(b->comm, forever, m, &(uint32_t){ 1 }, 1);
     b->pool = pool_open(0);
     b->send = alloc(forever, MAXBYTES);
     b->recv = alloc(forever, MAXBYTES);
@@ -156,7 +157,7 @@ static void open_bench(Bench *b)
 
 int main(void)
 {
-    Bench b = {0};
+    Bench b = { 0 };
     double worst = 0;
 
     open_bench(&b);

@@ -6,7 +6,7 @@
  * beside the plan, and fills the inputs of the plan's steps from it: the time
  * to open it, then ms a step, with its pages dropped from memory and with them
  * there, in our order and in Megatron's. Between steps it sleeps, as a run
- * computes: pages of the next step are on their way.                         */
+ * computes: pages of the next step are on their way. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdlib.h>
@@ -72,7 +72,7 @@ static double fill_steps(const Plan *p, Data *d, int64_t from, void *dst)
 
 int main(int argc, char **argv)
 {
-    static const char *const orders[] = {"shuffle", "megatron"};
+    static const char *const orders[] = { "shuffle", "megatron" };
     size_t n;
     char *text = argc == 2 ? file_read(forever, argv[1], &n) : NULL;
 

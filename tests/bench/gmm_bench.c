@@ -6,7 +6,7 @@
  *     gmm_bench [rows [case]]     131072 rows, on 128 experts unless the case
  *                                 says otherwise
  *
- * Without a GPU it compiles the kernels only.                                */
+ * Without a GPU it compiles the kernels only. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,9 +21,10 @@ typedef struct Case {
     const char *name;
     int weight;
     int64_t K, N, tw;
-    int experts;                  /* 0: MOST                                  */
+    int experts; /* 0: MOST */
 } Case;
 
+/* clang-format off */
 static const Case cases[] = {
     { "w1", 0, 2048, 768, 1, 0 }, { "w2", 0, 768, 2048, 1, 0 },
     { "d.w2", 0, 2048, 768, 0, 0 }, { "d.w1", 0, 768, 2048, 0, 0 },
@@ -33,17 +34,18 @@ static const Case cases[] = {
     { "odd", 0, 200, 328, 1, 0 }, { "odd turned", 0, 328, 200, 0, 0 },
     { "odd gmmw", 1, 328, 200, 0, 100 },
 };
+/* clang-format on */
 enum { NCASE = sizeof cases / sizeof *cases };
 
 static const GroupedTile tiles[] = {
-    { 128, 192, 1 }, { 128, 256, 0 }, { 128, 128, 1 }, { 128, 64, 1 },
-    { 64, 256, 1 },
+    { 128, 192, 1 }, { 128, 256, 0 }, { 128, 128, 1 },
+    { 128, 64, 1 },  { 64, 256, 1 },
 };
 enum { NTILE = sizeof tiles / sizeof *tiles };
 
 static void *stream;
 static void *fill_fn;
-static int E;                     /* of the case                              */
+static int E; /* of the case */
 static int32_t off[MOST + 1];
 
 static void ok(int e, const char *what)
@@ -57,7 +59,7 @@ static void ok(int e, const char *what)
     exit(1);
 }
 
-/* A number of 8 bits in [-1, 1) that element i of tensor `seed` holds.       */
+/* A number of 8 bits in [-1, 1) that element i of tensor `seed` holds. */
 static float value(int64_t i, uint32_t seed)
 {
     uint32_t x = (uint32_t)i * 2654435761u ^ seed;
@@ -81,7 +83,7 @@ static const char fill_text[] =
     "    }\n"
     "}\n";
 
-/* Wide layers with few experts get fewer rows.                               */
+/* Wide layers with few experts get fewer rows. */
 static int64_t most_rows(int i, int64_t rows)
 {
     return cases[i].experts == 8 && rows > 32768 ? 32768 : rows;
@@ -89,13 +91,20 @@ static int64_t most_rows(int i, int64_t rows)
 
 /* ---- kernels ------------------------------------------------------------- */
 
-typedef struct Made { int squares; int64_t shared; void *fn; } Made;
+typedef struct Made {
+    int squares;
+    int64_t shared;
+    void *fn;
+} Made;
 
 static void ints_of(const Case *c, int64_t rows, int64_t *v)
 {
     int64_t x = c->experts ? c->experts : MOST;
-    int64_t iv[] = { Dbf16, c->weight ? Df32 : Dbf16, x, c->K, c->N,
-                     c->tw ? c->K : c->N, c->tw, c->K * c->N, 0, rows };
+    int64_t iv[] = { Dbf16, c->weight ? Df32 : Dbf16,
+                     x,     c->K,
+                     c->N,  c->tw ? c->K : c->N,
+                     c->tw, c->K * c->N,
+                     0,     rows };
 
     memcpy(v, iv, sizeof iv);
 }
@@ -117,9 +126,9 @@ static void make_all(Made *m, int64_t rows, Pool *pool, int gpu)
         int64_t v[10];
         ints_of(&cases[i / NTILE], most_rows(i / NTILE, rows), v);
         m[i].squares = cases[i / NTILE].weight;
-        k[i] = named(grouped_text(forever, v, cases[i / NTILE].weight,
-                                  m[i].squares,
-                                  tiles[i % NTILE], &m[i].shared));
+        k[i] =
+            named(grouped_text(forever, v, cases[i / NTILE].weight,
+                               m[i].squares, tiles[i % NTILE], &m[i].shared));
     }
     k[n] = named(fill_text);
     Plan p = { .prelude = cuda_pre, .nkernel = n + 1, .kernel = k };
@@ -143,7 +152,7 @@ static void fill(uint64_t p, int64_t n, int64_t seed)
        "fill");
 }
 
-/* Uneven, one expert empty, the last not whole tiles; a few rows of no one.  */
+/* Uneven, one expert empty, the last not whole tiles; a few rows of no one. */
 static void set_sizes(int64_t rows)
 {
     double w[MOST], sum = 0;
@@ -163,7 +172,7 @@ static int expert_of(int64_t r)
     return x;
 }
 
-/* What element i of the result is.                                           */
+/* What element i of the result is. */
 static double expected(const Case *c, int64_t i)
 {
     int64_t K = c->K, N = c->N, stride = K * N;
@@ -199,7 +208,7 @@ static double element(const Case *c, uint64_t p, int64_t i)
 }
 
 /* Sampled elements against `times` the sum: the worst in units of what is
- * allowed; rows of no expert are as they were (NaN).                         */
+ * allowed; rows of no expert are as they were (NaN). */
 static double worst(const Case *c, uint64_t p, int64_t rows, int times)
 {
     int64_t n = c->weight ? E * c->K * c->N : off[E] * c->N;
@@ -212,8 +221,7 @@ static double worst(const Case *c, uint64_t p, int64_t rows, int times)
         if (s < 8)
             i = s < 4 ? s : n - 1 - (s & 3);
         double e = expected(c, i) * times, y = element(c, p, i);
-        double may = c->weight ? 1e-4 * (1 + fabs(e))
-                               : fabs(e) / 128 + 1e-3;
+        double may = c->weight ? 1e-4 * (1 + fabs(e)) : fabs(e) / 128 + 1e-3;
         double d = fabs(y - e) / may;
         most = d > most || d != d ? d : most;
     }
@@ -223,7 +231,7 @@ static double worst(const Case *c, uint64_t p, int64_t rows, int times)
     return most;
 }
 
-/* The sums of squares against those of what is in p: relative.               */
+/* The sums of squares against those of what is in p: relative. */
 static double squares_off(const Case *c, uint64_t p, uint64_t squares)
 {
     static float part[SQUARES];
@@ -249,7 +257,8 @@ static void launch(const Made *m, uint64_t *arg, int64_t add, unsigned blocks)
     if (!m->squares)
         p[4] = p[5], p[5] = p[6];
     ok(dl.cuLaunchKernel(m->fn, blocks, 1, 1, 384, 1, 1, (unsigned)m->shared,
-                         stream, p, NULL), "launch");
+                         stream, p, NULL),
+       "launch");
 }
 
 static double milliseconds(const Made *m, uint64_t *arg, int64_t add)
@@ -275,8 +284,8 @@ static void measure(const Case *c, Made *m, uint64_t *arg, int64_t rows)
     set_sizes(rows);
     ok(dl.cuMemcpyHtoD_v2(arg[3], off, sizeof off), "sizes");
     int64_t nb = c->weight ? rows * c->N : E * c->K * c->N;
-    size_t bytes = c->weight ? (size_t)(E * c->K * c->N * 4)
-                             : (size_t)(rows * c->N * 2);
+    size_t bytes =
+        c->weight ? (size_t)(E * c->K * c->N * 4) : (size_t)(rows * c->N * 2);
     double flops = 2.0 * off[E] * (double)c->K * (double)c->N;
 
     fill(arg[0], rows * c->K, 1);
@@ -288,7 +297,7 @@ static void measure(const Case *c, Made *m, uint64_t *arg, int64_t rows)
         double e = worst(c, arg[2], rows, 1), e2 = 0, far = 0;
         int small = c->weight && E * c->K * c->N <= SMALL;
         if (c->weight) {
-            launch(m, arg, 1, 78);     /* an H20 has so many               */
+            launch(m, arg, 1, 78); /* an H20 has so many */
             ok(dl.cuStreamSynchronize(stream), c->name);
             e2 = worst(c, arg[2], rows, 2);
             far = small ? squares_off(c, arg[2], arg[4]) : 0;
@@ -297,10 +306,10 @@ static void measure(const Case *c, Made *m, uint64_t *arg, int64_t rows)
         double ms2 = c->weight ? milliseconds(m, arg, 1) : 0;
         printf("%s - %-11s %3lldx%3lld%s: %.3f ms %.0f TFLOP/s, adding %.3f "
                "ms, error %.2f %.2f, squares %.1e\n",
-               e <= 1 && e2 <= 1 && far < 1e-5 ? "ok" : "not ok",
-               c->name, (long long)tiles[i].rows, (long long)tiles[i].cols,
-               tiles[i].turns ? " in turns" : "", ms,
-               flops / ms * 1e-9, ms2, e, e2, far);
+               e <= 1 && e2 <= 1 && far < 1e-5 ? "ok" : "not ok", c->name,
+               (long long)tiles[i].rows, (long long)tiles[i].cols,
+               tiles[i].turns ? " in turns" : "", ms, flops / ms * 1e-9, ms2, e,
+               e2, far);
         fflush(stdout);
     }
 }

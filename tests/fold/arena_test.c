@@ -2,7 +2,7 @@
  * process: what exec_open maps is every rank's planned bytes, in whole pages,
  * and nothing else; all steps find their work space inside of it, also with a
  * process a rank; and no step allocates anything. What is mapped is counted by
- * an mmap and a munmap that stand before the C library's.                    */
+ * an mmap and a munmap that stand before the C library's. */
 #define _GNU_SOURCE
 #include <malloc.h>
 #include <stdlib.h>
@@ -15,7 +15,7 @@
 
 enum { PAGE = 4096, STEPS = 2 };
 
-static int64_t mapped;            /* bytes now                                */
+static int64_t mapped; /* bytes now */
 
 void *mmap(void *at, size_t bytes, int prot, int flags, int fd, off_t from)
 {
@@ -45,9 +45,12 @@ static int64_t in_pages(int64_t bytes)
     return (bytes + PAGE - 1) / PAGE * PAGE;
 }
 
-typedef struct Case { const char *keys[8]; } Case;
+typedef struct Case {
+    const char *keys[8];
+} Case;
 
 static const char model[] = "tests/models/folds.lua";
+/* clang-format off */
 static const Case cases[] = {
     {{"world=1"}},
     {{"fold.tp=2", "fold.cp=2", "fold.dp=2", "fold.ep=4"}},
@@ -59,12 +62,13 @@ static const Case cases[] = {
     {{"fold.pp=2", "fold.vpp=2", "fold.schedule=dualpipev"}},
     {{"fold.pp=4", "fold.layout=Et|t|tt|L", "route.policy=capacity"}},
 };
+/* clang-format on */
 
 enum { NCASE = sizeof cases / sizeof *cases, MAXKEY = 8 };
 
 static char *keys_of(const Case *c, char **keys, int *n)
 {
-    Text t = {.arena = forever};
+    Text t = { .arena = forever };
 
     for (*n = 0; *n < MAXKEY && c->keys[*n]; ++*n) {
         keys[*n] = strf(forever, "%s", c->keys[*n]);
@@ -75,7 +79,7 @@ static char *keys_of(const Case *c, char **keys, int *n)
     return t.s;
 }
 
-/* Steps once to warm up, again to see that the heap stays as it is.          */
+/* Steps once to warm up, again to see that the heap stays as it is. */
 static int64_t heap_growth(const Plan *p, Exec *x)
 {
     int64_t before = 0;
@@ -91,7 +95,7 @@ static int64_t heap_growth(const Plan *p, Exec *x)
 }
 
 /* Steps whose last buffer is less than the work space that they need when each
- * rank is a process of its own.                                              */
+ * rank is a process of its own. */
 static int cramped(const Plan *p)
 {
     int64_t iv[64];
@@ -106,8 +110,8 @@ static int cramped(const Plan *p)
                     iv[i] = s->iv[i].c;
                 int64_t need = step_work(s->kind, iv, s->nint,
                                          mesh_extent(p->mesh, s->atoms));
-                n += need > 0 && (last < 0 ||
-                                  p->role[r].buf[last].bytes < need);
+                n +=
+                    need > 0 && (last < 0 || p->role[r].buf[last].bytes < need);
             }
     return n;
 }
@@ -126,10 +130,10 @@ static int try(const Plan *p, const char *name)
     int ok = got == want && !x->nwork && !grown && !cramped(p) && most > 0;
     printf("%sok - arena: %s: %lld bytes planned on %lld ranks (at most %lld), "
            "difference %lld, beside them %lld, steps without room %d, a step's "
-           "heap %+lld\n", ok ? "" : "not ", name, (long long)want,
-           (long long)p->mesh->world, (long long)most,
-           (long long)(got - want), (long long)x->nwork, cramped(p),
-           (long long)grown);
+           "heap %+lld\n",
+           ok ? "" : "not ", name, (long long)want, (long long)p->mesh->world,
+           (long long)most, (long long)(got - want), (long long)x->nwork,
+           cramped(p), (long long)grown);
     fflush(stdout);
     int64_t used = mapped;
     exec_close(x);

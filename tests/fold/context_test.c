@@ -4,7 +4,7 @@
  * With keys going around no rank ever has all keys of a layer.
  *
  *     context_test                     the cases below
- *     context_test model [key=value ..]                                      */
+ *     context_test model [key=value ..] */
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,17 +12,19 @@
 
 enum { STEPS = 2, WORDS = 12 };
 
-/* Folds sum in other orders, and two steps of AdamW carry that on.           */
+/* Folds sum in other orders, and two steps of AdamW carry that on. */
 static const double TOL = 1e-10;
 
-typedef struct Case { const char *model, *axes, *keys; } Case;
+typedef struct Case {
+    const char *model, *axes, *keys;
+} Case;
 
 #define MIXTRAL "tests/hf/mixtral-aux.lua"
-#define WINDOW "tests/models/window.lua"
-#define DSV3 "tests/hf/dsv3.lua"
+#define WINDOW  "tests/models/window.lua"
+#define DSV3    "tests/hf/dsv3.lua"
 
 /* Long sequences have tiles that a mask skips, on both sides of a border
- * between pieces.                                                            */
+ * between pieces. */
 static const Case cases[] = {
     { MIXTRAL, "", "fold.cp=2" },
     { MIXTRAL, "", "fold.cp=2 fold.balance=contiguous" },
@@ -60,7 +62,7 @@ static void result(int ok, const char *what)
     failed += !ok;
 }
 
-/* Words of a text, behind those that every plan has.                         */
+/* Words of a text, behind those that every plan has. */
 static Plan *plan_of(const char *model, const char *axes, const char *keys)
 {
     char *key[WORDS] = { "precision.policy=fp64", "train.batch=8" };
@@ -74,7 +76,7 @@ static Plan *plan_of(const char *model, const char *axes, const char *keys)
 
 /* ---- memory -------------------------------------------------------------- */
 
-/* Most bytes of a buffer that an attention of the model fills.               */
+/* Most bytes of a buffer that an attention of the model fills. */
 static int64_t largest(const Plan *p)
 {
     int64_t most = 0;
@@ -97,8 +99,8 @@ static void test_memory(void)
     Plan *ring = plan_of(MIXTRAL, axes, "fold.cp=8 fold.ring=1");
 
     printf("# all keys of a layer: %lld bytes; largest buffer of attention: "
-           "gathered %lld, ring %lld\n", (long long)keys,
-           (long long)largest(all), (long long)largest(ring));
+           "gathered %lld, ring %lld\n",
+           (long long)keys, (long long)largest(all), (long long)largest(ring));
     result(largest(all) >= keys && largest(ring) < keys,
            "no rank has all keys when they go around");
 }
@@ -111,9 +113,11 @@ static void compare(const Case *c, Plan *p, const Trained *want)
     Trained got = fold_train(p, STEPS);
     double d = fold_apart(&got, want, &at);
 
-    result(d <= TOL, strf(forever, "%s %s%s%s: difference %.2g (%s), at most "
-                          "%.0e", c->model, c->axes, *c->axes ? " " : "",
-                          c->keys, d, at, TOL));
+    result(d <= TOL,
+           strf(forever,
+                "%s %s%s%s: difference %.2g (%s), at most "
+                "%.0e",
+                c->model, c->axes, *c->axes ? " " : "", c->keys, d, at, TOL));
 }
 
 static int same_model(const Case *a, const Case *b)

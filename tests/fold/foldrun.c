@@ -9,18 +9,26 @@
 
 /* ---- inputs -------------------------------------------------------------- */
 
-enum { TOKENS = 97 };             /* or the model's vocabulary, if smaller    */
+enum { TOKENS = 97 }; /* or the model's vocabulary, if smaller */
 
-typedef struct Fill { uint64_t seed, mod; int64_t from; int32_t *dst; } Fill;
-typedef struct Batch { const Mesh *mesh; int64_t step, vocab; } Batch;
+typedef struct Fill {
+    uint64_t seed, mod;
+    int64_t from;
+    int32_t *dst;
+} Fill;
+typedef struct Batch {
+    const Mesh *mesh;
+    int64_t step, vocab;
+} Batch;
 
 static void fill_run(void *ctx, int64_t global, int64_t local, int64_t n)
 {
     const Fill *f = ctx;
 
     for (int64_t i = 0; i < n; i++)
-        f->dst[local + i] = (int32_t)(
-            mix64(f->seed, (uint64_t)(f->from + global + i)) % f->mod);
+        f->dst[local + i] =
+            (int32_t)(mix64(f->seed, (uint64_t)(f->from + global + i)) %
+                      f->mod);
 }
 
 /* The turns follow each other as the micro-batches in one turn do. */
@@ -28,8 +36,8 @@ static void fill(void *self, const Tensor *t, int64_t rank, int64_t turn,
                  void *dst)
 {
     const Batch *b = self;
-    Fill f = {mix64((uint64_t)t->name[0], (uint64_t)b->step),
-              (uint64_t)b->vocab, turn * tensor_elems(t), dst};
+    Fill f = { mix64((uint64_t)t->name[0], (uint64_t)b->step),
+               (uint64_t)b->vocab, turn * tensor_elems(t), dst };
 
     if (t->dt != Di32)
         err(NULL, "input %s is not i32", t->name);
@@ -40,7 +48,7 @@ Feed fold_feed(const Plan *p, int64_t step)
 {
     static Batch b;
 
-    b = (Batch){p->mesh, step, TOKENS};
+    b = (Batch){ p->mesh, step, TOKENS };
     for (int r = 0; r < p->nrole; r++)
         for (int i = 0; i < p->role[r].ntensor; i++)
             for (int d = 0; d < p->role[r].tensor[i].nd; d++) {
@@ -48,7 +56,7 @@ Feed fold_feed(const Plan *p, int64_t step)
                 if (!strcmp(x->axis, "vocab") && x->n < b.vocab)
                     b.vocab = x->n;
             }
-    return (Feed){fill, &b};
+    return (Feed){ fill, &b };
 }
 
 Block fold_block(const Plan *p, int64_t step)
@@ -56,8 +64,8 @@ Block fold_block(const Plan *p, int64_t step)
     double b[2];
 
     opts_pair(p->opts, "train.betas", b);
-    return (Block){1e-3, 1 - pow(b[0], (double)(step + 1)),
-                   1 - pow(b[1], (double)(step + 1)), step};
+    return (Block){ 1e-3, 1 - pow(b[0], (double)(step + 1)),
+                    1 - pow(b[1], (double)(step + 1)), step };
 }
 
 /* ---- plans --------------------------------------------------------------- */
@@ -82,7 +90,7 @@ Plan *fold_plan(const char *model, char *const *keys, int nkeys)
         opts_set(o, internn(keys[i], n), intern(keys[i] + n + 1), NULL);
     }
     Trace t = trace(model, o, TRACEquiet);
-    CompileOptions co = {.source = t.source, .nsource = t.nsource};
+    CompileOptions co = { .source = t.source, .nsource = t.nsource };
     char *text = plan_print(forever, compile(t.g, fold_target, &co), &len);
     arena_free(t.g->arena);
     return plan_parse(forever, text, len, model);
@@ -106,7 +114,7 @@ char *fold_model_words(const char *words)
 {
     int route = strstr(words, "route.policy=") != NULL;
     char *all = strf(forever, "%s", words), *next;
-    Text t = {.arena = forever};
+    Text t = { .arena = forever };
 
     put(&t, "%s", "");
     for (char *w = strtok_r(all, " ", &next); w; w = strtok_r(NULL, " ", &next))
@@ -157,7 +165,7 @@ static void read_values(Exec *x, Trained *w, const char *kinds, int grad)
     const Tensor **t = fold_tensors(x->plan, kinds);
 
     for (size_t i = 0; i < vec_len(t); i++) {
-        Found v = {t[i]->name, grad, 0, NULL};
+        Found v = { t[i]->name, grad, 0, NULL };
         v.v = fold_read(x, v.name, &v.n);
         vec_push(forever, w->value, v);
     }
@@ -165,7 +173,7 @@ static void read_values(Exec *x, Trained *w, const char *kinds, int grad)
 
 Trained fold_train(Plan *p, int steps)
 {
-    Trained w = {.steps = steps};
+    Trained w = { .steps = steps };
     Exec *x = exec_open(p, comm_open(forever, p->mesh->world));
 
     exec_run(x, "init", NULL, NULL);

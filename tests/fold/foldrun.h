@@ -1,6 +1,6 @@
 /* foldrun.h: one model under many folds, all ranks in this process: plans that
  * share their kernels, a few steps of each, and how far two of them are apart.
- * Inputs depend on step and place in the whole step, never on the fold.      */
+ * Inputs depend on step and place in the whole step, never on the fold. */
 #ifndef FOLDRUN_H
 #define FOLDRUN_H
 
@@ -10,7 +10,7 @@
 enum { MAXSTEPS = 4, MAXKEYS = 24 };
 
 /* A gradient, read off the first moment after one step, m = (1 - beta1) g; or
- * a state of the model at the end.                                           */
+ * a state of the model at the end. */
 typedef struct Found {
     const char *name;
     int grad;
@@ -19,30 +19,30 @@ typedef struct Found {
 } Found;
 
 typedef struct Trained {
-    int steps, fallbacks;         /* that did not fit a budget                */
+    int steps, fallbacks; /* that did not fit a budget */
     double loss[MAXSTEPS], norm[MAXSTEPS];
-    Found *value;                 /* vec                                      */
+    Found *value; /* vec */
 } Trained;
 
-/* Of plans: the host, or what a program, or TEST_TARGET, says.               */
+/* Of plans: the host, or what a program, or TEST_TARGET, says. */
 extern const Target *fold_target;
 void fold_target_given(void);
-/* The plan as its file would be read; what the compiler needed is let go.    */
+/* The plan as its file would be read; what the compiler needed is let go. */
 Plan *fold_plan(const char *model, char *const *keys, int nkeys);
-/* The same with keys in one line, "fold.tp=2 axes.seq=8".                    */
+/* The same with keys in one line, "fold.tp=2 axes.seq=8". */
 Plan *fold_words(const char *model, const char *words);
-/* Those that change the model itself; a budget does not, nothing is lost.    */
+/* Those that change the model itself; a budget does not, nothing is lost. */
 char *fold_model_words(const char *words);
 /* Every plan gets the kernels of all: their text is compiled once. Returns how
- * many there are.                                                            */
+ * many there are. */
 int fold_share(Plan **p, int n);
 Feed fold_feed(const Plan *p, int64_t step);
 Block fold_block(const Plan *p, int64_t step);
 Trained fold_train(Plan *p, int steps);
 /* Largest relative difference over losses, norms and values: of a tensor, over
- * its largest element. NaN is larger than anything. *where: a name.          */
+ * its largest element. NaN is larger than anything. *where: a name. */
 double fold_apart(const Trained *x, const Trained *want, const char **where);
-/* Every tensor of these kinds of any stage, each once. A vec.                */
+/* Every tensor of these kinds of any stage, each once. A vec. */
 const Tensor **fold_tensors(const Plan *p, const char *kinds);
 double *fold_read(Exec *x, const char *name, int64_t *n);
 

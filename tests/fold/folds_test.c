@@ -4,7 +4,7 @@
  *
  * Legal: tp cp dp pp in 1 2 4, their product at most 8; etp in 1 2 4 and ep in
  * 1 2 4 8 divide a stage; vpp in 1 2 4 with pp > 1, and at most 8 chunks, of
- * which some are then empty.                                                 */
+ * which some are then empty. */
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -13,13 +13,16 @@
 
 enum { STEPS = 2, MICRO = 8, WORLD = 8, CHUNKS = 8, LEAST = 248 };
 
-/* Folds sum in other orders.                                                 */
+/* Folds sum in other orders. */
 static const double TOL = 1e-10;
 static const char model[] = "tests/models/folds.lua";
 
-typedef struct Case { int tp, cp, dp, pp, vpp, ep, etp; Plan *plan; } Case;
+typedef struct Case {
+    int tp, cp, dp, pp, vpp, ep, etp;
+    Plan *plan;
+} Case;
 
-static Case *cases;               /* vec; the first: one rank                 */
+static Case *cases; /* vec; the first: one rank */
 
 static int is_legal(const Case *c)
 {
@@ -29,12 +32,12 @@ static int is_legal(const Case *c)
            (c->vpp == 1 || (c->pp > 1 && c->pp * c->vpp <= CHUNKS));
 }
 
-/* The i-th of all combinations, tp fastest; 0: past the end.                 */
+/* The i-th of all combinations, tp fastest; 0: past the end. */
 static int combination(int i, Case *c)
 {
-    static const int size[] = {1, 2, 4, 8};
-    static const int n[] = {3, 3, 3, 3, 3, 4, 3};
-    int *digit[] = {&c->tp, &c->cp, &c->dp, &c->pp, &c->vpp, &c->ep, &c->etp};
+    static const int size[] = { 1, 2, 4, 8 };
+    static const int n[] = { 3, 3, 3, 3, 3, 4, 3 };
+    int *digit[] = { &c->tp, &c->cp, &c->dp, &c->pp, &c->vpp, &c->ep, &c->etp };
 
     for (int d = 0; d < 7; i /= n[d++])
         *digit[d] = size[i % n[d]];
@@ -49,6 +52,7 @@ static char *text_of(const Case *c)
 
 static Plan *plan_of(const Case *c)
 {
+    /* clang-format off */
     char *keys[] = {
         "precision.policy=fp64", strf(forever, "train.batch=%d", MICRO),
         strf(forever, "fold.tp=%d", c->tp), strf(forever, "fold.cp=%d", c->cp),
@@ -58,6 +62,7 @@ static Plan *plan_of(const Case *c)
         strf(forever, "fold.etp=%d", c->etp),
         c->vpp > 1 ? "fold.schedule=interleaved" : "fold.schedule=1f1b",
     };
+    /* clang-format on */
 
     return fold_plan(model, keys, (int)(sizeof keys / sizeof *keys));
 }
@@ -70,7 +75,7 @@ static double seconds(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* Returns how many folds fail.                                               */
+/* Returns how many folds fail. */
 static int run_all(void)
 {
     const char *at, *worstat = "";

@@ -8,7 +8,7 @@
  *   stored     no result in place of an operand
  *
  * and every loss, parameter, moment and state must be the same bits. The first
- * is done by steps that poison, put behind each step of the plan.            */
+ * is done by steps that poison, put behind each step of the plan. */
 #define _GNU_SOURCE
 #include <math.h>
 #include <stdlib.h>
@@ -32,8 +32,14 @@ static int failed;
 
 /* ---- inputs -------------------------------------------------------------- */
 
-typedef struct Batch { const Mesh *mesh; int64_t step; } Batch;
-typedef struct Fill { uint64_t seed; int32_t *dst; } Fill;
+typedef struct Batch {
+    const Mesh *mesh;
+    int64_t step;
+} Batch;
+typedef struct Fill {
+    uint64_t seed;
+    int32_t *dst;
+} Fill;
 
 static void fill_run(void *ctx, int64_t global, int64_t local, int64_t n)
 {
@@ -48,10 +54,11 @@ static void fill(void *self, const Tensor *t, int64_t rank, int64_t turn,
                  void *dst)
 {
     const Batch *b = self;
-    Fill f = {mix64((uint64_t)t->name[0], (uint64_t)(b->step * 64 + turn)),
-              dst};
+    Fill f = { mix64((uint64_t)t->name[0], (uint64_t)(b->step * 64 + turn)),
+               dst };
 
-    if (t->dt != Di32) err(NULL, "input %s is not i32", t->name);
+    if (t->dt != Di32)
+        err(NULL, "input %s is not i32", t->name);
     tensor_runs(b->mesh, t, rank, fill_run, &f);
 }
 
@@ -60,7 +67,8 @@ static void fill(void *self, const Tensor *t, int64_t rank, int64_t turn,
 static void lower_apart(Graph *g, Group *k, Arena *a)
 {
     T_host.lower(g, k, a);
-    if (k->fam != FAMcomm) k->ninplace = 0;
+    if (k->fam != FAMcomm)
+        k->ninplace = 0;
 }
 
 static Plan *make_plan(const char *model, const char *const *keys, int inplace)
@@ -73,13 +81,14 @@ static Plan *make_plan(const char *model, const char *const *keys, int inplace)
         opts_set(o, internn(*keys, n), intern(*keys + n + 1), NULL);
     }
     *T = T_host;
-    if (!inplace) T->lower = lower_apart;
+    if (!inplace)
+        T->lower = lower_apart;
     Trace t = trace(model, o, TRACEquiet);
-    CompileOptions co = {.source = t.source, .nsource = t.nsource};
+    CompileOptions co = { .source = t.source, .nsource = t.nsource };
     return compile(t.g, T, &co);
 }
 
-/* A copy whose only role may be changed.                                     */
+/* A copy whose only role may be changed. */
 static Plan *copy_plan(const Plan *p)
 {
     Plan *q = alloc(forever, sizeof *q);
@@ -98,7 +107,7 @@ static int64_t aligned(int64_t n)
     return (n + ALIGN - 1) / ALIGN * ALIGN;
 }
 
-/* What a join makes parts of a buffer moves with it.                         */
+/* What a join makes parts of a buffer moves with it. */
 static void move_parts(const Role *was, Role *r)
 {
     for (int g = 0; g < r->nprog; g++)
@@ -106,7 +115,8 @@ static void move_parts(const Role *was, Role *r)
             const Step *s = &r->prog[g].step[k];
             for (int i = 1; i < s->nbuf && s->kind == Sjoin; i++)
                 r->buf[s->buf[i]].offset = r->buf[s->buf[0]].offset +
-                    was->buf[s->buf[i]].offset - was->buf[s->buf[0]].offset;
+                                           was->buf[s->buf[i]].offset -
+                                           was->buf[s->buf[0]].offset;
         }
 }
 
@@ -117,7 +127,8 @@ static Plan *apart(const Plan *p)
 
     r->arena = r->persist;
     for (int i = 0; i < r->nbuf; i++) {
-        if (r->buf[i].prog < 0) continue;
+        if (r->buf[i].prog < 0)
+            continue;
         r->buf[i].offset = r->arena;
         r->arena += aligned(r->buf[i].bytes);
     }
@@ -144,19 +155,28 @@ static Plan *mirrored(const Plan *p)
 
 typedef struct Poison {
     Plan *p;
-    Buf *buf;                     /* vecs                                     */
+    Buf *buf; /* vecs */
     Step *step;
     Phase *phase;
-    int steps;                    /* that poison                              */
+    int steps; /* that poison */
 } Poison;
 
 static void add_poison(Poison *x, int prog, const Death *d)
 {
     int at = (int)vec_len(x->step);
-    Buf b = {.name = "dead", .cls = Bscratch, .dt = Du8, .offset = d->offset,
-             .bytes = d->bytes, .prog = prog, .born = at, .dies = at};
-    Step s = {.kind = Skernel, .kernel = "poison", .label = "poison",
-              .nbuf = 1, .nint = 2};
+    Buf b = { .name = "dead",
+              .cls = Bscratch,
+              .dt = Du8,
+              .offset = d->offset,
+              .bytes = d->bytes,
+              .prog = prog,
+              .born = at,
+              .dies = at };
+    Step s = { .kind = Skernel,
+               .kernel = "poison",
+               .label = "poison",
+               .nbuf = 1,
+               .nint = 2 };
 
     s.buf = alloc(forever, sizeof *s.buf);
     s.buf[0] = (int)vec_len(x->buf);
@@ -180,7 +200,7 @@ static void add_deaths(Poison *x, int prog, const Death *d, int from, int to,
 static void end_phase(Poison *x, const char *name, int first, int64_t repeat)
 {
     int n = (int)vec_len(x->step) - first;
-    vec_push(forever, x->phase, ((Phase){name, first, n, repeat}));
+    vec_push(forever, x->phase, ((Phase){ name, first, n, repeat }));
 }
 
 static Program poison_program(Poison *x, int g)
@@ -213,23 +233,30 @@ static Program poison_program(Poison *x, int g)
 
 static Plan *poisoned(const Plan *p)
 {
-    Poison x = {.p = copy_plan(p)};
+    Poison x = { .p = copy_plan(p) };
     Role *r = x.p->role;
     Program *prog = alloc(forever, sizeof *prog * (size_t)r->nprog);
 
-    for (int i = 0; i < r->nbuf; i++) vec_push(forever, x.buf, r->buf[i]);
-    for (int g = 0; g < r->nprog; g++) prog[g] = poison_program(&x, g);
+    for (int i = 0; i < r->nbuf; i++)
+        vec_push(forever, x.buf, r->buf[i]);
+    for (int g = 0; g < r->nprog; g++)
+        prog[g] = poison_program(&x, g);
     r->prog = prog;
     r->buf = x.buf;
     r->nbuf = (int)vec_len(x.buf);
-    if (x.steps < 50) die("only %d steps poison", x.steps);
+    if (x.steps < 50)
+        die("only %d steps poison", x.steps);
     return x.p;
 }
 
 /* ---- running ------------------------------------------------------------- */
 
-typedef struct Result { double loss[STEPS]; int n; double **v; int64_t *len; }
-    Result;
+typedef struct Result {
+    double loss[STEPS];
+    int n;
+    double **v;
+    int64_t *len;
+} Result;
 
 static void read_tensors(Exec *x, Result *w)
 {
@@ -239,7 +266,8 @@ static void read_tensors(Exec *x, Result *w)
     w->len = alloc(forever, (size_t)r->ntensor * sizeof *w->len);
     for (int i = 0; i < r->ntensor; i++) {
         const Tensor *t = &r->tensor[i];
-        if (!strcmp(t->kind, "input") || !strcmp(t->kind, "output")) continue;
+        if (!strcmp(t->kind, "input") || !strcmp(t->kind, "output"))
+            continue;
         int64_t n = exec_read(x, t->name, 0, NULL, 0);
         w->v[w->n] = alloc(forever, (size_t)(n + 1) * sizeof(double));
         exec_read(x, t->name, 0, w->v[w->n], n);
@@ -249,14 +277,14 @@ static void read_tensors(Exec *x, Result *w)
 
 static Result train(const Plan *p)
 {
-    Result w = {.n = 0};
+    Result w = { .n = 0 };
     Exec *x = exec_open(p, comm_open(forever, p->mesh->world));
 
     exec_run(x, "init", NULL, NULL);
     for (int t = 0; t < STEPS; t++) {
-        Block block = {1e-3, 1 - pow(0.9, t + 1), 1 - pow(0.95, t + 1), t};
-        Batch batch = {p->mesh, t};
-        Feed f = {fill, &batch};
+        Block block = { 1e-3, 1 - pow(0.9, t + 1), 1 - pow(0.95, t + 1), t };
+        Batch batch = { p->mesh, t };
+        Feed f = { fill, &batch };
         exec_run(x, "step", &block, &f);
         w.loss[t] = exec_result(x, "loss");
     }
@@ -282,9 +310,12 @@ static void compare(const char *what, const char *how, const Result *x,
 
 /* ---- all models ---------------------------------------------------------- */
 
-typedef struct Case { const char *model, *keys[6]; } Case;
+typedef struct Case {
+    const char *model, *keys[6];
+} Case;
 
-/* The first FEW always, all of them with PLEAT_ALL=1.                        */
+/* The first FEW always, all of them with PLEAT_ALL=1. */
+/* clang-format off */
 static const Case cases[] = {
     {"tests/hf/mixtral-aux.lua", {"precision.policy=fp32", "train.batch=8"}},
     {"tests/hf/mixtral-aux.lua", {"precision.policy=fp32", "train.batch=16",
@@ -296,31 +327,33 @@ static const Case cases[] = {
     {"tests/models/hash.lua", {"precision.policy=fp64", "train.batch=8"}},
     {"tests/hf/mixtral-aux.lua", {"precision.policy=fp32", "train.batch=2"}},
 };
+/* clang-format on */
 
 enum { NCASE = sizeof cases / sizeof *cases, FEW = 3, HOWS = 5 };
 
 static Plan *plans[NCASE * HOWS];
-static const char *const hows[HOWS] = {"as planned", "poisoned", "apart",
-                                       "mirrored", "stored"};
+static const char *const hows[HOWS] = { "as planned", "poisoned", "apart",
+                                        "mirrored", "stored" };
 
 static int by_name(const void *a, const void *b)
 {
     return strcmp(((const Kernel *)a)->name, ((const Kernel *)b)->name);
 }
 
-/* All plans get all kernels, so that one text is compiled.                   */
+/* All plans get all kernels, so that one text is compiled. */
 static void share_kernels(int nplan)
 {
     Kernel *all = NULL;
     size_t n = 0;
 
-    vec_push(forever, all, ((Kernel){"poison", poison_text}));
+    vec_push(forever, all, ((Kernel){ "poison", poison_text }));
     for (int i = 0; i < nplan; i++)
         for (int k = 0; k < plans[i]->nkernel; k++)
             vec_push(forever, all, plans[i]->kernel[k]);
     qsort(all, vec_len(all), sizeof *all, by_name);
     for (size_t i = 0; i < vec_len(all); i++)
-        if (i == 0 || strcmp(all[i].name, all[n - 1].name)) all[n++] = all[i];
+        if (i == 0 || strcmp(all[i].name, all[n - 1].name))
+            all[n++] = all[i];
     for (int i = 0; i < nplan; i++) {
         plans[i]->kernel = all;
         plans[i]->nkernel = (int)n;
@@ -334,7 +367,8 @@ int main(void)
     for (int i = 0; i < n; i++) {
         Plan *p = make_plan(cases[i].model, cases[i].keys, 1);
         const char *why = lives_wrong(forever, p->role);
-        if (why) die("%s: %s", cases[i].model, why);
+        if (why)
+            die("%s: %s", cases[i].model, why);
         Plan **to = &plans[i * HOWS];
         to[0] = p;
         to[1] = poisoned(p);

@@ -6,7 +6,7 @@
  *
  *     models_test                 some folds of each model
  *     PLEAT_ALL=1 models_test     all folds of 8 and fewer ranks
- *     models_test model [key=value ..]     this model, this fold             */
+ *     models_test model [key=value ..]     this model, this fold */
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>
@@ -15,11 +15,11 @@
 
 enum { STEPS = 3, MICRO = 8 };
 
-/* Folds sum in other orders, and three steps of AdamW carry that on.         */
+/* Folds sum in other orders, and three steps of AdamW carry that on. */
 static const double TOL = 1e-10;
 
 /* more: other keys; those that change the model itself (axes, route) change its
- * reference too.                                                             */
+ * reference too. */
 typedef struct Fold {
     const char *model;
     int tp, cp, dp, ep, etp;
@@ -28,7 +28,7 @@ typedef struct Fold {
 
 /* One of each kind: experts over dp, over tp, over both, inside experts, inside
  * a part of dp; context; everything; masters and moments in shards within two
- * ranks, or whole; sizes that tp and cp do not divide.                       */
+ * ranks, or whole; sizes that tp and cp do not divide. */
 #define CAP "route.policy=capacity route.factor=0.75"
 #define PAD "route.policy=padded route.factor=1"
 #define PP2 "fold.pp=2"
@@ -36,6 +36,7 @@ typedef struct Fold {
 #define VPP " fold.vpp=2 fold.schedule=interleaved"
 #define ZB  " fold.schedule=zerobubble"
 #define DPV " fold.vpp=2 fold.schedule=dualpipev"
+/* clang-format off */
 static const Fold some[] = {
     { "tests/hf/mixtral-aux.lua",        1, 1, 2, 2, 1, "" },
     { "tests/hf/mixtral-aux.lua",        2, 1, 1, 2, 1, "" },
@@ -111,6 +112,7 @@ static const Fold some[] = {
     /* Equal tokens tie and rounding chooses which is dropped: few here.     */
     { "tests/models/folds.lua",          2, 1, 2, 4, 1, PAD " axes.vocab=97" },
 };
+/* clang-format on */
 
 static int failed;
 
@@ -130,10 +132,13 @@ static void compare(const char *model, const char *fold, const Trained *x,
 /* ---- all folds asked for ------------------------------------------------- */
 
 /* Every plan is made first and then gets the kernels of all: the text is
- * compiled once, however many folds run it.                                  */
-typedef struct Case { const char *model, *fold; Plan *plan; } Case;
+ * compiled once, however many folds run it. */
+typedef struct Case {
+    const char *model, *fold;
+    Plan *plan;
+} Case;
 
-static Case *jobs;                /* vec; fold null: one rank, the reference  */
+static Case *jobs; /* vec; fold null: one rank, the reference */
 
 static void add_job(const char *model, const char *fold, char **keys, int nkeys)
 {
@@ -162,6 +167,7 @@ static void add_job(const char *model, const char *fold, char **keys, int nkeys)
 
 static void add_fold(const Fold *f)
 {
+    /* clang-format off */
     char *keys[MAXKEYS] = {
         strf(forever, "fold.tp=%d", f->tp), strf(forever, "fold.cp=%d", f->cp),
         strf(forever, "fold.dp=%d", f->dp), strf(forever, "fold.ep=%d", f->ep),
@@ -217,14 +223,17 @@ int main(int argc, char **argv)
         "tests/models/zoo.lua", "tests/models/window.lua",
         "tests/models/linear.lua",
     };
+    /* clang-format on */
 
     if (argc > 1)
         add_job(argv[1], "as given", argv + 2, argc - 2);
-    for (size_t i = 0; argc == 1 && getenv("PLEAT_ALL") &&
-                       i < sizeof models / sizeof *models; i++)
+    for (size_t i = 0;
+         argc == 1 && getenv("PLEAT_ALL") && i < sizeof models / sizeof *models;
+         i++)
         all_folds(models[i]);
-    for (size_t i = 0; argc == 1 && !getenv("PLEAT_ALL") &&
-                       i < sizeof some / sizeof *some; i++)
+    for (size_t i = 0;
+         argc == 1 && !getenv("PLEAT_ALL") && i < sizeof some / sizeof *some;
+         i++)
         add_fold(&some[i]);
     run_jobs();
     return failed != 0;

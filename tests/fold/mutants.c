@@ -1,6 +1,6 @@
 /* mutants.c: one kind of damage a function. Each changes one fact of a plan as
  * a compiler's bug might; lives and phases are kept in step with what is
- * dropped or doubled, so that only the fact itself can give it away.         */
+ * dropped or doubled, so that only the fact itself can give it away. */
 #include <string.h>
 
 #include "mutants.h"
@@ -23,7 +23,11 @@ static Role *some_role(Mutant *m)
     return &m->p->role[below(m, m->p->nrole)];
 }
 
-typedef struct Spot { Role *r; Program *g; int i; } Spot;
+typedef struct Spot {
+    Role *r;
+    Program *g;
+    int i;
+} Spot;
 typedef int (*Wanted)(const Mutant *m, const Spot *x);
 
 static Step *step_at(const Spot *x)
@@ -39,11 +43,11 @@ static Spot some_step(Mutant *m, Wanted f)
 
     for (int k = 0; k < r->nprog; k++)
         for (int i = 0; i < r->prog[k].nstep; i++) {
-            Spot x = {r, &r->prog[k], i};
+            Spot x = { r, &r->prog[k], i };
             if (f(m, &x))
                 vec_push(m->arena, v, x);
         }
-    return v ? v[below(m, (int)vec_len(v))] : (Spot){0};
+    return v ? v[below(m, (int)vec_len(v))] : (Spot){ 0 };
 }
 
 static int is_coll(const Mutant *m, const Spot *x)
@@ -139,8 +143,10 @@ static void shift(const Spot *x, int by)
         if (u->prog != prog)
             continue;
         u->born += u->born > x->i ? by : 0;
-        u->dies += u->dies > x->i || (u->dies == x->i && by < 0 &&
-                                      u->born < u->dies) ? by : 0;
+        u->dies +=
+            u->dies > x->i || (u->dies == x->i && by < 0 && u->born < u->dies)
+                ? by
+                : 0;
     }
     x->g->phase[f].n += by;
     for (f++; f < x->g->nphase; f++)
@@ -166,8 +172,7 @@ static int twice(Mutant *m, const Spot *x)
         return 0;
     Step *v = alloc(m->arena, sizeof *v * (size_t)(g->nstep + 1));
     memcpy(v, g->step, sizeof *v * (size_t)(x->i + 1));
-    memcpy(v + x->i + 1, g->step + x->i,
-           sizeof *v * (size_t)(g->nstep - x->i));
+    memcpy(v + x->i + 1, g->step + x->i, sizeof *v * (size_t)(g->nstep - x->i));
     shift(x, 1);
     g->step = v;
     g->nstep++;
@@ -191,20 +196,20 @@ static int swap(Mutant *m, Wanted f)
     return 1;
 }
 
-#define STEPS(name, f)                                                         \
-    static int drop_##name(Mutant *m)                                          \
-    {                                                                          \
-        Spot x = some_step(m, f);                                              \
-        return drop(&x);                                                       \
-    }                                                                          \
-    static int double_##name(Mutant *m)                                        \
-    {                                                                          \
-        Spot x = some_step(m, f);                                              \
-        return twice(m, &x);                                                   \
-    }                                                                          \
-    static int swap_##name(Mutant *m)                                          \
-    {                                                                          \
-        return swap(m, f);                                                     \
+#define STEPS(name, f)                  \
+    static int drop_##name(Mutant *m)   \
+    {                                   \
+        Spot x = some_step(m, f);       \
+        return drop(&x);                \
+    }                                   \
+    static int double_##name(Mutant *m) \
+    {                                   \
+        Spot x = some_step(m, f);       \
+        return twice(m, &x);            \
+    }                                   \
+    static int swap_##name(Mutant *m)   \
+    {                                   \
+        return swap(m, f);              \
     }
 
 STEPS(collective, is_coll)
@@ -256,9 +261,10 @@ static int coll_more(Mutant *m)
 
 static int64_t another(Mutant *m, int64_t was)
 {
-    static const int64_t by[] = {-1, 1, 2, -8, 8};
-    return below(m, 3) ? was + by[below(m, 5)] : below(m, 2) ? 2 * was
-                                                             : was / 2;
+    static const int64_t by[] = { -1, 1, 2, -8, 8 };
+    return below(m, 3)   ? was + by[below(m, 5)]
+           : below(m, 2) ? 2 * was
+                         : was / 2;
 }
 
 static int vary(Mutant *m, Wanted f, int from, int to)
@@ -276,7 +282,10 @@ static int vary(Mutant *m, Wanted f, int from, int to)
     return !same;
 }
 
-static int coll_count(Mutant *m) { return vary(m, is_coll, 1, 3); }
+static int coll_count(Mutant *m)
+{
+    return vary(m, is_coll, 1, 3);
+}
 static int coll_dtype(Mutant *m)
 {
     return change_int(m, is_coll, 0, below(m, NDTYPE));
@@ -324,11 +333,17 @@ static int move_dtype(Mutant *m)
 {
     return change_int(m, is_move, 0, below(m, NDTYPE));
 }
-static int move_count(Mutant *m) { return vary(m, is_move, 1, 2); }
-static int gemm_sizes(Mutant *m) { return vary(m, is_gemm, 2, 8); }
+static int move_count(Mutant *m)
+{
+    return vary(m, is_move, 1, 2);
+}
+static int gemm_sizes(Mutant *m)
+{
+    return vary(m, is_gemm, 2, 8);
+}
 
 /* The sizes of a square matrix do not say which way it is turned, nor does the
- * verifier: those are left out.                                              */
+ * verifier: those are left out. */
 static int has_no_square(const Mutant *m, const Spot *x)
 {
     const Aff *iv = step_at(x)->iv;
@@ -339,7 +354,10 @@ static int gemm_flag(Mutant *m)
 {
     return change_int(m, has_no_square, 8 + below(m, 3), below(m, 2));
 }
-static int grouped_ints(Mutant *m) { return vary(m, is_grouped, 2, 10); }
+static int grouped_ints(Mutant *m)
+{
+    return vary(m, is_grouped, 2, 10);
+}
 
 static int gemm_dtype(Mutant *m)
 {
@@ -357,8 +375,8 @@ static int operand(Mutant *m)
     for (int b = 0; s->nbuf && s->buf[at] >= 0 && b < x.r->nbuf; b++) {
         const Buf *u = &x.r->buf[b];
         if (b != s->buf[at] && u->bytes == x.r->buf[s->buf[at]].bytes &&
-            (u->prog < 0 || (u->prog == prog && u->born <= x.i &&
-                             u->dies >= x.i)))
+            (u->prog < 0 ||
+             (u->prog == prog && u->born <= x.i && u->dies >= x.i)))
             vec_push(m->arena, ok, b);
     }
     if (!ok)
@@ -483,7 +501,7 @@ static Frame *some_frame(Mutant *m)
 
 static int64_t offset(Mutant *m)
 {
-    static const int64_t by[] = {1, 16, 64, 128, 256, 256, 512, 768};
+    static const int64_t by[] = { 1, 16, 64, 128, 256, 256, 512, 768 };
     return (below(m, 2) ? 1 : -1) * by[below(m, 8)];
 }
 
@@ -556,9 +574,9 @@ static int buf_alias(Mutant *m)
     Buf *b = some_buf(m, r), **v = NULL;
     for (int i = 0; i < r->nbuf; i++) {
         Buf *u = &r->buf[i];
-        if (u != b && u->prog == b->prog && u->frame == b->frame &&
-            u->bytes && b->bytes && (u->prog < 0 ||
-            (u->born <= b->dies && b->born <= u->dies)))
+        if (u != b && u->prog == b->prog && u->frame == b->frame && u->bytes &&
+            b->bytes &&
+            (u->prog < 0 || (u->born <= b->dies && b->born <= u->dies)))
             vec_push(m->arena, v, u);
     }
     if (!v)
@@ -588,8 +606,8 @@ static int buf_bytes(Mutant *m)
 static int heights(Mutant *m)
 {
     Role *r = some_role(m);
-    int64_t *v[] = {&r->arena, &r->persist,
-                    &r->prog[below(m, r->nprog)].transient};
+    int64_t *v[] = { &r->arena, &r->persist,
+                     &r->prog[below(m, r->nprog)].transient };
     *v[below(m, 3)] += offset(m);
     return 1;
 }
@@ -659,6 +677,7 @@ static int end_value(Mutant *m)
     return 1;
 }
 
+/* clang-format off */
 const MutantKind mutantkinds[] = {
     {"drop a collective", drop_collective},
     {"a collective twice", double_collective},
@@ -713,3 +732,4 @@ const MutantKind mutantkinds[] = {
     {"end: value", end_value},
     {NULL, NULL},
 };
+/* clang-format on */

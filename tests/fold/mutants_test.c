@@ -1,7 +1,7 @@
 /* mutants_test: the verifier against damaged plans. Plans of small models in
  * many folds are changed in one place each, printed with a valid hash and read
  * again. At least 99 of 100 must be refused; what is not is run, and must give
- * the bits of the original: then the damage means nothing.                   */
+ * the bits of the original: then the damage means nothing. */
 #define _GNU_SOURCE
 #include <math.h>
 #include <setjmp.h>
@@ -16,12 +16,15 @@ enum { TRIES = 8, MAXKIND = 64 };
 
 typedef struct Base {
     const char *model, *keys;
-    Plan *plan;                   /* with kernels                             */
-    char *text; size_t len;       /* without their texts                      */
-    double *bits; size_t nbits;   /* what it computes; null: not run yet      */
+    Plan *plan; /* with kernels */
+    char *text;
+    size_t len; /* without their texts */
+    double *bits;
+    size_t nbits; /* what it computes; null: not run yet */
 } Base;
 
 #define MIX "tests/hf/mixtral-aux.lua"
+/* clang-format off */
 static Base bases[] = {
     { .model = MIX, .keys = "fold.dp=2 fold.ep=2 train.batch=8" },
     { .model = MIX, .keys = "fold.tp=2 fold.ep=2 train.batch=4" },
@@ -34,6 +37,7 @@ static Base bases[] = {
     { .model = MIX, .keys = "fold.tp=2 fold.dp=2 fold.pp=2 fold.ep=4 train.batch=16" },
     { .model = MIX, .keys = "fold.cp=2 fold.dp=2 fold.ep=2 fold.etp=2 train.batch=8" },
 };
+/* clang-format on */
 enum { NBASE = sizeof bases / sizeof *bases };
 
 static int failed;
@@ -85,7 +89,7 @@ static void make_base(Base *b)
     bare.prelude = "";
     bare.kernel = alloc(forever, sizeof *bare.kernel * (size_t)bare.nkernel);
     for (int i = 0; i < bare.nkernel; i++)
-        bare.kernel[i] = (Kernel){b->plan->kernel[i].name, ""};
+        bare.kernel[i] = (Kernel){ b->plan->kernel[i].name, "" };
     b->text = plan_print(forever, &bare, &b->len);
 }
 
@@ -115,7 +119,10 @@ static void share_kernels(void)
 
 /* ---- running ------------------------------------------------------------- */
 
-typedef struct Fill { uint64_t seed; int32_t *dst; } Fill;
+typedef struct Fill {
+    uint64_t seed;
+    int32_t *dst;
+} Fill;
 
 static void fill_run(void *ctx, int64_t global, int64_t local, int64_t n)
 {
@@ -196,7 +203,9 @@ static int same_bits(Base *b, Plan *p)
 
 /* ---- all kinds ----------------------------------------------------------- */
 
-typedef struct Count { int made, refused, same, wrong; } Count;
+typedef struct Count {
+    int made, refused, same, wrong;
+} Count;
 
 static void one(Base *b, int kind, uint64_t seed, Count *c)
 {
@@ -222,7 +231,8 @@ static void one(Base *b, int kind, uint64_t seed, Count *c)
     else {
         c->wrong++;
         printf("# %s, %s %s seed %llu: accepted, and computes something else"
-               "\n", mutantkinds[kind].name, b->model, b->keys,
+               "\n",
+               mutantkinds[kind].name, b->model, b->keys,
                (unsigned long long)seed);
     }
     arena_free(a);
@@ -257,7 +267,8 @@ int main(int argc, char **argv)
         kinds += c->made > 0;
     }
     printf("# %d mutants of %d kinds, %.2f %% refused, %d mean the same, %d do "
-           "not\n", all.made, kinds, 100.0 * all.refused / all.made, all.same,
+           "not\n",
+           all.made, kinds, 100.0 * all.refused / all.made, all.same,
            all.wrong);
     say(all.wrong == 0, "what is accepted computes the same bits");
     say(all.refused >= 0.99 * all.made, "99 of 100 mutants are refused");

@@ -1,7 +1,7 @@
 /* reshard_test: a checkpoint saved under one fold continues under any other.
  * Two steps are trained and saved; each of some other folds loads them and has
  * the same parameters, moments, masters and states to the bit, and the loss of
- * the step after is that of the run that goes on.                            */
+ * the step after is that of the run that goes on. */
 #define _GNU_SOURCE
 #include <math.h>
 #include <stdlib.h>
@@ -15,7 +15,7 @@ enum { BEFORE = 2, MICRO = 8, NEXT = 3 };
 static const char model[] = "tests/models/folds.lua";
 static const char kinds[] = "param master m v state";
 
-/* Each is loaded by the NEXT ones behind it, the last ones by the first.     */
+/* Each is loaded by the NEXT ones behind it, the last ones by the first. */
 static const char *const folds[] = {
     "world=1",
     "fold.tp=2 fold.dp=2 fold.ep=4",
@@ -32,16 +32,16 @@ enum { NFOLD = sizeof folds / sizeof *folds };
 typedef struct Case {
     const char *fold, *dir;
     Plan *plan;
-    double loss;                  /* of step BEFORE                           */
-    Found *value;                 /* vec: everything before it                */
+    double loss;  /* of step BEFORE */
+    Found *value; /* vec: everything before it */
 } Case;
 
 static int failed;
 
 static Plan *plan_of(const char *fold, const char *precision)
 {
-    char *keys[MAXKEYS], *next, *w = strtok_r(strf(forever, "%s", fold), " ",
-                                             &next);
+    char *keys[MAXKEYS], *next,
+        *w = strtok_r(strf(forever, "%s", fold), " ", &next);
     int n = 0;
 
     keys[n++] = strf(forever, "precision.policy=%s", precision);
@@ -66,7 +66,7 @@ static Found *read_all(Exec *x)
     Found *v = NULL;
 
     for (size_t i = 0; i < vec_len(t); i++) {
-        Found f = {.name = t[i]->name};
+        Found f = { .name = t[i]->name };
         f.v = fold_read(x, f.name, &f.n);
         vec_push(forever, v, f);
     }
@@ -76,7 +76,7 @@ static Found *read_all(Exec *x)
 static void save(Case *c)
 {
     Exec *x = exec_open(c->plan, comm_open(forever, c->plan->mesh->world));
-    State s = {.step = BEFORE, .plan = "x"};
+    State s = { .step = BEFORE, .plan = "x" };
 
     exec_run(x, "init", NULL, NULL);
     for (int t = 0; t < BEFORE; t++)
@@ -124,7 +124,7 @@ static void load(const Case *from, const Case *to, double tol)
 
 static void round_of(const char *home, const char *precision, double tol)
 {
-    Case c[NFOLD] = {0};
+    Case c[NFOLD] = { 0 };
     Plan *plan[NFOLD];
 
     for (int i = 0; i < NFOLD; i++) {
@@ -148,7 +148,7 @@ int main(void)
     if (!mkdtemp(home))
         die("no folder in %s", dir ? dir : "/tmp");
     round_of(home, "fp64", 1e-12);
-    round_of(home, "bf16", 1e-4); /* sums of bf16 in another order            */
+    round_of(home, "bf16", 1e-4); /* sums of bf16 in another order */
     int bad = system(strf(forever, "rm -rf %s", home));
     return failed || bad;
 }

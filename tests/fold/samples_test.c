@@ -6,7 +6,7 @@
  * to be replayed. Compared are losses, gradient norms and every gradient.
  *
  *     samples_test                all of them
- *     samples_test word ..        those whose keys have all these words      */
+ *     samples_test word ..        those whose keys have all these words */
 #include <stdlib.h>
 #include <string.h>
 
@@ -18,21 +18,22 @@ static const char model[] = "tests/models/apart.lua";
 
 /* In fp64 folds only sum in other orders. Below, a fold may be as far from fp64
  * as one rank of the same precision, with room for chance: its partial sums are
- * rounded on their way, which one rank's are not.                            */
+ * rounded on their way, which one rank's are not. */
 static const double TOL = 1e-10, CHANCE = 2;
 
-#define CAP " route.policy=capacity route.factor=0.75"
-#define LATE CAP " route.drop=position"
-#define PAD " route.policy=padded route.factor=0.75 route.drop=position"
+#define CAP    " route.policy=capacity route.factor=0.75"
+#define LATE   CAP " route.drop=position"
+#define PAD    " route.policy=padded route.factor=0.75 route.drop=position"
 #define BUDGET " route.factor=0.6"
-#define VPP " fold.vpp=2 fold.schedule=interleaved"
-#define ZB " fold.schedule=zerobubble"
-#define DPV " fold.vpp=2 fold.schedule=dualpipev"
-#define CSV " fold.schedule=build/tests/fold/samples.csv"
-#define Z3 " fold.zero=3"
-#define RING " fold.ring=1"
+#define VPP    " fold.vpp=2 fold.schedule=interleaved"
+#define ZB     " fold.schedule=zerobubble"
+#define DPV    " fold.vpp=2 fold.schedule=dualpipev"
+#define CSV    " fold.schedule=build/tests/fold/samples.csv"
+#define Z3     " fold.zero=3"
+#define RING   " fold.ring=1"
 /* All of them in fp64. In bf16 nothing is dropped by probability: rounding
- * turns which of two pairs is the better.                                    */
+ * turns which of two pairs is the better. */
+/* clang-format off */
 static const struct { const char *keys, *also; } folds[] = {
     { "fold.dp=8 fold.ep=8" Z3, "fp32 bf16" },
     { "fold.dp=4 fold.tp=2 fold.ep=8" Z3 CAP, "" },
@@ -56,12 +57,13 @@ static const struct { const char *keys, *also; } folds[] = {
     { "fold.pp=4 fold.dp=2 fold.ep=2 train.batch=2 fold.zero=0", "" },
     { "fold.pp=2 fold.dp=2 fold.tp=2 fold.ep=4 train.batch=6" ZB, "" },
 };
+/* clang-format on */
 enum { NFOLD = sizeof folds / sizeof *folds, NPREC = 3 };
 
 static const char *const precisions[NPREC] = { "fp64", "fp32", "bf16" };
 
 /* fold: null of a reference. ref: one rank of the same precision; its ref: one
- * rank in fp64.                                                              */
+ * rank in fp64. */
 typedef struct Case {
     const char *words, *fold;
     Plan *plan;
@@ -70,11 +72,11 @@ typedef struct Case {
     int precision;
 } Case;
 
-static Case *cases;               /* vec; references before what reads them   */
+static Case *cases; /* vec; references before what reads them */
 static int failed;
 
 /* Two stages, four micro-batches of two data-parallel ranks, as PyTorch would
- * write it; what runs it does not know where the table is from.              */
+ * write it; what runs it does not know where the table is from. */
 static void write_csv(void)
 {
     Schedule *s = schedule_make(forever, "zerobubble", 2, 1, 2, NULL);
@@ -94,7 +96,7 @@ static size_t add_case(const char *words, int precision, size_t ref)
     return vec_len(cases) - 1;
 }
 
-/* One rank, in this precision and in fp64.                                   */
+/* One rank, in this precision and in fp64. */
 static size_t reference(const char *words, int precision)
 {
     const char *own = strf(forever, "precision.policy=%s world=1%s",
@@ -128,11 +130,11 @@ static void add_fold(const char *fold, const char *also, char **want)
     }
 }
 
-/* References stand before what is compared with them.                        */
+/* References stand before what is compared with them. */
 static void run(Case *j)
 {
-    const Case *ref = &cases[j->ref], *exact = ref->precision ? &cases[ref->ref]
-                                                            : ref;
+    const Case *ref = &cases[j->ref],
+               *exact = ref->precision ? &cases[ref->ref] : ref;
     const char *at;
 
     j->got = fold_train(j->plan, STEPS);

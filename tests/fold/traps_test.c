@@ -4,7 +4,7 @@
  *     every rank order: positions and groups of both grids, equal stages
  *     tokens to rows and back are what they were, on any ranks
  *     gradients by kind: router, experts, shared expert, embedding, norms ...
- *     a loss per token and one per sequence, with unequal counts on ranks    */
+ *     a loss per token and one per sequence, with unequal counts on ranks */
 #define _GNU_SOURCE
 #include <math.h>
 #include <setjmp.h>
@@ -37,7 +37,10 @@ static void hear(const char *msg)
 }
 
 /* An axis of a grid as the order spells it out; its stride is what is before.*/
-typedef struct Place { MeshAxis axis; int64_t size, stride; } Place;
+typedef struct Place {
+    MeshAxis axis;
+    int64_t size, stride;
+} Place;
 
 static int spell(const int *word, int n, const int64_t *size, int expert,
                  Place *p)
@@ -66,7 +69,7 @@ static int divides(int64_t a, int64_t b)
 }
 
 /* Every border between axes of one grid is one of the other, or inside an axis
- * that can be cut there; and stages are the same ranks.                      */
+ * that can be cut there; and stages are the same ranks. */
 static int is_legal(const Place *d, int nd, const Place *e, int ne)
 {
     int64_t at[2] = { 0, 0 };
@@ -82,7 +85,7 @@ static int is_legal(const Place *d, int nd, const Place *e, int ne)
     return at[0] == at[1];
 }
 
-/* Positions and groups as the strides say.                                   */
+/* Positions and groups as the strides say. */
 static int same(const Mesh *m, const Place *p, int n)
 {
     int64_t group[RANKS];
@@ -101,7 +104,7 @@ static int same(const Mesh *m, const Place *p, int n)
     return 1;
 }
 
-/* Returns 1 when taken, 0 when refused, both as they should be; -1: not.     */
+/* Returns 1 when taken, 0 when refused, both as they should be; -1: not. */
 static int one_order(const int *word, int n, const int64_t *size)
 {
     Place d[NWORD], e[NWORD];
@@ -135,13 +138,17 @@ static void permute(int *word, int at, int n, const int64_t *size, int *count)
     }
 }
 
-/* With and without a place of ep's own.                                      */
+/* With and without a place of ep's own. */
 static void every_order(void)
 {
+    /* clang-format off */
     static const int64_t sizes[][NMESH] = {
-        { 2, 2, 4, 2, 1, 4, 4 }, { 4, 2, 2, 2, 2, 2, 4 },
-        { 2, 2, 2, 4, 2, 4, 1 }, { 2, 1, 8, 2, 2, 8, 1 },
+        { 2, 2, 4, 2, 1, 4, 4 },
+        { 4, 2, 2, 2, 2, 2, 4 },
+        { 2, 2, 2, 4, 2, 4, 1 },
+        { 2, 1, 8, 2, 2, 8, 1 },
     };
+    /* clang-format on */
     int count[3] = { 0 };
 
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
@@ -150,31 +157,35 @@ static void every_order(void)
             permute(word, 0, n, sizes[i], count);
         }
     verdict(count[0] == 0 && count[1] > 20 && count[2] > 20, "rank orders",
-            strf(forever, "%d taken, %d refused", count[2], count[1]),
-            count[0], 0);
+            strf(forever, "%d taken, %d refused", count[2], count[1]), count[0],
+            0);
 }
 
 /* ---- gradients ----------------------------------------------------------- */
 
-/* Folds sum in other orders.                                                 */
+/* Folds sum in other orders. */
 static const double TOL = 1e-10;
 
+/* clang-format off */
 static const struct { const char *what, *in; } kinds[] = {
     { "router weight", ".moe.gate" }, { "expert weights", ".moe.w" },
     { "shared expert", ".moe.s" },    { "embedding", ".embed" },
     { "norms", "norm.weight" },       { "attention", ".attn." },
     { "head", ".head" },
 };
+/* clang-format on */
+/* clang-format off */
 static const char *const folds[] = {
     "world=1", "fold.dp=8 fold.ep=8", "fold.dp=8 fold.ep=2 fold.etp=2",
     "fold.tp=4 fold.ep=4", "fold.tp=2 fold.cp=2 fold.dp=2 fold.ep=4 fold.etp=2",
     "fold.cp=4 fold.dp=2 fold.ep=8 fold.zero=3",
     "fold.pp=2 fold.tp=2 fold.dp=2 fold.ep=4 fold.order=tp-cp-ep-dp-pp",
 };
+/* clang-format on */
 enum { NFOLD = sizeof folds / sizeof *folds };
 
 /* Of the gradients whose names have `in`, over the largest of their elements;
- * infinite when there is none.                                               */
+ * infinite when there is none. */
 static double apart(const Trained *x, const Trained *want, const char *in)
 {
     double diff = 0, top = 0;
@@ -236,8 +247,11 @@ static int word_at(char name, int64_t i)
 }
 
 /* By hand: both losses, the gradient of the table; least, most: tokens that
- * count in a micro-batch.                                                    */
-typedef struct Hand { double loss[2], grad[V][V]; int least, most; } Hand;
+ * count in a micro-batch. */
+typedef struct Hand {
+    double loss[2], grad[V][V];
+    int least, most;
+} Hand;
 
 static double softmax(const double *x, double *p, int label)
 {
@@ -273,8 +287,7 @@ static Hand by_hand(double (*table)[V])
         for (int k = 0; k < 2; k++)
             h.loss[k] += w[k] * ce;
         for (int c = 0; c < V; c++)
-            h.grad[id][c] += (0.7 * w[0] + 0.3 * w[1]) *
-                             (p[c] - (c == label));
+            h.grad[id][c] += (0.7 * w[0] + 0.3 * w[1]) * (p[c] - (c == label));
     }
     return h;
 }
@@ -310,20 +323,31 @@ static void counts(Plan *p, const char *fold)
 /* ---- all ----------------------------------------------------------------- */
 
 static const char *const small[] = {
-    "world=1", "fold.dp=2", "fold.dp=8", "fold.cp=2 fold.dp=4",
-    "fold.tp=2 fold.dp=2", "fold.tp=2 fold.cp=2 fold.dp=2",
+    "world=1",
+    "fold.dp=2",
+    "fold.dp=8",
+    "fold.cp=2 fold.dp=4",
+    "fold.tp=2 fold.dp=2",
+    "fold.tp=2 fold.cp=2 fold.dp=2",
 };
 static const char *const trips[] = {
-    "world=1", "fold.dp=8 fold.ep=8", "fold.tp=2 fold.dp=2 fold.ep=4",
-    "fold.cp=2 fold.dp=2 fold.ep=2", "fold.tp=2 fold.cp=2 fold.ep=4",
+    "world=1",
+    "fold.dp=8 fold.ep=8",
+    "fold.tp=2 fold.dp=2 fold.ep=4",
+    "fold.cp=2 fold.dp=2 fold.ep=2",
+    "fold.tp=2 fold.cp=2 fold.ep=4",
 };
-enum { NSMALL = sizeof small / sizeof *small,
-       NTRIP = sizeof trips / sizeof *trips };
+enum {
+    NSMALL = sizeof small / sizeof *small,
+    NTRIP = sizeof trips / sizeof *trips
+};
 
 static Plan *plan_of(const char *model, const char *words_, int batch)
 {
-    return fold_words(model, strf(forever, "precision.policy=fp64 "
-                                  "train.batch=%d %s", batch, words_));
+    return fold_words(model, strf(forever,
+                                  "precision.policy=fp64 "
+                                  "train.batch=%d %s",
+                                  batch, words_));
 }
 
 int main(void)

@@ -3,7 +3,7 @@
  * bounded memory and time. What a hash covers is refused always. Mutants are
  * read in child processes, so that a crash is a failure that names its mutant,
  * which stays in build/mutant.<reader>. Dear readers also keep what they read,
- * and get a process each.                                                    */
+ * and get a process each. */
 #define _GNU_SOURCE
 #include <signal.h>
 #include <stdlib.h>
@@ -16,10 +16,15 @@
 
 #include "readers.h"
 
-enum { ROUNDS = 10000, BATCH = 250, SECONDS = 60, ROOM = 1 << 20,
-       AFFORDED = 2 };            /* dearer readers: fewer, without PLEAT_ALL */
+enum {
+    ROUNDS = 10000,
+    BATCH = 250,
+    SECONDS = 60,
+    ROOM = 1 << 20,
+    AFFORDED = 2
+}; /* dearer readers: fewer, without PLEAT_ALL */
 
-typedef struct Count {            /* shared with the child                    */
+typedef struct Count { /* shared with the child */
     int round, refused, taken;
     char wrong[256];
 } Count;
@@ -37,17 +42,13 @@ static uint32_t chance(uint32_t below)
 
 static void mutate(char *s, size_t *n)
 {
-    static const uint8_t absurd[] = {0, 1, 0x7f, 0x80, 0xff, '9', '{', '"'};
+    static const uint8_t absurd[] = { 0, 1, 0x7f, 0x80, 0xff, '9', '{', '"' };
     size_t at = chance((uint32_t)*n), len = 1 + chance(16);
 
     len = len < *n - at ? len : *n - at;
     switch (chance(8)) {
-    case 0:
-        *n = at ? at : 1;
-        break;
-    case 1:
-        memset(s + at, absurd[chance(sizeof absurd)], len);
-        break;
+    case 0: *n = at ? at : 1; break;
+    case 1: memset(s + at, absurd[chance(sizeof absurd)], len); break;
     case 2:
         memmove(s + at, s + at + len, *n - at - len);
         *n -= len < *n ? len : 0;
@@ -56,8 +57,7 @@ static void mutate(char *s, size_t *n)
         memmove(s + at + len, s + at, *n - at);
         *n += len;
         break;
-    default:
-        s[at] ^= (char)(1 << chance(8));
+    default: s[at] ^= (char)(1 << chance(8));
     }
 }
 
@@ -69,7 +69,7 @@ static void one(const FuzzReader *r, const Seed *seeds, const char *dir,
     size_t n = x->n;
 
     memcpy(s, x->s, n);
-    for (uint32_t k = 1 + chance(3); k--; )
+    for (uint32_t k = 1 + chance(3); k--;)
         mutate(s, &n);
     int same = n == x->n && !memcmp(s, x->s, n);
     const char *why = fuzz_read(a, r, dir, s, n);
@@ -91,7 +91,7 @@ static void limits(void)
 {
 #ifndef __SANITIZE_ADDRESS__
     rlim_t room = (rlim_t)1 << 30;
-    setrlimit(RLIMIT_AS, &(struct rlimit){room, room});
+    setrlimit(RLIMIT_AS, &(struct rlimit){ room, room });
 #endif
     alarm(SECONDS);
     if (!freopen("/dev/null", "w", stderr))
@@ -108,8 +108,8 @@ static int batch(const FuzzReader *r, const Seed *seeds, const char *dir,
         char *s = malloc(ROOM + 64 * 16);
         limits();
         random_state += (uint64_t)count->round * 0x9e3779b97f4a7c15u;
-        for (int end = count->round + rounds; count->round < end &&
-             !*count->wrong; count->round++)
+        for (int end = count->round + rounds;
+             count->round < end && !*count->wrong; count->round++)
             one(r, seeds, dir, s);
         _exit(0);
     }

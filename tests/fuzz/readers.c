@@ -1,5 +1,5 @@
 /* readers.c: a row for each reader of files: what good ones are, and how one is
- * read to the last byte.                                                     */
+ * read to the last byte. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -17,7 +17,7 @@
 
 enum { HASHLINE = 38, SEQ = 8, SAMPLES = 50, LONGEST = 1 << 20 };
 
-static volatile double sink;      /* what is read must be read                */
+static volatile double sink; /* what is read must be read */
 
 /* ---- files --------------------------------------------------------------- */
 
@@ -44,9 +44,14 @@ void fuzz_write(const char *path, const char *s, size_t n)
 
 static void read_samples(Arena *a, const char *path, int megatron)
 {
-    SampleWant w = {.key = "data.train", .spec = path, .format = "auto",
-                    .seq = SEQ, .shuffle = 1, .megatron = megatron,
-                    .share = {0, 1}, .samples = SAMPLES};
+    SampleWant w = { .key = "data.train",
+                     .spec = path,
+                     .format = "auto",
+                     .seq = SEQ,
+                     .shuffle = 1,
+                     .megatron = megatron,
+                     .share = { 0, 1 },
+                     .samples = SAMPLES };
     Samples *s = samples_open(a, &w);
     int64_t at, n;
 
@@ -77,7 +82,7 @@ static const char *read_tokens(Arena *a, const char *path)
         sink += tokens_at(&t, i);
     for (int64_t i = 0; i < t.docs; i++) {
         int64_t len = tokens_doc(&t, i, &at);
-        for (int64_t j = 0; j < len; j += len > 1 ? len - 1 : 1)
+        for (int64_t j = 0; j<len; j += len> 1 ? len - 1 : 1)
             sink += tokens_at(&t, at + j);
     }
     int rows = t.rows > 0;
@@ -130,7 +135,8 @@ static char *put_hash(Arena *a, const void *s, size_t n)
                 (unsigned long long)h.low64);
 }
 
-static const char state_text[] = "{\"format\": \"pleat 1\", \"step\": 7, "
+static const char state_text[] =
+    "{\"format\": \"pleat 1\", \"step\": 7, "
     "\"tokens\": 4096, \"samples\": 56, \"skipped\": 0, \"seed\": 1, "
     "\"plan\": \"0123456789abcdef\"}\n";
 
@@ -143,9 +149,9 @@ static char *make_state(Arena *a, size_t *n)
 /* The index of the files in dir, state.json being s. */
 static char *make_index_of(Arena *a, const char *dir, const char *s, size_t n)
 {
-    static const char *const files[] = {"model.safetensors",
-                                        "optim.safetensors"};
-    Text t = {.arena = a};
+    static const char *const files[] = { "model.safetensors",
+                                         "optim.safetensors" };
+    Text t = { .arena = a };
 
     for (int i = 0; i < 2; i++) {
         size_t k;
@@ -204,16 +210,16 @@ static const char *read_ckpt(Arena *a, const char *path)
 /* ---- weights ------------------------------------------------------------- */
 
 /* A run with the small plan, opened in the process that reads: its threads do
- * not survive a fork.                                                        */
+ * not survive a fork. */
 static Exec *small_run(void)
 {
     return exec_open(tiny_plan(1, ""), comm_open(forever, 1));
 }
 
-/* Its checkpoint, as the files of dir.                                       */
+/* Its checkpoint, as the files of dir. */
 static void beside_weights(Arena *a, const char *dir)
 {
-    State s = {.step = 7, .plan = ""};
+    State s = { .step = 7, .plan = "" };
     Exec *x = small_run();
 
     exec_run(x, "init", NULL, NULL);
@@ -259,7 +265,7 @@ static const char *read_weights(Arena *a, const char *path)
     return NULL;
 }
 
-/* Hugging Face's files for a model with FP8 weights.                         */
+/* Hugging Face's files for a model with FP8 weights. */
 static Plan *fp8_plan(void)
 {
     static Plan *p;
@@ -269,7 +275,7 @@ static Plan *fp8_plan(void)
         return p;
     opts_set(keys, "precision", "fp32", NULL);
     Trace t = trace("tests/hf/fp8.lua", keys, TRACEquiet);
-    CompileOptions o = {.source = t.source, .nsource = t.nsource};
+    CompileOptions o = { .source = t.source, .nsource = t.nsource };
     return p = compile(t.g, target_named("host"), &o);
 }
 
@@ -282,14 +288,14 @@ static void beside_hub(Arena *a, const char *dir)
     fuzz_write(strf(a, "%s/part.safetensors", dir), s, n);
 }
 
-/* Every element that an import would take.                                   */
+/* Every element that an import would take. */
 static const char *read_hub(Arena *a, const char *path)
 {
     static StFile **file;
     size_t dir = (size_t)(strrchr(path, '/') - path);
 
     for (size_t i = 0; i < vec_len(file); i++)
-        st_close(file[i]);            /* what an error left open              */
+        st_close(file[i]); /* what an error left open */
     file = NULL;
     file = ckpt_files(forever, strf(a, "%.*s", (int)dir, path));
     HfRow *row = hf_rows(fp8_plan(), file, (int)vec_len(file), path, 0);
@@ -299,7 +305,7 @@ static const char *read_hub(Arena *a, const char *path)
     return NULL;
 }
 
-/* What a GPU was tuned to. What is no line of it is left out.                */
+/* What a GPU was tuned to. What is no line of it is left out. */
 static const char *read_tuned(Arena *a, const char *path)
 {
     size_t n;
@@ -385,19 +391,22 @@ static void beside_eos(Arena *a, const char *dir)
     fuzz_write(strf(a, "%s/tokenizer.json", dir), s, n);
 }
 
-/* tokenizer_config.json, which names the token that ends a text.             */
+/* tokenizer_config.json, which names the token that ends a text. */
 static const char *read_eos(Arena *a, const char *path)
 {
     Opts *o = opts_new(a);
 
-    opts_set(o, "data.tokenizer", strf(a, "%.*s/tokenizer.json",
-             (int)(strrchr(path, '/') - path), path), NULL);
+    opts_set(
+        o, "data.tokenizer",
+        strf(a, "%.*s/tokenizer.json", (int)(strrchr(path, '/') - path), path),
+        NULL);
     sink += text_args(o).eod;
     return NULL;
 }
 
-static const char *const kinds[] = {"gpt2", "llama3", "qwen2", "deepseek",
-                                    "mixtral", "metaspace", "flags"};
+static const char *const kinds[] = { "gpt2",     "llama3",  "qwen2",
+                                     "deepseek", "mixtral", "metaspace",
+                                     "flags" };
 enum { KINDS = sizeof kinds / sizeof *kinds };
 static Encoder *encoder[KINDS];
 
@@ -409,7 +418,7 @@ static void beside_text(Arena *a, const char *dir)
             strf(a, "tests/data/tokenizer/%s.json", kinds[k]), NULL));
 }
 
-/* Any text, through tokenizers of every kind, and back.                      */
+/* Any text, through tokenizers of every kind, and back. */
 static const char *read_text(Arena *a, const char *path)
 {
     size_t n;
@@ -419,7 +428,7 @@ static const char *read_text(Arena *a, const char *path)
     if (utf8_bad(s, n) >= 0)
         return "is not UTF-8";
     for (int k = 0; k < KINDS && !why; k++) {
-        Text t = {.arena = a};
+        Text t = { .arena = a };
         Encoder *e = encoder[k];
         why = encode(e, s, n, ENCtemplate);
         if (!why)
@@ -432,6 +441,7 @@ static const char *read_text(Arena *a, const char *path)
 /* ---- the table ----------------------------------------------------------- */
 
 #define FILES "tests/data/files/"
+/* clang-format off */
 const FuzzReader fuzz_readers[] = {
     {"jsonl", "x.jsonl", FILES "*.jsonl", .read = read_tokens, .cost = 1},
     {"gz", "x.jsonl.gz", FILES "*.jsonl.gz", .read = read_tokens, .cost = 1},
@@ -456,6 +466,7 @@ const FuzzReader fuzz_readers[] = {
     {"model", "x.lua", "models/tiny.lua tests/hf/*.lua tests/err/[a-k]*.lua tests/err/[m-z]*.lua", .read = read_model, .cost = 20},
     {0}
 };
+/* clang-format on */
 
 const FuzzReader *fuzz_reader(const char *name)
 {
@@ -467,12 +478,12 @@ const FuzzReader *fuzz_reader(const char *name)
 
 static void add_seeds(Arena *a, const char *pattern, Seed **v)
 {
-    glob_t g = {0};
+    glob_t g = { 0 };
 
     if (glob(pattern, 0, NULL, &g))
         return;
     for (size_t i = 0; i < g.gl_pathc; i++) {
-        Seed x = {.name = strf(a, "%s", g.gl_pathv[i])};
+        Seed x = { .name = strf(a, "%s", g.gl_pathv[i]) };
         x.s = read_file(a, x.name, &x.n);
         vec_push(a, *v, x);
     }
@@ -484,7 +495,7 @@ Seed *fuzz_seeds(Arena *a, const FuzzReader *r)
     Seed *v = NULL;
 
     if (r->make) {
-        Seed x = {.name = r->name};
+        Seed x = { .name = r->name };
         x.s = r->make(a, &x.n);
         vec_push(a, v, x);
     }

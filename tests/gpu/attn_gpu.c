@@ -5,7 +5,7 @@
  * part of their name.
  *
  * Distances are of vectors: |x - y| / |y|. Results are bf16 (2e-3) and so are
- * weights and score gradients before they are summed.                        */
+ * weights and score gradients before they are summed. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,10 +14,11 @@
 #include "../../runtime/runtime.h"
 #include "../unit/attn_cases.h"
 
-enum { TIMES = 5, SHARED = 3 };   /* SHARED: latent attention's operand       */
+enum { TIMES = 5, SHARED = 3 }; /* SHARED: latent attention's operand */
 static const double allowed = 1e-2;
 
-/* batch kv group seq key dim rot vdim                                        */
+/* batch kv group seq key dim rot vdim */
+/* clang-format off */
 static const Form checked[] = {
     { "d128 s256", { 1, 2, 1, 256, 256, 128, 1, 128 }, attn_causal, 0.5 },
     { "d128 s1000 gqa8", { 2, 2, 8, 1000, 1000, 128, 1, 128 }, attn_causal,
@@ -31,6 +32,7 @@ static const Form checked[] = {
     { "mla 128+64", { 1, 4, 1, 700, 700, 128, 64, 128 }, attn_mla, 0.5 },
     { "d128 s2048", { 1, 1, 8, 2048, 2048, 128, 1, 128 }, attn_causal, 0.5 },
 };
+/* clang-format on */
 static const Form timed[] = {
     { "qwen3 b1", { 1, 4, 8, 4096, 4096, 128, 1, 128 }, attn_causal, 0.5 },
     { "qwen3 b4", { 4, 4, 8, 4096, 4096, 128, 1, 128 }, attn_causal, 0.5 },
@@ -43,7 +45,7 @@ static const Form timed[] = {
 /* ---- the device ---------------------------------------------------------- */
 
 static void *stream;
-static int64_t cores = GPUBLOCKS; /* blocks that take work in turns           */
+static int64_t cores = GPUBLOCKS; /* blocks that take work in turns */
 
 static void cu(int e, const char *what)
 {
@@ -80,12 +82,12 @@ static uint64_t room_for(size_t n)
 
 /* ---- kernels ------------------------------------------------------------- */
 
-/* ATTN_KEEP: a folder for the texts. ATTN_DEFINE: text before them.          */
+/* ATTN_KEEP: a folder for the texts. ATTN_DEFINE: text before them. */
 static void keep(const Group *k, const char *text)
 {
     const char *dir = getenv("ATTN_KEEP");
-    FILE *f = dir ? fopen(strf(forever, "%s/%s.cu", dir, k->step.kernel), "w")
-                  : NULL;
+    FILE *f =
+        dir ? fopen(strf(forever, "%s/%s.cu", dir, k->step.kernel), "w") : NULL;
 
     if (!f)
         return;
@@ -96,11 +98,12 @@ static void keep(const Group *k, const char *text)
 static void *compiled(const Group *k)
 {
     static const char *const flag[] = { "--gpu-architecture=sm_90a",
-        "--fmad=false", "--std=c++17", "-default-device",
-        "--ptxas-options=-v" };
+                                        "--fmad=false", "--std=c++17",
+                                        "-default-device",
+                                        "--ptxas-options=-v" };
     const char *first = getenv("ATTN_DEFINE");
-    char *text = strf(forever, "%s\n%s%s", first ? first : "", cuda_pre,
-                      k->text);
+    char *text =
+        strf(forever, "%s\n%s%s", first ? first : "", cuda_pre, k->text);
     void *prog, *module, *fn;
     size_t n = 0;
 
@@ -134,8 +137,8 @@ static void *compiled(const Group *k)
 
 typedef struct Device {
     Run r;
-    Node *delta;                  /* sums of result times gradient            */
-    Table *at;                    /* node -> its memory                       */
+    Node *delta; /* sums of result times gradient */
+    Table *at;   /* node -> its memory */
     void *fwd, *bwd;
 } Device;
 
@@ -154,7 +157,7 @@ static Group *group(Node *of, int n, Node *const *part)
     return k;
 }
 
-/* Sums of result times gradient, as the compiler has them made elsewhere.    */
+/* Sums of result times gradient, as the compiler has them made elsewhere. */
 static void use_deltas(Device *d)
 {
     Run *r = &d->r;
@@ -170,7 +173,7 @@ static void use_deltas(Device *d)
     r->back->in[r->m.nop] = d->delta;
 }
 
-/* The key that heads share has a gradient of each head.                      */
+/* The key that heads share has a gradient of each head. */
 static void part_heads(Device *d)
 {
     Run *r = &d->r;
@@ -244,7 +247,8 @@ static void launch(Device *d, const Group *k, void *fn)
     int64_t blocks = turns && cores < iv[0].c ? cores : iv[0].c;
     cu(dl.cuLaunchKernel(fn, (unsigned)blocks, (unsigned)iv[2].c,
                          turns ? 1 : (unsigned)iv[3].c, (unsigned)iv[1].c, 1, 1,
-                         (unsigned)iv[4].c, stream, arg, NULL), "launch");
+                         (unsigned)iv[4].c, stream, arg, NULL),
+       "launch");
 }
 
 static void finish(const char *what)
@@ -289,7 +293,8 @@ static void clear(Device *d, Node *const *n, int count)
     for (int i = 0; i < count; i++)
         if (n[i])
             cu(dl.cuMemsetD8Async(memory_of(d, n[i]), 0xff, bytes_of(n[i]),
-                                  stream), "clear");
+                                  stream),
+               "clear");
 }
 
 static void make_deltas(Device *d)
@@ -355,13 +360,13 @@ static double distance(const double *x, const double *y, int64_t n)
     return sqrt(d / (all > 0 ? all : 1));
 }
 
-/* n numbers: of those that are more, sums over what stands before the keys.  */
+/* n numbers: of those that are more, sums over what stands before the keys. */
 static double *summed(const Device *d, const Node *p, double *x, int64_t n)
 {
     int64_t heads = g_elems(p) / n, inner = 1;
     double *y = calloc((size_t)n, sizeof *y);
 
-    for (int k = p->nd; k-- > dim_of(p, d->r.m.kv) + 1; )
+    for (int k = p->nd; k-- > dim_of(p, d->r.m.kv) + 1;)
         inner *= p->dim[k].n;
     if (heads == 1)
         inner = n;
@@ -389,7 +394,7 @@ static int check(const Form *c)
     run_form(d);
     for (int i = 0; i < n; i++)
         first[i] = fetch(d, out[i]);
-    cores = 78;                   /* an H20's                                 */
+    cores = 78; /* an H20's */
     run_form(d);
     cores = GPUBLOCKS;
     printf("# %s:", c->name);
@@ -458,7 +463,7 @@ static void measure(const Form *c)
     close_form(d);
 }
 
-/* Without a GPU: texts alone, for a look at what becomes of them.            */
+/* Without a GPU: texts alone, for a look at what becomes of them. */
 static int texts(const char *only)
 {
     static Device d[16];

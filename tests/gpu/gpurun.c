@@ -1,20 +1,20 @@
 /* gpurun.c: see gpurun.h. Buffers stay those of hostrun.c; each step takes its
- * arguments to the GPU and brings them back.                                 */
+ * arguments to the GPU and brings them back. */
 #include <string.h>
 
 #include "gpurun.h"
 #include "../../runtime/runtime.h"
 
 enum { MAJOR = 75, MINOR = 76, SHARED = 8, ALIGN = 256, MOST = 64 };
-enum { ROOM = 1 << 28 };          /* bytes for the arguments of a step        */
+enum { ROOM = 1 << 28 }; /* bytes for the arguments of a step */
 
 struct GpuRun {
     char arch[16];
     void *stream;
-    uint64_t at, work;            /* ROOM bytes, those of products            */
+    uint64_t at, work; /* ROOM bytes, those of products */
     Lt *lt;
     Pool *pool;
-    Table *fn;                    /* by kernel's name                         */
+    Table *fn; /* by kernel's name */
     int strays;
 };
 
@@ -46,7 +46,7 @@ GpuRun *gpurun_open(void)
 
 static Plan texts(Table *have, Group *const *k, int n)
 {
-    Plan p = {.prelude = T_cuda.prelude};
+    Plan p = { .prelude = T_cuda.prelude };
 
     p.kernel = alloc(forever, (size_t)(n + 1) * sizeof *p.kernel);
     for (int i = 0; i < n; i++) {
@@ -54,7 +54,7 @@ static Plan texts(Table *have, Group *const *k, int n)
         if (!name || table_get(have, KEYP(name)))
             continue;
         *table_at(have, KEYP(name)) = have;
-        p.kernel[p.nkernel++] = (Kernel){name, k[i]->text};
+        p.kernel[p.nkernel++] = (Kernel){ name, k[i]->text };
     }
     return p;
 }
@@ -85,7 +85,10 @@ void gpurun_compile(GpuRun *x, Group *const *k, int n)
 
 /* ---- one step ------------------------------------------------------------ */
 
-typedef struct Args { int n; uint64_t dev[MOST]; } Args;
+typedef struct Args {
+    int n;
+    uint64_t dev[MOST];
+} Args;
 
 static uint64_t aligned(uint64_t n)
 {
@@ -104,7 +107,7 @@ static int same_as(void *const *buf, int i)
 static Args take(GpuRun *x, const Group *k, void *const *buf,
                  const size_t *bytes)
 {
-    Args a = {.n = k->narg + (k->scratch && k->step.kind == Skernel)};
+    Args a = { .n = k->narg + (k->scratch && k->step.kind == Skernel) };
     uint64_t at = x->at;
 
     for (int i = 0; i < a.n; i++) {
@@ -121,7 +124,7 @@ static Args take(GpuRun *x, const Group *k, void *const *buf,
     return a;
 }
 
-/* What lies behind an argument is 0xff, as hostrun.c left it.                */
+/* What lies behind an argument is 0xff, as hostrun.c left it. */
 static int strays(const void *buf, size_t bytes)
 {
     const uint8_t *p = (const uint8_t *)buf + bytes - RUNGUARD;
@@ -140,8 +143,8 @@ static void bring(GpuRun *x, const Group *k, void *const *buf,
             continue;
         gpu_ok(dl.cuMemcpyDtoH_v2(buf[i], a->dev[i], bytes[i]), "a result");
         if (i < k->narg && strays(buf[i], bytes[i])) {
-            printf("# %s writes behind argument %d\n", k->step.kernel
-                   ? k->step.kernel : "a product", i);
+            printf("# %s writes behind argument %d\n",
+                   k->step.kernel ? k->step.kernel : "a product", i);
             x->strays++;
         }
     }
@@ -161,8 +164,8 @@ static void launch(GpuRun *x, const Group *k, Args *a, const int64_t *iv)
     if (iv[0] && iv[2] && iv[3])
         gpu_ok(dl.cuLaunchKernel(fn, (unsigned)iv[0], (unsigned)iv[2],
                                  iv[3] < 0 ? 1 : (unsigned)iv[3],
-                                 (unsigned)iv[1], 1, 1,
-                                 (unsigned)iv[4], x->stream, param, NULL),
+                                 (unsigned)iv[1], 1, 1, (unsigned)iv[4],
+                                 x->stream, param, NULL),
                k->step.kernel);
 }
 
@@ -179,8 +182,8 @@ void gpurun_step(void *ctx, const Group *k, void *const *buf,
         break;
     default: die("gpurun: no step %s", stepinfo[k->step.kind].name);
     }
-    gpu_ok(dl.cuStreamSynchronize(x->stream), k->step.kernel ? k->step.kernel
-                                                             : "a product");
+    gpu_ok(dl.cuStreamSynchronize(x->stream),
+           k->step.kernel ? k->step.kernel : "a product");
     bring(x, k, buf, bytes, &a);
 }
 

@@ -13,7 +13,7 @@
  * tell is marked: experts that choose tokens; gradients of 1e-15, all rounding.
  *
  *     models_test             all
- *     models_test name        those whose name contains it                   */
+ *     models_test name        those whose name contains it */
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>
@@ -24,6 +24,7 @@ enum { STEPS = 3 };
 
 #define CAP "route.policy=capacity route.factor=0.75"
 #define PAD "route.policy=padded route.factor=1"
+/* clang-format off */
 static const struct { const char *model, *keys; int fallbacks, fp64; }
 cases[] = {
     { "tests/hf/mixtral-aux.lua",       "", 0, 0 },
@@ -45,34 +46,44 @@ cases[] = {
     { "tests/models/linear.lua",        "", 0, 0 },
     { "tests/models/tied.lua",          "", 0, 1 },
 };
+/* clang-format on */
 enum { N = sizeof cases / sizeof *cases };
 
+/* clang-format off */
 static const struct { const char *name; double limit; int every; }
 policies[] = {
     { "fp64", 1e-10, 1 },
     { "fp32 route.balance=forced", 1e-5, 0 },
     { "bf16 route.balance=forced", 4e-2, 0 },
 };
+/* clang-format on */
 enum { NPOLICY = sizeof policies / sizeof *policies };
 
 static int failed;
 
-typedef struct Both { int i, pol; const char *name; Plan *host, *gpu; } Both;
+typedef struct Both {
+    int i, pol;
+    const char *name;
+    Plan *host, *gpu;
+} Both;
 
 static Plan *plan_of(const char *model, const Target *T, const char *pol,
                      const char *keys)
 {
     fold_target = T;
-    return fold_words(model, strf(forever, "train.batch=16 world=1 "
-                                  "precision=%s%s", pol, keys));
+    return fold_words(model, strf(forever,
+                                  "train.batch=16 world=1 "
+                                  "precision=%s%s",
+                                  pol, keys));
 }
 
-/* The reference drops what the model says, but has no budget.                */
+/* The reference drops what the model says, but has no budget. */
 static Both job_of(int i, int pol)
 {
     const char *model = cases[i].model, *p = policies[pol].name;
-    Both j = { .i = i, .pol = pol,
-              .name = strf(forever, "%s %s %s", model, p, cases[i].keys) };
+    Both j = { .i = i,
+               .pol = pol,
+               .name = strf(forever, "%s %s %s", model, p, cases[i].keys) };
 
     j.host = plan_of(model, &T_host, p, fold_model_words(cases[i].keys));
     j.gpu = plan_of(model, &T_cuda, p, strf(forever, " %s", cases[i].keys));
@@ -88,12 +99,12 @@ static void compare(const Both *j, const Trained *want)
 
     failed += !ok;
     printf("%sok - gpu %s: difference %.2g (%s), at most %.0e; %d of %d steps "
-           "fell back\n", ok ? "" : "not ", j->name, most, at, limit,
-           w.fallbacks, STEPS);
+           "fell back\n",
+           ok ? "" : "not ", j->name, most, at, limit, w.fallbacks, STEPS);
     fflush(stdout);
 }
 
-/* Else each run would start it anew.                                         */
+/* Else each run would start it anew. */
 static void hold_context(void)
 {
     void *ctx;
@@ -113,7 +124,8 @@ int main(int argc, char **argv)
         for (int i = 0; i < N; i++)
             if ((policies[pol].every || !(*cases[i].keys || cases[i].fp64)) &&
                 strstr(strf(forever, "%s %s %s", cases[i].model,
-                            policies[pol].name, cases[i].keys), only)) {
+                            policies[pol].name, cases[i].keys),
+                       only)) {
                 job[n] = job_of(i, pol);
                 host[n] = job[n].host;
                 n++;

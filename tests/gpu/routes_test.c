@@ -7,7 +7,7 @@
  * amplifies), bf16 2e-2.
  *
  *     routes_test           all
- *     routes_test word      those whose model or keys contain it             */
+ *     routes_test word      those whose model or keys contain it */
 #define _GNU_SOURCE
 #include <math.h>
 #include <stdio.h>
@@ -17,7 +17,10 @@
 
 enum { STEPS = 6 };
 
-typedef struct Case { const char *model, *keys; int fallbacks; } Case;
+typedef struct Case {
+    const char *model, *keys;
+    int fallbacks;
+} Case;
 
 static const Case cases[] = {
     { "models/tiny.lua", "", 0 },
@@ -64,7 +67,7 @@ typedef struct Run {
 } Run;
 
 /* What lasts, all but inputs and results: buffers of the state, one after
- * another.                                                                   */
+ * another. */
 static uint8_t *lasting(Exec *x, size_t *n)
 {
     const Role *r = x->rank[0].role;

@@ -12,7 +12,7 @@
  *     rows_test           all
  *     rows_test name      those whose name contains it
  *     rows_test -c name   no GPU: only compile the kernels
- *     rows_test -t name   ... print their texts                              */
+ *     rows_test -t name   ... print their texts */
 #define _GNU_SOURCE
 #include "gpurun.h"
 #include "../unit/attn_cases.h"
@@ -44,7 +44,7 @@ static const Form forms[] = {
     { "192 and 128", { 1, 2, 1, 256, 256, 128, 64, 128 }, attn_mla, 0.4 },
 };
 
-/* The same on both sides, and values that bf16 holds.                        */
+/* The same on both sides, and values that bf16 holds. */
 static void fill(Graph *g, Node *n, double scale, uint64_t key)
 {
     int64_t e = g_elems(n);
@@ -71,8 +71,7 @@ static void output(Trial *t, Node *n)
 }
 
 /* Forward and backward of one form; none where the GPU has no kernel for it. */
-static Trial *attention(Arena *a, const Target *T, Trial *list, int f,
-                        Dtype dt)
+static Trial *attention(Arena *a, const Target *T, Trial *list, int f, Dtype dt)
 {
     Run r = { 0 };
     Trial t = { .op = Oattn, .dt = dt };
@@ -132,7 +131,7 @@ static Group **all_groups(Arena *a, const Trial *list, const char *only)
     return all;
 }
 
-/* Of output o, elements as they were ordered before fusion.                  */
+/* Of output o, elements as they were ordered before fusion. */
 static double *values(Trial *t, int o)
 {
     Node *n = t->sink[o]->in[0];
@@ -145,12 +144,12 @@ static double *values(Trial *t, int o)
     return v;
 }
 
-/* Of bf16, whose sums are fp32: measured are up to 2.5.                      */
+/* Of bf16, whose sums are fp32: measured are up to 2.5. */
 enum { TILT = 6 };
 
 /* How far the best factor between both is from one, in deviations of what
  * independent roundings of the elements would make it: an error that all
- * elements share shows long before it leaves the rounding of one.            */
+ * elements share shows long before it leaves the rounding of one. */
 static double tilt(const Trial *t, const double *got, const double *want,
                    int64_t n)
 {
@@ -166,7 +165,7 @@ static double tilt(const Trial *t, const double *got, const double *want,
     return ww > 0 ? fabs(gw - ww) / (sqrt(w4) * unit) : 0;
 }
 
-/* No sums on the way, so not a bit may differ.                               */
+/* No sums on the way, so not a bit may differ. */
 static int exact(const Trial *t)
 {
     OpClass c = t->op == NOP ? RED : optab[t->op].cls;
@@ -178,8 +177,7 @@ static double last_bits(const Trial *t)
 {
     OpClass c = t->op == NOP ? RED : optab[t->op].cls;
 
-    return c != EW || t->dt == Dbf16 ? 0
-         : t->dt == Df32 ? 0x1p-22 : 0x1p-51;
+    return c != EW || t->dt == Dbf16 ? 0 : t->dt == Df32 ? 0x1p-22 : 0x1p-51;
 }
 
 static void judge(Trial *h, Trial *g, void *lib, GpuRun *x)
@@ -197,16 +195,16 @@ static void judge(Trial *h, Trial *g, void *lib, GpuRun *x)
         lean = fmax(lean, tilt(g, values(g, o), want,
                                local_elems(g->g, g->sink[o]->in[0])));
     }
-    int good = worst <= limit && !gpurun_strays(x) &&
-               (g->dt != Dbf16 || lean <= TILT);
+    int good =
+        worst <= limit && !gpurun_strays(x) && (g->dt != Dbf16 || lean <= TILT);
     good ? passed++ : failed++;
     same += worst == 0;
-    printf("%sok - gpu %s: %.1e, at most %.0e; tilt %.2f\n",
-           good ? "" : "not ", g->name, worst, limit, lean);
+    printf("%sok - gpu %s: %.1e, at most %.0e; tilt %.2f\n", good ? "" : "not ",
+           g->name, worst, limit, lean);
     fflush(stdout);
 }
 
-/* Where the time goes.                                                       */
+/* Where the time goes. */
 static void say(const char *what)
 {
     static struct timespec was;
@@ -214,8 +212,9 @@ static void say(const char *what)
 
     clock_gettime(CLOCK_MONOTONIC, &t);
     if (was.tv_sec)
-        printf("# %s: %.1f s\n", what, (double)(t.tv_sec - was.tv_sec) +
-               1e-9 * (double)(t.tv_nsec - was.tv_nsec));
+        printf("# %s: %.1f s\n", what,
+               (double)(t.tv_sec - was.tv_sec) +
+                   1e-9 * (double)(t.tv_nsec - was.tv_nsec));
     fflush(stdout);
     was = t;
 }
@@ -233,13 +232,14 @@ int main(int argc, char **argv)
     int n = (int)vec_len(kg);
 
     for (int i = 0; texts && i < n; i++)
-        printf("%s\n", kg[i]->text ? kg[i]->text : stepinfo[kg[i]->step.kind]
-                                                       .name);
+        printf("%s\n",
+               kg[i]->text ? kg[i]->text : stepinfo[kg[i]->step.kind].name);
     if (texts)
         return 0;
     if (compile)
         return printf("ok - gpu rows: %d kernels compile\n",
-                      gpurun_only_compile(kg, n, "sm_90a")), 0;
+                      gpurun_only_compile(kg, n, "sm_90a")),
+               0;
     GpuRun *x = gpurun_open();
     if (!x)
         return 1;

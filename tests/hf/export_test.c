@@ -9,7 +9,7 @@
  *     float64: as in hf_test, 1e-12 of the largest fails for any float32.
  *
  * The last one knows nothing of the names in hf{}, where an import and an
- * export can be wrong together.                                              */
+ * export can be wrong together. */
 #define _GNU_SOURCE
 #include <math.h>
 #include <stdlib.h>
@@ -21,8 +21,8 @@
 #include "../../runtime/runtime.h"
 
 static const char *const cases[] = {
-    "mixtral", "mixtral-aux", "qwen2", "qwen3", "olmoe", "dsv2", "dsv3",
-    "dsv3-mtp",
+    "mixtral", "mixtral-aux", "qwen2", "qwen3",
+    "olmoe",   "dsv2",        "dsv3",  "dsv3-mtp",
 };
 
 static int failed;
@@ -62,7 +62,7 @@ static const void *bytes_of(const StFile *f, const StTensor *t)
     return f->data + t->begin;
 }
 
-/* Null, or the first tensor of f that g has not, or another.                 */
+/* Null, or the first tensor of f that g has not, or another. */
 static const char *differs(const StFile *f, const StFile *g)
 {
     for (int i = 0; i < f->n; i++) {
@@ -78,7 +78,7 @@ static const char *differs(const StFile *f, const StFile *g)
     return NULL;
 }
 
-/* Where row `row` of expert e's matrix is among all fused ones.              */
+/* Where row `row` of expert e's matrix is among all fused ones. */
 static const uint8_t *fused_row(const StFile *g, const char *name, int64_t e,
                                 int64_t row)
 {
@@ -90,10 +90,11 @@ static const uint8_t *fused_row(const StFile *g, const char *name, int64_t e,
            (e * t->n[1] + row) * t->n[2] * t->bytes;
 }
 
-/* One expert's matrix t, named head "experts.E." part, among the fused.      */
+/* One expert's matrix t, named head "experts.E." part, among the fused. */
 static const char *check_expert(const StFile *f, const StTensor *t,
                                 const StFile *g)
 {
+    /* clang-format off */
     static const struct { const char *part, *fused; int second; } parts[] = {
         {"gate_proj.weight", "gate_up_proj", 0},
         {"up_proj.weight", "gate_up_proj", 1},
@@ -101,6 +102,7 @@ static const char *check_expert(const StFile *f, const StTensor *t,
         {"w1.weight", "gate_up_proj", 0}, {"w3.weight", "gate_up_proj", 1},
         {"w2.weight", "down_proj", 0},
     };
+    /* clang-format on */
     const char *at = strstr(t->name, "experts."), *block;
     char *part;
     int64_t e = strtoll(at + 8, &part, 10), row = t->n[1] * t->bytes;
@@ -111,12 +113,12 @@ static const char *check_expert(const StFile *f, const StTensor *t,
     if (k == 6)
         return strf(forever, "what is '%s'?", t->name);
     block = strstr(t->name, "block_sparse_moe.");
-    const char *name = strf(forever, "%.*s%sexperts.%s",
-                            (int)((block ? block : at) - t->name), t->name,
-                            block ? "mlp." : "", parts[k].fused);
+    const char *name =
+        strf(forever, "%.*s%sexperts.%s", (int)((block ? block : at) - t->name),
+             t->name, block ? "mlp." : "", parts[k].fused);
     for (int64_t i = 0; i < t->n[0]; i++) {
-        const uint8_t *to = fused_row(g, name, e,
-                                      parts[k].second * t->n[0] + i);
+        const uint8_t *to =
+            fused_row(g, name, e, parts[k].second * t->n[0] + i);
         const uint8_t *from = bytes_of(f, t);
         if (!to || memcmp(to, from + i * row, (size_t)row))
             return strf(forever, "'%s' is not in '%s'", t->name, name);
@@ -156,7 +158,7 @@ static const Tensor *tensor_named(const Plan *p, const char *name)
 }
 
 /* Of what is computed, [.. batch seq vocab], against the file's last
- * positions; null, or how they differ.                                       */
+ * positions; null, or how they differ. */
 static const char *check_logits(const char *name, Plan *p, const char *folder)
 {
     Exec *x = exec_open(p, comm_open(forever, 1));
@@ -169,7 +171,7 @@ static const char *check_logits(const char *name, Plan *p, const char *folder)
 
     exec_run(x, "init", NULL, NULL);
     ckpt_from(x, folder);
-    exec_run(x, "forward", &(Block){0}, &feed);
+    exec_run(x, "forward", &(Block){ 0 }, &feed);
     const void *got = exec_fetch(x, 0, t->buf);
     int64_t kept = want->n[1], vocab = want->n[2];
     int64_t seq = tensor_elems(t) / want->n[0] / vocab;

@@ -7,7 +7,7 @@
  * 1e-12 leaves three digits to that and fails for any term computed in float32.
  * fp32 may differ by the rounding of every operation of two layers, 6e-8 each:
  * about 8 of them in the loss, 80 in a gradient, 30 in later losses.
- * TEST_TARGET=cuda runs them on a GPU, with the same numbers.                */
+ * TEST_TARGET=cuda runs them on a GPU, with the same numbers. */
 #define _GNU_SOURCE
 #include <math.h>
 #include <stdlib.h>
@@ -19,14 +19,17 @@
 
 enum { STEPS = 10 };
 
-typedef struct Policy { const char *name; double loss, grad, steps; } Policy;
+typedef struct Policy {
+    const char *name;
+    double loss, grad, steps;
+} Policy;
 static const Policy policies[] = {
     { "fp64", 1e-12, 1e-12, 1e-12 },
     { "fp32", 5e-7, 5e-6, 2e-6 },
 };
 static const char *const cases[] = {
-    "mixtral", "mixtral-aux", "qwen2", "qwen3", "olmoe", "dsv2", "dsv3",
-    "dsv3-mtp",
+    "mixtral", "mixtral-aux", "qwen2", "qwen3",
+    "olmoe",   "dsv2",        "dsv3",  "dsv3-mtp",
 };
 
 typedef struct Run {
@@ -41,7 +44,7 @@ static int failed;
 
 static void report(const Run *r, const char *what, double diff, double tol)
 {
-    int ok = diff <= tol;         /* false for NaN too                        */
+    int ok = diff <= tol; /* false for NaN too */
 
     failed += !ok;
     printf("%sok - %s %s %s: difference %.2g, at most %.1g\n", ok ? "" : "not ",
@@ -89,7 +92,7 @@ static void train_step(Run *r, Data *d, int64_t t)
     exec_run(r->x, "step", &block, &f);
 }
 
-/* The reference's gradients, laid into the parameters of a second run.       */
+/* The reference's gradients, laid into the parameters of a second run. */
 static Exec *reference_gradients(Run *r)
 {
     Exec *y = exec_open(r->plan, r->x->comm);
@@ -108,7 +111,7 @@ static Exec *reference_gradients(Run *r)
     return y;
 }
 
-/* |got - want| / |want|, euclidean norms.                                    */
+/* |got - want| / |want|, euclidean norms. */
 static double difference(Run *r, Exec *y, const char *param, double scale)
 {
     int64_t n = exec_read(y, param, 0, NULL, 0);

@@ -2,7 +2,7 @@
  * fp64, against the formulas of moe-training.md A2 written out in loops. Two
  * steps at learning rate 0, so that the second reads the counts of the first.
  * Losses and states are compared directly, gradients with central differences
- * of the loops.                                                              */
+ * of the loops. */
 #define _GNU_SOURCE
 #include <math.h>
 #include <string.h>
@@ -11,14 +11,27 @@
 #include "../../runtime/runtime.h"
 #include "../unit/share.h"
 
-enum { B = 2, Q = 12, T = B * Q, E = 6, G = 3, V = 16, MICRO = 8, K = 2,
-       STEPS = 2, NLOSS = 4 };
+enum {
+    B = 2,
+    Q = 12,
+    T = B * Q,
+    E = 6,
+    G = 3,
+    V = 16,
+    MICRO = 8,
+    K = 2,
+    STEPS = 2,
+    NLOSS = 4
+};
 
 /* Sums of a few thousand terms; of differences: h^2 of the third derivative. */
 static const double TOL = 1e-12, H = 1e-5, GTOL = 1e-8;
 
 static const char *const folds[] = {
-    "world=1", "fold.tp=2", "fold.cp=2", "fold.dp=4",
+    "world=1",
+    "fold.tp=2",
+    "fold.cp=2",
+    "fold.dp=4",
     "fold.tp=2 fold.cp=2 fold.dp=2",
 };
 static const char *const names[NLOSS] = { "micro", "sequence", "global", "z" };
@@ -32,9 +45,11 @@ static int id_at(int step, int64_t i)
 
 /* ---- by hand ------------------------------------------------------------- */
 
-typedef struct Router { double table[V][E], load[E], bias[E]; } Router;
+typedef struct Router {
+    double table[V][E], load[E], bias[E];
+} Router;
 
-/* The k largest of x, ties to the lower index, as marks.                     */
+/* The k largest of x, ties to the lower index, as marks. */
 static void best(const double *x, int n, int k, int *mark)
 {
     memset(mark, 0, (size_t)n * sizeof *mark);
@@ -47,7 +62,7 @@ static void best(const double *x, int n, int k, int *mark)
     }
 }
 
-/* Sum over experts of E * mean p * share over n tokens.                      */
+/* Sum over experts of E * mean p * share over n tokens. */
 static double balance(double (*p)[E], int n, const double *shares)
 {
     double loss = 0;
@@ -65,7 +80,7 @@ static double balance(double (*p)[E], int n, const double *shares)
     return loss;
 }
 
-/* The probabilities of one micro-batch; returns its z-loss.                  */
+/* The probabilities of one micro-batch; returns its z-loss. */
 static double softmaxes(const Router *r, int step, int m, double (*p)[E])
 {
     double z = 0;
@@ -100,7 +115,7 @@ static double losses(const Router *r, int step, double *l)
     return all;
 }
 
-/* Groups of E / G by their best score; then the K best of the best two.      */
+/* Groups of E / G by their best score; then the K best of the best two. */
 static void choose(const double *x, int *mark)
 {
     double group[G], y[E];
@@ -142,8 +157,15 @@ static void end_of_step(Router *r, int step)
 
 /* ---- by the compiler ----------------------------------------------------- */
 
-typedef struct Batch { const Mesh *mesh; int step; } Batch;
-typedef struct Fill { int64_t from; int32_t *dst; int step; } Fill;
+typedef struct Batch {
+    const Mesh *mesh;
+    int step;
+} Batch;
+typedef struct Fill {
+    int64_t from;
+    int32_t *dst;
+    int step;
+} Fill;
 
 static void fill_run(void *ctx, int64_t global, int64_t local, int64_t n)
 {
@@ -203,7 +225,7 @@ static double state_apart(Exec *x, const char *name, const double *want)
     return most;
 }
 
-/* m of the first step is (1 - beta1) gradient.                               */
+/* m of the first step is (1 - beta1) gradient. */
 static double gradient_apart(Exec *x, Router *r)
 {
     double got[V][E], l[NLOSS], most = 0;
@@ -239,8 +261,9 @@ static void run_fold(const char *fold, Plan *p)
         exec_run(x, "step", &b, &f);
         double all = losses(&r, step, l);
         for (int i = 0; i < NLOSS; i++)
-            most[i] = worse(most[i], exec_result(x, strf(
-                forever, "loss.%s", names[i])), l[i]);
+            most[i] =
+                worse(most[i],
+                      exec_result(x, strf(forever, "loss.%s", names[i])), l[i]);
         most[NLOSS] = worse(most[NLOSS], exec_result(x, "loss"), all);
         if (step == 0)
             most[NLOSS + 1] = gradient_apart(x, &r);

@@ -11,9 +11,10 @@
 
 enum { STEPS = 4 };
 
-/* Sums over rounds come in another order; AdamW carries that on.             */
+/* Sums over rounds come in another order; AdamW carries that on. */
 static const double TOL = 1e-10;
 
+/* clang-format off */
 static const struct { const char *model, *fold; double factor; int fallbacks; }
 cases[] = {
     { "tests/hf/mixtral-aux.lua", "fold.ep=2 fold.dp=2", 0.3, 4 },
@@ -30,21 +31,29 @@ cases[] = {
     { "tests/models/folds.lua", "fold.pp=2 fold.dp=2 fold.tp=2 fold.ep=4 "
       "fold.schedule=zerobubble fold.zero=3", 0.6, 4 },
 };
+/* clang-format on */
 enum { N = sizeof cases / sizeof *cases };
 
 static int failed;
 
-/* Few words: most tokens go to few experts.                                  */
-typedef struct Fill { uint64_t seed; int64_t from; int32_t *dst; } Fill;
-typedef struct Batch { const Mesh *mesh; int64_t step; } Batch;
+/* Few words: most tokens go to few experts. */
+typedef struct Fill {
+    uint64_t seed;
+    int64_t from;
+    int32_t *dst;
+} Fill;
+typedef struct Batch {
+    const Mesh *mesh;
+    int64_t step;
+} Batch;
 
 static void fill_run(void *ctx, int64_t global, int64_t local, int64_t n)
 {
     const Fill *f = ctx;
 
     for (int64_t i = 0; i < n; i++)
-        f->dst[local + i] = (int32_t)(
-            mix64(f->seed, (uint64_t)(f->from + global + i)) % 9);
+        f->dst[local + i] =
+            (int32_t)(mix64(f->seed, (uint64_t)(f->from + global + i)) % 9);
 }
 
 static void fill(void *self, const Tensor *t, int64_t rank, int64_t turn,
@@ -60,8 +69,8 @@ static void fill(void *self, const Tensor *t, int64_t rank, int64_t turn,
 static Plan *plan_of(int i, int budget)
 {
     Opts *o = opts_new(forever);
-    char *next, *word = strtok_r(strf(forever, "%s", cases[i].fold), " ",
-                                 &next);
+    char *next,
+        *word = strtok_r(strf(forever, "%s", cases[i].fold), " ", &next);
 
     for (; word; word = strtok_r(NULL, " ", &next)) {
         size_t n = strcspn(word, "=");
@@ -70,14 +79,13 @@ static Plan *plan_of(int i, int budget)
     opts_set(o, "precision", "fp64", NULL);
     opts_set(o, "train.batch", "16", NULL);
     if (budget)
-        opts_set(o, "route.factor", strf(forever, "%g", cases[i].factor),
-                 NULL);
+        opts_set(o, "route.factor", strf(forever, "%g", cases[i].factor), NULL);
     Trace t = trace(cases[i].model, o, TRACEquiet);
     CompileOptions co = { .source = t.source, .nsource = t.nsource };
     return compile(t.g, fold_target, &co);
 }
 
-/* Every value across steps must be what it was while a step overflows.       */
+/* Every value across steps must be what it was while a step overflows. */
 static double *all_values(Exec *x, int64_t *n)
 {
     const Tensor **t = fold_tensors(x->plan, "param state master m v");
@@ -99,7 +107,7 @@ typedef struct Run {
     int fallbacks, touched;
 } Run;
 
-/* A step that is told to hold must say so, and write nothing.                */
+/* A step that is told to hold must say so, and write nothing. */
 static int writes_held(Exec *x, const Block *b, const Feed *f,
                        const double *was)
 {
@@ -171,8 +179,9 @@ static void compare(int i, Plan *all, Plan *budget)
              b.fallbacks == cases[i].fallbacks;
     failed += !ok;
     printf("%sok - %s %s factor %g: difference %.2g, at most %.0e; %d of %d "
-           "steps fell back\n", ok ? "" : "not ", cases[i].model,
-           cases[i].fold, cases[i].factor, most, TOL, b.fallbacks, STEPS);
+           "steps fell back\n",
+           ok ? "" : "not ", cases[i].model, cases[i].fold, cases[i].factor,
+           most, TOL, b.fallbacks, STEPS);
     printf("# MiB of one program: dropless %.2f, step %.2f, fallback %.2f\n",
            mib(all, "step"), mib(budget, "step"), mib(budget, "step.fallback"));
     fflush(stdout);

@@ -3,7 +3,7 @@
  * its loss, the share dropped and every gradient are compared in fp64. With few
  * words in the vocabulary many weights are equal, so ties are met. One case
  * sends all tokens to one expert: others get nothing, and gradients that are
- * exactly 0. Then memory: rows that cannot come take no room.                */
+ * exactly 0. Then memory: rows that cannot come take no room. */
 #define _GNU_SOURCE
 #include <math.h>
 #include <stdlib.h>
@@ -15,15 +15,16 @@
 
 enum { B = 2, Q = 8, T = B * Q, H = 2, E = 4, V = 8, MICRO = 8, MAXK = 2 };
 
-/* Sums of at most T * MICRO terms of size about 1.                           */
+/* Sums of at most T * MICRO terms of size about 1. */
 static const double TOL = 1e-12;
 
 typedef struct Setting {
     const char *policy;
-    double factor;                /* 0: dropless                              */
-    int first, idle;              /* by position; all but expert 2 get none   */
+    double factor;   /* 0: dropless */
+    int first, idle; /* by position; all but expert 2 get none */
 } Setting;
 
+/* clang-format off */
 static const Setting settings[] = {
     { "dropless", 0, 0, 0 },      { "dropless", 0, 0, 1 },
     { "capacity", 1, 0, 0 },      { "capacity", 1, 1, 0 },
@@ -33,6 +34,7 @@ static const Setting settings[] = {
     { "padded", 0.6, 1, 0 },      { "padded", 100, 0, 0 },
     { "padded", 0.01, 0, 0 },     { "padded", 1, 0, 1 },
 };
+/* clang-format on */
 
 static const char *const folds[] = {
     "world=1",
@@ -55,7 +57,11 @@ typedef struct Params {
     double logits[V][E], bias[E], x[V][H], w[E][H], s[T];
 } Params;
 
-typedef struct Token { int e[MAXK]; double p[E]; int kept[MAXK]; } Token;
+typedef struct Token {
+    int e[MAXK];
+    double p[E];
+    int kept[MAXK];
+} Token;
 
 static void softmax(const Params *p, int id, double *out)
 {
@@ -80,7 +86,7 @@ static void choose(Token *t, int k)
     }
 }
 
-/* Again and again the best pair that is left, until there is no room.        */
+/* Again and again the best pair that is left, until there is no room. */
 static void fill_experts(Token *t, int k, int room, int first)
 {
     for (int e = 0; e < E; e++)
@@ -125,13 +131,15 @@ static void add_token(const Params *p, const Token *t, int at, int id, int k,
     }
 }
 
-/* Sums over all micro-batches; dropped: pairs.                               */
+/* Sums over all micro-batches; dropped: pairs. */
 static double by_hand(const Params *p, const Setting *s, int k, Params *d,
                       int *dropped)
 {
     double loss = 0;
-    int room = s->factor > 0 ? (int)fmin(T, fmax(1, ceil(
-        (double)(T * k) / E * s->factor))) : T;
+    int room =
+        s->factor > 0
+            ? (int)fmin(T, fmax(1, ceil((double)(T * k) / E * s->factor)))
+            : T;
 
     memset(d, 0, sizeof *d);
     *dropped = 0;
@@ -153,7 +161,10 @@ static double by_hand(const Params *p, const Setting *s, int k, Params *d,
 
 /* ---- by the compiler ----------------------------------------------------- */
 
-typedef struct Fill { int64_t from; int32_t *dst; } Fill;
+typedef struct Fill {
+    int64_t from;
+    int32_t *dst;
+} Fill;
 
 static void fill_run(void *ctx, int64_t global, int64_t local, int64_t n)
 {
@@ -191,12 +202,14 @@ static Plan *plan_of(const char *model, const char *fold, const Setting *s)
     return compile(t.g, &T_host, &co);
 }
 
+/* clang-format off */
 static const struct { const char *name; size_t at, n; } fields[] = {
     { "logits", offsetof(Params, logits), V * E },
     { "bias", offsetof(Params, bias), E },
     { "x", offsetof(Params, x), V * H }, { "w", offsetof(Params, w), E * H },
     { "s", offsetof(Params, s), T },
 };
+/* clang-format on */
 enum { NFIELD = sizeof fields / sizeof *fields };
 
 static double *field(Params *p, int i)
@@ -207,9 +220,9 @@ static double *field(Params *p, int i)
 static void read_all(Exec *x, const char *prefix, const char *scope, Params *p)
 {
     for (int i = 0; i < NFIELD; i++)
-        if (exec_read(x, strf(forever, "%s%s.%s", prefix, scope,
-                              fields[i].name), 0, field(p, i),
-                      (int64_t)fields[i].n) != (int64_t)fields[i].n)
+        if (exec_read(
+                x, strf(forever, "%s%s.%s", prefix, scope, fields[i].name), 0,
+                field(p, i), (int64_t)fields[i].n) != (int64_t)fields[i].n)
             die("no %s%s.%s", prefix, scope, fields[i].name);
 }
 
@@ -220,7 +233,7 @@ static double worse(double a, double got, double want)
     return d <= a ? a : d;
 }
 
-/* The largest difference of loss, share dropped and gradients.               */
+/* The largest difference of loss, share dropped and gradients. */
 static double compare(Exec *x, const Setting *s, const char *scope, int k,
                       Params *before, double *loss, int *zeros)
 {
@@ -233,7 +246,7 @@ static double compare(Exec *x, const Setting *s, const char *scope, int k,
         share = exec_result(x, strf(forever, "metric.%s.dropped", scope));
         most = worse(most, share, dropped / (double)(MICRO * T * k));
     }
-    read_all(x, "optim.m.", scope, &got);         /* (1 - beta1) gradient     */
+    read_all(x, "optim.m.", scope, &got); /* (1 - beta1) gradient */
     for (int i = 0; i < NFIELD; i++)
         for (size_t j = 0; j < fields[i].n; j++)
             most = worse(most, field(&got, i)[j] / (1 - 0.9),
@@ -283,13 +296,15 @@ static void run_case(const char *fold, const Setting *s, Plan *p)
 
 static void run_cases(void)
 {
-    enum { NS = sizeof settings / sizeof *settings,
-           NF = sizeof folds / sizeof *folds };
+    enum {
+        NS = sizeof settings / sizeof *settings,
+        NF = sizeof folds / sizeof *folds
+    };
     Plan *p[NS * NF];
 
     for (int i = 0; i < NS * NF; i++)
-        p[i] = plan_of("tests/models/room.lua", folds[i % NF],
-                       &settings[i / NF]);
+        p[i] =
+            plan_of("tests/models/room.lua", folds[i % NF], &settings[i / NF]);
     share_kernels(p, NS * NF);
     for (int i = 0; i < NS * NF; i++)
         run_case(folds[i % NF], &settings[i / NF], p[i]);
@@ -298,12 +313,12 @@ static void run_cases(void)
 /* ---- forced balance ------------------------------------------------------ */
 
 /* A router that wants one expert only, and room for no more than equal shares:
- * nothing is dropped.                                                        */
+ * nothing is dropped. */
 static void forced(const char *fold)
 {
     Setting s = { "capacity", 1, 0, 1 };
-    Plan *p = plan_of("tests/models/room.lua", strf(
-        forever, "%s route.balance=forced", fold), &s);
+    Plan *p = plan_of("tests/models/room.lua",
+                      strf(forever, "%s route.balance=forced", fold), &s);
     Exec *x = exec_open(p, comm_open(forever, p->mesh->world));
     Block b = { 1e-3, 0.1, 0.05, 0 };
     Feed f = { fill, p->mesh };
@@ -336,7 +351,8 @@ static void less_memory(const char *fold)
 
     failed += h >= a;
     printf("%sok - models/tiny.lua %s: capacity 0.5 takes %.2f MiB, dropless "
-           "%.2f\n", h < a ? "" : "not ", fold, (double)h / (1 << 20),
+           "%.2f\n",
+           h < a ? "" : "not ", fold, (double)h / (1 << 20),
            (double)a / (1 << 20));
 }
 

@@ -2,13 +2,16 @@
  * A layer reads, forward: norm | q k v | rope q, rope k | attention | o | add
  * and norm | gate | softmax | topk | gate weights, load | route | dispatch | w1
  * w3 | silu, weights | w2 | combine, add and the next norm. A change of these
- * numbers is a change of the compiler worth a look: fewer is the aim.        */
+ * numbers is a change of the compiler worth a look: fewer is the aim. */
 #define _GNU_SOURCE
 #include <string.h>
 
 #include "../../frontend/frontend.h"
 
-typedef struct Count { const char *prefix; int kernels, products; } Count;
+typedef struct Count {
+    const char *prefix;
+    int kernels, products;
+} Count;
 
 static const Count want[] = {
     { "layers.1.", 15, 8 },
@@ -52,7 +55,8 @@ int main(void)
         int ok = c.kernels == want[i].kernels && c.products == want[i].products;
         failed += !ok;
         printf("%sok - %s* of tiny.lua: %d kernels and %d products, %d and %d "
-               "expected\n", ok ? "" : "not ", c.prefix, c.kernels, c.products,
+               "expected\n",
+               ok ? "" : "not ", c.prefix, c.kernels, c.products,
                want[i].kernels, want[i].products);
     }
     return failed != 0;

@@ -1,7 +1,7 @@
 /* recompute_test: values that the backward makes again instead of keeping them
  * are the same bits: losses, gradient norms, gradients and states of some steps
  * with the pass and without it. What it saves is printed: nothing where most is
- * alive at the loss; then what is stored shows that the pass did something.  */
+ * alive at the loss; then what is stored shows that the pass did something. */
 #define _GNU_SOURCE
 #include <string.h>
 
@@ -9,6 +9,7 @@
 
 enum { STEPS = 3 };
 
+/* clang-format off */
 static const struct { const char *model, *keys; } cases[] = {
     { "tests/hf/mixtral-aux.lua", "precision=fp64" },
     { "tests/hf/mixtral-aux.lua", "precision=fp32" },
@@ -27,6 +28,7 @@ static const struct { const char *model, *keys; } cases[] = {
     { "tests/models/dropout.lua", "precision=bf16" },
     { "tests/models/zoo.lua",     "precision=bf16" },
 };
+/* clang-format on */
 enum { N = sizeof cases / sizeof *cases };
 
 static int failed;
@@ -42,7 +44,8 @@ static Plan *plan_of(int i, const char *skip)
     }
     opts_set(o, "train.batch", "16", NULL);
     Trace t = trace(cases[i].model, o, TRACEquiet);
-    CompileOptions co = { .source = t.source, .nsource = t.nsource,
+    CompileOptions co = { .source = t.source,
+                          .nsource = t.nsource,
                           .skip = skip };
     return compile(t.g, &T_host, &co);
 }
@@ -54,7 +57,7 @@ static double kept(const Plan *p)
     return (double)r->prog[role_prog(r, "step")].transient / 1024;
 }
 
-static double stored(const Plan *p)           /* all temporaries of a step    */
+static double stored(const Plan *p) /* all temporaries of a step */
 {
     const Role *r = &p->role[0];
     double sum = 0;
@@ -75,8 +78,9 @@ static void compare(int i, Plan *with, Plan *without)
 
     failed += !ok;
     printf("%sok - recompute %s %s: difference %g (%s), none allowed; %.0f KiB "
-           "of activations, %.0f without\n", ok ? "" : "not ", cases[i].model,
-           cases[i].keys, most, at, kept(with), kept(without));
+           "of activations, %.0f without\n",
+           ok ? "" : "not ", cases[i].model, cases[i].keys, most, at,
+           kept(with), kept(without));
     fflush(stdout);
 }
 

@@ -1,7 +1,7 @@
 /* routers_test: routers written in the language's primitives, and those of the
  * prelude with what balances them. Each learns a repeating text in 50 steps,
  * and its gradients, a few elements of every parameter, agree with central
- * differences in fp64 through compiler and runtime.                          */
+ * differences in fp64 through compiler and runtime. */
 #define _GNU_SOURCE
 #include <math.h>
 #include <string.h>
@@ -11,7 +11,7 @@
 
 enum { STEPS = 50, PROBES = 4 };
 
-/* The difference's own error, h^2 of the third derivative, is about 1e-9.    */
+/* The difference's own error, h^2 of the third derivative, is about 1e-9. */
 static const double STEP = 1e-5, TOL = 1e-6;
 
 static int failed;
@@ -36,7 +36,7 @@ static void fill_run(void *ctx, int64_t global, int64_t local, int64_t n)
         dst[local + i] = (int32_t)((global + i + shift) * 7 % 61);
 }
 
-/* Labels are the tokens that come next.                                      */
+/* Labels are the tokens that come next. */
 static void fill(void *self, const Tensor *t, int64_t rank, int64_t turn,
                  void *dst)
 {
@@ -109,15 +109,16 @@ static double probe(Exec *x, const Tensor *t, const double *g)
         size = fmax(size, fabs(g[i]));
     for (int k = 0; k < PROBES; k++) {
         int64_t i = (int64_t)(mix64(7, (uint64_t)k) % (uint64_t)n);
-        double want = (loss_at(x, t, v, n, i, STEP) -
-                       loss_at(x, t, v, n, i, -STEP)) / (2 * STEP);
+        double want =
+            (loss_at(x, t, v, n, i, STEP) - loss_at(x, t, v, n, i, -STEP)) /
+            (2 * STEP);
         most = fmax(most, fabs(want - g[i]) / fmax(size, 1e-3));
     }
     return most;
 }
 
 /* A step at learning rate 0 leaves gradients behind and parameters alone;
- * states are put back.                                                       */
+ * states are put back. */
 static void step_in_place(Exec *x, const Role *r)
 {
     Feed f = { fill, x->plan->mesh };
@@ -160,6 +161,7 @@ static void right(Exec *x, const char *model)
 
 int main(void)
 {
+    /* clang-format off */
     static const char *const models[] = {
         "tests/models/expert_choice.lua", "tests/models/hash.lua",
         "tests/models/top1_z.lua", "tests/models/router_pre.lua",
@@ -167,6 +169,7 @@ int main(void)
         "tests/models/router_top1.lua", "tests/models/router_choice.lua",
         "tests/models/router_hash.lua",
     };
+    /* clang-format on */
 
     for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
         Exec *x = open_model(models[i]);

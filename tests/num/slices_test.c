@@ -1,6 +1,6 @@
 /* slices_test: a head in slices is the whole head in fp64, to the order in
  * which sums are made: loss, gradient norm, every gradient and state of some
- * steps. And it needs as much less room as all logits but a slice's.         */
+ * steps. And it needs as much less room as all logits but a slice's. */
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>
@@ -9,10 +9,11 @@
 
 enum { STEPS = 2, TOKENS = 4 * 32, VOCAB = 1024 };
 
-/* Sums over TOKENS in another order, and AdamW's root over them.             */
+/* Sums over TOKENS in another order, and AdamW's root over them. */
 static const double TOL = 1e-12;
 
-/* ranks: that share the logits of TOKENS.                                    */
+/* ranks: that share the logits of TOKENS. */
+/* clang-format off */
 static const struct { const char *model, *keys, *slices; int ranks; }
 cases[] = {
     { "tests/hf/qwen3.lua",    "", "32", 1 },
@@ -21,6 +22,7 @@ cases[] = {
     { "tests/models/tied.lua", "axes.seq=32", "4", 1 },
     { "tests/hf/dsv3-mtp.lua", "fold.pp=2", "4", 1 },
 };
+/* clang-format on */
 enum { N = sizeof cases / sizeof *cases };
 
 static int failed;
@@ -39,7 +41,7 @@ static Plan *plan_of(int i, const char *slices)
     return fold_plan(cases[i].model, keys, n);
 }
 
-/* Bytes of the rank that has the head.                                       */
+/* Bytes of the rank that has the head. */
 static double room(const Plan *p)
 {
     const Role *r = &p->role[p->nrole - 1];
@@ -58,9 +60,9 @@ static void compare(int i, Plan *slices, Plan *whole)
 
     failed += !ok;
     printf("%sok - slices %s %s %s: difference %.2g (%s), at most %.0e; "
-           "%.0f KiB less, of logits %.0f\n", ok ? "" : "not ", cases[i].slices,
-           cases[i].model, cases[i].keys, most, at, TOL, saved,
-           logits);
+           "%.0f KiB less, of logits %.0f\n",
+           ok ? "" : "not ", cases[i].slices, cases[i].model, cases[i].keys,
+           most, at, TOL, saved, logits);
     fflush(stdout);
 }
 

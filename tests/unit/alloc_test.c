@@ -43,7 +43,8 @@ static int any_meet(const Rect *r, int n)
 {
     for (int i = 0; i < n; i++)
         for (int j = 0; j < i; j++)
-            if (r[i].bytes && r[j].bytes && meet(&r[i], &r[j])) return 1;
+            if (r[i].bytes && r[j].bytes && meet(&r[i], &r[j]))
+                return 1;
     return 0;
 }
 
@@ -51,7 +52,7 @@ static int random_instance(int n, int span, int largest)
 {
     for (int i = 0; i < n; i++) {
         int born = below(span), len = below(1 + below(span));
-        rect[i] = (Rect){born, born + len, below(largest), -1, 0};
+        rect[i] = (Rect){ born, born + len, below(largest), -1, 0 };
     }
     return n;
 }
@@ -65,12 +66,12 @@ static int training_instance(int layers)
     for (int l = 0; l < layers; l++, t += 14) {
         int routed = 80 + below(80);
         for (int k = 0; k < 4; k++, n++)
-            rect[n] = (Rect){t + 3 * k, end - t - 3 * k,
-                             (k + 1) * 10000 * (k < 2 ? 100 : routed), -1, 0};
+            rect[n] = (Rect){ t + 3 * k, end - t - 3 * k,
+                              (k + 1) * 10000 * (k < 2 ? 100 : routed), -1, 0 };
         for (int k = 0; k < 22; k++, n++) {
             int at = (k < 11 ? t : end - t - 14) + below(10);
             int bytes = (1 + below(9)) * 5000 * (k % 11 < 6 ? 100 : routed);
-            rect[n] = (Rect){at, at + 1 + below(4), bytes, -1, 0};
+            rect[n] = (Rect){ at, at + 1 + below(4), bytes, -1, 0 };
         }
     }
     return n;
@@ -85,9 +86,9 @@ static int csv_instance(const char *name)
 
     assert_non_null(f);
     while (fgets(line, sizeof line, f))
-        if (sscanf(line, "%lld,%lld,%lld,%lld", &id, &lower, &upper,
-                   &size) == 4)
-            rect[n++] = (Rect){(int)lower, (int)upper - 1, size, -1, 0};
+        if (sscanf(line, "%lld,%lld,%lld,%lld", &id, &lower, &upper, &size) ==
+            4)
+            rect[n++] = (Rect){ (int)lower, (int)upper - 1, size, -1, 0 };
     fclose(f);
     return n;
 }
@@ -98,7 +99,8 @@ static Packed packed(int n, int64_t work)
     Packed p = pack(a, rect, n, work);
     const char *wrong = pack_wrong(a, rect, n, p.height);
 
-    if (wrong) fail_msg("%s", wrong);
+    if (wrong)
+        fail_msg("%s", wrong);
     assert_true(p.height >= p.bound);
     arena_free(a);
     return p;
@@ -118,17 +120,18 @@ static void published_instances(void **state)
         Packed p = packed(n, PACKWORK);
         t = seconds() - t;
         printf("# minimalloc %c: %d buffers, height %lld, %.3f of 1,048,576, "
-               "bound %.3f, %s, %.3f s\n", c, n, (long long)p.height,
-               (double)p.height / 1048576, (double)p.bound / 1048576, p.how, t);
+               "bound %.3f, %s, %.3f s\n",
+               c, n, (long long)p.height, (double)p.height / 1048576,
+               (double)p.bound / 1048576, p.how, t);
         assert_false(any_meet(rect, n));
-        /* The best of eight published greedy orders needs 1.123 to 1.369.    */
+        /* The best of eight published greedy orders needs 1.123 to 1.369. */
         assert_true(p.height < 1.15 * 1048576);
     }
 }
 
 static void training_instances(void **state)
 {
-    static const int layers[] = {1, 4, 32, 61, 385, 1200};
+    static const int layers[] = { 1, 4, 32, 61, 385, 1200 };
     (void)state;
 
     for (size_t i = 0; i < sizeof layers / sizeof *layers; i++) {
@@ -138,10 +141,9 @@ static void training_instances(void **state)
         Packed p = packed(n, PACKWORK);
         t = seconds() - t;
         printf("# training: %d buffers, ratio %.4f, %s, %.3f s, work %lld\n", n,
-               (double)p.height / (double)p.bound, p.how, t,
-               (long long)p.work);
+               (double)p.height / (double)p.bound, p.how, t, (long long)p.work);
         assert_true((double)p.height <= 1.01 * (double)p.bound);
-        /* 0.5 s at 10,000 buffers; work does not depend on the machine.      */
+        /* 0.5 s at 10,000 buffers; work does not depend on the machine. */
         assert_true(p.work < 50000000);
     }
 }
@@ -174,7 +176,8 @@ static void fixed_buffers_stay(void **state)
         Packed p = packed(n, 200000);
         assert_false(any_meet(rect, n));
         for (int k = 0; k < 3; k++)
-            if (rect[k].bytes) assert_int_equal(rect[k].offset, rect[k].fixed);
+            if (rect[k].bytes)
+                assert_int_equal(rect[k].offset, rect[k].fixed);
         assert_true(p.height >= rect[2].fixed + rect[2].bytes);
     }
 }
@@ -189,7 +192,8 @@ static void same_bytes_every_time(void **state)
         int n = random_instance(500, 200, 9000);
         packed(n, 2000000);
         for (int i = 0; i < n; i++) {
-            if (round) assert_int_equal(was[i], rect[i].offset);
+            if (round)
+                assert_int_equal(was[i], rect[i].offset);
             was[i] = rect[i].offset;
         }
     }
@@ -211,13 +215,14 @@ static void check_finds_overlaps(void **state)
         assert_int_equal(wrong, any_meet(rect, n));
         found += wrong;
         x->offset++;
-        if (x->bytes) assert_non_null(pack_wrong(a, rect, n, INT64_MAX / 2));
+        if (x->bytes)
+            assert_non_null(pack_wrong(a, rect, n, INT64_MAX / 2));
         arena_free(a);
     }
     assert_in_range(found, 50, 399);
 }
 
-/* As low as the first k of seq allow.                                        */
+/* As low as the first k of seq allow. */
 static int64_t drop(const int *seq, int k, Rect *x)
 {
     x->offset = 0;
@@ -230,16 +235,19 @@ static int64_t drop(const int *seq, int k, Rect *x)
     return x->offset + x->bytes;
 }
 
-/* Lowest height over all orders that is below best, or best.                 */
-static int64_t lowest(int n, int used, int *seq, int k, int64_t h,
-                      int64_t best)
+/* Lowest height over all orders that is below best, or best. */
+static int64_t lowest(int n, int used, int *seq, int k, int64_t h, int64_t best)
 {
-    if (k == n) return h;
+    if (k == n)
+        return h;
     for (int i = 0; i < n; i++) {
-        if (used >> i & 1) continue;
+        if (used >> i & 1)
+            continue;
         int64_t top = drop(seq, k, &rect[i]), offset = rect[i].offset;
-        if (top < h) top = h;
-        if (top >= best) continue;
+        if (top < h)
+            top = h;
+        if (top >= best)
+            continue;
         seq[k] = i;
         best = lowest(n, used | 1 << i, seq, k + 1, top, best);
         rect[i].offset = offset;
@@ -248,7 +256,8 @@ static int64_t lowest(int n, int used, int *seq, int k, int64_t h,
 }
 
 /* Born, dies, bytes / 256: instances that no packing solves at the bound. One
- * in 500,000 random ones of this size is such.                               */
+ * in 500,000 random ones of this size is such. */
+/* clang-format off */
 static const int hard[][SMALL][3] = {
     {{4, 6, 4}, {1, 4, 3}, {0, 3, 2}, {1, 2, 1}, {0, 1, 3}, {0, 0, 4},
      {2, 5, 2}, {3, 3, 2}},
@@ -263,14 +272,15 @@ static const int hard[][SMALL][3] = {
     {{1, 4, 2}, {4, 6, 4}, {0, 0, 3}, {0, 1, 1}, {5, 5, 4}, {1, 2, 1},
      {2, 4, 2}, {0, 1, 4}},
 };
+/* clang-format on */
 
 static int hard_instance(int i)
 {
     int n = 0;
 
     for (; n < SMALL && hard[i][n][2]; n++)
-        rect[n] = (Rect){hard[i][n][0], hard[i][n][1], 256 * hard[i][n][2], -1,
-                         0};
+        rect[n] =
+            (Rect){ hard[i][n][0], hard[i][n][1], 256 * hard[i][n][2], -1, 0 };
     return n;
 }
 
@@ -300,7 +310,7 @@ static void search_is_exact(void **state)
 
 enum { STATES = 3 };
 
-/* A target whose kernels are one node each, with all operands as arguments.  */
+/* A target whose kernels are one node each, with all operands as arguments. */
 static void fake_lower(Graph *g, Group *k, Arena *a)
 {
     (void)g;
@@ -309,8 +319,9 @@ static void fake_lower(Graph *g, Group *k, Arena *a)
     memcpy(k->arg, k->in, sizeof(Node *) * (size_t)k->nin);
     memcpy(k->arg + k->nin, k->out, sizeof(Node *) * (size_t)k->nout);
     k->text = "{}";
-    k->step = (Step){.kind = Skernel, .kernel = "k", .nint = 2,
-                     .label = k->out[0]->name};
+    k->step = (Step){
+        .kind = Skernel, .kernel = "k", .nint = 2, .label = k->out[0]->name
+    };
     k->step.iv = alloc(a, 2 * sizeof *k->step.iv);
     k->inplace = alloc(a, sizeof *k->inplace * (size_t)(k->nin + 1));
     for (int i = 0; i < k->nin; i++)
@@ -320,25 +331,25 @@ static void fake_lower(Graph *g, Group *k, Arena *a)
         }
 }
 
-static const Target fake = {.name = "host", .lower = fake_lower};
+static const Target fake = { .name = "host", .lower = fake_lower };
 
 static Node *sized(Graph *g, Op op, Region reg, int n, int nin, Node **in)
 {
-    static const char *const names[] = {"a", "b", "c", "d"};
-    static const int sizes[] = {8, 100, 700, 2000};
+    static const char *const names[] = { "a", "b", "c", "d" };
+    static const int sizes[] = { 8, 100, 700, 2000 };
     Node *x = g_node(g, op, NULL, nin, in);
 
     x->dt = Df32;
     x->reg = reg;
     x->nd = 1;
-    x->dim[0] = (Dim){g_axis(g, names[n]), sizes[n]};
+    x->dim[0] = (Dim){ g_axis(g, names[n]), sizes[n] };
     return x;
 }
 
 static Graph *empty_graph(const char *prog)
 {
     Graph *g = g_new(forever, "random");
-    int64_t one[NMESH] = {0};
+    int64_t one[NMESH] = { 0 };
 
     g->prog = prog;
     g->opts = opts_new(forever);
@@ -352,13 +363,14 @@ static Node *pick_from(Node **v)
     return v[below((int)vec_len(v))];
 }
 
-/* Values of a region, from those seen before it and its own.                 */
+/* Values of a region, from those seen before it and its own. */
 static void add_region(Graph *g, Region reg, int n, Node ***seen)
 {
     for (int i = 0; i < n; i++) {
         Node *in[3];
         int nin = below(4);
-        for (int k = 0; k < nin; k++) in[k] = pick_from(*seen);
+        for (int k = 0; k < nin; k++)
+            in[k] = pick_from(*seen);
         Node *x = sized(g, below(3) ? Oadd : Oexp, reg, below(4), nin, in);
         vec_push(forever, *seen, x);
     }
@@ -371,7 +383,8 @@ static void add_accums(Graph *g, Region reg, int n, Node **from, Node ***seen)
         Node *x = sized(g, Oaccum, reg, 0, 1, &in);
         x->dim[0] = in->dim[0];
         x->s = intern(below(4) ? "add" : below(2) ? "max" : "last");
-        if (i == 0 && reg == REGbody) x->name = intern("grad.w");
+        if (i == 0 && reg == REGbody)
+            x->name = intern("grad.w");
         vec_push(forever, *seen, x);
     }
 }
@@ -382,7 +395,7 @@ static void add_state(Graph *g, int i, Node ***seen)
     Node *x = sized(g, Ostate, REGpre, i, 0, NULL);
 
     x->s = intern(strf(forever, "state%d", i));
-    *p = (Param){.path = x->s, .kind = PKstate, .dt = Df32, .nd = 1};
+    *p = (Param){ .path = x->s, .kind = PKstate, .dt = Df32, .nd = 1 };
     p->dim[0] = x->dim[0];
     vec_push(forever, g->param, p);
     vec_push(forever, *seen, x);
@@ -391,12 +404,13 @@ static void add_state(Graph *g, int i, Node ***seen)
 static void add_sinks(Graph *g, Node **state, Node **seen)
 {
     for (size_t i = 0; i < vec_len(state); i++) {
-        Node *in[2] = {state[i], pick_from(seen)};
+        Node *in[2] = { state[i], pick_from(seen) };
         Node *w = sized(g, Owrite, REGpost, 0, 2, in);
         w->dim[0] = in[0]->dim[0];
     }
     Node *value = pick_from(seen);
-    while (is_persistent(value)) value = pick_from(seen);
+    while (is_persistent(value))
+        value = pick_from(seen);
     sized(g, Ooutput, REGpost, 0, 1, &value)->s = intern("y");
     value = pick_from(seen);
     Node *r = sized(g, Oresult, REGpost, 0, 1, &value);
@@ -409,7 +423,8 @@ static Graph *random_graph(int size)
     Graph *g = empty_graph("step");
     Node **state = NULL, **den = NULL, **pre = NULL, **body = NULL;
 
-    for (int i = 0; i < STATES; i++) add_state(g, i, &state);
+    for (int i = 0; i < STATES; i++)
+        add_state(g, i, &state);
     for (int i = 0; i < STATES; i++) {
         vec_push(forever, den, state[i]);
         vec_push(forever, pre, state[i]);
@@ -418,7 +433,8 @@ static Graph *random_graph(int size)
     add_region(g, REGden, 1 + below(5), &den);
     add_accums(g, REGden, 2, den, &pre);
     add_region(g, REGpre, 1 + below(size), &pre);
-    for (size_t i = 0; i < vec_len(pre); i++) vec_push(forever, body, pre[i]);
+    for (size_t i = 0; i < vec_len(pre); i++)
+        vec_push(forever, body, pre[i]);
     add_region(g, REGbody, 1 + below(2 * size), &body);
     add_accums(g, REGbody, 3, body, &pre);
     add_region(g, REGpost, 1 + below(size), &pre);
@@ -434,17 +450,18 @@ static Group *group_of(Graph *g, Node *n)
 {
     Group *k = alloc(forever, sizeof *k);
 
-    *k = (Group){.fam = FAMloop, .reg = n->reg, .n = 1, .nout = 1};
+    *k = (Group){ .fam = FAMloop, .reg = n->reg, .n = 1, .nout = 1 };
     k->node = k->out = alloc(forever, sizeof *k->node);
     k->node[0] = n;
     k->in = n->op == Owrite ? n->in + 1 : n->in;
     k->nin = n->op == Owrite ? 1 : n->nin;
-    if (!below(4)) k->scratch = 1 + below(5000);
+    if (!below(4))
+        k->scratch = 1 + below(5000);
     (void)g;
     return k;
 }
 
-/* The step of each group of the program is found by its label.               */
+/* The step of each group of the program is found by its label. */
 static Plan *plan_of(Graph *g, Group ***groups)
 {
     Emit *e = emit_new(forever, g, &fake);
@@ -456,7 +473,8 @@ static Plan *plan_of(Graph *g, Group ***groups)
             vec_push(forever, k, group_of(g, n));
     }
     k = sched(g, k);
-    for (size_t i = 0; i < vec_len(k); i++) fake_lower(g, k[i], forever);
+    for (size_t i = 0; i < vec_len(k); i++)
+        fake_lower(g, k[i], forever);
     emit_program(e, g, k);
     *groups = k;
     return emit_finish(e, NULL);
@@ -470,9 +488,9 @@ typedef struct Run {
     const Program *p;
     uint8_t *mem;
     Death *dead;
-    Table *group;                 /* label -> its group                       */
-    uint8_t *now;                 /* by node id: the byte its value has now   */
-    uint8_t *next;                /* states: their byte at the end            */
+    Table *group;  /* label -> its group */
+    uint8_t *now;  /* by node id: the byte its value has now */
+    uint8_t *next; /* states: their byte at the end */
     uint8_t tick;
     int poison;
 } Run;
@@ -482,7 +500,8 @@ static int holds(const Run *x, int buf, uint8_t v)
     const Buf *b = &x->r->buf[buf];
 
     for (int64_t i = 0; i < b->bytes; i++)
-        if (x->mem[b->offset + i] != v) return 0;
+        if (x->mem[b->offset + i] != v)
+            return 0;
     return 1;
 }
 
@@ -492,15 +511,17 @@ static void fill(const Run *x, int buf, uint8_t v)
     memset(x->mem + b->offset, v, (size_t)b->bytes);
 }
 
-/* A new value: never 0 (cleared) and never 0xff (poison).                    */
+/* A new value: never 0 (cleared) and never 0xff (poison). */
 static void write_value(Run *x, Node *n, int buf)
 {
     uint8_t v = (uint8_t)(1 + x->tick++ % 250);
 
     fill(x, buf, v);
-    /* A state keeps its old value for all that read it in this program.      */
-    if (n->op == Owrite) x->next[storage(n)->id] = v;
-    else x->now[storage(n)->id] = v;
+    /* A state keeps its old value for all that read it in this program. */
+    if (n->op == Owrite)
+        x->next[storage(n)->id] = v;
+    else
+        x->now[storage(n)->id] = v;
 }
 
 static void check_value(const Run *x, Node *n, int buf, const char *label)
@@ -517,12 +538,13 @@ static void run_group(Run *x, const Group *k, const Step *s)
     for (int j = 0; j < k->nout; j++)
         if (k->out[j]->op == Oaccum && strcmp(k->out[j]->s, "last"))
             check_value(x, k->out[j], s->buf[k->nin + j], s->label);
-    if (k->scratch) fill(x, s->buf[s->nbuf - 1], 0xee);
+    if (k->scratch)
+        fill(x, s->buf[s->nbuf - 1], 0xee);
     for (int j = 0; j < k->nout; j++)
         write_value(x, k->out[j], s->buf[k->nin + j]);
 }
 
-/* Steps without a group clear the accumulator that their label ends with.    */
+/* Steps without a group clear the accumulator that their label ends with. */
 static void run_step(Run *x, int i)
 {
     const Step *s = &x->p->step[i];
@@ -535,8 +557,7 @@ static void run_step(Run *x, int i)
     if (s->kind == Scopy) {
         const Buf *from = &x->r->buf[s->buf[0]], *to = &x->r->buf[s->buf[1]];
         assert_int_equal(from->bytes, to->bytes);
-        memcpy(x->mem + to->offset, x->mem + from->offset,
-               (size_t)to->bytes);
+        memcpy(x->mem + to->offset, x->mem + from->offset, (size_t)to->bytes);
         return;
     }
     k = table_get(x->group, KEYP(intern(s->label + strlen("clear "))));
@@ -553,8 +574,7 @@ static void poison(const Run *x, int step, int last)
 {
     for (size_t i = 0; x->poison && i < vec_len(x->dead); i++)
         if (x->dead[i].step == step && (last || !x->dead[i].last))
-            memset(x->mem + x->dead[i].offset, 0xff,
-                   (size_t)x->dead[i].bytes);
+            memset(x->mem + x->dead[i].offset, 0xff, (size_t)x->dead[i].bytes);
 }
 
 static void run_program(Run *x)
@@ -591,7 +611,8 @@ static int in_place(const Step *s)
 {
     for (int i = 1; i < s->nbuf; i++)
         for (int j = 0; j < i; j++)
-            if (s->buf[i] == s->buf[j]) return 1;
+            if (s->buf[i] == s->buf[j])
+                return 1;
     return 0;
 }
 
@@ -607,8 +628,9 @@ static void programs_run_in_their_memory(void **state)
         Graph *g = random_graph(1 + below(60));
         const Plan *p = plan_of(g, &k);
         const char *why = lives_wrong(forever, &p->role[0]);
-        if (why) fail_msg("%s", why);
-        Run x = {.g = g, .r = &p->role[0], .p = &p->role[0].prog[0]};
+        if (why)
+            fail_msg("%s", why);
+        Run x = { .g = g, .r = &p->role[0], .p = &p->role[0].prog[0] };
         x.dead = deaths(forever, x.r, 0);
         x.group = table_new(forever);
         for (size_t j = 0; j < vec_len(k); j++)
@@ -620,7 +642,8 @@ static void programs_run_in_their_memory(void **state)
         run_program(&x);
         check_ends(&x);
         free(x.mem);
-        for (int s = 0; s < x.p->nstep; s++) merged += in_place(&x.p->step[s]);
+        for (int s = 0; s < x.p->nstep; s++)
+            merged += in_place(&x.p->step[s]);
         steps += x.p->nstep;
         double ratio = (double)x.p->transient / (double)x.p->bound;
         worst = ratio > worst ? ratio : worst;
@@ -631,7 +654,7 @@ static void programs_run_in_their_memory(void **state)
 }
 
 /* The check of lives must see it when a buffer moves onto a living one, dies
- * too early, or is read before anybody wrote it.                             */
+ * too early, or is read before anybody wrote it. */
 static void lives_are_checked(void **state)
 {
     int moved = 0, cut = 0;
@@ -664,6 +687,7 @@ static void lives_are_checked(void **state)
 
 int main(void)
 {
+    /* clang-format off */
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(published_instances),
         cmocka_unit_test(training_instances),
@@ -675,5 +699,6 @@ int main(void)
         cmocka_unit_test(programs_run_in_their_memory),
         cmocka_unit_test(lives_are_checked),
     };
+    /* clang-format on */
     return cmocka_run_group_tests_name("alloc", tests, NULL, NULL);
 }

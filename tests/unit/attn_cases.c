@@ -1,6 +1,6 @@
 /* attn_cases.c: the attentions that the kernels are tested and timed on, built
  * as the prelude and the passes would leave them, lowered and compiled: all
- * kernels of all forms and dtypes are one translation unit.                  */
+ * kernels of all forms and dtypes are one translation unit. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <math.h>
@@ -42,8 +42,11 @@ static Node *operand(Build *m, int trains, Dtype dt, int nd, Axis *const *a)
     m->trains[m->nop] = trains;
     return m->arg[m->nop++] = n;
 }
-#define AX(...) (int)(sizeof (Axis *[]){ __VA_ARGS__ } / sizeof(Axis *)), \
-                (Axis *[]){ __VA_ARGS__ }
+#define AX(...)                                                         \
+    (int)(sizeof(Axis *[]){ __VA_ARGS__ } / sizeof(Axis *)), (Axis *[]) \
+    {                                                                   \
+        __VA_ARGS__                                                     \
+    }
 
 static Node *op2(Build *m, Op op, Node *a, Node *b)
 {
@@ -84,10 +87,10 @@ static Node *scaled(Build *m, Node *s, int64_t d)
 
 static Node *qk(Build *m)
 {
-    Node *q = operand(m, 1, m->dt, AX(m->micro, m->batch, m->seq, m->kv,
-                                      m->group, m->dim));
-    Node *k = operand(m, 1, m->dt,
-                       AX(m->micro, m->batch, m->key, m->kv, m->dim));
+    Node *q = operand(m, 1, m->dt,
+                      AX(m->micro, m->batch, m->seq, m->kv, m->group, m->dim));
+    Node *k =
+        operand(m, 1, m->dt, AX(m->micro, m->batch, m->key, m->kv, m->dim));
 
     operand(m, 1, m->dt, AX(m->micro, m->batch, m->key, m->kv, m->vdim));
     return scaled(m, g_dot(m->b, NULL, q, k, &m->dim, 1, NULL), m->dim->n);
@@ -104,15 +107,15 @@ Node *attn_causal(Build *m)
 }
 
 /* Multi-head latent attention: two dots, the second with a key that all heads
- * share.                                                                     */
+ * share. */
 Node *attn_mla(Build *m)
 {
-    Node *qn = operand(m, 1, m->dt,
-                       AX(m->micro, m->batch, m->seq, m->kv, m->dim));
-    Node *qr = operand(m, 1, m->dt,
-                       AX(m->micro, m->batch, m->seq, m->kv, m->rot));
-    Node *kn = operand(m, 1, m->dt,
-                       AX(m->micro, m->batch, m->key, m->kv, m->dim));
+    Node *qn =
+        operand(m, 1, m->dt, AX(m->micro, m->batch, m->seq, m->kv, m->dim));
+    Node *qr =
+        operand(m, 1, m->dt, AX(m->micro, m->batch, m->seq, m->kv, m->rot));
+    Node *kn =
+        operand(m, 1, m->dt, AX(m->micro, m->batch, m->key, m->kv, m->dim));
     Node *kr = operand(m, 1, m->dt, AX(m->micro, m->batch, m->key, m->rot));
     Node *s = op2(m, Oadd, g_dot(m->b, NULL, qn, kn, &m->dim, 1, NULL),
                   g_dot(m->b, NULL, kr, qr, &m->rot, 1, NULL));
@@ -121,26 +124,29 @@ Node *attn_mla(Build *m)
     return causal(m, scaled(m, s, m->dim->n + m->rot->n));
 }
 
-/* Soft cap, a slope per head that is not trained, a window of 37.            */
+/* Soft cap, a slope per head that is not trained, a window of 37. */
 Node *attn_window(Build *m)
 {
     Node *s = qk(m), *v = m->arg[m->nop - 1];
     Node *slope, *ago, *cap;
 
-    m->nop--;                                  /* values stand last           */
+    m->nop--; /* values stand last */
     slope = operand(m, 0, m->dt, AX(m->kv));
     m->arg[m->nop] = v;
     operand(m, 1, m->dt, AX(m->micro, m->batch, m->key, m->kv, m->vdim));
     ago = op2(m, Osub, pos(m, m->seq), pos(m, m->key));
-    cap = op2(m, Omul, num(m, s, 5), g_ew(m->b, Otanh, NULL,
-              op2(m, Odiv, s, num(m, s, 5)), NULL, NULL));
+    cap =
+        op2(m, Omul, num(m, s, 5),
+            g_ew(m->b, Otanh, NULL, op2(m, Odiv, s, num(m, s, 5)), NULL, NULL));
     s = op2(m, Osub, cap, op2(m, Omul, slope, ago));
-    return mask(m, op2(m, Oland, op2(m, Oge, ago, num(m, ago, 0)),
-                       op2(m, Olt, ago, num(m, ago, 37))), s);
+    return mask(m,
+                op2(m, Oland, op2(m, Oge, ago, num(m, ago, 0)),
+                    op2(m, Olt, ago, num(m, ago, 37))),
+                s);
 }
 
 /* Trained operands of the score beside the dots: a slope per head, a bias of
- * keys gated by one of queries, one of pairs.                                */
+ * keys gated by one of queries, one of pairs. */
 static Node *biased(Build *m, Node *s)
 {
     Node *v = m->arg[--m->nop], *slope, *b, *gate, *pair, *ago;
@@ -170,7 +176,7 @@ Node *attn_mlabiases(Build *m)
 }
 
 /* Only queries from 5 on see keys, at most the one 5 before: the first rows are
- * wholly masked.                                                             */
+ * wholly masked. */
 Node *attn_late(Build *m)
 {
     Node *s = qk(m), *q = pos(m, m->seq);
@@ -180,15 +186,15 @@ Node *attn_late(Build *m)
 }
 
 /* Documents: queries see keys of the same number only; both sides are data. The
- * two dots meet in a product, so each has a tile of its own.                 */
+ * two dots meet in a product, so each has a tile of its own. */
 Node *attn_documents(Build *m)
 {
     Node *dq = operand(m, 0, Di32, AX(m->micro, m->batch, m->seq));
     Node *dk = operand(m, 0, Di32, AX(m->micro, m->batch, m->key));
-    Node *q = operand(m, 1, m->dt,
-                       AX(m->micro, m->batch, m->kv, m->seq, m->dim));
-    Node *k = operand(m, 1, m->dt,
-                       AX(m->micro, m->batch, m->kv, m->dim, m->key));
+    Node *q =
+        operand(m, 1, m->dt, AX(m->micro, m->batch, m->kv, m->seq, m->dim));
+    Node *k =
+        operand(m, 1, m->dt, AX(m->micro, m->batch, m->kv, m->dim, m->key));
     Node *p = operand(m, 1, m->dt, AX(m->kv, m->seq, m->rot));
     Node *s = g_dot(m->b, NULL, q, k, &m->dim, 1, NULL);
     Node *u = operand(m, 1, m->dt, AX(m->kv, m->key, m->rot));
@@ -200,13 +206,13 @@ Node *attn_documents(Build *m)
     return causal(m, mask(m, op2(m, Oeq, dq, dk), s));
 }
 
-/* One latent tensor is keys, over two axes, and values.                      */
+/* One latent tensor is keys, over two axes, and values. */
 Node *attn_latent(Build *m)
 {
-    Node *q = operand(m, 1, m->dt, AX(m->micro, m->batch, m->seq, m->kv, m->rot,
-                                      m->dim));
-    Node *c = operand(m, 1, m->dt,
-                       AX(m->micro, m->batch, m->key, m->dim, m->rot));
+    Node *q = operand(m, 1, m->dt,
+                      AX(m->micro, m->batch, m->seq, m->kv, m->rot, m->dim));
+    Node *c =
+        operand(m, 1, m->dt, AX(m->micro, m->batch, m->key, m->dim, m->rot));
     Axis *both[2] = { m->rot, m->dim };
 
     return causal(m, scaled(m, g_dot(m->b, NULL, q, c, both, 2, NULL), 8));
@@ -238,7 +244,7 @@ static Node *composite(Build *m, Op op, int nin, Node *const *in)
     return infer(m->g, n);
 }
 
-/* softmax and the product with the values, as the prelude writes them.       */
+/* softmax and the product with the values, as the prelude writes them. */
 static Node *finish_body(Build *m, Node *s)
 {
     Node *top = g_red(m->b, Omax, s, &m->key, 1), *e, *y;
@@ -339,8 +345,10 @@ static void compile(Run (*runs_)[NDT], int n)
         fprintf(f, "%s\n", k->text);
     }
     fclose(f);
-    snprintf(cmd, sizeof cmd, "cd %s && ${CC:-cc} -std=gnu11 -O3 -march=native "
-             "-ffp-contract=off -shared -fPIC -o k.so k.c -lm", dir);
+    snprintf(cmd, sizeof cmd,
+             "cd %s && ${CC:-cc} -std=gnu11 -O3 -march=native "
+             "-ffp-contract=off -shared -fPIC -o k.so k.c -lm",
+             dir);
     if (system(cmd))
         die("fails: %s", cmd);
     snprintf(cmd, sizeof cmd, "%s/k.so", dir);
@@ -362,7 +370,8 @@ void *attn_stored(const Node *n, const double *x)
         switch (n->dt) {
         case Df64: ((double *)p)[i] = x ? x[i] : NAN; break;
         case Df32: ((float *)p)[i] = x ? (float)x[i] : NAN; break;
-        case Dbf16: ((uint16_t *)p)[i] = x ? f32_to_bf16((float)x[i]) : 0x7fc0;
+        case Dbf16:
+            ((uint16_t *)p)[i] = x ? f32_to_bf16((float)x[i]) : 0x7fc0;
             break;
         default: ((int32_t *)p)[i] = (int32_t)x[i];
         }
@@ -375,9 +384,9 @@ double *attn_loaded(const Node *n, const void *p)
     double *x = malloc((size_t)(e * 8));
 
     for (int64_t i = 0; i < e; i++)
-        x[i] = n->dt == Df64 ? ((const double *)p)[i]
-             : n->dt == Df32 ? ((const float *)p)[i]
-             : bf16_to_f32(((const uint16_t *)p)[i]);
+        x[i] = n->dt == Df64   ? ((const double *)p)[i]
+               : n->dt == Df32 ? ((const float *)p)[i]
+                               : bf16_to_f32(((const uint16_t *)p)[i]);
     return x;
 }
 
@@ -391,7 +400,7 @@ Entry *attn_entry(const Group *k)
     return f;
 }
 
-/* The double value of a buffer, or null for one to be written.               */
+/* The double value of a buffer, or null for one to be written. */
 const double *attn_known(const Run *r, const Node *n)
 {
     for (int i = 0; i < r->m.nop; i++)
@@ -412,7 +421,7 @@ double attn_random(void)
     return (double)(s >> 11) / 9007199254740992.0;
 }
 
-/* Representable in bf16, so that all dtypes start from the same numbers.     */
+/* Representable in bf16, so that all dtypes start from the same numbers. */
 double *attn_values(const Node *n, double scale)
 {
     int64_t e = g_elems(n);
@@ -434,10 +443,9 @@ void attn_prepare(Run (*all)[NDT], const Form *c, int n)
             attn_build(r, &c[i], dts[t]);
             attn_kernels(r);
             for (int k = 0; k < r->m.nop; k++)
-                r->x[k] = t ? first->x[k]
-                            : attn_values(r->m.op[k], r->c->scale);
+                r->x[k] =
+                    t ? first->x[k] : attn_values(r->m.op[k], r->c->scale);
             r->w = t ? first->w : attn_values(r->out, 1);
         }
     compile(all, n);
 }
-

@@ -1,7 +1,7 @@
 /* attn_test: host attention kernels against the reference interpreter on their
  * bodies. Forward results and logsumexps are compared element by element;
  * gradients with differences of the interpreter along random directions, and
- * for the smallest form along every axis.                                    */
+ * for the smallest form along every axis. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -29,7 +29,7 @@ static const Form cases[] = {
     { "one", { 1, 1, 1, 1, 1, 1, 1, 1 }, attn_causal, 1 },
 };
 enum { NCASE = sizeof cases / sizeof *cases };
-enum { RANKS = 3, WINDOW = 7 };   /* those that tests of their own take       */
+enum { RANKS = 3, WINDOW = 7 }; /* those that tests of their own take */
 static Run runs[NCASE][NDT];
 
 /* ---- running kernels ----------------------------------------------------- */
@@ -45,12 +45,12 @@ static void call(const Group *k, void **buf, int backwards)
         f(buf, iv, 0, n);
         return;
     }
-    for (int64_t i = n; i-- > cut; )
+    for (int64_t i = n; i-- > cut;)
         f(buf, iv, i, i + 1);
     f(buf, iv, 0, cut);
 }
 
-/* Runs a kernel twice, split differently: the same bytes must come out.      */
+/* Runs a kernel twice, split differently: the same bytes must come out. */
 static void run(Run *r, const Group *k)
 {
     void *buf[2][32];
@@ -94,7 +94,7 @@ static double difference(const double *x, const double *y, int64_t n)
     double s = 0;
 
     for (int64_t i = 0; i < n; i++)
-        if (x[i] != y[i])                      /* also equal infinities       */
+        if (x[i] != y[i]) /* also equal infinities */
             s = fmax(s, isnan(x[i] - y[i]) ? INFINITY : fabs(x[i] - y[i]));
     return s;
 }
@@ -102,7 +102,7 @@ static double difference(const double *x, const double *y, int64_t n)
 /* ---- plain evaluation ---------------------------------------------------- */
 
 /* Every value of the body in double; the last is the attention's. They live as
- * long as the arena.                                                         */
+ * long as the arena. */
 static double **evaluate(const Run *r, double *const *x, Arena *a)
 {
     Graph *b = r->m.b;
@@ -118,7 +118,7 @@ static double **evaluate(const Run *r, double *const *x, Arena *a)
     return v;
 }
 
-/* The result; a query that sees no key gives 0, not 0 / 0.                   */
+/* The result; a query that sees no key gives 0, not 0 / 0. */
 static double *result(const Run *r, double **v)
 {
     double *o = v[vec_len(r->m.b->node) - 1];
@@ -153,7 +153,7 @@ static double *logsumexp(const Run *r, double **v)
 
 /* ---- tests --------------------------------------------------------------- */
 
-/* Rounding errors of a sum of `key` terms; bf16 has 8 bits.                  */
+/* Rounding errors of a sum of `key` terms; bf16 has 8 bits. */
 static const double tolerance[NDT] = { 1e-12, 1e-5, 1e-2 };
 
 static void test_forward(void **state)
@@ -179,7 +179,7 @@ static void test_forward(void **state)
     free(l);
 }
 
-/* Derivative of the weighted result along d of operand k.                    */
+/* Derivative of the weighted result along d of operand k. */
 static double along(Run *r, int k, const double *d, double h)
 {
     int64_t n = g_elems(r->m.op[k]);
@@ -197,7 +197,7 @@ static double along(Run *r, int k, const double *d, double h)
 }
 
 /* Central differences of step 1e-5 leave about 1e-10 of truncation and as much
- * of rounding.                                                               */
+ * of rounding. */
 static void check_direction(Run *r, int k, int64_t only)
 {
     int64_t n = g_elems(r->m.op[k]);
@@ -216,7 +216,7 @@ static void check_direction(Run *r, int k, int64_t only)
     free(d);
 }
 
-/* A slope's gradient weighs the rounding of results with distances: 8.       */
+/* A slope's gradient weighs the rounding of results with distances: 8. */
 static void test_gradient(void **state)
 {
     Run *all = *state, *r = &all[F64];
@@ -242,7 +242,7 @@ static void test_gradient(void **state)
 }
 
 /* Refused: a key that the score also reads outside of a dot, and a score that
- * is not elementwise in its dots.                                            */
+ * is not elementwise in its dots. */
 static void test_refused(void **state)
 {
     Run *all = *state, r = { 0 };
@@ -262,7 +262,7 @@ static void test_refused(void **state)
 
 /* ---- ranks --------------------------------------------------------------- */
 
-/* Queries cut over two ranks, keys whole: the same kernels, other integers.  */
+/* Queries cut over two ranks, keys whole: the same kernels, other integers. */
 static void cut_queries(Run *r)
 {
     static const int64_t size[NMESH] = { [Mcp] = 2 };
@@ -275,7 +275,7 @@ static void cut_queries(Run *r)
                 cut[i]->sh[a] = (Shard){ S, r->m.seq, Radd };
 }
 
-/* One rank's kernel on the whole tensors' buffers, offset to its queries.    */
+/* One rank's kernel on the whole tensors' buffers, offset to its queries. */
 static void call_rank(const Run *r, const Group *k, int64_t rank, void **buf)
 {
     int64_t iv[512];
@@ -293,7 +293,7 @@ static void call_rank(const Run *r, const Group *k, int64_t rank, void **buf)
     f(at, iv, 0, iv[0]);
 }
 
-/* out[i]: what rank `rank` and those before it made of argument i.           */
+/* out[i]: what rank `rank` and those before it made of argument i. */
 static void run_rank(const Run *r, const Group *k, int64_t rank, double **out)
 {
     void *buf[32];
@@ -358,9 +358,10 @@ int main(void)
     attn_prepare(runs, cases, NCASE);
     for (int i = 0; i < NCASE; i++)
         for (int b = 0; b < 2; b++)
-            tests[2 * i + b] = (struct CMUnitTest){
-                strf(forever, "%s %s", cases[i].name,
-                     b ? "backward" : "forward"),
-                b ? test_gradient : test_forward, NULL, NULL, runs[i] };
+            tests[2 * i + b] =
+                (struct CMUnitTest){ strf(forever, "%s %s", cases[i].name,
+                                          b ? "backward" : "forward"),
+                                     b ? test_gradient : test_forward, NULL,
+                                     NULL, runs[i] };
     return cmocka_run_group_tests_name("attn", tests, NULL, NULL);
 }

@@ -141,10 +141,9 @@ static void messages(void **state)
         note(&outer, "made %s", "here");
         err(&here, "axis '%s' is %d", "k", 4);
     }
-    assert_string_equal(message,
-                        "m.lua:3: error: axis 'k' is 4\n    y = f(x)\n"
-                        "m.lua:1: note: called from here\n    f()\n"
-                        "m.lua:1: note: made here\n    f()\n");
+    assert_string_equal(message, "m.lua:3: error: axis 'k' is 4\n    y = f(x)\n"
+                                 "m.lua:1: note: called from here\n    f()\n"
+                                 "m.lua:1: note: made here\n    f()\n");
     if (!setjmp(heard))
         err(&gone, "no source");
     assert_string_equal(message, "x.lua:9: error: no source\n");
@@ -156,7 +155,7 @@ static void messages(void **state)
 
 /* ---- dtypes -------------------------------------------------------------- */
 
-/* Nearest bf16 by its two neighbours, ties to the even one.                  */
+/* Nearest bf16 by its two neighbours, ties to the even one. */
 static uint16_t rounded(float x)
 {
     uint32_t bits;
@@ -164,7 +163,7 @@ static uint16_t rounded(float x)
     memcpy(&bits, &x, 4);
     uint16_t lo = (uint16_t)(bits >> 16), hi = (uint16_t)(lo + 1);
     double a = bf16_to_f32(lo), b = bf16_to_f32(hi);
-    if (isinf(b))                             /* what 2^128 would be          */
+    if (isinf(b)) /* what 2^128 would be */
         b = a > 0 ? 0x1p128 : -0x1p128;
     double da = fabs(x - a), db = fabs(x - b);
     return da < db ? lo : db < da ? hi : lo % 2 ? hi : lo;
@@ -190,7 +189,7 @@ static void bf16(void **state)
             assert_int_equal(f32_to_bf16(x), rounded(x));
     }
     float odd;
-    uint32_t bits = 0x7f800001;               /* a NaN with a low bit only    */
+    uint32_t bits = 0x7f800001; /* a NaN with a low bit only */
     memcpy(&odd, &bits, 4);
     assert_true(isnan(bf16_to_f32(f32_to_bf16(odd))));
 }
@@ -207,6 +206,7 @@ static void dtype_table(void **state)
 
 /* ---- options ------------------------------------------------------------- */
 
+/* clang-format off */
 static const struct { const char *key, *value, *said; } wrong[] = {
     { "train.stepz", "1", "unknown key 'train.stepz' (did you mean "
       "'train.steps'?)" },
@@ -231,6 +231,7 @@ static const struct { const char *key, *value, *said; } wrong[] = {
     { "axes.", "3", "unknown key 'axes.'" },
     { "name", "a\"b", "no quotes" },
 };
+/* clang-format on */
 
 static int takes(const char *key, const char *value)
 {
@@ -255,17 +256,17 @@ static void wrong_options(void **state)
     }
 }
 
-/* Every default is a value its own key accepts.                              */
+/* Every default is a value its own key accepts. */
 static void defaults(void **state)
 {
     (void)state;
     for (const KeyInfo *k = keytab; k->name; k++) {
-        const char *key = *k->table ? strf(forever, "%s.%s", k->table, k->name)
-                                    : k->name;
+        const char *key =
+            *k->table ? strf(forever, "%s.%s", k->table, k->name) : k->name;
         Opts *o = opts_new(forever);
         if (k->dflt) {
             assert_string_equal(opts_str(o, key), k->dflt);
-            if (k->kind[strlen(k->kind) - 1] != '/')  /* else: not built yet  */
+            if (k->kind[strlen(k->kind) - 1] != '/') /* else: not built yet */
                 opts_set(o, key, k->dflt, NULL);
         } else {
             assert_null(opts_str(o, key));
@@ -325,8 +326,8 @@ static void words(void **state)
 {
     (void)state;
     static const char *const w[] = {
-        "layers.0.w1", "", " ", "a b", "a\"b\\c", "x=1", "%q", "tab\there",
-        "line\nend", "größe", "-inf", "#", "\x7f",
+        "layers.0.w1", "",          " ",     "a b",  "a\"b\\c", "x=1",  "%q",
+        "tab\there",   "line\nend", "größe", "-inf", "#",       "\x7f",
     };
     Text t = { .arena = forever };
     const size_t n = sizeof w / sizeof *w;
@@ -373,8 +374,9 @@ static void numbers(void **state)
 
 static int is_int(const char *s)
 {
-    Lex x = { .arena = forever, .p = s, .end = s + strlen(s), .file = "n",
-              .line = 1 };
+    Lex x = {
+        .arena = forever, .p = s, .end = s + strlen(s), .file = "n", .line = 1
+    };
 
     err_hook = hear;
     if (!setjmp(heard)) {
@@ -389,10 +391,17 @@ static int is_int(const char *s)
 static void bad_numbers(void **state)
 {
     (void)state;
+    /* clang-format off */
     static const char *const bad[] = {
-        "9223372036854775808", "-9223372036854775809", "-", "1x", "+1", "",
+        "9223372036854775808",
+        "-9223372036854775809",
+        "-",
+        "1x",
+        "+1",
+        "",
         "99999999999999999999999999",
     };
+    /* clang-format on */
 
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         if (is_int(bad[i]))
@@ -403,6 +412,7 @@ static void bad_numbers(void **state)
 
 int main(void)
 {
+    /* clang-format off */
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(arenas),
         cmocka_unit_test(vectors),
@@ -419,5 +429,6 @@ int main(void)
         cmocka_unit_test(numbers),
         cmocka_unit_test(bad_numbers),
     };
+    /* clang-format on */
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

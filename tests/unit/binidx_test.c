@@ -1,5 +1,5 @@
 /* binidx_test: token files have the bytes that Megatron-LM's builder gives the
- * same documents (CRC-32 of files it wrote).                                 */
+ * same documents (CRC-32 of files it wrote). */
 #define _GNU_SOURCE
 #include <setjmp.h>
 #include <stdarg.h>
@@ -26,8 +26,8 @@ static void same(const char *name, long size, unsigned long crc)
 
 static void write_docs(const char *name, int64_t vocab)
 {
-    static const int32_t a[] = {5, 6, 7}, b[] = {1}, last[] = {65499, 0};
-    int32_t c[42] = {2, 3};
+    static const int32_t a[] = { 5, 6, 7 }, b[] = { 1 }, last[] = { 65499, 0 };
+    int32_t c[42] = { 2, 3 };
     BinIdx *w = binidx_create(strf(forever, "%s/%s", home, name), vocab);
 
     for (int i = 0; i < 40; i++)

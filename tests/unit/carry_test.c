@@ -1,7 +1,7 @@
 /* carry_test: boxes of elements from one order into another, against a loop
  * that does what the words say: element sizes, orders of axes, sizes that tiles
  * do not divide, any piece of the destination; FP8 with scales; files of
- * tensors of several parts.                                                  */
+ * tensors of several parts. */
 #define _GNU_SOURCE
 #include <setjmp.h>
 #include <stdarg.h>
@@ -13,8 +13,8 @@
 
 #include "../../runtime/runtime.h"
 
-static const int orders[6][3] = {{0, 1, 2}, {0, 2, 1}, {1, 0, 2},
-                                 {1, 2, 0}, {2, 0, 1}, {2, 1, 0}};
+static const int orders[6][3] = { { 0, 1, 2 }, { 0, 2, 1 }, { 1, 0, 2 },
+                                  { 1, 2, 0 }, { 2, 0, 1 }, { 2, 1, 0 } };
 static const char *dir;
 
 static int setup(void **state)
@@ -36,11 +36,11 @@ static int teardown(void **state)
     return rmdir(dir);
 }
 
-/* n[] in the source's order; the destination has its axes as `order` says.   */
+/* n[] in the source's order; the destination has its axes as `order` says. */
 static Strided turned(const int64_t n[3], const int order[3], int64_t to[3])
 {
-    Strided p = {.n = 0};
-    int64_t from[3] = {n[1] * n[2], n[2], 1}, step = 1;
+    Strided p = { .n = 0 };
+    int64_t from[3] = { n[1] * n[2], n[2], 1 }, step = 1;
 
     for (int d = 2; d >= 0; step *= n[order[d--]])
         to[order[d]] = step;
@@ -92,7 +92,8 @@ static void check_order(const int64_t n[3], const int order[3], int size)
 static void test_orders(void **state)
 {
     static const int64_t n[][3] = {
-        {1, 64, 128}, {3, 130, 200}, {5, 7, 9}, {64, 1, 65}, {2, 256, 64},
+        { 1, 64, 128 }, { 3, 130, 200 }, { 5, 7, 9 },
+        { 64, 1, 65 },  { 2, 256, 64 },
     };
 
     (void)state;
@@ -107,17 +108,19 @@ static void test_orders(void **state)
 enum { PARTS = 3, ROWS = 300, COLS = 270 };
 
 /* PARTS matrices of a source, each at its place in one tensor [part, .., ..];
- * flip: turned on the way.                                                   */
+ * flip: turned on the way. */
 static Cargo cargo(const char *name, const StFile *f, const View *v, int bytes,
                    int flip)
 {
-    Cargo c = {.st = {.name = name, .dt = v->scale ? "F32" : v->dt, .nd = 3,
-                      .n = {PARTS, flip ? COLS : ROWS, flip ? ROWS : COLS},
-                      .bytes = v->scale ? 4 : bytes},
-               .from = v->dt};
+    Cargo c = { .st = { .name = name,
+                        .dt = v->scale ? "F32" : v->dt,
+                        .nd = 3,
+                        .n = { PARTS, flip ? COLS : ROWS, flip ? ROWS : COLS },
+                        .bytes = v->scale ? 4 : bytes },
+                .from = v->dt };
 
     for (int i = 0; i < PARTS; i++) {
-        Share s = {.v = *v, .f = f, .bytes = ROWS * COLS * bytes};
+        Share s = { .v = *v, .f = f, .bytes = ROWS * COLS * bytes };
         s.v.data += i * s.bytes;
         s.p.to = i * ROWS * COLS;
         strided_loop(&s.p, ROWS, flip ? 1 : COLS, COLS);
@@ -140,8 +143,8 @@ static void check_cargo(const StFile *f, const Cargo *c, int flip)
         double got = st_get(t->dt, f->data + t->begin, i);
         if (got != (c->part->v.scale ? (double)(float)want : want) &&
             !(got != got && want != want))
-            fail_msg("%s: element %lld is %g, not %g", c->st.name,
-                     (long long)i, got, want);
+            fail_msg("%s: element %lld is %g, not %g", c->st.name, (long long)i,
+                     got, want);
     }
 }
 
@@ -155,7 +158,7 @@ static StFile *opened(const char *path)
     return f;
 }
 
-/* Two files at a time; tensors in order too, which file to file copies.      */
+/* Two files at a time; tensors in order too, which file to file copies. */
 static void test_files(void **state)
 {
     enum { N = PARTS * ROWS * COLS, BLOCKS = 3 * 3 };
@@ -169,23 +172,23 @@ static void test_files(void **state)
     assert_int_equal(ckpt_write(path, (char *)made, sizeof made), 0);
     const uint8_t *data = ckpt_map(path, &size, 0);
     assert_non_null(data);
-    View bf16 = {.data = data, .dt = "BF16"};
-    View f8 = {.data = data, .dt = "F8_E4M3", .scale = scale, .cols = COLS};
+    View bf16 = { .data = data, .dt = "BF16" };
+    View f8 = { .data = data, .dt = "F8_E4M3", .scale = scale, .cols = COLS };
     Cargo *out = NULL;
 
     for (int i = 0; i < BLOCKS; i++)
         scale[i] = 0.37f * (float)(i + 1);
     for (int k = 0; k < 4; k++) {
-        static const char *const name[] = {"a", "b", "c", "d"};
-        Cargo c = cargo(name[k], NULL, k / 2 ? &f8 : &bf16, k / 2 ? 1 : 2,
-                        k % 2);
+        static const char *const name[] = { "a", "b", "c", "d" };
+        Cargo c =
+            cargo(name[k], NULL, k / 2 ? &f8 : &bf16, k / 2 ? 1 : 2, k % 2);
         c.file = k % 2;
         vec_push(forever, out, c);
     }
     Carry *j = carry_new(forever, 2, 1);
     for (int k = 0; k < 2; k++)
-        assert_int_equal(carry_file(forever, j, out, strf(forever, "%s/%d", dir,
-                                                          k)), 0);
+        assert_int_equal(
+            carry_file(forever, j, out, strf(forever, "%s/%d", dir, k)), 0);
     assert_int_equal(carry_run(j, dir), 0);
     for (int k = 0; k < 4; k++) {
         StFile *f = opened(strf(forever, "%s/%d", dir, k % 2));
@@ -194,14 +197,15 @@ static void test_files(void **state)
     }
 }
 
-/* A whole tensor as it is: from a file that is mapped.                       */
+/* A whole tensor as it is: from a file that is mapped. */
 static void test_whole(void **state)
 {
     StFile *f = opened(strf(forever, "%s/0", dir));
     const StTensor *t = st_find(f, "c");
-    Share s = {.v = {.data = f->data + t->begin, .dt = t->dt}, .f = f,
-               .bytes = t->end - t->begin};
-    Cargo c = {.st = *t, .from = t->dt}, *out = NULL;
+    Share s = { .v = { .data = f->data + t->begin, .dt = t->dt },
+                .f = f,
+                .bytes = t->end - t->begin };
+    Cargo c = { .st = *t, .from = t->dt }, *out = NULL;
 
     (void)state;
     strided_loop(&s.p, st_elems(t), 1, 1);
@@ -222,11 +226,13 @@ static void test_whole(void **state)
 
 int main(void)
 {
+    /* clang-format off */
     static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_orders),
         cmocka_unit_test(test_files),
         cmocka_unit_test(test_whole),
     };
+    /* clang-format on */
 
     return cmocka_run_group_tests_name("carry", tests, setup, teardown);
 }

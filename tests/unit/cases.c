@@ -1,6 +1,6 @@
 /* cases.c: small graphs of every row of the op table, made from the table: by
  * class where the class says it all, by a maker where the row is special. Sizes
- * are 1, odd, broadcast; routed rows have an expert without tokens.          */
+ * are 1, odd, broadcast; routed rows have an expert without tokens. */
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>
@@ -11,13 +11,13 @@ enum { SHAPES = 4 };
 
 static uint64_t random_state;
 
-static double uniform(void)                   /* in [0, 1), same every run    */
+static double uniform(void) /* in [0, 1), same every run */
 {
     random_state = mix64(random_state, 0x51ed27);
     return (double)(random_state >> 11) / 9007199254740992.0;
 }
 
-/* Magnitudes in [0.2, 1.2), far enough from every kink.                      */
+/* Magnitudes in [0.2, 1.2), far enough from every kink. */
 static double number(int positive)
 {
     double v = 0.2 + uniform();
@@ -62,7 +62,7 @@ static Node *reals(Case *c, const char *axes, const int64_t *n, int positive)
     return x;
 }
 
-/* Indices below `below`; the value `never` does not occur.                   */
+/* Indices below `below`; the value `never` does not occur. */
 static Node *indices(Case *c, const char *axes, const int64_t *n, int64_t below,
                      int64_t never)
 {
@@ -113,7 +113,10 @@ static Node *build(Case *c, int nin, Node *const *in, const char *A,
 
 /* ---- by class ------------------------------------------------------------ */
 
-typedef struct Shape { const char *name, *a, *b; int64_t na[3], nb[3]; } Shape;
+typedef struct Shape {
+    const char *name, *a, *b;
+    int64_t na[3], nb[3];
+} Shape;
 
 static const Shape ew_shape[SHAPES] = {
     { "odd", "x y", "x y", { 3, 5 }, { 3, 5 } },
@@ -178,11 +181,13 @@ static int spread(Case *c, int i)
 
 static int reduction(Case *c, int i)
 {
+    /* clang-format off */
     static const struct { const char *name, *A; int64_t n[3]; } s[] = {
         { "inner", "z", { 2, 3, 19 } }, { "outer", "x", { 5, 3, 7 } },
         { "middle", "y", { 2, 9, 3 } }, { "all", "x y z", { 2, 3, 5 } },
         { "one", "y z", { 3, 1, 1 } }, { "split", "x z", { 3, 4, 5 } },
     };
+    /* clang-format on */
     if (i >= (int)(sizeof s / sizeof *s))
         return 0;
     Node *a = reals(c, "x y z", s[i].n, 0);
@@ -200,6 +205,7 @@ typedef struct Pair {
 
 static int dot(Case *c, int i)
 {
+    /* clang-format off */
     static const Pair s[] = {
         { "matrix", "m k", "k n", "k", { 5, 7 }, { 7, 3 } },
         { "one", "m k", "k n", "k", { 1, 1 }, { 1, 1 } },
@@ -211,20 +217,23 @@ static int dot(Case *c, int i)
         { "outer product", "m", "n", "", { 4 }, { 3 } },
         { "heads", "b s h d", "b t h d", "d", { 2, 3, 2, 5 }, { 2, 4, 2, 5 } },
     };
+    /* clang-format on */
     if (i >= (int)(sizeof s / sizeof *s))
         return 0;
-    Node *in[2] = {reals(c, s[i].a, s[i].na, 0), reals(c, s[i].b, s[i].nb, 0)};
+    Node *in[2] = { reals(c, s[i].a, s[i].na, 0),
+                    reals(c, s[i].b, s[i].nb, 0) };
     c->name = s[i].name;
     c->out = infer(c->g, build(c, 2, in, s[i].A, ""));
     return 1;
 }
 
-/* Choices of `top` experts among 5 for 2 x 4 tokens; expert 3 gets none.     */
+/* Choices of `top` experts among 5 for 2 x 4 tokens; expert 3 gets none. */
 static Node *some_route(Case *c, int64_t top)
 {
     int64_t n[3] = { 2, 4, top };
     Node *e = top > 1 ? indices(c, "b s top", n, 5, 3)
-                      : indices(c, "b s", n, 5, 3), *m;
+                      : indices(c, "b s", n, 5, 3),
+         *m;
 
     g_axis(c->g, "expert")->n = 5;
     m = g_node(c->g, Oroute, NULL, 1, &e);
@@ -288,10 +297,15 @@ static int route(Case *c, int i)
 /* Room for fewer, or for more, than come: 2 x 4 tokens, 5 experts, one idle. */
 static int keep(Case *c, int i)
 {
-    static const struct { const char *name; int64_t top, rows; } s[] = {
-        { "one each", 2, 1 }, { "three each", 2, 3 }, { "room for all", 1, 9 },
+    static const struct {
+        /* clang-format off */
+        const char *name;
+        int64_t top, rows;
+    } s[] = {
+        { "one each", 2, 1 },  { "three each", 2, 3 }, { "room for all", 1, 9 },
         { "the first", 2, 2 }, { "micro", 1, 1 },
     };
+    /* clang-format on */
     if (i >= (int)(sizeof s / sizeof *s))
         return 0;
     int64_t n[3] = { 2, 4, s[i].top };
@@ -308,6 +322,7 @@ static int keep(Case *c, int i)
 
 static int gather(Case *c, int i)
 {
+    /* clang-format off */
     static const struct { const char *name, *a, *e, *v; int64_t na[3], ne[3],
                           nv[3]; } s[] = {
         { "rows", "x h", "t", "t h", { 7, 5 }, { 4 }, { 4, 5 } },
@@ -315,6 +330,7 @@ static int gather(Case *c, int i)
         { "middle", "b x h", "b k", "b k h", { 2, 5, 3 }, { 2, 4 }, { 2, 4, 3 } },
         { "one", "x", "t", "t", { 1 }, { 1 }, { 1 } },
     };
+    /* clang-format on */
     if (i >= (int)(sizeof s / sizeof *s))
         return 0;
     Node *in[2], *to = reals(c, s[i].a, s[i].na, 0);
@@ -337,11 +353,13 @@ static int gather(Case *c, int i)
 
 static int one_axis(Case *c, int i)
 {
+    /* clang-format off */
     static const struct { const char *name, *A; int64_t n[3], i, j; } s[] = {
         { "inner", "z", { 2, 3, 7 }, 2, 3 }, { "outer", "x", { 5, 2, 3 }, 1, 2 },
         { "middle", "y", { 2, 6, 3 }, 3, 3 }, { "one", "z", { 2, 3, 1 }, 0, 1 },
         { "wrap", "y", { 2, 4, 3 }, 1, 1 },
     };
+    /* clang-format on */
     if (i >= (int)(sizeof s / sizeof *s))
         return 0;
     Node *a = reals(c, "x y z", s[i].n, 0);
@@ -379,11 +397,13 @@ static int concat(Case *c, int i)
 static int view(Case *c, int i)
 {
     static const int64_t n[3] = { 2, 6, 3 };
+    /* clang-format off */
     static const struct { Op op; const char *name, *A, *B; } s[] = {
         { Orename, "one", "y", "w" }, { Orename, "two", "x z", "u v" },
         { Osplit, "middle", "y", "y0 y1" }, { Osplit, "outer", "x", "x0 x1" },
         { Omerge, "neighbours", "x y", "xy" }, { Omerge, "apart", "x z", "xz" },
     };
+    /* clang-format on */
     for (size_t k = 0; k < sizeof s / sizeof *s; k++) {
         if (s[k].op != c->op || i-- > 0)
             continue;
@@ -430,23 +450,34 @@ static Maker *maker(Op op)
 {
     switch (op) {
     case Ospread: return spread;
-    case Odropout: case Opart: case Opick: return NULL;
+    case Odropout:
+    case Opart:
+    case Opick: return NULL;
     case Odot: return dot;
-    case Odispatch: case Oundispatch: return rows;
-    case Ogmm: case Ogmmw: return grouped;
+    case Odispatch:
+    case Oundispatch: return rows;
+    case Ogmm:
+    case Ogmmw: return grouped;
     case Oroute: return route;
     case Okeep: return keep;
-    case Ogather: case Oscatter_add: return gather;
-    case Oslice: case Opad: case Oshift: case Ocumsum: case Otopk:
-        return one_axis;
+    case Ogather:
+    case Oscatter_add: return gather;
+    case Oslice:
+    case Opad:
+    case Oshift:
+    case Ocumsum:
+    case Otopk: return one_axis;
     case Oconcat: return concat;
-    case Orename: case Osplit: case Omerge: return view;
+    case Orename:
+    case Osplit:
+    case Omerge: return view;
     case Opermute: return permute;
     case Oiota: return iota;
     default: break;
     }
-    return optab[op].cls == EW ? elementwise
-         : optab[op].cls == RED ? reduction : NULL;
+    return optab[op].cls == EW    ? elementwise
+           : optab[op].cls == RED ? reduction
+                                  : NULL;
 }
 
 static int make(Case *c, Op op, int i, Arena *arena)

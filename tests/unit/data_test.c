@@ -1,6 +1,6 @@
 /* data_test: the same tokens from every format, the same samples in every fold,
  * next tokens as labels, held-out tails, and one clear line for what is
- * wrong.                                                                     */
+ * wrong. */
 #define _GNU_SOURCE
 #include <setjmp.h>
 #include <stdarg.h>
@@ -39,8 +39,10 @@ static void save_npy(const char *name, const char *descr, const char *shape,
                      const void *p, size_t n)
 {
     char head[128];
-    int len = snprintf(head + 10, 118, "{'descr': '%s', 'fortran_order': "
-                       "False, 'shape': (%s), }\n", descr, shape);
+    int len = snprintf(head + 10, 118,
+                       "{'descr': '%s', 'fortran_order': "
+                       "False, 'shape': (%s), }\n",
+                       descr, shape);
 
     memcpy(head, "\x93NUMPY\1\0", 8);
     head[8] = (char)len;
@@ -52,10 +54,10 @@ static void save_npy(const char *name, const char *descr, const char *shape,
 static void save_idx(const char *name)
 {
     uint8_t idx[34] = "MMIDIDX\0\0\1", body[48];
-    int32_t len[2] = {150, N - 150};
-    int64_t tail[5] = {0, 2 * 150, 0, 1, 2};
+    int32_t len[2] = { 150, N - 150 };
+    int64_t tail[5] = { 0, 2 * 150, 0, 1, 2 };
 
-    idx[17] = 8;                  /* u16                                      */
+    idx[17] = 8; /* u16 */
     idx[18] = 2;
     idx[26] = 3;
     memcpy(body, len, 8);
@@ -65,7 +67,7 @@ static void save_idx(const char *name)
 
 static void save_jsonl(void)
 {
-    Text t = {.arena = forever};
+    Text t = { .arena = forever };
 
     for (int line = 0; line < 4; line++) {
         put(&t, "{\"id\": %d, \"text\": \"", line);
@@ -83,7 +85,7 @@ static int setup(void **state)
 {
     static uint16_t wide[N];
     static int32_t whole[N];
-    static uint32_t llmc[256] = {20240520, 1, N};
+    static uint32_t llmc[256] = { 20240520, 1, N };
 
     (void)state;
     home = strf(forever, "/tmp/pleat-data-test.XXXXXX");
@@ -92,7 +94,7 @@ static int setup(void **state)
     for (int i = 0; i < N; i++) {
         text[i] = (uint8_t)(1 + (i * i / 7 + i) % 15);
         if (i % (N / 4) == N / 4 - 1)
-            text[i] = 0;          /* ends of the .jsonl's texts               */
+            text[i] = 0; /* ends of the .jsonl's texts */
         wide[i] = text[i];
         whole[i] = text[i];
     }
@@ -117,7 +119,9 @@ static int teardown(void **state)
 }
 
 /* Tokens and labels of one step over all ranks: [sample][seq]. */
-typedef struct Step8 { int32_t x[PERSTEP][SEQ], y[PERSTEP][SEQ]; } Step8;
+typedef struct Step8 {
+    int32_t x[PERSTEP][SEQ], y[PERSTEP][SEQ];
+} Step8;
 
 static void take(int64_t dp, const char *keys, const char *key, int flags,
                  int64_t step, Step8 *out)
@@ -131,7 +135,7 @@ static void take(int64_t dp, const char *keys, const char *key, int flags,
     for (int64_t rank = 0; rank < dp; rank++)
         for (int64_t turn = 0; turn < 4 / dp; turn++)
             for (int i = 0; i < 2; i++) {
-                static const char *const names[] = {"tokens", "labels"};
+                static const char *const names[] = { "tokens", "labels" };
                 const Tensor *t = &r->tensor[role_tensor(r, names[i])];
                 int64_t first = (turn * dp + rank) * TINYBATCH;
                 f.fill(f.self, t, rank, turn, buf);
@@ -141,9 +145,9 @@ static void take(int64_t dp, const char *keys, const char *key, int flags,
 
 static void test_formats_agree(void **state)
 {
-    static const char *const files[] = {"nano.bin", "llmc.bin", "mega.bin",
-                                        "mega", "u2.npy", "i4.npy", "d.jsonl",
-                                        "d.jsonl.gz"};
+    static const char *const files[] = { "nano.bin", "llmc.bin",  "mega.bin",
+                                         "mega",     "u2.npy",    "i4.npy",
+                                         "d.jsonl",  "d.jsonl.gz" };
     static Step8 want, got;
 
     (void)state;
@@ -151,8 +155,8 @@ static void test_formats_agree(void **state)
          DATAshuffle, 1, &want);
     for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
         memset(&got, -1, sizeof got);
-        take(1, strf(forever, "data.train=%s", in_home(files[i])),
-             "data.train", DATAshuffle, 1, &got);
+        take(1, strf(forever, "data.train=%s", in_home(files[i])), "data.train",
+             DATAshuffle, 1, &got);
         if (memcmp(&want, &got, sizeof got))
             fail_msg("%s differs", files[i]);
     }
@@ -163,7 +167,7 @@ static void test_samples(void **state)
 {
     static Step8 one, four;
     char *keys = strf(forever, "seed=5 data.train=%s", in_home("d.txt"));
-    int seen[N] = {0}, samples = (N - 1) / SEQ, moved = 0;
+    int seen[N] = { 0 }, samples = (N - 1) / SEQ, moved = 0;
 
     (void)state;
     for (int64_t step = 0; step * PERSTEP < samples; step++) {
@@ -173,9 +177,9 @@ static void test_samples(void **state)
         for (int s = 0; s < PERSTEP && step * PERSTEP + s < samples; s++) {
             int at = 0;
             while (at < samples && (seen[at] || one.x[s][0] != text[at * SEQ] ||
-                   one.x[s][1] != text[at * SEQ + 1] ||
-                   one.x[s][2] != text[at * SEQ + 2] ||
-                   one.x[s][3] != text[at * SEQ + 3]))
+                                    one.x[s][1] != text[at * SEQ + 1] ||
+                                    one.x[s][2] != text[at * SEQ + 2] ||
+                                    one.x[s][3] != text[at * SEQ + 3]))
                 at++;
             assert_true(at < samples);
             seen[at] = 1;
@@ -194,8 +198,8 @@ static void test_folder_and_pattern(void **state)
     static Step8 a, b;
 
     (void)state;
-    take(1, strf(forever, "data.train=%s", in_home("two")), "data.train", 0,
-         2, &a);
+    take(1, strf(forever, "data.train=%s", in_home("two")), "data.train", 0, 2,
+         &a);
     take(1, strf(forever, "data.train=%s", in_home("two/{a,b}")), "data.train",
          0, 2, &b);
     assert_memory_equal(&a, &b, sizeof a);
@@ -203,15 +207,15 @@ static void test_folder_and_pattern(void **state)
     assert_int_equal(a.y[0][SEQ - 1], text[17 * SEQ]);
     assert_int_equal(a.x[7][0], text[23 * SEQ]);
     /* 24 samples of the first file, then the second begins anew */
-    take(1, strf(forever, "data.train=%s", in_home("two")), "data.train", 0,
-         3, &a);
+    take(1, strf(forever, "data.train=%s", in_home("two")), "data.train", 0, 3,
+         &a);
     assert_int_equal(a.x[0][0], text[200]);
 }
 
 static void test_tail(void **state)
 {
-    char *keys = strf(forever, "data.train=%s data.valid=tail:0.2",
-                      in_home("d.txt"));
+    char *keys =
+        strf(forever, "data.train=%s data.valid=tail:0.2", in_home("d.txt"));
     static Step8 v;
 
     (void)state;
@@ -224,7 +228,7 @@ static void test_tail(void **state)
 }
 
 /* Rows in order, and their last label missing when a row is no longer than
- * seq.                                                                       */
+ * seq. */
 static void test_npy_rows(void **state)
 {
     static int32_t rows[10][SEQ + 1];
@@ -274,6 +278,7 @@ static void fails(const char *keys, const char *why)
 
 static void test_errors(void **state)
 {
+    /* clang-format off */
     static const struct { const char *file, *keys, *why; } bad[] = {
         {"none", "", "no file"},
         {"empty", "", "is empty"},
@@ -286,7 +291,8 @@ static void test_errors(void **state)
         {"bad.jsonl", "", "line 2: has no \"text\""},
         {"nothing", "", "no files in"},
     };
-    uint8_t beyond[9] = {1, 2, 3, 77, 5, 6, 7, 8, 9};
+    /* clang-format on */
+    uint8_t beyond[9] = { 1, 2, 3, 77, 5, 6, 7, 8, 9 };
 
     (void)state;
     save("empty", "", 0, "", 0);
@@ -300,12 +306,14 @@ static void test_errors(void **state)
     mkdir(in_home("nothing"), 0755);
     mkdir(in_home("nothing/inside"), 0755);
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
-        fails(strf(forever, "%sdata.train=%s", bad[i].keys,
-                   in_home(bad[i].file)), bad[i].why);
+        fails(
+            strf(forever, "%sdata.train=%s", bad[i].keys, in_home(bad[i].file)),
+            bad[i].why);
 }
 
 int main(void)
 {
+    /* clang-format off */
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_formats_agree),
         cmocka_unit_test(test_samples),
@@ -314,6 +322,7 @@ int main(void)
         cmocka_unit_test(test_npy_rows),
         cmocka_unit_test(test_errors),
     };
+    /* clang-format on */
 
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -1,7 +1,7 @@
 /* draw_test: pictures in others' forms. Graphs: a strict reader of Graphviz's
  * language takes them; every node and operand is in them, those of repeats once
  * with how often they repeat. Time: JSON for Chrome and Perfetto, a step with
- * its line of the model.                                                     */
+ * its line of the model. */
 #include <ctype.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -20,11 +20,11 @@
 
 typedef struct Dot {
     const char *p;
-    Table *node, *cluster;        /* names met                                */
-    const char **tail, **head;    /* vecs: of arrows                          */
-    int dashed, named;            /* arrows; names of what is elsewhere       */
-    long long all;                /* nodes, each as often as it repeats       */
-    char text[4096];              /* the last quoted text                     */
+    Table *node, *cluster;     /* names met */
+    const char **tail, **head; /* vecs: of arrows */
+    int dashed, named;         /* arrows; names of what is elsewhere */
+    long long all;             /* nodes, each as often as it repeats */
+    char text[4096];           /* the last quoted text */
 } Dot;
 
 static void blanks(Dot *d)
@@ -77,7 +77,7 @@ static void quoted(Dot *d)
     d->text[n] = 0;
 }
 
-/* key=value, ...; the label stays in d->text. Returns whether it has `is`.   */
+/* key=value, ...; the label stays in d->text. Returns whether it has `is`. */
 static int attributes(Dot *d, const char *is)
 {
     char label[sizeof d->text] = "";
@@ -90,9 +90,9 @@ static int attributes(Dot *d, const char *is)
         if (*d->p == '"')
             quoted(d);
         else
-            snprintf(d->text, sizeof d->text, "%.*s",
-                     (int)strcspn(d->p, ",];"), d->p),
-            d->p += strcspn(d->p, ",];");
+            snprintf(d->text, sizeof d->text, "%.*s", (int)strcspn(d->p, ",];"),
+                     d->p),
+                d->p += strcspn(d->p, ",];");
         found |= !strcmp(strf(forever, "%s=%s", key, d->text), is);
         if (!strcmp(key, "label"))
             strcpy(label, d->text);
@@ -144,7 +144,7 @@ static void arrow(Dot *d, const char *from)
     vec_push(forever, d->head, to);
     need(d, "[");
     d->dashed += attributes(d, "style=dashed");
-    assert_non_null(strchr(d->text, '['));    /* its shape                    */
+    assert_non_null(strchr(d->text, '[')); /* its shape */
     need(d, "]");
     need(d, ";");
 }
@@ -164,7 +164,8 @@ static void body(Dot *d, long long times)
 
 static Dot read_dot(const Text *t)
 {
-    Dot d = { .p = t->s, .node = table_new(forever),
+    Dot d = { .p = t->s,
+              .node = table_new(forever),
               .cluster = table_new(forever) };
 
     while (mark(&d, "subgraph"))
@@ -209,26 +210,25 @@ static void check(Graph *g)
 
 static void test_models(void **unused)
 {
-    static const char *const files[] = {
-        "tiny", "mixtral", "deepseek_v3", "qwen2_moe", "olmoe"
-    };
+    static const char *const files[] = { "tiny", "mixtral", "deepseek_v3",
+                                         "qwen2_moe", "olmoe" };
 
     (void)unused;
     for (size_t i = 0; i < sizeof files / sizeof *files; i++)
-        check(trace(strf(forever, "models/%s.lua", files[i]),
-                    opts_new(forever), TRACEquiet).g);
+        check(trace(strf(forever, "models/%s.lua", files[i]), opts_new(forever),
+                    TRACEquiet)
+                  .g);
 }
 
-/* Layers that are the same: one stands there, and says what it reads.        */
-static const char chain[] =
-    "axes { batch=1, seq=2, hidden=4 }\n"
-    "local x = input('x', 'batch seq hidden', 'f32')\n"
-    "for i = 0, 8 do\n"
-    "    scope('layers.' .. i, function()\n"
-    "        x = silu(x) * param('w', 'hidden')\n"
-    "    end)\n"
-    "end\n"
-    "loss('l', mean(x, 'batch seq hidden'))\n";
+/* Layers that are the same: one stands there, and says what it reads. */
+static const char chain[] = "axes { batch=1, seq=2, hidden=4 }\n"
+                            "local x = input('x', 'batch seq hidden', 'f32')\n"
+                            "for i = 0, 8 do\n"
+                            "    scope('layers.' .. i, function()\n"
+                            "        x = silu(x) * param('w', 'hidden')\n"
+                            "    end)\n"
+                            "end\n"
+                            "loss('l', mean(x, 'batch seq hidden'))\n";
 
 static Graph *chain_graph(void)
 {
@@ -252,7 +252,7 @@ static void test_repeats(void **unused)
 }
 
 /* After a pass: shards on arrows, the backward pass a box that names what it
- * takes from the forward pass.                                               */
+ * takes from the forward pass. */
 static void test_passes(void **unused)
 {
     static const char *const dumps[] = { "grad", "place", "comm" };
@@ -291,9 +291,10 @@ static void test_time(void **unused)
     char *text = draw_time(p, &len);
     json_t *j = json_loadb(text, len, 0, NULL);
     assert_non_null(j);
-    json_array_foreach(json_object_get(j, "traceEvents"), k, v) {
-        const char *line = json_string_value(json_object_get(
-                               json_object_get(v, "args"), "line"));
+    json_array_foreach(json_object_get(j, "traceEvents"), k, v)
+    {
+        const char *line = json_string_value(
+            json_object_get(json_object_get(v, "args"), "line"));
         if (strcmp(json_string_value(json_object_get(v, "ph")), "X"))
             continue;
         assert_true(json_number_value(json_object_get(v, "dur")) >= 0);
@@ -308,12 +309,14 @@ static void test_time(void **unused)
 
 int main(void)
 {
+    /* clang-format off */
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_models),
         cmocka_unit_test(test_repeats),
         cmocka_unit_test(test_passes),
         cmocka_unit_test(test_time),
     };
+    /* clang-format on */
 
     return cmocka_run_group_tests_name("draw", tests, NULL, NULL);
 }

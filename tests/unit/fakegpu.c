@@ -20,7 +20,7 @@
  *   abort=hangs                 what aborts
  *   fast=n                      of 3 algorithms for products the fastest
  * As NCCL does, an abort waits for the graphs that hold the communicator; a
- * line of what it ended goes to the file FAKE_LOG.                           */
+ * line of what it ended goes to the file FAKE_LOG. */
 #define _GNU_SOURCE
 #include <limits.h>
 #include <math.h>
@@ -32,18 +32,29 @@
 
 enum { NOTREADY = 600, NOMEMORY = 2, ILLEGAL = 700, MAXOP = 1 << 16 };
 
-typedef struct NcclId { char c[128]; } NcclId;
+typedef struct NcclId {
+    char c[128];
+} NcclId;
 typedef struct Op {
-    void *to; const void *from; size_t n;
-    int begins;                   /* tells that a collective does             */
+    void *to;
+    const void *from;
+    size_t n;
+    int begins; /* tells that a collective does */
 } Op;
-typedef struct Graph { Op *op; int n; } Graph;
-typedef struct Event { int asked, run; Op copy; double at; } Event;
+typedef struct Graph {
+    Op *op;
+    int n;
+} Graph;
+typedef struct Event {
+    int asked, run;
+    Op copy;
+    double at;
+} Event;
 
-static Op result;                 /* to the host, not done yet                */
+static Op result; /* to the host, not done yet */
 static Graph *capturing;
 static int runs, loaded, faulted;
-static int opened, aborted, graphs;   /* communicators; graphs with any       */
+static int opened, aborted, graphs; /* communicators; graphs with any */
 static size_t used;
 
 static const char *setting(const char *key, const char *none)
@@ -71,7 +82,11 @@ static size_t memory(void)
 
 /* ---- the device ---------------------------------------------------------- */
 
-int cuDriverGetVersion(int *v) { *v = 13000; return 0; }
+int cuDriverGetVersion(int *v)
+{
+    *v = 13000;
+    return 0;
+}
 
 int cuDeviceGetCount(int *n)
 {
@@ -93,9 +108,10 @@ int cuDeviceGetName(char *name, int len, int device)
 int cuDeviceGetAttribute(int *v, int attribute, int device)
 {
     (void)device;
-    *v = attribute == 75 ? atoi(setting("major", "9"))
-       : attribute == 76 ? atoi(setting("minor", "0"))
-       : attribute == 16 ? atoi(setting("processors", "132")) : 1;
+    *v = attribute == 75   ? atoi(setting("major", "9"))
+         : attribute == 76 ? atoi(setting("minor", "0"))
+         : attribute == 16 ? atoi(setting("processors", "132"))
+                           : 1;
     return 0;
 }
 
@@ -115,8 +131,9 @@ int cuDeviceTotalMem_v2(size_t *n, int device)
 
 int cuGetErrorString(int e, const char **text)
 {
-    *text = e == ILLEGAL ? "an illegal memory access was encountered"
-          : e == NOMEMORY ? "out of memory" : "some error";
+    *text = e == ILLEGAL    ? "an illegal memory access was encountered"
+            : e == NOMEMORY ? "out of memory"
+                            : "some error";
     return 0;
 }
 
@@ -129,7 +146,10 @@ int cuMemGetInfo_v2(size_t *left, size_t *total)
     return 0;
 }
 
-static struct { char *p; size_t n; } block[64];
+static struct {
+    char *p;
+    size_t n;
+} block[64];
 static int nblock;
 
 int cuMemAlloc_v2(uint64_t *p, size_t n)
@@ -160,7 +180,7 @@ static int from_run(const char *what, int run)
     return run >= atoi(setting(what, "1000000"));
 }
 
-/* Does a collective of this run?                                             */
+/* Does a collective of this run? */
 static int waits(int run)
 {
     return !aborted && (from_run("stuck", run) || from_run("broken", run));
@@ -186,7 +206,10 @@ static int enqueue(Op o)
     return 0;
 }
 
-static void *at(uint64_t p) { return (void *)(uintptr_t)p; }
+static void *at(uint64_t p)
+{
+    return (void *)(uintptr_t)p;
+}
 
 int cuMemcpyHtoD_v2(uint64_t to, const void *from, size_t n)
 {
@@ -203,13 +226,13 @@ int cuMemcpyDtoH_v2(void *to, uint64_t from, size_t n)
 int cuMemcpyHtoDAsync_v2(uint64_t to, const void *from, size_t n, void *s)
 {
     (void)s;
-    return enqueue((Op){at(to), from, n, 0});
+    return enqueue((Op){ at(to), from, n, 0 });
 }
 
 int cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t n, void *s)
 {
     (void)s;
-    return enqueue((Op){at(to), at(from), n, 0});
+    return enqueue((Op){ at(to), at(from), n, 0 });
 }
 
 int cuMemsetD32Async(uint64_t p, unsigned v, size_t n, void *s)
@@ -219,7 +242,7 @@ int cuMemsetD32Async(uint64_t p, unsigned v, size_t n, void *s)
     (void)s;
     (void)n;
     *word = v;
-    return enqueue((Op){at(p), word, sizeof *word, !(v & 1)});
+    return enqueue((Op){ at(p), word, sizeof *word, !(v & 1) });
 }
 
 int cuMemHostGetDevicePointer_v2(uint64_t *p, void *host, unsigned flags)
@@ -233,17 +256,17 @@ int cuMemsetD8Async(uint64_t p, unsigned char v, size_t n, void *s)
 {
     (void)s;
     (void)v;
-    return enqueue((Op){at(p), NULL, n, 0});
+    return enqueue((Op){ at(p), NULL, n, 0 });
 }
 
 int cuMemcpyDtoHAsync_v2(void *to, uint64_t from, size_t n, void *s)
 {
     (void)s;
-    if (n > 1 << 20) {            /* no results                               */
+    if (n > 1 << 20) { /* no results */
         memcpy(to, at(from), n);
         return 0;
     }
-    result = (Op){to, at(from), n, 0};
+    result = (Op){ to, at(from), n, 0 };
     runs++;
     return 0;
 }
@@ -309,7 +332,7 @@ int cuEventCreate(void **e, unsigned flags)
     return 0;
 }
 
-/* The values are those of this moment; the reader sees them later.           */
+/* The values are those of this moment; the reader sees them later. */
 int cuEventRecord(void *event, void *s)
 {
     Event *e = event;
@@ -319,7 +342,7 @@ int cuEventRecord(void *event, void *s)
     if (!result.n)
         return 0;
     memcpy(now, result.from, result.n);
-    *e = (Event){0, runs, {result.to, now, result.n, 0}, 0};
+    *e = (Event){ 0, runs, { result.to, now, result.n, 0 }, 0 };
     result.n = 0;
     return 0;
 }
@@ -372,7 +395,7 @@ int cuModuleGetFunction(void **fn, void *module, const char *name)
     return 0;
 }
 
-/* Every buffer of a kernel begins with a NaN.                                */
+/* Every buffer of a kernel begins with a NaN. */
 static void poison(void **params)
 {
     const float nan = NAN;
@@ -385,9 +408,9 @@ static void poison(void **params)
     }
 }
 
-int cuLaunchKernel(void *fn, unsigned gx, unsigned gy, unsigned gz,
-                   unsigned bx, unsigned by, unsigned bz, unsigned shared,
-                   void *s, void **params, void **extra)
+int cuLaunchKernel(void *fn, unsigned gx, unsigned gy, unsigned gz, unsigned bx,
+                   unsigned by, unsigned bz, unsigned shared, void *s,
+                   void **params, void **extra)
 {
     (void)gx, (void)gy, (void)gz, (void)bx, (void)by, (void)bz;
     (void)shared, (void)s, (void)extra;
@@ -453,9 +476,12 @@ int nvrtcGetCUBIN(void *prog, char *cubin)
     return 0;
 }
 
-typedef struct Proposal { uint64_t algo[8]; char more[32]; } Proposal;
+typedef struct Proposal {
+    uint64_t algo[8];
+    char more[32];
+} Proposal;
 
-static uint64_t ran;              /* algorithm of the last product            */
+static uint64_t ran; /* algorithm of the last product */
 
 int cublasLtMatmulAlgoGetHeuristic(void *lt, void *desc, void *A, void *B,
                                    void *C, void *D, void *pref, int n,
@@ -466,14 +492,14 @@ int cublasLtMatmulAlgoGetHeuristic(void *lt, void *desc, void *A, void *B,
     (void)lt, (void)desc, (void)A, (void)B, (void)C, (void)D, (void)pref;
     *found = n < 3 ? n : 3;
     for (int i = 0; i < *found; i++)
-        p[i] = (Proposal){{(uint64_t)i + 1}, ""};
+        p[i] = (Proposal){ { (uint64_t)i + 1 }, "" };
     return 0;
 }
 
 int cublasLtMatmul(void *lt, void *desc, const void *alpha, const void *A,
                    void *la, const void *B, void *lb, const void *beta,
-                   const void *C, void *lc, void *D, void *ld,
-                   const void *algo, void *work, size_t nwork, void *stream)
+                   const void *C, void *lc, void *D, void *ld, const void *algo,
+                   void *work, size_t nwork, void *stream)
 {
     (void)lt, (void)desc, (void)alpha, (void)A, (void)la, (void)B, (void)lb;
     (void)beta, (void)C, (void)lc, (void)D, (void)ld, (void)work, (void)nwork;
@@ -497,7 +523,7 @@ const char *ncclGetErrorString(int error)
 
 static char communicator[64];
 
-/* As NCCL refuses it: a least and a most are both given or neither.          */
+/* As NCCL refuses it: a least and a most are both given or neither. */
 static int lopsided(const int *config)
 {
     enum { MIN = 6, MAX };
@@ -539,7 +565,7 @@ int ncclGroupEnd(void)
     if (!aborted)
         return 0;
     while (graphs || !strcmp(setting("abort", ""), "hangs"))
-        nanosleep(&(struct timespec){0, 1000000}, NULL);
+        nanosleep(&(struct timespec){ 0, 1000000 }, NULL);
     FILE *f = to ? fopen(to, "a") : NULL;
     if (f) {
         fprintf(f, "%d of %d aborted after run %d\n", aborted, opened, runs);
@@ -555,4 +581,8 @@ int ncclCommGetAsyncError(void *comm, int *error)
     return 0;
 }
 
-int ncclGetVersion(int *v) { *v = 22807; return 0; }
+int ncclGetVersion(int *v)
+{
+    *v = 22807;
+    return 0;
+}

@@ -1,18 +1,24 @@
 /* fakestubs.c: every function of the GPU libraries that runtime/syms.def names,
- * doing nothing, with success. fakegpu.c has those that must do something.   */
+ * doing nothing, with success. fakegpu.c has those that must do something. */
 #include <stddef.h>
 #include <stdint.h>
 
-typedef struct NcclId { char c[128]; } NcclId;
+typedef struct NcclId {
+    char c[128];
+} NcclId;
 
 #define LIB(id, what, names)
 #define OBJ(id, name)
-#define STUB(name, ret, args) __attribute__((weak)) ret name args { return 0; }
+#define STUB(name, ret, args)           \
+    __attribute__((weak)) ret name args \
+    {                                   \
+        return 0;                       \
+    }
 #define SYM(id, name, ret, args) SYM_##id(name, ret, args)
 #define SYM_blas(name, ret, args)
 #define SYM_mpi(name, ret, args)
-#define SYM_cuda STUB
-#define SYM_nvrtc STUB
+#define SYM_cuda     STUB
+#define SYM_nvrtc    STUB
 #define SYM_cublaslt STUB
-#define SYM_nccl STUB
+#define SYM_nccl     STUB
 #include "../../runtime/syms.def"

@@ -2,20 +2,23 @@
  * small model runs on all ranks side by side, node by node, in a plain
  * evaluator in double, without codegen and runtime; so a difference here is a
  * wrong type or a wrong repair. Compared are loss, gradient norm and every
- * value written.                                                             */
+ * value written. */
 #include <math.h>
 
 #include "tinymoe.h"
 
-/* One rank's values of a node. map: for routes, as int in double.            */
-typedef struct Val { double *v; int64_t n; } Val;
+/* One rank's values of a node. map: for routes, as int in double. */
+typedef struct Val {
+    double *v;
+    int64_t n;
+} Val;
 
 typedef struct Run {
     Graph *g;
     Arena *a;
     int64_t ranks;
-    int turn;                     /* micro-batch of those a rank runs in turn */
-    Val *val;                     /* [node id * ranks + rank]                 */
+    int turn; /* micro-batch of those a rank runs in turn */
+    Val *val; /* [node id * ranks + rank] */
 } Run;
 
 static Val *at(const Run *r, const Node *n, int64_t rank)
@@ -25,7 +28,11 @@ static Val *at(const Run *r, const Node *n, int64_t rank)
 
 /* ---- loops over axes by name --------------------------------------------- */
 
-typedef struct Loop { int n; Axis *a[2 * MAXD]; int64_t size[2 * MAXD]; } Loop;
+typedef struct Loop {
+    int n;
+    Axis *a[2 * MAXD];
+    int64_t size[2 * MAXD];
+} Loop;
 
 static void loop_over(const Run *r, Loop *l, const Node *n)
 {
@@ -57,7 +64,7 @@ static int64_t find(const Loop *l, const int64_t *i, const Axis *a)
 }
 
 /* Offset of n's element at the loop's indices; `as`, when given, stands for
- * axis a.                                                                    */
+ * axis a. */
 static int64_t offset(const Run *r, const Node *n, const Loop *l,
                       const int64_t *i, const Axis *a, int64_t as)
 {
@@ -111,7 +118,9 @@ static double scalar_op(const Node *n, double a, double b, double c)
     case Oeq: return a == b;
     case Oland: return a != 0 && b != 0;
     case Oisfinite: return isfinite(a) != 0;
-    case Ocast: case Ospread: case Ostop_gradient: return a;
+    case Ocast:
+    case Ospread:
+    case Ostop_gradient: return a;
     default: die("evaluator: no %s", optab[n->op].name);
     }
 }
@@ -134,7 +143,7 @@ static void elementwise(Run *r, Node *n, int64_t k)
 }
 
 /* Sums and maxima of one operand, or of the product of two; w of a gmm is read
- * at the row's expert.                                                       */
+ * at the row's expert. */
 static int64_t expert_of(const Run *r, const Node *map, int64_t row, int64_t k)
 {
     int64_t e = 0;
@@ -177,8 +186,9 @@ static void reduce(Run *r, Node *n, int64_t k)
         const Axis *x = e >= 0 ? map->A[0] : NULL;
         double p = at(r, n->in[0], k)->v[offset(r, n->in[0], &l, i, NULL, 0)];
         if (two)
-            p *= at(r, n->in[1], k)->v[offset(r, n->in[1], &l, i,
-                                              n->op == Ogmm ? x : NULL, e)];
+            p *= at(r, n->in[1], k)
+                     ->v[offset(r, n->in[1], &l, i, n->op == Ogmm ? x : NULL,
+                                e)];
         int64_t o = offset(r, n, &l, i, n->op == Ogmmw ? x : NULL, e);
         fold_into(&at(r, n, k)->v[o], n, p, !seen[o]);
         seen[o] = 1;
@@ -203,8 +213,9 @@ static void topk_op(Run *r, Node *n, int64_t k)
             int64_t best = -1;
             for (int64_t e = 0; e < size; e++) {
                 double v = at(r, a, k)->v[offset(r, a, &l, i, n->A[0], e)];
-                if (!taken[e] && (best < 0 || v > at(r, a, k)->v[
-                        offset(r, a, &l, i, n->A[0], best)]))
+                if (!taken[e] &&
+                    (best < 0 ||
+                     v > at(r, a, k)->v[offset(r, a, &l, i, n->A[0], best)]))
                     best = e;
             }
             taken[best] = 1;
@@ -213,7 +224,7 @@ static void topk_op(Run *r, Node *n, int64_t k)
     } while (next(&l, i));
 }
 
-/* First global index of n's axis a on rank k.                                */
+/* First global index of n's axis a on rank k. */
 static int64_t start(const Run *r, const Node *n, const Axis *a, int64_t k)
 {
     Aff x = local_start(r->g, n, dim_of(n, a));
@@ -221,7 +232,7 @@ static int64_t start(const Run *r, const Node *n, const Axis *a, int64_t k)
     return aff_at(r->g->mesh, &x, k);
 }
 
-/* First expert of the rank: the route node has no axes of its own.           */
+/* First expert of the rank: the route node has no axes of its own. */
 static int64_t first_expert(const Run *r, const Node *map, int64_t k)
 {
     uint32_t atoms = 0;
@@ -253,7 +264,7 @@ static void route_op(Run *r, Node *n, int64_t k)
     v[m.offset + m.experts] = (double)row;
 }
 
-/* Number of the pair at the loop's indices: row-major over e's local axes.   */
+/* Number of the pair at the loop's indices: row-major over e's local axes. */
 static int64_t pair_of(const Run *r, const Node *map, const Loop *l,
                        const int64_t *i)
 {
@@ -289,8 +300,8 @@ static void undispatch_op(Run *r, Node *n, int64_t k)
     loop_over(r, &l, n);
     do {
         int64_t row = (int64_t)at(r, map, k)->v[m.row + pair_of(r, map, &l, i)];
-        at(r, n, k)->v[offset(r, n, &l, i, NULL, 0)] = row < 0 ? 0 :
-            at(r, x, k)->v[offset(r, x, &l, i, rows, row)];
+        at(r, n, k)->v[offset(r, n, &l, i, NULL, 0)] =
+            row < 0 ? 0 : at(r, x, k)->v[offset(r, x, &l, i, rows, row)];
     } while (next(&l, i));
 }
 
@@ -306,8 +317,10 @@ static void gather_op(Run *r, Node *n, int64_t k)
     do {
         int64_t at_e = offset(r, e, &l, i, NULL, 0);
         int64_t x = (int64_t)at(r, e, k)->v[at_e] - from;
-        at(r, n, k)->v[offset(r, n, &l, i, NULL, 0)] = x < 0 || x >= size ? 0 :
-            at(r, a, k)->v[offset(r, a, &l, i, n->A[0], x)];
+        at(r, n, k)->v[offset(r, n, &l, i, NULL, 0)] =
+            x < 0 || x >= size
+                ? 0
+                : at(r, a, k)->v[offset(r, a, &l, i, n->A[0], x)];
     } while (next(&l, i));
 }
 
@@ -354,10 +367,10 @@ static void fill(Run *r, Node *n, int64_t k)
     do {
         int64_t global = 0;
         for (int d = 0; d < n->nd; d++)
-            global = global * n->dim[d].n + i[d] +
-                     start(r, n, n->dim[d].a, k) +
-                     (d == 0 && n->op == Oinput
-                          ? r->turn * r->g->mesh->size[Mdp] : 0);
+            global =
+                global * n->dim[d].n + i[d] + start(r, n, n->dim[d].a, k) +
+                (d == 0 && n->op == Oinput ? r->turn * r->g->mesh->size[Mdp]
+                                           : 0);
         double *v = &at(r, n, k)->v[offset(r, n, &l, i, NULL, 0)];
         switch (n->op) {
         case Oconst: *v = n->f; break;
@@ -371,7 +384,7 @@ static void fill(Run *r, Node *n, int64_t k)
 /* ---- collectives --------------------------------------------------------- */
 
 /* Element of the operand, on the rank at position q of k's group, that stands
- * at the loop's indices of n with axis a at `as`.                            */
+ * at the loop's indices of n with axis a at `as`. */
 static double fetch(const Run *r, const Node *n, const int64_t *group,
                     int64_t q, const Loop *l, const int64_t *i, const Axis *a,
                     int64_t as)
@@ -460,7 +473,8 @@ static void by_op(Run *r, Node *n, int64_t k)
     switch (optab[n->op].cls) {
     case SRC: fill(r, n, k); break;
     case EW: elementwise(r, n, k); break;
-    case RED: case EIN: reduce(r, n, k); break;
+    case RED:
+    case EIN: reduce(r, n, k); break;
     case COMM: collective(r, n, k); break;
     case SINK: break;
     default: die("evaluator: no %s", optab[n->op].name);
@@ -507,8 +521,8 @@ static Run run(const char *keys)
 
     r.ranks = r.g->mesh->world;
     g_renumber(r.g);
-    r.val = alloc(r.a, (vec_len(r.g->node) * (size_t)r.ranks + 1) *
-                           sizeof *r.val);
+    r.val =
+        alloc(r.a, (vec_len(r.g->node) * (size_t)r.ranks + 1) * sizeof *r.val);
     for (size_t i = 0; i < vec_len(r.g->node); i++)
         if (early(r.g->node[i]))
             evaluate(&r, r.g->node[i]);
@@ -521,7 +535,7 @@ static Run run(const char *keys)
 
 /* ---- comparing ----------------------------------------------------------- */
 
-/* The value that a sink of one run stores, found in the other by its name.   */
+/* The value that a sink of one run stores, found in the other by its name. */
 static Node *sink_named(const Graph *g, const Node *like)
 {
     for (size_t i = 0; i < vec_len(g->node); i++) {
@@ -536,7 +550,7 @@ static Node *sink_named(const Graph *g, const Node *like)
 }
 
 /* Largest difference between x on every rank and the whole tensor y of one
- * rank.                                                                      */
+ * rank. */
 static double difference(const Run *r, const Node *x, const Run *one,
                          const Node *y)
 {
@@ -563,15 +577,17 @@ static double difference(const Run *r, const Node *x, const Run *one,
 }
 
 /* Sums in another order differ by some 1e-16 of their terms; AdamW divides by
- * the root of small moments, so its values get a little more.                */
+ * the root of small moments, so its values get a little more. */
 static const double CLOSE = 1e-11;
 
 static void compare(const char *fold, const Run *one)
 {
     char keys[256];
 
-    snprintf(keys, sizeof keys, "%s train.batch=8 precision.policy=fp64 "
-             "fold.zero=0", fold);
+    snprintf(keys, sizeof keys,
+             "%s train.batch=8 precision.policy=fp64 "
+             "fold.zero=0",
+             fold);
     Run r = run(keys);
     double most = 0;
     int sinks = 0;
@@ -614,7 +630,7 @@ static Node *value(Run *r, Op op, Node *from, const Shard *t)
     return n;
 }
 
-/* x as type t on every rank; partial over an atom: a quarter and the rest.   */
+/* x as type t on every rank; partial over an atom: a quarter and the rest. */
 static Node *typed(Run *r, const Shard *t)
 {
     Node *n = value(r, Oparam, NULL, t);
@@ -623,8 +639,7 @@ static Node *typed(Run *r, const Shard *t)
         fill(r, n, k);
         for (int i = 0; i < r->g->mesh->natom; i++)
             for (int64_t e = 0; t[i].k == P && e < at(r, n, k)->n; e++)
-                at(r, n, k)->v[e] *=
-                    mesh_coord(r->g->mesh, k, i) ? 0.75 : 0.25;
+                at(r, n, k)->v[e] *= mesh_coord(r->g->mesh, k, i) ? 0.75 : 0.25;
     }
     return n;
 }
@@ -656,14 +671,15 @@ static void same_values(Run *r, const Node *x, const Node *y)
             assert_true(fabs(at(r, x, k)->v[e] - at(r, y, k)->v[e]) < 1e-15);
 }
 
-/* From any type to any other over three atoms, step by step with values.     */
+/* From any type to any other over three atoms, step by step with values. */
 static void any_to_any(void **state)
 {
     int64_t size[NMESH] = { [Mtp] = 2, [Mcp] = 2, [Mdp] = 2 };
     Graph *g = g_new(forever, "repairs");
     Axis *a = g_axis(g, "a"), *b = g_axis(g, "b");
-    const Shard all[] = { { .k = R }, { S, a, Radd }, { S, b, Radd },
-                          { P, NULL, Radd } };
+    const Shard all[] = {
+        { .k = R }, { S, a, Radd }, { S, b, Radd }, { P, NULL, Radd }
+    };
     int steps = 0;
 
     (void)state;
@@ -696,7 +712,7 @@ static void one_fold(void **state)
     compare(*state, &one);
 }
 
-/* Every fold of up to 8 ranks, a test each; all have common refinements.     */
+/* Every fold of up to 8 ranks, a test each; all have common refinements. */
 static struct CMUnitTest *all_folds(size_t *n)
 {
     static const int size[] = { 1, 2, 4 };
@@ -708,8 +724,10 @@ static struct CMUnitTest *all_folds(size_t *n)
         int ep = size[c / 18 % 3], etp = size[c / 54 % 3], ranks = tp * cp * dp;
         if (ranks > 8 || ranks % (ep * etp))
             continue;
-        char *keys = strf(forever, "fold.tp=%d fold.cp=%d fold.dp=%d "
-                          "fold.ep=%d fold.etp=%d", tp, cp, dp, ep, etp);
+        char *keys = strf(forever,
+                          "fold.tp=%d fold.cp=%d fold.dp=%d "
+                          "fold.ep=%d fold.etp=%d",
+                          tp, cp, dp, ep, etp);
         struct CMUnitTest t = { keys, one_fold, NULL, NULL, keys };
         vec_push(forever, tests, t);
     }

@@ -1,6 +1,6 @@
 /* formats_test: files of tokens that other programs wrote are read token for
  * token, by their names and content alone; what is no such file is refused with
- * its reason. tests/data/files.py made the files.                            */
+ * its reason. tests/data/files.py made the files. */
 #define _GNU_SOURCE
 #include <setjmp.h>
 #include <stdarg.h>
@@ -27,12 +27,14 @@ static Tokens opened(const char *path, const char *format)
 
 static void test_tokens(void **state)
 {
+    /* clang-format off */
     static const struct { const char *name, *format; } files[] = {
         {"u1.npy", "npy"}, {"i1.npy", "npy"}, {"u2.npy", "npy"}, {"i2.npy", "npy"},
         {"i4.npy", "npy"}, {"u4.npy", "npy"}, {"i8.npy", "npy"}, {"f4.npy", "npy"},
         {"f8.npy", "npy"}, {"v2.npy", "npy"}, {"v3.npy", "npy"}, {"rows.npy", "npy"},
         {"nano.bin", "nanogpt"}, {"llmc2.bin", "llmc"}, {"llmc4.bin", "llmc"},
     };
+    /* clang-format on */
 
     (void)state;
     for (size_t k = 0; k < sizeof files / sizeof *files; k++) {
@@ -53,8 +55,8 @@ static void test_tokens(void **state)
 /* One text at a time, each with its zero. */
 static void test_texts(void **state)
 {
-    static const char *const files[] = {"texts.jsonl", "texts.jsonl.gz",
-                                        "members.jsonl.gz"};
+    static const char *const files[] = { "texts.jsonl", "texts.jsonl.gz",
+                                         "members.jsonl.gz" };
     Tokens want = opened(FILES "texts.txt", "bytes");
 
     (void)state;
@@ -79,15 +81,23 @@ static void test_texts(void **state)
 /* Sequences of Megatron-Core's builder; the empty ones too. */
 static void test_indexed(void **state)
 {
-    static const struct { const char *name; Elem e; int docs, n; } sets[] = {
-        {"a.bin", EU16, 300, 6210}, {"b.bin", EI32, 40, 1720},
-        {"c.bin", EU8, 9, 26}, {"d.bin", EI64, 1000, 1498},
+    static const struct {
+        /* clang-format off */
+        const char *name;
+        Elem e;
+        int docs, n;
+    } sets[] = {
+        { "a.bin", EU16, 300, 6210 },
+        { "b.bin", EI32, 40, 1720 },
+        { "c.bin", EU8, 9, 26 },
+        { "d.bin", EI64, 1000, 1498 },
     };
+    /* clang-format on */
 
     (void)state;
     for (size_t k = 0; k < sizeof sets / sizeof *sets; k++) {
-        Tokens t = opened(strf(forever, "tests/data/indexed/%s", sets[k].name),
-                          NULL);
+        Tokens t =
+            opened(strf(forever, "tests/data/indexed/%s", sets[k].name), NULL);
         int64_t next = 0, at;
         assert_int_equal(t.e, sets[k].e);
         assert_int_equal(t.docs, sets[k].docs);
@@ -175,6 +185,7 @@ static void test_refused(void **state)
 /* Counts that no file has, and files shorter than they say. */
 static void test_absurd(void **state)
 {
+    /* clang-format off */
     static const uint8_t huge[] = {0, 0, 0, 0, 0, 0, 0, 0x80}, many[] = {
         0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f};
     static const struct { int64_t at; const void *bytes; size_t n; int64_t len;
@@ -193,11 +204,12 @@ static void test_absurd(void **state)
         {34 + 40 * 4 + 39 * 8, many, 8, -1, "names more tokens than it has"},
         {34 + 39 * 4, many, 3, -1, "names more tokens than it has"},
     };
+    /* clang-format on */
 
     (void)state;
     for (size_t i = 0; i < sizeof idx / sizeof *idx; i++) {
-        const char *bin = changed("tests/data/indexed/b.bin", "b.bin", 0, "", 0,
-                                  -1);
+        const char *bin =
+            changed("tests/data/indexed/b.bin", "b.bin", 0, "", 0, -1);
         changed("tests/data/indexed/b.idx", "b.idx", idx[i].at, idx[i].bytes,
                 idx[i].n, idx[i].len);
         expect(bin, NULL, idx[i].why);
@@ -223,6 +235,7 @@ static void test_absurd(void **state)
 
 int main(void)
 {
+    /* clang-format off */
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_tokens),
         cmocka_unit_test(test_texts),
@@ -230,6 +243,7 @@ int main(void)
         cmocka_unit_test(test_refused),
         cmocka_unit_test(test_absurd),
     };
+    /* clang-format on */
 
     return cmocka_run_group_tests(tests, setup, teardown);
 }

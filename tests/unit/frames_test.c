@@ -2,7 +2,7 @@
  * gives them. Random stages under every schedule, from one value a call to
  * many, are executed on real bytes, row after row of their tables: a step fills
  * its result with a byte of its own and finds its operands' bytes, of its
- * micro-batch, as they were left. What is dead is poisoned.                  */
+ * micro-batch, as they were left. What is dead is poisoned. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -23,7 +23,7 @@ static int below(int n)
 
 /* ---- random stages ------------------------------------------------------- */
 
-/* One node a kernel, with all operands as arguments; transfers as they are.  */
+/* One node a kernel, with all operands as arguments; transfers as they are. */
 static void fake_lower(Graph *g, Group *k, Arena *a)
 {
     const Node *n = k->node[0];
@@ -35,8 +35,8 @@ static void fake_lower(Graph *g, Group *k, Arena *a)
     if (n->op != Osend)
         memcpy(k->arg + k->nin, k->out, sizeof(Node *) * (size_t)k->nout);
     k->text = "{}";
-    k->step = (Step){.kind = Skernel, .kernel = "k", .nint = 2,
-                     .label = n->name};
+    k->step =
+        (Step){ .kind = Skernel, .kernel = "k", .nint = 2, .label = n->name };
     k->step.iv = alloc(a, 4 * sizeof *k->step.iv);
     if (moves) {
         k->step.kind = n->op == Osend ? Ssend : Srecv;
@@ -55,14 +55,14 @@ static void fake_lower(Graph *g, Group *k, Arena *a)
     }
 }
 
-static const Target fake = {.name = "host", .lower = fake_lower};
+static const Target fake = { .name = "host", .lower = fake_lower };
 
 static Dim dim_no(Graph *g, int n)
 {
-    static const char *const names[] = {"a", "b", "c", "d"};
-    static const int sizes[] = {8, 100, 700, 2000};
+    static const char *const names[] = { "a", "b", "c", "d" };
+    static const int sizes[] = { 8, 100, 700, 2000 };
 
-    return (Dim){g_axis(g, names[n]), sizes[n]};
+    return (Dim){ g_axis(g, names[n]), sizes[n] };
 }
 
 static Node *sized(Graph *g, Op op, Region reg, int call, int nin, Node **in)
@@ -74,23 +74,23 @@ static Node *sized(Graph *g, Op op, Region reg, int call, int nin, Node **in)
     x->reg = reg;
     x->call = call;
     x->nd = 1;
-    x->dim[0] = nin && op != Oadd && op != Oexp
-        ? in[nin - 1]->dim[0] : dim_no(g, n);
+    x->dim[0] =
+        nin && op != Oadd && op != Oexp ? in[nin - 1]->dim[0] : dim_no(g, n);
     return x;
 }
 
 typedef struct Model {
     Schedule *s;
-    Handoff *edge;                /* vec                                      */
+    Handoff *edge; /* vec */
     PipeRow **row;
     int chans, size;
 } Model;
 
-typedef struct Maker {            /* a stage being made                       */
+typedef struct Maker { /* a stage being made */
     Graph *g;
     const Model *m;
-    Node **pre, **post;           /* vecs: what their readers may take        */
-    Node ***kept;                 /* by job and chunk: vec                    */
+    Node **pre, **post; /* vecs: what their readers may take */
+    Node ***kept;       /* by job and chunk: vec */
 } Maker;
 
 static Node ***kept(const Maker *k, int w, int chunk)
@@ -123,30 +123,36 @@ static void add_accum(Maker *k, int call, Node *from)
     vec_push(forever, k->post, x);
 }
 
-/* What w of chunk c does, from what is there before it.                      */
+/* What w of chunk c does, from what is there before it. */
 static void add_work(Maker *k, int w, int c)
 {
     Node **from = NULL, **mine = *kept(k, w, c);
-    int call = call_of(k->g, (Call){ROWwork, (Job)w, c, 0});
+    int call = call_of(k->g, (Call){ ROWwork, (Job)w, c, 0 });
 
     for (size_t i = 0; i < vec_len(k->pre); i++)
-        if (!below(2)) vec_push(forever, from, k->pre[i]);
+        if (!below(2))
+            vec_push(forever, from, k->pre[i]);
     for (int q = 0; q <= w; q++) {
         Node **v = *kept(k, q, c);
         for (size_t i = 0; i < vec_len(v); i++)
-            if (q == w || below(3)) vec_push(forever, from, v[i]);
+            if (q == w || below(3))
+                vec_push(forever, from, v[i]);
     }
     for (int i = 1 + below(k->m->size); i-- > 0;) {
         Node *in[3];
         int nin = from ? below(4) : 0;
-        for (int j = 0; j < nin; j++) in[j] = pick(from);
+        for (int j = 0; j < nin; j++)
+            in[j] = pick(from);
         Node *x = sized(k->g, below(3) ? Oadd : Oexp, REGbody, call, nin, in);
         vec_push(forever, from, x);
-        if (below(3)) vec_push(forever, mine, x);
-        else if (i == 0) vec_push(forever, mine, x);
+        if (below(3))
+            vec_push(forever, mine, x);
+        else if (i == 0)
+            vec_push(forever, mine, x);
     }
     *kept(k, w, c) = mine;
-    for (int i = below(3); i-- > 0;) add_accum(k, call, pick(mine));
+    for (int i = below(3); i-- > 0;)
+        add_accum(k, call, pick(mine));
 }
 
 static void add_transfers(Maker *k, int role, int receive)
@@ -156,12 +162,14 @@ static void add_transfers(Maker *k, int role, int receive)
     for (size_t i = 0; i < vec_len(k->m->edge); i++) {
         Handoff e = k->m->edge[i];
         int from = s->rank[e.a], to = s->rank[e.b];
-        if ((receive ? to : from) != role) continue;
-        Call c = {receive ? ROWrecv : ROWsend, e.from, e.a, e.b};
+        if ((receive ? to : from) != role)
+            continue;
+        Call c = { receive ? ROWrecv : ROWsend, e.from, e.a, e.b };
         Node **v = *kept(k, e.from, e.a), *in = receive ? NULL : pick(v);
         if (!receive) {
-            in = sized(k->g, Oexp, REGbody, call_of(k->g,
-                       (Call){ROWwork, e.from, e.a, 0}), 1, &in);
+            in =
+                sized(k->g, Oexp, REGbody,
+                      call_of(k->g, (Call){ ROWwork, e.from, e.a, 0 }), 1, &in);
             in->dim[0] = dim_no(k->g, (int)i % 4);
         }
         Node *x = sized(k->g, receive ? Orecv : Osend, REGbody,
@@ -169,9 +177,11 @@ static void add_transfers(Maker *k, int role, int receive)
         x->i = receive ? from : to;
         x->j = (int64_t)i;
         x->dim[0] = dim_no(k->g, (int)i % 4);
-        if (receive) vec_push(forever, *kept(k, e.to, e.b), x);
+        if (receive)
+            vec_push(forever, *kept(k, e.to, e.b), x);
         c.k = ROWwait;
-        if (!receive) call_of(k->g, c);
+        if (!receive)
+            call_of(k->g, c);
     }
 }
 
@@ -180,19 +190,19 @@ static void add_turns(Maker *k, int role)
     const PipeRow *row = k->m->row[role];
 
     for (size_t i = 0; i < vec_len(row); i++) {
-        Call c = {row[i].k, row[i].w, row[i].chunk, 0};
+        Call c = { row[i].k, row[i].w, row[i].chunk, 0 };
         if (c.k != ROWwork) {
             const Handoff *e = &k->m->edge[row[i].edge];
-            c = (Call){c.k, e->from, e->a, e->b};
+            c = (Call){ c.k, e->from, e->a, e->b };
         }
-        vec_push(forever, k->g->turn, ((Turn){call_of(k->g, c) - 1,
-                                              row[i].micro, row[i].pair}));
+        vec_push(forever, k->g->turn,
+                 ((Turn){ call_of(k->g, c) - 1, row[i].micro, row[i].pair }));
     }
 }
 
 static Graph *stage(const Model *m, int role, const Mesh *mesh, const Opts *o)
 {
-    Maker k = {.g = g_new(forever, "random"), .m = m};
+    Maker k = { .g = g_new(forever, "random"), .m = m };
     Graph *g = k.g;
 
     g->prog = "step";
@@ -213,7 +223,7 @@ static Graph *stage(const Model *m, int role, const Mesh *mesh, const Opts *o)
     add_transfers(&k, role, 0);
     add_turns(&k, role);
     for (int i = below(4); i-- > 0 && k.post;) {
-        Node *in[2] = {pick(k.post), pick(k.pre)};
+        Node *in[2] = { pick(k.post), pick(k.pre) };
         sized(g, Oexp, REGpost, 0, 2, in);
     }
     g_renumber(g);
@@ -224,8 +234,8 @@ static Graph *stage(const Model *m, int role, const Mesh *mesh, const Opts *o)
 
 static Model *random_model(void)
 {
-    static const char *const kinds[] = {"1f1b", "interleaved", "zerobubble",
-                                        "dualpipev"};
+    static const char *const kinds[] = { "1f1b", "interleaved", "zerobubble",
+                                         "dualpipev" };
     Model *m = alloc(forever, sizeof *m);
     int kind = below(4), p = 2 + below(3);
     int vpp = kind == 1 ? 2 + below(2) : kind == 3 ? 2 : 1;
@@ -234,9 +244,11 @@ static Model *random_model(void)
     m->s = schedule_make(forever, kinds[kind], p, vpp, 2 * p + below(9), NULL);
     int back = schedule_splits(m->s) ? WI : WB;
     for (int c = 0; c + 1 < m->s->chunks; c++) {
-        if (m->s->rank[c] == m->s->rank[c + 1]) continue;
-        vec_push(forever, m->edge, ((Handoff){WF, c, WF, c + 1}));
-        vec_push(forever, m->edge, ((Handoff){(Job)back, c + 1, (Job)back, c}));
+        if (m->s->rank[c] == m->s->rank[c + 1])
+            continue;
+        vec_push(forever, m->edge, ((Handoff){ WF, c, WF, c + 1 }));
+        vec_push(forever, m->edge,
+                 ((Handoff){ (Job)back, c + 1, (Job)back, c }));
     }
     m->row = schedule_rows(forever, m->s, m->edge, (int)vec_len(m->edge));
     return m;
@@ -246,8 +258,9 @@ static Group *group_of(Node *n)
 {
     Group *k = alloc(forever, sizeof *k);
 
-    *k = (Group){.fam = FAMloop, .reg = n->reg, .call = n->call, .n = 1,
-                 .nout = 1};
+    *k = (Group){
+        .fam = FAMloop, .reg = n->reg, .call = n->call, .n = 1, .nout = 1
+    };
     k->node = k->out = alloc(forever, sizeof *k->node);
     k->node[0] = n;
     k->in = n->in;
@@ -259,7 +272,7 @@ static Group *group_of(Node *n)
 
 static Plan *plan_of(const Model *m, Graph **g, Table *groups)
 {
-    int64_t size[NMESH] = {[Mpp] = m->s->ranks};
+    int64_t size[NMESH] = { [Mpp] = m->s->ranks };
     Mesh *mesh = mesh_new(forever, m->s->ranks, size, "tp-cp-dp-pp", NULL);
     Opts *o = opts_new(forever);
     Emit *e = NULL;
@@ -268,15 +281,18 @@ static Plan *plan_of(const Model *m, Graph **g, Table *groups)
     for (int r = 0; r < m->s->ranks; r++) {
         Group **k = NULL;
         g[r] = stage(m, r, mesh, o);
-        if (!e) e = emit_new(forever, g[r], &fake);
+        if (!e)
+            e = emit_new(forever, g[r], &fake);
         for (int reg = 0; reg < NREGION; reg++)
             for (size_t i = 0; i < vec_len(g[r]->node); i++) {
                 Node *n = g[r]->node[i];
-                if ((int)n->reg != reg) continue;
+                if ((int)n->reg != reg)
+                    continue;
                 vec_push(forever, k, group_of(n));
                 fake_lower(g[r], k[vec_len(k) - 1], forever);
-                *table_at(groups, KEYP(intern(strf(forever, "%d %s", r,
-                          n->name)))) = k[vec_len(k) - 1];
+                *table_at(groups,
+                          KEYP(intern(strf(forever, "%d %s", r, n->name)))) =
+                    k[vec_len(k) - 1];
             }
         emit_program(e, g[r], k);
     }
@@ -290,9 +306,9 @@ typedef struct Run {
     const Role *r;
     const Program *p;
     int role, micro, micros;
-    Table *group;                 /* "role name" -> group                     */
+    Table *group; /* "role name" -> group */
     uint8_t *mem;
-    uint8_t *now;                 /* [node][micro]: the byte it should hold   */
+    uint8_t *now; /* [node][micro]: the byte it should hold */
     Death *dead;
     uint8_t tick;
 } Run;
@@ -305,7 +321,7 @@ static uint8_t *bytes_at(const Run *x, int buf)
     return x->mem + b->offset + (f ? f->slot[f->of[x->micro]] : 0);
 }
 
-/* What lives through the table has one value for all micro-batches.          */
+/* What lives through the table has one value for all micro-batches. */
 static uint8_t *now(const Run *x, Node *n)
 {
     int one = n->reg != REGbody || n->op == Oaccum;
@@ -338,18 +354,20 @@ static void run_group(Run *x, const Group *k, const Step *s)
 {
     for (int i = 0; i < k->nin; i++)
         check_value(x, k->in[i], s->buf[i], s->label);
-    if (s->kind == Ssend || s->kind == Swait) return;
+    if (s->kind == Ssend || s->kind == Swait)
+        return;
     Node *n = k->out[0];
     if (n->op == Oaccum && strcmp(n->s, "last"))
         check_value(x, n, s->buf[k->nin], s->label);
-    if (k->scratch) fill(x, s->buf[s->nbuf - 1], 0xee);
+    if (k->scratch)
+        fill(x, s->buf[s->nbuf - 1], 0xee);
     write_value(x, n, s->buf[k->nin]);
 }
 
 static const Group *find(const Run *x, const char *name)
 {
-    return table_get(x->group, KEYP(intern(strf(forever, "%d %s", x->role,
-                                                name))));
+    return table_get(x->group,
+                     KEYP(intern(strf(forever, "%d %s", x->role, name))));
 }
 
 static void run_step(Run *x, int i)
@@ -367,13 +385,13 @@ static void run_step(Run *x, int i)
     }
     for (size_t d = 0; d < vec_len(x->dead); d++)
         if (x->dead[d].step == i && !x->dead[d].last)
-            memset(x->mem + x->dead[d].offset, 0xff,
-                   (size_t)x->dead[d].bytes);
+            memset(x->mem + x->dead[d].offset, 0xff, (size_t)x->dead[d].bytes);
 }
 
 static void run_phase(Run *x, const Phase *f)
 {
-    for (int i = f->first; i < f->first + f->n; i++) run_step(x, i);
+    for (int i = f->first; i < f->first + f->n; i++)
+        run_step(x, i);
 }
 
 static void run_stage(Run *x)
@@ -412,10 +430,15 @@ static void stages_run_in_their_memory(void **state)
         for (int r = 0; r < p->nrole; r++) {
             const Role *o = &p->role[r];
             const char *why = lives_wrong(forever, o);
-            if (why) fail_msg("round %d, stage %d: %s", i, r, why);
-            Run x = {.g = g[r], .r = o, .p = o->prog, .role = r,
-                     .micros = m->s->micros, .group = groups,
-                     .dead = deaths(forever, o, 0)};
+            if (why)
+                fail_msg("round %d, stage %d: %s", i, r, why);
+            Run x = { .g = g[r],
+                      .r = o,
+                      .p = o->prog,
+                      .role = r,
+                      .micros = m->s->micros,
+                      .group = groups,
+                      .dead = deaths(forever, o, 0) };
             x.mem = malloc((size_t)o->arena + 1);
             x.now = calloc(vec_len(g[r]->node) + 1, (size_t)x.micros);
             run_stage(&x);
@@ -430,12 +453,13 @@ static void stages_run_in_their_memory(void **state)
         }
     }
     printf("# %d steps in %d rows, %d frames; height over bound %.3f, at worst "
-           "%.3f\n", steps, rows, frames, sum / rounds, worst);
+           "%.3f\n",
+           steps, rows, frames, sum / rounds, worst);
     assert_true(frames > 1000 && sum / rounds < 1.15);
 }
 
 /* Slots that move: what the one check finds the other does too, and it is never
- * silent where a byte is used twice.                                         */
+ * silent where a byte is used twice. */
 static void moved_slots_are_found(void **state)
 {
     int found = 0, tried = 0;
@@ -451,8 +475,10 @@ static void moved_slots_are_found(void **state)
         for (int k = 0; k < 20 && q->nframe; k++) {
             Frame *f = &q->frame[below(q->nframe)];
             int64_t *at = &f->slot[below(f->nslot)], was = *at;
-            *at = r->persist + 256 * below((int)((r->arena - r->persist -
-                                                  f->bytes) / 256 + 1));
+            *at =
+                r->persist +
+                256 *
+                    below((int)((r->arena - r->persist - f->bytes) / 256 + 1));
             int one = plan_wrong(forever, p) != NULL;
             int two = lives_wrong(forever, r) != NULL;
             if (two && !one)

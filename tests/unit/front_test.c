@@ -1,7 +1,7 @@
 /* front_test: what a model file becomes. Sizes of the models we ship are the
  * published ones, and their FLOPs those of moe-training.md C4; attention takes
  * every square value with it; hf{} cuts tensors where it says; one text gives
- * one graph.                                                                 */
+ * one graph. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -39,6 +39,7 @@ static int count(const Graph *g, Op op)
 /* ---- models -------------------------------------------------------------- */
 
 static const struct {
+    /* clang-format off */
     const char *file;
     int64_t params, states;
     double active, gflop;         /* billions; GFLOP a token, at 4096 tokens  */
@@ -52,9 +53,10 @@ static const struct {
     { "models/deepseek_v3.lua", 682636472320, 15104, 38.240, 259.993 },
     { "models/llama3.lua", 8030261248, 0, 8.030, 48.249 },
 };
+/* clang-format on */
 
 /* The table has three digits, and counts DeepSeek's two inner norms as products
- * (the "+ 1" of C3): 6 * 61 * (1536 + 512) = 0.00075 GFLOP.                  */
+ * (the "+ 1" of C3): 6 * 61 * (1536 + 512) = 0.00075 GFLOP. */
 static void near(double got, double want)
 {
     if (got < want - 0.001 || got > want + 0.001)
@@ -81,12 +83,12 @@ static void sizes(void **state)
 
 /* ---- attention ----------------------------------------------------------- */
 
-#define HEAD                                                                   \
-    "axes { batch=2, seq=8, hidden=4, heads=2, dim=6 }\n"                      \
-    "local x = input('x', 'batch seq hidden')\n"                               \
-    "local q = dot(x, param('wq', 'hidden heads dim'), 'hidden')\n"            \
-    "local k = rename(dot(x, param('wk', 'hidden heads dim'), 'hidden'),"      \
-    " {seq='key'})\n"                                                          \
+#define HEAD                                                              \
+    "axes { batch=2, seq=8, hidden=4, heads=2, dim=6 }\n"                 \
+    "local x = input('x', 'batch seq hidden')\n"                          \
+    "local q = dot(x, param('wq', 'hidden heads dim'), 'hidden')\n"       \
+    "local k = rename(dot(x, param('wk', 'hidden heads dim'), 'hidden')," \
+    " {seq='key'})\n"                                                     \
     "local v = rename(x, {seq='key'})\n"
 #define TAIL "loss('l', mean(y, 'batch seq heads hidden'))\n"
 
@@ -107,10 +109,11 @@ static int live_square(const Graph *g)
 }
 
 /* Window, slope, cap and two products: all of it moves into the body, what is
- * not square becomes an operand, and iota is made, not read.                 */
+ * not square becomes an operand, and iota is made, not read. */
 static void attention_takes_squares(void **state)
 {
-    Graph *g = traced(HEAD
+    Graph *g = traced(
+        HEAD
         "local ago = iota('seq') - rename(iota('seq'), {seq='key'})\n"
         "local s = 30 * tanh((dot(q, k, 'dim') + dot(q * 2, k, 'dim')) / 30)\n"
         "s = s - param('slope', 'heads') * ago\n"
@@ -121,7 +124,7 @@ static void attention_takes_squares(void **state)
     (void)state;
     assert_non_null(a);
     assert_int_equal(live_square(g), 0);
-    assert_int_equal(a->nin, 5);  /* q * 2, q, k, slope, v                    */
+    assert_int_equal(a->nin, 5); /* q * 2, q, k, slope, v */
     assert_int_equal(count(a->body, Oarg), 5);
     assert_int_equal(count(a->body, Odot), 3);
     assert_int_equal(count(a->body, Oiota), 2);
@@ -135,10 +138,10 @@ static void attention_takes_squares(void **state)
 /* causal() is opened inside; a use of the scores elsewhere keeps them there. */
 static void attention_leaves_other_uses(void **state)
 {
-    Graph *g = traced(HEAD
-        "local s = dot(q, k, 'dim')\n"
-        "local y = attention(causal(s, 'seq', 'key'), v, 'key')\n"
-        "metric('top', mean(max(s, 'key'), 'batch seq heads'))\n" TAIL);
+    Graph *g = traced(
+        HEAD "local s = dot(q, k, 'dim')\n"
+             "local y = attention(causal(s, 'seq', 'key'), v, 'key')\n"
+             "metric('top', mean(max(s, 'key'), 'batch seq heads'))\n" TAIL);
     Node *a = find(g, Ocall, "attention");
 
     (void)state;
@@ -152,10 +155,10 @@ static void attention_leaves_other_uses(void **state)
 
 static void composites_are_one_node(void **state)
 {
-    Graph *g = traced(HEAD
-        "local y = scope('norm', rmsnorm, q, 'dim')\n"
-        "loss('l', mean(rope(y, 'dim', 'seq', 1e4) * sum(k, 'key'),"
-        " 'batch seq heads dim'))\n");
+    Graph *g =
+        traced(HEAD "local y = scope('norm', rmsnorm, q, 'dim')\n"
+                    "loss('l', mean(rope(y, 'dim', 'seq', 1e4) * sum(k, 'key'),"
+                    " 'batch seq heads dim'))\n");
     Node *norm = find(g, Ocall, "rmsnorm"), *rope = find(g, Ocall, "rope");
 
     (void)state;
@@ -168,14 +171,13 @@ static void composites_are_one_node(void **state)
     assert_int_equal(rope->dt, Dreal);
 }
 
-/* A local function may wrap the layer whose name it takes.                   */
+/* A local function may wrap the layer whose name it takes. */
 static void local_function_wraps_layer(void **state)
 {
-    Graph *g = traced(HEAD
-        "local function attention(t)\n"
-        "  return attention(dot(t, k, 'dim'), v, 'key')\n"
-        "end\n"
-        "local y = attention(q)\n" TAIL);
+    Graph *g = traced(HEAD "local function attention(t)\n"
+                           "  return attention(dot(t, k, 'dim'), v, 'key')\n"
+                           "end\n"
+                           "local y = attention(q)\n" TAIL);
 
     (void)state;
     assert_non_null(find(g, Ocall, "attention"));
@@ -208,7 +210,7 @@ static void numbers_take_the_dtype_beside(void **state)
 }
 
 /* Every row of ops.def that is not hidden is a function, and editors know
- * it.                                                                        */
+ * it. */
 static void every_op_is_a_function(void **state)
 {
     extern const char editor_lua[], luacheckrc[];
@@ -292,6 +294,7 @@ static void command_line_wins(void **state)
 
 int main(void)
 {
+    /* clang-format off */
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sizes),
         cmocka_unit_test(attention_takes_squares),
@@ -304,6 +307,7 @@ int main(void)
         cmocka_unit_test(same_text_same_graph),
         cmocka_unit_test(command_line_wins),
     };
+    /* clang-format on */
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

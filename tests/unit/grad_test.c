@@ -1,7 +1,7 @@
 /* grad_test: every differentiable row of the op table against central
  * differences in fp64. The scalar is sum(out * weights); each leaf element is
  * moved by 1e-5, so the error of the difference is about 1e-10 of the third
- * derivative: 1e-6 relative is met by a right gradient only.                 */
+ * derivative: 1e-6 relative is met by a right gradient only. */
 #include <math.h>
 #include <string.h>
 
@@ -12,8 +12,8 @@ static int passed, failed;
 
 typedef struct Trial {
     Case c;
-    Node *w;                      /* weights, out's axes                      */
-    double *wval, **base;         /* values by node id                        */
+    Node *w;              /* weights, out's axes */
+    double *wval, **base; /* values by node id */
 } Trial;
 
 static double scalar(const Trial *t)
@@ -58,7 +58,7 @@ static void weigh(Trial *t)
 }
 
 /* Element of the gradient that belongs to element i of the leaf: by axes'
- * names.                                                                     */
+ * names. */
 static double gradient_at(const Node *d, const double *v, const Node *x,
                           int64_t i)
 {
@@ -107,8 +107,8 @@ static double trial(Trial *t)
     interp(g, val);
     for (int k = 0; k < t->c.nleaf; k++)
         if (!t->c.fixed[k])
-            worst = fmax(worst, check_leaf(t, k, d[k], d[k] ? val[d[k]->id]
-                                                            : NULL));
+            worst = fmax(worst,
+                         check_leaf(t, k, d[k], d[k] ? val[d[k]->id] : NULL));
     return worst;
 }
 
@@ -116,7 +116,7 @@ int main(void)
 {
     Arena *a = arena_new();
 
-    for (int i = 0; ; i++) {
+    for (int i = 0;; i++) {
         Trial t = { 0 };
         arena_reset(a);
         if (!case_at(i, a, &t.c))
@@ -125,7 +125,7 @@ int main(void)
             t.c.out->dt == Dbf16)
             continue;
         double e = trial(&t);
-        double limit = t.c.op == Ocast ? 2e-2 : 1e-6; /* f32 steps of a cast  */
+        double limit = t.c.op == Ocast ? 2e-2 : 1e-6; /* f32 steps of a cast */
         if (e < limit)
             passed++, printf("ok - grad %s %s: %.1e\n", optab[t.c.op].name,
                              t.c.name, e);

@@ -3,7 +3,7 @@
  * this machine and run a block after another. A thread is a context with its
  * own stack; it gives way where a block or a warp waits for its threads, and
  * they take turns in order, so all have arrived when the first goes on.
- * Products on tensor cores are the host's.                                   */
+ * Products on tensor cores are the host's. */
 #define _GNU_SOURCE
 #include "../../codegen/codegen.h"
 #include "hostrun.h"
@@ -22,61 +22,61 @@ enum { MOST = 1024, STACK = 1 << 16, ARGS = 48 };
 /* ---- what stands before the texts: CUDA's words -------------------------- */
 
 static const char words[] =
-"#define __device__\n"
-"#define __global__\n"
-"#define __forceinline__ inline\n"
-"#define __launch_bounds__(...)\n"
-"#define __shared__ static\n"
-"#define memcpy __builtin_memcpy\n"
-"extern \"C\" {\n"
-"double exp(double); double log(double); double pow(double, double);\n"
-"double tanh(double); double log1p(double); double erfc(double);\n"
-"double sin(double); double cos(double); float floorf(float);\n"
-"struct Dim { unsigned x, y, z; };\n"
-"struct alignas(16) uint4 { unsigned x, y, z, w; };\n"
-"Dim threadIdx, blockIdx, blockDim, gridDim;\n"
-"void (*grid_wait)(void);\n"
-"unsigned long long (*grid_swap)(unsigned long long, unsigned);\n"
-"}\n"
-"static inline void __syncthreads() { grid_wait(); }\n"
-"static inline void __syncwarp() { grid_wait(); }\n"
-"static inline float __int_as_float(int b)\n"
-"{ float x; memcpy(&x, &b, 4); return x; }\n"
-"static inline float __uint_as_float(unsigned b)\n"
-"{ float x; memcpy(&x, &b, 4); return x; }\n"
-"static inline unsigned __float_as_uint(float x)\n"
-"{ unsigned b; memcpy(&b, &x, 4); return b; }\n"
-"static inline long long __double_as_longlong(double x)\n"
-"{ long long b; memcpy(&b, &x, 8); return b; }\n"
-"static inline int __popc(unsigned x) { return __builtin_popcount(x); }\n"
-"static inline float __fsqrt_rn(float x) { return __builtin_sqrtf(x); }\n"
-"static inline double __dsqrt_rn(double x) { return __builtin_sqrt(x); }\n"
-"static inline float __fmaf_rn(float a, float b, float c)\n"
-"{ return __builtin_fmaf(a, b, c); }\n"
-"static inline double __fma_rn(double a, double b, double c)\n"
-"{ return __builtin_fma(a, b, c); }\n"
-"template <class T> T __shfl_sync(unsigned, T x, int lane)\n"
-"{\n"
-"    unsigned long long v = 0;\n"
-"    memcpy(&v, &x, sizeof x);\n"
-"    v = grid_swap(v, (threadIdx.x & ~31u) + (lane & 31));\n"
-"    memcpy(&x, &v, sizeof x);\n"
-"    return x;\n"
-"}\n"
-"template <class T> T __shfl_xor_sync(unsigned m, T x, int h)\n"
-"{ return __shfl_sync(m, x, (threadIdx.x & 31) ^ h); }\n"
-"template <class T> T __shfl_up_sync(unsigned m, T x, int h)\n"
-"{\n"
-"    const int lane = threadIdx.x & 31;\n"
-"    return __shfl_sync(m, x, lane >= h ? lane - h : lane);\n"
-"}\n"
-"static inline unsigned __ballot_sync(unsigned, int yes)\n"
-"{\n"
-"    unsigned m = 0;\n"
-"    for (int i = 0; i < 32; i++)\n"
-"        m |= (unsigned)(__shfl_sync(~0u, yes, i) != 0) << i;\n"
-"    return m;\n"
-"}\n";
+    "#define __device__\n"
+    "#define __global__\n"
+    "#define __forceinline__ inline\n"
+    "#define __launch_bounds__(...)\n"
+    "#define __shared__ static\n"
+    "#define memcpy __builtin_memcpy\n"
+    "extern \"C\" {\n"
+    "double exp(double); double log(double); double pow(double, double);\n"
+    "double tanh(double); double log1p(double); double erfc(double);\n"
+    "double sin(double); double cos(double); float floorf(float);\n"
+    "struct Dim { unsigned x, y, z; };\n"
+    "struct alignas(16) uint4 { unsigned x, y, z, w; };\n"
+    "Dim threadIdx, blockIdx, blockDim, gridDim;\n"
+    "void (*grid_wait)(void);\n"
+    "unsigned long long (*grid_swap)(unsigned long long, unsigned);\n"
+    "}\n"
+    "static inline void __syncthreads() { grid_wait(); }\n"
+    "static inline void __syncwarp() { grid_wait(); }\n"
+    "static inline float __int_as_float(int b)\n"
+    "{ float x; memcpy(&x, &b, 4); return x; }\n"
+    "static inline float __uint_as_float(unsigned b)\n"
+    "{ float x; memcpy(&x, &b, 4); return x; }\n"
+    "static inline unsigned __float_as_uint(float x)\n"
+    "{ unsigned b; memcpy(&b, &x, 4); return b; }\n"
+    "static inline long long __double_as_longlong(double x)\n"
+    "{ long long b; memcpy(&b, &x, 8); return b; }\n"
+    "static inline int __popc(unsigned x) { return __builtin_popcount(x); }\n"
+    "static inline float __fsqrt_rn(float x) { return __builtin_sqrtf(x); }\n"
+    "static inline double __dsqrt_rn(double x) { return __builtin_sqrt(x); }\n"
+    "static inline float __fmaf_rn(float a, float b, float c)\n"
+    "{ return __builtin_fmaf(a, b, c); }\n"
+    "static inline double __fma_rn(double a, double b, double c)\n"
+    "{ return __builtin_fma(a, b, c); }\n"
+    "template <class T> T __shfl_sync(unsigned, T x, int lane)\n"
+    "{\n"
+    "    unsigned long long v = 0;\n"
+    "    memcpy(&v, &x, sizeof x);\n"
+    "    v = grid_swap(v, (threadIdx.x & ~31u) + (lane & 31));\n"
+    "    memcpy(&x, &v, sizeof x);\n"
+    "    return x;\n"
+    "}\n"
+    "template <class T> T __shfl_xor_sync(unsigned m, T x, int h)\n"
+    "{ return __shfl_sync(m, x, (threadIdx.x & 31) ^ h); }\n"
+    "template <class T> T __shfl_up_sync(unsigned m, T x, int h)\n"
+    "{\n"
+    "    const int lane = threadIdx.x & 31;\n"
+    "    return __shfl_sync(m, x, lane >= h ? lane - h : lane);\n"
+    "}\n"
+    "static inline unsigned __ballot_sync(unsigned, int yes)\n"
+    "{\n"
+    "    unsigned m = 0;\n"
+    "    for (int i = 0; i < 32; i++)\n"
+    "        m |= (unsigned)(__shfl_sync(~0u, yes, i) != 0) << i;\n"
+    "    return m;\n"
+    "}\n";
 
 static void *compile_all(Arena *a, Group *const *k, int n)
 {
@@ -88,8 +88,10 @@ static void *compile_all(Arena *a, Group *const *k, int n)
     fputs(words, f);
     fputs(unit_text(a, &T_cuda, k, n), f);
     fclose(f);
-    int bad = system(strf(a, "c++ -O1 -w -ffp-contract=off -shared -fPIC "
-                             "-o %s %s -lm", so, c));
+    int bad = system(strf(a,
+                          "c++ -O1 -w -ffp-contract=off -shared -fPIC "
+                          "-o %s %s -lm",
+                          so, c));
     void *lib = bad ? NULL : dlopen(so, RTLD_NOW);
     if (!getenv("KEEP_KERNELS") && !bad)
         unlink(c);
@@ -101,7 +103,9 @@ static void *compile_all(Arena *a, Group *const *k, int n)
 
 /* ---- threads ------------------------------------------------------------- */
 
-typedef struct Dim3 { unsigned x, y, z; } Dim3;
+typedef struct Dim3 {
+    unsigned x, y, z;
+} Dim3;
 typedef unsigned long long Swap(unsigned long long v, unsigned of);
 
 static ucontext_t home, thread[MOST];
@@ -117,7 +121,7 @@ static void wait_turn(void)
     swapcontext(&thread[now], &home);
 }
 
-/* Two sets of slots: a thread is at most one exchange ahead of another.      */
+/* Two sets of slots: a thread is at most one exchange ahead of another. */
 static unsigned long long swap(unsigned long long v, unsigned of)
 {
     int set = turn[now]++ & 1;
@@ -127,13 +131,13 @@ static unsigned long long swap(unsigned long long v, unsigned of)
     return slot[set][of];
 }
 
-/* All parameters are 8 bytes; those that a kernel lacks do no harm.          */
+/* All parameters are 8 bytes; those that a kernel lacks do no harm. */
 static void run_thread(void)
 {
     void **p = arg;
 
-#define P(i) p[i], p[i + 1], p[i + 2], p[i + 3], p[i + 4], p[i + 5], p[i + 6], \
-             p[i + 7]
+#define P(i) \
+    p[i], p[i + 1], p[i + 2], p[i + 3], p[i + 4], p[i + 5], p[i + 6], p[i + 7]
     body(P(0), P(8), P(16), P(24), P(32), P(40));
     over[now] = 1;
     swapcontext(&thread[now], &home);
@@ -154,7 +158,7 @@ static void run_block(int threads, Dim3 *tid)
 {
     for (int i = 0; i < threads; i++)
         start_thread(i);
-    for (int left = threads; left; ) {
+    for (int left = threads; left;) {
         left = 0;
         for (now = 0; now < threads; now++) {
             if (over[now])
@@ -227,11 +231,11 @@ static int judge(Trial *t, void *lib)
     return !(worst <= t->limit);
 }
 
-/* Grouped products on threads: each text has its own constants.              */
+/* Grouped products on threads: each text has its own constants. */
 static void keep_apart(Group *k, Arena *a)
 {
-    static const char *const name[] = { "TA", "TC", "TO", "EXPERTS", "K", "N",
-                                        "LDW", "TW", "STRIDEW" };
+    static const char *const name[] = { "TA", "TC",  "TO", "EXPERTS", "K",
+                                        "N",  "LDW", "TW", "STRIDEW" };
     Text t = { .arena = a };
 
     for (size_t i = 0; i < sizeof name / sizeof *name; i++)
@@ -242,7 +246,7 @@ static void keep_apart(Group *k, Arena *a)
     k->text = t.s;
 }
 
-/* Grouped products on tensor cores are those of hosts.                       */
+/* Grouped products on tensor cores are those of hosts. */
 static void lower(Graph *g, Group *k, Arena *a)
 {
     T_cuda.lower(g, k, a);
@@ -258,7 +262,7 @@ static void lower(Graph *g, Group *k, Arena *a)
 
 /* grid_test                        all
  * grid_test word                   those with the word in their names
- * grid_test random first count     that many random graphs                   */
+ * grid_test random first count     that many random graphs */
 int main(int argc, char **argv)
 {
     Arena *a = arena_new();

@@ -1,6 +1,6 @@
 /* hostrun.c: the steps of a program, one after another, in plain C. Products
  * are three loops; kernels run in uneven ranges, so that a kernel whose result
- * depends on the split is found out.                                         */
+ * depends on the split is found out. */
 #define _GNU_SOURCE
 #include "hostrun.h"
 #include "../../codegen/codegen.h"
@@ -43,7 +43,7 @@ static void set(Dtype dt, void *p, int64_t i, double v)
 static void *buffer(const Graph *g, Node *n)
 {
     n = storage(n);
-    if (!n->tmp) {                            /* bytes never written show up  */
+    if (!n->tmp) { /* bytes never written show up */
         size_t bytes = (size_t)local_bytes(g, n) + RUNGUARD;
         n->tmp = alloc(g->arena, bytes);
         memset(n->tmp, 0xff, bytes);
@@ -81,7 +81,12 @@ double *host_get(const Graph *g, Node *n, Arena *a)
 
 /* ---- products ------------------------------------------------------------ */
 
-typedef struct Mat { Dtype dt; void *p; int64_t at, ld; int turned; } Mat;
+typedef struct Mat {
+    Dtype dt;
+    void *p;
+    int64_t at, ld;
+    int turned;
+} Mat;
 
 static double at(const Mat *m, int64_t r, int64_t c)
 {
@@ -123,7 +128,7 @@ static void gemm(const int64_t *iv, int nint, void *const *buf)
     }
 }
 
-/* iv: dtype dtypeout E K N ldw tw strideW accumulate capacity                */
+/* iv: dtype dtypeout E K N ldw tw strideW accumulate capacity */
 static void grouped(const int64_t *iv, void *const *buf, int weights)
 {
     const int32_t *off = buf[3];
@@ -162,8 +167,8 @@ static void kernel(const Group *k, void *const *buf, const int64_t *iv,
     f(buf, iv, a, b);
 }
 
-void host_step(void *lib, const Group *k, void *const *buf,
-               const size_t *bytes, const int64_t *iv)
+void host_step(void *lib, const Group *k, void *const *buf, const size_t *bytes,
+               const int64_t *iv)
 {
     (void)bytes;
     switch (k->step.kind) {
@@ -199,8 +204,7 @@ static void step(const Graph *g, const Group *k, RunStep *f, void *ctx)
 
 /* ---- results in place of operands ---------------------------------------- */
 
-static int used_later(const Graph *g, Group *const *k, int from, int n,
-                      Node *x)
+static int used_later(const Graph *g, Group *const *k, int from, int n, Node *x)
 {
     for (int i = from; i < n; i++)
         for (int j = 0; j < k[i]->narg; j++)
@@ -212,7 +216,7 @@ static int used_later(const Graph *g, Group *const *k, int from, int n,
     return x->nin == 0 || x->op == Oaccum || !x->tmp;
 }
 
-/* As alloc does: a result takes over an operand that is dead afterwards.     */
+/* As alloc does: a result takes over an operand that is dead afterwards. */
 static void take_over(const Graph *g, Group *const *k, int at, int n)
 {
     for (int p = 0; p < k[at]->ninplace; p++) {
@@ -247,9 +251,10 @@ void *host_compile(Arena *a, Group *const *k, int n)
 
     fputs(unit_text(a, &T_host, k, n), f);
     fclose(f);
-    int bad = system(strf(a, "cc %s -march=native -ffp-contract=off -shared "
-                             "-fno-math-errno -fno-trapping-math -fPIC -Wall "
-                             "-Wno-unused -o %s %s -lm",
+    int bad = system(strf(a,
+                          "cc %s -march=native -ffp-contract=off -shared "
+                          "-fno-math-errno -fno-trapping-math -fPIC -Wall "
+                          "-Wno-unused -o %s %s -lm",
                           opt ? opt : "-O2", so, c));
     void *lib = bad ? NULL : dlopen(so, RTLD_NOW);
     if (!keep && !bad)

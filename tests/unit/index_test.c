@@ -1,6 +1,6 @@
 /* index_test: the index of a checkpoint whose files are hashed in pieces: a bit
  * anywhere, pieces in another order or a byte less are refused; an index of
- * before, with hashes of whole files, is good.                               */
+ * before, with hashes of whole files, is good. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <setjmp.h>
@@ -18,12 +18,14 @@
 enum { PIECE = 4 << 20, BYTES = 2 * PIECE + 12345 };
 
 static const char *dir;
-static const State state0 = {.step = 7, .plan = "x"};
+static const State state0 = { .step = 7, .plan = "x" };
 
-/* A file of one tensor of bytes in disorder.                                 */
+/* A file of one tensor of bytes in disorder. */
 static void tensor_file(const char *path)
 {
-    StTensor t = {.name = "w", .dt = "U8", .bytes = 1, .nd = 1, .n = {BYTES}};
+    StTensor t = {
+        .name = "w", .dt = "U8", .bytes = 1, .nd = 1, .n = { BYTES }
+    };
     int64_t total = 0, size = 0;
     size_t len = 0;
     char *head = st_header(forever, &t, 1, &len, &total);
@@ -56,8 +58,8 @@ static int setup(void **state)
 
 static int teardown(void **state)
 {
-    static const char *const names[] = {"model.safetensors", "state.json",
-                                        "optim.safetensors", "index", "."};
+    static const char *const names[] = { "model.safetensors", "state.json",
+                                         "optim.safetensors", "index", "." };
     (void)state;
     for (int i = 0; i < 5; i++)
         remove(strf(forever, "%s/%s", dir, names[i]));
@@ -68,7 +70,7 @@ static int teardown(void **state)
 
 static int is_good(void)
 {
-    State s = {0};
+    State s = { 0 };
 
     return !ckpt_verify(forever, dir, &s) && s.step == state0.step;
 }
@@ -85,7 +87,7 @@ static void test_damage(void **state)
 {
     int64_t n = 0;
     uint8_t *p = file("optim.safetensors", &n);
-    const int64_t at[] = {PIECE - 1, PIECE, PIECE + 77, 2 * PIECE, n - 1};
+    const int64_t at[] = { PIECE - 1, PIECE, PIECE + 77, 2 * PIECE, n - 1 };
 
     (void)state;
     assert_true(is_good());
@@ -94,7 +96,7 @@ static void test_damage(void **state)
         assert_false(is_good());
         p[at[i]] ^= 16;
     }
-    for (int64_t i = 0; i < PIECE / 2; i++) {     /* halves change places     */
+    for (int64_t i = 0; i < PIECE / 2; i++) { /* halves change places */
         uint8_t b = p[PIECE + i];
         p[PIECE + i] = p[3 * PIECE / 2 + i];
         p[3 * PIECE / 2 + i] = b;
@@ -118,7 +120,7 @@ static void put_hash(Text *t, const void *p, size_t n)
 
 static void test_index_of_before(void **state)
 {
-    Text t = {.arena = forever};
+    Text t = { .arena = forever };
     int64_t n = 0;
 
     (void)state;

@@ -1,16 +1,20 @@
 /* interp.c: what every op means, in plain loops over doubles. Slow and simple;
- * kernels, gradients and passes are tested against it.                       */
+ * kernels, gradients and passes are tested against it. */
 #include "interp.h"
 
 #include <math.h>
 #include <string.h>
 
-/* An index tuple: a value per axis.                                          */
-typedef struct Env { int n; Axis *a[4 * MAXD]; int64_t i[4 * MAXD]; } Env;
+/* An index tuple: a value per axis. */
+typedef struct Env {
+    int n;
+    Axis *a[4 * MAXD];
+    int64_t i[4 * MAXD];
+} Env;
 
 static int64_t env_at(const Env *e, const Axis *a)
 {
-    for (int k = e->n; k-- > 0; )
+    for (int k = e->n; k-- > 0;)
         if (e->a[k] == a)
             return e->i[k];
     die("interp: no index for axis %s", a->name);
@@ -27,7 +31,7 @@ static void env_set(Env *e, Axis *a, int64_t i)
     e->i[e->n++] = i;
 }
 
-/* Row-major position in x of the tuple; axes x lacks are ignored.            */
+/* Row-major position in x of the tuple; axes x lacks are ignored. */
 static int64_t place(const Node *x, const Env *e)
 {
     int64_t at = 0;
@@ -41,14 +45,17 @@ static Env tuple(const Node *n, int64_t at)
 {
     Env e = { 0 };
 
-    for (int d = n->nd; d-- > 0; ) {
+    for (int d = n->nd; d-- > 0;) {
         env_set(&e, n->dim[d].a, at % n->dim[d].n);
         at /= n->dim[d].n;
     }
     return e;
 }
 
-typedef struct Run { Graph *g; double **val; } Run;
+typedef struct Run {
+    Graph *g;
+    double **val;
+} Run;
 
 static double get(const Run *r, const Node *x, const Env *e)
 {
@@ -100,7 +107,8 @@ static double ew1(const Node *n, double a)
         return dtypes[n->dt].kind == 'f' ? a
                : n->dt == Dbool          ? a != 0
                                          : trunc(a);
-    case Ostop_gradient: case Ospread: return a;
+    case Ostop_gradient:
+    case Ospread: return a;
     default: die("interp: %s of one operand", optab[n->op].name);
     }
 }
@@ -143,10 +151,10 @@ static double elementwise(const Run *r, const Node *n, const Env *e)
 
 /* ---- sums and products --------------------------------------------------- */
 
-/* Step the tuple over the axes v[0..nv) of sizes as in x; 0 when done.       */
+/* Step the tuple over the axes v[0..nv) of sizes as in x; 0 when done. */
 static int next(Env *e, Axis *const *v, int nv, const Node *x)
 {
-    for (int k = nv; k-- > 0; ) {
+    for (int k = nv; k-- > 0;) {
         int64_t i = env_at(e, v[k]) + 1;
         if (i < x->dim[dim_of(x, v[k])].n) {
             env_set(e, v[k], i);
@@ -244,7 +252,7 @@ static double gmmw(const Run *r, const Node *n, Env *e)
 }
 
 /* A pair stays when fewer than `rows` of its expert and micro-batch stand
- * before it.                                                                 */
+ * before it. */
 static double keep(const Run *r, const Node *n, Env *e)
 {
     double x = get(r, n->in[0], e), g = get(r, n->in[1], e);
@@ -266,7 +274,7 @@ static double keep(const Run *r, const Node *n, Env *e)
     return before < n->i ? x : -1;
 }
 
-/* Padding: pair -1, which stays.                                             */
+/* Padding: pair -1, which stays. */
 static double *padded(const Node *n, const MapLayout *l, const double *e,
                       double *m)
 {
@@ -408,7 +416,7 @@ static double cumsum(const Run *r, const Node *n, Env *e)
     return s;
 }
 
-/* The index of rank k: as many others are larger, or equal and before it.    */
+/* The index of rank k: as many others are larger, or equal and before it. */
 static double topk(const Run *r, const Node *n, Env *e)
 {
     const Node *x = n->in[0];
@@ -444,13 +452,18 @@ static double element(const Run *r, const Node *n, int64_t at)
     case Otopk: return topk(r, n, &e);
     case Okeep: return keep(r, n, &e);
     case Ocumsum: return cumsum(r, n, &e);
-    case Oslice: case Opad: case Oshift: return window(r, n, &e);
+    case Oslice:
+    case Opad:
+    case Oshift: return window(r, n, &e);
     case Oconcat: return concat(r, n, &e);
     case Ogather: return gather(r, n, &e);
     case Odispatch: return dispatch(r, n, &e);
     case Oundispatch: return undispatch(r, n, &e);
-    case Opermute: case Oaccum: return get(r, n->in[0], &e);
-    case Osplit: case Omerge: case Orename: return r->val[n->in[0]->id][at];
+    case Opermute:
+    case Oaccum: return get(r, n->in[0], &e);
+    case Osplit:
+    case Omerge:
+    case Orename: return r->val[n->in[0]->id][at];
     default: break;
     }
     if (optab[n->op].cls == EW)
@@ -460,7 +473,7 @@ static double element(const Run *r, const Node *n, int64_t at)
     die("interp: no meaning for %s", optab[n->op].name);
 }
 
-/* A composite is its body on the operands.                                   */
+/* A composite is its body on the operands. */
 static double *call(const Run *r, const Node *n)
 {
     Graph *b = n->body;

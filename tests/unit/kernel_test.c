@@ -1,7 +1,7 @@
 /* kernel_test: kernels against the reference interpreter. Every row of the op
  * table in fp64, fp32 and bf16, and graphs whose parts fuse: norms, softmax, a
  * loss with its gradient, an optimizer step, routed experts. One translation
- * unit holds all kernels, as in a plan.                                      */
+ * unit holds all kernels, as in a plan. */
 #define _GNU_SOURCE
 #include "hostrun.h"
 #include "trials.h"
@@ -72,7 +72,7 @@ static void judge_drop(Trial *t, void *lib)
     for (int64_t i = 0; i < n; i++)
         same += trial_value(y, b, x, i) == a[i];
     check(same == (double)n, "in any layout", same / (double)n);
-    double kept = share_of(a, NULL, n);       /* 36000 trials: 6 deviations   */
+    double kept = share_of(a, NULL, n); /* 36000 trials: 6 deviations */
     check(fabs(kept - 0.75) < 0.014, "keeps three of four", kept);
     double other = share_of(a, drop(t, 4, 5, 0, lib), n);
     check(fabs(other - 0.625) < 0.016, "differs by step", other);
@@ -81,7 +81,7 @@ static void judge_drop(Trial *t, void *lib)
 }
 
 /* kernel_test                      all
- * kernel_test random first count   that many random graphs                   */
+ * kernel_test random first count   that many random graphs */
 int main(int argc, char **argv)
 {
     Arena *a = arena_new();

@@ -1,6 +1,6 @@
 /* math_test: the functions of host.pre against libm in double. Errors are in
  * units of the last place of the right result; limits are what was measured,
- * rounded up, so a change for the worse is seen.                             */
+ * rounded up, so a change for the worse is seen. */
 #define _GNU_SOURCE
 #include "../../codegen/host.pre"
 #include "../../codegen/math.pre"
@@ -16,19 +16,28 @@ typedef struct Row {
     double (*want)(double x);
     float lo, hi;
     double ulps;
-    int zero;                     /* 1: passes through zero                   */
+    int zero; /* 1: passes through zero */
 } Row;
 
-static double d_sigmoid(double x) { return 1 / (1 + exp(-x)); }
-static double d_softplus(double x) { return x > 30 ? x : log1p(exp(x)); }
-static double d_gelu(double x) { return x * 0.5 * erfc(-x / sqrt(2)); }
+static double d_sigmoid(double x)
+{
+    return 1 / (1 + exp(-x));
+}
+static double d_softplus(double x)
+{
+    return x > 30 ? x : log1p(exp(x));
+}
+static double d_gelu(double x)
+{
+    return x * 0.5 * erfc(-x / sqrt(2));
+}
 static double d_dgelu(double x)
 {
     return 0.5 * erfc(-x / sqrt(2)) + x * exp(-x * x / 2) / sqrt(2 * M_PI);
 }
 
 /* Near a zero of a function only the absolute error counts: the unit is that of
- * 1/8 at least.                                                              */
+ * 1/8 at least. */
 static const Row rows[] = {
     { "exp", exp_f32, exp, -103, 88, 2, 0 },
     { "log", log_f32, log, 1e-44f, 3e38f, 2, 1 },
@@ -73,7 +82,10 @@ static void sweep(const Row *r)
            worst <= r->ulps ? "" : "not ", r->name, worst, (double)at, r->ulps);
 }
 
-typedef struct Edge { const char *name; float got, want; } Edge;
+typedef struct Edge {
+    const char *name;
+    float got, want;
+} Edge;
 
 static int same(float a, float b)
 {
@@ -83,6 +95,7 @@ static int same(float a, float b)
 static void edges(void)
 {
     const float inf = INFINITY, nan_ = NAN;
+    /* clang-format off */
     const Edge e[] = {
         { "exp(-inf)", exp_f32(-inf), 0 }, { "exp(inf)", exp_f32(inf), inf },
         { "exp(nan)", exp_f32(nan_), nan_ }, { "exp(0)", exp_f32(0), 1 },
@@ -113,6 +126,7 @@ static void edges(void)
         { "bf16(inf)", rbf_f32(inf), inf },
         { "bf16(nan)", rbf_f32(nan_), nan_ },
     };
+    /* clang-format on */
 
     for (size_t i = 0; i < sizeof e / sizeof *e; i++) {
         int good = same(e[i].got, e[i].want);
@@ -122,7 +136,7 @@ static void edges(void)
     }
 }
 
-/* Moments of a million normals: 5 standard deviations of each estimate.      */
+/* Moments of a million normals: 5 standard deviations of each estimate. */
 static void normals(void)
 {
     enum { N = 1 << 20 };
@@ -142,9 +156,10 @@ static void normals(void)
     }
 }
 
-/* Salmon et al. 2011, known answers of philox4x32-10.                        */
+/* Salmon et al. 2011, known answers of philox4x32-10. */
 static void known_answers(void)
 {
+    /* clang-format off */
     static const struct {
         int64_t key, counter;
         uint32_t c, d, want[4];
@@ -155,6 +170,7 @@ static void known_answers(void)
         { 0x299f31d0a4093822, (int64_t)0x85a308d3243f6a88, 0x13198a2e,
           0x03707344, { 0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1 } },
     };
+    /* clang-format on */
 
     for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
         uint32_t x[4];

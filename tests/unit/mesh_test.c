@@ -1,6 +1,6 @@
 /* mesh_test.c: atoms against the formulas of both grids, for every fold of up
  * to 24 ranks; what is refused is refused for a reason that the brute force
- * sees too, and the value it proposes is legal.                              */
+ * sees too, and the value it proposes is legal. */
 #define _GNU_SOURCE
 #include <setjmp.h>
 #include <stdarg.h>
@@ -35,7 +35,7 @@ static Mesh *try_mesh(Arena *a, int64_t world, const int64_t *size,
     return m;
 }
 
-/* Running products of one grid without pp, all that divide one another?      */
+/* Running products of one grid without pp, all that divide one another? */
 static int has_atoms(const int64_t *dense, const int64_t *expert)
 {
     int64_t d = 1, cut[7], n = 0;
@@ -53,7 +53,7 @@ static int has_atoms(const int64_t *dense, const int64_t *expert)
 }
 
 /* rank = x0 + n0 (x1 + n1 (x2 + n2 x3)): the coordinates (moe-training
- * A1.2).                                                                     */
+ * A1.2). */
 static void coordinates(int64_t rank, const int64_t n[4], int64_t x[4])
 {
     for (int i = 0; i < 4; i++) {
@@ -64,9 +64,8 @@ static void coordinates(int64_t rank, const int64_t n[4], int64_t x[4])
 
 static void same_as_formula(const Mesh *m)
 {
-    static const MeshAxis grid[2][4] = {
-        { Mtp, Mcp, Mdp, Mpp }, { Metp, Mep, Medp, Mpp }
-    };
+    static const MeshAxis grid[2][4] = { { Mtp, Mcp, Mdp, Mpp },
+                                         { Metp, Mep, Medp, Mpp } };
 
     for (int g = 0; g < 2; g++) {
         int64_t n[4], x[4], y[4], ranks[RANKS];
@@ -90,7 +89,7 @@ static void same_as_formula(const Mesh *m)
     }
 }
 
-/* The proposal after "nearest legal: " is one.                               */
+/* The proposal after "nearest legal: " is one. */
 static int proposal_works(Arena *a, int64_t world, const int64_t *size)
 {
     const char *s = strstr(message, "nearest legal: ");
@@ -112,8 +111,9 @@ static int one_fold(int64_t W, int64_t tp, int64_t cp, int64_t pp, int64_t etp,
                     int64_t ep)
 {
     Arena *a = arena_new();
-    int64_t size[NMESH] = { [Mtp] = tp, [Mcp] = cp, [Mpp] = pp, [Metp] = etp,
-                            [Mep] = ep };
+    int64_t size[NMESH] = {
+        [Mtp] = tp, [Mcp] = cp, [Mpp] = pp, [Metp] = etp, [Mep] = ep
+    };
     int64_t dense[] = { tp, cp, 0 }, expert[] = { etp, ep, 0 };
     int want = W % (tp * cp * pp) == 0 && W % (etp * ep * pp) == 0;
 
@@ -150,7 +150,7 @@ static void all_folds(void **state)
     assert_in_range(legal, 500, all / 2);
 }
 
-/* Megatron's other orders: pp inside, ep before tp.                          */
+/* Megatron's other orders: pp inside, ep before tp. */
 static void orders(void **state)
 {
     (void)state;
@@ -177,6 +177,7 @@ static void orders(void **state)
 
 static const struct {
     int64_t world, tp, cp, dp, pp, etp, ep;
+    /* clang-format off */
     const char *order, *said;
 } refused[] = {
     { 8, 3, 0, 0, 0, 0, 0, NULL, "tp*cp*pp = 3*1*1 = 3 does not divide the 8 "
@@ -195,16 +196,19 @@ static const struct {
     { 8, 0, 0, 0, 0, 0, 0, "tp-cp-dq-pp", "'dq' is not one of" },
     { 8, 0, 0, 0, 0, 0, 0, "tp-cp-dp-pp-", "'' is not one of" },
 };
+/* clang-format on */
 
 static void refusals(void **state)
 {
     (void)state;
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+        /* clang-format off */
         int64_t size[NMESH] = {
             [Mtp] = refused[i].tp, [Mcp] = refused[i].cp,
             [Mdp] = refused[i].dp, [Mpp] = refused[i].pp,
             [Metp] = refused[i].etp, [Mep] = refused[i].ep,
         };
+        /* clang-format on */
         const char *order = refused[i].order ? refused[i].order : "tp-cp-dp-pp";
         assert_null(try_mesh(forever, refused[i].world, size, order));
         if (!strstr(message, refused[i].said))
@@ -240,6 +244,7 @@ static void affine(void **state)
 
 int main(void)
 {
+    /* clang-format off */
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(all_folds),
         cmocka_unit_test(orders),
@@ -247,5 +252,6 @@ int main(void)
         cmocka_unit_test(defaults),
         cmocka_unit_test(affine),
     };
+    /* clang-format on */
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,12 +1,16 @@
 /* mixtext.c: made-up text. Only characters that were in Unicode 9, so that all
- * libraries' tables agree on them.                                           */
+ * libraries' tables agree on them. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "mixtext.h"
 
-typedef struct Out { char *s; size_t n, cap; uint64_t state; } Out;
+typedef struct Out {
+    char *s;
+    size_t n, cap;
+    uint64_t state;
+} Out;
 
 static uint32_t draw(Out *o, uint32_t n)
 {
@@ -45,7 +49,8 @@ static void letter(Out *o, uint32_t c)
 
 /* ---- scripts ------------------------------------------------------------- */
 
-/* first to last, spaces between words or not                                 */
+/* first to last, spaces between words or not */
+/* clang-format off */
 static const struct Script { uint32_t first, last; int spaces; } scripts[] = {
     {'a', 'z', 1}, {'a', 'z', 1}, {'a', 'z', 1}, {'A', 'Z', 1}, {0xc0, 0xd6, 1},
     {0xe0, 0xf6, 1}, {0x100, 0x17f, 1}, {0x3b1, 0x3c9, 1}, {0x410, 0x44f, 1},
@@ -57,8 +62,10 @@ static const struct Script { uint32_t first, last; int spaces; } scripts[] = {
     {0x4e00, 0x9fd5, 0}, {0x4e00, 0x4eff, 0}, {0xac00, 0xd7a3, 1},
     {0xac00, 0xad00, 1}, {0x20000, 0x2a6d6, 0},
 };
+/* clang-format on */
 
-/* What else may stand anywhere: ranges all of whose characters exist.        */
+/* What else may stand anywhere: ranges all of whose characters exist. */
+/* clang-format off */
 static const uint32_t others[][2] = {
     {0x1, 0x1d}, {0x7f, 0xbf}, {0x2b0, 0x2ff}, {0x300, 0x36f}, {0x660, 0x669},
     {0x966, 0x96f}, {0x1100, 0x11ff}, {0x180e, 0x180e}, {0x2000, 0x200f},
@@ -71,14 +78,18 @@ static const uint32_t others[][2] = {
     {0x1f300, 0x1f64f}, {0x1f1e6, 0x1f1ff}, {0xe0020, 0xe007f},
     {0xf0000, 0xf00ff},
 };
+/* clang-format on */
 
-enum { NSCRIPT = sizeof scripts / sizeof *scripts,
-       NOTHER = sizeof others / sizeof *others, LEXICON = 60 };
+enum {
+    NSCRIPT = sizeof scripts / sizeof *scripts,
+    NOTHER = sizeof others / sizeof *others,
+    LEXICON = 60
+};
 
 /* Word number w of a script: always the same letters. */
 static void word(Out *o, const struct Script *s, uint32_t w)
 {
-    Out r = {.state = s->first * 1000003ull + w * 7919ull};
+    Out r = { .state = s->first * 1000003ull + w * 7919ull };
     uint32_t len = 1 + draw(&r, 3) + draw(&r, 7);
 
     for (uint32_t i = 0; i < len; i++)
@@ -93,10 +104,12 @@ static uint32_t pick(Out *o)
 
 static void prose(Out *o)
 {
-    static const char *const ends[] = {". ", ", ", "! ", "? ", ".\n", "\n\n",
-                                       " - ", "; ", " (", ") ", "\" ", "... "};
-    static const char *const tails[] = {"'s", "'t", "'re", "'ve", "'m", "'ll",
-                                        "'d", "'S", "'LL", "\u2019s"};
+    static const char *const ends[] = {
+        ". ",  ", ", "! ", "? ", ".\n", "\n\n",
+        " - ", "; ", " (", ") ", "\" ", "... "
+    };
+    static const char *const tails[] = { "'s",  "'t", "'re", "'ve", "'m",
+                                         "'ll", "'d", "'S",  "'LL", "\u2019s" };
     const struct Script *s = &scripts[draw(o, NSCRIPT)];
 
     for (uint32_t n = 20 + draw(o, 300); n > 0; n--) {
@@ -120,13 +133,15 @@ static void number(Out *o)
 
 static void code(Out *o)
 {
+    /* clang-format off */
     static const char *const bits[] = {
         "if (", ") {\n", "}\n", "return ", ";\n", " = ", " == ", "->", "[i]",
         "for (int i = 0; i < n; i++)\n", "    ", "        ", "\t", "/* ", " */",
         "#include <", ">\n", "static const ", "void ", "def ", "self.", "::",
         "\r\n", "0x1f", "\"%s\\n\"", "// ", "<p class=\"", "</", "&&", "<|",
     };
-    static const struct Script ascii = {'a', 'z', 1};
+    /* clang-format on */
+    static const struct Script ascii = { 'a', 'z', 1 };
 
     for (uint32_t n = 20 + draw(o, 400); n > 0; n--) {
         uint32_t k = draw(o, 45);
@@ -154,6 +169,7 @@ static void anything(Out *o)
 /* A few places where marks and jamo wait to be put in order and together. */
 static void marks(Out *o)
 {
+    /* clang-format off */
     static const char *const bits[] = {
         "e\u0301", "\u00e9", "a\u0323\u0302", "a\u0302\u0323", "\u1112\u1161",
         "\u1112\u1161\u11ab", "\uac00\u11a8", "o\u031b\u0323", "\u0958",
@@ -162,6 +178,7 @@ static void marks(Out *o)
         "1\u0300", "<|endoftext|>", "<|im_start|>", " <mask> ", "foo", "foobar",
         "<x>", "<0x41>", "\u2581", "\u2581\u2581", "  ",
     };
+    /* clang-format on */
 
     for (uint32_t n = 1 + draw(o, 200); n > 0; n--)
         say(o, bits[draw(o, sizeof bits / sizeof *bits)]);
@@ -169,8 +186,9 @@ static void marks(Out *o)
 
 static void run(Out *o)
 {
-    static const uint32_t of[] = {' ', '\n', 'a', '=', '0', 0x4e00, 0x301,
-                                  '\t'};
+    static const uint32_t of[] = {
+        ' ', '\n', 'a', '=', '0', 0x4e00, 0x301, '\t'
+    };
     uint32_t c = of[draw(o, 8)];
 
     for (uint32_t n = 1 + draw(o, 3000); n > 0; n--)
@@ -179,7 +197,7 @@ static void run(Out *o)
 
 char *mix_text(size_t bytes, size_t *len)
 {
-    Out o = {.state = 20260101};
+    Out o = { .state = 20260101 };
 
     while (o.n < bytes) {
         if (o.n)

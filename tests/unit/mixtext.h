@@ -1,4 +1,4 @@
-/* mixtext.h: made-up text for tokenizers, the same everywhere and always.    */
+/* mixtext.h: made-up text for tokenizers, the same everywhere and always. */
 #ifndef MIXTEXT_H
 #define MIXTEXT_H
 

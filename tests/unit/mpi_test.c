@@ -1,6 +1,6 @@
 /* mpi_test: collectives between processes give the bits of the communicator
  * `local`: each kind, few bytes and many, shares that do not divide, groups
- * that are a part of the world, along outer and inner axes.                  */
+ * that are a part of the world, along outer and inner axes. */
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>
@@ -14,10 +14,11 @@ typedef struct Case {
     const char *name;
     StepKind kind;
     int64_t iv[9];
-    int send, recv;               /* elements; below 0: times the group size  */
+    int send, recv; /* elements; below 0: times the group size */
 } Case;
 
-/* Large ones are past GATHERSUM, and in groups of four past PAIRS.           */
+/* Large ones are past GATHERSUM, and in groups of four past PAIRS. */
+/* clang-format off */
 static const Case cases[] = {
     {"allreduce f32 scalar", Sallreduce, {Df32, 1, 1, 0}, 1, 1},
     {"allreduce f32 13", Sallreduce, {Df32, 1, 13, 0}, 13, 13},
@@ -53,6 +54,7 @@ static const Case cases[] = {
      7680, 7680},
     {"rotate", Srotate, {Df32, 500, 1}, 500, 500},
 };
+/* clang-format on */
 
 enum { NCASE = sizeof cases / sizeof *cases };
 
@@ -61,7 +63,7 @@ static int64_t elems_of(int by, int64_t g)
     return by < 0 ? -by * g : by;
 }
 
-/* What a rank holds before: numbers whose sum depends on its order.          */
+/* What a rank holds before: numbers whose sum depends on its order. */
 static void fill(Dtype dt, uint8_t *p, int64_t n, int64_t rank)
 {
     uint64_t x = 88172645463325252ull + (uint64_t)rank * 7919;
@@ -84,24 +86,25 @@ static int run_case(Comm *c, const Mesh *m, Pool *p, const Case *k,
     int64_t nsend = elems_of(k->send, g), nrecv = elems_of(k->recv, g);
     Part part[WORLD], mine;
     Arena *a = arena_new();
-    Comm local = {.name = "local", .world = g, .n = g};
+    Comm local = { .name = "local", .world = g, .n = g };
 
     mesh_group(m, atoms, c->first, ranks);
     for (int64_t i = 0; i < g; i++) {
-        part[i] = (Part){alloc(a, (size_t)(nsend * size)),
-                         alloc(a, (size_t)(nrecv * size))};
+        part[i] = (Part){ alloc(a, (size_t)(nsend * size)),
+                          alloc(a, (size_t)(nrecv * size)) };
         fill((Dtype)k->iv[0], part[i].send, nsend, ranks[i]);
     }
-    mine = (Part){alloc(a, (size_t)(nsend * size)),
-                  alloc(a, (size_t)(nrecv * size))};
+    mine = (Part){ alloc(a, (size_t)(nsend * size)),
+                   alloc(a, (size_t)(nrecv * size)) };
     memcpy(mine.send, part[me].send, (size_t)(nsend * size));
     if (k->kind == Sallreduce)
-        mine.recv = mine.send;                           /* as plans do       */
+        mine.recv = mine.send; /* as plans do */
     void *stage = alloc(a, (size_t)step_work(k->kind, k->iv, 9, g) + 1);
-    comm_run(&local, p, &(Coll){k->kind, k->iv, atoms, g, ranks, part, 0,
-                                NULL, NULL});
-    comm_run(c, p, &(Coll){k->kind, k->iv, atoms, g, ranks, &mine, me, stage,
-                           NULL});
+    comm_run(&local, p,
+             &(Coll){ k->kind, k->iv, atoms, g, ranks, part, 0, NULL, NULL });
+    comm_run(
+        c, p,
+        &(Coll){ k->kind, k->iv, atoms, g, ranks, &mine, me, stage, NULL });
     int bad = memcmp(mine.recv, part[me].recv, (size_t)(nrecv * size)) != 0;
     arena_free(a);
     return bad;
@@ -109,12 +112,12 @@ static int run_case(Comm *c, const Mesh *m, Pool *p, const Case *k,
 
 static int rank_main(void)
 {
-    int64_t size[NMESH] = {[Mtp] = 2, [Mdp] = 4, [Mep] = 4};
+    int64_t size[NMESH] = { [Mtp] = 2, [Mdp] = 4, [Mep] = 4 };
     Mesh *m = mesh_new(forever, WORLD, size, "tp-cp-dp-pp", NULL);
     Comm *c = comm_open(forever, WORLD);
     Pool *p = pool_open(1);
     uint32_t all = m->mask[Mtp] | m->mask[Mdp];
-    uint32_t atoms[] = {all, m->mask[Mtp], m->mask[Mdp], m->mask[Mep], all};
+    uint32_t atoms[] = { all, m->mask[Mtp], m->mask[Mdp], m->mask[Mep], all };
 
     comm_groups(c, forever, m, atoms, 5);
     for (int i = 0; i < NCASE; i++)

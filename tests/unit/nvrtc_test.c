@@ -2,7 +2,7 @@
  * sm_90a, which needs NVRTC but no GPU: all programs of a plan, in bf16, and
  * other precisions, folds, routes where they make other kernels. What needs no
  * architecture's own instructions compiles for sm_100a too. A text that several
- * plans share is compiled once; kernels go through the runtime's cache.      */
+ * plans share is compiled once; kernels go through the runtime's cache. */
 #include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,8 +14,11 @@
 static const char *pleat;
 static Table *seen;
 
-typedef struct Row { const char *file, *keys, *arch; } Row;
+typedef struct Row {
+    const char *file, *keys, *arch;
+} Row;
 
+/* clang-format off */
 static const Row rows[] = {
     { "tiny.lua", "precision=fp32", "sm_90a" },
     { "tiny.lua", "precision=fp64", "sm_90a" },
@@ -27,15 +30,16 @@ static const Row rows[] = {
       "route.balance=forced", "sm_90a" },
     { "tiny.lua", "precision=fp32", "sm_100a" },
 };
+/* clang-format on */
 
-/* The plan's kernels that no plan before had, for this architecture.         */
+/* The plan's kernels that no plan before had, for this architecture. */
 static void keep_new(Plan *p, const char *arch)
 {
     int n = 0;
 
     for (int i = 0; i < p->nkernel; i++) {
-        const char *name = intern(strf(forever, "%s %s", arch,
-                                       p->kernel[i].name));
+        const char *name =
+            intern(strf(forever, "%s %s", arch, p->kernel[i].name));
         if (table_get(seen, KEYP(name)))
             continue;
         *table_at(seen, KEYP(name)) = p;
@@ -49,8 +53,10 @@ static int model(const Row *r, Pool *pool)
     const char *plan = "build/tests/nvrtc.plan";
     size_t n = 0;
 
-    if (system(strf(forever, "%s compile models/%s target=cuda %s -o %s "
-                    ">%s.log 2>&1", pleat, r->file, r->keys, plan, plan))) {
+    if (system(strf(forever,
+                    "%s compile models/%s target=cuda %s -o %s "
+                    ">%s.log 2>&1",
+                    pleat, r->file, r->keys, plan, plan))) {
         printf("not ok - nvrtc: %s %s does not compile\n", r->file, r->keys);
         return 1;
     }
@@ -84,7 +90,7 @@ int main(void)
     pleat = getenv("PLEAT") ? getenv("PLEAT") : "build/pleat";
     seen = table_new(forever);
     Pool *pool = pool_open(2);
-    for (struct dirent *e; d && (e = readdir(d)); ) {
+    for (struct dirent *e; d && (e = readdir(d));) {
         size_t n = strlen(e->d_name);
         if (n > 4 && !strcmp(e->d_name + n - 4, ".lua"))
             bad |= model(&(Row){ e->d_name, "precision=bf16", "sm_90a" }, pool);

@@ -1,7 +1,7 @@
 /* orders_test: data.order=megatron gives the samples of Megatron-Core's
  * GPTDataset, BlendedDataset and their builder, every token of every sample, on
  * files that its IndexedDatasetBuilder wrote; NumPy's shuffles and sums to the
- * bit. tests/data/orders.py made the numbers.                                */
+ * bit. tests/data/orders.py made the numbers. */
 #define _GNU_SOURCE
 #include <setjmp.h>
 #include <stdarg.h>
@@ -38,7 +38,7 @@ static int each_line(const char *word, void (*f)(char *line))
 
 static const char *with_folder(const char *s)
 {
-    Text t = {.arena = forever};
+    Text t = { .arena = forever };
 
     for (; *s; s++)
         put(&t, *s == '%' ? SETS : "%c", *s);
@@ -137,12 +137,12 @@ static void test_inputs(void **state)
 /* ---- a blend in our own order -------------------------------------------- */
 
 /* Shares follow the weights, each part's samples come once an epoch, and a
- * blend asked for backwards is the same blend.                               */
+ * blend asked for backwards is the same blend. */
 static void test_blend(void **state)
 {
-    double w[3] = {0.5, 0.3, 0.2};
+    double w[3] = { 0.5, 0.3, 0.2 };
     Blend *b = blend_new(forever, w, 3), *other = blend_new(forever, w, 3);
-    int64_t count[3] = {0}, within;
+    int64_t count[3] = { 0 }, within;
     static int set[20000];
 
     (void)state;
@@ -159,7 +159,7 @@ static void test_blend(void **state)
 static void test_blend_of_files(void **state)
 {
     Plan *p = tiny_plan(1, "seed=3");
-    int64_t n, at, seen[1000] = {0}, of_a = 0;
+    int64_t n, at, seen[1000] = { 0 }, of_a = 0;
 
     (void)state;
     opts_set(p->opts, "data.train", "3 " SETS "/a 1 " SETS "/d", NULL);
@@ -174,7 +174,7 @@ static void test_blend_of_files(void **state)
             of_a++;
         }
     }
-    assert_int_equal(of_a, s->part[0].n);     /* all once, none twice       */
+    assert_int_equal(of_a, s->part[0].n); /* all once, none twice */
 }
 
 /* ---- NumPy --------------------------------------------------------------- */
@@ -213,7 +213,7 @@ static void test_numpy(void **state)
     NpRandom r;
 
     (void)state;
-    np_seed(&r, 5489);            /* the generator's published ten thousandth */
+    np_seed(&r, 5489); /* the generator's published ten thousandth */
     for (int i = 0; i < 9999; i++)
         np_next(&r);
     assert_int_equal(np_next(&r), 4123659995u);
@@ -241,6 +241,7 @@ static void test_shares(void **state)
 
 int main(void)
 {
+    /* clang-format off */
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_orders),
         cmocka_unit_test(test_inputs),
@@ -249,6 +250,7 @@ int main(void)
         cmocka_unit_test(test_numpy),
         cmocka_unit_test(test_shares),
     };
+    /* clang-format on */
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

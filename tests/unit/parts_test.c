@@ -1,7 +1,7 @@
 /* parts_test: the runtime's parts against plain loops. Threads cover every
  * range once; products equal naive ones and do not depend on threads;
  * collectives put every element where steps.def says; pieces, data order and
- * files.                                                                     */
+ * files. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <math.h>
@@ -34,7 +34,9 @@ static int below(int n)
 
 /* ---- threads ------------------------------------------------------------- */
 
-typedef struct Hits { atomic_int *n; } Hits;
+typedef struct Hits {
+    atomic_int *n;
+} Hits;
 
 static void hit(void *ctx, int64_t lo, int64_t hi)
 {
@@ -45,7 +47,7 @@ static void hit(void *ctx, int64_t lo, int64_t hi)
 static void test_pool_covers_once(void **state)
 {
     static atomic_int n[5000];
-    Hits h = {n};
+    Hits h = { n };
 
     (void)state;
     for (int threads = 1; threads <= 5; threads += 2) {
@@ -65,11 +67,14 @@ static void test_pool_covers_once(void **state)
 
 enum { BIG = 1 << 16 };
 
-typedef struct Operand { void *p; Dtype dt; } Operand;
+typedef struct Operand {
+    void *p;
+    Dtype dt;
+} Operand;
 
 static Operand operand(Dtype dt, int64_t n, double scale)
 {
-    Operand o = {alloc(forever, (size_t)(n * dtypes[dt].bytes)), dt};
+    Operand o = { alloc(forever, (size_t)(n * dtypes[dt].bytes)), dt };
 
     for (int64_t i = 0; i < n; i++)
         elem_set(dt, o.p, i, scale * noise());
@@ -96,7 +101,7 @@ static double check_gemm(Blas *b, const int64_t *iv, int nint, Operand A,
 {
     double worst = 0;
     int64_t items = nint > 11 ? iv[11] : 1;
-    void *buf[4] = {A.p, B.p, C.p, NULL};
+    void *buf[4] = { A.p, B.p, C.p, NULL };
 
     blas_run(b, Sgemm, buf, iv, nint,
              alloc(forever, (size_t)step_work(Sgemm, iv, nint, 1) + 8));
@@ -112,17 +117,19 @@ static double check_gemm(Blas *b, const int64_t *iv, int nint, Operand A,
                     c += t * (nint > 11 ? iv[13] : 0);
                     y += get(A, a) * get(B, c);
                 }
-                worst = fmax(worst, fabs(get(C, at) - y) /
-                                    slack(C.dt, iv[4] + 1, y));
+                worst = fmax(worst,
+                             fabs(get(C, at) - y) / slack(C.dt, iv[4] + 1, y));
             }
     return worst;
 }
 
 static void test_gemm(void **state)
 {
-    static const Dtype types[][2] = {{Df32, Df32}, {Df64, Df64},
-                                     {Dbf16, Dbf16}, {Dbf16, Df32},
-                                     {Df32, Dbf16}};
+    static const Dtype types[][2] = { { Df32, Df32 },
+                                      { Df64, Df64 },
+                                      { Dbf16, Dbf16 },
+                                      { Dbf16, Df32 },
+                                      { Df32, Dbf16 } };
     Pool *p = pool_open(3);
     Blas *b = blas_open(forever, p);
     static double before[BIG];
@@ -136,8 +143,8 @@ static void test_gemm(void **state)
         int64_t lda = (ta ? M : K) + below(3), ldb = (tb ? K : N) + below(3);
         int64_t ldc = N + below(3), sa = (ta ? K : M) * lda;
         int64_t sb = below(2) ? (tb ? N : K) * ldb : 0;
-        int64_t iv[] = {dt[0], dt[1], M, N, K, lda, ldb, ldc, ta, tb, acc,
-                        T, sa, sb, M * ldc};
+        int64_t iv[] = { dt[0], dt[1], M,   N, K,  lda, ldb,    ldc,
+                         ta,    tb,    acc, T, sa, sb,  M * ldc };
         Operand A = operand(dt[0], T * sa + 1, 1);
         Operand B = operand(dt[0], T * (tb ? N : K) * ldb + 1, 1);
         Operand C = operand(dt[1], T * M * ldc, 1);
@@ -155,15 +162,15 @@ static void test_gemm(void **state)
 static void test_gemm_ignores_threads(void **state)
 {
     enum { M = 700, N = 300, K = 200 };
-    int64_t iv[] = {Df32, Df32, M, N, K, K, N, N, 0, 0, 0};
+    int64_t iv[] = { Df32, Df32, M, N, K, K, N, N, 0, 0, 0 };
     Operand A = operand(Df32, M * K, 1), B = operand(Df32, K * N, 1), C[3];
-    static const int threads[] = {1, 2, 5};
+    static const int threads[] = { 1, 2, 5 };
 
     (void)state;
     for (int i = 0; i < 3; i++) {
         Pool *p = pool_open(threads[i]);
         C[i] = operand(Df32, M * N, 1);
-        void *buf[4] = {A.p, B.p, C[i].p, NULL};
+        void *buf[4] = { A.p, B.p, C[i].p, NULL };
         blas_run(blas_open(forever, p), Sgemm, buf, iv, 11, NULL);
         pool_close(p);
     }
@@ -188,7 +195,7 @@ static double grouped_value(const int32_t *off, int64_t e, int64_t i, int64_t j,
 }
 
 /* Every element of out (rows) or dW against the sum it should be; the rest as
- * before. The largest error over what is allowed.                            */
+ * before. The largest error over what is allowed. */
 static double check_grouped(StepKind kind, const int32_t *off, Operand a,
                             Operand b, Operand out, const double *before,
                             const int64_t *iv)
@@ -200,12 +207,13 @@ static double check_grouped(StepKind kind, const int32_t *off, Operand a,
         for (int64_t i = rows ? off[e] : 0, end = rows ? off[e + 1] : iv[3];
              i < end; i++)
             for (int64_t j = 0; j < iv[4]; j++) {
-                int64_t at = rows ? i * iv[4] + j
-                    : e * iv[7] + (iv[6] ? j * iv[5] + i : i * iv[5] + j);
+                int64_t at =
+                    rows ? i * iv[4] + j
+                         : e * iv[7] + (iv[6] ? j * iv[5] + i : i * iv[5] + j);
                 double y = grouped_value(off, e, i, j, a, b, iv, rows) +
                            (iv[8] ? before[at] : 0);
-                worst = fmax(worst, fabs(get(out, at) - y) /
-                                    slack(out.dt, CAP, y));
+                worst =
+                    fmax(worst, fabs(get(out, at) - y) / slack(out.dt, CAP, y));
             }
     for (int64_t i = off[E] * iv[4]; i < CAP * iv[4] && rows; i++)
         assert_true(get(out, i) == before[i]);
@@ -214,12 +222,17 @@ static double check_grouped(StepKind kind, const int32_t *off, Operand a,
 
 static void test_grouped(void **state)
 {
+    /* clang-format off */
     static const int32_t offs[][E + 1] = {
-        {0, 10, 10, 31, 40, 40}, {0, 0, 0, 0, 0, 0}, {0, 64, 64, 64, 64, 64},
-        {0, 0, 1, 2, 2, 64},
+        { 0, 10, 10, 31, 40, 40 },
+        { 0, 0, 0, 0, 0, 0 },
+        { 0, 64, 64, 64, 64, 64 },
+        { 0, 0, 1, 2, 2, 64 },
     };
-    static const Dtype types[][2] = {{Df32, Df32}, {Df64, Df64},
-                                     {Dbf16, Dbf16}, {Dbf16, Df32}};
+    /* clang-format on */
+    static const Dtype types[][2] = {
+        { Df32, Df32 }, { Df64, Df64 }, { Dbf16, Dbf16 }, { Dbf16, Df32 }
+    };
     static double before[BIG];
     Pool *p = pool_open(3);
     Blas *bl = blas_open(forever, p);
@@ -231,7 +244,9 @@ static void test_grouped(void **state)
         StepKind kind = round & 4 ? Sgmmw : Sgmm;
         int64_t K = 1 + below(20), N = 1 + below(20), tw = below(2);
         int64_t ldw = (tw ? K : N) + below(2), stride = (tw ? N : K) * ldw;
-        int64_t iv[] = {dt[0], dt[1], E, K, N, ldw, tw, stride, below(2), CAP};
+        int64_t iv[] = {
+            dt[0], dt[1], E, K, N, ldw, tw, stride, below(2), CAP
+        };
         int32_t map[E + 1];
         memcpy(map, offs[below(4)], sizeof map);
         Operand a = operand(dt[0], CAP * K, 1);
@@ -240,7 +255,7 @@ static void test_grouped(void **state)
         Operand out = operand(dt[1], n, 1);
         for (int64_t i = 0; i < n; i++)
             before[i] = get(out, i);
-        void *buf[5] = {a.p, b.p, out.p, map, NULL};
+        void *buf[5] = { a.p, b.p, out.p, map, NULL };
         blas_run(bl, kind, buf, iv, 10,
                  alloc(forever, (size_t)step_work(kind, iv, 10, 1) + 8));
         double w = check_grouped(kind, map, a, b, out, before, iv);
@@ -259,25 +274,25 @@ static float sent[G][LEN], got[G][LEN];
 
 static void collect(StepKind kind, const int64_t *iv)
 {
-    static const int64_t ranks[] = {0, 1, 2};
+    static const int64_t ranks[] = { 0, 1, 2 };
     Part part[G];
     Pool *p = pool_open(2);
     Comm *c = comm_open(forever, G);
 
     for (int r = 0; r < G; r++) {
-        part[r] = (Part){sent[r], got[r]};
+        part[r] = (Part){ sent[r], got[r] };
         for (int i = 0; i < LEN; i++) {
             sent[r][i] = (float)(r * LEN + i);
             got[r][i] = -1;
         }
     }
-    comm_run(c, p, &(Coll){kind, iv, 0, G, ranks, part, 0, NULL, NULL});
+    comm_run(c, p, &(Coll){ kind, iv, 0, G, ranks, part, 0, NULL, NULL });
     pool_close(p);
 }
 
 static void test_allgather(void **state)
 {
-    int64_t iv[] = {Df32, 5, 7, 0, 0};
+    int64_t iv[] = { Df32, 5, 7, 0, 0 };
 
     (void)state;
     collect(Sallgather, iv);
@@ -294,7 +309,7 @@ static void test_reductions(void **state)
 {
     (void)state;
     for (int64_t op = 0; op < 3; op++) {
-        int64_t rs[] = {Df32, 5, 7, op, 0, 0}, ar[] = {Df32, 1, 300, op};
+        int64_t rs[] = { Df32, 5, 7, op, 0, 0 }, ar[] = { Df32, 1, 300, op };
         collect(Sreducescatter, rs);
         for (int me = 0; me < G; me++)
             for (int o = 0; o < 5; o++)
@@ -320,7 +335,7 @@ static void test_alltoall(void **state)
 
     (void)state;
     for (int64_t swap = 0; swap < 2; swap++) {
-        int64_t iv[] = {Df32, O, A, MID, B, IN, swap, 0, 0};
+        int64_t iv[] = { Df32, O, A, MID, B, IN, swap, 0, 0 };
         collect(Salltoall, iv);
         for (int me = 0; me < G; me++)
             for (int i = 0; i < O * A * MID * b * IN; i++) {
@@ -329,9 +344,13 @@ static void test_alltoall(void **state)
                 int first = y / (swap ? A : b) / MID % (swap ? b : A);
                 int o = i / (A * MID * b * IN);
                 int x = swap ? last : first, z = swap ? first : last;
-                int from = x / a, at = swap
-                    ? (((o * B + me * b + z) * MID + m) * a + x % a) * IN + in
-                    : (((o * a + x % a) * MID + m) * B + me * b + z) * IN + in;
+                int from = x / a,
+                    at = swap ? (((o * B + me * b + z) * MID + m) * a + x % a) *
+                                        IN +
+                                    in
+                              : (((o * a + x % a) * MID + m) * B + me * b + z) *
+                                        IN +
+                                    in;
                 assert_true(got[me][i] == sent[from][at]);
             }
     }
@@ -339,7 +358,10 @@ static void test_alltoall(void **state)
 
 /* ---- pieces -------------------------------------------------------------- */
 
-typedef struct Seen { int n[400]; int64_t last; } Seen;
+typedef struct Seen {
+    int n[400];
+    int64_t last;
+} Seen;
 
 static void see(void *ctx, int64_t global, int64_t local, int64_t n)
 {
@@ -355,21 +377,21 @@ static void see(void *ctx, int64_t global, int64_t local, int64_t n)
 /* Zigzag along one axis, plain along another, padding at the end of it. */
 static void test_pieces_cover(void **state)
 {
-    int64_t size[NMESH] = {[Mtp] = 2, [Mcp] = 2};
+    int64_t size[NMESH] = { [Mtp] = 2, [Mcp] = 2 };
     Mesh *m = mesh_new(forever, 8, size, "tp-cp-dp-pp", NULL);
     Aff up = aff(0), down = aff(9), part = aff(0);
-    Seen s = {0};
+    Seen s = { 0 };
 
     (void)state;
     up.k[1] = 3;
     down.k[1] = -3;
     part.k[0] = 3;
-    Piece zig[] = {{up, 3}, {down, 3}}, half[] = {{part, 3}};
-    Piece all[] = {{aff(0), 4}};
-    Tensor t = {.kind = "param", .nd = 3, .dt = Df32};
-    t.dim[0] = (PlanDim){"seq", 12, 2, zig};
-    t.dim[1] = (PlanDim){"heads", 5, 1, half};
-    t.dim[2] = (PlanDim){"dim", 4, 1, all};
+    Piece zig[] = { { up, 3 }, { down, 3 } }, half[] = { { part, 3 } };
+    Piece all[] = { { aff(0), 4 } };
+    Tensor t = { .kind = "param", .nd = 3, .dt = Df32 };
+    t.dim[0] = (PlanDim){ "seq", 12, 2, zig };
+    t.dim[1] = (PlanDim){ "heads", 5, 1, half };
+    t.dim[2] = (PlanDim){ "dim", 4, 1, all };
     assert_int_equal(tensor_held(&t), 72);
     for (int64_t r = 0; r < 8; r++) {
         s.last = -1;
@@ -385,7 +407,7 @@ static void test_pieces_cover(void **state)
 
 static void test_order_is_a_permutation(void **state)
 {
-    static const int64_t sizes[] = {1, 2, 3, 7, 64, 1000, 4097};
+    static const int64_t sizes[] = { 1, 2, 3, 7, 64, 1000, 4097 };
     static char seen[4097];
 
     (void)state;
@@ -408,7 +430,7 @@ static void test_order_is_a_permutation(void **state)
 
 static const char *try_file(const char *head, size_t data)
 {
-    char path[] = "/tmp/pleat-parts.XXXXXX", bytes[64] = {0};
+    char path[] = "/tmp/pleat-parts.XXXXXX", bytes[64] = { 0 };
     int fd = mkstemp(path);
     uint64_t n = strlen(head);
     StFile *f;
@@ -430,6 +452,7 @@ static const char *try_file(const char *head, size_t data)
 
 static void test_safetensors_refusals(void **state)
 {
+    /* clang-format off */
     static const struct { const char *head; size_t data; const char *why; }
     bad[] = {
         {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}}", 8,
@@ -462,6 +485,7 @@ static void test_safetensors_refusals(void **state)
         {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0]}}", 8,
          "not two numbers"},
     };
+    /* clang-format on */
 
     (void)state;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
@@ -472,7 +496,7 @@ static void test_safetensors_refusals(void **state)
 }
 
 /* Bytes of a good header changed at random: accepted or refused, and if
- * accepted every tensor lies in the file.                                    */
+ * accepted every tensor lies in the file. */
 static void test_safetensors_mutations(void **state)
 {
     static const char good[] =
@@ -488,8 +512,8 @@ static void test_safetensors_mutations(void **state)
         bytes[0] = sizeof good - 1;
         memcpy(bytes + 8, good, sizeof good - 1);
         for (int k = below(4); k >= 0; k--)
-            bytes[below(sizeof good + 7)] = below(3) ? "0123456789{}[],:\""
-                [below(17)] : (char)below(256);
+            bytes[below(sizeof good + 7)] =
+                below(3) ? "0123456789{}[],:\""[below(17)] : (char)below(256);
         size_t n = sizeof good - 1 + 8 + 14 - (size_t)below(2);
         assert_true(pwrite(fd, bytes, n, 0) == (ssize_t)n);
         assert_int_equal(ftruncate(fd, (off_t)n), 0);
@@ -498,8 +522,8 @@ static void test_safetensors_mutations(void **state)
             continue;
         }
         for (int i = 0; i < f->n; i++)
-            assert_true(f->t[i].begin >= 0 && f->data + f->t[i].end <=
-                        f->map + f->size);
+            assert_true(f->t[i].begin >= 0 &&
+                        f->data + f->t[i].end <= f->map + f->size);
         st_close(f);
     }
     close(fd);
@@ -510,7 +534,7 @@ static void test_safetensors_mutations(void **state)
 /* ---- Hugging Face names -------------------------------------------------- */
 
 /* w[vocab next] split over two tensors of theirs, one with its axes turned and
- * at an offset: "(next|2)" and a fixed vocab row.                            */
+ * at an offset: "(next|2)" and a fixed vocab row. */
 static void test_hf_round_trip(void **state)
 {
     Plan *p = tiny_plan(2, "");
@@ -528,8 +552,8 @@ static void test_hf_round_trip(void **state)
         h->fixaxis[0] = "vocab";
         h->fixat[0] = v;
         h->nd = 2;
-        h->dim[0] = (HfDim){1, {{"next", V, 0, V}}};
-        h->dim[1] = (HfDim){1, {{NULL, 2, v % 2, 1}}};
+        h->dim[0] = (HfDim){ 1, { { "next", V, 0, V } } };
+        h->dim[1] = (HfDim){ 1, { { NULL, 2, v % 2, 1 } } };
     }
     Exec *x = exec_open(p, comm_open(forever, 2));
     for (int i = 0; i < V * V; i++)
@@ -548,8 +572,8 @@ static void test_hf_round_trip(void **state)
     assert_int_equal(exec_read(x, "optim.master.w", 0, back, V * V), V * V);
     assert_memory_equal(w, back, sizeof w);
     StFile *f;
-    assert_null(st_open(forever, strf(forever, "%s/model.safetensors", out),
-                        &f));
+    assert_null(
+        st_open(forever, strf(forever, "%s/model.safetensors", out), &f));
     const StTensor *t = st_find(f, "rows.3.weight");
     assert_true(st_get(t->dt, f->data + t->begin, 5 * 2 + 1) == w[7 * V + 5]);
     assert_int_equal(system(strf(forever, "rm -r %s", dir)), 0);
@@ -558,6 +582,7 @@ static void test_hf_round_trip(void **state)
 
 int main(void)
 {
+    /* clang-format off */
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_pool_covers_once),
         cmocka_unit_test(test_gemm),
@@ -572,6 +597,7 @@ int main(void)
         cmocka_unit_test(test_safetensors_mutations),
         cmocka_unit_test(test_hf_round_trip),
     };
+    /* clang-format on */
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
 /* patterns.c: graphs whose parts fuse: norms, softmax, a loss with its
- * gradient, an optimizer step, routed experts.                               */
+ * gradient, an optimizer step, routed experts. */
 #define _GNU_SOURCE
 #include "hostrun.h"
 #include "trials.h"
@@ -79,7 +79,7 @@ void mk_result(Make *m, Node *n)
     m->t->out[m->t->nout++] = n;
 }
 
-/* Results: y and the gradient of every leaf that is not an index.            */
+/* Results: y and the gradient of every leaf that is not an index. */
 static void with_gradients(Make *m, Node *y)
 {
     Node *dy = leaf(m, Df64, "", 0);
@@ -105,10 +105,12 @@ static void with_gradients(Make *m, Node *y)
 static Node *norm(Make *m, Node *x, Node *w)
 {
     Node *s = mk_ew(m, Omul, mk_red(m, Osum, mk_ew(m, Omul, x, x), "h"),
-                 num(m, 1.0 / (double)g_axis(m->g, "h")->n));
+                    num(m, 1.0 / (double)g_axis(m->g, "h")->n));
 
-    return mk_ew(m, Omul, mk_ew(m, Omul, x, mk_ew(m, Orsqrt, mk_ew(m, Oadd, s,
-                                                   num(m, 1e-5)), NULL)), w);
+    return mk_ew(m, Omul,
+                 mk_ew(m, Omul, x,
+                       mk_ew(m, Orsqrt, mk_ew(m, Oadd, s, num(m, 1e-5)), NULL)),
+                 w);
 }
 
 static void make_norm(Make *m)
@@ -116,7 +118,7 @@ static void make_norm(Make *m)
     with_gradients(m, norm(m, mk_real(m, "b s h"), mk_real(m, "h")));
 }
 
-/* A row that a thousand threads hold only in several pieces each.            */
+/* A row that a thousand threads hold only in several pieces each. */
 static void make_long_norm(Make *m)
 {
     g_axis(m->g, "h")->n = 8192;
@@ -136,7 +138,7 @@ static void make_softmax(Make *m)
     with_gradients(m, softmax(m, mk_real(m, "b s h"), "h"));
 }
 
-/* Rows that no team holds.                                                   */
+/* Rows that no team holds. */
 static void make_long_softmax(Make *m)
 {
     g_axis(m->g, "h")->n = 33000;
@@ -148,7 +150,7 @@ static void make_softmax_middle(Make *m)
     with_gradients(m, softmax(m, mk_real(m, "b s h"), "s"));
 }
 
-/* A residual, a norm of it, two products, a gated unit.                      */
+/* A residual, a norm of it, two products, a gated unit. */
 static void make_block(Make *m)
 {
     Node *x = mk_ew(m, Oadd, mk_real(m, "b s h"), mk_real(m, "b s h"));
@@ -189,7 +191,7 @@ static void set_state(Make *m, Node *s, Node *v)
     infer(m->g, g_node(m->g, Owrite, NULL, 2, in));
 }
 
-/* p, m and v are written in place; what else reads p sees the old value.     */
+/* p, m and v are written in place; what else reads p sees the old value. */
 static void make_adam(Make *m)
 {
     Node *p = state(m, "h f"), *mo = state(m, "h f"), *va = state(m, "h f");
@@ -197,12 +199,12 @@ static void make_adam(Make *m)
     Node *sq = mk_red(m, Osum, mk_red(m, Osum, mk_ew(m, Omul, g, g), "f"), "h");
     Node *gs = mk_ew(m, Omul, g, mk_ew(m, Orsqrt, sq, NULL));
     Node *m1 = mk_ew(m, Oadd, mk_ew(m, Omul, mo, num(m, 0.9)),
-                  mk_ew(m, Omul, gs, num(m, 0.1)));
+                     mk_ew(m, Omul, gs, num(m, 0.1)));
     Node *v0 = mk_ew(m, Omul, mk_ew(m, Oabs, va, NULL), num(m, 0.95));
     Node *v1 = mk_ew(m, Oadd, v0,
                      mk_ew(m, Omul, mk_ew(m, Omul, gs, gs), num(m, 0.05)));
-    Node *step = mk_ew(m, Odiv, m1, mk_ew(m, Oadd, mk_ew(m, Osqrt, v1, NULL),
-                                    num(m, 1e-8)));
+    Node *step = mk_ew(m, Odiv, m1,
+                       mk_ew(m, Oadd, mk_ew(m, Osqrt, v1, NULL), num(m, 1e-8)));
     Node *p1 = mk_ew(m, Osub, p, mk_ew(m, Omul, step, num(m, 1e-3)));
     set_state(m, mo, m1);
     set_state(m, va, v1);
@@ -236,14 +238,14 @@ static void make_experts(Make *m)
     Node *map = infer(m->g, mk_op2(m, Oroute, e, NULL, "expert"));
     Node *r = moved(m, Odispatch, x, map);
     Node *y = mk_ew(m, Omul, mk_ew(m, Osilu, grouped(m, r, w1, map, "h"), NULL),
-                 grouped(m, r, w3, map, "h"));
+                    grouped(m, r, w3, map, "h"));
     y = mk_ew(m, Omul, y, moved(m, Odispatch, gate, map));
     y = moved(m, Oundispatch, grouped(m, y, w2, map, "f"), map);
 
     with_gradients(m, mk_ew(m, Oadd, x, mk_red(m, Osum, y, "top")));
 }
 
-/* Halves turned by an angle, as a rotary embedding does.                     */
+/* Halves turned by an angle, as a rotary embedding does. */
 static void make_rope(Make *m)
 {
     Node *x = mk_real(m, "b s h"), *half[2];
@@ -255,14 +257,14 @@ static void make_rope(Make *m)
         infer(m->g, half[i]);
     }
     Node *c = mk_real(m, "s"), *s = mk_real(m, "s");
-    Node *y[2] = { mk_ew(m, Osub, mk_ew(m, Omul, half[0], c),
-                      mk_ew(m, Omul, half[1], s)),
-                   mk_ew(m, Oadd, mk_ew(m, Omul, half[1], c),
-                      mk_ew(m, Omul, half[0], s)) };
+    Node *y[2] = {
+        mk_ew(m, Osub, mk_ew(m, Omul, half[0], c), mk_ew(m, Omul, half[1], s)),
+        mk_ew(m, Oadd, mk_ew(m, Omul, half[1], c), mk_ew(m, Omul, half[0], s))
+    };
     with_gradients(m, infer(m->g, mk_op2(m, Oconcat, y[0], y[1], "h")));
 }
 
-/* The axis `whole` as two, or those as one again.                            */
+/* The axis `whole` as two, or those as one again. */
 static Node *as_halves(Make *m, Op op, Node *x, const char *whole)
 {
     Node *n = mk_op2(m, op, x, NULL, NULL);
@@ -281,7 +283,7 @@ static Node *as_halves(Make *m, Op op, Node *x, const char *whole)
     return infer(m->g, n);
 }
 
-/* A norm of heads, then their halves turned, as a shift that goes around.    */
+/* A norm of heads, then their halves turned, as a shift that goes around. */
 static void make_turned_norm(Make *m)
 {
     Node *y = norm(m, mk_real(m, "b s h"), mk_real(m, "h"));
@@ -303,7 +305,7 @@ static void make_embed(Make *m)
                            mk_real(m, "h")));
 }
 
-/* More columns than a block of the gradient has threads.                     */
+/* More columns than a block of the gradient has threads. */
 static void make_wide_embed(Make *m)
 {
     g_axis(m->g, "v")->n = g_axis(m->g, "h")->n = 512;
@@ -312,7 +314,7 @@ static void make_wide_embed(Make *m)
     with_gradients(m, infer(m->g, mk_op2(m, Ogather, w, e, "v")));
 }
 
-/* Results of a row beside its sum, that need it not.                         */
+/* Results of a row beside its sum, that need it not. */
 static void make_gated(Make *m)
 {
     g_axis(m->g, "h")->n = 1200;
@@ -324,7 +326,7 @@ static void make_gated(Make *m)
     mk_result(m, y);
 }
 
-/* Mean of probabilities times share of choices, summed over experts.         */
+/* Mean of probabilities times share of choices, summed over experts. */
 static void make_balance(Make *m)
 {
     Node *p = softmax(m, mk_real(m, "b s expert"), "expert");
@@ -359,7 +361,7 @@ static void make_sums(Make *m)
     mk_result(m, infer(m->g, acc));
 }
 
-/* Enough elements that sums are made in two stages.                          */
+/* Enough elements that sums are made in two stages. */
 static void make_long(Make *m)
 {
     Node *x, *y;
@@ -369,8 +371,8 @@ static void make_long(Make *m)
     g_axis(m->g, "z")->n = 90;
     x = mk_real(m, "u w z");
     y = mk_ew(m, Omul, x, x);
-    mk_result(m, mk_red(m, Osum, mk_red(m, Osum, mk_red(m, Osum, y, "z"), "w"),
-                        "u"));
+    mk_result(
+        m, mk_red(m, Osum, mk_red(m, Osum, mk_red(m, Osum, y, "z"), "w"), "u"));
     Axis *all[] = { g_axis(m->g, "u"), g_axis(m->g, "w"), g_axis(m->g, "z") };
     mk_result(m, g_red(m->g, Osum, y, all, 3));
     mk_result(m, g_red(m->g, Omax, x, all, 2));
@@ -378,7 +380,7 @@ static void make_long(Make *m)
 }
 
 /* kernels: with text, at sizes where nothing is cut in two; more means that
- * something no longer fuses.                                                 */
+ * something no longer fuses. */
 typedef struct Pattern {
     const char *name;
     void (*make)(Make *m);
@@ -406,11 +408,13 @@ static const Pattern pattern[] = {
 };
 void mk_sizes(Graph *g, int how)
 {
+    /* clang-format off */
     static const struct { const char *axis; int64_t n[4]; } size[] = {
         { "b", { 2, 1, 3, 2 } }, { "s", { 5, 1, 40, 60 } }, { "h", { 18, 2, 300, 256 } },
         { "f", { 7, 1, 33, 136 } }, { "v", { 7, 7, 270, 512 } },
         { "expert", { 5, 5, 6, 6 } }, { "top", { 2, 1, 3, 2 } },
     };
+    /* clang-format on */
     for (size_t i = 0; i < sizeof size / sizeof *size; i++)
         g_axis(g, size[i].axis)->n = size[i].n[how];
 }
@@ -427,12 +431,11 @@ Trial *trial_patterns(Arena *a, const Target *T, Trial *list, int sizes)
                 Make m = { .a = a, .g = t.g, .seed = i + 1, .t = &t };
                 mk_sizes(t.g, how);
                 pattern[i].make(&m);
-                t.name = strf(a, "%s %s %s", pattern[i].name,
-                              named[how],
+                t.name = strf(a, "%s %s %s", pattern[i].name, named[how],
                               dtypes[dts[d]].name);
                 trial_prepare(&t, a, T, m.leaf, m.val, m.nleaf, dts[d]);
                 t.most = how == 0 && d == 0 ? pattern[i].kernels : 0;
-                t.limit *= 20;                /* long chains, sums of many    */
+                t.limit *= 20; /* long chains, sums of many */
                 vec_push(a, list, t);
             }
     return list;
@@ -451,8 +454,11 @@ static Node *dropout(Make *m, Node *x)
 
 Trial trial_dropout(Arena *a, const Target *T)
 {
-    Trial t = { .name = "dropout", .op = Odropout, .dt = Df64,
-                .g = g_new(a, "dropout"), .nout = 2 };
+    Trial t = { .name = "dropout",
+                .op = Odropout,
+                .dt = Df64,
+                .g = g_new(a, "dropout"),
+                .nout = 2 };
     Make m = { .a = a, .g = t.g };
 
     mk_sizes(t.g, 2);

@@ -3,7 +3,7 @@
  * of a group cover an axis once; a causal mask leaves all ranks of cp equal
  * work, in each round of a ring too; and from random types to random types the
  * collectives that repair() names, with the integers that the compiler gives
- * them, leave each rank what the type says.                                  */
+ * them, leave each rank what the type says. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -16,20 +16,26 @@
 
 enum { RANKS = 16, H = 8, SEQ = 32, D = 8, ALL = H * SEQ * D, TRIES = 240 };
 
-typedef struct Fold { int64_t tp, cp, dp, ep; const char *order; } Fold;
+typedef struct Fold {
+    int64_t tp, cp, dp, ep;
+    const char *order;
+} Fold;
 
+/* clang-format off */
 static const Fold folds[] = {
     { 2, 2, 2, 0, "tp-cp-dp-pp" },     { 2, 2, 2, 0, "cp-tp-dp-pp" },
     { 1, 4, 2, 2, "tp-cp-dp-pp" },     { 2, 4, 1, 4, "tp-cp-dp-pp" },
     { 2, 4, 2, 4, "dp-cp-tp-pp" },     { 4, 2, 2, 0, "cp-dp-tp-pp" },
     { 1, 8, 1, 4, "tp-cp-dp-pp" },     { 2, 4, 2, 8, "dp-tp-cp-pp" },
 };
+/* clang-format on */
 enum { NFOLD = sizeof folds / sizeof *folds };
 
 static Mesh *mesh_for(const Fold *f)
 {
-    int64_t size[NMESH] = { [Mtp] = f->tp, [Mcp] = f->cp, [Mdp] = f->dp,
-                            [Mep] = f->ep };
+    int64_t size[NMESH] = {
+        [Mtp] = f->tp, [Mcp] = f->cp, [Mdp] = f->dp, [Mep] = f->ep
+    };
 
     return mesh_new(forever, f->tp * f->cp * f->dp, size, f->order, NULL);
 }
@@ -47,7 +53,7 @@ static int64_t pick(int64_t n)
 typedef struct World {
     Graph *g;
     Axis *h, *seq, *d;
-    double *at[RANKS], *to[RANKS];       /* ranks' parts, before and after */
+    double *at[RANKS], *to[RANKS]; /* ranks' parts, before and after */
 } World;
 
 static World *world_for(const Fold *f, int zigzag)
@@ -81,7 +87,7 @@ static Node *tensor(World *w, const Shard *t)
     return n;
 }
 
-/* Global index of element i of the dim on a rank.                            */
+/* Global index of element i of the dim on a rank. */
 static int64_t global(const World *w, const Node *n, int d, int64_t rank,
                       int64_t i)
 {
@@ -94,7 +100,7 @@ static int64_t global(const World *w, const Node *n, int d, int64_t rank,
     return aff_at(w->g->mesh, &p[k].start, rank) + i;
 }
 
-/* Of a partial sum the first rank has all.                                   */
+/* Of a partial sum the first rank has all. */
 static int has_none(const World *w, const Shard *t, int64_t rank)
 {
     for (int i = 0; i < w->g->mesh->natom; i++)
@@ -112,8 +118,8 @@ static int64_t expected(const World *w, const Node *n, int64_t rank, double *v)
         int64_t x = global(w, n, 0, rank, i / (b * c));
         int64_t y = global(w, n, 1, rank, i / c % b);
         int64_t z = global(w, n, 2, rank, i % c);
-        v[i] = has_none(w, n->sh, rank)
-             ? 0 : 1 + (double)((x * SEQ + y) * D + z);
+        v[i] =
+            has_none(w, n->sh, rank) ? 0 : 1 + (double)((x * SEQ + y) * D + z);
     }
     return a * b * c;
 }
@@ -145,7 +151,7 @@ static void test_cover(void **unused)
     }
 }
 
-/* Pairs of a query of one rank and a key of another that it sees.            */
+/* Pairs of a query of one rank and a key of another that it sees. */
 static int64_t visible(const World *w, const Node *n, int64_t q, int64_t k)
 {
     int64_t sum = 0, len = local_n(w->g, n, 1);
@@ -171,9 +177,9 @@ static void test_balance(void **unused)
         mesh_group(m, m->mask[Mcp], 0, ranks);
         for (int64_t p = 0; p < C; p++)
             for (int64_t s = 0; s < C; s++)
-                assert_int_equal(visible(w, n, ranks[p],
-                                         ranks[(p + C - s) % C]),
-                                 2 * L * L + (s ? 0 : L));
+                assert_int_equal(
+                    visible(w, n, ranks[p], ranks[(p + C - s) % C]),
+                    2 * L * L + (s ? 0 : L));
         w->seq->zigzag = 0;
         assert_true(visible(w, n, ranks[0], ranks[C - 1]) == 0);
     }
@@ -196,8 +202,13 @@ static void run_group(World *w, const Node *n, const Step *s, int64_t rank)
         part[i] = (Part){ w->at[ranks[i]], w->to[ranks[i]] };
     for (int i = 0; i < s->nint; i++)
         iv[i] = aff_at(m, &s->iv[i], rank);
-    comm_run(&local, p, &(Coll){ .kind = s->kind, .iv = iv, .atoms = s->atoms,
-                                 .size = g, .ranks = ranks, .part = part });
+    comm_run(&local, p,
+             &(Coll){ .kind = s->kind,
+                      .iv = iv,
+                      .atoms = s->atoms,
+                      .size = g,
+                      .ranks = ranks,
+                      .part = part });
     pool_close(p);
     (void)n;
 }
@@ -214,7 +225,7 @@ static void run_collective(World *w, Node *x, Node *n)
             run_group(w, n, &k.step, r);
 }
 
-/* A slice: all of it is there already.                                       */
+/* A slice: all of it is there already. */
 static void run_slice(World *w, const Node *x, const Node *n)
 {
     for (int64_t r = 0; r < w->g->mesh->world; r++) {
@@ -315,11 +326,13 @@ static void test_repairs(void **unused)
 
 int main(void)
 {
+    /* clang-format off */
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_cover),
         cmocka_unit_test(test_balance),
         cmocka_unit_test(test_repairs),
     };
+    /* clang-format on */
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,7 +1,7 @@
 /* pipe_test: pipeline stages run. Two stages by hand (pipeplan.c) compute what
  * plain C does; what ran is the table, row by row, in one process and under
  * mpirun; two turns in each other's place are an error and not a hang; a bad
- * number inside a table is named.                                            */
+ * number inside a table is named. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <math.h>
@@ -46,7 +46,7 @@ static double train(Exec *x, int64_t step)
 {
     Feed f = pipe_feed(x->plan, step);
 
-    exec_run(x, "step", &(Block){.lr = 0.125, .step = step}, &f);
+    exec_run(x, "step", &(Block){ .lr = 0.125, .step = step }, &f);
     return exec_result(x, "loss");
 }
 
@@ -75,7 +75,7 @@ static void as_in_c(int64_t dp)
     }
     print_message("# %lld ranks: largest difference %.2g\n",
                   (long long)(2 * dp), worst);
-    assert_true(worst < 1e-14);   /* sums over dp in another order            */
+    assert_true(worst < 1e-14); /* sums over dp in another order */
     exec_close(x);
 }
 
@@ -239,8 +239,8 @@ static void test_first_nan_has_its_name(void **state)
 {
     Plan *p = pipe_plan(2);
     Exec *x = exec_open(p, comm_open(forever, 4));
-    Feed f = {poison, p};
-    Block b = {.lr = 0.125};
+    Feed f = { poison, p };
+    Block b = { .lr = 0.125 };
 
     (void)state;
     exec_run(x, "init", NULL, NULL);
@@ -295,8 +295,9 @@ static void test_mpirun_gives_the_same_bits(void **state)
     exec_run(x, "init", NULL, NULL);
     for (int t = 0; t < STEPS; t++)
         want[t] = train(x, t);
-    assert_int_equal(system(strf(forever, "mpirun -q -n 4 %s as-rank %s/out",
-                                 self, home)), 0);
+    assert_int_equal(
+        system(strf(forever, "mpirun -q -n 4 %s as-rank %s/out", self, home)),
+        0);
     for (int64_t r = 0; r < 4; r++) {
         FILE *f = fopen(strf(forever, "%s/out.%lld", home, (long long)r), "r");
         assert_non_null(f);
@@ -313,6 +314,7 @@ int main(int argc, char **argv)
 {
     if (argc > 2 && !strcmp(argv[1], "as-rank"))
         return as_rank(argv[2]);
+    /* clang-format off */
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_two_stages),
         cmocka_unit_test(test_frames_have_two_slots),
@@ -322,6 +324,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_first_nan_has_its_name),
         cmocka_unit_test(test_mpirun_gives_the_same_bits),
     };
+    /* clang-format on */
 
     return cmocka_run_group_tests(tests, setup, teardown);
 }

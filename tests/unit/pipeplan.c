@@ -16,6 +16,7 @@ static const char prelude[] =
     "#define K(name) void name(void *const *b, const int64_t *iv, "
     "int64_t lo, int64_t hi)\n";
 
+/* clang-format off */
 static const Kernel kernels[] = {
     {"k_init", "K(k_init) {\n"
      "    double *w = b[0];\n"
@@ -48,6 +49,7 @@ static const Kernel kernels[] = {
      "    for (int64_t i = lo; i < hi; i++) w[i] -= lr[0] * g[i];\n"
      "}\n"},
 };
+/* clang-format on */
 
 enum { W, COPY, IN, LR, MICRO, OUT, G, LOSS, X, H, E, D, NBUF };
 enum { NKERNEL = sizeof kernels / sizeof *kernels };
@@ -64,9 +66,14 @@ static void add_buf(Make *k, int i, const char *name, BufClass cls, Dtype dt,
 {
     Buf *b = &k->r->buf[i];
 
-    *b = (Buf){.name = name, .cls = cls, .dt = dt, .offset = k->r->arena,
-               .bytes = n * dtypes[dt].bytes, .prog = i < G ? -1 : 1,
-               .file = "pipe.lua", .line = 10 + i};
+    *b = (Buf){ .name = name,
+                .cls = cls,
+                .dt = dt,
+                .offset = k->r->arena,
+                .bytes = n * dtypes[dt].bytes,
+                .prog = i < G ? -1 : 1,
+                .file = "pipe.lua",
+                .line = 10 + i };
     k->r->arena += (b->bytes + 255) / 256 * 256;
     k->r->nbuf++;
     if (i < G)
@@ -75,7 +82,8 @@ static void add_buf(Make *k, int i, const char *name, BufClass cls, Dtype dt,
 
 static void add_bufs(Make *k)
 {
-    static const char *const weight[] = {"a", "b"}, *const input[] = {"x", "t"};
+    static const char *const weight[] = { "a", "b" }, *const input[] = { "x",
+                                                                         "t" };
 
     add_buf(k, W, weight[k->stage], Bparam, Df64, PIPEN);
     add_buf(k, COPY, "a.copy", Bparam, Df64, PIPEN);
@@ -94,18 +102,24 @@ static Step *add_step(Make *k, StepKind kind, const char *label, int n,
 {
     Step *s = &k->g->step[k->g->nstep++];
 
-    *s = (Step){.kind = kind, .kernel = kind == Skernel ? intern(label) : NULL,
-                .label = label, .nbuf = n, .rw = kind == Skernel ? rw : NULL,
-                .file = "pipe.lua", .line = 30 + k->line++, .secs = 1e-6};
+    *s = (Step){ .kind = kind,
+                 .kernel = kind == Skernel ? intern(label) : NULL,
+                 .label = label,
+                 .nbuf = n,
+                 .rw = kind == Skernel ? rw : NULL,
+                 .file = "pipe.lua",
+                 .line = 30 + k->line++,
+                 .secs = 1e-6 };
     s->buf = alloc(forever, 8 * sizeof *s->buf);
     memcpy(s->buf, buf, (size_t)n * sizeof *buf);
     s->iv = alloc(forever, 8 * sizeof *s->iv);
     return s;
 }
 
-#define STEP(k, kind, label, rw, ...)                                          \
-    add_step(k, kind, label, (int)(sizeof (int[]){__VA_ARGS__} / sizeof(int)), \
-             (int[]){__VA_ARGS__}, rw)
+#define STEP(k, kind, label, rw, ...)                           \
+    add_step(k, kind, label,                                    \
+             (int)(sizeof(int[]){ __VA_ARGS__ } / sizeof(int)), \
+             (int[]){ __VA_ARGS__ }, rw)
 
 static void ints(Step *s, int n, const int64_t *v)
 {
@@ -114,17 +128,18 @@ static void ints(Step *s, int n, const int64_t *v)
         s->iv[i] = aff(v[i]);
 }
 
-#define INTS(s, ...)                                                           \
-    ints(s, (int)(sizeof (int64_t[]){__VA_ARGS__} / sizeof(int64_t)),          \
-         (int64_t[]){__VA_ARGS__})
+#define INTS(s, ...)                                                   \
+    ints(s, (int)(sizeof(int64_t[]){ __VA_ARGS__ } / sizeof(int64_t)), \
+         (int64_t[]){ __VA_ARGS__ })
 
 static void phase(Make *k, const char *name, int64_t repeat)
 {
     Program *g = k->g;
-    int first = g->nphase ? g->phase[g->nphase - 1].first +
-                            g->phase[g->nphase - 1].n : 0;
+    int first = g->nphase
+                    ? g->phase[g->nphase - 1].first + g->phase[g->nphase - 1].n
+                    : 0;
 
-    g->phase[g->nphase++] = (Phase){name, first, g->nstep - first, repeat};
+    g->phase[g->nphase++] = (Phase){ name, first, g->nstep - first, repeat };
 }
 
 static void kernel(Make *k, Step *s)
@@ -224,8 +239,8 @@ static int phase_at(const Program *g, const char *name)
 
 static void table(Make *k)
 {
-    static const char *const what[] = {"", "send.", "recv.", "wait."};
-    static const Handoff edges[] = {{WF, 0, WF, 1}, {WB, 1, WB, 0}};
+    static const char *const what[] = { "", "send.", "recv.", "wait." };
+    static const Handoff edges[] = { { WF, 0, WF, 1 }, { WB, 1, WB, 0 } };
     Schedule *s = schedule_make(forever, "1f1b", 2, 1, PIPEMICRO, NULL);
     PipeRow *v = schedule_rows(forever, s, edges, 2)[k->stage];
     Turn *t = NULL;
@@ -236,7 +251,7 @@ static void table(Make *k)
             name = strf(forever, "%s%c%d.%d", what[v[i].k],
                         jobnames[edges[v[i].edge].from], edges[v[i].edge].a,
                         edges[v[i].edge].b);
-        vec_push(forever, t, ((Turn){phase_at(k->g, name), v[i].micro, 0}));
+        vec_push(forever, t, ((Turn){ phase_at(k->g, name), v[i].micro, 0 }));
     }
     k->g->turn = t;
     k->g->nturn = (int)vec_len(t);
@@ -258,7 +273,7 @@ static void frame(Make *k, int buf, const char *name)
     Frame *f = &g->frame[g->nframe++];
     int until[PIPEMICRO];
 
-    *f = (Frame){.name = name, .bytes = 256, .nof = PIPEMICRO};
+    *f = (Frame){ .name = name, .bytes = 256, .nof = PIPEMICRO };
     f->slot = alloc(forever, PIPEMICRO * sizeof *f->slot);
     f->of = alloc(forever, PIPEMICRO * sizeof *f->of);
     for (int m = 0; m < PIPEMICRO; m++) {
@@ -277,17 +292,22 @@ static void frame(Make *k, int buf, const char *name)
         until[at] = last;
         f->of[m] = at;
     }
-    k->r->buf[buf] = (Buf){.name = name, .cls = Btemp, .dt = Df64, .prog = 1,
-                           .bytes = PIPEN * 8, .frame = g->nframe,
-                           .file = "pipe.lua", .line = 10 + buf};
+    k->r->buf[buf] = (Buf){ .name = name,
+                            .cls = Btemp,
+                            .dt = Df64,
+                            .prog = 1,
+                            .bytes = PIPEN * 8,
+                            .frame = g->nframe,
+                            .file = "pipe.lua",
+                            .line = 10 + buf };
 }
 
 static void frames(Make *k)
 {
     k->g->frame = alloc(forever, 8 * sizeof *k->g->frame);
     for (int i = X; i <= D; i++)
-        k->r->buf[i] = (Buf){.name = "none", .prog = 1, .cls = Btemp,
-                             .dt = Df64};
+        k->r->buf[i] =
+            (Buf){ .name = "none", .prog = 1, .cls = Btemp, .dt = Df64 };
     frame(k, k->stage ? E : X, k->stage ? "e" : "x.kept");
     frame(k, H, "h");
     frame(k, D, "dh");
@@ -315,10 +335,15 @@ static Tensor *tensor(Make *k, const char *name, const char *kind, int buf)
     Tensor *t = &k->r->tensor[k->r->ntensor++];
     Piece *p = alloc(forever, sizeof *p);
 
-    *p = (Piece){aff(0), PIPEN};
-    *t = (Tensor){.name = name, .kind = kind, .dt = Df64, .nd = 1, .buf = buf,
-                  .dim = {{"hidden", PIPEN, 1, p}}, .file = "pipe.lua",
-                  .line = 3};
+    *p = (Piece){ aff(0), PIPEN };
+    *t = (Tensor){ .name = name,
+                   .kind = kind,
+                   .dt = Df64,
+                   .nd = 1,
+                   .buf = buf,
+                   .dim = { { "hidden", PIPEN, 1, p } },
+                   .file = "pipe.lua",
+                   .line = 3 };
     return t;
 }
 
@@ -329,7 +354,7 @@ static void tensors(Make *k)
         tensor(k, "a", "copy", COPY);
     Tensor *t = tensor(k, k->stage ? "t" : "x", "input", IN);
     Piece *p = alloc(forever, sizeof *p);
-    *p = (Piece){aff(0), 1};
+    *p = (Piece){ aff(0), 1 };
     for (int a = 0, n = 1; a < k->p->mesh->natom; a++)
         if (k->p->mesh->mask[Mdp] >> a & 1) {
             p->start.k[a] = n;
@@ -337,16 +362,16 @@ static void tensors(Make *k)
         }
     t->nd = 2;
     t->dim[1] = t->dim[0];
-    t->dim[0] = (PlanDim){"micro", k->p->mesh->size[Mdp], 1, p};
+    t->dim[0] = (PlanDim){ "micro", k->p->mesh->size[Mdp], 1, p };
 }
 
 static void make_role(Plan *p, int stage)
 {
-    static Scalar in[] = {{"lr", LR, Df64}, {"micro", MICRO, Di64}};
-    static Scalar out[] = {{"loss", OUT, Df64}};
-    Make k = {p, &p->role[stage], NULL, stage, 0};
+    static Scalar in[] = { { "lr", LR, Df64 }, { "micro", MICRO, Di64 } };
+    static Scalar out[] = { { "loss", OUT, Df64 } };
+    Make k = { p, &p->role[stage], NULL, stage, 0 };
 
-    *k.r = (Role){.nin = 2, .in = in, .nout = 1, .out = out};
+    *k.r = (Role){ .nin = 2, .in = in, .nout = 1, .out = out };
     k.r->buf = alloc(forever, NBUF * sizeof *k.r->buf);
     k.r->prog = alloc(forever, 2 * sizeof *k.r->prog);
     k.r->tensor = alloc(forever, 4 * sizeof *k.r->tensor);
@@ -361,10 +386,14 @@ static void make_role(Plan *p, int stage)
 Plan *pipe_plan(int64_t dp)
 {
     Plan *p = alloc(forever, sizeof *p);
-    int64_t size[NMESH] = {[Mdp] = dp, [Mpp] = 2};
+    int64_t size[NMESH] = { [Mdp] = dp, [Mpp] = 2 };
 
-    *p = (Plan){.model = "pipe", .target = "host", .prelude = prelude,
-                .nkernel = NKERNEL, .nrole = 2, .tokens = PIPEMICRO * dp};
+    *p = (Plan){ .model = "pipe",
+                 .target = "host",
+                 .prelude = prelude,
+                 .nkernel = NKERNEL,
+                 .nrole = 2,
+                 .tokens = PIPEMICRO * dp };
     p->mesh = mesh_new(forever, 2 * dp, size, "tp-cp-dp-pp", NULL);
     p->opts = opts_new(forever);
     p->kernel = alloc(forever, sizeof kernels);
@@ -399,16 +428,19 @@ static void fill(void *self, const Tensor *t, int64_t rank, int64_t turn,
 
 Feed pipe_feed(const Plan *p, int64_t step)
 {
-    static struct { const Plan *p; int64_t step; } self;
+    static struct {
+        const Plan *p;
+        int64_t step;
+    } self;
 
     self.p = p;
     self.step = step;
-    return (Feed){fill, &self};
+    return (Feed){ fill, &self };
 }
 
 double pipe_step(int64_t dp, int64_t step, double lr, double *a, double *b)
 {
-    double da[PIPEN] = {0}, db[PIPEN] = {0}, loss = 0;
+    double da[PIPEN] = { 0 }, db[PIPEN] = { 0 }, loss = 0;
 
     for (int64_t m = 0; m < PIPEMICRO * dp; m++)
         for (int i = 0; i < PIPEN; i++) {

@@ -2,7 +2,7 @@
  * layers that Megatron writes by hand: a column and row parallel pair with
  * sequence parallelism, vocabulary parallel embedding and loss, a layer of
  * experts, and their gradients (moe-training.md A1.5, A1.7, A9.2). The bytes of
- * each kind of collective are the arithmetic of moe-training.md C7.          */
+ * each kind of collective are the arithmetic of moe-training.md C7. */
 #include "tinymoe.h"
 
 static Node *node(const Graph *g, const char *name)
@@ -13,7 +13,7 @@ static Node *node(const Graph *g, const char *name)
     die("no node %s", name);
 }
 
-/* "seq micro", "+ R": per atom of g the axis, + for a sum, R.                */
+/* "seq micro", "+ R": per atom of g the axis, + for a sum, R. */
 static char *type_of(const Graph *g, const Node *n)
 {
     static const char *const sums[] = { "+", "+max", "+min" };
@@ -21,8 +21,9 @@ static char *type_of(const Graph *g, const Node *n)
 
     for (int i = 0; i < g->mesh->natom; i++)
         put(&t, "%s%s", i ? " " : "",
-            n->sh[i].k == S ? n->sh[i].a->name
-            : n->sh[i].k == P ? sums[n->sh[i].op] : "R");
+            n->sh[i].k == S   ? n->sh[i].a->name
+            : n->sh[i].k == P ? sums[n->sh[i].op]
+                              : "R");
     return t.s;
 }
 
@@ -33,7 +34,7 @@ static void is(const Graph *g, const char *name, const char *type)
 
 /* The collectives of value `name`, in order: "allgather(seq:0) allreduce(:2)",
  * with axis and lowest atom; those of its repaired versions follow, and of the
- * bucket that it is packed into.                                             */
+ * bucket that it is packed into. */
 static void repairs_of(const Graph *g, const Node *n, Text *t)
 {
     for (size_t i = 0; i < vec_len(g->node); i++) {
@@ -61,7 +62,7 @@ static void repaired(const Graph *g, const char *name, const char *want)
     assert_string_equal(t.s, want);
 }
 
-/* Bytes a rank receives by collectives of op within reg.                     */
+/* Bytes a rank receives by collectives of op within reg. */
 static double bytes(const Graph *g, Op op, Region reg)
 {
     double sum = 0;
@@ -75,7 +76,7 @@ static double bytes(const Graph *g, Op op, Region reg)
     return sum;
 }
 
-/* One of a program's products, by its operand's path.                        */
+/* One of a program's products, by its operand's path. */
 static Node *reading(const Graph *g, Op op, const char *path)
 {
     for (size_t i = 0; i < vec_len(g->node); i++)
@@ -89,7 +90,7 @@ static Node *reading(const Graph *g, Op op, const char *path)
 enum { TOKENS = BATCH * SEQ, STREAM = 4 * TOKENS * HIDDEN };
 
 /* Column parallel: sequence gathered before, features cut. Row parallel: sums
- * scattered over the sequence. One of each backward.                         */
+ * scattered over the sequence. One of each backward. */
 static void mlp_pair(void **state)
 {
     Graph *g = tinymoe("fold.tp=2 fold.etp=1 fold.ep=2", "comm");
@@ -108,7 +109,7 @@ static void mlp_pair(void **state)
 }
 
 /* A rank finds the tokens of its vocabulary: sums. The loss never sees whole
- * logits; what is reduced is one number a token.                             */
+ * logits; what is reduced is one number a token. */
 static void vocabulary(void **state)
 {
     Graph *g = tinymoe("fold.tp=2", "comm");
@@ -126,11 +127,12 @@ static void vocabulary(void **state)
 
 /* Norms and routers see a part of the sequence on each rank of tp, and a part
  * of the batch on each of dp: their gradients are sums over both, and only
- * theirs.                                                                    */
+ * theirs. */
 static void reduced_over(void **state)
 {
     Graph *g = tinymoe("fold.tp=2 fold.dp=2 train.batch=4 fold.ep=2 "
-                       "fold.zero=0", "comm");
+                       "fold.zero=0",
+                       "comm");
 
     (void)state;
     is(g, "grad.n1", "+ +");
@@ -145,7 +147,7 @@ static void reduced_over(void **state)
 }
 
 /* ZeRO: the same sums over the same ranks, each of which keeps a run of them;
- * what makes whole again is the new parameter.                               */
+ * what makes whole again is the new parameter. */
 static void reduced_into_runs(void **state)
 {
     Graph *g = tinymoe("fold.tp=2 fold.dp=2 train.batch=4 fold.ep=2", "comm");
@@ -171,11 +173,12 @@ static void reduced_into_runs(void **state)
     assert_true(scattered > 2);
 }
 
-/* Experts are reduced over edp alone, whatever the dense grid cuts there.    */
+/* Experts are reduced over edp alone, whatever the dense grid cuts there. */
 static void experts(void **state)
 {
     Graph *g = tinymoe("fold.tp=2 fold.dp=2 train.batch=4 fold.ep=2 "
-                       "fold.zero=0", "comm");
+                       "fold.zero=0",
+                       "comm");
 
     (void)state;
     is(g, "w1", "expert R");
@@ -197,7 +200,7 @@ static void experts(void **state)
 }
 
 /* Tokens come together over ep's and etp's ranks and nowhere else; the sums go
- * back to where the tokens were.                                             */
+ * back to where the tokens were. */
 static void dispatch(void **state)
 {
     Graph *g = tinymoe("fold.dp=4 train.batch=8 fold.ep=2", "comm");
@@ -219,7 +222,7 @@ static void dispatch(void **state)
 }
 
 /* The square of a gradient is counted once: a sum over the ranks that cut it,
- * and on one of those that hold the same.                                    */
+ * and on one of those that hold the same. */
 static void norm(void **state)
 {
     Graph *g = tinymoe("fold.tp=2 fold.dp=2 train.batch=4 fold.ep=4", "comm");
@@ -228,27 +231,27 @@ static void norm(void **state)
     (void)state;
     for (size_t i = 0; i < vec_len(g->node); i++)
         reductions += g->node[i]->op == Oallreduce && g->node[i]->nd == 0;
-    assert_int_equal(reductions, 2);              /* the loss and the norm    */
+    assert_int_equal(reductions, 2); /* the loss and the norm */
 }
 
 /* With tp=2 each of 2 gathers, 2 scatters, forward and backward, of the dense
- * pair moves half the stream; experts, embedding and head the like.          */
+ * pair moves half the stream; experts, embedding and head the like. */
 static void volumes(void **state)
 {
     Graph *g = tinymoe("fold.tp=2 fold.ep=2", "comm");
-    double scalar = 4 * TOKENS / 2;               /* one number a token       */
+    double scalar = 4 * TOKENS / 2; /* one number a token */
 
     (void)state;
     /* streams: embed, down, combine | d.head, d.combine, d.up; then z and the
-       label's logit, and two gates' gradients                                */
+       label's logit, and two gates' gradients */
     assert_float_equal(bytes(g, Oreducescatter, REGbody),
                        6 * STREAM / 2 + 4 * scalar, 0);
     /* up, dispatch, head | d.combine, d.down, d.embed; then e and g (two each),
-       d.z                                                                    */
+       d.z */
     assert_float_equal(bytes(g, Oallgather, REGbody),
                        6 * STREAM / 2 + 5 * scalar, 0);
     assert_float_equal(bytes(g, Oallreduce, REGbody), 2 * scalar, 0);
-    /* a bucket of two norms and one of the gate; loss and norm               */
+    /* a bucket of two norms and one of the gate; loss and norm */
     assert_true(HIDDEN * EXPERT <= PACKALIGN);
     assert_float_equal(bytes(g, Oreducescatter, REGpost), 4 * 3 * PACKALIGN / 2,
                        0);
@@ -264,7 +267,7 @@ static void volumes(void **state)
 
 /* Four heads of keys under tp=8 take what they can, the queries of a head take
  * the rest. Keys have no other such axis: each of two ranks makes half the
- * sequence. What no name divides stays whole.                                */
+ * sequence. What no name divides stays whole. */
 static void next_name(void **state)
 {
     Graph *g = tinymoe("fold.tp=3 world=3", "comm");
@@ -292,6 +295,7 @@ static void next_name(void **state)
 
 int main(void)
 {
+    /* clang-format off */
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(mlp_pair), cmocka_unit_test(vocabulary),
         cmocka_unit_test(reduced_over),
@@ -299,6 +303,7 @@ int main(void)
         cmocka_unit_test(dispatch), cmocka_unit_test(norm),
         cmocka_unit_test(volumes), cmocka_unit_test(next_name),
     };
+    /* clang-format on */
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

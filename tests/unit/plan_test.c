@@ -1,6 +1,6 @@
 /* plan_test.c: a plan comes back from its text as it was; damage and lies are
  * refused by err() and never by a crash; big plans are read and written
- * fast.                                                                      */
+ * fast. */
 #define _GNU_SOURCE
 #include <setjmp.h>
 #include <stdarg.h>
@@ -19,14 +19,26 @@
 
 enum { PARAM = 4096, ACT = 1024 };
 
-typedef struct Made { Arena *arena; Role r; Buf *buf; Step *step; } Made;
+typedef struct Made {
+    Arena *arena;
+    Role r;
+    Buf *buf;
+    Step *step;
+} Made;
 
-static int buffer(Made *m, const char *name, BufClass cls, Dtype dt,
-                  int64_t at, int64_t bytes, int prog, int born, int dies)
+static int buffer(Made *m, const char *name, BufClass cls, Dtype dt, int64_t at,
+                  int64_t bytes, int prog, int born, int dies)
 {
-    Buf b = { .name = name, .cls = cls, .dt = dt, .offset = at, .bytes = bytes,
-              .prog = prog, .born = born, .dies = dies,
-              .file = "tiny model.lua", .line = 7 };
+    Buf b = { .name = name,
+              .cls = cls,
+              .dt = dt,
+              .offset = at,
+              .bytes = bytes,
+              .prog = prog,
+              .born = born,
+              .dies = dies,
+              .file = "tiny model.lua",
+              .line = 7 };
 
     vec_push(m->arena, m->buf, b);
     return (int)vec_len(m->buf) - 1;
@@ -35,9 +47,16 @@ static int buffer(Made *m, const char *name, BufClass cls, Dtype dt,
 static void step(Made *m, StepKind kind, const char *label, int nbuf,
                  const int *buf, int nint, const int64_t *iv, uint32_t atoms)
 {
-    Step s = { .kind = kind, .label = label, .nbuf = nbuf, .nint = nint,
-               .atoms = atoms, .file = "tiny model.lua", .line = 9,
-               .flops = 3e9, .bytes = 0.1, .secs = 1e-300 };
+    Step s = { .kind = kind,
+               .label = label,
+               .nbuf = nbuf,
+               .nint = nint,
+               .atoms = atoms,
+               .file = "tiny model.lua",
+               .line = 9,
+               .flops = 3e9,
+               .bytes = 0.1,
+               .secs = 1e-300 };
 
     s.kernel = kind == Skernel ? "k_silu" : NULL;
     s.buf = alloc(m->arena, (size_t)nbuf * sizeof *s.buf);
@@ -50,7 +69,7 @@ static void step(Made *m, StepKind kind, const char *label, int nbuf,
     vec_push(m->arena, m->step, s);
 }
 
-/* Each layer: a gemm, a kernel on it, a sum over the ranks.                  */
+/* Each layer: a gemm, a kernel on it, a sum over the ranks. */
 static void layer(Made *m, int i, int64_t base)
 {
     int w = buffer(m, strf(m->arena, "layers.%d.w", i), Bparam, Df32,
@@ -76,12 +95,15 @@ static Tensor *tensors(Made *m, int n)
         Piece *p = alloc(m->arena, 2 * sizeof *p);
         p[0] = (Piece){ .start = { .k = { 32 } }, .len = 32 };
         v[i] = (Tensor){ .name = strf(m->arena, "layers.%d.w", i),
-                         .kind = "param", .dt = Df32, .nd = 2, .buf = 4 * i };
-        v[i].dim[0] = (PlanDim){ .axis = "hidden", .n = 64, .npiece = 1,
-                                 .piece = p };
+                         .kind = "param",
+                         .dt = Df32,
+                         .nd = 2,
+                         .buf = 4 * i };
+        v[i].dim[0] =
+            (PlanDim){ .axis = "hidden", .n = 64, .npiece = 1, .piece = p };
         p[1] = (Piece){ .len = 32 };
-        v[i].dim[1] = (PlanDim){ .axis = "ffn", .n = 32, .npiece = 1,
-                                 .piece = p + 1 };
+        v[i].dim[1] =
+            (PlanDim){ .axis = "ffn", .n = 32, .npiece = 1, .piece = p + 1 };
     }
     return v;
 }
@@ -93,8 +115,13 @@ static Program *program(Made *m, int n)
 
     f[0] = (Phase){ "body", 0, 3, 4 };
     f[1] = (Phase){ "post", 3, 3 * n - 3, 1 };
-    *g = (Program){ .name = "step", .nphase = 2, .phase = f, .nstep = 3 * n,
-                    .step = m->step, .transient = 6 * ACT, .bound = 5 * ACT };
+    *g = (Program){ .name = "step",
+                    .nphase = 2,
+                    .phase = f,
+                    .nstep = 3 * n,
+                    .step = m->step,
+                    .transient = 6 * ACT,
+                    .bound = 5 * ACT };
     return g;
 }
 
@@ -105,19 +132,35 @@ static Plan *plan_of(Arena *a, int n)
     int64_t size[NMESH] = { [Mtp] = 2, [Mep] = 2 }, base = (int64_t)n * PARAM;
     static Kernel kernel = { "k_silu", "void k_silu(void) {}\n/* \"}\" */" };
     static Source source = { "tiny model.lua", "-- a model\nloss('x', y)\n" };
-    static HfMap hf = { .hf = "model.{i}.w", .param = "layers.0.w", .nfix = 1,
-                        .fixaxis = { "expert" }, .fixat = { -1 }, .nd = 1,
-                        .dim = { { 2, { { "hidden", 64, 0, 64 },
-                                        { NULL, 2, 1, 1 } } } } };
+    static HfMap hf = {
+        .hf = "model.{i}.w",
+        .param = "layers.0.w",
+        .nfix = 1,
+        .fixaxis = { "expert" },
+        .fixat = { -1 },
+        .nd = 1,
+        .dim = { { 2, { { "hidden", 64, 0, 64 }, { NULL, 2, 1, 1 } } } }
+    };
 
     for (int i = 0; i < n; i++)
         layer(&m, i, base);
     *p = (Plan){
-        .model = "tiny", .target = "host", .opts = opts_new(a),
-        .mesh = mesh_new(a, 4, size, "tp-cp-dp-pp", NULL), .tokens = 4096,
-        .params = 12345678901, .active = 99, .flops = 1.0 / 3,
-        .nrole = 1, .role = &m.r, .prelude = "#include <x>\n", .nkernel = 1,
-        .kernel = &kernel, .nhf = 1, .hf = &hf, .nsource = 1,
+        .model = "tiny",
+        .target = "host",
+        .opts = opts_new(a),
+        .mesh = mesh_new(a, 4, size, "tp-cp-dp-pp", NULL),
+        .tokens = 4096,
+        .params = 12345678901,
+        .active = 99,
+        .flops = 1.0 / 3,
+        .nrole = 1,
+        .role = &m.r,
+        .prelude = "#include <x>\n",
+        .nkernel = 1,
+        .kernel = &kernel,
+        .nhf = 1,
+        .hf = &hf,
+        .nsource = 1,
         .source = &source,
     };
     opts_set(p->opts, "train.lr", "1e-3", NULL);
@@ -127,17 +170,23 @@ static Plan *plan_of(Arena *a, int n)
     int loss = buffer(&m, "loss", Bio, Df32, base + 6 * ACT, 4, -1, 0, 0);
     Scalar *out = alloc(a, sizeof *out);
     *out = (Scalar){ "loss", loss, Df32 };
-    *p->role = (Role){ .nbuf = (int)vec_len(m.buf), .buf = m.buf,
-                       .arena = base + 6 * ACT + 256, .persist = base,
-                       .nprog = 1, .prog = program(&m, n), .ntensor = n,
-                       .tensor = tensors(&m, n), .nout = 1, .out = out };
+    *p->role = (Role){ .nbuf = (int)vec_len(m.buf),
+                       .buf = m.buf,
+                       .arena = base + 6 * ACT + 256,
+                       .persist = base,
+                       .nprog = 1,
+                       .prog = program(&m, n),
+                       .ntensor = n,
+                       .tensor = tensors(&m, n),
+                       .nout = 1,
+                       .out = out };
     return p;
 }
 
 /* ---- a plan of two stages ------------------------------------------------ */
 
 /* Each stage: an accumulator that is cleared before the table; F keeps x, in a
- * frame, for B; stage 0 sends y, stage 1 receives it. Three micro-batches.   */
+ * frame, for B; stage 0 sends y, stage 1 receives it. Three micro-batches. */
 enum { ACC, WORK, X, Y, NSTAGEBUF, MICROS = 3, SLOT = 2048 };
 
 static void stage_bufs(Made *m)
@@ -145,7 +194,10 @@ static void stage_bufs(Made *m)
     static const char *const names[] = { "acc", "work", "x", "y" };
 
     for (int i = 0; i < NSTAGEBUF; i++)
-        buffer(m, names[i], Btemp, Df32, i == WORK ? 1024 : i == Y ? 1024 : 0,
+        buffer(m, names[i], Btemp, Df32,
+               i == WORK ? 1024
+               : i == Y  ? 1024
+                         : 0,
                i == WORK || i == Y ? 512 : 1024, 0, 0, 0);
     m->buf[ACC].dies = 6;
     m->buf[WORK].born = m->buf[WORK].dies = 1;
@@ -173,11 +225,11 @@ static void stage_steps(Made *m, int role)
     step(m, Sallreduce, "sum", 3, (int[]){ ACC, ACC, -1 }, 4, sum, pp);
 }
 
-/* One after another, two in flight: F0 F1 B0 F2 B1 B2.                       */
+/* One after another, two in flight: F0 F1 B0 F2 B1 B2. */
 static Turn *stage_turns(Arena *a, int role, int *n)
 {
-    static const int order[][2] = { { 0, 0 }, { 0, 1 }, { 1, 0 }, { 0, 2 },
-                                    { 1, 1 }, { 1, 2 } };
+    static const int order[][2] = { { 0, 0 }, { 0, 1 }, { 1, 0 },
+                                    { 0, 2 }, { 1, 1 }, { 1, 2 } };
     Turn *v = NULL;
 
     for (int i = 0; i < 2 * MICROS; i++) {
@@ -215,12 +267,21 @@ static Role stage(Arena *a, int role)
     h[3] = (Phase){ calls[role][0], 3, 1, 0 };
     h[4] = (Phase){ calls[role][1], 4, 2, 0 };
     h[5] = (Phase){ "post", 6, 1, 1 };
-    *g = (Program){ .name = "step", .nphase = 6, .phase = h, .nframe = 1,
-                    .frame = f, .nstep = 7, .step = m.step,
-                    .transient = 3 * SLOT, .bound = 3 * SLOT };
+    *g = (Program){ .name = "step",
+                    .nphase = 6,
+                    .phase = h,
+                    .nframe = 1,
+                    .frame = f,
+                    .nstep = 7,
+                    .step = m.step,
+                    .transient = 3 * SLOT,
+                    .bound = 3 * SLOT };
     g->turn = stage_turns(a, role, &g->nturn);
-    return (Role){ .nbuf = NSTAGEBUF, .buf = m.buf, .arena = 3 * SLOT,
-                   .nprog = 1, .prog = g };
+    return (Role){ .nbuf = NSTAGEBUF,
+                   .buf = m.buf,
+                   .arena = 3 * SLOT,
+                   .nprog = 1,
+                   .prog = g };
 }
 
 static Plan *staged_plan(Arena *a)
@@ -247,7 +308,7 @@ static void hear(const char *msg)
     longjmp(heard, 1);
 }
 
-/* The plan, or null with the message.                                        */
+/* The plan, or null with the message. */
 static Plan *try_parse(Arena *a, const char *s, size_t n)
 {
     Plan *volatile p = NULL;
@@ -261,7 +322,7 @@ static Plan *try_parse(Arena *a, const char *s, size_t n)
 
 enum { HASHLINE = 38 };
 
-/* Replace the last line by the hash of what is before it.                    */
+/* Replace the last line by the hash of what is before it. */
 static void rehash(char *s, size_t n)
 {
     char line[64];
@@ -327,7 +388,7 @@ static void stages_come_back(void **state)
 }
 
 /* F takes 1 s, B 2 s, a transfer 0.5 s: worked out by hand. Stage 1 has its
- * first y at 1.5 and its last, which stage 0 makes from 4 on, at 5.5.        */
+ * first y at 1.5 and its last, which stage 0 makes from 4 on, at 5.5. */
 static void time_of_stages(void **state)
 {
     static const double secs[] = { 0, 1, 2, 0.5, 0, 0, 0.25 };
@@ -347,7 +408,7 @@ static void time_of_stages(void **state)
     t = plan_time(a, p, "step");
     assert_non_null(t.stuck);
     assert_string_equal(t.stuck, "stage 0 in wait 'y' of wait.F0.1, stage 1 in "
-                        "recv 'y' of recv.F0.1");
+                                 "recv 'y' of recv.F0.1");
     arena_free(a);
 }
 
@@ -374,7 +435,8 @@ static void every_byte_counts(void **state)
     arena_free(a);
 }
 
-/* A lie with the right hash: what, by what, and what is then said.           */
+/* A lie with the right hash: what, by what, and what is then said. */
+/* clang-format off */
 static const struct { const char *was, *is, *said; } lies[] = {
     { "buf x temp f32 8192 ", "buf x temp f32 8193 ", "not aligned" },
     { "buf x temp f32 8192 1024", "buf x temp f32 8192 1099511627776",
@@ -435,8 +497,10 @@ static const struct { const char *was, *is, *said; } lies[] = {
     { "program step", "porgram step", "expected 'program'" },
     { "c 0x1.65a0bcp+31", "c 0x1.65a0bcq+31", "is not a number" },
 };
+/* clang-format on */
 
-/* Of the plan of stages.                                                     */
+/* Of the plan of stages. */
+/* clang-format off */
 static const struct { const char *was, *is, *said; } stage_lies[] = {
     { "phase B0 2 1 0", "phase B0 2 1 1", "apart from the others" },
     { "phase send.F0.1 3 1 0", "phase send.F0.1 3 1 1", "apart from" },
@@ -481,6 +545,7 @@ static const struct { const char *was, *is, *said; } stage_lies[] = {
     { "send y b 3 i 3 128 1 7", "send y b 3 i 3 128 1 -7", "no channel" },
     { "send y b 3 i 3 128 1 7 g 2", "send y b 3 i 3 128 1 7 g 1", "no peer" },
 };
+/* clang-format on */
 
 static char *replaced(Arena *a, const char *s, size_t n, const char *was,
                       const char *is, size_t *len)
@@ -532,8 +597,12 @@ static void lies_of_stages_are_refused(void **state)
 }
 
 /* A tensor that is a run of a bucket: at run shard, elements of its buffer,
- * and what is said.                                                          */
-static const struct { int64_t at, run; uint32_t shard; int64_t n;
+ * and what is said. */
+static const struct {
+    int64_t at, run;
+    uint32_t shard;
+    int64_t n;
+    /* clang-format off */
                       const char *said; } runs[] = {
     { 0, 0, 0, 1024, NULL },
     { 0, 0, 0, 1023, "larger than its buffer" },
@@ -552,6 +621,7 @@ static const struct { int64_t at, run; uint32_t shard; int64_t n;
     { INT64_MAX, INT64_MAX, 1, 1024, "goes beyond its bucket" },
     { 0, 512, 4, 512, "part of no bucket" },
 };
+/* clang-format on */
 
 static void runs_of_buckets(void **state)
 {
@@ -564,7 +634,10 @@ static void runs_of_buckets(void **state)
         int b = r->nbuf;
         Buf *v = alloc(a, sizeof *v * (size_t)(b + 1));
         memcpy(v, r->buf, sizeof *v * (size_t)b);
-        v[b] = (Buf){ .name = "bucket", .cls = Bparam, .dt = Df32, .prog = -1,
+        v[b] = (Buf){ .name = "bucket",
+                      .cls = Bparam,
+                      .dt = Df32,
+                      .prog = -1,
                       .offset = r->arena = (r->arena + 255) / 256 * 256,
                       .bytes = 4 * runs[i].n };
         r->arena += v[b].bytes;
@@ -597,19 +670,15 @@ static uint32_t chance(void)
     return (uint32_t)(x >> 32);
 }
 
-/* Change, drop or double a few random bytes or lines of s[0, *n).            */
+/* Change, drop or double a few random bytes or lines of s[0, *n). */
 static void mutate(char *s, size_t *n)
 {
     static const char likely[] = "0123456789-+*a {}()\"\n@bigc9";
     size_t at = chance() % *n, len = 1 + chance() % 40, to;
 
     switch (chance() % 4) {
-    case 0:
-        s[at] = (char)chance();
-        break;
-    case 1:
-        s[at] = likely[chance() % (sizeof likely - 1)];
-        break;
+    case 0: s[at] = (char)chance(); break;
+    case 1: s[at] = likely[chance() % (sizeof likely - 1)]; break;
     case 2:
         len = len < *n - at ? len : *n - at;
         memmove(s + at, s + at + len, *n - at - len);
@@ -625,12 +694,12 @@ static void mutate(char *s, size_t *n)
 }
 
 /* No crash, and no more memory than some multiple of the text: a count of
- * 2^40 allocates nothing.                                                    */
+ * 2^40 allocates nothing. */
 static void hostile_plans(void **state)
 {
     (void)state;
-    int taken = 0, rounds = getenv("PLAN_ROUNDS") ? atoi(getenv("PLAN_ROUNDS"))
-                                                  : 20000;
+    int taken = 0,
+        rounds = getenv("PLAN_ROUNDS") ? atoi(getenv("PLAN_ROUNDS")) : 20000;
     Arena *a = arena_new();
     size_t n, two;
     char *one = plan_print(a, plan_of(a, 2), &n);
@@ -642,7 +711,7 @@ static void hostile_plans(void **state)
         Arena *b = arena_new();
         size_t m = (i % 2 ? two : n) - HASHLINE;
         memcpy(t, i % 2 ? stages : one, m);
-        for (uint32_t k = chance() % 4 + 1; k--; )
+        for (uint32_t k = chance() % 4 + 1; k--;)
             mutate(t, &m);
         rehash(t, m + HASHLINE);
         taken += try_parse(b, t, m + HASHLINE) != NULL;
@@ -695,20 +764,25 @@ static void overlaps_found(void **state)
             prog[k].nphase = 1;
             prog[k].phase = &all;
             for (int s = 0; s < 4; s++)
-                prog[k].step[s] = (Step){ .kind = Szero, .label = "", .nbuf = 1,
-                                          .buf = &zero };
+                prog[k].step[s] = (Step){
+                    .kind = Szero, .label = "", .nbuf = 1, .buf = &zero
+                };
         }
         for (int k = 0; k < 6; k++) {
             int from = (int)(chance() % 4);
-            buf[k] = (Buf){ .name = "b", .cls = Btemp, .dt = Df32,
-                            .offset = 256 * (chance() % 48),
-                            .bytes = chance() % 900,
-                            .prog = k ? (int)(chance() % 3) - 1 : -1,
-                            .born = from, .dies = from + (int)(chance() %
-                                                   (4 - (unsigned)from)) };
+            buf[k] =
+                (Buf){ .name = "b",
+                       .cls = Btemp,
+                       .dt = Df32,
+                       .offset = 256 * (chance() % 48),
+                       .bytes = chance() % 900,
+                       .prog = k ? (int)(chance() % 3) - 1 : -1,
+                       .born = from,
+                       .dies = from + (int)(chance() % (4 - (unsigned)from)) };
         }
-        *r = (Role){ .nbuf = 6, .buf = buf, .arena = 13312, .nprog = 2,
-                     .prog = prog };
+        *r = (Role){
+            .nbuf = 6, .buf = buf, .arena = 13312, .nprog = 2, .prog = prog
+        };
         const char *why = plan_wrong(a, p);
         int want = any_meet(r);
         yes += want;
@@ -731,7 +805,7 @@ static double now(void)
 }
 
 /* As many steps as a plan of DeepSeek-V3: the same bytes again. Times are for
- * reading (`ninja bench`'s kind), nothing depends on them.                   */
+ * reading (`ninja bench`'s kind), nothing depends on them. */
 static void big_plans_come_back(void **state)
 {
     (void)state;
@@ -756,6 +830,7 @@ static void big_plans_come_back(void **state)
 
 int main(void)
 {
+    /* clang-format off */
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(comes_back),
         cmocka_unit_test(stages_come_back),
@@ -768,5 +843,6 @@ int main(void)
         cmocka_unit_test(overlaps_found),
         cmocka_unit_test(big_plans_come_back),
     };
+    /* clang-format on */
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

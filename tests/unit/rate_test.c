@@ -1,5 +1,5 @@
 /* rate_test: learning rates of every schedule at its corners and between
- * them, worked out by hand from the formulas in rate.c.                      */
+ * them, worked out by hand from the formulas in rate.c. */
 #define _GNU_SOURCE
 #include <setjmp.h>
 #include <stdarg.h>
@@ -9,11 +9,17 @@
 
 #include "../../runtime/runtime.h"
 
-typedef struct Row { const char *keys; int64_t step; double want; } Row;
+typedef struct Row {
+    const char *keys;
+    int64_t step;
+    double want;
+} Row;
 
-#define WSD "train.schedule=wsd train.steps=100 train.warmup=10 " \
-            "train.decay=0.2"
+#define WSD                                               \
+    "train.schedule=wsd train.steps=100 train.warmup=10 " \
+    "train.decay=0.2"
 
+/* clang-format off */
 static const Row rows[] = {
     /* of lr=1 min_lr=0.1                                step  rate */
     { "train.schedule=constant",                            7, 1 },
@@ -37,6 +43,7 @@ static const Row rows[] = {
     { WSD " train.decay_style=exponential",               100, 0.1 },
     { WSD,                                                 90, 0.47279220613578553 },
 };
+/* clang-format on */
 
 static Opts *options(const char *keys)
 {

@@ -1,6 +1,6 @@
 /* run_test: a plan from start to end. Loss falls, folds agree, a stopped run
  * continues with the same bits, damaged checkpoints are refused, bad numbers
- * stop a run and name their line, and steps allocate nothing.                */
+ * stop a run and name their line, and steps allocate nothing. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -23,7 +23,7 @@
 
 /* ---- counting allocations: every one of this process comes by here ------- */
 
-#if !defined __SANITIZE_ADDRESS__ && !defined __SANITIZE_THREAD__ &&          \
+#if !defined __SANITIZE_ADDRESS__ && !defined __SANITIZE_THREAD__ && \
     defined __GLIBC__
 #define COUNTS 1
 extern void *__libc_malloc(size_t n);
@@ -98,7 +98,7 @@ static int setup(void **state)
 
 static int teardown(void **state)
 {
-    char *const rm[] = {"rm", "-rf", home, NULL};
+    char *const rm[] = { "rm", "-rf", home, NULL };
     pid_t pid = fork();
 
     (void)state;
@@ -114,12 +114,14 @@ static int teardown(void **state)
 
 static char *keys(const char *more)
 {
-    return strf(forever, "data.train=%s data.format=bytes train.batch=8 "
-                "train.lr=0.5 seed=3 %s", in_home("text"), more);
+    return strf(forever,
+                "data.train=%s data.format=bytes train.batch=8 "
+                "train.lr=0.5 seed=3 %s",
+                in_home("text"), more);
 }
 
 /* In a child, so that an error can be seen: its status; what it said to
- * `log`.                                                                     */
+ * `log`. */
 static int run(int64_t dp, const char *more, const char *log)
 {
     fflush(NULL);
@@ -166,7 +168,7 @@ static void losses(int64_t dp, int64_t steps, double *out)
     exec_run(x, "init", NULL, NULL);
     for (int64_t i = 0; i < steps; i++) {
         Feed f = data_feed(d, i * data_perstep(d));
-        exec_run(x, "step", &(Block){.lr = 0.5, .step = i}, &f);
+        exec_run(x, "step", &(Block){ .lr = 0.5, .step = i }, &f);
         out[i] = exec_result(x, "loss");
     }
     exec_close(x);
@@ -186,7 +188,7 @@ static void test_losses_fall_and_folds_agree(void **state)
         worst = fmax(worst, fabs(four[i] - one[i]));
     }
     print_message("# largest difference between folds %.3g\n", worst);
-    assert_true(worst < 2e-6);    /* fp32 sums in another order               */
+    assert_true(worst < 2e-6); /* fp32 sums in another order */
 }
 
 /* The step loop, data included, allocates nothing. */
@@ -202,7 +204,7 @@ static void test_steps_allocate_nothing(void **state)
     exec_run(x, "init", NULL, NULL);
     for (int i = 0; i < 6; i++) {
         Feed f = data_feed(d, i * data_perstep(d));
-        exec_run(x, "step", &(Block){.lr = 0.5, .step = i}, &f);
+        exec_run(x, "step", &(Block){ .lr = 0.5, .step = i }, &f);
         before = i ? before : allocs;
     }
     assert_int_equal(allocs - before, 0);
@@ -216,7 +218,7 @@ static void test_steps_allocate_nothing(void **state)
 #endif
 }
 
-/* A step's time line, measured: steps in their rows, each with its line.     */
+/* A step's time line, measured: steps in their rows, each with its line. */
 static void check_trace(const char *path)
 {
     size_t n, k, steps = 0;
@@ -225,7 +227,8 @@ static void check_trace(const char *path)
     double end = 0;
 
     assert_true(json_is_array(j));
-    json_array_foreach(j, k, v) {
+    json_array_foreach(j, k, v)
+    {
         json_t *args = json_object_get(v, "args");
         const char *at = json_string_value(json_object_get(args, "at"));
         double ts = json_number_value(json_object_get(v, "ts"));
@@ -236,7 +239,7 @@ static void check_trace(const char *path)
             end = ts + dur;
             continue;
         }
-        assert_true(ts + dur <= end + 0.01);      /* printed in ns            */
+        assert_true(ts + dur <= end + 0.01); /* printed in ns */
         assert_int_equal(strncmp(at, "tiny.lua:", 9), 0);
         steps++;
     }
@@ -249,40 +252,47 @@ static void test_run_folder(void **state)
     struct stat st;
 
     (void)state;
-    assert_int_equal(run(1, strf(forever, "train.steps=6 name=%s data.valid="
-                                 "tail:0.25 train.eval_every=3 train.trace=5",
-                                 in_home("folder")), "log"), 0);
+    assert_int_equal(run(1,
+                         strf(forever,
+                              "train.steps=6 name=%s data.valid="
+                              "tail:0.25 train.eval_every=3 train.trace=5",
+                              in_home("folder")),
+                         "log"),
+                     0);
     check_trace(in_home("folder/trace.0.json"));
     assert_true(says("log", "step    6/6 | loss "));
     assert_true(says("log", "val loss "));
     for (int i = 0; i < 5; i++) {
-        static const char *const f[] = {"config.lua", "plan", "tuned",
-                                        "metrics.jsonl",
-                                        "ckpt/step-00000006/index"};
+        static const char *const f[] = { "config.lua", "plan", "tuned",
+                                         "metrics.jsonl",
+                                         "ckpt/step-00000006/index" };
         assert_int_equal(stat(in_home(strf(forever, "folder/%s", f[i])), &st),
                          0);
     }
     assert_true(says("folder/metrics.jsonl", "{\"step\": 6, \"loss\": "));
     assert_true(says("folder/metrics.jsonl", "\"val_loss\": "));
-    assert_int_equal(run(1, strf(forever, "train.steps=6 name=%s",
-                                 in_home("folder")), "log"), 1);
+    assert_int_equal(
+        run(1, strf(forever, "train.steps=6 name=%s", in_home("folder")),
+            "log"),
+        1);
     assert_true(says("log", "resume=1"));
 }
 
 /* 6 steps, and 3 stopped and continued: the same files. */
 static void test_resume_is_bit_equal(void **state)
 {
-    static const char *const files[] = {"model.safetensors",
-                                        "optim.safetensors"};
+    static const char *const files[] = { "model.safetensors",
+                                         "optim.safetensors" };
     char *whole = in_home("whole"), *parts = in_home("parts");
 
     (void)state;
-    assert_int_equal(run(2, strf(forever, "train.steps=6 name=%s", whole),
-                         "log"), 0);
-    assert_int_equal(run(2, strf(forever, "train.steps=3 name=%s", parts),
-                         "log"), 0);
-    assert_int_equal(run(2, strf(forever, "train.steps=6 name=%s resume=1",
-                                 parts), "log"), 0);
+    assert_int_equal(
+        run(2, strf(forever, "train.steps=6 name=%s", whole), "log"), 0);
+    assert_int_equal(
+        run(2, strf(forever, "train.steps=3 name=%s", parts), "log"), 0);
+    assert_int_equal(
+        run(2, strf(forever, "train.steps=6 name=%s resume=1", parts), "log"),
+        0);
     for (int i = 0; i < 2; i++)
         same_bytes(strf(forever, "%s/ckpt/step-00000006/%s", whole, files[i]),
                    strf(forever, "%s/ckpt/step-00000006/%s", parts, files[i]));
@@ -294,11 +304,11 @@ static void test_any_fold_loads(void **state)
     char *dir = in_home("fold");
 
     (void)state;
-    assert_int_equal(run(4, strf(forever, "train.steps=3 name=%s", dir),
-                         "log"), 0);
+    assert_int_equal(run(4, strf(forever, "train.steps=3 name=%s", dir), "log"),
+                     0);
     for (int64_t dp = 1; dp <= 2; dp++) {
         Exec *x = exec_open(tiny_plan(dp, keys("")), comm_open(forever, dp));
-        State s = {0};
+        State s = { 0 };
         char *to = in_home(strf(forever, "again%d", (int)dp));
         double w[TINYVOCAB * TINYVOCAB], m[TINYVOCAB * TINYVOCAB];
         assert_int_equal(ckpt_resume(x, strf(forever, "%s/ckpt", dir), &s), 1);
@@ -309,12 +319,12 @@ static void test_any_fold_loads(void **state)
         for (int i = 0; i < 256; i++)
             assert_true(w[i] == bf16_to_f32(f32_to_bf16((float)m[i])));
         assert_int_equal(ckpt_save(x, to, &s), 0);
-        same_bytes(strf(forever, "%s/step-00000003/model.safetensors", to),
-                   strf(forever, "%s/ckpt/step-00000003/model.safetensors",
-                        dir));
-        same_bytes(strf(forever, "%s/step-00000003/optim.safetensors", to),
-                   strf(forever, "%s/ckpt/step-00000003/optim.safetensors",
-                        dir));
+        same_bytes(
+            strf(forever, "%s/step-00000003/model.safetensors", to),
+            strf(forever, "%s/ckpt/step-00000003/model.safetensors", dir));
+        same_bytes(
+            strf(forever, "%s/step-00000003/optim.safetensors", to),
+            strf(forever, "%s/ckpt/step-00000003/optim.safetensors", dir));
         exec_close(x);
     }
 }
@@ -322,14 +332,14 @@ static void test_any_fold_loads(void **state)
 /* One bit anywhere in any file, or a byte less: refused. */
 static void test_damage_is_refused(void **state)
 {
-    static const char *const files[] = {"model.safetensors", "index",
-                                        "optim.safetensors", "state.json"};
+    static const char *const files[] = { "model.safetensors", "index",
+                                         "optim.safetensors", "state.json" };
     char *dir = in_home("damage"), *ckpt;
     State s;
 
     (void)state;
-    assert_int_equal(run(1, strf(forever, "train.steps=2 name=%s", dir),
-                         "log"), 0);
+    assert_int_equal(run(1, strf(forever, "train.steps=2 name=%s", dir), "log"),
+                     0);
     ckpt = strf(forever, "%s/ckpt/step-00000002", dir);
     assert_null(ckpt_verify(forever, ckpt, &s));
     for (int i = 0; i < 4; i++) {
@@ -356,16 +366,21 @@ static void test_falls_back_to_the_one_before(void **state)
     size_t n;
 
     (void)state;
-    assert_int_equal(run(1, strf(forever, "train.steps=4 train.save_every=2 "
-                                 "name=%s", dir), "log"), 0);
+    assert_int_equal(run(1,
+                         strf(forever,
+                              "train.steps=4 train.save_every=2 "
+                              "name=%s",
+                              dir),
+                         "log"),
+                     0);
     bad = strf(forever, "%s/ckpt/step-00000004/optim.safetensors", dir);
     char *p = load_bytes(bad, &n);
     p[n - 5] ^= 4;
     save_bytes(bad, p, n);
-    assert_int_equal(run(1, strf(forever, "train.steps=6 resume=1 name=%s",
-                                 dir), "log"), 0);
+    assert_int_equal(
+        run(1, strf(forever, "train.steps=6 resume=1 name=%s", dir), "log"), 0);
     assert_true(says("log", "step-00000004 is not used: optim.safetensors is "
-                     "damaged"));
+                            "damaged"));
     assert_true(says("log", "resume at step 2"));
     assert_true(says("log", "step    6/6"));
 }
@@ -376,13 +391,24 @@ static void test_keeps_the_last(void **state)
     char *dir = in_home("keep");
 
     (void)state;
-    assert_int_equal(run(1, strf(forever, "train.steps=5 train.save_every=1 "
-                                 "train.keep=2 name=%s", dir), "log"), 0);
+    assert_int_equal(run(1,
+                         strf(forever,
+                              "train.steps=5 train.save_every=1 "
+                              "train.keep=2 name=%s",
+                              dir),
+                         "log"),
+                     0);
     for (int i = 1; i <= 5; i++)
-        assert_int_equal(access(strf(forever, "%s/ckpt/step-%08d", dir, i),
-                                F_OK), i < 4 ? -1 : 0);
-    assert_int_equal(run(1, strf(forever, "train.steps=6 train.keep=2 resume=1 "
-                                 "name=%s", dir), "log"), 0);
+        assert_int_equal(
+            access(strf(forever, "%s/ckpt/step-%08d", dir, i), F_OK),
+            i < 4 ? -1 : 0);
+    assert_int_equal(run(1,
+                         strf(forever,
+                              "train.steps=6 train.keep=2 resume=1 "
+                              "name=%s",
+                              dir),
+                         "log"),
+                     0);
     assert_true(says("log", "resume at step 5"));
 }
 
@@ -390,8 +416,11 @@ static void test_keeps_the_last(void **state)
 static void test_bad_numbers_stop_the_run(void **state)
 {
     (void)state;
-    assert_int_equal(run(1, strf(forever, "train.steps=9 train.lr=3e38 name=%s",
-                                 in_home("bad")), "log"), 3);
+    assert_int_equal(run(1,
+                         strf(forever, "train.steps=9 train.lr=3e38 name=%s",
+                              in_home("bad")),
+                         "log"),
+                     3);
     assert_true(says("log", "3 steps in a row without a finite gradient"));
     assert_true(says("log", "first NaN in '"));
     assert_true(says("log", "(tiny.lua:"));
@@ -410,8 +439,11 @@ static void test_sigterm_saves(void **state)
         int fd = open(in_home("log"), O_WRONLY | O_CREAT | O_TRUNC, 0644);
         dup2(fd, 1);
         dup2(fd, 2);
-        exit(run_plan(tiny_plan(1, keys(strf(forever, "train.steps=100000000 "
-                                             "name=%s", dir))), NULL));
+        exit(run_plan(tiny_plan(1, keys(strf(forever,
+                                             "train.steps=100000000 "
+                                             "name=%s",
+                                             dir))),
+                      NULL));
     }
     while (stat(strf(forever, "%s/metrics.jsonl", dir), &st) || !st.st_size)
         usleep(10000);
@@ -428,8 +460,8 @@ static void test_from_takes_weights_only(void **state)
     double m[256], w[256], zero = 0;
 
     (void)state;
-    assert_int_equal(run(1, strf(forever, "train.steps=3 name=%s", dir),
-                         "log"), 0);
+    assert_int_equal(run(1, strf(forever, "train.steps=3 name=%s", dir), "log"),
+                     0);
     Exec *x = exec_open(tiny_plan(2, keys("")), comm_open(forever, 2));
     exec_run(x, "init", NULL, NULL);
     exec_read(x, "w", 0, w, 256);
@@ -457,21 +489,29 @@ static void test_mpi_equals_local(void **state)
     char *text = plan_print(forever, p, &n);
     save_bytes(plan, text, n);
     assert_int_equal(system(strf(forever, "%s %s name=%s >%s 2>&1", runner,
-                                 plan, in_home("one"), in_home("log"))), 0);
-    assert_int_equal(system(strf(forever, "mpirun -q -n 2 %s %s name=%s >%s "
-                                 "2>&1", runner, plan, in_home("mpi"),
-                                 in_home("log"))), 0);
+                                 plan, in_home("one"), in_home("log"))),
+                     0);
+    assert_int_equal(system(strf(forever,
+                                 "mpirun -q -n 2 %s %s name=%s >%s "
+                                 "2>&1",
+                                 runner, plan, in_home("mpi"), in_home("log"))),
+                     0);
     assert_true(says("log", "step    5/5"));
     for (int i = 0; i < 2; i++) {
-        static const char *const f[] = {"model", "optim"};
-        same_bytes(in_home(strf(forever, "one/ckpt/step-00000005/%s."
-                                "safetensors", f[i])),
-                   in_home(strf(forever, "mpi/ckpt/step-00000005/%s."
-                                "safetensors", f[i])));
+        static const char *const f[] = { "model", "optim" };
+        same_bytes(in_home(strf(forever,
+                                "one/ckpt/step-00000005/%s."
+                                "safetensors",
+                                f[i])),
+                   in_home(strf(forever,
+                                "mpi/ckpt/step-00000005/%s."
+                                "safetensors",
+                                f[i])));
     }
     assert_int_equal(WEXITSTATUS(system(
-        strf(forever, "mpirun -q -n 3 %s %s name=%s >%s 2>&1", runner, plan,
-             in_home("three"), in_home("log")))), 1);
+                         strf(forever, "mpirun -q -n 3 %s %s name=%s >%s 2>&1",
+                              runner, plan, in_home("three"), in_home("log")))),
+                     1);
     assert_true(says("log", "the plan is for 2 ranks, mpirun started 3"));
 }
 
@@ -489,8 +529,9 @@ static void test_kill_leaves_whole_checkpoints(void **state)
         if (!pid) {
             Exec *x = exec_open(tiny_plan(2, ""), comm_open(forever, 2));
             for (int64_t i = 0;; i++)
-                if (ckpt_save(x, dir, &(State){.step = round % 4 * 10 + i % 10,
-                                               .plan = "x"}))
+                if (ckpt_save(x, dir,
+                              &(State){ .step = round % 4 * 10 + i % 10,
+                                        .plan = "x" }))
                     _exit(1);
         }
         usleep((useconds_t)(20000 + round * 7919 % 20000));
@@ -524,23 +565,23 @@ static void test_full_disk_is_survived(void **state)
     pid_t pid = fork();
     if (!pid) {
         Exec *x = exec_open(tiny_plan(1, ""), comm_open(forever, 1));
-        int good = !ckpt_save(x, dir, &(State){.step = 1, .plan = "x"});
+        int good = !ckpt_save(x, dir, &(State){ .step = 1, .plan = "x" });
         freopen(in_home("log"), "w", stderr);
         signal(SIGXFSZ, SIG_IGN);
-        setrlimit(RLIMIT_FSIZE, &(struct rlimit){1100, 1100});
-        int bad = ckpt_save(x, dir, &(State){.step = 2, .plan = "x"});
+        setrlimit(RLIMIT_FSIZE, &(struct rlimit){ 1100, 1100 });
+        int bad = ckpt_save(x, dir, &(State){ .step = 2, .plan = "x" });
         fflush(NULL);
         _exit(good && bad ? 0 : 1);
     }
     assert_true(waitpid(pid, &status, 0) == pid);
     assert_int_equal(status, 0);
     assert_true(says("log", "checkpoint not written: cannot write"));
-    assert_null(ckpt_verify(forever, strf(forever, "%s/step-00000001", dir),
-                            &s));
+    assert_null(
+        ckpt_verify(forever, strf(forever, "%s/step-00000001", dir), &s));
     assert_int_not_equal(access(strf(forever, "%s/step-00000002", dir), F_OK),
                          0);
-    assert_int_not_equal(access(strf(forever, "%s/.step-00000002.tmp", dir),
-                                F_OK), 0);
+    assert_int_not_equal(
+        access(strf(forever, "%s/.step-00000002.tmp", dir), F_OK), 0);
 }
 
 /* Rank 1 of two never comes to the first collective. */
@@ -550,7 +591,7 @@ static int hang(void)
     watch_start(x);
     if (x->comm->first == 1)
         sleep(60);
-    exec_run(x, "step", &(Block){.step = 17}, NULL);
+    exec_run(x, "step", &(Block){ .step = 17 }, NULL);
     return 0;
 }
 
@@ -565,8 +606,8 @@ static void test_watchdog_names_the_step(void **state)
     if (system("mpirun --version >/dev/null 2>&1"))
         skip();
     setenv("PLEAT_TIMEOUT", "0.5", 1);
-    int status = system(strf(forever, "mpirun -q -n 2 %s hang >%s 2>&1", self,
-                             in_home("log")));
+    int status = system(
+        strf(forever, "mpirun -q -n 2 %s hang >%s 2>&1", self, in_home("log")));
     unsetenv("PLEAT_TIMEOUT");
     assert_int_equal(WEXITSTATUS(status), 3);
     assert_true(says("log", "rank 0 (host "));
@@ -578,6 +619,7 @@ int main(int argc, char **argv)
 {
     if (argc > 1 && !strcmp(argv[1], "hang"))
         return hang();
+    /* clang-format off */
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_losses_fall_and_folds_agree),
         cmocka_unit_test(test_steps_allocate_nothing),
@@ -595,6 +637,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_mpi_equals_local),
         cmocka_unit_test(test_watchdog_names_the_step),
     };
+    /* clang-format on */
 
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -1,6 +1,6 @@
 /* schedule_test: pipeline schedules against published numbers, against a
  * machine that runs their rows where a send ends only when it is received, and
- * against damage. Layout strings against the stages they mean.               */
+ * against damage. Layout strings against the stages they mean. */
 #define _GNU_SOURCE
 #include <setjmp.h>
 #include <stdarg.h>
@@ -55,13 +55,14 @@ static Timing time_of(Arena *a, const Schedule *s)
 
 /* ---- published ----------------------------------------------------------- */
 
-/* planning-and-reliability 2.6: F = I = W = 1, B = 2, no transfers.          */
+/* planning-and-reliability 2.6: F = I = W = 1, B = 2, no transfers. */
 static void published(void **state)
 {
     static const struct Row {
         const char *kind;
         int p, v, m;
         double makespan;
+        /* clang-format off */
         int peak[8];
     } rows[] = {
         { "1f1b", 4, 1, 8, 33, { 4, 3, 2, 1 } },
@@ -72,6 +73,7 @@ static void published(void **state)
         { "zerobubble", 8, 1, 64, 199, { 8, 8, 8, 8, 8, 8, 8, 8 } },
         { "dualpipev", 4, 2, 10, 66, { 9, 9, 9, 9 } },
     };
+    /* clang-format on */
     (void)state;
     Arena *a = arena_new();
 
@@ -88,7 +90,7 @@ static void published(void **state)
 }
 
 /* Warm-up and in flight on rank r (moe-training A8.2, C6), N = p: the first
- * steady F comes on top.                                                     */
+ * steady F comes on top. */
 static void interleaved(void **state)
 {
     (void)state;
@@ -108,14 +110,14 @@ static void interleaved(void **state)
                     assert_int_equal(warm, want);
                     assert_int_equal(t.peak[r], want);
                 }
-                if (k > 2)                        /* bubble (p-1)/(v m)       */
+                if (k > 2) /* bubble (p-1)/(v m) */
                     assert_true(t.makespan == 3 * (v * m + p - 1));
             }
     arena_free(a);
 }
 
 /* DualPipeV: bubble (p-1)(F&B + B - 3W) with F&B = 3, peak 2p + 1 (A8.5,
- * DeepSeek's table), for even p as DeepSeek's has.                           */
+ * DeepSeek's table), for even p as DeepSeek's has. */
 static void dualpipev(void **state)
 {
     (void)state;
@@ -138,14 +140,15 @@ static void dualpipev(void **state)
 
 typedef struct Machine {
     const Schedule *s;
-    const Handoff *e; int n;
+    const Handoff *e;
+    int n;
     PipeRow **row;
     size_t *at;
-    char *done;                   /* by job, chunk, micro-batch               */
-    char *here;                   /* by edge, micro-batch: sent 1, received 2,
-                                     waited for 4                             */
-    int *queue, *head, *tail;     /* by edge: micro-batches under way         */
-    int *waited;                  /* by edge                                  */
+    char *done;               /* by job, chunk, micro-batch */
+    char *here;               /* by edge, micro-batch: sent 1, received 2,
+                                     waited for 4 */
+    int *queue, *head, *tail; /* by edge: micro-batches under way */
+    int *waited;              /* by edge */
 } Machine;
 
 static char *done_at(const Machine *x, Job w, int c, int m)
@@ -158,7 +161,7 @@ static char *here_at(const Machine *x, int e, int m)
     return &x->here[e * x->s->micros + m];
 }
 
-/* Work may run when the rule of the table and every value allow it.          */
+/* Work may run when the rule of the table and every value allow it. */
 static void work(Machine *x, const PipeRow *w)
 {
     int c = w->chunk, m = w->micro, last = x->s->chunks - 1;
@@ -176,21 +179,19 @@ static void work(Machine *x, const PipeRow *w)
     for (int e = 0; e < x->n; e++)
         if (x->e[e].to == w->w && x->e[e].b == c)
             assert_true(x->s->rank[x->e[e].a] == x->s->rank[c]
-                        ? *done_at(x, x->e[e].from, x->e[e].a, m)
-                        : *here_at(x, e, m) & 2);
+                            ? *done_at(x, x->e[e].from, x->e[e].a, m)
+                            : *here_at(x, e, m) & 2);
     *done_at(x, w->w, c, m) = 1;
 }
 
-/* A recv returns when its value was sent, a wait when it was received.       */
+/* A recv returns when its value was sent, a wait when it was received. */
 static int goes(Machine *x, const PipeRow *w)
 {
     int *q = x->queue + (w->k == ROWwork ? 0 : w->edge * x->s->micros);
     char *h = w->k == ROWwork ? NULL : here_at(x, w->edge, w->micro);
 
     switch (w->k) {
-    case ROWwork:
-        work(x, w);
-        return 1;
+    case ROWwork: work(x, w); return 1;
     case ROWsend:
         assert_true(*done_at(x, x->e[w->edge].from, x->e[w->edge].a, w->micro));
         assert_int_equal(*h, 0);
@@ -230,8 +231,8 @@ static void runs_to_the_end(Arena *a, const Schedule *s, const Handoff *e,
     for (int moved = 1; moved;) {
         moved = 0;
         for (int r = s->ranks; r-- > 0;)
-            for (; x.at[r] < vec_len(x.row[r]) &&
-                   goes(&x, &x.row[r][x.at[r]]); x.at[r]++)
+            for (; x.at[r] < vec_len(x.row[r]) && goes(&x, &x.row[r][x.at[r]]);
+                 x.at[r]++)
                 moved = 1;
     }
     for (int r = 0; r < s->ranks; r++) {
@@ -247,7 +248,7 @@ static void runs_to_the_end(Arena *a, const Schedule *s, const Handoff *e,
 }
 
 /* What chunks hand on: to the neighbours, and some values further: from F to
- * any later F or any backward, from a backward to an earlier one and its W.  */
+ * any later F or any backward, from a backward to an earlier one and its W. */
 static int handoffs(const Schedule *s, Handoff *e, unsigned seed)
 {
     int n = 0, C = s->chunks, split = schedule_splits(s);
@@ -275,11 +276,10 @@ static int handoffs(const Schedule *s, Handoff *e, unsigned seed)
     return n;
 }
 
-static const char *const every[] = {
-    "1f1b", "zerobubble", "dualpipev", "forward"
-};
+static const char *const every[] = { "1f1b", "zerobubble", "dualpipev",
+                                     "forward" };
 
-/* Every table that can be made runs; what cannot names what can.             */
+/* Every table that can be made runs; what cannot names what can. */
 static void all_numbers(void **state)
 {
     (void)state;
@@ -333,7 +333,7 @@ static void round_trip(void **state)
     arena_free(a);
 }
 
-/* As other writers put it: ends of lines, idle moments, transfers, gathers.  */
+/* As other writers put it: ends of lines, idle moments, transfers, gathers. */
 static void dialects(void **state)
 {
     (void)state;
@@ -351,6 +351,7 @@ static void dialects(void **state)
 
 static void messages(void **state)
 {
+    /* clang-format off */
     static const char *const rows[][2] = {
         { "0F0,0B0\n1F0,1X0\n", "x.csv:2: error: '1X0' is not a cell" },
         { "0F0,0B0\n1F0\n", "x.csv:2: error: rank 1: 1B0 is not there" },
@@ -369,6 +370,7 @@ static void messages(void **state)
           "x.csv:1: error: rank 0: waits for ever at 0B0" },
         { "9999999999F0\n", "x.csv:1: error: '9999999999F0' is not a cell" },
     };
+    /* clang-format on */
     (void)state;
     Arena *a = arena_new();
 
@@ -381,7 +383,7 @@ static void messages(void **state)
 }
 
 /* One byte changed, removed or added: refused with a line, or another table
- * that runs.                                                                 */
+ * that runs. */
 static void damage(void **state)
 {
     static const char bytes[] = "0123456789FBIW,;()\n OVERLAP_\r#-";
@@ -434,7 +436,7 @@ static int phase_named(Program *p, const char *name)
     return p->nphase++;
 }
 
-/* A plan with nothing but the tables of its stages.                          */
+/* A plan with nothing but the tables of its stages. */
 static Plan *bare_plan(Arena *a, const Schedule *s)
 {
     Handoff e[64];
@@ -513,7 +515,7 @@ static void some_work(Graph *g, const char *scope, int64_t flops)
     n->scope = intern(scope);
 }
 
-/* layers of cost[i]; then mtp ones.                                          */
+/* layers of cost[i]; then mtp ones. */
 static Graph *model(Arena *a, int layers, int mtp, const int *cost)
 {
     Graph *g = g_new(a, "m");
@@ -551,6 +553,7 @@ static void layouts(void **state)
 {
     static const struct Row {
         int layers, mtp, pp, vpp;
+        /* clang-format off */
         const char *text, *printed;
     } rows[] = {
         { 61, 0, 8, 4, "Et*3|(tt|)*29m|L", "Et*3|(tt|)*29|L" },
@@ -563,6 +566,7 @@ static void layouts(void **state)
         { 4, 0, 2, 2, "((t)*1,E)*1", NULL },
         { 6, 2, 2, 1, "E(t*2)*3|m*2L", "Et*6|mmL" },
     };
+    /* clang-format on */
     (void)state;
     Arena *a = arena_new();
 
@@ -596,6 +600,7 @@ static void layouts(void **state)
 
 static void bad_layouts(void **state)
 {
+    /* clang-format off */
     static const char *const rows[][2] = {
         { "Et*4|L", "has 2 chunks, and fold.pp=2 fold.vpp=2 make 4" },
         { "Et|t|t|L", "has 3 t, and the model has 4: layers.0 to layers.3" },
@@ -612,6 +617,7 @@ static void bad_layouts(void **state)
         { "Et*99999999|L", "position 3: more than 65536 letters" },
         { "Et|t|t|tmmL", NULL },               /* no mtp: the places are empty */
     };
+    /* clang-format on */
     (void)state;
     Arena *a = arena_new();
 
@@ -633,7 +639,7 @@ static void bad_layouts(void **state)
     arena_free(a);
 }
 
-/* Largest chunk and sum of squares of a cut, by the chunk of each item.      */
+/* Largest chunk and sum of squares of a cut, by the chunk of each item. */
 static void weigh(const int *cost, const int *chunk, int n, int chunks,
                   int64_t *max, int64_t *squares)
 {
@@ -647,7 +653,7 @@ static void weigh(const int *cost, const int *chunk, int n, int chunks,
     }
 }
 
-/* The best of all cuts, by trying them.                                      */
+/* The best of all cuts, by trying them. */
 static void try_all(const int *cost, int *chunk, int i, int n, int chunks,
                     int64_t best[2])
 {
@@ -686,7 +692,7 @@ static void by_cost(void **state)
         Stages *st = try_cut(model(a, layers, 0, cost), pp, vpp, NULL);
         assert_non_null(st);
         for (int i = 1; i < n - 1; i++)
-            cost[i]++;                            /* the second node          */
+            cost[i]++; /* the second node */
         try_all(cost, chunk, 0, n, pp * vpp, best);
         mine[0] = st->first;
         mine[n - 1] = st->last;
@@ -703,6 +709,7 @@ static void by_cost(void **state)
 
 int main(void)
 {
+    /* clang-format off */
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(published),   cmocka_unit_test(interleaved),
         cmocka_unit_test(dualpipev),   cmocka_unit_test(all_numbers),
@@ -712,6 +719,7 @@ int main(void)
         cmocka_unit_test(by_cost),     cmocka_unit_test(from_turns),
         cmocka_unit_test(picture),
     };
+    /* clang-format on */
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

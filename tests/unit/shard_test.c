@@ -2,7 +2,7 @@
  * that the data parallel ranks share in equal runs; a run begins and ends
  * anywhere, in the middle of a row, across parameters, behind the last one.
  * What tensor_runs and view_load say is compared with the definition, element
- * by element.                                                                */
+ * by element. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -13,9 +13,9 @@
 
 enum { WORLD = 8, MAXBUF = 256, MAXELEMS = 4096 };
 
-/* By tensor of the bucket and global element: how many ranks own it.         */
+/* By tensor of the bucket and global element: how many ranks own it. */
 typedef struct Seen {
-    int64_t place[MAXELEMS];      /* on this rank; -1: not here               */
+    int64_t place[MAXELEMS]; /* on this rank; -1: not here */
     int owned[MAXELEMS];
     int owner;
 } Seen;
@@ -32,7 +32,7 @@ static void see(void *ctx, int64_t global, int64_t local, int64_t n)
     }
 }
 
-/* The global element of local element i, or -1: padding.                     */
+/* The global element of local element i, or -1: padding. */
 static int64_t global_of(const Mesh *m, const Tensor *t, int64_t rank,
                          int64_t i)
 {
@@ -48,7 +48,7 @@ static int64_t global_of(const Mesh *m, const Tensor *t, int64_t rank,
     return g;
 }
 
-/* Every element where the definition has it; its value there.                */
+/* Every element where the definition has it; its value there. */
 static void check_rank(const Mesh *m, const Tensor *t, int64_t rank,
                        const Seen *s, const double *buf)
 {
@@ -81,8 +81,8 @@ static void check_bucket(const Mesh *m, Tensor *t, int n)
         for (int64_t i = 0; i < MAXBUF; i++)
             all[i] = -1;
         for (int k = 0; k < n; k++) {
-            double buf[MAXBUF] = {0};
-            View v = {.data = (uint8_t *)source, .dt = "F64"};
+            double buf[MAXBUF] = { 0 };
+            View v = { .data = (uint8_t *)source, .dt = "F64" };
             int64_t step = 1;
             for (int d = t[k].nd - 1; d >= 0; step *= t[k].dim[d--].n)
                 v.stride[d] = step, v.fix[d] = -1;
@@ -106,9 +106,9 @@ static void check_bucket(const Mesh *m, Tensor *t, int n)
 
 static PlanDim dim(const char *axis, int64_t n, int atom, int64_t len)
 {
-    PlanDim d = {axis, n, 1, alloc(forever, sizeof(Piece))};
+    PlanDim d = { axis, n, 1, alloc(forever, sizeof(Piece)) };
 
-    d.piece[0] = (Piece){aff(0), len};
+    d.piece[0] = (Piece){ aff(0), len };
     if (atom >= 0)
         d.piece[0].start.k[atom] = len;
     return d;
@@ -126,18 +126,19 @@ static void fill_bucket(const Mesh *m, Tensor *t, int64_t ranks, uint32_t over)
     int64_t at = 0;
     Piece *zig = alloc(forever, 2 * sizeof *zig);
 
-    zig[0] = (Piece){aff(0), 3};
-    zig[1] = (Piece){aff(9), 3};
+    zig[0] = (Piece){ aff(0), 3 };
+    zig[1] = (Piece){ aff(9), 3 };
     zig[0].start.k[tp] = 3;
     zig[1].start.k[tp] = -3;
     for (int i = 0; i < 3; i++)
-        t[i] = (Tensor){.name = "abc" + i, .kind = "m", .dt = Df64, .nd = 2,
-                        .shard = over};
+        t[i] = (Tensor){
+            .name = "abc" + i, .kind = "m", .dt = Df64, .nd = 2, .shard = over
+        };
     t[0].dim[0] = dim("rows", 5, tp, 3);
     t[0].dim[1] = dim("columns", 7, -1, 7);
     t[1].nd = 1;
     t[1].dim[0] = dim("rows", 4, -1, 4);
-    t[2].dim[0] = (PlanDim){"rows", 12, 2, zig};
+    t[2].dim[0] = (PlanDim){ "rows", 12, 2, zig };
     t[2].dim[1] = dim("columns", 5, -1, 5);
     for (int i = 0; i < 3; i++) {
         t[i].at = at;
@@ -149,7 +150,7 @@ static void fill_bucket(const Mesh *m, Tensor *t, int64_t ranks, uint32_t over)
 
 static Mesh *mesh(void)
 {
-    int64_t size[NMESH] = {[Mtp] = 2};
+    int64_t size[NMESH] = { [Mtp] = 2 };
 
     return mesh_new(forever, WORLD, size, "tp-cp-dp-pp", NULL);
 }
@@ -171,8 +172,12 @@ static void test_runs_cross_rows_and_parameters(void **state)
 static void test_runs_may_be_empty(void **state)
 {
     Mesh *m = mesh();
-    Tensor t = {.name = "b", .kind = "m", .dt = Df64, .nd = 1, .run = 1,
-                .shard = m->mask[Mdp] | m->mask[Mtp]};
+    Tensor t = { .name = "b",
+                 .kind = "m",
+                 .dt = Df64,
+                 .nd = 1,
+                 .run = 1,
+                 .shard = m->mask[Mdp] | m->mask[Mtp] };
 
     (void)state;
     t.dim[0] = dim("rows", 4, -1, 4);
@@ -184,7 +189,7 @@ static void test_runs_may_be_empty(void **state)
 }
 
 /* The parameters themselves lie whole behind each other; only some of the data
- * parallel ranks share a run (hybrid sharding).                              */
+ * parallel ranks share a run (hybrid sharding). */
 static void test_whole_and_hybrid(void **state)
 {
     Mesh *m = mesh();
@@ -196,7 +201,7 @@ static void test_whole_and_hybrid(void **state)
     for (int i = 0; i < 3; i++)
         t[i].run = 0;
     check_bucket(m, t, 3);
-    int64_t size[NMESH] = {[Mtp] = 2, [Mep] = 4};
+    int64_t size[NMESH] = { [Mtp] = 2, [Mep] = 4 };
     m = mesh_new(forever, WORLD, size, "tp-cp-dp-pp", NULL);
     half = m->mask[Mdp] & m->mask[Mep];
     assert_int_equal(mesh_extent(m, half), 2);
@@ -208,7 +213,7 @@ static void test_whole_and_hybrid(void **state)
 static void test_copies_are_not_owned(void **state)
 {
     Mesh *m = mesh();
-    Tensor t = {.name = "e", .kind = "copy", .dt = Df64, .nd = 1};
+    Tensor t = { .name = "e", .kind = "copy", .dt = Df64, .nd = 1 };
 
     (void)state;
     t.dim[0] = dim("rows", 4, -1, 4);
@@ -220,12 +225,14 @@ static void test_copies_are_not_owned(void **state)
 
 int main(void)
 {
+    /* clang-format off */
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_runs_cross_rows_and_parameters),
         cmocka_unit_test(test_runs_may_be_empty),
         cmocka_unit_test(test_whole_and_hybrid),
         cmocka_unit_test(test_copies_are_not_owned),
     };
+    /* clang-format on */
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,7 +2,7 @@
  * data and on weights stands on one stage, once; what is sent is received as it
  * was sent, once; gradients are accumulated once, written where they are owned
  * and where there is a copy; results are on every stage; the table runs every
- * call for every micro-batch once.                                           */
+ * call for every micro-batch once. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -29,7 +29,7 @@ static void drop_outputs(Graph *g)
     g_tidy(g);
 }
 
-/* The program `step`, up to pipe.                                            */
+/* The program `step`, up to pipe. */
 static Graph *whole(const char *model, const char *keys)
 {
     Opts *o = opts_new(forever);
@@ -51,7 +51,7 @@ static Graph *whole(const char *model, const char *keys)
 
 /* ---- counting ------------------------------------------------------------ */
 
-/* By id what nodes depend on; what came from another stage, on both.         */
+/* By id what nodes depend on; what came from another stage, on both. */
 static char *needs_of(Graph *g)
 {
     char *needs = alloc(forever, vec_len(g->node) + 1);
@@ -59,9 +59,10 @@ static char *needs_of(Graph *g)
     g_renumber(g);
     for (size_t i = 0; i < vec_len(g->node); i++) {
         const Node *n = g->node[i];
-        char x = n->op == Oinput ? DATA
-               : n->op == Oparam || n->op == Ostate ? WEIGHT
-               : n->op == Orecv ? DATA | WEIGHT : 0;
+        char x = n->op == Oinput                      ? DATA
+                 : n->op == Oparam || n->op == Ostate ? WEIGHT
+                 : n->op == Orecv                     ? DATA | WEIGHT
+                                                      : 0;
         for (int k = 0; k < n->nin; k++)
             x |= needs[n->in[k]->id];
         if (n->map)
@@ -76,7 +77,7 @@ static int is_crossing(const Node *n)
     return n->op == Osend || n->op == Orecv || n->op == Ostagesum;
 }
 
-/* Sums over stages are cut: their adds and accumulators are counted apart.   */
+/* Sums over stages are cut: their adds and accumulators are counted apart. */
 static int is_counted(const Node *n, const char *needs)
 {
     return n->reg == REGbody && needs[n->id] == (DATA | WEIGHT) &&
@@ -84,7 +85,10 @@ static int is_counted(const Node *n, const char *needs)
            n->op != Oaccum;
 }
 
-typedef struct Count { const char *what; int whole, parts; } Count;
+typedef struct Count {
+    const char *what;
+    int whole, parts;
+} Count;
 
 static Count *count_of(Count **all, const char *what)
 {
@@ -104,8 +108,8 @@ static void count_nodes(Count **all, Graph *g, int parts)
         const Node *n = g->node[i];
         if (!is_counted(n, needs))
             continue;
-        Count *c = count_of(all, strf(forever, "%s in '%s'", optab[n->op].name,
-                                      n->scope));
+        Count *c = count_of(
+            all, strf(forever, "%s in '%s'", optab[n->op].name, n->scope));
         c->whole += !parts;
         c->parts += parts;
     }
@@ -164,7 +168,7 @@ static void check_crossings(Graph *first)
     assert_int_equal(sends, recvs);
 }
 
-/* Every stage takes part in the same sums, in the same order.                */
+/* Every stage takes part in the same sums, in the same order. */
 static void check_sums(Graph *first)
 {
     for (Graph *g = first->next; g; g = g->next) {
@@ -197,7 +201,7 @@ static int sinks(const Graph *g, Op op, const char *name)
     return found;
 }
 
-/* A result on every stage; a write by one owner and by all copies.           */
+/* A result on every stage; a write by one owner and by all copies. */
 static void check_sinks(const Graph *whole, Graph *first)
 {
     for (size_t i = 0; i < vec_len(whole->node); i++) {
@@ -253,12 +257,14 @@ static void check(const char *model, const char *keys)
     arena_free(g->arena);
 }
 
+/* clang-format off */
 static const char *const folds[] = {
     "fold.pp=2", "fold.pp=4", "fold.pp=2 fold.vpp=2 fold.schedule=interleaved",
     "fold.pp=2 fold.schedule=zerobubble",
     "fold.pp=2 fold.vpp=2 fold.schedule=dualpipev",
     "fold.pp=2 fold.dp=1 fold.tp=2 fold.cp=2 fold.ep=4",
 };
+/* clang-format on */
 
 static void test_layers(void **state)
 {

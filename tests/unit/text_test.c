@@ -1,5 +1,5 @@
 /* text_test.c: graphs as text: what is printed comes back, what is wrong in a
- * text is said with its line, repeated scopes fold, and no text crashes it.  */
+ * text is said with its line, repeated scopes fold, and no text crashes it. */
 #define _GNU_SOURCE
 #include <setjmp.h>
 #include <stdarg.h>
@@ -32,7 +32,7 @@ static Graph *try_parse(Arena *a, const char *s, size_t n)
     return g;
 }
 
-/* A bit of everything, in the form it is printed in.                         */
+/* A bit of everything, in the form it is printed in. */
 static const char everything[] =
     "graph \"my model\" step local {\n"
     "  option train.lr 1e-3\n"
@@ -53,7 +53,8 @@ static const char everything[] =
     "  param e            uniform 0.1 expert=expert  f32  [expert hidden ffn]\n"
     "  m optim.m.w        const 0                f32  [hidden ffn]\n"
     "  master optim.w     copy 0 of=w            f32  [hidden ffn]\n"
-    "  hf \"model.{i}.w\" w expert=-1 ( hidden 16 0 16 ) ( ffn 32 0 32 \"\" 2 1 1 )"
+    "  hf \"model.{i}.w\" w expert=-1 ( hidden 16 0 16 ) ( ffn 32 0 32 \"\" 2 "
+    "1 1 )"
     "\n"
     "  def twice.1 {\n"
     "    %a = arg index=0  f32  [micro=4 batch seq hidden]\n"
@@ -88,7 +89,7 @@ static const char everything[] =
     "    %res      = result %t name=loss\n"
     "}\n";
 
-/* parse(print(g)) prints the same bytes, with and without places.            */
+/* parse(print(g)) prints the same bytes, with and without places. */
 static void law(const Graph *g)
 {
     Arena *a = arena_new();
@@ -140,6 +141,7 @@ static const char head[] =
     "graph g step logical {\n  axis hidden 16\n  axis seq 8\n"
     "  param w const 0 f32 [hidden]\n";
 
+/* clang-format off */
 static const struct { const char *text, *said; } wrong[] = {
     { "%a = silu %b f32 []", "x.ir:5: error: no node '%b' stands above" },
     { "%a = sillu %a f32 []", "no op 'sillu' (did you mean 'silu'?)" },
@@ -195,6 +197,7 @@ static const struct { const char *text, *said; } wrong[] = {
     { "%a = input f32 [seq]\n%b = silu %a map=%a f32 [seq]",
       "has a route and no rows" },
 };
+/* clang-format on */
 
 static void wrong_texts(void **state)
 {
@@ -212,7 +215,8 @@ static void wrong_texts(void **state)
     assert_non_null(strstr(message, "the text ends too early"));
 }
 
-/* Types at the level they are checked at.                                    */
+/* Types at the level they are checked at. */
+/* clang-format off */
 static const struct { const char *level, *text, *said; } untyped[] = {
     { "placed", "%a = input real [seq]", "has no precision" },
     { "placed", "%a = input f32 [seq=9] @ tp:seq", "of 9 is cut into 2" },
@@ -225,15 +229,17 @@ static const struct { const char *level, *text, *said; } untyped[] = {
     { "local", "%a = input f32 [seq] @ tp:seq\n"
       "%b = allgather %a axis=seq atoms=tp f32 [seq]", NULL },
 };
+/* clang-format on */
 
 static void types(void **state)
 {
     (void)state;
     for (size_t i = 0; i < sizeof untyped / sizeof *untyped; i++) {
         Arena *a = arena_new();
-        char *s = strf(a, "graph g step %s {\n  mesh world=4 order=tp-cp-dp-pp "
-                       "tp=2\n  axis seq 8\n%s\n}\n", untyped[i].level,
-                       untyped[i].text);
+        char *s = strf(a,
+                       "graph g step %s {\n  mesh world=4 order=tp-cp-dp-pp "
+                       "tp=2\n  axis seq 8\n%s\n}\n",
+                       untyped[i].level, untyped[i].text);
         Graph *g = try_parse(a, s, strlen(s));
         if (!untyped[i].said && !g)
             fail_msg("%s: %s", untyped[i].text, message);
@@ -246,7 +252,7 @@ static void types(void **state)
 
 /* ---- repeated scopes ----------------------------------------------------- */
 
-/* n layers of h = h + silu(h . w), and their gradients in the other order.   */
+/* n layers of h = h + silu(h . w), and their gradients in the other order. */
 static char *layers(Arena *a, int n)
 {
     Text t = { .arena = a };
@@ -261,12 +267,14 @@ static char *layers(Arena *a, int n)
         put(&t, "%%layers.%d.w.2 = dot %%%s %%layers.%d.w axes=h f32 [t k]\n",
             i, in, i);
         put(&t, "%%layers.%d.silu = silu %%layers.%d.w.2 f32 [t k]\n", i, i);
-        put(&t, "%%layers.%d.r = rename %%layers.%d.silu from=k to=h f32 "
-                "[t h]\n", i, i);
+        put(&t,
+            "%%layers.%d.r = rename %%layers.%d.silu from=k to=h f32 "
+            "[t h]\n",
+            i, i);
         put(&t, "%%layers.%d.add = add %%%s %%layers.%d.r f32 [t h]\n", i, in,
             i);
     }
-    for (int i = n; i--; )
+    for (int i = n; i--;)
         put(&t, "%%d.layers.%d.mul = mul %%%s %%layers.%d.add f32 [t h]\n", i,
             i == n - 1 ? "x" : strf(a, "d.layers.%d.mul", i + 1), i);
     put(&t, "}\n");
@@ -284,23 +292,30 @@ static void folds(void **state)
         fail_msg("%s", message);
     law(g);
     assert_string_equal(graph_print(a, g, PRINTfold),
-    "graph g step logical {\n"
-    "  axis t   4\n"
-    "  axis h   8\n"
-    "  axis k   8\n"
-    "  # layers.0 .. layers.11: x12\n"
-    "  param layers.{i}.w   const 0  f32  [h k]\n"
-    "  body:\n"
-    "    %x                = input                                       f32  [t h]\n"
-    "    # layers.0 .. layers.11: x12\n"
-    "    %layers.{i}.w     = param                                       f32  [h k]\n"
-    "    %layers.{i}.w.2   = dot %layers.{i-1}.add %layers.{i}.w axes=h  f32  [t k]\n"
-    "    %layers.{i}.silu  = silu %layers.{i}.w.2                        f32  [t k]\n"
-    "    %layers.{i}.r     = rename %layers.{i}.silu from=k to=h         f32  [t h]\n"
-    "    %layers.{i}.add   = add %layers.{i-1}.add %layers.{i}.r         f32  [t h]\n"
-    "    # layers.11 .. layers.0: x12\n"
-    "    %d.layers.{i}.mul = mul %d.layers.{i+1}.mul %layers.{i}.add     f32  [t h]\n"
-    "}\n");
+                        "graph g step logical {\n"
+                        "  axis t   4\n"
+                        "  axis h   8\n"
+                        "  axis k   8\n"
+                        "  # layers.0 .. layers.11: x12\n"
+                        "  param layers.{i}.w   const 0  f32  [h k]\n"
+                        "  body:\n"
+                        "    %x                = input                         "
+                        "              f32  [t h]\n"
+                        "    # layers.0 .. layers.11: x12\n"
+                        "    %layers.{i}.w     = param                         "
+                        "              f32  [h k]\n"
+                        "    %layers.{i}.w.2   = dot %layers.{i-1}.add "
+                        "%layers.{i}.w axes=h  f32  [t k]\n"
+                        "    %layers.{i}.silu  = silu %layers.{i}.w.2          "
+                        "              f32  [t k]\n"
+                        "    %layers.{i}.r     = rename %layers.{i}.silu "
+                        "from=k to=h         f32  [t h]\n"
+                        "    %layers.{i}.add   = add %layers.{i-1}.add "
+                        "%layers.{i}.r         f32  [t h]\n"
+                        "    # layers.11 .. layers.0: x12\n"
+                        "    %d.layers.{i}.mul = mul %d.layers.{i+1}.mul "
+                        "%layers.{i}.add     f32  [t h]\n"
+                        "}\n");
     arena_free(a);
 }
 
@@ -321,12 +336,8 @@ static void mutate(char *s, size_t *n)
 
     len = len < *n - at ? len : *n - at;
     switch (chance() % 4) {
-    case 0:
-        s[at] = (char)chance();
-        break;
-    case 1:
-        s[at] = likely[chance() % (sizeof likely - 1)];
-        break;
+    case 0: s[at] = (char)chance(); break;
+    case 1: s[at] = likely[chance() % (sizeof likely - 1)]; break;
     case 2:
         memmove(s + at, s + at + len, *n - at - len);
         *n -= len;
@@ -342,8 +353,8 @@ static void mutate(char *s, size_t *n)
 static void hostile_texts(void **state)
 {
     (void)state;
-    int taken = 0, rounds = getenv("TEXT_ROUNDS") ? atoi(getenv("TEXT_ROUNDS"))
-                                                  : 4000;
+    int taken = 0,
+        rounds = getenv("TEXT_ROUNDS") ? atoi(getenv("TEXT_ROUNDS")) : 4000;
     size_t n = strlen(everything);
     char *s = malloc(n + 4096);
 
@@ -351,7 +362,7 @@ static void hostile_texts(void **state)
         Arena *a = arena_new();
         size_t m = n;
         memcpy(s, everything, n);
-        for (uint32_t k = chance() % 3 + 1; k--; )
+        for (uint32_t k = chance() % 3 + 1; k--;)
             mutate(s, &m);
         Graph *g = try_parse(a, s, m);
         if (g) {
@@ -377,7 +388,7 @@ static double now(void)
 }
 
 /* A graph of 36,000 nodes, as a large model's step: the same bytes again. Times
- * are for reading, nothing depends on them.                                  */
+ * are for reading, nothing depends on them. */
 static void big_graphs_come_back(void **state)
 {
     (void)state;
@@ -395,13 +406,14 @@ static void big_graphs_come_back(void **state)
     assert_non_null(h);
     assert_string_equal(one, graph_print(a, h, 0));
     print_message("# 36000 nodes: printed in %.0f ms, read in %.0f ms, checked "
-                  "in %.0f ms\n", 1e3 * (t2 - t1), 1e3 * (t1 - t0),
-                  1e3 * (t3 - t2));
+                  "in %.0f ms\n",
+                  1e3 * (t2 - t1), 1e3 * (t1 - t0), 1e3 * (t3 - t2));
     arena_free(a);
 }
 
 int main(void)
 {
+    /* clang-format off */
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(comes_back),
         cmocka_unit_test(wrong_texts),
@@ -410,5 +422,6 @@ int main(void)
         cmocka_unit_test(hostile_texts),
         cmocka_unit_test(big_graphs_come_back),
     };
+    /* clang-format on */
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,6 @@
 /* tinymoe.h: a model small enough to look at, built without the front end:
  * embed, [norm, mlp], [norm, experts], head, loss. Keys are options,
- * "fold.tp=2 ...".                                                           */
+ * "fold.tp=2 ...". */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -37,10 +37,15 @@ static Model model(const char *keys)
         keys += used + (keys[used] == ' ');
     }
     g->opts = o;
-    return (Model){ g, axis(g, "micro", 1), axis(g, "batch", BATCH),
-                    axis(g, "seq", SEQ), axis(g, "hidden", HIDDEN),
-                    axis(g, "ffn", FFN), axis(g, "expert", EXPERT),
-                    axis(g, "vocab", VOCAB), axis(g, "top", 0) };
+    return (Model){ g,
+                    axis(g, "micro", 1),
+                    axis(g, "batch", BATCH),
+                    axis(g, "seq", SEQ),
+                    axis(g, "hidden", HIDDEN),
+                    axis(g, "ffn", FFN),
+                    axis(g, "expert", EXPERT),
+                    axis(g, "vocab", VOCAB),
+                    axis(g, "top", 0) };
 }
 
 /* ---- building, in the logical level -------------------------------------- */
@@ -72,7 +77,11 @@ static Node *param(Model *m, const char *path, int nd, Axis *const *a)
     return n;
 }
 
-#define AXES(...) (Axis *[]){ __VA_ARGS__ }
+#define AXES(...)   \
+    (Axis *[])      \
+    {               \
+        __VA_ARGS__ \
+    }
 
 static Node *param1(Model *m, const char *path, Axis *a)
 {
@@ -165,8 +174,8 @@ static Node *cross_entropy(Model *m, Node *logits, Node *labels)
 {
     Node *max = red(m, Omax, logits, m->vocab);
     max = op(m, Ostop_gradient, max, NULL);
-    Node *z = red(m, Osum, op(m, Oexp, op(m, Osub, logits, max), NULL),
-                  m->vocab);
+    Node *z =
+        red(m, Osum, op(m, Oexp, op(m, Osub, logits, max), NULL), m->vocab);
     Node *lse = op(m, Oadd, op(m, Olog, z, NULL), max);
 
     return op(m, Osub, lse, indexed(m, Ogather, logits, labels, m->vocab));
@@ -182,12 +191,12 @@ static void loss(Model *m, Node *t)
     infer(m->g, n);
 }
 
-/* The program `step` after the pass upto.                                    */
+/* The program `step` after the pass upto. */
 static Graph *tinymoe(const char *keys, const char *upto)
 {
     static const char *const passes[] = {
-        "simplify", "expand", "route", "grad", "step", "precision", "fold",
-        "place", "comm",
+        "simplify",  "expand", "route", "grad", "step",
+        "precision", "fold",   "place", "comm",
     };
     Model v = model(keys), *m = &v;
     Node *embed = param2(m, "embed", m->vocab, m->hidden);

@@ -1,7 +1,7 @@
 /* tinyplan.c: the plan behind tests of the runtime. Written by hand, so that
  * what they find is the runtime's: parameter w (bf16, with an fp32 master and a
  * moment that are spread over dp as ZeRO-1 does), state `count`, programs init,
- * step, eval and forward, with collectives of three kinds.                   */
+ * step, eval and forward, with collectives of three kinds. */
 #include <string.h>
 
 #include "tinyplan.h"
@@ -19,7 +19,7 @@ static const char prelude[] =
     "                    : (v.u + 0x7fff + (v.u >> 16 & 1)) >> 16); }\n";
 
 /* iv of all: items, grain, then as named. */
-static const char k_init[] =      /* w master m; vocab first rows             */
+static const char k_init[] = /* w master m; vocab first rows */
     "K(k_init)\n{\n"
     "    uint16_t *w = b[0]; float *master = b[1], *m = b[2];\n"
     "    for (int64_t r = lo; r < hi; r++)\n"
@@ -30,12 +30,12 @@ static const char k_init[] =      /* w master m; vocab first rows             */
     "            if (r < iv[3] || r >= iv[3] + iv[4]) continue;\n"
     "            master[k] = v; m[k] = 0;\n"
     "        }\n}\n";
-static const char k_den[] =       /* labels den; tokens                       */
+static const char k_den[] = /* labels den; tokens */
     "K(k_den)\n{\n"
     "    const int32_t *y = b[0]; float *den = b[1];\n"
     "    for (int64_t i = 0; i < iv[2]; i++) den[0] += y[i] >= 0;\n"
     "    (void)lo; (void)hi;\n}\n";
-static const char k_body[] =      /* w tokens labels grad loss; vocab tokens  */
+static const char k_body[] = /* w tokens labels grad loss; vocab tokens */
     "K(k_body)\n{\n"
     "    const uint16_t *w = b[0]; const int32_t *x = b[1], *y = b[2];\n"
     "    float *grad = b[3]; double *loss = b[4], p[64];\n"
@@ -49,7 +49,7 @@ static const char k_body[] =      /* w tokens labels grad loss; vocab tokens  */
     "        for (int64_t c = 0; c < V; c++)\n"
     "            grad[x[i] * V + c] += (float)(p[c] / z - (c == y[i]));\n"
     "    }\n    (void)lo; (void)hi;\n}\n";
-static const char k_update[] =    /* gshard den m master wshard lr; vocab     */
+static const char k_update[] = /* gshard den m master wshard lr; vocab */
     "K(k_update)\n{\n"
     "    const float *g = b[0], *den = b[1], *lr = b[5];\n"
     "    float *m = b[2], *master = b[3]; uint16_t *w = b[4];\n"
@@ -58,7 +58,7 @@ static const char k_update[] =    /* gshard den m master wshard lr; vocab     */
     "        master[i] -= lr[0] * m[i];\n"
     "        w[i] = down(master[i]);\n"
     "    }\n}\n";
-static const char k_result[] =    /* loss den out ok count; counts            */
+static const char k_result[] = /* loss den out ok count; counts */
     "K(k_result)\n{\n"
     "    const double *loss = b[0]; const float *den = b[1];\n"
     "    float *out = b[2], *ok = b[3]; int64_t *count = b[4];\n"
@@ -66,7 +66,7 @@ static const char k_result[] =    /* loss den out ok count; counts            */
     "    ok[0] = out[0] - out[0] == 0;\n"
     "    count[0] += iv[2];\n"
     "    (void)lo; (void)hi;\n}\n";
-static const char k_logits[] =    /* w tokens logits; vocab                   */
+static const char k_logits[] = /* w tokens logits; vocab */
     "K(k_logits)\n{\n"
     "    const uint16_t *w = b[0]; const int32_t *x = b[1]; float *y = b[2];\n"
     "    for (int64_t i = lo; i < hi; i++)\n"
@@ -74,12 +74,31 @@ static const char k_logits[] =    /* w tokens logits; vocab                   */
     "            y[i * iv[2] + c] = up(w[x[i] * iv[2] + c]);\n}\n";
 
 static const Kernel kernels[] = {
-    {"k_init", k_init}, {"k_den", k_den}, {"k_body", k_body},
-    {"k_update", k_update}, {"k_result", k_result}, {"k_logits", k_logits},
+    { "k_init", k_init },     { "k_den", k_den },
+    { "k_body", k_body },     { "k_update", k_update },
+    { "k_result", k_result }, { "k_logits", k_logits },
 };
 
-enum { W, MASTER, M, COUNT, TOKENS, LABELS, LR, STEP, MICRO, LOSS, OK, GRAD,
-       GSHARD, WSHARD, SUM, DEN, LOGITS, NBUF };
+enum {
+    W,
+    MASTER,
+    M,
+    COUNT,
+    TOKENS,
+    LABELS,
+    LR,
+    STEP,
+    MICRO,
+    LOSS,
+    OK,
+    GRAD,
+    GSHARD,
+    WSHARD,
+    SUM,
+    DEN,
+    LOGITS,
+    NBUF
+};
 
 typedef struct Make {
     Plan *p;
@@ -93,8 +112,8 @@ static void add_buf(Make *k, int i, const char *name, BufClass cls, Dtype dt,
 {
     Buf *b = &k->r->buf[i];
 
-    *b = (Buf){name, cls, dt, k->r->arena, n * dtypes[dt].bytes, -1, 0, 0, 0,
-               "tiny.lua", 10 + i};
+    *b = (Buf){ name, cls, dt,         k->r->arena, n * dtypes[dt].bytes, -1, 0,
+                0,    0,   "tiny.lua", 10 + i };
     k->r->arena += (b->bytes + 255) / 256 * 256;
     k->r->nbuf++;
 }
@@ -103,9 +122,12 @@ static Step *add_step(Make *k, Program *g, StepKind kind, const char *name)
 {
     Step *s = &g->step[g->nstep++];
 
-    *s = (Step){.kind = kind, .kernel = kind == Skernel ? name : NULL,
-                .label = name, .file = "tiny.lua", .line = 40 + k->line++,
-                .secs = 1e-6};
+    *s = (Step){ .kind = kind,
+                 .kernel = kind == Skernel ? name : NULL,
+                 .label = name,
+                 .file = "tiny.lua",
+                 .line = 40 + k->line++,
+                 .secs = 1e-6 };
     s->buf = alloc(forever, 8 * sizeof *s->buf);
     s->iv = alloc(forever, 8 * sizeof *s->iv);
     return s;
@@ -124,11 +146,12 @@ static void ints(Step *s, int n, const int64_t *v)
         s->iv[i] = aff(v[i]);
 }
 
-#define BUFS(s, ...) bufs(s, (int)(sizeof (int[]){__VA_ARGS__} / sizeof(int)), \
-                          (int[]){__VA_ARGS__})
-#define INTS(s, ...)                                                           \
-    ints(s, (int)(sizeof (int64_t[]){__VA_ARGS__} / sizeof(int64_t)),          \
-         (int64_t[]){__VA_ARGS__})
+#define BUFS(s, ...)                                           \
+    bufs(s, (int)(sizeof(int[]){ __VA_ARGS__ } / sizeof(int)), \
+         (int[]){ __VA_ARGS__ })
+#define INTS(s, ...)                                                   \
+    ints(s, (int)(sizeof(int64_t[]){ __VA_ARGS__ } / sizeof(int64_t)), \
+         (int64_t[]){ __VA_ARGS__ })
 
 /* k times the rank's dp coordinate. */
 static Aff along_dp(const Plan *p, int64_t k)
@@ -155,10 +178,11 @@ static Program *add_program(Make *k, const char *name)
 
 static void add_phase(Program *g, const char *name, int64_t repeat)
 {
-    int first = g->nphase ? g->phase[g->nphase - 1].first +
-                            g->phase[g->nphase - 1].n : 0;
+    int first = g->nphase
+                    ? g->phase[g->nphase - 1].first + g->phase[g->nphase - 1].n
+                    : 0;
 
-    g->phase[g->nphase++] = (Phase){name, first, g->nstep - first, repeat};
+    g->phase[g->nphase++] = (Phase){ name, first, g->nstep - first, repeat };
 }
 
 static void program_init(Make *k)
@@ -253,9 +277,9 @@ static void program_forward(Make *k)
 
 static PlanDim dim(const char *axis, int64_t n, Aff start, int64_t len)
 {
-    PlanDim d = {axis, n, 1, alloc(forever, sizeof(Piece))};
+    PlanDim d = { axis, n, 1, alloc(forever, sizeof(Piece)) };
 
-    d.piece[0] = (Piece){start, len};
+    d.piece[0] = (Piece){ start, len };
     return d;
 }
 
@@ -263,8 +287,12 @@ static Tensor *add_tensor(Make *k, const char *name, const char *kind, int buf)
 {
     Tensor *t = &k->r->tensor[k->r->ntensor++];
 
-    *t = (Tensor){.name = name, .kind = kind, .dt = k->r->buf[buf].dt,
-                  .buf = buf, .file = "tiny.lua", .line = 2};
+    *t = (Tensor){ .name = name,
+                   .kind = kind,
+                   .dt = k->r->buf[buf].dt,
+                   .buf = buf,
+                   .file = "tiny.lua",
+                   .line = 2 };
     return t;
 }
 
@@ -272,9 +300,9 @@ static void add_tensors(Make *k)
 {
     int64_t rows = TINYVOCAB / k->dp;
     Aff shard = along_dp(k->p, rows);
-    static const char *const sharded[] = {"optim.master.w", "optim.m.w"};
-    static const char *const kinds[] = {"master", "m"};
-    static const char *const inputs[] = {"tokens", "labels"};
+    static const char *const sharded[] = { "optim.master.w", "optim.m.w" };
+    static const char *const kinds[] = { "master", "m" };
+    static const char *const inputs[] = { "tokens", "labels" };
     Tensor *t = add_tensor(k, "w", "param", W);
 
     t->nd = 2;
@@ -328,9 +356,10 @@ static void add_bufs(Make *k)
 
 static void add_scalars(Make *k)
 {
-    static Scalar in[] = {{"lr", LR, Df32}, {"step", STEP, Di64},
-                          {"micro", MICRO, Di64}};
-    static Scalar out[] = {{"loss", LOSS, Df32}, {"ok", OK, Df32}};
+    static Scalar in[] = { { "lr", LR, Df32 },
+                           { "step", STEP, Di64 },
+                           { "micro", MICRO, Di64 } };
+    static Scalar out[] = { { "loss", LOSS, Df32 }, { "ok", OK, Df32 } };
 
     k->r->nin = 3;
     k->r->in = in;
@@ -355,8 +384,8 @@ Plan *tiny_plan(int64_t dp, const char *keys)
 {
     Plan *p = alloc(forever, sizeof *p);
     Role *r = alloc(forever, sizeof *r);
-    Make k = {p, r, dp, 0};
-    int64_t size[NMESH] = {[Mdp] = dp};
+    Make k = { p, r, dp, 0 };
+    int64_t size[NMESH] = { [Mdp] = dp };
 
     p->model = "tiny";
     p->target = "host";

@@ -1,5 +1,5 @@
 /* tinyplan.h: a plan made by hand for tests of the runtime: a table of next-
- * token logits, learned by momentum, over dp ranks that share its moments.   */
+ * token logits, learned by momentum, over dp ranks that share its moments. */
 #ifndef TINYPLAN_H
 #define TINYPLAN_H
 
@@ -8,7 +8,7 @@
 enum { TINYVOCAB = 16, TINYSEQ = 8, TINYBATCH = 2 };
 
 /* keys: "train.steps=4 data.train=x", as on the command line. train.batch is 8
- * sequences whatever dp is.                                                  */
+ * sequences whatever dp is. */
 Plan *tiny_plan(int64_t dp, const char *keys);
 
 #endif

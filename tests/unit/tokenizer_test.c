@@ -1,7 +1,7 @@
 /* tokenizer_test: tokens of a megabyte of made-up text (unit/mixtext.c) are
  * those that the tokenizers library makes with the same tokenizer.json, and
  * decode to the same text. tests/data/tokenizer/make.py wrote what is expected,
- * with the text that `--text` prints.                                        */
+ * with the text that `--text` prints. */
 #define _GNU_SOURCE
 #include <setjmp.h>
 #include <stdarg.h>
@@ -16,7 +16,11 @@
 
 enum { SIZE = 1300000 };
 
-typedef struct Expected { int doc; long n; unsigned long ids, text; } Expected;
+typedef struct Expected {
+    int doc;
+    long n;
+    unsigned long ids, text;
+} Expected;
 
 static char *text;
 static size_t len;
@@ -36,18 +40,18 @@ static size_t next_doc(const char **at)
 static void one_doc(Encoder *e, const char *s, size_t n, const Expected *x)
 {
     Arena *a = arena_new();
-    Text out = {.arena = a};
+    Text out = { .arena = a };
 
     assert_int_equal(utf8_bad(s, n), -1);
     assert_null(encode(e, s, n, ENCtemplate));
-    unsigned long ids = crc32(0, (const void *)e->id,
-                              (unsigned)((size_t)e->n * sizeof *e->id));
+    unsigned long ids =
+        crc32(0, (const void *)e->id, (unsigned)((size_t)e->n * sizeof *e->id));
     decode(e->t, e->id, e->n, &out);
     unsigned long back = crc32(0, (const void *)out.s, (unsigned)out.len);
     if (e->n != x->n || ids != x->ids || back != x->text)
         fail_msg("document %d: %lld tokens, crc %08lx, of text %08lx; the "
-                 "library: %ld, %08lx, %08lx", x->doc, (long long)e->n, ids,
-                 back, x->n, x->ids, x->text);
+                 "library: %ld, %08lx, %08lx",
+                 x->doc, (long long)e->n, ids, back, x->n, x->ids, x->text);
     arena_free(a);
 }
 
@@ -77,7 +81,7 @@ static void test_case(void **state)
     encoder_free(e);
 }
 
-/* Characters newer than PCRE2's tables and than utf8proc's.                  */
+/* Characters newer than PCRE2's tables and than utf8proc's. */
 static void test_newer(void **state)
 {
     FILE *f = fopen("tests/data/tokenizer/newer.expected", "r");
@@ -91,7 +95,8 @@ static void test_newer(void **state)
     assert_non_null(f);
     assert_non_null(s);
     for (; fscanf(f, "%31s %d %ld %lx %lx", which, &x.doc, &x.n, &x.ids,
-                  &x.text) == 5; cases++) {
+                  &x.text) == 5;
+         cases++) {
         Encoder *e = encoder_new(tokenizer_open(
             strf(forever, "tests/data/tokenizer/%s.json", which), NULL));
         one_doc(e, s, n, &x);
@@ -130,10 +135,13 @@ static void refuses(const char *json, const char *why)
         fail_msg("'%s' does not say '%s'", said, why);
 }
 
-#define BPE "\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"b\":1,\"ab\":2},"
+#define BPE                        \
+    "\"model\":{\"type\":\"BPE\"," \
+    "\"vocab\":{\"a\":0,\"b\":1,\"ab\":2},"
 #define WITH(what) "{" what "," BPE "\"merges\":[\"a b\"]}}"
-#define SPLIT(p) WITH("\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":" \
-    "{\"Regex\":\"" p "\"},\"behavior\":\"Isolated\",\"invert\":false}")
+#define SPLIT(p)                                              \
+    WITH("\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":" \
+         "{\"Regex\":\"" p "\"},\"behavior\":\"Isolated\",\"invert\":false}")
 
 static void test_refused(void **state)
 {
@@ -149,9 +157,11 @@ static void test_refused(void **state)
     refuses("{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":-1},\"merges\":[]}}",
             "the number of 'a' is wrong");
     refuses("{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":9999999},"
-            "\"merges\":[]}}", "full of holes");
+            "\"merges\":[]}}",
+            "full of holes");
     refuses("{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":1,\"b\":1},"
-            "\"merges\":[]}}", "has the number of another token");
+            "\"merges\":[]}}",
+            "has the number of another token");
     refuses(WITH("\"normalizer\":{\"type\":\"Lowercase\"}"), "Lowercase");
     refuses(WITH("\"pre_tokenizer\":{\"type\":\"BertPreTokenizer\"}"), "Bert");
     refuses(WITH("\"added_tokens\":[{\"id\":1,\"content\":\"ab\"}]"),
@@ -165,12 +175,14 @@ static void test_refused(void **state)
 
 static void test_utf8(void **state)
 {
+    /* clang-format off */
     static const struct { const char *s; int bad; } rows[] = {
         {"plain", -1}, {"\xc3\xa9", -1}, {"abcdefgh\x80", 8}, {"\xc3", 0},
         {"a\xc0\xaf", 1}, {"\xed\xa0\x80", 0}, {"\xf4\x90\x80\x80", 0},
         {"\xf0\x8f\xbf\xbf", 0}, {"\xe0\x9f\xbf", 0}, {"\xf5\x80\x80\x80", 0},
         {"\xf4\x8f\xbf\xbf", -1}, {"\xe2\x82", 0}, {"\xff", 0},
     };
+    /* clang-format on */
 
     (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
@@ -180,8 +192,8 @@ static void test_utf8(void **state)
 /* A word of a megabyte: its tokens are its halves', and it takes no time. */
 static void test_long_word(void **state)
 {
-    Encoder *e = encoder_new(tokenizer_open("tests/data/tokenizer/gpt2.json",
-                                            NULL));
+    Encoder *e =
+        encoder_new(tokenizer_open("tests/data/tokenizer/gpt2.json", NULL));
     size_t n = 1 << 20;
     char *s = malloc(n);
 
@@ -204,13 +216,18 @@ int main(int argc, char **argv)
     text = mix_text(SIZE, &len);
     if (argc > 1 && !strcmp(argv[1], "--text"))
         return fwrite(text, 1, len, stdout) != len;
-#define CASE(name) {"tokens of " #name, test_case, NULL, NULL, #name}
+#define CASE(name)                                       \
+    {                                                    \
+        "tokens of " #name, test_case, NULL, NULL, #name \
+    }
+    /* clang-format off */
     const struct CMUnitTest tests[] = {
         CASE(gpt2), CASE(llama3), CASE(qwen2), CASE(deepseek), CASE(flags),
         CASE(mixtral), CASE(metaspace), cmocka_unit_test(test_newer),
         cmocka_unit_test(test_refused),
         cmocka_unit_test(test_utf8), cmocka_unit_test(test_long_word),
     };
+    /* clang-format on */
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

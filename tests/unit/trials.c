@@ -1,5 +1,5 @@
 /* trials.c: see trials.h. Rows of the table in fp64, fp32 and bf16; random
- * graphs.                                                                    */
+ * graphs. */
 #include "trials.h"
 #include "hostrun.h"
 #include "interp.h"
@@ -9,7 +9,7 @@
 
 int trial_wants = 1;
 
-/* Rounding of one operation, times what a chain of a few adds up to.         */
+/* Rounding of one operation, times what a chain of a few adds up to. */
 static double limit_of(Dtype dt)
 {
     return dt == Df64 ? 1e-12 : dt == Df32 ? 2e-6 : 2e-2;
@@ -17,8 +17,9 @@ static double limit_of(Dtype dt)
 
 static double rounded(Dtype dt, double v)
 {
-    return dt == Dbf16 ? (double)bf16_to_f32(f32_to_bf16((float)v))
-         : dt == Df32 ? (double)(float)v : v;
+    return dt == Dbf16  ? (double)bf16_to_f32(f32_to_bf16((float)v))
+           : dt == Df32 ? (double)(float)v
+                        : v;
 }
 
 Group **trial_groups(Graph *g, const Target *T, Arena *a)
@@ -39,7 +40,7 @@ int trial_kernels(const Trial *t)
     return n;
 }
 
-/* All values of the graph that are fp64 become dt.                           */
+/* All values of the graph that are fp64 become dt. */
 static void retype(Graph *g, Dtype dt)
 {
     for (size_t i = 0; i < vec_len(g->node); i++) {
@@ -84,9 +85,8 @@ void trial_prepare(Trial *t, Arena *a, const Target *T, Node **leaf,
     t->limit = limit_of(dt);
 }
 
-/* Element i of the value as it was ordered before fusion.                    */
-double trial_value(const Node *now, const double *v, const Node *was,
-                   int64_t i)
+/* Element i of the value as it was ordered before fusion. */
+double trial_value(const Node *now, const double *v, const Node *was, int64_t i)
 {
     int64_t at = 0, idx[MAXD];
 
@@ -133,7 +133,7 @@ Trial *trial_rows(Arena *a, const Target *T, Trial *list)
     static const Dtype dts[] = { Df64, Df32, Dbf16 };
 
     for (int d = 0; d < 3; d++)
-        for (int i = 0; ; i++) {
+        for (int i = 0;; i++) {
             Case c;
             Trial t = { .most = 0 };
             if (!case_at(i, a, &c))
@@ -143,7 +143,7 @@ Trial *trial_rows(Arena *a, const Target *T, Trial *list)
             t.out[t.nout++] = c.out;
             t.name = strf(a, "%s %s %s", optab[c.op].name, c.name,
                           dtypes[dts[d]].name);
-            if (c.op == Oroute || c.op == Omean)      /* mean: gone by now    */
+            if (c.op == Oroute || c.op == Omean) /* mean: gone by now */
                 continue;
             trial_prepare(&t, a, T, c.leaf, c.val, c.nleaf, dts[d]);
             vec_push(a, list, t);
@@ -178,8 +178,9 @@ static Node *random_move(Make *m, Node *x)
     int64_t size = x->dim[dim_of(x, n->A[0])].n;
 
     n->i = below(m, (int)size);
-    n->j = o == Oslice ? size - n->i : o == Opad ? size + n->i + 1
-         : below(m, 2);
+    n->j = o == Oslice ? size - n->i
+           : o == Opad ? size + n->i + 1
+                       : below(m, 2);
     return infer(m->g, n);
 }
 
@@ -196,7 +197,7 @@ static Node *random_order(Make *m, Node *x)
     return infer(m->g, n);
 }
 
-/* An axis in an expression may have one size only.                           */
+/* An axis in an expression may have one size only. */
 static int agree(const Node *a, const Node *b)
 {
     for (int i = 0; i < a->nd; i++) {
@@ -234,10 +235,13 @@ static Node *random_node(Make *m, Node *const *pool)
     Node *x = any(m, pool), *y = any(m, pool);
 
     switch (below(m, 10)) {
-    case 0: case 1: return mk_ew(m, one[below(m, 6)], x, NULL);
-    case 2: case 3: case 4:
-        return agree(x, y) ? mk_ew(m, two[below(m, 4)], x, y) : NULL;
-    case 5: case 6:
+    case 0:
+    case 1: return mk_ew(m, one[below(m, 6)], x, NULL);
+    case 2:
+    case 3:
+    case 4: return agree(x, y) ? mk_ew(m, two[below(m, 4)], x, y) : NULL;
+    case 5:
+    case 6:
         return x->nd ? mk_red(m, below(m, 3) ? Osum : Omax, x, any_axis(m, x))
                      : NULL;
     case 7: return x->nd ? random_move(m, x) : NULL;
@@ -246,7 +250,7 @@ static Node *random_node(Make *m, Node *const *pool)
     }
 }
 
-/* Sums of sums grow: keep values near one.                                   */
+/* Sums of sums grow: keep values near one. */
 static Node *tame(Make *m, Node *x)
 {
     return g_elems(x) > 3000 ? NULL : mk_ew(m, Otanh, x, NULL);
@@ -260,7 +264,7 @@ static void make_random(Make *m, int seed)
     vec_push(m->a, pool, mk_real(m, "b s h"));
     vec_push(m->a, pool, mk_real(m, "s h"));
     vec_push(m->a, pool, mk_real(m, "h"));
-    for (int i = 0; i < 16; ) {
+    for (int i = 0; i < 16;) {
         Node *n = random_node(m, pool);
         if (!n || !(n = below(m, 3) ? n : tame(m, n)) || n->nd > 5 ||
             g_elems(n) > 3000)

@@ -1,7 +1,7 @@
 /* zero_test: what ZeRO keeps on a rank and what it sends, read off plans: the
  * bytes of the planner's vector in moe-training.md C5 (DeepSeek-V3, EP64, 64
  * ranks of a stage), the collectives of C7, and where each parameter's masters
- * and moments lie in buckets. That they compute the same is models_test's.   */
+ * and moments lie in buckets. That they compute the same is models_test's. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -26,7 +26,7 @@ static Plan *plan(const char *model, const char *keys)
     return compile(t.g, &T_null, &(CompileOptions){ 0 });
 }
 
-/* Elements of the whole tensor; of a rank's part before buckets share it.    */
+/* Elements of the whole tensor; of a rank's part before buckets share it. */
 static double whole(const Tensor *t)
 {
     double n = 1;
@@ -66,9 +66,11 @@ static int is_expert(const Tensor *t)
 
 /* ---- C5 ------------------------------------------------------------------ */
 
-typedef struct Count { double dense, expert; } Count;
+typedef struct Count {
+    double dense, expert;
+} Count;
 
-/* Parameters of one layer, of all ranks.                                     */
+/* Parameters of one layer, of all ranks. */
 static Count layer(const Role *r, const char *scope)
 {
     Count c = { 0 };
@@ -82,21 +84,22 @@ static Count layer(const Role *r, const char *scope)
     return c;
 }
 
-/* Padding is at most this share of large models' bytes.                      */
+/* Padding is at most this share of large models' bytes. */
 static const double SLACK = 1e-4;
 
 static void deepseek(void **state)
 {
     const double gib = 1 << 30;
-    Plan *p = plan("models/deepseek_v3.lua", "precision=bf16 world=64 "
-                   "fold.dp=64 fold.ep=64 train.batch=64");
+    Plan *p =
+        plan("models/deepseek_v3.lua", "precision=bf16 world=64 "
+                                       "fold.dp=64 fold.ep=64 train.batch=64");
     const Role *r = p->role;
     Count one = layer(r, "layers.10."), all = layer(r, "");
     double want = 12 * (all.dense / 64 + all.expert / 64);
 
     (void)state;
     /* 16 layers, as the vector has them, to the digits it gives: it leaves out
-       the router and the layer's two norms.                                  */
+       the router and the layer's two norms. */
     one.dense -= 7168 * 256 + 2 * 7168;
     assert_float_equal(one.dense / 1e6, 231.147, 1e-3);
     assert_float_equal(one.expert / 1e6, 11274.29, 5e-3);
@@ -104,19 +107,19 @@ static void deepseek(void **state)
                        5e-3);
     assert_float_equal(16 * 12 * (one.dense / 64 + one.expert / 64) / gib,
                        32.15, 5e-3);
-    /* And the plan has these bytes, of all layers.                           */
+    /* And the plan has these bytes, of all layers. */
     print_message("optimizer %.3f GiB, by formula %.3f\n",
                   bytes_of(r, Boptim) / gib, want / gib);
     assert_true(bytes_of(r, Boptim) >= want);
     assert_true(bytes_of(r, Boptim) < want * (1 + SLACK));
-    assert_true(fabs(bytes_of(r, Bparam) /
-                     (2 * (all.dense + all.expert / 64)) - 1) < SLACK);
+    assert_true(fabs(bytes_of(r, Bparam) / (2 * (all.dense + all.expert / 64)) -
+                     1) < SLACK);
 }
 
 /* ---- C7 ------------------------------------------------------------------ */
 
 /* Bytes that a rank receives in post by steps of a kind over more than a
- * scalar.                                                                    */
+ * scalar. */
 static double received(const Plan *p, StepKind kind)
 {
     const Program *g = &p->role->prog[role_prog(p->role, "step")];
@@ -127,9 +130,9 @@ static double received(const Plan *p, StepKind kind)
         const Step *s = &g->step[i];
         if (s->kind != kind || s->iv[1].c * s->iv[2].c == 1)
             continue;
-        double one = (double)(s->iv[1].c * s->iv[2].c *
-                              dtypes[s->iv[0].c].bytes) *
-                     (double)(mesh_extent(p->mesh, s->atoms) - 1);
+        double one =
+            (double)(s->iv[1].c * s->iv[2].c * dtypes[s->iv[0].c].bytes) *
+            (double)(mesh_extent(p->mesh, s->atoms) - 1);
         if (kind != Sallreduce)
             assert_true(s->bytes == one);
         sum += one;
@@ -138,29 +141,32 @@ static double received(const Plan *p, StepKind kind)
 }
 
 /* fp32 gradients scattered, bf16 weights gathered, and nothing reduced to
- * all.                                                                       */
+ * all. */
 static void sends(void **state)
 {
     Plan *p = plan("models/qwen3_moe.lua", "precision=bf16 world=8 fold.dp=8 "
-                   "fold.ep=8 train.batch=8");
+                                           "fold.ep=8 train.batch=8");
     Count all = layer(p->role, "");
 
     (void)state;
-    assert_true(fabs(received(p, Sreducescatter) /
-                     (4 * all.dense * 7 / 8) - 1) < SLACK);
-    assert_true(fabs(received(p, Sallgather) /
-                     (2 * all.dense * 7 / 8) - 1) < SLACK);
+    assert_true(fabs(received(p, Sreducescatter) / (4 * all.dense * 7 / 8) -
+                     1) < SLACK);
+    assert_true(fabs(received(p, Sallgather) / (2 * all.dense * 7 / 8) - 1) <
+                SLACK);
     assert_true(received(p, Sallreduce) == 0);
     p = plan("models/qwen3_moe.lua", "precision=bf16 world=8 fold.dp=8 "
-             "fold.ep=8 train.batch=8 fold.zero=0");
+                                     "fold.ep=8 train.batch=8 fold.zero=0");
     assert_true(received(p, Sreducescatter) == 0);
-    assert_true(fabs(bytes_of(p->role, Boptim) /
-                     (12 * (all.dense + all.expert / 8)) - 1) < SLACK);
+    assert_true(
+        fabs(bytes_of(p->role, Boptim) / (12 * (all.dense + all.expert / 8)) -
+             1) < SLACK);
 }
 
 /* ---- buckets ------------------------------------------------------------- */
 
-typedef struct Seen { int alone, crosses, small, uneven; } Seen;
+typedef struct Seen {
+    int alone, crosses, small, uneven;
+} Seen;
 
 static void in_bucket(const Plan *p, const Tensor *t, Seen *s)
 {
@@ -181,7 +187,7 @@ static void in_bucket(const Plan *p, const Tensor *t, Seen *s)
     s->uneven += n % ranks != 0;
 }
 
-/* Do the parts of one buffer's tensors lie apart?                            */
+/* Do the parts of one buffer's tensors lie apart? */
 static void apart(const Role *r, const Tensor *x)
 {
     for (int i = 0; i < r->ntensor; i++) {
@@ -192,7 +198,7 @@ static void apart(const Role *r, const Tensor *x)
 }
 
 /* The smallest file size there can be: every bucket's members, each at a
- * multiple of 128, padded to 64 elements a rank.                             */
+ * multiple of 128, padded to 64 elements a rank. */
 static double least_bytes(const Plan *p)
 {
     const Role *r = p->role;
@@ -208,8 +214,9 @@ static double least_bytes(const Plan *p)
                 n = part(&r->tensor[i]);
             }
         if (r->buf[b].cls == Boptim && r->buf[b].prog < 0)
-            sum += 4 * (double)(ranks == 1 ? n : (n + 64 * ranks - 1) /
-                                                     (64 * ranks) * 64);
+            sum += 4 * (double)(ranks == 1
+                                    ? n
+                                    : (n + 64 * ranks - 1) / (64 * ranks) * 64);
     }
     return sum;
 }
@@ -242,18 +249,18 @@ static void members(void **state)
     assert_int_equal(s.crosses + s.small, 0);
     s = buckets("tests/hf/mixtral-aux.lua",
                 "fold.dp=4 fold.ep=4 train.batch=8 precision=bf16");
-    assert_int_equal(s.alone, 2 * 2 * 3);         /* experts: edp is 1        */
+    assert_int_equal(s.alone, 2 * 2 * 3); /* experts: edp is 1 */
     assert_true(s.crosses > 0);
     s = buckets("tests/models/zoo.lua",
                 "fold.tp=2 fold.dp=8 train.batch=16 axes.hidden=12");
     assert_true(s.crosses > 0 && s.uneven > 0 && s.small > 0);
     s = buckets("tests/hf/dsv3.lua", "fold.dp=8 fold.ep=2 fold.hybrid=2 "
-                "train.batch=16 precision=bf16");
+                                     "train.batch=16 precision=bf16");
     assert_true(s.crosses > 0);
 }
 
 /* Bytes of all gradients' elements, by the buckets' sizes; and of buffers where
- * they lie: accumulators that are no part of a bucket, and buckets.          */
+ * they lie: accumulators that are no part of a bucket, and buckets. */
 static double gradients_need(const Plan *p)
 {
     double sum = 0;
@@ -286,9 +293,10 @@ static double gradients_have(const Plan *p)
     return sum;
 }
 
-/* Packing makes no copy: products add to the buckets where they are.         */
+/* Packing makes no copy: products add to the buckets where they are. */
 static void once(void **state)
 {
+    /* clang-format off */
     static const struct { const char *model, *keys; } row[] = {
         { "models/qwen3_moe.lua", "precision=bf16 world=8 fold.dp=8 fold.ep=8 "
           "train.batch=16" },
@@ -299,6 +307,7 @@ static void once(void **state)
         { "tests/hf/dsv3.lua", "fold.dp=8 fold.ep=2 fold.hybrid=2 "
           "train.batch=16 precision=bf16" },
     };
+    /* clang-format on */
 
     (void)state;
     for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
@@ -333,63 +342,70 @@ static void parts(void **state)
     assert_null(plan_wrong(forever, p));
 }
 
-/* Shards within 2 of 8 ranks take as much as with 2.                         */
+/* Shards within 2 of 8 ranks take as much as with 2. */
 static void hybrid(void **state)
 {
+    /* clang-format off */
     static const char *const keys[] = {
-        "fold.dp=8 fold.hybrid=2", "fold.dp=2", "fold.dp=8 fold.hybrid=8",
-        "fold.dp=8", "fold.dp=8 fold.hybrid=1", "fold.dp=8 fold.zero=0",
+        "fold.dp=8 fold.hybrid=2", "fold.dp=2",
+        "fold.dp=8 fold.hybrid=8", "fold.dp=8",
+        "fold.dp=8 fold.hybrid=1", "fold.dp=8 fold.zero=0",
     };
+    /* clang-format on */
     double b[6];
 
     (void)state;
     for (int i = 0; i < 6; i++)
         b[i] = bytes_of(plan("tests/hf/qwen3.lua",
-                             strf(forever, "%s train.batch=16", keys[i]))->role,
+                             strf(forever, "%s train.batch=16", keys[i]))
+                            ->role,
                         Boptim);
     assert_true(b[0] == b[1] && b[2] == b[3] && b[4] == b[5]);
     assert_true(b[0] < 0.6 * b[4] && b[2] < 0.2 * b[4]);
 }
 
 /* ZeRO-3: of the weights too a rank has a run only, and of the gradients; what
- * a unit gathers does not last. ZeRO-2: of the gradients alone.              */
+ * a unit gathers does not last. ZeRO-2: of the gradients alone. */
 static void shards(void **state)
 {
     Plan *one = plan("models/qwen3_moe.lua", "precision=bf16 world=8 fold.dp=8 "
-                     "fold.ep=8 train.batch=16");
-    Plan *all = plan("models/qwen3_moe.lua", "precision=bf16 world=8 fold.dp=8 "
-                     "fold.ep=8 train.batch=16 fold.zero=3");
-    Plan *two = plan("models/qwen3_moe.lua", "precision=bf16 world=8 fold.dp=8 "
-                     "fold.ep=8 train.batch=16 fold.zero=2");
+                                             "fold.ep=8 train.batch=16");
+    Plan *all =
+        plan("models/qwen3_moe.lua", "precision=bf16 world=8 fold.dp=8 "
+                                     "fold.ep=8 train.batch=16 fold.zero=3");
+    Plan *two =
+        plan("models/qwen3_moe.lua", "precision=bf16 world=8 fold.dp=8 "
+                                     "fold.ep=8 train.batch=16 fold.zero=2");
     Count n = layer(one->role, "");
     double saved = bytes_of(one->role, Bparam) - bytes_of(all->role, Bparam);
 
     (void)state;
     assert_true(fabs(saved / (2 * n.dense * 7 / 8) - 1) < SLACK);
-    assert_true(fabs(bytes_of(all->role, Boptim) /
-                     bytes_of(one->role, Boptim) - 1) < SLACK);
-    /* ZeRO-2: weights whole, gradients their shards                          */
+    assert_true(fabs(bytes_of(all->role, Boptim) / bytes_of(one->role, Boptim) -
+                     1) < SLACK);
+    /* ZeRO-2: weights whole, gradients their shards */
     assert_true(bytes_of(two->role, Bparam) == bytes_of(one->role, Bparam));
     assert_true(received(two, Sreducescatter) == 0);
     assert_true(fabs(received(two, Sallgather) / (2 * n.dense * 7 / 8) - 1) <
                 SLACK);
-    assert_true(two->role->arena < one->role->arena -
-                                       (int64_t)(2 * n.dense));
-    /* gradients and weights in post: no more than their shards               */
+    assert_true(two->role->arena < one->role->arena - (int64_t)(2 * n.dense));
+    /* gradients and weights in post: no more than their shards */
     assert_true(received(all, Sreducescatter) == 0);
     assert_true(received(all, Sallgather) == 0);
-    assert_true(all->role->arena < one->role->arena -
-                                       (int64_t)(saved + 2 * n.dense));
+    assert_true(all->role->arena <
+                one->role->arena - (int64_t)(saved + 2 * n.dense));
 }
 
 int main(void)
 {
+    /* clang-format off */
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(deepseek), cmocka_unit_test(sends),
         cmocka_unit_test(members),  cmocka_unit_test(hybrid),
         cmocka_unit_test(shards),   cmocka_unit_test(once),
         cmocka_unit_test(parts),
     };
+    /* clang-format on */
 
     return cmocka_run_group_tests_name("zero", tests, NULL, NULL);
 }
