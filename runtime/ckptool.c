@@ -259,8 +259,9 @@ static const struct {
     const char *name;
     int n, more;
     int (*f)(char **arg);
+    const char *args, *doc;
+} commands[] = {
     /* clang-format off */
-                      const char *args, *doc; } commands[] = {
     {"ls", 1, 0, list, "DIR", "checkpoints of a run, oldest first"},
     {"verify", 1, 0, verify, "DIR", "read all of them and compare their hashes"},
     {"diff", 2, 0, diff, "DIR DIR", "what differs between the newest of two; "
@@ -269,8 +270,8 @@ static const struct {
      "weights under Hugging Face names; as fp32, bf16, fp16; one tensor an "
      "expert or all fused; files of that size"},
     {"import-hf", 2, 0, import, "HF RUN", "step 0 of a run from such weights"},
+    /* clang-format on */
 };
-/* clang-format on */
 
 enum { NCOMMAND = sizeof commands / sizeof *commands };
 

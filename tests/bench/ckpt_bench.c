@@ -148,14 +148,15 @@ static const struct {
     const char *name;
     void (*f)(const Case *);
     int peer;
+    const char *before;
+} rows[] = {
     /* clang-format off */
-                      const char *before; } rows[] = {
     {"cp", copy, 0, ""},
     {"export-hf", export, 0, "out"},
     {"cp and sync", copy_synced, 2, ""},
     {"import-hf", import, 2, "run/*"},
+    /* clang-format on */
 };
-/* clang-format on */
 
 enum { NROW = sizeof rows / sizeof *rows };
 

@@ -602,8 +602,9 @@ static const struct {
     int64_t at, run;
     uint32_t shard;
     int64_t n;
+    const char *said;
+} runs[] = {
     /* clang-format off */
-                      const char *said; } runs[] = {
     { 0, 0, 0, 1024, NULL },
     { 0, 0, 0, 1023, "larger than its buffer" },
     { 5, 0, 0, 1029, NULL },
@@ -620,8 +621,8 @@ static const struct {
     { 0, -5, 1, 1024, "part of no bucket" },
     { INT64_MAX, INT64_MAX, 1, 1024, "goes beyond its bucket" },
     { 0, 512, 4, 512, "part of no bucket" },
+    /* clang-format on */
 };
-/* clang-format on */
 
 static void runs_of_buckets(void **state)
 {
