@@ -26,7 +26,7 @@
 cd "$(dirname "$0")/../.." || exit 2
 case ${PLEAT:=build/pleat} in /*) ;; *) PLEAT=$PWD/$PLEAT ;; esac
 gpus=${1:-1} steps=${STEPS:-100} bin=${BIN:-${PLEAT%/*}/tests}
-only=${ONLY:-rows models hf budget train folds bad}
+only=${ONLY:-rows models routes hf budget train folds bad}
 dir=$(mktemp -d) && trap 'rm -rf "$dir"' EXIT
 host=${HOST:-$dir}
 export NCCL_NVLS_ENABLE=0 OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
