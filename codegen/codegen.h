@@ -269,8 +269,6 @@ Ex **nest_reached(Nest *n, Ex *const *root, int nroot);
 /* Reductions among them that can be done once the loops in `open` are. */
 Ex **nest_pending(Nest *n, Ex *const *root, int nroot, uint64_t open,
                   uint64_t with);
-/* The reductions of pend that share a pass with r, r first. */
-Ex **nest_share(Nest *n, Ex *r, Ex *const *pend);
 /* Stores that can be done on the way of a reduction over K in an item. */
 void nest_ride(Nest *n, uint64_t K, Body *b);
 
@@ -280,7 +278,11 @@ int nest_size(Nest *n, const Mono *m);     /* its index in iv */
 const char *nest_limit(Nest *n, int loop); /* where a loop ends */
 Scope nest_enter(Nest *n, uint64_t loops); /* after a line that ends in "{" */
 void nest_leave(Nest *n, Scope s);
-/* Compute what the roots need of the loops open now. */
+/* What the roots need of the loops open now, operands first: values one by one,
+ * reductions that share a pass together. nest_need and wide_need compute it. */
+void nest_walk(Nest *n, Ex *const *root, int nroot,
+               void (*value)(Nest *n, Ex *e),
+               void (*sums)(Nest *n, Ex **r, int nr));
 void nest_need(Nest *n, Ex *const *root, int nroot);
 void nest_store(Nest *n, Store *s);
 void nest_body(Nest *n, const Body *b, const char *lane);

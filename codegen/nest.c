@@ -333,7 +333,7 @@ static int is_ready(Nest *n, Ex *r, Ex *const *pend, size_t np)
 }
 
 /* The reductions of pend that share a pass with r, r first. */
-Ex **nest_share(Nest *n, Ex *r, Ex *const *pend)
+static Ex **share(Nest *n, Ex *r, Ex *const *pend)
 {
     Ex **out = NULL;
     size_t np = vec_len(pend);
@@ -346,8 +346,9 @@ Ex **nest_share(Nest *n, Ex *r, Ex *const *pend)
     return out;
 }
 
-/* Compute what the roots need of the loops open now. */
-void nest_need(Nest *n, Ex *const *root, int nroot)
+void nest_walk(Nest *n, Ex *const *root, int nroot,
+               void (*value)(Nest *n, Ex *e),
+               void (*sums)(Nest *n, Ex **r, int nr))
 {
     Ex **pend = nest_pending(n, root, nroot, n->bound, 0);
     Ex **all = nest_reached(n, root, nroot);
@@ -357,12 +358,17 @@ void nest_need(Nest *n, Ex *const *root, int nroot)
         if (e->local || (e->deps & ~n->bound))
             continue;
         if (e->kind != Xred || nest_saved(n, e)) {
-            nest_compute(n, e);
+            value(n, e);
             continue;
         }
-        Ex **r = nest_share(n, e, pend);
-        pass(n, r, (int)vec_len(r));
+        Ex **r = share(n, e, pend);
+        sums(n, r, (int)vec_len(r));
     }
+}
+
+void nest_need(Nest *n, Ex *const *root, int nroot)
+{
+    nest_walk(n, root, nroot, nest_compute, pass);
 }
 
 /* ---- blocks of v --------------------------------------------------------- */
@@ -402,7 +408,7 @@ static void arrays(Nest *n, const Body *b)
     for (size_t i = 0; i < vec_len(pend); i++) {
         if (pend[i]->local)
             continue;
-        Ex **r = nest_share(n, pend[i], pend);
+        Ex **r = share(n, pend[i], pend);
         vertical(n, u, r, (int)vec_len(r));
     }
 }

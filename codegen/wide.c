@@ -479,23 +479,9 @@ static void pass(Nest *n, Ex **r, int nr)
     }
 }
 
-/* Compute what the roots need of the loops open now. */
 void wide_need(Nest *n, Ex *const *root, int nroot)
 {
-    Ex **pend = nest_pending(n, root, nroot, n->bound, 0);
-    Ex **all = nest_reached(n, root, nroot);
-
-    for (size_t i = 0; i < vec_len(all); i++) {
-        Ex *e = all[i];
-        if (e->local || (e->deps & ~n->bound))
-            continue;
-        if (e->kind != Xred || nest_saved(n, e)) {
-            compute(n, e);
-            continue;
-        }
-        Ex **r = nest_share(n, e, pend);
-        pass(n, r, (int)vec_len(r));
-    }
+    nest_walk(n, root, nroot, compute, pass);
 }
 
 static int is_plain(const Ex *e)

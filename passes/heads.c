@@ -233,11 +233,9 @@ static const char *cut(Slices *s)
         why = no;
     }
     if (best < 0 && any && is_given(g))
-        err(opts_loc(g->opts, "train.slices"),
-            "train.slices=%lld divides none "
-            "of the axes %s that a rank has of line %d",
-            (long long)opts_int(g->opts, "train.slices"), shape_text(g, s->x),
-            s->head->loc ? s->head->loc->line : 0);
+        err(s->head->loc,
+            "train.slices=%lld divides none of the axes %s that a rank has",
+            (long long)opts_int(g->opts, "train.slices"), shape_text(g, s->x));
     return best < 0 ? why : cut_along(s, best);
 }
 

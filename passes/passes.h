@@ -92,6 +92,8 @@ void make_rounds(Graph *g);   /* after rows are laid out */
 void repeat_rounds(Graph *g); /* after grad */
 /* Operands first, otherwise in the order there is. */
 void g_sort(Graph *g);
+/* Appends n to the vec, behind its operands, unless it is marked. */
+void g_visit(Node *n, Node ***out, Arena *a);
 
 /* ---- stages.c ------------------------------------------------------------ */
 

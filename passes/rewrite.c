@@ -66,13 +66,15 @@ Node *inline_body(Graph *g, const Graph *body, Node *const *in,
     return last;
 }
 
-static void visit(Node *n, Node ***out, Arena *a)
+void g_visit(Node *n, Node ***out, Arena *a)
 {
     if (n->mark)
         return;
     n->mark = 1;
     for (int k = 0; k < n->nin; k++)
-        visit(n->in[k], out, a);
+        g_visit(n->in[k], out, a);
+    if (n->map)
+        g_visit(n->map, out, a);
     vec_push(a, *out, n);
 }
 
@@ -83,7 +85,7 @@ void g_sort(Graph *g)
     for (size_t i = 0; i < vec_len(g->node); i++)
         g->node[i]->mark = 0;
     for (size_t i = 0; i < vec_len(g->node); i++)
-        visit(g->node[i], &out, g->arena);
+        g_visit(g->node[i], &out, g->arena);
     g->node = out;
     g_renumber(g);
 }

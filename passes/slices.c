@@ -256,18 +256,6 @@ static void read_whole(Slices *s, size_t count)
     }
 }
 
-static void visit(Node *n, Node ***out, Arena *a)
-{
-    if (n->mark)
-        return;
-    n->mark = 1;
-    for (int k = 0; k < n->nin; k++)
-        visit(n->in[k], out, a);
-    if (n->map)
-        visit(n->map, out, a);
-    vec_push(a, *out, n);
-}
-
 /* New nodes stand where the head stood, operands before users. */
 static void put_in_place(Slices *s, size_t count)
 {
@@ -279,11 +267,11 @@ static void put_in_place(Slices *s, size_t count)
     for (size_t i = 0; i < all; i++)
         old[i]->mark = i < count && s->is[i];
     for (size_t i = 0; i < at; i++)
-        visit(old[i], &g->node, g->arena);
+        g_visit(old[i], &g->node, g->arena);
     for (size_t i = count; i < all; i++)
-        visit(old[i], &g->node, g->arena);
+        g_visit(old[i], &g->node, g->arena);
     for (size_t i = at; i < count; i++)
-        visit(old[i], &g->node, g->arena);
+        g_visit(old[i], &g->node, g->arena);
     g_tidy(g);
 }
 

@@ -11,14 +11,6 @@
 
 #include "runtime.h"
 
-static double now(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 /* ---- where a stage stands ------------------------------------------------ */
 
 static const Program *program(const Stage *s)
@@ -120,7 +112,7 @@ static void begin_row(Exec *x, Stage *s)
     load(x, s, &s->course[s->prog].needs[t->phase], t->micro);
     patch(s, t);
     if (x->maxran)
-        record(x, s, -1)->start = now();
+        record(x, s, -1)->start = monotonic();
 }
 
 /* To the next step, over the ends of rows; row -1: from the start. */
@@ -194,7 +186,7 @@ static void run_group(Exec *x, const Rank *r)
 static void run_step(Exec *x, Stage *const *s, int n)
 {
     const Step *step = rank_step(s[0]->rank[0])->s;
-    double start = x->spent || x->maxran ? now() : 0;
+    double start = x->spent || x->maxran ? monotonic() : 0;
 
     atomic_store_explicit(&x->now, step, memory_order_relaxed);
     atomic_fetch_add_explicit(&x->ticks, 1, memory_order_relaxed);
@@ -211,10 +203,10 @@ static void run_step(Exec *x, Stage *const *s, int n)
     for (int i = 0; i < n && x->maxran; i++) {
         Ran *r = record(x, s[i], step_of(s[i]));
         r->start = start;
-        r->end = now();
+        r->end = monotonic();
     }
     for (int i = 0; i < n && x->spent; i++)
-        x->spent[s[i] - x->stage][step_of(s[i])] += now() - start;
+        x->spent[s[i] - x->stage][step_of(s[i])] += monotonic() - start;
 }
 
 /* ---- who can move -------------------------------------------------------- */

@@ -213,18 +213,10 @@ static void listen_for(int ms, const int64_t *ranks, int64_t n, int64_t count,
     }
 }
 
-static double now(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 static void listen_long(int ms, const int64_t *ranks, int64_t n, int64_t count,
                         Answer *a)
 {
-    for (double end = now() + ms * 1e-3; now() < end;)
+    for (double end = monotonic() + ms * 1e-3; monotonic() < end;)
         listen_for(10, ranks, n, count, a);
 }
 
@@ -359,10 +351,10 @@ static int64_t progress(int *waits)
  * first. */
 static _Noreturn void follow(void)
 {
-    double end = now() + SILENCE;
+    double end = monotonic() + SILENCE;
 
     gpu_abort();
-    while (!atomic_load(&w.ended) && now() < end)
+    while (!atomic_load(&w.ended) && monotonic() < end)
         idle(TICK);
     leave();
 }
@@ -370,16 +362,16 @@ static _Noreturn void follow(void)
 static void *watch(void *arg)
 {
     int64_t seen = -1;
-    double since = now();
+    double since = monotonic();
     int waits;
 
     while (!atomic_load(&w.stop)) {
         listen_for(TICK, NULL, 0, 0, NULL);
         int64_t n = progress(&waits);
         if (n != seen || !waits)
-            since = now();
+            since = monotonic();
         seen = n;
-        Worry y = { now() - since, atomic_load(&w.ended), abort_asked() };
+        Worry y = { monotonic() - since, atomic_load(&w.ended), abort_asked() };
         if (waits && !atomic_load(&w.said) &&
             (y.ended || y.nccl || y.waited >= w.limit))
             report(&y);
