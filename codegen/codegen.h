@@ -127,6 +127,7 @@ typedef struct Loop {
     const Node *map; /* ragged: the route node with the extent */
     const Mono *per; /* ragged: loop steps per row; null: 1 */
     int gone;        /* merged or cut */
+    int other;       /* another like it, for sums inside (apart.c); 0: none */
 } Loop;
 
 typedef struct Store {
@@ -269,6 +270,9 @@ Ex **nest_reached(Nest *n, Ex *const *root, int nroot);
 /* Reductions among them that can be done once the loops in `open` are. */
 Ex **nest_pending(Nest *n, Ex *const *root, int nroot, uint64_t open,
                   uint64_t with);
+/* The same, none of which has a loop that is open: apart.c. */
+Ex **nest_apart(Nest *n, Ex *const *root, int nroot, uint64_t open,
+                uint64_t with);
 /* Stores that can be done on the way of a reduction over K in an item. */
 void nest_ride(Nest *n, uint64_t K, Body *b);
 

@@ -83,6 +83,8 @@ Scope nest_enter(Nest *n, uint64_t loops)
 {
     Scope s = { vec_len(n->done), n->bound };
 
+    if (n->bound & loops)
+        die("a loop is opened in itself");
     n->bound |= loops;
     n->depth++;
     return s;
@@ -284,21 +286,45 @@ void nest_inner(Nest *n, int u, const Body *b)
     nest_leave(n, s);
 }
 
+/* Is x computed where e is? Not if it is only part of a sum over its own
+ * loops: that is made over others (apart.c). */
+static int computes(Nest *n, Ex *e, const Ex *x)
+{
+    if (e == x)
+        return 1;
+    if (e->seen == n->stamp || e->local || nest_saved(n, e) ||
+        (e->kind == Xred && (e->K & x->deps)))
+        return 0;
+    e->seen = n->stamp;
+    for (int i = 0; e->lin && i < e->lin->nt; i++)
+        if (e->lin->t[i].var >= MAXLOOP &&
+            computes(n, n->c->ex[e->lin->t[i].var - MAXLOOP], x))
+            return 1;
+    for (int i = 0; i < e->na; i++)
+        if (e->arg[i] && computes(n, e->arg[i], x))
+            return 1;
+    return 0;
+}
+
 /* Stores that can be done on the way of a reduction over K in an item. */
 void nest_ride(Nest *n, uint64_t K, Body *b)
 {
-    Ex **all = nest_reached(n, b->root, b->nroot);
+    int sums = b->nroot;
 
     for (size_t i = 0; i < vec_len(n->c->st); i++) {
         Store *s = &n->c->st[i];
+        int found = 0;
         if (s->done || s->loops != (n->items | K) || n->bound != n->items)
             continue;
-        for (size_t j = 0; j < vec_len(all); j++)
-            if (all[j] == s->val) {
-                vec_push(n->a, b->st, s);
-                b->nst++;
-                break;
-            }
+        n->stamp++;
+        for (int j = 0; j < sums && !found; j++)
+            found = computes(n, b->root[j], s->val);
+        if (found) {
+            vec_push(n->a, b->root, s->val);
+            vec_push(n->a, b->st, s);
+            b->nroot++;
+            b->nst++;
+        }
     }
 }
 
@@ -350,7 +376,7 @@ void nest_walk(Nest *n, Ex *const *root, int nroot,
                void (*value)(Nest *n, Ex *e),
                void (*sums)(Nest *n, Ex **r, int nr))
 {
-    Ex **pend = nest_pending(n, root, nroot, n->bound, 0);
+    Ex **pend = nest_apart(n, root, nroot, n->bound, 0);
     Ex **all = nest_reached(n, root, nroot);
 
     for (size_t i = 0; i < vec_len(all); i++) {
@@ -404,7 +430,7 @@ static void arrays(Nest *n, const Body *b)
 
     if (u < 0)
         return;
-    Ex **pend = nest_pending(n, b->root, b->nroot, n->bound | BIT(u), BIT(u));
+    Ex **pend = nest_apart(n, b->root, b->nroot, n->bound | BIT(u), BIT(u));
     for (size_t i = 0; i < vec_len(pend); i++) {
         if (pend[i]->local)
             continue;

@@ -311,7 +311,7 @@ void legalise(Graph *g, const Target *T);
 void squares_apart(Graph *g, const Target *T);
 /* Does product n, whose only user x is, add to accumulator x itself? What it
  * adds is not rounded, so both have one dtype. */
-int feeds(const Node *n, const Node *x);
+int feeds(const Graph *g, const Node *n, const Node *x);
 
 Group **fuse(Graph *g, const Target *T, Arena *a); /* vec, executable order */
 
