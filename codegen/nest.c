@@ -79,9 +79,9 @@ Ex **nest_pending(Nest *n, Ex *const *root, int nroot, uint64_t open,
 
 /* ---- scopes -------------------------------------------------------------- */
 
-Scope nest_enter(Nest *n, uint64_t loops)
+Braces nest_enter(Nest *n, uint64_t loops)
 {
-    Scope s = { vec_len(n->done), n->bound };
+    Braces s = { vec_len(n->done), n->bound };
 
     if (n->bound & loops)
         die("a loop is opened in itself");
@@ -90,7 +90,7 @@ Scope nest_enter(Nest *n, uint64_t loops)
     return s;
 }
 
-void nest_leave(Nest *n, Scope s)
+void nest_leave(Nest *n, Braces s)
 {
     for (size_t i = s.done; i < vec_len(n->done); i++)
         n->done[i]->local = n->done[i]->array = 0;
@@ -162,7 +162,7 @@ static void lanes(Nest *n, int u, const Body *b, const char *from,
               LANES);
     nest_line(n, "#pragma GCC unroll 1"); /* left whole, it becomes vectors */
     nest_line(n, "for (int l = 0; l < %d; l++) {", LANES);
-    Scope s = nest_enter(n, BIT(u));
+    Braces s = nest_enter(n, BIT(u));
     nest_line(n, "const ix i%d = j + l;", u);
     nest_body(n, b, "l");
     nest_leave(n, s);
@@ -177,7 +177,7 @@ void nest_plain(Nest *n, int u, const Body *b, const char *from, const char *to)
 {
     nest_line(n, "#pragma GCC ivdep");
     nest_line(n, "for (ix i%d = %s; i%d < %s; i%d++) {", u, from, u, to, u);
-    Scope s = nest_enter(n, BIT(u));
+    Braces s = nest_enter(n, BIT(u));
     nest_body(n, b, strf(n->a, "i%d - v%d", u, u));
     nest_leave(n, s);
 }
@@ -238,7 +238,7 @@ static void arrays(Nest *n, const Body *b);
 
 /* Opens all loops of K but the last; returns the last, the scopes in s. What
  * needs none of them is computed first, arrays over b->block too. */
-int nest_outer(Nest *n, uint64_t K, const Body *b, Scope *s, int *ns)
+int nest_outer(Nest *n, uint64_t K, const Body *b, Braces *s, int *ns)
 {
     int last = -1;
 
@@ -279,7 +279,7 @@ void nest_inner(Nest *n, int u, const Body *b)
     }
     nest_line(n, "for (ix v%d = 0; v%d < %s; v%d += %d) {", u, u, end, u,
               BLOCK);
-    Scope s = nest_enter(n, 0);
+    Braces s = nest_enter(n, 0);
     nest_line(n, "const ix w%d = %s - v%d < %d ? %s : v%d + %d;", u, end, u,
               BLOCK, end, u, BLOCK);
     nest_block(n, u, b);
@@ -331,7 +331,7 @@ void nest_ride(Nest *n, uint64_t K, Body *b)
 static void pass(Nest *n, Ex **r, int nr)
 {
     Body b = { .root = bodies(n, r, nr), .nroot = nr, .acc = r, .nacc = nr };
-    Scope s[MAXLOOP];
+    Braces s[MAXLOOP];
     int ns;
 
     nest_need(n, b.root, nr);
@@ -407,7 +407,7 @@ static void vertical(Nest *n, int u, Ex **r, int nr)
                .nacc = nr,
                .vertical = 1,
                .block = u + 1 };
-    Scope s[MAXLOOP];
+    Braces s[MAXLOOP];
     int ns;
 
     declare(n, r, nr, BLOCK, strf(n->a, "w%d - v%d", u, u));

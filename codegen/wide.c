@@ -196,7 +196,7 @@ void wide_store(Nest *n, Store *s)
 
 /* ---- loops inside an item ------------------------------------------------ */
 
-static void open_loop(Nest *n, int u, int innermost, Scope *s)
+static void open_loop(Nest *n, int u, int innermost, Braces *s)
 {
     const Loop *l = &n->c->loop[u];
     const char *first = "0", *step = "1";
@@ -214,7 +214,7 @@ static void open_loop(Nest *n, int u, int innermost, Scope *s)
 }
 
 /* One after another, each with what can be computed in it. */
-static int open_loops(Nest *n, uint64_t K, const Body *b, Scope *s)
+static int open_loops(Nest *n, uint64_t K, const Body *b, Braces *s)
 {
     int k = 0;
 
@@ -364,7 +364,7 @@ int64_t wide_pieces(Nest *n, uint64_t K)
 static void dealt(Nest *n, uint64_t K, const Body *b)
 {
     Deal d = deal_of(n, K);
-    Scope s[MAXLOOP];
+    Braces s[MAXLOOP];
     int u = d.u[d.k - 1], w = wide_width(n, u), ns = 0;
     const char *name = strf(n->a, w > 1 ? "v%d" : "i%d", u);
     uint64_t open = d.flat ? K : BIT(u);
@@ -442,7 +442,7 @@ static void pass(Nest *n, Ex **r, int nr)
 {
     Body b = body_of(n, r, nr);
     uint64_t K = r[0]->K;
-    Scope s[MAXLOOP];
+    Braces s[MAXLOOP];
 
     if (n->streams)
         stream(n, K, &b);
@@ -530,7 +530,7 @@ void wide_stages(Nest *n)
     }
     for (size_t i = 0; i < vec_len(n->c->st); i++) {
         Store *st = &n->c->st[i];
-        Scope s[MAXLOOP];
+        Braces s[MAXLOOP];
         if (st->done)
             continue;
         uint64_t rest = st->loops & ~n->bound;

@@ -32,8 +32,9 @@ static const char *name_arg(lua_State *L, int arg)
 
 static const char *path_of(Front *f, const char *name)
 {
-    return f->scope[0] ? intern(strf(f->g->arena, "%s.%s", f->scope, name))
-                       : name;
+    const char *path = f->scope->path;
+
+    return *path ? intern(strf(f->g->arena, "%s.%s", path, name)) : name;
 }
 
 /* One use of a name; what says it stands twice. */
@@ -330,18 +331,70 @@ static int update(lua_State *L)
     return 0;
 }
 
-/* scope(name, f, ...): f's results; names made inside get "name." in front */
+/* Argument 1, a table { name, i, kind="mtp" }, becomes a name and i. */
+static UnitKind open_table(lua_State *L, Front *f)
+{
+    int kind = UNITlayer;
+
+    lua_getfield(L, 1, "kind");
+    const char *s = lua_isnil(L, -1) ? unitkinds[kind] : lua_tostring(L, -1);
+    while (kind < NUNITKIND && (!s || strcmp(s, unitkinds[kind])))
+        kind++;
+    if (kind == NUNITKIND)
+        err(f->loc, "scope: kind must be \"layer\" or \"mtp\", got %s",
+            s ? s : kind_of(L, -1));
+    lua_rawgeti(L, 1, 1);
+    lua_rawgeti(L, 1, 2);
+    if (!lua_isinteger(L, -1))
+        err(f->loc,
+            "scope: write scope({ name, i, kind=.. }, f, ...); i must "
+            "be an integer, got %s",
+            kind_of(L, -1));
+    lua_insert(L, 2);
+    lua_replace(L, 1);
+    lua_pop(L, 1);
+    return (UnitKind)kind;
+}
+
+/* Opens the scope that argument 1, and 2 when it is an integer, name inside the
+ * present one; the integer is removed. A number in a name ("layers.3") is that
+ * integer too. */
+static void enter_scope(lua_State *L, Front *f, UnitKind kind)
+{
+    Arena *a = f->g->arena;
+    const char *outer = f->scope->path, *name = name_arg(L, 1), *p = name;
+
+    if (lua_isinteger(L, 2)) {
+        if (lua_tointeger(L, 2) < 0)
+            err(f->loc, "scope: the integer of '%s' is below 0", name);
+        p = name = strf(a, "%s.%lld", name, (long long)lua_tointeger(L, 2));
+        lua_remove(L, 2);
+    }
+    for (;; p++) {
+        size_t n = strcspn(p, ".");
+        int number = n && strspn(p, "0123456789") == n;
+        p += n;
+        const char *path = strf(a, "%s%s%.*s", outer, *outer ? "." : "",
+                                (int)(p - name), name);
+        f->scope = number ? g_unit(f->g, path, kind) : g_scope(f->g, path);
+        if (!*p)
+            return;
+    }
+}
+
+/* scope(name, f, ...), scope(name, i, f, ...), scope({ name, i, kind=".." },
+ * f, ...): f's results; names made inside get "name." or "name.i." in front */
 static int scope(lua_State *L)
 {
     Front *f = enter(L, "scope");
-    const char *name = name_arg(L, 1), *outer = f->scope;
+    const Scope *outer = f->scope;
 
+    enter_scope(L, f, lua_istable(L, 1) ? open_table(L, f) : UNITlayer);
     if (lua_type(L, 2) != LUA_TFUNCTION)
         err(f->loc,
-            "scope: write scope(name, f, ...); f must be a function, "
-            "got %s",
+            "scope: write scope(name, f, ...) or scope(name, i, f, ...); f "
+            "must be a function, got %s",
             kind_of(L, 2));
-    f->scope = path_of(f, name);
     lua_call(L, lua_gettop(L) - 2, LUA_MULTRET);
     f->scope = outer;
     return lua_gettop(L) - 1;

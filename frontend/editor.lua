@@ -39,8 +39,10 @@ function metric(name, t) end
 ---Read by generate and eval.
 ---@param name string @param t Tensor
 function output(name, t) end
----f(...), with name in front of the paths made inside.
----@param name string @param f function @param ... any
+---f(...), with name in front of the paths made inside. scope(name, i, f, ...): one
+---of a row of layers, a unit that fold.pp cuts; { name, i, kind="mtp" }: one that
+---predicts a token further.
+---@param name string|table @param f function|integer @param ... any
 function scope(name, f, ...) end
 ---Parameters as Hugging Face tensors: { ["path"] = { "tensor", "axes" } };
 ---config={ .. }: the config.json of exported folders

@@ -45,9 +45,9 @@ typedef struct HfEntry {
 typedef struct Front {
     lua_State *L;
     Graph *g;
-    Body *body;             /* being traced, or null */
-    Graph **bodies;         /* vec: of all composites */
-    const char *scope;      /* interned path */
+    Body *body;     /* being traced, or null */
+    Graph **bodies; /* vec: of all composites */
+    const Scope *scope;
     const char *file, *dir; /* of the model */
     const Opts *cmdline;
     const Loc *loc; /* of the call being served */

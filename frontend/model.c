@@ -267,7 +267,7 @@ static void start(Front *f, const char *file, const Opts *cmdline, int flags)
     f->cmdline = cmdline;
     f->file = intern(file);
     f->dir = folder(a, file);
-    f->scope = intern("");
+    f->scope = f->g->top;
     f->quiet = flags & TRACEquiet;
     f->locs = table_new(forever);
     f->places = table_new(a);

@@ -22,6 +22,7 @@ Graph *g_new(Arena *a, const char *name)
     g->arena = a;
     g->name = intern(name);
     g->prog = "step";
+    scopes_init(g);
     return g;
 }
 
@@ -88,7 +89,7 @@ Node *g_node(Graph *g, Op op, const Loc *l, int nin, Node *const *in)
     n->loc = l;
     n->nin = nin;
     n->in = alloc(g->arena, ((size_t)nin + 1) * sizeof *n->in);
-    n->scope = intern("");
+    n->scope = g->top;
     n->buf = -1;
     for (int i = 0; i < nin; i++)
         n->in[i] = in[i];
@@ -261,7 +262,7 @@ int same_dims(const Node *a, const Node *b)
 
 int is_backward(const Node *n)
 {
-    return !strncmp(n->scope, "d.", 2) || !strcmp(n->scope, "d");
+    return n->scope->part == PARTbackward;
 }
 
 int any_region(const Node *n)
@@ -476,9 +477,9 @@ static const char *base_name(Graph *g, const Node *n)
 {
     if (n->op == Oparam || n->op == Ostate)
         return n->s;
-    if (!n->scope[0])
+    if (!*n->scope->path)
         return stem(n);
-    return strf(g->arena, "%s.%s", n->scope, stem(n));
+    return strf(g->arena, "%s.%s", n->scope->path, stem(n));
 }
 
 void g_names(Graph *g)

@@ -104,6 +104,31 @@ extern const char *const regions[NREGION];
 
 typedef struct Node Node;
 typedef struct Graph Graph;
+
+/* Where in a program a node stands (scope.c): one object a part and path, equal
+ * by pointer. A unit is what a pipeline is cut into: the outermost scope that
+ * was given an integer. */
+typedef enum ProgramPart {
+    PARTmodel,    /* what the model says: a Lua scope */
+    PARTbackward, /* the backward of one */
+    PARTgrad,     /* accumulators of gradients */
+    PARTpost,     /* the optimizer */
+    NPART
+} ProgramPart;
+extern const char *const programparts[];
+typedef enum UnitKind { UNITnone, UNITlayer, UNITmtp, NUNITKIND } UnitKind;
+extern const char *const unitkinds[];
+typedef struct Scope Scope;
+struct Scope {
+    const char *path;  /* "layers.3.attn"; "": the model's own; for people */
+    const Scope *up;   /* around it; null: the model's own, or a backward */
+    const Scope *unit; /* it or the unit around it; null: none */
+    ProgramPart part;
+    UnitKind kind;     /* of a unit */
+    const Scope *twin; /* a model's: its backward, null: none was asked for; a
+                          backward's: what it is the backward of */
+};
+
 struct Node {
     int id; /* index in g->node after g_renumber */
     Op op;
@@ -120,11 +145,13 @@ struct Node {
     int64_t i, j;
     double f;
     const char *s;
-    Node *map;         /* rows layout: the route node of the row axis */
-    Graph *body;       /* composites: what they mean */
-    int again;         /* recomputed copy number; never merged */
-    const char *scope; /* interned path, "" outside; d.<path>: backward */
-    const char *name;  /* unique: scope path, op, ordinal */
+    Node *map;      /* rows layout: the route node of the row axis */
+    const char *of; /* an accumulator: path of the parameter (ZeRO-2, 3: of
+                          the bucket) whose gradient it is; null: of none */
+    Graph *body;    /* composites: what they mean */
+    int again;      /* recomputed copy number; never merged */
+    const Scope *scope;
+    const char *name; /* unique: scope path, op, ordinal */
     const Loc *loc;
     int call;          /* body of a stage: 1 + index of Graph.call */
     Shard sh[MAXATOM]; /* after place */
@@ -171,10 +198,10 @@ typedef struct Stages {
     int nchunk;
     const char *text; /* as a layout string, "Et|t|t|tL" */
     int nunit;
-    const char **unit;    /* "layers.3", interned, in program order */
-    int *chunk;           /* of each unit */
-    int first, last;      /* chunks of E and of L */
-    const char **between; /* vec: scopes of no unit that read one and
+    const Scope **unit;    /* in program order */
+    int *chunk;            /* of each unit */
+    int first, last;       /* chunks of E and of L */
+    const Scope **between; /* vec: scopes of no unit that read one and
                                      that one reads: a norm before mtp */
 } Stages;
 
@@ -197,8 +224,10 @@ struct Graph {
                                      call */
     struct Graph *next;   /* after pipe: the next stage's graph */
     int naxis;
-    Axis **axis;   /* vec, in order of first use */
-    Param **param; /* vec */
+    Axis **axis;          /* vec, in order of first use */
+    Param **param;        /* vec */
+    Table *scopes[NPART]; /* path -> Scope; g_like's graphs share it */
+    const Scope *top;     /* of what stands in no scope */
     Table *bypath;
     size_t nbypath; /* g_param's index of the first nbypath */
     Node **node;    /* vec, operands before users */
@@ -242,8 +271,23 @@ int same_section(const Node *a, const Node *b); /* region and call */
 int is_transfer(const Node *n); /* send, recv, stagesum: between stages */
 int axis_at(Axis *const *v, int n, const Axis *a); /* in a list; -1: not */
 int g_isrow(const Axis *a);                        /* the ragged axis "row" */
-int is_backward(const Node *n); /* made by grad: its scope is d or d.<path> */
-int any_region(const Node *n);  /* a source that every region may read */
+int is_backward(const Node *n);                    /* made by grad */
+int any_region(const Node *n); /* a source that every region may read */
+
+/* ---- scope.c ------------------------------------------------------------- */
+
+void scopes_init(Graph *g);
+/* Find or make; what stands before the last dot is around it. */
+const Scope *g_scope(Graph *g, const char *path);
+/* The same; it becomes a unit unless it is in one. */
+const Scope *g_unit(Graph *g, const char *path, UnitKind kind);
+const Scope *g_backward(Graph *g, const Scope *s); /* of s; itself: s is one */
+const Scope *g_inner(Graph *g, const Scope *s, const char *name); /* in s */
+int in_scope(const Scope *s, const Scope *outer); /* forward or backward */
+const Scope *g_partscope(Graph *g, ProgramPart part, const char *path);
+/* The part that a path in text means unless it is told otherwise: "d" and
+ * "d.<path>" are backwards, "grad" gradients, "post" and "post.<path>" post. */
+ProgramPart part_of_text(const char *path);
 
 /* ---- shard.c: what a rank holds ------------------------------------------ */
 

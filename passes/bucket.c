@@ -32,7 +32,7 @@ typedef struct Kind {
     Dtype dt;
     double rule;
     int stage;
-    const char *unit; /* ZeRO-2, 3; null: gradients stay whole */
+    const Scope *unit; /* ZeRO-2, 3; null: gradients stay whole */
 } Kind;
 
 /* Of the atoms where a parameter is whole those that cut its bucket: all, or
@@ -170,7 +170,7 @@ static Bucket *bucket_for(Maker *m, Param *p, double rule)
     Shard sh[MAXATOM] = { 0 };
     Kind k = kind_of(m->g, m->stage, p, rule, sh);
     k.unit = m->unit && k.flat ? table_get(m->unit, KEYP(p->path)) : NULL;
-    k.unit = k.unit && *k.unit ? k.unit : NULL;
+    k.unit = k.unit == m->g->top ? NULL : k.unit;
     Open *o = open_for(m, &k);
     int64_t n = padded(elems(p) / mesh_extent(m->g->mesh, k.cut), PACKALIGN);
 

@@ -247,8 +247,8 @@ static void report_losses(TrainStep *s, Node **node, size_t count, Table *named)
 /* A metric of a layer carries the layer's name. */
 static const char *metric_name(Graph *g, const Node *n)
 {
-    return strf(g->arena, "metric.%s%s%s", n->scope, n->scope[0] ? "." : "",
-                n->s);
+    return strf(g->arena, "metric.%s%s%s", n->scope->path,
+                *n->scope->path ? "." : "", n->s);
 }
 
 /* One sweep over the nodes there were: what kind each is decides. */
@@ -341,7 +341,7 @@ void pass_step(Graph *g)
     Node **node = alloc(g->arena, (count + 1) * sizeof *node);
     Node **param = alloc(g->arena, (count + 1) * sizeof *param);
     TrainStep s = { .g = g,
-                    .scope = intern("post"),
+                    .scope = g_partscope(g, PARTpost, "post"),
                     .post = table_new(g->arena),
                     .bucket = table_new(g->arena) };
 

@@ -126,11 +126,11 @@ static void comes_back(void **state)
     assert_int_equal(x->dim[2].n, 8);
     assert_int_equal(e->sh[0].k, S);
     assert_int_equal(e->sh[2].k, R);
-    assert_string_equal(g->node[6]->scope, "a");
+    assert_string_equal(g->node[6]->scope->path, "a");
     assert_int_equal(g->node[8]->i, 1);
     assert_int_equal(g->node[9]->sh[0].op, Rmax);
     assert_int_equal(g->node[10]->again, 1);
-    assert_string_equal(g->node[11]->scope, "q");
+    assert_string_equal(g->node[11]->scope->path, "q");
     assert_true(g->node[0]->f == -0.1);
     assert_int_equal(g->node[2]->i, -77);
 }
