@@ -1,0 +1,330 @@
+/* genrows.c: statements that work along an axis: views, moves, indices. */
+#include <math.h>
+#include <string.h>
+
+#include "gen.h"
+
+static int has_axes(const Tens *t, const void *with)
+{
+    (void)with;
+    return t->nd > 0;
+}
+
+static Tens *row_of(Gen *g, int *at)
+{
+    Tens *t = pick(g, REAL, has_axes, NULL);
+
+    if (t)
+        *at = (int)below(g, t->nd);
+    return t;
+}
+
+/* ---- views --------------------------------------------------------------- */
+
+static int renamed(Gen *g)
+{
+    int at;
+    Tens *t = row_of(g, &at), like;
+
+    if (!t)
+        return 0;
+    like = *t;
+    const char *old = t->dim[at].a;
+    GDim d = some_axis(g, 1);
+    like.dim[at].a = d.n == t->dim[at].n && dim_at(t, d.a) < 0
+                         ? d.a
+                         : new_axis(g, "r");
+    emit(g, &like, "rename(%s, {%s=\"%s\"})", t->name, old, like.dim[at].a);
+    return 1;
+}
+
+static int split(Gen *g)
+{
+    int at;
+    Tens *t = row_of(g, &at), like;
+    GDim d = t ? t->dim[at] : (GDim){ 0 }, into[2];
+
+    if (!t || t->nd == GENDIM)
+        return 0;
+    into[0] = some_axis(g, 1);
+    if (d.n % into[0].n || dim_at(t, into[0].a) >= 0)
+        return 0;
+    into[1] = (GDim){ new_axis(g, "s"), d.n / into[0].n };
+    if (chance(g, 50)) {
+        GDim x = into[0];
+        into[0] = into[1];
+        into[1] = x;
+    }
+    like = *t;
+    like.dim[at] = into[0];
+    memmove(like.dim + at + 2, like.dim + at + 1,
+            (size_t)(like.nd - at - 1) * sizeof *like.dim);
+    like.dim[at + 1] = into[1];
+    like.nd++;
+    emit(g, &like, "split(%s, \"%s\", \"%s %s\")", t->name, d.a, into[0].a,
+         into[1].a);
+    return 1;
+}
+
+static int merged(Gen *g)
+{
+    int at;
+    Tens *t = row_of(g, &at), like, v = { 0 };
+
+    if (!t || t->nd < 2)
+        return 0;
+    like = *t;
+    int64_t size = 1;
+    for (int64_t n = 2 + below(g, t->nd - 1); v.nd < n;) {
+        at = (int)below(g, like.nd);
+        size *= like.dim[at].n;
+        add_dim(&v, like.dim[at]);
+        drop_dim(&like, at);
+    }
+    GDim d = some_axis(g, 1);
+    d = d.n == size && dim_at(t, d.a) < 0 ? d
+                                          : (GDim){ new_axis(g, "u"), size };
+    add_dim(&like, d);
+    emit(g, &like, "merge(%s, \"%s\", \"%s\")", t->name, names_of(g, &v), d.a);
+    return 1;
+}
+
+/* ---- moves --------------------------------------------------------------- */
+
+static int sliced(Gen *g)
+{
+    int at;
+    Tens *t = row_of(g, &at), like;
+
+    if (!t)
+        return 0;
+    like = *t;
+    int64_t len = 1 + below(g, t->dim[at].n);
+    int64_t start = below(g, t->dim[at].n - len + 1);
+    like.dim[at].n = len;
+    emit(g, &like, "slice(%s, \"%s\", %lld, %lld)", t->name, t->dim[at].a,
+         (long long)start, (long long)len);
+    return 1;
+}
+
+static int shifted(Gen *g)
+{
+    int at;
+    Tens *t = row_of(g, &at);
+
+    if (!t)
+        return 0;
+    emit(g, t, "shift(%s, \"%s\", %lld%s)", t->name, t->dim[at].a,
+         (long long)below(g, 5) - 2, ONE_OF(g, "", ", true"));
+    return 1;
+}
+
+typedef struct Beside {
+    const Tens *t;
+    int at;
+} Beside;
+
+/* The same axes, and sizes but along one. */
+static int beside(const Tens *t, const void *with)
+{
+    const Beside *b = with;
+
+    if (t->nd != b->t->nd)
+        return 0;
+    for (int i = 0; i < t->nd; i++) {
+        int k = dim_at(b->t, t->dim[i].a);
+        if (k < 0 || (k != b->at && t->dim[i].n != b->t->dim[k].n))
+            return 0;
+    }
+    return 1;
+}
+
+static int put_together(Gen *g)
+{
+    int at;
+    Tens *t = row_of(g, &at), like;
+
+    if (!t)
+        return 0;
+    Beside b = { t, at };
+    Tens *u = pick(g, REAL, beside, &b);
+    like = *t;
+    if (!u || t->dim[at].n > 8)
+        return 0;
+    like.dim[at].n += u->dim[dim_at(u, t->dim[at].a)].n;
+    like.most = fmax(t->most, u->most);
+    like.data |= u->data;
+    emit(g, &like, "concat(%s, %s, \"%s\")", t->name, u->name, t->dim[at].a);
+    return 1;
+}
+
+static int summed(Gen *g)
+{
+    int at;
+    Tens *t = row_of(g, &at), like;
+
+    if (!t)
+        return 0;
+    like = *t;
+    like.most *= (double)t->dim[at].n;
+    emit(g, &like, "cumsum(%s, \"%s\")", t->name, t->dim[at].a);
+    return 1;
+}
+
+/* ---- indices ------------------------------------------------------------- */
+
+/* Values and indices of a new axis. */
+static int largest(Gen *g)
+{
+    int at;
+    Tens *t = row_of(g, &at), like;
+
+    if (!t)
+        return 0;
+    GDim d = t->dim[at];
+    int64_t k = 1 + below(g, d.n);
+    const char *new = chance(g, 10) && dim_at(t, intern("top")) < 0
+                          ? intern("top")
+                          : new_axis(g, "top");
+    int id = ++g->names;
+    const char *text =
+        strf(g->a, "topk(%s, %lld, \"%s\"%s)", t->name, (long long)k, d.a,
+             !strcmp(new, "top") ? "" : strf(g->a, ", \"%s\"", new));
+    line(g, "local g%d, e%d = %s", id, id, text);
+    like = *t;
+    like.dim[at] = (GDim){ new, k };
+    Tens *v = alloc(g->a, sizeof *v), *e = alloc(g->a, sizeof *e);
+    *v = *e = like;
+    v->uses = e->uses = v->live = e->live = 0;
+    v->text = e->text = text;
+    v->name = strf(g->a, "g%d", id);
+    e->name = strf(g->a, "e%d", id);
+    e->kind = INTEGER;
+    e->most = (double)d.n;
+    e->of = d.a;
+    e->ofn = d.n;
+    vec_push(g->a, g->t, e);
+    vec_push(g->a, g->t, v);
+    return 1;
+}
+
+static int best(Gen *g)
+{
+    int at;
+    Tens *t = row_of(g, &at), like;
+
+    if (!t)
+        return 0;
+    like = *t;
+    drop_dim(&like, at);
+    like.kind = INTEGER;
+    like.most = (double)t->dim[at].n;
+    like.of = t->dim[at].a;
+    like.ofn = t->dim[at].n;
+    emit(g, &like, "argmax(%s, \"%s\")", t->name, t->dim[at].a);
+    return 1;
+}
+
+static int is_index(const Tens *t, const void *with)
+{
+    (void)with;
+    return t->of != NULL;
+}
+
+static int hot(Gen *g)
+{
+    Tens *e = pick(g, INTEGER, is_index, NULL), *v, like;
+
+    if (!e || dim_at(e, e->of) >= 0 || e->nd == GENDIM ||
+        elems(e) * e->ofn > GENELEMS)
+        return 0;
+    like = *e;
+    add_dim(&like, (GDim){ e->of, e->ofn });
+    like.of = NULL;
+    like.kind = TRUTH;
+    like.most = 1;
+    Tens *o = emit(g, &like, "one_hot(%s, \"%s\")", e->name, e->of);
+    v = pick(g, REAL, beside, &(Beside){ e, -1 });
+    if (v && chance(g, 60)) {
+        like.kind = REAL;
+        like.most = v->most;
+        o->uses++;
+        emit(g, &like, "%s * %s", o->name, v->name);
+    }
+    return 1;
+}
+
+/* An index into axis d: of topk, or worked out from numbers. */
+static const char *index_of(Gen *g, GDim d, Tens *shape)
+{
+    GDim a = some_axis(g, 1);
+
+    *shape = (Tens){ 0 };
+    add_dim(shape, a);
+    return strf(g->a, "mod(iota(\"%s\") * %lld + %lld, %lld)", a.a,
+                (long long)(1 + below(g, 7)), (long long)below(g, 5),
+                (long long)d.n);
+}
+
+static int indexes(const Tens *t, const void *with)
+{
+    const GDim *d = with;
+
+    return t->of == d->a && t->ofn == d->n;
+}
+
+static int taken(Gen *g)
+{
+    int at;
+    Tens *t = row_of(g, &at), shape, like, rest;
+
+    if (!t)
+        return 0;
+    Tens *e = pick(g, INTEGER, indexes, &t->dim[at]);
+    const char *i = e ? e->name : index_of(g, t->dim[at], &shape);
+    if (e)
+        shape = *e;
+    rest = *t;
+    drop_dim(&rest, at);
+    shape.kind = REAL;
+    like = united(&shape, &rest);
+    if (like.nd < 0)
+        return 0;
+    like.most = t->most;
+    like.data = t->data | shape.data;
+    emit(g, &like, "gather(%s, %s, \"%s\")", t->name, i, t->dim[at].a);
+    return 1;
+}
+
+/* Values go to places along an axis; `like` has the other axes. */
+static int placed(Gen *g)
+{
+    int at;
+    Tens *t = row_of(g, &at), like;
+
+    if (!t)
+        return 0;
+    GDim d = some_axis(g, 2), from = t->dim[at];
+    if (dim_at(t, d.a) >= 0)
+        return 0;
+    like = *t;
+    like.dim[at] = d;
+    like.most = t->most * (double)from.n;
+    if (elems(&like) > GENELEMS)
+        return 0;
+    Tens *w = make_param(g, &like, NULL);
+    if (!w)
+        return 0;
+    w->uses++;
+    emit(g, &like, "scatter_add(%s, mod(iota(\"%s\") * 2 + 1, %lld), %s, "
+                   "\"%s\") * %s",
+         t->name, from.a, (long long)d.n, w->name, d.a, w->name);
+    return 1;
+}
+
+const GenRow genrows[] = {
+    { 6, renamed }, { 6, split },  { 6, merged },  { 6, sliced },
+    { 6, shifted }, { 6, put_together }, { 6, summed },  { 16, largest },
+    { 4, best },    { 10, hot },   { 12, taken },  { 6, placed },
+    { 0, NULL },
+};
