@@ -133,9 +133,12 @@ Tens *emit(Gen *g, const Tens *like, const char *fmt, ...)
     return t;
 }
 
-const char *new_axis(Gen *g, const char *stem)
+GDim new_axis(Gen *g, const char *stem, int64_t n)
 {
-    return intern(strf(g->a, "%s%d", stem, ++g->axes));
+    GDim d = { intern(strf(g->a, "%s%d", stem, ++g->axes)), n };
+
+    vec_push(g->a, g->made, d);
+    return d;
 }
 
 const char *new_param(Gen *g)
@@ -155,6 +158,9 @@ int declarable(Gen *g, GDim d)
     for (size_t i = 0; i < vec_len(g->axis); i++)
         if (g->axis[i].a == d.a)
             return g->axis[i].n == d.n;
+    for (size_t i = 0; i < vec_len(g->made); i++)
+        if (g->made[i].a == d.a && g->made[i].n != d.n)
+            return 0;
     declare(g, d.a, d.n);
     return 1;
 }

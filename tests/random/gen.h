@@ -35,7 +35,7 @@ typedef struct Tens {
 typedef struct Gen {
     Arena *a;
     uint64_t seed;
-    GDim *axis; /* vec: declared */
+    GDim *axis, *made; /* vecs: declared; by statements, as they were then */
     Text body;
     Tens **t; /* vec; a block's are forgotten at its end */
     int names, params, axes, losses, states, depth;
@@ -57,7 +57,7 @@ const char *one_of(Gen *g, const char *const *list, int n);
 Tens *emit(Gen *g, const Tens *like, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 void line(Gen *g, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-const char *new_axis(Gen *g, const char *stem); /* "top7" */
+GDim new_axis(Gen *g, const char *stem, int64_t n); /* "top7" */
 const char *new_param(Gen *g);                  /* "w7" */
 
 Tens real(double most); /* no axes yet */

@@ -31,9 +31,9 @@ static int renamed(Gen *g)
     like = *t;
     const char *old = t->dim[at].a;
     GDim d = some_axis(g, 1);
-    like.dim[at].a = d.n == t->dim[at].n && dim_at(t, d.a) < 0
-                         ? d.a
-                         : new_axis(g, "r");
+    like.dim[at] = d.n == t->dim[at].n && dim_at(t, d.a) < 0
+                       ? d
+                       : new_axis(g, "r", t->dim[at].n);
     emit(g, &like, "rename(%s, {%s=\"%s\"})", t->name, old, like.dim[at].a);
     return 1;
 }
@@ -49,7 +49,7 @@ static int split(Gen *g)
     into[0] = some_axis(g, 1);
     if (d.n % into[0].n || dim_at(t, into[0].a) >= 0)
         return 0;
-    into[1] = (GDim){ new_axis(g, "s"), d.n / into[0].n };
+    into[1] = new_axis(g, "s", d.n / into[0].n);
     if (chance(g, 50)) {
         GDim x = into[0];
         into[0] = into[1];
@@ -82,8 +82,7 @@ static int merged(Gen *g)
         drop_dim(&like, at);
     }
     GDim d = some_axis(g, 1);
-    d = d.n == size && dim_at(t, d.a) < 0 ? d
-                                          : (GDim){ new_axis(g, "u"), size };
+    d = d.n == size && dim_at(t, d.a) < 0 ? d : new_axis(g, "u", size);
     add_dim(&like, d);
     emit(g, &like, "merge(%s, \"%s\", \"%s\")", t->name, names_of(g, &v), d.a);
     return 1;
@@ -183,16 +182,18 @@ static int largest(Gen *g)
         return 0;
     GDim d = t->dim[at];
     int64_t k = 1 + below(g, d.n);
-    const char *new = chance(g, 10) && dim_at(t, intern("top")) < 0
-                          ? intern("top")
-                          : new_axis(g, "top");
+    GDim top = { intern("top"), k };
+    if (!chance(g, 10) || dim_at(t, top.a) >= 0)
+        top = new_axis(g, "top", k);
+    else
+        vec_push(g->a, g->made, top);
     int id = ++g->names;
     const char *text =
         strf(g->a, "topk(%s, %lld, \"%s\"%s)", t->name, (long long)k, d.a,
-             !strcmp(new, "top") ? "" : strf(g->a, ", \"%s\"", new));
+             !strcmp(top.a, "top") ? "" : strf(g->a, ", \"%s\"", top.a));
     line(g, "local g%d, e%d = %s", id, id, text);
     like = *t;
-    like.dim[at] = (GDim){ new, k };
+    like.dim[at] = top;
     Tens *v = alloc(g->a, sizeof *v), *e = alloc(g->a, sizeof *e);
     *v = *e = like;
     v->uses = e->uses = v->live = e->live = 0;
@@ -305,7 +306,7 @@ static int placed(Gen *g)
     if (!t)
         return 0;
     GDim d = some_axis(g, 2), from = t->dim[at];
-    if (dim_at(t, d.a) >= 0)
+    if (dim_at(t, d.a) >= 0 || !declarable(g, from))
         return 0;
     like = *t;
     like.dim[at] = d;

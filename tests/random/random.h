@@ -51,6 +51,12 @@ Check report_bad(const Report *r); /* the first check that is; NCHECK: none */
 void examine(const char *file, unsigned which, Report *r);
 enum { ALLCHECKS = (1 << NCHECK) - 1 };
 
+/* ---- shrink.c ------------------------------------------------------------ */
+
+/* A smaller model in which check c fails as it does here; file: for what is
+ * tried, and the result. */
+char *shrink(Arena *a, const char *text, const char *file, Check c, Report *r);
+
 /* ---- process.c ----------------------------------------------------------- */
 
 /* Run job(ctx) in a forked process with a limit of CPU time; stderr's first

@@ -358,7 +358,7 @@ double ref_differences(Ref *r, uint64_t seed)
     for (size_t i = 0; i < sizeof steps / sizeof *steps; i++) {
         uint64_t kink = 0;
         double d = difference(r, &u, steps[i], &kink);
-        double round = 1e-9 * fabs(r->total) * 1e-3 / steps[i];
+        double round = 1e-10 * fabs(r->total) / steps[i];
         double off = fabs(d - u.slope) / (u.size + round + 1e-300);
         if (!kink && (best < 0 || off < best))
             best = off;
