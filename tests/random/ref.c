@@ -205,7 +205,9 @@ static void name_sink(Ref *r, int i, Table *done)
         add_name(r->update, &r->nupdate, n->in[0]->s, at);
     else
         add_name(r->metric, &r->nmetric,
-                 n->scope[0] ? strf(r->a, "%s.%s", n->scope, n->s) : n->s, at);
+                 *n->scope->path ? strf(r->a, "%s.%s", n->scope->path, n->s)
+                                 : n->s,
+                 at);
 }
 
 Ref *ref_new(Arena *a, Graph *g, int64_t micro)
