@@ -119,6 +119,8 @@ int push_node(lua_State *L, Node *n); /* returns 1, as Lua asks */
 int push_index(lua_State *L, Node *n, Axis *of, int64_t size);
 Graph *current(Front *f);
 /* The node v stands for in the graph being traced; outer ones are operands. */
+/* a at index e of its axis, which e may have too. */
+Node *gathered(Front *f, Node *a, Node *e, Axis *axis);
 Node *use(Front *f, const Value *v);
 Node *use_any(Front *f, const Value *v); /* indexed weights too */
 Node *operand(lua_State *L, int arg, const char *what);

@@ -133,9 +133,7 @@ static Node *picked(Front *f, Node *n)
             "%s: an indexed weight such as W[e] may only be used "
             "inside dot(); materialising %s would need %s",
             f->fn, dims_text(f, n), size_text(f, n));
-    Node *r = make(f, Ogather, 2, n->in);
-    set_axes(f, r, n->A, 1);
-    return infer(current(f), r);
+    return gathered(f, n->in[0], n->in[1], n->A[0]);
 }
 
 Node *use(Front *f, const Value *v)

@@ -70,6 +70,21 @@ Axis *g_axis(Graph *g, const char *name)
     return x;
 }
 
+Axis *g_instance(Graph *g, const Axis *of)
+{
+    const char *name;
+    int k = 2, i;
+
+    do {
+        name = intern(strf(g->arena, "%s'%d", of->name, k++));
+        for (i = 0; i < g->naxis && g->axis[i]->name != name; i++)
+            ;
+    } while (i < g->naxis);
+    Axis *x = g_axis(g, name);
+    x->root = of->root;
+    return x;
+}
+
 Param *g_param(Graph *g, const char *path)
 {
     if (!g->bypath)

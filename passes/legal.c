@@ -295,8 +295,8 @@ static Node *cut_axis(Graph *g, Node *x, Axis *a, int64_t run)
     s->nA = 1;
     s->nB = 2;
     s->A[0] = a;
-    s->B[0] = g_axis(g, strf(g->arena, "%s_of_%lld", a->name, (long long)run));
-    s->B[1] = g_axis(g, strf(g->arena, "%s_by_%lld", a->name, (long long)run));
+    s->B[0] = g_axis(g, strf(g->arena, "%s'of%lld", a->name, (long long)run));
+    s->B[1] = g_axis(g, strf(g->arena, "%s'by%lld", a->name, (long long)run));
     s->dt = x->dt;
     for (int d = 0; d < x->nd; d++)
         if (x->dim[d].a == a) {
