@@ -237,7 +237,7 @@ struct Graph {
 
 Graph *g_new(Arena *a, const char *name);
 Graph *g_like(const Graph *g); /* same arena, axes, params, options; no nodes */
-Axis *g_axis(Graph *g, const char *name);   /* find or make */
+Axis *g_axis(Graph *g, const char *name); /* find or make */
 /* Another axis like it, that nothing has yet: "k'2" of "k". Where two axes of
  * one name meet (an index over k into k), one of them becomes such. */
 Axis *g_instance(Graph *g, const Axis *of);
