@@ -191,8 +191,7 @@ static int keep(Graph *g, Group *k, Arena *a, int gpu)
     RowText o = row_begin(k, a);
 
     for (int d = 0; d < n->nd; d++)
-        row_walk(g, strcmp(n->dim[d].a->name, "micro") ? &pair : &item, n, d,
-                 t);
+        row_walk(g, g_ismicro(n->dim[d].a) ? &item : &pair, n, d, t);
     int64_t items = row_count(&item), pairs = row_count(&pair), x = n->A[0]->n;
     row_buffer(&o, "e", e, e->dt);
     if (!n->j)
@@ -233,12 +232,14 @@ static Aff first_expert(const Graph *g, const Node *route)
 }
 
 /* Elements of the index tensor's axes behind `top`, and top's size. */
-static void around_top(const Graph *g, const Node *e, int64_t *top,
+static void around_top(const Graph *g, const Node *route, int64_t *top,
                        int64_t *behind)
 {
+    const Node *e = route->in[0];
+
     *top = *behind = 1;
     for (int d = 0; d < e->nd; d++)
-        if (!strcmp(e->dim[d].a->name, "top")) {
+        if (e->dim[d].a == route_slot(route)) {
             *top = local_n(g, e, d);
             *behind = row_stride(g, e, e->dim[d].a);
         }
@@ -391,7 +392,7 @@ static int route(Graph *g, Group *k, Arena *a, int gpu)
     RowText o = row_begin(k, a);
     int64_t top, behind;
 
-    around_top(g, e, &top, &behind);
+    around_top(g, n, &top, &behind);
     row_buffer(&o, "e", e, e->dt);
     row_buffer(&o, "map", n, Di32);
     row_line(&o,
@@ -476,7 +477,7 @@ static int64_t row_elems(const Graph *g, const Node *n, const Node *x)
     if (n->dt != x->dt || !g_isrow(n->dim[0].a))
         return 0;
     for (int i = 0; i < e->nd; i++) {
-        if (!strcmp(e->dim[i].a->name, "top"))
+        if (e->dim[i].a == route_slot(n->in[1]))
             continue;
         if (d == x->nd || x->dim[d].a != e->dim[i].a ||
             local_n(g, x, d) != local_n(g, e, i))
@@ -540,7 +541,7 @@ int dispatch_lower_cuda(Graph *g, Group *k, Arena *a)
         return 0;
     Node *map = n->in[1];
     MapLayout l = map_layout(g, map);
-    around_top(g, map->in[0], &top, &behind);
+    around_top(g, map, &top, &behind);
     RowText o = row_begin(k, a);
     int at[3] = { add_arg(k, a, map), add_arg(k, a, x), add_arg(k, a, n) };
     row_line(&o, "const int32_t *const map = buf[%d];", at[0]);

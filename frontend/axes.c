@@ -26,7 +26,7 @@ static void unknown(Front *f, const char *name, const char *s)
     int n = 0;
 
     for (int i = 0; i < f->g->naxis; i++)
-        if (strcmp(f->g->axis[i]->name, "micro"))
+        if (!g_ismicro(f->g->axis[i]))
             names[n++] = f->g->axis[i]->name;
     const char *near = nearest(name, names, (size_t)n);
     if (near)
@@ -49,14 +49,13 @@ static int is_name(const char *s, size_t n)
 /* The implicit axes have names that a model cannot use. */
 static void check_name(Front *f, const char *s, size_t n)
 {
-    static const char *const ours[] = { "micro", "row" };
-
     if (!is_name(s, n))
         err(f->loc, "%s: '%.*s' is not an axis name (letters, digits and _)",
             f->fn, (int)(n < 60 ? n : 60), s);
-    for (size_t i = 0; i < 2; i++)
-        if (strlen(ours[i]) == n && !memcmp(s, ours[i], n))
-            err(f->loc, "%s: the axis name '%s' is reserved", f->fn, ours[i]);
+    for (int r = ROLEmicro; r <= ROLErow; r++)
+        if (strlen(axisroles[r]) == n && !memcmp(s, axisroles[r], n))
+            err(f->loc, "%s: the axis name '%s' is reserved", f->fn,
+                axisroles[r]);
 }
 
 static int parse(Front *f, const char *s, Axis **out, int max, int make)

@@ -232,4 +232,6 @@ void compose_open(lua_State *L)
     lua_setfield(L, -2, "composite");
     lua_pushcfunction(L, weigh);
     lua_setfield(L, -2, "weigh");
+    lua_pushcfunction(L, state_role);
+    lua_setfield(L, -2, "role");
 }

@@ -187,7 +187,7 @@ static int input(lua_State *L)
     const char *name = name_arg(L, 1), *type = lua_tostring(L, 3);
     int token = !strcmp(name, "tokens") || !strcmp(name, "labels");
     int dt = token ? Di32 : Dreal;
-    Dim d[MAXD + 1] = { { g_axis(f->g, "micro"), 1 } };
+    Dim d[MAXD + 1] = { { g_micro(f->g), 1 } };
     int nd = 1 + sized_axes(L, 2, d + 1);
 
     if (nd > MAXD)
@@ -204,7 +204,7 @@ static int input(lua_State *L)
 static void need_scalar(Front *f, const Node *t, const char *name)
 {
     for (int i = 0; i < t->nd; i++)
-        if (strcmp(t->dim[i].a->name, "micro")) {
+        if (!g_ismicro(t->dim[i].a)) {
             note(t->loc, "the tensor was made here");
             err(f->loc,
                 "%s: '%s' still has the axes %s; take mean(t, \"...\") "
@@ -306,7 +306,7 @@ static void need_state(Front *f, const Node *s, const Node *v)
     for (int i = 0; i < v->nd; i++) {
         Dim d = v->dim[i];
         int at = dim_of(s, d.a);
-        if (!strcmp(d.a->name, "micro"))
+        if (g_ismicro(d.a))
             continue;
         if (at < 0) {
             note(v->loc, "the new value was made here");

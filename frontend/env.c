@@ -226,7 +226,7 @@ static void run_prelude(lua_State *L)
 static int secret(const char *name)
 {
     static const char *const names[] = {
-        "composite", "weigh", "as", "halves", "need",
+        "composite", "weigh", "as", "halves", "need", "role",
     };
 
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)

@@ -42,8 +42,15 @@ typedef struct HfEntry {
     int found; /* parameters it names */
 } HfEntry;
 
+/* An axis whose role a layer of the prelude knows. */
+typedef struct Stated {
+    Axis *a;
+    AxisRole role;
+} Stated;
+
 typedef struct Front {
     lua_State *L;
+    Stated *stated; /* vec */
     Graph *g;
     Body *body;     /* being traced, or null */
     Graph **bodies; /* vec: of all composites */
@@ -121,6 +128,9 @@ Graph *current(Front *f);
 /* The node v stands for in the graph being traced; outer ones are operands. */
 /* a at index e of its axis, which e may have too. */
 Node *gathered(Front *f, Node *a, Node *e, Axis *axis);
+void find_roles(Front *f);    /* roles.c */
+int state_role(lua_State *L); /* role(axis, name) */
+void known_role(Front *f, Axis *a, AxisRole role);
 Node *use(Front *f, const Value *v);
 Node *use_any(Front *f, const Value *v); /* indexed weights too */
 Node *operand(lua_State *L, int arg, const char *what);

@@ -129,6 +129,7 @@ static int embed(lua_State *L)
     if (a->nd < 2)
         err(f->loc, "embed: the table %s needs two axes or more",
             dims_text(f, a));
+    known_role(f, a->dim[0].a, ROLEvocab);
     return push_node(L, gathered(f, a, e, a->dim[0].a));
 }
 
@@ -202,7 +203,7 @@ static int scatter_add(lua_State *L)
     n = make(f, Oscatter_add, 2, in);
     set_axes(f, n, &a, 1);
     /* Values of data stay apart by micro-batch, also where `like` is none. */
-    Axis *micro = g_axis(f->g, "micro");
+    Axis *micro = g_micro(f->g);
     const Node *data = dim_of(v, micro) >= 0 ? v : e;
     if (dim_of(to, micro) < 0 && dim_of(data, micro) >= 0)
         n->dim[n->nd++] = data->dim[dim_of(data, micro)];

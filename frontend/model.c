@@ -316,6 +316,7 @@ static Trace run_model(Front *f, const char *file, const Opts *cmdline,
     decl_finish(f);
     hf_finish(f);
     compose_finish(f);
+    find_roles(f);
     g_tidy(f->g);
     return (Trace){ f->g, f->source, (int)vec_len(f->source) };
 }

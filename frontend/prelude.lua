@@ -106,6 +106,7 @@ end
 -- -log softmax(logits)[label]; label -1: no loss and no gradient
 function cross_entropy(logits, labels, axis)
   need("cross_entropy", logits, axis)
+  role(axis, "vocab")
   return composite("cross_entropy", function(a, label)
     local z = a - stop_gradient(max(a, axis))
     local picked = gather(z, label, axis)
