@@ -167,8 +167,6 @@ int lua_axes(lua_State *L)
     Front *f = enter(L, "axes");
     int n;
 
-    if (!lua_istable(L, 1))
-        err(f->loc, "axes: write axes { name=size, ... }");
     const char **key = sorted_keys(L, 1, &n);
     for (int i = 0; i < n; i++) {
         lua_getfield(L, 1, key[i]);

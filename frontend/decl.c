@@ -14,19 +14,12 @@ enum { DENOMINATOR = 7 }; /* a node's mark: inputs_only was here */
 static const char *name_arg(lua_State *L, int arg)
 {
     Front *f = front(L);
-    const char *s;
+    const char *s = lua_tostring(L, arg);
 
-    if (lua_type(L, arg) != LUA_TSTRING)
-        err(f->loc, "%s: the name must be a string, got %s", f->fn,
-            kind_of(L, arg));
-    s = lua_tostring(L, arg);
     for (const char *p = s; *p || p == s; p++)
         if (!isalnum((unsigned char)*p) && (p == s || !strchr("._-", *p)))
             err(f->loc, "%s: '%.60s' is not a name (letters, digits, _ . -)",
                 f->fn, s);
-    if (lua_rawlen(L, arg) != strlen(s))
-        err(f->loc, "%s: '%.60s' goes on after a zero byte; a name has none",
-            f->fn, s);
     return intern(s);
 }
 
@@ -75,43 +68,37 @@ const char **sorted_keys(lua_State *L, int arg, int *n)
 
 static const char *const initnames[] = { "normal", "uniform", "const" };
 
-/* normal(0.02), uniform(0.1), constant(1): a table that param reads */
+static const char initmeta[] = "initial value";
+
+const Init *init_at(lua_State *L, int arg)
+{
+    return luaL_testudata(L, arg, initmeta);
+}
+
+static void push_init(lua_State *L, const char *name, double arg)
+{
+    Init *x = lua_newuserdatauv(L, sizeof *x, 0);
+
+    *x = (Init){ intern(name), arg };
+    luaL_setmetatable(L, initmeta);
+}
+
+/* normal(0.02), uniform(0.1), constant(1) */
 static int initializer(lua_State *L)
 {
-    int k = (int)lua_tointeger(L, lua_upvalueindex(1));
-    Front *f = enter(L, k == 2 ? "constant" : initnames[k]);
-
-    if (lua_type(L, 1) != LUA_TNUMBER)
-        err(f->loc, "%s: the argument must be a number, got %s", f->fn,
-            kind_of(L, 1));
-    lua_createtable(L, 0, 2);
-    lua_pushstring(L, initnames[k]);
-    lua_setfield(L, -2, "init");
-    lua_pushvalue(L, 1);
-    lua_setfield(L, -2, "arg");
+    push_init(L, initnames[lua_tointeger(L, lua_upvalueindex(1))],
+              lua_tonumber(L, 1));
     return 1;
 }
 
 static void read_init(lua_State *L, int arg, Param *p)
 {
-    Front *f = front(L);
+    const Init *x = init_at(L, arg);
 
     if (lua_isnoneornil(L, arg))
         return;
-    if (lua_isnumber(L, arg)) {
-        p->init = intern("const");
-        p->arg = lua_tonumber(L, arg);
-        return;
-    }
-    if (!lua_istable(L, arg) || lua_getfield(L, arg, "init") != LUA_TSTRING)
-        err(f->loc,
-            "%s: the initial value must be normal(std), uniform(a), "
-            "zeros, ones or a number, got %s",
-            f->fn, kind_of(L, arg));
-    lua_getfield(L, arg, "arg");
-    p->init = intern(lua_tostring(L, -2));
-    p->arg = lua_tonumber(L, -1);
-    lua_pop(L, 2);
+    p->init = x ? x->name : intern("const");
+    p->arg = x ? x->arg : lua_tonumber(L, arg);
 }
 
 static int sized_axes(lua_State *L, int arg, Dim *d)
@@ -120,11 +107,6 @@ static int sized_axes(lua_State *L, int arg, Dim *d)
     Axis *a[MAXD];
     int n;
 
-    if (lua_type(L, arg) != LUA_TSTRING)
-        err(f->loc,
-            "%s: the axes must be a string such as \"hidden ffn\", got "
-            "%s",
-            f->fn, kind_of(L, arg));
     n = axes_known(f, lua_tostring(L, arg), a, MAXD);
     for (int i = 0; i < n; i++)
         d[i] = (Dim){ a[i], axis_size(f, a[i], lua_tostring(L, arg)) };
@@ -230,27 +212,13 @@ static void inputs_only(Front *f, Node *n)
         inputs_only(f, n->in[i]);
 }
 
-static double weight_arg(lua_State *L, int arg)
-{
-    Front *f = front(L);
-
-    if (lua_isnoneornil(L, arg))
-        return 1;
-    if (lua_type(L, arg) != LUA_TNUMBER)
-        err(f->loc, "loss: the weight must be a number, got %s",
-            kind_of(L, arg));
-    if (!isfinite(lua_tonumber(L, arg)))
-        err(f->loc, "loss: the weight must be a finite number");
-    return lua_tonumber(L, arg);
-}
-
 /* loss(name, t [, weight [, den]]) */
 static int loss(lua_State *L)
 {
     Front *f = enter(L, "loss");
     const char *name = name_arg(L, 1);
     Node *in[2] = { operand(L, 2, "argument 2"), NULL }, *n;
-    double weight = weight_arg(L, 3);
+    double weight = lua_isnoneornil(L, 3) ? 1 : lua_tonumber(L, 3);
     int nin = 1;
 
     need_scalar(f, in[0], name);
@@ -350,6 +318,10 @@ static UnitKind open_table(lua_State *L, Front *f)
             "scope: write scope({ name, i, kind=.. }, f, ...); i must "
             "be an integer, got %s",
             kind_of(L, -1));
+    if (lua_type(L, -2) != LUA_TSTRING ||
+        strlen(lua_tostring(L, -2)) != lua_rawlen(L, -2))
+        err(f->loc, "scope: the name must be a string, got %s",
+            kind_of(L, -2));
     lua_insert(L, 2);
     lua_replace(L, 1);
     lua_pop(L, 1);
@@ -364,7 +336,7 @@ static void enter_scope(lua_State *L, Front *f, UnitKind kind)
     Arena *a = f->g->arena;
     const char *outer = f->scope->path, *name = name_arg(L, 1), *p = name;
 
-    if (lua_isinteger(L, 2)) {
+    if (lua_type(L, 2) == LUA_TNUMBER) {
         if (lua_tointeger(L, 2) < 0)
             err(f->loc, "scope: the integer of '%s' is below 0", name);
         p = name = strf(a, "%s.%lld", name, (long long)lua_tointeger(L, 2));
@@ -390,11 +362,6 @@ static int scope(lua_State *L)
     const Scope *outer = f->scope;
 
     enter_scope(L, f, lua_istable(L, 1) ? open_table(L, f) : UNITlayer);
-    if (lua_type(L, 2) != LUA_TFUNCTION)
-        err(f->loc,
-            "scope: write scope(name, f, ...) or scope(name, i, f, ...); f "
-            "must be a function, got %s",
-            kind_of(L, 2));
     lua_call(L, lua_gettop(L) - 2, LUA_MULTRET);
     f->scope = outer;
     return lua_gettop(L) - 1;
@@ -507,8 +474,6 @@ static int options(lua_State *L)
     Opts *checked = opts_new(f->g->arena);
     int n;
 
-    if (!lua_istable(L, 1))
-        err(f->loc, "%s: write %s { key=value, ... }", table, table);
     const char **key = sorted_keys(L, 1, &n);
     for (int i = 0; i < n; i++) {
         Text t = { .arena = f->g->arena };
@@ -596,14 +561,19 @@ static const luaL_Reg functions[] = {
 };
 /* clang-format on */
 
-static void constant_init(lua_State *L, const char *name, double v)
+/* Models pass initial values around and cannot look inside. */
+static void init_open(lua_State *L)
 {
-    lua_createtable(L, 0, 2);
-    lua_pushliteral(L, "const");
-    lua_setfield(L, -2, "init");
-    lua_pushnumber(L, v);
-    lua_setfield(L, -2, "arg");
-    lua_setfield(L, -2, name);
+    luaL_newmetatable(L, initmeta);
+    lua_pushstring(L, initmeta);
+    lua_setfield(L, -2, "__metatable");
+    lua_pushliteral(L, "an initial value");
+    lua_setfield(L, -2, "__name");
+    lua_pop(L, 1);
+    push_init(L, "const", 0);
+    lua_setfield(L, -2, "zeros");
+    push_init(L, "const", 1);
+    lua_setfield(L, -2, "ones");
 }
 
 void decl_open(lua_State *L)
@@ -618,8 +588,7 @@ void decl_open(lua_State *L)
         lua_pushcclosure(L, initializer, 1);
         lua_setfield(L, -2, i == 2 ? "constant" : initnames[i]);
     }
-    constant_init(L, "zeros", 0);
-    constant_init(L, "ones", 1);
+    init_open(L);
     lua_pushnumber(L, (lua_Number)HUGE_VAL);
     lua_setfield(L, -2, "inf");
     for (size_t i = 0; i < sizeof tables / sizeof *tables; i++) {

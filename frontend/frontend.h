@@ -87,6 +87,12 @@ void look(Front *f, const Loc *l); /* tells who watches */
 void env_open(Front *f);
 extern const char environment[]; /* registry: the globals of model files */
 
+/* ---- library.c ----------------------------------------------------------- */
+
+void library_open(lua_State *L);
+int has_upvalues(lua_State *L, int i);      /* the function at i */
+extern const char *const library_removed[]; /* ends with null */
+
 /* ---- guard.c ------------------------------------------------------------- */
 
 /* Run job(arg, out) in a forked process, under a CPU limit while it traces a
@@ -149,7 +155,20 @@ Axis *one_axis(lua_State *L, int arg, const char *what);
 void grow_axis(Front *f, Axis *a, int64_t n);
 int lua_axes(lua_State *L);
 
+/* ---- takes.c: what functions take ---------------------------------------- */
+
+/* The function on top becomes one that checks its calls against takes.def; 0:
+ * it has no row there. */
+int takes_wrap(lua_State *L, const char *name);
+
 /* ---- ops.c index.c decl.c compose.c hf.c: what the language offers ------- */
+
+/* normal(std), ..: how a parameter begins. */
+typedef struct Init {
+    const char *name; /* as Param.init */
+    double arg;
+} Init;
+const Init *init_at(lua_State *L, int arg); /* null: none */
 
 void need_axes(Front *f, const Node *x, Axis *const *a, int n);
 int64_t integer_arg(lua_State *L, int arg, const char *name);

@@ -338,8 +338,6 @@ int lua_hf(lua_State *L)
     Front *f = enter(L, "hf");
     int n;
 
-    if (!lua_istable(L, 1))
-        err(f->loc, "hf: write hf { [\"path\"] = { \"tensor\", \"axes\" } }");
     const char **key = sorted_keys(L, 1, &n);
     for (int i = 0; i < n; i++) {
         if (!strcmp(key[i], "config")) {

@@ -42,8 +42,6 @@ static int topk(lua_State *L)
     int64_t k;
     Axis *a, *b;
 
-    if (lua_isnoneornil(L, 2) || lua_isnoneornil(L, 3))
-        err(f->loc, "topk: write topk(x, k, axis)");
     k = integer_arg(L, 2, "k");
     a = one_axis(L, 3, "axis");
     need_axes(f, x, &a, 1);

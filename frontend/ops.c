@@ -196,15 +196,6 @@ static int as(lua_State *L)
 
 /* ---- reductions ---------------------------------------------------------- */
 
-static int axes_of_arg(lua_State *L, int arg, Axis **a)
-{
-    Front *f = front(L);
-
-    if (lua_isnoneornil(L, arg))
-        err(f->loc, "%s: which axes? write %s(x, \"batch seq\")", f->fn, f->fn);
-    return axis_arg(L, arg, "axes", a, MAXD);
-}
-
 void need_axes(Front *f, const Node *x, Axis *const *a, int n)
 {
     const char *names[MAXD];
@@ -228,7 +219,7 @@ static int mean(lua_State *L)
     Front *f = enter(L, "mean");
     Node *x = operand(L, 1, "argument 1");
     Axis *a[MAXD];
-    int n = axes_of_arg(L, 2, a);
+    int n = axis_arg(L, 2, "axes", a, MAXD);
 
     need_axes(f, x, a, n);
     if (dtypes[x->dt].kind != 'f')
@@ -242,7 +233,7 @@ static int truth(lua_State *L)
     Front *f = enter(L, op == Omax ? "any" : "all");
     Node *x = operand(L, 1, "argument 1");
     Axis *a[MAXD];
-    int n = axes_of_arg(L, 2, a);
+    int n = axis_arg(L, 2, "axes", a, MAXD);
 
     if (x->dt != Dbool) {
         note(x->loc, "the tensor was made here");
@@ -309,9 +300,6 @@ static int dot(lua_State *L)
     Axis *ax[MAXD];
     int n;
 
-    check_count(L, &optab[Odot], 3);
-    if (lua_isnoneornil(L, 3))
-        err(f->loc, "dot: which axes are summed? write dot(a, b, \"hidden\")");
     n = axis_arg(L, 3, "axes", ax, MAXD);
     if (a->op == Opick && b->op == Opick)
         err(f->loc, "dot: both operands are indexed weights");
@@ -338,8 +326,6 @@ static int rename_axes(lua_State *L)
     Node *x = operand(L, 1, "argument 1"), *n;
     int count;
 
-    if (!lua_istable(L, 2))
-        err(f->loc, "rename: write rename(x, {old=\"new\"})");
     const char **old = sorted_keys(L, 2, &count);
     if (count > MAXD)
         err(f->loc, "rename: %d axes, at most %d", count, MAXD);
@@ -375,8 +361,6 @@ static int merge(lua_State *L)
     int64_t size = 1;
     int k;
 
-    if (lua_isnoneornil(L, 2) || lua_isnoneornil(L, 3))
-        err(f->loc, "merge: write merge(x, \"batch seq\", \"token\")");
     k = axis_arg(L, 2, "axes", a, MAXD);
     need_axes(f, x, a, k);
     to = one_axis(L, 3, "the new axis");
@@ -465,8 +449,6 @@ static int need(lua_State *L)
     Node *x = operand(L, 2, "argument 1");
     Axis *a[MAXD];
 
-    if (lua_isnoneornil(L, 3))
-        err(f->loc, "%s: which axis? write %s(x, \"hidden\")", f->fn, f->fn);
     need_axes(f, x, a, axis_arg(L, 3, "axis", a, MAXD));
     return 0;
 }

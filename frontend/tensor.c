@@ -25,17 +25,25 @@ Front *enter(lua_State *L, const char *fn)
     return f;
 }
 
+static const char *number_text(double v)
+{
+    return isnan(v) ? "nan" : strf(forever, "%.14g", v);
+}
+
 const char *kind_of(lua_State *L, int arg)
 {
     switch (lua_type(L, arg)) {
     case LUA_TNONE: return "nothing";
     case LUA_TNIL: return "nil";
     case LUA_TBOOLEAN: return lua_toboolean(L, arg) ? "true" : "false";
-    case LUA_TNUMBER: return strf(forever, "%.14g", lua_tonumber(L, arg));
+    case LUA_TNUMBER: return number_text(lua_tonumber(L, arg));
     case LUA_TSTRING: return strf(forever, "\"%.40s\"", lua_tostring(L, arg));
     case LUA_TTABLE: return "a table";
     case LUA_TFUNCTION: return "a function";
-    default: return value_at(L, arg) ? "a tensor" : "a value";
+    default:
+        return value_at(L, arg)  ? "a tensor"
+               : init_at(L, arg) ? "an initial value"
+                                 : "a value";
     }
 }
 
