@@ -1,5 +1,5 @@
 /* decl.c: what a model declares: inputs, parameters, states, losses, results,
- * scopes, and the tables of options. */
+ * scopes. */
 #include <ctype.h>
 #include <math.h>
 #include <stdlib.h>
@@ -8,6 +8,7 @@
 #include "frontend.h"
 
 enum { DENOMINATOR = 7 }; /* a node's mark: inputs_only was here */
+enum { MAXNAME = 200 };
 
 /* ---- names and paths ----------------------------------------------------- */
 
@@ -16,6 +17,9 @@ static const char *name_arg(lua_State *L, int arg)
     Front *f = front(L);
     const char *s = lua_tostring(L, arg);
 
+    if (strlen(s) > MAXNAME)
+        err(f->loc, "%s: a name of %zu characters, at most %d: %.40s...", f->fn,
+            strlen(s), MAXNAME, s);
     for (const char *p = s; *p || p == s; p++)
         if (!isalnum((unsigned char)*p) && (p == s || !strchr("._-", *p)))
             err(f->loc, "%s: '%.60s' is not a name (letters, digits, _ . -)",
@@ -43,24 +47,29 @@ static void once(Front *f, const char *kind, const char *path)
     *slot = (void *)(uintptr_t)f->loc;
 }
 
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
 const char **sorted_keys(lua_State *L, int arg, int *n)
 {
     Front *f = front(L);
     const char **v = NULL;
 
+    luaL_checkstack(L, 4, f->fn);
     for (lua_pushnil(L); lua_next(L, arg); lua_pop(L, 1)) {
         if (lua_type(L, -2) != LUA_TSTRING)
             err(f->loc, "%s: every entry needs a name, got %s", f->fn,
                 kind_of(L, -2));
+        if (strlen(lua_tostring(L, -2)) != lua_rawlen(L, -2))
+            err(f->loc, "%s: the name '%s' goes on after a zero byte", f->fn,
+                lua_tostring(L, -2));
         vec_push(f->g->arena, v, intern(lua_tostring(L, -2)));
-        for (size_t i = vec_len(v) - 1; i > 0; i--)
-            if (strcmp(v[i - 1], v[i]) > 0) {
-                const char *t = v[i];
-                v[i] = v[i - 1];
-                v[i - 1] = t;
-            }
     }
     *n = (int)vec_len(v);
+    if (v)
+        qsort(v, vec_len(v), sizeof *v, by_name);
     return v;
 }
 
@@ -195,21 +204,27 @@ static void need_scalar(Front *f, const Node *t, const char *name)
         }
 }
 
-/* A loss's denominator is known before the first backward: inputs only. */
-static void inputs_only(Front *f, Node *n)
+/* A loss's denominator is known before the first backward: inputs only. What
+ * it needs stands before it. */
+static void inputs_only(Front *f, Node *den)
 {
-    if (n->op == Oparam || n->op == Ostate) {
-        note(n->loc, "'%s' is defined here", n->s);
-        err(f->loc,
-            "loss: the denominator may depend on inputs only, and it "
-            "depends on '%s'",
-            n->s);
+    Node **node = f->g->node;
+
+    den->mark = DENOMINATOR;
+    for (size_t i = vec_len(node); i-- > 0;) {
+        const Node *n = node[i];
+        if (n->mark != DENOMINATOR)
+            continue;
+        if (n->op == Oparam || n->op == Ostate) {
+            note(n->loc, "'%s' is defined here", n->s);
+            err(f->loc,
+                "loss: the denominator may depend on inputs only, and it "
+                "depends on '%s'",
+                n->s);
+        }
+        for (int k = 0; k < n->nin; k++)
+            n->in[k]->mark = DENOMINATOR;
     }
-    if (n->mark == DENOMINATOR)
-        return;
-    n->mark = DENOMINATOR;
-    for (int i = 0; i < n->nin; i++)
-        inputs_only(f, n->in[i]);
 }
 
 /* loss(name, t [, weight [, den]]) */
@@ -367,133 +382,6 @@ static int scope(lua_State *L)
     return lua_gettop(L) - 1;
 }
 
-/* The shortest text that reads back as v. */
-static void put_number(Text *t, double v)
-{
-    char s[40];
-
-    for (int digits = 6; digits <= 17; digits++) {
-        snprintf(s, sizeof s, "%.*g", digits, v);
-        if (strtod(s, NULL) == v)
-            break;
-    }
-    put(t, "%s", s);
-}
-
-/* ---- options ------------------------------------------------------------- */
-
-static void put_value(lua_State *L, Front *f, const char *key, Text *t)
-{
-    switch (lua_type(L, -1)) {
-    case LUA_TBOOLEAN: put(t, "%d", lua_toboolean(L, -1)); break;
-    case LUA_TSTRING: put(t, "%s", lua_tostring(L, -1)); break;
-    case LUA_TNUMBER:
-        if (lua_isinteger(L, -1))
-            put(t, "%lld", (long long)lua_tointeger(L, -1));
-        else
-            put_number(t, lua_tonumber(L, -1));
-        break;
-    default:
-        err(f->loc, "%s: must be a number, a string or true, got %s", key,
-            kind_of(L, -1));
-    }
-}
-
-/* {0.9, 0.95} -> "0.9,0.95" */
-static void put_list(lua_State *L, Front *f, const char *key, Text *t)
-{
-    int n = (int)lua_rawlen(L, -1);
-
-    if (n == 0)
-        err(f->loc, "%s: an empty list", key);
-    for (int i = 1; i <= n; i++) {
-        if (i > 1)
-            put(t, ",");
-        lua_rawgeti(L, -1, i);
-        put_value(L, f, key, t);
-        lua_pop(L, 1);
-    }
-}
-
-/* {wiki="a", code="b"} -> "code=b wiki=a" */
-static void put_named(lua_State *L, Front *f, const char *key, Text *t)
-{
-    int n, at = lua_gettop(L);
-    const char **name = sorted_keys(L, at, &n);
-
-    for (int i = 0; i < n; i++) {
-        put(t, "%s%s=", i ? " " : "", name[i]);
-        lua_getfield(L, at, name[i]);
-        put_value(L, f, key, t);
-        lua_pop(L, 1);
-    }
-}
-
-/* Words, all on one level, with spaces between; a path that no weight stands
- * before gets the word `size`. */
-static void put_words(lua_State *L, Front *f, const char *key, Text *t)
-{
-    int n = (int)lua_rawlen(L, -1), weighed = 0;
-
-    if (!n && !t->len) {
-        put_named(L, f, key, t);
-        if (t->len)
-            return;
-    }
-    for (int i = 1; i <= n; i++) {
-        lua_rawgeti(L, -1, i);
-        int type = lua_type(L, -1);
-        if (type == LUA_TTABLE) {
-            put_words(L, f, key, t);
-        } else {
-            int bare = type == LUA_TSTRING && !weighed;
-            put(t, "%s%s", t->len ? " " : "", bare ? "size " : "");
-            put_value(L, f, key, t);
-            weighed = type == LUA_TNUMBER;
-        }
-        lua_pop(L, 1);
-    }
-    if (n == 0)
-        err(f->loc, "%s: an empty list", key);
-}
-
-/* Is the key a path or a blend of them? */
-static int takes_blend(const char *table, const char *name)
-{
-    for (const KeyInfo *k = keytab; k->name; k++)
-        if (!strcmp(k->table, table) && !strcmp(k->name, name))
-            return !strcmp(k->kind, "blend");
-    return 0;
-}
-
-/* fold{ ep=4 } sets fold.ep, unless the command line did. */
-static int options(lua_State *L)
-{
-    const char *table = lua_tostring(L, lua_upvalueindex(1));
-    Front *f = enter(L, table);
-    Opts *checked = opts_new(f->g->arena);
-    int n;
-
-    const char **key = sorted_keys(L, 1, &n);
-    for (int i = 0; i < n; i++) {
-        Text t = { .arena = f->g->arena };
-        const char *full = strf(f->g->arena, "%s.%s", table, key[i]);
-        lua_getfield(L, 1, key[i]);
-        if (lua_istable(L, -1) && takes_blend(table, key[i]))
-            put_words(L, f, full, &t);
-        else if (lua_istable(L, -1))
-            put_list(L, f, full, &t);
-        else
-            put_value(L, f, full, &t);
-        lua_pop(L, 1);
-        const char *value = t.s ? t.s : "";
-        opts_set(checked, full, value, f->loc);
-        if (!opts_given(f->cmdline, full))
-            opts_set(f->g->opts, full, value, f->loc);
-    }
-    return 0;
-}
-
 /* ---- the end of a model file --------------------------------------------- */
 
 /* A softmax over a square value outside attention() is stored whole. */
@@ -578,10 +466,6 @@ static void init_open(lua_State *L)
 
 void decl_open(lua_State *L)
 {
-    static const char *const tables[] = {
-        "fold", "train", "data", "precision", "route",
-    };
-
     luaL_setfuncs(L, functions, 0);
     for (int i = 0; i < 3; i++) {
         lua_pushinteger(L, i);
@@ -591,9 +475,5 @@ void decl_open(lua_State *L)
     init_open(L);
     lua_pushnumber(L, (lua_Number)HUGE_VAL);
     lua_setfield(L, -2, "inf");
-    for (size_t i = 0; i < sizeof tables / sizeof *tables; i++) {
-        lua_pushstring(L, tables[i]);
-        lua_pushcclosure(L, options, 1);
-        lua_setfield(L, -2, tables[i]);
-    }
+    options_open(L);
 }

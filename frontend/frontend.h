@@ -175,6 +175,7 @@ int64_t integer_arg(lua_State *L, int arg, const char *name);
 void index_open(lua_State *L);
 void ops_open(lua_State *L); /* each: functions into the table on top */
 void decl_open(lua_State *L);
+void options_open(lua_State *L);
 void ops_inside(lua_State *L); /* these two for the prelude only */
 void compose_open(lua_State *L);
 int lua_hf(lua_State *L);
