@@ -1,5 +1,5 @@
-/* options.c: train{}, data{}, fold{}, precision{}, route{}: values of keys.def's
- * kinds, kept as the text that the command line would have. */
+/* options.c: train{}, data{}, fold{}, precision{}, route{}: values of the kinds
+ * in keys.def, kept as the text that the command line would have. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
