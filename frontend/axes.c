@@ -19,15 +19,23 @@ static Axis *find(Front *f, const char *name)
     return NULL;
 }
 
-static void unknown(Front *f, const char *name, const char *s)
+/* Of at least that size; 0: whatever has it not yet too. */
+static const char **axis_names(Front *f, int64_t least, int *n)
 {
     const char **names =
         alloc(f->g->arena, ((size_t)f->g->naxis + 1) * sizeof *names);
-    int n = 0;
 
+    *n = 0;
     for (int i = 0; i < f->g->naxis; i++)
-        if (strcmp(f->g->axis[i]->name, "micro"))
-            names[n++] = f->g->axis[i]->name;
+        if (strcmp(f->g->axis[i]->name, "micro") && f->g->axis[i]->n >= least)
+            names[(*n)++] = f->g->axis[i]->name;
+    return names;
+}
+
+static void unknown(Front *f, const char *name, const char *s)
+{
+    int n;
+    const char **names = axis_names(f, 0, &n);
     const char *near = nearest(name, names, (size_t)n);
     if (near)
         err(f->loc, "unknown axis '%s'%s (did you mean '%s'?)", name,
@@ -94,10 +102,17 @@ int axes_any(Front *f, const char *s, Axis **out, int max)
 
 int64_t axis_size(Front *f, const Axis *a, const char *s)
 {
-    if (a->n == 0)
-        err(f->loc, "axis '%s'%s has no declared size (add it to axes{})",
-            a->name, quoted(f, s));
-    return a->n;
+    int n;
+
+    if (a->n)
+        return a->n;
+    const char **names = axis_names(f, 1, &n);
+    const char *near = nearest(a->name, names, (size_t)n);
+    if (near)
+        err(f->loc, "axis '%s'%s has no declared size (did you mean '%s'?)",
+            a->name, quoted(f, s), near);
+    err(f->loc, "axis '%s'%s has no declared size (add it to axes{})", a->name,
+        quoted(f, s));
 }
 
 int axis_arg(lua_State *L, int arg, const char *what, Axis **out, int max)

@@ -243,6 +243,9 @@ static _Noreturn void bad_item(lua_State *L, int i, const char *where,
 
     if (lua_type(L, i) == LUA_TSTRING && !is_text(L, i))
         err(f->loc, "%s: '%s' holds a zero byte", where, x->name);
+    if (lua_isnoneornil(L, i))
+        err(f->loc, "%s: '%s' is missing%s%s", where, x->name,
+            r ? "; write " : "", r ? usage(f, r) : "");
     err(f->loc, "%s: '%s' must be %s%s, got %s%s%s", where, x->name,
         expected(f, x), infinite ? ", finite" : "", kind_of(L, i),
         r ? "; write " : "", r ? usage(f, r) : "");
@@ -326,9 +329,6 @@ static _Noreturn void refuse(lua_State *L, const Row *r, int at)
     if (at > n)
         err(f->loc, "%s: %d arguments, it takes %d; write %s", r->name,
             lua_gettop(L), n, usage(f, r));
-    if (lua_isnoneornil(L, at))
-        err(f->loc, "%s: '%s' is missing; write %s", r->name, x[at - 1].name,
-            usage(f, r));
     bad_item(L, at, r->name, &x[at - 1], r);
 }
 
