@@ -34,11 +34,16 @@ static const char *path_of(Front *f, const char *name)
     return *path ? intern(strf(f->g->arena, "%s.%s", path, name)) : name;
 }
 
+/* Two addresses of names may meet: both are hashed. */
+static uint64_t place_key(const char *kind, const char *name)
+{
+    return mix64(mix64(0, KEYP(intern(kind))), KEYP(name));
+}
+
 /* One use of a name; what says it stands twice. */
 static void once(Front *f, const char *kind, const char *path)
 {
-    uint64_t of = mix64(0, KEYP(intern(kind))); /* two addresses may meet */
-    void **slot = table_at(f->places, mix64(of, KEYP(path)));
+    void **slot = table_at(f->places, place_key(kind, path));
 
     if (*slot) {
         note(*slot, "first defined here");
@@ -204,6 +209,31 @@ static void need_scalar(Front *f, const Node *t, const char *name)
         }
 }
 
+/* Losses and metrics are names of a record of metrics.jsonl, beside these. */
+static void check_recorded(Front *f, const char *name, const char *other)
+{
+    static const char *const ours[] = {
+        "step",     "grad_norm", "lr",    "step_ms", "host_ms",  "tokens_per_s",
+        "fallback", "skipped",   "again", "set",     "val_loss",
+    };
+    int metric = !strcmp(f->fn, "metric"), taken = 0;
+
+    for (size_t i = 0; i < sizeof ours / sizeof *ours; i++)
+        taken |= !strcmp(ours[i], name);
+    if (taken || (metric && !strcmp(name, "loss")))
+        err(f->loc,
+            "%s: '%s' is a name of our own in metrics.jsonl; take another",
+            f->fn, name);
+    const Loc *l = table_get(f->places, place_key(other, name));
+    if (l) {
+        note(l, "'%s' is a %s here", name, other);
+        err(f->loc, "%s: '%s' is also the name of a %s", f->fn, name, other);
+    }
+    if (metric)
+        once(f, "metric", name);
+    *table_at(f->places, place_key(f->fn, name)) = (void *)(uintptr_t)f->loc;
+}
+
 /* A loss's denominator is known before the first backward: inputs only. What
  * it needs stands before it. */
 static void inputs_only(Front *f, Node *den)
@@ -236,6 +266,7 @@ static int loss(lua_State *L)
     double weight = lua_isnoneornil(L, 3) ? 1 : lua_tonumber(L, 3);
     int nin = 1;
 
+    check_recorded(f, name, "metric");
     need_scalar(f, in[0], name);
     if (dtypes[in[0]->dt].kind != 'f')
         err(f->loc, "loss: '%s' must be a real number, got %s", name,
@@ -259,6 +290,7 @@ static int metric(lua_State *L)
     const char *name = name_arg(L, 1);
     Node *t = operand(L, 2, "argument 2");
 
+    check_recorded(f, path_of(f, name), "loss");
     need_scalar(f, t, name);
     Node *n = make(f, Ometric, 1, &t);
     n->s = name;

@@ -139,6 +139,21 @@ static void check_concat(Front *f, const Node *n)
     }
 }
 
+/* Shifts by more than the axis are those by its size, so that no later sum of
+ * places overflows. */
+static void bound_shift(Front *f, Node *n)
+{
+    need_axes(f, n->in[0], n->A, 1);
+    int64_t size = n->in[0]->dim[dim_of(n->in[0], n->A[0])].n;
+
+    if (n->j)
+        n->i %= size;
+    else if (n->i > size)
+        n->i = size;
+    else if (n->i < -size)
+        n->i = -size;
+}
+
 /* Every op that is not hidden: operands, then attributes. The last attribute
  * may be left out when it is a flag (wrap). */
 static int generic(lua_State *L)
@@ -167,10 +182,14 @@ static int generic(lua_State *L)
         if (!lua_isnoneornil(L, nin + 1 + i))
             attribute(L, n, &o->attr[i], nin + 1 + i);
     }
+    if (o->cls == RED && n->nA == 0)
+        return result(L, in[0], 1); /* over no axes: nothing to do */
     if (op == Osplit)
         check_split(f, n);
     if (op == Oconcat)
         check_concat(f, n);
+    if (op == Oshift)
+        bound_shift(f, n);
     return result(L, infer(current(f), n), 1);
 }
 
@@ -362,6 +381,8 @@ static int merge(lua_State *L)
     int k;
 
     k = axis_arg(L, 2, "axes", a, MAXD);
+    if (k == 0)
+        err(f->loc, "merge: which axes? \"%s\" names none", lua_tostring(L, 2));
     need_axes(f, x, a, k);
     to = one_axis(L, 3, "the new axis");
     if (dim_of(x, to) >= 0)
