@@ -52,6 +52,28 @@ static void once(Front *f, const char *kind, const char *path)
     *slot = (void *)(uintptr_t)f->loc;
 }
 
+static void not_also(Front *f, const char *name, const char *other)
+{
+    const Loc *l = table_get(f->places, place_key(other, name));
+
+    if (!l)
+        return;
+    note(l, "the %s is here", other);
+    err(f->loc, "%s: '%s' is also the name of a %s", f->fn, name, other);
+}
+
+/* What has a buffer of its own: one name each in a plan. */
+static void once_of_all(Front *f, const char *kind, const char *path)
+{
+    static const char *const all[] = { "parameter", "state", "input",
+                                       "output" };
+
+    once(f, kind, path);
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        if (strcmp(all[i], kind))
+            not_also(f, path, all[i]);
+}
+
 static int by_name(const void *a, const void *b)
 {
     return strcmp(*(const char *const *)a, *(const char *const *)b);
@@ -158,7 +180,7 @@ static int declare_param(lua_State *L, ParamKind kind)
     p->init = intern(kind == PKparam ? "normal" : "const");
     p->arg = kind == PKparam ? 0.02 : 0;
     read_init(L, 3, p);
-    once(f, kind == PKparam ? "parameter" : "state", p->path);
+    once_of_all(f, kind == PKparam ? "parameter" : "state", p->path);
     vec_push(f->g->arena, f->g->param, p);
     return push_node(L, leaf(f, kind == PKparam ? Oparam : Ostate, p->path,
                              p->dt, p->dim, p->nd));
@@ -191,7 +213,7 @@ static int input(lua_State *L)
     if (type && ((dt = dtype_named(type)) < 0 || dt == Dnone))
         err(f->loc, "input: unknown type '%s' (i32, real, f32, bf16, u8, bool)",
             type);
-    once(f, "input", name);
+    once_of_all(f, "input", name);
     return push_node(L, leaf(f, Oinput, name, (Dtype)dt, d, nd));
 }
 
@@ -224,11 +246,7 @@ static void check_recorded(Front *f, const char *name, const char *other)
         err(f->loc,
             "%s: '%s' is a name of our own in metrics.jsonl; take another",
             f->fn, name);
-    const Loc *l = table_get(f->places, place_key(other, name));
-    if (l) {
-        note(l, "'%s' is a %s here", name, other);
-        err(f->loc, "%s: '%s' is also the name of a %s", f->fn, name, other);
-    }
+    not_also(f, name, other);
     if (metric)
         once(f, "metric", name);
     *table_at(f->places, place_key(f->fn, name)) = (void *)(uintptr_t)f->loc;
@@ -305,7 +323,7 @@ static int output(lua_State *L)
     const char *name = name_arg(L, 1);
     Node *t = operand(L, 2, "argument 2");
 
-    once(f, "output", name);
+    once_of_all(f, "output", name);
     Node *n = make(f, Ooutput, 1, &t);
     n->s = name;
     infer(f->g, n);
