@@ -8,7 +8,7 @@
 
 static const char *quoted(Front *f, const char *s)
 {
-    return strchr(s, ' ') ? strf(f->g->arena, " in \"%s\"", s) : "";
+    return strchr(s, ' ') ? strf(f->g->arena, " in \"%.100s\"", s) : "";
 }
 
 static Axis *find(Front *f, const char *name)
@@ -80,10 +80,10 @@ static int parse(Front *f, const char *s, Axis **out, int max, int make)
             unknown(f, name, s);
         for (int i = 0; i < n; i++)
             if (out[i] == a)
-                err(f->loc, "%s: axis '%s' stands twice in \"%s\"", f->fn, name,
-                    s);
+                err(f->loc, "%s: axis '%s' stands twice in \"%.100s\"", f->fn,
+                    name, s);
         if (n == max)
-            err(f->loc, "%s: more than %d axes in \"%s\"", f->fn, max, s);
+            err(f->loc, "%s: more than %d axes in \"%.100s\"", f->fn, max, s);
         out[n++] = a;
         p += len;
     }
@@ -132,7 +132,7 @@ Axis *one_axis(lua_State *L, int arg, const char *what)
     int n = axis_arg(L, arg, what, a, MAXD);
 
     if (n != 1)
-        err(f->loc, "%s: %s must name one axis, got \"%s\"", f->fn, what,
+        err(f->loc, "%s: %s must name one axis, got \"%.100s\"", f->fn, what,
             lua_tostring(L, arg));
     return a[0];
 }

@@ -79,7 +79,7 @@ typedef struct Scores {
     int depth;
 } Scores;
 
-enum { DEEPEST = 50000 }; /* operations in a row behind scores */
+enum { DEEPEST = 5000 }; /* operations in a row behind scores */
 
 static int square(const Scores *s, const Node *n)
 {

@@ -214,7 +214,10 @@ static int iota(lua_State *L)
     Front *f = enter(L, "iota");
     Axis *a = one_axis(L, 1, "axis");
 
-    return push_index(L, iota_of(f, a, axis_size(f, a, a->name)), NULL, 0);
+    if (axis_size(f, a, a->name) > INT32_MAX)
+        err(f->loc, "iota: axis '%s' is %lld, and integers have 32 bits",
+            a->name, (long long)a->n);
+    return push_index(L, iota_of(f, a, a->n), NULL, 0);
 }
 
 /* clang-format off */
