@@ -184,7 +184,7 @@ static void local_function_wraps_layer(void **state)
 }
 
 /* Orders, random numbers and names of tables are the same in every run, and
- * what a model does to Lua's own tables is not seen by the language's layers. */
+ * what a model does to Lua's own tables is not seen by the layers. */
 static void nothing_by_chance(void **state)
 {
     (void)state;
