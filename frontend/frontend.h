@@ -107,6 +107,8 @@ void watch_tracing(int on);
 /* Lua's text with every condition wrapped in a check that it is no tensor, same
  * lines; null when nothing had to change or the text is beyond it. */
 char *guard_conditions(Arena *a, const char *text, size_t len, size_t *outlen);
+/* The line where the text nests deeper than Lua takes; 0: nowhere. */
+int too_deep_line(Arena *a, const char *text, size_t len);
 int lua_condition(lua_State *L);
 #define CONDITION "__condition"
 #define CHOICE    "__choice"

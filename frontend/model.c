@@ -89,9 +89,16 @@ static int on_error(lua_State *L)
 }
 
 /* "model.lua:3: unexpected symbol near ..."; of a long path only the end. */
-static void syntax_error(const char *file, const char *msg)
+static void syntax_error(Front *f, const char *file, const char *text,
+                         size_t len)
 {
+    const char *msg = lua_tostring(f->L, -1);
     Loc l = { file, 0, NULL };
+
+    if (!strcmp(msg, "C stack overflow")) {
+        l.line = too_deep_line(f->g->arena, text, len);
+        err(&l, "too many levels of brackets, blocks or operators");
+    }
 
     for (const char *s = msg; (s = strchr(s, ':')); s++) {
         size_t digits = strspn(s + 1, "0123456789");
@@ -167,7 +174,7 @@ static void load_chunk(Front *f, const char *file, char *text, size_t len)
     if (strlen(text) != len)
         err(&l, "this is no text: it holds a zero byte");
     if (load_text(f, file, text, len) != LUA_OK)
-        syntax_error(file, lua_tostring(f->L, -1));
+        syntax_error(f, file, text, len);
     char *guarded_text = guard_conditions(f->g->arena, text, len, &n);
     if (!guarded_text)
         return;
