@@ -385,8 +385,7 @@ static UnitKind open_table(lua_State *L, Front *f)
             kind_of(L, -1));
     if (lua_type(L, -2) != LUA_TSTRING ||
         strlen(lua_tostring(L, -2)) != lua_rawlen(L, -2))
-        err(f->loc, "scope: the name must be a string, got %s",
-            kind_of(L, -2));
+        err(f->loc, "scope: the name must be a string, got %s", kind_of(L, -2));
     lua_insert(L, 2);
     lua_replace(L, 1);
     lua_pop(L, 1);
