@@ -42,8 +42,6 @@ static int topk(lua_State *L)
     int64_t k;
     Axis *a, *b;
 
-    if (lua_isnoneornil(L, 2) || lua_isnoneornil(L, 3))
-        err(f->loc, "topk: write topk(x, k, axis)");
     k = integer_arg(L, 2, "k");
     a = one_axis(L, 3, "axis");
     need_axes(f, x, &a, 1);
@@ -217,7 +215,10 @@ static int iota(lua_State *L)
     Front *f = enter(L, "iota");
     Axis *a = one_axis(L, 1, "axis");
 
-    return push_index(L, iota_of(f, a, axis_size(f, a, a->name)), NULL, 0);
+    if (axis_size(f, a, a->name) > INT32_MAX)
+        err(f->loc, "iota: axis '%s' is %lld, and integers have 32 bits",
+            a->name, (long long)a->n);
+    return push_index(L, iota_of(f, a, a->n), NULL, 0);
 }
 
 /* clang-format off */

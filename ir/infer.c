@@ -445,7 +445,7 @@ static Dims slice_dims(Graph *g, const Node *n)
 {
     need(g, n, 0, n->A, 1);
     int64_t have = n->in[0]->dim[dim_of(n->in[0], n->A[0])].n;
-    if (n->i < 0 || n->j < 1 || n->i + n->j > have)
+    if (n->i < 0 || n->j < 1 || n->j > have - n->i)
         err(n->loc, "slice: %lld from %lld of axis '%s', which has %lld",
             (long long)n->j, (long long)n->i, n->A[0]->name, (long long)have);
     return resized(g, n, n->j);

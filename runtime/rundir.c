@@ -74,6 +74,28 @@ static void save_config(const Exec *x, const char *dir)
     run_file(strf(forever, "%s/config.lua", dir), s.s, s.len);
 }
 
+/* A run that goes on with other kernels of products gets other last bits. */
+static void say_other_blas(const Exec *x, const char *dir)
+{
+    const uint8_t *s;
+    int64_t n;
+
+    if (x->gpu || map_whole(forever, strf(forever, "%s/tuned", dir), &s, &n))
+        return;
+    char *old = strf(forever, "%.*s", (int)n, (const char *)s);
+    munmap((void *)(uintptr_t)s, (size_t)n);
+    old = strstr(old, "\nblas ");
+    if (!old)
+        return;
+    old += strlen("\nblas ");
+    old[strcspn(old, "\n")] = 0;
+    if (strstr(old, ", kernels for ") && strcmp(old, blas_kind()))
+        warn(NULL,
+             "%s: products were computed with %s, from here on with %s: "
+             "last bits differ",
+             dir, old, blas_kind());
+}
+
 void run_tuned(const Exec *x, const char *dir)
 {
     Text s = { .arena = forever };
@@ -81,8 +103,7 @@ void run_tuned(const Exec *x, const char *dir)
     if (x->gpu)
         tune_text(x->gpu, &s);
     else
-        put(&s, "compiler %s\nblas %s %s\n", host_compiler(),
-            dl.openblas_get_config(), dl.openblas_get_corename());
+        put(&s, "compiler %s\nblas %s\n", host_compiler(), blas_kind());
     put(&s, "threads %d\n", pool_size(x->pool));
     run_file(strf(forever, "%s/tuned", dir), s.s, s.len);
 }
@@ -132,6 +153,7 @@ void run_folder(const Exec *x, const char *ckpt, const char *dir,
     save_config(x, dir);
     keep_tokenizer(x, dir);
     run_file(strf(forever, "%s/plan", dir), a->text, a->len);
+    say_other_blas(x, dir);
     run_tuned(x, dir);
 }
 

@@ -49,6 +49,18 @@ double monotonic(void);             /* seconds, of a clock that only grows */
 void start_phase(const char *name); /* ends the one before; null */
 void start_says(Text *t);           /* a line: all of them */
 
+/* ---- coretype.c: which of its kernels OpenBLAS takes --------------------- */
+
+/* Sets OPENBLAS_CORETYPE where OpenBLAS would choose badly; before it is
+ * loaded. */
+void coretype_choose(void);
+/* "OpenBLAS 0.3.21, kernels for Haswell": products of equal bits. */
+const char *blas_kind(void);
+int64_t blas_hash(void); /* of it, not negative */
+int blas_wrong(void);    /* no type computes right products */
+/* What was chosen for it, and why; null: nothing. */
+const char *blas_note(void);
+
 /* ---- pool.c: threads ----------------------------------------------------- */
 
 typedef struct Pool Pool;

@@ -121,7 +121,7 @@ static double ew2(const Node *n, double a, double b)
     case Omul: return a * b;
     case Odiv: return a / b;
     case Opow: return pow(a, b);
-    case Omod: return (double)((int64_t)a % (int64_t)b);
+    case Omod: return b == 0 ? 0 : (double)((int64_t)a % (int64_t)b);
     case Omaximum: return a >= b ? a : b;
     case Ominimum: return a <= b ? a : b;
     case Olt: return a < b;
