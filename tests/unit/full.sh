@@ -1,7 +1,7 @@
 #!/bin/sh
 # full: a disk that fills up while a run saves. Training goes on with the same
-# losses, the checkpoint before stays whole, and the run continues from it when
-# there is room again. The disk is a small tmpfs in a namespace of its own; where
+# losses and ends with status 3, the checkpoint before stays whole, and the run
+# continues from it when there is room again. The disk is a small tmpfs in a namespace of its own; where
 # that is not allowed, nothing is tested.
 cd "$(dirname "$0")/../.." || exit 2
 : "${PLEAT:=$PWD/build/pleat}"
@@ -16,7 +16,7 @@ if [ "$1" != inside ]; then
     exit 0
 fi
 mount -t tmpfs -o size=64m none "$dir" || exit 2
-printf '1..%d\n' 10
+printf '1..%d\n' 11
 bad=0
 
 # is NAME command...: it succeeds
@@ -44,7 +44,8 @@ dd if=/dev/zero of="$dir/fill" bs=4k >/dev/null 2>&1
 kill -CONT $pid
 wait $pid
 status=$?
-is "training goes on to its end" test $status = 0
+is "training goes on to its end, which is a failure" test $status = 3
+is "and says so" grep -q "the last checkpoint, of step 300, was not written" "$dir/log"
 is "it is said that there is no checkpoint" grep -q "checkpoint not written: .*No space left" "$dir/log"
 is "the last step is taken" grep -q "step *300/300" "$dir/log"
 is "the first checkpoint is whole" "$PLEAT" ckpt verify "$dir/run"
