@@ -166,6 +166,7 @@ char *pieces_whole(Arena *a, const char *path);
 /* snapshot.c: a copy of what this process writes, in the host's memory */
 typedef struct Snapshot Snapshot;
 int64_t snapshot_bytes(Arena *a, const Plan *p, int64_t rank); /* planned */
+int64_t snapshot_size(const Snapshot *s); /* of all ranks here */
 /* All processes; null: saves wait. A line about it to t. */
 Snapshot *snapshot_open(Arena *a, Exec *x, Text *t);
 void snapshot_close(Snapshot *s);
@@ -180,6 +181,7 @@ typedef struct Saver Saver;
 typedef enum SaveHow { SAVEbeside, SAVEwaits } SaveHow;
 typedef struct Saved { /* how a save went */
     int64_t step, bytes;
+    int64_t snapshot; /* bytes of this process' part; 0: none was taken */
     int bad;
     /* seconds: in which training stopped, of the snapshot, of all */
     double stopped, copied, took;

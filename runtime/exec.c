@@ -471,6 +471,17 @@ void exec_push(Exec *x)
 {
     if (x->gpu)
         gpu_push(x->gpu);
+    exec_drop(x);
+}
+
+/* The mirror's pages, which come back as zeros. */
+void exec_drop(Exec *x)
+{
+    const Rank *r = x->rank;
+
+    if (x->gpu)
+        madvise(r->arena, (size_t)(r->role->persist / PAGE * PAGE),
+                MADV_DONTNEED);
 }
 
 /* ---- what the plan says about itself ------------------------------------- */

@@ -70,17 +70,21 @@ static int64_t hidden_named(const char *name, const char *what)
     return *name == '.' ? step_named(name + 1, end) : -1;
 }
 
-/* Names in a folder. A vec. */
-static char **names_in(Arena *a, const char *dir)
+/* Names in a folder, a vec. *bad: 0, or why not all are known; one that is not
+ * there has none. */
+static char **names_in(Arena *a, const char *dir, int *bad)
 {
     DIR *d = opendir(dir);
     struct dirent *e;
     char **v = NULL;
 
-    while (d && (e = readdir(d)))
+    *bad = d || errno == ENOENT ? 0 : errno;
+    while (d && (errno = 0, e = readdir(d)))
         vec_push(a, v, strf(a, "%s", e->d_name));
-    if (d)
+    if (d) {
+        *bad = errno;
         closedir(d);
+    }
     return v;
 }
 
@@ -102,9 +106,9 @@ static int is_listed(const Found *v, int64_t step)
 }
 
 /* Checkpoints, newest first; whether they are whole is not looked at. A vec. */
-static Found *list_checkpoints(Arena *a, const char *dir)
+static Found *list_checkpoints(Arena *a, const char *dir, int *bad)
 {
-    char **name = names_in(a, dir);
+    char **name = names_in(a, dir, bad);
     Found *v = NULL;
 
     for (size_t i = 0; i < vec_len(name); i++)
@@ -120,13 +124,30 @@ static Found *list_checkpoints(Arena *a, const char *dir)
     return v;
 }
 
-int ckpt_exists(const char *dir)
+/* A folder that cannot be read may hold some: nothing is done without them. */
+static Found *list_or_err(Arena *a, const char *dir)
+{
+    int bad;
+    Found *v = list_checkpoints(a, dir, &bad);
+
+    if (bad)
+        err(NULL, "cannot read %s: %s", dir, strerror(bad));
+    return v;
+}
+
+static int64_t count(const char *dir)
 {
     Arena *a = arena_new();
-    int n = vec_len(list_checkpoints(a, dir)) > 0;
+    Found *v = list_or_err(a, dir);
+    int64_t n = (int64_t)vec_len(v);
 
     arena_free(a);
     return n;
+}
+
+int ckpt_exists(const char *dir)
+{
+    return count(dir) > 0;
 }
 
 /* Null, or why a folder is not what its name says. */
@@ -140,8 +161,8 @@ static const char *other_step(Arena *a, const char *why, int64_t step,
 
 char *ckpt_newest(Arena *a, const char *dir, State *s, Comm *c)
 {
-    Found *v = list_checkpoints(a, dir), at = { -1, "" };
     int several = c && c->n < c->world;
+    Found *v = list_or_err(a, dir), at = { -1, "" };
     char name[64];
     size_t i = 0;
 
@@ -184,7 +205,8 @@ void ckpt_remove(Arena *a, const char *path)
 
 void ckpt_sweep(Arena *a, const char *dir)
 {
-    char **name = names_in(a, dir);
+    int bad;
+    char **name = names_in(a, dir, &bad);
 
     for (size_t i = 0; i < vec_len(name); i++) {
         int64_t step = hidden_named(name[i], "old");
@@ -271,13 +293,13 @@ static int is_our_file(Arena *a, const char *name)
 /* Did we write it, and has nobody put anything in? */
 static int is_ours(Arena *a, const char *path, int64_t step)
 {
-    char **name = names_in(a, path);
     State s;
+    int bad;
+    char **name = names_in(a, path, &bad);
 
     for (size_t i = 0; i < vec_len(name); i++)
-        if (!is_our_file(a, name[i]))
-            return 0;
-    return !access(strf(a, "%s/index", path), F_OK) &&
+        bad |= !is_our_file(a, name[i]);
+    return !bad && !access(strf(a, "%s/index", path), F_OK) &&
            !ckpt_state(a, path, &s) && s.step == step;
 }
 
@@ -292,11 +314,12 @@ static void throw_away(Arena *a, const char *dir, const Found *f)
 
 void ckpt_prune(Arena *a, Pool *pool, Keep *k, const char *dir, int64_t newest)
 {
-    Found *v = list_checkpoints(a, dir);
+    int bad;
+    Found *v = list_checkpoints(a, dir, &bad);
     int64_t whole = 1; /* the newest, which was written just now */
 
     ckpt_knows(k, newest, 1);
-    for (size_t i = 0; i < vec_len(v) && k->most > 0; i++) {
+    for (size_t i = 0; i < vec_len(v) && k->most > 0 && !bad; i++) {
         if (v[i].step >= newest)
             continue;
         if (whole < k->most)
@@ -312,11 +335,9 @@ void ckpt_prune(Arena *a, Pool *pool, Keep *k, const char *dir, int64_t newest)
  * how much they have. */
 void ckpt_room(const char *dir, int64_t bytes, int64_t keep, int64_t saves)
 {
-    Arena *a = arena_new();
-    int64_t old = (int64_t)vec_len(list_checkpoints(a, dir)), most;
+    int64_t old = count(dir), most;
     struct statvfs f;
 
-    arena_free(a);
     if (statvfs(dir, &f) || !f.f_blocks)
         return;
     int64_t room = (int64_t)(f.f_bavail * f.f_frsize);

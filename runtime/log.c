@@ -295,6 +295,7 @@ void log_saved(Log *l, const Saved *s)
         return;
     say(l, "{\"step\": %lld, \"saved_bytes\": %lld", (long long)s->step,
         (long long)s->bytes);
+    say(l, ", \"snapshot_bytes\": %lld", (long long)s->snapshot);
     say_json(l, "save_stopped_ms", s->stopped * 1e3);
     say_json(l, "save_copy_ms", s->copied * 1e3);
     say_json(l, "save_ms", s->took * 1e3);

@@ -431,6 +431,7 @@ int64_t exec_read(Exec *x, const char *name, int64_t rank, double *out,
 int64_t exec_write(Exec *x, const char *name, const double *in, int64_t n);
 void exec_pull(Exec *x); /* what lasts, from the GPU: before reading */
 void exec_push(Exec *x); /* ... to it: after writing */
+void exec_drop(Exec *x); /* ... in memory: it is not read again */
 int64_t exec_bytes(const Exec *x); /* arenas of all ranks here */
 const Role *exec_role(const Exec *x, int64_t rank);
 void *exec_buf(const Exec *x, int64_t rank, int buf);
@@ -635,8 +636,8 @@ void gpu_fetch(Gpu *x, void *to, int64_t offset, int64_t bytes); /* arena's */
 
 struct Extent;
 /* copy.c: parts of the arena, to pinned memory, beside what is launched from
- * now on; only steps that write what lasts wait. gpu_pin before the first run; 0:
- * it cannot be. gpu_copied, from any thread: when all is there; -1: never. */
+ * now on; only steps that write what lasts wait. gpu_pin before the first run;
+ * 0: it cannot be. gpu_copied, from any thread: all is there; -1: never. */
 int gpu_pin(Gpu *x, void *p, int64_t bytes);
 void gpu_unpin(Gpu *x, void *p);
 void gpu_copy(Gpu *x, const struct Extent *v, uint8_t *to); /* v: a vec */

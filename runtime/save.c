@@ -213,6 +213,8 @@ static int agreed(Saver *s)
 
 static void finish(Saver *s)
 {
+    if (s->file == s->live)
+        exec_drop(s->x);
     s->saved.bad = s->bad;
     s->saved.took = monotonic() - s->began;
     if (s->why && (s->speaks || !s->several))
@@ -280,6 +282,7 @@ static void take_source(Saver *s, SaveHow how)
     s->file = copies ? s->copied : s->live;
     s->pool = s->beside ? s->own : s->x->pool;
     s->there = 0;
+    s->saved.snapshot = copies ? snapshot_size(s->snap) : 0;
     if (copies)
         snapshot_start(s->snap);
     else
@@ -344,6 +347,8 @@ static void copy_files(Saver *s)
 
 static void open_beside(Saver *s, Text *t)
 {
+    static int ends;
+
     s->snap = snapshot_open(s->mem, s->x, t);
     int bad = s->snap && pthread_create(&s->thread, NULL, work, s);
     if (comm_max(s->x->comm, bad) && s->snap) {
@@ -354,6 +359,8 @@ static void open_beside(Saver *s, Text *t)
     if (!s->snap)
         return;
     s->own = pool_open(threads_beside(s->x));
+    if (!ends++)
+        atexit(saver_finish);
     copy_files(s);
     if (s->x->gpu)
         gpu_idle(s->x->gpu, s->several ? advance : NULL, s);

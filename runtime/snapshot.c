@@ -38,6 +38,11 @@ int64_t snapshot_bytes(Arena *a, const Plan *p, int64_t rank)
     return copied_bytes(ckpt_ranges(a, p, rank));
 }
 
+int64_t snapshot_size(const Snapshot *s)
+{
+    return s->bytes;
+}
+
 static void plan_ranges(Arena *a, Snapshot *s)
 {
     const Comm *c = s->x->comm;
