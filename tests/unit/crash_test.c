@@ -187,8 +187,8 @@ static int64_t newest_saved(const char *ckpt, const char **why)
     return best < 0 && !ckpt_verify(forever, old, &s) ? s.step : best;
 }
 
-static const char *after_strike(const char *ckpt, int mode, int status,
-                                const char *call)
+/* A checkpoint whose name could not be synced is there, and not saved. */
+static const char *after_strike(const char *ckpt, int mode, int status)
 {
     const char *why = NULL;
     int64_t best = newest_saved(ckpt, &why);
@@ -207,9 +207,8 @@ static const char *after_strike(const char *ckpt, int mode, int status,
         return best == BEFORE ? NULL : "status 1 after the first step";
     if (status != 3 || !says("the last checkpoint, of step 4, was not written"))
         return strf(forever, "status %d, and no word", status);
-    return best < STRUCK || !strcmp(call, "fsync")
-               ? NULL
-               : "status 3, but it is saved";
+    return best < STRUCK || says("cannot sync") ? NULL
+                                                : "status 3, but it is saved";
 }
 
 static const char *only_the_last(const char *ckpt)
@@ -264,7 +263,7 @@ static void one(const Way *w, int mode, long k, long *most)
     int status =
         run(w, dir, STRUCK, strf(forever, "%s:%ld", modes[mode].name, k));
     long n = calls(k, call);
-    const char *why = after_strike(ckpt, mode, status, call);
+    const char *why = after_strike(ckpt, mode, status);
 
     *most = n > *most ? n : *most;
     if (!why)
