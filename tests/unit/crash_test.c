@@ -8,7 +8,10 @@
  * After each: what has a checkpoint's name is whole, and nothing that was saved
  * is lost; the exit status is 0 only if the last step is saved. Continued, the
  * run comes to the same bits as one that nothing happened to, and leaves
- * nothing but its last checkpoint. Some of the calls; all with PLEAT_ALL. */
+ * nothing but its last checkpoint. Some of the calls; all with PLEAT_ALL.
+ *
+ *     crash_test          all ways of running
+ *     crash_test word     those whose names have the word */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <fcntl.h>
@@ -312,7 +315,7 @@ static void prepare(int ranks)
         die("crash: no run to strike at in %s", home);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
     const char *tmp = getenv("TMPDIR");
     char self[4096], text[4096];
@@ -336,7 +339,8 @@ int main(void)
     for (int ranks = 1; ranks <= most; ranks++)
         prepare(ranks);
     for (int i = 0; i < NWAY; i++)
-        if (ways[i].ranks <= most)
+        if (ways[i].ranks <= most &&
+            (argc < 2 || strstr(ways[i].name, argv[1])))
             strike_all(&ways[i]);
     sh(strf(forever, "rm -rf %s", home));
     return failed != 0;
