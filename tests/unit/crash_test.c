@@ -1,7 +1,7 @@
 /* crash_test: a run that continues and saves is struck at each call to the file
  * system that concerns its checkpoints, in resuming and in saving: killed, with
- * and without what was not synced; the disk full once and from then on; an
- * error of the disk; a short write (faultfs.c). One process, and two under
+ * and without all or some of what was not synced; the disk full once and from
+ * then on; an error of the disk; a short write (faultfs.c). One process, and two under
  * mpirun; file systems that exchange names and those that do not; saves beside
  * training and saves that wait.
  *
@@ -33,8 +33,9 @@ static const struct {
     const char *name;
     int ends, fails; /* the process is killed; a call fails */
 } modes[] = {
-    { "kill", 1, 0 }, { "power", 1, 0 }, { "torn", 1, 0 },  { "enospc", 0, 1 },
-    { "full", 0, 1 }, { "eio", 0, 1 },   { "short", 0, 0 },
+    { "kill", 1, 0 },  { "power", 1, 0 }, { "torn", 1, 0 },
+    { "above", 1, 0 }, { "below", 1, 0 }, { "enospc", 0, 1 },
+    { "full", 0, 1 },  { "eio", 0, 1 },   { "short", 0, 0 },
 };
 enum { NMODE = sizeof modes / sizeof *modes };
 
@@ -46,9 +47,9 @@ typedef struct Way { /* of running */
 } Way;
 
 static const Way ways[] = {
-    { "beside training", 1, 0, "", NULL, 9 },
-    { "while it waits", 1, 0, "train.snapshot=0", NULL, 61 },
-    { "no exchange of names", 1, 0, "", "FAULT_NOEXCHANGE=1", 61 },
+    { "beside training", 1, 0, "", NULL, 23 },
+    { "while it waits", 1, 0, "train.snapshot=0", NULL, 101 },
+    { "no exchange of names", 1, 0, "", "FAULT_NOEXCHANGE=1", 89 },
     { "2 ranks, the first", 2, 0, "", NULL, 131 },
     { "2 ranks, the second", 2, 1, "", NULL, 53 },
 };
@@ -109,6 +110,7 @@ static int run(const Way *w, const char *name, int steps, const char *fault)
             setenv("FAULT_RANK", strf(forever, "%d", w->rank), w->ranks > 1);
             setenv("FAULT_LOG", in_home("calls"), 1);
             setenv("FAULT_GRAVE", in_home("grave"), 1);
+            setenv("FAULT_TOP", strf(forever, "%s/ckpt", name), 1);
         }
         if (w->ranks == 1)
             unsetenv("FAULT_RANK");
@@ -180,21 +182,11 @@ static int64_t newest_whole(const char *ckpt, const char **why)
     return best;
 }
 
-/* Also one that waits for another in its place counts as saved. */
-static int64_t newest_saved(const char *ckpt, const char **why)
-{
-    State s = { .step = -1 };
-    int64_t best = newest_whole(ckpt, why);
-    char *old = strf(forever, "%s/.step-%08d.old", ckpt, BEFORE);
-
-    return best < 0 && !ckpt_verify(forever, old, &s) ? s.step : best;
-}
-
 /* A checkpoint whose name could not be synced is there, and not saved. */
 static const char *after_strike(const char *ckpt, int mode, int status)
 {
     const char *why = NULL;
-    int64_t best = newest_saved(ckpt, &why);
+    int64_t best = newest_whole(ckpt, &why);
 
     if (why)
         return why;
@@ -214,6 +206,16 @@ static const char *after_strike(const char *ckpt, int mode, int status)
                                                 : "status 3, but it is saved";
 }
 
+/* The copy is nobody's, and stays where no save took its place. */
+static int is_the_copy(const char *ckpt, const char *name)
+{
+    State s = { 0 };
+
+    return !strcmp(name, strf(forever, "step-%08d", BEFORE + 1)) &&
+           !ckpt_verify(forever, strf(forever, "%s/%s", ckpt, name), &s) &&
+           s.step == BEFORE;
+}
+
 static const char *only_the_last(const char *ckpt)
 {
     DIR *d = opendir(ckpt);
@@ -223,7 +225,8 @@ static const char *only_the_last(const char *ckpt)
 
     while (d && (e = readdir(d)))
         if (strcmp(e->d_name, ".") && strcmp(e->d_name, "..") &&
-            strcmp(e->d_name, "latest") && strcmp(e->d_name, last))
+            strcmp(e->d_name, "latest") && strcmp(e->d_name, last) &&
+            !is_the_copy(ckpt, e->d_name))
             why = strf(forever, "%s is left", e->d_name);
     if (d)
         closedir(d);
@@ -250,13 +253,17 @@ static const char *after_all(const Way *w, const char *ckpt, int status)
 
 /* ---- the cases ----------------------------------------------------------- */
 
+/* The run as it was; the name of its next step is taken, by a copy of the one
+ * before. */
 static char *fresh(const Way *w)
 {
-    char *dir = in_home("case");
+    char *dir = in_home("case"), *grave = in_home("grave");
 
-    sh(strf(forever, "rm -rf %s %s && mkdir %s && cp -r %s %s", dir,
-            in_home("grave"), in_home("grave"),
-            strf(forever, "%s/base%d", home, w->ranks), dir));
+    sh(strf(forever,
+            "rm -rf %s %s && mkdir %s && cp -r %s/base%d %s && "
+            "cp -r %s/ckpt/step-%08d %s/ckpt/step-%08d",
+            dir, grave, grave, home, w->ranks, dir, dir, BEFORE, dir,
+            BEFORE + 1));
     return dir;
 }
 

@@ -5,6 +5,8 @@
  *   kill     the process ends before the call
  *   power    the machine does: all that was not synced is gone, data and names
  *   torn     the same, but names last and data do not
+ *   above    of what was not synced names in the folder $FAULT_TOP are gone, and
+ *            what is below lasts; below: the reverse
  *   enospc   the call fails once; from it on all that take room do: full
  *   eio      the call fails once
  *   short    a write writes half of what it was given
@@ -103,6 +105,12 @@ static void prepare(void)
 static int is(const char *what)
 {
     return !strcmp(f.what, what);
+}
+
+/* Does the machine? */
+static int stops(void)
+{
+    return is("power") || is("torn") || is("above") || is("below");
 }
 
 static int counts(const char *path)
@@ -229,13 +237,23 @@ static void undo(int i)
     }
 }
 
-static void lose(int names)
+static int is_top(const char *path)
 {
-    for (int i = 0; i < f.ndirty; i++)
+    return lies_in(path, getenv("FAULT_TOP"));
+}
+
+/* The machine stops: what is lost of data, and which names. */
+static void lose(void)
+{
+    int all = is("power"), above = is("above"), below = is("below");
+
+    for (int i = 0; i < f.ndirty && (all || is("torn")); i++)
         if (truncate(f.dirty[i], 0) && errno != ENOENT)
             abort();
-    for (int i = f.ndeed - 1; i >= 0 && names; i--)
-        undo(i);
+    for (int i = f.ndeed - 1; i >= 0; i--)
+        if (all || (above && is_top(f.deed[i].path)) ||
+            (below && !is_top(f.deed[i].path)))
+            undo(i);
 }
 
 /* ---- striking ------------------------------------------------------------ */
@@ -264,9 +282,9 @@ static int strike(const char *call, const char *path, int room)
         return ENOSPC;
     if (f.calls != f.at)
         return 0;
-    if (is("power") || is("torn"))
-        lose(is("power"));
-    if (is("kill") || is("power") || is("torn"))
+    if (stops())
+        lose();
+    if (stops() || is("kill"))
         kill(getpid(), SIGKILL);
     return is("eio") ? EIO : is("enospc") && room ? ENOSPC : 0;
 }
@@ -381,9 +399,9 @@ int unlink(const char *path)
         return real_unlink(path);
     pthread_mutex_lock(&f.lock);
     int why = strike("unlink", path, 0), n = f.graves;
-    int bad = why           ? -1
-              : is("power") ? real_rename(path, grave(n))
-                            : real_unlink(path);
+    int bad = why       ? -1
+              : stops() ? real_rename(path, grave(n))
+                        : real_unlink(path);
     if (!bad) {
         did(UNLINK, path, NULL)->grave = n;
         f.graves++;
@@ -397,7 +415,7 @@ int rename(const char *from, const char *to)
         return real_rename(from, to);
     pthread_mutex_lock(&f.lock);
     int why = strike("rename", from, 1), n = f.graves;
-    int over = !why && is("power") && !link(to, grave(n));
+    int over = !why && stops() && !link(to, grave(n));
     int bad = why ? -1 : real_rename(from, to);
     if (!bad) {
         follow_all(from, to, 0, f.ndeed);
