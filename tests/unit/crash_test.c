@@ -11,7 +11,8 @@
  * nothing but its last checkpoint. Some of the calls; all with PLEAT_ALL.
  *
  *     crash_test          all ways of running
- *     crash_test word     those whose names have the word */
+ *     crash_test word     those whose names have the word
+ *     crash_test word n   one of n calls */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <fcntl.h>
@@ -289,12 +290,11 @@ static void one(const Way *w, int mode, long k, long *most)
 }
 
 /* In another order for each mode, so that a sample has all kinds of calls. */
-static void strike_all(const Way *w)
+static void strike_all(const Way *w, int step)
 {
     char *dir = fresh(w), call[32];
     int status = run(w, dir, STRUCK, "count:0"), before = failed, tried = 0;
     long n = calls(0, call), most = 0;
-    int step = getenv("PLEAT_ALL") ? 1 : w->sample;
 
     for (int m = 0; m < NMODE; m++)
         for (long k = 1 + (m * 5) % step; k <= n; k += step, tried++)
@@ -348,7 +348,9 @@ int main(int argc, char **argv)
     for (int i = 0; i < NWAY; i++)
         if (ways[i].ranks <= most &&
             (argc < 2 || strstr(ways[i].name, argv[1])))
-            strike_all(&ways[i]);
+            strike_all(&ways[i], argc > 2              ? atoi(argv[2])
+                                 : getenv("PLEAT_ALL") ? 1
+                                                       : ways[i].sample);
     sh(strf(forever, "rm -rf %s", home));
     return failed != 0;
 }
