@@ -717,7 +717,10 @@ void watch_signal(void); /* the launcher ends the run; may be called
                                      in a signal's handler */
 /* Around what waits for other ranks: these, atoms 0 when not a group. */
 void watch_enter(uint32_t atoms, const int64_t *ranks, int64_t n);
-void watch_all(void); /* the same for all ranks */
+void watch_all(void);    /* the same for all ranks */
+void watch_others(void); /* ... who come to it in no order */
+/* Between 1 and 0 others may wait for this rank as long as they like. */
+void watch_works(int on);
 void watch_leave(void);
 /* May this rank say why the run fails? Only the first one may. */
 int watch_claim(void);

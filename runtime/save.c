@@ -178,7 +178,9 @@ static void *work(void *self)
 static void take_turn(Saver *s)
 {
     if (!s->beside) {
+        watch_works(1);
         run_stages(s);
+        watch_works(0);
         return;
     }
     pthread_mutex_lock(&s->lock);
@@ -249,13 +251,28 @@ const Saved *saver_poll(Saver *s)
     return &s->saved;
 }
 
-const Saved *saver_wait(Saver *s)
+/* Until none is in flight: for this process, or for others. */
+static void wait_here(Saver *s)
 {
+    int others = 0;
+
     while (s->busy) {
         advance(s);
+        int mine = is_working(s);
+        watch_works(mine && s->busy);
+        if (!mine && s->busy && !others)
+            watch_others();
+        others = !mine && s->busy;
+        if (!others)
+            watch_leave();
         if (s->busy)
             nanosleep(&(struct timespec){ 0, PAUSE }, NULL);
     }
+}
+
+const Saved *saver_wait(Saver *s)
+{
+    wait_here(s);
     return saver_poll(s);
 }
 
@@ -310,11 +327,8 @@ void saver_save(Saver *s, const State *state, const Text *tuned, SaveHow how)
     s->busy = 1;
     take_source(s, how);
     take_turn(s);
-    while (!s->beside && s->busy) {
-        advance(s);
-        if (s->busy)
-            nanosleep(&(struct timespec){ 0, PAUSE }, NULL);
-    }
+    if (!s->beside)
+        wait_here(s);
     s->saved.stopped += monotonic() - s->began;
 }
 

@@ -10,6 +10,7 @@
  *   enospc   the call fails once; from it on all that take room do: full
  *   eio      the call fails once
  *   short    a write writes half of what it was given
+ *   slow     it takes 4 seconds; stop: the process is stopped
  *
  * FAULT_LOG names a file that gets a line for each call: number, call, path.
  * FAULT_RANK: only that process of mpirun's. FAULT_NOEXCHANGE: names are not
@@ -286,6 +287,10 @@ static int strike(const char *call, const char *path, int room)
         lose();
     if (stops() || is("kill"))
         kill(getpid(), SIGKILL);
+    if (is("stop"))
+        kill(getpid(), SIGSTOP);
+    if (is("slow"))
+        sleep(4);
     return is("eio") ? EIO : is("enospc") && room ? ENOSPC : 0;
 }
 
