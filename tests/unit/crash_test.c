@@ -1,9 +1,9 @@
 /* crash_test: a run that continues and saves is struck at each call to the file
  * system that concerns its checkpoints, in resuming and in saving: killed, with
  * and without all or some of what was not synced; the disk full once and from
- * then on; an error of the disk; a short write (faultfs.c). One process, and two under
- * mpirun; file systems that exchange names and those that do not; saves beside
- * training and saves that wait.
+ * then on; an error of the disk; a short write (faultfs.c). One process, and
+ * two under mpirun; file systems that exchange names and those that do not;
+ * saves beside training and saves that wait.
  *
  * After each: what has a checkpoint's name is whole, and nothing that was saved
  * is lost; the exit status is 0 only if the last step is saved. Continued, the

@@ -5,8 +5,8 @@
  *   kill     the process ends before the call
  *   power    the machine does: all that was not synced is gone, data and names
  *   torn     the same, but names last and data do not
- *   above    of what was not synced names in the folder $FAULT_TOP are gone, and
- *            what is below lasts; below: the reverse
+ *   above    of what was not synced names in the folder $FAULT_TOP are gone,
+ *            and what is below lasts; below: the reverse
  *   enospc   the call fails once; from it on all that take room do: full
  *   eio      the call fails once
  *   short    a write writes half of what it was given
