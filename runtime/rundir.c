@@ -96,16 +96,13 @@ static void say_other_blas(const Exec *x, const char *dir)
              dir, old, blas_kind());
 }
 
-void run_tuned(const Exec *x, const char *dir)
+void run_tuned(const Exec *x, Text *t)
 {
-    Text s = { .arena = forever };
-
     if (x->gpu)
-        tune_text(x->gpu, &s);
+        tune_text(x->gpu, t);
     else
-        put(&s, "compiler %s\nblas %s\n", host_compiler(), blas_kind());
-    put(&s, "threads %d\n", pool_size(x->pool));
-    run_file(strf(forever, "%s/tuned", dir), s.s, s.len);
+        put(t, "compiler %s\nblas %s\n", host_compiler(), blas_kind());
+    put(t, "threads %d\n", pool_size(x->pool));
 }
 
 void run_ranks(const Exec *x, const char *dir)
@@ -147,6 +144,8 @@ static void keep_tokenizer(const Exec *x, const char *dir)
 void run_folder(const Exec *x, const char *ckpt, const char *dir,
                 const RunArgs *a)
 {
+    Text tuned = { .arena = forever };
+
     if (x->comm->first)
         return;
     make_folders(ckpt);
@@ -154,7 +153,8 @@ void run_folder(const Exec *x, const char *ckpt, const char *dir,
     keep_tokenizer(x, dir);
     run_file(strf(forever, "%s/plan", dir), a->text, a->len);
     say_other_blas(x, dir);
-    run_tuned(x, dir);
+    run_tuned(x, &tuned);
+    run_file(strf(forever, "%s/tuned", dir), tuned.s, tuned.len);
 }
 
 /* ---- its keys ------------------------------------------------------------ */
@@ -164,7 +164,8 @@ void run_folder(const Exec *x, const char *ckpt, const char *dir,
 static const char *const runkeys[] = {
     "train.steps", "train.lr", "train.min_lr", "train.schedule",
     "train.warmup", "train.decay", "train.decay_style", "train.eval_every",
-    "train.eval_steps", "train.save_every", "train.keep", "train.log_every",
+    "train.eval_steps", "train.save_every", "train.keep", "train.snapshot",
+    "train.log_every",
     "train.sample_every", "train.sample_prompt", "train.sample_tokens",
     "data.train", "data.valid", "data.format", "data.tokenizer", "data.eod",
     "data.template", "data.field", "data.order", "data.split", "name", "from",
