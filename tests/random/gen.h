@@ -26,7 +26,7 @@ typedef struct Tens {
     const char *of; /* indices: the axis they index, and its size */
     int64_t ofn;
     double most; /* |element| is about this at most */
-    int uses;
+    int uses, closed; /* closed: no later statement reads it */
     int data;         /* depends on an input */
     const char *text; /* of its statement; null: the same as the one after */
     int live;         /* a loss depends on it */
@@ -80,6 +80,19 @@ Tens *make_param(Gen *g, const Tens *shape, const char *init);
 int declarable(Gen *g, GDim d); /* then it is declared */
 GDim some_axis(Gen *g, int64_t atleast);
 
+Tens *add_tensor(Gen *g, const char *name, const Tens *like, const char *text);
+/* Some statements, into g->body. */
+void statements(Gen *g, int64_t n);
+/* Every real of the pool from `from` on that no other leads to, as terms of a
+ * sum; then all that was declared is used. */
+typedef void Term(Gen *g, const Tens *t, void *ctx);
+void each_open(Gen *g, size_t from, Term *f, void *ctx);
+void declare(Gen *g, const char *name, int64_t n);
+
+/* ---- gennet.c: tokens, layers, a head ------------------------------------ */
+
+void gen_net(Gen *g);
+
 /* ---- genops.c genrows.c genattn.c ...: statements ------------------------ */
 
 /* Writes statements; 0: nothing in the pool suits. */
@@ -88,6 +101,6 @@ typedef struct GenRow {
     int weight;
     Production *f;
 } GenRow;
-extern const GenRow genops[], genrows[], genblocks[];
+extern const GenRow genops[], genrows[], genattn[], genmoe[], genstep[];
 
 #endif

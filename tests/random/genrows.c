@@ -1,4 +1,4 @@
-/* genrows.c: statements that work along an axis: views, moves, indices. */
+/* genrows.c: statements that work along an axis: views, moves, norms, indices.*/
 #include <math.h>
 #include <string.h>
 
@@ -170,6 +170,36 @@ static int summed(Gen *g)
     return 1;
 }
 
+/* ---- norms ---------------------------------------------------------------- */
+
+static int normed(Gen *g)
+{
+    int at;
+    Tens *t = row_of(g, &at), like;
+
+    if (!t)
+        return 0;
+    like = *t;
+    const char *axis = t->dim[at].a, *x = tame(g, t, 8);
+    like.most = 1;
+    switch (below(g, 4)) {
+    case 0:
+    case 1: emit(g, &like, "softmax(%s, \"%s\")", x, axis); return 1;
+    case 2:
+        like.most = 2.5;
+        emit(g, &like, "%s * rsqrt(mean(%s * %s, \"%s\") + 1e-2)", x, x, x,
+             axis);
+        return 1;
+    default: break;
+    }
+    if (!declarable(g, t->dim[at]))
+        return 0;
+    like.most = 3;
+    emit(g, &like, "scope(\"n%d\", %s, %s, \"%s\", 1e-2)", g->names,
+         ONE_OF(g, "rmsnorm", "layernorm"), x, axis);
+    return 1;
+}
+
 /* ---- indices ------------------------------------------------------------- */
 
 /* Values and indices of a new axis. */
@@ -194,18 +224,13 @@ static int largest(Gen *g)
     line(g, "local g%d, e%d = %s", id, id, text);
     like = *t;
     like.dim[at] = top;
-    Tens *v = alloc(g->a, sizeof *v), *e = alloc(g->a, sizeof *e);
-    *v = *e = like;
-    v->uses = e->uses = v->live = e->live = 0;
-    v->text = e->text = text;
-    v->name = strf(g->a, "g%d", id);
-    e->name = strf(g->a, "e%d", id);
-    e->kind = INTEGER;
-    e->most = (double)d.n;
-    e->of = d.a;
-    e->ofn = d.n;
-    vec_push(g->a, g->t, e);
-    vec_push(g->a, g->t, v);
+    like.kind = INTEGER;
+    like.of = d.a;
+    like.ofn = d.n;
+    add_tensor(g, strf(g->a, "e%d", id), &like, text);
+    like.kind = REAL;
+    like.of = NULL;
+    add_tensor(g, strf(g->a, "g%d", id), &like, text);
     return 1;
 }
 
@@ -326,6 +351,6 @@ static int placed(Gen *g)
 const GenRow genrows[] = {
     { 6, renamed }, { 6, split },  { 6, merged },  { 6, sliced },
     { 6, shifted }, { 6, put_together }, { 6, summed },  { 16, largest },
-    { 4, best },    { 10, hot },   { 12, taken },  { 6, placed },
+    { 12, normed }, { 4, best },    { 10, hot },   { 12, taken },  { 6, placed },
     { 0, NULL },
 };

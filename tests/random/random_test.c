@@ -4,6 +4,7 @@
  *
  *     random_test [--seeds 1-300] [--program FILE] [--only CHECK] [--jobs N]
  *                 [--keep DIR]    smaller models that fail alike go there
+ *                 [--show SEED]   the model of a seed
  *
  * Without arguments: what is kept, and 300 seeds; with PLEAT_ALL=1 10,000. */
 #define _GNU_SOURCE
@@ -93,6 +94,9 @@ static void arguments(Session *s, int argc, char **argv)
             s->which = check_bits(value);
         else if (value && !strcmp(word, "--jobs"))
             s->jobs = atoi(value);
+        else if (value && !strcmp(word, "--show"))
+            exit(fputs(gen_model(forever, strtoull(value, NULL, 10)),
+                       stdout) < 0);
         else if (value && !strcmp(word, "--keep"))
             s->keep = value;
         else
