@@ -420,6 +420,22 @@ static int halves(lua_State *L)
     return push_node(L, infer(current(f), n));
 }
 
+/* n with the axis micro. */
+static Node *in_each_micro(Front *f, Node *n)
+{
+    Axis *micro = g_axis(f->g, "micro");
+
+    if (dim_of(n, micro) >= 0)
+        return n;
+    Node *s = make(f, Ospread, 1, &n);
+    s->dim[s->nd++] = (Dim){ micro, 1 };
+    for (int i = 0; i < n->nd; i++)
+        s->dim[s->nd++] = n->dim[i];
+    return infer(current(f), s);
+}
+
+/* The mask is another in every micro-batch, also of what is the same in all of
+ * them, as a parameter is. */
 static int dropout(lua_State *L)
 {
     Front *f = enter(L, "dropout");
@@ -432,10 +448,13 @@ static int dropout(lua_State *L)
             kind_of(L, 2));
     for (const char *s = f->scope->path; *s; s++)
         key = mix64(key, (unsigned char)*s);
+    if (p == 0)
+        return push_node(L, x);
+    x = in_each_micro(f, x);
     n = make(f, Odropout, 1, &x);
     n->f = p;
     n->i = (int64_t)(key >> 1);
-    return push_node(L, p > 0 ? infer(current(f), n) : x);
+    return push_node(L, infer(current(f), n));
 }
 
 /* size(x, axis) of a tensor; size("axis") as axes{} or the command line say */
