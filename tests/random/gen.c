@@ -292,9 +292,8 @@ static const char *axes_text(Gen *g)
 
 static void one_statement(Gen *g)
 {
-    static const GenRow *const tables[] = { genops,  genops, genops,
-                                            genrows, genrows, genattn,
-                                            genmoe,  genstep };
+    static const GenRow *const tables[] = { genops,  genops,  genops, genrows,
+                                            genrows, genattn, genmoe, genstep };
     int64_t all = 0;
 
     for (int tries = 0; tries < 30; tries++) {

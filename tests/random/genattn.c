@@ -38,8 +38,8 @@ static Tens *rename_keys(Gen *g, const Tens *t, const Attn *a)
 {
     Tens k = keyed(t, a);
 
-    return emit(g, &k, "rename(%s * 0.7, {%s=\"%s\"})", tame(g, t, 3),
-                a->seq.a, a->key.a);
+    return emit(g, &k, "rename(%s * 0.7, {%s=\"%s\"})", tame(g, t, 3), a->seq.a,
+                a->key.a);
 }
 
 /* ---- what scores are made of --------------------------------------------- */
@@ -76,8 +76,9 @@ static const char *slopes(Gen *g, const Attn *a)
         return strf(g->a, "0.1 * %s", ago(g, a));
     if (chance(g, 50))
         return strf(g->a, "%s * %s", param_of(g, d, "normal(0.3)"), ago(g, a));
-    return strf(g->a, "%s * (f32(rename(iota(\"%s\"), {%s=\"%s\"})) - "
-                      "f32(iota(\"%s\")))",
+    return strf(g->a,
+                "%s * (f32(rename(iota(\"%s\"), {%s=\"%s\"})) - "
+                "f32(iota(\"%s\")))",
                 param_of(g, d, "uniform(0.3)"), a->seq.a, a->seq.a, a->key.a,
                 a->seq.a);
 }
@@ -161,11 +162,9 @@ static Tens *mask(Gen *g, Attn *a, Tens *s)
     case 1:
         return emit(g, &a->score, "where(%s, %s, -inf)", documents(g, a), x);
     case 2:
-        return emit(g, &a->score,
-                    "where(land(ge(%s, 0), lt(%s, 3)), %s, -inf)", ago(g, a),
-                    ago(g, a), x);
-    default:
-        return causal ? emit(g, &a->score, "%s", x) : s;
+        return emit(g, &a->score, "where(land(ge(%s, 0), lt(%s, 3)), %s, -inf)",
+                    ago(g, a), ago(g, a), x);
+    default: return causal ? emit(g, &a->score, "%s", x) : s;
     }
 }
 
@@ -214,9 +213,9 @@ static Tens *values_of(Gen *g, Attn *a, Tens *k)
 static Tens *scores_of(Gen *g, Attn *a, Tens *k)
 {
     k->uses++;
-    Tens *s = emit(g, &a->score, "dot(%s, %s, \"%s\")%s", tame(g, a->x, 3),
-                   k->name, a->over.a,
-                   ONE_OF(g, "", "", " / math.sqrt(3)", " * 0.5"));
+    Tens *s =
+        emit(g, &a->score, "dot(%s, %s, \"%s\")%s", tame(g, a->x, 3), k->name,
+             a->over.a, ONE_OF(g, "", "", " / math.sqrt(3)", " * 0.5"));
     s = mask(g, a, add_terms(g, a, s));
     s->uses++;
     s->closed = 1; /* it may hold -inf */
@@ -229,8 +228,7 @@ static int lacking(const Attn *a, const Tens *v)
     int n = 0;
 
     for (int i = 0; i < a->score.nd; i++)
-        n += a->score.dim[i].a != a->key.a &&
-             dim_at(v, a->score.dim[i].a) < 0;
+        n += a->score.dim[i].a != a->key.a && dim_at(v, a->score.dim[i].a) < 0;
     return n;
 }
 
@@ -253,8 +251,8 @@ static int attention(Gen *g)
     if (chance(g, 85))
         emit(g, &like, "attention(%s, %s, \"%s\")", s->name, v->name, a.key.a);
     else
-        emit(g, &like, "dot(softmax(%s, \"%s\"), %s, \"%s\")", s->name,
-             a.key.a, v->name, a.key.a);
+        emit(g, &like, "dot(softmax(%s, \"%s\"), %s, \"%s\")", s->name, a.key.a,
+             v->name, a.key.a);
     return 1;
 }
 

@@ -8,7 +8,7 @@
 typedef struct Moe {
     Tens *x;
     GDim in, expert, top;
-    Tens tokens;     /* x without in */
+    Tens tokens;      /* x without in */
     const char *axes; /* names of the tokens' axes */
     int64_t k;
     Tens *e, *g; /* g null: no weights */
@@ -109,13 +109,13 @@ static const char *weight(Gen *g, const Moe *m, GDim a, GDim b)
     return strf(g->a, "%s[%s]", t->name, m->e->name);
 }
 
-static GDim other_axis(Gen *g, const Moe *m, GDim not)
+static GDim other_axis(Gen *g, const Moe *m, GDim not )
 {
     GDim d;
 
     for (int tries = 0; tries < 30; tries++) {
         d = some_axis(g, 1);
-        if (dim_at(m->x, d.a) < 0 && d.a != m->expert.a && d.a != not.a)
+        if (dim_at(m->x, d.a) < 0 && d.a != m->expert.a && d.a != not .a)
             return d;
     }
     d = new_axis(g, "o", 2 + below(g, 4));
@@ -139,8 +139,8 @@ static int experts(Gen *g)
     add_dim(&like, m.top);
     add_dim(&like, f);
     like.most = 6;
-    const char *up = strf(g->a, "dot(%s, %s, \"%s\")", x,
-                          weight(g, &m, m.in, f), m.in.a);
+    const char *up =
+        strf(g->a, "dot(%s, %s, \"%s\")", x, weight(g, &m, m.in, f), m.in.a);
     switch (below(g, 5)) {
     case 0:
         y = emit(g, &like, "swiglu(%s, dot(%s, %s, \"%s\"))", up, x,
@@ -247,8 +247,9 @@ static int labelled(Gen *g)
     like.most = 6;
     if (!declarable(g, t->dim[by]))
         return 0;
-    emit(g, &like, "cross_entropy(%s, mod(iota(\"%s\") * %lld + 1, %lld)%s, "
-                   "\"%s\")",
+    emit(g, &like,
+         "cross_entropy(%s, mod(iota(\"%s\") * %lld + 1, %lld)%s, "
+         "\"%s\")",
          tame(g, t, 6), t->dim[by].a, (long long)(1 + below(g, 4)),
          (long long)t->dim[at].n, ONE_OF(g, "", " - 1"), t->dim[at].a);
     return 1;
@@ -271,8 +272,9 @@ static int balanced(Gen *g)
         emit(g, &none, "z_loss(%s, \"%s\", \"%s\")", tame(g, t, 4), d.a,
              names_of(g, &like));
     else
-        emit(g, &none, "balance_loss(softmax(%s, \"%s\"), %lld, \"%s\", "
-                       "\"%s\")",
+        emit(g, &none,
+             "balance_loss(softmax(%s, \"%s\"), %lld, \"%s\", "
+             "\"%s\")",
              t->name, d.a, (long long)(1 + below(g, d.n)), d.a,
              names_of(g, &like));
     return 1;
@@ -296,14 +298,15 @@ static int chosen(Gen *g)
     Tens *scale = make_param(g, &w, "normal(1)");
     scale->uses++;
     like.most = 3 * (double)m.expert.n;
-    emit(g, &like, "expert_choice(%s, %s, %lld, \"%s\", \"%s\", function(r) "
-                   "return tanh(r * %s) end)",
+    emit(g, &like,
+         "expert_choice(%s, %s, %lld, \"%s\", \"%s\", function(r) "
+         "return tanh(r * %s) end)",
          tame(g, m.x, 3), z->name, (long long)n, m.expert.a, m.axes,
          scale->name);
     return 1;
 }
 
 const GenRow genmoe[] = {
-    { 10, experts }, { 6, indexed }, { 4, labelled }, { 3, balanced },
-    { 2, chosen },   { 0, NULL },
+    { 10, experts }, { 6, indexed }, { 4, labelled },
+    { 3, balanced }, { 2, chosen },  { 0, NULL },
 };

@@ -85,13 +85,13 @@ static Tens *layers(Gen *g, Tens *x, Tens like)
     if (chance(g, 50)) {
         line(g, "for i = 0, %lld do", (long long)n - 1);
         line(g, "  %s = scope(\"layers.\" .. i, %s, %s)", x->name,
-             kinds > 1 ? "i % 2 == 0 and layer0 or layer1" : "layer0",
-             x->name);
+             kinds > 1 ? "i % 2 == 0 and layer0 or layer1" : "layer0", x->name);
         line(g, "end");
     } else {
         for (int64_t i = 0; i < n; i++)
-            line(g, "%s = scope(\"layers\", function() return "
-                    "scope(\"%lld\", layer%lld, %s) end)",
+            line(g,
+                 "%s = scope(\"layers\", function() return "
+                 "scope(\"%lld\", layer%lld, %s) end)",
                  x->name, (long long)i, (long long)(i % kinds), x->name);
     }
     x->most = 10;
@@ -113,21 +113,23 @@ static void head(Gen *g, Tens *x, Tens *table)
     like.most = 8;
     Tens *z = emit(g, &like, "dot(%s, %s, \"hidden\")", tame(g, x, 3),
                    table ? table->name
-                         : strf(g->a, "param(\"%s\", \"hidden vocab\", "
-                                      "normal(0.5))",
+                         : strf(g->a,
+                                "param(\"%s\", \"hidden vocab\", "
+                                "normal(0.5))",
                                 new_param(g)));
     z->live = 1;
     z->uses = 1;
     x->live = 1;
     for (size_t k = 0; k < vec_len(g->t); k++)
         g->t[k]->live |= g->t[k] == table;
-    const char *ce = strf(g->a, "cross_entropy(f32(%s), labels, \"vocab\")",
-                          z->name);
+    const char *ce =
+        strf(g->a, "cross_entropy(f32(%s), labels, \"vocab\")", z->name);
     if (chance(g, 50))
         line(g, "loss(\"lm\", mean(%s, \"batch seq\"))", ce);
     else
-        line(g, "loss(\"lm\", sum(%s, \"batch seq\"), 1, "
-                "sum(f32(ge(labels, 0)), \"batch seq\") + 1e-9)",
+        line(g,
+             "loss(\"lm\", sum(%s, \"batch seq\"), 1, "
+             "sum(f32(ge(labels, 0)), \"batch seq\") + 1e-9)",
              ce);
     z->closed = 1;
 }
@@ -136,7 +138,8 @@ void gen_net(Gen *g)
 {
     Tens like, *table, w = { 0 };
 
-    declare(g, "hidden", chance(g, 80) ? 2 * (1 + below(g, 4)) : 1 + below(g, 7));
+    declare(g, "hidden",
+            chance(g, 80) ? 2 * (1 + below(g, 4)) : 1 + below(g, 7));
     declare(g, "vocab", 5 + below(g, 5));
     like = hidden_shape(g);
     line(g, "local tokens = input(\"tokens\", \"batch seq\")");

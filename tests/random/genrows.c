@@ -342,15 +342,16 @@ static int placed(Gen *g)
     if (!w)
         return 0;
     w->uses++;
-    emit(g, &like, "scatter_add(%s, mod(iota(\"%s\") * 2 + 1, %lld), %s, "
-                   "\"%s\") * %s",
+    emit(g, &like,
+         "scatter_add(%s, mod(iota(\"%s\") * 2 + 1, %lld), %s, "
+         "\"%s\") * %s",
          t->name, from.a, (long long)d.n, w->name, d.a, w->name);
     return 1;
 }
 
 const GenRow genrows[] = {
-    { 6, renamed }, { 6, split },  { 6, merged },  { 6, sliced },
-    { 6, shifted }, { 6, put_together }, { 6, summed },  { 16, largest },
-    { 12, normed }, { 4, best },    { 10, hot },   { 12, taken },  { 6, placed },
-    { 0, NULL },
+    { 6, renamed }, { 6, split },        { 6, merged }, { 6, sliced },
+    { 6, shifted }, { 6, put_together }, { 6, summed }, { 16, largest },
+    { 12, normed }, { 4, best },         { 10, hot },   { 12, taken },
+    { 6, placed },  { 0, NULL },
 };

@@ -71,14 +71,15 @@ static int shared(Gen *g)
 
     if (!t || !g->inputs)
         return 0;
-    line(g, "loss(\"d%d\", sum(tanh(%s), \"%s\"), %s, sum(f32(%s), "
-            "\"batch seq\") + 1)",
+    line(g,
+         "loss(\"d%d\", sum(tanh(%s), \"%s\"), %s, sum(f32(%s), "
+         "\"batch seq\") + 1)",
          g->losses++, t->name, names_of(g, t), ONE_OF(g, "1", "0.2"),
          ONE_OF(g, "gt(tokens, 1)", "tokens", "le(tokens, 3)"));
     return 1;
 }
 
 const GenRow genstep[] = {
-    { 10, dropped }, { 5, counted }, { 5, measured }, { 4, shared },
-    { 0, NULL },
+    { 10, dropped }, { 5, counted }, { 5, measured },
+    { 4, shared },   { 0, NULL },
 };
