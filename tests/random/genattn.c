@@ -1,4 +1,4 @@
-/* genattn.c: attentions: any scores over any axes, and what goes around them. */
+/* genattn.c: attentions of any scores over any axes. */
 #include <math.h>
 #include <string.h>
 

@@ -1,4 +1,4 @@
-/* genmoe.c: experts: routers of all kinds, weights indexed by what they chose. */
+/* genmoe.c: experts: routers of all kinds, weights that an index picks. */
 #include <math.h>
 #include <string.h>
 

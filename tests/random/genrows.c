@@ -1,4 +1,5 @@
-/* genrows.c: statements that work along an axis: views, moves, norms, indices.*/
+/* genrows.c: statements that work along an axis: views, moves, norms and
+ * indices. */
 #include <math.h>
 #include <string.h>
 
@@ -170,7 +171,7 @@ static int summed(Gen *g)
     return 1;
 }
 
-/* ---- norms ---------------------------------------------------------------- */
+/* ---- norms --------------------------------------------------------------- */
 
 static int normed(Gen *g)
 {

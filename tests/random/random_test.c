@@ -2,7 +2,8 @@
  * shares no code with the compiler (ref.h), each check of checks.def. Models
  * that once failed are kept in tests/random/kept and tried first.
  *
- *     random_test [--seeds 1-300] [--program FILE] [--only CHECK|all] [--jobs N]
+ *     random_test [--seeds 1-300] [--program FILE] [--only CHECK|all]
+ *                 [--jobs N]      processes at a time
  *                 [--keep DIR]    smaller models that fail alike go there
  *                 [--show SEED]   the model of a seed
  *

@@ -79,7 +79,7 @@ static Axis *some_axis(Longer *l, const Node *x, int64_t *n)
     return NULL;
 }
 
-/* ---- ops that do nothing -------------------------------------------------- */
+/* ---- ops that do nothing ------------------------------------------------- */
 
 static Node *rename_one(Longer *l, Node *x, Axis *from, Axis *to)
 {
@@ -209,7 +209,7 @@ static Node *chosen_either_way(Longer *l, Node *x)
     return infer(l->g, node(l, Owhere, x, 3, in));
 }
 
-/* ---- ops by what they mean ------------------------------------------------ */
+/* ---- ops by what they mean ----------------------------------------------- */
 
 static Node *as_product_and_sum(Longer *l, Node *x)
 {
@@ -224,7 +224,7 @@ static Node *as_product_and_sum(Longer *l, Node *x)
     return infer(l->g, s);
 }
 
-/* Over batch an update's mean counts micro-batches as well, its sum does not. */
+/* Over batch an update's mean counts micro-batches too, its sum does not. */
 static Node *as_sum(Longer *l, Node *x)
 {
     for (int i = 0; i < x->nA; i++)

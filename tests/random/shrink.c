@@ -1,4 +1,4 @@
-/* shrink.c: a model that fails becomes a smaller one that fails in the same way.
+/* shrink.c: a model that fails becomes a smaller one that fails alike.
  * Steps change the text, and a change stays when the compiler is still wrong:
  * what is no model any more, the front end refuses. */
 #define _GNU_SOURCE
