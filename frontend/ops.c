@@ -139,6 +139,32 @@ static void check_concat(Front *f, const Node *n)
     }
 }
 
+/* n with the axis micro. */
+static Node *in_each_micro(Front *f, Node *n)
+{
+    Axis *micro = g_axis(f->g, "micro");
+
+    if (dim_of(n, micro) >= 0)
+        return n;
+    Node *s = make(f, Ospread, 1, &n);
+    s->dim[s->nd++] = (Dim){ micro, 1 };
+    for (int i = 0; i < n->nd; i++)
+        s->dim[s->nd++] = n->dim[i];
+    return infer(current(f), s);
+}
+
+/* Beside what differs between micro-batches all do. */
+static void with_micro(Front *f, int nin, Node **in)
+{
+    Axis *micro = g_axis(f->g, "micro");
+    int some = 0;
+
+    for (int k = 0; k < nin; k++)
+        some |= dim_of(in[k], micro) >= 0;
+    for (int k = 0; k < nin && some; k++)
+        in[k] = in_each_micro(f, in[k]);
+}
+
 /* Every op that is not hidden: operands, then attributes. The last attribute
  * may be left out when it is a flag (wrap). */
 static int generic(lua_State *L)
@@ -160,6 +186,8 @@ static int generic(lua_State *L)
     else
         for (int i = 0; i < nin; i++)
             in[i] = operand(L, i + 1, strf(f->g->arena, "argument %d", i + 1));
+    if (op == Oconcat)
+        with_micro(f, nin, in);
     Node *n = make(f, op, nin, in);
     for (int i = 0; i < o->nattr; i++) {
         if (strcmp(o->attr[i].name, "wrap"))
@@ -418,20 +446,6 @@ static int halves(lua_State *L)
     two->n = 2;
     half->n = size / 2;
     return push_node(L, infer(current(f), n));
-}
-
-/* n with the axis micro. */
-static Node *in_each_micro(Front *f, Node *n)
-{
-    Axis *micro = g_axis(f->g, "micro");
-
-    if (dim_of(n, micro) >= 0)
-        return n;
-    Node *s = make(f, Ospread, 1, &n);
-    s->dim[s->nd++] = (Dim){ micro, 1 };
-    for (int i = 0; i < n->nd; i++)
-        s->dim[s->nd++] = n->dim[i];
-    return infer(current(f), s);
 }
 
 /* The mask is another in every micro-batch, also of what is the same in all of
