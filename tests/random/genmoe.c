@@ -53,6 +53,44 @@ static Tens *logits(Gen *g, Moe *m)
     return z;
 }
 
+/* A bias that only the choice sees, changed after the step; its name, or null
+ * where the tokens are data of which some are no more there. */
+static const char *bias_of(Gen *g, const Moe *m)
+{
+    Tens like = { .most = 1 };
+
+    if (m->x->data && dim_at(&m->tokens, intern("batch")) < 0)
+        return NULL;
+    add_dim(&like, m->expert);
+    Tens *s =
+        emit(g, &like, "state(\"s%d\", \"%s\", 0.1)", g->states++, m->expert.a);
+    s->closed = 1;
+    s->live = 1;
+    return s->name;
+}
+
+/* With a bias, or within the best of some groups. */
+static const char *sigmoid_router(Gen *g, const Moe *m, const char *z)
+{
+    const char *bias = chance(g, 50) ? bias_of(g, m) : NULL;
+    Text t = { .arena = g->a };
+
+    put(&t, "sigmoid_topk(%s, %lld, \"%s\"", z, (long long)m->k, m->expert.a);
+    if (bias)
+        put(&t, ", { bias=%s", bias);
+    for (int64_t n = 2; n < m->expert.n && chance(g, 60); n++)
+        if (m->expert.n % n == 0 && m->expert.n / n >= m->k) {
+            GDim groups = new_axis(g, "groups", n);
+            declarable(g, groups);
+            put(&t, "%sgroups=\"%s\", keep=%lld, best=1", bias ? ", " : ", { ",
+                groups.a, (long long)(1 + below(g, n)));
+            bias = "";
+            break;
+        }
+    put(&t, "%s)", bias ? " }" : "");
+    return t.s;
+}
+
 /* "local g, e = ..." of a router; the names of both. */
 static void take_choice(Gen *g, Moe *m, const char *text)
 {
@@ -82,18 +120,28 @@ static void route(Gen *g, Moe *m)
     static const char *const forms[] = {
         "softmax_topk(%s, %lld, \"%s\")",
         "topk_softmax(%s, %lld, \"%s\")",
-        "sigmoid_topk(%s, %lld, \"%s\")",
+        "softmax_top1(%1$s, \"%3$s\")",
+        "topk(softmax(limit_groups(%1$s, \"%3$s\", \"%4$s\", 1, 1), "
+        "\"%3$s\"), %2$lld, \"%3$s\")",
         "topk(sigmoid(%s), %lld, \"%s\")",
         "topk(%s, %lld, \"%s\")",
         "topk(softmax(%1$s, \"%3$s\"), %2$lld, \"%3$s\")",
     };
-    const char *z = logits(g, m)->name;
+    const char *z = logits(g, m)->name, *form;
+    GDim groups = new_axis(g, "groups", 1);
 
+    form = forms[below(g, sizeof forms / sizeof *forms)];
+    if (strstr(form, "top1"))
+        m->k = 1;
+    if (strstr(form, "groups"))
+        declarable(g, groups);
     m->top = (GDim){ intern("top"), m->k };
     vec_push(g->a, g->made, m->top);
-    take_choice(g, m,
-                strf(g->a, forms[below(g, sizeof forms / sizeof *forms)], z,
-                     (long long)m->k, m->expert.a));
+    if (chance(g, 15))
+        take_choice(g, m, sigmoid_router(g, m, z));
+    else
+        take_choice(
+            g, m, strf(g->a, form, z, (long long)m->k, m->expert.a, groups.a));
 }
 
 /* A weight [expert a b], indexed. */
@@ -121,6 +169,27 @@ static GDim other_axis(Gen *g, const Moe *m, GDim not )
     d = new_axis(g, "o", 2 + below(g, 4));
     declarable(g, d);
     return d;
+}
+
+static int has_index(const Tens *t, const void *with)
+{
+    (void)with;
+    return t->of != NULL && t->nd <= 3 && dim_at(t, t->of) < 0;
+}
+
+/* A state that follows how often an index chose. */
+static int rebalanced(Gen *g)
+{
+    Tens *e = pick(g, INTEGER, has_index, NULL), like = { .most = 1 };
+
+    if (!e || !e->nd || (e->data && dim_at(e, intern("batch")) < 0) ||
+        !declarable(g, (GDim){ e->of, e->ofn }))
+        return 0;
+    add_dim(&like, (GDim){ e->of, e->ofn });
+    Tens *s = emit(g, &like, "state(\"s%d\", \"%s\", 0.1)", g->states++, e->of);
+    line(g, "balance_bias(%s, %s, \"%s\", \"%s\", 0.01)", s->name, e->name,
+         e->of, names_of(g, e));
+    return 1;
 }
 
 static int experts(Gen *g)
@@ -172,12 +241,6 @@ static int experts(Gen *g)
 }
 
 /* A weight of up to three axes indexed by any index there is. */
-static int has_index(const Tens *t, const void *with)
-{
-    (void)with;
-    return t->of != NULL && t->nd <= 3 && dim_at(t, t->of) < 0;
-}
-
 static int within(const Tens *t, const void *with)
 {
     const Tens *e = with;
@@ -268,7 +331,13 @@ static int balanced(Gen *g)
     like = *t;
     drop_dim(&like, at);
     Tens none = real(4);
-    if (chance(g, 40))
+    if (chance(g, 30) && (!t->data || dim_at(&like, intern("batch")) >= 0))
+        emit(g, &none,
+             "scope(\"b%d\", global_balance_loss, softmax(%s, "
+             "\"%s\"), %lld, \"%s\", \"%s\")",
+             g->states++, t->name, d.a, (long long)(1 + below(g, d.n)), d.a,
+             names_of(g, &like));
+    else if (chance(g, 40))
         emit(g, &none, "z_loss(%s, \"%s\", \"%s\")", tame(g, t, 4), d.a,
              names_of(g, &like));
     else
@@ -307,6 +376,6 @@ static int chosen(Gen *g)
 }
 
 const GenRow genmoe[] = {
-    { 10, experts }, { 6, indexed }, { 4, labelled },
-    { 3, balanced }, { 2, chosen },  { 0, NULL },
+    { 10, experts },   { 6, indexed }, { 4, labelled }, { 3, balanced },
+    { 2, rebalanced }, { 2, chosen },  { 0, NULL },
 };

@@ -132,6 +132,8 @@ static void head(Gen *g, Tens *x, Tens *table)
              "sum(f32(ge(labels, 0)), \"batch seq\") + 1e-9)",
              ce);
     z->closed = 1;
+    if (chance(g, 50))
+        line(g, "output(\"logits\", %s)", z->name);
 }
 
 void gen_net(Gen *g)

@@ -184,6 +184,53 @@ static int integers(Gen *g)
     return 1;
 }
 
+/* Integers of integers, kept small. */
+static int arithmetic(Gen *g)
+{
+    static const char *const two[] = {
+        "mod(%s + %s, 5)", "mod(%s * %s, 7)", "mod(%s - %s, 3)",
+        "maximum(%s, %s)", "minimum(%s, %s)", "where(lt(%1$s, 2), %2$s, %1$s)",
+    };
+    static const char *const one[] = {
+        "abs(%s)",
+        "mod(-%s, 4)",
+        "sign(%s)",
+        "mod(%s * 3 + 1, 5)",
+    };
+    Tens *a = pick(g, INTEGER, NULL, NULL), *b, like;
+
+    if (!a)
+        return 0;
+    b = pick(g, INTEGER, fits_with, a);
+    like = b ? united(a, b) : *a;
+    like.of = NULL;
+    like.most = 7;
+    if (b && chance(g, 60))
+        emit(g, &like, two[below(g, 6)], a->name, b->name);
+    else
+        emit(g, a, one[below(g, 4)], a->name)->of = NULL;
+    return 1;
+}
+
+/* Which of an axis: integers below its size. */
+static int indices(Gen *g)
+{
+    GDim d = some_axis(g, 2);
+    Tens *a = pick(g, INTEGER, NULL, NULL), like;
+
+    if (!a || dim_at(a, d.a) >= 0)
+        return 0;
+    like = *a;
+    like.of = d.a;
+    like.ofn = d.n;
+    if (chance(g, 50))
+        emit(g, &like, "index(mod(abs(%s), %lld), \"%s\")", a->name,
+             (long long)d.n, d.a);
+    else
+        emit(g, &like, "hash_index(abs(%s), \"%s\")", a->name, d.a);
+    return 1;
+}
+
 static int fits_integer(const Tens *t, const void *with)
 {
     return fits_with(t, with) && !t->of;
@@ -314,8 +361,8 @@ static int product(Gen *g)
 }
 
 const GenRow genops[] = {
-    { 10, unary },   { 6, guarded },     { 4, affine },     { 14, binary },
-    { 8, choice },   { 3, with_number }, { 3, logic },      { 5, masked },
-    { 3, integers }, { 4, of_integers }, { 14, reduction }, { 2, truths },
-    { 14, product }, { 0, NULL },
+    { 10, unary },     { 6, guarded },     { 4, affine },   { 14, binary },
+    { 8, choice },     { 3, with_number }, { 3, logic },    { 5, masked },
+    { 3, arithmetic }, { 3, indices },     { 3, integers }, { 4, of_integers },
+    { 14, reduction }, { 2, truths },      { 14, product }, { 0, NULL },
 };

@@ -20,12 +20,25 @@ static Tens *row_of(Gen *g, int *at)
     return t;
 }
 
+/* Of integers and truths as well. */
+static Tens *any_row_of(Gen *g, int *at)
+{
+    Tens *t = chance(g, 80)
+                  ? NULL
+                  : pick(g, chance(g, 50) ? INTEGER : TRUTH, has_axes, NULL);
+
+    if (!t)
+        return row_of(g, at);
+    *at = (int)below(g, t->nd);
+    return t;
+}
+
 /* ---- views --------------------------------------------------------------- */
 
 static int renamed(Gen *g)
 {
     int at;
-    Tens *t = row_of(g, &at), like;
+    Tens *t = any_row_of(g, &at), like;
 
     if (!t)
         return 0;
@@ -42,7 +55,7 @@ static int renamed(Gen *g)
 static int split(Gen *g)
 {
     int at;
-    Tens *t = row_of(g, &at), like;
+    Tens *t = any_row_of(g, &at), like;
     GDim d = t ? t->dim[at] : (GDim){ 0 }, into[2];
 
     if (!t || t->nd == GENDIM)
@@ -70,7 +83,7 @@ static int split(Gen *g)
 static int merged(Gen *g)
 {
     int at;
-    Tens *t = row_of(g, &at), like, v = { 0 };
+    Tens *t = any_row_of(g, &at), like, v = { 0 };
 
     if (!t || t->nd < 2)
         return 0;
@@ -94,7 +107,7 @@ static int merged(Gen *g)
 static int sliced(Gen *g)
 {
     int at;
-    Tens *t = row_of(g, &at), like;
+    Tens *t = any_row_of(g, &at), like;
 
     if (!t)
         return 0;
@@ -110,7 +123,7 @@ static int sliced(Gen *g)
 static int shifted(Gen *g)
 {
     int at;
-    Tens *t = row_of(g, &at);
+    Tens *t = any_row_of(g, &at);
 
     if (!t)
         return 0;
@@ -142,18 +155,20 @@ static int beside(const Tens *t, const void *with)
 static int put_together(Gen *g)
 {
     int at;
-    Tens *t = row_of(g, &at), like;
+    Tens *t = any_row_of(g, &at), like;
 
     if (!t)
         return 0;
     Beside b = { t, at };
-    Tens *u = pick(g, REAL, beside, &b);
+    Tens *u = pick(g, t->kind, beside, &b);
     like = *t;
     if (!u || t->dim[at].n > 8)
         return 0;
     like.dim[at].n += u->dim[dim_at(u, t->dim[at].a)].n;
     like.most = fmax(t->most, u->most);
     like.data |= u->data;
+    if (t->of != u->of || t->ofn != u->ofn)
+        return 0;
     emit(g, &like, "concat(%s, %s, \"%s\")", t->name, u->name, t->dim[at].a);
     return 1;
 }
@@ -303,7 +318,7 @@ static int indexes(const Tens *t, const void *with)
 static int taken(Gen *g)
 {
     int at;
-    Tens *t = row_of(g, &at), shape, like, rest;
+    Tens *t = any_row_of(g, &at), shape, like, rest;
 
     if (!t)
         return 0;
@@ -313,13 +328,65 @@ static int taken(Gen *g)
         shape = *e;
     rest = *t;
     drop_dim(&rest, at);
-    shape.kind = REAL;
+    shape.kind = t->kind;
     like = united(&shape, &rest);
     if (like.nd < 0)
         return 0;
+    like.of = NULL;
     like.most = t->most;
     like.data = t->data | shape.data;
     emit(g, &like, "gather(%s, %s, \"%s\")", t->name, i, t->dim[at].a);
+    return 1;
+}
+
+/* Rows of a table, its first axis, by integers below its size. */
+static int is_small(const Tens *t, const void *with)
+{
+    (void)with;
+    return !t->of && t->nd <= 2 && t->most > 0;
+}
+
+static int embedded(Gen *g)
+{
+    Tens *e = pick(g, INTEGER, is_small, NULL), w = { 0 }, like;
+    GDim d = some_axis(g, 1), rows = some_axis(g, 2);
+
+    if (!e || dim_at(e, d.a) >= 0 || dim_at(e, rows.a) >= 0 || rows.a == d.a)
+        return 0;
+    add_dim(&w, rows);
+    add_dim(&w, d);
+    Tens *table = make_param(g, &w, NULL);
+    table->uses++;
+    like = *e;
+    like.kind = REAL;
+    like.most = 2.5;
+    add_dim(&like, d);
+    emit(g, &like, "embed(mod(abs(%s), %lld), %s)", e->name, (long long)rows.n,
+         table->name);
+    return 1;
+}
+
+/* Values go back to where topk took some from. */
+static int returned(Gen *g)
+{
+    Tens *e = pick(g, INTEGER, is_index, NULL), *v, like;
+
+    if (!e || dim_at(e, e->of) >= 0)
+        return 0;
+    v = pick(g, REAL, beside, &(Beside){ e, -1 });
+    GDim d = { e->of, e->ofn };
+    if (!v || !v->nd || !declarable(g, d))
+        return 0;
+    like = *v;
+    like.dim[dim_at(&like, e->dim[e->nd - 1].a)] = d;
+    for (int i = 0; i < like.nd; i++)
+        if (!declarable(g, like.dim[i]))
+            return 0;
+    like.most = v->most * 2;
+    Tens *w = make_param(g, &like, NULL);
+    w->uses++;
+    emit(g, &like, "scatter_add(%s, %s, %s) * %s", v->name, e->name, w->name,
+         w->name);
     return 1;
 }
 
@@ -351,8 +418,8 @@ static int placed(Gen *g)
 }
 
 const GenRow genrows[] = {
-    { 6, renamed }, { 6, split },        { 6, merged }, { 6, sliced },
-    { 6, shifted }, { 6, put_together }, { 6, summed }, { 16, largest },
-    { 12, normed }, { 4, best },         { 10, hot },   { 12, taken },
-    { 6, placed },  { 0, NULL },
+    { 6, renamed }, { 6, split },        { 6, merged },   { 6, sliced },
+    { 6, shifted }, { 6, put_together }, { 6, summed },   { 16, largest },
+    { 12, normed }, { 4, best },         { 4, embedded }, { 4, returned },
+    { 10, hot },    { 12, taken },       { 6, placed },   { 0, NULL },
 };
