@@ -154,6 +154,32 @@ static void bound_shift(Front *f, Node *n)
         n->i = -size;
 }
 
+/* n with the axis micro. */
+static Node *in_each_micro(Front *f, Node *n)
+{
+    Axis *micro = g_micro(f->g);
+
+    if (dim_of(n, micro) >= 0)
+        return n;
+    Node *s = make(f, Ospread, 1, &n);
+    s->dim[s->nd++] = (Dim){ micro, 1 };
+    for (int i = 0; i < n->nd; i++)
+        s->dim[s->nd++] = n->dim[i];
+    return infer(current(f), s);
+}
+
+/* Beside what differs between micro-batches all do. */
+static void with_micro(Front *f, int nin, Node **in)
+{
+    Axis *micro = g_micro(f->g);
+    int some = 0;
+
+    for (int k = 0; k < nin; k++)
+        some |= dim_of(in[k], micro) >= 0;
+    for (int k = 0; k < nin && some; k++)
+        in[k] = in_each_micro(f, in[k]);
+}
+
 /* Every op that is not hidden: operands, then attributes. The last attribute
  * may be left out when it is a flag (wrap). */
 static int generic(lua_State *L)
@@ -175,6 +201,8 @@ static int generic(lua_State *L)
     else
         for (int i = 0; i < nin; i++)
             in[i] = operand(L, i + 1, strf(f->g->arena, "argument %d", i + 1));
+    if (op == Oconcat)
+        with_micro(f, nin, in);
     Node *n = make(f, op, nin, in);
     for (int i = 0; i < o->nattr; i++) {
         if (strcmp(o->attr[i].name, "wrap"))
@@ -425,6 +453,8 @@ static int halves(lua_State *L)
     return push_node(L, infer(current(f), n));
 }
 
+/* The mask is another in every micro-batch, also of what is the same in all of
+ * them, as a parameter is. */
 static int dropout(lua_State *L)
 {
     Front *f = enter(L, "dropout");
@@ -437,10 +467,13 @@ static int dropout(lua_State *L)
             kind_of(L, 2));
     for (const char *s = f->scope->path; *s; s++)
         key = mix64(key, (unsigned char)*s);
+    if (p == 0)
+        return push_node(L, x);
+    x = in_each_micro(f, x);
     n = make(f, Odropout, 1, &x);
     n->f = p;
     n->i = (int64_t)(key >> 1);
-    return push_node(L, p > 0 ? infer(current(f), n) : x);
+    return push_node(L, infer(current(f), n));
 }
 
 /* size(x, axis) of a tensor; size("axis") as axes{} or the command line say */

@@ -40,17 +40,21 @@ Mesh *fold_mesh(Graph *g)
 
 /* ---- micro-batches ------------------------------------------------------- */
 
+/* Rows are as many as their index has elements. */
+static int grows(const Node *n, int d, const Axis *micro)
+{
+    const Axis *a = n->dim[d].a;
+
+    return a == micro ||
+           (g_isrow(a) && n->map && dim_of(n->map->in[0], micro) >= 0);
+}
+
 static void widen(Node **node, const Axis *micro, int64_t dp)
 {
-    for (size_t i = 0; i < vec_len(node); i++) {
-        Node *n = node[i];
-        int d = dim_of(n, micro);
-        if (d >= 0)
-            n->dim[d].n *= dp;
-        for (int k = 0; k < n->nd && n->map; k++)
-            if (g_isrow(n->dim[k].a))
-                n->dim[k].n *= dp;
-    }
+    for (size_t i = 0; i < vec_len(node); i++)
+        for (int d = 0; d < node[i]->nd; d++)
+            if (grows(node[i], d, micro))
+                node[i]->dim[d].n *= dp;
 }
 
 /* Bodies are shared by a composite and its gradient: widen each once. */

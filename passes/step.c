@@ -159,13 +159,27 @@ static Node *statistic(TrainStep *s, Node *n)
     return post_op2(s, Omul, all, post_num(s, 1 / count));
 }
 
-/* Axes that infer cannot know are the node's own; in post without micro. */
+/* Those that infer cannot know. */
+static int has_own_dims(Op op)
+{
+    switch (op) {
+    case Oiota:
+    case Ospread:
+    case Osplit:
+    case Opermute:
+    case Oscatter_add:
+    case Opart:
+    case Ounpack: return 1;
+    default: return 0;
+    }
+}
+
+/* In post without micro. */
 static void own_dims(Graph *g, Node *n)
 {
     int at = dim_of(n, g_micro(g));
 
-    if (n->op != Oiota && n->op != Ospread && n->op != Osplit &&
-        n->op != Opermute && n->op != Oscatter_add)
+    if (!has_own_dims(n->op))
         n->nd = 0;
     else if (at >= 0)
         memmove(n->dim + at, n->dim + at + 1,
