@@ -109,8 +109,8 @@ static const Fold some[] = {
     { "tests/models/router_sigmoid.lua", 2, 2, 2, 4, 1, "" },
     { "tests/models/router_choice.lua",  2, 1, 2, 2, 1, "" },
     { "tests/models/router_post.lua",    2, 2, 1, 2, 2, "" },
-    /* Equal tokens tie and rounding chooses which is dropped: few here.     */
-    { "tests/models/folds.lua",          2, 1, 2, 4, 1, PAD " axes.vocab=97" },
+    /* Equal tokens, whose weights differ in their last bits only.           */
+    { "tests/models/folds.lua",          2, 1, 2, 4, 1, PAD },
 };
 /* clang-format on */
 
