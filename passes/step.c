@@ -165,7 +165,8 @@ static void own_dims(Graph *g, Node *n)
     int at = dim_of(n, g_axis(g, "micro"));
 
     if (n->op != Oiota && n->op != Ospread && n->op != Osplit &&
-        n->op != Opermute && n->op != Oscatter_add)
+        n->op != Opermute && n->op != Oscatter_add && n->op != Opart &&
+        n->op != Ocall)
         n->nd = 0;
     else if (at >= 0)
         memmove(n->dim + at, n->dim + at + 1,
