@@ -5,12 +5,12 @@ local z = param("z", "seq dim", normal(0.02))
 local tokens = input("tokens", "batch seq")
 local function keep(name, axes, t) update(state(name, axes), t) end
 local function at_keys(t) return rename(t, {seq="key"}) end
-local given = { factor=8, original=64, beta_fast=4, beta_slow=0.5, attention_factor=1.5 }
+local given = { factor=8, original=1024, beta_fast=4, beta_slow=0.5, attention_factor=1.5 }
 
-keep("rope", "seq dim", rope(x, "dim", "seq", 100))
-keep("rope_neighbours", "seq dim", rope(x, "dim", "seq", 100, { interleaved=true }))
-keep("rope_yarn", "seq dim", rope(x, "dim", "seq", 100, { yarn={ factor=8, original=64 } }))
-keep("rope_yarn_given", "seq dim", rope(x, "dim", "seq", 100, { yarn=given }))
+keep("rope", "seq dim", rope(x, "dim", "seq", 1e4))
+keep("rope_neighbours", "seq dim", rope(x, "dim", "seq", 1e4, { interleaved=true }))
+keep("rope_yarn", "seq dim", rope(x, "dim", "seq", 1e4, { yarn={ factor=8, original=4096 } }))
+keep("rope_yarn_given", "seq dim", rope(x, "dim", "seq", 1e4, { yarn=given }))
 keep("rmsnorm", "seq dim", scope("r", rmsnorm, z, "dim"))
 keep("rmsnorm_eps", "seq dim", scope("re", rmsnorm, z, "dim", 1e-3))
 keep("layernorm", "seq dim", scope("l", layernorm, z, "dim"))

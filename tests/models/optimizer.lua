@@ -1,7 +1,8 @@
 -- Gradients that are worked out by hand: of w and norm a constant times the mean
 -- a of a sequence's numbers, of root 0.5 sqrt(a / root). Without numbers, a = 0,
 -- the last is 0 / 0 where the loss is finite; below 0 the loss is not a number;
--- above a million the gradient is finite and its square is not.
+-- near 50000 the loss alone is infinite; above a million the gradient is finite
+-- and its square is not.
 axes { batch=1, seq=3, tall=3, wide=5 }
 local t = input("tokens", "batch seq")
 local a = mean(f32(t), "batch seq")
@@ -12,6 +13,7 @@ local root = param("root", "wide tall", ones)
 local c = f32(iota("tall")) - 1 + f32(iota("wide")) / 2
 loss("linear", (sum(w * c, "tall wide") + sum(norm * (f32(iota("tall")) + 1), "tall")) * a * big / 64)
 loss("root", sum(sqrt(root * a), "tall wide") / 16, 0.5)
+loss("far", where(land(gt(a, 4e4), lt(a, 6e4)), inf, 0))
 local seen = state("seen", "", zeros)
 update(seen, seen + mean(f32(t), "batch seq"))
-train { steps=8, batch=4 }
+train { steps=9, batch=4 }

@@ -11,7 +11,7 @@
 enum { Q = 7, D = 16, H = D / 2 };
 
 /* Functions of libm and sums of 16 terms in another order. */
-static const double TOL = 1e-13, THETA = 100, PI = 3.14159265358979323846;
+static const double TOL = 1e-13, THETA = 1e4, PI = 3.14159265358979323846;
 
 typedef double Grid[Q][D];
 
@@ -120,10 +120,8 @@ static void all_ropes(Exec *x, Grid a)
     } c[] = {
         { "rope", 0, { .scale = 1 } },
         { "rope_neighbours", 1, { .scale = 1 } },
-        { "rope_yarn",
-          0,
-          { 8, 64, 32, 1, 1.2079441541679836 } }, /* 1 + ln 8 / 10 */
-        { "rope_yarn_given", 0, { 8, 64, 4, 0.5, 1.5 } },
+        { "rope_yarn", 0, { 8, 4096, 32, 1, 1 + 0.1 * 2.0794415416798357 } },
+        { "rope_yarn_given", 0, { 8, 1024, 4, 0.5, 1.5 } },
     };
 
     for (size_t i = 0; i < sizeof c / sizeof *c; i++) {

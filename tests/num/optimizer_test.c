@@ -17,7 +17,7 @@
 #include "../../runtime/runtime.h"
 #include "../unit/share.h"
 
-enum { SEQ = 3, TALL = 3, WIDE = 5, W = TALL * WIDE, MICRO = 4, STEPS = 8 };
+enum { SEQ = 3, TALL = 3, WIDE = 5, W = TALL * WIDE, MICRO = 4, STEPS = 9 };
 
 /* Some dozen operations; a fold adds in another order. */
 static const double TOL = 1e-13;
@@ -59,6 +59,7 @@ typedef struct Hand {
 static void add_gradients(Hand *h, double a, double g[NPARAM][W])
 {
     double big = a > 1e6 ? 1e200 : 1, sum = 0, roots = 0;
+    double far = a > 4e4 && a < 6e4 ? INFINITY : 0;
 
     for (int i = 0; i < W; i++) {
         double c = i / WIDE - 1 + (i % WIDE) / 2.0;
@@ -72,7 +73,7 @@ static void add_gradients(Hand *h, double a, double g[NPARAM][W])
         g[1][i] += (i + 1) * a * big / 64 / MICRO;
         sum += h->p[1][i] * (i + 1);
     }
-    h->loss += (sum * a * big / 64 + 0.5 * roots / 16) / MICRO;
+    h->loss += (sum * a * big / 64 + 0.5 * roots / 16 + far) / MICRO;
 }
 
 /* Loshchilov and Hutter 2019, algorithm 2; t from 1. */
@@ -114,8 +115,9 @@ static void step_by_hand(Hand *h, const double *a, const Setting *s, int t)
 /* ---- step by step -------------------------------------------------------- */
 
 /* Small and large gradients; then none that is finite: 0 / 0 under a loss of 0,
- * a loss that is not a number, squares beyond the largest number. */
-static const int32_t bad[STEPS] = { 2, 90, 3, 0, 5, -40, 4000000, 7 };
+ * a loss that is not a number, squares beyond the largest number, an infinite
+ * loss alone. */
+static const int32_t bad[STEPS] = { 2, 90, 3, 0, 5, -40, 4000000, 50000, 7 };
 static const int32_t *level = bad;
 
 static int32_t token(int step, int64_t i)
@@ -271,7 +273,7 @@ static void run_steps(const char *fold, const char *keys, Setting s, Plan *p)
 
 /* The steps are those of a file of bytes, in its order; the third has no finite
  * gradient, takes its samples all the same, and changes nothing. */
-static const int32_t bytes[STEPS] = { 2, 90, 0, 5, 200, 3, 7, 1 };
+static const int32_t bytes[STEPS] = { 2, 90, 0, 5, 200, 3, 7, 1, 4 };
 
 static void write_bytes(const char *path)
 {
