@@ -24,4 +24,9 @@ local ago = iota("seq") - at_keys(iota("seq"))
 keep("causal", "seq dim", attention(causal(scores, "seq", "key"), at_keys(z), "key"))
 keep("window", "seq dim",
   attention(where(land(ge(ago, 0), lt(ago, 3)), scores, -inf), at_keys(z), "key"))
+
+-- Equal values share the gradient of the largest, and of the least.
+loss("tied", sum(max(param("tied", "seq dim", ones), "dim"), "seq"))
+loss("tied_least", sum(min(param("tied_least", "seq dim", ones), "dim"), "seq"), 2)
 loss("l", sum(x * z, "seq dim") * mean(f32(tokens), "batch seq"))
+train { clip=0 }

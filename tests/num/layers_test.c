@@ -1,7 +1,7 @@
 /* layers_test: the layers that are written in the language, in fp64, against
  * their formulas in plain loops: rotary embeddings with YaRN's defaults and
  * what is given, norms with small numbers, so that eps matters, masks, labels
- * without loss. tests/models/layers.lua keeps what each makes in a state. */
+ * without loss, gradients of ties. tests/models/layers.lua keeps what each makes in a state. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -163,6 +163,19 @@ static void all_norms(Exec *x, Grid z)
     compare(x, "layernorm", want[0], Q * D);
 }
 
+/* Gradients of max and min over equal values, off the first moment. */
+static void all_ties(Exec *x)
+{
+    double most[Q * D], least[Q * D];
+
+    for (int i = 0; i < Q * D; i++) {
+        most[i] = (1 - 0.9) / D;
+        least[i] = 2 * (1 - 0.9) / D;
+    }
+    compare(x, "optim.m.tied", most, Q * D);
+    compare(x, "optim.m.tied_least", least, Q * D);
+}
+
 int main(void)
 {
     Plan *p = fold_words("tests/models/layers.lua", "precision=fp64 world=1");
@@ -179,6 +192,7 @@ int main(void)
     all_ropes(x, a);
     all_norms(x, z);
     all_rows(x, a, z);
+    all_ties(x);
     attend_by_hand(a, z, Q, want);
     compare(x, "causal", want[0], Q * D);
     attend_by_hand(a, z, 3, want);
