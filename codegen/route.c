@@ -33,19 +33,23 @@ static void sort_by_expert(RowText *o, const RowWalks *w)
     row_line(o, "}");
 }
 
+/* Weights are compared to fewer bits than they have. Equal tokens have equal
+ * weights but for the order of sums, which differs between folds: the earlier
+ * token stays, in all of them. */
 static void weight_of(RowText *o, const RowWalks *w, const char *q,
-                      const char *name, const char *ct, Dtype dt)
+                      const char *name, Dtype dt)
 {
+    const char *ct = dtypes[compute_type(dt)].compute;
+
     row_decode(o, w, q, name, 3);
-    row_line(o, "const %s v%s = %s;", ct, name,
+    row_line(o, "const %s v%s = coarse_%s(%s);", ct, name,
+             dtypes[compute_type(dt)].name,
              row_load(o->a, dt, strf(o->a, "g[p2 + %s2]", name)));
 }
 
 /* Stable merge sort of s[0..len) by weight, largest first; d: as much room. */
 static void sort_by_weight(RowText *o, const RowWalks *w, Dtype dt)
 {
-    const char *ct = dtypes[compute_type(dt)].compute;
-
     row_line(o, "for (int64_t u = 1; u < len; u *= 2) {");
     row_line(o, "for (int64_t f = 0; f < len; f += 2 * u) {");
     row_line(o, "    int64_t m = f + u < len ? f + u : len;");
@@ -53,8 +57,8 @@ static void sort_by_weight(RowText *o, const RowWalks *w, Dtype dt)
     row_line(o, "    for (int64_t a = f, c = f; c < end; c++) {");
     row_line(o, "        int left = a < h;");
     row_line(o, "        if (left && m < end) {");
-    weight_of(o, w, "s[a]", "l", ct, dt);
-    weight_of(o, w, "s[m]", "r", ct, dt);
+    weight_of(o, w, "s[a]", "l", dt);
+    weight_of(o, w, "s[m]", "r", dt);
     row_line(o, "            left = BEFORE(vl, 0, vr, 1);");
     row_line(o, "        }");
     row_line(o, "        d[c] = left ? s[a++] : s[m++];");
@@ -106,7 +110,7 @@ static void drop_least(RowText *o, const RowWalks *w, Dtype dt)
     Dtype ct = compute_type(dt);
 
     row_line(o, "const auto key = [&](int i) {");
-    weight_of(o, w, "s[i]", "k", dtypes[ct].compute, dt);
+    weight_of(o, w, "s[i]", "k", dt);
     row_line(o, "    (void)k0, (void)k1;");
     row_line(o, "    return order_key(vk);");
     row_line(o, "};");

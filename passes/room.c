@@ -10,10 +10,11 @@
  *     %o = sum %z top                  %o = sum %z top
  *
  * g, the weights that multiply the rows, decides who stays, or the order of the
- * tokens does (route.drop). A pair that goes is -1 in %k: it has no row, so its
- * contribution and the gradient of its weight are 0. What else reads %e, as a
- * balance loss does, sees the router's choice. The share of dropped pairs is a
- * metric of the layer. */
+ * tokens does (route.drop). Weights that agree but for rounding are equal, so
+ * that all folds drop the same. A pair that goes is -1 in %k: it has no row, so
+ * its contribution and the gradient of its weight are 0. What else reads %e, as
+ * a balance loss does, sees the router's choice. The share of dropped pairs is
+ * a metric of the layer. */
 #include <math.h>
 #include <string.h>
 

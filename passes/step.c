@@ -169,6 +169,7 @@ static int has_own_dims(Op op)
     case Opermute:
     case Oscatter_add:
     case Opart:
+    case Ocall:
     case Ounpack: return 1;
     default: return 0;
     }

@@ -326,6 +326,7 @@ Exec *exec_open(const Plan *p, Comm *c)
         bind_work(x);
     bind_groups(x);
     channels_open(x);
+    poison_open(x);
     return x;
 }
 

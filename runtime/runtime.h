@@ -403,6 +403,7 @@ typedef struct Exec {
     void *copy;    /* exec_checked: buffers before a step */
     int64_t ncopy;
     const char *bad;           /* what exec_checked found */
+    int poison;                /* see poison.c */
     int64_t step;              /* of the last block */
     const Feed *feed;          /* of the run */
     _Atomic int64_t ticks;     /* steps of programs begun */
@@ -418,6 +419,9 @@ typedef struct Exec {
 
 Exec *exec_open(const Plan *p, Comm *c);
 void exec_close(Exec *x);
+/* poison.c: what is not written yet is no number, when tests ask for it. */
+void poison_open(Exec *x);
+void poison_step(const Rank *r, const Bound *b);
 /* Run a program once. feed and b may be null for programs without inputs.
  * err() when stages wait for each other. */
 void exec_run(Exec *x, const char *program, const Block *b, const Feed *feed);
