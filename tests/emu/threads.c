@@ -42,8 +42,7 @@ static void *new_context(void *stack, void (*begin)(void))
 {
     void **sp = (void **)((char *)stack + STACK);
 
-    *--sp = NULL;
-    *--sp = NULL;
+    *--sp = NULL; /* to whom it would return */
     memcpy(--sp, &begin, sizeof begin);
     for (int i = 0; i < 6; i++)
         *--sp = NULL;
