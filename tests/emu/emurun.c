@@ -1,5 +1,6 @@
 /* emurun.c: see emurun.h. Texts of loops and rows are one unit; those with
  * constants of their own (products, attention) are a unit each. */
+#define _GNU_SOURCE
 #include "emurun.h"
 #include "emu.h"
 #include "../../codegen/codegen.h"
@@ -7,8 +8,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
-enum { MOSTARGS = 96 };
+enum { MOSTARGS = 96, INTURN = 3 };
 
 static EmuModule **modules;
 static Table *kernels; /* interned name -> EmuKernel */
@@ -98,10 +100,103 @@ void emurun_close(void)
     mem = NULL;
 }
 
+/* ---- memory of a launch -------------------------------------------------- */
+
+enum { ALIGN = 256, PAGE = 4096 };
+
+/* An argument's copy, aligned as the runtime's buffers are; there is nothing
+ * before the page it begins in and behind the one it ends in. */
+typedef struct Room {
+    uint8_t *map, *at;
+    size_t mapped, n;
+} Room;
+
+static Room room[MOSTARGS];
+static int nroom;
+
+static int in_rooms(const void *p, size_t n)
+{
+    const uint8_t *b = p;
+
+    for (int i = 0; i < nroom; i++)
+        if (b >= room[i].at && b + n <= room[i].at + room[i].n)
+            return 1;
+    return 0;
+}
+
+static Room take(size_t n)
+{
+    Room r = { .n = n };
+    size_t whole = (n + ALIGN - 1) / ALIGN * ALIGN;
+    size_t pages = (whole + PAGE - 1) / PAGE * PAGE;
+
+    r.mapped = pages + 2 * PAGE;
+    r.map = mmap(NULL, r.mapped, PROT_READ | PROT_WRITE,
+                 MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (r.map == MAP_FAILED)
+        die("emurun: no memory");
+    mprotect(r.map, PAGE, PROT_NONE);
+    mprotect(r.map + PAGE + pages, PAGE, PROT_NONE);
+    memset(r.map + PAGE, 0xff, pages);
+    r.at = r.map + PAGE + pages - whole;
+    return r;
+}
+
+static int same_as(void *const *buf, int i)
+{
+    int j = 0;
+
+    while (buf[j] != buf[i])
+        j++;
+    return j;
+}
+
+/* Buffers to memory of their own; those that are one stay one. */
+static void bring(void *const *buf, const size_t *bytes, int n, void **arg)
+{
+    nroom = n;
+    for (int i = 0; i < n; i++) {
+        room[i] = (Room){ 0 };
+        arg[i] = NULL;
+        if (!buf[i])
+            continue;
+        if (same_as(buf, i) == i) {
+            room[i] = take(bytes[i]);
+            memcpy(room[i].at, buf[i], bytes[i]);
+        }
+        arg[i] = room[same_as(buf, i)].at;
+    }
+}
+
+static void take_back(void *const *buf, const size_t *bytes, int n)
+{
+    for (int i = 0; i < n; i++)
+        if (room[i].map) {
+            memcpy(buf[i], room[i].at, bytes[i]);
+            munmap(room[i].map, room[i].mapped);
+        }
+    nroom = 0;
+}
+
+/* What lies behind an argument is 0xff, as hostrun.c left it. */
+static void check_strays(const Group *k, void *const *buf, const size_t *bytes)
+{
+    for (int i = 0; i < k->narg; i++) {
+        const uint8_t *p = (const uint8_t *)buf[i] + bytes[i] - RUNGUARD;
+        for (int b = 0; buf[i] && b < RUNGUARD; b++)
+            if (p[b] != 0xff) {
+                printf("not ok - %s writes behind argument %d\n",
+                       k->step.kernel, i);
+                exit(1);
+            }
+    }
+}
+
 /* ---- running ------------------------------------------------------------- */
 
 /* iv: blocks threads blocks.y blocks.z bytes, then what depends on the rank. */
-static void launch(const Group *k, void *const *buf, const int64_t *iv)
+static void launch(const Group *k, void *const *buf, const size_t *bytes,
+                   const int64_t *iv)
 {
     int nbuf = k->narg + (k->scratch > 0), n = nbuf + k->step.nint - 5;
     void *arg[MOSTARGS], *param[MOSTARGS];
@@ -112,22 +207,25 @@ static void launch(const Group *k, void *const *buf, const int64_t *iv)
     if (!f || n > MOSTARGS)
         die("emurun: no kernel %s, or %d arguments", k->step.kernel, n);
     if (iv[3] < 0) { /* blocks take work in turns: few have more of it */
-        grid[0] = grid[0] < 3 ? grid[0] : 3;
+        grid[0] = grid[0] < INTURN ? grid[0] : INTURN;
         grid[2] = 1;
     }
-    for (int i = 0; i < nbuf; i++)
-        arg[i] = buf[i];
+    if (!grid[0] || !grid[1] || !grid[2])
+        return;
+    bring(buf, bytes, nbuf, arg);
     for (int i = nbuf; i < n; i++)
         memcpy(&arg[i], &iv[i - nbuf + 5], sizeof *arg);
     for (int i = 0; i < n; i++)
         param[i] = &arg[i];
-    if (!grid[0] || !grid[1] || !grid[2])
-        return;
+    emu_check = in_rooms;
     int error = emu_launch(f, grid, block, (unsigned)iv[4], param);
+    emu_check = NULL;
+    take_back(buf, bytes, nbuf);
     if (error) {
         printf("not ok - %s: error %d\n", k->step.kernel, error);
         exit(1);
     }
+    check_strays(k, buf, bytes);
 }
 
 void emurun_step(void *ctx, const Group *k, void *const *buf,
@@ -135,7 +233,7 @@ void emurun_step(void *ctx, const Group *k, void *const *buf,
 {
     (void)ctx;
     if (k->step.kind == Skernel)
-        launch(k, buf, iv);
+        launch(k, buf, bytes, iv);
     else
         host_step(NULL, k, buf, bytes, iv);
 }

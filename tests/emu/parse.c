@@ -296,6 +296,8 @@ static void set_field(Parse *p, Insn *i, Field f, int value)
         refuse(p, "a modifier that it does not take");
         return;
     }
+    if (f == Fshape)
+        return;
     if (f == Fflag)
         i->flags |= 1u << value;
     else if (f == Fspace && i->nspace < 3)
