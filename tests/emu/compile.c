@@ -4,7 +4,9 @@
 #define _GNU_SOURCE
 #include "machine.h"
 
+#include <errno.h>
 #include <fcntl.h>
+#include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -75,25 +77,33 @@ static void remove_all(const Work *w)
 
 /* ---- the compiler -------------------------------------------------------- */
 
-static void start(Work *w)
+/* In the work's folder, with what it says in the log; -1: not at all. No fork:
+ * the process may be large. */
+static int spawn(Work *w)
 {
     char path[128];
+    posix_spawn_file_actions_t acts;
+    pid_t pid = 0;
+    int status = -1;
 
     path_of(w, "log", path);
-    int fd = open(path, O_WRONLY | O_CREAT | O_APPEND, 0600);
-    dup2(fd, 1);
-    dup2(fd, 2);
-    if (chdir(w->dir))
-        _exit(126);
-    execvp(w->arg[0], (char *const *)w->arg);
-    _exit(127);
+    posix_spawn_file_actions_init(&acts);
+    posix_spawn_file_actions_addopen(&acts, 1, path,
+                                     O_WRONLY | O_CREAT | O_APPEND, 0600);
+    posix_spawn_file_actions_adddup2(&acts, 1, 2);
+    posix_spawn_file_actions_addchdir_np(&acts, w->dir);
+    int bad = posix_spawnp(&pid, w->arg[0], &acts, NULL,
+                           (char *const *)(uintptr_t)w->arg, environ);
+    posix_spawn_file_actions_destroy(&acts);
+    while (!bad && waitpid(pid, &status, 0) < 0 && errno == EINTR)
+        ;
+    return bad ? -1 : status;
 }
 
-/* In the work's folder, with c++ before and the work's options behind. */
+/* c++ with these arguments. */
 static int run(Work *w, const char *const *arg)
 {
     const char *cxx = getenv("CXX");
-    int status = -1;
     size_t n = 0;
 
     w->narg = 0;
@@ -101,15 +111,11 @@ static int run(Work *w, const char *const *arg)
     while (*arg)
         w->arg[w->narg++] = *arg++;
     w->arg[w->narg] = NULL;
-    pid_t pid = fork();
-    if (pid == 0)
-        start(w);
-    if (pid < 0 || waitpid(pid, &status, 0) < 0)
-        return 0;
-    char *said = read_file(w, "log", &n);
+    int status = spawn(w);
+    char *said = status ? read_file(w, "log", &n) : NULL;
     if (status)
-        out_put(w->log, "error: the C++ compiler fails (status %d)\n",
-                WIFEXITED(status) ? WEXITSTATUS(status) : -1);
+        out_put(w->log, "error: %s: %s\n", w->arg[0],
+                status < 0 ? "does not start" : "refuses the text");
     if (said)
         out_add(w->log, said, n);
     free(said);

@@ -1,5 +1,4 @@
-/* emurun.c: see emurun.h. Texts of loops and rows are one unit; those with
- * constants of their own (products, attention) are a unit each. */
+/* emurun.c: see emurun.h. All texts of a call are one unit. */
 #define _GNU_SOURCE
 #include "emurun.h"
 #include "emu.h"
@@ -18,10 +17,16 @@ static Arena *mem;
 
 /* ---- compiling ----------------------------------------------------------- */
 
-static int has_own_unit(const Group *k)
+/* A text with names and constants of its own, among others. */
+static void put_apart(Text *t, const Group *k)
 {
-    return k->fam == FAMgmm || k->fam == FAMgmmw || k->fam == FAMattn ||
-           k->fam == FAMattnback;
+    const char *s = k->text;
+
+    put(t, "namespace n_%s {\n%s\n}\n", k->step.kernel, s);
+    while ((s = strstr(s, "#define "))) {
+        s += strlen("#define ");
+        put(t, "#undef %.*s\n", (int)strcspn(s, " (\n"), s);
+    }
 }
 
 static int compile(const char *text)
@@ -64,26 +69,21 @@ static Group **distinct(Group *const *k, int n)
 int emurun_compile(Arena *a, Group *const *k, int n)
 {
     Text all = { .arena = a };
-    int ok = 1, first;
+    int ok = 1;
 
     if (!mem) {
         mem = arena_new();
         kernels = table_new(mem);
     }
-    first = (int)vec_len(modules);
     Group **one = distinct(k, n);
     put(&all, "%s", T_cuda.prelude);
     for (size_t i = 0; i < vec_len(one); i++)
-        if (has_own_unit(one[i]))
-            ok &= compile(strf(a, "%s%s", T_cuda.prelude, one[i]->text));
-        else
-            put(&all, "%s\n", one[i]->text);
-    ok &= compile(all.s);
+        put_apart(&all, one[i]);
+    if (!compile(all.s))
+        return 0;
     for (size_t i = 0; i < vec_len(one); i++) {
         const char *name = intern(one[i]->step.kernel);
-        EmuKernel *f = NULL;
-        for (size_t m = (size_t)first; m < vec_len(modules) && !f; m++)
-            f = emu_kernel(modules[m], name);
+        EmuKernel *f = emu_kernel(modules[vec_len(modules) - 1], name);
         *table_at(kernels, KEYP(name)) = f;
         ok &= f != NULL;
     }
