@@ -179,24 +179,24 @@ static void take_back(void *const *buf, const size_t *bytes, int n)
 }
 
 /* What lies behind an argument is 0xff, as hostrun.c left it. */
-static void check_strays(const Group *k, void *const *buf, const size_t *bytes)
+static int strays(const Group *k, void *const *buf, const size_t *bytes)
 {
+    int n = 0;
+
     for (int i = 0; i < k->narg; i++) {
         const uint8_t *p = (const uint8_t *)buf[i] + bytes[i] - RUNGUARD;
         for (int b = 0; buf[i] && b < RUNGUARD; b++)
-            if (p[b] != 0xff) {
-                printf("not ok - %s writes behind argument %d\n",
-                       k->step.kernel, i);
-                exit(1);
-            }
+            n += p[b] != 0xff;
     }
+    if (n)
+        printf("# %s writes behind an argument\n", k->step.kernel);
+    return n;
 }
 
 /* ---- running ------------------------------------------------------------- */
 
-/* iv: blocks threads blocks.y blocks.z bytes, then what depends on the rank. */
-static void launch(const Group *k, void *const *buf, const size_t *bytes,
-                   const int64_t *iv)
+int emurun_launch(const Group *k, void *const *buf, const size_t *bytes,
+                  const int64_t *iv)
 {
     int nbuf = k->narg + (k->scratch > 0), n = nbuf + k->step.nint - 5;
     void *arg[MOSTARGS], *param[MOSTARGS];
@@ -211,7 +211,7 @@ static void launch(const Group *k, void *const *buf, const size_t *bytes,
         grid[2] = 1;
     }
     if (!grid[0] || !grid[1] || !grid[2])
-        return;
+        return 0;
     bring(buf, bytes, nbuf, arg);
     for (int i = nbuf; i < n; i++)
         memcpy(&arg[i], &iv[i - nbuf + 5], sizeof *arg);
@@ -221,19 +221,20 @@ static void launch(const Group *k, void *const *buf, const size_t *bytes,
     int error = emu_launch(f, grid, block, (unsigned)iv[4], param);
     emu_check = NULL;
     take_back(buf, bytes, nbuf);
-    if (error) {
-        printf("not ok - %s: error %d\n", k->step.kernel, error);
-        exit(1);
-    }
-    check_strays(k, buf, bytes);
+    return error ? error : strays(k, buf, bytes) ? -1 : 0;
 }
 
 void emurun_step(void *ctx, const Group *k, void *const *buf,
                  const size_t *bytes, const int64_t *iv)
 {
     (void)ctx;
-    if (k->step.kind == Skernel)
-        launch(k, buf, bytes, iv);
-    else
+    if (k->step.kind != Skernel) {
         host_step(NULL, k, buf, bytes, iv);
+        return;
+    }
+    int error = emurun_launch(k, buf, bytes, iv);
+    if (!error)
+        return;
+    printf("not ok - %s: error %d\n", k->step.kernel, error);
+    exit(1);
 }

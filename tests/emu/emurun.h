@@ -10,6 +10,10 @@ int emurun_compile(Arena *a, Group *const *k, int n);
 /* Kernels by the emulation; products that are no kernel by hostrun's loops.
  * ctx: null. Ends the program when a launch fails. */
 RunStep emurun_step;
+/* A kernel's launch: iv has what emurun_step gives it, bytes of arguments count
+ * RUNGUARD more. 0, a CUDA error number, or -1: it wrote behind an argument. */
+int emurun_launch(const Group *k, void *const *buf, const size_t *bytes,
+                  const int64_t *iv);
 void emurun_close(void);
 
 #endif
