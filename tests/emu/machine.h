@@ -306,8 +306,9 @@ void bar_bytes(uint8_t *bar, int64_t n); /* expected: > 0; there: < 0 */
  * is known by who wrote it and who fenced. */
 void proxy_wrote(Thread *t, uint32_t at, size_t n);
 void proxy_filled(Block *b, uint32_t at, size_t n); /* by the proxy itself */
-/* fence: the reader's last. Fails where a fence is missing. */
-void proxy_reads(const Block *b, uint32_t at, size_t n, unsigned fence);
+/* n bytes of 16-byte pieces as the proxy sees them; fence: the reader's last. */
+void proxy_reads(const Block *b, uint32_t at, size_t n, unsigned fence,
+                 uint8_t *to);
 unsigned proxy_fence_of(const Thread *t);
 void proxy_start(Block *b);
 

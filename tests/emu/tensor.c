@@ -263,8 +263,7 @@ void box_take(const Box *x, uint8_t *to)
 
     for (size_t c = 0; c < n; c += 16) {
         uint32_t from = swizzled(&m, x->at + (uint32_t)c);
-        proxy_reads(x->b, from, 16, fence);
-        memcpy(to + c, x->b->shared + from, 16);
+        proxy_reads(x->b, from, 16, fence, to + c);
     }
 }
 

@@ -185,12 +185,12 @@ static Desc read_desc(uint64_t v)
 
 /* The 16 bytes at a place of the matrix as it is without swizzle. Rows of the
  * swizzle's pattern are 128 bytes, counted from `base`. */
-static const uint8_t *piece(const Wg *g, const Mma *m, const Desc *d,
-                            uint32_t at)
+static void piece(const Wg *g, const Mma *m, const Desc *d, uint32_t at,
+                  uint8_t to[16])
 {
     at ^= (((at >> 7) - d->base) & d->mask) << 4;
-    proxy_reads(g->b, at, 16, m->fence);
-    return shared_bytes(g->thread, at, 16, NULL);
+    shared_bytes(g->thread, at, 16, NULL);
+    proxy_reads(g->b, at, 16, m->fence, to);
 }
 
 /* Row r of 32 bytes along k, two pieces: c is which. Groups of eight rows are
@@ -229,12 +229,12 @@ static void read_matrix(const Wg *g, const Mma *m, uint64_t desc, int turned,
     const struct Elements *e = elements_of(type);
     int each = 16 / e->bytes, K = 32 / e->bytes;
     Desc d = read_desc(desc);
+    uint8_t p[16];
 
     if (!turned) {
         for (int r = 0; r < n; r++)
             for (int c = 0; c < 2; c++) {
-                const uint8_t *p =
-                    piece(g, m, &d, along_k(&d, (uint32_t)r, (uint32_t)c));
+                piece(g, m, &d, along_k(&d, (uint32_t)r, (uint32_t)c), p);
                 for (int i = 0; i < each; i++)
                     x[c * each + i][r] = e->value(element_at(p, i, e->bytes));
             }
@@ -242,8 +242,7 @@ static void read_matrix(const Wg *g, const Mma *m, uint64_t desc, int turned,
     }
     for (int k = 0; k < K; k++)
         for (int c = 0; c < n / 8; c++) {
-            const uint8_t *p =
-                piece(g, m, &d, along_rows(&d, (uint32_t)k, (uint32_t)c));
+            piece(g, m, &d, along_rows(&d, (uint32_t)k, (uint32_t)c), p);
             for (int i = 0; i < 8; i++)
                 x[k][c * 8 + i] = e->value(element_at(p, i, 2));
         }
