@@ -46,6 +46,13 @@ static void run_host(Run *r, const Group *k, void *lib)
     free(buf[k->narg]);
 }
 
+void attention_share(Attention *x, const Attention *prepared)
+{
+    x->right = prepared->right;
+    memcpy(x->r.x, x->right.x, sizeof x->r.x);
+    x->r.w = x->right.w;
+}
+
 int attention_prepare(Attention *x, int n)
 {
     Group **all = NULL;
@@ -101,10 +108,14 @@ static double *result(const Buffers *b, const Node *n)
     die("attention: a result that the kernel does not have");
 }
 
-static void drop(Buffers *b)
+static void drop(Buffers *b, uint64_t *bits)
 {
-    for (int i = 0; i < b->k->narg; i++)
+    for (int i = 0; i < b->k->narg; i++) {
+        const uint8_t *p = b->buf[i];
+        for (size_t k = 0; k < b->bytes[i]; k++)
+            *bits = mix64(*bits, p[k]);
         free(b->buf[i]);
+    }
 }
 
 static int launch(Buffers *b, const Run *r, const Group *k, const double *delta)
@@ -177,24 +188,25 @@ static double compare(Attention *x, const Buffers *b, int from, int to)
     return worst / allowed(&x->r);
 }
 
-double attention_error(Attention *x)
+double attention_error(Attention *x, uint64_t *bits)
 {
     Run *r = &x->r;
     Buffers b;
     double worst = INFINITY;
 
+    *bits = 0;
     if (!launch(&b, r, &r->fwd, NULL)) {
         worst = compare(x, &b, 0, 2);
         r->y = result(&b, r->out);
         r->l = result(&b, r->lse);
     }
-    drop(&b);
+    drop(&b, bits);
     if (!(worst <= 1))
         return worst;
     double *delta = attn_deltas(r, r->y), back = INFINITY;
     if (!launch(&b, r, &r->bwd, delta))
         back = compare(x, &b, 2, MOSTRESULTS);
-    drop(&b);
+    drop(&b, bits);
     free(delta);
     free(r->y);
     free(r->l);

@@ -13,10 +13,11 @@ void attention_make(Attention *x, const Form *c, Dtype dt);
 /* Values, and what should come, by host kernels; all at once. 0: they do not
  * compile. */
 int attention_prepare(Attention *x, int n);
-/* Runs forward and backward, as they were compiled (emurun.h): results are NaN
- * before, rows of a buffer end where its memory does. The largest distance of a
- * row of a result from what it should be, over what is allowed; infinite: an
- * error. */
-double attention_error(Attention *x);
+/* x's kernels on the values of another of the same form. */
+void attention_share(Attention *x, const Attention *prepared);
+/* Runs forward and backward, as they were compiled (emurun.h); results are NaN
+ * before. The largest distance of a row of a result from what it should be, over
+ * what is allowed; infinite: an error. *bits: a hash of all results. */
+double attention_error(Attention *x, uint64_t *bits);
 
 #endif

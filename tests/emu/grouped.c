@@ -237,7 +237,17 @@ static double squares_off(const Product *p, const Numbers *n)
     return fabs(sum / is - 1) / 1e-6;
 }
 
-double product_error(const Product *p, const Group *k)
+static uint64_t bits_of(const Product *p, const Numbers *n)
+{
+    uint64_t bits = 0;
+
+    for (int i = 2; i < 4 + p->squares; i++)
+        for (size_t k = 0; k < n->bytes[i]; k++)
+            bits = mix64(bits, ((const uint8_t *)n->buf[i])[k]);
+    return bits;
+}
+
+double product_error(const Product *p, const Group *k, uint64_t *bits)
 {
     Numbers n = { 0 };
     int64_t iv[6];
@@ -250,6 +260,7 @@ double product_error(const Product *p, const Group *k)
         worst = worst_of(p, &n);
     if (p->squares && worst <= 1)
         worst = fmax(worst, squares_off(p, &n));
+    *bits = bits_of(p, &n);
     drop(p, &n);
     return isnan(worst) ? INFINITY : worst;
 }

@@ -22,7 +22,8 @@ typedef struct Product {
 Group *product_group(Arena *a, const Product *p);
 /* Runs it. What no expert has is NaN before, and so is the result, but for what
  * is added to. Largest error over what is allowed, of each expert by its own
- * largest; infinite: an error, or something else was written. */
-double product_error(const Product *p, const Group *k);
+ * largest; infinite: an error, or something else was written. *bits: a hash of
+ * the result. */
+double product_error(const Product *p, const Group *k, uint64_t *bits);
 
 #endif

@@ -44,7 +44,7 @@ static size_t to_shared(const void *p)
     const Block *b = machine.now->b;
     size_t at = (size_t)((const uint8_t *)p - b->shared);
 
-    if (at >= WINDOW)
+    if (at > DYNAMIC + machine.dynamic)
         fail(EFAILED, "%p is not in the block's shared memory", p);
     return at;
 }

@@ -50,7 +50,7 @@ static int in_window(const void *p, uint32_t *at)
     size_t in = (size_t)((const uint8_t *)p - b->shared);
 
     *at = (uint32_t)in;
-    return in < WINDOW;
+    return in < DYNAMIC + machine.dynamic;
 }
 
 uint8_t *address(Frame *f, const Insn *i, const Operand *o, Space s, size_t n)
