@@ -155,6 +155,7 @@ static void *build(Work *w, const char *src, size_t *size)
                                         "-fno-trapping-math",
                                         "-fno-exceptions",
                                         "-shared",
+                                        "-Wl,-Bsymbolic",
                                         "-fPIC",
                                         "out.cc",
                                         "-o",

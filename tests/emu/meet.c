@@ -14,6 +14,8 @@ static unsigned present(const Warp *w)
     return all & ~w->over;
 }
 
+/* By its mask. A lane waits in one meeting, so there are never more than lanes:
+ * some may be late in one while others are in the next. */
 static Meet *meet_of(Warp *w, unsigned mask)
 {
     Meet *unused = NULL;
@@ -22,8 +24,6 @@ static Meet *meet_of(Warp *w, unsigned mask)
         Meet *m = &w->meet[i];
         if (m->mask == mask)
             return m;
-        if (m->mask & mask)
-            fail(EFAILED, "lanes %08x meet while lanes %08x do", mask, m->mask);
         if (!m->mask)
             unused = unused ? unused : m;
     }
@@ -145,9 +145,10 @@ static void vote_all(Warp *w, unsigned mask, const Insn *i)
         if (mask >> k & 1 && w->thread[k].value[0])
             yes |= 1u << k;
     for (int k = 0; k < w->n; k++)
-        w->thread[k].value[0] = i->how == Hballot ? yes
-                                : i->how == Hany  ? yes != 0
-                                                  : yes == mask;
+        if (mask >> k & 1)
+            w->thread[k].value[0] = i->how == Hballot ? yes
+                                    : i->how == Hany  ? yes != 0
+                                                      : yes == mask;
 }
 
 void run_vote(Frame *f, const Insn *i)
@@ -161,7 +162,8 @@ static void elect_all(Warp *w, unsigned mask, const Insn *i)
 {
     (void)i;
     for (int k = 0; k < w->n; k++)
-        w->thread[k].value[0] = (uint64_t)__builtin_ctz(mask);
+        if (mask >> k & 1)
+            w->thread[k].value[0] = (uint64_t)__builtin_ctz(mask);
 }
 
 void run_elect(Frame *f, const Insn *i)
