@@ -148,6 +148,8 @@ static const char *wrong_map(const Map *m, int rank)
         return "a base or a row that is not of 16 bytes";
     if (m->box[0] * size > span[m->swizzle])
         return "a row longer than its swizzle";
+    if (m->swizzle && m->box[0] * size != span[m->swizzle])
+        return "a row shorter than its swizzle, which is not known";
     for (int d = 0; d < rank; d++) {
         if (m->box[d] == 0 || m->box[d] > 256 || m->dim[d] == 0)
             return "a box or a tensor without elements, or too large";
