@@ -361,8 +361,8 @@ int64_t wide_pieces(Nest *n, uint64_t K)
     return d.flat ? form_count(n, d.u, 0, d.k - 1)->v * d.per : d.per;
 }
 
-/* Does it read what a pass before it has stored for the item? That was dealt out
- * along another loop, so other threads did, and the team meets in between. */
+/* Does it read what a pass before it has stored for the item? That was dealt
+ * out along another loop, so other threads did: the team meets in between. */
 static void meet_team(Nest *n, const Body *b)
 {
     Ex **x = nest_reached(n, b->root, b->nroot);
