@@ -178,8 +178,7 @@ static double compare(Attention *x, const Buffers *b, int from, int to)
         for (int q = 0; q < r->m.nop; q++)
             y = want[i] == r->grad[q] ? r->dx[q] : y;
         int64_t size = g_elems(want[i]);
-        double *got =
-            attn_summed(&x->r, out[i], result(b, out[i]), size);
+        double *got = attn_summed(&x->r, out[i], result(b, out[i]), size);
         int64_t w = i == 1 ? 1 : want[i]->dim[want[i]->nd - 1].n;
         double e = row_error(got, y, size, w);
         worst = e > worst ? e : worst;

@@ -16,8 +16,8 @@ int attention_prepare(Attention *x, int n);
 /* x's kernels on the values of another of the same form. */
 void attention_share(Attention *x, const Attention *prepared);
 /* Runs forward and backward, as they were compiled (emurun.h); results are NaN
- * before. The largest distance of a row of a result from what it should be, over
- * what is allowed; infinite: an error. *bits: a hash of all results. */
+ * before. The largest distance of a row of a result from what it should be,
+ * over what is allowed; infinite: an error. *bits: a hash of all results. */
 double attention_error(Attention *x, uint64_t *bits);
 
 #endif

@@ -1,6 +1,6 @@
-/* compile.c: a kernel text to a shared object: preprocessed, rewritten, compiled
- * by this machine's C++ compiler. Refuses what NVRTC and ptxas would: unknown
- * options, PTX that is not understood. */
+/* compile.c: a kernel text to a shared object: preprocessed, rewritten, and
+ * compiled by this machine's C++ compiler. Refuses what NVRTC and ptxas would:
+ * unknown options, PTX that is not understood. */
 #define _GNU_SOURCE
 #include "machine.h"
 
@@ -142,9 +142,9 @@ static int check_sites(Out *log, const void *image, size_t size)
 
 static void *build(Work *w, const char *src, size_t *size)
 {
-    static const char *const flatten[] = { "-std=c++17", "-E", "-P", "-w",
-                                           "in.cc",      "-o", "flat.cc",
-                                           NULL };
+    static const char *const flatten[] = {
+        "-std=c++17", "-E", "-P", "-w", "in.cc", "-o", "flat.cc", NULL
+    };
     static const char *const make[] = { "-std=c++17",
                                         "-O1",
                                         "-w",
@@ -172,8 +172,8 @@ static void *build(Work *w, const char *src, size_t *size)
     free(flat);
     if (!text)
         return NULL;
-    int ok = write_file(w, "out.cc", (const char *[]){ text, NULL }) &&
-             run(w, make);
+    int ok =
+        write_file(w, "out.cc", (const char *[]){ text, NULL }) && run(w, make);
     free(text);
     return ok ? read_file(w, "out.so", size) : NULL;
 }
@@ -182,13 +182,11 @@ static void *build(Work *w, const char *src, size_t *size)
 
 static int knows(const char *option)
 {
-    static const char *const known[] = { "--gpu-architecture=sm_90a",
-                                         "--fmad=false",
-                                         "--std=c++17",
-                                         "-default-device",
-                                         "--device-debug",
-                                         "--generate-line-info",
-                                         "--ptxas-options=" };
+    static const char *const known[] = {
+        "--gpu-architecture=sm_90a", "--fmad=false",   "--std=c++17",
+        "-default-device",           "--device-debug", "--generate-line-info",
+        "--ptxas-options="
+    };
 
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
         if (!strncmp(option, known[i], strlen(known[i])))

@@ -4,7 +4,7 @@
  * writes when it must be there.
  *
  * The asynchronous proxy (tensor copies, tensor cores) may read what ordinary
- * stores wrote only behind fence.proxy.async, of the writer or of the reader. */
+ * stores wrote only behind fence.proxy.async, the writer's or the reader's. */
 #include "rows.h"
 
 #include <stdlib.h>
@@ -53,8 +53,8 @@ unsigned proxy_fence_of(const Thread *t)
     return t->b->proxy->fence[t->id];
 }
 
-/* Not behind a fence it sees anything: poison. A kernel may read so what it then
- * lets go. */
+/* Without a fence it sees anything: poison. That a kernel may read which then
+ * lets it go. */
 void proxy_reads(const Block *b, uint32_t at, size_t n, unsigned fence,
                  uint8_t *to)
 {
@@ -83,7 +83,7 @@ struct Copy {
     Copy *next;
     CopyKind kind;
     Thread *t;
-    Block *b;      /* whose shared memory */
+    Block *b; /* whose shared memory */
     unsigned group;
     uint32_t at;   /* in shared memory */
     uint64_t from; /* in global memory */
@@ -98,15 +98,15 @@ typedef struct List {
     Copy *first, *last;
 } List;
 
-struct Copies {      /* of a thread */
-    List pieces;     /* cp.async and what arrives behind them, in order */
+struct Copies {  /* of a thread */
+    List pieces; /* cp.async and what arrives behind them, in order */
     List stores;
     unsigned group, bulk_group;
 };
 
-static List loads;    /* of all: bulk copies to shared memory */
+static List loads; /* of all: bulk copies to shared memory */
 static Copy *unused;
-static int npieces;   /* threads' pieces under way */
+static int npieces; /* threads' pieces under way */
 
 static Copy *new_copy(CopyKind kind, Thread *t)
 {
@@ -203,8 +203,8 @@ const char *check_cp(const Insn *i)
     if (i->nspace != 2 || i->space[0] > Scluster || i->space[0] < Sshared ||
         i->space[1] != Sglobal || !i->cache)
         return "from global to shared memory, by .ca or .cg";
-    if (n->kind == Kimm && n->imm != 16 && (i->cache == 2 ||
-                                            (n->imm != 4 && n->imm != 8)))
+    if (n->kind == Kimm && n->imm != 16 &&
+        (i->cache == 2 || (n->imm != 4 && n->imm != 8)))
         return "4, 8 or 16 bytes; .cg: 16";
     return NULL;
 }
@@ -219,8 +219,7 @@ void run_cp_async(Frame *f, const Insn *i)
         fail(EILLEGALINSTRUCTION, "%zu bytes", n);
     if (given > n || from % n)
         fail(given > n ? EILLEGALINSTRUCTION : EMISALIGNED,
-             "%zu of %zu bytes from %#llx", given, n,
-             (unsigned long long)from);
+             "%zu of %zu bytes from %#llx", given, n, (unsigned long long)from);
     address(f, i, &i->o[0], Sshared, n);
     Copy *c = new_copy(COpiece, f->t);
     c->at = (uint32_t)(get_value(f, &i->o[0].part[0]) + (uint64_t)i->o[0].imm);
@@ -248,8 +247,7 @@ static void land_groups(Thread *t, unsigned group)
 {
     List *l = &t->copies->pieces;
 
-    while (l->first &&
-           (l->first->kind == COarrive || l->first->group < group))
+    while (l->first && (l->first->kind == COarrive || l->first->group < group))
         land_first(t);
 }
 

@@ -37,16 +37,11 @@ Group *product_group(Arena *a, const Product *p)
 {
     Group *k = alloc(a, sizeof *k);
     int64_t shared;
-    const int64_t v[] = { Dbf16,
-                          p->f32 ? Df32 : Dbf16,
-                          p->experts,
-                          p->K,
-                          p->N,
-                          (p->tw ? p->K : p->N) + p->more,
-                          p->tw,
-                          stride_of(p),
-                          0,
-                          capacity(p) };
+    const int64_t v[] = { Dbf16,      p->f32 ? Df32 : Dbf16,
+                          p->experts, p->K,
+                          p->N,       (p->tw ? p->K : p->N) + p->more,
+                          p->tw,      stride_of(p),
+                          0,          capacity(p) };
     const char *text =
         grouped_text(a, v, p->weight, p->squares, p->tile, &shared);
 
@@ -127,8 +122,7 @@ static uint16_t *weights(const Product *p, const Numbers *n, size_t *bytes,
 
 static size_t result_bytes(const Product *p, const Numbers *n)
 {
-    int64_t all =
-        p->weight ? p->experts * stride_of(p) : n->cap * p->N;
+    int64_t all = p->weight ? p->experts * stride_of(p) : n->cap * p->N;
 
     return (size_t)all * (p->f32 ? 4 : 2);
 }
@@ -150,8 +144,7 @@ static void prepare(const Product *p, Numbers *n)
     n->bytes[3] = (size_t)(p->experts + 1) * 4 + RUNGUARD;
     if (p->squares)
         n->buf[4] = room(GPUBLOCKS * WARPS * 4, &n->bytes[4]);
-    n->buf[4 + p->squares] =
-        room(GPUBLOCKS * MAPS, &n->bytes[4 + p->squares]);
+    n->buf[4 + p->squares] = room(GPUBLOCKS * MAPS, &n->bytes[4 + p->squares]);
     if (p->add)
         for (int64_t i = 0; i < p->experts * stride_of(p); i++)
             if (i % n->ldw < n->ldw - p->more)
@@ -180,8 +173,8 @@ static double wanted(const Product *p, const Numbers *n, int64_t i)
             return NAN;
         const double *w = n->b + expert_of(p, n, r) * stride_of(p);
         for (int64_t k = 0; k < p->K; k++)
-            sum += n->a[r * p->K + k] *
-                   w[p->tw ? c * n->ldw + k : k * n->ldw + c];
+            sum +=
+                n->a[r * p->K + k] * w[p->tw ? c * n->ldw + k : k * n->ldw + c];
         return sum;
     }
     int64_t x = i / stride_of(p), j = i % stride_of(p);
@@ -208,8 +201,7 @@ static double worst_of(const Product *p, const Numbers *n)
     double worst = 0, may = p->f32 ? 4e-6 : 5e-3;
 
     for (int64_t i = 0; i < all; i++) {
-        int x = p->weight ? (int)(i / stride_of(p))
-                          : expert_of(p, n, i / p->N);
+        int x = p->weight ? (int)(i / stride_of(p)) : expert_of(p, n, i / p->N);
         double w = wanted(p, n, i), y = stored(p, n, i);
         if (isnan(w) != isnan(y))
             return INFINITY;

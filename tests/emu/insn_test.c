@@ -109,7 +109,8 @@ static uint32_t neighbours(int t, int i)
 
 static uint32_t access_(int t, int i)
 {
-    uint32_t u = (uint32_t)t, r[6] = { u * 70000, ~u, u * 70000 >> 16, ~u, u, u };
+    uint32_t u = (uint32_t)t,
+             r[6] = { u * 70000, ~u, u * 70000 >> 16, ~u, u, u };
 
     return r[i];
 }
@@ -241,12 +242,12 @@ static const struct {
     const char *kernel;
     int error;
 } ends[] = {
-    { "misaligned", MISALIGNED },   { "outside", ILLEGAL },
-    { "nowhere", ILLEGAL },         { "waits_for_ever", TIMEOUT },
-    { "half_meets", TIMEOUT },      { "too_many", FAILED },
-    { "no_barrier", FAILED },       { "wrong_mask", FAILED },
-    { "meets_elsewhere", FAILED },  { "ends_too_soon", FAILED },
-    { "more_registers", TIMEOUT },  { "stops", FAILED },
+    { "misaligned", MISALIGNED },  { "outside", ILLEGAL },
+    { "nowhere", ILLEGAL },        { "waits_for_ever", TIMEOUT },
+    { "half_meets", TIMEOUT },     { "too_many", FAILED },
+    { "no_barrier", FAILED },      { "wrong_mask", FAILED },
+    { "meets_elsewhere", FAILED }, { "ends_too_soon", FAILED },
+    { "more_registers", TIMEOUT }, { "stops", FAILED },
 };
 enum { NEND = sizeof ends / sizeof *ends };
 

@@ -73,6 +73,7 @@ struct EmuKernel {
 
 enum { MAXOPERAND = 8, MAXREG = 32, MAXTYPE = 4 };
 
+/* clang-format off */
 typedef enum Kind { Karg, Kreg, Kimm, Kspecial, Ksink, Kvec, Kmem } Kind;
 
 /* [a + off, {c0, c1}] has part[0] = a and part[1] = {c0, c1}; a vector has its
@@ -120,6 +121,7 @@ enum { /* Fflag: 1 << */
     FLsat, FLwide, FLhi, FLlo, FLtrans, FLgroup, FLbytes, FLtile, FLmulticast,
     FLgeneric, FLinc, FLcg, FLrelu
 };
+/* clang-format on */
 #define FLAG(f) (1u << FL##f)
 
 typedef struct Insn Insn;
@@ -144,8 +146,8 @@ extern const OpRow ptx_rows[]; /* rows.c; ends with no name */
 
 struct Insn {
     const OpRow *row;
-    char text[112];         /* its words, for messages */
-    int guard, unless;      /* register of @p, or -1; @!p */
+    char text[112];    /* its words, for messages */
+    int guard, unless; /* register of @p, or -1; @!p */
     int n;
     Operand o[MAXOPERAND];
     int nspace, ntype;
@@ -186,8 +188,8 @@ enum {
     MAXTHREAD = 1024,
     MAXCLUSTER = 8,
     MAXALL = MAXTHREAD * MAXCLUSTER,
-    RESERVED = 1024,     /* bytes of the shared window before a block's own */
-    STATIC = 48 << 10,   /* most of variables of a fixed size */
+    RESERVED = 1024,   /* bytes of the shared window before a block's own */
+    STATIC = 48 << 10, /* most of variables of a fixed size */
     DYNAMIC = RESERVED + STATIC + 128, /* where the launch's bytes begin */
     MOSTSHARED = 227 << 10,
     WINDOW = DYNAMIC + MOSTSHARED,
@@ -216,7 +218,7 @@ typedef struct Bar { /* of bar.sync */
 
 typedef struct Block {
     Place at;
-    unsigned rank; /* in its cluster */
+    unsigned rank;   /* in its cluster */
     uint8_t *shared; /* WINDOW bytes: shared address -> memory */
     Thread *thread;
     int nthread, alive;
@@ -234,8 +236,8 @@ struct Thread {
     int index, id, lane; /* in the machine, the block, the warp */
     int over;
     Place place;
-    const void *on;   /* what it waits for; null: nothing */
-    const Insn *insn; /* what it is in */
+    const void *on;    /* what it waits for; null: nothing */
+    const Insn *insn;  /* what it is in */
     uint64_t value[3]; /* what it brings to a meeting, and takes away */
     int met;
     unsigned cluster_round;
@@ -264,8 +266,12 @@ typedef struct Machine {
 extern Machine machine;
 
 enum { /* CUDA's numbers */
-    EINVALIDVALUE = 1, EILLEGALADDRESS = 700, ETIMEOUT = 702,
-    EILLEGALINSTRUCTION = 715, EMISALIGNED = 716, EFAILED = 719
+       EINVALIDVALUE = 1,
+       EILLEGALADDRESS = 700,
+       ETIMEOUT = 702,
+       EILLEGALINSTRUCTION = 715,
+       EMISALIGNED = 716,
+       EFAILED = 719
 };
 
 /* Ends the launch from one of its threads, or from between them. */
@@ -274,8 +280,8 @@ _Noreturn void fail(int error, const char *format, ...);
 void wait_on(Thread *t, const void *on);
 void wake(const void *on);
 void give_way(Thread *t); /* others first */
-int threads_start(void); /* 0: no memory */
-int threads_run(void);   /* until all have ended; an error number */
+int threads_start(void);  /* 0: no memory */
+int threads_run(void);    /* until all have ended; an error number */
 void threads_free(void);
 void thread_over(Thread *t); /* launch.c: t has ended */
 uint64_t chance(void);       /* a random number */
@@ -306,14 +312,14 @@ void bar_bytes(uint8_t *bar, int64_t n); /* expected: > 0; there: < 0 */
  * is known by who wrote it and who fenced. */
 void proxy_wrote(Thread *t, uint32_t at, size_t n);
 void proxy_filled(Block *b, uint32_t at, size_t n); /* by the proxy itself */
-/* n bytes of 16-byte pieces as the proxy sees them; fence: the reader's last. */
+/* n bytes of 16-byte pieces as the proxy sees them, the reader's last fence. */
 void proxy_reads(const Block *b, uint32_t at, size_t n, unsigned fence,
                  uint8_t *to);
 unsigned proxy_fence_of(const Thread *t);
 void proxy_start(Block *b);
 
 void copies_start(Thread *t);
-int copies_land(void); /* something lands; 0: nothing is under way */
+int copies_land(void);      /* something lands; 0: nothing is under way */
 void copies_over(Block *b); /* at its end */
 
 /* ---- boxes of tensors: tensor.c ------------------------------------------ */
@@ -328,7 +334,7 @@ typedef struct Box {
 
 size_t box_bytes(const Box *x);
 void box_load(const Box *x);
-void box_take(const Box *x, uint8_t *to); /* shared memory -> to */
+void box_take(const Box *x, uint8_t *to);        /* shared memory -> to */
 void box_put(const Box *x, const uint8_t *from); /* -> the tensor */
 void box_add(const Box *x, const uint8_t *from);
 void box_read(Frame *f, const Insn *i, const Operand *map, Box *to);

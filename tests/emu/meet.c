@@ -95,9 +95,7 @@ static int source_lane(const Insn *i, int l, int b, int c, int *inside)
         j = l ^ b;
         *inside = j <= last;
         break;
-    default:
-        j = first | (b & ~segment & 31);
-        *inside = j <= last;
+    default: j = first | (b & ~segment & 31); *inside = j <= last;
     }
     return *inside ? j : l;
 }

@@ -125,8 +125,7 @@ void run_ld(Frame *f, const Insn *i)
 
     if (polls(i) && i->sem != SMrelease)
         give_way(f->t); /* what it looks for may be another's to write */
-    const uint8_t *p =
-        address(f, i, &i->o[1], space_of(i), each * (size_t)n);
+    const uint8_t *p = address(f, i, &i->o[1], space_of(i), each * (size_t)n);
     for (int k = 0; k < n; k++) {
         uint64_t v = 0;
         memcpy(&v, p + each * (size_t)k, each);
@@ -261,7 +260,8 @@ void run_cvta(Frame *f, const Insn *i)
 /* The same place in the shared memory of another block of the cluster. */
 void run_mapa(Frame *f, const Insn *i)
 {
-    uint32_t at = (uint32_t)get_value(f, &i->o[1]), rank = (uint32_t)get_value(f, &i->o[2]);
+    uint32_t at = (uint32_t)get_value(f, &i->o[1]),
+             rank = (uint32_t)get_value(f, &i->o[2]);
 
     if (rank >= (uint32_t)machine.nblock)
         fail(EILLEGALADDRESS, "block %u of a cluster of %d", rank,

@@ -1,5 +1,5 @@
-/* mistakes_test: deliberate mistakes in kernels' texts, each of which some order
- * of the emulation must find: by wrong numbers, by poison, by an error. */
+/* mistakes_test: deliberate mistakes in kernels' texts, each of which some
+ * order of the emulation must find: by wrong numbers, poison, an error. */
 #include "attention.h"
 #include "emu.h"
 #include "emurun.h"
@@ -120,8 +120,7 @@ static char *edited(const char *text, const char *from, const char *to)
 static int mistaken(Group *k, const Mistake *m, int i)
 {
     const char *name = strf(forever, "m%d_%s", i, k->step.kernel);
-    const char *text =
-        *m->from ? edited(k->text, m->from, m->to) : k->text;
+    const char *text = *m->from ? edited(k->text, m->from, m->to) : k->text;
 
     if (!text)
         return 0;
@@ -143,9 +142,8 @@ static double worst_of(Case *c, unsigned order)
     uint64_t bits;
 
     emu_order(order);
-    return c->in < NPRODUCT
-               ? product_error(&products[c->in], c->product, &bits)
-               : attention_error(&c->attn, &bits);
+    return c->in < NPRODUCT ? product_error(&products[c->in], c->product, &bits)
+                            : attention_error(&c->attn, &bits);
 }
 
 /* The order that finds it; -1: none does. */

@@ -154,12 +154,14 @@ static int find_reg(const Parse *p, const char *name)
 
 /* Special registers, by number: arguments.c says what they hold. */
 static const char *const special[] = {
-    "tid.x",     "tid.y",     "tid.z",     "ntid.x",
-    "ntid.y",    "ntid.z",    "ctaid.x",   "ctaid.y",
-    "ctaid.z",   "nctaid.x",  "nctaid.y",  "nctaid.z",
-    "laneid",    "warpid",    "smid",      "nsmid",
-    "clock",     "clock64",   "globaltimer", "cluster_ctarank",
-    "cluster_nctarank", NULL
+    "tid.x",       "tid.y",           "tid.z",
+    "ntid.x",      "ntid.y",          "ntid.z",
+    "ctaid.x",     "ctaid.y",         "ctaid.z",
+    "nctaid.x",    "nctaid.y",        "nctaid.z",
+    "laneid",      "warpid",          "smid",
+    "nsmid",       "clock",           "clock64",
+    "globaltimer", "cluster_ctarank", "cluster_nctarank",
+    NULL
 };
 
 static void parse_percent(Parse *p, Operand *o)
@@ -187,8 +189,8 @@ static void parse_number(Parse *p, Operand *o)
     char *end;
 
     o->kind = Kimm;
-    if (p->s[0] == '0' && (p->s[1] == 'f' || p->s[1] == 'F' ||
-                           p->s[1] == 'd' || p->s[1] == 'D'))
+    if (p->s[0] == '0' &&
+        (p->s[1] == 'f' || p->s[1] == 'F' || p->s[1] == 'd' || p->s[1] == 'D'))
         o->imm = (int64_t)strtoull(p->s + 2, &end, 16);
     else
         o->imm = (int64_t)strtoull(p->s, &end, 0);

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #define F(name) 1u << F##name
-#define ROW(name, f, fields, flags, least, most, check)                        \
+#define ROW(name, f, fields, flags, least, most, check) \
     { name, run_##f, (fields) | 1u << Fflag, flags, least, most, check },
 const OpRow ptx_rows[] = {
 #include "rows.def"

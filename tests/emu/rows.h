@@ -4,7 +4,7 @@
 
 #include "machine.h"
 
-#define ROW(name, f, fields, flags, least, most, check)                        \
+#define ROW(name, f, fields, flags, least, most, check) \
     void run_##f(Frame *, const Insn *);
 #include "rows.def"
 #undef ROW

@@ -105,10 +105,10 @@ void run_map_publish(Frame *f, const Insn *i)
     if (i->nspace != 2 || i->space[0] != Sglobal || i->space[1] != Sshared ||
         get_value(f, &i->o[2]) != MAPBYTES)
         fail(EILLEGALINSTRUCTION, "from shared to global memory, 128 bytes");
-    uint64_t to = (uint64_t)(uintptr_t)address(f, i, &i->o[0], Sglobal,
-                                               MAPBYTES);
-    uint64_t from = (uint64_t)(uintptr_t)address(f, i, &i->o[1], Sshared,
-                                                 MAPBYTES);
+    uint64_t to =
+        (uint64_t)(uintptr_t)address(f, i, &i->o[0], Sglobal, MAPBYTES);
+    uint64_t from =
+        (uint64_t)(uintptr_t)address(f, i, &i->o[1], Sshared, MAPBYTES);
     t->value[0] = to;
     t->value[1] = from;
     meet(f, i, ~0u, publish_all);
@@ -173,8 +173,8 @@ void box_read(Frame *f, const Insn *i, const Operand *o, Box *to)
     if (at % 64)
         fail(EMISALIGNED, "a map at %#llx", (unsigned long long)at);
     global_bytes(at, MAPBYTES);
-    if (known && (known->by != b || memcmp(&known->block, &b->at,
-                                           sizeof b->at)))
+    if (known &&
+        (known->by != b || memcmp(&known->block, &b->at, sizeof b->at)))
         fail(EFAILED, "a map that the block has not acquired");
     memcpy(to->map, p, MAPBYTES);
     memcpy(&m, p, sizeof m);
@@ -200,8 +200,8 @@ size_t box_bytes(const Box *x)
 /* ---- rows of a box ------------------------------------------------------- */
 
 typedef struct Row {
-    uint64_t at;       /* in global memory: of the first element there */
-    size_t skip, n;    /* bytes before it in the row, bytes that are there */
+    uint64_t at;    /* in global memory: of the first element there */
+    size_t skip, n; /* bytes before it in the row, bytes that are there */
 } Row;
 
 /* The k-th row of the box, clipped to the tensor; n is 0 outside of it. */

@@ -1,6 +1,6 @@
-/* tensor_test: boxes of tensors through shared memory (tensor.cu), of every rank,
- * element size and swizzle, at random places inside of a tensor and over its
- * borders, against loops over elements. */
+/* tensor_test: boxes of tensors through shared memory (tensor.cu), of every
+ * rank, element size and swizzle, at random places inside of a tensor and over
+ * its borders, against loops over elements. */
 #include "emu.h"
 
 #include <stdint.h>
@@ -187,8 +187,13 @@ static int judge(EmuKernel *k, int rank)
 /* What a map must not be. */
 static int refuses(EmuKernel *k)
 {
-    Tensor t = { .base = from, .stride = { 128 }, .rank = 2, .type = 10,
-                 .swizzle = 3, .dim = { 64, 8 }, .box = { 64, 4 } };
+    Tensor t = { .base = from,
+                 .stride = { 128 },
+                 .rank = 2,
+                 .type = 10,
+                 .swizzle = 3,
+                 .dim = { 64, 8 },
+                 .box = { 64, 4 } };
     Tensor wrong[4] = { t, t, t, t };
     int bad = launch(k, &t, &t, 512, 0) != 0;
 

@@ -327,9 +327,9 @@ int threads_run(void)
 {
     static char alt[ALTSTACK];
     stack_t was, own = { .ss_sp = alt, .ss_size = sizeof alt };
-    struct sigaction old[3], act = { .sa_sigaction = on_fault,
-                                     .sa_flags = SA_SIGINFO | SA_ONSTACK |
-                                                 SA_NODEFER };
+    struct sigaction old[3],
+        act = { .sa_sigaction = on_fault,
+                .sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER };
     static const int sig[3] = { SIGSEGV, SIGBUS, SIGFPE };
 
     sigaltstack(&own, &was);

@@ -171,11 +171,21 @@ static double real(const Frame *f, const Insn *i, int k)
 static void put_real(Frame *f, const Insn *i, double x)
 {
     put_value(f, &i->o[0],
-        i->type[0] == Tf32 ? bits_f32(flushed((float)x, i)) : bits_f64(x));
+              i->type[0] == Tf32 ? bits_f32(flushed((float)x, i))
+                                 : bits_f64(x));
 }
 
 typedef enum Math {
-    Madd, Msub, Mmul, Mmin, Mmax, Mand, Mor, Mxor, Mshl, Mshr
+    Madd,
+    Msub,
+    Mmul,
+    Mmin,
+    Mmax,
+    Mand,
+    Mor,
+    Mxor,
+    Mshl,
+    Mshr
 } Math;
 
 static double real_of(Math m, double a, double b)
@@ -226,10 +236,10 @@ static void two(Frame *f, const Insn *i, Math m)
     put_value(f, &i->o[0], whole_of(m, a, b, t));
 }
 
-#define TWO(name, m)                                                           \
-    void run_##name(Frame *f, const Insn *i)                                   \
-    {                                                                          \
-        two(f, i, m);                                                          \
+#define TWO(name, m)                         \
+    void run_##name(Frame *f, const Insn *i) \
+    {                                        \
+        two(f, i, m);                        \
     }
 TWO(add, Madd)
 TWO(sub, Msub)
@@ -245,8 +255,8 @@ TWO(shr, Mshr)
 static uint64_t product(const Frame *f, const Insn *i)
 {
     Type t = i->type[0];
-    uint64_t p = (uint64_t)get_int(f, &i->o[1], t) *
-                 (uint64_t)get_int(f, &i->o[2], t);
+    uint64_t p =
+        (uint64_t)get_int(f, &i->o[1], t) * (uint64_t)get_int(f, &i->o[2], t);
 
     return i->flags & FLAG(hi) ? p >> ptx_types[t].bits : p;
 }
@@ -336,8 +346,8 @@ void run_setp(Frame *f, const Insn *i)
     Type t = i->type[0];
 
     if (is_float(i)) {
-        put_value(f, &i->o[0], (uint64_t)compared(i->cmp, real(f, i, 1),
-                                            real(f, i, 2)));
+        put_value(f, &i->o[0],
+                  (uint64_t)compared(i->cmp, real(f, i, 1), real(f, i, 2)));
         return;
     }
     int64_t a = get_int(f, &i->o[1], t), b = get_int(f, &i->o[2], t);
@@ -348,14 +358,15 @@ void run_setp(Frame *f, const Insn *i)
 
 void run_selp(Frame *f, const Insn *i)
 {
-    put_value(f, &i->o[0], get_value(f, get_value(f, &i->o[3]) ? &i->o[1] : &i->o[2]));
+    put_value(f, &i->o[0],
+              get_value(f, get_value(f, &i->o[3]) ? &i->o[1] : &i->o[2]));
 }
 
-#define ONE(name, x)                                                           \
-    void run_##name(Frame *f, const Insn *i)                                   \
-    {                                                                          \
-        float a = (float)real(f, i, 1);                                        \
-        put_real(f, i, x);                                                     \
+#define ONE(name, x)                         \
+    void run_##name(Frame *f, const Insn *i) \
+    {                                        \
+        float a = (float)real(f, i, 1);      \
+        put_real(f, i, x);                   \
     }
 ONE(ex2, exp2f(a))
 ONE(lg2, log2f(a))
@@ -394,7 +405,8 @@ void run_cvt(Frame *f, const Insn *i)
 
     if (to == Tbf16x2) {
         uint32_t hi = round_bf16(as_f32(get_value(f, &i->o[1])));
-        put_value(f, &i->o[0], hi << 16 | round_bf16(as_f32(get_value(f, &i->o[2]))));
+        put_value(f, &i->o[0],
+                  hi << 16 | round_bf16(as_f32(get_value(f, &i->o[2]))));
         return;
     }
     double x = any_real(f, &i->o[1], from);
@@ -403,9 +415,9 @@ void run_cvt(Frame *f, const Insn *i)
     case Tf64: v = bits_f64(x); break;
     case Tbf16: v = round_bf16((float)x); break;
     default:
-        v = ptx_types[from].kind == 'f' ? (uint64_t)(int64_t)
-                (i->round == 2 ? trunc(x) : rint(x))
-                                        : (uint64_t)get_int(f, &i->o[1], from);
+        v = ptx_types[from].kind == 'f'
+                ? (uint64_t)(int64_t)(i->round == 2 ? trunc(x) : rint(x))
+                : (uint64_t)get_int(f, &i->o[1], from);
     }
     put_value(f, &i->o[0], v);
 }
@@ -419,8 +431,8 @@ const char *check_cvt(const Insn *i)
     if (two_in && (i->type[1] != Tf32 || i->round != 1))
         return "only pairs of f32, to nearest, are known";
     for (int k = 0; k < 2; k++)
-        if (i->type[k] == Tf16 || i->type[k] == Tf16x2 ||
-            i->type[k] == Te4m3 || i->type[k] == Te5m2)
+        if (i->type[k] == Tf16 || i->type[k] == Tf16x2 || i->type[k] == Te4m3 ||
+            i->type[k] == Te5m2)
             return "a conversion that is not known";
     return NULL;
 }

@@ -1,8 +1,8 @@
 /* wgmma.c: products of warpgroups (PTX ISA, wgmma). A product that all 128
  * threads have asked for is made between that and the first wait for it; until
- * a thread's own wait its accumulators are poison. Operands in shared memory are
- * found by their descriptors, one in registers is read from the variables when
- * the product is made. Sums are fp32. */
+ * a thread's own wait its accumulators are poison. Operands in shared memory
+ * are found by their descriptors, one in registers is read from the variables
+ * when the product is made. Sums are fp32. */
 #include "rows.h"
 
 #include <math.h>
@@ -100,10 +100,10 @@ typedef struct Mma {
     int chained;            /* goes on with the sums of the product before it
                                that had the same accumulators */
     Acc *acc;
-    uint64_t a, b;          /* descriptors */
+    uint64_t a, b; /* descriptors */
     int fresh, turna, turnb;
     float sign;
-    unsigned fence;         /* of the thread that fenced first */
+    unsigned fence; /* of the thread that fenced first */
     const void *areg[GROUP][AREGS];
     uint32_t abits[GROUP][AREGS];
     void *d[GROUP][MAXN / 2];
@@ -431,8 +431,8 @@ void run_wgmma(Frame *f, const Insn *i)
 
     if (!l->fenced)
         fail(EFAILED, "no wgmma.fence since registers could be used");
-    Mma *m = l->issued == g->next ? new_mma(g, i, before)
-                                  : mma_at(g, l->issued);
+    Mma *m =
+        l->issued == g->next ? new_mma(g, i, before) : mma_at(g, l->issued);
     join(m, &s, i, before);
     take_registers(f, i, m, lane);
     take_sums(f, i, m, lane);
@@ -467,7 +467,7 @@ void run_wgmma_commit(Frame *f, const Insn *i)
     l->committed = l->issued;
 }
 
-/* A thread's sums come back, but where a product under way goes on with them. */
+/* A thread's sums come back, if no product under way goes on with them. */
 static void give_sums(Wg *g, Mma *m, unsigned number, int lane)
 {
     const Lane *l = &g->lane[lane];

@@ -88,11 +88,10 @@ static void put_kernel(Text *t, const Shape *s, int i)
         put(t, "; }\"\n            : ");
         for (int c = 0; c < s->n / 2; c++)
             put(t, "%s\"+f\"(x[%d])", c ? ", " : "", c);
-        put(t,
-            s->regs
-                ? " : \"r\"(p[0]), \"r\"(p[1]), \"r\"(p[2]), \"r\"(p[3]), "
-                  "\"l\"(b));\n"
-                : " : \"l\"(a), \"l\"(b));\n");
+        put(t, s->regs
+                   ? " : \"r\"(p[0]), \"r\"(p[1]), \"r\"(p[2]), \"r\"(p[3]), "
+                     "\"l\"(b));\n"
+                   : " : \"l\"(a), \"l\"(b));\n");
     }
     put(t,
         "    asm volatile(\"wgmma.commit_group.sync.aligned;\");\n"
@@ -141,7 +140,7 @@ static float value(int kind, uint32_t *code)
 /* ---- layouts ------------------------------------------------------------- */
 
 typedef struct Layout {
-    int swizzle;         /* of the descriptor: 0 none, 1 128, 2 64, 3 32 bytes */
+    int swizzle; /* of the descriptor: 0 none, 1 128, 2 64, 3 32 bytes */
     int leading, stride; /* bytes */
     int start, base;     /* in the image; the pattern's place */
 } Layout;
@@ -162,8 +161,8 @@ static int place(const Layout *l, int turned, int bytes, int row, int k)
         at = row % 8 * 16 + row / 8 * l->stride + k % T * bytes +
              k / T * l->leading;
     else if (!turned)
-        at = row % 8 * W * 16 + row / 8 * l->stride + k % T * bytes +
-             k / T * 16;
+        at =
+            row % 8 * W * 16 + row / 8 * l->stride + k % T * bytes + k / T * 16;
     else if (!l->swizzle)
         at = row % T * bytes + row / T * l->stride + k % 8 * 16 +
              k / 8 * l->leading;
@@ -186,8 +185,8 @@ static Layout some_layout(int swizzle, int turned, int n, int loose, int start)
         l.stride = swizzle ? W * 128 : 256;
         l.leading = swizzle ? 16 : 128;
     } else if (swizzle) {
-        l.stride = W * 128;       /* eights of k */
-        l.leading = 2 * W * 128;  /* blocks of W T rows */
+        l.stride = W * 128;      /* eights of k */
+        l.leading = 2 * W * 128; /* blocks of W T rows */
     } else {
         l.leading = 128;
         l.stride = 256;

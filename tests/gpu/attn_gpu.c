@@ -137,7 +137,7 @@ static void *compiled(const Group *k)
 
 typedef struct Device {
     Run r;
-    Table *at;   /* node -> its memory */
+    Table *at; /* node -> its memory */
     void *fwd, *bwd;
 } Device;
 

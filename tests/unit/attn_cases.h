@@ -68,6 +68,7 @@ double *attn_deltas(const Run *r, const double *y);
 int attn_results(const Run *r, Node **out, const char **name);
 /* A result as n numbers: of those that are more, sums over heads. Takes x. */
 double *attn_summed(const Run *r, const Node *p, double *x, int64_t n);
-double attn_distance(const double *x, const double *y, int64_t n); /* |x-y|/|y| */
+double attn_distance(const double *x, const double *y,
+                     int64_t n); /* |x-y|/|y| */
 
 #endif
