@@ -209,9 +209,11 @@ typedef struct Param {
 typedef struct Call {
     RowKind k;
     Job w;
-    int chunk, other;
+    int chunk;
+    Job to;    /* of a transfer: who reads what w of chunk makes, */
+    int other; /* and in which chunk */
 } Call;
-const char *call_name(Arena *a, const Call *c); /* "F0" "send.F0.1" */
+const char *call_name(Arena *a, const Call *c); /* "F0" "send.F0.F1" */
 
 /* How the model is cut into chunks (passes/stages.c). */
 typedef struct Stages {

@@ -317,7 +317,7 @@ typedef struct Step {
 
 /* Phases run in order. Those with repeat 0 are the calls of a pipeline stage;
  * they follow each other, and in their place the program's rows run: "F0" "B0"
- * "I0" "W0" (work and chunk), "send.F0.1" "recv.F0.1" "wait.F0.1" (what F of
+ * "I0" "W0" (work and chunk), "send.F0.F1" "recv.F0.F1" "wait.F0.F1" (what F of
  * chunk 0 made for chunk 1; see steps.def). */
 typedef struct Phase {
     const char *name; /* den pre body post, or a call */

@@ -248,8 +248,8 @@ static Turn *stage_turns(Arena *a, int role, int *n)
 
 static Role stage(Arena *a, int role)
 {
-    static const char *const calls[][2] = { { "send.F0.1", "wait.F0.1" },
-                                            { "recv.F0.1", "last" } };
+    static const char *const calls[][2] = { { "send.F0.F1", "wait.F0.F1" },
+                                            { "recv.F0.F1", "last" } };
     static const int of[] = { 0, 1, 0 };
     Made m = { .arena = a };
     Program *g = alloc(a, sizeof *g);
@@ -407,8 +407,8 @@ static void time_of_stages(void **state)
     p->role[0].prog->step[3].iv[3].c = 8;
     t = plan_time(a, p, "step");
     assert_non_null(t.stuck);
-    assert_string_equal(t.stuck, "stage 0 in wait 'y' of wait.F0.1, stage 1 in "
-                                 "recv 'y' of recv.F0.1");
+    assert_string_equal(t.stuck, "stage 0 in wait 'y' of wait.F0.F1, stage 1 in "
+                                 "recv 'y' of recv.F0.F1");
     arena_free(a);
 }
 
@@ -503,7 +503,7 @@ static const struct { const char *was, *is, *said; } lies[] = {
 /* clang-format off */
 static const struct { const char *was, *is, *said; } stage_lies[] = {
     { "phase B0 2 1 0", "phase B0 2 1 1", "apart from the others" },
-    { "phase send.F0.1 3 1 0", "phase send.F0.1 3 1 1", "apart from" },
+    { "phase send.F0.F1 3 1 0", "phase send.F0.F1 3 1 1", "apart from" },
     { "phase pre 0 1 1", "phase pre 0 1 2", "3 micro-batches, its phase 'pre'" },
     { "turn 1 3 ", "turn 1 ", "each call for each micro-batch" },
     { "turn 1 3 ", "turn 1 1 ", "has no row" },
