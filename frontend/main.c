@@ -335,6 +335,7 @@ int main(int argc, char **argv)
 {
     Args a = { .n = 200, .temperature = 0.8, .rank = -1 };
 
+    process_start();
     if (argc < 2 || !strcmp(argv[1], "-h") || !strcmp(argv[1], "--help")) {
         usage(argc < 2 ? stderr : stdout);
         return argc < 2 ? 2 : 0;

@@ -46,7 +46,9 @@ static struct {
     const char *why;
 } lib[NLIB];
 
-static void *open_any(const char *files)
+/* Null and *why: that no file is there, or what is wrong with the last that
+ * is (no memory to map it, another machine's). */
+static void *open_any(const char *files, const char **why)
 {
     char name[64];
 
@@ -54,8 +56,11 @@ static void *open_any(const char *files)
         size_t n = strcspn(files, " ");
         snprintf(name, sizeof name, "%.*s", (int)n, files);
         void *h = dlopen(name, RTLD_NOW | RTLD_GLOBAL);
+        const char *said = h ? NULL : dlerror();
         if (h)
             return h;
+        if (said && !strstr(said, "No such file"))
+            *why = strf(forever, "%s", said);
         files += n + strspn(files + n, " ");
     }
     return NULL;
@@ -81,8 +86,9 @@ int dl_open(Lib l)
     lib[l].tried = 1;
     if (l == LIBblas) /* it would start its threads while loading */
         setenv("OPENBLAS_NUM_THREADS", "1", 0);
-    void *h = open_any(libinfo[l].files);
-    lib[l].why = h ? bind(l, h) : "not found";
+    const char *why = "not found";
+    void *h = open_any(libinfo[l].files, &why);
+    lib[l].why = h ? bind(l, h) : why;
     lib[l].ok = !lib[l].why;
     return lib[l].ok;
 }

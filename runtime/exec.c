@@ -297,6 +297,8 @@ Exec *exec_open(const Plan *p, Comm *c)
         bind_work(x);
     bind_groups(x);
     channels_open(x);
+    if (x->blas)
+        blas_reserve(x->pool);
     return x;
 }
 

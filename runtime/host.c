@@ -184,13 +184,7 @@ static void write_file(const char *path, const char *s, size_t n)
 {
     int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
 
-    for (size_t at = 0; fd >= 0 && at < n;) {
-        ssize_t k = write(fd, s + at, n - at);
-        if (k < 0 && errno != EINTR)
-            err(NULL, "cannot write %s: %s", path, strerror(errno));
-        at += k > 0 ? (size_t)k : 0;
-    }
-    if (fd < 0 || close(fd))
+    if (fd < 0 || file_put(fd, s, n) || close(fd))
         err(NULL, "cannot write %s: %s", path, strerror(errno));
 }
 

@@ -45,6 +45,7 @@ int main(int argc, char **argv)
 {
     size_t len;
 
+    process_start();
     if (argc == 2 && !strcmp(argv[1], "doctor")) {
         doctor(stdout);
         return 0;

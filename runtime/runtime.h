@@ -43,6 +43,10 @@ const char *dl_what(Lib l); /* "GPU driver" */
 /* One line for each library, the compiler, the processor: `pleat doctor`. */
 void doctor(FILE *f);
 
+/* ---- limits.c: the first call of a program ------------------------------- */
+
+void process_start(void);
+
 /* ---- start.c: what the time before the first step goes to ---------------- */
 
 double monotonic(void);             /* seconds, of a clock that only grows */
@@ -76,6 +80,8 @@ const char *host_compiler(void); /* first line of its --version */
 
 typedef struct Blas Blas;
 Blas *blas_open(Arena *a, Pool *p);
+/* When all else has its memory: err() if products would have none. */
+void blas_reserve(const Pool *p);
 /* buf and iv as in steps.def; scratch as large as step_work says. */
 void blas_run(Blas *b, StepKind k, void *const *buf, const int64_t *iv,
               int nint, void *scratch);

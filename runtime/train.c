@@ -197,7 +197,7 @@ static void catch_signals(void)
 
     sigaction(SIGTERM, &s, NULL);
     sigaction(SIGINT, &s, NULL);
-    signal(SIGXFSZ, SIG_IGN); /* a full quota is an error of the write */
+    signal(SIGPIPE, SIG_IGN); /* nobody reads its lines: it goes on */
 }
 
 /* ---- the loop ------------------------------------------------------------ */
