@@ -54,6 +54,24 @@ typedef struct Text {
 void put(Text *t, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void putn(Text *t, const char *s, size_t n);
 
+/* ---- version.c: this program, and the formats it knows ------------------- */
+
+typedef enum Format { FMTplan, FMTrun, FMTcheckpoint } Format;
+typedef struct FormatInfo { /* a row of formats.def */
+    Format format;
+    const char *name;
+    int number;
+    const char *since, *what;
+} FormatInfo;
+extern const FormatInfo formattab[];
+extern const int nformat;
+extern const char program_version[]; /* "0.2" */
+extern const char *program_commit;   /* set by main; "": not built from git */
+int format_now(Format f);            /* what is written */
+const char *format_name(Format f);
+/* Null, or "is of run format 3; ...": no format that is read. */
+const char *format_wrong(Arena *a, Format f, int64_t number);
+
 /* ---- file.c -------------------------------------------------------------- */
 
 /* A whole file, a zero behind it. Null: errno says why. */

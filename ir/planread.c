@@ -2,7 +2,7 @@
  * a number. Arrays grow by what is read, never by a count that is announced,
  * and what was read is checked by plan_wrong() before anybody sees it.
  *
- *     plan    = "pleat-plan 1" head { hf } { role } [ prelude ] { kernel }
+ *     plan    = "pleat-plan" format head { hf } { role } [ prelude ] { kernel }
  *               { source } "xxh3" hash
  *     head    = "model" name target  "tokens" int  "params" int int
  *               "flops" num  "mesh" world order int*7  { "option" key value }
@@ -478,7 +478,11 @@ static void read_head(Reader *r)
     Lex *x = &r->x;
     Plan *p = r->p;
     lex_line(x), lex_expect(x, "pleat-plan");
-    lex_range(x, "version", 1, 1);
+    int64_t format = lex_int(x);
+    if (format != format_now(FMTplan))
+        err(&(Loc){ x->file, 0, NULL },
+            "is a plan of format %lld; Pleat %s executes format %d",
+            (long long)format, program_version, format_now(FMTplan));
     lex_line(x), lex_expect(x, "model");
     p->model = lex_word(x);
     p->target = lex_word(x);

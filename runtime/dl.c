@@ -144,6 +144,28 @@ static void say(FILE *f, Lib l)
         fprintf(f, "%d.%d.%d", a / 10000, a / 100 % 100, a % 100);
 }
 
+static void say_libraries(FILE *f, int all)
+{
+    for (Lib l = 0; l < NLIB; l++) {
+        if (!all && !lib[l].ok)
+            continue;
+        fprintf(f, "%-10s ", libinfo[l].name);
+        if (dl_open(l))
+            say(f, l);
+        else
+            fprintf(f, "%s", lib[l].why);
+        fprintf(f, " (%s)\n", libinfo[l].what);
+    }
+}
+
+void dl_list(FILE *f, int all)
+{
+    int bad;
+
+    fprintf(f, "%-10s %s\n", "compiler", host_compiler_here(&bad));
+    say_libraries(f, all);
+}
+
 void doctor(FILE *f)
 {
     Pool *p = pool_open(0);
@@ -152,13 +174,6 @@ void doctor(FILE *f)
     fprintf(f, "%-10s %d of %ld processors\n", "threads", pool_size(p),
             sysconf(_SC_NPROCESSORS_ONLN));
     pool_close(p);
-    for (Lib l = 0; l < NLIB; l++) {
-        fprintf(f, "%-10s ", libinfo[l].name);
-        if (dl_open(l))
-            say(f, l);
-        else
-            fprintf(f, "%s", lib[l].why);
-        fprintf(f, " (%s)\n", libinfo[l].what);
-    }
+    say_libraries(f, 1);
     gpu_doctor(f);
 }

@@ -56,8 +56,9 @@ static void take_stack(void)
     pthread_attr_destroy(&a);
 }
 
-void process_start(void)
+void process_start(const char *commit)
 {
+    program_commit = commit;
     take_descriptors();
     signal(SIGXFSZ, SIG_IGN);
     take_stack();

@@ -45,9 +45,15 @@ int main(int argc, char **argv)
 {
     size_t len;
 
-    process_start();
+    process_start(built_from);
     if (argc == 2 && !strcmp(argv[1], "doctor")) {
         doctor(stdout);
+        return 0;
+    }
+    if (argc == 2 && !strcmp(argv[1], "--version")) {
+        Text t = { .arena = forever };
+        put_version(&t, 1);
+        fputs(t.s, stdout);
         return 0;
     }
     if (argc > 1 && !strcmp(argv[1], "ckpt"))

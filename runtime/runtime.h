@@ -40,12 +40,22 @@ extern Dl dl;
 int dl_open(Lib l);
 const char *dl_why(Lib l);
 const char *dl_what(Lib l); /* "GPU driver" */
+/* The compiler, and a line for each library that is open, or of all. */
+void dl_list(FILE *f, int all);
 /* One line for each library, the compiler, the processor: `pleat doctor`. */
 void doctor(FILE *f);
 
 /* ---- limits.c: the first call of a program ------------------------------- */
 
-void process_start(void);
+extern const char built_from[];         /* of the program, not of the folder */
+void process_start(const char *commit); /* that */
+
+/* ---- machine.c: what a program and its machine are ----------------------- */
+
+/* A line each: program, formats, what it was built with, libraries (only those
+ * in use, or all that are here). */
+void put_version(Text *t, int all);
+void put_machine(Text *t); /* host, system, processors, memory */
 
 /* ---- start.c: what the time before the first step goes to ---------------- */
 
@@ -74,7 +84,8 @@ typedef struct Code Code;
  * the compiler fails. */
 Code *host_load(Arena *a, const Plan *p);
 KernelFn *host_kernel(const Code *c, const char *name);
-const char *host_compiler(void); /* first line of its --version */
+const char *host_compiler(void);          /* first line of its --version */
+const char *host_compiler_here(int *bad); /* ... or why there is none */
 
 /* ---- blas.c: matrix products --------------------------------------------- */
 
@@ -598,7 +609,8 @@ const Step *trail_at(const Gpu *x, int *ended);
 
 /* device.c */
 int gpu_count(void);      /* of this process; 0: no GPU or no driver */
-void gpu_doctor(FILE *f); /* a line each, then what targets lack */
+void gpu_list(FILE *f);   /* a line each */
+void gpu_doctor(FILE *f); /* ... then what targets lack */
 void device_open(Gpu *x);
 uint64_t device_take(Gpu *x, int64_t bytes, const char *what);
 void device_count(Gpu *x, const char *what); /* what is newly used, is its */
