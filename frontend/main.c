@@ -28,7 +28,7 @@ static const Command commands[] = {
       "shapes, parameters, FLOPs" },
     { "compile", cmd_compile, 1, 1, "o d x p dot", "model.lua [key=value ...]",
       "make a plan; needs no GPU" },
-    { "run", cmd_run, 1, 1, "", "model.lua|m.plan [key=value ...]",
+    { "run", cmd_run, 1, 1, "", "model.lua|m.plan|runs/name [key=value ...]",
       "train; under mpirun on N ranks" },
     { "eval", cmd_eval, 1, 1, "", "model.lua|m.plan from=ckpt",
       "validation loss" },

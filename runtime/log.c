@@ -363,7 +363,9 @@ static int open_append(const char *path)
  * its last line is whole. A crash may have torn it. */
 static void look_back(Log *l)
 {
-    FILE *f = fopen(l->path, "r");
+    struct stat st;
+    FILE *f =
+        !stat(l->path, &st) && S_ISREG(st.st_mode) ? fopen(l->path, "r") : NULL;
     char line[LINE];
     long long step;
 

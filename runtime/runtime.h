@@ -802,14 +802,42 @@ typedef struct RunArgs {
     const Growth *ramp;
     int nramp; /* smallest first; then the plan itself */
 } RunArgs;
+/* config.c: a run's settings. */
+typedef struct Settings {
+    const char *path;
+    int64_t format, from_step; /* steps done when this program began */
+    Opts *given, *defaults;
+} Settings;
+void config_put(Text *t, const Plan *p, const char *dir, int64_t from_step);
+/* Null: there is no such file. err() when it is not to be read. */
+Settings *config_read(Arena *a, const char *path);
+/* The place that a path means; ctx is unused. */
+const char *path_absolute(Arena *a, const char *path, void *ctx);
+/* A key's value with all paths absolute, so that two can be compared. */
+const char *config_value(Arena *a, const char *key, const char *value);
 /* rundir.c: the folder of a run, runs/<model> or key "name"; rank 0 writes. */
 const char *run_dir(Arena *a, const Plan *p);
-void run_folder(const Exec *x, const char *ckpt, const char *dir,
-                const RunArgs *a);
+/* What a start adds to the plan and its keys. */
+typedef struct RunRecord {
+    int64_t step;               /* steps done before it */
+    const char *machine, *data; /* texts; data: "" without any */
+} RunRecord;
+void run_make(const char *ckpt); /* the folder of checkpoints, those above */
+/* x: any of the run; p: the plan of its whole batch. */
+void run_folder(const Exec *x, const Plan *p, const char *dir, const RunArgs *a,
+                const RunRecord *r);
 void run_tuned(const Exec *x, const char *dir); /* what was measured */
 void run_file(const char *path, const char *s, size_t n); /* or err() */
 void run_ranks(const Exec *x, const char *dir);           /* printed in part */
-int run_key(const char *key); /* may it differ from the plan's? */
+/* resume.c: may the key differ from the plan's? Is it the same as it was? */
+int run_key(const char *key);
+int key_same(const Settings *c, const Plan *p, const char *key);
+/* What changed, a line each; err() where it must not. */
+void resume_settings(Text *t, const char *dir, const Plan *p);
+void resume_machine(Text *t, const char *dir, const char *now);
+void resume_data(Text *t, const char *dir, const char *now);
+/* identity.c: lines about training ("train") or validation data. */
+void put_data(Text *t, const char *what, const Data *d);
 
 /* Train as the plan's keys say. The exit status; err() when something is
  * wrong. */

@@ -52,6 +52,8 @@ typedef struct Train {
     int64_t read;         /* steps read by this process */
     Sampler *sampler;     /* null: not asked for */
     const RunArgs *args;
+    RunRecord record; /* rank 0's, of this start */
+    Text changes;
     int grown; /* plans of train.ramp done */
 } Train;
 
@@ -118,6 +120,46 @@ static void show_memory(Train *t, int loud)
     run_file(strf(t->mem, "%s/memory", t->dir), s.s, s.len);
     if (loud)
         log_note(t->log, "%s", s.s);
+}
+
+/* What the data are, for the run's folder. */
+static const char *describe_data(Train *t)
+{
+    Text s = { .arena = t->mem };
+
+    put(&s, "%s", "");
+    if (t->train)
+        put_data(&s, "train", t->train);
+    for (size_t i = 0; i < vec_len(t->valid); i++)
+        put_data(&s, "valid", t->valid[i].data);
+    return s.s ? s.s : "";
+}
+
+/* Of a run that goes on: what is not as it was, a line each. By rank 0, before
+ * anything is loaded or written. */
+static void compare_past(Train *t, const Plan *p)
+{
+    if (t->comm->first)
+        return;
+    t->record.data = describe_data(t);
+    if (!resumes(p) || !ckpt_exists(t->ckpt))
+        return;
+    resume_settings(&t->changes, t->dir, p);
+    resume_data(&t->changes, t->dir, t->record.data);
+}
+
+/* The same of the machine, once it has opened its libraries. */
+static void compare_machine(Train *t, const Plan *p)
+{
+    Text s = { .arena = t->mem };
+
+    if (t->comm->first)
+        return;
+    put_version(&s, 0);
+    put_machine(&s);
+    t->record.machine = s.s;
+    if (resumes(p) && ckpt_exists(t->ckpt))
+        resume_machine(&t->changes, t->dir, s.s);
 }
 
 /* ---- start --------------------------------------------------------------- */
@@ -489,11 +531,15 @@ int eval_plan(Plan *p)
 {
     Train t = { 0 };
 
+    t.dir = run_dir(forever, p);
+    t.ckpt = strf(forever, "%s/ckpt", t.dir);
     open_all(&t, p);
     t.x = exec_open(p, t.comm);
     t.log = log_open(t.mem, p, t.x, NULL);
     if (!t.valid)
         err(NULL, "eval needs data.valid");
+    if (opts_int(p->opts, "resume") && !ckpt_exists(t.ckpt))
+        err(NULL, "%s holds no checkpoint to evaluate", t.dir);
     start_values(&t, opts_int(p->opts, "resume") != 0);
     validate(&t);
     close_all(&t);
@@ -576,24 +622,34 @@ static _Noreturn void run_again(Train *t, int64_t step)
 int run_plan(Plan *p, const RunArgs *a)
 {
     RunArgs args = a ? *a : (RunArgs){ 0 };
-    Train t = { .plan = p, .mem = forever, .args = &args };
+    Train t = { .plan = p,
+                .mem = forever,
+                .args = &args,
+                .changes = { .arena = forever } };
 
     args.text = plan_text(p, a, &args.len);
     need_ramp(p, &args);
     name_folders(&t);
     first_plan(&t, p);
     compare_plans(&t, &args);
+    compare_past(&t, p);
     if (resumes(p) && ckpt_exists(t.ckpt))
         tune_from(strf(t.mem, "%s/tuned", t.dir));
     if (failed_step() >= 0)
         run_again(&t, failed_step());
     open_exec(&t);
-    run_folder(t.x, t.ckpt, t.dir, &args);
+    compare_machine(&t, p);
+    if (!t.comm->first)
+        run_make(t.ckpt);
     comm_barrier(t.comm);
     t.log = log_open(t.mem, t.plan, t.x, t.dir);
     run_ranks(t.x, t.dir);
     start_phase("values");
     start_values(&t, resumes(p));
+    if (t.changes.len)
+        log_note(t.log, "%s", t.changes.s);
+    t.record.step = t.state.step;
+    run_folder(t.x, p, t.dir, &args, &t.record);
     show_memory(&t, 1);
     catch_signals();
     watch_start(t.x);
