@@ -316,6 +316,46 @@ static int read_pair(const char *s, double v[2])
     return read_num(first, &v[0]) && read_num(comma, &v[1]);
 }
 
+/* The number after word `what` in "gnorm 10, loss 8"; null: it is not there. */
+static const char *limit_of(const char *s, const char *what, size_t n)
+{
+    static const char between[] = " ,";
+    for (s += strspn(s, between); *s; s += strspn(s, between)) {
+        size_t k = strcspn(s, between);
+        int same = k == n && !strncmp(s, what, n);
+        s += k;
+        s += strspn(s, between);
+        if (same)
+            return s;
+        s += strcspn(s, between);
+    }
+    return 0;
+}
+
+static const char *check_limits(Arena *a, const char *key, const char *kind,
+                                const char *s, const Loc *l)
+{
+    const char *w[8], *rest = s;
+    int n = words(a, kind, w, 8), seen = 0;
+    for (rest += strspn(rest, " ,"); *rest; rest += strspn(rest, " ,")) {
+        const char *word = strf(a, "%.*s", (int)strcspn(rest, " ,"), rest);
+        rest += strlen(word);
+        rest += strspn(rest, " ,");
+        const char *number = strf(a, "%.*s", (int)strcspn(rest, " ,"), rest);
+        double v;
+        int i = 0;
+        rest += strlen(number);
+        while (i < n && strcmp(w[i], word))
+            i++;
+        if (i == n || seen >> i & 1 || !read_num(number, &v) || !(v > 0))
+            err(l, "%s: '%s' is not like \"%s 10\"%s%s", key, s, w[0],
+                n > 1 ? " or " : "",
+                n > 1 ? strf(a, "\"%s 4 %s 10\"", w[0], w[1]) : "");
+        seen |= 1 << i;
+    }
+    return s;
+}
+
 /* What stands behind the slash in a kind is all that is built so far. Returns
  * the kind without it. */
 static const char *check_built(Arena *a, const char *key, const char *kind,
@@ -355,6 +395,8 @@ static const char *check_value(Opts *o, const char *key, const char *kind,
         return map_paths(
             &(PathMap){ o->arena, key, l, beside_file, (void *)(uintptr_t)l },
             kind, s);
+    if (is_kind(kind, "limits"))
+        return check_limits(o->arena, key, kind, s, l);
     if (is_kind(kind, "pair") && !read_pair(s, pair))
         err(l, "%s: '%s' is not two numbers like 0.9,0.95", key, s);
     if (is_kind(kind, "pair"))
@@ -392,6 +434,14 @@ void opts_pair(const Opts *o, const char *key, double v[2])
 {
     if (!read_pair(opts_str(o, key), v))
         die("key '%s' is not a pair", key);
+}
+
+int opts_limit(const Opts *o, const char *key, const char *what, double *v)
+{
+    const char *s = opts_str(o, key);
+    const char *number = s ? limit_of(s, what, strlen(what)) : 0;
+    *v = number ? strtod(number, 0) : INFINITY;
+    return number != 0;
 }
 
 /* Does s match pattern p of length n, where * stands for any text? */

@@ -212,6 +212,8 @@ const Loc *opts_loc(const Opts *o, const char *key); /* where it was set */
 int opts_named(const char *s, int i, const char **name, const char **path);
 int opts_blend(const char *s); /* is it "0.7 a 0.3 b", or one path? */
 void opts_pair(const Opts *o, const char *key, double v[2]); /* train.betas */
+/* "gnorm 10": 1 and the number for such a word; 0 and infinity. */
+int opts_limit(const Opts *o, const char *key, const char *what, double *v);
 /* Does one of the key's patterns ("*.bias norm.*") match s? */
 int opts_match(const Opts *o, const char *key, const char *s);
 /* The key's value with f of each path in it; other values as they are. */

@@ -21,7 +21,7 @@ struct Log {
     int metrics;      /* a file; -1: none */
     const char *path; /* its */
     int torn, failed; /* it ends inside a line; the last write failed */
-    int64_t reached;  /* the largest step it had when it was opened */
+    int64_t reached;  /* the largest step that is in it */
     Events *events;   /* null: none */
     int loud;         /* rank 0 prints */
     int deaf;         /* nobody reads what is printed */
@@ -190,9 +190,9 @@ static void say_speed(Log *l, double secs)
         say(l, " | %.3g GFLOP/s", p->flops / secs * 1e-9);
 }
 
-static void line_step(Log *l, int64_t step, double lr, double secs,
-                      const double *v)
+static void line_step(Log *l, const Logged *s, const double *v)
 {
+    int64_t step = s->step;
     double gnorm = value(l, v, "grad_norm"), gib = 1.0 / (1 << 30);
 
     say(l, "step %*lld/%lld | loss %.4f",
@@ -203,11 +203,11 @@ static void line_step(Log *l, int64_t step, double lr, double secs,
     say_named(l, "metric.", v);
     if (count_named(l->role, "grad_norm"))
         say(l, " | gnorm %.3f", gnorm);
-    say(l, " | lr %.2e", lr);
-    say_speed(l, secs);
+    say(l, " | lr %.2e", s->lr);
+    say_speed(l, s->secs);
     say(l, " | mem %.2f/%.1f GiB", l->used * gib, l->memory * gib);
     if (l->predicted > 0)
-        say(l, " | plan %+.1f%%", (secs / l->predicted - 1) * 100);
+        say(l, " | plan %+.1f%%", (s->secs / l->predicted - 1) * 100);
     if (value(l, v, "overflow") > 0)
         say(l, " | fallback");
     if (value(l, v, "ok") == 0)
@@ -244,59 +244,58 @@ static void json_named(Log *l, const char *prefix, const char *put_before,
     }
 }
 
-static void json_step(Log *l, int64_t step, double lr, double secs, double host,
-                      const double *v)
+static void json_step(Log *l, const Logged *s, const double *v)
 {
-    say(l, "{\"step\": %lld", (long long)step);
+    say(l, "{\"step\": %lld", (long long)s->step);
     say_json(l, "loss", value(l, v, "loss"));
     json_named(l, "loss.", "", v);
     json_named(l, "metric.", "", v);
     say_json(l, "grad_norm", value(l, v, "grad_norm"));
-    say_json(l, "lr", lr);
-    say(l, ", \"step_ms\": %.4f", secs * 1e3);
-    if (host >= 0)
-        say(l, ", \"host_ms\": %.4f", host * 1e3);
+    say_json(l, "lr", s->lr);
+    say(l, ", \"samples\": %lld", (long long)s->samples);
+    say(l, ", \"step_ms\": %.4f", s->secs * 1e3);
+    if (s->host >= 0)
+        say(l, ", \"host_ms\": %.4f", s->host * 1e3);
     if (l->plan->tokens > 0)
-        say(l, ", \"tokens_per_s\": %.1f", (double)l->plan->tokens / secs);
+        say(l, ", \"tokens_per_s\": %.1f", (double)l->plan->tokens / s->secs);
     if (value(l, v, "overflow") > 0)
         say(l, ", \"fallback\": true");
     if (value(l, v, "ok") == 0)
         say(l, ", \"skipped\": true");
-    if (step <= l->reached)
+    if (s->step <= l->reached)
         say(l, ", \"again\": true");
     say(l, "}\n");
 }
 
-static void event_step(Log *l, int64_t step, double lr, double secs,
-                       const double *v)
+static void event_step(Log *l, const Logged *s, const double *v)
 {
     for (int i = 0; i < l->role->nout && i < MAXRESULT; i++)
         if (strcmp(l->role->out[i].name, "ok"))
-            event_scalar(l->events, step, l->role->out[i].name, v[i]);
-    event_scalar(l->events, step, "lr", lr);
-    event_scalar(l->events, step, "step_ms", secs * 1e3);
+            event_scalar(l->events, s->step, l->role->out[i].name, v[i]);
+    event_scalar(l->events, s->step, "lr", s->lr);
+    event_scalar(l->events, s->step, "step_ms", s->secs * 1e3);
 }
 
-void log_step(Log *l, const Exec *x, int64_t step, double lr, double secs,
-              double host)
+void log_step(Log *l, const Exec *x, const Logged *s)
 {
     double v[MAXRESULT];
 
     read_results(l, x, v);
-    if (step > SKIPPED) { /* the first step warms caches up */
-        l->secs += secs;
+    if (s->step > SKIPPED) { /* the first step warms caches up */
+        l->secs += s->secs;
         l->counted++;
     }
     if (!l->loud)
         return;
-    json_step(l, step, lr, secs, host, v);
+    json_step(l, s, v);
     if (l->metrics >= 0)
         store_line(l);
     l->len = 0;
-    event_step(l, step, lr, secs, v);
-    if (step % l->every && step != l->steps && step != 1)
+    l->reached = s->step > l->reached ? s->step : l->reached;
+    event_step(l, s, v);
+    if (s->step % l->every && s->step != l->steps && s->step != 1)
         return;
-    line_step(l, step, lr, secs, v);
+    line_step(l, s, v);
     print_line(l);
 }
 

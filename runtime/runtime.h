@@ -308,6 +308,7 @@ typedef struct Feed {
 typedef struct Block {
     double lr, bc1, bc2;
     int64_t step;
+    double skip_loss, skip_gnorm; /* INFINITY: no limit */
 } Block;
 
 typedef struct Channel Channel;
@@ -769,16 +770,33 @@ void event_text(Events *e, int64_t step, const char *tag, const char *s,
                 size_t n); /* Markdown */
 void events_close(Events *e);
 
+/* ---- spike.c: steps beyond train.skip_above ------------------------------ */
+
+typedef struct Spike {
+    int row;       /* such steps, one after another */
+    int64_t saved; /* the save that the last one led back to */
+    int times;     /* ... how often */
+    int64_t back;  /* > 0: go back, and on from this sample */
+} Spike;
+/* "gnorm 31.2 is above 10": of the step that ran last; null: it is none. */
+const char *spike_seen(Arena *a, const Exec *x, const Block *b);
+/* err() where the run cannot go on: too many in a row, too often back. */
+void spike_count(Spike *s, const char *what, int64_t step);
+void spike_back(Spike *s, int64_t saved);
+
 /* ---- log.c: step lines and metrics.jsonl --------------------------------- */
 
 typedef struct Log Log;
 /* dir: the run's folder; null: lines only. */
 Log *log_open(Arena *a, const Plan *p, const Exec *x, const char *dir);
-/* secs: of the step; host: those in which this process worked for it, < 0: all
- * of them. */
 void log_plan(Log *l, const Plan *p, const Exec *x); /* from now on */
-void log_step(Log *l, const Exec *x, int64_t step, double lr, double secs,
-              double host);
+/* A step that was run. samples: seen with it; secs: of the step; host: those in
+ * which this process worked for it, < 0: all of them. */
+typedef struct Logged {
+    int64_t step, samples;
+    double lr, secs, host;
+} Logged;
+void log_step(Log *l, const Exec *x, const Logged *s);
 /* v: by result, as averaged. beside: more for the line, or "". */
 /* set: the name of one of several validation sets; else null. */
 void log_valid(Log *l, int64_t step, const char *set, const double *v,

@@ -45,7 +45,8 @@ typedef struct Train {
     int64_t saved;     /* step of the last checkpoint; -1: none */
     int64_t fallbacks; /* steps whose rows came in rounds */
     int bad;           /* steps in a row without an update */
-    int late;          /* may results be read a step late? */
+    Spike spike;
+    int late; /* may results be read a step late? */
     int nsent;
     Sent sent;
     double since, waited; /* when the step before was read; seconds */
@@ -79,8 +80,15 @@ static Block block_of(const Opts *o, int64_t step)
     double betas[2];
 
     opts_pair(o, "train.betas", betas);
-    return (Block){ rate(o, step), 1 - pow(betas[0], (double)(step + 1)),
-                    1 - pow(betas[1], (double)(step + 1)), step };
+    Block b = { rate(o, step),
+                1 - pow(betas[0], (double)(step + 1)),
+                1 - pow(betas[1], (double)(step + 1)),
+                step,
+                0,
+                0 };
+    opts_limit(o, "train.skip_above", "loss", &b.skip_loss);
+    opts_limit(o, "train.skip_above", "gnorm", &b.skip_gnorm);
+    return b;
 }
 
 /* A GPU failed in this step and perhaps in the next (fault.c); -1: no. */
@@ -296,6 +304,23 @@ static _Noreturn void stop_bad(Train *t, const Block *b, const Feed *f)
     exit(FAILED);
 }
 
+/* Beyond train.skip_above: said, and perhaps back to the last save. */
+static int count_spike(Train *t, const Sent *s)
+{
+    const char *what = spike_seen(t->mem, t->x, &s->b);
+    int rewind = !strcmp(opts_str(t->plan->opts, "train.spike"), "rewind");
+
+    spike_count(&t->spike, what, s->step + 1);
+    if (!what)
+        return 0;
+    t->state.skipped++;
+    log_note(t->log, "step %lld changed nothing: %s\n", (long long)s->step + 1,
+             what);
+    if (rewind && t->train)
+        t->spike.back = s->first + data_perstep(t->train);
+    return 1;
+}
+
 static void count_bad(Train *t, const Block *b, const Feed *f)
 {
     double ok = exec_result(t->x, "ok");
@@ -336,13 +361,17 @@ static void read_step(Train *t, const Sent *s)
 
     t->since = end;
     t->waited = t->x->waited;
-    log_step(t->log, t->x, s->step + 1, s->b.lr, secs, t->x->gpu ? host : -1);
+    log_step(t->log, t->x,
+             &(Logged){ s->step + 1,
+                        s->first + (t->train ? data_perstep(t->train) : 0),
+                        s->b.lr, secs, t->x->gpu ? host : -1 });
     if (t->x->gpu && !t->read)
         say_start(t);
     if (t->x->gpu && t->read == REPLAYED)
         show_memory(t, 0);
     t->read++;
-    count_bad(t, &s->b, &s->f);
+    if (!count_spike(t, s))
+        count_bad(t, &s->b, &s->f);
 }
 
 static void run_sent(Train *t, const char *program, Sent *s, int late)
@@ -425,6 +454,28 @@ static void save(Train *t)
     ckpt_prune(t->ckpt, opts_int(t->plan->opts, "train.keep"));
 }
 
+/* A spike was met: the values of the last save, the data behind the spike. */
+static void go_back(Train *t)
+{
+    int64_t from = t->state.step;
+
+    settle(t);
+    int64_t samples = t->spike.back;
+    t->spike.back = 0;
+    if (t->saved < 0) {
+        log_note(t->log, "no checkpoint to go back to: only the batch is "
+                         "skipped\n");
+        return;
+    }
+    spike_back(&t->spike, t->saved);
+    exec_pull(t->x);
+    ckpt_resume(t->x, t->ckpt, &t->state);
+    exec_push(t->x);
+    t->state.samples = samples;
+    log_note(t->log, "from step %lld back to step %lld, on with sample %lld\n",
+             (long long)from, (long long)t->state.step, (long long)samples);
+}
+
 static int is_time(int64_t step, int64_t every)
 {
     return every > 0 && step % every == 0;
@@ -465,6 +516,10 @@ static int loop(Train *t)
            t->state.samples < until(t)) {
         err_status = FAILED;
         one_step(t);
+        if (t->spike.back) {
+            go_back(t);
+            continue;
+        }
         int checks = is_time(t->state.step, eval) && t->state.step < steps;
         int keeps = is_time(t->state.step, keep);
         int speaks = is_time(t->state.step, samples);

@@ -378,6 +378,8 @@ void exec_run(Exec *x, const char *name, const Block *b, const Feed *feed)
         set_scalar(x, "bc2", b->bc2);
         set_scalar(x, "step", (double)b->step);
         set_scalar(x, "hold", x->hold);
+        set_scalar(x, "skip_loss", b->skip_loss);
+        set_scalar(x, "skip_gnorm", b->skip_gnorm);
         x->step = b->step;
     }
     x->feed = feed;
