@@ -34,7 +34,7 @@ static const struct KeyRow {
     { "data.tokenizer", FREE, NULL },       { "data.eod", FREE, NULL },
     { "data.template", FREE, NULL },        { "data.field", FREE, NULL },
     { "data.order", FREE, NULL },           { "data.split", FREE, NULL },
-    { "train.spike", FREE, NULL },
+    { "train.spike", FREE, NULL }, { "train.check_every", FREE, NULL },
     { "name", APART, NULL }, { "from", APART, NULL }, { "resume", APART, NULL },
     { "seed", FIXED, "initial values, dropout and the order of samples come from it" },
     { "precision.policy", FIXED, "parameters would be rounded" },

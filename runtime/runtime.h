@@ -770,6 +770,13 @@ void event_text(Events *e, int64_t step, const char *tag, const char *s,
                 size_t n); /* Markdown */
 void events_close(Events *e);
 
+/* ---- replicas.c: values that ranks must hold alike ----------------------- */
+
+/* err() names the ranks that do not, and a tensor. agreed: the step after which
+ * they last did. */
+void replicas_compare(Exec *x, int64_t step, int64_t agreed);
+uint64_t values_hash(Exec *x); /* of all that lasts on the ranks here */
+
 /* ---- spike.c: steps beyond train.skip_above ------------------------------ */
 
 typedef struct Spike {

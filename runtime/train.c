@@ -46,7 +46,8 @@ typedef struct Train {
     int64_t fallbacks; /* steps whose rows came in rounds */
     int bad;           /* steps in a row without an update */
     Spike spike;
-    int late; /* may results be read a step late? */
+    int64_t agreed; /* after that step ranks held the same */
+    int late;       /* may results be read a step late? */
     int nsent;
     Sent sent;
     double since, waited; /* when the step before was read; seconds */
@@ -439,6 +440,30 @@ static void one_step(Train *t)
     t->sent = s;
 }
 
+static int is_time(int64_t step, int64_t every)
+{
+    return every > 0 && step % every == 0;
+}
+
+/* After a step whose results were read. */
+static void compare_ranks(Train *t)
+{
+    if (t->comm->world > 1 && t->agreed != t->state.step)
+        replicas_compare(t->x, t->state.step, t->agreed);
+    t->agreed = t->state.step;
+}
+
+/* Is it time to? At saves, if no key says when; on a GPU it costs a copy. */
+static int compares(const Train *t, int saves)
+{
+    const Opts *o = t->plan->opts;
+
+    return opts_str(o, "train.check_every")
+               ? t->state.step > 0 &&
+                     is_time(t->state.step, opts_int(o, "train.check_every"))
+               : saves && !t->x->gpu;
+}
+
 static void save(Train *t)
 {
     if (t->saved == t->state.step)
@@ -472,13 +497,9 @@ static void go_back(Train *t)
     ckpt_resume(t->x, t->ckpt, &t->state);
     exec_push(t->x);
     t->state.samples = samples;
+    t->agreed = t->state.step;
     log_note(t->log, "from step %lld back to step %lld, on with sample %lld\n",
              (long long)from, (long long)t->state.step, (long long)samples);
-}
-
-static int is_time(int64_t step, int64_t every)
-{
-    return every > 0 && step % every == 0;
 }
 
 static int stopping(Train *t)
@@ -516,15 +537,19 @@ static int loop(Train *t)
            t->state.samples < until(t)) {
         err_status = FAILED;
         one_step(t);
+        int checks = is_time(t->state.step, eval) && t->state.step < steps;
+        int keeps = is_time(t->state.step, keep);
+        int speaks = is_time(t->state.step, samples);
+        int ends = t->state.step == steps;
+        int compare = compares(t, keeps || ends);
+        if (checks || keeps || speaks || compare || ends)
+            settle(t);
         if (t->spike.back) {
             go_back(t);
             continue;
         }
-        int checks = is_time(t->state.step, eval) && t->state.step < steps;
-        int keeps = is_time(t->state.step, keep);
-        int speaks = is_time(t->state.step, samples);
-        if (checks || keeps || speaks)
-            settle(t);
+        if (compare)
+            compare_ranks(t);
         if (speaks)
             take_sample(t);
         if (checks)
@@ -534,6 +559,8 @@ static int loop(Train *t)
     }
     settle(t);
     if (t->state.step < steps) {
+        if (compares(t, 1))
+            compare_ranks(t);
         save(t);
         if (t->state.samples >= until(t))
             return 1;
@@ -703,7 +730,7 @@ int run_plan(Plan *p, const RunArgs *a)
     start_values(&t, resumes(p));
     if (t.changes.len)
         log_note(t.log, "%s", t.changes.s);
-    t.record.step = t.state.step;
+    t.record.step = t.agreed = t.state.step;
     run_folder(t.x, p, t.dir, &args, &t.record);
     show_memory(&t, 1);
     catch_signals();
