@@ -167,11 +167,41 @@ const char *folder_of(const char *file)
     return is ? dir : NULL;
 }
 
-/* Settings of the run, those typed now over them. */
-static Opts *all_keys(const Args *a, const char *dir, const Plan *plan)
+/* The files of one start: its settings, and the plan of the same number. */
+typedef struct Start {
+    const Settings *c; /* null: none */
+    const char *plan;
+} Start;
+
+/* 0: the last one; else those of before, from 1. */
+static Start start_number(const char *dir, int i)
 {
-    const Settings *c =
-        config_read(forever, strf(forever, "%s/config.lua", dir));
+    const char *dot = i ? strf(forever, ".%d", i) : "";
+    const char *config = strf(forever, "%s/config%s.lua", dir, dot);
+
+    return (Start){ config_read(forever, config),
+                    strf(forever, "%s/plan%s", dir, dot) };
+}
+
+/* The last start; with --replay the one that ran that step. */
+static Start start_of(const Args *a, const char *dir)
+{
+    Start s = start_number(dir, 0);
+    int n = 1;
+
+    if (!a->replay || !s.c)
+        return s;
+    while (!access(strf(forever, "%s/config.%d.lua", dir, n), F_OK))
+        n++;
+    for (int i = n; s.c->from_step >= a->replay && --i > 0;)
+        s = start_number(dir, i);
+    return s;
+}
+
+/* Settings of the run, those typed now over them. */
+static Opts *all_keys(const Args *a, const char *dir, const Settings *c,
+                      const Plan *plan)
+{
     const Opts *from = c ? c->given : plan->opts;
     Opts *o = opts_new(forever);
     const char *key, *value;
@@ -189,7 +219,7 @@ static Opts *all_keys(const Args *a, const char *dir, const Plan *plan)
         opts_set(o, "world",
                  strf(forever, "%lld", (long long)plan->mesh->world), NULL);
     snprintf(world, sizeof world, "%lld", (long long)launch_world());
-    if (launched())
+    if (launched() && !a->replay)
         opts_set(o, "world", world, NULL);
     opts_set(o, "name", dir, NULL);
     for (int i = 0; opts_each(a->keys, i, &key, &value); i++)
@@ -229,9 +259,8 @@ static int compiles(const Opts *o, const Plan *p)
     return 0;
 }
 
-static Plan *plan_in(const char *dir, Text *text, int *other)
+static Plan *plan_in(const char *path, Text *text, int *other)
 {
-    const char *path = strf(forever, "%s/plan", dir);
     size_t n;
     char *s = file_read(forever, path, &n);
 
@@ -285,8 +314,11 @@ Text take_folder(Args *a, const char *dir)
     a->file = strf(forever, "%s/plan", dir);
     if (launch_rank())
         return none;
-    Plan *p = plan_in(dir, &text, &other);
-    a->keys = all_keys(a, dir, p);
+    Start s = start_of(a, dir);
+    a->file = s.plan;
+    a->begun = s.c ? s.c->from_step : 0;
+    Plan *p = plan_in(s.plan, &text, &other);
+    a->keys = all_keys(a, dir, s.c, p);
     a->past = p;
     if (other)
         warn(NULL,

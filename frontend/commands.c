@@ -420,6 +420,8 @@ static int execute(Args *a, int (*f)(Plan *p, const RunArgs *r))
     accept_other_plans();
     start_phase("plan");
     Plan *p = plan_of(a, &r, f == run_or_count);
+    r.replay = a->replay;
+    r.begun = a->begun;
     drop_valid(p, a);
     for (int i = 0; i < r.nramp; i++)
         drop_valid(r.ramp[i].plan, a);
@@ -428,6 +430,8 @@ static int execute(Args *a, int (*f)(Plan *p, const RunArgs *r))
 
 int cmd_run(Args *a)
 {
+    if (a->replay && !folder_of(a->file))
+        err(NULL, "--replay takes a run's folder, and %s is none", a->file);
     choose_target(a);
     return execute(a, run_or_count);
 }

@@ -204,6 +204,7 @@ typedef struct Args {
     const char *schedule, *csv, *fold, *json, *dot;
     double temperature;
     int64_t n, topk, rank; /* rank -1: not asked for */
+    int64_t replay, begun; /* a step from 1; 0: none. Its settings' first */
 } Args;
 
 /* diagnose.c: what `check` says as one JSON object; its exit status. */

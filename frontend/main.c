@@ -28,7 +28,7 @@ static const Command commands[] = {
       "shapes, parameters, FLOPs" },
     { "compile", cmd_compile, 1, 1, "o d x p dot", "model.lua [key=value ...]",
       "make a plan; needs no GPU" },
-    { "run", cmd_run, 1, 1, "", "model.lua|m.plan|runs/name [key=value ...]",
+    { "run", cmd_run, 1, 1, "replay", "model.lua|m.plan|runs/name [key=value ...]",
       "train; under mpirun on N ranks" },
     { "eval", cmd_eval, 1, 1, "", "model.lua|m.plan from=ckpt",
       "validation loss" },
@@ -67,6 +67,7 @@ static const Option options[] = {
     { "schedule", NULL, "who does what when in a pipeline, as a table" },
     { "fold", NULL, "both grids, groups, stages; of a model too, with keys" },
     { "csv", "file", "write that table as PyTorch's pipelining does" },
+    { "replay", "step", "reach this step of a run again, compare it; writes nothing" },
     { "prompt", "text", "what the text starts with" },
     { "n", "tokens", "how many to make (200)" },
     { "temperature", "t", "0: always the likeliest (0.8)" },
@@ -218,6 +219,8 @@ static void set_option(Args *a, const Command *c, const char *name,
         a->n = whole(c, value);
     if (!strcmp(name, "rank"))
         a->rank = whole(c, value);
+    if (!strcmp(name, "replay") && !(a->replay = whole(c, value)))
+        wrong(c, "--replay: steps are counted from 1");
     if (!strcmp(name, "topk"))
         a->topk = whole(c, value);
     if (!strcmp(name, "temperature"))

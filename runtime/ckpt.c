@@ -306,14 +306,11 @@ static StFile *open_or_err(Arena *a, const char *path)
 
 /* ---- resuming ------------------------------------------------------------ */
 
-int ckpt_resume(Exec *x, const char *dir, State *s)
+void ckpt_load(Exec *x, const char *path, const State *s)
 {
     Arena *a = forever;
-    char *path = ckpt_newest(a, dir, s, x->comm);
     StFile *file[2];
 
-    if (!path)
-        return 0;
     for (int i = MODEL; i <= OPTIM; i++)
         file[i] = open_or_err(a, strf(a, "%s/%s", path, ckptfile[i]));
     Files src = { file, 2, path };
@@ -322,7 +319,15 @@ int ckpt_resume(Exec *x, const char *dir, State *s)
                  s->step ? "param copy state master m v" : "param copy master");
     st_close(file[0]);
     st_close(file[1]);
-    return 1;
+}
+
+int ckpt_resume(Exec *x, const char *dir, State *s)
+{
+    char *path = ckpt_newest(forever, dir, s, x->comm);
+
+    if (path)
+        ckpt_load(x, path, s);
+    return path != NULL;
 }
 
 /* ---- starting from weights ----------------------------------------------- */

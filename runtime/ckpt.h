@@ -56,6 +56,7 @@ int ckpt_save(Exec *x, const char *dir, const State *s);
 /* The newest good checkpoint of dir into x; earlier ones with a note when the
  * newest is damaged. 0: there is none. */
 int ckpt_resume(Exec *x, const char *dir, State *s);
+void ckpt_load(Exec *x, const char *path, const State *s); /* a verified one */
 int ckpt_exists(const char *dir);
 /* Weights from a checkpoint, a run, a Hugging Face folder or a file; err()
  * names what is left over or missing. */

@@ -76,22 +76,6 @@ static void on_signal(int sig)
     signal(sig, SIG_DFL); /* a second one ends it at once */
 }
 
-static Block block_of(const Opts *o, int64_t step)
-{
-    double betas[2];
-
-    opts_pair(o, "train.betas", betas);
-    Block b = { rate(o, step),
-                1 - pow(betas[0], (double)(step + 1)),
-                1 - pow(betas[1], (double)(step + 1)),
-                step,
-                0,
-                0 };
-    opts_limit(o, "train.skip_above", "loss", &b.skip_loss);
-    opts_limit(o, "train.skip_above", "gnorm", &b.skip_gnorm);
-    return b;
-}
-
 /* A GPU failed in this step and perhaps in the next (fault.c); -1: no. */
 static int64_t failed_step(void)
 {
@@ -276,7 +260,7 @@ static void validate_on(Train *t, const ValidSet *v)
 
     for (int64_t k = 0; k < n; k++) {
         Feed f = data_feed(v->data, k * data_perstep(v->data));
-        Block b = block_of(t->plan->opts, t->state.step);
+        Block b = step_block(t->plan->opts, t->state.step);
         exec_run(t->x, "eval", &b, &f);
         for (int i = 0; i < r->nout && i < MAXRESULT; i++)
             sum[i] += exec_result(t->x, r->out[i].name) / (double)n;
@@ -413,7 +397,7 @@ static void one_step(Train *t)
 {
     int64_t step = t->state.step;
     Sent s = { .step = step,
-               .b = block_of(t->plan->opts, step),
+               .b = step_block(t->plan->opts, step),
                .first = t->state.samples };
     int traced = step + 1 == opts_int(t->plan->opts, "train.trace");
     int late = t->late && !t->bad && !traced;
@@ -691,7 +675,7 @@ static _Noreturn void run_again(Train *t, int64_t step)
     err_status = FAILED;
     for (int64_t k = step; k < step + 2; k++) {
         Sent s = { .step = k,
-                   .b = block_of(t->plan->opts, k),
+                   .b = step_block(t->plan->opts, k),
                    .first = t->state.samples + (k - t->state.step) * n };
         run_sent(t, "step", &s, 0);
     }
@@ -699,6 +683,56 @@ static _Noreturn void run_again(Train *t, int64_t step)
         "the GPU did not fail again in step %lld, call by call and from "
         "the values of step %lld (PLEAT_SYNC=1 runs all steps so)",
         (long long)step + 1, (long long)t->state.step);
+}
+
+/* ---- a step again -------------------------------------------------------- */
+
+static void open_replay(Train *t, Plan *p)
+{
+    const RunArgs *a = t->args;
+
+    t->dir = run_dir(t->mem, p);
+    t->ckpt = strf(t->mem, "%s/ckpt", t->dir);
+    char *path = ckpt_before(t->mem, t->ckpt, a->replay - 1, &t->state);
+    const char *from = opts_str(p->opts, "from");
+    if (!path && a->begun)
+        err(NULL,
+            "%s has no checkpoint from which step %lld is reached with the "
+            "settings it had since step %lld",
+            t->dir, (long long)a->replay, (long long)a->begun);
+    open_all(t, plan_now(t, p));
+    compare_plans(t, a);
+    if (!t->comm->first)
+        resume_data(&t->changes, t->dir, describe_data(t));
+    tune_from(strf(t->mem, "%s/tuned", t->dir));
+    open_exec(t);
+    t->log = log_open(t->mem, t->plan, t->x, NULL);
+    if (role_prog(&t->plan->role[0], "init") >= 0)
+        exec_run(t->x, "init", NULL, NULL);
+    exec_pull(t->x);
+    if (path)
+        ckpt_load(t->x, path, &t->state);
+    else if (from)
+        ckpt_from(t->x, from);
+    exec_push(t->x);
+    log_note(t->log, "from %s\n", path ? path : "the start");
+}
+
+static int replay_plan(Train *t, Plan *p)
+{
+    open_replay(t, p);
+    err_status = FAILED;
+    watch_start(t->x);
+    int differ =
+        repeat_to(t->x, t->train, t->log, t->dir, &t->state, t->args->replay);
+    watch_stop();
+    if (differ && !t->comm->first)
+        err(NULL,
+            "step %lld is not what the run had: another machine, program or "
+            "setting (see `machine`), or a fault of one",
+            (long long)t->args->replay);
+    close_all(t);
+    return differ ? FAILED : 0;
 }
 
 int run_plan(Plan *p, const RunArgs *a)
@@ -711,6 +745,8 @@ int run_plan(Plan *p, const RunArgs *a)
 
     args.text = plan_text(p, a, &args.len);
     need_ramp(p, &args);
+    if (args.replay)
+        return replay_plan(&t, p);
     name_folders(&t);
     first_plan(&t, p);
     compare_plans(&t, &args);

@@ -165,6 +165,39 @@ mkdir full && ln -s /dev/full full/metrics.jsonl && run small.lua target=host na
     grep -q "^step *4/4" said
 result "a full disk is one warning" $?
 
+# ---- a step again ------------------------------------------------------------
+
+# again NAME STATUS TEXT arguments...: ends so, with TEXT; nothing is written
+again() {
+    name=$1 want=$2 text=$3
+    shift 3
+    find "$1" -type f -exec cksum {} + | sort >before
+    run "$@"
+    got=$?
+    find "$1" -type f -exec cksum {} + | sort | cmp -s - before && [ $got = "$want" ] && grep -q -- "$text" said
+    result "replay: $name" $?
+}
+again "a step between checkpoints" 0 "^step 3 loss 0x1[.0-9a-f]*p+2 (4.[0-9]*) gnorm 0x[^ ]* ([0-9.]*): as recorded" whole --replay 3
+again "a checkpoint's step, to the bit" 0 "^whole/ckpt/step-00000006 holds the same values, to the bit" whole --replay 6
+[ "$(grep -c "as recorded" said)" = 2 ] && grep -q "^from whole/ckpt/step-00000004" said
+result "replay: from the checkpoint before" $?
+again "the first step" 0 "^step 1 loss .*: as recorded" whole --replay 1
+grep -q "^from the start" said
+result "replay: from the start" $?
+again "with the settings it had" 0 "^step 4 loss .*: as recorded" runs/lr --replay 4
+again "with those it had later" 0 "^step 6 loss .*: as recorded" runs/lr --replay 6
+again "of two ranks, in one process" 0 "^runs/fold/ckpt/step-00000008 holds the same values" runs/fold --replay 8
+again "a step that was not run" 0 "^step 10 loss .*: not in metrics.jsonl" whole --replay 10
+cp -r whole wrong && sed -i 's/"step": 7, "loss": 4/"step": 7, "loss": 5/' wrong/metrics.jsonl
+again "one that is not as recorded" 3 "^error: step 8 is not what the run had" wrong --replay 8
+grep -q "^  recorded: loss 5" said && grep -q "^step 8 loss .*: as recorded" said
+result "replay: it says which" $?
+cp -r runs/lr late && rm -r late/ckpt/step-0000000[24]
+again "without a checkpoint" 1 "no checkpoint from which step 5 is reached with the settings it had since step 4" late --replay 5
+run small.lua --replay 3
+[ $? = 1 ] && grep -q "takes a run's folder" said
+result "replay: of a model there is none" $?
+
 # ---- format 1 ---------------------------------------------------------------------
 
 "$PLEAT" ckpt verify format1 >said 2>&1

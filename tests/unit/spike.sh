@@ -121,6 +121,8 @@ done >said
 result "the same bits as a run without that data" $?
 [ "$(grep -c '"again": true' back/metrics.jsonl)" = 2 ] && grep -q '^{"step": 8, .*"samples": 80,' back/metrics.jsonl
 result "steps that ran again say so, and where the data are" $?
+run back --replay 4 && grep -q "^step 4 loss .*: as recorded" said && grep -q "step-00000004 holds the same values" said
+result "a step is repeated with the data it had" $?
 # Ended after it went back and before it saved, it comes to the same.
 cp -r back ended && rm -r ended/ckpt/step-0000000[468] && run ended resume=1 && for f in model optim; do
     cmp "$(file ended 8 $f)" "$(file back 8 $f)" || exit 1
