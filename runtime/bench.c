@@ -6,7 +6,6 @@
  * the same by parts of the model and by what limits. Without a launcher all
  * ranks run here, one after another, so collectives are copies and a rank's
  * time is the total over the ranks; under mpirun rank 0 prints what it saw. */
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -306,8 +305,7 @@ static Walls whole_steps(Bench *b, const Feed *f, int64_t steps)
             waited = b->x->waited;
         }
         b->x->late = 1;
-        exec_run(b->x, "step",
-                 &(Block){ 1e-4, 0.1, 0.05, i + 100, INFINITY, INFINITY }, f);
+        exec_run(b->x, "step", &(Block){ 1e-4, 0.1, 0.05, i + 100 }, f);
         b->x->late = 0;
     }
     exec_settle(b->x);
@@ -330,8 +328,7 @@ int bench_plan(Plan *p, int64_t steps, FILE *out)
         if (!i)
             start = monotonic();
         b.micro = i * 1000003;
-        exec_run(b.x, "step",
-                 &(Block){ 1e-4, 0.1, 0.05, i + 1, INFINITY, INFINITY }, &f);
+        exec_run(b.x, "step", &(Block){ 1e-4, 0.1, 0.05, i + 1 }, &f);
         if (i < 0)
             start_clocks(b.x);
     }

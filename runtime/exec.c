@@ -263,12 +263,24 @@ static void bind_groups(Exec *x)
     comm_groups(x->comm, x->mem, x->plan->mesh, v, (int)vec_len(v));
 }
 
+static Limits limits_of(const Plan *p)
+{
+    Limits l = { INFINITY, INFINITY };
+
+    if (p->opts) {
+        opts_limit(p->opts, "train.skip_above", "loss", &l.loss);
+        opts_limit(p->opts, "train.skip_above", "gnorm", &l.gnorm);
+    }
+    return l;
+}
+
 Exec *exec_open(const Plan *p, Comm *c)
 {
     Arena *a = arena_new();
     Exec *x = alloc(a, sizeof *x);
 
     *x = (Exec){ .plan = p, .mem = a, .comm = c };
+    x->limits = limits_of(p);
     start_phase("binding");
     x->pool = pool_open(0);
     int cuda = !strcmp(p->target, "cuda");

@@ -129,13 +129,6 @@ Block step_block(const Opts *o, int64_t step)
     double betas[2];
 
     opts_pair(o, "train.betas", betas);
-    Block b = { rate(o, step),
-                1 - pow(betas[0], (double)(step + 1)),
-                1 - pow(betas[1], (double)(step + 1)),
-                step,
-                0,
-                0 };
-    opts_limit(o, "train.skip_above", "loss", &b.skip_loss);
-    opts_limit(o, "train.skip_above", "gnorm", &b.skip_gnorm);
-    return b;
+    return (Block){ rate(o, step), 1 - pow(betas[0], (double)(step + 1)),
+                    1 - pow(betas[1], (double)(step + 1)), step };
 }

@@ -75,7 +75,7 @@ typedef struct Spike {
     int64_t back;  /* > 0: go back, and on from this sample */
 } Spike;
 /* "gnorm 31.2 is above 10": of the step that ran last; null: it is none. */
-const char *spike_seen(Arena *a, const Exec *x, const Block *b);
+const char *spike_seen(Arena *a, const Exec *x);
 /* err() where the run cannot go on: too many in a row, too often back. */
 void spike_count(Spike *s, const char *what, int64_t step);
 void spike_back(Spike *s, int64_t saved);

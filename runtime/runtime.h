@@ -301,8 +301,12 @@ typedef struct Feed {
 typedef struct Block {
     double lr, bc1, bc2;
     int64_t step;
-    double skip_loss, skip_gnorm; /* INFINITY: no limit */
 } Block;
+
+/* Beyond these a step changes nothing (train.skip_above); INFINITY: no limit.*/
+typedef struct Limits {
+    double loss, gnorm;
+} Limits;
 
 typedef struct Channel Channel;
 
@@ -393,6 +397,7 @@ typedef struct Exec {
     int64_t ncopy;
     const char *bad;           /* what exec_checked found */
     int64_t step;              /* of the last block */
+    Limits limits;             /* of every step */
     const Feed *feed;          /* of the run */
     _Atomic int64_t ticks;     /* steps of programs begun */
     _Atomic(const Step *) now; /* the one that runs; null: none */
@@ -567,7 +572,8 @@ typedef struct Gpu {
     int64_t roommark; /* the step that ends at each, or
                                              -1 - row: one that begins */
     int timed;
-    double began; /* keep the marks of the next run; seconds */
+    double began;  /* keep the marks of the next run; seconds */
+    Limits limits; /* of the Exec */
 } Gpu;
 
 void gpu_ok(int error, const char *what); /* err() unless error is 0 */

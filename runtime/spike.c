@@ -18,14 +18,14 @@ static const char *above(Arena *a, const Exec *x, const char *result,
     return v > limit ? strf(a, "%s %.6g is above %.6g", what, v, limit) : NULL;
 }
 
-const char *spike_seen(Arena *a, const Exec *x, const Block *b)
+const char *spike_seen(Arena *a, const Exec *x)
 {
     double loss = exec_result(x, "loss"), norm = exec_result(x, "grad_norm");
 
     if (exec_result(x, "ok") != 0 || !isfinite(loss) || isinf(norm))
         return NULL;
-    const char *what = above(a, x, "loss", "loss", b->skip_loss);
-    return what ? what : above(a, x, "grad_norm", "gnorm", b->skip_gnorm);
+    const char *what = above(a, x, "loss", "loss", x->limits.loss);
+    return what ? what : above(a, x, "grad_norm", "gnorm", x->limits.gnorm);
 }
 
 void spike_count(Spike *s, const char *what, int64_t step)

@@ -292,7 +292,7 @@ static _Noreturn void stop_bad(Train *t, const Block *b, const Feed *f)
 /* Beyond train.skip_above: said, and perhaps back to the last save. */
 static int count_spike(Train *t, const Sent *s)
 {
-    const char *what = spike_seen(t->mem, t->x, &s->b);
+    const char *what = spike_seen(t->mem, t->x);
     int rewind = !strcmp(opts_str(t->plan->opts, "train.spike"), "rewind");
 
     spike_count(&t->spike, what, s->step + 1);

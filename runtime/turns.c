@@ -347,6 +347,7 @@ static void run_gpu(Exec *x, const char *name, const Block *b, const Feed *feed)
     x->gpu->looker = x;
     x->gpu->timed = x->maxran > 0;
     x->gpu->held = x->hold;
+    x->gpu->limits = x->limits;
     if (x->copy)
         start(x, name);
     x->fresh =
@@ -378,8 +379,8 @@ void exec_run(Exec *x, const char *name, const Block *b, const Feed *feed)
         set_scalar(x, "bc2", b->bc2);
         set_scalar(x, "step", (double)b->step);
         set_scalar(x, "hold", x->hold);
-        set_scalar(x, "skip_loss", b->skip_loss);
-        set_scalar(x, "skip_gnorm", b->skip_gnorm);
+        set_scalar(x, "skip_loss", x->limits.loss);
+        set_scalar(x, "skip_gnorm", x->limits.gnorm);
         x->step = b->step;
     }
     x->feed = feed;
