@@ -71,7 +71,9 @@ static int holds(const char *path, const char *s, size_t n)
 
 static int differs(const char *path, const char *s, size_t n)
 {
-    return !access(path, F_OK) && !holds(path, s, n);
+    struct stat st;
+
+    return !stat(path, &st) && S_ISREG(st.st_mode) && !holds(path, s, n);
 }
 
 /* The model file's name without folders and ending. */
