@@ -291,6 +291,7 @@ static void load_tensors(Exec *x, const Files *s, const char *kinds,
     Arena *a = arena_new();
     Load *load = NULL;
 
+    exec_guard(x);
     for (int64_t k = 0; k < x->comm->n; k++) {
         int64_t rank = x->comm->first + k;
         const Role *r = exec_role(x, rank);

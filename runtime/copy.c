@@ -49,7 +49,7 @@ void gpu_copy(Gpu *x, const Extent *v, uint8_t *to)
 /* The event of a captured stream would be one inside of the graph. */
 void gpu_order(Gpu *x, const GpuCall *c)
 {
-    if (!x->copied || x->ordered || !c->lasts)
+    if (!x->copied || (c && (x->ordered || !c->lasts)))
         return;
     gpu_ok(
         dl.cuStreamWaitEvent(x->stream, x->copied, x->capturing ? OUTSIDE : 0),

@@ -452,10 +452,17 @@ int64_t exec_read(Exec *x, const char *name, int64_t rank, double *out,
     return n >= 0 ? n : read_buffer(x, name, rank, out, cap);
 }
 
+void exec_guard(Exec *x)
+{
+    if (x->guard)
+        x->guard(x->guarded);
+}
+
 int64_t exec_write(Exec *x, const char *name, const double *in, int64_t n)
 {
     Outside o = { .in = in, .cap = n };
 
+    exec_guard(x);
     int64_t count = each_part(x, name, give_run, &o);
     exec_push(x);
     return count;

@@ -399,7 +399,7 @@ typedef struct Exec {
                                /*   program that runs are added, by stage */
     Ran *ran;
     int64_t nran, maxran; /* see exec_record */
-    /* Not null: called before a step that writes what lasts. Not on a GPU. */
+    /* Not null: called before anything writes what lasts. Not on a GPU. */
     void (*guard)(void *self);
     void *guarded;
 } Exec;
@@ -440,7 +440,8 @@ void *exec_fetch(const Exec *x, int64_t rank, int buf); /* ... as it is now */
 const Tensor *plan_input(const Plan *p, int i);
 
 /* exec.c, for the others */
-int step_lasts(const Role *r, const Step *s);  /* does it write what lasts? */
+int step_lasts(const Role *r, const Step *s); /* does it write what lasts?*/
+void exec_guard(Exec *x);                     /* before what lasts is written */
 Turn *course_rows(Arena *a, const Program *g); /* vec: rows in order */
 int is_collective(StepKind k);
 void *pages(int64_t bytes, const char *what); /* zeroed */
@@ -642,7 +643,7 @@ int gpu_pin(Gpu *x, void *p, int64_t bytes);
 void gpu_unpin(Gpu *x, void *p);
 void gpu_copy(Gpu *x, const struct Extent *v, uint8_t *to); /* v: a vec */
 int gpu_copied(Gpu *x);
-void gpu_order(Gpu *x, const GpuCall *c); /* before a call is launched */
+void gpu_order(Gpu *x, const GpuCall *c); /* before it; null: a copy in */
 /* From now on f is called while a run is waited for; null: nothing is. */
 void gpu_idle(Gpu *x, void (*f)(void *self), void *self);
 

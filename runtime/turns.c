@@ -192,7 +192,7 @@ static void run_step(Exec *x, Stage *const *s, int n)
     atomic_fetch_add_explicit(&x->ticks, 1, memory_order_relaxed);
     for (int i = 0; i < n && x->guard; i++)
         if (rank_step(s[i]->rank[0])->lasts)
-            x->guard(x->guarded);
+            exec_guard(x);
     if (x->copy && !x->bad)
         look_before(x, s, n);
     for (int i = 0; i < n; i++)
