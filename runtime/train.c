@@ -62,7 +62,8 @@ enum {
     MAXRESULT = 256,
     FAILED = 3,
     MAXCOUNTED = 1 << 26,
-    REPLAYED = 2
+    REPLAYED = 2,
+    SLOW = 1 /* seconds */
 };
 
 static volatile sig_atomic_t asked_to_stop;
@@ -386,8 +387,14 @@ static void one_step(Train *t)
 static void save(Train *t, SaveHow how)
 {
     Text tuned = { .arena = arena_new() };
+    double began = monotonic();
 
     told(t, saver_wait(t->saver));
+    if (how == SAVEbeside && monotonic() - began > SLOW)
+        log_note(t->log,
+                 "training waited %.1f s for the save before: its disk is "
+                 "slower than train.save_every\n",
+                 monotonic() - began);
     if (t->saved != t->state.step) {
         run_tuned(t->x, &tuned);
         saver_save(t->saver, &t->state, &tuned, how);
