@@ -62,7 +62,7 @@ static int closed(int fd, int bad)
     return bad || no ? -1 : 0;
 }
 
-static int sync_fd(int fd)
+int file_flush(int fd)
 {
     int bad;
 
@@ -78,7 +78,7 @@ int file_sync(const char *path)
 
     if (fd < 0)
         return -1;
-    int bad = sync_fd(fd);
+    int bad = file_flush(fd);
     if (bad && errno == EINVAL && !fstat(fd, &st) && S_ISDIR(st.st_mode))
         bad = 0; /* a file system that syncs no folders */
     return closed(fd, bad);
@@ -88,7 +88,7 @@ int file_write(const char *path, const void *p, size_t n)
 {
     int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
 
-    return fd < 0 ? -1 : closed(fd, file_put(fd, p, n) || sync_fd(fd));
+    return fd < 0 ? -1 : closed(fd, file_put(fd, p, n) || file_flush(fd));
 }
 
 /* ---- names --------------------------------------------------------------- */

@@ -86,6 +86,7 @@ int file_sync(const char *path);                 /* of a file or folder */
 int folder_make(const char *path);               /* EEXIST: there is one */
 int folders_make(const char *path);              /* with those above it */
 int file_put(int fd, const void *p, size_t n);   /* all of them; no sync */
+int file_flush(int fd);                          /* fsync */
 
 /* ---- err.c: two kinds of failure ----------------------------------------- */
 

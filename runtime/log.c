@@ -325,6 +325,20 @@ void log_valid(Log *l, int64_t step, const char *set, const double *v,
     event_scalar(l->events, step, tag, value(l, v, "loss"));
 }
 
+void log_saved(Log *l, const Saved *s)
+{
+    if (!l->loud || l->metrics < 0)
+        return;
+    say(l, "{\"step\": %lld, \"saved_bytes\": %lld", (long long)s->step,
+        (long long)s->bytes);
+    say(l, ", \"snapshot_bytes\": %lld", (long long)s->snapshot);
+    say_json(l, "save_stopped_ms", s->stopped * 1e3);
+    say_json(l, "save_copy_ms", s->copied * 1e3);
+    say_json(l, "save_ms", s->took * 1e3);
+    say(l, "}\n");
+    store_line(l);
+}
+
 void log_sample(Log *l, int64_t step, const char *s, size_t n)
 {
     if (!l->loud)

@@ -37,7 +37,7 @@ void run_make(const char *ckpt); /* the folder of checkpoints, those above */
 /* x: any of the run; p: the plan of its whole batch. */
 void run_folder(const Exec *x, const Plan *p, const char *dir, const RunArgs *a,
                 const RunRecord *r);
-void run_tuned(const Exec *x, const char *dir); /* what was measured */
+void run_tuned(const Exec *x, Text *t); /* what was measured */
 void run_file(const char *path, const char *s, size_t n); /* or err() */
 void run_ranks(const Exec *x, const char *dir);           /* printed in part */
 /* resume.c: may the key differ from the plan's? Is it the same as it was? */

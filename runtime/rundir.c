@@ -112,17 +112,14 @@ void run_file(const char *path, const char *s, size_t n)
         cannot_write(path);
 }
 
-void run_tuned(const Exec *x, const char *dir)
+void run_tuned(const Exec *x, Text *t)
 {
-    Text s = { .arena = forever };
-
     if (x->gpu)
-        tune_text(x->gpu, &s);
+        tune_text(x->gpu, t);
     else
-        put(&s, "compiler %s\nblas %s %s\n", host_compiler(),
+        put(t, "compiler %s\nblas %s %s\n", host_compiler(),
             dl.openblas_get_config(), dl.openblas_get_corename());
-    put(&s, "threads %d\n", pool_size(x->pool));
-    run_file(strf(forever, "%s/tuned", dir), s.s, s.len);
+    put(t, "threads %d\n", pool_size(x->pool));
 }
 
 void run_ranks(const Exec *x, const char *dir)
@@ -219,6 +216,8 @@ static void keep_settings(const Plan *p, const char *dir, const RunArgs *a,
 void run_folder(const Exec *x, const Plan *p, const char *dir, const RunArgs *a,
                 const RunRecord *r)
 {
+    Text tuned = { .arena = forever };
+
     if (x->comm->first)
         return;
     keep_settings(p, dir, a, r->step);
@@ -227,5 +226,6 @@ void run_folder(const Exec *x, const Plan *p, const char *dir, const RunArgs *a,
     run_file(strf(forever, "%s/machine", dir), r->machine, strlen(r->machine));
     if (*r->data)
         run_file(strf(forever, "%s/data", dir), r->data, strlen(r->data));
-    run_tuned(x, dir);
+    run_tuned(x, &tuned);
+    run_file(strf(forever, "%s/tuned", dir), tuned.s, tuned.len);
 }

@@ -52,7 +52,8 @@ void process_start(const char *commit); /* that */
 
 /* ---- start.c: what the time before the first step goes to ---------------- */
 
-double monotonic(void);             /* seconds, of a clock that only grows */
+int64_t host_free(void); /* hostmem.c: bytes that this process may take */
+double monotonic(void);  /* seconds, of a clock that only grows */
 void start_phase(const char *name); /* ends the one before; null */
 void start_says(Text *t);           /* a line: all of them */
 
@@ -220,6 +221,11 @@ void comm_barrier(Comm *c);
 void comm_share(Comm *c, void *p, int64_t bytes); /* rank 0's to all */
 void comm_share_from(Comm *c, int64_t rank, void *p, int64_t bytes);
 int64_t comm_max(Comm *c, int64_t v); /* over all processes */
+/* The same in two halves, the second called until it gives 1: neither waits.
+ * One question at a time. Before the first, by all processes together: */
+void comm_questions(Comm *c);
+void comm_ask(Comm *c, int64_t v);
+int comm_answer(Comm *c, int64_t *most);
 /* `bytes` of each process to all, by rank. */
 void comm_gather(Comm *c, const void *mine, void *all, int64_t bytes);
 /* Before the first comm_run: the sets of atoms over which this process's ranks
@@ -268,6 +274,9 @@ void mpi_bcast(void *p, int64_t bytes, int64_t from);
 void mpi_barrier(void);
 void mpi_gather(const void *mine, void *all, int64_t bytes);
 int64_t mpi_max(int64_t v);
+void mpi_questions(void);
+void mpi_ask(int64_t v);
+int mpi_answer(int64_t *most);
 /* Transfers between two ranks; those of one tag keep their order. A message
  * travels in so many requests. */
 int64_t mpi_pieces(int64_t bytes);
@@ -319,6 +328,7 @@ typedef struct Bound { /* a step of one rank */
     void *scratch;             /* gemm, gmm, gmmw, collectives */
     int64_t group, *ranks, me; /* collectives, transfers */
     int wide;                  /* collective with members in other stages */
+    int lasts;                 /* it writes what lasts */
     Channel *chan;             /* send, wait; recv when its sender is here */
 } Bound;
 
@@ -405,6 +415,9 @@ typedef struct Exec {
                                /*   program that runs are added, by stage */
     Ran *ran;
     int64_t nran, maxran; /* see exec_record */
+    /* Not null: called before anything writes what lasts. Not on a GPU. */
+    void (*guard)(void *self);
+    void *guarded;
 } Exec;
 
 Exec *exec_open(const Plan *p, Comm *c);
@@ -434,6 +447,7 @@ int64_t exec_read(Exec *x, const char *name, int64_t rank, double *out,
 int64_t exec_write(Exec *x, const char *name, const double *in, int64_t n);
 void exec_pull(Exec *x); /* what lasts, from the GPU: before reading */
 void exec_push(Exec *x); /* ... to it: after writing */
+void exec_drop(Exec *x); /* ... in memory: it is not read again */
 int64_t exec_bytes(const Exec *x); /* arenas of all ranks here */
 const Role *exec_role(const Exec *x, int64_t rank);
 void *exec_buf(const Exec *x, int64_t rank, int buf);
@@ -442,6 +456,8 @@ void *exec_fetch(const Exec *x, int64_t rank, int buf); /* ... as it is now */
 const Tensor *plan_input(const Plan *p, int i);
 
 /* exec.c, for the others */
+int step_lasts(const Role *r, const Step *s); /* does it write what lasts?*/
+void exec_guard(Exec *x);                     /* before what lasts is written */
 Turn *course_rows(Arena *a, const Program *g); /* vec: rows in order */
 int is_collective(StepKind k);
 void *pages(int64_t bytes, const char *what); /* zeroed */
@@ -479,6 +495,7 @@ typedef struct GpuCall { /* a step, bound */
     void *comm;
     int64_t ranks, me; /* collectives */
     LinkEnd *end;      /* send, recv, wait */
+    int lasts;         /* it writes what lasts */
 } GpuCall;
 
 typedef struct GpuPatch {
@@ -572,8 +589,13 @@ typedef struct Gpu {
     int64_t roommark; /* the step that ends at each, or
                                              -1 - row: one that begins */
     int timed;
-    double began;  /* keep the marks of the next run; seconds */
     Limits limits; /* of the Exec */
+    double began; /* keep the marks of the next run; seconds */
+    /* copy.c: null until memory was pinned for copies */
+    void *copies, *copying, *copied; /* stream; events: begin, end */
+    int capturing, ordered; /* calls become a graph; they wait for copied */
+    void (*idle)(void *self);
+    void *idler; /* called while a run is waited for, or null */
 } Gpu;
 
 void gpu_ok(int error, const char *what); /* err() unless error is 0 */
@@ -630,6 +652,18 @@ int gpu_settle(Gpu *x); /* ... of the last; 0: they were here */
 void gpu_pull(Gpu *x);
 void gpu_push(Gpu *x);
 void gpu_fetch(Gpu *x, void *to, int64_t offset, int64_t bytes); /* arena's */
+
+struct Extent;
+/* copy.c: parts of the arena, to pinned memory, beside what is launched from
+ * now on; only steps that write what lasts wait. gpu_pin before the first run;
+ * 0: it cannot be. gpu_copied, from any thread: all is there; -1: never. */
+int gpu_pin(Gpu *x, void *p, int64_t bytes);
+void gpu_unpin(Gpu *x, void *p);
+void gpu_copy(Gpu *x, const struct Extent *v, uint8_t *to); /* v: a vec */
+int gpu_copied(Gpu *x);
+void gpu_order(Gpu *x, const GpuCall *c); /* before it; null: a copy in */
+/* From now on f is called while a run is waited for; null: nothing is. */
+void gpu_idle(Gpu *x, void (*f)(void *self), void *self);
 
 /* peak.c: per second: FLOPs of products in this precision, bytes of memory; 0:
  * unknown. */
@@ -702,7 +736,10 @@ void watch_signal(void); /* the launcher ends the run; may be called
                                      in a signal's handler */
 /* Around what waits for other ranks: these, atoms 0 when not a group. */
 void watch_enter(uint32_t atoms, const int64_t *ranks, int64_t n);
-void watch_all(void); /* the same for all ranks */
+void watch_all(void);    /* the same for all ranks */
+void watch_others(void); /* ... who come to it in no order */
+/* Between 1 and 0 others may wait for this rank as long as they like. */
+void watch_works(int on);
 void watch_leave(void);
 /* May this rank say why the run fails? Only the first one may. */
 int watch_claim(void);
@@ -787,6 +824,7 @@ void log_step(Log *l, const Exec *x, const Logged *s);
 /* set: the name of one of several validation sets; else null. */
 void log_valid(Log *l, int64_t step, const char *set, const double *v,
                const char *beside);
+void log_saved(Log *l, const Saved *s);
 void log_sample(Log *l, int64_t step, const char *s, size_t n);
 void log_note(Log *l, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));

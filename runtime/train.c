@@ -42,7 +42,9 @@ typedef struct Train {
     Log *log;
     const char *dir, *ckpt; /* run folder, its checkpoints */
     State state;
+    Saver *saver;
     int64_t saved;     /* step of the last checkpoint; -1: none */
+    int unsaved;       /* the last save failed */
     int64_t fallbacks; /* steps whose rows came in rounds */
     int bad;           /* steps in a row without an update */
     Spike spike;
@@ -64,7 +66,8 @@ enum {
     MAXRESULT = 256,
     FAILED = 3,
     MAXCOUNTED = 1 << 26,
-    REPLAYED = 2
+    REPLAYED = 2,
+    SLOW = 1 /* seconds */
 };
 
 static volatile sig_atomic_t asked_to_stop;
@@ -278,9 +281,22 @@ static void validate(Train *t)
         validate_on(t, &t->valid[i]);
 }
 
+/* What became of a save. */
+static void told(Train *t, const Saved *s)
+{
+    if (!s)
+        return;
+    t->unsaved = s->bad;
+    if (s->bad)
+        return;
+    t->saved = s->step;
+    log_saved(t->log, s);
+}
+
 /* The same inputs again, looking for where it begins; then the end. */
 static _Noreturn void stop_bad(Train *t, const Block *b, const Feed *f)
 {
+    told(t, saver_wait(t->saver));
     const char *what = exec_checked(t->x, "step", b, f);
 
     if (comm_speaks(t->comm, what != NULL))
@@ -448,19 +464,23 @@ static int compares(const Train *t, int saves)
                : saves && !t->x->gpu;
 }
 
-static void save(Train *t)
+static void save(Train *t, SaveHow how)
 {
-    if (t->saved == t->state.step)
-        return;
-    exec_pull(t->x);
-    if (ckpt_save(t->x, t->ckpt, &t->state))
-        return;
-    t->saved = t->state.step;
-    if (t->comm->first)
-        return;
-    run_tuned(t->x,
-              strf(t->mem, "%s/step-%08lld", t->ckpt, (long long)t->saved));
-    ckpt_prune(t->ckpt, opts_int(t->plan->opts, "train.keep"));
+    Text tuned = { .arena = arena_new() };
+    double began = monotonic();
+
+    told(t, saver_wait(t->saver));
+    if (how == SAVEbeside && monotonic() - began > SLOW)
+        log_note(t->log,
+                 "training waited %.1f s for the save before: its disk is "
+                 "slower than train.save_every\n",
+                 monotonic() - began);
+    if (t->saved != t->state.step) {
+        run_tuned(t->x, &tuned);
+        saver_save(t->saver, &t->state, &tuned, how);
+    }
+    told(t, saver_poll(t->saver));
+    arena_free(tuned.arena);
 }
 
 /* A spike was met: the values of the last save, the data behind the spike. */
@@ -469,6 +489,7 @@ static void go_back(Train *t)
     int64_t from = t->state.step;
 
     settle(t);
+    told(t, saver_wait(t->saver));
     int64_t samples = t->spike.back;
     t->spike.back = 0;
     if (t->saved < 0) {
@@ -521,6 +542,7 @@ static int loop(Train *t)
            t->state.samples < until(t)) {
         err_status = FAILED;
         one_step(t);
+        told(t, saver_poll(t->saver));
         int checks = is_time(t->state.step, eval) && t->state.step < steps;
         int keeps = is_time(t->state.step, keep);
         int speaks = is_time(t->state.step, samples);
@@ -539,13 +561,13 @@ static int loop(Train *t)
         if (checks)
             validate(t);
         if (keeps)
-            save(t);
+            save(t, SAVEbeside);
     }
     settle(t);
     if (t->state.step < steps) {
         if (compares(t, 1))
             compare_ranks(t);
-        save(t);
+        save(t, SAVEwaits);
         if (t->state.samples >= until(t))
             return 1;
         log_note(t->log, "stopped at step %lld; resume=1 continues\n",
@@ -554,7 +576,7 @@ static int loop(Train *t)
     }
     validate(t);
     if (steps > 0)
-        save(t);
+        save(t, SAVEwaits);
     if (t->fallbacks)
         log_note(t->log,
                  "%lld steps had more rows than route.factor gives "
@@ -630,16 +652,44 @@ static void open_exec(Train *t)
         t->sampler = sampler_open(t->mem, t->x);
 }
 
+/* Before the first step: is there room for checkpoints, here and on the disk? A
+ * save beside training is one with steps behind it. */
+static void open_saver(Train *t)
+{
+    const Opts *o = t->plan->opts;
+    int64_t steps = opts_int(o, "train.steps"),
+            keep = opts_int(o, "train.keep");
+    int64_t every = opts_int(o, "train.save_every");
+    SaveHow how =
+        every && t->state.step + every < steps ? SAVEbeside : SAVEwaits;
+    Text s = { .arena = t->mem };
+
+    start_phase("checkpoints");
+    if (t->state.step < steps && !t->comm->first)
+        ckpt_room(t->ckpt, ckpt_bytes(t->mem, t->plan), keep,
+                  every ? (steps - t->state.step + every - 1) / every : 1);
+    t->saver = saver_open(t->x, t->ckpt, keep, t->saved, how, &s);
+    if (s.len)
+        log_note(t->log, "%s", s.s);
+}
+
 /* The next plan goes on from the checkpoint that was just written. */
 static void grow(Train *t, Plan *p)
 {
+    if (t->unsaved)
+        err(NULL,
+            "the batch grows at step %lld, from a checkpoint that was not "
+            "written",
+            (long long)t->state.step);
     watch_stop();
+    saver_close(t->saver);
     exec_close(t->x);
     t->plan = plan_now(t, p);
     open_data(t);
     open_exec(t);
     log_plan(t->log, t->plan, t->x);
     start_values(t, 1);
+    open_saver(t);
     watch_start(t->x);
     log_note(t->log, "batch %lld from step %lld\n",
              (long long)opts_int(t->plan->opts, "train.batch"),
@@ -768,6 +818,7 @@ int run_plan(Plan *p, const RunArgs *a)
         log_note(t.log, "%s", t.changes.s);
     t.record.step = t.agreed = t.state.step;
     run_folder(t.x, p, t.dir, &args, &t.record);
+    open_saver(&t);
     show_memory(&t, 1);
     catch_signals();
     watch_start(t.x);
@@ -776,6 +827,10 @@ int run_plan(Plan *p, const RunArgs *a)
         grow(&t, p);
     err_status = 1;
     watch_stop();
+    saver_close(t.saver);
+    if (t.unsaved && !t.comm->first)
+        warn(NULL, "the last checkpoint, of step %lld, was not written",
+             (long long)t.state.step);
     close_all(&t);
-    return 0;
+    return t.unsaved ? FAILED : 0;
 }

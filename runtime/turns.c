@@ -190,6 +190,9 @@ static void run_step(Exec *x, Stage *const *s, int n)
 
     atomic_store_explicit(&x->now, step, memory_order_relaxed);
     atomic_fetch_add_explicit(&x->ticks, 1, memory_order_relaxed);
+    for (int i = 0; i < n && x->guard; i++)
+        if (rank_step(s[i]->rank[0])->lasts)
+            exec_guard(x);
     if (x->copy && !x->bad)
         look_before(x, s, n);
     for (int i = 0; i < n; i++)

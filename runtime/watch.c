@@ -46,11 +46,12 @@ enum {
 };
 
 typedef enum NoteKind { ASK, TELL, SAID } NoteKind;
+enum { WORKS = 2 }; /* on a checkpoint, which takes its time */
 
 typedef struct Note { /* a datagram */
     uint64_t token;   /* of this run */
     int32_t kind, rank;
-    uint32_t atoms, inside; /* ASK: group; TELL: waits in MPI */
+    uint32_t atoms, inside; /* ASK: group; TELL: waits in MPI, or WORKS */
     int64_t count;          /* collectives begun over these atoms */
     char where[200];
 } Note;
@@ -79,7 +80,7 @@ static struct {
     int64_t n;
     uint32_t atoms;
     int64_t count;
-    int inside, nset;
+    int inside, works, nset;
     int64_t entered; /* times so far */
     struct {
         uint32_t atoms;
@@ -112,6 +113,18 @@ void watch_enter(uint32_t atoms, const int64_t *ranks, int64_t n)
 void watch_all(void)
 {
     watch_enter(UINT32_MAX, w.all, w.world);
+}
+
+void watch_others(void)
+{
+    watch_enter(0, w.all, w.world);
+}
+
+void watch_works(int on)
+{
+    pthread_mutex_lock(&at.lock);
+    at.works = on;
+    pthread_mutex_unlock(&at.lock);
 }
 
 void watch_leave(void)
@@ -186,7 +199,7 @@ static void tell(const Note *ask)
     for (int i = 0; i < at.nset; i++)
         if (at.set[i].atoms == ask->atoms)
             n.count = at.set[i].count;
-    n.inside = (uint32_t)at.inside;
+    n.inside = at.works ? WORKS : (uint32_t)at.inside;
     pthread_mutex_unlock(&at.lock);
     put_where(n.where, sizeof n.where);
     post(ask->rank, &n);
@@ -331,8 +344,9 @@ static int64_t ask(const Inquiry *q)
     return silent;
 }
 
-/* Who is not where this rank is; 1: that is why it waits. */
-static int put_ranks_missing(Text *t, const Inquiry *q, int ended)
+/* Who is not where this rank is; 1: that is why it waits. *works: some write a
+ * checkpoint. */
+static int put_ranks_missing(Text *t, const Inquiry *q, int ended, int *works)
 {
     int64_t listed = 0;
     int knows = 0;
@@ -342,6 +356,7 @@ static int put_ranks_missing(Text *t, const Inquiry *q, int ended)
         if (q->ranks[i] == w.me || (a->came && (a->there || ended)))
             continue;
         knows |= !a->came || !a->inside;
+        *works |= a->inside == WORKS;
         if (listed++ < LISTED) {
             put(t, listed == 1 ? "; waits for" : ",");
             put_missing(t, q->ranks[i], a, ended);
@@ -353,12 +368,13 @@ static int put_ranks_missing(Text *t, const Inquiry *q, int ended)
 }
 
 /* Says what came out. 0: others may know more, or all ranks answer and there is
- * still time. */
+ * still time; -1: they write a checkpoint. */
 static int report(const Worry *y)
 {
     int soon = y->ended || y->nccl, late = soon || y->waited >= w.limit;
     Inquiry q = inquire();
     int64_t silent = q.n && !atomic_load(&w.said) ? ask(&q) : 0;
+    int works = 0;
     char where[200];
 
     for (int i = 1; i < ASKED && silent && !soon && !atomic_load(&w.said); i++)
@@ -369,11 +385,12 @@ static int report(const Worry *y)
         where);
     put_worry(&t, y);
     int knows =
-        put_ranks_missing(&t, &q, y->ended) || y->nccl || (!q.n && !y->ended);
+        put_ranks_missing(&t, &q, y->ended, &works) || y->nccl || (!q.n && !y->ended);
     int waits = !knows && (y->ended || y->waited < w.limit + PATIENCE);
-    if (waits || (!late && !silent) || !watch_claim()) {
+    works = works && !knows;
+    if (waits || works || (!late && !silent) || !watch_claim()) {
         arena_free(q.mem);
-        return 0;
+        return works ? -1 : 0;
     }
     fprintf(stderr, "%s\n", t.s);
     leave();
@@ -433,8 +450,10 @@ static void *watch(void *arg)
         next = waited > 0 ? next : w.silent;
         Worry y = { waited, atomic_load(&w.ended), abort_asked() };
         int asks = y.ended || y.nccl || waited >= w.limit || waited >= next;
-        if (waits && !atomic_load(&w.said) && asks && !report(&y))
+        if (waits && !atomic_load(&w.said) && asks) {
+            waited = report(&y) < 0 ? 0 : waited;
             next = waited + w.silent;
+        }
         if (atomic_load(&w.told))
             follow();
     }
