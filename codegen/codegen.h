@@ -138,6 +138,7 @@ typedef struct Store {
     int done;       /* (printing) stored for the present item */
     int early;      /* stored by a reduction's pass */
     int flat;       /* by no thread that can be named */
+    int seen;       /* by all threads of the team */
 } Store;
 
 typedef struct Kern {

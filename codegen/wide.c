@@ -361,6 +361,26 @@ int64_t wide_pieces(Nest *n, uint64_t K)
     return d.flat ? form_count(n, d.u, 0, d.k - 1)->v * d.per : d.per;
 }
 
+/* Does it read what a pass before it has stored for the item? That was dealt
+ * out along another loop, so other threads did: the team meets in between. */
+static void meet_team(Nest *n, const Body *b)
+{
+    Ex **x = nest_reached(n, b->root, b->nroot);
+    int reads = 0;
+
+    for (size_t i = 0; i < vec_len(n->c->st); i++) {
+        const Store *s = &n->c->st[i];
+        if (s->done && !s->seen && !s->flat && (s->loops & ~n->items))
+            for (size_t k = 0; k < vec_len(x); k++)
+                reads |= x[k] == s->val;
+    }
+    if (!reads)
+        return;
+    nest_line(n, "team_meet<%d>();", n->team);
+    for (size_t i = 0; i < vec_len(n->c->st); i++)
+        n->c->st[i].seen |= n->c->st[i].done;
+}
+
 static void dealt(Nest *n, uint64_t K, const Body *b)
 {
     Deal d = deal_of(n, K);
@@ -369,6 +389,8 @@ static void dealt(Nest *n, uint64_t K, const Body *b)
     const char *name = strf(n->a, w > 1 ? "v%d" : "i%d", u);
     uint64_t open = d.flat ? K : BIT(u);
 
+    if (!d.flat)
+        meet_team(n, b);
     if (d.flat) {
         nest_line(n, "for (ix f = lane; f < %lld; f += %d) {",
                   (long long)wide_pieces(n, K), n->team);

@@ -42,8 +42,6 @@ static int topk(lua_State *L)
     int64_t k;
     Axis *a, *b;
 
-    if (lua_isnoneornil(L, 2) || lua_isnoneornil(L, 3))
-        err(f->loc, "topk: write topk(x, k, axis)");
     k = integer_arg(L, 2, "k");
     a = one_axis(L, 3, "axis");
     need_axes(f, x, &a, 1);
@@ -129,6 +127,7 @@ static int embed(lua_State *L)
     if (a->nd < 2)
         err(f->loc, "embed: the table %s needs two axes or more",
             dims_text(f, a));
+    known_role(f, a->dim[0].a, ROLEvocab);
     return push_node(L, gathered(f, a, e, a->dim[0].a));
 }
 
@@ -202,7 +201,7 @@ static int scatter_add(lua_State *L)
     n = make(f, Oscatter_add, 2, in);
     set_axes(f, n, &a, 1);
     /* Values of data stay apart by micro-batch, also where `like` is none. */
-    Axis *micro = g_axis(f->g, "micro");
+    Axis *micro = g_micro(f->g);
     const Node *data = dim_of(v, micro) >= 0 ? v : e;
     if (dim_of(to, micro) < 0 && dim_of(data, micro) >= 0)
         n->dim[n->nd++] = data->dim[dim_of(data, micro)];
@@ -216,7 +215,10 @@ static int iota(lua_State *L)
     Front *f = enter(L, "iota");
     Axis *a = one_axis(L, 1, "axis");
 
-    return push_index(L, iota_of(f, a, axis_size(f, a, a->name)), NULL, 0);
+    if (axis_size(f, a, a->name) > INT32_MAX)
+        err(f->loc, "iota: axis '%s' is %lld, and integers have 32 bits",
+            a->name, (long long)a->n);
+    return push_index(L, iota_of(f, a, a->n), NULL, 0);
 }
 
 /* clang-format off */

@@ -8,6 +8,10 @@
 #define MOSTELEMS ((int64_t)1 << 53) /* of a tensor: counts stay exact */
 
 const char *const regions[NREGION] = { "den", "pre", "body", "post" };
+const char *const axisroles[NROLE] = {
+    "none",  "micro", "row", "batch", "seq",    "key",
+    "heads", "group", "ffn", "vocab", "choice",
+};
 const char *const levels[NLEVEL] = { "logical", "placed", "local" };
 const char *const paramkinds[] = { "param", "state", "master", "m", "v" };
 const char *const families[NFAMILY] = {
@@ -65,6 +69,9 @@ Axis *g_axis(Graph *g, const char *name)
     Axis *x = alloc(g->arena, sizeof *x);
     x->name = name;
     x->root = x;
+    for (int r = ROLEmicro; r <= ROLErow; r++) /* names of no model's axis */
+        if (!strcmp(name, axisroles[r]))
+            x->role = (AxisRole)r;
     vec_push(g->arena, g->axis, x);
     g->naxis++;
     return x;
@@ -306,7 +313,17 @@ int axis_at(Axis *const *v, int n, const Axis *a)
 
 int g_isrow(const Axis *a)
 {
-    return !strcmp(a->name, "row");
+    return a->role == ROLErow;
+}
+
+int g_ismicro(const Axis *a)
+{
+    return a->role == ROLEmicro;
+}
+
+Axis *g_micro(Graph *g)
+{
+    return g_axis(g, axisroles[ROLEmicro]);
 }
 
 /* ---- equal nodes, dead nodes --------------------------------------------- */

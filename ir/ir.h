@@ -67,9 +67,28 @@ uint64_t mix64(uint64_t h, uint64_t x); /* hash step */
 
 /* ---- graph.c ------------------------------------------------------------- */
 
+/* What an axis is for (frontend/roles.c): which mesh axes may cut it. */
+typedef enum AxisRole {
+    ROLEnone,
+    ROLEmicro, /* micro-batches that run at once: implicit in all data */
+    ROLErow,   /* token rows in order of their experts; ragged */
+    ROLEbatch,
+    ROLEseq,
+    ROLEkey,
+    ROLEheads,
+    ROLEgroup, /* heads that only queries have */
+    ROLEffn,
+    ROLEvocab,
+    ROLEchoice, /* experts */
+    NROLE
+} AxisRole;
+extern const char *const axisroles[NROLE];
+
 typedef struct Axis {
-    const char *name;  /* interned; axes are equal by pointer */
-    int64_t n;         /* declared size; 0: not declared */
+    const char *name; /* interned; axes are equal by pointer */
+    AxisRole role;
+    uint32_t atoms; /* an axis of a bucket: atoms it is made to be cut over */
+    int64_t n;      /* declared size; 0: not declared */
     struct Axis *root; /* renamed from (key -> seq), or itself */
     int zigzag;        /* a root: cp's ranks hold two pieces of it
                                      and of what is renamed from it (shard.c).
@@ -273,9 +292,11 @@ int same_dims(const Node *a, const Node *b);    /* same axes and sizes */
 int same_section(const Node *a, const Node *b); /* region and call */
 int is_transfer(const Node *n); /* send, recv, stagesum: between stages */
 int axis_at(Axis *const *v, int n, const Axis *a); /* in a list; -1: not */
-int g_isrow(const Axis *a);                        /* the ragged axis "row" */
-int is_backward(const Node *n);                    /* made by grad */
-int any_region(const Node *n); /* a source that every region may read */
+int g_isrow(const Axis *a);                        /* the ragged axis */
+int g_ismicro(const Axis *a);
+Axis *g_micro(Graph *g);        /* find or make */
+int is_backward(const Node *n); /* made by grad */
+int any_region(const Node *n);  /* a source that every region may read */
 
 /* ---- scope.c ------------------------------------------------------------- */
 
@@ -312,10 +333,6 @@ uint32_t slowness(const Mesh *m, const Axis *a, uint32_t atoms);
 /* Parts that n elements of an axis must divide into when `atoms` cut it. */
 int64_t cut_parts(const Mesh *m, const Axis *a, uint32_t atoms);
 uint32_t atoms_of(const Graph *g, const Node *n, ShardKind k); /* typed k */
-/* Buckets (passes/bucket.c) have axes of their own, whose names say over which
- * atoms they are cut: "own.a0", as their members are, and "flat.a1.a2". 0: any
- * other axis. */
-uint32_t axis_atoms(const Axis *a);
 /* Where operand k of a pack begins, in elements of its last axis; k = nin:
  * where they end. Each begins at a multiple of PACKALIGN. */
 enum { PACKALIGN = 128 };
@@ -329,6 +346,8 @@ typedef struct MapLayout {
     int64_t experts, cap, each, first, pairs, offset, pair, row, total, n;
 } MapLayout;
 MapLayout map_layout(const Graph *g, const Node *route);
+/* The axis of its index that counts the choices of a token; null: one each. */
+const Axis *route_slot(const Node *route);
 
 /* ---- rule.c: how an op may be cut ---------------------------------------- */
 

@@ -165,6 +165,17 @@ static void declare_axes(Reading *p)
     }
 }
 
+static AxisRole read_axis_role(Lex *x)
+{
+    lex_need(x, '=');
+    const char *s = lex_word(x);
+    int r = index_of(s, axisroles, NROLE);
+
+    if (r <= ROLErow)
+        lex_err(x, "no role '%s' of an axis", s);
+    return (AxisRole)r;
+}
+
 static void read_axis_line(Reading *p)
 {
     Lex *x = &p->x;
@@ -182,6 +193,12 @@ static void read_axis_line(Reading *p)
         a->root = parse_axis(p);
     }
     a->zigzag = lex_take(x, "zigzag");
+    if (lex_take(x, "role"))
+        a->role = read_axis_role(x);
+    if (lex_take(x, "atoms")) {
+        lex_need(x, '=');
+        a->atoms = (uint32_t)lex_range(x, "atoms", 1, (1 << MAXATOM) - 1);
+    }
     a->nfactor = 0;
     if (lex_take(x, "of")) {
         lex_need(x, '=');

@@ -426,6 +426,10 @@ static Line axis_line(Printer *p, const Axis *a)
         put_axis(p, &what, a->root);
     }
     put(&what, "%s", a->zigzag ? " zigzag" : "");
+    if (a->role > ROLErow)
+        put(&what, " role=%s", axisroles[a->role]);
+    if (a->atoms)
+        put(&what, " atoms=%u", a->atoms);
     for (int i = 0; i < a->nfactor; i++) {
         put(&what, i ? "," : " of=");
         put_axis(p, &what, a->factor[i]);

@@ -86,7 +86,11 @@ static Axis *axis_over(Graph *g, const char *what, uint32_t atoms)
     for (int i = 0; i < MAXATOM; i++)
         if (atoms >> i & 1)
             put(&t, ".a%d", i);
-    return atoms ? g_axis(g, t.s) : NULL;
+    if (!atoms)
+        return NULL;
+    Axis *a = g_axis(g, t.s);
+    a->atoms = atoms;
+    return a;
 }
 
 static Axis **join(Arena *a, Axis **v, Axis *x)
@@ -205,7 +209,7 @@ Bucket **buckets_of(Graph *g, Node **param, Node **grad, const double *rule,
         if (m.all[i]->flat)
             m.all[i]->size =
                 padded(m.all[i]->size,
-                       PAD * mesh_extent(g->mesh, axis_atoms(m.all[i]->flat)));
+                       PAD * mesh_extent(g->mesh, m.all[i]->flat->atoms));
     g->mesh = was;
     return m.all;
 }

@@ -450,6 +450,7 @@ static Node *as_mask(Graph *g, Node *n)
     if (summed > FEW || n->map || v->map)
         return n;
     Node *hit = ew(g, Oeq, n, e, position(g, n), NULL);
+    v = cast_to(g, v, n->dt); /* sums of bf16 may be wider */
     Node *zero = like(g_const(g, n->loc, v->dt, 0), n);
     Node *x = ew(g, Owhere, n, hit, v, zero);
     Axis *gone[2 * MAXD];

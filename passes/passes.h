@@ -68,7 +68,7 @@ Node *g_total(Graph *g, Node *n); /* sum over all its axes */
  * parameters only) counts once in each, whoever runs it. */
 Node *g_each_micro(Graph *g, Node *n);
 Node *g_accum(Graph *g, Node *n, const char *op);   /* fp32, in n's region */
-int axis_covers(const Axis *a, const char *name);   /* it or a factor of it */
+int axis_covers(const Axis *a, AxisRole role);      /* it or a factor of it */
 double micro_batches(const Graph *g, const Loc *l); /* of a step, all ranks */
 int64_t micro_turns(const Graph *g); /* of them those that a rank runs, err()
                                          where dp's ranks cannot share evenly */

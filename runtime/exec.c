@@ -340,6 +340,7 @@ Exec *exec_open(const Plan *p, Comm *c)
     channels_open(x);
     if (x->blas)
         blas_reserve(x->pool);
+    poison_open(x);
     return x;
 }
 

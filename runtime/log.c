@@ -228,7 +228,8 @@ static void say_json(Log *l, const char *key, double v)
         say(l, ", \"%s\": null", key);
 }
 
-/* A named loss keeps its name: "lm". Metrics too. */
+/* A named loss keeps its name: "lm". Metrics too. One named "loss" would hide
+ * the sum of all. */
 static void json_named(Log *l, const char *prefix, const char *put_before,
                        const double *v)
 {
@@ -237,7 +238,7 @@ static void json_named(Log *l, const char *prefix, const char *put_before,
 
     for (int i = 0; i < l->role->nout && i < MAXRESULT; i++) {
         const char *name = l->role->out[i].name;
-        if (strncmp(name, prefix, n))
+        if (strncmp(name, prefix, n) || !strcmp(name + n, "loss"))
             continue;
         snprintf(key, sizeof key, "%s%s", put_before, name + n);
         say_json(l, key, v[i]);

@@ -117,8 +117,7 @@ void run_tuned(const Exec *x, Text *t)
     if (x->gpu)
         tune_text(x->gpu, t);
     else
-        put(t, "compiler %s\nblas %s %s\n", host_compiler(),
-            dl.openblas_get_config(), dl.openblas_get_corename());
+        put(t, "compiler %s\nblas %s\n", host_compiler(), blas_kind());
     put(t, "threads %d\n", pool_size(x->pool));
 }
 

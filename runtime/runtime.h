@@ -57,6 +57,18 @@ double monotonic(void);  /* seconds, of a clock that only grows */
 void start_phase(const char *name); /* ends the one before; null */
 void start_says(Text *t);           /* a line: all of them */
 
+/* ---- coretype.c: which of its kernels OpenBLAS takes --------------------- */
+
+/* Sets OPENBLAS_CORETYPE where OpenBLAS would choose badly; before it is
+ * loaded. */
+void coretype_choose(void);
+/* "OpenBLAS 0.3.21, kernels for Haswell": products of equal bits. */
+const char *blas_kind(void);
+int64_t blas_hash(void); /* of it, not negative */
+int blas_wrong(void);    /* no type computes right products */
+/* What was chosen for it, and why; null: nothing. */
+const char *blas_note(void);
+
 /* ---- pool.c: threads ----------------------------------------------------- */
 
 typedef struct Pool Pool;
@@ -406,6 +418,7 @@ typedef struct Exec {
     void *copy;    /* exec_checked: buffers before a step */
     int64_t ncopy;
     const char *bad;           /* what exec_checked found */
+    int poison;                /* see poison.c */
     int64_t step;              /* of the last block */
     Limits limits;             /* of every step */
     const Feed *feed;          /* of the run */
@@ -422,6 +435,9 @@ typedef struct Exec {
 
 Exec *exec_open(const Plan *p, Comm *c);
 void exec_close(Exec *x);
+/* poison.c: what is not written yet is no number, when tests ask for it. */
+void poison_open(Exec *x);
+void poison_step(const Rank *r, const Bound *b);
 /* Run a program once. feed and b may be null for programs without inputs.
  * err() when stages wait for each other. */
 void exec_run(Exec *x, const char *program, const Block *b, const Feed *feed);
@@ -590,7 +606,7 @@ typedef struct Gpu {
                                              -1 - row: one that begins */
     int timed;
     Limits limits; /* of the Exec */
-    double began; /* keep the marks of the next run; seconds */
+    double began;  /* keep the marks of the next run; seconds */
     /* copy.c: null until memory was pinned for copies */
     void *copies, *copying, *copied; /* stream; events: begin, end */
     int capturing, ordered; /* calls become a graph; they wait for copied */

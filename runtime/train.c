@@ -335,6 +335,22 @@ static void count_bad(Train *t, const Block *b, const Feed *f)
         stop_bad(t, b, f);
 }
 
+/* Who computes products decides on their last bits. */
+static void say_products(Train *t)
+{
+    if (t->x->gpu)
+        return;
+    int64_t h = blas_hash();
+
+    if (comm_max(t->comm, h) != -comm_max(t->comm, -h))
+        log_note(t->log,
+                 "some ranks do not compute products with %s as rank 0 does: "
+                 "results depend on where ranks run\n",
+                 blas_kind());
+    if (blas_note())
+        log_note(t->log, "%s\n", blas_note());
+}
+
 static void say_start(Train *t)
 {
     Text s = { .arena = t->mem };
@@ -812,6 +828,7 @@ int run_plan(Plan *p, const RunArgs *a)
     comm_barrier(t.comm);
     t.log = log_open(t.mem, t.plan, t.x, t.dir);
     run_ranks(t.x, t.dir);
+    say_products(&t);
     start_phase("values");
     start_values(&t, resumes(p));
     if (t.changes.len)

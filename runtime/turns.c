@@ -195,6 +195,9 @@ static void run_step(Exec *x, Stage *const *s, int n)
             exec_guard(x);
     if (x->copy && !x->bad)
         look_before(x, s, n);
+    for (int i = 0; i < n && x->poison && !x->copy; i++)
+        for (int64_t k = 0; k < s[i]->n; k++)
+            poison_step(s[i]->rank[k], rank_step(s[i]->rank[k]));
     for (int i = 0; i < n; i++)
         for (int64_t k = 0; k < s[i]->n; k++)
             if (is_collective(step->kind))

@@ -346,7 +346,7 @@ static int64_t ask(const Inquiry *q)
 
 /* Who is not where this rank is; 1: that is why it waits. *works: some write a
  * checkpoint. */
-static int put_ranks_missing(Text *t, const Inquiry *q, int ended, int *works)
+static int put_missing_ranks(Text *t, const Inquiry *q, int ended, int *works)
 {
     int64_t listed = 0;
     int knows = 0;
@@ -384,8 +384,8 @@ static int report(const Worry *y)
     put(&t, "rank %lld (host %s): %s: ", (long long)w.me, w.peer[w.me].host,
         where);
     put_worry(&t, y);
-    int knows =
-        put_ranks_missing(&t, &q, y->ended, &works) || y->nccl || (!q.n && !y->ended);
+    int knows = put_missing_ranks(&t, &q, y->ended, &works) || y->nccl ||
+                (!q.n && !y->ended);
     int waits = !knows && (y->ended || y->waited < w.limit + PATIENCE);
     works = works && !knows;
     if (waits || works || (!late && !silent) || !watch_claim()) {

@@ -117,20 +117,28 @@ void line(Gen *g, const char *fmt, ...)
     va_end(ap);
 }
 
-Tens *emit(Gen *g, const Tens *like, const char *fmt, ...)
+Tens *add_tensor(Gen *g, const char *name, const Tens *like, const char *text)
 {
     Tens *t = alloc(g->a, sizeof *t);
-    va_list ap;
 
     *t = *like;
-    t->uses = t->live = 0;
-    t->name = strf(g->a, "t%d", ++g->names);
-    va_start(ap, fmt);
-    t->text = vstrf(g->a, fmt, ap);
-    va_end(ap);
-    line(g, "local %s = %s", t->name, t->text);
+    t->uses = t->live = t->closed = 0;
+    t->name = name;
+    t->text = text;
     vec_push(g->a, g->t, t);
     return t;
+}
+
+Tens *emit(Gen *g, const Tens *like, const char *fmt, ...)
+{
+    const char *name = strf(g->a, "t%d", ++g->names);
+    va_list ap;
+
+    va_start(ap, fmt);
+    const char *text = vstrf(g->a, fmt, ap);
+    va_end(ap);
+    line(g, "local %s = %s", name, text);
+    return add_tensor(g, name, like, text);
 }
 
 GDim new_axis(Gen *g, const char *stem, int64_t n)
@@ -146,7 +154,7 @@ const char *new_param(Gen *g)
     return strf(g->a, "w%d", g->params++);
 }
 
-static void declare(Gen *g, const char *name, int64_t n)
+void declare(Gen *g, const char *name, int64_t n)
 {
     GDim d = { intern(name), n };
 
@@ -158,6 +166,8 @@ int declarable(Gen *g, GDim d)
     for (size_t i = 0; i < vec_len(g->axis); i++)
         if (g->axis[i].a == d.a)
             return g->axis[i].n == d.n;
+    if (!strncmp(d.a, "key", 3)) /* then it is not renamed from another */
+        return 0;
     for (size_t i = 0; i < vec_len(g->made); i++)
         if (g->made[i].a == d.a && g->made[i].n != d.n)
             return 0;
@@ -187,7 +197,7 @@ GDim some_axis(Gen *g, int64_t atleast)
 {
     for (int tries = 0; tries < 20; tries++) {
         GDim d = g->axis[below(g, (int64_t)vec_len(g->axis))];
-        if (d.n >= atleast)
+        if (d.n >= atleast && strncmp(d.a, "key", 3))
             return d;
     }
     return g->axis[0];
@@ -203,7 +213,7 @@ Tens *pick(Gen *g, Kind k, Fits *fits, const void *with)
 
     for (size_t i = 0; i < vec_len(g->t); i++) {
         Tens *t = g->t[i];
-        if (t->kind != k || (fits && !fits(t, with)))
+        if (t->kind != k || t->closed || (fits && !fits(t, with)))
             continue;
         double age = (double)(vec_len(g->t) - i);
         double v = ref_uniform(&g->seed) / (1 + 0.1 * age);
@@ -282,12 +292,12 @@ static const char *axes_text(Gen *g)
 
 static void one_statement(Gen *g)
 {
-    static const GenRow *const tables[] = { genops, genops, genrows,
-                                            genblocks };
+    static const GenRow *const tables[] = { genops,  genops,  genops, genrows,
+                                            genrows, genattn, genmoe, genstep };
     int64_t all = 0;
 
     for (int tries = 0; tries < 30; tries++) {
-        const GenRow *t = tables[below(g, 4)];
+        const GenRow *t = tables[below(g, sizeof tables / sizeof *tables)];
         all = 0;
         for (const GenRow *r = t; r->f; r++)
             all += r->weight;
@@ -297,6 +307,12 @@ static void one_statement(Gen *g)
         if (t->f(g))
             return;
     }
+}
+
+void statements(Gen *g, int64_t n)
+{
+    while (n-- > 0)
+        one_statement(g);
 }
 
 /* A number of a tensor, for a loss. */
@@ -325,26 +341,64 @@ static int reads(const char *text, const char *name)
     return 0;
 }
 
-/* Every real that no other leads to goes into one of the losses: then all that
- * was declared is used. */
-static void write_losses(Gen *g)
+void each_open(Gen *g, size_t from, Term *f, void *ctx)
 {
-    int n = 1 + (int)below(g, 3);
-    Text s[3] = { { .arena = g->a }, { .arena = g->a }, { .arena = g->a } };
-
-    for (size_t i = vec_len(g->t); i-- > 0;) {
+    for (size_t i = vec_len(g->t); i-- > from;) {
         Tens *t = g->t[i];
-        Text *to = &s[below(g, n)];
-        if (t->kind == REAL && !t->live)
-            put(to, "%s%s", to->len ? " + " : "", to_number(g, t));
-        t->live |= t->kind == REAL;
+        if (t->kind == REAL && !t->live) {
+            t->live = 1;
+            f(g, t, ctx);
+        }
         for (size_t k = 0; k < i && t->live; k++)
             g->t[k]->live |= reads(t->text, g->t[k]->name);
     }
-    for (int i = 0; i < n; i++)
-        if (s[i].len)
-            line(g, "loss(\"l%d\", %s%s)", g->losses++, s[i].s,
+}
+
+typedef struct Losses {
+    int n;
+    Text s[3];
+} Losses;
+
+static void to_loss(Gen *g, const Tens *t, void *ctx)
+{
+    Losses *l = ctx;
+    Text *to = &l->s[below(g, l->n)];
+
+    put(to, "%s%s", to->len ? " + " : "", to_number(g, t));
+}
+
+static void write_losses(Gen *g)
+{
+    Losses l = { 1 + (int)below(g, 3),
+                 { { .arena = g->a }, { .arena = g->a }, { .arena = g->a } } };
+
+    each_open(g, 0, to_loss, &l);
+    for (int i = 0; i < l.n; i++)
+        if (l.s[i].len)
+            line(g, "loss(\"l%d\", %s%s)", g->losses++, l.s[i].s,
                  ONE_OF(g, "", ", 2", ", 0.3", ", 1"));
+}
+
+static void gen_soup(Gen *g)
+{
+    for (int64_t i = 1 + below(g, 3); i > 0; i--) {
+        Tens shape = some_shape(g);
+        make_param(g, &shape, NULL);
+    }
+    if (chance(g, 15)) {
+        Tens x = some_shape(g);
+        x.data = 1;
+        emit(g, &x, "input(\"x\", \"%s\")", names_of(g, &x));
+    }
+    statements(g, 2 + below(g, 16));
+}
+
+/* Two or three micro-batches in a step. */
+static const char *train_text(Gen *g)
+{
+    return chance(g, 85) ? ""
+                         : strf(g->a, "train { batch=%lld }\n",
+                                (long long)((2 + below(g, 2)) * g->axis[0].n));
 }
 
 char *gen_model(Arena *a, uint64_t seed)
@@ -354,15 +408,12 @@ char *gen_model(Arena *a, uint64_t seed)
                 .body = { .arena = a },
                 .indent = "" },
         *g = &gen;
-    Tens shape;
 
     declare_axes(g);
-    for (int64_t i = 1 + below(g, 3); i > 0; i--) {
-        shape = some_shape(g);
-        make_param(g, &shape, NULL);
-    }
-    for (int64_t i = 2 + below(g, 16); i > 0; i--)
-        one_statement(g);
+    if (chance(g, 35))
+        gen_net(g);
+    else
+        gen_soup(g);
     write_losses(g);
-    return strf(a, "%s%s", axes_text(g), g->body.s);
+    return strf(a, "%s%s%s", axes_text(g), g->body.s, train_text(g));
 }

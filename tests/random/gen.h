@@ -25,8 +25,8 @@ typedef struct Tens {
     GDim dim[GENDIM];
     const char *of; /* indices: the axis they index, and its size */
     int64_t ofn;
-    double most; /* |element| is about this at most */
-    int uses;
+    double most;      /* |element| is about this at most */
+    int uses, closed; /* closed: no later statement reads it */
     int data;         /* depends on an input */
     const char *text; /* of its statement; null: the same as the one after */
     int live;         /* a loss depends on it */
@@ -48,9 +48,9 @@ typedef struct Gen {
 int64_t below(Gen *g, int64_t n); /* 0 .. n-1 */
 int chance(Gen *g, int percent);
 const char *one_of(Gen *g, const char *const *list, int n);
-#define ONE_OF(g, ...)                                                        \
-    one_of(g, (const char *const[]){ __VA_ARGS__ },                           \
-           (int)(sizeof((const char *const[]){ __VA_ARGS__ }) /               \
+#define ONE_OF(g, ...)                                          \
+    one_of(g, (const char *const[]){ __VA_ARGS__ },             \
+           (int)(sizeof((const char *const[]){ __VA_ARGS__ }) / \
                  sizeof(const char *)))
 
 /* A statement "local tN = ..." whose value has the axes and kind of `like`. */
@@ -58,7 +58,7 @@ Tens *emit(Gen *g, const Tens *like, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 void line(Gen *g, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 GDim new_axis(Gen *g, const char *stem, int64_t n); /* "top7" */
-const char *new_param(Gen *g);                  /* "w7" */
+const char *new_param(Gen *g);                      /* "w7" */
 
 Tens real(double most); /* no axes yet */
 void add_dim(Tens *t, GDim d);
@@ -72,13 +72,26 @@ int64_t work(const Tens *a, const Tens *b); /* of a product */
 /* A tensor of the pool: null when there is none. `fits` may be null. */
 typedef int Fits(const Tens *t, const void *with);
 Tens *pick(Gen *g, Kind k, Fits *fits, const void *with);
-Tens *any_real(Gen *g);          /* made when there is none */
+Tens *any_real(Gen *g); /* made when there is none */
 const char *tame(Gen *g, const Tens *t, double most); /* its text, scaled */
 /* A parameter of that shape; init null: any. Null: its axes are declared with
  * other sizes. */
 Tens *make_param(Gen *g, const Tens *shape, const char *init);
 int declarable(Gen *g, GDim d); /* then it is declared */
 GDim some_axis(Gen *g, int64_t atleast);
+
+Tens *add_tensor(Gen *g, const char *name, const Tens *like, const char *text);
+/* Some statements, into g->body. */
+void statements(Gen *g, int64_t n);
+/* Every real of the pool from `from` on that no other leads to, as terms of a
+ * sum; then all that was declared is used. */
+typedef void Term(Gen *g, const Tens *t, void *ctx);
+void each_open(Gen *g, size_t from, Term *f, void *ctx);
+void declare(Gen *g, const char *name, int64_t n);
+
+/* ---- gennet.c: tokens, layers, a head ------------------------------------ */
+
+void gen_net(Gen *g);
 
 /* ---- genops.c genrows.c genattn.c ...: statements ------------------------ */
 
@@ -88,6 +101,6 @@ typedef struct GenRow {
     int weight;
     Production *f;
 } GenRow;
-extern const GenRow genops[], genrows[], genblocks[];
+extern const GenRow genops[], genrows[], genattn[], genmoe[], genstep[];
 
 #endif

@@ -12,20 +12,13 @@ static int unary(Gen *g)
         const char *text;
         double most; /* of the result, by the operand's: below */
     } forms[] = {
-        { "tanh(%s)", 1 },
-        { "sigmoid(%s)", 1 },
-        { "silu(%s)", 0 },
-        { "gelu(%s)", 0 },
-        { "relu(%s)", 0 },
-        { "softplus(%s)", 0 },
-        { "abs(%s)", 0 },
-        { "-%s", 0 },
-        { "sin(%s)", 1 },
-        { "cos(%s)", 1 },
-        { "f32(%s)", 0 },
-        { "bf16(%s)", 0 },
-        { "sign(%s)", 1 },
-        { "stop_gradient(%s)", 0 },
+        { "tanh(%s)", 1 }, { "sigmoid(%s)", 1 },
+        { "silu(%s)", 0 }, { "gelu(%s)", 0 },
+        { "relu(%s)", 0 }, { "softplus(%s)", 0 },
+        { "abs(%s)", 0 },  { "-%s", 0 },
+        { "sin(%s)", 1 },  { "cos(%s)", 1 },
+        { "f32(%s)", 0 },  { "bf16(%s)", 0 },
+        { "sign(%s)", 1 }, { "stop_gradient(%s)", 0 },
     };
     Tens *t = any_real(g), like = *t;
     int64_t k = below(g, sizeof forms / sizeof *forms);
@@ -45,7 +38,10 @@ static int guarded(Gen *g)
 
     like.most = 3;
     switch (below(g, 7)) {
-    case 0: emit(g, &like, "exp(%s)", x); like.most = 7; break;
+    case 0:
+        emit(g, &like, "exp(%s)", x);
+        like.most = 7;
+        break;
     case 1: emit(g, &like, "log(%s * %s + 0.3)", x, x); break;
     case 2: emit(g, &like, "sqrt(%s * %s + 0.2)", x, x); break;
     case 3: emit(g, &like, "rsqrt(%s * %s + 0.2)", x, x); break;
@@ -104,21 +100,20 @@ static int choice(Gen *g)
     if (!b)
         return 0;
     Tens like = united(a, b);
-    const char *x = a->name, *y = b->name, *cmp = ONE_OF(g, "lt", "gt", "le",
-                                                          "ge");
+    const char *x = a->name, *y = b->name,
+               *cmp = ONE_OF(g, "lt", "gt", "le", "ge");
     like.most = fmax(a->most, b->most) + 0.1;
     switch (below(g, 5)) {
     case 0: emit(g, &like, "minimum(%s, %s + 0.011)", x, y); break;
     case 1: emit(g, &like, "maximum(%s, %s + 0.011)", x, y); break;
-    case 2: emit(g, &like, "where(%s(%s, %s + 0.011), %s, %s)", cmp, x, y, y,
-                 ONE_OF(g, "0", "1.5", "-0.5"));
+    case 2:
+        emit(g, &like, "where(%s(%s, %s + 0.011), %s, %s)", cmp, x, y, y,
+             ONE_OF(g, "0", "1.5", "-0.5"));
         break;
-    case 3: emit(g, &like, "where(%s(%s, %s + 0.011), %s, %s)", cmp, x, y, x,
-                 y);
+    case 3:
+        emit(g, &like, "where(%s(%s, %s + 0.011), %s, %s)", cmp, x, y, x, y);
         break;
-    default:
-        like.kind = TRUTH;
-        emit(g, &like, "%s(%s, %s + 0.011)", cmp, x, y);
+    default: like.kind = TRUTH; emit(g, &like, "%s(%s, %s + 0.011)", cmp, x, y);
     }
     return 1;
 }
@@ -169,9 +164,9 @@ static int masked(Gen *g)
 
 static const char *iota_text(Gen *g, GDim d)
 {
-    return strf(g->a, ONE_OF(g, "iota(\"%s\")", "iota(\"%s\") * 3",
-                             "iota(\"%s\") + 5"),
-                d.a);
+    return strf(
+        g->a, ONE_OF(g, "iota(\"%s\")", "iota(\"%s\") * 3", "iota(\"%s\") + 5"),
+        d.a);
 }
 
 static int integers(Gen *g)
@@ -186,6 +181,53 @@ static int integers(Gen *g)
     like.most = (double)mod;
     emit(g, &like, "mod(%s + %s, %lld)", iota_text(g, a), iota_text(g, b),
          (long long)mod);
+    return 1;
+}
+
+/* Integers of integers, kept small. */
+static int arithmetic(Gen *g)
+{
+    static const char *const two[] = {
+        "mod(%s + %s, 5)", "mod(%s * %s, 7)", "mod(%s - %s, 3)",
+        "maximum(%s, %s)", "minimum(%s, %s)", "where(lt(%1$s, 2), %2$s, %1$s)",
+    };
+    static const char *const one[] = {
+        "abs(%s)",
+        "mod(-%s, 4)",
+        "sign(%s)",
+        "mod(%s * 3 + 1, 5)",
+    };
+    Tens *a = pick(g, INTEGER, NULL, NULL), *b, like;
+
+    if (!a)
+        return 0;
+    b = pick(g, INTEGER, fits_with, a);
+    like = b ? united(a, b) : *a;
+    like.of = NULL;
+    like.most = 7;
+    if (b && chance(g, 60))
+        emit(g, &like, two[below(g, 6)], a->name, b->name);
+    else
+        emit(g, a, one[below(g, 4)], a->name)->of = NULL;
+    return 1;
+}
+
+/* Which of an axis: integers below its size. */
+static int indices(Gen *g)
+{
+    GDim d = some_axis(g, 2);
+    Tens *a = pick(g, INTEGER, NULL, NULL), like;
+
+    if (!a || dim_at(a, d.a) >= 0)
+        return 0;
+    like = *a;
+    like.of = d.a;
+    like.ofn = d.n;
+    if (chance(g, 50))
+        emit(g, &like, "index(mod(abs(%s), %lld), \"%s\")", a->name,
+             (long long)d.n, d.a);
+    else
+        emit(g, &like, "hash_index(abs(%s), \"%s\")", a->name, d.a);
     return 1;
 }
 
@@ -319,8 +361,8 @@ static int product(Gen *g)
 }
 
 const GenRow genops[] = {
-    { 10, unary },    { 6, guarded },     { 4, affine },  { 14, binary },
-    { 8, choice },    { 3, with_number }, { 3, logic },   { 5, masked },
-    { 3, integers },  { 4, of_integers }, { 14, reduction }, { 2, truths },
-    { 14, product },  { 0, NULL },
+    { 10, unary },     { 6, guarded },     { 4, affine },   { 14, binary },
+    { 8, choice },     { 3, with_number }, { 3, logic },    { 5, masked },
+    { 3, arithmetic }, { 3, indices },     { 3, integers }, { 4, of_integers },
+    { 14, reduction }, { 2, truths },      { 14, product }, { 0, NULL },
 };

@@ -1,4 +1,5 @@
-/* genrows.c: statements that work along an axis: views, moves, indices. */
+/* genrows.c: statements that work along an axis: views, moves, norms and
+ * indices. */
 #include <math.h>
 #include <string.h>
 
@@ -19,12 +20,25 @@ static Tens *row_of(Gen *g, int *at)
     return t;
 }
 
+/* Of integers and truths as well. */
+static Tens *any_row_of(Gen *g, int *at)
+{
+    Tens *t = chance(g, 80)
+                  ? NULL
+                  : pick(g, chance(g, 50) ? INTEGER : TRUTH, has_axes, NULL);
+
+    if (!t)
+        return row_of(g, at);
+    *at = (int)below(g, t->nd);
+    return t;
+}
+
 /* ---- views --------------------------------------------------------------- */
 
 static int renamed(Gen *g)
 {
     int at;
-    Tens *t = row_of(g, &at), like;
+    Tens *t = any_row_of(g, &at), like;
 
     if (!t)
         return 0;
@@ -41,7 +55,7 @@ static int renamed(Gen *g)
 static int split(Gen *g)
 {
     int at;
-    Tens *t = row_of(g, &at), like;
+    Tens *t = any_row_of(g, &at), like;
     GDim d = t ? t->dim[at] : (GDim){ 0 }, into[2];
 
     if (!t || t->nd == GENDIM)
@@ -69,7 +83,7 @@ static int split(Gen *g)
 static int merged(Gen *g)
 {
     int at;
-    Tens *t = row_of(g, &at), like, v = { 0 };
+    Tens *t = any_row_of(g, &at), like, v = { 0 };
 
     if (!t || t->nd < 2)
         return 0;
@@ -93,7 +107,7 @@ static int merged(Gen *g)
 static int sliced(Gen *g)
 {
     int at;
-    Tens *t = row_of(g, &at), like;
+    Tens *t = any_row_of(g, &at), like;
 
     if (!t)
         return 0;
@@ -109,7 +123,7 @@ static int sliced(Gen *g)
 static int shifted(Gen *g)
 {
     int at;
-    Tens *t = row_of(g, &at);
+    Tens *t = any_row_of(g, &at);
 
     if (!t)
         return 0;
@@ -141,18 +155,20 @@ static int beside(const Tens *t, const void *with)
 static int put_together(Gen *g)
 {
     int at;
-    Tens *t = row_of(g, &at), like;
+    Tens *t = any_row_of(g, &at), like;
 
     if (!t)
         return 0;
     Beside b = { t, at };
-    Tens *u = pick(g, REAL, beside, &b);
+    Tens *u = pick(g, t->kind, beside, &b);
     like = *t;
     if (!u || t->dim[at].n > 8)
         return 0;
     like.dim[at].n += u->dim[dim_at(u, t->dim[at].a)].n;
     like.most = fmax(t->most, u->most);
     like.data |= u->data;
+    if (t->of != u->of || t->ofn != u->ofn)
+        return 0;
     emit(g, &like, "concat(%s, %s, \"%s\")", t->name, u->name, t->dim[at].a);
     return 1;
 }
@@ -167,6 +183,36 @@ static int summed(Gen *g)
     like = *t;
     like.most *= (double)t->dim[at].n;
     emit(g, &like, "cumsum(%s, \"%s\")", t->name, t->dim[at].a);
+    return 1;
+}
+
+/* ---- norms --------------------------------------------------------------- */
+
+static int normed(Gen *g)
+{
+    int at;
+    Tens *t = row_of(g, &at), like;
+
+    if (!t)
+        return 0;
+    like = *t;
+    const char *axis = t->dim[at].a, *x = tame(g, t, 8);
+    like.most = 1;
+    switch (below(g, 4)) {
+    case 0:
+    case 1: emit(g, &like, "softmax(%s, \"%s\")", x, axis); return 1;
+    case 2:
+        like.most = 2.5;
+        emit(g, &like, "%s * rsqrt(mean(%s * %s, \"%s\") + 1e-2)", x, x, x,
+             axis);
+        return 1;
+    default: break;
+    }
+    if (!declarable(g, t->dim[at]))
+        return 0;
+    like.most = 3;
+    emit(g, &like, "scope(\"n%d\", %s, %s, \"%s\", 1e-2)", g->names,
+         ONE_OF(g, "rmsnorm", "layernorm"), x, axis);
     return 1;
 }
 
@@ -194,18 +240,13 @@ static int largest(Gen *g)
     line(g, "local g%d, e%d = %s", id, id, text);
     like = *t;
     like.dim[at] = top;
-    Tens *v = alloc(g->a, sizeof *v), *e = alloc(g->a, sizeof *e);
-    *v = *e = like;
-    v->uses = e->uses = v->live = e->live = 0;
-    v->text = e->text = text;
-    v->name = strf(g->a, "g%d", id);
-    e->name = strf(g->a, "e%d", id);
-    e->kind = INTEGER;
-    e->most = (double)d.n;
-    e->of = d.a;
-    e->ofn = d.n;
-    vec_push(g->a, g->t, e);
-    vec_push(g->a, g->t, v);
+    like.kind = INTEGER;
+    like.of = d.a;
+    like.ofn = d.n;
+    add_tensor(g, strf(g->a, "e%d", id), &like, text);
+    like.kind = REAL;
+    like.of = NULL;
+    add_tensor(g, strf(g->a, "g%d", id), &like, text);
     return 1;
 }
 
@@ -277,7 +318,7 @@ static int indexes(const Tens *t, const void *with)
 static int taken(Gen *g)
 {
     int at;
-    Tens *t = row_of(g, &at), shape, like, rest;
+    Tens *t = any_row_of(g, &at), shape, like, rest;
 
     if (!t)
         return 0;
@@ -287,13 +328,65 @@ static int taken(Gen *g)
         shape = *e;
     rest = *t;
     drop_dim(&rest, at);
-    shape.kind = REAL;
+    shape.kind = t->kind;
     like = united(&shape, &rest);
     if (like.nd < 0)
         return 0;
+    like.of = NULL;
     like.most = t->most;
     like.data = t->data | shape.data;
     emit(g, &like, "gather(%s, %s, \"%s\")", t->name, i, t->dim[at].a);
+    return 1;
+}
+
+/* Rows of a table, its first axis, by integers below its size. */
+static int is_small(const Tens *t, const void *with)
+{
+    (void)with;
+    return !t->of && t->nd <= 2 && t->most > 0;
+}
+
+static int embedded(Gen *g)
+{
+    Tens *e = pick(g, INTEGER, is_small, NULL), w = { 0 }, like;
+    GDim d = some_axis(g, 1), rows = some_axis(g, 2);
+
+    if (!e || dim_at(e, d.a) >= 0 || dim_at(e, rows.a) >= 0 || rows.a == d.a)
+        return 0;
+    add_dim(&w, rows);
+    add_dim(&w, d);
+    Tens *table = make_param(g, &w, NULL);
+    table->uses++;
+    like = *e;
+    like.kind = REAL;
+    like.most = 2.5;
+    add_dim(&like, d);
+    emit(g, &like, "embed(mod(abs(%s), %lld), %s)", e->name, (long long)rows.n,
+         table->name);
+    return 1;
+}
+
+/* Values go back to where topk took some from. */
+static int returned(Gen *g)
+{
+    Tens *e = pick(g, INTEGER, is_index, NULL), *v, like;
+
+    if (!e || dim_at(e, e->of) >= 0)
+        return 0;
+    v = pick(g, REAL, beside, &(Beside){ e, -1 });
+    GDim d = { e->of, e->ofn };
+    if (!v || !v->nd || !declarable(g, d))
+        return 0;
+    like = *v;
+    like.dim[dim_at(&like, e->dim[e->nd - 1].a)] = d;
+    for (int i = 0; i < like.nd; i++)
+        if (!declarable(g, like.dim[i]))
+            return 0;
+    like.most = v->most * 2;
+    Tens *w = make_param(g, &like, NULL);
+    w->uses++;
+    emit(g, &like, "scatter_add(%s, %s, %s) * %s", v->name, e->name, w->name,
+         w->name);
     return 1;
 }
 
@@ -317,15 +410,16 @@ static int placed(Gen *g)
     if (!w)
         return 0;
     w->uses++;
-    emit(g, &like, "scatter_add(%s, mod(iota(\"%s\") * 2 + 1, %lld), %s, "
-                   "\"%s\") * %s",
+    emit(g, &like,
+         "scatter_add(%s, mod(iota(\"%s\") * 2 + 1, %lld), %s, "
+         "\"%s\") * %s",
          t->name, from.a, (long long)d.n, w->name, d.a, w->name);
     return 1;
 }
 
 const GenRow genrows[] = {
-    { 6, renamed }, { 6, split },  { 6, merged },  { 6, sliced },
-    { 6, shifted }, { 6, put_together }, { 6, summed },  { 16, largest },
-    { 4, best },    { 10, hot },   { 12, taken },  { 6, placed },
-    { 0, NULL },
+    { 6, renamed }, { 6, split },        { 6, merged },   { 6, sliced },
+    { 6, shifted }, { 6, put_together }, { 6, summed },   { 16, largest },
+    { 12, normed }, { 4, best },         { 4, embedded }, { 4, returned },
+    { 10, hot },    { 12, taken },       { 6, placed },   { 0, NULL },
 };

@@ -58,6 +58,22 @@ static void read_message(int fd, char *to, size_t size)
     snprintf(to, size, "%.*s", (int)size - 1, s);
 }
 
+int same_message(const char *a, const char *b)
+{
+    for (;;) {
+        a += strcspn(a, "abcdefghijklmnopqrstuvwxyz%(");
+        b += strcspn(b, "abcdefghijklmnopqrstuvwxyz%(");
+        if (*a != *b || !*a)
+            return *a == *b;
+        size_t n = strcspn(a, *a == '(' ? ")" : " "), m;
+        m = strcspn(b, *b == '(' ? ")" : " ");
+        if (*a != '%' && *a != '(' && (n != m || strncmp(a, b, n)))
+            return 0;
+        a += n;
+        b += m;
+    }
+}
+
 void apart(void (*job)(void *ctx), void *ctx, int seconds, Outcome *o)
 {
     int fd[2], status;
@@ -79,7 +95,7 @@ void apart(void (*job)(void *ctx), void *ctx, int seconds, Outcome *o)
     int sig = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
     if (status == 0)
         return;
-    o->v = sig == SIGXCPU || sig == SIGKILL ? SLOW
+    o->v = sig == SIGXCPU || sig == SIGKILL   ? SLOW
            : !sig && WEXITSTATUS(status) == 1 ? REFUSED
                                               : ABORTED;
     if (*what || !sig)

@@ -8,13 +8,23 @@
 
 /* ---- examine.c: one model ------------------------------------------------ */
 
-/* What is compared. The first two say whether the model is a test at all. */
+/* What is compared: checks.def. The first two say whether the model is a test
+ * at all. */
 typedef enum Check {
-#define CHECK(name, keys, sentence) CK##name,
+#define CHECK(name, how, micro, keys, sentence) CK##name,
 #include "checks.def"
 #undef CHECK
     NCHECK
 } Check;
+
+typedef enum How { PLANS, NUMBERS, BITS, STAGES } How;
+typedef struct CheckInfo {
+    const char *name;
+    How how;
+    int64_t micro;
+    const char *keys, *sentence;
+} CheckInfo;
+extern const CheckInfo checktab[NCHECK];
 
 typedef enum Verdict {
     NOTRUN,
@@ -27,7 +37,6 @@ typedef enum Verdict {
     NVERDICT
 } Verdict;
 extern const char *const verdicts[NVERDICT];
-extern const char *const checknames[NCHECK];
 
 typedef struct Outcome {
     Verdict v;
@@ -46,10 +55,26 @@ typedef struct Report {
 int outcome_bad(const Outcome *o);
 Check report_bad(const Report *r); /* the first check that is; NCHECK: none */
 
-/* Looks at a model in a process of its own; which: bits of Check, those that
- * follow from others included. */
+/* Looks at a model in processes of its own; which: bits of Check. Numbers need
+ * CKreference, bits CKhost. */
 void examine(const char *file, unsigned which, Report *r);
 enum { ALLCHECKS = (1 << NCHECK) - 1 };
+
+/* ---- plans.c: plans of a model ------------------------------------------- */
+
+/* For each check its plan as text goes to out, in a process that may die. */
+typedef struct Making {
+    const char *file;
+    Check c;
+    FILE *out;
+} Making;
+void make_plan(void *making);
+Trace traced(const char *file, Check c); /* err() when it is no model */
+
+/* ---- roundabout.c -------------------------------------------------------- */
+
+/* The same function in a longer way; seed says which. */
+void roundabout(Graph *g, uint64_t seed);
 
 /* ---- shrink.c ------------------------------------------------------------ */
 
@@ -62,6 +87,8 @@ char *shrink(Arena *a, const char *text, const char *file, Check c, Report *r);
 /* Run job(ctx) in a forked process with a limit of CPU time; stderr's first
  * line goes to o->what. Sets o->v: FINE, REFUSED, ABORTED or SLOW. */
 void apart(void (*job)(void *ctx), void *ctx, int seconds, Outcome *o);
+/* But for numbers, names of values, and what stands in parentheses. */
+int same_message(const char *a, const char *b);
 void *shared_memory(size_t bytes); /* zeroed, seen by all forked processes */
 
 #endif

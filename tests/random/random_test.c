@@ -2,8 +2,10 @@
  * shares no code with the compiler (ref.h), each check of checks.def. Models
  * that once failed are kept in tests/random/kept and tried first.
  *
- *     random_test [--seeds 1-300] [--program FILE] [--only CHECK] [--jobs N]
+ *     random_test [--seeds 1-300] [--program FILE] [--only CHECK|all]
+ *                 [--jobs N]      processes at a time
  *                 [--keep DIR]    smaller models that fail alike go there
+ *                 [--show SEED]   the model of a seed
  *
  * Without arguments: what is kept, and 300 seeds; with PLEAT_ALL=1 10,000. */
 #define _GNU_SOURCE
@@ -30,9 +32,9 @@ typedef struct Case {
 
 typedef struct Session {
     Case *model; /* vec */
-    Report *r;  /* shared, by work */
+    Report *r;   /* shared, by work */
     _Atomic int *next;
-    unsigned which;
+    unsigned which; /* 0: all of a file, some of a seed */
     int jobs;
     const char *keep, *dir; /* dir: temporary */
 } Session;
@@ -73,9 +75,11 @@ static void add_kept(Session *s)
 
 static unsigned check_bits(const char *name)
 {
+    if (!strcmp(name, "all"))
+        return ALLCHECKS;
     for (int c = 0; c < NCHECK; c++)
-        if (!strcmp(checknames[c], name))
-            return 1u << c | 1u << CKreference;
+        if (!strcmp(checktab[c].name, name))
+            return 1u << c | 1u << CKreference | 1u << CKhost;
     err(NULL, "there is no check '%s'", name);
 }
 
@@ -93,6 +97,9 @@ static void arguments(Session *s, int argc, char **argv)
             s->which = check_bits(value);
         else if (value && !strcmp(word, "--jobs"))
             s->jobs = atoi(value);
+        else if (value && !strcmp(word, "--show"))
+            exit(fputs(gen_model(forever, strtoull(value, NULL, 10)), stdout) <
+                 0);
         else if (value && !strcmp(word, "--keep"))
             s->keep = value;
         else
@@ -116,6 +123,18 @@ static char *model_text(Arena *a, const Case *w)
     return s;
 }
 
+/* Of a random model: numbers and CUDA always, three of the others. */
+static unsigned some_checks(uint64_t seed)
+{
+    unsigned bits = 1u << CKreference | 1u << CKhost | 1u << CKcuda;
+
+    for (int i = 0; i < 3; i++) {
+        seed = mix64(seed, 3);
+        bits |= 1u << (CKcuda + 1 + (int)(seed % (NCHECK - CKcuda - 1)));
+    }
+    return bits;
+}
+
 static void worker(Session *s)
 {
     int i;
@@ -128,7 +147,10 @@ static void worker(Session *s)
             char *text = model_text(a, w);
             write_all(file, text, strlen(text));
         }
-        examine(file, s->which, &s->r[i]);
+        unsigned which = s->which  ? s->which
+                         : w->file ? ALLCHECKS
+                                   : some_checks(w->seed);
+        examine(file, which, &s->r[i]);
         if (!w->file)
             unlink(file);
         arena_free(a);
@@ -164,7 +186,7 @@ static void count(const Session *s, int c)
             most = o->apart;
         }
     }
-    printf("%sok - random %s:", bad ? "not " : "", checknames[c]);
+    printf("%sok - random %s:", bad ? "not " : "", checktab[c].name);
     for (int v = FINE; v < NVERDICT; v++)
         if (n[v])
             printf(" %d %s,", n[v], verdicts[v]);
@@ -178,7 +200,7 @@ static void show_bad(const Session *s)
             const Outcome *o = &s->r[i].o[c];
             if (o->v > FINE)
                 printf("# %s: %s %s: %s (%.2g)\n", s->model[i].name,
-                       checknames[c], verdicts[o->v], o->what, o->apart);
+                       checktab[c].name, verdicts[o->v], o->what, o->apart);
         }
     fflush(stdout);
 }
@@ -197,7 +219,7 @@ static int all_right(const Session *s)
 static int seen(const char **was, const char *what)
 {
     for (size_t i = 0; i < vec_len(was); i++)
-        if (!strcmp(was[i], what))
+        if (same_message(was[i], what))
             return 1;
     return 0;
 }
@@ -210,14 +232,14 @@ static void keep_one(const Session *s, size_t i, Check c)
     const Outcome *o = &s->r[i].o[c];
     const char *file = strf(a, "%s/shrink.lua", s->dir);
     char *text = shrink(a, model_text(a, w), file, c, r);
-    char *name = strf(a, "%s/%s-%s-%s", s->keep, checknames[c],
+    char *name = strf(a, "%s/%s-%s-%s", s->keep, checktab[c].name,
                       verdicts[o->v], w->name);
     for (char *p = name; *p; p++)
         *p = *p == ' ' ? '-' : *p;
     if (!w->file)
         name = strf(a, "%s.lua", name);
 
-    text = strf(a, "-- %s: %s %s: %s\n%s", w->name, checknames[c],
+    text = strf(a, "-- %s: %s %s: %s\n%s", w->name, checktab[c].name,
                 verdicts[o->v], r->o[c].what, text);
     write_all(name, text, strlen(text));
     printf("# kept %s\n", name);
@@ -233,7 +255,8 @@ static void keep(const Session *s)
     for (size_t i = 0; i < vec_len(s->model) && kept < MOSTKEPT; i++)
         for (int c = 0; c < NCHECK; c++) {
             const Outcome *o = &s->r[i].o[c];
-            const char *what = strf(forever, "%s %s", checknames[c], o->what);
+            const char *what =
+                strf(forever, "%s %s", checktab[c].name, o->what);
             if (!outcome_bad(o) || seen(was, what))
                 continue;
             vec_push(forever, was, what);
@@ -253,7 +276,7 @@ static int remove_one(const char *path, const struct stat *st, int flag,
 
 int main(int argc, char **argv)
 {
-    Session s = { .which = ALLCHECKS };
+    Session s = { 0 };
     cpu_set_t set;
     char dir[] = "/tmp/pleat-random-XXXXXX";
 

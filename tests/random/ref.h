@@ -18,8 +18,8 @@ typedef struct Val {
     int64_t len[MAXD], step[MAXD]; /* row-major, in elements */
     int64_t elems;
     int real, need; /* a float; one that parameters lead to */
-    double times; /* a sum after the step: how often it counts */
-    double *v, *d; /* value; gradient of the step's loss */
+    double times;   /* a sum after the step: how often it counts */
+    double *v, *d;  /* value; gradient of the step's loss */
 } Val;
 
 /* A number or tensor of the model that has a name outside. */
@@ -54,8 +54,8 @@ typedef struct Ref {
 /* Leaves are zero. die() for an op that has no meaning here. */
 Ref *ref_new(Arena *a, Graph *g, int64_t micro);
 Val *ref_leaf(const Ref *r, const char *name, Op op); /* null: none */
-void ref_values(Ref *r);    /* values, losses, metrics, updates */
-void ref_gradients(Ref *r); /* then gradients */
+void ref_values(Ref *r);            /* values, losses, metrics, updates */
+void ref_gradients(Ref *r);         /* then gradients */
 double ref_uniform(uint64_t *seed); /* [0, 1) */
 
 /* The gradient's product with a random direction, and the same by finite

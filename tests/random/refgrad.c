@@ -47,6 +47,7 @@ static double slope(const Val *x, double a, double y)
     case Osin: return cos(a);
     case Ocos: return -sin(a);
     case Oabs: return (a > 0) - (a < 0);
+    case Ospread:
     case Ocast: return 1;
     default: return 0; /* sign, lnot, stop_gradient */
     }
@@ -107,8 +108,7 @@ static void add_up(Ref *r, const Val *x)
 {
     Val *a = operand(r, x, 0);
     const Val *all[2] = { a, x };
-    double times =
-        x->n->op == Osum ? 1 : (double)x->elems / (double)a->elems;
+    double times = x->n->op == Osum ? 1 : (double)x->elems / (double)a->elems;
     Walk w = walk_over(all, 1, all, 2);
 
     do

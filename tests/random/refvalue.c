@@ -61,6 +61,7 @@ static double one_operand(const Val *x, double a)
     case Osign: return (a > 0) - (a < 0);
     case Olnot: return a == 0;
     case Ocast: return x->real ? a : trunc(a);
+    case Ospread:
     case Ostop_gradient: return a;
     default: die("reference: no meaning for %s", optab[x->n->op].name);
     }
@@ -160,8 +161,8 @@ static uint64_t place_by_name(const Ref *r, const Val *x, const Walk *w)
     for (int k = 0; k < x->nd; k++) {
         int best = -1;
         for (int d = 0; d < x->nd; d++)
-            if (!done[d] && (best < 0 || strcmp(x->a[d]->name,
-                                                x->a[best]->name) < 0))
+            if (!done[d] &&
+                (best < 0 || strcmp(x->a[d]->name, x->a[best]->name) < 0))
                 best = d;
         done[best] = 1;
         if (x->a[best] != r->microaxis)
@@ -179,10 +180,9 @@ double ref_dropped(const Ref *r, const Val *x, const Walk *w)
     uint64_t at = place_by_name(r, x, w);
     uint64_t key =
         mix64((uint64_t)x->n->i, (uint64_t)opts_int(r->g->opts, "seed"));
-    uint32_t word = philox(key, (uint32_t[4]){ (uint32_t)at,
-                                               (uint32_t)(at >> 32),
-                                               d < 0 ? 0 : (uint32_t)w->i[d],
-                                               (uint32_t)r->step });
+    uint32_t word = philox(
+        key, (uint32_t[4]){ (uint32_t)at, (uint32_t)(at >> 32),
+                            d < 0 ? 0 : (uint32_t)w->i[d], (uint32_t)r->step });
     float u = (float)(word >> 8) * 0x1p-24f;
 
     return u >= (float)x->n->f ? 1 / (1 - x->n->f) : 0;
@@ -200,15 +200,22 @@ static void dropout(const Ref *r, Val *x)
 
 /* ---- sums and products --------------------------------------------------- */
 
-static void add_up(const Ref *r, Val *x)
+/* A term of a sum, as rounding may change it: the sum's error is that of its
+ * terms, however small it is itself. */
+static double term(Ref *r, double v)
+{
+    return r->noise ? v * (1 + r->noise * (2 * ref_uniform(&r->seed) - 1)) : v;
+}
+
+static void add_up(Ref *r, Val *x)
 {
     const Val *a = operand(r, x, 0), *all[2] = { a, x };
-    double times = x->n->op == Osum ? x->times
-                                    : (double)x->elems / (double)a->elems;
+    double times =
+        x->n->op == Osum ? x->times : (double)x->elems / (double)a->elems;
     Walk w = walk_over(all, 1, all, 2);
 
     do
-        x->v[w.at[1]] += a->v[w.at[0]];
+        x->v[w.at[1]] += term(r, a->v[w.at[0]]);
     while (walk_next(&w));
     for (int64_t i = 0; i < x->elems; i++)
         x->v[i] *= times;
@@ -256,28 +263,28 @@ static void extreme(Ref *r, Val *x)
     free(best);
 }
 
-static void dot(const Ref *r, Val *x)
+static void dot(Ref *r, Val *x)
 {
     const Val *all[3] = { operand(r, x, 0), operand(r, x, 1), x };
     Walk w = walk_over(all, 2, all, 3);
 
     do
-        x->v[w.at[2]] += all[0]->v[w.at[0]] * all[1]->v[w.at[1]];
+        x->v[w.at[2]] += term(r, all[0]->v[w.at[0]] * all[1]->v[w.at[1]]);
     while (walk_next(&w));
 }
 
 /* ---- rows ---------------------------------------------------------------- */
 
-static void cumsum(const Ref *r, Val *x)
+static void cumsum(Ref *r, Val *x)
 {
     const Val *a = operand(r, x, 0), *all[2] = { x, a };
     Walk w = walk_over(all, 1, all, 2);
-    int d = walk_axis(&w, x->n->A[0]);
+    int d = walk_axis(&w, x->n->A[0]), k = val_axis(a, x->n->A[0]);
 
     walk_skip(&w, 1, x->n->A[0]);
     do
         for (int64_t i = 0; i <= w.i[d]; i++)
-            x->v[w.at[0]] += a->v[w.at[1] + i * a->step[val_axis(a, w.a[d])]];
+            x->v[w.at[0]] += term(r, a->v[w.at[1] + i * a->step[k]]);
     while (walk_next(&w));
 }
 
@@ -391,7 +398,7 @@ static void gather(const Ref *r, Val *x)
     } while (walk_next(&w));
 }
 
-static void scatter_add(const Ref *r, Val *x)
+static void scatter_add(Ref *r, Val *x)
 {
     const Val *v = operand(r, x, 0), *e = operand(r, x, 1);
     const Val *all[3] = { v, e, x };
@@ -402,7 +409,7 @@ static void scatter_add(const Ref *r, Val *x)
     do {
         int64_t i = checked(x, e->v[w.at[1]], x->len[k]);
         if (i >= 0)
-            x->v[w.at[2] + i * x->step[k]] += v->v[w.at[0]];
+            x->v[w.at[2] + i * x->step[k]] += term(r, v->v[w.at[0]]);
     } while (walk_next(&w));
 }
 
@@ -450,6 +457,28 @@ static int is_leaf(Op op)
     return op == Oparam || op == Ostate || op == Oinput;
 }
 
+/* Those that give one of their operands, or its negative, do not. */
+static int rounds(Op op)
+{
+    switch (op) {
+    case Oneg:
+    case Oabs:
+    case Orelu:
+    case Osign:
+    case Omaximum:
+    case Ominimum:
+    case Owhere:
+    case Ospread:
+    case Opick:
+    case Ostop_gradient: return 0;
+    case Osum:
+    case Omean:
+    case Ocumsum:
+    case Oscatter_add: return 1;
+    default: return optab[op].cls == EW || optab[op].cls == EIN;
+    }
+}
+
 void ref_value(Ref *r, Val *x)
 {
     OpClass c = optab[x->n->op].cls;
@@ -459,6 +488,6 @@ void ref_value(Ref *r, Val *x)
         return;
     memset(x->v, 0, (size_t)x->elems * sizeof *x->v);
     compute(r, x);
-    for (int64_t i = 0; r->noise && x->real && c != VIEW && i < x->elems; i++)
-        x->v[i] *= 1 + r->noise * (2 * ref_uniform(&r->seed) - 1);
+    for (int64_t i = 0; x->real && rounds(x->n->op) && i < x->elems; i++)
+        x->v[i] = term(r, x->v[i]);
 }

@@ -1,4 +1,4 @@
-/* shrink.c: a model that fails becomes a smaller one that fails in the same way.
+/* shrink.c: a model that fails becomes a smaller one that fails alike.
  * Steps change the text, and a change stays when the compiler is still wrong:
  * what is no model any more, the front end refuses. */
 #define _GNU_SOURCE
@@ -31,7 +31,7 @@ static int alike(const Outcome *was, const Outcome *is)
         return 0;
     if (was->v == WRONG)
         return is->apart >= (was->apart < 1e4 ? was->apart / 10 : 1e3);
-    return was->v == SLOW || !strcmp(was->what, is->what);
+    return was->v == SLOW || same_message(was->what, is->what);
 }
 
 static int try(Shrink *s, const char *text)
@@ -142,14 +142,14 @@ static char *inlined(Arena *a, const char *text, int i)
     if (sscanf(s, " local %31[a-z0-9A-Z_] = %n", name, &n) != 1 || !n)
         return NULL;
     char *value = strf(a, "%.*s", (int)strcspn(s + n, "\n"), s + n);
-    int plain = value[strspn(value, "abcdefghijklmnopqrstuvwxyz0123456789")] ==
-                0;
+    int plain =
+        value[strspn(value, "abcdefghijklmnopqrstuvwxyz0123456789")] == 0;
     size_t len = strlen(name);
     Text t = { .arena = a };
     putn(&t, text, (size_t)(s - text));
     for (const char *p = after; *p; p++) {
-        int here = !strncmp(p, name, len) && !is_letter(p[-1]) &&
-                   !is_letter(p[len]);
+        int here =
+            !strncmp(p, name, len) && !is_letter(p[-1]) && !is_letter(p[len]);
         readers += here;
         putn(&t, here ? value : p, here ? strlen(value) : 1);
         p += here ? len - 1 : 0;
@@ -210,8 +210,9 @@ static const char *shape_of(Shrink *s, const Phrase *e)
     const char *text = replaced(
         s->a, s->text, e->from, e->to,
         strf(s->a, "shape_(%.*s)", e->to - e->from, s->text + e->from));
-    text = strf(s->a, "local function shape_(x) output(\"shape\", x) return x "
-                      "end\n%s",
+    text = strf(s->a,
+                "local function shape_(x) output(\"shape\", x) return x "
+                "end\n%s",
                 text);
     write_all(s->file, text, strlen(text));
     apart(find_shape, &(Shape){ s, shared }, 10, &o);
@@ -379,7 +380,8 @@ static int fewer_axes(Shrink *s)
 /* Numbers need the reference; what stops the compiler does not. */
 static unsigned needed(Check c, const Outcome *o)
 {
-    return 1u << c | (o->v == WRONG) << CKreference;
+    return 1u << c | (o->v == WRONG) << CKreference |
+           (checktab[c].how == BITS) << CKhost;
 }
 
 char *shrink(Arena *a, const char *text, const char *file, Check c, Report *r)

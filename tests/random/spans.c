@@ -1,4 +1,4 @@
-/* spans.c: a reader of Lua's expressions that only notes where they stand. Every
+/* spans.c: a reader of Lua's expressions that only notes where they stand. A
  * line may begin a statement; its expression is what follows `=`, `return`, or
  * a call. A function's body is stepped over: its lines are read by themselves.
  *

@@ -107,8 +107,12 @@ static void add(Want *w, const char *kind, const char *prefix, const char *of,
                 int64_t n)
 {
     Arena *a = w->ref->a;
-    Wanted x = { strf(a, "%s%s", prefix, of), kind, of, n,
-                 alloc(a, (size_t)(n + 1) * sizeof(double)), 0 };
+    Wanted x = { strf(a, "%s%s", prefix, of),
+                 kind,
+                 of,
+                 n,
+                 alloc(a, (size_t)(n + 1) * sizeof(double)),
+                 0 };
 
     vec_push(a, w->v, x);
 }
@@ -236,11 +240,12 @@ static int widen(Want *w, double noise, uint64_t seed)
     return same;
 }
 
-Want *want_new(Arena *a, Graph *g, double noise)
+Want *want_new(Arena *a, Graph *g, double noise, double slack)
 {
     Want *w = alloc(a, sizeof *w);
     Ref *r = w->ref = ref_new(a, g, micro_of(g));
 
+    w->slack = slack;
     fill_leaves(r);
     run(r);
     list(w);
@@ -257,7 +262,11 @@ Want *want_new(Arena *a, Graph *g, double noise)
         same &= widen(w, noise, (uint64_t)i + 1);
     if (!same && noise > NEAR)
         w->bad = "rounding changes a decision";
-    run(r);
-    w->off = ref_differences(r, 5);
     return w;
+}
+
+void want_differences(Want *w)
+{
+    run(w->ref);
+    w->off = ref_differences(w->ref, 5);
 }

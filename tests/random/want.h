@@ -14,18 +14,31 @@ typedef struct Wanted {
 
 typedef struct Want {
     Ref *ref;
-    Wanted *v;       /* vec */
+    double slack; /* results may be so many times as far as noise moved them */
+    Wanted *v;    /* vec */
     const char *bad; /* why there is nothing to compare with; or null */
     double off;      /* of differences; negative: they could not tell */
 } Want;
 
-/* noise: relative, of every result. */
-Want *want_new(Arena *a, Graph *g, double noise);
+/* Of a graph traced for a check. noise: relative, of every result; slack as
+ * above. */
+Want *want_new(Arena *a, Graph *g, double noise, double slack);
+void want_differences(Want *w); /* sets off */
 /* Values of parameters and states, and of inputs, which all ranks share. */
 double leaf_value(const Graph *g, const char *path, int64_t i);
 double input_value(const char *name, Dtype dt, int64_t vocab, int64_t step,
                    int64_t i);
 int64_t vocabulary(const Graph *g);
 int64_t micro_of(const Graph *g);
+
+/* ---- steps.c: a plan's step ---------------------------------------------- */
+
+/* A step of a plan, from leaf_value and input_value; g: for these. */
+Exec *step_run(const Graph *g, const Plan *p);
+/* What it gave of w; null: the plan has none. */
+double *step_result(Exec *x, const Wanted *w);
+/* Against what is wanted, or against other results, bit by bit. */
+void step_compare(const Want *w, Exec *x, Outcome *o);
+void step_equal(const Want *w, Exec *x, double *const *same, Outcome *o);
 
 #endif

@@ -177,6 +177,9 @@ static const struct { const char *text, *said; } wrong[] = {
     { "%a = input f32 [seq]\n%b = write %a %a", "no parameter and no state" },
     { "%a = arg index=0 f32 []", "stands outside a body" },
     { "%a = input f32 [seq]\n%b = gather %a %a axis=seq f32 [seq]",
+      "operand 2 has the axis 'seq' that is indexed" },
+    { "%a = input f32 [seq]\n%e = input f32 [hidden]\n"
+      "%b = gather %a %e axis=seq f32 [hidden]",
       "operand 2 is f32, not an integer" },
     { "%a = input f32 [seq]\n%b = part %a index=0 f32 [seq]", "part 0 of 0" },
     { "%a = call f.1 f32 []", "no body 'f.1' stands above" },
