@@ -30,6 +30,20 @@ static int anew_job(void *arg, FILE *out)
     return fwrite(s, 1, n, out) != n;
 }
 
+/* A plan made from a graph carries none. */
+static void say_anew(const Plan *rest, int64_t format, const char *name)
+{
+    const char *what =
+        strf(forever, "is a plan of format %lld, Pleat %s executes format %d",
+             (long long)format, program_version, format_now(FMTplan));
+
+    if (!rest->nsource)
+        err(NULL, "%s %s, and carries no sources to compile anew", name, what);
+    if (!launch_rank())
+        warn(NULL, "%s %s: it is compiled anew from the sources it carries",
+             name, what);
+}
+
 /* For plan_anew. */
 static Plan *compile_anew(const Plan *rest, int64_t format, const char *name)
 {
@@ -37,11 +51,7 @@ static Plan *compile_anew(const Plan *rest, int64_t format, const char *name)
     const char *key, *value;
     Text t = { .arena = forever };
 
-    if (!launch_rank())
-        warn(NULL,
-             "%s is a plan of format %lld, Pleat %s executes format %d: it "
-             "is compiled anew from the sources it carries",
-             name, (long long)format, program_version, format_now(FMTplan));
+    say_anew(rest, format, name);
     for (int i = 0; opts_each(rest->opts, i, &key, &value); i++)
         opts_set(keys, key, value, NULL);
     opts_set(keys, "target", rest->target, NULL);
@@ -321,11 +331,7 @@ Text take_folder(Args *a, const char *dir)
     a->keys = all_keys(a, dir, s.c, p);
     a->past = p;
     if (other)
-        warn(NULL,
-             "%s is a plan of format %lld, Pleat %s executes format %d: it is "
-             "compiled anew from the sources it carries",
-             a->file, (long long)plan_format(text.s, text.len), program_version,
-             format_now(FMTplan));
+        say_anew(p, plan_format(text.s, text.len), a->file);
     if (!other && !compiles(a->keys, p)) {
         a->ready = text;
         return overlay(a->keys, p);

@@ -518,7 +518,7 @@ static void go_back(Train *t)
     ckpt_resume(t->x, t->ckpt, &t->state);
     exec_push(t->x);
     t->state.samples = samples;
-    t->agreed = t->state.step;
+    t->agreed = t->saved = t->state.step;
     log_note(t->log, "from step %lld back to step %lld, on with sample %lld\n",
              (long long)from, (long long)t->state.step, (long long)samples);
 }

@@ -3,9 +3,9 @@
  * and without all or some of what was not synced; the disk full once and from
  * then on; an error of the disk; a short write (faultfs.c). One process, and
  * two under mpirun; file systems that exchange names and those that do not;
- * saves beside training and saves that wait. Or at each call that concerns the
- * rest of a run's folder: when it begins, and when it goes on by its folder with
- * a setting that is compiled in.
+ * saves beside training and saves that wait. Or at each call that concerns
+ * the rest of a run's folder: when it begins, and when it goes on by its folder
+ * with a setting that is compiled in.
  *
  * After each: what has a checkpoint's name is whole, and nothing that was saved
  * is lost; the exit status is 0 only if the last step is saved; settings, plan

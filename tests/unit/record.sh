@@ -188,6 +188,15 @@ result "replay: from the start" $?
 again "with the settings it had" 0 "^step 4 loss .*: as recorded" runs/lr --replay 4
 again "with those it had later" 0 "^step 6 loss .*: as recorded" runs/lr --replay 6
 again "of two ranks, in one process" 0 "^runs/fold/ckpt/step-00000008 holds the same values" runs/fold --replay 8
+if mpirun --version >said 2>&1; then
+    find runs/fold -type f -exec cksum {} + | sort >before
+    mpirun -q -n 2 "$PLEAT" run runs/fold --replay 8 >said 2>&1 &&
+        grep -q "^runs/fold/ckpt/step-00000008 holds the same values, to the bit" said &&
+        find runs/fold -type f -exec cksum {} + | sort | cmp -s - before
+    result "replay: of two ranks, in two processes" $?
+else
+    echo "ok - record: replay: in two processes # SKIP there is no mpirun"
+fi
 again "a step that was not run" 0 "^step 10 loss .*: not in metrics.jsonl" whole --replay 10
 cp -r whole wrong && sed -i 's/"step": 7, "loss": 4/"step": 7, "loss": 5/' wrong/metrics.jsonl
 again "one that is not as recorded" 3 "^error: step 8 is not what the run had" wrong --replay 8
