@@ -472,6 +472,7 @@ static void pass(Nest *n, Ex **r, int nr)
     if (!n->own && !n->lane) {
         if (!n->streams)
             nest_ride(n, K, &b);
+        Ex *around[] = { n->top, n->soft }; /* of a sum that this one is in */
         find_softened(n, r, nr);
         Ex *top = n->top;
         for (int i = 0; i < nr; i++)
@@ -481,7 +482,8 @@ static void pass(Nest *n, Ex **r, int nr)
         dealt(n, K, &b);
         if (top)
             fold_softened(n);
-        n->top = n->soft = NULL;
+        n->top = around[0];
+        n->soft = around[1];
         for (int i = 0; i < nr; i++)
             if (r[i] != top)
                 fold(n, r[i]);

@@ -147,6 +147,7 @@ void grow_axis(Front *f, Axis *a, int64_t n)
         a->n = n;
 }
 
+/* The size at the top of the stack. */
 static int64_t size_of(lua_State *L, Front *f, const char *name)
 {
     char key[64];
@@ -160,12 +161,65 @@ static int64_t size_of(lua_State *L, Front *f, const char *name)
     return opts_given(f->cmdline, key) ? opts_int(f->cmdline, key) : n;
 }
 
+/* `role` of the table at the top of the stack; ROLEnone without. */
+static AxisRole stated_role(lua_State *L, Front *f, const char *name)
+{
+    const char *const *role = axisroles + ROLEbatch;
+    AxisRole found = ROLEnone;
+    int k;
+
+    if (lua_getfield(L, -1, "role") != LUA_TNIL) {
+        const char *s = lua_type(L, -1) == LUA_TSTRING ? lua_tostring(L, -1)
+                                                       : kind_of(L, -1);
+        if ((k = role_named(s)) < ROLEbatch)
+            err(f->loc,
+                "axes: '%s': there is no role '%s' (did you mean '%s'?)", name,
+                s, nearest(s, role, NROLE - ROLEbatch));
+        found = (AxisRole)k;
+    }
+    lua_pop(L, 1);
+    return found;
+}
+
+/* The table at the top of the stack: { size, role="ffn" } */
+static void table_fields(lua_State *L, Front *f, const char *name)
+{
+    lua_pushnil(L);
+    while (lua_next(L, -2)) {
+        lua_pop(L, 1);
+        int size = lua_isinteger(L, -1) && lua_tointeger(L, -1) == 1;
+        if (!size && (lua_type(L, -1) != LUA_TSTRING ||
+                      strcmp(lua_tostring(L, -1), "role") != 0))
+            err(f->loc, "axes: '%s': write %s={ size, role=\"ffn\" }", name,
+                name);
+    }
+}
+
+static void set_role(Front *f, Axis *a, AxisRole role)
+{
+    int one = role == ROLEbatch || role == ROLEseq;
+    const Axis *b = one ? g_role(f->g, role) : NULL;
+
+    if (b && b != a)
+        err(f->loc,
+            "axes: '%s' and '%s' have the role '%s', which one axis has",
+            b->name, a->name, axisroles[role]);
+    a->role = role;
+}
+
 static void declare(lua_State *L, Front *f, const char *name)
 {
     check_name(f, name, strlen(name));
     Axis *a = g_axis(f->g, intern(name));
-    int64_t n = size_of(L, f, name);
+    AxisRole role = ROLEnone;
 
+    if (lua_type(L, -1) == LUA_TTABLE) {
+        table_fields(L, f, name);
+        role = stated_role(L, f, name);
+        lua_rawgeti(L, -1, 1);
+        lua_replace(L, -2);
+    }
+    int64_t n = size_of(L, f, name);
     if (a->n && a->n != n) {
         note(a->loc, "first declared here");
         err(f->loc, "axes: '%s' is %lld here and %lld before", name,
@@ -173,9 +227,11 @@ static void declare(lua_State *L, Front *f, const char *name)
     }
     a->n = n;
     a->loc = f->loc;
+    if (role != ROLEnone)
+        set_role(f, a, role);
 }
 
-/* axes { batch=1, seq=4096, ... } */
+/* axes { batch=1, seq=4096, inner={ 512, role="ffn" }, ... } */
 int lua_axes(lua_State *L)
 {
     Front *f = enter(L, "axes");

@@ -88,7 +88,8 @@ static void run_prelude(lua_State *L)
 static int secret(const char *name)
 {
     static const char *const names[] = {
-        "composite", "weigh", "as", "halves", "need", "role", "math", "type", "error",
+        "composite", "weigh", "as",   "halves", "need",
+        "role",      "math",  "type", "error",
     };
 
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)

@@ -1,10 +1,10 @@
-/* roles.c: what the axes of a model are for. Names mean nothing: a role follows
- * from what a model does with an axis, or is stated by the layer that knows it
- * (cross_entropy and embed their vocabulary). The first that
+/* roles.c: what the axes of a model are for. Names mean nothing: a role is what
+ * axes{} says, follows from what a model does with an axis, or is stated by the
+ * layer that knows it (cross_entropy and embed their vocabulary). The first that
  * fits, in this order:
  *
- *     batch, seq   the first and second axis of an integer input; of any input
- *                  where none holds integers
+ *     batch, seq   the first and second axis of the input with the most axes,
+ *                  of those that hold integers if there are any
  *     key          what attention sums over
  *     heads        any other axis of its scores that the keys have too,
  *     group        and one that only queries have
@@ -13,6 +13,7 @@
  *     vocab        what cross_entropy is over, or embed looks up
  *     choice       what an index picks along, W[e], or what has its own weight
  *                  for its own choice of tokens
+ *     other        what only axes{} says: no mesh axis takes it
  *
  * passes/place.c says which mesh axis takes which role. */
 #include <string.h>
@@ -27,14 +28,30 @@ static void take_role(Axis *a, AxisRole role)
 
 /* ---- inputs, attention, indexed weights ---------------------------------- */
 
-static void input_roles(const Node *n)
+/* Integers before others, then the most axes, then the first. */
+static int leads(const Node *n, const Node *best)
 {
-    static const AxisRole role[] = { ROLEbatch, ROLEseq };
-    int k = 0;
+    int i = dtypes[n->dt].kind == 'i';
+    int was = best && dtypes[best->dt].kind == 'i';
 
-    for (int i = 0; i < n->nd && k < 2; i++)
-        if (n->dim[i].a->role != ROLEmicro)
-            take_role(n->dim[i].a, role[k++]);
+    return !best || i > was || (i == was && n->nd > best->nd);
+}
+
+static void input_roles(const Graph *g)
+{
+    const Node *n = NULL;
+
+    for (size_t i = 0; i < vec_len(g->node); i++)
+        if (g->node[i]->op == Oinput && leads(g->node[i], n))
+            n = g->node[i];
+    for (int i = 0; n && i < n->nd; i++) {
+        if (n->dim[i].a->role == ROLEmicro)
+            continue;
+        if (!g_role(g, ROLEbatch))
+            take_role(n->dim[i].a, ROLEbatch);
+        else if (!g_role(g, ROLEseq))
+            take_role(n->dim[i].a, ROLEseq);
+    }
 }
 
 static int keys_have(const Node *call, const Axis *a)
@@ -73,26 +90,6 @@ static void visit_scores(const Node *n)
 {
     if (is_attention(n))
         score_roles(n);
-}
-
-static void visit_ids(const Node *n)
-{
-    if (n->op == Oinput && dtypes[n->dt].kind == 'i')
-        input_roles(n);
-}
-
-static void visit_input(const Node *n)
-{
-    if (n->op == Oinput)
-        input_roles(n);
-}
-
-static int has_role(const Graph *g, AxisRole role)
-{
-    for (int i = 0; i < g->naxis; i++)
-        if (g->axis[i]->role == role)
-            return 1;
-    return 0;
 }
 
 static int is_weight(const Node *n)
@@ -191,9 +188,7 @@ void find_roles(Front *f)
 {
     const Graph *g = f->g;
 
-    each_node(g, visit_ids);
-    if (!has_role(g, ROLEbatch))
-        each_node(g, visit_input);
+    input_roles(g);
     each_node(g, visit_scores);
     for (int i = 0; i < g->naxis; i++) {
         Between b = { .a = g->axis[i] };
@@ -218,10 +213,10 @@ int state_role(lua_State *L)
 {
     Front *f = front(L);
     Axis *a = one_axis(L, 1, "axis");
-    const char *s = luaL_checkstring(L, 2);
+    int role = role_named(luaL_checkstring(L, 2));
 
-    for (int r = 0; r < NROLE; r++)
-        if (!strcmp(s, axisroles[r]))
-            known_role(f, a, (AxisRole)r);
+    if (role < 0)
+        return luaL_error(L, "role: there is no '%s'", lua_tostring(L, 2));
+    known_role(f, a, (AxisRole)role);
     return 0;
 }

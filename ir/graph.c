@@ -10,7 +10,7 @@
 const char *const regions[NREGION] = { "den", "pre", "body", "post" };
 const char *const axisroles[NROLE] = {
     "none",  "micro", "row", "batch", "seq",    "key",
-    "heads", "group", "ffn", "vocab", "choice",
+    "heads", "group", "ffn", "vocab", "choice", "other",
 };
 const char *const levels[NLEVEL] = { "logical", "placed", "local" };
 const char *const paramkinds[] = { "param", "state", "master", "m", "v" };
@@ -319,6 +319,22 @@ int g_isrow(const Axis *a)
 int g_ismicro(const Axis *a)
 {
     return a->role == ROLEmicro;
+}
+
+int role_named(const char *s)
+{
+    for (int r = 0; r < NROLE; r++)
+        if (!strcmp(s, axisroles[r]))
+            return r;
+    return -1;
+}
+
+Axis *g_role(const Graph *g, AxisRole role)
+{
+    for (int i = 0; i < g->naxis; i++)
+        if (g->axis[i]->role == role)
+            return g->axis[i];
+    return NULL;
 }
 
 Axis *g_micro(Graph *g)

@@ -80,6 +80,7 @@ typedef enum AxisRole {
     ROLEffn,
     ROLEvocab,
     ROLEchoice, /* experts */
+    ROLEother,  /* no mesh axis takes it */
     NROLE
 } AxisRole;
 extern const char *const axisroles[NROLE];
@@ -294,9 +295,11 @@ int is_transfer(const Node *n); /* send, recv, stagesum: between stages */
 int axis_at(Axis *const *v, int n, const Axis *a); /* in a list; -1: not */
 int g_isrow(const Axis *a);                        /* the ragged axis */
 int g_ismicro(const Axis *a);
-Axis *g_micro(Graph *g);        /* find or make */
-int is_backward(const Node *n); /* made by grad */
-int any_region(const Node *n);  /* a source that every region may read */
+int role_named(const char *s);               /* of axisroles; -1: none */
+Axis *g_role(const Graph *g, AxisRole role); /* the first, or null */
+Axis *g_micro(Graph *g);                     /* find or make */
+int is_backward(const Node *n);              /* made by grad */
+int any_region(const Node *n); /* a source that every region may read */
 
 /* ---- scope.c ------------------------------------------------------------- */
 

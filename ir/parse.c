@@ -169,7 +169,7 @@ static AxisRole read_axis_role(Lex *x)
 {
     lex_need(x, '=');
     const char *s = lex_word(x);
-    int r = index_of(s, axisroles, NROLE);
+    int r = role_named(s);
 
     if (r <= ROLErow)
         lex_err(x, "no role '%s' of an axis", s);

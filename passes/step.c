@@ -9,18 +9,15 @@
 double micro_batches(const Graph *g, const Loc *l)
 {
     const Loc *at = opts_loc(g->opts, "train.batch");
-    int64_t batch = 1, all;
+    const Axis *a = g_role(g, ROLEbatch);
+    int64_t batch = a && a->n ? a->n : 1, all;
 
-    for (int i = 0; i < g->naxis; i++)
-        if (g->axis[i]->role == ROLEbatch && g->axis[i]->n)
-            batch = g->axis[i]->n;
     all = opts_given(g->opts, "train.batch") ? opts_int(g->opts, "train.batch")
                                              : batch;
     if (all % batch)
         err(at ? at : l,
-            "train.batch is %lld, not a multiple of axis 'batch', "
-            "%lld",
-            (long long)all, (long long)batch);
+            "train.batch is %lld, not a multiple of axis '%s', %lld",
+            (long long)all, a->name, (long long)batch);
     return (double)(all / batch);
 }
 
@@ -198,8 +195,11 @@ static Node *copy_in_post(TrainStep *s, const Node *n, const Node *user)
             "%s: the value depends on data other than through a "
             "reduction over 'batch'",
             optab[user->op].name);
-    for (int k = 0; k < n->nin; k++)
+    for (int k = 0; k < n->nin; k++) {
         in[k] = post_value(s, n->in[k], user);
+        if (n->body && in[k]->dt != n->in[k]->dt) /* the type its body takes */
+            in[k] = in_post(g_cast(s->g, in[k], n->in[k]->dt));
+    }
     c = g_copyof(s->g, n, in);
     own_dims(s->g, c);
     return in_post(infer(s->g, c));

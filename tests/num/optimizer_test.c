@@ -335,6 +335,10 @@ static double metrics_apart(const char *path, Hand *h, int *lines)
 
     while (f && (j = json_loadf(f, JSON_DISABLE_EOF_CHECK, NULL))) {
         double a[MICRO];
+        if (!json_object_get(j, "loss")) { /* of a save */
+            json_decref(j);
+            continue;
+        }
         int t = (*lines)++;
         for (int m = 0; m < MICRO && t < STEPS; m++)
             a[m] = mean_of(t, m);

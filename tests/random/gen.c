@@ -278,14 +278,31 @@ static void declare_axes(Gen *g)
     declare(g, "mn", m * n);
 }
 
+/* What some axes are for, whatever the model does with them. */
+static const char *stated_role(Gen *g, const char *axis)
+{
+    static const char *const role[] = { "key",   "heads",  "group", "ffn",
+                                        "vocab", "choice", "other" };
+
+    if (axis == intern("batch"))
+        return "batch";
+    return chance(g, 6) ? role[below(g, sizeof role / sizeof *role)] : NULL;
+}
+
 static const char *axes_text(Gen *g)
 {
     Text s = { .arena = g->a };
 
     put(&s, "axes { ");
-    for (size_t i = 0; i < vec_len(g->axis); i++)
-        put(&s, "%s%s=%lld", i ? ", " : "", g->axis[i].a,
-            (long long)g->axis[i].n);
+    for (size_t i = 0; i < vec_len(g->axis); i++) {
+        const char *a = g->axis[i].a, *role = stated_role(g, a);
+        long long n = g->axis[i].n;
+        put(&s, "%s%s=", i ? ", " : "", a);
+        if (role)
+            put(&s, "{ %lld, role=\"%s\" }", n, role);
+        else
+            put(&s, "%lld", n);
+    }
     put(&s, " }\n");
     return s.s;
 }

@@ -33,13 +33,11 @@ Trace traced(const char *file, Check c)
 {
     const CheckInfo *k = &checktab[c];
     Trace t = trace_with(file, k->keys, 0);
-    int64_t micro = micro_of(t.g), batch = 1;
+    const Axis *a = g_role(t.g, ROLEbatch);
+    int64_t micro = micro_of(t.g), batch = a && a->n ? a->n : 1;
 
     if (micro % k->micro == 0)
         return t;
-    for (int i = 0; i < t.g->naxis; i++)
-        if (!strcmp(t.g->axis[i]->name, "batch") && t.g->axis[i]->n)
-            batch = t.g->axis[i]->n;
     return trace_with(file, k->keys, micro * k->micro * batch);
 }
 

@@ -117,7 +117,7 @@ static int open_graph(Ref *r, const Graph *g, const int *arg)
 
 static int covers_batch(const Axis *a)
 {
-    int yes = !strcmp(a->name, "batch");
+    int yes = a->role == ROLEbatch;
 
     for (int i = 0; i < a->nfactor; i++)
         yes |= covers_batch(a->factor[i]);

@@ -228,7 +228,7 @@ static Node *as_product_and_sum(Longer *l, Node *x)
 static Node *as_sum(Longer *l, Node *x)
 {
     for (int i = 0; i < x->nA; i++)
-        if (!strcmp(x->A[i]->name, "batch") || x->A[i]->nfactor)
+        if (x->A[i]->role == ROLEbatch || x->A[i]->nfactor)
             return x;
     if (x->op != Omean)
         return x;

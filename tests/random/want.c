@@ -76,11 +76,9 @@ double input_value(const char *name, Dtype dt, int64_t vocab, int64_t step,
 
 int64_t micro_of(const Graph *g)
 {
-    int64_t batch = 1;
+    const Axis *a = g_role(g, ROLEbatch);
+    int64_t batch = a && a->n ? a->n : 1;
 
-    for (int i = 0; i < g->naxis; i++)
-        if (!strcmp(g->axis[i]->name, "batch") && g->axis[i]->n)
-            batch = g->axis[i]->n;
     return opts_given(g->opts, "train.batch")
                ? opts_int(g->opts, "train.batch") / batch
                : 1;
