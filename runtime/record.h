@@ -61,9 +61,9 @@ int repeat_to(Exec *x, Data *d, Log *log, const char *dir, State *s,
 
 /* ---- replicas.c: values that ranks must hold alike ----------------------- */
 
-/* err() names the ranks that do not, and a tensor. agreed: the step after which
- * they last did. */
-void replicas_compare(Exec *x, int64_t step, int64_t agreed);
+/* Null, or which ranks do not, and a tensor: the same on all ranks. agreed: the
+ * step after which they last did. */
+const char *replicas_differ(Exec *x, int64_t step, int64_t agreed);
 uint64_t values_hash(Exec *x); /* of all that lasts on the ranks here */
 
 /* ---- spike.c: steps beyond train.skip_above ------------------------------ */

@@ -195,11 +195,12 @@ static void put_side(Text *t, const Group *g, uint64_t best, int same)
     put_ranks(t, v, n);
 }
 
-static _Noreturn void say(const Exec *x, Group *g, const uint64_t *sums,
-                          int64_t most, int64_t step, int64_t agreed)
+static const char *words(Arena *a, const Exec *x, Group *g,
+                         const uint64_t *sums, int64_t most, int64_t step,
+                         int64_t agreed)
 {
     const Role *r = &x->plan->role[role_of(x->plan, g->rank[0])];
-    Text t = { .arena = forever };
+    Text t = { .arena = a };
     int64_t count, i = 0;
 
     for (; i < r->ntensor; i++) {
@@ -224,10 +225,11 @@ static _Noreturn void say(const Exec *x, Group *g, const uint64_t *sums,
         put_side(&t, g, best, 1);
     else
         put(&t, "each other");
-    err(NULL,
-        "%s after step %lld, and must hold the same (they did after step "
-        "%lld): silent corruption; resume=1 goes on from the last checkpoint",
-        t.s, (long long)step, (long long)agreed);
+    put(&t,
+        " after step %lld, and must hold the same (they did after step %lld): "
+        "silent corruption; resume=1 goes on from the last checkpoint",
+        (long long)step, (long long)agreed);
+    return t.s;
 }
 
 /* ---- interface ----------------------------------------------------------- */
@@ -257,7 +259,7 @@ uint64_t values_hash(Exec *x)
     return h;
 }
 
-void replicas_compare(Exec *x, int64_t step, int64_t agreed)
+const char *replicas_differ(Exec *x, int64_t step, int64_t agreed)
 {
     Comm *c = x->comm;
     Arena *a = arena_new();
@@ -273,13 +275,13 @@ void replicas_compare(Exec *x, int64_t step, int64_t agreed)
         here[k] = digests(x, c->first + k, s.sum + k * s.most);
     comm_gather(c, here, all, c->n * (int64_t)sizeof *here);
     Group g = find_other(a, x->plan->mesh, all);
+    const char *why = NULL;
     if (g.n) {
         uint64_t *sums =
             alloc(a, (size_t)(c->world * s.most + 1) * sizeof *sums);
         comm_gather(c, s.sum, sums, (int64_t)mine);
-        if (comm_speaks(c, 0))
-            say(x, &g, sums, s.most, step, agreed);
-        exit(err_status);
+        why = words(forever, x, &g, sums, s.most, step, agreed);
     }
     arena_free(a);
+    return why;
 }

@@ -461,12 +461,21 @@ static int is_time(int64_t step, int64_t every)
     return every > 0 && step % every == 0;
 }
 
-/* After a step whose results were read. */
+/* After a step whose results were read. A save in flight is of a step before:
+ * it is finished. */
 static void compare_ranks(Train *t)
 {
+    const char *why = NULL;
+
     if (t->comm->world > 1 && t->agreed != t->state.step)
-        replicas_compare(t->x, t->state.step, t->agreed);
+        why = replicas_differ(t->x, t->state.step, t->agreed);
     t->agreed = t->state.step;
+    if (!why)
+        return;
+    told(t, saver_wait(t->saver));
+    if (comm_speaks(t->comm, 0))
+        err(NULL, "%s", why);
+    exit(err_status);
 }
 
 /* Is it time to? At saves, if no key says when; on a GPU it costs a copy. */

@@ -186,24 +186,33 @@ static void test_before_a_save(void **state)
                          0);
 }
 
+/* The save of step 2 is in flight, on a slow disk, and is finished. */
 static void test_in_processes(void **state)
 {
     const char *pleat = getenv("PLEAT");
     char *plan = strf(forever, "%s/a.plan", home);
-    Plan *p = flips(4, "w", 1, 3, keys("mpi", "train.check_every=2"));
+    Plan *p = flips(4, "w", 1, 3,
+                    keys("mpi", "train.check_every=2 train.save_every=2"));
     size_t n;
     char *text = plan_print(forever, p, &n);
+    char *bin = strf(forever, "%s", pleat ? pleat : "build/pleat");
 
     (void)state;
     if (system("mpirun --version >/dev/null 2>&1"))
         skip();
     assert_int_equal(file_write(plan, text, n), 0);
-    int status = system(strf(forever, "mpirun -q -n 4 %s-run %s >%s/log 2>&1",
-                             pleat ? pleat : "build/pleat", plan, home));
+    int status = system(
+        strf(forever,
+             "FAULT=slow:1 FAULT_IN=optim.safetensors FAULT_RANK=0 "
+             "LD_PRELOAD=%.*stests/unit/faultfs.so "
+             "mpirun -q -n 4 %s-run %s >%s/log 2>&1",
+             (int)(strlen(bin) - strlen("pleat")), bin, bin, plan, home));
     said = file_read(forever, strf(forever, "%s/log", home), &n);
     assert_int_equal(WEXITSTATUS(status), 3);
     says("error: rank 1 holds other values of 'w' than ranks {0 2 3} after "
          "step 4, and must hold the same (they did after step 2)");
+    assert_int_equal(
+        access(strf(forever, "%s/mpi/ckpt/step-00000002", home), F_OK), 0);
 }
 
 int main(void)

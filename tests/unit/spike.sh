@@ -127,6 +127,19 @@ grep -q "^from step 4 back to step 2, on with sample 32$" said && for f in model
     cmp "$(file slow 8 $f)" "$(file back 8 $f)" || exit 1
 done >>said
 result "a save that is in flight is waited for" $?
+if mpirun --version >said 2>&1; then
+    # shellcheck disable=SC2086
+    run small.lua $flat data.train=spiked name=two "train.skip_above=gnorm $limit" train.spike=rewind world=2 fold.ep=2
+    # shellcheck disable=SC2086
+    mpirun -q -n 2 "$PLEAT" run small.lua $flat data.train=spiked name=both "train.skip_above=gnorm $limit" \
+        train.spike=rewind fold.ep=2 >said 2>&1
+    grep -q "^from step 4 back to step 2, on with sample 32$" said && for f in model optim; do
+        cmp "$(file two 8 $f)" "$(file both 8 $f)" || exit 1
+    done >>said
+    result "back in two processes: the same bits" $?
+else
+    echo "ok - spike: back in two processes # SKIP there is no mpirun"
+fi
 [ "$(grep -c '"again": true' back/metrics.jsonl)" = 2 ] && grep -q '^{"step": 8, .*"samples": 80,' back/metrics.jsonl
 result "steps that ran again say so, and where the data are" $?
 run back --replay 4 && grep -q "^step 4 loss .*: as recorded" said && grep -q "step-00000004 holds the same values" said
