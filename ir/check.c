@@ -453,12 +453,25 @@ static int makes(Check *c, const Node *n)
     return 0;
 }
 
+/* What is exchanged moves as it lies in memory. */
+static int lies_alike(Check *c, const Node *n)
+{
+    const Node *x = n->in[0];
+
+    for (int d = 0; d < n->nd && n->nin; d++)
+        if (n->dim[d].a != x->dim[d].a)
+            return bad(c, n, "its axes are in another order than its operand's");
+    return 0;
+}
+
 static int types(Check *c, const Node *n)
 {
     if (leftover(c, n))
         return 1;
     if (!c->g->mesh)
         return bad(c, n, "has a type and no mesh");
+    if (optab[n->op].cls == COMM && lies_alike(c, n))
+        return 1;
     if (divides(c, n))
         return 1;
     if (c->g->level == PLACED)

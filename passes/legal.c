@@ -502,24 +502,46 @@ static Node *dropped(Graph *g, Node *n)
     return r;
 }
 
+/* ---- what is sent -------------------------------------------------------- */
+
+/* By id: is it read by a collective or sent as it lies in memory? */
+static char *sent_values(Graph *g)
+{
+    char *sent = alloc(g->arena, vec_len(g->node) + 1);
+
+    g_renumber(g);
+    for (size_t i = 0; i < vec_len(g->node); i++) {
+        const Node *n = g->node[i];
+        if (optab[n->op].cls == COMM || n->op == Osend)
+            for (int k = 0; k < n->nin; k++)
+                sent[n->in[k]->id] = 1;
+    }
+    return sent;
+}
+
+/* A product whose result takes another order; who sends it sends `was`. */
+static Node *product(Graph *g, Node *n, const char *sent,
+                     void (*lay_out)(Graph *g, Node *n))
+{
+    Order was = { .n = n->nd };
+
+    memcpy(was.d, n->dim, (size_t)n->nd * sizeof *n->dim);
+    one_dtype(g, n);
+    lay_out(g, n);
+    if (!sent[n->id] || same_order(n, &was))
+        return n;
+    vec_push(g->arena, g->node, n);
+    return permuted(g, n, &was);
+}
+
 /* ---- entry --------------------------------------------------------------- */
 
 static Node *legal(Graph *g, Node *n, void *ctx)
 {
-    (void)ctx;
     switch (n->op) {
-    case Odot:
-        one_dtype(g, n);
-        lay_out_dot(g, n);
-        return n;
-    case Ogmm:
-        one_dtype(g, n);
-        lay_out_gmm(g, n);
-        return n;
-    case Ogmmw:
-        one_dtype(g, n);
-        lay_out_gmmw(g, n);
-        return n;
+    case Odot: return product(g, n, ctx, lay_out_dot);
+    case Ogmm: return product(g, n, ctx, lay_out_gmm);
+    case Ogmmw: return product(g, n, ctx, lay_out_gmmw);
     case Oscatter_add: return as_mask(g, n);
     case Odropout: return dropped(g, n);
     default: return optab[n->op].cls == RED ? two_stages(g, n) : n;
@@ -530,7 +552,7 @@ void legalise(Graph *g, const Target *T)
 {
     wanted = T->items;
     grid = T->grid;
-    rewrite(g, legal, NULL);
+    rewrite(g, legal, sent_values(g));
     sum_products(g);
     g_names(g);
 }

@@ -12,8 +12,9 @@
  *
  * So is a sum of several that an accumulator takes.
  *
- * From here on every node is rounded to its dtype wherever it is made, so what
- * later passes keep, make again or fuse never changes a bit. */
+ * From here on every node is rounded to its dtype wherever it is made: what later
+ * passes keep, make again or fuse changes no value but by the order of a sum,
+ * which follows from what its kernel reads. */
 #include <string.h>
 
 #include "passes.h"
@@ -220,13 +221,26 @@ static void inside(Graph *body, Decide *d)
     g_names(body);
 }
 
+/* What a body takes has its argument's dtype: with an fp32 operand what was
+ * real is fp32. */
+static void as_arguments(Graph *g, Node *n)
+{
+    for (size_t i = 0; i < vec_len(n->body->node); i++) {
+        const Node *a = n->body->node[i];
+        if (a->op == Oarg)
+            n->in[a->i] = cast_for(g, n, n->in[a->i], a->dt);
+    }
+}
+
 static Node *decide(Graph *g, Node *n, void *ctx)
 {
     Decide *d = ctx;
     const Policy *p = &d->p;
 
-    if (n->body)
+    if (n->body) {
         inside(n->body, d);
+        as_arguments(g, n);
+    }
     if (d->terms && d->terms[n->id])
         return term(g, n);
     if (taken(p, n) == Df32 && n->in[0]->mark)
