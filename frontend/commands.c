@@ -45,7 +45,7 @@ static Plan *read_plan(const char *path)
 
 /* ---- from a model to a plan ---------------------------------------------- */
 
-static const Target *target_of(const Opts *o)
+const Target *target_of(const Opts *o)
 {
     const char *name = opts_str(o, "target");
     const Target *t = target_named(name ? name : "host");
@@ -60,6 +60,8 @@ static Trace read_model(Args *a, Graph ***stage)
 {
     size_t n;
 
+    if (a->past)
+        return trace_sources(a->past->source, a->past->nsource, a->keys);
     if (ends_with(a->file, ".plan"))
         err(NULL, "%s is a plan, not a model; pleat show tells what is in it",
             a->file);
@@ -253,6 +255,9 @@ static int plan_job(void *arg, FILE *out)
 static Text made(Args *a)
 {
     Text t = { .arena = forever };
+
+    if (a->ready.s)
+        return a->ready;
     int status = guarded(plan_job, a, &t);
 
     if (status)
@@ -371,24 +376,52 @@ static int run_or_count(Plan *p, const RunArgs *r)
 /* `run` of a model is for a GPU where there is one; rank 0 compiles for all. */
 static void choose_target(Args *a)
 {
-    if (!ends_with(a->file, ".plan") && !opts_str(a->keys, "target") &&
-        !launch_rank() && target_named("cuda") && gpu_count() > 0)
+    if (!ends_with(a->file, ".plan") && !folder_of(a->file) &&
+        !opts_str(a->keys, "target") && !launch_rank() &&
+        target_named("cuda") && gpu_count() > 0)
         opts_set(a->keys, "target", "cuda", NULL);
+}
+
+static const char *run_of_model(const Args *a)
+{
+    const Plan p = { .model = a->file, .opts = a->keys };
+
+    return run_dir(forever, &p);
+}
+
+static Plan *plan_of(Args *a, RunArgs *r, int ramps)
+{
+    const char *dir = folder_of(a->file);
+    Text over = { .arena = forever };
+    Plan *p;
+
+    if (ends_with(a->file, ".plan")) {
+        p = read_plan(a->file);
+        change_keys(p, a);
+        check_model(&(Args){ .file = a->file, .past = p, .keys = p->opts },
+                    run_dir(forever, p));
+        return p;
+    }
+    if (dir)
+        over = take_folder(a, dir);
+    else
+        check_model(a, run_of_model(a));
+    p = compiled(a, r, ramps);
+    if (dir)
+        share_settings(p, &over);
+    return p;
 }
 
 static int execute(Args *a, int (*f)(Plan *p, const RunArgs *r))
 {
     RunArgs r = { 0 };
-    Plan *p;
 
     launch_errors();
+    accept_other_plans();
     start_phase("plan");
-    if (ends_with(a->file, ".plan")) {
-        p = read_plan(a->file);
-        change_keys(p, a);
-    } else {
-        p = compiled(a, &r, f == run_or_count);
-    }
+    Plan *p = plan_of(a, &r, f == run_or_count);
+    r.replay = a->replay;
+    r.begun = a->begun;
     drop_valid(p, a);
     for (int i = 0; i < r.nramp; i++)
         drop_valid(r.ramp[i].plan, a);
@@ -397,6 +430,8 @@ static int execute(Args *a, int (*f)(Plan *p, const RunArgs *r))
 
 int cmd_run(Args *a)
 {
+    if (a->replay && !folder_of(a->file))
+        err(NULL, "--replay takes a run's folder, and %s is none", a->file);
     choose_target(a);
     return execute(a, run_or_count);
 }
@@ -409,6 +444,8 @@ static int eval_only(Plan *p, const RunArgs *r)
 
 int cmd_eval(Args *a)
 {
+    if (folder_of(a->file) && !opts_given(a->keys, "from"))
+        opts_set(a->keys, "resume", "1", NULL);
     return execute(a, eval_only);
 }
 
@@ -501,6 +538,7 @@ static int forward_job(void *arg, FILE *out)
 
 int cmd_generate(Args *a)
 {
+    accept_other_plans();
     Plan *p = plan_of_run(a->file);
     Again w = { p, generate_keys(a, p) };
     Text text = { .arena = forever };
@@ -532,5 +570,6 @@ int cmd_data(Args *a)
 
 int cmd_ckpt(Args *a)
 {
+    accept_other_plans();
     return ckpt_command((int)vec_len(a->word), a->word);
 }

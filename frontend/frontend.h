@@ -230,14 +230,25 @@ typedef struct Args {
     const char *file; /* the first word that is no key */
     char **word;      /* vec: all such words */
     Opts *keys;
+    const Plan *past; /* a run's, whose sources are the model; or null */
+    Text ready;       /* its text, when it is executed as it is */
     const char *out, *dump, *stop, *prog, *prompt, *memory, *html, *trace;
     const char *schedule, *csv, *fold, *json, *dot;
     double temperature;
     int64_t n, topk, rank; /* rank -1: not asked for */
+    int64_t replay, begun; /* a step from 1; 0: none. Its settings' first */
 } Args;
 
 /* diagnose.c: what `check` says as one JSON object; its exit status. */
 int check_as_json(int (*check)(Args *a), Args *a);
+/* again.c: the folder of a run, or null; a run by it. */
+const char *folder_of(const char *file);
+Text take_folder(Args *a, const char *dir);
+void share_settings(Plan *p, Text *over);
+/* A run that goes on must have the model that it had. */
+void check_model(const Args *a, const char *dir);
+void accept_other_plans(void); /* compile them anew */
+const Target *target_of(const Opts *o);
 int cmd_check(Args *a), cmd_compile(Args *a), cmd_run(Args *a);
 int cmd_eval(Args *a), cmd_show(Args *a), cmd_generate(Args *a);
 int cmd_bench(Args *a);

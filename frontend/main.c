@@ -28,7 +28,7 @@ static const Command commands[] = {
       "shapes, parameters, FLOPs" },
     { "compile", cmd_compile, 1, 1, "o d x p dot", "model.lua [key=value ...]",
       "make a plan; needs no GPU" },
-    { "run", cmd_run, 1, 1, "", "model.lua|m.plan [key=value ...]",
+    { "run", cmd_run, 1, 1, "replay", "model.lua|m.plan|runs/name [key=value ...]",
       "train; under mpirun on N ranks" },
     { "eval", cmd_eval, 1, 1, "", "model.lua|m.plan from=ckpt",
       "validation loss" },
@@ -46,7 +46,7 @@ static const Command commands[] = {
     { "new", cmd_new, 2, 2, "", "mixtral my.lua",
       "start a model file from one of ours" },
     { "doctor", cmd_doctor, 0, 0, "", "", "what this machine has" },
-    { "help", help, 0, 1, "", "[keys|passes]", "this text, or all of them" },
+    { "help", help, 0, 1, "", "[keys|passes|formats]", "this text, or all of them" },
 };
 /* clang-format on */
 
@@ -67,6 +67,7 @@ static const Option options[] = {
     { "schedule", NULL, "who does what when in a pipeline, as a table" },
     { "fold", NULL, "both grids, groups, stages; of a model too, with keys" },
     { "csv", "file", "write that table as PyTorch's pipelining does" },
+    { "replay", "step", "reach this step of a run again, compare it; writes nothing" },
     { "prompt", "text", "what the text starts with" },
     { "n", "tokens", "how many to make (200)" },
     { "temperature", "t", "0: always the likeliest (0.8)" },
@@ -107,7 +108,9 @@ static void usage(FILE *out)
                 commands[i].sentence);
     fputc('\n', out);
     print_options(out, NULL);
-    fputs("\nKeys: pleat help keys. Passes: pleat help passes\n", out);
+    fputs("\nKeys: pleat help keys. Passes: pleat help passes. Version: pleat "
+          "--version\n",
+          out);
 }
 
 static void print_keys(void)
@@ -118,17 +121,36 @@ static void print_keys(void)
                k->dflt ? k->dflt : "", k->kind, k->doc);
 }
 
+static void print_formats(void)
+{
+    for (int i = 0; i < nformat; i++)
+        printf("%-10s %d  since %s  %s\n", formattab[i].name,
+               formattab[i].number, formattab[i].since, formattab[i].what);
+}
+
+static int print_version(void)
+{
+    Text t = { .arena = forever };
+
+    put_version(&t, 1);
+    printf("%s%-10s %s (%s)\n", t.s, "lua", LUA_RELEASE, "model files");
+    return 0;
+}
+
 static int help(Args *a)
 {
     if (!a->file) {
         usage(stdout);
     } else if (!strcmp(a->file, "keys")) {
         print_keys();
+    } else if (!strcmp(a->file, "formats")) {
+        print_formats();
     } else if (!strcmp(a->file, "passes")) {
         for (int i = 0; i < npass; i++)
             printf("%-10s %s\n", passtab[i].name, passtab[i].sentence);
     } else {
-        fprintf(stderr, "no help on '%s'; there is help on keys, passes\n",
+        fprintf(stderr,
+                "no help on '%s'; there is help on keys, passes, formats\n",
                 a->file);
         return 2;
     }
@@ -197,6 +219,8 @@ static void set_option(Args *a, const Command *c, const char *name,
         a->n = whole(c, value);
     if (!strcmp(name, "rank"))
         a->rank = whole(c, value);
+    if (!strcmp(name, "replay") && !(a->replay = whole(c, value)))
+        wrong(c, "--replay: steps are counted from 1");
     if (!strcmp(name, "topk"))
         a->topk = whole(c, value);
     if (!strcmp(name, "temperature"))
@@ -335,10 +359,13 @@ int main(int argc, char **argv)
 {
     Args a = { .n = 200, .temperature = 0.8, .rank = -1 };
 
+    process_start(built_from);
     if (argc < 2 || !strcmp(argv[1], "-h") || !strcmp(argv[1], "--help")) {
         usage(argc < 2 ? stderr : stdout);
         return argc < 2 ? 2 : 0;
     }
+    if (!strcmp(argv[1], "--version"))
+        return print_version();
     const Command *c = find_command(argv[1]);
     a.keys = opts_new(forever);
     read_words(&a, c, argc, argv);

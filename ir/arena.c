@@ -29,11 +29,24 @@ enum { FIRST = 64 << 10, LARGEST = 4 << 20 };
 static Arena eternal;
 Arena *forever = &eternal;
 
+/* The message itself needs memory; without any it is this one. */
+static _Noreturn void out_of_memory(size_t bytes)
+{
+    static int before;
+
+    if (!before++)
+        err(0, "out of memory: %zu bytes asked for", bytes);
+    if (before == 2 && err_hook)
+        err_hook("error: out of memory\n");
+    fputs("error: out of memory\n", stderr);
+    exit(err_status);
+}
+
 static void *claim(size_t bytes)
 {
     void *p = malloc(bytes);
     if (!p)
-        err(0, "out of memory: %zu bytes asked for", bytes);
+        out_of_memory(bytes);
     return p;
 }
 
@@ -52,7 +65,9 @@ static void push_block(Arena *a, size_t bytes)
         size = LARGEST;
     if (size < bytes)
         size = bytes;
-    Block *b = claim(sizeof *b + size);
+    Block *b = malloc(sizeof *b + size);
+    if (!b)
+        b = claim(sizeof *b + (size = bytes));
     *b = (Block){ .next = a->top, .size = size };
     a->top = b;
 }

@@ -55,6 +55,11 @@ static const char *fullname(int i)
     return names[i];
 }
 
+const char *key_name(const KeyInfo *k)
+{
+    return fullname((int)(k - keytab));
+}
+
 static int find(const char *key)
 {
     for (int i = 0; i < NKEY; i++)
@@ -184,19 +189,33 @@ static const char *check_enum(Arena *a, const char *key, const char *kind,
     err(l, "%s: '%s' is not one of %s", key, s, t.s);
 }
 
-/* A path is relative to the file that names it. */
-static const char *check_path(Arena *a, const char *kind, const char *s,
-                              const Loc *l)
+/* What becomes of each path in a value. */
+typedef struct PathMap {
+    Arena *a;
+    const char *key;
+    const Loc *l;
+    PathFn *f;
+    void *ctx;
+} PathMap;
+
+/* A path is relative to the file that names it; ctx is that place. */
+static const char *beside_file(Arena *a, const char *s, void *ctx)
 {
-    const char *w[8];
-    int n = words(a, kind, w, 8);
-    for (int i = 0; i < n; i++)
-        if (!strcmp(w[i], s))
-            return s;
+    const Loc *l = ctx;
     const char *dir = l && l->file ? strrchr(l->file, '/') : 0;
     if (!dir || !*s || *s == '/')
         return s;
     return strf(a, "%.*s%s", (int)(dir - l->file + 1), l->file, s);
+}
+
+static const char *map_path(const PathMap *m, const char *kind, const char *s)
+{
+    const char *w[8];
+    int n = words(m->a, kind, w, 8);
+    for (int i = 0; i < n; i++)
+        if (!strcmp(w[i], s))
+            return s;
+    return m->f(m->a, s, m->ctx);
 }
 
 int opts_blend(const char *s)
@@ -227,30 +246,31 @@ int opts_named(const char *s, int i, const char **name, const char **path)
     return 0;
 }
 
-/* "wiki=a code=b", each path relative to the file that names it. */
-static const char *check_named(Arena *a, const char *key, const char *s,
-                               const Loc *l)
+/* "wiki=a code=b", each path mapped; null: it is no such list. */
+static const char *map_named(const PathMap *m, const char *s)
 {
     const char *name, *path, *rest = strrchr(s, ' ');
-    Text t = { .arena = a };
+    Text t = { .arena = m->a };
     int n = 0;
     for (; opts_named(s, n, &name, &path); n++)
-        put(&t, "%s%s=%s", n ? " " : "", name, check_path(a, "path", path, l));
+        put(&t, "%s%s=%s", n ? " " : "", name, map_path(m, "path", path));
     if (n && rest && rest[1] && !opts_named(rest, 0, &name, &path))
-        err(l, "%s: '%s' has no name (name=path name=path ...)", key, rest + 1);
+        err(m->l, "%s: '%s' has no name (name=path name=path ...)", m->key,
+            rest + 1);
     return n ? t.s : NULL;
 }
 
-/* "0.7 a 0.3 b", each path relative to the file that names it. */
-static const char *check_blend(Arena *a, const char *key, const char *s,
-                               const Loc *l)
+/* "0.7 a 0.3 b", each path mapped. */
+static const char *map_blend(const PathMap *m, const char *s)
 {
+    Arena *a = m->a;
+    const char *key = m->key, *named = map_named(m, s);
+    const Loc *l = m->l;
     Text t = { .arena = a };
     int sized = !strncmp(s, "size ", 5);
     double w;
-    const char *named = check_named(a, key, s, l);
     if (named || !opts_blend(s))
-        return named ? named : check_path(a, "path", s, l);
+        return named ? named : map_path(m, "path", s);
     for (s += strspn(s, " "); *s;) {
         const char *weight = strf(a, "%.*s", (int)strcspn(s, " "), s);
         s += strcspn(s, " ");
@@ -268,10 +288,19 @@ static const char *check_blend(Arena *a, const char *key, const char *s,
                 key, weight);
         if (!*path)
             err(l, "%s: no path after the weight %s", key, weight);
-        put(&t, "%s%s %s", t.len ? " " : "", weight,
-            check_path(a, "path", path, l));
+        put(&t, "%s%s %s", t.len ? " " : "", weight, map_path(m, "path", path));
     }
     return t.s;
+}
+
+static int has_paths(const char *kind)
+{
+    return is_kind(kind, "path") || is_kind(kind, "blend");
+}
+
+static const char *map_paths(const PathMap *m, const char *kind, const char *s)
+{
+    return is_kind(kind, "path") ? map_path(m, kind, s) : map_blend(m, s);
 }
 
 static int read_pair(const char *s, double v[2])
@@ -285,6 +314,46 @@ static int read_pair(const char *s, double v[2])
     for (comma++; *comma == ' '; comma++)
         ;
     return read_num(first, &v[0]) && read_num(comma, &v[1]);
+}
+
+/* The number after word `what` in "gnorm 10, loss 8"; null: it is not there. */
+static const char *limit_of(const char *s, const char *what, size_t n)
+{
+    static const char between[] = " ,";
+    for (s += strspn(s, between); *s; s += strspn(s, between)) {
+        size_t k = strcspn(s, between);
+        int same = k == n && !strncmp(s, what, n);
+        s += k;
+        s += strspn(s, between);
+        if (same)
+            return s;
+        s += strcspn(s, between);
+    }
+    return 0;
+}
+
+static const char *check_limits(Arena *a, const char *key, const char *kind,
+                                const char *s, const Loc *l)
+{
+    const char *w[8], *rest = s;
+    int n = words(a, kind, w, 8), seen = 0;
+    for (rest += strspn(rest, " ,"); *rest; rest += strspn(rest, " ,")) {
+        const char *word = strf(a, "%.*s", (int)strcspn(rest, " ,"), rest);
+        rest += strlen(word);
+        rest += strspn(rest, " ,");
+        const char *number = strf(a, "%.*s", (int)strcspn(rest, " ,"), rest);
+        double v;
+        int i = 0;
+        rest += strlen(number);
+        while (i < n && strcmp(w[i], word))
+            i++;
+        if (i == n || seen >> i & 1 || !read_num(number, &v) || !(v > 0))
+            err(l, "%s: '%s' is not like \"%s 10\"%s%s", key, s, w[0],
+                n > 1 ? " or " : "",
+                n > 1 ? strf(a, "\"%s 4 %s 10\"", w[0], w[1]) : "");
+        seen |= 1 << i;
+    }
+    return s;
 }
 
 /* What stands behind the slash in a kind is all that is built so far. Returns
@@ -322,10 +391,12 @@ static const char *check_value(Opts *o, const char *key, const char *kind,
         return check_bool(key, s, l);
     if (is_kind(kind, "enum"))
         return check_enum(o->arena, key, kind, s, l);
-    if (is_kind(kind, "path"))
-        return check_path(o->arena, kind, s, l);
-    if (is_kind(kind, "blend"))
-        return check_blend(o->arena, key, s, l);
+    if (has_paths(kind))
+        return map_paths(
+            &(PathMap){ o->arena, key, l, beside_file, (void *)(uintptr_t)l },
+            kind, s);
+    if (is_kind(kind, "limits"))
+        return check_limits(o->arena, key, kind, s, l);
     if (is_kind(kind, "pair") && !read_pair(s, pair))
         err(l, "%s: '%s' is not two numbers like 0.9,0.95", key, s);
     if (is_kind(kind, "pair"))
@@ -365,6 +436,14 @@ void opts_pair(const Opts *o, const char *key, double v[2])
         die("key '%s' is not a pair", key);
 }
 
+int opts_limit(const Opts *o, const char *key, const char *what, double *v)
+{
+    const char *s = opts_str(o, key);
+    const char *number = s ? limit_of(s, what, strlen(what)) : 0;
+    *v = number ? strtod(number, 0) : INFINITY;
+    return number != 0;
+}
+
 /* Does s match pattern p of length n, where * stands for any text? */
 static int matches(const char *p, size_t n, const char *s)
 {
@@ -390,6 +469,16 @@ int opts_match(const Opts *o, const char *key, const char *s)
         p += n + strspn(p + n, " ,");
     }
     return 0;
+}
+
+const char *opts_paths(Arena *a, const char *key, const char *value, PathFn *f,
+                       void *ctx)
+{
+    int i = is_axis(key) ? -1 : must_find(key);
+    PathMap m = { a, key, 0, f, ctx };
+    if (i < 0 || !value || !has_paths(keytab[i].kind))
+        return value;
+    return map_paths(&m, keytab[i].kind, value);
 }
 
 static const Value *given(const Opts *o, const char *key)

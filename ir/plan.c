@@ -346,7 +346,8 @@ void put_hf(Text *t, const HfMap *h)
 static void put_head(Text *t, const Plan *p)
 {
     const char *key, *value;
-    puts_(t, "pleat-plan 1\nmodel");
+    field(t, "pleat-plan", format_now(FMTplan));
+    puts_(t, "\nmodel");
     word(t, p->model);
     word(t, p->target);
     field(t, "\ntokens", p->tokens);

@@ -54,6 +54,24 @@ typedef struct Text {
 void put(Text *t, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void putn(Text *t, const char *s, size_t n);
 
+/* ---- version.c: this program, and the formats it knows ------------------- */
+
+typedef enum Format { FMTplan, FMTrun, FMTcheckpoint } Format;
+typedef struct FormatInfo { /* a row of formats.def */
+    Format format;
+    const char *name;
+    int number;
+    const char *since, *what;
+} FormatInfo;
+extern const FormatInfo formattab[];
+extern const int nformat;
+extern const char program_version[]; /* "0.2" */
+extern const char *program_commit;   /* set by main; "": not built from git */
+int format_now(Format f);            /* what is written */
+const char *format_name(Format f);
+/* Null, or "is of run format 3; ...": no format that is read. */
+const char *format_wrong(Arena *a, Format f, int64_t number);
+
 /* ---- file.c -------------------------------------------------------------- */
 
 /* A whole file, a zero behind it. Null: errno says why. */
@@ -179,6 +197,7 @@ typedef struct KeyInfo {
     const char *table, *name, *kind, *dflt, *doc;
 } KeyInfo;
 extern const KeyInfo keytab[];
+const char *key_name(const KeyInfo *k); /* "train.lr" */
 
 typedef struct Opts Opts; /* key -> text; defaults come from keys.def */
 Opts *opts_new(Arena *a);
@@ -194,8 +213,14 @@ const Loc *opts_loc(const Opts *o, const char *key); /* where it was set */
 int opts_named(const char *s, int i, const char **name, const char **path);
 int opts_blend(const char *s); /* is it "0.7 a 0.3 b", or one path? */
 void opts_pair(const Opts *o, const char *key, double v[2]); /* train.betas */
+/* "gnorm 10": 1 and the number for such a word; 0 and infinity. */
+int opts_limit(const Opts *o, const char *key, const char *what, double *v);
 /* Does one of the key's patterns ("*.bias norm.*") match s? */
 int opts_match(const Opts *o, const char *key, const char *s);
+/* The key's value with f of each path in it; other values as they are. */
+typedef const char *PathFn(Arena *a, const char *path, void *ctx);
+const char *opts_paths(Arena *a, const char *key, const char *value, PathFn *f,
+                       void *ctx);
 /* In keys.def's order, then axes: the i-th key that was set; 0: past the
  * end. */
 int opts_each(const Opts *o, int i, const char **key, const char **value);
@@ -478,6 +503,14 @@ char *plan_print(Arena *a, const Plan *p, size_t *len); /* with its hash line */
 /* Parse and validate (every count, index, offset and size). err() when not a
  * plan, damaged, or inconsistent; `name` is what messages call the file. */
 Plan *plan_parse(Arena *a, const char *text, size_t len, const char *name);
+/* A plan of another format that plan_parse meets, when set: a plan of this one,
+ * made from its rest. Else err() names both. */
+extern Plan *(*plan_anew)(const Plan *rest, int64_t format, const char *name);
+/* Length without the hash line; err() when that is not there or not right. */
+size_t plan_verify(const char *text, size_t len, const Loc *l);
+/* planold.c: of any format. 0: not a plan. Model, target, keys and sources. */
+int64_t plan_format(const char *text, size_t len);
+Plan *plan_rest(Arena *a, const char *text, size_t len, const char *name);
 /* Null, or what is wrong with it: written to be right about hostile plans
  * too. */
 const char *plan_wrong(Arena *a, const Plan *p);

@@ -2,7 +2,7 @@
  * a number. Arrays grow by what is read, never by a count that is announced,
  * and what was read is checked by plan_wrong() before anybody sees it.
  *
- *     plan    = "pleat-plan 1" head { hf } { role } [ prelude ] { kernel }
+ *     plan    = "pleat-plan" format head { hf } { role } [ prelude ] { kernel }
  *               { source } "xxh3" hash
  *     head    = "model" name target  "tokens" int  "params" int int
  *               "flops" num  "mesh" world order int*7  { "option" key value }
@@ -426,6 +426,8 @@ static Role read_role(Reader *r)
     return o;
 }
 
+Plan *(*plan_anew)(const Plan *rest, int64_t format, const char *name);
+
 /* ---- the rest ------------------------------------------------------------ */
 
 static HfDim read_hfdim(Lex *x)
@@ -478,7 +480,13 @@ static void read_head(Reader *r)
     Lex *x = &r->x;
     Plan *p = r->p;
     lex_line(x), lex_expect(x, "pleat-plan");
-    lex_range(x, "version", 1, 1);
+    int64_t format = lex_int(x);
+    if (format != format_now(FMTplan))
+        err(&(Loc){ x->file, 0, NULL },
+            "is a plan of format %lld; Pleat %s executes format %d (`pleat "
+            "run` "
+            "compiles it anew from the sources it carries)",
+            (long long)format, program_version, format_now(FMTplan));
     lex_line(x), lex_expect(x, "model");
     p->model = lex_word(x);
     p->target = lex_word(x);
@@ -522,8 +530,7 @@ static void read_part(Reader *r)
     }
 }
 
-/* Length without the hash line; err when that is not there or not right. */
-static size_t verify(const char *text, size_t len, const Loc *l)
+size_t plan_verify(const char *text, size_t len, const Loc *l)
 {
     static const char magic[] = "pleat-plan ";
     char want[64];
@@ -542,7 +549,10 @@ static size_t verify(const char *text, size_t len, const Loc *l)
 Plan *plan_parse(Arena *a, const char *text, size_t len, const char *name)
 {
     Loc l = { intern(name), 0, 0 };
-    len = verify(text, len, &l);
+    int64_t format = plan_format(text, len);
+    if (format && format != format_now(FMTplan) && plan_anew)
+        return plan_anew(plan_rest(a, text, len, name), format, name);
+    len = plan_verify(text, len, &l);
     Reader r = {
         .x = { .arena = a, .p = text, .end = text + len, .file = l.file },
         .p = alloc(a, sizeof(Plan)),

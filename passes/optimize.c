@@ -109,6 +109,19 @@ static size_t add_squares(TrainStep *s, Node **sq)
     return n;
 }
 
+/* A step whose loss or norm is above its limit, a scalar of the step block,
+ * writes nothing. */
+static void limit(TrainStep *s, const char *what, Node *value)
+{
+    double v;
+
+    if (opts_limit(s->g->opts, "train.skip_above", what, &v))
+        s->ok = post_op2(
+            s, Oland, s->ok,
+            post_op2(s, Ole, value,
+                     post_scalar(s, strf(s->g->arena, "skip_%s", what))));
+}
+
 void step_clip(TrainStep *s)
 {
     Graph *g = s->g;
@@ -118,11 +131,13 @@ void step_clip(TrainStep *s)
 
     s->scope = g_partscope(g, PARTpost, "post");
     s->ok = post_op1(s, Oisfinite, s->total);
+    limit(s, "loss", s->total);
     if (n == 0)
         return;
     norm = post_op1(s, Osqrt, sum_all(s, sq, n));
     post_result(s, "grad_norm", norm);
     s->ok = post_op2(s, Oland, s->ok, post_op1(s, Oisfinite, norm));
+    limit(s, "gnorm", norm);
     if (clip > 0)
         s->scale =
             post_op2(s, Ominimum, post_num(s, 1),

@@ -8,7 +8,9 @@
  * Grouped products (gmm, gmmw) read each expert's rows from the route map,
  * which begins with the offsets of the local experts; no row beyond the last
  * offset is touched. */
+#define _GNU_SOURCE
 #include <string.h>
+#include <sys/mman.h>
 
 #include "runtime.h"
 
@@ -462,6 +464,23 @@ Blas *blas_open(Arena *a, Pool *p)
     dl.openblas_set_num_threads(1);
     b->pool = p;
     return b;
+}
+
+/* OpenBLAS takes so much for each thread at its first product, and asks for
+ * ever where there is no room. */
+void blas_reserve(const Pool *p)
+{
+    enum { EACH = (128 << 20) + 8192 };
+    size_t bytes = (size_t)pool_size(p) * EACH;
+    void *room = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+    if (room == MAP_FAILED)
+        err(NULL,
+            "out of memory: OpenBLAS needs %zu MiB for %d threads "
+            "(PLEAT_THREADS sets how many)",
+            bytes >> 20, pool_size(p));
+    munmap(room, bytes);
 }
 
 void blas_run(Blas *b, StepKind k, void *const *buf, const int64_t *iv,

@@ -291,6 +291,7 @@ static void load_tensors(Exec *x, const Files *s, const char *kinds,
     Arena *a = arena_new();
     Load *load = NULL;
 
+    exec_guard(x);
     for (int64_t k = 0; k < x->comm->n; k++) {
         int64_t rank = x->comm->first + k;
         const Role *r = exec_role(x, rank);
@@ -342,14 +343,11 @@ static StFile *open_or_err(Arena *a, const char *path)
 
 /* ---- resuming ------------------------------------------------------------ */
 
-int ckpt_resume(Exec *x, const char *dir, State *s)
+void ckpt_load(Exec *x, const char *path, const State *s)
 {
     Arena *a = forever;
-    char *path = ckpt_newest(a, dir, s, x->comm);
     StFile *file[2];
 
-    if (!path)
-        return 0;
     for (int i = MODEL; i <= OPTIM; i++)
         file[i] = open_or_err(a, strf(a, "%s/%s", path, ckptfile[i]));
     Files src = { file, 2, path };
@@ -358,7 +356,15 @@ int ckpt_resume(Exec *x, const char *dir, State *s)
                  s->step ? "param copy state master m v" : "param copy master");
     st_close(file[0]);
     st_close(file[1]);
-    return 1;
+}
+
+int ckpt_resume(Exec *x, const char *dir, State *s)
+{
+    char *path = ckpt_newest(forever, dir, s, x->comm);
+
+    if (path)
+        ckpt_load(x, path, s);
+    return path != NULL;
 }
 
 /* ---- starting from weights ----------------------------------------------- */

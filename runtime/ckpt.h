@@ -72,6 +72,7 @@ Extent *ckpt_ranges(Arena *a, const Plan *p, int64_t rank);
 /* The newest good checkpoint of dir into x; earlier ones with a note when the
  * newest is damaged. 0: there is none. */
 int ckpt_resume(Exec *x, const char *dir, State *s);
+void ckpt_load(Exec *x, const char *path, const State *s); /* a verified one */
 /* Weights from a checkpoint, a run, a Hugging Face folder or a file; err()
  * names what is left over or missing. */
 void ckpt_from(Exec *x, const char *path);

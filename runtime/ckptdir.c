@@ -86,12 +86,12 @@ static const char *write_state(Arena *a, const char *dir, const State *s)
     Text t = { .arena = a };
 
     put(&t,
-        "{\"format\": \"pleat 1\", \"step\": %lld, \"tokens\": %lld, "
+        "{\"format\": \"pleat %d\", \"step\": %lld, \"tokens\": %lld, "
         "\"samples\": %lld, \"skipped\": %lld, \"seed\": %llu, "
         "\"plan\": \"%s\"}\n",
-        (long long)s->step, (long long)s->tokens, (long long)s->samples,
-        (long long)s->skipped, (unsigned long long)s->seed,
-        s->plan ? s->plan : "");
+        format_now(FMTcheckpoint), (long long)s->step, (long long)s->tokens,
+        (long long)s->samples, (long long)s->skipped,
+        (unsigned long long)s->seed, s->plan ? s->plan : "");
     return write_one(a, strf(a, "%s/%s", dir, ckptfile[STATE]), &t);
 }
 
@@ -200,6 +200,18 @@ static const char *check_index(Arena *a, Pool *pool, const char *dir,
     return NULL;
 }
 
+/* "pleat 1" */
+static const char *format_of(Arena *a, const json_t *j)
+{
+    const char *said = json_string_value(json_object_get(j, "format"));
+    long long format = 0;
+
+    if (!said || sscanf(said, "pleat %lld", &format) != 1)
+        return "its state.json does not say its format";
+    const char *why = format_wrong(a, FMTcheckpoint, format);
+    return why ? strf(a, "it %s", why) : NULL;
+}
+
 const char *ckpt_state(Arena *a, const char *dir, State *s)
 {
     json_error_t e;
@@ -209,6 +221,11 @@ const char *ckpt_state(Arena *a, const char *dir, State *s)
 
     if (!json_is_integer(json_object_get(j, "step")) || !plan)
         return "its state.json is not readable";
+    const char *why = format_of(a, j);
+    if (why) {
+        json_decref(j);
+        return why;
+    }
     s->step = json_integer_value(json_object_get(j, "step"));
     s->tokens = json_integer_value(json_object_get(j, "tokens"));
     s->samples = json_integer_value(json_object_get(j, "samples"));

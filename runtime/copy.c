@@ -10,7 +10,7 @@
 
 #include "runtime.h"
 
-enum { NOTREADY = 600, PAUSE = 200000, OUTSIDE = 1 };
+enum { NOTREADY = 600, PAUSE = 200000, OUTSIDE = 1, UNTIMED = 2 };
 
 int gpu_pin(Gpu *x, void *p, int64_t bytes)
 {
@@ -18,26 +18,24 @@ int gpu_pin(Gpu *x, void *p, int64_t bytes)
         return 0;
     x->pinned += bytes;
     gpu_ok(dl.cuStreamCreate(&x->copies, 1), "a stream");
-    gpu_ok(dl.cuEventCreate(&x->copying, 0), "an event");
-    gpu_ok(dl.cuEventCreate(&x->copied, 0), "an event");
+    gpu_ok(dl.cuEventCreate(&x->copying, UNTIMED), "an event");
+    gpu_ok(dl.cuEventCreate(&x->copied, UNTIMED), "an event");
     gpu_ok(dl.cuEventRecord(x->copied, x->copies), "an event");
     return 1;
 }
 
+/* The events stay as long as the graphs that may name them. */
 void gpu_unpin(Gpu *x, void *p)
 {
     dl.cuStreamSynchronize(x->copies);
     dl.cuMemHostUnregister(p);
-    dl.cuEventDestroy_v2(x->copying);
-    dl.cuEventDestroy_v2(x->copied);
-    x->copies = x->copying = x->copied = NULL;
+    x->copied = NULL;
 }
 
 void gpu_copy(Gpu *x, const Extent *v, uint8_t *to)
 {
     gpu_ok(dl.cuEventRecord(x->copying, x->stream), "an event");
     gpu_ok(dl.cuStreamWaitEvent(x->copies, x->copying, 0), "an event");
-    gpu_ok(dl.cuEventRecord(x->copying, x->copies), "an event");
     for (size_t i = 0; i < vec_len(v); i++)
         gpu_ok(dl.cuMemcpyDtoHAsync_v2(to + v[i].to,
                                        x->arena + (uint64_t)v[i].at,
@@ -49,7 +47,7 @@ void gpu_copy(Gpu *x, const Extent *v, uint8_t *to)
 /* The event of a captured stream would be one inside of the graph. */
 void gpu_order(Gpu *x, const GpuCall *c)
 {
-    if (!x->copied || x->ordered || !c->lasts)
+    if (!x->copied || (c && (x->ordered || !c->lasts)))
         return;
     gpu_ok(
         dl.cuStreamWaitEvent(x->stream, x->copied, x->capturing ? OUTSIDE : 0),

@@ -349,6 +349,7 @@ void gpu_pull(Gpu *x)
 
 void gpu_push(Gpu *x)
 {
+    gpu_order(x, NULL);
     move(x, push_pieces);
 }
 

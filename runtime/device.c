@@ -53,14 +53,11 @@ static void say_lacks(FILE *f, const char *target, const Lib *need, int n,
     fprintf(f, "%s\n", lacks ? "" : "can run");
 }
 
-void gpu_doctor(FILE *f)
+void gpu_list(FILE *f)
 {
-    static const Lib one[] = { LIBcuda, LIBnvrtc, LIBcublaslt },
-                     many[] = { LIBnccl, LIBmpi };
-    int n = gpu_count();
     char name[128] = "", arch[16];
 
-    for (int i = 0; i < n; i++) {
+    for (int i = 0, n = gpu_count(); i < n; i++) {
         size_t bytes = 0;
         int cores = 0;
         dl.cuDeviceGetName(name, sizeof name, i);
@@ -70,6 +67,15 @@ void gpu_doctor(FILE *f)
         fprintf(f, "GPU %-6d %s, %s, %d processors, %.1f GiB\n", i, name, arch,
                 cores, gib((int64_t)bytes));
     }
+}
+
+void gpu_doctor(FILE *f)
+{
+    static const Lib one[] = { LIBcuda, LIBnvrtc, LIBcublaslt },
+                     many[] = { LIBnccl, LIBmpi };
+    int n = gpu_count();
+
+    gpu_list(f);
     say_lacks(f, "one GPU", one, 3, dl_open(LIBcuda) && !n ? "a GPU" : NULL);
     say_lacks(f, "more GPUs", many, 2, n < 2 ? "a second GPU" : NULL);
 }

@@ -46,7 +46,9 @@ static struct {
     const char *why;
 } lib[NLIB];
 
-static void *open_any(const char *files)
+/* Null and *why: that no file is there, or what is wrong with the last that
+ * is (no memory to map it, another machine's). */
+static void *open_any(const char *files, const char **why)
 {
     char name[64];
 
@@ -54,8 +56,11 @@ static void *open_any(const char *files)
         size_t n = strcspn(files, " ");
         snprintf(name, sizeof name, "%.*s", (int)n, files);
         void *h = dlopen(name, RTLD_NOW | RTLD_GLOBAL);
+        const char *said = h ? NULL : dlerror();
         if (h)
             return h;
+        if (said && !strstr(said, "No such file"))
+            *why = strf(forever, "%s", said);
         files += n + strspn(files + n, " ");
     }
     return NULL;
@@ -83,8 +88,9 @@ int dl_open(Lib l)
     lib[l].tried = 1;
     if (l == LIBblas) /* it would start its threads while loading */
         setenv("OPENBLAS_NUM_THREADS", "1", 0);
-    void *h = open_any(libinfo[l].files);
-    lib[l].why = h ? bind(l, h) : "not found";
+    const char *why = "not found";
+    void *h = open_any(libinfo[l].files, &why);
+    lib[l].why = h ? bind(l, h) : why;
     lib[l].ok = !lib[l].why;
     return lib[l].ok;
 }
@@ -139,6 +145,30 @@ static void say(FILE *f, Lib l)
         fprintf(f, "%d.%d.%d", a / 10000, a / 100 % 100, a % 100);
 }
 
+static void say_libraries(FILE *f, int all)
+{
+    for (Lib l = 0; l < NLIB; l++) {
+        if (!all && !lib[l].ok)
+            continue;
+        fprintf(f, "%-10s ", libinfo[l].name);
+        if (dl_open(l))
+            say(f, l);
+        else
+            fprintf(f, "%s", lib[l].why);
+        fprintf(f, " (%s)\n", libinfo[l].what);
+        if (all && l == LIBblas && blas_note())
+            fprintf(f, "%-10s warning: %s\n", "", blas_note());
+    }
+}
+
+void dl_list(FILE *f, int all)
+{
+    int bad;
+
+    fprintf(f, "%-10s %s\n", "compiler", host_compiler_here(&bad));
+    say_libraries(f, all);
+}
+
 void doctor(FILE *f)
 {
     Pool *p = pool_open(0);
@@ -147,15 +177,6 @@ void doctor(FILE *f)
     fprintf(f, "%-10s %d of %ld processors\n", "threads", pool_size(p),
             sysconf(_SC_NPROCESSORS_ONLN));
     pool_close(p);
-    for (Lib l = 0; l < NLIB; l++) {
-        fprintf(f, "%-10s ", libinfo[l].name);
-        if (dl_open(l))
-            say(f, l);
-        else
-            fprintf(f, "%s", lib[l].why);
-        fprintf(f, " (%s)\n", libinfo[l].what);
-        if (l == LIBblas && blas_note())
-            fprintf(f, "%-10s warning: %s\n", "", blas_note());
-    }
+    say_libraries(f, 1);
     gpu_doctor(f);
 }

@@ -3,6 +3,7 @@
  * event.proto, summary.proto, tensor.proto for the fields). Nothing is
  * allocated after opening; a text beyond TEXT bytes is cut. */
 #define _GNU_SOURCE
+#include <errno.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
@@ -99,8 +100,12 @@ static void end(Events *e)
     add_le(r, masked_crc(r->p, 8), 4);
     add(r, e->event.p, e->event.n);
     add_le(r, masked_crc(e->event.p, e->event.n), 4);
-    if (write(e->fd, r->p, r->n) != (ssize_t)r->n)
-        e->fd = -1;
+    if (!file_put(e->fd, r->p, r->n))
+        return;
+    warn(NULL, "cannot write the events of TensorBoard: %s; they end here",
+         strerror(errno));
+    close(e->fd);
+    e->fd = -1;
 }
 
 /* The value under its step: Event.step, Event.summary.value. */

@@ -292,12 +292,24 @@ static void bind_groups(Exec *x)
     comm_groups(x->comm, x->mem, x->plan->mesh, v, (int)vec_len(v));
 }
 
+static Limits limits_of(const Plan *p)
+{
+    Limits l = { INFINITY, INFINITY };
+
+    if (p->opts) {
+        opts_limit(p->opts, "train.skip_above", "loss", &l.loss);
+        opts_limit(p->opts, "train.skip_above", "gnorm", &l.gnorm);
+    }
+    return l;
+}
+
 Exec *exec_open(const Plan *p, Comm *c)
 {
     Arena *a = arena_new();
     Exec *x = alloc(a, sizeof *x);
 
     *x = (Exec){ .plan = p, .mem = a, .comm = c };
+    x->limits = limits_of(p);
     start_phase("binding");
     x->pool = pool_open(0);
     int cuda = !strcmp(p->target, "cuda");
@@ -326,6 +338,8 @@ Exec *exec_open(const Plan *p, Comm *c)
         bind_work(x);
     bind_groups(x);
     channels_open(x);
+    if (x->blas)
+        blas_reserve(x->pool);
     poison_open(x);
     return x;
 }
@@ -453,10 +467,17 @@ int64_t exec_read(Exec *x, const char *name, int64_t rank, double *out,
     return n >= 0 ? n : read_buffer(x, name, rank, out, cap);
 }
 
+void exec_guard(Exec *x)
+{
+    if (x->guard)
+        x->guard(x->guarded);
+}
+
 int64_t exec_write(Exec *x, const char *name, const double *in, int64_t n)
 {
     Outside o = { .in = in, .cap = n };
 
+    exec_guard(x);
     int64_t count = each_part(x, name, give_run, &o);
     exec_push(x);
     return count;

@@ -88,12 +88,14 @@ static int finish(pid_t pid)
     return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
-const char *host_compiler(void)
+const char *host_compiler_here(int *bad)
 {
     static char line[256];
+    static int failed;
     char *argv[MAXARG] = { 0 };
     int n = compiler_words(argv, 8), fd[2];
 
+    *bad = failed;
     if (*line || !n || pipe2(fd, O_CLOEXEC))
         return line;
     argv[n] = "--version";
@@ -105,8 +107,16 @@ const char *host_compiler(void)
         if (len + 1 < sizeof line && !memchr(line, '\n', len))
             line[len++] = c;
     close(fd[0]);
-    int bad = finish(pid);
+    *bad = failed = finish(pid) != 0;
     line[strcspn(line, "\n")] = 0;
+    return line;
+}
+
+const char *host_compiler(void)
+{
+    int bad;
+    const char *line = host_compiler_here(&bad);
+
     if (bad)
         err(NULL, "no C compiler: %s (set CC)", line);
     return line;
@@ -184,13 +194,7 @@ static void write_file(const char *path, const char *s, size_t n)
 {
     int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
 
-    for (size_t at = 0; fd >= 0 && at < n;) {
-        ssize_t k = write(fd, s + at, n - at);
-        if (k < 0 && errno != EINTR)
-            err(NULL, "cannot write %s: %s", path, strerror(errno));
-        at += k > 0 ? (size_t)k : 0;
-    }
-    if (fd < 0 || close(fd))
+    if (fd < 0 || file_put(fd, s, n) || close(fd))
         err(NULL, "cannot write %s: %s", path, strerror(errno));
 }
 

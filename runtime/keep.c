@@ -71,14 +71,14 @@ static int64_t hidden_named(const char *name, const char *what)
 }
 
 /* Names in a folder, a vec. *bad: 0, or why not all are known; one that is not
- * there has none. */
+ * there has none, and a file has none. */
 static char **names_in(Arena *a, const char *dir, int *bad)
 {
     DIR *d = opendir(dir);
     struct dirent *e;
     char **v = NULL;
 
-    *bad = d || errno == ENOENT ? 0 : errno;
+    *bad = d || errno == ENOENT || errno == ENOTDIR ? 0 : errno;
     while (d && (errno = 0, e = readdir(d)))
         vec_push(a, v, strf(a, "%s", e->d_name));
     if (d) {

@@ -3,9 +3,11 @@
  * and written at once: nothing is allocated while steps run. What a plan or a
  * machine cannot say is left out, never guessed. */
 #define _GNU_SOURCE
+#include <errno.h>
 #include <fcntl.h>
 #include <math.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -16,9 +18,13 @@ enum { LINE = 4096, LONGTAG = 80, SKIPPED = 1 };
 struct Log {
     const Plan *plan;
     const Role *role;
-    int metrics;    /* a file; -1: none */
-    Events *events; /* null: none */
-    int loud;       /* rank 0 prints */
+    int metrics;      /* a file; -1: none */
+    const char *path; /* its */
+    int torn, failed; /* it ends inside a line; the last write failed */
+    int64_t reached;  /* the largest step that is in it */
+    Events *events;   /* null: none */
+    int loud;         /* rank 0 prints */
+    int deaf;         /* nobody reads what is printed */
     int every;
     int64_t steps, world;
     double secs, counted; /* of the steps since the first */
@@ -42,16 +48,43 @@ static void say(Log *l, const char *fmt, ...)
     l->len = n < 0 || l->len + n >= LINE ? LINE - 1 : l->len + n;
 }
 
-static void flush_line(Log *l, int fd)
+static void end_line(Log *l)
 {
     if (l->len == LINE - 1)
         l->line[LINE - 2] = '\n';
-    for (int at = 0; at < l->len;) {
-        ssize_t n = write(fd, l->line + at, (size_t)(l->len - at));
-        if (n <= 0)
-            break;
-        at += (int)n;
+}
+
+static void print_line(Log *l)
+{
+    end_line(l);
+    if (!l->deaf && file_put(STDOUT_FILENO, l->line, (size_t)l->len)) {
+        l->deaf = 1;
+        warn(NULL, "cannot print: %s; the run goes on%s", strerror(errno),
+             l->metrics < 0 ? ""
+                            : strf(forever, ", its steps are in %s", l->path));
     }
+    l->len = 0;
+}
+
+/* A whole line or nothing of it, as far as the disk lets us. */
+static void store_line(Log *l)
+{
+    struct stat st;
+    int bad = fstat(l->metrics, &st);
+
+    end_line(l);
+    if (l->torn && !bad)
+        l->torn = bad = file_put(l->metrics, "\n", 1) != 0;
+    if (!bad && file_put(l->metrics, l->line, (size_t)l->len)) {
+        int why = errno;
+        bad = 1;
+        l->torn = ftruncate(l->metrics, st.st_size) != 0;
+        errno = why;
+    }
+    if (bad && !l->failed)
+        warn(NULL, "cannot write %s: %s; steps are missing there", l->path,
+             strerror(errno));
+    l->failed = bad;
     l->len = 0;
 }
 
@@ -157,9 +190,9 @@ static void say_speed(Log *l, double secs)
         say(l, " | %.3g GFLOP/s", p->flops / secs * 1e-9);
 }
 
-static void line_step(Log *l, int64_t step, double lr, double secs,
-                      const double *v)
+static void line_step(Log *l, const Logged *s, const double *v)
 {
+    int64_t step = s->step;
     double gnorm = value(l, v, "grad_norm"), gib = 1.0 / (1 << 30);
 
     say(l, "step %*lld/%lld | loss %.4f",
@@ -170,11 +203,11 @@ static void line_step(Log *l, int64_t step, double lr, double secs,
     say_named(l, "metric.", v);
     if (count_named(l->role, "grad_norm"))
         say(l, " | gnorm %.3f", gnorm);
-    say(l, " | lr %.2e", lr);
-    say_speed(l, secs);
+    say(l, " | lr %.2e", s->lr);
+    say_speed(l, s->secs);
     say(l, " | mem %.2f/%.1f GiB", l->used * gib, l->memory * gib);
     if (l->predicted > 0)
-        say(l, " | plan %+.1f%%", (secs / l->predicted - 1) * 100);
+        say(l, " | plan %+.1f%%", (s->secs / l->predicted - 1) * 100);
     if (value(l, v, "overflow") > 0)
         say(l, " | fallback");
     if (value(l, v, "ok") == 0)
@@ -212,56 +245,59 @@ static void json_named(Log *l, const char *prefix, const char *put_before,
     }
 }
 
-static void json_step(Log *l, int64_t step, double lr, double secs, double host,
-                      const double *v)
+static void json_step(Log *l, const Logged *s, const double *v)
 {
-    say(l, "{\"step\": %lld", (long long)step);
+    say(l, "{\"step\": %lld", (long long)s->step);
     say_json(l, "loss", value(l, v, "loss"));
     json_named(l, "loss.", "", v);
     json_named(l, "metric.", "", v);
     say_json(l, "grad_norm", value(l, v, "grad_norm"));
-    say_json(l, "lr", lr);
-    say(l, ", \"step_ms\": %.4f", secs * 1e3);
-    if (host >= 0)
-        say(l, ", \"host_ms\": %.4f", host * 1e3);
+    say_json(l, "lr", s->lr);
+    say(l, ", \"samples\": %lld", (long long)s->samples);
+    say(l, ", \"step_ms\": %.4f", s->secs * 1e3);
+    if (s->host >= 0)
+        say(l, ", \"host_ms\": %.4f", s->host * 1e3);
     if (l->plan->tokens > 0)
-        say(l, ", \"tokens_per_s\": %.1f", (double)l->plan->tokens / secs);
+        say(l, ", \"tokens_per_s\": %.1f", (double)l->plan->tokens / s->secs);
     if (value(l, v, "overflow") > 0)
         say(l, ", \"fallback\": true");
     if (value(l, v, "ok") == 0)
         say(l, ", \"skipped\": true");
+    if (s->step <= l->reached)
+        say(l, ", \"again\": true");
     say(l, "}\n");
 }
 
-static void event_step(Log *l, int64_t step, double lr, double secs,
-                       const double *v)
+static void event_step(Log *l, const Logged *s, const double *v)
 {
     for (int i = 0; i < l->role->nout && i < MAXRESULT; i++)
         if (strcmp(l->role->out[i].name, "ok"))
-            event_scalar(l->events, step, l->role->out[i].name, v[i]);
-    event_scalar(l->events, step, "lr", lr);
-    event_scalar(l->events, step, "step_ms", secs * 1e3);
+            event_scalar(l->events, s->step, l->role->out[i].name, v[i]);
+    event_scalar(l->events, s->step, "lr", s->lr);
+    event_scalar(l->events, s->step, "step_ms", s->secs * 1e3);
 }
 
-void log_step(Log *l, const Exec *x, int64_t step, double lr, double secs,
-              double host)
+void log_step(Log *l, const Exec *x, const Logged *s)
 {
     double v[MAXRESULT];
 
     read_results(l, x, v);
-    if (step > SKIPPED) { /* the first step warms caches up */
-        l->secs += secs;
+    if (s->step > SKIPPED) { /* the first step warms caches up */
+        l->secs += s->secs;
         l->counted++;
     }
     if (!l->loud)
         return;
-    json_step(l, step, lr, secs, host, v);
-    flush_line(l, l->metrics);
-    event_step(l, step, lr, secs, v);
-    if (step % l->every && step != l->steps && step != 1)
+    json_step(l, s, v);
+    if (l->metrics >= 0)
+        store_line(l);
+    l->len = 0;
+    l->reached = s->step > l->reached ? s->step : l->reached;
+    event_step(l, s, v);
+    if (s->step % l->every && s->step != l->steps && s->step != 1)
         return;
-    line_step(l, step, lr, secs, v);
-    flush_line(l, STDOUT_FILENO);
+    line_step(l, s, v);
+    print_line(l);
 }
 
 void log_valid(Log *l, int64_t step, const char *set, const double *v,
@@ -277,7 +313,7 @@ void log_valid(Log *l, int64_t step, const char *set, const double *v,
     if (count_named(l->role, "loss.") > 1)
         say_named(l, "loss.", v);
     say(l, "\n");
-    flush_line(l, STDOUT_FILENO);
+    print_line(l);
     if (l->metrics < 0)
         return;
     say(l, "{\"step\": %lld", (long long)step);
@@ -286,7 +322,7 @@ void log_valid(Log *l, int64_t step, const char *set, const double *v,
     say_json(l, "val_loss", value(l, v, "loss"));
     json_named(l, "loss.", "val_", v);
     say(l, "}\n");
-    flush_line(l, l->metrics);
+    store_line(l);
     event_scalar(l->events, step, tag, value(l, v, "loss"));
 }
 
@@ -301,7 +337,7 @@ void log_saved(Log *l, const Saved *s)
     say_json(l, "save_copy_ms", s->copied * 1e3);
     say_json(l, "save_ms", s->took * 1e3);
     say(l, "}\n");
-    flush_line(l, l->metrics);
+    store_line(l);
 }
 
 void log_sample(Log *l, int64_t step, const char *s, size_t n)
@@ -323,7 +359,7 @@ void log_note(Log *l, const char *fmt, ...)
     l->len = vsnprintf(l->line, LINE, fmt, ap);
     va_end(ap);
     l->len = l->len >= LINE ? LINE - 1 : l->len;
-    flush_line(l, STDOUT_FILENO);
+    print_line(l);
 }
 
 /* ---- opening ------------------------------------------------------------- */
@@ -333,8 +369,28 @@ static int open_append(const char *path)
     int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
 
     if (fd < 0)
-        err(NULL, "cannot write %s", path);
+        err(NULL, "cannot write %s: %s", path, strerror(errno));
     return fd;
+}
+
+/* What is there already, of a run that goes on: the largest step, and whether
+ * its last line is whole. A crash may have torn it. */
+static void look_back(Log *l)
+{
+    struct stat st;
+    FILE *f =
+        !stat(l->path, &st) && S_ISREG(st.st_mode) ? fopen(l->path, "r") : NULL;
+    char line[LINE];
+    long long step;
+
+    while (f && fgets(line, sizeof line, f)) {
+        if (!l->torn && sscanf(line, "{\"step\": %lld,", &step) == 1 &&
+            strstr(line, ", \"loss\": ") && step > l->reached)
+            l->reached = step;
+        l->torn = !strchr(line, '\n');
+    }
+    if (f)
+        fclose(f);
 }
 
 /* The keys as they were given, as a table. */
@@ -354,7 +410,9 @@ static void open_files(Log *l, Arena *a, const char *dir)
     char host[64] = "host";
 
     gethostname(host, sizeof host - 1);
-    l->metrics = open_append(strf(a, "%s/metrics.jsonl", dir));
+    l->path = strf(a, "%s/metrics.jsonl", dir);
+    l->metrics = open_append(l->path);
+    look_back(l);
     l->events = events_open(
         a, open_append(strf(a, "%s/events.out.tfevents.%010lld.%s.%ld.0", dir,
                             (long long)time(NULL), host, (long)getpid())));

@@ -12,12 +12,33 @@
 
 static const char usage[] =
     "usage: pleat-run FILE.plan [key=value ...]   train as the plan says\n"
+    "       pleat-run runs/NAME resume=1          continue a run\n"
     "       pleat-run bench FILE.plan             where a step's time goes\n"
     "       pleat-run ckpt COMMAND                list, verify, compare ...\n"
     "       pleat-run doctor                      what this machine has\n"
     "Keys that a plan does not depend on may change: steps, learning rate,\n"
     "eval, save and log intervals, data, name, from, resume.\n"
     "A plan is a program: run only plans you built.\n";
+
+/* A run's folder stands for its plan, with its settings. */
+static const char *settings_of(const char *path, Settings **c)
+{
+    *c = NULL;
+    if (access(strf(forever, "%s/plan", path), F_OK))
+        return path;
+    *c = config_read(forever, strf(forever, "%s/config.lua", path));
+    return strf(forever, "%s/plan", path);
+}
+
+static void lay_settings(Plan *p, const Settings *c, const char *dir)
+{
+    const char *key, *value;
+
+    for (int i = 0; c && opts_each(c->given, i, &key, &value); i++)
+        if (run_key(key) && !key_same(c, p, key))
+            opts_set(p->opts, key, value, NULL);
+    opts_set(p->opts, "name", dir, NULL);
+}
 
 static char *read_plan(const char *path, size_t *len)
 {
@@ -45,8 +66,15 @@ int main(int argc, char **argv)
 {
     size_t len;
 
+    process_start(built_from);
     if (argc == 2 && !strcmp(argv[1], "doctor")) {
         doctor(stdout);
+        return 0;
+    }
+    if (argc == 2 && !strcmp(argv[1], "--version")) {
+        Text t = { .arena = forever };
+        put_version(&t, 1);
+        fputs(t.s, stdout);
         return 0;
     }
     if (argc > 1 && !strcmp(argv[1], "ckpt"))
@@ -59,10 +87,15 @@ int main(int argc, char **argv)
     int bench = argc == 3 && !strcmp(argv[1], "bench");
     argv += bench;
     argc -= bench;
-    char *text = read_plan(argv[1], &len);
-    Plan *p = plan_parse(forever, text, len, argv[1]);
+    Settings *c;
+    const char *path = settings_of(argv[1], &c);
+    char *text = read_plan(path, &len);
+    Plan *p = plan_parse(forever, text, len, path);
+    RunArgs args = { .text = text, .len = len };
     if (bench)
         return bench_plan(p, 5, stdout);
+    if (path != argv[1])
+        lay_settings(p, c, argv[1]);
     for (int i = 2; i < argc; i++) {
         if (!strchr(argv[i], '=') || argv[i][0] == '=') {
             fprintf(stderr, "'%s' is not key=value\n%s", argv[i], usage);
@@ -70,5 +103,5 @@ int main(int argc, char **argv)
         }
         set_key(p, argv[1], argv[i]);
     }
-    return run_plan(p, NULL);
+    return run_plan(p, path != argv[1] ? &args : NULL);
 }

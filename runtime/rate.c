@@ -123,3 +123,12 @@ int64_t ramp(const Opts *o, int i, int64_t *until)
     *until = i < n ? samples * (i + 1) / n : 0;
     return i < n ? first + i * more : 0;
 }
+
+Block step_block(const Opts *o, int64_t step)
+{
+    double betas[2];
+
+    opts_pair(o, "train.betas", betas);
+    return (Block){ rate(o, step), 1 - pow(betas[0], (double)(step + 1)),
+                    1 - pow(betas[1], (double)(step + 1)), step };
+}

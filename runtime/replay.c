@@ -499,6 +499,8 @@ int gpu_run(Gpu *x, int prog, const Block *b, const Feed *feed, double *spent,
         put_scalar(x, g->in[slot], "bc1", b->bc1);
         put_scalar(x, g->in[slot], "bc2", b->bc2);
         put_scalar(x, g->in[slot], "step", (double)b->step);
+        put_scalar(x, g->in[slot], "skip_loss", x->limits.loss);
+        put_scalar(x, g->in[slot], "skip_gnorm", x->limits.gnorm);
     }
     fill_turns(x, g, g->in[slot], feed);
     if (spent || x->timed)

@@ -1,30 +1,79 @@
-/* rundir.c: the folder of a run: its keys, its plan, what was chosen by
- * measuring, its ranks. */
+/* rundir.c: the folder of a run: its settings, its model, its plan, its data,
+ * its machine, what was chosen by measuring, its ranks. Nothing of an earlier
+ * start is overwritten: a file that says something else now leaves what it said
+ * under a number, config.1.lua, plan.1. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "runtime.h"
 
 enum { MAXSHOWN = 32 }; /* ranks on the screen */
 
-static void make_folders(const char *path)
+/* "config.1.lua" */
+static char *numbered(Arena *a, const char *path, int n)
 {
-    char *s = strf(forever, "%s", path);
+    const char *slash = strrchr(path, '/'), *dot = strrchr(path, '.');
 
-    for (char *p = s + 1;; p++)
-        if (*p == '/' || !*p) {
-            char c = *p;
-            *p = 0;
-            if (mkdir(s, 0755) && errno != EEXIST)
-                err(NULL, "cannot make the folder %s: %s", s, strerror(errno));
-            *p = c;
-            if (!c)
-                return;
+    if (!dot || (slash && dot < slash))
+        return strf(a, "%s.%d", path, n);
+    return strf(a, "%.*s.%d%s", (int)(dot - path), path, n, dot);
+}
+
+/* Written by this process? Then it is this start's. */
+static int is_own(const char *path)
+{
+    static const char **own; /* vec */
+
+    path = intern(path);
+    for (size_t i = 0; i < vec_len(own); i++)
+        if (own[i] == path)
+            return 1;
+    vec_push(forever, own, path);
+    return 0;
+}
+
+/* What these said before stays, under the first number that is free for all. A
+ * link, so that at every moment the name stands for something. */
+static int put_aside(const char *const *path, int n)
+{
+    Arena *a = arena_new();
+    int number = 1, bad = 0;
+
+    for (int i = 0; i < n; i++)
+        if (!access(numbered(a, path[i], number), F_OK)) {
+            number++;
+            i = -1;
         }
+    for (int i = 0; i < n && !bad; i++) {
+        char *to = numbered(a, path[i], number);
+        bad = !access(path[i], F_OK) && link(path[i], to) &&
+              file_move(path[i], to);
+    }
+    arena_free(a);
+    return bad;
+}
+
+static int holds(const char *path, const char *s, size_t n)
+{
+    Arena *a = arena_new();
+    size_t len = 0;
+    const char *have = file_read(a, path, &len);
+    int same = have && len == n && !memcmp(have, s, n);
+
+    arena_free(a);
+    return same;
+}
+
+static int differs(const char *path, const char *s, size_t n)
+{
+    struct stat st;
+
+    return !stat(path, &st) && S_ISREG(st.st_mode) && !holds(path, s, n);
 }
 
 /* The model file's name without folders and ending. */
@@ -47,53 +96,20 @@ const char *run_dir(Arena *a, const Plan *p)
 
 /* Once steps run no such file is worth the run: a disk may be full for a
  * while. */
-void run_file(const char *path, const char *s, size_t n)
+static void cannot_write(const char *path)
 {
-    FILE *f = fopen(path, "w");
-    int bad = !f || fwrite(s, 1, n, f) != n;
-
-    bad |= f && fclose(f);
-    if (!bad)
-        return;
     if (err_status == 1)
         err(NULL, "cannot write %s: %s", path, strerror(errno));
     warn(NULL, "cannot write %s: %s", path, strerror(errno));
-    remove(path);
 }
 
-/* The keys as they were given: a Lua table for each table of keys. */
-static void save_config(const Exec *x, const char *dir)
+void run_file(const char *path, const char *s, size_t n)
 {
-    Text s = { .arena = forever };
-    const char *key, *value;
+    int other = !is_own(path) && differs(path, s, n);
 
-    put(&s, "-- keys of this run\nreturn {\n");
-    for (int i = 0; opts_each(x->plan->opts, i, &key, &value); i++)
-        put(&s, "  [\"%s\"] = \"%s\",\n", key, value);
-    put(&s, "}\n");
-    run_file(strf(forever, "%s/config.lua", dir), s.s, s.len);
-}
-
-/* A run that goes on with other kernels of products gets other last bits. */
-static void say_other_blas(const Exec *x, const char *dir)
-{
-    const uint8_t *s;
-    int64_t n;
-
-    if (x->gpu || map_whole(forever, strf(forever, "%s/tuned", dir), &s, &n))
-        return;
-    char *old = strf(forever, "%.*s", (int)n, (const char *)s);
-    munmap((void *)(uintptr_t)s, (size_t)n);
-    old = strstr(old, "\nblas ");
-    if (!old)
-        return;
-    old += strlen("\nblas ");
-    old[strcspn(old, "\n")] = 0;
-    if (strstr(old, ", kernels for ") && strcmp(old, blas_kind()))
-        warn(NULL,
-             "%s: products were computed with %s, from here on with %s: "
-             "last bits differ",
-             dir, old, blas_kind());
+    if ((other && put_aside(&path, 1)) ||
+        (!holds(path, s, n) && file_replace(path, s, n)))
+        cannot_write(path);
 }
 
 void run_tuned(const Exec *x, Text *t)
@@ -119,11 +135,11 @@ void run_ranks(const Exec *x, const char *dir)
 }
 
 /* The tokenizer, so that `generate` has it wherever the folder goes. */
-static void keep_tokenizer(const Exec *x, const char *dir)
+static void keep_tokenizer(const Plan *p, const char *dir)
 {
     static const char *const names[] = { "tokenizer.json",
                                          "tokenizer_config.json" };
-    const char *path = opts_str(x->plan->opts, "data.tokenizer");
+    const char *path = opts_str(p->opts, "data.tokenizer");
     const char *slash = strrchr(path, '/');
     const uint8_t *s;
     int64_t n;
@@ -141,42 +157,74 @@ static void keep_tokenizer(const Exec *x, const char *dir)
     }
 }
 
-void run_folder(const Exec *x, const char *ckpt, const char *dir,
-                const RunArgs *a)
+/* The model's files, as they stand to each other. */
+static void keep_model(const Plan *p, const char *dir)
+{
+    const char *first = p->nsource ? p->source[0].file : "";
+    const char *slash = strrchr(first, '/');
+    size_t n = slash ? (size_t)(slash - first) + 1 : 0;
+
+    for (int i = 0; i < p->nsource; i++) {
+        const char *name = p->source[i].file, *last = strrchr(name, '/');
+        name = !strncmp(name, first, n) ? name + n : last ? last + 1 : name;
+        char *path = strf(forever, "%s/model/%s", dir, name);
+        *strrchr(path, '/') = 0;
+        if (folders_make(path))
+            err(NULL, "cannot make the folder %s: %s", path, strerror(errno));
+        path[strlen(path)] = '/';
+        run_file(path, p->source[i].text, strlen(p->source[i].text));
+    }
+}
+
+void run_make(const char *ckpt)
+{
+    if (folders_make(ckpt))
+        err(NULL, "cannot make the folder %s: %s", ckpt, strerror(errno));
+}
+
+/* The settings that a config.lua of other bytes may hold all the same: what it
+ * says of its beginning is not compared. */
+static int same_settings(const char *path, const Plan *p)
+{
+    const Settings *c = config_read(forever, path);
+    int same = c && c->format == format_now(FMTrun);
+
+    for (const KeyInfo *k = keytab; same && k->name; k++)
+        same = !strcmp(key_name(k), "name") || !strcmp(key_name(k), "resume") ||
+               key_same(c, p, key_name(k));
+    return same;
+}
+
+/* The settings and the plan of one start have one number. */
+static void keep_settings(const Plan *p, const char *dir, const RunArgs *a,
+                          int64_t step)
+{
+    const char *file[] = { strf(forever, "%s/config.lua", dir),
+                           strf(forever, "%s/plan", dir) };
+    Text t = { .arena = forever };
+
+    if (same_settings(file[0], p) && holds(file[1], a->text, a->len))
+        return;
+    config_put(&t, p, dir, step);
+    if (put_aside(file, 2) || file_replace(file[1], a->text, a->len))
+        cannot_write(file[1]);
+    if (file_replace(file[0], t.s, t.len))
+        cannot_write(file[0]);
+}
+
+void run_folder(const Exec *x, const Plan *p, const char *dir, const RunArgs *a,
+                const RunRecord *r)
 {
     Text tuned = { .arena = forever };
 
     if (x->comm->first)
         return;
-    make_folders(ckpt);
-    save_config(x, dir);
-    keep_tokenizer(x, dir);
-    run_file(strf(forever, "%s/plan", dir), a->text, a->len);
-    say_other_blas(x, dir);
+    keep_settings(p, dir, a, r->step);
+    keep_model(p, dir);
+    keep_tokenizer(p, dir);
+    run_file(strf(forever, "%s/machine", dir), r->machine, strlen(r->machine));
+    if (*r->data)
+        run_file(strf(forever, "%s/data", dir), r->data, strlen(r->data));
     run_tuned(x, &tuned);
     run_file(strf(forever, "%s/tuned", dir), tuned.s, tuned.len);
-}
-
-/* ---- its keys ------------------------------------------------------------ */
-
-/* Keys that are not compiled into the plan. */
-/* clang-format off */
-static const char *const runkeys[] = {
-    "train.steps", "train.lr", "train.min_lr", "train.schedule",
-    "train.warmup", "train.decay", "train.decay_style", "train.eval_every",
-    "train.eval_steps", "train.save_every", "train.keep", "train.snapshot",
-    "train.log_every",
-    "train.sample_every", "train.sample_prompt", "train.sample_tokens",
-    "data.train", "data.valid", "data.format", "data.tokenizer", "data.eod",
-    "data.template", "data.field", "data.order", "data.split", "name", "from",
-    "resume", NULL
-};
-/* clang-format on */
-
-int run_key(const char *key)
-{
-    for (int i = 0; runkeys[i]; i++)
-        if (!strcmp(runkeys[i], key))
-            return 1;
-    return 0;
 }

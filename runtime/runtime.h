@@ -40,8 +40,15 @@ extern Dl dl;
 int dl_open(Lib l);
 const char *dl_why(Lib l);
 const char *dl_what(Lib l); /* "GPU driver" */
+/* The compiler, and a line for each library that is open, or of all. */
+void dl_list(FILE *f, int all);
 /* One line for each library, the compiler, the processor: `pleat doctor`. */
 void doctor(FILE *f);
+
+/* ---- limits.c: the first call of a program ------------------------------- */
+
+extern const char built_from[];         /* of the program, not of the folder */
+void process_start(const char *commit); /* that */
 
 /* ---- start.c: what the time before the first step goes to ---------------- */
 
@@ -83,12 +90,15 @@ typedef struct Code Code;
  * the compiler fails. */
 Code *host_load(Arena *a, const Plan *p);
 KernelFn *host_kernel(const Code *c, const char *name);
-const char *host_compiler(void); /* first line of its --version */
+const char *host_compiler(void);          /* first line of its --version */
+const char *host_compiler_here(int *bad); /* ... or why there is none */
 
 /* ---- blas.c: matrix products --------------------------------------------- */
 
 typedef struct Blas Blas;
 Blas *blas_open(Arena *a, Pool *p);
+/* When all else has its memory: err() if products would have none. */
+void blas_reserve(const Pool *p);
 /* buf and iv as in steps.def; scratch as large as step_work says. */
 void blas_run(Blas *b, StepKind k, void *const *buf, const int64_t *iv,
               int nint, void *scratch);
@@ -314,6 +324,11 @@ typedef struct Block {
     int64_t step;
 } Block;
 
+/* Beyond these a step changes nothing (train.skip_above); INFINITY: no limit.*/
+typedef struct Limits {
+    double loss, gnorm;
+} Limits;
+
 typedef struct Channel Channel;
 
 typedef struct Bound { /* a step of one rank */
@@ -405,6 +420,7 @@ typedef struct Exec {
     const char *bad;           /* what exec_checked found */
     int poison;                /* see poison.c */
     int64_t step;              /* of the last block */
+    Limits limits;             /* of every step */
     const Feed *feed;          /* of the run */
     _Atomic int64_t ticks;     /* steps of programs begun */
     _Atomic(const Step *) now; /* the one that runs; null: none */
@@ -412,7 +428,7 @@ typedef struct Exec {
                                /*   program that runs are added, by stage */
     Ran *ran;
     int64_t nran, maxran; /* see exec_record */
-    /* Not null: called before a step that writes what lasts. Not on a GPU. */
+    /* Not null: called before anything writes what lasts. Not on a GPU. */
     void (*guard)(void *self);
     void *guarded;
 } Exec;
@@ -456,7 +472,8 @@ void *exec_fetch(const Exec *x, int64_t rank, int buf); /* ... as it is now */
 const Tensor *plan_input(const Plan *p, int i);
 
 /* exec.c, for the others */
-int step_lasts(const Role *r, const Step *s);  /* does it write what lasts? */
+int step_lasts(const Role *r, const Step *s); /* does it write what lasts?*/
+void exec_guard(Exec *x);                     /* before what lasts is written */
 Turn *course_rows(Arena *a, const Program *g); /* vec: rows in order */
 int is_collective(StepKind k);
 void *pages(int64_t bytes, const char *what); /* zeroed */
@@ -588,7 +605,8 @@ typedef struct Gpu {
     int64_t roommark; /* the step that ends at each, or
                                              -1 - row: one that begins */
     int timed;
-    double began; /* keep the marks of the next run; seconds */
+    Limits limits; /* of the Exec */
+    double began;  /* keep the marks of the next run; seconds */
     /* copy.c: null until memory was pinned for copies */
     void *copies, *copying, *copied; /* stream; events: begin, end */
     int capturing, ordered; /* calls become a graph; they wait for copied */
@@ -629,7 +647,8 @@ const Step *trail_at(const Gpu *x, int *ended);
 
 /* device.c */
 int gpu_count(void);      /* of this process; 0: no GPU or no driver */
-void gpu_doctor(FILE *f); /* a line each, then what targets lack */
+void gpu_list(FILE *f);   /* a line each */
+void gpu_doctor(FILE *f); /* ... then what targets lack */
 void device_open(Gpu *x);
 uint64_t device_take(Gpu *x, int64_t bytes, const char *what);
 void device_count(Gpu *x, const char *what); /* what is newly used, is its */
@@ -658,7 +677,7 @@ int gpu_pin(Gpu *x, void *p, int64_t bytes);
 void gpu_unpin(Gpu *x, void *p);
 void gpu_copy(Gpu *x, const struct Extent *v, uint8_t *to); /* v: a vec */
 int gpu_copied(Gpu *x);
-void gpu_order(Gpu *x, const GpuCall *c); /* before a call is launched */
+void gpu_order(Gpu *x, const GpuCall *c); /* before it; null: a copy in */
 /* From now on f is called while a run is waited for; null: nothing is. */
 void gpu_idle(Gpu *x, void (*f)(void *self), void *self);
 
@@ -772,6 +791,7 @@ int ngrams(Arena *a, const Data *train, const Data *valid, int64_t samples,
 /* ---- rate.c: learning rate, batch ---------------------------------------- */
 
 double rate(const Opts *o, int64_t step); /* of a step counted from 0 */
+Block step_block(const Opts *o, int64_t step);
 /* The i-th smaller batch of train.ramp, and the sample before which its steps
  * begin; 0: there are i of them. err() when the key is not to be read. */
 int64_t ramp(const Opts *o, int i, int64_t *until);
@@ -808,11 +828,14 @@ void events_close(Events *e);
 typedef struct Log Log;
 /* dir: the run's folder; null: lines only. */
 Log *log_open(Arena *a, const Plan *p, const Exec *x, const char *dir);
-/* secs: of the step; host: those in which this process worked for it, < 0: all
- * of them. */
 void log_plan(Log *l, const Plan *p, const Exec *x); /* from now on */
-void log_step(Log *l, const Exec *x, int64_t step, double lr, double secs,
-              double host);
+/* A step that was run. samples: seen with it; secs: of the step; host: those in
+ * which this process worked for it, < 0: all of them. */
+typedef struct Logged {
+    int64_t step, samples;
+    double lr, secs, host;
+} Logged;
+void log_step(Log *l, const Exec *x, const Logged *s);
 /* v: by result, as averaged. beside: more for the line, or "". */
 /* set: the name of one of several validation sets; else null. */
 void log_valid(Log *l, int64_t step, const char *set, const double *v,
@@ -835,16 +858,11 @@ typedef struct RunArgs {
     const char *text;
     size_t len; /* the plan's bytes; null: print them */
     const Growth *ramp;
-    int nramp; /* smallest first; then the plan itself */
+    int nramp;      /* smallest first; then the plan itself */
+    int64_t replay; /* not 0: only reach this step again */
+    int64_t begun;  /* ... with settings from this one on */
 } RunArgs;
-/* rundir.c: the folder of a run, runs/<model> or key "name"; rank 0 writes. */
-const char *run_dir(Arena *a, const Plan *p);
-void run_folder(const Exec *x, const char *ckpt, const char *dir,
-                const RunArgs *a);
-void run_tuned(const Exec *x, Text *t); /* what was measured */
-void run_file(const char *path, const char *s, size_t n); /* or err() */
-void run_ranks(const Exec *x, const char *dir);           /* printed in part */
-int run_key(const char *key); /* may it differ from the plan's? */
+#include "record.h"
 
 /* Train as the plan's keys say. The exit status; err() when something is
  * wrong. */

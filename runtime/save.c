@@ -47,9 +47,9 @@ struct Saver {
     State state;
     Text tuned;
     char *tmp;
-    int at, bad, speaks; /* stage; a process failed; this one says why */
-    const char *why;     /* how this one failed */
-    double began;
+    int at, bad, speaks;  /* stage; a process failed; this one says why */
+    const char *why;      /* how this one failed */
+    double began, waited; /* seconds: for the one before */
     Saved saved;
 };
 
@@ -272,7 +272,10 @@ static void wait_here(Saver *s)
 
 const Saved *saver_wait(Saver *s)
 {
+    double began = monotonic();
+
     wait_here(s);
+    s->waited += monotonic() - began;
     return saver_poll(s);
 }
 
@@ -315,7 +318,10 @@ void saver_save(Saver *s, const State *state, const Text *tuned, SaveHow how)
     if (s->busy)
         die("save: one is in flight");
     s->began = monotonic();
-    s->saved = (Saved){ .step = state->step, .bytes = s->saved.bytes };
+    s->saved = (Saved){ .step = state->step,
+                        .bytes = s->saved.bytes,
+                        .stopped = s->waited };
+    s->waited = 0;
     s->state = *state;
     s->a = arena_new();
     s->tmp = ckpt_folder(s->a, s->dir, state->step);

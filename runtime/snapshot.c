@@ -129,6 +129,30 @@ static int take_room(Snapshot *s)
     return 0;
 }
 
+/* A line: so many bytes are needed, there is room for so many; were they given
+ * on all hosts? */
+static void say_room(Text *t, int64_t need, int64_t room, int given)
+{
+    double gib = (double)need * 0x1p-30;
+
+    if (given) {
+        put(t,
+            "checkpoints: written beside training from %.3f GiB of this "
+            "host's memory\n",
+            gib);
+        return;
+    }
+    put(t,
+        "checkpoints: training waits for each; beside training they need "
+        "%.3f GiB of this host's memory, ",
+        gib);
+    if (need > room)
+        put(t, "and there are %.3f GiB for it\n",
+            (double)(room > 0 ? room : 0) * 0x1p-30);
+    else
+        put(t, "which are not to be had everywhere\n");
+}
+
 Snapshot *snapshot_open(Arena *a, Exec *x, Text *t)
 {
     Snapshot *s = alloc(a, sizeof *s);
@@ -137,23 +161,13 @@ Snapshot *snapshot_open(Arena *a, Exec *x, Text *t)
     plan_ranges(a, s);
     Demand m = demand_here(a, s);
     int64_t room = room_for(x, &m);
-    int fits = m.snapshot <= room;
-    if (fits && !take_room(s))
-        fits = 0;
-    if (comm_max(x->comm, !fits)) {
-        put(t,
-            "checkpoints: training waits for each; beside training they need "
-            "%.3f GiB of this host's memory, and there are %.3f GiB for it\n",
-            (double)m.snapshot * 0x1p-30,
-            (double)(room > 0 ? room : 0) * 0x1p-30);
-        snapshot_close(s);
-        return NULL;
-    }
-    put(t,
-        "checkpoints: written beside training from %.3f GiB of this host's "
-        "memory\n",
-        (double)m.snapshot * 0x1p-30);
-    return s;
+    int given = m.snapshot <= room && take_room(s);
+    int all = !comm_max(x->comm, !given);
+    say_room(t, m.snapshot, room, all);
+    if (all)
+        return s;
+    snapshot_close(s);
+    return NULL;
 }
 
 void snapshot_close(Snapshot *s)

@@ -47,13 +47,17 @@ typedef struct Train {
     int unsaved;       /* the last save failed */
     int64_t fallbacks; /* steps whose rows came in rounds */
     int bad;           /* steps in a row without an update */
-    int late;          /* may results be read a step late? */
+    Spike spike;
+    int64_t agreed; /* after that step ranks held the same */
+    int late;       /* may results be read a step late? */
     int nsent;
     Sent sent;
     double since, waited; /* when the step before was read; seconds */
     int64_t read;         /* steps read by this process */
     Sampler *sampler;     /* null: not asked for */
     const RunArgs *args;
+    RunRecord record; /* rank 0's, of this start */
+    Text changes;
     int grown; /* plans of train.ramp done */
 } Train;
 
@@ -62,7 +66,8 @@ enum {
     MAXRESULT = 256,
     FAILED = 3,
     MAXCOUNTED = 1 << 26,
-    REPLAYED = 2
+    REPLAYED = 2,
+    SLOW = 1 /* seconds */
 };
 
 static volatile sig_atomic_t asked_to_stop;
@@ -72,15 +77,6 @@ static void on_signal(int sig)
     asked_to_stop = 1;
     watch_signal();
     signal(sig, SIG_DFL); /* a second one ends it at once */
-}
-
-static Block block_of(const Opts *o, int64_t step)
-{
-    double betas[2];
-
-    opts_pair(o, "train.betas", betas);
-    return (Block){ rate(o, step), 1 - pow(betas[0], (double)(step + 1)),
-                    1 - pow(betas[1], (double)(step + 1)), step };
 }
 
 /* A GPU failed in this step and perhaps in the next (fault.c); -1: no. */
@@ -120,6 +116,46 @@ static void show_memory(Train *t, int loud)
     run_file(strf(t->mem, "%s/memory", t->dir), s.s, s.len);
     if (loud)
         log_note(t->log, "%s", s.s);
+}
+
+/* What the data are, for the run's folder. */
+static const char *describe_data(Train *t)
+{
+    Text s = { .arena = t->mem };
+
+    put(&s, "%s", "");
+    if (t->train)
+        put_data(&s, "train", t->train);
+    for (size_t i = 0; i < vec_len(t->valid); i++)
+        put_data(&s, "valid", t->valid[i].data);
+    return s.s ? s.s : "";
+}
+
+/* Of a run that goes on: what is not as it was, a line each. By rank 0, before
+ * anything is loaded or written. */
+static void compare_past(Train *t, const Plan *p)
+{
+    if (t->comm->first)
+        return;
+    t->record.data = describe_data(t);
+    if (!resumes(p) || !ckpt_exists(t->ckpt))
+        return;
+    resume_settings(&t->changes, t->dir, p);
+    resume_data(&t->changes, t->dir, t->record.data);
+}
+
+/* The same of the machine, once it has opened its libraries. */
+static void compare_machine(Train *t, const Plan *p)
+{
+    Text s = { .arena = t->mem };
+
+    if (t->comm->first)
+        return;
+    put_version(&s, 0);
+    put_machine(&s);
+    t->record.machine = s.s;
+    if (resumes(p) && ckpt_exists(t->ckpt))
+        resume_machine(&t->changes, t->dir, s.s);
 }
 
 /* ---- start --------------------------------------------------------------- */
@@ -199,7 +235,7 @@ static void catch_signals(void)
 
     sigaction(SIGTERM, &s, NULL);
     sigaction(SIGINT, &s, NULL);
-    signal(SIGXFSZ, SIG_IGN); /* a full quota is an error of the write */
+    signal(SIGPIPE, SIG_IGN); /* nobody reads its lines: it goes on */
 }
 
 /* ---- the loop ------------------------------------------------------------ */
@@ -227,7 +263,7 @@ static void validate_on(Train *t, const ValidSet *v)
 
     for (int64_t k = 0; k < n; k++) {
         Feed f = data_feed(v->data, k * data_perstep(v->data));
-        Block b = block_of(t->plan->opts, t->state.step);
+        Block b = step_block(t->plan->opts, t->state.step);
         exec_run(t->x, "eval", &b, &f);
         for (int i = 0; i < r->nout && i < MAXRESULT; i++)
             sum[i] += exec_result(t->x, r->out[i].name) / (double)n;
@@ -267,6 +303,23 @@ static _Noreturn void stop_bad(Train *t, const Block *b, const Feed *f)
         err(NULL, "%d steps in a row without a finite gradient: %s", MAXBAD,
             what ? what : "nothing bad in the run that looked for it");
     exit(FAILED);
+}
+
+/* Beyond train.skip_above: said, and perhaps back to the last save. */
+static int count_spike(Train *t, const Sent *s)
+{
+    const char *what = spike_seen(t->mem, t->x);
+    int rewind = !strcmp(opts_str(t->plan->opts, "train.spike"), "rewind");
+
+    spike_count(&t->spike, what, s->step + 1);
+    if (!what)
+        return 0;
+    t->state.skipped++;
+    log_note(t->log, "step %lld changed nothing: %s\n", (long long)s->step + 1,
+             what);
+    if (rewind && t->train)
+        t->spike.back = s->first + data_perstep(t->train);
+    return 1;
 }
 
 static void count_bad(Train *t, const Block *b, const Feed *f)
@@ -325,13 +378,17 @@ static void read_step(Train *t, const Sent *s)
 
     t->since = end;
     t->waited = t->x->waited;
-    log_step(t->log, t->x, s->step + 1, s->b.lr, secs, t->x->gpu ? host : -1);
+    log_step(t->log, t->x,
+             &(Logged){ s->step + 1,
+                        s->first + (t->train ? data_perstep(t->train) : 0),
+                        s->b.lr, secs, t->x->gpu ? host : -1 });
     if (t->x->gpu && !t->read)
         say_start(t);
     if (t->x->gpu && t->read == REPLAYED)
         show_memory(t, 0);
     t->read++;
-    count_bad(t, &s->b, &s->f);
+    if (!count_spike(t, s))
+        count_bad(t, &s->b, &s->f);
 }
 
 static void run_sent(Train *t, const char *program, Sent *s, int late)
@@ -372,7 +429,7 @@ static void one_step(Train *t)
 {
     int64_t step = t->state.step;
     Sent s = { .step = step,
-               .b = block_of(t->plan->opts, step),
+               .b = step_block(t->plan->opts, step),
                .first = t->state.samples };
     int traced = step + 1 == opts_int(t->plan->opts, "train.trace");
     int late = t->late && !t->bad && !traced;
@@ -399,11 +456,50 @@ static void one_step(Train *t)
     t->sent = s;
 }
 
+static int is_time(int64_t step, int64_t every)
+{
+    return every > 0 && step % every == 0;
+}
+
+/* After a step whose results were read. A save in flight is of a step before:
+ * it is finished. */
+static void compare_ranks(Train *t)
+{
+    const char *why = NULL;
+
+    if (t->comm->world > 1 && t->agreed != t->state.step)
+        why = replicas_differ(t->x, t->state.step, t->agreed);
+    t->agreed = t->state.step;
+    if (!why)
+        return;
+    told(t, saver_wait(t->saver));
+    if (comm_speaks(t->comm, 0))
+        err(NULL, "%s", why);
+    exit(err_status);
+}
+
+/* Is it time to? At saves, if no key says when; on a GPU it costs a copy. */
+static int compares(const Train *t, int saves)
+{
+    const Opts *o = t->plan->opts;
+
+    return opts_str(o, "train.check_every")
+               ? t->state.step > 0 &&
+                     is_time(t->state.step, opts_int(o, "train.check_every"))
+               : saves && !t->x->gpu;
+}
+
 static void save(Train *t, SaveHow how)
 {
     Text tuned = { .arena = arena_new() };
+    double began = monotonic();
 
     told(t, saver_wait(t->saver));
+    if (how == SAVEbeside && monotonic() - began > SLOW)
+        log_note(t->log,
+                 "training waited %.1f s for the save before: its disk is "
+                 "slower than train.save_every\n",
+                 monotonic() - began);
     if (t->saved != t->state.step) {
         run_tuned(t->x, &tuned);
         saver_save(t->saver, &t->state, &tuned, how);
@@ -412,9 +508,28 @@ static void save(Train *t, SaveHow how)
     arena_free(tuned.arena);
 }
 
-static int is_time(int64_t step, int64_t every)
+/* A spike was met: the values of the last save, the data behind the spike. */
+static void go_back(Train *t)
 {
-    return every > 0 && step % every == 0;
+    int64_t from = t->state.step;
+
+    settle(t);
+    told(t, saver_wait(t->saver));
+    int64_t samples = t->spike.back;
+    t->spike.back = 0;
+    if (t->saved < 0) {
+        log_note(t->log, "no checkpoint to go back to: only the batch is "
+                         "skipped\n");
+        return;
+    }
+    spike_back(&t->spike, t->saved);
+    exec_pull(t->x);
+    ckpt_resume(t->x, t->ckpt, &t->state);
+    exec_push(t->x);
+    t->state.samples = samples;
+    t->agreed = t->saved = t->state.step;
+    log_note(t->log, "from step %lld back to step %lld, on with sample %lld\n",
+             (long long)from, (long long)t->state.step, (long long)samples);
 }
 
 static int stopping(Train *t)
@@ -456,8 +571,16 @@ static int loop(Train *t)
         int checks = is_time(t->state.step, eval) && t->state.step < steps;
         int keeps = is_time(t->state.step, keep);
         int speaks = is_time(t->state.step, samples);
-        if (checks || keeps || speaks)
+        int ends = t->state.step == steps;
+        int compare = compares(t, keeps || ends);
+        if (checks || keeps || speaks || compare || ends)
             settle(t);
+        if (t->spike.back) {
+            go_back(t);
+            continue;
+        }
+        if (compare)
+            compare_ranks(t);
         if (speaks)
             take_sample(t);
         if (checks)
@@ -467,6 +590,8 @@ static int loop(Train *t)
     }
     settle(t);
     if (t->state.step < steps) {
+        if (compares(t, 1))
+            compare_ranks(t);
         save(t, SAVEwaits);
         if (t->state.samples >= until(t))
             return 1;
@@ -519,11 +644,15 @@ int eval_plan(Plan *p)
 {
     Train t = { 0 };
 
+    t.dir = run_dir(forever, p);
+    t.ckpt = strf(forever, "%s/ckpt", t.dir);
     open_all(&t, p);
     t.x = exec_open(p, t.comm);
     t.log = log_open(t.mem, p, t.x, NULL);
     if (!t.valid)
         err(NULL, "eval needs data.valid");
+    if (opts_int(p->opts, "resume") && !ckpt_exists(t.ckpt))
+        err(NULL, "%s holds no checkpoint to evaluate", t.dir);
     start_values(&t, opts_int(p->opts, "resume") != 0);
     validate(&t);
     close_all(&t);
@@ -621,7 +750,7 @@ static _Noreturn void run_again(Train *t, int64_t step)
     err_status = FAILED;
     for (int64_t k = step; k < step + 2; k++) {
         Sent s = { .step = k,
-                   .b = block_of(t->plan->opts, k),
+                   .b = step_block(t->plan->opts, k),
                    .first = t->state.samples + (k - t->state.step) * n };
         run_sent(t, "step", &s, 0);
     }
@@ -631,28 +760,90 @@ static _Noreturn void run_again(Train *t, int64_t step)
         (long long)step + 1, (long long)t->state.step);
 }
 
+/* ---- a step again -------------------------------------------------------- */
+
+static void open_replay(Train *t, Plan *p)
+{
+    const RunArgs *a = t->args;
+
+    t->dir = run_dir(t->mem, p);
+    t->ckpt = strf(t->mem, "%s/ckpt", t->dir);
+    char *path = ckpt_before(t->mem, t->ckpt, a->replay - 1, &t->state);
+    const char *from = opts_str(p->opts, "from");
+    if (!path && a->begun)
+        err(NULL,
+            "%s has no checkpoint from which step %lld is reached with the "
+            "settings it had since step %lld",
+            t->dir, (long long)a->replay, (long long)a->begun);
+    open_all(t, plan_now(t, p));
+    compare_plans(t, a);
+    if (!t->comm->first)
+        resume_data(&t->changes, t->dir, describe_data(t));
+    tune_from(strf(t->mem, "%s/tuned", t->dir));
+    open_exec(t);
+    t->log = log_open(t->mem, t->plan, t->x, NULL);
+    if (role_prog(&t->plan->role[0], "init") >= 0)
+        exec_run(t->x, "init", NULL, NULL);
+    exec_pull(t->x);
+    if (path)
+        ckpt_load(t->x, path, &t->state);
+    else if (from)
+        ckpt_from(t->x, from);
+    exec_push(t->x);
+    log_note(t->log, "from %s\n", path ? path : "the start");
+}
+
+static int replay_plan(Train *t, Plan *p)
+{
+    open_replay(t, p);
+    err_status = FAILED;
+    watch_start(t->x);
+    int differ =
+        repeat_to(t->x, t->train, t->log, t->dir, &t->state, t->args->replay);
+    watch_stop();
+    if (differ && !t->comm->first)
+        err(NULL,
+            "step %lld is not what the run had: another machine, program or "
+            "setting (see `machine`), or a fault of one",
+            (long long)t->args->replay);
+    close_all(t);
+    return differ ? FAILED : 0;
+}
+
 int run_plan(Plan *p, const RunArgs *a)
 {
     RunArgs args = a ? *a : (RunArgs){ 0 };
-    Train t = { .plan = p, .mem = forever, .args = &args };
+    Train t = { .plan = p,
+                .mem = forever,
+                .args = &args,
+                .changes = { .arena = forever } };
 
     args.text = plan_text(p, a, &args.len);
     need_ramp(p, &args);
+    if (args.replay)
+        return replay_plan(&t, p);
     name_folders(&t);
     first_plan(&t, p);
     compare_plans(&t, &args);
+    compare_past(&t, p);
     if (resumes(p) && ckpt_exists(t.ckpt))
         tune_from(strf(t.mem, "%s/tuned", t.dir));
     if (failed_step() >= 0)
         run_again(&t, failed_step());
     open_exec(&t);
-    run_folder(t.x, t.ckpt, t.dir, &args);
+    compare_machine(&t, p);
+    if (!t.comm->first)
+        run_make(t.ckpt);
     comm_barrier(t.comm);
     t.log = log_open(t.mem, t.plan, t.x, t.dir);
     run_ranks(t.x, t.dir);
     say_products(&t);
     start_phase("values");
     start_values(&t, resumes(p));
+    if (t.changes.len)
+        log_note(t.log, "%s", t.changes.s);
+    t.record.step = t.agreed = t.state.step;
+    run_folder(t.x, p, t.dir, &args, &t.record);
     open_saver(&t);
     show_memory(&t, 1);
     catch_signals();

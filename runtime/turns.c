@@ -192,7 +192,7 @@ static void run_step(Exec *x, Stage *const *s, int n)
     atomic_fetch_add_explicit(&x->ticks, 1, memory_order_relaxed);
     for (int i = 0; i < n && x->guard; i++)
         if (rank_step(s[i]->rank[0])->lasts)
-            x->guard(x->guarded);
+            exec_guard(x);
     if (x->copy && !x->bad)
         look_before(x, s, n);
     for (int i = 0; i < n && x->poison && !x->copy; i++)
@@ -353,6 +353,7 @@ static void run_gpu(Exec *x, const char *name, const Block *b, const Feed *feed)
     x->gpu->looker = x;
     x->gpu->timed = x->maxran > 0;
     x->gpu->held = x->hold;
+    x->gpu->limits = x->limits;
     if (x->copy)
         start(x, name);
     x->fresh =
@@ -384,6 +385,8 @@ void exec_run(Exec *x, const char *name, const Block *b, const Feed *feed)
         set_scalar(x, "bc2", b->bc2);
         set_scalar(x, "step", (double)b->step);
         set_scalar(x, "hold", x->hold);
+        set_scalar(x, "skip_loss", x->limits.loss);
+        set_scalar(x, "skip_gnorm", x->limits.gnorm);
         x->step = b->step;
     }
     x->feed = feed;

@@ -2,14 +2,18 @@
  * process may be dead, stopped, or in another step.
  *
  * A thread of every rank listens on a datagram socket, whose addresses all
- * ranks exchange at start. When no step has ended for $PLEAT_TIMEOUT seconds
- * (600), or the launcher ends the run, the thread asks the ranks that its rank
- * waits for where they are. Threads answer while their rank waits in MPI; who
- * does not answer is dead or stopped. The same when NCCL says that a peer or
- * the network has failed. The first that knows says so in one line, tells all
- * others to be silent, aborts what its GPU waits for, and leaves with status 3;
- * so do the others, unless the launcher ends them before. No datagram is sent
- * while all goes well. */
+ * ranks exchange at start. When no step has ended for 60 seconds, or the
+ * launcher ends the run, the thread asks the ranks that its rank waits for
+ * where they are. Threads answer while their rank waits in MPI or works; who
+ * does not answer, asked for some seconds, is dead or stopped. Ranks that
+ * answer may be slow (a checkpoint, a file system): they have 600 seconds.
+ * $PLEAT_TIMEOUT sets both. The same when NCCL says that a peer or the network
+ * has failed.
+ *
+ * The first that knows says so in one line, tells all others to be silent,
+ * aborts what its GPU waits for, and leaves with status 3; so do the others,
+ * unless the launcher ends them before. No datagram is sent while all goes
+ * well. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <ifaddrs.h>
@@ -28,11 +32,14 @@
 
 enum {
     TICK = 100,
-    DEFAULT = 600, /* milliseconds, seconds */
+    SLOW = 600, /* milliseconds, seconds */
+    SILENT = 60,
     ANSWER = 300,
+    ASKED = 10,   /* times before a rank counts as silent */
     STAGGER = 40, /* milliseconds */
     PATIENCE = 2, /* seconds for those who know more */
     SILENCE = 10, /* seconds in which another ends this rank */
+    LONGEST = 5,  /* seconds that one look may take */
     MAXSETS = 64,
     LISTED = 8,
     FAILED = 3
@@ -63,7 +70,7 @@ static struct {
     pthread_t thread;
     atomic_int on, stop, said, told, ended; /* told: by another rank */
     _Atomic(Exec *) exec;
-    double limit;
+    double limit, silent; /* seconds for ranks that answer, that do not */
 } w = { .fd = -1 };
 
 /* Where this rank is, for the threads of others. */
@@ -294,57 +301,99 @@ static void put_worry(Text *t, const Worry *y)
         put(t, "no progress for %.0f s", y->waited);
 }
 
-/* Asks, and says what came out. 0: others may know more; -1: they work. */
-static int report(const Worry *y)
-{
-    pthread_mutex_lock(&at.lock);
-    int64_t n = at.inside ? at.n : 0, count = at.count, listed = 0;
-    uint32_t atoms = at.atoms;
-    int64_t *ranks = malloc((size_t)(n + 1) * sizeof *ranks);
-    if (ranks && n)
-        memcpy(ranks, at.ranks, (size_t)n * sizeof *ranks);
-    pthread_mutex_unlock(&at.lock);
-    Answer *a = calloc((size_t)n + 1, sizeof *a);
-    Note ask = { .token = w.token,
-                 .kind = ASK,
-                 .rank = (int32_t)w.me,
-                 .atoms = atoms,
-                 .count = count };
-    char where[200];
-    int ended = y->ended, knows = y->nccl || (!n && !ended), works = 0;
+/* The ranks that this one waits for, and what they answered. */
+typedef struct Inquiry {
+    Arena *mem;
+    int64_t n, count, *ranks;
+    uint32_t atoms;
+    Answer *a;
+} Inquiry;
 
-    if (!ranks || !a)
-        return 0;
-    for (int64_t i = 0; i < n; i++)
-        if (ranks[i] != w.me)
-            post(ranks[i], &ask);
-    listen_long(ANSWER, ranks, n, atoms ? count : 0, a);
-    put_where(where, sizeof where);
-    Text t = { .arena = arena_new() };
-    put(&t, "rank %lld (host %s): %s: ", (long long)w.me, w.peer[w.me].host,
-        where);
-    put_worry(&t, y);
-    for (int64_t i = 0; i < n; i++) {
-        if (ranks[i] == w.me || (a[i].came && (a[i].there || ended)))
+static Inquiry inquire(void)
+{
+    Inquiry q = { .mem = arena_new() };
+
+    pthread_mutex_lock(&at.lock);
+    q.n = at.inside ? at.n : 0;
+    q.count = at.atoms ? at.count : 0;
+    q.atoms = at.atoms;
+    q.ranks = alloc(q.mem, (size_t)(q.n + 1) * sizeof *q.ranks);
+    if (q.n)
+        memcpy(q.ranks, at.ranks, (size_t)q.n * sizeof *q.ranks);
+    pthread_mutex_unlock(&at.lock);
+    q.a = alloc(q.mem, (size_t)(q.n + 1) * sizeof *q.a);
+    return q;
+}
+
+/* Ask those who have not answered yet; how many still have not. */
+static int64_t ask(const Inquiry *q)
+{
+    Note n = { .token = w.token,
+               .kind = ASK,
+               .rank = (int32_t)w.me,
+               .atoms = q->atoms,
+               .count = q->count };
+    int64_t silent = 0;
+
+    for (int64_t i = 0; i < q->n; i++)
+        if (q->ranks[i] != w.me && !q->a[i].came)
+            post(q->ranks[i], &n);
+    listen_long(ANSWER, q->ranks, q->n, q->count, q->a);
+    for (int64_t i = 0; i < q->n; i++)
+        silent += q->ranks[i] != w.me && !q->a[i].came;
+    return silent;
+}
+
+/* Who is not where this rank is; 1: that is why it waits. *works: some write a
+ * checkpoint. */
+static int put_missing_ranks(Text *t, const Inquiry *q, int ended, int *works)
+{
+    int64_t listed = 0;
+    int knows = 0;
+
+    for (int64_t i = 0; i < q->n; i++) {
+        const Answer *a = &q->a[i];
+        if (q->ranks[i] == w.me || (a->came && (a->there || ended)))
             continue;
-        knows |= !a[i].came || !a[i].inside;
-        works |= a[i].inside == WORKS;
+        knows |= !a->came || !a->inside;
+        *works |= a->inside == WORKS;
         if (listed++ < LISTED) {
-            put(&t, listed == 1 ? "; waits for" : ",");
-            put_missing(&t, ranks[i], &a[i], ended);
+            put(t, listed == 1 ? "; waits for" : ",");
+            put_missing(t, q->ranks[i], a, ended);
         }
     }
     if (listed > LISTED)
-        put(&t, " and %lld more", (long long)(listed - LISTED));
-    if (!knows && works)
-        return -1;
-    if (!knows && (ended || y->waited < w.limit + PATIENCE))
-        return 0;
-    if (watch_claim()) {
-        fprintf(stderr, "%s\n", t.s);
-        leave();
+        put(t, " and %lld more", (long long)(listed - LISTED));
+    return knows;
+}
+
+/* Says what came out. 0: others may know more, or all ranks answer and there is
+ * still time; -1: they write a checkpoint. */
+static int report(const Worry *y)
+{
+    int soon = y->ended || y->nccl, late = soon || y->waited >= w.limit;
+    Inquiry q = inquire();
+    int64_t silent = q.n && !atomic_load(&w.said) ? ask(&q) : 0;
+    int works = 0;
+    char where[200];
+
+    for (int i = 1; i < ASKED && silent && !soon && !atomic_load(&w.said); i++)
+        silent = ask(&q);
+    put_where(where, sizeof where);
+    Text t = { .arena = q.mem };
+    put(&t, "rank %lld (host %s): %s: ", (long long)w.me, w.peer[w.me].host,
+        where);
+    put_worry(&t, y);
+    int knows = put_missing_ranks(&t, &q, y->ended, &works) || y->nccl ||
+                (!q.n && !y->ended);
+    int waits = !knows && (y->ended || y->waited < w.limit + PATIENCE);
+    works = works && !knows;
+    if (waits || works || (!late && !silent) || !watch_claim()) {
+        arena_free(q.mem);
+        return works ? -1 : 0;
     }
-    return 1;
+    fprintf(stderr, "%s\n", t.s);
+    leave();
 }
 
 /* ---- the thread ---------------------------------------------------------- */
@@ -375,22 +424,36 @@ static _Noreturn void follow(void)
     leave();
 }
 
+/* Seconds without progress. Those in which this process did not run, because
+ * it was stopped as a whole, do not count. */
+static double without_progress(double waited, double *last, int64_t *seen,
+                               int *waits)
+{
+    double now = monotonic(), passed = now - *last;
+    int64_t n = progress(waits);
+    int moved = n != *seen || !*waits;
+
+    *last = now;
+    *seen = n;
+    return moved ? 0 : waited + (passed < LONGEST ? passed : LONGEST);
+}
+
 static void *watch(void *arg)
 {
     int64_t seen = -1;
-    double since = monotonic();
+    double last = monotonic(), waited = 0, next = w.silent;
     int waits;
 
     while (!atomic_load(&w.stop)) {
         listen_for(TICK, NULL, 0, 0, NULL);
-        int64_t n = progress(&waits);
-        if (n != seen || !waits)
-            since = monotonic();
-        seen = n;
-        Worry y = { monotonic() - since, atomic_load(&w.ended), abort_asked() };
-        if (waits && !atomic_load(&w.said) &&
-            (y.ended || y.nccl || y.waited >= w.limit) && report(&y) < 0)
-            since = monotonic();
+        waited = without_progress(waited, &last, &seen, &waits);
+        next = waited > 0 ? next : w.silent;
+        Worry y = { waited, atomic_load(&w.ended), abort_asked() };
+        int asks = y.ended || y.nccl || waited >= w.limit || waited >= next;
+        if (waits && !atomic_load(&w.said) && asks) {
+            waited = report(&y) < 0 ? 0 : waited;
+            next = waited + w.silent;
+        }
         if (atomic_load(&w.told))
             follow();
     }
@@ -466,7 +529,9 @@ const Peer *watch_open(Arena *a, int64_t me, int64_t world)
     socklen_t len = sizeof in;
     const char *limit = getenv("PLEAT_TIMEOUT");
 
-    w.limit = limit && atof(limit) > 0 ? atof(limit) : DEFAULT;
+    double given = limit ? atof(limit) : 0;
+    w.limit = given > 0 ? given : SLOW;
+    w.silent = given > 0 ? given : SILENT;
     w.all = alloc(a, (size_t)world * sizeof *w.all);
     for (int64_t i = 0; i < world; i++)
         w.all[i] = i;

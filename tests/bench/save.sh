@@ -1,7 +1,8 @@
 #!/bin/sh
 # save.sh DIR MODEL [key=value ...]: for how long a save stops training, beside
 # training and waiting. The run, with its checkpoints, is made in DIR and removed.
-# RANKS=n runs it under mpirun. STEPS (12) and EVERY (4): of each run. Needs
+# RANKS=n runs it under mpirun. STEPS (12) and EVERY (4): of each run; so many
+# that a save is on the disk before the next begins, which else waits for it. Needs
 # build/pleat; on a machine with GPUs it takes them (target=host keeps it off).
 #
 #   bytes     of a checkpoint; snapshot: what rank 0 copies of it
@@ -11,7 +12,8 @@
 #             step's trace
 #   stop      what training waits in a save, and by how much the step behind it
 #             is longer than the median; median and largest of all saves
-#   allowed   max(0, 1.15 x snapshot / link - forward and backward) + 20 ms
+#   allowed   max(0, 1.15 x snapshot / link - forward and backward) + 20 ms; the
+#             exit status is 1 where the largest stop beside training is longer
 cd "$(dirname "$0")/../.." || exit 2
 [ $# -ge 2 ] || { sed -n '2,17s/^# *//p' tests/bench/save.sh; exit 2; }
 case ${PLEAT:=build/pleat} in /*) ;; *) PLEAT=$PWD/$PLEAT ;; esac
@@ -73,17 +75,25 @@ figures() {
                 bytes / 1e9, part / 1e9, link, step
             printf "  forward and backward %.1f ms\n  stop %.1f ms (most %.1f)", \
                 fb, median(w, k), most
-            if (link) printf "  allowed %.1f ms", (allowed > 0 ? allowed : 0) + 20
+            allowed = (allowed > 0 ? allowed : 0) + 20
+            if (link) printf "  allowed %.1f ms%s", allowed, (most > allowed ? ": TOO LONG" : "")
             printf "  a save takes %.1f ms\n", median(full, k)
+            exit (link && most > allowed)
         }' "$dir/$1/metrics.jsonl"
 }
 
 mkdir -p "$dir" || exit 1
-one traced "$@" train.trace=3 train.snapshot=0
+all="$steps $every"
+steps=3 every=0
+one traced "$@" train.trace=3
+steps=${all% *} every=${all#* }
 fb=$(before_post traced)
 one beside "$@"
 grep -h "^checkpoints:" "$dir/beside.log"
-echo "beside training:" && figures beside "$fb"
+echo "beside training:"
+figures beside "$fb"
+status=$?
 one waiting "$@" train.snapshot=0
 echo "waiting:" && figures waiting "$fb"
 rm -rf "$dir/traced" "$dir/beside" "$dir/waiting" "$dir"/*.log
+exit $status

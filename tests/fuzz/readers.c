@@ -347,6 +347,38 @@ static const char *read_plan(Arena *a, const char *path)
     return NULL;
 }
 
+/* Of any format: its keys and sources. */
+static const char *read_rest(Arena *a, const char *path)
+{
+    size_t n;
+    char *s = read_file(a, path, &n);
+
+    sink += (double)plan_format(s, n) + plan_rest(a, s, n, "x.plan")->nsource;
+    return NULL;
+}
+
+static char *make_config(Arena *a, size_t *n)
+{
+    Text t = { .arena = a };
+
+    config_put(&t,
+               tiny_plan(2, "data.train=a train.lr=0.5 precision=bf16 "
+                            "train.betas=0.9,0.99 data.valid=w=a"),
+               ".", 3);
+    *n = t.len;
+    return t.s;
+}
+
+static const char *read_config(Arena *a, const char *path)
+{
+    const Settings *c = config_read(a, path);
+    const char *key, *value;
+
+    for (int i = 0; opts_each(c->given, i, &key, &value); i++)
+        sink += (double)strlen(config_value(a, key, value));
+    return NULL;
+}
+
 static const char *read_graph(Arena *a, const char *path)
 {
     size_t n;
@@ -475,6 +507,9 @@ const FuzzReader fuzz_readers[] = {
     {"tuned", "tuned", "tests/fuzz/seeds/tuned", .read = read_tuned, .cost = 1},
     {"plan", "x.plan", .make = make_plan, .read = read_plan, .strict = 1, .cost = 1},
     {"planhash", "x.plan", .make = make_plan, .mend = mend_plan, .read = read_plan, .cost = 2},
+    {"rest", "x.plan", .make = make_plan, .mend = mend_plan, .read = read_rest, .cost = 1},
+    {"config", "config.lua", .make = make_config, .read = read_config, .cost = 1},
+    {"config1", "config.lua", "tests/fuzz/seeds/config1.lua", .read = read_config, .cost = 1},
     {"graph", "x.ir", "tests/ir/*.ir", .read = read_graph, .cost = 2},
     {"schedule", "x.csv", "tests/fuzz/seeds/*.csv", .read = read_schedule, .cost = 1},
     {"tokenizer", "tokenizer.json", "tests/data/tokenizer/*.json", .read = read_tokenizer, .cost = 20},

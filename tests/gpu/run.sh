@@ -26,7 +26,7 @@
 cd "$(dirname "$0")/../.." || exit 2
 case ${PLEAT:=build/pleat} in /*) ;; *) PLEAT=$PWD/$PLEAT ;; esac
 gpus=${1:-1} steps=${STEPS:-100} bin=${BIN:-${PLEAT%/*}/tests}
-only=${ONLY:-rows models routes hf budget train folds bad}
+only=${ONLY:-rows models routes hf budget train saves folds bad}
 dir=$(mktemp -d) && trap 'rm -rf "$dir"' EXIT
 host=${HOST:-$dir}
 export NCCL_NVLS_ENABLE=0 OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
@@ -152,6 +152,27 @@ training() {
     done
 }
 
+# saved NAME GPUS key=value...: a run that saves in every few steps
+saved() {
+    name=$1 n=$2
+    shift 2
+    rm -f "$dir/$name.loss"
+    train "$dir" "$name" "$n" target=cuda precision=bf16 train.save_every=7 train.keep=0 "$@"
+}
+
+# Saves beside training against saves that wait: all bytes of all checkpoints.
+saves() {
+    n=$1
+    shift
+    saved waits "$n" train.snapshot=0 "$@" && saved beside "$n" "$@" &&
+        grep "^checkpoints: written beside training" "$dir/beside.out" >"$dir/why" &&
+        for s in "$dir"/waits/ckpt/step-*; do
+            for f in model.safetensors optim.safetensors; do
+                cmp "$s/$f" "$dir/beside/ckpt/${s##*/}/$f" >"$dir/why" 2>&1 || return 1
+            done
+        done && echo "$(ls -d "$dir"/waits/ckpt/step-* | wc -l) checkpoints are equal" >"$dir/why"
+}
+
 # Folds sum in other orders: fp64 shows an error, bf16 runs the kernels of that
 # type and the collectives on it.
 all_folds="2:fold.ep=2,2:fold.tp=2,2:fold.cp=2,2:fold.pp=2,2:fold.dp=2,4:fold.ep=4
@@ -217,6 +238,16 @@ export TEST_TARGET=cuda
 if wanted hf; then program "$bin/hf/hf_test"; fi
 if wanted budget; then program "$bin/num/budget_test"; fi
 if wanted train; then training; fi
+if wanted saves; then
+    saves 1
+    result "saves beside training" $?
+    PLEAT_NODES=10 saves 1
+    result "saves beside training, a graph a row" $?
+    if [ "$gpus" -gt 1 ]; then
+        saves 2 fold.ep=2
+        result "saves beside training, 2 GPUs" $?
+    fi
+fi
 if wanted folds; then folds; fi
 if wanted bad && [ "$gpus" -gt 1 ]; then
     strike KILL "is gone"

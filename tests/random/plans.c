@@ -50,7 +50,7 @@ static uint64_t hash(const char *s)
     return h;
 }
 
-static const Target *target_of(const Trace *t)
+static const Target *plan_target(const Trace *t)
 {
     const char *s = opts_str(t->g->opts, "target");
 
@@ -64,7 +64,7 @@ static char *compiled(const Trace *t, const CompileOptions *more)
 
     co.source = t->source;
     co.nsource = t->nsource;
-    return plan_print(forever, compile(t->g, target_of(t), &co), &len);
+    return plan_print(forever, compile(t->g, plan_target(t), &co), &len);
 }
 
 /* ---- stages -------------------------------------------------------------- */
@@ -79,7 +79,7 @@ static char *stopped(const Trace *t, const char *pass)
         .source = t->source, .nsource = t->nsource, .stop = pass, .out = out
     };
 
-    compile(t->g, target_of(t), &co);
+    compile(t->g, plan_target(t), &co);
     fclose(out);
     return text;
 }

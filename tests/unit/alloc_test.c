@@ -383,8 +383,10 @@ static void add_accums(Graph *g, Region reg, int n, Node **from, Node ***seen)
         Node *x = sized(g, Oaccum, reg, 0, 1, &in);
         x->dim[0] = in->dim[0];
         x->s = intern(below(4) ? "add" : below(2) ? "max" : "last");
-        if (i == 0 && reg == REGbody)
+        if (i == 0 && reg == REGbody) {
             x->name = intern("grad.w");
+            x->of = "w";
+        }
         vec_push(forever, *seen, x);
     }
 }

@@ -7,7 +7,7 @@ cd "$(dirname "$0")/../.." || exit 2
 dir=$PWD/build/tests/cli
 rm -rf "$dir" && mkdir -p "$dir" || exit 2
 small="axes.batch=2 axes.seq=16 train.batch=4"
-printf '1..%d\n' $((78 + $(ls models/*.lua | wc -l)))
+printf '1..%d\n' $((84 + $(ls models/*.lua | wc -l)))
 bad=0
 
 # is NAME STATUS command...: its exit status is STATUS; output is in $dir/log
@@ -30,6 +30,11 @@ says() {
 
 is "-h prints the commands" 0 "$PLEAT" -h
 says "-h names compile" compile
+is "--version" 0 "$PLEAT" --version
+says "it names formats" "plan $("$PLEAT" help formats | sed -n 's/^plan  *\([0-9]*\).*/\1/p' | tail -n 1), run"
+is "--version without a compiler" 0 env CC=no-such-compiler "$PLEAT" --version
+is "pleat-run --version" 0 "$PLEAT-run" --version
+is "help formats" 0 "$PLEAT" help formats
 is "no command" 2 "$PLEAT"
 is "help keys" 0 "$PLEAT" help keys
 says "help keys names fold.ep" fold.ep
@@ -171,6 +176,7 @@ is "and in metrics.jsonl" 0 grep -q '"set": "all", "val_loss"' \
 is "a set without a name" 1 "$PLEAT" run models/tiny.lua train.steps=1 \
     "data.valid=law=LICENSE README.md" name="$dir/unnamed"
 
+is "steps count from 1" 2 "$PLEAT" run "$dir/run" --replay 0
 is "generate" 0 "$PLEAT" generate "$dir/run" --prompt Lic -n 4
 for file in models/*.lua; do
     name=$(basename "$file" .lua)

@@ -83,7 +83,7 @@ grep -q "kernels for $first: by itself" "$dir/log" &&
     grep -q "^blas OpenBLAS 9.9.9, kernels for $first$" "$dir/run/tuned"
 result "a run says it, and keeps it in its folder" $?
 keep=1 fake "OPENBLAS_CORETYPE=$second" $run resume=1 train.steps=2
-grep -q "computed with .* $first, from here on with .* $second" "$dir/err"
+grep -A 1 "^blas .*kernels for $second" "$dir/log" | grep -q "^  was blas .*kernels for $first"
 result "a resume on another type says so" $?
 }
 exit $bad

@@ -3,12 +3,15 @@
  * and without all or some of what was not synced; the disk full once and from
  * then on; an error of the disk; a short write (faultfs.c). One process, and
  * two under mpirun; file systems that exchange names and those that do not;
- * saves beside training and saves that wait.
+ * saves beside training and saves that wait. Or at each call that concerns
+ * the rest of a run's folder: when it begins, and when it goes on by its folder
+ * with a setting that is compiled in.
  *
  * After each: what has a checkpoint's name is whole, and nothing that was saved
- * is lost; the exit status is 0 only if the last step is saved. Continued, the
- * run comes to the same bits as one that nothing happened to, and leaves
- * nothing but its last checkpoint. Some of the calls; all with PLEAT_ALL.
+ * is lost; the exit status is 0 only if the last step is saved; settings, plan
+ * and steps of before are there. Continued, the run comes to the same bits as
+ * one that nothing happened to, and leaves nothing but its last checkpoint.
+ * Some of the calls; with PLEAT_ALL all.
  *
  *     crash_test          all ways of running
  *     crash_test word     those whose names have the word
@@ -40,19 +43,27 @@ static const struct {
 };
 enum { NMODE = sizeof modes / sizeof *modes };
 
+/* How a run is begun: by a plan; by a model; by its folder. */
+typedef enum By { PLAN, MODELFILE, FOLDER } By;
+
 typedef struct Way { /* of running */
+    By by;
     const char *name;
     int ranks, rank; /* under mpirun, if several; the one that is struck */
     const char *keys, *env;
-    int sample; /* of so many calls one, but with PLEAT_ALL */
+    int sample, all; /* of so many calls one; with PLEAT_ALL */
 } Way;
 
 static const Way ways[] = {
-    { "beside training", 1, 0, "", NULL, 23 },
-    { "while it waits", 1, 0, "train.snapshot=0", NULL, 101 },
-    { "no exchange of names", 1, 0, "", "FAULT_NOEXCHANGE=1", 89 },
-    { "2 ranks, the first", 2, 0, "", NULL, 131 },
-    { "2 ranks, the second", 2, 1, "", NULL, 53 },
+    /* clang-format off */
+    { PLAN, "beside training", 1, 0, "", NULL, 23, 1 },
+    { PLAN, "while it waits", 1, 0, "train.snapshot=0", NULL, 101, 5 },
+    { PLAN, "no exchange of names", 1, 0, "", "FAULT_NOEXCHANGE=1", 89, 5 },
+    { PLAN, "2 ranks, the first", 2, 0, "", NULL, 131, 7 },
+    { PLAN, "2 ranks, the second", 2, 1, "", NULL, 53, 2 },
+    { MODELFILE, "the folder, a start", 1, 0, "", NULL, 47, 1 },
+    { FOLDER, "the folder, a resume", 1, 0, "train.clip=0.5", NULL, 47, 1 },
+    /* clang-format on */
 };
 enum { NWAY = sizeof ways / sizeof *ways };
 
@@ -89,6 +100,31 @@ static char **split(const char *s, char **v, int *n)
     return v;
 }
 
+/* What is counted: the checkpoints, or all but them. */
+static void set_fault(const Way *w, const char *name, const char *fault)
+{
+    setenv("LD_PRELOAD", strf(forever, "%s/tests/unit/faultfs.so", bin), 1);
+    setenv("ASAN_OPTIONS", "verify_asan_link_order=0", 1);
+    setenv("FAULT", fault, 1);
+    setenv("FAULT_IN", w->by == PLAN ? "/ckpt" : name, 1);
+    if (w->by != PLAN)
+        setenv("FAULT_NOT", "/ckpt", 1);
+    setenv("FAULT_RANK", strf(forever, "%d", w->rank), w->ranks > 1);
+    setenv("FAULT_LOG", in_home("calls"), 1);
+    setenv("FAULT_GRAVE", in_home("grave"), 1);
+    setenv("FAULT_TOP", w->by == PLAN ? strf(forever, "%s/ckpt", name) : name,
+           1);
+}
+
+static char *begins(const Way *w, const char *name)
+{
+    if (w->by == PLAN)
+        return strf(forever, "%s/pleat-run %s/%d.plan name=%s", bin, home,
+                    w->ranks, name);
+    return strf(forever, "%s/pleat run %s target=host name=%s", bin,
+                w->by == FOLDER ? name : in_home("small.lua"), name);
+}
+
 /* `steps` of the run in that folder; its status, -9 when it was killed. fault:
  * null, or "kill:7". */
 static int run(const Way *w, const char *name, int steps, const char *fault)
@@ -102,25 +138,16 @@ static int run(const Way *w, const char *name, int steps, const char *fault)
         dup2(fd, 1);
         dup2(fd, 2);
         setenv("PLEAT_THREADS", "1", 1);
-        if (fault) {
-            setenv("LD_PRELOAD", strf(forever, "%s/tests/unit/faultfs.so", bin),
-                   1);
-            setenv("ASAN_OPTIONS", "verify_asan_link_order=0", 1);
-            setenv("FAULT", fault, 1);
-            setenv("FAULT_IN", "/ckpt", 1);
-            setenv("FAULT_RANK", strf(forever, "%d", w->rank), w->ranks > 1);
-            setenv("FAULT_LOG", in_home("calls"), 1);
-            setenv("FAULT_GRAVE", in_home("grave"), 1);
-            setenv("FAULT_TOP", strf(forever, "%s/ckpt", name), 1);
-        }
+        if (fault)
+            set_fault(w, name, fault);
         if (w->ranks == 1)
             unsetenv("FAULT_RANK");
         else
             split(strf(forever, "mpirun -q -n %d", w->ranks), arg, &n);
         split(strf(forever,
-                   "%s/pleat-run %s/%d.plan train.save_every=1 train.keep=1 "
-                   "train.steps=%d resume=1 name=%s %s",
-                   bin, home, w->ranks, steps, name, w->keys),
+                   "%s train.save_every=1 train.keep=1 train.steps=%d "
+                   "resume=1 %s",
+                   begins(w, name), steps, w->keys),
               arg, &n);
         if (w->env)
             putenv(strf(forever, "%s", w->env));
@@ -158,6 +185,21 @@ static long calls(long k, char *name)
     return n;
 }
 
+/* The run that is struck, and one that came to its end. */
+static char *base_of(const Way *w)
+{
+    return w->by == PLAN        ? strf(forever, "%s/base%d", home, w->ranks)
+           : w->by == MODELFILE ? in_home("none")
+                                : in_home("begun");
+}
+
+static char *whole_of(const Way *w)
+{
+    return w->by == PLAN        ? strf(forever, "%s/ref%d", home, w->ranks)
+           : w->by == MODELFILE ? in_home("straight")
+                                : in_home("resumed");
+}
+
 /* ---- what must hold ------------------------------------------------------ */
 
 /* The newest step that is there whole; -1 and *why: what is not right. */
@@ -183,15 +225,51 @@ static int64_t newest_whole(const char *ckpt, const char **why)
     return best;
 }
 
+/* Is what a file said there, under its name or "config.1.lua"? */
+static int is_kept(const char *was, const char *dir, const char *name,
+                   const char *end)
+{
+    int there = same_files(was, strf(forever, "%s/%s%s", dir, name, end));
+
+    for (int i = 1; i < 4 && !there; i++)
+        there = same_files(was, strf(forever, "%s/%s.%d%s", dir, name, i, end));
+    return there;
+}
+
+/* Of a folder: null, or what is lost of it. */
+static const char *past_lost(const char *base, const char *dir)
+{
+    static const char *const files[][2] = { { "config", ".lua" },
+                                            { "plan", "" },
+                                            { "machine", "" },
+                                            { "data", "" },
+                                            { "tuned", "" } };
+    size_t n = 0, m = 0;
+
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        const char *name = files[i][0], *end = files[i][1];
+        char *was = strf(forever, "%s/%s%s", base, name, end);
+        if (!access(was, F_OK) && !is_kept(was, dir, name, end))
+            return strf(forever, "what %s%s said is lost", name, end);
+    }
+    char *was = file_read(forever, strf(forever, "%s/metrics.jsonl", base), &n);
+    char *now = file_read(forever, strf(forever, "%s/metrics.jsonl", dir), &m);
+    return was && (!now || m < n || memcmp(was, now, n))
+               ? "steps in metrics.jsonl are lost"
+               : NULL;
+}
+
 /* A checkpoint whose name could not be synced is there, and not saved. */
-static const char *after_strike(const char *ckpt, int mode, int status)
+static const char *after_strike(const Way *w, const char *ckpt, int mode,
+                                int status)
 {
     const char *why = NULL;
     int64_t best = newest_whole(ckpt, &why);
+    int64_t before = w->by == MODELFILE ? -1 : BEFORE;
 
     if (why)
         return why;
-    if (best < BEFORE)
+    if (best < before)
         return "what was saved before is lost";
     if (modes[mode].ends)
         return status == 0 ? "it was not killed" : NULL;
@@ -200,7 +278,7 @@ static const char *after_strike(const char *ckpt, int mode, int status)
     if (status == 0)
         return best == STRUCK ? NULL : "status 0, the last step is not saved";
     if (status == 1)
-        return best == BEFORE ? NULL : "status 1 after the first step";
+        return best == before ? NULL : "status 1 after the first step";
     if (status != 3 || !says("the last checkpoint, of step 4, was not written"))
         return strf(forever, "status %d, and no word", status);
     return best < STRUCK || says("cannot sync") ? NULL
@@ -244,9 +322,8 @@ static const char *after_all(const Way *w, const char *ckpt, int status)
         return why ? why : "the last step is not there";
     for (int i = MODEL; i <= OPTIM; i++) {
         char *name = strf(forever, "step-%08d/%s", AFTER, ckptfile[i]);
-        if (!same_files(
-                strf(forever, "%s/%s", ckpt, name),
-                strf(forever, "%s/ref%d/ckpt/%s", home, w->ranks, name)))
+        if (!same_files(strf(forever, "%s/%s", ckpt, name),
+                        strf(forever, "%s/ckpt/%s", whole_of(w), name)))
             return strf(forever, "%s has other bits", name);
     }
     return only_the_last(ckpt);
@@ -254,17 +331,17 @@ static const char *after_all(const Way *w, const char *ckpt, int status)
 
 /* ---- the cases ----------------------------------------------------------- */
 
-/* The run as it was; the name of its next step is taken, by a copy of the one
- * before. */
+/* The run as it was. Where checkpoints are looked at, the name of its next step
+ * is taken, by a copy of the one before. */
 static char *fresh(const Way *w)
 {
     char *dir = in_home("case"), *grave = in_home("grave");
 
-    sh(strf(forever,
-            "rm -rf %s %s && mkdir %s && cp -r %s/base%d %s && "
-            "cp -r %s/ckpt/step-%08d %s/ckpt/step-%08d",
-            dir, grave, grave, home, w->ranks, dir, dir, BEFORE, dir,
-            BEFORE + 1));
+    sh(strf(forever, "rm -rf %s %s && mkdir %s && cp -r %s %s", dir, grave,
+            grave, base_of(w), dir));
+    if (w->by == PLAN)
+        sh(strf(forever, "cp -r %s/ckpt/step-%08d %s/ckpt/step-%08d", dir,
+                BEFORE, dir, BEFORE + 1));
     return dir;
 }
 
@@ -274,11 +351,13 @@ static void one(const Way *w, int mode, long k, long *most)
     int status =
         run(w, dir, STRUCK, strf(forever, "%s:%ld", modes[mode].name, k));
     long n = calls(k, call);
-    const char *why = after_strike(ckpt, mode, status);
+    const char *why = after_strike(w, ckpt, mode, status);
 
     *most = n > *most ? n : *most;
+    why = why ? why : past_lost(base_of(w), dir);
     if (!why)
         why = after_all(w, ckpt, run(w, dir, AFTER, NULL));
+    why = why ? why : past_lost(base_of(w), dir);
     if (!why)
         return;
     failed++;
@@ -308,18 +387,35 @@ static void strike_all(const Way *w, int step)
 
 static void prepare(int ranks)
 {
-    Way w = { "", ranks, 0, "", NULL, 1 };
+    Way w = { PLAN, "", ranks, 0, "", NULL, 1, 1 };
     size_t n;
     char *keys = strf(forever,
                       "data.train=%s data.format=bytes train.batch=8 "
                       "train.lr=0.5 seed=3",
-                      in_home("text"));
+                      in_home("bytes"));
     char *text = plan_print(forever, tiny_plan(ranks, keys), &n);
 
     if (file_write(strf(forever, "%s/%d.plan", home, ranks), text, n) ||
-        run(&w, strf(forever, "%s/base%d", home, ranks), BEFORE, NULL) ||
-        run(&w, strf(forever, "%s/ref%d", home, ranks), AFTER, NULL))
+        run(&w, base_of(&w), BEFORE, NULL) ||
+        run(&w, whole_of(&w), AFTER, NULL))
         die("crash: no run to strike at in %s", home);
+}
+
+/* A run of a model, and one that went on by its folder. */
+static void prepare_folders(void)
+{
+    Way start = { MODELFILE, "", 1, 0, "", NULL, 1, 1 };
+    Way resume = { FOLDER, "", 1, 0, "train.clip=0.5", NULL, 1, 1 };
+
+    sh(strf(forever,
+            "tar -xzf tests/data/runs/format1.tar.gz -C %s && mkdir %s", home,
+            base_of(&start)));
+    if (run(&start, whole_of(&start), AFTER, NULL) ||
+        run(&start, base_of(&resume), BEFORE, NULL))
+        die("crash: no run of a model in %s", home);
+    sh(strf(forever, "cp -r %s %s", base_of(&resume), whole_of(&resume)));
+    if (run(&resume, whole_of(&resume), AFTER, NULL))
+        die("crash: no run goes on in %s", home);
 }
 
 int main(int argc, char **argv)
@@ -336,7 +432,7 @@ int main(int argc, char **argv)
         die("no folder in %s", tmp ? tmp : "/tmp");
     for (int i = 0; i < (int)sizeof text; i++)
         text[i] = (char)((i * i / 3 + i) % 16);
-    if (file_write(in_home("text"), text, sizeof text))
+    if (file_write(in_home("bytes"), text, sizeof text))
         die("no text");
     setenv("XDG_CACHE_HOME", in_home("cache"), 1);
     setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1);
@@ -345,11 +441,12 @@ int main(int argc, char **argv)
     int most = system("mpirun --version >/dev/null 2>&1") ? 1 : 2;
     for (int ranks = 1; ranks <= most; ranks++)
         prepare(ranks);
+    prepare_folders();
     for (int i = 0; i < NWAY; i++)
         if (ways[i].ranks <= most &&
             (argc < 2 || strstr(ways[i].name, argv[1])))
             strike_all(&ways[i], argc > 2              ? atoi(argv[2])
-                                 : getenv("PLEAT_ALL") ? 1
+                                 : getenv("PLEAT_ALL") ? ways[i].all
                                                        : ways[i].sample);
     sh(strf(forever, "rm -rf %s", home));
     return failed != 0;

@@ -61,7 +61,7 @@ run() {
     "$PLEAT" run models/tiny.lua axes.batch=2 axes.seq=16 train.batch=4 \
         axes.vocab=1501 train.steps=3 train.warmup=0 data.valid= \
         name="$dir/$to" "$@" || return
-    sed 's/"step_ms.*//; s/,[^,]*$//' "$dir/$to/metrics.jsonl" >"$dir/$to.loss"
+    sed -n '/"loss"/{s/, "step_ms".*//;p;}' "$dir/$to/metrics.jsonl" >"$dir/$to.loss"
 }
 is "tokenize a text" 0 "$PLEAT" data tokenize "$dir/text.txt" -o "$dir/text" tokenizer=$kinds/qwen2.json
 is "a run on text" 0 run a data.train="$dir/text.txt" data.tokenizer=$kinds/qwen2.json

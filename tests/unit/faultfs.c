@@ -12,7 +12,8 @@
  *   short    a write writes half of what it was given
  *   slow     it takes 4 seconds; stop: the process is stopped
  *
- * FAULT_LOG names a file that gets a line for each call: number, call, path.
+ * FAULT_NOT: not those paths. FAULT_LOG names a file that gets a line for each
+ * call: number, call, path.
  * FAULT_RANK: only that process of mpirun's. FAULT_NOEXCHANGE: names are not
  * exchanged. What power takes back is known from a list of what was done to
  * names since their folders were synced, and of files written since they were;
@@ -48,6 +49,7 @@ static struct {
     Deed deed[MAXDEED];
     int ndeed, graves;
     char dirty[MAXFD][PATH]; /* files written and not synced */
+    off_t kept[MAXFD];       /* ... and their bytes before that */
     int ndirty;
     long calls, at;
     char what[16];
@@ -78,6 +80,7 @@ REAL(int, renameat2, int, const char *, int, const char *, unsigned)
 REAL(int, mkdir, const char *, mode_t)
 REAL(int, rmdir, const char *)
 REAL(int, unlink, const char *)
+REAL(int, link, const char *, const char *)
 REAL(FILE *, fopen, const char *, const char *)
 REAL(DIR *, opendir, const char *)
 
@@ -86,7 +89,7 @@ static void find_all(void)
     find_open(), find_close(), find_read(), find_pread(), find_write();
     find_pwrite(), find_fsync(), find_ftruncate(), find_posix_fallocate();
     find_rename(), find_renameat2(), find_mkdir(), find_rmdir();
-    find_unlink(), find_fopen(), find_opendir();
+    find_unlink(), find_link(), find_fopen(), find_opendir();
 }
 
 static void prepare(void)
@@ -117,7 +120,9 @@ static int stops(void)
 static int counts(const char *path)
 {
     prepare();
-    return !f.off && path && strstr(path, getenv("FAULT_IN"));
+    const char *but = getenv("FAULT_NOT");
+    return !f.off && path && strstr(path, getenv("FAULT_IN")) &&
+           !(but && strstr(path, but));
 }
 
 static const char *path_of(int fd)
@@ -184,12 +189,18 @@ static void follow_all(const char *from, const char *to, int both, int ndeed)
             follow(f.fd[i], from, to, both);
 }
 
-static void is_dirty(const char *path)
+/* Before it is written to. */
+static void is_dirty(const char *path, int emptied)
 {
+    struct stat st;
+
     for (int i = 0; i < f.ndirty; i++)
         if (!strcmp(f.dirty[i], path))
             return;
-    snprintf(f.dirty[f.ndirty++ % MAXFD], PATH, "%s", path);
+    if (f.ndirty == MAXFD)
+        abort();
+    f.kept[f.ndirty] = !emptied && !stat(path, &st) ? st.st_size : 0;
+    snprintf(f.dirty[f.ndirty++], PATH, "%s", path);
 }
 
 static int lies_in(const char *path, const char *folder)
@@ -205,8 +216,10 @@ static void synced(const char *path)
     int n = 0;
 
     for (int i = 0; i < f.ndirty; i++)
-        if (strcmp(f.dirty[i], path))
+        if (strcmp(f.dirty[i], path)) {
+            f.kept[n] = f.kept[i];
             memmove(f.dirty[n++], f.dirty[i], PATH);
+        }
     f.ndirty = n;
     n = 0;
     for (int i = 0; i < f.ndeed; i++)
@@ -249,7 +262,7 @@ static void lose(void)
     int all = is("power"), above = is("above"), below = is("below");
 
     for (int i = 0; i < f.ndirty && (all || is("torn")); i++)
-        if (truncate(f.dirty[i], 0) && errno != ENOENT)
+        if (truncate(f.dirty[i], f.kept[i]) && errno != ENOENT)
             abort();
     for (int i = f.ndeed - 1; i >= 0; i--)
         if (all || (above && is_top(f.deed[i].path)) ||
@@ -333,7 +346,7 @@ int open(const char *path, int flags, ...)
     if (fd >= 0 && makes)
         did(CREATE, path, NULL);
     if (fd >= 0 && flags & O_TRUNC)
-        is_dirty(path);
+        is_dirty(path, 1);
     return leave(fd, why);
 }
 
@@ -414,13 +427,25 @@ int unlink(const char *path)
     return leave(bad, why);
 }
 
+int link(const char *from, const char *to)
+{
+    if (!counts(to))
+        return real_link(from, to);
+    pthread_mutex_lock(&f.lock);
+    int why = strike("link", to, 1);
+    int bad = why ? -1 : real_link(from, to);
+    if (!bad)
+        did(CREATE, to, NULL);
+    return leave(bad, why);
+}
+
 int rename(const char *from, const char *to)
 {
     if (!counts(from))
         return real_rename(from, to);
     pthread_mutex_lock(&f.lock);
     int why = strike("rename", from, 1), n = f.graves;
-    int over = !why && stops() && !link(to, grave(n));
+    int over = !why && stops() && !real_link(to, grave(n));
     int bad = why ? -1 : real_rename(from, to);
     if (!bad) {
         follow_all(from, to, 0, f.ndeed);
@@ -480,7 +505,7 @@ ssize_t write(int fd, const void *from, size_t n)
         return real_write(fd, from, n);
     pthread_mutex_lock(&f.lock);
     int why = strike("write", path, 1);
-    is_dirty(path);
+    is_dirty(path, 0);
     return leave(why ? -1 : (int)real_write(fd, from, most(n)), why);
 }
 
@@ -492,7 +517,7 @@ ssize_t pwrite(int fd, const void *from, size_t n, off_t at)
         return real_pwrite(fd, from, n, at);
     pthread_mutex_lock(&f.lock);
     int why = strike("pwrite", path, 1);
-    is_dirty(path);
+    is_dirty(path, 0);
     return leave(why ? -1 : (int)real_pwrite(fd, from, most(n), at), why);
 }
 
@@ -504,7 +529,7 @@ int ftruncate(int fd, off_t n)
         return real_ftruncate(fd, n);
     pthread_mutex_lock(&f.lock);
     int why = strike("ftruncate", path, 1);
-    is_dirty(path);
+    is_dirty(path, 0);
     return leave(why ? -1 : real_ftruncate(fd, n), why);
 }
 
@@ -516,7 +541,7 @@ int posix_fallocate(int fd, off_t at, off_t n)
         return real_posix_fallocate(fd, at, n);
     pthread_mutex_lock(&f.lock);
     int why = strike("posix_fallocate", path, 1);
-    is_dirty(path);
+    is_dirty(path, 0);
     int bad = why ? why : real_posix_fallocate(fd, at, n);
     pthread_mutex_unlock(&f.lock);
     return bad;

@@ -121,12 +121,11 @@ static void put_hash(Text *t, const void *p, size_t n)
         (unsigned long long)h.low64);
 }
 
-static void test_index_of_before(void **state)
+static void whole_index(void)
 {
     Text t = { .arena = forever };
     int64_t n = 0;
 
-    (void)state;
     for (int i = 0; i < NCKPTFILE; i++) {
         uint8_t *p = file(ckptfile[i], &n);
         put_hash(&t, p, (size_t)n);
@@ -135,16 +134,45 @@ static void test_index_of_before(void **state)
     put_hash(&t, t.s, t.len);
     put(&t, "\n");
     assert_int_equal(file_write(strf(forever, "%s/index", dir), t.s, t.len), 0);
+}
+
+static void test_index_of_before(void **state)
+{
+    int64_t n = 0;
+
+    (void)state;
+    whole_index();
     assert_true(is_good());
     uint8_t *p = file("model.safetensors", &n);
     p[PIECE + 5] ^= 1;
     assert_false(is_good());
 }
 
+/* A later program's: refused by its number, whatever its hashes say. */
+static void test_format(void **state)
+{
+    int64_t n = 0;
+    uint8_t *p = file("state.json", &n),
+            *at = memmem(p, (size_t)n, "pleat ", 6);
+    State s;
+
+    (void)state;
+    assert_non_null(at);
+    at[6] = '9';
+    whole_index();
+    const char *why = ckpt_verify(forever, dir, &s);
+    assert_non_null(why);
+    assert_non_null(strstr(why, "is of checkpoint format 9; Pleat "));
+    at[6] = (uint8_t)('0' + format_now(FMTcheckpoint));
+    whole_index();
+    assert_true(is_good());
+}
+
 int main(void)
 {
     static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_damage),
+        cmocka_unit_test(test_format),
         cmocka_unit_test(test_index_of_before),
     };
 

@@ -126,6 +126,7 @@ static void other_names(void **state)
     assert_int_equal(newest(), -1);
     assert_int_equal(ckpt_exists(in("none")), 0);
     make(1, 1);
+    assert_int_equal(ckpt_exists(in("step-00000001/index")), 0); /* a file */
     copy(1, "step-best");
     copy(1, "step-2");
     copy(1, "step-000000003");

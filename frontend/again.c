@@ -1,0 +1,341 @@
+/* again.c: a run by its folder, or a plan of another format: from the settings,
+ * the plan and the sources that they carry. Where nothing that is compiled in
+ * has changed, the folder's own plan is executed, so a run goes on with the
+ * same bits; else its sources are compiled anew. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "frontend.h"
+
+/* ---- compiling from sources ---------------------------------------------- */
+
+typedef struct Anew {
+    const Plan *rest;
+    const Opts *keys;
+} Anew;
+
+static int anew_job(void *arg, FILE *out)
+{
+    const Anew *w = arg;
+    size_t n;
+    Trace t = trace_sources(w->rest->source, w->rest->nsource, w->keys);
+    CompileOptions o = { .out = stderr,
+                         .source = t.source,
+                         .nsource = t.nsource };
+    char *s = plan_print(forever, compile(t.g, target_of(t.g->opts), &o), &n);
+
+    return fwrite(s, 1, n, out) != n;
+}
+
+/* A plan made from a graph carries none. */
+static void say_anew(const Plan *rest, int64_t format, const char *name)
+{
+    const char *what =
+        strf(forever, "is a plan of format %lld, Pleat %s executes format %d",
+             (long long)format, program_version, format_now(FMTplan));
+
+    if (!rest->nsource)
+        err(NULL, "%s %s, and carries no sources to compile anew", name, what);
+    if (!launch_rank())
+        warn(NULL, "%s %s: it is compiled anew from the sources it carries",
+             name, what);
+}
+
+/* For plan_anew. */
+static Plan *compile_anew(const Plan *rest, int64_t format, const char *name)
+{
+    Opts *keys = opts_new(forever);
+    const char *key, *value;
+    Text t = { .arena = forever };
+
+    say_anew(rest, format, name);
+    for (int i = 0; opts_each(rest->opts, i, &key, &value); i++)
+        opts_set(keys, key, value, NULL);
+    opts_set(keys, "target", rest->target, NULL);
+    int status = guarded(anew_job, &(Anew){ rest, keys }, &t);
+    if (status)
+        exit(status);
+    return plan_parse(forever, t.s, t.len, name);
+}
+
+void accept_other_plans(void)
+{
+    plan_anew = compile_anew;
+}
+
+/* ---- the model of a run must stay ---------------------------------------- */
+
+typedef struct Models {
+    const Plan *past;
+    const Args *now;
+    const char *dir;
+} Models;
+
+/* What is computed, as text; not what is only looked at. */
+static char *essence(Graph *g)
+{
+    Node **v = g->node;
+    size_t n = 0;
+
+    for (size_t i = 0; i < vec_len(v); i++)
+        if (v[i]->op != Ometric && v[i]->op != Ooutput)
+            v[n++] = v[i];
+    if (v)
+        ((VecHead *)(void *)v)[-1].len = n;
+    g_tidy(g);
+    g->opts = opts_new(g->arena);
+    g->name = intern("model");
+    g->nhf = 0;
+    return graph_print(forever, g, 0);
+}
+
+static int64_t batch_of(const Graph *g)
+{
+    for (int i = 0; i < g->naxis; i++)
+        if (!strcmp(g->axis[i]->name, "batch") && g->axis[i]->loc)
+            return g->axis[i]->n;
+    return 0;
+}
+
+/* The first line of a that b has not at its place. */
+static const char *first_other(const char *a, const char *b)
+{
+    size_t i = 0, line = 0;
+
+    for (; a[i] && a[i] == b[i]; i++)
+        line = a[i] == '\n' ? i + 1 : line;
+    line += strspn(a + line, " ");
+    return strf(forever, "%.*s", (int)strcspn(a + line, "\n"), a + line);
+}
+
+/* How many sequences a rank takes at once may change: then both are of that
+ * batch. */
+static int compare_job(void *arg, FILE *out)
+{
+    const Models *m = arg;
+    Opts *then = opts_new(forever);
+    const char *key, *value;
+    const Args *a = m->now;
+    Trace now = a->past
+                    ? trace_sources(a->past->source, a->past->nsource, a->keys)
+                    : trace(a->file, a->keys, TRACEquiet);
+    int64_t batch = batch_of(now.g);
+
+    (void)out;
+    for (int i = 0; opts_each(m->past->opts, i, &key, &value); i++)
+        opts_set(then, key, value, NULL);
+    if (batch)
+        opts_set(then, "axes.batch", strf(forever, "%lld", (long long)batch),
+                 NULL);
+    Trace past = trace_sources(m->past->source, m->past->nsource, then);
+    char *x = essence(past.g), *y = essence(now.g);
+    if (strcmp(x, y))
+        err(NULL,
+            "the model is not that of %s: '%s' was '%s'; a run keeps its "
+            "model (from=%s name=... starts another with its weights)",
+            m->dir, first_other(y, x), first_other(x, y), m->dir);
+    return 0;
+}
+
+static Plan *rest_of(const char *dir)
+{
+    const char *path = strf(forever, "%s/plan", dir);
+    size_t n;
+    char *s = file_read(forever, path, &n);
+
+    return s ? plan_rest(forever, s, n, path) : NULL;
+}
+
+/* Before MPI starts, by rank 0. */
+void check_model(const Args *a, const char *dir)
+{
+    if (launch_rank() || !opts_int(a->keys, "resume") ||
+        !ckpt_exists(strf(forever, "%s/ckpt", dir)))
+        return;
+    Plan *past = rest_of(dir);
+    if (!past || !past->nsource)
+        return;
+    int status = guarded(compare_job, &(Models){ past, a, dir }, NULL);
+    if (status)
+        exit(status);
+}
+
+/* ---- a run by its folder ------------------------------------------------- */
+
+const char *folder_of(const char *file)
+{
+    size_t n = strlen(file);
+
+    while (n > 1 && file[n - 1] == '/')
+        n--;
+    const char *dir = strf(forever, "%.*s", (int)n, file);
+    int is = !access(strf(forever, "%s/config.lua", dir), F_OK) ||
+             !access(strf(forever, "%s/plan", dir), F_OK);
+    return is ? dir : NULL;
+}
+
+/* The files of one start: its settings, and the plan of the same number. */
+typedef struct Start {
+    const Settings *c; /* null: none */
+    const char *plan;
+} Start;
+
+/* 0: the last one; else those of before, from 1. */
+static Start start_number(const char *dir, int i)
+{
+    const char *dot = i ? strf(forever, ".%d", i) : "";
+    const char *config = strf(forever, "%s/config%s.lua", dir, dot);
+
+    return (Start){ config_read(forever, config),
+                    strf(forever, "%s/plan%s", dir, dot) };
+}
+
+/* The last start; with --replay the one that ran that step. */
+static Start start_of(const Args *a, const char *dir)
+{
+    Start s = start_number(dir, 0);
+    int n = 1;
+
+    if (!a->replay || !s.c)
+        return s;
+    while (!access(strf(forever, "%s/config.%d.lua", dir, n), F_OK))
+        n++;
+    for (int i = n; s.c->from_step >= a->replay && --i > 0;)
+        s = start_number(dir, i);
+    return s;
+}
+
+/* Settings of the run, those typed now over them. */
+static Opts *all_keys(const Args *a, const char *dir, const Settings *c,
+                      const Plan *plan)
+{
+    const Opts *from = c ? c->given : plan->opts;
+    Opts *o = opts_new(forever);
+    const char *key, *value;
+    char world[32];
+
+    for (int i = 0; opts_each(from, i, &key, &value); i++)
+        opts_set(o, key, value, NULL);
+    for (int i = 0; c && opts_each(c->defaults, i, &key, &value); i++)
+        if (!opts_given(o, key) &&
+            (!opts_str(o, key) || strcmp(opts_str(o, key), value)))
+            opts_set(o, key, value, NULL);
+    if (!opts_given(o, "target"))
+        opts_set(o, "target", plan->target, NULL);
+    if (!opts_given(o, "world") && plan->mesh)
+        opts_set(o, "world",
+                 strf(forever, "%lld", (long long)plan->mesh->world), NULL);
+    snprintf(world, sizeof world, "%lld", (long long)launch_world());
+    if (launched() && !a->replay)
+        opts_set(o, "world", world, NULL);
+    opts_set(o, "name", dir, NULL);
+    for (int i = 0; opts_each(a->keys, i, &key, &value); i++)
+        opts_set(o, key, value, NULL);
+    return o;
+}
+
+/* Values as the plan has them, but for those that differ: paths may be written
+ * in another way. */
+static int same_key(const Opts *o, const Plan *p, const char *key)
+{
+    const char *x = opts_str(o, key), *y = opts_str(p->opts, key);
+
+    if (!strcmp(key, "target"))
+        y = p->target;
+    if (!strcmp(key, "world"))
+        y = strf(forever, "%lld", (long long)p->mesh->world);
+    if (!x || !y)
+        return x == y;
+    return !strcmp(config_value(forever, key, x),
+                   config_value(forever, key, y));
+}
+
+/* Is there a key that only compiling anew can change? */
+static int compiles(const Opts *o, const Plan *p)
+{
+    const char *key, *value;
+
+    if (opts_str(o, "train.ramp"))
+        return 1;
+    for (const KeyInfo *k = keytab; k->name; k++)
+        if (!run_key(key_name(k)) && !same_key(o, p, key_name(k)))
+            return 1;
+    for (int i = 0; opts_each(o, i, &key, &value); i++)
+        if (!strncmp(key, "axes.", 5) && !same_key(o, p, key))
+            return 1;
+    return 0;
+}
+
+static Plan *plan_in(const char *path, Text *text, int *other)
+{
+    size_t n;
+    char *s = file_read(forever, path, &n);
+
+    if (!s)
+        err(NULL, "cannot read %s: %s", path, strerror(errno));
+    int64_t format = plan_format(s, n);
+    *other = format && format != format_now(FMTplan);
+    *text = (Text){ .arena = forever, .s = s, .len = n };
+    return *other ? plan_rest(forever, s, n, path)
+                  : plan_parse(forever, s, n, path);
+}
+
+/* To every rank as text: what the settings say over the plan's. */
+static Text overlay(const Opts *o, const Plan *p)
+{
+    Text t = { .arena = forever };
+    const char *key, *value;
+
+    put(&t, "%s", "");
+    for (int i = 0; opts_each(o, i, &key, &value); i++)
+        if (!same_key(o, p, key) && run_key(key))
+            put(&t, "%s=%s\n", key, value);
+    return t;
+}
+
+static void lay_over(Plan *p, const Text *t)
+{
+    for (const char *s = t->len ? t->s : ""; *s;) {
+        size_t n = strcspn(s, "="), all = strcspn(s, "\n");
+        opts_set(p->opts, strf(forever, "%.*s", (int)n, s),
+                 strf(forever, "%.*s", (int)(all - n - 1), s + n + 1), NULL);
+        s += all + 1;
+    }
+}
+
+/* What a rank lays over the plan that all have. */
+void share_settings(Plan *p, Text *over)
+{
+    if (launched())
+        comm_plan(over);
+    lay_over(p, over);
+}
+
+/* Rank 0 alone, before MPI starts: a's keys become those of the run, and a
+ * compiles its sources or has its plan at hand. */
+Text take_folder(Args *a, const char *dir)
+{
+    Text text, none = { .arena = forever };
+    int other;
+
+    a->file = strf(forever, "%s/plan", dir);
+    if (launch_rank())
+        return none;
+    Start s = start_of(a, dir);
+    a->file = s.plan;
+    a->begun = s.c ? s.c->from_step : 0;
+    Plan *p = plan_in(s.plan, &text, &other);
+    a->keys = all_keys(a, dir, s.c, p);
+    a->past = p;
+    if (other)
+        say_anew(p, plan_format(text.s, text.len), a->file);
+    if (!other && !compiles(a->keys, p)) {
+        a->ready = text;
+        return overlay(a->keys, p);
+    }
+    check_model(a, dir);
+    return none;
+}

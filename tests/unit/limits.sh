@@ -1,0 +1,88 @@
+#!/bin/sh
+# limits: little memory, a small stack, a limit of file sizes, closed descriptors:
+# one clear line and its exit status, or a run that goes on; never a signal, never
+# a loop without end, and no file that another's text goes into.
+cd "$(dirname "$0")/../.." || exit 2
+: "${PLEAT:=$PWD/build/pleat}"
+dir=$PWD/build/tests/limits
+rm -rf "$dir" && mkdir -p "$dir" && tar -xzf tests/data/runs/format1.tar.gz -C "$dir" || exit 2
+rm -r "$dir/run"
+cd "$dir" || exit 2
+bad=0
+run="$PLEAT run small.lua target=host train.steps=4 train.save_every=2"
+
+# result NAME STATUS: ok when it is 0; else what was said
+result() {
+    if [ "$2" = 0 ]; then echo "ok - limits: $1"; return; fi
+    echo "not ok - limits: $1"
+    tail -n 12 said | sed 's/^/# /'
+    bad=1
+}
+
+# ends LIMIT command...: with this limit (the words of ulimit); what it says goes
+# to `said` by a pipe, which no limit of files cuts off; $got: its status
+ends() {
+    limit=$1
+    shift
+    got=$( (ulimit $limit && timeout -s KILL 60 "$@" 2>&1; echo "status $?") |
+        tee said | sed -n 's/^status //p')
+    sed -i '/^status /d' said
+}
+
+# lines: how many, steps left out
+lines() { grep -c -v "^step\|^val loss" said; }
+
+$run name=whole >said 2>&1
+result "without limits" $?
+
+# From no memory to enough: what is said is one line, or nothing when it trained.
+# (The sanitizers' programs reserve more memory than any such limit.)
+worst=0
+if $PLEAT doctor >said 2>&1 && (ulimit -v 2000000 && $PLEAT doctor >said 2>&1); then
+    for kib in 10000 40000 120000 200000 280000 360000 440000; do
+        rm -rf little
+        ends "-v $kib" $run name=little
+        [ "$got" = 0 ] || { [ "$got" = 1 ] && [ "$(lines)" = 1 ] && grep -q "memory\|map\|room" said; } ||
+            { worst=1; cp said "said.$kib"; sed "s/^/# $kib: /" said; }
+    done
+    result "little memory is one line" $worst
+    ends "-v 200000" env PLEAT_THREADS=2 $run name=blas
+    [ "$got" = 1 ] && grep -q "out of memory: OpenBLAS needs [0-9]* MiB for [0-9]* threads" said
+    result "OpenBLAS is not asked where it would ask for ever" $?
+else
+    echo "ok - limits: little memory is one line # SKIP a sanitizer's program"
+fi
+
+# A stack that must not grow; a process that may raise its limit does.
+for kib in 24 256; do
+    ends "-s $kib" $run "name=stack$kib"
+    [ "$got" = 0 ] || { [ "$got" = 1 ] && [ "$(lines)" = 1 ] &&
+        grep -q "a stack of $kib KiB (ulimit -s) is too small" said; }
+    result "a stack of $kib KiB" $?
+done
+ends "-Ss 256" $run name=soft
+result "a soft limit of the stack is raised" "$got"
+
+# A limit of file sizes: before the first step the end; afterwards a warning.
+ends "-f 1" $run name=plain
+[ "$got" = 1 ] && [ "$(lines)" = 1 ] && grep -q "cannot write .*: File too large" said
+result "no file beyond a limit: one line" $?
+ends "-f 600" $run name=partly axes.hidden=256
+[ "$got" = 3 ] && grep -q "the last checkpoint, of step 4, was not written" said && [ "$(grep -c '"loss"' partly/metrics.jsonl)" = 4 ] &&
+    grep -q "checkpoint not written: .*File too large" said
+result "no checkpoint beyond a limit: training goes on, status 3" $?
+# Closed descriptors: what a run prints goes nowhere, least of all into its files.
+for closed in "<&-" ">&-" "2>&-" "<&- >&- 2>&-"; do
+    rm -rf closed
+    sh -c "$run name=closed $closed" >said 2>&1
+    got=$?
+    [ $got = 0 ] && [ "$(grep -c '"loss"' closed/metrics.jsonl)" = 4 ] &&
+        ! grep -qv '^{"step": .*}$' closed/metrics.jsonl && "$PLEAT" ckpt verify closed >said 2>&1 &&
+        ! grep -q "^step" closed/plan closed/tuned closed/config.lua
+    result "closed: $closed" $?
+done
+# A pipe that nobody reads any more.
+($run name=pipe train.steps=40; echo $? >status) 2>said | head -n 1 >first
+[ "$(cat status)" = 0 ] && [ "$(grep -c '"loss"' pipe/metrics.jsonl)" = 40 ]
+result "a closed pipe does not end a run" $?
+exit $bad
