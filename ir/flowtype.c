@@ -22,6 +22,7 @@ typedef struct Typer {
     Origin *made;
     int n;         /* by number */
     uint32_t *cut; /* by buffer: of what lasts */
+    char *held;    /* by buffer: a step before made a value in it */
 } Typer;
 
 int has_flow(const Role *r)
@@ -82,7 +83,7 @@ static const char *kernel_slots(const Typer *t)
     return 0;
 }
 
-static const char *slot_wrong(const Typer *t, int i)
+static const char *slot_wrong(Typer *t, int i)
 {
     const Step *s = t->s;
     const ValueUse *f = &s->flow[i];
@@ -101,6 +102,11 @@ static const char *slot_wrong(const Typer *t, int i)
     if (f->make && f->bytes != t->c->r->buf[b].bytes)
         return strf(t->c->arena, "makes a value that is not as large as '%s'",
                     t->c->r->buf[b].name);
+    if (f->make && f->dt != t->c->r->buf[b].dt &&
+        (!t->held[b] || t->c->r->buf[b].prog < 0))
+        return strf(t->c->arena, "makes a value of another dtype than '%s'",
+                    t->c->r->buf[b].name);
+    t->held[b] |= f->make != 0;
     if (s->kind == Skernel)
         return 0;
     char use = use_of(s, i);
@@ -246,7 +252,7 @@ static const char *type_wrong(const Typer *t)
     }
 }
 
-static const char *step_type_wrong(const Typer *t)
+static const char *step_type_wrong(Typer *t)
 {
     const Step *s = t->s;
     const char *why = 0;
@@ -312,6 +318,7 @@ const char *values_wrong(const PlanCheck *c, int prog, Origin **made)
     int step = 0;
     const char *why = number_values(&t, &step);
     t.cut = lasting_cuts(c);
+    t.held = alloc(c->arena, (size_t)c->r->nbuf + 1);
     for (int i = 0; i < g->nstep && !why; i++) {
         t.s = &g->step[step = i];
         why = step_type_wrong(&t);

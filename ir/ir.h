@@ -253,7 +253,6 @@ int64_t local_elems(const Graph *g, const Node *n);
 int64_t local_bytes(const Graph *g, const Node *n);
 /* The pieces of dim d of n on one rank, in the order they lie: one, or two of
  * one length when cp's atoms cut a zigzag axis. Returns how many. */
-enum { MAXPIECE = 2 };
 int pieces(const Graph *g, const Node *n, int d, Piece out[MAXPIECE]);
 /* Global index of this rank's first element along a dim of one piece. */
 Aff local_start(const Graph *g, const Node *n, int d);
@@ -271,7 +270,6 @@ uint32_t atoms_of(const Graph *g, const Node *n, ShardKind k); /* typed k */
 uint32_t axis_atoms(const Axis *a);
 /* Where operand k of a pack begins, in elements of its last axis; k = nin:
  * where they end. Each begins at a multiple of PACKALIGN. */
-enum { PACKALIGN = 128 };
 int64_t bucket_at(const Node *pack, int k);
 /* A route node's value, int32, one buffer: offsets[E+1] of local experts, then
  * pair[cap] (token * top + slot of each row, -1: padding), then row[pairs]

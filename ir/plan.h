@@ -160,6 +160,26 @@ typedef struct Aff {
 } Aff;
 Aff aff(int64_t c);
 int64_t aff_at(const Mesh *m, const Aff *x, int64_t rank);
+/* Part of an axis: [start, start+len) in global indices. */
+typedef struct Piece {
+    Aff start;
+    int64_t len;
+} Piece;
+/* What each rank holds of an axis that `atoms` cut into equal parts of len: one
+ * piece. The slower an atom, the larger its steps. Where C ranks over the atoms
+ * `zigzag` hold two pieces, the axis is in 2 C runs, and rank p of them has
+ * runs p and 2 C - 1 - p: under a causal mask, as much to do as any other.
+ * Other atoms cut each of the two again:
+ *
+ *     C = 2, T = 2    p=0 t=0   [0 ..]  [6 ..]      in eighths
+ *                     p=0 t=1   [1 ..]  [7 ..]
+ *                     p=1 t=0   [2 ..]  [4 ..]
+ *                     p=1 t=1   [3 ..]  [5 ..]
+ *
+ * Returns how many pieces. */
+enum { MAXPIECE = 2 };
+int axis_pieces(const Mesh *m, int64_t len, uint32_t atoms, uint32_t zigzag,
+                Piece out[MAXPIECE]);
 
 /* ---- opts.c: keys of fold{}, train{}, data{}, precision{}, route{} ------- */
 
@@ -355,12 +375,8 @@ typedef struct Program {
                                      buffers that are not alive all the time */
 } Program;
 
-/* One axis of a stored or exchanged tensor: this rank holds the pieces
- * [start, start+len) in global indices, one after another. */
-typedef struct Piece {
-    Aff start;
-    int64_t len;
-} Piece;
+/* One axis of a stored or exchanged tensor: this rank holds these pieces, one
+ * after another. */
 typedef struct PlanDim {
     const char *axis;
     int64_t n; /* global */
@@ -472,9 +488,14 @@ Plan *plan_parse(Arena *a, const char *text, size_t len, const char *name);
 const char *plan_wrong(Arena *a, const Plan *p);
 void plan_check(const Plan *p); /* die() when wrong */
 
-/* ---- plancheck.c stepcheck.c tablecheck.c spans.c: what they share ------- */
+/* ---- plancheck.c stepcheck.c tablecheck.c tensorcheck.c spans.c: what they
+ * share -------------------------------------------------------------------- */
 
-enum { BUFALIGN = 256 }; /* of buffers and slots of frames */
+enum {
+    BUFALIGN = 256,  /* bytes: of buffers and slots of frames */
+    PACKALIGN = 128, /* elements: of members of a bucket */
+    PACKRUN = 64     /* elements: of a rank's run of a bucket */
+};
 #define HUGEBYTES ((int64_t)1 << 56)
 
 typedef struct PlanCheck {
@@ -495,6 +516,9 @@ Range aff_range(const Mesh *m, const Aff *x);
 int aff_stray(const Mesh *m, const Aff *x); /* atoms the mesh lacks? */
 const char *step_wrong(const PlanCheck *c, int prog, int step);
 const char *table_wrong(const PlanCheck *c, int prog);
+const char *tensors_wrong(const PlanCheck *c);
+const char *tensors_loose(const PlanCheck *c); /* plans with flow */
+const char *shared_wrong(Arena *a, const Plan *p);
 
 typedef struct Span { /* bytes alive at times from..to, both */
     int id;           /*   included */

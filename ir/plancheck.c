@@ -27,6 +27,8 @@ static const char *buf_wrong(const PlanCheck *c, const Buf *b)
         return "does not lie in the arena";
     if (b->prog >= r->nprog || b->prog < -1)
         return "belongs to no program";
+    if (b->cls == Bscratch && b->dt != Du8)
+        return "is work space of another dtype than u8";
     if (b->prog >= 0 && b->cls <= Boptim)
         return "of a persistent class does not live always";
     if (b->prog >= 0 &&
@@ -142,137 +144,21 @@ static const char *programs_wrong(const PlanCheck *c)
     return why;
 }
 
-/* ---- tensors ------------------------------------------------------------- */
-
-/* Elements of a dim on one rank; -1: pieces that go beyond the axis. */
-static int64_t dim_elems(const Mesh *m, const PlanDim *d)
-{
-    int64_t n = 0;
-    if (d->n < 0 || d->npiece < 0)
-        return -1;
-    for (int i = 0; i < d->npiece; i++) {
-        Range r = aff_range(m, &d->piece[i].start);
-        int64_t len = d->piece[i].len;
-        if (aff_stray(m, &d->piece[i].start) || r.min < 0 || len < 0 ||
-            len > d->n || r.max > d->n - len)
-            return -1;
-        n = sat_add(n, len);
-    }
-    return n;
-}
-
-/* The last element + 1 of its buffer that a tensor of n elements on a rank has,
- * on any rank; -1: elements that no rank has. */
-static int64_t tensor_end(const PlanCheck *c, const Tensor *t, int64_t n)
-{
-    int64_t first, end = sat_add(t->at, n);
-    if (!t->run)
-        return end;
-    if (end > sat_mul(t->run, mesh_extent(c->p->mesh, t->shard)))
-        return -1;
-    first = t->at / t->run * t->run;
-    return end - first < t->run ? end - first : t->run;
-}
-
-static const char *tensor_wrong(const PlanCheck *c, const Tensor *t)
-{
-    static const char *const kinds[] = {
-        "param", "master", "m", "v", "state", "input", "output", "copy",
-    };
-    size_t kind = 0;
-    int64_t n = 1;
-    if (!*t->name)
-        return "has no name";
-    while (kind < sizeof kinds / sizeof *kinds && strcmp(kinds[kind], t->kind))
-        kind++;
-    if (kind == sizeof kinds / sizeof *kinds)
-        return "is of no kind";
-    if (t->buf < 0 || t->buf >= c->r->nbuf)
-        return "names a buffer that does not exist";
-    if (t->nd < 0 || t->nd > MAXD)
-        return "has too many axes";
-    if (dtypes[t->dt].bytes == 0)
-        return "has a dtype without size";
-    for (int i = 0; i < t->nd; i++) {
-        int64_t e = dim_elems(c->p->mesh, &t->dim[i]);
-        if (e < 0)
-            return strf(c->arena, "has pieces beyond axis '%s'",
-                        t->dim[i].axis);
-        n = sat_mul(n, e);
-    }
-    if (t->at < 0 || t->run < 0 || (!t->run && t->shard) ||
-        (uint64_t)t->shard >> c->p->mesh->natom)
-        return "is a part of no bucket";
-    int64_t end = tensor_end(c, t, n);
-    if (end < 0)
-        return "goes beyond its bucket";
-    if (c->r->buf[t->buf].frame)
-        return "lies in a frame";
-    if (sat_mul(end, dtypes[t->dt].bytes) > c->r->buf[t->buf].bytes)
-        return "is larger than its buffer";
-    return 0;
-}
-
-static int by_name(const void *a, const void *b)
-{
-    return strcmp(*(const char *const *)a, *(const char *const *)b);
-}
-
-static const char *twice(const PlanCheck *c)
-{
-    int n = c->r->ntensor;
-    const char **v = alloc(c->arena, ((size_t)n + 1) * sizeof *v);
-    for (int i = 0; i < n; i++)
-        v[i] = c->r->tensor[i].name;
-    qsort(v, (size_t)n, sizeof *v, by_name);
-    for (int i = 1; i < n; i++)
-        if (!strcmp(v[i], v[i - 1]))
-            return strf(c->arena, "role %d: two tensors '%s'", c->role, v[i]);
-    return 0;
-}
-
-static const char *scalar_wrong(const PlanCheck *c, const Scalar *s)
-{
-    if (s->buf < 0 || s->buf >= c->r->nbuf)
-        return "names a buffer that does not exist";
-    if (dtypes[s->dt].bytes == 0)
-        return "has a dtype without size";
-    if (c->r->buf[s->buf].frame)
-        return "lies in a frame";
-    if (dtypes[s->dt].bytes > c->r->buf[s->buf].bytes)
-        return "is larger than its buffer";
-    return 0;
-}
-
-static const char *scalars_wrong(const PlanCheck *c, const Scalar *s, int n)
-{
-    const char *why;
-    for (int i = 0; i < n; i++)
-        if ((why = scalar_wrong(c, &s[i])))
-            return strf(c->arena, "role %d: scalar '%s' %s", c->role, s[i].name,
-                        why);
-    return 0;
-}
+/* ---- a stage ------------------------------------------------------------- */
 
 static const char *role_wrong(const PlanCheck *c)
 {
     const Role *r = c->r;
     const char *why = programs_wrong(c);
-    for (int i = 0; i < r->ntensor && !why; i++)
-        if ((why = tensor_wrong(c, &r->tensor[i])))
-            why = strf(c->arena, "role %d: tensor '%s' %s", c->role,
-                       r->tensor[i].name, why);
     if (!why)
-        why = twice(c);
-    for (int k = 0; k < r->nprog && !why && has_flow(r); k++)
+        why = tensors_wrong(c);
+    if (why || !has_flow(r))
+        return why;
+    for (int k = 0; k < r->nprog && !why; k++)
         why = flow_wrong(c, k);
-    if (!why && has_flow(r))
-        why = sizes_wrong(c);
     if (!why)
-        why = scalars_wrong(c, r->in, r->nin);
-    if (!why)
-        why = scalars_wrong(c, r->out, r->nout);
-    return why;
+        why = tensors_loose(c);
+    return why ? why : sizes_wrong(c);
 }
 
 /* ---- the rest ------------------------------------------------------------ */
@@ -312,29 +198,11 @@ static const char *kernels_wrong(PlanCheck *c)
     return 0;
 }
 
-/* A weight belongs to one stage; others that read it have copies. */
-static const char *owners_wrong(Arena *a, const Plan *p)
-{
-    const char **v = 0;
-    for (int r = 0; r < p->nrole; r++)
-        for (int i = 0; i < p->role[r].ntensor; i++) {
-            const Tensor *t = &p->role[r].tensor[i];
-            if (!strcmp(t->kind, "param") || !strcmp(t->kind, "state"))
-                vec_push(a, v, intern(t->name));
-        }
-    if (v)
-        qsort(v, vec_len(v), sizeof *v, by_pointer);
-    for (size_t i = 1; i < vec_len(v); i++)
-        if (v[i] == v[i - 1])
-            return strf(a, "two stages own '%s'", v[i]);
-    return 0;
-}
-
 const char *plan_wrong(Arena *a, const Plan *p)
 {
     PlanCheck c = { .arena = a, .p = p };
     const char *why = kernels_wrong(&c);
-    if (p->nrole != 1 && p->nrole != p->mesh->size[Mpp])
+    if (p->nrole != p->mesh->size[Mpp] && (p->nrole != 1 || has_flow(p->role)))
         return strf(a, "%d roles for %lld pipeline stages", p->nrole,
                     (long long)p->mesh->size[Mpp]);
     for (int i = 0; i < p->nhf && !why; i++)
@@ -343,7 +211,7 @@ const char *plan_wrong(Arena *a, const Plan *p)
         c.r = &p->role[c.role];
         why = role_wrong(&c);
     }
-    why = why ? why : owners_wrong(a, p);
+    why = why ? why : shared_wrong(a, p);
     return why ? why : meets_wrong(a, p);
 }
 

@@ -1,9 +1,8 @@
 /* sizes.c: steps fill their buffers and nothing is left over. stepcheck.c says
  * that no step goes beyond its buffers; a plan of the compiler has, besides,
  * operands that are exactly as large as their buffers, an arena and frames that
- * are exactly as high as what lies in them, groups of more than one rank,
- * tensors in buffers of their own or in buckets without overlap, and as many
- * turns as a step has micro-batches.
+ * are exactly as high as what lies in them, groups of more than one rank, and
+ * as many turns as a step has micro-batches.
  *
  * Not proved: which way a square matrix is turned. */
 #include <stdlib.h>
@@ -196,108 +195,6 @@ static const char *heights_wrong(const PlanCheck *c)
                : "does not have the arena that its programs need";
 }
 
-/* ---- tensors ------------------------------------------------------------- */
-
-static int64_t local_elems(const Tensor *t)
-{
-    int64_t n = 1;
-    for (int d = 0; d < t->nd; d++) {
-        int64_t len = 0;
-        for (int k = 0; k < t->dim[d].npiece; k++)
-            len = sat_add(len, t->dim[d].piece[k].len);
-        n = sat_mul(n, len);
-    }
-    return n;
-}
-
-static int is_output(const PlanCheck *c, int buf)
-{
-    for (int k = 0; k < c->r->nprog; k++)
-        for (int i = 0; i < c->r->prog[k].nend; i++)
-            if (c->r->prog[k].end[i].buf == buf)
-                return 1;
-    return c->r->buf[buf].prog < 0;
-}
-
-/* A tensor lies in its own buffer, all of it, or in a bucket of its kind. */
-static const char *tensor_sizes(const PlanCheck *c, const Tensor *t)
-{
-    const Buf *b = &c->r->buf[t->buf];
-    int64_t n = t->run ? t->run : local_elems(t), w = dtypes[t->dt].bytes;
-    const char *kind = strf(c->arena, "optim.%s.", t->kind);
-    if (sat_mul(n, w) != b->bytes)
-        return "is not as large as its buffer";
-    if (!strcmp(t->kind, "output"))
-        return is_output(c, t->buf) ? NULL : "is not there at the end";
-    int param = !strcmp(t->kind, "param") && b->cls == Bparam;
-    if (t->run ? !param && strncmp(b->name, kind, strlen(kind)) != 0
-               : t->at || strcmp(b->name, t->name))
-        return "lies in the buffer of another";
-    return 0;
-}
-
-typedef struct Member {
-    const Tensor *t;
-    int64_t end;
-} Member;
-
-static int by_place(const void *a, const void *b)
-{
-    const Tensor *x = ((const Member *)a)->t, *y = ((const Member *)b)->t;
-    return x->buf != y->buf ? x->buf - y->buf
-                            : (x->at > y->at) - (x->at < y->at);
-}
-
-/* Members of a bucket follow each other, cut over the same ranks. */
-static const char *members_wrong(const PlanCheck *c)
-{
-    Member *v = NULL;
-    for (int i = 0; i < c->r->ntensor; i++) {
-        const Tensor *t = &c->r->tensor[i];
-        if (t->run)
-            vec_push(c->arena, v, ((Member){ t, t->at + local_elems(t) }));
-    }
-    if (v)
-        qsort(v, vec_len(v), sizeof *v, by_place);
-    for (size_t i = 1; i < vec_len(v); i++) {
-        const Tensor *x = v[i - 1].t, *y = v[i].t;
-        if (x->buf == y->buf &&
-            (x->run != y->run || x->shard != y->shard || v[i - 1].end > y->at))
-            return strf(c->arena,
-                        "tensors '%s' and '%s' do not fit into one "
-                        "bucket",
-                        x->name, y->name);
-    }
-    return 0;
-}
-
-static const char *scalars_wrong(const PlanCheck *c, const Scalar *s, int n,
-                                 const char *block)
-{
-    for (int i = 0; i < n; i++)
-        if (strcmp(c->r->buf[s[i].buf].name,
-                   strf(c->arena, "%s.%s", block, s[i].name)))
-            return strf(c->arena, "scalar '%s' lies in the buffer of another",
-                        s[i].name);
-    return 0;
-}
-
-static const char *tensors_wrong(const PlanCheck *c)
-{
-    const Role *r = c->r;
-    const char *wrong = both(scalars_wrong(c, r->in, r->nin, "step"),
-                             scalars_wrong(c, r->out, r->nout, "result"));
-    if (wrong)
-        return wrong;
-    for (int i = 0; i < c->r->ntensor; i++) {
-        const Tensor *t = &c->r->tensor[i];
-        const char *why = tensor_sizes(c, t);
-        if (why)
-            return strf(c->arena, "tensor '%s' %s", t->name, why);
-    }
-    return members_wrong(c);
-}
-
 /* ---- turns --------------------------------------------------------------- */
 
 /* Micro-batches that a rank runs in turn, from the tokens of a step; 0: there
@@ -368,8 +265,6 @@ static const char *frames_wrong(const PlanCheck *c, int prog)
 const char *sizes_wrong(const PlanCheck *c)
 {
     const char *why = heights_wrong(c);
-    if (!why)
-        why = tensors_wrong(c);
     for (int k = 0; k < c->r->nprog && !why; k++)
         why = repeats_wrong(c, &c->r->prog[k]);
     for (int k = 0; k < c->r->nprog && !why; k++)
