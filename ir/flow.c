@@ -233,7 +233,7 @@ static const char *run_rows(Flows *x)
 
 /* ---- the end ------------------------------------------------------------- */
 
-static const char *end_wrong(Flows *x, const End *e, const uint32_t *cut)
+static const char *end_wrong(Flows *x, const End *e)
 {
     const Role *r = x->c->r;
     if (e->buf < 0 || e->buf >= r->nbuf || r->buf[e->buf].frame)
@@ -244,20 +244,17 @@ static const char *end_wrong(Flows *x, const End *e, const uint32_t *cut)
     const ValueUse *f = x->made[e->value].f;
     if (b->prog == -1 && (f->part[0] || f->part[1] || f->part[2]))
         return strf(x->c->arena, "leaves in '%s' terms of a sum", b->name);
-    if (b->prog == -1 && f->cut != cut[e->buf])
-        return strf(x->c->arena,
-                    "leaves in '%s' what is cut over atoms %x, "
-                    "not %x",
-                    b->name, f->cut, cut[e->buf]);
+    if (b->prog == -1 && !shapes_equal(&x->c->p->shape[f->shape],
+                                      x->c->lasting[e->buf]))
+        return strf(x->c->arena, "leaves in '%s' what lies otherwise", b->name);
     return 0;
 }
 
 static const char *ends_wrong(Flows *x)
 {
-    const uint32_t *cut = lasting_cuts(x->c);
     const char *why = 0;
     for (int i = 0; i < x->g->nend && !why; i++) {
-        why = end_wrong(x, &x->g->end[i], cut);
+        why = end_wrong(x, &x->g->end[i]);
         if (!why && x->at[x->g->end[i].buf].row < 0)
             why = "ends twice with one buffer";
         if (!why)

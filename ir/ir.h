@@ -264,6 +264,9 @@ uint32_t slowness(const Mesh *m, const Axis *a, uint32_t atoms);
 /* Parts that n elements of an axis must divide into when `atoms` cut it. */
 int64_t cut_parts(const Mesh *m, const Axis *a, uint32_t atoms);
 uint32_t atoms_of(const Graph *g, const Node *n, ShardKind k); /* typed k */
+/* Atoms that cut axis a of n. Where a route map is cut its rows are, and none
+ * of their other axes. */
+uint32_t cut_atoms(const Mesh *m, const Node *n, const Axis *a);
 /* Buckets (passes/bucket.c) have axes of their own, whose names say over which
  * atoms they are cut: "own.a0", as their members are, and "flat.a1.a2". 0: any
  * other axis. */
@@ -474,7 +477,9 @@ typedef struct Group {
                                      rather than store it; 0: none */
     const char *text;            /* kernel text, or null */
     Node **arg;
-    int narg; /* buffers of the step, in order; null: none */
+    int narg;    /* buffers of the step, in order; null: none */
+    Node **view; /* of products: what it reads and makes there, as
+                                     it sees it; null: as the buffers' nodes */
 } Group;
 
 typedef struct Target {

@@ -112,13 +112,20 @@ static void note_role(Meet *x, int role)
 static const ValueUse *type_sent(const Meet *x, int role, const Step *s)
 {
     const Program *g = x->g[role];
-    static const ValueUse none;
+    static const ValueUse none = { .shape = 0 };
     int v = s->flow ? s->flow[0].read : 0;
     for (int i = 0; i < g->nstep && v > 0; i++)
         for (int k = 0; k < g->step[i].nbuf && g->step[i].flow; k++)
             if (g->step[i].flow[k].make == v)
                 return &g->step[i].flow[k];
     return &none;
+}
+
+static int same_type(const Meet *x, const ValueUse *a, const ValueUse *b)
+{
+    const Shape *l = x->p->shape;
+    return shapes_equal(&l[a->shape], &l[b->shape]) &&
+           !memcmp(a->part, b->part, sizeof a->part);
 }
 
 static const char *wire_wrong(const Meet *x, const Wire *w)
@@ -146,7 +153,7 @@ static const char *wire_wrong(const Meet *x, const Wire *w)
         last = a->s;
         const ValueUse *t = type_sent(x, w->from, a->s);
         if (a->s->flow && a->s->flow[0].read > 0 && b->s->flow &&
-            !same_type(t, &b->s->flow[0]))
+            !same_type(x, t, &b->s->flow[0]))
             return wrong(x, w->from, a->s,
                          "sends another type than is "
                          "received");

@@ -290,20 +290,40 @@ typedef struct StepInfo {
 } StepInfo;
 extern const StepInfo stepinfo[NSTEPKIND];
 
+/* How a value lies on a rank: row-major, the last axis fastest. Axes of one name
+ * in the shapes of a step are one axis. What is no product of its axes (a row
+ * map) names those that cut it, and says how many elements it has. */
+typedef struct ShapeDim {
+    const char *axis;
+    int64_t n;    /* on a rank */
+    uint32_t cut; /* atoms over which ranks hold parts of it */
+    int zigzag;   /* two pieces on each: see axis_pieces */
+} ShapeDim;
+typedef struct Shape {
+    Dtype dt;
+    int64_t elems; /* on a rank */
+    int nd;
+    ShapeDim dim[MAXD];
+} Shape;
+uint32_t shape_cut(const Shape *x);   /* over all axes */
+int64_t shape_elems(const Shape *x);  /* the product of its axes */
+int64_t shape_bytes(const Shape *x);
+int shapes_equal(const Shape *x, const Shape *y);
+int shape_dim(const Shape *x, const char *axis); /* -1: none */
+
 /* What a step does to one of its buffers: the values of its program have
  * numbers from 1. read: the number of the value it needs there, ~b: what buffer
  * b held when the program began (parameters, inputs ...), 0: it reads nothing.
- * make: the number of the value it leaves there, 0: it writes nothing. The type
- * of what it makes: dtype, bytes; part[op], atoms over whose ranks op (0 add, 1
- * max, 2 min) is still to be done; cut: atoms over which ranks hold parts of
- * it. Over all other atoms of a stage ranks hold the same. */
+ * as: the shape in which it reads that; -1: as it was made. make: the number
+ * of the value it leaves there, 0: it writes nothing. Of what it makes: its
+ * shape, and part[op], atoms over whose ranks op (0 add, 1 max, 2 min) is
+ * still to be done. Over atoms that are neither in these nor cut its shape the
+ * ranks of a stage hold the same. */
 typedef struct ValueUse {
     int read, make;
-    Dtype dt;
-    int64_t bytes;
-    uint32_t part[3], cut;
+    int as, shape; /* indices of the plan's shapes */
+    uint32_t part[3];
 } ValueUse;
-int same_type(const ValueUse *x, const ValueUse *y);
 
 typedef struct Step {
     StepKind kind;
@@ -466,6 +486,8 @@ typedef struct Plan {
     int64_t tokens;         /* of one step, all ranks */
     int64_t params, active; /* of the model */
     double flops;           /* of one step by formula C3, all ranks */
+    int nshape;
+    Shape *shape; /* of the values of all programs */
     int nrole;
     Role *role;
     const char *prelude; /* kernel text before all kernels */
@@ -504,6 +526,8 @@ typedef struct PlanCheck {
     const Role *r;
     int role;
     const char **kernels; /* names, sorted by pointer */
+    Shape **lasting;     /* by buffer: how what lives there always
+                                     lies; null: it does not */
 } PlanCheck;
 
 /* Least and largest value over all ranks. Sums and products saturate. */
@@ -535,8 +559,14 @@ typedef struct Origin {
     const ValueUse *f;
 } Origin;
 const char *values_wrong(const PlanCheck *c, int prog, Origin **made);
-/* By buffer: atoms that cut what lives there, from its tensors. */
-uint32_t *lasting_cuts(const PlanCheck *c);
+const char *shapes_wrong(const PlanCheck *c);
+/* By buffer: how what lives there always lies, from its tensors. */
+Shape **lasting_shapes(const PlanCheck *c);
+/* May what lies like x be read like y, without a byte moved? */
+int is_view_of(const Shape *y, const Shape *x);
+/* Shapes by slot, null: it reads, or makes, nothing there. */
+const char *operands_wrong(const PlanCheck *c, const Step *s,
+                           const Shape *const *in, const Shape *const *out);
 const char *flow_wrong(const PlanCheck *c, int prog);
 const char *sizes_wrong(const PlanCheck *c);
 const char *meets_wrong(Arena *a, const Plan *p); /* stages with each other */

@@ -146,7 +146,7 @@ static const char *programs_wrong(const PlanCheck *c)
 
 /* ---- a stage ------------------------------------------------------------- */
 
-static const char *role_wrong(const PlanCheck *c)
+static const char *role_wrong(PlanCheck *c)
 {
     const Role *r = c->r;
     const char *why = programs_wrong(c);
@@ -154,10 +154,10 @@ static const char *role_wrong(const PlanCheck *c)
         why = tensors_wrong(c);
     if (why || !has_flow(r))
         return why;
+    why = tensors_loose(c);
+    c->lasting = why ? NULL : lasting_shapes(c);
     for (int k = 0; k < r->nprog && !why; k++)
         why = flow_wrong(c, k);
-    if (!why)
-        why = tensors_loose(c);
     return why ? why : sizes_wrong(c);
 }
 
@@ -207,6 +207,8 @@ const char *plan_wrong(Arena *a, const Plan *p)
                     (long long)p->mesh->size[Mpp]);
     for (int i = 0; i < p->nhf && !why; i++)
         why = hf_wrong(&c, &p->hf[i]);
+    if (!why)
+        why = shapes_wrong(&c);
     for (c.role = 0; c.role < p->nrole && !why; c.role++) {
         c.r = &p->role[c.role];
         why = role_wrong(&c);

@@ -10,9 +10,7 @@
 
 #include "ir.h"
 
-/* Atoms that cut axis a of n. Where a route map is cut its rows are, and none
- * of their other axes. */
-static uint32_t cutters(const Mesh *m, const Node *n, const Axis *a)
+uint32_t cut_atoms(const Mesh *m, const Node *n, const Axis *a)
 {
     uint32_t mask = 0;
 
@@ -42,7 +40,7 @@ int64_t cut_parts(const Mesh *m, const Axis *a, uint32_t atoms)
 
 static int64_t cut(const Graph *g, const Node *n, Dim d)
 {
-    uint32_t atoms = cutters(g->mesh, n, d.a);
+    uint32_t atoms = cut_atoms(g->mesh, n, d.a);
 
     if (!atoms)
         return d.n;
@@ -158,7 +156,7 @@ int pieces(const Graph *g, const Node *n, int d, Piece out[MAXPIECE])
 {
     Axis *a = n->dim[d].a;
 
-    return axis_pieces(g->mesh, local_n(g, n, d), cutters(g->mesh, n, a),
+    return axis_pieces(g->mesh, local_n(g, n, d), cut_atoms(g->mesh, n, a),
                        zigzag_atoms(g->mesh, a), out);
 }
 

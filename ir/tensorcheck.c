@@ -86,8 +86,9 @@ static const char *axis_wrong(const PlanCheck *c, const PlanDim *d)
     Piece want[MAXPIECE];
 
     if (cut >> m->natom || cut & m->mask[Mpp])
-        return strf(c->arena, "has an axis '%s' cut over other atoms than "
-                              "those of a stage",
+        return strf(c->arena,
+                    "has an axis '%s' cut over other atoms than "
+                    "those of a stage",
                     d->axis);
     for (int i = 0; i < d->npiece; i++) {
         if (d->piece[i].len < 1)
@@ -118,8 +119,9 @@ static const char *axes_wrong(const PlanCheck *c, const Tensor *t)
         if (why)
             return why;
         if (seen & cut)
-            return strf(c->arena, "is cut twice over the ranks that cut axis "
-                                  "'%s'",
+            return strf(c->arena,
+                        "is cut twice over the ranks that cut axis "
+                        "'%s'",
                         t->dim[i].axis);
         seen |= cut;
         for (int k = 0; k < i; k++)
@@ -335,8 +337,7 @@ typedef struct Named {
 static const Tensor *find(const Named *x, const char *prefix, const char *path)
 {
     Tensor key = { .name = strf(x->c->arena, "%s%s", prefix, path) }, *k = &key;
-    const Tensor **at =
-        bsearch(&k, x->v, (size_t)x->n, sizeof *x->v, by_name);
+    const Tensor **at = bsearch(&k, x->v, (size_t)x->n, sizeof *x->v, by_name);
     return at ? *at : NULL;
 }
 
@@ -412,8 +413,8 @@ static const char *owners_wrong(const PlanCheck *c)
     why = why ? why : blocks_wrong(c, r->out, r->nout, "result", owners);
     for (int i = 0; i < r->ntensor && !why; i++)
         if (!is(&r->tensor[i], "output"))
-            owners[r->tensor[i].buf] += !(r->tensor[i].run &&
-                                          owners[r->tensor[i].buf]);
+            owners[r->tensor[i].buf] +=
+                !(r->tensor[i].run && owners[r->tensor[i].buf]);
     for (int i = 0; i < r->nbuf && !why; i++)
         if (r->buf[i].prog < 0 && owners[i] != 1)
             why = strf(c->arena, "role %d: buffer '%s' belongs to %d tensors",

@@ -31,7 +31,8 @@ struct Emit {
     Stage *stage;
     int nstage;
     Stage *now;     /* the one whose program is being made */
-    Kernel *kernel; /* vec; all stages share them */
+    Shapes *shapes; /* all programs share them */
+    Kernel *kernel; /* vec; all stages too */
     Table *kernels; /* name -> itself */
 };
 
@@ -438,7 +439,9 @@ static void enter_stage(Emit *e, const Graph *g)
 
 void emit_program(Emit *e, Graph *g, Group **groups)
 {
-    Draft m = { .arena = e->arena, .e = e, .g = g, .T = e->T };
+    Draft m = {
+        .arena = e->arena, .e = e, .g = g, .T = e->T, .shapes = e->shapes
+    };
     Program p = { .name = g->prog };
 
     if (!e->mesh)
@@ -473,6 +476,7 @@ Emit *emit_new(Arena *a, Graph *g, const Target *T)
 
     *e = (Emit){ .arena = a, .logical = g, .T = T };
     e->kernels = table_new(a);
+    e->shapes = shapes_new(a);
     return e;
 }
 
@@ -546,6 +550,8 @@ Plan *emit_finish(Emit *e, const CompileOptions *o)
         .target = e->T->name,
         .mesh = e->mesh,
         .opts = g->opts,
+        .nshape = (int)vec_len(shapes_all(e->shapes)),
+        .shape = shapes_all(e->shapes),
         .nrole = e->nstage,
         .role = make_roles(e),
         .prelude = e->T->prelude,
