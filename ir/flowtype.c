@@ -325,11 +325,10 @@ static const char *type_wrong(const Typer *t)
 /* Shapes by slot, for operands.c. */
 static const char *operands(const Typer *t)
 {
-    enum { MOST = 5 };
-    const Shape *in[MOST] = { 0 }, *out[MOST] = { 0 };
     const Step *s = t->s;
-    if (stepinfo[s->kind].nbuf < 2)
-        return NULL;
+    size_t n = (size_t)s->nbuf + 1;
+    const Shape **in = alloc(t->c->arena, n * sizeof *in);
+    const Shape **out = alloc(t->c->arena, n * sizeof *out);
     for (int i = 0; i < s->nbuf; i++) {
         const ValueUse *f = &s->flow[i];
         in[i] = f->read ? type_of(t, i).s : NULL;

@@ -5,9 +5,8 @@
  *                its operands, so that none is transposed or another's
  *   collectives  an axis becomes whole, or is cut, over the group's atoms; the
  *                blocks are what stands before and behind it
- *   kernels      an integer that depends on the rank says where the rank's part
- *                of something begins: of an axis of an operand, in elements of
- *                it or in places of the axis, or of a member of a bucket
+ *
+ * Kernels are in places.c.
  *
  * Each function returns null or what is wrong. */
 #include <stdlib.h>
@@ -307,6 +306,7 @@ const char *operands_wrong(const PlanCheck *c, const Step *s,
 {
     const Shape *op[OPERANDS];
     switch (s->kind) {
+    case Skernel: return places_wrong(c, s, in, out);
     case Sgemm:
     case Sgmm:
     case Sgmmw:

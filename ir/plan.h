@@ -157,6 +157,7 @@ void mesh_words(const Mesh *m, uint32_t atoms, char *s, size_t size);
 /* An integer that may depend on the rank: c + sum of k[i] * coordinate i. */
 typedef struct Aff {
     int64_t c, k[MAXATOM];
+    int64_t free; /* of a kernel's: see places.c */
 } Aff;
 Aff aff(int64_t c);
 int64_t aff_at(const Mesh *m, const Aff *x, int64_t rank);
@@ -565,6 +566,11 @@ Shape **lasting_shapes(const PlanCheck *c);
 /* May what lies like x be read like y, without a byte moved? */
 int is_view_of(const Shape *y, const Shape *x);
 /* Shapes by slot, null: it reads, or makes, nothing there. */
+const char *places_wrong(const PlanCheck *c, const Step *s,
+                         const Shape *const *in, const Shape *const *out);
+/* Say which of a kernel's integers are free. */
+void mark_places(Arena *a, const Mesh *m, Step *s, const Shape *const *in,
+                 const Shape *const *out);
 const char *operands_wrong(const PlanCheck *c, const Step *s,
                            const Shape *const *in, const Shape *const *out);
 const char *flow_wrong(const PlanCheck *c, int prog);

@@ -24,16 +24,17 @@ static int number(Draft *m, const Node *n, int cleared)
 {
     void **at = table_at(m->value, KEYP(n) + (uint64_t)cleared);
 
-    if (!*at)
+    if (!*at) {
         *at = (void *)(uintptr_t)++m->nvalue;
+        vec_push(m->arena, m->shape,
+                 shape_index(m->shapes, m->g,
+                             n->op == Owrite ? storage((Node *)n) : n));
+    }
     return (int)(uintptr_t)*at;
 }
 
 static void type_of(const Draft *m, const Node *n, ValueUse *f)
 {
-    const Node *in = n->op == Owrite ? storage((Node *)n) : n;
-
-    f->shape = shape_index(m->shapes, m->g, in);
     for (int t = 0; m->g->mesh && t < m->g->mesh->natom; t++)
         if (n->sh[t].k == P)
             f->part[n->sh[t].op] |= 1u << t;
@@ -90,8 +91,27 @@ static void makes(Draft *m, const Group *k, const Node *n, ValueUse *f)
     int adds = sums && k->fam != FAMzero && accumulates(k, v);
     type_of(m, v, f);
     f->make = number(m, v, sums && !adds);
+    f->shape = m->shape[f->make - 1];
     if (adds && !stores(k))
         f->read = v->nin > 1 ? number(m, value(v->in[1]), 0) : number(m, v, 1);
+}
+
+/* Which integers of a kernel its operands explain. */
+static void mark(Draft *m, Step *s)
+{
+    const Shape *all = shapes_all(m->shapes);
+    size_t n = (size_t)s->nbuf + 1;
+    const Shape **in = alloc(m->arena, n * sizeof *in);
+    const Shape **out = alloc(m->arena, n * sizeof *out);
+
+    for (int i = 0; i < s->nbuf; i++) {
+        const ValueUse *f = &s->flow[i];
+        if (f->read)
+            in[i] = &all[f->as >= 0 ? f->as : m->shape[f->read - 1]];
+        if (f->make)
+            out[i] = &all[f->shape];
+    }
+    mark_places(m->arena, m->g->mesh, s, in, out);
 }
 
 void flow_step(Draft *m, const Group *k, Step *s)
@@ -112,6 +132,8 @@ void flow_step(Draft *m, const Group *k, Step *s)
             f->read = is_persistent(n) ? ~n->buf : number(m, n, 0);
         f->as = read_as(m, k, i, f);
     }
+    if (s->kind == Skernel && m->g->mesh)
+        mark(m, s);
 }
 
 /* A buffer that two nodes speak of has one entry; an output that is an input

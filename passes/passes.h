@@ -499,6 +499,7 @@ typedef struct Draft { /* one program being made */
     int *work; /* step -> buffer of its work space, or -1 */
     Table *value;
     int nvalue;       /* flow.c: numbers of values */
+    int *shape;       /* vec: of value i + 1 */
     Shapes *shapes; /* the plan's */
 } Draft;
 
