@@ -244,8 +244,8 @@ static const char *end_wrong(Flows *x, const End *e)
     const ValueUse *f = x->made[e->value].f;
     if (b->prog == -1 && (f->part[0] || f->part[1] || f->part[2]))
         return strf(x->c->arena, "leaves in '%s' terms of a sum", b->name);
-    if (b->prog == -1 && !shapes_equal(&x->c->p->shape[f->shape],
-                                      x->c->lasting[e->buf]))
+    if (b->prog == -1 &&
+        !shapes_equal(&x->c->p->shape[f->shape], x->c->lasting[e->buf]))
         return strf(x->c->arena, "leaves in '%s' what lies otherwise", b->name);
     return 0;
 }

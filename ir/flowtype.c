@@ -26,7 +26,7 @@ typedef struct Typer {
 
 /* What a step reads: how it lies there, what is still to be summed up. */
 typedef struct Type {
-    const Shape *s;
+    const ValueShape *s;
     const uint32_t *part;
 } Type;
 
@@ -86,9 +86,10 @@ static const char *kernel_slots(const Typer *t)
 /* Kernels read what lives always as it lies; others may name its axes anew. */
 static int may_read_as(const Typer *t, const ValueUse *f)
 {
-    const Shape *y = &t->c->p->shape[f->as];
-    const Shape *x = f->read < 0 ? t->c->lasting[~f->read]
-                                 : &t->c->p->shape[t->made[f->read].f->shape];
+    const ValueShape *y = &t->c->p->shape[f->as];
+    const ValueShape *x = f->read < 0
+                              ? t->c->lasting[~f->read]
+                              : &t->c->p->shape[t->made[f->read].f->shape];
     return x && (t->s->kind == Skernel ? shapes_equal(y, x) : is_view_of(y, x));
 }
 
@@ -98,7 +99,7 @@ static const char *slot_wrong(Typer *t, int i)
     const ValueUse *f = &s->flow[i];
     int b = s->buf[i];
     const Buf *u = b < 0 ? NULL : &t->c->r->buf[b];
-    const Shape *l = f->make ? &t->c->p->shape[f->shape] : NULL;
+    const ValueShape *l = f->make ? &t->c->p->shape[f->shape] : NULL;
     if (!u || u->cls == Bscratch)
         return f->read || f->make ? "has a value in no buffer" : NULL;
     if (!f->read && !f->make)
@@ -133,7 +134,7 @@ static const char *slot_wrong(Typer *t, int i)
 /* Of slot i; nothing, cut over nothing, where it reads nothing. */
 static Type type_of(const Typer *t, int i)
 {
-    static const Shape none;
+    static const ValueShape none;
     static const uint32_t whole[3];
     const ValueUse *f = &t->s->flow[i];
     Type x = { &none, whole };
@@ -229,7 +230,7 @@ static int takes_parts(const Typer *t, uint32_t atoms)
     const Step *s = t->s;
     for (int i = 0; i < s->nbuf; i++) {
         const ValueUse *f = &s->flow[i];
-        const Shape *y = f->make ? &t->c->p->shape[f->shape] : NULL;
+        const ValueShape *y = f->make ? &t->c->p->shape[f->shape] : NULL;
         for (int d = 0; y && d < y->nd; d++)
             for (int k = 0; k < s->nbuf && y->dim[d].cut & atoms; k++)
                 if (s->flow[k].read &&
@@ -327,8 +328,8 @@ static const char *operands(const Typer *t)
 {
     const Step *s = t->s;
     size_t n = (size_t)s->nbuf + 1;
-    const Shape **in = alloc(t->c->arena, n * sizeof *in);
-    const Shape **out = alloc(t->c->arena, n * sizeof *out);
+    const ValueShape **in = alloc(t->c->arena, n * sizeof *in);
+    const ValueShape **out = alloc(t->c->arena, n * sizeof *out);
     for (int i = 0; i < s->nbuf; i++) {
         const ValueUse *f = &s->flow[i];
         in[i] = f->read ? type_of(t, i).s : NULL;

@@ -123,7 +123,7 @@ static const ValueUse *type_sent(const Meet *x, int role, const Step *s)
 
 static int same_type(const Meet *x, const ValueUse *a, const ValueUse *b)
 {
-    const Shape *l = x->p->shape;
+    const ValueShape *l = x->p->shape;
     return shapes_equal(&l[a->shape], &l[b->shape]) &&
            !memcmp(a->part, b->part, sizeof a->part);
 }

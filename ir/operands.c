@@ -110,7 +110,7 @@ static void grouped_loops(const Step *s, Loops *v)
     }
 }
 
-static int64_t stride_of(const Shape *x, int dim)
+static int64_t stride_of(const ValueShape *x, int dim)
 {
     int64_t n = 1;
     for (int d = x->nd - 1; d > dim; d--)
@@ -119,11 +119,11 @@ static int64_t stride_of(const Shape *x, int dim)
 }
 
 /* Null, or an axis that has another size in another operand. */
-static const char *axis_loops(const Shape *const op[OPERANDS], Loops *v)
+static const char *axis_loops(const ValueShape *const op[OPERANDS], Loops *v)
 {
     for (int i = 0; i < OPERANDS; i++)
         for (int d = 0; d < op[i]->nd; d++) {
-            const ShapeDim *a = &op[i]->dim[d];
+            const ValueDim *a = &op[i]->dim[d];
             int64_t stride[OPERANDS] = { 0 };
             int seen = 0;
             for (int k = 0; k < OPERANDS; k++) {
@@ -142,7 +142,7 @@ static const char *axis_loops(const Shape *const op[OPERANDS], Loops *v)
 }
 
 static const char *product_wrong(const PlanCheck *c, const Step *s,
-                                 const Shape *const op[OPERANDS])
+                                 const ValueShape *const op[OPERANDS])
 {
     Loops have = { 0 }, want = { 0 };
     const char *axis = axis_loops(op, &want);
@@ -163,7 +163,7 @@ typedef struct Blocks { /* steps.def */
     int64_t outer, inner, zig, low;
 } Blocks;
 
-static int64_t product(const Shape *x, int from, int to)
+static int64_t product(const ValueShape *x, int from, int to)
 {
     int64_t n = 1;
     for (int d = from; d < to; d++)
@@ -172,13 +172,13 @@ static int64_t product(const Shape *x, int from, int to)
 }
 
 /* Atoms of the group that cut an axis in two pieces. */
-static uint32_t piecing(const Mesh *m, const ShapeDim *d, uint32_t atoms)
+static uint32_t piecing(const Mesh *m, const ValueDim *d, uint32_t atoms)
 {
     return d->zigzag ? d->cut & m->mask[Mcp] & atoms : 0;
 }
 
 /* 2 where the axis stays in pieces, each of them an axis of its own. */
-static int64_t halves(const Mesh *m, const ShapeDim *d, uint32_t atoms)
+static int64_t halves(const Mesh *m, const ValueDim *d, uint32_t atoms)
 {
     return d->zigzag && !piecing(m, d, atoms) ? 2 : 1;
 }
@@ -189,7 +189,7 @@ static int64_t lower(const Mesh *m, uint32_t z, uint32_t atoms)
 }
 
 /* Is `cut` what `whole` is when these atoms cut it too, in equal parts? */
-static int cuts(const Mesh *m, const ShapeDim *whole, const ShapeDim *cut,
+static int cuts(const Mesh *m, const ValueDim *whole, const ValueDim *cut,
                 uint32_t atoms)
 {
     return whole->cut == (cut->cut & ~atoms) && (cut->cut & atoms) == atoms &&
@@ -198,14 +198,14 @@ static int cuts(const Mesh *m, const ShapeDim *whole, const ShapeDim *cut,
            !strcmp(whole->axis, cut->axis);
 }
 
-static int same_axis(const ShapeDim *x, const ShapeDim *y)
+static int same_axis(const ValueDim *x, const ValueDim *y)
 {
     return !strcmp(x->axis, y->axis) && x->n == y->n && x->cut == y->cut &&
            x->zigzag == y->zigzag;
 }
 
 /* The axes along which x and y differ: at most two, in order. -1: others. */
-static int differing(const Shape *x, const Shape *y, int at[2])
+static int differing(const ValueShape *x, const ValueShape *y, int at[2])
 {
     int n = 0;
     if (x->nd != y->nd || x->dt != y->dt)
@@ -220,14 +220,14 @@ static int differing(const Shape *x, const Shape *y, int at[2])
 }
 
 /* All-gather, reduce-scatter: along one axis of `whole` and `cut`. */
-static int along(const Mesh *m, const Shape *whole, const Shape *cut,
+static int along(const Mesh *m, const ValueShape *whole, const ValueShape *cut,
                  uint32_t atoms, Blocks *b)
 {
     int at[2];
     if (differing(whole, cut, at) != 1 ||
         !cuts(m, &whole->dim[at[0]], &cut->dim[at[0]], atoms))
         return 0;
-    const ShapeDim *d = &cut->dim[at[0]];
+    const ValueDim *d = &cut->dim[at[0]];
     uint32_t z = piecing(m, d, atoms);
     int64_t h = halves(m, d, atoms);
     b->outer = sat_mul(product(cut, 0, at[0]), h);
@@ -238,7 +238,7 @@ static int along(const Mesh *m, const Shape *whole, const Shape *cut,
 }
 
 /* All-to-all: outer A mid B inner swap zig low of steps.def. */
-static int exchanged(const Mesh *m, const Shape *x, const Shape *y,
+static int exchanged(const Mesh *m, const ValueShape *x, const ValueShape *y,
                      uint32_t atoms, int64_t want[8])
 {
     int at[2];
@@ -246,7 +246,7 @@ static int exchanged(const Mesh *m, const Shape *x, const Shape *y,
         return 0;
     int swap = !cuts(m, &y->dim[at[0]], &x->dim[at[0]], atoms);
     int a = at[swap], b = at[!swap];
-    const ShapeDim *xa = &x->dim[a], *yb = &y->dim[b];
+    const ValueDim *xa = &x->dim[a], *yb = &y->dim[b];
     if (!cuts(m, &y->dim[a], xa, atoms) || !cuts(m, &x->dim[b], yb, atoms))
         return 0;
     int64_t ha = halves(m, xa, atoms), hb = halves(m, yb, atoms);
@@ -271,7 +271,7 @@ static int has_blocks(const Step *s, const Blocks *b)
 }
 
 static const char *collective_wrong(const PlanCheck *c, const Step *s,
-                                    const Shape *x, const Shape *y)
+                                    const ValueShape *x, const ValueShape *y)
 {
     const Mesh *m = c->p->mesh;
     uint32_t atoms = s->atoms & ~m->mask[Mpp];
@@ -302,9 +302,10 @@ static const char *collective_wrong(const PlanCheck *c, const Step *s,
 /* ---- the whole ----------------------------------------------------------- */
 
 const char *operands_wrong(const PlanCheck *c, const Step *s,
-                           const Shape *const *in, const Shape *const *out)
+                           const ValueShape *const *in,
+                           const ValueShape *const *out)
 {
-    const Shape *op[OPERANDS];
+    const ValueShape *op[OPERANDS];
     switch (s->kind) {
     case Skernel: return places_wrong(c, s, in, out);
     case Sgemm:

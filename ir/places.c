@@ -13,7 +13,7 @@
 /* ---- an axis ------------------------------------------------------------- */
 
 /* The elements between neighbours along an axis, on a rank or of all ranks. */
-static int64_t step_of(const Mesh *m, const Shape *x, int dim, int all)
+static int64_t step_of(const Mesh *m, const ValueShape *x, int dim, int all)
 {
     int64_t n = 1;
     for (int d = x->nd - 1; d > dim; d--) {
@@ -25,7 +25,7 @@ static int64_t step_of(const Mesh *m, const Shape *x, int dim, int all)
 
 /* May `by` places of an axis be counted so: as places of it or of an axis that
  * it is merged into with what lies behind it, or as elements? */
-static int counts(const Mesh *m, const Shape *x, int dim, int64_t by)
+static int counts(const Mesh *m, const ValueShape *x, int dim, int64_t by)
 {
     by = by < 0 ? -by : by;
     for (int all = 0; all < 2; all++) {
@@ -39,10 +39,10 @@ static int counts(const Mesh *m, const Shape *x, int dim, int64_t by)
 
 /* Takes out of v what says where, by these atoms, the rank's part of an axis
  * begins. */
-static int take_start(const Mesh *m, const Shape *x, int dim, uint32_t atoms,
-                      Aff *v)
+static int take_start(const Mesh *m, const ValueShape *x, int dim,
+                      uint32_t atoms, Aff *v)
 {
-    const ShapeDim *d = &x->dim[dim];
+    const ValueDim *d = &x->dim[dim];
     Piece p[MAXPIECE];
     uint32_t zigzag = d->zigzag ? m->mask[Mcp] : 0;
     int64_t len = d->zigzag && !(atoms & zigzag) ? d->n / 2 : d->n;
@@ -75,8 +75,8 @@ static uint32_t varies(const Mesh *m, const Aff *x)
 
 typedef struct Operands {
     const Mesh *m;
-    const Shape **x; /* vec: what is read and made */
-    uint32_t terms;  /* atoms of the sums that it makes terms of */
+    const ValueShape **x; /* vec: what is read and made */
+    uint32_t terms;       /* atoms of the sums that it makes terms of */
 } Operands;
 
 /* The rank's number over some of these atoms. */
@@ -95,9 +95,9 @@ static void take_number(const Mesh *m, uint32_t atoms, Aff *v)
 
 /* A part of an axis begins somewhere in all of it, or in the part that another
  * operand has of it. */
-static void take_axis(const Operands *o, const Shape *x, int dim, Aff *v)
+static void take_axis(const Operands *o, const ValueShape *x, int dim, Aff *v)
 {
-    const ShapeDim *d = &x->dim[dim];
+    const ValueDim *d = &x->dim[dim];
     if (!d->cut || take_start(o->m, x, dim, d->cut, v))
         return;
     take_number(o->m, d->cut, v);
@@ -111,14 +111,14 @@ static void take_axis(const Operands *o, const Shape *x, int dim, Aff *v)
 
 /* Where ranks share a sum, each takes a part of what all have of an axis, or of
  * a slice of it. */
-static void take_share(const Operands *o, const Shape *x, int dim, Aff *v)
+static void take_share(const Operands *o, const ValueShape *x, int dim, Aff *v)
 {
-    const ShapeDim *d = &x->dim[dim];
+    const ValueDim *d = &x->dim[dim];
     uint32_t atoms = varies(o->m, v) & o->terms & ~d->cut;
     int64_t most = d->n / mesh_extent(o->m, atoms);
-    Shape y = *x;
+    ValueShape y = *x;
     for (int64_t n = most; n > 0 && atoms; n--) {
-        y.dim[dim] = (ShapeDim){ d->axis, n, atoms, 0 };
+        y.dim[dim] = (ValueDim){ d->axis, n, atoms, 0 };
         if (take_start(o->m, &y, dim, atoms, v))
             return;
     }
@@ -138,7 +138,8 @@ static int explained(const Operands *o, Aff v)
 }
 
 static Operands operands_of(Arena *a, const Mesh *m, const Step *s,
-                            const Shape *const *in, const Shape *const *out)
+                            const ValueShape *const *in,
+                            const ValueShape *const *out)
 {
     Operands o = { .m = m };
     for (int i = 0; i < s->nbuf; i++) {
@@ -152,8 +153,8 @@ static Operands operands_of(Arena *a, const Mesh *m, const Step *s,
     return o;
 }
 
-void mark_places(Arena *a, const Mesh *m, Step *s, const Shape *const *in,
-                 const Shape *const *out)
+void mark_places(Arena *a, const Mesh *m, Step *s, const ValueShape *const *in,
+                 const ValueShape *const *out)
 {
     Operands o = operands_of(a, m, s, in, out);
     for (int i = 0; i < s->nint; i++)
@@ -161,7 +162,8 @@ void mark_places(Arena *a, const Mesh *m, Step *s, const Shape *const *in,
 }
 
 const char *places_wrong(const PlanCheck *c, const Step *s,
-                         const Shape *const *in, const Shape *const *out)
+                         const ValueShape *const *in,
+                         const ValueShape *const *out)
 {
     const Mesh *m = c->p->mesh;
     Operands o = { 0 };

@@ -158,7 +158,7 @@ static void put_scalar(Text *t, const char *io, const Scalar *s)
     puts_(t, "\n");
 }
 
-static void put_shape(Text *t, const Shape *x)
+static void put_shape(Text *t, const ValueShape *x)
 {
     puts_(t, "shape");
     word(t, dtypes[x->dt].name);

@@ -294,23 +294,23 @@ extern const StepInfo stepinfo[NSTEPKIND];
 /* How a value lies on a rank: row-major, the last axis fastest. Axes of one name
  * in the shapes of a step are one axis. What is no product of its axes (a row
  * map) names those that cut it, and says how many elements it has. */
-typedef struct ShapeDim {
+typedef struct ValueDim {
     const char *axis;
     int64_t n;    /* on a rank */
     uint32_t cut; /* atoms over which ranks hold parts of it */
     int zigzag;   /* two pieces on each: see axis_pieces */
-} ShapeDim;
-typedef struct Shape {
+} ValueDim;
+typedef struct ValueShape {
     Dtype dt;
     int64_t elems; /* on a rank */
     int nd;
-    ShapeDim dim[MAXD];
-} Shape;
-uint32_t shape_cut(const Shape *x);   /* over all axes */
-int64_t shape_elems(const Shape *x);  /* the product of its axes */
-int64_t shape_bytes(const Shape *x);
-int shapes_equal(const Shape *x, const Shape *y);
-int shape_dim(const Shape *x, const char *axis); /* -1: none */
+    ValueDim dim[MAXD];
+} ValueShape;
+uint32_t shape_cut(const ValueShape *x);   /* over all axes */
+int64_t shape_elems(const ValueShape *x);  /* the product of its axes */
+int64_t shape_bytes(const ValueShape *x);
+int shapes_equal(const ValueShape *x, const ValueShape *y);
+int shape_dim(const ValueShape *x, const char *axis); /* -1: none */
 
 /* What a step does to one of its buffers: the values of its program have
  * numbers from 1. read: the number of the value it needs there, ~b: what buffer
@@ -488,7 +488,7 @@ typedef struct Plan {
     int64_t params, active; /* of the model */
     double flops;           /* of one step by formula C3, all ranks */
     int nshape;
-    Shape *shape; /* of the values of all programs */
+    ValueShape *shape; /* of the values of all programs */
     int nrole;
     Role *role;
     const char *prelude; /* kernel text before all kernels */
@@ -527,7 +527,7 @@ typedef struct PlanCheck {
     const Role *r;
     int role;
     const char **kernels; /* names, sorted by pointer */
-    Shape **lasting;     /* by buffer: how what lives there always
+    ValueShape **lasting;     /* by buffer: how what lives there always
                                      lies; null: it does not */
 } PlanCheck;
 
@@ -562,17 +562,17 @@ typedef struct Origin {
 const char *values_wrong(const PlanCheck *c, int prog, Origin **made);
 const char *shapes_wrong(const PlanCheck *c);
 /* By buffer: how what lives there always lies, from its tensors. */
-Shape **lasting_shapes(const PlanCheck *c);
+ValueShape **lasting_shapes(const PlanCheck *c);
 /* May what lies like x be read like y, without a byte moved? */
-int is_view_of(const Shape *y, const Shape *x);
+int is_view_of(const ValueShape *y, const ValueShape *x);
 /* Shapes by slot, null: it reads, or makes, nothing there. */
 const char *places_wrong(const PlanCheck *c, const Step *s,
-                         const Shape *const *in, const Shape *const *out);
+                         const ValueShape *const *in, const ValueShape *const *out);
 /* Say which of a kernel's integers are free. */
-void mark_places(Arena *a, const Mesh *m, Step *s, const Shape *const *in,
-                 const Shape *const *out);
+void mark_places(Arena *a, const Mesh *m, Step *s, const ValueShape *const *in,
+                 const ValueShape *const *out);
 const char *operands_wrong(const PlanCheck *c, const Step *s,
-                           const Shape *const *in, const Shape *const *out);
+                           const ValueShape *const *in, const ValueShape *const *out);
 const char *flow_wrong(const PlanCheck *c, int prog);
 const char *sizes_wrong(const PlanCheck *c);
 const char *meets_wrong(Arena *a, const Plan *p); /* stages with each other */

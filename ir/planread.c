@@ -120,9 +120,9 @@ static void read_ints(Reader *r, Step *s)
 {
     Lex *x = &r->x;
     const char *from = x->p, *to = from;
-    while (to < x->end && (lex_isdigit(*to) || *to == ' ' || *to == '+' ||
-                           *to == '-' || *to == '*' || *to == 'a' ||
-                           *to == '?'))
+    while (to < x->end &&
+           (lex_isdigit(*to) || *to == ' ' || *to == '+' || *to == '-' ||
+            *to == '*' || *to == 'a' || *to == '?'))
         to++;
     if (2 * r->used >= r->slots)
         grow(r);
@@ -462,12 +462,12 @@ void lex_hf(Lex *x, HfMap *h)
     }
 }
 
-static Shape read_shape(Lex *x)
+static ValueShape read_shape(Lex *x)
 {
-    Shape l = { .dt = lex_dtype(x) };
+    ValueShape l = { .dt = lex_dtype(x) };
     l.elems = lex_range(x, "elements", 0, HUGEBYTES);
     while (lex_mark(x, '(')) {
-        ShapeDim d = { .axis = lex_word(x) };
+        ValueDim d = { .axis = lex_word(x) };
         if (l.nd == MAXD)
             lex_err(x, "more than %d axes", MAXD);
         d.n = lex_range(x, "size", 0, HUGEBYTES);
@@ -527,7 +527,7 @@ static void read_part(Reader *r)
         lex_hf(x, &h);
         vec_push(x->arena, p->hf, h);
     } else if (lex_take(x, "shape")) {
-        Shape l = read_shape(x);
+        ValueShape l = read_shape(x);
         vec_push(x->arena, p->shape, l);
     } else if (lex_take(x, "kernel")) {
         Kernel k = { .name = lex_word(x) };

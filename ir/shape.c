@@ -1,11 +1,11 @@
-/* shape.c: how values lie in memory, as a plan says it (plan.h, Shape): what
+/* shape.c: how values lie in memory, as a plan says it (plan.h, ValueShape): what
  * holds of each shape, the shapes of what lives always, and views. What steps
  * do with shapes is in operands.c. */
 #include <string.h>
 
 #include "plan.h"
 
-uint32_t shape_cut(const Shape *x)
+uint32_t shape_cut(const ValueShape *x)
 {
     uint32_t cut = 0;
     for (int d = 0; d < x->nd; d++)
@@ -13,7 +13,7 @@ uint32_t shape_cut(const Shape *x)
     return cut;
 }
 
-int64_t shape_elems(const Shape *x)
+int64_t shape_elems(const ValueShape *x)
 {
     int64_t n = 1;
     for (int d = 0; d < x->nd; d++)
@@ -21,7 +21,7 @@ int64_t shape_elems(const Shape *x)
     return n;
 }
 
-int64_t shape_bytes(const Shape *x)
+int64_t shape_bytes(const ValueShape *x)
 {
     return sat_mul(x->elems, dtypes[x->dt].bytes);
 }
@@ -31,13 +31,13 @@ static int same_name(const char *a, const char *b)
     return a == b || !strcmp(a, b);
 }
 
-static int same_dim(const ShapeDim *x, const ShapeDim *y)
+static int same_dim(const ValueDim *x, const ValueDim *y)
 {
     return same_name(x->axis, y->axis) && x->n == y->n && x->cut == y->cut &&
            x->zigzag == y->zigzag;
 }
 
-int shapes_equal(const Shape *x, const Shape *y)
+int shapes_equal(const ValueShape *x, const ValueShape *y)
 {
     if (x == y)
         return 1;
@@ -47,7 +47,7 @@ int shapes_equal(const Shape *x, const Shape *y)
     return x->nd == y->nd && x->dt == y->dt && x->elems == y->elems;
 }
 
-int shape_dim(const Shape *x, const char *axis)
+int shape_dim(const ValueShape *x, const char *axis)
 {
     for (int d = 0; d < x->nd; d++)
         if (same_name(x->dim[d].axis, axis))
@@ -57,7 +57,7 @@ int shape_dim(const Shape *x, const char *axis)
 
 /* Renamed, split and merged axes: the same elements over the same ranks. Axes
  * that keep their name keep their order. */
-int is_view_of(const Shape *y, const Shape *x)
+int is_view_of(const ValueShape *y, const ValueShape *x)
 {
     int last = -1;
     if (x->dt != y->dt || x->elems != y->elems || shape_cut(x) != shape_cut(y))
@@ -73,12 +73,12 @@ int is_view_of(const Shape *y, const Shape *x)
 
 /* ---- each ---------------------------------------------------------------- */
 
-static const char *shape_wrong(const PlanCheck *c, const Shape *x)
+static const char *shape_wrong(const PlanCheck *c, const ValueShape *x)
 {
     const Mesh *m = c->p->mesh;
     uint32_t seen = 0;
     for (int d = 0; d < x->nd; d++) {
-        const ShapeDim *a = &x->dim[d];
+        const ValueDim *a = &x->dim[d];
         if (a->cut >> m->natom || a->cut & m->mask[Mpp])
             return "is cut over other atoms than those of a stage";
         if (a->cut & seen)
@@ -115,12 +115,12 @@ static uint32_t cut_of(const PlanDim *d)
     return cut;
 }
 
-static void of_tensor(const Tensor *t, Shape *x)
+static void of_tensor(const Tensor *t, ValueShape *x)
 {
-    *x = (Shape){ .dt = t->dt, .nd = t->nd };
+    *x = (ValueShape){ .dt = t->dt, .nd = t->nd };
     for (int d = 0; d < t->nd; d++) {
         const PlanDim *p = &t->dim[d];
-        x->dim[d] = (ShapeDim){ p->axis, 0, cut_of(p), p->npiece > 1 };
+        x->dim[d] = (ValueDim){ p->axis, 0, cut_of(p), p->npiece > 1 };
         for (int i = 0; i < p->npiece; i++)
             x->dim[d].n += p->piece[i].len;
     }
@@ -138,32 +138,32 @@ static const char *axis_over(Arena *a, const char *what, uint32_t atoms)
     return t.s;
 }
 
-static void of_bucket(Arena *a, const Tensor *t, Shape *x)
+static void of_bucket(Arena *a, const Tensor *t, ValueShape *x)
 {
     uint32_t own = 0;
     for (int d = 0; d < t->nd; d++)
         own |= cut_of(&t->dim[d]);
-    *x = (Shape){ .dt = t->dt, .elems = t->run };
+    *x = (ValueShape){ .dt = t->dt, .elems = t->run };
     if (own)
-        x->dim[x->nd++] = (ShapeDim){ axis_over(a, "own", own), 1, own, 0 };
+        x->dim[x->nd++] = (ValueDim){ axis_over(a, "own", own), 1, own, 0 };
     x->dim[x->nd++] =
-        (ShapeDim){ axis_over(a, "flat", t->shard), t->run, t->shard, 0 };
+        (ValueDim){ axis_over(a, "flat", t->shard), t->run, t->shard, 0 };
 }
 
-static void of_scalars(const Scalar *s, int n, Shape **v, Shape *room)
+static void of_scalars(const Scalar *s, int n, ValueShape **v, ValueShape *room)
 {
     for (int i = 0; i < n; i++) {
-        room[i] = (Shape){ .dt = s[i].dt, .elems = 1 };
+        room[i] = (ValueShape){ .dt = s[i].dt, .elems = 1 };
         v[s[i].buf] = &room[i];
     }
 }
 
-Shape **lasting_shapes(const PlanCheck *c)
+ValueShape **lasting_shapes(const PlanCheck *c)
 {
     const Role *r = c->r;
     size_t n = (size_t)(r->nbuf + r->ntensor + r->nin + r->nout) + 1;
-    Shape **v = alloc(c->arena, n * sizeof *v);
-    Shape *room = alloc(c->arena, n * sizeof *room);
+    ValueShape **v = alloc(c->arena, n * sizeof *v);
+    ValueShape *room = alloc(c->arena, n * sizeof *room);
     of_scalars(r->in, r->nin, v, room);
     of_scalars(r->out, r->nout, v, room + r->nin);
     room += r->nin + r->nout;

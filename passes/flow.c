@@ -99,10 +99,10 @@ static void makes(Draft *m, const Group *k, const Node *n, ValueUse *f)
 /* Which integers of a kernel its operands explain. */
 static void mark(Draft *m, Step *s)
 {
-    const Shape *all = shapes_all(m->shapes);
+    const ValueShape *all = shapes_all(m->shapes);
     size_t n = (size_t)s->nbuf + 1;
-    const Shape **in = alloc(m->arena, n * sizeof *in);
-    const Shape **out = alloc(m->arena, n * sizeof *out);
+    const ValueShape **in = alloc(m->arena, n * sizeof *in);
+    const ValueShape **out = alloc(m->arena, n * sizeof *out);
 
     for (int i = 0; i < s->nbuf; i++) {
         const ValueUse *f = &s->flow[i];

@@ -515,7 +515,7 @@ const Node *made_in(const Group *k, const Node *n); /* what k leaves in n's
                                      buffer; null: nothing */
 void flow_ends(Draft *m, Program *p);
 Shapes *shapes_new(Arena *a);
-Shape *shapes_all(const Shapes *x); /* vec */
+ValueShape *shapes_all(const Shapes *x); /* vec */
 int shape_index(Shapes *x, const Graph *g, const Node *n); /* its index */
 int accumulates(const Group *k, const Node *n); /* adds to what n holds */
 int stores(const Group *k);

@@ -1,4 +1,4 @@
-/* shapes.c: how the values of a plan's steps lie, from the nodes' types (Shape
+/* shapes.c: how the values of a plan's steps lie, from the nodes' types (ValueShape
  * of plan.h). Layers repeat, so each distinct shape is kept once.
  *
  *     %q = dot .. f32 [micro=4 seq=512 hidden=128] @ tp:hidden dp:micro
@@ -10,9 +10,9 @@
 
 struct Shapes {
     Arena *arena;
-    Table *at;  /* hash -> 1 + index of the last; others by next */
-    Shape *all; /* vec */
-    int *next;  /* vec: the one before of the same hash; -1: none */
+    Table *at;       /* hash -> 1 + index of the last; others by next */
+    ValueShape *all; /* vec */
+    int *next;       /* vec: the one before of the same hash; -1: none */
 };
 
 Shapes *shapes_new(Arena *a)
@@ -23,12 +23,12 @@ Shapes *shapes_new(Arena *a)
     return x;
 }
 
-Shape *shapes_all(const Shapes *x)
+ValueShape *shapes_all(const Shapes *x)
 {
     return x->all;
 }
 
-static uint64_t hash(const Shape *s)
+static uint64_t hash(const ValueShape *s)
 {
     uint64_t h = mix64((uint64_t)s->dt, (uint64_t)s->elems);
 
@@ -39,7 +39,7 @@ static uint64_t hash(const Shape *s)
     return h;
 }
 
-static int keep(Shapes *x, const Shape *s)
+static int keep(Shapes *x, const ValueShape *s)
 {
     void **slot = table_at(x->at, hash(s) | 1);
     int i = (int)(uintptr_t)*slot - 1;
@@ -63,16 +63,16 @@ static uint32_t unnamed(const Graph *g, const Node *n)
     return all;
 }
 
-static void add_dim(Shape *s, const Axis *a, int64_t n, uint32_t cut,
+static void add_dim(ValueShape *s, const Axis *a, int64_t n, uint32_t cut,
                     uint32_t zigzag)
 {
     if (s->nd == MAXD)
         die("shape: more than %d axes", MAXD);
-    s->dim[s->nd++] = (ShapeDim){ a->name, n, cut, (cut & zigzag) != 0 };
+    s->dim[s->nd++] = (ValueDim){ a->name, n, cut, (cut & zigzag) != 0 };
 }
 
 /* A row map lies by counts; the axes that cut it stand for it, each once. */
-static void map_shape(const Graph *g, const Node *n, Shape *s)
+static void map_shape(const Graph *g, const Node *n, ValueShape *s)
 {
     const Mesh *m = g->mesh;
 
@@ -95,7 +95,7 @@ static void map_shape(const Graph *g, const Node *n, Shape *s)
 
 int shape_index(Shapes *x, const Graph *g, const Node *n)
 {
-    Shape s = { .dt = n->dt, .elems = local_elems(g, n) };
+    ValueShape s = { .dt = n->dt, .elems = local_elems(g, n) };
     uint32_t rest = unnamed(g, n);
 
     if (n->op == Oroute)

@@ -60,6 +60,8 @@ OF(operands, steps, Step, buf, x->nbuf)
 OF(values, steps, Step, flow, x->flow ? x->nbuf : 0)
 OF(numbers, steps, Step, iv, x->kind == Skernel ? 0 : x->nint)
 OF(allints, steps, Step, iv, x->kind == Skernel ? x->nint : 0)
+OF(shapes, plans, Plan, shape, x->nshape)
+OF(shapedims, shapes, ValueShape, dim, x->nd)
 
 /* Integers of kernels that depend on the rank. */
 static void **places_of_ranks(Mutant *m)
@@ -81,6 +83,15 @@ static void **collectives(Mutant *m)
     void **v = NULL, **all = steps(m);
     for (size_t i = 0; i < vec_len(all); i++)
         if (((Step *)all[i])->atoms)
+            vec_push(m->arena, v, all[i]);
+    return v;
+}
+
+static void **library(Mutant *m)
+{
+    void **v = NULL, **all = steps(m);
+    for (size_t i = 0; i < vec_len(all); i++)
+        if (((Step *)all[i])->kind != Skernel)
             vec_push(m->arena, v, all[i]);
     return v;
 }
@@ -122,6 +133,12 @@ static const Field fields[] = {
     ROW("factor",   factors,     HfFactor, total,   I64)
     ROW("factor",   factors,     HfFactor, start,   I64)
     ROW("factor",   factors,     HfFactor, n,       I64)
+    ONE("shape",    shapes,      ValueShape,    dt,      NDTYPE)
+    ROW("shape",    shapes,      ValueShape,    elems,   I64)
+    ROW("shape dim", shapedims,  ValueDim, axis,    NAME)
+    ROW("shape dim", shapedims,  ValueDim, n,       I64)
+    ROW("shape dim", shapedims,  ValueDim, cut,     BITS)
+    ONE("shape dim", shapedims,  ValueDim, zigzag,  2)
     ROW("role",     roles,       Role,     arena,   I64)
     ROW("role",     roles,       Role,     persist, I64)
     ROW("buf",      bufs,        Buf,      name,    NAME)
@@ -174,9 +191,8 @@ static const Field fields[] = {
     BARE("integer of a kernel", allints,            RANKS)
     ROW("value",    values,      ValueUse, read,    I32)
     ROW("value",    values,      ValueUse, make,    I32)
-    ONE("value",    values,      ValueUse, dt,      NDTYPE)
-    ROW("value",    values,      ValueUse, bytes,   I64)
-    ROW("value",    values,      ValueUse, cut,     BITS)
+    ROW("value",    values,      ValueUse, as,      I32)
+    ROW("value",    values,      ValueUse, shape,   I32)
     ROW("value",    values,      ValueUse, part[0], BITS)
     ROW("value",    values,      ValueUse, part[1], BITS)
     ROW("value",    values,      ValueUse, part[2], BITS)
@@ -201,6 +217,8 @@ static const List lists[] = {
     LIST("roles",    plans,    Plan,    role,   nrole)
     LIST("hfs",      plans,    Plan,    hf,     nhf)
     INSIDE("hf dims", hfs,     HfMap,   dim,    nd)
+    LIST("shapes",   plans,    Plan,    shape,  nshape)
+    INSIDE("shape dims", shapes, ValueShape, dim,    nd)
     LIST("bufs",     roles,    Role,    buf,    nbuf)
     LIST("tensors",  roles,    Role,    tensor, ntensor)
     LIST("ins",      roles,    Role,    in,     nin)
@@ -216,7 +234,7 @@ static const List lists[] = {
     LIST("slots",    frames,   Frame,   slot,   nslot)
     LIST("places",   frames,   Frame,   of,     nof)
     LIST("operands", steps,    Step,    buf,    nbuf)
-    LIST("integers", steps,    Step,    iv,     nint)
+    LIST("integers", library,  Step,    iv,     nint)
 };
 /* clang-format on */
 enum {
