@@ -431,13 +431,25 @@ static int change_list(Mutant *m, const List *l, Move move)
 
 /* ---- kinds --------------------------------------------------------------- */
 
-int field_kinds(void)
+static int meant(void)
 {
-    return NFIELD * NWAY + NLIST * NMOVE;
+    int n = 0;
+    while (mutantkinds[n].name)
+        n++;
+    return n;
 }
 
-const char *field_kind(Arena *a, int k)
+int mutant_kinds(void)
 {
+    return meant() + NFIELD * NWAY + NLIST * NMOVE;
+}
+
+const char *mutant_kind(Arena *a, int k)
+{
+    int n = meant();
+    if (k < n)
+        return mutantkinds[k].name;
+    k -= n;
     if (k < NFIELD * NWAY)
         return strf(a, "%s %s: %s", fields[k / NWAY].record,
                     fields[k / NWAY].name, ways[k % NWAY]);
@@ -445,8 +457,12 @@ const char *field_kind(Arena *a, int k)
     return strf(a, "%s: %s", lists[k / NMOVE].name, moves[k % NMOVE]);
 }
 
-int field_damage(Mutant *m, int k)
+int mutant_damage(Mutant *m, int k)
 {
+    int n = meant();
+    if (k < n)
+        return mutantkinds[k].damage(m);
+    k -= n;
     if (k < NFIELD * NWAY)
         return change_field(m, &fields[k / NWAY], (Way)(k % NWAY));
     k -= NFIELD * NWAY;

@@ -17,6 +17,43 @@
 enum { STEPS = 2, SECONDS = 60 };
 
 char base_message[1024];
+const char *const verdicts[NVERDICT] = { "refused", "same", "OTHER", "STOPS",
+                                         "CRASHES" };
+
+#define MIX  "tests/hf/mixtral-aux.lua"
+#define TIED "tests/models/tied.lua"
+#define APART "tests/models/apart.lua"
+#define PLAN(file, words) { .model = file, .keys = words },
+#define SMALL " axes.hidden=16 axes.seq=16 axes.ffn=16 axes.dim=4"
+/* clang-format off */
+Base bases[NBASE] = {
+    PLAN(MIX,   "fold.tp=2 fold.dp=2 fold.ep=4 fold.zero=0 train.batch=8")
+    PLAN(TIED,  "fold.pp=2 fold.cp=2 fold.dp=2 fold.ep=4 fold.vpp=2 fold.schedule=interleaved train.batch=16")
+    PLAN(APART, "fold.cp=4 fold.ring=1 fold.ep=2 route.factor=0.6 train.batch=4")
+    PLAN("tests/models/window.lua", "fold.tp=2 fold.cp=2 train.batch=4" SMALL)
+    PLAN(MIX,   "fold.dp=4 fold.ep=2 fold.zero=3 train.batch=16")
+
+    PLAN(MIX,   "fold.dp=2 fold.ep=2 train.batch=8")
+    PLAN(MIX,   "fold.cp=2 fold.tp=2 fold.ep=2 fold.etp=2 train.batch=2")
+    PLAN(MIX,   "fold.pp=2 fold.dp=2 fold.schedule=zerobubble train.batch=16")
+    PLAN(MIX,   "fold.pp=2 fold.tp=2 fold.cp=2 train.batch=8")
+    PLAN(MIX,   "fold.tp=2 fold.dp=2 fold.pp=2 fold.ep=4 fold.zero=2 train.batch=16")
+    PLAN(MIX,   "fold.cp=2 fold.dp=2 fold.ep=2 fold.etp=2 precision.policy=bf16 train.batch=8")
+    PLAN("tests/models/zoo.lua", "fold.tp=2 fold.cp=2 fold.dp=2 fold.ep=4 train.batch=8")
+    PLAN("tests/models/linear.lua", "fold.tp=2 fold.cp=2 train.batch=4")
+    PLAN("tests/models/dropout.lua", "fold.tp=2 fold.dp=2 fold.ep=4 train.batch=8" SMALL)
+    PLAN("tests/models/expert_choice.lua", "fold.tp=2 fold.dp=2 fold.ep=2 fold.etp=2 train.batch=8" SMALL)
+    PLAN("tests/models/statistics.lua", "fold.tp=2 fold.dp=4 train.batch=16")
+    PLAN(APART, "fold.pp=4 fold.cp=2 fold.ep=2 fold.schedule=zerobubble fold.ring=1 route.policy=capacity route.factor=0.75 route.drop=position train.batch=8")
+    PLAN(APART, "fold.cp=2 fold.dp=4 fold.ep=8 fold.hybrid=2 fold.zero=3 route.factor=0.6 train.batch=8")
+    PLAN(APART, "fold.pp=2 fold.dp=2 fold.tp=2 fold.ep=2 fold.etp=2 fold.vpp=2 fold.schedule=dualpipev route.policy=padded route.factor=1 train.batch=8")
+    PLAN(TIED,  "fold.pp=4 fold.dp=2 fold.layout=E|tt|t|tL fold.zero=3 train.slices=4 train.batch=16")
+    PLAN("tests/hf/dsv3-mtp.lua", "fold.pp=2 fold.tp=2 fold.dp=2 fold.ep=4 train.batch=16")
+    PLAN("tests/hf/qwen3.lua", "fold.cp=4 fold.balance=contiguous fold.ep=4 precision.moments=bf16 train.batch=4")
+    PLAN("models/tiny.lua", "fold.tp=2 fold.dp=2 fold.ep=4 fold.order=dp-cp-tp-pp train.batch=8" SMALL)
+    PLAN("models/mixtral.lua", "fold.pp=2 fold.dp=2 fold.ep=2 train.batch=8 axes.hidden=16 axes.seq=16 axes.ffn=16 axes.dim=4 axes.vocab=97")
+};
+/* clang-format on */
 
 /* ---- reading ------------------------------------------------------------- */
 

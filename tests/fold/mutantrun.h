@@ -23,7 +23,12 @@ typedef enum Verdict {
     NVERDICT
 } Verdict;
 
+extern const char *const verdicts[NVERDICT];
 extern char base_message[1024];
+
+/* The first few are for every day. */
+enum { NFEW = 5, NBASE = 24 };
+extern Base bases[NBASE];
 
 /* Compile them and let all have the kernels of all. */
 void bases_make(Base *b, int n);

@@ -19,9 +19,10 @@ extern const MutantKind mutantkinds[]; /* ends with a null name */
 
 int below(Mutant *m, int n); /* a random number in [0, n) */
 
-/* fields.c: the same for every field and list of a plan, kinds 0 .. n-1. */
-int field_kinds(void);
-const char *field_kind(Arena *a, int k);
-int field_damage(Mutant *m, int k);
+/* fields.c: kinds 0 .. n-1 are the rows of mutantkinds, then each field and
+ * each list of a plan, changed in each way. */
+int mutant_kinds(void);
+const char *mutant_kind(Arena *a, int k);
+int mutant_damage(Mutant *m, int k);
 
 #endif
