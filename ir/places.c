@@ -1,16 +1,55 @@
 /* places.c: integers of kernels that depend on the rank. They say where the
- * rank's part of something begins: of an axis of an operand, counted in places
- * of the axis or in elements; or of what the ranks that share a sum divide
- * among themselves. So they follow from the shapes of the step's operands, and
- * a plan in which one does not is refused. A kernel that does several things at
- * once may need places in values that are never stored: those integers are
- * marked free (lex.c: "8+8*a0?"), and nothing is proved of them. Nor is
- * anything of constants: those are the kernel's. */
+ * rank's part of something begins, counted in places of an axis or in elements:
+ *
+ *     start    of an axis that cuts an operand, or of the part of it that one
+ *              operand has in what another has
+ *     number   the rank's, over atoms that cut an axis or share a sum
+ *     share    of an axis that all have, where ranks share a sum over it
+ *
+ * So they follow from the shapes of the step's operands. The plan says how each
+ * does, as a number (Aff.place) that stands for operand, axis, piece and unit:
+ * what is found when the plan is read must be that. A kernel that does several
+ * things at once may need places in values that are never stored: those are
+ * FREE, and nothing is proved of them. Nor is anything of constants: those are
+ * the kernel's. */
 #include <string.h>
 
 #include "plan.h"
 
-/* ---- an axis ------------------------------------------------------------- */
+typedef enum Way { START, NUMBER, SHARE } Way;
+
+typedef struct Operands {
+    const Mesh *m;
+    const ValueShape **x; /* vec: what is read and made */
+    uint32_t terms;       /* atoms of the sums that it makes terms of */
+} Operands;
+
+/* What is left to explain, and how the rest was. */
+typedef struct Search {
+    const Operands *o;
+    Aff left;
+    uint32_t how;
+} Search;
+
+static uint32_t varies(const Mesh *m, const Aff *x)
+{
+    uint32_t v = 0;
+    for (int i = 0; i < m->natom; i++)
+        v |= x->k[i] ? 1u << i : 0;
+    return v;
+}
+
+static void explain(Search *f, Way way, int operand, int dim, uint32_t atoms,
+                    int64_t what)
+{
+    enum { PRIME = 16777619 };
+    uint32_t v[] = { (uint32_t)way, (uint32_t)operand, (uint32_t)dim, atoms,
+                     (uint32_t)what };
+    for (size_t i = 0; i < sizeof v / sizeof *v; i++)
+        f->how = (f->how ^ (v[i] + 1)) * PRIME;
+}
+
+/* ---- units --------------------------------------------------------------- */
 
 /* The elements between neighbours along an axis, on a rank or of all ranks. */
 static int64_t step_of(const Mesh *m, const ValueShape *x, int dim, int all)
@@ -25,116 +64,117 @@ static int64_t step_of(const Mesh *m, const ValueShape *x, int dim, int all)
 
 /* May `by` places of an axis be counted so: as places of it or of an axis that
  * it is merged into with what lies behind it, or as elements? */
-static int counts(const Mesh *m, const ValueShape *x, int dim, int64_t by)
+static int is_unit(const Mesh *m, const ValueShape *x, int dim, int64_t by)
 {
     by = by < 0 ? -by : by;
-    for (int all = 0; all < 2; all++) {
-        int64_t far = step_of(m, x, dim, all);
+    for (int all = 0; all < 2 && by; all++)
         for (int d = dim; d < x->nd; d++)
-            if (by * step_of(m, x, d, all) == far)
+            if (sat_mul(by, step_of(m, x, d, all)) == step_of(m, x, dim, all))
                 return 1;
-    }
-    return by == 1;
+    return 0;
 }
 
-/* Takes out of v what says where, by these atoms, the rank's part of an axis
- * begins. */
-static int take_start(const Mesh *m, const ValueShape *x, int dim,
-                      uint32_t atoms, Aff *v)
+/* ---- ways ---------------------------------------------------------------- */
+
+/* Takes out `by` times v over these atoms, if that is what is left there. */
+static int take(Search *f, const int64_t *v, uint32_t atoms, int64_t by)
 {
-    const ValueDim *d = &x->dim[dim];
+    const Mesh *m = f->o->m;
+    for (int i = 0; i < m->natom; i++)
+        if (atoms >> i & 1 && f->left.k[i] != sat_mul(by, v[i]))
+            return 0;
+    for (int i = 0; i < m->natom; i++)
+        f->left.k[i] = atoms >> i & 1 ? 0 : f->left.k[i];
+    return 1;
+}
+
+/* The unit in which what is left over atoms would be v; 0: none. */
+static int64_t unit_of(const Search *f, const int64_t *v, uint32_t atoms)
+{
+    for (int i = 0; i < f->o->m->natom; i++)
+        if (atoms >> i & 1)
+            return v[i] ? f->left.k[i] / v[i] : 0;
+    return 0;
+}
+
+/* Where the parts of len that these atoms make of an axis begin. */
+static int take_start(Search *f, Way way, int operand, int dim, uint32_t atoms,
+                      int64_t len)
+{
+    const Mesh *m = f->o->m;
+    const ValueShape *x = f->o->x[operand];
+    uint32_t zigzag = x->dim[dim].zigzag ? m->mask[Mcp] : 0;
     Piece p[MAXPIECE];
-    uint32_t zigzag = d->zigzag ? m->mask[Mcp] : 0;
-    int64_t len = d->zigzag && !(atoms & zigzag) ? d->n / 2 : d->n;
-    int n = axis_pieces(m, len, atoms, zigzag, p), first = 0;
-    while (first < m->natom && !(atoms >> first & 1))
-        first++;
-    for (int i = 0; i < n && first < m->natom; i++) {
-        const int64_t *k = p[i].start.k;
-        int64_t by = k[first] ? v->k[first] / k[first] : 0;
-        int ok = by && counts(m, x, dim, by);
-        for (int a = 0; a < m->natom && ok; a++)
-            ok = !(atoms >> a & 1) || v->k[a] == by * k[a];
-        for (int a = 0; a < m->natom && ok; a++)
-            v->k[a] -= atoms >> a & 1 ? by * k[a] : 0;
-        if (ok)
+    int n = axis_pieces(m, len, atoms, zigzag, p);
+    for (int i = 0; i < n; i++) {
+        int64_t by = unit_of(f, p[i].start.k, atoms);
+        if (is_unit(m, x, dim, by) && take(f, p[i].start.k, atoms, by)) {
+            explain(f, way, operand, dim, atoms, 2 * by + i);
             return 1;
+        }
     }
     return 0;
 }
 
-/* ---- a step -------------------------------------------------------------- */
-
-static uint32_t varies(const Mesh *m, const Aff *x)
+static int take_number(Search *f, int operand, int dim, uint32_t atoms)
 {
-    uint32_t v = 0;
-    for (int i = 0; i < m->natom; i++)
-        v |= x->k[i] ? 1u << i : 0;
-    return v;
-}
-
-typedef struct Operands {
-    const Mesh *m;
-    const ValueShape **x; /* vec: what is read and made */
-    uint32_t terms;       /* atoms of the sums that it makes terms of */
-} Operands;
-
-/* The rank's number over some of these atoms. */
-static void take_number(const Mesh *m, uint32_t atoms, Aff *v)
-{
-    int64_t n = 1;
-    for (int i = 0; i < m->natom; i++)
-        if (atoms >> i & 1 && v->k[i]) {
-            if (v->k[i] != n)
-                return;
-            n *= m->atom[i].size;
-        }
-    for (int i = 0; i < m->natom; i++)
-        v->k[i] = atoms >> i & 1 ? 0 : v->k[i];
+    Piece p[MAXPIECE];
+    axis_pieces(f->o->m, 1, atoms, 0, p);
+    if (!atoms || !take(f, p[0].start.k, atoms, 1))
+        return 0;
+    explain(f, NUMBER, operand, dim, atoms, 0);
+    return 1;
 }
 
 /* A part of an axis begins somewhere in all of it, or in the part that another
- * operand has of it. */
-static void take_axis(const Operands *o, const ValueShape *x, int dim, Aff *v)
+ * operand has of some axis. */
+static int take_axis(Search *f, int operand, int dim)
 {
-    const ValueDim *d = &x->dim[dim];
-    if (!d->cut || take_start(o->m, x, dim, d->cut, v))
-        return;
-    take_number(o->m, d->cut, v);
-    for (size_t i = 0; i < vec_len(o->x); i++)
-        for (int k = 0; k < o->x[i]->nd; k++) {
-            uint32_t rest = d->cut & ~o->x[i]->dim[k].cut;
-            if (rest != d->cut && take_start(o->m, x, dim, rest, v))
-                return;
+    const ValueDim *d = &f->o->x[operand]->dim[dim];
+    uint32_t zigzag = d->zigzag ? f->o->m->mask[Mcp] : 0;
+    if (!d->cut)
+        return 0;
+    if (take_start(f, START, operand, dim, d->cut, d->n) ||
+        take_number(f, operand, dim, d->cut))
+        return 1;
+    for (size_t i = 0; i < vec_len(f->o->x); i++)
+        for (int k = 0; k < f->o->x[i]->nd; k++) {
+            uint32_t rest = d->cut & ~f->o->x[i]->dim[k].cut;
+            int64_t len = rest & zigzag ? d->n : d->n / (zigzag ? 2 : 1);
+            if (rest && rest != d->cut &&
+                take_start(f, START, operand, dim, rest, len))
+                return 1;
         }
+    return 0;
 }
 
-/* Where ranks share a sum, each takes a part of what all have of an axis, or of
- * a slice of it. */
-static void take_share(const Operands *o, const ValueShape *x, int dim, Aff *v)
+static int take_share(Search *f, int operand, int dim)
 {
-    const ValueDim *d = &x->dim[dim];
-    uint32_t atoms = varies(o->m, v) & o->terms & ~d->cut;
-    int64_t most = d->n / mesh_extent(o->m, atoms);
-    ValueShape y = *x;
-    for (int64_t n = most; n > 0 && atoms; n--) {
-        y.dim[dim] = (ValueDim){ d->axis, n, atoms, 0 };
-        if (take_start(o->m, &y, dim, atoms, v))
-            return;
-    }
+    const ValueDim *d = &f->o->x[operand]->dim[dim];
+    uint32_t atoms = varies(f->o->m, &f->left) & f->o->terms & ~d->cut;
+    int64_t ranks = mesh_extent(f->o->m, atoms);
+    return atoms && d->n % ranks == 0 &&
+           take_start(f, SHARE, operand, dim, atoms, d->n / ranks);
 }
 
-/* Do operands explain all of what depends on the rank? */
-static int explained(const Operands *o, Aff v)
+/* ---- an integer ---------------------------------------------------------- */
+
+enum { CONSTANT = 0, FREE = -1 };
+
+static int64_t place_of(const Operands *o, const Aff *x)
 {
-    for (size_t i = 0; i < vec_len(o->x) && varies(o->m, &v); i++)
+    Search f = { o, *x, 0 };
+    int n = (int)vec_len(o->x);
+    if (!varies(o->m, x))
+        return CONSTANT;
+    for (int i = 0; i < n && varies(o->m, &f.left); i++)
         for (int d = 0; d < o->x[i]->nd; d++)
-            take_axis(o, o->x[i], d, &v);
-    for (size_t i = 0; i < vec_len(o->x) && varies(o->m, &v); i++)
+            take_axis(&f, i, d);
+    for (int i = 0; i < n && varies(o->m, &f.left); i++)
         for (int d = 0; d < o->x[i]->nd; d++)
-            take_share(o, o->x[i], d, &v);
-    take_number(o->m, o->terms, &v);
-    return !varies(o->m, &v);
+            take_share(&f, i, d);
+    take_number(&f, n, 0, varies(o->m, &f.left) & o->terms);
+    return varies(o->m, &f.left) ? FREE : 1 + (int64_t)f.how;
 }
 
 static Operands operands_of(Arena *a, const Mesh *m, const Step *s,
@@ -158,7 +198,7 @@ void mark_places(Arena *a, const Mesh *m, Step *s, const ValueShape *const *in,
 {
     Operands o = operands_of(a, m, s, in, out);
     for (int i = 0; i < s->nint; i++)
-        s->iv[i].free = varies(m, &s->iv[i]) && !explained(&o, s->iv[i]);
+        s->iv[i].place = place_of(&o, &s->iv[i]);
 }
 
 const char *places_wrong(const PlanCheck *c, const Step *s,
@@ -169,15 +209,14 @@ const char *places_wrong(const PlanCheck *c, const Step *s,
     Operands o = { 0 };
     for (int i = 0; i < s->nint; i++) {
         const Aff *x = &s->iv[i];
-        if (!varies(m, x) && !x->free)
+        if (!varies(m, x) && !x->place)
             continue;
         if (!o.m)
             o = operands_of(c->arena, m, s, in, out);
-        if (!x->free != (varies(m, x) && explained(&o, *x)))
+        if (place_of(&o, x) != x->place)
             return strf(c->arena,
-                        x->free ? "has an integer %d that is not free"
-                                : "has an integer %d that is no place of its "
-                                  "rank in an operand",
+                        "has an integer %d that is another place of its rank "
+                        "in its operands than it says",
                         i);
     }
     return NULL;

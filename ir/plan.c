@@ -75,7 +75,7 @@ static void word(Text *t, const char *s)
     put_word(t, s ? s : "");
 }
 
-/* aff = int { "+" int "*a" atom } [ "?" ] */
+/* aff = int { "+" int "*a" atom } [ "!" place ] */
 static void put_aff(Text *t, const Aff *x)
 {
     number(t, x->c);
@@ -86,8 +86,10 @@ static void put_aff(Text *t, const Aff *x)
             putn(t, "*a", 2);
             put_int(t, i);
         }
-    if (x->free)
-        putn(t, "?", 1);
+    if (x->place) {
+        putn(t, "!", 1);
+        put_int(t, x->place);
+    }
 }
 
 static void put_place(Text *t, const char *file, int line)

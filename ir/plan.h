@@ -157,7 +157,7 @@ void mesh_words(const Mesh *m, uint32_t atoms, char *s, size_t size);
 /* An integer that may depend on the rank: c + sum of k[i] * coordinate i. */
 typedef struct Aff {
     int64_t c, k[MAXATOM];
-    int64_t free; /* of a kernel's: see places.c */
+    int64_t place; /* what it is to a kernel: see places.c */
 } Aff;
 Aff aff(int64_t c);
 int64_t aff_at(const Mesh *m, const Aff *x, int64_t rank);
@@ -568,7 +568,7 @@ int is_view_of(const ValueShape *y, const ValueShape *x);
 /* Shapes by slot, null: it reads, or makes, nothing there. */
 const char *places_wrong(const PlanCheck *c, const Step *s,
                          const ValueShape *const *in, const ValueShape *const *out);
-/* Say which of a kernel's integers are free. */
+/* Say of a kernel's integers which places they are. */
 void mark_places(Arena *a, const Mesh *m, Step *s, const ValueShape *const *in,
                  const ValueShape *const *out);
 const char *operands_wrong(const PlanCheck *c, const Step *s,

@@ -26,7 +26,7 @@
  *               [ "c" num num num [ "again" num ] ] place
  *     slot    = "-" | [ value | "=" buffer ] [ "/" shape ]
  *               [ ">" value ":" shape { ( "+" | "^" | "_" ) atoms } ]
- *     aff     = int { "+" int "*a" atom } [ "?" ]
+ *     aff     = int { "+" int "*a" atom } [ "!" place ]
  *     place   = [ "@" file line ]
  *     prelude = "prelude" bytes newline text newline
  *     kernel  = "kernel" name bytes newline text newline
@@ -122,7 +122,7 @@ static void read_ints(Reader *r, Step *s)
     const char *from = x->p, *to = from;
     while (to < x->end &&
            (lex_isdigit(*to) || *to == ' ' || *to == '+' || *to == '-' ||
-            *to == '*' || *to == 'a' || *to == '?'))
+            *to == '*' || *to == 'a' || *to == '!'))
         to++;
     if (2 * r->used >= r->slots)
         grow(r);

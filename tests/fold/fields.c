@@ -279,21 +279,21 @@ static uint32_t bits(Mutant *m, Way w, uint32_t v)
 }
 
 /* A coefficient goes, changes, moves to another atom, or comes. */
-static void ranks(Mutant *m, Way w, Aff *x)
+static void ranks(Mutant *m, Way w, int64_t *x)
 {
     int n = m->p->mesh->natom, i = below(m, n), k = below(m, n);
-    for (int q = 0; q < n && !x->k[i]; q++)
+    for (int q = 0; q < n && !x[i]; q++)
         i = (i + 1) % n;
     if (!n)
         return;
     if (w == NONE) {
-        x->k[i] = 0;
+        x[i] = 0;
     } else if (w == NEAR) {
-        x->k[i] = below(m, 2) ? near(m, x->k[i]) : far(m, x->k[i]);
+        x[i] = below(m, 2) ? near(m, x[i]) : far(m, x[i]);
     } else {
-        int64_t was = x->k[i];
-        x->k[i] = x->k[k];
-        x->k[k] = was;
+        int64_t was = x[i];
+        x[i] = x[k];
+        x[k] = was;
     }
 }
 
@@ -321,7 +321,7 @@ static void change(Mutant *m, const Field *f, Way w, void *at)
     case RANKS: ranks(m, w, at); break;
     case AFFINE:
         if (below(m, 2))
-            ranks(m, w, at);
+            ranks(m, w, ((Aff *)at)->k);
         else
             ((Aff *)at)->c = number(m, w, ((Aff *)at)->c);
         break;
@@ -360,6 +360,8 @@ static int change_field(Mutant *m, const Field *f, Way w)
     char *x = (char *)v[below(m, (int)vec_len(v))] + f->at,
          *y = (char *)v[below(m, (int)vec_len(v))] + f->at;
     char was[sizeof(Aff)];
+    if (f->type == RANKS) /* constants are the kernel's */
+        x += offsetof(Aff, k), y += offsetof(Aff, k), n = sizeof was - sizeof(int64_t) * 2;
     memcpy(was, x, n);
     if (w == COPY || w == SWAP)
         memcpy(x, y, n);
