@@ -270,6 +270,15 @@ static int has_blocks(const Step *s, const Blocks *b)
            iv(s, z + 1) == b->low;
 }
 
+/* Do these atoms, and no others, cut an axis? */
+static int is_ring(const ValueShape *x, uint32_t atoms)
+{
+    for (int d = 0; d < x->nd; d++)
+        if (x->dim[d].cut == atoms)
+            return 1;
+    return 0;
+}
+
 static const char *collective_wrong(const PlanCheck *c, const Step *s,
                                     const ValueShape *x, const ValueShape *y)
 {
@@ -294,6 +303,8 @@ static const char *collective_wrong(const PlanCheck *c, const Step *s,
     case Srotate:
         if (iv(s, 2) != 1)
             return "turns to another rank than the next";
+        if (!is_ring(x, atoms))
+            return "turns over other ranks than cut an axis";
         /* fall through */
     default: return shapes_equal(x, y) ? NULL : "changes how its operand lies";
     }

@@ -164,7 +164,8 @@ static void put_shape(Text *t, const ValueShape *x)
 {
     puts_(t, "shape");
     word(t, dtypes[x->dt].name);
-    number(t, x->elems);
+    if (x->map)
+        field(t, " map", x->elems);
     for (int d = 0; d < x->nd; d++) {
         puts_(t, " (");
         word(t, x->dim[d].axis);

@@ -302,7 +302,8 @@ typedef struct ValueDim {
 } ValueDim;
 typedef struct ValueShape {
     Dtype dt;
-    int64_t elems; /* on a rank */
+    int map;       /* is it a row map */
+    int64_t elems; /* on a rank; the product of its axes, but of a map */
     int nd;
     ValueDim dim[MAXD];
 } ValueShape;
@@ -544,6 +545,8 @@ const char *table_wrong(const PlanCheck *c, int prog);
 const char *tensors_wrong(const PlanCheck *c);
 const char *tensors_loose(const PlanCheck *c); /* plans with flow */
 const char *shared_wrong(Arena *a, const Plan *p);
+const char *purposes_wrong(const PlanCheck *c);
+const char *hf_wrong(Arena *a, const Plan *p);
 
 typedef struct Span { /* bytes alive at times from..to, both */
     int id;           /*   included */

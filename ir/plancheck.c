@@ -29,7 +29,7 @@ static const char *buf_wrong(const PlanCheck *c, const Buf *b)
         return "belongs to no program";
     if (b->cls == Bscratch && b->dt != Du8)
         return "is work space of another dtype than u8";
-    if (b->prog >= 0 && b->cls <= Boptim)
+    if (b->prog >= 0 && b->cls <= Bio)
         return "of a persistent class does not live always";
     if (b->prog >= 0 &&
         (b->born < 0 || b->born > b->dies || b->dies >= r->prog[b->prog].nstep))
@@ -155,6 +155,7 @@ static const char *role_wrong(PlanCheck *c)
     if (why || !has_flow(r))
         return why;
     why = tensors_loose(c);
+    why = why ? why : purposes_wrong(c);
     c->lasting = why ? NULL : lasting_shapes(c);
     for (int k = 0; k < r->nprog && !why; k++)
         why = flow_wrong(c, k);
@@ -162,22 +163,6 @@ static const char *role_wrong(PlanCheck *c)
 }
 
 /* ---- the rest ------------------------------------------------------------ */
-
-static const char *hf_wrong(const PlanCheck *c, const HfMap *h)
-{
-    for (int i = 0; i < h->nd; i++)
-        for (int k = 0; k < h->dim[i].nf; k++) {
-            const HfFactor *f = &h->dim[i].f[k];
-            if (f->start < 0 || f->n < 1 ||
-                (f->axis && f->start > f->total - f->n))
-                return strf(c->arena, "hf '%s' goes beyond axis '%s'", h->hf,
-                            f->axis ? f->axis : "");
-        }
-    for (int i = 0; i < h->nfix; i++)
-        if (h->fixat[i] < -1)
-            return strf(c->arena, "hf '%s' has a negative index", h->hf);
-    return 0;
-}
 
 static int by_pointer(const void *a, const void *b)
 {
@@ -205,8 +190,6 @@ const char *plan_wrong(Arena *a, const Plan *p)
     if (p->nrole != p->mesh->size[Mpp] && (p->nrole != 1 || has_flow(p->role)))
         return strf(a, "%d roles for %lld pipeline stages", p->nrole,
                     (long long)p->mesh->size[Mpp]);
-    for (int i = 0; i < p->nhf && !why; i++)
-        why = hf_wrong(&c, &p->hf[i]);
     if (!why)
         why = shapes_wrong(&c);
     for (c.role = 0; c.role < p->nrole && !why; c.role++) {
@@ -214,6 +197,7 @@ const char *plan_wrong(Arena *a, const Plan *p)
         why = role_wrong(&c);
     }
     why = why ? why : shared_wrong(a, p);
+    why = why ? why : hf_wrong(a, p);
     return why ? why : meets_wrong(a, p);
 }
 

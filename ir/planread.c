@@ -8,7 +8,7 @@
  *               "flops" num  "mesh" world order int*7  { "option" key value }
  *     hf      = "hf" name param { axis "=" int }
  *               { "(" { axis int int int } ")" }
- *     shape  = "shape" dtype elements
+ *     shape  = "shape" dtype [ "map" elements ]
  *               { "(" axis int [ "cut" atoms ] [ "zigzag" ] ")" }
  *     role    = "role arena" int "persist" int "{" { item } "}"
  *     item    = buf | tensor | ("in" | "out") name dtype buffer | program
@@ -465,7 +465,8 @@ void lex_hf(Lex *x, HfMap *h)
 static ValueShape read_shape(Lex *x)
 {
     ValueShape l = { .dt = lex_dtype(x) };
-    l.elems = lex_range(x, "elements", 0, HUGEBYTES);
+    l.map = lex_take(x, "map");
+    l.elems = l.map ? lex_range(x, "elements", 0, HUGEBYTES) : 1;
     while (lex_mark(x, '(')) {
         ValueDim d = { .axis = lex_word(x) };
         if (l.nd == MAXD)
@@ -477,6 +478,7 @@ static ValueShape read_shape(Lex *x)
         lex_need(x, ')');
         l.dim[l.nd++] = d;
     }
+    l.elems = l.map ? l.elems : shape_elems(&l);
     return l;
 }
 

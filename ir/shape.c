@@ -44,7 +44,8 @@ int shapes_equal(const ValueShape *x, const ValueShape *y)
     for (int d = 0; d < x->nd && x->nd == y->nd; d++)
         if (!same_dim(&x->dim[d], &y->dim[d]))
             return 0;
-    return x->nd == y->nd && x->dt == y->dt && x->elems == y->elems;
+    return x->nd == y->nd && x->dt == y->dt && x->map == y->map &&
+           x->elems == y->elems;
 }
 
 int shape_dim(const ValueShape *x, const char *axis)
@@ -91,7 +92,7 @@ static const char *shape_wrong(const PlanCheck *c, const ValueShape *x)
     }
     if (!dtypes[x->dt].bytes)
         return "has a dtype without size";
-    return NULL;
+    return x->map && x->dt != Di32 ? "is a row map of another dtype" : NULL;
 }
 
 const char *shapes_wrong(const PlanCheck *c)

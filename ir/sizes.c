@@ -198,7 +198,7 @@ static const char *heights_wrong(const PlanCheck *c)
 /* ---- turns --------------------------------------------------------------- */
 
 /* Micro-batches that a rank runs in turn, from the tokens of a step; 0: there
- * is no input to tell. */
+ * is no input to tell, -1: none. */
 static int64_t turns_of(const Plan *p)
 {
     for (int r = 0; r < p->nrole; r++)
@@ -208,7 +208,7 @@ static int64_t turns_of(const Plan *p)
             for (int d = 0; d < t->nd; d++)
                 n = sat_mul(n, t->dim[d].n);
             if (!strcmp(t->kind, "input"))
-                return n ? p->tokens / n : 0;
+                return p->tokens > 0 && p->tokens % n == 0 ? p->tokens / n : -1;
         }
     return 0;
 }
@@ -217,6 +217,8 @@ static const char *repeats_wrong(const PlanCheck *c, const Program *g)
 {
     int data = !strncmp(g->name, "step", 4) || !strcmp(g->name, "eval");
     int64_t n = data ? turns_of(c->p) : 1;
+    if (n < 0)
+        return "has another number of tokens than its inputs";
     for (int f = 0; f < g->nphase && n; f++) {
         const Phase *x = &g->phase[f];
         int each = !strcmp(x->name, "den") || !strcmp(x->name, "body");

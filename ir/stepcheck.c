@@ -370,6 +370,8 @@ static const char *at_wrong(const At *x)
         return strf(x->c->arena, "has %d buffers, not %d", s->nbuf, o->nbuf);
     if (s->nint < 0 || (o->nint >= 0 && s->nint != o->nint))
         return strf(x->c->arena, "has %d integers, not %d", s->nint, o->nint);
+    if (s->atoms && (s->kind < Sallgather || s->kind > Swait))
+        return "is no collective and has a group";
     if (m->natom < 32 && s->atoms >> m->natom)
         return "speaks of atoms that the mesh does not have";
     for (int i = 0; i < s->nint; i++)

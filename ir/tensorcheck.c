@@ -248,6 +248,18 @@ static int is_end(const PlanCheck *c, int buf)
     return c->r->buf[buf].prog < 0;
 }
 
+/* A buffer of outputs has the name of one. */
+static const char *output_wrong(const PlanCheck *c, const Tensor *t)
+{
+    const Buf *b = &c->r->buf[t->buf];
+    int at = role_tensor(c->r, b->name);
+    if (!is_end(c, t->buf))
+        return "is not there at the end";
+    return b->prog < 0 || (at >= 0 && c->r->tensor[at].buf == t->buf)
+               ? NULL
+               : "lies in the buffer of another";
+}
+
 static const char *buffer_wrong(const PlanCheck *c, const Tensor *t)
 {
     const Buf *b = &c->r->buf[t->buf];
@@ -259,7 +271,7 @@ static const char *buffer_wrong(const PlanCheck *c, const Tensor *t)
     if (sat_mul(n, dtypes[t->dt].bytes) != b->bytes)
         return "is not as large as its buffer";
     if (is(t, "output"))
-        return is_end(c, t->buf) ? NULL : "is not there at the end";
+        return output_wrong(c, t);
     if (b->cls != k->cls || b->prog >= 0)
         return "lies in a buffer of another class";
     if (strncmp(t->name, k->prefix, strlen(k->prefix)) != 0)

@@ -336,6 +336,8 @@ static void add_outputs(Draft *m)
         view.s = n->s;
         view.loc = n->loc;
         add_tensor(m->e, m->g, &view, "output", b);
+        if (m->e->now->buf[b].prog >= 0)
+            m->e->now->buf[b].name = n->s;
     }
 }
 

@@ -95,10 +95,10 @@ static void map_shape(const Graph *g, const Node *n, ValueShape *s)
 
 int shape_index(Shapes *x, const Graph *g, const Node *n)
 {
-    ValueShape s = { .dt = n->dt, .elems = local_elems(g, n) };
+    ValueShape s = { .dt = n->dt, .elems = local_elems(g, n), .map = n->op == Oroute };
     uint32_t rest = unnamed(g, n);
 
-    if (n->op == Oroute)
+    if (s.map)
         map_shape(g, n, &s);
     for (int d = 0; d < n->nd; d++) {
         const Axis *a = n->dim[d].a;
