@@ -233,6 +233,23 @@ static const char *run_rows(Flows *x)
 
 /* ---- the end ------------------------------------------------------------- */
 
+/* Outputs lie in a buffer as the value that it holds at the end, under names of
+ * their own. */
+static const char *outputs_wrong(const Flows *x, int buf, const ValueShape *y)
+{
+    for (int i = 0; i < x->c->r->ntensor; i++) {
+        const Tensor *t = &x->c->r->tensor[i];
+        ValueShape s;
+        if (t->buf != buf || strcmp(t->kind, "output"))
+            continue;
+        tensor_shape(t, &s);
+        if (!is_view_of(&s, y))
+            return strf(x->c->arena, "ends with output '%s' in another shape",
+                        t->name);
+    }
+    return NULL;
+}
+
 static const char *end_wrong(Flows *x, const End *e)
 {
     const Role *r = x->c->r;
@@ -247,6 +264,8 @@ static const char *end_wrong(Flows *x, const End *e)
     if (b->prog == -1 &&
         !shapes_equal(&x->c->p->shape[f->shape], x->c->lasting[e->buf]))
         return strf(x->c->arena, "leaves in '%s' what lies otherwise", b->name);
+    if (b->prog >= 0)
+        return outputs_wrong(x, e->buf, &x->c->p->shape[f->shape]);
     return 0;
 }
 

@@ -291,9 +291,9 @@ typedef struct StepInfo {
 } StepInfo;
 extern const StepInfo stepinfo[NSTEPKIND];
 
-/* How a value lies on a rank: row-major, the last axis fastest. Axes of one name
- * in the shapes of a step are one axis. What is no product of its axes (a row
- * map) names those that cut it, and says how many elements it has. */
+/* How a value lies on a rank: row-major, the last axis fastest. Axes of one
+ * name in the shapes of a step are one axis. What is no product of its axes (a
+ * row map) names those that cut it, and says how many elements it has. */
 typedef struct ValueDim {
     const char *axis;
     int64_t n;    /* on a rank */
@@ -307,8 +307,8 @@ typedef struct ValueShape {
     int nd;
     ValueDim dim[MAXD];
 } ValueShape;
-uint32_t shape_cut(const ValueShape *x);   /* over all axes */
-int64_t shape_elems(const ValueShape *x);  /* the product of its axes */
+uint32_t shape_cut(const ValueShape *x);  /* over all axes */
+int64_t shape_elems(const ValueShape *x); /* the product of its axes */
 int64_t shape_bytes(const ValueShape *x);
 int shapes_equal(const ValueShape *x, const ValueShape *y);
 int shape_dim(const ValueShape *x, const char *axis); /* -1: none */
@@ -528,7 +528,7 @@ typedef struct PlanCheck {
     const Role *r;
     int role;
     const char **kernels; /* names, sorted by pointer */
-    ValueShape **lasting;     /* by buffer: how what lives there always
+    ValueShape **lasting; /* by buffer: how what lives there always
                                      lies; null: it does not */
 } PlanCheck;
 
@@ -564,18 +564,21 @@ typedef struct Origin {
 } Origin;
 const char *values_wrong(const PlanCheck *c, int prog, Origin **made);
 const char *shapes_wrong(const PlanCheck *c);
+void tensor_shape(const Tensor *t, ValueShape *x); /* not of a bucket */
 /* By buffer: how what lives there always lies, from its tensors. */
 ValueShape **lasting_shapes(const PlanCheck *c);
 /* May what lies like x be read like y, without a byte moved? */
 int is_view_of(const ValueShape *y, const ValueShape *x);
 /* Shapes by slot, null: it reads, or makes, nothing there. */
 const char *places_wrong(const PlanCheck *c, const Step *s,
-                         const ValueShape *const *in, const ValueShape *const *out);
+                         const ValueShape *const *in,
+                         const ValueShape *const *out);
 /* Say of a kernel's integers which places they are. */
 void mark_places(Arena *a, const Mesh *m, Step *s, const ValueShape *const *in,
                  const ValueShape *const *out);
 const char *operands_wrong(const PlanCheck *c, const Step *s,
-                           const ValueShape *const *in, const ValueShape *const *out);
+                           const ValueShape *const *in,
+                           const ValueShape *const *out);
 const char *flow_wrong(const PlanCheck *c, int prog);
 const char *sizes_wrong(const PlanCheck *c);
 const char *meets_wrong(Arena *a, const Plan *p); /* stages with each other */

@@ -1,6 +1,6 @@
-/* shape.c: how values lie in memory, as a plan says it (plan.h, ValueShape): what
- * holds of each shape, the shapes of what lives always, and views. What steps
- * do with shapes is in operands.c. */
+/* shape.c: how values lie in memory, as a plan says it (plan.h, ValueShape):
+ * what holds of each shape, the shapes of what lives always, and views. What
+ * steps do with shapes is in operands.c and places.c. */
 #include <string.h>
 
 #include "plan.h"
@@ -116,7 +116,7 @@ static uint32_t cut_of(const PlanDim *d)
     return cut;
 }
 
-static void of_tensor(const Tensor *t, ValueShape *x)
+void tensor_shape(const Tensor *t, ValueShape *x)
 {
     *x = (ValueShape){ .dt = t->dt, .nd = t->nd };
     for (int d = 0; d < t->nd; d++) {
@@ -176,7 +176,7 @@ ValueShape **lasting_shapes(const PlanCheck *c)
         if (t->run)
             of_bucket(c->arena, t, v[t->buf]);
         else
-            of_tensor(t, v[t->buf]);
+            tensor_shape(t, v[t->buf]);
     }
     return v;
 }

@@ -145,19 +145,27 @@ static int64_t local_elems(const Tensor *t)
 
 /* ---- a tensor and its buffer --------------------------------------------- */
 
+/* Elements of its buffer up to the last that a tensor has on any rank. */
+static int64_t reach(const Tensor *t, int64_t end)
+{
+    int64_t last = t->run ? end - t->at / t->run * t->run : end;
+    return t->run && last > t->run ? t->run : last;
+}
+
 static const char *place_wrong(const PlanCheck *c, const Tensor *t)
 {
     const Mesh *m = c->p->mesh;
     const Buf *b = &c->r->buf[t->buf];
-    int64_t n = local_elems(t), end = sat_add(t->at, n);
+    int64_t end = sat_add(t->at, local_elems(t));
     if (t->at < 0 || t->run < 0 || (!t->run && t->shard) ||
         (uint64_t)t->shard >> m->natom || t->shard & m->mask[Mpp])
         return "is a part of no bucket";
-    if (t->run && end > sat_mul(t->run, mesh_extent(m, t->shard)))
+    if (end >= HUGEBYTES ||
+        (t->run && end > sat_mul(t->run, mesh_extent(m, t->shard))))
         return "goes beyond its bucket";
     if (b->frame)
         return "lies in a frame";
-    return sat_mul(t->run ? t->run : end, dtypes[t->dt].bytes) > b->bytes
+    return sat_mul(reach(t, end), dtypes[t->dt].bytes) > b->bytes
                ? "is larger than its buffer"
                : NULL;
 }

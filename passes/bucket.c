@@ -200,9 +200,9 @@ Bucket **buckets_of(Graph *g, Node **param, Node **grad, const double *rule,
     }
     for (size_t i = 0; i < vec_len(m.all); i++)
         if (m.all[i]->flat)
-            m.all[i]->size =
-                padded(m.all[i]->size,
-                       PACKRUN * mesh_extent(g->mesh, axis_atoms(m.all[i]->flat)));
+            m.all[i]->size = padded(
+                m.all[i]->size,
+                PACKRUN * mesh_extent(g->mesh, axis_atoms(m.all[i]->flat)));
     g->mesh = was;
     return m.all;
 }

@@ -498,8 +498,8 @@ typedef struct Draft { /* one program being made */
     Layout *l;
     int *work; /* step -> buffer of its work space, or -1 */
     Table *value;
-    int nvalue;       /* flow.c: numbers of values */
-    int *shape;       /* vec: of value i + 1 */
+    int nvalue;     /* flow.c: numbers of values */
+    int *shape;     /* vec: of value i + 1 */
     Shapes *shapes; /* the plan's */
 } Draft;
 
@@ -515,7 +515,7 @@ const Node *made_in(const Group *k, const Node *n); /* what k leaves in n's
                                      buffer; null: nothing */
 void flow_ends(Draft *m, Program *p);
 Shapes *shapes_new(Arena *a);
-ValueShape *shapes_all(const Shapes *x); /* vec */
+ValueShape *shapes_all(const Shapes *x);                   /* vec */
 int shape_index(Shapes *x, const Graph *g, const Node *n); /* its index */
 int accumulates(const Group *k, const Node *n); /* adds to what n holds */
 int stores(const Group *k);

@@ -1,9 +1,8 @@
-/* shapes.c: how the values of a plan's steps lie, from the nodes' types (ValueShape
- * of plan.h). Layers repeat, so each distinct shape is kept once.
+/* shapes.c: how the values of a plan's steps lie (plan.h, ValueShape), from the
+ * nodes' types. Layers repeat, so each distinct shape is kept once.
  *
  *     %q = dot .. f32 [micro=4 seq=512 hidden=128] @ tp:hidden dp:micro
- *     shape f32 32768 ( micro 1 cut 6 ) ( seq 512 ) ( hidden 64 cut 1 )
- */
+ *     shape f32 ( micro 1 cut 6 ) ( seq 512 ) ( hidden 64 cut 1 ) */
 #include <string.h>
 
 #include "passes.h"
@@ -95,7 +94,9 @@ static void map_shape(const Graph *g, const Node *n, ValueShape *s)
 
 int shape_index(Shapes *x, const Graph *g, const Node *n)
 {
-    ValueShape s = { .dt = n->dt, .elems = local_elems(g, n), .map = n->op == Oroute };
+    ValueShape s = { .dt = n->dt,
+                     .elems = local_elems(g, n),
+                     .map = n->op == Oroute };
     uint32_t rest = unnamed(g, n);
 
     if (s.map)

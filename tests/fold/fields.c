@@ -25,16 +25,16 @@ static void **meshes(Mutant *m)
 }
 
 /* The elements of a list that each record of `outer` has. */
-#define OF(name, outer, Outer, list, n)                          \
-    static void **name(Mutant *m)                                \
-    {                                                            \
-        void **v = NULL, **o = outer(m);                         \
-        for (size_t k = 0; k < vec_len(o); k++) {                \
-            Outer *x = o[k];                                     \
-            for (int i = 0; i < (n); i++)                        \
-                vec_push(m->arena, v, (void *)&(x->list)[i]);    \
-        }                                                        \
-        return v;                                                \
+#define OF(name, outer, Outer, list, n)                       \
+    static void **name(Mutant *m)                             \
+    {                                                         \
+        void **v = NULL, **o = outer(m);                      \
+        for (size_t k = 0; k < vec_len(o); k++) {             \
+            Outer *x = o[k];                                  \
+            for (int i = 0; i < (n); i++)                     \
+                vec_push(m->arena, v, (void *)&(x->list)[i]); \
+        }                                                     \
+        return v;                                             \
     }
 
 OF(sizes, meshes, Mesh, size, NMESH)
@@ -117,10 +117,10 @@ typedef struct Field {
 } Field;
 
 #define ROW(text, records, Struct, field, type) \
-    {text, #field, records, offsetof(Struct, field), type, 0},
+    { text, #field, records, offsetof(Struct, field), type, 0 },
 #define ONE(text, records, Struct, field, n) \
-    {text, #field, records, offsetof(Struct, field), CHOICE, n},
-#define BARE(text, records, type) {text, "", records, 0, type, 0},
+    { text, #field, records, offsetof(Struct, field), CHOICE, n },
+#define BARE(text, records, type) { text, "", records, 0, type, 0 },
 
 /* clang-format off */
 static const Field fields[] = {
@@ -331,10 +331,10 @@ static void change(Mutant *m, const Field *f, Way w, void *at)
 
 static size_t width(const Field *f)
 {
-    return f->type == I64                         ? sizeof(int64_t)
-           : f->type == NAME                      ? sizeof(char *)
+    return f->type == I64                          ? sizeof(int64_t)
+           : f->type == NAME                       ? sizeof(char *)
            : f->type == AFFINE || f->type == RANKS ? sizeof(Aff)
-                                                  : sizeof(int);
+                                                   : sizeof(int);
 }
 
 /* Steps share lists of integers: each gets its own. */
@@ -361,7 +361,8 @@ static int change_field(Mutant *m, const Field *f, Way w)
          *y = (char *)v[below(m, (int)vec_len(v))] + f->at;
     char was[sizeof(Aff)];
     if (f->type == RANKS) /* constants are the kernel's */
-        x += offsetof(Aff, k), y += offsetof(Aff, k), n = sizeof was - sizeof(int64_t) * 2;
+        x += offsetof(Aff, k), y += offsetof(Aff, k),
+            n = sizeof was - sizeof(int64_t) * 2;
     memcpy(was, x, n);
     if (w == COPY || w == SWAP)
         memcpy(x, y, n);

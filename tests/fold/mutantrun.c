@@ -9,22 +9,23 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "mutantrun.h"
 
-enum { STEPS = 2, SECONDS = 60 };
+enum { STEPS = 2, CPU = 20, SECONDS = 300 }; /* of a run: it hangs */
 
 char base_message[1024];
 const char *const verdicts[NVERDICT] = { "refused", "same", "OTHER", "STOPS",
                                          "CRASHES" };
 
-#define MIX  "tests/hf/mixtral-aux.lua"
-#define TIED "tests/models/tied.lua"
-#define APART "tests/models/apart.lua"
+#define MIX               "tests/hf/mixtral-aux.lua"
+#define TIED              "tests/models/tied.lua"
+#define APART             "tests/models/apart.lua"
 #define PLAN(file, words) { .model = file, .keys = words },
-#define SMALL " axes.hidden=16 axes.seq=16 axes.ffn=16 axes.dim=4"
+#define SMALL             " axes.hidden=16 axes.seq=16 axes.ffn=16 axes.dim=4"
 /* clang-format off */
 Base bases[NBASE] = {
     PLAN(MIX,   "fold.tp=2 fold.dp=2 fold.ep=4 fold.zero=0 train.batch=8")
@@ -207,6 +208,7 @@ static uint64_t compute(const Plan *like, Plan *p)
 
 static void child(const Base *b, Plan *p, Told *t)
 {
+    setrlimit(RLIMIT_CPU, &(struct rlimit){ CPU, CPU });
     alarm(SECONDS);
     p->prelude = b->plan->prelude;
     p->kernel = b->plan->kernel;

@@ -1,8 +1,8 @@
-/* mutants_test: the verifier against damaged plans. Plans of many models in many
- * folds are changed in one place each (mutants.c, fields.c), printed with a
- * valid hash and read again. What is not refused is run, and must give the bits
- * of the original: then the damage means nothing. All of the plans themselves
- * must be accepted.
+/* mutants_test: the verifier against damaged plans. Plans of many models in
+ * many folds are changed in one place each (mutants.c, fields.c), printed with
+ * a valid hash and read again. What is not refused is run, and must give the
+ * bits of the original: then the damage means nothing. All of the plans
+ * themselves must be accepted.
  *
  *     mutants_test                600 mutants of a few plans
  *     PLEAT_ALL=1 mutants_test    10,000 of all
@@ -44,9 +44,8 @@ static void show(const Base *b, int kind, const char *text, size_t len,
 {
     size_t at = 0, least = b->len < len ? b->len : len;
     int n = (int)strcspn(base_message, "\n");
-    printf("# %s: %s of %s %s%s%.*s\n", verdicts[v],
-           mutant_kind(forever, kind), b->model, b->keys,
-           v == REFUSED || v == STOPPED ? ": " : "",
+    printf("# %s: %s of %s %s%s%.*s\n", verdicts[v], mutant_kind(forever, kind),
+           b->model, b->keys, v == REFUSED || v == STOPPED ? ": " : "",
            v == REFUSED || v == STOPPED ? n : 0, base_message);
     while (at < least && b->text[at] == text[at])
         at++;
@@ -64,8 +63,8 @@ static Verdict try_one(Base *b, int kind, uint64_t seed)
     size_t len;
 
     m.p = plan_parse(a, b->text, b->len, "base");
-    if (mutant_damage(&m, kind)) {
-        char *text = plan_print(a, m.p, &len);
+    char *text = mutant_damage(&m, kind) ? plan_print(a, m.p, &len) : NULL;
+    if (text && (len != b->len || memcmp(text, b->text, len))) {
         v = base_verdict(b, text, len);
         if (v > SAME || getenv("PLEAT_SAY"))
             show(b, kind, text, len, v);
