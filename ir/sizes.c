@@ -32,121 +32,22 @@ static const char *fills(const Sizes *x, int i, int64_t elems, int64_t width)
                : strf(x->c->arena, "leaves a part of its buffer %d alone", i);
 }
 
-static const char *both(const char *a, const char *b)
-{
-    return a ? a : b;
-}
+/* ---- steps --------------------------------------------------------------- */
 
-/* ---- products ------------------------------------------------------------ */
-
-enum { BATCHES = 3, GM = 2, GN = 3, GK = 4, GLD = 5, GTA = 8, GBATCH = 11 };
-
-typedef struct Side {
-    int64_t n, stride;
-} Side;
-
-static int by_stride(const Side *v, int a, int b)
-{
-    return v[a].stride != v[b].stride ? v[a].stride < v[b].stride
-                                      : v[a].n < v[b].n;
-}
-
-/* Do boxes of these sides cover their buffer, no element twice? Sides with
- * stride 0 read it again. The elements of the buffer; -1: no. */
-static int64_t tiles(Side *v, int n, int again)
-{
-    int64_t at = 1;
-    for (int i = 0; i < n; i++)
-        for (int k = i + 1; k < n; k++)
-            if (by_stride(v, k, i)) {
-                Side t = v[i];
-                v[i] = v[k], v[k] = t;
-            }
-    for (int i = 0; i < n; i++) {
-        if (v[i].n <= 1 || (again && v[i].stride == 0))
-            continue;
-        if (v[i].stride != at)
-            return -1;
-        at = sat_mul(at, v[i].n);
-    }
-    return at;
-}
-
-static const char *gemm_sizes(const Sizes *x)
-{
-    static const int rows[] = { GM, GK, GM }, cols[] = { GK, GN, GN };
-    const char *why = 0;
-    for (int i = 0; i < 3 && !why; i++) {
-        int turned = i < 2 && iv(x, GTA + i), n = 2;
-        Side v[2 + BATCHES] = {
-            { iv(x, turned ? cols[i] : rows[i]), iv(x, GLD + i) },
-            { iv(x, turned ? rows[i] : cols[i]), 1 },
-        };
-        for (int k = GBATCH; k < x->s->nint; k += 4)
-            v[n++] = (Side){ iv(x, k), iv(x, k + 1 + i) };
-        why = fills(x, i, tiles(v, n, i < 2), dtypes[iv(x, i == 2)].bytes);
-    }
-    return why;
-}
-
-enum { XE = 2, XK, XN, XLDW, XTW, XSTRIDE, XACC, XCAP };
-
-static const char *grouped_sizes(const Sizes *x)
-{
-    int weight = x->s->kind == Sgmm ? 1 : 2, rows = x->s->kind == Sgmm ? 2 : 1;
-    int in = dtypes[iv(x, 0)].bytes, out = dtypes[iv(x, 1)].bytes;
-    int64_t K = iv(x, XK), N = iv(x, XN), turned = iv(x, XTW);
-    Side v[3] = { { turned ? N : K, iv(x, XLDW) },
-                  { turned ? K : N, 1 },
-                  { iv(x, XE), iv(x, XSTRIDE) } };
-    const char *w = fills(x, weight, tiles(v, 3, 0), weight == 1 ? in : out);
-    const char *a = fills(x, 0, sat_mul(iv(x, XCAP), K), in);
-    const char *b =
-        fills(x, rows, sat_mul(iv(x, XCAP), N), rows == 2 ? out : in);
-    return both(w, both(a, b));
-}
-
-/* ---- collectives and transfers ------------------------------------------- */
-
-static const char *collective_sizes(const Sizes *x)
+/* Products and copies, and collectives along an axis, are as large as their
+ * operands' shapes (operands.c), and those as their buffers. */
+static const char *step_sizes(const Sizes *x)
 {
     const Step *s = x->s;
-    int64_t ranks = mesh_extent(x->c->p->mesh, s->atoms), n = 1;
-    int last = s->kind == Salltoall ? 5 : s->kind == Srotate ? 1 : 2;
-    int width = dtypes[iv(x, 0)].bytes;
-    if (ranks < 2)
+    int whole = s->kind == Sallreduce || s->kind == Srotate;
+    int width = whole || s->kind >= Ssend ? dtypes[iv(x, 0)].bytes : 0;
+    if (s->kind >= Sallgather && s->kind <= Srotate &&
+        mesh_extent(x->c->p->mesh, s->atoms) < 2)
         return "has a group of one rank";
     if (s->kind == Sallreduce && iv(x, 1) != 1)
         return "has more than one block";
-    for (int i = 1; i <= last; i++)
-        n = sat_mul(n, iv(x, i));
-    int64_t send = s->kind == Salltoall        ? n / ranks
-                   : s->kind == Sreducescatter ? sat_mul(n, ranks)
-                                               : n;
-    int64_t recv = s->kind == Salltoall    ? n / ranks
-                   : s->kind == Sallgather ? sat_mul(n, ranks)
-                                           : n;
-    return both(fills(x, 0, send, width), fills(x, 1, recv, width));
-}
-
-static const char *step_sizes(const Sizes *x)
-{
-    switch (x->s->kind) {
-    case Sgemm: return gemm_sizes(x);
-    case Sgmm:
-    case Sgmmw: return grouped_sizes(x);
-    case Sallgather:
-    case Sreducescatter:
-    case Sallreduce:
-    case Salltoall:
-    case Srotate: return collective_sizes(x);
-    case Scopy:
-        return bytes_of(x, 0) == bytes_of(x, 1) ? NULL : "copies a part";
-    case Ssend:
-    case Srecv:
-    case Swait: return fills(x, 0, iv(x, 1), dtypes[iv(x, 0)].bytes);
-    default: return 0;
-    }
+    return width ? fills(x, 0, iv(x, s->kind == Sallreduce ? 2 : 1), width)
+                 : NULL;
 }
 
 /* ---- memory -------------------------------------------------------------- */
