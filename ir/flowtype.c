@@ -66,7 +66,7 @@ static char use_of(const Step *s, int i)
 static const char *kernel_slots(const Typer *t)
 {
     const Step *s = t->s;
-    if (!s->rw)
+    if (!s->rw && law(Lkernel_says))
         return "does not say how it uses its buffers";
     for (int i = 0; i < s->nbuf; i++) {
         int reads = 0, makes = 0;
@@ -76,7 +76,10 @@ static const char *kernel_slots(const Typer *t)
             reads |= s->buf[k] == s->buf[i] && s->flow[k].read;
             makes |= s->buf[k] == s->buf[i] && s->flow[k].make;
         }
-        if (s->rw[i] != (reads && makes ? 'b' : reads ? 'r' : 'w'))
+        if (s->rw[i] != (reads && makes ? 'b'
+                         : reads        ? 'r'
+                                        : 'w') &&
+            law(Lkernel_uses))
             return strf(t->c->arena, "uses '%s' as its values do not",
                         t->c->r->buf[s->buf[i]].name);
     }
@@ -101,30 +104,36 @@ static const char *slot_wrong(Typer *t, int i)
     const Buf *u = b < 0 ? NULL : &t->c->r->buf[b];
     const ValueShape *l = f->make ? &t->c->p->shape[f->shape] : NULL;
     if (!u || u->cls == Bscratch)
-        return f->read || f->make ? "has a value in no buffer" : NULL;
-    if (!f->read && !f->make)
+        return (f->read || f->make) && law(Lvalue_buffer)
+                   ? "has a value in no buffer"
+                   : NULL;
+    if (!f->read && !f->make && law(Lbuffer_value))
         return "has a buffer without a value";
-    if (f->read < 0 && (~f->read != b || !t->c->lasting[b]))
+    if (f->read < 0 && (~f->read != b || !t->c->lasting[b]) &&
+        law(Lreads_lasting))
         return strf(t->c->arena,
                     "reads '%s' in place of what was there when "
                     "the program began",
                     u->name);
-    if (f->read > 0 && (f->read > t->n || t->made[f->read].step < 0))
+    if (f->read > 0 && (f->read > t->n || t->made[f->read].step < 0) &&
+        law(Lvalue_made))
         return "reads a value that no step makes";
-    if (f->make && shape_bytes(l) != u->bytes)
+    if (f->make && shape_bytes(l) != u->bytes && law(Lvalue_size))
         return strf(t->c->arena, "makes a value that is not as large as '%s'",
                     u->name);
-    if (f->make && l->dt != u->dt && (!t->held[b] || u->prog < 0))
+    if (f->make && l->dt != u->dt && (!t->held[b] || u->prog < 0) &&
+        law(Lvalue_dtype))
         return strf(t->c->arena, "makes a value of another dtype than '%s'",
                     u->name);
-    if (f->read && f->as >= 0 && !may_read_as(t, f))
+    if (f->read && f->as >= 0 && !may_read_as(t, f) && law(Lreads_as))
         return strf(t->c->arena, "reads '%s' as what it is not", u->name);
     t->held[b] |= f->make != 0;
     if (s->kind == Skernel)
         return 0;
     char use = use_of(s, i);
-    if ((use != 'w' && use != '-') != (f->read != 0) ||
-        (use == 'w' || use == 'b') != (f->make != 0))
+    if (((use != 'w' && use != '-') != (f->read != 0) ||
+         (use == 'w' || use == 'b') != (f->make != 0)) &&
+        law(Lkind_uses))
         return "uses a buffer as its kind does not";
     return 0;
 }
@@ -170,7 +179,7 @@ static const char *collective(const Typer *t)
     int sums = s->kind == Sreducescatter || s->kind == Sallreduce;
     int64_t op = sums ? s->iv[3].c : 0;
     uint32_t from = sums ? x.part[op] : shape_cut(x.s);
-    if ((from & A) != A)
+    if ((from & A) != A && law(Lcomm_over))
         return strf(t->c->arena,
                     sums ? "sums over %s what is no sum there"
                          : "gathers over %s what lies there whole",
@@ -178,10 +187,10 @@ static const char *collective(const Typer *t)
     memcpy(part, x.part, sizeof part);
     if (sums)
         part[op] &= ~A;
-    return same_parts(part, s->flow[1].part)
-               ? NULL
-               : strf(t->c->arena, "over %s does not make what it says",
-                      group_in_words(t, s->atoms));
+    if (!same_parts(part, s->flow[1].part) && law(Lcomm_parts))
+        return strf(t->c->arena, "over %s does not make what it says",
+                    group_in_words(t, s->atoms));
+    return NULL;
 }
 
 /* Atoms of an integer. */
@@ -249,20 +258,20 @@ static const char *computed(const Typer *t)
     uint32_t terms = parts(&out), less = in.cut & ~(out.cut | terms);
     uint32_t same = in.any ? ~(in.cut | parts(&in)) : 0;
     for (int k = 0; k < 3; k++)
-        if (in.part[k] & ~out.part[k])
+        if (in.part[k] & ~out.part[k] && law(Lterms_kept))
             return strf(t->c->arena, "takes terms of a sum over %s for the sum",
                         group_in_words(t, in.part[k] & ~out.part[k]));
-    if (less)
+    if (less && law(Lparts_kept))
         return strf(t->c->arena,
                     "makes out of parts over %s what is said to "
                     "be the same there",
                     group_in_words(t, less));
-    if (terms & same)
+    if (terms & same && law(Lterms_new))
         return strf(t->c->arena,
                     "makes terms of a sum over %s out of what is the same "
                     "there",
                     group_in_words(t, terms & same));
-    if (takes_parts(t, out.cut & same))
+    if (takes_parts(t, out.cut & same) && law(Lparts_new))
         return strf(t->c->arena,
                     "makes parts over %s out of what is the same there",
                     group_in_words(t, out.cut & same));
@@ -274,10 +283,9 @@ static const char *kept(const Typer *t, int from, int to)
 {
     Type x = type_of(t, from);
     const ValueUse *y = &t->s->flow[to];
-    return same_parts(x.part, y->part) &&
-                   shapes_equal(x.s, &t->c->p->shape[y->shape])
-               ? NULL
-               : "changes a type";
+    int same = same_parts(x.part, y->part) &&
+               shapes_equal(x.s, &t->c->p->shape[y->shape]);
+    return !same && law(Ltype_kept) ? "changes a type" : NULL;
 }
 
 /* Products and transfers say the dtypes of their values. */
@@ -292,7 +300,7 @@ static const char *dtype_wrong(const Typer *t)
         const ValueUse *f = &s->flow[i];
         Dtype dt = f->make ? t->c->p->shape[f->shape].dt : type_of(t, i).s->dt;
         if (s->nint && (f->read || f->make) && !map &&
-            dt != (Dtype)s->iv[second].c)
+            dt != (Dtype)s->iv[second].c && law(Lstep_dtype))
             return "has another dtype than its values";
     }
     return 0;
@@ -305,7 +313,7 @@ static const char *type_wrong(const Typer *t)
     if (why)
         return why;
     for (int i = 0; i < s->nint && !may_vary(s->kind); i++)
-        if (varies(&s->iv[i]))
+        if (varies(&s->iv[i]) && law(Lints_same))
             return "has integers that depend on the rank";
     switch (s->kind) {
     case Skernel:
@@ -342,7 +350,7 @@ static const char *step_type_wrong(Typer *t)
 {
     const Step *s = t->s;
     const char *why = 0;
-    if (s->nbuf && !s->flow)
+    if (s->nbuf && !s->flow && law(Lstep_says))
         return "does not say what it reads and makes";
     for (int i = 0; i < s->nbuf && !why; i++)
         why = slot_wrong(t, i);
@@ -371,14 +379,15 @@ static const char *number_values(Typer *t, int *step)
         for (int k = 0; k < s->nbuf && s->flow; k++) {
             const ValueUse *f = &s->flow[k];
             uint32_t all = f->part[0] | f->part[1] | f->part[2];
-            if (f->make < 0 || f->make > slots)
+            if ((f->make < 0 || f->make > slots) && law(Lvalue_number))
                 return "makes a value without a number";
-            if (f->as < -1 || f->as >= t->c->p->nshape ||
-                (f->make && (f->shape < 0 || f->shape >= t->c->p->nshape)))
+            if ((f->as < -1 || f->as >= t->c->p->nshape ||
+                 (f->make && (f->shape < 0 || f->shape >= t->c->p->nshape))) &&
+                law(Lvalue_shape))
                 return "has a value of a shape that does not exist";
-            if (all >> t->c->p->mesh->natom)
+            if (all >> t->c->p->mesh->natom && law(Lvalue_atoms))
                 return "speaks of atoms that the mesh does not have";
-            if (f->make && t->made[f->make].step >= 0)
+            if (f->make && t->made[f->make].step >= 0 && law(Lvalue_once))
                 return "makes a value that another step makes";
             if (f->make)
                 t->made[f->make] = (Origin){ *step, f };

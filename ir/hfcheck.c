@@ -58,9 +58,9 @@ static int named(const HfMap *h, const char *axis)
 static const char *factor_wrong(const Tensor *t, const HfFactor *f)
 {
     const PlanDim *d = f->axis ? axis_of(t, f->axis) : NULL;
-    if (!is_inside(f))
+    if (!is_inside(f) && law(Lhf_inside))
         return "goes beyond an axis";
-    if (f->axis ? !d || d->n != f->n : f->n != 1)
+    if ((f->axis ? !d || d->n != f->n : f->n != 1) && law(Lhf_factor))
         return "has a factor that is no axis of it";
     return NULL;
 }
@@ -69,18 +69,19 @@ static const char *row_wrong(const HfCheck *x, const HfMap *h)
 {
     const Tensor *t = owner(x->p, h->param);
     const char *why = NULL;
-    if (!t)
+    if (!t && law(Lhf_param))
         return wrong(x, h, "is for no parameter or state");
     for (int d = 0; d < h->nd && !why; d++)
         for (int k = 0; k < h->dim[d].nf && !why; k++)
             why = factor_wrong(t, &h->dim[d].f[k]);
     for (int i = 0; i < h->nfix && !why; i++) {
         const PlanDim *d = axis_of(t, h->fixaxis[i]);
-        if (!d || h->fixat[i] < -1 || h->fixat[i] >= d->n)
+        if ((!d || h->fixat[i] < -1 || h->fixat[i] >= d->n) &&
+            law(Lhf_unrolled))
             why = "unrolls what is no axis of it";
     }
     for (int d = 0; d < t->nd && !why; d++)
-        if (named(h, t->dim[d].axis) != 1)
+        if (named(h, t->dim[d].axis) != 1 && law(Lhf_axis_once))
             why =
                 strf(x->arena, "does not have axis '%s' once", t->dim[d].axis);
     return why ? wrong(x, h, why) : NULL;
@@ -133,15 +134,16 @@ static const char *tensor_wrong(const HfCheck *x, const HfMap **v, int n)
 {
     int64_t sum = 0;
     for (int i = 0; i < n; i++) {
-        if (!same_factors(v[i], v[0]))
+        if (!same_factors(v[i], v[0]) && law(Lhf_alike))
             return wrong(x, v[i], "has other factors than its other rows");
         for (int k = 0; k < i; k++)
-            if (boxes_meet(v[i], v[k]))
+            if (boxes_meet(v[i], v[k]) && law(Lhf_apart))
                 return wrong(x, v[i], "shares elements with another");
         sum = sat_add(sum, volume(v[i], 0));
     }
-    return sum == volume(v[0], 1) ? NULL
-                                  : wrong(x, v[0], "does not fill its tensor");
+    return sum != volume(v[0], 1) && law(Lhf_full)
+               ? wrong(x, v[0], "does not fill its tensor")
+               : NULL;
 }
 
 const char *hf_wrong(Arena *a, const Plan *p)

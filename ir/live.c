@@ -79,13 +79,13 @@ static const char *name_buffers(Lives *l, int step)
         if (!b || b->prog == -1)
             continue;
         Life *x = &l->of[s->buf[i]];
-        if (x->first < 0 && !writes(s, i) && !b->frame)
+        if (x->first < 0 && !writes(s, i) && !b->frame && law(Llive_written))
             return wrong(l, "is read and was never written", s->buf[i], step);
         if (x->first < 0)
             *x = (Life){ s->buf[i], step, step, b->offset };
         if (!b->frame && x->first >= l->from && step <= l->to &&
             phase_of(p, x->first) != phase_of(p, step)) {
-            if (!writes(s, i))
+            if (!writes(s, i) && law(Llive_calls))
                 return wrong(l, "is kept from call to call in one place",
                              s->buf[i], step);
             x->first = l->from;
@@ -352,14 +352,15 @@ static const char *loose(const Lives *l)
     for (int i = 0; i < l->r->nbuf; i++) {
         const Life *x = &l->of[i];
         const Buf *b = &l->r->buf[i];
-        if (b->prog == l->prog && x->first < 0)
+        if (b->prog == l->prog && x->first < 0 && law(Llive_used))
             return wrong(l, "is never used", i, b->born);
         int kept = b->dies == end;
         int born = x->first == b->born ||
                    (kept && b->born == l->from && x->first <= l->to);
         if (b->prog == l->prog && b->born == l->from && b->dies == l->to)
             continue; /* there through the whole table */
-        if (b->prog == l->prog && (!born || (x->last != b->dies && !kept)))
+        if (b->prog == l->prog && (!born || (x->last != b->dies && !kept)) &&
+            law(Llive_tight))
             return wrong(l,
                          strf(l->arena,
                               "lives from step %d to %d, its "

@@ -146,15 +146,15 @@ static const char *product_wrong(const PlanCheck *c, const Step *s,
 {
     Loops have = { 0 }, want = { 0 };
     const char *axis = axis_loops(op, &want);
-    if (axis)
+    if (axis && law(Lproduct_axes))
         return strf(c->arena, "has operands of other sizes along '%s'", axis);
     if (s->kind == Sgemm)
         gemm_loops(s, &have);
     else
         grouped_loops(s, &have);
-    return same_loops(&have, &want)
-               ? NULL
-               : "has sizes and strides that are not those of its operands";
+    return !same_loops(&have, &want) && law(Lproduct_loops)
+               ? "has sizes and strides that are not those of its operands"
+               : NULL;
 }
 
 /* ---- collectives --------------------------------------------------------- */
@@ -284,29 +284,35 @@ static const char *collective_wrong(const PlanCheck *c, const Step *s,
 {
     const Mesh *m = c->p->mesh;
     uint32_t atoms = s->atoms & ~m->mask[Mpp];
-    int64_t want[8];
-    Blocks b;
+    int64_t want[8] = { 0 };
+    Blocks b = { 0 };
     int gathers = s->kind == Sallgather;
     switch (s->kind) {
     case Sallgather:
     case Sreducescatter:
-        if (!along(m, gathers ? y : x, gathers ? x : y, atoms, &b))
+        if (!along(m, gathers ? y : x, gathers ? x : y, atoms, &b) &&
+            law(Lgather_axis))
             return "does not make an axis whole, or cut, over its group";
-        return has_blocks(s, &b) ? NULL : "has other blocks than its operands";
+        return !has_blocks(s, &b) && law(Lgather_blocks)
+                   ? "has other blocks than its operands"
+                   : NULL;
     case Salltoall:
-        if (!exchanged(m, x, y, atoms, want))
+        if (!exchanged(m, x, y, atoms, want) && law(Lexchange_axes))
             return "does not exchange two axes over its group";
         for (int i = 0; i < 8; i++)
-            if (iv(s, i + 1) != want[i])
+            if (iv(s, i + 1) != want[i] && law(Lexchange_blocks))
                 return "has other blocks than its operands";
         return NULL;
     case Srotate:
-        if (iv(s, 2) != 1)
+        if (iv(s, 2) != 1 && law(Lrotate_next))
             return "turns to another rank than the next";
-        if (!is_ring(x, atoms))
+        if (!is_ring(x, atoms) && law(Lrotate_ring))
             return "turns over other ranks than cut an axis";
         /* fall through */
-    default: return shapes_equal(x, y) ? NULL : "changes how its operand lies";
+    default:
+        return !shapes_equal(x, y) && law(Lcomm_shape)
+                   ? "changes how its operand lies"
+                   : NULL;
     }
 }
 
@@ -326,8 +332,9 @@ const char *operands_wrong(const PlanCheck *c, const Step *s,
             op[i] = out[i] ? out[i] : in[i];
         return product_wrong(c, s, op);
     case Scopy:
-        return shapes_equal(in[0], out[1]) ? NULL
-                                           : "changes how its operand lies";
+        return !shapes_equal(in[0], out[1]) && law(Lcopy_shape)
+                   ? "changes how its operand lies"
+                   : NULL;
     case Sallgather:
     case Sreducescatter:
     case Sallreduce:

@@ -522,6 +522,20 @@ enum {
 };
 #define HUGEBYTES ((int64_t)1 << 56)
 
+/* What is proved, by name. A test may leave one law out, to see that only that
+ * one refuses some plan. */
+typedef enum Law {
+#define LAW(id, text) L##id,
+#include "laws.def"
+#undef LAW
+    NLAW
+} Law;
+extern int law_off; /* -1: all hold */
+static inline int law(Law x)
+{
+    return (int)x != law_off;
+}
+
 typedef struct PlanCheck {
     Arena *arena;
     const Plan *p;

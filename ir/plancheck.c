@@ -10,6 +10,8 @@
 
 #include "plan.h"
 
+int law_off = -1;
+
 /* ---- buffers ------------------------------------------------------------- */
 
 static int lies_in(const Buf *b, int64_t bytes)
@@ -21,24 +23,28 @@ static int lies_in(const Buf *b, int64_t bytes)
 static const char *buf_wrong(const PlanCheck *c, const Buf *b)
 {
     const Role *r = c->r;
-    if (b->offset % BUFALIGN)
+    if (b->offset % BUFALIGN && law(Lbuf_aligned))
         return "is not aligned to 256 bytes";
-    if (!b->frame && !lies_in(b, r->arena))
+    if (!b->frame && !lies_in(b, r->arena) && law(Lbuf_in_arena))
         return "does not lie in the arena";
-    if (b->prog >= r->nprog || b->prog < -1)
+    if ((b->prog >= r->nprog || b->prog < -1) && law(Lbuf_program))
         return "belongs to no program";
-    if (b->cls == Bscratch && b->dt != Du8)
+    if (b->cls == Bscratch && b->dt != Du8 && law(Lwork_dtype))
         return "is work space of another dtype than u8";
-    if (b->prog >= 0 && b->cls <= Bio)
+    if (b->prog >= 0 && b->cls <= Bio && law(Lbuf_class))
         return "of a persistent class does not live always";
     if (b->prog >= 0 &&
-        (b->born < 0 || b->born > b->dies || b->dies >= r->prog[b->prog].nstep))
+        (b->born < 0 || b->born > b->dies ||
+         b->dies >= r->prog[b->prog].nstep) &&
+        law(Lbuf_life))
         return "has a life outside its program";
     if (!b->frame)
         return 0;
-    if (b->prog < 0 || b->frame < 0 || b->frame > r->prog[b->prog].nframe)
+    if ((b->prog < 0 || b->frame < 0 || b->frame > r->prog[b->prog].nframe) &&
+        law(Lbuf_frame))
         return "lies in a frame that does not exist";
-    if (!lies_in(b, r->prog[b->prog].frame[b->frame - 1].bytes))
+    if (!lies_in(b, r->prog[b->prog].frame[b->frame - 1].bytes) &&
+        law(Lbuf_in_frame))
         return "does not lie in its frame";
     return 0;
 }
@@ -76,7 +82,7 @@ static const char *overlaps(const PlanCheck *c, int prog)
     int one, two, n;
     Span *v;
     n = gather(c, prog, &v);
-    if (!spans_meet(v, n, &one, &two))
+    if (!spans_meet(v, n, &one, &two) || !law(Lbufs_apart))
         return 0;
     return strf(c->arena,
                 "role %d: buffers '%s' and '%s' overlap while both "
@@ -88,8 +94,9 @@ static const char *bufs_wrong(const PlanCheck *c)
 {
     const Role *r = c->r;
     const char *why;
-    if (r->arena < 0 || r->arena > HUGEBYTES || r->persist < 0 ||
-        r->persist > r->arena)
+    if ((r->arena < 0 || r->arena > HUGEBYTES || r->persist < 0 ||
+         r->persist > r->arena) &&
+        law(Larena_size))
         return strf(c->arena,
                     "role %d: arena of %lld bytes, %lld of them "
                     "always",
@@ -109,14 +116,15 @@ static const char *phases_wrong(const PlanCheck *c, const Program *g)
     int64_t at = 0;
     for (int i = 0; i < g->nphase; i++) {
         const Phase *f = &g->phase[i];
-        if (f->first != at || f->n < 0 || f->repeat < 0)
+        if ((f->first != at || f->n < 0 || f->repeat < 0) &&
+            law(Lphases_follow))
             return strf(c->arena,
                         "role %d: program '%s': phase '%s' does not "
                         "follow",
                         c->role, g->name, f->name);
         at += f->n;
     }
-    if (at != g->nstep)
+    if (at != g->nstep && law(Lphases_cover))
         return strf(c->arena,
                     "role %d: program '%s' has %d steps and phases "
                     "for %lld",
@@ -178,7 +186,7 @@ static const char *kernels_wrong(PlanCheck *c)
         c->kernels[i] = intern(c->p->kernel[i].name);
     qsort(c->kernels, (size_t)n, sizeof *c->kernels, by_pointer);
     for (int i = 1; i < n; i++)
-        if (c->kernels[i] == c->kernels[i - 1])
+        if (c->kernels[i] == c->kernels[i - 1] && law(Lkernels_once))
             return strf(c->arena, "two kernels '%s'", c->kernels[i]);
     return 0;
 }
@@ -187,7 +195,8 @@ const char *plan_wrong(Arena *a, const Plan *p)
 {
     PlanCheck c = { .arena = a, .p = p };
     const char *why = kernels_wrong(&c);
-    if (p->nrole != p->mesh->size[Mpp] && (p->nrole != 1 || has_flow(p->role)))
+    if (p->nrole != p->mesh->size[Mpp] &&
+        (p->nrole != 1 || has_flow(p->role)) && law(Lroles))
         return strf(a, "%d roles for %lld pipeline stages", p->nrole,
                     (long long)p->mesh->size[Mpp]);
     if (!why)

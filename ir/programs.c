@@ -67,10 +67,10 @@ static const char *program_wrong(const PlanCheck *c, const Program *g,
         const Buf *b = &c->r->buf[i];
         if (b->prog >= 0)
             continue;
-        if (v[i] && !(k->may >> b->cls & 1))
+        if (v[i] && !(k->may >> b->cls & 1) && law(Lmay_write))
             return wrong(c, g->name,
                          strf(c->arena, "may not write '%s'", b->name));
-        if (!v[i] && k->must >> b->cls & 1)
+        if (!v[i] && k->must >> b->cls & 1 && law(Lmust_write))
             return wrong(c, g->name,
                          strf(c->arena, "does not write '%s'", b->name));
     }
@@ -95,11 +95,13 @@ static const char *fallback_wrong(const PlanCheck *c)
     int step = role_prog(r, "step"), back = role_prog(r, "step.fallback");
     if (!s)
         return NULL;
-    if (step < 0 || back < 0)
+    if ((step < 0 || back < 0) && law(Lfallback_there))
         return wrong(c, "step", "may overflow and has no fallback");
-    return writes(&r->prog[step], s->buf) && !writes(&r->prog[back], s->buf)
-               ? NULL
-               : wrong(c, "step.fallback", "is taken for the step");
+    int swapped =
+        !writes(&r->prog[step], s->buf) || writes(&r->prog[back], s->buf);
+    return swapped && law(Lfallback_not_step)
+               ? wrong(c, "step.fallback", "is taken for the step")
+               : NULL;
 }
 
 static const char *set_wrong(const PlanCheck *c)
@@ -108,9 +110,9 @@ static const char *set_wrong(const PlanCheck *c)
     int last = -1;
     for (int i = 0; i < r->nprog; i++) {
         int k = kind_of(r->prog[i].name);
-        if (k < 0)
+        if (k < 0 && law(Lprogram_kind))
             return wrong(c, r->prog[i].name, "is of no kind");
-        if (k <= last)
+        if (k <= last && law(Lprogram_order))
             return wrong(c, r->prog[i].name, "is not in its place");
         last = k;
     }

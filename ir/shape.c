@@ -80,19 +80,22 @@ static const char *shape_wrong(const PlanCheck *c, const ValueShape *x)
     uint32_t seen = 0;
     for (int d = 0; d < x->nd; d++) {
         const ValueDim *a = &x->dim[d];
-        if (a->cut >> m->natom || a->cut & m->mask[Mpp])
+        if ((a->cut >> m->natom || a->cut & m->mask[Mpp]) && law(Lshape_atoms))
             return "is cut over other atoms than those of a stage";
-        if (a->cut & seen)
+        if (a->cut & seen && law(Lshape_cut_once))
             return "is cut twice over the same ranks";
-        if (a->zigzag && (!(a->cut & m->mask[Mcp]) || a->n % 2))
+        if (a->zigzag && (!(a->cut & m->mask[Mcp]) || a->n % 2) &&
+            law(Lshape_zigzag))
             return "has an axis in two pieces that its ranks do not have";
-        if (shape_dim(x, a->axis) != d)
+        if (shape_dim(x, a->axis) != d && law(Lshape_axis_once))
             return "has an axis twice";
         seen |= a->cut;
     }
-    if (!dtypes[x->dt].bytes)
+    if (!dtypes[x->dt].bytes && law(Lshape_dtype))
         return "has a dtype without size";
-    return x->map && x->dt != Di32 ? "is a row map of another dtype" : NULL;
+    return x->map && x->dt != Di32 && law(Lmap_dtype)
+               ? "is a row map of another dtype"
+               : NULL;
 }
 
 const char *shapes_wrong(const PlanCheck *c)

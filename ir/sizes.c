@@ -27,9 +27,9 @@ static int64_t iv(const Sizes *x, int i)
 
 static const char *fills(const Sizes *x, int i, int64_t elems, int64_t width)
 {
-    return sat_mul(elems, width) == bytes_of(x, i)
-               ? NULL
-               : strf(x->c->arena, "leaves a part of its buffer %d alone", i);
+    return sat_mul(elems, width) != bytes_of(x, i) && law(Lfills)
+               ? strf(x->c->arena, "leaves a part of its buffer %d alone", i)
+               : NULL;
 }
 
 /* ---- steps --------------------------------------------------------------- */
@@ -42,9 +42,9 @@ static const char *step_sizes(const Sizes *x)
     int whole = s->kind == Sallreduce || s->kind == Srotate;
     int width = whole || s->kind >= Ssend ? dtypes[iv(x, 0)].bytes : 0;
     if (s->kind >= Sallgather && s->kind <= Srotate &&
-        mesh_extent(x->c->p->mesh, s->atoms) < 2)
+        mesh_extent(x->c->p->mesh, s->atoms) < 2 && law(Lgroup_some))
         return "has a group of one rank";
-    if (s->kind == Sallreduce && iv(x, 1) != 1)
+    if (s->kind == Sallreduce && iv(x, 1) != 1 && law(Lone_block))
         return "has more than one block";
     return width ? fills(x, 0, iv(x, s->kind == Sallreduce ? 2 : 1), width)
                  : NULL;
@@ -82,18 +82,20 @@ static const char *heights_wrong(const PlanCheck *c)
 {
     const Role *r = c->r;
     int64_t most = 0;
-    if (top_of(c, -1) != r->persist || lasting_bytes(r) != r->persist)
+    if ((top_of(c, -1) != r->persist || lasting_bytes(r) != r->persist) &&
+        law(Lheight_lasting))
         return "does not say how high what lives always is";
     for (int k = 0; k < r->nprog; k++) {
         int64_t top = top_of(c, k), n = r->prog[k].transient;
-        if ((top > r->persist ? top - r->persist : 0) != n)
+        if ((top > r->persist ? top - r->persist : 0) != n &&
+            law(Lheight_program))
             return strf(c->arena, "program '%s' does not say how much it needs",
                         r->prog[k].name);
         most = n > most ? n : most;
     }
-    return r->arena == r->persist + most
-               ? NULL
-               : "does not have the arena that its programs need";
+    return r->arena != r->persist + most && law(Lheight_arena)
+               ? "does not have the arena that its programs need"
+               : NULL;
 }
 
 /* ---- turns --------------------------------------------------------------- */
@@ -118,12 +120,14 @@ static const char *repeats_wrong(const PlanCheck *c, const Program *g)
 {
     int data = !strncmp(g->name, "step", 4) || !strcmp(g->name, "eval");
     int64_t n = data ? turns_of(c->p) : 1;
-    if (n < 0)
+    if (n < 0 && law(Ltokens))
         return "has another number of tokens than its inputs";
     for (int f = 0; f < g->nphase && n; f++) {
         const Phase *x = &g->phase[f];
         int each = !strcmp(x->name, "den") || !strcmp(x->name, "body");
-        if (x->repeat ? x->repeat != (each ? n : 1) : phase_turns(g, f) != n)
+        if ((x->repeat ? x->repeat != (each ? n : 1)
+                       : phase_turns(g, f) != n) &&
+            law(Lrepeats))
             return strf(c->arena, "program '%s' runs its phase '%s' %lld times",
                         g->name, x->name, (long long)phase_turns(g, f));
     }
@@ -152,12 +156,13 @@ static const char *frames_wrong(const PlanCheck *c, int prog)
         if (b->offset + b->bytes > top[b->frame])
             top[b->frame] = b->offset + b->bytes;
     }
-    if (spans_meet(v, (int)vec_len(v), &one, &two))
+    if (spans_meet(v, (int)vec_len(v), &one, &two) && law(Lframe_apart))
         return strf(c->arena, "buffers '%s' and '%s' overlap in their frame",
                     c->r->buf[one].name, c->r->buf[two].name);
     for (int i = 0; i < g->nframe; i++)
         if ((top[i + 1] + BUFALIGN - 1) / BUFALIGN * BUFALIGN !=
-            g->frame[i].bytes)
+                g->frame[i].bytes &&
+            law(Lframe_full))
             return strf(c->arena,
                         "frame '%s' is not as large as what lies "
                         "in it",

@@ -85,47 +85,47 @@ static const char *axis_wrong(const PlanCheck *c, const PlanDim *d)
     int64_t len = 0, ranks;
     Piece want[MAXPIECE];
 
-    if (cut >> m->natom || cut & m->mask[Mpp])
+    if ((cut >> m->natom || cut & m->mask[Mpp]) && law(Laxis_atoms))
         return strf(c->arena,
                     "has an axis '%s' cut over other atoms than "
                     "those of a stage",
                     d->axis);
     for (int i = 0; i < d->npiece; i++) {
-        if (d->piece[i].len < 1)
+        if (d->piece[i].len < 1 && law(Lpiece_some))
             return strf(c->arena, "has a piece of nothing of axis '%s'",
                         d->axis);
         len = sat_add(len, d->piece[i].len);
     }
     ranks = mesh_extent(m, cut);
-    if (d->n < 1 || sat_mul(len, ranks) != d->n)
+    if ((d->n < 1 || sat_mul(len, ranks) != d->n) && law(Laxis_all))
         return strf(c->arena, "does not have all of axis '%s' on its ranks",
                     d->axis);
     PlanDim like = { .axis = d->axis, .n = d->n, .piece = want };
     like.npiece = axis_pieces(m, len, cut, zigzag, want);
-    return same_pieces(d, &like)
-               ? NULL
-               : strf(c->arena, "has other pieces of axis '%s' than ranks hold",
-                      d->axis);
+    if (!same_pieces(d, &like) && law(Laxis_pieces))
+        return strf(c->arena, "has other pieces of axis '%s' than ranks hold",
+                    d->axis);
+    return NULL;
 }
 
 static const char *axes_wrong(const PlanCheck *c, const Tensor *t)
 {
     uint32_t seen = t->shard;
-    if (t->nd < 0 || t->nd > MAXD)
+    if ((t->nd < 0 || t->nd > MAXD) && law(Ltensor_axes))
         return "has too many axes";
     for (int i = 0; i < t->nd; i++) {
         const char *why = axis_wrong(c, &t->dim[i]);
         uint32_t cut = cut_of(&t->dim[i]);
         if (why)
             return why;
-        if (seen & cut)
+        if (seen & cut && law(Laxis_cut_once))
             return strf(c->arena,
                         "is cut twice over the ranks that cut axis "
                         "'%s'",
                         t->dim[i].axis);
         seen |= cut;
         for (int k = 0; k < i; k++)
-            if (!strcmp(t->dim[i].axis, t->dim[k].axis))
+            if (!strcmp(t->dim[i].axis, t->dim[k].axis) && law(Laxis_once))
                 return strf(c->arena, "has axis '%s' twice", t->dim[i].axis);
     }
     return NULL;
@@ -157,15 +157,18 @@ static const char *place_wrong(const PlanCheck *c, const Tensor *t)
     const Mesh *m = c->p->mesh;
     const Buf *b = &c->r->buf[t->buf];
     int64_t end = sat_add(t->at, local_elems(t));
-    if (t->at < 0 || t->run < 0 || (!t->run && t->shard) ||
-        (uint64_t)t->shard >> m->natom || t->shard & m->mask[Mpp])
+    if ((t->at < 0 || t->run < 0 || (!t->run && t->shard) ||
+         (uint64_t)t->shard >> m->natom || t->shard & m->mask[Mpp]) &&
+        law(Lbucket_part))
         return "is a part of no bucket";
-    if (end >= HUGEBYTES ||
-        (t->run && end > sat_mul(t->run, mesh_extent(m, t->shard))))
+    if ((end >= HUGEBYTES ||
+         (t->run && end > sat_mul(t->run, mesh_extent(m, t->shard)))) &&
+        law(Lbucket_end))
         return "goes beyond its bucket";
-    if (b->frame)
+    if (b->frame && law(Ltensor_frame))
         return "lies in a frame";
-    return sat_mul(reach(t, end), dtypes[t->dt].bytes) > b->bytes
+    return sat_mul(reach(t, end), dtypes[t->dt].bytes) > b->bytes &&
+                   law(Ltensor_bounds)
                ? "is larger than its buffer"
                : NULL;
 }
@@ -173,13 +176,13 @@ static const char *place_wrong(const PlanCheck *c, const Tensor *t)
 static const char *tensor_wrong(const PlanCheck *c, const Tensor *t)
 {
     const char *why;
-    if (!*t->name)
+    if (!*t->name && law(Ltensor_name))
         return "has no name";
-    if (!kind_of(t))
+    if (!kind_of(t) && law(Ltensor_kind))
         return "is of no kind";
-    if (t->buf < 0 || t->buf >= c->r->nbuf)
+    if ((t->buf < 0 || t->buf >= c->r->nbuf) && law(Ltensor_buffer))
         return "names a buffer that does not exist";
-    if (dtypes[t->dt].bytes == 0)
+    if (dtypes[t->dt].bytes == 0 && law(Ltensor_dtype))
         return "has a dtype without size";
     why = axes_wrong(c, t);
     return why ? why : place_wrong(c, t);
@@ -205,20 +208,20 @@ static const char *twice(const PlanCheck *c)
 {
     const Tensor **v = sorted(c->arena, c->r);
     for (int i = 1; i < c->r->ntensor; i++)
-        if (!by_name(&v[i - 1], &v[i]))
+        if (!by_name(&v[i - 1], &v[i]) && law(Ltensor_once))
             return wrong(c, v[i], "has the name of another");
     return NULL;
 }
 
 static const char *scalar_wrong(const PlanCheck *c, const Scalar *s)
 {
-    if (s->buf < 0 || s->buf >= c->r->nbuf)
+    if ((s->buf < 0 || s->buf >= c->r->nbuf) && law(Lscalar_buffer))
         return "names a buffer that does not exist";
-    if (dtypes[s->dt].bytes == 0)
+    if (dtypes[s->dt].bytes == 0 && law(Lscalar_dtype))
         return "has a dtype without size";
-    if (c->r->buf[s->buf].frame)
+    if (c->r->buf[s->buf].frame && law(Lscalar_frame))
         return "lies in a frame";
-    if (dtypes[s->dt].bytes > c->r->buf[s->buf].bytes)
+    if (dtypes[s->dt].bytes > c->r->buf[s->buf].bytes && law(Lscalar_bounds))
         return "is larger than its buffer";
     return 0;
 }
@@ -261,11 +264,10 @@ static const char *output_wrong(const PlanCheck *c, const Tensor *t)
 {
     const Buf *b = &c->r->buf[t->buf];
     int at = role_tensor(c->r, b->name);
-    if (!is_end(c, t->buf))
+    if (!is_end(c, t->buf) && law(Loutput_end))
         return "is not there at the end";
-    return b->prog < 0 || (at >= 0 && c->r->tensor[at].buf == t->buf)
-               ? NULL
-               : "lies in the buffer of another";
+    int own = b->prog < 0 || (at >= 0 && c->r->tensor[at].buf == t->buf);
+    return !own && law(Loutput_name) ? "lies in the buffer of another" : NULL;
 }
 
 static const char *buffer_wrong(const PlanCheck *c, const Tensor *t)
@@ -274,21 +276,23 @@ static const char *buffer_wrong(const PlanCheck *c, const Tensor *t)
     const TensorKind *k = kind_of(t);
     int64_t n = t->run ? t->run : local_elems(t);
 
-    if (t->dt != b->dt)
+    if (t->dt != b->dt && law(Ltensor_as_buffer))
         return "has another dtype than its buffer";
-    if (sat_mul(n, dtypes[t->dt].bytes) != b->bytes)
+    if (sat_mul(n, dtypes[t->dt].bytes) != b->bytes && law(Ltensor_fills))
         return "is not as large as its buffer";
     if (is(t, "output"))
         return output_wrong(c, t);
-    if (b->cls != k->cls || b->prog >= 0)
+    if ((b->cls != k->cls || b->prog >= 0) && law(Ltensor_class))
         return "lies in a buffer of another class";
-    if (strncmp(t->name, k->prefix, strlen(k->prefix)) != 0)
+    if (strncmp(t->name, k->prefix, strlen(k->prefix)) != 0 &&
+        law(Ltensor_prefix))
         return "has a name of another kind";
     if (!t->run)
-        return t->at || strcmp(b->name, t->name)
+        return (t->at || strcmp(b->name, t->name) != 0) && law(Ltensor_own)
                    ? "lies in the buffer of another"
                    : NULL;
-    return strncmp(b->name, k->prefix, strlen(k->prefix)) != 0
+    return strncmp(b->name, k->prefix, strlen(k->prefix)) != 0 &&
+                   law(Lbucket_kind)
                ? "lies in the bucket of another kind"
                : NULL;
 }
@@ -320,13 +324,16 @@ static const char *members_wrong(const PlanCheck *c)
         int first = !last || last->buf != t->buf;
         int64_t ranks = mesh_extent(c->p->mesh, t->shard);
         int64_t end = padded(t->at + local_elems(t), PACKALIGN);
-        if (first ? t->at != 0
-                  : padded(last->at + local_elems(last), PACKALIGN) != t->at)
+        if ((first
+                 ? t->at != 0
+                 : padded(last->at + local_elems(last), PACKALIGN) != t->at) &&
+            law(Lmember_follows))
             return wrong(c, t, "does not follow in its bucket");
-        if (!first && (t->run != last->run || t->shard != last->shard))
+        if (!first && (t->run != last->run || t->shard != last->shard) &&
+            law(Lmember_cut))
             return wrong(c, t, "is cut otherwise than its bucket");
         if ((!next || next->buf != t->buf) &&
-            padded(end, PACKRUN * ranks) != t->run * ranks)
+            padded(end, PACKRUN * ranks) != t->run * ranks && law(Lmember_last))
             return wrong(c, t, "does not end its bucket");
         last = t;
     }
@@ -367,19 +374,22 @@ static const char *moments_wrong(const Named *x, const Tensor *p)
     const Tensor *of[3], *first = NULL;
     for (int i = 0; i < 3; i++) {
         of[i] = find(x, kinds[3 + i].prefix, p->name);
-        if (of[i] && strcmp(of[i]->kind, kinds[3 + i].name))
+        if (of[i] && strcmp(of[i]->kind, kinds[3 + i].name) &&
+            law(Lmoment_kind))
             return "has a moment of another kind";
-        if (of[i] && !same_axes(p, of[i]))
+        if (of[i] && !same_axes(p, of[i]) && law(Lmoment_axes))
             return "has other axes or pieces than its moments";
-        if (of[i] && first && !same_place(of[i], first))
+        if (of[i] && first && !same_place(of[i], first) && law(Lmoment_place))
             return "has moments in different parts of their buckets";
         first = first ? first : of[i];
     }
-    if (first && p->run && !same_place(p, first))
+    if (first && p->run && !same_place(p, first) && law(Lmoment_shards))
         return "has moments in other parts of their buckets";
-    if (!of[1] != !of[2])
+    if (!of[1] != !of[2] && law(Lmoment_pair))
         return "has one moment of two";
-    return of[1] && p->dt == Dbf16 && !of[0] ? "has no master" : NULL;
+    return of[1] && p->dt == Dbf16 && !of[0] && law(Lmoment_master)
+               ? "has no master"
+               : NULL;
 }
 
 static const char *families_wrong(const Named *x)
@@ -389,7 +399,7 @@ static const char *families_wrong(const Named *x)
         const Tensor *t = &c->r->tensor[i];
         size_t skip = strlen(kind_of(t)->prefix);
         const Tensor *p = skip ? find(x, "", t->name + skip) : t;
-        if (!p || (skip && !is(p, "param")))
+        if ((!p || (skip && !is(p, "param"))) && law(Lmoment_owner))
             return wrong(c, t, "belongs to no parameter");
         const char *why = is(t, "param") ? moments_wrong(x, t) : NULL;
         if (why)
@@ -405,16 +415,18 @@ static const char *blocks_wrong(const PlanCheck *c, const Scalar *s, int n,
 {
     for (int i = 0; i < n; i++) {
         const Buf *b = &c->r->buf[s[i].buf];
-        if (strcmp(b->name, strf(c->arena, "%s.%s", block, s[i].name)))
+        if (strcmp(b->name, strf(c->arena, "%s.%s", block, s[i].name)) &&
+            law(Lscalar_own))
             return strf(c->arena,
                         "role %d: scalar '%s' lies in the buffer of another",
                         c->role, s[i].name);
-        if (b->dt != s[i].dt || b->bytes != dtypes[s[i].dt].bytes)
+        if ((b->dt != s[i].dt || b->bytes != dtypes[s[i].dt].bytes) &&
+            law(Lscalar_as_buffer))
             return strf(c->arena,
                         "role %d: scalar '%s' has another dtype than its "
                         "buffer",
                         c->role, s[i].name);
-        if (b->cls != Bio || b->prog >= 0)
+        if ((b->cls != Bio || b->prog >= 0) && law(Lscalar_class))
             return strf(c->arena,
                         "role %d: scalar '%s' lies in a buffer of another "
                         "class",
@@ -436,7 +448,7 @@ static const char *owners_wrong(const PlanCheck *c)
             owners[r->tensor[i].buf] +=
                 !(r->tensor[i].run && owners[r->tensor[i].buf]);
     for (int i = 0; i < r->nbuf && !why; i++)
-        if (r->buf[i].prog < 0 && owners[i] != 1)
+        if (r->buf[i].prog < 0 && owners[i] != 1 && law(Lone_tensor))
             why = strf(c->arena, "role %d: buffer '%s' belongs to %d tensors",
                        c->role, r->buf[i].name, owners[i]);
     return why;
@@ -484,13 +496,13 @@ const char *shared_wrong(Arena *a, const Plan *p)
         PlanCheck c = { .arena = a, .p = p, .role = v[i].role };
         if (x && strcmp(x->name, t->name))
             x = NULL;
-        if (!x && is(t, "copy"))
+        if (!x && is(t, "copy") && law(Lcopy_owner))
             return wrong(&c, t, "is a copy that no stage before it owns");
-        if (x && !is(t, "copy") && !is(t, "input"))
+        if (x && !is(t, "copy") && !is(t, "input") && law(Lone_owner))
             return wrong(&c, t, "has another stage for an owner");
-        if (x && is(t, "input") != is(x, "input"))
+        if (x && is(t, "input") != is(x, "input") && law(Lshared_kind))
             return wrong(&c, t, "is of another kind than on other stages");
-        if (x && (t->dt != x->dt || !same_axes(t, x)))
+        if (x && (t->dt != x->dt || !same_axes(t, x)) && law(Lshared_alike))
             return wrong(&c, t, "is not what other stages have");
     }
     return NULL;
