@@ -127,6 +127,7 @@ typedef struct Loop {
     const Node *map; /* ragged: the route node with the extent */
     const Mono *per; /* ragged: loop steps per row; null: 1 */
     int gone;        /* merged or cut */
+    int other;       /* another like it, for sums inside (apart.c); 0: none */
 } Loop;
 
 typedef struct Store {
@@ -137,6 +138,7 @@ typedef struct Store {
     int done;       /* (printing) stored for the present item */
     int early;      /* stored by a reduction's pass */
     int flat;       /* by no thread that can be named */
+    int seen;       /* by all threads of the team */
 } Store;
 
 typedef struct Kern {
@@ -246,10 +248,10 @@ typedef struct Body {
     int block;    /* 1 + the loop over whose blocks arrays go */
 } Body;
 
-typedef struct Scope {
+typedef struct Braces {
     size_t done;
     uint64_t bound;
-} Scope;
+} Braces;
 
 /* value.c: how values are written: operands at hand, an expression, addresses
  * and what is there. */
@@ -269,15 +271,18 @@ Ex **nest_reached(Nest *n, Ex *const *root, int nroot);
 /* Reductions among them that can be done once the loops in `open` are. */
 Ex **nest_pending(Nest *n, Ex *const *root, int nroot, uint64_t open,
                   uint64_t with);
+/* The same, none of which has a loop that is open: apart.c. */
+Ex **nest_apart(Nest *n, Ex *const *root, int nroot, uint64_t open,
+                uint64_t with);
 /* Stores that can be done on the way of a reduction over K in an item. */
 void nest_ride(Nest *n, uint64_t K, Body *b);
 
 void nest_line(Nest *n, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
-int nest_size(Nest *n, const Mono *m);     /* its index in iv */
-const char *nest_limit(Nest *n, int loop); /* where a loop ends */
-Scope nest_enter(Nest *n, uint64_t loops); /* after a line that ends in "{" */
-void nest_leave(Nest *n, Scope s);
+int nest_size(Nest *n, const Mono *m);      /* its index in iv */
+const char *nest_limit(Nest *n, int loop);  /* where a loop ends */
+Braces nest_enter(Nest *n, uint64_t loops); /* after a line that ends in "{" */
+void nest_leave(Nest *n, Braces s);
 /* What the roots need of the loops open now, operands first: values one by one,
  * reductions that share a pass together. nest_need and wide_need compute it. */
 void nest_walk(Nest *n, Ex *const *root, int nroot,
@@ -291,7 +296,7 @@ void nest_plain(Nest *n, int u, const Body *b, const char *from,
 void nest_inner(Nest *n, int u, const Body *b); /* all of loop u */
 void nest_block(Nest *n, int u, const Body *b); /* elements v<u> .. w<u> */
 /* Opens all loops of K but the last; returns the last, the scopes in s. */
-int nest_outer(Nest *n, uint64_t K, const Body *b, Scope *s, int *ns);
+int nest_outer(Nest *n, uint64_t K, const Body *b, Braces *s, int *ns);
 
 /* ---- form.c threads.c wide.c --------------------------------------------- */
 

@@ -226,7 +226,7 @@ static int64_t map_form(Nest *n)
             nest_line(n, "#pragma GCC ivdep"),
                 nest_line(n, "for (ix i%d = lo; i%d < hi; i%d++) {", u[0], u[0],
                           u[0]);
-        Scope s = nest_enter(n, all);
+        Braces s = nest_enter(n, all);
         nest_body(n, &b, NULL);
         nest_leave(n, s);
         return form_count(n, u, 0, k)->v;
@@ -237,7 +237,7 @@ static int64_t map_form(Nest *n)
               "for (ix p = lo, f = lo %% n%d, w; p < hi; "
               "p += w - f, f = 0) {",
               size);
-    Scope s = nest_enter(n, all & ~BIT(v));
+    Braces s = nest_enter(n, all & ~BIT(v));
     nest_line(n, "w = n%d - f < hi - p ? n%d : f + hi - p;", size, size);
     nest_need(n, b.root, b.nroot);
     nest_plain(n, v, &b, "f", "w");
@@ -251,7 +251,7 @@ static void stages(Nest *n, int block_of)
 {
     for (size_t i = 0; i < vec_len(n->c->st); i++) {
         Store *st = &n->c->st[i];
-        Scope s[MAXLOOP];
+        Braces s[MAXLOOP];
         int ns;
         if (st->done)
             continue;
@@ -302,7 +302,7 @@ static int64_t rows_form(Nest *n)
         nest_need(n, v, (int)vec_len(v));
     form_decode(n, u, k, "lo");
     nest_line(n, "for (ix p = lo; p < hi; p++) {");
-    Scope s = nest_enter(n, n->items);
+    Braces s = nest_enter(n, n->items);
     nest_need(n, v, (int)vec_len(v));
     stages(n, -1);
     advance(n, u, k);
@@ -322,7 +322,7 @@ static int64_t columns_form(Nest *n)
     nest_need(n, x, (int)vec_len(x));
     nest_line(n, "for (ix p = lo; p < hi; p++) {");
     n->items &= ~BIT(v);
-    Scope s = nest_enter(n, n->items);
+    Braces s = nest_enter(n, n->items);
     nest_line(n, "const ix v%d = p %% nb * %d;", v, BLOCK);
     nest_line(n, "const ix w%d = %s - v%d < %d ? %s : v%d + %d;", v, end, v,
               BLOCK, end, v, BLOCK);

@@ -89,7 +89,8 @@ void gmm_lower(Graph *g, Group *k, Arena *a)
 {
     Node *n = k->node[0];
     const Axis *expert = n->in[2]->A[0];
-    int turned = dim_of(n->in[1], n->A[0]) == n->in[1]->nd - n->nA;
+    int turned = n->nA && /* else nothing is summed: the gradient of [row] */
+                 dim_of(n->in[1], n->A[0]) == n->in[1]->nd - n->nA;
 
     grouped(g, k, a, Sgmm, width(g, n->in[0], expert), width(g, n, expert),
             turned && n->nA < n->in[1]->nd - 1);

@@ -146,7 +146,7 @@ static Ex *micro_batch(Kern *c, Node *n, const Index *ix)
     Node own = { 0 };
     int d = 0;
 
-    while (d < n->nd && strcmp(n->dim[d].a->name, "micro"))
+    while (d < n->nd && !g_ismicro(n->dim[d].a))
         d++;
     Ex *mine = kern_value(c, n->in[2], &(Index){ { 0 } }, NULL);
     if (d == n->nd)
@@ -174,7 +174,7 @@ static Ex *dropout_value(Kern *c, Node *n, const Index *ix, Ex *guard)
     Ex *arg[4] = { ex_int(c, aff(n->i)) };
 
     for (int d = 0; d < n->nd; d++)
-        if (strcmp(n->dim[d].a->name, "micro")) {
+        if (!g_ismicro(n->dim[d].a)) {
             one.dim[k] = n->dim[d];
             in_one.at[k++] = ix->at[d];
         }

@@ -337,32 +337,35 @@ static Ex *localslice_value(Kern *c, Node *n, const Index *ix, Ex *guard)
 
 /* ---- rows ---------------------------------------------------------------- */
 
-static int is_top(const Dim *d)
+static int is_slot(const Node *route, const Dim *d)
 {
-    return !strcmp(d->a->name, "top");
+    return d->a == route_slot(route);
 }
 
-/* Factor of dim d of index tensor e in a pair's number token * top + slot. */
-static const Mono *pair_factor(Kern *c, const Node *e, int d)
+/* Factor of dim d of a route's index in a pair's number token * top + slot. */
+static const Mono *pair_factor(Kern *c, const Node *route, int d)
 {
+    const Node *e = route->in[0];
     const Mono *m = mono_one(c->pool);
 
-    if (is_top(&e->dim[d]))
+    if (is_slot(route, &e->dim[d]))
         return m;
     for (int i = 0; i < e->nd; i++)
-        if (i > d || is_top(&e->dim[i]))
+        if (i > d || is_slot(route, &e->dim[i]))
             m = mono_mul(c->pool, m, kern_size(c, e, i));
     return m;
 }
 
 /* Sizes of the index tensor as it lies on this rank: those of the route
  * node. */
-static const Mono *pair_mod(Kern *c, const Node *e, int d)
+static const Mono *pair_mod(Kern *c, const Node *route, int d)
 {
+    const Node *e = route->in[0];
+
     for (int i = 0; i < d; i++)
-        if (!is_top(&e->dim[i]))
+        if (!is_slot(route, &e->dim[i]))
             return kern_size(c, e, d);
-    return is_top(&e->dim[d]) ? kern_size(c, e, d) : NULL;
+    return is_slot(route, &e->dim[d]) ? kern_size(c, e, d) : NULL;
 }
 
 static Ex *map_entry(Kern *c, Node *map, int64_t start, const Lin *at,
@@ -387,7 +390,7 @@ static Ex *dispatch_value(Kern *c, Node *n, const Index *ix, Ex *guard)
         int k = dim_of(e, x->dim[d].a);
         jx.at[d] =
             k < 0 ? ix->at[dim_of(n, x->dim[d].a)]
-                  : digit(c, pair, pair_factor(c, e, k), pair_mod(c, e, k));
+                  : digit(c, pair, pair_factor(c, map, k), pair_mod(c, map, k));
     }
     if (!have)
         return kern_value(c, x, &jx, guard);
@@ -403,7 +406,7 @@ static Ex *undispatch_value(Kern *c, Node *n, const Index *ix, Ex *guard)
     for (int d = 0; d < e->nd; d++)
         pair = lin_add(c->pool, pair,
                        lin_mul(c->pool, ix->at[dim_of(n, e->dim[d].a)],
-                               pair_factor(c, e, d)));
+                               pair_factor(c, map, d)));
     Ex *at = map_entry(c, map, map_layout(c->g, map).row, pair, guard);
     Ex *have = ex_op(c, Di32, "a >= 0", at, NULL, NULL);
     Index jx = { { 0 } };

@@ -79,16 +79,18 @@ Ex **nest_pending(Nest *n, Ex *const *root, int nroot, uint64_t open,
 
 /* ---- scopes -------------------------------------------------------------- */
 
-Scope nest_enter(Nest *n, uint64_t loops)
+Braces nest_enter(Nest *n, uint64_t loops)
 {
-    Scope s = { vec_len(n->done), n->bound };
+    Braces s = { vec_len(n->done), n->bound };
 
+    if (n->bound & loops)
+        die("a loop is opened in itself");
     n->bound |= loops;
     n->depth++;
     return s;
 }
 
-void nest_leave(Nest *n, Scope s)
+void nest_leave(Nest *n, Braces s)
 {
     for (size_t i = s.done; i < vec_len(n->done); i++)
         n->done[i]->local = n->done[i]->array = 0;
@@ -160,7 +162,7 @@ static void lanes(Nest *n, int u, const Body *b, const char *from,
               LANES);
     nest_line(n, "#pragma GCC unroll 1"); /* left whole, it becomes vectors */
     nest_line(n, "for (int l = 0; l < %d; l++) {", LANES);
-    Scope s = nest_enter(n, BIT(u));
+    Braces s = nest_enter(n, BIT(u));
     nest_line(n, "const ix i%d = j + l;", u);
     nest_body(n, b, "l");
     nest_leave(n, s);
@@ -175,7 +177,7 @@ void nest_plain(Nest *n, int u, const Body *b, const char *from, const char *to)
 {
     nest_line(n, "#pragma GCC ivdep");
     nest_line(n, "for (ix i%d = %s; i%d < %s; i%d++) {", u, from, u, to, u);
-    Scope s = nest_enter(n, BIT(u));
+    Braces s = nest_enter(n, BIT(u));
     nest_body(n, b, strf(n->a, "i%d - v%d", u, u));
     nest_leave(n, s);
 }
@@ -236,7 +238,7 @@ static void arrays(Nest *n, const Body *b);
 
 /* Opens all loops of K but the last; returns the last, the scopes in s. What
  * needs none of them is computed first, arrays over b->block too. */
-int nest_outer(Nest *n, uint64_t K, const Body *b, Scope *s, int *ns)
+int nest_outer(Nest *n, uint64_t K, const Body *b, Braces *s, int *ns)
 {
     int last = -1;
 
@@ -277,35 +279,59 @@ void nest_inner(Nest *n, int u, const Body *b)
     }
     nest_line(n, "for (ix v%d = 0; v%d < %s; v%d += %d) {", u, u, end, u,
               BLOCK);
-    Scope s = nest_enter(n, 0);
+    Braces s = nest_enter(n, 0);
     nest_line(n, "const ix w%d = %s - v%d < %d ? %s : v%d + %d;", u, end, u,
               BLOCK, end, u, BLOCK);
     nest_block(n, u, b);
     nest_leave(n, s);
 }
 
+/* Is x computed where e is? Not if it is only part of a sum over its own
+ * loops: that is made over others (apart.c). */
+static int computes(Nest *n, Ex *e, const Ex *x)
+{
+    if (e == x)
+        return 1;
+    if (e->seen == n->stamp || e->local || nest_saved(n, e) ||
+        (e->kind == Xred && (e->K & x->deps)))
+        return 0;
+    e->seen = n->stamp;
+    for (int i = 0; e->lin && i < e->lin->nt; i++)
+        if (e->lin->t[i].var >= MAXLOOP &&
+            computes(n, n->c->ex[e->lin->t[i].var - MAXLOOP], x))
+            return 1;
+    for (int i = 0; i < e->na; i++)
+        if (e->arg[i] && computes(n, e->arg[i], x))
+            return 1;
+    return 0;
+}
+
 /* Stores that can be done on the way of a reduction over K in an item. */
 void nest_ride(Nest *n, uint64_t K, Body *b)
 {
-    Ex **all = nest_reached(n, b->root, b->nroot);
+    int sums = b->nroot;
 
     for (size_t i = 0; i < vec_len(n->c->st); i++) {
         Store *s = &n->c->st[i];
+        int found = 0;
         if (s->done || s->loops != (n->items | K) || n->bound != n->items)
             continue;
-        for (size_t j = 0; j < vec_len(all); j++)
-            if (all[j] == s->val) {
-                vec_push(n->a, b->st, s);
-                b->nst++;
-                break;
-            }
+        n->stamp++;
+        for (int j = 0; j < sums && !found; j++)
+            found = computes(n, b->root[j], s->val);
+        if (found) {
+            vec_push(n->a, b->root, s->val);
+            vec_push(n->a, b->st, s);
+            b->nroot++;
+            b->nst++;
+        }
     }
 }
 
 static void pass(Nest *n, Ex **r, int nr)
 {
     Body b = { .root = bodies(n, r, nr), .nroot = nr, .acc = r, .nacc = nr };
-    Scope s[MAXLOOP];
+    Braces s[MAXLOOP];
     int ns;
 
     nest_need(n, b.root, nr);
@@ -350,7 +376,7 @@ void nest_walk(Nest *n, Ex *const *root, int nroot,
                void (*value)(Nest *n, Ex *e),
                void (*sums)(Nest *n, Ex **r, int nr))
 {
-    Ex **pend = nest_pending(n, root, nroot, n->bound, 0);
+    Ex **pend = nest_apart(n, root, nroot, n->bound, 0);
     Ex **all = nest_reached(n, root, nroot);
 
     for (size_t i = 0; i < vec_len(all); i++) {
@@ -381,7 +407,7 @@ static void vertical(Nest *n, int u, Ex **r, int nr)
                .nacc = nr,
                .vertical = 1,
                .block = u + 1 };
-    Scope s[MAXLOOP];
+    Braces s[MAXLOOP];
     int ns;
 
     declare(n, r, nr, BLOCK, strf(n->a, "w%d - v%d", u, u));
@@ -404,7 +430,7 @@ static void arrays(Nest *n, const Body *b)
 
     if (u < 0)
         return;
-    Ex **pend = nest_pending(n, b->root, b->nroot, n->bound | BIT(u), BIT(u));
+    Ex **pend = nest_apart(n, b->root, b->nroot, n->bound | BIT(u), BIT(u));
     for (size_t i = 0; i < vec_len(pend); i++) {
         if (pend[i]->local)
             continue;

@@ -33,19 +33,23 @@ static void sort_by_expert(RowText *o, const RowWalks *w)
     row_line(o, "}");
 }
 
+/* Weights are compared to fewer bits than they have. Equal tokens have equal
+ * weights but for the order of sums, which differs between folds: the earlier
+ * token stays, in all of them. */
 static void weight_of(RowText *o, const RowWalks *w, const char *q,
-                      const char *name, const char *ct, Dtype dt)
+                      const char *name, Dtype dt)
 {
+    const char *ct = dtypes[compute_type(dt)].compute;
+
     row_decode(o, w, q, name, 3);
-    row_line(o, "const %s v%s = %s;", ct, name,
+    row_line(o, "const %s v%s = coarse_%s(%s);", ct, name,
+             dtypes[compute_type(dt)].name,
              row_load(o->a, dt, strf(o->a, "g[p2 + %s2]", name)));
 }
 
 /* Stable merge sort of s[0..len) by weight, largest first; d: as much room. */
 static void sort_by_weight(RowText *o, const RowWalks *w, Dtype dt)
 {
-    const char *ct = dtypes[compute_type(dt)].compute;
-
     row_line(o, "for (int64_t u = 1; u < len; u *= 2) {");
     row_line(o, "for (int64_t f = 0; f < len; f += 2 * u) {");
     row_line(o, "    int64_t m = f + u < len ? f + u : len;");
@@ -53,8 +57,8 @@ static void sort_by_weight(RowText *o, const RowWalks *w, Dtype dt)
     row_line(o, "    for (int64_t a = f, c = f; c < end; c++) {");
     row_line(o, "        int left = a < h;");
     row_line(o, "        if (left && m < end) {");
-    weight_of(o, w, "s[a]", "l", ct, dt);
-    weight_of(o, w, "s[m]", "r", ct, dt);
+    weight_of(o, w, "s[a]", "l", dt);
+    weight_of(o, w, "s[m]", "r", dt);
     row_line(o, "            left = BEFORE(vl, 0, vr, 1);");
     row_line(o, "        }");
     row_line(o, "        d[c] = left ? s[a++] : s[m++];");
@@ -106,7 +110,7 @@ static void drop_least(RowText *o, const RowWalks *w, Dtype dt)
     Dtype ct = compute_type(dt);
 
     row_line(o, "const auto key = [&](int i) {");
-    weight_of(o, w, "s[i]", "k", dtypes[ct].compute, dt);
+    weight_of(o, w, "s[i]", "k", dt);
     row_line(o, "    (void)k0, (void)k1;");
     row_line(o, "    return order_key(vk);");
     row_line(o, "};");
@@ -191,8 +195,7 @@ static int keep(Graph *g, Group *k, Arena *a, int gpu)
     RowText o = row_begin(k, a);
 
     for (int d = 0; d < n->nd; d++)
-        row_walk(g, strcmp(n->dim[d].a->name, "micro") ? &pair : &item, n, d,
-                 t);
+        row_walk(g, g_ismicro(n->dim[d].a) ? &item : &pair, n, d, t);
     int64_t items = row_count(&item), pairs = row_count(&pair), x = n->A[0]->n;
     row_buffer(&o, "e", e, e->dt);
     if (!n->j)
@@ -233,12 +236,14 @@ static Aff first_expert(const Graph *g, const Node *route)
 }
 
 /* Elements of the index tensor's axes behind `top`, and top's size. */
-static void around_top(const Graph *g, const Node *e, int64_t *top,
+static void around_top(const Graph *g, const Node *route, int64_t *top,
                        int64_t *behind)
 {
+    const Node *e = route->in[0];
+
     *top = *behind = 1;
     for (int d = 0; d < e->nd; d++)
-        if (!strcmp(e->dim[d].a->name, "top")) {
+        if (e->dim[d].a == route_slot(route)) {
             *top = local_n(g, e, d);
             *behind = row_stride(g, e, e->dim[d].a);
         }
@@ -391,7 +396,7 @@ static int route(Graph *g, Group *k, Arena *a, int gpu)
     RowText o = row_begin(k, a);
     int64_t top, behind;
 
-    around_top(g, e, &top, &behind);
+    around_top(g, n, &top, &behind);
     row_buffer(&o, "e", e, e->dt);
     row_buffer(&o, "map", n, Di32);
     row_line(&o,
@@ -476,7 +481,7 @@ static int64_t row_elems(const Graph *g, const Node *n, const Node *x)
     if (n->dt != x->dt || !g_isrow(n->dim[0].a))
         return 0;
     for (int i = 0; i < e->nd; i++) {
-        if (!strcmp(e->dim[i].a->name, "top"))
+        if (e->dim[i].a == route_slot(n->in[1]))
             continue;
         if (d == x->nd || x->dim[d].a != e->dim[i].a ||
             local_n(g, x, d) != local_n(g, e, i))
@@ -540,7 +545,7 @@ int dispatch_lower_cuda(Graph *g, Group *k, Arena *a)
         return 0;
     Node *map = n->in[1];
     MapLayout l = map_layout(g, map);
-    around_top(g, map->in[0], &top, &behind);
+    around_top(g, map, &top, &behind);
     RowText o = row_begin(k, a);
     int at[3] = { add_arg(k, a, map), add_arg(k, a, x), add_arg(k, a, n) };
     row_line(&o, "const int32_t *const map = buf[%d];", at[0]);

@@ -64,8 +64,8 @@ void set_label(Group *k, Arena *a, const Node *n)
 {
     if (n->name)
         k->step.label = n->name;
-    else if (n->scope && n->scope[0])
-        k->step.label = strf(a, "%s.%s", n->scope, optab[n->op].name);
+    else if (*n->scope->path)
+        k->step.label = strf(a, "%s.%s", n->scope->path, optab[n->op].name);
     else
         k->step.label = optab[n->op].name;
     k->step.file = n->loc ? n->loc->file : NULL;

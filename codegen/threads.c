@@ -160,7 +160,7 @@ static void by_thread(Nest *n, Ex *const *red)
     else
         single_items(n, v, w, u, k);
     nest_line(n, "{");
-    Scope s = nest_enter(n, n->items);
+    Braces s = nest_enter(n, n->items);
     if (v >= 0)
         wide_open(n, v, w, -1);
     wide_stages(n);
@@ -341,7 +341,7 @@ static void by_team(Nest *n, Ex *const *red)
     stop_at_ends(n, u, k);
     set_grid(n, ceil_of(items, per), threads);
     nest_line(n, "{");
-    Scope s = nest_enter(n, n->items);
+    Braces s = nest_enter(n, n->items);
     if (held)
         hold_row(n, row, x, strips);
     wide_stages(n);

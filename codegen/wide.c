@@ -196,7 +196,7 @@ void wide_store(Nest *n, Store *s)
 
 /* ---- loops inside an item ------------------------------------------------ */
 
-static void open_loop(Nest *n, int u, int innermost, Scope *s)
+static void open_loop(Nest *n, int u, int innermost, Braces *s)
 {
     const Loop *l = &n->c->loop[u];
     const char *first = "0", *step = "1";
@@ -214,7 +214,7 @@ static void open_loop(Nest *n, int u, int innermost, Scope *s)
 }
 
 /* One after another, each with what can be computed in it. */
-static int open_loops(Nest *n, uint64_t K, const Body *b, Scope *s)
+static int open_loops(Nest *n, uint64_t K, const Body *b, Braces *s)
 {
     int k = 0;
 
@@ -361,14 +361,36 @@ int64_t wide_pieces(Nest *n, uint64_t K)
     return d.flat ? form_count(n, d.u, 0, d.k - 1)->v * d.per : d.per;
 }
 
+/* Does it read what a pass before it has stored for the item? That was dealt
+ * out along another loop, so other threads did: the team meets in between. */
+static void meet_team(Nest *n, const Body *b)
+{
+    Ex **x = nest_reached(n, b->root, b->nroot);
+    int reads = 0;
+
+    for (size_t i = 0; i < vec_len(n->c->st); i++) {
+        const Store *s = &n->c->st[i];
+        if (s->done && !s->seen && !s->flat && (s->loops & ~n->items))
+            for (size_t k = 0; k < vec_len(x); k++)
+                reads |= x[k] == s->val;
+    }
+    if (!reads)
+        return;
+    nest_line(n, "team_meet<%d>();", n->team);
+    for (size_t i = 0; i < vec_len(n->c->st); i++)
+        n->c->st[i].seen |= n->c->st[i].done;
+}
+
 static void dealt(Nest *n, uint64_t K, const Body *b)
 {
     Deal d = deal_of(n, K);
-    Scope s[MAXLOOP];
+    Braces s[MAXLOOP];
     int u = d.u[d.k - 1], w = wide_width(n, u), ns = 0;
     const char *name = strf(n->a, w > 1 ? "v%d" : "i%d", u);
     uint64_t open = d.flat ? K : BIT(u);
 
+    if (!d.flat)
+        meet_team(n, b);
     if (d.flat) {
         nest_line(n, "for (ix f = lane; f < %lld; f += %d) {",
                   (long long)wide_pieces(n, K), n->team);
@@ -442,10 +464,8 @@ static void pass(Nest *n, Ex **r, int nr)
 {
     Body b = body_of(n, r, nr);
     uint64_t K = r[0]->K;
-    Scope s[MAXLOOP];
+    Braces s[MAXLOOP];
 
-    if (K & n->bound & ~n->row)
-        die("a sum over a loop that is open");
     if (n->streams)
         stream(n, K, &b);
     wide_need(n, b.root, b.nroot);
@@ -532,7 +552,7 @@ void wide_stages(Nest *n)
     }
     for (size_t i = 0; i < vec_len(n->c->st); i++) {
         Store *st = &n->c->st[i];
-        Scope s[MAXLOOP];
+        Braces s[MAXLOOP];
         if (st->done)
             continue;
         uint64_t rest = st->loops & ~n->bound;

@@ -8,7 +8,7 @@
 
 static const char *quoted(Front *f, const char *s)
 {
-    return strchr(s, ' ') ? strf(f->g->arena, " in \"%s\"", s) : "";
+    return strchr(s, ' ') ? strf(f->g->arena, " in \"%.100s\"", s) : "";
 }
 
 static Axis *find(Front *f, const char *name)
@@ -19,15 +19,23 @@ static Axis *find(Front *f, const char *name)
     return NULL;
 }
 
-static void unknown(Front *f, const char *name, const char *s)
+/* Of at least that size; 0: whatever has it not yet too. */
+static const char **axis_names(Front *f, int64_t least, int *n)
 {
     const char **names =
         alloc(f->g->arena, ((size_t)f->g->naxis + 1) * sizeof *names);
-    int n = 0;
 
+    *n = 0;
     for (int i = 0; i < f->g->naxis; i++)
-        if (strcmp(f->g->axis[i]->name, "micro"))
-            names[n++] = f->g->axis[i]->name;
+        if (!g_ismicro(f->g->axis[i]) && f->g->axis[i]->n >= least)
+            names[(*n)++] = f->g->axis[i]->name;
+    return names;
+}
+
+static void unknown(Front *f, const char *name, const char *s)
+{
+    int n;
+    const char **names = axis_names(f, 0, &n);
     const char *near = nearest(name, names, (size_t)n);
     if (near)
         err(f->loc, "unknown axis '%s'%s (did you mean '%s'?)", name,
@@ -49,14 +57,13 @@ static int is_name(const char *s, size_t n)
 /* The implicit axes have names that a model cannot use. */
 static void check_name(Front *f, const char *s, size_t n)
 {
-    static const char *const ours[] = { "micro", "row" };
-
     if (!is_name(s, n))
         err(f->loc, "%s: '%.*s' is not an axis name (letters, digits and _)",
             f->fn, (int)(n < 60 ? n : 60), s);
-    for (size_t i = 0; i < 2; i++)
-        if (strlen(ours[i]) == n && !memcmp(s, ours[i], n))
-            err(f->loc, "%s: the axis name '%s' is reserved", f->fn, ours[i]);
+    for (int r = ROLEmicro; r <= ROLErow; r++)
+        if (strlen(axisroles[r]) == n && !memcmp(s, axisroles[r], n))
+            err(f->loc, "%s: the axis name '%s' is reserved", f->fn,
+                axisroles[r]);
 }
 
 static int parse(Front *f, const char *s, Axis **out, int max, int make)
@@ -72,10 +79,10 @@ static int parse(Front *f, const char *s, Axis **out, int max, int make)
             unknown(f, name, s);
         for (int i = 0; i < n; i++)
             if (out[i] == a)
-                err(f->loc, "%s: axis '%s' stands twice in \"%s\"", f->fn, name,
-                    s);
+                err(f->loc, "%s: axis '%s' stands twice in \"%.100s\"", f->fn,
+                    name, s);
         if (n == max)
-            err(f->loc, "%s: more than %d axes in \"%s\"", f->fn, max, s);
+            err(f->loc, "%s: more than %d axes in \"%.100s\"", f->fn, max, s);
         out[n++] = a;
         p += len;
     }
@@ -94,10 +101,17 @@ int axes_any(Front *f, const char *s, Axis **out, int max)
 
 int64_t axis_size(Front *f, const Axis *a, const char *s)
 {
-    if (a->n == 0)
-        err(f->loc, "axis '%s'%s has no declared size (add it to axes{})",
-            a->name, quoted(f, s));
-    return a->n;
+    int n;
+
+    if (a->n)
+        return a->n;
+    const char **names = axis_names(f, 1, &n);
+    const char *near = nearest(a->name, names, (size_t)n);
+    if (near)
+        err(f->loc, "axis '%s'%s has no declared size (did you mean '%s'?)",
+            a->name, quoted(f, s), near);
+    err(f->loc, "axis '%s'%s has no declared size (add it to axes{})", a->name,
+        quoted(f, s));
 }
 
 int axis_arg(lua_State *L, int arg, const char *what, Axis **out, int max)
@@ -117,7 +131,7 @@ Axis *one_axis(lua_State *L, int arg, const char *what)
     int n = axis_arg(L, arg, what, a, MAXD);
 
     if (n != 1)
-        err(f->loc, "%s: %s must name one axis, got \"%s\"", f->fn, what,
+        err(f->loc, "%s: %s must name one axis, got \"%.100s\"", f->fn, what,
             lua_tostring(L, arg));
     return a[0];
 }
@@ -167,8 +181,6 @@ int lua_axes(lua_State *L)
     Front *f = enter(L, "axes");
     int n;
 
-    if (!lua_istable(L, 1))
-        err(f->loc, "axes: write axes { name=size, ... }");
     const char **key = sorted_keys(L, 1, &n);
     for (int i = 0; i < n; i++) {
         lua_getfield(L, 1, key[i]);

@@ -76,7 +76,10 @@ typedef struct Scores {
     Body *b;
     Axis *key, *query;
     Table *to; /* node outside -> node in the body */
+    int depth;
 } Scores;
+
+enum { DEEPEST = 5000 }; /* operations in a row behind scores */
 
 static int square(const Scores *s, const Node *n)
 {
@@ -142,10 +145,16 @@ static Node *score(Scores *s, Node *n)
 {
     Node *r = table_get(s->to, KEYP(n));
 
-    if (!r) {
-        r = copied(s, n);
-        *table_at(s->to, KEYP(n)) = r;
-    }
+    if (r)
+        return r;
+    if (++s->depth > DEEPEST)
+        err(s->f->loc,
+            "attention: more than %d operations in a row behind the "
+            "scores",
+            DEEPEST);
+    r = copied(s, n);
+    *table_at(s->to, KEYP(n)) = r;
+    s->depth--;
     return r;
 }
 
@@ -199,7 +208,7 @@ static int weigh(lua_State *L)
     need_key(f, s, key, "scores");
     need_key(f, v, key, "values");
     query = query_of(f, s, v, key);
-    Scores w = { f, open_body(f), key, query, table_new(f->g->arena) };
+    Scores w = { f, open_body(f), key, query, table_new(f->g->arena), 0 };
     lua_pushvalue(L, 1);
     push_node(L, score(&w, s));
     push_node(L, use(f, &(Value){ .n = v, .in = w.b->up }));
@@ -232,4 +241,6 @@ void compose_open(lua_State *L)
     lua_setfield(L, -2, "composite");
     lua_pushcfunction(L, weigh);
     lua_setfield(L, -2, "weigh");
+    lua_pushcfunction(L, state_role);
+    lua_setfield(L, -2, "role");
 }

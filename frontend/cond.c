@@ -9,16 +9,18 @@
  * Nothing is put on other lines, so places stay right. Text that this parser
  * does not understand is left as it is. */
 #include <ctype.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "frontend.h"
 
-enum { DEEPEST = 150 };
+enum { DEEPEST = 250 }; /* Lua itself takes 200 */
 
 typedef struct Insert {
     size_t at, cut; /* bytes of the text that go */
     int close;
     const char *text;
+    size_t found; /* in which order */
 } Insert;
 
 typedef struct Parser {
@@ -30,6 +32,7 @@ typedef struct Parser {
     char kind;       /* n name, k keyword, s string, # number,
                                      o operator, 0 end */
     int bad, depth;
+    size_t deep; /* where it was too deep; 0: nowhere */
     Insert *ins; /* vec */
 } Parser;
 
@@ -192,10 +195,19 @@ static void name(Parser *p)
 
 static void wrap(Parser *p, size_t from, size_t to, const char *f)
 {
-    Insert open = { from, 0, 0, f }, close = { to, 0, 1, ")" };
+    Insert open = { from, 0, 0, f, vec_len(p->ins) };
+    Insert close = { to, 0, 1, ")", vec_len(p->ins) };
 
     vec_push(p->arena, p->ins, open);
     vec_push(p->arena, p->ins, close);
+}
+
+static void go_deeper(Parser *p)
+{
+    if (++p->depth <= DEEPEST)
+        return;
+    p->bad = 1;
+    p->deep = p->deep ? p->deep : p->at;
 }
 
 /* ---- grammar: manual section 9 ------------------------------------------- */
@@ -320,14 +332,15 @@ static int operator(const Parser *p)
     return i;
 }
 
-/* IFELSE when the expression is an `and` or `or` without parentheses. */
+/* IFELSE when the expression is an `and` or `or` without parentheses. Of
+ * `a and b and c` the conditions are a and b: not one in the other, so that
+ * long chains do not nest. */
 static int expression(Parser *p, int limit)
 {
     size_t from = p->at;
     int kind = 0;
 
-    if (++p->depth > DEEPEST)
-        p->bad = 1;
+    go_deeper(p);
     if (accept(p, "not")) {
         size_t at = p->at;
         expression(p, UNARY);
@@ -343,6 +356,7 @@ static int expression(Parser *p, int limit)
         else if (i == 0 && kind != IFELSE)
             wrap(p, from, p->last, CHOICE "(");
         next(p);
+        from = i == 1 ? p->at : from;
         expression(p, binary[i].right);
         kind = i < 2 ? IFELSE : 0;
     }
@@ -398,7 +412,8 @@ static void local_function(Parser *p, size_t from)
         if (strlen(layers[i]) == p->n &&
             !strncmp(layers[i], p->s + p->at, p->n)) {
             Insert x = { from, p->at + p->n - from, 0,
-                         strf(p->arena, "%s = function", layers[i]) };
+                         strf(p->arena, "%s = function", layers[i]),
+                         vec_len(p->ins) };
             vec_push(p->arena, p->ins, x);
         }
     name(p);
@@ -487,8 +502,7 @@ static void statement(Parser *p)
 
 static void block(Parser *p)
 {
-    if (++p->depth > DEEPEST)
-        p->bad = 1;
+    go_deeper(p);
     while (!ends_block(p))
         statement(p);
     p->depth--;
@@ -496,24 +510,29 @@ static void block(Parser *p)
 
 /* ---- the new text -------------------------------------------------------- */
 
-/* Order in the text; a was found after b. At one place closing ones come first,
- * and of opening ones the later found is the outer. */
-static int before(const Insert *a, const Insert *b)
+/* Order in the text. At one place closing ones come first, and of opening ones
+ * the later found is the outer. */
+static int in_order(const void *v, const void *w)
 {
+    const Insert *a = v, *b = w;
+
     if (a->at != b->at)
-        return a->at < b->at;
-    return a->close > b->close || (!a->close && !b->close);
+        return a->at < b->at ? -1 : 1;
+    if (a->close != b->close)
+        return b->close - a->close;
+    return (a->found < b->found) == a->close ? -1 : 1;
 }
 
-static void sort(Insert *v, size_t n)
+int too_deep_line(Arena *a, const char *text, size_t len)
 {
-    for (size_t i = 1; i < n; i++) {
-        Insert x = v[i];
-        size_t k = i;
-        for (; k > 0 && before(&x, &v[k - 1]); k--)
-            v[k] = v[k - 1];
-        v[k] = x;
-    }
+    Parser p = { .arena = a, .s = text, .len = len };
+    int line = 1;
+
+    next(&p);
+    block(&p);
+    for (size_t i = 0; i < p.deep; i++)
+        line += text[i] == '\n';
+    return p.deep ? line : 0;
 }
 
 char *guard_conditions(Arena *a, const char *text, size_t len, size_t *outlen)
@@ -526,7 +545,7 @@ char *guard_conditions(Arena *a, const char *text, size_t len, size_t *outlen)
     block(&p);
     if (p.bad || p.kind || !p.ins)
         return NULL;
-    sort(p.ins, vec_len(p.ins));
+    qsort(p.ins, vec_len(p.ins), sizeof *p.ins, in_order);
     for (size_t i = 0; i < vec_len(p.ins); i++) {
         putn(&t, text + from, p.ins[i].at - from);
         putn(&t, p.ins[i].text, strlen(p.ins[i].text));

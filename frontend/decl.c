@@ -1,5 +1,5 @@
 /* decl.c: what a model declares: inputs, parameters, states, losses, results,
- * scopes, and the tables of options. */
+ * scopes. */
 #include <ctype.h>
 #include <math.h>
 #include <stdlib.h>
@@ -8,39 +8,42 @@
 #include "frontend.h"
 
 enum { DENOMINATOR = 7 }; /* a node's mark: inputs_only was here */
+enum { MAXNAME = 200 };
 
 /* ---- names and paths ----------------------------------------------------- */
 
 static const char *name_arg(lua_State *L, int arg)
 {
     Front *f = front(L);
-    const char *s;
+    const char *s = lua_tostring(L, arg);
 
-    if (lua_type(L, arg) != LUA_TSTRING)
-        err(f->loc, "%s: the name must be a string, got %s", f->fn,
-            kind_of(L, arg));
-    s = lua_tostring(L, arg);
+    if (strlen(s) > MAXNAME)
+        err(f->loc, "%s: a name of %zu characters, at most %d: %.40s...", f->fn,
+            strlen(s), MAXNAME, s);
     for (const char *p = s; *p || p == s; p++)
         if (!isalnum((unsigned char)*p) && (p == s || !strchr("._-", *p)))
             err(f->loc, "%s: '%.60s' is not a name (letters, digits, _ . -)",
                 f->fn, s);
-    if (lua_rawlen(L, arg) != strlen(s))
-        err(f->loc, "%s: '%.60s' goes on after a zero byte; a name has none",
-            f->fn, s);
     return intern(s);
 }
 
 static const char *path_of(Front *f, const char *name)
 {
-    return f->scope[0] ? intern(strf(f->g->arena, "%s.%s", f->scope, name))
-                       : name;
+    const char *path = f->scope->path;
+
+    return *path ? intern(strf(f->g->arena, "%s.%s", path, name)) : name;
+}
+
+/* Two addresses of names may meet: both are hashed. */
+static uint64_t place_key(const char *kind, const char *name)
+{
+    return mix64(mix64(0, KEYP(intern(kind))), KEYP(name));
 }
 
 /* One use of a name; what says it stands twice. */
 static void once(Front *f, const char *kind, const char *path)
 {
-    uint64_t of = mix64(0, KEYP(intern(kind))); /* two addresses may meet */
-    void **slot = table_at(f->places, mix64(of, KEYP(path)));
+    void **slot = table_at(f->places, place_key(kind, path));
 
     if (*slot) {
         note(*slot, "first defined here");
@@ -49,24 +52,51 @@ static void once(Front *f, const char *kind, const char *path)
     *slot = (void *)(uintptr_t)f->loc;
 }
 
+static void not_also(Front *f, const char *name, const char *other)
+{
+    const Loc *l = table_get(f->places, place_key(other, name));
+
+    if (!l)
+        return;
+    note(l, "the %s is here", other);
+    err(f->loc, "%s: '%s' is also the name of a %s", f->fn, name, other);
+}
+
+/* What has a buffer of its own: one name each in a plan. */
+static void once_of_all(Front *f, const char *kind, const char *path)
+{
+    static const char *const all[] = { "parameter", "state", "input",
+                                       "output" };
+
+    once(f, kind, path);
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        if (strcmp(all[i], kind))
+            not_also(f, path, all[i]);
+}
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
 const char **sorted_keys(lua_State *L, int arg, int *n)
 {
     Front *f = front(L);
     const char **v = NULL;
 
+    luaL_checkstack(L, 4, f->fn);
     for (lua_pushnil(L); lua_next(L, arg); lua_pop(L, 1)) {
         if (lua_type(L, -2) != LUA_TSTRING)
             err(f->loc, "%s: every entry needs a name, got %s", f->fn,
                 kind_of(L, -2));
+        if (strlen(lua_tostring(L, -2)) != lua_rawlen(L, -2))
+            err(f->loc, "%s: the name '%s' goes on after a zero byte", f->fn,
+                lua_tostring(L, -2));
         vec_push(f->g->arena, v, intern(lua_tostring(L, -2)));
-        for (size_t i = vec_len(v) - 1; i > 0; i--)
-            if (strcmp(v[i - 1], v[i]) > 0) {
-                const char *t = v[i];
-                v[i] = v[i - 1];
-                v[i - 1] = t;
-            }
     }
     *n = (int)vec_len(v);
+    if (v)
+        qsort(v, vec_len(v), sizeof *v, by_name);
     return v;
 }
 
@@ -74,43 +104,37 @@ const char **sorted_keys(lua_State *L, int arg, int *n)
 
 static const char *const initnames[] = { "normal", "uniform", "const" };
 
-/* normal(0.02), uniform(0.1), constant(1): a table that param reads */
+static const char initmeta[] = "initial value";
+
+const Init *init_at(lua_State *L, int arg)
+{
+    return luaL_testudata(L, arg, initmeta);
+}
+
+static void push_init(lua_State *L, const char *name, double arg)
+{
+    Init *x = lua_newuserdatauv(L, sizeof *x, 0);
+
+    *x = (Init){ intern(name), arg };
+    luaL_setmetatable(L, initmeta);
+}
+
+/* normal(0.02), uniform(0.1), constant(1) */
 static int initializer(lua_State *L)
 {
-    int k = (int)lua_tointeger(L, lua_upvalueindex(1));
-    Front *f = enter(L, k == 2 ? "constant" : initnames[k]);
-
-    if (lua_type(L, 1) != LUA_TNUMBER)
-        err(f->loc, "%s: the argument must be a number, got %s", f->fn,
-            kind_of(L, 1));
-    lua_createtable(L, 0, 2);
-    lua_pushstring(L, initnames[k]);
-    lua_setfield(L, -2, "init");
-    lua_pushvalue(L, 1);
-    lua_setfield(L, -2, "arg");
+    push_init(L, initnames[lua_tointeger(L, lua_upvalueindex(1))],
+              lua_tonumber(L, 1));
     return 1;
 }
 
 static void read_init(lua_State *L, int arg, Param *p)
 {
-    Front *f = front(L);
+    const Init *x = init_at(L, arg);
 
     if (lua_isnoneornil(L, arg))
         return;
-    if (lua_isnumber(L, arg)) {
-        p->init = intern("const");
-        p->arg = lua_tonumber(L, arg);
-        return;
-    }
-    if (!lua_istable(L, arg) || lua_getfield(L, arg, "init") != LUA_TSTRING)
-        err(f->loc,
-            "%s: the initial value must be normal(std), uniform(a), "
-            "zeros, ones or a number, got %s",
-            f->fn, kind_of(L, arg));
-    lua_getfield(L, arg, "arg");
-    p->init = intern(lua_tostring(L, -2));
-    p->arg = lua_tonumber(L, -1);
-    lua_pop(L, 2);
+    p->init = x ? x->name : intern("const");
+    p->arg = x ? x->arg : lua_tonumber(L, arg);
 }
 
 static int sized_axes(lua_State *L, int arg, Dim *d)
@@ -119,11 +143,6 @@ static int sized_axes(lua_State *L, int arg, Dim *d)
     Axis *a[MAXD];
     int n;
 
-    if (lua_type(L, arg) != LUA_TSTRING)
-        err(f->loc,
-            "%s: the axes must be a string such as \"hidden ffn\", got "
-            "%s",
-            f->fn, kind_of(L, arg));
     n = axes_known(f, lua_tostring(L, arg), a, MAXD);
     for (int i = 0; i < n; i++)
         d[i] = (Dim){ a[i], axis_size(f, a[i], lua_tostring(L, arg)) };
@@ -161,7 +180,7 @@ static int declare_param(lua_State *L, ParamKind kind)
     p->init = intern(kind == PKparam ? "normal" : "const");
     p->arg = kind == PKparam ? 0.02 : 0;
     read_init(L, 3, p);
-    once(f, kind == PKparam ? "parameter" : "state", p->path);
+    once_of_all(f, kind == PKparam ? "parameter" : "state", p->path);
     vec_push(f->g->arena, f->g->param, p);
     return push_node(L, leaf(f, kind == PKparam ? Oparam : Ostate, p->path,
                              p->dt, p->dim, p->nd));
@@ -186,7 +205,7 @@ static int input(lua_State *L)
     const char *name = name_arg(L, 1), *type = lua_tostring(L, 3);
     int token = !strcmp(name, "tokens") || !strcmp(name, "labels");
     int dt = token ? Di32 : Dreal;
-    Dim d[MAXD + 1] = { { g_axis(f->g, "micro"), 1 } };
+    Dim d[MAXD + 1] = { { g_micro(f->g), 1 } };
     int nd = 1 + sized_axes(L, 2, d + 1);
 
     if (nd > MAXD)
@@ -194,7 +213,7 @@ static int input(lua_State *L)
     if (type && ((dt = dtype_named(type)) < 0 || dt == Dnone))
         err(f->loc, "input: unknown type '%s' (i32, real, f32, bf16, u8, bool)",
             type);
-    once(f, "input", name);
+    once_of_all(f, "input", name);
     return push_node(L, leaf(f, Oinput, name, (Dtype)dt, d, nd));
 }
 
@@ -203,7 +222,7 @@ static int input(lua_State *L)
 static void need_scalar(Front *f, const Node *t, const char *name)
 {
     for (int i = 0; i < t->nd; i++)
-        if (strcmp(t->dim[i].a->name, "micro")) {
+        if (!g_ismicro(t->dim[i].a)) {
             note(t->loc, "the tensor was made here");
             err(f->loc,
                 "%s: '%s' still has the axes %s; take mean(t, \"...\") "
@@ -212,35 +231,48 @@ static void need_scalar(Front *f, const Node *t, const char *name)
         }
 }
 
-/* A loss's denominator is known before the first backward: inputs only. */
-static void inputs_only(Front *f, Node *n)
+/* Losses and metrics are names of a record of metrics.jsonl, beside these. */
+static void check_recorded(Front *f, const char *name, const char *other)
 {
-    if (n->op == Oparam || n->op == Ostate) {
-        note(n->loc, "'%s' is defined here", n->s);
+    static const char *const ours[] = {
+        "step",     "grad_norm", "lr",    "step_ms", "host_ms",  "tokens_per_s",
+        "fallback", "skipped",   "again", "set",     "val_loss",
+    };
+    int metric = !strcmp(f->fn, "metric"), taken = 0;
+
+    for (size_t i = 0; i < sizeof ours / sizeof *ours; i++)
+        taken |= !strcmp(ours[i], name);
+    if (taken || (metric && !strcmp(name, "loss")))
         err(f->loc,
-            "loss: the denominator may depend on inputs only, and it "
-            "depends on '%s'",
-            n->s);
-    }
-    if (n->mark == DENOMINATOR)
-        return;
-    n->mark = DENOMINATOR;
-    for (int i = 0; i < n->nin; i++)
-        inputs_only(f, n->in[i]);
+            "%s: '%s' is a name of our own in metrics.jsonl; take another",
+            f->fn, name);
+    not_also(f, name, other);
+    if (metric)
+        once(f, "metric", name);
+    *table_at(f->places, place_key(f->fn, name)) = (void *)(uintptr_t)f->loc;
 }
 
-static double weight_arg(lua_State *L, int arg)
+/* A loss's denominator is known before the first backward: inputs only. What
+ * it needs stands before it. */
+static void inputs_only(Front *f, Node *den)
 {
-    Front *f = front(L);
+    Node **node = f->g->node;
 
-    if (lua_isnoneornil(L, arg))
-        return 1;
-    if (lua_type(L, arg) != LUA_TNUMBER)
-        err(f->loc, "loss: the weight must be a number, got %s",
-            kind_of(L, arg));
-    if (!isfinite(lua_tonumber(L, arg)))
-        err(f->loc, "loss: the weight must be a finite number");
-    return lua_tonumber(L, arg);
+    den->mark = DENOMINATOR;
+    for (size_t i = vec_len(node); i-- > 0;) {
+        const Node *n = node[i];
+        if (n->mark != DENOMINATOR)
+            continue;
+        if (n->op == Oparam || n->op == Ostate) {
+            note(n->loc, "'%s' is defined here", n->s);
+            err(f->loc,
+                "loss: the denominator may depend on inputs only, and it "
+                "depends on '%s'",
+                n->s);
+        }
+        for (int k = 0; k < n->nin; k++)
+            n->in[k]->mark = DENOMINATOR;
+    }
 }
 
 /* loss(name, t [, weight [, den]]) */
@@ -249,9 +281,10 @@ static int loss(lua_State *L)
     Front *f = enter(L, "loss");
     const char *name = name_arg(L, 1);
     Node *in[2] = { operand(L, 2, "argument 2"), NULL }, *n;
-    double weight = weight_arg(L, 3);
+    double weight = lua_isnoneornil(L, 3) ? 1 : lua_tonumber(L, 3);
     int nin = 1;
 
+    check_recorded(f, name, "metric");
     need_scalar(f, in[0], name);
     if (dtypes[in[0]->dt].kind != 'f')
         err(f->loc, "loss: '%s' must be a real number, got %s", name,
@@ -275,6 +308,7 @@ static int metric(lua_State *L)
     const char *name = name_arg(L, 1);
     Node *t = operand(L, 2, "argument 2");
 
+    check_recorded(f, path_of(f, name), "loss");
     need_scalar(f, t, name);
     Node *n = make(f, Ometric, 1, &t);
     n->s = name;
@@ -289,7 +323,7 @@ static int output(lua_State *L)
     const char *name = name_arg(L, 1);
     Node *t = operand(L, 2, "argument 2");
 
-    once(f, "output", name);
+    once_of_all(f, "output", name);
     Node *n = make(f, Ooutput, 1, &t);
     n->s = name;
     infer(f->g, n);
@@ -305,7 +339,7 @@ static void need_state(Front *f, const Node *s, const Node *v)
     for (int i = 0; i < v->nd; i++) {
         Dim d = v->dim[i];
         int at = dim_of(s, d.a);
-        if (!strcmp(d.a->name, "micro"))
+        if (g_ismicro(d.a))
             continue;
         if (at < 0) {
             note(v->loc, "the new value was made here");
@@ -330,150 +364,71 @@ static int update(lua_State *L)
     return 0;
 }
 
-/* scope(name, f, ...): f's results; names made inside get "name." in front */
+/* Argument 1, a table { name, i, kind="mtp" }, becomes a name and i. */
+static UnitKind open_table(lua_State *L, Front *f)
+{
+    int kind = UNITlayer;
+
+    lua_getfield(L, 1, "kind");
+    const char *s = lua_isnil(L, -1) ? unitkinds[kind] : lua_tostring(L, -1);
+    while (kind < NUNITKIND && (!s || strcmp(s, unitkinds[kind])))
+        kind++;
+    if (kind == NUNITKIND)
+        err(f->loc, "scope: kind must be \"layer\" or \"mtp\", got %s",
+            s ? s : kind_of(L, -1));
+    lua_rawgeti(L, 1, 1);
+    lua_rawgeti(L, 1, 2);
+    if (!lua_isinteger(L, -1))
+        err(f->loc,
+            "scope: write scope({ name, i, kind=.. }, f, ...); i must "
+            "be an integer, got %s",
+            kind_of(L, -1));
+    if (lua_type(L, -2) != LUA_TSTRING ||
+        strlen(lua_tostring(L, -2)) != lua_rawlen(L, -2))
+        err(f->loc, "scope: the name must be a string, got %s", kind_of(L, -2));
+    lua_insert(L, 2);
+    lua_replace(L, 1);
+    lua_pop(L, 1);
+    return (UnitKind)kind;
+}
+
+/* Opens the scope that argument 1, and 2 when it is an integer, name inside the
+ * present one; the integer is removed. A number in a name ("layers.3") is that
+ * integer too. */
+static void enter_scope(lua_State *L, Front *f, UnitKind kind)
+{
+    Arena *a = f->g->arena;
+    const char *outer = f->scope->path, *name = name_arg(L, 1), *p = name;
+
+    if (lua_type(L, 2) == LUA_TNUMBER) {
+        if (lua_tointeger(L, 2) < 0)
+            err(f->loc, "scope: the integer of '%s' is below 0", name);
+        p = name = strf(a, "%s.%lld", name, (long long)lua_tointeger(L, 2));
+        lua_remove(L, 2);
+    }
+    for (;; p++) {
+        size_t n = strcspn(p, ".");
+        int number = n && strspn(p, "0123456789") == n;
+        p += n;
+        const char *path = strf(a, "%s%s%.*s", outer, *outer ? "." : "",
+                                (int)(p - name), name);
+        f->scope = number ? g_unit(f->g, path, kind) : g_scope(f->g, path);
+        if (!*p)
+            return;
+    }
+}
+
+/* scope(name, f, ...), scope(name, i, f, ...), scope({ name, i, kind=".." },
+ * f, ...): f's results; names made inside get "name." or "name.i." in front */
 static int scope(lua_State *L)
 {
     Front *f = enter(L, "scope");
-    const char *name = name_arg(L, 1), *outer = f->scope;
+    const Scope *outer = f->scope;
 
-    if (lua_type(L, 2) != LUA_TFUNCTION)
-        err(f->loc,
-            "scope: write scope(name, f, ...); f must be a function, "
-            "got %s",
-            kind_of(L, 2));
-    f->scope = path_of(f, name);
+    enter_scope(L, f, lua_istable(L, 1) ? open_table(L, f) : UNITlayer);
     lua_call(L, lua_gettop(L) - 2, LUA_MULTRET);
     f->scope = outer;
     return lua_gettop(L) - 1;
-}
-
-/* The shortest text that reads back as v. */
-static void put_number(Text *t, double v)
-{
-    char s[40];
-
-    for (int digits = 6; digits <= 17; digits++) {
-        snprintf(s, sizeof s, "%.*g", digits, v);
-        if (strtod(s, NULL) == v)
-            break;
-    }
-    put(t, "%s", s);
-}
-
-/* ---- options ------------------------------------------------------------- */
-
-static void put_value(lua_State *L, Front *f, const char *key, Text *t)
-{
-    switch (lua_type(L, -1)) {
-    case LUA_TBOOLEAN: put(t, "%d", lua_toboolean(L, -1)); break;
-    case LUA_TSTRING: put(t, "%s", lua_tostring(L, -1)); break;
-    case LUA_TNUMBER:
-        if (lua_isinteger(L, -1))
-            put(t, "%lld", (long long)lua_tointeger(L, -1));
-        else
-            put_number(t, lua_tonumber(L, -1));
-        break;
-    default:
-        err(f->loc, "%s: must be a number, a string or true, got %s", key,
-            kind_of(L, -1));
-    }
-}
-
-/* {0.9, 0.95} -> "0.9,0.95" */
-static void put_list(lua_State *L, Front *f, const char *key, Text *t)
-{
-    int n = (int)lua_rawlen(L, -1);
-
-    if (n == 0)
-        err(f->loc, "%s: an empty list", key);
-    for (int i = 1; i <= n; i++) {
-        if (i > 1)
-            put(t, ",");
-        lua_rawgeti(L, -1, i);
-        put_value(L, f, key, t);
-        lua_pop(L, 1);
-    }
-}
-
-/* {wiki="a", code="b"} -> "code=b wiki=a" */
-static void put_named(lua_State *L, Front *f, const char *key, Text *t)
-{
-    int n, at = lua_gettop(L);
-    const char **name = sorted_keys(L, at, &n);
-
-    for (int i = 0; i < n; i++) {
-        put(t, "%s%s=", i ? " " : "", name[i]);
-        lua_getfield(L, at, name[i]);
-        put_value(L, f, key, t);
-        lua_pop(L, 1);
-    }
-}
-
-/* Words, all on one level, with spaces between; a path that no weight stands
- * before gets the word `size`. */
-static void put_words(lua_State *L, Front *f, const char *key, Text *t)
-{
-    int n = (int)lua_rawlen(L, -1), weighed = 0;
-
-    if (!n && !t->len) {
-        put_named(L, f, key, t);
-        if (t->len)
-            return;
-    }
-    for (int i = 1; i <= n; i++) {
-        lua_rawgeti(L, -1, i);
-        int type = lua_type(L, -1);
-        if (type == LUA_TTABLE) {
-            put_words(L, f, key, t);
-        } else {
-            int bare = type == LUA_TSTRING && !weighed;
-            put(t, "%s%s", t->len ? " " : "", bare ? "size " : "");
-            put_value(L, f, key, t);
-            weighed = type == LUA_TNUMBER;
-        }
-        lua_pop(L, 1);
-    }
-    if (n == 0)
-        err(f->loc, "%s: an empty list", key);
-}
-
-/* Is the key a path or a blend of them? */
-static int takes_blend(const char *table, const char *name)
-{
-    for (const KeyInfo *k = keytab; k->name; k++)
-        if (!strcmp(k->table, table) && !strcmp(k->name, name))
-            return !strcmp(k->kind, "blend");
-    return 0;
-}
-
-/* fold{ ep=4 } sets fold.ep, unless the command line did. */
-static int options(lua_State *L)
-{
-    const char *table = lua_tostring(L, lua_upvalueindex(1));
-    Front *f = enter(L, table);
-    Opts *checked = opts_new(f->g->arena);
-    int n;
-
-    if (!lua_istable(L, 1))
-        err(f->loc, "%s: write %s { key=value, ... }", table, table);
-    const char **key = sorted_keys(L, 1, &n);
-    for (int i = 0; i < n; i++) {
-        Text t = { .arena = f->g->arena };
-        const char *full = strf(f->g->arena, "%s.%s", table, key[i]);
-        lua_getfield(L, 1, key[i]);
-        if (lua_istable(L, -1) && takes_blend(table, key[i]))
-            put_words(L, f, full, &t);
-        else if (lua_istable(L, -1))
-            put_list(L, f, full, &t);
-        else
-            put_value(L, f, full, &t);
-        lua_pop(L, 1);
-        const char *value = t.s ? t.s : "";
-        opts_set(checked, full, value, f->loc);
-        if (!opts_given(f->cmdline, full))
-            opts_set(f->g->opts, full, value, f->loc);
-    }
-    return 0;
 }
 
 /* ---- the end of a model file --------------------------------------------- */
@@ -543,35 +498,31 @@ static const luaL_Reg functions[] = {
 };
 /* clang-format on */
 
-static void constant_init(lua_State *L, const char *name, double v)
+/* Models pass initial values around and cannot look inside. */
+static void init_open(lua_State *L)
 {
-    lua_createtable(L, 0, 2);
-    lua_pushliteral(L, "const");
-    lua_setfield(L, -2, "init");
-    lua_pushnumber(L, v);
-    lua_setfield(L, -2, "arg");
-    lua_setfield(L, -2, name);
+    luaL_newmetatable(L, initmeta);
+    lua_pushstring(L, initmeta);
+    lua_setfield(L, -2, "__metatable");
+    lua_pushliteral(L, "an initial value");
+    lua_setfield(L, -2, "__name");
+    lua_pop(L, 1);
+    push_init(L, "const", 0);
+    lua_setfield(L, -2, "zeros");
+    push_init(L, "const", 1);
+    lua_setfield(L, -2, "ones");
 }
 
 void decl_open(lua_State *L)
 {
-    static const char *const tables[] = {
-        "fold", "train", "data", "precision", "route",
-    };
-
     luaL_setfuncs(L, functions, 0);
     for (int i = 0; i < 3; i++) {
         lua_pushinteger(L, i);
         lua_pushcclosure(L, initializer, 1);
         lua_setfield(L, -2, i == 2 ? "constant" : initnames[i]);
     }
-    constant_init(L, "zeros", 0);
-    constant_init(L, "ones", 1);
+    init_open(L);
     lua_pushnumber(L, (lua_Number)HUGE_VAL);
     lua_setfield(L, -2, "inf");
-    for (size_t i = 0; i < sizeof tables / sizeof *tables; i++) {
-        lua_pushstring(L, tables[i]);
-        lua_pushcclosure(L, options, 1);
-        lua_setfield(L, -2, tables[i]);
-    }
+    options_open(L);
 }

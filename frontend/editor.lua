@@ -13,6 +13,7 @@
 ---@class Index: Tensor
 
 ---@alias Operand Tensor|number
+---@class Initial
 
 -- Declarations
 
@@ -23,10 +24,10 @@ function axes(sizes) end
 ---@param name string @param axes string @param dtype? string @return Tensor
 function input(name, axes, dtype) end
 ---A weight under the path of the scopes around it; normal(0.02) if not told.
----@param path string @param axes string @param init? table|number @return Tensor
+---@param path string @param axes string @param init? Initial|number @return Tensor
 function param(path, axes, init) end
 ---A value that only update() changes; zeros if not told.
----@param path string @param axes string @param init? table|number @return Tensor
+---@param path string @param axes string @param init? Initial|number @return Tensor
 function state(path, axes, init) end
 ---The state's value from the next step on.
 ---@param s Tensor @param value Tensor
@@ -39,8 +40,10 @@ function metric(name, t) end
 ---Read by generate and eval.
 ---@param name string @param t Tensor
 function output(name, t) end
----f(...), with name in front of the paths made inside.
----@param name string @param f function @param ... any
+---f(...), with name in front of the paths made inside. scope(name, i, f, ...): one
+---of a row of layers, a unit that fold.pp cuts; { name, i, kind="mtp" }: one that
+---predicts a token further.
+---@param name string|table @param f function|integer @param ... any
 function scope(name, f, ...) end
 ---Parameters as Hugging Face tensors: { ["path"] = { "tensor", "axes" } };
 ---config={ .. }: the config.json of exported folders
@@ -57,15 +60,15 @@ function precision(keys) end
 ---@param keys table
 function route(keys) end
 
----@param std number @return table
+---@param std number @return Initial
 function normal(std) end
----@param half number @return table
+---@param half number @return Initial
 function uniform(half) end
----@param value number @return table
+---@param value number @return Initial
 function constant(value) end
----@type table
+---@type Initial
 ones = nil
----@type table
+---@type Initial
 zeros = nil
 ---@type number
 inf = nil
@@ -141,13 +144,26 @@ function size(a, axis) end
 
 -- Layers
 
+---@class Yarn
+---@field factor number
+---@field original number
+---@field beta_fast? number
+---@field beta_slow? number
+---@field attention_factor? number
+---@field mscale? number
+---@field mscale_all_dim? number
+---@field truncate? boolean
+
 ---@param x Tensor @param axis string @return Tensor
 function softmax(x, axis) end
 ---@param x Tensor @param axis string @param eps? number @return Tensor
 function rmsnorm(x, axis, eps) end
 ---@param x Tensor @param axis string @param eps? number @return Tensor
 function layernorm(x, axis, eps) end
----@param x Tensor @param axis string @param pos string @param theta number @param options? table @return Tensor
+---yarn: factor and original are needed, the others as Hugging Face's rope_parameters.
+---@param x Tensor @param axis string @param pos string @param theta number
+---@param options? { interleaved: boolean?, yarn: Yarn? }
+---@return Tensor
 function rope(x, axis, pos, theta, options) end
 ---@param s Tensor @param query string @param key string @return Tensor
 function causal(s, query, key) end

@@ -42,12 +42,19 @@ typedef struct HfEntry {
     int found; /* parameters it names */
 } HfEntry;
 
+/* An axis whose role a layer of the prelude knows. */
+typedef struct Stated {
+    Axis *a;
+    AxisRole role;
+} Stated;
+
 typedef struct Front {
     lua_State *L;
+    Stated *stated; /* vec */
     Graph *g;
-    Body *body;             /* being traced, or null */
-    Graph **bodies;         /* vec: of all composites */
-    const char *scope;      /* interned path */
+    Body *body;     /* being traced, or null */
+    Graph **bodies; /* vec: of all composites */
+    const Scope *scope;
     const char *file, *dir; /* of the model */
     const Opts *cmdline;
     const Loc *loc; /* of the call being served */
@@ -87,6 +94,12 @@ void look(Front *f, const Loc *l); /* tells who watches */
 void env_open(Front *f);
 extern const char environment[]; /* registry: the globals of model files */
 
+/* ---- library.c ----------------------------------------------------------- */
+
+void library_open(lua_State *L);
+int has_upvalues(lua_State *L, int i);      /* the function at i */
+extern const char *const library_removed[]; /* ends with null */
+
 /* ---- guard.c ------------------------------------------------------------- */
 
 /* Run job(arg, out) in a forked process, under a CPU limit while it traces a
@@ -101,6 +114,8 @@ void watch_tracing(int on);
 /* Lua's text with every condition wrapped in a check that it is no tensor, same
  * lines; null when nothing had to change or the text is beyond it. */
 char *guard_conditions(Arena *a, const char *text, size_t len, size_t *outlen);
+/* The line where the text nests deeper than Lua takes; 0: nowhere. */
+int too_deep_line(Arena *a, const char *text, size_t len);
 int lua_condition(lua_State *L);
 #define CONDITION "__condition"
 #define CHOICE    "__choice"
@@ -119,6 +134,11 @@ int push_node(lua_State *L, Node *n); /* returns 1, as Lua asks */
 int push_index(lua_State *L, Node *n, Axis *of, int64_t size);
 Graph *current(Front *f);
 /* The node v stands for in the graph being traced; outer ones are operands. */
+/* a at index e of its axis, which e may have too. */
+Node *gathered(Front *f, Node *a, Node *e, Axis *axis);
+void find_roles(Front *f);    /* roles.c */
+int state_role(lua_State *L); /* role(axis, name) */
+void known_role(Front *f, Axis *a, AxisRole role);
 Node *use(Front *f, const Value *v);
 Node *use_any(Front *f, const Value *v); /* indexed weights too */
 Node *operand(lua_State *L, int arg, const char *what);
@@ -147,13 +167,27 @@ Axis *one_axis(lua_State *L, int arg, const char *what);
 void grow_axis(Front *f, Axis *a, int64_t n);
 int lua_axes(lua_State *L);
 
+/* ---- takes.c: what functions take ---------------------------------------- */
+
+/* The function on top becomes one that checks its calls against takes.def; 0:
+ * it has no row there. */
+int takes_wrap(lua_State *L, const char *name);
+
 /* ---- ops.c index.c decl.c compose.c hf.c: what the language offers ------- */
+
+/* normal(std), ..: how a parameter begins. */
+typedef struct Init {
+    const char *name; /* as Param.init */
+    double arg;
+} Init;
+const Init *init_at(lua_State *L, int arg); /* null: none */
 
 void need_axes(Front *f, const Node *x, Axis *const *a, int n);
 int64_t integer_arg(lua_State *L, int arg, const char *name);
 void index_open(lua_State *L);
 void ops_open(lua_State *L); /* each: functions into the table on top */
 void decl_open(lua_State *L);
+void options_open(lua_State *L);
 void ops_inside(lua_State *L); /* these two for the prelude only */
 void compose_open(lua_State *L);
 int lua_hf(lua_State *L);

@@ -326,7 +326,8 @@ static const char *text_at(lua_State *L, int table, int i)
 {
     const char *s = NULL;
 
-    if (lua_rawgeti(L, table, i) == LUA_TSTRING)
+    if (lua_rawgeti(L, table, i) == LUA_TSTRING &&
+        strlen(lua_tostring(L, -1)) == lua_rawlen(L, -1))
         s = intern(lua_tostring(L, -1));
     lua_pop(L, 1);
     return s;
@@ -338,8 +339,6 @@ int lua_hf(lua_State *L)
     Front *f = enter(L, "hf");
     int n;
 
-    if (!lua_istable(L, 1))
-        err(f->loc, "hf: write hf { [\"path\"] = { \"tensor\", \"axes\" } }");
     const char **key = sorted_keys(L, 1, &n);
     for (int i = 0; i < n; i++) {
         if (!strcmp(key[i], "config")) {
@@ -351,7 +350,8 @@ int lua_hf(lua_State *L)
             continue;
         }
         HfEntry e = { .param = key[i], .loc = f->loc };
-        if (lua_getfield(L, 1, key[i]) == LUA_TTABLE) {
+        if (lua_getfield(L, 1, key[i]) == LUA_TTABLE &&
+            lua_rawlen(L, -1) == 2) {
             e.hf = text_at(L, lua_gettop(L), 1);
             e.axes = text_at(L, lua_gettop(L), 2);
         }

@@ -21,15 +21,23 @@ static void put_number(lua_State *L, Front *f, const char *key, Text *t)
         put(t, x == rint(x) && fabs(x) < 1e15 ? "%.1f" : "%.15g", x);
 }
 
-static void put_value(lua_State *L, Front *f, const char *key, Text *t);
+enum { DEEPEST = 16 }; /* tables in tables */
+
+static void put_value(lua_State *L, Front *f, const char *key, Text *t,
+                      int depth);
 
 /* A list, or names with values, in the order of the alphabet. */
-static void put_table(lua_State *L, Front *f, const char *path, Text *t)
+static void put_table(lua_State *L, Front *f, const char *path, Text *t,
+                      int depth)
 {
+    if (depth > DEEPEST)
+        err(f->loc,
+            "hf: config: '%s' is in more than %d tables in tables; does "
+            "one hold itself?",
+            path, DEEPEST);
     int n = (int)lua_rawlen(L, -1), names = 0, at = lua_gettop(L);
     const char **name = n ? NULL : sorted_keys(L, at, &names);
 
-    luaL_checkstack(L, 4, "hf: config");
     put(t, n ? "[" : "{");
     for (int i = 0; i < n + names; i++) {
         const char *key = n ? path : name[i];
@@ -37,30 +45,43 @@ static void put_table(lua_State *L, Front *f, const char *path, Text *t)
         if (n) {
             lua_rawgeti(L, at, i + 1);
         } else {
+            if (utf8_bad(key, strlen(key)) >= 0)
+                err(f->loc, "hf: config: the name '%s' is no UTF-8 text", key);
             put_json(t, key);
             put(t, ": ");
             lua_getfield(L, at, key);
         }
-        put_value(L, f, key, t);
+        put_value(L, f, key, t, depth + 1);
         lua_pop(L, 1);
     }
     put(t, n ? "]" : "}");
 }
 
-static void put_value(lua_State *L, Front *f, const char *key, Text *t)
+static void put_string(lua_State *L, Front *f, const char *key, Text *t)
+{
+    size_t len;
+    const char *s = lua_tolstring(L, -1, &len);
+
+    if (strlen(s) != len || utf8_bad(s, len) >= 0)
+        err(f->loc, "hf: config: '%s' is no UTF-8 text", key);
+    put_json(t, s);
+}
+
+static void put_value(lua_State *L, Front *f, const char *key, Text *t,
+                      int depth)
 {
     const char *s = lua_type(L, -1) == LUA_TSTRING ? lua_tostring(L, -1) : NULL;
 
     if (s && !strcmp(s, "null"))
         put(t, "null");
     else if (s)
-        put_json(t, s);
+        put_string(L, f, key, t);
     else if (lua_isboolean(L, -1))
         put(t, lua_toboolean(L, -1) ? "true" : "false");
     else if (lua_type(L, -1) == LUA_TNUMBER)
         put_number(L, f, key, t);
     else if (lua_istable(L, -1))
-        put_table(L, f, key, t);
+        put_table(L, f, key, t, depth);
     else
         err(f->loc,
             "hf: config: '%s' must be a string, number, boolean or "
@@ -75,7 +96,7 @@ void hf_config(lua_State *L, Front *f)
 
     if (opts_loc(f->g->opts, "hf.config"))
         err(f->loc, "hf: config stands twice");
-    put_table(L, f, "config", &t);
+    put_table(L, f, "config", &t, 0);
     if (!opts_given(f->cmdline, "hf.config"))
         opts_set(f->g->opts, "hf.config", t.s, f->loc);
 }

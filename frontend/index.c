@@ -4,12 +4,34 @@
 
 #include "frontend.h"
 
-static Node *gathered(Front *f, Node *a, Node *e, Axis *axis)
+static Node *renamed(Front *f, Node *x, Axis *from, Axis *to)
 {
-    Node *in[2] = { a, e }, *n = make(f, Ogather, 2, in);
+    Node *n = make(f, Orename, 1, &x);
+
+    set_axes(f, n, &from, 1);
+    n->B = alloc(f->g->arena, sizeof *n->B);
+    n->B[0] = to;
+    n->nB = 1;
+    return infer(current(f), n);
+}
+
+/* What axis of e has as another axis: an index that runs over the axis it picks
+ * along says two things by one name. */
+static Node *apart(Front *f, Node *e, Axis *axis, Axis *other)
+{
+    return dim_of(e, axis) < 0 ? e : renamed(f, e, axis, other);
+}
+
+Node *gathered(Front *f, Node *a, Node *e, Axis *axis)
+{
+    int both = dim_of(e, axis) >= 0;
+    Axis *other = both ? g_instance(current(f), axis) : NULL;
+    Node *in[2] = { a, apart(f, e, axis, other) };
+    Node *n = make(f, Ogather, 2, in);
 
     set_axes(f, n, &axis, 1);
-    return infer(current(f), n);
+    n = infer(current(f), n);
+    return both ? renamed(f, n, other, axis) : n;
 }
 
 /* values, indices = topk(x, k, axis [, new]) */
@@ -20,8 +42,6 @@ static int topk(lua_State *L)
     int64_t k;
     Axis *a, *b;
 
-    if (lua_isnoneornil(L, 2) || lua_isnoneornil(L, 3))
-        err(f->loc, "topk: write topk(x, k, axis)");
     k = integer_arg(L, 2, "k");
     a = one_axis(L, 3, "axis");
     need_axes(f, x, &a, 1);
@@ -107,6 +127,7 @@ static int embed(lua_State *L)
     if (a->nd < 2)
         err(f->loc, "embed: the table %s needs two axes or more",
             dims_text(f, a));
+    known_role(f, a->dim[0].a, ROLEvocab);
     return push_node(L, gathered(f, a, e, a->dim[0].a));
 }
 
@@ -140,9 +161,10 @@ static int argmax(lua_State *L)
 {
     Front *f = enter(L, "argmax");
     Node *x = operand(L, 1, "argument 1"), *n;
-    Axis *a = one_axis(L, 2, "axis"), *b = g_axis(f->g, "best");
+    Axis *a = one_axis(L, 2, "axis"), *b;
 
     need_axes(f, x, &a, 1);
+    b = g_instance(current(f), a);
     n = make(f, Otopk, 1, &x);
     set_axes(f, n, &a, 1);
     n->B = alloc(f->g->arena, sizeof *n->B);
@@ -162,7 +184,6 @@ static int scatter_add(lua_State *L)
     Node *to = operand(L, 3, "like"), *n;
     int64_t size;
     Axis *a = indexed(L, 2, 4, &size);
-    Node *in[2] = { v, e };
 
     need_axes(f, to, &a, 1);
     for (int i = 0; i < to->nd; i++)
@@ -171,10 +192,16 @@ static int scatter_add(lua_State *L)
                 "scatter_add: the values %s lack the axis '%s' of the "
                 "result %s",
                 dims_text(f, v), to->dim[i].a->name, dims_text(f, to));
+    if (dim_of(v, a) >= 0 || dim_of(e, a) >= 0) {
+        Axis *other = g_instance(current(f), a);
+        v = apart(f, v, a, other);
+        e = apart(f, e, a, other);
+    }
+    Node *in[2] = { v, e };
     n = make(f, Oscatter_add, 2, in);
     set_axes(f, n, &a, 1);
     /* Values of data stay apart by micro-batch, also where `like` is none. */
-    Axis *micro = g_axis(f->g, "micro");
+    Axis *micro = g_micro(f->g);
     const Node *data = dim_of(v, micro) >= 0 ? v : e;
     if (dim_of(to, micro) < 0 && dim_of(data, micro) >= 0)
         n->dim[n->nd++] = data->dim[dim_of(data, micro)];
@@ -188,7 +215,10 @@ static int iota(lua_State *L)
     Front *f = enter(L, "iota");
     Axis *a = one_axis(L, 1, "axis");
 
-    return push_index(L, iota_of(f, a, axis_size(f, a, a->name)), NULL, 0);
+    if (axis_size(f, a, a->name) > INT32_MAX)
+        err(f->loc, "iota: axis '%s' is %lld, and integers have 32 bits",
+            a->name, (long long)a->n);
+    return push_index(L, iota_of(f, a, a->n), NULL, 0);
 }
 
 /* clang-format off */

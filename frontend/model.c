@@ -59,18 +59,21 @@ static void count(lua_State *L, lua_Debug *ar)
 
 /* ---- errors -------------------------------------------------------------- */
 
-/* Lua's own messages start with the place of the innermost Lua function; ours
+/* Lua's own messages start with the place of some function on the stack; ours
  * is the first inside a model file. */
-static const char *without_place(const char *msg)
+static const char *without_place(lua_State *L, const char *msg)
 {
-    const char *p = strstr(msg, ": ");
+    lua_Debug ar;
 
-    if (!p || p == msg)
-        return msg;
-    const char *d = p;
-    while (d > msg && d[-1] >= '0' && d[-1] <= '9')
-        d--;
-    return d < p && d > msg && d[-1] == ':' ? p + 2 : msg;
+    for (int level = 0; lua_getstack(L, level, &ar); level++) {
+        lua_getinfo(L, "Sl", &ar);
+        if (ar.currentline < 1)
+            continue;
+        char *place = strf(forever, "%s:%d: ", ar.short_src, ar.currentline);
+        if (!strncmp(msg, place, strlen(place)))
+            return msg + strlen(place);
+    }
+    return msg;
 }
 
 static int on_error(lua_State *L)
@@ -82,19 +85,28 @@ static int on_error(lua_State *L)
     const char *msg = lua_tostring(L, 1);
     if (strstr(msg, "stack overflow"))
         err(l, "stack overflow; does a function call itself without end?");
-    err(l, "%s", without_place(msg));
+    err(l, "%s", without_place(L, msg));
 }
 
-/* "model.lua:3: unexpected symbol near ..." */
-static void syntax_error(const char *file, const char *msg)
+/* "model.lua:3: unexpected symbol near ..."; of a long path only the end. */
+static void syntax_error(Front *f, const char *file, const char *text,
+                         size_t len)
 {
+    const char *msg = lua_tostring(f->L, -1);
     Loc l = { file, 0, NULL };
-    size_t n = strlen(file);
 
-    if (!strncmp(msg, file, n) && msg[n] == ':') {
-        l.line = atoi(msg + n + 1);
-        msg = strstr(msg + n, ": ");
-        msg = msg ? msg + 2 : "syntax error";
+    if (!strcmp(msg, "C stack overflow")) {
+        l.line = too_deep_line(f->g->arena, text, len);
+        err(&l, "too many levels of brackets, blocks or operators");
+    }
+
+    for (const char *s = msg; (s = strchr(s, ':')); s++) {
+        size_t digits = strspn(s + 1, "0123456789");
+        if (digits && !strncmp(s + 1 + digits, ": ", 2)) {
+            l.line = atoi(s + 1);
+            msg = s + digits + 3;
+            break;
+        }
     }
     err(&l, "%s", msg);
 }
@@ -133,8 +145,21 @@ static int load_text(Front *f, const char *file, const char *text, size_t len)
     return status;
 }
 
+/* Some editors begin a text with a byte order mark, and scripts with "#!": both
+ * become spaces, so that columns and lines stay. */
+static void blank_start(char *text, size_t len)
+{
+    size_t at = 0;
+
+    if (len >= 3 && !memcmp(text, "\xef\xbb\xbf", 3))
+        at = 3;
+    memset(text, ' ', at);
+    if (at < len && text[at] == '#')
+        memset(text + at, ' ', strcspn(text + at, "\r\n"));
+}
+
 /* Push the function of a source; messages know its lines from now on. */
-static void load_chunk(Front *f, const char *file, const char *text, size_t len)
+static void load_chunk(Front *f, const char *file, char *text, size_t len)
 {
     size_t n;
     Loc l = { intern(file), 0, NULL };
@@ -143,12 +168,13 @@ static void load_chunk(Front *f, const char *file, const char *text, size_t len)
     source_add(file, text, len);
     Source s = { file, strf(forever, "%s", text) };
     vec_push(forever, f->source, s);
+    blank_start(text, len);
     if (text[0] == LUA_SIGNATURE[0])
         err(&l, "this is compiled Lua; a model file is Lua text");
     if (strlen(text) != len)
         err(&l, "this is no text: it holds a zero byte");
     if (load_text(f, file, text, len) != LUA_OK)
-        syntax_error(file, lua_tostring(f->L, -1));
+        syntax_error(f, file, text, len);
     char *guarded_text = guard_conditions(f->g->arena, text, len, &n);
     if (!guarded_text)
         return;
@@ -267,7 +293,7 @@ static void start(Front *f, const char *file, const Opts *cmdline, int flags)
     f->cmdline = cmdline;
     f->file = intern(file);
     f->dir = folder(a, file);
-    f->scope = intern("");
+    f->scope = f->g->top;
     f->quiet = flags & TRACEquiet;
     f->locs = table_new(forever);
     f->places = table_new(a);
@@ -301,7 +327,7 @@ static void execute(Front *f)
         err(f->full, "the model needs more than %d MB of Lua memory",
             HEAP >> 20);
     if (status != LUA_OK)
-        err(&top, "%s", lua_tostring(f->L, -1));
+        err(&top, "%s", kind_of(f->L, -1));
     lua_close(f->L);
 }
 
@@ -311,12 +337,13 @@ static Trace run_model(Front *f, const char *file, const Opts *cmdline,
     watch_tracing(1);
     start(f, file, cmdline, flags);
     execute(f);
-    watch_tracing(0);
     check_axes(f);
     decl_finish(f);
     hf_finish(f);
     compose_finish(f);
+    find_roles(f);
     g_tidy(f->g);
+    watch_tracing(0);
     return (Trace){ f->g, f->source, (int)vec_len(f->source) };
 }
 

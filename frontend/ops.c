@@ -139,6 +139,47 @@ static void check_concat(Front *f, const Node *n)
     }
 }
 
+/* Shifts by more than the axis are those by its size, so that no later sum of
+ * places overflows. */
+static void bound_shift(Front *f, Node *n)
+{
+    need_axes(f, n->in[0], n->A, 1);
+    int64_t size = n->in[0]->dim[dim_of(n->in[0], n->A[0])].n;
+
+    if (n->j)
+        n->i %= size;
+    else if (n->i > size)
+        n->i = size;
+    else if (n->i < -size)
+        n->i = -size;
+}
+
+/* n with the axis micro. */
+static Node *in_each_micro(Front *f, Node *n)
+{
+    Axis *micro = g_micro(f->g);
+
+    if (dim_of(n, micro) >= 0)
+        return n;
+    Node *s = make(f, Ospread, 1, &n);
+    s->dim[s->nd++] = (Dim){ micro, 1 };
+    for (int i = 0; i < n->nd; i++)
+        s->dim[s->nd++] = n->dim[i];
+    return infer(current(f), s);
+}
+
+/* Beside what differs between micro-batches all do. */
+static void with_micro(Front *f, int nin, Node **in)
+{
+    Axis *micro = g_micro(f->g);
+    int some = 0;
+
+    for (int k = 0; k < nin; k++)
+        some |= dim_of(in[k], micro) >= 0;
+    for (int k = 0; k < nin && some; k++)
+        in[k] = in_each_micro(f, in[k]);
+}
+
 /* Every op that is not hidden: operands, then attributes. The last attribute
  * may be left out when it is a flag (wrap). */
 static int generic(lua_State *L)
@@ -160,6 +201,8 @@ static int generic(lua_State *L)
     else
         for (int i = 0; i < nin; i++)
             in[i] = operand(L, i + 1, strf(f->g->arena, "argument %d", i + 1));
+    if (op == Oconcat)
+        with_micro(f, nin, in);
     Node *n = make(f, op, nin, in);
     for (int i = 0; i < o->nattr; i++) {
         if (strcmp(o->attr[i].name, "wrap"))
@@ -167,10 +210,14 @@ static int generic(lua_State *L)
         if (!lua_isnoneornil(L, nin + 1 + i))
             attribute(L, n, &o->attr[i], nin + 1 + i);
     }
+    if (o->cls == RED && n->nA == 0)
+        return result(L, in[0], 1); /* over no axes: nothing to do */
     if (op == Osplit)
         check_split(f, n);
     if (op == Oconcat)
         check_concat(f, n);
+    if (op == Oshift)
+        bound_shift(f, n);
     return result(L, infer(current(f), n), 1);
 }
 
@@ -196,15 +243,6 @@ static int as(lua_State *L)
 
 /* ---- reductions ---------------------------------------------------------- */
 
-static int axes_of_arg(lua_State *L, int arg, Axis **a)
-{
-    Front *f = front(L);
-
-    if (lua_isnoneornil(L, arg))
-        err(f->loc, "%s: which axes? write %s(x, \"batch seq\")", f->fn, f->fn);
-    return axis_arg(L, arg, "axes", a, MAXD);
-}
-
 void need_axes(Front *f, const Node *x, Axis *const *a, int n)
 {
     const char *names[MAXD];
@@ -228,7 +266,7 @@ static int mean(lua_State *L)
     Front *f = enter(L, "mean");
     Node *x = operand(L, 1, "argument 1");
     Axis *a[MAXD];
-    int n = axes_of_arg(L, 2, a);
+    int n = axis_arg(L, 2, "axes", a, MAXD);
 
     need_axes(f, x, a, n);
     if (dtypes[x->dt].kind != 'f')
@@ -242,7 +280,7 @@ static int truth(lua_State *L)
     Front *f = enter(L, op == Omax ? "any" : "all");
     Node *x = operand(L, 1, "argument 1");
     Axis *a[MAXD];
-    int n = axes_of_arg(L, 2, a);
+    int n = axis_arg(L, 2, "axes", a, MAXD);
 
     if (x->dt != Dbool) {
         note(x->loc, "the tensor was made here");
@@ -309,9 +347,6 @@ static int dot(lua_State *L)
     Axis *ax[MAXD];
     int n;
 
-    check_count(L, &optab[Odot], 3);
-    if (lua_isnoneornil(L, 3))
-        err(f->loc, "dot: which axes are summed? write dot(a, b, \"hidden\")");
     n = axis_arg(L, 3, "axes", ax, MAXD);
     if (a->op == Opick && b->op == Opick)
         err(f->loc, "dot: both operands are indexed weights");
@@ -338,8 +373,6 @@ static int rename_axes(lua_State *L)
     Node *x = operand(L, 1, "argument 1"), *n;
     int count;
 
-    if (!lua_istable(L, 2))
-        err(f->loc, "rename: write rename(x, {old=\"new\"})");
     const char **old = sorted_keys(L, 2, &count);
     if (count > MAXD)
         err(f->loc, "rename: %d axes, at most %d", count, MAXD);
@@ -375,9 +408,9 @@ static int merge(lua_State *L)
     int64_t size = 1;
     int k;
 
-    if (lua_isnoneornil(L, 2) || lua_isnoneornil(L, 3))
-        err(f->loc, "merge: write merge(x, \"batch seq\", \"token\")");
     k = axis_arg(L, 2, "axes", a, MAXD);
+    if (k == 0)
+        err(f->loc, "merge: which axes? \"%s\" names none", lua_tostring(L, 2));
     need_axes(f, x, a, k);
     to = one_axis(L, 3, "the new axis");
     if (dim_of(x, to) >= 0)
@@ -420,6 +453,8 @@ static int halves(lua_State *L)
     return push_node(L, infer(current(f), n));
 }
 
+/* The mask is another in every micro-batch, also of what is the same in all of
+ * them, as a parameter is. */
 static int dropout(lua_State *L)
 {
     Front *f = enter(L, "dropout");
@@ -430,12 +465,15 @@ static int dropout(lua_State *L)
     if (lua_type(L, 2) != LUA_TNUMBER || !(p >= 0 && p < 1))
         err(f->loc, "dropout: p must be a number from 0 to below 1, got %s",
             kind_of(L, 2));
-    for (const char *s = f->scope; *s; s++)
+    for (const char *s = f->scope->path; *s; s++)
         key = mix64(key, (unsigned char)*s);
+    if (p == 0)
+        return push_node(L, x);
+    x = in_each_micro(f, x);
     n = make(f, Odropout, 1, &x);
     n->f = p;
     n->i = (int64_t)(key >> 1);
-    return push_node(L, p > 0 ? infer(current(f), n) : x);
+    return push_node(L, infer(current(f), n));
 }
 
 /* size(x, axis) of a tensor; size("axis") as axes{} or the command line say */
@@ -465,8 +503,6 @@ static int need(lua_State *L)
     Node *x = operand(L, 2, "argument 1");
     Axis *a[MAXD];
 
-    if (lua_isnoneornil(L, 3))
-        err(f->loc, "%s: which axis? write %s(x, \"hidden\")", f->fn, f->fn);
     need_axes(f, x, a, axis_arg(L, 3, "axis", a, MAXD));
     return 0;
 }

@@ -1,6 +1,7 @@
 -- The layers of the language, written in it. composite(name, f, ...) makes one
 -- node that carries f's meaning: a target with kernels for `name` uses them, any
--- other opens it. need(name, x, axis) refuses, in that name, an x without the axis.
+-- other opens it. need(name, x, axis) refuses, in that name, an x without the axis; of
+-- which kind arguments are, and the fields of options, takes.def says.
 -- Layers compute in f32 and give back the dtype they got.
 
 -- [.., axis] -> the same; rows sum to 1
@@ -48,23 +49,34 @@ function swiglu(gate, up)
   return composite("swiglu", function(a, b) return silu(a) * b end, gate, up)
 end
 
--- Angles of rotary embeddings, [pos half]: pos * theta^(-2 half / n). With yarn,
--- slow dimensions are stretched by its factor, fast ones kept, those between
--- mixed (Peng et al. 2023); `attention_factor` scales what is rotated.
+-- YaRN (Peng et al. 2023): dimensions that turn less than beta_slow times in the
+-- `original` positions are stretched by `factor`, those that turn more than beta_fast times
+-- kept, those between mixed. `truncate` takes whole dimensions as the two ends.
 local function yarn_frequency(freq, half, n, theta, y)
   local original = y.original or y.original_max_position_embeddings
-  local function turns(rotations)
+  if not original then error("rope: yarn: 'original' is missing (how many positions it was trained on before)") end
+  if theta <= 1 then error("rope: yarn needs a theta above 1") end
+  local function turns(rotations)                        -- the dimension that turns so often
     return n * math.log(original / (rotations * 2 * math.pi)) / (2 * math.log(theta))
   end
-  local low = math.max(math.floor(turns(y.beta_fast or 32)), 0)
-  local high = math.min(math.ceil(turns(y.beta_slow or 1)), n - 1)
-  local ramp = (half - low) / math.max(high - low, 1e-3)
-  local slow = minimum(maximum(ramp, 0), 1)
+  local low, high = turns(y.beta_fast or 32), turns(y.beta_slow or 1)
+  if y.truncate ~= false then low, high = math.floor(low), math.ceil(high) end
+  low, high = math.max(low, 0), math.min(high, n - 1)
+  if low == high then high = high + 1e-3 end
+  local slow = minimum(maximum((half - low) / (high - low), 0), 1)
   return freq * (1 - slow) + freq / y.factor * slow
 end
 
+-- What multiplies the rotated: attention_factor, or 0.1 ln(factor) + 1, or with both
+-- mscale and mscale_all_dim the quotient of 0.1 mscale ln(factor) + 1 for the two
+local function yarn_scale(y)
+  local function grown(m) return y.factor > 1 and 0.1 * m * math.log(y.factor) + 1 or 1 end
+  local one, all = y.mscale or 0, y.mscale_all_dim or 0
+  return y.attention_factor or (one > 0 and all > 0 and grown(one) / grown(all) or grown(1))
+end
+
 -- Rotate pairs of x along axis by the position along pos. Pairs are (j, j + n/2),
--- or neighbours when interleaved.
+-- or neighbours when interleaved. The pair j turns by pos * theta^(-2j/n).
 function rope(x, axis, pos, theta, options)
   need("rope", x, axis .. " " .. pos)
   local o = options or {}
@@ -76,7 +88,7 @@ function rope(x, axis, pos, theta, options)
     local scale = 1
     if o.yarn then
       freq = yarn_frequency(freq, j, n, theta, o.yarn)
-      scale = o.yarn.attention_factor or 0.1 * math.log(o.yarn.factor) + 1
+      scale = yarn_scale(o.yarn)
     end
     local angle, sign = f32(iota(pos)) * freq, f32(iota(two)) * 2 - 1
     local c, s = cos(angle), sin(angle)
@@ -106,6 +118,7 @@ end
 -- -log softmax(logits)[label]; label -1: no loss and no gradient
 function cross_entropy(logits, labels, axis)
   need("cross_entropy", logits, axis)
+  role(axis, "vocab")
   return composite("cross_entropy", function(a, label)
     local z = a - stop_gradient(max(a, axis))
     local picked = gather(z, label, axis)
@@ -195,6 +208,7 @@ function sigmoid_topk(logits, k, axis, options)
   need("sigmoid_topk", logits, axis)
   local o, s = options or {}, sigmoid(f32(logits))
   local c = stop_gradient(s) + (o.bias or 0)
+  if o.groups and not o.keep then error("sigmoid_topk: 'keep' is missing: how many groups are kept") end
   if o.groups then c = limit_groups(c, axis, o.groups, o.keep, o.best or 2) end
   local _, e = topk(c, k, axis)
   local g = gather(s, e)

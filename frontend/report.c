@@ -194,7 +194,17 @@ void report_json(FILE *out, const Graph *g)
 
 /* ---- show ---------------------------------------------------------------- */
 
-static void show_memory(FILE *out, const Role *r)
+/* The first rank of a stage writes as much of a checkpoint as any. */
+static int64_t snapshot_of_stage(const Plan *p, const Role *r)
+{
+    int64_t rank = 0;
+
+    while (&p->role[role_of(p, rank)] != r)
+        rank++;
+    return snapshot_bytes(forever, p, rank);
+}
+
+static void show_memory(FILE *out, const Plan *p, const Role *r)
 {
     int64_t sum[NBUFCLASS] = { 0 };
     int count[NBUFCLASS] = { 0 };
@@ -212,6 +222,11 @@ static void show_memory(FILE *out, const Role *r)
                     bytes(sum[c]), count[c],
                     c >= Btemp ? ", sharing their space" : "");
     fprintf(out, "  %-14s  %12s\n", "alive always", bytes(r->persist));
+    if (role_prog(r, "step") >= 0)
+        fprintf(out,
+                "  %-14s  %12s  at most, of the host's: a checkpoint written "
+                "beside training\n",
+                "snapshot", bytes(snapshot_of_stage(p, r)));
 }
 
 /* A stage's calls and what its micro-batches keep. */
@@ -307,7 +322,7 @@ void report_plan(FILE *out, const Plan *p)
         const Role *r = &p->role[i];
         if (p->nrole > 1)
             fprintf(out, "\nstage %d\n", i);
-        show_memory(out, r);
+        show_memory(out, p, r);
         for (int k = 0; k < r->nprog; k++)
             show_program(out, p, i, &r->prog[k]);
     }

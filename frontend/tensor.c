@@ -25,17 +25,25 @@ Front *enter(lua_State *L, const char *fn)
     return f;
 }
 
+static const char *number_text(double v)
+{
+    return isnan(v) ? "nan" : strf(forever, "%.14g", v);
+}
+
 const char *kind_of(lua_State *L, int arg)
 {
     switch (lua_type(L, arg)) {
     case LUA_TNONE: return "nothing";
     case LUA_TNIL: return "nil";
     case LUA_TBOOLEAN: return lua_toboolean(L, arg) ? "true" : "false";
-    case LUA_TNUMBER: return strf(forever, "%.14g", lua_tonumber(L, arg));
+    case LUA_TNUMBER: return number_text(lua_tonumber(L, arg));
     case LUA_TSTRING: return strf(forever, "\"%.40s\"", lua_tostring(L, arg));
     case LUA_TTABLE: return "a table";
     case LUA_TFUNCTION: return "a function";
-    default: return value_at(L, arg) ? "a tensor" : "a value";
+    default:
+        return value_at(L, arg)  ? "a tensor"
+               : init_at(L, arg) ? "an initial value"
+                                 : "a value";
     }
 }
 
@@ -133,9 +141,7 @@ static Node *picked(Front *f, Node *n)
             "%s: an indexed weight such as W[e] may only be used "
             "inside dot(); materialising %s would need %s",
             f->fn, dims_text(f, n), size_text(f, n));
-    Node *r = make(f, Ogather, 2, n->in);
-    set_axes(f, r, n->A, 1);
-    return infer(current(f), r);
+    return gathered(f, n->in[0], n->in[1], n->A[0]);
 }
 
 Node *use(Front *f, const Value *v)
@@ -245,6 +251,9 @@ static Node *number(Front *f, lua_State *L, int arg, Dtype beside)
         return constant(f, beside, v);
     if (!lua_isinteger(L, arg))
         return constant(f, Df32, v);
+    if (v < INT32_MIN || v > INT32_MAX)
+        err(f->loc, "%s: the number %s is too large for integers of 32 bits",
+            f->fn, lua_tostring(L, arg));
     return constant(f, beside == Dbool ? Di32 : beside, v);
 }
 
@@ -274,6 +283,9 @@ int ew_operands(lua_State *L, Op op, int first, int n, Node **in)
     }
     if (tensors == 0)
         err(f->loc, "%s: none of its arguments is a tensor", f->fn);
+    if (op == Omod && lua_isinteger(L, first + 1) &&
+        lua_tointeger(L, first + 1) == 0)
+        err(f->loc, "mod: the divisor is 0");
     for (int i = 0; i < n; i++)
         if (!in[i])
             in[i] = number(f, L, first + i, dt == Dnone ? Df32 : dt);

@@ -288,6 +288,16 @@ static int integer(Check *c, const Node *n, int k)
            bad(c, n, "operand %d is %s, not an integer", k + 1, dtypes[t].name);
 }
 
+/* What is picked along or added into is one axis, the index's own another. */
+static int indexes(Check *c, const Node *n)
+{
+    for (int k = n->op == Ogather; k < 2; k++)
+        if (dim_of(n->in[k], n->A[0]) >= 0)
+            return bad(c, n, "operand %d has the axis '%s' that is indexed",
+                       k + 1, n->A[0]->name);
+    return integer(c, n, 1);
+}
+
 static int part(Check *c, const Node *n)
 {
     const Node *t = n->in[0];
@@ -334,7 +344,7 @@ static int special(Check *c, const Node *n)
     case Okeep:
     case Oroute: return integer(c, n, 0);
     case Ogather:
-    case Oscatter_add:
+    case Oscatter_add: return indexes(c, n);
     case Opick: return integer(c, n, 1);
     case Owrite: return write_ok(c, n);
     case Osquares: return bad(c, n, "is made with kernels only");

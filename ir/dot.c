@@ -96,7 +96,7 @@ static void put_numbers(Text *t, const Node *n)
 /* Its name without the scope: "wq" of "layers.0.attn.wq". */
 static const char *short_name(const Node *n)
 {
-    const char *scope = n->scope ? n->scope : "";
+    const char *scope = n->scope->path;
     size_t len = strlen(scope);
 
     if (len && !strncmp(n->name, scope, len) && n->name[len] == '.')
@@ -137,7 +137,7 @@ static size_t component(const char *s)
 
 static void put_node_in(Drawing *d, Box *b, const Node *n)
 {
-    const char *repeat = NULL, *s = n->scope ? n->scope : "";
+    const char *repeat = NULL, *s = n->scope->path;
 
     d->part[n->id] = b;
     for (size_t len; *s; s += len + (s[len] == '.')) {

@@ -1,7 +1,10 @@
-/* file.c: a whole file into memory. */
+/* file.c: whole files: read, written, replaced; folders. What is written is on
+ * the disk when a function returns 0: data are synced, then the name in its
+ * folder, and a sync that fails is a failure. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -30,4 +33,134 @@ char *file_read(Arena *a, const char *path, size_t *n)
     errno = why;
     *n = t.len;
     return k < 0 ? NULL : t.s;
+}
+
+/* ---- writing ------------------------------------------------------------- */
+
+/* A write of 0 bytes would repeat for ever. */
+int file_put(int fd, const void *p, size_t n)
+{
+    for (const char *s = p; n;) {
+        ssize_t k = write(fd, s, n);
+        if (!k)
+            errno = EIO;
+        if (!k || (k < 0 && errno != EINTR))
+            return -1;
+        s += k > 0 ? k : 0;
+        n -= k > 0 ? (size_t)k : 0;
+    }
+    return 0;
+}
+
+/* Close, and keep errno if something was bad before. */
+static int closed(int fd, int bad)
+{
+    int why = errno, no = close(fd) && errno != EINTR;
+
+    if (bad)
+        errno = why;
+    return bad || no ? -1 : 0;
+}
+
+int file_flush(int fd)
+{
+    int bad;
+
+    while ((bad = fsync(fd)) && errno == EINTR)
+        ;
+    return bad;
+}
+
+int file_sync(const char *path)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    struct stat st;
+
+    if (fd < 0)
+        return -1;
+    int bad = file_flush(fd);
+    if (bad && errno == EINVAL && !fstat(fd, &st) && S_ISDIR(st.st_mode))
+        bad = 0; /* a file system that syncs no folders */
+    return closed(fd, bad);
+}
+
+int file_write(const char *path, const void *p, size_t n)
+{
+    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+
+    return fd < 0 ? -1 : closed(fd, file_put(fd, p, n) || file_flush(fd));
+}
+
+/* ---- names --------------------------------------------------------------- */
+
+/* The folder that has path's name. */
+static char *folder_of(Arena *a, const char *path)
+{
+    const char *end = path + strlen(path);
+
+    while (end > path && end[-1] == '/')
+        end--;
+    while (end > path && end[-1] != '/')
+        end--;
+    return end > path ? strf(a, "%.*s", (int)(end - path), path) : ".";
+}
+
+static int sync_name(const char *path)
+{
+    Arena *a = arena_new();
+    int bad = file_sync(folder_of(a, path)), why = errno;
+
+    arena_free(a);
+    errno = why;
+    return bad;
+}
+
+int file_move(const char *from, const char *to)
+{
+    return rename(from, to) || sync_name(to) ? -1 : 0;
+}
+
+int file_replace(const char *path, const void *p, size_t n)
+{
+    Arena *a = arena_new();
+    char *tmp = strf(a, "%s.tmp", path);
+    int bad = file_write(tmp, p, n) || rename(tmp, path), why = errno;
+
+    if (bad)
+        unlink(tmp);
+    arena_free(a);
+    errno = why;
+    return bad || sync_name(path) ? -1 : 0;
+}
+
+int folder_make(const char *path)
+{
+    return mkdir(path, 0755) || sync_name(path) ? -1 : 0;
+}
+
+static int is_folder(const char *path)
+{
+    struct stat st;
+
+    return !stat(path, &st) && S_ISDIR(st.st_mode);
+}
+
+int folders_make(const char *path)
+{
+    Arena *a = arena_new();
+    char *s = strf(a, "%s", path), c = *s;
+    int bad = 0;
+
+    for (char *p = s + 1; c && !bad; p++) {
+        if ((c = *p) && c != '/')
+            continue;
+        *p = 0;
+        bad = !is_folder(s) && folder_make(s) &&
+              !(errno == EEXIST && is_folder(s)); /* another was faster */
+        *p = c;
+    }
+    int why = errno;
+    arena_free(a);
+    errno = why;
+    return bad ? -1 : 0;
 }

@@ -8,6 +8,10 @@
 #define MOSTELEMS ((int64_t)1 << 53) /* of a tensor: counts stay exact */
 
 const char *const regions[NREGION] = { "den", "pre", "body", "post" };
+const char *const axisroles[NROLE] = {
+    "none",  "micro", "row", "batch", "seq",    "key",
+    "heads", "group", "ffn", "vocab", "choice",
+};
 const char *const levels[NLEVEL] = { "logical", "placed", "local" };
 const char *const paramkinds[] = { "param", "state", "master", "m", "v" };
 const char *const families[NFAMILY] = {
@@ -22,6 +26,7 @@ Graph *g_new(Arena *a, const char *name)
     g->arena = a;
     g->name = intern(name);
     g->prog = "step";
+    scopes_init(g);
     return g;
 }
 
@@ -64,8 +69,26 @@ Axis *g_axis(Graph *g, const char *name)
     Axis *x = alloc(g->arena, sizeof *x);
     x->name = name;
     x->root = x;
+    for (int r = ROLEmicro; r <= ROLErow; r++) /* names of no model's axis */
+        if (!strcmp(name, axisroles[r]))
+            x->role = (AxisRole)r;
     vec_push(g->arena, g->axis, x);
     g->naxis++;
+    return x;
+}
+
+Axis *g_instance(Graph *g, const Axis *of)
+{
+    const char *name;
+    int k = 2, i;
+
+    do {
+        name = intern(strf(g->arena, "%s'%d", of->name, k++));
+        for (i = 0; i < g->naxis && g->axis[i]->name != name; i++)
+            ;
+    } while (i < g->naxis);
+    Axis *x = g_axis(g, name);
+    x->root = of->root;
     return x;
 }
 
@@ -88,7 +111,7 @@ Node *g_node(Graph *g, Op op, const Loc *l, int nin, Node *const *in)
     n->loc = l;
     n->nin = nin;
     n->in = alloc(g->arena, ((size_t)nin + 1) * sizeof *n->in);
-    n->scope = intern("");
+    n->scope = g->top;
     n->buf = -1;
     for (int i = 0; i < nin; i++)
         n->in[i] = in[i];
@@ -261,7 +284,7 @@ int same_dims(const Node *a, const Node *b)
 
 int is_backward(const Node *n)
 {
-    return !strncmp(n->scope, "d.", 2) || !strcmp(n->scope, "d");
+    return n->scope->part == PARTbackward;
 }
 
 int any_region(const Node *n)
@@ -290,7 +313,17 @@ int axis_at(Axis *const *v, int n, const Axis *a)
 
 int g_isrow(const Axis *a)
 {
-    return !strcmp(a->name, "row");
+    return a->role == ROLErow;
+}
+
+int g_ismicro(const Axis *a)
+{
+    return a->role == ROLEmicro;
+}
+
+Axis *g_micro(Graph *g)
+{
+    return g_axis(g, axisroles[ROLEmicro]);
 }
 
 /* ---- equal nodes, dead nodes --------------------------------------------- */
@@ -476,9 +509,9 @@ static const char *base_name(Graph *g, const Node *n)
 {
     if (n->op == Oparam || n->op == Ostate)
         return n->s;
-    if (!n->scope[0])
+    if (!*n->scope->path)
         return stem(n);
-    return strf(g->arena, "%s.%s", n->scope, stem(n));
+    return strf(g->arena, "%s.%s", n->scope->path, stem(n));
 }
 
 void g_names(Graph *g)

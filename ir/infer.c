@@ -32,7 +32,7 @@ const char *shape_text(const Graph *g, const Node *n)
 
     put(&t, "[");
     for (int i = 0; i < n->nd; i++)
-        if (strcmp(n->dim[i].a->name, "micro"))
+        if (!g_ismicro(n->dim[i].a))
             put(&t, "%s%s=%lld", t.len > 1 ? " " : "", n->dim[i].a->name,
                 (long long)n->dim[i].n);
     put(&t, "]");
@@ -291,7 +291,7 @@ static void listed(const Node *n, const Node *x, int *v, int *cut, int ncut)
 
 static int cuts_of(const Node *bucket)
 {
-    return __builtin_popcount(axis_atoms(bucket->dim[0].a)) * (bucket->nd > 1);
+    return __builtin_popcount(bucket->dim[0].a->atoms) * (bucket->nd > 1);
 }
 
 /* The node's own axes, [own flat] or [flat]. */
@@ -348,7 +348,7 @@ static Dims dispatch_dims(Graph *g, const Node *n)
     const Node *x = n->in[0], *map = n->in[1], *e = map->in[0];
     Dims s = { 0 };
 
-    push(n, &s, g_axis(g, "row"), rows_of(map));
+    push(n, &s, g_axis(g, axisroles[ROLErow]), rows_of(map));
     for (int i = 0; i < x->nd; i++)
         if (dim_of(e, x->dim[i].a) < 0)
             push(n, &s, x->dim[i].a, x->dim[i].n);
@@ -445,7 +445,7 @@ static Dims slice_dims(Graph *g, const Node *n)
 {
     need(g, n, 0, n->A, 1);
     int64_t have = n->in[0]->dim[dim_of(n->in[0], n->A[0])].n;
-    if (n->i < 0 || n->j < 1 || n->i + n->j > have)
+    if (n->i < 0 || n->j < 1 || n->j > have - n->i)
         err(n->loc, "slice: %lld from %lld of axis '%s', which has %lld",
             (long long)n->j, (long long)n->i, n->A[0]->name, (long long)have);
     return resized(g, n, n->j);

@@ -67,9 +67,28 @@ uint64_t mix64(uint64_t h, uint64_t x); /* hash step */
 
 /* ---- graph.c ------------------------------------------------------------- */
 
+/* What an axis is for (frontend/roles.c): which mesh axes may cut it. */
+typedef enum AxisRole {
+    ROLEnone,
+    ROLEmicro, /* micro-batches that run at once: implicit in all data */
+    ROLErow,   /* token rows in order of their experts; ragged */
+    ROLEbatch,
+    ROLEseq,
+    ROLEkey,
+    ROLEheads,
+    ROLEgroup, /* heads that only queries have */
+    ROLEffn,
+    ROLEvocab,
+    ROLEchoice, /* experts */
+    NROLE
+} AxisRole;
+extern const char *const axisroles[NROLE];
+
 typedef struct Axis {
-    const char *name;  /* interned; axes are equal by pointer */
-    int64_t n;         /* declared size; 0: not declared */
+    const char *name; /* interned; axes are equal by pointer */
+    AxisRole role;
+    uint32_t atoms; /* an axis of a bucket: atoms it is made to be cut over */
+    int64_t n;      /* declared size; 0: not declared */
     struct Axis *root; /* renamed from (key -> seq), or itself */
     int zigzag;        /* a root: cp's ranks hold two pieces of it
                                      and of what is renamed from it (shard.c).
@@ -104,6 +123,31 @@ extern const char *const regions[NREGION];
 
 typedef struct Node Node;
 typedef struct Graph Graph;
+
+/* Where in a program a node stands (scope.c): one object a part and path, equal
+ * by pointer. A unit is what a pipeline is cut into: the outermost scope that
+ * was given an integer. */
+typedef enum ProgramPart {
+    PARTmodel,    /* what the model says: a Lua scope */
+    PARTbackward, /* the backward of one */
+    PARTgrad,     /* accumulators of gradients */
+    PARTpost,     /* the optimizer */
+    NPART
+} ProgramPart;
+extern const char *const programparts[];
+typedef enum UnitKind { UNITnone, UNITlayer, UNITmtp, NUNITKIND } UnitKind;
+extern const char *const unitkinds[];
+typedef struct Scope Scope;
+struct Scope {
+    const char *path;  /* "layers.3.attn"; "": the model's own; for people */
+    const Scope *up;   /* around it; null: the model's own, or a backward */
+    const Scope *unit; /* it or the unit around it; null: none */
+    ProgramPart part;
+    UnitKind kind;     /* of a unit */
+    const Scope *twin; /* a model's: its backward, null: none was asked for; a
+                          backward's: what it is the backward of */
+};
+
 struct Node {
     int id; /* index in g->node after g_renumber */
     Op op;
@@ -120,11 +164,13 @@ struct Node {
     int64_t i, j;
     double f;
     const char *s;
-    Node *map;         /* rows layout: the route node of the row axis */
-    Graph *body;       /* composites: what they mean */
-    int again;         /* recomputed copy number; never merged */
-    const char *scope; /* interned path, "" outside; d.<path>: backward */
-    const char *name;  /* unique: scope path, op, ordinal */
+    Node *map;      /* rows layout: the route node of the row axis */
+    const char *of; /* an accumulator: path of the parameter (ZeRO-2, 3: of
+                          the bucket) whose gradient it is; null: of none */
+    Graph *body;    /* composites: what they mean */
+    int again;      /* recomputed copy number; never merged */
+    const Scope *scope;
+    const char *name; /* unique: scope path, op, ordinal */
     const Loc *loc;
     int call;          /* body of a stage: 1 + index of Graph.call */
     Shard sh[MAXATOM]; /* after place */
@@ -171,10 +217,10 @@ typedef struct Stages {
     int nchunk;
     const char *text; /* as a layout string, "Et|t|t|tL" */
     int nunit;
-    const char **unit;    /* "layers.3", interned, in program order */
-    int *chunk;           /* of each unit */
-    int first, last;      /* chunks of E and of L */
-    const char **between; /* vec: scopes of no unit that read one and
+    const Scope **unit;    /* in program order */
+    int *chunk;            /* of each unit */
+    int first, last;       /* chunks of E and of L */
+    const Scope **between; /* vec: scopes of no unit that read one and
                                      that one reads: a norm before mtp */
 } Stages;
 
@@ -197,8 +243,10 @@ struct Graph {
                                      call */
     struct Graph *next;   /* after pipe: the next stage's graph */
     int naxis;
-    Axis **axis;   /* vec, in order of first use */
-    Param **param; /* vec */
+    Axis **axis;          /* vec, in order of first use */
+    Param **param;        /* vec */
+    Table *scopes[NPART]; /* path -> Scope; g_like's graphs share it */
+    const Scope *top;     /* of what stands in no scope */
     Table *bypath;
     size_t nbypath; /* g_param's index of the first nbypath */
     Node **node;    /* vec, operands before users */
@@ -208,7 +256,10 @@ struct Graph {
 
 Graph *g_new(Arena *a, const char *name);
 Graph *g_like(const Graph *g); /* same arena, axes, params, options; no nodes */
-Axis *g_axis(Graph *g, const char *name);   /* find or make */
+Axis *g_axis(Graph *g, const char *name); /* find or make */
+/* Another axis like it, that nothing has yet: "k'2" of "k". Where two axes of
+ * one name meet (an index over k into k), one of them becomes such. */
+Axis *g_instance(Graph *g, const Axis *of);
 Param *g_param(Graph *g, const char *path); /* null: none */
 
 /* Build: a node of op with operands, appended to g->node. Set attributes, then
@@ -241,9 +292,26 @@ int same_dims(const Node *a, const Node *b);    /* same axes and sizes */
 int same_section(const Node *a, const Node *b); /* region and call */
 int is_transfer(const Node *n); /* send, recv, stagesum: between stages */
 int axis_at(Axis *const *v, int n, const Axis *a); /* in a list; -1: not */
-int g_isrow(const Axis *a);                        /* the ragged axis "row" */
-int is_backward(const Node *n); /* made by grad: its scope is d or d.<path> */
+int g_isrow(const Axis *a);                        /* the ragged axis */
+int g_ismicro(const Axis *a);
+Axis *g_micro(Graph *g);        /* find or make */
+int is_backward(const Node *n); /* made by grad */
 int any_region(const Node *n);  /* a source that every region may read */
+
+/* ---- scope.c ------------------------------------------------------------- */
+
+void scopes_init(Graph *g);
+/* Find or make; what stands before the last dot is around it. */
+const Scope *g_scope(Graph *g, const char *path);
+/* The same; it becomes a unit unless it is in one. */
+const Scope *g_unit(Graph *g, const char *path, UnitKind kind);
+const Scope *g_backward(Graph *g, const Scope *s); /* of s; itself: s is one */
+const Scope *g_inner(Graph *g, const Scope *s, const char *name); /* in s */
+int in_scope(const Scope *s, const Scope *outer); /* forward or backward */
+const Scope *g_partscope(Graph *g, ProgramPart part, const char *path);
+/* The part that a path in text means unless it is told otherwise: "d" and
+ * "d.<path>" are backwards, "grad" gradients, "post" and "post.<path>" post. */
+ProgramPart part_of_text(const char *path);
 
 /* ---- shard.c: what a rank holds ------------------------------------------ */
 
@@ -267,10 +335,6 @@ uint32_t atoms_of(const Graph *g, const Node *n, ShardKind k); /* typed k */
 /* Atoms that cut axis a of n. Where a route map is cut its rows are, and none
  * of their other axes. */
 uint32_t cut_atoms(const Mesh *m, const Node *n, const Axis *a);
-/* Buckets (passes/bucket.c) have axes of their own, whose names say over which
- * atoms they are cut: "own.a0", as their members are, and "flat.a1.a2". 0: any
- * other axis. */
-uint32_t axis_atoms(const Axis *a);
 /* Where operand k of a pack begins, in elements of its last axis; k = nin:
  * where they end. Each begins at a multiple of PACKALIGN. */
 int64_t bucket_at(const Node *pack, int k);
@@ -283,6 +347,8 @@ typedef struct MapLayout {
     int64_t experts, cap, each, first, pairs, offset, pair, row, total, n;
 } MapLayout;
 MapLayout map_layout(const Graph *g, const Node *route);
+/* The axis of its index that counts the choices of a token; null: one each. */
+const Axis *route_slot(const Node *route);
 
 /* ---- rule.c: how an op may be cut ---------------------------------------- */
 

@@ -114,6 +114,18 @@ static void read_turn(Reading *p)
     vec_push(p->g->arena, p->g->turn, t);
 }
 
+/* units = kind { path } */
+static void read_units(Reading *p)
+{
+    const char *s = lex_word(&p->x);
+    int kind = index_of(s, unitkinds, NUNITKIND);
+
+    if (kind <= UNITnone)
+        lex_err(&p->x, "no kind of units '%s'", s);
+    while (lex_more(&p->x))
+        g_unit(p->g, lex_word(&p->x), (UnitKind)kind);
+}
+
 static void read_role(Reading *p)
 {
     const char *s = lex_word(&p->x), *slash = strchr(s, '/');
@@ -153,6 +165,17 @@ static void declare_axes(Reading *p)
     }
 }
 
+static AxisRole read_axis_role(Lex *x)
+{
+    lex_need(x, '=');
+    const char *s = lex_word(x);
+    int r = index_of(s, axisroles, NROLE);
+
+    if (r <= ROLErow)
+        lex_err(x, "no role '%s' of an axis", s);
+    return (AxisRole)r;
+}
+
 static void read_axis_line(Reading *p)
 {
     Lex *x = &p->x;
@@ -170,6 +193,12 @@ static void read_axis_line(Reading *p)
         a->root = parse_axis(p);
     }
     a->zigzag = lex_take(x, "zigzag");
+    if (lex_take(x, "role"))
+        a->role = read_axis_role(x);
+    if (lex_take(x, "atoms")) {
+        lex_need(x, '=');
+        a->atoms = (uint32_t)lex_range(x, "atoms", 1, (1 << MAXATOM) - 1);
+    }
     a->nfactor = 0;
     if (lex_take(x, "of")) {
         lex_need(x, '=');
@@ -263,6 +292,8 @@ static void read_item(Reading *p)
         read_mesh(p);
     else if (lex_take(x, "role"))
         read_role(p);
+    else if (lex_take(x, "units"))
+        read_units(p);
     else if (lex_take(x, "calls"))
         while (lex_more(x))
             read_call(p);
@@ -296,8 +327,10 @@ static void read_head(Reading *p)
     declare_axes(p);
 }
 
-/* One graph; x stands behind it afterwards. */
-static Graph *read_graph(Arena *a, Lex *x, Opts *opts, Table *axis)
+/* One graph; x stands behind it afterwards. first: of the same text, whose
+ * scopes are this graph's too; or null. */
+static Graph *read_graph(Arena *a, Lex *x, Opts *opts, Table *axis,
+                         const Graph *first)
 {
     Reading p = {
         .x = *x,
@@ -310,6 +343,10 @@ static Graph *read_graph(Arena *a, Lex *x, Opts *opts, Table *axis)
     };
 
     p.g->opts = opts;
+    if (first) {
+        memcpy(p.g->scopes, first->scopes, sizeof first->scopes);
+        p.g->top = first->top;
+    }
     read_head(&p);
     for (lex_line(&p.x); !lex_mark(&p.x, '}'); lex_line(&p.x))
         read_item(&p);
@@ -334,7 +371,7 @@ Graph **graphs_parse(Arena *a, const char *text, size_t len, const char *name,
     source_add(name, text, len);
     lex_next(&x);
     do {
-        Graph *g = read_graph(a, &x, opts, axis);
+        Graph *g = read_graph(a, &x, opts, axis, v ? v[0] : NULL);
         vec_push(a, v, g);
         opts = g->opts;
     } while (lex_next(&x) && !lex_take(&x, "source"));

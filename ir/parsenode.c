@@ -137,8 +137,19 @@ static const AttrInfo *attr_named(Op op, const char *name)
 
 /* What text_map() and text_scope() do not say. */
 typedef struct Extra {
-    int map, scope;
+    int map, part; /* -1: by the path */
+    const char *scope;
 } Extra;
+
+static int read_part(Lex *x)
+{
+    const char *s = lex_word(x);
+
+    for (int i = 0; i < NPART; i++)
+        if (!strcmp(s, programparts[i]))
+            return i;
+    lex_err(x, "no part '%s' of a program", s);
+}
 
 static void read_attr(Reading *p, Node *n, Extra *e)
 {
@@ -157,8 +168,11 @@ static void read_attr(Reading *p, Node *n, Extra *e)
     } else if (!strcmp(name, "again")) {
         n->again = (int)lex_range(x, name, 0, INT32_MAX);
     } else if (!strcmp(name, "scope")) {
-        e->scope = 1;
-        n->scope = lex_word(x);
+        e->scope = lex_word(x);
+    } else if (!strcmp(name, "part")) {
+        e->part = read_part(x);
+    } else if (!strcmp(name, "of")) {
+        n->of = lex_word(x);
     } else {
         lex_err(x, "%s has no attribute '%s'", optab[n->op].name, name);
     }
@@ -235,11 +249,19 @@ static void add_node(Reading *p, Node *n)
     vec_push(p->g->arena, p->g->node, n);
 }
 
+static const Scope *read_scope(Graph *g, const Extra *e, const char *said)
+{
+    const char *path = e->scope ? e->scope : said;
+
+    return g_partscope(
+        g, e->part < 0 ? part_of_text(path) : (ProgramPart)e->part, path);
+}
+
 /* node = "%" name "=" op ... */
 static void read_node(Reading *p)
 {
     Node *n = alloc(p->g->arena, sizeof *n);
-    Extra e = { 0 };
+    Extra e = { .part = -1 };
     int typed = 0;
 
     n->name = lex_word(&p->x);
@@ -260,8 +282,7 @@ static void read_node(Reading *p)
         n->s = n->name;
     if (!e.map)
         n->map = text_map(n);
-    if (!e.scope)
-        n->scope = text_scope(n->name);
+    n->scope = read_scope(p->g, &e, text_scope(n->name));
     const char *wrong = attrs_wrong(p->x.arena, n);
     if (wrong)
         lex_err(&p->x, "%s: %s", optab[n->op].name, wrong);

@@ -58,6 +58,17 @@ void putn(Text *t, const char *s, size_t n);
 
 /* A whole file, a zero behind it. Null: errno says why. */
 char *file_read(Arena *a, const char *path, size_t *n);
+/* Below: 0, and it lasts if the machine stops now; or -1, and errno. */
+int file_write(const char *path, const void *p, size_t n); /* not its name */
+/* Whole or not at all: at every moment path is the old file or the new one. A
+ * crash may leave path.tmp, which the next call takes. */
+int file_replace(const char *path, const void *p, size_t n);
+int file_move(const char *from, const char *to); /* replaces a file */
+int file_sync(const char *path);                 /* of a file or folder */
+int folder_make(const char *path);               /* EEXIST: there is one */
+int folders_make(const char *path);              /* with those above it */
+int file_put(int fd, const void *p, size_t n);   /* all of them; no sync */
+int file_flush(int fd);                          /* fsync */
 
 /* ---- err.c: two kinds of failure ----------------------------------------- */
 

@@ -250,11 +250,19 @@ static const char *what_text(Printer *p, const Graph *g, const Node *n)
         else
             put(&t, "none");
     }
+    if (n->of) {
+        put(&t, " of=");
+        put_word(&t, n->of);
+    }
     if (n->again)
         put(&t, " again=%d", n->again);
-    if (!p->alias && strcmp(n->scope ? n->scope : "", text_scope(n->name))) {
-        put(&t, " scope=");
-        put_word(&t, n->scope ? n->scope : "");
+    if (!p->alias) {
+        if (strcmp(n->scope->path, text_scope(n->name))) {
+            put(&t, " scope=");
+            put_word(&t, n->scope->path);
+        }
+        if (n->scope->part != part_of_text(n->scope->path))
+            put(&t, " part=%s", programparts[n->scope->part]);
     }
     return t.s;
 }
@@ -271,7 +279,7 @@ static Line line_of(Printer *p, const Graph *g, const Node *n)
         .shard = shard_text(p->arena, g, n),
         .loc = p->flags & PRINTloc ? loc_text(p, n->loc) : NULL,
         .reg = n->reg,
-        .path = n->scope ? n->scope : "",
+        .path = n->scope->path,
     };
 }
 
@@ -350,7 +358,7 @@ static void name_body(Printer *p, const Graph *g, const Node *n)
     g_names(&b);
     putn(&t, "", 0);
     Table *outer = p->alias;
-    p->alias = aliases(p, &b, n->scope ? n->scope : "");
+    p->alias = aliases(p, &b, n->scope->path);
     put_nodes(p, &t, &b, REGbody);
     p->alias = outer;
     for (const char *c = t.s; *c; c++)
@@ -418,6 +426,10 @@ static Line axis_line(Printer *p, const Axis *a)
         put_axis(p, &what, a->root);
     }
     put(&what, "%s", a->zigzag ? " zigzag" : "");
+    if (a->role > ROLErow)
+        put(&what, " role=%s", axisroles[a->role]);
+    if (a->atoms)
+        put(&what, " atoms=%u", a->atoms);
     for (int i = 0; i < a->nfactor; i++) {
         put(&what, i ? "," : " of=");
         put_axis(p, &what, a->factor[i]);
@@ -484,6 +496,37 @@ static void put_params(Printer *p, Text *t, const Graph *g)
     put_lines(t, v, n, "  ", "   ", p->flags & PRINTfold);
 }
 
+static void add_unit(Printer *p, const Graph *g, const Scope ***v)
+{
+    for (size_t i = 0; i < vec_len(g->node); i++) {
+        const Scope *u = g->node[i]->scope->unit;
+        size_t k = 0;
+        while (u && k < vec_len(*v) && (*v)[k] != u)
+            k++;
+        if (u && k == vec_len(*v))
+            vec_push(p->arena, *v, u);
+        if (g->node[i]->body)
+            add_unit(p, g->node[i]->body, v);
+    }
+}
+
+/* "units layer layers.0 layers.1", a line each kind. */
+static void put_units(Printer *p, Text *t, const Graph *g)
+{
+    const Scope **v = NULL;
+
+    add_unit(p, g, &v);
+    for (int kind = UNITlayer; kind < NUNITKIND; kind++) {
+        int any = 0;
+        for (size_t i = 0; i < vec_len(v); i++)
+            if ((int)v[i]->kind == kind) {
+                put(t, any++ ? " " : "  units %s ", unitkinds[kind]);
+                put_word(t, v[i]->path);
+            }
+        put(t, any ? "\n" : "");
+    }
+}
+
 static void put_header(Printer *p, Text *t, const Graph *g, const Text *axes,
                        const Text *params)
 {
@@ -494,6 +537,7 @@ static void put_header(Printer *p, Text *t, const Graph *g, const Text *axes,
     put_options(t, g->opts);
     put_mesh(t, g->mesh);
     put_stage(t, p->arena, g);
+    put_units(p, t, g);
     putn(t, axes->s, axes->len);
     putn(t, params->s, params->len);
     for (int i = 0; i < g->nhf && !(p->flags & PRINTfold); i++) {

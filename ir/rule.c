@@ -248,7 +248,7 @@ static void routes(Ways *s, const Graph *g, int atom)
 static void keeps(Ways *s)
 {
     for (int i = 0; i < s->n->nd; i++)
-        if (!strcmp(s->n->dim[i].a->name, "micro"))
+        if (g_ismicro(s->n->dim[i].a))
             add_along(s, s->n->dim[i].a, along(s->n->dim[i].a));
     add(s, whole());
 }
@@ -278,7 +278,7 @@ static int all_sums(const Node *n, int atom)
 static void packs(Ways *s, int atom)
 {
     const Node *n = s->n, *b = n->op == Opack ? n : n->in[0];
-    uint32_t own = b->nd > 1 ? axis_atoms(b->dim[0].a) : 0;
+    uint32_t own = b->nd > 1 ? b->dim[0].a->atoms : 0;
     int cuts = __builtin_popcount(own);
     int at = __builtin_popcount(own & ((1u << atom) - 1));
 
@@ -365,7 +365,7 @@ static void accumulates(Ways *s, int atom)
     for (int i = 0; i < n->nd; i++)
         add_along(s, n->dim[i].a, along(n->dim[i].a));
     for (int i = 0; i < n->nd; i++)
-        if (axis_atoms(n->dim[i].a) >> atom & 1)
+        if (n->dim[i].a->atoms >> atom & 1)
             return;
     add(s, whole());
     add_partial(s, op, 1);

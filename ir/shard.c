@@ -77,21 +77,6 @@ static void capacity(const Node *route, MapLayout *l, int64_t micros,
     l->cap = route->j ? l->experts * most : least(l->cap, l->experts * most);
 }
 
-uint32_t axis_atoms(const Axis *a)
-{
-    const char *s = a->name;
-    uint32_t mask = 0;
-
-    if (strncmp(s, "own.a", 5) && strncmp(s, "flat.a", 6))
-        return 0;
-    while ((s = strstr(s, ".a"))) {
-        long atom = strtol(s + 2, NULL, 10);
-        mask |= atom >= 0 && atom < MAXATOM ? 1u << atom : 0;
-        s += 2;
-    }
-    return mask;
-}
-
 int64_t bucket_at(const Node *pack, int k)
 {
     int64_t own = pack->nd > 1 ? pack->dim[0].n : 1, at = 0;
@@ -102,10 +87,15 @@ int64_t bucket_at(const Node *pack, int k)
     return at;
 }
 
+const Axis *route_slot(const Node *route)
+{
+    return route->nB ? route->B[0] : NULL;
+}
+
 MapLayout map_layout(const Graph *g, const Node *route)
 {
     const Node *e = route->in[0];
-    const Axis *slot = route->nB ? route->B[0] : NULL;
+    const Axis *slot = route_slot(route);
     int64_t tokens = 1, top = 1, micros = 1;
     for (int d = 0; d < e->nd; d++) {
         int64_t n = cut(g, route, e->dim[d]);
@@ -113,7 +103,7 @@ MapLayout map_layout(const Graph *g, const Node *route)
             top = n;
         else
             tokens *= n;
-        if (!strcmp(e->dim[d].a->name, "micro"))
+        if (g_ismicro(e->dim[d].a))
             micros = n;
     }
     Dim x = { route->A[0], route->A[0]->n };

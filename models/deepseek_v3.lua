@@ -80,7 +80,7 @@ end
 x = norm("norm", x, "hidden")
 local ahead = { [0]=x }
 for n = 1, mtp do
-  ahead[n] = scope("mtp." .. n - 1, further, ahead[n - 1], n)
+  ahead[n] = scope({ "mtp", n - 1, kind="mtp" }, further, ahead[n - 1], n)
 end
 
 local head = param("head", "hidden vocab")

@@ -24,7 +24,7 @@ local function moe(x)
   local g, e   = topk(p, chosen, "expert")
   g = g / sum(g, "top")
   local load   = mean(one_hot(e, "expert"), "batch seq top")
-  loss("balance", 128 * sum(mean(p, "batch seq") * load, "expert"), 1e-3)
+  loss("balance", size("expert") * sum(mean(p, "batch seq") * load, "expert"), 1e-3)
   local y = swiglu(dot(x, w1[e], "hidden"), dot(x, w3[e], "hidden"))
   return sum(g * dot(y, w2[e], "ffn"), "top")
 end

@@ -7,7 +7,7 @@ local function attend(x)                                 -- grouped-query attent
   local k = rope(dot(x, param("wk", "hidden kv dim"), "hidden"), "dim", "seq", 1e4)
   local v = dot(x, param("wv", "hidden kv dim"), "hidden")
   k, v = rename(k, {seq="key"}), rename(v, {seq="key"})
-  local s = causal(dot(q, k, "dim") / 4, "seq", "key")
+  local s = causal(dot(q, k, "dim") / math.sqrt(size("dim")), "seq", "key")
   return dot(attention(s, v, "key"), param("wo", "kv group dim hidden"), "kv group dim")
 end
 
@@ -17,7 +17,7 @@ local function moe(x)                                    -- the best 2 of 8 expe
   local p    = softmax(f32(dot(x, gate, "hidden")), "expert")
   local g, e = topk(p, 2, "expert")                      -- e is an index into the axis "expert"
   local load = mean(one_hot(e, "expert"), "batch seq top")
-  loss("balance", 8 * sum(mean(p, "batch seq") * load, "expert"), 0.01)
+  loss("balance", size("expert") * sum(mean(p, "batch seq") * load, "expert"), 0.01)
   metric("least", min(load, "expert"))                   -- share of the idlest expert
   local y = swiglu(dot(x, w1[e], "hidden"), dot(x, w3[e], "hidden"))
   return sum(g / sum(g, "top") * dot(y, w2[e], "ffn"), "top")

@@ -120,7 +120,7 @@ static int own(const Layout *l, Node *n)
 
 static int is_gradient(const Node *n)
 {
-    return n->op == Oaccum && n->name && !strncmp(n->name, "grad.", 5);
+    return n->op == Oaccum && (n->of || n->scope->part == PARTgrad);
 }
 
 /* Outputs are read when the program has ended, gradients too (by tests; they

@@ -29,7 +29,7 @@ typedef struct Kind {
     Dtype dt;
     double rule;
     int stage;
-    const char *unit; /* ZeRO-2, 3; null: gradients stay whole */
+    const Scope *unit; /* ZeRO-2, 3; null: gradients stay whole */
 } Kind;
 
 /* Of the atoms where a parameter is whole those that cut its bucket: all, or
@@ -83,7 +83,11 @@ static Axis *axis_over(Graph *g, const char *what, uint32_t atoms)
     for (int i = 0; i < MAXATOM; i++)
         if (atoms >> i & 1)
             put(&t, ".a%d", i);
-    return atoms ? g_axis(g, t.s) : NULL;
+    if (!atoms)
+        return NULL;
+    Axis *a = g_axis(g, t.s);
+    a->atoms = atoms;
+    return a;
 }
 
 static Axis **join(Arena *a, Axis **v, Axis *x)
@@ -167,7 +171,7 @@ static Bucket *bucket_for(Maker *m, Param *p, double rule)
     Shard sh[MAXATOM] = { 0 };
     Kind k = kind_of(m->g, m->stage, p, rule, sh);
     k.unit = m->unit && k.flat ? table_get(m->unit, KEYP(p->path)) : NULL;
-    k.unit = k.unit && *k.unit ? k.unit : NULL;
+    k.unit = k.unit == m->g->top ? NULL : k.unit;
     Open *o = open_for(m, &k);
     int64_t n = padded(elems(p) / mesh_extent(m->g->mesh, k.cut), PACKALIGN);
 
@@ -200,9 +204,9 @@ Bucket **buckets_of(Graph *g, Node **param, Node **grad, const double *rule,
     }
     for (size_t i = 0; i < vec_len(m.all); i++)
         if (m.all[i]->flat)
-            m.all[i]->size = padded(
-                m.all[i]->size,
-                PACKRUN * mesh_extent(g->mesh, axis_atoms(m.all[i]->flat)));
+            m.all[i]->size =
+                padded(m.all[i]->size,
+                       PACKRUN * mesh_extent(g->mesh, m.all[i]->flat->atoms));
     g->mesh = was;
     return m.all;
 }

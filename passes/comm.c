@@ -20,7 +20,7 @@ static Region region_of(const Node *o, Region user)
 {
     if (o->op == Oaccum)
         return o->reg == REGden ? REGpre : REGpost;
-    if (o->op == Oparam && o->nd && axis_atoms(o->dim[o->nd - 1].a))
+    if (o->op == Oparam && o->nd && o->dim[o->nd - 1].a->atoms)
         return user;
     if (o->op == Oparam || o->op == Ostate || o->op == Ostepval)
         return user == REGbody ? REGpre : user;

@@ -180,7 +180,7 @@ static void add_member(Emit *e, Graph *g, const Node *bucket, const Param *of,
     Tensor *t = &e->now->tensor[last];
     t->at = p->at;
     t->run = local_n(g, bucket, bucket->nd - 1);
-    t->shard = axis_atoms(flat);
+    t->shard = flat->atoms;
 }
 
 static void add_members(Emit *e, Graph *g, const Node *n, const Param *of,

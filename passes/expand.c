@@ -12,9 +12,9 @@
 
 #include "passes.h"
 
-static const char *inner_scope(Graph *g, const Node *n)
+static const Scope *inner_scope(Graph *g, const Node *n)
 {
-    return intern(n->scope[0] ? strf(g->arena, "%s.%s", n->scope, n->s) : n->s);
+    return g_inner(g, n->scope, n->s);
 }
 
 /* The body with its own calls opened, as a graph of its own. */
@@ -31,7 +31,7 @@ static Graph *open_body(Graph *g, const Node *n)
         memcpy(a->dim, n->in[i]->dim, sizeof a->dim);
         in[i] = infer(b, a);
     }
-    inline_body(b, n->body, in, intern(""), n->loc);
+    inline_body(b, n->body, in, g->top, n->loc);
     g_tidy(b);
     g_names(b);
     return b;

@@ -40,17 +40,21 @@ Mesh *fold_mesh(Graph *g)
 
 /* ---- micro-batches ------------------------------------------------------- */
 
+/* Rows are as many as their index has elements. */
+static int grows(const Node *n, int d, const Axis *micro)
+{
+    const Axis *a = n->dim[d].a;
+
+    return a == micro ||
+           (g_isrow(a) && n->map && dim_of(n->map->in[0], micro) >= 0);
+}
+
 static void widen(Node **node, const Axis *micro, int64_t dp)
 {
-    for (size_t i = 0; i < vec_len(node); i++) {
-        Node *n = node[i];
-        int d = dim_of(n, micro);
-        if (d >= 0)
-            n->dim[d].n *= dp;
-        for (int k = 0; k < n->nd && n->map; k++)
-            if (g_isrow(n->dim[k].a))
-                n->dim[k].n *= dp;
-    }
+    for (size_t i = 0; i < vec_len(node); i++)
+        for (int d = 0; d < node[i]->nd; d++)
+            if (grows(node[i], d, micro))
+                node[i]->dim[d].n *= dp;
 }
 
 /* Bodies are shared by a composite and its gradient: widen each once. */
@@ -85,7 +89,7 @@ int64_t micro_turns(const Graph *g)
 static void spread_batches(Graph *g)
 {
     int64_t dp = g->mesh->size[Mdp];
-    const Axis *micro = g_axis(g, "micro");
+    const Axis *micro = g_micro(g);
 
     micro_turns(g);
     widen(g->node, micro, dp);
@@ -117,6 +121,14 @@ static const Node *mask_of(Node *const *node, const Axis *a)
     return m;
 }
 
+static Axis *axis_of_role(const Graph *g, AxisRole role)
+{
+    for (int i = 0; i < g->naxis; i++)
+        if (g->axis[i]->role == role)
+            return g->axis[i];
+    return NULL;
+}
+
 /* The longest size of axis a: parts of it may be shorter. */
 static int64_t longest(const Graph *g, const Axis *a)
 {
@@ -136,9 +148,9 @@ static void balance(Graph *g)
 {
     int64_t parts = 2 * g->mesh->size[Mcp] * g->mesh->size[Mtp];
     const char *how = opts_str(g->opts, "fold.balance");
-    Axis *a = g_axis(g, "seq");
+    Axis *a = axis_of_role(g, ROLEseq);
 
-    if (g->mesh->size[Mcp] == 1 || (how && !strcmp(how, "contiguous")))
+    if (!a || g->mesh->size[Mcp] == 1 || (how && !strcmp(how, "contiguous")))
         return;
     const Node *mask = how ? NULL : mask_of(g->node, a);
     int64_t n = longest(g, a);
@@ -147,8 +159,8 @@ static void balance(Graph *g)
     else if (how)
         err(opts_loc(g->opts, "fold.balance"),
             "fold.balance=zigzag cuts axis "
-            "'seq' into 2 cp tp = %lld parts, which do not divide %lld",
-            (long long)parts, (long long)n);
+            "'%s' into 2 cp tp = %lld parts, which do not divide %lld",
+            a->name, (long long)parts, (long long)n);
     else if (mask)
         why(mask,
             "cp's ranks have unequal work: 2 cp tp = %lld does not "
@@ -158,12 +170,12 @@ static void balance(Graph *g)
 
 /* ---- grids --------------------------------------------------------------- */
 
-/* An axis both operands of a dot have, called expert, and not contracted. */
+/* An axis of experts that both operands of a dot have, not contracted. */
 static Axis *batch_of_experts(const Node *n)
 {
     for (int i = 0; n->op == Odot && i < n->nd; i++) {
         Axis *a = n->dim[i].a;
-        if (!strcmp(a->name, "expert") && dim_of(n->in[0], a) >= 0 &&
+        if (a->role == ROLEchoice && dim_of(n->in[0], a) >= 0 &&
             dim_of(n->in[1], a) >= 0)
             return a;
     }

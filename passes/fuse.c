@@ -384,7 +384,7 @@ static void place_product(Fuse *f, Node *n, Family fam)
     Node *x = only_user(f, n);
 
     u->alone = n;
-    if (!x || !feeds(n, x))
+    if (!x || !feeds(f->g, n, x))
         return;
     take_in(f, u, x);
     u->alone = x;

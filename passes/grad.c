@@ -433,8 +433,7 @@ static void find_needed(Back *b, size_t count)
 /* Everything a rule built belongs to the backward of n. */
 static void sign(Graph *g, size_t from, const Node *n)
 {
-    const char *scope =
-        intern(n->scope[0] ? strf(g->arena, "d.%s", n->scope) : "d");
+    const Scope *scope = g_backward(g, n->scope);
 
     for (size_t i = from; i < vec_len(g->node); i++) {
         g->node[i]->scope = scope;
@@ -522,7 +521,8 @@ static void accumulate(Graph *g, Node *param, Node *d)
 {
     Node *a = g_accum(g, d, "add");
 
-    a->scope = intern("grad");
+    a->scope = g_partscope(g, PARTgrad, "grad");
+    a->of = param->s;
     a->name = intern(strf(g->arena, "grad.%s", param->s));
 }
 

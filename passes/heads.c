@@ -209,7 +209,7 @@ static const char *cut_along(Slices *s, int d)
 
 static int is_tokens(const Slices *s, const Dim *d)
 {
-    return has(s->x, d->a) && strcmp(d->a->name, "micro") && !g_isrow(d->a) &&
+    return has(s->x, d->a) && !g_ismicro(d->a) && !g_isrow(d->a) &&
            (s->head->in[0] == s->x ? !has(s->head->in[1], d->a)
                                    : !has(s->head->in[0], d->a));
 }
@@ -290,7 +290,7 @@ static int may_run_early(const Slices *s)
 
 Node *head_tokens(Graph *g, const Node *n)
 {
-    Axis *micro = g_axis(g, "micro");
+    Axis *micro = g_micro(g);
 
     if (n->op != Odot || n->reg != REGbody || n->map || is_backward(n) ||
         !has(n, micro) || has(n->in[0], micro) == has(n->in[1], micro))

@@ -56,7 +56,7 @@ char *groups_print(Arena *a, Group *const *k, int fold)
                        .what = computed(a, k[i]),
                        .type = type_of(a, k[i]),
                        .reg = k[i]->reg,
-                       .path = k[i]->n ? k[i]->node[0]->scope : "" };
+                       .path = k[i]->n ? k[i]->node[0]->scope->path : "" };
     put_lines(&t, v, n, "    ", " = ", fold);
     return t.s ? t.s : "";
 }

@@ -295,8 +295,8 @@ static Node *cut_axis(Graph *g, Node *x, Axis *a, int64_t run)
     s->nA = 1;
     s->nB = 2;
     s->A[0] = a;
-    s->B[0] = g_axis(g, strf(g->arena, "%s_of_%lld", a->name, (long long)run));
-    s->B[1] = g_axis(g, strf(g->arena, "%s_by_%lld", a->name, (long long)run));
+    s->B[0] = g_axis(g, strf(g->arena, "%s'of%lld", a->name, (long long)run));
+    s->B[1] = g_axis(g, strf(g->arena, "%s'by%lld", a->name, (long long)run));
     s->dt = x->dt;
     for (int d = 0; d < x->nd; d++)
         if (x->dim[d].a == a) {
@@ -450,6 +450,7 @@ static Node *as_mask(Graph *g, Node *n)
     if (summed > FEW || n->map || v->map)
         return n;
     Node *hit = ew(g, Oeq, n, e, position(g, n), NULL);
+    v = cast_to(g, v, n->dt); /* sums of bf16 may be wider */
     Node *zero = like(g_const(g, n->loc, v->dt, 0), n);
     Node *x = ew(g, Owhere, n, hit, v, zero);
     Axis *gone[2 * MAXD];

@@ -28,9 +28,8 @@ static Table *gradients(Graph *g, Node **node, size_t count)
     Table *t = table_new(g->arena);
 
     for (size_t i = 0; i < count; i++)
-        if (node[i]->op == Oaccum && node[i]->name &&
-            !strncmp(node[i]->name, "grad.", 5))
-            *table_at(t, KEYP(intern(node[i]->name + 5))) = node[i];
+        if (node[i]->of)
+            *table_at(t, KEYP(intern(node[i]->of))) = node[i];
     return t;
 }
 
@@ -103,7 +102,7 @@ static size_t add_squares(TrainStep *s, Node **sq)
         if (!b || b->seen & 1)
             continue;
         b->seen = 1;
-        s->scope = intern(strf(g->arena, "post.%s", b->name));
+        s->scope = g_partscope(g, PARTpost, strf(g->arena, "post.%s", b->name));
         b->sum = b->unit ? b->sum : packed(s, b, b->grad);
         sq[n++] = square_sum(s, b->sum);
     }
@@ -117,7 +116,7 @@ void step_clip(TrainStep *s)
     double clip = opts_num(g->opts, "train.clip");
     size_t n = add_squares(s, sq);
 
-    s->scope = intern("post");
+    s->scope = g_partscope(g, PARTpost, "post");
     s->ok = post_op1(s, Oisfinite, s->total);
     if (n == 0)
         return;
@@ -197,7 +196,7 @@ static Node *companion(TrainStep *s, const Bucket *b, ParamKind kind)
     set_start(q, b);
     vec_push(g->arena, g->param, q);
     n->s = q->path;
-    n->scope = text_scope(q->path);
+    n->scope = g_scope(g, text_scope(q->path));
     n->dt = q->dt;
     n->nd = q->nd;
     memcpy(n->dim, q->dim, sizeof n->dim);
@@ -292,7 +291,8 @@ void step_optimize(TrainStep *s, Node **param, size_t n)
             continue;
         b->seen |= 2;
         s->l = b->param[0]->loc;
-        s->scope = intern(strf(s->g->arena, "post.%s", b->name));
+        s->scope =
+            g_partscope(s->g, PARTpost, strf(s->g->arena, "post.%s", b->name));
         optimize_bucket(s, b);
     }
 }

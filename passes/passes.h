@@ -61,14 +61,14 @@ int *use_counts(const Graph *g, Arena *a); /* by node id */
 /* Copy body (a composite's meaning) into g with its args bound to `in`; returns
  * its last node. */
 Node *inline_body(Graph *g, const Graph *body, Node *const *in,
-                  const char *scope, const Loc *l);
+                  const Scope *scope, const Loc *l);
 
 Node *g_total(Graph *g, Node *n); /* sum over all its axes */
 /* n with the axis micro: what is the same for all micro-batches (a loss of
  * parameters only) counts once in each, whoever runs it. */
 Node *g_each_micro(Graph *g, Node *n);
 Node *g_accum(Graph *g, Node *n, const char *op);   /* fp32, in n's region */
-int axis_covers(const Axis *a, const char *name);   /* it or a factor of it */
+int axis_covers(const Axis *a, AxisRole role);      /* it or a factor of it */
 double micro_batches(const Graph *g, const Loc *l); /* of a step, all ranks */
 int64_t micro_turns(const Graph *g); /* of them those that a rank runs, err()
                                          where dp's ranks cannot share evenly */
@@ -100,11 +100,9 @@ void g_visit(Node *n, Node ***out, Arena *a);
 /* The chunks of a pipeline, from the traced model; null: one stage. err() when
  * fold.layout does not fit it. */
 Stages *stages_cut(Graph *logical);
-/* Chunk of the unit that a scope ("layers.3.attn", "d.layers.3") lies in; -1:
- * of no unit. */
-int stage_of(const Stages *st, const char *scope);
-const char *unit_of_scope(const char *scope);     /* interned; null: none */
-int unit_at(const Stages *st, const char *scope); /* index of the unit */
+/* Chunk of the unit that a scope lies in; -1: of no unit. */
+int stage_of(const Stages *st, const Scope *scope);
+int unit_at(const Stages *st, const Scope *scope); /* index of the unit */
 
 /* ---- pipe.c pipe_assign.c pipe_post.c: what they share ------------------- */
 
@@ -164,7 +162,7 @@ Node *pipe_shared(Pipe *p, int s, Node *n);
 typedef struct TrainStep {
     Graph *g;
     const Loc *l;
-    const char *scope;      /* of what is being built */
+    const Scope *scope;     /* of what is being built */
     Node *total;            /* the step's loss */
     Node *ok;               /* everything is finite */
     Node *scale;            /* clipping factor, null: none */
@@ -232,10 +230,10 @@ typedef struct Bucket {
     Node **node, **grad;
     Axis **order, **cut; /* vecs: attributes of pack */
     int norder, ncut;
-    const char *unit; /* ZeRO-2, 3: gradients are cut where this
+    const Scope *unit; /* ZeRO-2, 3: gradients are cut where this
                                      unit runs backward; null: in post */
-    int shards;       /* ZeRO-3: ranks keep shards of it only */
-    Node *sum;        /* for step: the gradients, packed */
+    int shards;        /* ZeRO-3: ranks keep shards of it only */
+    Node *sum;         /* for step: the gradients, packed */
     int seen;
 } Bucket;
 
@@ -249,7 +247,7 @@ Node *bucket_unpack(Graph *g, const Bucket *b, size_t k, Node *x);
 
 /* ---- shards.c ------------------------------------------------------------ */
 
-Table *units_reading(const Graph *g);
+Table *units_reading(Graph *g);
 /* b->sum becomes the bucket's accumulator in place of its members'. If ranks
  * keep shards of parameters, members are read from the bucket's own, which
  * becomes b->node[0]. */
@@ -311,7 +309,7 @@ void legalise(Graph *g, const Target *T);
 void squares_apart(Graph *g, const Target *T);
 /* Does product n, whose only user x is, add to accumulator x itself? What it
  * adds is not rounded, so both have one dtype. */
-int feeds(const Node *n, const Node *x);
+int feeds(const Graph *g, const Node *n, const Node *x);
 
 Group **fuse(Graph *g, const Target *T, Arena *a); /* vec, executable order */
 

@@ -68,14 +68,11 @@ static void find_needs(Assign *a)
     }
 }
 
-static int is_between(const Stages *st, const char *scope)
+static int is_between(const Stages *st, const Scope *scope)
 {
-    for (size_t i = 0; i < vec_len(st->between); i++) {
-        size_t n = strlen(st->between[i]);
-        if (!strncmp(scope, st->between[i], n) &&
-            (!scope[n] || scope[n] == '.'))
+    for (size_t i = 0; i < vec_len(st->between); i++)
+        if (in_scope(scope, st->between[i]))
             return 1;
-    }
     return 0;
 }
 
@@ -110,11 +107,10 @@ static Node *read_by(const Node *n, int k)
 }
 
 /* The backward of this scope will stand where its forward does. */
-static int live_at(Assign *a, const char *scope, int chunk)
+static int live_at(Assign *a, const Scope *scope, int chunk)
 {
-    if (*scope)
-        *table_at(a->home, KEYP(intern(scope))) =
-            (void *)(uintptr_t)(chunk + 1);
+    if (scope != a->g->top)
+        *table_at(a->home, KEYP(scope)) = (void *)(uintptr_t)(chunk + 1);
     return chunk;
 }
 
@@ -147,7 +143,7 @@ static void forward(Assign *a, const Node *n, Spot *s)
  * is made. */
 static int sums_up(const Node *n)
 {
-    return !strcmp(n->scope, "grad");
+    return n->scope->part == PARTgrad;
 }
 
 /* What reads no gradient of a unit stands where its forward stands, and later
@@ -171,10 +167,9 @@ static void backward_of(Assign *a, const Node *n, Spot *s)
         }
     }
     a->back[n->id] = at == NOBODY && (unit < 0 || !reads) ? 2 : 1;
-    int home =
-        strncmp(n->scope, "d.", 2)
-            ? 0
-            : (int)(uintptr_t)table_get(a->home, KEYP(intern(n->scope + 2)));
+    int home = is_backward(n)
+                   ? (int)(uintptr_t)table_get(a->home, KEYP(n->scope->twin))
+                   : 0;
     if (unit >= 0)
         s->chunk = min(at, a->st->chunk[unit]);
     else if (home)
@@ -296,11 +291,6 @@ static void place(Assign *a, Node *n)
         forward(a, n, s);
 }
 
-static int is_mtp(const char *unit)
-{
-    return !strncmp(unit, "mtp.", 4) || strstr(unit, ".mtp.");
-}
-
 static void assign(Pipe *p)
 {
     Graph *g = p->g;
@@ -313,7 +303,7 @@ static void assign(Pipe *p)
     a.back = alloc(p->a, n);
     a.ends = alloc(p->a, n);
     a.last = a.st->nunit - 1;
-    while (a.last > 0 && is_mtp(a.st->unit[a.last]))
+    while (a.last > 0 && a.st->unit[a.last]->kind == UNITmtp)
         a.last--;
     a.feeds = alloc(p->a, n);
     a.home = table_new(p->a);
@@ -436,6 +426,7 @@ static Node *split_accum(Pipe *p, Node *acc, const Terms *t, int own)
             continue;
         Node *more = g_copyof(p->g, acc, &x);
         Node *in[2] = { all ? all : acc, more };
+        more->of = NULL; /* a part of it */
         all = g_copyof(p->g, add, in);
         all->reg = REGpost;
         all->dt = acc->dt;
@@ -452,8 +443,7 @@ static Node *split_accum(Pipe *p, Node *acc, const Terms *t, int own)
  * or else of the first term; -2: a term is in no chunk. */
 static int own_chunk(const Pipe *p, const Node *acc, const Terms *t)
 {
-    int grad = acc->name && !strncmp(acc->name, "grad.", 5);
-    int owner = grad ? pipe_stage(p->owner, acc->name + 5) : -1, own = -1;
+    int owner = acc->of ? pipe_stage(p->owner, acc->of) : -1, own = -1;
 
     for (size_t i = 0; i < vec_len(t->v); i++) {
         int c = p->spot[t->v[i]->id].chunk;

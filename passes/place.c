@@ -25,21 +25,21 @@ static const double STAY = 1e9;
 
 typedef struct Seed {
     MeshAxis m;
-    const char *name[8];
+    AxisRole role[6]; /* ROLEnone: no more */
 } Seed;
 
-/* Per mesh axis the names that take it, first to last; what one does not divide
+/* Per mesh axis the roles that take it, first to last; what one does not divide
  * goes to the next. */
 static const Seed dense[] = {
-    { Mtp, { "vocab", "heads", "kv", "group", "ffn", "dense", "seq" } },
-    { Mcp, { "seq", "key" } },
-    { Mdp, { "micro" } },
-    { NMESH, { 0 } },
+    { Mtp, { ROLEvocab, ROLEheads, ROLEgroup, ROLEffn, ROLEseq } },
+    { Mcp, { ROLEseq, ROLEkey } },
+    { Mdp, { ROLEmicro } },
+    { NMESH, { ROLEnone } },
 };
 static const Seed expert[] = {
-    { Metp, { "ffn" } },
-    { Mep, { "expert" } },
-    { NMESH, { 0 } },
+    { Metp, { ROLEffn } },
+    { Mep, { ROLEchoice } },
+    { NMESH, { ROLEnone } },
 };
 
 static const Seed *seed_at(const Graph *g, const Seed *table, int atom)
@@ -61,11 +61,11 @@ static int fits(const Graph *g, const Dim *d, const Shard *t, int atom)
     return d->n % cut_parts(g->mesh, d->a, atoms) == 0;
 }
 
-static Axis *named(const Graph *g, const Dim *dim, int nd, const char *name,
-                   const Shard *t, int atom)
+static Axis *in_role(const Graph *g, const Dim *dim, int nd, AxisRole role,
+                     const Shard *t, int atom)
 {
     for (int d = 0; d < nd; d++)
-        if (!strcmp(dim[d].a->name, name) && fits(g, &dim[d], t, atom))
+        if (dim[d].a->role == role && fits(g, &dim[d], t, atom))
             return dim[d].a;
     return NULL;
 }
@@ -74,7 +74,7 @@ static Axis *named(const Graph *g, const Dim *dim, int nd, const char *name,
 static Axis *bucketed(const Dim *dim, int nd, int atom)
 {
     for (int d = 0; d < nd; d++)
-        if (axis_atoms(dim[d].a) >> atom & 1)
+        if (dim[d].a->atoms >> atom & 1)
             return dim[d].a;
     return NULL;
 }
@@ -88,8 +88,8 @@ static Shard seed(const Graph *g, const Dim *dim, int nd, int onexperts,
 
     if (b)
         return (Shard){ S, b, Radd };
-    for (int i = 0; s && i < 8 && s->name[i]; i++) {
-        Axis *a = named(g, dim, nd, s->name[i], t, atom);
+    for (int i = 0; s && i < 6 && s->role[i]; i++) {
+        Axis *a = in_role(g, dim, nd, s->role[i], t, atom);
         if (a)
             return (Shard){ S, a, Radd };
     }
@@ -159,7 +159,7 @@ static int is_free(const Placer *p, const Node *n)
 static int has_expert(const Node *n)
 {
     for (int d = 0; d < n->nd; d++)
-        if (!strcmp(n->dim[d].a->name, "expert"))
+        if (n->dim[d].a->role == ROLEchoice)
             return 1;
     return 0;
 }

@@ -101,19 +101,30 @@ static void mark_sums(Graph *g, const Policy *p)
     }
 }
 
+/* x in a dtype, where n stands. */
+static Node *cast_for(Graph *g, const Node *n, Node *x, Dtype t)
+{
+    Node *c = g_cast(g, x, t);
+
+    if (c != x)
+        c->reg = n->reg;
+    return c;
+}
+
 /* Both operands of a product have its dtype. */
 static Node *product(Graph *g, Node *n)
 {
     n->dt = Dnone;
     infer(g, n);
     for (int k = 0; k < 2; k++)
-        n->in[k] = g_cast(g, n->in[k], n->dt);
+        n->in[k] = cast_for(g, n, n->in[k], n->dt);
     return n;
 }
 
 static Node *sum_as(Graph *g, const Node *n, Dtype t)
 {
-    Node *sum = g_red(g, Osum, g_cast(g, n->in[0], t), n->A, n->nA);
+    Node *x = cast_for(g, n, n->in[0], t);
+    Node *sum = g_red(g, Osum, x, n->A, n->nA);
 
     sum->scope = n->scope;
     sum->reg = n->reg;
@@ -177,6 +188,14 @@ static Node *term(Graph *g, Node *n)
 
 /* ---- one node ------------------------------------------------------------ */
 
+/* A function of integers, which would be fp32, as one of fp64 values. */
+static Node *of_reals(Graph *g, Node *n)
+{
+    for (int k = 0; k < n->nin; k++)
+        n->in[k] = cast_for(g, n, n->in[k], Df64);
+    return infer(g, n);
+}
+
 typedef struct Decide {
     Policy p;
     Table *done;
@@ -220,7 +239,10 @@ static Node *decide(Graph *g, Node *n, void *ctx)
     case Opart: n->dt = decided(p, n->dt); break;
     default: break;
     }
-    return optab[n->op].cls == SRC ? leaf(g, n, p) : infer(g, n);
+    if (optab[n->op].cls == SRC)
+        return leaf(g, n, p);
+    infer(g, n);
+    return p->all64 && n->dt == Df32 ? of_reals(g, n) : n;
 }
 
 /* The sums that n reads, which is one or takes one whole, and nobody else. */

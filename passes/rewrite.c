@@ -33,7 +33,7 @@ int *use_counts(const Graph *g, Arena *a)
     return uses;
 }
 
-static Node *bound(Graph *g, const Node *n, Node **to, const char *scope,
+static Node *bound(Graph *g, const Node *n, Node **to, const Scope *scope,
                    const Loc *l)
 {
     Node *in[MAXIN], *c;
@@ -50,7 +50,7 @@ static Node *bound(Graph *g, const Node *n, Node **to, const char *scope,
 }
 
 Node *inline_body(Graph *g, const Graph *body, Node *const *in,
-                  const char *scope, const Loc *l)
+                  const Scope *scope, const Loc *l)
 {
     size_t count = vec_len(body->node);
     Arena *scratch = arena_new();

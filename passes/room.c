@@ -10,10 +10,11 @@
  *     %o = sum %z top                  %o = sum %z top
  *
  * g, the weights that multiply the rows, decides who stays, or the order of the
- * tokens does (route.drop). A pair that goes is -1 in %k: it has no row, so its
- * contribution and the gradient of its weight are 0. What else reads %e, as a
- * balance loss does, sees the router's choice. The share of dropped pairs is a
- * metric of the layer. */
+ * tokens does (route.drop). Weights that agree but for rounding are equal, so
+ * that all folds drop the same. A pair that goes is -1 in %k: it has no row, so
+ * its contribution and the gradient of its weight are 0. What else reads %e, as
+ * a balance loss does, sees the router's choice. The share of dropped pairs is
+ * a metric of the layer. */
 #include <math.h>
 #include <string.h>
 
@@ -103,7 +104,7 @@ static Node *pair_number(Graph *g, const Node *pick, const Node *e)
     for (int pass = 0; pass < 2; pass++)
         for (int d = e->nd; d-- > 0;) {
             int top = c->op == Otopk && e->dim[d].a == c->B[0];
-            if (top == pass || !strcmp(e->dim[d].a->name, "micro"))
+            if (top == pass || g_ismicro(e->dim[d].a))
                 continue;
             Node *i = g_node(g, Oiota, pick->loc, 0, NULL), *k;
             i->A = alloc(g->arena, sizeof *i->A);
@@ -164,7 +165,7 @@ static int64_t rows_each(const Graph *g, const Node *e, const Axis *axis)
     for (int i = 0; i < e->nd; i++)
         if (c->op == Otopk && e->dim[i].a == c->B[0])
             top = (double)e->dim[i].n;
-        else if (strcmp(e->dim[i].a->name, "micro"))
+        else if (!g_ismicro(e->dim[i].a))
             tokens *= (double)e->dim[i].n;
     share = tokens * top / (double)axis->n * opts_num(g->opts, "route.factor");
     return (int64_t)fmin(fmax(ceil(share * (1 - 1e-12)), 1), tokens);
@@ -193,7 +194,7 @@ static Node *keep(Graph *g, const Node *pick)
 static int of_batch(const Node *e)
 {
     for (int i = 0; i < e->nd; i++)
-        if (axis_covers(e->dim[i].a, "batch"))
+        if (axis_covers(e->dim[i].a, ROLEbatch))
             return 1;
     return 0;
 }
@@ -208,7 +209,7 @@ static void count_dropped(Graph *g, Node *keep)
                   g->node[i]->scope == keep->scope &&
                   !strncmp(g->node[i]->s, "dropped", 7);
     for (int i = 0; i < keep->nd; i++)
-        if (strcmp(keep->dim[i].a->name, "micro"))
+        if (!g_ismicro(keep->dim[i].a))
             axes[n++] = keep->dim[i].a;
     Node *gone = g_ew(g, One, keep->loc, keep, keep->in[0], NULL);
     gone = g_cast(g, gone, Df32);

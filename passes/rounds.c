@@ -184,7 +184,7 @@ static Node *rows_again(Graph *g, Node *n, Node **to)
     Node *c = g_copyof(g, n, in);
     c->map = n->map;
     c->again = n->again + 1;
-    c->scope = intern(strf(g->arena, "d.%s", n->scope));
+    c->scope = g_backward(g, n->scope);
     return to[n->id] = c;
 }
 

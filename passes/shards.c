@@ -14,23 +14,23 @@
 
 #include "passes.h"
 
-/* Path -> the unit of all that reads the parameter; "": several, or not only
- * the bodies do. Of no unit: the parameter's own path. */
-Table *units_reading(const Graph *g)
+/* Path -> the unit of all that reads the parameter; top: several, or not only
+ * the bodies do. Of no unit: a scope of its own, by its path. */
+Table *units_reading(Graph *g)
 {
     Table *t = table_new(g->arena);
 
     for (size_t i = 0; i < vec_len(g->node); i++) {
         const Node *n = g->node[i];
-        const char *unit = unit_of_scope(n->scope);
+        const Scope *unit = n->scope->unit;
         for (int k = 0; k < n->nin; k++) {
             const char *path = n->in[k]->s;
             if (n->in[k]->op != Oparam)
                 continue;
-            const char **at = (const char **)table_at(t, KEYP(intern(path)));
-            const char *now = unit ? unit : intern(path);
+            const Scope **at = (const Scope **)table_at(t, KEYP(intern(path)));
+            const Scope *now = unit ? unit : g_scope(g, path);
             if (n->reg != REGbody || (*at && *at != now))
-                now = intern("");
+                now = g->top;
             *at = now;
         }
     }
@@ -128,7 +128,7 @@ static Node *sum_gradients(Graph *g, const Bucket *b)
 {
     size_t n = vec_len(b->grad);
     Node *in[MAXIN], *acc;
-    const char *scope = intern(strf(g->arena, "d.%s", b->unit));
+    const Scope *scope = g_backward(g, b->unit);
 
     for (size_t k = 0; k < n; k++) {
         in[k] = g_cast(g, b->grad[k]->in[0], Df32);
@@ -139,6 +139,7 @@ static Node *sum_gradients(Graph *g, const Bucket *b)
     acc->scope = scope;
     acc = g_accum(g, acc, "add");
     acc->scope = scope;
+    acc->of = b->name;
     acc->name = intern(strf(g->arena, "grad.%s", b->name));
     return acc;
 }

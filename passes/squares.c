@@ -26,12 +26,24 @@ static int same_order(const Node *a, const Node *b)
     return 1;
 }
 
-int feeds(const Node *n, const Node *x)
+/* May the product be made right where accumulator x lies? */
+static int makes_in(const Graph *g, const Node *n, const Node *x)
+{
+    Matrix m;
+
+    switch (n->op) {
+    case Ogmm: return 0;
+    case Ogmmw: return same_order(n, x);
+    case Odot: return as_matrix(g, n->in[0], n->in[1], x, &m);
+    default: return 1;
+    }
+}
+
+int feeds(const Graph *g, const Node *n, const Node *x)
 {
     return x->op == Oaccum && x->in[0] == n && !strcmp(x->s, "add") &&
            x->reg == n->reg && x->call == n->call && x->dt == n->dt &&
-           (x->dt == Df32 || x->dt == Df64) && n->op != Ogmm &&
-           (n->op != Ogmmw || same_order(n, x));
+           (x->dt == Df32 || x->dt == Df64) && makes_in(g, n, x);
 }
 
 /* The squares of an accumulator that are all s sums, in one stage or more. */
@@ -49,7 +61,7 @@ static int64_t squares_of(const Graph *g, const Target *T, const Node *a,
 {
     const Node *n = a->op == Oaccum ? a->in[0] : NULL;
 
-    return n && n->op == Ogmmw && uses[n->id] == 1 && feeds(n, a)
+    return n && n->op == Ogmmw && uses[n->id] == 1 && feeds(g, n, a)
                ? T->squares(g, n)
                : 0;
 }

@@ -20,34 +20,14 @@ typedef struct Cut {
     double *cost; /* vec: of E, each unit, L */
 } Cut;
 
-static int is_mtp(const char *unit)
+static int is_mtp(const Scope *unit)
 {
-    const char *s = strstr(unit, "mtp.");
-
-    return s && (s == unit || s[-1] == '.') && !strchr(s + 4, '.');
+    return unit->kind == UNITmtp;
 }
 
 /* ---- units --------------------------------------------------------------- */
 
-/* "layers.3" of "layers.3.attn" and of "d.layers.3.attn", interned; or null. */
-const char *unit_of_scope(const char *scope)
-{
-    const char *s = scope;
-
-    while (s && !strncmp(s, "d.", 2))
-        s += 2;
-    for (const char *c = s; c && *c;) {
-        size_t n = strcspn(c, "."), k = 0;
-        while (k < n && isdigit((unsigned char)c[k]))
-            k++;
-        if (n && k == n)
-            return internn(s, (size_t)(c - s) + n);
-        c += n + (c[n] == '.');
-    }
-    return NULL;
-}
-
-static int unit_named(const Stages *st, const char *unit)
+static int unit_index(const Stages *st, const Scope *unit)
 {
     for (int i = 0; i < st->nunit; i++)
         if (st->unit[i] == unit)
@@ -55,14 +35,12 @@ static int unit_named(const Stages *st, const char *unit)
     return -1;
 }
 
-int unit_at(const Stages *st, const char *scope)
+int unit_at(const Stages *st, const Scope *scope)
 {
-    const char *unit = unit_of_scope(scope);
-
-    return unit ? unit_named(st, unit) : -1;
+    return scope->unit ? unit_index(st, scope->unit) : -1;
 }
 
-int stage_of(const Stages *st, const char *scope)
+int stage_of(const Stages *st, const Scope *scope)
 {
     int i = unit_at(st, scope);
 
@@ -85,8 +63,8 @@ static void find_units(Cut *x)
 
     vec_push(g->arena, x->cost, 0);
     for (size_t i = 0; i < vec_len(g->node); i++) {
-        const char *unit = unit_of_scope(g->node[i]->scope);
-        if (!unit || unit_named(x->st, unit) >= 0)
+        const Scope *unit = g->node[i]->scope->unit;
+        if (!unit || unit_index(x->st, unit) >= 0)
             continue;
         vec_push(g->arena, x->st->unit, unit);
         x->st->nunit++;
@@ -95,11 +73,11 @@ static void find_units(Cut *x)
     vec_push(g->arena, x->cost, 0);
     size_t last = 0;
     for (size_t i = 0; i < vec_len(g->node); i++)
-        last = unit_of_scope(g->node[i]->scope) ? i : last;
+        last = g->node[i]->scope->unit ? i : last;
     for (size_t i = 0; i < vec_len(g->node); i++) {
-        const char *unit = unit_of_scope(g->node[i]->scope);
+        const Scope *unit = g->node[i]->scope->unit;
         if (unit)
-            now = unit_named(x->st, unit) + 1;
+            now = unit_index(x->st, unit) + 1;
         x->cost[i > last ? x->st->nunit + 1 : now] += flops_of(g, g->node[i]);
     }
     x->st->chunk = alloc(g->arena, (size_t)(x->st->nunit + 1) * sizeof(int));
@@ -211,7 +189,7 @@ static const char *first_unit(const Stages *st, int mtp, int last)
 
     for (int i = 0; i < st->nunit; i++)
         if (is_mtp(st->unit[i]) == mtp && (last || !*s))
-            s = st->unit[i];
+            s = st->unit[i]->path;
     return s;
 }
 
@@ -294,7 +272,7 @@ static void cut_by_layout(Graph *g, Stages *st, const char *layout)
             err(opts_loc(g->opts, "fold.layout"),
                 "fold.layout %s puts %s "
                 "before %s, which it needs",
-                x.s, st->unit[i], st->unit[i - 1]);
+                x.s, st->unit[i]->path, st->unit[i - 1]->path);
 }
 
 static void put_run(Text *t, char c, int n)
@@ -408,7 +386,7 @@ static void cut_by_cost(Cut *x)
 
 enum { AFTER = 1, BEFORE = 2 }; /* it reads a unit; a unit reads it */
 
-static void add_scope(Arena *a, const char ***v, const char *scope)
+static void add_scope(Arena *a, const Scope ***v, const Scope *scope)
 {
     for (size_t i = 0; i < vec_len(*v); i++)
         if ((*v)[i] == scope)
@@ -434,7 +412,7 @@ static void find_between(Graph *g, Stages *st)
         int reads = side[i] & BEFORE || unit_at(st, x->scope) >= 0;
         for (int k = 0; k < x->nin && reads; k++)
             side[x->in[k]->id] |= BEFORE;
-        if (side[i] == (AFTER | BEFORE) && *x->scope &&
+        if (side[i] == (AFTER | BEFORE) && x->scope != g->top &&
             unit_at(st, x->scope) < 0)
             add_scope(g->arena, &st->between, x->scope);
     }

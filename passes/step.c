@@ -12,7 +12,7 @@ double micro_batches(const Graph *g, const Loc *l)
     int64_t batch = 1, all;
 
     for (int i = 0; i < g->naxis; i++)
-        if (!strcmp(g->axis[i]->name, "batch") && g->axis[i]->n)
+        if (g->axis[i]->role == ROLEbatch && g->axis[i]->n)
             batch = g->axis[i]->n;
     all = opts_given(g->opts, "train.batch") ? opts_int(g->opts, "train.batch")
                                              : batch;
@@ -35,7 +35,7 @@ Node *g_total(Graph *g, Node *n)
 
 Node *g_each_micro(Graph *g, Node *n)
 {
-    Axis *micro = g_axis(g, "micro");
+    Axis *micro = g_micro(g);
     Node *s;
 
     if (dim_of(n, micro) >= 0)
@@ -111,12 +111,12 @@ Node *in_post(Node *n)
 
 /* ---- statistics over the step (DESIGN section 3, one step) --------------- */
 
-int axis_covers(const Axis *a, const char *name)
+int axis_covers(const Axis *a, AxisRole role)
 {
-    if (!strcmp(a->name, name))
+    if (a->role == role)
         return 1;
     for (int i = 0; i < a->nfactor; i++)
-        if (axis_covers(a->factor[i], name))
+        if (axis_covers(a->factor[i], role))
             return 1;
     return 0;
 }
@@ -125,14 +125,14 @@ int axis_covers(const Axis *a, const char *name)
 static int over_batch(const Node *n)
 {
     for (int i = 0; i < n->nA && optab[n->op].cls == RED; i++)
-        if (axis_covers(n->A[i], "batch"))
+        if (axis_covers(n->A[i], ROLEbatch))
             return 1;
     return 0;
 }
 
 static int is_data(const Node *n, const Graph *g)
 {
-    Axis *micro = g_axis((Graph *)(uintptr_t)g, "micro");
+    Axis *micro = g_micro((Graph *)(uintptr_t)g);
 
     return dim_of(n, micro) >= 0 || n->map;
 }
@@ -148,7 +148,7 @@ static Node *statistic(TrainStep *s, Node *n)
 
     for (int i = 0; i < n->nA; i++)
         ax[k++] = n->A[i];
-    ax[k++] = g_axis(s->g, "micro");
+    ax[k++] = g_micro(s->g);
     Node *x = g_cast(s->g, g_each_micro(s->g, n->in[0]), Df32);
     Node *part = g_red(s->g, n->op == Omean ? Osum : n->op, x, ax, k);
     Node *all = g_accum(s->g, part, ops[n->op]);
@@ -159,13 +159,28 @@ static Node *statistic(TrainStep *s, Node *n)
     return post_op2(s, Omul, all, post_num(s, 1 / count));
 }
 
-/* Axes that infer cannot know are the node's own; in post without micro. */
+/* Those that infer cannot know. */
+static int has_own_dims(Op op)
+{
+    switch (op) {
+    case Oiota:
+    case Ospread:
+    case Osplit:
+    case Opermute:
+    case Oscatter_add:
+    case Opart:
+    case Ocall:
+    case Ounpack: return 1;
+    default: return 0;
+    }
+}
+
+/* In post without micro. */
 static void own_dims(Graph *g, Node *n)
 {
-    int at = dim_of(n, g_axis(g, "micro"));
+    int at = dim_of(n, g_micro(g));
 
-    if (n->op != Oiota && n->op != Ospread && n->op != Osplit &&
-        n->op != Opermute && n->op != Oscatter_add)
+    if (!has_own_dims(n->op))
         n->nd = 0;
     else if (at >= 0)
         memmove(n->dim + at, n->dim + at + 1,
@@ -247,8 +262,8 @@ static void report_losses(TrainStep *s, Node **node, size_t count, Table *named)
 /* A metric of a layer carries the layer's name. */
 static const char *metric_name(Graph *g, const Node *n)
 {
-    return strf(g->arena, "metric.%s%s%s", n->scope, n->scope[0] ? "." : "",
-                n->s);
+    return strf(g->arena, "metric.%s%s%s", n->scope->path,
+                *n->scope->path ? "." : "", n->s);
 }
 
 /* One sweep over the nodes there were: what kind each is decides. */
@@ -341,7 +356,7 @@ void pass_step(Graph *g)
     Node **node = alloc(g->arena, (count + 1) * sizeof *node);
     Node **param = alloc(g->arena, (count + 1) * sizeof *param);
     TrainStep s = { .g = g,
-                    .scope = intern("post"),
+                    .scope = g_partscope(g, PARTpost, "post"),
                     .post = table_new(g->arena),
                     .bucket = table_new(g->arena) };
 

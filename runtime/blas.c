@@ -457,6 +457,8 @@ Blas *blas_open(Arena *a, Pool *p)
 
     if (!dl_open(LIBblas))
         err(NULL, "no OpenBLAS: %s", dl_why(LIBblas));
+    if (blas_wrong())
+        err(NULL, "%s", blas_note());
     dl.openblas_set_num_threads(1);
     b->pool = p;
     return b;

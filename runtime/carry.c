@@ -371,11 +371,11 @@ int carry_file(Arena *a, Carry *j, Cargo *out, const char *path)
         o->at = (int64_t)len + v[i].begin;
         add_units(a, j, o, &units);
     }
-    if (ckpt_layout(path, head, len, total))
+    if (ckpt_complain(ckpt_layout(a, path, head, len, total)))
         return -1;
     j->file[k].fd = open(path, O_WRONLY | O_CLOEXEC);
     if (j->file[k].fd < 0)
-        return ckpt_complain("cannot write", path);
+        return ckpt_complain(ckpt_why(a, "cannot write", path));
     pthread_mutex_init(&j->file[k].lock, NULL);
     j->nfile++;
     return 0;
@@ -398,5 +398,7 @@ int carry_run(Carry *j, const char *what)
     }
     if (j->failed)
         errno = j->failed;
-    return j->failed || bad ? ckpt_complain("cannot write", what) : 0;
+    return j->failed || bad
+               ? ckpt_complain(ckpt_why(forever, "cannot write", what))
+               : 0;
 }

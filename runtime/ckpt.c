@@ -110,40 +110,76 @@ static Box *boxes_of(Exec *x, Arena *a, const StTensor *v, int64_t data)
     return box;
 }
 
-static int write_file(Exec *x, Arena *a, const char *dir, int file)
+CkptFile ckpt_file(Arena *a, Exec *x, int file)
 {
-    char *path = strf(a, "%s/%s", dir, ckptfile[file]);
     StTensor *v = list_tensors(a, x->plan, file);
-    size_t len;
-    int64_t total, bad = 0;
-    char *head = st_header(a, v, (int)vec_len(v), &len, &total);
-    Box *box = boxes_of(x, a, v, (int64_t)len);
+    CkptFile f = { NULL };
 
-    if (x->comm->first == 0) {
-        bad = pieces_layout(a, path, head, len, total) != 0;
-        vec_push(a, box, ((Box){ NULL, 0, 0, (int64_t)len, 1, head }));
-    }
-    bad = comm_max(x->comm, bad);
-    if (!bad)
-        bad = pieces_write(a, x->pool, path, x->plan->mesh, box, total) != 0;
-    return comm_max(x->comm, bad) ? -1 : 0;
+    f.head = st_header(a, v, (int)vec_len(v), &f.len, &f.total);
+    f.box = boxes_of(x, a, v, (int64_t)f.len);
+    if (x->comm->first == 0)
+        vec_push(a, f.box, ((Box){ NULL, 0, 0, (int64_t)f.len, 1, f.head }));
+    return f;
 }
 
-int ckpt_save(Exec *x, const char *dir, const State *s)
+int64_t ckpt_bytes(Arena *a, const Plan *p)
 {
-    Arena *a = arena_new();
-    int first = x->comm->first == 0;
-    char *tmp = ckpt_folder(a, dir, s->step);
-    int64_t bad = first && ckpt_begin(a, dir, tmp);
+    int64_t sum = 0, total;
+    size_t len;
 
-    bad = comm_max(x->comm, bad);
-    for (int f = MODEL; f <= OPTIM && !bad; f++)
-        bad = write_file(x, a, tmp, f) != 0;
-    if (first)
-        bad = ckpt_end(a, dir, tmp, s, (int)bad);
-    bad = comm_max(x->comm, bad);
-    arena_free(a);
-    return bad ? -1 : 0;
+    for (int i = MODEL; i <= OPTIM; i++) {
+        StTensor *v = list_tensors(a, p, i);
+        st_header(a, v, (int)vec_len(v), &len, &total);
+        sum += total;
+    }
+    return sum;
+}
+
+static int by_place(const void *a, const void *b)
+{
+    const Extent *x = a, *y = b;
+
+    return x->at < y->at ? -1 : x->at > y->at;
+}
+
+/* Neighbours become one: a gap is what alignment leaves. */
+static Extent *neighbours(Arena *a, Extent *v)
+{
+    enum { GAP = 4096 };
+    Extent *out = NULL;
+    int64_t to = 0;
+
+    if (v)
+        qsort(v, vec_len(v), sizeof *v, by_place);
+    for (size_t i = 0; i < vec_len(v); i++) {
+        Extent *last = out ? &out[vec_len(out) - 1] : NULL;
+        int64_t end = v[i].at + v[i].bytes;
+        if (last && v[i].at <= last->at + last->bytes + GAP) {
+            int64_t more = end - (last->at + last->bytes);
+            last->bytes += more > 0 ? more : 0;
+            continue;
+        }
+        to += last ? (last->bytes + GAP - 1) / GAP * GAP : 0;
+        vec_push(a, out, ((Extent){ v[i].at, v[i].bytes, to }));
+    }
+    return out;
+}
+
+Extent *ckpt_ranges(Arena *a, const Plan *p, int64_t rank)
+{
+    const Role *r = &p->role[role_of(p, rank)];
+    Extent *v = NULL;
+
+    for (int f = MODEL; f <= OPTIM; f++)
+        for (int i = 0; i < r->ntensor; i++) {
+            if (!has_word(ourkinds[f], ' ', r->tensor[i].kind))
+                continue;
+            const Tensor *t = source_of(a, r, &r->tensor[i]);
+            const Buf *b = &r->buf[t->buf];
+            if (tensor_owner(p->mesh, t, rank))
+                vec_push(a, v, ((Extent){ b->offset, b->bytes, 0 }));
+        }
+    return neighbours(a, v);
 }
 
 /* ---- loading ------------------------------------------------------------- */

@@ -51,12 +51,27 @@ typedef struct State {       /* state.json */
     const char *plan; /* hash of the plan */
 } State;
 
-/* Write dir/step-NNNNNNNN and dir/latest. 0, or -1 with a warning. */
+/* Write dir/step-NNNNNNNN and dir/latest, while all wait. 0, or -1 with a
+ * warning. */
 int ckpt_save(Exec *x, const char *dir, const State *s);
+/* One of its files: head and data, and what this process writes of them. */
+typedef struct CkptFile {
+    char *head;
+    size_t len;
+    int64_t total;   /* bytes */
+    struct Box *box; /* vec; from: the tensors themselves */
+} CkptFile;
+CkptFile ckpt_file(Arena *a, Exec *x, int file);
+int64_t ckpt_bytes(Arena *a, const Plan *p); /* of the files, by the plan */
+/* Bytes of a rank's arena that it writes into checkpoints, by place: a vec. to:
+ * where they are in a copy of all of them. */
+typedef struct Extent {
+    int64_t at, bytes, to;
+} Extent;
+Extent *ckpt_ranges(Arena *a, const Plan *p, int64_t rank);
 /* The newest good checkpoint of dir into x; earlier ones with a note when the
  * newest is damaged. 0: there is none. */
 int ckpt_resume(Exec *x, const char *dir, State *s);
-int ckpt_exists(const char *dir);
 /* Weights from a checkpoint, a run, a Hugging Face folder or a file; err()
  * names what is left over or missing. */
 void ckpt_from(Exec *x, const char *path);
@@ -66,26 +81,59 @@ void hf_load(Exec *x, StFile **file, int n, const char *what);
 /* The files behind a `from`: a vec. */
 StFile **ckpt_files(Arena *a, const char *path);
 
-/* ckptdir.c: folders of checkpoints, by the processes that write and read them.
- * A checkpoint is made in ckpt_folder(), between ckpt_begin() and ckpt_end(),
- * which gives it its name or, if bad, removes it. 0, or -1 with a warning. */
+/* ckptdir.c: the folder of one checkpoint. Functions that say why something was
+ * not written return null if it was; threads may call them. One is made in
+ * ckpt_folder(), between ckpt_begin() and ckpt_end(), which gives it its name;
+ * ckpt_remove() is for what came to nothing. tuned: null, or a file's text. */
 enum { MODEL, OPTIM, STATE, NCKPTFILE };
 extern const char *const ckptfile[NCKPTFILE];
-char *ckpt_folder(Arena *a, const char *dir, int64_t step);
-int ckpt_begin(Arena *a, const char *dir, const char *tmp);
-int ckpt_end(Arena *a, const char *dir, const char *tmp, const State *s,
-             int bad);
-/* A file of its full size with its head, so that a full disk shows here and
- * not in a mapping. */
-int ckpt_layout(const char *path, const char *head, size_t len, int64_t total);
+const char *ckpt_begin(Arena *a, const char *dir, const char *tmp);
+const char *ckpt_end(Arena *a, Pool *pool, const char *dir, const char *tmp,
+                     const State *s, const Text *tuned);
+/* A file of its full size with its head, so that a full disk shows here. */
+const char *ckpt_layout(Arena *a, const char *path, const char *head,
+                        size_t len, int64_t total);
+char *ckpt_why(Arena *a, const char *what, const char *path); /* and errno */
+int ckpt_complain(const char *why); /* not null: a warning, and -1 */
 uint8_t *ckpt_map(const char *path, int64_t *size, int writable); /* or null */
-int ckpt_sync(const char *path, int flags); /* flags: of open() */
-int ckpt_write(const char *path, const char *s, size_t n); /* a whole file */
 /* A tensor as our files hold it, and the view of one that they hold. */
 StTensor ckpt_describe(Arena *a, const Tensor *t, const char *name);
 View ckpt_view(const StFile *f, const StTensor *s, const Tensor *t);
-int ckpt_complain(const char *what, const char *path); /* errno; -1 */
-char *hash_text(Arena *a, const void *p, size_t n);    /* XXH3-128, 32 digits */
+char *hash_text(Arena *a, const void *p, size_t n); /* XXH3-128, 32 digits */
+/* ckpt_verify with these threads; by all processes together, the first one
+ * judging; of state.json alone. */
+const char *ckpt_read(Arena *a, Pool *pool, const char *dir, State *s);
+const char *ckpt_verify_together(Arena *a, struct Comm *c, const char *dir,
+                                 State *s);
+const char *ckpt_state(Arena *a, const char *dir, State *s);
+
+/* keep.c: the folders of a run's checkpoints */
+char *ckpt_folder(Arena *a, const char *dir, int64_t step);
+int ckpt_exists(const char *dir);
+/* The newest checkpoint that verifies, with a note for each that does not. c:
+ * all its processes do so together; null: this one alone. */
+char *ckpt_newest(Arena *a, const char *dir, State *s, struct Comm *c);
+/* The folder tmp becomes that of its step, in place of one that is there. */
+const char *ckpt_place(Arena *a, const char *dir, const char *tmp,
+                       int64_t step);
+void ckpt_remove(Arena *a, const char *path);
+void ckpt_sweep(Arena *a, const char *dir); /* what crashes have left */
+/* Those before the newest, which is whole, go when `most` newer ones are whole;
+ * 0: none goes. What is whole is found out once. */
+typedef struct Known {
+    int64_t step;
+    int whole;
+} Known;
+typedef struct Keep {
+    Arena *mem;
+    int64_t most;
+    Known *known; /* vec */
+} Keep;
+void ckpt_knows(Keep *k, int64_t step, int whole);
+/* Before the first step: err() when the disk has no room for one checkpoint, a
+ * warning when it has not for all that will be there. */
+void ckpt_room(const char *dir, int64_t bytes, int64_t keep, int64_t saves);
+void ckpt_prune(Arena *a, Pool *pool, Keep *k, const char *dir, int64_t newest);
 
 /* pieces.c: what this process holds of a file: a tensor's part, in bytes of the
  * file [at, at + bytes), elements of `size` bytes; t null: bytes as they are.*/
@@ -94,28 +142,64 @@ typedef struct Box {
     int64_t rank, at, bytes, size;
     const void *from;
 } Box;
-/* By one process: as ckpt_layout. By all: their boxes, a vec. 0, or -1 with a
- * warning. Hashes are kept beside until pieces_remove. */
-int pieces_layout(Arena *a, const char *path, const char *head, size_t len,
-                  int64_t total);
-int pieces_write(Arena *a, Pool *pool, const char *path, const Mesh *m,
-                 const Box *box, int64_t bytes);
+/* By one process: as ckpt_layout. By all: their boxes, a vec; then, of what no
+ * process had whole, every parts-th piece is read back. Null, or why not. The
+ * hashes are kept beside until pieces_remove. */
+const char *pieces_layout(Arena *a, const char *path, const char *head,
+                          size_t len, int64_t total);
+const char *pieces_write(Arena *a, Pool *pool, const char *path, const Mesh *m,
+                         const Box *box, int64_t bytes);
+const char *pieces_rest(Arena *a, Pool *pool, const char *path, int64_t part,
+                        int64_t parts);
 void pieces_remove(Arena *a, const char *path);
 /* Hashes of a file's pieces: those kept beside it, or null; those which all
  * processes find, each for a part. */
-const void *pieces_kept(Arena *a, const char *path, int64_t bytes);
+const void *pieces_kept(Arena *a, const char *path);
 const void *pieces_shared(Arena *a, Pool *pool, struct Comm *c,
                           const char *path);
-/* The hash of a file; known: its pieces', or null. Of the whole, as checkpoints
- * of before have it. */
-char *pieces_hash(Arena *a, Pool *pool, uint8_t *map, int64_t bytes,
-                  const void *known);
-char *pieces_whole(Arena *a, uint8_t *map, int64_t bytes);
+/* The hash of a file and its size; known: its pieces', or null. Of the whole,
+ * as checkpoints of before have it. Null: it cannot be read, or is empty. */
+char *pieces_hash(Arena *a, Pool *pool, const char *path, const void *known,
+                  int64_t *bytes);
+char *pieces_whole(Arena *a, const char *path);
 
-/* The newest checkpoint that verifies, with a note for each that does not. c:
- * all its processes do so together; null: this one alone. */
-char *ckpt_newest(Arena *a, const char *dir, State *s, struct Comm *c);
-void ckpt_prune(const char *dir, int64_t keep); /* the newest stay; 0: all */
+/* snapshot.c: a copy of what this process writes, in the host's memory */
+typedef struct Snapshot Snapshot;
+int64_t snapshot_bytes(Arena *a, const Plan *p, int64_t rank); /* planned */
+int64_t snapshot_size(const Snapshot *s); /* of all ranks here */
+/* All processes; null: saves wait. A line about it to t. */
+Snapshot *snapshot_open(Arena *a, Exec *x, Text *t);
+void snapshot_close(Snapshot *s);
+/* Take it: what lasts may change again when the second one, which any thread
+ * may call, has returned 0; a GPU waits for that by itself. -1: it failed. */
+void snapshot_start(Snapshot *s);
+int snapshot_wait(Snapshot *s, Pool *pool);
+const void *snapshot_of(const Snapshot *s, int64_t rank, const void *p);
+
+/* save.c: checkpoints while training goes on. All processes call these. */
+typedef struct Saver Saver;
+typedef enum SaveHow { SAVEbeside, SAVEwaits } SaveHow;
+typedef struct Saved { /* how a save went */
+    int64_t step, bytes;
+    int64_t snapshot; /* bytes of this process' part; 0: none was taken */
+    int bad;
+    /* seconds: in which training stopped, of the snapshot, of all */
+    double stopped, copied, took;
+} Saved;
+/* keep: whole checkpoints that stay, 0: all; good: the step of one known to be
+ * whole, or -1. SAVEbeside: if there is room; a line about it to t. */
+Saver *saver_open(Exec *x, const char *dir, int64_t keep, int64_t good,
+                  SaveHow how, Text *t);
+void saver_close(Saver *s); /* when none is in flight */
+/* A save of what x holds now, when none is in flight. tuned may be null. */
+void saver_save(Saver *s, const State *state, const Text *tuned, SaveHow how);
+/* Not null, once: a save is done; why it failed was said. Saves go on in here,
+ * so it is to be called often. */
+const Saved *saver_poll(Saver *s);
+const Saved *saver_wait(Saver *s); /* ... until none is in flight */
+/* Before this process ends or becomes another: waits for a save in flight that
+ * needs no other process. */
+void saver_finish(void);
 
 /* ckptool.c: `ckpt ls DIR` and its kin; the exit status. */
 int ckpt_command(int n, char **arg);

@@ -116,6 +116,27 @@ int64_t comm_max(Comm *c, int64_t v)
     return v;
 }
 
+void comm_questions(Comm *c)
+{
+    if (c->n < c->world)
+        mpi_questions();
+}
+
+static int64_t asked; /* local: of the one process */
+
+void comm_ask(Comm *c, int64_t v)
+{
+    asked = v;
+    if (c->n < c->world)
+        mpi_ask(v);
+}
+
+int comm_answer(Comm *c, int64_t *most)
+{
+    *most = asked;
+    return c->n == c->world || mpi_answer(most);
+}
+
 void comm_gather(Comm *c, const void *mine, void *all, int64_t bytes)
 {
     if (c->n == c->world) {

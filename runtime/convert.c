@@ -69,6 +69,12 @@ static Cargo *import_outs(Arena *a, const HfRow *row)
     return v;
 }
 
+static void copied(Arena *a, const char *path, const char *s, size_t n)
+{
+    if (file_write(path, s, n))
+        ckpt_complain(ckpt_why(a, "cannot write", path));
+}
+
 /* What else is in their folder (config.json, tokenizer.json ..), to ours. */
 static void copy_beside(Arena *a, const char *from, const char *to)
 {
@@ -85,10 +91,27 @@ static void copy_beside(Arena *a, const char *from, const char *to)
         mkdir(to, 0755);
         char *s = file_read(a, strf(a, "%s/%s", from, e->d_name), &n);
         if (s)
-            ckpt_write(strf(a, "%s/%s", to, e->d_name), s, n);
+            copied(a, strf(a, "%s/%s", to, e->d_name), s, n);
     }
     if (d)
         closedir(d);
+}
+
+static const char *finish_import(Arena *a, const char *ckpt, const char *tmp,
+                                 const State *s)
+{
+    Pool *pool = pool_open(0);
+    const char *why = NULL;
+
+    for (int k = MODEL; k <= OPTIM && !why; k++) {
+        char *path = strf(a, "%s/%s", tmp, ckptfile[k]);
+        if (file_sync(path))
+            why = ckpt_why(a, "cannot sync", path);
+    }
+    if (!why)
+        why = ckpt_end(a, pool, ckpt, tmp, s, NULL);
+    pool_close(pool);
+    return why;
 }
 
 int convert_import(const Plan *p, const char *hf, const char *dir)
@@ -102,13 +125,15 @@ int convert_import(const Plan *p, const char *hf, const char *dir)
     char *ckpt = strf(a, "%s/ckpt", dir), *tmp = ckpt_folder(a, ckpt, 0);
     if (ckpt_exists(ckpt))
         err(NULL, "%s has checkpoints already", dir);
-    int bad = ckpt_begin(a, ckpt, tmp);
+    const char *why = ckpt_begin(a, ckpt, tmp);
+    int bad = ckpt_complain(why);
     for (int k = MODEL; k <= OPTIM && !bad; k++) /* moments: none, zero */
         bad = carry_file(a, j, out, strf(a, "%s/%s", tmp, ckptfile[k]));
     bad = bad || carry_run(j, tmp);
-    for (int k = MODEL; k <= OPTIM && !bad; k++)
-        bad = ckpt_sync(strf(a, "%s/%s", tmp, ckptfile[k]), O_RDWR);
-    bad = ckpt_end(a, ckpt, tmp, &s, bad);
+    if (!bad)
+        bad = ckpt_complain(finish_import(a, ckpt, tmp, &s));
+    if (bad && !why)
+        ckpt_remove(a, tmp);
     if (!bad)
         copy_beside(a, hf, strf(a, "%s/hf", dir));
     for (int i = 0; i < n; i++)
@@ -224,7 +249,7 @@ static int write_weight_map(Arena *a, const Cargo *v, int nfile, const char *to)
     json_object_set_new(j, "weight_map", map);
     int bad = json_dump_file(j, to, JSON_INDENT(2));
     json_decref(j);
-    return bad ? ckpt_complain("cannot write", to) : 0;
+    return bad ? ckpt_complain(ckpt_why(forever, "cannot write", to)) : 0;
 }
 
 /* The model's own, for weights that were not imported. */
@@ -254,7 +279,7 @@ static int write_config(const Plan *p, const char *dt, const char *to)
     int bad = json_dump_file(
         j, path, JSON_INDENT(2) | JSON_SORT_KEYS | JSON_REAL_PRECISION(15));
     json_decref(j);
-    return bad ? ckpt_complain("cannot write", path) : 0;
+    return bad ? ckpt_complain(ckpt_why(forever, "cannot write", path)) : 0;
 }
 
 /* What the import found beside their weights, near the checkpoint; 0: there is

@@ -102,6 +102,7 @@ static void bind(Gpu *x, GpuProgram *g, GpuCall *c, const Step *s,
     int n = s->nbuf + s->nint + 1;
 
     c->s = s;
+    c->lasts = step_lasts(x->role, s);
     c->iv = alloc(x->mem, (size_t)(s->nint + 1) * sizeof *c->iv);
     for (int i = 0; i < s->nint; i++)
         c->iv[i] = aff_at(x->plan->mesh, &s->iv[i], x->rank);

@@ -78,6 +78,8 @@ int dl_open(Lib l)
 {
     if (lib[l].tried)
         return lib[l].ok;
+    if (l == LIBblas)
+        coretype_choose();
     lib[l].tried = 1;
     if (l == LIBblas) /* it would start its threads while loading */
         setenv("OPENBLAS_NUM_THREADS", "1", 0);
@@ -122,8 +124,7 @@ static void say(FILE *f, Lib l)
     int a = 0, b = 0;
 
     if (l == LIBblas)
-        fprintf(f, "%s, kernels for %s", dl.openblas_get_config(),
-                dl.openblas_get_corename());
+        fprintf(f, "%s", blas_kind());
     else if (l == LIBmpi)
         say_mpi(f);
     else if (l == LIBcuda)
@@ -153,6 +154,8 @@ void doctor(FILE *f)
         else
             fprintf(f, "%s", lib[l].why);
         fprintf(f, " (%s)\n", libinfo[l].what);
+        if (l == LIBblas && blas_note())
+            fprintf(f, "%-10s warning: %s\n", "", blas_note());
     }
     gpu_doctor(f);
 }

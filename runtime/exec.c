@@ -71,6 +71,34 @@ static void bind_group(Exec *x, const Rank *r, Bound *b)
         b->wide |= role_of(x->plan, b->ranks[j]) != r->stage->role;
 }
 
+/* The first buffer that a step writes: all from it on; kernels say it. */
+static int first_written(StepKind k)
+{
+    switch (k) {
+    case Ssend:
+    case Swait: return INT32_MAX;
+    case Sgemm:
+    case Sgmm:
+    case Sgmmw: return 2;
+    case Szero:
+    case Sjoin:
+    case Srecv: return 0;
+    default: return 1;
+    }
+}
+
+int step_lasts(const Role *r, const Step *s)
+{
+    for (int i = 0; i < s->nbuf; i++) {
+        const Buf *b = s->buf[i] < 0 ? NULL : &r->buf[s->buf[i]];
+        int writes = s->kind == Skernel ? !s->rw || strchr("wb", s->rw[i])
+                                        : i >= first_written(s->kind);
+        if (b && b->prog < 0 && b->cls <= Boptim && writes)
+            return 1;
+    }
+    return 0;
+}
+
 /* Bytes of work space, and the step's own scratch buffer if that is enough. */
 static int64_t bind_scratch(Exec *x, const Rank *r, Bound *b)
 {
@@ -90,6 +118,7 @@ static int64_t bind_scratch(Exec *x, const Rank *r, Bound *b)
 static int64_t bind_step(Exec *x, Rank *r, Bound *b, const Step *s)
 {
     b->s = s;
+    b->lasts = step_lasts(r->role, s);
     b->buf = alloc(x->mem, (size_t)(s->nbuf + 1) * sizeof *b->buf);
     for (int i = 0; i < s->nbuf; i++)
         b->buf[i] = s->buf[i] < 0 ? NULL : r->buf[s->buf[i]];
@@ -297,6 +326,7 @@ Exec *exec_open(const Plan *p, Comm *c)
         bind_work(x);
     bind_groups(x);
     channels_open(x);
+    poison_open(x);
     return x;
 }
 
@@ -442,6 +472,17 @@ void exec_push(Exec *x)
 {
     if (x->gpu)
         gpu_push(x->gpu);
+    exec_drop(x);
+}
+
+/* The mirror's pages, which come back as zeros. */
+void exec_drop(Exec *x)
+{
+    const Rank *r = x->rank;
+
+    if (x->gpu)
+        madvise(r->arena, (size_t)(r->role->persist / PAGE * PAGE),
+                MADV_DONTNEED);
 }
 
 /* ---- what the plan says about itself ------------------------------------- */

@@ -48,6 +48,7 @@ static void start_again(int64_t step)
     setenv("PLEAT_SYNC", "1", 1);
     setenv("PLEAT_AGAIN", number, 1);
     fflush(NULL);
+    saver_finish();
     if (k && n < ARGS)
         execv("/proc/self/exe", arg);
 }

@@ -195,7 +195,8 @@ static void say_json(Log *l, const char *key, double v)
         say(l, ", \"%s\": null", key);
 }
 
-/* A named loss keeps its name: "lm". Metrics too. */
+/* A named loss keeps its name: "lm". Metrics too. One named "loss" would hide
+ * the sum of all. */
 static void json_named(Log *l, const char *prefix, const char *put_before,
                        const double *v)
 {
@@ -204,7 +205,7 @@ static void json_named(Log *l, const char *prefix, const char *put_before,
 
     for (int i = 0; i < l->role->nout && i < MAXRESULT; i++) {
         const char *name = l->role->out[i].name;
-        if (strncmp(name, prefix, n))
+        if (strncmp(name, prefix, n) || !strcmp(name + n, "loss"))
             continue;
         snprintf(key, sizeof key, "%s%s", put_before, name + n);
         say_json(l, key, v[i]);
@@ -287,6 +288,20 @@ void log_valid(Log *l, int64_t step, const char *set, const double *v,
     say(l, "}\n");
     flush_line(l, l->metrics);
     event_scalar(l->events, step, tag, value(l, v, "loss"));
+}
+
+void log_saved(Log *l, const Saved *s)
+{
+    if (!l->loud || l->metrics < 0)
+        return;
+    say(l, "{\"step\": %lld, \"saved_bytes\": %lld", (long long)s->step,
+        (long long)s->bytes);
+    say(l, ", \"snapshot_bytes\": %lld", (long long)s->snapshot);
+    say_json(l, "save_stopped_ms", s->stopped * 1e3);
+    say_json(l, "save_copy_ms", s->copied * 1e3);
+    say_json(l, "save_ms", s->took * 1e3);
+    say(l, "}\n");
+    flush_line(l, l->metrics);
 }
 
 void log_sample(Log *l, int64_t step, const char *s, size_t n)

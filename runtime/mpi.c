@@ -192,6 +192,49 @@ int64_t mpi_max(int64_t v)
     return best;
 }
 
+/* A question has a communicator of its own: ranks ask at different moments
+ * among their other collectives. */
+static struct {
+    void *comm, *request;
+    int64_t mine, *all;
+    int n;
+} asked;
+
+void mpi_questions(void)
+{
+    if (asked.comm)
+        return;
+    dl.MPI_Comm_size(dl.ompi_mpi_comm_world, &asked.n);
+    int64_t *rank = malloc((size_t)asked.n * sizeof *rank);
+    asked.all = malloc((size_t)asked.n * sizeof *asked.all);
+    if (!rank || !asked.all)
+        err(NULL, "out of memory for %d ranks", asked.n);
+    for (int i = 0; i < asked.n; i++)
+        rank[i] = i;
+    asked.comm = mpi_group(rank, asked.n);
+    free(rank);
+}
+
+void mpi_ask(int64_t v)
+{
+    asked.mine = v;
+    if (dl.MPI_Iallgather(&asked.mine, sizeof v, dl.ompi_mpi_byte, asked.all,
+                          sizeof v, dl.ompi_mpi_byte, asked.comm,
+                          &asked.request))
+        err(NULL, "MPI_Iallgather failed");
+}
+
+int mpi_answer(int64_t *most)
+{
+    int done = 0;
+
+    if (dl.MPI_Test(&asked.request, &done, NULL))
+        err(NULL, "MPI_Test failed");
+    for (int i = 0; i < asked.n && done; i++)
+        *most = i && *most > asked.all[i] ? *most : asked.all[i];
+    return done;
+}
+
 /* ---- transfers between stages -------------------------------------------- */
 
 enum { FIRSTTAG = 16 };

@@ -200,6 +200,7 @@ static void calls(Gpu *x, GpuProgram *g, const Turn *t)
     for (int k = p->first; k < p->first + p->n; k++) {
         nvtx_begin(name_of(g->call[k].s));
         look(x, g, t, k - p->first, 0);
+        gpu_order(x, &g->call[k]);
         launch(x, &g->call[k]);
         look(x, g, t, k - p->first, 1);
         nvtx_end();
@@ -210,11 +211,19 @@ static void calls(Gpu *x, GpuProgram *g, const Turn *t)
 
 /* ---- rows as graphs ------------------------------------------------------ */
 
+static void begin_graph(Gpu *x)
+{
+    gpu_ok(dl.cuStreamBeginCapture_v2(x->stream, 1), "capturing");
+    x->capturing = 1;
+    x->ordered = 0;
+}
+
 static void *graph_of(Gpu *x, size_t *nodes)
 {
     void *graph = NULL, *exec = NULL;
     size_t n = 0;
 
+    x->capturing = 0;
     gpu_ok(dl.cuStreamEndCapture(x->stream, &graph), "capturing");
     dl.cuGraphGetNodes(graph, NULL, &n);
     gpu_ok(dl.cuGraphInstantiateWithFlags(&exec, graph, 0), "the graph");
@@ -241,7 +250,7 @@ static const Segment *segment_of(Gpu *x, GpuProgram *g, const Turn *t)
     s.at = alloc(x->mem, (n + 1) * sizeof *s.at);
     for (size_t k = 0; k < n; k++)
         s.at[k] = *p[k].at;
-    gpu_ok(dl.cuStreamBeginCapture_v2(x->stream, 1), "capturing");
+    begin_graph(x);
     calls(x, g, t);
     s.graph = graph_of(x, &g->nodes);
     vec_push(x->mem, g->segment, s);
@@ -277,6 +286,7 @@ static void issue(Gpu *x, GpuProgram *g, int segments)
     const Role *r = x->role;
 
     x->running = g;
+    x->ordered = 0;
     links_reset(x->links);
     if (x->look) /* what was there before is not this run's */
         gpu_ok(dl.cuMemsetD8Async(x->arena + (uint64_t)r->persist, 0,
@@ -309,7 +319,7 @@ static void replay(Gpu *x, GpuProgram *g)
         return;
     }
     if (!g->graph) {
-        gpu_ok(dl.cuStreamBeginCapture_v2(x->stream, 1), "capturing");
+        begin_graph(x);
         issue(x, g, 0);
         g->graph = graph_of(x, &g->nodes);
     }
@@ -373,6 +383,13 @@ static void fill_turns(Gpu *x, GpuProgram *g, uint8_t *in, const Feed *feed)
 
 /* ---- the end of a run ---------------------------------------------------- */
 
+static void pause_for(Gpu *x)
+{
+    if (x->idle)
+        x->idle(x->idler);
+    nanosleep(&(struct timespec){ 0, PAUSE }, NULL);
+}
+
 /* Waits for the run of this slot, and for ranks that it waits for: one that is
  * dead, and what NCCL says of it, ends in the watchdog's line. */
 static void settle(Gpu *x, GpuProgram *g, int slot)
@@ -385,7 +402,7 @@ static void settle(Gpu *x, GpuProgram *g, int slot)
     atomic_store(&x->awaited, g->at[slot] + 1);
     for (int64_t n = 1; (e = dl.cuEventQuery(g->done[slot])) == NOTREADY; n++)
         if (n > SPINS)
-            nanosleep(&(struct timespec){ 0, PAUSE }, NULL);
+            pause_for(x);
     watch_leave();
     abort_hold();
     atomic_store(&x->awaited, 0);

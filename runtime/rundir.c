@@ -74,17 +74,35 @@ static void save_config(const Exec *x, const char *dir)
     run_file(strf(forever, "%s/config.lua", dir), s.s, s.len);
 }
 
-void run_tuned(const Exec *x, const char *dir)
+/* A run that goes on with other kernels of products gets other last bits. */
+static void say_other_blas(const Exec *x, const char *dir)
 {
-    Text s = { .arena = forever };
+    const uint8_t *s;
+    int64_t n;
 
+    if (x->gpu || map_whole(forever, strf(forever, "%s/tuned", dir), &s, &n))
+        return;
+    char *old = strf(forever, "%.*s", (int)n, (const char *)s);
+    munmap((void *)(uintptr_t)s, (size_t)n);
+    old = strstr(old, "\nblas ");
+    if (!old)
+        return;
+    old += strlen("\nblas ");
+    old[strcspn(old, "\n")] = 0;
+    if (strstr(old, ", kernels for ") && strcmp(old, blas_kind()))
+        warn(NULL,
+             "%s: products were computed with %s, from here on with %s: "
+             "last bits differ",
+             dir, old, blas_kind());
+}
+
+void run_tuned(const Exec *x, Text *t)
+{
     if (x->gpu)
-        tune_text(x->gpu, &s);
+        tune_text(x->gpu, t);
     else
-        put(&s, "compiler %s\nblas %s %s\n", host_compiler(),
-            dl.openblas_get_config(), dl.openblas_get_corename());
-    put(&s, "threads %d\n", pool_size(x->pool));
-    run_file(strf(forever, "%s/tuned", dir), s.s, s.len);
+        put(t, "compiler %s\nblas %s\n", host_compiler(), blas_kind());
+    put(t, "threads %d\n", pool_size(x->pool));
 }
 
 void run_ranks(const Exec *x, const char *dir)
@@ -126,13 +144,17 @@ static void keep_tokenizer(const Exec *x, const char *dir)
 void run_folder(const Exec *x, const char *ckpt, const char *dir,
                 const RunArgs *a)
 {
+    Text tuned = { .arena = forever };
+
     if (x->comm->first)
         return;
     make_folders(ckpt);
     save_config(x, dir);
     keep_tokenizer(x, dir);
     run_file(strf(forever, "%s/plan", dir), a->text, a->len);
-    run_tuned(x, dir);
+    say_other_blas(x, dir);
+    run_tuned(x, &tuned);
+    run_file(strf(forever, "%s/tuned", dir), tuned.s, tuned.len);
 }
 
 /* ---- its keys ------------------------------------------------------------ */
@@ -142,7 +164,8 @@ void run_folder(const Exec *x, const char *ckpt, const char *dir,
 static const char *const runkeys[] = {
     "train.steps", "train.lr", "train.min_lr", "train.schedule",
     "train.warmup", "train.decay", "train.decay_style", "train.eval_every",
-    "train.eval_steps", "train.save_every", "train.keep", "train.log_every",
+    "train.eval_steps", "train.save_every", "train.keep", "train.snapshot",
+    "train.log_every",
     "train.sample_every", "train.sample_prompt", "train.sample_tokens",
     "data.train", "data.valid", "data.format", "data.tokenizer", "data.eod",
     "data.template", "data.field", "data.order", "data.split", "name", "from",

@@ -45,9 +45,22 @@ void doctor(FILE *f);
 
 /* ---- start.c: what the time before the first step goes to ---------------- */
 
-double monotonic(void);             /* seconds, of a clock that only grows */
+int64_t host_free(void); /* hostmem.c: bytes that this process may take */
+double monotonic(void);  /* seconds, of a clock that only grows */
 void start_phase(const char *name); /* ends the one before; null */
 void start_says(Text *t);           /* a line: all of them */
+
+/* ---- coretype.c: which of its kernels OpenBLAS takes --------------------- */
+
+/* Sets OPENBLAS_CORETYPE where OpenBLAS would choose badly; before it is
+ * loaded. */
+void coretype_choose(void);
+/* "OpenBLAS 0.3.21, kernels for Haswell": products of equal bits. */
+const char *blas_kind(void);
+int64_t blas_hash(void); /* of it, not negative */
+int blas_wrong(void);    /* no type computes right products */
+/* What was chosen for it, and why; null: nothing. */
+const char *blas_note(void);
 
 /* ---- pool.c: threads ----------------------------------------------------- */
 
@@ -210,6 +223,11 @@ void comm_barrier(Comm *c);
 void comm_share(Comm *c, void *p, int64_t bytes); /* rank 0's to all */
 void comm_share_from(Comm *c, int64_t rank, void *p, int64_t bytes);
 int64_t comm_max(Comm *c, int64_t v); /* over all processes */
+/* The same in two halves, the second called until it gives 1: neither waits.
+ * One question at a time. Before the first, by all processes together: */
+void comm_questions(Comm *c);
+void comm_ask(Comm *c, int64_t v);
+int comm_answer(Comm *c, int64_t *most);
 /* `bytes` of each process to all, by rank. */
 void comm_gather(Comm *c, const void *mine, void *all, int64_t bytes);
 /* Before the first comm_run: the sets of atoms over which this process's ranks
@@ -258,6 +276,9 @@ void mpi_bcast(void *p, int64_t bytes, int64_t from);
 void mpi_barrier(void);
 void mpi_gather(const void *mine, void *all, int64_t bytes);
 int64_t mpi_max(int64_t v);
+void mpi_questions(void);
+void mpi_ask(int64_t v);
+int mpi_answer(int64_t *most);
 /* Transfers between two ranks; those of one tag keep their order. A message
  * travels in so many requests. */
 int64_t mpi_pieces(int64_t bytes);
@@ -304,6 +325,7 @@ typedef struct Bound { /* a step of one rank */
     void *scratch;             /* gemm, gmm, gmmw, collectives */
     int64_t group, *ranks, me; /* collectives, transfers */
     int wide;                  /* collective with members in other stages */
+    int lasts;                 /* it writes what lasts */
     Channel *chan;             /* send, wait; recv when its sender is here */
 } Bound;
 
@@ -381,6 +403,7 @@ typedef struct Exec {
     void *copy;    /* exec_checked: buffers before a step */
     int64_t ncopy;
     const char *bad;           /* what exec_checked found */
+    int poison;                /* see poison.c */
     int64_t step;              /* of the last block */
     const Feed *feed;          /* of the run */
     _Atomic int64_t ticks;     /* steps of programs begun */
@@ -389,10 +412,16 @@ typedef struct Exec {
                                /*   program that runs are added, by stage */
     Ran *ran;
     int64_t nran, maxran; /* see exec_record */
+    /* Not null: called before a step that writes what lasts. Not on a GPU. */
+    void (*guard)(void *self);
+    void *guarded;
 } Exec;
 
 Exec *exec_open(const Plan *p, Comm *c);
 void exec_close(Exec *x);
+/* poison.c: what is not written yet is no number, when tests ask for it. */
+void poison_open(Exec *x);
+void poison_step(const Rank *r, const Bound *b);
 /* Run a program once. feed and b may be null for programs without inputs.
  * err() when stages wait for each other. */
 void exec_run(Exec *x, const char *program, const Block *b, const Feed *feed);
@@ -418,6 +447,7 @@ int64_t exec_read(Exec *x, const char *name, int64_t rank, double *out,
 int64_t exec_write(Exec *x, const char *name, const double *in, int64_t n);
 void exec_pull(Exec *x); /* what lasts, from the GPU: before reading */
 void exec_push(Exec *x); /* ... to it: after writing */
+void exec_drop(Exec *x); /* ... in memory: it is not read again */
 int64_t exec_bytes(const Exec *x); /* arenas of all ranks here */
 const Role *exec_role(const Exec *x, int64_t rank);
 void *exec_buf(const Exec *x, int64_t rank, int buf);
@@ -426,6 +456,7 @@ void *exec_fetch(const Exec *x, int64_t rank, int buf); /* ... as it is now */
 const Tensor *plan_input(const Plan *p, int i);
 
 /* exec.c, for the others */
+int step_lasts(const Role *r, const Step *s);  /* does it write what lasts? */
 Turn *course_rows(Arena *a, const Program *g); /* vec: rows in order */
 int is_collective(StepKind k);
 void *pages(int64_t bytes, const char *what); /* zeroed */
@@ -463,6 +494,7 @@ typedef struct GpuCall { /* a step, bound */
     void *comm;
     int64_t ranks, me; /* collectives */
     LinkEnd *end;      /* send, recv, wait */
+    int lasts;         /* it writes what lasts */
 } GpuCall;
 
 typedef struct GpuPatch {
@@ -557,6 +589,11 @@ typedef struct Gpu {
                                              -1 - row: one that begins */
     int timed;
     double began; /* keep the marks of the next run; seconds */
+    /* copy.c: null until memory was pinned for copies */
+    void *copies, *copying, *copied; /* stream; events: begin, end */
+    int capturing, ordered; /* calls become a graph; they wait for copied */
+    void (*idle)(void *self);
+    void *idler; /* called while a run is waited for, or null */
 } Gpu;
 
 void gpu_ok(int error, const char *what); /* err() unless error is 0 */
@@ -612,6 +649,18 @@ int gpu_settle(Gpu *x); /* ... of the last; 0: they were here */
 void gpu_pull(Gpu *x);
 void gpu_push(Gpu *x);
 void gpu_fetch(Gpu *x, void *to, int64_t offset, int64_t bytes); /* arena's */
+
+struct Extent;
+/* copy.c: parts of the arena, to pinned memory, beside what is launched from
+ * now on; only steps that write what lasts wait. gpu_pin before the first run;
+ * 0: it cannot be. gpu_copied, from any thread: all is there; -1: never. */
+int gpu_pin(Gpu *x, void *p, int64_t bytes);
+void gpu_unpin(Gpu *x, void *p);
+void gpu_copy(Gpu *x, const struct Extent *v, uint8_t *to); /* v: a vec */
+int gpu_copied(Gpu *x);
+void gpu_order(Gpu *x, const GpuCall *c); /* before a call is launched */
+/* From now on f is called while a run is waited for; null: nothing is. */
+void gpu_idle(Gpu *x, void (*f)(void *self), void *self);
 
 /* peak.c: per second: FLOPs of products in this precision, bytes of memory; 0:
  * unknown. */
@@ -684,7 +733,10 @@ void watch_signal(void); /* the launcher ends the run; may be called
                                      in a signal's handler */
 /* Around what waits for other ranks: these, atoms 0 when not a group. */
 void watch_enter(uint32_t atoms, const int64_t *ranks, int64_t n);
-void watch_all(void); /* the same for all ranks */
+void watch_all(void);    /* the same for all ranks */
+void watch_others(void); /* ... who come to it in no order */
+/* Between 1 and 0 others may wait for this rank as long as they like. */
+void watch_works(int on);
 void watch_leave(void);
 /* May this rank say why the run fails? Only the first one may. */
 int watch_claim(void);
@@ -765,6 +817,7 @@ void log_step(Log *l, const Exec *x, int64_t step, double lr, double secs,
 /* set: the name of one of several validation sets; else null. */
 void log_valid(Log *l, int64_t step, const char *set, const double *v,
                const char *beside);
+void log_saved(Log *l, const Saved *s);
 void log_sample(Log *l, int64_t step, const char *s, size_t n);
 void log_note(Log *l, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
@@ -788,7 +841,7 @@ typedef struct RunArgs {
 const char *run_dir(Arena *a, const Plan *p);
 void run_folder(const Exec *x, const char *ckpt, const char *dir,
                 const RunArgs *a);
-void run_tuned(const Exec *x, const char *dir); /* what was measured */
+void run_tuned(const Exec *x, Text *t); /* what was measured */
 void run_file(const char *path, const char *s, size_t n); /* or err() */
 void run_ranks(const Exec *x, const char *dir);           /* printed in part */
 int run_key(const char *key); /* may it differ from the plan's? */

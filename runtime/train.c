@@ -42,7 +42,9 @@ typedef struct Train {
     Log *log;
     const char *dir, *ckpt; /* run folder, its checkpoints */
     State state;
+    Saver *saver;
     int64_t saved;     /* step of the last checkpoint; -1: none */
+    int unsaved;       /* the last save failed */
     int64_t fallbacks; /* steps whose rows came in rounds */
     int bad;           /* steps in a row without an update */
     int late;          /* may results be read a step late? */
@@ -243,9 +245,22 @@ static void validate(Train *t)
         validate_on(t, &t->valid[i]);
 }
 
+/* What became of a save. */
+static void told(Train *t, const Saved *s)
+{
+    if (!s)
+        return;
+    t->unsaved = s->bad;
+    if (s->bad)
+        return;
+    t->saved = s->step;
+    log_saved(t->log, s);
+}
+
 /* The same inputs again, looking for where it begins; then the end. */
 static _Noreturn void stop_bad(Train *t, const Block *b, const Feed *f)
 {
+    told(t, saver_wait(t->saver));
     const char *what = exec_checked(t->x, "step", b, f);
 
     if (comm_speaks(t->comm, what != NULL))
@@ -265,6 +280,22 @@ static void count_bad(Train *t, const Block *b, const Feed *f)
     t->state.skipped++;
     if (++t->bad == MAXBAD)
         stop_bad(t, b, f);
+}
+
+/* Who computes products decides on their last bits. */
+static void say_products(Train *t)
+{
+    if (t->x->gpu)
+        return;
+    int64_t h = blas_hash();
+
+    if (comm_max(t->comm, h) != -comm_max(t->comm, -h))
+        log_note(t->log,
+                 "some ranks do not compute products with %s as rank 0 does: "
+                 "results depend on where ranks run\n",
+                 blas_kind());
+    if (blas_note())
+        log_note(t->log, "%s\n", blas_note());
 }
 
 static void say_start(Train *t)
@@ -368,19 +399,17 @@ static void one_step(Train *t)
     t->sent = s;
 }
 
-static void save(Train *t)
+static void save(Train *t, SaveHow how)
 {
-    if (t->saved == t->state.step)
-        return;
-    exec_pull(t->x);
-    if (ckpt_save(t->x, t->ckpt, &t->state))
-        return;
-    t->saved = t->state.step;
-    if (t->comm->first)
-        return;
-    run_tuned(t->x,
-              strf(t->mem, "%s/step-%08lld", t->ckpt, (long long)t->saved));
-    ckpt_prune(t->ckpt, opts_int(t->plan->opts, "train.keep"));
+    Text tuned = { .arena = arena_new() };
+
+    told(t, saver_wait(t->saver));
+    if (t->saved != t->state.step) {
+        run_tuned(t->x, &tuned);
+        saver_save(t->saver, &t->state, &tuned, how);
+    }
+    told(t, saver_poll(t->saver));
+    arena_free(tuned.arena);
 }
 
 static int is_time(int64_t step, int64_t every)
@@ -423,6 +452,7 @@ static int loop(Train *t)
            t->state.samples < until(t)) {
         err_status = FAILED;
         one_step(t);
+        told(t, saver_poll(t->saver));
         int checks = is_time(t->state.step, eval) && t->state.step < steps;
         int keeps = is_time(t->state.step, keep);
         int speaks = is_time(t->state.step, samples);
@@ -433,11 +463,11 @@ static int loop(Train *t)
         if (checks)
             validate(t);
         if (keeps)
-            save(t);
+            save(t, SAVEbeside);
     }
     settle(t);
     if (t->state.step < steps) {
-        save(t);
+        save(t, SAVEwaits);
         if (t->state.samples >= until(t))
             return 1;
         log_note(t->log, "stopped at step %lld; resume=1 continues\n",
@@ -446,7 +476,7 @@ static int loop(Train *t)
     }
     validate(t);
     if (steps > 0)
-        save(t);
+        save(t, SAVEwaits);
     if (t->fallbacks)
         log_note(t->log,
                  "%lld steps had more rows than route.factor gives "
@@ -518,16 +548,44 @@ static void open_exec(Train *t)
         t->sampler = sampler_open(t->mem, t->x);
 }
 
+/* Before the first step: is there room for checkpoints, here and on the disk? A
+ * save beside training is one with steps behind it. */
+static void open_saver(Train *t)
+{
+    const Opts *o = t->plan->opts;
+    int64_t steps = opts_int(o, "train.steps"),
+            keep = opts_int(o, "train.keep");
+    int64_t every = opts_int(o, "train.save_every");
+    SaveHow how =
+        every && t->state.step + every < steps ? SAVEbeside : SAVEwaits;
+    Text s = { .arena = t->mem };
+
+    start_phase("checkpoints");
+    if (t->state.step < steps && !t->comm->first)
+        ckpt_room(t->ckpt, ckpt_bytes(t->mem, t->plan), keep,
+                  every ? (steps - t->state.step + every - 1) / every : 1);
+    t->saver = saver_open(t->x, t->ckpt, keep, t->saved, how, &s);
+    if (s.len)
+        log_note(t->log, "%s", s.s);
+}
+
 /* The next plan goes on from the checkpoint that was just written. */
 static void grow(Train *t, Plan *p)
 {
+    if (t->unsaved)
+        err(NULL,
+            "the batch grows at step %lld, from a checkpoint that was not "
+            "written",
+            (long long)t->state.step);
     watch_stop();
+    saver_close(t->saver);
     exec_close(t->x);
     t->plan = plan_now(t, p);
     open_data(t);
     open_exec(t);
     log_plan(t->log, t->plan, t->x);
     start_values(t, 1);
+    open_saver(t);
     watch_start(t->x);
     log_note(t->log, "batch %lld from step %lld\n",
              (long long)opts_int(t->plan->opts, "train.batch"),
@@ -592,8 +650,10 @@ int run_plan(Plan *p, const RunArgs *a)
     comm_barrier(t.comm);
     t.log = log_open(t.mem, t.plan, t.x, t.dir);
     run_ranks(t.x, t.dir);
+    say_products(&t);
     start_phase("values");
     start_values(&t, resumes(p));
+    open_saver(&t);
     show_memory(&t, 1);
     catch_signals();
     watch_start(t.x);
@@ -602,6 +662,10 @@ int run_plan(Plan *p, const RunArgs *a)
         grow(&t, p);
     err_status = 1;
     watch_stop();
+    saver_close(t.saver);
+    if (t.unsaved && !t.comm->first)
+        warn(NULL, "the last checkpoint, of step %lld, was not written",
+             (long long)t.state.step);
     close_all(&t);
-    return 0;
+    return t.unsaved ? FAILED : 0;
 }

@@ -190,8 +190,14 @@ static void run_step(Exec *x, Stage *const *s, int n)
 
     atomic_store_explicit(&x->now, step, memory_order_relaxed);
     atomic_fetch_add_explicit(&x->ticks, 1, memory_order_relaxed);
+    for (int i = 0; i < n && x->guard; i++)
+        if (rank_step(s[i]->rank[0])->lasts)
+            x->guard(x->guarded);
     if (x->copy && !x->bad)
         look_before(x, s, n);
+    for (int i = 0; i < n && x->poison && !x->copy; i++)
+        for (int64_t k = 0; k < s[i]->n; k++)
+            poison_step(s[i]->rank[k], rank_step(s[i]->rank[k]));
     for (int i = 0; i < n; i++)
         for (int64_t k = 0; k < s[i]->n; k++)
             if (is_collective(step->kind))

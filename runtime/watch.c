@@ -39,11 +39,12 @@ enum {
 };
 
 typedef enum NoteKind { ASK, TELL, SAID } NoteKind;
+enum { WORKS = 2 }; /* on a checkpoint, which takes its time */
 
 typedef struct Note { /* a datagram */
     uint64_t token;   /* of this run */
     int32_t kind, rank;
-    uint32_t atoms, inside; /* ASK: group; TELL: waits in MPI */
+    uint32_t atoms, inside; /* ASK: group; TELL: waits in MPI, or WORKS */
     int64_t count;          /* collectives begun over these atoms */
     char where[200];
 } Note;
@@ -72,7 +73,7 @@ static struct {
     int64_t n;
     uint32_t atoms;
     int64_t count;
-    int inside, nset;
+    int inside, works, nset;
     int64_t entered; /* times so far */
     struct {
         uint32_t atoms;
@@ -105,6 +106,18 @@ void watch_enter(uint32_t atoms, const int64_t *ranks, int64_t n)
 void watch_all(void)
 {
     watch_enter(UINT32_MAX, w.all, w.world);
+}
+
+void watch_others(void)
+{
+    watch_enter(0, w.all, w.world);
+}
+
+void watch_works(int on)
+{
+    pthread_mutex_lock(&at.lock);
+    at.works = on;
+    pthread_mutex_unlock(&at.lock);
 }
 
 void watch_leave(void)
@@ -179,7 +192,7 @@ static void tell(const Note *ask)
     for (int i = 0; i < at.nset; i++)
         if (at.set[i].atoms == ask->atoms)
             n.count = at.set[i].count;
-    n.inside = (uint32_t)at.inside;
+    n.inside = at.works ? WORKS : (uint32_t)at.inside;
     pthread_mutex_unlock(&at.lock);
     put_where(n.where, sizeof n.where);
     post(ask->rank, &n);
@@ -281,7 +294,7 @@ static void put_worry(Text *t, const Worry *y)
         put(t, "no progress for %.0f s", y->waited);
 }
 
-/* Asks, and says what came out. 0: others may know more. */
+/* Asks, and says what came out. 0: others may know more; -1: they work. */
 static int report(const Worry *y)
 {
     pthread_mutex_lock(&at.lock);
@@ -298,7 +311,7 @@ static int report(const Worry *y)
                  .atoms = atoms,
                  .count = count };
     char where[200];
-    int ended = y->ended, knows = y->nccl || (!n && !ended);
+    int ended = y->ended, knows = y->nccl || (!n && !ended), works = 0;
 
     if (!ranks || !a)
         return 0;
@@ -315,6 +328,7 @@ static int report(const Worry *y)
         if (ranks[i] == w.me || (a[i].came && (a[i].there || ended)))
             continue;
         knows |= !a[i].came || !a[i].inside;
+        works |= a[i].inside == WORKS;
         if (listed++ < LISTED) {
             put(&t, listed == 1 ? "; waits for" : ",");
             put_missing(&t, ranks[i], &a[i], ended);
@@ -322,6 +336,8 @@ static int report(const Worry *y)
     }
     if (listed > LISTED)
         put(&t, " and %lld more", (long long)(listed - LISTED));
+    if (!knows && works)
+        return -1;
     if (!knows && (ended || y->waited < w.limit + PATIENCE))
         return 0;
     if (watch_claim()) {
@@ -373,8 +389,8 @@ static void *watch(void *arg)
         seen = n;
         Worry y = { monotonic() - since, atomic_load(&w.ended), abort_asked() };
         if (waits && !atomic_load(&w.said) &&
-            (y.ended || y.nccl || y.waited >= w.limit))
-            report(&y);
+            (y.ended || y.nccl || y.waited >= w.limit) && report(&y) < 0)
+            since = monotonic();
         if (atomic_load(&w.told))
             follow();
     }

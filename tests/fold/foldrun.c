@@ -165,7 +165,7 @@ static void read_values(Exec *x, Trained *w, const char *kinds, int grad)
     const Tensor **t = fold_tensors(x->plan, kinds);
 
     for (size_t i = 0; i < vec_len(t); i++) {
-        Found v = { t[i]->name, grad, 0, NULL };
+        Found v = { t[i], t[i]->name, grad, 0, NULL };
         v.v = fold_read(x, v.name, &v.n);
         vec_push(forever, w->value, v);
     }
@@ -196,18 +196,6 @@ Trained fold_train(Plan *p, int steps)
 }
 
 /* ---- comparing ----------------------------------------------------------- */
-
-static double apart(const double *x, const double *y, int64_t n)
-{
-    double top = 0, diff = 0;
-
-    for (int64_t i = 0; i < n; i++) {
-        double d = fabs(x[i] - y[i]);
-        top = fabs(y[i]) > top ? fabs(y[i]) : top;
-        diff = d <= diff ? diff : d == d ? d : INFINITY;
-    }
-    return diff == 0 ? 0 : diff / top;
-}
 
 static void worse(double *most, double d, const char **at, const char *name)
 {
@@ -240,7 +228,7 @@ double fold_apart(const Trained *x, const Trained *want, const char **where)
         if (v->n != y->n)
             die("%s has %lld elements, not %lld", y->name, (long long)v->n,
                 (long long)y->n);
-        worse(&most, apart(v->v, y->v, y->n), where, y->name);
+        worse(&most, tensor_apart(y->t, v->v, y->v), where, y->name);
         grads += y->grad;
     }
     if (!grads)

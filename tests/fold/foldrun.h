@@ -12,6 +12,7 @@ enum { MAXSTEPS = 4, MAXKEYS = 24 };
 /* A gradient, read off the first moment after one step, m = (1 - beta1) g; or
  * a state of the model at the end. */
 typedef struct Found {
+    const Tensor *t;
     const char *name;
     int grad;
     int64_t n;
@@ -39,8 +40,8 @@ int fold_share(Plan **p, int n);
 Feed fold_feed(const Plan *p, int64_t step);
 Block fold_block(const Plan *p, int64_t step);
 Trained fold_train(Plan *p, int steps);
-/* Largest relative difference over losses, norms and values: of a tensor, over
- * its largest element. NaN is larger than anything. *where: a name. */
+/* Largest relative difference over losses, norms and values, of those as
+ * tensor_apart says. NaN is larger than anything. *where: a name. */
 double fold_apart(const Trained *x, const Trained *want, const char **where);
 /* Every tensor of these kinds of any stage, each once. A vec. */
 const Tensor **fold_tensors(const Plan *p, const char *kinds);

@@ -10,6 +10,7 @@
 #include <setjmp.h>
 #include <string.h>
 
+#include "../unit/share.h"
 #include "foldrun.h"
 
 static int failed;
@@ -184,11 +185,10 @@ static const char *const folds[] = {
 /* clang-format on */
 enum { NFOLD = sizeof folds / sizeof *folds };
 
-/* Of the gradients whose names have `in`, over the largest of their elements;
- * infinite when there is none. */
+/* Of the gradients whose names have `in`; infinite when there is none. */
 static double apart(const Trained *x, const Trained *want, const char *in)
 {
-    double diff = 0, top = 0;
+    double most = -1;
 
     for (size_t i = 0; i < vec_len(want->value); i++) {
         const Found *y = &want->value[i];
@@ -197,13 +197,9 @@ static double apart(const Trained *x, const Trained *want, const char *in)
             continue;
         while (strcmp(x->value[k].name, y->name))
             k++;
-        for (int64_t j = 0; j < y->n; j++) {
-            double d = fabs(x->value[k].v[j] - y->v[j]);
-            top = fmax(top, fabs(y->v[j]));
-            diff = d <= diff ? diff : d;
-        }
+        most = fmax(most, tensor_apart(y->t, x->value[k].v, y->v));
     }
-    return top > 0 ? diff / top : INFINITY;
+    return most >= 0 ? most : INFINITY;
 }
 
 static void gradients(Plan *const *p)

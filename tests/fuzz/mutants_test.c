@@ -5,6 +5,7 @@
  * which stays in build/mutant.<reader>. Dear readers also keep what they read,
  * and get a process each. */
 #define _GNU_SOURCE
+#include <ctype.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -61,6 +62,42 @@ static void mutate(char *s, size_t *n)
     }
 }
 
+/* From p on: a name or number, or another byte; spaces go before it. */
+static size_t word_at(const char *s, size_t n, size_t p, size_t *len)
+{
+    while (p < n && isspace((unsigned char)s[p]))
+        p++;
+    size_t end = p;
+    while (end < n && (isalnum((unsigned char)s[end]) || s[end] == '_'))
+        end++;
+    *len = end > p ? end - p : p < n;
+    return p;
+}
+
+/* A word of the text goes, comes twice, or another takes its place. */
+static void mutate_words(const char *words, char *s, size_t *n)
+{
+    size_t len, at = word_at(s, *n, chance((uint32_t)*n), &len), new = len;
+    const char *with = words + chance((uint32_t)strlen(words));
+    char copy[64];
+
+    with += strcspn(with, " ");
+    with += strspn(with, " ");
+    switch (chance(4)) {
+    case 0: new = 0; break;
+    case 1:
+        with = memcpy(copy, s + at, len < sizeof copy ? len : sizeof copy);
+        new = len = len < sizeof copy ? len : sizeof copy;
+        at += len;
+        len = 0;
+        break;
+    default: new = strcspn(with, " ");
+    }
+    memmove(s + at + new, s + at + len, *n - at - len);
+    memcpy(s + at, with, new);
+    *n += new - len;
+}
+
 static void one(const FuzzReader *r, const Seed *seeds, const char *dir,
                 char *s)
 {
@@ -69,8 +106,12 @@ static void one(const FuzzReader *r, const Seed *seeds, const char *dir,
     size_t n = x->n;
 
     memcpy(s, x->s, n);
+    int words = r->words && chance(2);
     for (uint32_t k = 1 + chance(3); k--;)
-        mutate(s, &n);
+        if (words)
+            mutate_words(r->words, s, &n);
+        else
+            mutate(s, &n);
     int same = n == x->n && !memcmp(s, x->s, n);
     const char *why = fuzz_read(a, r, dir, s, n);
     if (why && strstr(why, "out of memory"))

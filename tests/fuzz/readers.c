@@ -363,6 +363,23 @@ static const char *read_schedule(Arena *a, const char *path)
     return schedule_read(a, path) ? NULL : "cannot be read";
 }
 
+/* What takes the place of tokens in mutants of models. */
+static const char hostile_words[] =
+    "nil true 0 -1 1.5 0/0 1/0 -1/0 2^63 math.mininteger math.maxinteger 1e300 "
+    "\"\" \"hidden\" \"batch\" \"seq\" \"a\\0b\" \"\\xff\" \"nope\" {} {1} "
+    "{a={}} "
+    "{[x]=1} print x e ids w param input state topk dot sum mean rename split "
+    "merge slice concat shift gather scatter_add softmax rmsnorm rope "
+    "attention "
+    "causal scope loss metric output update hf train data fold precision route "
+    "axes normal(1) function()end (function(...)return...end) setmetatable "
+    "pairs next ipairs select error assert require string.rep table.concat "
+    "string.format math.random .. == ~= < <= // % ^ # - not and or ( ) { } [ ] "
+    "= "
+    ", ; : :: ... end do then return goto break while for in repeat until "
+    "local "
+    "if else elseif <close> <const> --[[ ]] [[";
+
 static const char *read_model(Arena *a, const char *path)
 {
     trace(path, opts_new(a), TRACEquiet);
@@ -463,7 +480,7 @@ const FuzzReader fuzz_readers[] = {
     {"tokenizer", "tokenizer.json", "tests/data/tokenizer/*.json", .read = read_tokenizer, .cost = 20},
     {"eos", "tokenizer_config.json", "tests/fuzz/seeds/tokenizer_config*.json", .beside = beside_eos, .read = read_eos, .cost = 1},
     {"text", "x.txt", "tests/fuzz/seeds/*.txt tests/data/tokenizer/newer.txt", .beside = beside_text, .read = read_text, .cost = 5},
-    {"model", "x.lua", "models/tiny.lua tests/hf/*.lua tests/err/[a-k]*.lua tests/err/[m-z]*.lua", .read = read_model, .cost = 20},
+    {"model", "x.lua", "models/tiny.lua tests/fuzz/seeds/*.lua tests/models/*.lua tests/hf/*.lua tests/err/[a-k]*.lua tests/err/[m-z]*.lua", .read = read_model, .cost = 20, .words = hostile_words},
     {0}
 };
 /* clang-format on */

@@ -19,6 +19,8 @@ typedef struct FuzzReader {
     const char *(*read)(Arena *a, const char *path);
     int strict; /* no other bytes than a seed's are taken */
     int cost;   /* of reading one: about 0.1 ms each */
+    /* Of texts: what takes the place of their words in half of the mutants. */
+    const char *words;
 } FuzzReader;
 
 extern const FuzzReader fuzz_readers[]; /* ends with name null */

@@ -14,7 +14,7 @@
 #include "../../runtime/runtime.h"
 #include "../unit/attn_cases.h"
 
-enum { TIMES = 5, SHARED = 3 }; /* SHARED: latent attention's operand */
+enum { TIMES = 5 };
 static const double allowed = 1e-2;
 
 /* batch kv group seq key dim rot vdim */
@@ -137,68 +137,17 @@ static void *compiled(const Group *k)
 
 typedef struct Device {
     Run r;
-    Node *delta; /* sums of result times gradient */
-    Table *at;   /* node -> its memory */
+    Table *at; /* node -> its memory */
     void *fwd, *bwd;
 } Device;
-
-static Group *group(Node *of, int n, Node *const *part)
-{
-    Group *k = alloc(forever, sizeof *k);
-
-    k->fam = of->op == Oattn ? FAMattn : FAMattnback;
-    k->node = alloc(forever, 16 * sizeof *k->node);
-    k->node[k->n++] = of;
-    for (int i = 0; i < n; i++)
-        if (part[i])
-            k->node[k->n++] = part[i];
-    k->out = k->node + 1;
-    k->nout = k->n - 1;
-    return k;
-}
-
-/* Sums of result times gradient, as the compiler has them made elsewhere. */
-static void use_deltas(Device *d)
-{
-    Run *r = &d->r;
-    Node *part = r->lse->in[0];
-
-    d->delta = g_node(r->m.g, Opart, NULL, 1, &part);
-    d->delta->i = 1;
-    d->delta->dt = r->lse->dt;
-    d->delta->nd = r->lse->nd;
-    memcpy(d->delta->dim, r->lse->dim, sizeof d->delta->dim);
-    infer(r->m.g, d->delta);
-    d->delta->op = Oinput;
-    r->back->in[r->m.nop] = d->delta;
-}
-
-/* The key that heads share has a gradient of each head. */
-static void part_heads(Device *d)
-{
-    Run *r = &d->r;
-    Node *p = r->grad[SHARED];
-    int at = dim_of(p, r->m.key);
-
-    memmove(p->dim + at + 1, p->dim + at,
-            (size_t)(p->nd++ - at) * sizeof *p->dim);
-    p->dim[at] = (Dim){ r->m.kv, r->m.kv->n };
-    p->dt = Df32;
-}
 
 static void lower(Device *d, const Form *c, Dtype dt)
 {
     Run *r = &d->r;
 
     attn_build(r, c, dt);
-    use_deltas(d);
-    if (r->grad[SHARED] && c->scores == attn_mla && dt == Dbf16)
-        part_heads(d);
+    attn_kernels_cuda(r);
     d->at = table_new(forever);
-    r->fwd = *group(r->attn, 2, (Node *[]){ r->out, r->lse });
-    r->bwd = *group(r->back, r->m.nop, r->grad);
-    attn_lower_cuda(r->m.g, &r->fwd, forever);
-    attn_lower_cuda(r->m.g, &r->bwd, forever);
     d->fwd = compiled(&r->fwd);
     d->bwd = compiled(&r->bwd);
 }
@@ -299,22 +248,10 @@ static void clear(Device *d, Node *const *n, int count)
 
 static void make_deltas(Device *d)
 {
-    const Node *out = d->r.out, *delta = d->delta;
-    void *p = fetch(d, out);
-    double *y = attn_loaded(out, p);
-    double *sum = calloc((size_t)g_elems(delta), sizeof *sum);
+    void *p = fetch(d, d->r.out);
+    double *y = attn_loaded(d->r.out, p), *sum = attn_deltas(&d->r, y);
 
-    for (int64_t i = 0; i < g_elems(out); i++) {
-        int64_t at = 0, rest = i, stride = 1, step[MAXD];
-        for (int k = delta->nd; k-- > 0; stride *= delta->dim[k].n)
-            step[k] = stride;
-        for (int k = out->nd; k-- > 0; rest /= out->dim[k].n) {
-            int m = dim_of(delta, out->dim[k].a);
-            at += m < 0 ? 0 : rest % out->dim[k].n * step[m];
-        }
-        sum[at] += y[i] * d->r.w[i];
-    }
-    send(d, delta, sum);
+    send(d, d->r.delta, sum);
     free(sum);
     free(y);
     free(p);
@@ -335,47 +272,6 @@ static void run_form(Device *d)
 
 /* ---- comparing ----------------------------------------------------------- */
 
-static int results(const Run *r, Node **out, const char **name)
-{
-    int n = 0;
-
-    out[n] = r->out, name[n++] = "out";
-    out[n] = r->lse, name[n++] = "lse";
-    for (int i = 0; i < r->m.nop; i++)
-        if (r->grad[i])
-            out[n] = r->grad[i], name[n++] = strf(forever, "d%d", i);
-    return n;
-}
-
-static double distance(const double *x, const double *y, int64_t n)
-{
-    double d = 0, all = 0;
-
-    for (int64_t i = 0; i < n; i++) {
-        if (isinf(y[i]) && x[i] == y[i])
-            continue;
-        d += (x[i] - y[i]) * (x[i] - y[i]);
-        all += y[i] * y[i];
-    }
-    return sqrt(d / (all > 0 ? all : 1));
-}
-
-/* n numbers: of those that are more, sums over what stands before the keys. */
-static double *summed(const Device *d, const Node *p, double *x, int64_t n)
-{
-    int64_t heads = g_elems(p) / n, inner = 1;
-    double *y = calloc((size_t)n, sizeof *y);
-
-    for (int k = p->nd; k-- > dim_of(p, d->r.m.kv) + 1;)
-        inner *= p->dim[k].n;
-    if (heads == 1)
-        inner = n;
-    for (int64_t i = 0; i < n * heads; i++)
-        y[i / inner / heads * inner + i % inner] += x[i];
-    free(x);
-    return y;
-}
-
 static int check(const Form *c)
 {
     Device *d = calloc(2, sizeof *d), *ref = d + 1;
@@ -388,8 +284,8 @@ static int check(const Form *c)
     lower(ref, c, Df32);
     give_values(d, NULL);
     give_values(ref, d);
-    int n = results(&d->r, out, name);
-    results(&ref->r, want, name);
+    int n = attn_results(&d->r, out, name);
+    attn_results(&ref->r, want, name);
     run_form(ref);
     run_form(d);
     for (int i = 0; i < n; i++)
@@ -401,8 +297,9 @@ static int check(const Form *c)
     for (int i = 0; i < n; i++) {
         void *again = fetch(d, out[i]), *right = fetch(ref, want[i]);
         int64_t size = g_elems(want[i]);
-        double *x = summed(d, out[i], attn_loaded(out[i], again), size);
-        double e = distance(x, attn_loaded(want[i], right), size);
+        double *x =
+            attn_summed(&d->r, out[i], attn_loaded(out[i], again), size);
+        double e = attn_distance(x, attn_loaded(want[i], right), size);
         differ += memcmp(first[i], again, bytes_of(out[i])) != 0;
         bad += !(e <= allowed);
         printf(" %s %.2g", name[i], e);

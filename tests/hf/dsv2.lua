@@ -23,7 +23,7 @@ local function latent_attention(x)                       -- keys and values from
   local kn  = dot(ckv, param("wk_nope", "kvr heads nope"), "kvr")
   local v   = dot(ckv, param("wv", "kvr heads dim"), "kvr")
   kr, kn, v = rename(kr, {seq="key"}), rename(kn, {seq="key"}), rename(v, {seq="key"})
-  local s   = (dot(qn, kn, "nope") + dot(qr, kr, "rot")) * (sharpen^2 / math.sqrt(16 + 8))
+  local s   = (dot(qn, kn, "nope") + dot(qr, kr, "rot")) * (sharpen^2 / math.sqrt(size("nope") + size("rot")))
   local y   = attention(causal(s, "seq", "key"), v, "key")
   return dot(y, param("wo", "heads dim hidden"), "heads dim")
 end

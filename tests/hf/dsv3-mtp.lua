@@ -25,7 +25,7 @@ local function latent_attention(x)
   local kn  = dot(ckv, param("wk_nope", "kvr heads nope"), "kvr")
   local v   = dot(ckv, param("wv", "kvr heads dim"), "kvr")
   kr, kn, v = rename(kr, {seq="key"}), rename(kn, {seq="key"}), rename(v, {seq="key"})
-  local s   = (dot(qn, kn, "nope") + dot(qr, kr, "rot")) * (sharpen^2 / math.sqrt(16 + 8))
+  local s   = (dot(qn, kn, "nope") + dot(qr, kr, "rot")) * (sharpen^2 / math.sqrt(size("nope") + size("rot")))
   local y   = attention(causal(s, "seq", "key"), v, "key")
   return dot(y, param("wo", "heads dim hidden"), "heads dim")
 end
@@ -77,7 +77,7 @@ end
 x = norm("norm", x, "hidden")
 local ahead = { [0]=x }
 for n = 1, mtp do
-  ahead[n] = scope("mtp." .. n - 1, further, ahead[n - 1], n)
+  ahead[n] = scope({ "mtp", n - 1, kind="mtp" }, further, ahead[n - 1], n)
 end
 
 local head = param("head", "hidden vocab")

@@ -18,7 +18,7 @@ local function mla(x)
   local kr = rename(turn(dot(x, param("wk_rope", "hidden rot"), "hidden")), {seq="key"})
   local kn = rename(dot(ckv, param("wk_nope", "kvr heads nope"), "kvr"), {seq="key"})
   local v  = rename(dot(ckv, param("wv", "kvr heads dim"), "kvr"), {seq="key"})
-  local s = (dot(qn, kn, "nope") + dot(qr, kr, "rot")) * (mscale^2 / math.sqrt(24))
+  local s = (dot(qn, kn, "nope") + dot(qr, kr, "rot")) * (mscale^2 / math.sqrt(size("nope") + size("rot")))
   return dot(attention(causal(s, "seq", "key"), v, "key"), param("wo", "heads dim hidden"), "heads dim")
 end
 

@@ -16,6 +16,7 @@
 
 #include "../../frontend/frontend.h"
 #include "../../runtime/runtime.h"
+#include "../unit/share.h"
 
 enum { STEPS = 10 };
 
@@ -111,21 +112,17 @@ static Exec *reference_gradients(Run *r)
     return y;
 }
 
-/* |got - want| / |want|, euclidean norms. */
-static double difference(Run *r, Exec *y, const char *param, double scale)
+static double difference(Run *r, Exec *y, const Tensor *t, double scale)
 {
-    int64_t n = exec_read(y, param, 0, NULL, 0);
+    int64_t n = exec_read(y, t->name, 0, NULL, 0);
     double *want = alloc(forever, (size_t)n * sizeof *want);
-    double *got = alloc(forever, (size_t)n * sizeof *got), size = 0, diff = 0;
+    double *got = alloc(forever, (size_t)n * sizeof *got);
 
-    exec_read(y, param, 0, want, n);
-    exec_read(r->x, strf(forever, "optim.m.%s", param), 0, got, n);
-    for (int64_t i = 0; i < n; i++) {
-        double d = got[i] * scale - want[i];
-        size += want[i] * want[i];
-        diff += d * d;
-    }
-    return sqrt(diff / size);
+    exec_read(y, t->name, 0, want, n);
+    exec_read(r->x, strf(forever, "optim.m.%s", t->name), 0, got, n);
+    for (int64_t i = 0; i < n; i++)
+        got[i] *= scale;
+    return tensor_apart(t, got, want);
 }
 
 static void compare_gradients(Run *r, Exec *y)
@@ -137,7 +134,7 @@ static void compare_gradients(Run *r, Exec *y)
     for (int i = 0; i < role->ntensor; i++)
         if (!strcmp(role->tensor[i].kind, "param"))
             report(r, strf(forever, "gradient of %s", role->tensor[i].name),
-                   difference(r, y, role->tensor[i].name, 1 / (1 - b[0])),
+                   difference(r, y, &role->tensor[i], 1 / (1 - b[0])),
                    r->pol->grad);
 }
 

@@ -7,7 +7,7 @@ local function attn(x)
   local q = rope(dot(x, param("wq", "hidden kv group dim"), "hidden"), "dim", "seq", 1e4)
   local k = rope(dot(x, param("wk", "hidden kv dim"), "hidden"), "dim", "seq", 1e4)
   local v = rename(dot(x, param("wv", "hidden kv dim"), "hidden"), {seq="key"})
-  local s = dot(q, rename(k, {seq="key"}), "dim") / math.sqrt(16)
+  local s = dot(q, rename(k, {seq="key"}), "dim") / math.sqrt(size("dim"))
   return dot(attention(causal(s, "seq", "key"), v, "key"), param("wo", "kv group dim hidden"), "kv group dim")
 end
 
@@ -33,7 +33,7 @@ end
 local logits = dot(scope("norm", rmsnorm, x, "hidden"), param("head", "hidden vocab"), "hidden")
 loss("lm", mean(cross_entropy(f32(logits), labels, "vocab"), "batch seq"))
 output("logits", logits)
-loss("aux", 8 * sum((shares[1] + shares[2]) / 2 * ((probs[1] + probs[2]) / 2), "expert"), 0.02)
+loss("aux", size("expert") * sum((shares[1] + shares[2]) / 2 * ((probs[1] + probs[2]) / 2), "expert"), 0.02)
 
 hf {
   ["embed"]                      = { "model.embed_tokens.weight", "vocab hidden" },

@@ -5,7 +5,7 @@ local function attn(x)
   local q = rope(dot(x, param("wq", "hidden kv group dim"), "hidden"), "dim", "seq", 1e6)
   local k = rope(dot(x, param("wk", "hidden kv dim"), "hidden"), "dim", "seq", 1e6)
   local v = rename(dot(x, param("wv", "hidden kv dim"), "hidden"), {seq="key"})
-  local s = dot(q, rename(k, {seq="key"}), "dim") / math.sqrt(16)
+  local s = dot(q, rename(k, {seq="key"}), "dim") / math.sqrt(size("dim"))
   return dot(attention(causal(s, "seq", "key"), v, "key"), param("wo", "kv group dim hidden"), "kv group dim")
 end
 

@@ -11,7 +11,7 @@ local function attend(x)                                 -- all heads are normal
   q = rope(scope("q_norm", rmsnorm, q, "heads dim", eps), "dim", "seq", 1e4)
   k = rope(scope("k_norm", rmsnorm, k, "heads dim", eps), "dim", "seq", 1e4)
   k, v = rename(k, {seq="key"}), rename(v, {seq="key"})
-  local s = causal(dot(q, k, "dim") / 4, "seq", "key")
+  local s = causal(dot(q, k, "dim") / math.sqrt(size("dim")), "seq", "key")
   return dot(attention(s, v, "key"), param("wo", "heads dim hidden"), "heads dim")
 end
 

@@ -12,7 +12,7 @@ local function attend(x)                                 -- grouped-query attent
   local k = rope(project(x, "k", "kv dim"), "dim", "seq", 1e6)
   local v = project(x, "v", "kv dim")
   k, v = rename(k, {seq="key"}), rename(v, {seq="key"})
-  local s = causal(dot(q, k, "dim") / 4, "seq", "key")
+  local s = causal(dot(q, k, "dim") / math.sqrt(size("dim")), "seq", "key")
   return dot(attention(s, v, "key"), param("wo", "kv group dim hidden"), "kv group dim")
 end
 

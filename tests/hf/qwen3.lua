@@ -8,7 +8,7 @@ local function attn(x)
   local v = rename(dot(x, param("wv", "hidden kv dim"), "hidden"), {seq="key"})
   q = rope(scope("q_norm", rmsnorm, q, "dim", 1e-6), "dim", "seq", 1e6)
   k = rope(scope("k_norm", rmsnorm, k, "dim", 1e-6), "dim", "seq", 1e6)
-  local s = dot(q, rename(k, {seq="key"}), "dim") / math.sqrt(24)
+  local s = dot(q, rename(k, {seq="key"}), "dim") / math.sqrt(size("dim"))
   return dot(attention(causal(s, "seq", "key"), v, "key"), param("wo", "kv group dim hidden"), "kv group dim")
 end
 

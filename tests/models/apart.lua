@@ -10,7 +10,7 @@ local function attn(x)
   local q = rope(dot(x, param("wq", "hidden heads dim"), "hidden"), "dim", "seq", 1e4)
   local k = rope(dot(x, param("wk", "hidden heads dim"), "hidden"), "dim", "seq", 1e4)
   local v = rename(dot(x, param("wv", "hidden heads dim"), "hidden"), {seq="key"})
-  local s = dot(q, rename(k, {seq="key"}), "dim") / 2
+  local s = dot(q, rename(k, {seq="key"}), "dim") / math.sqrt(size("dim"))
   return dot(attention(causal(s, "seq", "key"), v, "key"), param("wo", "heads dim hidden"), "heads dim")
 end
 
@@ -27,7 +27,7 @@ local function moe(x, i)
   local p = softmax(z, "expert")
   local g, e = topk(p, 2, "expert")
   local share = mean(sum(one_hot(e, "expert"), "top"), "batch seq")
-  loss("balance", 8 * sum(mean(p, "batch seq") * share, "expert"), 0.02)
+  loss("balance", size("expert") * sum(mean(p, "batch seq") * share, "expert"), 0.02)
   local lse = logsumexp(z, "expert")
   loss("z", mean(lse * lse, "batch seq"), 0.001)
   local w1, w3 = param("w1", "expert hidden ffn", normal(0.2)), param("w3", "expert hidden ffn", normal(0.2))

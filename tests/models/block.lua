@@ -10,7 +10,7 @@ local function attn(x)
   local k = rope(dot(x, param("wk", "hidden heads dim"), "hidden"), "dim", "seq", 1e4)
   local v = dot(x, param("wv", "hidden heads dim"), "hidden")
   k, v = rename(k, {seq="key"}), rename(v, {seq="key"})
-  local s = causal(dot(q, k, "dim") / math.sqrt(8), "seq", "key")
+  local s = causal(dot(q, k, "dim") / math.sqrt(size("dim")), "seq", "key")
   return dot(attention(s, v, "key"), param("wo", "heads dim hidden"), "heads dim")
 end
 

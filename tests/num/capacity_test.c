@@ -13,9 +13,15 @@
 #include "../../runtime/runtime.h"
 #include "../unit/share.h"
 
-enum { B = 2, Q = 8, T = B * Q, H = 2, E = 4, V = 8, MICRO = 8, MAXK = 2 };
+enum { MAXTOKEN = 21, H = 2, E = 4, V = 8, MICRO = 8, MAXK = 2 };
 
-/* Sums of at most T * MICRO terms of size about 1. */
+/* Of a micro-batch: as the model says, and odd, so that nothing divides it. */
+static const struct {
+    int batch, seq;
+} shapes[] = { { 2, 8 }, { 3, 7 } };
+static int tokens;
+
+/* Sums of at most MAXTOKEN * MICRO terms of size about 1. */
 static const double TOL = 1e-12;
 
 typedef struct Setting {
@@ -54,7 +60,7 @@ static int id_at(int64_t i)
 /* ---- by hand ------------------------------------------------------------- */
 
 typedef struct Params {
-    double logits[V][E], bias[E], x[V][H], w[E][H], s[T];
+    double logits[V][E], bias[E], x[V][H], w[E][H], s[MAXTOKEN];
 } Params;
 
 typedef struct Token {
@@ -93,7 +99,7 @@ static void fill_experts(Token *t, int k, int room, int first)
         for (int r = 0; r < room; r++) {
             int *best = NULL;
             double weight = 0;
-            for (int i = 0; i < T; i++)
+            for (int i = 0; i < tokens; i++)
                 for (int c = 0; c < k; c++)
                     if (t[i].e[c] == e && !t[i].kept[c] &&
                         (!best || (!first && t[i].p[e] > weight))) {
@@ -138,20 +144,21 @@ static double by_hand(const Params *p, const Setting *s, int k, Params *d,
     double loss = 0;
     int room =
         s->factor > 0
-            ? (int)fmin(T, fmax(1, ceil((double)(T * k) / E * s->factor)))
-            : T;
+            ? (int)fmin(tokens,
+                        fmax(1, ceil((double)(tokens * k) / E * s->factor)))
+            : tokens;
 
     memset(d, 0, sizeof *d);
     *dropped = 0;
     for (int m = 0; m < MICRO; m++) {
-        Token t[T] = { 0 };
-        for (int i = 0; i < T; i++) {
-            softmax(p, id_at(m * T + i), t[i].p);
+        Token t[MAXTOKEN] = { 0 };
+        for (int i = 0; i < tokens; i++) {
+            softmax(p, id_at(m * tokens + i), t[i].p);
             choose(&t[i], k);
         }
         fill_experts(t, k, room, s->first);
-        for (int i = 0; i < T; i++) {
-            add_token(p, &t[i], i, id_at(m * T + i), k, d, &loss);
+        for (int i = 0; i < tokens; i++) {
+            add_token(p, &t[i], i, id_at(m * tokens + i), k, d, &loss);
             for (int c = 0; c < k; c++)
                 *dropped += !t[i].kept[c];
         }
@@ -207,10 +214,15 @@ static const struct { const char *name; size_t at, n; } fields[] = {
     { "logits", offsetof(Params, logits), V * E },
     { "bias", offsetof(Params, bias), E },
     { "x", offsetof(Params, x), V * H }, { "w", offsetof(Params, w), E * H },
-    { "s", offsetof(Params, s), T },
+    { "s", offsetof(Params, s), 0 },
 };
 /* clang-format on */
 enum { NFIELD = sizeof fields / sizeof *fields };
+
+static int64_t field_n(int i)
+{
+    return fields[i].n ? (int64_t)fields[i].n : tokens; /* of s */
+}
 
 static double *field(Params *p, int i)
 {
@@ -220,9 +232,9 @@ static double *field(Params *p, int i)
 static void read_all(Exec *x, const char *prefix, const char *scope, Params *p)
 {
     for (int i = 0; i < NFIELD; i++)
-        if (exec_read(
-                x, strf(forever, "%s%s.%s", prefix, scope, fields[i].name), 0,
-                field(p, i), (int64_t)fields[i].n) != (int64_t)fields[i].n)
+        if (exec_read(x,
+                      strf(forever, "%s%s.%s", prefix, scope, fields[i].name),
+                      0, field(p, i), field_n(i)) != field_n(i))
             die("no %s%s.%s", prefix, scope, fields[i].name);
 }
 
@@ -244,11 +256,11 @@ static double compare(Exec *x, const Setting *s, const char *scope, int k,
     *loss += by_hand(before, s, k, &want, &dropped) / MICRO;
     if (s->factor > 0) {
         share = exec_result(x, strf(forever, "metric.%s.dropped", scope));
-        most = worse(most, share, dropped / (double)(MICRO * T * k));
+        most = worse(most, share, dropped / (double)(MICRO * tokens * k));
     }
     read_all(x, "optim.m.", scope, &got); /* (1 - beta1) gradient */
     for (int i = 0; i < NFIELD; i++)
-        for (size_t j = 0; j < fields[i].n; j++)
+        for (int64_t j = 0; j < field_n(i); j++)
             most = worse(most, field(&got, i)[j] / (1 - 0.9),
                          field(&want, i)[j] / MICRO);
     for (int e = 0; s->idle && e < E; e++)
@@ -294,20 +306,34 @@ static void run_case(const char *fold, const Setting *s, Plan *p)
     fflush(stdout);
 }
 
+enum {
+    NS = sizeof settings / sizeof *settings,
+    NF = sizeof folds / sizeof *folds,
+    NSHAPE = sizeof shapes / sizeof *shapes
+};
+
+/* All settings in all folds, for tokens of one shape after the other. */
 static void run_cases(void)
 {
-    enum {
-        NS = sizeof settings / sizeof *settings,
-        NF = sizeof folds / sizeof *folds
-    };
-    Plan *p[NS * NF];
+    Plan *p[NSHAPE][NS * NF];
+    char *fold[NSHAPE][NF];
 
-    for (int i = 0; i < NS * NF; i++)
-        p[i] =
-            plan_of("tests/models/room.lua", folds[i % NF], &settings[i / NF]);
-    share_kernels(p, NS * NF);
-    for (int i = 0; i < NS * NF; i++)
-        run_case(folds[i % NF], &settings[i / NF], p[i]);
+    for (int k = 0; k < NSHAPE; k++)
+        for (int i = 0; i < NF; i++)
+            fold[k][i] =
+                strf(forever, "%s axes.batch=%d axes.seq=%d train.batch=%d",
+                     folds[i], shapes[k].batch, shapes[k].seq,
+                     shapes[k].batch * MICRO);
+    for (int k = 0; k < NSHAPE; k++)
+        for (int i = 0; i < NS * NF; i++)
+            p[k][i] = plan_of("tests/models/room.lua", fold[k][i % NF],
+                              &settings[i / NF]);
+    share_kernels(p[0], NSHAPE * NS * NF);
+    for (int k = 0; k < NSHAPE; k++) {
+        tokens = shapes[k].batch * shapes[k].seq;
+        for (int i = 0; i < NS * NF; i++)
+            run_case(fold[k][i % NF], &settings[i / NF], p[k][i]);
+    }
 }
 
 /* ---- forced balance ------------------------------------------------------ */

@@ -279,6 +279,115 @@ void attn_kernels(Run *r)
     attnback_lower(r->m.g, k, forever);
 }
 
+/* ---- for a GPU ----------------------------------------------------------- */
+
+enum { SHARED = 3 }; /* latent attention's operand that heads share */
+
+static Group group(Node *of, int n, Node *const *part)
+{
+    Group k = { .fam = of->op == Oattn ? FAMattn : FAMattnback };
+
+    k.node = alloc(forever, 16 * sizeof *k.node);
+    k.node[k.n++] = of;
+    for (int i = 0; i < n; i++)
+        if (part[i])
+            k.node[k.n++] = part[i];
+    k.out = k.node + 1;
+    k.nout = k.n - 1;
+    return k;
+}
+
+/* Sums of result times gradient, as the compiler has them made elsewhere. */
+static void use_deltas(Run *r)
+{
+    Node *of = r->lse->in[0];
+
+    r->delta = part(r->m.g, of, 1, r->lse->dt, r->lse);
+    r->delta->op = Oinput;
+    r->back->in[r->m.nop] = r->delta;
+}
+
+/* The key that heads share has a gradient of each head. */
+static void part_heads(Run *r)
+{
+    Node *p = r->grad[SHARED];
+    int at = dim_of(p, r->m.key);
+
+    memmove(p->dim + at + 1, p->dim + at,
+            (size_t)(p->nd++ - at) * sizeof *p->dim);
+    p->dim[at] = (Dim){ r->m.kv, r->m.kv->n };
+    p->dt = Df32;
+}
+
+void attn_kernels_cuda(Run *r)
+{
+    use_deltas(r);
+    if (r->grad[SHARED] && r->c->scores == attn_mla && r->m.dt == Dbf16)
+        part_heads(r);
+    r->fwd = group(r->attn, 2, (Node *[]){ r->out, r->lse });
+    r->bwd = group(r->back, r->m.nop, r->grad);
+    attn_lower_cuda(r->m.g, &r->fwd, forever);
+    attn_lower_cuda(r->m.g, &r->bwd, forever);
+}
+
+double *attn_deltas(const Run *r, const double *y)
+{
+    const Node *out = r->out, *delta = r->delta;
+    double *sum = calloc((size_t)g_elems(delta), sizeof *sum);
+
+    for (int64_t i = 0; i < g_elems(out); i++) {
+        int64_t at = 0, rest = i, stride = 1, step[MAXD];
+        for (int k = delta->nd; k-- > 0; stride *= delta->dim[k].n)
+            step[k] = stride;
+        for (int k = out->nd; k-- > 0; rest /= out->dim[k].n) {
+            int m = dim_of(delta, out->dim[k].a);
+            at += m < 0 ? 0 : rest % out->dim[k].n * step[m];
+        }
+        sum[at] += y[i] * r->w[i];
+    }
+    return sum;
+}
+
+int attn_results(const Run *r, Node **out, const char **name)
+{
+    int n = 0;
+
+    out[n] = r->out, name[n++] = "out";
+    out[n] = r->lse, name[n++] = "lse";
+    for (int i = 0; i < r->m.nop; i++)
+        if (r->grad[i])
+            out[n] = r->grad[i], name[n++] = strf(forever, "d%d", i);
+    return n;
+}
+
+double attn_distance(const double *x, const double *y, int64_t n)
+{
+    double d = 0, all = 0;
+
+    for (int64_t i = 0; i < n; i++) {
+        if (isinf(y[i]) && x[i] == y[i])
+            continue;
+        d += (x[i] - y[i]) * (x[i] - y[i]);
+        all += y[i] * y[i];
+    }
+    return sqrt(d / (all > 0 ? all : 1));
+}
+
+double *attn_summed(const Run *r, const Node *p, double *x, int64_t n)
+{
+    int64_t heads = g_elems(p) / n, inner = 1;
+    double *y = calloc((size_t)n, sizeof *y);
+
+    for (int k = p->nd; k-- > dim_of(p, r->m.kv) + 1;)
+        inner *= p->dim[k].n;
+    if (heads == 1)
+        inner = n;
+    for (int64_t i = 0; i < n * heads; i++)
+        y[i / inner / heads * inner + i % inner] += x[i];
+    free(x);
+    return y;
+}
+
 void attn_build(Run *r, const Form *c, Dtype dt)
 {
     Build *m = &r->m;

@@ -38,6 +38,7 @@ typedef struct Run {
     const Form *c;
     Build m;
     Node *attn, *out, *lse, *dout, *back, *grad[12];
+    Node *delta; /* cuda: sums of result times gradient */
     Group fwd, bwd;
     double *x[12], *w;      /* operands, dout, as doubles */
     double *y, *l, *dx[12]; /* results */
@@ -47,6 +48,9 @@ typedef void Entry(void *const *buf, const int64_t *iv, int64_t lo, int64_t hi);
 
 void attn_build(Run *r, const Form *c, Dtype dt);
 void attn_kernels(Run *r); /* lower both groups */
+/* For a GPU: backward reads delta, and latent attention's gradient of the key
+ * that heads share is one of each head. */
+void attn_kernels_cuda(Run *r);
 /* Every form in every dtype, with kernels and random values: the same numbers
  * in all dtypes. */
 void attn_prepare(Run (*all)[NDT], const Form *c, int n);
@@ -57,5 +61,14 @@ void *attn_stored(const Node *n, const double *x); /* null: all NaN */
 double *attn_loaded(const Node *n, const void *p);
 /* The numbers of a buffer, or null for one to be written. */
 const double *attn_known(const Run *r, const Node *n);
+
+/* What a backward for a GPU reads, from a result. */
+double *attn_deltas(const Run *r, const double *y);
+/* Results and their names, at most 16. */
+int attn_results(const Run *r, Node **out, const char **name);
+/* A result as n numbers: of those that are more, sums over heads. Takes x. */
+double *attn_summed(const Run *r, const Node *p, double *x, int64_t n);
+double attn_distance(const double *x, const double *y,
+                     int64_t n); /* |x-y|/|y| */
 
 #endif

@@ -169,7 +169,7 @@ static void test_files(void **state)
 
     (void)state;
     fill(made, sizeof made);
-    assert_int_equal(ckpt_write(path, (char *)made, sizeof made), 0);
+    assert_int_equal(file_write(path, made, sizeof made), 0);
     const uint8_t *data = ckpt_map(path, &size, 0);
     assert_non_null(data);
     View bf16 = { .data = data, .dt = "BF16" };

@@ -294,6 +294,16 @@ static int route(Case *c, int i)
     return 1;
 }
 
+/* Two weights only, but for their last bits: many pairs tie. */
+static Node *tied(Case *c, Node *x)
+{
+    double *v = c->val[c->nleaf - 1];
+
+    for (int64_t i = 0; i < g_elems(x); i++)
+        v[i] = (v[i] > 0 ? 0.75 : 0.25) * (1 + 1e-14 * uniform());
+    return x;
+}
+
 /* Room for fewer, or for more, than come: 2 x 4 tokens, 5 experts, one idle. */
 static int keep(Case *c, int i)
 {
@@ -304,6 +314,7 @@ static int keep(Case *c, int i)
     } s[] = {
         { "one each", 2, 1 },  { "three each", 2, 3 }, { "room for all", 1, 9 },
         { "the first", 2, 2 }, { "micro", 1, 1 },
+        { "ties", 2, 1 },      { "more ties", 2, 2 },
     };
     /* clang-format on */
     if (i >= (int)(sizeof s / sizeof *s))
@@ -316,6 +327,8 @@ static int keep(Case *c, int i)
     c->out = build(c, 2, in, "expert", "");
     c->out->i = s[i].rows;
     c->out->j = i == 3;
+    if (i > 4)
+        tied(c, in[1]);
     infer(c->g, c->out);
     return 1;
 }

@@ -2,7 +2,8 @@
 # fail: what goes wrong under mpirun is said in one line, by one rank, and ends
 # the run with a status that is not zero: a wrong world, a fold that does not
 # divide, different plans, numbers that are no numbers, a dead rank, a stopped
-# rank before and after the first step.
+# rank before and after the first step, and in a save; a disk that is slow is no
+# failure.
 cd "$(dirname "$0")/../.." || exit 2
 : "${PLEAT:=$PWD/build/pleat}"
 dir=$PWD/build/tests/fail
@@ -11,7 +12,7 @@ export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 export OMPI_MCA_rmaps_base_oversubscribe=1
 mpirun --version >/dev/null 2>&1 ||
     { echo "ok - fail # SKIP no mpirun"; exit 0; }
-printf '1..8\n'
+printf '1..10\n'
 bad=0
 small="axes.batch=2 axes.seq=16 train.batch=8 train.steps=100000"
 small="$small train.log_every=1 fold.ep=4 data.train=../LICENSE data.valid=../LICENSE"
@@ -73,5 +74,18 @@ strike STOP stop &
 is "a rank hangs" 3 "over .*tiny.lua:[0-9]*.*waits for rank .*does not answer" \
     mpirun -q -n 4 "$PLEAT" run "$dir/a.plan" name="$dir/stop"
 wait
+saves="fold.ep=2 train.batch=4 train.steps=4 train.save_every=2"
+export FAULT_IN=optim.safetensors FAULT_RANK=1
+is "a rank hangs in a save" 3 "waits for rank 1 .*does not answer" \
+    env FAULT=stop:1 LD_PRELOAD="$(dirname "$PLEAT")/tests/unit/faultfs.so" \
+    mpirun -q -n 2 "$PLEAT" run tiny.lua $small $saves name="$dir/stopped"
+FAULT=slow:1 LD_PRELOAD="$(dirname "$PLEAT")/tests/unit/faultfs.so" \
+    mpirun -q -n 2 "$PLEAT" run tiny.lua $small $saves name="$dir/slow" >"$dir/log" 2>"$dir/err" &&
+    [ "$(cat "$dir/slow/ckpt/latest")" = step-00000004 ]
+if [ $? = 0 ]; then echo "ok - fail: a slow disk is none"; else
+    echo "not ok - fail: a slow disk is none"
+    sed 's/^/# /' "$dir/err" | head -n 20
+    bad=1
+fi
 }
 exit $bad

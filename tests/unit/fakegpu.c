@@ -4,7 +4,9 @@
  * zeros are done, in graphs when these are launched. A copy to the host is done
  * when its event is asked for the second time, so what reads too early reads
  * old values. Memory begins as 1.0f everywhere; a result that is still 1.0f
- * comes as 1 + 0.001 * (runs so far), so it tells which run it is of.
+ * comes as 1 + 0.001 * (runs so far), so it tells which run it is of. Copies on
+ * another stream than the first are done when somebody waits for them, and not
+ * earlier; a run that ends while some are not done has forgotten to wait.
  *
  * FAKE_GPU="key=value ..." sets
  *   count, name, major, minor   the devices; name7: what rank 7 has
@@ -24,6 +26,7 @@
 #define _GNU_SOURCE
 #include <limits.h>
 #include <math.h>
+#include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -40,6 +43,7 @@ typedef struct Op {
     const void *from;
     size_t n;
     int begins; /* tells that a collective does */
+    int waits;  /* for what is on its way beside */
 } Op;
 typedef struct Graph {
     Op *op;
@@ -49,6 +53,7 @@ typedef struct Event {
     int asked, run;
     Op copy;
     double at;
+    int beside; /* recorded on another stream than the first */
 } Event;
 
 static Op result; /* to the host, not done yet */
@@ -186,9 +191,37 @@ static int waits(int run)
     return !aborted && (from_run("stuck", run) || from_run("broken", run));
 }
 
+/* Copies on other streams than the first. */
+static struct {
+    pthread_mutex_t lock;
+    Op op[256];
+    int n;
+} late = { .lock = PTHREAD_MUTEX_INITIALIZER };
+
+static void act(Op o);
+
+static void do_late(void)
+{
+    pthread_mutex_lock(&late.lock);
+    for (int i = 0; i < late.n; i++)
+        act(late.op[i]);
+    late.n = 0;
+    pthread_mutex_unlock(&late.lock);
+}
+
+static int is_late(void)
+{
+    pthread_mutex_lock(&late.lock);
+    int n = late.n;
+    pthread_mutex_unlock(&late.lock);
+    return n > 0;
+}
+
 static void act(Op o)
 {
-    if (o.from)
+    if (o.waits)
+        do_late();
+    else if (o.from)
         memmove(o.to, o.from, o.n);
     else
         memset(o.to, 0, o.n);
@@ -226,13 +259,13 @@ int cuMemcpyDtoH_v2(void *to, uint64_t from, size_t n)
 int cuMemcpyHtoDAsync_v2(uint64_t to, const void *from, size_t n, void *s)
 {
     (void)s;
-    return enqueue((Op){ at(to), from, n, 0 });
+    return enqueue((Op){ at(to), from, n, 0, 0 });
 }
 
 int cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t n, void *s)
 {
     (void)s;
-    return enqueue((Op){ at(to), at(from), n, 0 });
+    return enqueue((Op){ at(to), at(from), n, 0, 0 });
 }
 
 int cuMemsetD32Async(uint64_t p, unsigned v, size_t n, void *s)
@@ -242,7 +275,7 @@ int cuMemsetD32Async(uint64_t p, unsigned v, size_t n, void *s)
     (void)s;
     (void)n;
     *word = v;
-    return enqueue((Op){ at(p), word, sizeof *word, !(v & 1) });
+    return enqueue((Op){ at(p), word, sizeof *word, !(v & 1), 0 });
 }
 
 int cuMemHostGetDevicePointer_v2(uint64_t *p, void *host, unsigned flags)
@@ -256,17 +289,47 @@ int cuMemsetD8Async(uint64_t p, unsigned char v, size_t n, void *s)
 {
     (void)s;
     (void)v;
-    return enqueue((Op){ at(p), NULL, n, 0 });
+    return enqueue((Op){ at(p), NULL, n, 0, 0 });
+}
+
+static void *first;
+
+int cuStreamCreate(void **s, unsigned flags)
+{
+    static int n;
+
+    (void)flags;
+    *s = (void *)(intptr_t)++n;
+    first = first ? first : *s;
+    return 0;
+}
+
+int cuStreamWaitEvent(void *s, void *event, unsigned flags)
+{
+    Event *e = event;
+
+    if (s != first || !e->beside)
+        return 0;
+    return !flags == !capturing ? enqueue((Op){ .waits = 1 }) : 905;
 }
 
 int cuMemcpyDtoHAsync_v2(void *to, uint64_t from, size_t n, void *s)
 {
-    (void)s;
+    if (s != first) {
+        pthread_mutex_lock(&late.lock);
+        late.op[late.n++ % 256] = (Op){ to, at(from), n, 0, 0 };
+        pthread_mutex_unlock(&late.lock);
+        return 0;
+    }
+    if (is_late() && !waits(runs + 1)) {
+        fprintf(stderr, "fakegpu: run %d did not wait for copies\n", runs);
+        abort();
+    }
     if (n > 1 << 20) { /* no results */
         memcpy(to, at(from), n);
         return 0;
     }
-    result = (Op){ to, at(from), n, 0 };
+    result = (Op){ to, at(from), n, 0, 0 };
     runs++;
     return 0;
 }
@@ -338,11 +401,12 @@ int cuEventRecord(void *event, void *s)
     Event *e = event;
     void *now = malloc(result.n + 1);
 
-    (void)s;
-    if (!result.n)
+    e->beside = s != first;
+    e->asked = 0;
+    if (!result.n || e->beside)
         return 0;
     memcpy(now, result.from, result.n);
-    *e = (Event){ 0, runs, { result.to, now, result.n, 0 }, 0 };
+    *e = (Event){ 0, runs, { result.to, now, result.n, 0, 0 }, 0, 0 };
     result.n = 0;
     return 0;
 }
@@ -363,6 +427,12 @@ int cuEventQuery(void *event)
 {
     Event *e = event;
 
+    if (e->beside && !faulted) {
+        int ready = e->asked++ > 0;
+        if (ready)
+            do_late();
+        return ready ? 0 : NOTREADY;
+    }
     faulted |= e->copy.n && e->run == atoi(setting("fault", "0"));
     if (faulted)
         return ILLEGAL;

@@ -183,6 +183,34 @@ static void local_function_wraps_layer(void **state)
     assert_non_null(find(g, Ocall, "attention"));
 }
 
+/* Orders, random numbers and names of tables are the same in every run, and
+ * what a model does to Lua's own tables is not seen by the layers. */
+static void nothing_by_chance(void **state)
+{
+    (void)state;
+    traced("axes { a=2 } output('y', iota('a'))\n"
+           "local t = { z=1, y=2, [3]=3, [1.5]=4, [true]=5, [1]=6 }\n"
+           "local keys = {}\n"
+           "for k in pairs(t) do keys[#keys + 1] = tostring(k) end\n"
+           "assert(table.concat(keys, ' ') == '1 1.5 3 y z true')\n"
+           "local k, n = nil, 0\n"
+           "repeat k = next(t, k) n = n + 1\n"
+           "  assert(k == nil or tostring(k) == keys[n]) until k == nil\n"
+           "assert(n == 7 and next {} == nil)\n"
+           "for name in pairs(t) do t[name] = nil t.z = nil end\n"
+           "assert(next(t) == nil)\n"
+           "assert(tostring {} == 'table' and tostring(print) == 'function')\n"
+           "assert(('%s %5s|%%'):format({}, 'a') == 'table     a|%')\n"
+           "assert(math.random(1000) == 414 and math.random(1000) == 488)\n");
+    const char *rope = "axes { a=2, b=4 } output('y', rope(f32(iota('a') + "
+                       "iota('b')), 'b', 'a', 1e4, { yarn={ factor=2,"
+                       " original=8 } }))\n";
+    Graph *g = traced(rope),
+          *h = traced(
+              strf(forever, "math.log, math.max = print, print %s", rope));
+    assert_string_equal(graph_print(forever, g, 0), graph_print(forever, h, 0));
+}
+
 static Dtype type_of(const Graph *g, const char *output)
 {
     return find(g, Ooutput, output)->in[0]->dt;
@@ -228,6 +256,50 @@ static void every_op_is_a_function(void **state)
     }
     put(&t, "axes { a=2 } output('y', iota('a'))\n");
     traced(t.s);
+}
+
+/* "x tensor, axis axis" -> "x, axis" */
+static const char *argument_names(const char *items)
+{
+    Text t = { .arena = forever };
+
+    for (const char *s = items; *(s += strspn(s, ", "));) {
+        put(&t, "%s%.*s", t.len ? ", " : "", (int)strcspn(s, " ,"), s);
+        s += strcspn(s, ",");
+    }
+    return t.s;
+}
+
+/* What editors show of a function is what it takes; of several ways to write a
+ * call one, and of functions of one kind (sum, mean, ..) the first. */
+static void editors_know_arguments(void **state)
+{
+    extern const char editor_lua[];
+    /* clang-format off */
+    static const struct { const char *name, *items; } rows[] = {
+#define TAKES(name, items) {#name, items},
+#define FIELDS(name, items)
+#include "../../frontend/takes.def"
+#undef TAKES
+#undef FIELDS
+    };
+    /* clang-format on */
+    int seen = 0;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const char *name = rows[i].name;
+        char *head = strf(forever, "\nfunction %s(", name);
+        char *whole =
+            strf(forever, "%s%s) end", head, argument_names(rows[i].items));
+        int other = i && !strcmp(rows[i - 1].name, name);
+        other |= i + 1 < sizeof rows / sizeof *rows &&
+                 !strcmp(rows[i + 1].name, name);
+        if (!other && strstr(editor_lua, head) && !strstr(editor_lua, whole))
+            fail_msg("editor.lua has not: %s", whole + 1);
+        seen += strstr(editor_lua, whole) != NULL;
+    }
+    assert_true(seen >= 50);
 }
 
 /* ---- Hugging Face names -------------------------------------------------- */
@@ -303,6 +375,8 @@ int main(void)
         cmocka_unit_test(local_function_wraps_layer),
         cmocka_unit_test(numbers_take_the_dtype_beside),
         cmocka_unit_test(every_op_is_a_function),
+        cmocka_unit_test(editors_know_arguments),
+        cmocka_unit_test(nothing_by_chance),
         cmocka_unit_test(hf_cuts_tensors),
         cmocka_unit_test(same_text_same_graph),
         cmocka_unit_test(command_line_wins),

@@ -21,9 +21,4 @@ RunStep host_step;
 /* Run the groups in order. */
 void host_run(const Graph *g, Group *const *k, int n, RunStep *f, void *ctx);
 
-/* gridrun.c: with on_grid, loop kernels and rows are those for GPUs. */
-extern int on_grid;
-void *grid_compile(Arena *a, Group *const *k, int n);
-void grid_launch(const Group *k, void *const *buf, void *lib);
-
 #endif

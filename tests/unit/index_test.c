@@ -31,7 +31,7 @@ static void tensor_file(const char *path)
     char *head = st_header(forever, &t, 1, &len, &total);
     uint64_t v = 1;
 
-    assert_int_equal(ckpt_layout(path, head, len, total), 0);
+    assert_null(ckpt_layout(forever, path, head, len, total));
     uint8_t *map = ckpt_map(path, &size, 1);
     assert_non_null(map);
     for (int64_t i = (int64_t)len; i < size; i++) {
@@ -53,7 +53,10 @@ static int setup(void **state)
     tensor_file(strf(forever, "%s/model.safetensors", part));
     tensor_file(strf(forever, "%s/optim.safetensors", part));
     dir = strf(forever, "%s/step-00000007", ckpt);
-    return ckpt_end(forever, ckpt, part, &state0, 0);
+    Pool *pool = pool_open(2);
+    const char *why = ckpt_end(forever, pool, ckpt, part, &state0, NULL);
+    pool_close(pool);
+    return why ? -1 : 0;
 }
 
 static int teardown(void **state)
@@ -131,7 +134,7 @@ static void test_index_of_before(void **state)
     }
     put_hash(&t, t.s, t.len);
     put(&t, "\n");
-    assert_int_equal(ckpt_write(strf(forever, "%s/index", dir), t.s, t.len), 0);
+    assert_int_equal(file_write(strf(forever, "%s/index", dir), t.s, t.len), 0);
     assert_true(is_good());
     uint8_t *p = file("model.safetensors", &n);
     p[PIECE + 5] ^= 1;

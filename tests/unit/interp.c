@@ -121,7 +121,7 @@ static double ew2(const Node *n, double a, double b)
     case Omul: return a * b;
     case Odiv: return a / b;
     case Opow: return pow(a, b);
-    case Omod: return (double)((int64_t)a % (int64_t)b);
+    case Omod: return b == 0 ? 0 : (double)((int64_t)a % (int64_t)b);
     case Omaximum: return a >= b ? a : b;
     case Ominimum: return a <= b ? a : b;
     case Olt: return a < b;
@@ -251,11 +251,21 @@ static double gmmw(const Run *r, const Node *n, Env *e)
     return s;
 }
 
+/* v as weights are compared: 29 bits of an f64, 16 of others. */
+static double coarse(double v, Dtype dt)
+{
+    int exponent, bits = dt == Df64 ? 29 : 16;
+    double m = frexp(v, &exponent);
+
+    return ldexp(round(ldexp(m, bits)), exponent - bits);
+}
+
 /* A pair stays when fewer than `rows` of its expert and micro-batch stand
  * before it. */
 static double keep(const Run *r, const Node *n, Env *e)
 {
-    double x = get(r, n->in[0], e), g = get(r, n->in[1], e);
+    Dtype dt = n->in[1]->dt;
+    double x = get(r, n->in[0], e), g = coarse(get(r, n->in[1], e), dt);
     const Node *v = n->in[0];
     int64_t before = 0, here = place(v, e);
 
@@ -267,7 +277,7 @@ static double keep(const Run *r, const Node *n, Env *e)
         for (int d = 0; d < v->nd; d++)
             if (!strcmp(v->dim[d].a->name, "micro"))
                 other = env_at(&f, v->dim[d].a) != env_at(e, v->dim[d].a);
-        double h = get(r, n->in[1], &f);
+        double h = coarse(get(r, n->in[1], &f), dt);
         before += !other && r->val[v->id][at] == x &&
                   (n->j ? at < here : h > g || (h == g && at < here));
     }

@@ -74,6 +74,10 @@ static void judge_drop(Trial *t, void *lib)
     check(same == (double)n, "in any layout", same / (double)n);
     double kept = share_of(a, NULL, n); /* 36000 trials: 6 deviations */
     check(fabs(kept - 0.75) < 0.014, "keeps three of four", kept);
+    double scaled = 0; /* all elements are 1 */
+    for (int64_t i = 0; i < n; i++)
+        scaled += a[i] == 0 || a[i] == 1 / 0.75;
+    check(scaled == (double)n, "keeps the mean", scaled / (double)n);
     double other = share_of(a, drop(t, 4, 5, 0, lib), n);
     check(fabs(other - 0.625) < 0.016, "differs by step", other);
     other = share_of(a, drop(t, 3, 6, 0, lib), n);

@@ -356,6 +356,62 @@ static void test_alltoall(void **state)
     }
 }
 
+/* What NCCL is told to send and receive, one run after another. */
+typedef struct Run {
+    int64_t out, in, n;
+} Run;
+typedef struct Runs {
+    Run run[LEN];
+    int n;
+} Runs;
+
+static void add_run(void *ctx, int64_t out, int64_t in, int64_t n)
+{
+    Runs *r = ctx;
+
+    r->run[r->n++] = (Run){ out, in, n };
+}
+
+/* The k-th run that one rank sends another goes where that one says its k-th
+ * from the first does: then all have what the collective gives. */
+static void compare_runs(StepKind kind, const int64_t *iv)
+{
+    static Runs to[G]; /* of any rank, by peer */
+    static float by_runs[G][LEN];
+
+    collect(kind, iv);
+    for (int p = 0; p < G; p++) {
+        to[p].n = 0;
+        comm_runs(kind, iv, G, p, add_run, &to[p]);
+    }
+    for (int i = 0; i < G * LEN; i++)
+        by_runs[i / LEN][i % LEN] = -1;
+    for (int me = 0; me < G; me++)
+        for (int p = 0; p < G; p++) {
+            assert_int_equal(to[p].n, to[me].n);
+            for (int k = 0; k < to[p].n; k++) {
+                assert_int_equal(to[p].run[k].n, to[me].run[k].n);
+                memcpy(by_runs[p] + to[me].run[k].in,
+                       sent[me] + to[p].run[k].out,
+                       (size_t)to[p].run[k].n * sizeof(float));
+            }
+        }
+    assert_memory_equal(by_runs, got, sizeof got);
+}
+
+static void test_runs(void **state)
+{
+    int64_t dense[] = { Df32, 5, 14, 0, 0 }, halves[] = { Df32, 5, 14, 3, 1 };
+
+    (void)state;
+    compare_runs(Sallgather, dense);
+    compare_runs(Sallgather, halves);
+    for (int64_t swap = 0; swap < 2; swap++)
+        for (int64_t zig = -3; zig <= 3; zig += 3)
+            compare_runs(Salltoall, (int64_t[]){ Df32, 2, 6, 3, 18, 2, swap,
+                                                 zig, zig ? 1 : 0 });
+}
+
 /* ---- pieces -------------------------------------------------------------- */
 
 typedef struct Seen {
@@ -591,6 +647,7 @@ int main(void)
         cmocka_unit_test(test_allgather),
         cmocka_unit_test(test_reductions),
         cmocka_unit_test(test_alltoall),
+        cmocka_unit_test(test_runs),
         cmocka_unit_test(test_pieces_cover),
         cmocka_unit_test(test_order_is_a_permutation),
         cmocka_unit_test(test_safetensors_refusals),

@@ -272,7 +272,8 @@ static void next_name(void **state)
 {
     Graph *g = tinymoe("fold.tp=3 world=3", "comm");
     Model m = model("fold.tp=8 world=8");
-    Axis *kv = axis(m.g, "kv", 4), *group = axis(m.g, "group", 6);
+    Axis *kv = axis(m.g, "kv", ROLEheads, 4);
+    Axis *group = axis(m.g, "group", ROLEgroup, 6);
     Node *x = leaf(&m, Oinput, "x", Df32, 3, AXES(m.micro, m.seq, m.hidden));
     Node *q = dot(&m, x, param3(&m, "wq", m.hidden, kv, group), m.hidden);
     Node *k = dot(&m, x, param2(&m, "wk", m.hidden, kv), m.hidden);

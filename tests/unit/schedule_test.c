@@ -505,14 +505,14 @@ static void picture(void **state)
 
 /* ---- cuts ---------------------------------------------------------------- */
 
-static void some_work(Graph *g, const char *scope, int64_t flops)
+static void some_work(Graph *g, const Scope *scope, int64_t flops)
 {
     Node *c = g_node(g, Oconst, NULL, 0, NULL), *n;
 
     n = g_node(g, Oexp, NULL, 1, &c);
     n->nd = 1;
     n->dim[0] = (Dim){ g_axis(g, "x"), flops };
-    n->scope = intern(scope);
+    n->scope = scope;
 }
 
 /* layers of cost[i]; then mtp ones. */
@@ -521,14 +521,17 @@ static Graph *model(Arena *a, int layers, int mtp, const int *cost)
     Graph *g = g_new(a, "m");
 
     g->opts = opts_new(a);
-    some_work(g, "", cost ? cost[0] : 1);
+    some_work(g, g->top, cost ? cost[0] : 1);
     for (int i = 0; i < layers; i++) {
-        some_work(g, strf(a, "layers.%d.attn", i), cost ? cost[1 + i] : 7);
-        some_work(g, strf(a, "layers.%d.moe.experts.3", i), 1);
+        const Scope *s = g_unit(g, strf(a, "layers.%d", i), UNITlayer);
+        some_work(g, g_inner(g, s, "attn"), cost ? cost[1 + i] : 7);
+        some_work(g, g_unit(g, strf(a, "%s.moe.3", s->path), UNITlayer), 1);
     }
-    for (int i = 0; i < mtp; i++)
-        some_work(g, strf(a, "mtp.%d.proj", i), 7);
-    some_work(g, "norm", cost ? cost[layers + 1] : 1);
+    for (int i = 0; i < mtp; i++) {
+        const Scope *s = g_unit(g, strf(a, "ahead.%d", i), UNITmtp);
+        some_work(g, g_inner(g, s, "proj"), 7);
+    }
+    some_work(g, g_scope(g, "norm"), cost ? cost[layers + 1] : 1);
     return g;
 }
 
@@ -586,13 +589,23 @@ static void layouts(void **state)
         assert_int_equal(again->first, st->first);
         assert_int_equal(again->last, st->last);
     }
-    Stages *st = try_cut(model(a, 61, 1, NULL), 8, 4, rows[0].text);
-    assert_int_equal(stage_of(st, "layers.2.attn.norm"), 0);
-    assert_int_equal(stage_of(st, "d.layers.3.moe"), 1);
-    assert_int_equal(stage_of(st, "layers.60"), 29);
-    assert_int_equal(stage_of(st, "mtp.0.proj"), 30);
-    assert_int_equal(stage_of(st, "norm"), -1);
-    assert_int_equal(stage_of(st, "layers.61"), -1);
+    Graph *g = model(a, 61, 1, NULL);
+    Stages *st = try_cut(g, 8, 4, rows[0].text);
+    static const struct Where {
+        const char *path;
+        int stage;
+    } where[] = { { "layers.2.attn.norm", 0 },
+                  { "layers.60", 29 },
+                  { "ahead.0.proj", 30 },
+                  { "norm", -1 },
+                  { "layers.61", -1 },
+                  { "layers.6", 2 },
+                  { "d", -1 } };
+    for (size_t i = 0; i < sizeof where / sizeof *where; i++)
+        assert_int_equal(stage_of(st, g_scope(g, where[i].path)),
+                         where[i].stage);
+    const Scope *moe = g_scope(g, "layers.3.moe");
+    assert_int_equal(stage_of(st, g_backward(g, moe)), 1);
     assert_int_equal(st->last, 31);
     assert_null(try_cut(model(a, 4, 0, NULL), 1, 4, NULL));
     arena_free(a);
@@ -631,9 +644,9 @@ static void bad_layouts(void **state)
             fail_msg("%s\nand not\n%s", message, rows[i][1]);
     }
     assert_null(try_cut(model(a, 4, 2, NULL), 2, 2, "Et|t|t|tmL"));
-    assert_non_null(strstr(message, "the model has 2: mtp.0 to mtp.1"));
+    assert_non_null(strstr(message, "the model has 2: ahead.0 to ahead.1"));
     assert_null(try_cut(model(a, 2, 1, NULL), 2, 1, "Em|ttL"));
-    assert_non_null(strstr(message, "puts mtp.0 before layers.1"));
+    assert_non_null(strstr(message, "puts ahead.0 before layers.1"));
     assert_null(try_cut(model(a, 0, 0, NULL), 2, 1, NULL));
     assert_non_null(strstr(message, "no layers to cut"));
     arena_free(a);

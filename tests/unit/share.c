@@ -1,6 +1,7 @@
 /* share.c: see share.h. Kernels of one name are equal, so one of each stays. */
 #include "share.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -25,4 +26,36 @@ void share_kernels(Plan *const *p, size_t np)
         p[i]->kernel = all;
         p[i]->nkernel = (int)n;
     }
+}
+
+/* Of one of n experts: elements [o][.][i], o < outer, i < inner. */
+static double expert_apart(const double *x, const double *y, int64_t outer,
+                           int64_t n, int64_t inner)
+{
+    double top = 0, diff = 0;
+
+    for (int64_t o = 0; o < outer; o++)
+        for (int64_t i = 0; i < inner; i++) {
+            int64_t at = o * n * inner + i;
+            double d = fabs(x[at] - y[at]);
+            top = fmax(top, fabs(y[at]));
+            diff = d <= diff ? diff : d == d ? d : INFINITY;
+        }
+    return diff == 0 ? 0 : diff / top;
+}
+
+double tensor_apart(const Tensor *t, const double *x, const double *y)
+{
+    int64_t outer = 1, n = 1, inner = 1;
+    double most = 0;
+
+    for (int d = 0; d < t->nd; d++)
+        if (!strcmp(t->dim[d].axis, "expert") && t->nd > 2)
+            n = t->dim[d].n, outer = inner, inner = 1;
+        else
+            inner *= t->dim[d].n;
+    for (int64_t e = 0; e < n; e++)
+        most = fmax(
+            most, expert_apart(x + e * inner, y + e * inner, outer, n, inner));
+    return most;
 }

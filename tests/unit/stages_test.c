@@ -108,8 +108,8 @@ static void count_nodes(Count **all, Graph *g, int parts)
         const Node *n = g->node[i];
         if (!is_counted(n, needs))
             continue;
-        Count *c = count_of(
-            all, strf(forever, "%s in '%s'", optab[n->op].name, n->scope));
+        Count *c = count_of(all, strf(forever, "%s in '%s'", optab[n->op].name,
+                                      n->scope->path));
         c->whole += !parts;
         c->parts += parts;
     }

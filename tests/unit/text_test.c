@@ -126,11 +126,11 @@ static void comes_back(void **state)
     assert_int_equal(x->dim[2].n, 8);
     assert_int_equal(e->sh[0].k, S);
     assert_int_equal(e->sh[2].k, R);
-    assert_string_equal(g->node[6]->scope, "a");
+    assert_string_equal(g->node[6]->scope->path, "a");
     assert_int_equal(g->node[8]->i, 1);
     assert_int_equal(g->node[9]->sh[0].op, Rmax);
     assert_int_equal(g->node[10]->again, 1);
-    assert_string_equal(g->node[11]->scope, "q");
+    assert_string_equal(g->node[11]->scope->path, "q");
     assert_true(g->node[0]->f == -0.1);
     assert_int_equal(g->node[2]->i, -77);
 }
@@ -177,6 +177,9 @@ static const struct { const char *text, *said; } wrong[] = {
     { "%a = input f32 [seq]\n%b = write %a %a", "no parameter and no state" },
     { "%a = arg index=0 f32 []", "stands outside a body" },
     { "%a = input f32 [seq]\n%b = gather %a %a axis=seq f32 [seq]",
+      "operand 2 has the axis 'seq' that is indexed" },
+    { "%a = input f32 [seq]\n%e = input f32 [hidden]\n"
+      "%b = gather %a %e axis=seq f32 [hidden]",
       "operand 2 is f32, not an integer" },
     { "%a = input f32 [seq]\n%b = part %a index=0 f32 [seq]", "part 0 of 0" },
     { "%a = call f.1 f32 []", "no body 'f.1' stands above" },

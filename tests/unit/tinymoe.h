@@ -16,11 +16,12 @@ typedef struct Model {
     Axis *micro, *batch, *seq, *hidden, *ffn, *expert, *vocab, *top;
 } Model;
 
-static Axis *axis(Graph *g, const char *name, int64_t n)
+static Axis *axis(Graph *g, const char *name, AxisRole role, int64_t n)
 {
     Axis *a = g_axis(g, name);
 
     a->n = n;
+    a->role = role;
     return a;
 }
 
@@ -38,14 +39,14 @@ static Model model(const char *keys)
     }
     g->opts = o;
     return (Model){ g,
-                    axis(g, "micro", 1),
-                    axis(g, "batch", BATCH),
-                    axis(g, "seq", SEQ),
-                    axis(g, "hidden", HIDDEN),
-                    axis(g, "ffn", FFN),
-                    axis(g, "expert", EXPERT),
-                    axis(g, "vocab", VOCAB),
-                    axis(g, "top", 0) };
+                    axis(g, "micro", ROLEmicro, 1),
+                    axis(g, "batch", ROLEbatch, BATCH),
+                    axis(g, "seq", ROLEseq, SEQ),
+                    axis(g, "hidden", ROLEnone, HIDDEN),
+                    axis(g, "ffn", ROLEffn, FFN),
+                    axis(g, "expert", ROLEchoice, EXPERT),
+                    axis(g, "vocab", ROLEvocab, VOCAB),
+                    axis(g, "top", ROLEnone, 0) };
 }
 
 /* ---- building, in the logical level -------------------------------------- */

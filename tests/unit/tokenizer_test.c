@@ -117,10 +117,11 @@ static void hook(const char *msg)
     longjmp(back, 1);
 }
 
-static void refuses(const char *json, const char *why)
+static Tokenizer *tokenizer_of(const char *json)
 {
     char path[] = "/tmp/pleat-tokenizer-test.XXXXXX";
     FILE *f = fdopen(mkstemp(path), "w");
+    Tokenizer *volatile t = NULL;
 
     assert_non_null(f);
     fputs(json, f);
@@ -128,9 +129,15 @@ static void refuses(const char *json, const char *why)
     said[0] = 0;
     err_hook = hook;
     if (!setjmp(back))
-        tokenizer_open(path, NULL);
+        t = tokenizer_open(path, NULL);
     err_hook = NULL;
     remove(path);
+    return t;
+}
+
+static void refuses(const char *json, const char *why)
+{
+    tokenizer_of(json);
     if (!strstr(said, why))
         fail_msg("'%s' does not say '%s'", said, why);
 }
@@ -189,6 +196,42 @@ static void test_utf8(void **state)
         assert_int_equal(utf8_bad(rows[i].s, strlen(rows[i].s)), rows[i].bad);
 }
 
+/* A pair that is listed twice has the later rank: what tokenizers 0.23.3 gives
+ * for `abc`, and for that twenty times, which goes through the heap. */
+static void test_pair_twice(void **state)
+{
+    /* clang-format off */
+    static const struct { const char *merges; int ids[2]; } rows[] = {
+        { "\"a b\",\"b c\"",                     { 3, 2 } }, /* ab c */
+        { "\"a b\",\"b c\",\"a b\"",             { 0, 4 } }, /* a bc */
+        { "\"b c\",\"a b\",\"b c\"",             { 3, 2 } },
+        { "\"a b\",\"b c\",\"a b\",\"b c\"",     { 3, 2 } },
+    };
+    /* clang-format on */
+    char many[61] = "";
+
+    (void)state;
+    for (int i = 0; i < 20; i++)
+        strcat(many, "abc");
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        Tokenizer *t = tokenizer_of(
+            strf(forever,
+                 "{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"b\":1,"
+                 "\"c\":2,\"ab\":3,\"bc\":4},\"merges\":[%s]}}",
+                 rows[i].merges));
+        assert_non_null(t);
+        Encoder *e = encoder_new(t);
+        assert_null(encode(e, "abc", 3, 0));
+        assert_int_equal(e->n, 2);
+        assert_memory_equal(e->id, rows[i].ids, sizeof rows[i].ids);
+        assert_null(encode(e, many, 60, 0));
+        assert_int_equal(e->n, 40);
+        for (int k = 0; k < 40; k++)
+            assert_int_equal(e->id[k], rows[i].ids[k % 2]);
+        encoder_free(e);
+    }
+}
+
 /* A word of a megabyte: its tokens are its halves', and it takes no time. */
 static void test_long_word(void **state)
 {
@@ -225,7 +268,8 @@ int main(int argc, char **argv)
         CASE(gpt2), CASE(llama3), CASE(qwen2), CASE(deepseek), CASE(flags),
         CASE(mixtral), CASE(metaspace), cmocka_unit_test(test_newer),
         cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_utf8), cmocka_unit_test(test_long_word),
+        cmocka_unit_test(test_utf8), cmocka_unit_test(test_pair_twice),
+        cmocka_unit_test(test_long_word),
     };
     /* clang-format on */
 

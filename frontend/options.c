@@ -1,0 +1,207 @@
+/* options.c: train{}, data{}, fold{}, precision{}, route{}: values of the kinds
+ * in keys.def, kept as the text that the command line would have. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "frontend.h"
+
+enum { DEEPEST = 4 }; /* tables in the tables of a blend */
+
+/* What of Lua a kind takes. */
+enum { NUMBER = 1, WHOLE = 2, TRUTH = 4, STRING = 8, LIST = 16, WORDS = 32 };
+
+/* clang-format off */
+static const struct { const char *kind, *what; int takes; } kinds[] = {
+    { "int", "a whole number", WHOLE },
+    { "num", "a number", NUMBER },
+    { "bool", "true or false", TRUTH | WHOLE },
+    { "enum", "a string", STRING | WHOLE },
+    { "str", "a string or a list", STRING | LIST },
+    { "list", "a string or a list of strings", STRING | LIST },
+    { "pair", "two numbers, { 0.9, 0.95 }", STRING | LIST },
+    { "path", "a string", STRING },
+    { "blend", "a path, or a list of weights and paths", STRING | WORDS },
+};
+/* clang-format on */
+
+enum { NKIND = sizeof kinds / sizeof *kinds };
+
+typedef struct Setting {
+    Front *f;
+    const char *key; /* "train.lr" */
+    int kind;
+    Text text;
+} Setting;
+
+/* ---- one value ----------------------------------------------------------- */
+
+/* The shortest text that reads back as v. */
+static void put_number(Text *t, double v)
+{
+    char s[40];
+
+    for (int digits = 6; digits <= 17; digits++) {
+        snprintf(s, sizeof s, "%.*g", digits, v);
+        if (strtod(s, NULL) == v)
+            break;
+    }
+    put(t, "%s", s);
+}
+
+static _Noreturn void bad_value(lua_State *L, const Setting *x)
+{
+    err(x->f->loc, "%s: must be %s, got %s", x->key, kinds[x->kind].what,
+        kind_of(L, -1));
+}
+
+/* The value on top, one of `takes`. */
+static void put_value(lua_State *L, Setting *x, int takes)
+{
+    int type = lua_type(L, -1), whole;
+    long long v = lua_tointegerx(L, -1, &whole);
+    double d = lua_tonumber(L, -1);
+
+    if (type == LUA_TBOOLEAN && takes & TRUTH)
+        put(&x->text, "%d", lua_toboolean(L, -1));
+    else if (type == LUA_TSTRING && takes & STRING &&
+             strlen(lua_tostring(L, -1)) == lua_rawlen(L, -1))
+        put(&x->text, "%s", lua_tostring(L, -1));
+    else if (type == LUA_TNUMBER && takes & WHOLE && whole)
+        put(&x->text, "%lld", v);
+    else if (type == LUA_TNUMBER && takes & NUMBER && lua_isinteger(L, -1))
+        put(&x->text, "%lld", v);
+    else if (type == LUA_TNUMBER && takes & NUMBER && isfinite(d))
+        put_number(&x->text, d);
+    else
+        bad_value(L, x);
+}
+
+/* ---- tables -------------------------------------------------------------- */
+
+/* {0.9, 0.95} -> "0.9,0.95" */
+static void put_list(lua_State *L, Setting *x)
+{
+    int n = (int)lua_rawlen(L, -1);
+
+    if (n == 0)
+        err(x->f->loc, "%s: an empty list", x->key);
+    for (int i = 1; i <= n; i++) {
+        if (i > 1)
+            put(&x->text, ",");
+        lua_rawgeti(L, -1, i);
+        put_value(L, x, NUMBER | STRING);
+        lua_pop(L, 1);
+    }
+}
+
+/* {wiki="a", code="b"} -> "code=b wiki=a" */
+static void put_named(lua_State *L, Setting *x)
+{
+    int n, at = lua_gettop(L);
+    const char **name = sorted_keys(L, at, &n);
+
+    for (int i = 0; i < n; i++) {
+        put(&x->text, "%s%s=", i ? " " : "", name[i]);
+        lua_getfield(L, at, name[i]);
+        put_value(L, x, STRING);
+        lua_pop(L, 1);
+    }
+}
+
+/* Words, all on one level, with spaces between; a path that no weight stands
+ * before gets the word `size`. */
+static void put_words(lua_State *L, Setting *x, int depth)
+{
+    int n = (int)lua_rawlen(L, -1), weighed = 0;
+
+    luaL_checkstack(L, 4, x->key);
+    if (depth > DEEPEST)
+        err(x->f->loc, "%s: tables in tables; write { { 0.7, \"a\" }, .. }",
+            x->key);
+    if (!n && !x->text.len)
+        put_named(L, x);
+    if (!n && !x->text.len)
+        err(x->f->loc, "%s: an empty list", x->key);
+    for (int i = 1; i <= n; i++) {
+        lua_rawgeti(L, -1, i);
+        int type = lua_type(L, -1);
+        if (type == LUA_TTABLE) {
+            put_words(L, x, depth + 1);
+        } else {
+            int bare = type == LUA_TSTRING && !weighed;
+            put(&x->text, "%s%s", x->text.len ? " " : "", bare ? "size " : "");
+            put_value(L, x, NUMBER | STRING);
+            weighed = type == LUA_TNUMBER;
+        }
+        lua_pop(L, 1);
+    }
+}
+
+/* ---- keys ---------------------------------------------------------------- */
+
+/* Into kinds[]; -1: no such key, which opts_set says. */
+static int kind_of_key(const char *table, const char *name)
+{
+    for (const KeyInfo *k = keytab; k->name; k++) {
+        if (strcmp(k->table, table) || strcmp(k->name, name))
+            continue;
+        const char *kind = internn(k->kind, strcspn(k->kind, " "));
+        for (int i = 0; i < NKIND; i++)
+            if (!strcmp(kinds[i].kind, kind))
+                return i;
+        die("keys.def: %s.%s is of no kind that models can set", table, name);
+    }
+    return -1;
+}
+
+static void read_setting(lua_State *L, Setting *x)
+{
+    int table = lua_istable(L, -1), takes = kinds[x->kind].takes;
+
+    if (table && takes & WORDS)
+        put_words(L, x, 0);
+    else if (table && takes & LIST)
+        put_list(L, x);
+    else
+        put_value(L, x, takes);
+}
+
+/* fold{ ep=4 } sets fold.ep, unless the command line did. */
+static int options(lua_State *L)
+{
+    const char *table = lua_tostring(L, lua_upvalueindex(1));
+    Front *f = enter(L, table);
+    Opts *checked = opts_new(f->g->arena);
+    int n;
+    const char **name = sorted_keys(L, 1, &n);
+
+    for (int i = 0; i < n; i++) {
+        Setting x = { .f = f, .text = { .arena = f->g->arena } };
+        x.key = strf(f->g->arena, "%s.%s", table, name[i]);
+        x.kind = kind_of_key(table, name[i]);
+        lua_getfield(L, 1, name[i]);
+        if (x.kind >= 0)
+            read_setting(L, &x);
+        lua_pop(L, 1);
+        const char *value = x.text.s ? x.text.s : "";
+        opts_set(checked, x.key, value, f->loc);
+        if (!opts_given(f->cmdline, x.key))
+            opts_set(f->g->opts, x.key, value, f->loc);
+    }
+    return 0;
+}
+
+/* The five functions into the table on top. */
+void options_open(lua_State *L)
+{
+    static const char *const tables[] = {
+        "fold", "train", "data", "precision", "route",
+    };
+
+    for (size_t i = 0; i < sizeof tables / sizeof *tables; i++) {
+        lua_pushstring(L, tables[i]);
+        lua_pushcclosure(L, options, 1);
+        lua_setfield(L, -2, tables[i]);
+    }
+}

@@ -1,0 +1,227 @@
+/* roles.c: what the axes of a model are for. Names mean nothing: a role follows
+ * from what a model does with an axis, or is stated by the layer that knows it
+ * (cross_entropy and embed their vocabulary). The first that
+ * fits, in this order:
+ *
+ *     batch, seq   the first and second axis of an integer input; of any input
+ *                  where none holds integers
+ *     key          what attention sums over
+ *     heads        any other axis of its scores that the keys have too,
+ *     group        and one that only queries have
+ *     ffn          made by one parameter and contracted with another, elsewhere
+ *                  only in elementwise operations
+ *     vocab        what cross_entropy is over, or embed looks up
+ *     choice       what an index picks along, W[e], or what has its own weight
+ *                  for its own choice of tokens
+ *
+ * passes/place.c says which mesh axis takes which role. */
+#include <string.h>
+
+#include "frontend.h"
+
+static void take_role(Axis *a, AxisRole role)
+{
+    if (a->role == ROLEnone)
+        a->role = role;
+}
+
+/* ---- inputs, attention, indexed weights ---------------------------------- */
+
+static void input_roles(const Node *n)
+{
+    static const AxisRole role[] = { ROLEbatch, ROLEseq };
+    int k = 0;
+
+    for (int i = 0; i < n->nd && k < 2; i++)
+        if (n->dim[i].a->role != ROLEmicro)
+            take_role(n->dim[i].a, role[k++]);
+}
+
+static int keys_have(const Node *call, const Axis *a)
+{
+    for (int k = 0; k < call->nin; k++)
+        if (dim_of(call->in[k], call->A[0]) >= 0 && dim_of(call->in[k], a) >= 0)
+            return 1;
+    return 0;
+}
+
+/* The last node of an attention's body is dot(softmax(scores), v, key). */
+static void score_roles(const Node *call)
+{
+    const Graph *body = call->body;
+    const Node *p = body->node[vec_len(body->node) - 1]->in[0];
+
+    take_role(call->A[0], ROLEkey);
+    for (int i = 0; i < p->nd; i++)
+        if (p->dim[i].a != call->A[0] && p->dim[i].a != call->B[0])
+            take_role(p->dim[i].a,
+                      keys_have(call, p->dim[i].a) ? ROLEheads : ROLEgroup);
+}
+
+static int is_attention(const Node *n)
+{
+    return n->op == Ocall && n->nA && n->nB;
+}
+
+static void each_node(const Graph *g, void (*f)(const Node *n))
+{
+    for (size_t i = 0; i < vec_len(g->node); i++)
+        f(g->node[i]);
+}
+
+static void visit_scores(const Node *n)
+{
+    if (is_attention(n))
+        score_roles(n);
+}
+
+static void visit_ids(const Node *n)
+{
+    if (n->op == Oinput && dtypes[n->dt].kind == 'i')
+        input_roles(n);
+}
+
+static void visit_input(const Node *n)
+{
+    if (n->op == Oinput)
+        input_roles(n);
+}
+
+static int has_role(const Graph *g, AxisRole role)
+{
+    for (int i = 0; i < g->naxis; i++)
+        if (g->axis[i]->role == role)
+            return 1;
+    return 0;
+}
+
+static int is_weight(const Node *n)
+{
+    while (n->op == Ocast || n->op == Opick || n->op == Ogather)
+        n = n->in[0];
+    return n->op == Oparam;
+}
+
+/* Does x hold what an index over axis a has picked? */
+static int is_picked(const Node *x, const Axis *a)
+{
+    while (x->op != Ogather) {
+        int k = 0;
+        while (k < x->nin && dim_of(x->in[k], a) < 0)
+            k++;
+        if (k == x->nin || (optab[x->op].cls != EW && x->op != Odot))
+            return 0;
+        x = x->in[k];
+    }
+    return dim_of(x->in[1], a) >= 0;
+}
+
+/* W[e]; or what each expert has chosen, times its own weight. */
+static void visit_pick(const Node *n)
+{
+    if (n->op == Opick)
+        take_role(n->A[0], ROLEchoice);
+    for (int k = 0; k < 2 && n->op == Odot; k++)
+        for (int i = 0; i < n->nd && is_weight(n->in[k]); i++)
+            if (dim_of(n->in[k], n->dim[i].a) >= 0 &&
+                dim_of(n->in[!k], n->dim[i].a) >= 0 &&
+                is_picked(n->in[!k], n->dim[i].a))
+                take_role(n->dim[i].a, ROLEchoice);
+}
+
+/* ---- what lies between two parameters ------------------------------------ */
+
+typedef struct Between {
+    Axis *a;
+    int made, used, other; /* by a product; otherwise than elementwise */
+} Between;
+
+static void product_between(Between *b, const Node *n)
+{
+    for (int k = 0; k < 2; k++) {
+        const Node *w = n->in[k], *x = n->in[!k];
+        if (dim_of(w, b->a) < 0 || !is_weight(w))
+            continue;
+        if (axis_at(n->A, n->nA, b->a) >= 0 && dim_of(x, b->a) >= 0)
+            b->used = 1;
+        else if (dim_of(x, b->a) < 0)
+            b->made = 1;
+        else
+            b->other = 1;
+        return;
+    }
+    b->other = 1;
+}
+
+static int has_axis(const Node *n, const Axis *a)
+{
+    int has = dim_of(n, a) >= 0;
+
+    for (int k = 0; k < n->nin && !has; k++)
+        has = dim_of(n->in[k], a) >= 0;
+    return has;
+}
+
+static void walk_between(Between *b, const Graph *g)
+{
+    for (size_t i = 0; i < vec_len(g->node) && !b->other; i++) {
+        const Node *n = g->node[i];
+        if (n->body)
+            walk_between(b, n->body);
+        else if (!has_axis(n, b->a) || optab[n->op].cls == EW ||
+                 n->op == Oparam || n->op == Oarg || n->op == Opick)
+            continue;
+        else if (n->op == Odot)
+            product_between(b, n);
+        else
+            b->other |= !(n->op == Ogather && is_weight(n));
+    }
+}
+
+static void apply_stated(const Front *f, AxisRole role)
+{
+    for (size_t i = 0; i < vec_len(f->stated); i++)
+        if (f->stated[i].role == role)
+            take_role(f->stated[i].a, role);
+}
+
+/* ---- entry --------------------------------------------------------------- */
+
+void find_roles(Front *f)
+{
+    const Graph *g = f->g;
+
+    each_node(g, visit_ids);
+    if (!has_role(g, ROLEbatch))
+        each_node(g, visit_input);
+    each_node(g, visit_scores);
+    for (int i = 0; i < g->naxis; i++) {
+        Between b = { .a = g->axis[i] };
+        if (g->axis[i]->role != ROLEnone)
+            continue;
+        walk_between(&b, g);
+        if (b.made && b.used && !b.other)
+            take_role(g->axis[i], ROLEffn);
+    }
+    apply_stated(f, ROLEvocab);
+    each_node(g, visit_pick);
+    apply_stated(f, ROLEchoice);
+}
+
+void known_role(Front *f, Axis *a, AxisRole role)
+{
+    vec_push(f->g->arena, f->stated, ((Stated){ a, role }));
+}
+
+/* role(axis, name): what a layer of the prelude knows its axis to be. */
+int state_role(lua_State *L)
+{
+    Front *f = front(L);
+    Axis *a = one_axis(L, 1, "axis");
+    const char *s = luaL_checkstring(L, 2);
+
+    for (int r = 0; r < NROLE; r++)
+        if (!strcmp(s, axisroles[r]))
+            known_role(f, a, (AxisRole)r);
+    return 0;
+}

@@ -1,0 +1,123 @@
+/* scope.c: where in a model nodes stand. A scope is one object for each path
+ * of a model, whoever asks for it; what stands in it is told by the object, so
+ * a path is only what people read and part of the names of parameters.
+ *
+ *     scope("layers", 3, layer, x)          layers.3          a unit
+ *       scope("attn", attend, x)            layers.3.attn     in that unit
+ *       its backward                        d.layers.3.attn   in that unit */
+#include <string.h>
+
+#include "ir.h"
+
+const char *const unitkinds[] = { "none", "layer", "mtp" };
+const char *const programparts[] = { "model", "backward", "grad", "post" };
+
+static Scope *new_scope(Graph *g, const char *path, const Scope *up)
+{
+    Scope *s = alloc(g->arena, sizeof *s);
+
+    s->path = path;
+    s->up = up;
+    s->unit = up ? up->unit : NULL;
+    return s;
+}
+
+void scopes_init(Graph *g)
+{
+    Scope *top = new_scope(g, intern(""), NULL);
+
+    for (int i = 0; i < NPART; i++)
+        g->scopes[i] = table_new(g->arena);
+    *table_at(g->scopes[PARTmodel], KEYP(top->path)) = top;
+    g->top = top;
+}
+
+static Scope *find_or_make(Graph *g, const char *path)
+{
+    const char *p = intern(path), *dot = strrchr(p, '.');
+    Scope *s = table_get(g->scopes[PARTmodel], KEYP(p));
+
+    if (s)
+        return s;
+    s = new_scope(g, p,
+                  dot ? g_scope(g, internn(p, (size_t)(dot - p))) : g->top);
+    return *table_at(g->scopes[PARTmodel], KEYP(p)) = s;
+}
+
+const Scope *g_scope(Graph *g, const char *path)
+{
+    return find_or_make(g, path);
+}
+
+const Scope *g_unit(Graph *g, const char *path, UnitKind kind)
+{
+    Scope *s = find_or_make(g, path);
+
+    if (s->kind == UNITnone && !s->unit) {
+        s->kind = kind;
+        s->unit = s;
+    }
+    return s;
+}
+
+const Scope *g_backward(Graph *g, const Scope *s)
+{
+    if (s->part == PARTbackward)
+        return s;
+    if (!s->twin) {
+        Scope *b = new_scope(
+            g, intern(*s->path ? strf(g->arena, "d.%s", s->path) : "d"), NULL);
+        b->unit = s->unit;
+        b->part = PARTbackward;
+        b->twin = s;
+        ((Scope *)(uintptr_t)s)->twin = b;
+    }
+    return s->twin;
+}
+
+const Scope *g_inner(Graph *g, const Scope *s, const char *name)
+{
+    const Scope *f = s->part == PARTbackward ? s->twin : s;
+    const Scope *in =
+        g_scope(g, *f->path ? strf(g->arena, "%s.%s", f->path, name) : name);
+
+    return f == s ? in : g_backward(g, in);
+}
+
+int in_scope(const Scope *s, const Scope *outer)
+{
+    for (s = s->part == PARTbackward ? s->twin : s; s && s != outer; s = s->up)
+        ;
+    return s != NULL;
+}
+
+static int is_in(const char *path, const char *name)
+{
+    size_t n = strlen(name);
+
+    return !strncmp(path, name, n) && (!path[n] || path[n] == '.');
+}
+
+const Scope *g_partscope(Graph *g, ProgramPart part, const char *path)
+{
+    if (part == PARTmodel)
+        return g_scope(g, path);
+    if (part == PARTbackward)
+        return g_backward(
+            g,
+            g_scope(g, is_in(path, "d") ? path + 1 + (path[1] == '.') : path));
+    Scope **s = (Scope **)table_at(g->scopes[part], KEYP(intern(path)));
+    if (!*s) {
+        *s = new_scope(g, intern(path), NULL);
+        (*s)->part = part;
+    }
+    return *s;
+}
+
+ProgramPart part_of_text(const char *path)
+{
+    return is_in(path, "d")        ? PARTbackward
+           : is_in(path, "post")   ? PARTpost
+           : !strcmp(path, "grad") ? PARTgrad
+                                   : PARTmodel;
+}

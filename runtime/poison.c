@@ -1,0 +1,62 @@
+/* poison.c: for tests, on the host. With PLEAT_POISON=1 a value is no number
+ * before the step that makes it: real ones are NaN, integers far out of range.
+ * Whatever the step leaves unwritten, as the padding of ragged rows, then shows
+ * in all that reads it. Arenas and work space begin so too. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime.h"
+
+enum { NOTNUMBER = 0xff, HUGE_INDEX = 0x7f };
+
+static int overlap(const uint8_t *a, int64_t n, const uint8_t *b, int64_t m)
+{
+    return a < b + m && b < a + n;
+}
+
+static int64_t buf_bytes(const Rank *r, const Step *s, int i)
+{
+    return r->role->buf[s->buf[i]].bytes;
+}
+
+/* Does the step read some of what operand i holds? Parts that are joined lie in
+ * the whole, a result may have an operand's place. */
+static int is_read(const Rank *r, const Bound *b, int i)
+{
+    const Step *s = b->s;
+
+    for (int k = 0; k < s->nbuf; k++)
+        if (s->buf[k] >= 0 && s->flow[k].read &&
+            overlap(b->buf[i], buf_bytes(r, s, i), b->buf[k],
+                    buf_bytes(r, s, k)))
+            return 1;
+    return 0;
+}
+
+void poison_step(const Rank *r, const Bound *b)
+{
+    const Step *s = b->s;
+
+    for (int i = 0; i < s->nbuf && s->flow; i++) {
+        const Buf *t = s->buf[i] < 0 ? NULL : &r->role->buf[s->buf[i]];
+        if (!t || is_read(r, b, i))
+            continue;
+        /* a value is as large as its buffer (ir/flowtype.c) */
+        int real = t->cls == Bscratch || dtypes[t->dt].kind == 'f';
+        if (t->cls == Bscratch || s->flow[i].make)
+            memset(b->buf[i], real ? NOTNUMBER : HUGE_INDEX, (size_t)t->bytes);
+    }
+}
+
+void poison_open(Exec *x)
+{
+    const char *s = getenv("PLEAT_POISON");
+
+    x->poison = s && atoi(s) > 0 && !x->gpu;
+    if (!x->poison)
+        return;
+    for (int64_t i = 0; i < x->comm->n; i++)
+        memset(x->rank[i].arena, NOTNUMBER, (size_t)x->rank[i].role->arena);
+    if (x->work)
+        memset(x->work, NOTNUMBER, (size_t)x->nwork);
+}

@@ -1,0 +1,213 @@
+/* snapshot.c: a copy of what this process writes of a checkpoint, in the host's
+ * memory, so that training goes on while it is written. It is taken between two
+ * updates: a step's forward and backward only read what lasts, so they run
+ * meanwhile, and the first step of a program that writes it waits.
+ *
+ * Its room is planned when the run starts, for all processes of a host
+ * together: train.snapshot says how much there is, or else what is free.
+ * Without room for all there is none for anybody, and saves wait. */
+#define _GNU_SOURCE
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "runtime.h"
+
+enum { HUGE_PAGE = 2 << 20, PAGE = 4096, GRAIN = 1 << 20, SPARE = 16 };
+
+struct Snapshot {
+    Exec *x;
+    Extent **range; /* by rank here: vec */
+    int64_t *at;    /* by rank here: where its part begins */
+    int64_t bytes;
+    uint8_t *mem;
+};
+
+/* ---- how large ----------------------------------------------------------- */
+
+static int64_t copied_bytes(const Extent *v)
+{
+    size_t n = vec_len(v);
+
+    return n ? (v[n - 1].to + v[n - 1].bytes + PAGE - 1) / PAGE * PAGE : 0;
+}
+
+int64_t snapshot_bytes(Arena *a, const Plan *p, int64_t rank)
+{
+    return copied_bytes(ckpt_ranges(a, p, rank));
+}
+
+int64_t snapshot_size(const Snapshot *s)
+{
+    return s->bytes;
+}
+
+static void plan_ranges(Arena *a, Snapshot *s)
+{
+    const Comm *c = s->x->comm;
+
+    s->range = alloc(a, (size_t)c->n * sizeof(Extent *));
+    s->at = alloc(a, (size_t)c->n * sizeof *s->at);
+    for (int64_t i = 0; i < c->n; i++) {
+        s->range[i] = ckpt_ranges(a, s->x->plan, c->first + i);
+        s->at[i] = s->bytes;
+        s->bytes += copied_bytes(s->range[i]);
+    }
+}
+
+/* ---- how much room ------------------------------------------------------- */
+
+typedef struct Demand {
+    int64_t snapshot, steps; /* bytes: of this; that steps have yet to touch */
+} Demand;
+
+/* On a GPU steps take no memory of the host's. */
+static Demand demand_of(const Snapshot *s)
+{
+    Demand m = { s->bytes, 0 };
+
+    for (int64_t i = 0; i < s->x->comm->n && !s->x->gpu; i++) {
+        const Role *r = s->x->rank[i].role;
+        m.steps += r->arena - r->persist;
+    }
+    return m;
+}
+
+/* Of all processes of this host. */
+static Demand demand_here(Arena *a, const Snapshot *s)
+{
+    Comm *c = s->x->comm;
+    Demand mine = demand_of(s), sum = { 0, 0 }, *all;
+
+    if (c->n == c->world)
+        return mine;
+    all = alloc(a, (size_t)c->world * sizeof *all);
+    comm_gather(c, &mine, all, sizeof mine);
+    for (int64_t r = 0; r < c->world; r++)
+        if (!strcmp(c->peer[r].host, c->peer[c->first].host)) {
+            sum.snapshot += all[r].snapshot;
+            sum.steps += all[r].steps;
+        }
+    return sum;
+}
+
+/* What it is allowed to take, or can, less what steps need and some spare. */
+static int64_t room_for(const Exec *x, const Demand *m)
+{
+    const char *given = opts_str(x->plan->opts, "train.snapshot");
+    int64_t all = (int64_t)sysconf(_SC_PHYS_PAGES) * PAGE;
+
+    if (given)
+        return (int64_t)(opts_num(x->plan->opts, "train.snapshot") * 0x1p30);
+    return host_free() - m->steps - all / SPARE;
+}
+
+/* ---- opening ------------------------------------------------------------- */
+
+static void touch(void *ctx, int64_t lo, int64_t hi)
+{
+    memset((uint8_t *)ctx + lo, 0, (size_t)(hi - lo));
+}
+
+/* Touched now, so that no save pays for its pages; a GPU wants them to stay. 0:
+ * there is no room after all. */
+static int take_room(Snapshot *s)
+{
+    size_t n = (size_t)(s->bytes ? s->bytes : PAGE);
+    void *p = NULL;
+
+    if (posix_memalign(&p, n < HUGE_PAGE ? PAGE : HUGE_PAGE, n))
+        return 0;
+    s->mem = p;
+    madvise(p, n, MADV_HUGEPAGE);
+    pool_run(s->x->pool, touch, p, (int64_t)n, GRAIN);
+    if (!s->x->gpu || gpu_pin(s->x->gpu, p, (int64_t)n))
+        return 1;
+    free(p);
+    s->mem = NULL;
+    return 0;
+}
+
+Snapshot *snapshot_open(Arena *a, Exec *x, Text *t)
+{
+    Snapshot *s = alloc(a, sizeof *s);
+
+    s->x = x;
+    plan_ranges(a, s);
+    Demand m = demand_here(a, s);
+    int64_t room = room_for(x, &m);
+    int fits = m.snapshot <= room;
+    if (fits && !take_room(s))
+        fits = 0;
+    if (comm_max(x->comm, !fits)) {
+        put(t,
+            "checkpoints: training waits for each; beside training they need "
+            "%.3f GiB of this host's memory, and there are %.3f GiB for it\n",
+            (double)m.snapshot * 0x1p-30,
+            (double)(room > 0 ? room : 0) * 0x1p-30);
+        snapshot_close(s);
+        return NULL;
+    }
+    put(t,
+        "checkpoints: written beside training from %.3f GiB of this host's "
+        "memory\n",
+        (double)m.snapshot * 0x1p-30);
+    return s;
+}
+
+void snapshot_close(Snapshot *s)
+{
+    if (!s || !s->mem)
+        return;
+    if (s->x->gpu)
+        gpu_unpin(s->x->gpu, s->mem);
+    free(s->mem);
+    s->mem = NULL;
+}
+
+/* ---- taking it ----------------------------------------------------------- */
+
+const void *snapshot_of(const Snapshot *s, int64_t rank, const void *p)
+{
+    int64_t i = rank - s->x->comm->first;
+    int64_t at = (const uint8_t *)p - s->x->rank[i].arena;
+    const Extent *v = s->range[i];
+
+    for (size_t k = 0; k < vec_len(v); k++)
+        if (at >= v[k].at && at < v[k].at + v[k].bytes)
+            return s->mem + s->at[i] + v[k].to + (at - v[k].at);
+    die("snapshot: byte %lld of rank %lld is not in it", (long long)at,
+        (long long)rank);
+}
+
+void snapshot_start(Snapshot *s)
+{
+    if (s->x->gpu)
+        gpu_copy(s->x->gpu, s->range[0], s->mem);
+}
+
+typedef struct Copy {
+    uint8_t *to;
+    const uint8_t *from;
+} Copy;
+
+static void copy_some(void *ctx, int64_t lo, int64_t hi)
+{
+    const Copy *c = ctx;
+
+    memcpy(c->to + lo, c->from + lo, (size_t)(hi - lo));
+}
+
+int snapshot_wait(Snapshot *s, Pool *pool)
+{
+    if (s->x->gpu)
+        return gpu_copied(s->x->gpu);
+    for (int64_t i = 0; i < s->x->comm->n; i++)
+        for (size_t k = 0; k < vec_len(s->range[i]); k++) {
+            const Extent *r = &s->range[i][k];
+            Copy c = { s->mem + s->at[i] + r->to, s->x->rank[i].arena + r->at };
+            pool_run(pool, copy_some, &c, r->bytes, GRAIN);
+        }
+    return 0;
+}

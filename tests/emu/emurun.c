@@ -1,0 +1,240 @@
+/* emurun.c: see emurun.h. All texts of a call are one unit. */
+#define _GNU_SOURCE
+#include "emurun.h"
+#include "emu.h"
+#include "../../codegen/codegen.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+enum { MOSTARGS = 96, INTURN = 3 };
+
+static EmuModule **modules;
+static Table *kernels; /* interned name -> EmuKernel */
+static Arena *mem;
+
+/* ---- compiling ----------------------------------------------------------- */
+
+/* A text with names and constants of its own, among others. */
+static void put_apart(Text *t, const Group *k)
+{
+    const char *s = k->text;
+
+    put(t, "namespace n_%s {\n%s\n}\n", k->step.kernel, s);
+    while ((s = strstr(s, "#define "))) {
+        s += strlen("#define ");
+        put(t, "#undef %.*s\n", (int)strcspn(s, " (\n"), s);
+    }
+}
+
+static int compile(const char *text)
+{
+    static const char *const option[] = { "--gpu-architecture=sm_90a",
+                                          "--fmad=false", "--std=c++17",
+                                          "-default-device" };
+    char *log = NULL;
+    void *image = NULL;
+    size_t size = 0;
+    int bad = emu_compile(text, option, 4, &log, &image, &size);
+    EmuModule *m = bad ? NULL : emu_load(image, size);
+
+    for (char *s = log ? strtok(log, "\n") : NULL; s && bad;
+         s = strtok(NULL, "\n"))
+        printf("# %s\n", s);
+    free(log);
+    free(image);
+    if (m)
+        vec_push(mem, modules, m);
+    return m != NULL;
+}
+
+/* Kernels that no call before had. */
+static Group **distinct(Group *const *k, int n)
+{
+    Group **one = NULL;
+
+    for (int i = 0; i < n; i++) {
+        if (!k[i]->text || k[i]->step.kind != Skernel)
+            continue;
+        void **at = table_at(kernels, KEYP(intern(k[i]->step.kernel)));
+        if (!*at)
+            vec_push(mem, one, k[i]);
+        *at = k[i];
+    }
+    return one;
+}
+
+int emurun_compile(Arena *a, Group *const *k, int n)
+{
+    Text all = { .arena = a };
+    int ok = 1;
+
+    if (!mem) {
+        mem = arena_new();
+        kernels = table_new(mem);
+    }
+    Group **one = distinct(k, n);
+    put(&all, "%s", T_cuda.prelude);
+    for (size_t i = 0; i < vec_len(one); i++)
+        put_apart(&all, one[i]);
+    if (!compile(all.s))
+        return 0;
+    for (size_t i = 0; i < vec_len(one); i++) {
+        const char *name = intern(one[i]->step.kernel);
+        EmuKernel *f = emu_kernel(modules[vec_len(modules) - 1], name);
+        *table_at(kernels, KEYP(name)) = f;
+        ok &= f != NULL;
+    }
+    return ok;
+}
+
+void emurun_close(void)
+{
+    for (size_t m = 0; m < vec_len(modules); m++)
+        emu_unload(modules[m]);
+    modules = NULL;
+    if (mem)
+        arena_free(mem);
+    mem = NULL;
+}
+
+/* ---- memory of a launch -------------------------------------------------- */
+
+enum { ALIGN = 256, PAGE = 4096 };
+
+/* An argument's copy, aligned as the runtime's buffers are; there is nothing
+ * before the page it begins in and behind the one it ends in. */
+typedef struct Room {
+    uint8_t *map, *at;
+    size_t mapped, n;
+} Room;
+
+static Room room[MOSTARGS];
+static int nroom;
+
+static int in_rooms(const void *p, size_t n)
+{
+    const uint8_t *b = p;
+
+    for (int i = 0; i < nroom; i++)
+        if (b >= room[i].at && b + n <= room[i].at + room[i].n)
+            return 1;
+    return 0;
+}
+
+static Room take(size_t n)
+{
+    Room r = { .n = n };
+    size_t whole = (n + ALIGN - 1) / ALIGN * ALIGN;
+    size_t pages = (whole + PAGE - 1) / PAGE * PAGE;
+
+    r.mapped = pages + 2 * PAGE;
+    r.map = mmap(NULL, r.mapped, PROT_READ | PROT_WRITE,
+                 MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (r.map == MAP_FAILED)
+        die("emurun: no memory");
+    mprotect(r.map, PAGE, PROT_NONE);
+    mprotect(r.map + PAGE + pages, PAGE, PROT_NONE);
+    memset(r.map + PAGE, 0xff, pages);
+    r.at = r.map + PAGE + pages - whole;
+    return r;
+}
+
+static int same_as(void *const *buf, int i)
+{
+    int j = 0;
+
+    while (buf[j] != buf[i])
+        j++;
+    return j;
+}
+
+/* Buffers to memory of their own; those that are one stay one. */
+static void bring(void *const *buf, const size_t *bytes, int n, void **arg)
+{
+    nroom = n;
+    for (int i = 0; i < n; i++) {
+        room[i] = (Room){ 0 };
+        arg[i] = NULL;
+        if (!buf[i])
+            continue;
+        if (same_as(buf, i) == i) {
+            room[i] = take(bytes[i]);
+            memcpy(room[i].at, buf[i], bytes[i]);
+        }
+        arg[i] = room[same_as(buf, i)].at;
+    }
+}
+
+static void take_back(void *const *buf, const size_t *bytes, int n)
+{
+    for (int i = 0; i < n; i++)
+        if (room[i].map) {
+            memcpy(buf[i], room[i].at, bytes[i]);
+            munmap(room[i].map, room[i].mapped);
+        }
+    nroom = 0;
+}
+
+/* What lies behind an argument is 0xff, as hostrun.c left it. */
+static int strays(const Group *k, void *const *buf, const size_t *bytes)
+{
+    int n = 0;
+
+    for (int i = 0; i < k->narg; i++) {
+        const uint8_t *p = (const uint8_t *)buf[i] + bytes[i] - RUNGUARD;
+        for (int b = 0; buf[i] && b < RUNGUARD; b++)
+            n += p[b] != 0xff;
+    }
+    if (n)
+        printf("# %s writes behind an argument\n", k->step.kernel);
+    return n;
+}
+
+/* ---- running ------------------------------------------------------------- */
+
+int emurun_launch(const Group *k, void *const *buf, const size_t *bytes,
+                  const int64_t *iv)
+{
+    int nbuf = k->narg + (k->scratch > 0), n = nbuf + k->step.nint - 5;
+    void *arg[MOSTARGS], *param[MOSTARGS];
+    unsigned grid[3] = { (unsigned)iv[0], (unsigned)iv[2], (unsigned)iv[3] };
+    unsigned block[3] = { (unsigned)iv[1], 1, 1 };
+    EmuKernel *f = table_get(kernels, KEYP(intern(k->step.kernel)));
+
+    if (!f || n > MOSTARGS)
+        die("emurun: no kernel %s, or %d arguments", k->step.kernel, n);
+    if (iv[3] < 0) { /* blocks take work in turns: few have more of it */
+        grid[0] = grid[0] < INTURN ? grid[0] : INTURN;
+        grid[2] = 1;
+    }
+    if (!grid[0] || !grid[1] || !grid[2])
+        return 0;
+    bring(buf, bytes, nbuf, arg);
+    for (int i = nbuf; i < n; i++)
+        memcpy(&arg[i], &iv[i - nbuf + 5], sizeof *arg);
+    for (int i = 0; i < n; i++)
+        param[i] = &arg[i];
+    emu_check = in_rooms;
+    int error = emu_launch(f, grid, block, (unsigned)iv[4], param);
+    emu_check = NULL;
+    take_back(buf, bytes, nbuf);
+    return error ? error : strays(k, buf, bytes) ? -1 : 0;
+}
+
+void emurun_step(void *ctx, const Group *k, void *const *buf,
+                 const size_t *bytes, const int64_t *iv)
+{
+    (void)ctx;
+    if (k->step.kind != Skernel) {
+        host_step(NULL, k, buf, bytes, iv);
+        return;
+    }
+    int error = emurun_launch(k, buf, bytes, iv);
+    if (!error)
+        return;
+    printf("not ok - %s: error %d\n", k->step.kernel, error);
+    exit(1);
+}

@@ -1,0 +1,258 @@
+/* grouped.c: see grouped.h. */
+#include "grouped.h"
+#include "emurun.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAPS = 512, THREADS = 384, WARPS = 8, NBUF = 6 };
+enum { BEHIND = 40 }; /* rows of no expert */
+
+typedef struct Numbers { /* of a launch */
+    int64_t rows, lda, ldb, ldw, cap;
+    int32_t off[MOSTEXPERTS + 1 + RUNGUARD / 4];
+    double *a, *b; /* as they are stored */
+    void *buf[NBUF];
+    size_t bytes[NBUF];
+} Numbers;
+
+/* ---- text ---------------------------------------------------------------- */
+
+static int64_t capacity(const Product *p)
+{
+    int64_t n = BEHIND;
+
+    for (int x = 0; x < p->experts; x++)
+        n += p->rows[x];
+    return n;
+}
+
+static int64_t stride_of(const Product *p)
+{
+    return (p->tw ? p->N : p->K) * ((p->tw ? p->K : p->N) + p->more);
+}
+
+Group *product_group(Arena *a, const Product *p)
+{
+    Group *k = alloc(a, sizeof *k);
+    int64_t shared;
+    const int64_t v[] = { Dbf16,      p->f32 ? Df32 : Dbf16,
+                          p->experts, p->K,
+                          p->N,       (p->tw ? p->K : p->N) + p->more,
+                          p->tw,      stride_of(p),
+                          0,          capacity(p) };
+    const char *text =
+        grouped_text(a, v, p->weight, p->squares, p->tile, &shared);
+
+    set_text_named(k, a, text);
+    k->fam = p->weight ? FAMgmmw : FAMgmm;
+    k->narg = 4 + p->squares;
+    k->scratch = GPUBLOCKS * MAPS;
+    cuda_set_grid(k, a, GPUBLOCKS, THREADS, 1, INTURNS);
+    k->step.iv[4] = aff(shared);
+    add_size(k, a, p->add);
+    return k;
+}
+
+/* ---- numbers ------------------------------------------------------------- */
+
+/* A number of 8 bits in [-1, 1). */
+static double value(int64_t i, uint32_t seed)
+{
+    uint32_t x = (uint32_t)i * 2654435761u ^ seed;
+
+    x = (x ^ x >> 15) * 0x2c1b3c6du;
+    x = (x ^ x >> 12) * 0x297a2d39u;
+    x ^= x >> 15;
+    return ((int)(x & 255) - 128) / 128.0;
+}
+
+static void *room(size_t n, size_t *bytes)
+{
+    *bytes = n + RUNGUARD;
+    return memset(malloc(*bytes), 0xff, *bytes);
+}
+
+/* Experts' sizes of numbers differ by a thousand: small ones count too. */
+static double scale_of(int x)
+{
+    return x % 3 == 1 ? 0x1p-10 : x % 3 == 2 ? 8 : 1;
+}
+
+static int expert_of(const Product *p, const Numbers *n, int64_t r)
+{
+    int x = 0;
+
+    while (x < p->experts && n->off[x + 1] <= r)
+        x++;
+    return x;
+}
+
+/* Rows of operand `which`: beyond the last they stay NaN. */
+static uint16_t *rows(const Product *p, const Numbers *n, int64_t wide,
+                      uint32_t which, size_t *bytes, double **as)
+{
+    uint16_t *to = room((size_t)(n->cap * wide) * 2, bytes);
+
+    *as = malloc((size_t)(n->cap * wide) * sizeof **as);
+    for (int64_t i = 0; i < n->rows * wide; i++) {
+        double s = which == 1 ? scale_of(expert_of(p, n, i / wide)) : 1;
+        to[i] = f32_to_bf16((float)(s * value(i, which)));
+        (*as)[i] = (double)bf16_to_f32(to[i]);
+    }
+    return to;
+}
+
+/* Experts' matrices; what belongs to others is NaN. */
+static uint16_t *weights(const Product *p, const Numbers *n, size_t *bytes,
+                         double **as)
+{
+    int64_t all = p->experts * stride_of(p), wide = n->ldw - p->more;
+    uint16_t *to = room((size_t)all * 2, bytes);
+
+    *as = malloc((size_t)all * sizeof **as);
+    for (int64_t i = 0; i < all; i++) {
+        if (i % n->ldw < wide)
+            to[i] = f32_to_bf16((float)value(i, 2));
+        (*as)[i] = (double)bf16_to_f32(to[i]);
+    }
+    return to;
+}
+
+static size_t result_bytes(const Product *p, const Numbers *n)
+{
+    int64_t all = p->weight ? p->experts * stride_of(p) : n->cap * p->N;
+
+    return (size_t)all * (p->f32 ? 4 : 2);
+}
+
+static void prepare(const Product *p, Numbers *n)
+{
+    memset(n->off, 0xff, sizeof n->off);
+    n->off[0] = 0;
+    for (int x = 0; x < p->experts; x++)
+        n->off[x + 1] = n->off[x] + p->rows[x];
+    n->rows = n->off[p->experts];
+    n->cap = capacity(p);
+    n->ldw = (p->tw ? p->K : p->N) + p->more;
+    n->buf[0] = rows(p, n, p->K, 1, &n->bytes[0], &n->a);
+    n->buf[1] = p->weight ? rows(p, n, p->N, 3, &n->bytes[1], &n->b)
+                          : weights(p, n, &n->bytes[1], &n->b);
+    n->buf[2] = room(result_bytes(p, n), &n->bytes[2]);
+    n->buf[3] = n->off;
+    n->bytes[3] = (size_t)(p->experts + 1) * 4 + RUNGUARD;
+    if (p->squares)
+        n->buf[4] = room(GPUBLOCKS * WARPS * 4, &n->bytes[4]);
+    n->buf[4 + p->squares] = room(GPUBLOCKS * MAPS, &n->bytes[4 + p->squares]);
+    if (p->add)
+        for (int64_t i = 0; i < p->experts * stride_of(p); i++)
+            if (i % n->ldw < n->ldw - p->more)
+                ((float *)n->buf[2])[i] = (float)value(i, 4);
+}
+
+static void drop(const Product *p, Numbers *n)
+{
+    for (int i = 0; i < 5 + p->squares; i++)
+        if (i != 3)
+            free(n->buf[i]);
+    free(n->a);
+    free(n->b);
+}
+
+/* ---- what should come ---------------------------------------------------- */
+
+/* Element i of the result, before it is added to; NaN: no one's. */
+static double wanted(const Product *p, const Numbers *n, int64_t i)
+{
+    double sum = 0;
+
+    if (!p->weight) {
+        int64_t r = i / p->N, c = i % p->N;
+        if (r >= n->rows)
+            return NAN;
+        const double *w = n->b + expert_of(p, n, r) * stride_of(p);
+        for (int64_t k = 0; k < p->K; k++)
+            sum +=
+                n->a[r * p->K + k] * w[p->tw ? c * n->ldw + k : k * n->ldw + c];
+        return sum;
+    }
+    int64_t x = i / stride_of(p), j = i % stride_of(p);
+    int64_t line = j / n->ldw, at = j % n->ldw;
+    if (at >= n->ldw - p->more)
+        return NAN;
+    int64_t k = p->tw ? at : line, c = p->tw ? line : at;
+    for (int64_t r = n->off[x]; r < n->off[x + 1]; r++)
+        sum += n->a[r * p->K + k] * n->b[r * p->N + c];
+    return sum + (p->add ? (double)(float)value(i, 4) : 0);
+}
+
+static double stored(const Product *p, const Numbers *n, int64_t i)
+{
+    return p->f32 ? (double)((const float *)n->buf[2])[i]
+                  : (double)bf16_to_f32(((const uint16_t *)n->buf[2])[i]);
+}
+
+/* fp32 sums of up to some hundred terms; a result of bf16 is rounded once. */
+static double worst_of(const Product *p, const Numbers *n)
+{
+    int64_t all = p->weight ? p->experts * stride_of(p) : n->cap * p->N;
+    double largest[MOSTEXPERTS + 1] = { 0 }, differs[MOSTEXPERTS + 1] = { 0 };
+    double worst = 0, may = p->f32 ? 4e-6 : 5e-3;
+
+    for (int64_t i = 0; i < all; i++) {
+        int x = p->weight ? (int)(i / stride_of(p)) : expert_of(p, n, i / p->N);
+        double w = wanted(p, n, i), y = stored(p, n, i);
+        if (isnan(w) != isnan(y))
+            return INFINITY;
+        if (isnan(w))
+            continue;
+        largest[x] = fmax(largest[x], fabs(w));
+        differs[x] = fmax(differs[x], fabs(w - y));
+    }
+    for (int x = 0; x < p->experts; x++)
+        if (differs[x] > 0)
+            worst = fmax(worst, differs[x] / largest[x] / may);
+    return worst;
+}
+
+/* The sums of squares against those of what is stored. */
+static double squares_off(const Product *p, const Numbers *n)
+{
+    const float *part = n->buf[4];
+    double sum = 0, is = 0;
+
+    for (int64_t i = 0; i < p->experts * stride_of(p); i++)
+        is += isnan(stored(p, n, i)) ? 0 : stored(p, n, i) * stored(p, n, i);
+    for (int i = 0; i < GPUBLOCKS * WARPS; i++)
+        sum += (double)part[i];
+    return fabs(sum / is - 1) / 1e-6;
+}
+
+static uint64_t bits_of(const Product *p, const Numbers *n)
+{
+    uint64_t bits = 0;
+
+    for (int i = 2; i < 4 + p->squares; i++)
+        for (size_t k = 0; k < n->bytes[i]; k++)
+            bits = mix64(bits, ((const uint8_t *)n->buf[i])[k]);
+    return bits;
+}
+
+double product_error(const Product *p, const Group *k, uint64_t *bits)
+{
+    Numbers n = { 0 };
+    int64_t iv[6];
+    double worst = INFINITY;
+
+    prepare(p, &n);
+    for (int i = 0; i < 6; i++)
+        iv[i] = k->step.iv[i].c;
+    if (!emurun_launch(k, n.buf, n.bytes, iv))
+        worst = worst_of(p, &n);
+    if (p->squares && worst <= 1)
+        worst = fmax(worst, squares_off(p, &n));
+    *bits = bits_of(p, &n);
+    drop(p, &n);
+    return isnan(worst) ? INFINITY : worst;
+}

@@ -1,0 +1,3 @@
+axes { batch=2, seq=4, hidden=8 }
+local x = input("x", "batch seq hidden")
+local y = topk(x, true, "hidden")

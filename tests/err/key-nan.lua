@@ -1,0 +1,3 @@
+axes { batch=2, seq=4, hidden=8 }
+loss("l", mean(param("w", "hidden"), "hidden"))
+train { steps=0/0 }

@@ -1,0 +1,3 @@
+axes { batch=2, seq=4, hidden=8 }
+local w = param("w", "hidden")
+metric("lr", mean(w, "hidden"))

@@ -1,0 +1,2 @@
+axes { batch=2, seq=4 }
+local y = slice(input("tokens", "batch seq"), "seq", 1, math.maxinteger)

@@ -1,0 +1,107 @@
+/* flops_test: what is counted, against counts by hand. A multiply-add is two
+ * FLOPs, the backward twice the forward; of attention, half is behind the mask.
+ * Of a model: parameters, those of one token, FLOPs of one token, summed up
+ * product by product. Of a plan: what it says of each product, against the
+ * sizes that the product is called with. */
+#include <math.h>
+#include <stdio.h>
+
+#include "../../frontend/frontend.h"
+
+static int failed;
+
+static void same(const char *model, const char *what, double got, double want)
+{
+    failed += got != want;
+    printf("%sok - %s, %s: %.0f, by hand %.0f\n", got == want ? "" : "not ",
+           model, what, got, want);
+}
+
+static Plan *plan_of(const char *model)
+{
+    Opts *o = opts_new(forever);
+
+    opts_set(o, "world", "1", NULL);
+    Trace t = trace(model, o, TRACEquiet);
+    return compile(t.g, &T_null, &(CompileOptions){ 0 });
+}
+
+/* ---- models -------------------------------------------------------------- */
+
+/* Widths; kv is what keys have, and values. */
+typedef struct Sizes {
+    const char *model;
+    double layers, seq, hidden, heads, kv, dim, ffn, shared, expert, top, vocab;
+} Sizes;
+
+static const Sizes sizes[] = {
+    { "tests/models/folds.lua", 4, 8, 8, 8, 8, 2, 8, 8, 8, 2, 16 },
+    { "models/mixtral.lua", 32, 4096, 4096, 32, 8, 128, 14336, 0, 8, 2, 32000 },
+};
+
+static void whole_model(const Sizes *s)
+{
+    Plan *p = plan_of(s->model);
+    double qkvo = s->hidden * s->dim * (2 * s->heads + 2 * s->kv);
+    double one = 3 * s->hidden * s->ffn, always = 2 * s->hidden * s->shared;
+    double other = qkvo + always + 2 * s->hidden + s->hidden * s->expert;
+    double ends = 2 * s->vocab * s->hidden + s->hidden;
+    double scores = 2 * s->seq * s->heads * s->dim / 2;
+    double macs = s->layers * (qkvo + scores + always + s->top * one) +
+                  s->hidden * s->vocab;
+
+    same(s->model, "parameters", (double)p->params,
+         s->layers * (other + s->expert * one) + ends);
+    same(s->model, "active", (double)p->active,
+         s->layers * (other + s->top * one) + ends);
+    same(s->model, "FLOPs of a token", p->flops / (double)p->tokens,
+         3 * 2 * macs);
+}
+
+/* ---- products ------------------------------------------------------------ */
+
+/* Sizes as steps.def lists them. */
+static double flops_of(const Step *s)
+{
+    double n = 2;
+
+    if (s->kind == Sgemm) {
+        for (int i = 2; i < 5; i++) /* M N K */
+            n *= (double)s->iv[i].c;
+        for (int i = 11; i < s->nint; i += 4) /* batch axes */
+            n *= (double)s->iv[i].c;
+        return n;
+    }
+    return n * (double)(s->iv[9].c * s->iv[3].c * s->iv[4].c); /* rows K N */
+}
+
+static void each_product(const char *model)
+{
+    const Role *r = &plan_of(model)->role[0];
+    const Program *g = &r->prog[role_prog(r, "step")];
+    int n[2] = { 0 }, bad = 0;
+
+    for (int i = 0; i < g->nstep; i++) {
+        const Step *s = &g->step[i];
+        if (s->kind != Sgemm && s->kind != Sgmm && s->kind != Sgmmw)
+            continue;
+        n[s->kind != Sgemm]++;
+        if (s->flops == flops_of(s))
+            continue;
+        bad++;
+        printf("# %s: %.0f, by its sizes %.0f\n", s->label, s->flops,
+               flops_of(s));
+    }
+    failed += bad || !n[0] || !n[1];
+    printf("%sok - %s: FLOPs of %d dense and %d grouped products\n",
+           bad || !n[0] || !n[1] ? "not " : "", model, n[0], n[1]);
+}
+
+int main(void)
+{
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        whole_model(&sizes[i]);
+    each_product("tests/models/folds.lua");
+    each_product("tests/hf/dsv3.lua");
+    return failed != 0;
+}

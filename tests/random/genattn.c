@@ -1,0 +1,283 @@
+/* genattn.c: attentions of any scores over any axes. */
+#include <math.h>
+#include <string.h>
+
+#include "gen.h"
+
+/* One attention: queries along seq, keys along key; over are summed. */
+typedef struct Attn {
+    Tens *x, *from; /* queries, and what keys and values are made of */
+    GDim seq, key, over;
+    Tens score; /* its axes so far */
+} Attn;
+
+static int attends(const Tens *t, const void *with)
+{
+    (void)with;
+    return t->nd >= 2 && t->nd < GENDIM;
+}
+
+/* The same sequence and the same axis to sum over. */
+static int suits(const Tens *t, const void *with)
+{
+    const Attn *a = with;
+
+    return attends(t, NULL) && dim_at(t, a->seq.a) >= 0 &&
+           dim_at(t, a->over.a) >= 0 && united(t, a->x).nd >= 0;
+}
+
+static Tens keyed(const Tens *t, const Attn *a)
+{
+    Tens k = *t;
+
+    k.dim[dim_at(&k, a->seq.a)] = a->key;
+    return k;
+}
+
+static Tens *rename_keys(Gen *g, const Tens *t, const Attn *a)
+{
+    Tens k = keyed(t, a);
+
+    return emit(g, &k, "rename(%s * 0.7, {%s=\"%s\"})", tame(g, t, 3), a->seq.a,
+                a->key.a);
+}
+
+/* ---- what scores are made of --------------------------------------------- */
+
+/* Queries minus keys. */
+static const char *ago(Gen *g, const Attn *a)
+{
+    return strf(g->a, "(iota(\"%s\") - rename(iota(\"%s\"), {%s=\"%s\"}))",
+                a->seq.a, a->seq.a, a->seq.a, a->key.a);
+}
+
+/* An axis of the scores that is neither; 0: none. */
+static int head_of(Gen *g, const Attn *a, GDim *d)
+{
+    for (int tries = 0; tries < 8; tries++) {
+        *d = a->score.dim[below(g, a->score.nd)];
+        if (d->a != a->seq.a && d->a != a->key.a && declarable(g, *d))
+            return 1;
+    }
+    return 0;
+}
+
+static const char *param_of(Gen *g, GDim d, const char *init)
+{
+    return strf(g->a, "param(\"%s\", \"%s\", %s)", new_param(g), d.a, init);
+}
+
+/* A slope for each head, trained or not. */
+static const char *slopes(Gen *g, const Attn *a)
+{
+    GDim d;
+
+    if (!head_of(g, a, &d) || chance(g, 30))
+        return strf(g->a, "0.1 * %s", ago(g, a));
+    if (chance(g, 50))
+        return strf(g->a, "%s * %s", param_of(g, d, "normal(0.3)"), ago(g, a));
+    return strf(g->a,
+                "%s * (f32(rename(iota(\"%s\"), {%s=\"%s\"})) - "
+                "f32(iota(\"%s\")))",
+                param_of(g, d, "uniform(0.3)"), a->seq.a, a->seq.a, a->key.a,
+                a->seq.a);
+}
+
+/* A table of biases by distance, of 4 buckets (as T5's), for each head. */
+static const char *buckets(Gen *g, const Attn *a)
+{
+    GDim d, b = new_axis(g, "bucket", 4);
+    int heads = head_of(g, a, &d);
+
+    declarable(g, b);
+    return strf(g->a,
+                "gather(param(\"%s\", \"%s%s%s\", normal(1)), "
+                "minimum(maximum(%s, 0), 3), \"%s\")",
+                new_param(g), b.a, heads ? " " : "", heads ? d.a : "",
+                ago(g, a), b.a);
+}
+
+/* Another product, over an axis of its own, as latent attention has. */
+static const char *more(Gen *g, const Attn *a)
+{
+    Tens w = { 0 };
+    GDim rot = some_axis(g, 1);
+
+    if (dim_at(a->x, rot.a) >= 0 || dim_at(a->from, rot.a) >= 0 ||
+        !declarable(g, a->over))
+        return slopes(g, a);
+    add_dim(&w, a->over);
+    add_dim(&w, rot);
+    Tens *q = make_param(g, &w, "normal(0.5)");
+    Tens *k = make_param(g, &w, "normal(0.5)");
+    if (!q || !k)
+        return slopes(g, a);
+    q->uses = k->uses = 1;
+    return strf(g->a,
+                "dot(dot(%s, %s, \"%s\"), rename(dot(%s, %s, \"%s\"), "
+                "{%s=\"%s\"}), \"%s\") * 0.3",
+                tame(g, a->x, 2), q->name, a->over.a, tame(g, a->from, 2),
+                k->name, a->over.a, a->seq.a, a->key.a, rot.a);
+}
+
+static Tens *add_terms(Gen *g, Attn *a, Tens *s)
+{
+    for (int64_t n = below(g, 3); n > 0; n--) {
+        const char *term = below(g, 3) == 0   ? buckets(g, a)
+                           : below(g, 2) == 0 ? more(g, a)
+                                              : slopes(g, a);
+        s->uses++;
+        s = emit(g, &a->score, "%s + %s", s->name, term);
+    }
+    if (chance(g, 15)) {
+        s->uses++;
+        s = emit(g, &a->score, "2 * tanh(%s / 2)", s->name);
+    }
+    return s;
+}
+
+/* A document each, of 2 or 3 elements: only pairs of one see each other. */
+static const char *documents(Gen *g, const Attn *a)
+{
+    const char *doc = strf(g->a, "f32(gt(iota(\"%s\"), %lld))", a->seq.a,
+                           (long long)below(g, a->seq.n));
+
+    return strf(g->a, "eq(%s, rename(%s, {%s=\"%s\"}))", doc, doc, a->seq.a,
+                a->key.a);
+}
+
+/* Every query sees itself, whatever the masks are. */
+static Tens *mask(Gen *g, Attn *a, Tens *s)
+{
+    int causal = chance(g, 50);
+    const char *x = s->name;
+
+    s->uses++;
+    if (causal)
+        x = strf(g->a, "causal(%s, \"%s\", \"%s\")", x, a->seq.a, a->key.a);
+    switch (below(g, 6)) {
+    case 0:
+        return emit(g, &a->score, "where(lt(%s, %lld), %s, -inf)", ago(g, a),
+                    (long long)(1 + below(g, a->seq.n)), x);
+    case 1:
+        return emit(g, &a->score, "where(%s, %s, -inf)", documents(g, a), x);
+    case 2:
+        return emit(g, &a->score, "where(land(ge(%s, 0), lt(%s, 3)), %s, -inf)",
+                    ago(g, a), ago(g, a), x);
+    default: return causal ? emit(g, &a->score, "%s", x) : s;
+    }
+}
+
+/* ---- one attention ------------------------------------------------------- */
+
+static int choose(Gen *g, Attn *a)
+{
+    a->x = pick(g, REAL, attends, NULL);
+    if (!a->x)
+        return 0;
+    int seq = (int)below(g, a->x->nd), over = (int)below(g, a->x->nd - 1);
+    a->seq = a->x->dim[seq];
+    a->over = a->x->dim[over + (over >= seq)];
+    if (!strncmp(a->seq.a, "key", 3) || !declarable(g, a->seq))
+        return 0;
+    a->from = chance(g, 50) ? pick(g, REAL, suits, a) : a->x;
+    a->key = new_axis(g, "key", a->seq.n);
+    return a->from != NULL;
+}
+
+/* The axes of both but the one summed. */
+static int score_axes(Attn *a)
+{
+    Tens k = keyed(a->from, a);
+
+    a->score = united(a->x, &k);
+    if (a->score.nd < 0)
+        return 0;
+    drop_dim(&a->score, dim_at(&a->score, a->over.a));
+    a->score.most = 6;
+    return 1;
+}
+
+static Tens *values_of(Gen *g, Attn *a, Tens *k)
+{
+    Tens *v = chance(g, 30) ? pick(g, REAL, suits, a) : NULL;
+
+    if (!v) {
+        k->uses++;
+        return k;
+    }
+    Tens both = united(&a->score, v);
+    return both.nd < 0 ? k : rename_keys(g, v, a);
+}
+
+static Tens *scores_of(Gen *g, Attn *a, Tens *k)
+{
+    k->uses++;
+    Tens *s =
+        emit(g, &a->score, "dot(%s, %s, \"%s\")%s", tame(g, a->x, 3), k->name,
+             a->over.a, ONE_OF(g, "", "", " / math.sqrt(3)", " * 0.5"));
+    s = mask(g, a, add_terms(g, a, s));
+    s->uses++;
+    s->closed = 1; /* it may hold -inf */
+    return s;
+}
+
+/* Axes of the scores, but the keys', that values have not. */
+static int lacking(const Attn *a, const Tens *v)
+{
+    int n = 0;
+
+    for (int i = 0; i < a->score.nd; i++)
+        n += a->score.dim[i].a != a->key.a && dim_at(v, a->score.dim[i].a) < 0;
+    return n;
+}
+
+static int attention(Gen *g)
+{
+    Attn a;
+
+    if (!choose(g, &a) || !score_axes(&a))
+        return 0;
+    Tens *k = rename_keys(g, a.from, &a), *v = values_of(g, &a, k);
+    Tens like = united(&a.score, v);
+    if (like.nd < 0)
+        return 1;
+    if (lacking(&a, v) == 1 && chance(g, 15))
+        declare(g, a.key.a, a.key.n);
+    Tens *s = scores_of(g, &a, k);
+    v->uses++;
+    drop_dim(&like, dim_at(&like, a.key.a));
+    like.most = v->most;
+    if (chance(g, 85))
+        emit(g, &like, "attention(%s, %s, \"%s\")", s->name, v->name, a.key.a);
+    else
+        emit(g, &like, "dot(softmax(%s, \"%s\"), %s, \"%s\")", s->name, a.key.a,
+             v->name, a.key.a);
+    return 1;
+}
+
+/* ---- rotary embeddings --------------------------------------------------- */
+
+static int rotated(Gen *g)
+{
+    Tens *t = pick(g, REAL, attends, NULL);
+
+    if (!t)
+        return 0;
+    int axis = (int)below(g, t->nd), pos = (int)below(g, t->nd - 1);
+    pos += pos >= axis;
+    if (t->dim[axis].n % 2 || !declarable(g, t->dim[axis]) ||
+        !declarable(g, t->dim[pos]))
+        return 0;
+    emit(g, t, "rope(%s, \"%s\", \"%s\", %s%s)", t->name, t->dim[axis].a,
+         t->dim[pos].a, ONE_OF(g, "1e4", "100"),
+         ONE_OF(g, "", "", ", { interleaved=true }",
+                ", { yarn={ factor=4, original=8 } }"));
+    return 1;
+}
+
+const GenRow genattn[] = {
+    { 10, attention },
+    { 3, rotated },
+    { 0, NULL },
+};

@@ -1,0 +1,141 @@
+/* plans.c: the plan of each check. */
+#define _GNU_SOURCE
+#include <stdlib.h>
+#include <string.h>
+
+#include "random.h"
+#include "want.h"
+
+static void set_words(Opts *o, const char *words)
+{
+    char *next, *all = strf(forever, "%s", words);
+
+    for (char *w = strtok_r(all, " ", &next); w;
+         w = strtok_r(NULL, " ", &next)) {
+        size_t n = strcspn(w, "=");
+        opts_set(o, internn(w, n), intern(w + n + 1), NULL);
+    }
+}
+
+/* Gradients are read off the first moment: no clipping. */
+static Trace trace_with(const char *file, const char *words, int64_t batch)
+{
+    Opts *o = opts_new(forever);
+
+    set_words(o, words);
+    set_words(o, "train.clip=0");
+    if (batch)
+        set_words(o, strf(forever, "train.batch=%lld", (long long)batch));
+    return trace(file, o, TRACEquiet);
+}
+
+Trace traced(const char *file, Check c)
+{
+    const CheckInfo *k = &checktab[c];
+    Trace t = trace_with(file, k->keys, 0);
+    int64_t micro = micro_of(t.g), batch = 1;
+
+    if (micro % k->micro == 0)
+        return t;
+    for (int i = 0; i < t.g->naxis; i++)
+        if (!strcmp(t.g->axis[i]->name, "batch") && t.g->axis[i]->n)
+            batch = t.g->axis[i]->n;
+    return trace_with(file, k->keys, micro * k->micro * batch);
+}
+
+static uint64_t hash(const char *s)
+{
+    uint64_t h = 5;
+
+    for (; s && *s; s++)
+        h = mix64(h, (unsigned char)*s);
+    return h;
+}
+
+static const Target *target_of(const Trace *t)
+{
+    const char *s = opts_str(t->g->opts, "target");
+
+    return target_named(s ? s : "host");
+}
+
+static char *compiled(const Trace *t, const CompileOptions *more)
+{
+    CompileOptions co = *more;
+    size_t len;
+
+    co.source = t->source;
+    co.nsource = t->nsource;
+    return plan_print(forever, compile(t->g, target_of(t), &co), &len);
+}
+
+/* ---- stages -------------------------------------------------------------- */
+
+/* What -x writes after a pass. */
+static char *stopped(const Trace *t, const char *pass)
+{
+    char *text = NULL;
+    size_t n = 0;
+    FILE *out = open_memstream(&text, &n);
+    CompileOptions co = {
+        .source = t->source, .nsource = t->nsource, .stop = pass, .out = out
+    };
+
+    compile(t->g, target_of(t), &co);
+    fclose(out);
+    return text;
+}
+
+/* The plan made by going on from that. */
+static char *gone_on(const char *text, const char *file, const Opts *o)
+{
+    Source *source = NULL;
+    Graph **v = graphs_parse(forever, text, strlen(text), file,
+                             (Opts *)(uintptr_t)o, &source);
+    Graph **stage = NULL;
+
+    for (size_t i = 1; i < vec_len(v); i++)
+        vec_push(forever, stage, v[i]);
+    Trace t = { v[0], source, (int)vec_len(source) };
+    return compiled(&t, &(CompileOptions){ .stage = stage });
+}
+
+static const char *a_pass(uint64_t h)
+{
+    const PassInfo *p = passtab;
+    int n = 0;
+
+    while (p[n].run)
+        n++;
+    return p[h % (uint64_t)n].name;
+}
+
+/* Passes change the graph they are given, so each compile has its own. */
+static void make_stages(const Making *m)
+{
+    Trace t = traced(m->file, m->c);
+    char *want = compiled(&t, &(CompileOptions){ 0 });
+    const char *pass = a_pass(hash(want));
+
+    t = traced(m->file, m->c);
+    char *text = stopped(&t, pass);
+    char *got = gone_on(text, m->file, t.g->opts);
+    if (strcmp(got, want))
+        die("going on after %s makes another plan", pass);
+    fputs(want, m->out);
+}
+
+void make_plan(void *making)
+{
+    const Making *m = making;
+    CompileOptions co = { .skip = m->c == CKrecompute ? "recompute" : NULL };
+
+    if (checktab[m->c].how == STAGES) {
+        make_stages(m);
+        return;
+    }
+    Trace t = traced(m->file, m->c);
+    if (m->c == CKagain)
+        roundabout(t.g, hash(t.source[0].text));
+    fputs(compiled(&t, &co), m->out);
+}

@@ -1,0 +1,272 @@
+/* want.c: the reference's numbers of one step. How far others may be from them
+ * comes from the reference too: it is worked out again with noise in every
+ * result, and what that moves a tensor is what rounding may. */
+#include <math.h>
+#include <string.h>
+
+#include "want.h"
+
+enum { NOISY = 3, IDS = 97 };
+
+/* Two numbers that a decision compares are nearer than this, over the largest
+ * of their tensors: rounding may decide otherwise. */
+static const double NEAR = 1e-9;
+
+/* ---- leaves -------------------------------------------------------------- */
+
+static uint64_t hash(uint64_t h, const char *s)
+{
+    for (; *s; s++)
+        h = mix64(h, (unsigned char)*s);
+    return h;
+}
+
+/* In [0, 1). */
+static double draw(uint64_t h, int64_t i)
+{
+    h = mix64(h, (uint64_t)i);
+    return ref_uniform(&h);
+}
+
+/* Whole in bf16, so that all precisions start from the same numbers. */
+static double rounded(double v)
+{
+    return (double)bf16_to_f32(f32_to_bf16((float)v));
+}
+
+/* Of its initial value's size. What should all be one number differs a little,
+ * else many values would be equal. */
+double leaf_value(const Graph *g, const char *path, int64_t i)
+{
+    const Param *p = g_param((Graph *)(uintptr_t)g, path);
+    uint64_t h = hash(11, path);
+    double u = draw(h, i), size = p->arg;
+
+    if (!strcmp(p->init, "normal"))
+        return rounded(size * sqrt(-2 * log(1 - u)) *
+                       cos(2 * acos(-1) * draw(h + 1, i)));
+    if (!strcmp(p->init, "uniform"))
+        return rounded(size * (2 * u - 1));
+    return rounded(size + 0.2 * (u - 0.5));
+}
+
+int64_t vocabulary(const Graph *g)
+{
+    for (int i = 0; i < g->naxis; i++)
+        if (!strcmp(g->axis[i]->name, "vocab") && g->axis[i]->n)
+            return g->axis[i]->n;
+    return IDS;
+}
+
+/* One label of six says that there is none. */
+double input_value(const char *name, Dtype dt, int64_t vocab, int64_t step,
+                   int64_t i)
+{
+    uint64_t h = hash((uint64_t)step + 7, name);
+    double u = draw(h, i);
+
+    if (!strcmp(name, "labels") && draw(h + 1, i) < 1.0 / 6)
+        return -1;
+    switch (dtypes[dt].kind) {
+    case 'i': return floor(u * (double)vocab);
+    case 'b': return u < 0.5;
+    default: return rounded(3 * u - 1.5);
+    }
+}
+
+int64_t micro_of(const Graph *g)
+{
+    int64_t batch = 1;
+
+    for (int i = 0; i < g->naxis; i++)
+        if (!strcmp(g->axis[i]->name, "batch") && g->axis[i]->n)
+            batch = g->axis[i]->n;
+    return opts_given(g->opts, "train.batch")
+               ? opts_int(g->opts, "train.batch") / batch
+               : 1;
+}
+
+static void fill_leaves(Ref *r)
+{
+    int64_t vocab = vocabulary(r->g);
+
+    for (size_t k = 0; k < vec_len(r->val); k++) {
+        Val *x = &r->val[k];
+        const Node *n = x->n;
+        for (int64_t i = 0; i < x->elems; i++)
+            if (n->op == Oparam || n->op == Ostate)
+                x->v[i] = leaf_value(r->g, n->s, i);
+            else if (n->op == Oinput)
+                x->v[i] = input_value(n->s, n->dt, vocab, r->step, i);
+    }
+}
+
+/* ---- results ------------------------------------------------------------- */
+
+static void add(Want *w, const char *kind, const char *prefix, const char *of,
+                int64_t n)
+{
+    Arena *a = w->ref->a;
+    Wanted x = { strf(a, "%s%s", prefix, of),
+                 kind,
+                 of,
+                 n,
+                 alloc(a, (size_t)(n + 1) * sizeof(double)),
+                 0 };
+
+    vec_push(a, w->v, x);
+}
+
+static const Val *val_of(const Ref *r, const Named *v, int n, const char *name)
+{
+    for (int i = 0; i < n; i++)
+        if (!strcmp(v[i].name, name))
+            return &r->val[v[i].at];
+    return NULL;
+}
+
+static int wants(const Want *w, const char *kind, const char *of)
+{
+    for (size_t i = 0; i < vec_len(w->v); i++)
+        if (!strcmp(w->v[i].kind, kind) && !strcmp(w->v[i].of, of))
+            return 1;
+    return 0;
+}
+
+static void list(Want *w)
+{
+    const Ref *r = w->ref;
+
+    add(w, "loss", "", "loss", 1);
+    for (int i = 0; i < r->nloss; i++)
+        if (!wants(w, "loss", r->loss[i].name))
+            add(w, "loss", "loss.", r->loss[i].name, 1);
+    for (int i = 0; i < r->nmetric; i++)
+        add(w, "metric", "metric.", r->metric[i].name, 1);
+    for (int i = 0; i < r->nparam; i++)
+        add(w, "gradient", "optim.m.", r->param[i].name,
+            r->val[r->param[i].at].elems);
+    for (int i = 0; i < r->nstate; i++)
+        add(w, "state", "", r->state[i].name, r->val[r->state[i].at].elems);
+}
+
+static double named_loss(const Ref *r, const char *name)
+{
+    double sum = 0;
+
+    if (!strcmp(name, "loss"))
+        return r->total;
+    for (int i = 0; i < r->nloss; i++)
+        if (!strcmp(r->loss[i].name, name))
+            sum += r->loss[i].sum;
+    return sum;
+}
+
+static double metric(const Ref *r, const char *name)
+{
+    return val_of(r, r->metric, r->nmetric, name)->v[0];
+}
+
+/* A value that broadcasts to the state's axes. */
+static void spread(const Ref *r, const Val *from, const Val *to, double *out)
+{
+    const Val *all[2] = { to, from };
+    Walk w = walk_over(all, 1, all, 2);
+
+    (void)r;
+    do
+        out[w.at[0]] = from->v[w.at[1]];
+    while (walk_next(&w));
+}
+
+static void state_after(const Ref *r, const char *name, double *out)
+{
+    const Val *s = val_of(r, r->state, r->nstate, name);
+    const Val *u = val_of(r, r->update, r->nupdate, name);
+
+    spread(r, u ? u : s, s, out);
+}
+
+static void take(const Ref *r, const Wanted *x, double *out)
+{
+    if (!strcmp(x->kind, "loss"))
+        *out = named_loss(r, x->of);
+    else if (!strcmp(x->kind, "metric"))
+        *out = metric(r, x->of);
+    else if (!strcmp(x->kind, "state"))
+        state_after(r, x->of, out);
+    else
+        memcpy(out, val_of(r, r->param, r->nparam, x->of)->d,
+               (size_t)x->n * sizeof *out);
+}
+
+static int finite(const Want *w)
+{
+    for (size_t i = 0; i < vec_len(w->v); i++)
+        for (int64_t k = 0; k < w->v[i].n; k++)
+            if (!isfinite(w->v[i].v[k]) || fabs(w->v[i].v[k]) > 1e9)
+                return 0;
+    return 1;
+}
+
+/* ---- bounds -------------------------------------------------------------- */
+
+static void run(Ref *r)
+{
+    ref_values(r);
+    ref_gradients(r);
+}
+
+/* The most that noise moved any element of a tensor. Returns whether the
+ * decisions stayed. */
+static int widen(Want *w, double noise, uint64_t seed)
+{
+    Ref *r = w->ref;
+    uint64_t was = r->decided;
+
+    r->noise = noise;
+    r->seed = seed;
+    run(r);
+    for (size_t i = 0; i < vec_len(w->v); i++) {
+        Wanted *x = &w->v[i];
+        double *v = alloc(r->a, (size_t)(x->n + 1) * sizeof *v);
+        take(r, x, v);
+        for (int64_t k = 0; k < x->n; k++)
+            x->bound = fmax(x->bound, fabs(v[k] - x->v[k]));
+    }
+    int same = r->decided == was;
+    r->noise = 0;
+    r->decided = was;
+    return same;
+}
+
+Want *want_new(Arena *a, Graph *g, double noise, double slack)
+{
+    Want *w = alloc(a, sizeof *w);
+    Ref *r = w->ref = ref_new(a, g, micro_of(g));
+
+    w->slack = slack;
+    fill_leaves(r);
+    run(r);
+    list(w);
+    for (size_t i = 0; i < vec_len(w->v); i++)
+        take(r, &w->v[i], w->v[i].v);
+    if (!finite(w))
+        w->bad = "not finite";
+    else if (r->margin < NEAR)
+        w->bad = "a decision between nearly equal numbers";
+    if (w->bad)
+        return w;
+    int same = 1;
+    for (int i = 0; i < NOISY; i++)
+        same &= widen(w, noise, (uint64_t)i + 1);
+    if (!same && noise > NEAR)
+        w->bad = "rounding changes a decision";
+    return w;
+}
+
+void want_differences(Want *w)
+{
+    run(w->ref);
+    w->off = ref_differences(w->ref, 5);
+}
