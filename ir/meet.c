@@ -109,23 +109,28 @@ static void note_role(Meet *x, int role)
 
 /* ---- comparing ----------------------------------------------------------- */
 
-static const ValueUse *type_sent(const Meet *x, int role, const Step *s)
+/* The parts of value v; nothing of what was there when the program began. */
+static const uint32_t *parts_of(const Program *g, int v, int *shape)
 {
-    const Program *g = x->g[role];
-    static const ValueUse none = { .shape = 0 };
-    int v = s->flow ? s->flow[0].read : 0;
+    static const uint32_t whole[3];
     for (int i = 0; i < g->nstep && v > 0; i++)
         for (int k = 0; k < g->step[i].nbuf && g->step[i].flow; k++)
-            if (g->step[i].flow[k].make == v)
-                return &g->step[i].flow[k];
-    return &none;
+            if (g->step[i].flow[k].make == v) {
+                *shape = g->step[i].flow[k].shape;
+                return g->step[i].flow[k].part;
+            }
+    return whole;
 }
 
-static int same_type(const Meet *x, const ValueUse *a, const ValueUse *b)
+/* Does b receive what a sends, lying as a reads it? */
+static int same_type(const Meet *x, int role, const Step *a, const Step *b)
 {
-    const ValueShape *l = x->p->shape;
-    return shapes_equal(&l[a->shape], &l[b->shape]) &&
-           !memcmp(a->part, b->part, sizeof a->part);
+    const ValueUse *f = &a->flow[0], *t = &b->flow[0];
+    int shape = 0;
+    const uint32_t *part = parts_of(x->g[role], f->read, &shape);
+    shape = f->as >= 0 ? f->as : shape;
+    return shapes_equal(&x->p->shape[shape], &x->p->shape[t->shape]) &&
+           !memcmp(part, t->part, sizeof t->part);
 }
 
 static const char *wire_wrong(const Meet *x, const Wire *w)
@@ -153,9 +158,8 @@ static const char *wire_wrong(const Meet *x, const Wire *w)
         if (a->s == last)
             continue;
         last = a->s;
-        const ValueUse *t = type_sent(x, w->from, a->s);
-        if (a->s->flow && a->s->flow[0].read > 0 && b->s->flow &&
-            !same_type(x, t, &b->s->flow[0]) && law(Lsame_type))
+        if (a->s->flow && b->s->flow && !same_type(x, w->from, a->s, b->s) &&
+            law(Lsame_type))
             return wrong(x, w->from, a->s,
                          "sends another type than is "
                          "received");
