@@ -176,7 +176,8 @@ static void add_member(Emit *e, Graph *g, const Node *bucket, const Param *of,
     n.s = of->kind == PKparam ? p->path
                               : intern(strf(e->arena, "optim.%s.%s",
                                             paramkinds[of->kind], p->path));
-    add_tensor(e, g, &n, paramkinds[of->kind], buf);
+    int copy = of->kind == PKparam && p->copy;
+    add_tensor(e, g, &n, copy ? "copy" : paramkinds[of->kind], buf);
     Tensor *t = &e->now->tensor[last];
     t->at = p->at;
     t->run = local_n(g, bucket, bucket->nd - 1);
