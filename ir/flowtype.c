@@ -378,15 +378,12 @@ static const char *number_values(Typer *t, int *step)
         const Step *s = &t->g->step[*step];
         for (int k = 0; k < s->nbuf && s->flow; k++) {
             const ValueUse *f = &s->flow[k];
-            uint32_t all = f->part[0] | f->part[1] | f->part[2];
             if ((f->make < 0 || f->make > slots) && law(Lvalue_number))
                 return "makes a value without a number";
             if ((f->as < -1 || f->as >= t->c->p->nshape ||
                  (f->make && (f->shape < 0 || f->shape >= t->c->p->nshape))) &&
                 law(Lvalue_shape))
                 return "has a value of a shape that does not exist";
-            if (all >> t->c->p->mesh->natom && law(Lvalue_atoms))
-                return "speaks of atoms that the mesh does not have";
             if (f->make && t->made[f->make].step >= 0 && law(Lvalue_once))
                 return "makes a value that another step makes";
             if (f->make)

@@ -79,13 +79,13 @@ static const char *name_buffers(Lives *l, int step)
         if (!b || b->prog == -1)
             continue;
         Life *x = &l->of[s->buf[i]];
-        if (x->first < 0 && !writes(s, i) && !b->frame && law(Llive_written))
+        if (x->first < 0 && !writes(s, i) && !b->frame)
             return wrong(l, "is read and was never written", s->buf[i], step);
         if (x->first < 0)
             *x = (Life){ s->buf[i], step, step, b->offset };
         if (!b->frame && x->first >= l->from && step <= l->to &&
             phase_of(p, x->first) != phase_of(p, step)) {
-            if (!writes(s, i) && law(Llive_calls))
+            if (!writes(s, i))
                 return wrong(l, "is kept from call to call in one place",
                              s->buf[i], step);
             x->first = l->from;

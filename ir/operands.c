@@ -146,15 +146,14 @@ static const char *product_wrong(const PlanCheck *c, const Step *s,
 {
     Loops have = { 0 }, want = { 0 };
     const char *axis = axis_loops(op, &want);
-    if (axis && law(Lproduct_axes))
-        return strf(c->arena, "has operands of other sizes along '%s'", axis);
     if (s->kind == Sgemm)
         gemm_loops(s, &have);
     else
         grouped_loops(s, &have);
-    return !same_loops(&have, &want) && law(Lproduct_loops)
-               ? "has sizes and strides that are not those of its operands"
-               : NULL;
+    if ((!axis && same_loops(&have, &want)) || !law(Lproduct_loops))
+        return NULL;
+    return axis ? strf(c->arena, "has operands of other sizes along '%s'", axis)
+                : "has sizes and strides that are not those of its operands";
 }
 
 /* ---- collectives --------------------------------------------------------- */
@@ -290,15 +289,18 @@ static const char *collective_wrong(const PlanCheck *c, const Step *s,
     switch (s->kind) {
     case Sallgather:
     case Sreducescatter:
-        if (!along(m, gathers ? y : x, gathers ? x : y, atoms, &b) &&
-            law(Lgather_axis))
-            return "does not make an axis whole, or cut, over its group";
+        if (!along(m, gathers ? y : x, gathers ? x : y, atoms, &b))
+            return law(Lgather_blocks) ? "does not make an axis whole, or cut, "
+                                         "over its group"
+                                       : NULL;
         return !has_blocks(s, &b) && law(Lgather_blocks)
                    ? "has other blocks than its operands"
                    : NULL;
     case Salltoall:
-        if (!exchanged(m, x, y, atoms, want) && law(Lexchange_axes))
-            return "does not exchange two axes over its group";
+        if (!exchanged(m, x, y, atoms, want))
+            return law(Lexchange_blocks)
+                       ? "does not exchange two axes over its group"
+                       : NULL;
         for (int i = 0; i < 8; i++)
             if (iv(s, i + 1) != want[i] && law(Lexchange_blocks))
                 return "has other blocks than its operands";
@@ -331,10 +333,6 @@ const char *operands_wrong(const PlanCheck *c, const Step *s,
         for (int i = 0; i < OPERANDS; i++)
             op[i] = out[i] ? out[i] : in[i];
         return product_wrong(c, s, op);
-    case Scopy:
-        return !shapes_equal(in[0], out[1]) && law(Lcopy_shape)
-                   ? "changes how its operand lies"
-                   : NULL;
     case Sallgather:
     case Sreducescatter:
     case Sallreduce:

@@ -533,19 +533,18 @@ enum {
 };
 #define HUGEBYTES ((int64_t)1 << 56)
 
-/* What is proved, by name. A test may leave one law out, to see that only that
- * one refuses some plan. */
+/* What is proved, by name. law() is asked where a law is broken, and says
+ * whether it holds all the same: a test may leave one out, to see that a plan is
+ * refused by it alone. */
 typedef enum Law {
 #define LAW(id, text) L##id,
 #include "laws.def"
 #undef LAW
     NLAW
 } Law;
-extern int law_off; /* -1: all hold */
-static inline int law(Law x)
-{
-    return (int)x != law_off;
-}
+extern int law_off;    /* -1: none */
+extern int law_broken; /* the last that was asked for; -1: none */
+int law(Law x);
 
 typedef struct PlanCheck {
     Arena *arena;

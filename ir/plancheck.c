@@ -10,7 +10,13 @@
 
 #include "plan.h"
 
-int law_off = -1;
+int law_off = -1, law_broken = -1;
+
+int law(Law x)
+{
+    law_broken = (int)x;
+    return (int)x != law_off;
+}
 
 /* ---- buffers ------------------------------------------------------------- */
 

@@ -110,10 +110,9 @@ static const char *set_wrong(const PlanCheck *c)
     int last = -1;
     for (int i = 0; i < r->nprog; i++) {
         int k = kind_of(r->prog[i].name);
-        if (k < 0 && law(Lprogram_kind))
-            return wrong(c, r->prog[i].name, "is of no kind");
         if (k <= last && law(Lprogram_order))
-            return wrong(c, r->prog[i].name, "is not in its place");
+            return wrong(c, r->prog[i].name,
+                         k < 0 ? "is of no kind" : "is not in its place");
         last = k;
     }
     return fallback_wrong(c);

@@ -41,9 +41,6 @@ static const char *step_sizes(const Sizes *x)
     const Step *s = x->s;
     int whole = s->kind == Sallreduce || s->kind == Srotate;
     int width = whole || s->kind >= Ssend ? dtypes[iv(x, 0)].bytes : 0;
-    if (s->kind >= Sallgather && s->kind <= Srotate &&
-        mesh_extent(x->c->p->mesh, s->atoms) < 2 && law(Lgroup_some))
-        return "has a group of one rank";
     if (s->kind == Sallreduce && iv(x, 1) != 1 && law(Lone_block))
         return "has more than one block";
     return width ? fills(x, 0, iv(x, s->kind == Sallreduce ? 2 : 1), width)
@@ -120,9 +117,9 @@ static const char *repeats_wrong(const PlanCheck *c, const Program *g)
 {
     int data = !strncmp(g->name, "step", 4) || !strcmp(g->name, "eval");
     int64_t n = data ? turns_of(c->p) : 1;
-    if (n < 0 && law(Ltokens))
+    if (n < 0 && law(Lrepeats))
         return "has another number of tokens than its inputs";
-    for (int f = 0; f < g->nphase && n; f++) {
+    for (int f = 0; f < g->nphase && n > 0; f++) {
         const Phase *x = &g->phase[f];
         int each = !strcmp(x->name, "den") || !strcmp(x->name, "body");
         if ((x->repeat ? x->repeat != (each ? n : 1)

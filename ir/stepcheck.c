@@ -382,8 +382,6 @@ static const char *at_wrong(const At *x)
     const char *why;
     if (s->rw && s->kind != Skernel && law(Lonly_kernels_use))
         return "is no kernel and says how it uses its buffers";
-    if ((unsigned)s->kind >= NSTEPKIND && law(Lstep_kind))
-        return "is of no kind";
     const StepInfo *o = &stepinfo[s->kind];
     if ((s->nbuf < 0 || (o->nbuf >= 0 && s->nbuf != o->nbuf)) &&
         law(Lstep_buffers))

@@ -2,6 +2,8 @@
  * every number, name and list of it is a row here, and a row is changed in each
  * way that its type has. What a kernel alone knows (its text, constants and
  * sizes), options and predicted costs are left out. */
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "mutants.h"
@@ -60,6 +62,8 @@ OF(operands, steps, Step, buf, x->nbuf)
 OF(values, steps, Step, flow, x->flow ? x->nbuf : 0)
 OF(numbers, steps, Step, iv, x->kind == Skernel ? 0 : x->nint)
 OF(allints, steps, Step, iv, x->kind == Skernel ? x->nint : 0)
+OF(kernels, plans, Plan, kernel, x->nkernel)
+OF(fixed, hfs, HfMap, fixat, x->nfix)
 OF(shapes, plans, Plan, shape, x->nshape)
 OF(shapedims, shapes, ValueShape, dim, x->nd)
 
@@ -129,6 +133,8 @@ static const Field fields[] = {
     ROW("mesh",     meshes,      Mesh,     world,   I64)
     ROW("hf",       hfs,         HfMap,    param,   NAME)
     ROW("hf",       hfs,         HfMap,    hf,      NAME)
+    BARE("hf fixed", fixed,                         I64)
+    ROW("kernel",   kernels,     Kernel,   name,    NAME)
     ROW("factor",   factors,     HfFactor, axis,    NAME)
     ROW("factor",   factors,     HfFactor, total,   I64)
     ROW("factor",   factors,     HfFactor, start,   I64)
@@ -216,6 +222,7 @@ typedef struct List {
 static const List lists[] = {
     LIST("roles",    plans,    Plan,    role,   nrole)
     LIST("hfs",      plans,    Plan,    hf,     nhf)
+    LIST("kernels",  plans,    Plan,    kernel, nkernel)
     INSIDE("hf dims", hfs,     HfMap,   dim,    nd)
     LIST("shapes",   plans,    Plan,    shape,  nshape)
     INSIDE("shape dims", shapes, ValueShape, dim,    nd)
@@ -470,4 +477,65 @@ int mutant_damage(Mutant *m, int k)
         return change_field(m, &fields[k / NWAY], (Way)(k % NWAY));
     k -= NFIELD * NWAY;
     return change_list(m, &lists[k / NMOVE], (Move)(k % NMOVE));
+}
+
+/* ---- by hand ------------------------------------------------------------- */
+
+static void **of_kind(Mutant *m, const char *name)
+{
+    void **v = NULL, **all = steps(m);
+    for (size_t i = 0; i < vec_len(all); i++)
+        if (!strcmp(stepinfo[((Step *)all[i])->kind].name, name))
+            vec_push(m->arena, v, all[i]);
+    return v;
+}
+
+static int64_t given(const char *sign, int64_t was, const char *to)
+{
+    return (*sign == '+' ? was : 0) + strtoll(to, NULL, 10);
+}
+
+/* The i-th integer of some step of a kind. */
+static int set_int(Mutant *m, const char *kind, int i, const char *sign,
+                   const char *to)
+{
+    unshare(m);
+    void **v = of_kind(m, kind);
+    Step *s = v ? v[below(m, (int)vec_len(v))] : NULL;
+    if (s && i < s->nint)
+        s->iv[i].c = given(sign, s->iv[i].c, to);
+    return s && i < s->nint;
+}
+
+static int set_field(Mutant *m, const Field *f, const char *sign,
+                     const char *to)
+{
+    void **v = f->records(m);
+    void *x = v ? (char *)v[below(m, (int)vec_len(v))] + f->at : NULL;
+    if (!x)
+        return 0;
+    switch (f->type) {
+    case I64: *(int64_t *)x = given(sign, *(int64_t *)x, to); break;
+    case NAME: *(const char **)x = intern(to); break;
+    case AFFINE:
+    case RANKS: return 0;
+    default: *(int *)x = (int)given(sign, *(int *)x, to); break;
+    }
+    return 1;
+}
+
+int mutant_set(Mutant *m, const char *what)
+{
+    char name[64], kind[16], sign[2], to[64];
+    int at;
+    if (sscanf(what, "%63[^=+]%1[=+] %63s", name, sign, to) != 3)
+        return 0;
+    name[strlen(name) - 1] = 0;
+    for (int i = 0; i < NFIELD; i++)
+        if (!strcmp(strf(m->arena, "%s%s%s", fields[i].record,
+                         *fields[i].name ? " " : "", fields[i].name),
+                    name))
+            return set_field(m, &fields[i], sign, to);
+    return sscanf(name, "%15s %d", kind, &at) == 2 &&
+           set_int(m, kind, at, sign, to);
 }

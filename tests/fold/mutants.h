@@ -24,5 +24,8 @@ int below(Mutant *m, int n); /* a random number in [0, n) */
 int mutant_kinds(void);
 const char *mutant_kind(Arena *a, int k);
 int mutant_damage(Mutant *m, int k);
+/* "buf dies = 9", "frame bytes + 256": that field of some record; "gemm 2 = 9":
+ * that integer of some step of the kind. */
+int mutant_set(Mutant *m, const char *what);
 
 #endif
