@@ -1,5 +1,6 @@
 /* kernels.c: NVRTC, modules and launches. A compiled kernel is a head, what its
- * signatures say, and the image of the emulator (tests/emu). */
+ * signatures say, and its text: the emulator (tests/emu) gets it when it runs
+ * (builds.c). */
 #define _GNU_SOURCE
 #include <ctype.h>
 #include <stdio.h>
@@ -7,7 +8,7 @@
 #include <string.h>
 
 #include "fake.h"
-#include "../emu/emu.h"
+#include "builds.h"
 
 enum { MAXARGS = 64, NAME = 128, MAXKERNELS = 8, WARP = 32 };
 enum { REFUSED = 6, NOFUNCTION = 500, SHAREDSIZE = 8 };
@@ -21,7 +22,7 @@ typedef struct Signature {
 
 typedef struct Head {
     char magic[8];
-    uint64_t bytes; /* of the image, behind */
+    uint64_t bytes; /* of the text behind, its end too */
     int kernels;
     Signature kernel[MAXKERNELS];
 } Head;
@@ -105,35 +106,21 @@ int nvrtcCreateProgram(Program **prog, const char *src, const char *name, int n,
     return 0;
 }
 
-static int emulated(Program *p, int n, const char *const *options, void **image,
-                    size_t *size)
-{
-    *image = NULL;
-    *size = 0;
-    return idle() ? 0 : emu_compile(p->text, options, n, &p->log, image, size);
-}
-
 int nvrtcCompileProgram(Program *p, int n, const char *const *options)
 {
-    Head h = { .bytes = 0 };
-    void *image;
-    size_t size;
+    Head h = { .bytes = strlen(p->text) + 1 };
 
+    (void)n, (void)options;
     if (refuses(p->text)) {
         p->log = strdup("k.cu(7): error: it is refused\n");
         return REFUSED;
     }
-    if (emulated(p, n, options, &image, &size))
-        return REFUSED;
     memcpy(h.magic, magic, sizeof magic);
-    h.bytes = size;
     read_signatures(p->text, &h);
-    p->n = sizeof h + size;
+    p->n = sizeof h + h.bytes;
     p->image = malloc(p->n);
     memcpy(p->image, &h, sizeof h);
-    if (size)
-        memcpy(p->image + sizeof h, image, size);
-    free(image);
+    memcpy(p->image + sizeof h, p->text, h.bytes);
     return 0;
 }
 
@@ -175,12 +162,13 @@ int nvrtcDestroyProgram(Program **p)
 
 typedef struct Module {
     Head head;
-    EmuModule *emu;
+    Source *source; /* null: of a GPU that computes nothing */
 } Module;
 
 typedef struct Function {
     Signature s;
-    EmuKernel *emu;
+    Source *source;
+    EmuKernel *emu; /* once it has run */
     int64_t shared; /* most it may ask for when launched */
     int number;
 } Function;
@@ -199,17 +187,14 @@ int cuModuleLoadData(Module **m, const void *image)
     *m = calloc(1, sizeof **m);
     (*m)->head = *h;
     emu_check = ours;
-    if (h->bytes)
-        (*m)->emu = emu_load(h + 1, h->bytes);
-    return h->bytes && !(*m)->emu
-               ? wrong(INVALID, "an image that does not load")
-               : 0;
+    device_lock();
+    (*m)->source = idle() ? NULL : source_of((const char *)(h + 1));
+    device_unlock();
+    return 0;
 }
 
 int cuModuleUnload(Module *m)
 {
-    if (m->emu)
-        emu_unload(m->emu);
     free(m);
     return 0;
 }
@@ -221,10 +206,10 @@ int cuModuleGetFunction(Function **fn, Module *m, const char *name)
             continue;
         *fn = calloc(1, sizeof **fn);
         **fn = (Function){ .s = m->head.kernel[i],
-                           .emu = m->emu ? emu_kernel(m->emu, name) : NULL,
+                           .source = m->source,
                            .shared = SHARED,
                            .number = kernel_loaded() };
-        return m->emu && !(*fn)->emu ? NOFUNCTION : 0;
+        return 0;
     }
     return NOFUNCTION;
 }
@@ -243,24 +228,34 @@ int cuFuncSetAttribute(Function *f, int attribute, int value)
 /* ---- launches ------------------------------------------------------------ */
 
 typedef struct Launch {
-    const Function *f;
+    Function *f;
     unsigned grid[3], block[3], shared;
     uint64_t arg[MAXARGS];
 } Launch;
 
+static int emulate(Launch *l)
+{
+    Function *f = l->f;
+    EmuModule *m = f->emu ? NULL : source_built(f->source);
+    void *param[MAXARGS];
+
+    if (m)
+        f->emu = emu_kernel(m, f->s.name);
+    for (int i = 0; i < f->s.args; i++)
+        param[i] = &l->arg[i];
+    int e = f->emu ? emu_launch(f->emu, l->grid, l->block, l->shared, param)
+                   : NOFUNCTION;
+    return e ? wrong(e, "kernel %s fails with %d", f->s.name, e) : 0;
+}
+
 static Moved launch_go(const void *what, Run *r)
 {
     Launch l = *(const Launch *)what;
-    void *param[MAXARGS];
 
     (void)r;
-    for (int i = 0; i < l.f->s.args; i++)
-        param[i] = &l.arg[i];
     kernel_runs(l.f->number, l.arg, l.f->s.args);
-    if (!faulted && l.f->emu)
-        faulted = emu_launch(l.f->emu, l.grid, l.block, l.shared, param);
-    if (faulted && l.f->emu)
-        wrong(INVALID, "kernel %s fails with %d", l.f->s.name, faulted);
+    if (!faulted && l.f->source)
+        faulted = emulate(&l);
     pass_time(1e-3);
     return DONE;
 }
@@ -285,7 +280,7 @@ static int too_large(const Launch *l)
     return 0;
 }
 
-int cuLaunchKernel(const Function *f, unsigned gx, unsigned gy, unsigned gz,
+int cuLaunchKernel(Function *f, unsigned gx, unsigned gy, unsigned gz,
                    unsigned bx, unsigned by, unsigned bz, unsigned shared,
                    Stream *s, void **params, void **extra)
 {
