@@ -1,6 +1,5 @@
-/* kernels.c: NVRTC, modules and launches. A compiled kernel is a head, what its
- * signatures say, and its text: the emulator (tests/emu) gets it when it runs
- * (builds.c). */
+/* kernels.c: NVRTC, modules and launches. A compiled kernel is its text behind
+ * a head: the emulator (tests/emu) gets it when it runs (builds.c). */
 #define _GNU_SOURCE
 #include <ctype.h>
 #include <stdio.h>
@@ -23,8 +22,6 @@ typedef struct Signature {
 typedef struct Head {
     char magic[8];
     uint64_t bytes; /* of the text behind, its end too */
-    int kernels;
-    Signature kernel[MAXKERNELS];
 } Head;
 
 static const char magic[8] = "fakegpu";
@@ -51,18 +48,19 @@ static const char *after_parens(const char *s, int *commas)
     return s;
 }
 
-/* "__global__ void [__launch_bounds__(n[, m])] name(a, b)" */
+/* "__global__ void __launch_bounds__(n[, m]) name(a, b)", with any words in
+ * place of the first, or none. */
 static const char *read_signature(const char *s, Signature *k)
 {
-    static const char bounds[] = "__launch_bounds__";
+    static const char bounds[] = "__launch_bounds__(";
     int n;
 
     *k = (Signature){ .threads = 0 };
     s = skip(skip(s) + strlen("void"));
-    if (!strncmp(s, bounds, sizeof bounds - 1)) {
-        s = skip(s + sizeof bounds - 1);
-        k->threads = atoi(s + 1);
-        s = skip(after_parens(s, &n));
+    while (!strncmp(s, "__", 2)) {
+        if (!strncmp(s, bounds, sizeof bounds - 1))
+            k->threads = atoi(s + sizeof bounds - 1);
+        s = skip(after_parens(s + strcspn(s, "("), &n));
     }
     size_t len = strcspn(s, " \n(");
     snprintf(k->name, NAME, "%.*s", (int)len, s);
@@ -73,12 +71,14 @@ static const char *read_signature(const char *s, Signature *k)
     return s;
 }
 
-static void read_signatures(const char *s, Head *h)
+static int read_signatures(const char *s, Signature k[MAXKERNELS])
 {
     static const char word[] = "__global__";
+    int n = 0;
 
-    while ((s = strstr(s, word)) && h->kernels < MAXKERNELS)
-        s = read_signature(s + sizeof word - 1, &h->kernel[h->kernels++]);
+    while ((s = strstr(s, word)) && n < MAXKERNELS)
+        s = read_signature(s + sizeof word - 1, &k[n++]);
+    return n;
 }
 
 /* ---- NVRTC --------------------------------------------------------------- */
@@ -116,7 +116,6 @@ int nvrtcCompileProgram(Program *p, int n, const char *const *options)
         return REFUSED;
     }
     memcpy(h.magic, magic, sizeof magic);
-    read_signatures(p->text, &h);
     p->n = sizeof h + h.bytes;
     p->image = malloc(p->n);
     memcpy(p->image, &h, sizeof h);
@@ -161,7 +160,8 @@ int nvrtcDestroyProgram(Program **p)
 /* ---- modules ------------------------------------------------------------- */
 
 typedef struct Module {
-    Head head;
+    Signature kernel[MAXKERNELS];
+    int kernels;
     Source *source; /* null: of a GPU that computes nothing */
 } Module;
 
@@ -181,14 +181,15 @@ static int ours(const void *p, size_t n)
 int cuModuleLoadData(Module **m, const void *image)
 {
     const Head *h = image;
+    const char *text = (const char *)(h + 1);
 
     if (memcmp(h->magic, magic, sizeof magic))
         return wrong(INVALID, "an image that is not of this compiler");
     *m = calloc(1, sizeof **m);
-    (*m)->head = *h;
+    (*m)->kernels = read_signatures(text, (*m)->kernel);
     emu_check = ours;
     device_lock();
-    (*m)->source = idle() ? NULL : source_of((const char *)(h + 1));
+    (*m)->source = idle() ? NULL : source_of(text);
     device_unlock();
     return 0;
 }
@@ -201,11 +202,11 @@ int cuModuleUnload(Module *m)
 
 int cuModuleGetFunction(Function **fn, Module *m, const char *name)
 {
-    for (int i = 0; i < m->head.kernels; i++) {
-        if (strcmp(m->head.kernel[i].name, name))
+    for (int i = 0; i < m->kernels; i++) {
+        if (strcmp(m->kernel[i].name, name))
             continue;
         *fn = calloc(1, sizeof **fn);
-        **fn = (Function){ .s = m->head.kernel[i],
+        **fn = (Function){ .s = m->kernel[i],
                            .source = m->source,
                            .shared = SHARED,
                            .number = kernel_loaded() };
