@@ -74,6 +74,7 @@ int enqueue(Stream *s, Moved go(const void *, Run *), void forget(void *),
             void *what);
 int is_capturing(const Stream *s);
 int drain(Stream *s);     /* until it has nothing left; NULL: all of them */
+int is_stalled(void);     /* does a stream wait for an event? */
 int move_something(void); /* a task or a part of one; 0: all are blocked */
 void device_lock(void);
 void device_unlock(void);

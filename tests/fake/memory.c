@@ -18,6 +18,7 @@ typedef struct Block {
     char *p;
     size_t n;
     int mapped; /* of the host: is it the device's too? */
+    int theirs; /* the program's own, registered */
 } Block;
 
 static Block device[MOST], pinned[MOST];
@@ -134,7 +135,8 @@ int cuMemAlloc_v2(uint64_t *p, size_t n)
     char *m = n && used + n <= total() ? reserve(n) : NULL;
     if (m) {
         fill(m, n);
-        *new_block(device, &ndevice, "memory") = (Block){ m, n, 1 };
+        *new_block(device, &ndevice, "memory") =
+            (Block){ .p = m, .n = n, .mapped = 1 };
         used += n;
         *p = (uint64_t)(uintptr_t)m + SHIFT;
     }
@@ -168,7 +170,7 @@ int cuMemHostAlloc(void **p, size_t n, unsigned flags)
     *p = calloc(1, n);
     device_lock();
     *new_block(pinned, &npinned, "pinned memory") =
-        (Block){ *p, n, (flags & MAPPED) != 0 };
+        (Block){ .p = *p, .n = n, .mapped = (flags & MAPPED) != 0 };
     device_unlock();
     return *p ? 0 : NOMEMORY;
 }
@@ -185,6 +187,30 @@ int cuMemFreeHost(void *p)
     }
     device_unlock();
     return e;
+}
+
+/* Memory of the program's own: no results come there. */
+int cuMemHostRegister_v2(void *p, size_t n, unsigned flags)
+{
+    (void)flags;
+    if ((uintptr_t)p % 4096)
+        return wrong(INVALID, "memory that begins in the middle of a page");
+    device_lock();
+    *new_block(pinned, &npinned, "pinned memory") =
+        (Block){ .p = p, .n = n, .theirs = 1 };
+    device_unlock();
+    return 0;
+}
+
+int cuMemHostUnregister(void *p)
+{
+    device_lock();
+    Block *b = block_of(pinned, npinned, p, 1);
+    int known = b && b->p == p && b->theirs;
+    if (known)
+        b->p = NULL;
+    device_unlock();
+    return known ? 0 : wrong(INVALID, "memory that was not registered");
 }
 
 int cuMemHostGetDevicePointer_v2(uint64_t *p, void *host, unsigned flags)
@@ -227,14 +253,29 @@ typedef struct Copy {
     size_t n;
     uint32_t value;
     int width, result; /* bytes of a word; the run whose results come */
-    char *staged;      /* what was pageable */
+    int beside; /* not results: there were so many, and 1, when it was asked */
+    char *staged; /* what was pageable */
 } Copy;
+
+static int results; /* that are there */
+
+/* With copies=late, those that are no results of a run run behind those of the
+ * next one, unless that run waits, or none comes. */
+static int may_wait(const Copy *c, Run *r)
+{
+    enum { PATIENCE = 4000 };
+
+    return c->beside > results && *setting("copies", "") == 'l' &&
+           !is_stalled() && r->stage++ < PATIENCE;
+}
 
 static Moved copy_go(const void *what, Run *r)
 {
     const Copy *c = what;
 
-    (void)r;
+    if (may_wait(c, r))
+        return BLOCKED;
+    results += c->result != 0;
     if (c->from)
         memmove(c->to, c->from, c->n);
     for (size_t i = 0; !c->from && i < c->n; i += (size_t)c->width)
@@ -304,7 +345,9 @@ int cuMemcpyDtoHAsync_v2(void *to, uint64_t from, size_t n, void *s)
     Copy c = { .to = f ? to : NULL, .from = f, .n = n };
     int pageable = !is_pinned(to, n), captured = is_capturing(s);
 
-    c.result = n <= RESULTS && !captured ? next_run() : 0;
+    const Block *b = block_of(pinned, npinned, to, n);
+    c.result = n <= RESULTS && !captured && !(b && b->theirs) ? next_run() : 0;
+    c.beside = c.result ? 0 : results + 1;
     int e = captured && pageable
                 ? wrong(INVALID, "a graph copies to memory that is not pinned")
                 : start(s, c);

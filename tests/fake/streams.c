@@ -44,6 +44,7 @@ typedef struct Event {
 
 static pthread_mutex_t lock = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
 static Stream *streams;
+static int stalled;
 static double clock_ms;
 
 void device_lock(void)
@@ -83,6 +84,11 @@ static void pop(Stream *s)
     free(i);
 }
 
+int is_stalled(void)
+{
+    return stalled;
+}
+
 /* The first task of a stream, or a part of it. */
 static Moved step(Stream *s)
 {
@@ -91,6 +97,8 @@ static Moved step(Stream *s)
     Moved m = s->head->task->go(s->head->task->what, &s->head->run);
     if (m == DONE)
         pop(s);
+    if (m != BLOCKED)
+        stalled = 0;
     return m;
 }
 
@@ -307,6 +315,7 @@ static Moved wait_go(const void *what, Run *r)
     const Meeting *m = what;
 
     (void)r;
+    stalled |= m->e->reached < m->times;
     return m->e->reached >= m->times ? DONE : BLOCKED;
 }
 
@@ -358,13 +367,32 @@ static int wait_in_capture(Stream *s, Event *e)
     return 0;
 }
 
+/* A node that waits for an event outside of its graph. */
+static Moved outside_go(const void *what, Run *r)
+{
+    const Event *e = what;
+
+    (void)r;
+    stalled |= e->reached < e->recorded;
+    return e->reached >= e->recorded ? DONE : BLOCKED;
+}
+
+static void not_ours(void *what)
+{
+    (void)what;
+}
+
 int cuStreamWaitEvent(Stream *s, Event *e, unsigned flags)
 {
+    enum { OUTSIDE = 1 };
     int bad = 0;
 
-    (void)flags;
+    if (flags == OUTSIDE && (!is_capturing(s) || e->capture))
+        return wrong(INVALID, "a wait for what is outside of no capture");
     device_lock();
-    if (s->capture || e->capture)
+    if (flags == OUTSIDE)
+        bad = enqueue(s, outside_go, not_ours, e);
+    else if (s->capture || e->capture)
         bad = wait_in_capture(s, e);
     else if (e->recorded)
         bad = enqueue(s, wait_go, free, meeting(e, e->recorded));
