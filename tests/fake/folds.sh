@@ -4,7 +4,10 @@
 # moments and parameters after three steps.
 #
 # fp64: only the order of sums differs, 1e-15 of a tensor's largest element, and
-# 1e-12 shows any mistake. bf16: what is rounded on its way differs; the two are
+# 1e-12 shows any mistake; on one rank, where experts are chosen by what is
+# learned, 1e-10, as on a GPU (gpu/models_test.c). Of the row with hash experts
+# only the second step overflows, and the third, in flight behind it, is held.
+# bf16: what is rounded on its way differs; the two are
 # no further apart than the host's own fold is from its fp64, twice, since each
 # of them is that far.
 #
@@ -49,6 +52,7 @@ fold() {
     ranks=$1 type=$2 model=$3
     shift 3
     why= limit=1e-12
+    [ "$ranks" -gt 1 ] || limit=1e-10
     train host host "$ranks" "$model" precision="$type" "$@" || why="the host fails"
     [ "$why" ] || train cuda cuda "$ranks" "$model" precision="$type" "$@" || why="it fails"
     if [ ! "$why" ] && [ "$type" != fp64 ]; then
@@ -60,7 +64,7 @@ fold() {
         why=$(echo "$far" | awk -v l="$limit" '{ if ($1 == "inf" || $1 > l)
             print "differs by", $0, "at most", l }')
     fi
-    case $* in *factor=0*) grep -q '"fallback": true' "$dir/cuda/metrics.jsonl" ||
+    case $* in *policy*) ;; *factor=*) grep -q '"fallback": true' "$dir/cuda/metrics.jsonl" ||
         why="no step fell back" ;; esac
     [ "$(losses cuda | wc -l)" = 3 ] || why="${why:-steps are missing}"
     if [ "$why" ]; then
@@ -75,13 +79,14 @@ fold() {
 # Those in front always, the others with PLEAT_ALL.
 cases() {
     cat <<'END'
++ 4 fp64 zoo fold.tp=2 fold.dp=2
++ 2 fp64 hash fold.ep=2 route.factor=1.2 axes.seq=16 axes.hidden=16 axes.ffn=16 axes.heads=2 axes.vocab=16
++ 4 fp64 apart fold.cp=4 fold.ring=1 fold.ep=2 fold.zero=3
 + 2 fp64 apart fold.ep=2
 + 2 fp64 apart fold.pp=2 fold.vpp=2 fold.schedule=interleaved
-+ 4 fp64 apart fold.cp=4 fold.ring=1 fold.ep=2 fold.zero=3
 + 4 fp64 apart fold.pp=2 fold.tp=2 fold.ep=2 fold.zero=2 fold.schedule=zerobubble
-+ 4 fp64 apart fold.dp=2 fold.tp=2 fold.ep=4 route.factor=0.6
-+ 4 fp64 zoo fold.tp=2 fold.dp=2
 + 4 bf16 apart fold.dp=2 fold.tp=2 fold.ep=4
+- 4 fp64 apart fold.dp=2 fold.tp=2 fold.ep=4 route.factor=0.6
 - 2 fp64 apart fold.tp=2
 - 2 fp64 apart fold.dp=2 fold.zero=3
 - 2 fp64 apart fold.cp=2
@@ -94,6 +99,25 @@ cases() {
 - 4 fp64 apart fold.cp=2 fold.dp=2 fold.ep=4 route.policy=capacity route.factor=0.75 route.drop=position
 - 4 bf16 apart fold.cp=2 fold.ring=1 fold.tp=2 fold.zero=3
 - 4 fp64 zoo fold.cp=2 fold.tp=2
+- 1 fp64 balance
+- 1 fp64 dropout
+- 1 fp64 expert_choice
+- 1 fp64 hash
+- 1 fp64 layers
+- 1 fp64 linear
+- 1 fp64 optimizer
+- 1 fp64 router_choice
+- 1 fp64 router_hash
+- 1 fp64 router_post
+- 1 fp64 router_pre
+- 1 fp64 router_sigmoid
+- 1 fp64 router_top1
+- 1 fp64 statistics
+- 1 fp64 tied
+- 1 fp64 top1_z
+- 1 fp64 trip
+- 1 fp64 window
+- 1 fp64 zoo
 END
 }
 
