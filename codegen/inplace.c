@@ -8,8 +8,8 @@
  *   runs through the item's own elements for a reduction that is one value an
  *   item: x - max(x), not x[i] * sum over j of x[j] w[i, j].
  *
- * On a GPU a team's threads go through an item at their own speed: no pass before
- * the result's may have read the operand unless all have met since.
+ * On a GPU a team's threads go through an item at their own speed: no pass
+ * before the result's may have read the operand unless all have met since.
  *
  * alloc decides whether the operand is dead by then. */
 #include "codegen.h"

@@ -14,9 +14,9 @@
 
 enum { CHUNK = 16 };
 
-typedef struct Proxy { /* of a block */
-    unsigned clock, start; /* what was written before is another block's */
-    unsigned fence[MAXTHREAD];       /* when each thread fenced last */
+typedef struct Proxy {         /* of a block */
+    unsigned clock, start;     /* what was written before is another block's */
+    unsigned fence[MAXTHREAD]; /* when each thread fenced last */
     unsigned wrote[WINDOW / CHUNK];  /* when a piece was written; 0: not */
     uint16_t writer[WINDOW / CHUNK]; /* and by which thread */
 } Proxy;
