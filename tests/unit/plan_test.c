@@ -408,8 +408,9 @@ static void time_of_stages(void **state)
     p->role[0].prog->step[3].iv[3].c = 8;
     t = plan_time(a, p, "step");
     assert_non_null(t.stuck);
-    assert_string_equal(t.stuck, "stage 0 in wait 'y' of wait.F0.F1, stage 1 in "
-                                 "recv 'y' of recv.F0.F1");
+    assert_string_equal(t.stuck,
+                        "stage 0 in wait 'y' of wait.F0.F1, stage 1 in "
+                        "recv 'y' of recv.F0.F1");
     arena_free(a);
 }
 
