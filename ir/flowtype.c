@@ -256,7 +256,7 @@ static const char *computed(const Typer *t)
     Unlike in, out;
     unlike(t, &in, &out);
     uint32_t terms = parts(&out), less = in.cut & ~(out.cut | terms);
-    uint32_t same = in.any ? ~(in.cut | parts(&in)) : 0;
+    uint32_t same = in.any ? ~(in.cut | parts(&in) | t->s->inner) : 0;
     for (int k = 0; k < 3; k++)
         if (in.part[k] & ~out.part[k] && law(Lterms_kept))
             return strf(t->c->arena, "takes terms of a sum over %s for the sum",

@@ -224,6 +224,8 @@ static void put_step(Text *t, const Step *s)
     }
     if (s->flow && s->nbuf)
         put_flow(t, s->flow, s->nbuf);
+    if (s->inner)
+        field(t, " inner", s->inner);
     if (s->nint)
         puts_(t, " i");
     for (int i = 0; i < s->nint; i++)

@@ -374,6 +374,8 @@ typedef struct Step {
     const char *rw; /* kernels: for each buffer r, w, b (both), or
                                      - (none); null: unknown */
     ValueUse *flow; /* for each buffer; null: plan without */
+    uint32_t inner; /* atoms that cut an axis which the step makes and sums
+                       itself: no operand has it, each rank sums its part */
     uint32_t atoms; /* collectives: the group */
     const char *file;
     int line;

@@ -22,8 +22,8 @@
  *               { "frame" name bytes "s" { slot } "o" { int } }
  *               { "end" { buffer value } } { step } "}"
  *     step    = ( "kernel" name | kind ) label [ "b" { int } [ "rw" word ]
- *               [ "v" slot { "," slot } ] ] [ "i" { aff } ] [ "g" atoms ]
- *               [ "c" num num num [ "again" num ] ] place
+ *               [ "v" slot { "," slot } ] ] [ "inner" atoms ]
+ *               [ "i" { aff } ] [ "g" atoms ] [ "c" num num num [ "again" num ] ] place
  *     slot    = "-" | [ value | "=" buffer ] [ "/" shape ]
  *               [ ">" value ":" shape { ( "+" | "^" | "_" ) atoms } ]
  *     aff     = int { "+" int "*a" atom } [ "!" place ]
@@ -216,6 +216,8 @@ static Step read_step(Reader *r)
         s.rw = lex_word(x);
     if (lex_take(x, "v"))
         s.flow = read_flow(x, s.nbuf);
+    if (lex_take(x, "inner"))
+        s.inner = (uint32_t)lex_range(x, "atoms", 1, UINT32_MAX);
     if (lex_take(x, "i"))
         read_ints(r, &s);
     if (lex_take(x, "g"))

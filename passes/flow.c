@@ -114,6 +114,36 @@ static void mark(Draft *m, Step *s)
     mark_places(m->arena, m->g->mesh, s, in, out);
 }
 
+/* Atoms over which n sums a part of an axis. */
+static uint32_t summed(const Draft *m, const Node *n)
+{
+    uint32_t atoms = 0;
+
+    for (int t = 0; t < m->g->mesh->natom; t++)
+        for (int i = 0; i < n->nin; i++)
+            if (n->in[i]->sh[t].k == S &&
+                axis_at(n->A, n->nA, n->in[i]->sh[t].a) >= 0)
+                atoms |= 1u << t;
+    return atoms;
+}
+
+/* Those of them that no operand is cut over, of what s makes terms of. */
+static uint32_t inner_atoms(const Draft *m, const Group *k, const Step *s)
+{
+    const ValueShape *all = shapes_all(m->shapes);
+    uint32_t atoms = 0, terms = 0, cut = 0;
+
+    for (int i = 0; i < k->n; i++)
+        atoms |= summed(m, k->node[i]);
+    for (int i = 0; i < s->nbuf; i++) {
+        const ValueUse *f = &s->flow[i];
+        if (f->read)
+            cut |= shape_cut(&all[f->as >= 0 ? f->as : m->shape[f->read - 1]]);
+        terms |= f->part[0] | f->part[1] | f->part[2];
+    }
+    return atoms & terms & ~cut;
+}
+
 void flow_step(Draft *m, const Group *k, Step *s)
 {
     if (!m->value)
@@ -132,6 +162,8 @@ void flow_step(Draft *m, const Group *k, Step *s)
             f->read = is_persistent(n) ? ~n->buf : number(m, n, 0);
         f->as = read_as(m, k, i, f);
     }
+    if (m->g->mesh)
+        s->inner = inner_atoms(m, k, s);
     if (s->kind == Skernel && m->g->mesh)
         mark(m, s);
 }

@@ -1,3 +1,6 @@
-axes { top=2, batch={ 4, }, seq=5, h=6, k=7, e=1, f=4, p={ 5, role="other" }, q=3, v=2, m=2, n=2, mn=4, groups2=1, r1=3 }
-local g13, e13 = topk(softmax(limit_groups(param("x22", "r1 p", 1), "p", "groups2", 1, 1), "p"), 2, "p")
-loss("l0", sum(cross_entropy(sum(dot(param("x18", "r1 top n", 1) * g13, param("w6", "p n groups2", 0.7)[e13], "n"), "top"), iota("r1"), "groups2"), "r1"))
+-- target=cuda: a largest value found beside the sum of its softmax, which has a sum inside
+axes { top=2, r1=3, p=5, n=2, c=3, groups=1 }
+local x = limit_groups(param("x22", "r1 p", normal(1)), "p", "groups", 1, 1)
+local g, e = topk(softmax(x, "p"), 2, "p")
+local y = dot(param("x18", "r1 top n", normal(1)) * g, param("w6", "p n c", normal(0.7))[e], "n")
+loss("l0", sum(cross_entropy(sum(y, "top"), iota("r1"), "c"), "r1"))
