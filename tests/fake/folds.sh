@@ -119,6 +119,12 @@ cases() {
 - 1 fp64 trip
 - 1 fp64 window
 - 1 fp64 zoo
+- 1 fp64 ../hf/dsv3
+- 1 fp64 ../hf/dsv2
+- 1 fp64 ../hf/qwen3 axes.vocab=99
+- 1 fp64 ../hf/mixtral-aux route.policy=capacity route.factor=0.75
+- 1 fp64 ../hf/mixtral-aux route.policy=padded route.factor=1
+- 1 fp64 ../hf/mixtral-aux route.factor=0.3
 END
 }
 
