@@ -534,8 +534,8 @@ enum {
 #define HUGEBYTES ((int64_t)1 << 56)
 
 /* What is proved, by name. law() is asked where a law is broken, and says
- * whether it holds all the same: a test may leave one out, to see that a plan is
- * refused by it alone. */
+ * whether it holds all the same: a test may leave one out, to see that a plan
+ * is refused by it alone. */
 typedef enum Law {
 #define LAW(id, text) L##id,
 #include "laws.def"
