@@ -34,7 +34,6 @@ typedef struct Line {
 typedef struct Place { /* what a buffer holds (micro: or its frame)*/
     int value;         /* 0: nothing that may be read */
     int row;           /* that put it there */
-    int sends;         /* under way */
 } Place;
 
 typedef struct Flows {
@@ -104,9 +103,6 @@ static const char *reads(Flows *x, const Step *s, int i)
 static const char *makes(Flows *x, const Step *s, int i)
 {
     Place *p = place_of(x, s->buf[i]);
-    if (p->sends && law(Lsent_stays))
-        return strf(x->c->arena, "writes '%s', which is being sent",
-                    x->c->r->buf[s->buf[i]].name);
     p->value = s->flow[i].make;
     p->row = x->row;
     return 0;
@@ -157,7 +153,6 @@ static const char *transfer(Flows *x, const Step *s)
     Line *l = s->kind == Srecv ? NULL : line_of(x, s);
     Sent now = { s->buf[0], x->micro };
     if (s->kind == Ssend) {
-        place_of(x, s->buf[0])->sends++;
         vec_push(x->c->arena, l->sent, now);
     } else if (s->kind == Swait) {
         const Sent *was = &l->sent[l->first];
@@ -166,7 +161,6 @@ static const char *transfer(Flows *x, const Step *s)
         if ((was->buf != now.buf || was->micro != now.micro) && law(Lwait_own))
             return "waits for another send than its own";
         l->first++;
-        place_of(x, s->buf[0])->sends--;
     }
     return 0;
 }

@@ -352,7 +352,7 @@ static const char *loose(const Lives *l)
     for (int i = 0; i < l->r->nbuf; i++) {
         const Life *x = &l->of[i];
         const Buf *b = &l->r->buf[i];
-        if (b->prog == l->prog && x->first < 0 && law(Llive_used))
+        if (b->prog == l->prog && x->first < 0 && law(Llive_tight))
             return wrong(l, "is never used", i, b->born);
         int kept = b->dies == end;
         int born = x->first == b->born ||

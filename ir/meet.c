@@ -172,11 +172,8 @@ static int same_ints(const Step *a, const Step *b)
 static const char *wide_wrong(const Meet *x, int role)
 {
     size_t n = vec_len(x->wide[0]), m = vec_len(x->wide[role]);
-    uint32_t all = x->p->mesh->mask[Mpp];
     for (size_t i = 0; i < m; i++) {
         const Step *b = x->wide[role][i], *a = i < n ? x->wide[0][i] : NULL;
-        if ((b->atoms & all) != all && law(Lwide_all))
-            return wrong(x, role, b, "is a collective of some stages only");
         if ((!a || a->kind != b->kind || a->atoms != b->atoms ||
              !same_ints(a, b)) &&
             law(Lwide_same))

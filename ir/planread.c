@@ -23,7 +23,8 @@
  *               { "end" { buffer value } } { step } "}"
  *     step    = ( "kernel" name | kind ) label [ "b" { int } [ "rw" word ]
  *               [ "v" slot { "," slot } ] ] [ "inner" atoms ]
- *               [ "i" { aff } ] [ "g" atoms ] [ "c" num num num [ "again" num ] ] place
+ *               [ "i" { aff } ] [ "g" atoms ]
+ *               [ "c" num num num [ "again" num ] ] place
  *     slot    = "-" | [ value | "=" buffer ] [ "/" shape ]
  *               [ ">" value ":" shape { ( "+" | "^" | "_" ) atoms } ]
  *     aff     = int { "+" int "*a" atom } [ "!" place ]

@@ -78,6 +78,14 @@ static int64_t width(const At *x, int i)
     return fixed(x, i, 0, NDTYPE - 1) ? dtypes[x->s->iv[i].c].bytes : 0;
 }
 
+/* Kernels have gaps among their arguments, others may have no work space: the
+ * last of three buffers and more. */
+static int may_lack(const Step *s, int i)
+{
+    int n = stepinfo[s->kind].nbuf;
+    return s->kind == Skernel || (n >= 3 && i == n - 1);
+}
+
 static const char *alive(const At *x, int i)
 {
     const Role *r = x->c->r;
@@ -85,10 +93,7 @@ static const char *alive(const At *x, int i)
     if ((b < -1 || b >= r->nbuf) && law(Lstep_buffer))
         return "names a buffer that does not exist";
     if (b < 0)
-        return x->s->kind != Skernel && i < stepinfo[x->s->kind].nbuf - 1 &&
-                       law(Lstep_lacks)
-                   ? "lacks a buffer"
-                   : 0;
+        return may_lack(x->s, i) || !law(Lstep_lacks) ? 0 : "lacks a buffer";
     const Buf *u = &r->buf[b];
     if (u->prog == -1)
         return 0;
@@ -333,7 +338,7 @@ static const char *join_wrong(const At *x)
         int64_t from = b->offset - all->offset;
         if ((b->frame || all->frame || b->prog < 0 || from < at ||
              b->bytes > all->bytes - from) &&
-            law(Ljoin_parts))
+            law(Ljoin_gaps))
             return strf(x->c->arena, "joins '%s', which lies elsewhere",
                         b->name);
         int n = gap(x, i, at, from);

@@ -43,17 +43,6 @@ static void find_calls(Rows *t)
     t->end = last->first + last->n;
 }
 
-static const char *calls_wrong(const Rows *t)
-{
-    for (int i = t->call + t->ncall; i < t->g->nphase; i++)
-        if (!t->g->phase[i].repeat && law(Lcalls_together))
-            return wrong(t, strf(t->c->arena,
-                                 "has a call '%s' apart from the "
-                                 "others",
-                                 t->g->phase[i].name));
-    return 0;
-}
-
 static const char *turns_wrong(Rows *t)
 {
     const Program *g = t->g;
@@ -235,8 +224,7 @@ const char *table_wrong(const PlanCheck *c, int prog)
     const char *why;
 
     find_calls(&t);
-    if ((why = calls_wrong(&t)) || (why = turns_wrong(&t)) ||
-        (why = repeats_wrong(&t)))
+    if ((why = turns_wrong(&t)) || (why = repeats_wrong(&t)))
         return why;
     if (!t.ncall)
         return t.g->nframe && law(Lframes_calls)

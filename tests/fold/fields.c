@@ -481,61 +481,87 @@ int mutant_damage(Mutant *m, int k)
 
 /* ---- by hand ------------------------------------------------------------- */
 
-static void **of_kind(Mutant *m, const char *name)
+/* One word of it: "buf bytes + 8", "tensor dt of tokens = 3", "gemm 2 = 9". */
+typedef struct Set {
+    char what[32], name[32], sign, to[32];
+} Set;
+
+static int64_t given(const Set *x, int64_t was)
 {
-    void **v = NULL, **all = steps(m);
-    for (size_t i = 0; i < vec_len(all); i++)
-        if (!strcmp(stepinfo[((Step *)all[i])->kind].name, name))
-            vec_push(m->arena, v, all[i]);
-    return v;
+    return (x->sign == '+' ? was : 0) + strtoll(x->to, NULL, 10);
 }
 
-static int64_t given(const char *sign, int64_t was, const char *to)
+/* Some record of v; of those with that name, which such records begin with. */
+static void *some(Mutant *m, void **v, const Set *x)
 {
-    return (*sign == '+' ? was : 0) + strtoll(to, NULL, 10);
+    void **w = NULL;
+    for (size_t i = 0; i < vec_len(v); i++)
+        if (!*x->name || !strcmp(*(const char **)v[i], x->name))
+            vec_push(m->arena, w, v[i]);
+    return w ? w[below(m, (int)vec_len(w))] : NULL;
 }
 
 /* The i-th integer of some step of a kind. */
-static int set_int(Mutant *m, const char *kind, int i, const char *sign,
-                   const char *to)
+static int set_int(Mutant *m, const Set *x, const char *kind, int i)
 {
+    void **v = NULL, **all = steps(m);
     unshare(m);
-    void **v = of_kind(m, kind);
+    for (size_t k = 0; k < vec_len(all); k++)
+        if (!strcmp(stepinfo[((Step *)all[k])->kind].name, kind))
+            vec_push(m->arena, v, all[k]);
     Step *s = v ? v[below(m, (int)vec_len(v))] : NULL;
     if (s && i < s->nint)
-        s->iv[i].c = given(sign, s->iv[i].c, to);
+        s->iv[i].c = given(x, s->iv[i].c);
     return s && i < s->nint;
 }
 
-static int set_field(Mutant *m, const Field *f, const char *sign,
-                     const char *to)
+static int set_field(Mutant *m, const Field *f, const Set *x)
 {
-    void **v = f->records(m);
-    void *x = v ? (char *)v[below(m, (int)vec_len(v))] + f->at : NULL;
-    if (!x)
+    char *at = some(m, f->records(m), x);
+    if (!at)
         return 0;
+    at += f->at;
     switch (f->type) {
-    case I64: *(int64_t *)x = given(sign, *(int64_t *)x, to); break;
-    case NAME: *(const char **)x = intern(to); break;
+    case I64: *(int64_t *)at = given(x, *(int64_t *)at); break;
+    case NAME: *(const char **)at = intern(x->to); break;
     case AFFINE:
+        ((Aff *)at)->k[atoi(x->name)] = strtoll(x->to, NULL, 10);
+        break;
     case RANKS: return 0;
-    default: *(int *)x = (int)given(sign, *(int *)x, to); break;
+    default: *(int *)at = (int)given(x, *(int *)at); break;
     }
     return 1;
 }
 
-int mutant_set(Mutant *m, const char *what)
+static int set_one(Mutant *m, const char *text)
 {
-    char name[64], kind[16], sign[2], to[64];
+    Set x = { .sign = 0 };
+    char kind[16];
     int at;
-    if (sscanf(what, "%63[^=+]%1[=+] %63s", name, sign, to) != 3)
-        return 0;
-    name[strlen(name) - 1] = 0;
+    if (sscanf(text, " %31[^=+@] @ %31s %c %31[^;]", x.what, x.name, &x.sign,
+               x.to) != 4) {
+        *x.name = 0;
+        if (sscanf(text, " %31[^=+] %c %31[^;]", x.what, &x.sign, x.to) != 3)
+            return 0;
+    }
+    x.what[strlen(x.what) - 1] = 0;
     for (int i = 0; i < NFIELD; i++)
         if (!strcmp(strf(m->arena, "%s%s%s", fields[i].record,
                          *fields[i].name ? " " : "", fields[i].name),
-                    name))
-            return set_field(m, &fields[i], sign, to);
-    return sscanf(name, "%15s %d", kind, &at) == 2 &&
-           set_int(m, kind, at, sign, to);
+                    x.what))
+            return set_field(m, &fields[i], &x);
+    return sscanf(x.what, "%15s %d", kind, &at) == 2 &&
+           set_int(m, &x, kind, at);
+}
+
+int mutant_set(Mutant *m, const char *what)
+{
+    int n = 0;
+    for (const char *s = what; s; s = strchr(s, ';')) {
+        s += *s == ';';
+        if (!set_one(m, s))
+            return 0;
+        n++;
+    }
+    return n;
 }

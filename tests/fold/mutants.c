@@ -468,6 +468,23 @@ static int turn_swap(Mutant *m)
     return a != b;
 }
 
+/* Two rows of one call, one after the other, change micro-batches. */
+static int call_swap(Mutant *m)
+{
+    Program *g = tabled(m);
+    Turn *x = g ? &g->turn[below(m, g->nturn)] : NULL, *y = x;
+    if (!x)
+        return 0;
+    do
+        y++;
+    while (y < g->turn + g->nturn && y->phase != x->phase);
+    if (y == g->turn + g->nturn)
+        return 0;
+    int micro = x->micro;
+    x->micro = y->micro, y->micro = micro;
+    return 1;
+}
+
 static int turn_drop(Mutant *m)
 {
     Program *g = tabled(m);
@@ -713,6 +730,7 @@ const MutantKind mutantkinds[] = {
     {"grouped product: sizes", grouped_ints},
     {"row: micro-batch", turn_micro},
     {"swap rows", turn_swap},
+    {"swap micro-batches of a call", call_swap},
     {"drop a row", turn_drop},
     {"a row twice", turn_double},
     {"frame: slot", frame_slot},

@@ -24,8 +24,9 @@ int below(Mutant *m, int n); /* a random number in [0, n) */
 int mutant_kinds(void);
 const char *mutant_kind(Arena *a, int k);
 int mutant_damage(Mutant *m, int k);
-/* "buf dies = 9", "frame bytes + 256": that field of some record; "gemm 2 = 9":
- * that integer of some step of the kind. */
+/* "buf dies = 9", "frame bytes + 256": that field of some record; "buf cls @
+ * tokens = 4": of that with the name; "gemm 2 = 9": that integer of some step
+ * of the kind. Several, with ";" between them, are one mutant. */
 int mutant_set(Mutant *m, const char *what);
 
 #endif

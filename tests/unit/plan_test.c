@@ -504,8 +504,8 @@ static const struct { const char *was, *is, *said; } lies[] = {
 /* Of the plan of stages. */
 /* clang-format off */
 static const struct { const char *was, *is, *said; } stage_lies[] = {
-    { "phase B0 2 1 0", "phase B0 2 1 1", "apart from the others" },
-    { "phase send.F0.F1 3 1 0", "phase send.F0.F1 3 1 1", "apart from" },
+    { "phase B0 2 1 0", "phase B0 2 1 1", "has no row 1" },
+    { "phase send.F0.F1 3 1 0", "phase send.F0.F1 3 1 1", "has no row" },
     { "phase pre 0 1 1", "phase pre 0 1 2", "3 micro-batches, its phase 'pre'" },
     { "turn 1 3 ", "turn 1 ", "each call for each micro-batch" },
     { "turn 1 3 ", "turn 1 1 ", "has no row" },
