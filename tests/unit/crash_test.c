@@ -259,6 +259,17 @@ static const char *past_lost(const char *base, const char *dir)
                : NULL;
 }
 
+/* Was it saved with settings that the folder does not have? */
+static int without_settings(const Way *w, const char *ckpt, int64_t best)
+{
+    size_t n;
+
+    if (w->by != FOLDER || best <= BEFORE)
+        return 0;
+    char *s = file_read(forever, strf(forever, "%s/../config.lua", ckpt), &n);
+    return !s || !strstr(s, "[\"train.clip\"] = \"0.5\"");
+}
+
 /* A checkpoint whose name could not be synced is there, and not saved. */
 static const char *after_strike(const Way *w, const char *ckpt, int mode,
                                 int status)
@@ -271,6 +282,8 @@ static const char *after_strike(const Way *w, const char *ckpt, int mode,
         return why;
     if (best < before)
         return "what was saved before is lost";
+    if (without_settings(w, ckpt, best))
+        return "config.lua is not that of the last checkpoint";
     if (modes[mode].ends)
         return status == 0 ? "it was not killed" : NULL;
     if (!modes[mode].fails)
