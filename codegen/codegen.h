@@ -116,8 +116,9 @@ struct Ex {
     Aff iv;
     uint64_t deps; /* loops its value depends on */
     /* While printing: its C local (0: none), and the loop + 1 it is an array
-     * over. */
+     * over; passes of a team that read it (a load). */
     int local, array, seen;
+    uint64_t passes;
 };
 
 typedef struct Loop {
@@ -139,6 +140,7 @@ typedef struct Store {
     int early;      /* stored by a reduction's pass */
     int flat;       /* by no thread that can be named */
     int seen;       /* by all threads of the team */
+    uint64_t apart; /* passes that other threads may still be in */
 } Store;
 
 typedef struct Kern {
@@ -218,6 +220,8 @@ typedef struct Nest {
     int whole;          /* (printing) indices of a piece, not of l */
     uint64_t row;       /* loops of a row that a team holds */
     int team;           /* threads of an item */
+    int passes;         /* that they have dealt out, ... */
+    uint64_t apart;     /* those since they met, a bit each */
     int streams;        /* a row's results are stored as it is read */
     int own, flat;      /* what is open now belongs to a thread; is
                                      dealt out as one loop */

@@ -126,6 +126,7 @@ static void transfer(Group *k, Arena *a, const Graph *g, Node *n)
     Node *x = n->op == Osend ? n->in[0] : n;
 
     vec_push(a, k->arg, storage(x));
+    vec_push(a, k->view, x);
     k->narg = 1;
     k->step.kind = n->op == Osend ? Ssend : Srecv;
     add_size(k, a, x->dt);
@@ -158,9 +159,11 @@ void comm_lower(Graph *g, Group *k, Arena *a)
         transfer(k, a, g, n);
         return;
     }
-    vec_push(a, k->arg, storage(n->in[0]));
-    vec_push(a, k->arg, n);
-    vec_push(a, k->arg, NULL);
+    Node *view[3] = { n->in[0], n, NULL };
+    for (int i = 0; i < 3; i++) {
+        vec_push(a, k->arg, view[i] ? storage(view[i]) : NULL);
+        vec_push(a, k->view, view[i]);
+    }
     k->narg = 3;
     add_size(k, a, n->dt);
     blocks(k, a, g, n);

@@ -15,6 +15,7 @@ static void set_args(Group *k, Arena *a, Node *const *n, int count)
     k->narg = 0;
     for (int i = 0; i < count; i++) {
         vec_push(a, k->arg, n[i] ? storage(n[i]) : NULL);
+        vec_push(a, k->view, n[i]);
         k->narg++;
     }
 }

@@ -8,6 +8,9 @@
  *   runs through the item's own elements for a reduction that is one value an
  *   item: x - max(x), not x[i] * sum over j of x[j] w[i, j].
  *
+ * On a GPU a team's threads go through an item at their own speed: no pass
+ * before the result's may have read the operand unless all have met since.
+ *
  * alloc decides whether the operand is dead by then. */
 #include "codegen.h"
 
@@ -84,6 +87,8 @@ static int only_at(const Kern *c, const Node *buf, const Store *s)
             continue;
         if (e->lin != s->addr &&
             !same_item(c, s->addr, e->lin, s->loops, items))
+            return 0;
+        if (e->passes & s->apart)
             return 0;
         loads++;
     }

@@ -142,12 +142,21 @@ static void load(Nest *n, Ex *e, Node *buf, const Lin *at, Ex *guard)
     e->array = 1;
 }
 
+static uint64_t pass_bit(const Nest *n)
+{
+    return BIT(n->passes < 63 ? n->passes : 63);
+}
+
 static void compute(Nest *n, Ex *e)
 {
     Store *s = nest_saved(n, e);
 
     if (nest_inline(e) || e->local)
         return;
+    if (e->kind == Xload && !n->own && !is_wide(n, e)) { /* by all threads */
+        e->passes |= pass_bit(n);
+        n->apart |= pass_bit(n);
+    }
     if (!is_wide(n, e)) {
         nest_compute(n, e);
     } else if (s) {
@@ -177,6 +186,7 @@ void wide_store(Nest *n, Store *s)
     int piece = wide ? piece_of(n, s->addr) : 1, t = s->val->local;
     const char *x = nest_ref(n, s->val);
 
+    s->apart = n->team > 1 ? n->apart : 0;
     if (piece == 1) {
         x = to->dt == Dbf16 ? strf(n->a, "f32_bf16(%s)", x)
                             : strf(n->a, "(%s)%s", dtypes[to->dt].store, x);
@@ -377,8 +387,19 @@ static void meet_team(Nest *n, const Body *b)
     if (!reads)
         return;
     nest_line(n, "team_meet<%d>();", n->team);
+    n->apart = 0;
     for (size_t i = 0; i < vec_len(n->c->st); i++)
         n->c->st[i].seen |= n->c->st[i].done;
+}
+
+/* For find_inplace: this pass reads them. */
+static void note_reads(Nest *n, const Body *b)
+{
+    Ex **x = nest_reached(n, b->root, b->nroot);
+
+    for (size_t i = 0; i < vec_len(x); i++)
+        if (x[i]->kind == Xload)
+            x[i]->passes |= pass_bit(n);
 }
 
 static void dealt(Nest *n, uint64_t K, const Body *b)
@@ -391,6 +412,7 @@ static void dealt(Nest *n, uint64_t K, const Body *b)
 
     if (!d.flat)
         meet_team(n, b);
+    note_reads(n, b);
     if (d.flat) {
         nest_line(n, "for (ix f = lane; f < %lld; f += %d) {",
                   (long long)wide_pieces(n, K), n->team);
@@ -410,6 +432,8 @@ static void dealt(Nest *n, uint64_t K, const Body *b)
     n->own = 1;
     n->flat = d.flat;
     innermost(n, b);
+    n->apart |= pass_bit(n);
+    n->passes++;
     for (int i = 0; i < b->nst; i++)
         b->st[i]->flat = d.flat;
     n->flat = n->own = 0;
@@ -425,6 +449,7 @@ static void fold(Nest *n, Ex *r)
 {
     const char *op = optab[r->op].name;
 
+    n->apart = n->own ? n->apart : 0;
     if (!n->own && (!n->lane || (r->K & n->lane)))
         nest_line(n, "t%d = team_%s<%d>(t%d);", r->local, op, n->team,
                   r->local);

@@ -1,7 +1,7 @@
 /* roles.c: what the axes of a model are for. Names mean nothing: a role is what
- * axes{} says, follows from what a model does with an axis, or is stated by the
- * layer that knows it (cross_entropy and embed their vocabulary). The first that
- * fits, in this order:
+ * axes{} says, follows from what a model does with an axis, or is stated by
+ * the layer that knows it (cross_entropy and embed their vocabulary). The first
+ * that fits, in this order:
  *
  *     batch, seq   the first and second axis of the input with the most axes,
  *                  of those that hold integers if there are any

@@ -460,7 +460,8 @@ static int lies_alike(Check *c, const Node *n)
 
     for (int d = 0; d < n->nd && n->nin; d++)
         if (n->dim[d].a != x->dim[d].a)
-            return bad(c, n, "its axes are in another order than its operand's");
+            return bad(c, n,
+                       "its axes are in another order than its operand's");
     return 0;
 }
 

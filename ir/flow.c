@@ -93,7 +93,7 @@ static const char *reads(Flows *x, const Step *s, int i)
     const Buf *b = &x->c->r->buf[s->buf[i]];
     Place *p = place_of(x, s->buf[i]);
     int has = x->brief[s->buf[i]] && p->row != x->row ? 0 : p->value;
-    if (has == f->read && has)
+    if ((has == f->read && has) || !law(Lfinds))
         return 0;
     if (f->make && x->turns[x->phase] && goes_on(x, has, f->make))
         return 0; /* added to in a turn before */
@@ -104,7 +104,7 @@ static const char *reads(Flows *x, const Step *s, int i)
 static const char *makes(Flows *x, const Step *s, int i)
 {
     Place *p = place_of(x, s->buf[i]);
-    if (p->sends)
+    if (p->sends && law(Lsent_stays))
         return strf(x->c->arena, "writes '%s', which is being sent",
                     x->c->r->buf[s->buf[i]].name);
     p->value = s->flow[i].make;
@@ -122,7 +122,8 @@ static int is_free(const Plan *p)
 
 static const char *adds(const Flows *x, const ValueUse *f)
 {
-    if (!x->free && f->read && f->make && x->micro < x->last[x->phase])
+    if (!x->free && f->read && f->make && x->micro < x->last[x->phase] &&
+        law(Ladds_in_order))
         return "adds up micro-batches out of order";
     return 0;
 }
@@ -142,8 +143,9 @@ static const char *in_order(const Flows *x, const Step *s)
     const Phase *f = &x->g->phase[x->phase];
     for (const Step *t = s - 1; t >= &x->g->step[f->first]; t--)
         if (t->kind == s->kind)
-            return t->iv[3].c < s->iv[3].c ? NULL
-                                           : "is not in the order of channels";
+            return t->iv[3].c >= s->iv[3].c && law(Lchannel_order)
+                       ? "is not in the order of channels"
+                       : NULL;
     return 0;
 }
 
@@ -159,9 +161,9 @@ static const char *transfer(Flows *x, const Step *s)
         vec_push(x->c->arena, l->sent, now);
     } else if (s->kind == Swait) {
         const Sent *was = &l->sent[l->first];
-        if (l->first == vec_len(l->sent))
+        if (l->first == vec_len(l->sent) && law(Lwait_sent))
             return "waits for a send that was not started";
-        if (was->buf != now.buf || was->micro != now.micro)
+        if ((was->buf != now.buf || was->micro != now.micro) && law(Lwait_own))
             return "waits for another send than its own";
         l->first++;
         place_of(x, s->buf[0])->sends--;
@@ -233,43 +235,62 @@ static const char *run_rows(Flows *x)
 
 /* ---- the end ------------------------------------------------------------- */
 
-static const char *end_wrong(Flows *x, const End *e, const uint32_t *cut)
+/* Outputs lie in a buffer as the value that it holds at the end, under names of
+ * their own. */
+static const char *outputs_wrong(const Flows *x, int buf, const ValueShape *y)
+{
+    for (int i = 0; i < x->c->r->ntensor; i++) {
+        const Tensor *t = &x->c->r->tensor[i];
+        ValueShape s;
+        if (t->buf != buf || strcmp(t->kind, "output"))
+            continue;
+        tensor_shape(t, &s);
+        if (!is_view_of(&s, y) && law(Loutput_shape))
+            return strf(x->c->arena, "ends with output '%s' in another shape",
+                        t->name);
+    }
+    return NULL;
+}
+
+static const char *end_wrong(Flows *x, const End *e)
 {
     const Role *r = x->c->r;
-    if (e->buf < 0 || e->buf >= r->nbuf || r->buf[e->buf].frame)
+    if ((e->buf < 0 || e->buf >= r->nbuf || r->buf[e->buf].frame) &&
+        law(Lend_buffer))
         return "ends with a buffer that does not exist";
     const Buf *b = &r->buf[e->buf];
-    if (e->value <= 0 || x->at[e->buf].value != e->value)
+    if ((e->value <= 0 || x->at[e->buf].value != e->value) && law(Lend_value))
         return strf(x->c->arena, "ends without the new value of '%s'", b->name);
     const ValueUse *f = x->made[e->value].f;
-    if (b->prog == -1 && (f->part[0] || f->part[1] || f->part[2]))
+    if (b->prog == -1 && (f->part[0] || f->part[1] || f->part[2]) &&
+        law(Lend_whole))
         return strf(x->c->arena, "leaves in '%s' terms of a sum", b->name);
-    if (b->prog == -1 && f->cut != cut[e->buf])
-        return strf(x->c->arena,
-                    "leaves in '%s' what is cut over atoms %x, "
-                    "not %x",
-                    b->name, f->cut, cut[e->buf]);
+    if (b->prog == -1 &&
+        !shapes_equal(&x->c->p->shape[f->shape], x->c->lasting[e->buf]) &&
+        law(Lend_shape))
+        return strf(x->c->arena, "leaves in '%s' what lies otherwise", b->name);
+    if (b->prog >= 0)
+        return outputs_wrong(x, e->buf, &x->c->p->shape[f->shape]);
     return 0;
 }
 
 static const char *ends_wrong(Flows *x)
 {
-    const uint32_t *cut = lasting_cuts(x->c);
     const char *why = 0;
     for (int i = 0; i < x->g->nend && !why; i++) {
-        why = end_wrong(x, &x->g->end[i], cut);
-        if (!why && x->at[x->g->end[i].buf].row < 0)
+        why = end_wrong(x, &x->g->end[i]);
+        if (!why && x->at[x->g->end[i].buf].row < 0 && law(Lend_once))
             why = "ends twice with one buffer";
         if (!why)
             x->at[x->g->end[i].buf].row = -1;
     }
     for (int b = 0; b < x->c->r->nbuf && !why; b++)
         if (x->c->r->buf[b].prog == -1 && x->at[b].row >= 0 &&
-            x->at[b].value != ~b)
+            x->at[b].value != ~b && law(Lend_said))
             why = strf(x->c->arena, "writes '%s', which it does not say",
                        x->c->r->buf[b].name);
     for (size_t i = 0; i < vec_len(x->line) && !why; i++)
-        if (x->line[i].first != vec_len(x->line[i].sent))
+        if (x->line[i].first != vec_len(x->line[i].sent) && law(Lsend_waited))
             why = "ends with a send that nothing waits for";
     return why ? strf(x->c->arena, "role %d: program '%s' %s", x->c->role,
                       x->g->name, why)

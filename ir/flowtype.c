@@ -20,9 +20,15 @@ typedef struct Typer {
     const Program *g;
     const Step *s;
     Origin *made;
-    int n;         /* by number */
-    uint32_t *cut; /* by buffer: of what lasts */
+    int n;      /* by number */
+    char *held; /* by buffer: a step before made a value in it */
 } Typer;
+
+/* What a step reads: how it lies there, what is still to be summed up. */
+typedef struct Type {
+    const ValueShape *s;
+    const uint32_t *part;
+} Type;
 
 int has_flow(const Role *r)
 {
@@ -56,16 +62,11 @@ static char use_of(const Step *s, int i)
     }
 }
 
-static int lasts(const Buf *b)
-{
-    return b->prog == -1 && b->cls != Bscratch && b->cls != Btemp;
-}
-
 /* A kernel says for each buffer whether any of its slots reads or writes it. */
 static const char *kernel_slots(const Typer *t)
 {
     const Step *s = t->s;
-    if (!s->rw)
+    if (!s->rw && law(Lkernel_says))
         return "does not say how it uses its buffers";
     for (int i = 0; i < s->nbuf; i++) {
         int reads = 0, makes = 0;
@@ -75,55 +76,91 @@ static const char *kernel_slots(const Typer *t)
             reads |= s->buf[k] == s->buf[i] && s->flow[k].read;
             makes |= s->buf[k] == s->buf[i] && s->flow[k].make;
         }
-        if (s->rw[i] != (reads && makes ? 'b' : reads ? 'r' : 'w'))
+        if (s->rw[i] != (reads && makes ? 'b'
+                         : reads        ? 'r'
+                                        : 'w') &&
+            law(Lkernel_uses))
             return strf(t->c->arena, "uses '%s' as its values do not",
                         t->c->r->buf[s->buf[i]].name);
     }
     return 0;
 }
 
-static const char *slot_wrong(const Typer *t, int i)
+/* Kernels read what lives always as it lies; others may name its axes anew. */
+static int may_read_as(const Typer *t, const ValueUse *f)
+{
+    const ValueShape *y = &t->c->p->shape[f->as];
+    const ValueShape *x = f->read < 0
+                              ? t->c->lasting[~f->read]
+                              : &t->c->p->shape[t->made[f->read].f->shape];
+    return x && (t->s->kind == Skernel ? shapes_equal(y, x) : is_view_of(y, x));
+}
+
+static const char *slot_wrong(Typer *t, int i)
 {
     const Step *s = t->s;
     const ValueUse *f = &s->flow[i];
     int b = s->buf[i];
-    if (b < 0 || t->c->r->buf[b].cls == Bscratch)
-        return f->read || f->make ? "has a value in no buffer" : NULL;
-    if (!f->read && !f->make)
+    const Buf *u = b < 0 ? NULL : &t->c->r->buf[b];
+    const ValueShape *l = f->make ? &t->c->p->shape[f->shape] : NULL;
+    if (!u || u->cls == Bscratch)
+        return (f->read || f->make) && law(Lvalue_buffer)
+                   ? "has a value in no buffer"
+                   : NULL;
+    if (!f->read && !f->make && law(Lbuffer_value))
         return "has a buffer without a value";
-    if (f->read < 0 && (~f->read != b || !lasts(&t->c->r->buf[b])))
+    if (f->read < 0 && (~f->read != b || !t->c->lasting[b]) &&
+        law(Lreads_lasting))
         return strf(t->c->arena,
                     "reads '%s' in place of what was there when "
                     "the program began",
-                    t->c->r->buf[b].name);
-    if (f->read > 0 && (f->read > t->n || t->made[f->read].step < 0))
+                    u->name);
+    if (f->read > 0 && (f->read > t->n || t->made[f->read].step < 0) &&
+        law(Lvalue_made))
         return "reads a value that no step makes";
-    if (f->make && f->bytes != t->c->r->buf[b].bytes)
+    if (f->make && shape_bytes(l) != u->bytes && law(Lvalue_size))
         return strf(t->c->arena, "makes a value that is not as large as '%s'",
-                    t->c->r->buf[b].name);
+                    u->name);
+    if (f->make && l->dt != u->dt && (!t->held[b] || u->prog < 0) &&
+        law(Lvalue_dtype))
+        return strf(t->c->arena, "makes a value of another dtype than '%s'",
+                    u->name);
+    if (f->read && f->as >= 0 && !may_read_as(t, f) && law(Lreads_as))
+        return strf(t->c->arena, "reads '%s' as what it is not", u->name);
+    t->held[b] |= f->make != 0;
     if (s->kind == Skernel)
         return 0;
     char use = use_of(s, i);
-    if ((use != 'w' && use != '-') != (f->read != 0) ||
-        (use == 'w' || use == 'b') != (f->make != 0))
+    if (((use != 'w' && use != '-') != (f->read != 0) ||
+         (use == 'w' || use == 'b') != (f->make != 0)) &&
+        law(Lkind_uses))
         return "uses a buffer as its kind does not";
     return 0;
 }
 
 /* ---- types --------------------------------------------------------------- */
 
-static ValueUse type_of(const Typer *t, int i)
+/* Of slot i; nothing, cut over nothing, where it reads nothing. */
+static Type type_of(const Typer *t, int i)
 {
-    int v = t->s->flow[i].read;
-    if (v < 0)
-        return (ValueUse){ .cut = t->cut[~v], .dt = t->c->r->buf[~v].dt };
-    return v ? *t->made[v].f : (ValueUse){ 0 };
+    static const ValueShape none;
+    static const uint32_t whole[3];
+    const ValueUse *f = &t->s->flow[i];
+    Type x = { &none, whole };
+    if (f->read < 0)
+        x.s = t->c->lasting[~f->read];
+    if (f->read > 0) {
+        x.part = t->made[f->read].f->part;
+        x.s = &t->c->p->shape[t->made[f->read].f->shape];
+    }
+    if (f->read && f->as >= 0)
+        x.s = &t->c->p->shape[f->as];
+    return x;
 }
 
-int same_type(const ValueUse *x, const ValueUse *y)
+static int same_parts(const uint32_t x[3], const uint32_t y[3])
 {
-    return x->dt == y->dt && !memcmp(x->part, y->part, sizeof x->part) &&
-           x->cut == y->cut;
+    return !memcmp(x, y, 3 * sizeof *x);
 }
 
 static const char *group_in_words(const Typer *t, uint32_t atoms)
@@ -137,24 +174,23 @@ static const char *group_in_words(const Typer *t, uint32_t atoms)
 static const char *collective(const Typer *t)
 {
     const Step *s = t->s;
-    uint32_t A = s->atoms & ~t->c->p->mesh->mask[Mpp];
-    ValueUse x = type_of(t, 0), y = s->flow[1];
+    uint32_t A = s->atoms & ~t->c->p->mesh->mask[Mpp], part[3];
+    Type x = type_of(t, 0);
     int sums = s->kind == Sreducescatter || s->kind == Sallreduce;
     int64_t op = sums ? s->iv[3].c : 0;
-    uint32_t *from = sums ? &x.part[op] : &x.cut;
-    if ((*from & A) != A)
+    uint32_t from = sums ? x.part[op] : shape_cut(x.s);
+    if ((from & A) != A && law(Lcomm_over))
         return strf(t->c->arena,
                     sums ? "sums over %s what is no sum there"
                          : "gathers over %s what lies there whole",
-                    group_in_words(t, A & ~*from));
-    if (s->kind != Salltoall && s->kind != Srotate)
-        *from &= ~A;
-    if (s->kind == Sreducescatter)
-        x.cut |= A;
-    if (!same_type(&x, &y))
+                    group_in_words(t, A & ~from));
+    memcpy(part, x.part, sizeof part);
+    if (sums)
+        part[op] &= ~A;
+    if (!same_parts(part, s->flow[1].part) && law(Lcomm_parts))
         return strf(t->c->arena, "over %s does not make what it says",
                     group_in_words(t, s->atoms));
-    return 0;
+    return NULL;
 }
 
 /* Atoms of an integer. */
@@ -166,42 +202,90 @@ static uint32_t varies(const Aff *x)
     return v;
 }
 
-/* What a step that computes makes is as unlike over ranks as what it reads. */
-static const char *computed(const Typer *t)
+typedef struct Unlike { /* atoms over which values differ */
+    uint32_t part[3], cut;
+    int any; /* are there values */
+} Unlike;
+
+/* Of all that a step reads, its integers too, and of all that it makes. */
+static void unlike(const Typer *t, Unlike *in, Unlike *out)
 {
     const Step *s = t->s;
-    uint32_t in[3] = { 0 }, cut = 0, out[3] = { 0 }, any = 0;
+    *in = *out = (Unlike){ 0 };
     for (int i = 0; i < s->nbuf; i++) {
-        ValueUse x = type_of(t, i);
+        Type x = type_of(t, i);
         const ValueUse *y = &s->flow[i];
         for (int k = 0; k < 3; k++) {
-            in[k] |= x.part[k];
-            out[k] |= y->make ? y->part[k] : 0;
-            any |= y->make ? y->part[k] : 0;
+            in->part[k] |= x.part[k];
+            out->part[k] |= y->make ? y->part[k] : 0;
         }
-        cut |= x.cut;
-        any |= y->make ? y->cut : 0;
+        in->any |= s->flow[i].read != 0;
+        in->cut |= shape_cut(x.s);
+        out->cut |= y->make ? shape_cut(&t->c->p->shape[y->shape]) : 0;
     }
-    for (int k = 0; k < 3; k++)
-        if (in[k] & ~out[k])
-            return strf(t->c->arena, "takes terms of a sum over %s for the sum",
-                        group_in_words(t, in[k] & ~out[k]));
     for (int i = 0; i < s->nint; i++)
-        cut |= varies(&s->iv[i]);
-    cut &= ~t->c->p->mesh->mask[Mpp];
-    if (cut & ~any)
+        in->cut |= varies(&s->iv[i]) & ~t->c->p->mesh->mask[Mpp];
+}
+
+static uint32_t parts(const Unlike *x)
+{
+    return x->part[0] | x->part[1] | x->part[2];
+}
+
+/* Does the step read an axis whole that it makes a part of, over these atoms?
+ * An axis that it reads nowhere is a repetition, and all parts are the same. */
+static int takes_parts(const Typer *t, uint32_t atoms)
+{
+    const Step *s = t->s;
+    for (int i = 0; i < s->nbuf; i++) {
+        const ValueUse *f = &s->flow[i];
+        const ValueShape *y = f->make ? &t->c->p->shape[f->shape] : NULL;
+        for (int d = 0; y && d < y->nd; d++)
+            for (int k = 0; k < s->nbuf && y->dim[d].cut & atoms; k++)
+                if (s->flow[k].read &&
+                    shape_dim(type_of(t, k).s, y->dim[d].axis) >= 0)
+                    return 1;
+    }
+    return 0;
+}
+
+/* What a step that computes makes is as unlike over ranks as what it reads, no
+ * less and no more. A constant is a term of any sum. */
+static const char *computed(const Typer *t)
+{
+    Unlike in, out;
+    unlike(t, &in, &out);
+    uint32_t terms = parts(&out), less = in.cut & ~(out.cut | terms);
+    uint32_t same = in.any ? ~(in.cut | parts(&in)) : 0;
+    for (int k = 0; k < 3; k++)
+        if (in.part[k] & ~out.part[k] && law(Lterms_kept))
+            return strf(t->c->arena, "takes terms of a sum over %s for the sum",
+                        group_in_words(t, in.part[k] & ~out.part[k]));
+    if (less && law(Lparts_kept))
         return strf(t->c->arena,
                     "makes out of parts over %s what is said to "
                     "be the same there",
-                    group_in_words(t, cut & ~any));
-    return 0;
+                    group_in_words(t, less));
+    if (terms & same && law(Lterms_new))
+        return strf(t->c->arena,
+                    "makes terms of a sum over %s out of what is the same "
+                    "there",
+                    group_in_words(t, terms & same));
+    if (takes_parts(t, out.cut & same) && law(Lparts_new))
+        return strf(t->c->arena,
+                    "makes parts over %s out of what is the same there",
+                    group_in_words(t, out.cut & same));
+    return NULL;
 }
 
 /* What is added to, and what is copied, keeps its type. */
 static const char *kept(const Typer *t, int from, int to)
 {
-    ValueUse x = type_of(t, from);
-    return same_type(&x, &t->s->flow[to]) ? NULL : "changes a type";
+    Type x = type_of(t, from);
+    const ValueUse *y = &t->s->flow[to];
+    int same = same_parts(x.part, y->part) &&
+               shapes_equal(x.s, &t->c->p->shape[y->shape]);
+    return !same && law(Ltype_kept) ? "changes a type" : NULL;
 }
 
 /* Products and transfers say the dtypes of their values. */
@@ -213,9 +297,10 @@ static const char *dtype_wrong(const Typer *t)
             (s->kind == Sgemm || s->kind == Sgmm || s->kind == Sgmmw) &&
             s->flow[i].make;
         int map = i == 3 && s->kind != Sgemm;
-        ValueUse x = s->flow[i].make ? s->flow[i] : type_of(t, i);
-        if (s->nint && (s->flow[i].read || s->flow[i].make) && !map &&
-            x.dt != (Dtype)s->iv[second].c)
+        const ValueUse *f = &s->flow[i];
+        Dtype dt = f->make ? t->c->p->shape[f->shape].dt : type_of(t, i).s->dt;
+        if (s->nint && (f->read || f->make) && !map &&
+            dt != (Dtype)s->iv[second].c && law(Lstep_dtype))
             return "has another dtype than its values";
     }
     return 0;
@@ -228,7 +313,7 @@ static const char *type_wrong(const Typer *t)
     if (why)
         return why;
     for (int i = 0; i < s->nint && !may_vary(s->kind); i++)
-        if (varies(&s->iv[i]))
+        if (varies(&s->iv[i]) && law(Lints_same))
             return "has integers that depend on the rank";
     switch (s->kind) {
     case Skernel:
@@ -246,11 +331,26 @@ static const char *type_wrong(const Typer *t)
     }
 }
 
-static const char *step_type_wrong(const Typer *t)
+/* Shapes by slot, for operands.c. */
+static const char *operands(const Typer *t)
+{
+    const Step *s = t->s;
+    size_t n = (size_t)s->nbuf + 1;
+    const ValueShape **in = alloc(t->c->arena, n * sizeof *in);
+    const ValueShape **out = alloc(t->c->arena, n * sizeof *out);
+    for (int i = 0; i < s->nbuf; i++) {
+        const ValueUse *f = &s->flow[i];
+        in[i] = f->read ? type_of(t, i).s : NULL;
+        out[i] = f->make ? &t->c->p->shape[f->shape] : NULL;
+    }
+    return operands_wrong(t->c, s, in, out);
+}
+
+static const char *step_type_wrong(Typer *t)
 {
     const Step *s = t->s;
     const char *why = 0;
-    if (s->nbuf && !s->flow)
+    if (s->nbuf && !s->flow && law(Lstep_says))
         return "does not say what it reads and makes";
     for (int i = 0; i < s->nbuf && !why; i++)
         why = slot_wrong(t, i);
@@ -259,24 +359,11 @@ static const char *step_type_wrong(const Typer *t)
     for (int i = 0; i < s->nbuf && !why; i++)
         if (s->flow[i].read > 0 && s->flow[i].make)
             why = kept(t, i, i);
-    return why ? why : type_wrong(t);
+    why = why ? why : type_wrong(t);
+    return why ? why : operands(t);
 }
 
 /* ---- the whole ----------------------------------------------------------- */
-
-uint32_t *lasting_cuts(const PlanCheck *c)
-{
-    uint32_t *cut = alloc(c->arena, ((size_t)c->r->nbuf + 1) * sizeof *cut);
-    for (int i = 0; i < c->r->ntensor; i++) {
-        const Tensor *t = &c->r->tensor[i];
-        cut[t->buf] |= t->shard & ~c->p->mesh->mask[Mpp];
-        for (int d = 0; d < t->nd; d++)
-            for (int k = 0; k < t->dim[d].npiece; k++)
-                cut[t->buf] |=
-                    varies(&t->dim[d].piece[k].start) & ~c->p->mesh->mask[Mpp];
-    }
-    return cut;
-}
 
 static const char *number_values(Typer *t, int *step)
 {
@@ -291,12 +378,13 @@ static const char *number_values(Typer *t, int *step)
         const Step *s = &t->g->step[*step];
         for (int k = 0; k < s->nbuf && s->flow; k++) {
             const ValueUse *f = &s->flow[k];
-            uint32_t all = f->part[0] | f->part[1] | f->part[2] | f->cut;
-            if (f->make < 0 || f->make > slots)
+            if ((f->make < 0 || f->make > slots) && law(Lvalue_number))
                 return "makes a value without a number";
-            if (all >> t->c->p->mesh->natom)
-                return "speaks of atoms that the mesh does not have";
-            if (f->make && t->made[f->make].step >= 0)
+            if ((f->as < -1 || f->as >= t->c->p->nshape ||
+                 (f->make && (f->shape < 0 || f->shape >= t->c->p->nshape))) &&
+                law(Lvalue_shape))
+                return "has a value of a shape that does not exist";
+            if (f->make && t->made[f->make].step >= 0 && law(Lvalue_once))
                 return "makes a value that another step makes";
             if (f->make)
                 t->made[f->make] = (Origin){ *step, f };
@@ -311,7 +399,7 @@ const char *values_wrong(const PlanCheck *c, int prog, Origin **made)
     Typer t = { .c = c, .g = g };
     int step = 0;
     const char *why = number_values(&t, &step);
-    t.cut = lasting_cuts(c);
+    t.held = alloc(c->arena, (size_t)c->r->nbuf + 1);
     for (int i = 0; i < g->nstep && !why; i++) {
         t.s = &g->step[step = i];
         why = step_type_wrong(&t);

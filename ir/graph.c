@@ -57,7 +57,8 @@ const char *call_name(Arena *a, const Call *c)
 
     if (c->k == ROWwork)
         return strf(a, "%c%d", jobnames[c->w], c->chunk);
-    return strf(a, "%s.%c%d.%d", row[c->k], jobnames[c->w], c->chunk, c->other);
+    return strf(a, "%s.%c%d.%c%d", row[c->k], jobnames[c->w], c->chunk,
+                jobnames[c->to], c->other);
 }
 
 Axis *g_axis(Graph *g, const char *name)

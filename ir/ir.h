@@ -209,9 +209,11 @@ typedef struct Param {
 typedef struct Call {
     RowKind k;
     Job w;
-    int chunk, other;
+    int chunk;
+    Job to;    /* of a transfer: who reads what w of chunk makes, */
+    int other; /* and in which chunk */
 } Call;
-const char *call_name(Arena *a, const Call *c); /* "F0" "send.F0.1" */
+const char *call_name(Arena *a, const Call *c); /* "F0" "send.F0.F1" */
 
 /* How the model is cut into chunks (passes/stages.c). */
 typedef struct Stages {
@@ -324,7 +326,6 @@ int64_t local_elems(const Graph *g, const Node *n);
 int64_t local_bytes(const Graph *g, const Node *n);
 /* The pieces of dim d of n on one rank, in the order they lie: one, or two of
  * one length when cp's atoms cut a zigzag axis. Returns how many. */
-enum { MAXPIECE = 2 };
 int pieces(const Graph *g, const Node *n, int d, Piece out[MAXPIECE]);
 /* Global index of this rank's first element along a dim of one piece. */
 Aff local_start(const Graph *g, const Node *n, int d);
@@ -336,9 +337,11 @@ uint32_t slowness(const Mesh *m, const Axis *a, uint32_t atoms);
 /* Parts that n elements of an axis must divide into when `atoms` cut it. */
 int64_t cut_parts(const Mesh *m, const Axis *a, uint32_t atoms);
 uint32_t atoms_of(const Graph *g, const Node *n, ShardKind k); /* typed k */
+/* Atoms that cut axis a of n. Where a route map is cut its rows are, and none
+ * of their other axes. */
+uint32_t cut_atoms(const Mesh *m, const Node *n, const Axis *a);
 /* Where operand k of a pack begins, in elements of its last axis; k = nin:
  * where they end. Each begins at a multiple of PACKALIGN. */
-enum { PACKALIGN = 128 };
 int64_t bucket_at(const Node *pack, int k);
 /* A route node's value, int32, one buffer: offsets[E+1] of local experts, then
  * pair[cap] (token * top + slot of each row, -1: padding), then row[pairs]
@@ -545,7 +548,9 @@ typedef struct Group {
                                      rather than store it; 0: none */
     const char *text;            /* kernel text, or null */
     Node **arg;
-    int narg; /* buffers of the step, in order; null: none */
+    int narg;    /* buffers of the step, in order; null: none */
+    Node **view; /* of products: what it reads and makes there, as
+                                     it sees it; null: as the buffers' nodes */
 } Group;
 
 typedef struct Target {

@@ -306,6 +306,10 @@ Aff lex_aff(Lex *x)
             lex_err(x, "atom %lld of %d", (long long)at, MAXATOM);
         a.k[at] = k;
     }
+    if (x->p < x->end && *x->p == '!') {
+        x->p++;
+        a.place = lex_digits(x);
+    }
     return a;
 }
 

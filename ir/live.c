@@ -352,14 +352,15 @@ static const char *loose(const Lives *l)
     for (int i = 0; i < l->r->nbuf; i++) {
         const Life *x = &l->of[i];
         const Buf *b = &l->r->buf[i];
-        if (b->prog == l->prog && x->first < 0)
+        if (b->prog == l->prog && x->first < 0 && law(Llive_used))
             return wrong(l, "is never used", i, b->born);
         int kept = b->dies == end;
         int born = x->first == b->born ||
                    (kept && b->born == l->from && x->first <= l->to);
         if (b->prog == l->prog && b->born == l->from && b->dies == l->to)
             continue; /* there through the whole table */
-        if (b->prog == l->prog && (!born || (x->last != b->dies && !kept)))
+        if (b->prog == l->prog && (!born || (x->last != b->dies && !kept)) &&
+            law(Llive_tight))
             return wrong(l,
                          strf(l->arena,
                               "lives from step %d to %d, its "

@@ -109,16 +109,28 @@ static void note_role(Meet *x, int role)
 
 /* ---- comparing ----------------------------------------------------------- */
 
-static const ValueUse *type_sent(const Meet *x, int role, const Step *s)
+/* The parts of value v; nothing of what was there when the program began. */
+static const uint32_t *parts_of(const Program *g, int v, int *shape)
 {
-    const Program *g = x->g[role];
-    static const ValueUse none;
-    int v = s->flow ? s->flow[0].read : 0;
+    static const uint32_t whole[3];
     for (int i = 0; i < g->nstep && v > 0; i++)
         for (int k = 0; k < g->step[i].nbuf && g->step[i].flow; k++)
-            if (g->step[i].flow[k].make == v)
-                return &g->step[i].flow[k];
-    return &none;
+            if (g->step[i].flow[k].make == v) {
+                *shape = g->step[i].flow[k].shape;
+                return g->step[i].flow[k].part;
+            }
+    return whole;
+}
+
+/* Does b receive what a sends, lying as a reads it? */
+static int same_type(const Meet *x, int role, const Step *a, const Step *b)
+{
+    const ValueUse *f = &a->flow[0], *t = &b->flow[0];
+    int shape = 0;
+    const uint32_t *part = parts_of(x->g[role], f->read, &shape);
+    shape = f->as >= 0 ? f->as : shape;
+    return shapes_equal(&x->p->shape[shape], &x->p->shape[t->shape]) &&
+           !memcmp(part, t->part, sizeof t->part);
 }
 
 static const char *wire_wrong(const Meet *x, const Wire *w)
@@ -126,27 +138,22 @@ static const char *wire_wrong(const Meet *x, const Wire *w)
     size_t n = vec_len(w->sent), m = vec_len(w->got);
     const Step *last = 0;
     for (size_t i = 0; i < n || i < m; i++) {
-        if (i >= n)
+        if (i >= n && law(Lreceived_is_sent))
             return wrong(x, w->to, w->got[i].s, "receives what nobody sends");
         const Message *a = &w->sent[i], *b = &w->got[i];
-        if (i >= m)
+        if (i >= m && law(Lsent_is_received))
             return wrong(x, w->from, a->s, "sends what nobody receives");
-        if (a->micro != b->micro)
+        if (a->micro != b->micro && law(Lsame_micro))
             return wrong(x, w->from, a->s,
                          strf(x->arena,
                               "sends micro-batch "
                               "%d where stage %d receives %d",
                               a->micro, w->to, b->micro));
-        if (a->s->iv[0].c != b->s->iv[0].c || a->s->iv[1].c != b->s->iv[1].c)
-            return wrong(x, w->from, a->s,
-                         "sends other elements than are "
-                         "received");
         if (a->s == last)
             continue;
         last = a->s;
-        const ValueUse *t = type_sent(x, w->from, a->s);
-        if (a->s->flow && a->s->flow[0].read > 0 && b->s->flow &&
-            !same_type(t, &b->s->flow[0]))
+        if (a->s->flow && b->s->flow && !same_type(x, w->from, a->s, b->s) &&
+            law(Lsame_type))
             return wrong(x, w->from, a->s,
                          "sends another type than is "
                          "received");
@@ -168,18 +175,19 @@ static const char *wide_wrong(const Meet *x, int role)
     uint32_t all = x->p->mesh->mask[Mpp];
     for (size_t i = 0; i < m; i++) {
         const Step *b = x->wide[role][i], *a = i < n ? x->wide[0][i] : NULL;
-        if ((b->atoms & all) != all)
+        if ((b->atoms & all) != all && law(Lwide_all))
             return wrong(x, role, b, "is a collective of some stages only");
-        if (!a || a->kind != b->kind || a->atoms != b->atoms ||
-            !same_ints(a, b))
+        if ((!a || a->kind != b->kind || a->atoms != b->atoms ||
+             !same_ints(a, b)) &&
+            law(Lwide_same))
             return wrong(x, role, b,
                          "is another collective than that of the "
                          "other stages");
     }
-    return n == m ? NULL
-                  : wrong(x, 0, x->wide[0][m],
-                          "is a collective that "
-                          "not all stages have");
+    if (n != m && law(Lwide_count))
+        return wrong(x, 0, x->wide[0][m],
+                     "is a collective that not all stages have");
+    return NULL;
 }
 
 /* ---- the whole ----------------------------------------------------------- */
@@ -196,8 +204,9 @@ static const char *program_meets(Meet *x)
     if (why)
         return why;
     const char *stuck = plan_time(x->arena, x->p, x->name).stuck;
-    return stuck ? strf(x->arena, "program '%s': deadlock: %s", x->name, stuck)
-                 : NULL;
+    return stuck && law(Lno_deadlock)
+               ? strf(x->arena, "program '%s': deadlock: %s", x->name, stuck)
+               : NULL;
 }
 
 const char *meets_wrong(Arena *a, const Plan *p)
@@ -211,7 +220,8 @@ const char *meets_wrong(Arena *a, const Plan *p)
             int g = role_prog(&p->role[i], x.name);
             if (!has_flow(&p->role[i]))
                 return 0;
-            if (g != k || p->role[i].nprog != p->role[0].nprog)
+            if ((g != k || p->role[i].nprog != p->role[0].nprog) &&
+                law(Lsame_programs))
                 why = strf(a, "role %d has other programs", i);
             else
                 x.g[i] = &p->role[i].prog[g];

@@ -465,6 +465,34 @@ Aff aff(int64_t c)
     return (Aff){ .c = c };
 }
 
+/* x += what each coordinate over `atoms` adds, the fastest `stride`. */
+static void step_by(const Mesh *m, Aff *x, uint32_t atoms, int64_t stride)
+{
+    for (int i = 0; i < m->natom; i++)
+        if (atoms >> i & 1) {
+            x->k[i] = stride;
+            stride *= m->atom[i].size;
+        }
+}
+
+int axis_pieces(const Mesh *m, int64_t len, uint32_t atoms, uint32_t zigzag,
+                Piece out[MAXPIECE])
+{
+    uint32_t z = atoms & zigzag, inside = atoms & ~zigzag;
+
+    out[0] = (Piece){ aff(0), z ? len / 2 : len };
+    if (inside)
+        step_by(m, &out[0].start, inside, out[0].len);
+    if (!z)
+        return 1;
+    int64_t run = len / 2 * mesh_extent(m, inside);
+    out[1] = out[0];
+    step_by(m, &out[0].start, z, run);
+    step_by(m, &out[1].start, z, -run);
+    out[1].start.c = (2 * mesh_extent(m, z) - 1) * run;
+    return 2;
+}
+
 int64_t aff_at(const Mesh *m, const Aff *x, int64_t rank)
 {
     int64_t v = x->c;

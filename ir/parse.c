@@ -75,26 +75,37 @@ static void read_mesh(Reading *p)
     p->g->mesh = mesh_new(p->g->arena, world, size, order, &l);
 }
 
-/* call = [ "send." .. ] letter chunk [ "." chunk ] */
+/* A letter and a number; 0: it is not there. */
+static int read_job(const char **s, Job *w, int *chunk)
+{
+    const char *job = **s ? strchr(jobnames, **s) : NULL;
+    char *end;
+
+    if (!job)
+        return 0;
+    *w = (Job)(job - jobnames);
+    *chunk = (int)strtol(*s + 1, &end, 10);
+    *s = end;
+    return 1;
+}
+
+/* call = job | ( "send." | "recv." | "wait." ) job "." job */
 static void read_call(Reading *p)
 {
     static const char *const kinds[] = { "", "send.", "recv.", "wait." };
-    const char *all = lex_word(&p->x), *s = all, *job;
+    const char *all = lex_word(&p->x), *s = all;
     Call c = { 0 };
-    char *end;
 
     for (int k = ROWsend; k <= ROWwait; k++)
         if (!strncmp(all, kinds[k], strlen(kinds[k]))) {
             c.k = (RowKind)k;
             s = all + strlen(kinds[k]);
         }
-    job = *s ? strchr(jobnames, *s) : NULL;
-    c.w = job ? (Job)(job - jobnames) : WF;
-    c.chunk = job ? (int)strtol(s + 1, &end, 10) : -1;
-    if (c.k != ROWwork && job && *end == '.')
-        c.other = (int)strtol(end + 1, &end, 10);
+    int ok = read_job(&s, &c.w, &c.chunk);
+    if (ok && c.k != ROWwork)
+        ok = *s++ == '.' && read_job(&s, &c.to, &c.other);
     vec_push(p->g->arena, p->g->call, c);
-    if (!job || strcmp(call_name(p->x.arena, &c), all))
+    if (!ok || strcmp(call_name(p->x.arena, &c), all))
         lex_err(&p->x, "'%s' is no call", all);
 }
 

@@ -75,7 +75,7 @@ static void word(Text *t, const char *s)
     put_word(t, s ? s : "");
 }
 
-/* aff = int { "+" int "*a" atom } */
+/* aff = int { "+" int "*a" atom } [ "!" place ] */
 static void put_aff(Text *t, const Aff *x)
 {
     number(t, x->c);
@@ -86,6 +86,10 @@ static void put_aff(Text *t, const Aff *x)
             putn(t, "*a", 2);
             put_int(t, i);
         }
+    if (x->place) {
+        putn(t, "!", 1);
+        put_int(t, x->place);
+    }
 }
 
 static void put_place(Text *t, const char *file, int line)
@@ -156,8 +160,25 @@ static void put_scalar(Text *t, const char *io, const Scalar *s)
     puts_(t, "\n");
 }
 
-/* flow = slot { "," slot }; slot = "-" | [ value | "=" buffer ] [ ">" value
- * ":" dtype "x" bytes { ("+" | "^" | "_" | "~") atoms } ] */
+static void put_shape(Text *t, const ValueShape *x)
+{
+    puts_(t, "shape");
+    word(t, dtypes[x->dt].name);
+    if (x->map)
+        field(t, " map", x->elems);
+    for (int d = 0; d < x->nd; d++) {
+        puts_(t, " (");
+        word(t, x->dim[d].axis);
+        number(t, x->dim[d].n);
+        if (x->dim[d].cut)
+            field(t, " cut", x->dim[d].cut);
+        puts_(t, x->dim[d].zigzag ? " zigzag )" : " )");
+    }
+    puts_(t, "\n");
+}
+
+/* flow = slot { "," slot }; slot = "-" | [ value | "=" buffer ] [ "/" shape ]
+ * [ ">" value ":" shape { ("+" | "^" | "_") atoms } ] */
 static void put_flow(Text *t, const ValueUse *f, int n)
 {
     static const char *const marks[] = { "+", "^", "_" };
@@ -171,23 +192,21 @@ static void put_flow(Text *t, const ValueUse *f, int n)
             puts_(t, "=");
         if (f->read)
             put_int(t, f->read < 0 ? ~f->read : f->read);
+        if (f->read && f->as >= 0) {
+            puts_(t, "/");
+            put_int(t, f->as);
+        }
         if (!f->make)
             continue;
         puts_(t, ">");
         put_int(t, f->make);
         puts_(t, ":");
-        put_int(t, f->dt);
-        puts_(t, "x");
-        put_int(t, f->bytes);
+        put_int(t, f->shape);
         for (int k = 0; k < 3; k++)
             if (f->part[k]) {
                 puts_(t, marks[k]);
                 put_int(t, f->part[k]);
             }
-        if (f->cut) {
-            puts_(t, "~");
-            put_int(t, f->cut);
-        }
     }
 }
 
@@ -381,6 +400,8 @@ char *plan_print(Arena *a, const Plan *p, size_t *len)
     put_head(&t, p);
     for (int i = 0; i < p->nhf; i++)
         put_hf(&t, &p->hf[i]);
+    for (int i = 0; i < p->nshape; i++)
+        put_shape(&t, &p->shape[i]);
     for (int i = 0; i < p->nrole; i++)
         put_role(&t, &p->role[i]);
     if (p->prelude)

@@ -186,9 +186,30 @@ void mesh_words(const Mesh *m, uint32_t atoms, char *s, size_t size);
 /* An integer that may depend on the rank: c + sum of k[i] * coordinate i. */
 typedef struct Aff {
     int64_t c, k[MAXATOM];
+    int64_t place; /* what it is to a kernel: see places.c */
 } Aff;
 Aff aff(int64_t c);
 int64_t aff_at(const Mesh *m, const Aff *x, int64_t rank);
+/* Part of an axis: [start, start+len) in global indices. */
+typedef struct Piece {
+    Aff start;
+    int64_t len;
+} Piece;
+/* What each rank holds of an axis that `atoms` cut into equal parts of len: one
+ * piece. The slower an atom, the larger its steps. Where C ranks over the atoms
+ * `zigzag` hold two pieces, the axis is in 2 C runs, and rank p of them has
+ * runs p and 2 C - 1 - p: under a causal mask, as much to do as any other.
+ * Other atoms cut each of the two again:
+ *
+ *     C = 2, T = 2    p=0 t=0   [0 ..]  [6 ..]      in eighths
+ *                     p=0 t=1   [1 ..]  [7 ..]
+ *                     p=1 t=0   [2 ..]  [4 ..]
+ *                     p=1 t=1   [3 ..]  [5 ..]
+ *
+ * Returns how many pieces. */
+enum { MAXPIECE = 2 };
+int axis_pieces(const Mesh *m, int64_t len, uint32_t atoms, uint32_t zigzag,
+                Piece out[MAXPIECE]);
 
 /* ---- opts.c: keys of fold{}, train{}, data{}, precision{}, route{} ------- */
 
@@ -306,20 +327,41 @@ typedef struct StepInfo {
 } StepInfo;
 extern const StepInfo stepinfo[NSTEPKIND];
 
+/* How a value lies on a rank: row-major, the last axis fastest. Axes of one
+ * name in the shapes of a step are one axis. What is no product of its axes (a
+ * row map) names those that cut it, and says how many elements it has. */
+typedef struct ValueDim {
+    const char *axis;
+    int64_t n;    /* on a rank */
+    uint32_t cut; /* atoms over which ranks hold parts of it */
+    int zigzag;   /* two pieces on each: see axis_pieces */
+} ValueDim;
+typedef struct ValueShape {
+    Dtype dt;
+    int map;       /* is it a row map */
+    int64_t elems; /* on a rank; the product of its axes, but of a map */
+    int nd;
+    ValueDim dim[MAXD];
+} ValueShape;
+uint32_t shape_cut(const ValueShape *x);  /* over all axes */
+int64_t shape_elems(const ValueShape *x); /* the product of its axes */
+int64_t shape_bytes(const ValueShape *x);
+int shapes_equal(const ValueShape *x, const ValueShape *y);
+int shape_dim(const ValueShape *x, const char *axis); /* -1: none */
+
 /* What a step does to one of its buffers: the values of its program have
  * numbers from 1. read: the number of the value it needs there, ~b: what buffer
  * b held when the program began (parameters, inputs ...), 0: it reads nothing.
- * make: the number of the value it leaves there, 0: it writes nothing. The type
- * of what it makes: dtype, bytes; part[op], atoms over whose ranks op (0 add, 1
- * max, 2 min) is still to be done; cut: atoms over which ranks hold parts of
- * it. Over all other atoms of a stage ranks hold the same. */
+ * as: the shape in which it reads that; -1: as it was made. make: the number
+ * of the value it leaves there, 0: it writes nothing. Of what it makes: its
+ * shape, and part[op], atoms over whose ranks op (0 add, 1 max, 2 min) is
+ * still to be done. Over atoms that are neither in these nor cut its shape the
+ * ranks of a stage hold the same. */
 typedef struct ValueUse {
     int read, make;
-    Dtype dt;
-    int64_t bytes;
-    uint32_t part[3], cut;
+    int as, shape; /* indices of the plan's shapes */
+    uint32_t part[3];
 } ValueUse;
-int same_type(const ValueUse *x, const ValueUse *y);
 
 typedef struct Step {
     StepKind kind;
@@ -342,7 +384,7 @@ typedef struct Step {
 
 /* Phases run in order. Those with repeat 0 are the calls of a pipeline stage;
  * they follow each other, and in their place the program's rows run: "F0" "B0"
- * "I0" "W0" (work and chunk), "send.F0.1" "recv.F0.1" "wait.F0.1" (what F of
+ * "I0" "W0" (work and chunk), "send.F0.F1" "recv.F0.F1" "wait.F0.F1" (what F of
  * chunk 0 made for chunk 1; see steps.def). */
 typedef struct Phase {
     const char *name; /* den pre body post, or a call */
@@ -391,12 +433,8 @@ typedef struct Program {
                                      buffers that are not alive all the time */
 } Program;
 
-/* One axis of a stored or exchanged tensor: this rank holds the pieces
- * [start, start+len) in global indices, one after another. */
-typedef struct Piece {
-    Aff start;
-    int64_t len;
-} Piece;
+/* One axis of a stored or exchanged tensor: this rank holds these pieces, one
+ * after another. */
 typedef struct PlanDim {
     const char *axis;
     int64_t n; /* global */
@@ -486,6 +524,8 @@ typedef struct Plan {
     int64_t tokens;         /* of one step, all ranks */
     int64_t params, active; /* of the model */
     double flops;           /* of one step by formula C3, all ranks */
+    int nshape;
+    ValueShape *shape; /* of the values of all programs */
     int nrole;
     Role *role;
     const char *prelude; /* kernel text before all kernels */
@@ -516,10 +556,28 @@ Plan *plan_rest(Arena *a, const char *text, size_t len, const char *name);
 const char *plan_wrong(Arena *a, const Plan *p);
 void plan_check(const Plan *p); /* die() when wrong */
 
-/* ---- plancheck.c stepcheck.c tablecheck.c spans.c: what they share ------- */
+/* ---- plancheck.c stepcheck.c tablecheck.c tensorcheck.c spans.c: what they
+ * share -------------------------------------------------------------------- */
 
-enum { BUFALIGN = 256 }; /* of buffers and slots of frames */
+enum {
+    BUFALIGN = 256,  /* bytes: of buffers and slots of frames */
+    PACKALIGN = 128, /* elements: of members of a bucket */
+    PACKRUN = 64     /* elements: of a rank's run of a bucket */
+};
 #define HUGEBYTES ((int64_t)1 << 56)
+
+/* What is proved, by name. law() is asked where a law is broken, and says
+ * whether it holds all the same: a test may leave one out, to see that a plan
+ * is refused by it alone. */
+typedef enum Law {
+#define LAW(id, text) L##id,
+#include "laws.def"
+#undef LAW
+    NLAW
+} Law;
+extern int law_off;    /* -1: none */
+extern int law_broken; /* the last that was asked for; -1: none */
+int law(Law x);
 
 typedef struct PlanCheck {
     Arena *arena;
@@ -527,6 +585,8 @@ typedef struct PlanCheck {
     const Role *r;
     int role;
     const char **kernels; /* names, sorted by pointer */
+    ValueShape **lasting; /* by buffer: how what lives there always
+                                     lies; null: it does not */
 } PlanCheck;
 
 /* Least and largest value over all ranks. Sums and products saturate. */
@@ -539,6 +599,11 @@ Range aff_range(const Mesh *m, const Aff *x);
 int aff_stray(const Mesh *m, const Aff *x); /* atoms the mesh lacks? */
 const char *step_wrong(const PlanCheck *c, int prog, int step);
 const char *table_wrong(const PlanCheck *c, int prog);
+const char *tensors_wrong(const PlanCheck *c);
+const char *tensors_loose(const PlanCheck *c); /* plans with flow */
+const char *shared_wrong(Arena *a, const Plan *p);
+const char *purposes_wrong(const PlanCheck *c);
+const char *hf_wrong(Arena *a, const Plan *p);
 
 typedef struct Span { /* bytes alive at times from..to, both */
     int id;           /*   included */
@@ -555,8 +620,22 @@ typedef struct Origin {
     const ValueUse *f;
 } Origin;
 const char *values_wrong(const PlanCheck *c, int prog, Origin **made);
-/* By buffer: atoms that cut what lives there, from its tensors. */
-uint32_t *lasting_cuts(const PlanCheck *c);
+const char *shapes_wrong(const PlanCheck *c);
+void tensor_shape(const Tensor *t, ValueShape *x); /* not of a bucket */
+/* By buffer: how what lives there always lies, from its tensors. */
+ValueShape **lasting_shapes(const PlanCheck *c);
+/* May what lies like x be read like y, without a byte moved? */
+int is_view_of(const ValueShape *y, const ValueShape *x);
+/* Shapes by slot, null: it reads, or makes, nothing there. */
+const char *places_wrong(const PlanCheck *c, const Step *s,
+                         const ValueShape *const *in,
+                         const ValueShape *const *out);
+/* Say of a kernel's integers which places they are. */
+void mark_places(Arena *a, const Mesh *m, Step *s, const ValueShape *const *in,
+                 const ValueShape *const *out);
+const char *operands_wrong(const PlanCheck *c, const Step *s,
+                           const ValueShape *const *in,
+                           const ValueShape *const *out);
 const char *flow_wrong(const PlanCheck *c, int prog);
 const char *sizes_wrong(const PlanCheck *c);
 const char *meets_wrong(Arena *a, const Plan *p); /* stages with each other */

@@ -10,6 +10,14 @@
 
 #include "plan.h"
 
+int law_off = -1, law_broken = -1;
+
+int law(Law x)
+{
+    law_broken = (int)x;
+    return (int)x != law_off;
+}
+
 /* ---- buffers ------------------------------------------------------------- */
 
 static int lies_in(const Buf *b, int64_t bytes)
@@ -21,22 +29,28 @@ static int lies_in(const Buf *b, int64_t bytes)
 static const char *buf_wrong(const PlanCheck *c, const Buf *b)
 {
     const Role *r = c->r;
-    if (b->offset % BUFALIGN)
+    if (b->offset % BUFALIGN && law(Lbuf_aligned))
         return "is not aligned to 256 bytes";
-    if (!b->frame && !lies_in(b, r->arena))
+    if (!b->frame && !lies_in(b, r->arena) && law(Lbuf_in_arena))
         return "does not lie in the arena";
-    if (b->prog >= r->nprog || b->prog < -1)
+    if ((b->prog >= r->nprog || b->prog < -1) && law(Lbuf_program))
         return "belongs to no program";
-    if (b->prog >= 0 && b->cls <= Boptim)
+    if (b->cls == Bscratch && b->dt != Du8 && law(Lwork_dtype))
+        return "is work space of another dtype than u8";
+    if (b->prog >= 0 && b->cls <= Bio && law(Lbuf_class))
         return "of a persistent class does not live always";
     if (b->prog >= 0 &&
-        (b->born < 0 || b->born > b->dies || b->dies >= r->prog[b->prog].nstep))
+        (b->born < 0 || b->born > b->dies ||
+         b->dies >= r->prog[b->prog].nstep) &&
+        law(Lbuf_life))
         return "has a life outside its program";
     if (!b->frame)
         return 0;
-    if (b->prog < 0 || b->frame < 0 || b->frame > r->prog[b->prog].nframe)
+    if ((b->prog < 0 || b->frame < 0 || b->frame > r->prog[b->prog].nframe) &&
+        law(Lbuf_frame))
         return "lies in a frame that does not exist";
-    if (!lies_in(b, r->prog[b->prog].frame[b->frame - 1].bytes))
+    if (!lies_in(b, r->prog[b->prog].frame[b->frame - 1].bytes) &&
+        law(Lbuf_in_frame))
         return "does not lie in its frame";
     return 0;
 }
@@ -74,7 +88,7 @@ static const char *overlaps(const PlanCheck *c, int prog)
     int one, two, n;
     Span *v;
     n = gather(c, prog, &v);
-    if (!spans_meet(v, n, &one, &two))
+    if (!spans_meet(v, n, &one, &two) || !law(Lbufs_apart))
         return 0;
     return strf(c->arena,
                 "role %d: buffers '%s' and '%s' overlap while both "
@@ -86,8 +100,9 @@ static const char *bufs_wrong(const PlanCheck *c)
 {
     const Role *r = c->r;
     const char *why;
-    if (r->arena < 0 || r->arena > HUGEBYTES || r->persist < 0 ||
-        r->persist > r->arena)
+    if ((r->arena < 0 || r->arena > HUGEBYTES || r->persist < 0 ||
+         r->persist > r->arena) &&
+        law(Larena_size))
         return strf(c->arena,
                     "role %d: arena of %lld bytes, %lld of them "
                     "always",
@@ -107,14 +122,15 @@ static const char *phases_wrong(const PlanCheck *c, const Program *g)
     int64_t at = 0;
     for (int i = 0; i < g->nphase; i++) {
         const Phase *f = &g->phase[i];
-        if (f->first != at || f->n < 0 || f->repeat < 0)
+        if ((f->first != at || f->n < 0 || f->repeat < 0) &&
+            law(Lphases_follow))
             return strf(c->arena,
                         "role %d: program '%s': phase '%s' does not "
                         "follow",
                         c->role, g->name, f->name);
         at += f->n;
     }
-    if (at != g->nstep)
+    if (at != g->nstep && law(Lphases_cover))
         return strf(c->arena,
                     "role %d: program '%s' has %d steps and phases "
                     "for %lld",
@@ -142,156 +158,25 @@ static const char *programs_wrong(const PlanCheck *c)
     return why;
 }
 
-/* ---- tensors ------------------------------------------------------------- */
+/* ---- a stage ------------------------------------------------------------- */
 
-/* Elements of a dim on one rank; -1: pieces that go beyond the axis. */
-static int64_t dim_elems(const Mesh *m, const PlanDim *d)
-{
-    int64_t n = 0;
-    if (d->n < 0 || d->npiece < 0)
-        return -1;
-    for (int i = 0; i < d->npiece; i++) {
-        Range r = aff_range(m, &d->piece[i].start);
-        int64_t len = d->piece[i].len;
-        if (aff_stray(m, &d->piece[i].start) || r.min < 0 || len < 0 ||
-            len > d->n || r.max > d->n - len)
-            return -1;
-        n = sat_add(n, len);
-    }
-    return n;
-}
-
-/* The last element + 1 of its buffer that a tensor of n elements on a rank has,
- * on any rank; -1: elements that no rank has. */
-static int64_t tensor_end(const PlanCheck *c, const Tensor *t, int64_t n)
-{
-    int64_t first, end = sat_add(t->at, n);
-    if (!t->run)
-        return end;
-    if (end > sat_mul(t->run, mesh_extent(c->p->mesh, t->shard)))
-        return -1;
-    first = t->at / t->run * t->run;
-    return end - first < t->run ? end - first : t->run;
-}
-
-static const char *tensor_wrong(const PlanCheck *c, const Tensor *t)
-{
-    static const char *const kinds[] = {
-        "param", "master", "m", "v", "state", "input", "output", "copy",
-    };
-    size_t kind = 0;
-    int64_t n = 1;
-    if (!*t->name)
-        return "has no name";
-    while (kind < sizeof kinds / sizeof *kinds && strcmp(kinds[kind], t->kind))
-        kind++;
-    if (kind == sizeof kinds / sizeof *kinds)
-        return "is of no kind";
-    if (t->buf < 0 || t->buf >= c->r->nbuf)
-        return "names a buffer that does not exist";
-    if (t->nd < 0 || t->nd > MAXD)
-        return "has too many axes";
-    if (dtypes[t->dt].bytes == 0)
-        return "has a dtype without size";
-    for (int i = 0; i < t->nd; i++) {
-        int64_t e = dim_elems(c->p->mesh, &t->dim[i]);
-        if (e < 0)
-            return strf(c->arena, "has pieces beyond axis '%s'",
-                        t->dim[i].axis);
-        n = sat_mul(n, e);
-    }
-    if (t->at < 0 || t->run < 0 || (!t->run && t->shard) ||
-        (uint64_t)t->shard >> c->p->mesh->natom)
-        return "is a part of no bucket";
-    int64_t end = tensor_end(c, t, n);
-    if (end < 0)
-        return "goes beyond its bucket";
-    if (c->r->buf[t->buf].frame)
-        return "lies in a frame";
-    if (sat_mul(end, dtypes[t->dt].bytes) > c->r->buf[t->buf].bytes)
-        return "is larger than its buffer";
-    return 0;
-}
-
-static int by_name(const void *a, const void *b)
-{
-    return strcmp(*(const char *const *)a, *(const char *const *)b);
-}
-
-static const char *twice(const PlanCheck *c)
-{
-    int n = c->r->ntensor;
-    const char **v = alloc(c->arena, ((size_t)n + 1) * sizeof *v);
-    for (int i = 0; i < n; i++)
-        v[i] = c->r->tensor[i].name;
-    qsort(v, (size_t)n, sizeof *v, by_name);
-    for (int i = 1; i < n; i++)
-        if (!strcmp(v[i], v[i - 1]))
-            return strf(c->arena, "role %d: two tensors '%s'", c->role, v[i]);
-    return 0;
-}
-
-static const char *scalar_wrong(const PlanCheck *c, const Scalar *s)
-{
-    if (s->buf < 0 || s->buf >= c->r->nbuf)
-        return "names a buffer that does not exist";
-    if (dtypes[s->dt].bytes == 0)
-        return "has a dtype without size";
-    if (c->r->buf[s->buf].frame)
-        return "lies in a frame";
-    if (dtypes[s->dt].bytes > c->r->buf[s->buf].bytes)
-        return "is larger than its buffer";
-    return 0;
-}
-
-static const char *scalars_wrong(const PlanCheck *c, const Scalar *s, int n)
-{
-    const char *why;
-    for (int i = 0; i < n; i++)
-        if ((why = scalar_wrong(c, &s[i])))
-            return strf(c->arena, "role %d: scalar '%s' %s", c->role, s[i].name,
-                        why);
-    return 0;
-}
-
-static const char *role_wrong(const PlanCheck *c)
+static const char *role_wrong(PlanCheck *c)
 {
     const Role *r = c->r;
     const char *why = programs_wrong(c);
-    for (int i = 0; i < r->ntensor && !why; i++)
-        if ((why = tensor_wrong(c, &r->tensor[i])))
-            why = strf(c->arena, "role %d: tensor '%s' %s", c->role,
-                       r->tensor[i].name, why);
     if (!why)
-        why = twice(c);
-    for (int k = 0; k < r->nprog && !why && has_flow(r); k++)
+        why = tensors_wrong(c);
+    if (why || !has_flow(r))
+        return why;
+    why = tensors_loose(c);
+    why = why ? why : purposes_wrong(c);
+    c->lasting = why ? NULL : lasting_shapes(c);
+    for (int k = 0; k < r->nprog && !why; k++)
         why = flow_wrong(c, k);
-    if (!why && has_flow(r))
-        why = sizes_wrong(c);
-    if (!why)
-        why = scalars_wrong(c, r->in, r->nin);
-    if (!why)
-        why = scalars_wrong(c, r->out, r->nout);
-    return why;
+    return why ? why : sizes_wrong(c);
 }
 
 /* ---- the rest ------------------------------------------------------------ */
-
-static const char *hf_wrong(const PlanCheck *c, const HfMap *h)
-{
-    for (int i = 0; i < h->nd; i++)
-        for (int k = 0; k < h->dim[i].nf; k++) {
-            const HfFactor *f = &h->dim[i].f[k];
-            if (f->start < 0 || f->n < 1 ||
-                (f->axis && f->start > f->total - f->n))
-                return strf(c->arena, "hf '%s' goes beyond axis '%s'", h->hf,
-                            f->axis ? f->axis : "");
-        }
-    for (int i = 0; i < h->nfix; i++)
-        if (h->fixat[i] < -1)
-            return strf(c->arena, "hf '%s' has a negative index", h->hf);
-    return 0;
-}
 
 static int by_pointer(const void *a, const void *b)
 {
@@ -307,26 +192,8 @@ static const char *kernels_wrong(PlanCheck *c)
         c->kernels[i] = intern(c->p->kernel[i].name);
     qsort(c->kernels, (size_t)n, sizeof *c->kernels, by_pointer);
     for (int i = 1; i < n; i++)
-        if (c->kernels[i] == c->kernels[i - 1])
+        if (c->kernels[i] == c->kernels[i - 1] && law(Lkernels_once))
             return strf(c->arena, "two kernels '%s'", c->kernels[i]);
-    return 0;
-}
-
-/* A weight belongs to one stage; others that read it have copies. */
-static const char *owners_wrong(Arena *a, const Plan *p)
-{
-    const char **v = 0;
-    for (int r = 0; r < p->nrole; r++)
-        for (int i = 0; i < p->role[r].ntensor; i++) {
-            const Tensor *t = &p->role[r].tensor[i];
-            if (!strcmp(t->kind, "param") || !strcmp(t->kind, "state"))
-                vec_push(a, v, intern(t->name));
-        }
-    if (v)
-        qsort(v, vec_len(v), sizeof *v, by_pointer);
-    for (size_t i = 1; i < vec_len(v); i++)
-        if (v[i] == v[i - 1])
-            return strf(a, "two stages own '%s'", v[i]);
     return 0;
 }
 
@@ -334,16 +201,18 @@ const char *plan_wrong(Arena *a, const Plan *p)
 {
     PlanCheck c = { .arena = a, .p = p };
     const char *why = kernels_wrong(&c);
-    if (p->nrole != 1 && p->nrole != p->mesh->size[Mpp])
+    if (p->nrole != p->mesh->size[Mpp] &&
+        (p->nrole != 1 || has_flow(p->role)) && law(Lroles))
         return strf(a, "%d roles for %lld pipeline stages", p->nrole,
                     (long long)p->mesh->size[Mpp]);
-    for (int i = 0; i < p->nhf && !why; i++)
-        why = hf_wrong(&c, &p->hf[i]);
+    if (!why)
+        why = shapes_wrong(&c);
     for (c.role = 0; c.role < p->nrole && !why; c.role++) {
         c.r = &p->role[c.role];
         why = role_wrong(&c);
     }
-    why = why ? why : owners_wrong(a, p);
+    why = why ? why : shared_wrong(a, p);
+    why = why ? why : hf_wrong(a, p);
     return why ? why : meets_wrong(a, p);
 }
 

@@ -2,12 +2,14 @@
  * a number. Arrays grow by what is read, never by a count that is announced,
  * and what was read is checked by plan_wrong() before anybody sees it.
  *
- *     plan    = "pleat-plan" format head { hf } { role } [ prelude ] { kernel }
- *               { source } "xxh3" hash
+ *     plan    = "pleat-plan" format head { hf } { shape } { role } [ prelude ]
+ *               { kernel } { source } "xxh3" hash
  *     head    = "model" name target  "tokens" int  "params" int int
  *               "flops" num  "mesh" world order int*7  { "option" key value }
  *     hf      = "hf" name param { axis "=" int }
  *               { "(" { axis int int int } ")" }
+ *     shape  = "shape" dtype [ "map" elements ]
+ *               { "(" axis int [ "cut" atoms ] [ "zigzag" ] ")" }
  *     role    = "role arena" int "persist" int "{" { item } "}"
  *     item    = buf | tensor | ("in" | "out") name dtype buffer | program
  *     buf     = "buf" name class dtype offset bytes
@@ -22,10 +24,9 @@
  *     step    = ( "kernel" name | kind ) label [ "b" { int } [ "rw" word ]
  *               [ "v" slot { "," slot } ] ] [ "i" { aff } ] [ "g" atoms ]
  *               [ "c" num num num [ "again" num ] ] place
- *     slot    = "-" | [ value | "=" buffer ]
- *               [ ">" value ":" dtype "x" bytes
- *               { ( "+" | "^" | "_" | "~" ) atoms } ]
- *     aff     = int { "+" int "*a" atom }
+ *     slot    = "-" | [ value | "=" buffer ] [ "/" shape ]
+ *               [ ">" value ":" shape { ( "+" | "^" | "_" ) atoms } ]
+ *     aff     = int { "+" int "*a" atom } [ "!" place ]
  *     place   = [ "@" file line ]
  *     prelude = "prelude" bytes newline text newline
  *     kernel  = "kernel" name bytes newline text newline
@@ -119,8 +120,9 @@ static void read_ints(Reader *r, Step *s)
 {
     Lex *x = &r->x;
     const char *from = x->p, *to = from;
-    while (to < x->end && (lex_isdigit(*to) || *to == ' ' || *to == '+' ||
-                           *to == '-' || *to == '*' || *to == 'a'))
+    while (to < x->end &&
+           (lex_isdigit(*to) || *to == ' ' || *to == '+' || *to == '-' ||
+            *to == '*' || *to == 'a' || *to == '!'))
         to++;
     if (2 * r->used >= r->slots)
         grow(r);
@@ -170,25 +172,23 @@ static int64_t part(Lex *x, int64_t min, int64_t max)
 
 static ValueUse read_slot(Lex *x)
 {
-    ValueUse f = { 0 };
+    ValueUse f = { .as = -1, .shape = -1 };
     if (lex_mark(x, '-'))
         return f;
     if (lex_mark(x, '='))
         f.read = ~(int)part(x, 0, INT32_MAX);
     else if (lex_more(x) && lex_isdigit(*x->p))
         f.read = (int)part(x, 1, INT32_MAX);
+    if (lex_mark(x, '/'))
+        f.as = (int)part(x, 0, INT32_MAX);
     if (!lex_mark(x, '>'))
         return f;
     f.make = (int)part(x, 1, INT32_MAX);
     lex_need(x, ':');
-    f.dt = (Dtype)part(x, 0, NDTYPE - 1);
-    lex_need(x, 'x');
-    f.bytes = part(x, 0, HUGEBYTES);
+    f.shape = (int)part(x, 0, INT32_MAX);
     for (int k = 0; k < 3; k++)
         if (lex_mark(x, "+^_"[k]))
             f.part[k] = (uint32_t)part(x, 1, UINT32_MAX);
-    if (lex_mark(x, '~'))
-        f.cut = (uint32_t)part(x, 1, UINT32_MAX);
     return f;
 }
 
@@ -464,6 +464,26 @@ void lex_hf(Lex *x, HfMap *h)
     }
 }
 
+static ValueShape read_shape(Lex *x)
+{
+    ValueShape l = { .dt = lex_dtype(x) };
+    l.map = lex_take(x, "map");
+    l.elems = l.map ? lex_range(x, "elements", 0, HUGEBYTES) : 1;
+    while (lex_mark(x, '(')) {
+        ValueDim d = { .axis = lex_word(x) };
+        if (l.nd == MAXD)
+            lex_err(x, "more than %d axes", MAXD);
+        d.n = lex_range(x, "size", 0, HUGEBYTES);
+        if (lex_take(x, "cut"))
+            d.cut = (uint32_t)lex_range(x, "atoms", 1, UINT32_MAX);
+        d.zigzag = lex_take(x, "zigzag");
+        lex_need(x, ')');
+        l.dim[l.nd++] = d;
+    }
+    l.elems = l.map ? l.elems : shape_elems(&l);
+    return l;
+}
+
 static void read_mesh(Reader *r)
 {
     Lex *x = &r->x;
@@ -516,6 +536,9 @@ static void read_part(Reader *r)
         HfMap h;
         lex_hf(x, &h);
         vec_push(x->arena, p->hf, h);
+    } else if (lex_take(x, "shape")) {
+        ValueShape l = read_shape(x);
+        vec_push(x->arena, p->shape, l);
     } else if (lex_take(x, "kernel")) {
         Kernel k = { .name = lex_word(x) };
         k.text = lex_text(x);
@@ -562,6 +585,7 @@ Plan *plan_parse(Arena *a, const char *text, size_t len, const char *name)
         read_part(&r);
     Plan *p = r.p;
     p->nrole = (int)vec_len(p->role);
+    p->nshape = (int)vec_len(p->shape);
     p->nhf = (int)vec_len(p->hf);
     p->nkernel = (int)vec_len(p->kernel);
     p->nsource = (int)vec_len(p->source);

@@ -2,15 +2,6 @@
  * sharding type: a dim sharded over a set of atoms is cut into equal runs, one
  * for each position in the group, where later (slower) atoms are major.
  *
- * A zigzag axis that C ranks of cp cut is in 2 C runs, and rank p has runs p
- * and 2 C - 1 - p: under a causal mask, as much to do as any other. Other atoms
- * cut each of the two again:
- *
- *     C = 2, T = 2    p=0 t=0   [0 ..]  [6 ..]      in eighths
- *                     p=0 t=1   [1 ..]  [7 ..]
- *                     p=1 t=0   [2 ..]  [4 ..]
- *                     p=1 t=1   [3 ..]  [5 ..]
- *
  * Ragged rows have no size of their own: a rank's capacity is what its tokens
  * can send at most to its experts, known from the type of the route node. */
 #include <math.h>
@@ -19,9 +10,7 @@
 
 #include "ir.h"
 
-/* Atoms that cut axis a of n. Where a route map is cut its rows are, and none
- * of their other axes. */
-static uint32_t cutters(const Mesh *m, const Node *n, const Axis *a)
+uint32_t cut_atoms(const Mesh *m, const Node *n, const Axis *a)
 {
     uint32_t mask = 0;
 
@@ -51,7 +40,7 @@ int64_t cut_parts(const Mesh *m, const Axis *a, uint32_t atoms)
 
 static int64_t cut(const Graph *g, const Node *n, Dim d)
 {
-    uint32_t atoms = cutters(g->mesh, n, d.a);
+    uint32_t atoms = cut_atoms(g->mesh, n, d.a);
 
     if (!atoms)
         return d.n;
@@ -153,37 +142,12 @@ int64_t local_bytes(const Graph *g, const Node *n)
     return local_elems(g, n) * dtypes[n->dt].bytes;
 }
 
-/* x += what each coordinate over `atoms` adds, the fastest `stride`. */
-static void step_by(const Mesh *m, Aff *x, uint32_t atoms, int64_t stride)
-{
-    for (int i = 0; i < m->natom; i++)
-        if (atoms >> i & 1) {
-            x->k[i] = stride;
-            stride *= m->atom[i].size;
-        }
-}
-
 int pieces(const Graph *g, const Node *n, int d, Piece out[MAXPIECE])
 {
-    const Mesh *m = g->mesh;
     Axis *a = n->dim[d].a;
-    uint32_t atoms = cutters(m, n, a), z = atoms & zigzag_atoms(m, a);
-    int64_t len = local_n(g, n, d);
 
-    out[0] = (Piece){ aff(0), len };
-    if (!z) {
-        if (atoms)
-            step_by(m, &out[0].start, atoms, len);
-        return 1;
-    }
-    int64_t C = mesh_extent(m, z), run = n->dim[d].n / (2 * C);
-    out[0].len = len / 2;
-    step_by(m, &out[0].start, atoms & ~z, len / 2);
-    out[1] = out[0];
-    step_by(m, &out[0].start, z, run);
-    step_by(m, &out[1].start, z, -run);
-    out[1].start.c = (2 * C - 1) * run;
-    return 2;
+    return axis_pieces(g->mesh, local_n(g, n, d), cut_atoms(g->mesh, n, a),
+                       zigzag_atoms(g->mesh, a), out);
 }
 
 Aff local_start(const Graph *g, const Node *n, int d)

@@ -1,9 +1,8 @@
 /* sizes.c: steps fill their buffers and nothing is left over. stepcheck.c says
  * that no step goes beyond its buffers; a plan of the compiler has, besides,
  * operands that are exactly as large as their buffers, an arena and frames that
- * are exactly as high as what lies in them, groups of more than one rank,
- * tensors in buffers of their own or in buckets without overlap, and as many
- * turns as a step has micro-batches.
+ * are exactly as high as what lies in them, groups of more than one rank, and
+ * as many turns as a step has micro-batches.
  *
  * Not proved: which way a square matrix is turned. */
 #include <stdlib.h>
@@ -28,126 +27,24 @@ static int64_t iv(const Sizes *x, int i)
 
 static const char *fills(const Sizes *x, int i, int64_t elems, int64_t width)
 {
-    return sat_mul(elems, width) == bytes_of(x, i)
-               ? NULL
-               : strf(x->c->arena, "leaves a part of its buffer %d alone", i);
+    return sat_mul(elems, width) != bytes_of(x, i) && law(Lfills)
+               ? strf(x->c->arena, "leaves a part of its buffer %d alone", i)
+               : NULL;
 }
 
-static const char *both(const char *a, const char *b)
-{
-    return a ? a : b;
-}
+/* ---- steps --------------------------------------------------------------- */
 
-/* ---- products ------------------------------------------------------------ */
-
-enum { BATCHES = 3, GM = 2, GN = 3, GK = 4, GLD = 5, GTA = 8, GBATCH = 11 };
-
-typedef struct Side {
-    int64_t n, stride;
-} Side;
-
-static int by_stride(const Side *v, int a, int b)
-{
-    return v[a].stride != v[b].stride ? v[a].stride < v[b].stride
-                                      : v[a].n < v[b].n;
-}
-
-/* Do boxes of these sides cover their buffer, no element twice? Sides with
- * stride 0 read it again. The elements of the buffer; -1: no. */
-static int64_t tiles(Side *v, int n, int again)
-{
-    int64_t at = 1;
-    for (int i = 0; i < n; i++)
-        for (int k = i + 1; k < n; k++)
-            if (by_stride(v, k, i)) {
-                Side t = v[i];
-                v[i] = v[k], v[k] = t;
-            }
-    for (int i = 0; i < n; i++) {
-        if (v[i].n <= 1 || (again && v[i].stride == 0))
-            continue;
-        if (v[i].stride != at)
-            return -1;
-        at = sat_mul(at, v[i].n);
-    }
-    return at;
-}
-
-static const char *gemm_sizes(const Sizes *x)
-{
-    static const int rows[] = { GM, GK, GM }, cols[] = { GK, GN, GN };
-    const char *why = 0;
-    for (int i = 0; i < 3 && !why; i++) {
-        int turned = i < 2 && iv(x, GTA + i), n = 2;
-        Side v[2 + BATCHES] = {
-            { iv(x, turned ? cols[i] : rows[i]), iv(x, GLD + i) },
-            { iv(x, turned ? rows[i] : cols[i]), 1 },
-        };
-        for (int k = GBATCH; k < x->s->nint; k += 4)
-            v[n++] = (Side){ iv(x, k), iv(x, k + 1 + i) };
-        why = fills(x, i, tiles(v, n, i < 2), dtypes[iv(x, i == 2)].bytes);
-    }
-    return why;
-}
-
-enum { XE = 2, XK, XN, XLDW, XTW, XSTRIDE, XACC, XCAP };
-
-static const char *grouped_sizes(const Sizes *x)
-{
-    int weight = x->s->kind == Sgmm ? 1 : 2, rows = x->s->kind == Sgmm ? 2 : 1;
-    int in = dtypes[iv(x, 0)].bytes, out = dtypes[iv(x, 1)].bytes;
-    int64_t K = iv(x, XK), N = iv(x, XN), turned = iv(x, XTW);
-    Side v[3] = { { turned ? N : K, iv(x, XLDW) },
-                  { turned ? K : N, 1 },
-                  { iv(x, XE), iv(x, XSTRIDE) } };
-    const char *w = fills(x, weight, tiles(v, 3, 0), weight == 1 ? in : out);
-    const char *a = fills(x, 0, sat_mul(iv(x, XCAP), K), in);
-    const char *b =
-        fills(x, rows, sat_mul(iv(x, XCAP), N), rows == 2 ? out : in);
-    return both(w, both(a, b));
-}
-
-/* ---- collectives and transfers ------------------------------------------- */
-
-static const char *collective_sizes(const Sizes *x)
-{
-    const Step *s = x->s;
-    int64_t ranks = mesh_extent(x->c->p->mesh, s->atoms), n = 1;
-    int last = s->kind == Salltoall ? 5 : s->kind == Srotate ? 1 : 2;
-    int width = dtypes[iv(x, 0)].bytes;
-    if (ranks < 2)
-        return "has a group of one rank";
-    if (s->kind == Sallreduce && iv(x, 1) != 1)
-        return "has more than one block";
-    for (int i = 1; i <= last; i++)
-        n = sat_mul(n, iv(x, i));
-    int64_t send = s->kind == Salltoall        ? n / ranks
-                   : s->kind == Sreducescatter ? sat_mul(n, ranks)
-                                               : n;
-    int64_t recv = s->kind == Salltoall    ? n / ranks
-                   : s->kind == Sallgather ? sat_mul(n, ranks)
-                                           : n;
-    return both(fills(x, 0, send, width), fills(x, 1, recv, width));
-}
-
+/* Products and copies, and collectives along an axis, are as large as their
+ * operands' shapes (operands.c), and those as their buffers. */
 static const char *step_sizes(const Sizes *x)
 {
-    switch (x->s->kind) {
-    case Sgemm: return gemm_sizes(x);
-    case Sgmm:
-    case Sgmmw: return grouped_sizes(x);
-    case Sallgather:
-    case Sreducescatter:
-    case Sallreduce:
-    case Salltoall:
-    case Srotate: return collective_sizes(x);
-    case Scopy:
-        return bytes_of(x, 0) == bytes_of(x, 1) ? NULL : "copies a part";
-    case Ssend:
-    case Srecv:
-    case Swait: return fills(x, 0, iv(x, 1), dtypes[iv(x, 0)].bytes);
-    default: return 0;
-    }
+    const Step *s = x->s;
+    int whole = s->kind == Sallreduce || s->kind == Srotate;
+    int width = whole || s->kind >= Ssend ? dtypes[iv(x, 0)].bytes : 0;
+    if (s->kind == Sallreduce && iv(x, 1) != 1 && law(Lone_block))
+        return "has more than one block";
+    return width ? fills(x, 0, iv(x, s->kind == Sallreduce ? 2 : 1), width)
+                 : NULL;
 }
 
 /* ---- memory -------------------------------------------------------------- */
@@ -182,126 +79,26 @@ static const char *heights_wrong(const PlanCheck *c)
 {
     const Role *r = c->r;
     int64_t most = 0;
-    if (top_of(c, -1) != r->persist || lasting_bytes(r) != r->persist)
+    if ((top_of(c, -1) != r->persist || lasting_bytes(r) != r->persist) &&
+        law(Lheight_lasting))
         return "does not say how high what lives always is";
     for (int k = 0; k < r->nprog; k++) {
         int64_t top = top_of(c, k), n = r->prog[k].transient;
-        if ((top > r->persist ? top - r->persist : 0) != n)
+        if ((top > r->persist ? top - r->persist : 0) != n &&
+            law(Lheight_program))
             return strf(c->arena, "program '%s' does not say how much it needs",
                         r->prog[k].name);
         most = n > most ? n : most;
     }
-    return r->arena == r->persist + most
-               ? NULL
-               : "does not have the arena that its programs need";
-}
-
-/* ---- tensors ------------------------------------------------------------- */
-
-static int64_t local_elems(const Tensor *t)
-{
-    int64_t n = 1;
-    for (int d = 0; d < t->nd; d++) {
-        int64_t len = 0;
-        for (int k = 0; k < t->dim[d].npiece; k++)
-            len = sat_add(len, t->dim[d].piece[k].len);
-        n = sat_mul(n, len);
-    }
-    return n;
-}
-
-static int is_output(const PlanCheck *c, int buf)
-{
-    for (int k = 0; k < c->r->nprog; k++)
-        for (int i = 0; i < c->r->prog[k].nend; i++)
-            if (c->r->prog[k].end[i].buf == buf)
-                return 1;
-    return c->r->buf[buf].prog < 0;
-}
-
-/* A tensor lies in its own buffer, all of it, or in a bucket of its kind. */
-static const char *tensor_sizes(const PlanCheck *c, const Tensor *t)
-{
-    const Buf *b = &c->r->buf[t->buf];
-    int64_t n = t->run ? t->run : local_elems(t), w = dtypes[t->dt].bytes;
-    const char *kind = strf(c->arena, "optim.%s.", t->kind);
-    if (sat_mul(n, w) != b->bytes)
-        return "is not as large as its buffer";
-    if (!strcmp(t->kind, "output"))
-        return is_output(c, t->buf) ? NULL : "is not there at the end";
-    int param = !strcmp(t->kind, "param") && b->cls == Bparam;
-    if (t->run ? !param && strncmp(b->name, kind, strlen(kind)) != 0
-               : t->at || strcmp(b->name, t->name))
-        return "lies in the buffer of another";
-    return 0;
-}
-
-typedef struct Member {
-    const Tensor *t;
-    int64_t end;
-} Member;
-
-static int by_place(const void *a, const void *b)
-{
-    const Tensor *x = ((const Member *)a)->t, *y = ((const Member *)b)->t;
-    return x->buf != y->buf ? x->buf - y->buf
-                            : (x->at > y->at) - (x->at < y->at);
-}
-
-/* Members of a bucket follow each other, cut over the same ranks. */
-static const char *members_wrong(const PlanCheck *c)
-{
-    Member *v = NULL;
-    for (int i = 0; i < c->r->ntensor; i++) {
-        const Tensor *t = &c->r->tensor[i];
-        if (t->run)
-            vec_push(c->arena, v, ((Member){ t, t->at + local_elems(t) }));
-    }
-    if (v)
-        qsort(v, vec_len(v), sizeof *v, by_place);
-    for (size_t i = 1; i < vec_len(v); i++) {
-        const Tensor *x = v[i - 1].t, *y = v[i].t;
-        if (x->buf == y->buf &&
-            (x->run != y->run || x->shard != y->shard || v[i - 1].end > y->at))
-            return strf(c->arena,
-                        "tensors '%s' and '%s' do not fit into one "
-                        "bucket",
-                        x->name, y->name);
-    }
-    return 0;
-}
-
-static const char *scalars_wrong(const PlanCheck *c, const Scalar *s, int n,
-                                 const char *block)
-{
-    for (int i = 0; i < n; i++)
-        if (strcmp(c->r->buf[s[i].buf].name,
-                   strf(c->arena, "%s.%s", block, s[i].name)))
-            return strf(c->arena, "scalar '%s' lies in the buffer of another",
-                        s[i].name);
-    return 0;
-}
-
-static const char *tensors_wrong(const PlanCheck *c)
-{
-    const Role *r = c->r;
-    const char *wrong = both(scalars_wrong(c, r->in, r->nin, "step"),
-                             scalars_wrong(c, r->out, r->nout, "result"));
-    if (wrong)
-        return wrong;
-    for (int i = 0; i < c->r->ntensor; i++) {
-        const Tensor *t = &c->r->tensor[i];
-        const char *why = tensor_sizes(c, t);
-        if (why)
-            return strf(c->arena, "tensor '%s' %s", t->name, why);
-    }
-    return members_wrong(c);
+    return r->arena != r->persist + most && law(Lheight_arena)
+               ? "does not have the arena that its programs need"
+               : NULL;
 }
 
 /* ---- turns --------------------------------------------------------------- */
 
 /* Micro-batches that a rank runs in turn, from the tokens of a step; 0: there
- * is no input to tell. */
+ * is no input to tell, -1: none. */
 static int64_t turns_of(const Plan *p)
 {
     for (int r = 0; r < p->nrole; r++)
@@ -311,7 +108,7 @@ static int64_t turns_of(const Plan *p)
             for (int d = 0; d < t->nd; d++)
                 n = sat_mul(n, t->dim[d].n);
             if (!strcmp(t->kind, "input"))
-                return n ? p->tokens / n : 0;
+                return p->tokens > 0 && p->tokens % n == 0 ? p->tokens / n : -1;
         }
     return 0;
 }
@@ -320,10 +117,14 @@ static const char *repeats_wrong(const PlanCheck *c, const Program *g)
 {
     int data = !strncmp(g->name, "step", 4) || !strcmp(g->name, "eval");
     int64_t n = data ? turns_of(c->p) : 1;
-    for (int f = 0; f < g->nphase && n; f++) {
+    if (n < 0 && law(Lrepeats))
+        return "has another number of tokens than its inputs";
+    for (int f = 0; f < g->nphase && n > 0; f++) {
         const Phase *x = &g->phase[f];
         int each = !strcmp(x->name, "den") || !strcmp(x->name, "body");
-        if (x->repeat ? x->repeat != (each ? n : 1) : phase_turns(g, f) != n)
+        if ((x->repeat ? x->repeat != (each ? n : 1)
+                       : phase_turns(g, f) != n) &&
+            law(Lrepeats))
             return strf(c->arena, "program '%s' runs its phase '%s' %lld times",
                         g->name, x->name, (long long)phase_turns(g, f));
     }
@@ -352,12 +153,13 @@ static const char *frames_wrong(const PlanCheck *c, int prog)
         if (b->offset + b->bytes > top[b->frame])
             top[b->frame] = b->offset + b->bytes;
     }
-    if (spans_meet(v, (int)vec_len(v), &one, &two))
+    if (spans_meet(v, (int)vec_len(v), &one, &two) && law(Lframe_apart))
         return strf(c->arena, "buffers '%s' and '%s' overlap in their frame",
                     c->r->buf[one].name, c->r->buf[two].name);
     for (int i = 0; i < g->nframe; i++)
         if ((top[i + 1] + BUFALIGN - 1) / BUFALIGN * BUFALIGN !=
-            g->frame[i].bytes)
+                g->frame[i].bytes &&
+            law(Lframe_full))
             return strf(c->arena,
                         "frame '%s' is not as large as what lies "
                         "in it",
@@ -368,8 +170,6 @@ static const char *frames_wrong(const PlanCheck *c, int prog)
 const char *sizes_wrong(const PlanCheck *c)
 {
     const char *why = heights_wrong(c);
-    if (!why)
-        why = tensors_wrong(c);
     for (int k = 0; k < c->r->nprog && !why; k++)
         why = repeats_wrong(c, &c->r->prog[k]);
     for (int k = 0; k < c->r->nprog && !why; k++)

@@ -82,16 +82,18 @@ static const char *alive(const At *x, int i)
 {
     const Role *r = x->c->r;
     int b = x->s->buf[i];
-    if (b < -1 || b >= r->nbuf)
+    if ((b < -1 || b >= r->nbuf) && law(Lstep_buffer))
         return "names a buffer that does not exist";
     if (b < 0)
-        return x->s->kind == Skernel || i == stepinfo[x->s->kind].nbuf - 1
-                   ? 0
-                   : "lacks a buffer";
+        return x->s->kind != Skernel && i < stepinfo[x->s->kind].nbuf - 1 &&
+                       law(Lstep_lacks)
+                   ? "lacks a buffer"
+                   : 0;
     const Buf *u = &r->buf[b];
     if (u->prog == -1)
         return 0;
-    if (u->prog != x->prog || x->step < u->born || x->step > u->dies)
+    if ((u->prog != x->prog || x->step < u->born || x->step > u->dies) &&
+        law(Lstep_alive))
         return strf(x->c->arena, "uses '%s', which is not alive", u->name);
     return 0;
 }
@@ -133,19 +135,19 @@ static int fits_gemm(const At *x, int which, int64_t elem)
 static const char *gemm_wrong(const At *x)
 {
     int extra = x->s->nint - GBATCH;
-    if (extra < 0 || extra % 4 || extra > 4 * BATCHES)
+    if ((extra < 0 || extra % 4 || extra > 4 * BATCHES) && law(Lgemm_args))
         return "has not the arguments of a gemm";
     int64_t in = width(x, GDT), out = width(x, GDTC);
-    if (!in || !out)
+    if ((!in || !out) && law(Lgemm_dtype))
         return "has no dtype";
     for (int i = GM; i < x->s->nint; i++)
-        if (arg(x, i).min < 0)
+        if (arg(x, i).min < 0 && law(Lgemm_negative))
             return "has a negative size";
     for (int i = GTA; i <= GACC; i++)
-        if (!fixed(x, i, 0, 1))
+        if (!fixed(x, i, 0, 1) && law(Lgemm_flags))
             return "has a flag that is neither 0 nor 1";
     for (int i = 0; i < 3; i++)
-        if (!fits_gemm(x, i, i < 2 ? in : out))
+        if (!fits_gemm(x, i, i < 2 ? in : out) && law(Lgemm_bounds))
             return strf(x->c->arena, "goes beyond its buffer %c", "ABC"[i]);
     return 0;
 }
@@ -157,12 +159,12 @@ static const char *grouped_wrong(const At *x)
 {
     int64_t in = width(x, XDT), out = width(x, XDTOUT);
     int weight = x->s->kind == Sgmm ? 1 : 2, rows = x->s->kind == Sgmm ? 2 : 1;
-    if (!in || !out)
+    if ((!in || !out) && law(Lgmm_dtype))
         return "has no dtype";
     for (int i = XE; i <= XCAP; i++)
-        if (arg(x, i).min < 0)
+        if (arg(x, i).min < 0 && law(Lgmm_negative))
             return "has a negative size";
-    if (!fixed(x, XTW, 0, 1) || !fixed(x, XACC, 0, 1))
+    if ((!fixed(x, XTW, 0, 1) || !fixed(x, XACC, 0, 1)) && law(Lgmm_flags))
         return "has a flag that is neither 0 nor 1";
     int turned = x->s->iv[XTW].c != 0;
     int64_t E = arg(x, XE).max, K = arg(x, XK).max, N = arg(x, XN).max;
@@ -171,12 +173,14 @@ static const char *grouped_wrong(const At *x)
     int64_t stride[3] = { arg(x, XLDW).max, 1, arg(x, XSTRIDE).max };
     int64_t wide = x->s->kind == Sgmm ? in : out;
     int64_t rowbytes = x->s->kind == Sgmm ? out : in;
-    if (sat_mul(extent(n, stride, 3), wide) > bytes_of(x, weight))
+    if (sat_mul(extent(n, stride, 3), wide) > bytes_of(x, weight) &&
+        law(Lgmm_weights))
         return "goes beyond its weights";
-    if (sat_mul(sat_mul(cap, K), in) > bytes_of(x, 0) ||
-        sat_mul(sat_mul(cap, N), rowbytes) > bytes_of(x, rows))
+    if ((sat_mul(sat_mul(cap, K), in) > bytes_of(x, 0) ||
+         sat_mul(sat_mul(cap, N), rowbytes) > bytes_of(x, rows)) &&
+        law(Lgmm_rows))
         return "goes beyond its rows";
-    if (sat_mul(sat_add(E, 1), 4) > bytes_of(x, 3))
+    if (sat_mul(sat_add(E, 1), 4) > bytes_of(x, 3) && law(Lgmm_map))
         return "goes beyond its map";
     return 0;
 }
@@ -202,10 +206,10 @@ static const char *comm_wrong(const At *x)
     int64_t elem = width(x, 0), ranks = mesh_extent(x->c->p->mesh, s->atoms);
     int64_t n = 1, send, recv;
     int last = s->kind == Salltoall ? 5 : s->kind == Srotate ? 1 : 2;
-    if (!elem)
+    if (!elem && law(Lcomm_dtype))
         return "has no dtype";
     for (int i = 1; i <= last; i++) {
-        if (arg(x, i).min < 0)
+        if (arg(x, i).min < 0 && law(Lcomm_negative))
             return "has a negative size";
         n = sat_mul(n, arg(x, i).max);
     }
@@ -215,28 +219,33 @@ static const char *comm_wrong(const At *x)
     if (s->kind == Sreducescatter)
         send = sat_mul(n, ranks);
     if (s->kind == Salltoall) {
-        if (!fixed(x, 6, 0, 1))
+        if (!fixed(x, 6, 0, 1) && law(Lexchange_flag))
             return "has a flag that is neither 0 nor 1";
         for (int i = 2; i <= 4; i += 2)
-            if (arg(x, i).min % ranks || arg(x, i).max % ranks)
+            if ((arg(x, i).min % ranks || arg(x, i).max % ranks) &&
+                law(Lexchange_divides))
                 return "has an axis that its group does not divide";
-        if (!zigzags(x, 7, s->iv[7].c < 0 ? 4 : 2, ranks))
+        if (!zigzags(x, 7, s->iv[7].c < 0 ? 4 : 2, ranks) &&
+            law(Lexchange_zigzag))
             return "has halves that its group does not have";
-        if (s->iv[7].c && s->iv[s->iv[7].c < 0 ? 4 : 2].c % (2 * ranks))
+        if (s->iv[7].c && s->iv[s->iv[7].c < 0 ? 4 : 2].c % (2 * ranks) &&
+            law(Lexchange_halves))
             return "has an axis without halves";
         send = recv = n / ranks;
     } else if (s->kind == Srotate) {
-        if (!fixed(x, 2, 1, ranks - 1))
+        if (!fixed(x, 2, 1, ranks - 1) && law(Lrotate_by))
             return "turns to no other rank";
-    } else if (s->kind != Sallgather && !fixed(x, 3, 0, 2)) {
+    } else if (s->kind != Sallgather && !fixed(x, 3, 0, 2) &&
+               law(Lcomm_reduces)) {
         return "has no reduction";
     }
-    if ((s->kind == Sallgather && !zigzags(x, 3, 2, ranks)) ||
-        (s->kind == Sreducescatter && !zigzags(x, 4, 2, ranks)))
+    if (((s->kind == Sallgather && !zigzags(x, 3, 2, ranks)) ||
+         (s->kind == Sreducescatter && !zigzags(x, 4, 2, ranks))) &&
+        law(Lcomm_zigzag))
         return "has halves that its group does not have";
-    if (sat_mul(send, elem) > bytes_of(x, 0))
+    if (sat_mul(send, elem) > bytes_of(x, 0) && law(Lcomm_sends))
         return "sends more than its buffer has";
-    if (sat_mul(recv, elem) > bytes_of(x, 1))
+    if (sat_mul(recv, elem) > bytes_of(x, 1) && law(Lcomm_receives))
         return "receives beyond its buffer";
     return 0;
 }
@@ -250,10 +259,11 @@ static int by_pointer(const void *a, const void *b)
 /* A letter for each buffer, "-" where there is none. */
 static const char *uses_wrong(const Step *s)
 {
-    if (strlen(s->rw) != (size_t)s->nbuf)
+    if (strlen(s->rw) != (size_t)s->nbuf && law(Luses_all))
         return "does not say of each buffer how it is used";
     for (int i = 0; i < s->nbuf; i++)
-        if (s->buf[i] < 0 ? s->rw[i] != '-' : !strchr("rwb", s->rw[i]))
+        if ((s->buf[i] < 0 ? s->rw[i] != '-' : !strchr("rwb", s->rw[i])) &&
+            law(Luses_known))
             return "uses a buffer in no known way";
     return 0;
 }
@@ -263,12 +273,13 @@ static const char *kernel_wrong(const At *x)
     const PlanCheck *c = x->c;
     const char *name = intern(x->s->kernel ? x->s->kernel : "");
     if (!bsearch(&name, c->kernels, (size_t)c->p->nkernel, sizeof name,
-                 by_pointer))
+                 by_pointer) &&
+        law(Lkernel_there))
         return strf(c->arena, "calls kernel '%s', which is not in the plan",
                     name);
-    if (x->s->nint < 2)
+    if (x->s->nint < 2 && law(Lkernel_items))
         return "has no number of items";
-    if (arg(x, 0).min < 0 || arg(x, 1).min < 0)
+    if ((arg(x, 0).min < 0 || arg(x, 1).min < 0) && law(Litems_negative))
         return "has a negative number of items";
     return x->s->rw ? uses_wrong(x->s) : 0;
 }
@@ -279,17 +290,21 @@ static const char *transfer_wrong(const At *x)
     const Mesh *m = x->c->p->mesh;
     int64_t w = width(x, 0);
 
-    if (!w)
+    if (!w && law(Lmove_dtype))
         return "has no dtype";
-    if (!fixed(x, 1, 0, HUGEBYTES) ||
-        sat_mul(arg(x, 1).max, w) > bytes_of(x, 0))
+    if ((!fixed(x, 1, 0, HUGEBYTES) ||
+         sat_mul(arg(x, 1).max, w) > bytes_of(x, 0)) &&
+        law(Lmove_bounds))
         return "goes beyond its buffer";
-    if (!x->s->atoms || x->s->atoms != m->mask[Mpp] ||
-        !fixed(x, 2, 0, m->size[Mpp] - 1))
+    if ((!x->s->atoms || x->s->atoms != m->mask[Mpp] ||
+         !fixed(x, 2, 0, m->size[Mpp] - 1)) &&
+        law(Lmove_peer))
         return "has no peer";
-    if (x->c->p->nrole > 1 && x->s->iv[2].c == x->c->role)
+    if (x->c->p->nrole > 1 && x->s->iv[2].c == x->c->role && law(Lmove_self))
         return "is for its own stage";
-    return fixed(x, 3, 0, 1 << 20) ? NULL : "has no channel";
+    if (!fixed(x, 3, 0, 1 << 20) && law(Lmove_channel))
+        return "has no channel";
+    return NULL;
 }
 
 /* Is the next gap, from integer i on, [from, to)? How many integers it has. */
@@ -310,25 +325,27 @@ static const char *join_wrong(const At *x)
     const Buf *buf = x->c->r->buf;
     int64_t at = 0;
     int k, i = 1;
-    if (s->nbuf < 1 || s->nint < 1 || !width(x, 0))
+    if ((s->nbuf < 1 || s->nint < 1 || !width(x, 0)) && law(Ljoin_whole))
         return "has no whole";
     const Buf *all = &buf[s->buf[0]];
     for (k = 1; k < s->nbuf; k++) {
         const Buf *b = &buf[s->buf[k]];
         int64_t from = b->offset - all->offset;
-        if (b->frame || all->frame || b->prog < 0 || from < at ||
-            b->bytes > all->bytes - from)
+        if ((b->frame || all->frame || b->prog < 0 || from < at ||
+             b->bytes > all->bytes - from) &&
+            law(Ljoin_parts))
             return strf(x->c->arena, "joins '%s', which lies elsewhere",
                         b->name);
         int n = gap(x, i, at, from);
-        if (n < 0)
+        if (n < 0 && law(Ljoin_gaps))
             return "has other gaps than its parts leave";
         i += n;
         at = from + b->bytes;
     }
     k = gap(x, i, at, all->bytes);
-    return k < 0 || i + k != s->nint ? "has other gaps than its parts leave"
-                                     : NULL;
+    return (k < 0 || i + k != s->nint) && law(Ljoin_gaps)
+               ? "has other gaps than its parts leave"
+               : NULL;
 }
 
 static const char *args_wrong(const At *x)
@@ -339,7 +356,9 @@ static const char *args_wrong(const At *x)
     case Szero: return 0;
     case Sjoin: return join_wrong(x);
     case Scopy:
-        return bytes_of(x, 0) > bytes_of(x, 1) ? "copies beyond its buffer" : 0;
+        return bytes_of(x, 0) > bytes_of(x, 1) && law(Lcopy_bounds)
+                   ? "copies beyond its buffer"
+                   : 0;
     case Sgemm: return gemm_wrong(x);
     case Sgmm:
     case Sgmmw: return grouped_wrong(x);
@@ -361,19 +380,22 @@ static const char *at_wrong(const At *x)
     const Step *s = x->s;
     const Mesh *m = x->c->p->mesh;
     const char *why;
-    if (s->rw && s->kind != Skernel)
+    if (s->rw && s->kind != Skernel && law(Lonly_kernels_use))
         return "is no kernel and says how it uses its buffers";
-    if ((unsigned)s->kind >= NSTEPKIND)
-        return "is of no kind";
     const StepInfo *o = &stepinfo[s->kind];
-    if (s->nbuf < 0 || (o->nbuf >= 0 && s->nbuf != o->nbuf))
+    if ((s->nbuf < 0 || (o->nbuf >= 0 && s->nbuf != o->nbuf)) &&
+        law(Lstep_buffers))
         return strf(x->c->arena, "has %d buffers, not %d", s->nbuf, o->nbuf);
-    if (s->nint < 0 || (o->nint >= 0 && s->nint != o->nint))
+    if ((s->nint < 0 || (o->nint >= 0 && s->nint != o->nint)) &&
+        law(Lstep_ints))
         return strf(x->c->arena, "has %d integers, not %d", s->nint, o->nint);
-    if (m->natom < 32 && s->atoms >> m->natom)
+    if (s->atoms && (s->kind < Sallgather || s->kind > Swait) &&
+        law(Lstep_group))
+        return "is no collective and has a group";
+    if (m->natom < 32 && s->atoms >> m->natom && law(Lstep_atoms))
         return "speaks of atoms that the mesh does not have";
     for (int i = 0; i < s->nint; i++)
-        if (aff_stray(m, &s->iv[i]))
+        if (aff_stray(m, &s->iv[i]) && law(Lint_atoms))
             return "speaks of atoms that the mesh does not have";
     for (int i = 0; i < s->nbuf; i++)
         if ((why = alive(x, i)))

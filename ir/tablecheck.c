@@ -46,7 +46,7 @@ static void find_calls(Rows *t)
 static const char *calls_wrong(const Rows *t)
 {
     for (int i = t->call + t->ncall; i < t->g->nphase; i++)
-        if (!t->g->phase[i].repeat)
+        if (!t->g->phase[i].repeat && law(Lcalls_together))
             return wrong(t, strf(t->c->arena,
                                  "has a call '%s' apart from the "
                                  "others",
@@ -58,22 +58,25 @@ static const char *turns_wrong(Rows *t)
 {
     const Program *g = t->g;
     if (!t->ncall)
-        return g->nturn ? wrong(t, "has a table and no calls") : NULL;
-    if (!g->nturn || g->nturn % t->ncall)
+        return g->nturn && law(Ltable_calls)
+                   ? wrong(t, "has a table and no calls")
+                   : NULL;
+    if ((!g->nturn || g->nturn % t->ncall) && law(Ltable_full))
         return wrong(t, "has a table that does not have each call for each "
                         "micro-batch");
     t->micros = g->nturn / t->ncall;
     char *seen = alloc(t->c->arena, (size_t)g->nturn);
     for (int i = 0; i < g->nturn; i++) {
         const Turn *r = &g->turn[i];
-        if (r->phase < t->call || r->phase >= t->call + t->ncall ||
-            r->micro < 0 || r->micro >= t->micros)
+        if ((r->phase < t->call || r->phase >= t->call + t->ncall ||
+             r->micro < 0 || r->micro >= t->micros) &&
+            law(Lrow_known))
             return wrong(t, strf(t->c->arena,
                                  "has no row %d: phase %d, "
                                  "micro-batch %d",
                                  i, r->phase, r->micro));
         char *at = &seen[(int64_t)(r->phase - t->call) * t->micros + r->micro];
-        if (*at)
+        if (*at && law(Lrow_once))
             return wrong(t, strf(t->c->arena,
                                  "has '%s' of micro-batch %d "
                                  "twice",
@@ -88,7 +91,7 @@ static const char *repeats_wrong(const Rows *t)
 {
     for (int i = 0; i < t->g->nphase && t->ncall; i++) {
         const Phase *f = &t->g->phase[i];
-        if (f->repeat > 1 && f->repeat != t->micros)
+        if (f->repeat > 1 && f->repeat != t->micros && law(Ltable_repeats))
             return wrong(t, strf(t->c->arena,
                                  "has %d micro-batches, its phase "
                                  "'%s' %lld",
@@ -115,18 +118,18 @@ static const Phase *call_of(const Rows *t, int step)
 static const char *lives_wrong_in(const Rows *t, const Buf *b)
 {
     if (b->frame)
-        return b->born >= t->first && b->dies < t->end
-                   ? NULL
-                   : "is in a frame and lives beyond the table";
+        return (b->born < t->first || b->dies >= t->end) && law(Lframe_life)
+                   ? "is in a frame and lives beyond the table"
+                   : NULL;
     if (b->dies < t->first || b->born >= t->end ||
         (b->born <= t->first && b->dies >= t->end - 1))
         return 0;
-    if (b->born < t->first || b->dies >= t->end)
+    if ((b->born < t->first || b->dies >= t->end) && law(Ltable_life))
         return "lives through a part of the table";
     const Phase *f = call_of(t, b->born);
-    return b->dies < f->first + f->n
-               ? NULL
-               : "is kept from one call to another without a frame";
+    return b->dies >= f->first + f->n && law(Lcall_life)
+               ? "is kept from one call to another without a frame"
+               : NULL;
 }
 
 static const char *bufs_wrong(const Rows *t)
@@ -147,16 +150,18 @@ static const char *bufs_wrong(const Rows *t)
 static const char *frame_wrong(const Rows *t, const Frame *f)
 {
     const Role *r = t->c->r;
-    if (f->bytes < 0 || f->bytes > r->arena || f->bytes % BUFALIGN)
+    if ((f->bytes < 0 || f->bytes > r->arena || f->bytes % BUFALIGN) &&
+        law(Lframe_size))
         return "has no size";
-    if (f->nof != t->micros || f->nslot < 0)
+    if ((f->nof != t->micros || f->nslot < 0) && law(Lframe_slots))
         return "does not have a slot for each micro-batch";
     for (int i = 0; i < f->nof; i++)
-        if (f->of[i] < 0 || f->of[i] >= f->nslot)
+        if ((f->of[i] < 0 || f->of[i] >= f->nslot) && law(Lslot_known))
             return "names a slot that does not exist";
     for (int i = 0; i < f->nslot; i++)
-        if (f->slot[i] < r->persist || f->slot[i] % BUFALIGN ||
-            f->slot[i] > r->arena - f->bytes)
+        if ((f->slot[i] < r->persist || f->slot[i] % BUFALIGN ||
+             f->slot[i] > r->arena - f->bytes) &&
+            law(Lslot_place))
             return "has a slot outside the arena";
     return 0;
 }
@@ -216,7 +221,7 @@ static const char *frames_overlap(Rows *t)
         for (int m = 0; m < t->micros; m++)
             if (v[u][m].from >= 0 && v[u][m].bytes)
                 vec_push(t->c->arena, all, v[u][m]);
-    if (!spans_meet(all, (int)vec_len(all), &one, &two))
+    if (!spans_meet(all, (int)vec_len(all), &one, &two) || !law(Lslots_apart))
         return 0;
     return wrong(t, strf(t->c->arena,
                          "has frames '%s' and '%s' of micro-"
@@ -234,7 +239,9 @@ const char *table_wrong(const PlanCheck *c, int prog)
         (why = repeats_wrong(&t)))
         return why;
     if (!t.ncall)
-        return t.g->nframe ? wrong(&t, "has frames and no calls") : NULL;
+        return t.g->nframe && law(Lframes_calls)
+                   ? wrong(&t, "has frames and no calls")
+                   : NULL;
     for (int i = 0; i < t.g->nframe; i++)
         if ((why = frame_wrong(&t, &t.g->frame[i])))
             return wrong(&t, strf(c->arena, "has a frame '%s' that %s",

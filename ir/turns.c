@@ -1,7 +1,7 @@
 /* turns.c: a schedule with its transfers, as the rows each rank runs.
  *
- *     rank 0   F0  send.F0.1  F1 ..            recv.B1.0  B0
- *     rank 1       recv.F0.1  F0  B0  send.B1.0           wait.B1.0
+ *     rank 0   F0  send.F0.F1  F1 ..            recv.B1.B0  B0
+ *     rank 1       recv.F0.F1  F0  B0  send.B1.B0           wait.B1.B0
  *
  * All rows of all ranks get a place in one order: by start in a simulation
  * with unit costs, then by rank. What makes a value starts before what reads it

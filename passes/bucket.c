@@ -21,10 +21,7 @@
 
 #include "passes.h"
 
-enum {
-    MOST = 1 << 25, /* elements of a bucket on one rank */
-    PAD = 64        /* a shard has a multiple of so many */
-};
+enum { MOST = 1 << 25 }; /* elements of a bucket on one rank */
 
 /* What members of one bucket have in common. */
 typedef struct Kind {
@@ -209,7 +206,7 @@ Bucket **buckets_of(Graph *g, Node **param, Node **grad, const double *rule,
         if (m.all[i]->flat)
             m.all[i]->size =
                 padded(m.all[i]->size,
-                       PAD * mesh_extent(g->mesh, m.all[i]->flat->atoms));
+                       PACKRUN * mesh_extent(g->mesh, m.all[i]->flat->atoms));
     g->mesh = was;
     return m.all;
 }

@@ -31,7 +31,8 @@ struct Emit {
     Stage *stage;
     int nstage;
     Stage *now;     /* the one whose program is being made */
-    Kernel *kernel; /* vec; all stages share them */
+    Shapes *shapes; /* all programs share them */
+    Kernel *kernel; /* vec; all stages too */
     Table *kernels; /* name -> itself */
 };
 
@@ -175,7 +176,8 @@ static void add_member(Emit *e, Graph *g, const Node *bucket, const Param *of,
     n.s = of->kind == PKparam ? p->path
                               : intern(strf(e->arena, "optim.%s.%s",
                                             paramkinds[of->kind], p->path));
-    add_tensor(e, g, &n, paramkinds[of->kind], buf);
+    int copy = of->kind == PKparam && p->copy;
+    add_tensor(e, g, &n, copy ? "copy" : paramkinds[of->kind], buf);
     Tensor *t = &e->now->tensor[last];
     t->at = p->at;
     t->run = local_n(g, bucket, bucket->nd - 1);
@@ -335,6 +337,8 @@ static void add_outputs(Draft *m)
         view.s = n->s;
         view.loc = n->loc;
         add_tensor(m->e, m->g, &view, "output", b);
+        if (m->e->now->buf[b].prog >= 0)
+            m->e->now->buf[b].name = n->s;
     }
 }
 
@@ -438,7 +442,9 @@ static void enter_stage(Emit *e, const Graph *g)
 
 void emit_program(Emit *e, Graph *g, Group **groups)
 {
-    Draft m = { .arena = e->arena, .e = e, .g = g, .T = e->T };
+    Draft m = {
+        .arena = e->arena, .e = e, .g = g, .T = e->T, .shapes = e->shapes
+    };
     Program p = { .name = g->prog };
 
     if (!e->mesh)
@@ -473,6 +479,7 @@ Emit *emit_new(Arena *a, Graph *g, const Target *T)
 
     *e = (Emit){ .arena = a, .logical = g, .T = T };
     e->kernels = table_new(a);
+    e->shapes = shapes_new(a);
     return e;
 }
 
@@ -546,6 +553,8 @@ Plan *emit_finish(Emit *e, const CompileOptions *o)
         .target = e->T->name,
         .mesh = e->mesh,
         .opts = g->opts,
+        .nshape = (int)vec_len(shapes_all(e->shapes)),
+        .shape = shapes_all(e->shapes),
         .nrole = e->nstage,
         .role = make_roles(e),
         .prelude = e->T->prelude,

@@ -3,8 +3,9 @@
  * where buffers lie. So a reader of the plan can prove that memory, order,
  * pipeline and collectives give every step what the graph meant (ir/flow.c).
  *
- *     %h = gemm dot reads %x %w        v 12,=5,>13:3x256+4,-   f32, partial
- *     %s = allreduce %h                v 13,>14:3x256,-          over atoms 4
+ *     %h = gemm dot reads %x %w        v 12,=5/3,>13:7+4,-   of shape 7,
+ *     %s = allreduce %h                v 13,>14:7,-          partial over
+ *                                                            atoms 4
  *
  * An accumulator is two values: cleared, and with what was added; where several
  * steps add to it in turn (sums.c), one more for each. */
@@ -23,22 +24,30 @@ static int number(Draft *m, const Node *n, int cleared)
 {
     void **at = table_at(m->value, KEYP(n) + (uint64_t)cleared);
 
-    if (!*at)
+    if (!*at) {
         *at = (void *)(uintptr_t)++m->nvalue;
+        vec_push(m->arena, m->shape,
+                 shape_index(m->shapes, m->g,
+                             n->op == Owrite ? storage((Node *)n) : n));
+    }
     return (int)(uintptr_t)*at;
 }
 
 static void type_of(const Draft *m, const Node *n, ValueUse *f)
 {
-    const Node *in = n->op == Owrite ? storage((Node *)n) : n;
-
-    f->dt = in->dt;
-    f->bytes = local_bytes(m->g, in);
     for (int t = 0; m->g->mesh && t < m->g->mesh->natom; t++)
         if (n->sh[t].k == P)
             f->part[n->sh[t].op] |= 1u << t;
-        else if (n->sh[t].k != R)
-            f->cut |= 1u << t;
+}
+
+/* How k reads what is in its i-th buffer, where that is not as it was made. */
+static int read_as(Draft *m, const Group *k, int i, const ValueUse *f)
+{
+    const Node *n = storage(k->arg[i]), *v = k->view ? k->view[i] : NULL;
+
+    if (f->read < 0)
+        return shape_index(m->shapes, m->g, v ? v : n);
+    return v && f->read && is_view(v) ? shape_index(m->shapes, m->g, v) : -1;
 }
 
 /* n: whose buffer it is. A state's holds what it began with, or its write. */
@@ -82,8 +91,27 @@ static void makes(Draft *m, const Group *k, const Node *n, ValueUse *f)
     int adds = sums && k->fam != FAMzero && accumulates(k, v);
     type_of(m, v, f);
     f->make = number(m, v, sums && !adds);
+    f->shape = m->shape[f->make - 1];
     if (adds && !stores(k))
         f->read = v->nin > 1 ? number(m, value(v->in[1]), 0) : number(m, v, 1);
+}
+
+/* Which integers of a kernel its operands explain. */
+static void mark(Draft *m, Step *s)
+{
+    const ValueShape *all = shapes_all(m->shapes);
+    size_t n = (size_t)s->nbuf + 1;
+    const ValueShape **in = alloc(m->arena, n * sizeof *in);
+    const ValueShape **out = alloc(m->arena, n * sizeof *out);
+
+    for (int i = 0; i < s->nbuf; i++) {
+        const ValueUse *f = &s->flow[i];
+        if (f->read)
+            in[i] = &all[f->as >= 0 ? f->as : m->shape[f->read - 1]];
+        if (f->make)
+            out[i] = &all[f->shape];
+    }
+    mark_places(m->arena, m->g->mesh, s, in, out);
 }
 
 void flow_step(Draft *m, const Group *k, Step *s)
@@ -91,6 +119,8 @@ void flow_step(Draft *m, const Group *k, Step *s)
     if (!m->value)
         m->value = table_new(m->arena);
     s->flow = alloc(m->arena, sizeof *s->flow * (size_t)(s->nbuf + 1));
+    for (int i = 0; i < s->nbuf; i++)
+        s->flow[i] = (ValueUse){ .as = -1, .shape = -1 };
     for (int i = 0; i < s->nbuf && i < k->narg; i++) {
         const Node *n = k->arg[i] ? storage(k->arg[i]) : NULL;
         if (!n)
@@ -100,7 +130,10 @@ void flow_step(Draft *m, const Group *k, Step *s)
         makes(m, k, n, f);
         if (!f->read && !f->make) /* a row map read for its extents only */
             f->read = is_persistent(n) ? ~n->buf : number(m, n, 0);
+        f->as = read_as(m, k, i, f);
     }
+    if (s->kind == Skernel && m->g->mesh)
+        mark(m, s);
 }
 
 /* A buffer that two nodes speak of has one entry; an output that is an input

@@ -481,6 +481,7 @@ void rows_move(Layout *l, int64_t priv, int64_t pool); /* to these offsets */
 /* ---- emit.c phases.c ----------------------------------------------------- */
 
 typedef struct Emit Emit;
+typedef struct Shapes Shapes; /* of values, each once */
 
 typedef struct Draft { /* one program being made */
     Arena *arena;
@@ -495,7 +496,9 @@ typedef struct Draft { /* one program being made */
     Layout *l;
     int *work; /* step -> buffer of its work space, or -1 */
     Table *value;
-    int nvalue; /* flow.c: numbers of values */
+    int nvalue;     /* flow.c: numbers of values */
+    int *shape;     /* vec: of value i + 1 */
+    Shapes *shapes; /* the plan's */
 } Draft;
 
 void make_phases(Draft *m, Group **k); /* fills step, phase, turn, repeat */
@@ -509,6 +512,9 @@ void flow_step(Draft *m, const Group *k, Step *s);
 const Node *made_in(const Group *k, const Node *n); /* what k leaves in n's
                                      buffer; null: nothing */
 void flow_ends(Draft *m, Program *p);
+Shapes *shapes_new(Arena *a);
+ValueShape *shapes_all(const Shapes *x);                   /* vec */
+int shape_index(Shapes *x, const Graph *g, const Node *n); /* its index */
 int accumulates(const Group *k, const Node *n); /* adds to what n holds */
 int stores(const Group *k);
 

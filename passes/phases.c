@@ -191,7 +191,8 @@ static void write_beside(Draft *m, int first)
 static int waits_for(const Call *wait, const Call *send)
 {
     return wait->k == ROWwait && send->k == ROWsend && wait->w == send->w &&
-           wait->chunk == send->chunk && wait->other == send->other;
+           wait->chunk == send->chunk && wait->to == send->to &&
+           wait->other == send->other;
 }
 
 /* The same buffer, peer and channel as the send's. */

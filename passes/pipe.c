@@ -3,8 +3,8 @@
  * sent:
  *
  *     %h = mul %x %w     F of 0       role 0  F0:        %h = mul %x %w
- *     %y = mul %h %v     F of 1  =>           send.F0.1: %s = send %h peer=1
- *                                     role 1  recv.F0.1: %r = recv peer=0
+ *     %y = mul %h %v     F of 1  =>           send.F0.F1: %s = send %h peer=1
+ *                                     role 1  recv.F0.F1: %r = recv peer=0
  *                                             F1:        %y = mul %r %v
  *
  * A value goes to a stage once, to the first call that reads it there. Calls of
@@ -172,21 +172,33 @@ static void put_in_call(Pipe *p, int s, int call, Node *n)
     x->at[n->id] = c;
 }
 
-static int call_index(const Graph *g, RowKind k, Job w, int chunk, int other)
+static int same_call(const Call *a, const Call *b)
 {
-    for (size_t i = 0; i < vec_len(g->call); i++) {
-        const Call *c = &g->call[i];
-        if (c->k == k && c->w == w && c->chunk == chunk && c->other == other)
+    return a->k == b->k && a->w == b->w && a->chunk == b->chunk &&
+           a->to == b->to && a->other == b->other;
+}
+
+static int call_index(const Graph *g, Call want)
+{
+    for (size_t i = 0; i < vec_len(g->call); i++)
+        if (same_call(&g->call[i], &want))
             return (int)i;
-    }
-    die("pipe: stage %d has no %c%d", g->role, jobnames[w], chunk);
+    die("pipe: stage %d has no %c%d", g->role, jobnames[want.w], want.chunk);
+}
+
+static Call work_call(Job w, int chunk)
+{
+    return (Call){ .k = ROWwork, .w = w, .chunk = chunk };
+}
+
+static Call edge_call(RowKind k, const Handoff *e)
+{
+    return (Call){ k, e->from, e->a, e->to, e->b };
 }
 
 static int transfer_call(const Pipe *p, int s, RowKind k, int edge)
 {
-    const Handoff *e = &p->edge[edge];
-
-    return call_index(p->part[s].g, k, e->from, e->a, e->b) + 1;
+    return call_index(p->part[s].g, edge_call(k, &p->edge[edge])) + 1;
 }
 
 static void put_recv(Pipe *p, const Crossing *x, int reader)
@@ -236,9 +248,9 @@ static int trains(const Graph *g)
 
 /* ---- calls and the table ------------------------------------------------- */
 
-static void add_call(Graph *g, RowKind k, Job w, int chunk, int other)
+static void add_call(Graph *g, Call c)
 {
-    vec_push(g->arena, g->call, ((Call){ k, w, chunk, other }));
+    vec_push(g->arena, g->call, c);
 }
 
 static void list_calls(Pipe *p, Graph *g)
@@ -248,20 +260,20 @@ static void list_calls(Pipe *p, Graph *g)
     for (int c = 0; c < p->chunks; c++) {
         if (p->s->rank[c] != g->role)
             continue;
-        add_call(g, ROWwork, WF, c, 0);
+        add_call(g, work_call(WF, c));
         if (train && p->splits)
-            add_call(g, ROWwork, WI, c, 0);
+            add_call(g, work_call(WI, c));
         if (train)
-            add_call(g, ROWwork, p->splits ? WW : WB, c, 0);
+            add_call(g, work_call(p->splits ? WW : WB, c));
     }
     for (size_t i = 0; i < vec_len(p->edge); i++) {
         const Handoff *e = &p->edge[i];
         if (p->s->rank[e->a] == g->role) {
-            add_call(g, ROWsend, e->from, e->a, e->b);
-            add_call(g, ROWwait, e->from, e->a, e->b);
+            add_call(g, edge_call(ROWsend, e));
+            add_call(g, edge_call(ROWwait, e));
         }
         if (p->s->rank[e->b] == g->role)
-            add_call(g, ROWrecv, e->from, e->a, e->b);
+            add_call(g, edge_call(ROWrecv, e));
     }
 }
 
@@ -270,7 +282,7 @@ static void list_turns(Pipe *p, Graph *g, const PipeRow *row)
     for (size_t i = 0; i < vec_len(row); i++) {
         const PipeRow *r = &row[i];
         int call = r->k == ROWwork
-                       ? call_index(g, ROWwork, r->w, r->chunk, 0)
+                       ? call_index(g, work_call(r->w, r->chunk))
                        : transfer_call(p, g->role, r->k, r->edge) - 1;
         vec_push(g->arena, g->turn, ((Turn){ call, r->micro, r->pair }));
     }
@@ -307,7 +319,7 @@ static int same_spot(const Spot *a, const Spot *b)
 static void fill_call(Pipe *p, Spot at)
 {
     int s = p->s->rank[at.chunk];
-    int call = call_index(p->part[s].g, ROWwork, at.w, at.chunk, 0) + 1;
+    int call = call_index(p->part[s].g, work_call(at.w, at.chunk)) + 1;
 
     for (size_t i = 0; i < vec_len(p->cross); i++) {
         const Crossing *x = &p->cross[i];

@@ -12,9 +12,9 @@
  *
  * So is a sum of several that an accumulator takes.
  *
- * From here on every node is rounded to its dtype wherever it is made: what later
- * passes keep, make again or fuse changes no value but by the order of a sum,
- * which follows from what its kernel reads. */
+ * From here on every node is rounded to its dtype wherever it is made: what
+ * later passes keep, make again or fuse changes no value but by the order of a
+ * sum, which follows from what its kernel reads. */
 #include <string.h>
 
 #include "passes.h"

@@ -41,12 +41,10 @@ void poison_step(const Rank *r, const Bound *b)
         const Buf *t = s->buf[i] < 0 ? NULL : &r->role->buf[s->buf[i]];
         if (!t || is_read(r, b, i))
             continue;
-        int real = dtypes[t->dt].kind == 'f';
-        if (t->cls == Bscratch)
-            memset(b->buf[i], NOTNUMBER, (size_t)t->bytes);
-        else if (s->flow[i].make && s->flow[i].bytes <= t->bytes)
-            memset(b->buf[i], real ? NOTNUMBER : HUGE_INDEX,
-                   (size_t)s->flow[i].bytes);
+        /* a value is as large as its buffer (ir/flowtype.c) */
+        int real = t->cls == Bscratch || dtypes[t->dt].kind == 'f';
+        if (t->cls == Bscratch || s->flow[i].make)
+            memset(b->buf[i], real ? NOTNUMBER : HUGE_INDEX, (size_t)t->bytes);
     }
 }
 

@@ -24,7 +24,6 @@ enum {
     NOTREADY = 600,
     SPINS = 2000,
     PAUSE = 20000,
-    ONE = 0x3f800000,
     MAXNODES = 64 << 10
 }; /* of one graph */
 
@@ -482,6 +481,20 @@ int64_t gpu_ran(const Gpu *x, int prog, Ran *out)
 
 /* ---- interface ----------------------------------------------------------- */
 
+/* Words of a number of the scalar's type: its copy reads all of it. */
+static void set_hold(const Gpu *x)
+{
+    int i = scalar_named(x->role, "hold");
+    uint32_t word[2] = { 0, 0 };
+
+    if (i >= 0)
+        elem_set(x->role->in[i].dt, word, 0, x->held);
+    for (int k = 0; k < 2; k++)
+        gpu_ok(dl.cuMemsetD32Async(x->hold + 4 * (uint64_t)k, word[k], 1,
+                                   x->stream),
+               "a flag");
+}
+
 int gpu_run(Gpu *x, int prog, const Block *b, const Feed *feed, double *spent,
             int late)
 {
@@ -512,8 +525,7 @@ int gpu_run(Gpu *x, int prog, const Block *b, const Feed *feed, double *spent,
     x->step = g->at[slot];
     fault_launching(x, before ? before : g, before ? before->at[old] : x->step);
     if (!before)
-        gpu_ok(dl.cuMemsetD32Async(x->hold, x->held ? ONE : 0, 1, x->stream),
-               "a flag");
+        set_hold(x);
     go(x, g, slot);
     fault_launching(NULL, NULL, 0);
     abort_release();

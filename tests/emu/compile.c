@@ -16,25 +16,25 @@
 
 extern const char emu_words[];
 
-enum { MAXARG = 24 };
+enum { MAXARG = 24, DIR = 400, PATH = DIR + 16 };
 
 typedef struct Work {
-    char dir[64];
+    char dir[DIR];
     const char *arg[MAXARG];
     int narg;
     Out *log;
 } Work;
 
-static void path_of(const Work *w, const char *name, char to[128])
+static void path_of(const Work *w, const char *name, char to[PATH])
 {
-    snprintf(to, 128, "%s/%s", w->dir, name);
+    snprintf(to, PATH, "%s/%s", w->dir, name);
 }
 
 /* ---- files --------------------------------------------------------------- */
 
 static int write_file(const Work *w, const char *name, const char *const *text)
 {
-    char path[128];
+    char path[PATH];
 
     path_of(w, name, path);
     FILE *f = fopen(path, "w");
@@ -47,7 +47,7 @@ static int write_file(const Work *w, const char *name, const char *const *text)
 
 static char *read_file(const Work *w, const char *name, size_t *n)
 {
-    char path[128];
+    char path[PATH];
     struct stat st;
 
     path_of(w, name, path);
@@ -66,7 +66,7 @@ static void remove_all(const Work *w)
 {
     static const char *const name[] = { "in.cc", "flat.cc", "out.cc", "out.so",
                                         "log" };
-    char path[128];
+    char path[PATH];
 
     for (size_t i = 0; i < sizeof name / sizeof *name; i++) {
         path_of(w, name[i], path);
@@ -81,7 +81,7 @@ static void remove_all(const Work *w)
  * the process may be large. */
 static int spawn(Work *w)
 {
-    char path[128];
+    char path[PATH];
     posix_spawn_file_actions_t acts;
     pid_t pid = 0;
     int status = -1;
@@ -209,8 +209,12 @@ int emu_compile(const char *src, const char *const *options, int noptions,
             out_put(&said, "error: unrecognized option %s\n", options[i]);
             ok = 0;
         }
-    snprintf(w.dir, sizeof w.dir, "%.40s/emu.XXXXXX", dir ? dir : "/tmp");
-    if (ok && mkdtemp(w.dir)) {
+    snprintf(w.dir, DIR, "%.380s/emu.XXXXXX", dir ? dir : "/tmp");
+    if (ok && !mkdtemp(w.dir)) {
+        out_put(&said, "error: no folder %s: %s\n", w.dir, strerror(errno));
+        ok = 0;
+    }
+    if (ok) {
         *image = build(&w, src, size);
         if (getenv("EMU_KEEP"))
             fprintf(stderr, "emu: texts are in %s\n", w.dir);

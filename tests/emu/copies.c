@@ -14,21 +14,20 @@
 
 enum { CHUNK = 16 };
 
-typedef struct Proxy { /* of a block */
-    unsigned clock;
-    unsigned fence[MAXTHREAD];       /* when each thread fenced last */
+typedef struct Proxy {         /* of a block */
+    unsigned clock, start;     /* what was written before is another block's */
+    unsigned fence[MAXTHREAD]; /* when each thread fenced last */
     unsigned wrote[WINDOW / CHUNK];  /* when a piece was written; 0: not */
     uint16_t writer[WINDOW / CHUNK]; /* and by which thread */
 } Proxy;
 
 void proxy_start(Block *b)
 {
-    if (!b->proxy)
-        b->proxy = malloc(sizeof *b->proxy);
-    Proxy *p = b->proxy;
-    p->clock = 0;
-    memset(p->fence, 0, sizeof p->fence);
-    memset(p->wrote, 0, sizeof p->wrote);
+    if (!b->proxy || b->proxy->clock > 1u << 31) {
+        free(b->proxy);
+        b->proxy = calloc(1, sizeof *b->proxy);
+    }
+    b->proxy->start = b->proxy->clock;
 }
 
 void proxy_wrote(Thread *t, uint32_t at, size_t n)
@@ -62,7 +61,8 @@ void proxy_reads(const Block *b, uint32_t at, size_t n, unsigned fence,
 
     memcpy(to, b->shared + at, n);
     for (size_t k = at / CHUNK; k <= (at + n - 1) / CHUNK; k++)
-        if (p->wrote[k] > fence && p->wrote[k] > p->fence[p->writer[k]])
+        if (p->wrote[k] > p->start && p->wrote[k] > fence &&
+            p->wrote[k] > p->fence[p->writer[k]])
             memset(to + k * CHUNK - at, 0xff, CHUNK);
 }
 

@@ -30,6 +30,8 @@ static void *place_of(Slot *s)
             fail(EINVALIDVALUE, "more than 227 KiB of shared memory");
         s->at = at;
         s->launch = machine.launch;
+        for (int r = 0; r < machine.nblock; r++) /* later ones: start_block */
+            memset(machine.block[r]->shared + at, 0xff, s->size);
     }
     return machine.now->b->shared + s->at;
 }
@@ -112,10 +114,12 @@ static int start_block(Block *b, Place at, unsigned rank, Thread *thread)
     b->nthread = b->alive =
         (int)(machine.dims[0] * machine.dims[1] * machine.dims[2]);
     memset(b->bar, 0, sizeof b->bar);
+    b->met = 0;
     b->shared = take_shared(rank);
     if (!b->shared)
         return 0;
-    memset(b->shared + RESERVED, 0xff, DYNAMIC - RESERVED + dynamic_room());
+    memset(b->shared + RESERVED, 0xff, machine.placed);
+    memset(b->shared + DYNAMIC, 0xff, dynamic_room());
     start_warps(b);
     b->registers = REGISTERS - b->nthread * b->thread->registers;
     proxy_start(b);

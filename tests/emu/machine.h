@@ -208,6 +208,7 @@ struct Warp {
     Thread *thread; /* the first */
     int n;
     unsigned over; /* lanes that have ended */
+    int meetings;  /* that someone waits in */
     Meet meet[WARP];
 };
 
@@ -224,6 +225,7 @@ typedef struct Block {
     int nthread, alive;
     Warp warp[MAXTHREAD / WARP];
     Bar bar[NBAR];
+    int met;                        /* has used one */
     int registers;                  /* that no thread has */
     struct Wg *wg[MAXTHREAD / 128]; /* wgmma.c */
     struct Proxy *proxy;            /* copies.c */

@@ -28,6 +28,7 @@ static Meet *meet_of(Warp *w, unsigned mask)
             unused = unused ? unused : m;
     }
     *unused = (Meet){ .mask = mask };
+    w->meetings++;
     return unused;
 }
 
@@ -41,6 +42,7 @@ static void close_meet(Warp *w, Meet *m)
     if (m->all)
         m->all(w, m->arrived, m->insn);
     m->mask = 0;
+    w->meetings--;
     for (int k = 0; k < w->n; k++)
         if (m->arrived >> k & 1)
             w->thread[k].met = 1;
@@ -210,6 +212,7 @@ static Bar *join_bar(Frame *f, const Insn *i)
              bar->expected, n);
     bar->expected = n;
     bar->arrived++;
+    b->met = 1;
     return bar;
 }
 
@@ -272,10 +275,10 @@ void meet_over(Thread *t)
     Warp *w = t->w;
 
     w->over |= 1u << t->lane;
-    for (int i = 0; i < WARP; i++)
+    for (int i = 0; i < WARP && w->meetings; i++)
         if (w->meet[i].mask && w->meet[i].arrived && all_here(w, &w->meet[i]))
             close_meet(w, &w->meet[i]);
-    for (int i = 0; i < NBAR; i++)
+    for (int i = 0; i < NBAR && t->b->met; i++)
         if (bar_full(&t->b->bar[i], t->b->alive))
             close_bar(&t->b->bar[i]);
     if (t->cluster_arrived && machine.cluster.round == t->cluster_round)

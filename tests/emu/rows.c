@@ -25,8 +25,11 @@ static Ptx *program_of(Site *s)
 void ptx_run(Site *s, const Arg *arg)
 {
     const Ptx *p = s->program ? s->program : program_of(s);
-    Frame f = { .t = machine.now, .arg = arg, .constraints = s->constraints };
+    Frame f; /* registers are not touched where there are none */
 
+    f.t = machine.now;
+    f.arg = arg;
+    f.constraints = s->constraints;
     memset(f.reg, 0xff, (size_t)p->nreg * sizeof *f.reg);
     for (int k = 0; k < p->n; k++) {
         const Insn *i = &p->insn[k];

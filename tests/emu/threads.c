@@ -184,12 +184,96 @@ static void on_fault(int sig, siginfo_t *s, void *context)
     leave();
 }
 
-/* ---- waiting ------------------------------------------------------------- */
+/* ---- stacks -------------------------------------------------------------- */
 
+static char *stacks; /* one behind the other, a page without access each */
+static int nstack, spare[MAXALL], nspare;
+static int own; /* whose context begins next */
+
+static int take_stacks(int n)
+{
+    if (n > nstack) {
+        threads_free();
+        void *p = mmap(NULL, (size_t)n * STACK, PROT_READ | PROT_WRITE,
+                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (p == MAP_FAILED)
+            return 0;
+        stacks = p;
+        nstack = n;
+        for (int i = 0; i < n; i++)
+            mprotect(stacks + (size_t)i * STACK, 4096, PROT_NONE);
+    }
+    for (nspare = 0; nspare < nstack; nspare++)
+        spare[nspare] = nstack - 1 - nspare;
+    return 1;
+}
+
+void threads_free(void)
+{
+    if (stacks)
+        munmap(stacks, (size_t)nstack * STACK);
+    stacks = NULL;
+    nstack = 0;
+}
+
+/* ---- one after another --------------------------------------------------- */
+
+static void begin(void);
+
+/* Who is next, as the one that runs; null: no one can. */
+static Thread *next_thread(void)
+{
+    int i = machine.alive && !machine.error ? choose(machine.ready) : -1;
+    Thread *t = i < 0 ? NULL : &machine.thread[i];
+
+    machine.now = t;
+    if (t) {
+        machine.k->module->here->thread = t->place;
+        machine.k->module->here->block = t->b->at;
+    }
+    return t;
+}
+
+static void *context_of(Thread *t)
+{
+    if (!t->sp) {
+        own = spare[--nspare];
+        t->sp = new_context(stacks + (size_t)own * STACK, begin);
+    }
+    return t->sp;
+}
+
+/* From t to the next one, until t's turn comes. */
 static void pause_thread(Thread *t)
 {
-    emu_switch(&t->sp, machine.home);
+    Thread *next = next_thread();
+
+    if (next != t)
+        emu_switch(&t->sp, next ? context_of(next) : machine.home);
 }
+
+/* Threads that have not begun run on the stack of one that has ended. */
+static void begin(void)
+{
+    int stack = own;
+    void *never;
+
+    for (;;) {
+        Thread *t = machine.now;
+        machine.k->info->call(machine.params);
+        t->over = 1;
+        t->insn = NULL;
+        set_bit(machine.ready, t->index, 0);
+        thread_over(t);
+        Thread *next = next_thread();
+        if (next && !next->sp)
+            continue;
+        spare[nspare++] = stack;
+        emu_switch(&never, next ? next->sp : machine.home);
+    }
+}
+
+/* ---- waiting ------------------------------------------------------------- */
 
 void wait_on(Thread *t, const void *on)
 {
@@ -211,50 +295,14 @@ void wake(const void *on)
 
 void give_way(Thread *t)
 {
-    if (machine.order > 1 && chance() % 2) { /* for a while only */
-        pause_thread(t);
-        return;
+    if (machine.order < 2 || chance() % 2) { /* else for a moment only */
+        set_bit(machine.ready, t->index, 0);
+        set_bit(machine.idle, t->index, 1);
     }
-    set_bit(machine.ready, t->index, 0);
-    set_bit(machine.idle, t->index, 1);
     pause_thread(t);
 }
 
 /* ---- running ------------------------------------------------------------- */
-
-static void begin(void)
-{
-    Thread *t = machine.now;
-
-    machine.k->info->call(machine.params);
-    t->over = 1;
-    t->insn = NULL;
-    set_bit(machine.ready, t->index, 0);
-    thread_over(t);
-    pause_thread(t);
-    abort();
-}
-
-static void *stacks; /* one behind the other, a page without access each */
-static int nstack;
-
-static int take_stacks(int n)
-{
-    size_t bytes = (size_t)n * STACK;
-
-    if (n <= nstack)
-        return 1;
-    if (stacks)
-        munmap(stacks, (size_t)nstack * STACK);
-    stacks = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
-                  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    nstack = stacks == MAP_FAILED ? 0 : n;
-    if (!nstack)
-        stacks = NULL;
-    for (int i = 0; i < nstack; i++)
-        mprotect((char *)stacks + (size_t)i * STACK, 4096, PROT_NONE);
-    return nstack != 0;
-}
 
 /* All that wait, by what they are in. */
 static void say_deadlock(void)
@@ -273,17 +321,6 @@ static void say_deadlock(void)
         i += n;
     }
     machine.error = ETIMEOUT;
-}
-
-static void step_thread(int i)
-{
-    Thread *t = &machine.thread[i];
-
-    machine.now = t;
-    machine.k->module->here->thread = t->place;
-    machine.k->module->here->block = t->b->at;
-    emu_switch(&machine.home, t->sp);
-    machine.now = NULL;
 }
 
 /* Threads that poll go on when no other can: something that lands may be what
@@ -311,10 +348,11 @@ static void run_all(void)
     if (setjmp(between))
         return;
     while (machine.alive && !machine.error) {
-        int i = choose(machine.ready);
-        if (i >= 0)
-            step_thread(i);
-        else if (copies_land())
+        Thread *t = next_thread();
+        if (t) {
+            emu_switch(&machine.home, context_of(t));
+            machine.now = NULL;
+        } else if (copies_land())
             idle = 0;
         else if (!poll_again(&idle)) {
             say_deadlock();
@@ -326,13 +364,13 @@ static void run_all(void)
 int threads_run(void)
 {
     static char alt[ALTSTACK];
-    stack_t was, own = { .ss_sp = alt, .ss_size = sizeof alt };
+    stack_t was, now = { .ss_sp = alt, .ss_size = sizeof alt };
     struct sigaction old[3],
         act = { .sa_sigaction = on_fault,
                 .sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER };
     static const int sig[3] = { SIGSEGV, SIGBUS, SIGFPE };
 
-    sigaltstack(&own, &was);
+    sigaltstack(&now, &was);
     for (int i = 0; i < 3; i++)
         sigaction(sig[i], &act, &old[i]);
     run_all();
@@ -350,18 +388,7 @@ int threads_start(void)
     memset(machine.idle, 0, sizeof machine.idle);
     machine.alive = machine.nthread;
     machine.at = machine.order == 1 ? machine.nthread - 1 : 0;
-    for (int i = 0; i < machine.nthread; i++) {
-        machine.thread[i].sp =
-            new_context((char *)stacks + (size_t)i * STACK, begin);
+    for (int i = 0; i < machine.nthread; i++)
         set_bit(machine.ready, i, 1);
-    }
     return 1;
-}
-
-void threads_free(void)
-{
-    if (stacks)
-        munmap(stacks, (size_t)nstack * STACK);
-    stacks = NULL;
-    nstack = 0;
 }

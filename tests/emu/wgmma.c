@@ -119,6 +119,7 @@ typedef struct Wg {
     Block *b;
     Thread *thread;
     unsigned first, next; /* numbers of the oldest and of the next product */
+    int used;
     Mma *open[MAXOPEN];
     Lane lane[GROUP];
 } Wg;
@@ -136,6 +137,7 @@ static Wg *group_of(Frame *f, int *lane)
     if ((k + 1) * GROUP > t->b->nthread)
         fail(EFAILED, "a warpgroup of less than 128 threads");
     *lane = t->id % GROUP;
+    t->b->wg[k]->used = 1;
     return t->b->wg[k];
 }
 
@@ -154,7 +156,9 @@ void wgmma_start(Block *b)
         g->b = b;
         g->thread = b->thread + k * GROUP;
         g->first = g->next = 0;
-        memset(g->lane, 0, sizeof g->lane);
+        if (g->used)
+            memset(g->lane, 0, sizeof g->lane);
+        g->used = 0;
     }
 }
 

@@ -11,7 +11,7 @@ static uint64_t next(Mutant *m)
     return m->seed >> 33;
 }
 
-static int below(Mutant *m, int n)
+int below(Mutant *m, int n)
 {
     return n > 0 ? (int)(next(m) % (uint64_t)n) : 0;
 }

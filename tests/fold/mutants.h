@@ -17,4 +17,15 @@ typedef struct MutantKind {
 } MutantKind;
 extern const MutantKind mutantkinds[]; /* ends with a null name */
 
+int below(Mutant *m, int n); /* a random number in [0, n) */
+
+/* fields.c: kinds 0 .. n-1 are the rows of mutantkinds, then each field and
+ * each list of a plan, changed in each way. */
+int mutant_kinds(void);
+const char *mutant_kind(Arena *a, int k);
+int mutant_damage(Mutant *m, int k);
+/* "buf dies = 9", "frame bytes + 256": that field of some record; "gemm 2 = 9":
+ * that integer of some step of the kind. */
+int mutant_set(Mutant *m, const char *what);
+
 #endif

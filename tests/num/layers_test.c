@@ -1,8 +1,8 @@
 /* layers_test: the layers that are written in the language, in fp64, against
  * their formulas in plain loops: rotary embeddings with YaRN's defaults and
  * what is given, norms with small numbers, so that eps matters, masks, labels
- * without loss, gradients of ties. tests/models/layers.lua keeps what each makes
- * in a state. */
+ * without loss, gradients of ties. tests/models/layers.lua keeps what each
+ * makes in a state. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>

@@ -75,14 +75,29 @@ static void judge(Exam *e)
     }
 }
 
+/* Does a model round to bf16 itself? */
+static int rounds(const Graph *g)
+{
+    int yes = 0;
+
+    for (size_t i = 0; i < vec_len(g->node); i++) {
+        const Node *n = g->node[i];
+        yes |=
+            (n->op == Ocast && n->dt == Dbf16) || (n->body && rounds(n->body));
+    }
+    return yes;
+}
+
 /* What a check's step should give. */
 static Want *want_of(Exam *e, Check c)
 {
     Trace t = traced(e->file, c);
 
-    if (c == CKbf16)
+    int fp32 = strstr(checktab[c].keys, "precision=fp32") != NULL;
+
+    if (strstr(checktab[c].keys, "precision=bf16") || (fp32 && rounds(t.g)))
         return want_new(forever, t.g, NOISE16, SLACK16);
-    if (c == CKfp32)
+    if (fp32)
         return want_new(forever, t.g, NOISE32, SLACK);
     for (size_t i = 0; i < vec_len(e->want); i++)
         if (e->want[i]->ref->micro == micro_of(t.g))
@@ -135,13 +150,6 @@ static Plan *plan_apart(Exam *e, Check c)
 
 /* ---- running ------------------------------------------------------------- */
 
-/* The GPU's step, where a device that computes stands in for it: none yet. */
-static void run_cuda(Exam *e, Check c)
-{
-    (void)e;
-    (void)c;
-}
-
 static double **results(const Want *w, Exec *x)
 {
     double **v = alloc(forever, (vec_len(w->v) + 1) * sizeof *v);
@@ -151,7 +159,20 @@ static double **results(const Want *w, Exec *x)
     return v;
 }
 
-static void run_host(Exam *e, Check c)
+static int on_gpu(Check c)
+{
+    return strstr(checktab[c].keys, "target=cuda") != NULL;
+}
+
+/* Where there is no GPU, a plan for one is all. */
+static int runs(Check c)
+{
+    How how = checktab[c].how;
+
+    return (how == NUMBERS || how == BITS) && (!on_gpu(c) || gpu_count());
+}
+
+static void run(Exam *e, Check c)
 {
     Outcome *o = &e->r->o[c];
     Want *w = want_of(e, c);
@@ -182,20 +203,15 @@ static void run_all(Exam *e)
             continue;
         e->r->now = (Check)c;
         e->plan[c] = plan_apart(e, (Check)c);
-        How how = checktab[c].how;
-        if (e->plan[c] && e->want && (how == NUMBERS || how == BITS))
+        if (e->plan[c] && e->want && runs((Check)c) && !on_gpu((Check)c))
             all[n++] = e->plan[c];
     }
     if (n)
         share_kernels(all, n);
     for (int c = CKhost; c < NCHECK; c++) {
         e->r->now = (Check)c;
-        if (!e->plan[c] || !e->want)
-            continue;
-        if (strstr(checktab[c].keys, "target=cuda"))
-            run_cuda(e, (Check)c);
-        else if (checktab[c].how != STAGES)
-            run_host(e, (Check)c);
+        if (e->plan[c] && e->want && runs((Check)c))
+            run(e, (Check)c);
     }
 }
 

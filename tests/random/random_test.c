@@ -2,7 +2,7 @@
  * shares no code with the compiler (ref.h), each check of checks.def. Models
  * that once failed are kept in tests/random/kept and tried first.
  *
- *     random_test [--seeds 1-300] [--program FILE] [--only CHECK|all]
+ *     random_test [--seeds 1-300] [--program FILE] [--only CHECK,...|all]
  *                 [--jobs N]      processes at a time
  *                 [--keep DIR]    smaller models that fail alike go there
  *                 [--show SEED]   the model of a seed
@@ -73,14 +73,22 @@ static void add_kept(Session *s)
         add_file(s, strf(forever, "%s/%s", keptdir, v[i]->d_name));
 }
 
-static unsigned check_bits(const char *name)
+/* Of names with commas between them, and what those need. */
+static unsigned check_bits(const char *names)
 {
-    if (!strcmp(name, "all"))
-        return ALLCHECKS;
-    for (int c = 0; c < NCHECK; c++)
-        if (!strcmp(checktab[c].name, name))
-            return 1u << c | 1u << CKreference | 1u << CKhost;
-    err(NULL, "there is no check '%s'", name);
+    unsigned bits = 1u << CKreference | 1u << CKhost;
+
+    for (const char *s = names; *s; s += *s == ',') {
+        const char *name = strf(forever, "%.*s", (int)strcspn(s, ","), s);
+        int c = 0;
+        while (c < NCHECK && strcmp(checktab[c].name, name))
+            c++;
+        if (c == NCHECK && strcmp(name, "all"))
+            err(NULL, "there is no check '%s'", name);
+        bits |= c == NCHECK ? (unsigned)ALLCHECKS : 1u << c;
+        s += strcspn(s, ",");
+    }
+    return bits;
 }
 
 static void arguments(Session *s, int argc, char **argv)

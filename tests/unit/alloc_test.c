@@ -385,7 +385,7 @@ static void add_accums(Graph *g, Region reg, int n, Node **from, Node ***seen)
         x->s = intern(below(4) ? "add" : below(2) ? "max" : "last");
         if (i == 0 && reg == REGbody) {
             x->name = intern("grad.w");
-            x->of = "w";
+            x->of = intern("w");
         }
         vec_push(forever, *seen, x);
     }
@@ -413,11 +413,13 @@ static void add_sinks(Graph *g, Node **state, Node **seen)
     Node *value = pick_from(seen);
     while (is_persistent(value))
         value = pick_from(seen);
-    sized(g, Ooutput, REGpost, 0, 1, &value)->s = intern("y");
+    Node *y = sized(g, Ooutput, REGpost, 0, 1, &value);
+    y->s = intern("y");
+    y->dim[0] = value->dim[0];
     value = pick_from(seen);
     Node *r = sized(g, Oresult, REGpost, 0, 1, &value);
     r->s = intern("loss");
-    r->dim[0] = value->dim[0];
+    r->nd = 0;
 }
 
 static Graph *random_graph(int size)

@@ -103,7 +103,7 @@ static int call_of(Graph *g, Call c)
     for (size_t i = 0; i < vec_len(g->call); i++) {
         const Call *x = &g->call[i];
         if (x->k == c.k && x->w == c.w && x->chunk == c.chunk &&
-            (c.k == ROWwork || x->other == c.other))
+            (c.k == ROWwork || (x->to == c.to && x->other == c.other)))
             return (int)i + 1;
     }
     vec_push(forever, g->call, c);
@@ -127,7 +127,7 @@ static void add_accum(Maker *k, int call, Node *from)
 static void add_work(Maker *k, int w, int c)
 {
     Node **from = NULL, **mine = *kept(k, w, c);
-    int call = call_of(k->g, (Call){ ROWwork, (Job)w, c, 0 });
+    int call = call_of(k->g, (Call){ ROWwork, (Job)w, c, WF, 0 });
 
     for (size_t i = 0; i < vec_len(k->pre); i++)
         if (!below(2))
@@ -164,12 +164,12 @@ static void add_transfers(Maker *k, int role, int receive)
         int from = s->rank[e.a], to = s->rank[e.b];
         if ((receive ? to : from) != role)
             continue;
-        Call c = { receive ? ROWrecv : ROWsend, e.from, e.a, e.b };
+        Call c = { receive ? ROWrecv : ROWsend, e.from, e.a, e.to, e.b };
         Node **v = *kept(k, e.from, e.a), *in = receive ? NULL : pick(v);
         if (!receive) {
-            in =
-                sized(k->g, Oexp, REGbody,
-                      call_of(k->g, (Call){ ROWwork, e.from, e.a, 0 }), 1, &in);
+            in = sized(k->g, Oexp, REGbody,
+                       call_of(k->g, (Call){ ROWwork, e.from, e.a, WF, 0 }), 1,
+                       &in);
             in->dim[0] = dim_no(k->g, (int)i % 4);
         }
         Node *x = sized(k->g, receive ? Orecv : Osend, REGbody,
@@ -190,10 +190,10 @@ static void add_turns(Maker *k, int role)
     const PipeRow *row = k->m->row[role];
 
     for (size_t i = 0; i < vec_len(row); i++) {
-        Call c = { row[i].k, row[i].w, row[i].chunk, 0 };
+        Call c = { row[i].k, row[i].w, row[i].chunk, WF, 0 };
         if (c.k != ROWwork) {
             const Handoff *e = &k->m->edge[row[i].edge];
-            c = (Call){ c.k, e->from, e->a, e->b };
+            c = (Call){ c.k, e->from, e->a, e->to, e->b };
         }
         vec_push(forever, k->g->turn,
                  ((Turn){ call_of(k->g, c) - 1, row[i].micro, row[i].pair }));

@@ -1,15 +1,13 @@
 #!/bin/sh
 # gpu: what is around the kernels of a run on GPUs, on machines without one. The
-# GPU is fakegpu.c's: it computes nothing, and gives results that tell which run
-# they are of. Which target `run` takes, when results are read, what becomes of
+# GPU is that of tests/fake, idle: it computes nothing, and gives results that
+# tell which run they are of. Which target `run` takes, when results are read, what becomes of
 # steps without an update, and each error: one line, its exit status.
 cd "$(dirname "$0")/../.." || exit 2
 : "${PLEAT:=$PWD/build/pleat}"
 dir=$PWD/build/tests/fakegpu
-rm -rf "$dir" && mkdir -p "$dir/lib" || exit 2
-for lib in libcuda.so.1 libnvrtc.so.13 libcublasLt.so.13 libnccl.so.2; do
-    ln -s "$(dirname "$PLEAT")/tests/unit/fakegpu.so" "$dir/lib/$lib" || exit 2
-done
+. tests/fake/libs
+rm -rf "$dir" && fake_libs "$dir/lib" || exit 2
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 export OMPI_MCA_rmaps_base_oversubscribe=1 XDG_CACHE_HOME="$dir/cache"
 small="axes.batch=2 axes.seq=16 train.batch=4 train.log_every=1"
@@ -28,7 +26,7 @@ result() {
 gpu() {
     settings=$1
     shift
-    FAKE_GPU=$settings LD_LIBRARY_PATH=$dir/lib timeout 60 "$@" \
+    FAKE_GPU="idle=1 $settings" LD_LIBRARY_PATH=$dir/lib timeout 60 "$@" \
         >"$dir/log" 2>"$dir/err"
 }
 

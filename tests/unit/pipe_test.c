@@ -173,9 +173,9 @@ static void swapped(void)
     Program *g = &p->role[0].prog[1];
     int send = 0, recv = 0;
 
-    while (strcmp(g->phase[g->turn[send].phase].name, "send.F0.1"))
+    while (strcmp(g->phase[g->turn[send].phase].name, "send.F0.F1"))
         send++;
-    while (strcmp(g->phase[g->turn[recv].phase].name, "recv.B1.0"))
+    while (strcmp(g->phase[g->turn[recv].phase].name, "recv.B1.B0"))
         recv++;
     Turn t = g->turn[send];
     g->turn[send] = g->turn[recv];
@@ -193,8 +193,8 @@ static void test_deadlock_is_an_error(void **state)
     (void)state;
     assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 1);
     assert_non_null(strstr(said, "2 of 2 pipeline stages wait for each other"));
-    assert_non_null(strstr(said, "stage 0 stands at recv recv.B1.0"));
-    assert_non_null(strstr(said, "stage 1 stands at recv recv.F0.1"));
+    assert_non_null(strstr(said, "stage 0 stands at recv recv.B1.B0"));
+    assert_non_null(strstr(said, "stage 1 stands at recv recv.F0.F1"));
     assert_non_null(strstr(said, "pipe.lua:"));
 }
 

@@ -173,18 +173,18 @@ static void calls(Make *k)
         phase(k, "F0", 0);
         kernel(k, STEP(k, Skernel, "k_b0", "rrrb", D, IN, X, G));
         phase(k, "B0", 0);
-        transfer(k, Ssend, "send.F0.1", H, 1);
-        transfer(k, Srecv, "recv.B1.0", D, 2);
-        transfer(k, Swait, "wait.F0.1", H, 1);
+        transfer(k, Ssend, "send.F0.F1", H, 1);
+        transfer(k, Srecv, "recv.B1.B0", D, 2);
+        transfer(k, Swait, "wait.F0.F1", H, 1);
         return;
     }
     kernel(k, STEP(k, Skernel, "k_f1", "rrrrwb", H, W, IN, MICRO, E, LOSS));
     phase(k, "F1", 0);
     kernel(k, STEP(k, Skernel, "k_b1", "rrrbw", H, E, W, G, D));
     phase(k, "B1", 0);
-    transfer(k, Srecv, "recv.F0.1", H, 1);
-    transfer(k, Ssend, "send.B1.0", D, 2);
-    transfer(k, Swait, "wait.B1.0", D, 2);
+    transfer(k, Srecv, "recv.F0.F1", H, 1);
+    transfer(k, Ssend, "send.B1.B0", D, 2);
+    transfer(k, Swait, "wait.B1.B0", D, 2);
 }
 
 static void post(Make *k)
@@ -248,9 +248,9 @@ static void table(Make *k)
     for (size_t i = 0; i < vec_len(v); i++) {
         char *name = strf(forever, "%c%d", jobnames[v[i].w], v[i].chunk);
         if (v[i].k != ROWwork)
-            name = strf(forever, "%s%c%d.%d", what[v[i].k],
+            name = strf(forever, "%s%c%d.%c%d", what[v[i].k],
                         jobnames[edges[v[i].edge].from], edges[v[i].edge].a,
-                        edges[v[i].edge].b);
+                        jobnames[edges[v[i].edge].to], edges[v[i].edge].b);
         vec_push(forever, t, ((Turn){ phase_at(k->g, name), v[i].micro, 0 }));
     }
     k->g->turn = t;

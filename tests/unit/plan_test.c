@@ -136,10 +136,10 @@ static Plan *plan_of(Arena *a, int n)
         .hf = "model.{i}.w",
         .param = "layers.0.w",
         .nfix = 1,
-        .fixaxis = { "expert" },
+        .fixaxis = { "ffn" },
         .fixat = { -1 },
         .nd = 1,
-        .dim = { { 2, { { "hidden", 64, 0, 64 }, { NULL, 2, 1, 1 } } } }
+        .dim = { { 2, { { "hidden", 64, 0, 64 }, { NULL, 1, 0, 1 } } } }
     };
 
     for (int i = 0; i < n; i++)
@@ -248,8 +248,8 @@ static Turn *stage_turns(Arena *a, int role, int *n)
 
 static Role stage(Arena *a, int role)
 {
-    static const char *const calls[][2] = { { "send.F0.1", "wait.F0.1" },
-                                            { "recv.F0.1", "last" } };
+    static const char *const calls[][2] = { { "send.F0.F1", "wait.F0.F1" },
+                                            { "recv.F0.F1", "last" } };
     static const int of[] = { 0, 1, 0 };
     Made m = { .arena = a };
     Program *g = alloc(a, sizeof *g);
@@ -290,6 +290,7 @@ static Plan *staged_plan(Arena *a)
     int64_t size[NMESH] = { [Mtp] = 2, [Mpp] = 2 };
 
     p->mesh = mesh_new(a, 4, size, "tp-cp-dp-pp", NULL);
+    p->nhf = 0;
     p->nrole = 2;
     p->role = alloc(a, 2 * sizeof *p->role);
     for (int i = 0; i < 2; i++)
@@ -407,8 +408,9 @@ static void time_of_stages(void **state)
     p->role[0].prog->step[3].iv[3].c = 8;
     t = plan_time(a, p, "step");
     assert_non_null(t.stuck);
-    assert_string_equal(t.stuck, "stage 0 in wait 'y' of wait.F0.1, stage 1 in "
-                                 "recv 'y' of recv.F0.1");
+    assert_string_equal(t.stuck,
+                        "stage 0 in wait 'y' of wait.F0.F1, stage 1 in "
+                        "recv 'y' of recv.F0.F1");
     arena_free(a);
 }
 
@@ -482,12 +484,12 @@ static const struct { const char *was, *is, *said; } lies[] = {
     { "phase post 3 3 1", "phase post 2 4 1", "does not follow" },
     { "phase post 3 3 1", "phase post 3 4 1", "6 steps and phases for 7" },
     { "phase body 0 3 4", "phase body 0 3 -1", "does not follow" },
-    { "( hidden 64 0+32*a0 32 )", "( hidden 64 1+32*a0 32 )", "pieces beyond" },
-    { "( hidden 64 0+32*a0 32 )", "( hidden 99 0+32*a0 33 )", "larger than" },
-    { "tensor layers.1.w", "tensor layers.0.w", "two tensors" },
+    { "( hidden 64 0+32*a0 32 )", "( hidden 64 1+32*a0 32 )", "other pieces" },
+    { "( hidden 64 0+32*a0 32 )", "( hidden 99 0+32*a0 33 )", "all of axis" },
+    { "tensor layers.1.w", "tensor layers.0.w", "name of another" },
     { "out loss f32 8", "out loss f32 9", "does not exist" },
     { "out loss f32 8", "out loss f64 8", "larger than its buffer" },
-    { "hidden 64 0 64", "hidden 64 1 64", "goes beyond axis" },
+    { "hidden 64 0 64", "hidden 64 1 64", "beyond an axis" },
     { "kernel k_silu 30", "kernel k_silu 9999999999", "length is 9999999999" },
     { "kernel k_silu 30", "kernel k_silu 29", "m.plan:" },
     { "role arena 14592", "role arena 14338", "lie in the arena" },
@@ -503,7 +505,7 @@ static const struct { const char *was, *is, *said; } lies[] = {
 /* clang-format off */
 static const struct { const char *was, *is, *said; } stage_lies[] = {
     { "phase B0 2 1 0", "phase B0 2 1 1", "apart from the others" },
-    { "phase send.F0.1 3 1 0", "phase send.F0.1 3 1 1", "apart from" },
+    { "phase send.F0.F1 3 1 0", "phase send.F0.F1 3 1 1", "apart from" },
     { "phase pre 0 1 1", "phase pre 0 1 2", "3 micro-batches, its phase 'pre'" },
     { "turn 1 3 ", "turn 1 ", "each call for each micro-batch" },
     { "turn 1 3 ", "turn 1 1 ", "has no row" },
@@ -609,17 +611,17 @@ static const struct {
     { 0, 0, 0, 1023, "larger than its buffer" },
     { 5, 0, 0, 1029, NULL },
     { 5, 0, 0, 1028, "larger than its buffer" },
-    { 0, 0, 1, 1024, "part of no bucket" },
-    { 0, 512, 1, 512, NULL },
-    { 0, 511, 1, 1024, "goes beyond its bucket" },
-    { 100, 562, 1, 562, NULL },
-    { 100, 561, 1, 1024, "goes beyond its bucket" },
-    { 100, 600, 1, 599, "larger than its buffer" },
-    { 3000, 2050, 1, 1974, NULL },
-    { 3000, 2050, 1, 1973, "larger than its buffer" },
+    { 0, 0, 2, 1024, "part of no bucket" },
+    { 0, 512, 2, 512, NULL },
+    { 0, 511, 2, 1024, "goes beyond its bucket" },
+    { 100, 562, 2, 562, NULL },
+    { 100, 561, 2, 1024, "goes beyond its bucket" },
+    { 100, 600, 2, 599, "larger than its buffer" },
+    { 3000, 2050, 2, 1974, NULL },
+    { 3000, 2050, 2, 1973, "larger than its buffer" },
     { -1, 0, 0, 1024, "part of no bucket" },
-    { 0, -5, 1, 1024, "part of no bucket" },
-    { INT64_MAX, INT64_MAX, 1, 1024, "goes beyond its bucket" },
+    { 0, -5, 2, 1024, "part of no bucket" },
+    { INT64_MAX, INT64_MAX, 2, 1024, "goes beyond its bucket" },
     { 0, 512, 4, 512, "part of no bucket" },
     /* clang-format on */
 };
@@ -756,6 +758,7 @@ static void overlaps_found(void **state)
     for (int i = 0; i < rounds; i++) {
         Arena *a = arena_new();
         Plan *p = plan_of(a, 2);
+        p->nhf = 0;
         Role *r = p->role;
         Buf buf[6];
         Program prog[2] = { *r->prog, *r->prog };

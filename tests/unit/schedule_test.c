@@ -452,7 +452,8 @@ static Plan *bare_plan(Arena *a, const Schedule *s)
         step->name = intern("step");
         for (size_t i = 0; i < vec_len(row[r]); i++) {
             const PipeRow *w = &row[r][i];
-            Call c = { w->k, w->w, w->chunk, w->edge < 0 ? 0 : e[w->edge].b };
+            Call c = { w->k, w->w, w->chunk, w->edge < 0 ? WF : e[w->edge].to,
+                       w->edge < 0 ? 0 : e[w->edge].b };
             const char *name = intern(call_name(a, &c));
             Turn t = { phase_named(step, name), w->micro, w->pair };
             vec_push(a, step->turn, t);

@@ -90,7 +90,7 @@ static const char everything[] =
     "}\n";
 
 /* parse(print(g)) prints the same bytes, with and without places. */
-static void law(const Graph *g)
+static void lawful(const Graph *g)
 {
     Arena *a = arena_new();
 
@@ -111,7 +111,7 @@ static void comes_back(void **state)
 
     if (!g)
         fail_msg("%s", message);
-    law(g);
+    lawful(g);
     assert_int_equal(g->level, LOCAL);
     assert_string_equal(opts_str(g->opts, "name"), "a \\ b");
     assert_ptr_equal(g_axis(g, "key")->root, g_axis(g, "seq"));
@@ -293,7 +293,7 @@ static void folds(void **state)
 
     if (!g)
         fail_msg("%s", message);
-    law(g);
+    lawful(g);
     assert_string_equal(graph_print(a, g, PRINTfold),
                         "graph g step logical {\n"
                         "  axis t   4\n"
@@ -370,7 +370,7 @@ static void hostile_texts(void **state)
         Graph *g = try_parse(a, s, m);
         if (g) {
             taken++;
-            law(g);
+            lawful(g);
         }
         arena_free(a);
     }

@@ -1,5 +1,6 @@
-/* fakestubs.c: every function of the GPU libraries that runtime/syms.def names,
- * doing nothing, with success. fakegpu.c has those that must do something. */
+/* stubs.c: every function of the GPU libraries that runtime/syms.def names,
+ * doing nothing, with success. The other files have those that must do
+ * something. */
 #include <stddef.h>
 #include <stdint.h>
 

@@ -1,0 +1,166 @@
+/* hfcheck.c: how parameters map to Hugging Face tensors. A row puts all of one
+ * parameter or state, each of its axes once, into a box of the tensor's
+ * factors; the rows of one tensor fill it, and no two share an element. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "plan.h"
+
+typedef struct HfCheck {
+    Arena *arena;
+    const Plan *p;
+} HfCheck;
+
+static const char *wrong(const HfCheck *x, const HfMap *h, const char *why)
+{
+    return strf(x->arena, "hf '%s' of '%s' %s", h->hf, h->param, why);
+}
+
+/* ---- a row --------------------------------------------------------------- */
+
+static const Tensor *owner(const Plan *p, const char *name)
+{
+    for (int r = 0; r < p->nrole; r++) {
+        int i = role_tensor(&p->role[r], name);
+        const Tensor *t = i < 0 ? NULL : &p->role[r].tensor[i];
+        if (t && (!strcmp(t->kind, "param") || !strcmp(t->kind, "state")))
+            return t;
+    }
+    return NULL;
+}
+
+static const PlanDim *axis_of(const Tensor *t, const char *name)
+{
+    for (int d = 0; d < t->nd; d++)
+        if (!strcmp(t->dim[d].axis, name))
+            return &t->dim[d];
+    return NULL;
+}
+
+static int is_inside(const HfFactor *f)
+{
+    return f->total >= 1 && f->start >= 0 && f->n >= 1 &&
+           f->start <= f->total - f->n;
+}
+
+/* How often a row names an axis. */
+static int named(const HfMap *h, const char *axis)
+{
+    int n = 0;
+    for (int i = 0; i < h->nfix; i++)
+        n += !strcmp(h->fixaxis[i], axis);
+    for (int d = 0; d < h->nd; d++)
+        for (int k = 0; k < h->dim[d].nf; k++)
+            n += h->dim[d].f[k].axis && !strcmp(h->dim[d].f[k].axis, axis);
+    return n;
+}
+
+static const char *factor_wrong(const Tensor *t, const HfFactor *f)
+{
+    const PlanDim *d = f->axis ? axis_of(t, f->axis) : NULL;
+    if (!is_inside(f) && law(Lhf_inside))
+        return "goes beyond an axis";
+    if ((f->axis ? !d || d->n != f->n : f->n != 1) && law(Lhf_factor))
+        return "has a factor that is no axis of it";
+    return NULL;
+}
+
+static const char *row_wrong(const HfCheck *x, const HfMap *h)
+{
+    const Tensor *t = owner(x->p, h->param);
+    const char *why = NULL;
+    if (!t && law(Lhf_param))
+        return wrong(x, h, "is for no parameter or state");
+    for (int d = 0; d < h->nd && !why; d++)
+        for (int k = 0; k < h->dim[d].nf && !why; k++)
+            why = factor_wrong(t, &h->dim[d].f[k]);
+    for (int i = 0; i < h->nfix && !why; i++) {
+        const PlanDim *d = axis_of(t, h->fixaxis[i]);
+        if ((!d || h->fixat[i] < -1 || h->fixat[i] >= d->n) &&
+            law(Lhf_unrolled))
+            why = "unrolls what is no axis of it";
+    }
+    for (int d = 0; d < t->nd && !why; d++)
+        if (named(h, t->dim[d].axis) != 1 && law(Lhf_axis_once))
+            why =
+                strf(x->arena, "does not have axis '%s' once", t->dim[d].axis);
+    return why ? wrong(x, h, why) : NULL;
+}
+
+/* ---- a tensor ------------------------------------------------------------ */
+
+static int64_t volume(const HfMap *h, int whole)
+{
+    int64_t n = 1;
+    for (int d = 0; d < h->nd; d++)
+        for (int k = 0; k < h->dim[d].nf; k++)
+            n = sat_mul(n, whole ? h->dim[d].f[k].total : h->dim[d].f[k].n);
+    return n;
+}
+
+static int same_factors(const HfMap *x, const HfMap *y)
+{
+    if (x->nd != y->nd)
+        return 0;
+    for (int d = 0; d < x->nd; d++) {
+        if (x->dim[d].nf != y->dim[d].nf)
+            return 0;
+        for (int k = 0; k < x->dim[d].nf; k++)
+            if (x->dim[d].f[k].total != y->dim[d].f[k].total)
+                return 0;
+    }
+    return 1;
+}
+
+static int boxes_meet(const HfMap *x, const HfMap *y)
+{
+    for (int d = 0; d < x->nd; d++)
+        for (int k = 0; k < x->dim[d].nf; k++) {
+            const HfFactor *a = &x->dim[d].f[k], *b = &y->dim[d].f[k];
+            if (a->start + a->n <= b->start || b->start + b->n <= a->start)
+                return 0;
+        }
+    return 1;
+}
+
+static int by_tensor(const void *a, const void *b)
+{
+    const HfMap *x = *(HfMap *const *)a, *y = *(HfMap *const *)b;
+    return strcmp(x->hf, y->hf);
+}
+
+/* Rows v[0] .. v[n-1] are those of one tensor. */
+static const char *tensor_wrong(const HfCheck *x, const HfMap **v, int n)
+{
+    int64_t sum = 0;
+    for (int i = 0; i < n; i++) {
+        if (!same_factors(v[i], v[0]) && law(Lhf_alike))
+            return wrong(x, v[i], "has other factors than its other rows");
+        for (int k = 0; k < i; k++)
+            if (boxes_meet(v[i], v[k]) && law(Lhf_apart))
+                return wrong(x, v[i], "shares elements with another");
+        sum = sat_add(sum, volume(v[i], 0));
+    }
+    return sum != volume(v[0], 1) && law(Lhf_full)
+               ? wrong(x, v[0], "does not fill its tensor")
+               : NULL;
+}
+
+const char *hf_wrong(Arena *a, const Plan *p)
+{
+    HfCheck x = { a, p };
+    const HfMap **v = alloc(a, ((size_t)p->nhf + 1) * sizeof *v);
+    const char *why = NULL;
+    for (int i = 0; i < p->nhf && !why; i++) {
+        v[i] = &p->hf[i];
+        why = row_wrong(&x, v[i]);
+    }
+    if (!why)
+        qsort(v, (size_t)p->nhf, sizeof *v, by_tensor);
+    for (int i = 0, n; i < p->nhf && !why; i += n) {
+        for (n = 1; i + n < p->nhf && !by_tensor(&v[i], &v[i + n]);)
+            n++;
+        why = tensor_wrong(&x, v + i, n);
+    }
+    return why;
+}

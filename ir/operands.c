@@ -1,0 +1,343 @@
+/* operands.c: a step's integers against the shapes of what it reads and makes.
+ *
+ *   products     are loops, each with a stride in every operand. Those of the
+ *                step's sizes, strides and flags must be those of the axes of
+ *                its operands, so that none is transposed or another's
+ *   collectives  an axis becomes whole, or is cut, over the group's atoms; the
+ *                blocks are what stands before and behind it
+ *
+ * Kernels are in places.c.
+ *
+ * Each function returns null or what is wrong. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "plan.h"
+
+/* ---- loops --------------------------------------------------------------- */
+
+enum { OPERANDS = 3, MAXLOOP = OPERANDS * MAXD };
+
+typedef struct Loop {
+    int64_t n, stride[OPERANDS];
+} Loop;
+typedef struct Loops {
+    int n;
+    Loop at[MAXLOOP];
+} Loops;
+
+static void add_loop(Loops *v, int64_t n, int64_t a, int64_t b, int64_t c)
+{
+    if (n != 1 && v->n < MAXLOOP)
+        v->at[v->n++] = (Loop){ n, { a, b, c } };
+}
+
+/* Two loops that walk every operand as one would are one. */
+static int merged(Loop *x, const Loop *y)
+{
+    for (int i = 0; i < OPERANDS; i++)
+        if (x->stride[i] != sat_mul(y->n, y->stride[i]))
+            return 0;
+    *x = (Loop){ sat_mul(x->n, y->n), { 0 } };
+    memcpy(x->stride, y->stride, sizeof x->stride);
+    return 1;
+}
+
+static int by_stride(const void *a, const void *b)
+{
+    const Loop *x = a, *y = b;
+    for (int i = 0; i < OPERANDS; i++)
+        if (x->stride[i] != y->stride[i])
+            return x->stride[i] < y->stride[i] ? -1 : 1;
+    return (x->n > y->n) - (x->n < y->n);
+}
+
+static void simplify(Loops *v)
+{
+    for (int i = 0; i < v->n; i++)
+        for (int k = 0; k < v->n; k++)
+            if (i != k && merged(&v->at[i], &v->at[k])) {
+                v->at[k] = v->at[--v->n];
+                i = -1;
+                break;
+            }
+    qsort(v->at, (size_t)v->n, sizeof *v->at, by_stride);
+}
+
+static int same_loops(Loops *x, Loops *y)
+{
+    simplify(x);
+    simplify(y);
+    return x->n == y->n && !memcmp(x->at, y->at, (size_t)x->n * sizeof *x->at);
+}
+
+/* ---- products ------------------------------------------------------------ */
+
+static int64_t iv(const Step *s, int i)
+{
+    return s->iv[i].c;
+}
+
+/* steps.def: dtypes M N K lda ldb ldc ta tb accumulate, then batches. */
+static void gemm_loops(const Step *s, Loops *v)
+{
+    enum { M = 2, N, K, LDA, LDB, LDC, TA, TB, BATCH = 11 };
+    int ta = iv(s, TA) != 0, tb = iv(s, TB) != 0;
+    add_loop(v, iv(s, M), ta ? 1 : iv(s, LDA), 0, iv(s, LDC));
+    add_loop(v, iv(s, N), 0, tb ? iv(s, LDB) : 1, 1);
+    add_loop(v, iv(s, K), ta ? iv(s, LDA) : 1, tb ? 1 : iv(s, LDB), 0);
+    for (int i = BATCH; i + 3 < s->nint; i += 4)
+        add_loop(v, iv(s, i), iv(s, i + 1), iv(s, i + 2), iv(s, i + 3));
+}
+
+/* dtypes E K N ldw tw strideW accumulate capacity. Slots: rows weights rows, or
+ * rows rows weights. */
+static void grouped_loops(const Step *s, Loops *v)
+{
+    enum { E = 2, K, N, LDW, TW, STRIDE, CAP = 9 };
+    int64_t wide = iv(s, TW) ? 1 : iv(s, LDW),
+            deep = iv(s, TW) ? iv(s, LDW) : 1;
+    if (s->kind == Sgmm) {
+        add_loop(v, iv(s, CAP), iv(s, K), 0, iv(s, N));
+        add_loop(v, iv(s, K), 1, wide, 0);
+        add_loop(v, iv(s, N), 0, deep, 1);
+        add_loop(v, iv(s, E), 0, iv(s, STRIDE), 0);
+    } else {
+        add_loop(v, iv(s, CAP), iv(s, K), iv(s, N), 0);
+        add_loop(v, iv(s, K), 1, 0, wide);
+        add_loop(v, iv(s, N), 0, 1, deep);
+        add_loop(v, iv(s, E), 0, 0, iv(s, STRIDE));
+    }
+}
+
+static int64_t stride_of(const ValueShape *x, int dim)
+{
+    int64_t n = 1;
+    for (int d = x->nd - 1; d > dim; d--)
+        n = sat_mul(n, x->dim[d].n);
+    return n;
+}
+
+/* Null, or an axis that has another size in another operand. */
+static const char *axis_loops(const ValueShape *const op[OPERANDS], Loops *v)
+{
+    for (int i = 0; i < OPERANDS; i++)
+        for (int d = 0; d < op[i]->nd; d++) {
+            const ValueDim *a = &op[i]->dim[d];
+            int64_t stride[OPERANDS] = { 0 };
+            int seen = 0;
+            for (int k = 0; k < OPERANDS; k++) {
+                int at = shape_dim(op[k], a->axis);
+                if (at < 0)
+                    continue;
+                if (op[k]->dim[at].n != a->n)
+                    return a->axis;
+                stride[k] = stride_of(op[k], at);
+                seen |= k < i;
+            }
+            if (!seen)
+                add_loop(v, a->n, stride[0], stride[1], stride[2]);
+        }
+    return NULL;
+}
+
+static const char *product_wrong(const PlanCheck *c, const Step *s,
+                                 const ValueShape *const op[OPERANDS])
+{
+    Loops have = { 0 }, want = { 0 };
+    const char *axis = axis_loops(op, &want);
+    if (s->kind == Sgemm)
+        gemm_loops(s, &have);
+    else
+        grouped_loops(s, &have);
+    if ((!axis && same_loops(&have, &want)) || !law(Lproduct_loops))
+        return NULL;
+    return axis ? strf(c->arena, "has operands of other sizes along '%s'", axis)
+                : "has sizes and strides that are not those of its operands";
+}
+
+/* ---- collectives --------------------------------------------------------- */
+
+typedef struct Blocks { /* steps.def */
+    int64_t outer, inner, zig, low;
+} Blocks;
+
+static int64_t product(const ValueShape *x, int from, int to)
+{
+    int64_t n = 1;
+    for (int d = from; d < to; d++)
+        n = sat_mul(n, x->dim[d].n);
+    return n;
+}
+
+/* Atoms of the group that cut an axis in two pieces. */
+static uint32_t piecing(const Mesh *m, const ValueDim *d, uint32_t atoms)
+{
+    return d->zigzag ? d->cut & m->mask[Mcp] & atoms : 0;
+}
+
+/* 2 where the axis stays in pieces, each of them an axis of its own. */
+static int64_t halves(const Mesh *m, const ValueDim *d, uint32_t atoms)
+{
+    return d->zigzag && !piecing(m, d, atoms) ? 2 : 1;
+}
+
+static int64_t lower(const Mesh *m, uint32_t z, uint32_t atoms)
+{
+    return z ? mesh_extent(m, atoms & ((z & -z) - 1)) : 0;
+}
+
+/* Is `cut` what `whole` is when these atoms cut it too, in equal parts? */
+static int cuts(const Mesh *m, const ValueDim *whole, const ValueDim *cut,
+                uint32_t atoms)
+{
+    return whole->cut == (cut->cut & ~atoms) && (cut->cut & atoms) == atoms &&
+           whole->n == sat_mul(cut->n, mesh_extent(m, atoms)) &&
+           (whole->zigzag == cut->zigzag || piecing(m, cut, atoms)) &&
+           !strcmp(whole->axis, cut->axis);
+}
+
+static int same_axis(const ValueDim *x, const ValueDim *y)
+{
+    return !strcmp(x->axis, y->axis) && x->n == y->n && x->cut == y->cut &&
+           x->zigzag == y->zigzag;
+}
+
+/* The axes along which x and y differ: at most two, in order. -1: others. */
+static int differing(const ValueShape *x, const ValueShape *y, int at[2])
+{
+    int n = 0;
+    if (x->nd != y->nd || x->dt != y->dt)
+        return -1;
+    for (int d = 0; d < x->nd; d++)
+        if (!same_axis(&x->dim[d], &y->dim[d])) {
+            if (n == 2)
+                return -1;
+            at[n++] = d;
+        }
+    return n;
+}
+
+/* All-gather, reduce-scatter: along one axis of `whole` and `cut`. */
+static int along(const Mesh *m, const ValueShape *whole, const ValueShape *cut,
+                 uint32_t atoms, Blocks *b)
+{
+    int at[2];
+    if (differing(whole, cut, at) != 1 ||
+        !cuts(m, &whole->dim[at[0]], &cut->dim[at[0]], atoms))
+        return 0;
+    const ValueDim *d = &cut->dim[at[0]];
+    uint32_t z = piecing(m, d, atoms);
+    int64_t h = halves(m, d, atoms);
+    b->outer = sat_mul(product(cut, 0, at[0]), h);
+    b->inner = product(cut, at[0], cut->nd) / h;
+    b->zig = z ? mesh_extent(m, z) : 0;
+    b->low = lower(m, z, atoms);
+    return 1;
+}
+
+/* All-to-all: outer A mid B inner swap zig low of steps.def. */
+static int exchanged(const Mesh *m, const ValueShape *x, const ValueShape *y,
+                     uint32_t atoms, int64_t want[8])
+{
+    int at[2];
+    if (differing(x, y, at) != 2)
+        return 0;
+    int swap = !cuts(m, &y->dim[at[0]], &x->dim[at[0]], atoms);
+    int a = at[swap], b = at[!swap];
+    const ValueDim *xa = &x->dim[a], *yb = &y->dim[b];
+    if (!cuts(m, &y->dim[a], xa, atoms) || !cuts(m, &x->dim[b], yb, atoms))
+        return 0;
+    int64_t ha = halves(m, xa, atoms), hb = halves(m, yb, atoms);
+    uint32_t za = piecing(m, xa, atoms), zb = piecing(m, yb, atoms);
+    uint32_t z = za ? za : zb;
+    want[0] = sat_mul(product(y, 0, at[0]), swap ? hb : ha);
+    want[1] = y->dim[a].n / ha;
+    want[2] = sat_mul(product(y, at[0] + 1, at[1]), swap ? ha : hb);
+    want[3] = x->dim[b].n / hb;
+    want[4] = product(y, at[1] + 1, y->nd);
+    want[5] = swap;
+    want[6] = z ? (za ? 1 : -1) * mesh_extent(m, z) : 0;
+    want[7] = lower(m, z, atoms);
+    return 1;
+}
+
+static int has_blocks(const Step *s, const Blocks *b)
+{
+    int z = s->kind == Sallgather ? 3 : 4;
+    return iv(s, 1) == b->outer && iv(s, 2) == b->inner && iv(s, z) == b->zig &&
+           iv(s, z + 1) == b->low;
+}
+
+/* Do these atoms, and no others, cut an axis? */
+static int is_ring(const ValueShape *x, uint32_t atoms)
+{
+    for (int d = 0; d < x->nd; d++)
+        if (x->dim[d].cut == atoms)
+            return 1;
+    return 0;
+}
+
+static const char *collective_wrong(const PlanCheck *c, const Step *s,
+                                    const ValueShape *x, const ValueShape *y)
+{
+    const Mesh *m = c->p->mesh;
+    uint32_t atoms = s->atoms & ~m->mask[Mpp];
+    int64_t want[8] = { 0 };
+    Blocks b = { 0 };
+    int gathers = s->kind == Sallgather;
+    switch (s->kind) {
+    case Sallgather:
+    case Sreducescatter:
+        if (!along(m, gathers ? y : x, gathers ? x : y, atoms, &b))
+            return law(Lgather_blocks) ? "does not make an axis whole, or cut, "
+                                         "over its group"
+                                       : NULL;
+        return !has_blocks(s, &b) && law(Lgather_blocks)
+                   ? "has other blocks than its operands"
+                   : NULL;
+    case Salltoall:
+        if (!exchanged(m, x, y, atoms, want))
+            return law(Lexchange_blocks)
+                       ? "does not exchange two axes over its group"
+                       : NULL;
+        for (int i = 0; i < 8; i++)
+            if (iv(s, i + 1) != want[i] && law(Lexchange_blocks))
+                return "has other blocks than its operands";
+        return NULL;
+    case Srotate:
+        if (iv(s, 2) != 1 && law(Lrotate_next))
+            return "turns to another rank than the next";
+        if (!is_ring(x, atoms) && law(Lrotate_ring))
+            return "turns over other ranks than cut an axis";
+        /* fall through */
+    default:
+        return !shapes_equal(x, y) && law(Lcomm_shape)
+                   ? "changes how its operand lies"
+                   : NULL;
+    }
+}
+
+/* ---- the whole ----------------------------------------------------------- */
+
+const char *operands_wrong(const PlanCheck *c, const Step *s,
+                           const ValueShape *const *in,
+                           const ValueShape *const *out)
+{
+    const ValueShape *op[OPERANDS];
+    switch (s->kind) {
+    case Skernel: return places_wrong(c, s, in, out);
+    case Sgemm:
+    case Sgmm:
+    case Sgmmw:
+        for (int i = 0; i < OPERANDS; i++)
+            op[i] = out[i] ? out[i] : in[i];
+        return product_wrong(c, s, op);
+    case Sallgather:
+    case Sreducescatter:
+    case Sallreduce:
+    case Salltoall:
+    case Srotate: return collective_wrong(c, s, in[0], out[1]);
+    default: return NULL;
+    }
+}

@@ -1,0 +1,501 @@
+/* tensorcheck.c: what must hold of a plan's tensors and scalars: what the
+ * runtime fills, reads, saves and loads by name.
+ *
+ *   axes      ranks hold equal parts of an axis, as axis_pieces makes them:
+ *             together all of it, each element once, or all the same
+ *   tensors   have the class, dtype and size of their buffer, and its name,
+ *             unless they are members of a bucket; members follow each other
+ *             and fill it
+ *   sets      everything that lives always belongs to one tensor or scalar, or
+ *             is a bucket; a parameter that is trained has its moments, with
+ *             its own axes and pieces; stages agree on what they share
+ *
+ * Each function returns null or what is wrong. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "plan.h"
+
+/* A kind of tensor: the class of its buffer, and what its name begins with. */
+typedef struct TensorKind {
+    const char *name;
+    BufClass cls;
+    const char *prefix;
+} TensorKind;
+
+/* clang-format off */
+static const TensorKind kinds[] = {
+    { "param",  Bparam, "" },
+    { "copy",   Bparam, "" },
+    { "state",  Bstate, "" },
+    { "master", Boptim, "optim.master." },
+    { "m",      Boptim, "optim.m." },
+    { "v",      Boptim, "optim.v." },
+    { "input",  Bio,    "" },
+    { "output", NBUFCLASS, "" },
+};
+/* clang-format on */
+
+static const TensorKind *kind_of(const Tensor *t)
+{
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+        if (!strcmp(kinds[i].name, t->kind))
+            return &kinds[i];
+    return NULL;
+}
+
+static int is(const Tensor *t, const char *kind)
+{
+    return !strcmp(t->kind, kind);
+}
+
+static const char *wrong(const PlanCheck *c, const Tensor *t, const char *why)
+{
+    return strf(c->arena, "role %d: tensor '%s'%s %s", c->role, t->name,
+                t->file ? strf(c->arena, " (%s:%d)", t->file, t->line) : "",
+                why);
+}
+
+/* ---- axes ---------------------------------------------------------------- */
+
+/* Atoms that an axis' pieces depend on. */
+static uint32_t cut_of(const PlanDim *d)
+{
+    uint32_t cut = 0;
+    for (int i = 0; i < d->npiece; i++)
+        for (int k = 0; k < MAXATOM; k++)
+            cut |= d->piece[i].start.k[k] ? 1u << k : 0;
+    return cut;
+}
+
+static int same_pieces(const PlanDim *x, const PlanDim *y)
+{
+    if (x->axis != y->axis && strcmp(x->axis, y->axis))
+        return 0;
+    if (x->n != y->n || x->npiece != y->npiece)
+        return 0;
+    return !memcmp(x->piece, y->piece, sizeof *x->piece * (size_t)x->npiece);
+}
+
+/* Are the pieces what ranks hold of an axis cut over those atoms? */
+static const char *axis_wrong(const PlanCheck *c, const PlanDim *d)
+{
+    const Mesh *m = c->p->mesh;
+    uint32_t cut = cut_of(d), zigzag = d->npiece > 1 ? m->mask[Mcp] : 0;
+    int64_t len = 0, ranks;
+    Piece want[MAXPIECE];
+
+    if ((cut >> m->natom || cut & m->mask[Mpp]) && law(Laxis_atoms))
+        return strf(c->arena,
+                    "has an axis '%s' cut over other atoms than "
+                    "those of a stage",
+                    d->axis);
+    for (int i = 0; i < d->npiece; i++)
+        len = sat_add(len, d->piece[i].len);
+    ranks = mesh_extent(m, cut);
+    if ((d->n < 1 || sat_mul(len, ranks) != d->n) && law(Laxis_all))
+        return strf(c->arena, "does not have all of axis '%s' on its ranks",
+                    d->axis);
+    PlanDim like = { .axis = d->axis, .n = d->n, .piece = want };
+    like.npiece = axis_pieces(m, len, cut, zigzag, want);
+    if (!same_pieces(d, &like) && law(Laxis_pieces))
+        return strf(c->arena, "has other pieces of axis '%s' than ranks hold",
+                    d->axis);
+    return NULL;
+}
+
+static const char *axes_wrong(const PlanCheck *c, const Tensor *t)
+{
+    uint32_t seen = t->shard;
+    for (int i = 0; i < t->nd; i++) {
+        const char *why = axis_wrong(c, &t->dim[i]);
+        uint32_t cut = cut_of(&t->dim[i]);
+        if (why)
+            return why;
+        if (seen & cut && law(Laxis_cut_once))
+            return strf(c->arena,
+                        "is cut twice over the ranks that cut axis "
+                        "'%s'",
+                        t->dim[i].axis);
+        seen |= cut;
+        for (int k = 0; k < i; k++)
+            if (!strcmp(t->dim[i].axis, t->dim[k].axis) && law(Laxis_once))
+                return strf(c->arena, "has axis '%s' twice", t->dim[i].axis);
+    }
+    return NULL;
+}
+
+static int64_t local_elems(const Tensor *t)
+{
+    int64_t n = 1;
+    for (int d = 0; d < t->nd; d++) {
+        int64_t len = 0;
+        for (int k = 0; k < t->dim[d].npiece; k++)
+            len = sat_add(len, t->dim[d].piece[k].len);
+        n = sat_mul(n, len);
+    }
+    return n;
+}
+
+/* ---- a tensor and its buffer --------------------------------------------- */
+
+/* Elements of its buffer up to the last that a tensor has on any rank. */
+static int64_t reach(const Tensor *t, int64_t end)
+{
+    int64_t last = t->run ? end - t->at / t->run * t->run : end;
+    return t->run && last > t->run ? t->run : last;
+}
+
+static const char *place_wrong(const PlanCheck *c, const Tensor *t)
+{
+    const Mesh *m = c->p->mesh;
+    const Buf *b = &c->r->buf[t->buf];
+    int64_t end = sat_add(t->at, local_elems(t));
+    if ((t->at < 0 || t->run < 0 || (!t->run && t->shard) ||
+         (uint64_t)t->shard >> m->natom || t->shard & m->mask[Mpp]) &&
+        law(Lbucket_part))
+        return "is a part of no bucket";
+    if ((end >= HUGEBYTES ||
+         (t->run && end > sat_mul(t->run, mesh_extent(m, t->shard)))) &&
+        law(Lbucket_end))
+        return "goes beyond its bucket";
+    if (b->frame && law(Ltensor_frame))
+        return "lies in a frame";
+    return sat_mul(reach(t, end), dtypes[t->dt].bytes) > b->bytes &&
+                   law(Ltensor_bounds)
+               ? "is larger than its buffer"
+               : NULL;
+}
+
+static const char *tensor_wrong(const PlanCheck *c, const Tensor *t)
+{
+    const char *why;
+    if (!*t->name && law(Ltensor_name))
+        return "has no name";
+    if (!kind_of(t) && law(Ltensor_kind))
+        return "is of no kind";
+    if ((t->buf < 0 || t->buf >= c->r->nbuf) && law(Ltensor_buffer))
+        return "names a buffer that does not exist";
+    if (dtypes[t->dt].bytes == 0 && law(Ltensor_dtype))
+        return "has a dtype without size";
+    why = axes_wrong(c, t);
+    return why ? why : place_wrong(c, t);
+}
+
+static int by_name(const void *a, const void *b)
+{
+    const Tensor *x = *(Tensor *const *)a, *y = *(Tensor *const *)b;
+    return strcmp(x->name, y->name);
+}
+
+/* A role's tensors by name, for bsearch. */
+static const Tensor **sorted(Arena *a, const Role *r)
+{
+    const Tensor **v = alloc(a, ((size_t)r->ntensor + 1) * sizeof *v);
+    for (int i = 0; i < r->ntensor; i++)
+        v[i] = &r->tensor[i];
+    qsort(v, (size_t)r->ntensor, sizeof *v, by_name);
+    return v;
+}
+
+static const char *twice(const PlanCheck *c)
+{
+    const Tensor **v = sorted(c->arena, c->r);
+    for (int i = 1; i < c->r->ntensor; i++)
+        if (!by_name(&v[i - 1], &v[i]) && law(Ltensor_once))
+            return wrong(c, v[i], "has the name of another");
+    return NULL;
+}
+
+static const char *scalar_wrong(const PlanCheck *c, const Scalar *s)
+{
+    if ((s->buf < 0 || s->buf >= c->r->nbuf) && law(Lscalar_buffer))
+        return "names a buffer that does not exist";
+    if (dtypes[s->dt].bytes == 0 && law(Lscalar_dtype))
+        return "has a dtype without size";
+    if (c->r->buf[s->buf].frame && law(Lscalar_frame))
+        return "lies in a frame";
+    if (dtypes[s->dt].bytes > c->r->buf[s->buf].bytes && law(Lscalar_bounds))
+        return "is larger than its buffer";
+    return 0;
+}
+
+static const char *scalars_wrong(const PlanCheck *c, const Scalar *s, int n)
+{
+    const char *why;
+    for (int i = 0; i < n; i++)
+        if ((why = scalar_wrong(c, &s[i])))
+            return strf(c->arena, "role %d: scalar '%s' %s", c->role, s[i].name,
+                        why);
+    return 0;
+}
+
+const char *tensors_wrong(const PlanCheck *c)
+{
+    const Role *r = c->r;
+    const char *why = twice(c);
+    for (int i = 0; i < r->ntensor && !why; i++)
+        if ((why = tensor_wrong(c, &r->tensor[i])))
+            why = wrong(c, &r->tensor[i], why);
+    if (!why)
+        why = scalars_wrong(c, r->in, r->nin);
+    return why ? why : scalars_wrong(c, r->out, r->nout);
+}
+
+/* ---- buffers of their own, or buckets ------------------------------------ */
+
+static int is_end(const PlanCheck *c, int buf)
+{
+    for (int k = 0; k < c->r->nprog; k++)
+        for (int i = 0; i < c->r->prog[k].nend; i++)
+            if (c->r->prog[k].end[i].buf == buf)
+                return 1;
+    return c->r->buf[buf].prog < 0;
+}
+
+/* A buffer of outputs has the name of one. */
+static const char *output_wrong(const PlanCheck *c, const Tensor *t)
+{
+    const Buf *b = &c->r->buf[t->buf];
+    int at = role_tensor(c->r, b->name);
+    if (!is_end(c, t->buf) && law(Loutput_end))
+        return "is not there at the end";
+    int own = b->prog < 0 || (at >= 0 && c->r->tensor[at].buf == t->buf);
+    return !own && law(Loutput_name) ? "lies in the buffer of another" : NULL;
+}
+
+static const char *buffer_wrong(const PlanCheck *c, const Tensor *t)
+{
+    const Buf *b = &c->r->buf[t->buf];
+    const TensorKind *k = kind_of(t);
+    int64_t n = t->run ? t->run : local_elems(t);
+
+    if (t->dt != b->dt && law(Ltensor_as_buffer))
+        return "has another dtype than its buffer";
+    if (sat_mul(n, dtypes[t->dt].bytes) != b->bytes && law(Ltensor_fills))
+        return "is not as large as its buffer";
+    if (is(t, "output"))
+        return output_wrong(c, t);
+    if ((b->cls != k->cls || b->prog >= 0) && law(Ltensor_class))
+        return "lies in a buffer of another class";
+    if (strncmp(t->name, k->prefix, strlen(k->prefix)) != 0 &&
+        law(Ltensor_prefix))
+        return "has a name of another kind";
+    if (!t->run)
+        return (t->at || strcmp(b->name, t->name) != 0) && law(Ltensor_own)
+                   ? "lies in the buffer of another"
+                   : NULL;
+    return strncmp(b->name, k->prefix, strlen(k->prefix)) != 0 &&
+                   law(Lbucket_kind)
+               ? "lies in the bucket of another kind"
+               : NULL;
+}
+
+static int64_t padded(int64_t n, int64_t to)
+{
+    return (n + to - 1) / to * to;
+}
+
+static int by_place(const void *a, const void *b)
+{
+    const Tensor *x = *(Tensor *const *)a, *y = *(Tensor *const *)b;
+    return x->buf != y->buf ? x->buf - y->buf
+                            : (x->at > y->at) - (x->at < y->at);
+}
+
+/* Members of a bucket follow each other from its first element to the last, cut
+ * over the same ranks. */
+static const char *members_wrong(const PlanCheck *c)
+{
+    const Tensor **v = NULL, *last = NULL;
+    for (int i = 0; i < c->r->ntensor; i++)
+        if (c->r->tensor[i].run)
+            vec_push(c->arena, v, &c->r->tensor[i]);
+    if (v)
+        qsort(v, vec_len(v), sizeof *v, by_place);
+    for (size_t i = 0; i < vec_len(v); i++) {
+        const Tensor *t = v[i], *next = i + 1 < vec_len(v) ? v[i + 1] : NULL;
+        int first = !last || last->buf != t->buf;
+        int64_t ranks = mesh_extent(c->p->mesh, t->shard);
+        int64_t end = padded(t->at + local_elems(t), PACKALIGN);
+        if ((first
+                 ? t->at != 0
+                 : padded(last->at + local_elems(last), PACKALIGN) != t->at) &&
+            law(Lmember_follows))
+            return wrong(c, t, "does not follow in its bucket");
+        if (!first && (t->run != last->run || t->shard != last->shard) &&
+            law(Lmember_cut))
+            return wrong(c, t, "is cut otherwise than its bucket");
+        if ((!next || next->buf != t->buf) &&
+            padded(end, PACKRUN * ranks) != t->run * ranks && law(Lmember_last))
+            return wrong(c, t, "does not end its bucket");
+        last = t;
+    }
+    return NULL;
+}
+
+/* ---- what belongs together ----------------------------------------------- */
+
+static int same_axes(const Tensor *x, const Tensor *y)
+{
+    for (int d = 0; d < x->nd && x->nd == y->nd; d++)
+        if (!same_pieces(&x->dim[d], &y->dim[d]))
+            return 0;
+    return x->nd == y->nd;
+}
+
+static int same_place(const Tensor *x, const Tensor *y)
+{
+    return x->at == y->at && x->run == y->run && x->shard == y->shard;
+}
+
+typedef struct Named {
+    const PlanCheck *c;
+    const Tensor **v; /* by name */
+    int n;
+} Named;
+
+static const Tensor *find(const Named *x, const char *prefix, const char *path)
+{
+    Tensor key = { .name = strf(x->c->arena, "%s%s", prefix, path) }, *k = &key;
+    const Tensor **at = bsearch(&k, x->v, (size_t)x->n, sizeof *x->v, by_name);
+    return at ? *at : NULL;
+}
+
+/* A parameter with what the optimizer keeps of it. */
+static const char *moments_wrong(const Named *x, const Tensor *p)
+{
+    const Tensor *of[3], *first = NULL;
+    for (int i = 0; i < 3; i++) {
+        of[i] = find(x, kinds[3 + i].prefix, p->name);
+        if (of[i] && !same_axes(p, of[i]) && law(Lmoment_axes))
+            return "has other axes or pieces than its moments";
+        if (of[i] && first && !same_place(of[i], first) && law(Lmoment_place))
+            return "has moments in different parts of their buckets";
+        first = first ? first : of[i];
+    }
+    if (first && p->run && !same_place(p, first) && law(Lmoment_shards))
+        return "has moments in other parts of their buckets";
+    if (!of[1] != !of[2] && law(Lmoment_pair))
+        return "has one moment of two";
+    return of[1] && p->dt == Dbf16 && !of[0] && law(Lmoment_master)
+               ? "has no master"
+               : NULL;
+}
+
+static const char *families_wrong(const Named *x)
+{
+    const PlanCheck *c = x->c;
+    for (int i = 0; i < c->r->ntensor; i++) {
+        const Tensor *t = &c->r->tensor[i];
+        size_t skip = strlen(kind_of(t)->prefix);
+        const Tensor *p = skip ? find(x, "", t->name + skip) : t;
+        if ((!p || (skip && !is(p, "param"))) && law(Lmoment_owner))
+            return wrong(c, t, "belongs to no parameter");
+        const char *why = is(t, "param") ? moments_wrong(x, t) : NULL;
+        if (why)
+            return wrong(c, t, why);
+    }
+    return NULL;
+}
+
+/* ---- what lives always --------------------------------------------------- */
+
+static const char *blocks_wrong(const PlanCheck *c, const Scalar *s, int n,
+                                const char *block, int *owners)
+{
+    for (int i = 0; i < n; i++) {
+        const Buf *b = &c->r->buf[s[i].buf];
+        if (strcmp(b->name, strf(c->arena, "%s.%s", block, s[i].name)) &&
+            law(Lscalar_own))
+            return strf(c->arena,
+                        "role %d: scalar '%s' lies in the buffer of another",
+                        c->role, s[i].name);
+        if ((b->dt != s[i].dt || b->bytes != dtypes[s[i].dt].bytes) &&
+            law(Lscalar_as_buffer))
+            return strf(c->arena,
+                        "role %d: scalar '%s' has another dtype than its "
+                        "buffer",
+                        c->role, s[i].name);
+        if ((b->cls != Bio || b->prog >= 0) && law(Lscalar_class))
+            return strf(c->arena,
+                        "role %d: scalar '%s' lies in a buffer of another "
+                        "class",
+                        c->role, s[i].name);
+        owners[s[i].buf]++;
+    }
+    return NULL;
+}
+
+/* Each buffer belongs to one tensor or scalar, or to the members of a bucket */
+static const char *owners_wrong(const PlanCheck *c)
+{
+    const Role *r = c->r;
+    int *owners = alloc(c->arena, ((size_t)r->nbuf + 1) * sizeof *owners);
+    const char *why = blocks_wrong(c, r->in, r->nin, "step", owners);
+    why = why ? why : blocks_wrong(c, r->out, r->nout, "result", owners);
+    for (int i = 0; i < r->ntensor && !why; i++)
+        if (!is(&r->tensor[i], "output"))
+            owners[r->tensor[i].buf] +=
+                !(r->tensor[i].run && owners[r->tensor[i].buf]);
+    for (int i = 0; i < r->nbuf && !why; i++)
+        if (r->buf[i].prog < 0 && owners[i] != 1 && law(Lone_tensor))
+            why = strf(c->arena, "role %d: buffer '%s' belongs to %d tensors",
+                       c->role, r->buf[i].name, owners[i]);
+    return why;
+}
+
+const char *tensors_loose(const PlanCheck *c)
+{
+    const Role *r = c->r;
+    Named x = { c, sorted(c->arena, r), r->ntensor };
+    const char *why = NULL;
+    for (int i = 0; i < r->ntensor && !why; i++)
+        if ((why = buffer_wrong(c, &r->tensor[i])))
+            why = wrong(c, &r->tensor[i], why);
+    why = why ? why : members_wrong(c);
+    why = why ? why : families_wrong(&x);
+    return why ? why : owners_wrong(c);
+}
+
+/* ---- stages -------------------------------------------------------------- */
+
+typedef struct Placed {
+    const Tensor *t;
+    int role;
+} Placed;
+
+static int by_name_and_role(const void *a, const void *b)
+{
+    const Placed *x = a, *y = b;
+    int v = strcmp(x->t->name, y->t->name);
+    return v ? v : x->role - y->role;
+}
+
+/* A weight belongs to one stage; later ones that read it have copies. What
+ * several stages have is the same to all. */
+const char *shared_wrong(Arena *a, const Plan *p)
+{
+    Placed *v = NULL;
+    for (int r = 0; r < p->nrole; r++)
+        for (int i = 0; i < p->role[r].ntensor; i++)
+            vec_push(a, v, ((Placed){ &p->role[r].tensor[i], r }));
+    if (v)
+        qsort(v, vec_len(v), sizeof *v, by_name_and_role);
+    for (size_t i = 0; i < vec_len(v); i++) {
+        const Tensor *t = v[i].t, *x = i ? v[i - 1].t : NULL;
+        PlanCheck c = { .arena = a, .p = p, .role = v[i].role };
+        if (x && strcmp(x->name, t->name))
+            x = NULL;
+        if (!x && is(t, "copy") && law(Lcopy_owner))
+            return wrong(&c, t, "is a copy that no stage before it owns");
+        if (x && !is(t, "copy") && !is(t, "input") && law(Lone_owner))
+            return wrong(&c, t, "has another stage for an owner");
+        if (x &&
+            (t->dt != x->dt || is(t, "input") != is(x, "input") ||
+             !same_axes(t, x)) &&
+            law(Lshared_alike))
+            return wrong(&c, t, "is not what other stages have");
+    }
+    return NULL;
+}

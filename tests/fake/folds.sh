@@ -1,0 +1,132 @@
+#!/bin/sh
+# folds: target=cuda under mpirun, GPUs made of this processor (README.md), each
+# fold against the same fold of the host in one process: losses, gradients'
+# moments and parameters after three steps.
+#
+# fp64: only the order of sums differs, 1e-15 of a tensor's largest element, and
+# 1e-12 shows any mistake; on one rank, where experts are chosen by what is
+# learned, 1e-10, as on a GPU (gpu/models_test.c). Of the row with hash experts
+# only the second step overflows, and the third, in flight behind it, is held.
+# bf16: what is rounded on its way differs; the two are
+# no further apart than the host's own fold is from its fp64, twice, since each
+# of them is that far.
+#
+# PLEAT_ALL=1 runs all of them; a word runs those that have it.
+cd "$(dirname "$0")/../.." || exit 2
+: "${PLEAT:=$PWD/build/pleat}"
+dir=$PWD/build/tests/fake/folds
+. tests/fake/libs
+fake_start "$dir" || exit 2
+if ! mpirun --version >/dev/null 2>&1; then
+    echo "ok - cuda folds # SKIP no mpirun"
+    exit 0
+fi
+bad=0
+tr -cd 'a-o' <LICENSE | tr 'a-o' '\000-\016' >"$dir/text.txt"     # 15 words
+common="train.batch=8 train.steps=3 train.log_every=1 train.eval_every=0
+    train.eval_steps=1 data.train=$dir/text.txt"
+
+# losses RUN: "step loss norm fallback" a line
+losses() {
+    sed -n 's/^{"step": \([0-9]*\), "loss": \([^,]*\),.*"grad_norm": \([^,]*\),.*/\1 \2 \3/p' \
+        "$dir/$1/metrics.jsonl"
+}
+
+# train NAME TARGET RANKS MODEL keys...
+train() {
+    name=$1 target=$2 ranks=$3 model=$4
+    shift 4
+    rm -rf "$dir/${name:?}"
+    # shellcheck disable=SC2086
+    if [ "$target" = host ]; then
+        "$PLEAT" run "tests/models/$model.lua" $common target=host world="$ranks" "$@" \
+            name="$dir/$name"
+    else
+        on_gpu "" timeout 300 mpirun -q -n "$ranks" "$PLEAT" run \
+            "tests/models/$model.lua" $common target=cuda "$@" name="$dir/$name"
+    fi >"$dir/log" 2>&1
+}
+
+# fold RANKS PRECISION MODEL keys...
+fold() {
+    ranks=$1 type=$2 model=$3
+    shift 3
+    why= limit=1e-12
+    [ "$ranks" -gt 1 ] || limit=1e-10
+    train host host "$ranks" "$model" precision="$type" "$@" || why="the host fails"
+    [ "$why" ] || train cuda cuda "$ranks" "$model" precision="$type" "$@" || why="it fails"
+    if [ ! "$why" ] && [ "$type" != fp64 ]; then
+        train exact host "$ranks" "$model" precision=fp64 "$@" || why="the host fails"
+        limit=$(farthest "$dir/host" "$dir/exact" | awk '{ print 2 * $1 }')
+    fi
+    if [ ! "$why" ]; then
+        far=$(farthest "$dir/cuda" "$dir/host")
+        why=$(echo "$far" | awk -v l="$limit" '{ if ($1 == "inf" || $1 > l)
+            print "differs by", $0, "at most", l }')
+    fi
+    case $* in *policy*) ;; *factor=*) grep -q '"fallback": true' "$dir/cuda/metrics.jsonl" ||
+        why="no step fell back" ;; esac
+    [ "$(losses cuda | wc -l)" = 3 ] || why="${why:-steps are missing}"
+    if [ "$why" ]; then
+        echo "not ok - cuda $ranks ranks, $model $type $*: $why"
+        sed 's/^/# /' "$dir/log" | tail -n 4 | cut -c 1-250
+        bad=1
+    else
+        echo "ok - cuda $ranks ranks, $model $type $*: $far, at most $limit"
+    fi
+}
+
+# Those in front always, the others with PLEAT_ALL.
+cases() {
+    cat <<'END'
++ 4 fp64 zoo fold.tp=2 fold.dp=2
++ 2 fp64 hash fold.ep=2 route.factor=1.2 axes.seq=16 axes.hidden=16 axes.ffn=16 axes.heads=2 axes.vocab=16
++ 1 fp64 window axes.seq=16 axes.hidden=16 axes.ffn=16 axes.heads=2 axes.vocab=16
++ 4 fp64 apart fold.cp=4 fold.ring=1 fold.ep=2 fold.zero=3
++ 2 fp64 apart fold.ep=2
++ 2 fp64 apart fold.pp=2 fold.vpp=2 fold.schedule=interleaved
++ 4 fp64 apart fold.pp=2 fold.tp=2 fold.ep=2 fold.zero=2 fold.schedule=zerobubble
++ 4 bf16 apart fold.dp=2 fold.tp=2 fold.ep=4
+- 4 fp64 apart fold.dp=2 fold.tp=2 fold.ep=4 route.factor=0.6
+- 2 fp64 apart fold.tp=2
+- 2 fp64 apart fold.dp=2 fold.zero=3
+- 2 fp64 apart fold.cp=2
+- 2 fp64 apart fold.pp=2
+- 2 bf16 apart fold.pp=2
+- 4 fp64 apart fold.pp=4
+- 4 fp64 apart fold.pp=2 fold.dp=2 fold.ep=2 fold.vpp=2 fold.schedule=dualpipev
+- 4 fp64 apart fold.dp=4 fold.ep=2 fold.etp=2 route.policy=padded route.factor=1
+- 4 fp64 apart fold.dp=2 fold.tp=2 fold.ep=4 route.policy=capacity route.factor=0.75
+- 4 fp64 apart fold.cp=2 fold.dp=2 fold.ep=4 route.policy=capacity route.factor=0.75 route.drop=position
+- 4 bf16 apart fold.cp=2 fold.ring=1 fold.tp=2 fold.zero=3
+- 4 fp64 zoo fold.cp=2 fold.tp=2
+- 1 fp64 balance
+- 1 fp64 dropout
+- 1 fp64 expert_choice
+- 1 fp64 hash
+- 1 fp64 layers
+- 1 fp64 linear
+- 1 fp64 optimizer
+- 1 fp64 router_choice
+- 1 fp64 router_hash
+- 1 fp64 router_post
+- 1 fp64 router_pre
+- 1 fp64 router_sigmoid
+- 1 fp64 router_top1
+- 1 fp64 statistics
+- 1 fp64 tied
+- 1 fp64 top1_z
+- 1 fp64 trip
+- 1 fp64 window
+- 1 fp64 zoo
+END
+}
+
+cases >"$dir/cases"
+while read -r when ranks type model keys; do
+    case "$ranks $type $model $keys" in *"$1"*) ;; *) continue ;; esac
+    # shellcheck disable=SC2086
+    [ "$1$PLEAT_ALL" ] || [ "$when" = + ] || continue
+    fold "$ranks" "$type" "$model" $keys </dev/null
+done <"$dir/cases"
+exit $bad

@@ -1,0 +1,382 @@
+/* memory.c: memory of the device and pinned memory of the host; copies. An
+ * address of the device is an address here plus SHIFT, where nothing is, so
+ * host code that uses one faults. Memory begins as NaNs of every type (all bits
+ * set), between pages that nobody may touch. */
+#define _GNU_SOURCE
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "fake.h"
+
+enum { MOST = 512, PAGE = 4096, MAPPED = 2, RESULTS = 1 << 20 };
+
+static const uintptr_t first = (uintptr_t)0x2000 << 32;
+static const uint64_t SHIFT = (uint64_t)0x3000 << 32;
+
+typedef struct Block {
+    char *p;
+    size_t n;
+    int mapped; /* of the host: is it the device's too? */
+    int theirs; /* the program's own, registered */
+} Block;
+
+static Block device[MOST], pinned[MOST];
+static int ndevice, npinned;
+static size_t used;
+
+static size_t total(void)
+{
+    return (size_t)setting_number("memory", 1024) << 20;
+}
+
+static Block *block_of(Block *b, int nblock, const void *p, size_t n)
+{
+    const char *at = p;
+
+    for (int i = 0; i < nblock; i++)
+        if (b[i].p && at >= b[i].p && n <= b[i].n &&
+            (size_t)(at - b[i].p) <= b[i].n - n)
+            return &b[i];
+    return NULL;
+}
+
+static Block *new_block(Block *b, int *n, const char *what)
+{
+    for (int i = 0; i < *n; i++)
+        if (!b[i].p)
+            return &b[i];
+    if (*n == MOST) {
+        wrong(INVALID, "more than %d blocks of %s", MOST, what);
+        abort();
+    }
+    return &b[(*n)++];
+}
+
+/* ---- addresses ----------------------------------------------------------- */
+
+int is_device(const void *local, size_t n)
+{
+    return block_of(device, ndevice, local, n) != NULL;
+}
+
+uint64_t local_address(uint64_t v)
+{
+    return is_device((void *)(uintptr_t)(v - SHIFT), 0) ? v - SHIFT : v;
+}
+
+void *device_at(uint64_t p, size_t n, const char *what)
+{
+    void *local = (void *)(uintptr_t)(p - SHIFT);
+
+    if (is_device(local, n))
+        return local;
+    wrong(INVALID, "%s: %zu bytes at %#llx are not the device's", what, n,
+          (unsigned long long)p);
+    return NULL;
+}
+
+void *mapped_at(uint64_t p, size_t n, const char *what)
+{
+    Block *b = block_of(pinned, npinned, (void *)(uintptr_t)p, n);
+
+    return b && b->mapped ? (void *)(uintptr_t)p : device_at(p, n, what);
+}
+
+static int is_pinned(const void *p, size_t n)
+{
+    return block_of(pinned, npinned, p, n) != NULL;
+}
+
+/* ---- blocks -------------------------------------------------------------- */
+
+int cuDeviceTotalMem_v2(size_t *n, int which)
+{
+    (void)which;
+    *n = total();
+    return 0;
+}
+
+int cuMemGetInfo_v2(size_t *left, size_t *all)
+{
+    *all = total();
+    *left = *all - used;
+    return 0;
+}
+
+/* A page that faults before it and one behind it. */
+static char *reserve(size_t bytes)
+{
+    static uintptr_t next = first;
+    size_t pages = (bytes + PAGE - 1) / PAGE * PAGE;
+    char *p = mmap((void *)next, pages + 2 * PAGE, PROT_NONE,
+                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+
+    if (p == MAP_FAILED || mprotect(p + PAGE, pages, PROT_READ | PROT_WRITE)) {
+        wrong(INVALID, "no memory here for %zu bytes", bytes);
+        return NULL;
+    }
+    next += pages + 2 * PAGE;
+    return p + PAGE;
+}
+
+static void fill(char *p, size_t n)
+{
+    const float one = 1;
+
+    memset(p, 0xff, n);
+    for (size_t i = 0; idle() && i + 4 <= n; i += 4)
+        memcpy(p + i, &one, 4);
+}
+
+int cuMemAlloc_v2(uint64_t *p, size_t n)
+{
+    device_lock();
+    char *m = n && used + n <= total() ? reserve(n) : NULL;
+    if (m) {
+        fill(m, n);
+        *new_block(device, &ndevice, "memory") =
+            (Block){ .p = m, .n = n, .mapped = 1 };
+        used += n;
+        *p = (uint64_t)(uintptr_t)m + SHIFT;
+    }
+    device_unlock();
+    return m ? 0 : n ? NOMEMORY : wrong(INVALID, "an allocation of no bytes");
+}
+
+int cuMemFree_v2(uint64_t p)
+{
+    char *m = (char *)(uintptr_t)(p - SHIFT);
+    int e = 0;
+
+    device_lock();
+    Block *b = block_of(device, ndevice, m, 0);
+    if (!p)
+        e = 0;
+    else if (!b || b->p != m)
+        e = wrong(INVALID, "freeing %#llx, which is no allocation",
+                  (unsigned long long)p);
+    else if (!(e = drain(NULL))) {
+        munmap(b->p, (b->n + PAGE - 1) / PAGE * PAGE);
+        used -= b->n;
+        b->p = NULL;
+    }
+    device_unlock();
+    return e;
+}
+
+int cuMemHostAlloc(void **p, size_t n, unsigned flags)
+{
+    *p = calloc(1, n);
+    device_lock();
+    *new_block(pinned, &npinned, "pinned memory") =
+        (Block){ .p = *p, .n = n, .mapped = (flags & MAPPED) != 0 };
+    device_unlock();
+    return *p ? 0 : NOMEMORY;
+}
+
+int cuMemFreeHost(void *p)
+{
+    device_lock();
+    Block *b = block_of(pinned, npinned, p, 0);
+    int e = b && b->p == p ? drain(NULL)
+                           : wrong(INVALID, "freeing what is not pinned");
+    if (!e) {
+        b->p = NULL;
+        free(p);
+    }
+    device_unlock();
+    return e;
+}
+
+/* Memory of the program's own: no results come there. */
+int cuMemHostRegister_v2(void *p, size_t n, unsigned flags)
+{
+    (void)flags;
+    if ((uintptr_t)p % 4096)
+        return wrong(INVALID, "memory that begins in the middle of a page");
+    device_lock();
+    *new_block(pinned, &npinned, "pinned memory") =
+        (Block){ .p = p, .n = n, .theirs = 1 };
+    device_unlock();
+    return 0;
+}
+
+int cuMemHostUnregister(void *p)
+{
+    device_lock();
+    Block *b = block_of(pinned, npinned, p, 1);
+    int known = b && b->p == p && b->theirs;
+    if (known)
+        b->p = NULL;
+    device_unlock();
+    return known ? 0 : wrong(INVALID, "memory that was not registered");
+}
+
+int cuMemHostGetDevicePointer_v2(uint64_t *p, void *host, unsigned flags)
+{
+    Block *b = block_of(pinned, npinned, host, 1);
+
+    (void)flags;
+    *p = (uint64_t)(uintptr_t)host;
+    return b && b->mapped ? 0 : wrong(INVALID, "memory that is not mapped");
+}
+
+/* ---- copies at once ------------------------------------------------------ */
+
+/* They wait for no stream that was made not to wait for them: all of ours. */
+int cuMemcpyHtoD_v2(uint64_t to, const void *from, size_t n)
+{
+    device_lock();
+    void *at = faulted ? NULL : device_at(to, n, "a copy to the device");
+    if (at)
+        memcpy(at, from, n);
+    device_unlock();
+    return at ? 0 : faulted ? faulted : INVALID;
+}
+
+int cuMemcpyDtoH_v2(void *to, uint64_t from, size_t n)
+{
+    device_lock();
+    void *at = faulted ? NULL : device_at(from, n, "a copy from the device");
+    if (at)
+        memcpy(to, at, n);
+    device_unlock();
+    return at ? 0 : faulted ? faulted : INVALID;
+}
+
+/* ---- copies in a stream -------------------------------------------------- */
+
+typedef struct Copy {
+    char *to;
+    const char *from; /* NULL: words of value */
+    size_t n;
+    uint32_t value;
+    int width, result; /* bytes of a word; the run whose results come */
+    int beside; /* not results: there were so many, and 1, when it was asked */
+    char *staged; /* what was pageable */
+} Copy;
+
+static int results; /* that are there */
+
+/* With copies=late, those that are no results of a run run behind those of the
+ * next one, unless that run waits, or none comes. */
+static int may_wait(const Copy *c, Run *r)
+{
+    enum { PATIENCE = 4000 };
+
+    return c->beside > results && *setting("copies", "") == 'l' &&
+           !is_stalled() && r->stage++ < PATIENCE;
+}
+
+static Moved copy_go(const void *what, Run *r)
+{
+    const Copy *c = what;
+
+    if (may_wait(c, r))
+        return BLOCKED;
+    results += c->result != 0;
+    if (c->from)
+        memmove(c->to, c->from, c->n);
+    for (size_t i = 0; !c->from && i < c->n; i += (size_t)c->width)
+        memcpy(c->to + i, &c->value, (size_t)c->width);
+    if (c->result)
+        tell_result(c->to, c->n, c->result);
+    return DONE;
+}
+
+static void copy_forget(void *what)
+{
+    free(((Copy *)what)->staged);
+    free(what);
+}
+
+static int start(Stream *s, Copy c)
+{
+    if (!c.to)
+        return INVALID;
+    Copy *own = malloc(sizeof *own);
+    *own = c;
+    return enqueue(s, copy_go, copy_forget, own);
+}
+
+/* Pageable memory is read before the call returns. */
+static int from_host(Stream *s, char *to, const void *from, size_t n)
+{
+    Copy c = { .to = to, .from = from, .n = n };
+
+    if (!is_pinned(from, n)) {
+        if (is_capturing(s))
+            return wrong(INVALID,
+                         "a graph copies from memory that is not pinned");
+        c.staged = malloc(n + 1);
+        memcpy(c.staged, from, n);
+        c.from = c.staged;
+    }
+    return start(s, c);
+}
+
+int cuMemcpyHtoDAsync_v2(uint64_t to, const void *from, size_t n, void *s)
+{
+    device_lock();
+    int e = from_host(s, device_at(to, n, "a copy to the device"), from, n);
+    device_unlock();
+    return e;
+}
+
+int cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t n, void *s)
+{
+    device_lock();
+    char *t = device_at(to, n, "where a copy goes");
+    const char *f = device_at(from, n, "what is copied");
+    int overlaps = t && f && t < f + n && f < t + n;
+    int e = overlaps ? wrong(INVALID, "a copy onto itself")
+            : f      ? start(s, (Copy){ .to = t, .from = f, .n = n })
+                     : INVALID;
+    device_unlock();
+    return e;
+}
+
+/* Into pageable memory: returns when it is there. Few bytes are results. */
+int cuMemcpyDtoHAsync_v2(void *to, uint64_t from, size_t n, void *s)
+{
+    device_lock();
+    const char *f = device_at(from, n, "a copy from the device");
+    Copy c = { .to = f ? to : NULL, .from = f, .n = n };
+    int pageable = !is_pinned(to, n), captured = is_capturing(s);
+
+    const Block *b = block_of(pinned, npinned, to, n);
+    c.result = n <= RESULTS && !captured && !(b && b->theirs) ? next_run() : 0;
+    c.beside = c.result ? 0 : results + 1;
+    int e = captured && pageable
+                ? wrong(INVALID, "a graph copies to memory that is not pinned")
+                : start(s, c);
+    if (!e && pageable)
+        e = drain(s);
+    device_unlock();
+    return e;
+}
+
+static int set(uint64_t p, uint32_t value, int width, size_t n, Stream *s)
+{
+    device_lock();
+    char *to = mapped_at(p, n * (size_t)width, "what is set");
+    int e = (uintptr_t)to % (unsigned)width
+                ? wrong(INVALID, "words that are not aligned")
+                : start(s, (Copy){ .to = to,
+                                   .n = n * (size_t)width,
+                                   .value = value,
+                                   .width = width });
+    device_unlock();
+    return e;
+}
+
+int cuMemsetD32Async(uint64_t p, unsigned v, size_t n, void *s)
+{
+    return set(p, v, 4, n, s);
+}
+
+int cuMemsetD8Async(uint64_t p, unsigned char v, size_t n, void *s)
+{
+    return set(p, v, 1, n, s);
+}

@@ -1,0 +1,12 @@
+#!/bin/sh
+# random: random models of the language (tests/random) on a GPU made of this
+# processor (README.md): losses, gradients and states of a step in fp64, fp32 and
+# bf16 against the reference, as far apart as rounding may move them. Arguments
+# are random_test's, in place of some seeds, with PLEAT_ALL=1 many.
+cd "$(dirname "$0")/../.." || exit 2
+: "${PLEAT:=$PWD/build/pleat}"
+dir=$PWD/build/tests/fake/random
+. tests/fake/libs
+fake_start "$dir" || exit 2
+if [ $# = 0 ]; then set -- --seeds "1-$([ "$PLEAT_ALL" ] && echo 150 || echo 22)"; fi
+on_gpu "" "$(dirname "$PLEAT")/tests/random/random_test" --only cuda,cudafp32,cudabf16 "$@"

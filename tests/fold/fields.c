@@ -1,0 +1,541 @@
+/* fields.c: damage that follows from what a plan is, not from what it means:
+ * every number, name and list of it is a row here, and a row is changed in each
+ * way that its type has. What a kernel alone knows (its text, constants and
+ * sizes), options and predicted costs are left out. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "mutants.h"
+
+/* ---- every record of a plan ---------------------------------------------- */
+
+typedef void **Records(Mutant *m); /* addresses, a vec */
+
+static void **plans(Mutant *m)
+{
+    void **v = NULL;
+    vec_push(m->arena, v, (void *)m->p);
+    return v;
+}
+
+static void **meshes(Mutant *m)
+{
+    void **v = NULL;
+    vec_push(m->arena, v, (void *)m->p->mesh);
+    return v;
+}
+
+/* The elements of a list that each record of `outer` has. */
+#define OF(name, outer, Outer, list, n)                       \
+    static void **name(Mutant *m)                             \
+    {                                                         \
+        void **v = NULL, **o = outer(m);                      \
+        for (size_t k = 0; k < vec_len(o); k++) {             \
+            Outer *x = o[k];                                  \
+            for (int i = 0; i < (n); i++)                     \
+                vec_push(m->arena, v, (void *)&(x->list)[i]); \
+        }                                                     \
+        return v;                                             \
+    }
+
+OF(sizes, meshes, Mesh, size, NMESH)
+OF(roles, plans, Plan, role, x->nrole)
+OF(hfs, plans, Plan, hf, x->nhf)
+OF(hfdims, hfs, HfMap, dim, x->nd)
+OF(factors, hfdims, HfDim, f, x->nf)
+OF(bufs, roles, Role, buf, x->nbuf)
+OF(tensors, roles, Role, tensor, x->ntensor)
+OF(dims, tensors, Tensor, dim, x->nd)
+OF(pieces, dims, PlanDim, piece, x->npiece)
+OF(inputs, roles, Role, in, x->nin)
+OF(results, roles, Role, out, x->nout)
+OF(programs, roles, Role, prog, x->nprog)
+OF(phases, programs, Program, phase, x->nphase)
+OF(turns, programs, Program, turn, x->nturn)
+OF(frames, programs, Program, frame, x->nframe)
+OF(slots, frames, Frame, slot, x->nslot)
+OF(places, frames, Frame, of, x->nof)
+OF(ends, programs, Program, end, x->nend)
+OF(steps, programs, Program, step, x->nstep)
+OF(operands, steps, Step, buf, x->nbuf)
+OF(values, steps, Step, flow, x->flow ? x->nbuf : 0)
+OF(numbers, steps, Step, iv, x->kind == Skernel ? 0 : x->nint)
+OF(allints, steps, Step, iv, x->kind == Skernel ? x->nint : 0)
+OF(kernels, plans, Plan, kernel, x->nkernel)
+OF(fixed, hfs, HfMap, fixat, x->nfix)
+OF(shapes, plans, Plan, shape, x->nshape)
+OF(shapedims, shapes, ValueShape, dim, x->nd)
+
+/* Integers of kernels that depend on the rank. */
+static void **places_of_ranks(Mutant *m)
+{
+    void **v = NULL, **all = allints(m);
+    for (size_t i = 0; i < vec_len(all); i++) {
+        const Aff *x = all[i];
+        int varies = 0;
+        for (int k = 0; k < MAXATOM; k++)
+            varies |= x->k[k] != 0;
+        if (varies)
+            vec_push(m->arena, v, all[i]);
+    }
+    return v;
+}
+
+static void **collectives(Mutant *m)
+{
+    void **v = NULL, **all = steps(m);
+    for (size_t i = 0; i < vec_len(all); i++)
+        if (((Step *)all[i])->atoms)
+            vec_push(m->arena, v, all[i]);
+    return v;
+}
+
+static void **library(Mutant *m)
+{
+    void **v = NULL, **all = steps(m);
+    for (size_t i = 0; i < vec_len(all); i++)
+        if (((Step *)all[i])->kind != Skernel)
+            vec_push(m->arena, v, all[i]);
+    return v;
+}
+
+/* ---- rows ---------------------------------------------------------------- */
+
+typedef enum FieldType {
+    I64,
+    I32,
+    BITS,   /* a set of atoms */
+    CHOICE, /* one of so many */
+    AFFINE,
+    RANKS, /* of an affine: only how it depends on the rank */
+    NAME
+} FieldType;
+
+typedef struct Field {
+    const char *record, *name;
+    Records *records;
+    size_t at;
+    FieldType type;
+    int choices;
+} Field;
+
+#define ROW(text, records, Struct, field, type) \
+    { text, #field, records, offsetof(Struct, field), type, 0 },
+#define ONE(text, records, Struct, field, n) \
+    { text, #field, records, offsetof(Struct, field), CHOICE, n },
+#define BARE(text, records, type) { text, "", records, 0, type, 0 },
+
+/* clang-format off */
+static const Field fields[] = {
+    ROW("plan",     plans,       Plan,     tokens,  I64)
+    BARE("mesh",    sizes,                          I64)
+    ROW("mesh",     meshes,      Mesh,     world,   I64)
+    ROW("hf",       hfs,         HfMap,    param,   NAME)
+    ROW("hf",       hfs,         HfMap,    hf,      NAME)
+    BARE("hf fixed", fixed,                         I64)
+    ROW("kernel",   kernels,     Kernel,   name,    NAME)
+    ROW("factor",   factors,     HfFactor, axis,    NAME)
+    ROW("factor",   factors,     HfFactor, total,   I64)
+    ROW("factor",   factors,     HfFactor, start,   I64)
+    ROW("factor",   factors,     HfFactor, n,       I64)
+    ONE("shape",    shapes,      ValueShape,    dt,      NDTYPE)
+    ROW("shape",    shapes,      ValueShape,    elems,   I64)
+    ROW("shape dim", shapedims,  ValueDim, axis,    NAME)
+    ROW("shape dim", shapedims,  ValueDim, n,       I64)
+    ROW("shape dim", shapedims,  ValueDim, cut,     BITS)
+    ONE("shape dim", shapedims,  ValueDim, zigzag,  2)
+    ROW("role",     roles,       Role,     arena,   I64)
+    ROW("role",     roles,       Role,     persist, I64)
+    ROW("buf",      bufs,        Buf,      name,    NAME)
+    ONE("buf",      bufs,        Buf,      cls,     NBUFCLASS)
+    ONE("buf",      bufs,        Buf,      dt,      NDTYPE)
+    ROW("buf",      bufs,        Buf,      offset,  I64)
+    ROW("buf",      bufs,        Buf,      bytes,   I64)
+    ROW("buf",      bufs,        Buf,      prog,    I32)
+    ROW("buf",      bufs,        Buf,      frame,   I32)
+    ROW("buf",      bufs,        Buf,      born,    I32)
+    ROW("buf",      bufs,        Buf,      dies,    I32)
+    ROW("tensor",   tensors,     Tensor,   name,    NAME)
+    ROW("tensor",   tensors,     Tensor,   kind,    NAME)
+    ONE("tensor",   tensors,     Tensor,   dt,      NDTYPE)
+    ROW("tensor",   tensors,     Tensor,   buf,     I32)
+    ROW("tensor",   tensors,     Tensor,   at,      I64)
+    ROW("tensor",   tensors,     Tensor,   run,     I64)
+    ROW("tensor",   tensors,     Tensor,   shard,   BITS)
+    ROW("dim",      dims,        PlanDim,  axis,    NAME)
+    ROW("dim",      dims,        PlanDim,  n,       I64)
+    ROW("piece",    pieces,      Piece,    start,   AFFINE)
+    ROW("piece",    pieces,      Piece,    len,     I64)
+    ROW("in",       inputs,      Scalar,   name,    NAME)
+    ROW("in",       inputs,      Scalar,   buf,     I32)
+    ONE("in",       inputs,      Scalar,   dt,      NDTYPE)
+    ROW("out",      results,     Scalar,   name,    NAME)
+    ROW("out",      results,     Scalar,   buf,     I32)
+    ONE("out",      results,     Scalar,   dt,      NDTYPE)
+    ROW("program",  programs,    Program,  name,    NAME)
+    ROW("program",  programs,    Program,  transient, I64)
+    ROW("phase",    phases,      Phase,    name,    NAME)
+    ROW("phase",    phases,      Phase,    first,   I32)
+    ROW("phase",    phases,      Phase,    n,       I32)
+    ROW("phase",    phases,      Phase,    repeat,  I64)
+    ROW("turn",     turns,       Turn,     phase,   I32)
+    ROW("turn",     turns,       Turn,     micro,   I32)
+    ONE("turn",     turns,       Turn,     pair,    2)
+    ROW("frame",    frames,      Frame,    bytes,   I64)
+    BARE("slot",    slots,                          I64)
+    BARE("frame of", places,                        I32)
+    ROW("end",      ends,        End,      buf,     I32)
+    ROW("end",      ends,        End,      value,   I32)
+    ONE("step",     steps,       Step,     kind,    NSTEPKIND)
+    ROW("step",     steps,       Step,     atoms,   BITS)
+    ROW("group",    collectives, Step,     atoms,   BITS)
+    ROW("step",     steps,       Step,     rw,      NAME)
+    BARE("operand", operands,                       I32)
+    BARE("number",  numbers,                        AFFINE)
+    BARE("place",   places_of_ranks,                RANKS)
+    BARE("integer of a kernel", allints,            RANKS)
+    ROW("value",    values,      ValueUse, read,    I32)
+    ROW("value",    values,      ValueUse, make,    I32)
+    ROW("value",    values,      ValueUse, as,      I32)
+    ROW("value",    values,      ValueUse, shape,   I32)
+    ROW("value",    values,      ValueUse, part[0], BITS)
+    ROW("value",    values,      ValueUse, part[1], BITS)
+    ROW("value",    values,      ValueUse, part[2], BITS)
+};
+
+/* A list in a record: its first element or a pointer to it, and its length. */
+typedef struct List {
+    const char *name;
+    Records *records;
+    size_t at, n, elem, room; /* room: elements inside the record; 0: none */
+} List;
+
+#define LIST(text, records, Struct, list, n) \
+    {text, records, offsetof(Struct, list), offsetof(Struct, n), \
+     sizeof *((Struct *)0)->list, 0},
+#define INSIDE(text, records, Struct, list, n) \
+    {text, records, offsetof(Struct, list), offsetof(Struct, n), \
+     sizeof *((Struct *)0)->list, \
+     sizeof ((Struct *)0)->list / sizeof *((Struct *)0)->list},
+
+static const List lists[] = {
+    LIST("roles",    plans,    Plan,    role,   nrole)
+    LIST("hfs",      plans,    Plan,    hf,     nhf)
+    LIST("kernels",  plans,    Plan,    kernel, nkernel)
+    INSIDE("hf dims", hfs,     HfMap,   dim,    nd)
+    LIST("shapes",   plans,    Plan,    shape,  nshape)
+    INSIDE("shape dims", shapes, ValueShape, dim,    nd)
+    LIST("bufs",     roles,    Role,    buf,    nbuf)
+    LIST("tensors",  roles,    Role,    tensor, ntensor)
+    LIST("ins",      roles,    Role,    in,     nin)
+    LIST("outs",     roles,    Role,    out,    nout)
+    LIST("programs", roles,    Role,    prog,   nprog)
+    INSIDE("dims",   tensors,  Tensor,  dim,    nd)
+    LIST("pieces",   dims,     PlanDim, piece,  npiece)
+    LIST("phases",   programs, Program, phase,  nphase)
+    LIST("turns",    programs, Program, turn,   nturn)
+    LIST("frames",   programs, Program, frame,  nframe)
+    LIST("ends",     programs, Program, end,    nend)
+    LIST("steps",    programs, Program, step,   nstep)
+    LIST("slots",    frames,   Frame,   slot,   nslot)
+    LIST("places",   frames,   Frame,   of,     nof)
+    LIST("operands", steps,    Step,    buf,    nbuf)
+    LIST("integers", library,  Step,    iv,     nint)
+};
+/* clang-format on */
+enum {
+    NFIELD = sizeof fields / sizeof *fields,
+    NLIST = sizeof lists / sizeof *lists
+};
+
+/* ---- numbers ------------------------------------------------------------- */
+
+typedef enum Way { NEAR, FAR, NONE, COPY, SWAP, NWAY } Way;
+static const char *const ways[] = { "near", "far", "none", "copy", "swap" };
+
+static int64_t near(Mutant *m, int64_t v)
+{
+    return v + (below(m, 2) ? 1 : -1);
+}
+
+static int64_t far(Mutant *m, int64_t v)
+{
+    static const int64_t by[] = { -256, -64, -8, -2, 2, 8, 64, 256 };
+    switch (below(m, 4)) {
+    case 0: return 2 * v;
+    case 1: return v / 2;
+    case 2: return -v;
+    default: return v + by[below(m, 8)];
+    }
+}
+
+static int64_t number(Mutant *m, Way w, int64_t v)
+{
+    return w == NEAR ? near(m, v) : w == FAR ? far(m, v) : 0;
+}
+
+static uint32_t bits(Mutant *m, Way w, uint32_t v)
+{
+    int n = m->p->mesh->natom;
+    switch (w) {
+    case NEAR: return v ^ 1u << below(m, n);
+    case FAR: return (uint32_t)below(m, 1 << n);
+    default: return 0;
+    }
+}
+
+/* A coefficient goes, changes, moves to another atom, or comes. */
+static void ranks(Mutant *m, Way w, int64_t *x)
+{
+    int n = m->p->mesh->natom, i = below(m, n), k = below(m, n);
+    for (int q = 0; q < n && !x[i]; q++)
+        i = (i + 1) % n;
+    if (!n)
+        return;
+    if (w == NONE) {
+        x[i] = 0;
+    } else if (w == NEAR) {
+        x[i] = below(m, 2) ? near(m, x[i]) : far(m, x[i]);
+    } else {
+        int64_t was = x[i];
+        x[i] = x[k];
+        x[k] = was;
+    }
+}
+
+static const char *word(Mutant *m, Way w, const char *s)
+{
+    size_t n = s ? strlen(s) : 0;
+    if (!n)
+        return s;
+    if (w == NONE)
+        return intern("");
+    if (w == FAR)
+        return intern(strf(m->arena, "%sx", s));
+    char *t = strf(m->arena, "%s", s);
+    t[below(m, (int)n)] = "abrwx"[below(m, 5)];
+    return intern(t);
+}
+
+static void change(Mutant *m, const Field *f, Way w, void *at)
+{
+    switch (f->type) {
+    case I64: *(int64_t *)at = number(m, w, *(int64_t *)at); break;
+    case I32: *(int *)at = (int)number(m, w, *(int *)at); break;
+    case BITS: *(uint32_t *)at = bits(m, w, *(uint32_t *)at); break;
+    case CHOICE: *(int *)at = below(m, f->choices); break;
+    case RANKS: ranks(m, w, at); break;
+    case AFFINE:
+        if (below(m, 2))
+            ranks(m, w, ((Aff *)at)->k);
+        else
+            ((Aff *)at)->c = number(m, w, ((Aff *)at)->c);
+        break;
+    case NAME: *(const char **)at = word(m, w, *(const char **)at); break;
+    }
+}
+
+static size_t width(const Field *f)
+{
+    return f->type == I64                          ? sizeof(int64_t)
+           : f->type == NAME                       ? sizeof(char *)
+           : f->type == AFFINE || f->type == RANKS ? sizeof(Aff)
+                                                   : sizeof(int);
+}
+
+/* Steps share lists of integers: each gets its own. */
+static void unshare(Mutant *m)
+{
+    void **s = steps(m);
+    for (size_t i = 0; i < vec_len(s); i++) {
+        Step *x = s[i];
+        Aff *iv = alloc(m->arena, sizeof *iv * (size_t)(x->nint + 1));
+        if (x->nint)
+            memcpy(iv, x->iv, sizeof *iv * (size_t)x->nint);
+        x->iv = iv;
+    }
+}
+
+static int change_field(Mutant *m, const Field *f, Way w)
+{
+    unshare(m);
+    void **v = f->records(m);
+    size_t n = width(f);
+    if (!v)
+        return 0;
+    char *x = (char *)v[below(m, (int)vec_len(v))] + f->at,
+         *y = (char *)v[below(m, (int)vec_len(v))] + f->at;
+    char was[sizeof(Aff)];
+    if (f->type == RANKS) /* constants are the kernel's */
+        x += offsetof(Aff, k), y += offsetof(Aff, k),
+            n = sizeof was - sizeof(int64_t) * 2;
+    memcpy(was, x, n);
+    if (w == COPY || w == SWAP)
+        memcpy(x, y, n);
+    else
+        change(m, f, w, x);
+    if (w == SWAP)
+        memcpy(y, was, n);
+    return memcmp(was, x, n) != 0;
+}
+
+/* ---- lists --------------------------------------------------------------- */
+
+typedef enum Move { DROP, TWICE, EXCHANGE, LATER, NMOVE } Move;
+static const char *const moves[] = { "drop", "twice", "exchange", "later" };
+
+/* The list in another order: element order[i] of the old one at i. */
+static int reorder(Mutant *m, const List *l, char *x, const int *order, int n)
+{
+    char *was = l->room ? x + l->at : *(char **)(x + l->at);
+    char *v = alloc(m->arena, l->elem * (size_t)(n + 1));
+    if (l->room && (size_t)n > l->room)
+        return 0;
+    for (int i = 0; i < n; i++)
+        memcpy(v + (size_t)i * l->elem, was + (size_t)order[i] * l->elem,
+               l->elem);
+    if (l->room)
+        memcpy(was, v, l->elem * (size_t)n);
+    else
+        *(char **)(x + l->at) = v;
+    *(int *)(x + l->n) = n;
+    return 1;
+}
+
+static int alike(const List *l, char *x, int a, int b)
+{
+    const char *v = l->room ? x + l->at : *(char **)(x + l->at);
+    return !memcmp(v + (size_t)a * l->elem, v + (size_t)b * l->elem, l->elem);
+}
+
+static int change_list(Mutant *m, const List *l, Move move)
+{
+    void **r = l->records(m), **some = NULL;
+    for (size_t i = 0; i < vec_len(r); i++)
+        if (*(int *)((char *)r[i] + l->n) > 0)
+            vec_push(m->arena, some, r[i]);
+    if (!some)
+        return 0;
+    char *x = some[below(m, (int)vec_len(some))];
+    int n = *(int *)(x + l->n), k = 0;
+    int a = below(m, n), b = below(m, n);
+    int *order = alloc(m->arena, sizeof *order * (size_t)(n + 2));
+    if (move >= EXCHANGE && alike(l, x, a, b))
+        return 0;
+    for (int i = 0; i < n; i++) {
+        if (i == a && move == DROP)
+            continue;
+        order[k++] = i;
+        if (i == a && move == TWICE)
+            order[k++] = i;
+    }
+    if (move == EXCHANGE)
+        order[a] = b, order[b] = a;
+    for (int i = a; move == LATER && i != b; i += a < b ? 1 : -1)
+        order[i] = order[i + (a < b ? 1 : -1)];
+    if (move == LATER)
+        order[b] = a;
+    return reorder(m, l, x, order, k);
+}
+
+/* ---- kinds --------------------------------------------------------------- */
+
+static int meant(void)
+{
+    int n = 0;
+    while (mutantkinds[n].name)
+        n++;
+    return n;
+}
+
+int mutant_kinds(void)
+{
+    return meant() + NFIELD * NWAY + NLIST * NMOVE;
+}
+
+const char *mutant_kind(Arena *a, int k)
+{
+    int n = meant();
+    if (k < n)
+        return mutantkinds[k].name;
+    k -= n;
+    if (k < NFIELD * NWAY)
+        return strf(a, "%s %s: %s", fields[k / NWAY].record,
+                    fields[k / NWAY].name, ways[k % NWAY]);
+    k -= NFIELD * NWAY;
+    return strf(a, "%s: %s", lists[k / NMOVE].name, moves[k % NMOVE]);
+}
+
+int mutant_damage(Mutant *m, int k)
+{
+    int n = meant();
+    if (k < n)
+        return mutantkinds[k].damage(m);
+    k -= n;
+    if (k < NFIELD * NWAY)
+        return change_field(m, &fields[k / NWAY], (Way)(k % NWAY));
+    k -= NFIELD * NWAY;
+    return change_list(m, &lists[k / NMOVE], (Move)(k % NMOVE));
+}
+
+/* ---- by hand ------------------------------------------------------------- */
+
+static void **of_kind(Mutant *m, const char *name)
+{
+    void **v = NULL, **all = steps(m);
+    for (size_t i = 0; i < vec_len(all); i++)
+        if (!strcmp(stepinfo[((Step *)all[i])->kind].name, name))
+            vec_push(m->arena, v, all[i]);
+    return v;
+}
+
+static int64_t given(const char *sign, int64_t was, const char *to)
+{
+    return (*sign == '+' ? was : 0) + strtoll(to, NULL, 10);
+}
+
+/* The i-th integer of some step of a kind. */
+static int set_int(Mutant *m, const char *kind, int i, const char *sign,
+                   const char *to)
+{
+    unshare(m);
+    void **v = of_kind(m, kind);
+    Step *s = v ? v[below(m, (int)vec_len(v))] : NULL;
+    if (s && i < s->nint)
+        s->iv[i].c = given(sign, s->iv[i].c, to);
+    return s && i < s->nint;
+}
+
+static int set_field(Mutant *m, const Field *f, const char *sign,
+                     const char *to)
+{
+    void **v = f->records(m);
+    void *x = v ? (char *)v[below(m, (int)vec_len(v))] + f->at : NULL;
+    if (!x)
+        return 0;
+    switch (f->type) {
+    case I64: *(int64_t *)x = given(sign, *(int64_t *)x, to); break;
+    case NAME: *(const char **)x = intern(to); break;
+    case AFFINE:
+    case RANKS: return 0;
+    default: *(int *)x = (int)given(sign, *(int *)x, to); break;
+    }
+    return 1;
+}
+
+int mutant_set(Mutant *m, const char *what)
+{
+    char name[64], kind[16], sign[2], to[64];
+    int at;
+    if (sscanf(what, "%63[^=+]%1[=+] %63s", name, sign, to) != 3)
+        return 0;
+    name[strlen(name) - 1] = 0;
+    for (int i = 0; i < NFIELD; i++)
+        if (!strcmp(strf(m->arena, "%s%s%s", fields[i].record,
+                         *fields[i].name ? " " : "", fields[i].name),
+                    name))
+            return set_field(m, &fields[i], sign, to);
+    return sscanf(name, "%15s %d", kind, &at) == 2 &&
+           set_int(m, kind, at, sign, to);
+}
