@@ -341,8 +341,12 @@ int open(const char *path, int flags, ...)
     int why = strike("open", path, makes);
     if (!why)
         fd = real_open(path, flags, mode);
-    if (fd >= 0 && fd < MAXFD)
-        snprintf(f.fd[fd], PATH, "%s", path);
+    if (fd >= 0 && fd < MAXFD) {
+        size_t n = strlen(path);
+        while (n > 1 && path[n - 1] == '/')
+            n--;
+        snprintf(f.fd[fd], PATH, "%.*s", (int)n, path);
+    }
     if (fd >= 0 && makes)
         did(CREATE, path, NULL);
     if (fd >= 0 && flags & O_TRUNC)

@@ -203,6 +203,7 @@ static void test_in_processes(void **state)
     assert_int_equal(file_write(plan, text, n), 0);
     int status = system(
         strf(forever,
+             "ASAN_OPTIONS=$ASAN_OPTIONS:verify_asan_link_order=0 "
              "FAULT=slow:1 FAULT_IN=optim.safetensors FAULT_RANK=0 "
              "LD_PRELOAD=%.*stests/unit/faultfs.so "
              "mpirun -q -n 4 %s-run %s >%s/log 2>&1",
