@@ -156,7 +156,7 @@ training() {
 saved() {
     name=$1 n=$2
     shift 2
-    rm -f "$dir/$name.loss"
+    rm -rf "$dir/$name.loss" "${dir:?}/$name"
     train "$dir" "$name" "$n" target=cuda precision=bf16 train.save_every=7 train.keep=0 "$@"
 }
 
