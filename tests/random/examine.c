@@ -121,6 +121,43 @@ static Plan *read_plan(FILE *f, const char *name)
     return plan_parse(forever, text, len, name);
 }
 
+/* Of all programs only those that run: there is less to compile. */
+static void keep_step(Plan *p)
+{
+    for (int r = 0; r < p->nrole; r++) {
+        Role *x = &p->role[r];
+        int n = 0;
+        for (int i = 0; i < x->nprog; i++)
+            if (strcmp(x->prog[i].name, "eval") &&
+                strcmp(x->prog[i].name, "forward"))
+                x->prog[n++] = x->prog[i];
+        x->nprog = n;
+    }
+}
+
+static int calls_it(const Program *g, const char *kernel)
+{
+    for (int i = 0; i < g->nstep; i++)
+        if (g->step[i].kernel && !strcmp(g->step[i].kernel, kernel))
+            return 1;
+    return 0;
+}
+
+static void keep_kernels(Plan *p)
+{
+    int n = 0;
+
+    for (int k = 0; k < p->nkernel; k++) {
+        int used = 0;
+        for (int r = 0; r < p->nrole && !used; r++)
+            for (int i = 0; i < p->role[r].nprog && !used; i++)
+                used = calls_it(&p->role[r].prog[i], p->kernel[k].name);
+        if (used)
+            p->kernel[n++] = p->kernel[k];
+    }
+    p->nkernel = n;
+}
+
 /* A fold that a model cannot have is no test; the message says which. */
 static int no_such_fold(Check c, const Outcome *o)
 {
@@ -141,6 +178,8 @@ static Plan *plan_apart(Exam *e, Check c)
     if (o->v == NOTRUN) {
         o->v = FINE;
         p = read_plan(m.out, e->file);
+        keep_step(p);
+        keep_kernels(p);
     } else if (no_such_fold(c, o)) {
         o->v = UNFIT;
     }
