@@ -89,9 +89,10 @@ static void *thread_main(void *arg)
 
     for (;;) {
         await_job(p, seen);
+        /* Before `stop`: it may be set between, and is then seen next time. */
+        seen = atomic_load(&p->wake);
         if (atomic_load(&p->stop))
             return NULL;
-        seen = atomic_load_explicit(&p->wake, memory_order_acquire);
         work(p);
     }
 }
