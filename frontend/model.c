@@ -113,23 +113,46 @@ static void syntax_error(Front *f, const char *file, const char *text,
 
 /* ---- sources ------------------------------------------------------------- */
 
+/* The text that was given for `file`, or NULL. */
+static const char *given_text(const Front *f, const char *file)
+{
+    for (int i = 0; i < f->ngiven; i++)
+        if (!strcmp(f->given[i].file, file))
+            return f->given[i].text;
+    return NULL;
+}
+
+/* All of `in`, NUL-terminated; NULL: it cannot be read or is too long. */
+static char *read_all(Arena *a, FILE *in, size_t *len)
+{
+    char *text = NULL;
+    size_t room = 1 << 12, n = 0;
+
+    do {
+        char *more = alloc(a, 2 * room + 1);
+        memcpy(more, text ? text : "", n);
+        text = more;
+        room *= 2;
+        n += fread(text + n, 1, room - n, in);
+    } while (n == room && room < MAXFILE);
+    *len = n;
+    return ferror(in) || getc(in) != EOF ? NULL : text;
+}
+
 static char *read_file(Front *f, const char *file, size_t *len)
 {
+    const char *given = given_text(f, file);
     FILE *in = f->given ? NULL : fopen(file, "rb");
     char *text = NULL;
 
-    for (int i = 0; i < f->ngiven; i++)
-        if (!strcmp(f->given[i].file, file)) {
-            text = strf(f->g->arena, "%s", f->given[i].text);
-            *len = strlen(text);
-        }
-    if (!in)
-        return text;
-    text = alloc(f->g->arena, MAXFILE + 1);
-    *len = fread(text, 1, MAXFILE, in);
-    if (ferror(in) || getc(in) != EOF)
-        text = NULL;
-    fclose(in);
+    if (given) {
+        text = strf(f->g->arena, "%s", given);
+        *len = strlen(text);
+    }
+    if (in) {
+        text = read_all(f->g->arena, in, len);
+        fclose(in);
+    }
     return text;
 }
 

@@ -140,28 +140,36 @@ static int check_sites(Out *log, const void *image, size_t size)
     return ok;
 }
 
+/* PLEAT_OPT, as for kernels of the host: 0 where a kernel runs once or twice. */
+static const char *level(void)
+{
+    const char *opt = getenv("PLEAT_OPT");
+
+    return opt && !strcmp(opt, "0") ? "-O0" : "-O1";
+}
+
 static void *build(Work *w, const char *src, size_t *size)
 {
     static const char *const flatten[] = {
         "-std=c++17", "-E", "-P", "-w", "in.cc", "-o", "flat.cc", NULL
     };
-    static const char *const make[] = { "-std=c++17",
-                                        "-O1",
-                                        "-w",
-                                        "-march=native",
-                                        "-ffp-contract=off",
-                                        "-fno-strict-aliasing",
-                                        "-fno-math-errno",
-                                        "-fno-trapping-math",
-                                        "-fno-exceptions",
-                                        "-shared",
-                                        "-Wl,-Bsymbolic",
-                                        "-fPIC",
-                                        "out.cc",
-                                        "-o",
-                                        "out.so",
-                                        "-lm",
-                                        NULL };
+    const char *const make[] = { "-std=c++17",
+                                 level(),
+                                 "-w",
+                                 "-march=native",
+                                 "-ffp-contract=off",
+                                 "-fno-strict-aliasing",
+                                 "-fno-math-errno",
+                                 "-fno-trapping-math",
+                                 "-fno-exceptions",
+                                 "-shared",
+                                 "-Wl,-Bsymbolic",
+                                 "-fPIC",
+                                 "out.cc",
+                                 "-o",
+                                 "out.so",
+                                 "-lm",
+                                 NULL };
     size_t n = 0;
 
     if (!write_file(w, "in.cc", (const char *[]){ emu_words, src, NULL }) ||
