@@ -137,7 +137,7 @@ typedef struct Store {
     const Lin *addr;
     uint64_t loops; /* that run over its elements */
     int done;       /* (printing) stored for the present item */
-    int early;      /* stored by a reduction's pass */
+    int stage;      /* its number in the text; 0: by a reduction's pass */
     int flat;       /* by no thread that can be named */
     int seen;       /* by all threads of the team */
     uint64_t apart; /* passes that other threads may still be in */
@@ -148,6 +148,7 @@ typedef struct Kern {
     Group *k;
     Arena *a;
     Pool *pool;
+    int nstage;         /* stages of stores printed */
     Table *memo, *exof; /* values by node and index; expressions */
     Table *member;      /* nodes that are loaded */
     Ex **ex;            /* vec, operands before users */

@@ -199,10 +199,12 @@ Body form_stage(Nest *n, uint64_t loops)
 {
     Body b = { 0 };
 
+    n->c->nstage++;
     for (size_t i = 0; i < vec_len(n->c->st); i++) {
         Store *s = &n->c->st[i];
         if (s->done || s->loops != loops)
             continue;
+        s->stage = n->c->nstage;
         vec_push(n->a, b.root, s->val);
         vec_push(n->a, b.st, s);
         b.nroot = ++b.nst;

@@ -1,7 +1,8 @@
 /* inplace.c: which results of a kernel may lie where an operand lay.
  *
  * Every iteration loads what it needs before it stores, and reductions of an
- * item are done before the loop that stores what needs them. So a result of the
+ * item are done before the loop that stores what needs them. Stores that share
+ * loops are a stage (form_stage numbers them as it prints). So a result of the
  * last stage may take an operand's buffer when each load of the operand
  *
  *   is at the result's own element (indices are interned: the same pointer), or
@@ -13,22 +14,6 @@
  *
  * alloc decides whether the operand is dead by then. */
 #include "codegen.h"
-
-/* The loops of the stage that is printed last: stores over the same loops are
- * one stage, and stages come in the order of their first store. */
-static uint64_t last_stage(const Kern *c)
-{
-    uint64_t last = 0;
-
-    for (size_t i = 0; i < vec_len(c->st); i++) {
-        size_t j = 0;
-        while (c->st[j].loops != c->st[i].loops)
-            j++;
-        if (j == i)
-            last = c->st[i].loops;
-    }
-    return last;
-}
 
 /* Loops that all stores and reductions have: those over the kernel's items. */
 static uint64_t item_loops(const Kern *c)
@@ -106,7 +91,6 @@ static int index_of(Node *const *v, int n, const Node *x)
 void find_inplace(Kern *c)
 {
     Group *k = c->k;
-    uint64_t last = last_stage(c);
     size_t most = vec_len(c->st) * (size_t)k->nin;
 
     k->ninplace = 0;
@@ -115,7 +99,7 @@ void find_inplace(Kern *c)
         for (int j = 0; j < k->nin; j++) {
             const Store *s = &c->st[i];
             int out = index_of(k->out, k->nout, s->n);
-            if (out < 0 || s->loops != last || s->early ||
+            if (out < 0 || !s->stage || s->stage != c->nstage ||
                 dtypes[s->n->dt].bytes != dtypes[k->in[j]->dt].bytes ||
                 !only_at(c, storage(k->in[j]), s))
                 continue;

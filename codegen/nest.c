@@ -344,7 +344,7 @@ static void pass(Nest *n, Ex **r, int nr)
     for (int i = 0; i < nr; i++)
         fold(n, r[i]);
     for (int i = 0; i < b.nst; i++)
-        b.st[i]->done = b.st[i]->early = 1;
+        b.st[i]->done = 1;
 }
 
 static int is_ready(Nest *n, Ex *r, Ex *const *pend, size_t np)

@@ -512,8 +512,9 @@ static void pass(Nest *n, Ex **r, int nr)
         for (int i = 0; i < nr; i++)
             if (r[i] != top)
                 fold(n, r[i]);
+        n->c->nstage += n->streams;
         for (int i = 0; i < b.nst; i++)
-            b.st[i]->done = 1, b.st[i]->early = !n->streams;
+            b.st[i]->done = 1, b.st[i]->stage = n->streams ? n->c->nstage : 0;
     } else {
         for (int i = 0; i < nr; i++)
             declare(n, r[i]);

@@ -16,7 +16,9 @@
  * of memory: a softmax or norm with what follows it is a kernel over rows, a
  * sum over the rows (a column sum) takes in only what nobody else needs. A
  * member read at a moved index (a window, a gather) may be rebuilt there only
- * if that repeats no costly work and no item needs another's results.
+ * if that repeats no costly work and no item needs another's results. No sum is
+ * made at two indices: over other loops its terms come in another order, and a
+ * value may be compared with what was made of it (the gradient of a maximum).
  *
  * A product takes in the accumulator that it feeds. */
 #include "passes.h"

@@ -376,6 +376,21 @@ static void mark_costly(Set *s)
     }
 }
 
+/* Does a reduction of the set that n needs have one of the axes? */
+static int has_sum_over(const Set *s, const Node *n, Axis *const *moved)
+{
+    if (!n->mark)
+        return 0;
+    for (size_t i = 0; i < vec_len(moved) && is_reduction(n); i++)
+        if (dim_of(n, moved[i]) >= 0)
+            return 1;
+    Operand *op = operands_of(s->f, n);
+    for (size_t k = 0; k < vec_len(op); k++)
+        if (set_has(s, op[k].n) && has_sum_over(s, op[k].n, moved))
+            return 1;
+    return 0;
+}
+
 /* The axes that all stored members and all reductions have; 0 when some stored
  * member does not have them as its slowest. */
 static int item_axes(Set *s, Axes *O)
@@ -489,6 +504,8 @@ const char *one_nest(Set *s)
             int kept = op[k].n->mark || (op[k].moved && is_stored(s, op[k].n));
             if (kept && crosses(&op[k], &O))
                 return "an item needs another item's result";
+            if (has_sum_over(s, op[k].n, op[k].moved))
+                return "a sum made again over other loops has other bits";
             if (repeats(s, s->node[i], &op[k]))
                 return "costly work would be done again and again";
         }

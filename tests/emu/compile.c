@@ -140,7 +140,7 @@ static int check_sites(Out *log, const void *image, size_t size)
     return ok;
 }
 
-/* PLEAT_OPT, as for kernels of the host: 0 where a kernel runs once or twice. */
+/* PLEAT_OPT as for kernels of the host: 0 where a kernel runs once or twice. */
 static const char *level(void)
 {
     const char *opt = getenv("PLEAT_OPT");

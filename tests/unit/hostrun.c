@@ -247,15 +247,15 @@ void *host_compile(Arena *a, Group *const *k, int n)
     int fd = mkstemps(c, 2);
     FILE *f = fdopen(fd, "w");
     const char *so = strf(a, "%s.so", c);
-    const char *keep = getenv("KEEP_KERNELS"), *opt = getenv("KERNEL_OPT");
+    const char *keep = getenv("KEEP_KERNELS");
 
     fputs(unit_text(a, &T_host, k, n), f);
     fclose(f);
     int bad = system(strf(a,
-                          "cc %s -march=native -ffp-contract=off -shared "
+                          "cc -march=native -ffp-contract=off -shared "
                           "-fno-math-errno -fno-trapping-math -fPIC -Wall "
-                          "-Wno-unused -o %s %s -lm",
-                          opt ? opt : "-O2", so, c));
+                          "-Wno-unused -O${PLEAT_OPT:-2} -o %s %s -lm",
+                          so, c));
     void *lib = bad ? NULL : dlopen(so, RTLD_NOW);
     if (!keep && !bad)
         unlink(c);
