@@ -93,6 +93,15 @@ static void write_graphs(const char *path, const Text *graphs)
     write_all(path, t.s, t.len);
 }
 
+static ProgramKind program_of(const char *name, ProgramKind usual)
+{
+    ProgramKind k = name ? program_kind(name) : usual;
+
+    if (k == NPROGRAM)
+        err(NULL, "-p %s: there is no such program", name);
+    return k;
+}
+
 /* Null when -x stopped it. */
 static Plan *make_plan(Args *a, FILE *out)
 {
@@ -102,7 +111,7 @@ static Plan *make_plan(Args *a, FILE *out)
     CompileOptions o = { .stage = stage,
                          .dump = a->dump,
                          .stop = a->stop,
-                         .prog = a->prog,
+                         .prog = program_of(a->prog, PGstep),
                          .out = out,
                          .source = t.source,
                          .nsource = t.nsource };
@@ -110,14 +119,14 @@ static Plan *make_plan(Args *a, FILE *out)
     if (a->dot) {
         o.dot = &dot;
         o.dump = a->dump ? a->dump : "place";
-        o.prog = a->prog ? a->prog : "eval";
+        o.prog = program_of(a->prog, PGeval);
     }
     Plan *p = compile(t.g, target_of(t.g->opts), &o);
     if (a->dot && !dot.len)
         err(NULL,
             "%s: nothing to draw: it has no program '%s', or that does "
             "not go through %s",
-            a->dot, o.prog, o.dump);
+            a->dot, programnames[o.prog], o.dump);
     if (a->dot)
         write_graphs(a->dot, &dot);
     return p;

@@ -56,7 +56,7 @@ static void memory(Text *t, const Role *r, int prog)
     const Program *p = &r->prog[prog];
 
     put(t, "<h2>program ");
-    put_html(t, p->name);
+    put_html(t, programnames[p->kind]);
     put(t,
         "</h2>\n<svg viewBox='0 0 %d %d' width='100%%' stroke='#fff' "
         "stroke-width='0.3'>\n",
@@ -115,7 +115,7 @@ static void timeline(Text *t, const Program *p, int role, int program)
     put(t,
         ",\n{\"ph\":\"M\",\"pid\":%d,\"tid\":%d,\"name\":\"thread_name\","
         "\"args\":{\"name\":\"%s\"}}",
-        role, program, p->name);
+        role, program, programnames[p->kind]);
     for (int f = 0; f < p->nphase; f++)
         for (int64_t k = 0; k < p->phase[f].repeat; k++)
             for (int i = 0; i < p->phase[f].n; i++)

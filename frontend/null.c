@@ -10,7 +10,7 @@
 
 static const Program *step_of(const Role *r)
 {
-    int i = role_prog(r, "step");
+    int i = role_prog(r, PGstep);
 
     return i < 0 ? NULL : &r->prog[i];
 }
@@ -33,7 +33,7 @@ static void put_role(FILE *out, const Plan *p, int i)
         fprintf(out, " %s %" PRId64 ",", bufclasses[c], sum[c]);
     for (int k = 0; k < r->nprog; k++)
         fprintf(out, "%s %s %" PRId64, k ? "," : " temporary in",
-                r->prog[k].name, r->prog[k].transient);
+                programnames[r->prog[k].kind], r->prog[k].transient);
     fputc('\n', out);
 }
 
@@ -120,7 +120,7 @@ static double formula(const Plan *p)
 {
     const char *kind = opts_str(p->opts, "fold.schedule");
     double vpp = (double)opts_int(p->opts, "fold.vpp"), pp = p->nrole;
-    double m = (double)plan_turns(p, "step");
+    double m = (double)plan_turns(p, PGstep);
 
     if (strcmp(kind, "1f1b") && strcmp(kind, "interleaved"))
         return -1;
@@ -129,7 +129,7 @@ static double formula(const Plan *p)
 
 static void put_stages(FILE *out, const Plan *p)
 {
-    Planned t = plan_time(forever, p, "step");
+    Planned t = plan_time(forever, p, PGstep);
     double by_formula = formula(p), busy = 0;
 
     if (p->nrole > 1)

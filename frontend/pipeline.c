@@ -18,7 +18,7 @@ enum { WIDTH = 100, FIRST = 9 }; /* columns of a line; of the stage's name */
 
 static const Program *step_of(const Role *r)
 {
-    int i = role_prog(r, "step");
+    int i = role_prog(r, PGstep);
 
     return i < 0 ? NULL : &r->prog[i];
 }

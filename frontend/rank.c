@@ -58,7 +58,7 @@ static void put_memory(Text *t, const Role *r)
                 sum[c], n[c], c >= Btemp ? ", sharing their space" : "");
     for (int i = 0; i < r->nprog; i++)
         put(t, "  %-8s %16" PRId64 " temporary in %s\n", "",
-            r->prog[i].transient, r->prog[i].name);
+            r->prog[i].transient, programnames[r->prog[i].kind]);
 }
 
 /* ---- tensors ------------------------------------------------------------- */
@@ -142,7 +142,7 @@ static void put_totals(Text *t, const Plan *p, const Role *r, int64_t rank)
 
 static void put_turns(Text *t, const Program *g)
 {
-    put(t, "\n%s:", g->name);
+    put(t, "\n%s:", programnames[g->kind]);
     for (int f = 0; f < g->nphase; f++)
         put(t, "%s %" PRId64 " x %s (%d steps)", f ? "," : "",
             phase_turns(g, f), g->phase[f].name, g->phase[f].n);
@@ -177,7 +177,7 @@ void report_rank(FILE *out, const Plan *p, int64_t rank)
     if (r->ntensor > TENSORS)
         put(&t, "  ... %d more\n", r->ntensor - TENSORS);
     put_totals(&t, p, r, rank);
-    if (role_prog(r, "step") >= 0)
-        put_turns(&t, &r->prog[role_prog(r, "step")]);
+    if (role_prog(r, PGstep) >= 0)
+        put_turns(&t, &r->prog[role_prog(r, PGstep)]);
     fwrite(t.s, 1, t.len, out);
 }

@@ -222,7 +222,7 @@ static void show_memory(FILE *out, const Plan *p, const Role *r)
                     bytes(sum[c]), count[c],
                     c >= Btemp ? ", sharing their space" : "");
     fprintf(out, "  %-14s  %12s\n", "alive always", bytes(r->persist));
-    if (role_prog(r, "step") >= 0)
+    if (role_prog(r, PGstep) >= 0)
         fprintf(out,
                 "  %-14s  %12s  at most, of the host's: a checkpoint written "
                 "beside training\n",
@@ -254,12 +254,12 @@ static void show_program(FILE *out, const Plan *plan, int role,
                          const Program *p)
 {
     int kinds[NSTEPKIND] = { 0 };
-    Planned t = plan_time(forever, plan, p->name);
+    Planned t = plan_time(forever, plan, p->kind);
 
     for (int i = 0; i < p->nstep; i++)
         kinds[p->step[i].kind]++;
-    fprintf(out, "\nprogram %-8s  %5d steps, predicted %.3f ms", p->name,
-            p->nstep, 1e3 * t.makespan);
+    fprintf(out, "\nprogram %-8s  %5d steps, predicted %.3f ms",
+            programnames[p->kind], p->nstep, 1e3 * t.makespan);
     if (plan->nrole > 1)
         fprintf(out, ", %.1f %% of it at work",
                 t.makespan > 0 ? 100 * t.busy[role] / t.makespan : 100.0);
@@ -296,8 +296,8 @@ void report_line(FILE *out, const char *name, const Plan *p)
     fprintf(out, "%s: %" PRId64 " rank%s, %s%s%s", name, p->mesh->world,
             p->mesh->world == 1 ? "" : "s", same ? "" : "at most ", bytes(most),
             p->mesh->world == 1 ? "" : " each");
-    if (role_prog(p->role, "step") >= 0)
-        fprintf(out, ", predicted %.1f ms a step", 1e3 * plan_secs(p, "step"));
+    if (role_prog(p->role, PGstep) >= 0)
+        fprintf(out, ", predicted %.1f ms a step", 1e3 * plan_secs(p, PGstep));
     fputc('\n', out);
 }
 
@@ -360,8 +360,8 @@ void report_memory(FILE *out, const Plan *p)
             fprintf(out,
                     "%d\t%" PRId64 "\t%" PRId64 "\t%s\t%s\t%s\t%d\t%d\t%s\t", i,
                     b->offset, b->bytes, bufclasses[b->cls], dtypes[b->dt].name,
-                    b->prog < 0 ? "all" : r->prog[b->prog].name, b->born,
-                    b->dies, b->name);
+                    b->prog < 0 ? "all" : programnames[r->prog[b->prog].kind],
+                    b->born, b->dies, b->name);
             if (b->file)
                 fprintf(out, "%s:%d", b->file, b->line);
             fputc('\n', out);

@@ -35,7 +35,7 @@ __attribute__((format(printf, 3, 4))) static int bad(Check *c, const Node *n,
     va_start(ap, fmt);
     const char *what = vstrf(c->arena, fmt, ap);
     va_end(ap);
-    put(&t, "%s: ", c->top->prog);
+    put(&t, "%s: ", programnames[c->top->prog]);
     if (c->g != c->top)
         put(&t, "in a body: ");
     put(&t, "%%%s = %s", n->name ? n->name : "?", optab[n->op].name);

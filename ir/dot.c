@@ -296,7 +296,7 @@ void graph_dot(Text *t, Graph *g, int k, int fold)
     for (size_t i = 0; i < n;)
         i = section(&d, i, &all);
     put(t, "  subgraph cluster_%d {\n    label=\"", k);
-    put_quoted(t, strf(d.arena, "%s %s%s%s", g->name, g->prog,
+    put_quoted(t, strf(d.arena, "%s %s%s%s", g->name, programnames[g->prog],
                        g->after ? " after " : "", g->after ? g->after : ""));
     if (g->nrole)
         put(t, ", stage %d of %d", g->role, g->nrole);

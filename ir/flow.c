@@ -187,7 +187,8 @@ static const char *where(const Flows *x, int step, const char *why)
 {
     const Step *s = &x->g->step[step];
     return strf(x->c->arena, "role %d: program '%s': step %d '%s'%s%s %s",
-                x->c->role, x->g->name, step, s->label ? s->label : "",
+                x->c->role, programnames[x->g->kind], step,
+                s->label ? s->label : "",
                 s->file ? strf(x->c->arena, " (%s:%d)", s->file, s->line) : "",
                 x->g->phase[x->phase].repeat
                     ? ""
@@ -287,7 +288,7 @@ static const char *ends_wrong(Flows *x)
         if (x->line[i].first != vec_len(x->line[i].sent) && law(Lsend_waited))
             why = "ends with a send that nothing waits for";
     return why ? strf(x->c->arena, "role %d: program '%s' %s", x->c->role,
-                      x->g->name, why)
+                      programnames[x->g->kind], why)
                : NULL;
 }
 

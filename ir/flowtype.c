@@ -409,7 +409,7 @@ const char *values_wrong(const PlanCheck *c, int prog, Origin **made)
         return 0;
     const Step *s = &g->step[step];
     return strf(c->arena, "role %d: program '%s': step %d '%s'%s %s", c->role,
-                g->name, step, s->label ? s->label : "",
+                programnames[g->kind], step, s->label ? s->label : "",
                 s->file ? strf(c->arena, " (%s:%d)", s->file, s->line) : "",
                 why);
 }

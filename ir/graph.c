@@ -25,7 +25,7 @@ Graph *g_new(Arena *a, const char *name)
 
     g->arena = a;
     g->name = intern(name);
-    g->prog = "step";
+    g->prog = PGstep;
     scopes_init(g);
     return g;
 }

@@ -232,7 +232,7 @@ extern const char *const levels[];
 
 struct Graph {
     const char *name; /* model's name */
-    const char *prog; /* step eval forward init */
+    ProgramKind prog;
     Level level;
     const char *after; /* the last pass it went through; null: none */
     Arena *arena;

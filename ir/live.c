@@ -25,8 +25,9 @@ static const char *wrong(const Lives *l, const char *what, int buf, int step)
     const Program *p = &l->r->prog[l->prog];
     const char *label = step < p->nstep ? p->step[step].label : "the end";
 
-    return strf(l->arena, "program %s, step %d (%s): '%s' %s", p->name, step,
-                label ? label : "?", l->r->buf[buf].name, what);
+    return strf(l->arena, "program %s, step %d (%s): '%s' %s",
+                programnames[p->kind], step, label ? label : "?",
+                l->r->buf[buf].name, what);
 }
 
 static const Phase *phase_of(const Program *p, int step)

@@ -29,7 +29,7 @@ typedef struct Wire { /* from one stage to another, one channel */
 typedef struct Meet {
     Arena *arena;
     const Plan *p;
-    const char *name;   /* of the program */
+    ProgramKind program;
     Wire *wire;         /* vec */
     const Step ***wide; /* by role: vec */
     const Program **g;  /* by role */
@@ -38,8 +38,8 @@ typedef struct Meet {
 static const char *wrong(const Meet *x, int role, const Step *s,
                          const char *what)
 {
-    return strf(x->arena, "role %d: program '%s': '%s'%s %s", role, x->name,
-                s->label ? s->label : "",
+    return strf(x->arena, "role %d: program '%s': '%s'%s %s", role,
+                programnames[x->program], s->label ? s->label : "",
                 s->file ? strf(x->arena, " (%s:%d)", s->file, s->line) : "",
                 what);
 }
@@ -200,9 +200,10 @@ static const char *program_meets(Meet *x)
         why = wide_wrong(x, i);
     if (why)
         return why;
-    const char *stuck = plan_time(x->arena, x->p, x->name).stuck;
+    const char *stuck = plan_time(x->arena, x->p, x->program).stuck;
     return stuck && law(Lno_deadlock)
-               ? strf(x->arena, "program '%s': deadlock: %s", x->name, stuck)
+               ? strf(x->arena, "program '%s': deadlock: %s",
+                      programnames[x->program], stuck)
                : NULL;
 }
 
@@ -210,11 +211,11 @@ const char *meets_wrong(Arena *a, const Plan *p)
 {
     const char *why = 0;
     for (int k = 0; k < p->role[0].nprog && !why && p->nrole > 1; k++) {
-        Meet x = { .arena = a, .p = p, .name = p->role[0].prog[k].name };
+        Meet x = { .arena = a, .p = p, .program = p->role[0].prog[k].kind };
         x.wide = alloc(a, sizeof *x.wide * (size_t)p->nrole);
         x.g = alloc(a, sizeof *x.g * (size_t)p->nrole);
         for (int i = 0; i < p->nrole && !why; i++) {
-            int g = role_prog(&p->role[i], x.name);
+            int g = role_prog(&p->role[i], x.program);
             if (!has_flow(&p->role[i]))
                 return 0;
             if ((g != k || p->role[i].nprog != p->role[0].nprog) &&

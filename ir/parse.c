@@ -326,8 +326,11 @@ static void read_head(Reading *p)
     if (!lex_take(x, "graph"))
         lex_err(x, "not a graph: expected 'graph'");
     p->g->name = lex_word(x);
-    p->g->prog = lex_word(x);
     const char *s = lex_word(x);
+    p->g->prog = program_kind(s);
+    if (p->g->prog == NPROGRAM)
+        lex_err(x, "no program '%s'", s);
+    s = lex_word(x);
     int level = index_of(s, levels, NLEVEL);
     if (level < 0)
         lex_err(x, "no level '%s'", s);

@@ -41,10 +41,10 @@ int role_tensor(const Role *r, const char *name)
     return -1;
 }
 
-int role_prog(const Role *r, const char *name)
+int role_prog(const Role *r, ProgramKind k)
 {
     for (int i = 0; i < r->nprog; i++)
-        if (!strcmp(r->prog[i].name, name))
+        if (r->prog[i].kind == k)
             return i;
     return -1;
 }
@@ -298,7 +298,7 @@ static void put_ends(Text *t, const Program *g)
 static void put_program(Text *t, const Program *g)
 {
     puts_(t, "program");
-    word(t, g->name);
+    word(t, programnames[g->kind]);
     field(t, " transient", g->transient);
     field(t, " bound", g->bound);
     puts_(t, " {\n");

@@ -419,8 +419,19 @@ typedef struct End {
     int buf, value;
 } End;
 
+/* What a program is for (programs.c). */
+typedef enum ProgramKind {
+#define PROGRAM(id, name, may, must) PG##id,
+#include "programs.def"
+#undef PROGRAM
+    NPROGRAM
+} ProgramKind;
+extern const char *const programnames[];    /* their names */
+ProgramKind program_kind(const char *name); /* NPROGRAM: none */
+int program_trains(ProgramKind k);          /* a step, whichever */
+
 typedef struct Program {
-    const char *name; /* init step eval forward */
+    ProgramKind kind;
     int nphase;
     Phase *phase;
     int nturn;
@@ -655,7 +666,7 @@ enum {
 int64_t step_work(StepKind k, const int64_t *iv, int nint, int64_t ranks);
 int role_of(const Plan *p, int64_t rank);
 int role_tensor(const Role *r, const char *name); /* -1: none */
-int role_prog(const Role *r, const char *name);   /* -1: none */
+int role_prog(const Role *r, ProgramKind k);      /* -1: none */
 
 /* ---- schedule.c csv.c turns.c: pipeline schedules as tables -------------- */
 
@@ -741,11 +752,11 @@ typedef struct Planned {
     double *busy;      /* by stage: of them not spent waiting */
     const char *stuck; /* null, or which steps wait for each other */
 } Planned;
-Planned plan_time(Arena *a, const Plan *p, const char *program);
-double plan_secs(const Plan *p, const char *program);   /* the makespan */
-int64_t plan_turns(const Plan *p, const char *program); /* micro-batches that
+Planned plan_time(Arena *a, const Plan *p, ProgramKind k);
+double plan_secs(const Plan *p, ProgramKind k);   /* the makespan */
+int64_t plan_turns(const Plan *p, ProgramKind k); /* micro-batches that
                                                              a rank runs */
-int64_t phase_turns(const Program *g, int phase);       /* how often it runs*/
+int64_t phase_turns(const Program *g, int phase); /* how often it runs*/
 
 /* ---- live.c: which bytes matter when ------------------------------------- */
 

@@ -127,14 +127,14 @@ static const char *phases_wrong(const PlanCheck *c, const Program *g)
             return strf(c->arena,
                         "role %d: program '%s': phase '%s' does not "
                         "follow",
-                        c->role, g->name, f->name);
+                        c->role, programnames[g->kind], f->name);
         at += f->n;
     }
     if (at != g->nstep && law(Lphases_cover))
         return strf(c->arena,
                     "role %d: program '%s' has %d steps and phases "
                     "for %lld",
-                    c->role, g->name, g->nstep, (long long)at);
+                    c->role, programnames[g->kind], g->nstep, (long long)at);
     return 0;
 }
 

@@ -96,7 +96,7 @@ static void list_rows(const Walk *x, Walker *w)
     }
 }
 
-static void begin(Walk *x, int role, const char *program)
+static void begin(Walk *x, int role, ProgramKind program)
 {
     const Role *r = &x->p->role[role];
     int k = role_prog(r, program);
@@ -205,7 +205,7 @@ static const char *stuck(const Walk *x)
     return t.len ? t.s : NULL;
 }
 
-Planned plan_time(Arena *a, const Plan *p, const char *program)
+Planned plan_time(Arena *a, const Plan *p, ProgramKind k)
 {
     Walk x = { .arena = a, .p = p };
     Planned out = { 0, alloc(a, sizeof(double) * (size_t)p->nrole), NULL };
@@ -213,7 +213,7 @@ Planned plan_time(Arena *a, const Plan *p, const char *program)
 
     x.w = alloc(a, sizeof *x.w * (size_t)p->nrole);
     for (int i = 0; i < p->nrole; i++)
-        begin(&x, i, program);
+        begin(&x, i, k);
     for (int i = 0; i < p->nrole; i++) {
         size_t n = (vec_len(x.link) + 1) * sizeof(size_t);
         x.w[i].received = alloc(a, n);
@@ -233,17 +233,17 @@ Planned plan_time(Arena *a, const Plan *p, const char *program)
     return out;
 }
 
-double plan_secs(const Plan *p, const char *program)
+double plan_secs(const Plan *p, ProgramKind k)
 {
     Arena *a = arena_new();
-    double secs = plan_time(a, p, program).makespan;
+    double secs = plan_time(a, p, k).makespan;
     arena_free(a);
     return secs;
 }
 
-int64_t plan_turns(const Plan *p, const char *program)
+int64_t plan_turns(const Plan *p, ProgramKind k)
 {
-    int i = role_prog(&p->role[0], program);
+    int i = role_prog(&p->role[0], k);
     const Program *g = i < 0 ? NULL : &p->role[0].prog[i];
     int64_t n = 1;
     for (int f = 0; g && f < g->nphase; f++)

@@ -281,8 +281,11 @@ static Frame read_frame(Reader *r)
 static Program read_program(Reader *r)
 {
     Lex *x = &r->x;
-    Program g = { .name = lex_word(x) };
+    const char *name = lex_word(x);
+    Program g = { .kind = program_kind(name) };
     int *next = NULL;
+    if (g.kind == NPROGRAM)
+        lex_err(x, "no program '%s'", name);
     lex_expect(x, "transient");
     g.transient = lex_int(x);
     lex_expect(x, "bound");

@@ -532,7 +532,7 @@ static void put_header(Printer *p, Text *t, const Graph *g, const Text *axes,
 {
     put(t, "graph ");
     put_word(t, g->name);
-    put(t, " %s %s%s%s {\n", g->prog, levels[g->level],
+    put(t, " %s %s%s%s {\n", programnames[g->prog], levels[g->level],
         g->after ? " after " : "", g->after ? g->after : "");
     put_options(t, g->opts);
     put_mesh(t, g->mesh);

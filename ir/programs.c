@@ -5,38 +5,44 @@
 
 #include "plan.h"
 
-/* Rows in the order in which a plan has them; classes of buffers as sets. */
-typedef struct ProgramKind {
-    const char *name;
-    uint32_t may, must; /* be written */
-} ProgramKind;
-
-enum {
-    WEIGHTS = 1u << Bparam | 1u << Bstate,
-    OPTIM = 1u << Boptim,
-    RESULTS = 1u << Bio
+enum { /* classes of buffers */
+       WEIGHTS = 1u << Bparam | 1u << Bstate,
+       OPTIM = 1u << Boptim,
+       RESULTS = 1u << Bio
 };
 
-static const ProgramKind kinds[] = {
-    { "step", WEIGHTS | OPTIM | RESULTS, OPTIM },
-    { "step.fallback", WEIGHTS | OPTIM | RESULTS, OPTIM },
-    { "eval", RESULTS, 0 },
-    { "forward", RESULTS, 0 },
-    { "init", WEIGHTS | OPTIM, WEIGHTS | OPTIM },
+const char *const programnames[] = {
+#define PROGRAM(id, name, may, must) name,
+#include "programs.def"
+#undef PROGRAM
 };
-enum { NKIND = sizeof kinds / sizeof *kinds };
 
-static int kind_of(const char *name)
+static const struct {
+    uint32_t may, must;
+} writable[] = {
+#define PROGRAM(id, name, may, must) { may, must },
+#include "programs.def"
+#undef PROGRAM
+};
+
+ProgramKind program_kind(const char *name)
 {
-    for (int i = 0; i < NKIND; i++)
-        if (!strcmp(kinds[i].name, name))
-            return i;
-    return -1;
+    int k = 0;
+
+    while (k < NPROGRAM && strcmp(programnames[k], name))
+        k++;
+    return (ProgramKind)k;
 }
 
-static const char *wrong(const PlanCheck *c, const char *name, const char *why)
+int program_trains(ProgramKind k)
 {
-    return strf(c->arena, "role %d: program '%s' %s", c->role, name, why);
+    return k == PGstep || k == PGfallback;
+}
+
+static const char *wrong(const PlanCheck *c, ProgramKind k, const char *why)
+{
+    return strf(c->arena, "role %d: program '%s' %s", c->role, programnames[k],
+                why);
 }
 
 static int writes(const Program *g, int buf)
@@ -59,19 +65,18 @@ static char *written(const PlanCheck *c, const Program *g)
     return v;
 }
 
-static const char *program_wrong(const PlanCheck *c, const Program *g,
-                                 const ProgramKind *k)
+static const char *program_wrong(const PlanCheck *c, const Program *g)
 {
     const char *v = written(c, g);
     for (int i = 0; i < c->r->nbuf; i++) {
         const Buf *b = &c->r->buf[i];
         if (b->prog >= 0)
             continue;
-        if (v[i] && !(k->may >> b->cls & 1) && law(Lmay_write))
-            return wrong(c, g->name,
+        if (v[i] && !(writable[g->kind].may >> b->cls & 1) && law(Lmay_write))
+            return wrong(c, g->kind,
                          strf(c->arena, "may not write '%s'", b->name));
-        if (!v[i] && k->must >> b->cls & 1 && law(Lmust_write))
-            return wrong(c, g->name,
+        if (!v[i] && writable[g->kind].must >> b->cls & 1 && law(Lmust_write))
+            return wrong(c, g->kind,
                          strf(c->arena, "does not write '%s'", b->name));
     }
     return NULL;
@@ -92,15 +97,15 @@ static const char *fallback_wrong(const PlanCheck *c)
 {
     const Role *r = c->r;
     const Scalar *s = result(r, "overflow");
-    int step = role_prog(r, "step"), back = role_prog(r, "step.fallback");
+    int step = role_prog(r, PGstep), back = role_prog(r, PGfallback);
     if (!s)
         return NULL;
     if ((step < 0 || back < 0) && law(Lfallback_there))
-        return wrong(c, "step", "may overflow and has no fallback");
+        return wrong(c, PGstep, "may overflow and has no fallback");
     int swapped =
         !writes(&r->prog[step], s->buf) || writes(&r->prog[back], s->buf);
     return swapped && law(Lfallback_not_step)
-               ? wrong(c, "step.fallback", "is taken for the step")
+               ? wrong(c, PGfallback, "is taken for the step")
                : NULL;
 }
 
@@ -109,10 +114,9 @@ static const char *set_wrong(const PlanCheck *c)
     const Role *r = c->r;
     int last = -1;
     for (int i = 0; i < r->nprog; i++) {
-        int k = kind_of(r->prog[i].name);
+        int k = (int)r->prog[i].kind;
         if (k <= last && law(Lprogram_order))
-            return wrong(c, r->prog[i].name,
-                         k < 0 ? "is of no kind" : "is not in its place");
+            return wrong(c, r->prog[i].kind, "is not in its place");
         last = k;
     }
     return fallback_wrong(c);
@@ -122,7 +126,6 @@ const char *purposes_wrong(const PlanCheck *c)
 {
     const char *why = set_wrong(c);
     for (int i = 0; i < c->r->nprog && !why; i++)
-        why = program_wrong(c, &c->r->prog[i],
-                            &kinds[kind_of(c->r->prog[i].name)]);
+        why = program_wrong(c, &c->r->prog[i]);
     return why;
 }

@@ -87,7 +87,7 @@ static const char *heights_wrong(const PlanCheck *c)
         if ((top > r->persist ? top - r->persist : 0) != n &&
             law(Lheight_program))
             return strf(c->arena, "program '%s' does not say how much it needs",
-                        r->prog[k].name);
+                        programnames[r->prog[k].kind]);
         most = n > most ? n : most;
     }
     return r->arena != r->persist + most && law(Lheight_arena)
@@ -115,7 +115,7 @@ static int64_t turns_of(const Plan *p)
 
 static const char *repeats_wrong(const PlanCheck *c, const Program *g)
 {
-    int data = !strncmp(g->name, "step", 4) || !strcmp(g->name, "eval");
+    int data = program_trains(g->kind) || g->kind == PGeval;
     int64_t n = data ? turns_of(c->p) : 1;
     if (n < 0 && law(Lrepeats))
         return "has another number of tokens than its inputs";
@@ -126,7 +126,8 @@ static const char *repeats_wrong(const PlanCheck *c, const Program *g)
                        : phase_turns(g, f) != n) &&
             law(Lrepeats))
             return strf(c->arena, "program '%s' runs its phase '%s' %lld times",
-                        g->name, x->name, (long long)phase_turns(g, f));
+                        programnames[g->kind], x->name,
+                        (long long)phase_turns(g, f));
     }
     return 0;
 }
@@ -184,7 +185,7 @@ const char *sizes_wrong(const PlanCheck *c)
                     c->arena,
                     "role %d: program '%s': step %d '%s'%s "
                     "%s",
-                    c->role, c->r->prog[k].name, i,
+                    c->role, programnames[c->r->prog[k].kind], i,
                     x.s->label ? x.s->label : "",
                     x.s->file ? strf(c->arena, " (%s:%d)", x.s->file, x.s->line)
                               : "",

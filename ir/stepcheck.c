@@ -414,6 +414,6 @@ const char *step_wrong(const PlanCheck *c, int prog, int step)
     At x = { c, &g->step[step], prog, step };
     const char *why = at_wrong(&x);
     return why ? strf(c->arena, "role %d: program '%s': step %d '%s' %s",
-                      c->role, g->name, step, x.s->label, why)
+                      c->role, programnames[g->kind], step, x.s->label, why)
                : NULL;
 }

@@ -22,8 +22,8 @@ typedef struct Rows { /* a program's table being looked at */
 
 static const char *wrong(const Rows *t, const char *what)
 {
-    return strf(t->c->arena, "role %d: program '%s' %s", t->c->role, t->g->name,
-                what);
+    return strf(t->c->arena, "role %d: program '%s' %s", t->c->role,
+                programnames[t->g->kind], what);
 }
 
 /* ---- rows ---------------------------------------------------------------- */

@@ -256,7 +256,7 @@ static void place(Alloc *a)
     }
     Packed p = pack(a->arena, r, n, PACKWORK);
     if ((wrong = pack_wrong(a->arena, r, n, p.height)))
-        die("alloc: program %s: %s", a->g->prog, wrong);
+        die("alloc: program %s: %s", programnames[a->g->prog], wrong);
     for (int i = 0; i < count; i++)
         l->live[id[i]].offset = r[i].offset;
     for (int i = 0; i < l->n; i++)

@@ -254,11 +254,12 @@ static void same_as_before(const Emit *e, const Graph *g, const Node *n,
 
     if (b->bytes != local_bytes(g, n) || b->dt != n->dt)
         die("emit: '%s' is %s of %lld bytes in program %s, %s of %lld before",
-            n->s, dtypes[n->dt].name, (long long)local_bytes(g, n), g->prog,
-            dtypes[b->dt].name, (long long)b->bytes);
+            n->s, dtypes[n->dt].name, (long long)local_bytes(g, n),
+            programnames[g->prog], dtypes[b->dt].name, (long long)b->bytes);
     for (int d = 0; d < n->nd; d++)
         if (n->dim[d].a->name != was->n->dim[d].a->name)
-            die("emit: '%s' has other axes in program %s", n->s, g->prog);
+            die("emit: '%s' has other axes in program %s", n->s,
+                programnames[g->prog]);
 }
 
 static int lasting(Emit *e, Graph *g, const Node *n)
@@ -435,8 +436,8 @@ static void enter_stage(Emit *e, const Graph *g)
             e->stage[i].named = table_new(e->arena);
     }
     if (n != e->nstage || g->role < 0 || g->role >= n)
-        die("emit: program %s of stage %d of %d, not %d", g->prog, g->role, n,
-            e->nstage);
+        die("emit: program %s of stage %d of %d, not %d", programnames[g->prog],
+            g->role, n, e->nstage);
     e->now = &e->stage[g->role];
 }
 
@@ -445,7 +446,7 @@ void emit_program(Emit *e, Graph *g, Group **groups)
     Draft m = {
         .arena = e->arena, .e = e, .g = g, .T = e->T, .shapes = e->shapes
     };
-    Program p = { .name = g->prog };
+    Program p = { .kind = g->prog };
 
     if (!e->mesh)
         e->mesh = g->mesh;

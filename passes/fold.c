@@ -258,6 +258,6 @@ void pass_fold(Graph *g)
     fold_experts(g);
     mark_optimizer(g);
     balance(g);
-    if (strcmp(g->prog, "init"))
+    if (g->prog != PGinit)
         spread_batches(g);
 }

@@ -553,6 +553,6 @@ void pass_grad(Graph *g)
             accumulate(g, g->node[i], dy[i]);
         else if (g->node[i]->op == Oparam)
             why(g->node[i], "no loss depends on it: it is not trained");
-    if (!strcmp(g->prog, "step.fallback"))
+    if (g->prog == PGfallback)
         repeat_rounds(g);
 }

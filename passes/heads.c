@@ -142,7 +142,7 @@ static const char *find(Slices *s)
         s->late[i] = after != 0;
         back |= s->is[i] == SLICEdw;
     }
-    if (!back && s->g->prog[0] == 's')
+    if (!back && program_trains(s->g->prog))
         return "nobody trains it";
     find_more(s);
     return NULL;

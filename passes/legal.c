@@ -485,7 +485,7 @@ static Node *dropped(Graph *g, Node *n)
     Order o = { 0 };
 
     add_dims(&o, n, NULL, NULL);
-    if (g->prog[0] != 's')
+    if (!program_trains(g->prog))
         return permuted(g, n->in[0], &o);
     Node *in[3] = { n->in[0], step_value(g, n, "step"),
                     step_value(g, n, "micro") };

@@ -6,7 +6,7 @@
 
 /* ---- passes.def, run.c --------------------------------------------------- */
 
-#define PASS(name, progs, level, sentence) void pass_##name(Graph *g);
+#define PASS(name, programs, level, sentence) void pass_##name(Graph *g);
 #include "passes.def"
 #undef PASS
 
@@ -15,7 +15,7 @@ typedef struct CompileOptions {
                                      +loc; null: none */
     const char *stop; /* "-x": print this stage's graph and stop */
     const char *skip; /* a pass that is left out, for tests */
-    const char *prog; /* which program -d and -x show: "step" */
+    ProgramKind prog; /* the one that -d and -x show */
     FILE *out;        /* where dumps go */
     Text *dot;        /* not null: graphs go there, as Graphviz */
     Source *source;
@@ -27,7 +27,7 @@ typedef struct CompileOptions {
 typedef struct PassInfo {
     const char *name;
     void (*run)(Graph *g); /* null: works on groups, run.c calls it */
-    const char *progs;     /* letters of the programs it runs in */
+    unsigned programs;     /* those it runs in, as bits of ProgramKind */
     Level level;           /* what check_graph holds after it */
     const char *sentence;
 } PassInfo;

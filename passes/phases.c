@@ -11,7 +11,7 @@
 
 static int64_t turns(const Graph *g)
 {
-    if (g->prog[0] != 's' && strcmp(g->prog, "eval"))
+    if (!program_trains(g->prog) && g->prog != PGeval)
         return 1;
     return g->mesh ? micro_turns(g) : (int64_t)micro_batches(g, NULL);
 }
@@ -285,5 +285,5 @@ void make_phases(Draft *m, Group **k)
                   r == REGden || r == REGbody ? m->repeat : 1);
     }
     if (at != vec_len(k))
-        die("emit: phases of program %s", m->g->prog);
+        die("emit: phases of program %s", programnames[m->g->prog]);
 }

@@ -243,7 +243,7 @@ static void put_send(Pipe *p, const Crossing *x)
 /* step, and step.fallback. */
 static int trains(const Graph *g)
 {
-    return g->prog[0] == 's';
+    return program_trains(g->prog);
 }
 
 /* ---- calls and the table ------------------------------------------------- */
@@ -449,8 +449,7 @@ const Schedule *pipe_schedule(Graph *g, int *splits)
     *splits = schedule_splits(s);
     if (trains(g))
         return s;
-    return schedule_forward(g->arena, s,
-                            strcmp(g->prog, "forward") ? micros : 1);
+    return schedule_forward(g->arena, s, g->prog != PGforward ? micros : 1);
 }
 
 void pass_pipe(Graph *g)

@@ -224,7 +224,7 @@ void make_room(Graph *g)
 {
     size_t count = vec_len(g->node);
     Table *kept = table_new(g->arena);
-    int counts = strcmp(g->prog, "forward") != 0, any = 0;
+    int counts = g->prog != PGforward, any = 0;
 
     for (size_t i = 0; i < count; i++) {
         Node *p = g->node[i];

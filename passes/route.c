@@ -24,7 +24,7 @@ static Node *placed_like(Node *n, const Node *by)
 /* Only steps can be run again: other programs have room for all rows. */
 static int budget(const Graph *g)
 {
-    return has_budget(g) && !strncmp(g->prog, "step", 4);
+    return has_budget(g) && program_trains(g->prog);
 }
 
 /* One map for all uses of e, so that rows of one dot are rows of the next. */
@@ -158,8 +158,8 @@ void pass_route(Graph *g)
     if (strcmp(opts_str(g->opts, "route.policy"), "dropless"))
         make_room(g);
     rewrite(g, lay_out, NULL);
-    if (!strcmp(g->prog, "step"))
+    if (g->prog == PGstep)
         watch_rooms(g);
-    if (!strcmp(g->prog, "step.fallback"))
+    if (g->prog == PGfallback)
         make_rounds(g);
 }

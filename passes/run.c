@@ -5,16 +5,24 @@
 
 #include "passes.h"
 
+enum { /* programs that a pass runs in, as bits */
+       STEP = 1u << PGstep | 1u << PGfallback,
+       EVAL = 1u << PGeval,
+       FORWARD = 1u << PGforward,
+       INIT = 1u << PGinit,
+       ALL = STEP | EVAL | FORWARD | INIT
+};
+
 /* clang-format off */
 const PassInfo passtab[] = {
-#define PASS(name, progs, level, sentence)                                     \
-    { #name, pass_##name, progs, level, sentence },
+#define PASS(name, programs, level, sentence)                                  \
+    { #name, pass_##name, programs, level, sentence },
 #include "passes.def"
 #undef PASS
-    { "fuse", NULL, "sefi", LOCAL, "group nodes into kernels" },
-    { "sched", NULL, "sefi", LOCAL, "order the kernels" },
-    { "alloc", NULL, "sefi", LOCAL, "give every buffer its place" },
-    { "emit", NULL, "sefi", LOCAL, "write the plan" },
+    { "fuse", NULL, ALL, LOCAL, "group nodes into kernels" },
+    { "sched", NULL, ALL, LOCAL, "order the kernels" },
+    { "alloc", NULL, ALL, LOCAL, "give every buffer its place" },
+    { "emit", NULL, ALL, LOCAL, "write the plan" },
 };
 /* clang-format on */
 const int npass = sizeof passtab / sizeof *passtab;
@@ -72,13 +80,13 @@ static Node *copy_node(Graph *h, const Node *n, Node **to)
 }
 
 /* Which sinks a program keeps. */
-static int keeps(char prog, Op op)
+static int keeps(ProgramKind k, Op op)
 {
     switch (op) {
-    case Ooutput: return prog == 'f';
-    case Oupdate: return prog == 's';
+    case Ooutput: return k == PGforward;
+    case Oupdate: return program_trains(k);
     case Oloss:
-    case Ometric: return prog == 's' || prog == 'e';
+    case Ometric: return k != PGforward;
     default: return 1;
     }
 }
@@ -96,7 +104,7 @@ static void copy_params(Graph *h)
     }
 }
 
-static Graph *copy_graph(Graph *g, const char *prog)
+static Graph *copy_graph(Graph *g, ProgramKind k)
 {
     Graph *h = g_like(g);
     Node **to;
@@ -104,9 +112,9 @@ static Graph *copy_graph(Graph *g, const char *prog)
     copy_params(h);
     g_renumber(g);
     to = alloc(g->arena, (vec_len(g->node) + 1) * sizeof *to);
-    h->prog = prog;
+    h->prog = k;
     for (size_t i = 0; i < vec_len(g->node); i++)
-        if (keeps(prog[0], g->node[i]->op))
+        if (keeps(k, g->node[i]->op))
             to[i] = copy_node(h, g->node[i], to);
     g_tidy(h);
     return h;
@@ -173,7 +181,7 @@ static Graph *init_graph(Graph *g)
 {
     Graph *h = g_like(g);
 
-    h->prog = "init";
+    h->prog = PGinit;
     h->level = LOGICAL;
     h->mesh = NULL;
     h->after = NULL;
@@ -206,11 +214,9 @@ static int has(const Graph *g, Op op)
 
 /* ---- running the table --------------------------------------------------- */
 
-static int shown(const char *prog)
+static int shown(ProgramKind k)
 {
-    const char *want = options && options->prog ? options->prog : "step";
-
-    return !strcmp(want, prog);
+    return k == (options ? options->prog : PGstep);
 }
 
 /* ", stage 1 of 4" */
@@ -294,7 +300,7 @@ static int run_passes(Graph *g)
     const char *from = g->after;
 
     for (const PassInfo *p = passtab; p->run; p++) {
-        if (!from && strchr(p->progs, g->prog[0]))
+        if (!from && p->programs >> g->prog & 1)
             one_pass(g, p);
         if (from && !strcmp(from, p->name))
             from = NULL;
@@ -352,33 +358,33 @@ static int one_program(Emit *e, Graph *g)
     return 1;
 }
 
-static int runs(const Graph *g, char prog)
+static int runs(const Graph *g, ProgramKind k)
 {
-    return has(g, prog == 'f' ? Ooutput : Oloss);
+    return has(g, k == PGforward ? Ooutput : Oloss);
 }
 
 /* The program as -x left it, all stages of it, or from the model. */
-static Graph *program(Graph *g, const char *prog)
+static Graph *program(Graph *g, ProgramKind k)
 {
     Graph **stage = options->stage, *first = NULL, **end = &first;
 
     for (size_t i = 0; i < vec_len(stage); i++)
-        if (!strcmp(stage[i]->prog, prog)) {
+        if (stage[i]->prog == k) {
             stage[i]->stages = g->stages;
             *end = stage[i];
             end = &stage[i]->next;
         }
-    return first ? first : copy_graph(g, prog);
+    return first ? first : copy_graph(g, k);
 }
 
 /* What -x writes: the model, the programs where they stopped, the sources. */
-static void write_stage(Graph *g, Graph *const *programs)
+static void write_stage(Graph *g, Graph *const *stopped)
 {
     Text t = { .arena = g->arena };
 
     put(&t, "%s", graph_print(g->arena, g, PRINTloc));
-    for (size_t i = 0; i < vec_len(programs); i++)
-        for (const Graph *h = programs[i]; h; h = h->next)
+    for (size_t i = 0; i < vec_len(stopped); i++)
+        for (const Graph *h = stopped[i]; h; h = h->next)
             put(&t, "%s", graph_print(g->arena, h, PRINTloc));
     for (int i = 0; i < options->nsource; i++)
         put_text(&t, "source", options->source[i].file,
@@ -405,8 +411,6 @@ static void learn_shards(Graph *g, const Graph *step)
  * knows where all are; what only step reads is nowhere in the others. */
 Plan *compile(Graph *g, const Target *T, const CompileOptions *o)
 {
-    static const char *const programs[] = { "step", "step.fallback", "eval",
-                                            "forward", NULL };
     Graph **stopped = NULL, *last = g, *step = NULL;
 
     options = o;
@@ -415,21 +419,20 @@ Plan *compile(Graph *g, const Target *T, const CompileOptions *o)
     g->stages = stages_cut(g);
     Emit *e = emit_new(g->arena, g, T);
 
-    for (const char *const *p = programs; *p; p++) {
-        if (!runs(g, (*p)[0]) ||
-            (!strcmp(*p, "step.fallback") && !has_budgets(step)))
+    for (ProgramKind k = PGstep; k < PGinit; k++) {
+        if (!runs(g, k) || (k == PGfallback && !has_budgets(step)))
             continue;
-        if ((*p)[0] != 's') {
+        if (!program_trains(k)) {
             learn_shards(g, step);
             step = NULL;
         }
-        Graph *h = program(g, *p);
+        Graph *h = program(g, k);
         if (!one_program(e, h))
             vec_push(g->arena, stopped, h);
-        if (last == g || (strcmp(last->prog, "step") &&
-                          vec_len(h->param) > vec_len(last->param)))
+        if (last == g ||
+            (last->prog != PGstep && vec_len(h->param) > vec_len(last->param)))
             last = h;
-        if (!strcmp(*p, "step"))
+        if (k == PGstep)
             step = h;
     }
     if (stopped) {

@@ -363,7 +363,7 @@ void pass_step(Graph *g)
     memcpy(node, g->node, count * sizeof *node);
     add_sinks(&s, node, count);
     post_result(&s, "loss", s.total);
-    if (g->prog[0] == 's') {
+    if (program_trains(g->prog)) {
         size_t n = step_buckets(&s, node, count, param);
         step_clip(&s);
         post_result(&s, "ok", s.ok);

@@ -174,7 +174,7 @@ static void add(Line *l, const Line *x)
 static const Program *step_program(const Stage *s)
 {
     const Role *r = s->rank[0]->role;
-    int prog = role_prog(r, "step");
+    int prog = role_prog(r, PGstep);
 
     if (prog < 0)
         err(NULL, "the plan has no program 'step'");
@@ -305,7 +305,7 @@ static Walls whole_steps(Bench *b, const Feed *f, int64_t steps)
             waited = b->x->waited;
         }
         b->x->late = 1;
-        exec_run(b->x, "step", &(Block){ 1e-4, 0.1, 0.05, i + 100 }, f);
+        exec_run(b->x, PGstep, &(Block){ 1e-4, 0.1, 0.05, i + 100 }, f);
         b->x->late = 0;
     }
     exec_settle(b->x);
@@ -322,13 +322,13 @@ int bench_plan(Plan *p, int64_t steps, FILE *out)
     Feed f = { fill, &b };
     double start = 0;
 
-    if (role_prog(&p->role[0], "init") >= 0)
-        exec_run(b.x, "init", NULL, NULL);
+    if (role_prog(&p->role[0], PGinit) >= 0)
+        exec_run(b.x, PGinit, NULL, NULL);
     for (int64_t i = -1; i < steps; i++) { /* the first warms up */
         if (!i)
             start = monotonic();
         b.micro = i * 1000003;
-        exec_run(b.x, "step", &(Block){ 1e-4, 0.1, 0.05, i + 1 }, &f);
+        exec_run(b.x, PGstep, &(Block){ 1e-4, 0.1, 0.05, i + 1 }, &f);
         if (i < 0)
             start_clocks(b.x);
     }

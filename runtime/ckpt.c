@@ -467,7 +467,7 @@ void ckpt_from(Exec *x, const char *path)
     if (uses_hf_names(x->plan, &s)) {
         hf_load(x, v, s.n, path);
     } else {
-        if (role_prog(&x->plan->role[0], "step") >= 0)
+        if (role_prog(&x->plan->role[0], PGstep) >= 0)
             refuse_leftovers(x->plan, &s);
         load_tensors(x, &s, "param copy state master", "param copy");
     }

@@ -125,7 +125,7 @@ static void bind(Gpu *x, GpuProgram *g, GpuCall *c, const Step *s,
     case Ssend:
     case Srecv:
     case Swait:
-        c->end = link_bind(x->links, g->p->name, s->kind, c->iv, turns);
+        c->end = link_bind(x->links, g->p->kind, s->kind, c->iv, turns);
         return;
     default:
         err(&(Loc){ s->file, s->line, NULL }, "step %s does not run on a GPU",
@@ -176,7 +176,7 @@ static void bind_program(Gpu *x, int k)
 
     g->p = &r->prog[k];
     g->course = &x->course[k];
-    g->turns = plan_turns(x->plan, g->p->name);
+    g->turns = plan_turns(x->plan, g->p->kind);
     bind_inputs(x, g);
     g->nin = g->scalars + g->turns * g->perturn;
     g->nout = aligned(8 * (r->nout + 1));

@@ -58,7 +58,7 @@ static void read_shape(Data *d)
             const PlanDim *v = dim_named(&p->role[r].tensor[i], "vocab");
             d->vocab = v ? v->n : d->vocab;
         }
-    d->perstep = plan_turns(d->plan, "step") * micro * d->batch;
+    d->perstep = plan_turns(d->plan, PGstep) * micro * d->batch;
 }
 
 /* ---- filling ------------------------------------------------------------- */

@@ -264,6 +264,6 @@ int64_t gpu_memory(Gpu *x, Text *t)
     for (int i = 0; i < x->role->nprog; i++)
         if (x->prog[i].nodes)
             put(t, "%10zu nodes in the graph of %s\n", x->prog[i].nodes,
-                x->prog[i].p->name);
+                programnames[x->prog[i].p->kind]);
     return outside;
 }

@@ -80,5 +80,5 @@ void gpu_fault(int error)
     if (!is_fault(error))
         error = dl.cuStreamQuery(run.gpu->stream);
     if (is_fault(error) && !run.gpu->each)
-        say_fault(run.gpu, run.prog->p->name, run.step, error);
+        say_fault(run.gpu, programnames[run.prog->p->kind], run.step, error);
 }

@@ -233,7 +233,7 @@ static int64_t next(Gen *g)
     int64_t t = 0;
     Feed f = { fill, g };
 
-    exec_run(g->x, "forward", &(Block){ 0 }, &f);
+    exec_run(g->x, PGforward, &(Block){ 0 }, &f);
     if (!g->x->comm->first) {
         read_logits(g);
         t = draw(g, &g->args);
@@ -255,8 +255,8 @@ int generate_plan(Plan *p, const GenArgs *a, FILE *out)
     if (why)
         err(NULL, "generate: %s", why);
     open_text(&g, p);
-    if (role_prog(&p->role[0], "init") >= 0)
-        exec_run(g.x, "init", NULL, NULL);
+    if (role_prog(&p->role[0], PGinit) >= 0)
+        exec_run(g.x, PGinit, NULL, NULL);
     if (from) {
         exec_pull(g.x);
         ckpt_from(g.x, from);

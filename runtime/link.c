@@ -22,7 +22,7 @@ typedef struct Link {
 } Link;
 
 struct LinkEnd { /* messages of one channel in one program */
-    const char *prog;
+    ProgramKind prog;
     int from, to; /* stages */
     int64_t chan;
     int index; /* of its link */
@@ -43,7 +43,7 @@ struct Links {
 /* ---- which link ---------------------------------------------------------- */
 
 /* Channels of what a stage sends to (or receives from) another, in order. */
-static int64_t *order(const Links *x, int stage, const char *prog, StepKind k,
+static int64_t *order(const Links *x, int stage, ProgramKind prog, StepKind k,
                       int other)
 {
     const Plan *p = x->plan;
@@ -106,7 +106,7 @@ static int fits(int64_t *sent, int64_t *got, Choice *c, int link, int64_t chan)
 }
 
 /* Channels from one stage to another by link; how many links. */
-static int choose(const Links *x, int from, int to, const char *prog,
+static int choose(const Links *x, int from, int to, ProgramKind prog,
                   Choice **out)
 {
     int64_t *sent = order(x, from, prog, Ssend, to);
@@ -149,7 +149,7 @@ static Link *open_link(Links *x, Nccl *nccl, int from, int to, int index)
     return l;
 }
 
-static void add_ends(Links *x, int from, int to, const char *prog, Choice *c)
+static void add_ends(Links *x, int from, int to, ProgramKind prog, Choice *c)
 {
     for (size_t i = 0; i < vec_len(c); i++) {
         LinkEnd *e = alloc(x->mem, sizeof *e);
@@ -170,8 +170,8 @@ static void open_pair(Links *x, Nccl *nccl, int from, int to)
 
     for (int g = 0; g < r->nprog; g++) {
         Choice *c = NULL;
-        int n = choose(x, from, to, r->prog[g].name, &c);
-        add_ends(x, from, to, r->prog[g].name, c);
+        int n = choose(x, from, to, r->prog[g].kind, &c);
+        add_ends(x, from, to, r->prog[g].kind, c);
         most = n > most ? n : most;
     }
     for (int i = 0; i < most; i++)
@@ -226,7 +226,7 @@ void links_warm(Links *x, uint64_t work, void *stream)
 
 /* ---- steps --------------------------------------------------------------- */
 
-LinkEnd *link_bind(Links *x, const char *prog, StepKind k, const int64_t *iv,
+LinkEnd *link_bind(Links *x, ProgramKind prog, StepKind k, const int64_t *iv,
                    int64_t turns)
 {
     int from = k == Srecv ? (int)iv[2] : x->me;
@@ -234,7 +234,7 @@ LinkEnd *link_bind(Links *x, const char *prog, StepKind k, const int64_t *iv,
     size_t i = 0;
 
     while (i < vec_len(x->end) &&
-           (strcmp(x->end[i]->prog, prog) || x->end[i]->from != from ||
+           (x->end[i]->prog != prog || x->end[i]->from != from ||
             x->end[i]->to != to || x->end[i]->chan != iv[3]))
         i++;
     if (i == vec_len(x->end))

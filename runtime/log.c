@@ -424,7 +424,7 @@ void log_plan(Log *l, const Plan *p, const Exec *x)
     l->plan = p;
     l->role = exec_role(x, x->comm->first);
     l->world = p->mesh->world;
-    l->predicted = plan_secs(p, "step");
+    l->predicted = plan_secs(p, PGstep);
     l->used = (double)exec_bytes(x);
 }
 

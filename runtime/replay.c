@@ -518,7 +518,7 @@ int gpu_run(Gpu *x, int prog, const Block *b, const Feed *feed, double *spent,
     fill_turns(x, g, g->in[slot], feed);
     if (spent || x->timed)
         start_marks(x, g);
-    nvtx_begin(g->p->name);
+    nvtx_begin(programnames[g->p->kind]);
     x->began = monotonic();
     watch_all();
     abort_hold();

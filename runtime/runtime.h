@@ -176,7 +176,7 @@ typedef struct LinkEnd LinkEnd;
 Links *links_open(Arena *a, const Plan *p, int64_t rank, Nccl *nccl);
 void links_warm(Links *x, uint64_t work, void *stream);
 /* For a send, recv or wait; turns: how often it runs. */
-LinkEnd *link_bind(Links *x, const char *prog, StepKind k, const int64_t *iv,
+LinkEnd *link_bind(Links *x, ProgramKind prog, StepKind k, const int64_t *iv,
                    int64_t turns);
 void links_reset(Links *x); /* before a program */
 void link_run(LinkEnd *e, StepKind k, const int64_t *iv, uint64_t buf,
@@ -440,19 +440,19 @@ void poison_open(Exec *x);
 void poison_step(const Rank *r, const Bound *b);
 /* Run a program once. feed and b may be null for programs without inputs.
  * err() when stages wait for each other. */
-void exec_run(Exec *x, const char *program, const Block *b, const Feed *feed);
+void exec_run(Exec *x, ProgramKind program, const Block *b, const Feed *feed);
 int exec_settle(Exec *x); /* after late runs: the last one's results;
                                      0: they were here */
 /* The same, after every step looking for the first NaN or infinity it makes:
  * one line that names tensor, place and rank; null: none. */
-const char *exec_checked(Exec *x, const char *program, const Block *b,
+const char *exec_checked(Exec *x, ProgramKind program, const Block *b,
                          const Feed *feed);
-/* From now on x->ran holds what the last run of this program did; null: no
- * longer. */
-void exec_record(Exec *x, const char *program);
+/* From now on x->ran holds what the last run of this program did; NPROGRAM:
+ * no longer. */
+void exec_record(Exec *x, ProgramKind program);
 /* That as Chrome's trace events: a process a stage; thread 0 has the rows, 1
  * the steps. */
-char *exec_trace(Arena *a, const Exec *x, const char *program, size_t *len);
+char *exec_trace(Arena *a, const Exec *x, ProgramKind program, size_t *len);
 /* A result of the last run ("loss", "grad_norm", "ok"); NAN: no such result. */
 double exec_result(const Exec *x, const char *name);
 /* Elements of a tensor of the table, whole, or of a buffer, as rank `rank`

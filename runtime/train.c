@@ -182,8 +182,8 @@ static void start_values(Train *t, int resume)
     const char *plan = t->state.plan, *from = opts_str(o, "from");
 
     resume = resume && ckpt_exists(t->ckpt);
-    if (role_prog(&t->plan->role[0], "init") >= 0)
-        exec_run(t->x, "init", NULL, NULL);
+    if (role_prog(&t->plan->role[0], PGinit) >= 0)
+        exec_run(t->x, PGinit, NULL, NULL);
     start_phase("from the GPU");
     if (resume || from)
         exec_pull(t->x);
@@ -264,7 +264,7 @@ static void validate_on(Train *t, const ValidSet *v)
     for (int64_t k = 0; k < n; k++) {
         Feed f = data_feed(v->data, k * data_perstep(v->data));
         Block b = step_block(t->plan->opts, t->state.step);
-        exec_run(t->x, "eval", &b, &f);
+        exec_run(t->x, PGeval, &b, &f);
         for (int i = 0; i < r->nout && i < MAXRESULT; i++)
             sum[i] += exec_result(t->x, r->out[i].name) / (double)n;
     }
@@ -275,7 +275,7 @@ static void validate_on(Train *t, const ValidSet *v)
 
 static void validate(Train *t)
 {
-    if (role_prog(exec_role(t->x, t->comm->first), "eval") < 0)
+    if (role_prog(exec_role(t->x, t->comm->first), PGeval) < 0)
         return;
     for (size_t i = 0; i < vec_len(t->valid); i++)
         validate_on(t, &t->valid[i]);
@@ -297,7 +297,7 @@ static void told(Train *t, const Saved *s)
 static _Noreturn void stop_bad(Train *t, const Block *b, const Feed *f)
 {
     told(t, saver_wait(t->saver));
-    const char *what = exec_checked(t->x, "step", b, f);
+    const char *what = exec_checked(t->x, PGstep, b, f);
 
     if (comm_speaks(t->comm, what != NULL))
         err(NULL, "%d steps in a row without a finite gradient: %s", MAXBAD,
@@ -363,7 +363,7 @@ static void say_start(Train *t)
 static void write_trace(Train *t)
 {
     size_t n;
-    char *s = exec_trace(t->mem, t->x, "step", &n);
+    char *s = exec_trace(t->mem, t->x, PGstep, &n);
 
     run_file(
         strf(t->mem, "%s/trace.%lld.json", t->dir, (long long)t->comm->first),
@@ -391,7 +391,7 @@ static void read_step(Train *t, const Sent *s)
         count_bad(t, &s->b, &s->f);
 }
 
-static void run_sent(Train *t, const char *program, Sent *s, int late)
+static void run_sent(Train *t, ProgramKind program, Sent *s, int late)
 {
     if (t->train)
         s->f = data_feed(t->train, s->first);
@@ -407,12 +407,12 @@ static void finish(Train *t, Sent *s, Sent *behind)
     int over = exec_result(t->x, "overflow") > 0;
 
     if (over) {
-        run_sent(t, "step.fallback", s, 0);
+        run_sent(t, PGfallback, s, 0);
         t->fallbacks++;
     }
     read_step(t, s);
     if (over && behind)
-        run_sent(t, "step", behind, 1);
+        run_sent(t, PGstep, behind, 1);
 }
 
 /* Nothing runs any more, and all results were read. */
@@ -437,13 +437,13 @@ static void one_step(Train *t)
     if (!late)
         settle(t);
     if (traced)
-        exec_record(t->x, "step");
+        exec_record(t->x, PGstep);
     if (!t->nsent)
         t->since = monotonic();
-    run_sent(t, "step", &s, late);
+    run_sent(t, PGstep, &s, late);
     if (traced) {
         write_trace(t);
-        exec_record(t->x, NULL);
+        exec_record(t->x, NPROGRAM);
     }
     t->state.step = step + 1;
     t->state.tokens += t->plan->tokens;
@@ -752,7 +752,7 @@ static _Noreturn void run_again(Train *t, int64_t step)
         Sent s = { .step = k,
                    .b = step_block(t->plan->opts, k),
                    .first = t->state.samples + (k - t->state.step) * n };
-        run_sent(t, "step", &s, 0);
+        run_sent(t, PGstep, &s, 0);
     }
     err(NULL,
         "the GPU did not fail again in step %lld, call by call and from "
@@ -782,8 +782,8 @@ static void open_replay(Train *t, Plan *p)
     tune_from(strf(t->mem, "%s/tuned", t->dir));
     open_exec(t);
     t->log = log_open(t->mem, t->plan, t->x, NULL);
-    if (role_prog(&t->plan->role[0], "init") >= 0)
-        exec_run(t->x, "init", NULL, NULL);
+    if (role_prog(&t->plan->role[0], PGinit) >= 0)
+        exec_run(t->x, PGinit, NULL, NULL);
     exec_pull(t->x);
     if (path)
         ckpt_load(t->x, path, &t->state);

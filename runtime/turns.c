@@ -303,14 +303,14 @@ static void run_stages(Exec *x)
 
 /* ---- interface ----------------------------------------------------------- */
 
-static void start(Exec *x, const char *name)
+static void start(Exec *x, ProgramKind program)
 {
     for (int i = 0; i < x->nstage; i++) {
         Stage *s = &x->stage[i];
         const Role *r = s->rank[0]->role;
-        s->prog = role_prog(r, name);
+        s->prog = role_prog(r, program);
         if (s->prog < 0)
-            err(NULL, "the plan has no program '%s'", name);
+            err(NULL, "the plan has no program '%s'", programnames[program]);
         s->row = s->step = -1;
         s->micro = -1;
         for (int k = 0; k < r->ntensor; k++)
@@ -338,14 +338,14 @@ static void look_at(void *self, int row, int step, int after)
         look_before(x, &s, 1);
 }
 
-static void run_gpu(Exec *x, const char *name, const Block *b, const Feed *feed)
+static void run_gpu(Exec *x, ProgramKind k, const Block *b, const Feed *feed)
 {
     static const Step graph = { .kind = Skernel,
                                 .label = "of the GPU's graph" };
-    int prog = role_prog(x->rank[0].role, name);
+    int prog = role_prog(x->rank[0].role, k);
 
     if (prog < 0)
-        err(NULL, "the plan has no program '%s'", name);
+        err(NULL, "the plan has no program '%s'", programnames[k]);
     x->step = b ? b->step : x->step;
     atomic_store_explicit(&x->now, &graph, memory_order_relaxed);
     atomic_fetch_add_explicit(&x->ticks, 1, memory_order_relaxed);
@@ -355,7 +355,7 @@ static void run_gpu(Exec *x, const char *name, const Block *b, const Feed *feed)
     x->gpu->held = x->hold;
     x->gpu->limits = x->limits;
     if (x->copy)
-        start(x, name);
+        start(x, k);
     x->fresh =
         gpu_run(x->gpu, prog, b, feed, x->spent ? x->spent[0] : NULL, x->late);
     if (x->maxran)
@@ -372,13 +372,13 @@ int exec_settle(Exec *x)
     return fresh;
 }
 
-void exec_run(Exec *x, const char *name, const Block *b, const Feed *feed)
+void exec_run(Exec *x, ProgramKind k, const Block *b, const Feed *feed)
 {
     if (x->gpu) {
-        run_gpu(x, name, b, feed);
+        run_gpu(x, k, b, feed);
         return;
     }
-    start(x, name);
+    start(x, k);
     if (b) {
         set_scalar(x, "lr", b->lr);
         set_scalar(x, "bc1", b->bc1);
@@ -412,22 +412,22 @@ static const char *bad_loss(Exec *x)
     return NULL;
 }
 
-const char *exec_checked(Exec *x, const char *name, const Block *b,
+const char *exec_checked(Exec *x, ProgramKind k, const Block *b,
                          const Feed *feed)
 {
     look_open(x);
-    exec_run(x, name, b, feed);
+    exec_run(x, k, b, feed);
     look_close(x);
     return x->bad ? x->bad : bad_loss(x);
 }
 
-void exec_record(Exec *x, const char *name)
+void exec_record(Exec *x, ProgramKind program)
 {
     int64_t n = 0;
 
-    for (int i = 0; i < x->nstage && name; i++) {
+    for (int i = 0; i < x->nstage && program < NPROGRAM; i++) {
         const Stage *s = &x->stage[i];
-        int prog = role_prog(s->rank[0]->role, name);
+        int prog = role_prog(s->rank[0]->role, program);
         const Course *c = prog < 0 ? NULL : &s->course[prog];
         for (int k = 0; c && k < c->nrow; k++)
             n += 1 + s->rank[0]->role->prog[prog].phase[c->row[k].phase].n;
@@ -479,7 +479,7 @@ static double row_end(const Exec *x, int64_t k)
     return end;
 }
 
-char *exec_trace(Arena *a, const Exec *x, const char *name, size_t *len)
+char *exec_trace(Arena *a, const Exec *x, ProgramKind program, size_t *len)
 {
     Text t = { .arena = a };
 
@@ -487,7 +487,7 @@ char *exec_trace(Arena *a, const Exec *x, const char *name, size_t *len)
     for (int64_t k = 0; k < x->nran; k++) {
         const Ran *r = &x->ran[k];
         const Role *role = &x->plan->role[r->stage];
-        const Program *g = &role->prog[role_prog(role, name)];
+        const Program *g = &role->prog[role_prog(role, program)];
         const Step *s = r->step < 0 ? NULL : &g->step[r->step];
         put_event(&t, r,
                   !s         ? g->phase[r->phase].name

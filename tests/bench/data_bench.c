@@ -60,7 +60,7 @@ static double fill_steps(const Plan *p, Data *d, int64_t from, void *dst)
     for (int64_t s = from; s < from + STEPS; s++) {
         double start = ms();
         Feed f = data_feed(d, s * data_perstep(d));
-        for (int64_t turn = 0; turn < plan_turns(p, "step"); turn++)
+        for (int64_t turn = 0; turn < plan_turns(p, PGstep); turn++)
             for (int i = 0; i < r->ntensor; i++)
                 if (!strcmp(r->tensor[i].kind, "input"))
                     f.fill(f.self, &r->tensor[i], 0, turn, dst);

@@ -84,12 +84,12 @@ static int64_t heap_growth(const Plan *p, Exec *x)
 {
     int64_t before = 0;
 
-    exec_run(x, "init", NULL, NULL);
+    exec_run(x, PGinit, NULL, NULL);
     for (int t = 0; t < STEPS; t++) {
         Block block = fold_block(p, t);
         Feed f = fold_feed(p, t);
         before = heap();
-        exec_run(x, "step", &block, &f);
+        exec_run(x, PGstep, &block, &f);
     }
     return heap() - before;
 }

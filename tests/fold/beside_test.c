@@ -69,7 +69,7 @@ static void one_step(Exec *x, int64_t step)
     Block b = fold_block(x->plan, step);
     Feed f = fold_feed(x->plan, step);
 
-    exec_run(x, "step", &b, &f);
+    exec_run(x, PGstep, &b, &f);
 }
 
 static const char *differ(const char *a, const char *b)
@@ -93,7 +93,7 @@ static const char *early_write(const Plan *p)
 {
     for (int r = 0; r < p->nrole; r++) {
         const Role *role = &p->role[r];
-        const Program *g = &role->prog[role_prog(role, "step")];
+        const Program *g = &role->prog[role_prog(role, PGstep)];
         for (int f = 0; f < g->nphase; f++)
             for (int k = 0; k < g->phase[f].n; k++)
                 if (step_lasts(role, &g->step[g->phase[f].first + k]) &&
@@ -138,7 +138,7 @@ static void one_fold(const char *home, Plan *p, const char *name)
     char *waits = strf(forever, "%s/waits", home);
     char *beside = strf(forever, "%s/beside", home);
 
-    exec_run(x, "init", NULL, NULL);
+    exec_run(x, PGinit, NULL, NULL);
     for (int t = 0; t < BEFORE; t++)
         one_step(x, t);
     save_twice(x, waits, beside);

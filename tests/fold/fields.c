@@ -173,7 +173,7 @@ static const Field fields[] = {
     ROW("out",      results,     Scalar,   name,    NAME)
     ROW("out",      results,     Scalar,   buf,     I32)
     ONE("out",      results,     Scalar,   dt,      NDTYPE)
-    ROW("program",  programs,    Program,  name,    NAME)
+    ONE("program",  programs,    Program,  kind,    NPROGRAM)
     ROW("program",  programs,    Program,  transient, I64)
     ROW("phase",    phases,      Phase,    name,    NAME)
     ROW("phase",    phases,      Phase,    first,   I32)

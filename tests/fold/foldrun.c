@@ -176,13 +176,13 @@ Trained fold_train(Plan *p, int steps)
     Trained w = { .steps = steps };
     Exec *x = exec_open(p, comm_open(forever, p->mesh->world));
 
-    exec_run(x, "init", NULL, NULL);
+    exec_run(x, PGinit, NULL, NULL);
     for (int t = 0; t < steps; t++) {
         Block block = fold_block(p, t);
         Feed f = fold_feed(p, t);
-        exec_run(x, "step", &block, &f);
+        exec_run(x, PGstep, &block, &f);
         if (exec_result(x, "overflow") > 0) {
-            exec_run(x, "step.fallback", &block, &f);
+            exec_run(x, PGfallback, &block, &f);
             w.fallbacks++;
         }
         w.loss[t] = exec_result(x, "loss");

@@ -164,9 +164,9 @@ static int step_is_fallback(Mutant *m)
 {
     Role *r = &m->p->role[0];
     Program g = r->prog[0];
-    const char *name = r->prog[1].name;
+    ProgramKind k = r->prog[1].kind;
     r->prog[0] = r->prog[1], r->prog[1] = g;
-    r->prog[1].name = name, r->prog[0].name = g.name;
+    r->prog[1].kind = k, r->prog[0].kind = g.kind;
     for (int i = 0; i < r->nbuf; i++)
         if (r->buf[i].prog == 0 || r->buf[i].prog == 1)
             r->buf[i].prog ^= 1;
@@ -273,7 +273,7 @@ static const Row rows[] = {
     { Lgather_blocks, MIX, "number : near", NULL },
     { Lrotate_ring, RING, "group atoms: copy", NULL },
     { Lint_place, WINDOW, "place : near", NULL },
-    { Lprogram_order, MIX, "program name: copy", NULL },
+    { Lprogram_order, MIX, "program kind: copy", NULL },
     { Lhf_axis_once, SHARDS, "hf dims: drop", NULL },
     { Lhf_inside, SHARDS, "factor start: near", NULL },
     { Lhf_factor, SHARDS, "hf param: copy", NULL },
@@ -345,8 +345,8 @@ static const Row rows[] = {
     { Lmoment_shards, SHARDS, "tensor at @ layers.1.moe.w1 = 6144; tensor at @ layers.1.moe.w3 = 0", NULL },
     { Lscalar_class, MIX, "buf cls @ step.lr = 4", NULL },
     { Lrotate_next, RING, "rotate 2 = 2", NULL },
-    { Lmay_write, WINDOW, "program name = forward", NULL },
-    { Lmust_write, WINDOW, "program name = step.fallback", NULL },
+    { Lmay_write, WINDOW, "program kind = 3", NULL },
+    { Lmust_write, WINDOW, "program kind = 1", NULL },
     { Lfallback_there, WINDOW, "out name @ loss = overflow; buf name @ result.loss = result.overflow", NULL },
     { Lhf_unrolled, SHARDS, "hf fixed = 1000000", NULL },
     { Lchannel_order, TIED, "swap neighbours", NULL },

@@ -280,12 +280,12 @@ static Result train(const Plan *p)
     Result w = { .n = 0 };
     Exec *x = exec_open(p, comm_open(forever, p->mesh->world));
 
-    exec_run(x, "init", NULL, NULL);
+    exec_run(x, PGinit, NULL, NULL);
     for (int t = 0; t < STEPS; t++) {
         Block block = { 1e-3, 1 - pow(0.9, t + 1), 1 - pow(0.95, t + 1), t };
         Batch batch = { p->mesh, t };
         Feed f = { fill, &batch };
-        exec_run(x, "step", &block, &f);
+        exec_run(x, PGstep, &block, &f);
         w.loss[t] = exec_result(x, "loss");
     }
     read_tensors(x, &w);

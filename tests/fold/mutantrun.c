@@ -169,16 +169,16 @@ static void add_tensors(uint64_t *h, Exec *x, const Plan *like,
         add_tensor(h, x, v[i]->name);
 }
 
-static int has(const Plan *p, const char *program)
+static int has(const Plan *p, ProgramKind program)
 {
     return role_prog(&p->role[0], program) >= 0;
 }
 
-static void run_program(Exec *x, const char *name, int64_t step)
+static void run_program(Exec *x, ProgramKind program, int64_t step)
 {
     Block block = fold_block(x->plan, step);
     Feed f = fold_feed(x->plan, step);
-    exec_run(x, name, &block, &f);
+    exec_run(x, program, &block, &f);
 }
 
 /* like: the original, which says what there is to compare. */
@@ -187,20 +187,20 @@ static uint64_t compute(const Plan *like, Plan *p)
     uint64_t h = 0xcbf29ce484222325u;
     Exec *x = exec_open(p, comm_open(forever, p->mesh->world));
 
-    exec_run(x, "init", NULL, NULL);
+    exec_run(x, PGinit, NULL, NULL);
     for (int t = 0; t < STEPS; t++) {
-        run_program(x, "step", t);
+        run_program(x, PGstep, t);
         if (exec_result(x, "overflow") > 0)
-            run_program(x, "step.fallback", t);
+            run_program(x, PGfallback, t);
         add_results(&h, x, like);
     }
     add_tensors(&h, x, like, "param master m v state");
-    if (has(like, "eval")) {
-        run_program(x, "eval", STEPS);
+    if (has(like, PGeval)) {
+        run_program(x, PGeval, STEPS);
         add_results(&h, x, like);
     }
-    if (has(like, "forward")) {
-        run_program(x, "forward", STEPS);
+    if (has(like, PGforward)) {
+        run_program(x, PGforward, STEPS);
         add_tensors(&h, x, like, "output");
     }
     return h;

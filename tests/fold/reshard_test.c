@@ -56,7 +56,7 @@ static double one_step(Exec *x, int64_t step)
     Block b = fold_block(x->plan, step);
     Feed f = fold_feed(x->plan, step);
 
-    exec_run(x, "step", &b, &f);
+    exec_run(x, PGstep, &b, &f);
     return exec_result(x, "loss");
 }
 
@@ -78,7 +78,7 @@ static void save(Case *c)
     Exec *x = exec_open(c->plan, comm_open(forever, c->plan->mesh->world));
     State s = { .step = BEFORE, .plan = "x" };
 
-    exec_run(x, "init", NULL, NULL);
+    exec_run(x, PGinit, NULL, NULL);
     for (int t = 0; t < BEFORE; t++)
         one_step(x, t);
     c->value = read_all(x);
@@ -109,7 +109,7 @@ static void load(const Case *from, const Case *to, double tol)
     Exec *x = exec_open(to->plan, comm_open(forever, to->plan->mesh->world));
     State s;
 
-    exec_run(x, "init", NULL, NULL);
+    exec_run(x, PGinit, NULL, NULL);
     int found = ckpt_resume(x, from->dir, &s) && s.step == BEFORE;
     const char *bad = differs(read_all(x), from->value);
     double apart = fabs(one_step(x, BEFORE) / from->loss - 1);

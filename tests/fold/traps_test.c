@@ -225,8 +225,8 @@ static void there_and_back(Plan *p, const char *fold)
     Block b = fold_block(p, 0);
     Feed f = fold_feed(p, 0);
 
-    exec_run(x, "init", NULL, NULL);
-    exec_run(x, "step", &b, &f);
+    exec_run(x, PGinit, NULL, NULL);
+    exec_run(x, PGstep, &b, &f);
     double d = exec_result(x, "metric.apart");
     verdict(d == 0 && exec_result(x, "loss") > 0, "tokens to rows and back",
             fold, d, 0);
@@ -302,9 +302,9 @@ static void counts(Plan *p, const char *fold)
     Feed f = fold_feed(p, 0);
     double table[V][V], m[V][V], d = 0;
 
-    exec_run(x, "init", NULL, NULL);
+    exec_run(x, PGinit, NULL, NULL);
     exec_read(x, "table", 0, table[0], V * V);
-    exec_run(x, "step", &b, &f);
+    exec_run(x, PGstep, &b, &f);
     exec_read(x, "optim.m.table", 0, m[0], V * V);
     Hand h = by_hand(table);
     d = worse(d, exec_result(x, "loss.token"), h.loss[0]);

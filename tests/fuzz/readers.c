@@ -222,7 +222,7 @@ static void beside_weights(Arena *a, const char *dir)
     State s = { .step = 7, .plan = "" };
     Exec *x = small_run();
 
-    exec_run(x, "init", NULL, NULL);
+    exec_run(x, PGinit, NULL, NULL);
     if (ckpt_save(x, dir, &s) ||
         system(strf(a, "cd %s && mv step-*/* . && rm -r step-* latest", dir)))
         die("%s: no checkpoint", dir);

@@ -92,16 +92,16 @@ static Run train(Plan *p)
     Exec *x = exec_open(p, comm_open(forever, p->mesh->world));
     size_t n;
 
-    exec_run(x, "init", NULL, NULL);
+    exec_run(x, PGinit, NULL, NULL);
     for (int t = 0; t < STEPS; t++) {
         Block b = fold_block(p, t);
         Feed f = fold_feed(p, t);
         const uint8_t *was = lasting(x, &n);
-        exec_run(x, "step", &b, &f);
+        exec_run(x, PGstep, &b, &f);
         if (exec_result(x, "overflow") > 0) {
             r.touched += memcmp(was, lasting(x, &n), n) != 0;
             r.fallbacks++;
-            exec_run(x, "step.fallback", &b, &f);
+            exec_run(x, PGfallback, &b, &f);
         }
         r.loss[t] = exec_result(x, "loss");
         r.norm[t] = exec_result(x, "grad_norm");

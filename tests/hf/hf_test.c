@@ -90,7 +90,7 @@ static void train_step(Run *r, Data *d, int64_t t)
     Block block = { lr, 1 - pow(b[0], (double)t + 1),
                     1 - pow(b[1], (double)t + 1), t };
     Feed f = data_feed(d, t * data_perstep(d));
-    exec_run(r->x, "step", &block, &f);
+    exec_run(r->x, PGstep, &block, &f);
 }
 
 /* The reference's gradients, laid into the parameters of a second run. */
@@ -107,7 +107,7 @@ static Exec *reference_gradients(Run *r)
             grads->t[grads->n] = r->ref->t[i];
             grads->t[grads->n++].name += 5;
         }
-    exec_run(y, "init", NULL, NULL);
+    exec_run(y, PGinit, NULL, NULL);
     load(y, grads, "reference");
     return y;
 }
@@ -147,7 +147,7 @@ static void one_case(const char *name, const Policy *pol)
 
     r.ref = open_file(name, ".ref.safetensors");
     r.x = exec_open(r.plan, comm);
-    exec_run(r.x, "init", NULL, NULL);
+    exec_run(r.x, PGinit, NULL, NULL);
     load(r.x, weights, name);
     const StTensor *loss = st_find(r.ref, "loss");
     for (int t = 0; t < STEPS; t++) {

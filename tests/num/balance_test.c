@@ -252,13 +252,13 @@ static void run_fold(const char *fold, Plan *p)
 
     for (int e = 0; e < E; e++)
         r.load[e] = 1.0 / E;
-    exec_run(x, "init", NULL, NULL);
+    exec_run(x, PGinit, NULL, NULL);
     exec_read(x, "table", 0, r.table[0], (int64_t)V * E);
     for (int step = 0; step < STEPS; step++) {
         Block b = { 0, 0.1, 0.05, step };
         Batch batch = { p->mesh, step };
         Feed f = { fill, &batch };
-        exec_run(x, "step", &b, &f);
+        exec_run(x, PGstep, &b, &f);
         double all = losses(&r, step, l);
         for (int i = 0; i < NLOSS; i++)
             most[i] =

@@ -113,10 +113,10 @@ static int writes_held(Exec *x, const Block *b, const Feed *f,
 {
     int64_t n;
 
-    if (role_prog(exec_role(x, 0), "step.fallback") < 0)
+    if (role_prog(exec_role(x, 0), PGfallback) < 0)
         return 0;
     x->hold = 1;
-    exec_run(x, "step", b, f);
+    exec_run(x, PGstep, b, f);
     x->hold = 0;
     const double *is = all_values(x, &n);
     return !(exec_result(x, "overflow") > 0) ||
@@ -128,19 +128,19 @@ static Run train(Plan *p)
     Run r = { .n = 0 };
     Exec *x = exec_open(p, comm_open(forever, p->mesh->world));
 
-    exec_run(x, "init", NULL, NULL);
+    exec_run(x, PGinit, NULL, NULL);
     for (int t = 0; t < STEPS; t++) {
         Block b = { 1e-2, 1 - pow(0.9, t + 1), 1 - pow(0.95, t + 1), t };
         Batch batch = { p->mesh, t };
         Feed f = { fill, &batch };
         double *was = all_values(x, &r.n);
         r.touched += writes_held(x, &b, &f, was);
-        exec_run(x, "step", &b, &f);
+        exec_run(x, PGstep, &b, &f);
         if (exec_result(x, "overflow") > 0) {
             r.touched += memcmp(was, all_values(x, &r.n),
                                 (size_t)r.n * sizeof *was) != 0;
             r.fallbacks++;
-            exec_run(x, "step.fallback", &b, &f);
+            exec_run(x, PGfallback, &b, &f);
         }
         r.loss[t] = exec_result(x, "loss");
         r.norm[t] = exec_result(x, "grad_norm");
@@ -157,7 +157,7 @@ static double worse(double a, double got, double want)
     return d <= a ? a : d;
 }
 
-static double mib(const Plan *p, const char *prog)
+static double mib(const Plan *p, ProgramKind prog)
 {
     int i = role_prog(&p->role[0], prog);
 
@@ -183,7 +183,7 @@ static void compare(int i, Plan *all, Plan *budget)
            ok ? "" : "not ", cases[i].model, cases[i].fold, cases[i].factor,
            most, TOL, b.fallbacks, STEPS);
     printf("# MiB of one program: dropless %.2f, step %.2f, fallback %.2f\n",
-           mib(all, "step"), mib(budget, "step"), mib(budget, "step.fallback"));
+           mib(all, PGstep), mib(budget, PGstep), mib(budget, PGfallback));
     fflush(stdout);
 }
 

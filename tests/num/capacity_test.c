@@ -285,14 +285,14 @@ static void run_case(const char *fold, const Setting *s, Plan *p)
     double loss = 0, most;
     int zeros = 0;
 
-    exec_run(x, "init", NULL, NULL);
+    exec_run(x, PGinit, NULL, NULL);
     if (s->idle) {
         starve(x, "one.bias");
         starve(x, "two.bias");
     }
     read_all(x, "", "one", &one);
     read_all(x, "", "two", &two);
-    exec_run(x, "step", &b, &f);
+    exec_run(x, PGstep, &b, &f);
     most = fmax(compare(x, s, "one", 1, &one, &loss, &zeros),
                 compare(x, s, "two", 2, &two, &loss, &zeros));
     most = worse(most, exec_result(x, "loss"), loss);
@@ -349,10 +349,10 @@ static void forced(const char *fold)
     Block b = { 1e-3, 0.1, 0.05, 0 };
     Feed f = { fill, p->mesh };
 
-    exec_run(x, "init", NULL, NULL);
+    exec_run(x, PGinit, NULL, NULL);
     starve(x, "one.bias");
     starve(x, "two.bias");
-    exec_run(x, "step", &b, &f);
+    exec_run(x, PGstep, &b, &f);
     double gone = exec_result(x, "metric.one.dropped") +
                   exec_result(x, "metric.two.dropped");
     exec_close(x);
@@ -367,7 +367,7 @@ static int64_t transient(const char *fold, const Setting *s)
 {
     const Role *r = &plan_of("models/tiny.lua", fold, s)->role[0];
 
-    return r->prog[role_prog(r, "step")].transient;
+    return r->prog[role_prog(r, PGstep)].transient;
 }
 
 static void less_memory(const char *fold)

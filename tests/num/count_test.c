@@ -51,7 +51,7 @@ int main(void)
     int failed = 0;
 
     for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
-        Count c = count(&r->prog[role_prog(r, "step")], want[i].prefix);
+        Count c = count(&r->prog[role_prog(r, PGstep)], want[i].prefix);
         int ok = c.kernels == want[i].kernels && c.products == want[i].products;
         failed += !ok;
         printf("%sok - %s* of tiny.lua: %d kernels and %d products, %d and %d "

@@ -78,7 +78,7 @@ static double flops_of(const Step *s)
 static void each_product(const char *model)
 {
     const Role *r = &plan_of(model)->role[0];
-    const Program *g = &r->prog[role_prog(r, "step")];
+    const Program *g = &r->prog[role_prog(r, PGstep)];
     int n[2] = { 0 }, bad = 0;
 
     for (int i = 0; i < g->nstep; i++) {

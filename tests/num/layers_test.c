@@ -186,10 +186,10 @@ int main(void)
     Grid a, z, want;
     int64_t n;
 
-    exec_run(x, "init", NULL, NULL);
+    exec_run(x, PGinit, NULL, NULL);
     memcpy(a, fold_read(x, "x", &n), sizeof a);
     memcpy(z, fold_read(x, "z", &n), sizeof z);
-    exec_run(x, "step", &block, &f);
+    exec_run(x, PGstep, &block, &f);
     all_ropes(x, a);
     all_norms(x, z);
     all_rows(x, a, z);

@@ -244,7 +244,7 @@ static void run_steps(const char *fold, const char *keys, Setting s, Plan *p)
     double most = 0, results = 0, idle = 0;
     Hand h = { .ok = 1 };
 
-    exec_run(x, "init", NULL, NULL);
+    exec_run(x, PGinit, NULL, NULL);
     read_values(x, &h);
     for (int t = 0; t < STEPS; t++) {
         double a[MICRO];
@@ -254,7 +254,7 @@ static void run_steps(const char *fold, const char *keys, Setting s, Plan *p)
         Batch batch = { p->mesh, t };
         for (int m = 0; m < MICRO; m++)
             a[m] = mean_of(t, m);
-        exec_run(x, "step", &b, &(Feed){ fill, &batch });
+        exec_run(x, PGstep, &b, &(Feed){ fill, &batch });
         step_by_hand(&h, a, &s, t + 1);
         double d = values_apart(x, &h);
         results = fmax(results, results_apart(x, &h));
@@ -319,7 +319,7 @@ static Hand start_of(Plan *p)
     Exec *x = exec_open(p, comm_open(forever, p->mesh->world));
     Hand h = { .ok = 1 };
 
-    exec_run(x, "init", NULL, NULL);
+    exec_run(x, PGinit, NULL, NULL);
     read_values(x, &h);
     exec_close(x);
     return h;

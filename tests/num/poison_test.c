@@ -57,8 +57,8 @@ static int shows(Plan *p)
         Exec *x = exec_open(p, comm_open(forever, p->mesh->world));
         Block block = fold_block(p, 0);
         Feed f = fold_feed(p, 0);
-        exec_run(x, "init", NULL, NULL);
-        exec_run(x, "step", &block, &f);
+        exec_run(x, PGinit, NULL, NULL);
+        exec_run(x, PGstep, &block, &f);
         _exit(all_numbers(x, "param m v state"));
     }
     waitpid(pid, &status, 0);
@@ -67,7 +67,7 @@ static int shows(Plan *p)
 
 static void each_kernel(Plan *p)
 {
-    Program *g = &p->role[0].prog[role_prog(&p->role[0], "step")];
+    Program *g = &p->role[0].prog[role_prog(&p->role[0], PGstep)];
     int n = 0, shown = 0;
 
     for (int i = 0; i < g->nstep; i++) {

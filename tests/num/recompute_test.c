@@ -54,7 +54,7 @@ static double kept(const Plan *p)
 {
     const Role *r = &p->role[0];
 
-    return (double)r->prog[role_prog(r, "step")].transient / 1024;
+    return (double)r->prog[role_prog(r, PGstep)].transient / 1024;
 }
 
 static double stored(const Plan *p) /* all temporaries of a step */
@@ -63,7 +63,7 @@ static double stored(const Plan *p) /* all temporaries of a step */
     double sum = 0;
 
     for (int i = 0; i < r->nbuf; i++)
-        if (r->buf[i].prog == role_prog(r, "step") && r->buf[i].cls == Btemp)
+        if (r->buf[i].prog == role_prog(r, PGstep) && r->buf[i].cls == Btemp)
             sum += (double)r->buf[i].bytes;
     return sum;
 }

@@ -55,7 +55,7 @@ static Exec *open_model(const char *model)
     CompileOptions co = { .source = t.source, .nsource = t.nsource };
     Plan *p = compile(t.g, &T_host, &co);
     Exec *x = exec_open(p, comm_open(forever, p->mesh->world));
-    exec_run(x, "init", NULL, NULL);
+    exec_run(x, PGinit, NULL, NULL);
     return x;
 }
 
@@ -74,7 +74,7 @@ static void learns(Exec *x, const char *model)
 
     for (int t = 0; t < STEPS; t++) {
         Block b = block(x, 3e-3, t);
-        exec_run(x, "step", &b, &f);
+        exec_run(x, PGstep, &b, &f);
         last = exec_result(x, "loss");
         first = t ? first : last;
     }
@@ -93,7 +93,7 @@ static double loss_at(Exec *x, const Tensor *t, double *v, int64_t n, int64_t i,
 
     v[i] += d;
     exec_write(x, t->name, v, n);
-    exec_run(x, "eval", &b, &f);
+    exec_run(x, PGeval, &b, &f);
     v[i] = keep;
     exec_write(x, t->name, v, n);
     return exec_result(x, "loss");
@@ -132,7 +132,7 @@ static void step_in_place(Exec *x, const Role *r)
         v[i] = alloc(forever, (size_t)tensor_elems(t) * sizeof **v);
         exec_read(x, t->name, 0, v[i], tensor_elems(t));
     }
-    exec_run(x, "step", &b, &f);
+    exec_run(x, PGstep, &b, &f);
     for (int i = 0; i < r->ntensor; i++)
         if (v[i])
             exec_write(x, r->tensor[i].name, v[i], tensor_elems(&r->tensor[i]));

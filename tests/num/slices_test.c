@@ -46,7 +46,7 @@ static double room(const Plan *p)
 {
     const Role *r = &p->role[p->nrole - 1];
 
-    return (double)r->prog[role_prog(r, "step")].transient / 1024;
+    return (double)r->prog[role_prog(r, PGstep)].transient / 1024;
 }
 
 static void compare(int i, Plan *slices, Plan *whole)

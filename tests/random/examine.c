@@ -128,8 +128,7 @@ static void keep_step(Plan *p)
         Role *x = &p->role[r];
         int n = 0;
         for (int i = 0; i < x->nprog; i++)
-            if (strcmp(x->prog[i].name, "eval") &&
-                strcmp(x->prog[i].name, "forward"))
+            if (x->prog[i].kind != PGeval && x->prog[i].kind != PGforward)
                 x->prog[n++] = x->prog[i];
         x->nprog = n;
     }

@@ -71,9 +71,9 @@ Exec *step_run(const Graph *g, const Plan *p)
 
     opts_pair(p->opts, "train.betas", b);
     Block block = { 1e-3, 1 - b[0], 1 - b[1], 0 };
-    exec_run(x, "init", NULL, NULL);
+    exec_run(x, PGinit, NULL, NULL);
     write_leaves(x, g);
-    exec_run(x, "step", &block, &f);
+    exec_run(x, PGstep, &block, &f);
     return x;
 }
 

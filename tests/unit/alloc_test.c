@@ -346,7 +346,7 @@ static Node *sized(Graph *g, Op op, Region reg, int n, int nin, Node **in)
     return x;
 }
 
-static Graph *empty_graph(const char *prog)
+static Graph *empty_graph(ProgramKind prog)
 {
     Graph *g = g_new(forever, "random");
     int64_t one[NMESH] = { 0 };
@@ -424,7 +424,7 @@ static void add_sinks(Graph *g, Node **state, Node **seen)
 
 static Graph *random_graph(int size)
 {
-    Graph *g = empty_graph("step");
+    Graph *g = empty_graph(PGstep);
     Node **state = NULL, **den = NULL, **pre = NULL, **body = NULL;
 
     for (int i = 0; i < STATES; i++)

@@ -205,7 +205,7 @@ static Graph *stage(const Model *m, int role, const Mesh *mesh, const Opts *o)
     Maker k = { .g = g_new(forever, "random"), .m = m };
     Graph *g = k.g;
 
-    g->prog = "step";
+    g->prog = PGstep;
     g->opts = (Opts *)o;
     g->mesh = (Mesh *)mesh;
     g->role = role;

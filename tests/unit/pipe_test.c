@@ -46,7 +46,7 @@ static double train(Exec *x, int64_t step)
 {
     Feed f = pipe_feed(x->plan, step);
 
-    exec_run(x, "step", &(Block){ .lr = 0.125, .step = step }, &f);
+    exec_run(x, PGstep, &(Block){ .lr = 0.125, .step = step }, &f);
     return exec_result(x, "loss");
 }
 
@@ -55,7 +55,7 @@ static void as_in_c(int64_t dp)
     Exec *x = exec_open(pipe_plan(dp), comm_open(forever, 2 * dp));
     double a[PIPEN], b[PIPEN], got[PIPEN], worst = 0;
 
-    exec_run(x, "init", NULL, NULL);
+    exec_run(x, PGinit, NULL, NULL);
     for (int i = 0; i < PIPEN; i++) {
         a[i] = 0.25 * (i + 1);
         b[i] = 0.25 * (i + 4);
@@ -92,7 +92,7 @@ static void test_frames_have_two_slots(void **state)
 
     (void)state;
     assert_int_equal(p->role[0].prog[1].frame[0].nslot, 2);
-    assert_int_equal(plan_turns(p, "step"), PIPEMICRO);
+    assert_int_equal(plan_turns(p, PGstep), PIPEMICRO);
     assert_int_equal(phase_turns(&p->role[1].prog[1], 1), PIPEMICRO);
 }
 
@@ -131,8 +131,8 @@ static void test_order_is_the_table(void **state)
     Exec *x = exec_open(pipe_plan(2), comm_open(forever, 4));
 
     (void)state;
-    exec_run(x, "init", NULL, NULL);
-    exec_record(x, "step");
+    exec_run(x, PGinit, NULL, NULL);
+    exec_record(x, PGstep);
     for (int t = 0; t < 2; t++) {
         train(x, t);
         assert_int_equal(x->nran, x->maxran);
@@ -181,7 +181,7 @@ static void swapped(void)
     g->turn[send] = g->turn[recv];
     g->turn[recv] = t;
     Exec *x = exec_open(p, comm_open(forever, 2));
-    exec_run(x, "init", NULL, NULL);
+    exec_run(x, PGinit, NULL, NULL);
     train(x, 0);
 }
 
@@ -208,7 +208,7 @@ static void mismatched(void)
         if (g->step[k].kind == Sallreduce)
             g->step[k].iv[3] = aff(1);
     Exec *x = exec_open(p, comm_open(forever, 2));
-    exec_run(x, "init", NULL, NULL);
+    exec_run(x, PGinit, NULL, NULL);
     train(x, 0);
 }
 
@@ -243,11 +243,11 @@ static void test_first_nan_has_its_name(void **state)
     Block b = { .lr = 0.125 };
 
     (void)state;
-    exec_run(x, "init", NULL, NULL);
-    exec_run(x, "step", &b, &f);
+    exec_run(x, PGinit, NULL, NULL);
+    exec_run(x, PGstep, &b, &f);
     assert_true(isnan(exec_result(x, "loss")));
-    exec_run(x, "init", NULL, NULL);
-    const char *why = exec_checked(x, "step", &b, &f);
+    exec_run(x, PGinit, NULL, NULL);
+    const char *why = exec_checked(x, PGstep, &b, &f);
     assert_string_equal(why, "first NaN in 'e' after k_f1 (pipe.lua:20) "
                              "(rank 2)");
     exec_close(x);
@@ -264,8 +264,8 @@ static int as_rank(const char *path)
     double out[STEPS + PIPEN];
     int64_t me = c->first;
 
-    exec_run(x, "init", NULL, NULL);
-    exec_record(x, "step");
+    exec_run(x, PGinit, NULL, NULL);
+    exec_record(x, PGstep);
     watch_start(x);
     for (int t = 0; t < STEPS; t++)
         out[t] = train(x, t);
@@ -292,7 +292,7 @@ static void test_mpirun_gives_the_same_bits(void **state)
     self[n] = 0;
     if (system("mpirun --version >/dev/null 2>&1"))
         skip();
-    exec_run(x, "init", NULL, NULL);
+    exec_run(x, PGinit, NULL, NULL);
     for (int t = 0; t < STEPS; t++)
         want[t] = train(x, t);
     assert_int_equal(

@@ -210,14 +210,14 @@ static void post(Make *k)
 static void programs(Make *k)
 {
     k->g = &k->r->prog[k->r->nprog++];
-    k->g->name = "init";
+    k->g->kind = PGinit;
     k->g->phase = alloc(forever, 16 * sizeof *k->g->phase);
     k->g->step = alloc(forever, 32 * sizeof *k->g->step);
     INTS(STEP(k, Skernel, "k_init", "w", W), PIPEN, PIPEN, 1 + 3 * k->stage);
     INTS(STEP(k, Skernel, "k_init", "w", COPY), PIPEN, PIPEN, 1);
     phase(k, "pre", 1);
     k->g = &k->r->prog[k->r->nprog++];
-    k->g->name = "step";
+    k->g->kind = PGstep;
     k->g->phase = alloc(forever, 16 * sizeof *k->g->phase);
     k->g->step = alloc(forever, 32 * sizeof *k->g->step);
     STEP(k, Szero, "zero", 0, G);

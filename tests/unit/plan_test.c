@@ -115,7 +115,7 @@ static Program *program(Made *m, int n)
 
     f[0] = (Phase){ "body", 0, 3, 4 };
     f[1] = (Phase){ "post", 3, 3 * n - 3, 1 };
-    *g = (Program){ .name = "step",
+    *g = (Program){ .kind = PGstep,
                     .nphase = 2,
                     .phase = f,
                     .nstep = 3 * n,
@@ -267,7 +267,7 @@ static Role stage(Arena *a, int role)
     h[3] = (Phase){ calls[role][0], 3, 1, 0 };
     h[4] = (Phase){ calls[role][1], 4, 2, 0 };
     h[5] = (Phase){ "post", 6, 1, 1 };
-    *g = (Program){ .name = "step",
+    *g = (Program){ .kind = PGstep,
                     .nphase = 6,
                     .phase = h,
                     .nframe = 1,
@@ -400,13 +400,13 @@ static void time_of_stages(void **state)
     for (int r = 0; r < 2; r++)
         for (int i = 0; i < 7; i++)
             p->role[r].prog->step[i].secs = secs[i];
-    Planned t = plan_time(a, p, "step");
+    Planned t = plan_time(a, p, PGstep);
     assert_null(t.stuck);
     assert_true(t.makespan == 10.75);
     assert_true(t.busy[0] == 9.25 && t.busy[1] == 9.25);
-    assert_int_equal(plan_turns(p, "step"), MICROS);
+    assert_int_equal(plan_turns(p, PGstep), MICROS);
     p->role[0].prog->step[3].iv[3].c = 8;
-    t = plan_time(a, p, "step");
+    t = plan_time(a, p, PGstep);
     assert_non_null(t.stuck);
     assert_string_equal(t.stuck,
                         "stage 0 in wait 'y' of wait.F0.F1, stage 1 in "

@@ -65,7 +65,7 @@ static Plan *flips(int64_t dp, const char *what, int64_t rank, int64_t step,
                            "data.train=%s/text data.format=bytes train.batch=8 "
                            "train.lr=0.5 seed=3 %s",
                            home, keys));
-    Program *g = &p->role[0].prog[role_prog(&p->role[0], "step")];
+    Program *g = &p->role[0].prog[role_prog(&p->role[0], PGstep)];
     Kernel *all = alloc(forever, (size_t)(p->nkernel + 1) * sizeof *all);
     Step *s = &g->step[g->nstep++];
     int64_t pos = 1;

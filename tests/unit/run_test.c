@@ -165,10 +165,10 @@ static void losses(int64_t dp, int64_t steps, double *out)
     Exec *x = exec_open(p, comm_open(forever, dp));
     Data *d = data_open(forever, p, "data.train", DATAshuffle);
 
-    exec_run(x, "init", NULL, NULL);
+    exec_run(x, PGinit, NULL, NULL);
     for (int64_t i = 0; i < steps; i++) {
         Feed f = data_feed(d, i * data_perstep(d));
-        exec_run(x, "step", &(Block){ .lr = 0.5, .step = i }, &f);
+        exec_run(x, PGstep, &(Block){ .lr = 0.5, .step = i }, &f);
         out[i] = exec_result(x, "loss");
     }
     exec_close(x);
@@ -201,10 +201,10 @@ static void test_steps_allocate_nothing(void **state)
     long before = 0;
 
     (void)state;
-    exec_run(x, "init", NULL, NULL);
+    exec_run(x, PGinit, NULL, NULL);
     for (int i = 0; i < 6; i++) {
         Feed f = data_feed(d, i * data_perstep(d));
-        exec_run(x, "step", &(Block){ .lr = 0.5, .step = i }, &f);
+        exec_run(x, PGstep, &(Block){ .lr = 0.5, .step = i }, &f);
         before = i ? before : allocs;
     }
     assert_int_equal(allocs - before, 0);
@@ -463,7 +463,7 @@ static void test_from_takes_weights_only(void **state)
     assert_int_equal(run(1, strf(forever, "train.steps=3 name=%s", dir), "log"),
                      0);
     Exec *x = exec_open(tiny_plan(2, keys("")), comm_open(forever, 2));
-    exec_run(x, "init", NULL, NULL);
+    exec_run(x, PGinit, NULL, NULL);
     exec_read(x, "w", 0, w, 256);
     ckpt_from(x, dir);
     exec_read(x, "optim.m.w", 0, m, 256);
@@ -598,7 +598,7 @@ static int hang(void)
     watch_start(x);
     if (x->comm->first == 1)
         sleep(60);
-    exec_run(x, "step", &(Block){ .step = 17 }, NULL);
+    exec_run(x, PGstep, &(Block){ .step = 17 }, NULL);
     return 0;
 }
 

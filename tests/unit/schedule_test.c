@@ -449,7 +449,7 @@ static Plan *bare_plan(Arena *a, const Schedule *s)
     for (int r = 0; r < s->ranks; r++) {
         Program *step = alloc(a, sizeof *step);
         p->role[r] = (Role){ .nprog = 1, .prog = step };
-        step->name = intern("step");
+        step->kind = PGstep;
         for (size_t i = 0; i < vec_len(row[r]); i++) {
             const PipeRow *w = &row[r][i];
             Call c = { w->k, w->w, w->chunk, w->edge < 0 ? WF : e[w->edge].to,

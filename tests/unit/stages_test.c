@@ -41,10 +41,10 @@ static Graph *whole(const char *model, const char *keys)
     }
     Graph *g = trace(model, o, TRACEquiet).g;
     drop_outputs(g);
-    g->prog = "step";
+    g->prog = PGstep;
     g->stages = stages_cut(g);
     for (const PassInfo *p = passtab; strcmp(p->name, "pipe"); p++)
-        if (strchr(p->progs, 's'))
+        if (p->programs >> PGstep & 1)
             run_pass(g, &T_null, p->name);
     return g;
 }

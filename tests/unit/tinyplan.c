@@ -166,11 +166,11 @@ static Aff along_dp(const Plan *p, int64_t k)
     return x;
 }
 
-static Program *add_program(Make *k, const char *name)
+static Program *add_program(Make *k, ProgramKind kind)
 {
     Program *g = &k->r->prog[k->r->nprog++];
 
-    g->name = name;
+    g->kind = kind;
     g->phase = alloc(forever, 8 * sizeof *g->phase);
     g->step = alloc(forever, 32 * sizeof *g->step);
     return g;
@@ -187,7 +187,7 @@ static void add_phase(Program *g, const char *name, int64_t repeat)
 
 static void program_init(Make *k)
 {
-    Program *g = add_program(k, "init");
+    Program *g = add_program(k, PGinit);
     Step *s = add_step(k, g, Skernel, "k_init");
     int64_t rows = TINYVOCAB / k->dp;
 
@@ -236,7 +236,7 @@ static void add_sums(Make *k, Program *g, int64_t counts)
 
 static void program_step(Make *k)
 {
-    Program *g = add_program(k, "step");
+    Program *g = add_program(k, PGstep);
     uint32_t dp = k->p->mesh->mask[Mdp];
     int64_t rows = TINYVOCAB / k->dp;
 
@@ -258,7 +258,7 @@ static void program_step(Make *k)
 
 static void program_eval(Make *k)
 {
-    Program *g = add_program(k, "eval");
+    Program *g = add_program(k, PGeval);
 
     add_losses(k, g);
     add_sums(k, g, 0);
@@ -267,7 +267,7 @@ static void program_eval(Make *k)
 
 static void program_forward(Make *k)
 {
-    Program *g = add_program(k, "forward");
+    Program *g = add_program(k, PGforward);
     Step *s = add_step(k, g, Skernel, "k_logits");
 
     BUFS(s, W, TOKENS, LOGITS);

@@ -122,7 +122,7 @@ static void deepseek(void **state)
  * scalar. */
 static double received(const Plan *p, StepKind kind)
 {
-    const Program *g = &p->role->prog[role_prog(p->role, "step")];
+    const Program *g = &p->role->prog[role_prog(p->role, PGstep)];
     const Phase *post = &g->phase[g->nphase - 1];
     double sum = 0;
 
@@ -279,7 +279,7 @@ static double gradients_need(const Plan *p)
 static double gradients_have(const Plan *p)
 {
     const Role *r = p->role;
-    int prog = role_prog(r, "step");
+    int prog = role_prog(r, PGstep);
     double sum = 0;
 
     for (int i = 0; i < r->nbuf; i++) {
@@ -322,7 +322,7 @@ static void once(void **state)
 static void parts(void **state)
 {
     Plan *p = plan("models/tiny.lua", "fold.dp=8 train.batch=64");
-    Program *g = &p->role->prog[role_prog(p->role, "step")];
+    Program *g = &p->role->prog[role_prog(p->role, PGstep)];
     Step *s = g->step;
 
     (void)state;
