@@ -8,10 +8,6 @@
 #define MOSTELEMS ((int64_t)1 << 53) /* of a tensor: counts stay exact */
 
 const char *const regions[NREGION] = { "den", "pre", "body", "post" };
-const char *const axisroles[NROLE] = {
-    "none",  "micro", "row", "batch", "seq",    "key",
-    "heads", "group", "ffn", "vocab", "choice", "other",
-};
 const char *const levels[NLEVEL] = { "logical", "placed", "local" };
 const char *const paramkinds[] = { "param", "state", "master", "m", "v" };
 const char *const families[NFAMILY] = {

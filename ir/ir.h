@@ -67,24 +67,6 @@ uint64_t mix64(uint64_t h, uint64_t x); /* hash step */
 
 /* ---- graph.c ------------------------------------------------------------- */
 
-/* What an axis is for (frontend/roles.c): which mesh axes may cut it. */
-typedef enum AxisRole {
-    ROLEnone,
-    ROLEmicro, /* micro-batches that run at once: implicit in all data */
-    ROLErow,   /* token rows in order of their experts; ragged */
-    ROLEbatch,
-    ROLEseq,
-    ROLEkey,
-    ROLEheads,
-    ROLEgroup, /* heads that only queries have */
-    ROLEffn,
-    ROLEvocab,
-    ROLEchoice, /* experts */
-    ROLEother,  /* no mesh axis takes it */
-    NROLE
-} AxisRole;
-extern const char *const axisroles[NROLE];
-
 typedef struct Axis {
     const char *name; /* interned; axes are equal by pointer */
     AxisRole role;

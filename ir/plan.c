@@ -26,6 +26,11 @@ const StepInfo stepinfo[NSTEPKIND] = {
 
 /* ---- finding ------------------------------------------------------------- */
 
+const char *const axisroles[NROLE] = {
+    "none",  "micro", "row", "batch", "seq",    "key",
+    "heads", "group", "ffn", "vocab", "choice", "other",
+};
+
 int role_of(const Plan *p, int64_t rank)
 {
     if (p->nrole == 1)
@@ -47,6 +52,14 @@ int role_prog(const Role *r, ProgramKind k)
         if (r->prog[i].kind == k)
             return i;
     return -1;
+}
+
+const PlanDim *tensor_axis(const Tensor *t, AxisRole k)
+{
+    for (int d = 0; d < t->nd; d++)
+        if (t->dim[d].role == k)
+            return &t->dim[d];
+    return NULL;
 }
 
 /* ---- words --------------------------------------------------------------- */
@@ -126,6 +139,10 @@ static void put_dim(Text *t, const PlanDim *d)
 {
     puts_(t, " (");
     word(t, d->axis);
+    if (d->role != ROLEnone) {
+        puts_(t, " as");
+        word(t, axisroles[d->role]);
+    }
     number(t, d->n);
     for (int i = 0; i < d->npiece; i++) {
         put_aff(t, &d->piece[i].start);

@@ -65,7 +65,7 @@ typedef struct FormatInfo { /* a row of formats.def */
 } FormatInfo;
 extern const FormatInfo formattab[];
 extern const int nformat;
-extern const char program_version[]; /* "0.2" */
+extern const char program_version[]; /* "0.3" */
 extern const char *program_commit;   /* set by main; "": not built from git */
 int format_now(Format f);            /* what is written */
 const char *format_name(Format f);
@@ -448,8 +448,27 @@ typedef struct Program {
 
 /* One axis of a stored or exchanged tensor: this rank holds these pieces, one
  * after another. */
+/* What an axis is for (frontend/roles.c): which mesh axes may cut it. */
+typedef enum AxisRole {
+    ROLEnone,
+    ROLEmicro, /* micro-batches that run at once: implicit in all data */
+    ROLErow,   /* token rows in order of their experts; ragged */
+    ROLEbatch,
+    ROLEseq,
+    ROLEkey,
+    ROLEheads,
+    ROLEgroup, /* heads that only queries have */
+    ROLEffn,
+    ROLEvocab,
+    ROLEchoice, /* experts */
+    ROLEother,  /* no mesh axis takes it */
+    NROLE
+} AxisRole;
+extern const char *const axisroles[NROLE];
+
 typedef struct PlanDim {
     const char *axis;
+    AxisRole role;
     int64_t n; /* global */
     int npiece;
     Piece *piece;
@@ -666,7 +685,9 @@ enum {
 int64_t step_work(StepKind k, const int64_t *iv, int nint, int64_t ranks);
 int role_of(const Plan *p, int64_t rank);
 int role_tensor(const Role *r, const char *name); /* -1: none */
-int role_prog(const Role *r, ProgramKind k);      /* -1: none */
+/* The first axis of that role; null: none. */
+const PlanDim *tensor_axis(const Tensor *t, AxisRole k);
+int role_prog(const Role *r, ProgramKind k); /* -1: none */
 
 /* ---- schedule.c csv.c turns.c: pipeline schedules as tables -------------- */
 

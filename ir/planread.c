@@ -344,10 +344,24 @@ static Buf read_buf(Lex *x)
     return b;
 }
 
+static AxisRole read_axis_role(Lex *x)
+{
+    const char *s = lex_word(x);
+    int k = ROLEnone;
+
+    while (k < NROLE && strcmp(axisroles[k], s))
+        k++;
+    if (k == NROLE)
+        lex_err(x, "no role of axes '%s'", s);
+    return (AxisRole)k;
+}
+
 static PlanDim read_dim(Reader *r)
 {
     Lex *x = &r->x;
     PlanDim d = { .axis = lex_word(x) };
+    if (lex_take(x, "as"))
+        d.role = read_axis_role(x);
     d.n = lex_int(x);
     empty(r->piece);
     while (!lex_mark(x, ')')) {

@@ -443,6 +443,30 @@ static const char *owners_wrong(const PlanCheck *c)
     return why;
 }
 
+static int by_axis(const void *a, const void *b)
+{
+    const PlanDim *const *x = a, *const *y = b;
+
+    return strcmp((*x)->axis, (*y)->axis);
+}
+
+static const char *roles_wrong(const PlanCheck *c)
+{
+    size_t n = 0, most = (size_t)c->r->ntensor * MAXD + 1;
+    const PlanDim **v = alloc(c->arena, most * sizeof *v);
+
+    for (int i = 0; i < c->r->ntensor; i++)
+        for (int d = 0; d < c->r->tensor[i].nd; d++)
+            v[n++] = &c->r->tensor[i].dim[d];
+    qsort(v, n, sizeof *v, by_axis);
+    for (size_t i = 1; i < n; i++)
+        if (v[i]->role != v[i - 1]->role && !by_axis(v + i, v + i - 1) &&
+            law(Laxis_role))
+            return strf(c->arena, "role %d: axis '%s' has two roles", c->role,
+                        v[i]->axis);
+    return NULL;
+}
+
 const char *tensors_loose(const PlanCheck *c)
 {
     const Role *r = c->r;
@@ -453,6 +477,7 @@ const char *tensors_loose(const PlanCheck *c)
             why = wrong(c, &r->tensor[i], why);
     why = why ? why : members_wrong(c);
     why = why ? why : families_wrong(&x);
+    why = why ? why : roles_wrong(c);
     return why ? why : owners_wrong(c);
 }
 

@@ -1,7 +1,7 @@
 /* version.c: which program this is, and which formats it knows. */
 #include "plan.h"
 
-const char program_version[] = "0.2";
+const char program_version[] = "0.3";
 const char *program_commit = "";
 
 /* clang-format off */

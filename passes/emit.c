@@ -144,6 +144,7 @@ static void fill_dim(Emit *e, const Graph *g, const Node *n, int d, PlanDim *p)
     Piece piece[MAXPIECE];
 
     p->axis = n->dim[d].a->name;
+    p->role = n->dim[d].a->role;
     p->n = n->dim[d].n;
     p->npiece = pieces(g, n, d, piece);
     p->piece = alloc(e->arena, sizeof *piece * (size_t)p->npiece);

@@ -58,7 +58,7 @@ static void fill(void *self, const Tensor *t, int64_t rank, int64_t turn,
     const Bench *b = self;
     int64_t n = tensor_held(t);
     uint64_t key = noise((uint64_t)(rank * 65536 + turn + b->micro));
-    uint64_t vocab = (uint64_t)b->vocab;
+    uint64_t vocab = b->vocab ? (uint64_t)b->vocab : 2;
 
     if (t->dt == Di32)
         for (int64_t i = 0; i < n; i++)
@@ -71,16 +71,6 @@ static void fill(void *self, const Tensor *t, int64_t rank, int64_t turn,
                      dtypes[t->dt].kind == 'f' ? (double)(int64_t)r * 0x1p-63
                                                : (double)(r % vocab));
         }
-}
-
-static int64_t vocab_of(const Plan *p)
-{
-    for (int r = 0; r < p->nrole; r++)
-        for (int i = 0; i < p->role[r].ntensor; i++)
-            for (int d = 0; d < p->role[r].tensor[i].nd; d++)
-                if (!strcmp(p->role[r].tensor[i].dim[d].axis, "vocab"))
-                    return p->role[r].tensor[i].dim[d].n;
-    return 2;
 }
 
 /* "layers.7.moe.w1" -> "layers.*.moe.w1" */
@@ -318,7 +308,7 @@ static Walls whole_steps(Bench *b, const Feed *f, int64_t steps)
 int bench_plan(Plan *p, int64_t steps, FILE *out)
 {
     Comm *c = comm_open(forever, p->mesh->world);
-    Bench b = { .x = exec_open(p, c), .vocab = vocab_of(p) };
+    Bench b = { .x = exec_open(p, c), .vocab = plan_vocab(p) };
     Feed f = { fill, &b };
     double start = 0;
 

@@ -19,23 +19,27 @@ struct Data {
 
 /* ---- shapes -------------------------------------------------------------- */
 
-static const PlanDim *dim_named(const Tensor *t, const char *axis)
-{
-    for (int d = 0; d < t->nd; d++)
-        if (!strcmp(t->dim[d].axis, axis))
-            return &t->dim[d];
-    return NULL;
-}
-
 /* Elements of one sample of an input: all axes but micro and batch. */
 int64_t sample_elems(const Tensor *t)
 {
     int64_t n = 1;
 
     for (int d = 0; d < t->nd; d++)
-        if (strcmp(t->dim[d].axis, "micro") && strcmp(t->dim[d].axis, "batch"))
+        if (t->dim[d].role != ROLEmicro && t->dim[d].role != ROLEbatch)
             n *= t->dim[d].n;
     return n;
+}
+
+int64_t plan_vocab(const Plan *p)
+{
+    int64_t most = 0;
+
+    for (int r = 0; r < p->nrole; r++)
+        for (int i = 0; i < p->role[r].ntensor; i++) {
+            const PlanDim *v = tensor_axis(&p->role[r].tensor[i], ROLEvocab);
+            most = v && v->n > most ? v->n : most;
+        }
+    return most;
 }
 
 /* Batch, sequence length and vocabulary are read off the plan's tensors. */
@@ -47,17 +51,14 @@ static void read_shape(Data *d)
 
     d->batch = 1;
     for (int i = 0; (t = plan_input(d->plan, i)); i++) {
-        const PlanDim *b = dim_named(t, "batch"), *m = dim_named(t, "micro");
+        const PlanDim *b = tensor_axis(t, ROLEbatch);
+        const PlanDim *m = tensor_axis(t, ROLEmicro);
         d->batch = b ? b->n : d->batch;
         micro = m ? m->n : micro;
         if (!strcmp(t->name, "tokens") || !d->seq)
             d->seq = sample_elems(t);
     }
-    for (int r = 0; r < p->nrole; r++)
-        for (int i = 0; i < p->role[r].ntensor; i++) {
-            const PlanDim *v = dim_named(&p->role[r].tensor[i], "vocab");
-            d->vocab = v ? v->n : d->vocab;
-        }
+    d->vocab = plan_vocab(p);
     d->perstep = plan_turns(d->plan, PGstep) * micro * d->batch;
 }
 
@@ -193,8 +194,8 @@ static void fill_dim(const Fill *f, int d, int64_t micro, int64_t b,
     }
     const PlanDim *p = &f->t->dim[d];
     const Mesh *m = f->d->plan->mesh;
-    int ismicro = !strcmp(p->axis, "micro");
-    int isbatch = !strcmp(p->axis, "batch");
+    int ismicro = p->role == ROLEmicro;
+    int isbatch = p->role == ROLEbatch;
     int64_t held = dim_held(p);
     to *= held;
     if (d + 1 == f->t->nd && !ismicro && !isbatch) {

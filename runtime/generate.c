@@ -30,12 +30,12 @@ static double uniform(uint64_t *s)
     return (double)((z ^ z >> 31) >> 11) * 0x1p-53;
 }
 
-static int axis_of(const Tensor *t, const char *axis)
+/* Its place among the tensor's axes; -1: there is none. */
+static int seq_of(const Tensor *t)
 {
-    for (int d = 0; d < t->nd; d++)
-        if (!strcmp(t->dim[d].axis, axis))
-            return d;
-    return -1;
+    const PlanDim *d = tensor_axis(t, ROLEseq);
+
+    return d ? (int)(d - t->dim) : -1;
 }
 
 /* Where element i that a rank holds is: 0 on every axis but seq, and there. */
@@ -47,7 +47,7 @@ static int64_t place_of(const Gen *g, const Tensor *t, int64_t rank, int64_t i)
         int64_t held = dim_held(&t->dim[d]);
         int64_t at = tensor_at(g->x->plan->mesh, &t->dim[d], rank, i % held);
         i /= held;
-        if (!strcmp(t->dim[d].axis, "seq"))
+        if (t->dim[d].role == ROLEseq)
             seq = at;
         else if (at)
             return -1;
@@ -76,7 +76,7 @@ static void fill(void *self, const Tensor *t, int64_t rank, int64_t turn,
 static void read_logits(Gen *g)
 {
     const Tensor *t = g->logits;
-    int sd = axis_of(t, "seq"), vd = -1;
+    int sd = seq_of(t), vd = -1;
     int64_t stride[MAXD], step = 1;
 
     for (int d = t->nd - 1; d >= 0; step *= dim_held(&t->dim[d--]))
@@ -151,14 +151,14 @@ static const char *open_gen(Gen *g, Exec *x, const GenArgs *a)
         return p->nrole > 1 ? "the fold has pipeline stages"
                : g->tokens  ? "the model has no output 'logits'"
                             : "the model has no input 'tokens'";
-    int td = axis_of(g->tokens, "seq"), ld = axis_of(g->logits, "seq");
+    int td = seq_of(g->tokens), ld = seq_of(g->logits);
     if (td < 0 || ld < 0)
-        return "tokens and logits need the axis 'seq'";
+        return "tokens and logits need an axis of sequences";
     g->seq = g->tokens->dim[td].n;
     g->vocab = tensor_elems(g->logits) / tensor_elems(g->tokens);
     for (int d = 0; d < g->logits->nd; d++)
-        if (strcmp(g->logits->dim[d].axis, "batch") &&
-            strcmp(g->logits->dim[d].axis, "micro") &&
+        if (g->logits->dim[d].role != ROLEbatch &&
+            g->logits->dim[d].role != ROLEmicro &&
             dim_held(&g->logits->dim[d]) != g->logits->dim[d].n)
             return "a rank has a part of the logits of a sequence (fold.tp, "
                    "fold.cp)";

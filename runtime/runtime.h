@@ -776,6 +776,7 @@ int64_t data_perstep(const Data *d); /* samples of one step */
 int64_t data_vocab(const Data *d);   /* 0: unknown */
 const Samples *data_source(const Data *d);
 int64_t sample_elems(const Tensor *t); /* without micro and batch */
+int64_t plan_vocab(const Plan *p); /* the largest axis of that role; 0: none */
 /* The i-th sample in the files' order: its tokens, seq + 1 of them, to out when
  * there is one; -1 beyond the end. Returns how many; 0: these are no tokens. */
 int64_t data_sample(const Data *d, int64_t i, int32_t *out);

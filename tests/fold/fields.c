@@ -164,6 +164,7 @@ static const Field fields[] = {
     ROW("tensor",   tensors,     Tensor,   run,     I64)
     ROW("tensor",   tensors,     Tensor,   shard,   BITS)
     ROW("dim",      dims,        PlanDim,  axis,    NAME)
+    ONE("dim",      dims,        PlanDim,  role,    NROLE)
     ROW("dim",      dims,        PlanDim,  n,       I64)
     ROW("piece",    pieces,      Piece,    start,   AFFINE)
     ROW("piece",    pieces,      Piece,    len,     I64)
@@ -491,12 +492,19 @@ static int64_t given(const Set *x, int64_t was)
     return (x->sign == '+' ? was : 0) + strtoll(x->to, NULL, 10);
 }
 
-/* Some record of v; of those with that name, which such records begin with. */
-static void *some(Mutant *m, void **v, const Set *x)
+/* Records other than programs that have a name begin with it. */
+static const char *name_of(const Field *f, void *record)
 {
-    void **w = NULL;
+    return f->records == programs ? programnames[((Program *)record)->kind]
+                                  : *(const char **)record;
+}
+
+/* Some record of a field; of those with that name. */
+static void *some(Mutant *m, const Field *f, const Set *x)
+{
+    void **v = f->records(m), **w = NULL;
     for (size_t i = 0; i < vec_len(v); i++)
-        if (!*x->name || !strcmp(*(const char **)v[i], x->name))
+        if (!*x->name || !strcmp(name_of(f, v[i]), x->name))
             vec_push(m->arena, w, v[i]);
     return w ? w[below(m, (int)vec_len(w))] : NULL;
 }
@@ -517,7 +525,7 @@ static int set_int(Mutant *m, const Set *x, const char *kind, int i)
 
 static int set_field(Mutant *m, const Field *f, const Set *x)
 {
-    char *at = some(m, f->records(m), x);
+    char *at = some(m, f, x);
     if (!at)
         return 0;
     at += f->at;

@@ -239,6 +239,7 @@ static const Row rows[] = {
     { Lslot_known, TIED, "frame of : near", NULL },
     { Lslot_place, TIED, "slot : near", NULL },
     { Lslots_apart, TIED, "slot : swap", NULL },
+    { Laxis_role, MIX, "dim role: near", NULL },
     { Laxis_all, WINDOW, "dim n: none", NULL },
     { Laxis_pieces, BARE + TIED, "piece start: near", NULL },
     { Laxis_cut_once, BARE + WINDOW, "tensor shard: near", NULL },

@@ -445,9 +445,9 @@ static void test_pieces_cover(void **state)
     Piece zig[] = { { up, 3 }, { down, 3 } }, half[] = { { part, 3 } };
     Piece all[] = { { aff(0), 4 } };
     Tensor t = { .kind = "param", .nd = 3, .dt = Df32 };
-    t.dim[0] = (PlanDim){ "seq", 12, 2, zig };
-    t.dim[1] = (PlanDim){ "heads", 5, 1, half };
-    t.dim[2] = (PlanDim){ "dim", 4, 1, all };
+    t.dim[0] = (PlanDim){ "seq", ROLEseq, 12, 2, zig };
+    t.dim[1] = (PlanDim){ "heads", ROLEheads, 5, 1, half };
+    t.dim[2] = (PlanDim){ "dim", ROLEnone, 4, 1, all };
     assert_int_equal(tensor_held(&t), 72);
     for (int64_t r = 0; r < 8; r++) {
         s.last = -1;

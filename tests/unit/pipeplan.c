@@ -341,7 +341,7 @@ static Tensor *tensor(Make *k, const char *name, const char *kind, int buf)
                    .dt = Df64,
                    .nd = 1,
                    .buf = buf,
-                   .dim = { { "hidden", PIPEN, 1, p } },
+                   .dim = { { "hidden", ROLEnone, PIPEN, 1, p } },
                    .file = "pipe.lua",
                    .line = 3 };
     return t;
@@ -362,7 +362,7 @@ static void tensors(Make *k)
         }
     t->nd = 2;
     t->dim[1] = t->dim[0];
-    t->dim[0] = (PlanDim){ "micro", k->p->mesh->size[Mdp], 1, p };
+    t->dim[0] = (PlanDim){ "micro", ROLEmicro, k->p->mesh->size[Mdp], 1, p };
 }
 
 static void make_role(Plan *p, int stage)

@@ -106,7 +106,7 @@ static void check_bucket(const Mesh *m, Tensor *t, int n)
 
 static PlanDim dim(const char *axis, int64_t n, int atom, int64_t len)
 {
-    PlanDim d = { axis, n, 1, alloc(forever, sizeof(Piece)) };
+    PlanDim d = { axis, ROLEnone, n, 1, alloc(forever, sizeof(Piece)) };
 
     d.piece[0] = (Piece){ aff(0), len };
     if (atom >= 0)
@@ -138,7 +138,7 @@ static void fill_bucket(const Mesh *m, Tensor *t, int64_t ranks, uint32_t over)
     t[0].dim[1] = dim("columns", 7, -1, 7);
     t[1].nd = 1;
     t[1].dim[0] = dim("rows", 4, -1, 4);
-    t[2].dim[0] = (PlanDim){ "rows", 12, 2, zig };
+    t[2].dim[0] = (PlanDim){ "rows", ROLEnone, 12, 2, zig };
     t[2].dim[1] = dim("columns", 5, -1, 5);
     for (int i = 0; i < 3; i++) {
         t[i].at = at;

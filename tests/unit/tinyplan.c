@@ -277,8 +277,14 @@ static void program_forward(Make *k)
 
 static PlanDim dim(const char *axis, int64_t n, Aff start, int64_t len)
 {
-    PlanDim d = { axis, n, 1, alloc(forever, sizeof(Piece)) };
+    PlanDim d = { .axis = axis,
+                  .n = n,
+                  .npiece = 1,
+                  .piece = alloc(forever, sizeof(Piece)) };
 
+    for (int k = ROLEmicro; k < NROLE; k++) /* named after their roles */
+        if (!strcmp(axis, axisroles[k]))
+            d.role = (AxisRole)k;
     d.piece[0] = (Piece){ start, len };
     return d;
 }
