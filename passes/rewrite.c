@@ -16,6 +16,8 @@ void rewrite(Graph *g, Node *(*f)(Graph *g, Node *n, void *ctx), void *ctx)
         if (n->map)
             n->map = to[n->map->id];
         to[i] = f(g, n, ctx);
+        if (to[i] == n && n->op == Omerge)
+            infer(g, n); /* the operand may have its axes in another order */
         if (to[i] == n)
             vec_push(g->arena, g->node, n);
         n->id = (int)i;

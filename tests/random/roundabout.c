@@ -282,6 +282,8 @@ void roundabout(Graph *g, uint64_t seed)
             if (x->op != Oupdate || k > 0)
                 x->in[k] = to[x->in[k]->id];
         size_t id = (size_t)x->id;
+        if (x->op == Omerge) /* the operand's axes may come in another order */
+            infer(g, x);
         vec_push(g->arena, g->node, x);
         to[id] = x;
         if (may_go_round(x) && pick(&l, 3) == 0)
