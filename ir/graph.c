@@ -387,13 +387,15 @@ static int same_str(const char *a, const char *b)
     return a == b || (a && b && !strcmp(a, b));
 }
 
-static int same_node(const Node *a, const Node *b)
+static int same_body(Graph *a, Graph *b);
+
+/* All but the operands. */
+static int same_kind(const Node *a, const Node *b)
 {
     if (a->op != b->op || a->dt != b->dt || region_of(a) != region_of(b) ||
         a->nin != b->nin || a->nd != b->nd || a->again != b->again ||
         a->call != b->call || a->i != b->i || a->j != b->j ||
-        a->body != b->body || memcmp(&a->f, &b->f, sizeof a->f) ||
-        !same_str(a->s, b->s))
+        memcmp(&a->f, &b->f, sizeof a->f) || !same_str(a->s, b->s))
         return 0;
     if (!same_axes(a->A, a->nA, b->A, b->nA) ||
         !same_axes(a->B, a->nB, b->B, b->nB))
@@ -401,10 +403,37 @@ static int same_node(const Node *a, const Node *b)
     for (int i = 0; i < a->nd; i++)
         if (a->dim[i].a != b->dim[i].a || a->dim[i].n != b->dim[i].n)
             return 0;
+    return !memcmp(a->sh, b->sh, sizeof a->sh) && same_body(a->body, b->body);
+}
+
+static int same_node(const Node *a, const Node *b)
+{
+    if (a->nin != b->nin)
+        return 0;
     for (int i = 0; i < a->nin; i++)
         if (a->in[i] != b->in[i])
             return 0;
-    return !memcmp(a->sh, b->sh, sizeof a->sh);
+    return same_kind(a, b);
+}
+
+/* Two bodies that mean the same: operands are nodes of one number. */
+static int same_body(Graph *a, Graph *b)
+{
+    if (a == b || !a || !b)
+        return a == b;
+    if (vec_len(a->node) != vec_len(b->node))
+        return 0;
+    g_renumber(a);
+    g_renumber(b);
+    for (size_t i = 0; i < vec_len(a->node); i++) {
+        const Node *x = a->node[i], *y = b->node[i];
+        if (!same_kind(x, y))
+            return 0;
+        for (int k = 0; k < x->nin; k++)
+            if (x->in[k]->id != y->in[k]->id)
+                return 0;
+    }
+    return 1;
 }
 
 static int mergeable(const Node *n)
