@@ -110,11 +110,13 @@ static Node *rowwise(Graph *g, Node *n, Node *map)
     return infer(g, r);
 }
 
-/* A reduction that leaves the tokens alone. */
+/* A reduction that leaves the tokens alone. One over batch leaves the rows
+ * first: an update or a metric takes it over all micro-batches, whose rows are
+ * others. */
 static int inside_rows(const Node *n)
 {
     for (int i = 0; i < n->nA; i++)
-        if (dim_of(n->in[0], n->A[i]) < 0)
+        if (dim_of(n->in[0], n->A[i]) < 0 || axis_covers(n->A[i], ROLEbatch))
             return 0;
     return 1;
 }
