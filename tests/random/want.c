@@ -8,6 +8,10 @@
 
 enum { NOISY = 3, IDS = 97 };
 
+/* Relative error of the few roundings between the values of losses and the
+ * step's loss, which are fp32 in every precision below fp64. */
+static const double TOTALS = 0x1p-22;
+
 /* Two numbers that a decision compares are nearer than this, over the largest
  * of their tensors: rounding may decide otherwise. */
 static const double NEAR = 1e-9;
@@ -238,6 +242,32 @@ static int widen(Want *w, double noise, uint64_t seed)
     return same;
 }
 
+/* What a loss is added up from: the step's from all, weighted. */
+static double loss_terms(const Ref *r, const char *name)
+{
+    int all = !strcmp(name, "loss");
+    double sum = 0;
+
+    for (int i = 0; i < r->nloss; i++)
+        if (all || !strcmp(r->loss[i].name, name))
+            sum += fabs(r->loss[i].sum *
+                        (all ? r->val[r->loss[i].at].n->f : 1));
+    return sum;
+}
+
+/* A few runs may by chance all move a single number little. What they move at
+ * all is a result itself, whose own rounding is known. */
+static void own_rounding(Want *w, double noise)
+{
+    for (size_t i = 0; i < vec_len(w->v); i++) {
+        Wanted *x = &w->v[i];
+        for (int64_t k = 0; x->bound > 0 && k < x->n; k++)
+            x->bound = fmax(x->bound, noise * fabs(x->v[k]));
+        if (!strcmp(x->kind, "loss"))
+            x->bound += fmin(noise, TOTALS) * loss_terms(w->ref, x->of);
+    }
+}
+
 Want *want_new(Arena *a, Graph *g, double noise, double slack)
 {
     Want *w = alloc(a, sizeof *w);
@@ -258,6 +288,7 @@ Want *want_new(Arena *a, Graph *g, double noise, double slack)
     int same = 1;
     for (int i = 0; i < NOISY; i++)
         same &= widen(w, noise, (uint64_t)i + 1);
+    own_rounding(w, noise);
     if (!same && noise > NEAR)
         w->bad = "rounding changes a decision";
     return w;
