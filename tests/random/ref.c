@@ -349,7 +349,7 @@ static double difference(Ref *r, const Direction *u, double h, uint64_t *kink)
     return (4 * (f[2] - f[3]) / h - (f[0] - f[1]) / (2 * h)) / 3;
 }
 
-double ref_differences(Ref *r, uint64_t seed)
+double ref_differences(Ref *r, uint64_t seed, double rounding)
 {
     static const double steps[] = { 1e-3, 1e-4, 1e-5 };
     Direction u = { .slope = 0 };
@@ -360,8 +360,8 @@ double ref_differences(Ref *r, uint64_t seed)
     for (size_t i = 0; i < sizeof steps / sizeof *steps; i++) {
         uint64_t kink = 0;
         double d = difference(r, &u, steps[i], &kink);
-        double round = 1e-10 * fabs(r->total) / steps[i];
-        double off = fabs(d - u.slope) / (u.size + round + 1e-300);
+        double apart = fabs(d - u.slope) - rounding / steps[i];
+        double off = fmax(apart, 0) / (u.size + 1e-300);
         if (!kink && (best < 0 || off < best))
             best = off;
     }

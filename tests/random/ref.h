@@ -60,8 +60,10 @@ double ref_uniform(uint64_t *seed); /* [0, 1) */
 
 /* The gradient's product with a random direction, and the same by finite
  * differences of the loss: their distance over their size; negative: decisions
- * lie too near to tell. ref_gradients went before. */
-double ref_differences(Ref *r, uint64_t seed);
+ * lie too near to tell. rounding: how far that may move the loss, whose terms
+ * may cancel; what it explains counts as no distance. ref_gradients went
+ * before. */
+double ref_differences(Ref *r, uint64_t seed, double rounding);
 
 /* ---- refwalk.c: all index tuples of some values ------------------------- */
 

@@ -297,5 +297,5 @@ Want *want_new(Arena *a, Graph *g, double noise, double slack)
 void want_differences(Want *w)
 {
     run(w->ref);
-    w->off = ref_differences(w->ref, 5);
+    w->off = ref_differences(w->ref, 5, w->v[0].bound); /* of the loss */
 }
