@@ -220,6 +220,7 @@ static void gather_axes(Graph *g, Node *n)
 
     p->scope = n->scope;
     p->reg = a->reg;
+    p->call = n->call;
     p->dt = a->dt;
     p->map = a->map;
     for (int i = 0; i < a->nd; i++) {
