@@ -119,7 +119,7 @@ static void check_split(Front *f, const Node *n)
                 dims_text(f, n->in[0]), n->B[i]->name);
 }
 
-/* Tensors in a row: the same axes, of the same kind of number. */
+/* Tensors in a row: the same axes, all integers or all reals. */
 static void check_concat(Front *f, const Node *n)
 {
     const Node *a = n->in[0];
@@ -137,6 +137,20 @@ static void check_concat(Front *f, const Node *n)
                 dims_text(f, b));
         }
     }
+}
+
+/* Reals of several dtypes become one, as those of elementwise ops do. */
+static void as_one_real(Front *f, int nin, Node **in)
+{
+    Dtype t = Dnone;
+
+    for (int k = 0; k < nin; k++) {
+        if (dtypes[in[k]->dt].kind != 'f')
+            return;
+        t = promoted(t, in[k]->dt);
+    }
+    for (int k = 0; k < nin; k++)
+        in[k] = cast_to(f, in[k], t);
 }
 
 /* Shifts by more than the axis are those by its size, so that no later sum of
@@ -201,8 +215,10 @@ static int generic(lua_State *L)
     else
         for (int i = 0; i < nin; i++)
             in[i] = operand(L, i + 1, strf(f->g->arena, "argument %d", i + 1));
-    if (op == Oconcat)
+    if (op == Oconcat) {
+        as_one_real(f, nin, in);
         with_micro(f, nin, in);
+    }
     Node *n = make(f, op, nin, in);
     for (int i = 0; i < o->nattr; i++) {
         if (strcmp(o->attr[i].name, "wrap"))

@@ -9,7 +9,7 @@ static int isfloat(Dtype t)
     return dtypes[t].kind == 'f';
 }
 
-static Dtype promote(Dtype a, Dtype b)
+Dtype promoted(Dtype a, Dtype b)
 {
     if (a == b || b == Dnone)
         return a;
@@ -54,7 +54,7 @@ static Dtype ew_dtype(const Node *n)
     if (n->op == Ocast)
         return (Dtype)dtype_named(n->s);
     for (int k = n->op == Owhere; k < n->nin; k++)
-        t = promote(t, n->in[k]->dt);
+        t = promoted(t, n->in[k]->dt);
     if (isfloat(t) && n->op == Omod)
         err(n->loc, "mod: the operands must be integers, got %s",
             dtypes[t].name);
@@ -76,7 +76,7 @@ Dtype infer_dtype(const Node *n)
     case Odot:
     case Ogmm:
     case Ogmmw:
-        return n->dt != Dnone ? n->dt : promote(n->in[0]->dt, n->in[1]->dt);
+        return n->dt != Dnone ? n->dt : promoted(n->in[0]->dt, n->in[1]->dt);
     case Oscatter_add: return n->dt != Dnone ? n->dt : n->in[0]->dt;
     case Oaccum: return n->dt != Dnone ? n->dt : n->in[0]->dt;
     case Oresult: return n->in[0]->dt;
