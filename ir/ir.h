@@ -251,7 +251,7 @@ Param *g_param(Graph *g, const char *path); /* null: none */
  * call infer(), which checks them and fills dt, dim, map (err() at n->loc). */
 Node *g_node(Graph *g, Op op, const Loc *l, int nin, Node *const *in);
 Node *infer(Graph *g, Node *n);
-Dtype infer_dtype(const Node *n);  /* promote.c */
+Dtype infer_dtype(const Node *n); /* promote.c */
 Dtype promoted(Dtype a, Dtype b); /* of both together; Dnone: none yet */
 /* For messages: "[batch=2 seq=8]", without the implicit micro axis. */
 const char *shape_text(const Graph *g, const Node *n);

@@ -250,8 +250,8 @@ static double loss_terms(const Ref *r, const char *name)
 
     for (int i = 0; i < r->nloss; i++)
         if (all || !strcmp(r->loss[i].name, name))
-            sum += fabs(r->loss[i].sum *
-                        (all ? r->val[r->loss[i].at].n->f : 1));
+            sum +=
+                fabs(r->loss[i].sum * (all ? r->val[r->loss[i].at].n->f : 1));
     return sum;
 }
 
