@@ -169,8 +169,9 @@ static Node *initial(Graph *g, const Param *p)
         return initial_bucket(g, of);
     Node *n = shaped(g, fixed ? Oconst : Orandom, p);
     n->f = of->arg;
-    if (!fixed) {
+    if (!fixed || p->dt == Dreal) /* pass precision decides real later */
         n->dt = p->dt == Df64 ? Df64 : Df32;
+    if (!fixed) {
         n->s = intern(of->init);
         n->i = (int64_t)hash_path(opts_int(g->opts, "seed"), of->path);
     }
