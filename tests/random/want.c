@@ -294,8 +294,10 @@ Want *want_new(Arena *a, Graph *g, double noise, double slack)
     return w;
 }
 
+/* Noise of 2^-45 made the bound of the loss, which is 2^8 roundings of fp64 in
+ * every result. The reference's own sums make a few: eight of them count. */
 void want_differences(Want *w)
 {
     run(w->ref);
-    w->off = ref_differences(w->ref, 5, w->v[0].bound); /* of the loss */
+    w->off = ref_differences(w->ref, 5, w->v[0].bound * 0x1p-5);
 }
