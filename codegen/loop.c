@@ -139,27 +139,18 @@ static Ex *random_value(Kern *c, Node *n, const Index *ix)
 }
 
 /* Number of the micro-batch at index ix of the step: operand 2 is that of the
- * rank's own, which is turn * dp + its coordinate. */
+ * first of the turn, turn * dp. */
 static Ex *micro_batch(Kern *c, Node *n, const Index *ix)
 {
-    const Mesh *m = c->g->mesh;
-    Node own = { 0 };
     int d = 0;
 
     while (d < n->nd && !g_ismicro(n->dim[d].a))
         d++;
-    Ex *mine = kern_value(c, n->in[2], &(Index){ { 0 } }, NULL);
+    Ex *first = kern_value(c, n->in[2], &(Index){ { 0 } }, NULL);
     if (d == n->nd)
-        return mine;
-    own.nd = 1;
-    own.dim[0] = n->dim[d];
-    for (int i = 0; m && i < m->natom; i++)
-        if (m->mask[Mdp] >> i & 1)
-            own.sh[i] = (Shard){ S, n->dim[d].a, Radd };
-    Aff start = aff_add(local_start(c->g, n, d),
-                        aff_scale(local_start(c->g, &own, 0), -1));
-    const Lin *at = lin_add(c->pool, ix->at[d], lin_const(c->pool, start));
-    return ex_op(c, Di64, "a + b", mine, ex_lin(c, Di64, at), NULL);
+        return first;
+    const Lin *at = global_at(c, n, d, ix->at[d]);
+    return ex_op(c, Di64, "a + b", first, ex_lin(c, Di64, at), NULL);
 }
 
 /* Kept or not by the element's index in its micro-batch, the micro-batch and

@@ -366,14 +366,12 @@ static void put_scalar(const Gpu *x, uint8_t *in, const char *name, double v)
 static void fill_turns(Gpu *x, GpuProgram *g, uint8_t *in, const Feed *feed)
 {
     const Role *r = x->role;
-    const Mesh *m = x->plan->mesh;
-    int64_t dp = mesh_pos(m, m->mask[Mdp], x->rank);
+    int64_t dp = x->plan->mesh->size[Mdp];
 
     for (int64_t turn = 0; turn < g->turns; turn++) {
         uint8_t *to = in + turn_at(g, turn);
         if (g->micro >= 0)
-            elem_set(r->in[g->micro].dt, to, 0,
-                     (double)(turn * m->size[Mdp] + dp));
+            elem_set(r->in[g->micro].dt, to, 0, (double)(turn * dp));
         for (size_t i = 0; i < vec_len(g->input) && feed; i++)
             feed->fill(feed->self, &r->tensor[g->input[i].tensor], x->rank,
                        turn, to + g->input[i].at);

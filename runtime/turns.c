@@ -50,11 +50,11 @@ static void set_scalar(Exec *x, const char *name, double v)
     }
 }
 
-/* micro: this micro-batch among all of the step (turn * dp + dp coordinate). */
+/* micro: the first micro-batch of the turn among all of the step, so the same
+ * on all ranks. */
 static void set_micro(Exec *x, const Rank *r, int64_t turn)
 {
-    const Mesh *m = x->plan->mesh;
-    int64_t v = turn * m->size[Mdp] + mesh_pos(m, m->mask[Mdp], r->id);
+    int64_t v = turn * x->plan->mesh->size[Mdp];
 
     for (int k = 0; k < r->role->nin; k++)
         if (!strcmp(r->role->in[k].name, "micro"))

@@ -30,7 +30,8 @@ static const Kernel kernels[] = {
      "    const double *h = b[0], *w = b[1], *t = b[2]; double *e = b[4];\n"
      "    const int64_t *m = b[3]; double *loss = b[5];\n"
      "    for (int64_t i = lo; i < hi; i++) {\n"
-     "        double c = 1 + (double)*m / 8, r = w[i] * h[i] - t[i];\n"
+     "        double c = 1 + (double)(*m + iv[2]) / 8;\n"
+     "        double r = w[i] * h[i] - t[i];\n"
      "        e[i] = c * r; loss[0] += c * r * r / 2;\n"
      "    }\n}\n"},
     {"k_b1", "K(k_b1) {\n"
@@ -132,6 +133,19 @@ static void ints(Step *s, int n, const int64_t *v)
     ints(s, (int)(sizeof(int64_t[]){ __VA_ARGS__ } / sizeof(int64_t)), \
          (int64_t[]){ __VA_ARGS__ })
 
+/* The rank's coordinate over dp: its own micro-batch of those of a turn. */
+static Aff along_dp(const Plan *p)
+{
+    Aff x = aff(0);
+
+    for (int a = 0, n = 1; a < p->mesh->natom; a++)
+        if (p->mesh->mask[Mdp] >> a & 1) {
+            x.k[a] = n;
+            n *= (int)p->mesh->atom[a].size;
+        }
+    return x;
+}
+
 static void phase(Make *k, const char *name, int64_t repeat)
 {
     Program *g = k->g;
@@ -178,7 +192,9 @@ static void calls(Make *k)
         transfer(k, Swait, "wait.F0.F1", H, 1);
         return;
     }
-    kernel(k, STEP(k, Skernel, "k_f1", "rrrrwb", H, W, IN, MICRO, E, LOSS));
+    Step *s = STEP(k, Skernel, "k_f1", "rrrrwb", H, W, IN, MICRO, E, LOSS);
+    INTS(s, PIPEN, PIPEN, 0);
+    s->iv[2] = along_dp(k->p);
     phase(k, "F1", 0);
     kernel(k, STEP(k, Skernel, "k_b1", "rrrbw", H, E, W, G, D));
     phase(k, "B1", 0);
@@ -354,12 +370,7 @@ static void tensors(Make *k)
         tensor(k, "a", "copy", COPY);
     Tensor *t = tensor(k, k->stage ? "t" : "x", "input", IN);
     Piece *p = alloc(forever, sizeof *p);
-    *p = (Piece){ aff(0), 1 };
-    for (int a = 0, n = 1; a < k->p->mesh->natom; a++)
-        if (k->p->mesh->mask[Mdp] >> a & 1) {
-            p->start.k[a] = n;
-            n *= (int)k->p->mesh->atom[a].size;
-        }
+    *p = (Piece){ along_dp(k->p), 1 };
     t->nd = 2;
     t->dim[1] = t->dim[0];
     t->dim[0] = (PlanDim){ "micro", ROLEmicro, k->p->mesh->size[Mdp], 1, p };
