@@ -233,7 +233,8 @@ static uint32_t parts(const Unlike *x)
 }
 
 /* Does the step read an axis whole that it makes a part of, over these atoms?
- * An axis that it reads nowhere is a repetition, and all parts are the same. */
+ * An axis that it reads nowhere is a repetition, and all parts are the same; so
+ * is one of which the step says so (spread), whatever else has its name. */
 static int takes_parts(const Typer *t, uint32_t atoms)
 {
     const Step *s = t->s;
@@ -271,10 +272,11 @@ static const char *computed(const Typer *t)
                     "makes terms of a sum over %s out of what is the same "
                     "there",
                     group_in_words(t, terms & same));
-    if (takes_parts(t, out.cut & same) && law(Lparts_new))
+    same &= out.cut & ~t->s->spread;
+    if (takes_parts(t, same) && law(Lparts_new))
         return strf(t->c->arena,
                     "makes parts over %s out of what is the same there",
-                    group_in_words(t, out.cut & same));
+                    group_in_words(t, same));
     return NULL;
 }
 

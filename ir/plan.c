@@ -243,6 +243,8 @@ static void put_step(Text *t, const Step *s)
         put_flow(t, s->flow, s->nbuf);
     if (s->inner)
         field(t, " inner", s->inner);
+    if (s->spread)
+        field(t, " spread", s->spread);
     if (s->nint)
         puts_(t, " i");
     for (int i = 0; i < s->nint; i++)

@@ -370,13 +370,15 @@ typedef struct Step {
     int nbuf;
     int *buf; /* buffer indices; -1: none */
     int nint;
-    Aff *iv;        /* integer arguments */
-    const char *rw; /* kernels: for each buffer r, w, b (both), or
+    Aff *iv;         /* integer arguments */
+    const char *rw;  /* kernels: for each buffer r, w, b (both), or
                                      - (none); null: unknown */
-    ValueUse *flow; /* for each buffer; null: plan without */
-    uint32_t inner; /* atoms that cut an axis which the step makes and sums
+    ValueUse *flow;  /* for each buffer; null: plan without */
+    uint32_t inner;  /* atoms that cut an axis which the step makes and sums
                        itself: no operand has it, each rank sums its part */
-    uint32_t atoms; /* collectives: the group */
+    uint32_t spread; /* atoms that cut an axis of what it makes all along which
+                        that is the same, though an operand has the name */
+    uint32_t atoms;  /* collectives: the group */
     const char *file;
     int line;
     double flops, bytes, secs; /* predicted, for one rank */

@@ -23,7 +23,7 @@
  *               { "end" { buffer value } } { step } "}"
  *     step    = ( "kernel" name | kind ) label [ "b" { int } [ "rw" word ]
  *               [ "v" slot { "," slot } ] ] [ "inner" atoms ]
- *               [ "i" { aff } ] [ "g" atoms ]
+ *               [ "spread" atoms ] [ "i" { aff } ] [ "g" atoms ]
  *               [ "c" num num num [ "again" num ] ] place
  *     slot    = "-" | [ value | "=" buffer ] [ "/" shape ]
  *               [ ">" value ":" shape { ( "+" | "^" | "_" ) atoms } ]
@@ -219,6 +219,8 @@ static Step read_step(Reader *r)
         s.flow = read_flow(x, s.nbuf);
     if (lex_take(x, "inner"))
         s.inner = (uint32_t)lex_range(x, "atoms", 1, UINT32_MAX);
+    if (lex_take(x, "spread"))
+        s.spread = (uint32_t)lex_range(x, "atoms", 1, UINT32_MAX);
     if (lex_take(x, "i"))
         read_ints(r, &s);
     if (lex_take(x, "g"))

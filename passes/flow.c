@@ -127,22 +127,105 @@ static uint32_t summed(const Draft *m, const Node *n)
     return atoms;
 }
 
+/* How s reads what is in its i-th buffer, if it does. */
+static const ValueShape *read_shape(const Draft *m, const Step *s, int i)
+{
+    const ValueUse *f = &s->flow[i];
+
+    return &shapes_all(m->shapes)[f->as >= 0 ? f->as : m->shape[f->read - 1]];
+}
+
+static uint32_t cut_operands(const Draft *m, const Step *s)
+{
+    uint32_t cut = 0;
+
+    for (int i = 0; i < s->nbuf; i++)
+        cut |= s->flow[i].read ? shape_cut(read_shape(m, s, i)) : 0;
+    return cut;
+}
+
 /* Those of them that no operand is cut over, of what s makes terms of. */
 static uint32_t inner_atoms(const Draft *m, const Group *k, const Step *s)
 {
-    const ValueShape *all = shapes_all(m->shapes);
-    uint32_t atoms = 0, terms = 0, cut = 0;
+    uint32_t atoms = 0, terms = 0;
 
     for (int i = 0; i < k->n; i++)
         atoms |= summed(m, k->node[i]);
     for (int i = 0; i < s->nbuf; i++) {
         const ValueUse *f = &s->flow[i];
-        if (f->read)
-            cut |= shape_cut(&all[f->as >= 0 ? f->as : m->shape[f->read - 1]]);
         terms |= f->part[0] | f->part[1] | f->part[2];
     }
-    return atoms & terms & ~cut;
+    return atoms & terms & ~cut_operands(m, s);
 }
+
+/* ---- repetitions --------------------------------------------------------- */
+
+static int is_in(Node *const *v, int count, const Node *n)
+{
+    while (count-- > 0 && v[count] != n)
+        ;
+    return count;
+}
+
+/* Is n, a member of k or what one reads, the same all along a? Broadcasts that
+ * are not in memory are no members. */
+static int is_even(const Group *k, const char *even, const Node *n,
+                   const Axis *a)
+{
+    int at;
+
+    while (n->op == Ospread && dim_of(n, a) >= 0 && is_in(k->in, k->nin, n) < 0)
+        n = n->in[0];
+    at = is_in(k->node, k->n, n);
+    return dim_of(n, a) < 0 || (at >= 0 && even[at]);
+}
+
+/* Which of k's nodes are the same all along a: a broadcast of the group's own
+ * gave them the axis, and nothing that k reads leads there with it. */
+static char *even_along(const Draft *m, const Group *k, const Axis *a)
+{
+    char *even = alloc(m->arena, (size_t)k->n + 1);
+
+    for (int i = 0; i < k->n; i++) {
+        const Node *n = k->node[i];
+        OpClass c = optab[n->op].cls;
+        even[i] = (c == EW && n->op != Odropout) || c == RED;
+        for (int j = 0; j < n->nin; j++)
+            even[i] = even[i] && is_even(k, even, n->in[j], a);
+    }
+    return even;
+}
+
+static int reads_axis(const Draft *m, const Step *s, const char *name)
+{
+    for (int i = 0; i < s->nbuf; i++)
+        if (s->flow[i].read && shape_dim(read_shape(m, s, i), name) >= 0)
+            return 1;
+    return 0;
+}
+
+/* Atoms that cut no operand and over which the parts that s makes of an axis
+ * are all the same. It need be said only where an operand has that name too. */
+static uint32_t spread_atoms(const Draft *m, const Group *k, const Step *s)
+{
+    uint32_t even = 0, parts = cut_operands(m, s);
+
+    for (int i = 0; i < s->nbuf && i < k->narg; i++) {
+        const Node *v = s->flow[i].make ? made_in(k, storage(k->arg[i])) : NULL;
+        for (int t = 0; v && t < m->g->mesh->natom; t++) {
+            const Axis *a = v->sh[t].k == S ? v->sh[t].a : NULL;
+            if (parts >> t & 1 || !a || !reads_axis(m, s, a->name))
+                continue;
+            if (dim_of(v, a) >= 0 && is_even(k, even_along(m, k, a), v, a))
+                even |= 1u << t;
+            else
+                parts |= 1u << t;
+        }
+    }
+    return even & ~parts;
+}
+
+/* ---- a step -------------------------------------------------------------- */
 
 void flow_step(Draft *m, const Group *k, Step *s)
 {
@@ -164,8 +247,10 @@ void flow_step(Draft *m, const Group *k, Step *s)
     }
     if (m->g->mesh)
         s->inner = inner_atoms(m, k, s);
-    if (s->kind == Skernel && m->g->mesh)
-        mark(m, s);
+    if (s->kind != Skernel || !m->g->mesh)
+        return;
+    s->spread = spread_atoms(m, k, s);
+    mark(m, s);
 }
 
 /* A buffer that two nodes speak of has one entry; an output that is an input
