@@ -218,7 +218,8 @@ static void to_expert_grid(Graph *g, Param *p, Axis *a)
     p->expert = a;
 }
 
-/* From the products back to the parameters they read. */
+/* From the products, or the choices they are made of, back to the parameters
+ * they read. */
 void fold_experts(Graph *g)
 {
     Axis **by = alloc(g->arena, (vec_len(g->node) + 1) * sizeof *by);
@@ -229,12 +230,32 @@ void fold_experts(Graph *g)
         Axis *a = batch_of_experts(n);
         if (n->op == Ogmm)
             by[n->in[1]->id] = n->in[2]->A[0];
+        else if (n->op == Opick)
+            by[n->in[0]->id] = n->A[0];
         else if (a)
             pass_on(by, n, a);
         else if (by[i] && n->op == Oparam)
             to_expert_grid(g, g_param(g, n->s), by[i]);
         else if (by[i] && optab[n->op].cls == EW)
             pass_on(by, n, by[i]);
+    }
+}
+
+void fold_model(Graph *g)
+{
+    g->mesh = fold_mesh(g);
+    fold_experts(g);
+    g->mesh = NULL;
+}
+
+void experts_like(Graph *g, const Graph *step)
+{
+    for (size_t i = 0; i < vec_len(step->param); i++) {
+        const Param *p = step->param[i];
+        Param *own = p->expert ? g_param(g, p->path) : NULL;
+        for (int d = 0; own && d < p->nd; d++)
+            if (p->dim[d].a == p->expert)
+                own->expert = own->dim[d].a;
     }
 }
 

@@ -218,6 +218,10 @@ int cut_head(Slices *s);
 
 Mesh *fold_mesh(Graph *g);   /* by the options alone */
 void fold_experts(Graph *g); /* fills Param.expert; needs g->mesh */
+/* A parameter lies on one grid in all programs, whichever of them picks experts
+ * of it: by the model, before they are made, and by what step found. */
+void fold_model(Graph *g);
+void experts_like(Graph *g, const Graph *step);
 void param_type(Graph *g, const Param *p, Shard *sh); /* needs g->mesh */
 
 /* Parameters whose optimizer works on a shard of them all. Or one parameter

@@ -401,11 +401,14 @@ static int has_budgets(const Graph *g)
     return g != NULL;
 }
 
-/* Programs that do not train read the shards that step keeps; null: no step. */
-static void learn_shards(Graph *g, const Graph *step)
+/* Programs that do not train find parameters where step has them, and read the
+ * shards that it keeps; null: no step. */
+static void learn_params(Graph *g, const Graph *step)
 {
-    for (; step; step = step->next)
+    for (; step; step = step->next) {
+        experts_like(g, step);
         shards_like(g, step);
+    }
 }
 
 /* Step goes first: it makes the optimizer's parameters, which init fills. It
@@ -418,13 +421,14 @@ Plan *compile(Graph *g, const Target *T, const CompileOptions *o)
     target = T;
     ndot = 0;
     g->stages = stages_cut(g);
+    fold_model(g);
     Emit *e = emit_new(g->arena, g, T);
 
     for (ProgramKind k = PGstep; k < PGinit; k++) {
         if (!runs(g, k) || (k == PGfallback && !has_budgets(step)))
             continue;
         if (!program_trains(k)) {
-            learn_shards(g, step);
+            learn_params(g, step);
             step = NULL;
         }
         Graph *h = program(g, k);

@@ -164,7 +164,6 @@ void shards_like(Graph *g, const Graph *step)
             g_param((Graph *)(uintptr_t)step, p->bucket)) {
             own->bucket = p->bucket;
             own->at = p->at;
-            own->expert = p->expert;
         }
     }
     for (size_t i = 0; i < vec_len(step->param); i++) {
