@@ -427,11 +427,9 @@ Plan *compile(Graph *g, const Target *T, const CompileOptions *o)
     for (ProgramKind k = PGstep; k < PGinit; k++) {
         if (!runs(g, k) || (k == PGfallback && !has_budgets(step)))
             continue;
-        if (!program_trains(k)) {
-            learn_params(g, step);
-            step = NULL;
-        }
         Graph *h = program(g, k);
+        if (!program_trains(k))
+            learn_params(h, step);
         if (!one_program(e, h))
             vec_push(g->arena, stopped, h);
         if (last == g ||

@@ -1,14 +1,15 @@
 #!/bin/sh
 # What -x writes after a pass is compiled on from there to the same plan bytes.
-# PLEAT is the binary; the model's own keys, one fold of 4 ranks in bf16, and
-# stages whose backward is split.
+# PLEAT is the binary; the model's own keys, one fold of 4 ranks in bf16,
+# shards that forward reads too, and stages whose backward is split.
 cd "$(dirname "$0")/../.." || exit 2
 pleat=${PLEAT:-build/pleat}
 tmp=$(mktemp -d) || exit 2
 trap 'rm -rf "$tmp"' EXIT
 
 stages() {
-    $pleat compile "$@" -o "$tmp/whole.plan" >/dev/null || return
+    $pleat compile "$@" -o "$tmp/whole.plan" >/dev/null ||
+        { echo "not ok - stages: $*"; return; }
     for pass in simplify expand route grad step precision fold place comm \
         pipe recompute
     do
@@ -22,5 +23,6 @@ stages() {
 
 stages models/tiny.lua
 stages models/tiny.lua world=4 fold.tp=2 fold.ep=2 precision=bf16
+stages models/tiny.lua world=2 fold.zero=3 train.batch=16
 stages tests/models/expert_choice.lua
 stages tests/models/tied.lua fold.pp=2 fold.schedule=zerobubble train.batch=8
