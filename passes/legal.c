@@ -31,6 +31,18 @@ static Node *like(Node *n, const Node *by)
     return n;
 }
 
+/* What `by` reads in place of x stands where x does, or with `by` if x stands
+ * ready for all calls and regions. */
+static Node *in_place_of(Node *n, const Node *x, const Node *by)
+{
+    const Node *at = any_region(x) ? by : x;
+
+    like(n, x);
+    n->reg = at->reg;
+    n->call = at->call;
+    return n;
+}
+
 static void give_shards(Node *n, const Node *by)
 {
     for (int i = 0; i < MAXATOM; i++) {
@@ -73,11 +85,11 @@ static int same_order(const Node *n, const Order *o)
     return n->nd == o->n;
 }
 
-static Node *permuted(Graph *g, Node *x, const Order *o)
+static Node *permuted(Graph *g, Node *x, const Order *o, const Node *by)
 {
     if (same_order(x, o))
         return x;
-    Node *p = like(g_node(g, Opermute, x->loc, 1, &x), x);
+    Node *p = in_place_of(g_node(g, Opermute, x->loc, 1, &x), x, by);
     p->nd = o->n;
     memcpy(p->dim, o->d, (size_t)o->n * sizeof *o->d);
     p->dt = x->dt;
@@ -90,13 +102,14 @@ static void take_order(Node *n, const Order *o)
     memcpy(n->dim, o->d, (size_t)o->n * sizeof *o->d);
 }
 
-static Node *cast_to(Graph *g, Node *x, Dtype t)
+static Node *cast_to(Graph *g, Node *x, Dtype t, const Node *by)
 {
     Node *c = g_cast(g, x, t);
 
-    if (c != x)
-        memcpy(c->sh, x->sh, sizeof c->sh);
-    return c;
+    if (c == x)
+        return x;
+    memcpy(c->sh, x->sh, sizeof c->sh);
+    return in_place_of(c, x, by);
 }
 
 /* ---- dots ---------------------------------------------------------------- */
@@ -148,9 +161,9 @@ static void lay_out_dot(Graph *g, Node *n)
         if (!fits(g, n, pa ? &a : NULL, pb ? &b : NULL, pc ? &c : NULL))
             continue;
         if (pa)
-            n->in[0] = permuted(g, n->in[0], &a);
+            n->in[0] = permuted(g, n->in[0], &a, n);
         if (pb)
-            n->in[1] = permuted(g, n->in[1], &b);
+            n->in[1] = permuted(g, n->in[1], &b, n);
         if (pc)
             take_order(n, &c);
         if (pa || pb)
@@ -170,7 +183,7 @@ static void one_dtype(Graph *g, Node *n)
     Dtype t = wider(n->in[0]->dt, n->in[1]->dt);
 
     for (int k = 0; k < 2; k++)
-        n->in[k] = cast_to(g, n->in[k], t);
+        n->in[k] = cast_to(g, n->in[k], t, n);
 }
 
 /* ---- grouped products ---------------------------------------------------- */
@@ -210,9 +223,9 @@ static void lay_out_gmm(Graph *g, Node *n)
         Order *to = axis_at(n->A, n->nA, d.a) >= 0 ? &r : &out;
         to->d[to->n++] = d;
     }
-    n->in[0] = permuted(g, rows, &r);
+    n->in[0] = permuted(g, rows, &r, n);
     if (!same_order(w, &nk))
-        n->in[1] = permuted(g, w, &kn);
+        n->in[1] = permuted(g, w, &kn, n);
     take_order(n, &out);
 }
 
@@ -235,8 +248,8 @@ static void lay_out_gmmw(Graph *g, Node *n)
     for (int i = 0; i < n->nd; i++)
         if (n->dim[i].a != expert && dim_of(a, n->dim[i].a) >= 0)
             nk.d[nk.n++] = n->dim[i];
-    n->in[0] = permuted(g, a, &ra);
-    n->in[1] = permuted(g, b, &rb);
+    n->in[0] = permuted(g, a, &ra, n);
+    n->in[1] = permuted(g, b, &rb, n);
     if (!same_order(n, &nk))
         take_order(n, &kn);
 }
@@ -285,10 +298,11 @@ static int by_rows(const Graph *g, const Node *n)
     return rows >= wanted;
 }
 
-/* x with axis a as two, the fast one of `run` elements. */
-static Node *cut_axis(Graph *g, Node *x, Axis *a, int64_t run)
+/* What `by` reduces with axis a as two, the fast one of `run` elements. */
+static Node *cut_axis(Graph *g, const Node *by, Axis *a, int64_t run)
 {
-    Node *s = like(g_node(g, Osplit, x->loc, 1, &x), x);
+    Node *x = by->in[0];
+    Node *s = in_place_of(g_node(g, Osplit, x->loc, 1, &x), x, by);
 
     s->A = alloc(g->arena, sizeof *s->A);
     s->B = alloc(g->arena, 2 * sizeof *s->B);
@@ -345,7 +359,7 @@ static Node *cut_for_two(Graph *g, const Node *n, Axis **kept)
             run++;
         if (run * 2 > size || a->dim[d].n % run)
             continue;
-        Node *s = cut_axis(g, a, a->dim[d].a, run);
+        Node *s = cut_axis(g, n, a->dim[d].a, run);
         *kept = s->B[0];
         return s;
     }
@@ -450,7 +464,7 @@ static Node *as_mask(Graph *g, Node *n)
     if (summed > FEW || n->map || v->map)
         return n;
     Node *hit = ew(g, Oeq, n, e, position(g, n), NULL);
-    v = cast_to(g, v, n->dt); /* sums of bf16 may be wider */
+    v = cast_to(g, v, n->dt, n); /* sums of bf16 may be wider */
     Node *zero = like(g_const(g, n->loc, v->dt, 0), n);
     Node *x = ew(g, Owhere, n, hit, v, zero);
     Axis *gone[2 * MAXD];
@@ -464,7 +478,7 @@ static Node *as_mask(Graph *g, Node *n)
     add_dims(&o, n, r, NULL);
     if (o.n != n->nd) /* an axis that only n has */
         return n;
-    return permuted(g, r, &o);
+    return permuted(g, r, &o, n);
 }
 
 /* ---- dropout ------------------------------------------------------------- */
@@ -486,7 +500,7 @@ static Node *dropped(Graph *g, Node *n)
 
     add_dims(&o, n, NULL, NULL);
     if (!program_trains(g->prog))
-        return permuted(g, n->in[0], &o);
+        return permuted(g, n->in[0], &o, n);
     Node *in[3] = { n->in[0], step_value(g, n, "step"),
                     step_value(g, n, "micro") };
     Node *r = g_node(g, Odropout, n->loc, 3, in);
@@ -531,7 +545,7 @@ static Node *product(Graph *g, Node *n, const char *sent,
     if (!sent[n->id] || same_order(n, &was))
         return n;
     vec_push(g->arena, g->node, n);
-    return permuted(g, n, &was);
+    return permuted(g, n, &was, n);
 }
 
 /* ---- entry --------------------------------------------------------------- */
