@@ -175,7 +175,8 @@ typedef struct Param {
     Dim dim[MAXD];
     const char *init;   /* "normal" "uniform" "const" "copy" */
     double arg;         /* std, half width, value */
-    const char *of;     /* copy: the parameter it starts equal to */
+    const char *of;     /* master, m, v: of this parameter; null: of all
+                                     of a bucket */
     Axis *expert;       /* on the expert grid: its axis over ep. Set
                                      by fold for all programs; null: dense */
     const char *bucket; /* ZeRO: a member of it, or its master, m, v;

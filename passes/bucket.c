@@ -51,12 +51,12 @@ static uint32_t within(const Graph *g, uint32_t atoms)
     return mask;
 }
 
-static Kind kind_of(Graph *g, const Table *stage, const Param *p, double rule,
+static Kind kind_of(Graph *g, const Table *held, const Param *p, double rule,
                     Shard *sh)
 {
     Kind k = { .dt = p->dt, .rule = rule };
 
-    k.stage = stage ? pipe_stage(stage, p->path) : 0;
+    k.stage = held ? pipe_owner(held, p->path) : 0;
 
     param_type(g, p, sh);
     for (int i = 0; i < g->mesh->natom; i++)
@@ -132,11 +132,11 @@ typedef struct Open {
 
 typedef struct Maker {
     Graph *g;
-    const Table *stage; /* null: there is one */
-    const Table *unit;  /* null: not ZeRO-2 or 3 */
-    Bucket **all;       /* vec */
-    Open *open;         /* vec: the last bucket of each kind */
-    int count;          /* that have members of several ranks */
+    const Table *held; /* null: there is one stage */
+    const Table *unit; /* null: not ZeRO-2 or 3 */
+    Bucket **all;      /* vec */
+    Open *open;        /* vec: the last bucket of each kind */
+    int count;         /* that have members of several ranks */
 } Maker;
 
 static Bucket *add_bucket(Maker *m, const Kind *k, const Param *p)
@@ -169,7 +169,7 @@ static Open *open_for(Maker *m, const Kind *k)
 static Bucket *bucket_for(Maker *m, Param *p, double rule)
 {
     Shard sh[MAXATOM] = { 0 };
-    Kind k = kind_of(m->g, m->stage, p, rule, sh);
+    Kind k = kind_of(m->g, m->held, p, rule, sh);
     k.unit = m->unit && k.flat ? table_get(m->unit, KEYP(p->path)) : NULL;
     k.unit = k.unit == m->g->top ? NULL : k.unit;
     Open *o = open_for(m, &k);
@@ -195,7 +195,7 @@ Bucket **buckets_of(Graph *g, Node **param, Node **grad, const double *rule,
 
     g->mesh = fold_mesh(g);
     fold_experts(g);
-    m.stage = g->stages ? pipe_owners(g) : NULL;
+    m.held = g->stages ? pipe_alone(g) : NULL;
     m.unit = opts_int(g->opts, "fold.zero") > 1 ? units_reading(g) : NULL;
     for (size_t i = 0; i < n; i++) {
         by[i] = bucket_for(&m, g_param(g, param[i]->s), rule[i]);

@@ -104,7 +104,7 @@ Stages *stages_cut(Graph *logical);
 int stage_of(const Stages *st, const Scope *scope);
 int unit_at(const Stages *st, const Scope *scope); /* index of the unit */
 
-/* ---- pipe.c pipe_assign.c pipe_post.c: what they share ------------------- */
+/* ---- pipe.c pipe_assign.c pipe_own.c pipe_post.c: what they share -------- */
 
 /* Where a node of the body runs; chunk -1: in each call that reads it. */
 typedef struct Spot {
@@ -130,13 +130,22 @@ typedef struct StagePart {
                                      order of time */
 } StagePart;
 
+/* Which stages have a parameter or state. */
+typedef struct Holders {
+    char *has;  /* by stage: a body there reads it */
+    int *owner; /* who writes it; -1: not known yet. Shared with all that the
+                                     optimizer takes together. */
+} Holders;
+
 typedef struct Pipe {
     Graph *g; /* what is cut */
     Arena *a;
     const Schedule *s;
     int splits, stages, chunks;
     Spot *spot;      /* by id */
-    Table *owner;    /* path -> stage + 1 */
+    int *first;      /* by id and stage: the first moment at which the
+                                     stage needs it, INT_MAX: never */
+    Table *held;     /* path -> Holders, the same for all programs */
     Handoff *edge;   /* vec */
     Crossing *cross; /* vec */
     int chan;        /* next free channel, and place in the order
@@ -145,12 +154,25 @@ typedef struct Pipe {
     int *home;       /* by id: see pipe_post.c */
 } Pipe;
 
-/* Stages, by path, that own the parameters the bodies read; from grad on. */
-Table *pipe_owners(Graph *g);
-int pipe_stage(const Table *owner, const char *path); /* -1: read by none */
+/* All programs of a model, from LOCAL on: `next` of each becomes the graph of
+ * the next stage. */
+void pipe_programs(Graph *const *g);
+
+/* pipe_own.c. A moment: a place in the order of the calls of a micro-batch. */
+/* The k-th value that n reads, its row map behind the operands; or null. */
+Node *read_by(const Node *n, int k);
+int pipe_stage_at(const Pipe *p, const Node *n); /* -1: of no call */
+Spot pipe_moment(const Pipe *p, int moment);
+void pipe_needs(Pipe *p); /* first */
+void pipe_hold(Pipe *p);  /* adds to held what the bodies of p need */
+Holders *pipe_held(const Table *held, const char *path);
+int pipe_owner(const Table *held, const char *path); /* -1: none yet */
+
+/* held of g alone; from grad on. */
+Table *pipe_alone(Graph *g);
 
 const Schedule *pipe_schedule(Graph *g, int *splits);
-void pipe_assign(Pipe *p); /* spot, owner */
+void pipe_assign(Pipe *p); /* spot, first */
 void pipe_post(Pipe *p);   /* what follows the bodies */
 /* A copy of n, with operands in, at the end of a list of stage s. */
 Node *pipe_copy(Pipe *p, int s, Node ***list, const Node *n, Node *const *in);

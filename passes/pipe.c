@@ -16,28 +16,7 @@
 
 #include "passes.h"
 
-static int stage_at(const Pipe *p, const Node *n)
-{
-    int chunk = p->spot[n->id].chunk;
-
-    return chunk < 0 ? -1 : p->s->rank[chunk];
-}
-
 /* ---- what crosses -------------------------------------------------------- */
-
-/* Calls of one micro-batch in the order of time, as far as it is known: F up,
- * then B or I down. W stands with its I. */
-static int moment(const Pipe *p, const Spot *s)
-{
-    return s->w == WF ? s->chunk : 2 * p->chunks - 1 - s->chunk;
-}
-
-static Spot at_moment(const Pipe *p, int m)
-{
-    if (m < p->chunks)
-        return (Spot){ m, WF };
-    return (Spot){ 2 * p->chunks - 1 - m, p->splits ? WI : WB };
-}
 
 static int edge_of(Pipe *p, const Spot *from, const Spot *to)
 {
@@ -51,47 +30,14 @@ static int edge_of(Pipe *p, const Spot *from, const Spot *to)
     return (int)vec_len(p->edge) - 1;
 }
 
-static void need(const Pipe *p, int *first, const Node *x, int stage, int when)
-{
-    int *at = &first[x->id * p->stages + stage];
-
-    if (p->spot[x->id].chunk >= 0 && stage_at(p, x) != stage && when < *at)
-        *at = when;
-}
-
-/* first: by node and stage the first moment at which the stage needs it. A
- * route is not sent but made again of what it is made of; rows need theirs. */
-static void find_needs(const Pipe *p, int *first)
-{
-    for (size_t i = vec_len(p->g->node); i-- > 0;) {
-        const Node *n = p->g->node[i];
-        int own = stage_at(p, n);
-        for (int s = 0; own >= 0 && s < p->stages; s++) {
-            int sent = first[(int)i * p->stages + s];
-            int when = s == own ? moment(p, &p->spot[i]) : sent;
-            int again = n->op == Oroute && sent < INT_MAX;
-            for (int k = 0; k < n->nin && (s == own || again); k++)
-                need(p, first, n->in[k], s, when);
-            if (n->map && when < INT_MAX)
-                need(p, first, n->map, s, when);
-        }
-    }
-}
-
 static void find_crossings(Pipe *p)
 {
-    size_t count = vec_len(p->g->node), all = count * (size_t)p->stages;
-    int *first = alloc(p->a, (all + 1) * sizeof *first);
-
-    for (size_t i = 0; i < all; i++)
-        first[i] = INT_MAX;
-    find_needs(p, first);
-    for (size_t i = 0; i < count; i++)
-        for (int s = 0; s < p->stages; s++) {
-            int when = first[i * (size_t)p->stages + (size_t)s];
+    for (size_t i = 0; i < vec_len(p->g->node); i++)
+        for (int s = 0; s < p->stages && p->spot[i].chunk >= 0; s++) {
+            int when = p->first[i * (size_t)p->stages + (size_t)s];
             if (when == INT_MAX)
                 continue;
-            Spot to = at_moment(p, when);
+            Spot to = pipe_moment(p, when);
             Crossing c = { p->g->node[i], s, edge_of(p, &p->spot[i], &to), -1 };
             if (c.n->op != Oroute)
                 c.chan = p->chan++;
@@ -218,7 +164,7 @@ static void put_recv(Pipe *p, const Crossing *x, int reader)
     r->map = map;
     r->scope = x->n->scope;
     r->again = x->n->again;
-    r->i = stage_at(p, x->n);
+    r->i = pipe_stage_at(p, x->n);
     r->j = x->chan;
     r->call = call;
     part->at[x->n->id] = r;
@@ -226,7 +172,8 @@ static void put_recv(Pipe *p, const Crossing *x, int reader)
 
 static void put_send(Pipe *p, const Crossing *x)
 {
-    int s = stage_at(p, x->n), call = transfer_call(p, s, ROWsend, x->edge);
+    int s = pipe_stage_at(p, x->n);
+    int call = transfer_call(p, s, ROWsend, x->edge);
     StagePart *part = &p->part[s];
     Node *v = part->at[x->n->id];
 
@@ -397,42 +344,31 @@ static void join_parts(StagePart *x)
     }
 }
 
-/* Paths that nodes of g name. */
-static Table *paths_of(const Pipe *p, const Graph *g)
-{
-    Table *t = table_new(p->a);
-
-    for (size_t i = 0; i < vec_len(g->node); i++)
-        if (g->node[i]->op == Oparam || g->node[i]->op == Ostate)
-            *table_at(t, KEYP(intern(g->node[i]->s))) = g->node[i];
-    return t;
-}
-
-/* What nodes call it: a member of a bucket that ranks keep shards of has none
+/* Where its value lies: a member of a bucket that ranks keep shards of has none
  * of its own. */
-static const char *path_of(const Pipe *p, const Param *x)
+static const Holders *held_of(const Pipe *p, const Param *x)
 {
     int member = x->kind == PKparam && x->bucket && x->at >= 0;
 
-    return intern(member && g_param(p->g, x->bucket) ? x->bucket : x->path);
+    return pipe_held(p->held,
+                     member && g_param(p->g, x->bucket) ? x->bucket : x->path);
 }
 
-/* Those that the stage uses; the first has those that nobody uses. */
-static void keep_params(Pipe *p, Graph *g, const Table *all)
+/* Those that the stage has in any program; the first has those that nobody
+ * uses. */
+static void keep_params(Pipe *p, Graph *g)
 {
-    const Table *here = paths_of(p, g);
     Param **old = g->param;
 
     g->param = NULL;
     for (size_t i = 0; i < vec_len(old); i++) {
-        const char *path = path_of(p, old[i]);
-        int used = table_get(here, KEYP(path)) != NULL;
-        int owner = pipe_stage(p->owner, path);
-        if (!used && (g->role || table_get(all, KEYP(path))))
+        const Holders *h = held_of(p, old[i]);
+        int owner = *h->owner < 0 ? 0 : *h->owner;
+        if (g->role != owner && !h->has[g->role])
             continue;
         Param *x = alloc(g->arena, sizeof *x);
         *x = *old[i];
-        x->copy = used && owner >= 0 && owner != g->role;
+        x->copy = g->role != owner;
         vec_push(g->arena, g->param, x);
     }
 }
@@ -452,27 +388,56 @@ const Schedule *pipe_schedule(Graph *g, int *splits)
     return schedule_forward(g->arena, s, g->prog != PGforward ? micros : 1);
 }
 
+static Pipe *place_bodies(Graph *g, Table *held)
+{
+    Pipe *p = alloc(g->arena, sizeof *p);
+
+    *p = (Pipe){ .g = g, .a = g->arena, .held = held };
+    p->stages = (int)g->mesh->size[Mpp];
+    p->chunks = g->stages->nchunk;
+    p->s = pipe_schedule(g, &p->splits);
+    pipe_assign(p);
+    pipe_hold(p);
+    return p;
+}
+
+static void cut(Pipe *p)
+{
+    find_crossings(p);
+    make_parts(p);
+    fill_bodies(p);
+    pipe_post(p);
+    for (int s = 0; s < p->stages; s++) {
+        Graph *g = p->part[s].g;
+        join_parts(&p->part[s]);
+        g_tidy(g);
+        keep_params(p, g);
+        g->next = s + 1 < p->stages ? p->part[s + 1].g : NULL;
+    }
+    *p->g = *p->part[0].g;
+}
+
+/* Before any is cut it is known what all need. */
+void pipe_programs(Graph *const *g)
+{
+    size_t n = vec_len(g);
+
+    if (!n || !g[0]->stages)
+        return;
+    Arena *a = g[0]->arena;
+    Pipe **p = alloc(a, n * sizeof *p);
+    Table *held = table_new(a);
+    for (size_t i = 0; i < n; i++)
+        p[i] = place_bodies(g[i], held);
+    for (size_t i = 0; i < n; i++)
+        cut(p[i]);
+}
+
+/* A program by itself. */
 void pass_pipe(Graph *g)
 {
-    Pipe p = { .g = g, .a = g->arena };
+    Graph **v = NULL;
 
-    if (!g->stages)
-        return;
-    p.stages = (int)g->mesh->size[Mpp];
-    p.chunks = g->stages->nchunk;
-    p.s = pipe_schedule(g, &p.splits);
-    p.owner = table_new(p.a);
-    pipe_assign(&p);
-    find_crossings(&p);
-    make_parts(&p);
-    fill_bodies(&p);
-    pipe_post(&p);
-    const Table *all = paths_of(&p, g);
-    for (int s = 0; s < p.stages; s++) {
-        join_parts(&p.part[s]);
-        g_tidy(p.part[s].g);
-        keep_params(&p, p.part[s].g, all);
-        p.part[s].g->next = s + 1 < p.stages ? p.part[s + 1].g : NULL;
-    }
-    *g = *p.part[0].g;
+    vec_push(g->arena, v, g);
+    pipe_programs(v);
 }

@@ -100,12 +100,6 @@ static int min(int x, int y)
     return x < y ? x : y;
 }
 
-/* The k-th value that n reads, its row map behind the operands; or null. */
-static Node *read_by(const Node *n, int k)
-{
-    return k < n->nin ? n->in[k] : k == n->nin ? n->map : NULL;
-}
-
 /* The backward of this scope will stand where its forward does. */
 static int live_at(Assign *a, const Scope *scope, int chunk)
 {
@@ -291,6 +285,7 @@ static void place(Assign *a, Node *n)
         forward(a, n, s);
 }
 
+/* Chunks, works, and what crosses stages. */
 static void assign(Pipe *p)
 {
     Graph *g = p->g;
@@ -317,65 +312,7 @@ static void assign(Pipe *p)
     if (p->splits)
         pull_back(&a, split_backward);
     follow(&a);
-}
-
-/* ---- owners -------------------------------------------------------------- */
-
-typedef struct Uses {
-    int f, b;
-} Uses; /* first chunk whose F, B reads it */
-
-static void note_use(Uses *u, const Uses *by)
-{
-    u->f = min(u->f, by->f);
-    u->b = min(u->b, by->b);
-}
-
-/* A parameter belongs to the stage of the first chunk whose forward reads it.
- * What only post uses has no owner yet. */
-static void find_owners(Pipe *p)
-{
-    size_t count = vec_len(p->g->node);
-    Uses *uses = alloc(p->a, (count + 1) * sizeof *uses);
-
-    for (size_t i = 0; i < count; i++)
-        uses[i] = (Uses){ NOBODY, NOBODY };
-    for (size_t i = count; i-- > 0;) {
-        const Node *n = p->g->node[i];
-        const Spot *s = &p->spot[i];
-        Uses own = uses[i];
-        if (n->reg == REGpost && !any_region(n))
-            continue;
-        if (s->chunk >= 0)
-            own = s->w == WF ? (Uses){ s->chunk, NOBODY }
-                             : (Uses){ NOBODY, s->chunk };
-        for (int k = 0; k <= n->nin; k++)
-            if (read_by(n, k))
-                note_use(&uses[read_by(n, k)->id], &own);
-        if (n->op == Oparam || n->op == Ostate) {
-            int chunk = own.f < NOBODY ? own.f : own.b;
-            *table_at(p->owner, KEYP(n->s)) =
-                chunk == NOBODY ? NULL
-                                : (void *)(uintptr_t)(p->s->rank[chunk] + 1);
-        }
-    }
-}
-
-int pipe_stage(const Table *owner, const char *path)
-{
-    return (int)(uintptr_t)table_get(owner, KEYP(intern(path))) - 1;
-}
-
-Table *pipe_owners(Graph *g)
-{
-    Pipe p = { .g = g, .a = g->arena };
-
-    p.chunks = g->stages->nchunk;
-    p.s = pipe_schedule(g, &p.splits);
-    p.owner = table_new(p.a);
-    assign(&p);
-    find_owners(&p);
-    return p.owner;
+    pipe_needs(p);
 }
 
 /* ---- sums over chunks ---------------------------------------------------- */
@@ -441,9 +378,10 @@ static Node *split_accum(Pipe *p, Node *acc, const Terms *t, int own)
 
 /* Chunk of the first term on the stage that owns what acc is the gradient of,
  * or else of the first term; -2: a term is in no chunk. */
-static int own_chunk(const Pipe *p, const Node *acc, const Terms *t)
+static int own_chunk(const Pipe *p, const Table *held, const Node *acc,
+                     const Terms *t)
 {
-    int owner = acc->of ? pipe_stage(p->owner, acc->of) : -1, own = -1;
+    int owner = acc->of ? pipe_owner(held, acc->of) : -1, own = -1;
 
     for (size_t i = 0; i < vec_len(t->v); i++) {
         int c = p->spot[t->v[i]->id].chunk;
@@ -488,7 +426,7 @@ static void reorder(Graph *g, size_t count)
 
 /* An accumulator of the body that has lost its operand's place comes behind it
  * (reorder puts new sums at the end of the body). */
-static int split_sums(Pipe *p)
+static int split_sums(Pipe *p, const Table *held)
 {
     Graph *g = p->g;
     size_t count = vec_len(g->node);
@@ -502,7 +440,7 @@ static int split_sums(Pipe *p)
             n->in[0]->op != Oadd)
             continue;
         add_terms(p, n->in[0], uses, &t, uses[n->in[0]->id] == 1);
-        int own = own_chunk(p, n, &t);
+        int own = own_chunk(p, held, n, &t);
         all[i] = own < 0 ? NULL : split_accum(p, n, &t, own);
         any |= all[i] != NULL;
     }
@@ -536,15 +474,34 @@ static void sort_nodes(Graph *g)
         visit(g, old[i]);
 }
 
+/* What the bodies of one program alone need. */
+static Table *held_by(const Pipe *p)
+{
+    Pipe alone = *p;
+
+    alone.held = table_new(p->a);
+    pipe_hold(&alone);
+    return alone.held;
+}
+
+Table *pipe_alone(Graph *g)
+{
+    Pipe p = { .g = g, .a = g->arena };
+
+    p.stages = (int)g->mesh->size[Mpp];
+    p.chunks = g->stages->nchunk;
+    p.s = pipe_schedule(g, &p.splits);
+    assign(&p);
+    return held_by(&p);
+}
+
 void pipe_assign(Pipe *p)
 {
     assign(p);
-    find_owners(p);
-    if (split_sums(p)) {
+    if (split_sums(p, held_by(p))) {
         sort_nodes(p->g);
         g_tidy(p->g);
         g_names(p->g);
         assign(p);
-        find_owners(p);
     }
 }

@@ -13,8 +13,9 @@
  *     %b = result %m                           %a = result %s[0]
  *                                              %b = result %s[1]
  *
- * Results are on every stage. A parameter or state that several stages read is
- * written by its owner, who sends the value to the others.
+ * Results are on every stage. A parameter or state is written by its owner
+ * (pipe_own.c), who sends the value to the stages that have a copy. One that no
+ * body reads lies where post makes what it is given, or on the first stage.
  *
  * What stages do together carries its place in one order (the attribute j of
  * stagesum, the channel of send and recv), which every stage keeps. */
@@ -27,6 +28,11 @@ enum { ANY = -1, SUM = -2 }; /* homes: every stage, a sum over several */
 static Node *value(Pipe *p, int s, Node *n);
 
 /* ---- homes --------------------------------------------------------------- */
+
+static int is_kept(const Node *n)
+{
+    return n->op == Oparam || n->op == Ostate;
+}
 
 /* Where a node is that reads values of homes a and b. */
 static int join(const Node *n, int a, int b)
@@ -51,8 +57,8 @@ static int of_operands(const Pipe *p, const Node *n, int scalars)
 /* Tensors say where a node runs, scalars come to them. */
 static int home_of(const Pipe *p, const Node *n)
 {
-    if (n->op == Oparam || n->op == Ostate)
-        return pipe_stage(p->owner, n->s);
+    if (is_kept(n))
+        return pipe_owner(p->held, n->s);
     if (n->reg == REGbody && !any_region(n))
         return p->s->rank[p->spot[n->id].chunk >= 0 ? p->spot[n->id].chunk : 0];
     if (n->op == Oaccum)
@@ -63,16 +69,19 @@ static int home_of(const Pipe *p, const Node *n)
     return home == SUM && !(n->op == Oadd && n->nd == 0) ? ANY : home;
 }
 
-/* A state that no body reads lies where what is written to it is made. */
+/* Those that no body reads get an owner. */
 static void adopt(Pipe *p)
 {
     for (size_t i = 0; i < vec_len(p->g->node); i++) {
         const Node *n = p->g->node[i];
-        if (n->op != Owrite || pipe_stage(p->owner, n->in[0]->s) >= 0)
-            continue;
-        int home = p->home[n->in[1]->id];
-        *table_at(p->owner, KEYP(intern(n->in[0]->s))) =
-            (void *)(uintptr_t)(home > 0 ? home + 1 : 1);
+        int home = n->op == Owrite ? p->home[n->in[1]->id] : -1;
+        if (home >= 0 && pipe_owner(p->held, n->in[0]->s) < 0)
+            *pipe_held(p->held, n->in[0]->s)->owner = home;
+    }
+    for (size_t i = 0; i < vec_len(p->g->node); i++) {
+        const Node *n = p->g->node[i];
+        if (is_kept(n) && pipe_owner(p->held, n->s) < 0)
+            *pipe_held(p->held, n->s)->owner = 0;
     }
 }
 
@@ -281,13 +290,24 @@ static int is_before(const Node *n)
     return n->reg != REGpost || any_region(n);
 }
 
+/* From before post, and on stage s without being sent there. */
+static int stands_on(const Pipe *p, int s, const Node *n)
+{
+    int home = p->home[n->id];
+
+    return is_before(n) && (home == ANY || home == s || p->part[s].at[n->id] ||
+                            (is_kept(n) && pipe_held(p->held, n->s)->has[s]));
+}
+
 /* n on stage s: there, or from its home. */
 static Node *value(Pipe *p, int s, Node *n)
 {
     int home = p->home[n->id];
     StagePart *x = &p->part[s];
 
-    if (x->at[n->id] && (home == ANY || home == s || is_before(n)))
+    if (stands_on(p, s, n))
+        return pipe_shared(p, s, n);
+    if (x->at[n->id] && (home == ANY || home == s))
         return x->at[n->id];
     if (x->all[n->id])
         return x->all[n->id];
@@ -295,8 +315,6 @@ static Node *value(Pipe *p, int s, Node *n)
         to_all(p, &n, 1);
     else if (home >= 0 && home != s)
         sent(p, home, s, n);
-    else if (is_before(n))
-        return pipe_shared(p, s, n);
     else
         return x->at[n->id] = copied(p, s, n);
     return x->all[n->id];
@@ -304,13 +322,24 @@ static Node *value(Pipe *p, int s, Node *n)
 
 /* ---- sinks --------------------------------------------------------------- */
 
-static void write_copies(Pipe *p, Node *n, int owner)
+static int writes_on(const Pipe *p, const Node *write, int s)
 {
+    const Holders *h = pipe_held(p->held, write->in[0]->s);
+
+    return s == *h->owner || h->has[s];
+}
+
+/* The owner first: it has what the others wait for. */
+static void put_write(Pipe *p, Node *n)
+{
+    int owner = pipe_owner(p->held, n->in[0]->s);
+
+    value(p, owner, n->in[1]);
+    copied(p, owner, n);
     for (int s = 0; s < p->stages; s++) {
-        Node *in[2] = { p->part[s].at[n->in[0]->id] };
-        if (s == owner || !in[0])
+        if (s == owner || !writes_on(p, n, s))
             continue;
-        in[1] = value(p, s, n->in[1]);
+        Node *in[2] = { pipe_shared(p, s, n->in[0]), value(p, s, n->in[1]) };
         pipe_copy(p, s, &p->part[s].post, n, in);
     }
 }
@@ -322,15 +351,10 @@ static int is_post_sink(const Node *n)
 
 static void put_sink(Pipe *p, Node *n)
 {
-    if (n->op == Owrite) {
-        int owner = pipe_stage(p->owner, n->in[0]->s);
-        value(p, owner, n->in[1]);
-        copied(p, owner, n);
-        write_copies(p, n, owner);
-        return;
-    }
-    for (int s = 0; s < p->stages; s++)
+    for (int s = 0; s < p->stages && n->op != Owrite; s++)
         copied(p, s, n);
+    if (n->op == Owrite)
+        put_write(p, n);
 }
 
 /* ---- together ------------------------------------------------------------ */
@@ -381,7 +405,7 @@ static int rounds_before(Asked *x, int s, Node *n)
     int home = x->p->home[n->id];
     int near = home == ANY || home == s;
 
-    if (is_before(n) && (near || x->p->part[s].at[n->id]))
+    if (stands_on(x->p, s, n))
         return 0;
     if (home == SUM || (!near && n->nd == 0))
         return asked(x, n);
@@ -400,11 +424,11 @@ static int rounds(Asked *x, int s, Node *n)
 
 static void ask(Asked *x, Node *n)
 {
-    int owner = n->op == Owrite ? pipe_stage(x->p->owner, n->in[0]->s) : -1;
-
     for (int s = 0; s < x->p->stages; s++)
-        if (n->op != Owrite || s == owner || x->p->part[s].at[n->in[0]->id])
+        if (n->op != Owrite)
             most_of(x, s, n);
+        else if (writes_on(x->p, n, s))
+            rounds(x, s, n->in[1]);
 }
 
 /* As elements of one vector: only what is whole, or a sum, may be one. */

@@ -162,7 +162,7 @@ static Node *initial_bucket(Graph *g, const Param *p)
  * parameter's path. */
 static Node *initial(Graph *g, const Param *p)
 {
-    const Param *of = p->of ? g_param(g, p->of) : p;
+    const Param *of = !strcmp(p->init, "copy") ? g_param(g, p->of) : p;
     int fixed = !strcmp(of->init, "const");
 
     if (!strcmp(of->init, "pack"))
@@ -295,22 +295,56 @@ static void one_pass(Graph *g, const PassInfo *p)
     }
 }
 
-/* From behind g->after; zero when stopped, also at a pass of other programs. */
-static int run_passes(Graph *g)
+static int done(const Graph *g, const PassInfo *p)
 {
-    const char *from = g->after;
+    for (; p->run && g->after; p++)
+        if (!strcmp(g->after, p->name))
+            return 1;
+    return 0;
+}
 
-    for (const PassInfo *p = passtab; p->run; p++) {
-        if (!from && p->programs >> g->prog & 1)
-            one_pass(g, p);
-        if (from && !strcmp(from, p->name))
-            from = NULL;
-        for (Graph *h = g; h; h = h->next)
-            h->after = from ? h->after : p->name;
-        if (!from && stops(p->name))
+/* The rows from p on, before `end`, that g has not been through; zero when
+ * stopped, also at a pass of other programs. */
+static int run_passes(Graph *g, const PassInfo *p, const PassInfo *end)
+{
+    for (; p < end; p++) {
+        if (!done(g, p)) {
+            if (p->programs >> g->prog & 1)
+                one_pass(g, p);
+            for (Graph *h = g; h; h = h->next)
+                h->after = p->name;
+        }
+        if (stops(p->name) && !strcmp(g->after, p->name))
             return 0;
     }
     return 1;
+}
+
+static const PassInfo *row_of(void (*run)(Graph *g))
+{
+    const PassInfo *p = passtab;
+
+    while (p->run != run)
+        p++;
+    return p;
+}
+
+/* All programs at once: which stages have a parameter is one decision. */
+static void run_pipe(Graph *const *v)
+{
+    const PassInfo *p = row_of(pass_pipe);
+    Graph **some = NULL;
+
+    passname = p->name;
+    for (size_t i = 0; i < vec_len(v); i++)
+        if (!done(v[i], p))
+            vec_push(v[i]->arena, some, v[i]);
+    pipe_programs(some);
+    for (size_t i = 0; i < vec_len(some); i++)
+        for (Graph *h = some[i]; h; h = h->next) {
+            h->after = p->name;
+            finish_pass(h, p);
+        }
 }
 
 void run_pass(Graph *g, const Target *T, const char *name)
@@ -346,17 +380,14 @@ static Group **to_groups(Graph *g)
     return k;
 }
 
-/* One program into the plan, of all its stages; zero when stopped. */
-static int one_program(Emit *e, Graph *g)
+/* One program into the plan, of all its stages. */
+static void emit_stages(Emit *e, Graph *g)
 {
-    if (!run_passes(g))
-        return 0;
     for (; g; g = g->next) {
         Group **k = to_groups(g);
         passname = "emit";
         emit_program(e, g, k);
     }
-    return 1;
 }
 
 static int runs(const Graph *g, ProgramKind k)
@@ -411,11 +442,47 @@ static void learn_params(Graph *g, const Graph *step)
     }
 }
 
-/* Step goes first: it makes the optimizer's parameters, which init fills. It
- * knows where all are; what only step reads is nowhere in the others. */
+/* All programs up to pipe; those that stop before it go to `stopped`. Step goes
+ * first: it makes the optimizer's parameters, which init fills. */
+static Graph **programs(Graph *g, Graph ***stopped)
+{
+    Graph **v = NULL, *step = NULL;
+
+    for (ProgramKind k = PGstep; k < PGinit; k++) {
+        if (!runs(g, k) || (k == PGfallback && !has_budgets(step)))
+            continue;
+        Graph *h = program(g, k);
+        if (!program_trains(k))
+            learn_params(h, step);
+        if (run_passes(h, passtab, row_of(pass_pipe)))
+            vec_push(g->arena, v, h);
+        else
+            vec_push(g->arena, *stopped, h);
+        if (k == PGstep)
+            step = h;
+    }
+    return v;
+}
+
+/* Step, or the program that knows most parameters. */
+static Graph *init_of(Graph *const *v)
+{
+    Graph *most = v[0], *init = NULL, **end = &init;
+
+    for (size_t i = 1; i < vec_len(v); i++)
+        if (most->prog != PGstep && vec_len(v[i]->param) > vec_len(most->param))
+            most = v[i];
+    for (Graph *h = most; h; h = h->next) {
+        *end = init_graph(h);
+        end = &(*end)->next;
+    }
+    return init;
+}
+
 Plan *compile(Graph *g, const Target *T, const CompileOptions *o)
 {
-    Graph **stopped = NULL, *last = g, *step = NULL;
+    const PassInfo *last = passtab;
+    Graph **stopped = NULL, **v;
 
     options = o;
     target = T;
@@ -424,29 +491,21 @@ Plan *compile(Graph *g, const Target *T, const CompileOptions *o)
     fold_model(g);
     Emit *e = emit_new(g->arena, g, T);
 
-    for (ProgramKind k = PGstep; k < PGinit; k++) {
-        if (!runs(g, k) || (k == PGfallback && !has_budgets(step)))
-            continue;
-        Graph *h = program(g, k);
-        if (!program_trains(k))
-            learn_params(h, step);
-        if (!one_program(e, h))
-            vec_push(g->arena, stopped, h);
-        if (last == g ||
-            (last->prog != PGstep && vec_len(h->param) > vec_len(last->param)))
-            last = h;
-        if (k == PGstep)
-            step = h;
-    }
+    while (last->run)
+        last++;
+    v = programs(g, &stopped);
+    run_pipe(v);
+    for (size_t i = 0; i < vec_len(v); i++)
+        if (run_passes(v[i], row_of(pass_pipe), last))
+            emit_stages(e, v[i]);
+        else
+            vec_push(g->arena, stopped, v[i]);
     if (stopped) {
         write_stage(g, stopped);
         return NULL;
     }
-    Graph *init = NULL, **end = &init;
-    for (Graph *h = last; h; h = h->next) {
-        *end = init_graph(h);
-        end = &(*end)->next;
-    }
-    one_program(e, init);
+    Graph *init = vec_len(v) ? init_of(v) : init_graph(g);
+    run_passes(init, passtab, last);
+    emit_stages(e, init);
     return emit_finish(e, o);
 }
