@@ -17,6 +17,8 @@
  * (pipe_own.c), who sends the value to the stages that have a copy. One that no
  * body reads lies where post makes what it is given, or on the first stage.
  *
+ * A route is not sent but made again of what it is made of.
+ *
  * What stages do together carries its place in one order (the attribute j of
  * stagesum, the channel of send and recv), which every stage keeps. */
 #include <string.h>
@@ -61,7 +63,7 @@ static int home_of(const Pipe *p, const Node *n)
         return pipe_owner(p->held, n->s);
     if (n->reg == REGbody && !any_region(n))
         return p->s->rank[p->spot[n->id].chunk >= 0 ? p->spot[n->id].chunk : 0];
-    if (n->op == Oaccum)
+    if (n->op == Oaccum || n->op == Oroute)
         return ANY;
     int home = of_operands(p, n, 0);
     if (home == ANY)
@@ -143,18 +145,22 @@ static Node *copied(Pipe *p, int s, Node *n)
 
     for (int k = 0; k < n->nin; k++)
         in[k] = value(p, s, n->in[k]);
-    return pipe_copy(p, s, &p->part[s].post, n, in);
+    Node *map = n->map ? value(p, s, n->map) : NULL;
+    Node *c = pipe_copy(p, s, &p->part[s].post, n, in);
+    c->map = map;
+    return c;
 }
 
 /* ---- from stage to stage ------------------------------------------------- */
 
 static Node *sent(Pipe *p, int from, int to, Node *n)
 {
-    Node *v = value(p, from, n);
+    Node *v = value(p, from, n), *map = n->map ? value(p, to, n->map) : NULL;
     Node *x = made(p, from, Osend, n, v), *r = made(p, to, Orecv, n, NULL);
 
     x->i = to;
     r->i = from;
+    r->map = map;
     x->j = r->j = p->chan++;
     return p->part[to].all[n->id] = r;
 }
@@ -375,8 +381,8 @@ static int most_of(Asked *x, int s, const Node *n)
 {
     int most = 0;
 
-    for (int k = 0; k < n->nin; k++) {
-        int r = rounds(x, s, n->in[k]);
+    for (int k = 0; k <= n->nin; k++) {
+        int r = read_by(n, k) ? rounds(x, s, read_by(n, k)) : 0;
         most = r > most ? r : most;
     }
     return most;
@@ -409,7 +415,10 @@ static int rounds_before(Asked *x, int s, Node *n)
         return 0;
     if (home == SUM || (!near && n->nd == 0))
         return asked(x, n);
-    return near ? most_of(x, s, n) : rounds(x, home, n);
+    if (near)
+        return most_of(x, s, n);
+    int there = rounds(x, home, n), map = n->map ? rounds(x, s, n->map) : 0;
+    return map > there ? map : there;
 }
 
 /* Sums that must be done before n is on stage s. */
