@@ -158,7 +158,13 @@ static void find_phases(Sched *s)
 
 /* ---- between stages ------------------------------------------------------ */
 
-/* What stages do together outside calls, in the order that all of them keep. */
+static int stands_after(const Node *a, const Node *b)
+{
+    return a->call != b->call ? a->call > b->call : a->j > b->j;
+}
+
+/* What stages do together, in a call and outside all, goes in the order that
+ * all of them keep. */
 static void keep_order(Sched *s)
 {
     int *v = NULL;
@@ -166,15 +172,16 @@ static void keep_order(Sched *s)
     for (int i = 0; i < s->n; i++) {
         const Node *n = s->t[i].k->node[0];
         size_t k = vec_len(v);
-        if (!is_transfer(n) || n->call)
+        if (!is_transfer(n))
             continue;
         vec_push(s->arena, v, i);
-        for (; k > 0 && s->t[v[k - 1]].k->node[0]->j > n->j; k--)
+        for (; k > 0 && stands_after(s->t[v[k - 1]].k->node[0], n); k--)
             v[k] = v[k - 1];
         v[k] = i;
     }
     for (size_t k = 1; k < vec_len(v); k++)
-        after(s, v[k - 1], v[k]);
+        if (s->t[v[k - 1]].k->call == s->t[v[k]].k->call)
+            after(s, v[k - 1], v[k]);
 }
 
 /* ---- order --------------------------------------------------------------- */
