@@ -104,16 +104,6 @@ static void end_phase(Draft *m, const char *name, int first, int64_t repeat)
         vec_push(m->arena, m->phase, ((Phase){ name, first, n, repeat }));
 }
 
-static size_t add_groups(Draft *m, Group **k, size_t i, Region reg)
-{
-    for (; i < vec_len(k) && k[i]->reg == reg; i++) {
-        if (m->once)
-            clear_results(m, k[i]);
-        vec_push(m->arena, m->step, k[i]);
-    }
-    return i;
-}
-
 /* ---- states that are read after they are written ------------------------- */
 
 /* Path of a parameter or state -> the last step that reads it + 1. */
@@ -208,14 +198,44 @@ static void add_wait(Draft *m, const Group *send)
     vec_push(m->arena, m->step, k);
 }
 
-/* What is sent in post has left at its end. */
-static void end_sends(Draft *m, size_t first)
+static int overwrites(const Group *k, const Group *send)
 {
-    size_t n = vec_len(m->step);
+    const Node *sent = storage(send->in[0]);
 
-    for (size_t i = first; i < n; i++)
-        if (m->step[i]->step.kind == Ssend)
-            add_wait(m, m->step[i]);
+    for (int j = 0; j < k->nout; j++)
+        if (k->out[j]->op == Owrite && storage(k->out[j])->s == sent->s)
+            return 1;
+    return 0;
+}
+
+/* From the at-th on: what was sent has left before `by` overwrites it, in the
+ * order in which it was sent; null: all has. What is still to wait for. */
+static size_t end_sends(Draft *m, Group **sent, size_t at, const Group *by)
+{
+    size_t end = vec_len(sent);
+
+    while (by && end > at && !overwrites(by, sent[end - 1]))
+        end--;
+    for (; at < end; at++)
+        add_wait(m, sent[at]);
+    return at;
+}
+
+static size_t add_groups(Draft *m, Group **k, size_t i, Region reg)
+{
+    Group **sent = NULL;
+    size_t left = 0;
+
+    for (; i < vec_len(k) && k[i]->reg == reg; i++) {
+        if (m->once)
+            clear_results(m, k[i]);
+        left = end_sends(m, sent, left, k[i]);
+        vec_push(m->arena, m->step, k[i]);
+        if (k[i]->step.kind == Ssend)
+            vec_push(m->arena, sent, k[i]);
+    }
+    end_sends(m, sent, left, NULL);
+    return i;
 }
 
 /* Steps of the groups k[0, n), which stand in the body, that call c has. */
@@ -277,8 +297,6 @@ void make_phases(Draft *m, Group **k)
         at = add_groups(m, k, at, (Region)r);
         if (r == REGpre)
             clear_accumulators(m, k, REGbody);
-        if (r == REGpost)
-            end_sends(m, (size_t)first);
         if (r == REGpost)
             write_beside(m, first);
         end_phase(m, regions[r], first,
