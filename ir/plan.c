@@ -46,6 +46,11 @@ int role_tensor(const Role *r, const char *name)
     return -1;
 }
 
+int is_copy(const Tensor *t)
+{
+    return !strcmp(t->kind, "copy") || !strcmp(t->kind, "copied");
+}
+
 int role_prog(const Role *r, ProgramKind k)
 {
     for (int i = 0; i < r->nprog; i++)

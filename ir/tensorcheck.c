@@ -33,6 +33,7 @@ static const TensorKind kinds[] = {
     { "v",      Boptim, "optim.v." },
     { "input",  Bio,    "" },
     { "output", NBUFCLASS, "" },
+    { "copied", Bstate, "" },
 };
 /* clang-format on */
 
@@ -510,9 +511,9 @@ const char *shared_wrong(Arena *a, const Plan *p)
         PlanCheck c = { .arena = a, .p = p, .role = v[i].role };
         if (x && strcmp(x->name, t->name))
             x = NULL;
-        if (!x && is(t, "copy") && law(Lcopy_owner))
+        if (!x && is_copy(t) && law(Lcopy_owner))
             return wrong(&c, t, "is a copy that no stage before it owns");
-        if (x && !is(t, "copy") && !is(t, "input") && law(Lone_owner))
+        if (x && !is_copy(t) && !is(t, "input") && law(Lone_owner))
             return wrong(&c, t, "has another stage for an owner");
         if (x &&
             (t->dt != x->dt || is(t, "input") != is(x, "input") ||

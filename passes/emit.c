@@ -226,9 +226,10 @@ static int add_lasting(Emit *e, Graph *g, const Node *n)
         add_members(e, g, n, p, i);
     else
         add_tensor(e, g, n,
-                   !p        ? "input"
-                   : p->copy ? "copy"
-                             : paramkinds[p->kind],
+                   !p                   ? "input"
+                   : !p->copy           ? paramkinds[p->kind]
+                   : p->kind == PKparam ? "copy"
+                                        : "copied",
                    i);
     return i;
 }

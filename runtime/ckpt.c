@@ -352,8 +352,9 @@ void ckpt_load(Exec *x, const char *path, const State *s)
         file[i] = open_or_err(a, strf(a, "%s/%s", path, ckptfile[i]));
     Files src = { file, 2, path };
     refuse_leftovers(x->plan, &src);
-    load_tensors(x, &src, "param copy state master m v",
-                 s->step ? "param copy state master m v" : "param copy master");
+    load_tensors(x, &src, "param copy state copied master m v",
+                 s->step ? "param copy state copied master m v"
+                         : "param copy master");
     st_close(file[0]);
     st_close(file[1]);
 }
@@ -469,7 +470,7 @@ void ckpt_from(Exec *x, const char *path)
     } else {
         if (role_prog(&x->plan->role[0], PGstep) >= 0)
             refuse_leftovers(x->plan, &s);
-        load_tensors(x, &s, "param copy state master", "param copy");
+        load_tensors(x, &s, "param copy state copied master", "param copy");
     }
     for (int i = 0; i < s.n; i++)
         st_close(v[i]);

@@ -63,7 +63,7 @@ typedef struct Sums {
 
 static int lasts(const Tensor *t)
 {
-    return has_word("param copy master m v state", ' ', t->kind);
+    return has_word("param copy master m v state copied", ' ', t->kind);
 }
 
 static void sum_tensors(void *ctx, int64_t lo, int64_t hi)

@@ -49,7 +49,7 @@ int64_t tensor_at(const Mesh *m, const PlanDim *d, int64_t rank, int64_t j)
  * from copies. */
 int tensor_owner(const Mesh *m, const Tensor *t, int64_t rank)
 {
-    if (!strcmp(t->kind, "copy"))
+    if (is_copy(t))
         return 0;
     for (int a = 0; a < m->natom; a++) {
         if (m->mask[Mpp] >> a & 1 || !mesh_coord(m, rank, a))
