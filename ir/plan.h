@@ -688,7 +688,7 @@ enum {
 int64_t step_work(StepKind k, const int64_t *iv, int nint, int64_t ranks);
 int role_of(const Plan *p, int64_t rank);
 int role_tensor(const Role *r, const char *name); /* -1: none */
-int is_copy(const Tensor *t); /* an earlier stage owns it */
+int is_copy(const Tensor *t);                     /* an earlier stage owns it */
 /* The first axis of that role; null: none. */
 const PlanDim *tensor_axis(const Tensor *t, AxisRole k);
 int role_prog(const Role *r, ProgramKind k); /* -1: none */
