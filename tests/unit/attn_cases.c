@@ -185,6 +185,15 @@ Node *attn_late(Build *m)
     return mask(m, op2(m, Ole, pos(m, m->key), q), s);
 }
 
+/* The same keys, said by a strict order. */
+Node *attn_strict(Build *m)
+{
+    Node *s = qk(m), *q = pos(m, m->seq);
+
+    q = op2(m, Osub, q, num(m, q, 4));
+    return mask(m, op2(m, Olt, pos(m, m->key), q), s);
+}
+
 /* Documents: queries see keys of the same number only; both sides are data. The
  * two dots meet in a product, so each has a tile of its own. */
 Node *attn_documents(Build *m)

@@ -24,6 +24,7 @@ static const Form cases[] = {
     { "biases", { 2, 2, 2, 70, 70, 6, 1, 6 }, attn_biases, 0.5 },
     { "mla-biases", { 2, 3, 1, 50, 70, 6, 5, 7 }, attn_mlabiases, 0.5 },
     { "late", { 1, 1, 2, 67, 67, 8, 1, 8 }, attn_late, 1 },
+    { "strict", { 1, 1, 1, 67, 67, 8, 1, 8 }, attn_strict, 1 },
     { "documents", { 2, 2, 1, 75, 75, 10, 6, 9 }, attn_documents, 0.3 },
     { "latent", { 1, 3, 1, 66, 66, 5, 7, 1 }, attn_latent, 1 },
     { "one", { 1, 1, 1, 1, 1, 1, 1, 1 }, attn_causal, 1 },

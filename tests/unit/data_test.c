@@ -193,6 +193,32 @@ static void test_samples(void **state)
     assert_true(moved > samples / 2);
 }
 
+/* The next epoch holds the same samples in another order. */
+static void test_epochs(void **state)
+{
+    static Step8 now;
+    enum { SAMPLES = (N - 1) / SEQ };
+    int32_t first[2 * SAMPLES + PERSTEP][SEQ];
+    int moved = 0, found = 0;
+
+    (void)state;
+    for (int64_t step = 0; step * PERSTEP < 2 * SAMPLES; step++) {
+        take(1, strf(forever, "seed=5 data.train=%s", in_home("d.txt")),
+             "data.train", DATAshuffle, step, &now);
+        memcpy(first[step * PERSTEP], now.x, sizeof now.x);
+    }
+    for (int i = 0; i < SAMPLES; i++) {
+        int at = 0;
+        while (at < SAMPLES &&
+               memcmp(first[i], first[SAMPLES + at], sizeof *first))
+            at++;
+        found += at < SAMPLES;
+        moved += memcmp(first[i], first[SAMPLES + i], sizeof *first) != 0;
+    }
+    assert_int_equal(found, SAMPLES);
+    assert_true(moved > SAMPLES / 2);
+}
+
 static void test_folder_and_pattern(void **state)
 {
     static Step8 a, b;
@@ -317,6 +343,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_formats_agree),
         cmocka_unit_test(test_samples),
+        cmocka_unit_test(test_epochs),
         cmocka_unit_test(test_folder_and_pattern),
         cmocka_unit_test(test_tail),
         cmocka_unit_test(test_npy_rows),
