@@ -256,12 +256,14 @@ static double loss_terms(const Ref *r, const char *name)
 }
 
 /* A few runs may by chance all move a single number little. What they move at
- * all is a result itself, whose own rounding is known. */
+ * all is a result itself, whose own rounding is known; so is that of a constant
+ * that a metric shows. */
 static void own_rounding(Want *w, double noise)
 {
     for (size_t i = 0; i < vec_len(w->v); i++) {
         Wanted *x = &w->v[i];
-        for (int64_t k = 0; x->bound > 0 && k < x->n; k++)
+        int rounds = x->bound > 0 || !strcmp(x->kind, "metric");
+        for (int64_t k = 0; rounds && k < x->n; k++)
             x->bound = fmax(x->bound, noise * fabs(x->v[k]));
         if (!strcmp(x->kind, "loss"))
             x->bound += fmin(noise, TOTALS) * loss_terms(w->ref, x->of);
