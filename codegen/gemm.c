@@ -89,11 +89,11 @@ void gmm_lower(Graph *g, Group *k, Arena *a)
 {
     Node *n = k->node[0];
     const Axis *expert = n->in[2]->A[0];
-    int turned = n->nA && /* else nothing is summed: the gradient of [row] */
-                 dim_of(n->in[1], n->A[0]) == n->in[1]->nd - n->nA;
+    const Node *w = n->in[1];
+    int turned = axis_at(n->A, n->nA, w->dim[w->nd - 1].a) >= 0;
 
     grouped(g, k, a, Sgmm, width(g, n->in[0], expert), width(g, n, expert),
-            turned && n->nA < n->in[1]->nd - 1);
+            turned && n->nA < w->nd - 1);
 }
 
 /* a [row K], b [row N] -> dW [expert K N] or [expert N K] */

@@ -21,7 +21,8 @@ static int is_cheap(const Ex *e)
            (e->kind == Xexpr && e->na == 1 && is_cheap(e->arg[0]));
 }
 
-/* The store of e that was done for this item, if its element can be named. */
+/* The store of e that was done for this item, if its element can be named: one
+ * element, not one for each lane where e is the same in all. */
 Store *nest_saved(Nest *n, const Ex *e)
 {
     if (is_cheap(e) || n->flat)
@@ -29,6 +30,7 @@ Store *nest_saved(Nest *n, const Ex *e)
     for (size_t i = 0; i < vec_len(n->c->st); i++) {
         Store *s = &n->c->st[i];
         if (s->done && s->val == e && !(s->loops & ~n->bound) &&
+            !(s->loops & n->lane & ~e->deps) &&
             !(n->gpu && (s->flat || !(s->loops & ~n->items))))
             return s;
     }
