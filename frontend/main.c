@@ -1,5 +1,6 @@
 /* main.c: the command line. Commands and options are rows; `pleat -h` prints
  * them. Keys set what fold{}, train{}, data{}, precision{} set in the file. */
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -371,5 +372,8 @@ int main(int argc, char **argv)
     read_words(&a, c, argc, argv);
     check_passes(c, a.dump, 1, a.dot != NULL);
     check_passes(c, a.stop, 0, 1);
-    return c->run(&a);
+    int status = c->run(&a);
+    if (!status && c->run != cmd_run && (fflush(stdout) || ferror(stdout)))
+        err(NULL, "cannot write to standard output: %s", strerror(errno));
+    return status;
 }

@@ -5,8 +5,6 @@
 
 #include "ir.h"
 
-#define MOSTELEMS ((int64_t)1 << 53) /* of a tensor: counts stay exact */
-
 const char *const regions[NREGION] = { "den", "pre", "body", "post" };
 const char *const levels[NLEVEL] = { "logical", "placed", "local" };
 const char *const paramkinds[] = { "param", "state", "master", "m", "v" };

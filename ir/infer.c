@@ -269,6 +269,8 @@ static Dims concat_dims(Graph *g, const Node *n)
     for (int k = 1; k < n->nin; k++) {
         need(g, n, k, n->A, 1);
         s.d[at].n += n->in[k]->dim[dim_of(n->in[k], n->A[0])].n;
+        if (s.d[at].n > MOSTELEMS)
+            err(n->loc, "concat makes an axis of more than 2^53 elements");
     }
     return s;
 }

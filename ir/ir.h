@@ -81,6 +81,8 @@ typedef struct Axis {
     const Loc *loc;
 } Axis;
 
+#define MOSTELEMS ((int64_t)1 << 53) /* of a tensor: counts stay exact */
+
 typedef struct Dim {
     Axis *a;
     int64_t n;

@@ -289,7 +289,14 @@ static double tail_share(const Plan *p)
     const char *slash = s ? strrchr(s, '/') : NULL;
 
     s = slash ? slash + 1 : s;
-    return s && !strncmp(s, "tail:", 5) ? strtod(s + 5, NULL) : 0;
+    if (!s || strncmp(s, "tail:", 5))
+        return 0;
+    char *end;
+    double share = strtod(s + 5, &end);
+    if (*end || end == s + 5 || !(share > 0 && share < 1))
+        err(NULL, "data.valid=%s: the share of data.train is between 0 and 1",
+            s);
+    return share;
 }
 
 /* Samples that a run draws, by which Megatron's order goes: those of all steps,

@@ -28,6 +28,7 @@ const char *path_absolute(Arena *a, const char *path, void *ctx);
 const char *config_value(Arena *a, const char *key, const char *value);
 /* rundir.c: the folder of a run, runs/<model> or key "name"; rank 0 writes. */
 const char *run_dir(Arena *a, const Plan *p);
+void run_lock(const char *dir); /* for this process; an error: another has it */
 /* What a start adds to the plan and its keys. */
 typedef struct RunRecord {
     int64_t step;               /* steps done before it */

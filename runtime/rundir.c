@@ -4,8 +4,10 @@
  * under a number, config.1.lua, plan.1. */
 #define _GNU_SOURCE
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -91,7 +93,21 @@ const char *run_dir(Arena *a, const Plan *p)
 {
     const char *name = opts_str(p->opts, "name");
 
+    if (name && !*name)
+        err(NULL, "name is empty: a run needs a folder");
     return name ? name : strf(a, "runs/%s", model_name(p));
+}
+
+/* The lock goes with the process. A file system without locks gives none. */
+void run_lock(const char *dir)
+{
+    static int fd = -1;
+
+    if (fd >= 0)
+        return;
+    fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK)
+        err(NULL, "%s is another run's, which has not ended", dir);
 }
 
 /* Once steps run no such file is worth the run: a disk may be full for a

@@ -181,7 +181,11 @@ static void start_values(Train *t, int resume)
     const Opts *o = t->plan->opts;
     const char *plan = t->state.plan, *from = opts_str(o, "from");
 
-    resume = resume && ckpt_exists(t->ckpt);
+    if (resume && !ckpt_exists(t->ckpt)) {
+        log_note(t->log, "%s holds nothing to resume: the run starts\n",
+                 t->dir);
+        resume = 0;
+    }
     if (role_prog(&t->plan->role[0], PGinit) >= 0)
         exec_run(t->x, PGinit, NULL, NULL);
     start_phase("from the GPU");
@@ -832,8 +836,10 @@ int run_plan(Plan *p, const RunArgs *a)
         run_again(&t, failed_step());
     open_exec(&t);
     compare_machine(&t, p);
-    if (!t.comm->first)
+    if (!t.comm->first) {
         run_make(t.ckpt);
+        run_lock(t.dir);
+    }
     comm_barrier(t.comm);
     t.log = log_open(t.mem, t.plan, t.x, t.dir);
     run_ranks(t.x, t.dir);

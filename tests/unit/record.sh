@@ -130,8 +130,14 @@ refused "a precision" "precision.policy is fp32 .* and bf16 now: parameters" run
 refused "an axis" "the model is not that of runs/first: 'axis seq *4 .*' was 'axis seq *8 " runs/first axes.seq=4
 refused "an order" "training data are others than those of runs/first: order" runs/first data.order=files
 refused "a tail that training had" "training data are others .* samples 249 from 0" runs/first data.valid=text
-refused "an unknown key" "unknown key 'train.stepps' (did you mean" runs/first train.stepps=3
 sed 's/silu/relu/' small.lua >other.lua
+exec 9<runs/first && flock -n 9
+refused "a folder that another run has" "runs/first is another run's, which has not ended" runs/first
+exec 9<&-
+run other.lua target=host name=
+[ $? = 1 ] && grep -q "^error: name is empty" said
+result "refused: no name" $?
+refused "an unknown key" "unknown key 'train.stepps' (did you mean" runs/first train.stepps=3
 find runs/first -type f -exec cksum {} + | sort >before
 run other.lua target=host resume=1 name=runs/first
 [ $? = 1 ] && grep -q "the model is not that of runs/first: '%relu.* was '%silu" said &&
