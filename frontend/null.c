@@ -115,7 +115,8 @@ static Flops flops_of(const Role *r)
 }
 
 /* Share of a step that a stage waits where all chunks take the same time and
- * transfers none (planning-and-reliability.md 2.6); -1: no such formula. */
+ * transfers none: pp - 1 chunks fill the pipeline and drain it, beside vpp
+ * chunks of each micro-batch; -1: no such formula. */
 static double formula(const Plan *p)
 {
     const char *kind = opts_str(p->opts, "fold.schedule");

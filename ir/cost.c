@@ -56,7 +56,7 @@ Cost cost_of(const Graph *g, const Node *n)
     return c;
 }
 
-/* ---- the model, per token (moe-training.md C3) --------------------------- */
+/* ---- the model, per token ------------------------------------------------ */
 
 typedef struct Count {
     double macs;      /* multiply-adds of one micro-batch */

@@ -316,14 +316,6 @@ int g_ismicro(const Axis *a)
     return a->role == ROLEmicro;
 }
 
-int role_named(const char *s)
-{
-    for (int r = 0; r < NROLE; r++)
-        if (!strcmp(s, axisroles[r]))
-            return r;
-    return -1;
-}
-
 Axis *g_role(const Graph *g, AxisRole role)
 {
     for (int i = 0; i < g->naxis; i++)

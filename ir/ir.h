@@ -88,7 +88,8 @@ typedef struct Dim {
     int64_t n;
 } Dim; /* n is the global size */
 
-/* Sharding over one atom (DESIGN section 4). */
+/* Sharding over one atom of the ranks (mesh.c): R whole, S a part of axis a, P
+ * terms of a sum (maximum, minimum), F a run of the flattened tensor (ZeRO). */
 typedef enum ShardKind { R, S, P, F } ShardKind;
 typedef enum Reduce { Radd, Rmax, Rmin } Reduce;
 typedef struct Shard {
@@ -283,7 +284,6 @@ int is_transfer(const Node *n); /* send, recv, stagesum: between stages */
 int axis_at(Axis *const *v, int n, const Axis *a); /* in a list; -1: not */
 int g_isrow(const Axis *a);                        /* the ragged axis */
 int g_ismicro(const Axis *a);
-int role_named(const char *s);               /* of axisroles; -1: none */
 Axis *g_role(const Graph *g, AxisRole role); /* the first, or null */
 Axis *g_micro(Graph *g);                     /* find or make */
 int is_backward(const Node *n);              /* made by grad */
@@ -406,7 +406,7 @@ typedef struct Cost {
     double flops, bytes;
 } Cost;
 Cost cost_of(const Graph *g, const Node *n); /* on one rank */
-/* Training FLOPs per token by moe-training.md C3, from the graph: 6 times the
+/* Training FLOPs per token from the graph, as papers count them: 6 times the
  * multiply-adds of dots with parameters and of attention (causal: half). */
 double flops_per_token(const Graph *g, int64_t *params, int64_t *active);
 

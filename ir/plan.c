@@ -67,6 +67,14 @@ const PlanDim *tensor_axis(const Tensor *t, AxisRole k)
     return NULL;
 }
 
+int role_named(const char *s)
+{
+    for (int k = 0; k < NROLE; k++)
+        if (!strcmp(s, axisroles[k]))
+            return k;
+    return -1;
+}
+
 /* ---- words --------------------------------------------------------------- */
 
 static void puts_(Text *t, const char *s)

@@ -134,7 +134,7 @@ int dtype_named(const char *name); /* -1: no such dtype */
 float bf16_to_f32(uint16_t x);
 uint16_t f32_to_bf16(float x); /* to nearest even, NaN kept */
 
-/* ---- mesh.c: ranks, both grids, atoms (DESIGN section 4) ----------------- */
+/* ---- mesh.c: ranks, both grids, the atoms that both are made of ---------- */
 
 enum { MAXATOM = 16 };
 
@@ -467,6 +467,7 @@ typedef enum AxisRole {
     NROLE
 } AxisRole;
 extern const char *const axisroles[NROLE];
+int role_named(const char *s); /* -1: none */
 
 typedef struct PlanDim {
     const char *axis;

@@ -15,7 +15,8 @@
  *     buf     = "buf" name class dtype offset bytes
  *               [ "life" program born dies [ "frame" int ] ] place
  *     tensor  = "tensor" name kind dtype buffer
- *               { "(" axis int { aff int } ")" } [ "at" at run shard ] place
+ *               { "(" axis [ "as" role ] int { aff int } ")" }
+ *               [ "at" at run shard ] place
  *     program = "program" name "transient" int "bound" int "{"
  *               { "phase" name first n repeat }
  *               { "turn" { phase [ "=" micro ] [ "&" ] } }
@@ -346,24 +347,17 @@ static Buf read_buf(Lex *x)
     return b;
 }
 
-static AxisRole read_axis_role(Lex *x)
-{
-    const char *s = lex_word(x);
-    int k = ROLEnone;
-
-    while (k < NROLE && strcmp(axisroles[k], s))
-        k++;
-    if (k == NROLE)
-        lex_err(x, "no role of axes '%s'", s);
-    return (AxisRole)k;
-}
-
 static PlanDim read_dim(Reader *r)
 {
     Lex *x = &r->x;
     PlanDim d = { .axis = lex_word(x) };
-    if (lex_take(x, "as"))
-        d.role = read_axis_role(x);
+    if (lex_take(x, "as")) {
+        const char *s = lex_word(x);
+        int k = role_named(s);
+        if (k < 0)
+            lex_err(x, "no role of axes '%s'", s);
+        d.role = (AxisRole)k;
+    }
     d.n = lex_int(x);
     empty(r->piece);
     while (!lex_mark(x, ')')) {

@@ -5,10 +5,11 @@
 
 #include "plan.h"
 
-enum { /* classes of buffers */
-       WEIGHTS = 1u << Bparam | 1u << Bstate,
-       OPTIM = 1u << Boptim,
-       RESULTS = 1u << Bio
+/* Classes of buffers, as bits. */
+enum {
+    WEIGHTS = 1u << Bparam | 1u << Bstate,
+    OPTIM = 1u << Boptim,
+    RESULTS = 1u << Bio
 };
 
 const char *const programnames[] = {

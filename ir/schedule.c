@@ -8,7 +8,7 @@
  *     rank 2   .  .  F0 B0 F1 B1 ..
  *
  * Sources: arXiv 2104.04473 (interleaved; Megatron's order), 2401.10241
- * (ZB-H1), DeepSeek's DualPipeV; moe-training.md A8, C6. */
+ * (ZB-H1), DeepSeek's DualPipeV. */
 #include <stdlib.h>
 #include <string.h>
 #include "plan.h"

@@ -1,7 +1,7 @@
-/* bucket.c: which parameters the optimizer takes together (DESIGN section 4,
- * ZeRO). Parameters that are whole over the same atoms, of one dtype, decay and
- * pipeline stage lie one after another in a bucket: what a rank has of each of
- * them, row-major, then padding. A bucket is an ordinary tensor [own flat]:
+/* bucket.c: which parameters the optimizer takes together (ZeRO). Parameters
+ * that are whole over the same atoms, of one dtype, decay and pipeline stage
+ * lie one after another in a bucket: what a rank has of each of them,
+ * row-major, then padding. A bucket is an ordinary tensor [own flat]:
  *
  *     own    one element for each position over the atoms that cut the members
  *            (tp's, ep's ...): there a rank has its part already

@@ -1,4 +1,4 @@
-/* fold.c: lay the dense and the expert grid over the ranks (DESIGN section 4).
+/* fold.c: lay the dense and the expert grid over the ranks (mesh.c).
  * The dp ranks run that many micro-batches at once, so the axis `micro` of
  * every data-dependent tensor grows to dp, and ragged rows with it. Parameters
  * that an index or a batch of experts selects go to the expert grid:

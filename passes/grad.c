@@ -7,7 +7,7 @@
  * A rule gives the gradient with the axes of the result; axes the operand lacks
  * are summed, and the dtype becomes the operand's. Seeds are weight / den, so
  * that the step's loss is sum of weight * sum(t) / sum(den) over micro-batches
- * (DESIGN section 3), known before the first backward. */
+ * and known before the first backward. */
 #include <ctype.h>
 #include <stdlib.h>
 #include <string.h>

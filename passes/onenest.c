@@ -376,17 +376,20 @@ static void mark_costly(Set *s)
     }
 }
 
-/* Does a reduction of the set that n needs have one of the axes? */
-static int has_sum_over(const Set *s, const Node *n, Axis *const *moved)
+/* Does a reduction of the set that n needs have one of the axes? Not by way of
+ * what the walk of that stamp has seen. */
+static int has_sum_over(const Set *s, const Node *n, Axis *const *moved,
+                        int stamp)
 {
-    if (!n->mark)
+    if (!n->mark || s->f->seen[n->id] == stamp)
         return 0;
+    s->f->seen[n->id] = stamp;
     for (size_t i = 0; i < vec_len(moved) && is_reduction(n); i++)
         if (dim_of(n, moved[i]) >= 0)
             return 1;
     Operand *op = operands_of(s->f, n);
     for (size_t k = 0; k < vec_len(op); k++)
-        if (set_has(s, op[k].n) && has_sum_over(s, op[k].n, moved))
+        if (set_has(s, op[k].n) && has_sum_over(s, op[k].n, moved, stamp))
             return 1;
     return 0;
 }
@@ -504,7 +507,8 @@ const char *one_nest(Set *s)
             int kept = op[k].n->mark || (op[k].moved && is_stored(s, op[k].n));
             if (kept && crosses(&op[k], &O))
                 return "an item needs another item's result";
-            if (has_sum_over(s, op[k].n, op[k].moved))
+            if (op[k].moved &&
+                has_sum_over(s, op[k].n, op[k].moved, ++s->f->stamp))
                 return "a sum made again over other loops has other bits";
             if (repeats(s, s->node[i], &op[k]))
                 return "costly work would be done again and again";

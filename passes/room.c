@@ -1,5 +1,5 @@
 /* room.c: which of the pairs (token, choice) an expert takes when it has room
- * for a fixed number of each micro-batch (moe-training.md A2.11, A2.12):
+ * for a fixed number of each micro-batch (capacity, as in GShard and Switch):
  *
  *     C = ceil(tokens * top / experts * route.factor), at most all tokens
  *

@@ -5,12 +5,13 @@
 
 #include "passes.h"
 
-enum { /* programs that a pass runs in, as bits */
-       STEP = 1u << PGstep | 1u << PGfallback,
-       EVAL = 1u << PGeval,
-       FORWARD = 1u << PGforward,
-       INIT = 1u << PGinit,
-       ALL = STEP | EVAL | FORWARD | INIT
+/* Programs that a pass runs in, as bits. */
+enum {
+    STEP = 1u << PGstep | 1u << PGfallback,
+    EVAL = 1u << PGeval,
+    FORWARD = 1u << PGforward,
+    INIT = 1u << PGinit,
+    ALL = STEP | EVAL | FORWARD | INIT
 };
 
 /* clang-format off */

@@ -7,7 +7,7 @@
  *     %o = sum %z top                      %o = sum %y top
  *
  * The product %y then need not be kept for the gradient of %g: %h is narrower
- * and is kept anyway (moe-training.md A3.5, memory-efficient permutation). */
+ * and is kept anyway (memory-efficient permutation of Megatron-Core). */
 #include <math.h>
 
 #include "passes.h"

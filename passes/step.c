@@ -106,7 +106,7 @@ Node *in_post(Node *n)
     return n;
 }
 
-/* ---- statistics over the step (DESIGN section 3, one step) --------------- */
+/* ---- statistics over the step -------------------------------------------- */
 
 int axis_covers(const Axis *a, AxisRole role)
 {

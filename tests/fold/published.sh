@@ -1,6 +1,6 @@
 #!/bin/sh
 # published: what a plan keeps of DeepSeek-V3 against the numbers published for
-# Megatron-Core (moe-training.md C5): TP1 PP4 VPP4 EP64 on 256 ranks, 16 layers
+# Megatron-Core: TP1 PP4 VPP4 EP64 on 256 ranks, 16 layers
 # with experts on each stage; a stage between the first and the last. Terms, in
 # elements of one layer (all are whole on a rank but experts, cut over 64):
 #

@@ -1,5 +1,5 @@
 /* balance_test: the losses and states that balance experts, in folds and in
- * fp64, against the formulas of moe-training.md A2 written out in loops. Two
+ * fp64, against their formulas written out in loops. Two
  * steps at learning rate 0, so that the second reads the counts of the first.
  * Losses and states are compared directly, gradients with central differences
  * of the loops. */

@@ -1,5 +1,5 @@
 /* front_test: what a model file becomes. Sizes of the models we ship are the
- * published ones, and their FLOPs those of moe-training.md C4; attention takes
+ * published ones, and their FLOPs what is counted by hand; attention takes
  * every square value with it; hf{} cuts tensors where it says; one text gives
  * one graph. */
 #include <setjmp.h>

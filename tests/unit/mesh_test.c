@@ -52,8 +52,7 @@ static int has_atoms(const int64_t *dense, const int64_t *expert)
     return 1;
 }
 
-/* rank = x0 + n0 (x1 + n1 (x2 + n2 x3)): the coordinates (moe-training
- * A1.2). */
+/* rank = x0 + n0 (x1 + n1 (x2 + n2 x3)): the coordinates. */
 static void coordinates(int64_t rank, const int64_t n[4], int64_t x[4])
 {
     for (int i = 0; i < 4; i++) {

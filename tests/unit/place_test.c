@@ -1,8 +1,8 @@
 /* place_test: which types and collectives come out of the axes' names, for the
  * layers that Megatron writes by hand: a column and row parallel pair with
  * sequence parallelism, vocabulary parallel embedding and loss, a layer of
- * experts, and their gradients (moe-training.md A1.5, A1.7, A9.2). The bytes of
- * each kind of collective are the arithmetic of moe-training.md C7. */
+ * experts, and their gradients. The bytes of each kind of collective are
+ * counted by hand from the axes. */
 #include "tinymoe.h"
 
 static Node *node(const Graph *g, const char *name)

@@ -55,7 +55,7 @@ static Timing time_of(Arena *a, const Schedule *s)
 
 /* ---- published ----------------------------------------------------------- */
 
-/* planning-and-reliability 2.6: F = I = W = 1, B = 2, no transfers. */
+/* F = I = W = 1, B = 2, no transfers. */
 static void published(void **state)
 {
     static const struct Row {
@@ -89,8 +89,7 @@ static void published(void **state)
     arena_free(a);
 }
 
-/* Warm-up and in flight on rank r (moe-training A8.2, C6), N = p: the first
- * steady F comes on top. */
+/* Warm-up and in flight on rank r, N = p: the first steady F comes on top. */
 static void interleaved(void **state)
 {
     (void)state;

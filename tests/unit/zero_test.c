@@ -1,6 +1,6 @@
 /* zero_test: what ZeRO keeps on a rank and what it sends, read off plans: the
- * bytes of the planner's vector in moe-training.md C5 (DeepSeek-V3, EP64, 64
- * ranks of a stage), the collectives of C7, and where each parameter's masters
+ * bytes published for a rank (DeepSeek-V3, EP64, 64 ranks of a stage), the
+ * collectives, and where each parameter's masters
  * and moments lie in buckets. That they compute the same is models_test's. */
 #include <math.h>
 #include <setjmp.h>
