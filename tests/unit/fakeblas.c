@@ -22,13 +22,11 @@ static const char *setting(const char *name)
     return s ? s : "";
 }
 
+static char type[64]; /* written once: threads compute products together */
+
 char *openblas_get_corename(void)
 {
-    static char name[64];
-    const char *s = setting("OPENBLAS_CORETYPE");
-
-    snprintf(name, sizeof name, "%s", *s ? s : setting("FAKE_BLAS_OWN"));
-    return name;
+    return type;
 }
 
 char *openblas_get_config(void)
@@ -50,8 +48,10 @@ static int listed(const char *list)
 
 __attribute__((constructor)) static void loaded(void)
 {
+    const char *s = setting("OPENBLAS_CORETYPE");
     FILE *f = fopen(setting("FAKE_BLAS_LOG"), "a");
 
+    snprintf(type, sizeof type, "%s", *s ? s : setting("FAKE_BLAS_OWN"));
     if (f) {
         fprintf(f, "%s\n", openblas_get_corename());
         fclose(f);
