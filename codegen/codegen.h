@@ -27,7 +27,7 @@ Aff aff_scale(Aff x, int64_t k);
 int aff_zero(const Aff *x);
 Dtype compute_type(Dtype t); /* f32 f64 i32 i64 */
 
-/* ---- lin.c: sizes and linear index expressions --------------------------- */
+/* ---- affine.c: sizes and linear index expressions ------------------------ */
 
 /* A product of sizes. Sizes are known by their axis, so that what two strides
  * have in common shows without looking at numbers; text depends on
@@ -128,7 +128,7 @@ typedef struct Loop {
     const Node *map; /* ragged: the route node with the extent */
     const Mono *per; /* ragged: loop steps per row; null: 1 */
     int gone;        /* merged or cut */
-    int other;       /* another like it, for sums inside (apart.c); 0: none */
+    int other; /* another like it, for sums inside (sum_loops.c); 0: none */
 } Loop;
 
 typedef struct Store {
@@ -174,7 +174,7 @@ Index by_axis(Kern *c, const Node *a, const Node *n, const Index *ix);
 /* The global index at the local index l along dim d of n. */
 const Lin *global_at(Kern *c, const Node *n, int d, const Lin *l);
 
-/* ex.c: each returns the one object that is equal. Integers 1 stand for
+/* expr.c: each returns the one object that is equal. Integers 1 stand for
  * truth. */
 Ex *ex_make(Kern *c, Ex *e);
 Ex *ex_text(Kern *c, Dtype dt, const char *text, const char *letters, int raw,
@@ -192,12 +192,12 @@ Ex *ex_both(Kern *c, Ex *x, Ex *y);             /* null: true */
 Ex *ex_within(Kern *c, const Lin *l, Aff n);    /* 0 <= l < n */
 const Lin *ex_index(Kern *c, Ex *x);            /* an integer as a variable */
 uint64_t lin_deps(const Kern *c, const Lin *l); /* loops */
-void kern_build(Kern *c);   /* fills ex, loop and st from the group */
-void kern_tidy(Kern *c);    /* tidy.c: cuts and merges loops */
-void kern_print(Kern *c);   /* form.c: fills the group's step and text */
+void kern_build(Kern *c); /* fills ex, loop and st from the group */
+void kern_tidy(Kern *c);  /* canonicalize.c: cuts and merges loops */
+void kern_print(Kern *c); /* loop_schedule.c: fills the group's step and text */
 void find_inplace(Kern *c); /* inplace.c: fills the group's pairs */
 
-/* ---- nest.c value.c: text of a loop kernel ------------------------------- */
+/* ---- loop_print.c value_print.c: text of a loop kernel ------------------- */
 
 #define BIT(loop) (1ull << (loop))
 enum { LANES = 16, BLOCK = 128, THREADMAP = 256 };
@@ -213,7 +213,7 @@ typedef struct Nest {
     int order[MAXLOOP], norder; /* outermost first */
     int v;                      /* the contiguous loop, or -1 */
     int nlocal, stamp;
-    int gpu;            /* cuda: see threads.c, wide.c */
+    int gpu;            /* cuda: see map_gpu.c, vectorize_gpu.c */
     uint64_t lane;      /* loops that a thread's lanes are open in: */
     int lv, width;      /* the contiguous one, lanes along it, ... */
     int beside, step;   /* times all elements of another, or pieces
@@ -258,8 +258,8 @@ typedef struct Braces {
     uint64_t bound;
 } Braces;
 
-/* value.c: how values are written: operands at hand, an expression, addresses
- * and what is there. */
+/* value_print.c: how values are written: operands at hand, an expression,
+ * addresses and what is there. */
 const char *nest_ref(Nest *n, Ex *e);
 const char *nest_value(Nest *n, Ex *e);
 const char *nest_lin(Nest *n, const Lin *l);
@@ -276,7 +276,7 @@ Ex **nest_reached(Nest *n, Ex *const *root, int nroot);
 /* Reductions among them that can be done once the loops in `open` are. */
 Ex **nest_pending(Nest *n, Ex *const *root, int nroot, uint64_t open,
                   uint64_t with);
-/* The same, none of which has a loop that is open: apart.c. */
+/* The same, none of which has a loop that is open: sum_loops.c. */
 Ex **nest_apart(Nest *n, Ex *const *root, int nroot, uint64_t open,
                 uint64_t with);
 /* Stores that can be done on the way of a reduction over K in an item. */
@@ -303,7 +303,7 @@ void nest_block(Nest *n, int u, const Body *b); /* elements v<u> .. w<u> */
 /* Opens all loops of K but the last; returns the last, the scopes in s. */
 int nest_outer(Nest *n, uint64_t K, const Body *b, Braces *s, int *ns);
 
-/* ---- form.c threads.c wide.c --------------------------------------------- */
+/* ---- loop_schedule.c map_gpu.c vectorize_gpu.c --------------------------- */
 
 Ex **form_values(Nest *n); /* of all stores */
 const Mono *form_stride(const Lin *l, int loop);
@@ -325,7 +325,7 @@ void wide_open(Nest *n, int u, int width, int x);
 int64_t wide_pieces(Nest *n, uint64_t K); /* that a team would share */
 void wide_stages(Nest *n); /* what is left to store for an item */
 
-/* ---- row.c route.c scatter.c: along one whole axis ----------------------- */
+/* ---- row_kernels.c route.c scatter.c: along one whole axis --------------- */
 
 /* Axes of up to three tensors, from the outermost: size, strides. */
 typedef struct RowWalk {
@@ -492,7 +492,7 @@ double attn_share(const Attn *t); /* of all pairs: seen */
 int attn_isopen(const Attn *t, const Node *n);
 int attn_hides(const Attn *t);
 
-/* attngpu.c: kernels of attention for GPUs, in jobs of rows and columns. */
+/* attn_gpu.c: kernels of attention for GPUs, in jobs of rows and columns. */
 enum { ATJOBS = 16, ATWARPS = 8, ATWGROWS = 128 }; /* rows of a block */
 typedef struct AttnJob {
     int keys; /* rows are keys, columns are queries */
@@ -522,15 +522,16 @@ void attn_lower_cuda(Graph *g, Group *k, Arena *a); /* and backward */
 int64_t attn_inner_count(const Attn *t, int op);
 int64_t attn_most(const AttnGpu *x);
 AttnView attn_grad(const AttnGpu *x, int op);
-void attn_warp_job(AttnGpu *x, const AttnJob *j); /* attnwarp.c */
-void attn_wg_job(AttnGpu *x, const AttnJob *j);   /* attnmul.c */
+void attn_warp_job(AttnGpu *x, const AttnJob *j); /* attn_warp.c */
+void attn_wg_job(AttnGpu *x, const AttnJob *j);   /* attn_consumer.c */
 void attn_wg_fetch(AttnGpu *x, const AttnJob *j); /* what the job reads */
 void attn_wg_open(AttnGpu *x); /* forward: around a block's items */
 void attn_wg_close(AttnGpu *x);
 int attn_wg_fits(AttnGpu *x); /* also fills x->shared */
 void attn_cost(Attn *t);      /* flops and bytes of the group's step */
 
-/* attnwg.c: how a job lies in shared memory, what its two roles both say. */
+/* attn_producer.c: how a job lies in shared memory, what its two roles both
+ * say. */
 enum { ATSLABS = ATDOTS + 2 };
 /* An operand in shared memory: `n` rows along axis `a`, W columns, w of them
  * real, at byte `at` of its place. */
@@ -592,8 +593,8 @@ int64_t grouped_squares(const Graph *g, const Node *n); /* Target.squares */
 
 void loop_lower(Graph *g, Group *k, Arena *a);
 void loop_lower_cuda(Graph *g, Group *k, Arena *a);
-void topk_lower(Graph *g, Group *k, Arena *a); /* row.c */
-void zero_lower(Graph *g, Group *k, Arena *a); /* row.c */
+void topk_lower(Graph *g, Group *k, Arena *a); /* row_kernels.c */
+void zero_lower(Graph *g, Group *k, Arena *a); /* row_kernels.c */
 void cumsum_lower(Graph *g, Group *k, Arena *a);
 void keep_lower(Graph *g, Group *k, Arena *a);
 void route_lower(Graph *g, Group *k, Arena *a);
@@ -621,7 +622,8 @@ void cuda_lower(Graph *g, Group *k, Arena *a);
 
 extern const char host_pre[];             /* host.pre, embedded by the build */
 extern const char gmm_pre[], wgmma_pre[]; /* in the text that needs them */
-extern const char attngpu_pre[], attnwarp_pre[], attnwg_pre[], hopper_pre[];
+extern const char attn_gpu_pre[], attn_warp_pre[], attn_wgmma_pre[],
+    hopper_pre[];
 extern const char cuda_pre[]; /* cuda.pre, then the same functions */
 /* The whole translation unit: prelude and each distinct kernel once. */
 char *unit_text(Arena *a, const Target *T, Group *const *k, int n);

@@ -1,5 +1,5 @@
 /* cuda.c: kernels for GPUs from the same groups. A loop kernel is printed for a
- * grid (threads.c: who does what); what has one thread an item (topk, cumsum,
+ * grid (map_gpu.c: who does what); what has one thread an item (topk, cumsum,
  * scatter_add) keeps its text and gets its item from the grid. Sizes and
  * strides become constants of the text:
  *

@@ -341,7 +341,7 @@ MapLayout map_layout(const Graph *g, const Node *route);
 /* The axis of its index that counts the choices of a token; null: one each. */
 const Axis *route_slot(const Node *route);
 
-/* ---- rule.c: how an op may be cut ---------------------------------------- */
+/* ---- sharding_rules.c: how an op may be cut ------------------------------ */
 
 /* One way to run a node over one atom: what it makes of which operand types. */
 typedef struct Way {
@@ -356,7 +356,7 @@ int same_shard(const Shard *x, const Shard *y);
  * what it makes; otherwise what is wrong. For graphs at level LOCAL. */
 const char *type_wrong(const Graph *g, const Node *n);
 
-/* ---- repair.c: from one type to another ---------------------------------- */
+/* ---- reshard.c: from one type to another --------------------------------- */
 
 /* One collective; it changes the types of all its atoms at once. */
 typedef struct Repair {
@@ -375,13 +375,13 @@ double bytes_as(const Graph *g, const Node *n, const Shard *t);
 double bytes_sent(const Graph *g, const Node *n, const Shard *t,
                   const Repair *r);
 
-/* ---- storage.c: whose buffer holds a value ------------------------------- */
+/* ---- aliasing.c: whose buffer holds a value ------------------------------ */
 
 /* A view (rename split merge, stop_gradient, cast to its own dtype) whose dims
  * lie as its operand's do: same bytes. */
 int is_view(const Node *n);
 Node *viewed(Node *n);  /* through views; a write's is its state */
-Node *storage(Node *n); /* and a sum's that goes on (sums.c): where it
+Node *storage(Node *n); /* and a sum's that goes on (accumulate.c): where it
                                      began */
 
 /* ---- matrix.c: a dot as matrix products ---------------------------------- */
@@ -410,7 +410,7 @@ Cost cost_of(const Graph *g, const Node *n); /* on one rank */
  * multiply-adds of dots with parameters and of attention (causal: half). */
 double flops_per_token(const Graph *g, int64_t *params, int64_t *active);
 
-/* ---- listing.c: lines in columns ----------------------------------------- */
+/* ---- columns.c: lines in columns ----------------------------------------- */
 
 typedef struct Line {
     const char *name, *what, *type, *shard, *loc; /* columns; null: empty */

@@ -6,7 +6,7 @@
  *   collectives  an axis becomes whole, or is cut, over the group's atoms; the
  *                blocks are what stands before and behind it
  *
- * Kernels are in places.c.
+ * Kernels are in rank_offsets.c.
  *
  * Each function returns null or what is wrong. */
 #include <stdlib.h>

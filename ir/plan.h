@@ -186,7 +186,7 @@ void mesh_words(const Mesh *m, uint32_t atoms, char *s, size_t size);
 /* An integer that may depend on the rank: c + sum of k[i] * coordinate i. */
 typedef struct Aff {
     int64_t c, k[MAXATOM];
-    int64_t place; /* what it is to a kernel: see places.c */
+    int64_t place; /* what it is to a kernel: see rank_offsets.c */
 } Aff;
 Aff aff(int64_t c);
 int64_t aff_at(const Mesh *m, const Aff *x, int64_t rank);
@@ -647,8 +647,8 @@ typedef struct Span { /* bytes alive at times from..to, both */
     int from, to;
     int lo, hi; /* spans_meet's own */
 } Span;
-/* flow.c flowtype.c sizes.c meet.c: of plans whose steps say what they read and
- * make. */
+/* value_check.c value_types.c extent_check.c stage_match.c: of plans whose
+ * steps say what they read and make. */
 int has_flow(const Role *r);
 /* By number: who makes it (-1: nobody) and of what type, when all is well. */
 typedef struct Origin {
@@ -680,7 +680,7 @@ int spans_meet(Span *v, int n, int *one, int *two);
 /* Append the bytes of prog's frames as spans that do not overlap, id -1. */
 void frame_runs(const PlanCheck *c, int prog, Span **v);
 
-/* work.c: bytes of work space (the step's last buffer) that a product or a
+/* workspace.c: bytes of work space (the step's last buffer) that a product or a
  * collective over `ranks` needs on the host; iv as in steps.def. */
 enum {
     GATHERSUM = 1 << 16
@@ -694,7 +694,7 @@ int is_copy(const Tensor *t);                     /* an earlier stage owns it */
 const PlanDim *tensor_axis(const Tensor *t, AxisRole k);
 int role_prog(const Role *r, ProgramKind k); /* -1: none */
 
-/* ---- schedule.c csv.c turns.c: pipeline schedules as tables -------------- */
+/* ---- schedule.c csv.c schedule_transfers.c: pipeline schedules ----------- */
 
 typedef enum Job {
     WF, /* forward of a chunk */
@@ -771,7 +771,7 @@ typedef struct PipeRow {
 /* By rank: vec. Edges between chunks of one rank make no rows. */
 PipeRow **schedule_rows(Arena *a, const Schedule *s, const Handoff *e, int n);
 
-/* ---- planned.c: how long a plan takes, predicted ------------------------- */
+/* ---- time_model.c: how long a plan takes, predicted ---------------------- */
 
 typedef struct Planned {
     double makespan;   /* seconds of one run of the program */

@@ -7,8 +7,8 @@
  * made inside a body and used only there may share memory with all the rest.
  * An output lives to the end, where the runtime reads it.
  *
- * In a pipeline stage (frames.c) a value is private to a call, kept by a micro-
- * batch from one call to another, or there through the whole table.
+ * In a pipeline stage (activation_slots.c) a value is private to a call, kept
+ * by a micro- batch from one call to another, or there through the whole table.
  *
  * A result takes over the buffer of an operand that dies in the same step when
  * the kernel allows (Group.inplace) and both are equally large.

@@ -359,7 +359,7 @@ static void add_kernel(Emit *e, const Group *k)
     vec_push(e->arena, e->kernel, ((Kernel){ name, k->text }));
 }
 
-/* A product that was told to store where it would add (phases.c). */
+/* A product that was told to store where it would add (program_layout.c). */
 int stores(const Group *k)
 {
     return k->addat && !k->step.iv[k->addat - 1].c;

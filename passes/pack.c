@@ -8,7 +8,7 @@
  *
  *   skyline    again and again the rectangle that can lie lowest on what is
  *              already there, in some order among equals; n log n
- *   search     exact.c, for small instances
+ *   search     pack_search.c, for small instances
  *   squeeze    the skyline again, with the rectangles that stick out moved to
  *              the front of the order
  *

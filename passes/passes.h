@@ -42,7 +42,7 @@ Plan *compile(Graph *logical, const Target *T, const CompileOptions *o);
 /* One pass on g, checked; for tests and tools. err() when there is none of
  * that name. */
 void run_pass(Graph *g, const Target *T, const char *name);
-/* kernels.c: groups as text, a line each; fold: repeated scopes once. */
+/* kernel_listing.c: groups as text, a line each; fold: repeated scopes once. */
 char *groups_print(Arena *a, Group *const *k, int fold);
 
 /* One line per decision, shown by -d why. */
@@ -73,7 +73,7 @@ double micro_batches(const Graph *g, const Loc *l); /* of a step, all ranks */
 int64_t micro_turns(const Graph *g); /* of them those that a rank runs, err()
                                          where dp's ranks cannot share evenly */
 
-/* ---- room.c -------------------------------------------------------------- */
+/* ---- expert_capacity.c --------------------------------------------------- */
 
 /* Before rows are laid out: route.balance=forced gives pair i of a micro-batch
  * to expert i mod experts, whatever the router chose. */
@@ -84,7 +84,7 @@ const Node *choice_of(const Node *e); /* the router's own index, behind e */
 void make_room(Graph *g);
 /* route.policy=dropless with route.factor: a rank has room for so many times
  * its equal share of rows. When more come, `step` does nothing and says so, and
- * the program step.fallback takes them in rounds (rounds.c). */
+ * the program step.fallback takes them in rounds (overflow_fallback.c). */
 int has_budget(const Graph *g);
 int rounds_of(const Graph *g, const Node *route); /* 1: never too many */
 void watch_rooms(Graph *g);   /* overflow of each map, accumulated */
@@ -210,7 +210,7 @@ size_t step_buckets(TrainStep *s, Node **node, size_t count, Node **param);
 void step_clip(TrainStep *s); /* sets ok and scale */
 void step_optimize(TrainStep *s, Node **param, size_t n);
 
-/* ---- heads.c: what slices.c cuts ----------------------------------------- */
+/* ---- logits_sites.c: what slices.c cuts ---------------------------------- */
 
 /* What becomes of a node: it stays, there is one a slice, it is dx, dw. */
 enum { SLICEnot, SLICEeach, SLICEdx, SLICEdw };
@@ -325,7 +325,7 @@ Node **backward(Graph *g, Node **seed, Node **dseed, int n);
 /* Part 1 of an attn whose part 0 is `out`, fp32. */
 Node *logsumexp_part(Graph *g, Node *attn, const Node *out);
 
-/* ---- legal.c fuse.c (codegen lowers what they make) ---------------------- */
+/* ---- legalize.c fuse.c (codegen lowers what they make) ------------------- */
 
 /* Put the graph in terms that kernels exist for: layouts of products, split
  * sums, small scatters as masks. */
@@ -339,9 +339,9 @@ int feeds(const Graph *g, const Node *n, const Node *x);
 
 Group **fuse(Graph *g, const Target *T, Arena *a); /* vec, executable order */
 
-void sum_products(Graph *g); /* sums.c: add where the sum lies */
+void sum_products(Graph *g); /* accumulate.c: add where the sum lies */
 
-/* ---- onenest.c: what fuse asks ------------------------------------------- */
+/* ---- fusible.c: what fuse asks ------------------------------------------- */
 
 typedef struct Unit {  /* a kernel in the making */
     struct Unit *into; /* tied to another */
@@ -469,16 +469,16 @@ typedef struct Packed {
 
 enum { PACKWORK = 30000000 }; /* default limit of work */
 Packed pack(Arena *a, Rect *r, int n, int64_t work);
-/* exact.c: offsets under cap, by search; born and dies are sections, bytes
- * multiples of the alignment, none fixed. The order of r is the order of trial.
- * Takes from *work; zero when it found none (r's offsets are then
+/* pack_search.c: offsets under cap, by search; born and dies are sections,
+ * bytes multiples of the alignment, none fixed. The order of r is the order of
+ * trial. Takes from *work; zero when it found none (r's offsets are then
  * undefined). */
 int pack_under(Arena *a, Rect *r, int n, int64_t cap, int64_t *work);
 /* Null when no two rectangles overlap, all lie in [0, height) and are aligned;
  * otherwise what is wrong. Knows nothing of how they were placed. */
 const char *pack_wrong(Arena *a, const Rect *r, int n, int64_t height);
 
-/* ---- frames.c: what a stage's calls have, what they keep ----------------- */
+/* ---- activation_slots.c: what a stage's calls have, what they keep ------- */
 
 /* When each call of each micro-batch runs. */
 typedef struct Rows {
@@ -504,7 +504,7 @@ typedef struct Tabled {
 Tabled rows_place(const Rows *t, Layout *l);
 void rows_move(Layout *l, int64_t priv, int64_t pool); /* to these offsets */
 
-/* ---- emit.c phases.c ----------------------------------------------------- */
+/* ---- emit.c program_layout.c --------------------------------------------- */
 
 typedef struct Emit Emit;
 typedef struct Shapes Shapes; /* of values, each once */
@@ -522,18 +522,18 @@ typedef struct Draft { /* one program being made */
     Layout *l;
     int *work; /* step -> buffer of its work space, or -1 */
     Table *value;
-    int nvalue;     /* flow.c: numbers of values */
+    int nvalue;     /* instr_values.c: numbers of values */
     int *shape;     /* vec: of value i + 1 */
     Shapes *shapes; /* the plan's */
 } Draft;
 
 void make_phases(Draft *m, Group **k); /* fills step, phase, turn, repeat */
-void make_joins(Draft *m); /* join.c: packs that need no copy are steps
+void make_joins(Draft *m); /* grad_buckets.c: packs that need no copy are steps
                                      `join` */
 int64_t join_at(const Node *pack, int i); /* byte where member i lies */
 
-/* flow.c: what step s of group k reads and makes, and what must be there at the
- * end. Buffers have numbers. */
+/* instr_values.c: what step s of group k reads and makes, and what must be
+ * there at the end. Buffers have numbers. */
 void flow_step(Draft *m, const Group *k, Step *s);
 const Node *made_in(const Group *k, const Node *n); /* what k leaves in n's
                                      buffer; null: nothing */

@@ -12,13 +12,13 @@
  *                                         ..
  *                                         %l   = concat %l0 %l1
  *                                         %dx  = concat %dx0 %dx1
- *                                         %dw  = add %dw0 %dw1   (sums.c)
+ *                                         %dw  = add %dw0 %dw1   (accumulate.c)
  *
  * %x0 is a slice of %x along an axis of tokens, the slowest that divides. Where
  * ranks hold parts of that axis it is split first, into as many parts as they
  * cut it and the rest, and each part is sliced. Of a pipeline's stage the
  * gradient moves into the call that runs forward, where the head then ends.
- * What is a head, where it is cut and into how many: heads.c. */
+ * What is a head, where it is cut and into how many: logits_sites.c. */
 #include <string.h>
 
 #include "passes.h"

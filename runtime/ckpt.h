@@ -108,7 +108,7 @@ const char *ckpt_verify_together(Arena *a, struct Comm *c, const char *dir,
                                  State *s);
 const char *ckpt_state(Arena *a, const char *dir, State *s);
 
-/* keep.c: the folders of a run's checkpoints */
+/* ckpt_retention.c: the folders of a run's checkpoints */
 char *ckpt_folder(Arena *a, const char *dir, int64_t step);
 int ckpt_exists(const char *dir);
 /* The newest checkpoint that verifies, with a note for each that does not. c:
@@ -136,8 +136,9 @@ void ckpt_knows(Keep *k, int64_t step, int whole);
 void ckpt_room(const char *dir, int64_t bytes, int64_t keep, int64_t saves);
 void ckpt_prune(Arena *a, Pool *pool, Keep *k, const char *dir, int64_t newest);
 
-/* pieces.c: what this process holds of a file: a tensor's part, in bytes of the
- * file [at, at + bytes), elements of `size` bytes; t null: bytes as they are.*/
+/* ckpt_write.c: what this process holds of a file: a tensor's part, in bytes of
+ * the file [at, at + bytes), elements of `size` bytes; t null: bytes as they
+ * are. */
 typedef struct Box {
     const Tensor *t;
     int64_t rank, at, bytes, size;
@@ -177,7 +178,7 @@ void snapshot_start(Snapshot *s);
 int snapshot_wait(Snapshot *s, Pool *pool);
 const void *snapshot_of(const Snapshot *s, int64_t rank, const void *p);
 
-/* save.c: checkpoints while training goes on. All processes call these. */
+/* ckpt_save.c: checkpoints while training goes on. All processes call these. */
 typedef struct Saver Saver;
 typedef enum SaveHow { SAVEbeside, SAVEwaits } SaveHow;
 typedef struct Saved { /* how a save went */
@@ -226,7 +227,7 @@ HfRow *hf_rows(const Plan *p, StFile **file, int n, const char *what,
                int state);
 int64_t hf_dim(const HfDim *d); /* its size */
 
-/* ---- strided.c: from one order of elements to another -------------------- */
+/* ---- strided_copy.c: from one order of elements to another --------------- */
 
 typedef struct Stride {
     int64_t n, to, from;
@@ -247,7 +248,7 @@ void strided_boxes(const Strided *p, int64_t lo, int64_t hi, BoxFn *f,
 void strided_copy(const Strided *p, int size, const uint8_t *from, uint8_t *to,
                   int64_t lo, int64_t hi);
 
-/* ---- carry.c: tensors of files made of boxes of others ------------------- */
+/* ---- tensor_copy.c: tensors of files made of boxes of others ------------- */
 
 /* A box of a tensor, where it goes. Its file is mapped, never private memory:
  * what was read is let go. f: for tensors that are copied as they are. */

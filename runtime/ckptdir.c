@@ -1,5 +1,5 @@
 /* ckptdir.c: one folder of a checkpoint: its files, how it is made and checked.
- * ckpt.c says what a folder holds, keep.c which folders there are. */
+ * ckpt.c says what a folder holds, ckpt_retention.c which folders there are. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <errno.h>

@@ -1,6 +1,6 @@
 /* cuda.c: a plan on one GPU, bound once: kernels, products, groups of ranks,
  * links between stages, the arguments of every step. device.c opens the GPU and
- * counts its memory, replay.c runs programs. */
+ * counts its memory, cuda_graph.c runs programs. */
 #include <stdlib.h>
 #include <string.h>
 

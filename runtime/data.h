@@ -204,7 +204,7 @@ typedef struct Bpe { /* bpe.c */
     int fuse; /* -1: what has no token is left out */
 } Bpe;
 
-typedef struct Cut { /* a pre-tokenizer: cut.c */
+typedef struct Cut { /* a pre-tokenizer: pretokenizer.c */
     enum { CUTmatch, CUTspace } kind;
     void *code; /* pcre2_code; null: do not split */
     enum { CUTisolated, CUTremoved, CUTprevious, CUTnext, CUTjoined } how;
@@ -213,13 +213,13 @@ typedef struct Cut { /* a pre-tokenizer: cut.c */
     const char *space; /* CUTspace: in place of " " */
 } Cut;
 
-typedef struct Norm { /* a normalizer: normal.c */
+typedef struct Norm { /* a normalizer: normalizer.c */
     enum { NORMform, NORMprefix, NORMreplace } kind;
     int form; /* utf8proc's options */
     const char *from, *to;
 } Norm;
 
-typedef struct Added { /* a token found before all else: added.c */
+typedef struct Added { /* a token found before all else: added_tokens.c */
     const char *text;
     int len; /* as looked for, normalized if it says so */
     const char *content;
@@ -319,7 +319,7 @@ const char *tokenized(Arena *mem, const TextArgs *a, const char *path,
 int data_command(int n, char **word, const Opts *o, const char *out);
 int blend_command(int n, char **word, const Opts *o, const char *out);
 
-/* bpe.c cut.c normal.c added.c encode.c, for each other */
+/* bpe.c pretokenizer.c normalizer.c added_tokens.c encode.c, for each other */
 void *enlarge(void *p, size_t bytes); /* realloc, or err() */
 void bytes_add(Bytes *b, const char *s, size_t n);
 void bpe_index(Bpe *b, int nmerge); /* texts are known: hash them */
@@ -327,8 +327,8 @@ void bpe_merge(Bpe *b, int32_t left, int32_t right, int32_t rank, int32_t id);
 int32_t bpe_find(const Bpe *b, const char *s, size_t n); /* -1: none */
 void bpe_word(Encoder *e, const char *s, size_t n);
 void encode_id(Encoder *e, int32_t id);
-/* newer.c: to a [] of a pattern, what Unicode 15 and 16 added to a category,
- * "L" or "Lu". */
+/* unicode16.c: to a [] of a pattern, what Unicode 15 and 16 added to a
+ * category, "L" or "Lu". */
 void put_newer(Text *t, const char *category, size_t n);
 void *cut_compile(const char *pattern, const Loc *l);
 void cut_text(Encoder *e, size_t k, const char *s, size_t n);

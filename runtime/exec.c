@@ -1,7 +1,7 @@
 /* exec.c: a plan in memory. exec_open allocates each rank's arena once and
  * binds every step of every program: function, buffer addresses, integers for
- * this rank. After that nothing is allocated; turns.c runs the steps. Here too
- * is what others read and write from outside: results and tensors. */
+ * this rank. After that nothing is allocated; interpreter.c runs the steps.
+ * Here too is what others read and write from outside: results and tensors. */
 #define _GNU_SOURCE
 #include <math.h>
 #include <stdlib.h>

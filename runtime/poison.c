@@ -41,7 +41,7 @@ void poison_step(const Rank *r, const Bound *b)
         const Buf *t = s->buf[i] < 0 ? NULL : &r->role->buf[s->buf[i]];
         if (!t || is_read(r, b, i))
             continue;
-        /* a value is as large as its buffer (ir/flowtype.c) */
+        /* a value is as large as its buffer (ir/value_types.c) */
         int real = t->cls == Bscratch || dtypes[t->dt].kind == 'f';
         if (t->cls == Bscratch || s->flow[i].make)
             memset(b->buf[i], real ? NOTNUMBER : HUGE_INDEX, (size_t)t->bytes);

@@ -50,7 +50,7 @@ void doctor(FILE *f);
 extern const char built_from[];         /* of the program, not of the folder */
 void process_start(const char *commit); /* that */
 
-/* ---- start.c: what the time before the first step goes to ---------------- */
+/* ---- startup.c: what the time before the first step goes to -------------- */
 
 int64_t host_free(void); /* hostmem.c: bytes that this process may take */
 double monotonic(void);  /* seconds, of a clock that only grows */
@@ -107,7 +107,7 @@ char *cache_folder(Arena *a); /* private, made when missing */
 /* Whole or not at all: other ranks may be writing the same file. */
 void cache_keep(const char *path, const void *p, size_t n);
 
-/* ---- GPUs: nvrtc.c lt.c nccl.c link.c ------------------------------------ */
+/* ---- GPUs: nvrtc.c cublaslt.c nccl.c p2p_nccl.c -------------------------- */
 
 struct Comm;
 typedef struct Cubin {
@@ -269,7 +269,7 @@ typedef struct Coll {
 } Coll;
 void comm_run(Comm *c, Pool *p, Coll *k);
 
-/* mpi.c, called by comm.c and channel.c */
+/* mpi.c, called by comm.c and p2p_host.c */
 void mpi_start(Comm *c);
 void mpi_stop(void);
 int mpi_running(void);
@@ -308,7 +308,7 @@ _Noreturn void mpi_abort(int status);
 /* ranks.c: who runs where; of more than `most` ranks only some. */
 void ranks_table(Text *t, const Plan *p, const Comm *c, int64_t most);
 
-/* ---- exec.c turns.c channel.c look.c: a plan in memory and its run ------- */
+/* ---- exec.c interpreter.c p2p_host.c nan_check.c: a plan in memory ------- */
 
 /* Where the inputs of a step come from. fill() writes rank's part of t, in t's
  * layout, for the turn-th micro-batch that the rank runs in this step. */
@@ -479,10 +479,10 @@ int is_collective(StepKind k);
 void *pages(int64_t bytes, const char *what); /* zeroed */
 void drop_pages(void *p, int64_t bytes);
 
-/* turns.c: the step at which a rank stands */
+/* interpreter.c: the step at which a rank stands */
 Bound *rank_step(const Rank *r);
 
-/* channel.c: what a stage hands to another. The local message is a pointer to
+/* p2p_host.c: what a stage hands to another. The local message is a pointer to
  * the sender's buffer: recv copies, wait wants it copied. */
 void channel_bind(Exec *x, Rank *r, Bound *b, int64_t turns);
 void channels_open(Exec *x); /* after all steps were bound */
@@ -491,13 +491,13 @@ int channel_ready(const Bound *b);
 void channel_run(Bound *b);
 void channels_finish(Exec *x);
 
-/* look.c: the first bad number */
+/* nan_check.c: the first bad number */
 void look_open(Exec *x);
 void look_close(Exec *x);
 void look_before(Exec *x, Stage *const *s, int n);
 void look_after(Exec *x, Stage *const *s, int n);
 
-/* ---- cuda.c replay.c: a plan on a GPU ------------------------------------ */
+/* ---- cuda.c cuda_graph.c: a plan on a GPU -------------------------------- */
 
 typedef struct GpuCall { /* a step, bound */
     const Step *s;
@@ -549,7 +549,7 @@ typedef struct GpuProgram {
     size_t nodes;     /* of it */
     GpuInput *input;  /* vec */
     int micro;        /* scalar of that name; -1: none */
-    Segment *segment; /* vec: see replay.c */
+    Segment *segment; /* vec: see cuda_graph.c */
 } GpuProgram;
 
 /* Before a call (after 0) and after it (1); step: of the course's row. */
@@ -634,12 +634,13 @@ void gpu_abort(void);
 /* Null, or how another rank or the network has failed. */
 const char *abort_asked(void);
 
-/* fault.c: a call has failed. Returns if the GPU has not; else err() names the
- * run that is launched, or the one that was launched before and not read. */
+/* gpu_fault.c: a call has failed. Returns if the GPU has not; else err() names
+ * the run that is launched, or the one that was launched before and not
+ * read. */
 void gpu_fault(int error);
 void fault_launching(Gpu *x, const GpuProgram *g, int64_t step); /* or null */
 
-/* trail.c: at which collective the GPU is */
+/* flight_recorder.c: at which collective the GPU is */
 void trail_open(Gpu *x);
 void trail_put(Gpu *x, const Step *s, int ended);
 /* Null: unknown. *ended: it is behind that one. */
@@ -681,8 +682,8 @@ void gpu_order(Gpu *x, const GpuCall *c); /* before it; null: a copy in */
 /* From now on f is called while a run is waited for; null: nothing is. */
 void gpu_idle(Gpu *x, void (*f)(void *self), void *self);
 
-/* peak.c: per second: FLOPs of products in this precision, bytes of memory; 0:
- * unknown. */
+/* roofline.c: per second: FLOPs of products in this precision, bytes of memory;
+ * 0: unknown. */
 typedef struct Peak {
     double flops, bytes;
 } Peak;
@@ -693,7 +694,7 @@ Peak host_peak(Blas *b, Pool *p, const char *precision);
 void nvtx_begin(const char *name);
 void nvtx_end(void);
 
-/* ---- blocks.c: what two ranks of a collective exchange ------------------- */
+/* ---- collective_layout.c: what two ranks of a collective exchange -------- */
 
 /* How a group's ranks hold their axis in halves (steps.def); zig 0: as one. */
 typedef struct Zigzag {
@@ -734,7 +735,7 @@ int is_dense(const Blocks *s, const int64_t *stride, const BlockPlace *x,
 void copy_block(const Blocks *s, int size, const uint8_t *src, int64_t to,
                 uint8_t *dst, int64_t from, DenseSide dense);
 
-/* ---- watch.c: a rank that waits for ever --------------------------------- */
+/* ---- watchdog.c: a rank that waits for ever ------------------------------ */
 
 /* Who a rank is, as all ranks know it. */
 typedef struct Peer {
@@ -789,7 +790,7 @@ enum { NGRAM = 3 }; /* loss[i]: of contexts of i bytes */
 int ngrams(Arena *a, const Data *train, const Data *valid, int64_t samples,
            double loss[NGRAM]);
 
-/* ---- rate.c: learning rate, batch ---------------------------------------- */
+/* ---- lr_schedule.c: learning rate, batch --------------------------------- */
 
 double rate(const Opts *o, int64_t step); /* of a step counted from 0 */
 Block step_block(const Opts *o, int64_t step);

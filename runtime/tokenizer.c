@@ -2,7 +2,7 @@
  * what a text goes through on its way to tokens, and their texts.
  *
  *   added tokens -> normalizer -> added tokens -> pre-tokenizer -> model
- *   (added.c)       (normal.c)    (added.c)       (cut.c)          (bpe.c)
+ *   (added_tokens.c)  (normalizer.c)        (pretokenizer.c)   (bpe.c)
  *
  * The model is byte pair encoding, over bytes (GPT-2, Llama 3, Qwen, DeepSeek)
  * or over characters with bytes for those it lacks (Llama 2, Mixtral). Anything

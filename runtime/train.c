@@ -79,7 +79,7 @@ static void on_signal(int sig)
     signal(sig, SIG_DFL); /* a second one ends it at once */
 }
 
-/* A GPU failed in this step and perhaps in the next (fault.c); -1: no. */
+/* A GPU failed in this step and perhaps in the next (gpu_fault.c); -1: no. */
 static int64_t failed_step(void)
 {
     const char *s = getenv("PLEAT_AGAIN");

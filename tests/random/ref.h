@@ -65,7 +65,7 @@ double ref_uniform(uint64_t *seed); /* [0, 1) */
  * before. */
 double ref_differences(Ref *r, uint64_t seed, double rounding);
 
-/* ---- refwalk.c: all index tuples of some values ------------------------- */
+/* ---- refwalk.c: all index tuples of some values -------------------------- */
 
 enum { MAXWALK = 4 };
 typedef struct Walk {
@@ -83,12 +83,12 @@ int walk_next(Walk *w);                        /* 0: that was the last */
 int walk_axis(const Walk *w, const Axis *a);   /* -1: none */
 int val_axis(const Val *v, const Axis *a);     /* -1: none */
 
-/* ---- refvalue.c --------------------------------------------------------- */
+/* ---- refvalue.c ---------------------------------------------------------- */
 
 void ref_value(Ref *r, Val *x);
 double ref_dropped(const Ref *r, const Val *x, const Walk *w); /* 0 or scale */
 
-/* ---- refgrad.c ---------------------------------------------------------- */
+/* ---- refgrad.c ----------------------------------------------------------- */
 
 void ref_back(Ref *r, const Val *x); /* adds to its operands' d */
 

@@ -438,7 +438,7 @@ void attn_build(Run *r, const Form *c, Dtype dt)
             r->grad[i] = part(m->g, r->back, i, dt, m->op[i]);
 }
 
-/* ---- kernels ----------------------------------------------------- */
+/* ---- kernels ------------------------------------------------------------- */
 
 static void *unit;
 

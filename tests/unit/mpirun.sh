@@ -102,7 +102,7 @@ timeout 60 mpirun -q -n 2 "$PLEAT" run models/tiny.lua $ramp train.ramp=4,3,8 \
 result "one that misses is one line" $?
 }
 
-# Files longer than a piece (runtime/pieces.c), of which each process has a part.
+# Files longer than a piece (runtime/ckpt_write.c), of which each process has a part.
 for n in 1 4; do
     run="$PLEAT run models/tiny.lua axes.batch=1 axes.seq=16 train.batch=4 train.steps=1
         data.train=LICENSE fold.tp=2 world=4 name=$dir/pieces.$n"

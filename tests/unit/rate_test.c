@@ -1,5 +1,5 @@
 /* rate_test: learning rates of every schedule at its corners and between
- * them, worked out by hand from the formulas in rate.c. */
+ * them, worked out by hand from the formulas in lr_schedule.c. */
 #define _GNU_SOURCE
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,0 +1,302 @@
+/* columns.c: lines in columns, and repeated scopes once.
+ *
+ * A scope with a number (layers.0, layers.1 ..) is a unit. Units that follow
+ * each other, numbers going up or down by one, with the same lines but for the
+ * number and for what they read of other units, fold into one:
+ *
+ *     # layers.0 .. layers.31: x32
+ *     %layers.{i}.w.2 = dot %layers.{i-1}.add %layers.{i}.w
+ *
+ * What is shown is the second of them, for the first often reads something
+ * else. */
+#include <ctype.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ir.h"
+
+enum { NAMECOL = 40, WHATCOL = 76, TYPECOL = 48 };
+
+/* ---- columns ------------------------------------------------------------- */
+
+/* Width of a column: its widest text that does not exceed the limit. */
+static size_t width(const char *s, size_t now, size_t limit)
+{
+    size_t n = s ? strlen(s) : 0;
+    return n > now && n <= limit ? n : now;
+}
+
+static void put_cell(Text *t, const char *s, size_t w, int last)
+{
+    size_t n = s ? strlen(s) : 0;
+
+    if (n)
+        putn(t, s, n);
+    for (; !last && n < w; n++)
+        putn(t, " ", 1);
+}
+
+typedef struct Columns {
+    size_t name, what, type, shard;
+} Columns;
+
+static Columns columns(const Line *v, size_t n)
+{
+    Columns c = { 0 };
+
+    for (size_t i = 0; i < n; i++) {
+        c.name = width(v[i].name, c.name, NAMECOL);
+        c.what = width(v[i].what, c.what, WHATCOL);
+        c.type = width(v[i].type, c.type, TYPECOL);
+        c.shard = width(v[i].shard, c.shard, TYPECOL);
+    }
+    return c;
+}
+
+static void put_line(Text *t, const Line *l, Columns c, const char *indent,
+                     const char *eq)
+{
+    int last = l->loc ? 4 : l->shard ? 3 : l->type ? 2 : 1;
+
+    put(t, "%s", indent);
+    put_cell(t, l->name, c.name, 0);
+    put(t, "%s", eq);
+    put_cell(t, l->what, c.what, last == 1);
+    if (last > 1)
+        put(t, "  ");
+    put_cell(t, l->type, c.type, last <= 2);
+    if (l->shard || (l->loc && c.shard))
+        put(t, "  ");
+    put_cell(t, l->shard, c.shard, last <= 3);
+    if (l->loc)
+        put(t, "  %s", l->loc);
+    put(t, "\n");
+}
+
+/* ---- repeated scopes ----------------------------------------------------- */
+
+/* A scope's first number: "layers.3.attn" has stem "layers" and number 3. */
+typedef struct Unit {
+    const char *stem;
+    size_t n;
+    long at;
+} Unit;
+
+static Unit unit_of(const char *path)
+{
+    for (const char *p = path; *p; p++) {
+        if (*p != '.' || !isdigit((unsigned char)p[1]))
+            continue;
+        char *end;
+        long at = strtol(p + 1, &end, 10);
+        if (*end == '.' || !*end)
+            return (Unit){ path, (size_t)(p - path), at };
+    }
+    return (Unit){ path, 0, -1 };
+}
+
+/* The word of a stem that stands right before the number. */
+static const char *last_word(Unit u, size_t *n)
+{
+    const char *p = u.stem + u.n;
+
+    while (p > u.stem && p[-1] != '.')
+        p--;
+    *n = (size_t)(u.stem + u.n - p);
+    return p;
+}
+
+/* "layers.3", "post.layers.3", "optim.m.layers.3" are of one unit; of another
+ * is its backward, "d.layers.3". */
+static int same_stem(Unit a, Unit b)
+{
+    size_t n, m;
+    const char *v = last_word(a, &n), *w = last_word(b, &m);
+    int back = a.n > 2 && !memcmp(a.stem, "d.", 2);
+
+    return n == m && !memcmp(v, w, n) &&
+           back == (b.n > 2 && !memcmp(b.stem, "d.", 2));
+}
+
+/* Does "layers.<number>" begin at s? Its length, and the number. */
+static size_t number_at(const char *s, Unit u, long *at)
+{
+    size_t n;
+    const char *w = last_word(u, &n);
+    char *end;
+
+    if (strncmp(s, w, n) || s[n] != '.' || !isdigit((unsigned char)s[n + 1]))
+        return 0;
+    *at = strtol(s + n + 1, &end, 10);
+    return *end == '.' ? (size_t)(end - s) : 0;
+}
+
+static int wordchar(char c)
+{
+    return isalnum((unsigned char)c) || c == '_' || c == '.' || c == '-';
+}
+
+/* s with the unit's number as {i}, its neighbours' as {i-1} and {i+1}. With
+ * `blur`, for comparing: names of other places and random keys are left out. */
+static void put_general(Text *t, const char *s, Unit u, int blur)
+{
+    while (s && *s) {
+        size_t n = strcspn(s, "% =");
+        size_t w = n;
+        long at;
+        putn(t, s, n);
+        s += n;
+        if (!*s)
+            break;
+        n = 1;
+        for (w = 1; wordchar(s[w]); w++)
+            ;
+        int mine = 0, key = blur && t->len > 3 && *s == '=' &&
+                            !memcmp(t->s + t->len - 3, "key", 3);
+        putn(t, s, 1);
+        for (size_t i = 1; i < w && !mine && !key; i++) {
+            if (s[i - 1] == '.' || i == 1)
+                n = number_at(s + i, u, &at);
+            else
+                n = 0;
+            if (!n || labs(at - u.at) > (blur ? 0 : 1))
+                continue;
+            size_t len;
+            const char *word = last_word(u, &len);
+            putn(t, s + 1, i - 1);
+            put(t, "%.*s.%s", (int)len, word,
+                at == u.at  ? "{i}"
+                : at < u.at ? "{i-1}"
+                            : "{i+1}");
+            putn(t, s + i + n, w - i - n);
+            mine = 1;
+        }
+        if (!mine && !key && !(blur && *s == '%'))
+            putn(t, s + 1, w - 1);
+        s += w;
+    }
+}
+
+static const char *general(Arena *a, const char *s, Unit u, int blur)
+{
+    Text t = { .arena = a };
+
+    if (!s)
+        return NULL;
+    put(&t, "%s", "");
+    put_general(&t, s, u, blur);
+    return t.s;
+}
+
+static int same_text(const char *a, const char *b)
+{
+    return a == b || (a && b && !strcmp(a, b));
+}
+
+/* Length of the run of lines from i on that belong to one unit. */
+static size_t run_at(const Line *v, size_t n, size_t i, Unit *u)
+{
+    size_t k = i;
+
+    *u = unit_of(v[i].path);
+    for (; k < n && v[k].reg == v[i].reg; k++) {
+        Unit x = unit_of(v[k].path);
+        if (x.at != u->at || !same_stem(x, *u))
+            break;
+    }
+    return k - i;
+}
+
+static int same_run(Arena *a, const Line *v, const Line *w, size_t n, Unit u,
+                    Unit x)
+{
+    for (size_t i = 0; i < n; i++) {
+        if (!same_text(v[i].type, w[i].type) ||
+            !same_text(v[i].shard, w[i].shard) ||
+            !same_text(v[i].loc, w[i].loc) ||
+            strcmp(general(a, v[i].name, u, 1), general(a, w[i].name, x, 1)) ||
+            strcmp(general(a, v[i].what, u, 1), general(a, w[i].what, x, 1)))
+            return 0;
+    }
+    return 1;
+}
+
+/* How many runs like the one at i follow each other, it included. */
+static size_t repeats(Arena *a, const Line *v, size_t n, size_t i, size_t len,
+                      Unit u, long *last)
+{
+    size_t count = 1;
+    long step = 0;
+
+    *last = u.at;
+    for (size_t k = i + len; u.at >= 0 && k < n; k += len, count++) {
+        Unit x;
+        if (run_at(v, n, k, &x) != len || !same_stem(u, x))
+            break;
+        if (!step)
+            step = x.at - *last;
+        if (x.at - *last != step || labs(step) != 1 || v[k].reg != v[i].reg ||
+            !same_run(a, v + i, v + k, len, u, x))
+            break;
+        *last = x.at;
+    }
+    return count;
+}
+
+void stand_ins(Arena *a, const Line *v, size_t n, StandIn *s)
+{
+    for (size_t i = 0; i < n;) {
+        Unit u;
+        long last;
+        size_t w, len = run_at(v, n, i, &u);
+        size_t times = repeats(a, v, n, i, len, u, &last);
+        const char *word = last_word(u, &w), *text = NULL;
+        if (times > 1)
+            text = strf(a, "%.*s.%ld .. %.*s.%ld: x%zu", (int)w, word, u.at,
+                        (int)w, word, last, times);
+        for (size_t k = 0; k < times * len; k++)
+            s[i + k] = (StandIn){ times > 1 ? i + len + k % len : i + k,
+                                  times > 1 ? k / len : 0, text };
+        i += times * len;
+    }
+}
+
+/* The lines with every repeat folded into one copy behind a comment. */
+static Line *folded(Arena *a, const Line *v, size_t n)
+{
+    Line *out = NULL;
+    StandIn *s = alloc(a, (n + 1) * sizeof *s);
+
+    stand_ins(a, v, n, s);
+    for (size_t i = 0; i < n; i++) {
+        Unit u = unit_of(v[i].path);
+        Line l = v[i];
+        if (s[i].line != i)
+            continue;
+        if (s[i].repeat && s[i - 1].line != i - 1) {
+            Line c = { .note = strf(a, "# %s", s[i].repeat) };
+            vec_push(a, out, c);
+        }
+        l.name = s[i].repeat ? general(a, l.name, u, 0) : l.name;
+        l.what = s[i].repeat ? general(a, l.what, u, 0) : l.what;
+        vec_push(a, out, l);
+    }
+    return out;
+}
+
+void put_lines(Text *t, const Line *v, size_t n, const char *indent,
+               const char *eq, int fold)
+{
+    Arena *a = arena_new();
+    Line *f = fold ? folded(a, v, n) : NULL;
+    const Line *show = fold ? f : v;
+    size_t count = fold ? vec_len(f) : n;
+    Columns c = columns(show, count);
+
+    for (size_t i = 0; i < count; i++)
+        if (show[i].note)
+            put(t, "%s%s\n", indent, show[i].note);
+        else
+            put_line(t, &show[i], c, indent, eq);
+    arena_free(a);
+}

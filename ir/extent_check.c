@@ -1,0 +1,195 @@
+/* extent_check.c: steps fill their buffers and nothing is left over.
+ * stepcheck.c says that no step goes beyond its buffers; a plan of the compiler
+ * has, besides, operands that are exactly as large as their buffers, an arena
+ * and frames that are exactly as high as what lies in them, groups of more than
+ * one rank, and as many turns as a step has micro-batches.
+ *
+ * Not proved: which way a square matrix is turned. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "plan.h"
+
+typedef struct Sizes {
+    const PlanCheck *c;
+    const Step *s;
+} Sizes;
+
+static int64_t bytes_of(const Sizes *x, int i)
+{
+    return x->s->buf[i] < 0 ? -1 : x->c->r->buf[x->s->buf[i]].bytes;
+}
+
+static int64_t iv(const Sizes *x, int i)
+{
+    return x->s->iv[i].c;
+}
+
+static const char *fills(const Sizes *x, int i, int64_t elems, int64_t width)
+{
+    return sat_mul(elems, width) != bytes_of(x, i) && law(Lfills)
+               ? strf(x->c->arena, "leaves a part of its buffer %d alone", i)
+               : NULL;
+}
+
+/* ---- steps --------------------------------------------------------------- */
+
+/* Products and copies, and collectives along an axis, are as large as their
+ * operands' shapes (operands.c), and those as their buffers. */
+static const char *step_sizes(const Sizes *x)
+{
+    const Step *s = x->s;
+    int whole = s->kind == Sallreduce || s->kind == Srotate;
+    int width = whole || s->kind >= Ssend ? dtypes[iv(x, 0)].bytes : 0;
+    if (s->kind == Sallreduce && iv(x, 1) != 1 && law(Lone_block))
+        return "has more than one block";
+    return width ? fills(x, 0, iv(x, s->kind == Sallreduce ? 2 : 1), width)
+                 : NULL;
+}
+
+/* ---- memory -------------------------------------------------------------- */
+
+static int64_t top_of(const PlanCheck *c, int prog)
+{
+    const Program *g = prog < 0 ? NULL : &c->r->prog[prog];
+    int64_t top = 0;
+    for (int i = 0; i < c->r->nbuf; i++) {
+        const Buf *b = &c->r->buf[i];
+        if (b->prog == prog && !b->frame && b->offset + b->bytes > top)
+            top = b->offset + b->bytes;
+    }
+    for (int i = 0; g && i < g->nframe; i++)
+        for (int k = 0; k < g->frame[i].nslot; k++)
+            if (g->frame[i].slot[k] + g->frame[i].bytes > top)
+                top = g->frame[i].slot[k] + g->frame[i].bytes;
+    return (top + BUFALIGN - 1) / BUFALIGN * BUFALIGN;
+}
+
+static int64_t lasting_bytes(const Role *r)
+{
+    int64_t n = 0;
+    for (int i = 0; i < r->nbuf; i++)
+        if (r->buf[i].prog < 0)
+            n = sat_add(n,
+                        (r->buf[i].bytes + BUFALIGN - 1) / BUFALIGN * BUFALIGN);
+    return n;
+}
+
+static const char *heights_wrong(const PlanCheck *c)
+{
+    const Role *r = c->r;
+    int64_t most = 0;
+    if ((top_of(c, -1) != r->persist || lasting_bytes(r) != r->persist) &&
+        law(Lheight_lasting))
+        return "does not say how high what lives always is";
+    for (int k = 0; k < r->nprog; k++) {
+        int64_t top = top_of(c, k), n = r->prog[k].transient;
+        if ((top > r->persist ? top - r->persist : 0) != n &&
+            law(Lheight_program))
+            return strf(c->arena, "program '%s' does not say how much it needs",
+                        programnames[r->prog[k].kind]);
+        most = n > most ? n : most;
+    }
+    return r->arena != r->persist + most && law(Lheight_arena)
+               ? "does not have the arena that its programs need"
+               : NULL;
+}
+
+/* ---- turns --------------------------------------------------------------- */
+
+/* Micro-batches that a rank runs in turn, from the tokens of a step; 0: there
+ * is no input to tell, -1: none. */
+static int64_t turns_of(const Plan *p)
+{
+    for (int r = 0; r < p->nrole; r++)
+        for (int i = 0; i < p->role[r].ntensor; i++) {
+            const Tensor *t = &p->role[r].tensor[i];
+            int64_t n = 1;
+            for (int d = 0; d < t->nd; d++)
+                n = sat_mul(n, t->dim[d].n);
+            if (!strcmp(t->kind, "input"))
+                return p->tokens > 0 && p->tokens % n == 0 ? p->tokens / n : -1;
+        }
+    return 0;
+}
+
+static const char *repeats_wrong(const PlanCheck *c, const Program *g)
+{
+    int data = program_trains(g->kind) || g->kind == PGeval;
+    int64_t n = data ? turns_of(c->p) : 1;
+    if (n < 0 && law(Lrepeats))
+        return "has another number of tokens than its inputs";
+    for (int f = 0; f < g->nphase && n > 0; f++) {
+        const Phase *x = &g->phase[f];
+        int each = !strcmp(x->name, "den") || !strcmp(x->name, "body");
+        if ((x->repeat ? x->repeat != (each ? n : 1)
+                       : phase_turns(g, f) != n) &&
+            law(Lrepeats))
+            return strf(c->arena, "program '%s' runs its phase '%s' %lld times",
+                        programnames[g->kind], x->name,
+                        (long long)phase_turns(g, f));
+    }
+    return 0;
+}
+
+/* ---- frames -------------------------------------------------------------- */
+
+/* What lies in a frame lies there side by side, and fills it. */
+static const char *frames_wrong(const PlanCheck *c, int prog)
+{
+    const Program *g = &c->r->prog[prog];
+    int64_t *top = alloc(c->arena, sizeof *top * (size_t)(g->nframe + 1));
+    Span *v = NULL;
+    int one, two;
+    for (int i = 0; i < c->r->nbuf; i++) {
+        const Buf *b = &c->r->buf[i];
+        if (b->prog != prog || !b->frame || !b->bytes)
+            continue;
+        Span x = { .id = i,
+                   .offset = b->offset,
+                   .bytes = b->bytes,
+                   .from = b->frame,
+                   .to = b->frame };
+        vec_push(c->arena, v, x);
+        if (b->offset + b->bytes > top[b->frame])
+            top[b->frame] = b->offset + b->bytes;
+    }
+    if (spans_meet(v, (int)vec_len(v), &one, &two) && law(Lframe_apart))
+        return strf(c->arena, "buffers '%s' and '%s' overlap in their frame",
+                    c->r->buf[one].name, c->r->buf[two].name);
+    for (int i = 0; i < g->nframe; i++)
+        if ((top[i + 1] + BUFALIGN - 1) / BUFALIGN * BUFALIGN !=
+                g->frame[i].bytes &&
+            law(Lframe_full))
+            return strf(c->arena,
+                        "frame '%s' is not as large as what lies "
+                        "in it",
+                        g->frame[i].name);
+    return 0;
+}
+
+const char *sizes_wrong(const PlanCheck *c)
+{
+    const char *why = heights_wrong(c);
+    for (int k = 0; k < c->r->nprog && !why; k++)
+        why = repeats_wrong(c, &c->r->prog[k]);
+    for (int k = 0; k < c->r->nprog && !why; k++)
+        why = frames_wrong(c, k);
+    if (why)
+        return strf(c->arena, "role %d %s", c->role, why);
+    for (int k = 0; k < c->r->nprog; k++)
+        for (int i = 0; i < c->r->prog[k].nstep; i++) {
+            Sizes x = { c, &c->r->prog[k].step[i] };
+            if ((why = step_sizes(&x)))
+                return strf(
+                    c->arena,
+                    "role %d: program '%s': step %d '%s'%s "
+                    "%s",
+                    c->role, programnames[c->r->prog[k].kind], i,
+                    x.s->label ? x.s->label : "",
+                    x.s->file ? strf(c->arena, " (%s:%d)", x.s->file, x.s->line)
+                              : "",
+                    why);
+        }
+    return 0;
+}

@@ -1,0 +1,200 @@
+/* reshard.c: the collectives that take a value from one type to another.
+ *
+ *     R      -> S(a)   localslice       P -> S(a)   reducescatter
+ *     P      -> R      allreduce        S(a) -> R   allgather
+ *     S(a)   -> S(b)   alltoall
+ *
+ * An axis cut over several atoms lies with later atoms major, and with those
+ * that cut it in pieces above all others (slowness), so a step may add to an
+ * axis only atoms below those that cut it, and remove only its lowest: then
+ * what a rank has stays inside, or grows around, what it had. Types whose atoms
+ * come in another order are reached through the whole axis. */
+#include "ir.h"
+
+static uint32_t cutting(const Mesh *m, const Shard *t, const Axis *a)
+{
+    uint32_t mask = 0;
+
+    for (int i = 0; i < m->natom; i++)
+        if (t[i].k == S && t[i].a == a)
+            mask |= 1u << i;
+    return mask;
+}
+
+/* All atoms of x below all of y along axis a. */
+static int below(const Mesh *m, const Axis *a, uint32_t x, uint32_t y)
+{
+    y = slowness(m, a, y);
+    return !x || !y || slowness(m, a, x) < (y & -y);
+}
+
+/* Atoms that are still to cut axis b: the topmost run of one present type. */
+static uint32_t next_into(const Mesh *m, const Shard *t, const Shard *want,
+                          const Axis *b)
+{
+    uint32_t mask = 0, z = zigzag_atoms(m, b);
+    const Shard *top = NULL;
+
+    for (int k = 2 * m->natom; k-- > 0;) {
+        int i = k % m->natom;
+        if ((z >> i & 1) != (k >= m->natom))
+            continue;
+        if (want[i].k != S || want[i].a != b || same_shard(&t[i], &want[i]))
+            continue;
+        if (top && !same_shard(&t[i], top))
+            break;
+        top = &t[i];
+        mask |= 1u << i;
+    }
+    return mask;
+}
+
+static int lowest(uint32_t mask)
+{
+    int i = 0;
+
+    while (!(mask >> i & 1))
+        i++;
+    return i;
+}
+
+static int make(Shard *t, Repair *r, Op op, Axis *a, Axis *b, uint32_t atoms,
+                Shard to)
+{
+    *r = (Repair){ op, a, b, atoms };
+    for (int i = 0; i < MAXATOM; i++)
+        if (atoms >> i & 1)
+            t[i] = to;
+    return 1;
+}
+
+/* Cut axis b further, from the wanted kind of present type. */
+static int cut_more(const Mesh *m, Shard *t, const Shard *want, Repair *r,
+                    ShardKind from)
+{
+    for (int i = 0; i < m->natom; i++) {
+        if (want[i].k != S || same_shard(&t[i], &want[i]))
+            continue;
+        Axis *b = want[i].a;
+        uint32_t in = next_into(m, t, want, b), now = cutting(m, t, b);
+        Shard old = t[lowest(in)];
+        if (old.k != from || !below(m, b, in, now) ||
+            (now & ~cutting(m, want, b)))
+            continue;
+        if (from == R)
+            return make(t, r, Olocalslice, b, NULL, in, want[i]);
+        if (from == P)
+            return make(t, r, Oreducescatter, b, NULL, in, want[i]);
+        if (zigzag_atoms(m, b) && zigzag_atoms(m, old.a))
+            continue;
+        if (below(m, old.a, in, cutting(m, t, old.a) & ~in))
+            return make(t, r, Oalltoall, old.a, b, in, want[i]);
+    }
+    return 0;
+}
+
+static int reduce_all(const Mesh *m, Shard *t, const Shard *want, Repair *r)
+{
+    uint32_t mask = 0;
+    const Shard *first = NULL;
+
+    for (int i = 0; i < m->natom; i++)
+        if (t[i].k == P && want[i].k == R && (!first || t[i].op == first->op)) {
+            first = &t[i];
+            mask |= 1u << i;
+        }
+    return mask && make(t, r, Oallreduce, NULL, NULL, mask, (Shard){ .k = R });
+}
+
+/* Make whole, slowest atoms first: little travels far. */
+static int gather_one(const Mesh *m, Shard *t, const Shard *want, Repair *r)
+{
+    for (int i = m->natom; i-- > 0;) {
+        if (t[i].k != S || want[i].k != R)
+            continue;
+        Axis *a = t[i].a;
+        uint32_t now = cutting(m, t, a), out = 0;
+        for (int k = 0; k < m->natom; k++)
+            if ((now >> k & 1) && want[k].k == R)
+                out |= 1u << k;
+        if (below(m, a, out, now & ~out))
+            return make(t, r, Oallgather, a, NULL, out, (Shard){ .k = R });
+    }
+    return 0;
+}
+
+/* No direct step is left: make the axis whole that stands in the way, the one
+ * to leave before the one to cut. */
+static int start_over(const Mesh *m, Shard *t, const Shard *want, Repair *r)
+{
+    for (int i = m->natom; i-- > 0;) {
+        if (same_shard(&t[i], &want[i]))
+            continue;
+        Axis *a = t[i].k == S ? t[i].a : want[i].a;
+        return make(t, r, Oallgather, a, NULL, cutting(m, t, a),
+                    (Shard){ .k = R });
+    }
+    return 0;
+}
+
+/* Scalars only: position 0 keeps the value, the others have 0. */
+static int own(const Mesh *m, Shard *t, const Shard *want, Repair *r)
+{
+    uint32_t mask = 0;
+
+    for (int i = 0; i < m->natom; i++)
+        if (t[i].k == R && want[i].k == P && want[i].op == Radd)
+            mask |= 1u << i;
+    return mask && make(t, r, Oadd, NULL, NULL, mask, (Shard){ P, NULL, Radd });
+}
+
+int repair(const Mesh *m, Shard *t, const Shard *want, Repair *r)
+{
+    int done = 1;
+
+    for (int i = 0; i < m->natom; i++)
+        done &= same_shard(&t[i], &want[i]);
+    if (done)
+        return 0;
+    if (cut_more(m, t, want, r, R) || cut_more(m, t, want, r, P) ||
+        reduce_all(m, t, want, r) || cut_more(m, t, want, r, S) ||
+        gather_one(m, t, want, r) || own(m, t, want, r) ||
+        start_over(m, t, want, r))
+        return 1;
+    die("no collective makes the type asked for");
+}
+
+/* ---- bytes --------------------------------------------------------------- */
+
+double bytes_as(const Graph *g, const Node *n, const Shard *t)
+{
+    double e = dtypes[n->dt].bytes;
+
+    for (int d = 0; d < n->nd; d++) {
+        if (g_isrow(n->dim[d].a)) {
+            e *= (double)map_layout(g, n->map).cap;
+            continue;
+        }
+        e *= (double)n->dim[d].n;
+        for (int i = 0; i < g->mesh->natom; i++)
+            if (t[i].k == S && t[i].a == n->dim[d].a &&
+                !(n->map && n->map->sh[i].k == S))
+                e /= (double)g->mesh->atom[i].size;
+    }
+    return e;
+}
+
+double bytes_sent(const Graph *g, const Node *n, const Shard *t,
+                  const Repair *r)
+{
+    double ranks = (double)mesh_extent(g->mesh, r->atoms);
+    double b = bytes_as(g, n, t);
+
+    switch (r->op) {
+    case Oallgather: return b * (ranks - 1);
+    case Oreducescatter:
+    case Oalltoall: return b * (ranks - 1) / ranks;
+    case Oallreduce: return 2 * b * (ranks - 1) / ranks;
+    default: return 0;
+    }
+}

@@ -1,0 +1,515 @@
+/* sharding_rules.c: how an op may be cut. Over one atom a node can run in
+ * several ways; its class and its axis names say which:
+ *
+ *     dot [t h] x [h f] -> [t f] over h
+ *         S(t) R    -> S(t)        t, f: batch, left or right
+ *         R    S(f) -> S(f)
+ *         S(h) S(h) -> P(add)      contracted: partial sums
+ *         R    R    -> R
+ *         P    R    -> P           linear in each operand
+ *
+ * Ragged rows hide axes: over an atom where the route map is cut (by expert, or
+ * by a token axis), every tensor of its rows is cut in the same way, and there
+ * is one way only. Where the map is whole, rows behave as any tensor. */
+#include <string.h>
+
+#include "ir.h"
+
+static Shard whole(void)
+{
+    return (Shard){ R, NULL, Radd };
+}
+
+static Shard along(Axis *a)
+{
+    return (Shard){ S, a, Radd };
+}
+
+static Shard partial(Reduce op)
+{
+    return (Shard){ P, NULL, op };
+}
+
+int same_shard(const Shard *x, const Shard *y)
+{
+    return x->k == y->k && (x->k != S || x->a == y->a) &&
+           (x->k != P || x->op == y->op);
+}
+
+typedef struct Ways {
+    const Node *n;
+    Way *w;
+    int count;
+} Ways;
+
+static int has(const Node *n, const Axis *a)
+{
+    return dim_of(n, a) >= 0;
+}
+
+/* A new way with all operands whole. */
+static Way *add(Ways *s, Shard out)
+{
+    if (s->count == MAXWAY)
+        die("%s: more than %d ways to cut it", optab[s->n->op].name, MAXWAY);
+    if (s->n->nin > MAXIN)
+        err(s->n->loc, "%s: %d operands, at most %d", optab[s->n->op].name,
+            s->n->nin, MAXIN);
+    Way *w = &s->w[s->count++];
+    *w = (Way){ .out = out };
+    return w;
+}
+
+/* Operands that have axis a are cut along it, the others are whole. */
+static Way *add_along(Ways *s, Axis *a, Shard out)
+{
+    Way *w = add(s, out);
+
+    for (int k = 0; k < s->n->nin; k++)
+        if (has(s->n->in[k], a))
+            w->in[k] = along(a);
+    return w;
+}
+
+/* Partial results pass: of the operands in mask, the others whole. */
+static void add_partial(Ways *s, Reduce op, unsigned mask)
+{
+    Way *w = add(s, partial(op));
+
+    for (int k = 0; k < s->n->nin; k++)
+        if (mask >> k & 1)
+            w->in[k] = partial(op);
+}
+
+static unsigned every(const Node *n)
+{
+    return (1u << n->nin) - 1;
+}
+
+/* ---- classes ------------------------------------------------------------- */
+
+static int widens(const Node *n)
+{
+    return n->op == Ocast && dtypes[n->dt].kind == 'f' &&
+           dtypes[n->in[0]->dt].kind == 'f' &&
+           dtypes[n->dt].bytes >= dtypes[n->in[0]->dt].bytes;
+}
+
+static void elementwise(Ways *s)
+{
+    const Node *n = s->n;
+
+    for (int i = 0; i < n->nd; i++)
+        if (!g_isrow(n->dim[i].a))
+            add_along(s, n->dim[i].a, along(n->dim[i].a));
+    add(s, whole());
+    if ((op_is(n->op, "linear") || widens(n)) && n->nin)
+        add_partial(s, Radd, every(n));
+    if (op_is(n->op, "bilinear"))
+        add_partial(s, Radd, 1);
+    if (n->op == Omul)
+        add_partial(s, Radd, 2);
+    if (n->op == Omaximum || n->op == Ostop_gradient)
+        add_partial(s, Rmax, every(n));
+    if (n->op == Ominimum || n->op == Ostop_gradient)
+        add_partial(s, Rmin, every(n));
+}
+
+static Reduce reduces(Op op)
+{
+    return op == Omax || op == Ooverflow ? Rmax : op == Omin ? Rmin : Radd;
+}
+
+static void reduction(Ways *s)
+{
+    const Node *n = s->n, *a = n->in[0];
+
+    for (int i = 0; i < a->nd; i++) {
+        Axis *x = a->dim[i].a;
+        if (!g_isrow(x))
+            add_along(s, x, has(n, x) ? along(x) : partial(reduces(n->op)));
+    }
+    add(s, whole());
+    add_partial(s, reduces(n->op), 1);
+}
+
+/* dot, gmm, gmmw: axes of the result, and those summed away. */
+static void product(Ways *s)
+{
+    const Node *n = s->n;
+
+    for (int k = 0; k < 2; k++)
+        for (int i = 0; i < n->in[k]->nd; i++) {
+            Axis *x = n->in[k]->dim[i].a;
+            if (g_isrow(x) || (k && has(n->in[0], x)) ||
+                (n->nin > 2 && x == n->in[2]->A[0]))
+                continue;
+            add_along(s, x, has(n, x) ? along(x) : partial(Radd));
+        }
+    add(s, whole());
+    add_partial(s, Radd, 1);
+    add_partial(s, Radd, 2);
+}
+
+/* Ops along one whole axis: any other may be cut. */
+static void beside(Ways *s, const Axis *a)
+{
+    const Node *n = s->n;
+
+    for (int i = 0; i < n->nd; i++) {
+        Axis *x = n->dim[i].a;
+        if (x != a && !g_isrow(x) && has(n->in[0], x))
+            add_along(s, x, along(x));
+    }
+    add(s, whole());
+    if (op_is(n->op, "linear"))
+        add_partial(s, Radd, every(n));
+}
+
+/* An axis in pieces stays so under another name, or as the slow one of those
+ * that it is split into. */
+static int keeps_pieces(const Graph *g, int atom, const Axis *x, const Axis *to)
+{
+    int from = zigzag_atoms(g->mesh, x) >> atom & 1;
+    int into = zigzag_atoms(g->mesh, to) >> atom & 1;
+
+    return to == x || from == into;
+}
+
+static void view(Ways *s, const Graph *g, int atom)
+{
+    const Node *n = s->n, *a = n->in[0];
+
+    for (int i = 0; i < a->nd; i++) {
+        Axis *x = a->dim[i].a, *to = x;
+        for (int k = 0; k < n->nA; k++)
+            if (n->A[k] == x)
+                to = n->op == Orename ? n->B[k] : k == 0 ? n->B[0] : NULL;
+        if (!to || g_isrow(x) || !keeps_pieces(g, atom, x, to))
+            continue;
+        add(s, along(to))->in[0] = along(x);
+    }
+    add(s, whole());
+    add_partial(s, Radd, 1);
+}
+
+/* a at axis = e. A rank that has some of the axis finds only what it has. */
+static void gathers(Ways *s)
+{
+    const Node *n = s->n, *a = n->in[0], *e = n->in[1];
+
+    for (int i = 0; i < n->nd; i++) {
+        Axis *x = n->dim[i].a;
+        Way *w = add_along(s, x, along(x));
+        if (x == n->A[0] && has(a, x))
+            w->in[0] = whole();
+    }
+    if (!has(e, n->A[0]))
+        add(s, partial(Radd))->in[0] = along(n->A[0]);
+    add(s, whole());
+    add_partial(s, Radd, 1);
+}
+
+/* zeros [axis ..], at axis = e += v. A rank keeps what falls into its part. */
+static void scatters(Ways *s)
+{
+    const Node *n = s->n, *v = n->in[0], *e = n->in[1];
+
+    for (int i = 0; i < n->nd; i++)
+        if (n->dim[i].a != n->A[0])
+            add_along(s, n->dim[i].a, along(n->dim[i].a));
+    if (!has(v, n->A[0]) && !has(e, n->A[0]))
+        add(s, along(n->A[0]));
+    for (int i = 0; i < e->nd; i++)
+        if (!has(n, e->dim[i].a))
+            add_along(s, e->dim[i].a, partial(Radd));
+    add(s, whole());
+    add_partial(s, Radd, 1);
+}
+
+/* Over ep's atoms by expert, whole over etp's, over others as the tokens are:
+ * a rank sees every token that may come to its experts. */
+static void routes(Ways *s, const Graph *g, int atom)
+{
+    const Node *n = s->n, *e = n->in[0];
+
+    if (g->mesh->mask[Mep] >> atom & 1) {
+        add(s, along(n->A[0]));
+        return;
+    }
+    for (int i = 0; i < e->nd; i++)
+        if (!(g->mesh->mask[Metp] >> atom & 1) &&
+            !(n->nB && e->dim[i].a == n->B[0]))
+            add_along(s, e->dim[i].a, along(e->dim[i].a));
+    add(s, whole());
+}
+
+/* Who is kept is decided among all tokens of a micro-batch. */
+static void keeps(Ways *s)
+{
+    for (int i = 0; i < s->n->nd; i++)
+        if (g_ismicro(s->n->dim[i].a))
+            add_along(s, s->n->dim[i].a, along(s->n->dim[i].a));
+    add(s, whole());
+}
+
+/* Token axes cannot be cut where the map is whole. */
+static void between(Ways *s)
+{
+    const Node *n = s->n, *x = n->in[0], *e = n->in[1]->in[0];
+
+    for (int i = 0; i < x->nd; i++)
+        if (!g_isrow(x->dim[i].a) && !has(e, x->dim[i].a))
+            add_along(s, x->dim[i].a, along(x->dim[i].a));
+    add(s, whole());
+    add_partial(s, Radd, 1);
+}
+
+static int all_sums(const Node *n, int atom)
+{
+    for (int k = 0; k < n->nin; k++)
+        if (n->in[k]->sh[atom].k != P || n->in[k]->sh[atom].op != Radd)
+            return 0;
+    return 1;
+}
+
+/* Over an atom of `own` each member is cut along an axis of its own, which the
+ * lists name. Over others all are sums, to be reduced together, or all whole.*/
+static void packs(Ways *s, int atom)
+{
+    const Node *n = s->n, *b = n->op == Opack ? n : n->in[0];
+    uint32_t own = b->nd > 1 ? b->dim[0].a->atoms : 0;
+    int cuts = __builtin_popcount(own);
+    int at = __builtin_popcount(own & ((1u << atom) - 1));
+
+    if (!(own >> atom & 1)) {
+        if (all_sums(n, atom))
+            add_partial(s, Radd, every(n));
+        else
+            add(s, whole());
+        return;
+    }
+    Axis *a = b->dim[0].a;
+    Way *w = add(s, along(n->op == Opack ? a : n->B[at]));
+    for (int k = 0; k < n->nin; k++)
+        w->in[k] = along(n->op == Opack ? n->B[k * cuts + at] : a);
+}
+
+/* ---- attention ----------------------------------------------------------- */
+
+static int sees(const Node *n, int k, const Axis *a)
+{
+    return dim_of(n->in[k], a) >= 0;
+}
+
+/* Queries and keys are cut alike, for the ranks to pass keys around. */
+static void attends_ring(Ways *s)
+{
+    const Node *n = s->n;
+
+    for (int k = 0; k < n->nin; k++)
+        if (sees(n, k, n->A[0]) && sees(n, k, n->B[0]))
+            return;
+    Way *w = add(s, along(n->B[0]));
+    for (int k = 0; k < n->nin; k++)
+        if (sees(n, k, n->A[0]) || sees(n, k, n->B[0]))
+            w->in[k] = along(sees(n, k, n->A[0]) ? n->A[0] : n->B[0]);
+}
+
+static int may_ring(const Graph *g, const Node *n, int atom)
+{
+    return g->level < PLACED && (g->mesh->mask[Mcp] >> atom & 1) && g->opts &&
+           opts_int(g->opts, "fold.ring") && n->nA == 1 && n->nB == 1;
+}
+
+/* Any axis of the scores but the key's. The gradient of an operand without the
+ * axis is partial. */
+static void attends(Ways *s, const Graph *g, int atom)
+{
+    if (s->n->j >> atom & 1 || may_ring(g, s->n, atom))
+        attends_ring(s);
+    if (s->n->j >> atom & 1)
+        return;
+    const Graph *body = s->n->body;
+    const Node *y = body->node[vec_len(body->node) - 1]->in[0];
+
+    for (int i = 0; i < y->nd; i++)
+        if (y->dim[i].a != s->n->A[0])
+            add_along(s, y->dim[i].a, along(y->dim[i].a));
+    add(s, whole());
+}
+
+static void parts(Ways *s, int atom)
+{
+    const Node *n = s->n;
+    Shard t = n->in[0]->sh[atom];
+    int ring = optab[n->in[0]->op].cls == COMP && n->in[0]->j >> atom & 1;
+    Shard out = t.k != S || has(n, t.a)          ? t
+                : ring && has(n, n->in[0]->A[0]) ? along(n->in[0]->A[0])
+                : n->in[0]->op == Oattnback      ? partial(Radd)
+                                                 : whole();
+
+    add(s, out)->in[0] = t;
+}
+
+/* ---- sinks --------------------------------------------------------------- */
+
+/* A bucket of ZeRO-3 is scattered by every micro-batch. */
+static void accumulates(Ways *s, int atom)
+{
+    const Node *n = s->n;
+    Reduce op = !strcmp(n->s, "max")   ? Rmax
+                : !strcmp(n->s, "min") ? Rmin
+                                       : Radd;
+
+    for (int i = 0; i < n->nd; i++)
+        add_along(s, n->dim[i].a, along(n->dim[i].a));
+    for (int i = 0; i < n->nd; i++)
+        if (n->dim[i].a->atoms >> atom & 1)
+            return;
+    add(s, whole());
+    add_partial(s, op, 1);
+}
+
+static void sinks(Ways *s, int atom)
+{
+    const Node *n = s->n;
+
+    if (n->op == Owrite) {
+        Way *w = add(s, n->in[0]->sh[atom]);
+        w->in[0] = w->in[1] = w->out;
+    } else if (n->op == Ooutput) {
+        for (int i = 0; i < n->in[0]->nd; i++)
+            add_along(s, n->in[0]->dim[i].a, along(n->in[0]->dim[i].a));
+        add(s, whole());
+    } else {
+        add(s, whole());
+    }
+}
+
+/* ---- rows whose map is cut ----------------------------------------------- */
+
+static const Node *map_of(const Node *n)
+{
+    if (n->map)
+        return n->map;
+    for (int k = 0; k < n->nin; k++)
+        if (n->in[k]->op == Oroute || n->in[k]->map)
+            return n->in[k]->op == Oroute ? n->in[k] : n->in[k]->map;
+    return NULL;
+}
+
+/* The one way over an atom where the map is cut along x, an expert or a token
+ * axis: rows and map are cut so, other operands where they have the token axis.
+ * Only an expert's weights are cut by expert. */
+static void ragged(Ways *s, const Node *map, Axis *x)
+{
+    const Node *n = s->n;
+    int expert = x == map->A[0], weights = optab[n->op].cls == EIN;
+    int kept = n->map || (has(n, x) && (!expert || weights));
+    Way *w = add(s, kept ? along(x) : partial(reduces(n->op)));
+
+    for (int k = 0; k < n->nin; k++)
+        if (n->in[k]->map || n->in[k]->op == Oroute ||
+            (has(n->in[k], x) && (!expert || weights)))
+            w->in[k] = along(x);
+}
+
+/* ---- all of them --------------------------------------------------------- */
+
+static void by_class(Ways *s, const Graph *g, int atom)
+{
+    switch (optab[s->n->op].cls) {
+    case EW: elementwise(s); break;
+    case RED: reduction(s); break;
+    case EIN: product(s); break;
+    case VIEW: view(s, g, atom); break;
+    case ROW:
+    case MOVE: beside(s, s->n->nA ? s->n->A[0] : NULL); break;
+    default: break;
+    }
+}
+
+int ways(const Graph *g, const Node *n, int atom, Way *w)
+{
+    Ways s = { n, w, 0 };
+    const Node *map = map_of(n);
+
+    if (map && map->sh[atom].k == S) {
+        ragged(&s, map, map->sh[atom].a);
+        return s.count;
+    }
+    switch (n->op) {
+    case Okeep: keeps(&s); break;
+    case Oroute: routes(&s, g, atom); break;
+    case Opart: parts(&s, atom); break;
+    case Oattn:
+    case Oattnback: attends(&s, g, atom); break;
+    case Ogather: gathers(&s); break;
+    case Oscatter_add: scatters(&s); break;
+    case Opack:
+    case Ounpack: packs(&s, atom); break;
+    case Odispatch:
+    case Oundispatch: between(&s); break;
+    case Oaccum: accumulates(&s, atom); break;
+    case Owrite:
+    case Oresult:
+    case Ooutput:
+    case Oloss:
+    case Ometric:
+    case Oupdate: sinks(&s, atom); break;
+    default: by_class(&s, g, atom);
+    }
+    return s.count;
+}
+
+/* ---- checking ------------------------------------------------------------ */
+
+static int matches(const Node *n, int atom, const Way *w)
+{
+    if (!same_shard(&w->out, &n->sh[atom]))
+        return 0;
+    for (int k = 0; k < n->nin; k++)
+        if (!same_shard(&w->in[k], &n->in[k]->sh[atom]))
+            return 0;
+    return 1;
+}
+
+/* What a collective makes of its operand's type over one atom of its own. */
+static int repairs(const Node *n, const Shard *from, const Shard *to)
+{
+    Axis *a = n->nA ? n->A[0] : NULL;
+
+    switch (n->op) {
+    case Oallgather: return from->k == S && from->a == a && to->k == R;
+    case Oreducescatter: return from->k == P && to->k == S && to->a == a;
+    case Orotate: return same_shard(from, to) && to->k == S && to->a == a;
+    case Oallreduce: return from->k == P && to->k == R;
+    case Ostagesum: return from->k == R && to->k == R;
+    case Olocalslice: return from->k == R && to->k == S && to->a == a;
+    case Oalltoall:
+        return from->k == S && from->a == a && to->k == S && to->a == n->B[0];
+    default: return 0;
+    }
+}
+
+const char *type_wrong(const Graph *g, const Node *n)
+{
+    Way w[MAXWAY];
+    int comm = optab[n->op].cls == COMM && n->op != Orecv;
+
+    for (int t = 0; g->mesh && t < g->mesh->natom; t++) {
+        const Shard *to = &n->sh[t];
+        int ok = optab[n->op].cls == SRC || n->op == Osend || n->op == Orecv;
+        if (comm && n->i >> t & 1)
+            ok = repairs(n, &n->in[0]->sh[t], to);
+        else if (comm)
+            ok = same_shard(&n->in[0]->sh[t], to);
+        else
+            for (int i = ways(g, n, t, w); i-- > 0 && !ok;)
+                ok = matches(n, t, &w[i]);
+        if (!ok)
+            return "no way to run it makes this type of those operands";
+    }
+    return NULL;
+}

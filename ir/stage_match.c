@@ -1,0 +1,231 @@
+/* stage_match.c: do the stages of a plan fit each other? For each program:
+ *
+ *   transfers     what one stage sends to another on a channel is, message by
+ *                 message, what that one receives: micro-batch, elements, type
+ *   collectives   over stages stand in one order on all of them, with the same
+ *                 arguments. Those inside a stage need no check: their members
+ *                 run the same steps with the same integers (value_types.c)
+ *   deadlock      with every send waiting for its receiver the stages come to
+ *                 their end (time_model.c). As nothing depends on data or on
+ *                 who is faster, one run is all runs
+ *
+ * One role stands for all ranks of its stage, so the cost does not depend on
+ * the number of ranks. */
+#include <string.h>
+
+#include "plan.h"
+
+typedef struct Message {
+    const Step *s;
+    int micro;
+} Message;
+
+typedef struct Wire { /* from one stage to another, one channel */
+    int from, to;
+    int64_t chan;
+    Message *sent, *got; /* vecs */
+} Wire;
+
+typedef struct Meet {
+    Arena *arena;
+    const Plan *p;
+    ProgramKind program;
+    Wire *wire;         /* vec */
+    const Step ***wide; /* by role: vec */
+    const Program **g;  /* by role */
+} Meet;
+
+static const char *wrong(const Meet *x, int role, const Step *s,
+                         const char *what)
+{
+    return strf(x->arena, "role %d: program '%s': '%s'%s %s", role,
+                programnames[x->program], s->label ? s->label : "",
+                s->file ? strf(x->arena, " (%s:%d)", s->file, s->line) : "",
+                what);
+}
+
+/* ---- what each stage does with others ------------------------------------ */
+
+static Wire *wire_of(Meet *x, int role, const Step *s)
+{
+    int peer = (int)s->iv[2].c;
+    int from = s->kind == Ssend ? role : peer,
+        to = s->kind == Ssend ? peer : role;
+    for (size_t i = 0; i < vec_len(x->wire); i++) {
+        Wire *w = &x->wire[i];
+        if (w->from == from && w->to == to && w->chan == s->iv[3].c)
+            return w;
+    }
+    vec_push(x->arena, x->wire, ((Wire){ from, to, s->iv[3].c, 0, 0 }));
+    return &x->wire[vec_len(x->wire) - 1];
+}
+
+static void note_step(Meet *x, int role, const Step *s, int micro)
+{
+    if (s->kind == Ssend || s->kind == Srecv) {
+        Wire *w = wire_of(x, role, s);
+        if (s->kind == Ssend)
+            vec_push(x->arena, w->sent, ((Message){ s, micro }));
+        else
+            vec_push(x->arena, w->got, ((Message){ s, micro }));
+    } else if (s->kind != Swait && s->atoms & x->p->mesh->mask[Mpp]) {
+        vec_push(x->arena, x->wide[role], s);
+    }
+}
+
+/* Steps of each phase that concern other stages. */
+static const Step ***far_steps(const Meet *x, const Program *g)
+{
+    const Step ***v = alloc(x->arena, sizeof *v * (size_t)(g->nphase + 1));
+    for (int f = 0; f < g->nphase; f++)
+        for (int i = 0; i < g->phase[f].n; i++) {
+            const Step *s = &g->step[g->phase[f].first + i];
+            if (s->atoms & x->p->mesh->mask[Mpp])
+                vec_push(x->arena, v[f], s);
+        }
+    return v;
+}
+
+static void note_row(Meet *x, int role, const Step **v, int micro)
+{
+    for (size_t i = 0; i < vec_len(v); i++)
+        note_step(x, role, v[i], micro);
+}
+
+static void note_role(Meet *x, int role)
+{
+    const Program *g = x->g[role];
+    const Step ***v = far_steps(x, g);
+    int tabled = 0;
+    for (int f = 0; f < g->nphase; f++) {
+        int call = !g->phase[f].repeat;
+        for (int k = 0; k < g->phase[f].repeat && v[f]; k++)
+            note_row(x, role, v[f], k);
+        for (int t = 0; t < g->nturn && call && !tabled; t++)
+            note_row(x, role, v[g->turn[t].phase], g->turn[t].micro);
+        tabled |= call;
+    }
+}
+
+/* ---- comparing ----------------------------------------------------------- */
+
+/* The parts of value v; nothing of what was there when the program began. */
+static const uint32_t *parts_of(const Program *g, int v, int *shape)
+{
+    static const uint32_t whole[3];
+    for (int i = 0; i < g->nstep && v > 0; i++)
+        for (int k = 0; k < g->step[i].nbuf && g->step[i].flow; k++)
+            if (g->step[i].flow[k].make == v) {
+                *shape = g->step[i].flow[k].shape;
+                return g->step[i].flow[k].part;
+            }
+    return whole;
+}
+
+/* Does b receive what a sends, lying as a reads it? */
+static int same_type(const Meet *x, int role, const Step *a, const Step *b)
+{
+    const ValueUse *f = &a->flow[0], *t = &b->flow[0];
+    int shape = 0;
+    const uint32_t *part = parts_of(x->g[role], f->read, &shape);
+    shape = f->as >= 0 ? f->as : shape;
+    return shapes_equal(&x->p->shape[shape], &x->p->shape[t->shape]) &&
+           !memcmp(part, t->part, sizeof t->part);
+}
+
+static const char *wire_wrong(const Meet *x, const Wire *w)
+{
+    size_t n = vec_len(w->sent), m = vec_len(w->got);
+    const Step *last = 0;
+    for (size_t i = 0; i < n || i < m; i++) {
+        if (i >= n && law(Lreceived_is_sent))
+            return wrong(x, w->to, w->got[i].s, "receives what nobody sends");
+        const Message *a = &w->sent[i], *b = &w->got[i];
+        if (i >= m && law(Lsent_is_received))
+            return wrong(x, w->from, a->s, "sends what nobody receives");
+        if (a->micro != b->micro && law(Lsame_micro))
+            return wrong(x, w->from, a->s,
+                         strf(x->arena,
+                              "sends micro-batch "
+                              "%d where stage %d receives %d",
+                              a->micro, w->to, b->micro));
+        if (a->s == last)
+            continue;
+        last = a->s;
+        if (a->s->flow && b->s->flow && !same_type(x, w->from, a->s, b->s) &&
+            law(Lsame_type))
+            return wrong(x, w->from, a->s,
+                         "sends another type than is "
+                         "received");
+    }
+    return 0;
+}
+
+static int same_ints(const Step *a, const Step *b)
+{
+    for (int i = 0; i < a->nint && a->nint == b->nint; i++)
+        if (memcmp(&a->iv[i], &b->iv[i], sizeof *a->iv))
+            return 0;
+    return a->nint == b->nint;
+}
+
+static const char *wide_wrong(const Meet *x, int role)
+{
+    size_t n = vec_len(x->wide[0]), m = vec_len(x->wide[role]);
+    for (size_t i = 0; i < m; i++) {
+        const Step *b = x->wide[role][i], *a = i < n ? x->wide[0][i] : NULL;
+        if ((!a || a->kind != b->kind || a->atoms != b->atoms ||
+             !same_ints(a, b)) &&
+            law(Lwide_same))
+            return wrong(x, role, b,
+                         "is another collective than that of the "
+                         "other stages");
+    }
+    if (n != m && law(Lwide_count))
+        return wrong(x, 0, x->wide[0][m],
+                     "is a collective that not all stages have");
+    return NULL;
+}
+
+/* ---- the whole ----------------------------------------------------------- */
+
+static const char *program_meets(Meet *x)
+{
+    const char *why = 0;
+    for (int i = 0; i < x->p->nrole; i++)
+        note_role(x, i);
+    for (size_t i = 0; i < vec_len(x->wire) && !why; i++)
+        why = wire_wrong(x, &x->wire[i]);
+    for (int i = 0; i < x->p->nrole && !why; i++)
+        why = wide_wrong(x, i);
+    if (why)
+        return why;
+    const char *stuck = plan_time(x->arena, x->p, x->program).stuck;
+    return stuck && law(Lno_deadlock)
+               ? strf(x->arena, "program '%s': deadlock: %s",
+                      programnames[x->program], stuck)
+               : NULL;
+}
+
+const char *meets_wrong(Arena *a, const Plan *p)
+{
+    const char *why = 0;
+    for (int k = 0; k < p->role[0].nprog && !why && p->nrole > 1; k++) {
+        Meet x = { .arena = a, .p = p, .program = p->role[0].prog[k].kind };
+        x.wide = alloc(a, sizeof *x.wide * (size_t)p->nrole);
+        x.g = alloc(a, sizeof *x.g * (size_t)p->nrole);
+        for (int i = 0; i < p->nrole && !why; i++) {
+            int g = role_prog(&p->role[i], x.program);
+            if (!has_flow(&p->role[i]))
+                return 0;
+            if ((g != k || p->role[i].nprog != p->role[0].nprog) &&
+                law(Lsame_programs))
+                why = strf(a, "role %d has other programs", i);
+            else
+                x.g[i] = &p->role[i].prog[g];
+        }
+        if (!why)
+            why = program_meets(&x);
+    }
+    return why;
+}

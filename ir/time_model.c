@@ -1,0 +1,263 @@
+/* time_model.c: how long a plan's program takes, from the predicted seconds of
+ * its steps. One rank stands for its stage. A stage goes through its phases and
+ * rows until it has to wait: for a value that was not sent, for a receiver that
+ * did not take what it sends, or in a collective over stages for the others.
+ * Where no stage can go on, they wait for each other for ever. */
+#include <string.h>
+
+#include "plan.h"
+
+typedef struct Link { /* from one stage to another, one channel */
+    int from, to;
+    int64_t chan;
+    double *sent, *taken; /* vecs: when the i-th arrived, was received*/
+    double free;          /* when it can carry the next */
+} Link;
+
+typedef struct Stop { /* a step at which a stage may have to wait */
+    const Step *s;
+    double before; /* seconds of the steps since the last stop */
+    int link;      /* transfers */
+} Stop;
+
+typedef struct Course { /* a phase */
+    Stop *stop;         /* vec */
+    double after;       /* seconds behind the last stop */
+} Course;
+
+typedef struct Walker { /* a stage under way */
+    const Program *g;
+    Course *course;            /* by phase */
+    int *row;                  /* vec: phases in the order they run */
+    size_t at, stop;           /* row, stop of its phase */
+    int came;                  /* `before` of that stop is spent */
+    int meets;                 /* waits in a collective over stages */
+    size_t *received, *waited; /* by link */
+    double now, busy;
+} Walker;
+
+typedef struct Walk {
+    Arena *arena;
+    const Plan *p;
+    Walker *w;
+    Link *link; /* vec */
+} Walk;
+
+/* ---- what there is to do ------------------------------------------------- */
+
+static int link_of(Walk *x, int from, int to, int64_t chan)
+{
+    for (size_t i = 0; i < vec_len(x->link); i++)
+        if (x->link[i].from == from && x->link[i].to == to &&
+            x->link[i].chan == chan)
+            return (int)i;
+    vec_push(x->arena, x->link,
+             ((Link){ .from = from, .to = to, .chan = chan }));
+    return (int)vec_len(x->link) - 1;
+}
+
+static int is_stop(const Plan *p, const Step *s)
+{
+    if (s->kind == Ssend || s->kind == Srecv || s->kind == Swait)
+        return 1;
+    return p->nrole > 1 && (s->atoms & p->mesh->mask[Mpp]);
+}
+
+static Course course_of(Walk *x, int role, const Program *g, const Phase *f)
+{
+    Course c = { 0 };
+    for (int i = f->first; i < f->first + f->n; i++) {
+        const Step *s = &g->step[i];
+        if (!is_stop(x->p, s)) {
+            c.after += s->secs;
+            continue;
+        }
+        Stop t = { s, c.after, -1 };
+        if (s->kind == Srecv)
+            t.link = link_of(x, (int)s->iv[2].c, role, s->iv[3].c);
+        else if (s->kind == Ssend || s->kind == Swait)
+            t.link = link_of(x, role, (int)s->iv[2].c, s->iv[3].c);
+        vec_push(x->arena, c.stop, t);
+        c.after = 0;
+    }
+    return c;
+}
+
+static void list_rows(const Walk *x, Walker *w)
+{
+    int tabled = 0;
+    for (int f = 0; f < w->g->nphase; f++) {
+        for (int64_t k = 0; k < w->g->phase[f].repeat; k++)
+            vec_push(x->arena, w->row, f);
+        for (int t = 0; t < w->g->nturn && !w->g->phase[f].repeat && !tabled;
+             t++)
+            vec_push(x->arena, w->row, w->g->turn[t].phase);
+        tabled |= !w->g->phase[f].repeat;
+    }
+}
+
+static void begin(Walk *x, int role, ProgramKind program)
+{
+    const Role *r = &x->p->role[role];
+    int k = role_prog(r, program);
+    Walker *w = &x->w[role];
+    if (k < 0)
+        return;
+    w->g = &r->prog[k];
+    w->course = alloc(x->arena, sizeof *w->course * (size_t)(w->g->nphase + 1));
+    for (int f = 0; f < w->g->nphase; f++)
+        w->course[f] = course_of(x, role, w->g, &w->g->phase[f]);
+    list_rows(x, w);
+}
+
+/* ---- going --------------------------------------------------------------- */
+
+static double later(double a, double b)
+{
+    return a > b ? a : b;
+}
+
+/* May the stage go past this stop? Then it did. */
+static int pass(Walk *x, Walker *w, const Stop *t)
+{
+    Link *l = t->link < 0 ? NULL : &x->link[t->link];
+
+    switch (t->s->kind) {
+    case Ssend:
+        l->free = later(w->now, l->free) + t->s->secs;
+        vec_push(x->arena, l->sent, l->free);
+        return 1;
+    case Srecv:
+        if (w->received[t->link] >= vec_len(l->sent))
+            return 0;
+        w->now = later(w->now, l->sent[w->received[t->link]++]);
+        vec_push(x->arena, l->taken, w->now);
+        return 1;
+    case Swait:
+        if (w->waited[t->link] >= vec_len(l->taken))
+            return 0;
+        w->now = later(w->now, l->taken[w->waited[t->link]++]);
+        return 1;
+    default: w->meets = 1; return 0;
+    }
+}
+
+static int is_done(const Walker *w)
+{
+    return w->at == vec_len(w->row);
+}
+
+/* As far as w can go; did it move? */
+static int advance(Walk *x, Walker *w)
+{
+    int moved = 0;
+    while (!is_done(w) && !w->meets) {
+        const Course *c = &w->course[w->row[w->at]];
+        int end = w->stop == vec_len(c->stop);
+        double secs = end ? c->after : c->stop[w->stop].before;
+        if (!w->came) {
+            w->now += secs;
+            w->busy += secs;
+        }
+        w->came = 1;
+        if (!end && !pass(x, w, &c->stop[w->stop]))
+            return moved;
+        w->came = 0;
+        w->stop = end ? 0 : w->stop + 1;
+        w->at += end;
+        moved = 1;
+    }
+    return moved;
+}
+
+/* All stages stand in a collective over stages: it runs. */
+static int meet(const Walk *x)
+{
+    double start = 0;
+    for (int i = 0; i < x->p->nrole; i++) {
+        if (!x->w[i].meets)
+            return 0;
+        start = later(start, x->w[i].now);
+    }
+    for (int i = 0; i < x->p->nrole; i++) {
+        Walker *w = &x->w[i];
+        const Step *s = w->course[w->row[w->at]].stop[w->stop].s;
+        w->now = start + s->secs;
+        w->busy += s->secs;
+        w->meets = w->came = 0;
+        w->stop++;
+    }
+    return 1;
+}
+
+static const char *stuck(const Walk *x)
+{
+    Text t = { .arena = x->arena };
+    for (int i = 0; i < x->p->nrole; i++) {
+        const Walker *w = &x->w[i];
+        if (is_done(w))
+            continue;
+        const Phase *f = &w->g->phase[w->row[w->at]];
+        const Step *s = w->course[w->row[w->at]].stop[w->stop].s;
+        put(&t, "%sstage %d in %s '%s' of %s", t.len ? ", " : "", i,
+            stepinfo[s->kind].name, s->label ? s->label : "", f->name);
+    }
+    return t.len ? t.s : NULL;
+}
+
+Planned plan_time(Arena *a, const Plan *p, ProgramKind k)
+{
+    Walk x = { .arena = a, .p = p };
+    Planned out = { 0, alloc(a, sizeof(double) * (size_t)p->nrole), NULL };
+    int moved = 1;
+
+    x.w = alloc(a, sizeof *x.w * (size_t)p->nrole);
+    for (int i = 0; i < p->nrole; i++)
+        begin(&x, i, k);
+    for (int i = 0; i < p->nrole; i++) {
+        size_t n = (vec_len(x.link) + 1) * sizeof(size_t);
+        x.w[i].received = alloc(a, n);
+        x.w[i].waited = alloc(a, n);
+    }
+    while (moved) {
+        moved = 0;
+        for (int i = 0; i < p->nrole; i++)
+            moved |= advance(&x, &x.w[i]);
+        moved |= meet(&x);
+    }
+    for (int i = 0; i < p->nrole; i++) {
+        out.makespan = later(out.makespan, x.w[i].now);
+        out.busy[i] = x.w[i].busy;
+    }
+    out.stuck = stuck(&x);
+    return out;
+}
+
+double plan_secs(const Plan *p, ProgramKind k)
+{
+    Arena *a = arena_new();
+    double secs = plan_time(a, p, k).makespan;
+    arena_free(a);
+    return secs;
+}
+
+int64_t plan_turns(const Plan *p, ProgramKind k)
+{
+    int i = role_prog(&p->role[0], k);
+    const Program *g = i < 0 ? NULL : &p->role[0].prog[i];
+    int64_t n = 1;
+    for (int f = 0; g && f < g->nphase; f++)
+        if (!strcmp(g->phase[f].name, "body"))
+            n = g->phase[f].repeat;
+    for (int t = 0; g && t < g->nturn; t++)
+        n = g->turn[t].micro < n ? n : g->turn[t].micro + 1;
+    return n;
+}
+
+int64_t phase_turns(const Program *g, int phase)
+{
+    int64_t n = g->phase[phase].repeat;
+    for (int t = 0; t < g->nturn; t++)
+        n += g->turn[t].phase == phase;
+    return n;
+}

@@ -1,0 +1,417 @@
+/* value_types.c: what steps say they read and make (plan.h, ValueUse), each
+ * step by itself: every value is made by one step; slots are used as the kind
+ * of step uses them; and types follow. A type says over which atoms ranks hold
+ * parts of a value, or terms of a sum. Collectives change it in one way only:
+ *
+ *     allreduce A       part A -> whole          allgather A   cut A  -> whole
+ *     reducescatter A   part A -> cut A          alltoall A    cut A  -> cut A
+ *
+ * so nothing is summed that is whole already (twice), or over ranks that have
+ * no term of it. What a kernel or a product makes cannot be more alike over the
+ * ranks than what it reads: an atom that tells ranks apart stays in the type
+ * until a collective takes it. The rest of a kernel's type is the compiler's
+ * word (ir/sharding_rules.c proves it of the graph). */
+#include <string.h>
+
+#include "plan.h"
+
+typedef struct Typer {
+    const PlanCheck *c;
+    const Program *g;
+    const Step *s;
+    Origin *made;
+    int n;      /* by number */
+    char *held; /* by buffer: a step before made a value in it */
+} Typer;
+
+/* What a step reads: how it lies there, what is still to be summed up. */
+typedef struct Type {
+    const ValueShape *s;
+    const uint32_t *part;
+} Type;
+
+int has_flow(const Role *r)
+{
+    for (int k = 0; k < r->nprog; k++)
+        for (int i = 0; i < r->prog[k].nstep; i++)
+            if (r->prog[k].step[i].flow)
+                return 1;
+    return 0;
+}
+
+static int may_vary(StepKind k)
+{
+    return k == Skernel;
+}
+
+/* ---- slots --------------------------------------------------------------- */
+
+/* How a kind uses its i-th buffer: r, w, b, or - (work space). */
+static char use_of(const Step *s, int i)
+{
+    switch (s->kind) {
+    case Sgemm: return i < 2 ? 'r' : i > 2 ? '-' : s->iv[10].c ? 'b' : 'w';
+    case Sgmm:
+    case Sgmmw: return i == 4 ? '-' : i != 2 ? 'r' : s->iv[8].c ? 'b' : 'w';
+    case Szero:
+    case Srecv: return 'w';
+    case Sjoin: return i ? 'r' : 'w';
+    case Ssend:
+    case Swait: return 'r';
+    default: return "rw-"[i];
+    }
+}
+
+/* A kernel says for each buffer whether any of its slots reads or writes it. */
+static const char *kernel_slots(const Typer *t)
+{
+    const Step *s = t->s;
+    if (!s->rw && law(Lkernel_says))
+        return "does not say how it uses its buffers";
+    for (int i = 0; i < s->nbuf; i++) {
+        int reads = 0, makes = 0;
+        if (s->buf[i] < 0 || t->c->r->buf[s->buf[i]].cls == Bscratch)
+            continue;
+        for (int k = 0; k < s->nbuf; k++) {
+            reads |= s->buf[k] == s->buf[i] && s->flow[k].read;
+            makes |= s->buf[k] == s->buf[i] && s->flow[k].make;
+        }
+        if (s->rw[i] != (reads && makes ? 'b'
+                         : reads        ? 'r'
+                                        : 'w') &&
+            law(Lkernel_uses))
+            return strf(t->c->arena, "uses '%s' as its values do not",
+                        t->c->r->buf[s->buf[i]].name);
+    }
+    return 0;
+}
+
+/* Kernels read what lives always as it lies; others may name its axes anew. */
+static int may_read_as(const Typer *t, const ValueUse *f)
+{
+    const ValueShape *y = &t->c->p->shape[f->as];
+    const ValueShape *x = f->read < 0
+                              ? t->c->lasting[~f->read]
+                              : &t->c->p->shape[t->made[f->read].f->shape];
+    return x && (t->s->kind == Skernel ? shapes_equal(y, x) : is_view_of(y, x));
+}
+
+static const char *slot_wrong(Typer *t, int i)
+{
+    const Step *s = t->s;
+    const ValueUse *f = &s->flow[i];
+    int b = s->buf[i];
+    const Buf *u = b < 0 ? NULL : &t->c->r->buf[b];
+    const ValueShape *l = f->make ? &t->c->p->shape[f->shape] : NULL;
+    if (!u || u->cls == Bscratch)
+        return (f->read || f->make) && law(Lvalue_buffer)
+                   ? "has a value in no buffer"
+                   : NULL;
+    if (!f->read && !f->make && law(Lbuffer_value))
+        return "has a buffer without a value";
+    if (f->read < 0 && (~f->read != b || !t->c->lasting[b]) &&
+        law(Lreads_lasting))
+        return strf(t->c->arena,
+                    "reads '%s' in place of what was there when "
+                    "the program began",
+                    u->name);
+    if (f->read > 0 && (f->read > t->n || t->made[f->read].step < 0) &&
+        law(Lvalue_made))
+        return "reads a value that no step makes";
+    if (f->make && shape_bytes(l) != u->bytes && law(Lvalue_size))
+        return strf(t->c->arena, "makes a value that is not as large as '%s'",
+                    u->name);
+    if (f->make && l->dt != u->dt && (!t->held[b] || u->prog < 0) &&
+        law(Lvalue_dtype))
+        return strf(t->c->arena, "makes a value of another dtype than '%s'",
+                    u->name);
+    if (f->read && f->as >= 0 && !may_read_as(t, f) && law(Lreads_as))
+        return strf(t->c->arena, "reads '%s' as what it is not", u->name);
+    t->held[b] |= f->make != 0;
+    if (s->kind == Skernel)
+        return 0;
+    char use = use_of(s, i);
+    if (((use != 'w' && use != '-') != (f->read != 0) ||
+         (use == 'w' || use == 'b') != (f->make != 0)) &&
+        law(Lkind_uses))
+        return "uses a buffer as its kind does not";
+    return 0;
+}
+
+/* ---- types --------------------------------------------------------------- */
+
+/* Of slot i; nothing, cut over nothing, where it reads nothing. */
+static Type type_of(const Typer *t, int i)
+{
+    static const ValueShape none;
+    static const uint32_t whole[3];
+    const ValueUse *f = &t->s->flow[i];
+    Type x = { &none, whole };
+    if (f->read < 0)
+        x.s = t->c->lasting[~f->read];
+    if (f->read > 0) {
+        x.part = t->made[f->read].f->part;
+        x.s = &t->c->p->shape[t->made[f->read].f->shape];
+    }
+    if (f->read && f->as >= 0)
+        x.s = &t->c->p->shape[f->as];
+    return x;
+}
+
+static int same_parts(const uint32_t x[3], const uint32_t y[3])
+{
+    return !memcmp(x, y, 3 * sizeof *x);
+}
+
+static const char *group_in_words(const Typer *t, uint32_t atoms)
+{
+    char s[128];
+    mesh_words(t->c->p->mesh, atoms, s, sizeof s);
+    return strf(t->c->arena, "%s", s);
+}
+
+/* Over the stages' atoms types say nothing. */
+static const char *collective(const Typer *t)
+{
+    const Step *s = t->s;
+    uint32_t A = s->atoms & ~t->c->p->mesh->mask[Mpp], part[3];
+    Type x = type_of(t, 0);
+    int sums = s->kind == Sreducescatter || s->kind == Sallreduce;
+    int64_t op = sums ? s->iv[3].c : 0;
+    uint32_t from = sums ? x.part[op] : shape_cut(x.s);
+    if ((from & A) != A && law(Lcomm_over))
+        return strf(t->c->arena,
+                    sums ? "sums over %s what is no sum there"
+                         : "gathers over %s what lies there whole",
+                    group_in_words(t, A & ~from));
+    memcpy(part, x.part, sizeof part);
+    if (sums)
+        part[op] &= ~A;
+    if (!same_parts(part, s->flow[1].part) && law(Lcomm_parts))
+        return strf(t->c->arena, "over %s does not make what it says",
+                    group_in_words(t, s->atoms));
+    return NULL;
+}
+
+/* Atoms of an integer. */
+static uint32_t varies(const Aff *x)
+{
+    uint32_t v = 0;
+    for (int i = 0; i < MAXATOM; i++)
+        v |= x->k[i] ? 1u << i : 0;
+    return v;
+}
+
+typedef struct Unlike { /* atoms over which values differ */
+    uint32_t part[3], cut;
+    int any; /* are there values */
+} Unlike;
+
+/* Of all that a step reads, its integers too, and of all that it makes. */
+static void unlike(const Typer *t, Unlike *in, Unlike *out)
+{
+    const Step *s = t->s;
+    *in = *out = (Unlike){ 0 };
+    for (int i = 0; i < s->nbuf; i++) {
+        Type x = type_of(t, i);
+        const ValueUse *y = &s->flow[i];
+        for (int k = 0; k < 3; k++) {
+            in->part[k] |= x.part[k];
+            out->part[k] |= y->make ? y->part[k] : 0;
+        }
+        in->any |= s->flow[i].read != 0;
+        in->cut |= shape_cut(x.s);
+        out->cut |= y->make ? shape_cut(&t->c->p->shape[y->shape]) : 0;
+    }
+    for (int i = 0; i < s->nint; i++)
+        in->cut |= varies(&s->iv[i]) & ~t->c->p->mesh->mask[Mpp];
+}
+
+static uint32_t parts(const Unlike *x)
+{
+    return x->part[0] | x->part[1] | x->part[2];
+}
+
+/* Does the step read an axis whole that it makes a part of, over these atoms?
+ * An axis that it reads nowhere is a repetition, and all parts are the same; so
+ * is one of which the step says so (spread), whatever else has its name. */
+static int takes_parts(const Typer *t, uint32_t atoms)
+{
+    const Step *s = t->s;
+    for (int i = 0; i < s->nbuf; i++) {
+        const ValueUse *f = &s->flow[i];
+        const ValueShape *y = f->make ? &t->c->p->shape[f->shape] : NULL;
+        for (int d = 0; y && d < y->nd; d++)
+            for (int k = 0; k < s->nbuf && y->dim[d].cut & atoms; k++)
+                if (s->flow[k].read &&
+                    shape_dim(type_of(t, k).s, y->dim[d].axis) >= 0)
+                    return 1;
+    }
+    return 0;
+}
+
+/* What a step that computes makes is as unlike over ranks as what it reads, no
+ * less and no more. A constant is a term of any sum. */
+static const char *computed(const Typer *t)
+{
+    Unlike in, out;
+    unlike(t, &in, &out);
+    uint32_t terms = parts(&out), less = in.cut & ~(out.cut | terms);
+    uint32_t same = in.any ? ~(in.cut | parts(&in) | t->s->inner) : 0;
+    for (int k = 0; k < 3; k++)
+        if (in.part[k] & ~out.part[k] && law(Lterms_kept))
+            return strf(t->c->arena, "takes terms of a sum over %s for the sum",
+                        group_in_words(t, in.part[k] & ~out.part[k]));
+    if (less && law(Lparts_kept))
+        return strf(t->c->arena,
+                    "makes out of parts over %s what is said to "
+                    "be the same there",
+                    group_in_words(t, less));
+    if (terms & same && law(Lterms_new))
+        return strf(t->c->arena,
+                    "makes terms of a sum over %s out of what is the same "
+                    "there",
+                    group_in_words(t, terms & same));
+    same &= out.cut & ~t->s->spread;
+    if (takes_parts(t, same) && law(Lparts_new))
+        return strf(t->c->arena,
+                    "makes parts over %s out of what is the same there",
+                    group_in_words(t, same));
+    return NULL;
+}
+
+/* What is added to, and what is copied, keeps its type. */
+static const char *kept(const Typer *t, int from, int to)
+{
+    Type x = type_of(t, from);
+    const ValueUse *y = &t->s->flow[to];
+    int same = same_parts(x.part, y->part) &&
+               shapes_equal(x.s, &t->c->p->shape[y->shape]);
+    return !same && law(Ltype_kept) ? "changes a type" : NULL;
+}
+
+/* Products and transfers say the dtypes of their values. */
+static const char *dtype_wrong(const Typer *t)
+{
+    const Step *s = t->s;
+    for (int i = 0; i < s->nbuf && s->kind != Skernel; i++) {
+        int second =
+            (s->kind == Sgemm || s->kind == Sgmm || s->kind == Sgmmw) &&
+            s->flow[i].make;
+        int map = i == 3 && s->kind != Sgemm;
+        const ValueUse *f = &s->flow[i];
+        Dtype dt = f->make ? t->c->p->shape[f->shape].dt : type_of(t, i).s->dt;
+        if (s->nint && (f->read || f->make) && !map &&
+            dt != (Dtype)s->iv[second].c && law(Lstep_dtype))
+            return "has another dtype than its values";
+    }
+    return 0;
+}
+
+static const char *type_wrong(const Typer *t)
+{
+    const Step *s = t->s;
+    const char *why = dtype_wrong(t);
+    if (why)
+        return why;
+    for (int i = 0; i < s->nint && !may_vary(s->kind); i++)
+        if (varies(&s->iv[i]) && law(Lints_same))
+            return "has integers that depend on the rank";
+    switch (s->kind) {
+    case Skernel:
+    case Sgemm:
+    case Sgmm:
+    case Sgmmw:
+    case Sjoin: return computed(t);
+    case Scopy: return kept(t, 0, 1);
+    case Sallgather:
+    case Sreducescatter:
+    case Sallreduce:
+    case Salltoall:
+    case Srotate: return collective(t);
+    default: return 0;
+    }
+}
+
+/* Shapes by slot, for operands.c. */
+static const char *operands(const Typer *t)
+{
+    const Step *s = t->s;
+    size_t n = (size_t)s->nbuf + 1;
+    const ValueShape **in = alloc(t->c->arena, n * sizeof *in);
+    const ValueShape **out = alloc(t->c->arena, n * sizeof *out);
+    for (int i = 0; i < s->nbuf; i++) {
+        const ValueUse *f = &s->flow[i];
+        in[i] = f->read ? type_of(t, i).s : NULL;
+        out[i] = f->make ? &t->c->p->shape[f->shape] : NULL;
+    }
+    return operands_wrong(t->c, s, in, out);
+}
+
+static const char *step_type_wrong(Typer *t)
+{
+    const Step *s = t->s;
+    const char *why = 0;
+    if (s->nbuf && !s->flow && law(Lstep_says))
+        return "does not say what it reads and makes";
+    for (int i = 0; i < s->nbuf && !why; i++)
+        why = slot_wrong(t, i);
+    if (!why && s->kind == Skernel)
+        why = kernel_slots(t);
+    for (int i = 0; i < s->nbuf && !why; i++)
+        if (s->flow[i].read > 0 && s->flow[i].make)
+            why = kept(t, i, i);
+    why = why ? why : type_wrong(t);
+    return why ? why : operands(t);
+}
+
+/* ---- the whole ----------------------------------------------------------- */
+
+static const char *number_values(Typer *t, int *step)
+{
+    int slots = 0;
+    for (int i = 0; i < t->g->nstep; i++)
+        slots += t->g->step[i].nbuf;
+    t->n = slots;
+    t->made = alloc(t->c->arena, ((size_t)slots + 1) * sizeof *t->made);
+    for (int i = 0; i <= slots; i++)
+        t->made[i].step = -1;
+    for (*step = 0; *step < t->g->nstep; ++*step) {
+        const Step *s = &t->g->step[*step];
+        for (int k = 0; k < s->nbuf && s->flow; k++) {
+            const ValueUse *f = &s->flow[k];
+            if ((f->make < 0 || f->make > slots) && law(Lvalue_number))
+                return "makes a value without a number";
+            if ((f->as < -1 || f->as >= t->c->p->nshape ||
+                 (f->make && (f->shape < 0 || f->shape >= t->c->p->nshape))) &&
+                law(Lvalue_shape))
+                return "has a value of a shape that does not exist";
+            if (f->make && t->made[f->make].step >= 0 && law(Lvalue_once))
+                return "makes a value that another step makes";
+            if (f->make)
+                t->made[f->make] = (Origin){ *step, f };
+        }
+    }
+    return 0;
+}
+
+const char *values_wrong(const PlanCheck *c, int prog, Origin **made)
+{
+    const Program *g = &c->r->prog[prog];
+    Typer t = { .c = c, .g = g };
+    int step = 0;
+    const char *why = number_values(&t, &step);
+    t.held = alloc(c->arena, (size_t)c->r->nbuf + 1);
+    for (int i = 0; i < g->nstep && !why; i++) {
+        t.s = &g->step[step = i];
+        why = step_type_wrong(&t);
+    }
+    *made = t.made;
+    if (!why)
+        return 0;
+    const Step *s = &g->step[step];
+    return strf(c->arena, "role %d: program '%s': step %d '%s'%s %s", c->role,
+                programnames[g->kind], step, s->label ? s->label : "",
+                s->file ? strf(c->arena, " (%s:%d)", s->file, s->line) : "",
+                why);
+}

@@ -1,0 +1,250 @@
+/* expert_capacity.c: which of the pairs (token, choice) an expert takes when it
+ * has room for a fixed number of each micro-batch (capacity, as in GShard and
+ * Switch):
+ *
+ *     C = ceil(tokens * top / experts * route.factor), at most all tokens
+ *
+ *     %p = pick %w1 %e                 %k = keep %e %g rows=C
+ *     %y = dot %x %p hidden            %p = pick %w1 %k
+ *     ...                        =>    ...
+ *     %z = mul %y %g                   %z = mul %y %g
+ *     %o = sum %z top                  %o = sum %z top
+ *
+ * g, the weights that multiply the rows, decides who stays, or the order of the
+ * tokens does (route.drop). Weights that agree but for rounding are equal, so
+ * that all folds drop the same. A pair that goes is -1 in %k: it has no row, so
+ * its contribution and the gradient of its weight are 0. What else reads %e, as
+ * a balance loss does, sees the router's choice. The share of dropped pairs is
+ * a metric of the layer. */
+#include <math.h>
+#include <string.h>
+
+#include "passes.h"
+
+/* ---- the weights --------------------------------------------------------- */
+
+enum { AFTER = 1, INROWS = 2 }; /* behind a weight indexed by e; its rows */
+
+static int over_top(const Node *n, const Node *e)
+{
+    for (int i = 0; i < n->nA; i++)
+        if (dim_of(e, n->A[i]) >= 0)
+            return 1;
+    return 0;
+}
+
+static void mark_rows(Graph *g, const Node *e)
+{
+    for (size_t i = 0; i < vec_len(g->node); i++) {
+        Node *n = g->node[i];
+        OpClass cls = optab[n->op].cls;
+        n->mark = n->op == Opick && n->in[1] == e ? AFTER | INROWS : 0;
+        for (int k = 0; k < n->nin; k++) {
+            n->mark |= n->in[k]->mark & AFTER;
+            if (cls == EW || n->op == Odot || (cls == RED && !over_top(n, e)))
+                n->mark |= n->in[k]->mark & INROWS;
+        }
+    }
+}
+
+/* One number for each pair: the axes of e and no others. */
+static int per_pair(const Node *x, const Node *e)
+{
+    if (x->nd != e->nd)
+        return 0;
+    for (int i = 0; i < x->nd; i++)
+        if (dim_of(e, x->dim[i].a) < 0)
+            return 0;
+    return 1;
+}
+
+/* What multiplies the rows of e; null: nothing does. */
+static Node *weights_of(Graph *g, const Node *e)
+{
+    mark_rows(g, e);
+    for (size_t i = 0; i < vec_len(g->node); i++) {
+        Node *n = g->node[i];
+        for (int k = 0; n->op == Omul && k < 2; k++)
+            if (n->in[k]->mark & INROWS && !(n->in[!k]->mark & AFTER) &&
+                per_pair(n->in[!k], e))
+                return n->in[!k];
+    }
+    return NULL;
+}
+
+/* ---- equal load ---------------------------------------------------------- */
+
+/* What force_balance made of a choice: e * 0 + the pair's expert. */
+static int is_forced(const Node *e)
+{
+    return e->op == Oadd && e->in[0]->op == Omul &&
+           e->in[0]->in[1]->op == Oconst && e->in[0]->in[1]->f == 0;
+}
+
+const Node *choice_of(const Node *e)
+{
+    if (e->op == Okeep)
+        e = e->in[0];
+    return is_forced(e) ? e->in[0]->in[0] : e;
+}
+
+static Node *part_of(Node *n, const Node *pick)
+{
+    n->scope = pick->scope;
+    n->reg = pick->reg;
+    return n;
+}
+
+/* The pair's number: row-major, choices last. */
+static Node *pair_number(Graph *g, const Node *pick, const Node *e)
+{
+    const Node *c = choice_of(e);
+    int64_t stride = 1;
+    Node *sum = NULL;
+
+    for (int pass = 0; pass < 2; pass++)
+        for (int d = e->nd; d-- > 0;) {
+            int top = c->op == Otopk && e->dim[d].a == c->B[0];
+            if (top == pass || g_ismicro(e->dim[d].a))
+                continue;
+            Node *i = g_node(g, Oiota, pick->loc, 0, NULL), *k;
+            i->A = alloc(g->arena, sizeof *i->A);
+            i->A[0] = e->dim[d].a;
+            i->nA = 1;
+            i->dt = Di32;
+            i->dim[i->nd++] = e->dim[d];
+            part_of(infer(g, i), pick);
+            k = g_const(g, pick->loc, Di32, (double)stride);
+            i = part_of(g_ew(g, Omul, pick->loc, i, k, NULL), pick);
+            sum =
+                sum ? part_of(g_ew(g, Oadd, pick->loc, sum, i, NULL), pick) : i;
+            stride *= e->dim[d].n;
+        }
+    return sum;
+}
+
+/* The choice still is computed: its cost belongs to a benchmark. */
+static Node *balanced(Graph *g, const Node *pick, Node *e)
+{
+    Node *n = pair_number(g, pick, e), *zero;
+
+    n = g_ew(g, Omod, pick->loc, n,
+             g_const(g, pick->loc, Di32, (double)pick->A[0]->n), NULL);
+    part_of(n, pick);
+    zero = g_ew(g, Omul, pick->loc, e, g_const(g, pick->loc, e->dt, 0), NULL);
+    part_of(zero, pick);
+    return part_of(g_ew(g, Oadd, pick->loc, zero, n, NULL), pick);
+}
+
+void force_balance(Graph *g)
+{
+    size_t count = vec_len(g->node);
+    Table *done = table_new(g->arena);
+
+    for (size_t i = 0; i < count; i++) {
+        Node *p = g->node[i], *e = p->op == Opick ? p->in[1] : NULL;
+        if (!e || table_get(done, KEYP(e)))
+            continue;
+        Node *b = balanced(g, p, e);
+        *table_at(done, KEYP(b)) = b;
+        for (size_t k = 0; k < count; k++)
+            for (int q = 0; q < g->node[k]->nin; q++)
+                if (g->node[k]->in[q] == e)
+                    g->node[k]->in[q] = b;
+    }
+    g_sort(g);
+}
+
+/* ---- what is kept -------------------------------------------------------- */
+
+/* A product that is whole but for its rounding is not rounded up. */
+static int64_t rows_each(const Graph *g, const Node *e, const Axis *axis)
+{
+    double tokens = 1, top = 1, share;
+
+    const Node *c = choice_of(e);
+    for (int i = 0; i < e->nd; i++)
+        if (c->op == Otopk && e->dim[i].a == c->B[0])
+            top = (double)e->dim[i].n;
+        else if (!g_ismicro(e->dim[i].a))
+            tokens *= (double)e->dim[i].n;
+    share = tokens * top / (double)axis->n * opts_num(g->opts, "route.factor");
+    return (int64_t)fmin(fmax(ceil(share * (1 - 1e-12)), 1), tokens);
+}
+
+static Node *keep(Graph *g, const Node *pick)
+{
+    Node *e = pick->in[1], *in[2] = { e, weights_of(g, e) }, *n;
+    int first = !strcmp(opts_str(g->opts, "route.drop"), "position");
+
+    if (!in[1] && !first)
+        why(pick, "nothing multiplies its rows: pairs are kept by position");
+    first |= !in[1];
+    in[1] = first ? e : in[1];
+    n = g_node(g, Okeep, pick->loc, 2, in);
+    n->A = pick->A;
+    n->nA = 1;
+    n->i = rows_each(g, e, pick->A[0]);
+    n->j = first;
+    n->scope = pick->scope;
+    n->reg = pick->reg;
+    why(pick, "%lld rows an expert, the rest is dropped", (long long)n->i);
+    return infer(g, n);
+}
+
+static int of_batch(const Node *e)
+{
+    for (int i = 0; i < e->nd; i++)
+        if (axis_covers(e->dim[i].a, ROLEbatch))
+            return 1;
+    return 0;
+}
+
+static void count_dropped(Graph *g, Node *keep)
+{
+    Axis *axes[MAXD];
+    int n = 0, before = 0;
+
+    for (size_t i = 0; i < vec_len(g->node); i++)
+        before += g->node[i]->op == Ometric &&
+                  g->node[i]->scope == keep->scope &&
+                  !strncmp(g->node[i]->s, "dropped", 7);
+    for (int i = 0; i < keep->nd; i++)
+        if (!g_ismicro(keep->dim[i].a))
+            axes[n++] = keep->dim[i].a;
+    Node *gone = g_ew(g, One, keep->loc, keep, keep->in[0], NULL);
+    gone = g_cast(g, gone, Df32);
+    Node *share = g_red(g, Omean, gone, axes, n);
+    Node *m = g_node(g, Ometric, keep->loc, 1, &share);
+    m->s = intern(before ? strf(g->arena, "dropped%d", before + 1) : "dropped");
+    gone->scope = gone->in[0]->scope = share->scope = m->scope = keep->scope;
+    infer(g, m);
+}
+
+void make_room(Graph *g)
+{
+    size_t count = vec_len(g->node);
+    Table *kept = table_new(g->arena);
+    int counts = g->prog != PGforward, any = 0;
+
+    for (size_t i = 0; i < count; i++) {
+        Node *p = g->node[i];
+        if (p->op != Opick || p->in[1]->op == Okeep)
+            continue;
+        void **k = table_at(kept, KEYP(p->in[1]));
+        if (!*k) {
+            *k = keep(g, p);
+            if (counts && of_batch(p->in[1]))
+                count_dropped(g, *k);
+        }
+        any = 1;
+    }
+    for (size_t i = 0; i < count && any; i++) {
+        Node *p = g->node[i];
+        void *k = p->op == Opick ? table_get(kept, KEYP(p->in[1])) : NULL;
+        if (k)
+            p->in[1] = k;
+    }
+    if (any)
+        g_sort(g); /* weights may stand behind the first product */
+}

@@ -1,0 +1,518 @@
+/* fusible.c: may some nodes be one kernel? See the head of fuse.c for the
+ * rule; here are kinds of nodes, operands through what no kernel owns, and the
+ * test. */
+#include "passes.h"
+
+#include <string.h>
+
+/* ---- kinds of nodes ------------------------------------------------------ */
+
+int is_reduction(const Node *n)
+{
+    return optab[n->op].cls == RED;
+}
+
+int is_source(const Node *n)
+{
+    return n->op == Oinput || n->op == Oparam || n->op == Ostate ||
+           n->op == Ostepval || n->op == Oarg || n->op == Opart;
+}
+
+static int in_loop(const Fuse *f, const Node *n)
+{
+    return !is_view(n) && f->T->loops(f->g, n);
+}
+
+static int is_function(const Node *n)
+{
+    const char *s = optab[n->op].lowerkind == 'E' ? optab[n->op].lower : "";
+
+    return strchr(s, '(') && strchr(s, '(') != s && n->op != Osign;
+}
+
+static int bytes_of(const Node *n)
+{
+    return dtypes[n->dt].bytes;
+}
+
+static int is_constant(const Fuse *f, const Node *x)
+{
+    return x->op == Oconst || x->op == Oiota || f->clear[x->id] == 2;
+}
+
+/* A stored value much smaller than what the comparison n makes of it. */
+static int is_small(const Fuse *f, const Node *n, const Node *x)
+{
+    return op_is(n->op, "cmp") && !in_loop(f, x) && !is_view(x) &&
+           4 * local_elems(f->g, x) <= local_elems(f->g, n);
+}
+
+/* Arithmetic on one large tensor and constants for several users: each may as
+ * well read what it is made of, and nobody need write it. */
+static int is_of_one(const Fuse *f, const Node *n)
+{
+    enum { LARGE = 1 << 14 };
+    const Node *x = NULL;
+
+    for (int k = 0; k < n->nin; k++) {
+        if (is_constant(f, n->in[k]))
+            continue;
+        if (x && n->in[k] != x)
+            return 0;
+        x = n->in[k];
+    }
+    return x && !is_reduction(x) && vec_len(f->user[n->id]) > 1 &&
+           bytes_of(n) >= bytes_of(x) && local_elems(f->g, n) >= LARGE &&
+           local_elems(f->g, n) == local_elems(f->g, x);
+}
+
+/* May be rebuilt at each use without a thought; 2: and is made of constants. */
+static int is_clear(const Fuse *f, const Node *n)
+{
+    switch (n->op) {
+    case Oconst:
+    case Oiota:
+    case Ospread:
+    case Ostop_gradient:
+    case Oslice:
+    case Olocalslice:
+    case Odispatch:
+    case Oundispatch:
+    case Orename:
+    case Osplit:
+    case Omerge: return 1;
+    case Ocast:
+        return bytes_of(n) >= bytes_of(n->in[0]) && !is_reduction(n->in[0]);
+    default: break;
+    }
+    if (optab[n->op].lowerkind != 'E' || is_function(n) || n->nin == 0)
+        return 0;
+    for (int k = 0; k < n->nin; k++)
+        if (!is_constant(f, n->in[k]) && !is_small(f, n, n->in[k]))
+            return is_of_one(f, n);
+    return 2;
+}
+
+int passes_by(const Fuse *f, const Node *n)
+{
+    return f->clear[n->id] || is_view(n);
+}
+
+/* Is n, or what is made of it for free, used by something that reads memory? */
+static int memory_use(const Fuse *f, const Node *n)
+{
+    for (size_t i = 0; i < vec_len(f->user[n->id]); i++) {
+        const Node *u = f->user[n->id][i];
+        if (is_view(u) ? memory_use(f, u) : !in_loop(f, u))
+            return 1;
+    }
+    return 0;
+}
+
+/* ---- operands through what is clear -------------------------------------- */
+
+static Axis **with(const Fuse *f, Axis **v, Axis *a)
+{
+    for (size_t i = 0; i < vec_len(v); i++)
+        if (v[i] == a)
+            return v;
+    Axis **w = NULL;
+    for (size_t i = 0; i < vec_len(v); i++)
+        vec_push(f->a, w, v[i]);
+    vec_push(f->a, w, a);
+    return w;
+}
+
+/* Axes of operand k that n reads elsewhere than at its own index. */
+static Axis **moved_by(const Fuse *f, const Node *n, int k, Axis **v)
+{
+    const Node *x = n->in[k];
+
+    switch (n->op) {
+    case Orename:
+    case Osplit:
+    case Omerge:
+    case Oslice:
+    case Opad:
+    case Oconcat:
+    case Oshift:
+    case Olocalslice:
+        for (int i = 0; i < n->nA; i++)
+            v = with(f, v, n->A[i]);
+        return v;
+    case Opack:
+    case Ounpack:
+        for (int d = 0; d < x->nd; d++)
+            v = with(f, v, x->dim[d].a);
+        return v;
+    case Ogather: return k == 0 ? with(f, v, n->A[0]) : v;
+    case Odispatch:
+    case Oundispatch:
+        for (int d = 0; k == 0 && d < x->nd; d++)
+            if (dim_of(n, x->dim[d].a) < 0)
+                v = with(f, v, x->dim[d].a);
+        return v;
+    default: return v;
+    }
+}
+
+static void walk(const Fuse *f, const Node *n, Axis **moved, Operand **out)
+{
+    for (int k = n->op == Owrite; k < n->nin; k++) {
+        Operand o = { n->in[k], moved_by(f, n, k, moved) };
+        if (passes_by(f, o.n))
+            walk(f, o.n, o.moved, out);
+        else
+            vec_push(f->a, *out, o);
+    }
+    if (n->map)
+        vec_push(f->a, *out, ((Operand){ n->map, NULL }));
+}
+
+Operand *operands_of(Fuse *f, const Node *n)
+{
+    if (!f->operand[n->id])
+        walk(f, n, NULL, &f->operand[n->id]);
+    return f->operand[n->id];
+}
+
+Unit *unit_root(Unit *u)
+{
+    while (u && u->into)
+        u = u->into;
+    return u;
+}
+
+Unit *unit_of(const Fuse *f, const Node *n)
+{
+    return unit_root(f->unit[n->id]);
+}
+
+/* ---- the set that would be one kernel ------------------------------------ */
+
+int set_has(const Set *s, const Node *n)
+{
+    Unit *u = unit_of(s->f, n);
+
+    return n == s->node[vec_len(s->node) - 1] || (u && u->seen == s->stamp);
+}
+
+/* Is n needed by anything but the set? */
+int is_stored(const Set *s, const Node *n)
+{
+    if (optab[n->op].cls == SINK)
+        return 1;
+    for (size_t i = 0; i < vec_len(s->f->user[n->id]); i++) {
+        Node *u = s->f->user[n->id][i];
+        if (passes_by(s->f, u)
+                ? is_stored(s, u)
+                : !set_has(s, u) || u->reg != n->reg || u->call != n->call)
+            return 1;
+    }
+    return 0;
+}
+
+const Node *layout_of(const Node *n) /* dims of what it stores */
+{
+    return n->op == Owrite ? n->in[0] : n;
+}
+
+static int has_axis(const Axes *s, const Axis *a)
+{
+    for (int i = 0; i < s->n; i++)
+        if (s->a[i] == a)
+            return 1;
+    return 0;
+}
+
+/* Axes of n that have more than one element here. */
+Axes axes_here(const Graph *g, const Node *n)
+{
+    Axes s = { 0 };
+
+    for (int d = 0; d < n->nd; d++)
+        if (local_n(g, n, d) > 1 || g_isrow(n->dim[d].a))
+            s.a[s.n++] = n->dim[d].a;
+    return s;
+}
+
+static void keep_common(Axes *s, const Axes *t)
+{
+    int k = 0;
+
+    for (int i = 0; i < s->n; i++)
+        if (has_axis(t, s->a[i]))
+            s->a[k++] = s->a[i];
+    s->n = k;
+}
+
+/* Are O the slowest axes of n? */
+int axes_lead(const Graph *g, const Axes *O, const Node *n)
+{
+    Axes t = axes_here(g, n);
+
+    for (int i = 0; i < O->n; i++)
+        if (i >= t.n || !has_axis(O, t.a[i]))
+            return 0;
+    return 1;
+}
+
+static int crosses(const Operand *o, const Axes *O)
+{
+    for (size_t i = 0; i < vec_len(o->moved); i++)
+        if (has_axis(O, o->moved[i]))
+            return 1;
+    return 0;
+}
+
+/* Loops that evaluating n runs over, in memory order. */
+const Node *space_of(const Node *n)
+{
+    return is_reduction(n) ? n->in[0] : layout_of(n);
+}
+
+/* ---- small links --------------------------------------------------------- */
+
+/* Uses of n through what is clear: the operand that the user names, the
+ * user. */
+typedef struct Use {
+    const Node *as, *by;
+} Use;
+
+static void add_uses(const Fuse *f, const Node *n, Use **out)
+{
+    for (size_t i = 0; i < vec_len(f->user[n->id]); i++) {
+        const Node *u = f->user[n->id][i];
+        if (passes_by(f, u))
+            add_uses(f, u, out);
+        else
+            vec_push(f->a, *out, ((Use){ n, u }));
+    }
+}
+
+static int is_late(const Node *n)
+{
+    return n->again || is_backward(n);
+}
+
+/* A value per row that a kernel over rows reads next to its rows: made anew in
+ * each kernel that needs it, before the row's own loop, it ties none of them to
+ * the others. All users are near, and one is much larger. */
+static int is_link(const Fuse *f, const Node *n)
+{
+    enum { NEAR = 64, USES = 4, MUCH = 16 };
+    const Graph *g = f->g;
+    int much = 0;
+    Use *use = NULL;
+
+    if (!(optab[n->op].lowerkind == 'E' || n->op == Ogather) || n->map ||
+        memory_use(f, n))
+        return 0;
+    add_uses(f, n, &use);
+    if (vec_len(use) < 2 || vec_len(use) > USES)
+        return 0;
+    for (size_t i = 0; i < vec_len(use); i++) {
+        const Node *u = use[i].by;
+        if (!in_loop(f, u) || u->reg != n->reg || u->call != n->call ||
+            u->id - n->id > NEAR || is_late(u) != is_late(n))
+            return 0;
+        Axes as = axes_here(g, use[i].as);
+        int64_t size = local_elems(g, space_of(u));
+        much |= size >= MUCH * local_elems(g, n);
+        if (size > local_elems(g, use[i].as) &&
+            (as.n == 0 || !axes_lead(g, &as, space_of(u))))
+            return 0;
+    }
+    return much;
+}
+
+void find_clear(Fuse *f)
+{
+    for (int i = 0; i < f->n; i++) {
+        Node *n = f->g->node[i];
+        f->clear[i] = in_loop(f, n) ? (char)is_clear(f, n) : 0;
+    }
+    for (int i = 0; i < f->n; i++)
+        if (f->clear[i] && memory_use(f, f->g->node[i]))
+            f->clear[i] = 0;
+    for (int i = f->n; i-- > 0;)
+        if (!f->clear[i] && in_loop(f, f->g->node[i]))
+            f->clear[i] = (char)is_link(f, f->g->node[i]);
+}
+
+/* ---- the rule ------------------------------------------------------------ */
+
+/* Would reading p from m repeat costly work? Not when p's axes are the slowest
+ * of m's, then it is computed once for each of their settings. */
+static int repeats(const Set *s, const Node *m, const Operand *o)
+{
+    const Graph *g = s->f->g;
+
+    if (!s->f->costly[o->n->id])
+        return 0;
+    Axes p = axes_here(g, o->n), q = axes_here(g, space_of(m));
+    if (o->moved)
+        return local_elems(g, space_of(m)) > local_elems(g, o->n);
+    return q.n > p.n && !axes_lead(g, &p, space_of(m));
+}
+
+/* Costly to rebuild: a function of a value that is not stored, or a reduction;
+ * mark: needs a reduction of the set. */
+static void mark_costly(Set *s)
+{
+    for (size_t i = 0; i < vec_len(s->node); i++) {
+        Node *n = s->node[i];
+        Operand *op = operands_of(s->f, n);
+        int c = is_reduction(n) || is_function(n) || n->op == Orandom ||
+                n->op == Odropout;
+        n->mark = is_reduction(n);
+        for (size_t k = 0; k < vec_len(op); k++) {
+            if (!set_has(s, op[k].n))
+                continue;
+            c |= s->f->costly[op[k].n->id];
+            n->mark |= op[k].n->mark;
+        }
+        s->f->costly[n->id] = (char)c;
+    }
+}
+
+/* Does a reduction of the set that n needs have one of the axes? Not by way of
+ * what the walk of that stamp has seen. */
+static int has_sum_over(const Set *s, const Node *n, Axis *const *moved,
+                        int stamp)
+{
+    if (!n->mark || s->f->seen[n->id] == stamp)
+        return 0;
+    s->f->seen[n->id] = stamp;
+    for (size_t i = 0; i < vec_len(moved) && is_reduction(n); i++)
+        if (dim_of(n, moved[i]) >= 0)
+            return 1;
+    Operand *op = operands_of(s->f, n);
+    for (size_t k = 0; k < vec_len(op); k++)
+        if (set_has(s, op[k].n) && has_sum_over(s, op[k].n, moved, stamp))
+            return 1;
+    return 0;
+}
+
+/* The axes that all stored members and all reductions have; 0 when some stored
+ * member does not have them as its slowest. */
+static int item_axes(Set *s, Axes *O)
+{
+    Graph *g = s->f->g;
+    int first = 1;
+
+    for (size_t i = 0; i < vec_len(s->node); i++) {
+        Node *n = s->node[i];
+        if (!is_stored(s, n) && !is_reduction(n))
+            continue;
+        Axes t = axes_here(g, layout_of(n));
+        if (first)
+            *O = t;
+        else
+            keep_common(O, &t);
+        first = 0;
+    }
+    for (size_t i = 0; i < vec_len(s->node); i++) {
+        const Node *n = s->node[i];
+        if (!is_stored(s, n))
+            continue;
+        if ((O->n == 0 && axes_here(g, layout_of(n)).n) ||
+            !axes_lead(g, O, layout_of(n)))
+            return 0;
+    }
+    return 1;
+}
+
+/* Sums over rounds (overflow_fallback.c) are numbered, and what is made of a
+ * slice (slices.c); each waits for its own. */
+static int two_rounds(const Set *s)
+{
+    int64_t seen = 0;
+
+    for (size_t i = 0; i < vec_len(s->node); i++) {
+        const Node *n = s->node[i];
+        OpClass c = optab[n->op].cls;
+        if ((c != EW && c != RED) || !n->j)
+            continue;
+        if (seen && seen != n->j)
+            return 1;
+        seen = n->j;
+    }
+    return 0;
+}
+
+/* ---- on a grid, where an item is a block --------------------------------- */
+
+static int64_t items_of(const Graph *g, const Node *n, const Axes *O)
+{
+    int64_t items = 1;
+
+    for (int k = 0; k < O->n; k++) {
+        int d = dim_of(n, O->a[k]);
+        items *= d < 0 ? 1 : local_n(g, n, d);
+    }
+    return items;
+}
+
+/* The member that reduction n reduces, through views. */
+static const Node *reduced(const Node *n)
+{
+    do
+        n = n->in[0];
+    while (optab[n->op].cls == VIEW || n->op == Ocast);
+    return n;
+}
+
+/* Would one kernel have fewer items than keep the chip busy, while kernels of
+ * their own would have more: a sum of sums, of what is made of large sums, or
+ * two large results that share few axes? */
+static int too_few(Set *s, const Axes *O)
+{
+    const Graph *g = s->f->g;
+    int64_t wanted = s->f->T->items;
+    int large = 0;
+
+    for (size_t i = 0; i < vec_len(s->node) && s->f->T->grid; i++) {
+        const Node *n = s->node[i], *in = is_reduction(n) ? reduced(n) : n;
+        int64_t items = items_of(g, in, O);
+        if (in != n && is_reduction(in) && set_has(s, in) &&
+            items < wanted * 128 && local_elems(g, in) >= 16 * items)
+            return 1;
+        int64_t rows = is_reduction(n) ? items_of(g, n, O) : wanted;
+        if (rows < wanted && local_elems(g, n) >= 16 * rows &&
+            local_elems(g, space_of(n)) >= 64 * wanted)
+            return 1;
+        large += is_stored(s, n) && items < wanted &&
+                 local_elems(g, n) >= 64 * wanted;
+    }
+    return large > 1;
+}
+
+const char *one_nest(Set *s)
+{
+    Axes O = { 0 };
+
+    if (two_rounds(s))
+        return "two rounds or slices";
+    if (!item_axes(s, &O))
+        return "what both store has no slowest axes in common";
+    if (too_few(s, &O))
+        return "a sum of sums would have too few items";
+    mark_costly(s);
+    for (size_t i = 0; i < vec_len(s->node); i++) {
+        Operand *op = operands_of(s->f, s->node[i]);
+        for (size_t k = 0; k < vec_len(op); k++) {
+            if (!set_has(s, op[k].n))
+                continue;
+            int kept = op[k].n->mark || (op[k].moved && is_stored(s, op[k].n));
+            if (kept && crosses(&op[k], &O))
+                return "an item needs another item's result";
+            if (op[k].moved &&
+                has_sum_over(s, op[k].n, op[k].moved, ++s->f->stamp))
+                return "a sum made again over other loops has other bits";
+            if (repeats(s, s->node[i], &op[k]))
+                return "costly work would be done again and again";
+        }
+    }
+    return NULL;
+}

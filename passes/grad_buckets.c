@@ -1,0 +1,109 @@
+/* grad_buckets.c: gradients are summed where their bucket is. A bucket's
+ * members begin at multiples of PACKALIGN, so that each accumulator can be a
+ * part of the bucket's buffer and packing them is no copy:
+ *
+ *     %a = accum ..    %b = accum ..    %g = pack %a %b
+ *
+ *     bucket   |..........................|    one buffer, from the first birth
+ *     %a %b    [ a      ][ b        ]          until the step `join`
+ *     %g       [ a      ][ b        ][ 0 ]     from there: gaps are cleared
+ *
+ * A bucket with a member that comes from elsewhere (summed over other ranks
+ * first, read later than the bucket is made) is packed by its kernel. */
+#include "passes.h"
+
+/* Stored value -> 1 + the last step that names it. */
+static Table *last_uses(const Draft *m)
+{
+    Table *t = table_new(m->arena);
+
+    for (size_t i = 0; i < vec_len(m->step); i++)
+        for (int j = 0; j < m->step[i]->narg; j++)
+            if (m->step[i]->arg[j])
+                *table_at(t, KEYP(storage(m->step[i]->arg[j]))) =
+                    (void *)(uintptr_t)(i + 1);
+    return t;
+}
+
+/* Does x lie as its part of the bucket does, its axes in this order? */
+static int lies_so(const Node *x, const Node *pack, Axis *const *order)
+{
+    if (storage((Node *)(uintptr_t)x)->op != Oaccum || x->op != Oaccum ||
+        x->dt != pack->dt)
+        return 0;
+    for (int d = 0; d < x->nd; d++)
+        if (x->dim[d].a != order[d])
+            return 0;
+    return 1;
+}
+
+static int joins(const Graph *g, const Group *k, size_t step, const Table *last)
+{
+    const Node *n = k->node[0];
+    Axis *const *order = n->A;
+
+    if (k->n != 1 || n->op != Opack || k->step.kind != Skernel || n->nin < 1 ||
+        local_n(g, n, n->nd - 1) != n->dim[n->nd - 1].n)
+        return 0;
+    for (int i = 0; i < n->nin; i++) {
+        const Node *x = n->in[i];
+        if (!lies_so(x, n, order) ||
+            (uintptr_t)table_get(last, KEYP(storage(n->in[i]))) != step + 1)
+            return 0;
+        for (int j = 0; j < i; j++)
+            if (n->in[j] == x)
+                return 0;
+        order += x->nd;
+    }
+    return 1;
+}
+
+static Aff *add_gap(Arena *a, Aff *iv, int64_t from, int64_t to)
+{
+    if (to == from)
+        return iv;
+    vec_push(a, iv, aff(from));
+    vec_push(a, iv, aff(to - from));
+    return iv;
+}
+
+int64_t join_at(const Node *pack, int i)
+{
+    return bucket_at(pack, i) * dtypes[pack->dt].bytes;
+}
+
+static void join(const Graph *g, Group *k, Arena *a)
+{
+    Node *n = k->node[0], **arg = NULL;
+    Aff *iv = NULL;
+    int64_t end = 0, gaps = local_bytes(g, n);
+
+    vec_push(a, iv, aff(n->dt));
+    vec_push(a, arg, n);
+    for (int i = 0; i < n->nin; i++) {
+        iv = add_gap(a, iv, end, join_at(n, i));
+        end = join_at(n, i) + local_bytes(g, n->in[i]);
+        gaps -= local_bytes(g, n->in[i]);
+        vec_push(a, arg, n->in[i]);
+    }
+    iv = add_gap(a, iv, end, local_bytes(g, n));
+    k->step.kind = Sjoin;
+    k->step.kernel = NULL;
+    k->step.flops = 0;
+    k->step.bytes = (double)gaps;
+    k->step.iv = iv;
+    k->step.nint = (int)vec_len(iv);
+    k->arg = arg;
+    k->narg = (int)vec_len(arg);
+    k->text = NULL;
+    k->scratch = k->ninplace = 0;
+}
+
+void make_joins(Draft *m)
+{
+    Table *last = last_uses(m);
+
+    for (size_t i = 0; i < vec_len(m->step); i++)
+        if (m->step[i]->n && joins(m->g, m->step[i], i, last))
+            join(m->g, m->step[i], m->arena);
+}

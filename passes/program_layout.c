@@ -1,0 +1,307 @@
+/* program_layout.c: the steps of a program in phases.
+ *
+ * Accumulators are cleared first: those of loss denominators in a phase of
+ * their own before `den`, the others in `pre`; with a single turn right before
+ * their only use. A stage has no body but its calls, each a phase; a wait has a
+ * step for every send that it waits for. */
+#include <math.h>
+#include <string.h>
+
+#include "passes.h"
+
+static int64_t turns(const Graph *g)
+{
+    if (!program_trains(g->prog) && g->prog != PGeval)
+        return 1;
+    return g->mesh ? micro_turns(g) : (int64_t)micro_batches(g, NULL);
+}
+
+static Group *storing(Arena *a, Family fam, Region reg, Node *n)
+{
+    Group *k = alloc(a, sizeof *k);
+
+    *k = (Group){ .fam = fam, .reg = reg, .n = 1, .nout = 1, .narg = 1 };
+    k->node = alloc(a, 3 * sizeof *k->node);
+    k->out = k->node + 1;
+    k->arg = k->node + 2;
+    k->node[0] = k->out[0] = k->arg[0] = n;
+    return k;
+}
+
+static Group *zeroing(Draft *m, Node *acc, Region reg)
+{
+    Group *k = storing(m->arena, FAMzero, reg, acc);
+
+    k->step.kind = Szero;
+    k->step.label = strf(m->arena, "clear %s", acc->name);
+    k->step.file = acc->loc ? acc->loc->file : NULL;
+    k->step.line = acc->loc ? acc->loc->line : 0;
+    return k;
+}
+
+/* A kernel that stores f everywhere in acc. */
+static Group *filling(Draft *m, Node *acc, Region reg, double f)
+{
+    Node *c = g_node(m->g, Oconst, acc->loc, 0, NULL);
+    Group *k = storing(m->arena, FAMloop, reg, c);
+
+    c->f = f;
+    c->dt = acc->dt;
+    c->reg = reg;
+    c->nd = acc->nd;
+    memcpy(c->dim, acc->dim, sizeof c->dim);
+    memcpy(c->sh, acc->sh, sizeof c->sh);
+    c->name = strf(m->arena, "clear %s", acc->name);
+    k->narg = 0;
+    m->T->lower(m->g, k, m->arena);
+    for (int i = 0; i < k->narg; i++)
+        if (k->arg[i] == c)
+            k->arg[i] = acc;
+    k->out[0] = acc;
+    return k;
+}
+
+/* An accumulator starts from zero, for max and min from what all numbers
+ * beat. */
+static Group *clearing(Draft *m, Node *acc, Region reg)
+{
+    if (!strcmp(acc->s, "add"))
+        return zeroing(m, acc, reg);
+    return filling(m, acc, reg, strcmp(acc->s, "max") ? INFINITY : -INFINITY);
+}
+
+/* With one turn a product may store what it would add to zero. Its accumulator
+ * then lives from there: at the peak most gradients are still to come. */
+static int store_only(Draft *m, Group *k, const Node *acc)
+{
+    if (!m->once || strcmp(acc->s, "add") || !k->addat)
+        return 0;
+    k->step.iv[k->addat - 1] = aff(0);
+    return 1;
+}
+
+static void clear_results(Draft *m, Group *k)
+{
+    for (int j = 0; j < k->nout; j++) {
+        Node *n = k->out[j];
+        if (n->op == Oaccum && n->nin == 1 && strcmp(n->s, "last") &&
+            !store_only(m, k, n))
+            vec_push(m->arena, m->step, clearing(m, n, k->reg));
+    }
+}
+
+static void clear_accumulators(Draft *m, Group **k, Region reg)
+{
+    for (size_t i = 0; i < vec_len(k) && !m->once; i++)
+        if (k[i]->reg == reg)
+            clear_results(m, k[i]);
+}
+
+static void end_phase(Draft *m, const char *name, int first, int64_t repeat)
+{
+    int n = (int)vec_len(m->step) - first;
+    if (n)
+        vec_push(m->arena, m->phase, ((Phase){ name, first, n, repeat }));
+}
+
+/* ---- states that are read after they are written ------------------------- */
+
+/* Path of a parameter or state -> the last step that reads it + 1. */
+static Table *last_readers(const Draft *m, int first)
+{
+    Table *t = table_new(m->arena);
+
+    for (size_t i = (size_t)first; i < vec_len(m->step); i++)
+        for (int j = 0; j < m->step[i]->nin; j++) {
+            const Node *n = storage(m->step[i]->in[j]);
+            if (n->op == Oparam || n->op == Ostate)
+                *table_at(t, KEYP(n->s)) = (void *)(uintptr_t)(i + 1);
+        }
+    return t;
+}
+
+/* A step may read what it writes only as fuse allows: element by element, in
+ * the kernel that makes the new value. */
+static int read_later(const Draft *m, const Table *last, size_t step,
+                      const Node *state)
+{
+    size_t at = (size_t)(uintptr_t)table_get(last, KEYP(state->s));
+    return at > step + 1 || (at == step + 1 && m->step[step]->n == 1);
+}
+
+/* The new value goes to a buffer of its own and is copied at the end. */
+static void copy_later(Draft *m, Group *k, Node *write)
+{
+    Arena *a = m->arena;
+    Node *t = g_node(m->g, Oarg, write->loc, 0, NULL);
+    Group *c = storing(a, FAMloop, REGpost, write);
+
+    t->dt = write->in[0]->dt;
+    t->reg = REGpost;
+    t->nd = write->in[0]->nd;
+    memcpy(t->dim, write->in[0]->dim, sizeof t->dim);
+    memcpy(t->sh, write->in[0]->sh, sizeof t->sh);
+    t->s = storage(write)->s;
+    t->name = strf(a, "new %s", t->s);
+    for (int i = 0; i < k->narg; i++)
+        if (k->arg[i] == write)
+            k->arg[i] = t;
+    c->nin = 1;
+    c->narg = 2;
+    c->in = c->arg = alloc(a, 2 * sizeof *c->arg);
+    c->arg[0] = t;
+    c->arg[1] = write;
+    c->step.kind = Scopy;
+    c->step.label = strf(a, "copy %s", t->name);
+    vec_push(a, m->step, c);
+}
+
+typedef struct Write {
+    Group *k;
+    Node *n;
+} Write;
+
+static void write_beside(Draft *m, int first)
+{
+    Table *last = last_readers(m, first);
+    Write *late = NULL;
+
+    for (size_t i = (size_t)first; i < vec_len(m->step); i++)
+        for (int j = 0; j < m->step[i]->nout; j++) {
+            Node *n = m->step[i]->out[j];
+            if (n->op == Owrite && read_later(m, last, i, storage(n)))
+                vec_push(m->arena, late, ((Write){ m->step[i], n }));
+        }
+    for (size_t i = 0; i < vec_len(late); i++)
+        copy_later(m, late[i].k, late[i].n);
+}
+
+/* ---- calls --------------------------------------------------------------- */
+
+static int waits_for(const Call *wait, const Call *send)
+{
+    return wait->k == ROWwait && send->k == ROWsend && wait->w == send->w &&
+           wait->chunk == send->chunk && wait->to == send->to &&
+           wait->other == send->other;
+}
+
+/* The same buffer, peer and channel as the send's. */
+static void add_wait(Draft *m, const Group *send)
+{
+    Group *k = alloc(m->arena, sizeof *k);
+
+    *k = *send;
+    k->nout = k->ninplace = 0;
+    k->step.kind = Swait;
+    k->step.bytes = 0;
+    k->step.label = strf(m->arena, "wait %s", send->step.label);
+    vec_push(m->arena, m->step, k);
+}
+
+static int overwrites(const Group *k, const Group *send)
+{
+    const Node *sent = storage(send->in[0]);
+
+    for (int j = 0; j < k->nout; j++)
+        if (k->out[j]->op == Owrite && storage(k->out[j])->s == sent->s)
+            return 1;
+    return 0;
+}
+
+/* From the at-th on: what was sent has left before `by` overwrites it, in the
+ * order in which it was sent; null: all has. What is still to wait for. */
+static size_t end_sends(Draft *m, Group **sent, size_t at, const Group *by)
+{
+    size_t end = vec_len(sent);
+
+    while (by && end > at && !overwrites(by, sent[end - 1]))
+        end--;
+    for (; at < end; at++)
+        add_wait(m, sent[at]);
+    return at;
+}
+
+static size_t add_groups(Draft *m, Group **k, size_t i, Region reg)
+{
+    Group **sent = NULL;
+    size_t left = 0;
+
+    for (; i < vec_len(k) && k[i]->reg == reg; i++) {
+        if (m->once)
+            clear_results(m, k[i]);
+        left = end_sends(m, sent, left, k[i]);
+        vec_push(m->arena, m->step, k[i]);
+        if (k[i]->step.kind == Ssend)
+            vec_push(m->arena, sent, k[i]);
+    }
+    end_sends(m, sent, left, NULL);
+    return i;
+}
+
+/* Steps of the groups k[0, n), which stand in the body, that call c has. */
+static void add_call(Draft *m, Group *const *k, size_t n, int c)
+{
+    const Call *call = m->g->call;
+    int first = (int)vec_len(m->step);
+
+    for (size_t i = 0; i < n; i++) {
+        if (k[i]->call < 1 || (size_t)k[i]->call > vec_len(call))
+            die("emit: %s is in no call", k[i]->node[0]->name);
+        if (k[i]->call == c + 1)
+            vec_push(m->arena, m->step, k[i]);
+        else if (waits_for(&call[c], &call[k[i]->call - 1]))
+            add_wait(m, k[i]);
+    }
+    vec_push(m->arena, m->phase,
+             ((Phase){ call_name(m->arena, &call[c]), first,
+                       (int)vec_len(m->step) - first, 0 }));
+}
+
+static size_t add_calls(Draft *m, Group *const *k, size_t at)
+{
+    size_t n = 0;
+    int first = (int)vec_len(m->phase);
+
+    while (at + n < vec_len(k) && k[at + n]->reg == REGbody)
+        n++;
+    for (size_t c = 0; c < vec_len(m->g->call); c++)
+        add_call(m, k + at, n, (int)c);
+    for (size_t i = 0; i < vec_len(m->g->turn); i++) {
+        Turn t = m->g->turn[i];
+        t.phase += first;
+        vec_push(m->arena, m->turn, t);
+    }
+    return at + n;
+}
+
+/* sched puts what den needs of pre before it. */
+void make_phases(Draft *m, Group **k)
+{
+    size_t at = 0, den = 0;
+
+    m->repeat = turns(m->g);
+    m->once = m->repeat == 1 && !m->g->call;
+    while (den < vec_len(k) && k[den]->reg != REGden)
+        den++;
+    int first = 0;
+    clear_accumulators(m, k, REGden);
+    if (den < vec_len(k))
+        at = add_groups(m, k, at, REGpre);
+    end_phase(m, "start", first, 1);
+    for (int r = REGden; r < NREGION; r++) {
+        first = (int)vec_len(m->step);
+        if (r == REGbody && m->g->call) {
+            at = add_calls(m, k, at);
+            continue;
+        }
+        at = add_groups(m, k, at, (Region)r);
+        if (r == REGpre)
+            clear_accumulators(m, k, REGbody);
+        if (r == REGpost)
+            write_beside(m, first);
+        end_phase(m, regions[r], first,
+                  r == REGden || r == REGbody ? m->repeat : 1);
+    }
+    if (at != vec_len(k))
+        die("emit: phases of program %s", programnames[m->g->prog]);
+}

@@ -1,0 +1,181 @@
+/* collective_layout.c: what two ranks of a collective exchange: runs of
+ * elements, strides in both buffers, and where the block of each rank begins.
+ * An all-gather has one block for all, the others have one for each. */
+#include <string.h>
+
+#include "runtime.h"
+
+/* Place of half h of position r among all halves. */
+static int64_t half_place(const Zigzag *z, int64_t r, int64_t h)
+{
+    int64_t p = r / z->low % z->zig, T = z->ranks / z->zig;
+    int64_t t = r % z->low + r / (z->low * z->zig) * z->low;
+
+    return (h ? 2 * z->zig - 1 - p : p) * T + t;
+}
+
+int64_t block_place(const Blocks *s, const BlockPlace *x, int64_t pos,
+                    int64_t h)
+{
+    return x->placed ? half_place(&s->z, pos, h) * x->half
+                     : pos * x->step + h * x->half;
+}
+
+static Blocks shape_allgather(const int64_t *iv, int64_t g)
+{
+    int64_t outer = iv[1], chunk = iv[2];
+    int halves = iv[3] ? 2 : 1;
+    int64_t half = chunk / halves;
+
+    return (Blocks){ { 1, 1, 1, outer },     { 0, 0, 0, chunk },
+                     { 0, 0, 0, g * chunk }, half,
+                     { 0, half, 0 },         { chunk, half, iv[3] != 0 },
+                     { iv[3], iv[4], g },    halves };
+}
+
+/* Of a reduce-scatter: what is sent to each. */
+Blocks scatter_shape(const int64_t *iv, int64_t g)
+{
+    int64_t outer = iv[1], chunk = iv[2];
+    int halves = iv[4] ? 2 : 1;
+    int64_t half = chunk / halves;
+
+    return (Blocks){ { 1, 1, 1, outer },          { 0, 0, 0, g * chunk },
+                     { 0, 0, 0, chunk },          half,
+                     { chunk, half, iv[4] != 0 }, { 0, half, 0 },
+                     { iv[4], iv[5], g },         halves };
+}
+
+/* [outer][A/G][mid][B][inner] -> [outer][A][mid][B/G][inner], or
+ * [outer][B][mid][A/G][inner] -> [outer][B/G][mid][A][inner]. */
+static Blocks shape_alltoall(const int64_t *iv, int64_t g)
+{
+    int64_t outer = iv[1], A = iv[2], mid = iv[3], B = iv[4], inner = iv[5];
+    int64_t a = A / g, b = B / g;
+    int onA = iv[7] > 0, onB = iv[7] < 0, halves = onA || onB ? 2 : 1;
+    int64_t a2 = onA ? a / 2 : a, b2 = onB ? b / 2 : b;
+    Blocks s = { .z = { onB ? -iv[7] : iv[7], iv[8], g }, .halves = halves };
+
+    if (!iv[6]) {
+        s = (Blocks){ { outer, a2, mid, 1 },
+                      { a * mid * B * inner, mid * B * inner, B * inner, 0 },
+                      { A * mid * b * inner, mid * b * inner, b * inner, 0 },
+                      b2 * inner,
+                      { b * inner, onB ? b2 * inner : a2 * mid * B * inner,
+                        onB },
+                      { a * mid * b * inner,
+                        onA ? a2 * mid * b * inner : b2 * inner, onA },
+                      s.z,
+                      halves };
+        return s;
+    }
+    return (Blocks){
+        { outer, b2, mid, 1 },
+        { B * mid * a * inner, mid * a * inner, a * inner, 0 },
+        { b * mid * A * inner, mid * A * inner, A * inner, 0 },
+        a2 * inner,
+        { b * mid * a * inner, onB ? b2 * mid * a * inner : a2 * inner, onB },
+        { a * inner, onA ? a2 * inner : b2 * mid * A * inner, onA },
+        s.z,
+        halves
+    };
+}
+
+Blocks block_shape(StepKind k, const int64_t *iv, int64_t g)
+{
+    return k == Sallgather       ? shape_allgather(iv, g)
+           : k == Sreducescatter ? scatter_shape(iv, g)
+                                 : shape_alltoall(iv, g);
+}
+
+static int64_t half_elems(const Blocks *s)
+{
+    return s->n[0] * s->n[1] * s->n[2] * s->n[3] * s->run;
+}
+
+int64_t block_elems(const Blocks *s)
+{
+    return s->halves * half_elems(s);
+}
+
+/* Copy one half; a dense side has its runs one after another. */
+static void copy_half(const Blocks *s, int size, const uint8_t *src,
+                      uint8_t *dst, DenseSide dense)
+{
+    int64_t at = 0;
+
+    for (int64_t i = 0; i < s->n[0]; i++)
+        for (int64_t j = 0; j < s->n[1]; j++)
+            for (int64_t k = 0; k < s->n[2]; k++)
+                for (int64_t l = 0; l < s->n[3]; l++, at += s->run) {
+                    int64_t x = i * s->src[0] + j * s->src[1] + k * s->src[2] +
+                                l * s->src[3];
+                    int64_t y = i * s->dst[0] + j * s->dst[1] + k * s->dst[2] +
+                                l * s->dst[3];
+                    memcpy(dst + (dense == DSTDENSE ? at : y) * size,
+                           src + (dense == SRCDENSE ? at : x) * size,
+                           (size_t)(s->run * size));
+                }
+}
+
+void copy_block(const Blocks *s, int size, const uint8_t *src, int64_t to,
+                uint8_t *dst, int64_t from, DenseSide dense)
+{
+    for (int64_t h = 0; h < s->halves; h++) {
+        int64_t x = dense == SRCDENSE ? h * half_elems(s)
+                                      : block_place(s, &s->to, to, h);
+        int64_t y = dense == DSTDENSE ? h * half_elems(s)
+                                      : block_place(s, &s->from, from, h);
+        copy_half(s, size, src + x * size, dst + y * size, dense);
+    }
+}
+
+/* Runs of one half, joined where they follow each other on both sides. */
+static void half_runs(const Blocks *s, int64_t out, int64_t in, PairFn *f,
+                      void *ctx)
+{
+    int64_t from = 0, to = 0, n = 0;
+
+    for (int64_t i = 0; i < s->n[0]; i++)
+        for (int64_t j = 0; j < s->n[1]; j++)
+            for (int64_t k = 0; k < s->n[2]; k++)
+                for (int64_t l = 0; l < s->n[3]; l++) {
+                    int64_t x = out + i * s->src[0] + j * s->src[1] +
+                                k * s->src[2] + l * s->src[3];
+                    int64_t y = in + i * s->dst[0] + j * s->dst[1] +
+                                k * s->dst[2] + l * s->dst[3];
+                    if (n && (x != from + n || y != to + n)) {
+                        f(ctx, from, to, n);
+                        n = 0;
+                    }
+                    from = n ? from : x;
+                    to = n ? to : y;
+                    n += s->run;
+                }
+    if (n)
+        f(ctx, from, to, n);
+}
+
+void comm_runs(StepKind k, const int64_t *iv, int64_t size, int64_t peer,
+               PairFn *f, void *ctx)
+{
+    Blocks s = block_shape(k, iv, size);
+
+    for (int64_t h = 0; h < s.halves; h++)
+        half_runs(&s, block_place(&s, &s.to, peer, h),
+                  block_place(&s, &s.from, peer, h), f, ctx);
+}
+
+int is_dense(const Blocks *s, const int64_t *stride, const BlockPlace *x,
+             int one)
+{
+    int64_t run = s->run;
+
+    for (int i = 3; i >= 0; i--) {
+        if (s->n[i] > 1 && stride[i] != run)
+            return 0;
+        run *= s->n[i];
+    }
+    return !x->placed && (one || x->step == s->halves * run) &&
+           (s->halves == 1 || x->half == run);
+}
