@@ -50,7 +50,7 @@ static void along(Group *k, Arena *a, const Graph *g, const Node *cut)
     add_size(k, a, product(g, cut, d, cut->nd) / h);
 }
 
-/* zig and low of steps.def: how the group's atoms z make pieces. */
+/* zig and low of instructions.def: how the group's atoms z make pieces. */
 static void zigzag(Group *k, Arena *a, const Graph *g, uint32_t z, int64_t sign)
 {
     uint32_t atoms = (uint32_t)k->node[0]->i;
@@ -59,8 +59,8 @@ static void zigzag(Group *k, Arena *a, const Graph *g, uint32_t z, int64_t sign)
     add_size(k, a, z ? mesh_extent(g->mesh, atoms & ((z & -z) - 1)) : 0);
 }
 
-/* Axes a and b of steps.def; the size that stays in pieces gives its factor 2
- * to what lies before it. */
+/* Axes a and b of instructions.def; the size that stays in pieces gives its
+ * factor 2 to what lies before it. */
 static void exchange(Group *k, Arena *a, const Graph *g, const Node *n)
 {
     const Node *x = n->in[0];
@@ -88,29 +88,29 @@ static void blocks(Group *k, Arena *a, const Graph *g, const Node *n)
 
     switch (n->op) {
     case Oallgather:
-        k->step.kind = Sallgather;
+        k->step.kind = Iallgather;
         along(k, a, g, x);
         zigzag(k, a, g, piecing(g, x, n->A[0], (uint32_t)n->i), 1);
         return;
     case Oreducescatter:
-        k->step.kind = Sreducescatter;
+        k->step.kind = Ireducescatter;
         along(k, a, g, n);
         break;
     case Oallreduce:
     case Ostagesum:
-        k->step.kind = Sallreduce;
+        k->step.kind = Iallreduce;
         add_size(k, a, 1);
         add_size(k, a, local_elems(g, n));
         k->inplace = alloc(a, sizeof *k->inplace);
         k->ninplace = 1;
         break;
     case Orotate:
-        k->step.kind = Srotate;
+        k->step.kind = Irotate;
         add_size(k, a, local_elems(g, n));
         add_size(k, a, n->j);
         return;
     case Oalltoall:
-        k->step.kind = Salltoall;
+        k->step.kind = Ialltoall;
         exchange(k, a, g, n);
         return;
     default: die("%s: not a collective", optab[n->op].name);
@@ -128,7 +128,7 @@ static void transfer(Group *k, Arena *a, const Graph *g, Node *n)
     vec_push(a, k->arg, storage(x));
     vec_push(a, k->view, x);
     k->narg = 1;
-    k->step.kind = n->op == Osend ? Ssend : Srecv;
+    k->step.kind = n->op == Osend ? Isend : Irecv;
     add_size(k, a, x->dt);
     add_size(k, a, local_elems(g, x));
     add_size(k, a, n->i);

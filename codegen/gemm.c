@@ -38,7 +38,7 @@ void gemm_lower(Graph *g, Group *k, Arena *a)
     Node *arg[4] = { n->in[m.swap], n->in[!m.swap], out, NULL };
     int64_t iv[] = { n->in[0]->dt, out->dt, m.M,  m.N,  m.K,        m.lda,
                      m.ldb,        m.ldc,   m.ta, m.tb, is_accum(k) };
-    k->step.kind = Sgemm;
+    k->step.kind = Igemm;
     k->addat = 11;
     set_args(k, a, arg, 4);
     for (size_t i = 0; i < sizeof iv / sizeof *iv; i++)
@@ -65,7 +65,7 @@ static int64_t width(const Graph *g, const Node *x, const Axis *expert)
     return w;
 }
 
-static void grouped(Graph *g, Group *k, Arena *a, StepKind kind, int64_t K,
+static void grouped(Graph *g, Group *k, Arena *a, InstrKind kind, int64_t K,
                     int64_t N, int turned)
 {
     Node *n = k->node[0], *out = k->out[0];
@@ -76,7 +76,7 @@ static void grouped(Graph *g, Group *k, Arena *a, StepKind kind, int64_t K,
     Node *arg[5] = { n->in[0], n->in[1], out, n->in[2], more };
 
     k->step.kind = kind;
-    k->addat = kind == Sgmmw ? 9 : 0;
+    k->addat = kind == Igmmw ? 9 : 0;
     set_args(k, a, arg, 5);
     for (size_t i = 0; i < sizeof iv / sizeof *iv; i++)
         add_size(k, a, iv[i]);
@@ -92,7 +92,7 @@ void gmm_lower(Graph *g, Group *k, Arena *a)
     const Node *w = n->in[1];
     int turned = axis_at(n->A, n->nA, w->dim[w->nd - 1].a) >= 0;
 
-    grouped(g, k, a, Sgmm, width(g, n->in[0], expert), width(g, n, expert),
+    grouped(g, k, a, Igmm, width(g, n->in[0], expert), width(g, n, expert),
             turned && n->nA < w->nd - 1);
 }
 
@@ -103,6 +103,6 @@ void gmmw_lower(Graph *g, Group *k, Arena *a)
     const Axis *expert = n->in[2]->A[0];
     int turned = out->nd > 1 && dim_of(n->in[0], out->dim[1].a) < 0;
 
-    grouped(g, k, a, Sgmmw, width(g, n->in[0], expert),
+    grouped(g, k, a, Igmmw, width(g, n->in[0], expert),
             width(g, n->in[1], expert), turned);
 }

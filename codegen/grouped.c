@@ -7,7 +7,7 @@
 
 enum { GMMTILE = 64, GMMTHREADS = 256, WGTHREADS = 384 };
 
-/* What steps.def says of gmm's integers. */
+/* What instructions.def says of gmm's integers. */
 enum { XDT, XDTOUT, XE, XK, XN, XLDW, XTW, XSTRIDE, XACC, XCAP };
 
 static int64_t ceil_of(int64_t n, int64_t d)
@@ -225,7 +225,7 @@ static void on_threads(Group *k, Arena *a, const int64_t *v, int weight)
 
 void grouped_lower_cuda(Group *k, Arena *a)
 {
-    int weight = k->step.kind == Sgmmw;
+    int weight = k->step.kind == Igmmw;
     int64_t v[XCAP + 1];
 
     for (int i = 0; i <= XCAP; i++)

@@ -429,7 +429,7 @@ int cumsum_lower_cuda(Graph *g, Group *k, Arena *a)
 
 void zero_lower(Graph *g, Group *k, Arena *a)
 {
-    k->step.kind = Szero;
+    k->step.kind = Izero;
     add_arg(k, a, k->out[0]);
     set_label(k, a, k->out[0]);
     k->step.bytes = (double)local_bytes(g, k->arg[0]);

@@ -40,7 +40,7 @@ void set_text(Group *k, Arena *a, const char *body)
     unsigned long long h = hash_text(body);
     const char *name = strf(a, "k_%016llx", h);
 
-    k->step.kind = Skernel;
+    k->step.kind = Ikernel;
     k->step.kernel = intern(name);
     k->text = strf(a,
                    "void %s(void *const *buf, const int64_t *iv,\n"
@@ -55,7 +55,7 @@ void set_text_named(Group *k, Arena *a, const char *text)
     const char *name = strf(a, "k_%016llx", h);
     const char *at = strstr(text, "@(");
 
-    k->step.kind = Skernel;
+    k->step.kind = Ikernel;
     k->step.kernel = intern(name);
     k->text = strf(a, "%.*s%s%s", (int)(at - text), text, name, at + 1);
 }

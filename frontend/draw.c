@@ -26,7 +26,7 @@ static void put_html(Text *t, const char *s)
 
 static void rectangle(Text *t, const Role *r, const Program *p, const Buf *b)
 {
-    double x = 0, w = WIDE, per = (double)WIDE / (p->nstep ? p->nstep : 1);
+    double x = 0, w = WIDE, per = (double)WIDE / (p->ninstr ? p->ninstr : 1);
     double y = (double)b->offset / (double)r->arena * HIGH;
     double h = (double)b->bytes / (double)r->arena * HIGH;
 
@@ -91,13 +91,13 @@ char *draw_memory(const Plan *p, const char *summary, size_t *len)
 
 /* ---- time ---------------------------------------------------------------- */
 
-static void event(Text *t, const Step *s, int role, int program, double *at)
+static void event(Text *t, const Instr *s, int role, int program, double *at)
 {
     put(t,
         ",\n{\"ph\":\"X\",\"pid\":%d,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f,"
         "\"cat\":\"%s\",\"name\":",
-        role, program, 1e6 * *at, 1e6 * s->secs, stepinfo[s->kind].name);
-    put_json(t, s->label ? s->label : stepinfo[s->kind].name);
+        role, program, 1e6 * *at, 1e6 * s->secs, instrinfo[s->kind].name);
+    put_json(t, s->label ? s->label : instrinfo[s->kind].name);
     put(t, ",\"args\":{\"flops\":%.9g,\"bytes\":%.9g", s->flops, s->bytes);
     if (s->file) {
         put(t, ",\"line\":");
@@ -119,7 +119,7 @@ static void timeline(Text *t, const Program *p, int role, int program)
     for (int f = 0; f < p->nphase; f++)
         for (int64_t k = 0; k < p->phase[f].repeat; k++)
             for (int i = 0; i < p->phase[f].n; i++)
-                event(t, &p->step[p->phase[f].first + i], role, program, &at);
+                event(t, &p->instr[p->phase[f].first + i], role, program, &at);
 }
 
 char *draw_time(const Plan *p, size_t *len)

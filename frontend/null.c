@@ -40,15 +40,15 @@ static void put_role(FILE *out, const Plan *p, int i)
 /* ---- collectives --------------------------------------------------------- */
 
 typedef struct Traffic {
-    StepKind kind;
+    InstrKind kind;
     uint32_t atoms;
     double times, bytes; /* of one rank and step */
 } Traffic;
 
-static int is_moved(StepKind k)
+static int is_moved(InstrKind k)
 {
-    return k == Sallgather || k == Sreducescatter || k == Sallreduce ||
-           k == Salltoall || k == Srotate || k == Ssend || k == Srecv;
+    return k == Iallgather || k == Ireducescatter || k == Iallreduce ||
+           k == Ialltoall || k == Irotate || k == Isend || k == Irecv;
 }
 
 static Traffic *traffic_of(const Role *r)
@@ -58,7 +58,7 @@ static Traffic *traffic_of(const Role *r)
 
     for (int f = 0; g && f < g->nphase; f++)
         for (int k = 0; k < g->phase[f].n; k++) {
-            const Step *s = &g->step[g->phase[f].first + k];
+            const Instr *s = &g->instr[g->phase[f].first + k];
             double n = (double)phase_turns(g, f);
             size_t i = 0;
             if (!is_moved(s->kind))
@@ -82,7 +82,7 @@ static void put_traffic(FILE *out, const Plan *p, int role)
     for (size_t i = 0; i < vec_len(v); i++) {
         mesh_words(p->mesh, v[i].atoms, group, sizeof group);
         fprintf(out, "%5d  %-14s %-12s %6" PRId64 " %9.0f %15.0f\n", role,
-                stepinfo[v[i].kind].name, group,
+                instrinfo[v[i].kind].name, group,
                 mesh_extent(p->mesh, v[i].atoms), v[i].times, v[i].bytes);
     }
 }
@@ -93,9 +93,9 @@ typedef struct Flops {
     double all, products, again; /* FLOPs of one rank and step */
 } Flops;
 
-static int is_product(const Step *s)
+static int is_product(const Instr *s)
 {
-    return s->kind == Sgemm || s->kind == Sgmm || s->kind == Sgmmw;
+    return s->kind == Igemm || s->kind == Igmm || s->kind == Igmmw;
 }
 
 static Flops flops_of(const Role *r)
@@ -105,7 +105,7 @@ static Flops flops_of(const Role *r)
 
     for (int f = 0; g && f < g->nphase; f++)
         for (int k = 0; k < g->phase[f].n; k++) {
-            const Step *s = &g->step[g->phase[f].first + k];
+            const Instr *s = &g->instr[g->phase[f].first + k];
             double n = (double)phase_turns(g, f);
             w.all += n * s->flops;
             w.again += n * s->again;

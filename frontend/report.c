@@ -253,13 +253,13 @@ static void show_table(FILE *out, const Program *p)
 static void show_program(FILE *out, const Plan *plan, int role,
                          const Program *p)
 {
-    int kinds[NSTEPKIND] = { 0 };
+    int kinds[NINSTR] = { 0 };
     Planned t = plan_time(forever, plan, p->kind);
 
-    for (int i = 0; i < p->nstep; i++)
-        kinds[p->step[i].kind]++;
+    for (int i = 0; i < p->ninstr; i++)
+        kinds[p->instr[i].kind]++;
     fprintf(out, "\nprogram %-8s  %5d steps, predicted %.3f ms",
-            programnames[p->kind], p->nstep, 1e3 * t.makespan);
+            programnames[p->kind], p->ninstr, 1e3 * t.makespan);
     if (plan->nrole > 1)
         fprintf(out, ", %.1f %% of it at work",
                 t.makespan > 0 ? 100 * t.busy[role] / t.makespan : 100.0);
@@ -272,10 +272,10 @@ static void show_program(FILE *out, const Plan *plan, int role,
                 phase_turns(p, f) == 1 ? "" : "s");
     show_table(out, p);
     fputs("  of them ", out);
-    for (int k = 0, n = 0; k < NSTEPKIND; k++)
+    for (int k = 0, n = 0; k < NINSTR; k++)
         if (kinds[k])
             fprintf(out, "%s%d %s", n++ ? ", " : "", kinds[k],
-                    stepinfo[k].name);
+                    instrinfo[k].name);
     fprintf(out, "\n  temporary       %12s, lower bound %s (%+.2f %%)\n",
             bytes(p->transient), bytes(p->bound),
             p->bound

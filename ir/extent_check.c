@@ -1,8 +1,8 @@
 /* extent_check.c: steps fill their buffers and nothing is left over.
- * stepcheck.c says that no step goes beyond its buffers; a plan of the compiler
- * has, besides, operands that are exactly as large as their buffers, an arena
- * and frames that are exactly as high as what lies in them, groups of more than
- * one rank, and as many turns as a step has micro-batches.
+ * instr_check.c says that no step goes beyond its buffers; a plan of the
+ * compiler has, besides, operands that are exactly as large as their buffers,
+ * an arena and frames that are exactly as high as what lies in them, groups of
+ * more than one rank, and as many turns as a step has micro-batches.
  *
  * Not proved: which way a square matrix is turned. */
 #include <stdlib.h>
@@ -12,7 +12,7 @@
 
 typedef struct Sizes {
     const PlanCheck *c;
-    const Step *s;
+    const Instr *s;
 } Sizes;
 
 static int64_t bytes_of(const Sizes *x, int i)
@@ -36,14 +36,14 @@ static const char *fills(const Sizes *x, int i, int64_t elems, int64_t width)
 
 /* Products and copies, and collectives along an axis, are as large as their
  * operands' shapes (operands.c), and those as their buffers. */
-static const char *step_sizes(const Sizes *x)
+static const char *instr_sizes(const Sizes *x)
 {
-    const Step *s = x->s;
-    int whole = s->kind == Sallreduce || s->kind == Srotate;
-    int width = whole || s->kind >= Ssend ? dtypes[iv(x, 0)].bytes : 0;
-    if (s->kind == Sallreduce && iv(x, 1) != 1 && law(Lone_block))
+    const Instr *s = x->s;
+    int whole = s->kind == Iallreduce || s->kind == Irotate;
+    int width = whole || s->kind >= Isend ? dtypes[iv(x, 0)].bytes : 0;
+    if (s->kind == Iallreduce && iv(x, 1) != 1 && law(Lone_block))
         return "has more than one block";
-    return width ? fills(x, 0, iv(x, s->kind == Sallreduce ? 2 : 1), width)
+    return width ? fills(x, 0, iv(x, s->kind == Iallreduce ? 2 : 1), width)
                  : NULL;
 }
 
@@ -178,9 +178,9 @@ const char *sizes_wrong(const PlanCheck *c)
     if (why)
         return strf(c->arena, "role %d %s", c->role, why);
     for (int k = 0; k < c->r->nprog; k++)
-        for (int i = 0; i < c->r->prog[k].nstep; i++) {
-            Sizes x = { c, &c->r->prog[k].step[i] };
-            if ((why = step_sizes(&x)))
+        for (int i = 0; i < c->r->prog[k].ninstr; i++) {
+            Sizes x = { c, &c->r->prog[k].instr[i] };
+            if ((why = instr_sizes(&x)))
                 return strf(
                     c->arena,
                     "role %d: program '%s': step %d '%s'%s "

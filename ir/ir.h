@@ -529,7 +529,7 @@ typedef struct Group {
                                      Element e of the input is read only by the
                                      iteration that writes element e of the
                                      result, not after */
-    Step step;                   /* filled by the target: kind kernel ints */
+    Instr step;                  /* filled by the target: kind kernel ints */
     int addat;                   /* 1 + which integer says: add to the result
                                      rather than store it; 0: none */
     const char *text;            /* kernel text, or null */

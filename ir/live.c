@@ -23,7 +23,7 @@ typedef struct Lives {
 static const char *wrong(const Lives *l, const char *what, int buf, int step)
 {
     const Program *p = &l->r->prog[l->prog];
-    const char *label = step < p->nstep ? p->step[step].label : "the end";
+    const char *label = step < p->ninstr ? p->instr[step].label : "the end";
 
     return strf(l->arena, "program %s, step %d (%s): '%s' %s",
                 programnames[p->kind], step, label ? label : "?",
@@ -42,9 +42,9 @@ static const Phase *phase_of(const Program *p, int step)
 int joined(const Role *r, int buf, int step)
 {
     const Buf *b = &r->buf[buf];
-    const Step *s = b->prog < 0 ? NULL : &r->prog[b->prog].step[step];
+    const Instr *s = b->prog < 0 ? NULL : &r->prog[b->prog].instr[step];
 
-    if (!s || s->kind != Sjoin || b->born == step || b->frame)
+    if (!s || s->kind != Ijoin || b->born == step || b->frame)
         return 0;
     for (int i = 1; i < s->nbuf; i++)
         if (s->buf[i] == buf)
@@ -55,17 +55,17 @@ int joined(const Role *r, int buf, int step)
 /* ---- lives --------------------------------------------------------------- */
 
 /* Does step s only write its i-th buffer? 1 where a kernel does not say. */
-static int writes(const Step *s, int i)
+static int writes(const Instr *s, int i)
 {
     switch (s->kind) {
-    case Skernel: return !s->rw || s->rw[i] == 'w';
-    case Sgemm: return i == 3 || (i == 2 && !s->iv[10].c);
-    case Sgmm:
-    case Sgmmw: return i == 4 || (i == 2 && !s->iv[8].c);
-    case Scopy: return i == 1;
-    case Sjoin: return i == 0;
-    case Szero:
-    case Srecv: return 1;
+    case Ikernel: return !s->rw || s->rw[i] == 'w';
+    case Igemm: return i == 3 || (i == 2 && !s->iv[10].c);
+    case Igmm:
+    case Igmmw: return i == 4 || (i == 2 && !s->iv[8].c);
+    case Icopy: return i == 1;
+    case Ijoin: return i == 0;
+    case Izero:
+    case Irecv: return 1;
     default: return i > 0;
     }
 }
@@ -73,7 +73,7 @@ static int writes(const Step *s, int i)
 static const char *name_buffers(Lives *l, int step)
 {
     const Program *p = &l->r->prog[l->prog];
-    const Step *s = &p->step[step];
+    const Instr *s = &p->instr[step];
 
     for (int i = 0; i < s->nbuf; i++) {
         const Buf *b = s->buf[i] < 0 ? NULL : &l->r->buf[s->buf[i]];
@@ -105,7 +105,7 @@ static void extend(Lives *l)
     for (int i = 0; i < l->r->ntensor; i++) {
         const Tensor *t = &l->r->tensor[i];
         if (!strcmp(t->kind, "output") && l->of[t->buf].first >= 0)
-            l->of[t->buf].last = p->nstep - 1;
+            l->of[t->buf].last = p->ninstr - 1;
     }
     for (int i = 0; i < l->r->nbuf; i++) {
         Life *x = &l->of[i];
@@ -239,7 +239,7 @@ static Named **named_by_call(const Lives *l)
 
     for (int f = 0; f < p->nphase; f++)
         for (int i = 0; i < p->phase[f].n && !p->phase[f].repeat; i++) {
-            const Step *s = &p->step[p->phase[f].first + i];
+            const Instr *s = &p->instr[p->phase[f].first + i];
             for (int j = 0; j < s->nbuf; j++) {
                 int b = s->buf[j];
                 if (b < 0 || !l->r->buf[b].frame || seen[b] == f + 1)
@@ -332,7 +332,7 @@ static const char *frames_wrong(const Lives *l)
 static Lives lives(Arena *a, const Role *r, int prog)
 {
     const Program *p = &r->prog[prog];
-    Lives l = { a, r, prog, none(a, r->nbuf), p->nstep, -1 };
+    Lives l = { a, r, prog, none(a, r->nbuf), p->ninstr, -1 };
 
     for (int f = 0; f < p->nphase; f++) {
         const Phase *x = &p->phase[f];
@@ -348,7 +348,7 @@ static Lives lives(Arena *a, const Role *r, int prog)
  * the end. */
 static const char *loose(const Lives *l)
 {
-    int end = l->r->prog[l->prog].nstep - 1;
+    int end = l->r->prog[l->prog].ninstr - 1;
 
     for (int i = 0; i < l->r->nbuf; i++) {
         const Life *x = &l->of[i];
@@ -377,7 +377,7 @@ const char *lives_loose(Arena *a, const Role *r, int prog)
     Lives l = lives(a, r, prog);
     const char *why = NULL;
 
-    for (int s = 0; s < r->prog[prog].nstep && !why; s++)
+    for (int s = 0; s < r->prog[prog].ninstr && !why; s++)
         why = name_buffers(&l, s);
     extend(&l);
     return why ? why : loose(&l);
@@ -389,7 +389,7 @@ const char *lives_wrong(Arena *a, const Role *r)
 
     for (int g = 0; g < r->nprog && !why; g++) {
         Lives l = lives(a, r, g);
-        for (int s = 0; s < r->prog[g].nstep && !why; s++)
+        for (int s = 0; s < r->prog[g].ninstr && !why; s++)
             why = name_buffers(&l, s);
         extend(&l);
         if (!why)
@@ -404,7 +404,7 @@ const char *lives_wrong(Arena *a, const Role *r)
 
 /* ---- dead bytes ---------------------------------------------------------- */
 
-static int by_step(const void *a, const void *b)
+static int by_instr(const void *a, const void *b)
 {
     const Death *x = a, *y = b;
     if (x->step != y->step)
@@ -420,7 +420,7 @@ Death *deaths(Arena *a, const Role *r, int prog)
     vec_push(a, v, ((Death){ -1, r->persist, r->arena - r->persist, 0 }));
     for (int i = 0; i < r->nbuf; i++) {
         const Buf *b = &r->buf[i];
-        if (b->prog != prog || !b->bytes || b->dies == p->nstep - 1 ||
+        if (b->prog != prog || !b->bytes || b->dies == p->ninstr - 1 ||
             b->frame || joined(r, i, b->dies))
             continue;
         const Phase *f = phase_of(p, b->dies);
@@ -429,6 +429,6 @@ Death *deaths(Arena *a, const Role *r, int prog)
         int last = f && f->repeat > 1 && b->born < f->first;
         vec_push(a, v, ((Death){ b->dies, b->offset, b->bytes, last }));
     }
-    qsort(v, vec_len(v), sizeof *v, by_step);
+    qsort(v, vec_len(v), sizeof *v, by_instr);
     return v;
 }

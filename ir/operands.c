@@ -73,13 +73,13 @@ static int same_loops(Loops *x, Loops *y)
 
 /* ---- products ------------------------------------------------------------ */
 
-static int64_t iv(const Step *s, int i)
+static int64_t iv(const Instr *s, int i)
 {
     return s->iv[i].c;
 }
 
-/* steps.def: dtypes M N K lda ldb ldc ta tb accumulate, then batches. */
-static void gemm_loops(const Step *s, Loops *v)
+/* instructions.def: dtypes M N K lda ldb ldc ta tb accumulate, then batches. */
+static void gemm_loops(const Instr *s, Loops *v)
 {
     enum { M = 2, N, K, LDA, LDB, LDC, TA, TB, BATCH = 11 };
     int ta = iv(s, TA) != 0, tb = iv(s, TB) != 0;
@@ -92,12 +92,12 @@ static void gemm_loops(const Step *s, Loops *v)
 
 /* dtypes E K N ldw tw strideW accumulate capacity. Slots: rows weights rows, or
  * rows rows weights. */
-static void grouped_loops(const Step *s, Loops *v)
+static void grouped_loops(const Instr *s, Loops *v)
 {
     enum { E = 2, K, N, LDW, TW, STRIDE, CAP = 9 };
     int64_t wide = iv(s, TW) ? 1 : iv(s, LDW),
             deep = iv(s, TW) ? iv(s, LDW) : 1;
-    if (s->kind == Sgmm) {
+    if (s->kind == Igmm) {
         add_loop(v, iv(s, CAP), iv(s, K), 0, iv(s, N));
         add_loop(v, iv(s, K), 1, wide, 0);
         add_loop(v, iv(s, N), 0, deep, 1);
@@ -141,12 +141,12 @@ static const char *axis_loops(const ValueShape *const op[OPERANDS], Loops *v)
     return NULL;
 }
 
-static const char *product_wrong(const PlanCheck *c, const Step *s,
+static const char *product_wrong(const PlanCheck *c, const Instr *s,
                                  const ValueShape *const op[OPERANDS])
 {
     Loops have = { 0 }, want = { 0 };
     const char *axis = axis_loops(op, &want);
-    if (s->kind == Sgemm)
+    if (s->kind == Igemm)
         gemm_loops(s, &have);
     else
         grouped_loops(s, &have);
@@ -158,7 +158,7 @@ static const char *product_wrong(const PlanCheck *c, const Step *s,
 
 /* ---- collectives --------------------------------------------------------- */
 
-typedef struct Blocks { /* steps.def */
+typedef struct Blocks { /* instructions.def */
     int64_t outer, inner, zig, low;
 } Blocks;
 
@@ -236,7 +236,7 @@ static int along(const Mesh *m, const ValueShape *whole, const ValueShape *cut,
     return 1;
 }
 
-/* All-to-all: outer A mid B inner swap zig low of steps.def. */
+/* All-to-all: outer A mid B inner swap zig low of instructions.def. */
 static int exchanged(const Mesh *m, const ValueShape *x, const ValueShape *y,
                      uint32_t atoms, int64_t want[8])
 {
@@ -262,9 +262,9 @@ static int exchanged(const Mesh *m, const ValueShape *x, const ValueShape *y,
     return 1;
 }
 
-static int has_blocks(const Step *s, const Blocks *b)
+static int has_blocks(const Instr *s, const Blocks *b)
 {
-    int z = s->kind == Sallgather ? 3 : 4;
+    int z = s->kind == Iallgather ? 3 : 4;
     return iv(s, 1) == b->outer && iv(s, 2) == b->inner && iv(s, z) == b->zig &&
            iv(s, z + 1) == b->low;
 }
@@ -278,17 +278,17 @@ static int is_ring(const ValueShape *x, uint32_t atoms)
     return 0;
 }
 
-static const char *collective_wrong(const PlanCheck *c, const Step *s,
+static const char *collective_wrong(const PlanCheck *c, const Instr *s,
                                     const ValueShape *x, const ValueShape *y)
 {
     const Mesh *m = c->p->mesh;
     uint32_t atoms = s->atoms & ~m->mask[Mpp];
     int64_t want[8] = { 0 };
     Blocks b = { 0 };
-    int gathers = s->kind == Sallgather;
+    int gathers = s->kind == Iallgather;
     switch (s->kind) {
-    case Sallgather:
-    case Sreducescatter:
+    case Iallgather:
+    case Ireducescatter:
         if (!along(m, gathers ? y : x, gathers ? x : y, atoms, &b))
             return law(Lgather_blocks) ? "does not make an axis whole, or cut, "
                                          "over its group"
@@ -296,7 +296,7 @@ static const char *collective_wrong(const PlanCheck *c, const Step *s,
         return !has_blocks(s, &b) && law(Lgather_blocks)
                    ? "has other blocks than its operands"
                    : NULL;
-    case Salltoall:
+    case Ialltoall:
         if (!exchanged(m, x, y, atoms, want))
             return law(Lexchange_blocks)
                        ? "does not exchange two axes over its group"
@@ -305,7 +305,7 @@ static const char *collective_wrong(const PlanCheck *c, const Step *s,
             if (iv(s, i + 1) != want[i] && law(Lexchange_blocks))
                 return "has other blocks than its operands";
         return NULL;
-    case Srotate:
+    case Irotate:
         if (iv(s, 2) != 1 && law(Lrotate_next))
             return "turns to another rank than the next";
         if (!is_ring(x, atoms) && law(Lrotate_ring))
@@ -320,24 +320,24 @@ static const char *collective_wrong(const PlanCheck *c, const Step *s,
 
 /* ---- the whole ----------------------------------------------------------- */
 
-const char *operands_wrong(const PlanCheck *c, const Step *s,
+const char *operands_wrong(const PlanCheck *c, const Instr *s,
                            const ValueShape *const *in,
                            const ValueShape *const *out)
 {
     const ValueShape *op[OPERANDS];
     switch (s->kind) {
-    case Skernel: return places_wrong(c, s, in, out);
-    case Sgemm:
-    case Sgmm:
-    case Sgmmw:
+    case Ikernel: return places_wrong(c, s, in, out);
+    case Igemm:
+    case Igmm:
+    case Igmmw:
         for (int i = 0; i < OPERANDS; i++)
             op[i] = out[i] ? out[i] : in[i];
         return product_wrong(c, s, op);
-    case Sallgather:
-    case Sreducescatter:
-    case Sallreduce:
-    case Salltoall:
-    case Srotate: return collective_wrong(c, s, in[0], out[1]);
+    case Iallgather:
+    case Ireducescatter:
+    case Iallreduce:
+    case Ialltoall:
+    case Irotate: return collective_wrong(c, s, in[0], out[1]);
     default: return NULL;
     }
 }

@@ -17,10 +17,10 @@ const char *const bufclasses[NBUFCLASS] = {
 };
 
 /* clang-format off */
-const StepInfo stepinfo[NSTEPKIND] = {
-#define STEP(name, nbuf, nint, doc) {#name, nbuf, nint, doc},
-#include "steps.def"
-#undef STEP
+const InstrInfo instrinfo[NINSTR] = {
+#define INSTR(name, nbuf, nint, doc) {#name, nbuf, nint, doc},
+#include "instructions.def"
+#undef INSTR
 };
 /* clang-format on */
 
@@ -240,10 +240,10 @@ static void put_flow(Text *t, const ValueUse *f, int n)
     }
 }
 
-static void put_step(Text *t, const Step *s)
+static void put_instr(Text *t, const Instr *s)
 {
-    puts_(t, stepinfo[s->kind].name);
-    if (s->kind == Skernel)
+    puts_(t, instrinfo[s->kind].name);
+    if (s->kind == Ikernel)
         word(t, s->kernel);
     word(t, s->label);
     for (int i = 0; i < s->nbuf; i++)
@@ -346,8 +346,8 @@ static void put_program(Text *t, const Program *g)
     for (int i = 0; i < g->nframe; i++)
         put_frame(t, &g->frame[i]);
     put_ends(t, g);
-    for (int i = 0; i < g->nstep; i++)
-        put_step(t, &g->step[i]);
+    for (int i = 0; i < g->ninstr; i++)
+        put_instr(t, &g->instr[i]);
     puts_(t, "}\n");
 }
 

@@ -313,19 +313,19 @@ typedef struct Buf {
     int line; /* the Lua line that made it; null: none */
 } Buf;
 
-typedef enum StepKind {
-#define STEP(name, nbuf, nint, doc) S##name,
-#include "steps.def"
-#undef STEP
-    NSTEPKIND
-} StepKind;
+typedef enum InstrKind {
+#define INSTR(name, nbuf, nint, doc) I##name,
+#include "instructions.def"
+#undef INSTR
+    NINSTR
+} InstrKind;
 
-typedef struct StepInfo {
+typedef struct InstrInfo {
     const char *name;
     int nbuf, nint; /* exact counts; -1: as the kernel wants */
     const char *doc;
-} StepInfo;
-extern const StepInfo stepinfo[NSTEPKIND];
+} InstrInfo;
+extern const InstrInfo instrinfo[NINSTR];
 
 /* How a value lies on a rank: row-major, the last axis fastest. Axes of one
  * name in the shapes of a step are one axis. What is no product of its axes (a
@@ -363,9 +363,9 @@ typedef struct ValueUse {
     uint32_t part[3];
 } ValueUse;
 
-typedef struct Step {
-    StepKind kind;
-    const char *kernel; /* Skernel: name in the plan's kernel text */
+typedef struct Instr {
+    InstrKind kind;
+    const char *kernel; /* Ikernel: name in the plan's kernel text */
     const char *label;  /* scope path and op, for people */
     int nbuf;
     int *buf; /* buffer indices; -1: none */
@@ -384,12 +384,12 @@ typedef struct Step {
     double flops, bytes, secs; /* predicted, for one rank */
     double again;              /* of the FLOPs: its share of what ranks of
                                      the stage do more than once */
-} Step;
+} Instr;
 
 /* Phases run in order. Those with repeat 0 are the calls of a pipeline stage;
  * they follow each other, and in their place the program's rows run: "F0" "B0"
  * "I0" "W0" (work and chunk), "send.F0.F1" "recv.F0.F1" "wait.F0.F1" (what F of
- * chunk 0 made for chunk 1; see steps.def). */
+ * chunk 0 made for chunk 1; see instructions.def). */
 typedef struct Phase {
     const char *name; /* den pre body post, or a call */
     int first, n;     /* steps */
@@ -440,8 +440,8 @@ typedef struct Program {
     Turn *turn; /* pp > 1: the stage's table */
     int nframe;
     Frame *frame;
-    int nstep;
-    Step *step;
+    int ninstr;
+    Instr *instr;
     int nend;
     End *end;                 /* plans with flow */
     int64_t transient, bound; /* height and lower bound of non-persistent
@@ -592,7 +592,7 @@ Plan *plan_rest(Arena *a, const char *text, size_t len, const char *name);
 const char *plan_wrong(Arena *a, const Plan *p);
 void plan_check(const Plan *p); /* die() when wrong */
 
-/* ---- plancheck.c stepcheck.c tablecheck.c tensorcheck.c spans.c: what they
+/* ---- plancheck.c instr_check.c tablecheck.c tensorcheck.c spans.c: what they
  * share -------------------------------------------------------------------- */
 
 enum {
@@ -633,7 +633,7 @@ int64_t sat_mul(int64_t a, int64_t b);
 int64_t sat_add(int64_t a, int64_t b);
 Range aff_range(const Mesh *m, const Aff *x);
 int aff_stray(const Mesh *m, const Aff *x); /* atoms the mesh lacks? */
-const char *step_wrong(const PlanCheck *c, int prog, int step);
+const char *instr_wrong(const PlanCheck *c, int prog, int step);
 const char *table_wrong(const PlanCheck *c, int prog);
 const char *tensors_wrong(const PlanCheck *c);
 const char *tensors_loose(const PlanCheck *c); /* plans with flow */
@@ -663,13 +663,13 @@ ValueShape **lasting_shapes(const PlanCheck *c);
 /* May what lies like x be read like y, without a byte moved? */
 int is_view_of(const ValueShape *y, const ValueShape *x);
 /* Shapes by slot, null: it reads, or makes, nothing there. */
-const char *places_wrong(const PlanCheck *c, const Step *s,
+const char *places_wrong(const PlanCheck *c, const Instr *s,
                          const ValueShape *const *in,
                          const ValueShape *const *out);
 /* Say of a kernel's integers which places they are. */
-void mark_places(Arena *a, const Mesh *m, Step *s, const ValueShape *const *in,
+void mark_places(Arena *a, const Mesh *m, Instr *s, const ValueShape *const *in,
                  const ValueShape *const *out);
-const char *operands_wrong(const PlanCheck *c, const Step *s,
+const char *operands_wrong(const PlanCheck *c, const Instr *s,
                            const ValueShape *const *in,
                            const ValueShape *const *out);
 const char *flow_wrong(const PlanCheck *c, int prog);
@@ -681,12 +681,12 @@ int spans_meet(Span *v, int n, int *one, int *two);
 void frame_runs(const PlanCheck *c, int prog, Span **v);
 
 /* workspace.c: bytes of work space (the step's last buffer) that a product or a
- * collective over `ranks` needs on the host; iv as in steps.def. */
+ * collective over `ranks` needs on the host; iv as in instructions.def. */
 enum {
     GATHERSUM = 1 << 16
 }; /* all-reduce: up to so many bytes of all
                                      ranks each rank gathers them all */
-int64_t step_work(StepKind k, const int64_t *iv, int nint, int64_t ranks);
+int64_t instr_work(InstrKind k, const int64_t *iv, int nint, int64_t ranks);
 int role_of(const Plan *p, int64_t rank);
 int role_tensor(const Role *r, const char *name); /* -1: none */
 int is_copy(const Tensor *t);                     /* an earlier stage owns it */

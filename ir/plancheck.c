@@ -2,7 +2,7 @@
  * asks it of files, the compiler of its own work, so it believes nothing: every
  * index is in range, every buffer lies in the arena, nothing that is alive at
  * one time overlaps, every step has the arguments of its kind and they stay
- * inside their buffers on every rank (stepcheck.c, tablecheck.c).
+ * inside their buffers on every rank (instr_check.c, tablecheck.c).
  *
  * Each function returns null or what is wrong. */
 #include <stdlib.h>
@@ -41,7 +41,7 @@ static const char *buf_wrong(const PlanCheck *c, const Buf *b)
         return "of a persistent class does not live always";
     if (b->prog >= 0 &&
         (b->born < 0 || b->born > b->dies ||
-         b->dies >= r->prog[b->prog].nstep) &&
+         b->dies >= r->prog[b->prog].ninstr) &&
         law(Lbuf_life))
         return "has a life outside its program";
     if (!b->frame)
@@ -130,11 +130,11 @@ static const char *phases_wrong(const PlanCheck *c, const Program *g)
                         c->role, programnames[g->kind], f->name);
         at += f->n;
     }
-    if (at != g->nstep && law(Lphases_cover))
+    if (at != g->ninstr && law(Lphases_cover))
         return strf(c->arena,
                     "role %d: program '%s' has %d steps and phases "
                     "for %lld",
-                    c->role, programnames[g->kind], g->nstep, (long long)at);
+                    c->role, programnames[g->kind], g->ninstr, (long long)at);
     return 0;
 }
 
@@ -149,8 +149,8 @@ static const char *programs_wrong(const PlanCheck *c)
     if (!why)
         why = bufs_wrong(c);
     for (int k = 0; k < r->nprog && !why; k++)
-        for (int i = 0; i < r->prog[k].nstep && !why; i++)
-            why = step_wrong(c, k, i);
+        for (int i = 0; i < r->prog[k].ninstr && !why; i++)
+            why = instr_wrong(c, k, i);
     for (int k = 0; k < r->nprog && !why; k++)
         why = table_wrong(c, k);
     for (int k = -1; k < r->nprog && !why; k++)

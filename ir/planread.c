@@ -89,11 +89,11 @@ static int starts_number(Lex *x)
 
 /* ---- steps --------------------------------------------------------------- */
 
-static int step_named(Lex *x)
+static int instr_named(Lex *x)
 {
     const char *s = lex_word(x);
-    for (int i = 0; i < NSTEPKIND; i++)
-        if (!strcmp(stepinfo[i].name, s))
+    for (int i = 0; i < NINSTR; i++)
+        if (!strcmp(instrinfo[i].name, s))
             return i;
     lex_err(x, "no step '%s'", s);
 }
@@ -118,7 +118,7 @@ static void grow(Reader *r)
 }
 
 /* { aff }: everything up to the next letter or mark. */
-static void read_ints(Reader *r, Step *s)
+static void read_ints(Reader *r, Instr *s)
 {
     Lex *x = &r->x;
     const char *from = x->p, *to = from;
@@ -205,11 +205,11 @@ static ValueUse *read_flow(Lex *x, int n)
     return v;
 }
 
-static Step read_step(Reader *r)
+static Instr read_instr(Reader *r)
 {
     Lex *x = &r->x;
-    Step s = { .kind = (StepKind)step_named(x) };
-    if (s.kind == Skernel)
+    Instr s = { .kind = (InstrKind)instr_named(x) };
+    if (s.kind == Ikernel)
         s.kernel = lex_word(x);
     s.label = lex_word(x);
     if (lex_take(x, "b"))
@@ -310,14 +310,14 @@ static Program read_program(Reader *r)
                 vec_push(x->arena, g.end, e);
             }
         } else {
-            Step s = read_step(r);
-            vec_push(x->arena, g.step, s);
+            Instr s = read_instr(r);
+            vec_push(x->arena, g.instr, s);
         }
     }
     g.nphase = (int)vec_len(g.phase);
     g.nturn = (int)vec_len(g.turn);
     g.nframe = (int)vec_len(g.frame);
-    g.nstep = (int)vec_len(g.step);
+    g.ninstr = (int)vec_len(g.instr);
     g.nend = (int)vec_len(g.end);
     return g;
 }

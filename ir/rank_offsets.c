@@ -178,7 +178,7 @@ static int64_t place_of(const Operands *o, const Aff *x)
     return varies(o->m, &f.left) ? FREE : 1 + (int64_t)f.how;
 }
 
-static Operands operands_of(Arena *a, const Mesh *m, const Step *s,
+static Operands operands_of(Arena *a, const Mesh *m, const Instr *s,
                             const ValueShape *const *in,
                             const ValueShape *const *out)
 {
@@ -194,7 +194,7 @@ static Operands operands_of(Arena *a, const Mesh *m, const Step *s,
     return o;
 }
 
-void mark_places(Arena *a, const Mesh *m, Step *s, const ValueShape *const *in,
+void mark_places(Arena *a, const Mesh *m, Instr *s, const ValueShape *const *in,
                  const ValueShape *const *out)
 {
     Operands o = operands_of(a, m, s, in, out);
@@ -202,7 +202,7 @@ void mark_places(Arena *a, const Mesh *m, Step *s, const ValueShape *const *in,
         s->iv[i].place = place_of(&o, &s->iv[i]);
 }
 
-const char *places_wrong(const PlanCheck *c, const Step *s,
+const char *places_wrong(const PlanCheck *c, const Instr *s,
                          const ValueShape *const *in,
                          const ValueShape *const *out)
 {

@@ -16,7 +16,7 @@
 #include "plan.h"
 
 typedef struct Message {
-    const Step *s;
+    const Instr *s;
     int micro;
 } Message;
 
@@ -30,12 +30,12 @@ typedef struct Meet {
     Arena *arena;
     const Plan *p;
     ProgramKind program;
-    Wire *wire;         /* vec */
-    const Step ***wide; /* by role: vec */
-    const Program **g;  /* by role */
+    Wire *wire;          /* vec */
+    const Instr ***wide; /* by role: vec */
+    const Program **g;   /* by role */
 } Meet;
 
-static const char *wrong(const Meet *x, int role, const Step *s,
+static const char *wrong(const Meet *x, int role, const Instr *s,
                          const char *what)
 {
     return strf(x->arena, "role %d: program '%s': '%s'%s %s", role,
@@ -46,11 +46,11 @@ static const char *wrong(const Meet *x, int role, const Step *s,
 
 /* ---- what each stage does with others ------------------------------------ */
 
-static Wire *wire_of(Meet *x, int role, const Step *s)
+static Wire *wire_of(Meet *x, int role, const Instr *s)
 {
     int peer = (int)s->iv[2].c;
-    int from = s->kind == Ssend ? role : peer,
-        to = s->kind == Ssend ? peer : role;
+    int from = s->kind == Isend ? role : peer,
+        to = s->kind == Isend ? peer : role;
     for (size_t i = 0; i < vec_len(x->wire); i++) {
         Wire *w = &x->wire[i];
         if (w->from == from && w->to == to && w->chan == s->iv[3].c)
@@ -60,42 +60,42 @@ static Wire *wire_of(Meet *x, int role, const Step *s)
     return &x->wire[vec_len(x->wire) - 1];
 }
 
-static void note_step(Meet *x, int role, const Step *s, int micro)
+static void note_instr(Meet *x, int role, const Instr *s, int micro)
 {
-    if (s->kind == Ssend || s->kind == Srecv) {
+    if (s->kind == Isend || s->kind == Irecv) {
         Wire *w = wire_of(x, role, s);
-        if (s->kind == Ssend)
+        if (s->kind == Isend)
             vec_push(x->arena, w->sent, ((Message){ s, micro }));
         else
             vec_push(x->arena, w->got, ((Message){ s, micro }));
-    } else if (s->kind != Swait && s->atoms & x->p->mesh->mask[Mpp]) {
+    } else if (s->kind != Iwait && s->atoms & x->p->mesh->mask[Mpp]) {
         vec_push(x->arena, x->wide[role], s);
     }
 }
 
 /* Steps of each phase that concern other stages. */
-static const Step ***far_steps(const Meet *x, const Program *g)
+static const Instr ***far_instrs(const Meet *x, const Program *g)
 {
-    const Step ***v = alloc(x->arena, sizeof *v * (size_t)(g->nphase + 1));
+    const Instr ***v = alloc(x->arena, sizeof *v * (size_t)(g->nphase + 1));
     for (int f = 0; f < g->nphase; f++)
         for (int i = 0; i < g->phase[f].n; i++) {
-            const Step *s = &g->step[g->phase[f].first + i];
+            const Instr *s = &g->instr[g->phase[f].first + i];
             if (s->atoms & x->p->mesh->mask[Mpp])
                 vec_push(x->arena, v[f], s);
         }
     return v;
 }
 
-static void note_row(Meet *x, int role, const Step **v, int micro)
+static void note_row(Meet *x, int role, const Instr **v, int micro)
 {
     for (size_t i = 0; i < vec_len(v); i++)
-        note_step(x, role, v[i], micro);
+        note_instr(x, role, v[i], micro);
 }
 
 static void note_role(Meet *x, int role)
 {
     const Program *g = x->g[role];
-    const Step ***v = far_steps(x, g);
+    const Instr ***v = far_instrs(x, g);
     int tabled = 0;
     for (int f = 0; f < g->nphase; f++) {
         int call = !g->phase[f].repeat;
@@ -113,17 +113,17 @@ static void note_role(Meet *x, int role)
 static const uint32_t *parts_of(const Program *g, int v, int *shape)
 {
     static const uint32_t whole[3];
-    for (int i = 0; i < g->nstep && v > 0; i++)
-        for (int k = 0; k < g->step[i].nbuf && g->step[i].flow; k++)
-            if (g->step[i].flow[k].make == v) {
-                *shape = g->step[i].flow[k].shape;
-                return g->step[i].flow[k].part;
+    for (int i = 0; i < g->ninstr && v > 0; i++)
+        for (int k = 0; k < g->instr[i].nbuf && g->instr[i].flow; k++)
+            if (g->instr[i].flow[k].make == v) {
+                *shape = g->instr[i].flow[k].shape;
+                return g->instr[i].flow[k].part;
             }
     return whole;
 }
 
 /* Does b receive what a sends, lying as a reads it? */
-static int same_type(const Meet *x, int role, const Step *a, const Step *b)
+static int same_type(const Meet *x, int role, const Instr *a, const Instr *b)
 {
     const ValueUse *f = &a->flow[0], *t = &b->flow[0];
     int shape = 0;
@@ -136,7 +136,7 @@ static int same_type(const Meet *x, int role, const Step *a, const Step *b)
 static const char *wire_wrong(const Meet *x, const Wire *w)
 {
     size_t n = vec_len(w->sent), m = vec_len(w->got);
-    const Step *last = 0;
+    const Instr *last = 0;
     for (size_t i = 0; i < n || i < m; i++) {
         if (i >= n && law(Lreceived_is_sent))
             return wrong(x, w->to, w->got[i].s, "receives what nobody sends");
@@ -161,7 +161,7 @@ static const char *wire_wrong(const Meet *x, const Wire *w)
     return 0;
 }
 
-static int same_ints(const Step *a, const Step *b)
+static int same_ints(const Instr *a, const Instr *b)
 {
     for (int i = 0; i < a->nint && a->nint == b->nint; i++)
         if (memcmp(&a->iv[i], &b->iv[i], sizeof *a->iv))
@@ -173,7 +173,7 @@ static const char *wide_wrong(const Meet *x, int role)
 {
     size_t n = vec_len(x->wide[0]), m = vec_len(x->wide[role]);
     for (size_t i = 0; i < m; i++) {
-        const Step *b = x->wide[role][i], *a = i < n ? x->wide[0][i] : NULL;
+        const Instr *b = x->wide[role][i], *a = i < n ? x->wide[0][i] : NULL;
         if ((!a || a->kind != b->kind || a->atoms != b->atoms ||
              !same_ints(a, b)) &&
             law(Lwide_same))

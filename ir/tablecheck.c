@@ -164,7 +164,7 @@ static void find_uses(Rows *t)
     for (int k = 0; k < t->ncall; k++) {
         const Phase *f = &t->g->phase[t->call + k];
         for (int i = f->first; i < f->first + f->n; i++) {
-            const Step *s = &t->g->step[i];
+            const Instr *s = &t->g->instr[i];
             for (int j = 0; j < s->nbuf; j++) {
                 int u = s->buf[j] < 0 ? 0 : r->buf[s->buf[j]].frame;
                 if (!u || seen[u] == k + 1)

@@ -15,7 +15,7 @@ typedef struct Link { /* from one stage to another, one channel */
 } Link;
 
 typedef struct Stop { /* a step at which a stage may have to wait */
-    const Step *s;
+    const Instr *s;
     double before; /* seconds of the steps since the last stop */
     int link;      /* transfers */
 } Stop;
@@ -56,9 +56,9 @@ static int link_of(Walk *x, int from, int to, int64_t chan)
     return (int)vec_len(x->link) - 1;
 }
 
-static int is_stop(const Plan *p, const Step *s)
+static int is_stop(const Plan *p, const Instr *s)
 {
-    if (s->kind == Ssend || s->kind == Srecv || s->kind == Swait)
+    if (s->kind == Isend || s->kind == Irecv || s->kind == Iwait)
         return 1;
     return p->nrole > 1 && (s->atoms & p->mesh->mask[Mpp]);
 }
@@ -67,15 +67,15 @@ static Course course_of(Walk *x, int role, const Program *g, const Phase *f)
 {
     Course c = { 0 };
     for (int i = f->first; i < f->first + f->n; i++) {
-        const Step *s = &g->step[i];
+        const Instr *s = &g->instr[i];
         if (!is_stop(x->p, s)) {
             c.after += s->secs;
             continue;
         }
         Stop t = { s, c.after, -1 };
-        if (s->kind == Srecv)
+        if (s->kind == Irecv)
             t.link = link_of(x, (int)s->iv[2].c, role, s->iv[3].c);
-        else if (s->kind == Ssend || s->kind == Swait)
+        else if (s->kind == Isend || s->kind == Iwait)
             t.link = link_of(x, role, (int)s->iv[2].c, s->iv[3].c);
         vec_push(x->arena, c.stop, t);
         c.after = 0;
@@ -123,17 +123,17 @@ static int pass(Walk *x, Walker *w, const Stop *t)
     Link *l = t->link < 0 ? NULL : &x->link[t->link];
 
     switch (t->s->kind) {
-    case Ssend:
+    case Isend:
         l->free = later(w->now, l->free) + t->s->secs;
         vec_push(x->arena, l->sent, l->free);
         return 1;
-    case Srecv:
+    case Irecv:
         if (w->received[t->link] >= vec_len(l->sent))
             return 0;
         w->now = later(w->now, l->sent[w->received[t->link]++]);
         vec_push(x->arena, l->taken, w->now);
         return 1;
-    case Swait:
+    case Iwait:
         if (w->waited[t->link] >= vec_len(l->taken))
             return 0;
         w->now = later(w->now, l->taken[w->waited[t->link]++]);
@@ -181,7 +181,7 @@ static int meet(const Walk *x)
     }
     for (int i = 0; i < x->p->nrole; i++) {
         Walker *w = &x->w[i];
-        const Step *s = w->course[w->row[w->at]].stop[w->stop].s;
+        const Instr *s = w->course[w->row[w->at]].stop[w->stop].s;
         w->now = start + s->secs;
         w->busy += s->secs;
         w->meets = w->came = 0;
@@ -198,9 +198,9 @@ static const char *stuck(const Walk *x)
         if (is_done(w))
             continue;
         const Phase *f = &w->g->phase[w->row[w->at]];
-        const Step *s = w->course[w->row[w->at]].stop[w->stop].s;
+        const Instr *s = w->course[w->row[w->at]].stop[w->stop].s;
         put(&t, "%sstage %d in %s '%s' of %s", t.len ? ", " : "", i,
-            stepinfo[s->kind].name, s->label ? s->label : "", f->name);
+            instrinfo[s->kind].name, s->label ? s->label : "", f->name);
     }
     return t.len ? t.s : NULL;
 }

@@ -56,7 +56,7 @@ static const char *lost(const Flows *x, int v)
     const Origin *m = v > 0 ? &x->made[v] : NULL;
     if (!m)
         return "what was there when the program began";
-    return strf(x->c->arena, "what '%s' makes", x->g->step[m->step].label);
+    return strf(x->c->arena, "what '%s' makes", x->g->instr[m->step].label);
 }
 
 static Place *place_of(Flows *x, int b)
@@ -86,7 +86,7 @@ static int goes_on(const Flows *x, int v, int made)
     return v == made;
 }
 
-static const char *reads(Flows *x, const Step *s, int i)
+static const char *reads(Flows *x, const Instr *s, int i)
 {
     const ValueUse *f = &s->flow[i];
     const Buf *b = &x->c->r->buf[s->buf[i]];
@@ -100,7 +100,7 @@ static const char *reads(Flows *x, const Step *s, int i)
                 has ? lost(x, has) : "nothing", b->name);
 }
 
-static const char *makes(Flows *x, const Step *s, int i)
+static const char *makes(Flows *x, const Instr *s, int i)
 {
     Place *p = place_of(x, s->buf[i]);
     p->value = s->flow[i].make;
@@ -124,7 +124,7 @@ static const char *adds(const Flows *x, const ValueUse *f)
     return 0;
 }
 
-static Line *line_of(Flows *x, const Step *s)
+static Line *line_of(Flows *x, const Instr *s)
 {
     for (size_t i = 0; i < vec_len(x->line); i++)
         if (x->line[i].peer == s->iv[2].c && x->line[i].chan == s->iv[3].c)
@@ -134,10 +134,10 @@ static Line *line_of(Flows *x, const Step *s)
 }
 
 /* All stages make the transfers of a row in the order of their channels. */
-static const char *in_order(const Flows *x, const Step *s)
+static const char *in_order(const Flows *x, const Instr *s)
 {
     const Phase *f = &x->g->phase[x->phase];
-    for (const Step *t = s - 1; t >= &x->g->step[f->first]; t--)
+    for (const Instr *t = s - 1; t >= &x->g->instr[f->first]; t--)
         if (t->kind == s->kind)
             return t->iv[3].c >= s->iv[3].c && law(Lchannel_order)
                        ? "is not in the order of channels"
@@ -145,16 +145,16 @@ static const char *in_order(const Flows *x, const Step *s)
     return 0;
 }
 
-static const char *transfer(Flows *x, const Step *s)
+static const char *transfer(Flows *x, const Instr *s)
 {
     const char *why = in_order(x, s);
     if (why)
         return why;
-    Line *l = s->kind == Srecv ? NULL : line_of(x, s);
+    Line *l = s->kind == Irecv ? NULL : line_of(x, s);
     Sent now = { s->buf[0], x->micro };
-    if (s->kind == Ssend) {
+    if (s->kind == Isend) {
         vec_push(x->c->arena, l->sent, now);
-    } else if (s->kind == Swait) {
+    } else if (s->kind == Iwait) {
         const Sent *was = &l->sent[l->first];
         if (l->first == vec_len(l->sent) && law(Lwait_sent))
             return "waits for a send that was not started";
@@ -165,7 +165,7 @@ static const char *transfer(Flows *x, const Step *s)
     return 0;
 }
 
-static const char *step_flow(Flows *x, const Step *s)
+static const char *instr_flow(Flows *x, const Instr *s)
 {
     const char *why = 0;
     for (int i = 0; i < s->nbuf && !why; i++)
@@ -176,7 +176,7 @@ static const char *step_flow(Flows *x, const Step *s)
     for (int i = 0; i < s->nbuf && !why; i++)
         if (s->flow[i].make)
             why = makes(x, s, i);
-    if (!why && (s->kind == Ssend || s->kind == Srecv || s->kind == Swait))
+    if (!why && (s->kind == Isend || s->kind == Irecv || s->kind == Iwait))
         why = transfer(x, s);
     return why;
 }
@@ -185,7 +185,7 @@ static const char *step_flow(Flows *x, const Step *s)
 
 static const char *where(const Flows *x, int step, const char *why)
 {
-    const Step *s = &x->g->step[step];
+    const Instr *s = &x->g->instr[step];
     return strf(x->c->arena, "role %d: program '%s': step %d '%s'%s%s %s",
                 x->c->role, programnames[x->g->kind], step,
                 s->label ? s->label : "",
@@ -205,7 +205,7 @@ static const char *run_row(Flows *x, int phase, int micro)
     x->micro = micro;
     x->row++;
     for (int i = f->first; i < f->first + f->n; i++)
-        if ((why = step_flow(x, &x->g->step[i])))
+        if ((why = instr_flow(x, &x->g->instr[i])))
             return where(x, i, why);
     x->last[phase] = micro;
     x->turns[phase]++;

@@ -18,7 +18,7 @@
 typedef struct Typer {
     const PlanCheck *c;
     const Program *g;
-    const Step *s;
+    const Instr *s;
     Origin *made;
     int n;      /* by number */
     char *held; /* by buffer: a step before made a value in it */
@@ -33,31 +33,31 @@ typedef struct Type {
 int has_flow(const Role *r)
 {
     for (int k = 0; k < r->nprog; k++)
-        for (int i = 0; i < r->prog[k].nstep; i++)
-            if (r->prog[k].step[i].flow)
+        for (int i = 0; i < r->prog[k].ninstr; i++)
+            if (r->prog[k].instr[i].flow)
                 return 1;
     return 0;
 }
 
-static int may_vary(StepKind k)
+static int may_vary(InstrKind k)
 {
-    return k == Skernel;
+    return k == Ikernel;
 }
 
 /* ---- slots --------------------------------------------------------------- */
 
 /* How a kind uses its i-th buffer: r, w, b, or - (work space). */
-static char use_of(const Step *s, int i)
+static char use_of(const Instr *s, int i)
 {
     switch (s->kind) {
-    case Sgemm: return i < 2 ? 'r' : i > 2 ? '-' : s->iv[10].c ? 'b' : 'w';
-    case Sgmm:
-    case Sgmmw: return i == 4 ? '-' : i != 2 ? 'r' : s->iv[8].c ? 'b' : 'w';
-    case Szero:
-    case Srecv: return 'w';
-    case Sjoin: return i ? 'r' : 'w';
-    case Ssend:
-    case Swait: return 'r';
+    case Igemm: return i < 2 ? 'r' : i > 2 ? '-' : s->iv[10].c ? 'b' : 'w';
+    case Igmm:
+    case Igmmw: return i == 4 ? '-' : i != 2 ? 'r' : s->iv[8].c ? 'b' : 'w';
+    case Izero:
+    case Irecv: return 'w';
+    case Ijoin: return i ? 'r' : 'w';
+    case Isend:
+    case Iwait: return 'r';
     default: return "rw-"[i];
     }
 }
@@ -65,7 +65,7 @@ static char use_of(const Step *s, int i)
 /* A kernel says for each buffer whether any of its slots reads or writes it. */
 static const char *kernel_slots(const Typer *t)
 {
-    const Step *s = t->s;
+    const Instr *s = t->s;
     if (!s->rw && law(Lkernel_says))
         return "does not say how it uses its buffers";
     for (int i = 0; i < s->nbuf; i++) {
@@ -93,12 +93,12 @@ static int may_read_as(const Typer *t, const ValueUse *f)
     const ValueShape *x = f->read < 0
                               ? t->c->lasting[~f->read]
                               : &t->c->p->shape[t->made[f->read].f->shape];
-    return x && (t->s->kind == Skernel ? shapes_equal(y, x) : is_view_of(y, x));
+    return x && (t->s->kind == Ikernel ? shapes_equal(y, x) : is_view_of(y, x));
 }
 
 static const char *slot_wrong(Typer *t, int i)
 {
-    const Step *s = t->s;
+    const Instr *s = t->s;
     const ValueUse *f = &s->flow[i];
     int b = s->buf[i];
     const Buf *u = b < 0 ? NULL : &t->c->r->buf[b];
@@ -128,7 +128,7 @@ static const char *slot_wrong(Typer *t, int i)
     if (f->read && f->as >= 0 && !may_read_as(t, f) && law(Lreads_as))
         return strf(t->c->arena, "reads '%s' as what it is not", u->name);
     t->held[b] |= f->make != 0;
-    if (s->kind == Skernel)
+    if (s->kind == Ikernel)
         return 0;
     char use = use_of(s, i);
     if (((use != 'w' && use != '-') != (f->read != 0) ||
@@ -173,10 +173,10 @@ static const char *group_in_words(const Typer *t, uint32_t atoms)
 /* Over the stages' atoms types say nothing. */
 static const char *collective(const Typer *t)
 {
-    const Step *s = t->s;
+    const Instr *s = t->s;
     uint32_t A = s->atoms & ~t->c->p->mesh->mask[Mpp], part[3];
     Type x = type_of(t, 0);
-    int sums = s->kind == Sreducescatter || s->kind == Sallreduce;
+    int sums = s->kind == Ireducescatter || s->kind == Iallreduce;
     int64_t op = sums ? s->iv[3].c : 0;
     uint32_t from = sums ? x.part[op] : shape_cut(x.s);
     if ((from & A) != A && law(Lcomm_over))
@@ -210,7 +210,7 @@ typedef struct Unlike { /* atoms over which values differ */
 /* Of all that a step reads, its integers too, and of all that it makes. */
 static void unlike(const Typer *t, Unlike *in, Unlike *out)
 {
-    const Step *s = t->s;
+    const Instr *s = t->s;
     *in = *out = (Unlike){ 0 };
     for (int i = 0; i < s->nbuf; i++) {
         Type x = type_of(t, i);
@@ -237,7 +237,7 @@ static uint32_t parts(const Unlike *x)
  * is one of which the step says so (spread), whatever else has its name. */
 static int takes_parts(const Typer *t, uint32_t atoms)
 {
-    const Step *s = t->s;
+    const Instr *s = t->s;
     for (int i = 0; i < s->nbuf; i++) {
         const ValueUse *f = &s->flow[i];
         const ValueShape *y = f->make ? &t->c->p->shape[f->shape] : NULL;
@@ -293,16 +293,16 @@ static const char *kept(const Typer *t, int from, int to)
 /* Products and transfers say the dtypes of their values. */
 static const char *dtype_wrong(const Typer *t)
 {
-    const Step *s = t->s;
-    for (int i = 0; i < s->nbuf && s->kind != Skernel; i++) {
+    const Instr *s = t->s;
+    for (int i = 0; i < s->nbuf && s->kind != Ikernel; i++) {
         int second =
-            (s->kind == Sgemm || s->kind == Sgmm || s->kind == Sgmmw) &&
+            (s->kind == Igemm || s->kind == Igmm || s->kind == Igmmw) &&
             s->flow[i].make;
-        int map = i == 3 && s->kind != Sgemm;
+        int map = i == 3 && s->kind != Igemm;
         const ValueUse *f = &s->flow[i];
         Dtype dt = f->make ? t->c->p->shape[f->shape].dt : type_of(t, i).s->dt;
         if (s->nint && (f->read || f->make) && !map &&
-            dt != (Dtype)s->iv[second].c && law(Lstep_dtype))
+            dt != (Dtype)s->iv[second].c && law(Linstr_dtype))
             return "has another dtype than its values";
     }
     return 0;
@@ -310,7 +310,7 @@ static const char *dtype_wrong(const Typer *t)
 
 static const char *type_wrong(const Typer *t)
 {
-    const Step *s = t->s;
+    const Instr *s = t->s;
     const char *why = dtype_wrong(t);
     if (why)
         return why;
@@ -318,17 +318,17 @@ static const char *type_wrong(const Typer *t)
         if (varies(&s->iv[i]) && law(Lints_same))
             return "has integers that depend on the rank";
     switch (s->kind) {
-    case Skernel:
-    case Sgemm:
-    case Sgmm:
-    case Sgmmw:
-    case Sjoin: return computed(t);
-    case Scopy: return kept(t, 0, 1);
-    case Sallgather:
-    case Sreducescatter:
-    case Sallreduce:
-    case Salltoall:
-    case Srotate: return collective(t);
+    case Ikernel:
+    case Igemm:
+    case Igmm:
+    case Igmmw:
+    case Ijoin: return computed(t);
+    case Icopy: return kept(t, 0, 1);
+    case Iallgather:
+    case Ireducescatter:
+    case Iallreduce:
+    case Ialltoall:
+    case Irotate: return collective(t);
     default: return 0;
     }
 }
@@ -336,7 +336,7 @@ static const char *type_wrong(const Typer *t)
 /* Shapes by slot, for operands.c. */
 static const char *operands(const Typer *t)
 {
-    const Step *s = t->s;
+    const Instr *s = t->s;
     size_t n = (size_t)s->nbuf + 1;
     const ValueShape **in = alloc(t->c->arena, n * sizeof *in);
     const ValueShape **out = alloc(t->c->arena, n * sizeof *out);
@@ -348,15 +348,15 @@ static const char *operands(const Typer *t)
     return operands_wrong(t->c, s, in, out);
 }
 
-static const char *step_type_wrong(Typer *t)
+static const char *instr_type_wrong(Typer *t)
 {
-    const Step *s = t->s;
+    const Instr *s = t->s;
     const char *why = 0;
-    if (s->nbuf && !s->flow && law(Lstep_says))
+    if (s->nbuf && !s->flow && law(Linstr_says))
         return "does not say what it reads and makes";
     for (int i = 0; i < s->nbuf && !why; i++)
         why = slot_wrong(t, i);
-    if (!why && s->kind == Skernel)
+    if (!why && s->kind == Ikernel)
         why = kernel_slots(t);
     for (int i = 0; i < s->nbuf && !why; i++)
         if (s->flow[i].read > 0 && s->flow[i].make)
@@ -370,14 +370,14 @@ static const char *step_type_wrong(Typer *t)
 static const char *number_values(Typer *t, int *step)
 {
     int slots = 0;
-    for (int i = 0; i < t->g->nstep; i++)
-        slots += t->g->step[i].nbuf;
+    for (int i = 0; i < t->g->ninstr; i++)
+        slots += t->g->instr[i].nbuf;
     t->n = slots;
     t->made = alloc(t->c->arena, ((size_t)slots + 1) * sizeof *t->made);
     for (int i = 0; i <= slots; i++)
         t->made[i].step = -1;
-    for (*step = 0; *step < t->g->nstep; ++*step) {
-        const Step *s = &t->g->step[*step];
+    for (*step = 0; *step < t->g->ninstr; ++*step) {
+        const Instr *s = &t->g->instr[*step];
         for (int k = 0; k < s->nbuf && s->flow; k++) {
             const ValueUse *f = &s->flow[k];
             if ((f->make < 0 || f->make > slots) && law(Lvalue_number))
@@ -402,14 +402,14 @@ const char *values_wrong(const PlanCheck *c, int prog, Origin **made)
     int step = 0;
     const char *why = number_values(&t, &step);
     t.held = alloc(c->arena, (size_t)c->r->nbuf + 1);
-    for (int i = 0; i < g->nstep && !why; i++) {
-        t.s = &g->step[step = i];
-        why = step_type_wrong(&t);
+    for (int i = 0; i < g->ninstr && !why; i++) {
+        t.s = &g->instr[step = i];
+        why = instr_type_wrong(&t);
     }
     *made = t.made;
     if (!why)
         return 0;
-    const Step *s = &g->step[step];
+    const Instr *s = &g->instr[step];
     return strf(c->arena, "role %d: program '%s': step %d '%s'%s %s", c->role,
                 programnames[g->kind], step, s->label ? s->label : "",
                 s->file ? strf(c->arena, " (%s:%d)", s->file, s->line) : "",

@@ -19,44 +19,44 @@ static int64_t gemm_work(const int64_t *iv, int nint)
     return 4 * ((iv[0] == Dbf16 ? a + b : 0) + (iv[1] == Dbf16 ? c : 0));
 }
 
-static int64_t grouped_work(StepKind k, const int64_t *iv)
+static int64_t grouped_work(InstrKind k, const int64_t *iv)
 {
     int64_t weights = iv[2] * iv[3] * iv[4], cap = iv[9], n = 0;
 
     if (iv[0] == Dbf16)
-        n += cap * iv[3] + (k == Sgmm ? weights : cap * iv[4]);
+        n += cap * iv[3] + (k == Igmm ? weights : cap * iv[4]);
     if (iv[1] == Dbf16)
-        n += k == Sgmm ? cap * iv[4] : weights;
+        n += k == Igmm ? cap * iv[4] : weights;
     return 4 * n;
 }
 
-static int64_t comm_work(StepKind k, const int64_t *iv, int64_t ranks)
+static int64_t comm_work(InstrKind k, const int64_t *iv, int64_t ranks)
 {
     int64_t size = dtypes[iv[0]].bytes, n = iv[1] * iv[2];
 
     if (ranks < 2)
         return 0;
-    if (k == Sallreduce && n * ranks * size <= GATHERSUM)
+    if (k == Iallreduce && n * ranks * size <= GATHERSUM)
         return n * ranks * size;
-    if (k == Sallreduce) /* in equal shares */
+    if (k == Iallreduce) /* in equal shares */
         return 2 * ((n + ranks - 1) / ranks) * ranks * size;
-    if (k == Sreducescatter)
+    if (k == Ireducescatter)
         return (iv[1] > 1 || iv[4] ? 2 : 1) * n * ranks * size;
-    if (k == Sallgather)
+    if (k == Iallgather)
         return iv[1] > 1 || iv[3] ? n * (ranks + 1) * size : 0;
     return 2 * iv[1] * (iv[2] / ranks) * iv[3] * iv[4] * iv[5] * size;
 }
 
-int64_t step_work(StepKind k, const int64_t *iv, int nint, int64_t ranks)
+int64_t instr_work(InstrKind k, const int64_t *iv, int nint, int64_t ranks)
 {
     switch (k) {
-    case Sgemm: return gemm_work(iv, nint);
-    case Sgmm:
-    case Sgmmw: return grouped_work(k, iv);
-    case Sallgather:
-    case Sreducescatter:
-    case Sallreduce:
-    case Salltoall: return comm_work(k, iv, ranks);
+    case Igemm: return gemm_work(iv, nint);
+    case Igmm:
+    case Igmmw: return grouped_work(k, iv);
+    case Iallgather:
+    case Ireducescatter:
+    case Iallreduce:
+    case Ialltoall: return comm_work(k, iv, ranks);
     default: return 0;
     }
 }

@@ -149,7 +149,7 @@ static void find_parts(Alloc *a)
 {
     for (int s = 0; s < a->n; s++) {
         const Group *k = a->k[s];
-        if (k->step.kind != Sjoin)
+        if (k->step.kind != Ijoin)
             continue;
         int all = own(a->l, k->arg[0]);
         for (int i = 1; i < k->narg; i++) {
@@ -270,7 +270,7 @@ static void place(Alloc *a)
 
 Layout *layout(Graph *g, Group *const *k, const Program *p)
 {
-    Alloc a = { g, g->arena, k, p->nstep, p, rows_of(g->arena, p), NULL };
+    Alloc a = { g, g->arena, k, p->ninstr, p, rows_of(g->arena, p), NULL };
 
     a.l = alloc(a.arena, sizeof *a.l);
     a.l->of = table_new(a.arena);

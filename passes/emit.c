@@ -70,10 +70,10 @@ static int is_product(const Group *k)
 }
 
 /* Members cost their arithmetic; memory sees what goes in and out. */
-static void count(const Graph *g, const Group *k, Step *s)
+static void count(const Graph *g, const Group *k, Instr *s)
 {
     s->flops = s->bytes = 0;
-    if (s->kind == Sjoin)
+    if (s->kind == Ijoin)
         return;
     for (int i = 0; i < k->n; i++)
         s->flops += cost_of(g, k->node[i]).flops;
@@ -110,7 +110,7 @@ static double share_again(const Graph *g, const Group *k)
     return all > 0 ? 1 - once / all : 0;
 }
 
-static void predict(const Emit *e, const Graph *g, const Group *k, Step *s)
+static void predict(const Emit *e, const Graph *g, const Group *k, Instr *s)
 {
     const Machine *m = machine_of(e->T);
 
@@ -378,7 +378,7 @@ int accumulates(const Group *k, const Node *n)
 
 /* How a kernel uses its j-th buffer: r, w, or b for both; for in-place results
  * each place says so. */
-static char use_of(const Group *k, const Step *s, int j)
+static char use_of(const Group *k, const Instr *s, int j)
 {
     int reads = 0, writes = 0;
 
@@ -397,7 +397,7 @@ static char use_of(const Group *k, const Step *s, int j)
     return reads && writes ? 'b' : reads ? 'r' : 'w';
 }
 
-static const char *uses(Arena *a, const Group *k, const Step *s)
+static const char *uses(Arena *a, const Group *k, const Instr *s)
 {
     char *rw = alloc(a, (size_t)s->nbuf + 1);
 
@@ -406,10 +406,10 @@ static const char *uses(Arena *a, const Group *k, const Step *s)
     return intern(rw);
 }
 
-static void fill_step(Draft *m, int i, Step *s)
+static void fill_instr(Draft *m, int i, Instr *s)
 {
     const Group *k = m->step[i];
-    int fixed = stepinfo[k->step.kind].nbuf, work = m->work[i];
+    int fixed = instrinfo[k->step.kind].nbuf, work = m->work[i];
     int n = fixed >= 0 ? fixed : k->narg + (work >= 0);
 
     *s = k->step;
@@ -420,8 +420,8 @@ static void fill_step(Draft *m, int i, Step *s)
     if (work >= 0)
         s->buf[n - 1] = work;
     predict(m->e, m->g, k, s);
-    flow_step(m, k, s);
-    if (s->kind != Skernel)
+    flow_instr(m, k, s);
+    if (s->kind != Ikernel)
         return;
     s->rw = uses(m->e->arena, k, s);
     add_kernel(m->e, k);
@@ -455,7 +455,7 @@ void emit_program(Emit *e, Graph *g, Group **groups)
     enter_stage(e, g);
     make_phases(&m, groups);
     make_joins(&m);
-    p.nstep = (int)vec_len(m.step);
+    p.ninstr = (int)vec_len(m.step);
     p.nphase = (int)vec_len(m.phase);
     p.phase = m.phase;
     p.nturn = (int)vec_len(m.turn);
@@ -467,9 +467,9 @@ void emit_program(Emit *e, Graph *g, Group **groups)
     p.frame = m.l->frame;
     number_buffers(&m);
     add_outputs(&m);
-    p.step = alloc(e->arena, sizeof *p.step * (size_t)(p.nstep + 1));
-    for (int i = 0; i < p.nstep; i++)
-        fill_step(&m, i, &p.step[i]);
+    p.instr = alloc(e->arena, sizeof *p.instr * (size_t)(p.ninstr + 1));
+    for (int i = 0; i < p.ninstr; i++)
+        fill_instr(&m, i, &p.instr[i]);
     flow_ends(&m, &p);
     vec_push(e->arena, e->now->prog, p);
 }

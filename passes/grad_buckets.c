@@ -42,7 +42,7 @@ static int joins(const Graph *g, const Group *k, size_t step, const Table *last)
     const Node *n = k->node[0];
     Axis *const *order = n->A;
 
-    if (k->n != 1 || n->op != Opack || k->step.kind != Skernel || n->nin < 1 ||
+    if (k->n != 1 || n->op != Opack || k->step.kind != Ikernel || n->nin < 1 ||
         local_n(g, n, n->nd - 1) != n->dim[n->nd - 1].n)
         return 0;
     for (int i = 0; i < n->nin; i++) {
@@ -87,7 +87,7 @@ static void join(const Graph *g, Group *k, Arena *a)
         vec_push(a, arg, n->in[i]);
     }
     iv = add_gap(a, iv, end, local_bytes(g, n));
-    k->step.kind = Sjoin;
+    k->step.kind = Ijoin;
     k->step.kernel = NULL;
     k->step.flops = 0;
     k->step.bytes = (double)gaps;

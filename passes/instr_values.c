@@ -98,7 +98,7 @@ static void makes(Draft *m, const Group *k, const Node *n, ValueUse *f)
 }
 
 /* Which integers of a kernel its operands explain. */
-static void mark(Draft *m, Step *s)
+static void mark(Draft *m, Instr *s)
 {
     const ValueShape *all = shapes_all(m->shapes);
     size_t n = (size_t)s->nbuf + 1;
@@ -129,14 +129,14 @@ static uint32_t summed(const Draft *m, const Node *n)
 }
 
 /* How s reads what is in its i-th buffer, if it does. */
-static const ValueShape *read_shape(const Draft *m, const Step *s, int i)
+static const ValueShape *read_shape(const Draft *m, const Instr *s, int i)
 {
     const ValueUse *f = &s->flow[i];
 
     return &shapes_all(m->shapes)[f->as >= 0 ? f->as : m->shape[f->read - 1]];
 }
 
-static uint32_t cut_operands(const Draft *m, const Step *s)
+static uint32_t cut_operands(const Draft *m, const Instr *s)
 {
     uint32_t cut = 0;
 
@@ -146,7 +146,7 @@ static uint32_t cut_operands(const Draft *m, const Step *s)
 }
 
 /* Those of them that no operand is cut over, of what s makes terms of. */
-static uint32_t inner_atoms(const Draft *m, const Group *k, const Step *s)
+static uint32_t inner_atoms(const Draft *m, const Group *k, const Instr *s)
 {
     uint32_t atoms = 0, terms = 0;
 
@@ -197,7 +197,7 @@ static char *even_along(const Draft *m, const Group *k, const Axis *a)
     return even;
 }
 
-static int reads_axis(const Draft *m, const Step *s, const char *name)
+static int reads_axis(const Draft *m, const Instr *s, const char *name)
 {
     for (int i = 0; i < s->nbuf; i++)
         if (s->flow[i].read && shape_dim(read_shape(m, s, i), name) >= 0)
@@ -207,7 +207,7 @@ static int reads_axis(const Draft *m, const Step *s, const char *name)
 
 /* Atoms that cut no operand and over which the parts that s makes of an axis
  * are all the same. It need be said only where an operand has that name too. */
-static uint32_t spread_atoms(const Draft *m, const Group *k, const Step *s)
+static uint32_t spread_atoms(const Draft *m, const Group *k, const Instr *s)
 {
     uint32_t even = 0, parts = cut_operands(m, s);
 
@@ -228,7 +228,7 @@ static uint32_t spread_atoms(const Draft *m, const Group *k, const Step *s)
 
 /* ---- a step -------------------------------------------------------------- */
 
-void flow_step(Draft *m, const Group *k, Step *s)
+void flow_instr(Draft *m, const Group *k, Instr *s)
 {
     if (!m->value)
         m->value = table_new(m->arena);
@@ -248,7 +248,7 @@ void flow_step(Draft *m, const Group *k, Step *s)
     }
     if (m->g->mesh)
         s->inner = inner_atoms(m, k, s);
-    if (s->kind != Skernel || !m->g->mesh)
+    if (s->kind != Ikernel || !m->g->mesh)
         return;
     s->spread = spread_atoms(m, k, s);
     mark(m, s);

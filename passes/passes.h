@@ -534,7 +534,7 @@ int64_t join_at(const Node *pack, int i); /* byte where member i lies */
 
 /* instr_values.c: what step s of group k reads and makes, and what must be
  * there at the end. Buffers have numbers. */
-void flow_step(Draft *m, const Group *k, Step *s);
+void flow_instr(Draft *m, const Group *k, Instr *s);
 const Node *made_in(const Group *k, const Node *n); /* what k leaves in n's
                                      buffer; null: nothing */
 void flow_ends(Draft *m, Program *p);

@@ -32,7 +32,7 @@ static Group *zeroing(Draft *m, Node *acc, Region reg)
 {
     Group *k = storing(m->arena, FAMzero, reg, acc);
 
-    k->step.kind = Szero;
+    k->step.kind = Izero;
     k->step.label = strf(m->arena, "clear %s", acc->name);
     k->step.file = acc->loc ? acc->loc->file : NULL;
     k->step.line = acc->loc ? acc->loc->line : 0;
@@ -151,7 +151,7 @@ static void copy_later(Draft *m, Group *k, Node *write)
     c->in = c->arg = alloc(a, 2 * sizeof *c->arg);
     c->arg[0] = t;
     c->arg[1] = write;
-    c->step.kind = Scopy;
+    c->step.kind = Icopy;
     c->step.label = strf(a, "copy %s", t->name);
     vec_push(a, m->step, c);
 }
@@ -192,7 +192,7 @@ static void add_wait(Draft *m, const Group *send)
 
     *k = *send;
     k->nout = k->ninplace = 0;
-    k->step.kind = Swait;
+    k->step.kind = Iwait;
     k->step.bytes = 0;
     k->step.label = strf(m->arena, "wait %s", send->step.label);
     vec_push(m->arena, m->step, k);
@@ -231,7 +231,7 @@ static size_t add_groups(Draft *m, Group **k, size_t i, Region reg)
             clear_results(m, k[i]);
         left = end_sends(m, sent, left, k[i]);
         vec_push(m->arena, m->step, k[i]);
-        if (k[i]->step.kind == Ssend)
+        if (k[i]->step.kind == Isend)
             vec_push(m->arena, sent, k[i]);
     }
     end_sends(m, sent, left, NULL);

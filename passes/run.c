@@ -443,8 +443,8 @@ static void learn_params(Graph *g, const Graph *step)
     }
 }
 
-/* All programs up to pipe; those that stop before it go to `stopped`. Step goes
- * first: it makes the optimizer's parameters, which init fills. */
+/* All programs up to pipe; those that stop before it go to `stopped`. Instr
+ * goes first: it makes the optimizer's parameters, which init fills. */
 static Graph **programs(Graph *g, Graph ***stopped)
 {
     Graph **v = NULL, *step = NULL;
@@ -465,7 +465,7 @@ static Graph **programs(Graph *g, Graph ***stopped)
     return v;
 }
 
-/* Step, or the program that knows most parameters. */
+/* Instr, or the program that knows most parameters. */
 static Graph *init_of(Graph *const *v)
 {
     Graph *most = v[0], *init = NULL, **end = &init;

@@ -91,7 +91,7 @@ static char *without_numbers(const char *s)
     return t.s ? t.s : "";
 }
 
-static Line *named(Line **v, const char *name, const Step *s)
+static Line *named(Line **v, const char *name, const Instr *s)
 {
     name = intern(name);
     for (size_t i = 0; i < vec_len(*v); i++)
@@ -102,9 +102,9 @@ static Line *named(Line **v, const char *name, const Step *s)
     return &(*v)[vec_len(*v) - 1];
 }
 
-static Line *line_for(Bench *b, const Step *s)
+static Line *line_for(Bench *b, const Instr *s)
 {
-    const char *what = s->kernel ? s->kernel : stepinfo[s->kind].name;
+    const char *what = s->kernel ? s->kernel : instrinfo[s->kind].name;
 
     return named(&b->line,
                  strf(forever, "%-18s %s", what,
@@ -113,7 +113,7 @@ static Line *line_for(Bench *b, const Step *s)
 }
 
 /* "d.layers.*.moe.w1" is of "layers.*.moe", "head" of itself. */
-static Line *part_for(Bench *b, const Step *s)
+static Line *part_for(Bench *b, const Instr *s)
 {
     static const char *const before[] = { "clear ", "post.", "d.", "grad." };
     const char *path = without_numbers(s->label ? s->label : "");
@@ -126,24 +126,24 @@ static Line *part_for(Bench *b, const Step *s)
         dots += path[n] == '.';
     Line *l = named(&b->part,
                     *path ? strf(forever, "%.*s", (int)n, path)
-                          : stepinfo[s->kind].name,
+                          : instrinfo[s->kind].name,
                     s);
     l->file = NULL;
     return l;
 }
 
-static Limit limit_of(const Bench *b, const Step *s)
+static Limit limit_of(const Bench *b, const Instr *s)
 {
-    if (is_collective(s->kind) || s->kind == Ssend || s->kind == Srecv ||
-        s->kind == Swait)
+    if (is_collective(s->kind) || s->kind == Isend || s->kind == Irecv ||
+        s->kind == Iwait)
         return LIMcomm;
-    if (s->kind == Szero || s->kind == Scopy || s->kind == Sjoin)
+    if (s->kind == Izero || s->kind == Icopy || s->kind == Ijoin)
         return LIMcopy;
     return s->flops * b->peak.bytes > s->bytes * b->peak.flops ? LIMproduct
                                                                : LIMmemory;
 }
 
-static double floor_of(const Bench *b, const Step *s)
+static double floor_of(const Bench *b, const Instr *s)
 {
     double work = b->peak.flops > 0 ? s->flops / b->peak.flops : 0;
     double move = b->peak.bytes > 0 ? s->bytes / b->peak.bytes : 0;
@@ -179,7 +179,7 @@ static void gather(Bench *b, int stage, int64_t steps)
     for (int f = 0; f < g->nphase; f++)
         for (int k = 0; k < g->phase[f].n; k++) {
             int at = g->phase[f].first + k;
-            const Step *p = &g->step[at];
+            const Instr *p = &g->instr[at];
             double all = (double)(phase_turns(g, f) * s->n);
             Line l = { .calls = (int)phase_turns(g, f),
                        .secs = b->x->spent[stage][at] / (double)steps,
@@ -199,7 +199,7 @@ static void start_clocks(Exec *x)
     x->spent = alloc(forever, (size_t)x->nstage * sizeof *x->spent);
     for (int i = 0; i < x->nstage; i++)
         x->spent[i] =
-            alloc(forever, (size_t)(step_program(&x->stage[i])->nstep + 1) *
+            alloc(forever, (size_t)(step_program(&x->stage[i])->ninstr + 1) *
                                sizeof **x->spent);
 }
 

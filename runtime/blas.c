@@ -17,7 +17,7 @@
 enum { ROWMAJOR = 101, NOTRANS = 111, TRANS = 112 };
 enum { MAXBATCH = 3, MAXEXPERT = 4096 };
 
-/* Integer arguments, as steps.def lists them. */
+/* Integer arguments, as instructions.def lists them. */
 enum { Gab, Gc, Gm, Gn, Gk, Glda, Gldb, Gldc, Gta, Gtb, Gacc, Gbatch };
 enum { Mab, Mout, Me, Mk, Mn, Mldw, Mtw, Mstride, Macc, Mcap };
 
@@ -391,7 +391,7 @@ static float *widen(Blas *bl, Mat *x, int64_t rows, int64_t cap, int64_t width,
     return to + cap * width;
 }
 
-static Gmm gmm_read(StepKind kind, void *const *buf, const int64_t *iv)
+static Gmm gmm_read(InstrKind kind, void *const *buf, const int64_t *iv)
 {
     Gmm g = { .dt = iv[Mab] == Df64 ? Df64 : Df32,
               .k = iv[Mk],
@@ -400,7 +400,7 @@ static Gmm gmm_read(StepKind kind, void *const *buf, const int64_t *iv)
               .experts = iv[Me],
               .stride = iv[Mstride],
               .off = buf[3],
-              .weights = kind == Sgmmw };
+              .weights = kind == Igmmw };
     Mat w = { buf[g.weights ? 2 : 1], iv[Mldw], (int)iv[Mtw] };
 
     if (g.experts > MAXEXPERT)
@@ -412,7 +412,7 @@ static Gmm gmm_read(StepKind kind, void *const *buf, const int64_t *iv)
     return g;
 }
 
-static void gmm_run(Blas *bl, StepKind kind, void *const *buf,
+static void gmm_run(Blas *bl, InstrKind kind, void *const *buf,
                     const int64_t *iv, float *scratch)
 {
     Gmm g = gmm_read(kind, buf, iv), whole = g;
@@ -483,10 +483,10 @@ void blas_reserve(const Pool *p)
     munmap(room, bytes);
 }
 
-void blas_run(Blas *b, StepKind k, void *const *buf, const int64_t *iv,
+void blas_run(Blas *b, InstrKind k, void *const *buf, const int64_t *iv,
               int nint, void *scratch)
 {
-    if (k == Sgemm)
+    if (k == Igemm)
         gemm_run(b, buf, iv, nint, scratch);
     else
         gmm_run(b, k, buf, iv, scratch);

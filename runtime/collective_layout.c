@@ -81,10 +81,10 @@ static Blocks shape_alltoall(const int64_t *iv, int64_t g)
     };
 }
 
-Blocks block_shape(StepKind k, const int64_t *iv, int64_t g)
+Blocks block_shape(InstrKind k, const int64_t *iv, int64_t g)
 {
-    return k == Sallgather       ? shape_allgather(iv, g)
-           : k == Sreducescatter ? scatter_shape(iv, g)
+    return k == Iallgather       ? shape_allgather(iv, g)
+           : k == Ireducescatter ? scatter_shape(iv, g)
                                  : shape_alltoall(iv, g);
 }
 
@@ -156,7 +156,7 @@ static void half_runs(const Blocks *s, int64_t out, int64_t in, PairFn *f,
         f(ctx, from, to, n);
 }
 
-void comm_runs(StepKind k, const int64_t *iv, int64_t size, int64_t peer,
+void comm_runs(InstrKind k, const int64_t *iv, int64_t size, int64_t peer,
                PairFn *f, void *ctx)
 {
     Blocks s = block_shape(k, iv, size);

@@ -257,9 +257,9 @@ static void local_reduce(const Coll *k, Pool *p)
 
     for (int64_t r = 0; r < k->size; r++)
         dst[r] = k->part[r].recv;
-    for (int64_t r = 0; r < k->size && k->kind == Sallreduce; r++)
+    for (int64_t r = 0; r < k->size && k->kind == Iallreduce; r++)
         src[r] = k->part[r].send;
-    if (k->kind == Sallreduce) {
+    if (k->kind == Iallreduce) {
         pool_run(p, sum_range, &s, outer * chunk, GRAIN);
         return;
     }
@@ -287,7 +287,7 @@ static const uint8_t *packed(const Coll *k, const Blocks *s, int size,
 {
     int64_t bytes = block_elems(s) * size;
     const uint8_t *send = k->part[0].send;
-    DenseSide d = k->kind == Sreducescatter ? NEITHER : DSTDENSE;
+    DenseSide d = k->kind == Ireducescatter ? NEITHER : DSTDENSE;
 
     if (is_dense(s, s->src, &s->to, n == 1))
         return send;
@@ -336,12 +336,12 @@ static void far_blocks(const Coll *k, int size)
     uint8_t *in = direct ? recv : stage;
     uint8_t *spare = direct ? stage : stage + k->size * bytes;
 
-    if (k->kind == Salltoall && !direct && bytes >= PAIRS &&
+    if (k->kind == Ialltoall && !direct && bytes >= PAIRS &&
         s->run * size <= INT32_MAX) {
         far_pairs(k, s, size);
         return;
     }
-    if (k->kind == Sallgather)
+    if (k->kind == Iallgather)
         mpi_allgather(k, packed(k, s, size, 1, spare), in, bytes);
     else
         mpi_alltoall(k, packed(k, s, size, k->size, spare), in, bytes);
@@ -449,11 +449,11 @@ static void *group_of(const Comm *c, uint32_t atoms)
 
 static void run_far(const Coll *k, Pool *p)
 {
-    if (k->kind == Sallreduce)
+    if (k->kind == Iallreduce)
         far_allreduce(k, p);
-    else if (k->kind == Sreducescatter)
+    else if (k->kind == Ireducescatter)
         far_reducescatter(k, p);
-    else if (k->kind == Srotate)
+    else if (k->kind == Irotate)
         far_rotate(k);
     else
         far_blocks(k, dtypes[k->iv[0]].bytes);
@@ -469,9 +469,9 @@ void comm_run(Comm *c, Pool *p, Coll *k)
         watch_enter(k->atoms, k->ranks, k->size);
         run_far(k, p);
         watch_leave();
-    } else if (k->kind == Srotate) {
+    } else if (k->kind == Irotate) {
         local_rotate(k);
-    } else if (k->kind == Sallreduce || k->kind == Sreducescatter) {
+    } else if (k->kind == Iallreduce || k->kind == Ireducescatter) {
         local_reduce(k, p);
     } else {
         Blocks s = block_shape(k->kind, k->iv, k->size);

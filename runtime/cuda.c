@@ -68,7 +68,7 @@ uint64_t gpu_address(const Gpu *x, int buf)
 
 static void bind_kernel(Gpu *x, GpuCall *c)
 {
-    const Step *s = c->s;
+    const Instr *s = c->s;
     int n = s->nbuf + s->nint - 5;
 
     for (int i = 0; i < 5; i++)
@@ -96,13 +96,13 @@ static void bind_group(Gpu *x, GpuCall *c)
         c->comm = nccl_group(x->nccl, c->s->atoms);
 }
 
-static void bind(Gpu *x, GpuProgram *g, GpuCall *c, const Step *s,
+static void bind(Gpu *x, GpuProgram *g, GpuCall *c, const Instr *s,
                  int64_t turns)
 {
     int n = s->nbuf + s->nint + 1;
 
     c->s = s;
-    c->lasts = step_lasts(x->role, s);
+    c->lasts = instr_lasts(x->role, s);
     c->iv = alloc(x->mem, (size_t)(s->nint + 1) * sizeof *c->iv);
     for (int i = 0; i < s->nint; i++)
         c->iv[i] = aff_at(x->plan->mesh, &s->iv[i], x->rank);
@@ -112,24 +112,24 @@ static void bind(Gpu *x, GpuProgram *g, GpuCall *c, const Step *s,
     if (s->nbuf && s->buf[0] >= 0)
         c->bytes = x->role->buf[s->buf[0]].bytes;
     switch (s->kind) {
-    case Skernel: bind_kernel(x, c); return;
-    case Sgemm: c->lt = lt_bind(x->lt, c->iv, s->nint, c->buf); return;
-    case Szero:
-    case Scopy:
-    case Sjoin: return;
-    case Sallgather:
-    case Sreducescatter:
-    case Sallreduce:
-    case Salltoall:
-    case Srotate: bind_group(x, c); return;
-    case Ssend:
-    case Srecv:
-    case Swait:
+    case Ikernel: bind_kernel(x, c); return;
+    case Igemm: c->lt = lt_bind(x->lt, c->iv, s->nint, c->buf); return;
+    case Izero:
+    case Icopy:
+    case Ijoin: return;
+    case Iallgather:
+    case Ireducescatter:
+    case Iallreduce:
+    case Ialltoall:
+    case Irotate: bind_group(x, c); return;
+    case Isend:
+    case Irecv:
+    case Iwait:
         c->end = link_bind(x->links, g->p->kind, s->kind, c->iv, turns);
         return;
     default:
         err(&(Loc){ s->file, s->line, NULL }, "step %s does not run on a GPU",
-            stepinfo[s->kind].name);
+            instrinfo[s->kind].name);
     }
 }
 
@@ -138,7 +138,7 @@ static void bind_phase(Gpu *x, GpuProgram *g, int f)
     const Phase *p = &g->p->phase[f];
 
     for (int k = p->first; k < p->first + p->n; k++) {
-        const Step *s = &g->p->step[k];
+        const Instr *s = &g->p->instr[k];
         bind(x, g, &g->call[k], s, phase_turns(g->p, f));
         for (int i = 0; i < s->nbuf; i++) {
             const Buf *b = s->buf[i] < 0 ? NULL : &x->role->buf[s->buf[i]];
@@ -187,7 +187,7 @@ static void bind_program(Gpu *x, int k)
     }
     if (x->nstage < g->nin + g->nout)
         x->nstage = g->nin + g->nout;
-    g->call = alloc(x->mem, (size_t)(g->p->nstep + 1) * sizeof *g->call);
+    g->call = alloc(x->mem, (size_t)(g->p->ninstr + 1) * sizeof *g->call);
     g->patch = alloc(x->mem, (size_t)(g->p->nphase + 1) * sizeof *g->patch);
     for (int f = 0; f < g->p->nphase; f++)
         bind_phase(x, g, f);

@@ -30,9 +30,11 @@ enum {
 
 /* ---- one call ------------------------------------------------------------ */
 
-static const char *name_of(const Step *s)
+static const char *name_of(const Instr *s)
 {
-    return s->label ? s->label : s->kernel ? s->kernel : stepinfo[s->kind].name;
+    return s->label    ? s->label
+           : s->kernel ? s->kernel
+                       : instrinfo[s->kind].name;
 }
 
 /* With PLEAT_SYNC: is all well after it? */
@@ -48,8 +50,8 @@ static void check(const Gpu *x, const GpuCall *c)
     if (x->step >= 0)
         snprintf(when, sizeof when, "step %lld, ", (long long)x->step + 1);
     err(&(Loc){ c->s->file, c->s->line, NULL }, "GPU: %s: in %s%s %s (%s)",
-        text, when, stepinfo[c->s->kind].name, c->s->kernel ? c->s->kernel : "",
-        name_of(c->s));
+        text, when, instrinfo[c->s->kind].name,
+        c->s->kernel ? c->s->kernel : "", name_of(c->s));
 }
 
 static void copy(Gpu *x, uint64_t to, uint64_t from, int64_t bytes)
@@ -71,28 +73,28 @@ static void launch(Gpu *x, GpuCall *c)
     const int64_t *g = c->grid;
 
     switch (c->s->kind) {
-    case Skernel:
+    case Ikernel:
         if (g[0] && g[2] && g[3])
             gpu_ok(dl.cuLaunchKernel(c->fn, (unsigned)g[0], (unsigned)g[2],
                                      (unsigned)g[3], (unsigned)g[1], 1, 1,
                                      (unsigned)g[4], x->stream, c->param, NULL),
                    name_of(c->s));
         break;
-    case Sgemm: lt_run(x->lt, c->lt, x->stream); break;
-    case Szero:
+    case Igemm: lt_run(x->lt, c->lt, x->stream); break;
+    case Izero:
         gpu_ok(dl.cuMemsetD8Async(c->buf[0], 0, (size_t)c->bytes, x->stream),
                "clearing");
         break;
-    case Sjoin:
+    case Ijoin:
         for (int i = 1; i < c->s->nint; i += 2)
             gpu_ok(dl.cuMemsetD8Async(c->buf[0] + (uint64_t)c->iv[i], 0,
                                       (size_t)c->iv[i + 1], x->stream),
                    "clearing");
         break;
-    case Scopy: copy(x, c->buf[1], c->buf[0], c->bytes); break;
-    case Ssend:
-    case Srecv:
-    case Swait:
+    case Icopy: copy(x, c->buf[1], c->buf[0], c->bytes); break;
+    case Isend:
+    case Irecv:
+    case Iwait:
         trail_put(x, c->s, 0);
         link_run(c->end, c->s->kind, c->iv, c->buf[0], x->stream);
         trail_put(x, c->s, 1);

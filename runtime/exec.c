@@ -43,20 +43,20 @@ void drop_pages(void *p, int64_t bytes)
 
 /* ---- binding steps ------------------------------------------------------- */
 
-int is_collective(StepKind k)
+int is_collective(InstrKind k)
 {
-    return k == Sallgather || k == Sreducescatter || k == Sallreduce ||
-           k == Salltoall || k == Srotate;
+    return k == Iallgather || k == Ireducescatter || k == Iallreduce ||
+           k == Ialltoall || k == Irotate;
 }
 
-static int is_transfer(StepKind k)
+static int is_transfer(InstrKind k)
 {
-    return k == Ssend || k == Srecv || k == Swait;
+    return k == Isend || k == Irecv || k == Iwait;
 }
 
-static int is_blas(StepKind k)
+static int is_blas(InstrKind k)
 {
-    return k == Sgemm || k == Sgmm || k == Sgmmw;
+    return k == Igemm || k == Igmm || k == Igmmw;
 }
 
 static void bind_group(Exec *x, const Rank *r, Bound *b)
@@ -72,26 +72,26 @@ static void bind_group(Exec *x, const Rank *r, Bound *b)
 }
 
 /* The first buffer that a step writes: all from it on; kernels say it. */
-static int first_written(StepKind k)
+static int first_written(InstrKind k)
 {
     switch (k) {
-    case Ssend:
-    case Swait: return INT32_MAX;
-    case Sgemm:
-    case Sgmm:
-    case Sgmmw: return 2;
-    case Szero:
-    case Sjoin:
-    case Srecv: return 0;
+    case Isend:
+    case Iwait: return INT32_MAX;
+    case Igemm:
+    case Igmm:
+    case Igmmw: return 2;
+    case Izero:
+    case Ijoin:
+    case Irecv: return 0;
     default: return 1;
     }
 }
 
-int step_lasts(const Role *r, const Step *s)
+int instr_lasts(const Role *r, const Instr *s)
 {
     for (int i = 0; i < s->nbuf; i++) {
         const Buf *b = s->buf[i] < 0 ? NULL : &r->buf[s->buf[i]];
-        int writes = s->kind == Skernel ? !s->rw || strchr("wb", s->rw[i])
+        int writes = s->kind == Ikernel ? !s->rw || strchr("wb", s->rw[i])
                                         : i >= first_written(s->kind);
         if (b && b->prog < 0 && b->cls <= Boptim && writes)
             return 1;
@@ -102,12 +102,12 @@ int step_lasts(const Role *r, const Step *s)
 /* Bytes of work space, and the step's own scratch buffer if that is enough. */
 static int64_t bind_scratch(Exec *x, const Rank *r, Bound *b)
 {
-    const Step *s = b->s;
+    const Instr *s = b->s;
     int64_t need = 0;
 
     if (is_blas(s->kind) ||
         (is_collective(s->kind) && x->comm->n < x->comm->world))
-        need = step_work(s->kind, b->iv, s->nint, b->group);
+        need = instr_work(s->kind, b->iv, s->nint, b->group);
     int last = s->nbuf ? s->buf[s->nbuf - 1] : -1;
     if (last >= 0 && r->role->buf[last].bytes >= need &&
         !r->role->buf[last].frame)
@@ -115,10 +115,10 @@ static int64_t bind_scratch(Exec *x, const Rank *r, Bound *b)
     return need > 0 && !b->scratch ? need : 0;
 }
 
-static int64_t bind_step(Exec *x, Rank *r, Bound *b, const Step *s)
+static int64_t bind_instr(Exec *x, Rank *r, Bound *b, const Instr *s)
 {
     b->s = s;
-    b->lasts = step_lasts(r->role, s);
+    b->lasts = instr_lasts(r->role, s);
     b->buf = alloc(x->mem, (size_t)(s->nbuf + 1) * sizeof *b->buf);
     for (int i = 0; i < s->nbuf; i++)
         b->buf[i] = s->buf[i] < 0 ? NULL : r->buf[s->buf[i]];
@@ -128,7 +128,7 @@ static int64_t bind_step(Exec *x, Rank *r, Bound *b, const Step *s)
     b->bytes = s->nbuf && s->buf[0] >= 0 ? r->role->buf[s->buf[0]].bytes : 0;
     if (is_transfer(s->kind))
         b->bytes = b->iv[1] * dtypes[b->iv[0]].bytes;
-    if (s->kind == Skernel && x->code)
+    if (s->kind == Ikernel && x->code)
         b->fn = host_kernel(x->code, s->kernel);
     if (is_collective(s->kind) || is_transfer(s->kind))
         bind_group(x, r, b);
@@ -157,15 +157,15 @@ static void bind_program(Exec *x, Rank *r, int g)
 {
     const Program *p = &r->role->prog[g];
 
-    r->step[g] = alloc(x->mem, (size_t)(p->nstep + 1) * sizeof **r->step);
+    r->step[g] = alloc(x->mem, (size_t)(p->ninstr + 1) * sizeof **r->step);
     r->patch[g] = alloc(x->mem, (size_t)(p->nphase + 1) * sizeof **r->patch);
     for (int f = 0; f < p->nphase; f++) {
         for (int k = p->phase[f].first; k < p->phase[f].first + p->phase[f].n;
              k++) {
             Bound *b = &r->step[g][k];
-            int64_t n = bind_step(x, r, b, &p->step[k]);
+            int64_t n = bind_instr(x, r, b, &p->instr[k]);
             x->nwork = n > x->nwork ? n : x->nwork;
-            if (is_transfer(p->step[k].kind))
+            if (is_transfer(p->instr[k].kind))
                 channel_bind(x, r, b, phase_turns(p, f));
         }
         bind_patches(x, r, g, f);
@@ -197,7 +197,7 @@ static void bind_work(Exec *x)
     x->work = pages(x->nwork, "work space");
     for (int64_t i = 0; i < x->comm->n; i++)
         for (int g = 0; g < x->rank[i].role->nprog; g++)
-            for (int k = 0; k < x->rank[i].role->prog[g].nstep; k++)
+            for (int k = 0; k < x->rank[i].role->prog[g].ninstr; k++)
                 if (!x->rank[i].step[g][k].scratch)
                     x->rank[i].step[g][k].scratch = x->work;
 }
@@ -207,8 +207,8 @@ static void bind_work(Exec *x)
 static int names_buffer(const Program *g, const Phase *f, int buf)
 {
     for (int k = f->first; k < f->first + f->n; k++)
-        for (int i = 0; i < g->step[k].nbuf; i++)
-            if (g->step[k].buf[i] == buf)
+        for (int i = 0; i < g->instr[k].nbuf; i++)
+            if (g->instr[k].buf[i] == buf)
                 return 1;
     return 0;
 }
@@ -284,8 +284,8 @@ static void bind_groups(Exec *x)
 
     for (int64_t i = 0; i < x->comm->n; i++)
         for (int g = 0; g < x->rank[i].role->nprog; g++)
-            for (int k = 0; k < x->rank[i].role->prog[g].nstep; k++) {
-                const Step *s = &x->rank[i].role->prog[g].step[k];
+            for (int k = 0; k < x->rank[i].role->prog[g].ninstr; k++) {
+                const Instr *s = &x->rank[i].role->prog[g].instr[k];
                 if (is_collective(s->kind))
                     vec_push(x->mem, v, s->atoms);
             }

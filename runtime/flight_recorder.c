@@ -41,10 +41,10 @@ void trail_open(Gpu *x)
     *x->trail = 0;
 }
 
-void trail_put(Gpu *x, const Step *s, int ended)
+void trail_put(Gpu *x, const Instr *s, int ended)
 {
     const Program *g = x->running->p;
-    uint32_t step = (uint32_t)(s - g->step);
+    uint32_t step = (uint32_t)(s - g->instr);
 
     if (x->trailat && step < 1u << (STEPBITS - 1))
         gpu_ok(
@@ -55,12 +55,12 @@ void trail_put(Gpu *x, const Step *s, int ended)
             "saying where it is");
 }
 
-const Step *trail_at(const Gpu *x, int *ended)
+const Instr *trail_at(const Gpu *x, int *ended)
 {
     uint32_t v = x->trail ? *x->trail : 0, prog = v >> STEPBITS;
 
     *ended = (int)(v & 1);
     if (!prog || prog > (uint32_t)x->role->nprog)
         return NULL;
-    return &x->role->prog[prog - 1].step[(v & ((1u << STEPBITS) - 1)) >> 1];
+    return &x->role->prog[prog - 1].instr[(v & ((1u << STEPBITS) - 1)) >> 1];
 }

@@ -34,7 +34,7 @@ static int step_of(const Stage *s)
     return program(s)->phase[turn_of(s)->phase].first + s->step;
 }
 
-Bound *rank_step(const Rank *r)
+Bound *rank_instr(const Rank *r)
 {
     return &r->step[r->stage->prog][step_of(r->stage)];
 }
@@ -141,21 +141,21 @@ static void call_kernel(void *ctx, int64_t lo, int64_t hi)
 
 static void run_one(Exec *x, Bound *b)
 {
-    const Step *s = b->s;
+    const Instr *s = b->s;
 
     switch (s->kind) {
-    case Skernel:
+    case Ikernel:
         pool_run(x->pool, call_kernel, b, b->iv[0], s->nint > 1 ? b->iv[1] : 1);
         break;
-    case Szero: memset(b->buf[0], 0, (size_t)b->bytes); break;
-    case Sjoin:
+    case Izero: memset(b->buf[0], 0, (size_t)b->bytes); break;
+    case Ijoin:
         for (int i = 1; i < s->nint; i += 2)
             memset((uint8_t *)b->buf[0] + b->iv[i], 0, (size_t)b->iv[i + 1]);
         break;
-    case Scopy: memcpy(b->buf[1], b->buf[0], (size_t)b->bytes); break;
-    case Ssend:
-    case Srecv:
-    case Swait: channel_run(b); break;
+    case Icopy: memcpy(b->buf[1], b->buf[0], (size_t)b->bytes); break;
+    case Isend:
+    case Irecv:
+    case Iwait: channel_run(b); break;
     default: blas_run(x->blas, s->kind, b->buf, b->iv, s->nint, b->scratch);
     }
 }
@@ -166,7 +166,7 @@ static void run_group(Exec *x, const Rank *r)
 {
     enum { MAXLOCAL = 1024 };
     static Part part[MAXLOCAL];
-    const Bound *b = rank_step(r);
+    const Bound *b = rank_instr(r);
     int64_t n = x->comm->n < x->comm->world ? 1 : b->group;
 
     if (n > 1 && b->me != 0)
@@ -175,7 +175,7 @@ static void run_group(Exec *x, const Rank *r)
         err(NULL, "a group of %lld ranks in one process", (long long)n);
     for (int64_t j = 0; j < n; j++) {
         const Bound *o =
-            n == 1 ? b : rank_step(&x->rank[b->ranks[j] - x->comm->first]);
+            n == 1 ? b : rank_instr(&x->rank[b->ranks[j] - x->comm->first]);
         part[j] = (Part){ o->buf[0], o->buf[1] };
     }
     comm_run(x->comm, x->pool,
@@ -186,25 +186,25 @@ static void run_group(Exec *x, const Rank *r)
 /* The step at which these stages stand; several: a wide collective. */
 static void run_step(Exec *x, Stage *const *s, int n)
 {
-    const Step *step = rank_step(s[0]->rank[0])->s;
+    const Instr *step = rank_instr(s[0]->rank[0])->s;
     double start = x->spent || x->maxran ? monotonic() : 0;
 
     atomic_store_explicit(&x->now, step, memory_order_relaxed);
     atomic_fetch_add_explicit(&x->ticks, 1, memory_order_relaxed);
     for (int i = 0; i < n && x->guard; i++)
-        if (rank_step(s[i]->rank[0])->lasts)
+        if (rank_instr(s[i]->rank[0])->lasts)
             exec_guard(x);
     if (x->copy && !x->bad)
         look_before(x, s, n);
     for (int i = 0; i < n && x->poison && !x->copy; i++)
         for (int64_t k = 0; k < s[i]->n; k++)
-            poison_step(s[i]->rank[k], rank_step(s[i]->rank[k]));
+            poison_instr(s[i]->rank[k], rank_instr(s[i]->rank[k]));
     for (int i = 0; i < n; i++)
         for (int64_t k = 0; k < s[i]->n; k++)
             if (is_collective(step->kind))
                 run_group(x, s[i]->rank[k]);
             else
-                run_one(x, rank_step(s[i]->rank[k]));
+                run_one(x, rank_instr(s[i]->rank[k]));
     if (x->copy && !x->bad)
         look_after(x, s, n);
     for (int i = 0; i < n && x->maxran; i++) {
@@ -229,7 +229,7 @@ static int same_call(const Bound *a, const Bound *b)
  * it; how many, or 0. */
 static int meet(Exec *x, Stage *s)
 {
-    const Bound *b = rank_step(s->rank[0]);
+    const Bound *b = rank_instr(s->rank[0]);
     int n = 0;
 
     for (int i = 0; i < x->nstage; i++)
@@ -238,7 +238,7 @@ static int meet(Exec *x, Stage *s)
         const Rank *r = &x->rank[b->ranks[j] - x->comm->first];
         if (r->stage->met)
             continue;
-        if (at_end(r->stage) || !same_call(rank_step(r), b))
+        if (at_end(r->stage) || !same_call(rank_instr(r), b))
             return 0;
         r->stage->met = 1;
         x->meet[n++] = r->stage;
@@ -251,13 +251,13 @@ static int advance(Exec *x, Stage *s)
 {
     if (at_end(s))
         return 0;
-    const Bound *b = rank_step(s->rank[0]);
+    const Bound *b = rank_instr(s->rank[0]);
     int n = 1;
     x->meet[0] = s;
     if (b->wide && x->comm->n > 1)
         n = meet(x, s);
     for (int64_t i = 0; i < s->n && b->chan && n; i++)
-        n = channel_ready(rank_step(s->rank[i]));
+        n = channel_ready(rank_instr(s->rank[i]));
     if (n)
         run_step(x, x->meet, n);
     for (int i = 0; i < n; i++)
@@ -273,10 +273,10 @@ static _Noreturn void deadlock(const Exec *x)
         const Stage *s = &x->stage[i];
         if (at_end(s))
             continue;
-        const Step *p = rank_step(s->rank[0])->s;
+        const Instr *p = rank_instr(s->rank[0])->s;
         note(&(Loc){ p->file, p->line, NULL },
              "stage %d stands at %s %s (%s, micro-batch %d)", s->role,
-             stepinfo[p->kind].name, p->label ? p->label : "",
+             instrinfo[p->kind].name, p->label ? p->label : "",
              program(s)->phase[turn_of(s)->phase].name, turn_of(s)->micro);
         stuck++;
     }
@@ -341,8 +341,8 @@ static void look_at(void *self, int row, int step, int after)
 
 static void run_gpu(Exec *x, ProgramKind k, const Block *b, const Feed *feed)
 {
-    static const Step graph = { .kind = Skernel,
-                                .label = "of the GPU's graph" };
+    static const Instr graph = { .kind = Ikernel,
+                                 .label = "of the GPU's graph" };
     int prog = role_prog(x->rank[0].role, k);
 
     if (prog < 0)
@@ -452,7 +452,7 @@ static void put_event(Text *t, const Ran *r, const char *name, double end)
 }
 
 /* Further what a user looks for, and the kernel a profiler names. */
-static void put_args(Text *t, const Step *s)
+static void put_args(Text *t, const Instr *s)
 {
     if (s && s->kernel)
         put(t, ", \"kernel\": \"%s\"", s->kernel);
@@ -489,11 +489,11 @@ char *exec_trace(Arena *a, const Exec *x, ProgramKind program, size_t *len)
         const Ran *r = &x->ran[k];
         const Role *role = &x->plan->role[r->stage];
         const Program *g = &role->prog[role_prog(role, program)];
-        const Step *s = r->step < 0 ? NULL : &g->step[r->step];
+        const Instr *s = r->step < 0 ? NULL : &g->instr[r->step];
         put_event(&t, r,
                   !s         ? g->phase[r->phase].name
                   : s->label ? s->label
-                             : stepinfo[s->kind].name,
+                             : instrinfo[s->kind].name,
                   s ? r->end : row_end(x, k));
         put_args(&t, s);
     }

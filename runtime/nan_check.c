@@ -9,30 +9,30 @@
 
 #include "runtime.h"
 
-static int writes(const Step *s, int i)
+static int writes(const Instr *s, int i)
 {
-    return s->kind != Skernel || !s->rw || s->rw[i] == 'w' || s->rw[i] == 'b';
+    return s->kind != Ikernel || !s->rw || s->rw[i] == 'w' || s->rw[i] == 'b';
 }
 
 /* The i-th buffer of a step if the step can make a bad number in it. */
-static const Buf *looked_at(const Role *r, const Step *s, int i)
+static const Buf *looked_at(const Role *r, const Instr *s, int i)
 {
     const Buf *b = s->buf[i] < 0 ? NULL : &r->buf[s->buf[i]];
 
     if (!b || b->cls == Bscratch || dtypes[b->dt].kind != 'f' || !writes(s, i))
         return NULL;
     switch (s->kind) {
-    case Skernel:
-    case Sgemm:
-    case Sgmm:
-    case Sgmmw:
-    case Sreducescatter:
-    case Sallreduce: return b;
+    case Ikernel:
+    case Igemm:
+    case Igmm:
+    case Igmmw:
+    case Ireducescatter:
+    case Iallreduce: return b;
     default: return NULL;
     }
 }
 
-static int64_t step_bytes(const Role *r, const Step *s)
+static int64_t instr_bytes(const Role *r, const Instr *s)
 {
     int64_t n = 0;
 
@@ -53,8 +53,8 @@ void look_open(Exec *x)
         const Role *r = x->stage[i].rank[0]->role;
         int64_t most = 0;
         for (int g = 0; g < r->nprog; g++)
-            for (int k = 0; k < r->prog[g].nstep; k++) {
-                int64_t n = step_bytes(r, &r->prog[g].step[k]);
+            for (int k = 0; k < r->prog[g].ninstr; k++) {
+                int64_t n = instr_bytes(r, &r->prog[g].instr[k]);
                 most = n > most ? n : most;
             }
         room += most * x->stage[i].n;
@@ -90,7 +90,7 @@ void look_before(Exec *x, Stage *const *s, int n)
     for (int i = 0; i < n; i++)
         for (int64_t k = 0; k < s[i]->n; k++) {
             const Rank *r = s[i]->rank[k];
-            const Bound *b = rank_step(r);
+            const Bound *b = rank_instr(r);
             for (int j = 0; j < b->s->nbuf; j++) {
                 const Buf *f = looked_at(r->role, b->s, j);
                 if (!f)
@@ -127,7 +127,7 @@ static const char *new_bad(const Buf *b, const uint8_t *now,
 }
 
 /* A result in place of an operand has the operand's buffer, not its name. */
-static int in_place(const Step *s, int i)
+static int in_place(const Instr *s, int i)
 {
     int k = 0;
 
@@ -136,11 +136,11 @@ static int in_place(const Step *s, int i)
     return k < i;
 }
 
-static char *say(const Exec *x, const Rank *r, const Step *s, int i,
+static char *say(const Exec *x, const Rank *r, const Instr *s, int i,
                  const char *what)
 {
     const Buf *b = &r->role->buf[s->buf[i]];
-    const char *label = s->label ? s->label : stepinfo[s->kind].name;
+    const char *label = s->label ? s->label : instrinfo[s->kind].name;
     int own = b->file && !in_place(s, i);
     const char *file = own ? b->file : s->file;
     int line = own ? b->line : s->line;
@@ -159,7 +159,7 @@ void look_after(Exec *x, Stage *const *s, int n)
     for (int i = 0; i < n; i++)
         for (int64_t k = 0; k < s[i]->n; k++) {
             const Rank *r = s[i]->rank[k];
-            const Bound *b = rank_step(r);
+            const Bound *b = rank_instr(r);
             for (int j = 0; j < b->s->nbuf && !x->bad; j++) {
                 const Buf *f = looked_at(r->role, b->s, j);
                 if (!f)

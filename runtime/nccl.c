@@ -86,9 +86,9 @@ static void *split(Nccl *x, uint32_t atoms, int64_t color, int64_t key)
 static int is_named(const Role *r, uint32_t atoms)
 {
     for (int g = 0; g < r->nprog; g++)
-        for (int k = 0; k < r->prog[g].nstep; k++)
-            if (is_collective(r->prog[g].step[k].kind) &&
-                r->prog[g].step[k].atoms == atoms)
+        for (int k = 0; k < r->prog[g].ninstr; k++)
+            if (is_collective(r->prog[g].instr[k].kind) &&
+                r->prog[g].instr[k].atoms == atoms)
                 return 1;
     return 0;
 }
@@ -117,8 +117,8 @@ static uint32_t *sets_of(Nccl *x, const Plan *p)
 
     for (int r = 0; r < p->nrole; r++)
         for (int g = 0; g < p->role[r].nprog; g++)
-            for (int k = 0; k < p->role[r].prog[g].nstep; k++) {
-                const Step *s = &p->role[r].prog[g].step[k];
+            for (int k = 0; k < p->role[r].prog[g].ninstr; k++) {
+                const Instr *s = &p->role[r].prog[g].instr[k];
                 size_t i = 0;
                 while (i < vec_len(seen) && seen[i] != s->atoms)
                     i++;
@@ -256,7 +256,7 @@ void nccl_recv(void *comm, Dtype dt, int64_t n, uint64_t buf, int peer,
 
 typedef struct Call { /* one collective */
     void *comm, *stream;
-    StepKind kind;
+    InstrKind kind;
     Dtype dt;
     int op;
     int64_t peer;
@@ -272,7 +272,7 @@ static void piece(void *ctx, int64_t out, int64_t in, int64_t n)
     uint64_t from = c->from + (uint64_t)(out * size);
     uint64_t to = c->to + (uint64_t)(in * size);
 
-    if (c->kind == Sreducescatter) {
+    if (c->kind == Ireducescatter) {
         ok(dl.ncclReduce((void *)(uintptr_t)from, (void *)(uintptr_t)to,
                          (size_t)n, type_of(c->dt), c->op, (int)c->peer,
                          c->comm, c->stream),
@@ -293,11 +293,11 @@ static void dense(const Call *c, const int64_t *iv, int64_t ranks)
         uint64_t small = (uint64_t)(o * chunk * size);
         uint64_t big = small * (uint64_t)ranks;
         char *from = (char *)(uintptr_t)c->from, *to = (char *)(uintptr_t)c->to;
-        if (c->kind == Sallgather)
+        if (c->kind == Iallgather)
             ok(dl.ncclAllGather(from + small, to + big, (size_t)chunk, type,
                                 c->comm, c->stream),
                "all-gather");
-        else if (c->kind == Sreducescatter)
+        else if (c->kind == Ireducescatter)
             ok(dl.ncclReduceScatter(from + big, to + small, (size_t)chunk, type,
                                     c->op, c->comm, c->stream),
                "reduce-scatter");
@@ -316,17 +316,17 @@ static void rotate(const Call *c, const int64_t *iv, int64_t ranks, int64_t me)
               c->stream);
 }
 
-/* Do its ranks hold their axis in pieces (zig of steps.def)? */
-static int in_halves(StepKind k, const int64_t *iv)
+/* Do its ranks hold their axis in pieces (zig of instructions.def)? */
+static int in_halves(InstrKind k, const int64_t *iv)
 {
-    return (k == Sallgather && iv[3]) || (k == Sreducescatter && iv[4]);
+    return (k == Iallgather && iv[3]) || (k == Ireducescatter && iv[4]);
 }
 
-void nccl_run(void *comm, StepKind kind, const int64_t *iv, int64_t ranks,
+void nccl_run(void *comm, InstrKind kind, const int64_t *iv, int64_t ranks,
               int64_t me, uint64_t send, uint64_t recv, void *stream)
 {
     static const int ops[] = { NSUM, NMAX, NMIN };
-    int sums = kind == Sreducescatter || kind == Sallreduce;
+    int sums = kind == Ireducescatter || kind == Iallreduce;
     Call c = { .comm = comm,
                .stream = stream,
                .kind = kind,
@@ -336,9 +336,9 @@ void nccl_run(void *comm, StepKind kind, const int64_t *iv, int64_t ranks,
                .to = recv };
 
     ok(dl.ncclGroupStart(), "a group");
-    if (kind == Srotate)
+    if (kind == Irotate)
         rotate(&c, iv, ranks, me);
-    else if (kind != Salltoall && !in_halves(kind, iv))
+    else if (kind != Ialltoall && !in_halves(kind, iv))
         dense(&c, iv, ranks);
     else
         for (c.peer = 0; c.peer < ranks; c.peer++)

@@ -34,13 +34,13 @@ void channel_bind(Exec *x, Rank *r, Bound *b, int64_t turns)
 {
     int64_t peer = b->ranks[b->iv[2]], tag = b->iv[3];
 
-    if (b->s->kind == Srecv) {
+    if (b->s->kind == Irecv) {
         if (is_here(x, peer) && x->comm->n > 1)
             b->chan = find(x, &x->rank[peer - x->comm->first], r->id, tag);
         return;
     }
     b->chan = find(x, r, peer, tag);
-    if (b->s->kind == Ssend)
+    if (b->s->kind == Isend)
         b->chan->room += turns;
     if (b->chan->pieces < mpi_pieces(b->bytes))
         b->chan->pieces = mpi_pieces(b->bytes);
@@ -70,18 +70,18 @@ int channel_ready(const Bound *b)
 {
     const Channel *c = b->chan;
 
-    if (mpi_running() || b->s->kind == Ssend)
+    if (mpi_running() || b->s->kind == Isend)
         return 1;
-    return b->s->kind == Srecv ? c->taken < c->sent : c->waited < c->taken;
+    return b->s->kind == Irecv ? c->taken < c->sent : c->waited < c->taken;
 }
 
 static void run_here(Bound *b)
 {
     Channel *c = b->chan;
 
-    if (b->s->kind == Ssend)
+    if (b->s->kind == Isend)
         c->queue[c->sent++] = b->buf[0];
-    else if (b->s->kind == Srecv)
+    else if (b->s->kind == Irecv)
         memcpy(b->buf[0], c->queue[c->taken++], (size_t)b->bytes);
     else
         c->waited++;
@@ -93,9 +93,9 @@ static void run_mpi(Bound *b)
     int64_t peer = b->ranks[b->iv[2]], tag = b->iv[3];
 
     watch_enter(0, &peer, 1);
-    if (b->s->kind == Srecv)
+    if (b->s->kind == Irecv)
         mpi_recv(b->buf[0], b->bytes, peer, tag);
-    else if (b->s->kind == Ssend)
+    else if (b->s->kind == Isend)
         mpi_send(b->buf[0], b->bytes, peer, tag,
                  c->queue + c->pieces * c->sent++);
     else if (c->waited < c->sent)

@@ -43,7 +43,7 @@ struct Links {
 /* ---- which link ---------------------------------------------------------- */
 
 /* Channels of what a stage sends to (or receives from) another, in order. */
-static int64_t *order(const Links *x, int stage, ProgramKind prog, StepKind k,
+static int64_t *order(const Links *x, int stage, ProgramKind prog, InstrKind k,
                       int other)
 {
     const Plan *p = x->plan;
@@ -56,7 +56,7 @@ static int64_t *order(const Links *x, int stage, ProgramKind prog, StepKind k,
     for (size_t i = 0; i < vec_len(row); i++) {
         const Phase *f = &g->phase[row[i].phase];
         for (int n = f->first; n < f->first + f->n; n++) {
-            const Step *s = &g->step[n];
+            const Instr *s = &g->instr[n];
             if (s->kind == k &&
                 aff_at(p->mesh, &s->iv[2], x->rank[stage]) == other)
                 vec_push(x->mem, v, aff_at(p->mesh, &s->iv[3], x->rank[stage]));
@@ -109,8 +109,8 @@ static int fits(int64_t *sent, int64_t *got, Choice *c, int link, int64_t chan)
 static int choose(const Links *x, int from, int to, ProgramKind prog,
                   Choice **out)
 {
-    int64_t *sent = order(x, from, prog, Ssend, to);
-    int64_t *got = order(x, to, prog, Srecv, from);
+    int64_t *sent = order(x, from, prog, Isend, to);
+    int64_t *got = order(x, to, prog, Irecv, from);
     Choice *c = NULL;
     int n = 0;
 
@@ -226,11 +226,11 @@ void links_warm(Links *x, uint64_t work, void *stream)
 
 /* ---- steps --------------------------------------------------------------- */
 
-LinkEnd *link_bind(Links *x, ProgramKind prog, StepKind k, const int64_t *iv,
+LinkEnd *link_bind(Links *x, ProgramKind prog, InstrKind k, const int64_t *iv,
                    int64_t turns)
 {
-    int from = k == Srecv ? (int)iv[2] : x->me;
-    int to = k == Srecv ? x->me : (int)iv[2];
+    int from = k == Irecv ? (int)iv[2] : x->me;
+    int to = k == Irecv ? x->me : (int)iv[2];
     size_t i = 0;
 
     while (i < vec_len(x->end) &&
@@ -241,7 +241,7 @@ LinkEnd *link_bind(Links *x, ProgramKind prog, StepKind k, const int64_t *iv,
         err(NULL, "stages %d and %d have no channel %lld", from, to,
             (long long)iv[3]);
     LinkEnd *e = x->end[i];
-    for (int64_t n = 0; n < turns && k == Ssend; n++) {
+    for (int64_t n = 0; n < turns && k == Isend; n++) {
         void *event = NULL;
         gpu_ok(dl.cuEventCreate(&event, UNTIMED), "an event");
         vec_push(x->mem, e->done, event);
@@ -270,12 +270,12 @@ static void start_send(LinkEnd *e, const int64_t *iv, uint64_t buf,
     gpu_ok(dl.cuEventRecord(e->done[e->sent++], l->stream), "an event");
 }
 
-void link_run(LinkEnd *e, StepKind k, const int64_t *iv, uint64_t buf,
+void link_run(LinkEnd *e, InstrKind k, const int64_t *iv, uint64_t buf,
               void *stream)
 {
-    if (k == Ssend)
+    if (k == Isend)
         start_send(e, iv, buf, stream);
-    else if (k == Srecv)
+    else if (k == Irecv)
         nccl_recv(e->link->comm, (Dtype)iv[0], iv[1], buf, SENDER, stream);
     else if (e->waited < e->sent)
         gpu_ok(dl.cuStreamWaitEvent(stream, e->done[e->waited++], 0),

@@ -14,7 +14,7 @@ static int overlap(const uint8_t *a, int64_t n, const uint8_t *b, int64_t m)
     return a < b + m && b < a + n;
 }
 
-static int64_t buf_bytes(const Rank *r, const Step *s, int i)
+static int64_t buf_bytes(const Rank *r, const Instr *s, int i)
 {
     return r->role->buf[s->buf[i]].bytes;
 }
@@ -23,7 +23,7 @@ static int64_t buf_bytes(const Rank *r, const Step *s, int i)
  * the whole, a result may have an operand's place. */
 static int is_read(const Rank *r, const Bound *b, int i)
 {
-    const Step *s = b->s;
+    const Instr *s = b->s;
 
     for (int k = 0; k < s->nbuf; k++)
         if (s->buf[k] >= 0 && s->flow[k].read &&
@@ -33,9 +33,9 @@ static int is_read(const Rank *r, const Bound *b, int i)
     return 0;
 }
 
-void poison_step(const Rank *r, const Bound *b)
+void poison_instr(const Rank *r, const Bound *b)
 {
-    const Step *s = b->s;
+    const Instr *s = b->s;
 
     for (int i = 0; i < s->nbuf && s->flow; i++) {
         const Buf *t = s->buf[i] < 0 ? NULL : &r->role->buf[s->buf[i]];

@@ -48,7 +48,7 @@ static double product_time(Blas *b, Dtype dt)
 
     for (int i = 0; i < TRIES && buf[0] && buf[1] && buf[2]; i++) {
         double t = monotonic();
-        blas_run(b, Sgemm, buf, iv, 11, NULL);
+        blas_run(b, Igemm, buf, iv, 11, NULL);
         t = monotonic() - t;
         best = t < best ? t : best;
     }

@@ -99,8 +99,8 @@ typedef struct Blas Blas;
 Blas *blas_open(Arena *a, Pool *p);
 /* When all else has its memory: err() if products would have none. */
 void blas_reserve(const Pool *p);
-/* buf and iv as in steps.def; scratch as large as step_work says. */
-void blas_run(Blas *b, StepKind k, void *const *buf, const int64_t *iv,
+/* buf and iv as in instructions.def; scratch as large as instr_work says. */
+void blas_run(Blas *b, InstrKind k, void *const *buf, const int64_t *iv,
               int nint, void *scratch);
 
 char *cache_folder(Arena *a); /* private, made when missing */
@@ -164,7 +164,7 @@ void *nccl_group(const Nccl *x, uint32_t atoms);
 /* A communicator of the ranks that name the same color, by key; -1: none, null.
  * All ranks ask at once. */
 void *nccl_pair(Nccl *x, int64_t color, int64_t key);
-void nccl_run(void *comm, StepKind kind, const int64_t *iv, int64_t ranks,
+void nccl_run(void *comm, InstrKind kind, const int64_t *iv, int64_t ranks,
               int64_t me, uint64_t send, uint64_t recv, void *stream);
 void nccl_send(void *comm, Dtype dt, int64_t n, uint64_t buf, int peer,
                void *stream);
@@ -176,10 +176,10 @@ typedef struct LinkEnd LinkEnd;
 Links *links_open(Arena *a, const Plan *p, int64_t rank, Nccl *nccl);
 void links_warm(Links *x, uint64_t work, void *stream);
 /* For a send, recv or wait; turns: how often it runs. */
-LinkEnd *link_bind(Links *x, ProgramKind prog, StepKind k, const int64_t *iv,
+LinkEnd *link_bind(Links *x, ProgramKind prog, InstrKind k, const int64_t *iv,
                    int64_t turns);
 void links_reset(Links *x); /* before a program */
-void link_run(LinkEnd *e, StepKind k, const int64_t *iv, uint64_t buf,
+void link_run(LinkEnd *e, InstrKind k, const int64_t *iv, uint64_t buf,
               void *stream);
 void links_finish(Links *x); /* after it */
 
@@ -249,7 +249,7 @@ void comm_groups(Comm *c, Arena *a, const Mesh *m, const uint32_t *atoms,
  * other on both sides, at `out` of what is sent to a peer and at `in` of where
  * the peer's go; the peer names the same in the same order. */
 typedef void PairFn(void *ctx, int64_t out, int64_t in, int64_t n);
-void comm_runs(StepKind k, const int64_t *iv, int64_t size, int64_t peer,
+void comm_runs(InstrKind k, const int64_t *iv, int64_t size, int64_t peer,
                PairFn *f, void *ctx);
 
 /* One collective as one rank sees it. */
@@ -257,14 +257,14 @@ typedef struct Part {
     void *send, *recv;
 } Part;
 typedef struct Coll {
-    StepKind kind;
-    const int64_t *iv;    /* as in steps.def */
+    InstrKind kind;
+    const int64_t *iv;    /* as in instructions.def */
     uint32_t atoms;       /* the group */
     int64_t size;         /* its ranks */
     const int64_t *ranks; /* in group order */
     const Part *part;     /* local: size parts; mpi: one, this rank's */
     int64_t me;           /* mpi: position of this rank */
-    void *stage;          /* mpi: step_work bytes */
+    void *stage;          /* mpi: instr_work bytes */
     void *group;          /* mpi: set by comm_run */
 } Coll;
 void comm_run(Comm *c, Pool *p, Coll *k);
@@ -332,7 +332,7 @@ typedef struct Limits {
 typedef struct Channel Channel;
 
 typedef struct Bound { /* a step of one rank */
-    const Step *s;
+    const Instr *s;
     KernelFn *fn;
     void **buf; /* of framed ones: this turn's address */
     int64_t *iv;
@@ -417,15 +417,15 @@ typedef struct Exec {
     int64_t nwork; /*   large enough scratch buffer need */
     void *copy;    /* exec_checked: buffers before a step */
     int64_t ncopy;
-    const char *bad;           /* what exec_checked found */
-    int poison;                /* see poison.c */
-    int64_t step;              /* of the last block */
-    Limits limits;             /* of every step */
-    const Feed *feed;          /* of the run */
-    _Atomic int64_t ticks;     /* steps of programs begun */
-    _Atomic(const Step *) now; /* the one that runs; null: none */
-    double **spent;            /* not null: seconds of each step of the one*/
-                               /*   program that runs are added, by stage */
+    const char *bad;            /* what exec_checked found */
+    int poison;                 /* see poison.c */
+    int64_t step;               /* of the last block */
+    Limits limits;              /* of every step */
+    const Feed *feed;           /* of the run */
+    _Atomic int64_t ticks;      /* steps of programs begun */
+    _Atomic(const Instr *) now; /* the one that runs; null: none */
+    double **spent;             /* not null: seconds of each step of the one*/
+                                /*   program that runs are added, by stage */
     Ran *ran;
     int64_t nran, maxran; /* see exec_record */
     /* Not null: called before anything writes what lasts. Not on a GPU. */
@@ -437,7 +437,7 @@ Exec *exec_open(const Plan *p, Comm *c);
 void exec_close(Exec *x);
 /* poison.c: what is not written yet is no number, when tests ask for it. */
 void poison_open(Exec *x);
-void poison_step(const Rank *r, const Bound *b);
+void poison_instr(const Rank *r, const Bound *b);
 /* Run a program once. feed and b may be null for programs without inputs.
  * err() when stages wait for each other. */
 void exec_run(Exec *x, ProgramKind program, const Block *b, const Feed *feed);
@@ -472,15 +472,15 @@ void *exec_fetch(const Exec *x, int64_t rank, int buf); /* ... as it is now */
 const Tensor *plan_input(const Plan *p, int i);
 
 /* exec.c, for the others */
-int step_lasts(const Role *r, const Step *s); /* does it write what lasts?*/
-void exec_guard(Exec *x);                     /* before what lasts is written */
+int instr_lasts(const Role *r, const Instr *s); /* does it write what lasts?*/
+void exec_guard(Exec *x); /* before what lasts is written */
 Turn *course_rows(Arena *a, const Program *g); /* vec: rows in order */
-int is_collective(StepKind k);
+int is_collective(InstrKind k);
 void *pages(int64_t bytes, const char *what); /* zeroed */
 void drop_pages(void *p, int64_t bytes);
 
 /* interpreter.c: the step at which a rank stands */
-Bound *rank_step(const Rank *r);
+Bound *rank_instr(const Rank *r);
 
 /* p2p_host.c: what a stage hands to another. The local message is a pointer to
  * the sender's buffer: recv copies, wait wants it copied. */
@@ -500,7 +500,7 @@ void look_after(Exec *x, Stage *const *s, int n);
 /* ---- cuda.c cuda_graph.c: a plan on a GPU -------------------------------- */
 
 typedef struct GpuCall { /* a step, bound */
-    const Step *s;
+    const Instr *s;
     void *fn, **param; /* kernels */
     uint64_t *buf;     /* addresses, of framed ones this turn's;
                                      then a kernel's integers */
@@ -642,9 +642,9 @@ void fault_launching(Gpu *x, const GpuProgram *g, int64_t step); /* or null */
 
 /* flight_recorder.c: at which collective the GPU is */
 void trail_open(Gpu *x);
-void trail_put(Gpu *x, const Step *s, int ended);
+void trail_put(Gpu *x, const Instr *s, int ended);
 /* Null: unknown. *ended: it is behind that one. */
-const Step *trail_at(const Gpu *x, int *ended);
+const Instr *trail_at(const Gpu *x, int *ended);
 
 /* device.c */
 int gpu_count(void);      /* of this process; 0: no GPU or no driver */
@@ -696,7 +696,8 @@ void nvtx_end(void);
 
 /* ---- collective_layout.c: what two ranks of a collective exchange -------- */
 
-/* How a group's ranks hold their axis in halves (steps.def); zig 0: as one. */
+/* How a group's ranks hold their axis in halves (instructions.def); zig 0: as
+ * one. */
 typedef struct Zigzag {
     int64_t zig, low, ranks;
 } Zigzag;
@@ -721,7 +722,7 @@ typedef struct Blocks {
 
 typedef enum DenseSide { NEITHER, DSTDENSE, SRCDENSE } DenseSide;
 
-Blocks block_shape(StepKind k, const int64_t *iv, int64_t ranks);
+Blocks block_shape(InstrKind k, const int64_t *iv, int64_t ranks);
 Blocks scatter_shape(const int64_t *iv, int64_t ranks);
 /* Half h of the block of a position, in elements. */
 int64_t block_place(const Blocks *s, const BlockPlace *x, int64_t pos,

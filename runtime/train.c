@@ -375,7 +375,7 @@ static void write_trace(Train *t)
 }
 
 /* A step's results are here. */
-static void read_step(Train *t, const Sent *s)
+static void read_instr(Train *t, const Sent *s)
 {
     double end = monotonic(), secs = end - t->since;
     double host = secs - (t->x->waited - t->waited);
@@ -414,7 +414,7 @@ static void finish(Train *t, Sent *s, Sent *behind)
         run_sent(t, PGfallback, s, 0);
         t->fallbacks++;
     }
-    read_step(t, s);
+    read_instr(t, s);
     if (over && behind)
         run_sent(t, PGstep, behind, 1);
 }

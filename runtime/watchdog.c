@@ -148,8 +148,8 @@ void watch_signal(void)
 static void put_where(char *s, size_t size)
 {
     Exec *x = atomic_load(&w.exec);
-    const Step *at_step = x ? atomic_load(&x->now) : NULL;
-    const Step *trail = NULL;
+    const Instr *at_step = x ? atomic_load(&x->now) : NULL;
+    const Instr *trail = NULL;
     char group[64] = "", line[96] = "";
     int ended = 0;
     int64_t awaited = x && x->gpu ? atomic_load(&x->gpu->awaited) : 0;
@@ -163,7 +163,7 @@ static void put_where(char *s, size_t size)
         snprintf(s, size, "starting");
     if (!at_step)
         return;
-    const char *kind = stepinfo[at_step->kind].name, *label = at_step->label;
+    const char *kind = instrinfo[at_step->kind].name, *label = at_step->label;
     if (!label || !strcmp(label, kind))
         label = "";
     if (at_step->atoms)

@@ -47,7 +47,7 @@ static const char *plan(Graph *g)
 
     for (size_t i = 0; i < vec_len(k); i++) {
         T->lower(g, k[i], forever);
-        if (k[i]->step.kind == Skernel) /* not the hash of its text */
+        if (k[i]->step.kind == Ikernel) /* not the hash of its text */
             k[i]->step.kernel = strf(forever, "%s.%zu", families[k[i]->fam], i);
     }
     emit_program(e, g, k);

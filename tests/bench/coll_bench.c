@@ -21,17 +21,17 @@ typedef struct Bench {
 /* One kind and shape; elems: of the larger side. */
 typedef struct Case {
     const char *name;
-    StepKind kind;
+    InstrKind kind;
     int inner; /* cut along an inner axis */
 } Case;
 
 /* clang-format off */
 static const Case cases[] = {
-    {"all-gather", Sallgather, 0}, {"all-gather, inner", Sallgather, 1},
-    {"reduce-scatter", Sreducescatter, 0},
-    {"reduce-scatter, inner", Sreducescatter, 1},
-    {"all-reduce", Sallreduce, 0},
-    {"all-to-all", Salltoall, 0}, {"all-to-all, inner", Salltoall, 1},
+    {"all-gather", Iallgather, 0}, {"all-gather, inner", Iallgather, 1},
+    {"reduce-scatter", Ireducescatter, 0},
+    {"reduce-scatter, inner", Ireducescatter, 1},
+    {"all-reduce", Iallreduce, 0},
+    {"all-to-all", Ialltoall, 0}, {"all-to-all, inner", Ialltoall, 1},
 };
 /* clang-format on */
 
@@ -45,7 +45,7 @@ static double now(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* The step's integers, as in steps.def. */
+/* The step's integers, as in instructions.def. */
 static void arguments(const Case *c, int64_t elems, int64_t g, int64_t *iv)
 {
     int64_t outer = c->inner ? INNER : 1, each = elems / outer;
@@ -53,8 +53,8 @@ static void arguments(const Case *c, int64_t elems, int64_t g, int64_t *iv)
     memset(iv, 0, 8 * sizeof *iv);
     iv[0] = Df32;
     iv[1] = outer;
-    iv[2] = c->kind == Sallreduce ? elems : each / g;
-    if (c->kind != Salltoall)
+    iv[2] = c->kind == Iallreduce ? elems : each / g;
+    if (c->kind != Ialltoall)
         return;
     iv[1] = c->inner ? INNER / g : 1; /* [outer][A][mid][B][inner] */
     iv[2] = iv[4] = g;
@@ -79,14 +79,14 @@ static void theirs(const Bench *b, const Case *c, int64_t elems)
     void *world = dl.ompi_mpi_comm_world, *type = dl.ompi_mpi_float;
 
     switch (c->kind) {
-    case Sallgather:
+    case Iallgather:
         dl.MPI_Allgather(b->send, share, type, b->recv, share, type, world);
         break;
-    case Sreducescatter:
+    case Ireducescatter:
         dl.MPI_Reduce_scatter_block(b->send, b->recv, share, type,
                                     dl.ompi_mpi_op_sum, world);
         break;
-    case Sallreduce:
+    case Iallreduce:
         dl.MPI_Allreduce(b->send, b->recv, (int)elems, type, dl.ompi_mpi_op_sum,
                          world);
         break;

@@ -56,7 +56,7 @@ static Group **distinct(Group *const *k, int n)
     Group **one = NULL;
 
     for (int i = 0; i < n; i++) {
-        if (!k[i]->text || k[i]->step.kind != Skernel)
+        if (!k[i]->text || k[i]->step.kind != Ikernel)
             continue;
         void **at = table_at(kernels, KEYP(intern(k[i]->step.kernel)));
         if (!*at)
@@ -228,7 +228,7 @@ void emurun_step(void *ctx, const Group *k, void *const *buf,
                  const size_t *bytes, const int64_t *iv)
 {
     (void)ctx;
-    if (k->step.kind != Skernel) {
+    if (k->step.kind != Ikernel) {
         host_step(NULL, k, buf, bytes, iv);
         return;
     }

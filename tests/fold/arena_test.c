@@ -103,13 +103,13 @@ static int cramped(const Plan *p)
 
     for (int r = 0; r < p->nrole; r++)
         for (int g = 0; g < p->role[r].nprog; g++)
-            for (int k = 0; k < p->role[r].prog[g].nstep; k++) {
-                const Step *s = &p->role[r].prog[g].step[k];
+            for (int k = 0; k < p->role[r].prog[g].ninstr; k++) {
+                const Instr *s = &p->role[r].prog[g].instr[k];
                 int last = s->nbuf ? s->buf[s->nbuf - 1] : -1;
                 for (int i = 0; i < s->nint && i < 64; i++)
                     iv[i] = s->iv[i].c;
-                int64_t need = step_work(s->kind, iv, s->nint,
-                                         mesh_extent(p->mesh, s->atoms));
+                int64_t need = instr_work(s->kind, iv, s->nint,
+                                          mesh_extent(p->mesh, s->atoms));
                 n +=
                     need > 0 && (last < 0 || p->role[r].buf[last].bytes < need);
             }

@@ -96,7 +96,7 @@ static const char *early_write(const Plan *p)
         const Program *g = &role->prog[role_prog(role, PGstep)];
         for (int f = 0; f < g->nphase; f++)
             for (int k = 0; k < g->phase[f].n; k++)
-                if (step_lasts(role, &g->step[g->phase[f].first + k]) &&
+                if (instr_lasts(role, &g->instr[g->phase[f].first + k]) &&
                     strncmp(g->phase[f].name, "post", 4))
                     return g->phase[f].name;
     }

@@ -57,11 +57,11 @@ OF(frames, programs, Program, frame, x->nframe)
 OF(slots, frames, Frame, slot, x->nslot)
 OF(places, frames, Frame, of, x->nof)
 OF(ends, programs, Program, end, x->nend)
-OF(steps, programs, Program, step, x->nstep)
-OF(operands, steps, Step, buf, x->nbuf)
-OF(values, steps, Step, flow, x->flow ? x->nbuf : 0)
-OF(numbers, steps, Step, iv, x->kind == Skernel ? 0 : x->nint)
-OF(allints, steps, Step, iv, x->kind == Skernel ? x->nint : 0)
+OF(instrs, programs, Program, instr, x->ninstr)
+OF(operands, instrs, Instr, buf, x->nbuf)
+OF(values, instrs, Instr, flow, x->flow ? x->nbuf : 0)
+OF(numbers, instrs, Instr, iv, x->kind == Ikernel ? 0 : x->nint)
+OF(allints, instrs, Instr, iv, x->kind == Ikernel ? x->nint : 0)
 OF(kernels, plans, Plan, kernel, x->nkernel)
 OF(fixed, hfs, HfMap, fixat, x->nfix)
 OF(shapes, plans, Plan, shape, x->nshape)
@@ -84,18 +84,18 @@ static void **places_of_ranks(Mutant *m)
 
 static void **collectives(Mutant *m)
 {
-    void **v = NULL, **all = steps(m);
+    void **v = NULL, **all = instrs(m);
     for (size_t i = 0; i < vec_len(all); i++)
-        if (((Step *)all[i])->atoms)
+        if (((Instr *)all[i])->atoms)
             vec_push(m->arena, v, all[i]);
     return v;
 }
 
 static void **library(Mutant *m)
 {
-    void **v = NULL, **all = steps(m);
+    void **v = NULL, **all = instrs(m);
     for (size_t i = 0; i < vec_len(all); i++)
-        if (((Step *)all[i])->kind != Skernel)
+        if (((Instr *)all[i])->kind != Ikernel)
             vec_push(m->arena, v, all[i]);
     return v;
 }
@@ -188,10 +188,10 @@ static const Field fields[] = {
     BARE("frame of", places,                        I32)
     ROW("end",      ends,        End,      buf,     I32)
     ROW("end",      ends,        End,      value,   I32)
-    ONE("step",     steps,       Step,     kind,    NSTEPKIND)
-    ROW("step",     steps,       Step,     atoms,   BITS)
-    ROW("group",    collectives, Step,     atoms,   BITS)
-    ROW("step",     steps,       Step,     rw,      NAME)
+    ONE("step",     instrs,       Instr,     kind,    NINSTR)
+    ROW("step",     instrs,       Instr,     atoms,   BITS)
+    ROW("group",    collectives, Instr,     atoms,   BITS)
+    ROW("step",     instrs,       Instr,     rw,      NAME)
     BARE("operand", operands,                       I32)
     BARE("number",  numbers,                        AFFINE)
     BARE("place",   places_of_ranks,                RANKS)
@@ -238,11 +238,11 @@ static const List lists[] = {
     LIST("turns",    programs, Program, turn,   nturn)
     LIST("frames",   programs, Program, frame,  nframe)
     LIST("ends",     programs, Program, end,    nend)
-    LIST("steps",    programs, Program, step,   nstep)
+    LIST("instructions", programs, Program, instr, ninstr)
     LIST("slots",    frames,   Frame,   slot,   nslot)
     LIST("places",   frames,   Frame,   of,     nof)
-    LIST("operands", steps,    Step,    buf,    nbuf)
-    LIST("integers", library,  Step,    iv,     nint)
+    LIST("operands", instrs,    Instr,    buf,    nbuf)
+    LIST("integers", library,  Instr,    iv,     nint)
 };
 /* clang-format on */
 enum {
@@ -348,9 +348,9 @@ static size_t width(const Field *f)
 /* Steps share lists of integers: each gets its own. */
 static void unshare(Mutant *m)
 {
-    void **s = steps(m);
+    void **s = instrs(m);
     for (size_t i = 0; i < vec_len(s); i++) {
-        Step *x = s[i];
+        Instr *x = s[i];
         Aff *iv = alloc(m->arena, sizeof *iv * (size_t)(x->nint + 1));
         if (x->nint)
             memcpy(iv, x->iv, sizeof *iv * (size_t)x->nint);
@@ -512,12 +512,12 @@ static void *some(Mutant *m, const Field *f, const Set *x)
 /* The i-th integer of some step of a kind. */
 static int set_int(Mutant *m, const Set *x, const char *kind, int i)
 {
-    void **v = NULL, **all = steps(m);
+    void **v = NULL, **all = instrs(m);
     unshare(m);
     for (size_t k = 0; k < vec_len(all); k++)
-        if (!strcmp(stepinfo[((Step *)all[k])->kind].name, kind))
+        if (!strcmp(instrinfo[((Instr *)all[k])->kind].name, kind))
             vec_push(m->arena, v, all[k]);
-    Step *s = v ? v[below(m, (int)vec_len(v))] : NULL;
+    Instr *s = v ? v[below(m, (int)vec_len(v))] : NULL;
     if (s && i < s->nint)
         s->iv[i].c = given(x, s->iv[i].c);
     return s && i < s->nint;

@@ -48,17 +48,17 @@ static struct {
 /* ---- by hand ------------------------------------------------------------- */
 
 /* Some step of a kind, of some program of some stage. */
-static Step *step_of(Mutant *m, StepKind k)
+static Instr *step_of(Mutant *m, InstrKind k)
 {
     Role *r = &m->p->role[below(m, m->p->nrole)];
     Program *g = &r->prog[below(m, r->nprog)];
-    Step *s = g->nstep ? &g->step[below(m, g->nstep)] : NULL;
+    Instr *s = g->ninstr ? &g->instr[below(m, g->ninstr)] : NULL;
     return s && s->kind == k ? s : NULL;
 }
 
 static int no_items(Mutant *m)
 {
-    Step *s = step_of(m, Skernel);
+    Instr *s = step_of(m, Ikernel);
     if (s)
         s->nint = 1;
     return s != NULL;
@@ -66,18 +66,18 @@ static int no_items(Mutant *m)
 
 static int copy_too_much(Mutant *m)
 {
-    Step *s = step_of(m, Sallgather);
+    Instr *s = step_of(m, Iallgather);
     if (!s)
         return 0;
     int all = s->buf[1];
     s->buf[1] = s->buf[0], s->buf[0] = all;
-    s->kind = Scopy, s->nbuf = 2, s->nint = 0, s->atoms = 0;
+    s->kind = Icopy, s->nbuf = 2, s->nint = 0, s->atoms = 0;
     return 1;
 }
 
 static int stray_int(Mutant *m)
 {
-    Step *s = step_of(m, Skernel);
+    Instr *s = step_of(m, Ikernel);
     if (s)
         s->iv[0].k[MAXATOM - 1] = 1;
     return s != NULL;
@@ -114,9 +114,9 @@ static int member_less(Mutant *m)
 }
 
 /* A step makes a value of a kind as it is, with an axis of another name. */
-static int renamed(Mutant *m, StepKind k, int lasts)
+static int renamed(Mutant *m, InstrKind k, int lasts)
 {
-    Step *s = step_of(m, k);
+    Instr *s = step_of(m, k);
     int n = m->p->nshape;
     for (int i = 0; s && i < s->nbuf; i++) {
         ValueUse *f = &s->flow[i];
@@ -147,17 +147,17 @@ static int idle_buffer(Mutant *m)
 
 static int sum_renamed(Mutant *m)
 {
-    return renamed(m, Sallreduce, 0);
+    return renamed(m, Iallreduce, 0);
 }
 
 static int receipt_renamed(Mutant *m)
 {
-    return renamed(m, Srecv, 0);
+    return renamed(m, Irecv, 0);
 }
 
 static int weight_renamed(Mutant *m)
 {
-    return renamed(m, Skernel, 1);
+    return renamed(m, Ikernel, 1);
 }
 
 static int step_is_fallback(Mutant *m)
@@ -175,7 +175,7 @@ static int step_is_fallback(Mutant *m)
 
 static int says_nothing(Mutant *m)
 {
-    Step *s = step_of(m, Skernel);
+    Instr *s = step_of(m, Ikernel);
     if (s)
         s->flow = NULL;
     return s != NULL;
@@ -203,8 +203,8 @@ static const Row rows[] = {
     { Lphases_follow, SHARDS, "phase first: copy", NULL },
     { Lphases_cover, SHARDS, "phase n: far", NULL },
     { Lroles, RING, "roles: drop", NULL },
-    { Lstep_buffer, BARE + TIED, "operand : far", NULL },
-    { Lstep_alive, TIED, "operand : swap", NULL },
+    { Linstr_buffer, BARE + TIED, "operand : far", NULL },
+    { Linstr_alive, TIED, "operand : swap", NULL },
     { Lgemm_dtype, BARE + MIX, "product: dtype", NULL },
     { Lgemm_flags, BARE + MIX, "number : near", NULL },
     { Lgemm_bounds, BARE + RING, "buf bytes: copy", NULL },
@@ -226,9 +226,9 @@ static const Row rows[] = {
     { Lmove_peer, TIED, "group atoms: far", NULL },
     { Lmove_self, BARE + TIED, "transfer: peer", NULL },
     { Lonly_kernels_use, WINDOW, "step rw: copy", NULL },
-    { Lstep_buffers, WINDOW, "operands: twice", NULL },
-    { Lstep_ints, WINDOW, "integers: twice", NULL },
-    { Lstep_group, SHARDS, "step atoms: far", NULL },
+    { Linstr_buffers, WINDOW, "operands: twice", NULL },
+    { Linstr_ints, WINDOW, "integers: twice", NULL },
+    { Linstr_group, SHARDS, "step atoms: far", NULL },
     { Ltable_full, BARE + MIX, "phase repeat: none", NULL },
     { Lrow_known, BARE + TIED, "turn phase: near", NULL },
     { Lrow_once, BARE + TIED, "turn phase: swap", NULL },
@@ -305,7 +305,7 @@ static const Row rows[] = {
     { Lparts_kept, RING, "value part[0]: none", NULL },
     { Lparts_new, SHARDS, "shape dim cut: near", NULL },
     { Ltype_kept, RING, "value part[0]: far", NULL },
-    { Lstep_dtype, WINDOW, "product: dtype", NULL },
+    { Linstr_dtype, WINDOW, "product: dtype", NULL },
     { Lvalue_once, WINDOW, "a clear twice", NULL },
     { Lfills, TIED, "transfer: count", NULL },
     { Lheight_program, RING, "program transient: near", NULL },
@@ -320,7 +320,7 @@ static const Row rows[] = {
     { Llive_tight, WINDOW, "swap neighbours", NULL },
     { Lbuf_life, BARE + MIX, "buf born = -1", NULL },
     { Lkernels_once, MIX, "kernels: twice", NULL },
-    { Lstep_lacks, BARE + MIX, "operand = -1", NULL },
+    { Linstr_lacks, BARE + MIX, "operand = -1", NULL },
     { Lgemm_args, BARE + MIX, "integers: twice", NULL },
     { Lgemm_negative, BARE + MIX, "gemm 2 = -1", NULL },
     { Lgmm_negative, BARE + MIX, "gmm 9 = -1", NULL },
@@ -360,7 +360,7 @@ static const Row rows[] = {
     { Lvalue_shape, MIX, "value shape = 100000000", NULL },
     { Lone_block, MIX, "allreduce 1 = 0", NULL },
     { Lsame_programs, TIED, "programs: drop", NULL },
-    { Lstep_atoms, BARE + MIX, "group atoms = 1048576", NULL },
+    { Linstr_atoms, BARE + MIX, "group atoms = 1048576", NULL },
     { Lexchange_halves, BARE + CHOOSES, "alltoall 7 = 1; alltoall 8 = 1", NULL },
     { Lmember_follows, SHARDS, "tensor at @ layers.1.moe.w3 + 128; tensor at @ optim.m.layers.1.moe.w3 + 128; tensor at @ optim.v.layers.1.moe.w3 + 128", NULL },
     { Lmember_cut, SHARDS, "tensor shard @ layers.1.attn.wk = 1; tensor shard @ optim.m.layers.1.attn.wk = 1; tensor shard @ optim.v.layers.1.attn.wk = 1", NULL },
@@ -376,7 +376,7 @@ static const Row rows[] = {
     { Lsame_type, STAGES, "a receipt with another axis", receipt_renamed },
     { Lend_shape, MIX, "a weight with another axis", weight_renamed },
     { Lfallback_not_step, RING, "the fallback for the step", step_is_fallback },
-    { Lstep_says, MIX, "a step that says nothing", says_nothing },
+    { Linstr_says, MIX, "a step that says nothing", says_nothing },
 };
 /* clang-format on */
 
@@ -573,8 +573,8 @@ static void make_plans(void)
         Plan *p = plan_parse(forever, b->text, b->len, "base");
         for (int r = 0; i >= BARE && r < p->nrole; r++)
             for (int k = 0; k < p->role[r].nprog; k++)
-                for (int s = 0; s < p->role[r].prog[k].nstep; s++)
-                    p->role[r].prog[k].step[s].flow = NULL;
+                for (int s = 0; s < p->role[r].prog[k].ninstr; s++)
+                    p->role[r].prog[k].instr[s].flow = NULL;
         texts[i].s = plan_print(forever, p, &texts[i].len);
     }
 }

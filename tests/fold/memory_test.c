@@ -111,9 +111,9 @@ static int64_t aligned(int64_t n)
 static void move_parts(const Role *was, Role *r)
 {
     for (int g = 0; g < r->nprog; g++)
-        for (int k = 0; k < r->prog[g].nstep; k++) {
-            const Step *s = &r->prog[g].step[k];
-            for (int i = 1; i < s->nbuf && s->kind == Sjoin; i++)
+        for (int k = 0; k < r->prog[g].ninstr; k++) {
+            const Instr *s = &r->prog[g].instr[k];
+            for (int i = 1; i < s->nbuf && s->kind == Ijoin; i++)
                 r->buf[s->buf[i]].offset = r->buf[s->buf[0]].offset +
                                            was->buf[s->buf[i]].offset -
                                            was->buf[s->buf[0]].offset;
@@ -156,7 +156,7 @@ static Plan *mirrored(const Plan *p)
 typedef struct Poison {
     Plan *p;
     Buf *buf; /* vecs */
-    Step *step;
+    Instr *step;
     Phase *phase;
     int steps; /* that poison */
 } Poison;
@@ -172,11 +172,11 @@ static void add_poison(Poison *x, int prog, const Death *d)
               .prog = prog,
               .born = at,
               .dies = at };
-    Step s = { .kind = Skernel,
-               .kernel = "poison",
-               .label = "poison",
-               .nbuf = 1,
-               .nint = 2 };
+    Instr s = { .kind = Ikernel,
+                .kernel = "poison",
+                .label = "poison",
+                .nbuf = 1,
+                .nint = 2 };
 
     s.buf = alloc(forever, sizeof *s.buf);
     s.buf[0] = (int)vec_len(x->buf);
@@ -216,7 +216,7 @@ static Program poison_program(Poison *x, int g)
         const Phase *h = &p.phase[f];
         int first = (int)vec_len(x->step), end = h->first + h->n;
         for (int s = h->first; s < end; s++) {
-            vec_push(forever, x->step, p.step[s]);
+            vec_push(forever, x->step, p.instr[s]);
             add_deaths(x, g, d, s, s + 1, 0);
         }
         end_phase(x, h->name, first, h->repeat);
@@ -224,8 +224,8 @@ static Program poison_program(Poison *x, int g)
         add_deaths(x, g, d, h->first, end, 1);
         end_phase(x, "poison", first, 1);
     }
-    p.step = x->step;
-    p.nstep = (int)vec_len(x->step);
+    p.instr = x->step;
+    p.ninstr = (int)vec_len(x->step);
     p.phase = x->phase;
     p.nphase = (int)vec_len(x->phase);
     return p;

@@ -30,9 +30,9 @@ typedef struct Spot {
 } Spot;
 typedef int (*Wanted)(const Mutant *m, const Spot *x);
 
-static Step *step_at(const Spot *x)
+static Instr *step_at(const Spot *x)
 {
-    return &x->g->step[x->i];
+    return &x->g->instr[x->i];
 }
 
 /* A random step of a random role that is wanted; g null: none. */
@@ -42,7 +42,7 @@ static Spot some_step(Mutant *m, Wanted f)
     Role *r = some_role(m);
 
     for (int k = 0; k < r->nprog; k++)
-        for (int i = 0; i < r->prog[k].nstep; i++) {
+        for (int i = 0; i < r->prog[k].ninstr; i++) {
             Spot x = { r, &r->prog[k], i };
             if (f(m, &x))
                 vec_push(m->arena, v, x);
@@ -52,48 +52,48 @@ static Spot some_step(Mutant *m, Wanted f)
 
 static int is_coll(const Mutant *m, const Spot *x)
 {
-    StepKind k = step_at(x)->kind;
+    InstrKind k = step_at(x)->kind;
     (void)m;
-    return k == Sallgather || k == Sreducescatter || k == Sallreduce ||
-           k == Salltoall || k == Srotate;
+    return k == Iallgather || k == Ireducescatter || k == Iallreduce ||
+           k == Ialltoall || k == Irotate;
 }
 
 static int is_reduction(const Mutant *m, const Spot *x)
 {
-    StepKind k = step_at(x)->kind;
+    InstrKind k = step_at(x)->kind;
     (void)m;
-    return k == Sreducescatter || k == Sallreduce;
+    return k == Ireducescatter || k == Iallreduce;
 }
 
 static int is_move(const Mutant *m, const Spot *x)
 {
-    StepKind k = step_at(x)->kind;
+    InstrKind k = step_at(x)->kind;
     (void)m;
-    return k == Ssend || k == Srecv || k == Swait;
+    return k == Isend || k == Irecv || k == Iwait;
 }
 
 static int is_gemm(const Mutant *m, const Spot *x)
 {
     (void)m;
-    return step_at(x)->kind == Sgemm;
+    return step_at(x)->kind == Igemm;
 }
 
 static int is_grouped(const Mutant *m, const Spot *x)
 {
     (void)m;
-    return step_at(x)->kind == Sgmm || step_at(x)->kind == Sgmmw;
+    return step_at(x)->kind == Igmm || step_at(x)->kind == Igmmw;
 }
 
 static int is_kernel(const Mutant *m, const Spot *x)
 {
     (void)m;
-    return step_at(x)->kind == Skernel;
+    return step_at(x)->kind == Ikernel;
 }
 
 static int is_zero(const Mutant *m, const Spot *x)
 {
     (void)m;
-    return step_at(x)->kind == Szero;
+    return step_at(x)->kind == Izero;
 }
 
 static int any_step(const Mutant *m, const Spot *x)
@@ -105,7 +105,7 @@ static int any_step(const Mutant *m, const Spot *x)
 /* Writes a parameter, moment or state. */
 static int is_update(const Mutant *m, const Spot *x)
 {
-    const Step *s = step_at(x);
+    const Instr *s = step_at(x);
     (void)m;
     for (int i = 0; i < s->nbuf; i++)
         if (s->buf[i] >= 0 && x->r->buf[s->buf[i]].cls <= Boptim &&
@@ -117,7 +117,7 @@ static int is_update(const Mutant *m, const Spot *x)
 /* Makes a term of a sum over ranks. */
 static int is_partial(const Mutant *m, const Spot *x)
 {
-    const Step *s = step_at(x);
+    const Instr *s = step_at(x);
     (void)m;
     for (int i = 0; i < s->nbuf; i++)
         if (s->flow[i].part[0])
@@ -159,9 +159,9 @@ static int drop(const Spot *x)
     if (!g)
         return 0;
     shift(x, -1);
-    g->nstep--;
-    memmove(g->step + x->i, g->step + x->i + 1,
-            sizeof *g->step * (size_t)(g->nstep - x->i));
+    g->ninstr--;
+    memmove(g->instr + x->i, g->instr + x->i + 1,
+            sizeof *g->instr * (size_t)(g->ninstr - x->i));
     return 1;
 }
 
@@ -170,12 +170,13 @@ static int twice(Mutant *m, const Spot *x)
     Program *g = x->g;
     if (!g)
         return 0;
-    Step *v = alloc(m->arena, sizeof *v * (size_t)(g->nstep + 1));
-    memcpy(v, g->step, sizeof *v * (size_t)(x->i + 1));
-    memcpy(v + x->i + 1, g->step + x->i, sizeof *v * (size_t)(g->nstep - x->i));
+    Instr *v = alloc(m->arena, sizeof *v * (size_t)(g->ninstr + 1));
+    memcpy(v, g->instr, sizeof *v * (size_t)(x->i + 1));
+    memcpy(v + x->i + 1, g->instr + x->i,
+           sizeof *v * (size_t)(g->ninstr - x->i));
     shift(x, 1);
-    g->step = v;
-    g->nstep++;
+    g->instr = v;
+    g->ninstr++;
     return 1;
 }
 
@@ -187,10 +188,10 @@ static int swap(Mutant *m, Wanted f)
         return 0;
     do
         y.i++;
-    while (y.i < x.g->nstep && !f(m, &y));
-    if (y.i == x.g->nstep)
+    while (y.i < x.g->ninstr && !f(m, &y));
+    if (y.i == x.g->ninstr)
         return 0;
-    Step t = *step_at(&x);
+    Instr t = *step_at(&x);
     *step_at(&x) = *step_at(&y);
     *step_at(&y) = t;
     return 1;
@@ -230,7 +231,7 @@ static int change_int(Mutant *m, Wanted f, int at, int64_t to)
     Spot x = some_step(m, f);
     if (!x.g || step_at(&x)->iv[at].c == to)
         return 0;
-    Step *s = step_at(&x);
+    Instr *s = step_at(&x);
     Aff *iv = alloc(m->arena, sizeof *iv * (size_t)s->nint);
     memcpy(iv, s->iv, sizeof *iv * (size_t)s->nint);
     iv[at].c = to;
@@ -272,7 +273,7 @@ static int vary(Mutant *m, Wanted f, int from, int to)
     Spot x = some_step(m, f);
     if (!x.g || step_at(&x)->nint <= from)
         return 0;
-    Step *s = step_at(&x);
+    Instr *s = step_at(&x);
     int at = from + below(m, (to < s->nint ? to : s->nint) - from);
     Aff *iv = alloc(m->arena, sizeof *iv * (size_t)s->nint);
     memcpy(iv, s->iv, sizeof *iv * (size_t)s->nint);
@@ -300,7 +301,7 @@ static int coll_rank(Mutant *m)
     Spot x = some_step(m, is_coll);
     if (!x.g)
         return 0;
-    Step *s = step_at(&x);
+    Instr *s = step_at(&x);
     Aff *iv = alloc(m->arena, sizeof *iv * (size_t)s->nint);
     memcpy(iv, s->iv, sizeof *iv * (size_t)s->nint);
     iv[1 + below(m, 2)].k[below(m, m->p->mesh->natom)] = 1;
@@ -370,7 +371,7 @@ static int operand(Mutant *m)
     Spot x = some_step(m, any_step);
     if (!x.g)
         return 0;
-    Step *s = step_at(&x);
+    Instr *s = step_at(&x);
     int at = below(m, s->nbuf), *ok = NULL, prog = (int)(x.g - x.r->prog);
     for (int b = 0; s->nbuf && s->buf[at] >= 0 && b < x.r->nbuf; b++) {
         const Buf *u = &x.r->buf[b];
@@ -393,7 +394,7 @@ static int use_flag(Mutant *m)
     Spot x = some_step(m, is_kernel);
     if (!x.g)
         return 0;
-    Step *s = step_at(&x);
+    Instr *s = step_at(&x);
     char *rw = strf(m->arena, "%s", s->rw), *at = &rw[below(m, s->nbuf)];
     char was = *at;
     *at = "rwb"[below(m, 3)];
@@ -407,7 +408,7 @@ static int terms(Mutant *m)
     Spot x = some_step(m, is_partial);
     if (!x.g)
         return 0;
-    Step *s = step_at(&x);
+    Instr *s = step_at(&x);
     ValueUse *f = alloc(m->arena, sizeof *f * (size_t)s->nbuf);
     memcpy(f, s->flow, sizeof *f * (size_t)s->nbuf);
     int i = 0;
@@ -425,7 +426,7 @@ static int stale(Mutant *m)
     Spot x = some_step(m, any_step);
     if (!x.g)
         return 0;
-    Step *s = step_at(&x);
+    Instr *s = step_at(&x);
     ValueUse *f = alloc(m->arena, sizeof *f * (size_t)(s->nbuf + 1));
     memcpy(f, s->flow, sizeof *f * (size_t)s->nbuf);
     for (int i = 0; i < s->nbuf; i++)

@@ -107,7 +107,7 @@ static int same_as(void *const *buf, int i)
 static Args take(GpuRun *x, const Group *k, void *const *buf,
                  const size_t *bytes)
 {
-    Args a = { .n = k->narg + (k->scratch && k->step.kind == Skernel) };
+    Args a = { .n = k->narg + (k->scratch && k->step.kind == Ikernel) };
     uint64_t at = x->at;
 
     for (int i = 0; i < a.n; i++) {
@@ -176,11 +176,11 @@ void gpurun_step(void *ctx, const Group *k, void *const *buf,
     Args a = take(x, k, buf, bytes);
 
     switch (k->step.kind) {
-    case Skernel: launch(x, k, &a, iv); break;
-    case Sgemm:
+    case Ikernel: launch(x, k, &a, iv); break;
+    case Igemm:
         lt_run(x->lt, lt_bind(x->lt, iv, k->step.nint, a.dev), x->stream);
         break;
-    default: die("gpurun: no step %s", stepinfo[k->step.kind].name);
+    default: die("gpurun: no step %s", instrinfo[k->step.kind].name);
     }
     gpu_ok(dl.cuStreamSynchronize(x->stream),
            k->step.kernel ? k->step.kernel : "a product");

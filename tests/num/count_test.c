@@ -34,12 +34,12 @@ static Count count(const Program *p, const char *prefix)
 
     for (int i = 0; i < p->nphase; i++)
         for (int k = 0; k < p->phase[i].n; k++) {
-            const Step *s = &p->step[p->phase[i].first + k];
+            const Instr *s = &p->instr[p->phase[i].first + k];
             if (strcmp(p->phase[i].name, "body") ||
                 strncmp(s->label, prefix, strlen(prefix)))
                 continue;
-            c.kernels += s->kind == Skernel;
-            c.products += s->kind != Skernel;
+            c.kernels += s->kind == Ikernel;
+            c.products += s->kind != Ikernel;
         }
     return c;
 }

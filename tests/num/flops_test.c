@@ -60,12 +60,12 @@ static void whole_model(const Sizes *s)
 
 /* ---- products ------------------------------------------------------------ */
 
-/* Sizes as steps.def lists them. */
-static double flops_of(const Step *s)
+/* Sizes as instructions.def lists them. */
+static double flops_of(const Instr *s)
 {
     double n = 2;
 
-    if (s->kind == Sgemm) {
+    if (s->kind == Igemm) {
         for (int i = 2; i < 5; i++) /* M N K */
             n *= (double)s->iv[i].c;
         for (int i = 11; i < s->nint; i += 4) /* batch axes */
@@ -81,11 +81,11 @@ static void each_product(const char *model)
     const Program *g = &r->prog[role_prog(r, PGstep)];
     int n[2] = { 0 }, bad = 0;
 
-    for (int i = 0; i < g->nstep; i++) {
-        const Step *s = &g->step[i];
-        if (s->kind != Sgemm && s->kind != Sgmm && s->kind != Sgmmw)
+    for (int i = 0; i < g->ninstr; i++) {
+        const Instr *s = &g->instr[i];
+        if (s->kind != Igemm && s->kind != Igmm && s->kind != Igmmw)
             continue;
-        n[s->kind != Sgemm]++;
+        n[s->kind != Igemm]++;
         if (s->flops == flops_of(s))
             continue;
         bad++;

@@ -14,7 +14,7 @@ static int failed;
 
 /* Real values only, in places of their own: what is added to, or written over
  * an operand, is a number before; an index out of range is a dropped pair. */
-static int makes_reals(const Role *r, const Step *s)
+static int makes_reals(const Role *r, const Instr *s)
 {
     int made = 0;
 
@@ -28,7 +28,7 @@ static int makes_reals(const Role *r, const Step *s)
                 return 0;
         made++;
     }
-    return made && s->kind == Skernel;
+    return made && s->kind == Ikernel;
 }
 
 static int all_numbers(Exec *x, const char *kinds)
@@ -70,8 +70,8 @@ static void each_kernel(Plan *p)
     Program *g = &p->role[0].prog[role_prog(&p->role[0], PGstep)];
     int n = 0, shown = 0;
 
-    for (int i = 0; i < g->nstep; i++) {
-        Step *s = &g->step[i];
+    for (int i = 0; i < g->ninstr; i++) {
+        Instr *s = &g->instr[i];
         if (!makes_reals(&p->role[0], s))
             continue;
         Aff items = s->iv[0];

@@ -136,8 +136,8 @@ static void keep_step(Plan *p)
 
 static int calls_it(const Program *g, const char *kernel)
 {
-    for (int i = 0; i < g->nstep; i++)
-        if (g->step[i].kernel && !strcmp(g->step[i].kernel, kernel))
+    for (int i = 0; i < g->ninstr; i++)
+        if (g->instr[i].kernel && !strcmp(g->instr[i].kernel, kernel))
             return 1;
     return 0;
 }

@@ -319,8 +319,8 @@ static void fake_lower(Graph *g, Group *k, Arena *a)
     memcpy(k->arg, k->in, sizeof(Node *) * (size_t)k->nin);
     memcpy(k->arg + k->nin, k->out, sizeof(Node *) * (size_t)k->nout);
     k->text = "{}";
-    k->step = (Step){
-        .kind = Skernel, .kernel = "k", .nint = 2, .label = k->out[0]->name
+    k->step = (Instr){
+        .kind = Ikernel, .kernel = "k", .nint = 2, .label = k->out[0]->name
     };
     k->step.iv = alloc(a, 2 * sizeof *k->step.iv);
     k->inplace = alloc(a, sizeof *k->inplace * (size_t)(k->nin + 1));
@@ -535,7 +535,7 @@ static void check_value(const Run *x, Node *n, int buf, const char *label)
                  optab[n->op].name, x->r->buf[buf].name);
 }
 
-static void run_group(Run *x, const Group *k, const Step *s)
+static void run_group(Run *x, const Group *k, const Instr *s)
 {
     for (int i = 0; i < k->nin; i++)
         check_value(x, k->in[i], s->buf[i], s->label);
@@ -551,14 +551,14 @@ static void run_group(Run *x, const Group *k, const Step *s)
 /* Steps without a group clear the accumulator that their label ends with. */
 static void run_step(Run *x, int i)
 {
-    const Step *s = &x->p->step[i];
+    const Instr *s = &x->p->instr[i];
     const Group *k = table_get(x->group, KEYP(intern(s->label)));
 
     if (k) {
         run_group(x, k, s);
         return;
     }
-    if (s->kind == Scopy) {
+    if (s->kind == Icopy) {
         const Buf *from = &x->r->buf[s->buf[0]], *to = &x->r->buf[s->buf[1]];
         assert_int_equal(from->bytes, to->bytes);
         memcpy(x->mem + to->offset, x->mem + from->offset, (size_t)to->bytes);
@@ -566,7 +566,7 @@ static void run_step(Run *x, int i)
     }
     k = table_get(x->group, KEYP(intern(s->label + strlen("clear "))));
     assert_non_null(k);
-    if (s->kind == Szero) {
+    if (s->kind == Izero) {
         fill(x, s->buf[0], 0);
         x->now[k->out[0]->id] = 0;
     } else {
@@ -611,7 +611,7 @@ static void check_ends(const Run *x)
     }
 }
 
-static int in_place(const Step *s)
+static int in_place(const Instr *s)
 {
     for (int i = 1; i < s->nbuf; i++)
         for (int j = 0; j < i; j++)
@@ -646,9 +646,9 @@ static void programs_run_in_their_memory(void **state)
         run_program(&x);
         check_ends(&x);
         free(x.mem);
-        for (int s = 0; s < x.p->nstep; s++)
-            merged += in_place(&x.p->step[s]);
-        steps += x.p->nstep;
+        for (int s = 0; s < x.p->ninstr; s++)
+            merged += in_place(&x.p->instr[s]);
+        steps += x.p->ninstr;
         double ratio = (double)x.p->transient / (double)x.p->bound;
         worst = ratio > worst ? ratio : worst;
     }
@@ -677,7 +677,7 @@ static void lives_are_checked(void **state)
         int both = was.born <= r->buf[c].dies && r->buf[c].born <= was.dies;
         r->buf[b].offset = r->buf[c].offset;
         moved += lives_wrong(forever, r) != NULL;
-        if (both && r->buf[c].dies < r->prog[0].nstep - 1)
+        if (both && r->buf[c].dies < r->prog[0].ninstr - 1)
             assert_non_null(lives_wrong(forever, r));
         r->buf[b] = was;
         r->buf[b].dies = was.born - 1;

@@ -36,10 +36,10 @@ static void fake_lower(Graph *g, Group *k, Arena *a)
         memcpy(k->arg + k->nin, k->out, sizeof(Node *) * (size_t)k->nout);
     k->text = "{}";
     k->step =
-        (Step){ .kind = Skernel, .kernel = "k", .nint = 2, .label = n->name };
+        (Instr){ .kind = Ikernel, .kernel = "k", .nint = 2, .label = n->name };
     k->step.iv = alloc(a, 4 * sizeof *k->step.iv);
     if (moves) {
-        k->step.kind = n->op == Osend ? Ssend : Srecv;
+        k->step.kind = n->op == Osend ? Isend : Irecv;
         k->step.kernel = NULL;
         k->step.nint = 4;
         k->step.iv[0] = aff(Df32);
@@ -350,11 +350,11 @@ static void write_value(Run *x, Node *n, int buf)
     fill(x, buf, *now(x, n));
 }
 
-static void run_group(Run *x, const Group *k, const Step *s)
+static void run_group(Run *x, const Group *k, const Instr *s)
 {
     for (int i = 0; i < k->nin; i++)
         check_value(x, k->in[i], s->buf[i], s->label);
-    if (s->kind == Ssend || s->kind == Swait)
+    if (s->kind == Isend || s->kind == Iwait)
         return;
     Node *n = k->out[0];
     if (n->op == Oaccum && strcmp(n->s, "last"))
@@ -372,8 +372,8 @@ static const Group *find(const Run *x, const char *name)
 
 static void run_step(Run *x, int i)
 {
-    const Step *s = &x->p->step[i];
-    const Group *k = find(x, s->kind == Swait ? s->label + 5 : s->label);
+    const Instr *s = &x->p->instr[i];
+    const Group *k = find(x, s->kind == Iwait ? s->label + 5 : s->label);
 
     if (k) {
         run_group(x, k, s);
@@ -444,7 +444,7 @@ static void stages_run_in_their_memory(void **state)
             run_stage(&x);
             free(x.mem);
             free(x.now);
-            steps += o->prog->nstep;
+            steps += o->prog->ninstr;
             rows += o->prog->nturn;
             frames += o->prog->nframe;
             double ratio = (double)o->prog->transient / (double)o->prog->bound;

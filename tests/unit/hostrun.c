@@ -172,17 +172,17 @@ void host_step(void *lib, const Group *k, void *const *buf, const size_t *bytes,
 {
     (void)bytes;
     switch (k->step.kind) {
-    case Skernel: kernel(k, buf, iv, lib); break;
-    case Sgemm: gemm(iv, k->step.nint, buf); break;
-    case Sgmm: grouped(iv, buf, 0); break;
-    case Sgmmw: grouped(iv, buf, 1); break;
-    default: die("hostrun: no step %s", stepinfo[k->step.kind].name);
+    case Ikernel: kernel(k, buf, iv, lib); break;
+    case Igemm: gemm(iv, k->step.nint, buf); break;
+    case Igmm: grouped(iv, buf, 0); break;
+    case Igmmw: grouped(iv, buf, 1); break;
+    default: die("hostrun: no step %s", instrinfo[k->step.kind].name);
     }
 }
 
 static void step(const Graph *g, const Group *k, RunStep *f, void *ctx)
 {
-    int last = k->step.kind == Skernel ? k->narg : k->narg - 1;
+    int last = k->step.kind == Ikernel ? k->narg : k->narg - 1;
     void *buf[64] = { 0 };
     size_t bytes[64] = { 0 };
     int64_t iv[512];

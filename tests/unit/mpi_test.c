@@ -12,7 +12,7 @@ enum { WORLD = 8 };
 
 typedef struct Case {
     const char *name;
-    StepKind kind;
+    InstrKind kind;
     int64_t iv[9];
     int send, recv; /* elements; below 0: times the group size */
 } Case;
@@ -20,39 +20,39 @@ typedef struct Case {
 /* Large ones are past GATHERSUM, and in groups of four past PAIRS. */
 /* clang-format off */
 static const Case cases[] = {
-    {"allreduce f32 scalar", Sallreduce, {Df32, 1, 1, 0}, 1, 1},
-    {"allreduce f32 13", Sallreduce, {Df32, 1, 13, 0}, 13, 13},
-    {"allreduce f32 odd", Sallreduce, {Df32, 1, 70001, 0}, 70001, 70001},
-    {"allreduce f32 even", Sallreduce, {Df32, 1, 65536, 0}, 65536, 65536},
-    {"allreduce bf16 even", Sallreduce, {Dbf16, 1, 131072, 0}, 131072, 131072},
-    {"allreduce f64 max", Sallreduce, {Df64, 1, 1000, 1}, 1000, 1000},
-    {"reducescatter f32", Sreducescatter, {Df32, 1, 999, 0}, -999, 999},
-    {"reducescatter f32 inner", Sreducescatter, {Df32, 5, 77, 0}, -385, 385},
-    {"reducescatter bf16", Sreducescatter, {Dbf16, 3, 64, 0}, -192, 192},
-    {"allgather f32", Sallgather, {Df32, 1, 1000}, 1000, -1000},
-    {"allgather f32 inner", Sallgather, {Df32, 7, 13}, 91, -91},
-    {"allgather u8 inner", Sallgather, {Du8, 100, 3}, 300, -300},
-    {"alltoall f32", Salltoall, {Df32, 3, 8, 2, 16, 5, 0}, 3840, 3840},
-    {"alltoall f32 swap", Salltoall, {Df32, 3, 8, 2, 16, 5, 1}, 3840, 3840},
-    {"alltoall f32 large", Salltoall, {Df32, 2, 16, 16, 64, 32, 0}, 1048576,
+    {"allreduce f32 scalar", Iallreduce, {Df32, 1, 1, 0}, 1, 1},
+    {"allreduce f32 13", Iallreduce, {Df32, 1, 13, 0}, 13, 13},
+    {"allreduce f32 odd", Iallreduce, {Df32, 1, 70001, 0}, 70001, 70001},
+    {"allreduce f32 even", Iallreduce, {Df32, 1, 65536, 0}, 65536, 65536},
+    {"allreduce bf16 even", Iallreduce, {Dbf16, 1, 131072, 0}, 131072, 131072},
+    {"allreduce f64 max", Iallreduce, {Df64, 1, 1000, 1}, 1000, 1000},
+    {"reducescatter f32", Ireducescatter, {Df32, 1, 999, 0}, -999, 999},
+    {"reducescatter f32 inner", Ireducescatter, {Df32, 5, 77, 0}, -385, 385},
+    {"reducescatter bf16", Ireducescatter, {Dbf16, 3, 64, 0}, -192, 192},
+    {"allgather f32", Iallgather, {Df32, 1, 1000}, 1000, -1000},
+    {"allgather f32 inner", Iallgather, {Df32, 7, 13}, 91, -91},
+    {"allgather u8 inner", Iallgather, {Du8, 100, 3}, 300, -300},
+    {"alltoall f32", Ialltoall, {Df32, 3, 8, 2, 16, 5, 0}, 3840, 3840},
+    {"alltoall f32 swap", Ialltoall, {Df32, 3, 8, 2, 16, 5, 1}, 3840, 3840},
+    {"alltoall f32 large", Ialltoall, {Df32, 2, 16, 16, 64, 32, 0}, 1048576,
      1048576},
-    {"alltoall f32 large swap", Salltoall, {Df32, 2, 16, 16, 64, 32, 1},
+    {"alltoall f32 large swap", Ialltoall, {Df32, 2, 16, 16, 64, 32, 1},
      1048576, 1048576},
-    {"reducescatter zigzag", Sreducescatter, {Df32, 1, 998, 0, 2, 1}, -998,
+    {"reducescatter zigzag", Ireducescatter, {Df32, 1, 998, 0, 2, 1}, -998,
      998},
-    {"reducescatter zigzag inner", Sreducescatter, {Df32, 5, 78, 0, 2, 1},
+    {"reducescatter zigzag inner", Ireducescatter, {Df32, 5, 78, 0, 2, 1},
      -390, 390},
-    {"allgather zigzag", Sallgather, {Df32, 1, 1000, 2, 1}, 1000, -1000},
-    {"allgather zigzag inner", Sallgather, {Df32, 7, 14, 2, 1}, 98, -98},
-    {"alltoall zigzag A", Salltoall, {Df32, 3, 16, 2, 16, 5, 0, 2, 1}, 7680,
+    {"allgather zigzag", Iallgather, {Df32, 1, 1000, 2, 1}, 1000, -1000},
+    {"allgather zigzag inner", Iallgather, {Df32, 7, 14, 2, 1}, 98, -98},
+    {"alltoall zigzag A", Ialltoall, {Df32, 3, 16, 2, 16, 5, 0, 2, 1}, 7680,
      7680},
-    {"alltoall zigzag B", Salltoall, {Df32, 3, 16, 2, 16, 5, 0, -2, 1}, 7680,
+    {"alltoall zigzag B", Ialltoall, {Df32, 3, 16, 2, 16, 5, 0, -2, 1}, 7680,
      7680},
-    {"alltoall zigzag A swap", Salltoall, {Df32, 3, 16, 2, 16, 5, 1, 2, 1},
+    {"alltoall zigzag A swap", Ialltoall, {Df32, 3, 16, 2, 16, 5, 1, 2, 1},
      7680, 7680},
-    {"alltoall zigzag B swap", Salltoall, {Df32, 3, 16, 2, 16, 5, 1, -2, 1},
+    {"alltoall zigzag B swap", Ialltoall, {Df32, 3, 16, 2, 16, 5, 1, -2, 1},
      7680, 7680},
-    {"rotate", Srotate, {Df32, 500, 1}, 500, 500},
+    {"rotate", Irotate, {Df32, 500, 1}, 500, 500},
 };
 /* clang-format on */
 
@@ -97,9 +97,9 @@ static int run_case(Comm *c, const Mesh *m, Pool *p, const Case *k,
     mine = (Part){ alloc(a, (size_t)(nsend * size)),
                    alloc(a, (size_t)(nrecv * size)) };
     memcpy(mine.send, part[me].send, (size_t)(nsend * size));
-    if (k->kind == Sallreduce)
+    if (k->kind == Iallreduce)
         mine.recv = mine.send; /* as plans do */
-    void *stage = alloc(a, (size_t)step_work(k->kind, k->iv, 9, g) + 1);
+    void *stage = alloc(a, (size_t)instr_work(k->kind, k->iv, 9, g) + 1);
     comm_run(&local, p,
              &(Coll){ k->kind, k->iv, atoms, g, ranks, part, 0, NULL, NULL });
     comm_run(

@@ -1,7 +1,7 @@
 /* parts_test: the runtime's parts against plain loops. Threads cover every
  * range once; products equal naive ones and do not depend on threads;
- * collectives put every element where steps.def says; pieces, data order and
- * files. */
+ * collectives put every element where instructions.def says; pieces, data order
+ * and files. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <math.h>
@@ -95,7 +95,7 @@ static double slack(Dtype out, int64_t k, double value)
     return last + 4 * u * (double)k;
 }
 
-/* iv as in steps.def; returns the largest error over what is allowed. */
+/* iv as in instructions.def; returns the largest error over what is allowed. */
 static double check_gemm(Blas *b, const int64_t *iv, int nint, Operand A,
                          Operand B, Operand C, const double *before)
 {
@@ -103,8 +103,8 @@ static double check_gemm(Blas *b, const int64_t *iv, int nint, Operand A,
     int64_t items = nint > 11 ? iv[11] : 1;
     void *buf[4] = { A.p, B.p, C.p, NULL };
 
-    blas_run(b, Sgemm, buf, iv, nint,
-             alloc(forever, (size_t)step_work(Sgemm, iv, nint, 1) + 8));
+    blas_run(b, Igemm, buf, iv, nint,
+             alloc(forever, (size_t)instr_work(Igemm, iv, nint, 1) + 8));
     for (int64_t t = 0; t < items; t++)
         for (int64_t i = 0; i < iv[2]; i++)
             for (int64_t j = 0; j < iv[3]; j++) {
@@ -171,7 +171,7 @@ static void test_gemm_ignores_threads(void **state)
         Pool *p = pool_open(threads[i]);
         C[i] = operand(Df32, M * N, 1);
         void *buf[4] = { A.p, B.p, C[i].p, NULL };
-        blas_run(blas_open(forever, p), Sgemm, buf, iv, 11, NULL);
+        blas_run(blas_open(forever, p), Igemm, buf, iv, 11, NULL);
         pool_close(p);
     }
     assert_memory_equal(C[0].p, C[1].p, M * N * 4);
@@ -196,11 +196,11 @@ static double grouped_value(const int32_t *off, int64_t e, int64_t i, int64_t j,
 
 /* Every element of out (rows) or dW against the sum it should be; the rest as
  * before. The largest error over what is allowed. */
-static double check_grouped(StepKind kind, const int32_t *off, Operand a,
+static double check_grouped(InstrKind kind, const int32_t *off, Operand a,
                             Operand b, Operand out, const double *before,
                             const int64_t *iv)
 {
-    int rows = kind == Sgmm;
+    int rows = kind == Igmm;
     double worst = 0;
 
     for (int64_t e = 0; e < E; e++)
@@ -241,7 +241,7 @@ static void test_grouped(void **state)
     (void)state;
     for (int round = 0; round < 128; round++) {
         const Dtype *dt = types[round % 4];
-        StepKind kind = round & 4 ? Sgmmw : Sgmm;
+        InstrKind kind = round & 4 ? Igmmw : Igmm;
         int64_t K = 1 + below(20), N = 1 + below(20), tw = below(2);
         int64_t ldw = (tw ? K : N) + below(2), stride = (tw ? N : K) * ldw;
         int64_t iv[] = {
@@ -250,14 +250,14 @@ static void test_grouped(void **state)
         int32_t map[E + 1];
         memcpy(map, offs[below(4)], sizeof map);
         Operand a = operand(dt[0], CAP * K, 1);
-        Operand b = operand(dt[0], kind == Sgmm ? E * stride : CAP * N, 1);
-        int64_t n = kind == Sgmm ? CAP * N : E * stride;
+        Operand b = operand(dt[0], kind == Igmm ? E * stride : CAP * N, 1);
+        int64_t n = kind == Igmm ? CAP * N : E * stride;
         Operand out = operand(dt[1], n, 1);
         for (int64_t i = 0; i < n; i++)
             before[i] = get(out, i);
         void *buf[5] = { a.p, b.p, out.p, map, NULL };
         blas_run(bl, kind, buf, iv, 10,
-                 alloc(forever, (size_t)step_work(kind, iv, 10, 1) + 8));
+                 alloc(forever, (size_t)instr_work(kind, iv, 10, 1) + 8));
         double w = check_grouped(kind, map, a, b, out, before, iv);
         worst = w > worst ? w : worst;
     }
@@ -266,13 +266,13 @@ static void test_grouped(void **state)
     pool_close(p);
 }
 
-/* ---- collectives: steps.def, element by element -------------------------- */
+/* ---- collectives: instructions.def, element by element ------------------- */
 
 enum { G = 3, LEN = 4096 };
 
 static float sent[G][LEN], got[G][LEN];
 
-static void collect(StepKind kind, const int64_t *iv)
+static void collect(InstrKind kind, const int64_t *iv)
 {
     static const int64_t ranks[] = { 0, 1, 2 };
     Part part[G];
@@ -295,7 +295,7 @@ static void test_allgather(void **state)
     int64_t iv[] = { Df32, 5, 7, 0, 0 };
 
     (void)state;
-    collect(Sallgather, iv);
+    collect(Iallgather, iv);
     for (int me = 0; me < G; me++)
         for (int o = 0; o < 5; o++)
             for (int r = 0; r < G; r++)
@@ -310,7 +310,7 @@ static void test_reductions(void **state)
     (void)state;
     for (int64_t op = 0; op < 3; op++) {
         int64_t rs[] = { Df32, 5, 7, op, 0, 0 }, ar[] = { Df32, 1, 300, op };
-        collect(Sreducescatter, rs);
+        collect(Ireducescatter, rs);
         for (int me = 0; me < G; me++)
             for (int o = 0; o < 5; o++)
                 for (int i = 0; i < 7; i++) {
@@ -319,7 +319,7 @@ static void test_reductions(void **state)
                     assert_true(got[me][o * 7 + i] ==
                                 (op ? sent[op == 1 ? 2 : 0][at] : sum));
                 }
-        collect(Sallreduce, ar);
+        collect(Iallreduce, ar);
         for (int me = 0; me < G; me++)
             for (int i = 0; i < 300; i++) {
                 float sum = sent[0][i] + sent[1][i] + sent[2][i];
@@ -336,7 +336,7 @@ static void test_alltoall(void **state)
     (void)state;
     for (int64_t swap = 0; swap < 2; swap++) {
         int64_t iv[] = { Df32, O, A, MID, B, IN, swap, 0, 0 };
-        collect(Salltoall, iv);
+        collect(Ialltoall, iv);
         for (int me = 0; me < G; me++)
             for (int i = 0; i < O * A * MID * b * IN; i++) {
                 int in = i % IN, y = i / IN;
@@ -374,7 +374,7 @@ static void add_run(void *ctx, int64_t out, int64_t in, int64_t n)
 
 /* The k-th run that one rank sends another goes where that one says its k-th
  * from the first does: then all have what the collective gives. */
-static void compare_runs(StepKind kind, const int64_t *iv)
+static void compare_runs(InstrKind kind, const int64_t *iv)
 {
     static Runs to[G]; /* of any rank, by peer */
     static float by_runs[G][LEN];
@@ -404,11 +404,11 @@ static void test_runs(void **state)
     int64_t dense[] = { Df32, 5, 14, 0, 0 }, halves[] = { Df32, 5, 14, 3, 1 };
 
     (void)state;
-    compare_runs(Sallgather, dense);
-    compare_runs(Sallgather, halves);
+    compare_runs(Iallgather, dense);
+    compare_runs(Iallgather, halves);
     for (int64_t swap = 0; swap < 2; swap++)
         for (int64_t zig = -3; zig <= 3; zig += 3)
-            compare_runs(Salltoall, (int64_t[]){ Df32, 2, 6, 3, 18, 2, swap,
+            compare_runs(Ialltoall, (int64_t[]){ Df32, 2, 6, 3, 18, 2, swap,
                                                  zig, zig ? 1 : 0 });
 }
 

@@ -187,7 +187,7 @@ static void test_balance(void **unused)
 
 /* ---- what collectives leave ---------------------------------------------- */
 
-static void run_group(World *w, const Node *n, const Step *s, int64_t rank)
+static void run_group(World *w, const Node *n, const Instr *s, int64_t rank)
 {
     int64_t iv[16], ranks[RANKS];
     const Mesh *m = w->g->mesh;
@@ -196,7 +196,7 @@ static void run_group(World *w, const Node *n, const Step *s, int64_t rank)
     Comm local = { .name = "local", .world = g, .n = g };
     Pool *p = pool_open(1);
 
-    assert_true(s->nint == stepinfo[s->kind].nint);
+    assert_true(s->nint == instrinfo[s->kind].nint);
     mesh_group(m, s->atoms, rank, ranks);
     for (int64_t i = 0; i < g; i++)
         part[i] = (Part){ w->at[ranks[i]], w->to[ranks[i]] };

@@ -204,9 +204,9 @@ static void mismatched(void)
     Plan *p = pipe_plan(1);
     Program *g = &p->role[1].prog[1];
 
-    for (int k = 0; k < g->nstep; k++)
-        if (g->step[k].kind == Sallreduce)
-            g->step[k].iv[3] = aff(1);
+    for (int k = 0; k < g->ninstr; k++)
+        if (g->instr[k].kind == Iallreduce)
+            g->instr[k].iv[3] = aff(1);
     Exec *x = exec_open(p, comm_open(forever, 2));
     exec_run(x, PGinit, NULL, NULL);
     train(x, 0);

@@ -98,31 +98,31 @@ static void add_bufs(Make *k)
 
 /* ---- steps --------------------------------------------------------------- */
 
-static Step *add_step(Make *k, StepKind kind, const char *label, int n,
-                      const int *buf, const char *rw)
+static Instr *add_instr(Make *k, InstrKind kind, const char *label, int n,
+                        const int *buf, const char *rw)
 {
-    Step *s = &k->g->step[k->g->nstep++];
+    Instr *s = &k->g->instr[k->g->ninstr++];
 
-    *s = (Step){ .kind = kind,
-                 .kernel = kind == Skernel ? intern(label) : NULL,
-                 .label = label,
-                 .nbuf = n,
-                 .rw = kind == Skernel ? rw : NULL,
-                 .file = "pipe.lua",
-                 .line = 30 + k->line++,
-                 .secs = 1e-6 };
+    *s = (Instr){ .kind = kind,
+                  .kernel = kind == Ikernel ? intern(label) : NULL,
+                  .label = label,
+                  .nbuf = n,
+                  .rw = kind == Ikernel ? rw : NULL,
+                  .file = "pipe.lua",
+                  .line = 30 + k->line++,
+                  .secs = 1e-6 };
     s->buf = alloc(forever, 8 * sizeof *s->buf);
     memcpy(s->buf, buf, (size_t)n * sizeof *buf);
     s->iv = alloc(forever, 8 * sizeof *s->iv);
     return s;
 }
 
-#define STEP(k, kind, label, rw, ...)                           \
-    add_step(k, kind, label,                                    \
-             (int)(sizeof(int[]){ __VA_ARGS__ } / sizeof(int)), \
-             (int[]){ __VA_ARGS__ }, rw)
+#define INSTR(k, kind, label, rw, ...)                           \
+    add_instr(k, kind, label,                                    \
+              (int)(sizeof(int[]){ __VA_ARGS__ } / sizeof(int)), \
+              (int[]){ __VA_ARGS__ }, rw)
 
-static void ints(Step *s, int n, const int64_t *v)
+static void ints(Instr *s, int n, const int64_t *v)
 {
     s->nint = n;
     for (int i = 0; i < n; i++)
@@ -153,19 +153,19 @@ static void phase(Make *k, const char *name, int64_t repeat)
                     ? g->phase[g->nphase - 1].first + g->phase[g->nphase - 1].n
                     : 0;
 
-    g->phase[g->nphase++] = (Phase){ name, first, g->nstep - first, repeat };
+    g->phase[g->nphase++] = (Phase){ name, first, g->ninstr - first, repeat };
 }
 
-static void kernel(Make *k, Step *s)
+static void kernel(Make *k, Instr *s)
 {
     (void)k;
     INTS(s, PIPEN, PIPEN);
 }
 
-static void transfer(Make *k, StepKind kind, const char *name, int buf,
+static void transfer(Make *k, InstrKind kind, const char *name, int buf,
                      int chan)
 {
-    Step *s = STEP(k, kind, name, 0, buf);
+    Instr *s = INSTR(k, kind, name, 0, buf);
 
     INTS(s, Df64, PIPEN, 1 - k->stage, chan);
     s->atoms = k->p->mesh->mask[Mpp];
@@ -174,7 +174,7 @@ static void transfer(Make *k, StepKind kind, const char *name, int buf,
 
 static void sum(Make *k, int buf, int64_t n, MeshAxis over)
 {
-    Step *s = STEP(k, Sallreduce, "sum", 0, buf, buf, -1);
+    Instr *s = INSTR(k, Iallreduce, "sum", 0, buf, buf, -1);
 
     INTS(s, Df64, 1, n, 0);
     s->atoms = k->p->mesh->mask[over];
@@ -183,24 +183,24 @@ static void sum(Make *k, int buf, int64_t n, MeshAxis over)
 static void calls(Make *k)
 {
     if (k->stage == 0) {
-        kernel(k, STEP(k, Skernel, "k_f0", "rrww", IN, W, X, H));
+        kernel(k, INSTR(k, Ikernel, "k_f0", "rrww", IN, W, X, H));
         phase(k, "F0", 0);
-        kernel(k, STEP(k, Skernel, "k_b0", "rrrb", D, IN, X, G));
+        kernel(k, INSTR(k, Ikernel, "k_b0", "rrrb", D, IN, X, G));
         phase(k, "B0", 0);
-        transfer(k, Ssend, "send.F0.F1", H, 1);
-        transfer(k, Srecv, "recv.B1.B0", D, 2);
-        transfer(k, Swait, "wait.F0.F1", H, 1);
+        transfer(k, Isend, "send.F0.F1", H, 1);
+        transfer(k, Irecv, "recv.B1.B0", D, 2);
+        transfer(k, Iwait, "wait.F0.F1", H, 1);
         return;
     }
-    Step *s = STEP(k, Skernel, "k_f1", "rrrrwb", H, W, IN, MICRO, E, LOSS);
+    Instr *s = INSTR(k, Ikernel, "k_f1", "rrrrwb", H, W, IN, MICRO, E, LOSS);
     INTS(s, PIPEN, PIPEN, 0);
     s->iv[2] = along_dp(k->p);
     phase(k, "F1", 0);
-    kernel(k, STEP(k, Skernel, "k_b1", "rrrbw", H, E, W, G, D));
+    kernel(k, INSTR(k, Ikernel, "k_b1", "rrrbw", H, E, W, G, D));
     phase(k, "B1", 0);
-    transfer(k, Srecv, "recv.F0.F1", H, 1);
-    transfer(k, Ssend, "send.B1.B0", D, 2);
-    transfer(k, Swait, "wait.B1.B0", D, 2);
+    transfer(k, Irecv, "recv.F0.F1", H, 1);
+    transfer(k, Isend, "send.B1.B0", D, 2);
+    transfer(k, Iwait, "wait.B1.B0", D, 2);
 }
 
 static void post(Make *k)
@@ -210,13 +210,14 @@ static void post(Make *k)
         sum(k, LOSS, 1, Mdp);
     }
     sum(k, LOSS, 1, Mpp);
-    STEP(k, Scopy, "loss", 0, LOSS, OUT);
-    kernel(k, STEP(k, Skernel, "k_update", "brr", W, G, LR));
-    Step *s = STEP(k, k->stage ? Srecv : Ssend, "tied", 0, k->stage ? COPY : W);
+    INSTR(k, Icopy, "loss", 0, LOSS, OUT);
+    kernel(k, INSTR(k, Ikernel, "k_update", "brr", W, G, LR));
+    Instr *s =
+        INSTR(k, k->stage ? Irecv : Isend, "tied", 0, k->stage ? COPY : W);
     INTS(s, Df64, PIPEN, 1 - k->stage, 3);
     s->atoms = k->p->mesh->mask[Mpp];
     if (!k->stage) {
-        s = STEP(k, Swait, "tied", 0, W);
+        s = INSTR(k, Iwait, "tied", 0, W);
         INTS(s, Df64, PIPEN, 1, 3);
         s->atoms = k->p->mesh->mask[Mpp];
     }
@@ -228,16 +229,16 @@ static void programs(Make *k)
     k->g = &k->r->prog[k->r->nprog++];
     k->g->kind = PGinit;
     k->g->phase = alloc(forever, 16 * sizeof *k->g->phase);
-    k->g->step = alloc(forever, 32 * sizeof *k->g->step);
-    INTS(STEP(k, Skernel, "k_init", "w", W), PIPEN, PIPEN, 1 + 3 * k->stage);
-    INTS(STEP(k, Skernel, "k_init", "w", COPY), PIPEN, PIPEN, 1);
+    k->g->instr = alloc(forever, 32 * sizeof *k->g->instr);
+    INTS(INSTR(k, Ikernel, "k_init", "w", W), PIPEN, PIPEN, 1 + 3 * k->stage);
+    INTS(INSTR(k, Ikernel, "k_init", "w", COPY), PIPEN, PIPEN, 1);
     phase(k, "pre", 1);
     k->g = &k->r->prog[k->r->nprog++];
     k->g->kind = PGstep;
     k->g->phase = alloc(forever, 16 * sizeof *k->g->phase);
-    k->g->step = alloc(forever, 32 * sizeof *k->g->step);
-    STEP(k, Szero, "zero", 0, G);
-    STEP(k, Szero, "zero", 0, LOSS);
+    k->g->instr = alloc(forever, 32 * sizeof *k->g->instr);
+    INSTR(k, Izero, "zero", 0, G);
+    INSTR(k, Izero, "zero", 0, LOSS);
     phase(k, "pre", 1);
     calls(k);
     post(k);
@@ -276,8 +277,8 @@ static void table(Make *k)
 static int names(const Program *g, int f, int buf)
 {
     for (int s = g->phase[f].first; s < g->phase[f].first + g->phase[f].n; s++)
-        for (int i = 0; i < g->step[s].nbuf; i++)
-            if (g->step[s].buf[i] == buf)
+        for (int i = 0; i < g->instr[s].nbuf; i++)
+            if (g->instr[s].buf[i] == buf)
                 return 1;
     return 0;
 }
@@ -335,9 +336,9 @@ static void lives(Make *k)
     for (int i = 0; i < k->r->nbuf; i++) {
         Buf *b = &k->r->buf[i];
         int seen = 0;
-        for (int s = 0; s < k->g->nstep && b->prog == 1; s++)
-            for (int j = 0; j < k->g->step[s].nbuf; j++)
-                if (k->g->step[s].buf[j] == i) {
+        for (int s = 0; s < k->g->ninstr && b->prog == 1; s++)
+            for (int j = 0; j < k->g->instr[s].nbuf; j++)
+                if (k->g->instr[s].buf[j] == i) {
                     b->born = seen++ ? b->born : s;
                     b->dies = s;
                 }

@@ -23,7 +23,7 @@ typedef struct Made {
     Arena *arena;
     Role r;
     Buf *buf;
-    Step *step;
+    Instr *step;
 } Made;
 
 static int buffer(Made *m, const char *name, BufClass cls, Dtype dt, int64_t at,
@@ -44,27 +44,27 @@ static int buffer(Made *m, const char *name, BufClass cls, Dtype dt, int64_t at,
     return (int)vec_len(m->buf) - 1;
 }
 
-static void step(Made *m, StepKind kind, const char *label, int nbuf,
+static void step(Made *m, InstrKind kind, const char *label, int nbuf,
                  const int *buf, int nint, const int64_t *iv, uint32_t atoms)
 {
-    Step s = { .kind = kind,
-               .label = label,
-               .nbuf = nbuf,
-               .nint = nint,
-               .atoms = atoms,
-               .file = "tiny model.lua",
-               .line = 9,
-               .flops = 3e9,
-               .bytes = 0.1,
-               .secs = 1e-300 };
+    Instr s = { .kind = kind,
+                .label = label,
+                .nbuf = nbuf,
+                .nint = nint,
+                .atoms = atoms,
+                .file = "tiny model.lua",
+                .line = 9,
+                .flops = 3e9,
+                .bytes = 0.1,
+                .secs = 1e-300 };
 
-    s.kernel = kind == Skernel ? "k_silu" : NULL;
+    s.kernel = kind == Ikernel ? "k_silu" : NULL;
     s.buf = alloc(m->arena, (size_t)nbuf * sizeof *s.buf);
     memcpy(s.buf, buf, (size_t)nbuf * sizeof *buf);
     s.iv = alloc(m->arena, (size_t)(nint + 1) * sizeof *s.iv);
     for (int i = 0; i < nint; i++)
         s.iv[i] = aff(iv[i]);
-    if (kind == Skernel)
+    if (kind == Ikernel)
         s.iv[2].k[0] = -64;
     vec_push(m->arena, m->step, s);
 }
@@ -82,9 +82,9 @@ static void layer(Made *m, int i, int64_t base)
     int64_t gemm[] = { Df32, Df32, 8, 32, 32, 32, 32, 32, 0, 1, 0 };
     int64_t kern[] = { 256, 64, 128 }, sum[] = { Df32, 1, 256, 0 };
 
-    step(m, Sgemm, "layers.0.dot", 4, (int[]){ x, w, y, -1 }, 11, gemm, 0);
-    step(m, Skernel, "layers.0.silu", 2, (int[]){ y, z }, 3, kern, 0);
-    step(m, Sallreduce, "layers.0.sum", 3, (int[]){ z, y, -1 }, 4, sum, 1);
+    step(m, Igemm, "layers.0.dot", 4, (int[]){ x, w, y, -1 }, 11, gemm, 0);
+    step(m, Ikernel, "layers.0.silu", 2, (int[]){ y, z }, 3, kern, 0);
+    step(m, Iallreduce, "layers.0.sum", 3, (int[]){ z, y, -1 }, 4, sum, 1);
 }
 
 static Tensor *tensors(Made *m, int n)
@@ -118,8 +118,8 @@ static Program *program(Made *m, int n)
     *g = (Program){ .kind = PGstep,
                     .nphase = 2,
                     .phase = f,
-                    .nstep = 3 * n,
-                    .step = m->step,
+                    .ninstr = 3 * n,
+                    .instr = m->step,
                     .transient = 6 * ACT,
                     .bound = 5 * ACT };
     return g;
@@ -211,18 +211,18 @@ static void stage_steps(Made *m, int role)
     int64_t sent[] = { Df32, 128, 1 - role, 7 };
     uint32_t pp = 1u << 1;
 
-    step(m, Szero, "clear acc", 1, (int[]){ ACC }, 0, NULL, 0);
-    step(m, Skernel, "F", 3, (int[]){ WORK, X, Y }, 3, kern, 0);
+    step(m, Izero, "clear acc", 1, (int[]){ ACC }, 0, NULL, 0);
+    step(m, Ikernel, "F", 3, (int[]){ WORK, X, Y }, 3, kern, 0);
     m->step[1].rw = role ? "wwr" : "www";
-    step(m, Skernel, "B", 3, (int[]){ X, Y, ACC }, 3, kern, 0);
+    step(m, Ikernel, "B", 3, (int[]){ X, Y, ACC }, 3, kern, 0);
     m->step[2].rw = "rrb";
-    step(m, role ? Srecv : Ssend, "y", 1, (int[]){ Y }, 4, sent, pp);
+    step(m, role ? Irecv : Isend, "y", 1, (int[]){ Y }, 4, sent, pp);
     if (role)
-        step(m, Szero, "nothing", 1, (int[]){ Y }, 0, NULL, 0);
+        step(m, Izero, "nothing", 1, (int[]){ Y }, 0, NULL, 0);
     else
-        step(m, Swait, "y", 1, (int[]){ Y }, 4, sent, pp);
-    step(m, Szero, "again", 1, (int[]){ Y }, 0, NULL, 0);
-    step(m, Sallreduce, "sum", 3, (int[]){ ACC, ACC, -1 }, 4, sum, pp);
+        step(m, Iwait, "y", 1, (int[]){ Y }, 4, sent, pp);
+    step(m, Izero, "again", 1, (int[]){ Y }, 0, NULL, 0);
+    step(m, Iallreduce, "sum", 3, (int[]){ ACC, ACC, -1 }, 4, sum, pp);
 }
 
 /* One after another, two in flight: F0 F1 B0 F2 B1 B2. */
@@ -272,8 +272,8 @@ static Role stage(Arena *a, int role)
                     .phase = h,
                     .nframe = 1,
                     .frame = f,
-                    .nstep = 7,
-                    .step = m.step,
+                    .ninstr = 7,
+                    .instr = m.step,
                     .transient = 3 * SLOT,
                     .bound = 3 * SLOT };
     g->turn = stage_turns(a, role, &g->nturn);
@@ -352,7 +352,7 @@ static void comes_back(void **state)
     assert_int_equal(n, m);
     assert_memory_equal(s, t, n);
     assert_true(q->flops == 1.0 / 3);
-    assert_int_equal(q->role->prog->step[1].iv[2].k[0], -64);
+    assert_int_equal(q->role->prog->instr[1].iv[2].k[0], -64);
     assert_string_equal(q->kernel->text, p->kernel->text);
     assert_string_equal(opts_str(q->opts, "name"), "runs/my \\ run");
     assert_null(q->hf->dim[0].f[1].axis);
@@ -383,7 +383,7 @@ static void stages_come_back(void **state)
     assert_int_equal(g->turn[4].phase, 2);
     assert_int_equal(g->turn[4].pair, 1);
     assert_int_equal(g->frame->of[2], 0);
-    assert_string_equal(g->step[2].rw, "rrb");
+    assert_string_equal(g->instr[2].rw, "rrb");
     assert_int_equal(q->role[0].buf[X].frame, 1);
     arena_free(a);
 }
@@ -399,13 +399,13 @@ static void time_of_stages(void **state)
 
     for (int r = 0; r < 2; r++)
         for (int i = 0; i < 7; i++)
-            p->role[r].prog->step[i].secs = secs[i];
+            p->role[r].prog->instr[i].secs = secs[i];
     Planned t = plan_time(a, p, PGstep);
     assert_null(t.stuck);
     assert_true(t.makespan == 10.75);
     assert_true(t.busy[0] == 9.25 && t.busy[1] == 9.25);
     assert_int_equal(plan_turns(p, PGstep), MICROS);
-    p->role[0].prog->step[3].iv[3].c = 8;
+    p->role[0].prog->instr[3].iv[3].c = 8;
     t = plan_time(a, p, PGstep);
     assert_non_null(t.stuck);
     assert_string_equal(t.stuck,
@@ -763,13 +763,13 @@ static void overlaps_found(void **state)
         Buf buf[6];
         Program prog[2] = { *r->prog, *r->prog };
         for (int k = 0; k < 2; k++) {
-            prog[k].step = alloc(a, 4 * sizeof(Step));
-            prog[k].nstep = 4;
+            prog[k].instr = alloc(a, 4 * sizeof(Instr));
+            prog[k].ninstr = 4;
             prog[k].nphase = 1;
             prog[k].phase = &all;
             for (int s = 0; s < 4; s++)
-                prog[k].step[s] = (Step){
-                    .kind = Szero, .label = "", .nbuf = 1, .buf = &zero
+                prog[k].instr[s] = (Instr){
+                    .kind = Izero, .label = "", .nbuf = 1, .buf = &zero
                 };
         }
         for (int k = 0; k < 6; k++) {
@@ -826,7 +826,7 @@ static void big_plans_come_back(void **state)
         fail_msg("%s", message);
     char *again = plan_print(a, q, &m);
     print_message("# %d steps, %.1f MB: printed in %.0f ms, read in %.0f ms\n",
-                  q->role->prog->nstep, 1e-6 * (double)n, 1e3 * (t1 - t0),
+                  q->role->prog->ninstr, 1e-6 * (double)n, 1e3 * (t1 - t0),
                   1e3 * (t2 - t1));
     assert_true(n == m && !memcmp(s, again, n));
     arena_free(a);

@@ -67,20 +67,20 @@ static Plan *flips(int64_t dp, const char *what, int64_t rank, int64_t step,
                            home, keys));
     Program *g = &p->role[0].prog[role_prog(&p->role[0], PGstep)];
     Kernel *all = alloc(forever, (size_t)(p->nkernel + 1) * sizeof *all);
-    Step *s = &g->step[g->nstep++];
+    Instr *s = &g->instr[g->ninstr++];
     int64_t pos = 1;
 
     memcpy(all, p->kernel, (size_t)p->nkernel * sizeof *all);
     all[p->nkernel++] = (Kernel){ intern("k_flip"), k_flip };
     p->kernel = all;
-    *s = (Step){ .kind = Skernel,
-                 .kernel = intern("k_flip"),
-                 .label = "k_flip",
-                 .file = "tiny.lua",
-                 .line = 99,
-                 .nbuf = 2,
-                 .nint = 6,
-                 .secs = 1e-6 };
+    *s = (Instr){ .kind = Ikernel,
+                  .kernel = intern("k_flip"),
+                  .label = "k_flip",
+                  .file = "tiny.lua",
+                  .line = 99,
+                  .nbuf = 2,
+                  .nint = 6,
+                  .secs = 1e-6 };
     s->buf = alloc(forever, 2 * sizeof *s->buf);
     s->buf[0] = buffer(p, what);
     s->buf[1] = buffer(p, "step");

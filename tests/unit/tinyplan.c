@@ -118,28 +118,28 @@ static void add_buf(Make *k, int i, const char *name, BufClass cls, Dtype dt,
     k->r->nbuf++;
 }
 
-static Step *add_step(Make *k, Program *g, StepKind kind, const char *name)
+static Instr *add_step(Make *k, Program *g, InstrKind kind, const char *name)
 {
-    Step *s = &g->step[g->nstep++];
+    Instr *s = &g->instr[g->ninstr++];
 
-    *s = (Step){ .kind = kind,
-                 .kernel = kind == Skernel ? name : NULL,
-                 .label = name,
-                 .file = "tiny.lua",
-                 .line = 40 + k->line++,
-                 .secs = 1e-6 };
+    *s = (Instr){ .kind = kind,
+                  .kernel = kind == Ikernel ? name : NULL,
+                  .label = name,
+                  .file = "tiny.lua",
+                  .line = 40 + k->line++,
+                  .secs = 1e-6 };
     s->buf = alloc(forever, 8 * sizeof *s->buf);
     s->iv = alloc(forever, 8 * sizeof *s->iv);
     return s;
 }
 
-static void bufs(Step *s, int n, const int *b)
+static void bufs(Instr *s, int n, const int *b)
 {
     s->nbuf = n;
     memcpy(s->buf, b, (size_t)n * sizeof *b);
 }
 
-static void ints(Step *s, int n, const int64_t *v)
+static void ints(Instr *s, int n, const int64_t *v)
 {
     s->nint = n;
     for (int i = 0; i < n; i++)
@@ -172,7 +172,7 @@ static Program *add_program(Make *k, ProgramKind kind)
 
     g->kind = kind;
     g->phase = alloc(forever, 8 * sizeof *g->phase);
-    g->step = alloc(forever, 32 * sizeof *g->step);
+    g->instr = alloc(forever, 32 * sizeof *g->instr);
     return g;
 }
 
@@ -182,36 +182,36 @@ static void add_phase(Program *g, const char *name, int64_t repeat)
                     ? g->phase[g->nphase - 1].first + g->phase[g->nphase - 1].n
                     : 0;
 
-    g->phase[g->nphase++] = (Phase){ name, first, g->nstep - first, repeat };
+    g->phase[g->nphase++] = (Phase){ name, first, g->ninstr - first, repeat };
 }
 
 static void program_init(Make *k)
 {
     Program *g = add_program(k, PGinit);
-    Step *s = add_step(k, g, Skernel, "k_init");
+    Instr *s = add_step(k, g, Ikernel, "k_init");
     int64_t rows = TINYVOCAB / k->dp;
 
     BUFS(s, W, MASTER, M);
     INTS(s, TINYVOCAB, 4, TINYVOCAB, 0, rows);
     s->iv[3] = along_dp(k->p, rows);
-    BUFS(add_step(k, g, Szero, "zero"), COUNT);
+    BUFS(add_step(k, g, Izero, "zero"), COUNT);
     add_phase(g, "pre", 1);
 }
 
 static void add_losses(Make *k, Program *g)
 {
     int64_t turns = 4 / k->dp, n = TINYBATCH * TINYSEQ;
-    Step *s;
+    Instr *s;
 
-    BUFS(add_step(k, g, Szero, "zero"), DEN);
-    BUFS(add_step(k, g, Szero, "zero"), SUM);
-    BUFS(add_step(k, g, Szero, "zero"), GRAD);
+    BUFS(add_step(k, g, Izero, "zero"), DEN);
+    BUFS(add_step(k, g, Izero, "zero"), SUM);
+    BUFS(add_step(k, g, Izero, "zero"), GRAD);
     add_phase(g, "zero", 1);
-    s = add_step(k, g, Skernel, "k_den");
+    s = add_step(k, g, Ikernel, "k_den");
     BUFS(s, LABELS, DEN);
     INTS(s, 1, 1, n);
     add_phase(g, "den", turns);
-    s = add_step(k, g, Skernel, "k_body");
+    s = add_step(k, g, Ikernel, "k_body");
     BUFS(s, W, TOKENS, LABELS, GRAD, SUM);
     INTS(s, 1, 1, TINYVOCAB, n);
     add_phase(g, "body", turns);
@@ -220,16 +220,16 @@ static void add_losses(Make *k, Program *g)
 static void add_sums(Make *k, Program *g, int64_t counts)
 {
     uint32_t dp = k->p->mesh->mask[Mdp];
-    Step *s = add_step(k, g, Sallreduce, "allreduce");
+    Instr *s = add_step(k, g, Iallreduce, "allreduce");
 
     BUFS(s, DEN, DEN, -1);
     INTS(s, Df32, 1, 1, 0);
     s->atoms = dp;
-    s = add_step(k, g, Sallreduce, "allreduce");
+    s = add_step(k, g, Iallreduce, "allreduce");
     BUFS(s, SUM, SUM, -1);
     INTS(s, Df64, 1, 1, 0);
     s->atoms = dp;
-    s = add_step(k, g, Skernel, "k_result");
+    s = add_step(k, g, Ikernel, "k_result");
     BUFS(s, SUM, DEN, LOSS, OK, COUNT);
     INTS(s, 1, 1, counts);
 }
@@ -242,14 +242,14 @@ static void program_step(Make *k)
 
     add_losses(k, g);
     add_sums(k, g, 1);
-    Step *s = add_step(k, g, Sreducescatter, "reducescatter");
+    Instr *s = add_step(k, g, Ireducescatter, "reducescatter");
     BUFS(s, GRAD, GSHARD, -1);
     INTS(s, Df32, 1, rows * TINYVOCAB, 0, 0, 0);
     s->atoms = dp;
-    s = add_step(k, g, Skernel, "k_update");
+    s = add_step(k, g, Ikernel, "k_update");
     BUFS(s, GSHARD, DEN, M, MASTER, WSHARD, LR);
     INTS(s, rows, 1, TINYVOCAB);
-    s = add_step(k, g, Sallgather, "allgather");
+    s = add_step(k, g, Iallgather, "allgather");
     BUFS(s, WSHARD, W, -1);
     INTS(s, Dbf16, 1, rows * TINYVOCAB, 0, 0);
     s->atoms = dp;
@@ -268,7 +268,7 @@ static void program_eval(Make *k)
 static void program_forward(Make *k)
 {
     Program *g = add_program(k, PGforward);
-    Step *s = add_step(k, g, Skernel, "k_logits");
+    Instr *s = add_step(k, g, Ikernel, "k_logits");
 
     BUFS(s, W, TOKENS, LOGITS);
     INTS(s, TINYBATCH * TINYSEQ, 1, TINYVOCAB);

@@ -120,20 +120,20 @@ static void deepseek(void **state)
 
 /* Bytes that a rank receives in post by steps of a kind over more than a
  * scalar. */
-static double received(const Plan *p, StepKind kind)
+static double received(const Plan *p, InstrKind kind)
 {
     const Program *g = &p->role->prog[role_prog(p->role, PGstep)];
     const Phase *post = &g->phase[g->nphase - 1];
     double sum = 0;
 
     for (int i = post->first; i < post->first + post->n; i++) {
-        const Step *s = &g->step[i];
+        const Instr *s = &g->instr[i];
         if (s->kind != kind || s->iv[1].c * s->iv[2].c == 1)
             continue;
         double one =
             (double)(s->iv[1].c * s->iv[2].c * dtypes[s->iv[0].c].bytes) *
             (double)(mesh_extent(p->mesh, s->atoms) - 1);
-        if (kind != Sallreduce)
+        if (kind != Iallreduce)
             assert_true(s->bytes == one);
         sum += one;
     }
@@ -149,14 +149,14 @@ static void sends(void **state)
     Count all = layer(p->role, "");
 
     (void)state;
-    assert_true(fabs(received(p, Sreducescatter) / (4 * all.dense * 7 / 8) -
+    assert_true(fabs(received(p, Ireducescatter) / (4 * all.dense * 7 / 8) -
                      1) < SLACK);
-    assert_true(fabs(received(p, Sallgather) / (2 * all.dense * 7 / 8) - 1) <
+    assert_true(fabs(received(p, Iallgather) / (2 * all.dense * 7 / 8) - 1) <
                 SLACK);
-    assert_true(received(p, Sallreduce) == 0);
+    assert_true(received(p, Iallreduce) == 0);
     p = plan("models/qwen3_moe.lua", "precision=bf16 world=8 fold.dp=8 "
                                      "fold.ep=8 train.batch=8 fold.zero=0");
-    assert_true(received(p, Sreducescatter) == 0);
+    assert_true(received(p, Ireducescatter) == 0);
     assert_true(
         fabs(bytes_of(p->role, Boptim) / (12 * (all.dense + all.expert / 8)) -
              1) < SLACK);
@@ -323,11 +323,11 @@ static void parts(void **state)
 {
     Plan *p = plan("models/tiny.lua", "fold.dp=8 train.batch=64");
     Program *g = &p->role->prog[role_prog(p->role, PGstep)];
-    Step *s = g->step;
+    Instr *s = g->instr;
 
     (void)state;
-    while (s->kind != Sjoin || s->nint < 3)
-        assert_true(++s < g->step + g->nstep);
+    while (s->kind != Ijoin || s->nint < 3)
+        assert_true(++s < g->instr + g->ninstr);
     Buf *b = &p->role->buf[s->buf[2]];
     assert_null(plan_wrong(forever, p));
     s->iv[2].c -= 4;
@@ -385,13 +385,13 @@ static void shards(void **state)
                      1) < SLACK);
     /* ZeRO-2: weights whole, gradients their shards */
     assert_true(bytes_of(two->role, Bparam) == bytes_of(one->role, Bparam));
-    assert_true(received(two, Sreducescatter) == 0);
-    assert_true(fabs(received(two, Sallgather) / (2 * n.dense * 7 / 8) - 1) <
+    assert_true(received(two, Ireducescatter) == 0);
+    assert_true(fabs(received(two, Iallgather) / (2 * n.dense * 7 / 8) - 1) <
                 SLACK);
     assert_true(two->role->arena < one->role->arena - (int64_t)(2 * n.dense));
     /* gradients and weights in post: no more than their shards */
-    assert_true(received(all, Sreducescatter) == 0);
-    assert_true(received(all, Sallgather) == 0);
+    assert_true(received(all, Ireducescatter) == 0);
+    assert_true(received(all, Iallgather) == 0);
     assert_true(all->role->arena <
                 one->role->arena - (int64_t)(saved + 2 * n.dense));
 }

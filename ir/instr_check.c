@@ -1,4 +1,4 @@
-/* stepcheck.c: has a step the arguments of its kind, and do they stay inside
+/* instr_check.c: has a step the arguments of its kind, and do they stay inside
  * its buffers on every rank? See plancheck.c. */
 #include <stdlib.h>
 #include <string.h>
@@ -48,10 +48,10 @@ int aff_stray(const Mesh *m, const Aff *x)
 
 /* ---- arguments ----------------------------------------------------------- */
 
-/* Step s of program g, being looked at. */
+/* Instr s of program g, being looked at. */
 typedef struct At {
     const PlanCheck *c;
-    const Step *s;
+    const Instr *s;
     int prog, step;
 } At;
 
@@ -80,25 +80,25 @@ static int64_t width(const At *x, int i)
 
 /* Kernels have gaps among their arguments, others may have no work space: the
  * last of three buffers and more. */
-static int may_lack(const Step *s, int i)
+static int may_lack(const Instr *s, int i)
 {
-    int n = stepinfo[s->kind].nbuf;
-    return s->kind == Skernel || (n >= 3 && i == n - 1);
+    int n = instrinfo[s->kind].nbuf;
+    return s->kind == Ikernel || (n >= 3 && i == n - 1);
 }
 
 static const char *alive(const At *x, int i)
 {
     const Role *r = x->c->r;
     int b = x->s->buf[i];
-    if ((b < -1 || b >= r->nbuf) && law(Lstep_buffer))
+    if ((b < -1 || b >= r->nbuf) && law(Linstr_buffer))
         return "names a buffer that does not exist";
     if (b < 0)
-        return may_lack(x->s, i) || !law(Lstep_lacks) ? 0 : "lacks a buffer";
+        return may_lack(x->s, i) || !law(Linstr_lacks) ? 0 : "lacks a buffer";
     const Buf *u = &r->buf[b];
     if (u->prog == -1)
         return 0;
     if ((u->prog != x->prog || x->step < u->born || x->step > u->dies) &&
-        law(Lstep_alive))
+        law(Linstr_alive))
         return strf(x->c->arena, "uses '%s', which is not alive", u->name);
     return 0;
 }
@@ -163,7 +163,7 @@ enum { XDT, XDTOUT, XE, XK, XN, XLDW, XTW, XSTRIDE, XACC, XCAP };
 static const char *grouped_wrong(const At *x)
 {
     int64_t in = width(x, XDT), out = width(x, XDTOUT);
-    int weight = x->s->kind == Sgmm ? 1 : 2, rows = x->s->kind == Sgmm ? 2 : 1;
+    int weight = x->s->kind == Igmm ? 1 : 2, rows = x->s->kind == Igmm ? 2 : 1;
     if ((!in || !out) && law(Lgmm_dtype))
         return "has no dtype";
     for (int i = XE; i <= XCAP; i++)
@@ -176,8 +176,8 @@ static const char *grouped_wrong(const At *x)
     int64_t cap = arg(x, XCAP).max;
     int64_t n[3] = { turned ? N : K, turned ? K : N, E };
     int64_t stride[3] = { arg(x, XLDW).max, 1, arg(x, XSTRIDE).max };
-    int64_t wide = x->s->kind == Sgmm ? in : out;
-    int64_t rowbytes = x->s->kind == Sgmm ? out : in;
+    int64_t wide = x->s->kind == Igmm ? in : out;
+    int64_t rowbytes = x->s->kind == Igmm ? out : in;
     if (sat_mul(extent(n, stride, 3), wide) > bytes_of(x, weight) &&
         law(Lgmm_weights))
         return "goes beyond its weights";
@@ -207,10 +207,10 @@ static int zigzags(const At *x, int i, int half, int64_t ranks)
 /* Elements that a collective reads and writes on one rank. */
 static const char *comm_wrong(const At *x)
 {
-    const Step *s = x->s;
+    const Instr *s = x->s;
     int64_t elem = width(x, 0), ranks = mesh_extent(x->c->p->mesh, s->atoms);
     int64_t n = 1, send, recv;
-    int last = s->kind == Salltoall ? 5 : s->kind == Srotate ? 1 : 2;
+    int last = s->kind == Ialltoall ? 5 : s->kind == Irotate ? 1 : 2;
     if (!elem && law(Lcomm_dtype))
         return "has no dtype";
     for (int i = 1; i <= last; i++) {
@@ -219,11 +219,11 @@ static const char *comm_wrong(const At *x)
         n = sat_mul(n, arg(x, i).max);
     }
     send = recv = n;
-    if (s->kind == Sallgather)
+    if (s->kind == Iallgather)
         recv = sat_mul(n, ranks);
-    if (s->kind == Sreducescatter)
+    if (s->kind == Ireducescatter)
         send = sat_mul(n, ranks);
-    if (s->kind == Salltoall) {
+    if (s->kind == Ialltoall) {
         if (!fixed(x, 6, 0, 1) && law(Lexchange_flag))
             return "has a flag that is neither 0 nor 1";
         for (int i = 2; i <= 4; i += 2)
@@ -237,15 +237,15 @@ static const char *comm_wrong(const At *x)
             law(Lexchange_halves))
             return "has an axis without halves";
         send = recv = n / ranks;
-    } else if (s->kind == Srotate) {
+    } else if (s->kind == Irotate) {
         if (!fixed(x, 2, 1, ranks - 1) && law(Lrotate_by))
             return "turns to no other rank";
-    } else if (s->kind != Sallgather && !fixed(x, 3, 0, 2) &&
+    } else if (s->kind != Iallgather && !fixed(x, 3, 0, 2) &&
                law(Lcomm_reduces)) {
         return "has no reduction";
     }
-    if (((s->kind == Sallgather && !zigzags(x, 3, 2, ranks)) ||
-         (s->kind == Sreducescatter && !zigzags(x, 4, 2, ranks))) &&
+    if (((s->kind == Iallgather && !zigzags(x, 3, 2, ranks)) ||
+         (s->kind == Ireducescatter && !zigzags(x, 4, 2, ranks))) &&
         law(Lcomm_zigzag))
         return "has halves that its group does not have";
     if (sat_mul(send, elem) > bytes_of(x, 0) && law(Lcomm_sends))
@@ -262,7 +262,7 @@ static int by_pointer(const void *a, const void *b)
 }
 
 /* A letter for each buffer, "-" where there is none. */
-static const char *uses_wrong(const Step *s)
+static const char *uses_wrong(const Instr *s)
 {
     if (strlen(s->rw) != (size_t)s->nbuf && law(Luses_all))
         return "does not say of each buffer how it is used";
@@ -326,7 +326,7 @@ static int gap(const At *x, int i, int64_t from, int64_t to)
 /* Parts and gaps, in this order, are all of the whole. */
 static const char *join_wrong(const At *x)
 {
-    const Step *s = x->s;
+    const Instr *s = x->s;
     const Buf *buf = x->c->r->buf;
     int64_t at = 0;
     int k, i = 1;
@@ -355,49 +355,49 @@ static const char *join_wrong(const At *x)
 
 static const char *args_wrong(const At *x)
 {
-    const Step *s = x->s;
+    const Instr *s = x->s;
     switch (s->kind) {
-    case Skernel: return kernel_wrong(x);
-    case Szero: return 0;
-    case Sjoin: return join_wrong(x);
-    case Scopy:
+    case Ikernel: return kernel_wrong(x);
+    case Izero: return 0;
+    case Ijoin: return join_wrong(x);
+    case Icopy:
         return bytes_of(x, 0) > bytes_of(x, 1) && law(Lcopy_bounds)
                    ? "copies beyond its buffer"
                    : 0;
-    case Sgemm: return gemm_wrong(x);
-    case Sgmm:
-    case Sgmmw: return grouped_wrong(x);
-    case Sallgather:
-    case Sreducescatter:
-    case Sallreduce:
-    case Salltoall:
-    case Srotate: return comm_wrong(x);
-    case Ssend:
-    case Srecv:
-    case Swait: return transfer_wrong(x);
-    case NSTEPKIND: break;
+    case Igemm: return gemm_wrong(x);
+    case Igmm:
+    case Igmmw: return grouped_wrong(x);
+    case Iallgather:
+    case Ireducescatter:
+    case Iallreduce:
+    case Ialltoall:
+    case Irotate: return comm_wrong(x);
+    case Isend:
+    case Irecv:
+    case Iwait: return transfer_wrong(x);
+    case NINSTR: break;
     }
     return "is of no kind";
 }
 
 static const char *at_wrong(const At *x)
 {
-    const Step *s = x->s;
+    const Instr *s = x->s;
     const Mesh *m = x->c->p->mesh;
     const char *why;
-    if (s->rw && s->kind != Skernel && law(Lonly_kernels_use))
+    if (s->rw && s->kind != Ikernel && law(Lonly_kernels_use))
         return "is no kernel and says how it uses its buffers";
-    const StepInfo *o = &stepinfo[s->kind];
+    const InstrInfo *o = &instrinfo[s->kind];
     if ((s->nbuf < 0 || (o->nbuf >= 0 && s->nbuf != o->nbuf)) &&
-        law(Lstep_buffers))
+        law(Linstr_buffers))
         return strf(x->c->arena, "has %d buffers, not %d", s->nbuf, o->nbuf);
     if ((s->nint < 0 || (o->nint >= 0 && s->nint != o->nint)) &&
-        law(Lstep_ints))
+        law(Linstr_ints))
         return strf(x->c->arena, "has %d integers, not %d", s->nint, o->nint);
-    if (s->atoms && (s->kind < Sallgather || s->kind > Swait) &&
-        law(Lstep_group))
+    if (s->atoms && (s->kind < Iallgather || s->kind > Iwait) &&
+        law(Linstr_group))
         return "is no collective and has a group";
-    if (m->natom < 32 && s->atoms >> m->natom && law(Lstep_atoms))
+    if (m->natom < 32 && s->atoms >> m->natom && law(Linstr_atoms))
         return "speaks of atoms that the mesh does not have";
     for (int i = 0; i < s->nint; i++)
         if (aff_stray(m, &s->iv[i]) && law(Lint_atoms))
@@ -408,10 +408,10 @@ static const char *at_wrong(const At *x)
     return args_wrong(x);
 }
 
-const char *step_wrong(const PlanCheck *c, int prog, int step)
+const char *instr_wrong(const PlanCheck *c, int prog, int step)
 {
     const Program *g = &c->r->prog[prog];
-    At x = { c, &g->step[step], prog, step };
+    At x = { c, &g->instr[step], prog, step };
     const char *why = at_wrong(&x);
     return why ? strf(c->arena, "role %d: program '%s': step %d '%s' %s",
                       c->role, programnames[g->kind], step, x.s->label, why)
