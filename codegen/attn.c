@@ -23,7 +23,7 @@
 static const Node *strip(const Node *n)
 {
     while (n->op == Ocast || n->op == Ostop_gradient ||
-           (n->op == Ospread && same_dims(n, n->in[0])))
+           (n->op == Obroadcast && same_dims(n, n->in[0])))
         n = n->in[0];
     return n;
 }
@@ -39,7 +39,7 @@ static const Node *softmax_of(const Attn *t, const Node *y)
     if (y->op != Odiv)
         return NULL;
     const Node *e = strip(y->in[0]), *z = strip(y->in[1]);
-    while (z->op == Ospread)
+    while (z->op == Obroadcast)
         z = strip(z->in[0]);
     if (e->op != Oexp || !is_key_reduction(t, z, Osum) || strip(z->in[0]) != e)
         return NULL;
@@ -47,7 +47,7 @@ static const Node *softmax_of(const Attn *t, const Node *y)
     if (d->op != Osub)
         return NULL;
     const Node *s = d->in[0], *m = strip(d->in[1]);
-    while (m->op == Ospread)
+    while (m->op == Obroadcast)
         m = strip(m->in[0]);
     if (!is_key_reduction(t, m, Omax) || strip(m->in[0]) != strip(s))
         return NULL;
@@ -343,7 +343,7 @@ static int widths_fit(const Attn *t)
 int attn_read(Attn *t, const Graph *g, const Node *n)
 {
     *t = (Attn){ .g = g, .n = n, .body = n->body };
-    t->nop = n->nin - (n->op == Oattnback ? 3 : 0);
+    t->nop = n->nin - (n->op == Oattn_bwd ? 3 : 0);
     if (!n->body || !vec_len(n->body->node) || !read_result(t))
         return 0;
     if (!read_query(t) || !read_score(t, t->score) || t->ndot == 0)

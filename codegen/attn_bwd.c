@@ -534,7 +534,7 @@ static void each_item(Backward *b)
     attn_coords(t, 2, "item / parts", b->over, b->own);
 }
 
-void attnback_lower(Graph *g, Group *k, Arena *a)
+void attn_bwd_lower(Graph *g, Group *k, Arena *a)
 {
     Backward b = { 0 };
     AttnView sum[MAXIN] = { 0 };

@@ -420,7 +420,7 @@ static double products(const Attn *t, double dots, double values)
 
 void attn_cost(Attn *t)
 {
-    int back = t->n->op == Oattnback;
+    int back = t->n->op == Oattn_bwd;
 
     t->k->step.flops = products(t, back ? 3 : 1, back ? 2 : 1);
     for (int i = 0; i < t->k->narg; i++)
@@ -458,7 +458,7 @@ Node *attn_part(const Attn *t, int i)
 Node *attn_main(const Group *k)
 {
     for (int i = 0; i < k->n; i++)
-        if (k->node[i]->op == Oattn || k->node[i]->op == Oattnback)
+        if (k->node[i]->op == Oattn || k->node[i]->op == Oattn_bwd)
             return k->node[i];
     die("attention: a group without one");
 }

@@ -304,7 +304,7 @@ void attn_lower_cuda(Graph *g, Group *k, Arena *a)
         die("attention: kept, but its body does not fit");
     attn_begin(&x.t, k, a);
     x.t.gpu = 1;
-    x.back = x.t.n->op == Oattnback;
+    x.back = x.t.n->op == Oattn_bwd;
     make_views(&x);
     x.t.scaled = 1;
     make_jobs(&x);

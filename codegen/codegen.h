@@ -379,7 +379,7 @@ typedef struct AttnDot {
 /* An attention read from its body, and the text being written for it. */
 typedef struct Attn {
     const Graph *g, *body;
-    const Node *n; /* call, attn or attnback */
+    const Node *n; /* call, attn or attn_bwd */
     int nop;       /* operands of the attention itself */
     Axis *query, *key;
     const Node *score; /* [.. query key] before the softmax */
@@ -596,7 +596,7 @@ void loop_lower_cuda(Graph *g, Group *k, Arena *a);
 void topk_lower(Graph *g, Group *k, Arena *a); /* row_kernels.c */
 void zero_lower(Graph *g, Group *k, Arena *a); /* row_kernels.c */
 void cumsum_lower(Graph *g, Group *k, Arena *a);
-void keep_lower(Graph *g, Group *k, Arena *a);
+void drop_to_capacity_lower(Graph *g, Group *k, Arena *a);
 void route_lower(Graph *g, Group *k, Arena *a);
 /* For a GPU; 1: an item is a block of 256 threads, 0: a thread. */
 int topk_lower_cuda(Graph *g, Group *k, Arena *a);
@@ -609,11 +609,11 @@ int dispatch_lower_cuda(Graph *g, Group *k, Arena *a);
 void scatter_lower(Graph *g, Group *k, Arena *a);
 void gemm_lower(Graph *g, Group *k, Arena *a); /* gemm.c */
 void gmm_lower(Graph *g, Group *k, Arena *a);
-void gmmw_lower(Graph *g, Group *k, Arena *a);
+void gmm_wgrad_lower(Graph *g, Group *k, Arena *a);
 void comm_lower(Graph *g, Group *k, Arena *a); /* comm.c */
 int attn_can(const Graph *g, const Node *n);   /* attn.c */
 void attn_lower(Graph *g, Group *k, Arena *a);
-void attnback_lower(Graph *g, Group *k, Arena *a);
+void attn_bwd_lower(Graph *g, Group *k, Arena *a);
 
 /* cuda.c: a kernel's text for a GPU. Its parameters are its buffers, then those
  * integers that depend on the rank; the others are constants of the text. iv:

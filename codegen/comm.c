@@ -97,15 +97,15 @@ static void blocks(Group *k, Arena *a, const Graph *g, const Node *n)
         along(k, a, g, n);
         break;
     case Oallreduce:
-    case Ostagesum:
+    case Opp_sum:
         k->step.kind = Iallreduce;
         add_size(k, a, 1);
         add_size(k, a, local_elems(g, n));
         k->inplace = alloc(a, sizeof *k->inplace);
         k->ninplace = 1;
         break;
-    case Orotate:
-        k->step.kind = Irotate;
+    case Oppermute:
+        k->step.kind = Ippermute;
         add_size(k, a, local_elems(g, n));
         add_size(k, a, n->j);
         return;
@@ -145,9 +145,9 @@ static double moved(const Graph *g, const Node *n)
     double most =
         (double)local_bytes(g, n->op == Oreducescatter ? n->in[0] : n);
 
-    if (n->op == Orotate)
+    if (n->op == Oppermute)
         return most;
-    return (n->op == Oallreduce || n->op == Ostagesum ? 2 : 1) * most *
+    return (n->op == Oallreduce || n->op == Opp_sum ? 2 : 1) * most *
            (ranks - 1) / ranks;
 }
 

@@ -140,7 +140,7 @@ static void rows(Graph *g, Group *k, Arena *a)
     switch (k->fam) {
     case FAMtopk: blocks = topk_lower_cuda(g, k, a); break;
     case FAMcumsum: blocks = cumsum_lower_cuda(g, k, a); break;
-    case FAMkeep: blocks = keep_lower_cuda(g, k, a); break;
+    case FAMdrop_to_capacity: blocks = keep_lower_cuda(g, k, a); break;
     case FAMroute: blocks = route_lower_cuda(g, k, a); break;
     default: blocks = scatter_lower_cuda(g, k, a); break;
     }
@@ -157,18 +157,18 @@ void cuda_lower(Graph *g, Group *k, Arena *a)
     case FAMloop: loop(g, k, a); return;
     case FAMtopk:
     case FAMcumsum:
-    case FAMkeep:
+    case FAMdrop_to_capacity:
     case FAMroute:
     case FAMscatter: rows(g, k, a); return;
     case FAMattn:
-    case FAMattnback: attn_lower_cuda(g, k, a); return;
+    case FAMattn_bwd: attn_lower_cuda(g, k, a); return;
     case FAMgemm: gemm_lower(g, k, a); return;
     case FAMgmm:
         gmm_lower(g, k, a);
         grouped_lower_cuda(k, a);
         return;
-    case FAMgmmw:
-        gmmw_lower(g, k, a);
+    case FAMgmm_wgrad:
+        gmm_wgrad_lower(g, k, a);
         grouped_lower_cuda(k, a);
         return;
     case FAMcomm: comm_lower(g, k, a); return;

@@ -76,7 +76,7 @@ static void grouped(Graph *g, Group *k, Arena *a, InstrKind kind, int64_t K,
     Node *arg[5] = { n->in[0], n->in[1], out, n->in[2], more };
 
     k->step.kind = kind;
-    k->addat = kind == Igmmw ? 9 : 0;
+    k->addat = kind == Igmm_wgrad ? 9 : 0;
     set_args(k, a, arg, 5);
     for (size_t i = 0; i < sizeof iv / sizeof *iv; i++)
         add_size(k, a, iv[i]);
@@ -97,12 +97,12 @@ void gmm_lower(Graph *g, Group *k, Arena *a)
 }
 
 /* a [row K], b [row N] -> dW [expert K N] or [expert N K] */
-void gmmw_lower(Graph *g, Group *k, Arena *a)
+void gmm_wgrad_lower(Graph *g, Group *k, Arena *a)
 {
     Node *n = k->node[0], *out = k->out[0];
     const Axis *expert = n->in[2]->A[0];
     int turned = out->nd > 1 && dim_of(n->in[0], out->dim[1].a) < 0;
 
-    grouped(g, k, a, Igmmw, width(g, n->in[0], expert),
+    grouped(g, k, a, Igmm_wgrad, width(g, n->in[0], expert),
             width(g, n->in[1], expert), turned);
 }

@@ -47,13 +47,13 @@ enum { WARPS = 8 };
 
 int64_t grouped_squares(const Graph *g, const Node *n)
 {
-    Group k = { .fam = FAMgmmw, .n = 1, .nout = 1 };
+    Group k = { .fam = FAMgmm_wgrad, .n = 1, .nout = 1 };
     Node *node = (Node *)(uintptr_t)n;
     Arena *scratch = arena_new();
     int64_t v[XCAP + 1];
 
     k.node = k.out = &node;
-    gmmw_lower((Graph *)(uintptr_t)g, &k, scratch);
+    gmm_wgrad_lower((Graph *)(uintptr_t)g, &k, scratch);
     for (int i = 0; i <= XCAP; i++)
         v[i] = k.step.iv[i].c;
     arena_free(scratch);
@@ -214,7 +214,7 @@ static void on_threads(Group *k, Arena *a, const int64_t *v, int weight)
         "extern \"C\" __global__ void __launch_bounds__(%d)\n"
         "@(const TA *a, const TA *b, TO *c, const int32_t *off, int64_t add)\n"
         "{\n    %s(a, b, c, off, (int)add);\n}\n",
-        GMMTHREADS, weight ? "gmmw_tile" : "gmm_tile");
+        GMMTHREADS, weight ? "gmm_wgrad_tile" : "gmm_tile");
     set_text_named(k, a, t.s);
     k->narg = 4;
     k->step.nint = 0;
@@ -225,7 +225,7 @@ static void on_threads(Group *k, Arena *a, const int64_t *v, int weight)
 
 void grouped_lower_cuda(Group *k, Arena *a)
 {
-    int weight = k->step.kind == Igmmw;
+    int weight = k->step.kind == Igmm_wgrad;
     int64_t v[XCAP + 1];
 
     for (int i = 0; i <= XCAP; i++)

@@ -214,8 +214,8 @@ static Ex *pow_value(Kern *c, Node *n, Ex *a, Ex *b)
  * those are rounded. */
 static int chooses(const Node *n)
 {
-    static const Op op[] = { Oneg,   Oabs,  Orelu,   Omaximum,      Ominimum,
-                             Owhere, Osign, Ospread, Ostop_gradient };
+    static const Op op[] = { Oneg,   Oabs,  Orelu,      Omaximum,      Ominimum,
+                             Owhere, Osign, Obroadcast, Ostop_gradient };
     int k = 0;
 
     for (size_t i = 0; i < sizeof op / sizeof *op; i++)
@@ -249,7 +249,7 @@ static Ex *ew_value(Kern *c, Node *n, const Index *ix, Ex *guard)
         arg[i] = kern_value(c, n->in[i], &jx, guard);
         letters[i] = o->operands[2 * i];
     }
-    if (n->op == Ospread)
+    if (n->op == Obroadcast)
         return arg[0];
     if (n->op == Opow)
         return ex_rounded(c, n->dt, pow_value(c, n, arg[0], arg[1]));

@@ -20,7 +20,7 @@ static const Axis *axis_of_position(const Attn *t, const Node *n)
 {
     if (n->op == Oarg) {
         const Node *x = t->n->in[n->i];
-        while ((x->op == Ocast || x->op == Orotate) && x->in[0]->nd == 1)
+        while ((x->op == Ocast || x->op == Oppermute) && x->in[0]->nd == 1)
             x = x->in[0];
         return x->nd == 1 && attn_isposition(x) ? n->dim[0].a : NULL;
     }
@@ -48,7 +48,7 @@ static Linear line_of(const Attn *t, const Node *n)
     switch (n->op) {
     case Oconst: return (Linear){ 0, 0, n->f, 1 };
     case Ocast:
-    case Ospread:
+    case Obroadcast:
     case Ostop_gradient: return line_of(t, n->in[0]);
     case Oneg: return scaled(line_of(t, n->in[0]), -1);
     case Oadd: return plus(line_of(t, n->in[0]), line_of(t, n->in[1]));
@@ -94,7 +94,7 @@ static Bounds where_holds(const Attn *t, const Node *c)
     case Oland: return both(where_holds(t, a), where_holds(t, b));
     case Olor: return either(where_holds(t, a), where_holds(t, b));
     case Ocast:
-    case Ospread: return where_holds(t, a);
+    case Obroadcast: return where_holds(t, a);
     default: return everything;
     }
 }
@@ -112,7 +112,7 @@ static int is_exact(const Attn *t, const Node *c)
     }
     case Oland: return is_exact(t, c->in[0]) && is_exact(t, c->in[1]);
     case Ocast:
-    case Ospread: return is_exact(t, c->in[0]);
+    case Obroadcast: return is_exact(t, c->in[0]);
     default: return 0;
     }
 }
@@ -135,7 +135,7 @@ int attn_hides(const Attn *t)
 /* Infinite of that sign; 0: positive and finite. */
 static int is_const(const Node *n, double sign)
 {
-    while (n->op == Ocast || n->op == Ospread)
+    while (n->op == Ocast || n->op == Obroadcast)
         n = n->in[0];
     if (n->op != Oconst)
         return 0;
@@ -156,7 +156,7 @@ static Bounds seen(const Attn *t, const Node *n)
     case Omul:
     case Odiv: return is_const(n->in[1], 0) ? seen(t, n->in[0]) : everything;
     case Ocast:
-    case Ospread: return seen(t, n->in[0]);
+    case Obroadcast: return seen(t, n->in[0]);
     default: return everything;
     }
 }

@@ -318,7 +318,7 @@ static Ex *gather_value(Kern *c, Node *n, const Index *ix, Ex *guard)
 
 /* What n keeps of its operand: each piece lies in the operand's piece of the
  * same number, or in the only one. */
-static Ex *localslice_value(Kern *c, Node *n, const Index *ix, Ex *guard)
+static Ex *shard_slice_value(Kern *c, Node *n, const Index *ix, Ex *guard)
 {
     Node *a = n->in[0];
     int d = dim_of(n, n->A[0]), k = dim_of(a, n->A[0]);
@@ -398,7 +398,7 @@ static Ex *dispatch_value(Kern *c, Node *n, const Index *ix, Ex *guard)
                      zero(c, n));
 }
 
-static Ex *undispatch_value(Kern *c, Node *n, const Index *ix, Ex *guard)
+static Ex *combine_value(Kern *c, Node *n, const Index *ix, Ex *guard)
 {
     Node *r = n->in[0], *map = n->in[1], *e = map->in[0];
     const Lin *pair = lin_make(c->pool, aff(0), 0, NULL, 0);
@@ -447,9 +447,9 @@ Ex *move_value(Kern *c, Node *n, const Index *ix, Ex *guard)
     case Ounpack: return unpack_value(c, n, ix, guard);
     case Oshift: return shift_value(c, n, ix, guard);
     case Ogather: return gather_value(c, n, ix, guard);
-    case Olocalslice: return localslice_value(c, n, ix, guard);
+    case Oshard_slice: return shard_slice_value(c, n, ix, guard);
     case Odispatch: return dispatch_value(c, n, ix, guard);
-    case Oundispatch: return undispatch_value(c, n, ix, guard);
+    case Ocombine: return combine_value(c, n, ix, guard);
     case Ooverflow: return overflow_value(c, n, guard);
     default: return NULL;
     }

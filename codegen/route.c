@@ -213,7 +213,7 @@ static int keep(Graph *g, Group *k, Arena *a, int gpu)
     return gpu;
 }
 
-void keep_lower(Graph *g, Group *k, Arena *a)
+void drop_to_capacity_lower(Graph *g, Group *k, Arena *a)
 {
     keep(g, k, a, 0);
 }
@@ -461,7 +461,7 @@ static Node *row_source(const Group *k, const Node *n)
 {
     Node *x = n->in[0];
 
-    if (x->op == Ospread)
+    if (x->op == Obroadcast)
         x = x->in[0];
     for (int i = 0; i < k->nin && is_plain(x); i++)
         if (storage(k->in[i]) == storage(x))

@@ -149,7 +149,7 @@ static int term_of(const Attn *t, const Node *n)
 
 static double constant(const Node *n) /* or 0 */
 {
-    while (n->op == Ocast || n->op == Ospread)
+    while (n->op == Ocast || n->op == Obroadcast)
         n = n->in[0];
     return n->op == Oconst && isfinite(n->f) ? n->f : 0;
 }
@@ -158,7 +158,7 @@ static int is_masking(const Node *n)
 {
     const Node *x = n->op == Owhere ? n->in[2] : NULL;
 
-    while (x && (x->op == Ocast || x->op == Ospread))
+    while (x && (x->op == Ocast || x->op == Obroadcast))
         x = x->in[0];
     return x && x->op == Oconst && isinf(x->f) && x->f < 0;
 }
@@ -193,7 +193,7 @@ static double unit(const Attn *t, const Node *at, int *passed)
             *passed |= n == at;
         else if (is_masking(n))
             k = 1, f = 1;
-        else if (n->op != Ocast && n->op != Ospread)
+        else if (n->op != Ocast && n->op != Obroadcast)
             return 0;
         c *= f != 0 ? f : 1;
         n = n->in[k];
@@ -265,8 +265,8 @@ static void value(Score *s, const Node *n)
 
 static int passes_gradient(const Node *n)
 {
-    return isfloat(n) &&
-           (optab[n->op].gradkind == 'E' || n->op == Ocast || n->op == Ospread);
+    return isfloat(n) && (optab[n->op].gradkind == 'E' || n->op == Ocast ||
+                          n->op == Obroadcast);
 }
 
 static int is_wanted(const Attn *t, const Node *n)

@@ -34,12 +34,18 @@ static int64_t work_of(const Graph *g, const Instr *s)
 static void lower_host(Graph *g, Group *k, Arena *a)
 {
     static void (*const by_family[NFAMILY])(Graph *, Group *, Arena *) = {
-        [FAMloop] = loop_lower,       [FAMgemm] = gemm_lower,
-        [FAMgmm] = gmm_lower,         [FAMgmmw] = gmmw_lower,
-        [FAMattn] = attn_lower,       [FAMattnback] = attnback_lower,
-        [FAMtopk] = topk_lower,       [FAMcumsum] = cumsum_lower,
-        [FAMkeep] = keep_lower,       [FAMroute] = route_lower,
-        [FAMscatter] = scatter_lower, [FAMcomm] = comm_lower,
+        [FAMloop] = loop_lower,
+        [FAMgemm] = gemm_lower,
+        [FAMgmm] = gmm_lower,
+        [FAMgmm_wgrad] = gmm_wgrad_lower,
+        [FAMattn] = attn_lower,
+        [FAMattn_bwd] = attn_bwd_lower,
+        [FAMtopk] = topk_lower,
+        [FAMcumsum] = cumsum_lower,
+        [FAMdrop_to_capacity] = drop_to_capacity_lower,
+        [FAMroute] = route_lower,
+        [FAMscatter] = scatter_lower,
+        [FAMcomm] = comm_lower,
         [FAMzero] = zero_lower,
     };
 
@@ -58,7 +64,7 @@ static void lower_null(Graph *g, Group *k, Arena *a)
 {
     lower_host(g, k, a);
     k->text = NULL;
-    if (k->fam == FAMgemm || k->fam == FAMgmm || k->fam == FAMgmmw)
+    if (k->fam == FAMgemm || k->fam == FAMgmm || k->fam == FAMgmm_wgrad)
         k->scratch = 0;
 }
 

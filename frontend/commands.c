@@ -118,7 +118,7 @@ static Plan *make_plan(Args *a, FILE *out)
 
     if (a->dot) {
         o.dot = &dot;
-        o.dump = a->dump ? a->dump : "place";
+        o.dump = a->dump ? a->dump : "sharding";
         o.prog = program_of(a->prog, PGeval);
     }
     Plan *p = compile(t.g, target_of(t.g->opts), &o);

@@ -331,6 +331,23 @@ static int is_pass(const char *s, size_t n, int dump, int graphs)
     return 0;
 }
 
+/* What a pass of an earlier version is called now; null: nothing else. */
+static const char *renamed_pass(const char *word)
+{
+    static const struct {
+        const char *was, *is;
+    } names[] = {
+        { "place", "sharding" },       { "comm", "collectives" },
+        { "ring", "ring_attention" },  { "attnback", "attn_bwd" },
+        { "slices", "logits_chunks" }, { "shards", "zero3" },
+    };
+
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (!strcmp(names[i].was, word))
+            return names[i].is;
+    return NULL;
+}
+
 static void check_passes(const Command *c, const char *list, int dump,
                          int graphs)
 {
@@ -347,7 +364,9 @@ static void check_passes(const Command *c, const char *list, int dump,
                       "-%c %s: from there on there is no graph to %s; "
                       "-d %s shows what it did",
                       dump ? 'd' : 'x', word, dump ? "draw" : "print", word);
-            const char *near = nearest(word, names, (size_t)npass);
+            const char *near = renamed_pass(word);
+            if (!near)
+                near = nearest(word, names, (size_t)npass);
             wrong(c, "no pass '%s'%s%s%s; see pleat help passes", word,
                   near ? " (did you mean '" : "", near ? near : "",
                   near ? "'?)" : "");

@@ -48,7 +48,7 @@ typedef struct Traffic {
 static int is_moved(InstrKind k)
 {
     return k == Iallgather || k == Ireducescatter || k == Iallreduce ||
-           k == Ialltoall || k == Irotate || k == Isend || k == Irecv;
+           k == Ialltoall || k == Ippermute || k == Isend || k == Irecv;
 }
 
 static Traffic *traffic_of(const Role *r)
@@ -95,7 +95,7 @@ typedef struct Flops {
 
 static int is_product(const Instr *s)
 {
-    return s->kind == Igemm || s->kind == Igmm || s->kind == Igmmw;
+    return s->kind == Igemm || s->kind == Igmm || s->kind == Igmm_wgrad;
 }
 
 static Flops flops_of(const Role *r)

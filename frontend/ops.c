@@ -175,7 +175,7 @@ static Node *in_each_micro(Front *f, Node *n)
 
     if (dim_of(n, micro) >= 0)
         return n;
-    Node *s = make(f, Ospread, 1, &n);
+    Node *s = make(f, Obroadcast, 1, &n);
     s->dim[s->nd++] = (Dim){ micro, 1 };
     for (int i = 0; i < n->nd; i++)
         s->dim[s->nd++] = n->dim[i];

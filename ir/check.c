@@ -114,8 +114,8 @@ const char *attrs_wrong(Arena *a, const Node *n)
         return strf(a, "renames %d axes to %d", n->nA, n->nB);
     if (n->op == Ocast && dtype_named(n->s) < 0)
         return strf(a, "no dtype '%s'", n->s);
-    if ((n->op == Odispatch || n->op == Oundispatch || n->op == Ogmm ||
-         n->op == Ogmmw || n->op == Ooverflow) &&
+    if ((n->op == Odispatch || n->op == Ocombine || n->op == Ogmm ||
+         n->op == Ogmm_wgrad || n->op == Ooverflow) &&
         n->in[n->nin - 1]->op != Oroute)
         return "its last operand is no route";
     return (n->op == Oconcat || n->op == Opack) && n->nin == 0 ? "no operands"
@@ -301,7 +301,7 @@ static int indexes(Check *c, const Node *n)
 static int part(Check *c, const Node *n)
 {
     const Node *t = n->in[0];
-    int count = t->op == Oattn ? 2 : t->op == Oattnback ? t->nin - 3 : 0;
+    int count = t->op == Oattn ? 2 : t->op == Oattn_bwd ? t->nin - 3 : 0;
 
     return (n->i < 0 || n->i >= count) &&
            bad(c, n, "part %lld of %d", (long long)n->i, count);
@@ -341,13 +341,13 @@ static int special(Check *c, const Node *n)
     case Ostate: return declared(c, n);
     case Oarg: return c->g == c->top && bad(c, n, "stands outside a body");
     case Opart: return part(c, n);
-    case Okeep:
+    case Odrop_to_capacity:
     case Oroute: return integer(c, n, 0);
     case Ogather:
     case Oscatter_add: return indexes(c, n);
     case Opick: return integer(c, n, 1);
     case Owrite: return write_ok(c, n);
-    case Osquares: return bad(c, n, "is made with kernels only");
+    case Osum_sq: return bad(c, n, "is made with kernels only");
     case Oaccum:
         if (n->reg != REGden && n->reg != REGbody)
             return bad(c, n, "accumulates in %s", regions[n->reg]);
@@ -366,7 +366,7 @@ static int binds(Check *c, const Node *n)
 {
     const Graph *b = n->body;
     size_t len = vec_len(b->node);
-    int nin = n->op == Oattnback ? n->nin - 3 : n->nin;
+    int nin = n->op == Oattn_bwd ? n->nin - 3 : n->nin;
 
     if (!len)
         return bad(c, n, "has an empty body");

@@ -8,7 +8,7 @@ static double local_product(const Graph *g, const Node *n)
 {
     double e = (double)local_elems(g, n);
 
-    if (n->op == Ogmmw) { /* each row meets one expert */
+    if (n->op == Ogmm_wgrad) { /* each row meets one expert */
         MapLayout l = map_layout(g, n->in[0]->map);
         e *= (double)l.cap / (double)l.experts;
     }

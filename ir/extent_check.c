@@ -39,7 +39,7 @@ static const char *fills(const Sizes *x, int i, int64_t elems, int64_t width)
 static const char *instr_sizes(const Sizes *x)
 {
     const Instr *s = x->s;
-    int whole = s->kind == Iallreduce || s->kind == Irotate;
+    int whole = s->kind == Iallreduce || s->kind == Ippermute;
     int width = whole || s->kind >= Isend ? dtypes[iv(x, 0)].bytes : 0;
     if (s->kind == Iallreduce && iv(x, 1) != 1 && law(Lone_block))
         return "has more than one block";

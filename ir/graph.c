@@ -9,8 +9,11 @@ const char *const regions[NREGION] = { "den", "pre", "body", "post" };
 const char *const levels[NLEVEL] = { "logical", "placed", "local" };
 const char *const paramkinds[] = { "param", "state", "master", "m", "v" };
 const char *const families[NFAMILY] = {
-    "loop",   "gemm", "gmm",   "gmmw",    "attn", "attnback", "topk",
-    "cumsum", "keep", "route", "scatter", "comm", "zero",     "none",
+    "loop",      "gemm",    "gmm",
+    "gmm_wgrad", "attn",    "attn_bwd",
+    "topk",      "cumsum",  "drop_to_capacity",
+    "route",     "scatter", "comm",
+    "zero",      "none",
 };
 
 Graph *g_new(Arena *a, const char *name)
@@ -181,11 +184,11 @@ Node *g_sumto(Graph *g, Node *a, const Node *to)
     return g_red(g, Osum, a, gone, n);
 }
 
-Node *g_spread(Graph *g, Node *a, const Node *to)
+Node *g_broadcast(Graph *g, Node *a, const Node *to)
 {
     if (same_dims(a, to))
         return a;
-    Node *n = like(g_node(g, Ospread, a->loc, 1, &a), a);
+    Node *n = like(g_node(g, Obroadcast, a->loc, 1, &a), a);
     n->nd = to->nd;
     memcpy(n->dim, to->dim, sizeof n->dim);
     return infer(g, n);
@@ -295,7 +298,7 @@ int same_section(const Node *a, const Node *b)
 
 int is_transfer(const Node *n)
 {
-    return n->op == Osend || n->op == Orecv || n->op == Ostagesum;
+    return n->op == Osend || n->op == Orecv || n->op == Opp_sum;
 }
 
 int axis_at(Axis *const *v, int n, const Axis *a)
@@ -468,7 +471,7 @@ static void merge_equal(Graph *g, Arena *scratch)
 
 static int is_root(const Node *n)
 {
-    return (optab[n->op].cls == SINK && n->op != Oaccum && n->op != Osquares) ||
+    return (optab[n->op].cls == SINK && n->op != Oaccum && n->op != Osum_sq) ||
            is_transfer(n);
 }
 

@@ -358,7 +358,7 @@ static Dims dispatch_dims(Graph *g, const Node *n)
     return s;
 }
 
-static Dims undispatch_dims(const Node *n)
+static Dims combine_dims(const Node *n)
 {
     Dims s = without(n->in[1]->in[0], NULL, 0);
 
@@ -383,7 +383,7 @@ static Dims gmm_dims(Graph *g, const Node *n)
     return s;
 }
 
-static Dims gmmw_dims(const Node *n)
+static Dims gmm_wgrad_dims(const Node *n)
 {
     Axis *expert = n->in[2]->A[0];
     Dims s = { 0 };
@@ -465,7 +465,7 @@ static Dims pick_dims(const Node *n)
 static Dims rule(Graph *g, Node *n)
 {
     switch (n->op) {
-    case Ospread:
+    case Obroadcast:
     case Opermute:
     case Oscatter_add:
     case Opart:
@@ -474,7 +474,7 @@ static Dims rule(Graph *g, Node *n)
     case Odot: return dot_dims(g, n);
     case Opick: return pick_dims(n);
     case Ogmm: return gmm_dims(g, n);
-    case Ogmmw: return gmmw_dims(n);
+    case Ogmm_wgrad: return gmm_wgrad_dims(n);
     case Otopk: return topk_dims(g, n);
     case Orename: need(g, n, 0, n->A, n->nA); return rename_dims(n);
     case Osplit: need(g, n, 0, n->A, 1); return split_dims(g, n);
@@ -488,12 +488,12 @@ static Dims rule(Graph *g, Node *n)
     case Opack: return pack_dims(n);
     case Ounpack: return unpack_dims(n);
     case Odispatch: return dispatch_dims(g, n);
-    case Oundispatch: return undispatch_dims(n);
+    case Ocombine: return combine_dims(n);
     case Oroute:
     case Ooverflow:
     case Oattn:
-    case Oattnback: return (Dims){ 0 };
-    case Okeep:
+    case Oattn_bwd: return (Dims){ 0 };
+    case Odrop_to_capacity:
     case Oaccum: return without(n->in[0], NULL, 0);
     default: break;
     }

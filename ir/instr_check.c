@@ -210,7 +210,7 @@ static const char *comm_wrong(const At *x)
     const Instr *s = x->s;
     int64_t elem = width(x, 0), ranks = mesh_extent(x->c->p->mesh, s->atoms);
     int64_t n = 1, send, recv;
-    int last = s->kind == Ialltoall ? 5 : s->kind == Irotate ? 1 : 2;
+    int last = s->kind == Ialltoall ? 5 : s->kind == Ippermute ? 1 : 2;
     if (!elem && law(Lcomm_dtype))
         return "has no dtype";
     for (int i = 1; i <= last; i++) {
@@ -237,8 +237,8 @@ static const char *comm_wrong(const At *x)
             law(Lexchange_halves))
             return "has an axis without halves";
         send = recv = n / ranks;
-    } else if (s->kind == Irotate) {
-        if (!fixed(x, 2, 1, ranks - 1) && law(Lrotate_by))
+    } else if (s->kind == Ippermute) {
+        if (!fixed(x, 2, 1, ranks - 1) && law(Lppermute_by))
             return "turns to no other rank";
     } else if (s->kind != Iallgather && !fixed(x, 3, 0, 2) &&
                law(Lcomm_reduces)) {
@@ -366,12 +366,12 @@ static const char *args_wrong(const At *x)
                    : 0;
     case Igemm: return gemm_wrong(x);
     case Igmm:
-    case Igmmw: return grouped_wrong(x);
+    case Igmm_wgrad: return grouped_wrong(x);
     case Iallgather:
     case Ireducescatter:
     case Iallreduce:
     case Ialltoall:
-    case Irotate: return comm_wrong(x);
+    case Ippermute: return comm_wrong(x);
     case Isend:
     case Irecv:
     case Iwait: return transfer_wrong(x);

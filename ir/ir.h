@@ -267,8 +267,8 @@ Node *g_ew(Graph *g, Op op, const Loc *l, Node *a, Node *b, Node *c);
 Node *g_const(Graph *g, const Loc *l, Dtype dt, double v);
 Node *g_cast(Graph *g, Node *a, Dtype dt); /* a itself when it has dt */
 Node *g_red(Graph *g, Op op, Node *a, Axis **ax, int n);
-Node *g_sumto(Graph *g, Node *a, const Node *like);  /* sum axes `like` lacks */
-Node *g_spread(Graph *g, Node *a, const Node *like); /* to like's dims */
+Node *g_sumto(Graph *g, Node *a, const Node *like); /* sum axes `like` lacks */
+Node *g_broadcast(Graph *g, Node *a, const Node *like); /* to like's dims */
 Node *g_dot(Graph *g, const Loc *l, Node *a, Node *b, Axis **ax, int n,
             const Node *order); /* order: null, or whose axis order to take */
 Node *g_copyof(Graph *g, const Node *n, Node *const *in); /* op and attrs */
@@ -280,7 +280,7 @@ int dim_of(const Node *n, const Axis *a);       /* position of an axis, or -1 */
 int64_t g_elems(const Node *n);                 /* product of global sizes */
 int same_dims(const Node *a, const Node *b);    /* same axes and sizes */
 int same_section(const Node *a, const Node *b); /* region and call */
-int is_transfer(const Node *n); /* send, recv, stagesum: between stages */
+int is_transfer(const Node *n); /* send, recv, pp_sum: between stages */
 int axis_at(Axis *const *v, int n, const Axis *a); /* in a list; -1: not */
 int g_isrow(const Axis *a);                        /* the ragged axis */
 int g_ismicro(const Axis *a);
@@ -490,12 +490,12 @@ typedef enum Family {          /* one generator each */
                       FAMloop, /* fused elementwise, views, moves, reductions */
                       FAMgemm,
                       FAMgmm,
-                      FAMgmmw, /* BLAS steps, no text */
+                      FAMgmm_wgrad, /* BLAS steps, no text */
                       FAMattn,
-                      FAMattnback,
+                      FAMattn_bwd,
                       FAMtopk,
                       FAMcumsum,
-                      FAMkeep,
+                      FAMdrop_to_capacity,
                       FAMroute,
                       FAMscatter,
                       FAMcomm,
@@ -548,9 +548,9 @@ typedef struct Target {
     int (*keeps)(const Graph *g, const Node *n);
     /* May n join a loop kernel? (the test `recompute` shares with `fuse`) */
     int (*loops)(const Graph *g, const Node *n);
-    /* Numbers that gmmw's kernel can leave beside its accumulator, whose sum is
-     * that of the squares of what it holds; 0, or null: it cannot. */
-    int64_t (*squares)(const Graph *g, const Node *gmmw);
+    /* Numbers that gmm_wgrad's kernel can leave beside its accumulator, whose
+     * sum is that of the squares of what it holds; 0, or null: it cannot. */
+    int64_t (*squares)(const Graph *g, const Node *gmm_wgrad);
     /* Fill fam-dependent parts: step, arg, text, scratch. */
     void (*lower)(Graph *g, Group *k, Arena *a);
 } Target;

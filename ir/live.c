@@ -61,7 +61,7 @@ static int writes(const Instr *s, int i)
     case Ikernel: return !s->rw || s->rw[i] == 'w';
     case Igemm: return i == 3 || (i == 2 && !s->iv[10].c);
     case Igmm:
-    case Igmmw: return i == 4 || (i == 2 && !s->iv[8].c);
+    case Igmm_wgrad: return i == 4 || (i == 2 && !s->iv[8].c);
     case Icopy: return i == 1;
     case Ijoin: return i == 0;
     case Izero:

@@ -305,10 +305,10 @@ static const char *collective_wrong(const PlanCheck *c, const Instr *s,
             if (iv(s, i + 1) != want[i] && law(Lexchange_blocks))
                 return "has other blocks than its operands";
         return NULL;
-    case Irotate:
-        if (iv(s, 2) != 1 && law(Lrotate_next))
+    case Ippermute:
+        if (iv(s, 2) != 1 && law(Lppermute_next))
             return "turns to another rank than the next";
-        if (!is_ring(x, atoms) && law(Lrotate_ring))
+        if (!is_ring(x, atoms) && law(Lppermute_ring))
             return "turns over other ranks than cut an axis";
         /* fall through */
     default:
@@ -329,7 +329,7 @@ const char *operands_wrong(const PlanCheck *c, const Instr *s,
     case Ikernel: return places_wrong(c, s, in, out);
     case Igemm:
     case Igmm:
-    case Igmmw:
+    case Igmm_wgrad:
         for (int i = 0; i < OPERANDS; i++)
             op[i] = out[i] ? out[i] : in[i];
         return product_wrong(c, s, op);
@@ -337,7 +337,7 @@ const char *operands_wrong(const PlanCheck *c, const Instr *s,
     case Ireducescatter:
     case Iallreduce:
     case Ialltoall:
-    case Irotate: return collective_wrong(c, s, in[0], out[1]);
+    case Ippermute: return collective_wrong(c, s, in[0], out[1]);
     default: return NULL;
     }
 }

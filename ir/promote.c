@@ -39,7 +39,7 @@ static int keeps_int(Op op)
     case Omaximum:
     case Ominimum:
     case Owhere:
-    case Ospread:
+    case Obroadcast:
     case Ostop_gradient: return 1;
     default: return 0;
     }
@@ -60,7 +60,7 @@ static Dtype ew_dtype(const Node *n)
             dtypes[t].name);
     if (!isfloat(t) && !keeps_int(n->op))
         return Df32;
-    return t == Dbool && n->op != Owhere && n->op != Ospread ? Di32 : t;
+    return t == Dbool && n->op != Owhere && n->op != Obroadcast ? Di32 : t;
 }
 
 Dtype infer_dtype(const Node *n)
@@ -75,13 +75,13 @@ Dtype infer_dtype(const Node *n)
     case Omean: return isfloat(n->in[0]->dt) ? n->in[0]->dt : Df32;
     case Odot:
     case Ogmm:
-    case Ogmmw:
+    case Ogmm_wgrad:
         return n->dt != Dnone ? n->dt : promoted(n->in[0]->dt, n->in[1]->dt);
     case Oscatter_add: return n->dt != Dnone ? n->dt : n->in[0]->dt;
     case Oaccum: return n->dt != Dnone ? n->dt : n->in[0]->dt;
     case Oresult: return n->in[0]->dt;
     case Oattn:
-    case Oattnback: return Dnone;
+    case Oattn_bwd: return Dnone;
     case Opart:
     case Ocall: return n->dt;
     default: break;

@@ -1,6 +1,6 @@
 /* reshard.c: the collectives that take a value from one type to another.
  *
- *     R      -> S(a)   localslice       P -> S(a)   reducescatter
+ *     R      -> S(a)   shard_slice       P -> S(a)   reducescatter
  *     P      -> R      allreduce        S(a) -> R   allgather
  *     S(a)   -> S(b)   alltoall
  *
@@ -82,7 +82,7 @@ static int cut_more(const Mesh *m, Shard *t, const Shard *want, Repair *r,
             (now & ~cutting(m, want, b)))
             continue;
         if (from == R)
-            return make(t, r, Olocalslice, b, NULL, in, want[i]);
+            return make(t, r, Oshard_slice, b, NULL, in, want[i]);
         if (from == P)
             return make(t, r, Oreducescatter, b, NULL, in, want[i]);
         if (zigzag_atoms(m, b) && zigzag_atoms(m, old.a))

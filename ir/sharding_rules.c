@@ -133,7 +133,7 @@ static void reduction(Ways *s)
     add_partial(s, reduces(n->op), 1);
 }
 
-/* dot, gmm, gmmw: axes of the result, and those summed away. */
+/* dot, gmm, gmm_wgrad: axes of the result, and those summed away. */
 static void product(Ways *s)
 {
     const Node *n = s->n;
@@ -346,7 +346,7 @@ static void parts(Ways *s, int atom)
     int ring = optab[n->in[0]->op].cls == COMP && n->in[0]->j >> atom & 1;
     Shard out = t.k != S || has(n, t.a)          ? t
                 : ring && has(n, n->in[0]->A[0]) ? along(n->in[0]->A[0])
-                : n->in[0]->op == Oattnback      ? partial(Radd)
+                : n->in[0]->op == Oattn_bwd      ? partial(Radd)
                                                  : whole();
 
     add(s, out)->in[0] = t;
@@ -440,17 +440,17 @@ int ways(const Graph *g, const Node *n, int atom, Way *w)
         return s.count;
     }
     switch (n->op) {
-    case Okeep: keeps(&s); break;
+    case Odrop_to_capacity: keeps(&s); break;
     case Oroute: routes(&s, g, atom); break;
     case Opart: parts(&s, atom); break;
     case Oattn:
-    case Oattnback: attends(&s, g, atom); break;
+    case Oattn_bwd: attends(&s, g, atom); break;
     case Ogather: gathers(&s); break;
     case Oscatter_add: scatters(&s); break;
     case Opack:
     case Ounpack: packs(&s, atom); break;
     case Odispatch:
-    case Oundispatch: between(&s); break;
+    case Ocombine: between(&s); break;
     case Oaccum: accumulates(&s, atom); break;
     case Owrite:
     case Oresult:
@@ -483,10 +483,10 @@ static int repairs(const Node *n, const Shard *from, const Shard *to)
     switch (n->op) {
     case Oallgather: return from->k == S && from->a == a && to->k == R;
     case Oreducescatter: return from->k == P && to->k == S && to->a == a;
-    case Orotate: return same_shard(from, to) && to->k == S && to->a == a;
+    case Oppermute: return same_shard(from, to) && to->k == S && to->a == a;
     case Oallreduce: return from->k == P && to->k == R;
-    case Ostagesum: return from->k == R && to->k == R;
-    case Olocalslice: return from->k == R && to->k == S && to->a == a;
+    case Opp_sum: return from->k == R && to->k == R;
+    case Oshard_slice: return from->k == R && to->k == S && to->a == a;
     case Oalltoall:
         return from->k == S && from->a == a && to->k == S && to->a == n->B[0];
     default: return 0;

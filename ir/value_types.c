@@ -52,7 +52,8 @@ static char use_of(const Instr *s, int i)
     switch (s->kind) {
     case Igemm: return i < 2 ? 'r' : i > 2 ? '-' : s->iv[10].c ? 'b' : 'w';
     case Igmm:
-    case Igmmw: return i == 4 ? '-' : i != 2 ? 'r' : s->iv[8].c ? 'b' : 'w';
+    case Igmm_wgrad:
+        return i == 4 ? '-' : i != 2 ? 'r' : s->iv[8].c ? 'b' : 'w';
     case Izero:
     case Irecv: return 'w';
     case Ijoin: return i ? 'r' : 'w';
@@ -296,7 +297,7 @@ static const char *dtype_wrong(const Typer *t)
     const Instr *s = t->s;
     for (int i = 0; i < s->nbuf && s->kind != Ikernel; i++) {
         int second =
-            (s->kind == Igemm || s->kind == Igmm || s->kind == Igmmw) &&
+            (s->kind == Igemm || s->kind == Igmm || s->kind == Igmm_wgrad) &&
             s->flow[i].make;
         int map = i == 3 && s->kind != Igemm;
         const ValueUse *f = &s->flow[i];
@@ -321,14 +322,14 @@ static const char *type_wrong(const Typer *t)
     case Ikernel:
     case Igemm:
     case Igmm:
-    case Igmmw:
+    case Igmm_wgrad:
     case Ijoin: return computed(t);
     case Icopy: return kept(t, 0, 1);
     case Iallgather:
     case Ireducescatter:
     case Iallreduce:
     case Ialltoall:
-    case Irotate: return collective(t);
+    case Ippermute: return collective(t);
     default: return 0;
     }
 }

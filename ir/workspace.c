@@ -52,7 +52,7 @@ int64_t instr_work(InstrKind k, const int64_t *iv, int nint, int64_t ranks)
     switch (k) {
     case Igemm: return gemm_work(iv, nint);
     case Igmm:
-    case Igmmw: return grouped_work(k, iv);
+    case Igmm_wgrad: return grouped_work(k, iv);
     case Iallgather:
     case Ireducescatter:
     case Iallreduce:

@@ -35,7 +35,7 @@ static int lies_as(const Node *a, const Node *b)
 
 static int is_product(const Node *n)
 {
-    return n->op == Odot || n->op == Ogmmw || n->op == Oscatter_add;
+    return n->op == Odot || n->op == Ogmm_wgrad || n->op == Oscatter_add;
 }
 
 /* May n be added right where it is made to what lies as `to` does? */

@@ -91,7 +91,7 @@ void rows_settle(const Rows *t, Live *x)
 {
     if (!x->used)
         return;
-    if (x->n && (x->n->op == Oaccum || x->n->op == Osquares))
+    if (x->n && (x->n->op == Oaccum || x->n->op == Osum_sq))
         x->outside = 1;
     if (!x->outside) {
         settle_rows(t, x);

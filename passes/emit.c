@@ -65,8 +65,8 @@ static const Machine *machine_of(const Target *T)
 
 static int is_product(const Group *k)
 {
-    return k->fam == FAMgemm || k->fam == FAMgmm || k->fam == FAMgmmw ||
-           k->fam == FAMattn || k->fam == FAMattnback;
+    return k->fam == FAMgemm || k->fam == FAMgmm || k->fam == FAMgmm_wgrad ||
+           k->fam == FAMattn || k->fam == FAMattn_bwd;
 }
 
 /* Members cost their arithmetic; memory sees what goes in and out. */

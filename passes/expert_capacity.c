@@ -83,7 +83,7 @@ static int is_forced(const Node *e)
 
 const Node *choice_of(const Node *e)
 {
-    if (e->op == Okeep)
+    if (e->op == Odrop_to_capacity)
         e = e->in[0];
     return is_forced(e) ? e->in[0]->in[0] : e;
 }
@@ -181,7 +181,7 @@ static Node *keep(Graph *g, const Node *pick)
         why(pick, "nothing multiplies its rows: pairs are kept by position");
     first |= !in[1];
     in[1] = first ? e : in[1];
-    n = g_node(g, Okeep, pick->loc, 2, in);
+    n = g_node(g, Odrop_to_capacity, pick->loc, 2, in);
     n->A = pick->A;
     n->nA = 1;
     n->i = rows_each(g, e, pick->A[0]);
@@ -229,7 +229,7 @@ void make_room(Graph *g)
 
     for (size_t i = 0; i < count; i++) {
         Node *p = g->node[i];
-        if (p->op != Opick || p->in[1]->op == Okeep)
+        if (p->op != Opick || p->in[1]->op == Odrop_to_capacity)
             continue;
         void **k = table_at(kept, KEYP(p->in[1]));
         if (!*k) {

@@ -391,7 +391,7 @@ static void place_product(Fuse *f, Node *n, Family fam)
     take_in(f, u, x);
     u->alone = x;
     for (size_t i = 0; i < vec_len(f->user[x->id]); i++)
-        if (f->user[x->id][i]->op == Osquares)
+        if (f->user[x->id][i]->op == Osum_sq)
             take_in(f, u, f->user[x->id][i]);
 }
 
@@ -399,14 +399,14 @@ static Family family_of(const Fuse *f, const Node *n)
 {
     /* clang-format off */
     static const struct { const char *lower; Family fam; } row[] = {
-        { "gemm", FAMgemm }, { "gmm", FAMgmm }, { "gmmw", FAMgmmw },
-        { "attn", FAMattn }, { "attnback", FAMattnback }, { "topk", FAMtopk },
-        { "cumsum", FAMcumsum }, { "keep", FAMkeep }, { "route", FAMroute },
+        { "gemm", FAMgemm }, { "gmm", FAMgmm }, { "gmm_wgrad", FAMgmm_wgrad },
+        { "attn", FAMattn }, { "attn_bwd", FAMattn_bwd }, { "topk", FAMtopk },
+        { "cumsum", FAMcumsum }, { "drop_to_capacity", FAMdrop_to_capacity }, { "route", FAMroute },
         { "scatter", FAMscatter }, { "comm", FAMcomm },
     };
     /* clang-format on */
 
-    if (is_source(n) || is_view(n) || n->op == Ooutput || n->op == Osquares)
+    if (is_source(n) || is_view(n) || n->op == Ooutput || n->op == Osum_sq)
         return FAMnone;
     if (f->T->loops(f->g, n))
         return FAMloop;
@@ -422,7 +422,7 @@ static void place_all(Fuse *f)
         Node *n = f->g->node[i];
         Family fam = family_of(f, n);
         n->mark = 0;
-        if (fam == FAMgemm || fam == FAMgmm || fam == FAMgmmw ||
+        if (fam == FAMgemm || fam == FAMgmm || fam == FAMgmm_wgrad ||
             fam == FAMscatter)
             place_product(f, n, fam);
     }
@@ -465,7 +465,7 @@ static void add_results(Fuse *f, Group *k, Unit *u)
     u->seen = s.stamp;
     for (size_t i = 0; i < vec_len(u->node); i++) {
         Node *n = u->node[i];
-        if (u->alone ? n == u->alone || n->op == Osquares
+        if (u->alone ? n == u->alone || n->op == Osum_sq
                      : u->fam != FAMloop || is_stored(&s, n))
             add_once(f->a, &k->out, &k->nout, n);
     }
@@ -496,7 +496,7 @@ static Group *group_of(Fuse *f, Unit *u)
             k->map = u->node[i]->map;
     }
     add_results(f, k, u);
-    if (u->fam == FAMattn || u->fam == FAMattnback)
+    if (u->fam == FAMattn || u->fam == FAMattn_bwd)
         add_parts(f, k, u->node[0]);
     return k;
 }

@@ -72,12 +72,12 @@ static int is_clear(const Fuse *f, const Node *n)
     switch (n->op) {
     case Oconst:
     case Oiota:
-    case Ospread:
+    case Obroadcast:
     case Ostop_gradient:
     case Oslice:
-    case Olocalslice:
+    case Oshard_slice:
     case Odispatch:
-    case Oundispatch:
+    case Ocombine:
     case Orename:
     case Osplit:
     case Omerge: return 1;
@@ -136,7 +136,7 @@ static Axis **moved_by(const Fuse *f, const Node *n, int k, Axis **v)
     case Opad:
     case Oconcat:
     case Oshift:
-    case Olocalslice:
+    case Oshard_slice:
         for (int i = 0; i < n->nA; i++)
             v = with(f, v, n->A[i]);
         return v;
@@ -147,7 +147,7 @@ static Axis **moved_by(const Fuse *f, const Node *n, int k, Axis **v)
         return v;
     case Ogather: return k == 0 ? with(f, v, n->A[0]) : v;
     case Odispatch:
-    case Oundispatch:
+    case Ocombine:
         for (int d = 0; k == 0 && d < x->nd; d++)
             if (dim_of(n, x->dim[d].a) < 0)
                 v = with(f, v, x->dim[d].a);
@@ -424,7 +424,7 @@ static int item_axes(Set *s, Axes *O)
 }
 
 /* Sums over rounds (overflow_fallback.c) are numbered, and what is made of a
- * slice (slices.c); each waits for its own. */
+ * slice (logits_chunks.c); each waits for its own. */
 static int two_rounds(const Set *s)
 {
     int64_t seen = 0;

@@ -24,7 +24,7 @@ static void add_to(Back *b, Node *x, Node *d)
 {
     if (!d || !b->need[x->id])
         return;
-    d = g_cast(b->g, g_spread(b->g, g_sumto(b->g, d, x), x), x->dt);
+    d = g_cast(b->g, g_broadcast(b->g, g_sumto(b->g, d, x), x), x->dt);
     Node **slot = &b->dy[x->id];
     *slot = *slot ? g_ew(b->g, Oadd, x->loc, *slot, d, NULL) : d;
 }
@@ -207,7 +207,7 @@ static void g_cast_(Back *b, Node *n, Node *dy)
     add_to(b, n->in[0], g_cast(b->g, dy, n->in[0]->dt));
 }
 
-static void g_spread_(Back *b, Node *n, Node *dy)
+static void g_broadcast_(Back *b, Node *n, Node *dy)
 {
     add_to(b, n->in[0], dy);
 }
@@ -247,7 +247,7 @@ static void g_gmm(Back *b, Node *n, Node *dy)
         Node *w = n->in[1];
         in[0] = n->in[0];
         in[1] = g_cast(b->g, dy, in[0]->dt);
-        r = g_node(b->g, Ogmmw, n->loc, 3, in);
+        r = g_node(b->g, Ogmm_wgrad, n->loc, 3, in);
         r->i = w->dim[dim_of(w, n->in[2]->A[0])].n;
         add_to(b, w, shaped_like(b->g, r, w));
     }
@@ -339,7 +339,7 @@ static void g_scatter_add(Back *b, Node *n, Node *dy)
 static void g_dispatch(Back *b, Node *n, Node *dy)
 {
     Node *in[2] = { dy, n->in[1] };
-    Op op = n->op == Odispatch ? Oundispatch : Odispatch;
+    Op op = n->op == Odispatch ? Ocombine : Odispatch;
 
     add_to(b, n->in[0], infer(b->g, g_node(b->g, op, n->loc, 2, in)));
 }
@@ -380,7 +380,7 @@ static void g_attn(Back *b, Node *n, Node *dy, Node *out)
     in[n->nin] = out;
     in[n->nin + 1] = logsumexp_part(b->g, n, out);
     in[n->nin + 2] = dy;
-    r = same_attrs(b->g, Oattnback, n, n->nin + 3, in);
+    r = same_attrs(b->g, Oattn_bwd, n, n->nin + 3, in);
     r->body = n->body;
     infer(b->g, r);
     for (int k = 0; k < n->nin; k++)
@@ -397,17 +397,28 @@ static void g_part(Back *b, Node *n, Node *dy)
 typedef void Rule(Back *b, Node *n, Node *dy);
 
 static Rule *const rules[NOP] = {
-    [Odot] = g_dots,          [Ocast] = g_cast_,
-    [Ospread] = g_spread_,    [Osum] = g_spread_,
-    [Omean] = g_mean,         [Odropout] = g_dropout,
-    [Omax] = g_extreme,       [Omin] = g_extreme,
-    [Ogmm] = g_gmm,           [Ocumsum] = g_cumsum,
-    [Orename] = g_view,       [Osplit] = g_view,
-    [Omerge] = g_view,        [Opermute] = g_permute,
-    [Oslice] = g_window,      [Opad] = g_window,
-    [Oconcat] = g_concat,     [Oshift] = g_shift,
-    [Ogather] = g_gather,     [Oscatter_add] = g_scatter_add,
-    [Odispatch] = g_dispatch, [Oundispatch] = g_dispatch,
+    [Odot] = g_dots,
+    [Ocast] = g_cast_,
+    [Obroadcast] = g_broadcast_,
+    [Osum] = g_broadcast_,
+    [Omean] = g_mean,
+    [Odropout] = g_dropout,
+    [Omax] = g_extreme,
+    [Omin] = g_extreme,
+    [Ogmm] = g_gmm,
+    [Ocumsum] = g_cumsum,
+    [Orename] = g_view,
+    [Osplit] = g_view,
+    [Omerge] = g_view,
+    [Opermute] = g_permute,
+    [Oslice] = g_window,
+    [Opad] = g_window,
+    [Oconcat] = g_concat,
+    [Oshift] = g_shift,
+    [Ogather] = g_gather,
+    [Oscatter_add] = g_scatter_add,
+    [Odispatch] = g_dispatch,
+    [Ocombine] = g_dispatch,
     [Opart] = g_part,
 };
 

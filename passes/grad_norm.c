@@ -2,7 +2,7 @@
  * to its accumulator, out of what it has at hand, where a kernel would read all
  * of the gradient once more for its norm:
  *
- *     %a = accum %gmmw                 %a = accum %gmmw
+ *     %a = accum %gmm_wgrad                 %a = accum %gmm_wgrad
  *     %m = mul %a %a                   %q = squares %a     a number per warp
  *     %s = sum %m                      %s = sum %q
  *
@@ -33,7 +33,7 @@ static int makes_in(const Graph *g, const Node *n, const Node *x)
 
     switch (n->op) {
     case Ogmm: return 0;
-    case Ogmmw: return same_order(n, x);
+    case Ogmm_wgrad: return same_order(n, x);
     case Odot: return as_matrix(g, n->in[0], n->in[1], x, &m);
     default: return 1;
     }
@@ -61,7 +61,7 @@ static int64_t squares_of(const Graph *g, const Target *T, const Node *a,
 {
     const Node *n = a->op == Oaccum ? a->in[0] : NULL;
 
-    return n && n->op == Ogmmw && uses[n->id] == 1 && feeds(g, n, a)
+    return n && n->op == Ogmm_wgrad && uses[n->id] == 1 && feeds(g, n, a)
                ? T->squares(g, n)
                : 0;
 }
@@ -69,7 +69,7 @@ static int64_t squares_of(const Graph *g, const Target *T, const Node *a,
 /* Each rank has its own where ranks have parts of the accumulator. */
 static Node *add_squares(Graph *g, Node *a, int64_t count)
 {
-    Node *q = g_node(g, Osquares, a->loc, 1, &a);
+    Node *q = g_node(g, Osum_sq, a->loc, 1, &a);
     Axis *axis = g_axis(g, "squares");
 
     q->scope = a->scope;

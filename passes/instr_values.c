@@ -175,7 +175,8 @@ static int is_even(const Group *k, const char *even, const Node *n,
 {
     int at;
 
-    while (n->op == Ospread && dim_of(n, a) >= 0 && is_in(k->in, k->nin, n) < 0)
+    while (n->op == Obroadcast && dim_of(n, a) >= 0 &&
+           is_in(k->in, k->nin, n) < 0)
         n = n->in[0];
     at = is_in(k->node, k->n, n);
     return dim_of(n, a) < 0 || (at >= 0 && even[at]);

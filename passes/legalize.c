@@ -229,7 +229,7 @@ static void lay_out_gmm(Graph *g, Node *n)
     take_order(n, &out);
 }
 
-static void lay_out_gmmw(Graph *g, Node *n)
+static void lay_out_gmm_wgrad(Graph *g, Node *n)
 {
     Node *a = n->in[0], *b = n->in[1];
     Order ra = { 0 }, rb = { 0 }, kn = { 0 }, nk = { 0 };
@@ -555,7 +555,7 @@ static Node *legal(Graph *g, Node *n, void *ctx)
     switch (n->op) {
     case Odot: return product(g, n, ctx, lay_out_dot);
     case Ogmm: return product(g, n, ctx, lay_out_gmm);
-    case Ogmmw: return product(g, n, ctx, lay_out_gmmw);
+    case Ogmm_wgrad: return product(g, n, ctx, lay_out_gmm_wgrad);
     case Oscatter_add: return as_mask(g, n);
     case Odropout: return dropped(g, n);
     default: return optab[n->op].cls == RED ? two_stages(g, n) : n;

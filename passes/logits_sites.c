@@ -1,8 +1,9 @@
-/* logits_sites.c: which products slices.c cuts into slices of tokens, where,
- * and how many. A head is a forward product of data and a weight; what is made
- * of its result treats every token by itself, or has one number a token left,
- * until the two products of its gradient. Nothing in between may need another
- * token's result: a focal weight may, a loss over the sum of all may not.
+/* logits_sites.c: which products logits_chunks.c cuts into slices of tokens,
+ * where, and how many. A head is a forward product of data and a weight; what
+ * is made of its result treats every token by itself, or has one number a token
+ * left, until the two products of its gradient. Nothing in between may need
+ * another token's result: a focal weight may, a loss over the sum of all may
+ * not.
  *
  * A slice costs a read and a write of the weight's fp32 gradient, 8 h V bytes,
  * against 6 h V FLOP a token: on an H200 (4.3 TB/s, 790 TFLOP/s) no more than
@@ -53,7 +54,7 @@ static int by_token(const Node *n, const Axis *a)
     switch (optab[n->op].cls) {
     case EW: return n->op != Odropout;
     case RED:
-    case COMM: return n->op != Orotate && !is_transfer(n);
+    case COMM: return n->op != Oppermute && !is_transfer(n);
     case VIEW:
         return n->op != Opart && axis_at(n->A, n->nA, a) < 0 &&
                axis_at(n->B, n->nB, a) < 0;
@@ -263,7 +264,7 @@ static const Node *comes_late(const Slices *s, const Node *n)
     if (s->early[n->id] || n->mark)
         return NULL;
     if ((c != EW && c != VIEW && c != SRC && c != MOVE && c != RED &&
-         n->op != Oallgather && n->op != Olocalslice) ||
+         n->op != Oallgather && n->op != Oshard_slice) ||
         is_transfer(n))
         return n;
     for (int k = 0; k < n->nin && !late; k++)

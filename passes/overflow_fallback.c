@@ -4,7 +4,7 @@
  *
  *     %r = dispatch %x %m                %r  = dispatch %x %m0
  *     %y = gmm %r %w %m                  %y  = gmm %r %w %m0
- *     %u = undispatch %y %m       =>     %u  = undispatch %y %m0
+ *     %u = combine %y %m       =>     %u  = combine %y %m0
  *     %o = sum %u top                    %o  = sum %u top
  *                                        %r1 = dispatch %x %m1 ..
  *                                        %s  = add %o %o1
@@ -100,7 +100,7 @@ static Node *copy_rows(Graph *g, Node *n, const Node *of, Node *map, Node **to)
         return to[n->id];
     for (int k = 0; k < n->nin; k++) {
         int rows = n->in[k] == of || n->in[k]->map == of ||
-                   (n->in[k]->op == Oundispatch && n->op == Osum);
+                   (n->in[k]->op == Ocombine && n->op == Osum);
         in[k] = rows ? copy_rows(g, n->in[k], of, map, to) : n->in[k];
         any |= rows;
     }
@@ -148,7 +148,7 @@ static void split_rows(Graph *g, Node *m, int rounds)
     size_t count = vec_len(g->node);
     for (size_t i = 0; i < count; i++) {
         Node *n = g->node[i];
-        if (n->op != Oundispatch || n->in[1] != m)
+        if (n->op != Ocombine || n->in[1] != m)
             continue;
         Node *out = way_out(g, n);
         replace_uses(g, count, out, sum_of_rounds(g, out, map, rounds));

@@ -49,7 +49,7 @@ char *groups_print(Arena *a, Group *const *k, int fold);
 void why(const Node *n, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
 const Target *pass_target(void); /* the target being compiled for */
-void attnback_apart(Graph *g);   /* attnback.c, whatever the target is */
+void attn_bwd_apart(Graph *g);   /* attn_bwd.c, whatever the target is */
 
 /* ---- rewrite.c ----------------------------------------------------------- */
 
@@ -210,7 +210,7 @@ size_t step_buckets(TrainStep *s, Node **node, size_t count, Node **param);
 void step_clip(TrainStep *s); /* sets ok and scale */
 void step_optimize(TrainStep *s, Node **param, size_t n);
 
-/* ---- logits_sites.c: what slices.c cuts ---------------------------------- */
+/* ---- logits_sites.c: what logits_chunks.c cuts --------------------------- */
 
 /* What becomes of a node: it stays, there is one a slice, it is dx, dw. */
 enum { SLICEnot, SLICEeach, SLICEdx, SLICEdw };
@@ -236,7 +236,7 @@ Node *head_tokens(Graph *g, const Node *n);
  * but what slices are. err() when train.slices divides no axis. */
 int cut_head(Slices *s);
 
-/* ---- fold.c place.c bucket.c: what is known before they run -------------- */
+/* ---- fold.c sharding.c bucket.c: what is known before they run ----------- */
 
 Mesh *fold_mesh(Graph *g);   /* by the options alone */
 void fold_experts(Graph *g); /* fills Param.expert; needs g->mesh */
@@ -271,7 +271,7 @@ Bucket *bucket_named(Graph *g, const char *name); /* from its parameters */
 Node *bucket_pack(Graph *g, const Bucket *b, Node *const *in);
 Node *bucket_unpack(Graph *g, const Bucket *b, size_t k, Node *x);
 
-/* ---- shards.c ------------------------------------------------------------ */
+/* ---- zero3.c ------------------------------------------------------------- */
 
 Table *units_reading(Graph *g);
 /* b->sum becomes the bucket's accumulator in place of its members'. If ranks
@@ -281,7 +281,7 @@ void bucket_scatter(Graph *g, Bucket *b);
 /* Other programs keep the same shards as `step`. */
 void shards_like(Graph *g, const Graph *step);
 
-/* ---- place.c comm.c: what the two share ---------------------------------- */
+/* ---- sharding.c collectives.c: what the two share ------------------------ */
 
 /* A type a value exists in besides its own, and where. */
 typedef struct Version {

@@ -221,7 +221,7 @@ static void gather_late(Assign *a)
         const Node *n = a->g->node[i];
         if (is_free(a, n))
             continue;
-        if ((n->op == Oallgather || n->op == Olocalslice) && only[i] >= 0 &&
+        if ((n->op == Oallgather || n->op == Oshard_slice) && only[i] >= 0 &&
             (a->back[i] || fwd[i]))
             spot[i].chunk = only[i];
         for (int k = 0; k <= n->nin; k++) {

@@ -2,14 +2,14 @@
  * where what it reads lies: the accumulators of a stage, the parameters it
  * owns. What depends on nothing of a stage is made by all that read it.
  *
- *     scalars    a sum over several stages is a sum on each and a stagesum;
- *                any other scalar that another stage reads is a stagesum to
+ *     scalars    a sum over several stages is a sum on each and a pp_sum;
+ *                any other scalar that another stage reads is a pp_sum to
  *                which the others add 0. Then all stages have it. Those that
  *                need no other first go together, as elements of one vector.
  *     tensors    are sent to the stage that reads them
  *
  *     %t = add %l0 %l1               role 0    %v = concat %l0 %m    role 1 ..
- *     %a = result %t                           %s = stagesum %v
+ *     %a = result %t                           %s = pp_sum %v
  *     %b = result %m                           %a = result %s[0]
  *                                              %b = result %s[1]
  *
@@ -20,7 +20,7 @@
  * A route is not sent but made again of what it is made of.
  *
  * What stages do together carries its place in one order (the attribute j of
- * stagesum, the channel of send and recv), which every stage keeps. */
+ * pp_sum, the channel of send and recv), which every stage keeps. */
 #include <string.h>
 
 #include "passes.h"
@@ -210,7 +210,7 @@ static Node *element(Pipe *p, int s, const Node *like, Node *x)
     Node one = *like;
 
     one.dim[one.nd++] = (Dim){ g_axis(p->part[s].g, "sums"), 1 };
-    return made(p, s, Ospread, &one, x);
+    return made(p, s, Obroadcast, &one, x);
 }
 
 static Node *number(Pipe *p, int s, const Node *like, Node *x)
@@ -224,7 +224,7 @@ static Node *number(Pipe *p, int s, const Node *like, Node *x)
     return x;
 }
 
-/* k scalars, or one, as an operand of a stagesum. */
+/* k scalars, or one, as an operand of a pp_sum. */
 static Node *vector_of(Pipe *p, int s, const Node *like, Node **x, int k)
 {
     if (k == 1)
@@ -281,7 +281,7 @@ static void to_all(Pipe *p, Node *const *n, int k)
         for (int i = 0; i < k; i++)
             x[i] = number(p, s, &like, part[i][s]);
         Node *v = vector_of(p, s, &like, x, k);
-        v = made(p, s, Ostagesum, v, v);
+        v = made(p, s, Opp_sum, v, v);
         v->i = p->g->mesh->mask[Mpp];
         v->j = order;
         for (int i = 0; i < k; i++)

@@ -75,7 +75,7 @@ static int adds(const Node *n)
     switch (n->op) {
     case Odot:
     case Ogmm:
-    case Ogmmw:
+    case Ogmm_wgrad:
     case Osum:
     case Omean:
     case Oscatter_add: return 1;

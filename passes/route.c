@@ -4,7 +4,7 @@
  *     %p = pick %w %e                     %m = route %e
  *     %y = dot %x %p hidden         =>    %r = dispatch %x %m      [row hidden]
  *     %o = sum %y top                     %y = gmm %r %w %m hidden [row ffn]
- *                                         %u = undispatch %y %m
+ *                                         %u = combine %y %m
  *                                         %o = sum %u top
  *
  * Elementwise ops and reductions over other axes stay in rows and bring their
@@ -45,7 +45,7 @@ static Node *route_of(Graph *g, Node *e, Axis *axis, const Node *by)
         m->B = choice->B;
         m->nB = 1;
     }
-    m->i = e->op == Okeep ? e->i : 0;
+    m->i = e->op == Odrop_to_capacity ? e->i : 0;
     m->j = m->i && !strcmp(opts_str(g->opts, "route.policy"), "padded");
     if (budget(g) && rounds_of(g, m) > 1)
         m->f = opts_num(g->opts, "route.factor");
@@ -61,7 +61,7 @@ static Node *move(Graph *g, Op op, Node *x, Node *map, const Node *by)
 
 static Node *to_tokens(Graph *g, Node *x, const Node *by)
 {
-    return x->map ? move(g, Oundispatch, x, x->map, by) : x;
+    return x->map ? move(g, Ocombine, x, x->map, by) : x;
 }
 
 /* Does x vary over the tokens or choices of map's index? */
@@ -132,7 +132,7 @@ static Node *first_map(const Node *n)
 /* A dropout's mask counts the elements of the tensor, not where rows lie. */
 static int stays(Op op)
 {
-    return op != Ospread && op != Odropout;
+    return op != Obroadcast && op != Odropout;
 }
 
 static Node *lay_out(Graph *g, Node *n, void *ctx)

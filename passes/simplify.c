@@ -68,7 +68,7 @@ static Node *identity(Node *n)
     case Odiv: r = is_const(b, 1) ? a : n; break;
     case Opow: r = is_const(b, 1) ? a : n; break;
     case Ocast:
-    case Ospread: r = a; break;
+    case Obroadcast: r = a; break;
     default: break;
     }
     return r->dt == n->dt && same_dims(r, n) ? r : n;

@@ -37,7 +37,7 @@ Node *g_each_micro(Graph *g, Node *n)
 
     if (dim_of(n, micro) >= 0)
         return n;
-    s = g_node(g, Ospread, n->loc, 1, &n);
+    s = g_node(g, Obroadcast, n->loc, 1, &n);
     s->scope = n->scope;
     s->reg = n->reg == REGden ? REGden : REGbody;
     s->dim[s->nd++] = (Dim){ micro, 1 };
@@ -161,7 +161,7 @@ static int has_own_dims(Op op)
 {
     switch (op) {
     case Oiota:
-    case Ospread:
+    case Obroadcast:
     case Osplit:
     case Opermute:
     case Oscatter_add:

@@ -5,7 +5,7 @@
  * so neither do results. bf16 operands are widened into the scratch buffer
  * first, a bf16 result is accumulated there in fp32 and rounded once.
  *
- * Grouped products (gmm, gmmw) read each expert's rows from the route map,
+ * Grouped products (gmm, gmm_wgrad) read each expert's rows from the route map,
  * which begins with the offsets of the local experts; no row beyond the last
  * offset is touched. */
 #define _GNU_SOURCE
@@ -292,7 +292,7 @@ typedef struct Gmm {
     int64_t stride; /* of an expert in W or dW */
     const int32_t *off;
     const int64_t *first;
-    int weights; /* gmmw */
+    int weights; /* gmm_wgrad */
 } Gmm;
 
 /* The expert whose tasks hold task i. */
@@ -400,7 +400,7 @@ static Gmm gmm_read(InstrKind kind, void *const *buf, const int64_t *iv)
               .experts = iv[Me],
               .stride = iv[Mstride],
               .off = buf[3],
-              .weights = kind == Igmmw };
+              .weights = kind == Igmm_wgrad };
     Mat w = { buf[g.weights ? 2 : 1], iv[Mldw], (int)iv[Mtw] };
 
     if (g.experts > MAXEXPERT)

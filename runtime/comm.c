@@ -229,7 +229,7 @@ static int64_t rotated_from(const Coll *k, int64_t me)
     return (me + k->size - k->iv[2]) % k->size;
 }
 
-static void local_rotate(const Coll *k)
+static void local_ppermute(const Coll *k)
 {
     size_t bytes = (size_t)(k->iv[1] * dtypes[k->iv[0]].bytes);
 
@@ -237,7 +237,7 @@ static void local_rotate(const Coll *k)
         memcpy(k->part[me].recv, k->part[rotated_from(k, me)].send, bytes);
 }
 
-static void far_rotate(const Coll *k)
+static void far_ppermute(const Coll *k)
 {
     int64_t to = (k->me + k->iv[2]) % k->size;
 
@@ -453,8 +453,8 @@ static void run_far(const Coll *k, Pool *p)
         far_allreduce(k, p);
     else if (k->kind == Ireducescatter)
         far_reducescatter(k, p);
-    else if (k->kind == Irotate)
-        far_rotate(k);
+    else if (k->kind == Ippermute)
+        far_ppermute(k);
     else
         far_blocks(k, dtypes[k->iv[0]].bytes);
 }
@@ -469,8 +469,8 @@ void comm_run(Comm *c, Pool *p, Coll *k)
         watch_enter(k->atoms, k->ranks, k->size);
         run_far(k, p);
         watch_leave();
-    } else if (k->kind == Irotate) {
-        local_rotate(k);
+    } else if (k->kind == Ippermute) {
+        local_ppermute(k);
     } else if (k->kind == Iallreduce || k->kind == Ireducescatter) {
         local_reduce(k, p);
     } else {

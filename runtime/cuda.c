@@ -121,7 +121,7 @@ static void bind(Gpu *x, GpuProgram *g, GpuCall *c, const Instr *s,
     case Ireducescatter:
     case Iallreduce:
     case Ialltoall:
-    case Irotate: bind_group(x, c); return;
+    case Ippermute: bind_group(x, c); return;
     case Isend:
     case Irecv:
     case Iwait:

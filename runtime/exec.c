@@ -46,7 +46,7 @@ void drop_pages(void *p, int64_t bytes)
 int is_collective(InstrKind k)
 {
     return k == Iallgather || k == Ireducescatter || k == Iallreduce ||
-           k == Ialltoall || k == Irotate;
+           k == Ialltoall || k == Ippermute;
 }
 
 static int is_transfer(InstrKind k)
@@ -56,7 +56,7 @@ static int is_transfer(InstrKind k)
 
 static int is_blas(InstrKind k)
 {
-    return k == Igemm || k == Igmm || k == Igmmw;
+    return k == Igemm || k == Igmm || k == Igmm_wgrad;
 }
 
 static void bind_group(Exec *x, const Rank *r, Bound *b)
@@ -79,7 +79,7 @@ static int first_written(InstrKind k)
     case Iwait: return INT32_MAX;
     case Igemm:
     case Igmm:
-    case Igmmw: return 2;
+    case Igmm_wgrad: return 2;
     case Izero:
     case Ijoin:
     case Irecv: return 0;

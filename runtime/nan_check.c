@@ -25,7 +25,7 @@ static const Buf *looked_at(const Role *r, const Instr *s, int i)
     case Ikernel:
     case Igemm:
     case Igmm:
-    case Igmmw:
+    case Igmm_wgrad:
     case Ireducescatter:
     case Iallreduce: return b;
     default: return NULL;

@@ -308,7 +308,8 @@ static void dense(const Call *c, const int64_t *iv, int64_t ranks)
     }
 }
 
-static void rotate(const Call *c, const int64_t *iv, int64_t ranks, int64_t me)
+static void ppermute(const Call *c, const int64_t *iv, int64_t ranks,
+                     int64_t me)
 {
     nccl_send(c->comm, c->dt, iv[1], c->from, (int)((me + iv[2]) % ranks),
               c->stream);
@@ -336,8 +337,8 @@ void nccl_run(void *comm, InstrKind kind, const int64_t *iv, int64_t ranks,
                .to = recv };
 
     ok(dl.ncclGroupStart(), "a group");
-    if (kind == Irotate)
-        rotate(&c, iv, ranks, me);
+    if (kind == Ippermute)
+        ppermute(&c, iv, ranks, me);
     else if (kind != Ialltoall && !in_halves(kind, iv))
         dense(&c, iv, ranks);
     else

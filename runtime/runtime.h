@@ -337,7 +337,7 @@ typedef struct Bound { /* a step of one rank */
     void **buf; /* of framed ones: this turn's address */
     int64_t *iv;
     int64_t bytes;             /* zero, copy, send, recv, wait */
-    void *scratch;             /* gemm, gmm, gmmw, collectives */
+    void *scratch;             /* gemm, gmm, gmm_wgrad, collectives */
     int64_t group, *ranks, me; /* collectives, transfers */
     int wide;                  /* collective with members in other stages */
     int lasts;                 /* it writes what lasts */

@@ -28,11 +28,11 @@ typedef struct Case {
 static const Case cases[] = {
     { "w1", 0, 2048, 768, 1, 0 }, { "w2", 0, 768, 2048, 1, 0 },
     { "d.w2", 0, 2048, 768, 0, 0 }, { "d.w1", 0, 768, 2048, 0, 0 },
-    { "gmmw", 1, 2048, 768, 0, 0 }, { "gmmw turned", 1, 2048, 768, 1, 0 },
+    { "gmm_wgrad", 1, 2048, 768, 0, 0 }, { "gmm_wgrad turned", 1, 2048, 768, 1, 0 },
     { "few w1", 0, 4096, 14336, 0, 8 }, { "few w2", 0, 14336, 4096, 0, 8 },
-    { "few gmmw", 1, 4096, 14336, 0, 8 },
+    { "few gmm_wgrad", 1, 4096, 14336, 0, 8 },
     { "odd", 0, 200, 328, 1, 0 }, { "odd turned", 0, 328, 200, 0, 0 },
-    { "odd gmmw", 1, 328, 200, 0, 100 },
+    { "odd gmm_wgrad", 1, 328, 200, 0, 100 },
 };
 /* clang-format on */
 enum { NCASE = sizeof cases / sizeof *cases };

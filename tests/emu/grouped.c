@@ -46,7 +46,7 @@ Group *product_group(Arena *a, const Product *p)
         grouped_text(a, v, p->weight, p->squares, p->tile, &shared);
 
     set_text_named(k, a, text);
-    k->fam = p->weight ? FAMgmmw : FAMgmm;
+    k->fam = p->weight ? FAMgmm_wgrad : FAMgmm;
     k->narg = 4 + p->squares;
     k->scratch = GPUBLOCKS * MAPS;
     cuda_set_grid(k, a, GPUBLOCKS, THREADS, 1, INTURNS);

@@ -55,7 +55,7 @@ static int is_coll(const Mutant *m, const Spot *x)
     InstrKind k = step_at(x)->kind;
     (void)m;
     return k == Iallgather || k == Ireducescatter || k == Iallreduce ||
-           k == Ialltoall || k == Irotate;
+           k == Ialltoall || k == Ippermute;
 }
 
 static int is_reduction(const Mutant *m, const Spot *x)
@@ -81,7 +81,7 @@ static int is_gemm(const Mutant *m, const Spot *x)
 static int is_grouped(const Mutant *m, const Spot *x)
 {
     (void)m;
-    return step_at(x)->kind == Igmm || step_at(x)->kind == Igmmw;
+    return step_at(x)->kind == Igmm || step_at(x)->kind == Igmm_wgrad;
 }
 
 static int is_kernel(const Mutant *m, const Spot *x)

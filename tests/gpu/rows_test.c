@@ -90,7 +90,7 @@ static Trial *attention(Arena *a, const Target *T, Trial *list, int f, Dtype dt)
         if (r.grad[i])
             output(&t, r.grad[i]);
     if (T->grid)
-        attnback_apart(t.g);
+        attn_bwd_apart(t.g);
     t.k = trial_groups(t.g, T, a);
     t.limit = dt == Df64 ? 1e-12 : dt == Df32 ? 2e-5 : 2e-2;
     vec_push(a, list, t);

@@ -83,7 +83,7 @@ static void each_product(const char *model)
 
     for (int i = 0; i < g->ninstr; i++) {
         const Instr *s = &g->instr[i];
-        if (s->kind != Igemm && s->kind != Igmm && s->kind != Igmmw)
+        if (s->kind != Igemm && s->kind != Igmm && s->kind != Igmm_wgrad)
             continue;
         n[s->kind != Igemm]++;
         if (s->flops == flops_of(s))

@@ -47,7 +47,7 @@ static double slope(const Val *x, double a, double y)
     case Osin: return cos(a);
     case Ocos: return -sin(a);
     case Oabs: return (a > 0) - (a < 0);
-    case Ospread:
+    case Obroadcast:
     case Ocast: return 1;
     default: return 0; /* sign, lnot, stop_gradient */
     }

@@ -61,7 +61,7 @@ static double one_operand(const Val *x, double a)
     case Osign: return (a > 0) - (a < 0);
     case Olnot: return a == 0;
     case Ocast: return x->real ? a : trunc(a);
-    case Ospread:
+    case Obroadcast:
     case Ostop_gradient: return a;
     default: die("reference: no meaning for %s", optab[x->n->op].name);
     }
@@ -468,7 +468,7 @@ static int rounds(Op op)
     case Omaximum:
     case Ominimum:
     case Owhere:
-    case Ospread:
+    case Obroadcast:
     case Opick:
     case Ostop_gradient: return 0;
     case Osum:

@@ -277,7 +277,7 @@ void attn_kernels(Run *r)
     k->nout = 2;
     attn_lower(r->m.g, k, forever);
     k = &r->bwd;
-    k->fam = FAMattnback;
+    k->fam = FAMattn_bwd;
     k->node = alloc(forever, 13 * sizeof *k->node);
     k->node[k->n++] = r->back;
     for (int i = 0; i < r->m.nop; i++)
@@ -285,7 +285,7 @@ void attn_kernels(Run *r)
             k->node[k->n++] = r->grad[i];
     k->out = k->node + 1;
     k->nout = k->n - 1;
-    attnback_lower(r->m.g, k, forever);
+    attn_bwd_lower(r->m.g, k, forever);
 }
 
 /* ---- for a GPU ----------------------------------------------------------- */
@@ -294,7 +294,7 @@ enum { SHARED = 3 }; /* latent attention's operand that heads share */
 
 static Group group(Node *of, int n, Node *const *part)
 {
-    Group k = { .fam = of->op == Oattn ? FAMattn : FAMattnback };
+    Group k = { .fam = of->op == Oattn ? FAMattn : FAMattn_bwd };
 
     k.node = alloc(forever, 16 * sizeof *k.node);
     k.node[k.n++] = of;
@@ -432,7 +432,7 @@ void attn_build(Run *r, const Form *c, Dtype dt)
     in[m->nop + 2] = r->dout = part(m->g, r->attn, 0, dt, r->out);
     r->dout->op = Oinput;
     r->dout->s = "dout";
-    r->back = composite(m, Oattnback, m->nop + 3, in);
+    r->back = composite(m, Oattn_bwd, m->nop + 3, in);
     for (int i = 0; i < m->nop; i++)
         if (m->trains[i])
             r->grad[i] = part(m->g, r->back, i, dt, m->op[i]);

@@ -261,7 +261,7 @@ static int rows(Case *c, int i)
     Node *x = reals(c, i == 2 ? "b s top" : "b s h", n, 0);
     Node *in[2] = { x, map };
     c->name = names[i];
-    if (c->op == Oundispatch)
+    if (c->op == Ocombine)
         in[0] = moved(c, Odispatch, x, map);
     c->out = infer(c->g, build(c, 2, in, "", ""));
     return 1;
@@ -462,17 +462,17 @@ typedef int Maker(Case *c, int i);
 static Maker *maker(Op op)
 {
     switch (op) {
-    case Ospread: return spread;
+    case Obroadcast: return spread;
     case Odropout:
     case Opart:
     case Opick: return NULL;
     case Odot: return dot;
     case Odispatch:
-    case Oundispatch: return rows;
+    case Ocombine: return rows;
     case Ogmm:
-    case Ogmmw: return grouped;
+    case Ogmm_wgrad: return grouped;
     case Oroute: return route;
-    case Okeep: return keep;
+    case Odrop_to_capacity: return keep;
     case Ogather:
     case Oscatter_add: return gather;
     case Oslice:

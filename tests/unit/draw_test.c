@@ -255,7 +255,7 @@ static void test_repeats(void **unused)
  * takes from the forward pass. */
 static void test_passes(void **unused)
 {
-    static const char *const dumps[] = { "grad", "place", "comm" };
+    static const char *const dumps[] = { "grad", "sharding", "collectives" };
 
     (void)unused;
     for (size_t i = 0; i < sizeof dumps / sizeof *dumps; i++) {

@@ -119,7 +119,7 @@ static double scalar_op(const Node *n, double a, double b, double c)
     case Oland: return a != 0 && b != 0;
     case Oisfinite: return isfinite(a) != 0;
     case Ocast:
-    case Ospread:
+    case Obroadcast:
     case Ostop_gradient: return a;
     default: die("evaluator: no %s", optab[n->op].name);
     }
@@ -166,7 +166,7 @@ static void reduce(Run *r, Node *n, int64_t k)
     Loop l = { 0 };
     int64_t i[2 * MAXD] = { 0 }, count = at(r, n, k)->n;
     char *seen = alloc(r->a, (size_t)count + 1);
-    int grouped = n->op == Ogmm || n->op == Ogmmw;
+    int grouped = n->op == Ogmm || n->op == Ogmm_wgrad;
     const Node *map = grouped ? n->in[2] : n->in[0]->map;
     int two = optab[n->op].cls == EIN;
 
@@ -181,7 +181,7 @@ static void reduce(Run *r, Node *n, int64_t k)
         int64_t row = -1, e = -1;
         for (int d = 0; d < l.n; d++)
             row = g_isrow(l.a[d]) ? i[d] : row;
-        if (n->op == Ogmm || n->op == Ogmmw)
+        if (n->op == Ogmm || n->op == Ogmm_wgrad)
             e = expert_of(r, map, row, k);
         const Axis *x = e >= 0 ? map->A[0] : NULL;
         double p = at(r, n->in[0], k)->v[offset(r, n->in[0], &l, i, NULL, 0)];
@@ -189,7 +189,7 @@ static void reduce(Run *r, Node *n, int64_t k)
             p *= at(r, n->in[1], k)
                      ->v[offset(r, n->in[1], &l, i, n->op == Ogmm ? x : NULL,
                                 e)];
-        int64_t o = offset(r, n, &l, i, n->op == Ogmmw ? x : NULL, e);
+        int64_t o = offset(r, n, &l, i, n->op == Ogmm_wgrad ? x : NULL, e);
         fold_into(&at(r, n, k)->v[o], n, p, !seen[o]);
         seen[o] = 1;
     } while (next(&l, i));
@@ -289,7 +289,7 @@ static void dispatch_op(Run *r, Node *n, int64_t k)
     } while (next(&l, i));
 }
 
-static void undispatch_op(Run *r, Node *n, int64_t k)
+static void combine_op(Run *r, Node *n, int64_t k)
 {
     const Node *map = n->in[1], *x = n->in[0];
     MapLayout m = map_layout(r->g, map);
@@ -420,7 +420,7 @@ static double received(const Run *r, const Node *n, const int64_t *group,
     if (n->op == Oallgather)
         return fetch(r, n, group, here / (size / ranks), l, i, a,
                      here % (size / ranks));
-    if (n->op == Olocalslice)
+    if (n->op == Oshard_slice)
         return fetch(r, n, group, me, l, i, a, me * size + here);
     if (n->op == Oallreduce)
         me = size = 0;
@@ -464,7 +464,7 @@ static void by_op(Run *r, Node *n, int64_t k)
     case Otopk: topk_op(r, n, k); return;
     case Oroute: route_op(r, n, k); return;
     case Odispatch: dispatch_op(r, n, k); return;
-    case Oundispatch: undispatch_op(r, n, k); return;
+    case Ocombine: combine_op(r, n, k); return;
     case Ogather: gather_op(r, n, k); return;
     case Oscatter_add: scatter_op(r, n, k); return;
     case Oaccum: accumulate(r, n, k); return;
@@ -516,7 +516,7 @@ static void run_turns(Run *r, Region reg, int turns)
 
 static Run run(const char *keys)
 {
-    Run r = { .g = tinymoe(keys, "comm"), .a = arena_new() };
+    Run r = { .g = tinymoe(keys, "collectives"), .a = arena_new() };
     int turns = (int)(micro_batches(r.g, NULL) / (double)r.g->mesh->size[Mdp]);
 
     r.ranks = r.g->mesh->world;

@@ -175,7 +175,7 @@ void host_step(void *lib, const Group *k, void *const *buf, const size_t *bytes,
     case Ikernel: kernel(k, buf, iv, lib); break;
     case Igemm: gemm(iv, k->step.nint, buf); break;
     case Igmm: grouped(iv, buf, 0); break;
-    case Igmmw: grouped(iv, buf, 1); break;
+    case Igmm_wgrad: grouped(iv, buf, 1); break;
     default: die("hostrun: no step %s", instrinfo[k->step.kind].name);
     }
 }

@@ -108,7 +108,7 @@ static double ew1(const Node *n, double a)
                : n->dt == Dbool          ? a != 0
                                          : trunc(a);
     case Ostop_gradient:
-    case Ospread: return a;
+    case Obroadcast: return a;
     default: die("interp: %s of one operand", optab[n->op].name);
     }
 }
@@ -236,7 +236,7 @@ static double gmm(const Run *r, const Node *n, Env *e)
     return dot(r, n, e);
 }
 
-static double gmmw(const Run *r, const Node *n, Env *e)
+static double gmm_wgrad(const Run *r, const Node *n, Env *e)
 {
     MapLayout l;
     const Node *map = n->in[2];
@@ -343,7 +343,7 @@ static double dispatch(const Run *r, const Node *n, Env *e)
     return get(r, n->in[0], e);
 }
 
-static double undispatch(const Run *r, const Node *n, Env *e)
+static double combine(const Run *r, const Node *n, Env *e)
 {
     MapLayout l;
     const Node *map = n->in[1];
@@ -458,9 +458,9 @@ static double element(const Run *r, const Node *n, int64_t at)
     case Oiota: return (double)env_at(&e, n->A[0]);
     case Odot: return dot(r, n, &e);
     case Ogmm: return gmm(r, n, &e);
-    case Ogmmw: return gmmw(r, n, &e);
+    case Ogmm_wgrad: return gmm_wgrad(r, n, &e);
     case Otopk: return topk(r, n, &e);
-    case Okeep: return keep(r, n, &e);
+    case Odrop_to_capacity: return keep(r, n, &e);
     case Ocumsum: return cumsum(r, n, &e);
     case Oslice:
     case Opad:
@@ -468,7 +468,7 @@ static double element(const Run *r, const Node *n, int64_t at)
     case Oconcat: return concat(r, n, &e);
     case Ogather: return gather(r, n, &e);
     case Odispatch: return dispatch(r, n, &e);
-    case Oundispatch: return undispatch(r, n, &e);
+    case Ocombine: return combine(r, n, &e);
     case Opermute:
     case Oaccum: return get(r, n->in[0], &e);
     case Osplit:

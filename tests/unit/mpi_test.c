@@ -52,7 +52,7 @@ static const Case cases[] = {
      7680, 7680},
     {"alltoall zigzag B swap", Ialltoall, {Df32, 3, 16, 2, 16, 5, 1, -2, 1},
      7680, 7680},
-    {"rotate", Irotate, {Df32, 500, 1}, 500, 500},
+    {"ppermute", Ippermute, {Df32, 500, 1}, 500, 500},
 };
 /* clang-format on */
 

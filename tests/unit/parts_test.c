@@ -241,7 +241,7 @@ static void test_grouped(void **state)
     (void)state;
     for (int round = 0; round < 128; round++) {
         const Dtype *dt = types[round % 4];
-        InstrKind kind = round & 4 ? Igmmw : Igmm;
+        InstrKind kind = round & 4 ? Igmm_wgrad : Igmm;
         int64_t K = 1 + below(20), N = 1 + below(20), tw = below(2);
         int64_t ldw = (tw ? K : N) + below(2), stride = (tw ? N : K) * ldw;
         int64_t iv[] = {

@@ -240,7 +240,7 @@ static void make_experts(Make *m)
     Node *y = mk_ew(m, Omul, mk_ew(m, Osilu, grouped(m, r, w1, map, "h"), NULL),
                     grouped(m, r, w3, map, "h"));
     y = mk_ew(m, Omul, y, moved(m, Odispatch, gate, map));
-    y = moved(m, Oundispatch, grouped(m, y, w2, map, "f"), map);
+    y = moved(m, Ocombine, grouped(m, y, w2, map, "f"), map);
 
     with_gradients(m, mk_ew(m, Oadd, x, mk_red(m, Osum, y, "top")));
 }

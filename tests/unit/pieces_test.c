@@ -298,7 +298,7 @@ static void walk(World *w, int *steps)
         n->nB = r.b != NULL;
         for (int64_t k = 0; k < w->g->mesh->world; k++)
             expected(w, x, k, w->at[k]);
-        if (r.op == Olocalslice)
+        if (r.op == Oshard_slice)
             run_slice(w, x, n);
         else
             run_collective(w, x, n);
@@ -321,7 +321,7 @@ static void test_repairs(void **unused)
     print_message("# %d gathers, %d reduce-scatters, %d all-to-alls\n",
                   steps[Oallgather], steps[Oreducescatter], steps[Oalltoall]);
     assert_true(steps[Oallgather] > 100 && steps[Oreducescatter] > 50 &&
-                steps[Oalltoall] > 100 && steps[Olocalslice] > 50);
+                steps[Oalltoall] > 100 && steps[Oshard_slice] > 50);
 }
 
 int main(void)

@@ -93,7 +93,7 @@ enum { TOKENS = BATCH * SEQ, STREAM = 4 * TOKENS * HIDDEN };
  * scattered over the sequence. One of each backward. */
 static void mlp_pair(void **state)
 {
-    Graph *g = tinymoe("fold.tp=2 fold.etp=1 fold.ep=2", "comm");
+    Graph *g = tinymoe("fold.tp=2 fold.etp=1 fold.ep=2", "collectives");
     Node *up = reading(g, Odot, "up"), *down = reading(g, Odot, "down");
 
     (void)state;
@@ -112,7 +112,7 @@ static void mlp_pair(void **state)
  * logits; what is reduced is one number a token. */
 static void vocabulary(void **state)
 {
-    Graph *g = tinymoe("fold.tp=2", "comm");
+    Graph *g = tinymoe("fold.tp=2", "collectives");
     Node *x = reading(g, Ogather, "embed"), *logits = reading(g, Odot, "head");
 
     (void)state;
@@ -132,7 +132,7 @@ static void reduced_over(void **state)
 {
     Graph *g = tinymoe("fold.tp=2 fold.dp=2 train.batch=4 fold.ep=2 "
                        "fold.zero=0",
-                       "comm");
+                       "collectives");
 
     (void)state;
     is(g, "grad.n1", "+ +");
@@ -150,7 +150,8 @@ static void reduced_over(void **state)
  * what makes whole again is the new parameter. */
 static void reduced_into_runs(void **state)
 {
-    Graph *g = tinymoe("fold.tp=2 fold.dp=2 train.batch=4 fold.ep=2", "comm");
+    Graph *g =
+        tinymoe("fold.tp=2 fold.dp=2 train.batch=4 fold.ep=2", "collectives");
     int reduced = 0, scattered = 0, gathered = 0;
 
     (void)state;
@@ -178,22 +179,22 @@ static void experts(void **state)
 {
     Graph *g = tinymoe("fold.tp=2 fold.dp=2 train.batch=4 fold.ep=2 "
                        "fold.zero=0",
-                       "comm");
+                       "collectives");
 
     (void)state;
     is(g, "w1", "expert R");
     is(g, "grad.w1", "expert +");
     repaired(g, "grad.w1", "allreduce(:1)");
-    g = tinymoe("fold.tp=2 fold.dp=2 train.batch=4 fold.ep=4", "comm");
+    g = tinymoe("fold.tp=2 fold.dp=2 train.batch=4 fold.ep=4", "collectives");
     is(g, "w1", "expert expert");
     is(g, "grad.w1", "expert expert");
     repaired(g, "grad.w1", "");
     g = tinymoe("fold.tp=2 fold.dp=2 train.batch=4 fold.ep=2 fold.etp=2",
-                "comm");
+                "collectives");
     is(g, "w1", "ffn expert");
     is(g, "w2", "ffn expert");
     is(g, "grad.w2", "ffn expert");
-    g = tinymoe("fold.dp=4 train.batch=8 fold.ep=2 fold.zero=0", "comm");
+    g = tinymoe("fold.dp=4 train.batch=8 fold.ep=2 fold.zero=0", "collectives");
     is(g, "w1", "expert R");
     is(g, "optim.m.w1", "expert R");
     repaired(g, "grad.w1", "allreduce(:1)");
@@ -203,7 +204,7 @@ static void experts(void **state)
  * back to where the tokens were. */
 static void dispatch(void **state)
 {
-    Graph *g = tinymoe("fold.dp=4 train.batch=8 fold.ep=2", "comm");
+    Graph *g = tinymoe("fold.dp=4 train.batch=8 fold.ep=2", "collectives");
     const Node *map = NULL, *rows = reading(g, Ogmm, "w1");
 
     (void)state;
@@ -215,7 +216,7 @@ static void dispatch(void **state)
     assert_int_equal(l.experts, EXPERT / 2);
     assert_int_equal(l.pairs, 2 * TOKENS * 2);
     assert_int_equal(l.cap, 2 * TOKENS * 2);
-    g = tinymoe("fold.dp=4 train.batch=8 fold.ep=4", "comm");
+    g = tinymoe("fold.dp=4 train.batch=8 fold.ep=4", "collectives");
     l = map_layout(g, reading(g, Ogmm, "w1")->map);
     assert_int_equal(l.experts, 1);
     assert_int_equal(l.cap, 4 * TOKENS);
@@ -225,7 +226,8 @@ static void dispatch(void **state)
  * and on one of those that hold the same. */
 static void norm(void **state)
 {
-    Graph *g = tinymoe("fold.tp=2 fold.dp=2 train.batch=4 fold.ep=4", "comm");
+    Graph *g =
+        tinymoe("fold.tp=2 fold.dp=2 train.batch=4 fold.ep=4", "collectives");
     int reductions = 0;
 
     (void)state;
@@ -238,7 +240,7 @@ static void norm(void **state)
  * pair moves half the stream; experts, embedding and head the like. */
 static void volumes(void **state)
 {
-    Graph *g = tinymoe("fold.tp=2 fold.ep=2", "comm");
+    Graph *g = tinymoe("fold.tp=2 fold.ep=2", "collectives");
     double scalar = 4 * TOKENS / 2; /* one number a token */
 
     (void)state;
@@ -257,10 +259,10 @@ static void volumes(void **state)
                        0);
     assert_float_equal(bytes(g, Oallgather, REGpost), 4 * 3 * PACKALIGN / 2, 0);
     assert_float_equal(bytes(g, Oallreduce, REGpost), 2 * 4, 0);
-    g = tinymoe("fold.tp=2 fold.ep=2 fold.zero=0", "comm");
+    g = tinymoe("fold.tp=2 fold.ep=2 fold.zero=0", "collectives");
     assert_float_equal(bytes(g, Oallreduce, REGpost),
                        4 * (2 * HIDDEN + HIDDEN * EXPERT) + 2 * 4, 0);
-    g = tinymoe("fold.dp=2 train.batch=4 fold.ep=1", "comm");
+    g = tinymoe("fold.dp=2 train.batch=4 fold.ep=1", "collectives");
     assert_float_equal(bytes(g, Oallgather, REGbody), 0, 0);
     assert_float_equal(bytes(g, Oreducescatter, REGbody), 0, 0);
 }
@@ -270,7 +272,7 @@ static void volumes(void **state)
  * sequence. What no name divides stays whole. */
 static void next_name(void **state)
 {
-    Graph *g = tinymoe("fold.tp=3 world=3", "comm");
+    Graph *g = tinymoe("fold.tp=3 world=3", "collectives");
     Model m = model("fold.tp=8 world=8");
     Axis *kv = axis(m.g, "kv", ROLEheads, 4);
     Axis *group = axis(m.g, "group", ROLEgroup, 6);
@@ -286,7 +288,7 @@ static void next_name(void **state)
     infer(m.g, o);
     run_pass(m.g, target_named("host"), "precision");
     run_pass(m.g, target_named("host"), "fold");
-    run_pass(m.g, target_named("host"), "place");
+    run_pass(m.g, target_named("host"), "sharding");
     is(m.g, "wq", "kv kv group");
     is(m.g, "wk", "kv kv R");
     assert_string_equal(type_of(m.g, q), "kv kv group");

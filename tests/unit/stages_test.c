@@ -74,7 +74,7 @@ static char *needs_of(Graph *g)
 
 static int is_crossing(const Node *n)
 {
-    return n->op == Osend || n->op == Orecv || n->op == Ostagesum;
+    return n->op == Osend || n->op == Orecv || n->op == Opp_sum;
 }
 
 /* Sums over stages are cut: their adds and accumulators are counted apart. */
@@ -174,9 +174,9 @@ static void check_sums(Graph *first)
     for (Graph *g = first->next; g; g = g->next) {
         size_t i = 0, k = 0;
         for (;; i++, k++) {
-            while (i < vec_len(g->node) && g->node[i]->op != Ostagesum)
+            while (i < vec_len(g->node) && g->node[i]->op != Opp_sum)
                 i++;
-            while (k < vec_len(first->node) && first->node[k]->op != Ostagesum)
+            while (k < vec_len(first->node) && first->node[k]->op != Opp_sum)
                 k++;
             if (i == vec_len(g->node) || k == vec_len(first->node))
                 break;

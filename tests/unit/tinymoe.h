@@ -196,8 +196,8 @@ static void loss(Model *m, Node *t)
 static Graph *tinymoe(const char *keys, const char *upto)
 {
     static const char *const passes[] = {
-        "simplify",  "expand", "route", "grad", "step",
-        "precision", "fold",   "place", "comm",
+        "simplify",  "expand", "route",    "grad",        "step",
+        "precision", "fold",   "sharding", "collectives",
     };
     Model v = model(keys), *m = &v;
     Node *embed = param2(m, "embed", m->vocab, m->hidden);

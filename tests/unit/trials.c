@@ -49,7 +49,7 @@ static void retype(Graph *g, Dtype dt)
             n->dt = n->dt == Df64 ? dt : n->dt;
             continue;
         }
-        if (n->op == Odot || n->op == Ogmm || n->op == Ogmmw)
+        if (n->op == Odot || n->op == Ogmm || n->op == Ogmm_wgrad)
             n->dt = Dnone;
         if (n->dt == Df64 && n->op != Ocast)
             n->dt = dt;

@@ -1,4 +1,4 @@
-/* shards.c: ZeRO-3. What a rank keeps of a bucket's parameters is its run of
+/* zero3.c: ZeRO-3. What a rank keeps of a bucket's parameters is its run of
  * the bucket, itself a parameter; every micro-batch gathers it where the unit
  * runs forward, and again where it runs backward:
  *
@@ -180,7 +180,7 @@ void shards_like(Graph *g, const Graph *step)
     }
 }
 
-void pass_shards(Graph *g)
+void pass_zero3(Graph *g)
 {
     size_t n = vec_len(g->param);
 

@@ -1,13 +1,13 @@
-/* attnback.c: the backward of attention for kernels that are many blocks at
+/* attn_bwd.c: the backward of attention for kernels that are many blocks at
  * once (a GPU). What every block would have to make again is made beforehand,
  * sums of result times gradient; and where blocks would have to add, each
  * stores: a key that several heads share has a gradient of each head, summed
  * afterwards, if other keys are each head's own (latent attention: its scores
  * are there anyway):
  *
- *     %b = attnback .. %out %lse %dy         %m = mul %out %dy
+ *     %b = attn_bwd .. %out %lse %dy         %m = mul %out %dy
  *     %k = part %b 3   [key rot]             %d = sum %m dim
- *                                      =>    %b = attnback .. %d %lse %dy
+ *                                      =>    %b = attn_bwd .. %d %lse %dy
  *                                            %p = part %b 3   [heads key rot]
  *                                            %k = sum %p heads
  *
@@ -106,22 +106,22 @@ static Node *of_heads(Graph *g, Node *p)
 static Node *replace(Graph *g, Node *n, void *ctx)
 {
     (void)ctx;
-    if (n->op == Opart && n->in[0]->op == Oattnback)
+    if (n->op == Opart && n->in[0]->op == Oattn_bwd)
         return of_heads(g, n);
-    if (n->op == Oattnback) {
+    if (n->op == Oattn_bwd) {
         Node **in = n->in + n->nin - 3;
         in[0] = delta(g, n, in[0], in[1], in[2]);
     }
     return n;
 }
 
-void attnback_apart(Graph *g)
+void attn_bwd_apart(Graph *g)
 {
     rewrite(g, replace, NULL);
 }
 
-void pass_attnback(Graph *g)
+void pass_attn_bwd(Graph *g)
 {
     if (pass_target()->grid)
-        attnback_apart(g);
+        attn_bwd_apart(g);
 }

@@ -1,4 +1,4 @@
-/* place.c: give every tensor a sharding type. Going forward through the
+/* sharding.c: give every tensor a sharding type. Going forward through the
  * program, each node takes, atom by atom, the way (ir/sharding_rules.c) that
  * costs the fewest bytes: those that bring its operands there from the types
  * they already exist in, and those that would take its result to the type its
@@ -11,8 +11,8 @@
  *     %h  = add %x %y         seq:tp     y becomes what x is
  *     %dw = dot ...           P:dp       micro contracted; reduced in post
  *
- * comm.c repairs by the same choices, so both keep the same list of types that
- * a value exists in. */
+ * collectives.c repairs by the same choices, so both keep the same list of
+ * types that a value exists in. */
 #include <string.h>
 
 #include "passes.h"
@@ -139,7 +139,7 @@ static const Node *shape_of(const Node *n)
 {
     if (n->op == Oattn)
         return n->body->node[vec_len(n->body->node) - 1];
-    return n->op == Oattnback ? n->in[n->nin - 1] : n;
+    return n->op == Oattn_bwd ? n->in[n->nin - 1] : n;
 }
 
 /* ---- facts about nodes --------------------------------------------------- */
@@ -168,7 +168,7 @@ static int has_expert(const Node *n)
  * operands both have `expert` without contracting it. */
 static int on_experts(const Placer *p, const Node *n)
 {
-    int any = n->op == Ogmm || n->op == Ogmmw || n->map != NULL;
+    int any = n->op == Ogmm || n->op == Ogmm_wgrad || n->map != NULL;
 
     if (n->op == Oparam || n->op == Ostate) {
         const Param *q = g_param(p->g, n->s);
@@ -201,7 +201,7 @@ Placer *placer_new(Graph *g, int build)
 
 int is_anew(const Placer *p, const Node *n)
 {
-    return p->free[n->id] || n->op == Ospread;
+    return p->free[n->id] || n->op == Obroadcast;
 }
 
 static Axis *renamed(const Node *n, Axis *a)
@@ -282,7 +282,7 @@ static double price(const Placer *p, const Node *o, const Shard *want, int atom,
         return 0;
     if (p->free[o->id])
         return to->k == P ? NEVER : 0;
-    if (o->op == Ospread) {
+    if (o->op == Obroadcast) {
         Shard in = through1(o, 0, to);
         type_through(p, o, 0, want, below);
         return price(p, o->in[0], below, atom, &in);
@@ -405,11 +405,11 @@ static double total(const Placer *p, const Node *n, Need need, int atom,
     return sum;
 }
 
-/* An attention whose keys stay cut: passes/ring.c. */
+/* An attention whose keys stay cut: passes/ring_attention.c. */
 static int keeps_keys(const Node *n, const Way *w)
 {
     for (int k = 0; k < n->nin; k++)
-        if ((n->op == Oattn || n->op == Oattnback) && w->in[k].k == S &&
+        if ((n->op == Oattn || n->op == Oattn_bwd) && w->in[k].k == S &&
             w->in[k].a == n->A[0])
             return 1;
     return 0;
@@ -489,7 +489,7 @@ static void place_node(Placer *p, Node *n)
         demand(p, n, k, need[k]);
 }
 
-void pass_place(Graph *g)
+void pass_sharding(Graph *g)
 {
     g_renumber(g);
     Placer *p = placer_new(g, 0);

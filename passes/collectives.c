@@ -1,5 +1,5 @@
-/* comm.c: make every operand be of the type its user asks for. A value is
- * repaired once for each type, for all its users:
+/* collectives.c: make every operand be of the type its user asks for. A value
+ * is repaired once for each type, for all its users:
  *
  *     %x = add ...      seq:tp             %x  = add ...        seq:tp
  *     %q = dot %x %wq   kv:tp       =>     %x1 = allgather %x seq
@@ -269,7 +269,7 @@ Node *demand(Placer *p, const Node *n, int k, const Shard *want)
 
 static int tuple(const Node *n)
 {
-    return n->op == Oattn || n->op == Oattnback || n->op == Oroute;
+    return n->op == Oattn || n->op == Oattn_bwd || n->op == Oroute;
 }
 
 /* The operands of n, repaired. Old nodes keep their own operands until the end,
@@ -297,7 +297,7 @@ static void verify(const Graph *g)
     }
 }
 
-void pass_comm(Graph *g)
+void pass_collectives(Graph *g)
 {
     if (!g->mesh->natom)
         return;

@@ -1,7 +1,7 @@
-/* slices.c: a head in slices of tokens. Where a product's result (logits) goes
- * only into what treats every token by itself (a cross entropy) and into the
- * gradient of the product, each slice's product, loss and gradient stand
- * together, so that the logits of one slice live at a time:
+/* logits_chunks.c: a head in slices of tokens. Where a product's result
+ * (logits) goes only into what treats every token by itself (a cross entropy)
+ * and into the gradient of the product, each slice's product, loss and gradient
+ * stand together, so that the logits of one slice live at a time:
  *
  *     %y  = dot %x %w        hidden       %y0  = dot %x0 %w
  *     %l  = ... %y                        %l0  = ... %y0
@@ -309,7 +309,7 @@ static void cut_up(Slices *s)
     put_in_place(s, count);
 }
 
-void pass_slices(Graph *g)
+void pass_logits_chunks(Graph *g)
 {
     Node **head = NULL;
     int id = 1;

@@ -1,19 +1,20 @@
-/* ring.c: attention over keys that stay cut (fold.ring). In as many rounds as
- * ranks share the keys, a rank takes its queries to the keys it has and passes
- * those on to the next rank; round s has the keys of the s-th rank before it:
+/* ring_attention.c: attention over keys that stay cut (fold.ring). In as many
+ * rounds as ranks share the keys, a rank takes its queries to the keys it has
+ * and passes those on to the next rank; round s has the keys of the s-th rank
+ * before it:
  *
- *     %a = attn %q %k %v  key:cp        %a  = attn %q %k %v  round 0
- *     %o = part %a 0               =>   %k1 = rotate %k      %v1 = rotate %v
- *                                       %a1 = attn %q %k1 %v1  round 1
- *                                       %o  = sum of part 0, each weighed by
- *                                             exp(part 1 - that of all)
+ *     %a = attn %q %k %v  key:cp      %a  = attn %q %k %v  round 0
+ *     %o = part %a 0             =>   %k1 = ppermute %k     %v1 = ppermute %v
+ *                                     %a1 = attn %q %k1 %v1  round 1
+ *                                     %o  = sum of part 0, each weighed by
+ *                                           exp(part 1 - that of all)
  *
  * Backward, gradients of queries are summed where they are, those of keys
  * travel with their keys and come home with one step more. Sums over rounds are
  * in the type of the logsumexps. The keys of a round live as long as it,
  * forward and again backward, and nobody ever has all of them.
  *
- * An attn or attnback whose j is a set of atoms has its keys cut over them
+ * An attn or attn_bwd whose j is a set of atoms has its keys cut over them
  * (place), i is 1 + its round. */
 #include <math.h>
 #include <string.h>
@@ -27,7 +28,7 @@ typedef struct Parts { /* of one attention */
 
 typedef struct Ring {
     Graph *g;
-    Table *parts;  /* attn or attnback -> Parts */
+    Table *parts;  /* attn or attn_bwd -> Parts */
     const Node *n; /* the one being taken apart */
 } Ring;
 
@@ -49,7 +50,7 @@ static Node *ew(const Ring *r, Op op, Node *a, Node *b, Node *c)
 
 static Node *rotated(const Ring *r, Node *x, int again)
 {
-    Node *n = g_node(r->g, Orotate, r->n->loc, 1, &x);
+    Node *n = g_node(r->g, Oppermute, r->n->loc, 1, &x);
 
     n->A = r->n->A;
     n->nA = r->n->nA;
@@ -214,7 +215,7 @@ static void backward_rounds(const Ring *r, Parts *p)
 
 static int is_ring(const Node *n)
 {
-    return (n->op == Oattn || n->op == Oattnback) && n->j && !n->i;
+    return (n->op == Oattn || n->op == Oattn_bwd) && n->j && !n->i;
 }
 
 static void take_apart(Ring *r, Node *n)
@@ -226,7 +227,7 @@ static void take_apart(Ring *r, Node *n)
         return;
     why(n, "keys stay cut over %lld ranks and go around them",
         (long long)mesh_extent(r->g->mesh, (uint32_t)n->j));
-    if (n->op == Oattnback) {
+    if (n->op == Oattn_bwd) {
         backward_rounds(r, p);
         return;
     }
@@ -251,7 +252,7 @@ static Node *replace(Graph *g, Node *n, void *ctx)
     return x->dt == n->dt ? x : as(g_cast(g, x, n->dt), n, n->reg);
 }
 
-void pass_ring(Graph *g)
+void pass_ring_attention(Graph *g)
 {
     Ring r = { .g = g, .parts = table_new(g->arena) };
 
