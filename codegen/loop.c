@@ -111,14 +111,21 @@ static const Lin *global_index(Kern *c, const Node *n, const Index *ix,
     return at;
 }
 
-/* Dims in their own order, or by name: a mask must not depend on layout. */
-static void dim_order(const Node *n, int by_name, int *order)
+static int axis_order(const Kern *c, const Axis *a)
+{
+    int i = 0;
+
+    while (c->g->axis[i] != a)
+        i++;
+    return i;
+}
+
+/* Dims in the order of their axes in the graph, which no layout changes. */
+static void mask_order(const Kern *c, const Node *n, int *order)
 {
     for (int i = 0; i < n->nd; i++) {
-        int k = i;
-        for (; by_name && k > 0 &&
-               strcmp(n->dim[order[k - 1]].a->name, n->dim[i].a->name) > 0;
-             k--)
+        int k = i, at = axis_order(c, n->dim[i].a);
+        for (; k > 0 && axis_order(c, n->dim[order[k - 1]].a) > at; k--)
             order[k] = order[k - 1];
         order[k] = i;
     }
@@ -129,7 +136,8 @@ static Ex *random_value(Kern *c, Node *n, const Index *ix)
     int order[MAXD];
     Ex *arg[3];
 
-    dim_order(n, 0, order);
+    for (int i = 0; i < n->nd; i++)
+        order[i] = i;
     arg[0] = ex_int(c, aff(n->i));
     arg[1] = ex_lin(c, Di64, global_index(c, n, ix, order));
     arg[2] = ex_num(c, Df32, n->f);
@@ -170,7 +178,7 @@ static Ex *dropout_value(Kern *c, Node *n, const Index *ix, Ex *guard)
             in_one.at[k++] = ix->at[d];
         }
     one.nd = k;
-    dim_order(&one, 1, order);
+    mask_order(c, &one, order);
     arg[1] = ex_lin(c, Di64, global_index(c, &one, &in_one, order));
     arg[2] = n->nin < 3 ? ex_num(c, Di64, 0) : micro_batch(c, n, ix);
     arg[3] = n->nin < 3 ? ex_num(c, Di64, 0)

@@ -92,12 +92,12 @@ static char *essence(Graph *g)
     return graph_print(forever, g, 0);
 }
 
-static int64_t batch_of(const Graph *g)
+/* The declared axis of sequences; null: there is none. */
+static const Axis *batch_of(const Graph *g)
 {
-    for (int i = 0; i < g->naxis; i++)
-        if (!strcmp(g->axis[i]->name, "batch") && g->axis[i]->loc)
-            return g->axis[i]->n;
-    return 0;
+    const Axis *a = g_role(g, ROLEbatch);
+
+    return a && a->loc ? a : NULL;
 }
 
 /* The first line of a that b has not at its place. */
@@ -122,14 +122,14 @@ static int compare_job(void *arg, FILE *out)
     Trace now = a->past
                     ? trace_sources(a->past->source, a->past->nsource, a->keys)
                     : trace(a->file, a->keys, TRACEquiet);
-    int64_t batch = batch_of(now.g);
+    const Axis *batch = batch_of(now.g);
 
     (void)out;
     for (int i = 0; opts_each(m->past->opts, i, &key, &value); i++)
         opts_set(then, key, value, NULL);
     if (batch)
-        opts_set(then, "axes.batch", strf(forever, "%lld", (long long)batch),
-                 NULL);
+        opts_set(then, intern(strf(forever, "axes.%s", batch->name)),
+                 strf(forever, "%lld", (long long)batch->n), NULL);
     Trace past = trace_sources(m->past->source, m->past->nsource, then);
     char *x = essence(past.g), *y = essence(now.g);
     if (strcmp(x, y))

@@ -161,10 +161,19 @@ static int64_t size_of(lua_State *L, Front *f, const char *name)
     return opts_given(f->cmdline, key) ? opts_int(f->cmdline, key) : n;
 }
 
+/* Roles that a model may state: "batch seq .." */
+static char *role_list(Arena *a)
+{
+    Text t = { .arena = a };
+
+    for (int r = ROLEbatch; r < NROLE; r++)
+        put(&t, "%s%s", r > ROLEbatch ? " " : "", axisroles[r]);
+    return t.s;
+}
+
 /* `role` of the table at the top of the stack; ROLEnone without. */
 static AxisRole stated_role(lua_State *L, Front *f, const char *name)
 {
-    const char *const *role = axisroles + ROLEbatch;
     AxisRole found = ROLEnone;
     int k;
 
@@ -172,9 +181,8 @@ static AxisRole stated_role(lua_State *L, Front *f, const char *name)
         const char *s = lua_type(L, -1) == LUA_TSTRING ? lua_tostring(L, -1)
                                                        : kind_of(L, -1);
         if ((k = role_named(s)) < ROLEbatch)
-            err(f->loc,
-                "axes: '%s': there is no role '%s' (did you mean '%s'?)", name,
-                s, nearest(s, role, NROLE - ROLEbatch));
+            err(f->loc, "axes: '%s': there is no role '%s'; roles are %s", name,
+                s, role_list(f->g->arena));
         found = (AxisRole)k;
     }
     lua_pop(L, 1);
@@ -244,4 +252,52 @@ int lua_axes(lua_State *L)
         lua_pop(L, 1);
     }
     return 0;
+}
+
+/* ---- order --------------------------------------------------------------- */
+
+/* A tracer of which axes are used first. */
+typedef struct Uses {
+    Axis **axis; /* vec, in the order of first use */
+    Table *seen;
+    Arena *arena;
+} Uses;
+
+static void use_axis(Uses *u, Axis *a)
+{
+    void **slot = table_at(u->seen, (uintptr_t)a);
+
+    if (*slot)
+        return;
+    *slot = a;
+    vec_push(u->arena, u->axis, a);
+}
+
+static void use_nodes(Uses *u, const Graph *g)
+{
+    for (size_t i = 0; i < vec_len(g->node); i++) {
+        const Node *n = g->node[i];
+        if (n->body)
+            use_nodes(u, n->body);
+        for (int d = 0; d < n->nd; d++)
+            use_axis(u, n->dim[d].a);
+        for (int k = 0; k < n->nA; k++)
+            use_axis(u, n->A[k]);
+        for (int k = 0; k < n->nB; k++)
+            use_axis(u, n->B[k]);
+    }
+}
+
+/* Axes come in the order in which the model first uses them: axes{} has none,
+ * and that of their names must decide nothing. Unused ones come last. */
+void axes_order(Front *f)
+{
+    Graph *g = f->g;
+    Uses u = { .seen = table_new(g->arena), .arena = g->arena };
+
+    use_nodes(&u, g);
+    for (int i = 0; i < g->naxis; i++)
+        use_axis(&u, g->axis[i]);
+    for (int i = 0; i < g->naxis; i++)
+        g->axis[i] = u.axis[i];
 }

@@ -158,6 +158,7 @@ const char *kind_of(lua_State *L, int arg); /* "a number", for messages */
 /* ---- axes.c -------------------------------------------------------------- */
 
 /* "a b c" -> axes. Known: declared or made before, else err, suggesting one. */
+void axes_order(Front *f); /* when all nodes are there */
 int axes_known(Front *f, const char *s, Axis **out, int max);
 int axes_any(Front *f, const char *s, Axis **out, int max); /* makes them */
 int64_t axis_size(Front *f, const Axis *a, const char *s);  /* err: none */

@@ -481,8 +481,6 @@ static int dropout(lua_State *L)
     if (lua_type(L, 2) != LUA_TNUMBER || !(p >= 0 && p < 1))
         err(f->loc, "dropout: p must be a number from 0 to below 1, got %s",
             kind_of(L, 2));
-    for (const char *s = f->scope->path; *s; s++)
-        key = mix64(key, (unsigned char)*s);
     if (p == 0)
         return push_node(L, x);
     x = in_each_micro(f, x);

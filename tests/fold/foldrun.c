@@ -53,7 +53,7 @@ Feed fold_feed(const Plan *p, int64_t step)
         for (int i = 0; i < p->role[r].ntensor; i++)
             for (int d = 0; d < p->role[r].tensor[i].nd; d++) {
                 const PlanDim *x = &p->role[r].tensor[i].dim[d];
-                if (!strcmp(x->axis, "vocab") && x->n < b.vocab)
+                if (x->role == ROLEvocab && x->n < b.vocab)
                     b.vocab = x->n;
             }
     return (Feed){ fill, &b };
