@@ -114,12 +114,21 @@ static void usage(FILE *out)
           out);
 }
 
+/* Is any value of it built? Those that are stand behind the slash. */
+static int key_built(const KeyInfo *k)
+{
+    const char *slash = strrchr(k->kind, '/');
+
+    return !slash || slash[1];
+}
+
 static void print_keys(void)
 {
     for (const KeyInfo *k = keytab; k->name; k++)
-        printf("%s%s%s=%-*s %-28s %s\n", k->table, *k->table ? "." : "",
-               k->name, (int)(22 - strlen(k->table) - strlen(k->name)),
-               k->dflt ? k->dflt : "", k->kind, k->doc);
+        if (key_built(k))
+            printf("%s%s%s=%-*s %-28s %s\n", k->table, *k->table ? "." : "",
+                   k->name, (int)(22 - strlen(k->table) - strlen(k->name)),
+                   k->dflt ? k->dflt : "", k->kind, k->doc);
 }
 
 static void print_formats(void)

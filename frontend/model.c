@@ -366,6 +366,9 @@ static Trace run_model(Front *f, const char *file, const Opts *cmdline,
     axes_order(f);
     compose_finish(f);
     find_roles(f);
+    check_settings(f->g);
+    if (!f->ngiven)
+        opts_files(f->g->opts);
     g_tidy(f->g);
     watch_tracing(0);
     return (Trace){ f->g, f->source, (int)vec_len(f->source) };

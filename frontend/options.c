@@ -18,9 +18,15 @@ static const struct { const char *kind, *what; int takes; } kinds[] = {
     { "bool", "true or false", TRUTH | WHOLE },
     { "enum", "a string", STRING | WHOLE },
     { "str", "a string or a list", STRING | LIST },
-    { "list", "a string or a list of strings", STRING | LIST },
+    { "params", "a string or a list of strings", STRING | LIST },
     { "pair", "two numbers, { 0.9, 0.95 }", STRING | LIST },
+    { "counts", "whole numbers, { 16, 16, 8000 }", STRING | LIST },
+    { "shares", "numbers, { 969, 30, 1 }", STRING | LIST },
+    { "limits", "a string, \"gnorm 10\"", STRING },
+    { "order", "a string", STRING },
+    { "layout", "a string", STRING },
     { "path", "a string", STRING },
+    { "file", "a string", STRING },
     { "blend", "a path, or a list of weights and paths", STRING | WORDS },
 };
 /* clang-format on */

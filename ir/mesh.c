@@ -90,6 +90,13 @@ static Order order_read(const char *s, const Loc *l)
     return o;
 }
 
+void order_check(const char *s, const Loc *l)
+{
+    if (strchr(s, ':'))
+        err(l, "fold.order '%s': between names stands '-'", s);
+    order_read(s, l);
+}
+
 /* ---- sizes --------------------------------------------------------------- */
 
 typedef enum Flaw { NONE, DENSE, EXPERT, STAGES, CUTS } Flaw;

@@ -169,6 +169,8 @@ extern const char *const meshnames[NMESH]; /* "tp" ... "edp" */
  * are 0 and get their defaults; err() when something does not divide. */
 Mesh *mesh_new(Arena *a, int64_t world, const int64_t size[NMESH],
                const char *order, const Loc *l);
+/* err() where fold.order is none. */
+void order_check(const char *s, const Loc *l);
 int64_t mesh_coord(const Mesh *m, int64_t rank, int atom);
 int64_t mesh_extent(const Mesh *m, uint32_t atoms); /* product of sizes */
 /* Position of rank in its group over atoms, later atoms major; the group's
@@ -236,8 +238,10 @@ int opts_blend(const char *s); /* is it "0.7 a 0.3 b", or one path? */
 void opts_pair(const Opts *o, const char *key, double v[2]); /* train.betas */
 /* "gnorm 10": 1 and the number for such a word; 0 and infinity. */
 int opts_limit(const Opts *o, const char *key, const char *what, double *v);
-/* Does one of the key's patterns ("*.bias norm.*") match s? */
-int opts_match(const Opts *o, const char *key, const char *s);
+/* The i-th of a key's patterns ("*.bias norm.*"); null: past the end. */
+const char *opts_pattern(const Opts *o, const char *key, int i);
+int pattern_match(const char *p, const char *s); /* * is any text */
+int opts_match(const Opts *o, const char *key, const char *s); /* one of them */
 /* The key's value with f of each path in it; other values as they are. */
 typedef const char *PathFn(Arena *a, const char *path, void *ctx);
 const char *opts_paths(Arena *a, const char *key, const char *value, PathFn *f,
@@ -245,6 +249,19 @@ const char *opts_paths(Arena *a, const char *key, const char *value, PathFn *f,
 /* In keys.def's order, then axes: the i-th key that was set; 0: past the
  * end. */
 int opts_each(const Opts *o, int i, const char **key, const char **value);
+
+/* ---- kinds.c: what the kinds of keys.def allow -------------------------- */
+
+int is_kind(const char *kind, const char *word); /* "num 0" is "num" */
+/* The value as it is kept; err() names the key and what is allowed. */
+const char *kind_check(Arena *a, const char *key, const char *kind,
+                       const char *s, const Loc *l);
+const char *kind_paths(Arena *a, const char *key, const char *kind,
+                       const char *s, const Loc *l, PathFn *f, void *ctx);
+/* When all keys are set: what one asks of another; the files that a compiler
+ * reads. */
+void opts_check(const Opts *o);
+void opts_files(const Opts *o);
 
 /* ---- lex.c: words of the text forms -------------------------------------- */
 

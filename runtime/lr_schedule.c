@@ -104,16 +104,11 @@ int64_t ramp(const Opts *o, int i, int64_t *until)
     const char *s = opts_str(o, "train.ramp");
     long long first, more, samples;
     int64_t batch = opts_int(o, "train.batch");
-    int end = 0;
 
     if (!s || !*s)
         return 0;
-    if (sscanf(s, "%lld,%lld,%lld%n", &first, &more, &samples, &end) != 3 ||
-        s[end] || first < 1 || more < 1 || samples < 1)
-        err(opts_loc(o, "train.ramp"),
-            "train.ramp: '%s' is not three counts "
-            "like 16,16,8000: first batch, increment, sequences",
-            s);
+    if (sscanf(s, "%lld,%lld,%lld", &first, &more, &samples) != 3)
+        die("train.ramp=%s was not checked", s);
     if (batch < first || (batch - first) % more)
         err(opts_loc(o, "train.ramp"),
             "train.ramp: from %lld by %lld does not "

@@ -823,6 +823,7 @@ int run_plan(Plan *p, const RunArgs *a)
                 .changes = { .arena = forever } };
 
     args.text = plan_text(p, a, &args.len);
+    opts_check(p->opts);
     need_ramp(p, &args);
     if (args.replay)
         return replay_plan(&t, p);

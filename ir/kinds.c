@@ -1,0 +1,496 @@
+/* kinds.c: what the kinds of keys.def allow. Whoever sets a key, its value is
+ * checked by the row of its kind here, whether or not anything uses it; what
+ * one key asks of another is opts_check's, when all are set. */
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "plan.h"
+
+enum { LONGKEY = 64, MAXWORDS = 16, BESTOF = 8 };
+
+/* A value on its way in. */
+typedef struct Asked {
+    Arena *a;
+    const char *key, *kind; /* "train.lr", "num 0" */
+    const Loc *l;
+} Asked;
+
+typedef const char *CheckFn(const Asked *x, const char *s);
+
+/* ---- words and numbers --------------------------------------------------- */
+
+int is_kind(const char *kind, const char *word)
+{
+    size_t n = strlen(word);
+    return !strncmp(kind, word, n) && (!kind[n] || kind[n] == ' ');
+}
+
+/* 1: all of s is an integer or a finite number. */
+static int read_int(const char *s, int64_t *v)
+{
+    char *end;
+    errno = 0;
+    *v = strtoll(s, &end, 10);
+    return !errno && end != s && !*end && *s != ' ' && *s != '\t';
+}
+
+static int read_num(const char *s, double *v)
+{
+    char *end;
+    *v = strtod(s, &end);
+    return end != s && !*end && isfinite(*v) && *s != ' ' && *s != '\t';
+}
+
+/* The words after the first of kind, split in place of a copy. */
+static int words(Arena *a, const char *kind, const char **w, int max)
+{
+    char *s = strf(a, "%s", kind);
+    int n = 0;
+    for (s = strchr(s, ' '); s && n < max; s = strchr(s, ' ')) {
+        *s++ = 0;
+        w[n++] = s;
+    }
+    return n;
+}
+
+/* "1, 2, 3" and perhaps the one that is meant. */
+static char *list_of(Arena *a, const char *s, const char *const *w, int n)
+{
+    Text t = { .arena = a };
+    for (int i = 0; i < n; i++)
+        put(&t, "%s%s", i ? ", " : "", w[i]);
+    const char *near = nearest(s, w, (size_t)n);
+    if (near)
+        put(&t, " (did you mean '%s'?)", near);
+    return t.s;
+}
+
+static int among(const char *s, const char *const *w, int n)
+{
+    for (int i = 0; i < n; i++)
+        if (!strcmp(w[i], s))
+            return 1;
+    return 0;
+}
+
+static _Noreturn void below(const Asked *x, const char *s, const char *least)
+{
+    err(x->l, "%s: %s is below the least value %s", x->key, s, least);
+}
+
+static _Noreturn void above(const Asked *x, const char *s, const char *most)
+{
+    err(x->l, "%s: %s is above the largest value %s", x->key, s, most);
+}
+
+static const char *check_int(const Asked *x, const char *s)
+{
+    const char *w[2];
+    int64_t v, end;
+    int n = words(x->a, x->kind, w, 2);
+    if (!read_int(s, &v))
+        err(x->l, "%s: '%s' is not an integer", x->key, s);
+    if (n > 0 && read_int(w[0], &end) && v < end)
+        below(x, s, w[0]);
+    if (n > 1 && read_int(w[1], &end) && v > end)
+        above(x, s, w[1]);
+    return s;
+}
+
+static const char *check_num(const Asked *x, const char *s)
+{
+    const char *w[2];
+    double v, end;
+    int n = words(x->a, x->kind, w, 2);
+    if (!read_num(s, &v))
+        err(x->l, "%s: '%s' is not a number", x->key, s);
+    if (n > 0 && read_num(w[0], &end) && v < end)
+        below(x, s, w[0]);
+    if (n > 1 && read_num(w[1], &end) && v > end)
+        above(x, s, w[1]);
+    return s;
+}
+
+static const char *check_bool(const Asked *x, const char *s)
+{
+    if (!strcmp(s, "1") || !strcmp(s, "true"))
+        return "1";
+    if (!strcmp(s, "0") || !strcmp(s, "false"))
+        return "0";
+    err(x->l, "%s: '%s' is neither 0 nor 1", x->key, s);
+}
+
+static const char *check_enum(const Asked *x, const char *s)
+{
+    const char *w[MAXWORDS];
+    int n = words(x->a, x->kind, w, MAXWORDS);
+    if (!among(s, w, n))
+        err(x->l, "%s: '%s' is not one of %s", x->key, s,
+            list_of(x->a, s, w, n));
+    return s;
+}
+
+static const char *check_any(const Asked *x, const char *s)
+{
+    (void)x;
+    return s;
+}
+
+/* ---- several numbers ----------------------------------------------------- */
+
+static int read_pair(const char *s, double v[2])
+{
+    char first[LONGKEY];
+    const char *comma = strchr(s, ',');
+    if (!comma || comma - s >= LONGKEY)
+        return 0;
+    memcpy(first, s, (size_t)(comma - s));
+    first[comma - s] = 0;
+    for (comma++; *comma == ' '; comma++)
+        ;
+    return read_num(first, &v[0]) && read_num(comma, &v[1]);
+}
+
+static const char *check_pair(const Asked *x, const char *s)
+{
+    double v[2];
+    if (!read_pair(s, v))
+        err(x->l, "%s: '%s' is not two numbers like 0.9,0.95", x->key, s);
+    for (int i = 0; i < 2; i++)
+        if (!(v[i] >= 0 && v[i] < 1))
+            err(x->l, "%s: %g is not at least 0 and below 1", x->key, v[i]);
+    return s;
+}
+
+/* Numbers of "16,16,8000", at least `least` each; -1: it is no such list. */
+static int count_numbers(const char *s, double least, int whole)
+{
+    for (int n = 1;; n++) {
+        char *end;
+        double v = strtod(s, &end);
+        if (end == s || *s == ' ' || !(v >= least) || v > 1e15 ||
+            (whole && v != floor(v)) || (*end && *end != ','))
+            return -1;
+        if (!*end)
+            return n;
+        s = end + 1;
+    }
+}
+
+static const char *check_counts(const Asked *x, const char *s)
+{
+    int64_t n = 0;
+    if (read_int(x->kind + strlen("counts "), &n) && *s &&
+        count_numbers(s, 1, 1) != n)
+        err(x->l,
+            "%s: '%s' is not %lld whole numbers above 0 like "
+            "16,16,8000",
+            x->key, s, (long long)n);
+    return s;
+}
+
+static const char *check_shares(const Asked *x, const char *s)
+{
+    int64_t most = 0;
+    int n = count_numbers(s, 0, 0);
+    if (read_int(x->kind + strlen("shares "), &most) &&
+        (n < 1 || n > most || !strpbrk(s, "123456789")))
+        err(x->l,
+            "%s: '%s' is not like 969,30,1: up to %lld numbers at "
+            "least 0, not all of them 0",
+            x->key, s, (long long)most);
+    return s;
+}
+
+/* The number after word `what` in "gnorm 10, loss 8"; null: it is not there. */
+static const char *limit_of(const char *s, const char *what, size_t n)
+{
+    static const char between[] = " ,";
+    for (s += strspn(s, between); *s; s += strspn(s, between)) {
+        size_t k = strcspn(s, between);
+        int same = k == n && !strncmp(s, what, n);
+        s += k;
+        s += strspn(s, between);
+        if (same)
+            return s;
+        s += strcspn(s, between);
+    }
+    return 0;
+}
+
+static const char *check_limits(const Asked *x, const char *s)
+{
+    Arena *a = x->a;
+    const char *w[BESTOF], *rest = s;
+    int n = words(a, x->kind, w, BESTOF), seen = 0;
+    for (rest += strspn(rest, " ,"); *rest; rest += strspn(rest, " ,")) {
+        const char *word = strf(a, "%.*s", (int)strcspn(rest, " ,"), rest);
+        rest += strlen(word);
+        rest += strspn(rest, " ,");
+        const char *number = strf(a, "%.*s", (int)strcspn(rest, " ,"), rest);
+        double v;
+        int i = 0;
+        rest += strlen(number);
+        while (i < n && strcmp(w[i], word))
+            i++;
+        if (i == n || seen >> i & 1 || !read_num(number, &v) || !(v > 0))
+            err(x->l, "%s: '%s' is not like \"%s 10\"%s%s", x->key, s, w[0],
+                n > 1 ? " or " : "",
+                n > 1 ? strf(a, "\"%s 4 %s 10\"", w[0], w[1]) : "");
+        seen |= 1 << i;
+    }
+    return s;
+}
+
+/* ---- other texts --------------------------------------------------------- */
+
+static const char *check_order(const Asked *x, const char *s)
+{
+    order_check(s, x->l);
+    return s;
+}
+
+/* Letters of the kind, with counts "*3" and groups "(a,b)" of them. */
+static const char *check_layout(const Asked *x, const char *s)
+{
+    const char *letters = x->kind + strlen("layout ");
+    Text t = { .arena = x->a };
+    size_t n = strspn(s, strf(x->a, "%s*(),0123456789", letters));
+    if (!s[n])
+        return s;
+    for (const char *c = letters; *c; c++)
+        put(&t, "%s%c", c > letters ? " " : "", *c);
+    char other = (char)(s[n] ^ ' ');
+    if (other != ' ' && strchr(letters, other))
+        put(&t, " (did you mean '%c'?)", other);
+    err(x->l, "%s %s, position %d: '%c' is none of %s", x->key, s, (int)n + 1,
+        s[n], t.s);
+}
+
+/* ---- paths --------------------------------------------------------------- */
+
+/* What becomes of each path in a value. */
+typedef struct PathMap {
+    Arena *a;
+    const char *key;
+    const Loc *l;
+    PathFn *f;
+    void *ctx;
+} PathMap;
+
+/* A path is relative to the file that names it; ctx is that place. */
+static const char *beside_file(Arena *a, const char *s, void *ctx)
+{
+    const Loc *l = ctx;
+    const char *dir = l && l->file ? strrchr(l->file, '/') : 0;
+    if (!dir || !*s || *s == '/')
+        return s;
+    return strf(a, "%.*s%s", (int)(dir - l->file + 1), l->file, s);
+}
+
+static const char *map_path(const PathMap *m, const char *kind, const char *s)
+{
+    const char *w[8];
+    int n = words(m->a, kind, w, 8);
+    for (int i = 0; i < n; i++)
+        if (!strcmp(w[i], s))
+            return s;
+    return m->f(m->a, s, m->ctx);
+}
+
+int opts_blend(const char *s)
+{
+    char *end;
+    double w = strtod(s, &end);
+    if (!strncmp(s, "size ", 5))
+        return 1;
+    return end != s && *end == ' ' && w == w;
+}
+
+int opts_named(const char *s, int i, const char **name, const char **path)
+{
+    for (s += strspn(s, " "); *s; i--) {
+        size_t n = strspn(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVW"
+                             "XYZ0123456789_-"),
+               all = strcspn(s, " ");
+        if (!n || s[n] != '=' || all == n + 1)
+            return 0;
+        if (!i) {
+            *name = internn(s, n);
+            *path = internn(s + n + 1, all - n - 1);
+            return 1;
+        }
+        s += all;
+        s += strspn(s, " ");
+    }
+    return 0;
+}
+
+/* "wiki=a code=b", each path mapped; null: it is no such list. */
+static const char *map_named(const PathMap *m, const char *s)
+{
+    const char *name, *path, *rest = strrchr(s, ' ');
+    Text t = { .arena = m->a };
+    int n = 0;
+    for (; opts_named(s, n, &name, &path); n++)
+        put(&t, "%s%s=%s", n ? " " : "", name, map_path(m, "path", path));
+    if (n && rest && rest[1] && !opts_named(rest, 0, &name, &path))
+        err(m->l, "%s: '%s' has no name (name=path name=path ...)", m->key,
+            rest + 1);
+    return n ? t.s : NULL;
+}
+
+/* "0.7 a 0.3 b", each path mapped. */
+static const char *map_blend(const PathMap *m, const char *s)
+{
+    Arena *a = m->a;
+    const char *key = m->key, *named = map_named(m, s);
+    const Loc *l = m->l;
+    Text t = { .arena = a };
+    int sized = !strncmp(s, "size ", 5);
+    double w;
+    if (named || !opts_blend(s))
+        return named ? named : map_path(m, "path", s);
+    for (s += strspn(s, " "); *s;) {
+        const char *weight = strf(a, "%.*s", (int)strcspn(s, " "), s);
+        s += strcspn(s, " ");
+        s += strspn(s, " ");
+        const char *path = strf(a, "%.*s", (int)strcspn(s, " "), s);
+        s += strcspn(s, " ");
+        s += strspn(s, " ");
+        int number = read_num(weight, &w);
+        if (sized ? number : !strcmp(weight, "size"))
+            err(l, "%s: a blend has a weight for each path, or for none", key);
+        if (sized ? strcmp(weight, "size") : !number || !(w > 0))
+            err(l,
+                "%s: '%s' is not a positive weight (a blend is weight path "
+                "weight path ..., paths without spaces)",
+                key, weight);
+        if (!*path)
+            err(l, "%s: no path after the weight %s", key, weight);
+        put(&t, "%s%s %s", t.len ? " " : "", weight, map_path(m, "path", path));
+    }
+    return t.s;
+}
+
+/* ---- the kinds ----------------------------------------------------------- */
+
+/* clang-format off */
+static const struct Kind {
+    const char *name;
+    CheckFn *check; /* the value as it is kept; it says what is wrong */
+} kinds[] = {
+    { "int", check_int },       { "num", check_num },
+    { "bool", check_bool },     { "enum", check_enum },
+    { "str", check_any },       { "json", check_any },
+    { "params", check_any },    { "pair", check_pair },
+    { "counts", check_counts }, { "shares", check_shares },
+    { "limits", check_limits }, { "order", check_order },
+    { "layout", check_layout },
+};
+/* clang-format on */
+
+static int has_paths(const char *kind)
+{
+    return is_kind(kind, "path") || is_kind(kind, "file") ||
+           is_kind(kind, "blend");
+}
+
+const char *kind_paths(Arena *a, const char *key, const char *kind,
+                       const char *s, const Loc *l, PathFn *f, void *ctx)
+{
+    PathMap m = { a, key, l, f, ctx };
+    return !has_paths(kind)         ? s
+           : is_kind(kind, "blend") ? map_blend(&m, s)
+                                    : map_path(&m, kind, s);
+}
+
+/* What stands behind the slash in a kind is all that is built so far. Returns
+ * the kind without it. */
+static const char *check_built(Arena *a, const char *key, const char *kind,
+                               const char *s, const Loc *l)
+{
+    const char *slash = strstr(kind, " /"), *w[16];
+    if (!slash)
+        return kind;
+    int n = words(a, slash + 1, w, 16), built = 0;
+    for (int i = 0; i < n; i++)
+        built |= !strcmp(w[i], s);
+    kind = strf(a, "%.*s", (int)(slash - kind), kind);
+    if (is_kind(kind, "enum"))
+        check_enum(&(Asked){ a, key, kind, l }, s);
+    if (!built)
+        err(l, "%s: '%s' is planned, but not built yet", key, s);
+    return kind;
+}
+
+const char *kind_check(Arena *a, const char *key, const char *kind,
+                       const char *s, const Loc *l)
+{
+    kind = check_built(a, key, kind, s, l);
+    for (const char *c = s; *c; c++)
+        if (*c == '\n' || *c == '\r' || (*c == '"' && !is_kind(kind, "json")))
+            err(l, "%s: a value has no quotes and no line ends", key);
+    if (has_paths(kind))
+        return kind_paths(a, key, kind, s, l, beside_file,
+                          (void *)(uintptr_t)l);
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+        if (is_kind(kind, kinds[i].name))
+            return kinds[i].check(&(Asked){ a, key, kind, l }, s);
+    die("keys.def: %s is of no kind", key);
+}
+
+/* ---- reading ------------------------------------------------------------- */
+
+void opts_pair(const Opts *o, const char *key, double v[2])
+{
+    if (!read_pair(opts_str(o, key), v))
+        die("key '%s' is not a pair", key);
+}
+
+int opts_limit(const Opts *o, const char *key, const char *what, double *v)
+{
+    const char *s = opts_str(o, key);
+    const char *number = s ? limit_of(s, what, strlen(what)) : 0;
+    *v = number ? strtod(number, 0) : INFINITY;
+    return number != 0;
+}
+
+/* ---- what values ask of each other, and of files ------------------------- */
+
+/* "num 0 lr": at most the lr of the same table. */
+static void check_bound(const Opts *o, const KeyInfo *k)
+{
+    const char *key = key_name(k), *w[2];
+    double v;
+    if (words(forever, k->kind, w, 2) < 2 || read_num(w[1], &v))
+        return;
+    const char *most = strf(forever, "%s.%s", k->table, w[1]);
+    if (opts_num(o, key) > opts_num(o, most))
+        err(opts_loc(o, key), "%s: %s is above %s=%s", key, opts_str(o, key),
+            most, opts_str(o, most));
+}
+
+void opts_check(const Opts *o)
+{
+    for (const KeyInfo *k = keytab; k->name; k++)
+        if (is_kind(k->kind, "num") && opts_given(o, key_name(k)))
+            check_bound(o, k);
+}
+
+void opts_files(const Opts *o)
+{
+    const char *w[MAXWORDS];
+    for (const KeyInfo *k = keytab; k->name; k++) {
+        const char *key = key_name(k), *s = opts_str(o, key);
+        if (!is_kind(k->kind, "file") || !s)
+            continue;
+        int n = words(forever, k->kind, w, MAXWORDS);
+        const char *slash = strrchr(s, '/');
+        if (!among(s, w, n) && access(s, R_OK))
+            err(opts_loc(o, key), "%s: '%s' is no file to read, nor one of %s",
+                key, s, list_of(forever, slash ? slash + 1 : s, w, n));
+    }
+}

@@ -1,0 +1,67 @@
+#!/bin/sh
+# settings: what is refused, whether or not anything would use it: every key by
+# its row of keys.def, in one line that names it and says what is allowed.
+cd "$(dirname "$0")/../.." || exit 2
+: "${PLEAT:=$PWD/build/pleat}"
+dir=$PWD/build/tests/settings
+rm -rf "$dir" && mkdir -p "$dir" && cd "$dir" || exit 2
+bad=0
+
+# result NAME STATUS: of what was run last
+result() {
+    if [ "$2" = 0 ]; then echo "ok - settings: $1"; return; fi
+    echo "not ok - settings: $1"
+    sed 's/^/# /' said | head -n 10
+    bad=1
+}
+
+# One stage, one rank, a constant rate: nothing here uses most keys.
+cat >small.lua <<'END'
+axes { batch=2, seq=4, hidden=8 }
+train { skip_above="gnorm 10", ramp={ 2, 2, 4 }, no_decay={ "w", "b*" }, batch=4 }
+data { split={ 9, 1 } }
+fold { order="tp-cp-dp-pp", layout="E(t|)*2L", schedule="1f1b" }
+loss("l", mean(param("w", "hidden") * param("bias", "hidden"), "hidden"))
+END
+
+"$PLEAT" check small.lua >said 2>&1
+result "a model sets keys of every kind" $?
+
+while read -r key text; do
+    "$PLEAT" check small.lua "$key" >/dev/null 2>said
+    [ $? = 1 ] && [ "$(wc -l <said)" = 1 ] && grep -qF -- "error: $text" said
+    result "$key" $?
+done <<'END'
+train.no_decay=bais train.no_decay: no parameter is named 'bais' (did you mean 'bias'?)
+train.no_decay=w,v* train.no_decay: no parameter is named 'v*'
+train.decay=2 train.decay: 2 is above the largest value 1
+train.min_lr=1 train.min_lr: 1 is above train.lr=3e-4
+train.ramp=16,16 train.ramp: '16,16' is not 3 whole numbers above 0 like 16,16,8000
+train.ramp=0,1,2 train.ramp: '0,1,2' is not 3 whole numbers above 0
+data.split=1,-1 data.split: '1,-1' is not like 969,30,1: up to 3 numbers at least 0
+data.split=0,0 data.split: '0,0' is not like 969,30,1
+fold.schedule=zerobuble fold.schedule: 'zerobuble' is no file to read, nor one of 1f1b, interleaved, zerobubble, dualpipev (did you mean 'zerobubble'?)
+fold.schedule=none.csv fold.schedule: 'none.csv' is no file to read
+fold.layout=EtTL fold.layout EtTL, position 3: 'T' is none of E t m L | (did you mean 't'?)
+fold.order=tp-cp-dp fold.order 'tp-cp-dp' lacks 'pp'
+fold.order=tp-cp-dp-pp:2 fold.order 'tp-cp-dp-pp:2': between names stands '-'
+fold.pp=4097 fold.pp: 4097 is above the largest value 4096
+fold.vpp=0 fold.vpp: 0 is below the least value 1
+fold.balance=zigzg fold.balance: 'zigzg' is not one of zigzag, contiguous (did you mean 'zigzag'?)
+END
+
+# Each key that has a bound or words refuses what no key takes.
+"$PLEAT" help keys >keys
+awk '$2 ~ /^(int|num|bool|enum|pair|limits)$/ { sub(/=.*/, "", $1); print $1 }
+    $2 !~ /^[a-z]+$/ && $3 ~ /^(int|num|bool|enum|pair|limits)$/ {
+        sub(/=.*/, "", $1); print $1 }' keys >names
+n=0
+while read -r key; do
+    "$PLEAT" check small.lua "$key=-x" >/dev/null 2>>said
+    [ $? = 1 ] && n=$((n + 1))
+done <names
+[ "$n" -gt 40 ] && [ "$n" = "$(wc -l <names)" ]
+result "$n keys refuse what is no value of theirs" $?
+! grep -q "^route.re" keys
+result "help keys shows no key that is not built" $?
+exit $bad
