@@ -16,6 +16,7 @@ typedef struct Command {
 
 typedef struct Option {
     const char *name, *value; /* value: null when it takes none */
+    const char *kind;         /* of keys.def; null: any text */
     const char *sentence;
 } Option;
 
@@ -55,24 +56,24 @@ enum { NCOMMAND = sizeof commands / sizeof *commands };
 
 /* clang-format off */
 static const Option options[] = {
-    { "o", "file", "where the plan goes" },
-    { "d", "pass", "print the graph after a pass: a name, all, +all, why" },
-    { "x", "pass", "stop after a pass and print its graph" },
-    { "p", "program", "the program of -d and -x: step, eval, forward, init" },
-    { "dot", "file", "the model, or what -d shows (place of -p eval), for Graphviz" },
-    { "json", NULL, "messages and numbers as one JSON object, for editors" },
-    { "rank", "r", "what one rank is, holds and does" },
-    { "memory", NULL, "every buffer: place, size, life, line" },
-    { "html", "file", "write a page that draws the memory" },
-    { "trace", "file", "write the predicted steps for Chrome or Perfetto" },
-    { "schedule", NULL, "who does what when in a pipeline, as a table" },
-    { "fold", NULL, "both grids, groups, stages; of a model too, with keys" },
-    { "csv", "file", "write that table as PyTorch's pipelining does" },
-    { "replay", "step", "reach this step of a run again, compare it; writes nothing" },
-    { "prompt", "text", "what the text starts with" },
-    { "n", "tokens", "how many to make (200)" },
-    { "temperature", "t", "0: always the likeliest (0.8)" },
-    { "topk", "k", "choose among the k likeliest only" },
+    { "o", "file", NULL, "where the plan goes" },
+    { "d", "pass", NULL, "print the graph after a pass: a name, all, +all, why" },
+    { "x", "pass", NULL, "stop after a pass and print its graph" },
+    { "p", "program", NULL, "the program of -d and -x: step, eval, forward, init" },
+    { "dot", "file", NULL, "the model, or what -d shows (place of -p eval), for Graphviz" },
+    { "json", NULL, NULL, "messages and numbers as one JSON object, for editors" },
+    { "rank", "r", "int 0", "what one rank is, holds and does" },
+    { "memory", NULL, NULL, "every buffer: place, size, life, line" },
+    { "html", "file", NULL, "write a page that draws the memory" },
+    { "trace", "file", NULL, "write the predicted steps for Chrome or Perfetto" },
+    { "schedule", NULL, NULL, "who does what when in a pipeline, as a table" },
+    { "fold", NULL, NULL, "both grids, groups, stages; of a model too, with keys" },
+    { "csv", "file", NULL, "write that table as PyTorch's pipelining does" },
+    { "replay", "step", "int 1", "reach this step of a run again, compare it; writes nothing" },
+    { "prompt", "text", NULL, "what the text starts with" },
+    { "n", "tokens", "int 1", "how many to make (200)" },
+    { "temperature", "t", "num 0", "0: always the likeliest (0.8)" },
+    { "topk", "k", "int 1", "choose among the k likeliest only" },
 };
 /* clang-format on */
 
@@ -89,29 +90,29 @@ static int has_option(const Command *c, const char *name)
     return 0;
 }
 
-static void print_options(FILE *out, const Command *c)
+static void print_options(const Command *c)
 {
     for (int i = 0; i < NOPTION; i++)
         if (!c || has_option(c, options[i].name))
-            fprintf(out, "  %s%s %-*s %s\n", options[i].name[1] ? "--" : "-",
-                    options[i].name,
-                    (int)(options[i].name[1] ? 15 : 16) -
-                        (int)strlen(options[i].name),
-                    options[i].value ? options[i].value : "",
-                    options[i].sentence);
+            printf("  %s%s %-*s %s\n", options[i].name[1] ? "--" : "-",
+                   options[i].name,
+                   (int)(options[i].name[1] ? 15 : 16) -
+                       (int)strlen(options[i].name),
+                   options[i].value ? options[i].value : "",
+                   options[i].sentence);
 }
 
-static void usage(FILE *out)
+static void usage(void)
 {
-    fputs("usage: pleat command file [key=value ...] [options]\n\n", out);
+    fputs("usage: pleat command file [key=value ...] [options]\n\n", stdout);
     for (int i = 0; i < NCOMMAND; i++)
-        fprintf(out, "  %-8s %-34s %s\n", commands[i].name, commands[i].usage,
-                commands[i].sentence);
-    fputc('\n', out);
-    print_options(out, NULL);
+        printf("  %-8s %-34s %s\n", commands[i].name, commands[i].usage,
+               commands[i].sentence);
+    fputc('\n', stdout);
+    print_options(NULL);
     fputs("\nKeys: pleat help keys. Passes: pleat help passes. Version: pleat "
           "--version\n",
-          out);
+          stdout);
 }
 
 /* Is any value of it built? Those that are stand behind the slash. */
@@ -150,7 +151,7 @@ static int print_version(void)
 static int help(Args *a)
 {
     if (!a->file) {
-        usage(stdout);
+        usage();
     } else if (!strcmp(a->file, "keys")) {
         print_keys();
     } else if (!strcmp(a->file, "formats")) {
@@ -159,10 +160,8 @@ static int help(Args *a)
         for (int i = 0; i < npass; i++)
             printf("%-10s %s\n", passtab[i].name, passtab[i].sentence);
     } else {
-        fprintf(stderr,
-                "no help on '%s'; there is help on keys, passes, formats\n",
-                a->file);
-        return 2;
+        err(NULL, "no help on '%s'; there is help on keys, passes, formats",
+            a->file);
     }
     return 0;
 }
@@ -177,39 +176,14 @@ static _Noreturn void wrong(const Command *c, const char *fmt, ...)
     va_list ap;
 
     va_start(ap, fmt);
-    vfprintf(stderr, fmt, ap);
+    const char *what = vstrf(forever, fmt, ap);
     va_end(ap);
-    fputc('\n', stderr);
-    if (c)
-        fprintf(stderr, "usage: pleat %s %s\n", c->name, c->usage);
-    else
-        fputs("usage: pleat command file [key=value ...]; pleat -h lists all\n",
-              stderr);
-    exit(2);
+    if (!c)
+        err(NULL, "%s; pleat -h lists all", what);
+    err(NULL, "%s\nusage: pleat %s %s", what, c->name, c->usage);
 }
 
-static int64_t whole(const Command *c, const char *s)
-{
-    char *end;
-    int64_t v = strtoll(s, &end, 10);
-
-    if (end == s || *end || v < 0)
-        wrong(c, "'%s' is not a whole number", s);
-    return v;
-}
-
-static double number(const Command *c, const char *s)
-{
-    char *end;
-    double v = strtod(s, &end);
-
-    if (end == s || *end)
-        wrong(c, "'%s' is not a number", s);
-    return v;
-}
-
-static void set_option(Args *a, const Command *c, const char *name,
-                       const char *value)
+static void set_option(Args *a, const char *name, const char *value)
 {
     /* clang-format off */
     const struct { const char *name; const char **to; } texts[] = {
@@ -220,21 +194,20 @@ static void set_option(Args *a, const Command *c, const char *name,
         { "schedule", &a->schedule }, { "csv", &a->csv },
         { "fold", &a->fold }, { "json", &a->json }, { "dot", &a->dot },
     };
+    const struct { const char *name; int64_t *to; } counts[] = {
+        { "n", &a->n }, { "rank", &a->rank }, { "replay", &a->replay },
+        { "topk", &a->topk },
+    };
     /* clang-format on */
 
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
         if (!strcmp(texts[i].name, name))
             *texts[i].to = value;
-    if (!strcmp(name, "n"))
-        a->n = whole(c, value);
-    if (!strcmp(name, "rank"))
-        a->rank = whole(c, value);
-    if (!strcmp(name, "replay") && !(a->replay = whole(c, value)))
-        wrong(c, "--replay: steps are counted from 1");
-    if (!strcmp(name, "topk"))
-        a->topk = whole(c, value);
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
+        if (!strcmp(counts[i].name, name))
+            *counts[i].to = strtoll(value, NULL, 10);
     if (!strcmp(name, "temperature"))
-        a->temperature = number(c, value);
+        a->temperature = strtod(value, NULL);
 }
 
 /* "-o file", "-dwhy", "--prompt text"; returns how many words it took. */
@@ -256,7 +229,11 @@ static int option(Args *a, const Command *c, char **w)
             value = w[1];
         if (o->value && !value)
             wrong(c, "option '%s' needs a value", w[0]);
-        set_option(a, c, o->name, o->value ? value : "1");
+        if (o->kind)
+            kind_check(forever,
+                       strf(forever, "%.*s%s", 1 + words, w[0], o->name),
+                       o->kind, value, NULL);
+        set_option(a, o->name, o->value ? value : "1");
         return value && value == w[1] ? 2 : 1;
     }
     wrong(c, "unknown option '%s'", w[0]);
@@ -307,7 +284,7 @@ static void read_words(Args *a, const Command *c, int argc, char **argv)
     for (int i = 2; i < argc;) {
         if (!strcmp(argv[i], "-h") || !strcmp(argv[i], "--help")) {
             printf("usage: pleat %s %s\n%s\n", c->name, c->usage, c->sentence);
-            print_options(stdout, c);
+            print_options(c);
             exit(0);
         }
         if (argv[i][0] == '-' && argv[i][1])
@@ -389,9 +366,11 @@ int main(int argc, char **argv)
     Args a = { .n = 200, .temperature = 0.8, .rank = -1 };
 
     process_start(built_from);
-    if (argc < 2 || !strcmp(argv[1], "-h") || !strcmp(argv[1], "--help")) {
-        usage(argc < 2 ? stderr : stdout);
-        return argc < 2 ? 2 : 0;
+    if (argc < 2)
+        wrong(NULL, "no command is given");
+    if (!strcmp(argv[1], "-h") || !strcmp(argv[1], "--help")) {
+        usage();
+        return 0;
     }
     if (!strcmp(argv[1], "--version"))
         return print_version();

@@ -286,18 +286,20 @@ static int known(const char *name)
 int ckpt_command(int n, char **arg)
 {
     char **word = alloc(forever, ((size_t)n + 1) * sizeof *word);
+    Text t = { .arena = forever };
 
     memcpy(word, arg, (size_t)n * sizeof *word);
     for (int i = 0; i < NCOMMAND && n > 0; i++)
         if (!strcmp(commands[i].name, word[0]) && n - 1 >= commands[i].n &&
             n - 1 <= commands[i].n + commands[i].more)
             return commands[i].f(word + 1);
-    if (n > 0)
-        fprintf(stderr, "ckpt %s: %s\n", arg[0],
-                known(arg[0]) ? "a word is missing, or one too many"
-                              : "there is no such command");
     for (int i = 0; i < NCOMMAND; i++)
-        fprintf(stderr, "ckpt %-9s %-28s  %s\n", commands[i].name,
-                commands[i].args, commands[i].doc);
-    return 2;
+        put(&t, "\nckpt %-9s %-28s  %s", commands[i].name, commands[i].args,
+            commands[i].doc);
+    if (!n)
+        err(NULL, "ckpt: which command?%s", t.s);
+    err(NULL, "ckpt %s: %s%s", arg[0],
+        known(arg[0]) ? "a word is missing, or one too many"
+                      : "there is no such command",
+        t.s);
 }

@@ -217,15 +217,17 @@ static int known(const char *name)
 
 int data_command(int n, char **word, const Opts *o, const char *out)
 {
+    Text t = { .arena = forever };
+
     for (int i = 0; i < NCOMMAND && n > 0; i++)
         if (!strcmp(commands[i].name, word[0]) &&
             (n > 1 || commands[i].f == blend_command))
             return commands[i].f(n - 1, word + 1, o, out);
-    if (n > 0)
-        fprintf(stderr, "data %s: %s\n", word[0],
-                known(word[0]) ? "which files?" : "there is no such command");
     for (int i = 0; i < NCOMMAND; i++)
-        fprintf(stderr, "data %s %s\n    %s\n", commands[i].name,
-                commands[i].args, commands[i].doc);
-    return 2;
+        put(&t, "\ndata %s %s\n    %s", commands[i].name, commands[i].args,
+            commands[i].doc);
+    if (!n)
+        err(NULL, "data: which command?%s", t.s);
+    err(NULL, "data %s: %s%s", word[0],
+        known(word[0]) ? "which files?" : "there is no such command", t.s);
 }

@@ -18,7 +18,7 @@ static const char usage[] =
     "       pleat-run doctor                      what this machine has\n"
     "Keys that a plan does not depend on may change: steps, learning rate,\n"
     "eval, save and log intervals, data, name, from, resume.\n"
-    "A plan is a program: run only plans you built.\n";
+    "A plan is a program: run only plans you built.";
 
 /* A run's folder stands for its plan, with its settings. */
 static const char *settings_of(const char *path, Settings **c)
@@ -80,8 +80,12 @@ int main(int argc, char **argv)
     if (argc > 1 && !strcmp(argv[1], "ckpt"))
         return ckpt_command(argc - 2, argv + 2);
     if (argc < 2 || argv[1][0] == '-') {
-        fputs(usage, argc < 2 ? stderr : stdout);
-        return argc < 2 || strcmp(argv[1], "--help") ? 2 : 0;
+        if (argc < 2)
+            err(NULL, "no plan is given\n%s", usage);
+        if (strcmp(argv[1], "--help") && strcmp(argv[1], "-h"))
+            err(NULL, "unknown option '%s'\n%s", argv[1], usage);
+        puts(usage);
+        return 0;
     }
     launch_errors();
     int bench = argc == 3 && !strcmp(argv[1], "bench");
@@ -97,10 +101,8 @@ int main(int argc, char **argv)
     if (path != argv[1])
         lay_settings(p, c, argv[1]);
     for (int i = 2; i < argc; i++) {
-        if (!strchr(argv[i], '=') || argv[i][0] == '=') {
-            fprintf(stderr, "'%s' is not key=value\n%s", argv[i], usage);
-            return 2;
-        }
+        if (!strchr(argv[i], '=') || argv[i][0] == '=')
+            err(NULL, "'%s' is not key=value\n%s", argv[i], usage);
         set_key(p, argv[1], argv[i]);
     }
     return run_plan(p, path != argv[1] ? &args : NULL);

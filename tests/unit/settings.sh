@@ -1,6 +1,6 @@
 #!/bin/sh
-# settings: what is refused, whether or not anything would use it: every key by
-# its row of keys.def, in one line that names it and says what is allowed.
+# settings: what is refused, whether or not anything would use it: every key and
+# option by its row, in one line that names it and says what is allowed.
 cd "$(dirname "$0")/../.." || exit 2
 : "${PLEAT:=$PWD/build/pleat}"
 dir=$PWD/build/tests/settings
@@ -49,6 +49,53 @@ fold.pp=4097 fold.pp: 4097 is above the largest value 4096
 fold.vpp=0 fold.vpp: 0 is below the least value 1
 fold.balance=zigzg fold.balance: 'zigzg' is not one of zigzag, contiguous (did you mean 'zigzag'?)
 END
+
+# Of the command line too.
+while read -r args; do
+    read -r text
+    # shellcheck disable=SC2086
+    "$PLEAT" $args >/dev/null 2>said
+    [ $? = 1 ] && head -n 1 said | grep -qF -- "error: $text"
+    result "pleat $args" $?
+done <<'END'
+
+no command is given
+chekc small.lua
+unknown command 'chekc' (did you mean 'check'?)
+check
+check: which file?
+check small.lua --fast
+unknown option '--fast'
+compile small.lua -o
+option '-o' needs a value
+help me
+no help on 'me'
+data
+data: which command?
+ckpt ls
+ckpt ls: a word is missing
+generate runs/x --temperature nan
+--temperature: 'nan' is not a number
+generate runs/x --temperature -1
+--temperature: -1 is below the least value 0
+generate runs/x -n 99999999999999999999
+-n: '99999999999999999999' is not an integer
+generate runs/x -n 0
+-n: 0 is below the least value 1
+generate runs/x --topk -3
+--topk: -3 is below the least value 1
+show small.plan --rank -1
+--rank: -1 is below the least value 0
+run runs/x --replay 0
+--replay: 0 is below the least value 1
+END
+for args in "" --fast "small.plan steps"; do
+    : >small.plan
+    # shellcheck disable=SC2086
+    "$PLEAT-run" $args >/dev/null 2>said
+    [ $? = 1 ] && head -n 1 said | grep -q "error: "
+    result "pleat-run $args" $?
+done
 
 # Each key that has a bound or words refuses what no key takes.
 "$PLEAT" help keys >keys
