@@ -189,3 +189,13 @@ const char *nearest(const char *s, const char *const *all, size_t n)
     }
     return best;
 }
+
+char *gib_text(Arena *a, int64_t bytes, int64_t other)
+{
+    for (int digits = 3;; digits++) {
+        char *s = strf(a, "%.*f", digits, (double)bytes * 0x1p-30);
+        if (bytes == other || digits == 10 ||
+            strcmp(s, strf(a, "%.*f", digits, (double)other * 0x1p-30)))
+            return s;
+    }
+}

@@ -345,12 +345,13 @@ void ckpt_room(const char *dir, int64_t bytes, int64_t keep, int64_t saves)
     most = keep && keep + 1 - old < saves ? keep + 1 - old : saves;
     if (room < bytes)
         err(NULL,
-            "a checkpoint of this run takes %.3f GiB, and %s has room for %.3f",
-            (double)bytes * 0x1p-30, dir, (double)room * 0x1p-30);
-    if (room / most < bytes)
+            "a checkpoint of this run takes %s GiB, and %s has room for %s",
+            gib_text(forever, bytes, room), dir,
+            gib_text(forever, room, bytes));
+    int64_t all = bytes <= INT64_MAX / most ? bytes * most : INT64_MAX;
+    if (room < all)
         warn(NULL,
-             "this run's checkpoints take %.3f GiB more, and %s has room for "
-             "%.3f (train.keep says how many stay)",
-             (double)bytes * (double)most * 0x1p-30, dir,
-             (double)room * 0x1p-30);
+             "this run's checkpoints take %s GiB more, and %s has room for "
+             "%s (train.keep says how many stay)",
+             gib_text(forever, all, room), dir, gib_text(forever, room, all));
 }

@@ -221,10 +221,12 @@ uint64_t device_take(Gpu *x, int64_t bytes, const char *what)
     dl.cuMemGetInfo_v2(&left, &total);
     if (dl.cuMemAlloc_v2(&p, (size_t)(bytes ? bytes : 1)))
         err(NULL,
-            "out of memory on GPU %d (rank %lld): %s needs %.2f GiB; "
-            "%.2f of %.2f GiB are free (the plan in GiB: %s)",
-            x->device, (long long)x->rank, what, gib(bytes), gib((int64_t)left),
-            gib((int64_t)total), classes(x));
+            "out of memory on GPU %d (rank %lld): %s needs %s GiB; "
+            "%s of %.2f GiB are free (the plan in GiB: %s)",
+            x->device, (long long)x->rank, what,
+            gib_text(x->mem, bytes, (int64_t)left),
+            gib_text(x->mem, (int64_t)left, bytes), gib((int64_t)total),
+            classes(x));
     device_count(x, what);
     return p;
 }

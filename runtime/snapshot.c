@@ -133,22 +133,22 @@ static int take_room(Snapshot *s)
  * on all hosts? */
 static void say_room(Text *t, int64_t need, int64_t room, int given)
 {
-    double gib = (double)need * 0x1p-30;
+    const char *gib = gib_text(t->arena, need, room);
 
     if (given) {
         put(t,
-            "checkpoints: written beside training from %.3f GiB of this "
+            "checkpoints: written beside training from %s GiB of this "
             "host's memory\n",
             gib);
         return;
     }
     put(t,
         "checkpoints: training waits for each; beside training they need "
-        "%.3f GiB of this host's memory, ",
+        "%s GiB of this host's memory, ",
         gib);
     if (need > room)
-        put(t, "and there are %.3f GiB for it\n",
-            (double)(room > 0 ? room : 0) * 0x1p-30);
+        put(t, "and there are %s GiB for it\n",
+            gib_text(t->arena, room > 0 ? room : 0, need));
     else
         put(t, "which are not to be had everywhere\n");
 }

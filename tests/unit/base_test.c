@@ -24,6 +24,20 @@ static uint64_t chance(void)
 static jmp_buf heard;
 static char message[4096];
 
+/* Two sizes are never the same text unless they are the same. */
+static void sizes_differ(void **state)
+{
+    (void)state;
+    int64_t gib = 1ll << 30;
+    assert_string_equal(gib_text(forever, gib, 2 * gib), "1.000");
+    assert_string_equal(gib_text(forever, gib, gib), "1.000");
+    assert_string_equal(gib_text(forever, gib, gib - gib / 5000), "1.0000");
+    assert_string_equal(gib_text(forever, gib - gib / 5000, gib), "0.9998");
+    for (int64_t n = 1; n < 1ll << 40; n *= 3)
+        assert_string_not_equal(gib_text(forever, n, n + 1),
+                                gib_text(forever, n + 1, n));
+}
+
 static void hear(const char *msg)
 {
     snprintf(message, sizeof message, "%s", msg);
@@ -428,6 +442,7 @@ int main(void)
         cmocka_unit_test(words),
         cmocka_unit_test(numbers),
         cmocka_unit_test(bad_numbers),
+        cmocka_unit_test(sizes_differ),
     };
     /* clang-format on */
     return cmocka_run_group_tests(tests, NULL, NULL);
