@@ -285,7 +285,7 @@ static char *cache_path(const char *cpu)
     const char *paths = getenv("LD_LIBRARY_PATH");
     char *s = strf(forever, "1 %s %s", cpu, paths ? paths : "");
 
-    return strf(forever, "%s/blas-%016llx", cache_folder(forever),
+    return strf(forever, "%s/blas-%016llx", cache_folder(),
                 (unsigned long long)XXH3_64bits(s, strlen(s)));
 }
 

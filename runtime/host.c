@@ -158,33 +158,66 @@ static char *plan_key(Arena *a, const Plan *p)
 
 /* ---- the cache's folder -------------------------------------------------- */
 
-static void make_folder(const char *path)
+/* Null when the folder is there, one's own and can be written; else why not. */
+static const char *folder_wrong(Arena *a, char *dir)
 {
-    if (mkdir(path, 0700) && errno != EEXIST)
-        err(NULL, "cannot make the folder %s: %s", path, strerror(errno));
-}
-
-char *cache_folder(Arena *a)
-{
-    const char *xdg = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
-    char *up = xdg && *xdg     ? strf(a, "%s", xdg)
-               : home && *home ? strf(a, "%s/.cache", home)
-                               : strf(a, "/tmp/cache-%ld", (long)getuid());
-    char *dir = strf(a, "%s/pleat", up);
     struct stat st;
 
-    for (char *s = up + 1; *s; s++)
-        if (*s == '/') {
-            *s = 0;
-            make_folder(up);
-            *s = '/';
-        }
-    make_folder(up);
-    make_folder(dir);
+    for (char *s = dir + 1;; s++) {
+        char c = *s;
+        if (c && c != '/')
+            continue;
+        *s = 0;
+        if (mkdir(dir, 0700) && errno != EEXIST)
+            return strf(a, "cannot make the folder %s: %s", dir,
+                        strerror(errno));
+        *s = c;
+        if (!c)
+            break;
+    }
     if (lstat(dir, &st) || !S_ISDIR(st.st_mode) || st.st_uid != getuid())
-        err(NULL, "%s is not a folder of yours", dir);
+        return strf(a, "%s is not a folder of yours", dir);
     if ((st.st_mode & 077) && chmod(dir, 0700))
-        err(NULL, "%s is open to others", dir);
+        return strf(a, "%s is open to others", dir);
+    if (access(dir, W_OK | X_OK))
+        return strf(a, "cannot write in %s: %s", dir, strerror(errno));
+    return NULL;
+}
+
+/* Where the user keeps such files; where that fails, one below /tmp: a run
+ * needs no more of it than this machine's processes. */
+static const char *choose_folder(void)
+{
+    const char *xdg = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    char *last = strf(forever, "/tmp/pleat-%ld", (long)getuid()),
+         *dir = xdg && *xdg     ? strf(forever, "%s/pleat", xdg)
+                : home && *home ? strf(forever, "%s/.cache/pleat", home)
+                                : last;
+    const char *why = folder_wrong(forever, dir), *then = why;
+
+    if (!why)
+        return dir;
+    if (dir != last)
+        then = folder_wrong(forever, last);
+    if (then)
+        err(NULL,
+            "no folder for compiled kernels: %s (XDG_CACHE_HOME names one "
+            "that you can write)",
+            why);
+    if (!launch_rank())
+        warn(NULL,
+             "%s; compiled kernels are kept in %s (XDG_CACHE_HOME names "
+             "another folder)",
+             why, last);
+    return last;
+}
+
+const char *cache_folder(void)
+{
+    static const char *dir;
+
+    if (!dir)
+        dir = choose_folder();
     return dir;
 }
 
@@ -324,7 +357,8 @@ Code *host_load(Arena *a, const Plan *p)
 
     if (!p->nkernel)
         return c;
-    char *dir = cache_folder(a), *key = plan_key(a, p);
+    const char *dir = cache_folder();
+    char *key = plan_key(a, p);
     char *so = strf(a, "%s/%s.so", dir, key);
     int lock = open(strf(a, "%s/%s.lock", dir, key),
                     O_RDWR | O_CREAT | O_CLOEXEC, 0600);

@@ -167,7 +167,7 @@ Cubin *nvrtc_all(Arena *a, const Plan *p, Pool *pool, const char *arch, Comm *c)
 {
     size_t n = (size_t)p->nkernel + 1;
     int major = 0, minor = 0;
-    Build b = { .p = p, .dir = cache_folder(a) };
+    Build b = { .p = p, .dir = cache_folder() };
 
     if (!dl_open(LIBnvrtc))
         err(NULL, "GPU kernels need NVRTC: %s", dl_why(LIBnvrtc));

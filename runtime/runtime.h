@@ -103,7 +103,7 @@ void blas_reserve(const Pool *p);
 void blas_run(Blas *b, InstrKind k, void *const *buf, const int64_t *iv,
               int nint, void *scratch);
 
-char *cache_folder(Arena *a); /* private, made when missing */
+const char *cache_folder(void); /* private, made when missing */
 /* Whole or not at all: other ranks may be writing the same file. */
 void cache_keep(const char *path, const void *p, size_t n);
 

@@ -327,7 +327,7 @@ static char *cache_prefix(Arena *mem, const TextArgs *a, const char *path,
 {
     char full[PATH_MAX];
     struct stat st = { 0 };
-    const char *dir = cache_folder(mem);
+    const char *dir = cache_folder();
     char *name = realpath(path, full) ? full : "";
 
     stat(path, &st);

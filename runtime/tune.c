@@ -182,7 +182,7 @@ static void keep(const Gpu *x, const char *path, Tuned *v)
 void tune(Gpu *x)
 {
     const char *with = made_with(x->mem, x);
-    char *path = strf(x->mem, "%s/tuned.%016" PRIx64, cache_folder(x->mem),
+    char *path = strf(x->mem, "%s/tuned.%016" PRIx64, cache_folder(),
                       (uint64_t)XXH3_64bits(with, strlen(with)));
     Tuned *v = known(x, path), *all = NULL;
     Text mine = { .arena = x->mem };

@@ -1,5 +1,5 @@
 #!/bin/sh
-# limits: little memory, a small stack, a limit of file sizes, closed descriptors:
+# limits: little memory, a small stack, a limit of file sizes, closed descriptors, no home:
 # one clear line and its exit status, or a run that goes on; never a signal, never
 # a loop without end, and no file that another's text goes into.
 cd "$(dirname "$0")/../.." || exit 2
@@ -80,6 +80,13 @@ for closed in "<&-" ">&-" "2>&-" "<&- >&- 2>&-"; do
         ! grep -qv '^{"step": .*}$' closed/metrics.jsonl && "$PLEAT" ckpt verify closed >said 2>&1 &&
         ! grep -q "^step" closed/plan closed/tuned closed/config.lua
     result "closed: $closed" $?
+done
+# No place for compiled kernels where they belong: another one, and a line.
+for home in "HOME=/dev/null XDG_CACHE_HOME=" "XDG_CACHE_HOME=/proc/none"; do
+    rm -rf homeless
+    env $home $run name=homeless >said 2>&1 && [ "$(grep -c "^warning: .*kept in .*XDG_CACHE_HOME" said)" = 1 ] &&
+        grep -q "^step *4/4" said
+    result "$home: a warning says where kernels are" $?
 done
 # A pipe that nobody reads any more.
 ($run name=pipe train.steps=40; echo $? >status) 2>said | head -n 1 >first
