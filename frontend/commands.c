@@ -11,13 +11,6 @@
 
 /* ---- files --------------------------------------------------------------- */
 
-static int ends_with(const char *s, const char *end)
-{
-    size_t n = strlen(s), k = strlen(end);
-
-    return n >= k && !strcmp(s + n - k, end);
-}
-
 void write_all(const char *path, const char *s, size_t n)
 {
     FILE *out = fopen(path, "wb");
@@ -58,14 +51,15 @@ const Target *target_of(const Opts *o)
 /* The file is a model, or what -x wrote: the model's graph, then programs. */
 static Trace read_model(Args *a, Graph ***stage)
 {
+    FileKind kind = file_kind(a->file);
     size_t n;
 
     if (a->past)
         return trace_sources(a->past->source, a->past->nsource, a->keys);
-    if (ends_with(a->file, ".plan"))
+    if (kind == FILEplan)
         err(NULL, "%s is a plan, not a model; pleat show tells what is in it",
             a->file);
-    if (!ends_with(a->file, ".ir"))
+    if (kind == FILEmodel)
         return trace(a->file, a->keys, 0);
     char *s = read_all(a->file, &n);
     Arena *arena = arena_new();
@@ -220,8 +214,8 @@ static int fold_job(void *arg, FILE *out)
 {
     Args *a = arg;
 
-    report_fold(out, ends_with(a->file, ".plan") ? read_plan(a->file)
-                                                 : make_plan(a, out));
+    report_fold(out, file_kind(a->file) == FILEplan ? read_plan(a->file)
+                                                    : make_plan(a, out));
     return 0;
 }
 
@@ -231,7 +225,8 @@ int cmd_show(Args *a)
 
     if (a->fold)
         return guarded(fold_job, a, NULL);
-    Plan *p = read_plan(a->file);
+    const char *dir = folder_of(a->file);
+    Plan *p = read_plan(dir ? strf(forever, "%s/plan", dir) : a->file);
 
     if (a->html)
         write_page(p, a->html);
@@ -386,7 +381,7 @@ static int run_or_count(Plan *p, const RunArgs *r)
 /* `run` of a model is for a GPU where there is one; rank 0 compiles for all. */
 static void choose_target(Args *a)
 {
-    if (!ends_with(a->file, ".plan") && !folder_of(a->file) &&
+    if (file_kind(a->file) != FILEplan && !folder_of(a->file) &&
         !opts_str(a->keys, "target") && !launch_rank() &&
         target_named("cuda") && gpu_count() > 0)
         opts_set(a->keys, "target", "cuda", NULL);
@@ -405,7 +400,7 @@ static Plan *plan_of(Args *a, RunArgs *r, int ramps)
     Text over = { .arena = forever };
     Plan *p;
 
-    if (ends_with(a->file, ".plan")) {
+    if (file_kind(a->file) == FILEplan) {
         p = read_plan(a->file);
         change_keys(p, a);
         check_model(&(Args){ .file = a->file, .past = p, .keys = p->opts },

@@ -241,6 +241,10 @@ typedef struct Args {
     int64_t replay, begun; /* a step from 1; 0: none. Its settings' first */
 } Args;
 
+/* filekind.c */
+typedef enum FileKind { FILEmodel, FILEgraph, FILEplan } FileKind;
+FileKind file_kind(const char *path);
+
 /* diagnose.c: what `check` says as one JSON object; its exit status. */
 int check_as_json(int (*check)(Args *a), Args *a);
 /* again.c: the folder of a run, or null; a run by it. */

@@ -37,7 +37,7 @@ static const Command commands[] = {
     { "bench", cmd_bench, 1, 1, "", "model.lua|m.plan [key=value ...]",
       "time, bytes and FLOPs of every step, against what was planned" },
     { "show", cmd_show, 1, 1, "rank memory html trace schedule csv fold",
-      "m.plan",
+      "m.plan|runs/name",
       "what a plan does and needs" },
     { "generate", cmd_generate, 1, 1, "prompt n temperature topk",
       "runs/name [seed=7]", "text from a trained model" },

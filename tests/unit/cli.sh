@@ -7,7 +7,7 @@ cd "$(dirname "$0")/../.." || exit 2
 dir=$PWD/build/tests/cli
 rm -rf "$dir" && mkdir -p "$dir" || exit 2
 small="axes.batch=2 axes.seq=16 train.batch=4"
-printf '1..%d\n' $((84 + $(ls models/*.lua | wc -l)))
+printf '1..%d\n' $((94 + $(ls models/*.lua | wc -l)))
 bad=0
 
 # is NAME STATUS command...: its exit status is STATUS; output is in $dir/log
@@ -87,6 +87,15 @@ is "a changed plan is refused" 1 sh -c "sed 's/^tokens 64/tokens 65/' \
 
 is "run" 0 "$PLEAT" run "$dir/a.plan" name="$dir/run" train.steps=2 \
     train.save_every=1
+cp "$dir/a.plan" "$dir/plan.lua" && cp "$dir/a.ir" "$dir/graph"
+is "a plan is known by its content: eval" 0 "$PLEAT" eval "$dir/plan.lua"
+says "which evaluates it" "val loss"
+is "bench" 0 "$PLEAT" bench "$dir/plan.lua"
+is "run" 0 "$PLEAT" run "$dir/plan.lua" train.steps=1 name="$dir/unsaid"
+is "check" 1 "$PLEAT" check "$dir/plan.lua"
+says "which says what it is" "plan.lua is a plan, not a model"
+is "a graph too" 0 "$PLEAT" compile "$dir/graph" -o "$dir/b.plan"
+is "to the same plan, again" 0 cmp "$dir/a.plan" "$dir/b.plan"
 is "a run's folder is not written over" 1 "$PLEAT" run "$dir/a.plan" \
     name="$dir/run"
 # shellcheck disable=SC2086
@@ -98,6 +107,8 @@ says "its data.valid is not there" "no file $dir/../LICENSE; there will be no"
 is "resume" 0 "$PLEAT" run models/tiny.lua $small name="$dir/run" resume=1 \
     train.steps=3
 says "resume does the third step" "step    3/3"
+is "show of a run's folder" 0 "$PLEAT" show "$dir/run"
+says "shows its plan" "lower bound"
 
 # A loss that is -infinity because its logarithm is, in one rank and two: the line.
 sed 's/^loss("lm", \(.*\))$/loss("lm", \1 + mean(log(relu(x-1000)), "batch seq hidden"))/' \

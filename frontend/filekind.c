@@ -1,0 +1,37 @@
+/* filekind.c: what a file of the command line is. Its first line says; a name
+ * decides only about what says nothing, so that it is refused as what it should
+ * be. */
+#include <stdio.h>
+#include <string.h>
+
+#include "frontend.h"
+
+enum { FIRST = 512 }; /* bytes that are looked at */
+
+static int ends_with(const char *s, const char *end)
+{
+    size_t n = strlen(s), k = strlen(end);
+
+    return n >= k && !strcmp(s + n - k, end);
+}
+
+/* "graph tiny step logical {", which is no Lua */
+static int opens_graph(const char *line)
+{
+    return !strncmp(line, "graph ", 6) && ends_with(line, "{");
+}
+
+FileKind file_kind(const char *path)
+{
+    char line[FIRST];
+    FILE *f = fopen(path, "rb");
+    size_t n = f ? fread(line, 1, sizeof line - 1, f) : 0;
+
+    if (f)
+        fclose(f);
+    line[n] = 0;
+    line[strcspn(line, "\n")] = 0;
+    if (plan_format(line, strlen(line)) || ends_with(path, ".plan"))
+        return FILEplan;
+    return opens_graph(line) || ends_with(path, ".ir") ? FILEgraph : FILEmodel;
+}
