@@ -324,6 +324,8 @@ Text take_folder(Args *a, const char *dir)
     a->file = strf(forever, "%s/plan", dir);
     if (launch_rank())
         return none;
+    if (opts_int(a->keys, "resume") || a->replay)
+        resume_name(dir, a->keys);
     Start s = start_of(a, dir);
     a->file = s.plan;
     a->begun = s.c ? s.c->from_step : 0;

@@ -111,6 +111,7 @@ const char *ckpt_state(Arena *a, const char *dir, State *s);
 /* ckpt_retention.c: the folders of a run's checkpoints */
 char *ckpt_folder(Arena *a, const char *dir, int64_t step);
 int ckpt_exists(const char *dir);
+int64_t ckpt_last(const char *dir); /* the newest step by its name; -1 */
 /* The newest checkpoint that verifies, with a note for each that does not. c:
  * all its processes do so together; null: this one alone. */
 char *ckpt_newest(Arena *a, const char *dir, State *s, struct Comm *c);

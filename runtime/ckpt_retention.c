@@ -145,6 +145,16 @@ static int64_t count(const char *dir)
     return n;
 }
 
+int64_t ckpt_last(const char *dir)
+{
+    Arena *a = arena_new();
+    Found *v = list_or_err(a, dir);
+    int64_t step = v ? v->step : -1;
+
+    arena_free(a);
+    return step;
+}
+
 int ckpt_exists(const char *dir)
 {
     return count(dir) > 0;

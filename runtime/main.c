@@ -105,5 +105,7 @@ int main(int argc, char **argv)
             err(NULL, "'%s' is not key=value\n%s", argv[i], usage);
         set_key(p, argv[1], argv[i]);
     }
+    if (path != argv[1] && opts_int(p->opts, "resume"))
+        resume_name(argv[1], p->opts);
     return run_plan(p, path != argv[1] ? &args : NULL);
 }

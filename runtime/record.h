@@ -44,6 +44,9 @@ void run_ranks(const Exec *x, const char *dir);           /* printed in part */
 /* resume.c: may the key differ from the plan's? Is it the same as it was? */
 int run_key(const char *key);
 int key_same(const Settings *c, const Plan *p, const char *key);
+/* A run that goes on stays in its folder: err() if the keys typed now name
+ * another. */
+void resume_name(const char *dir, const Opts *typed);
 /* What changed, a line each; err() where it must not. */
 void resume_settings(Text *t, const char *dir, const Plan *p);
 void resume_machine(Text *t, const char *dir, const char *now);

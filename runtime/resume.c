@@ -5,6 +5,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "runtime.h"
 
@@ -13,6 +14,7 @@
 typedef enum KeyUse {
     FREE,  /* read by the runtime */
     APART, /* of one start, not of the run */
+    ONCE,  /* read where the run begins: why it is not later */
     FIXED, /* why: what a change would break */
 } KeyUse;
 
@@ -36,7 +38,8 @@ static const struct KeyRow {
     { "data.template", FREE, NULL },        { "data.field", FREE, NULL },
     { "data.order", FREE, NULL },           { "data.split", FREE, NULL },
     { "train.spike", FREE, NULL }, { "train.check_every", FREE, NULL },
-    { "name", APART, NULL }, { "from", APART, NULL }, { "resume", APART, NULL },
+    { "name", APART, NULL },                { "resume", APART, NULL },
+    { "from", ONCE, "a run goes on from its own checkpoint" },
     { "seed", FIXED, "initial values, dropout and the order of samples come from it" },
     { "precision.policy", FIXED, "parameters would be rounded" },
     { "precision.moments", FIXED, "moments would be rounded" },
@@ -69,6 +72,33 @@ static const char *value_then(const Settings *c, const char *key)
            : opts_given(c->defaults, key) ? opts_str(c->defaults, key)
            : strncmp(key, "axes.", 5)     ? opts_str(c->given, key)
                                           : NULL;
+}
+
+/* The size of an axis where no key says it: a plan's tensors have it. */
+static const char *axis_in(Arena *a, const Plan *p, const char *name)
+{
+    for (int r = 0; r < p->nrole; r++)
+        for (int i = 0; i < p->role[r].ntensor; i++)
+            for (int d = 0; d < p->role[r].tensor[i].nd; d++) {
+                const PlanDim *x = &p->role[r].tensor[i].dim[d];
+                if (!strcmp(x->axis, name))
+                    return strf(a, "%lld", (long long)x->n);
+            }
+    return NULL;
+}
+
+/* The plan of the start before; null: of another format. */
+static const Plan *plan_then(Arena *a, const char *config)
+{
+    const char *slash = strrchr(config, '/');
+    const char *path =
+        strf(a, "%.*splan", slash ? (int)(slash + 1 - config) : 0, config);
+    size_t n;
+    char *s = file_read(a, path, &n);
+
+    return s && plan_format(s, n) == format_now(FMTplan)
+               ? plan_parse(a, s, n, path)
+               : NULL;
 }
 
 static const char *value_now(const Plan *p, const char *key)
@@ -112,9 +142,18 @@ static void compare_key(Text *t, const Settings *c, const Plan *p,
 
     if ((r && r->use == APART) || key_same(c, p, key))
         return;
+    if (r && r->use == ONCE && !now)
+        return;
+    if (!strncmp(key, "axes.", 5)) {
+        const Plan *past = then ? NULL : plan_then(t->arena, c->path);
+        then = past ? axis_in(t->arena, past, key + 5) : then;
+        now = now ? now : axis_in(t->arena, p, key + 5);
+        if (then && now && !strcmp(then, now))
+            return;
+    }
     then = then && *then ? then : "(not set)";
     now = now && *now ? now : "(not set)";
-    if (r && r->use == FIXED)
+    if (r && r->why)
         err(NULL,
             "%s is %s in %s and %s now: %s; it cannot change in a run "
             "(from=... name=... starts another with its weights)",
@@ -132,6 +171,20 @@ static void compare_axes(Text *t, const Settings *c, const Plan *p)
         for (int i = 0; opts_each(side[s], i, &key, &value); i++)
             if (!strncmp(key, "axes.", 5) && !(s && opts_given(c->given, key)))
                 compare_key(t, c, p, key);
+}
+
+void resume_name(const char *dir, const Opts *typed)
+{
+    const char *name = opts_str(typed, "name");
+    struct stat is, was;
+
+    if (!name || (!stat(name, &is) && !stat(dir, &was) &&
+                  is.st_dev == was.st_dev && is.st_ino == was.st_ino))
+        return;
+    err(NULL,
+        "name=%s: a run that goes on stays in its folder, %s (from=%s "
+        "name=%s without resume starts another with its weights)",
+        name, dir, dir, name);
 }
 
 void resume_settings(Text *t, const char *dir, const Plan *p)

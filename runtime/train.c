@@ -814,6 +814,24 @@ static int replay_plan(Train *t, Plan *p)
     return differ ? FAILED : 0;
 }
 
+/* A run that has done more steps than are asked for has nothing to do, and its
+ * folder stays as it is. */
+static int is_past(Train *t)
+{
+    int64_t steps = opts_int(t->plan->opts, "train.steps"), done = -1;
+    State s;
+
+    if (!t->comm->first && resumes(t->plan) && ckpt_last(t->ckpt) > steps &&
+        ckpt_newest(t->mem, t->ckpt, &s, NULL))
+        done = s.step;
+    done = comm_max(t->comm, done);
+    if (done > steps && !t->comm->first)
+        printf("%s has done %lld steps, train.steps=%lld: nothing is left to "
+               "do\n",
+               t->dir, (long long)done, (long long)steps);
+    return done > steps;
+}
+
 int run_plan(Plan *p, const RunArgs *a)
 {
     RunArgs args = a ? *a : (RunArgs){ 0 };
@@ -830,6 +848,10 @@ int run_plan(Plan *p, const RunArgs *a)
     name_folders(&t);
     first_plan(&t, p);
     compare_plans(&t, &args);
+    if (is_past(&t)) {
+        comm_close(t.comm);
+        return 0;
+    }
     compare_past(&t, p);
     if (resumes(p) && ckpt_exists(t.ckpt))
         tune_from(strf(t.mem, "%s/tuned", t.dir));

@@ -104,7 +104,7 @@ result "a rate, and what is compiled in" $?
 run runs/lr resume=1 train.steps=7 && grep -q '"step": 7.*"lr": 0.001,' runs/lr/metrics.jsonl
 result "and it stays so" $?
 cp -r runs/first runs/fold && run runs/fold resume=1 train.steps=8 world=2 fold.ep=2 axes.batch=4 &&
-    grep -q "^world 1 -> 2$" said && grep -q "^fold.ep 1 -> 2$" said && grep -q "^axes.batch (not set) -> 4" said
+    grep -q "^world 1 -> 2$" said && grep -q "^fold.ep 1 -> 2$" said && grep -q "^axes.batch [0-9]* -> 4$" said
 result "the fold and the micro-batch" $?
 if mpirun --version >said 2>&1; then
     cp -r runs/first runs/two && mpirun -q -n 2 "$PLEAT" run runs/two resume=1 train.steps=8 >said 2>&1 &&
@@ -123,9 +123,28 @@ run small.lua target=host train.steps=4 train.ramp=4,4,16 name=ramp && run ramp 
     grep -q "^train.steps 4 -> 6" said
 result "a batch that grows" $?
 
+cp -r runs/first runs/done
+for way in "$PLEAT run" "$PLEAT-run" "mpirun -q -n 2 $PLEAT run"; do
+    case $way in mpirun*) mpirun --version >said 2>&1 || continue ;; esac
+    find runs/done -type f -exec cksum {} + | sort >before
+    $way runs/done resume=1 train.steps=3 train.lr=0.5 >said 2>&1 && [ "$(wc -l <said)" = 1 ] &&
+        grep -q "^runs/done has done 4 steps, train.steps=3: nothing is left to do$" said &&
+        find runs/done -type f -exec cksum {} + | sort | cmp -s - before
+    result "fewer steps than are done: a line, nothing changes ($(echo "$way" | sed "s|[^ ]*/||g"))" $?
+done
+run runs/done/ resume=1 name=./runs/done train.steps=5 && grep -q "^train.steps 4 -> 5$" said
+result "its own name" $?
+
 # ---- what must not ------------------------------------------------------------------
 
 refused "a seed" "seed is 0 in runs/first/config.lua and 3 now: initial values" runs/first seed=3
+refused "another name" "name=runs/other: a run that goes on stays in its folder, runs/first" runs/first name=runs/other
+[ ! -e runs/other ]
+result "and nothing is there" $?
+"$PLEAT-run" runs/first resume=1 name=runs/other >said 2>&1
+[ $? = 1 ] && grep -q "name=runs/other: a run that goes on stays" said && [ ! -e runs/other ]
+result "refused: another name, by pleat-run" $?
+refused "another beginning" "from is (not set) in runs/first/config.lua and whole now: a run goes on from its own checkpoint" runs/first from=whole
 refused "a precision" "precision.policy is fp32 .* and bf16 now: parameters" runs/first precision=bf16
 refused "an axis" "the model is not that of runs/first: 'axis seq *4 .*' was 'axis seq *8 " runs/first axes.seq=4
 refused "an order" "training data are others than those of runs/first: order" runs/first data.order=files
