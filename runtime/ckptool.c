@@ -114,8 +114,10 @@ static int diff_tensor(const StFile *f, const StTensor *x, const StFile *g,
         double a = st_get(x->dt, f->data + x->begin, i);
         double b = st_get(y->dt, g->data + y->begin, i);
         double d = fabs(a - b);
-        count += a != b && !(a != a && b != b);
-        worst = d > worst ? d : worst;
+        if (a != b && !(a != a && b != b)) {
+            count++;
+            worst = worst != worst || d <= worst ? worst : d;
+        }
         top = fabs(a) > top ? fabs(a) : top;
     }
     if (count)

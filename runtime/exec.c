@@ -386,13 +386,19 @@ int64_t exec_bytes(const Exec *x)
     return n;
 }
 
+double plain_nan(double v)
+{
+    return v == v ? v : fabs(v);
+}
+
 double exec_result(const Exec *x, const char *name)
 {
     const Role *r = x->rank[0].role;
 
     for (int i = 0; i < r->nout; i++)
         if (!strcmp(r->out[i].name, name))
-            return elem_get(r->out[i].dt, x->rank[0].buf[r->out[i].buf], 0);
+            return plain_nan(
+                elem_get(r->out[i].dt, x->rank[0].buf[r->out[i].buf], 0));
     return NAN;
 }
 

@@ -455,6 +455,7 @@ void exec_record(Exec *x, ProgramKind program);
 char *exec_trace(Arena *a, const Exec *x, ProgramKind program, size_t *len);
 /* A result of the last run ("loss", "grad_norm", "ok"); NAN: no such result. */
 double exec_result(const Exec *x, const char *name);
+double plain_nan(double v); /* v; of NaN the one that prints as "nan" */
 /* Elements of a tensor of the table, whole, or of a buffer, as rank `rank`
  * holds it; -1: neither. At most cap are written to out. Every rank must live
  * in this process to read a tensor that is spread over ranks. */

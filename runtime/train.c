@@ -270,7 +270,8 @@ static void validate_on(Train *t, const ValidSet *v)
         Block b = step_block(t->plan->opts, t->state.step);
         exec_run(t->x, PGeval, &b, &f);
         for (int i = 0; i < r->nout && i < MAXRESULT; i++)
-            sum[i] += exec_result(t->x, r->out[i].name) / (double)n;
+            sum[i] = plain_nan(sum[i] +
+                               exec_result(t->x, r->out[i].name) / (double)n);
     }
     int last = t->state.step >= opts_int(t->plan->opts, "train.steps");
     log_valid(t->log, t->state.step, v->name, sum,

@@ -7,7 +7,7 @@ cd "$(dirname "$0")/../.." || exit 2
 dir=$PWD/build/tests/cli
 rm -rf "$dir" && mkdir -p "$dir" || exit 2
 small="axes.batch=2 axes.seq=16 train.batch=4"
-printf '1..%d\n' $((94 + $(ls models/*.lua | wc -l)))
+printf '1..%d\n' $((97 + $(ls models/*.lua | wc -l)))
 bad=0
 
 # is NAME STATUS command...: its exit status is STATUS; output is in $dir/log
@@ -121,6 +121,18 @@ for fold in world=1 "fold.tp=2 fold.ep=2 world=2"; do
         data.train=LICENSE data.valid=LICENSE
     says "and its line is said" "/bad.lua:$line)"
 done
+
+# A NaN of either sign is one word.
+cat >"$dir/nan.lua" <<'END'
+axes { batch=2, seq=4, hidden=8 }
+local w = param("w", "hidden")
+metric("under", mean(sqrt(w - 100), "hidden"))
+metric("over", -mean(sqrt(w - 100), "hidden"))
+loss("l", mean(w * w, "hidden"))
+END
+is "a metric is NaN" 0 "$PLEAT" run "$dir/nan.lua" target=host train.steps=2 name="$dir/nan"
+says "it is said" "under nan over nan"
+is "and null in metrics.jsonl" 0 grep -q '"under": null, "over": null' "$dir/nan/metrics.jsonl"
 
 # A batch that grows is a run with the small one, continued with the large one.
 ramp="axes.batch=2 axes.seq=16 train.save_every=0"
