@@ -102,6 +102,39 @@ timeout 60 mpirun -q -n 2 "$PLEAT" run models/tiny.lua $ramp train.ramp=4,3,8 \
 result "one that misses is one line" $?
 }
 
+# A state that both stages read, so one has a copy, and two that change places: a run
+# that stops has the same bits.
+cat >"$dir/states.lua" <<'END'
+axes { batch=2, seq=16, hidden=16, out=16, vocab=256 }
+local tokens, labels = input("tokens", "batch seq"), input("labels", "batch seq")
+local seen = state("seen", "hidden", constant(1))
+local p, q = state("p", "hidden", constant(1)), state("q", "hidden", constant(2))
+local x = embed(tokens, param("embed", "vocab hidden"))
+for i = 0, 3 do
+  x = scope("layers." .. i, function()
+    local y = tanh(dot(x * seen, param("w1", "hidden out"), "hidden"))
+    return x + dot(y, param("w2", "out hidden"), "out")
+  end)
+end
+update(seen, 0.5 * seen + mean(x, "batch seq") + 0.1 * p)
+update(p, q)
+update(q, p)
+x = dot(x, param("head", "vocab hidden"), "hidden")
+loss("lm", mean(cross_entropy(f32(x), labels, "vocab"), "batch seq"))
+fold { pp=2, layout="Ett|ttL" }
+train { batch=8, steps=4, lr=1e-2 }
+END
+run="$PLEAT run $dir/states.lua target=host data.train=LICENSE"
+$run world=2 name="$dir/states.one" >"$dir/log" 2>&1 && grep -q "^tensor seen copied" "$dir/states.one/plan"
+result "a state with a copy, two that change places" $?
+mpirun -q -n 2 $run train.steps=2 name="$dir/states.two" >"$dir/log" 2>&1 &&
+    mpirun -q -n 2 "$PLEAT" run "$dir/states.two" resume=1 train.steps=4 >"$dir/log" 2>&1 &&
+    for f in model optim; do
+        cmp "$dir/states.one/ckpt/step-00000004/$f.safetensors" \
+            "$dir/states.two/ckpt/step-00000004/$f.safetensors" >"$dir/log" 2>&1 || break
+    done && [ ! -s "$dir/log" ]
+result "go on in two processes, to the byte" $?
+
 # Files longer than a piece (runtime/ckpt_write.c), of which each process has a part.
 for n in 1 4; do
     run="$PLEAT run models/tiny.lua axes.batch=1 axes.seq=16 train.batch=4 train.steps=1
