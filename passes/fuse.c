@@ -25,13 +25,17 @@
 
 #include <string.h>
 
-enum { WINDOW = 160, MOST = 48, MOSTAXES = 20 };
+enum { WINDOW = 160 };
 
+/* A user once, however often it reads the node. */
 static void find_users(Fuse *f)
 {
     for (int i = 0; i < f->n; i++)
-        for (int k = 0; k < f->g->node[i]->nin; k++)
-            vec_push(f->a, f->user[f->g->node[i]->in[k]->id], f->g->node[i]);
+        for (int k = 0; k < f->g->node[i]->nin; k++) {
+            Node *n = f->g->node[i], ***v = &f->user[n->in[k]->id];
+            if (!*v || (*v)[vec_len(*v) - 1] != n)
+                vec_push(f->a, *v, n);
+        }
 }
 
 /* What stages do together outside calls keeps the order in which it stands. */
@@ -162,24 +166,6 @@ static void add_members(Set *s, Unit *u)
     }
 }
 
-static int count_axes(const Set *s)
-{
-    const Axis *a[MOST * MAXD];
-    int n = 0;
-
-    for (size_t i = 0; i < vec_len(s->node); i++) {
-        const Node *x = space_of(s->node[i]);
-        for (int d = 0; d < x->nd; d++) {
-            int k = 0;
-            while (k < n && a[k] != x->dim[d].a)
-                k++;
-            a[k] = x->dim[d].a;
-            n += k == n;
-        }
-    }
-    return n;
-}
-
 /* Null when n and the units can be one kernel, else why not. */
 static const char *cannot_join(Fuse *f, Unit *const *u, int nu, Node *n)
 {
@@ -190,7 +176,7 @@ static const char *cannot_join(Fuse *f, Unit *const *u, int nu, Node *n)
         add_members(&s, u[i]);
     }
     vec_push(f->a, s.node, n);
-    if (vec_len(s.node) > MOST || count_axes(&s) > MOSTAXES)
+    if (is_large(&s))
         return "the kernel would be too large";
     const char *no = one_nest(&s);
     if (no)
@@ -346,7 +332,7 @@ static void join_write(Fuse *f, Node *n)
     const Node *state = storage(n->in[0]);
 
     if (passes_by(f, n->in[1]) || !u || u->fam != FAMloop || !same_call(u, n) ||
-        vec_len(u->node) >= MOST || !is_plain_map(f, u, state))
+        vec_len(u->node) >= MOSTNODES || !is_plain_map(f, u, state))
         return;
     add_readers(f, state, u, &reader);
     for (size_t i = 0; i < vec_len(reader); i++)

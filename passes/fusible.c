@@ -123,10 +123,28 @@ static Axis **with(const Fuse *f, Axis **v, Axis *a)
     return w;
 }
 
-/* Axes of operand k that n reads elsewhere than at its own index. */
-static Axis **moved_by(const Fuse *f, const Node *n, int k, Axis **v)
+/* A number for where operand k of n is read, n being read at `path`: another
+ * one as soon as the index may be another. */
+static uint64_t path_of(const Node *n, int k, uint64_t path)
 {
-    const Node *x = n->in[k];
+    int by_axes = is_view(n) || n->op == Oshift || n->op == Oslice;
+    uint64_t h = mix64(mix64(path, (uint64_t)n->op), (uint64_t)n->i);
+
+    h = mix64(h, by_axes ? (uint64_t)n->j : KEYP(n) + (uint64_t)k);
+    for (int i = 0; i < n->nA; i++)
+        h = mix64(h, KEYP(n->A[i]));
+    for (int i = 0; i < n->nB; i++)
+        h = mix64(h, KEYP(n->B[i]));
+    return h;
+}
+
+/* Operand k of n, which is itself read as `at` says. */
+static Operand operand_at(const Fuse *f, const Node *n, int k,
+                          const Operand *at)
+{
+    Node *x = n->in[k];
+    Operand o = { x, at->moved, at->path };
+    int all = n->op == Opack || n->op == Ounpack;
 
     switch (n->op) {
     case Orename:
@@ -138,41 +156,70 @@ static Axis **moved_by(const Fuse *f, const Node *n, int k, Axis **v)
     case Oshift:
     case Oshard_slice:
         for (int i = 0; i < n->nA; i++)
-            v = with(f, v, n->A[i]);
-        return v;
+            o.moved = with(f, o.moved, n->A[i]);
+        break;
+    case Ogather:
+        if (k > 0)
+            return o;
+        o.moved = with(f, o.moved, n->A[0]);
+        break;
     case Opack:
     case Ounpack:
-        for (int d = 0; d < x->nd; d++)
-            v = with(f, v, x->dim[d].a);
-        return v;
-    case Ogather: return k == 0 ? with(f, v, n->A[0]) : v;
     case Odispatch:
     case Ocombine:
-        for (int d = 0; k == 0 && d < x->nd; d++)
-            if (dim_of(n, x->dim[d].a) < 0)
-                v = with(f, v, x->dim[d].a);
-        return v;
-    default: return v;
+        if (k > 0 && !all)
+            return o;
+        for (int d = 0; d < x->nd; d++)
+            if (all || dim_of(n, x->dim[d].a) < 0)
+                o.moved = with(f, o.moved, x->dim[d].a);
+        break;
+    default: return o;
     }
+    o.path = path_of(n, k, at->path);
+    return o;
 }
 
-static void walk(const Fuse *f, const Node *n, Axis **moved, Operand **out)
+static int same_operand(const Operand *o, const Operand *q)
+{
+    if (o->n != q->n || o->path != q->path ||
+        vec_len(o->moved) != vec_len(q->moved))
+        return 0;
+    for (size_t i = 0; i < vec_len(o->moved); i++)
+        if (o->moved[i] != q->moved[i])
+            return 0;
+    return 1;
+}
+
+static int add_operand(const Fuse *f, Operand **v, Operand o)
+{
+    for (size_t i = 0; i < vec_len(*v); i++)
+        if (same_operand(&(*v)[i], &o))
+            return 0;
+    vec_push(f->a, *v, o);
+    return 1;
+}
+
+/* Each operand once, by whatever number of ways: `by` are those passed by. */
+static void walk(const Fuse *f, const Node *n, const Operand *at, Operand **by,
+                 Operand **out)
 {
     for (int k = n->op == Owrite; k < n->nin; k++) {
-        Operand o = { n->in[k], moved_by(f, n, k, moved) };
-        if (passes_by(f, o.n))
-            walk(f, o.n, o.moved, out);
-        else
-            vec_push(f->a, *out, o);
+        Operand o = operand_at(f, n, k, at);
+        if (!passes_by(f, o.n))
+            add_operand(f, out, o);
+        else if (add_operand(f, by, o))
+            walk(f, o.n, &o, by, out);
     }
     if (n->map)
-        vec_push(f->a, *out, ((Operand){ n->map, NULL }));
+        add_operand(f, out, (Operand){ .n = n->map });
 }
 
 Operand *operands_of(Fuse *f, const Node *n)
 {
+    Operand *by = NULL;
+
     if (!f->operand[n->id])
-        walk(f, n, NULL, &f->operand[n->id]);
+        walk(f, n, &(Operand){ 0 }, &by, &f->operand[n->id]);
     return f->operand[n->id];
 }
 

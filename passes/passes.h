@@ -360,10 +360,12 @@ typedef struct Unit {  /* a kernel in the making */
 } Unit;
 
 /* An operand as a member sees it: through views and clear nodes, with the axes
- * along which it is not read at the member's own index. */
+ * along which it is not read at the member's own index, and a number for the
+ * moves on the way, 0 without any. */
 typedef struct Operand {
     Node *n;
     Axis **moved;
+    uint64_t path;
 } Operand;
 
 typedef struct Fuse {
@@ -381,6 +383,8 @@ typedef struct Fuse {
     Unit **all;             /* vec */
     int stamp;
 } Fuse;
+
+enum { MOSTNODES = 48 }; /* of a kernel */
 
 /* Members that would be one kernel, the new one last: nodes of units whose
  * `seen` is the stamp. */
@@ -409,6 +413,7 @@ const Node *layout_of(const Node *n);          /* whose dims n stores */
 Axes axes_here(const Graph *g, const Node *n); /* of more than one element */
 int axes_lead(const Graph *g, const Axes *O, const Node *n); /* slowest of n */
 const char *one_nest(Set *s); /* null: yes; else why not */
+int is_large(const Set *s);   /* kernel_size.c: too large for one kernel */
 
 /* ---- sched.c alloc.c pack.c emit.c: see their heads ---------------------- */
 
