@@ -256,6 +256,8 @@ static double den_of(const Ref *r, const Val *loss)
 
 void ref_values(Ref *r)
 {
+    if (r->gap)
+        ((VecHead *)(void *)r->gap)[-1].len = 0;
     r->margin = INFINITY;
     r->ties = 0;
     r->decided = 0;

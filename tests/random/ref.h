@@ -39,9 +39,10 @@ typedef struct Ref {
     Named loss[MAXNAMED], metric[MAXNAMED], update[MAXNAMED];
     int nparam, nstate, ninput, nloss, nmetric, nupdate;
     double total; /* the step's loss */
-    /* Decisions (comparisons, order of topk, kinks): how near the nearest two
-     * different operands are, over their tensors' largest; equal operands; a
-     * hash of all. */
+    /* Decisions (comparisons, order of topk, kinks): by how much each operand
+     * is the larger; how near the nearest two different operands are, over
+     * their tensors' largest; equal operands; a hash of all. */
+    double *gap; /* vec */
     double margin;
     int ties;
     uint64_t decided;

@@ -28,6 +28,7 @@ static void decided(Ref *r, double a, double b, double scale, int64_t choice)
     double gap = fabs(a - b);
 
     r->decided = mix64(r->decided, (uint64_t)choice);
+    vec_push(r->a, r->gap, a - b);
     if (gap == 0)
         r->ties++;
     else if (gap < r->margin * scale)

@@ -219,9 +219,37 @@ static void run(Ref *r)
     ref_gradients(r);
 }
 
-/* The most that noise moved any element of a tensor. Returns whether the
- * decisions stayed. */
-static int widen(Want *w, double noise, uint64_t seed)
+/* What noise has moved so far, of the operands of decisions. */
+typedef struct Gaps {
+    size_t n;
+    double *was, *moved;
+    int changed; /* a decision */
+} Gaps;
+
+static Gaps gaps_of(const Ref *r)
+{
+    size_t n = vec_len(r->gap), bytes = (n + 1) * sizeof(double);
+    Gaps s = { n, alloc(r->a, bytes), alloc(r->a, bytes), 0 };
+
+    if (n)
+        memcpy(s.was, r->gap, n * sizeof *s.was);
+    return s;
+}
+
+/* Operands are as results: rounding may move them `slack` times as far as noise
+ * did. A few runs may by chance all leave a decision as it is that rounding
+ * changes. */
+static int may_change(const Gaps *s, double slack)
+{
+    int yes = s->changed;
+
+    for (size_t i = 0; i < s->n; i++)
+        yes |= s->moved[i] > 0 && fabs(s->was[i]) <= slack * s->moved[i];
+    return yes;
+}
+
+/* The most that noise moved any element of a tensor. */
+static void widen(Want *w, double noise, uint64_t seed, Gaps *s)
 {
     Ref *r = w->ref;
     uint64_t was = r->decided;
@@ -236,10 +264,11 @@ static int widen(Want *w, double noise, uint64_t seed)
         for (int64_t k = 0; k < x->n; k++)
             x->bound = fmax(x->bound, fabs(v[k] - x->v[k]));
     }
-    int same = r->decided == was;
+    s->changed |= r->decided != was;
+    for (size_t i = 0; i < s->n && r->decided == was; i++)
+        s->moved[i] = fmax(s->moved[i], fabs(r->gap[i] - s->was[i]));
     r->noise = 0;
     r->decided = was;
-    return same;
 }
 
 /* What a loss is added up from: the step's from all, weighted. */
@@ -287,11 +316,11 @@ Want *want_new(Arena *a, Graph *g, double noise, double slack)
         w->bad = "a decision between nearly equal numbers";
     if (w->bad)
         return w;
-    int same = 1;
+    Gaps s = gaps_of(r);
     for (int i = 0; i < NOISY; i++)
-        same &= widen(w, noise, (uint64_t)i + 1);
+        widen(w, noise, (uint64_t)i + 1, &s);
     own_rounding(w, noise);
-    if (!same && noise > NEAR)
+    if (noise > NEAR && may_change(&s, slack))
         w->bad = "rounding changes a decision";
     return w;
 }
