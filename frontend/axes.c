@@ -189,17 +189,36 @@ static AxisRole stated_role(lua_State *L, Front *f, const char *name)
     return found;
 }
 
-/* The table at the top of the stack: { size, role="ffn" } */
+/* `shard` of the table at the top of the stack. */
+static void stated_cuts(lua_State *L, Front *f, Axis *a)
+{
+    int type = lua_getfield(L, -1, "shard");
+
+    if (type != LUA_TNIL && type != LUA_TSTRING)
+        err(f->loc, "axes: '%s': shard must be a string, got %s", a->name,
+            kind_of(L, -1));
+    if (type == LUA_TSTRING)
+        cuts_of_axis(f, a, lua_tostring(L, -1));
+    lua_pop(L, 1);
+}
+
+static int is_field(const char *s)
+{
+    return !strcmp(s, "role") || !strcmp(s, "shard");
+}
+
+/* The table at the top of the stack: { size, role="ffn", shard="tp" } */
 static void table_fields(lua_State *L, Front *f, const char *name)
 {
     lua_pushnil(L);
     while (lua_next(L, -2)) {
         lua_pop(L, 1);
         int size = lua_isinteger(L, -1) && lua_tointeger(L, -1) == 1;
-        if (!size && (lua_type(L, -1) != LUA_TSTRING ||
-                      strcmp(lua_tostring(L, -1), "role") != 0))
-            err(f->loc, "axes: '%s': write %s={ size, role=\"ffn\" }", name,
-                name);
+        if (!size &&
+            (lua_type(L, -1) != LUA_TSTRING || !is_field(lua_tostring(L, -1))))
+            err(f->loc,
+                "axes: '%s': write %s={ size, role=\"ffn\", shard=\"tp\" }",
+                name, name);
     }
 }
 
@@ -224,6 +243,7 @@ static void declare(lua_State *L, Front *f, const char *name)
     if (lua_type(L, -1) == LUA_TTABLE) {
         table_fields(L, f, name);
         role = stated_role(L, f, name);
+        stated_cuts(L, f, a);
         lua_rawgeti(L, -1, 1);
         lua_replace(L, -2);
     }

@@ -48,9 +48,17 @@ typedef struct Stated {
     AxisRole role;
 } Stated;
 
+/* fold{ tp="x y" }, read when all axes are declared. */
+typedef struct CutList {
+    MeshAxis m;
+    const char *axes;
+    const Loc *loc;
+} CutList;
+
 typedef struct Front {
     lua_State *L;
     Stated *stated; /* vec */
+    CutList *cuts;  /* vec */
     Graph *g;
     Body *body;     /* being traced, or null */
     Graph **bodies; /* vec: of all composites */
@@ -168,6 +176,15 @@ Axis *one_axis(lua_State *L, int arg, const char *what);
 /* An operation made axis a with n; err when axes{} says otherwise. */
 void grow_axis(Front *f, Axis *a, int64_t n);
 int lua_axes(lua_State *L);
+
+/* ---- cuts.c -------------------------------------------------------------- */
+
+/* What shard="tp etp" of an axis says. */
+void cuts_of_axis(Front *f, Axis *a, const char *words);
+/* Takes fold{ tp="x y" } from the value at the top of the stack. 1: that was
+ * all of it; 0: what is at the top now is the size. */
+int cuts_of_fold(lua_State *L, Front *f, const char *table, const char *name);
+void cuts_finish(Front *f);
 
 /* ---- takes.c: what functions take ---------------------------------------- */
 

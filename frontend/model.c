@@ -363,6 +363,7 @@ static Trace run_model(Front *f, const char *file, const Opts *cmdline,
     check_axes(f);
     decl_finish(f);
     hf_finish(f);
+    cuts_finish(f);
     axes_order(f);
     compose_finish(f);
     find_roles(f);

@@ -187,6 +187,10 @@ static int options(lua_State *L)
         x.key = strf(f->g->arena, "%s.%s", table, name[i]);
         x.kind = kind_of_key(table, name[i]);
         lua_getfield(L, 1, name[i]);
+        if (cuts_of_fold(L, f, table, name[i])) {
+            lua_pop(L, 1);
+            continue;
+        }
         if (x.kind >= 0)
             read_setting(L, &x);
         lua_pop(L, 1);

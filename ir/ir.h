@@ -71,7 +71,9 @@ typedef struct Axis {
     const char *name; /* interned; axes are equal by pointer */
     AxisRole role;
     uint32_t atoms; /* an axis of a bucket: atoms it is made to be cut over */
-    int64_t n;      /* declared size; 0: not declared */
+    char taken[NMESH]; /* the model says that the mesh axis cuts it, as the
+                                     first, second ..; 0: roles decide */
+    int64_t n;         /* declared size; 0: not declared */
     struct Axis *root; /* renamed from (key -> seq), or itself */
     int zigzag;        /* a root: cp's ranks hold two pieces of it
                                      and of what is renamed from it (shard.c).

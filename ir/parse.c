@@ -187,6 +187,17 @@ static AxisRole read_axis_role(Lex *x)
     return (AxisRole)r;
 }
 
+static void read_taken(Lex *x, Axis *a)
+{
+    lex_need(x, '=');
+    int m = index_of(lex_word(x), meshnames, NMESH);
+
+    if (m < 0)
+        lex_err(x, "no axis of the mesh");
+    lex_need(x, ':');
+    a->taken[m] = (char)lex_range(x, "place", 1, 64);
+}
+
 static void read_axis_line(Reading *p)
 {
     Lex *x = &p->x;
@@ -206,6 +217,8 @@ static void read_axis_line(Reading *p)
     a->zigzag = lex_take(x, "zigzag");
     if (lex_take(x, "role"))
         a->role = read_axis_role(x);
+    while (lex_take(x, "shard"))
+        read_taken(x, a);
     if (lex_take(x, "atoms")) {
         lex_need(x, '=');
         a->atoms = (uint32_t)lex_range(x, "atoms", 1, (1 << MAXATOM) - 1);

@@ -428,6 +428,9 @@ static Line axis_line(Printer *p, const Axis *a)
     put(&what, "%s", a->zigzag ? " zigzag" : "");
     if (a->role > ROLErow)
         put(&what, " role=%s", axisroles[a->role]);
+    for (int m = 0; m < NMESH; m++)
+        if (a->taken[m])
+            put(&what, " shard=%s:%d", meshnames[m], a->taken[m]);
     if (a->atoms)
         put(&what, " atoms=%u", a->atoms);
     for (int i = 0; i < a->nfactor; i++) {

@@ -46,6 +46,8 @@ void run_pass(Graph *g, const Target *T, const char *name);
 char *groups_print(Arena *a, Group *const *k, int fold);
 
 /* One line per decision, shown by -d why. */
+void why_all(const char *fmt, ...) /* of no node */
+    __attribute__((format(printf, 1, 2)));
 void why(const Node *n, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
 const Target *pass_target(void); /* the target being compiled for */
@@ -304,6 +306,7 @@ typedef struct Placer {
 typedef Shard Need[MAXIN][MAXATOM]; /* types asked of operands */
 
 Placer *placer_new(Graph *g, int build);
+void report_sharding(const Placer *p); /* sharding_report.c */
 /* Choose n's type and what it asks of its operands; when n has its type already
  * (level PLACED), only the latter. */
 void choose_way(Placer *p, Node *n, Need need);

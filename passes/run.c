@@ -64,6 +64,19 @@ void why(const Node *n, const char *fmt, ...)
     fputc('\n', out());
 }
 
+void why_all(const char *fmt, ...)
+{
+    va_list ap;
+
+    if (!dumping("why"))
+        return;
+    fprintf(out(), "%s: ", passname);
+    va_start(ap, fmt);
+    vfprintf(out(), fmt, ap);
+    va_end(ap);
+    fputc('\n', out());
+}
+
 /* ---- the program's graph ------------------------------------------------- */
 
 static Node *copy_node(Graph *h, const Node *n, Node **to)

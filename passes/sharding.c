@@ -79,13 +79,31 @@ static Axis *bucketed(const Dim *dim, int nd, int atom)
     return NULL;
 }
 
-/* The type that the names of the axes ask for over one atom. */
+/* The first that the model says mesh axis m cuts. */
+static Axis *stated(const Graph *g, MeshAxis m, const Dim *dim, int nd,
+                    const Shard *t, int atom)
+{
+    Axis *best = NULL;
+
+    for (int d = 0; d < nd; d++) {
+        Axis *a = dim[d].a;
+        if (a->taken[m] && (!best || a->taken[m] < best->taken[m]) &&
+            fits(g, &dim[d], t, atom))
+            best = a;
+    }
+    return best;
+}
+
+/* The type that the axes ask for over one atom: what the model says, then their
+ * roles. */
 static Shard seed(const Graph *g, const Dim *dim, int nd, int onexperts,
                   const Shard *t, int atom)
 {
     const Seed *s = seed_at(g, onexperts ? expert : dense, atom);
     Axis *b = bucketed(dim, nd, atom);
 
+    if (!b && s)
+        b = stated(g, s->m, dim, nd, t, atom);
     if (b)
         return (Shard){ S, b, Radd };
     for (int i = 0; s && i < 6 && s->role[i]; i++) {
@@ -460,18 +478,6 @@ void choose_way(Placer *p, Node *n, Need need)
 
 /* ---- the pass ------------------------------------------------------------ */
 
-enum { WORTH = 1 << 20 }; /* bytes from which a copy is noted */
-
-static void note_replicated(Graph *g, const Node *n)
-{
-    MeshAxis axis = g_param(g, n->s)->expert ? Metp : Mtp;
-    double bytes = (double)local_bytes(g, n);
-
-    if (bytes > WORTH && (atoms_of(g, n, R) & g->mesh->mask[axis]))
-        why(n, "%.1f MiB of parameters are the same on every rank of %s",
-            bytes / WORTH, meshnames[axis]);
-}
-
 static void place_node(Placer *p, Node *n)
 {
     Need need;
@@ -480,8 +486,6 @@ static void place_node(Placer *p, Node *n)
     if (!n->nin) {
         for (int t = 0; t < p->g->mesh->natom; t++)
             n->sh[t] = seed_source(p->g, n, t);
-        if (n->op == Oparam)
-            note_replicated(p->g, n);
         return;
     }
     choose_way(p, n, need);
@@ -496,5 +500,7 @@ void pass_sharding(Graph *g)
 
     for (size_t i = 0; i < vec_len(g->node); i++)
         place_node(p, g->node[i]);
+    if (g->prog == PGstep)
+        report_sharding(p);
     arena_free(p->a);
 }

@@ -1,0 +1,1 @@
+axes { t=4, inner={ 8, shard="ep" } }
