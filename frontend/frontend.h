@@ -202,6 +202,8 @@ typedef struct Init {
 const Init *init_at(lua_State *L, int arg); /* null: none */
 
 void need_axes(Front *f, const Node *x, Axis *const *a, int n);
+/* n, one for each micro-batch where x differs between them. */
+Node *micro_like(Front *f, Node *n, const Node *x);
 int64_t integer_arg(lua_State *L, int arg, const char *name);
 void index_open(lua_State *L);
 void ops_open(lua_State *L); /* each: functions into the table on top */

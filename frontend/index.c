@@ -186,6 +186,7 @@ static int scatter_add(lua_State *L)
     Axis *a = indexed(L, 2, 4, &size);
 
     need_axes(f, to, &a, 1);
+    v = micro_like(f, v, to);
     for (int i = 0; i < to->nd; i++)
         if (to->dim[i].a != a && dim_of(v, to->dim[i].a) < 0)
             err(f->loc,

@@ -182,6 +182,11 @@ static Node *in_each_micro(Front *f, Node *n)
     return infer(current(f), s);
 }
 
+Node *micro_like(Front *f, Node *n, const Node *x)
+{
+    return dim_of(x, g_micro(f->g)) < 0 ? n : in_each_micro(f, n);
+}
+
 /* Beside what differs between micro-batches all do. */
 static void with_micro(Front *f, int nin, Node **in)
 {
@@ -262,13 +267,15 @@ static int as(lua_State *L)
 void need_axes(Front *f, const Node *x, Axis *const *a, int n)
 {
     const char *names[MAXD];
+    size_t nname = 0;
 
     for (int i = 0; i < x->nd; i++)
-        names[i] = x->dim[i].a->name;
+        if (!g_ismicro(x->dim[i].a))
+            names[nname++] = x->dim[i].a->name;
     for (int i = 0; i < n; i++) {
         if (dim_of(x, a[i]) >= 0)
             continue;
-        const char *near = nearest(a[i]->name, names, (size_t)x->nd);
+        const char *near = nearest(a[i]->name, names, nname);
         note(x->loc, "argument 1 made here");
         err(f->loc, "%s: tensor %s has no axis '%s'%s%s%s", f->fn,
             dims_text(f, x), a[i]->name, near ? " (did you mean '" : "",
@@ -318,6 +325,19 @@ static int listed(Axis *const *v, int n, const Axis *a)
     return n > 0;
 }
 
+/* An indexed weight beside rows that differ between micro-batches: its index is
+ * one for each too. */
+static Node *pick_for(Front *f, Node *pick, const Node *a)
+{
+    Node *in[2] = { pick->in[0], micro_like(f, pick->in[1], a) }, *n;
+
+    if (in[1] == pick->in[1])
+        return pick;
+    n = make(f, Opick, 2, in);
+    set_axes(f, n, pick->A, 1);
+    return infer(current(f), n);
+}
+
 /* A grouped product is of rows, one a choice, with one weight an expert: no
  * other axes stay in both, and a row has summed axes only. */
 static void check_grouped(Front *f, const Node *a, const Node *pick,
@@ -328,6 +348,11 @@ static void check_grouped(Front *f, const Node *a, const Node *pick,
     for (int i = 0; i < n; i++)
         if (dim_of(w, ax[i]) < 0)
             need_axes(f, a, &ax[i], 1);
+    if (dim_of(w, g_micro(f->g)) >= 0 && dim_of(a, g_micro(f->g)) >= 0)
+        err(f->loc,
+            "dot: the indexed weight %s differs between micro-batches, as "
+            "%s does; index what is made of parameters and states alone",
+            dims_text(f, w), dims_text(f, a));
     for (int i = 0; i < w->nd; i++) {
         const Axis *x = w->dim[i].a;
         if (x == pick->A[0] || listed(ax, n, x))
@@ -371,8 +396,10 @@ static int dot(lua_State *L)
         a = b;
         b = t;
     }
-    if (b->op == Opick)
+    if (b->op == Opick) {
+        b = pick_for(f, b, a);
         check_grouped(f, a, b, ax, n);
+    }
     Node *in[2] = { factor(f, a, b), factor(f, b, a) };
     Node *r = make(f, Odot, 2, in);
     set_axes(f, r, ax, n);

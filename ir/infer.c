@@ -72,10 +72,12 @@ static void missing(Graph *g, const Node *n, int k, const Axis *a)
 {
     const Node *x = n->in[k];
     const char *names[MAXD];
+    size_t nname = 0;
 
     for (int i = 0; i < x->nd; i++)
-        names[i] = x->dim[i].a->name;
-    const char *near = nearest(a->name, names, (size_t)x->nd);
+        if (!g_ismicro(x->dim[i].a))
+            names[nname++] = x->dim[i].a->name;
+    const char *near = nearest(a->name, names, nname);
     note(x->loc, "argument %d made here", k + 1);
     err(n->loc, "%s: tensor %s has no axis '%s'%s%s%s", opname(n),
         shape_text(g, x), a->name, near ? " (did you mean '" : "",
