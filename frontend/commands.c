@@ -225,7 +225,10 @@ int cmd_show(Args *a)
 
     if (a->fold)
         return guarded(fold_job, a, NULL);
-    const char *dir = folder_of(a->file);
+    const char *dir = folder_of(a->file), *key, *value;
+    if (opts_each(a->keys, 0, &key, &value))
+        err(NULL, "%s=%s: what a plan does is compiled in; --fold takes keys",
+            key, value);
     Plan *p = read_plan(dir ? strf(forever, "%s/plan", dir) : a->file);
 
     if (a->html)

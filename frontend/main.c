@@ -10,6 +10,7 @@ typedef struct Command {
     const char *name;
     int (*run)(Args *a);
     int least, most;     /* words that are no keys */
+    int keys;            /* does it take any? */
     const char *options; /* letters and words it takes */
     const char *usage, *sentence;
 } Command;
@@ -26,29 +27,29 @@ static int help(Args *a);
 
 /* clang-format off */
 static const Command commands[] = {
-    { "check", cmd_check, 1, 1, "json dot", "model.lua [key=value ...]",
+    { "check", cmd_check, 1, 1, 1, "json dot", "model.lua [key=value ...]",
       "shapes, parameters, FLOPs" },
-    { "compile", cmd_compile, 1, 1, "o d x p dot", "model.lua [key=value ...]",
+    { "compile", cmd_compile, 1, 1, 1, "o d x p dot", "model.lua [key=value ...]",
       "make a plan; needs no GPU" },
-    { "run", cmd_run, 1, 1, "replay", "model.lua|m.plan|runs/name [key=value ...]",
+    { "run", cmd_run, 1, 1, 1, "replay", "model.lua|m.plan|runs/name [key=value ...]",
       "train; under mpirun on N ranks" },
-    { "eval", cmd_eval, 1, 1, "", "model.lua|m.plan from=ckpt",
+    { "eval", cmd_eval, 1, 1, 1, "", "model.lua|m.plan from=ckpt",
       "validation loss" },
-    { "bench", cmd_bench, 1, 1, "", "model.lua|m.plan [key=value ...]",
+    { "bench", cmd_bench, 1, 1, 1, "", "model.lua|m.plan [key=value ...]",
       "time, bytes and FLOPs of every step, against what was planned" },
-    { "show", cmd_show, 1, 1, "rank memory html trace schedule csv fold",
+    { "show", cmd_show, 1, 1, 1, "rank memory html trace schedule csv fold",
       "m.plan|runs/name",
       "what a plan does and needs" },
-    { "generate", cmd_generate, 1, 1, "prompt n temperature topk",
+    { "generate", cmd_generate, 1, 1, 1, "prompt n temperature topk",
       "runs/name [seed=7]", "text from a trained model" },
-    { "ckpt", cmd_ckpt, 0, 9, "", "ls|verify|diff|export-hf|import-hf",
+    { "ckpt", cmd_ckpt, 0, 9, 0, "", "ls|verify|diff|export-hf|import-hf",
       "look at checkpoints, convert them" },
-    { "data", cmd_data, 0, 999, "o", "tokenize|inspect|blend FILE ...",
+    { "data", cmd_data, 0, 999, 1, "o", "tokenize|inspect|blend FILE ...",
       "tokens of texts; what a data file holds, what a blend gives" },
-    { "new", cmd_new, 2, 2, "", "mixtral my.lua",
+    { "new", cmd_new, 2, 2, 0, "", "mixtral my.lua",
       "start a model file from one of ours" },
-    { "doctor", cmd_doctor, 0, 0, "", "", "what this machine has" },
-    { "help", help, 0, 1, "", "[keys|passes|formats]", "this text, or all of them" },
+    { "doctor", cmd_doctor, 0, 0, 0, "", "", "what this machine has" },
+    { "help", help, 0, 1, 0, "", "[command|keys|passes|formats]", "this text, or all of them" },
 };
 /* clang-format on */
 
@@ -102,6 +103,12 @@ static void print_options(const Command *c)
                    options[i].sentence);
 }
 
+static void print_command(const Command *c)
+{
+    printf("usage: pleat %s %s\n%s\n", c->name, c->usage, c->sentence);
+    print_options(c);
+}
+
 static void usage(void)
 {
     fputs("usage: pleat command file [key=value ...] [options]\n\n", stdout);
@@ -148,26 +155,6 @@ static int print_version(void)
     return 0;
 }
 
-static int help(Args *a)
-{
-    if (!a->file) {
-        usage();
-    } else if (!strcmp(a->file, "keys")) {
-        print_keys();
-    } else if (!strcmp(a->file, "formats")) {
-        print_formats();
-    } else if (!strcmp(a->file, "passes")) {
-        for (int i = 0; i < npass; i++)
-            printf("%-10s %s\n", passtab[i].name, passtab[i].sentence);
-    } else {
-        err(NULL, "no help on '%s'; there is help on keys, passes, formats",
-            a->file);
-    }
-    return 0;
-}
-
-/* ---- the command line ---------------------------------------------------- */
-
 static _Noreturn void wrong(const Command *c, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
 
@@ -182,6 +169,39 @@ static _Noreturn void wrong(const Command *c, const char *fmt, ...)
         err(NULL, "%s; pleat -h lists all", what);
     err(NULL, "%s\nusage: pleat %s %s", what, c->name, c->usage);
 }
+
+static const Command *find_command(const char *name)
+{
+    const char *names[NCOMMAND];
+
+    for (int i = 0; i < NCOMMAND; i++) {
+        names[i] = commands[i].name;
+        if (!strcmp(names[i], name))
+            return &commands[i];
+    }
+    const char *near = nearest(name, names, NCOMMAND);
+    wrong(NULL, "unknown command '%s'%s%s%s", name,
+          near ? " (did you mean '" : "", near ? near : "", near ? "'?)" : "");
+}
+
+static int help(Args *a)
+{
+    if (!a->file) {
+        usage();
+    } else if (!strcmp(a->file, "keys")) {
+        print_keys();
+    } else if (!strcmp(a->file, "formats")) {
+        print_formats();
+    } else if (!strcmp(a->file, "passes")) {
+        for (int i = 0; i < npass; i++)
+            printf("%-10s %s\n", passtab[i].name, passtab[i].sentence);
+    } else {
+        print_command(find_command(a->file));
+    }
+    return 0;
+}
+
+/* ---- the command line ---------------------------------------------------- */
 
 static void set_option(Args *a, const char *name, const char *value)
 {
@@ -265,26 +285,13 @@ static void set_key(Args *a, const Command *c, const char *s)
     opts_set(a->keys, key, s + n + 1, NULL);
 }
 
-static const Command *find_command(const char *name)
-{
-    const char *names[NCOMMAND];
-
-    for (int i = 0; i < NCOMMAND; i++) {
-        names[i] = commands[i].name;
-        if (!strcmp(names[i], name))
-            return &commands[i];
-    }
-    const char *near = nearest(name, names, NCOMMAND);
-    wrong(NULL, "unknown command '%s'%s%s%s", name,
-          near ? " (did you mean '" : "", near ? near : "", near ? "'?)" : "");
-}
-
 static void read_words(Args *a, const Command *c, int argc, char **argv)
 {
+    const char *key, *value;
+
     for (int i = 2; i < argc;) {
         if (!strcmp(argv[i], "-h") || !strcmp(argv[i], "--help")) {
-            printf("usage: pleat %s %s\n%s\n", c->name, c->usage, c->sentence);
-            print_options(c);
+            print_command(c);
             exit(0);
         }
         if (argv[i][0] == '-' && argv[i][1])
@@ -296,6 +303,8 @@ static void read_words(Args *a, const Command *c, int argc, char **argv)
         else
             wrong(c, "one word too many: '%s'", argv[i]);
     }
+    if (!c->keys && opts_each(a->keys, 0, &key, &value))
+        wrong(c, "%s takes no keys: %s=%s", c->name, key, value);
     if ((int)vec_len(a->word) < c->least)
         wrong(c, "%s: which file?", c->name);
     a->file = a->word ? a->word[0] : NULL;
@@ -337,6 +346,9 @@ static const char *renamed_pass(const char *word)
 static void check_passes(const Command *c, const char *list, int dump,
                          int graphs)
 {
+    if (list && !*list)
+        wrong(c, "-%c: no pass is named", dump ? 'd' : 'x');
+
     const char **names = alloc(forever, (size_t)npass * sizeof *names);
 
     for (int i = 0; i < npass; i++)

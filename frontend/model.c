@@ -1,5 +1,6 @@
 /* model.c: run a model file: its limits of memory and instructions, its errors,
  * its sources, and trace(), the way in. */
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -151,7 +152,9 @@ static char *read_file(Front *f, const char *file, size_t *len)
     }
     if (in) {
         text = read_all(f->g->arena, in, len);
+        int why = errno;
         fclose(in);
+        errno = why;
     }
     return text;
 }
@@ -338,7 +341,7 @@ static void execute(Front *f)
     int status;
 
     if (!text)
-        err(NULL, "cannot read %s", f->file);
+        err(NULL, "cannot read %s: %s", f->file, strerror(errno));
     look(f, &top);
     lua_pushlightuserdata(f->L, (void *)(uintptr_t)busy);
     lua_setfield(f->L, LUA_REGISTRYINDEX, f->file);

@@ -157,6 +157,8 @@ int folders_make(const char *path)
         *p = 0;
         bad = !is_folder(s) && folder_make(s) &&
               !(errno == EEXIST && is_folder(s)); /* another was faster */
+        if (bad && errno == EEXIST)
+            errno = ENOTDIR;
         *p = c;
     }
     int why = errno;

@@ -307,6 +307,7 @@ static Walls whole_steps(Bench *b, const Feed *f, int64_t steps)
 
 int bench_plan(Plan *p, int64_t steps, FILE *out)
 {
+    need_device(p);
     Comm *c = comm_open(forever, p->mesh->world);
     Bench b = { .x = exec_open(p, c), .vocab = plan_vocab(p) };
     Feed f = { fill, &b };

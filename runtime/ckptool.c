@@ -2,6 +2,7 @@
  * to and from Hugging Face names. One row a subcommand. */
 #define _GNU_SOURCE
 #include <dirent.h>
+#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -31,7 +32,7 @@ static char **find_all(Arena *a, const char *dir)
     const char *where = access(inside, F_OK) ? dir : inside;
     DIR *d = opendir(where);
     if (!d)
-        err(NULL, "cannot read %s", where);
+        err(NULL, "cannot read %s: %s", where, strerror(errno));
     while ((e = readdir(d)))
         if (!strncmp(e->d_name, "step-", 5))
             vec_push(a, v, strf(a, "%s/%s", where, e->d_name));

@@ -351,7 +351,7 @@ static int take_tail(const Data *d, int valid, SampleWant *w)
     w->held = valid;
     if (valid)
         w->spec = opts_str(d->plan->opts, "data.train");
-    if (!w->spec)
+    if (!w->spec || !*w->spec)
         err(d->loc, "%s takes the tail of data.train, which is not set",
             d->key);
     return 1;

@@ -386,6 +386,15 @@ int64_t exec_bytes(const Exec *x)
     return n;
 }
 
+void need_device(const Plan *p)
+{
+    if (strcmp(p->target, "host") && strcmp(p->target, "cuda"))
+        err(NULL,
+            "the plan is for target '%s'; this program runs 'host' and "
+            "'cuda'",
+            p->target);
+}
+
 double plain_nan(double v)
 {
     return v == v ? v : fabs(v);

@@ -54,6 +54,7 @@ static void set_key(Plan *p, const char *path, const char *arg)
     const char *eq = strchr(arg, '=');
     char *key = strf(forever, "%.*s", (int)(eq - arg), arg);
 
+    opts_set(opts_new(forever), key, eq + 1, NULL); /* if there is none */
     if (run_key(key)) {
         opts_set(p->opts, key, eq + 1, NULL);
         return;
@@ -88,7 +89,9 @@ int main(int argc, char **argv)
         return 0;
     }
     launch_errors();
-    int bench = argc == 3 && !strcmp(argv[1], "bench");
+    int bench = !strcmp(argv[1], "bench");
+    if (bench && argc != 3)
+        err(NULL, "bench takes a plan\n%s", usage);
     argv += bench;
     argc -= bench;
     Settings *c;

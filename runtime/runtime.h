@@ -454,6 +454,7 @@ void exec_record(Exec *x, ProgramKind program);
  * the steps. */
 char *exec_trace(Arena *a, const Exec *x, ProgramKind program, size_t *len);
 /* A result of the last run ("loss", "grad_norm", "ok"); NAN: no such result. */
+void need_device(const Plan *p); /* err() where nothing executes it */
 double exec_result(const Exec *x, const char *name);
 double plain_nan(double v); /* v; of NaN the one that prints as "nan" */
 /* Elements of a tensor of the table, whole, or of a buffer, as rank `rank`

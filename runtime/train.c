@@ -9,6 +9,7 @@
  * run again before the next. The one that is in flight when this is noticed has
  * seen on the GPU that it did, and changed nothing: it runs once more too. */
 #define _GNU_SOURCE
+#include <errno.h>
 #include <math.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -627,11 +628,7 @@ static void open_all(Train *t, Plan *p)
 {
     t->plan = p;
     t->mem = forever;
-    if (strcmp(p->target, "host") && strcmp(p->target, "cuda"))
-        err(NULL,
-            "the plan is for target '%s'; this program runs 'host' and "
-            "'cuda'",
-            p->target);
+    need_device(p);
     start_phase("data");
     open_data(t);
     start_phase("ranks");
@@ -815,6 +812,16 @@ static int replay_plan(Train *t, Plan *p)
     return differ ? FAILED : 0;
 }
 
+/* Where the first values come from must be there before a folder is made. */
+static void need_from(const Train *t)
+{
+    const char *from = opts_str(t->plan->opts, "from");
+
+    if (from && !t->comm->first &&
+        !(resumes(t->plan) && ckpt_exists(t->ckpt)) && access(from, R_OK))
+        err(NULL, "from: %s: %s", from, strerror(errno));
+}
+
 /* A run that has done more steps than are asked for has nothing to do, and its
  * folder stays as it is. */
 static int is_past(Train *t)
@@ -854,6 +861,7 @@ int run_plan(Plan *p, const RunArgs *a)
         return 0;
     }
     compare_past(&t, p);
+    need_from(&t);
     if (resumes(p) && ckpt_exists(t.ckpt))
         tune_from(strf(t.mem, "%s/tuned", t.dir));
     if (failed_step() >= 0)

@@ -111,7 +111,7 @@ static void folders(void **state)
     assert_int_equal(stat(in("x/y/z"), &st), 0);
     assert_true(S_ISDIR(st.st_mode));
     assert_int_equal(folders_make(in("a")), -1); /* a file */
-    assert_int_equal(errno, EEXIST);
+    assert_int_equal(errno, ENOTDIR);
     assert_int_equal(folders_make(in("a/b")), -1);
     assert_int_equal(folder_make(in("x")), -1);
     assert_int_equal(errno, EEXIST);

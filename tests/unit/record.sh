@@ -145,6 +145,15 @@ result "and nothing is there" $?
 [ $? = 1 ] && grep -q "name=runs/other: a run that goes on stays" said && [ ! -e runs/other ]
 result "refused: another name, by pleat-run" $?
 refused "another beginning" "from is (not set) in runs/first/config.lua and whole now: a run goes on from its own checkpoint" runs/first from=whole
+"$PLEAT-run" runs/first resume=1 train.stepz=9 >said 2>&1
+[ $? = 1 ] && grep -q "unknown key 'train.stepz' (did you mean 'train.steps'?)" said
+result "refused: an unknown key, by pleat-run" $?
+run small.lua target=host name=fresh from=nothing
+[ $? = 1 ] && grep -q "^error: from: nothing: No such file" said && [ ! -e fresh ]
+result "refused: a beginning that is not there, before a folder is" $?
+run small.lua target=host name=text/run
+[ $? = 1 ] && grep -q "^error: cannot make the folder text/run/ckpt: Not a directory" said
+result "refused: a folder below a file" $?
 refused "a precision" "precision.policy is fp32 .* and bf16 now: parameters" runs/first precision=bf16
 refused "an axis" "the model is not that of runs/first: 'axis seq *4 .*' was 'axis seq *8 " runs/first axes.seq=4
 refused "an order" "training data are others than those of runs/first: order" runs/first data.order=files

@@ -68,8 +68,18 @@ check small.lua --fast
 unknown option '--fast'
 compile small.lua -o
 option '-o' needs a value
-help me
-no help on 'me'
+help rnu
+unknown command 'rnu' (did you mean 'run'?)
+ckpt ls runs/x train.lr=1
+ckpt takes no keys: train.lr=1
+show runs/x fold.tp=2
+fold.tp=2: what a plan does is compiled in
+bench small.lua target=null
+the plan is for target 'null'
+check nofile.lua
+cannot read nofile.lua: No such file or directory
+run . resume=1
+cannot read .: Is a directory
 data
 data: which command?
 ckpt ls
@@ -89,7 +99,7 @@ show small.plan --rank -1
 run runs/x --replay 0
 --replay: 0 is below the least value 1
 END
-for args in "" --fast "small.plan steps"; do
+for args in "" --fast "small.plan steps" bench; do
     : >small.plan
     # shellcheck disable=SC2086
     "$PLEAT-run" $args >/dev/null 2>said
