@@ -166,8 +166,8 @@ static _Noreturn void wrong(const Command *c, const char *fmt, ...)
     const char *what = vstrf(forever, fmt, ap);
     va_end(ap);
     if (!c)
-        err(NULL, "%s; pleat -h lists all", what);
-    err(NULL, "%s\nusage: pleat %s %s", what, c->name, c->usage);
+        err_usage("%s; pleat -h lists all", what);
+    err_usage("%s\nusage: pleat %s %s", what, c->name, c->usage);
 }
 
 static const Command *find_command(const char *name)

@@ -131,17 +131,31 @@ void warn(const Loc *l, const char *fmt, ...)
     fputs(t.s, stderr);
 }
 
+static _Noreturn void end(Text t, int status)
+{
+    if (err_hook)
+        err_hook(t.s);
+    fflush(stdout);
+    fputs(t.s, stderr);
+    exit(status);
+}
+
 void err(const Loc *l, const char *fmt, ...)
 {
     va_list ap;
     va_start(ap, fmt);
     Text t = compose(l, "error", fmt, ap);
     va_end(ap);
-    if (err_hook)
-        err_hook(t.s);
-    fflush(stdout);
-    fputs(t.s, stderr);
-    exit(err_status);
+    end(t, err_status);
+}
+
+void err_usage(const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    Text t = compose(NULL, "error", fmt, ap);
+    va_end(ap);
+    end(t, 2);
 }
 
 void die(const char *fmt, ...)

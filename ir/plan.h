@@ -110,6 +110,9 @@ void note(const Loc *l, const char *fmt, ...) /* printed with the next err */
     __attribute__((format(printf, 2, 3)));
 void warn(const Loc *l, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
+/* The command line is wrong: as err, with exit status 2. */
+_Noreturn void err_usage(const char *fmt, ...)
+    __attribute__((format(printf, 1, 2)));
 /* Our fault: says so and aborts. */
 _Noreturn void die(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 extern int err_status; /* exit status of err: 1; 3 once steps run */

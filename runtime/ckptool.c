@@ -300,9 +300,9 @@ int ckpt_command(int n, char **arg)
         put(&t, "\nckpt %-9s %-28s  %s", commands[i].name, commands[i].args,
             commands[i].doc);
     if (!n)
-        err(NULL, "ckpt: which command?%s", t.s);
-    err(NULL, "ckpt %s: %s%s", arg[0],
-        known(arg[0]) ? "a word is missing, or one too many"
-                      : "there is no such command",
-        t.s);
+        err_usage("ckpt: which command?%s", t.s);
+    err_usage("ckpt %s: %s%s", arg[0],
+              known(arg[0]) ? "a word is missing, or one too many"
+                            : "there is no such command",
+              t.s);
 }

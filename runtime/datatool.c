@@ -227,7 +227,8 @@ int data_command(int n, char **word, const Opts *o, const char *out)
         put(&t, "\ndata %s %s\n    %s", commands[i].name, commands[i].args,
             commands[i].doc);
     if (!n)
-        err(NULL, "data: which command?%s", t.s);
-    err(NULL, "data %s: %s%s", word[0],
-        known(word[0]) ? "which files?" : "there is no such command", t.s);
+        err_usage("data: which command?%s", t.s);
+    err_usage("data %s: %s%s", word[0],
+              known(word[0]) ? "which files?" : "there is no such command",
+              t.s);
 }

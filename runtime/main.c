@@ -82,16 +82,16 @@ int main(int argc, char **argv)
         return ckpt_command(argc - 2, argv + 2);
     if (argc < 2 || argv[1][0] == '-') {
         if (argc < 2)
-            err(NULL, "no plan is given\n%s", usage);
+            err_usage("no plan is given\n%s", usage);
         if (strcmp(argv[1], "--help") && strcmp(argv[1], "-h"))
-            err(NULL, "unknown option '%s'\n%s", argv[1], usage);
+            err_usage("unknown option '%s'\n%s", argv[1], usage);
         puts(usage);
         return 0;
     }
     launch_errors();
     int bench = !strcmp(argv[1], "bench");
     if (bench && argc != 3)
-        err(NULL, "bench takes a plan\n%s", usage);
+        err_usage("bench takes a plan\n%s", usage);
     argv += bench;
     argc -= bench;
     Settings *c;
@@ -105,7 +105,7 @@ int main(int argc, char **argv)
         lay_settings(p, c, argv[1]);
     for (int i = 2; i < argc; i++) {
         if (!strchr(argv[i], '=') || argv[i][0] == '=')
-            err(NULL, "'%s' is not key=value\n%s", argv[i], usage);
+            err_usage("'%s' is not key=value\n%s", argv[i], usage);
         set_key(p, argv[1], argv[i]);
     }
     if (path != argv[1] && opts_int(p->opts, "resume"))

@@ -35,7 +35,7 @@ says "it names formats" "plan $("$PLEAT" help formats | sed -n 's/^plan  *\([0-9
 is "--version without a compiler" 0 env CC=no-such-compiler "$PLEAT" --version
 is "pleat-run --version" 0 "$PLEAT-run" --version
 is "help formats" 0 "$PLEAT" help formats
-is "no command" 1 "$PLEAT"
+is "no command" 2 "$PLEAT"
 is "help keys" 0 "$PLEAT" help keys
 says "help keys names fold.ep" fold.ep
 
@@ -60,7 +60,7 @@ is "check draws a graph" 0 "$PLEAT" check models/tiny.lua --dot "$dir/a.dot"
 is "compile draws one with shards" 0 "$PLEAT" compile models/tiny.lua $small \
     world=2 fold.ep=2 --dot "$dir/b.dot" -o "$dir/d.plan"
 is "they are on its arrows" 0 grep -q '\[label="f32 .*@ dp:micro' "$dir/b.dot"
-is "no graph after a pass that makes none" 1 "$PLEAT" compile \
+is "no graph after a pass that makes none" 2 "$PLEAT" compile \
     models/tiny.lua -d sched --dot "$dir/c.dot"
 is "nothing of a program that is not there" 1 "$PLEAT" compile \
     models/tiny.lua -p backward --dot "$dir/c.dot" -o "$dir/d.plan"
@@ -219,9 +219,9 @@ says "is a warning" "warning: cannot write $dir/wall/trace.0.json"
 printf 'axes { a=2 }\nlocal x = param("w\377", "a")\n' >"$dir/byte.lua"
 is "check --json of what is no UTF-8" 1 "$PLEAT" check --json "$dir/byte.lua"
 says "check --json says its message" "is not a name"
-is "no such ckpt command" 1 "$PLEAT" ckpt prune "$dir/run"
+is "no such ckpt command" 2 "$PLEAT" ckpt prune "$dir/run"
 says "it says that" "ckpt prune: there is no such command"
-is "no such data command" 1 "$PLEAT" data cat x
+is "no such data command" 2 "$PLEAT" data cat x
 says "it says that too" "data cat: there is no such command"
 printf '{"text": ""}\n{"text": ""}\n' >"$dir/none.jsonl"
 is "texts without a token" 0 "$PLEAT" data tokenize "$dir/none.jsonl" -o "$dir/none"

@@ -118,5 +118,5 @@ says "says which" "has no token '<|nothing|>'"
 is "tokens as text" 1 "$PLEAT" data tokenize "$dir/t.bin" -o "$dir/x" tokenizer=$kinds/gpt2.json
 says "says what they are" "holds tokens already (megatron)"
 is "no output named" 1 "$PLEAT" data tokenize "$dir/t.jsonl" tokenizer=$kinds/gpt2.json
-is "no command" 1 "$PLEAT" data
+is "no command" 2 "$PLEAT" data
 exit $bad
