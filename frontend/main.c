@@ -194,7 +194,7 @@ static int help(Args *a)
         print_formats();
     } else if (!strcmp(a->file, "passes")) {
         for (int i = 0; i < npass; i++)
-            printf("%-10s %s\n", passtab[i].name, passtab[i].sentence);
+            printf("%-16s %s\n", passtab[i].name, passtab[i].sentence);
     } else {
         print_command(find_command(a->file));
     }

@@ -57,13 +57,15 @@ static int64_t place_of(Check *c, const Node *n)
 
 /* ---- all levels ---------------------------------------------------------- */
 
-/* A loss may lack its denominator, an accumulator starts by itself. */
+/* A loss may lack its denominator, an accumulator starts by itself, a dropout
+ * of a step gets its number and that of the micro-batch. */
 int takes(Op op, int nin)
 {
     int want = optab[op].nin;
 
     return want < 0 || nin == want ||
-           ((op == Oloss || op == Oaccum) && nin == 1);
+           ((op == Oloss || op == Oaccum) && nin == 1) ||
+           (op == Odropout && nin == 3);
 }
 
 static int operands(Check *c, const Node *n, int64_t at)
@@ -221,6 +223,10 @@ static int reads(const Node *n, const Node *o)
 {
     if (any_region(o) || n->op == Oloss || n->op == Ometric || n->op == Oupdate)
         return 1;
+    if (o->op == Osum_sq)
+        return n->reg == REGpost;
+    if (o->op == Oaccum && n->reg == o->reg) /* a sum made where it lies */
+        return n->op == Oaccum || n->op == Osum_sq || o->nin == 2;
     if (o->op == Oaccum)
         return n->reg != o->reg && (o->reg == REGden || n->reg == REGpost);
     if (o->reg == REGpre)
@@ -347,7 +353,6 @@ static int special(Check *c, const Node *n)
     case Oscatter_add: return indexes(c, n);
     case Opick: return integer(c, n, 1);
     case Owrite: return write_ok(c, n);
-    case Osum_sq: return bad(c, n, "is made with kernels only");
     case Oaccum:
         if (n->reg != REGden && n->reg != REGbody)
             return bad(c, n, "accumulates in %s", regions[n->reg]);

@@ -472,6 +472,7 @@ static Dims rule(Graph *g, Node *n)
     case Oscatter_add:
     case Opart:
     case Ocall:
+    case Osum_sq:
     case Orecv: return kept(n);
     case Odot: return dot_dims(g, n);
     case Opick: return pick_dims(n);

@@ -48,7 +48,7 @@ int aff_stray(const Mesh *m, const Aff *x)
 
 /* ---- arguments ----------------------------------------------------------- */
 
-/* Instr s of program g, being looked at. */
+/* Instruction s of program g, being looked at. */
 typedef struct At {
     const PlanCheck *c;
     const Instr *s;

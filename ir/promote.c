@@ -79,7 +79,9 @@ Dtype infer_dtype(const Node *n)
         return n->dt != Dnone ? n->dt : promoted(n->in[0]->dt, n->in[1]->dt);
     case Oscatter_add: return n->dt != Dnone ? n->dt : n->in[0]->dt;
     case Oaccum: return n->dt != Dnone ? n->dt : n->in[0]->dt;
+    case Odropout:
     case Oresult: return n->in[0]->dt;
+    case Osum_sq: return n->dt;
     case Oattn:
     case Oattn_bwd: return Dnone;
     case Opart:

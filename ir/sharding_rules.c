@@ -368,7 +368,19 @@ static void accumulates(Ways *s, int atom)
         if (n->dim[i].a->atoms >> atom & 1)
             return;
     add(s, whole());
-    add_partial(s, op, 1);
+    add_partial(s, op, every(n));
+}
+
+/* Each rank has the partial sums of what it holds. */
+static void sums_squares(Ways *s)
+{
+    const Node *n = s->n, *a = n->in[0];
+
+    for (int i = 0; i < a->nd; i++) {
+        Way *w = add(s, (Shard){ S, n->dim[0].a, Radd });
+        w->in[0] = (Shard){ S, a->dim[i].a, Radd };
+    }
+    add(s, whole());
 }
 
 static void sinks(Ways *s, int atom)
@@ -452,6 +464,7 @@ int ways(const Graph *g, const Node *n, int atom, Way *w)
     case Odispatch:
     case Ocombine: between(&s); break;
     case Oaccum: accumulates(&s, atom); break;
+    case Osum_sq: sums_squares(&s); break;
     case Owrite:
     case Oresult:
     case Ooutput:
@@ -493,6 +506,15 @@ static int repairs(const Node *n, const Shard *from, const Shard *to)
     }
 }
 
+/* A mask with zero elsewhere (legalize.c) passes partial sums on. */
+static int masks(const Node *n, int atom, const Shard *to)
+{
+    const Node *zero = n->op == Owhere ? n->in[2] : NULL;
+
+    return zero && zero->op == Oconst && zero->f == 0 && to->k == P &&
+           n->in[0]->sh[atom].k == R && same_shard(&n->in[1]->sh[atom], to);
+}
+
 const char *type_wrong(const Graph *g, const Node *n)
 {
     Way w[MAXWAY];
@@ -508,7 +530,7 @@ const char *type_wrong(const Graph *g, const Node *n)
         else
             for (int i = ways(g, n, t, w); i-- > 0 && !ok;)
                 ok = matches(n, t, &w[i]);
-        if (!ok)
+        if (!ok && !masks(n, t, to))
             return "no way to run it makes this type of those operands";
     }
     return NULL;

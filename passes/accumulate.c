@@ -147,7 +147,7 @@ static Node *in_place(Graph *g, Node *n, void *ctx)
                : n;
 }
 
-void sum_products(Graph *g)
+void pass_accumulate(Graph *g)
 {
     Sums s = { .uses = table_new(g->arena) };
 

@@ -136,7 +136,7 @@ static Node *balanced(Graph *g, const Node *pick, Node *e)
     return part_of(g_ew(g, Oadd, pick->loc, zero, n, NULL), pick);
 }
 
-void force_balance(Graph *g)
+static void force_balance(Graph *g)
 {
     size_t count = vec_len(g->node);
     Table *done = table_new(g->arena);
@@ -221,7 +221,7 @@ static void count_dropped(Graph *g, Node *keep)
     infer(g, m);
 }
 
-void make_room(Graph *g)
+static void make_room(Graph *g)
 {
     size_t count = vec_len(g->node);
     Table *kept = table_new(g->arena);
@@ -247,4 +247,14 @@ void make_room(Graph *g)
     }
     if (any)
         g_sort(g); /* weights may stand behind the first product */
+}
+
+/* ---- entry --------------------------------------------------------------- */
+
+void pass_expert_capacity(Graph *g)
+{
+    if (!strcmp(opts_str(g->opts, "route.balance"), "forced"))
+        force_balance(g);
+    if (strcmp(opts_str(g->opts, "route.policy"), "dropless"))
+        make_room(g);
 }

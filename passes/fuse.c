@@ -552,8 +552,6 @@ Group **fuse(Graph *g, const Target *T, Arena *a)
 {
     Fuse f = { .g = g, .T = T, .a = a };
 
-    legalise(g, T);
-    squares_apart(g, T);
     g_renumber(g);
     f.n = (int)vec_len(g->node);
     f.user = alloc(a, ((size_t)f.n + 1) * sizeof *f.user);

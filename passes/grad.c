@@ -564,6 +564,4 @@ void pass_grad(Graph *g)
             accumulate(g, g->node[i], dy[i]);
         else if (g->node[i]->op == Oparam)
             why(g->node[i], "no loss depends on it: it is not trained");
-    if (g->prog == PGfallback)
-        repeat_rounds(g);
 }

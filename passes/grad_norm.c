@@ -128,8 +128,9 @@ static void put_node(Squares *q, Node *n)
     vec_push(q->g->arena, q->g->node, n);
 }
 
-void squares_apart(Graph *g, const Target *T)
+void pass_grad_norm(Graph *g)
 {
+    const Target *T = pass_target();
     Node **old = g->node;
     size_t n = vec_len(old);
 
@@ -150,5 +151,4 @@ void squares_apart(Graph *g, const Target *T)
             sum_squares(g, s, add_squares(g, a, squares_of(g, T, a, uses)));
     }
     g_tidy(g);
-    g_names(g);
 }

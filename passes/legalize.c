@@ -562,11 +562,11 @@ static Node *legal(Graph *g, Node *n, void *ctx)
     }
 }
 
-void legalise(Graph *g, const Target *T)
+void pass_legalize(Graph *g)
 {
+    const Target *T = pass_target();
+
     wanted = T->items;
     grid = T->grid;
     rewrite(g, legal, sent_values(g));
-    sum_products(g);
-    g_names(g);
 }

@@ -45,7 +45,7 @@ int rounds_of(const Graph *g, const Node *route)
     return (int)n;
 }
 
-void watch_rooms(Graph *g)
+static void watch_rooms(Graph *g)
 {
     size_t count = vec_len(g->node);
 
@@ -155,7 +155,7 @@ static void split_rows(Graph *g, Node *m, int rounds)
     }
 }
 
-void make_rounds(Graph *g)
+static void make_rounds(Graph *g)
 {
     size_t count = vec_len(g->node);
     Node **old = alloc(g->arena, (count + 1) * sizeof *old);
@@ -218,7 +218,7 @@ static void number_sums(Graph *g)
     }
 }
 
-void repeat_rounds(Graph *g)
+void pass_overflow_bwd(Graph *g)
 {
     size_t count = vec_len(g->node);
     Node **to = alloc(g->arena, (count + 1) * sizeof *to);
@@ -231,4 +231,12 @@ void repeat_rounds(Graph *g)
     }
     g_sort(g);
     number_sums(g);
+}
+
+void pass_overflow(Graph *g)
+{
+    if (g->prog == PGfallback)
+        make_rounds(g);
+    else
+        watch_rooms(g);
 }

@@ -42,6 +42,9 @@ Plan *compile(Graph *logical, const Target *T, const CompileOptions *o);
 /* One pass on g, checked; for tests and tools. err() when there is none of
  * that name. */
 void run_pass(Graph *g, const Target *T, const char *name);
+/* Rows that make g legal for T's kernels, unchecked (a graph of a test has no
+ * mesh), and its kernels: as fuse. */
+Group **run_fuse(Graph *g, const Target *T, Arena *a);
 /* kernel_listing.c: groups as text, a line each; fold: repeated scopes once. */
 char *groups_print(Arena *a, Group *const *k, int fold);
 
@@ -77,21 +80,12 @@ int64_t micro_turns(const Graph *g); /* of them those that a rank runs, err()
 
 /* ---- expert_capacity.c --------------------------------------------------- */
 
-/* Before rows are laid out: route.balance=forced gives pair i of a micro-batch
- * to expert i mod experts, whatever the router chose. */
-void force_balance(Graph *g);
 const Node *choice_of(const Node *e); /* the router's own index, behind e */
-/* Before rows are laid out: leave each expert no more pairs than route.policy
- * and route.factor allow. */
-void make_room(Graph *g);
 /* route.policy=dropless with route.factor: a rank has room for so many times
  * its equal share of rows. When more come, `step` does nothing and says so, and
  * the program step.fallback takes them in rounds (overflow_fallback.c). */
 int has_budget(const Graph *g);
 int rounds_of(const Graph *g, const Node *route); /* 1: never too many */
-void watch_rooms(Graph *g);   /* overflow of each map, accumulated */
-void make_rounds(Graph *g);   /* after rows are laid out */
-void repeat_rounds(Graph *g); /* after grad */
 /* Operands first, otherwise in the order there is. */
 void g_sort(Graph *g);
 /* Appends n to the vec, behind its operands, unless it is marked. */
@@ -330,19 +324,12 @@ Node *logsumexp_part(Graph *g, Node *attn, const Node *out);
 
 /* ---- legalize.c fuse.c (codegen lowers what they make) ------------------- */
 
-/* Put the graph in terms that kernels exist for: layouts of products, split
- * sums, small scatters as masks. */
-void legalise(Graph *g, const Target *T);
-
-/* Sums of squares of gradients, by the products that make these. */
-void squares_apart(Graph *g, const Target *T);
 /* Does product n, whose only user x is, add to accumulator x itself? What it
  * adds is not rounded, so both have one dtype. */
 int feeds(const Graph *g, const Node *n, const Node *x);
 
-Group **fuse(Graph *g, const Target *T, Arena *a); /* vec, executable order */
-
-void sum_products(Graph *g); /* accumulate.c: add where the sum lies */
+/* Of a graph that is legal: a vec, in executable order. */
+Group **fuse(Graph *g, const Target *T, Arena *a);
 
 /* ---- fusible.c: what fuse asks ------------------------------------------- */
 

@@ -155,13 +155,5 @@ static Node *lay_out(Graph *g, Node *n, void *ctx)
 
 void pass_route(Graph *g)
 {
-    if (!strcmp(opts_str(g->opts, "route.balance"), "forced"))
-        force_balance(g);
-    if (strcmp(opts_str(g->opts, "route.policy"), "dropless"))
-        make_room(g);
     rewrite(g, lay_out, NULL);
-    if (g->prog == PGstep)
-        watch_rooms(g);
-    if (g->prog == PGfallback)
-        make_rounds(g);
 }

@@ -7,7 +7,8 @@
 
 /* Programs that a pass runs in, as bits. */
 enum {
-    STEP = 1u << PGstep | 1u << PGfallback,
+    FALLBACK = 1u << PGfallback,
+    STEP = 1u << PGstep | FALLBACK,
     EVAL = 1u << PGeval,
     FORWARD = 1u << PGforward,
     INIT = 1u << PGinit,
@@ -372,6 +373,15 @@ void run_pass(Graph *g, const Target *T, const char *name)
     err(NULL, "there is no pass '%s'", name);
 }
 
+Group **run_fuse(Graph *g, const Target *T, Arena *a)
+{
+    target = T;
+    for (const PassInfo *p = row_of(pass_legalize); p->run; p++)
+        p->run(g);
+    g_names(g);
+    return fuse(g, T, a);
+}
+
 static void dump_groups(const Graph *g, Group *const *k)
 {
     if (shown(g->prog) &&
@@ -456,7 +466,7 @@ static void learn_params(Graph *g, const Graph *step)
     }
 }
 
-/* All programs up to pipe; those that stop before it go to `stopped`. Instr
+/* All programs up to pipe; those that stop before it go to `stopped`. Step
  * goes first: it makes the optimizer's parameters, which init fills. */
 static Graph **programs(Graph *g, Graph ***stopped)
 {
@@ -478,7 +488,7 @@ static Graph **programs(Graph *g, Graph ***stopped)
     return v;
 }
 
-/* Instr, or the program that knows most parameters. */
+/* The step, or the program that knows most parameters. */
 static Graph *init_of(Graph *const *v)
 {
     Graph *most = v[0], *init = NULL, **end = &init;

@@ -33,7 +33,7 @@ static void set_options(Opts *o, const char *text)
 
 static const char *kernels(Graph *g, const char *stage)
 {
-    Group **k = fuse(g, target_named("host"), forever);
+    Group **k = run_fuse(g, target_named("host"), forever);
 
     return groups_print(forever, strcmp(stage, "sched") ? k : sched(g, k), 0);
 }
@@ -41,7 +41,7 @@ static const char *kernels(Graph *g, const char *stage)
 static const char *plan(Graph *g)
 {
     const Target *T = target_named("null");
-    Group **k = sched(g, fuse(g, T, forever));
+    Group **k = sched(g, run_fuse(g, T, forever));
     Emit *e = emit_new(forever, g, T);
     size_t len;
 

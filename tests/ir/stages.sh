@@ -10,7 +10,7 @@ trap 'rm -rf "$tmp"' EXIT
 stages() {
     $pleat compile "$@" -o "$tmp/whole.plan" >/dev/null ||
         { echo "not ok - stages: $*"; return; }
-    for pass in simplify expand route grad step precision fold sharding collectives \
+    for pass in simplify expand expert_capacity route overflow grad overflow_bwd step precision fold sharding collectives \
         pipe recompute
     do
         $pleat compile "$@" -x $pass >"$tmp/stage.ir" &&

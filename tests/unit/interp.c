@@ -151,7 +151,7 @@ static double elementwise(const Run *r, const Node *n, const Env *e)
 
 /* ---- sums and products --------------------------------------------------- */
 
-/* Instr the tuple over the axes v[0..nv) of sizes as in x; 0 when done. */
+/* Step the tuple over the axes v[0..nv) of sizes as in x; 0 when done. */
 static int next(Env *e, Axis *const *v, int nv, const Node *x)
 {
     for (int k = nv; k-- > 0;) {

@@ -24,7 +24,7 @@ static double rounded(Dtype dt, double v)
 
 Group **trial_groups(Graph *g, const Target *T, Arena *a)
 {
-    Group **k = fuse(g, T, a);
+    Group **k = run_fuse(g, T, a);
 
     for (size_t i = 0; i < vec_len(k); i++)
         T->lower(g, k[i], a);
