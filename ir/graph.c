@@ -361,7 +361,7 @@ static uint64_t hash_of(const Node *n)
 
     memcpy(&bits, &n->f, 8);
     h = mix64(mix64(h, region_of(n)), (uint64_t)n->again);
-    h = mix64(h, (uint64_t)n->call);
+    h = mix64(mix64(h, (uint64_t)n->call), (uint64_t)n->piece);
     h = mix64(mix64(mix64(h, bits), (uint64_t)n->i), (uint64_t)n->j);
     h = hash_str(h, n->s);
     h = hash_axes(hash_axes(h, n->A, n->nA), n->B, n->nB);
@@ -387,7 +387,7 @@ static int same_kind(const Node *a, const Node *b)
 {
     if (a->op != b->op || a->dt != b->dt || region_of(a) != region_of(b) ||
         a->nin != b->nin || a->nd != b->nd || a->again != b->again ||
-        a->call != b->call || a->i != b->i || a->j != b->j ||
+        a->call != b->call || a->piece != b->piece || a->i != b->i || a->j != b->j ||
         memcmp(&a->f, &b->f, sizeof a->f) || !same_str(a->s, b->s))
         return 0;
     if (!same_axes(a->A, a->nA, b->A, b->nA) ||

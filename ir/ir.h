@@ -157,6 +157,9 @@ struct Node {
                           the bucket) whose gradient it is; null: of none */
     Graph *body;    /* composites: what they mean */
     int again;      /* recomputed copy number; never merged */
+    int piece;      /* elementwise and reductions: of which piece of work done
+                          in pieces (rounds of rows, chunks of logits), from 1;
+                          0: of none. No kernel is of two */
     const Scope *scope;
     const char *name; /* unique: scope path, op, ordinal */
     const Loc *loc;

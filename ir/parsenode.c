@@ -167,6 +167,8 @@ static void read_attr(Reading *p, Node *n, Extra *e)
             lex_err(x, "map is neither a node nor none");
     } else if (!strcmp(name, "again")) {
         n->again = (int)lex_range(x, name, 0, INT32_MAX);
+    } else if (!strcmp(name, "piece")) {
+        n->piece = (int)lex_range(x, name, 0, INT32_MAX);
     } else if (!strcmp(name, "scope")) {
         e->scope = lex_word(x);
     } else if (!strcmp(name, "part")) {

@@ -256,6 +256,8 @@ static const char *what_text(Printer *p, const Graph *g, const Node *n)
     }
     if (n->again)
         put(&t, " again=%d", n->again);
+    if (n->piece)
+        put(&t, " piece=%d", n->piece);
     if (!p->alias) {
         if (strcmp(n->scope->path, text_scope(n->name))) {
             put(&t, " scope=");

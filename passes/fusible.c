@@ -474,16 +474,15 @@ static int item_axes(Set *s, Axes *O)
  * slice (logits_chunks.c); each waits for its own. */
 static int two_rounds(const Set *s)
 {
-    int64_t seen = 0;
+    int seen = 0;
 
     for (size_t i = 0; i < vec_len(s->node); i++) {
-        const Node *n = s->node[i];
-        OpClass c = optab[n->op].cls;
-        if ((c != EW && c != RED) || !n->j)
+        int piece = s->node[i]->piece;
+        if (!piece)
             continue;
-        if (seen && seen != n->j)
+        if (seen && seen != piece)
             return 1;
-        seen = n->j;
+        seen = piece;
     }
     return 0;
 }

@@ -154,7 +154,7 @@ static Node *copy(Slices *s, Node *n, int k)
     take_dims(s, c, n, s->len);
     take_types(c, n, s->axis, s->part ? s->part : s->axis);
     if (optab[n->op].cls == EW || optab[n->op].cls == RED)
-        c->j = s->id + k;
+        c->piece = s->id + k;
     return infer(s->g, c);
 }
 

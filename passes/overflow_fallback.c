@@ -208,13 +208,13 @@ static int round_of(const Node *n)
 
 static void number_sums(Graph *g)
 {
-    int64_t seq = 0;
+    int seq = 0;
 
     for (size_t i = 0; i < vec_len(g->node); i++) {
         Node *n = g->node[i];
         n->mark = round_of(n);
         if (n->op == Oadd && n->mark && n->in[0]->mark != n->in[1]->mark)
-            n->j = ++seq;
+            n->piece = ++seq;
     }
 }
 
