@@ -30,7 +30,7 @@ static const Node *strip(const Node *n)
 
 static int is_key_reduction(const Attn *t, const Node *n, Op op)
 {
-    return n->op == op && n->nA == 1 && n->A[0] == t->key;
+    return n->op == op && n_axes(n)->n == 1 && n_axes(n)->v[0] == t->key;
 }
 
 /* y = exp(s - max s) / sum: the score, or null. */
@@ -65,15 +65,16 @@ static int read_result(Attn *t)
 {
     const Node *o = strip(t->body->node[vec_len(t->body->node) - 1]);
 
-    if (o->op != Odot || o->nA != 1)
+    if (o->op != Odot || o->at.dot.axes.n != 1)
         return 0;
-    t->key = t->n->nA == 1 ? t->n->A[0] : o->A[0];
-    if (o->A[0] != t->key)
+    const Axis *key = t->n->op == Ocall ? t->n->at.call.key : t->n->at.attn.key;
+    t->key = o->at.dot.axes.v[0];
+    if (key && key != t->key)
         return 0;
     for (int k = 0; k < 2; k++) {
         const Node *v = arg_of(o->in[k]);
         if (v && (t->score = softmax_of(t, strip(o->in[!k])))) {
-            t->v = (int)v->i;
+            t->v = (int)v->at.arg.index;
             return dim_of(v, t->key) >= 0;
         }
     }
@@ -82,7 +83,9 @@ static int read_result(Attn *t)
 
 static int read_query(Attn *t)
 {
-    t->query = t->n->nB == 1 ? t->n->B[0] : t->key->root;
+    t->query = t->n->op == Ocall ? t->n->at.call.query : t->n->at.attn.query;
+    if (!t->query)
+        t->query = t->key->root;
     return t->query != t->key && dim_of(t->score, t->query) >= 0 &&
            dim_of(t->score, t->key) >= 0;
 }
@@ -94,7 +97,7 @@ static int read_dot(Attn *t, const Node *n)
     for (int i = 0; i < t->ndot; i++)
         if (t->dot[i].n == n)
             return 1;
-    if (t->ndot == ATDOTS || n->nA == 0)
+    if (t->ndot == ATDOTS || n->at.dot.axes.n == 0)
         return 0;
     for (int k = 0; k < 2; k++) {
         const Node *q = arg_of(n->in[k]), *p = arg_of(n->in[!k]);
@@ -102,7 +105,7 @@ static int read_dot(Attn *t, const Node *n)
             continue;
         if (dim_of(p, t->key) < 0 || dim_of(p, t->query) >= 0)
             continue;
-        *d = (AttnDot){ n, (int)q->i, (int)p->i, 0 };
+        *d = (AttnDot){ n, (int)q->at.arg.index, (int)p->at.arg.index, 0 };
         t->ndot++;
         return 1;
     }
@@ -122,7 +125,7 @@ static int read_score(Attn *t, const Node *n)
     if (n->op == Odot)
         return read_dot(t, n);
     if (n->op == Oarg)
-        t->leaf |= 1u << n->i;
+        t->leaf |= 1u << n->at.arg.index;
     if (n->op == Oarg || n->op == Oconst || attn_isposition(n))
         return 1;
     if (optab[n->op].cls != EW || n->op == Odropout)
@@ -257,7 +260,7 @@ static int dot_fits(const Attn *t, const AttnDot *d)
     int nq = attn_inner(t, t->n->in[d->q], q);
     int nk = attn_inner(t, t->n->in[d->k], k);
 
-    if (nq != d->n->nA || nk != d->n->nA)
+    if (nq != d->n->at.dot.axes.n || nk != d->n->at.dot.axes.n)
         return 0;
     for (int i = 0; i < nk; i++)
         if (dim_of(t->n->in[d->q], k[i]) < 0)

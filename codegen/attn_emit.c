@@ -77,11 +77,11 @@ const char *attn_size(Attn *t, const Axis *a)
  * position. */
 static const char *start_of(Attn *t, const char *name, const Node *n, Aff x)
 {
-    uint32_t ring = (uint32_t)t->n->j;
+    uint32_t ring = t->n->at.attn.ring;
     Aff pos = aff(0);
     int64_t ranks = 1, low = 0;
 
-    if (!t->n->i || dim_of(n, t->key) < 0)
+    if (!t->n->at.attn.round || dim_of(n, t->key) < 0)
         return attn_int(t, name, x);
     for (int i = t->g->mesh->natom; i-- > 0;)
         low = ring >> i & 1 ? i : low;
@@ -92,7 +92,7 @@ static const char *start_of(Attn *t, const char *name, const Node *n, Aff x)
         }
     const char *me = attn_int(t, "ring_me", pos);
     const char *all = attn_int(t, "ring_all", aff(ranks));
-    const char *back = attn_int(t, "ring_round", aff(t->n->i - 1));
+    const char *back = attn_int(t, "ring_round", aff(t->n->at.attn.round - 1));
     const char *zero = attn_int(t, strf(t->arena, "%s_0", name), aff(x.c));
     const char *step = attn_int(t, strf(t->arena, "%s_1", name), aff(x.k[low]));
     name = intern(name);
@@ -413,7 +413,8 @@ static double products(const Attn *t, double dots, double values)
 
     square *= (double)attn_product(t, t->x, t->nx);
     for (int i = 0; i < t->ndot; i++)
-        sum += dots * (double)attn_product(t, t->dot[i].n->A, t->dot[i].n->nA);
+        sum += dots * (double)attn_product(t, t->dot[i].n->at.dot.axes.v,
+                                           t->dot[i].n->at.dot.axes.n);
     int n = attn_inner(t, t->n->in[t->v], in);
     return 2 * square * (sum + values * (double)attn_product(t, in, n));
 }
@@ -449,7 +450,7 @@ Node *attn_part(const Attn *t, int i)
 {
     for (int m = 0; m < t->k->nout; m++) {
         Node *p = t->k->out[m];
-        if (p->op == Opart && p->in[0] == t->n && p->i == i)
+        if (p->op == Opart && p->in[0] == t->n && p->at.part.index == i)
             return p;
     }
     return NULL;

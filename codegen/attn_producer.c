@@ -116,7 +116,7 @@ AttnWg attn_wg(AttnGpu *x, const AttnJob *j)
     Axis *v = value_axis(t);
 
     for (int i = 0; i < t->ndot; i++) {
-        Axis *in = t->dot[i].n->A[0];
+        Axis *in = t->dot[i].n->at.dot.axes.v[0];
         AttnSlab q = attn_slab(t, attn_operand(t, t->dot[i].q), t->query, in);
         AttnSlab k = attn_slab(t, attn_operand(t, t->dot[i].k), t->key, in);
         w.row[w.nrow++] = j->keys ? k : q;
@@ -145,7 +145,7 @@ static int dots_fit(const Attn *t)
 
     for (int i = 0; i < t->ndot; i++) {
         unsigned two = 1u << t->dot[i].q | 1u << t->dot[i].k;
-        if (seen & two || t->dot[i].n->nA != 1)
+        if (seen & two || t->dot[i].n->at.dot.axes.n != 1)
             return 0;
         seen |= two;
     }

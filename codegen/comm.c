@@ -43,8 +43,8 @@ static int64_t halves(const Graph *g, const Node *cut, const Axis *a,
 static void along(Group *k, Arena *a, const Graph *g, const Node *cut)
 {
     const Node *n = k->node[0];
-    int d = dim_of(cut, n->A[0]);
-    int64_t h = halves(g, cut, n->A[0], (uint32_t)n->i);
+    int d = dim_of(cut, n_axis(n));
+    int64_t h = halves(g, cut, n_axis(n), n_atoms(n));
 
     add_size(k, a, product(g, cut, 0, d) * h);
     add_size(k, a, product(g, cut, d, cut->nd) / h);
@@ -53,7 +53,7 @@ static void along(Group *k, Arena *a, const Graph *g, const Node *cut)
 /* zig and low of instructions.def: how the group's atoms z make pieces. */
 static void zigzag(Group *k, Arena *a, const Graph *g, uint32_t z, int64_t sign)
 {
-    uint32_t atoms = (uint32_t)k->node[0]->i;
+    uint32_t atoms = n_atoms(k->node[0]);
 
     add_size(k, a, z ? sign * mesh_extent(g->mesh, z) : 0);
     add_size(k, a, z ? mesh_extent(g->mesh, atoms & ((z & -z) - 1)) : 0);
@@ -64,14 +64,14 @@ static void zigzag(Group *k, Arena *a, const Graph *g, uint32_t z, int64_t sign)
 static void exchange(Group *k, Arena *a, const Graph *g, const Node *n)
 {
     const Node *x = n->in[0];
-    uint32_t atoms = (uint32_t)n->i;
-    int da = dim_of(n, n->A[0]), db = dim_of(n, n->B[0]);
+    const struct alltoall_attrs *t = &n->at.alltoall;
+    int da = dim_of(n, t->from), db = dim_of(n, t->to);
     int lo = da < db ? da : db, hi = da < db ? db : da;
-    int64_t ha = halves(g, x, n->A[0], atoms);
-    int64_t hb = halves(g, n, n->B[0], atoms);
+    int64_t ha = halves(g, x, t->from, t->atoms);
+    int64_t hb = halves(g, n, t->to, t->atoms);
     int64_t hlo = da < db ? ha : hb, hhi = da < db ? hb : ha;
-    uint32_t za = piecing(g, x, n->A[0], atoms);
-    uint32_t zb = piecing(g, n, n->B[0], atoms);
+    uint32_t za = piecing(g, x, t->from, t->atoms);
+    uint32_t zb = piecing(g, n, t->to, t->atoms);
 
     add_size(k, a, product(g, n, 0, lo) * hlo);
     add_size(k, a, local_n(g, n, da) / ha);
@@ -90,7 +90,7 @@ static void blocks(Group *k, Arena *a, const Graph *g, const Node *n)
     case Oallgather:
         k->step.kind = Iallgather;
         along(k, a, g, x);
-        zigzag(k, a, g, piecing(g, x, n->A[0], (uint32_t)n->i), 1);
+        zigzag(k, a, g, piecing(g, x, n_axis(n), n_atoms(n)), 1);
         return;
     case Oreducescatter:
         k->step.kind = Ireducescatter;
@@ -107,7 +107,7 @@ static void blocks(Group *k, Arena *a, const Graph *g, const Node *n)
     case Oppermute:
         k->step.kind = Ippermute;
         add_size(k, a, local_elems(g, n));
-        add_size(k, a, n->j);
+        add_size(k, a, n->at.ppermute.by);
         return;
     case Oalltoall:
         k->step.kind = Ialltoall;
@@ -115,9 +115,9 @@ static void blocks(Group *k, Arena *a, const Graph *g, const Node *n)
         return;
     default: die("%s: not a collective", optab[n->op].name);
     }
-    add_size(k, a, reduction(g, x, (uint32_t)n->i));
+    add_size(k, a, reduction(g, x, n_atoms(n)));
     if (n->op == Oreducescatter)
-        zigzag(k, a, g, piecing(g, n, n->A[0], (uint32_t)n->i), 1);
+        zigzag(k, a, g, piecing(g, n, n_axis(n), n_atoms(n)), 1);
 }
 
 /* To or from another stage: all of the value. */
@@ -131,8 +131,8 @@ static void transfer(Group *k, Arena *a, const Graph *g, Node *n)
     k->step.kind = n->op == Osend ? Isend : Irecv;
     add_size(k, a, x->dt);
     add_size(k, a, local_elems(g, x));
-    add_size(k, a, n->i);
-    add_size(k, a, n->j);
+    add_size(k, a, n->op == Osend ? n->at.send.peer : n->at.recv.peer);
+    add_size(k, a, n_chan(n));
     k->step.atoms = g->mesh->mask[Mpp];
     k->step.bytes = (double)local_bytes(g, x);
     set_label(k, a, n);
@@ -141,7 +141,7 @@ static void transfer(Group *k, Arena *a, const Graph *g, Node *n)
 /* What a rank receives, or sends: of an all-reduce in two halves. */
 static double moved(const Graph *g, const Node *n)
 {
-    double ranks = (double)mesh_extent(g->mesh, (uint32_t)n->i);
+    double ranks = (double)mesh_extent(g->mesh, n_atoms(n));
     double most =
         (double)local_bytes(g, n->op == Oreducescatter ? n->in[0] : n);
 
@@ -167,7 +167,7 @@ void comm_lower(Graph *g, Group *k, Arena *a)
     k->narg = 3;
     add_size(k, a, n->dt);
     blocks(k, a, g, n);
-    k->step.atoms = (uint32_t)n->i;
+    k->step.atoms = n_atoms(n);
     k->step.bytes = moved(g, n);
     set_label(k, a, n);
 }

@@ -88,19 +88,19 @@ static void grouped(Graph *g, Group *k, Arena *a, InstrKind kind, int64_t K,
 void gmm_lower(Graph *g, Group *k, Arena *a)
 {
     Node *n = k->node[0];
-    const Axis *expert = n->in[2]->A[0];
+    const Axis *expert = n->in[2]->at.route.axis;
     const Node *w = n->in[1];
-    int turned = axis_at(n->A, n->nA, w->dim[w->nd - 1].a) >= 0;
+    int turned = axes_at(&n->at.gmm.axes, w->dim[w->nd - 1].a) >= 0;
 
     grouped(g, k, a, Igmm, width(g, n->in[0], expert), width(g, n, expert),
-            turned && n->nA < w->nd - 1);
+            turned && n->at.gmm.axes.n < w->nd - 1);
 }
 
 /* a [row K], b [row N] -> dW [expert K N] or [expert N K] */
 void gmm_wgrad_lower(Graph *g, Group *k, Arena *a)
 {
     Node *n = k->node[0], *out = k->out[0];
-    const Axis *expert = n->in[2]->A[0];
+    const Axis *expert = n->in[2]->at.route.axis;
     int turned = out->nd > 1 && dim_of(n->in[0], out->dim[1].a) < 0;
 
     grouped(g, k, a, Igmm_wgrad, width(g, n->in[0], expert),

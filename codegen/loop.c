@@ -138,11 +138,12 @@ static Ex *random_value(Kern *c, Node *n, const Index *ix)
 
     for (int i = 0; i < n->nd; i++)
         order[i] = i;
-    arg[0] = ex_int(c, aff(n->i));
+    arg[0] = ex_int(c, aff(n->at.random.key));
     arg[1] = ex_lin(c, Di64, global_index(c, n, ix, order));
-    arg[2] = ex_num(c, Df32, n->f);
-    const char *text = strcmp(n->s, "normal") ? "(2 * uniform(a, b) - 1) * c"
-                                              : "normal(a, b) * c";
+    arg[2] = ex_num(c, Df32, n->at.random.arg);
+    const char *text = n->at.random.kind == RANDuniform
+                           ? "(2 * uniform(a, b) - 1) * c"
+                           : "normal(a, b) * c";
     return ex_rounded(c, n->dt, ex_expr(c, Df32, text, 3, arg));
 }
 
@@ -170,7 +171,7 @@ static Ex *dropout_value(Kern *c, Node *n, const Index *ix, Ex *guard)
     Dtype dt = compute_type(n->dt);
     Node one = *n;
     Index in_one = { { 0 } };
-    Ex *arg[4] = { ex_int(c, aff(n->i)) };
+    Ex *arg[4] = { ex_int(c, aff(n->at.dropout.key)) };
 
     for (int d = 0; d < n->nd; d++)
         if (!g_ismicro(n->dim[d].a)) {
@@ -184,15 +185,16 @@ static Ex *dropout_value(Kern *c, Node *n, const Index *ix, Ex *guard)
     arg[3] = n->nin < 3 ? ex_num(c, Di64, 0)
                         : kern_value(c, n->in[1], &(Index){ { 0 } }, NULL);
     Ex *u = ex_expr(c, Df32, "uniform_at(a, b, c, d)", 4, arg);
-    Ex *keep = ex_op(c, Di32, "a >= b", u, ex_num(c, Df32, n->f), NULL);
+    Ex *keep =
+        ex_op(c, Di32, "a >= b", u, ex_num(c, Df32, n->at.dropout.p), NULL);
     Ex *v = ex_op(c, dt, "a * b", kern_value(c, n->in[0], &jx, guard),
-                  ex_num(c, dt, 1 / (1 - n->f)), NULL);
+                  ex_num(c, dt, 1 / (1 - n->at.dropout.p)), NULL);
     return ex_rounded(c, n->dt, ex_select(c, keep, v, ex_num(c, dt, 0)));
 }
 
 static Ex *const_value(Kern *c, const Node *n)
 {
-    double f = n->f;
+    double f = n->at.constant.value;
 
     if (n->dt == Dbf16)
         f = bf16_to_f32(f32_to_bf16((float)f));
@@ -344,11 +346,11 @@ Ex *kern_value(Kern *c, Node *n, const Index *ix, Ex *guard)
 
 static Ex *accumulated(Kern *c, Node *n, const Index *ix, Ex *v)
 {
-    const char *f = !strcmp(n->s, "add")   ? "a + b"
-                    : !strcmp(n->s, "max") ? "b > a ? b : a"
-                                           : "b < a ? b : a";
+    const char *f = n->at.accum.op == Radd   ? "a + b"
+                    : n->at.accum.op == Rmax ? "b > a ? b : a"
+                                             : "b < a ? b : a";
 
-    if (!strcmp(n->s, "last"))
+    if (n->at.accum.op == Rlast)
         return v;
     Ex *old = load(c, n, ix, NULL);
     return ex_rounded(c, n->dt, ex_op(c, compute_type(n->dt), f, old, v, NULL));

@@ -19,7 +19,7 @@ static const Bounds everything = { -INFINITY, INFINITY };
 static const Axis *axis_of_position(const Attn *t, const Node *n)
 {
     if (n->op == Oarg) {
-        const Node *x = t->n->in[n->i];
+        const Node *x = t->n->in[n->at.arg.index];
         while ((x->op == Ocast || x->op == Oppermute) && x->in[0]->nd == 1)
             x = x->in[0];
         return x->nd == 1 && attn_isposition(x) ? n->dim[0].a : NULL;
@@ -46,7 +46,7 @@ static Linear line_of(const Attn *t, const Node *n)
         return (Linear){ a == t->query, a == t->key, 0,
                          a == t->query || a == t->key };
     switch (n->op) {
-    case Oconst: return (Linear){ 0, 0, n->f, 1 };
+    case Oconst: return (Linear){ 0, 0, n->at.constant.value, 1 };
     case Ocast:
     case Obroadcast:
     case Ostop_gradient: return line_of(t, n->in[0]);
@@ -140,8 +140,8 @@ static int is_const(const Node *n, double sign)
     if (n->op != Oconst)
         return 0;
     if (sign != 0)
-        return isinf(n->f) && n->f * sign > 0;
-    return n->f > 0 && isfinite(n->f);
+        return isinf(n->at.constant.value) && n->at.constant.value * sign > 0;
+    return n->at.constant.value > 0 && isfinite(n->at.constant.value);
 }
 
 /* Differences for which n can be anything but -inf. */

@@ -71,9 +71,9 @@ static Ex *rename_value(Kern *c, Node *n, const Index *ix, Ex *guard)
 
     for (int d = 0; d < a->nd; d++) {
         const Axis *to = a->dim[d].a;
-        for (int i = 0; i < n->nA; i++)
-            if (n->A[i] == a->dim[d].a)
-                to = n->B[i];
+        int i = axes_at(&n->at.rename.from, a->dim[d].a);
+        if (i >= 0)
+            to = n->at.rename.to.v[i];
         int k = dim_of(n, to);
         /* Loops exist over the result's axis: the operand's size is its. */
         mono_same(c->pool, a->dim[d].a, local_n(c->g, a, d),
@@ -83,42 +83,45 @@ static Ex *rename_value(Kern *c, Node *n, const Index *ix, Ex *guard)
     return kern_value(c, a, &jx, guard);
 }
 
-static const Mono *product(Kern *c, const Node *n, Axis *const *v, int from,
-                           int to)
+/* Of the sizes of those axes of n from the from-th on. */
+static const Mono *product(Kern *c, const Node *n, const Axes *x, int from)
 {
     const Mono *m = mono_one(c->pool);
 
-    for (int i = from; i < to; i++)
-        m = mono_mul(c->pool, m, kern_size(c, n, dim_of(n, v[i])));
+    for (int i = from; i < x->n; i++)
+        m = mono_mul(c->pool, m, kern_size(c, n, dim_of(n, x->v[i])));
     return m;
 }
 
 static Ex *split_value(Kern *c, Node *n, const Index *ix, Ex *guard)
 {
     Node *a = n->in[0];
+    const Axis *x = n->at.split.axis;
+    const Axes *into = &n->at.split.into;
     const Lin *at = lin_make(c->pool, aff(0), 0, NULL, 0);
 
-    for (int i = 0; i < n->nB; i++)
+    for (int i = 0; i < into->n; i++)
         at = lin_add(c->pool, at,
-                     lin_mul(c->pool, ix->at[dim_of(n, n->B[i])],
-                             product(c, n, n->B, i + 1, n->nB)));
-    mono_same(c->pool, n->A[0], local_n(c->g, a, dim_of(a, n->A[0])),
-              product(c, n, n->B, 0, n->nB));
-    Index jx = but_axis(a, n, ix, n->A[0], at);
+                     lin_mul(c->pool, ix->at[dim_of(n, into->v[i])],
+                             product(c, n, into, i + 1)));
+    mono_same(c->pool, x, local_n(c->g, a, dim_of(a, x)),
+              product(c, n, into, 0));
+    Index jx = but_axis(a, n, ix, x, at);
     return kern_value(c, a, &jx, guard);
 }
 
 static Ex *merge_value(Kern *c, Node *n, const Index *ix, Ex *guard)
 {
     Node *a = n->in[0];
-    int at = dim_of(n, n->B[0]);
+    const Axes *x = &n->at.merge.axes;
+    int at = dim_of(n, n->at.merge.new);
     Index jx = but_axis(a, n, ix, NULL, NULL);
 
-    mono_same(c->pool, n->B[0], local_n(c->g, n, at),
-              product(c, a, n->A, 0, n->nA));
-    for (int i = 0; i < n->nA; i++) {
-        int d = dim_of(a, n->A[i]);
-        jx.at[d] = digit(c, ix->at[at], product(c, a, n->A, i + 1, n->nA),
+    mono_same(c->pool, n->at.merge.new, local_n(c->g, n, at),
+              product(c, a, x, 0));
+    for (int i = 0; i < x->n; i++) {
+        int d = dim_of(a, x->v[i]);
+        jx.at[d] = digit(c, ix->at[at], product(c, a, x, i + 1),
                          i ? kern_size(c, a, d) : NULL);
     }
     return kern_value(c, a, &jx, guard);
@@ -145,7 +148,7 @@ static Ex *zero(Kern *c, const Node *n)
 static Ex *inside(Kern *c, Node *n, Node *a, const Index *ix, const Lin *at,
                   Ex *guard)
 {
-    const Axis *x = n->A[0];
+    const Axis *x = n_axis(n);
     Ex *in = ex_within(c, at, aff(local_n(c->g, a, dim_of(a, x))));
     Index jx = but_axis(a, n, ix, x, at);
 
@@ -156,31 +159,33 @@ static Ex *inside(Kern *c, Node *n, Node *a, const Index *ix, const Lin *at,
 
 static Ex *slice_value(Kern *c, Node *n, const Index *ix, Ex *guard)
 {
-    const Lin *at = ix->at[dim_of(n, n->A[0])];
-    Index jx = but_axis(n->in[0], n, ix, n->A[0], offset(c, at, aff(n->i)));
+    const Lin *at = ix->at[dim_of(n, n->at.slice.axis)];
+    Index jx = but_axis(n->in[0], n, ix, n->at.slice.axis,
+                        offset(c, at, aff(n->at.slice.start)));
 
     return kern_value(c, n->in[0], &jx, guard);
 }
 
 static Ex *pad_value(Kern *c, Node *n, const Index *ix, Ex *guard)
 {
-    const Lin *at = ix->at[dim_of(n, n->A[0])];
+    const Lin *at = ix->at[dim_of(n, n->at.pad.axis)];
 
-    return inside(c, n, n->in[0], ix, offset(c, at, minus(n->i)), guard);
+    return inside(c, n, n->in[0], ix, offset(c, at, minus(n->at.pad.start)),
+                  guard);
 }
 
 static Ex *concat_value(Kern *c, Node *n, const Index *ix, Ex *guard)
 {
-    const Lin *at = ix->at[dim_of(n, n->A[0])];
+    const Lin *at = ix->at[dim_of(n, n->at.concat.axis)];
     int64_t start = 0;
     Ex *sum = NULL;
 
     for (int i = 0; i < n->nin; i++) {
         Node *a = n->in[i];
-        int64_t len = local_n(c->g, a, dim_of(a, n->A[0]));
+        int64_t len = local_n(c->g, a, dim_of(a, n->at.concat.axis));
         const Lin *here = offset(c, at, minus(start));
         Ex *in = ex_within(c, here, aff(len));
-        Index jx = but_axis(a, n, ix, n->A[0], here);
+        Index jx = but_axis(a, n, ix, n->at.concat.axis, here);
         Ex *v = kern_value(c, a, &jx, ex_both(c, guard, in));
         sum = ex_select(c, in, v, sum ? sum : zero(c, n));
         start += len;
@@ -217,7 +222,7 @@ static Ex *element_of(Kern *c, Node *x, Axis *const *order, const Lin *at,
 static Ex *pack_value(Kern *c, Node *n, const Index *ix, Ex *guard)
 {
     const Lin *at = ix->at[n->nd - 1];
-    Axis *const *order = n->A;
+    Axis *const *order = n->at.pack.order.v;
     Ex *sum = zero(c, n);
 
     for (int k = 0; k < n->nin; k++) {
@@ -234,12 +239,12 @@ static Ex *pack_value(Kern *c, Node *n, const Index *ix, Ex *guard)
 static Ex *unpack_value(Kern *c, Node *n, const Index *ix, Ex *guard)
 {
     Node *a = n->in[0];
-    const Lin *at = lin_const(c->pool, aff(n->i));
+    const Lin *at = lin_const(c->pool, aff(n->at.unpack.at));
     const Mono *stride = mono_one(c->pool);
     Index jx = { { 0 } };
 
-    for (int i = n->nA - 1; i >= 0; i--) {
-        int d = dim_of(n, n->A[i]);
+    for (int i = n->at.unpack.order.n - 1; i >= 0; i--) {
+        int d = dim_of(n, n->at.unpack.order.v[i]);
         at = lin_add(c->pool, at, lin_mul(c->pool, ix->at[d], stride));
         stride = mono_mul(c->pool, stride, kern_size(c, n, d));
     }
@@ -250,15 +255,15 @@ static Ex *unpack_value(Kern *c, Node *n, const Index *ix, Ex *guard)
 
 static Ex *shift_value(Kern *c, Node *n, const Index *ix, Ex *guard)
 {
-    int d = dim_of(n, n->A[0]);
-    const Lin *at = offset(c, ix->at[d], minus(n->i));
+    int d = dim_of(n, n->at.shift.axis);
+    const Lin *at = offset(c, ix->at[d], minus(n->at.shift.by));
 
-    if (!n->j)
+    if (!n->at.shift.wrap)
         return inside(c, n, n->in[0], ix, at, guard);
     int64_t size = local_n(c->g, n, d);
     Ex *to = ex_op(c, Di64, "(a % b + b) % b", ex_lin(c, Di64, at),
                    ex_int(c, aff(size)), NULL);
-    Index jx = but_axis(n->in[0], n, ix, n->A[0], ex_index(c, to));
+    Index jx = but_axis(n->in[0], n, ix, n->at.shift.axis, ex_index(c, to));
     return kern_value(c, n->in[0], &jx, guard);
 }
 
@@ -310,7 +315,7 @@ static Ex *gather_value(Kern *c, Node *n, const Index *ix, Ex *guard)
 {
     Node *a = n->in[0], *e = n->in[1];
     Index ex = by_axis(c, e, n, ix);
-    int d = dim_of(a, n->A[0]);
+    int d = dim_of(a, n->at.gather.axis);
     Ex *to = ex_as(c, Di64, kern_value(c, e, &ex, guard));
 
     return inside(c, n, a, ix, local_at(c, a, d, to), guard);
@@ -321,7 +326,8 @@ static Ex *gather_value(Kern *c, Node *n, const Index *ix, Ex *guard)
 static Ex *shard_slice_value(Kern *c, Node *n, const Index *ix, Ex *guard)
 {
     Node *a = n->in[0];
-    int d = dim_of(n, n->A[0]), k = dim_of(a, n->A[0]);
+    int d = dim_of(n, n->at.shard_slice.axis),
+        k = dim_of(a, n->at.shard_slice.axis);
     Piece p[MAXPIECE], q[MAXPIECE];
     int two = pieces(c->g, n, d, p) == 2, from = pieces(c->g, a, k, q) - 1;
     Aff start = aff_add(p[0].start, aff_scale(q[0].start, -1));
@@ -331,7 +337,7 @@ static Ex *shard_slice_value(Kern *c, Node *n, const Index *ix, Ex *guard)
         at = moved(c, ix->at[d], p[0].len, start,
                    aff_add(aff_add(p[1].start, aff_scale(q[from].start, -1)),
                            aff(from * q[0].len - p[0].len)));
-    Index jx = but_axis(a, n, ix, n->A[0], at);
+    Index jx = but_axis(a, n, ix, n->at.shard_slice.axis, at);
     return kern_value(c, a, &jx, guard);
 }
 
@@ -383,7 +389,7 @@ static Ex *dispatch_value(Kern *c, Node *n, const Index *ix, Ex *guard)
     while (!g_isrow(n->dim[row].a))
         row++;
     Ex *at = map_entry(c, map, map_layout(c->g, map).pair, ix->at[row], guard);
-    int padded = map->i && map->j;
+    int padded = map->at.route.padded;
     Ex *have = padded ? ex_op(c, Di32, "a >= 0", at, NULL, NULL) : NULL;
     const Lin *pair = ex_index(c, at);
     for (int d = 0; d < x->nd; d++) {

@@ -149,7 +149,7 @@ static void keep_blocks(RowText *o, const RowWalks *item, const RowWalks *pair,
     list_mine(o, pair);
     row_line(o, "if (len <= room)");
     row_line(o, "    return;");
-    if (!n->j) {
+    if (!n->at.drop_to_capacity.first) {
         drop_least(o, pair, n->in[1]->dt);
         return;
     }
@@ -173,7 +173,7 @@ static void keep_items(RowText *o, const RowWalks *item, const RowWalks *pair,
     row_line(o, "if (len <= room)");
     row_line(o, "    continue;");
     row_line(o, "int32_t *s = sorted + from, *d = s + n;");
-    if (!n->j)
+    if (!n->at.drop_to_capacity.first)
         sort_by_weight(o, pair, n->in[1]->dt);
     else
         row_line(o, "(void)d;");
@@ -196,14 +196,16 @@ static int keep(Graph *g, Group *k, Arena *a, int gpu)
 
     for (int d = 0; d < n->nd; d++)
         row_walk(g, g_ismicro(n->dim[d].a) ? &item : &pair, n, d, t);
-    int64_t items = row_count(&item), pairs = row_count(&pair), x = n->A[0]->n;
+    int64_t items = row_count(&item), pairs = row_count(&pair),
+            x = n->at.drop_to_capacity.axis->n;
     row_buffer(&o, "e", e, e->dt);
-    if (!n->j)
+    if (!n->at.drop_to_capacity.first)
         row_buffer(&o, "g", weight, weight->dt);
     row_buffer(&o, "y", n, n->dt);
     row_line(&o, "int32_t *const work = buf[%d];", k->narg);
     row_line(&o, "const int64_t n = iv[%d], experts = iv[%d], room = iv[%d];",
-             row_size(&o, pairs), row_size(&o, x), row_size(&o, n->i));
+             row_size(&o, pairs), row_size(&o, x),
+             row_size(&o, n->at.drop_to_capacity.rows));
     if (gpu)
         keep_blocks(&o, &item, &pair, n);
     else
@@ -231,7 +233,7 @@ static Aff first_expert(const Graph *g, const Node *route)
     Node x = *route;
 
     x.nd = 1;
-    x.dim[0] = (Dim){ route->A[0], route->A[0]->n };
+    x.dim[0] = (Dim){ route->at.route.axis, route->at.route.axis->n };
     return local_start(g, &x, 0);
 }
 
@@ -418,14 +420,14 @@ static int route(Graph *g, Group *k, Arena *a, int gpu)
     row_line(&o, "(void)top, (void)in;");
     if (l.each)
         row_line(&o, "const int64_t each = iv[%d];", row_size(&o, l.each));
-    if (n->f > 0)
+    if (n->at.route.budget > 0)
         row_line(&o,
                  "int32_t *const total = map + iv[%d]; "
                  "const int64_t from = iv[%d];",
                  row_size(&o, l.total), row_size(&o, l.first));
-    int plain = !l.each && !(n->f > 0);
+    int plain = !l.each && !(n->at.route.budget > 0);
     if (gpu)
-        put_block_rules(&o, l.each > 0, n->f > 0);
+        put_block_rules(&o, l.each > 0, n->at.route.budget > 0);
     put(&o.t, "%s",
         gpu      ? route_blocks
         : plain  ? route_text

@@ -262,8 +262,9 @@ typedef enum TopkForm { FEW, MANY, WARP, BLOCKS } TopkForm;
 static TopkForm topk_form(const Node *n, int64_t len, int gpu)
 {
     if (gpu)
-        return n->i > SELECT || len > WARPLANES * WARPLANES ? BLOCKS : WARP;
-    return n->i > SELECT ? MANY : FEW;
+        return n->at.topk.k > SELECT || len > WARPLANES * WARPLANES ? BLOCKS
+                                                                    : WARP;
+    return n->at.topk.k > SELECT ? MANY : FEW;
 }
 
 static int64_t power_of_two(int64_t n)
@@ -301,7 +302,7 @@ static int topk(Graph *g, Group *k, Arena *a, int gpu)
     const Node *t[3] = { x, n, NULL };
     RowWalks w = { 0 };
     RowText o = row_begin(k, a);
-    int at = dim_of(x, n->A[0]);
+    int at = dim_of(x, n->at.topk.axis);
     int64_t len = local_n(g, x, at);
     TopkForm form = topk_form(n, len, gpu);
     const char *ct = dtypes[compute_type(x->dt)].compute;
@@ -314,8 +315,9 @@ static int topk(Graph *g, Group *k, Arena *a, int gpu)
     row_line(&o,
              "const int64_t n = iv[%d], sx = iv[%d], k = iv[%d], "
              "sy = iv[%d];",
-             row_size(&o, len), row_size(&o, row_stride(g, x, n->A[0])),
-             row_size(&o, n->i), row_size(&o, row_stride(g, n, n->B[0])));
+             row_size(&o, len), row_size(&o, row_stride(g, x, n->at.topk.axis)),
+             row_size(&o, n->at.topk.k),
+             row_size(&o, row_stride(g, n, n->at.topk.new)));
     int64_t items = row_count(&w);
     topk_item(&o, form, items, len);
     row_decode(&o, &w, "p", "p", 2);
@@ -332,7 +334,7 @@ static int topk(Graph *g, Group *k, Arena *a, int gpu)
     if (form == MANY || form == BLOCKS)
         k->scratch = items * (form == MANY ? 2 * len : power_of_two(len)) * 4;
     row_finish(&o, g, form == WARP ? (items + 7) / 8 : items,
-               items * len * (n->i > SELECT ? 16 : n->i));
+               items * len * (n->at.topk.k > SELECT ? 16 : n->at.topk.k));
     return gpu;
 }
 
@@ -398,7 +400,7 @@ static int cumsum(Graph *g, Group *k, Arena *a, int gpu)
     const Node *t[3] = { x, n, NULL };
     RowWalks w = { 0 };
     RowText o = row_begin(k, a);
-    int at = dim_of(x, n->A[0]);
+    int at = dim_of(x, n->at.cumsum.axis);
     int64_t len = local_n(g, x, at);
     int blocks = gpu && len >= LONGSUM;
 
@@ -408,8 +410,9 @@ static int cumsum(Graph *g, Group *k, Arena *a, int gpu)
     row_buffer(&o, "x", x, x->dt);
     row_buffer(&o, "y", n, n->dt);
     row_line(&o, "const int64_t n = iv[%d], sx = iv[%d], sy = iv[%d];",
-             row_size(&o, len), row_size(&o, row_stride(g, x, n->A[0])),
-             row_size(&o, row_stride(g, n, n->A[0])));
+             row_size(&o, len),
+             row_size(&o, row_stride(g, x, n->at.cumsum.axis)),
+             row_size(&o, row_stride(g, n, n->at.cumsum.axis)));
     (blocks ? sum_blocks : sum_items)(&o, &w, dtypes[n->dt].compute,
                                       row_load(a, x->dt, "x[p0 + i * sx]"),
                                       row_save(a, n->dt, "s"));

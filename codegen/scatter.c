@@ -18,11 +18,11 @@ static Scatter scatter_axes(const Graph *g, const Node *n, const Node *out)
     Scatter s = { .width = 1 };
     int last = out->nd - 1, block = -1;
 
-    if (last >= 0 && out->dim[last].a != n->A[0] &&
+    if (last >= 0 && out->dim[last].a != n->at.scatter_add.axis &&
         dim_of(e, out->dim[last].a) < 0)
         block = last;
     for (int d = 0; d < out->nd; d++)
-        if (d != block && out->dim[d].a != n->A[0])
+        if (d != block && out->dim[d].a != n->at.scatter_add.axis)
             row_walk(g, &s.item, out, d, t);
     if (block >= 0) {
         s.width = local_n(g, out, block);
@@ -190,7 +190,7 @@ static void scatter_blocks(RowText *o, const Node *n, const Node *out,
 static int scatter(Graph *g, Group *k, Arena *a, int gpu)
 {
     Node *n = k->node[0], *out = k->out[0];
-    int at = dim_of(out, n->A[0]), adds = out->op == Oaccum;
+    int at = dim_of(out, n->at.scatter_add.axis), adds = out->op == Oaccum;
     Scatter s = scatter_axes(g, n, out);
     RowText o = row_begin(k, a);
     int64_t wide = gpu ? THREADMAP : COLUMNS;
@@ -206,7 +206,8 @@ static int scatter(Graph *g, Group *k, Arena *a, int gpu)
     row_buffer(&o, "e", n->in[1], n->in[1]->dt);
     row_buffer(&o, "y", out, out->dt);
     row_line(&o, "const int64_t n = iv[%d], sx = iv[%d], first = iv[%d];",
-             row_size(&o, len), row_size(&o, row_stride(g, out, n->A[0])),
+             row_size(&o, len),
+             row_size(&o, row_stride(g, out, n->at.scatter_add.axis)),
              add_int(k, a, p[0].start));
     if (two)
         row_line(&o, "const int64_t half = n / 2, second = iv[%d];",

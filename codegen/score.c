@@ -55,13 +55,15 @@ static const char *local(Score *s, const Node *n, const char *expr)
 
 static const char *number(const Score *s, const Node *n)
 {
+    double v = n->at.constant.value;
+
     if (!isfloat(n))
-        return strf(s->t->arena, "%lld", (long long)n->f);
-    if (isinf(n->f))
-        return n->f > 0 ? "INFINITY" : "-INFINITY";
-    if (isnan(n->f))
+        return strf(s->t->arena, "%lld", (long long)v);
+    if (isinf(v))
+        return v > 0 ? "INFINITY" : "-INFINITY";
+    if (isnan(v))
         return "NAN";
-    return strf(s->t->arena, "(%s)%a", float_type(s->t), n->f);
+    return strf(s->t->arena, "(%s)%a", float_type(s->t), v);
 }
 
 static const char *position(Score *s, const Node *n)
@@ -86,7 +88,7 @@ static const char *position(Score *s, const Node *n)
 static const char *load(Score *s, const Node *n)
 {
     Attn *t = s->t;
-    AttnView v = attn_operand(t, (int)n->i);
+    AttnView v = attn_operand(t, (int)n->at.arg.index);
     Text x = { .arena = t->arena };
 
     if (v.n->nd == 1 && v.n->dt == Di32 && attn_isposition(v.n))
@@ -132,9 +134,11 @@ static const char *reciprocal(const Score *s, const Node *n)
 {
     if (n->op != Odiv || !isfloat(n) || n->in[1]->op != Oconst)
         return NULL;
-    if (!isfinite(n->in[1]->f) || n->in[1]->f == 0)
+    if (!isfinite(n->in[1]->at.constant.value) ||
+        n->in[1]->at.constant.value == 0)
         return NULL;
-    return strf(s->t->arena, "(%s)%a", float_type(s->t), 1 / n->in[1]->f);
+    return strf(s->t->arena, "(%s)%a", float_type(s->t),
+                1 / n->in[1]->at.constant.value);
 }
 
 static int term_of(const Attn *t, const Node *n)
@@ -151,7 +155,9 @@ static double constant(const Node *n) /* or 0 */
 {
     while (n->op == Ocast || n->op == Obroadcast)
         n = n->in[0];
-    return n->op == Oconst && isfinite(n->f) ? n->f : 0;
+    return n->op == Oconst && isfinite(n->at.constant.value)
+               ? n->at.constant.value
+               : 0;
 }
 
 static int is_masking(const Node *n)
@@ -160,7 +166,8 @@ static int is_masking(const Node *n)
 
     while (x && (x->op == Ocast || x->op == Obroadcast))
         x = x->in[0];
-    return x && x->op == Oconst && isinf(x->f) && x->f < 0;
+    return x && x->op == Oconst && isinf(x->at.constant.value) &&
+           x->at.constant.value < 0;
 }
 
 /* The factor of a scaling node, and its operand that is scaled. */
@@ -271,7 +278,7 @@ static int passes_gradient(const Node *n)
 
 static int is_wanted(const Attn *t, const Node *n)
 {
-    return n->op == Oarg && (t->wanted >> n->i & 1);
+    return n->op == Oarg && (t->wanted >> n->at.arg.index & 1);
 }
 
 static int depends(Score *s, const Node *n)
@@ -394,7 +401,7 @@ static void backward(Score *s, const Node *n)
               s->dy[at]);
     if (is_wanted(s->t, n))
         attn_line(&s->col, s->depth + 1, "ur%d[j] = ds != 0 ? %s : 0;",
-                  (int)n->i, dy);
+                  (int)n->at.arg.index, dy);
     if (term_of(s->t, n) >= 0)
         return;
     if (attn_isopen(s->t, n)) {

@@ -301,10 +301,11 @@ static void use_nodes(Uses *u, const Graph *g)
             use_nodes(u, n->body);
         for (int d = 0; d < n->nd; d++)
             use_axis(u, n->dim[d].a);
-        for (int k = 0; k < n->nA; k++)
-            use_axis(u, n->A[k]);
-        for (int k = 0; k < n->nB; k++)
-            use_axis(u, n->B[k]);
+        for (int k = 0; k < optab[n->op].nattr; k++) {
+            Axes x = attr_axes(n, &optab[n->op].attr[k]);
+            for (int q = 0; q < x.n; q++)
+                use_axis(u, x.v[q]);
+        }
     }
 }
 

@@ -39,10 +39,10 @@ static Node *close_body(Front *f, Body *b, const char *name, Node *result)
 
     f->body = b->up;
     if (result->op == Oarg)
-        return b->outer[result->i];
+        return b->outer[result->at.arg.index];
     end_with(b->g, result);
     n = make(f, Ocall, (int)vec_len(b->outer), b->outer);
-    n->s = intern(name);
+    n->at.call.name = intern(name);
     n->body = b->g;
     n->dt = result->dt;
     n->nd = result->nd;
@@ -100,7 +100,7 @@ static Node *opened(Scores *s, const Node *call)
         for (int k = 0; k < n->nin; k++)
             in[k] = table_get(at, KEYP(n->in[k]));
         if (n->op == Oarg)
-            r = score(s, call->in[n->i]);
+            r = score(s, call->in[n->at.arg.index]);
         else
             r = infer(s->b->g, g_copyof(s->b->g, n, in));
         *table_at(at, KEYP(n)) = r;
@@ -218,10 +218,10 @@ static int weigh(lua_State *L)
     f->loc = here(L);
     r = use(f, need_value(L, -1, "the result"));
     Node *n = close_body(f, w.b, "attention", r);
-    set_axes(f, n, &key, 1);
-    n->B = alloc(f->g->arena, sizeof *n->B);
-    n->B[0] = query;
-    n->nB = 1;
+    if (n->body == w.b->g) {
+        n->at.call.key = key;
+        n->at.call.query = query;
+    }
     return push_node(L, n);
 }
 

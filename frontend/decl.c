@@ -154,7 +154,7 @@ static Node *leaf(Front *f, Op op, const char *s, Dtype dt, const Dim *d,
 {
     Node *n = make(f, op, 0, NULL);
 
-    n->s = s;
+    set_name(n, s);
     n->dt = dt;
     n->nd = nd;
     memcpy(n->dim, d, (size_t)nd * sizeof *d);
@@ -264,11 +264,11 @@ static void inputs_only(Front *f, Node *den)
         if (n->mark != DENOMINATOR)
             continue;
         if (n->op == Oparam || n->op == Ostate) {
-            note(n->loc, "'%s' is defined here", n->s);
+            note(n->loc, "'%s' is defined here", n->at.param.path);
             err(f->loc,
                 "loss: the denominator may depend on inputs only, and it "
                 "depends on '%s'",
-                n->s);
+                n->at.param.path);
         }
         for (int k = 0; k < n->nin; k++)
             n->in[k]->mark = DENOMINATOR;
@@ -295,8 +295,8 @@ static int loss(lua_State *L)
         inputs_only(f, in[1]);
     }
     n = make(f, Oloss, nin, in);
-    n->s = name;
-    n->f = weight;
+    n->at.loss.name = name;
+    n->at.loss.weight = weight;
     infer(f->g, n);
     return 0;
 }
@@ -311,7 +311,7 @@ static int metric(lua_State *L)
     check_recorded(f, path_of(f, name), "loss");
     need_scalar(f, t, name);
     Node *n = make(f, Ometric, 1, &t);
-    n->s = name;
+    n->at.metric.name = name;
     infer(f->g, n);
     return 0;
 }
@@ -325,7 +325,7 @@ static int output(lua_State *L)
 
     once_of_all(f, "output", name);
     Node *n = make(f, Ooutput, 1, &t);
-    n->s = name;
+    n->at.output.name = name;
     infer(f->g, n);
     return 0;
 }
@@ -346,7 +346,8 @@ static void need_state(Front *f, const Node *s, const Node *v)
             err(f->loc,
                 "update: the new value %s has the axis '%s', which "
                 "state '%s' %s has not; reduce it: mean(t, \"%s\")",
-                dims_text(f, v), d.a->name, s->s, dims_text(f, s), d.a->name);
+                dims_text(f, v), d.a->name, s->at.state.path, dims_text(f, s),
+                d.a->name);
         }
     }
 }
@@ -358,7 +359,7 @@ static int update(lua_State *L)
     Node *in[2] = { operand(L, 1, "argument 1"), operand(L, 2, "argument 2") };
 
     need_state(f, in[0], in[1]);
-    once(f, "update of", in[0]->s);
+    once(f, "update of", in[0]->at.state.path);
     in[1] = cast_to(f, in[1], in[0]->dt);
     infer(f->g, make(f, Oupdate, 2, in));
     return 0;
@@ -438,7 +439,7 @@ static void note_square(Front *f, const Node *n)
 {
     const Node *x = n->nin ? n->in[0] : n;
 
-    if (n->op != Ocall || strcmp(n->s, "softmax"))
+    if (n->op != Ocall || strcmp(n->at.call.name, "softmax"))
         return;
     for (int i = 0; i < x->nd; i++)
         for (int k = 0; k < x->nd; k++)
@@ -483,7 +484,7 @@ void decl_finish(Front *f)
         const Node *n = g->node[i];
         if ((n->op == Oparam || n->op == Ostate) && !n->mark)
             err(n->loc, "%s '%s' is never used",
-                n->op == Oparam ? "parameter" : "state", n->s);
+                n->op == Oparam ? "parameter" : "state", n_name(n));
         if (n->mark)
             note_square(f, n);
     }

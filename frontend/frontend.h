@@ -153,7 +153,6 @@ Node *use_any(Front *f, const Value *v); /* indexed weights too */
 Node *operand(lua_State *L, int arg, const char *what);
 Front *enter(lua_State *L, const char *fn); /* notes place and name */
 Node *make(Front *f, Op op, int nin, Node *const *in);
-void set_axes(Front *f, Node *n, Axis *const *A, int nA);
 Node *ew(Front *f, Op op, Node *a, Node *b, Node *c);
 Node *constant(Front *f, Dtype dt, double v);
 Node *cast_to(Front *f, Node *a, Dtype dt);

@@ -8,10 +8,8 @@ static Node *renamed(Front *f, Node *x, Axis *from, Axis *to)
 {
     Node *n = make(f, Orename, 1, &x);
 
-    set_axes(f, n, &from, 1);
-    n->B = alloc(f->g->arena, sizeof *n->B);
-    n->B[0] = to;
-    n->nB = 1;
+    n->at.rename.from = g_axes(f->g, &from, 1);
+    n->at.rename.to = g_axes(f->g, &to, 1);
     return infer(current(f), n);
 }
 
@@ -29,7 +27,7 @@ Node *gathered(Front *f, Node *a, Node *e, Axis *axis)
     Node *in[2] = { a, apart(f, e, axis, other) };
     Node *n = make(f, Ogather, 2, in);
 
-    set_axes(f, n, &axis, 1);
+    n->at.gather.axis = axis;
     n = infer(current(f), n);
     return both ? renamed(f, n, other, axis) : n;
 }
@@ -54,11 +52,7 @@ static int topk(lua_State *L)
             "another: topk(x, k, axis, new)",
             dims_text(f, x), b->name);
     n = make(f, Otopk, 1, &x);
-    set_axes(f, n, &a, 1);
-    n->B = alloc(f->g->arena, sizeof *n->B);
-    n->B[0] = b;
-    n->nB = 1;
-    n->i = k;
+    n->at.topk = (struct topk_attrs){ k, a, b };
     infer(current(f), n);
     push_node(L, gathered(f, x, n, a));
     push_index(L, n, a, x->dim[dim_of(x, a)].n);
@@ -166,11 +160,7 @@ static int argmax(lua_State *L)
     need_axes(f, x, &a, 1);
     b = g_instance(current(f), a);
     n = make(f, Otopk, 1, &x);
-    set_axes(f, n, &a, 1);
-    n->B = alloc(f->g->arena, sizeof *n->B);
-    n->B[0] = b;
-    n->nB = 1;
-    n->i = 1;
+    n->at.topk = (struct topk_attrs){ 1, a, b };
     n = reduce(f, Osum, infer(current(f), n), &b, 1);
     return push_index(L, n, a, x->dim[dim_of(x, a)].n);
 }
@@ -200,7 +190,7 @@ static int scatter_add(lua_State *L)
     }
     Node *in[2] = { v, e };
     n = make(f, Oscatter_add, 2, in);
-    set_axes(f, n, &a, 1);
+    n->at.scatter_add.axis = a;
     /* Values of data stay apart by micro-batch, also where `like` is none. */
     Axis *micro = g_micro(f->g);
     const Node *data = dim_of(v, micro) >= 0 ? v : e;

@@ -48,36 +48,19 @@ int64_t integer_arg(lua_State *L, int arg, const char *name)
     return v;
 }
 
-static void axes_attr(lua_State *L, Node *n, const AttrInfo *t, int arg)
-{
-    Axis *a[MAXD], **v;
-    int one = strcmp(t->name, "axes") && strcmp(t->name, "into");
-    int k = 1;
-
-    if (one)
-        a[0] = one_axis(L, arg, t->name);
-    else
-        k = axis_arg(L, arg, t->name, a, MAXD);
-    v = alloc(front(L)->g->arena, (MAXD + 1) * sizeof *v);
-    memcpy(v, a, (size_t)k * sizeof *v);
-    if (t->slot == SlotA) {
-        n->A = v;
-        n->nA = k;
-    } else {
-        n->B = v;
-        n->nB = k;
-    }
-}
-
 static void attribute(lua_State *L, Node *n, const AttrInfo *t, int arg)
 {
-    switch (t->slot) {
-    case SlotA:
-    case SlotB: axes_attr(L, n, t, arg); break;
-    case Sloti: n->i = integer_arg(L, arg, t->name); break;
-    case Slotj: n->j = integer_arg(L, arg, t->name); break;
-    case Slotf: n->f = luaL_checknumber(L, arg); break;
-    case Slots: n->s = intern(luaL_checkstring(L, arg)); break;
+    void *v = attr_at(n, t);
+    Axis *a[MAXD];
+
+    switch (t->type) {
+    case ATaxis: *(Axis **)v = one_axis(L, arg, t->name); break;
+    case ATaxes:
+        *(Axes *)v = g_axes(front(L)->g, a, axis_arg(L, arg, t->name, a, MAXD));
+        break;
+    case ATint: *(int64_t *)v = integer_arg(L, arg, t->name); break;
+    case ATflag: *(int *)v = integer_arg(L, arg, t->name) != 0; break;
+    default: die("%s: no function takes '%s'", optab[n->op].name, t->name);
     }
 }
 
@@ -113,10 +96,12 @@ static int result(lua_State *L, Node *n, int first)
 
 static void check_split(Front *f, const Node *n)
 {
-    for (int i = 0; i < n->nB; i++)
-        if (n->B[i] != n->A[0] && dim_of(n->in[0], n->B[i]) >= 0)
+    const Axes *into = &n->at.split.into;
+
+    for (int i = 0; i < into->n; i++)
+        if (into->v[i] != n->at.split.axis && dim_of(n->in[0], into->v[i]) >= 0)
             err(f->loc, "split: tensor %s already has the axis '%s'",
-                dims_text(f, n->in[0]), n->B[i]->name);
+                dims_text(f, n->in[0]), into->v[i]->name);
 }
 
 /* Tensors in a row: the same axes, all integers or all reals. */
@@ -157,15 +142,16 @@ static void as_one_real(Front *f, int nin, Node **in)
  * places overflows. */
 static void bound_shift(Front *f, Node *n)
 {
-    need_axes(f, n->in[0], n->A, 1);
-    int64_t size = n->in[0]->dim[dim_of(n->in[0], n->A[0])].n;
+    struct shift_attrs *t = &n->at.shift;
 
-    if (n->j)
-        n->i %= size;
-    else if (n->i > size)
-        n->i = size;
-    else if (n->i < -size)
-        n->i = -size;
+    need_axes(f, n->in[0], &t->axis, 1);
+    int64_t size = n->in[0]->dim[dim_of(n->in[0], t->axis)].n;
+    if (t->wrap)
+        t->by %= size;
+    else if (t->by > size)
+        t->by = size;
+    else if (t->by < -size)
+        t->by = -size;
 }
 
 /* n with the axis micro. */
@@ -226,12 +212,12 @@ static int generic(lua_State *L)
     }
     Node *n = make(f, op, nin, in);
     for (int i = 0; i < o->nattr; i++) {
-        if (strcmp(o->attr[i].name, "wrap"))
+        if (o->attr[i].type != ATflag)
             missing(L, o, nin + 1 + i, o->attr[i].name);
         if (!lua_isnoneornil(L, nin + 1 + i))
             attribute(L, n, &o->attr[i], nin + 1 + i);
     }
-    if (o->cls == RED && n->nA == 0)
+    if (o->cls == RED && n_axes(n)->n == 0)
         return result(L, in[0], 1); /* over no axes: nothing to do */
     if (op == Osplit)
         check_split(f, n);
@@ -334,7 +320,7 @@ static Node *pick_for(Front *f, Node *pick, const Node *a)
     if (in[1] == pick->in[1])
         return pick;
     n = make(f, Opick, 2, in);
-    set_axes(f, n, pick->A, 1);
+    n->at.pick.axis = pick->at.pick.axis;
     return infer(current(f), n);
 }
 
@@ -355,7 +341,7 @@ static void check_grouped(Front *f, const Node *a, const Node *pick,
             dims_text(f, w), dims_text(f, a));
     for (int i = 0; i < w->nd; i++) {
         const Axis *x = w->dim[i].a;
-        if (x == pick->A[0] || listed(ax, n, x))
+        if (x == pick->at.pick.axis || listed(ax, n, x))
             continue;
         if (dim_of(a, x) >= 0 || dim_of(e, x) >= 0)
             err(f->loc,
@@ -402,7 +388,7 @@ static int dot(lua_State *L)
     }
     Node *in[2] = { factor(f, a, b), factor(f, b, a) };
     Node *r = make(f, Odot, 2, in);
-    set_axes(f, r, ax, n);
+    r->at.dot.axes = g_axes(f->g, ax, n);
     return push_node(L, infer(current(f), r));
 }
 
@@ -414,6 +400,7 @@ static int rename_axes(lua_State *L)
 {
     Front *f = enter(L, "rename");
     Node *x = operand(L, 1, "argument 1"), *n;
+    Axis *from[MAXD], *to[MAXD];
     int count;
 
     const char **old = sorted_keys(L, 2, &count);
@@ -422,24 +409,22 @@ static int rename_axes(lua_State *L)
     if (count == 0)
         return result(L, x, 1);
     n = make(f, Orename, 1, &x);
-    n->A = alloc(f->g->arena, (MAXD + 1) * sizeof *n->A);
-    n->B = alloc(f->g->arena, (MAXD + 1) * sizeof *n->B);
-    n->nA = n->nB = count;
     for (int i = 0; i < count; i++) {
-        Axis *from[MAXD];
-        if (axes_any(f, old[i], from, MAXD) != 1)
+        Axis *one[MAXD];
+        if (axes_any(f, old[i], one, MAXD) != 1)
             err(f->loc, "rename: \"%s\" is not one axis", old[i]);
-        need_axes(f, x, from, 1);
+        need_axes(f, x, one, 1);
         lua_getfield(L, 2, old[i]);
-        Axis *to = one_axis(L, -1, "the new name");
+        from[i] = one[0];
+        to[i] = one_axis(L, -1, "the new name");
         lua_pop(L, 1);
-        if (to->root == to && to->n == 0)
-            to->root = from[0]->root;
-        if (to->n == 0)
-            to->n = x->dim[dim_of(x, from[0])].n;
-        n->A[i] = from[0];
-        n->B[i] = to;
+        if (to[i]->root == to[i] && to[i]->n == 0)
+            to[i]->root = from[i]->root;
+        if (to[i]->n == 0)
+            to[i]->n = x->dim[dim_of(x, from[i])].n;
     }
+    n->at.rename.from = g_axes(f->g, from, count);
+    n->at.rename.to = g_axes(f->g, to, count);
     return result(L, infer(current(f), n), 1);
 }
 
@@ -463,10 +448,8 @@ static int merge(lua_State *L)
         size *= x->dim[dim_of(x, a[i])].n;
     grow_axis(f, to, size);
     n = make(f, Omerge, 1, &x);
-    set_axes(f, n, a, k);
-    n->B = alloc(f->g->arena, sizeof *n->B);
-    n->B[0] = to;
-    n->nB = 1;
+    n->at.merge.axes = g_axes(f->g, a, k);
+    n->at.merge.new = to;
     return result(L, infer(current(f), n), 1);
 }
 
@@ -486,11 +469,9 @@ static int halves(lua_State *L)
         err(f->loc, "rope: axis '%s' is %lld, an odd number", a->name,
             (long long)size);
     n = make(f, Osplit, 1, &x);
-    set_axes(f, n, &a, 1);
-    n->B = alloc(f->g->arena, 2 * sizeof *n->B);
-    n->B[last] = two;
-    n->B[!last] = half;
-    n->nB = 2;
+    n->at.split.axis = a;
+    n->at.split.into =
+        g_axes(f->g, (Axis *[]){ last ? half : two, last ? two : half }, 2);
     two->n = 2;
     half->n = size / 2;
     return push_node(L, infer(current(f), n));
@@ -512,8 +493,8 @@ static int dropout(lua_State *L)
         return push_node(L, x);
     x = in_each_micro(f, x);
     n = make(f, Odropout, 1, &x);
-    n->f = p;
-    n->i = (int64_t)(key >> 1);
+    n->at.dropout.p = p;
+    n->at.dropout.key = (int64_t)(key >> 1);
     return push_node(L, infer(current(f), n));
 }
 

@@ -56,8 +56,10 @@ static void input_roles(const Graph *g)
 
 static int keys_have(const Node *call, const Axis *a)
 {
+    const Axis *key = call->at.call.key;
+
     for (int k = 0; k < call->nin; k++)
-        if (dim_of(call->in[k], call->A[0]) >= 0 && dim_of(call->in[k], a) >= 0)
+        if (dim_of(call->in[k], key) >= 0 && dim_of(call->in[k], a) >= 0)
             return 1;
     return 0;
 }
@@ -68,16 +70,17 @@ static void score_roles(const Node *call)
     const Graph *body = call->body;
     const Node *p = body->node[vec_len(body->node) - 1]->in[0];
 
-    take_role(call->A[0], ROLEkey);
-    for (int i = 0; i < p->nd; i++)
-        if (p->dim[i].a != call->A[0] && p->dim[i].a != call->B[0])
-            take_role(p->dim[i].a,
-                      keys_have(call, p->dim[i].a) ? ROLEheads : ROLEgroup);
+    take_role(call->at.call.key, ROLEkey);
+    for (int i = 0; i < p->nd; i++) {
+        Axis *a = p->dim[i].a;
+        if (a != call->at.call.key && a != call->at.call.query)
+            take_role(a, keys_have(call, a) ? ROLEheads : ROLEgroup);
+    }
 }
 
 static int is_attention(const Node *n)
 {
-    return n->op == Ocall && n->nA && n->nB;
+    return n->op == Ocall && n->at.call.key && n->at.call.query;
 }
 
 static void each_node(const Graph *g, void (*f)(const Node *n))
@@ -117,7 +120,7 @@ static int is_picked(const Node *x, const Axis *a)
 static void visit_pick(const Node *n)
 {
     if (n->op == Opick)
-        take_role(n->A[0], ROLEchoice);
+        take_role(n->at.pick.axis, ROLEchoice);
     for (int k = 0; k < 2 && n->op == Odot; k++)
         for (int i = 0; i < n->nd && is_weight(n->in[k]); i++)
             if (dim_of(n->in[k], n->dim[i].a) >= 0 &&
@@ -139,7 +142,7 @@ static void product_between(Between *b, const Node *n)
         const Node *w = n->in[k], *x = n->in[!k];
         if (dim_of(w, b->a) < 0 || !is_weight(w))
             continue;
-        if (axis_at(n->A, n->nA, b->a) >= 0 && dim_of(x, b->a) >= 0)
+        if (axes_at(&n->at.dot.axes, b->a) >= 0 && dim_of(x, b->a) >= 0)
             b->used = 1;
         else if (dim_of(x, b->a) < 0)
             b->made = 1;

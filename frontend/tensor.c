@@ -93,11 +93,11 @@ static Node *new_arg(Front *f, Body *b, const Node *of)
 {
     Node *n = g_node(b->g, Oarg, of->loc, 0, NULL);
 
-    n->i = (int64_t)vec_len(b->outer);
+    n->at.arg.index = (int64_t)vec_len(b->outer);
     n->dt = of->dt;
     n->nd = of->nd;
     memcpy(n->dim, of->dim, sizeof n->dim);
-    if (n->i == MAXIN)
+    if (n->at.arg.index == MAXIN)
         err(f->loc, "%s: more than %d operands", f->fn, MAXIN);
     return infer(b->g, n);
 }
@@ -141,7 +141,7 @@ static Node *picked(Front *f, Node *n)
             "%s: an indexed weight such as W[e] may only be used "
             "inside dot(); materialising %s would need %s",
             f->fn, dims_text(f, n), size_text(f, n));
-    return gathered(f, n->in[0], n->in[1], n->A[0]);
+    return gathered(f, n->in[0], n->in[1], n->at.pick.axis);
 }
 
 Node *use(Front *f, const Value *v)
@@ -166,7 +166,7 @@ Node *use_any(Front *f, const Value *v)
     for (int k = 0; k < 2; k++)
         in[k] = seen_from(f, f->body, v->n->in[k], v->in);
     n = make(f, Opick, 2, in);
-    set_axes(f, n, v->n->A, 1);
+    n->at.pick.axis = v->n->at.pick.axis;
     return infer(current(f), n);
 }
 
@@ -188,13 +188,6 @@ Node *make(Front *f, Op op, int nin, Node *const *in)
     return n;
 }
 
-void set_axes(Front *f, Node *n, Axis *const *A, int nA)
-{
-    n->A = alloc(f->g->arena, ((size_t)nA + 1) * sizeof *n->A);
-    memcpy(n->A, A, (size_t)nA * sizeof *n->A);
-    n->nA = nA;
-}
-
 Node *ew(Front *f, Op op, Node *a, Node *b, Node *c)
 {
     Node *in[3] = { a, b, c };
@@ -207,7 +200,7 @@ Node *constant(Front *f, Dtype dt, double v)
     Node *n = make(f, Oconst, 0, NULL);
 
     n->dt = dt;
-    n->f = v;
+    n->at.constant.value = v;
     return infer(current(f), n);
 }
 
@@ -216,7 +209,7 @@ Node *cast_to(Front *f, Node *a, Dtype dt)
     if (a->dt == dt)
         return a;
     Node *n = make(f, Ocast, 1, &a);
-    n->s = intern(dtypes[dt].name);
+    n->at.cast.to = dt;
     return infer(current(f), n);
 }
 
@@ -225,7 +218,7 @@ Node *reduce(Front *f, Op op, Node *a, Axis *const *A, int nA)
     if (nA == 0)
         return a;
     Node *n = make(f, op, 1, &a);
-    set_axes(f, n, A, nA);
+    *n_axes(n) = g_axes(f->g, A, nA);
     return infer(current(f), n);
 }
 
@@ -233,7 +226,7 @@ Node *iota_of(Front *f, Axis *a, int64_t size)
 {
     Node *n = make(f, Oiota, 0, NULL);
 
-    set_axes(f, n, &a, 1);
+    n->at.iota.axis = a;
     n->nd = 1;
     n->dim[0] = (Dim){ a, size };
     return infer(current(f), n);
@@ -364,7 +357,7 @@ static int index_tensor(lua_State *L)
             e->of->name, (long long)in[0]->dim[at].n, (long long)e->ofn);
     }
     Node *n = make(f, Opick, 2, in);
-    set_axes(f, n, &e->of, 1);
+    n->at.pick.axis = e->of;
     return push_node(L, infer(current(f), n));
 }
 

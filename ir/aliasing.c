@@ -15,8 +15,8 @@ static int renames(const Node *n)
     const Node *a = n->in[0];
 
     for (int i = 0; i < a->nd; i++) {
-        int k = axis_at(n->A, n->nA, a->dim[i].a);
-        if (n->dim[i].a != (k >= 0 ? n->B[k] : a->dim[i].a))
+        int k = axes_at(&n->at.rename.from, a->dim[i].a);
+        if (n->dim[i].a != (k >= 0 ? n->at.rename.to.v[k] : a->dim[i].a))
             return 0;
     }
     return 1;
@@ -45,8 +45,12 @@ int is_view(const Node *n)
 {
     switch (n->op) {
     case Orename: return renames(n);
-    case Osplit: return merges(n, n->in[0], n->B, n->nB, n->A[0]);
-    case Omerge: return merges(n->in[0], n, n->A, n->nA, n->B[0]);
+    case Osplit:
+        return merges(n, n->in[0], n->at.split.into.v, n->at.split.into.n,
+                      n->at.split.axis);
+    case Omerge:
+        return merges(n->in[0], n, n->at.merge.axes.v, n->at.merge.axes.n,
+                      n->at.merge.new);
     case Ostop_gradient: return same_order(n, n->in[0]);
     case Ocast: return n->dt == n->in[0]->dt && same_order(n, n->in[0]);
     default: return 0;

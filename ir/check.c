@@ -83,39 +83,31 @@ static int operands(Check *c, const Node *n, int64_t at)
     return 0;
 }
 
-/* How many axes an attribute wants: "axes" of a product may be none, and an
- * index that did not come from topk has no "top". */
-static const char *axes_wrong(Arena *a, const Node *n, const AttrInfo *t,
-                              int have)
+static const char *attr_wrong(Arena *a, const Node *n, const AttrInfo *t)
 {
-    int packs = n->op == Opack || n->op == Ounpack;
-    int list = !strcmp(t->name, "axes") || !strcmp(t->name, "into") ||
-               !strcmp(t->name, "from") || !strcmp(t->name, "to") || packs;
-    int least = !(optab[n->op].cls == EIN && list) && !packs &&
-                !(n->op == Oroute && t->slot == SlotB);
+    Axes x = attr_axes(n, t);
+    int none = attr_unsaid(n, t) && t->use != ATmay;
 
-    return have < least || (have > 1 && !list)
-               ? strf(a, "%d axes in '%s'", have, t->name)
-               : NULL;
+    if (none && (t->type == ATaxis || t->type == ATaxes))
+        return strf(a, "0 axes in '%s'", t->name);
+    if (none && (t->type == ATstr || t->type == ATdtype))
+        return strf(a, "lacks '%s'", t->name);
+    if (t->use == ATnew && x.v[0] != n_axis(n) && dim_of(n->in[0], x.v[0]) >= 0)
+        return strf(a, "its operand has the axis '%s'", x.v[0]->name);
+    return NULL;
 }
 
 const char *attrs_wrong(Arena *a, const Node *n)
 {
     const char *why = NULL;
 
-    for (int i = 0; i < optab[n->op].nattr && !why; i++) {
-        const AttrInfo *t = &optab[n->op].attr[i];
-        if (t->slot == SlotA || t->slot == SlotB)
-            why = axes_wrong(a, n, t, t->slot == SlotA ? n->nA : n->nB);
-        else if (t->slot == Slots && !n->s)
-            why = strf(a, "lacks '%s'", t->name);
-    }
+    for (int i = 0; i < optab[n->op].nattr && !why; i++)
+        why = attr_wrong(a, n, &optab[n->op].attr[i]);
     if (why)
         return why;
-    if (n->op == Orename && n->nA != n->nB)
-        return strf(a, "renames %d axes to %d", n->nA, n->nB);
-    if (n->op == Ocast && dtype_named(n->s) < 0)
-        return strf(a, "no dtype '%s'", n->s);
+    const Axes *from = &n->at.rename.from, *to = &n->at.rename.to;
+    if (n->op == Orename && from->n != to->n)
+        return strf(a, "renames %d axes to %d", from->n, to->n);
     if ((n->op == Odispatch || n->op == Ocombine || n->op == Ogmm ||
          n->op == Ogmm_wgrad || n->op == Ooverflow) &&
         n->in[n->nin - 1]->op != Oroute)
@@ -145,12 +137,12 @@ static int one_axis(Check *c, const Node *n, Axis *a)
 
 static int axes(Check *c, const Node *n)
 {
-    for (int i = 0; i < n->nA; i++)
-        if (one_axis(c, n, n->A[i]))
-            return 1;
-    for (int i = 0; i < n->nB; i++)
-        if (one_axis(c, n, n->B[i]))
-            return 1;
+    for (int i = 0; i < optab[n->op].nattr; i++) {
+        Axes x = attr_axes(n, &optab[n->op].attr[i]);
+        for (int k = 0; k < x.n; k++)
+            if (one_axis(c, n, x.v[k]))
+                return 1;
+    }
     for (int i = 0; i < n->nd; i++) {
         if (one_axis(c, n, n->dim[i].a))
             return 1;
@@ -165,10 +157,11 @@ static int axes(Check *c, const Node *n)
 
 static int adjacent(const Node *n)
 {
-    int at = dim_of(n->in[0], n->A[0]);
+    const Axes *x = &n->at.merge.axes;
+    int at = dim_of(n->in[0], x->v[0]);
 
-    for (int i = 0; i < n->nA; i++)
-        if (at < 0 || dim_of(n->in[0], n->A[i]) != at + i)
+    for (int i = 0; i < x->n; i++)
+        if (at < 0 || dim_of(n->in[0], x->v[i]) != at + i)
             return 0;
     return 1;
 }
@@ -275,14 +268,15 @@ static int same_set(const Dim *d, int nd, const Node *n)
 
 static int declared(Check *c, const Node *n)
 {
-    const Param *p = n->s ? g_param((Graph *)c->top, n->s) : NULL;
+    const char *path = n_name(n);
+    const Param *p = g_param((Graph *)c->top, path);
 
     if (!p)
-        return bad(c, n, "'%s' is not in the table", n->s ? n->s : "");
+        return bad(c, n, "'%s' is not in the table", path);
     if ((p->kind == PKparam) != (n->op == Oparam))
-        return bad(c, n, "'%s' is a %s", n->s, paramkinds[p->kind]);
+        return bad(c, n, "'%s' is a %s", path, paramkinds[p->kind]);
     if (!same_set(p->dim, p->nd, n) || p->dt != n->dt)
-        return bad(c, n, "has not the type '%s' is declared with", n->s);
+        return bad(c, n, "has not the type '%s' is declared with", path);
     return 0;
 }
 
@@ -298,9 +292,9 @@ static int integer(Check *c, const Node *n, int k)
 static int indexes(Check *c, const Node *n)
 {
     for (int k = n->op == Ogather; k < 2; k++)
-        if (dim_of(n->in[k], n->A[0]) >= 0)
+        if (dim_of(n->in[k], n_axis(n)) >= 0)
             return bad(c, n, "operand %d has the axis '%s' that is indexed",
-                       k + 1, n->A[0]->name);
+                       k + 1, n_axis(n)->name);
     return integer(c, n, 1);
 }
 
@@ -309,14 +303,8 @@ static int part(Check *c, const Node *n)
     const Node *t = n->in[0];
     int count = t->op == Oattn ? 2 : t->op == Oattn_bwd ? t->nin - 3 : 0;
 
-    return (n->i < 0 || n->i >= count) &&
-           bad(c, n, "part %lld of %d", (long long)n->i, count);
-}
-
-static int accumulates(const char *op)
-{
-    return op && (!strcmp(op, "add") || !strcmp(op, "max") ||
-                  !strcmp(op, "min") || !strcmp(op, "last"));
+    return (n->at.part.index < 0 || n->at.part.index >= count) &&
+           bad(c, n, "part %lld of %d", (long long)n->at.part.index, count);
 }
 
 static int write_ok(Check *c, const Node *n)
@@ -354,9 +342,8 @@ static int special(Check *c, const Node *n)
     case Opick: return integer(c, n, 1);
     case Owrite: return write_ok(c, n);
     case Oaccum:
-        if (n->reg != REGden && n->reg != REGbody)
-            return bad(c, n, "accumulates in %s", regions[n->reg]);
-        return !accumulates(n->s) && bad(c, n, "op is '%s'", n->s ? n->s : "");
+        return n->reg != REGden && n->reg != REGbody &&
+               bad(c, n, "accumulates in %s", regions[n->reg]);
     default: return 0;
     }
 }
@@ -379,14 +366,15 @@ static int binds(Check *c, const Node *n)
         const Node *a = b->node[i];
         if (a->op != Oarg)
             continue;
-        if (a->i < 0 || a->i >= nin)
-            return bad(c, n, "its body has an argument %lld", (long long)a->i);
-        const Node *o = n->in[a->i];
+        int64_t k = a->at.arg.index;
+        if (k < 0 || k >= nin)
+            return bad(c, n, "its body has an argument %lld", (long long)k);
+        const Node *o = n->in[k];
         if (!same_dims(a, o) || a->dt != o->dt)
             return bad(c, n,
                        "operand %lld has not the type of the body's "
                        "argument",
-                       (long long)a->i + 1);
+                       (long long)k + 1);
     }
     const Node *r = b->node[len - 1];
     if (n->op == Ocall && (!same_dims(r, n) || r->dt != n->dt))

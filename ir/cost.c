@@ -10,10 +10,10 @@ static double local_product(const Graph *g, const Node *n)
 
     if (n->op == Ogmm_wgrad) { /* each row meets one expert */
         MapLayout l = map_layout(g, n->in[0]->map);
-        e *= (double)l.cap / (double)l.experts;
+        return e * ((double)l.cap / (double)l.experts);
     }
-    for (int i = 0; i < n->nA; i++) {
-        int d = dim_of(n->in[0], n->A[i]);
+    for (int i = 0; i < n_axes(n)->n; i++) {
+        int d = dim_of(n->in[0], n_axes(n)->v[i]);
         e *= d >= 0 ? (double)local_n(g, n->in[0], d) : 1;
     }
     return e;
@@ -27,10 +27,12 @@ static double filled(const Graph *g, const Node *n)
 
     for (int i = 0; i < n->nin && !map; i++)
         map = n->in[i]->map;
-    if (!map || map->op != Oroute || map->j)
+    if (!map || map->op != Oroute || map->at.route.padded ||
+        map->at.route.round)
         return 1;
     MapLayout l = map_layout(g, map);
-    double rows = (double)l.pairs * (double)l.experts / (double)map->A[0]->n;
+    double rows =
+        (double)l.pairs * (double)l.experts / (double)map->at.route.axis->n;
     return rows < (double)l.cap ? rows / (double)l.cap : 1;
 }
 
@@ -76,8 +78,8 @@ static double product_of(const Node *n)
 {
     double e = (double)g_elems(n);
 
-    for (int i = 0; i < n->nA; i++)
-        e *= (double)n->in[0]->dim[dim_of(n->in[0], n->A[i])].n;
+    for (int i = 0; i < n->at.dot.axes.n; i++)
+        e *= (double)n->in[0]->dim[dim_of(n->in[0], n->at.dot.axes.v[i])].n;
     return e;
 }
 
@@ -93,7 +95,7 @@ static int is_router(const Count *c, const Node *n)
 static int weight(const Node *n, Node *const *arg)
 {
     if (n->op == Oarg)
-        return arg && weight(arg[n->i], NULL);
+        return arg && weight(arg[n->at.arg.index], NULL);
     return n->op == Oparam || n->op == Opick;
 }
 
@@ -102,7 +104,8 @@ static void count_dots(Count *c, const Graph *g, Node *const *arg, double share)
     for (size_t i = 0; i < vec_len(g->node); i++) {
         const Node *n = g->node[i];
         if (n->op == Ocall)
-            count_dots(c, n->body, n->in, strcmp(n->s, "attention") ? 0 : 0.5);
+            count_dots(c, n->body, n->in,
+                       strcmp(n->at.call.name, "attention") ? 0 : 0.5);
         if (n->op != Odot)
             continue;
         if (share > 0)
@@ -131,10 +134,10 @@ static void count_params(const Graph *g, Count *c, int64_t *all,
         Node *n = g->node[i];
         if (n->op != Opick)
             continue;
-        if (!chosen(c, n->A[0]) && c->nchosen < 64)
-            c->chosen[c->nchosen++] = n->A[0];
+        if (!chosen(c, n->at.pick.axis) && c->nchosen < 64)
+            c->chosen[c->nchosen++] = n->at.pick.axis;
         if (n->in[0]->op == Oparam)
-            *table_at(share, KEYP(n->in[0]->s)) = n;
+            *table_at(share, KEYP(n->in[0]->at.param.path)) = n;
     }
     *all = *active = 0;
     for (size_t i = 0; i < vec_len(g->param); i++) {
@@ -143,13 +146,13 @@ static void count_params(const Graph *g, Count *c, int64_t *all,
         int64_t e = 1, k = 1, of = 1;
         for (int d = 0; d < p->nd; d++) {
             e *= p->dim[d].n;
-            if (pick && p->dim[d].a == pick->A[0])
+            if (pick && p->dim[d].a == pick->at.pick.axis)
                 of = p->dim[d].n;
         }
         if (p->kind != PKparam || p->at < 0)
             continue;
         if (pick)
-            k = pick->in[1]->op == Otopk ? pick->in[1]->i : 1;
+            k = pick->in[1]->op == Otopk ? pick->in[1]->at.topk.k : 1;
         *all += e;
         *active += e / of * (pick ? k : of);
     }

@@ -89,7 +89,8 @@ static void put_numbers(Text *t, const Node *n)
             s = strchr(s + 1, ' ');
         s = s ? s + (*s == ' ') : "";
         if (is_number(n->in[k]))
-            put(t, "\\n%.*s=%.9g", (int)strcspn(s, " "), s, n->in[k]->f);
+            put(t, "\\n%.*s=%.9g", (int)strcspn(s, " "), s,
+                n->in[k]->at.constant.value);
     }
 }
 
@@ -178,8 +179,8 @@ static void put_box(Drawing *d, Text *t, const Node *n, int depth)
     const char *attrs = attrs_of(d->arena, d->line[n->id].what);
 
     put(t, "%*sg%dn%d [label=\"", 2 * depth, "", d->k, n->id);
-    if (n->op == Ocall && n->s)
-        op = n->s;
+    if (n->op == Ocall && n->at.call.name)
+        op = n->at.call.name;
     if (strncmp(name, op, strlen(op))) {
         put_quoted(t, name);
         put(t, "\\n");

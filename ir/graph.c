@@ -141,7 +141,7 @@ Node *g_const(Graph *g, const Loc *l, Dtype dt, double v)
     Node *n = g_node(g, Oconst, l, 0, NULL);
 
     n->dt = dt;
-    n->f = v;
+    n->at.constant.value = v;
     return infer(g, n);
 }
 
@@ -150,17 +150,8 @@ Node *g_cast(Graph *g, Node *a, Dtype dt)
     if (a->dt == dt)
         return a;
     Node *n = like(g_node(g, Ocast, a->loc, 1, &a), a);
-    n->s = intern(dtypes[dt].name);
+    n->at.cast.to = dt;
     return infer(g, n);
-}
-
-static Axis **copy_axes(Graph *g, Axis *const *ax, int n)
-{
-    Axis **v = alloc(g->arena, ((size_t)n + 1) * sizeof *v);
-
-    for (int i = 0; i < n; i++)
-        v[i] = ax[i];
-    return v;
 }
 
 Node *g_red(Graph *g, Op op, Node *a, Axis **ax, int n)
@@ -168,8 +159,7 @@ Node *g_red(Graph *g, Op op, Node *a, Axis **ax, int n)
     if (n == 0)
         return a;
     Node *r = like(g_node(g, op, a->loc, 1, &a), a);
-    r->A = copy_axes(g, ax, n);
-    r->nA = n;
+    *n_axes(r) = g_axes(g, ax, n);
     return infer(g, r);
 }
 
@@ -218,8 +208,7 @@ Node *g_dot(Graph *g, const Loc *l, Node *a, Node *b, Axis **ax, int n,
     Node *in[2] = { a, b };
     Node *r = like(g_node(g, Odot, l, 2, in), a);
 
-    r->A = copy_axes(g, ax, n);
-    r->nA = n;
+    r->at.dot.axes = g_axes(g, ax, n);
     infer(g, r);
     if (order)
         reorder(r, order);
@@ -262,9 +251,9 @@ int64_t g_elems(const Node *n)
     for (int i = 0; i < n->nd; i++)
         if (__builtin_mul_overflow(e, n->dim[i].n, &e) || e > MOSTELEMS)
             err(n->loc, "%s has more than 2^53 elements",
-                n->name ? n->name
-                : n->s  ? n->s
-                        : optab[n->op].name);
+                n->name                       ? n->name
+                : optab[n->op].shared[SHname] ? n_name(n)
+                                              : optab[n->op].name);
     return e;
 }
 
@@ -301,6 +290,11 @@ int is_transfer(const Node *n)
     return n->op == Osend || n->op == Orecv || n->op == Opp_sum;
 }
 
+int axes_at(const Axes *x, const Axis *a)
+{
+    return axis_at(x->v, x->n, a);
+}
+
 int axis_at(Axis *const *v, int n, const Axis *a)
 {
     for (int i = 0; i < n; i++)
@@ -334,20 +328,6 @@ Axis *g_micro(Graph *g)
 
 /* ---- equal nodes, dead nodes --------------------------------------------- */
 
-static uint64_t hash_str(uint64_t h, const char *s)
-{
-    for (; s && *s; s++)
-        h = h * 1099511628211ull ^ (unsigned char)*s;
-    return mix64(h, 1);
-}
-
-static uint64_t hash_axes(uint64_t h, Axis *const *a, int n)
-{
-    for (int i = 0; i < n; i++)
-        h = hash_str(h, a[i]->name);
-    return mix64(h, (uint64_t)n);
-}
-
 /* What stands ready is the same in every region. */
 static Region region_of(const Node *n)
 {
@@ -357,27 +337,14 @@ static Region region_of(const Node *n)
 /* Structural, without names and places. */
 static uint64_t hash_of(const Node *n)
 {
-    uint64_t bits, h = mix64(n->op, n->dt);
+    uint64_t h = mix64(n->op, n->dt);
 
-    memcpy(&bits, &n->f, 8);
     h = mix64(mix64(h, region_of(n)), (uint64_t)n->again);
     h = mix64(mix64(h, (uint64_t)n->call), (uint64_t)n->piece);
-    h = mix64(mix64(mix64(h, bits), (uint64_t)n->i), (uint64_t)n->j);
-    h = hash_str(h, n->s);
-    h = hash_axes(hash_axes(h, n->A, n->nA), n->B, n->nB);
+    h = attrs_hash(h, n);
     for (int i = 0; i < n->nd; i++)
-        h = mix64(hash_str(h, n->dim[i].a->name), (uint64_t)n->dim[i].n);
+        h = mix64(mix64(h, KEYP(n->dim[i].a)), (uint64_t)n->dim[i].n);
     return h;
-}
-
-static int same_axes(Axis *const *a, int na, Axis *const *b, int nb)
-{
-    return na == nb && (na == 0 || !memcmp(a, b, (size_t)na * sizeof *a));
-}
-
-static int same_str(const char *a, const char *b)
-{
-    return a == b || (a && b && !strcmp(a, b));
 }
 
 static int same_body(Graph *a, Graph *b);
@@ -387,11 +354,7 @@ static int same_kind(const Node *a, const Node *b)
 {
     if (a->op != b->op || a->dt != b->dt || region_of(a) != region_of(b) ||
         a->nin != b->nin || a->nd != b->nd || a->again != b->again ||
-        a->call != b->call || a->piece != b->piece || a->i != b->i || a->j != b->j ||
-        memcmp(&a->f, &b->f, sizeof a->f) || !same_str(a->s, b->s))
-        return 0;
-    if (!same_axes(a->A, a->nA, b->A, b->nA) ||
-        !same_axes(a->B, a->nB, b->B, b->nB))
+        a->call != b->call || a->piece != b->piece || !same_attrs(a, b))
         return 0;
     for (int i = 0; i < a->nd; i++)
         if (a->dim[i].a != b->dim[i].a || a->dim[i].n != b->dim[i].n)
@@ -532,18 +495,18 @@ static const char *stem(const Node *n)
 {
     for (int i = 0; i < n->nin && (n->op == Odot || n->op == Ogmm); i++)
         if (n->in[i]->op == Oparam) {
-            const char *dot = strrchr(n->in[i]->s, '.');
-            return dot ? dot + 1 : n->in[i]->s;
+            const char *dot = strrchr(n->in[i]->at.param.path, '.');
+            return dot ? dot + 1 : n->in[i]->at.param.path;
         }
     if (n->op == Ocall || n->op == Oinput)
-        return n->s;
+        return n_name(n);
     return optab[n->op].name;
 }
 
 static const char *base_name(Graph *g, const Node *n)
 {
     if (n->op == Oparam || n->op == Ostate)
-        return n->s;
+        return n_name(n);
     if (!*n->scope->path)
         return stem(n);
     return strf(g->arena, "%s.%s", n->scope->path, stem(n));

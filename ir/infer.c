@@ -41,7 +41,8 @@ const char *shape_text(const Graph *g, const Node *n)
 
 static const char *opname(const Node *n)
 {
-    return n->op == Ocall && n->s ? n->s : optab[n->op].name;
+    return n->op == Ocall && n->at.call.name ? n->at.call.name
+                                             : optab[n->op].name;
 }
 
 static void clash(Graph *g, const Node *n, const Axis *a, int k0, int k1)
@@ -84,11 +85,16 @@ static void missing(Graph *g, const Node *n, int k, const Axis *a)
         near ? near : "", near ? "'?)" : "");
 }
 
-static void need(Graph *g, const Node *n, int k, Axis *const *v, int nv)
+static void need_one(Graph *g, const Node *n, int k, const Axis *a)
 {
-    for (int i = 0; i < nv; i++)
-        if (dim_of(n->in[k], v[i]) < 0)
-            missing(g, n, k, v[i]);
+    if (dim_of(n->in[k], a) < 0)
+        missing(g, n, k, a);
+}
+
+static void need(Graph *g, const Node *n, int k, const Axes *x)
+{
+    for (int i = 0; i < x->n; i++)
+        need_one(g, n, k, x->v[i]);
 }
 
 /* ---- axes by class ------------------------------------------------------- */
@@ -112,12 +118,20 @@ static Dims unite(Graph *g, const Node *n, int nin)
     return s;
 }
 
-static Dims without(const Node *a, Axis *const *v, int nv)
+static Dims dims_of(const Node *a)
+{
+    Dims s = { .n = a->nd };
+
+    memcpy(s.d, a->dim, (size_t)a->nd * sizeof *s.d);
+    return s;
+}
+
+static Dims without(const Node *a, const Axes *x)
 {
     Dims s = { 0 };
 
     for (int i = 0; i < a->nd; i++)
-        if (axis_at(v, nv, a->dim[i].a) < 0)
+        if (axes_at(x, a->dim[i].a) < 0)
             s.d[s.n++] = a->dim[i];
     return s;
 }
@@ -133,16 +147,16 @@ static void extend(const Node *n, Dims *s, const Node *b, Axis *const *v,
 static Dims dot_dims(Graph *g, const Node *n)
 {
     agree(g, n, 2);
-    need(g, n, 0, n->A, n->nA);
-    need(g, n, 1, n->A, n->nA);
-    Dims s = without(n->in[0], n->A, n->nA);
-    extend(n, &s, n->in[1], n->A, n->nA);
+    need(g, n, 0, &n->at.dot.axes);
+    need(g, n, 1, &n->at.dot.axes);
+    Dims s = without(n->in[0], &n->at.dot.axes);
+    extend(n, &s, n->in[1], n->at.dot.axes.v, n->at.dot.axes.n);
     return s;
 }
 
 static Dims replace(const Node *a, const Axis *x, Axis *by, int64_t size)
 {
-    Dims s = without(a, NULL, 0);
+    Dims s = dims_of(a);
 
     for (int i = 0; i < s.n; i++)
         if (s.d[i].a == x)
@@ -152,12 +166,13 @@ static Dims replace(const Node *a, const Axis *x, Axis *by, int64_t size)
 
 static Dims rename_dims(const Node *n)
 {
-    Dims s = without(n->in[0], NULL, 0);
+    const Axes *from = &n->at.rename.from, *to = &n->at.rename.to;
+    Dims s = dims_of(n->in[0]);
 
-    if (n->nA != n->nB)
-        err(n->loc, "rename: %d axes become %d", n->nA, n->nB);
-    for (int k = 0; k < n->nA; k++) /* at once: names may change places */
-        s.d[dim_of(n->in[0], n->A[k])].a = n->B[k];
+    if (from->n != to->n)
+        err(n->loc, "rename: %d axes become %d", from->n, to->n);
+    for (int k = 0; k < from->n; k++) /* at once: names may change places */
+        s.d[dim_of(n->in[0], from->v[k])].a = to->v[k];
     for (int i = 0; i < s.n; i++)
         for (int k = 0; k < i; k++)
             if (s.d[i].a == s.d[k].a)
@@ -171,18 +186,20 @@ static Dims rename_dims(const Node *n)
 static Dims split_dims(Graph *g, const Node *n)
 {
     const Node *a = n->in[0];
-    int at = dim_of(a, n->A[0]), open = -1;
+    const Axes *into = &n->at.split.into;
+    const Axis *x = n->at.split.axis;
+    int at = dim_of(a, x), open = -1;
     int64_t rest = a->dim[at].n, size[MAXD];
     Dims s = { 0 };
 
-    for (int i = 0; i < n->nB; i++) {
-        int k = dim_of(n, n->B[i]);
-        size[i] = k >= 0 ? n->dim[k].n : n->B[i]->n;
+    for (int i = 0; i < into->n; i++) {
+        int k = dim_of(n, into->v[i]);
+        size[i] = k >= 0 ? n->dim[k].n : into->v[i]->n;
         if (size[i] == 0 && open < 0)
             open = i;
         else if (size[i] == 0 || rest % size[i])
             err(n->loc, "split: axis '%s' of %lld does not divide into '%s'%s",
-                n->A[0]->name, (long long)a->dim[at].n, n->B[i]->name,
+                x->name, (long long)a->dim[at].n, into->v[i]->name,
                 size[i] ? strf(g->arena, " of %lld", (long long)size[i])
                         : ", whose size is not declared");
         else
@@ -192,22 +209,22 @@ static Dims split_dims(Graph *g, const Node *n)
         size[open] = rest;
     else if (rest != 1)
         err(n->loc, "split: axis '%s' of %lld is not the product of its parts",
-            n->A[0]->name, (long long)a->dim[at].n);
+            x->name, (long long)a->dim[at].n);
     for (int i = 0; i < a->nd; i++)
         if (i != at)
             push(n, &s, a->dim[i].a, a->dim[i].n);
         else
-            for (int k = 0; k < n->nB; k++)
-                push(n, &s, n->B[k], size[k]);
+            for (int k = 0; k < into->n; k++)
+                push(n, &s, into->v[k], size[k]);
     return s;
 }
 
-static int adjacent(const Node *a, Axis *const *v, int nv)
+static int adjacent(const Node *a, const Axes *x)
 {
-    int at = dim_of(a, v[0]);
+    int at = dim_of(a, x->v[0]);
 
-    for (int i = 0; i < nv; i++)
-        if (at + i >= a->nd || a->dim[at + i].a != v[i])
+    for (int i = 0; i < x->n; i++)
+        if (at + i >= a->nd || a->dim[at + i].a != x->v[i])
             return 0;
     return 1;
 }
@@ -217,6 +234,7 @@ static int adjacent(const Node *a, Axis *const *v, int nv)
 static void gather_axes(Graph *g, Node *n)
 {
     Node *a = n->in[0], *p = g_node(g, Opermute, n->loc, 1, &a);
+    const Axes *x = &n->at.merge.axes;
     size_t len = vec_len(g->node);
     int k = 0;
 
@@ -226,10 +244,10 @@ static void gather_axes(Graph *g, Node *n)
     p->dt = a->dt;
     p->map = a->map;
     for (int i = 0; i < a->nd; i++) {
-        if (a->dim[i].a == n->A[0])
-            for (int q = 0; q < n->nA; q++)
-                p->dim[k++] = a->dim[dim_of(a, n->A[q])];
-        else if (axis_at(n->A, n->nA, a->dim[i].a) < 0)
+        if (a->dim[i].a == x->v[0])
+            for (int q = 0; q < x->n; q++)
+                p->dim[k++] = a->dim[dim_of(a, x->v[q])];
+        else if (axes_at(x, a->dim[i].a) < 0)
             p->dim[k++] = a->dim[i];
     }
     p->nd = k;
@@ -243,50 +261,53 @@ static void gather_axes(Graph *g, Node *n)
 
 static Dims merge_dims(Graph *g, Node *n)
 {
+    const Axes *x = &n->at.merge.axes;
+    Axis *to = n->at.merge.new;
     int64_t size = 1;
     Dims s = { 0 };
 
-    if (!adjacent(n->in[0], n->A, n->nA))
+    if (!adjacent(n->in[0], x))
         gather_axes(g, n);
     const Node *a = n->in[0];
-    for (int i = 0; i < n->nA; i++)
-        size *= a->dim[dim_of(a, n->A[i])].n;
+    for (int i = 0; i < x->n; i++)
+        size *= a->dim[dim_of(a, x->v[i])].n;
     for (int i = 0; i < a->nd; i++) {
-        if (a->dim[i].a == n->A[0])
-            push(n, &s, n->B[0], size);
-        else if (axis_at(n->A, n->nA, a->dim[i].a) < 0)
+        if (a->dim[i].a == x->v[0])
+            push(n, &s, to, size);
+        else if (axes_at(x, a->dim[i].a) < 0)
             push(n, &s, a->dim[i].a, a->dim[i].n);
     }
-    if (n->B[0]->nfactor == 0 && n->nA <= 4)
-        for (int i = 0; i < n->nA; i++)
-            n->B[0]->factor[n->B[0]->nfactor++] = n->A[i];
+    if (to->nfactor == 0 && x->n <= 4)
+        for (int i = 0; i < x->n; i++)
+            to->factor[to->nfactor++] = x->v[i];
     return s;
 }
 
 static Dims concat_dims(Graph *g, const Node *n)
 {
-    Dims s = without(n->in[0], NULL, 0);
-    int at = find(&s, n->A[0]);
+    Dims s = dims_of(n->in[0]);
+    int at = find(&s, n->at.concat.axis);
 
     for (int k = 1; k < n->nin; k++) {
-        need(g, n, k, n->A, 1);
-        s.d[at].n += n->in[k]->dim[dim_of(n->in[k], n->A[0])].n;
+        need_one(g, n, k, n->at.concat.axis);
+        s.d[at].n += n->in[k]->dim[dim_of(n->in[k], n->at.concat.axis)].n;
         if (s.d[at].n > MOSTELEMS)
             err(n->loc, "concat makes an axis of more than 2^53 elements");
     }
     return s;
 }
 
-/* Are the axes of x those of v, and is it cut along axes of its own? Moves v
- * and cut on. */
+/* Are the axes of x those listed from v on, and is it cut along axes of its
+ * own? Moves v and cut on. unpack's lists lie where pack's do. */
 static void listed(const Node *n, const Node *x, int *v, int *cut, int ncut)
 {
-    int ok = *v + x->nd <= n->nA && *cut + ncut <= n->nB;
+    const struct pack_attrs *t = &n->at.pack;
+    int ok = *v + x->nd <= t->order.n && *cut + ncut <= t->cut.n;
 
     for (int i = 0; i < x->nd && ok; i++)
-        ok = dim_of(x, n->A[*v + i]) >= 0;
+        ok = dim_of(x, t->order.v[*v + i]) >= 0;
     for (int i = 0; i < ncut && ok; i++)
-        ok = dim_of(x, n->B[*cut + i]) >= 0;
+        ok = dim_of(x, t->cut.v[*cut + i]) >= 0;
     if (!ok)
         err(n->loc, "%s: the axes listed are not those of %%%s", opname(n),
             x->name ? x->name : "?");
@@ -308,16 +329,17 @@ static Dims pack_dims(const Node *n)
         err(n->loc, "pack: the result has %d axes, not 1 or 2", n->nd);
     for (int k = 0; k < n->nin; k++)
         listed(n, n->in[k], &v, &cut, cuts_of(n));
-    if (v != n->nA || cut != n->nB)
+    if (v != n->at.pack.order.n || cut != n->at.pack.cut.n)
         err(n->loc, "pack: lists more axes than the operands have");
     if (bucket_at(n, n->nin) > n->dim[n->nd - 1].n)
         err(n->loc, "pack: %lld elements into %lld",
             (long long)bucket_at(n, n->nin), (long long)n->dim[n->nd - 1].n);
-    return without(n, NULL, 0);
+    return dims_of(n);
 }
 
 static Dims unpack_dims(const Node *n)
 {
+    const struct unpack_attrs *t = &n->at.unpack;
     const Node *a = n->in[0];
     int v = 0, cut = 0;
 
@@ -325,18 +347,18 @@ static Dims unpack_dims(const Node *n)
         err(n->loc, "unpack: the operand has %d axes, not 1 or 2", a->nd);
     listed(n, n, &v, &cut, cuts_of(a));
     int64_t own = a->nd > 1 ? a->dim[0].n : 1;
-    if (v != n->nA || cut != n->nB || n->i < 0 ||
-        n->i + g_elems(n) / own > a->dim[a->nd - 1].n)
+    if (v != t->order.n || cut != t->cut.n || t->at < 0 ||
+        t->at + g_elems(n) / own > a->dim[a->nd - 1].n)
         err(n->loc, "unpack: lies beyond its operand");
-    return without(n, NULL, 0);
+    return dims_of(n);
 }
 
 /* Indices' axes first, then what is left of the indexed tensor. */
 static Dims gather_dims(Graph *g, const Node *n)
 {
-    need(g, n, 0, n->A, 1);
-    Dims s = without(n->in[1], NULL, 0);
-    extend(n, &s, n->in[0], n->A, 1);
+    need_one(g, n, 0, n->at.gather.axis);
+    Dims s = dims_of(n->in[1]);
+    extend(n, &s, n->in[0], &n->at.gather.axis, 1);
     return s;
 }
 
@@ -362,7 +384,7 @@ static Dims dispatch_dims(Graph *g, const Node *n)
 
 static Dims combine_dims(const Node *n)
 {
-    Dims s = without(n->in[1]->in[0], NULL, 0);
+    Dims s = dims_of(n->in[1]->in[0]);
 
     for (int i = 0; i < n->in[0]->nd; i++)
         if (!g_isrow(n->in[0]->dim[i].a))
@@ -372,14 +394,14 @@ static Dims combine_dims(const Node *n)
 
 static Dims gmm_dims(Graph *g, const Node *n)
 {
-    Axis *expert = n->in[2]->A[0];
+    Axis *expert = n->in[2]->at.route.axis;
 
-    need(g, n, 0, n->A, n->nA);
-    need(g, n, 1, n->A, n->nA);
-    Dims s = without(n->in[0], n->A, n->nA);
+    need(g, n, 0, &n->at.gmm.axes);
+    need(g, n, 1, &n->at.gmm.axes);
+    Dims s = without(n->in[0], &n->at.gmm.axes);
     for (int i = 0; i < n->in[1]->nd; i++) {
         Dim d = n->in[1]->dim[i];
-        if (d.a != expert && axis_at(n->A, n->nA, d.a) < 0)
+        if (d.a != expert && axes_at(&n->at.gmm.axes, d.a) < 0)
             push(n, &s, d.a, d.n);
     }
     return s;
@@ -387,10 +409,11 @@ static Dims gmm_dims(Graph *g, const Node *n)
 
 static Dims gmm_wgrad_dims(const Node *n)
 {
-    Axis *expert = n->in[2]->A[0];
+    Axis *expert = n->in[2]->at.route.axis;
     Dims s = { 0 };
 
-    push(n, &s, expert, n->i ? n->i : expert->n);
+    push(n, &s, expert,
+         n->at.gmm_wgrad.experts ? n->at.gmm_wgrad.experts : expert->n);
     for (int k = 0; k < 2; k++)
         for (int i = 0; i < n->in[k]->nd; i++)
             if (!g_isrow(n->in[k]->dim[i].a))
@@ -416,51 +439,51 @@ static Node *row_map(const Node *n, const Dims *s)
 
 /* ---- one node ------------------------------------------------------------ */
 
-static Dims kept(const Node *n) /* what the builder already set */
-{
-    return without(n, NULL, 0);
-}
-
 static Dims leaf(const Node *n)
 {
-    Dims s = kept(n);
+    Dims s = dims_of(n);
 
     if (n->op == Oiota && s.n == 0)
-        push(n, &s, n->A[0], n->A[0]->n);
+        push(n, &s, n->at.iota.axis, n->at.iota.axis->n);
     return s;
 }
 
 static Dims resized(Graph *g, const Node *n, int64_t size)
 {
-    need(g, n, 0, n->A, 1);
-    return replace(n->in[0], n->A[0], n->A[0], size);
+    need_one(g, n, 0, n_axis(n));
+    return replace(n->in[0], n_axis(n), n_axis(n), size);
 }
 
 static Dims topk_dims(Graph *g, const Node *n)
 {
-    need(g, n, 0, n->A, 1);
-    int64_t have = n->in[0]->dim[dim_of(n->in[0], n->A[0])].n;
-    if (n->i < 1 || n->i > have)
-        err(n->loc, "topk: k is %lld and axis '%s' has %lld", (long long)n->i,
-            n->A[0]->name, (long long)have);
-    return replace(n->in[0], n->A[0], n->B[0], n->i);
+    const struct topk_attrs *t = &n->at.topk;
+
+    need_one(g, n, 0, t->axis);
+    int64_t have = n->in[0]->dim[dim_of(n->in[0], t->axis)].n;
+    if (t->k < 1 || t->k > have)
+        err(n->loc, "topk: k is %lld and axis '%s' has %lld", (long long)t->k,
+            t->axis->name, (long long)have);
+    return replace(n->in[0], t->axis, t->new, t->k);
 }
 
 static Dims slice_dims(Graph *g, const Node *n)
 {
-    need(g, n, 0, n->A, 1);
-    int64_t have = n->in[0]->dim[dim_of(n->in[0], n->A[0])].n;
-    if (n->i < 0 || n->j < 1 || n->j > have - n->i)
+    const struct slice_attrs *t = &n->at.slice;
+
+    need_one(g, n, 0, t->axis);
+    int64_t have = n->in[0]->dim[dim_of(n->in[0], t->axis)].n;
+    if (t->start < 0 || t->len < 1 || t->len > have - t->start)
         err(n->loc, "slice: %lld from %lld of axis '%s', which has %lld",
-            (long long)n->j, (long long)n->i, n->A[0]->name, (long long)have);
-    return resized(g, n, n->j);
+            (long long)t->len, (long long)t->start, t->axis->name,
+            (long long)have);
+    return resized(g, n, t->len);
 }
 
 static Dims pick_dims(const Node *n)
 {
-    Dims s = without(n->in[1], NULL, 0);
+    Dims s = dims_of(n->in[1]);
 
-    extend(n, &s, n->in[0], n->A, 1);
+    extend(n, &s, n->in[0], &n->at.pick.axis, 1);
     return s;
 }
 
@@ -473,20 +496,22 @@ static Dims rule(Graph *g, Node *n)
     case Opart:
     case Ocall:
     case Osum_sq:
-    case Orecv: return kept(n);
+    case Orecv: return dims_of(n);
     case Odot: return dot_dims(g, n);
     case Opick: return pick_dims(n);
     case Ogmm: return gmm_dims(g, n);
     case Ogmm_wgrad: return gmm_wgrad_dims(n);
     case Otopk: return topk_dims(g, n);
-    case Orename: need(g, n, 0, n->A, n->nA); return rename_dims(n);
-    case Osplit: need(g, n, 0, n->A, 1); return split_dims(g, n);
-    case Omerge: need(g, n, 0, n->A, n->nA); return merge_dims(g, n);
+    case Orename: need(g, n, 0, &n->at.rename.from); return rename_dims(n);
+    case Osplit: need_one(g, n, 0, n->at.split.axis); return split_dims(g, n);
+    case Omerge: need(g, n, 0, &n->at.merge.axes); return merge_dims(g, n);
     case Oslice: return slice_dims(g, n);
-    case Opad: return resized(g, n, n->j);
-    case Oconcat: need(g, n, 0, n->A, 1); return concat_dims(g, n);
+    case Opad: return resized(g, n, n->at.pad.len);
+    case Oconcat:
+        need_one(g, n, 0, n->at.concat.axis);
+        return concat_dims(g, n);
     case Oshift:
-    case Ocumsum: need(g, n, 0, n->A, 1); return without(n->in[0], NULL, 0);
+    case Ocumsum: need_one(g, n, 0, n_axis(n)); return dims_of(n->in[0]);
     case Ogather: return gather_dims(g, n);
     case Opack: return pack_dims(n);
     case Ounpack: return unpack_dims(n);
@@ -497,14 +522,14 @@ static Dims rule(Graph *g, Node *n)
     case Oattn:
     case Oattn_bwd: return (Dims){ 0 };
     case Odrop_to_capacity:
-    case Oaccum: return without(n->in[0], NULL, 0);
+    case Oaccum: return dims_of(n->in[0]);
     default: break;
     }
     switch (optab[n->op].cls) {
     case SRC: return leaf(n);
     case EW: return unite(g, n, n->nin);
-    case RED: need(g, n, 0, n->A, n->nA); return without(n->in[0], n->A, n->nA);
-    case COMM: return without(n->in[0], NULL, 0);
+    case RED: need(g, n, 0, n_axes(n)); return without(n->in[0], n_axes(n));
+    case COMM: return dims_of(n->in[0]);
     default: return (Dims){ 0 };
     }
 }

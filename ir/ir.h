@@ -8,7 +8,7 @@
 /* ---- op.c: the op table -------------------------------------------------- */
 
 typedef enum Op {
-#define OP(name, cls, sig, special, grad, lower) O##name,
+#define OP(name, cls, operands, attrs, special, grad, lower) O##name,
 #include "ops.def"
 #undef OP
     NOP
@@ -17,8 +17,8 @@ typedef enum Op {
 typedef enum OpClass {
     SRC,  /* no operands: inputs, parameters, constants, iota */
     EW,   /* elementwise, broadcasting by axis name */
-    RED,  /* removes the axes in A */
-    EIN,  /* products of two operands summed over the axes in A */
+    RED,  /* removes its axes */
+    EIN,  /* products of two operands summed over its axes */
     ROW,  /* works along one whole axis */
     VIEW, /* the same bytes under other axes */
     MOVE, /* copies elements to other places */
@@ -27,15 +27,41 @@ typedef enum OpClass {
     SINK  /* accumulators, writes of state, results */
 } OpClass;
 
-/* Where an attribute of the signature ("axes:A k:i path:s") is kept in a
- * node. */
-typedef enum Slot { SlotA, SlotB, Sloti, Slotj, Slotf, Slots } Slot;
+/* What an attribute is; its text is of that form. */
+typedef enum AttrType {
+    ATint,
+    ATreal,
+    ATflag,
+    ATstr,
+    ATaxis,
+    ATaxes,
+    ATatoms,
+    ATdtype,
+    ATreduce,
+    ATrandom
+} AttrType;
+
+/* Must it be said; and an axis, has it a meaning for every op? See ops.def. */
+typedef enum AttrUse { ATmay, ATmust, ATwhole, ATnew } AttrUse;
+
 typedef struct AttrInfo {
     const char *name;
-    Slot slot;
+    AttrType type;
+    AttrUse use;
+    size_t at; /* in Attrs */
 } AttrInfo;
 
-enum { MAXIN = 24, MAXATTR = 4 };
+/* Attributes that several ops have, for attr.c. */
+typedef enum SharedAttr {
+    SHaxis,
+    SHaxes,
+    SHatoms,
+    SHchan,
+    SHname,
+    NSHARED
+} SharedAttr;
+
+enum { MAXIN = 24 };
 
 typedef struct OpInfo {
     const char *name;
@@ -43,8 +69,9 @@ typedef struct OpInfo {
     int nin;              /* operands; -1: any number */
     const char *operands; /* "a b" */
     int nattr;
-    AttrInfo attr[MAXATTR];
-    const char *special; /* words: see ops.def */
+    const AttrInfo *attr;
+    const AttrInfo *shared[NSHARED]; /* null: it has none such */
+    const char *special;             /* words: see ops.def */
     int ngrad;
     const char *grad[3]; /* E texts by operand */
     char gradkind;       /* 'E' texts, 'A' auto, 'F' function, 0 none */
@@ -93,12 +120,44 @@ typedef struct Dim {
 /* Sharding over one atom of the ranks (mesh.c): R whole, S a part of axis a, P
  * terms of a sum (maximum, minimum), F a run of the flattened tensor (ZeRO). */
 typedef enum ShardKind { R, S, P, F } ShardKind;
-typedef enum Reduce { Radd, Rmax, Rmin } Reduce;
+/* Rlast: of accumulators only, the last micro-batch's value. */
+typedef enum Reduce { Radd, Rmax, Rmin, Rlast, NREDUCE } Reduce;
+extern const char *const reduces[NREDUCE];
 typedef struct Shard {
     ShardKind k;
     Axis *a;
     Reduce op;
 } Shard;
+
+/* ---- attr.c: what a node is told besides its operands -------------------- */
+
+typedef struct Axes {
+    int n;
+    Axis **v;
+} Axes;
+
+typedef enum RandomKind { RANDnormal, RANDuniform, NRANDOM } RandomKind;
+extern const char *const randomkinds[NRANDOM];
+
+/* A struct an op, slice_attrs and so on, and the union of all. */
+#define ATTR(ctype, type, name, use) ctype name;
+#define OP(name, cls, operands, attrs, special, grad, lower) \
+    __extension__ struct name##_attrs {                      \
+        attrs                                                \
+    };
+#include "ops.def"
+#undef OP
+#undef ATTR
+#define const constant /* a member cannot be called const */
+typedef union Attrs {
+#define OP(name, cls, operands, attrs, special, grad, lower) \
+    struct name##_attrs name;
+#include "ops.def"
+#undef OP
+} Attrs;
+#undef const
+
+/* ---- graphs -------------------------------------------------------------- */
 
 typedef enum Region {
     REGden,  /* once a micro-batch, before pre: loss dens */
@@ -145,13 +204,7 @@ struct Node {
     Dim dim[MAXD]; /* order is the memory layout, last fastest */
     int nin;
     Node **in;
-    int nA;
-    Axis **A; /* attributes, by the slots of the op's row */
-    int nB;
-    Axis **B;
-    int64_t i, j;
-    double f;
-    const char *s;
+    Attrs at;       /* only the member of its op: n->at.slice.start */
     Node *map;      /* rows layout: the route node of the row axis */
     const char *of; /* an accumulator: path of the parameter (ZeRO-2, 3: of
                           the bucket) whose gradient it is; null: of none */
@@ -267,6 +320,26 @@ const char *shape_text(const Graph *g, const Node *n);
 /* What infer would set: dims by the op's class and rule, without touching
  * n->dim when the text form or a pass fixed another order of the same axes. */
 
+/* attr.c. For code that knows the op only by its table: */
+void *attr_at(const Node *n, const AttrInfo *t);
+int attr_unsaid(const Node *n, const AttrInfo *t);   /* 0, none, empty */
+const AttrInfo *attr_named(Op op, const char *name); /* null: it has none */
+Axes attr_axes(const Node *n, const AttrInfo *t); /* of one: a list; in place */
+int same_attrs(const Node *a, const Node *b);     /* of one op */
+uint64_t attrs_hash(uint64_t h, const Node *n);
+void attrs_like(Node *n, const Node *from);   /* those of one name and type */
+int attrs_name(const Node *n, const Axis *a); /* does one name the axis? */
+void attrs_replace(Graph *g, Node *n, const Axis *a, Axis *by);
+Axis *whole_axis(const Node *n); /* WHOLE_AXIS of its row; null: none */
+/* For code that serves several ops; a fault of ours when n's op has none. */
+Axis *n_axis(const Node *n);
+Axes *n_axes(const Node *n); /* in place */
+uint32_t n_atoms(const Node *n);
+int64_t n_chan(const Node *n);
+const char *n_name(const Node *n); /* name or path */
+void set_name(Node *n, const char *name);
+Axes g_axes(Graph *g, Axis *const *v, int n); /* a copy */
+
 /* Shorthands: build and infer. */
 Node *g_ew(Graph *g, Op op, const Loc *l, Node *a, Node *b, Node *c);
 Node *g_const(Graph *g, const Loc *l, Dtype dt, double v);
@@ -287,7 +360,8 @@ int same_dims(const Node *a, const Node *b);    /* same axes and sizes */
 int same_section(const Node *a, const Node *b); /* region and call */
 int is_transfer(const Node *n); /* send, recv, pp_sum: between stages */
 int axis_at(Axis *const *v, int n, const Axis *a); /* in a list; -1: not */
-int g_isrow(const Axis *a);                        /* the ragged axis */
+int axes_at(const Axes *x, const Axis *a);
+int g_isrow(const Axis *a); /* the ragged axis */
 int g_ismicro(const Axis *a);
 Axis *g_role(const Graph *g, AxisRole role); /* the first, or null */
 Axis *g_micro(Graph *g);                     /* find or make */
@@ -374,6 +448,7 @@ typedef struct Repair {
  * may go from R to P(add) (op add: position 0 keeps it, others have 0); any
  * other value that should become partial is our fault. */
 int repair(const Mesh *m, Shard *t, const Shard *want, Repair *r);
+void repair_attrs(Node *n, const Repair *r); /* n is of r's op */
 /* Bytes of n on one rank if its type were t[], and bytes one rank receives for
  * the step r that starts from type t[]. */
 double bytes_as(const Graph *g, const Node *n, const Shard *t);

@@ -9,10 +9,10 @@
 OpInfo optab[NOP];
 
 /* clang-format off */
-static const struct { const char *name, *sig, *special, *grad, *lower;
+static const struct { const char *name, *operands, *special, *grad, *lower;
                       OpClass cls; } row[NOP] = {
-#define OP(name, cls, sig, special, grad, lower)                               \
-    { #name, sig, special, #grad, #lower, cls },
+#define OP(name, cls, operands, attrs, special, grad, lower)                   \
+    { #name, operands, special, #grad, #lower, cls },
 #include "ops.def"
 #undef OP
 };
@@ -25,22 +25,34 @@ static char *dup(const char *s, size_t n)
     return d ? memcpy(d, s, n) : NULL;
 }
 
-static Slot slot_of(char c)
+static void set_attrs(OpInfo *o, const AttrInfo *v)
 {
-    static const char letters[] = "ABijfs";
+    static const char *const shared[NSHARED] = {
+        [SHaxis] = "axis",
+        [SHaxes] = "axes",
+        [SHatoms] = "atoms",
+        [SHchan] = "chan",
+    };
 
-    return (Slot)(strchr(letters, c) - letters);
+    o->attr = v;
+    for (; v->name; v++, o->nattr++)
+        for (int k = 0; k < NSHARED; k++)
+            if (shared[k] ? !strcmp(v->name, shared[k]) : v->type == ATstr)
+                o->shared[k] = v;
 }
 
-/* "axes:A k:i" */
-static void read_attrs(OpInfo *o, const char *s)
+static void set_all_attrs(void)
 {
-    while (*(s += strspn(s, " "))) {
-        size_t n = strcspn(s, ":");
-        o->attr[o->nattr].name = dup(s, n);
-        o->attr[o->nattr++].slot = slot_of(s[n + 1]);
-        s += n + 2;
+#define ATTR(ctype, type, name, use) { #name, type, use, offsetof(At, name) },
+#define OP(name, cls, operands, attrs, special, grad, lower)            \
+    {                                                                   \
+        typedef struct name##_attrs At __attribute__((unused));         \
+        static const AttrInfo v[] = { attrs{ NULL, ATint, ATmay, 0 } }; \
+        set_attrs(&optab[O##name], v);                                  \
     }
+#include "ops.def"
+#undef OP
+#undef ATTR
 }
 
 static int count_words(const char *s)
@@ -52,17 +64,6 @@ static int count_words(const char *s)
         s += strcspn(s, " ");
     }
     return n;
-}
-
-/* "a b; axes:A k:i" */
-static void read_signature(OpInfo *o, const char *sig)
-{
-    size_t n = strcspn(sig, ";");
-
-    o->operands = dup(sig, n);
-    o->nin = strchr(o->operands, '*') ? -1 : count_words(o->operands);
-    if (sig[n] == ';')
-        read_attrs(o, sig + n + 1);
 }
 
 /* E("dy * b", "dy * a") -> the texts between quotes */
@@ -99,12 +100,14 @@ static void read_lower(OpInfo *o, const char *s)
 
 __attribute__((constructor)) static void read_table(void)
 {
+    set_all_attrs();
     for (int i = 0; i < NOP; i++) {
         OpInfo *o = &optab[i];
         o->name = row[i].name;
         o->cls = row[i].cls;
         o->special = row[i].special;
-        read_signature(o, row[i].sig);
+        o->operands = row[i].operands;
+        o->nin = strchr(o->operands, '*') ? -1 : count_words(o->operands);
         read_grad(o, row[i].grad);
         read_lower(o, row[i].lower);
     }

@@ -13,15 +13,14 @@ Axis *parse_axis(Reading *p)
 }
 
 /* names */
-static Axis **read_axes(Reading *p, int *n)
+static Axes read_axes(Reading *p)
 {
     Axis **v = NULL;
 
     do
         vec_push(p->g->arena, v, parse_axis(p));
     while (lex_mark(&p->x, ','));
-    *n = (int)vec_len(v);
-    return v;
+    return (Axes){ (int)vec_len(v), v };
 }
 
 /* After "%": a node that stands above. */
@@ -103,36 +102,40 @@ int parse_type(Reading *p, Dtype *dt, Dim *dim, int *nd)
 
 /* ---- nodes --------------------------------------------------------------- */
 
-static void read_slot(Reading *p, Node *n, const AttrInfo *a)
+/* One of n words, by its number. */
+static int read_choice(Lex *x, const char *const *v, int n)
+{
+    const char *s = lex_word(x);
+    Text all = { .arena = x->arena };
+
+    for (int i = 0; i < n; i++)
+        if (!strcmp(s, v[i]))
+            return i;
+    for (int i = 0; i < n; i++)
+        put(&all, "%s%s", i ? ", " : "", v[i]);
+    lex_err(x, "'%s' is none of %s", s, all.s);
+}
+
+static void read_value(Reading *p, const AttrInfo *a, void *v)
 {
     Lex *x = &p->x;
 
-    switch (a->slot) {
-    case SlotA: n->A = read_axes(p, &n->nA); break;
-    case SlotB: n->B = read_axes(p, &n->nB); break;
-    case Sloti:
-        n->i = strcmp(a->name, "atoms") ? lex_int(x) : lex_atoms(x, p->g->mesh);
+    switch (a->type) {
+    case ATint: *(int64_t *)v = lex_int(x); break;
+    case ATreal: *(double *)v = lex_num(x); break;
+    case ATflag: *(int *)v = (int)lex_range(x, a->name, 0, 1); break;
+    case ATstr: *(const char **)v = lex_word(x); break;
+    case ATaxis: *(Axis **)v = parse_axis(p); break;
+    case ATaxes: *(Axes *)v = read_axes(p); break;
+    case ATatoms: *(uint32_t *)v = (uint32_t)lex_atoms(x, p->g->mesh); break;
+    case ATdtype: *(Dtype *)v = lex_dtype(x); break;
+    case ATreduce:
+        *(Reduce *)v = (Reduce)read_choice(x, reduces, NREDUCE);
         break;
-    case Slotj: n->j = lex_int(x); break;
-    case Slotf: n->f = lex_num(x); break;
-    case Slots: n->s = lex_word(x); break;
+    case ATrandom:
+        *(RandomKind *)v = (RandomKind)read_choice(x, randomkinds, NRANDOM);
+        break;
     }
-}
-
-static const AttrInfo *attr_named(Op op, const char *name)
-{
-    static const AttrInfo raw[] = {
-        { "A", SlotA }, { "B", SlotB }, { "i", Sloti },
-        { "j", Slotj }, { "f", Slotf }, { "s", Slots },
-    };
-
-    for (int i = 0; i < optab[op].nattr; i++)
-        if (!strcmp(optab[op].attr[i].name, name))
-            return &optab[op].attr[i];
-    for (int i = 0; i < 6; i++)
-        if (!strcmp(raw[i].name, name))
-            return &raw[i];
-    return NULL;
 }
 
 /* What text_map() and text_scope() do not say. */
@@ -140,16 +143,6 @@ typedef struct Extra {
     int map, part; /* -1: by the path */
     const char *scope;
 } Extra;
-
-static int read_part(Lex *x)
-{
-    const char *s = lex_word(x);
-
-    for (int i = 0; i < NPART; i++)
-        if (!strcmp(s, programparts[i]))
-            return i;
-    lex_err(x, "no part '%s' of a program", s);
-}
 
 static void read_attr(Reading *p, Node *n, Extra *e)
 {
@@ -159,7 +152,7 @@ static void read_attr(Reading *p, Node *n, Extra *e)
 
     lex_need(x, '=');
     if (a) {
-        read_slot(p, n, a);
+        read_value(p, a, attr_at(n, a));
     } else if (!strcmp(name, "map")) {
         e->map = 1;
         n->map = lex_mark(x, '%') ? read_operand(p) : NULL;
@@ -172,7 +165,7 @@ static void read_attr(Reading *p, Node *n, Extra *e)
     } else if (!strcmp(name, "scope")) {
         e->scope = lex_word(x);
     } else if (!strcmp(name, "part")) {
-        e->part = read_part(x);
+        e->part = read_choice(x, programparts, NPART);
     } else if (!strcmp(name, "of")) {
         n->of = lex_word(x);
     } else {
@@ -237,7 +230,7 @@ static void read_body(Reading *p, Node *n)
     if (!n->body)
         lex_err(&p->x, "no body '%s' stands above", name);
     if (n->op == Ocall)
-        n->s = body_stem(p, name);
+        n->at.call.name = body_stem(p, name);
 }
 
 static void add_node(Reading *p, Node *n)
@@ -279,9 +272,9 @@ static void read_node(Reading *p)
         read_attr(p, n, &e);
     lex_shards(&p->x, p->g, n);
     n->loc = parse_places(p);
-    if (!n->s && optab[n->op].cls == SRC && n->op != Oarg && n->op != Oconst &&
-        n->op != Oiota)
-        n->s = n->name;
+    const AttrInfo *s = optab[n->op].shared[SHname];
+    if (s && s->use == ATmust && optab[n->op].cls == SRC && attr_unsaid(n, s))
+        set_name(n, n->name);
     if (!e.map)
         n->map = text_map(n);
     n->scope = read_scope(p->g, &e, text_scope(n->name));

@@ -168,65 +168,36 @@ static void put_node(Printer *p, Text *t, const Node *n)
     put_word(t, name_of(p, n));
 }
 
-static int is_source_name(Printer *p, const Node *n)
+/* Needs no saying: what is optional and not set, a source's name where the node
+ * has it too, a composite's where its body says it. */
+static int is_plain(Printer *p, const Node *n, const AttrInfo *a)
 {
-    return optab[n->op].cls == SRC && n->s && !strcmp(n->s, name_of(p, n));
+    int unsaid = attr_unsaid(n, a);
+
+    if (a->type == ATstr)
+        return unsaid || (n->op == Ocall && n->body) ||
+               (optab[n->op].cls == SRC && !strcmp(n_name(n), name_of(p, n)));
+    return unsaid && (a->use == ATmay || a->type == ATaxis);
 }
 
-/* Text of the attribute kept in a slot; null when there is none to print.
- * `named`: it is in the op's row, so numbers print even when they are 0. */
-static const char *attr_text(Printer *p, const Graph *g, const Node *n,
-                             const AttrInfo *a, int named)
+static void put_attr(Printer *p, Text *t, const Graph *g, const Node *n,
+                     const AttrInfo *a)
 {
-    Text t = { .arena = p->arena };
+    const void *v = attr_at(n, a);
+    Axes x = attr_axes(n, a);
 
-    switch (a->slot) {
-    case SlotA: put_axes(p, &t, n->A, n->nA); break;
-    case SlotB: put_axes(p, &t, n->B, n->nB); break;
-    case Sloti:
-        if (named && !strcmp(a->name, "atoms"))
-            put_atoms(&t, g->mesh, (uint32_t)n->i);
-        else if (named || n->i)
-            put(&t, "%lld", (long long)n->i);
-        break;
-    case Slotj:
-        if (named || n->j)
-            put(&t, "%lld", (long long)n->j);
-        break;
-    case Slotf:
-        if (named || n->f != 0 || signbit(n->f))
-            put_num(&t, n->f);
-        break;
-    case Slots:
-        if (n->s && !is_source_name(p, n))
-            put_word(&t, n->s);
-        break;
-    }
-    return t.s;
-}
-
-/* Attributes of the row, then what a pass put into other slots. */
-static void put_attrs(Printer *p, Text *t, const Graph *g, const Node *n)
-{
-    static const AttrInfo raw[] = {
-        { "A", SlotA }, { "B", SlotB }, { "i", Sloti },
-        { "j", Slotj }, { "f", Slotf }, { "s", Slots },
-    };
-    const OpInfo *o = &optab[n->op];
-    unsigned seen = 0;
-
-    if (n->op == Ocall && n->body)
-        seen = 1u << Slots; /* the body's name says it */
-    for (int i = 0; i < o->nattr; i++) {
-        const char *s = attr_text(p, g, n, &o->attr[i], 1);
-        if (s && !(seen >> o->attr[i].slot & 1))
-            put(t, " %s=%s", o->attr[i].name, s);
-        seen |= 1u << o->attr[i].slot;
-    }
-    for (int i = 0; i < 6; i++) {
-        const char *s = attr_text(p, g, n, &raw[i], 0);
-        if (s && !(seen >> raw[i].slot & 1))
-            put(t, " %s=%s", raw[i].name, s);
+    put(t, " %s=", a->name);
+    switch (a->type) {
+    case ATint: put(t, "%lld", (long long)*(const int64_t *)v); break;
+    case ATreal: put_num(t, *(const double *)v); break;
+    case ATflag: put(t, "%d", *(const int *)v); break;
+    case ATstr: put_word(t, n_name(n)); break;
+    case ATaxis:
+    case ATaxes: put_axes(p, t, x.v, x.n); break;
+    case ATatoms: put_atoms(t, g->mesh, *(const uint32_t *)v); break;
+    case ATdtype: put(t, "%s", dtypes[*(const Dtype *)v].name); break;
+    case ATreduce: put(t, "%s", reduces[*(const Reduce *)v]); break;
+    case ATrandom: put(t, "%s", randomkinds[*(const RandomKind *)v]); break;
     }
 }
 
@@ -242,7 +213,9 @@ static const char *what_text(Printer *p, const Graph *g, const Node *n)
         putn(&t, " ", 1);
         put_node(p, &t, n->in[i]);
     }
-    put_attrs(p, &t, g, n);
+    for (int i = 0; i < optab[n->op].nattr; i++)
+        if (!is_plain(p, n, &optab[n->op].attr[i]))
+            put_attr(p, &t, g, n, &optab[n->op].attr[i]);
     if (n->map != text_map(n)) {
         put(&t, " map=");
         if (n->map)
@@ -349,7 +322,8 @@ static Table *aliases(Printer *p, const Graph *b, const char *scope)
 static void name_body(Printer *p, const Graph *g, const Node *n)
 {
     Text t = { .arena = p->arena };
-    const char *stem = n->op == Ocall && n->s ? n->s : optab[n->op].name;
+    const char *stem =
+        n->op == Ocall && n->at.call.name ? n->at.call.name : optab[n->op].name;
     Graph b = *n->body;
     uint64_t h = 14695981039346656037u;
 

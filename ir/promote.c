@@ -52,7 +52,7 @@ static Dtype ew_dtype(const Node *n)
     if (op_is(n->op, "cmp"))
         return Dbool;
     if (n->op == Ocast)
-        return (Dtype)dtype_named(n->s);
+        return n->at.cast.to;
     for (int k = n->op == Owhere; k < n->nin; k++)
         t = promoted(t, n->in[k]->dt);
     if (isfloat(t) && n->op == Omod)

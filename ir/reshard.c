@@ -164,6 +164,26 @@ int repair(const Mesh *m, Shard *t, const Shard *want, Repair *r)
     die("no collective makes the type asked for");
 }
 
+void repair_attrs(Node *n, const Repair *r)
+{
+    switch (r->op) {
+    case Oallgather:
+        n->at.allgather = (struct allgather_attrs){ r->a, r->atoms };
+        break;
+    case Oreducescatter:
+        n->at.reducescatter = (struct reducescatter_attrs){ r->a, r->atoms };
+        break;
+    case Oshard_slice:
+        n->at.shard_slice = (struct shard_slice_attrs){ r->a, r->atoms };
+        break;
+    case Oalltoall:
+        n->at.alltoall = (struct alltoall_attrs){ r->a, r->b, r->atoms };
+        break;
+    case Oallreduce: n->at.allreduce.atoms = r->atoms; break;
+    default: die("%s is no step to a type", optab[r->op].name);
+    }
+}
+
 /* ---- bytes --------------------------------------------------------------- */
 
 double bytes_as(const Graph *g, const Node *n, const Shard *t)

@@ -61,20 +61,21 @@ static int64_t least(int64_t a, int64_t b)
 static void capacity(const Node *route, MapLayout *l, int64_t micros,
                      int64_t tokens, int once)
 {
+    const struct route_attrs *t = &route->at.route;
     int64_t most = once ? tokens : l->pairs;
 
     l->cap = once ? least(l->pairs, tokens * l->experts) : l->pairs;
-    if (route->f > 0) {
+    if (t->budget > 0) {
         double share = (double)l->pairs * (double)l->experts /
-                       (double)route->A[0]->n * route->f;
+                       (double)t->axis->n * t->budget;
         l->cap = least(l->cap, (int64_t)fmax(ceil(share * (1 - 1e-12)), 1));
-        l->first = route->j * l->cap;
+        l->first = t->round * l->cap;
     }
-    if (!route->i)
+    if (!t->capacity)
         return;
-    most = least(most, route->i * micros);
-    l->each = route->j ? most : 0;
-    l->cap = route->j ? l->experts * most : least(l->cap, l->experts * most);
+    most = least(most, t->capacity * micros);
+    l->each = t->padded ? most : 0;
+    l->cap = t->padded ? l->experts * most : least(l->cap, l->experts * most);
 }
 
 int64_t bucket_at(const Node *pack, int k)
@@ -89,7 +90,7 @@ int64_t bucket_at(const Node *pack, int k)
 
 const Axis *route_slot(const Node *route)
 {
-    return route->nB ? route->B[0] : NULL;
+    return route->at.route.top;
 }
 
 MapLayout map_layout(const Graph *g, const Node *route)
@@ -106,7 +107,7 @@ MapLayout map_layout(const Graph *g, const Node *route)
         if (g_ismicro(e->dim[d].a))
             micros = n;
     }
-    Dim x = { route->A[0], route->A[0]->n };
+    Dim x = { route->at.route.axis, route->at.route.axis->n };
     MapLayout l = { 0 };
     l.experts = cut(g, route, x);
     l.pairs = tokens * top;
@@ -115,7 +116,7 @@ MapLayout map_layout(const Graph *g, const Node *route)
     l.pair = l.experts + 1;
     l.row = l.pair + l.cap;
     l.total = l.row + l.pairs;
-    l.n = l.total + (route->f > 0);
+    l.n = l.total + (route->at.route.budget > 0);
     return l;
 }
 

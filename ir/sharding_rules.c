@@ -115,7 +115,7 @@ static void elementwise(Ways *s)
         add_partial(s, Rmin, every(n));
 }
 
-static Reduce reduces(Op op)
+static Reduce reduction_of(Op op)
 {
     return op == Omax || op == Ooverflow ? Rmax : op == Omin ? Rmin : Radd;
 }
@@ -127,10 +127,11 @@ static void reduction(Ways *s)
     for (int i = 0; i < a->nd; i++) {
         Axis *x = a->dim[i].a;
         if (!g_isrow(x))
-            add_along(s, x, has(n, x) ? along(x) : partial(reduces(n->op)));
+            add_along(s, x,
+                      has(n, x) ? along(x) : partial(reduction_of(n->op)));
     }
     add(s, whole());
-    add_partial(s, reduces(n->op), 1);
+    add_partial(s, reduction_of(n->op), 1);
 }
 
 /* dot, gmm, gmm_wgrad: axes of the result, and those summed away. */
@@ -142,7 +143,7 @@ static void product(Ways *s)
         for (int i = 0; i < n->in[k]->nd; i++) {
             Axis *x = n->in[k]->dim[i].a;
             if (g_isrow(x) || (k && has(n->in[0], x)) ||
-                (n->nin > 2 && x == n->in[2]->A[0]))
+                (n->nin > 2 && x == n->in[2]->at.route.axis))
                 continue;
             add_along(s, x, has(n, x) ? along(x) : partial(Radd));
         }
@@ -176,15 +177,29 @@ static int keeps_pieces(const Graph *g, int atom, const Axis *x, const Axis *to)
     return to == x || from == into;
 }
 
+/* What axis x of its operand is cut as in a view; null: as none. */
+static Axis *becomes(const Node *n, Axis *x)
+{
+    int k;
+
+    switch (n->op) {
+    case Orename:
+        k = axes_at(&n->at.rename.from, x);
+        return k < 0 ? x : n->at.rename.to.v[k];
+    case Osplit: return x == n->at.split.axis ? n->at.split.into.v[0] : x;
+    case Omerge:
+        k = axes_at(&n->at.merge.axes, x);
+        return k < 0 ? x : k == 0 ? n->at.merge.new : NULL;
+    default: return x;
+    }
+}
+
 static void view(Ways *s, const Graph *g, int atom)
 {
-    const Node *n = s->n, *a = n->in[0];
+    const Node *a = s->n->in[0];
 
     for (int i = 0; i < a->nd; i++) {
-        Axis *x = a->dim[i].a, *to = x;
-        for (int k = 0; k < n->nA; k++)
-            if (n->A[k] == x)
-                to = n->op == Orename ? n->B[k] : k == 0 ? n->B[0] : NULL;
+        Axis *x = a->dim[i].a, *to = becomes(s->n, x);
         if (!to || g_isrow(x) || !keeps_pieces(g, atom, x, to))
             continue;
         add(s, along(to))->in[0] = along(x);
@@ -201,11 +216,11 @@ static void gathers(Ways *s)
     for (int i = 0; i < n->nd; i++) {
         Axis *x = n->dim[i].a;
         Way *w = add_along(s, x, along(x));
-        if (x == n->A[0] && has(a, x))
+        if (x == n->at.gather.axis && has(a, x))
             w->in[0] = whole();
     }
-    if (!has(e, n->A[0]))
-        add(s, partial(Radd))->in[0] = along(n->A[0]);
+    if (!has(e, n->at.gather.axis))
+        add(s, partial(Radd))->in[0] = along(n->at.gather.axis);
     add(s, whole());
     add_partial(s, Radd, 1);
 }
@@ -216,10 +231,10 @@ static void scatters(Ways *s)
     const Node *n = s->n, *v = n->in[0], *e = n->in[1];
 
     for (int i = 0; i < n->nd; i++)
-        if (n->dim[i].a != n->A[0])
+        if (n->dim[i].a != n->at.scatter_add.axis)
             add_along(s, n->dim[i].a, along(n->dim[i].a));
-    if (!has(v, n->A[0]) && !has(e, n->A[0]))
-        add(s, along(n->A[0]));
+    if (!has(v, n->at.scatter_add.axis) && !has(e, n->at.scatter_add.axis))
+        add(s, along(n->at.scatter_add.axis));
     for (int i = 0; i < e->nd; i++)
         if (!has(n, e->dim[i].a))
             add_along(s, e->dim[i].a, partial(Radd));
@@ -234,12 +249,12 @@ static void routes(Ways *s, const Graph *g, int atom)
     const Node *n = s->n, *e = n->in[0];
 
     if (g->mesh->mask[Mep] >> atom & 1) {
-        add(s, along(n->A[0]));
+        add(s, along(n->at.route.axis));
         return;
     }
     for (int i = 0; i < e->nd; i++)
         if (!(g->mesh->mask[Metp] >> atom & 1) &&
-            !(n->nB && e->dim[i].a == n->B[0]))
+            e->dim[i].a != n->at.route.top)
             add_along(s, e->dim[i].a, along(e->dim[i].a));
     add(s, whole());
 }
@@ -290,9 +305,9 @@ static void packs(Ways *s, int atom)
         return;
     }
     Axis *a = b->dim[0].a;
-    Way *w = add(s, along(n->op == Opack ? a : n->B[at]));
+    Way *w = add(s, along(n->op == Opack ? a : n->at.unpack.cut.v[at]));
     for (int k = 0; k < n->nin; k++)
-        w->in[k] = along(n->op == Opack ? n->B[k * cuts + at] : a);
+        w->in[k] = along(n->op == Opack ? n->at.pack.cut.v[k * cuts + at] : a);
 }
 
 /* ---- attention ----------------------------------------------------------- */
@@ -308,46 +323,53 @@ static void attends_ring(Ways *s)
     const Node *n = s->n;
 
     for (int k = 0; k < n->nin; k++)
-        if (sees(n, k, n->A[0]) && sees(n, k, n->B[0]))
+        if (sees(n, k, n->at.attn.key) && sees(n, k, n->at.attn.query))
             return;
-    Way *w = add(s, along(n->B[0]));
+    Way *w = add(s, along(n->at.attn.query));
     for (int k = 0; k < n->nin; k++)
-        if (sees(n, k, n->A[0]) || sees(n, k, n->B[0]))
-            w->in[k] = along(sees(n, k, n->A[0]) ? n->A[0] : n->B[0]);
+        if (sees(n, k, n->at.attn.key) || sees(n, k, n->at.attn.query))
+            w->in[k] = along(sees(n, k, n->at.attn.key) ? n->at.attn.key
+                                                        : n->at.attn.query);
 }
 
-static int may_ring(const Graph *g, const Node *n, int atom)
+static int may_ring(const Graph *g, int atom)
 {
     return g->level < PLACED && (g->mesh->mask[Mcp] >> atom & 1) && g->opts &&
-           opts_int(g->opts, "fold.ring") && n->nA == 1 && n->nB == 1;
+           opts_int(g->opts, "fold.ring");
 }
 
 /* Any axis of the scores but the key's. The gradient of an operand without the
  * axis is partial. */
 static void attends(Ways *s, const Graph *g, int atom)
 {
-    if (s->n->j >> atom & 1 || may_ring(g, s->n, atom))
+    if (s->n->at.attn.ring >> atom & 1 || may_ring(g, atom))
         attends_ring(s);
-    if (s->n->j >> atom & 1)
+    if (s->n->at.attn.ring >> atom & 1)
         return;
     const Graph *body = s->n->body;
     const Node *y = body->node[vec_len(body->node) - 1]->in[0];
 
     for (int i = 0; i < y->nd; i++)
-        if (y->dim[i].a != s->n->A[0])
+        if (y->dim[i].a != s->n->at.attn.key)
             add_along(s, y->dim[i].a, along(y->dim[i].a));
     add(s, whole());
+}
+
+static uint32_t ring_of(const Node *n)
+{
+    return n->op == Oattn || n->op == Oattn_bwd ? n->at.attn.ring : 0;
 }
 
 static void parts(Ways *s, int atom)
 {
     const Node *n = s->n;
     Shard t = n->in[0]->sh[atom];
-    int ring = optab[n->in[0]->op].cls == COMP && n->in[0]->j >> atom & 1;
-    Shard out = t.k != S || has(n, t.a)          ? t
-                : ring && has(n, n->in[0]->A[0]) ? along(n->in[0]->A[0])
-                : n->in[0]->op == Oattn_bwd      ? partial(Radd)
-                                                 : whole();
+    int ring = ring_of(n->in[0]) >> atom & 1;
+    Shard out = t.k != S || has(n, t.a) ? t
+                : ring && has(n, n->in[0]->at.attn.key)
+                    ? along(n->in[0]->at.attn.key)
+                : n->in[0]->op == Oattn_bwd ? partial(Radd)
+                                            : whole();
 
     add(s, out)->in[0] = t;
 }
@@ -358,9 +380,7 @@ static void parts(Ways *s, int atom)
 static void accumulates(Ways *s, int atom)
 {
     const Node *n = s->n;
-    Reduce op = !strcmp(n->s, "max")   ? Rmax
-                : !strcmp(n->s, "min") ? Rmin
-                                       : Radd;
+    Reduce op = n->at.accum.op == Rlast ? Radd : n->at.accum.op;
 
     for (int i = 0; i < n->nd; i++)
         add_along(s, n->dim[i].a, along(n->dim[i].a));
@@ -417,9 +437,9 @@ static const Node *map_of(const Node *n)
 static void ragged(Ways *s, const Node *map, Axis *x)
 {
     const Node *n = s->n;
-    int expert = x == map->A[0], weights = optab[n->op].cls == EIN;
+    int expert = x == map->at.route.axis, weights = optab[n->op].cls == EIN;
     int kept = n->map || (has(n, x) && (!expert || weights));
-    Way *w = add(s, kept ? along(x) : partial(reduces(n->op)));
+    Way *w = add(s, kept ? along(x) : partial(reduction_of(n->op)));
 
     for (int k = 0; k < n->nin; k++)
         if (n->in[k]->map || n->in[k]->op == Oroute ||
@@ -437,7 +457,7 @@ static void by_class(Ways *s, const Graph *g, int atom)
     case EIN: product(s); break;
     case VIEW: view(s, g, atom); break;
     case ROW:
-    case MOVE: beside(s, s->n->nA ? s->n->A[0] : NULL); break;
+    case MOVE: beside(s, whole_axis(s->n)); break;
     default: break;
     }
 }
@@ -491,17 +511,18 @@ static int matches(const Node *n, int atom, const Way *w)
 /* What a collective makes of its operand's type over one atom of its own. */
 static int repairs(const Node *n, const Shard *from, const Shard *to)
 {
-    Axis *a = n->nA ? n->A[0] : NULL;
-
     switch (n->op) {
-    case Oallgather: return from->k == S && from->a == a && to->k == R;
-    case Oreducescatter: return from->k == P && to->k == S && to->a == a;
-    case Oppermute: return same_shard(from, to) && to->k == S && to->a == a;
+    case Oallgather: return from->k == S && from->a == n_axis(n) && to->k == R;
+    case Oreducescatter:
+        return from->k == P && to->k == S && to->a == n_axis(n);
+    case Oppermute:
+        return same_shard(from, to) && to->k == S && to->a == n_axis(n);
     case Oallreduce: return from->k == P && to->k == R;
     case Opp_sum: return from->k == R && to->k == R;
-    case Oshard_slice: return from->k == R && to->k == S && to->a == a;
+    case Oshard_slice: return from->k == R && to->k == S && to->a == n_axis(n);
     case Oalltoall:
-        return from->k == S && from->a == a && to->k == S && to->a == n->B[0];
+        return from->k == S && from->a == n->at.alltoall.from && to->k == S &&
+               to->a == n->at.alltoall.to;
     default: return 0;
     }
 }
@@ -511,8 +532,9 @@ static int masks(const Node *n, int atom, const Shard *to)
 {
     const Node *zero = n->op == Owhere ? n->in[2] : NULL;
 
-    return zero && zero->op == Oconst && zero->f == 0 && to->k == P &&
-           n->in[0]->sh[atom].k == R && same_shard(&n->in[1]->sh[atom], to);
+    return zero && zero->op == Oconst && zero->at.constant.value == 0 &&
+           to->k == P && n->in[0]->sh[atom].k == R &&
+           same_shard(&n->in[1]->sh[atom], to);
 }
 
 const char *type_wrong(const Graph *g, const Node *n)
@@ -523,7 +545,7 @@ const char *type_wrong(const Graph *g, const Node *n)
     for (int t = 0; g->mesh && t < g->mesh->natom; t++) {
         const Shard *to = &n->sh[t];
         int ok = optab[n->op].cls == SRC || n->op == Osend || n->op == Orecv;
-        if (comm && n->i >> t & 1)
+        if (comm && n_atoms(n) >> t & 1)
             ok = repairs(n, &n->in[0]->sh[t], to);
         else if (comm)
             ok = same_shard(&n->in[0]->sh[t], to);

@@ -10,7 +10,7 @@
 
 #include "ir.h"
 
-static const char *const reduces[] = { "+", "+max", "+min" };
+static const char *const terms[] = { "+", "+max", "+min" };
 
 /* ---- out ----------------------------------------------------------------- */
 
@@ -38,7 +38,7 @@ static void put_shard(Text *t, const char *where, const Shard *s)
     if (s->k != R)
         put(t, "%s%s:%s", t->len ? " " : "@ ", where,
             s->k == S   ? s->a->name
-            : s->k == P ? reduces[s->op]
+            : s->k == P ? terms[s->op]
                         : "~");
 }
 
@@ -130,7 +130,7 @@ static uint32_t lex_where(const Lex *x, const Mesh *m, const char *s, size_t n)
 static Shard lex_shard(const Lex *x, const Graph *g, const char *s)
 {
     for (int i = 0; i < 3; i++)
-        if (!strcmp(s, reduces[i]))
+        if (!strcmp(s, terms[i]))
             return (Shard){ .k = P, .op = (Reduce)i };
     if (!strcmp(s, "~"))
         return (Shard){ .k = F };

@@ -50,7 +50,7 @@ static Node *add_to(Graph *g, Node *x, Node *to, const Node *like)
 {
     Node *in[2] = { x, to }, *n = g_node(g, Oaccum, x->loc, 2, in);
 
-    n->s = intern("add");
+    n->at.accum.op = Radd;
     n->dt = like->dt;
     n->reg = like->reg;
     n->call = like->call;
@@ -142,7 +142,7 @@ static Node *in_place(Graph *g, Node *n, void *ctx)
 {
     if (n->op == Oadd)
         return sum(g, n, ctx);
-    return n->op == Oaccum && !strcmp(n->s, "add") && n->nin == 1
+    return n->op == Oaccum && n->at.accum.op == Radd && n->nin == 1
                ? accumulate(g, n, ctx)
                : n;
 }

@@ -55,7 +55,7 @@ static int others_have(const Node *n, const Node *x, Axis *const *a, int na)
 {
     for (int k = 0; k < n->nin - 3; k++) {
         const Node *y = n->in[k];
-        int all = y != x && dim_of(y, n->A[0]) >= 0;
+        int all = y != x && dim_of(y, n->at.attn.key) >= 0;
         for (int i = 0; i < na; i++)
             all = all && dim_of(y, a[i]) >= 0;
         if (all)
@@ -71,10 +71,10 @@ static Node *wide_part(Graph *g, const Node *p, Axis *const *a, int na)
     Node *n = p->in[0], *lse = n->in[n->nin - 2];
     Node *q = as(g_node(g, Opart, p->loc, 1, &n), p, p);
 
-    q->i = p->i;
+    q->at.part.index = p->at.part.index;
     q->dt = atoms_of(g, p, P) ? p->dt : lse->dt;
     for (int d = 0; d < p->nd; d++) {
-        for (int i = 0; i < na && p->dim[d].a == n->A[0]; i++)
+        for (int i = 0; i < na && p->dim[d].a == n->at.attn.key; i++)
             q->dim[q->nd++] = lse->dim[dim_of(lse, a[i])];
         q->dim[q->nd++] = p->dim[d];
     }
@@ -91,10 +91,11 @@ static Node *of_heads(Graph *g, Node *p)
     int na = lacking(lse, p, a), keep = 0;
 
     for (int i = 0; i < na; i++)
-        if (a[i] != n->B[0])
+        if (a[i] != n->at.attn.query)
             a[keep++] = a[i];
-    if (!keep || dim_of(p, n->A[0]) < 0 || dim_of(p, n->B[0]) >= 0 ||
-        !others_have(n, n->in[p->i], a, keep))
+    if (!keep || dim_of(p, n->at.attn.key) < 0 ||
+        dim_of(p, n->at.attn.query) >= 0 ||
+        !others_have(n, n->in[p->at.part.index], a, keep))
         return p;
     why(p, "of each head, summed after");
     Node *sum = as(g_red(g, Osum, wide_part(g, p, a, keep), a, keep), p, p);

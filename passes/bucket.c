@@ -198,7 +198,7 @@ Bucket **buckets_of(Graph *g, Node **param, Node **grad, const double *rule,
     m.held = g->stages ? pipe_alone(g) : NULL;
     m.unit = opts_int(g->opts, "fold.zero") > 1 ? units_reading(g) : NULL;
     for (size_t i = 0; i < n; i++) {
-        by[i] = bucket_for(&m, g_param(g, param[i]->s), rule[i]);
+        by[i] = bucket_for(&m, g_param(g, param[i]->at.param.path), rule[i]);
         vec_push(g->arena, by[i]->node, param[i]);
         vec_push(g->arena, by[i]->grad, grad[i]);
     }
@@ -260,10 +260,8 @@ Node *bucket_pack(Graph *g, const Bucket *b, Node *const *in)
     if (!b->flat)
         return in[0];
     Node *x = g_node(g, Opack, b->param[0]->loc, (int)n, in);
-    x->A = b->order;
-    x->nA = b->norder;
-    x->B = b->cut;
-    x->nB = b->ncut;
+    x->at.pack =
+        (struct pack_attrs){ { b->norder, b->order }, { b->ncut, b->cut } };
     if (b->own)
         x->dim[x->nd++] = (Dim){ b->own, b->ranks };
     x->dim[x->nd++] = (Dim){ b->flat, b->size };
@@ -278,12 +276,13 @@ Node *bucket_unpack(Graph *g, const Bucket *b, size_t k, Node *x)
     if (!b->flat)
         return x;
     Node *n = g_node(g, Ounpack, p->loc, 1, &x);
-    n->i = p->at;
+    struct unpack_attrs *t = &n->at.unpack;
+    t->at = p->at;
     for (int d = 0; d < p->nd; d++)
-        n->A = join(g->arena, n->A, p->dim[d].a);
-    n->nA = p->nd;
-    n->B = cuts ? b->cut + (size_t)k * (size_t)cuts : NULL;
-    n->nB = cuts;
+        t->order.v = join(g->arena, t->order.v, p->dim[d].a);
+    t->order.n = p->nd;
+    t->cut.v = cuts ? b->cut + (size_t)k * (size_t)cuts : NULL;
+    t->cut.n = cuts;
     n->nd = p->nd;
     memcpy(n->dim, p->dim, sizeof n->dim);
     return infer(g, n);

@@ -74,14 +74,6 @@ static Node *like(Node *n, const Node *o, const Shard *sh, Region reg)
     return n;
 }
 
-static Axis **one_axis(Graph *g, Axis *a)
-{
-    Axis **v = alloc(g->arena, sizeof *v);
-
-    *v = a;
-    return v;
-}
-
 static int is_partial(const Node *x)
 {
     for (int t = 0; t < MAXATOM; t++)
@@ -106,8 +98,7 @@ static Node *keep_first(Graph *g, Node *x, const Node *o, const Repair *r,
             cut[t] = (Shard){ S, rank, Radd };
         else if (cut[t].k == P)
             cut[t] = (Shard){ .k = R };
-    i->A = one_axis(g, rank);
-    i->nA = 1;
+    i->at.iota.axis = rank;
     i->dim[i->nd++] = (Dim){ rank, mesh_extent(g->mesh, r->atoms) };
     infer(g, like(i, o, cut, reg));
     Node *zero = g_const(g, o->loc, Di32, 0);
@@ -134,15 +125,7 @@ static Node *collective(Graph *g, Node *x, const Node *o, const Repair *r,
     if (r->op == Oadd)
         return keep_first(g, x, o, r, to, reg);
     Node *n = g_node(g, r->op, o->loc, 1, &x);
-    n->i = r->atoms;
-    if (r->a) {
-        n->A = one_axis(g, r->a);
-        n->nA = 1;
-    }
-    if (r->b) {
-        n->B = one_axis(g, r->b);
-        n->nB = 1;
-    }
+    repair_attrs(n, r);
     return infer(g, like(n, o, to, reg));
 }
 

@@ -151,11 +151,11 @@ static void fill_dim(Emit *e, const Graph *g, const Node *n, int d, PlanDim *p)
     memcpy(p->piece, piece, sizeof *piece * (size_t)p->npiece);
 }
 
-static void add_tensor(Emit *e, const Graph *g, const Node *n, const char *kind,
-                       int buf)
+static void add_tensor(Emit *e, const Graph *g, const Node *n, const char *name,
+                       const char *kind, int buf)
 {
     Tensor t = {
-        .name = n->s, .kind = kind, .dt = n->dt, .nd = n->nd, .buf = buf
+        .name = name, .kind = kind, .dt = n->dt, .nd = n->nd, .buf = buf
     };
 
     for (int d = 0; d < n->nd; d++)
@@ -174,11 +174,12 @@ static void add_member(Emit *e, Graph *g, const Node *bucket, const Param *of,
 
     memcpy(n.dim, p->dim, sizeof n.dim);
     param_type(g, p, n.sh);
-    n.s = of->kind == PKparam ? p->path
-                              : intern(strf(e->arena, "optim.%s.%s",
-                                            paramkinds[of->kind], p->path));
+    const char *name = of->kind == PKparam
+                           ? p->path
+                           : intern(strf(e->arena, "optim.%s.%s",
+                                         paramkinds[of->kind], p->path));
     int copy = of->kind == PKparam && p->copy;
-    add_tensor(e, g, &n, copy ? "copy" : paramkinds[of->kind], buf);
+    add_tensor(e, g, &n, name, copy ? "copy" : paramkinds[of->kind], buf);
     Tensor *t = &e->now->tensor[last];
     t->at = p->at;
     t->run = local_n(g, bucket, bucket->nd - 1);
@@ -202,7 +203,7 @@ static int add_lasting(Emit *e, Graph *g, const Node *n)
         [PKparam] = Bparam, [PKstate] = Bstate, [PKmaster] = Boptim,
         [PKm] = Boptim,     [PKv] = Boptim,
     };
-    Buf b = { .name = n->s,
+    Buf b = { .name = n_name(n),
               .cls = Bio,
               .dt = n->dt,
               .prog = -1,
@@ -210,22 +211,22 @@ static int add_lasting(Emit *e, Graph *g, const Node *n)
 
     if (n->op == Ostepval || n->op == Oresult) {
         int in = n->op == Ostepval;
-        b.name = strf(e->arena, in ? "step.%s" : "result.%s", n->s);
-        Scalar s = { n->s, add_buf(e, b, in ? NULL : n->loc), n->dt };
+        b.name = strf(e->arena, in ? "step.%s" : "result.%s", n_name(n));
+        Scalar s = { n_name(n), add_buf(e, b, in ? NULL : n->loc), n->dt };
         if (in)
             vec_push(e->arena, e->now->in, s);
         else
             vec_push(e->arena, e->now->out, s);
         return s.buf;
     }
-    const Param *p = n->op == Oinput ? NULL : g_param(g, n->s);
+    const Param *p = n->op == Oinput ? NULL : g_param(g, n_name(n));
     if (p)
         b.cls = classes[p->kind];
     int i = add_buf(e, b, n->loc);
     if (p && p->bucket && (p->kind != PKparam || p->at < 0))
         add_members(e, g, n, p, i);
     else
-        add_tensor(e, g, n,
+        add_tensor(e, g, n, n_name(n),
                    !p                   ? "input"
                    : !p->copy           ? paramkinds[p->kind]
                    : p->kind == PKparam ? "copy"
@@ -240,7 +241,7 @@ static const char *key_of(const Emit *e, const Node *n)
         [Oinput] = "input", [Ostepval] = "step", [Oresult] = "result",
         [Oparam] = "param", [Ostate] = "param",
     };
-    return intern(strf(e->arena, "%s %s", prefix[n->op], n->s));
+    return intern(strf(e->arena, "%s %s", prefix[n->op], n_name(n)));
 }
 
 typedef struct Lasting {
@@ -256,11 +257,11 @@ static void same_as_before(const Emit *e, const Graph *g, const Node *n,
 
     if (b->bytes != local_bytes(g, n) || b->dt != n->dt)
         die("emit: '%s' is %s of %lld bytes in program %s, %s of %lld before",
-            n->s, dtypes[n->dt].name, (long long)local_bytes(g, n),
+            n_name(n), dtypes[n->dt].name, (long long)local_bytes(g, n),
             programnames[g->prog], dtypes[b->dt].name, (long long)b->bytes);
     for (int d = 0; d < n->nd; d++)
         if (n->dim[d].a->name != was->n->dim[d].a->name)
-            die("emit: '%s' has other axes in program %s", n->s,
+            die("emit: '%s' has other axes in program %s", n_name(n),
                 programnames[g->prog]);
 }
 
@@ -335,13 +336,12 @@ static void add_outputs(Draft *m)
             continue;
         int b = storage(n->in[0])->buf;
         if (b < 0)
-            die("emit: output '%s' was never made", n->s);
+            die("emit: output '%s' was never made", n->at.output.name);
         view = *n->in[0];
-        view.s = n->s;
         view.loc = n->loc;
-        add_tensor(m->e, m->g, &view, "output", b);
+        add_tensor(m->e, m->g, &view, n->at.output.name, "output", b);
         if (m->e->now->buf[b].prog >= 0)
-            m->e->now->buf[b].name = n->s;
+            m->e->now->buf[b].name = n->at.output.name;
     }
 }
 
@@ -368,7 +368,7 @@ int stores(const Group *k)
 /* Does k add to what n holds (rather than clear it)? */
 int accumulates(const Group *k, const Node *n)
 {
-    if (n->op != Oaccum || !strcmp(n->s, "last"))
+    if (n->op != Oaccum || n->at.accum.op == Rlast)
         return 0;
     for (int i = 0; i < k->n; i++)
         if (k->node[i] == n)

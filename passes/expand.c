@@ -14,7 +14,7 @@
 
 static const Scope *inner_scope(Graph *g, const Node *n)
 {
-    return g_inner(g, n->scope, n->s);
+    return g_inner(g, n->scope, n->at.call.name);
 }
 
 /* The body with its own calls opened, as a graph of its own. */
@@ -25,7 +25,7 @@ static Graph *open_body(Graph *g, const Node *n)
 
     for (int i = 0; i < n->nin; i++) {
         Node *a = g_node(b, Oarg, n->in[i]->loc, 0, NULL);
-        a->i = i;
+        a->at.arg.index = i;
         a->dt = n->in[i]->dt;
         a->nd = n->in[i]->nd;
         memcpy(a->dim, n->in[i]->dim, sizeof a->dim);
@@ -41,7 +41,7 @@ static Node *part(Graph *g, Node *of, int index, Dtype dt, const Dim *d, int nd)
 {
     Node *p = g_node(g, Opart, of->loc, 1, &of);
 
-    p->i = index;
+    p->at.part.index = index;
     p->dt = dt;
     p->nd = nd;
     p->scope = of->scope;
@@ -56,10 +56,7 @@ static Node *keep_attention(Graph *g, Node *n, Graph *body)
     Node *a = g_node(g, Oattn, n->loc, n->nin, n->in);
 
     a->scope = n->scope;
-    a->A = n->A;
-    a->nA = n->nA;
-    a->B = n->B;
-    a->nB = n->nB;
+    attrs_like(a, n);
     a->body = body;
     infer(g, a);
     return part(g, a, 0, n->dt, n->dim, n->nd);
@@ -70,7 +67,7 @@ static Node *open_call(Graph *g, Node *n, void *ctx)
     (void)ctx;
     if (n->op != Ocall)
         return n;
-    if (!strcmp(n->s, "attention")) {
+    if (!strcmp(n->at.call.name, "attention")) {
         Node probe = *n;
         probe.body = open_body(g, n);
         if (pass_target()->keeps(g, &probe))

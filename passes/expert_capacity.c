@@ -27,8 +27,8 @@ enum { AFTER = 1, INROWS = 2 }; /* behind a weight indexed by e; its rows */
 
 static int over_top(const Node *n, const Node *e)
 {
-    for (int i = 0; i < n->nA; i++)
-        if (dim_of(e, n->A[i]) >= 0)
+    for (int i = 0; i < n_axes(n)->n; i++)
+        if (dim_of(e, n_axes(n)->v[i]) >= 0)
             return 1;
     return 0;
 }
@@ -78,7 +78,8 @@ static Node *weights_of(Graph *g, const Node *e)
 static int is_forced(const Node *e)
 {
     return e->op == Oadd && e->in[0]->op == Omul &&
-           e->in[0]->in[1]->op == Oconst && e->in[0]->in[1]->f == 0;
+           e->in[0]->in[1]->op == Oconst &&
+           e->in[0]->in[1]->at.constant.value == 0;
 }
 
 const Node *choice_of(const Node *e)
@@ -104,13 +105,11 @@ static Node *pair_number(Graph *g, const Node *pick, const Node *e)
 
     for (int pass = 0; pass < 2; pass++)
         for (int d = e->nd; d-- > 0;) {
-            int top = c->op == Otopk && e->dim[d].a == c->B[0];
+            int top = c->op == Otopk && e->dim[d].a == c->at.topk.new;
             if (top == pass || g_ismicro(e->dim[d].a))
                 continue;
             Node *i = g_node(g, Oiota, pick->loc, 0, NULL), *k;
-            i->A = alloc(g->arena, sizeof *i->A);
-            i->A[0] = e->dim[d].a;
-            i->nA = 1;
+            i->at.iota.axis = e->dim[d].a;
             i->dt = Di32;
             i->dim[i->nd++] = e->dim[d];
             part_of(infer(g, i), pick);
@@ -129,7 +128,7 @@ static Node *balanced(Graph *g, const Node *pick, Node *e)
     Node *n = pair_number(g, pick, e), *zero;
 
     n = g_ew(g, Omod, pick->loc, n,
-             g_const(g, pick->loc, Di32, (double)pick->A[0]->n), NULL);
+             g_const(g, pick->loc, Di32, (double)pick->at.pick.axis->n), NULL);
     part_of(n, pick);
     zero = g_ew(g, Omul, pick->loc, e, g_const(g, pick->loc, e->dt, 0), NULL);
     part_of(zero, pick);
@@ -164,7 +163,7 @@ static int64_t rows_each(const Graph *g, const Node *e, const Axis *axis)
 
     const Node *c = choice_of(e);
     for (int i = 0; i < e->nd; i++)
-        if (c->op == Otopk && e->dim[i].a == c->B[0])
+        if (c->op == Otopk && e->dim[i].a == c->at.topk.new)
             top = (double)e->dim[i].n;
         else if (!g_ismicro(e->dim[i].a))
             tokens *= (double)e->dim[i].n;
@@ -182,13 +181,13 @@ static Node *keep(Graph *g, const Node *pick)
     first |= !in[1];
     in[1] = first ? e : in[1];
     n = g_node(g, Odrop_to_capacity, pick->loc, 2, in);
-    n->A = pick->A;
-    n->nA = 1;
-    n->i = rows_each(g, e, pick->A[0]);
-    n->j = first;
+    Axis *axis = pick->at.pick.axis;
+    int64_t rows = rows_each(g, e, axis);
+    n->at.drop_to_capacity =
+        (struct drop_to_capacity_attrs){ axis, rows, first };
     n->scope = pick->scope;
     n->reg = pick->reg;
-    why(pick, "%lld rows an expert, the rest is dropped", (long long)n->i);
+    why(pick, "%lld rows an expert, the rest is dropped", (long long)rows);
     return infer(g, n);
 }
 
@@ -208,7 +207,7 @@ static void count_dropped(Graph *g, Node *keep)
     for (size_t i = 0; i < vec_len(g->node); i++)
         before += g->node[i]->op == Ometric &&
                   g->node[i]->scope == keep->scope &&
-                  !strncmp(g->node[i]->s, "dropped", 7);
+                  !strncmp(g->node[i]->at.metric.name, "dropped", 7);
     for (int i = 0; i < keep->nd; i++)
         if (!g_ismicro(keep->dim[i].a))
             axes[n++] = keep->dim[i].a;
@@ -216,7 +215,8 @@ static void count_dropped(Graph *g, Node *keep)
     gone = g_cast(g, gone, Df32);
     Node *share = g_red(g, Omean, gone, axes, n);
     Node *m = g_node(g, Ometric, keep->loc, 1, &share);
-    m->s = intern(before ? strf(g->arena, "dropped%d", before + 1) : "dropped");
+    m->at.metric.name =
+        intern(before ? strf(g->arena, "dropped%d", before + 1) : "dropped");
     gone->scope = gone->in[0]->scope = share->scope = m->scope = keep->scope;
     infer(g, m);
 }

@@ -229,13 +229,13 @@ void fold_experts(Graph *g)
         Node *n = g->node[i];
         Axis *a = batch_of_experts(n);
         if (n->op == Ogmm)
-            by[n->in[1]->id] = n->in[2]->A[0];
+            by[n->in[1]->id] = n->in[2]->at.route.axis;
         else if (n->op == Opick)
-            by[n->in[0]->id] = n->A[0];
+            by[n->in[0]->id] = n->at.pick.axis;
         else if (a)
             pass_on(by, n, a);
         else if (by[i] && n->op == Oparam)
-            to_expert_grid(g, g_param(g, n->s), by[i]);
+            to_expert_grid(g, g_param(g, n->at.param.path), by[i]);
         else if (by[i] && optab[n->op].cls == EW)
             pass_on(by, n, by[i]);
     }

@@ -47,7 +47,7 @@ static void find_order(Fuse *f)
         Node *n = f->g->node[i];
         if (!is_transfer(n) || n->call)
             continue;
-        if (last && last->j > n->j)
+        if (last && n_chan(last) > n_chan(n))
             die("fuse: %%%s stands after %%%s", n->name, last->name);
         f->before[i] = last;
         if (last)
@@ -260,13 +260,13 @@ static void place_loop(Fuse *f, Node *n)
 static int is_plain_map(Fuse *f, Unit *u, const Node *state)
 {
     Set s = { .f = f, .node = u->node, .stamp = ++f->stamp };
-    Axes t = axes_here(f->g, state);
+    AxisSet t = axes_here(f->g, state);
 
     u->seen = s.stamp;
     for (size_t i = 0; i < vec_len(u->node); i++) {
         const Node *n = u->node[i];
         Operand *op = operands_of(f, n);
-        Axes q = axes_here(f->g, layout_of(n));
+        AxisSet q = axes_here(f->g, layout_of(n));
         if (is_reduction(n) ||
             (is_stored(&s, n) && (q.n != t.n || !axes_lead(f->g, &q, state))))
             return 0;

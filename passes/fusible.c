@@ -127,15 +127,18 @@ static Axis **with(const Fuse *f, Axis **v, Axis *a)
  * one as soon as the index may be another. */
 static uint64_t path_of(const Node *n, int k, uint64_t path)
 {
-    int by_axes = is_view(n) || n->op == Oshift || n->op == Oslice;
-    uint64_t h = mix64(mix64(path, (uint64_t)n->op), (uint64_t)n->i);
+    uint64_t h = mix64(path, (uint64_t)n->op);
 
-    h = mix64(h, by_axes ? (uint64_t)n->j : KEYP(n) + (uint64_t)k);
-    for (int i = 0; i < n->nA; i++)
-        h = mix64(h, KEYP(n->A[i]));
-    for (int i = 0; i < n->nB; i++)
-        h = mix64(h, KEYP(n->B[i]));
-    return h;
+    if (is_view(n) || n->op == Oshift || n->op == Oslice)
+        return attrs_hash(h, n);
+    return mix64(h, KEYP(n) + (uint64_t)k);
+}
+
+static Axis **with_all(const Fuse *f, Axis **v, const Axes *x)
+{
+    for (int i = 0; i < x->n; i++)
+        v = with(f, v, x->v[i]);
+    return v;
 }
 
 /* Operand k of n, which is itself read as `at` says. */
@@ -147,21 +150,18 @@ static Operand operand_at(const Fuse *f, const Node *n, int k,
     int all = n->op == Opack || n->op == Ounpack;
 
     switch (n->op) {
-    case Orename:
+    case Orename: o.moved = with_all(f, o.moved, &n->at.rename.from); break;
+    case Omerge: o.moved = with_all(f, o.moved, &n->at.merge.axes); break;
     case Osplit:
-    case Omerge:
     case Oslice:
     case Opad:
     case Oconcat:
     case Oshift:
-    case Oshard_slice:
-        for (int i = 0; i < n->nA; i++)
-            o.moved = with(f, o.moved, n->A[i]);
-        break;
+    case Oshard_slice: o.moved = with(f, o.moved, n_axis(n)); break;
     case Ogather:
         if (k > 0)
             return o;
-        o.moved = with(f, o.moved, n->A[0]);
+        o.moved = with(f, o.moved, n->at.gather.axis);
         break;
     case Opack:
     case Ounpack:
@@ -264,7 +264,7 @@ const Node *layout_of(const Node *n) /* dims of what it stores */
     return n->op == Owrite ? n->in[0] : n;
 }
 
-static int has_axis(const Axes *s, const Axis *a)
+static int has_axis(const AxisSet *s, const Axis *a)
 {
     for (int i = 0; i < s->n; i++)
         if (s->a[i] == a)
@@ -273,9 +273,9 @@ static int has_axis(const Axes *s, const Axis *a)
 }
 
 /* Axes of n that have more than one element here. */
-Axes axes_here(const Graph *g, const Node *n)
+AxisSet axes_here(const Graph *g, const Node *n)
 {
-    Axes s = { 0 };
+    AxisSet s = { 0 };
 
     for (int d = 0; d < n->nd; d++)
         if (local_n(g, n, d) > 1 || g_isrow(n->dim[d].a))
@@ -283,7 +283,7 @@ Axes axes_here(const Graph *g, const Node *n)
     return s;
 }
 
-static void keep_common(Axes *s, const Axes *t)
+static void keep_common(AxisSet *s, const AxisSet *t)
 {
     int k = 0;
 
@@ -294,9 +294,9 @@ static void keep_common(Axes *s, const Axes *t)
 }
 
 /* Are O the slowest axes of n? */
-int axes_lead(const Graph *g, const Axes *O, const Node *n)
+int axes_lead(const Graph *g, const AxisSet *O, const Node *n)
 {
-    Axes t = axes_here(g, n);
+    AxisSet t = axes_here(g, n);
 
     for (int i = 0; i < O->n; i++)
         if (i >= t.n || !has_axis(O, t.a[i]))
@@ -304,7 +304,7 @@ int axes_lead(const Graph *g, const Axes *O, const Node *n)
     return 1;
 }
 
-static int crosses(const Operand *o, const Axes *O)
+static int crosses(const Operand *o, const AxisSet *O)
 {
     for (size_t i = 0; i < vec_len(o->moved); i++)
         if (has_axis(O, o->moved[i]))
@@ -363,7 +363,7 @@ static int is_link(const Fuse *f, const Node *n)
         if (!in_loop(f, u) || u->reg != n->reg || u->call != n->call ||
             u->id - n->id > NEAR || is_late(u) != is_late(n))
             return 0;
-        Axes as = axes_here(g, use[i].as);
+        AxisSet as = axes_here(g, use[i].as);
         int64_t size = local_elems(g, space_of(u));
         much |= size >= MUCH * local_elems(g, n);
         if (size > local_elems(g, use[i].as) &&
@@ -397,7 +397,7 @@ static int repeats(const Set *s, const Node *m, const Operand *o)
 
     if (!s->f->costly[o->n->id])
         return 0;
-    Axes p = axes_here(g, o->n), q = axes_here(g, space_of(m));
+    AxisSet p = axes_here(g, o->n), q = axes_here(g, space_of(m));
     if (o->moved)
         return local_elems(g, space_of(m)) > local_elems(g, o->n);
     return q.n > p.n && !axes_lead(g, &p, space_of(m));
@@ -443,7 +443,7 @@ static int has_sum_over(const Set *s, const Node *n, Axis *const *moved,
 
 /* The axes that all stored members and all reductions have; 0 when some stored
  * member does not have them as its slowest. */
-static int item_axes(Set *s, Axes *O)
+static int item_axes(Set *s, AxisSet *O)
 {
     Graph *g = s->f->g;
     int first = 1;
@@ -452,7 +452,7 @@ static int item_axes(Set *s, Axes *O)
         Node *n = s->node[i];
         if (!is_stored(s, n) && !is_reduction(n))
             continue;
-        Axes t = axes_here(g, layout_of(n));
+        AxisSet t = axes_here(g, layout_of(n));
         if (first)
             *O = t;
         else
@@ -489,7 +489,7 @@ static int two_rounds(const Set *s)
 
 /* ---- on a grid, where an item is a block --------------------------------- */
 
-static int64_t items_of(const Graph *g, const Node *n, const Axes *O)
+static int64_t items_of(const Graph *g, const Node *n, const AxisSet *O)
 {
     int64_t items = 1;
 
@@ -512,7 +512,7 @@ static const Node *reduced(const Node *n)
 /* Would one kernel have fewer items than keep the chip busy, while kernels of
  * their own would have more: a sum of sums, of what is made of large sums, or
  * two large results that share few axes? */
-static int too_few(Set *s, const Axes *O)
+static int too_few(Set *s, const AxisSet *O)
 {
     const Graph *g = s->f->g;
     int64_t wanted = s->f->T->items;
@@ -536,7 +536,7 @@ static int too_few(Set *s, const Axes *O)
 
 const char *one_nest(Set *s)
 {
-    Axes O = { 0 };
+    AxisSet O = { 0 };
 
     if (two_rounds(s))
         return "two rounds or slices";

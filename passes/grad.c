@@ -147,19 +147,12 @@ static void by_text(Back *b, Node *n, Node *dy)
 
 /* ---- rules with code, g_<op> --------------------------------------------- */
 
-static Node *same_attrs(Graph *g, Op op, const Node *n, int nin,
+static Node *with_attrs(Graph *g, Op op, const Node *n, int nin,
                         Node *const *in)
 {
     Node *r = g_node(g, op, n->loc, nin, in);
 
-    r->A = n->A;
-    r->nA = n->nA;
-    r->B = n->B;
-    r->nB = n->nB;
-    r->i = n->i;
-    r->j = n->j;
-    r->f = n->f;
-    r->s = n->s;
+    attrs_like(r, n);
     return r;
 }
 
@@ -214,7 +207,7 @@ static void g_broadcast_(Back *b, Node *n, Node *dy)
 
 static void g_dropout(Back *b, Node *n, Node *dy)
 {
-    add_to(b, n->in[0], infer(b->g, same_attrs(b->g, Odropout, n, 1, &dy)));
+    add_to(b, n->in[0], infer(b->g, with_attrs(b->g, Odropout, n, 1, &dy)));
 }
 
 /* Ties share the gradient evenly. */
@@ -223,7 +216,7 @@ static void g_extreme(Back *b, Node *n, Node *dy)
     Graph *g = b->g;
     Node *x = n->in[0];
     Node *hit = g_cast(g, g_ew(g, Oeq, n->loc, x, n, NULL), dy->dt);
-    Node *count = g_red(g, Osum, hit, n->A, n->nA);
+    Node *count = g_red(g, Osum, hit, n_axes(n)->v, n_axes(n)->n);
     Node *share = g_ew(g, Odiv, n->loc, dy, count, NULL);
 
     add_to(b, x, g_ew(g, Omul, n->loc, hit, share, NULL));
@@ -238,9 +231,7 @@ static void g_gmm(Back *b, Node *n, Node *dy)
     if (b->need[n->in[0]->id]) {
         in[0] = g_cast(b->g, dy, n->in[1]->dt);
         r = g_node(b->g, Ogmm, n->loc, 3, in);
-        r->A = alloc(b->g->arena, (size_t)(k + 1) * sizeof *r->A);
-        memcpy(r->A, ax, (size_t)k * sizeof *ax);
-        r->nA = k;
+        r->at.gmm.axes = g_axes(b->g, ax, k);
         add_to(b, n->in[0], infer(b->g, r));
     }
     if (b->need[n->in[1]->id]) {
@@ -248,7 +239,7 @@ static void g_gmm(Back *b, Node *n, Node *dy)
         in[0] = n->in[0];
         in[1] = g_cast(b->g, dy, in[0]->dt);
         r = g_node(b->g, Ogmm_wgrad, n->loc, 3, in);
-        r->i = w->dim[dim_of(w, n->in[2]->A[0])].n;
+        r->at.gmm_wgrad.experts = w->dim[dim_of(w, n->in[2]->at.route.axis)].n;
         add_to(b, w, shaped_like(b->g, r, w));
     }
 }
@@ -264,9 +255,9 @@ static void g_mean(Back *b, Node *n, Node *dy)
 static void g_cumsum(Back *b, Node *n, Node *dy)
 {
     Graph *g = b->g;
-    Node *before = infer(g, same_attrs(g, Ocumsum, n, 1, &dy));
-    Node *rest =
-        g_ew(g, Osub, n->loc, g_red(g, Osum, dy, n->A, 1), before, NULL);
+    Node *before = infer(g, with_attrs(g, Ocumsum, n, 1, &dy));
+    Node *rest = g_ew(g, Osub, n->loc,
+                      g_red(g, Osum, dy, &n->at.cumsum.axis, 1), before, NULL);
 
     add_to(b, n->in[0], g_ew(g, Oadd, n->loc, rest, dy, NULL));
 }
@@ -278,20 +269,29 @@ static void g_view(Back *b, Node *n, Node *dy)
     };
     Node *r = g_node(b->g, back[n->op], n->loc, 1, &dy);
 
-    r->A = n->B;
-    r->nA = n->nB;
-    r->B = n->A;
-    r->nB = n->nA;
-    if (n->op == Omerge) /* the sizes to split into */
-        shaped_like(b->g, r, n->in[0]);
+    if (n->op == Orename) {
+        r->at.rename.from = n->at.rename.to;
+        r->at.rename.to = n->at.rename.from;
+    } else if (n->op == Osplit) {
+        r->at.merge.axes = n->at.split.into;
+        r->at.merge.new = n->at.split.axis;
+    } else {
+        r->at.split.axis = n->at.merge.new;
+        r->at.split.into = n->at.merge.axes;
+        shaped_like(b->g, r, n->in[0]); /* the sizes to split into */
+    }
     add_to(b, n->in[0], infer(b->g, r));
 }
 
 static void g_window(Back *b, Node *n, Node *dy)
 {
-    Node *r = same_attrs(b->g, n->op == Oslice ? Opad : Oslice, n, 1, &dy);
+    Node *r = with_attrs(b->g, n->op == Oslice ? Opad : Oslice, n, 1, &dy);
+    int64_t len = n->in[0]->dim[dim_of(n->in[0], n_axis(n))].n;
 
-    r->j = n->in[0]->dim[dim_of(n->in[0], n->A[0])].n;
+    if (r->op == Opad)
+        r->at.pad.len = len;
+    else
+        r->at.slice.len = len;
     add_to(b, n->in[0], infer(b->g, r));
 }
 
@@ -300,19 +300,19 @@ static void g_concat(Back *b, Node *n, Node *dy)
     int64_t at = 0;
 
     for (int k = 0; k < n->nin; k++) {
-        Node *r = same_attrs(b->g, Oslice, n, 1, &dy);
-        r->i = at;
-        r->j = n->in[k]->dim[dim_of(n->in[k], n->A[0])].n;
-        at += r->j;
+        Node *r = with_attrs(b->g, Oslice, n, 1, &dy);
+        r->at.slice.start = at;
+        r->at.slice.len = n->in[k]->dim[dim_of(n->in[k], n->at.concat.axis)].n;
+        at += r->at.slice.len;
         add_to(b, n->in[k], infer(b->g, r));
     }
 }
 
 static void g_shift(Back *b, Node *n, Node *dy)
 {
-    Node *r = same_attrs(b->g, Oshift, n, 1, &dy);
+    Node *r = with_attrs(b->g, Oshift, n, 1, &dy);
 
-    r->i = -n->i;
+    r->at.shift.by = -n->at.shift.by;
     add_to(b, n->in[0], infer(b->g, r));
 }
 
@@ -324,7 +324,7 @@ static void g_permute(Back *b, Node *n, Node *dy)
 static void g_gather(Back *b, Node *n, Node *dy)
 {
     Node *in[2] = { dy, n->in[1] };
-    Node *r = same_attrs(b->g, Oscatter_add, n, 2, in);
+    Node *r = with_attrs(b->g, Oscatter_add, n, 2, in);
 
     add_to(b, n->in[0], shaped_like(b->g, r, n->in[0]));
 }
@@ -333,7 +333,7 @@ static void g_scatter_add(Back *b, Node *n, Node *dy)
 {
     Node *in[2] = { dy, n->in[1] };
 
-    add_to(b, n->in[0], infer(b->g, same_attrs(b->g, Ogather, n, 2, in)));
+    add_to(b, n->in[0], infer(b->g, with_attrs(b->g, Ogather, n, 2, in)));
 }
 
 static void g_dispatch(Back *b, Node *n, Node *dy)
@@ -348,7 +348,7 @@ static Node *new_part(Graph *g, Node *of, int index, const Node *like)
 {
     Node *p = g_node(g, Opart, of->loc, 1, &of);
 
-    p->i = index;
+    p->at.part.index = index;
     p->dt = like->dt;
     p->scope = of->scope;
     return shaped_like(g, p, like);
@@ -362,7 +362,7 @@ Node *logsumexp_part(Graph *g, Node *attn, const Node *out)
     const Node *y = body->node[vec_len(body->node) - 1]->in[0];
     Node *p = g_node(g, Opart, attn->loc, 1, &attn);
 
-    p->i = 1;
+    p->at.part.index = 1;
     p->dt = Df32;
     p->scope = attn->scope;
     for (int i = 0; i < out->nd; i++)
@@ -380,7 +380,7 @@ static void g_attn(Back *b, Node *n, Node *dy, Node *out)
     in[n->nin] = out;
     in[n->nin + 1] = logsumexp_part(b->g, n, out);
     in[n->nin + 2] = dy;
-    r = same_attrs(b->g, Oattn_bwd, n, n->nin + 3, in);
+    r = with_attrs(b->g, Oattn_bwd, n, n->nin + 3, in);
     r->body = n->body;
     infer(b->g, r);
     for (int k = 0; k < n->nin; k++)
@@ -390,7 +390,7 @@ static void g_attn(Back *b, Node *n, Node *dy, Node *out)
 
 static void g_part(Back *b, Node *n, Node *dy)
 {
-    if (n->in[0]->op == Oattn && n->i == 0)
+    if (n->in[0]->op == Oattn && n->at.part.index == 0)
         g_attn(b, n->in[0], dy, n);
 }
 
@@ -511,7 +511,7 @@ static Node *denominator(Graph *g, Node *loss)
         return g_const(g, loss->loc, Df32, micro_batches(g, loss->loc));
     den = g_each_micro(g, in_den(g, loss->in[1], table_new(g->arena)));
     den->reg = REGden;
-    acc = g_accum(g, g_total(g, g_cast(g, den, Df32)), "add");
+    acc = g_accum(g, g_total(g, g_cast(g, den, Df32)), Radd);
     acc->reg = REGden;
     return acc;
 }
@@ -520,8 +520,9 @@ static Node *seed_of(Graph *g, Node *loss)
 {
     Node *den = denominator(g, loss);
     if (den->op == Oconst)
-        return g_const(g, loss->loc, Df32, loss->f / den->f);
-    Node *w = g_const(g, loss->loc, Df32, loss->f);
+        return g_const(g, loss->loc, Df32,
+                       loss->at.loss.weight / den->at.constant.value);
+    Node *w = g_const(g, loss->loc, Df32, loss->at.loss.weight);
     Node *s = g_ew(g, Odiv, loss->loc, w, den, NULL);
 
     s->reg = REGpre;
@@ -530,11 +531,11 @@ static Node *seed_of(Graph *g, Node *loss)
 
 static void accumulate(Graph *g, Node *param, Node *d)
 {
-    Node *a = g_accum(g, d, "add");
+    Node *a = g_accum(g, d, Radd);
 
     a->scope = g_partscope(g, PARTgrad, "grad");
-    a->of = param->s;
-    a->name = intern(strf(g->arena, "grad.%s", param->s));
+    a->of = param->at.param.path;
+    a->name = intern(strf(g->arena, "grad.%s", param->at.param.path));
 }
 
 /* Parameters are what gradients are wanted of. */

@@ -40,11 +40,11 @@ static int lies_so(const Node *x, const Node *pack, Axis *const *order)
 static int joins(const Graph *g, const Group *k, size_t step, const Table *last)
 {
     const Node *n = k->node[0];
-    Axis *const *order = n->A;
 
     if (k->n != 1 || n->op != Opack || k->step.kind != Ikernel || n->nin < 1 ||
         local_n(g, n, n->nd - 1) != n->dim[n->nd - 1].n)
         return 0;
+    Axis *const *order = n->at.pack.order.v;
     for (int i = 0; i < n->nin; i++) {
         const Node *x = n->in[i];
         if (!lies_so(x, n, order) ||

@@ -41,7 +41,7 @@ static int makes_in(const Graph *g, const Node *n, const Node *x)
 
 int feeds(const Graph *g, const Node *n, const Node *x)
 {
-    return x->op == Oaccum && x->in[0] == n && !strcmp(x->s, "add") &&
+    return x->op == Oaccum && x->in[0] == n && x->at.accum.op == Radd &&
            x->reg == n->reg && x->call == n->call && x->dt == n->dt &&
            (x->dt == Df32 || x->dt == Df64) && makes_in(g, n, x);
 }
@@ -89,9 +89,7 @@ static Node *add_squares(Graph *g, Node *a, int64_t count)
 static void sum_squares(Graph *g, Node *s, Node *q)
 {
     s->in[0] = q;
-    s->A = alloc(g->arena, sizeof *s->A);
-    s->A[0] = q->dim[0].a;
-    s->nA = 1;
+    s->at.sum.axes = g_axes(g, &q->dim[0].a, 1);
 }
 
 typedef struct Squares {

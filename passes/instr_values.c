@@ -63,11 +63,15 @@ static int reads(Draft *m, const Group *k, const Node *n)
     return 0;
 }
 
-/* A state's new value, which k makes beside it (program_layout.c). */
+/* A state's new value, which k makes beside it (program_layout.c); `state` may
+ * be that value itself. */
 static const Node *beside(const Group *k, const Node *state)
 {
+    if (state->op != Oparam && state->op != Ostate && state->op != Oarg)
+        return NULL;
     for (int i = 0; i < k->narg && !(k->nin && k->in[0]->op == Oarg); i++)
-        if (k->arg[i] && k->arg[i]->op == Oarg && k->arg[i]->s == state->s)
+        if (k->arg[i] && k->arg[i]->op == Oarg &&
+            k->arg[i]->at.arg.path == n_name(state))
             return k->arg[i];
     return NULL;
 }
@@ -88,7 +92,7 @@ static void makes(Draft *m, const Group *k, const Node *n, ValueUse *f)
 
     if (!v)
         return;
-    int sums = v->op == Oaccum && strcmp(v->s, "last");
+    int sums = v->op == Oaccum && v->at.accum.op != Rlast;
     int adds = sums && k->fam != FAMzero && accumulates(k, v);
     type_of(m, v, f);
     f->make = number(m, v, sums && !adds);
@@ -118,12 +122,14 @@ static void mark(Draft *m, Instr *s)
 /* Atoms over which n sums a part of an axis. */
 static uint32_t summed(const Draft *m, const Node *n)
 {
+    OpClass c = optab[n->op].cls;
     uint32_t atoms = 0;
 
+    if (c != RED && c != EIN && n->op != Ogather)
+        return 0;
     for (int t = 0; t < m->g->mesh->natom; t++)
         for (int i = 0; i < n->nin; i++)
-            if (n->in[i]->sh[t].k == S &&
-                axis_at(n->A, n->nA, n->in[i]->sh[t].a) >= 0)
+            if (n->in[i]->sh[t].k == S && attrs_name(n, n->in[i]->sh[t].a))
                 atoms |= 1u << t;
     return atoms;
 }

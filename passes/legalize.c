@@ -199,7 +199,7 @@ static void add_rows(Order *o, const Node *x)
 static void lay_out_gmm(Graph *g, Node *n)
 {
     Node *rows = n->in[0], *w = n->in[1];
-    Axis *expert = n->in[2]->A[0];
+    Axis *expert = n->in[2]->at.route.axis;
     Order r = { 0 }, kn = { 0 }, nk = { 0 }, out = { 0 };
 
     kn.d[kn.n++] = nk.d[nk.n++] = w->dim[dim_of(w, expert)];
@@ -208,7 +208,7 @@ static void lay_out_gmm(Graph *g, Node *n)
     for (int pass = 0; pass < 2; pass++)
         for (int i = 0; i < w->nd; i++) {
             Dim d = w->dim[i];
-            int inner = axis_at(n->A, n->nA, d.a) >= 0;
+            int inner = axes_at(&n->at.gmm.axes, d.a) >= 0;
             if (d.a == expert)
                 continue;
             if (inner == (pass == 0))
@@ -220,7 +220,7 @@ static void lay_out_gmm(Graph *g, Node *n)
         Dim d = w->dim[i];
         if (d.a == expert)
             continue;
-        Order *to = axis_at(n->A, n->nA, d.a) >= 0 ? &r : &out;
+        Order *to = axes_at(&n->at.gmm.axes, d.a) >= 0 ? &r : &out;
         to->d[to->n++] = d;
     }
     n->in[0] = permuted(g, rows, &r, n);
@@ -233,7 +233,7 @@ static void lay_out_gmm_wgrad(Graph *g, Node *n)
 {
     Node *a = n->in[0], *b = n->in[1];
     Order ra = { 0 }, rb = { 0 }, kn = { 0 }, nk = { 0 };
-    Axis *expert = n->in[2]->A[0];
+    Axis *expert = n->in[2]->at.route.axis;
 
     add_rows(&ra, a);
     add_rows(&rb, b);
@@ -271,11 +271,11 @@ static int kept_axes(const Graph *g, const Node *n, Axis **keep)
 
     if (local_elems(g, a) < MUCH || local_elems(g, n) >= wanted * 128 || a->map)
         return 0;
-    for (int i = 0; i < n->nA; i++)
-        run *= local_n(g, a, dim_of(a, n->A[i]));
+    for (int i = 0; i < n_axes(n)->n; i++)
+        run *= local_n(g, a, dim_of(a, n_axes(n)->v[i]));
     for (int d = 0; d < a->nd; d++) {
         int64_t size = local_n(g, a, d);
-        if (axis_at(n->A, n->nA, a->dim[d].a) < 0 || size == 1)
+        if (axes_at(n_axes(n), a->dim[d].a) < 0 || size == 1)
             continue;
         if (run / size < RUN)
             break;
@@ -293,7 +293,7 @@ static int by_rows(const Graph *g, const Node *n)
     const Node *a = n->in[0];
     int64_t rows = 1;
 
-    for (int d = 0; d < a->nd && axis_at(n->A, n->nA, a->dim[d].a) < 0; d++)
+    for (int d = 0; d < a->nd && axes_at(n_axes(n), a->dim[d].a) < 0; d++)
         rows *= local_n(g, a, d);
     return rows >= wanted;
 }
@@ -304,25 +304,25 @@ static Node *cut_axis(Graph *g, const Node *by, Axis *a, int64_t run)
     Node *x = by->in[0];
     Node *s = in_place_of(g_node(g, Osplit, x->loc, 1, &x), x, by);
 
-    s->A = alloc(g->arena, sizeof *s->A);
-    s->B = alloc(g->arena, 2 * sizeof *s->B);
-    s->nA = 1;
-    s->nB = 2;
-    s->A[0] = a;
-    s->B[0] = g_axis(g, strf(g->arena, "%s'of%lld", a->name, (long long)run));
-    s->B[1] = g_axis(g, strf(g->arena, "%s'by%lld", a->name, (long long)run));
+    Axis *into[] = {
+        g_axis(g, strf(g->arena, "%s'of%lld", a->name, (long long)run)),
+        g_axis(g, strf(g->arena, "%s'by%lld", a->name, (long long)run)),
+    };
+
+    s->at.split.axis = a;
+    s->at.split.into = g_axes(g, into, 2);
     s->dt = x->dt;
     for (int d = 0; d < x->nd; d++)
         if (x->dim[d].a == a) {
-            s->dim[s->nd++] = (Dim){ s->B[0], x->dim[d].n / run };
-            s->dim[s->nd++] = (Dim){ s->B[1], run };
+            s->dim[s->nd++] = (Dim){ into[0], x->dim[d].n / run };
+            s->dim[s->nd++] = (Dim){ into[1], run };
         } else {
             s->dim[s->nd++] = x->dim[d];
         }
     memcpy(s->sh, x->sh, sizeof s->sh);
     for (int i = 0; i < MAXATOM; i++)
         if (s->sh[i].k == S && s->sh[i].a == a)
-            s->sh[i].a = s->B[0];
+            s->sh[i].a = into[0];
     return infer(g, s);
 }
 
@@ -353,14 +353,14 @@ static Node *cut_for_two(Graph *g, const Node *n, Axis **kept)
         return NULL;
     for (int d = 0; d < a->nd; d++) {
         int64_t size = local_n(g, a, d), run = run_length(size, out);
-        if (axis_at(n->A, n->nA, a->dim[d].a) < 0 || size < 4 * RUN)
+        if (axes_at(n_axes(n), a->dim[d].a) < 0 || size < 4 * RUN)
             continue;
         while (run < size && size % run)
             run++;
         if (run * 2 > size || a->dim[d].n % run)
             continue;
         Node *s = cut_axis(g, n, a->dim[d].a, run);
-        *kept = s->B[0];
+        *kept = s->at.split.into.v[0];
         return s;
     }
     return NULL;
@@ -369,12 +369,15 @@ static Node *cut_for_two(Graph *g, const Node *n, Axis **kept)
 /* n's reduction of x, x being its operand with axis `from` cut in two. */
 static Node *of_cut(Graph *g, const Node *n, Node *x)
 {
+    const struct split_attrs *t = &x->at.split;
     Node *r = g_copyof(g, n, &x);
+    Axis *ax[MAXD + 1];
+    int k = 0;
 
-    r->A = alloc(g->arena, ((size_t)n->nA + 1) * sizeof *r->A);
-    for (int i = 0; i < n->nA; i++)
-        r->A[i] = n->A[i] == x->A[0] ? x->B[1] : n->A[i];
-    r->A[r->nA++] = x->B[0];
+    for (; k < n_axes(n)->n; k++)
+        ax[k] = n_axes(n)->v[k] == t->axis ? t->into.v[1] : n_axes(n)->v[k];
+    ax[k++] = t->into.v[0];
+    *n_axes(r) = g_axes(g, ax, k);
     return r;
 }
 
@@ -415,15 +418,13 @@ static Node *two_stages(Graph *g, Node *n)
     }
     if (!nk || (grid && too_small(g, n, keep, nk)))
         return n;
-    for (int i = 0; i < n->nA; i++)
-        if (axis_at(keep, nk, n->A[i]) < 0)
-            first[nf++] = n->A[i];
+    for (int i = 0; i < n_axes(n)->n; i++)
+        if (axis_at(keep, nk, n_axes(n)->v[i]) < 0)
+            first[nf++] = n_axes(n)->v[i];
     Node *s = like(g_red(g, n->op, n->in[0], first, nf), n);
     give_shards(s, n);
     Node *r = g_copyof(g, n, &s);
-    r->A = alloc(g->arena, (size_t)nk * sizeof *r->A);
-    memcpy(r->A, keep, (size_t)nk * sizeof *keep);
-    r->nA = nk;
+    *n_axes(r) = g_axes(g, keep, nk);
     r = infer(g, r);
     return grid ? two_stages(g, r) : r;
 }
@@ -442,10 +443,9 @@ static Node *position(Graph *g, const Node *n)
 {
     Node *io = like(g_node(g, Oiota, n->loc, 0, NULL), n);
 
-    io->A = n->A;
-    io->nA = 1;
+    io->at.iota.axis = n->at.scatter_add.axis;
     io->nd = 1;
-    io->dim[0] = n->dim[dim_of(n, n->A[0])];
+    io->dim[0] = n->dim[dim_of(n, n->at.scatter_add.axis)];
     infer(g, io);
     give_shards(io, n);
     return io;
@@ -487,7 +487,7 @@ static Node *step_value(Graph *g, const Node *by, const char *name)
 {
     Node *n = like(g_node(g, Ostepval, by->loc, 0, NULL), by);
 
-    n->s = intern(name);
+    n->at.stepval.name = intern(name);
     n->dt = Di64;
     return infer(g, n);
 }
@@ -511,8 +511,8 @@ static Node *dropped(Graph *g, Node *n)
     r->nin = 3;
     r->id = id;
     if (g->opts)
-        r->i =
-            (int64_t)mix64((uint64_t)n->i, (uint64_t)opts_int(g->opts, "seed"));
+        r->at.dropout.key = (int64_t)mix64((uint64_t)n->at.dropout.key,
+                                           (uint64_t)opts_int(g->opts, "seed"));
     return r;
 }
 

@@ -48,13 +48,10 @@ static void take_types(Node *n, const Node *x, const Axis *a, Axis *b)
             n->sh[t].a = b;
 }
 
-static Axis **axes_of(const Slices *s, Axis *a, Axis *b)
+/* What stands for the axis where it is in parts. */
+static Axes both(const Slices *s)
 {
-    Axis **v = alloc(s->g->arena, 2 * sizeof *v);
-
-    v[0] = a;
-    v[1] = b;
-    return v;
+    return g_axes(s->g, (Axis *[]){ s->part, s->rest }, 2);
 }
 
 /* x's dims, the axis as `len` elements: of itself, or of each part. */
@@ -76,10 +73,8 @@ static Node *in_parts(const Slices *s, Node *x)
     if (!s->part)
         return x;
     Node *n = as(s, g_node(s->g, Osplit, x->loc, 1, &x), x);
-    n->A = axes_of(s, s->axis, NULL);
-    n->B = axes_of(s, s->part, s->rest);
-    n->nA = 1;
-    n->nB = 2;
+    n->at.split.axis = s->axis;
+    n->at.split.into = both(s);
     take_dims(s, n, x, s->len * s->n);
     take_types(n, x, s->axis, s->part);
     return infer(s->g, n);
@@ -110,10 +105,7 @@ static Node *slice(Slices *s, Node *x, int k)
         return (*v)[k];
     Node *all = in_parts(s, early(s, x));
     Node *n = as(s, g_node(s->g, Oslice, x->loc, 1, &all), all);
-    n->A = axes_of(s, s->rest, NULL);
-    n->nA = 1;
-    n->i = k * s->len;
-    n->j = s->len;
+    n->at.slice = (struct slice_attrs){ s->rest, k * s->len, s->len };
     take_dims(s, n, x, s->len);
     take_types(n, x, s->axis, s->part ? s->part : s->axis);
     return (*v)[k] = infer(s->g, n);
@@ -121,18 +113,22 @@ static Node *slice(Slices *s, Node *x, int k)
 
 /* ---- slices -------------------------------------------------------------- */
 
-/* The axis in an attribute: a sum over it is one over what it is split into,
+/* The axis in attributes: a sum over it is one over what it is split into,
  * ranks exchange parts. */
-static void take_axes(const Slices *s, Axis ***v, int *n)
+static void take_axes(const Slices *s, Node *c, int sums)
 {
-    Axis **w = alloc(s->g->arena, ((size_t)*n + 2) * sizeof *w);
+    Axis *ax[MAXD + 1];
     int k = 0;
 
-    if (!s->part || axis_at(*v, *n, s->axis) < 0)
+    if (!s->part)
         return;
-    for (int i = 0; i < *n; i++)
-        w[k++] = (*v)[i] == s->axis ? s->part : (*v)[i];
-    *v = w;
+    attrs_replace(s->g, c, s->axis, s->part);
+    if (!sums)
+        return;
+    for (; k < n_axes(c)->n; k++)
+        ax[k] = n_axes(c)->v[k];
+    ax[k++] = s->rest;
+    *n_axes(c) = g_axes(s->g, ax, k);
 }
 
 static Node *copy(Slices *s, Node *n, int k)
@@ -145,10 +141,7 @@ static Node *copy(Slices *s, Node *n, int k)
                                     : slice(s, n->in[i], k);
     Node *c = g_copyof(s->g, n, in);
     c->call = s->head->call;
-    take_axes(s, &c->A, &c->nA);
-    take_axes(s, &c->B, &c->nB);
-    if (sums && s->part)
-        c->A[c->nA++] = s->rest;
+    take_axes(s, c, sums);
     if (sums && c->dt == Dbf16)
         c->dt = Df32;
     take_dims(s, c, n, s->len);
@@ -193,8 +186,7 @@ static Node *row(const Slices *s, const Node *n, Node *const *v, int count,
 {
     Node *r = as(s, g_node(s->g, Oconcat, n->loc, count, v), v[0]);
 
-    r->A = axes_of(s, s->rest, NULL);
-    r->nA = 1;
+    r->at.concat.axis = s->rest;
     take_dims(s, r, n, len);
     take_types(r, n, s->axis, s->part ? s->part : s->axis);
     return infer(s->g, r);
@@ -214,10 +206,8 @@ static Node *gathered(Slices *s, const Node *n)
     if (!s->part)
         return r;
     Node *m = as(s, g_node(s->g, Omerge, n->loc, 1, &r), r);
-    m->A = axes_of(s, s->part, s->rest);
-    m->B = axes_of(s, s->axis, NULL);
-    m->nA = 2;
-    m->nB = 1;
+    m->at.merge.axes = both(s);
+    m->at.merge.new = s->axis;
     m->nd = n->nd;
     memcpy(m->dim, n->dim, sizeof m->dim);
     memcpy(m->sh, n->sh, sizeof m->sh);

@@ -55,12 +55,10 @@ static int by_token(const Node *n, const Axis *a)
     case EW: return n->op != Odropout;
     case RED:
     case COMM: return n->op != Oppermute && !is_transfer(n);
-    case VIEW:
-        return n->op != Opart && axis_at(n->A, n->nA, a) < 0 &&
-               axis_at(n->B, n->nB, a) < 0;
+    case VIEW: return n->op != Opart && !attrs_name(n, a);
     case MOVE:
         return n->op == Opermute ||
-               ((n->op == Ogather || n->op == Oscatter_add) && n->A[0] != a);
+               ((n->op == Ogather || n->op == Oscatter_add) && n_axis(n) != a);
     default: return 0;
     }
 }
@@ -185,7 +183,7 @@ static int count_for(const Slices *s, int64_t of)
         return of % n ? 0 : (int)n;
     }
     for (int d = 0; d < s->x->nd; d++)
-        if (axis_at(s->head->A, s->head->nA, s->x->dim[d].a) >= 0)
+        if (axes_at(&s->head->at.dot.axes, s->x->dim[d].a) >= 0)
             tokens /= local_n(g, s->x, d);
     if (local_bytes(g, s->head) < LITTLE)
         return 1;

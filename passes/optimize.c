@@ -46,13 +46,13 @@ size_t step_buckets(TrainStep *s, Node **node, size_t count, Node **param)
         if (node[i]->op != Oparam)
             continue;
         param[n] = node[i];
-        grad[n] = table_get(grads, KEYP(node[i]->s));
-        wd[n] = decay(s, g_param(s->g, node[i]->s));
+        grad[n] = table_get(grads, KEYP(node[i]->at.param.path));
+        wd[n] = decay(s, g_param(s->g, node[i]->at.param.path));
         n += grad[n] != NULL;
     }
     buckets_of(s->g, param, grad, wd, n, by);
     for (size_t i = 0; i < n; i++) {
-        *table_at(s->bucket, KEYP(param[i]->s)) = by[i];
+        *table_at(s->bucket, KEYP(param[i]->at.param.path)) = by[i];
         if (by[i]->unit && !by[i]->sum)
             bucket_scatter(s->g, by[i]);
     }
@@ -210,7 +210,7 @@ static Node *companion(TrainStep *s, const Bucket *b, ParamKind kind)
     q->path = intern(strf(g->arena, "optim.%s.%s", paramkinds[kind], b->name));
     set_start(q, b);
     vec_push(g->arena, g->param, q);
-    n->s = q->path;
+    n->at.state.path = q->path;
     n->scope = g_scope(g, text_scope(q->path));
     n->dt = q->dt;
     n->nd = q->nd;
@@ -301,7 +301,7 @@ void step_optimize(TrainStep *s, Node **param, size_t n)
     s->rate = post_op2(s, Odiv, s->lr, post_scalar(s, "bc1"));
     s->root = post_op1(s, Orsqrt, post_scalar(s, "bc2"));
     for (size_t i = 0; i < n; i++) {
-        Bucket *b = table_get(s->bucket, KEYP(param[i]->s));
+        Bucket *b = table_get(s->bucket, KEYP(param[i]->at.param.path));
         if (!b || b->seen & 2)
             continue;
         b->seen |= 2;

@@ -29,11 +29,12 @@ int rounds_of(const Graph *g, const Node *route)
 {
     const Node *e = route->in[0];
     double ep = fmax(1, (double)opts_int(g->opts, "fold.ep"));
-    double all = (double)route->A[0]->n, here = fmax(1, floor(all / ep));
+    double all = (double)route->at.route.axis->n,
+           here = fmax(1, floor(all / ep));
     double f = opts_num(g->opts, "route.factor"), top = 1, worst = 1;
 
     for (int i = 0; i < e->nd; i++)
-        if (route->nB && e->dim[i].a == route->B[0])
+        if (e->dim[i].a == route->at.route.top)
             worst = fmin(top = (double)e->dim[i].n, here);
     double n = ceil(worst * all / (top * here * f) * (1 - 1e-12));
     if (n > 64)
@@ -51,7 +52,7 @@ static void watch_rooms(Graph *g)
 
     for (size_t i = 0; i < count; i++) {
         Node *m = g->node[i];
-        if (m->op != Oroute || !(m->f > 0))
+        if (m->op != Oroute || !(m->at.route.budget > 0))
             continue;
         Node *o = g_node(g, Ooverflow, m->loc, 1, &m);
         o->scope = m->scope;
@@ -59,7 +60,7 @@ static void watch_rooms(Graph *g)
         o = g_cast(g, infer(g, o), Df32);
         o->scope = m->scope;
         o->reg = m->reg;
-        g_accum(g, o, "max");
+        g_accum(g, o, Rmax);
     }
 }
 
@@ -142,7 +143,7 @@ static void split_rows(Graph *g, Node *m, int rounds)
     map[0] = m;
     for (int k = 1; k < rounds; k++) {
         map[k] = g_copyof(g, m, m->in);
-        map[k]->j = k;
+        map[k]->at.route.round = k;
     }
     g_renumber(g);
     size_t count = vec_len(g->node);
@@ -162,7 +163,7 @@ static void make_rounds(Graph *g)
 
     memcpy(old, g->node, count * sizeof *old);
     for (size_t i = 0; i < count; i++)
-        if (old[i]->op == Oroute && old[i]->f > 0)
+        if (old[i]->op == Oroute && old[i]->at.route.budget > 0)
             split_rows(g, old[i], rounds_of(g, old[i]));
     g_sort(g);
     g_tidy(g);
@@ -175,7 +176,7 @@ static Node *rows_again(Graph *g, Node *n, Node **to)
 {
     Node *in[MAXIN];
 
-    if (!n->map || !(n->map->f > 0) || is_backward(n))
+    if (!n->map || !(n->map->at.route.budget > 0) || is_backward(n))
         return n;
     if (to[n->id])
         return to[n->id];
@@ -195,7 +196,7 @@ static int round_of(const Node *n)
     int most = 0;
 
     if (map && map->op == Oroute)
-        return map->f > 0 ? 1 + (int)map->j : 0;
+        return map->at.route.budget > 0 ? 1 + (int)map->at.route.round : 0;
     if (n->op == Oadd && !(n->in[0]->mark && n->in[1]->mark))
         return 0;
     if (optab[n->op].cls != EW && optab[n->op].cls != RED &&

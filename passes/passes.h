@@ -72,7 +72,7 @@ Node *g_total(Graph *g, Node *n); /* sum over all its axes */
 /* n with the axis micro: what is the same for all micro-batches (a loss of
  * parameters only) counts once in each, whoever runs it. */
 Node *g_each_micro(Graph *g, Node *n);
-Node *g_accum(Graph *g, Node *n, const char *op);   /* fp32, in n's region */
+Node *g_accum(Graph *g, Node *n, Reduce op);        /* fp32, in n's region */
 int axis_covers(const Axis *a, AxisRole role);      /* it or a factor of it */
 double micro_batches(const Graph *g, const Loc *l); /* of a step, all ranks */
 int64_t micro_turns(const Graph *g); /* of them those that a rank runs, err()
@@ -384,10 +384,10 @@ typedef struct Set {
     int stamp;
 } Set;
 
-typedef struct Axes {
+typedef struct AxisSet {
     int n;
     Axis *a[MAXD];
-} Axes;
+} AxisSet;
 
 int is_reduction(const Node *n);
 int is_source(const Node *n);                /* in memory before any kernel */
@@ -397,11 +397,12 @@ Operand *operands_of(Fuse *f, const Node *n);
 Unit *unit_root(Unit *u);
 Unit *unit_of(const Fuse *f, const Node *n);
 int set_has(const Set *s, const Node *n);
-int is_stored(const Set *s, const Node *n);    /* needed outside the set */
-const Node *space_of(const Node *n);           /* whose dims n's loops have */
-const Node *layout_of(const Node *n);          /* whose dims n stores */
-Axes axes_here(const Graph *g, const Node *n); /* of more than one element */
-int axes_lead(const Graph *g, const Axes *O, const Node *n); /* slowest of n */
+int is_stored(const Set *s, const Node *n); /* needed outside the set */
+const Node *space_of(const Node *n);        /* whose dims n's loops have */
+const Node *layout_of(const Node *n);       /* whose dims n stores */
+AxisSet axes_here(const Graph *g, const Node *n); /* of more than one element */
+int axes_lead(const Graph *g, const AxisSet *O,
+              const Node *n); /* slowest of n */
 const char *one_nest(Set *s); /* null: yes; else why not */
 int is_large(const Set *s);   /* kernel_size.c: too large for one kernel */
 

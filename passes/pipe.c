@@ -164,8 +164,8 @@ static void put_recv(Pipe *p, const Crossing *x, int reader)
     r->map = map;
     r->scope = x->n->scope;
     r->again = x->n->again;
-    r->i = pipe_stage_at(p, x->n);
-    r->j = x->chan;
+    r->at.recv.peer = pipe_stage_at(p, x->n);
+    r->at.recv.chan = x->chan;
     r->call = call;
     part->at[x->n->id] = r;
 }
@@ -182,8 +182,8 @@ static void put_send(Pipe *p, const Crossing *x)
     part->body = part->g->node;
     part->g->node = NULL;
     r->scope = x->n->scope;
-    r->i = x->stage;
-    r->j = x->chan;
+    r->at.send.peer = x->stage;
+    r->at.send.chan = x->chan;
     r->call = call;
 }
 

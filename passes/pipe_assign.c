@@ -436,7 +436,7 @@ static int split_sums(Pipe *p, const Table *held)
     for (size_t i = 0; i < count; i++) {
         Node *n = g->node[i];
         Terms t = { 0 };
-        if (n->op != Oaccum || n->reg != REGbody || strcmp(n->s, "add") ||
+        if (n->op != Oaccum || n->reg != REGbody || n->at.accum.op != Radd ||
             n->in[0]->op != Oadd)
             continue;
         add_terms(p, n->in[0], uses, &t, uses[n->in[0]->id] == 1);

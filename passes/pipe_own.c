@@ -103,7 +103,7 @@ static Holders *held_at(Pipe *p, const char *path, const char *with)
 
 static void hold(Pipe *p, const Node *n)
 {
-    Holders *h = held_at(p, n->s, NULL);
+    Holders *h = held_at(p, n_name(n), NULL);
 
     for (int s = p->stages; s-- > 0;) {
         if (p->first[n->id * p->stages + s] == INT_MAX)

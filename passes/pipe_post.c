@@ -60,7 +60,7 @@ static int of_operands(const Pipe *p, const Node *n, int scalars)
 static int home_of(const Pipe *p, const Node *n)
 {
     if (is_kept(n))
-        return pipe_owner(p->held, n->s);
+        return pipe_owner(p->held, n_name(n));
     if (n->reg == REGbody && !any_region(n))
         return p->s->rank[p->spot[n->id].chunk >= 0 ? p->spot[n->id].chunk : 0];
     if (n->op == Oaccum || n->op == Oroute)
@@ -77,13 +77,13 @@ static void adopt(Pipe *p)
     for (size_t i = 0; i < vec_len(p->g->node); i++) {
         const Node *n = p->g->node[i];
         int home = n->op == Owrite ? p->home[n->in[1]->id] : -1;
-        if (home >= 0 && pipe_owner(p->held, n->in[0]->s) < 0)
-            *pipe_held(p->held, n->in[0]->s)->owner = home;
+        if (home >= 0 && pipe_owner(p->held, n_name(n->in[0])) < 0)
+            *pipe_held(p->held, n_name(n->in[0]))->owner = home;
     }
     for (size_t i = 0; i < vec_len(p->g->node); i++) {
         const Node *n = p->g->node[i];
-        if (is_kept(n) && pipe_owner(p->held, n->s) < 0)
-            *pipe_held(p->held, n->s)->owner = 0;
+        if (is_kept(n) && pipe_owner(p->held, n_name(n)) < 0)
+            *pipe_held(p->held, n_name(n))->owner = 0;
     }
 }
 
@@ -131,14 +131,6 @@ static Node *made(Pipe *p, int s, Op op, const Node *n, Node *in)
     return made_of(p, s, op, n, in != NULL, &in);
 }
 
-static Axis **one_axis(Arena *a, Axis *x)
-{
-    Axis **v = alloc(a, sizeof *v);
-
-    *v = x;
-    return v;
-}
-
 static Node *copied(Pipe *p, int s, Node *n)
 {
     Node *in[MAXIN];
@@ -158,10 +150,10 @@ static Node *sent(Pipe *p, int from, int to, Node *n)
     Node *v = value(p, from, n), *map = n->map ? value(p, to, n->map) : NULL;
     Node *x = made(p, from, Osend, n, v), *r = made(p, to, Orecv, n, NULL);
 
-    x->i = to;
-    r->i = from;
+    x->at.send.peer = to;
+    r->at.recv.peer = from;
     r->map = map;
-    x->j = r->j = p->chan++;
+    x->at.send.chan = r->at.recv.chan = p->chan++;
     return p->part[to].all[n->id] = r;
 }
 
@@ -219,7 +211,7 @@ static Node *number(Pipe *p, int s, const Node *like, Node *x)
         return made(p, s, Oconst, like, NULL);
     if (x->dt == Dbool) {
         x = made(p, s, Ocast, like, x);
-        x->s = intern(dtypes[like->dt].name);
+        x->at.cast.to = like->dt;
     }
     return x;
 }
@@ -235,8 +227,7 @@ static Node *vector_of(Pipe *p, int s, const Node *like, Node **x, int k)
     for (int i = 0; i < k; i++)
         x[i] = element(p, s, like, x[i]);
     Node *c = made_of(p, s, Oconcat, &v, k, x);
-    c->A = one_axis(p->a, a);
-    c->nA = 1;
+    c->at.concat.axis = a;
     return c;
 }
 
@@ -249,13 +240,9 @@ static Node *taken(Pipe *p, int s, const Node *n, const Node *like, Node *v,
         one.dim[one.nd++] = v->dim[0];
         one.dim[0].n = 1;
         v = made(p, s, Oslice, &one, v);
-        v->A = one_axis(p->a, v->dim[0].a);
-        v->nA = 1;
-        v->i = i;
-        v->j = 1;
+        v->at.slice = (struct slice_attrs){ v->dim[0].a, i, 1 };
         Node *x = made(p, s, Osum, like, v);
-        x->A = v->A;
-        x->nA = 1;
+        x->at.sum.axes = g_axes(p->part[s].g, &v->dim[0].a, 1);
         v = x;
     }
     if (n->dt != Dbool)
@@ -282,8 +269,7 @@ static void to_all(Pipe *p, Node *const *n, int k)
             x[i] = number(p, s, &like, part[i][s]);
         Node *v = vector_of(p, s, &like, x, k);
         v = made(p, s, Opp_sum, v, v);
-        v->i = p->g->mesh->mask[Mpp];
-        v->j = order;
+        v->at.pp_sum = (struct pp_sum_attrs){ p->g->mesh->mask[Mpp], order };
         for (int i = 0; i < k; i++)
             p->part[s].all[n[i]->id] = taken(p, s, n[i], &like, v, i, k);
     }
@@ -301,8 +287,9 @@ static int stands_on(const Pipe *p, int s, const Node *n)
 {
     int home = p->home[n->id];
 
-    return is_before(n) && (home == ANY || home == s || p->part[s].at[n->id] ||
-                            (is_kept(n) && pipe_held(p->held, n->s)->has[s]));
+    return is_before(n) &&
+           (home == ANY || home == s || p->part[s].at[n->id] ||
+            (is_kept(n) && pipe_held(p->held, n_name(n))->has[s]));
 }
 
 /* n on stage s: there, or from its home. */
@@ -330,7 +317,7 @@ static Node *value(Pipe *p, int s, Node *n)
 
 static int writes_on(const Pipe *p, const Node *write, int s)
 {
-    const Holders *h = pipe_held(p->held, write->in[0]->s);
+    const Holders *h = pipe_held(p->held, n_name(write->in[0]));
 
     return s == *h->owner || h->has[s];
 }
@@ -338,7 +325,7 @@ static int writes_on(const Pipe *p, const Node *write, int s)
 /* The owner first: it has what the others wait for. */
 static void put_write(Pipe *p, Node *n)
 {
-    int owner = pipe_owner(p->held, n->in[0]->s);
+    int owner = pipe_owner(p->held, n_name(n->in[0]));
 
     value(p, owner, n->in[1]);
     copied(p, owner, n);

@@ -50,7 +50,7 @@ static Dtype of_param(const Policy *p, const Param *x)
 static Node *leaf(Graph *g, Node *n, const Policy *p)
 {
     if (n->op == Oparam || n->op == Ostate) {
-        Param *x = g_param(g, n->s);
+        Param *x = g_param(g, n_name(n));
         n->dt = x->dt = of_param(p, x);
     } else {
         n->dt = n->op == Oconst && n->dt == Dreal ? p->high : decided(p, n->dt);
@@ -60,11 +60,11 @@ static Node *leaf(Graph *g, Node *n, const Policy *p)
 
 static Node *cast(Graph *g, Node *n, const Policy *p)
 {
-    Dtype t = decided(p, (Dtype)dtype_named(n->s));
+    Dtype t = decided(p, n->at.cast.to);
 
     if (n->in[0]->dt == t)
         return n->in[0];
-    n->s = intern(dtypes[t].name);
+    n->at.cast.to = t;
     return infer(g, n);
 }
 
@@ -86,7 +86,7 @@ static int adds(const Node *n)
 /* The dtype in which n takes its operand: of f32() and accumulators. */
 static Dtype taken(const Policy *p, const Node *n)
 {
-    return n->op == Ocast    ? decided(p, (Dtype)dtype_named(n->s))
+    return n->op == Ocast    ? decided(p, n->at.cast.to)
            : n->op == Oaccum ? decided(p, n->dt)
                              : Dnone;
 }
@@ -125,7 +125,7 @@ static Node *product(Graph *g, Node *n)
 static Node *sum_as(Graph *g, const Node *n, Dtype t)
 {
     Node *x = cast_for(g, n, n->in[0], t);
-    Node *sum = g_red(g, Osum, x, n->A, n->nA);
+    Node *sum = g_red(g, Osum, x, n_axes(n)->v, n_axes(n)->n);
 
     sum->scope = n->scope;
     sum->reg = n->reg;
@@ -228,7 +228,8 @@ static void as_arguments(Graph *g, Node *n)
     for (size_t i = 0; i < vec_len(n->body->node); i++) {
         const Node *a = n->body->node[i];
         if (a->op == Oarg)
-            n->in[a->i] = cast_for(g, n, n->in[a->i], a->dt);
+            n->in[a->at.arg.index] =
+                cast_for(g, n, n->in[a->at.arg.index], a->dt);
     }
 }
 
@@ -281,7 +282,7 @@ static void find_all_terms(Graph *g, Decide *d)
     d->terms = alloc(g->arena, vec_len(g->node) + 1);
     for (size_t i = 0; i < vec_len(g->node); i++) {
         const Node *n = g->node[i], *x = n->nin ? n->in[0] : NULL;
-        if (n->op != Oaccum || strcmp(n->s, "add"))
+        if (n->op != Oaccum || n->at.accum.op != Radd)
             continue;
         find_terms(n, uses, d->terms);
         for (int k = 0; x->op == Opack && k < x->nin; k++)

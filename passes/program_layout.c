@@ -45,7 +45,7 @@ static Group *filling(Draft *m, Node *acc, Region reg, double f)
     Node *c = g_node(m->g, Oconst, acc->loc, 0, NULL);
     Group *k = storing(m->arena, FAMloop, reg, c);
 
-    c->f = f;
+    c->at.constant.value = f;
     c->dt = acc->dt;
     c->reg = reg;
     c->nd = acc->nd;
@@ -65,16 +65,17 @@ static Group *filling(Draft *m, Node *acc, Region reg, double f)
  * beat. */
 static Group *clearing(Draft *m, Node *acc, Region reg)
 {
-    if (!strcmp(acc->s, "add"))
+    if (acc->at.accum.op == Radd)
         return zeroing(m, acc, reg);
-    return filling(m, acc, reg, strcmp(acc->s, "max") ? INFINITY : -INFINITY);
+    return filling(m, acc, reg,
+                   acc->at.accum.op != Rmax ? INFINITY : -INFINITY);
 }
 
 /* With one turn a product may store what it would add to zero. Its accumulator
  * then lives from there: at the peak most gradients are still to come. */
 static int store_only(Draft *m, Group *k, const Node *acc)
 {
-    if (!m->once || strcmp(acc->s, "add") || !k->addat)
+    if (!m->once || acc->at.accum.op != Radd || !k->addat)
         return 0;
     k->step.iv[k->addat - 1] = aff(0);
     return 1;
@@ -84,7 +85,7 @@ static void clear_results(Draft *m, Group *k)
 {
     for (int j = 0; j < k->nout; j++) {
         Node *n = k->out[j];
-        if (n->op == Oaccum && n->nin == 1 && strcmp(n->s, "last") &&
+        if (n->op == Oaccum && n->nin == 1 && n->at.accum.op != Rlast &&
             !store_only(m, k, n))
             vec_push(m->arena, m->step, clearing(m, n, k->reg));
     }
@@ -115,7 +116,7 @@ static Table *last_readers(const Draft *m, int first)
         for (int j = 0; j < m->step[i]->nin; j++) {
             const Node *n = storage(m->step[i]->in[j]);
             if (n->op == Oparam || n->op == Ostate)
-                *table_at(t, KEYP(n->s)) = (void *)(uintptr_t)(i + 1);
+                *table_at(t, KEYP(n_name(n))) = (void *)(uintptr_t)(i + 1);
         }
     return t;
 }
@@ -125,7 +126,7 @@ static Table *last_readers(const Draft *m, int first)
 static int read_later(const Draft *m, const Table *last, size_t step,
                       const Node *state)
 {
-    size_t at = (size_t)(uintptr_t)table_get(last, KEYP(state->s));
+    size_t at = (size_t)(uintptr_t)table_get(last, KEYP(n_name(state)));
     return at > step + 1 || (at == step + 1 && m->step[step]->n == 1);
 }
 
@@ -141,8 +142,8 @@ static void copy_later(Draft *m, Group *k, Node *write)
     t->nd = write->in[0]->nd;
     memcpy(t->dim, write->in[0]->dim, sizeof t->dim);
     memcpy(t->sh, write->in[0]->sh, sizeof t->sh);
-    t->s = storage(write)->s;
-    t->name = strf(a, "new %s", t->s);
+    t->at.arg.path = n_name(storage(write));
+    t->name = strf(a, "new %s", t->at.arg.path);
     for (int i = 0; i < k->narg; i++)
         if (k->arg[i] == write)
             k->arg[i] = t;
@@ -203,7 +204,9 @@ static int overwrites(const Group *k, const Group *send)
     const Node *sent = storage(send->in[0]);
 
     for (int j = 0; j < k->nout; j++)
-        if (k->out[j]->op == Owrite && storage(k->out[j])->s == sent->s)
+        if (k->out[j]->op == Owrite &&
+            (sent->op == Oparam || sent->op == Ostate) &&
+            n_name(storage(k->out[j])) == n_name(sent))
             return 1;
     return 0;
 }

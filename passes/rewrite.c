@@ -61,7 +61,7 @@ Node *inline_body(Graph *g, const Graph *body, Node *const *in,
     for (size_t i = 0; i < count; i++) {
         Node *n = body->node[i];
         n->id = (int)i;
-        to[i] = n->op == Oarg ? in[n->i] : bound(g, n, to, scope, l);
+        to[i] = n->op == Oarg ? in[n->at.arg.index] : bound(g, n, to, scope, l);
     }
     last = to[count - 1];
     arena_free(scratch);

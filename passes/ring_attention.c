@@ -52,10 +52,8 @@ static Node *rotated(const Ring *r, Node *x, int again)
 {
     Node *n = g_node(r->g, Oppermute, r->n->loc, 1, &x);
 
-    n->A = r->n->A;
-    n->nA = r->n->nA;
-    n->i = r->n->j;
-    n->j = 1;
+    n->at.ppermute =
+        (struct ppermute_attrs){ r->n->at.attn.key, r->n->at.attn.ring, 1 };
     n->again = again;
     as(infer(r->g, n), x, r->n->reg);
     n->scope = r->n->scope;
@@ -72,7 +70,7 @@ static int is_position(const Node *n)
 
 static int travels(const Ring *r, const Node *x)
 {
-    return dim_of(x, r->n->A[0]) >= 0 && !is_position(x);
+    return dim_of(x, r->n->at.attn.key) >= 0 && !is_position(x);
 }
 
 /* Round s, on operands that are there. */
@@ -80,7 +78,7 @@ static Node *round_of(const Ring *r, Node *const *in, int64_t s)
 {
     Node *n = g_copyof(r->g, r->n, in);
 
-    n->i = 1 + s;
+    n->at.attn.round = 1 + s;
     return infer(r->g, n);
 }
 
@@ -88,7 +86,7 @@ static Node *part_of(const Ring *r, Node *of, const Node *like, Dtype dt)
 {
     Node *p = g_node(r->g, Opart, of->loc, 1, &of);
 
-    p->i = like->i;
+    p->at.part.index = like->at.part.index;
     p->dt = dt;
     p->nd = like->nd;
     memcpy(p->dim, like->dim, sizeof p->dim);
@@ -159,12 +157,12 @@ static Merged forward(const Ring *r, const Parts *p)
 {
     Graph *g = r->g;
     const Node *n = r->n, *o = p->old[0];
-    int64_t ranks = mesh_extent(g->mesh, (uint32_t)n->j);
+    int64_t ranks = mesh_extent(g->mesh, n->at.attn.ring);
     Node **out = alloc(g->arena, (size_t)ranks * sizeof *out);
     Node **lse = alloc(g->arena, (size_t)ranks * sizeof *lse), *in[MAXIN];
 
     for (size_t i = 0; i < vec_len(p->old); i++)
-        o = p->old[i]->i == 0 ? p->old[i] : o;
+        o = p->old[i]->at.part.index == 0 ? p->old[i] : o;
     memcpy(in, n->in, (size_t)n->nin * sizeof *in);
     for (int64_t s = 0; s < ranks; s++) {
         if (s)
@@ -188,7 +186,7 @@ static Dtype gradient_type(const Ring *r, const Node *p)
 static void backward_rounds(const Ring *r, Parts *p)
 {
     const Node *n = r->n;
-    int64_t ranks = mesh_extent(r->g->mesh, (uint32_t)n->j);
+    int64_t ranks = mesh_extent(r->g->mesh, n->at.attn.ring);
     size_t np = vec_len(p->old);
     Node *in[MAXIN + 3], **sum = alloc(r->g->arena, (np + 1) * sizeof *sum);
 
@@ -215,7 +213,8 @@ static void backward_rounds(const Ring *r, Parts *p)
 
 static int is_ring(const Node *n)
 {
-    return (n->op == Oattn || n->op == Oattn_bwd) && n->j && !n->i;
+    return (n->op == Oattn || n->op == Oattn_bwd) && n->at.attn.ring &&
+           !n->at.attn.round;
 }
 
 static void take_apart(Ring *r, Node *n)
@@ -226,14 +225,14 @@ static void take_apart(Ring *r, Node *n)
     if (!p)
         return;
     why(n, "keys stay cut over %lld ranks and go around them",
-        (long long)mesh_extent(r->g->mesh, (uint32_t)n->j));
+        (long long)mesh_extent(r->g->mesh, n->at.attn.ring));
     if (n->op == Oattn_bwd) {
         backward_rounds(r, p);
         return;
     }
     Merged m = forward(r, p);
     for (size_t i = 0; i < vec_len(p->old); i++)
-        vec_push(r->g->arena, p->now, p->old[i]->i ? m.lse : m.out);
+        vec_push(r->g->arena, p->now, p->old[i]->at.part.index ? m.lse : m.out);
 }
 
 static Node *replace(Graph *g, Node *n, void *ctx)

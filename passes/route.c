@@ -32,23 +32,22 @@ static Node *route_of(Graph *g, Node *e, Axis *axis, const Node *by)
 {
     for (size_t i = vec_len(g->node); i-- > 0;) {
         Node *r = g->node[i];
-        if (r->op == Oroute && r->in[0] == e && r->A[0] == axis)
+        if (r->op == Oroute && r->in[0] == e && r->at.route.axis == axis)
             return r;
     }
     Node *m = placed_like(g_node(g, Oroute, by->loc, 1, &e), by);
 
-    m->A = alloc(g->arena, sizeof *m->A);
-    m->A[0] = axis;
-    m->nA = 1;
+    struct route_attrs *t = &m->at.route;
     const Node *choice = choice_of(e);
-    if (choice->op == Otopk) {
-        m->B = choice->B;
-        m->nB = 1;
-    }
-    m->i = e->op == Odrop_to_capacity ? e->i : 0;
-    m->j = m->i && !strcmp(opts_str(g->opts, "route.policy"), "padded");
+    t->axis = axis;
+    if (choice->op == Otopk)
+        t->top = choice->at.topk.new;
+    if (e->op == Odrop_to_capacity)
+        t->capacity = e->at.drop_to_capacity.rows;
+    t->padded =
+        t->capacity && !strcmp(opts_str(g->opts, "route.policy"), "padded");
     if (budget(g) && rounds_of(g, m) > 1)
-        m->f = opts_num(g->opts, "route.factor");
+        t->budget = opts_num(g->opts, "route.factor");
     return infer(g, m);
 }
 
@@ -87,15 +86,14 @@ static Node *grouped(Graph *g, Node *n, int at)
 
     if (n->in[!at]->op == Opick)
         err(n->loc, "dot: both operands are indexed weights");
-    in[2] = route_of(g, p->in[1], p->A[0], n);
+    in[2] = route_of(g, p->in[1], p->at.pick.axis, n);
     in[0] = to_rows(g, n->in[!at], in[2], n);
     in[1] = p->in[0];
     if (!in[0]->map)
         err(n->loc, "dot: the operand beside an indexed weight has none of the "
                     "index's axes");
     r = placed_like(g_node(g, Ogmm, n->loc, 3, in), n);
-    r->A = n->A;
-    r->nA = n->nA;
+    r->at.gmm.axes = n->at.dot.axes;
     return infer(g, r);
 }
 
@@ -115,8 +113,10 @@ static Node *rowwise(Graph *g, Node *n, Node *map)
  * others. */
 static int inside_rows(const Node *n)
 {
-    for (int i = 0; i < n->nA; i++)
-        if (dim_of(n->in[0], n->A[i]) < 0 || axis_covers(n->A[i], ROLEbatch))
+    const Axes *x = n_axes(n);
+
+    for (int i = 0; i < x->n; i++)
+        if (dim_of(n->in[0], x->v[i]) < 0 || axis_covers(x->v[i], ROLEbatch))
             return 0;
     return 1;
 }

@@ -183,13 +183,17 @@ static Node *initial(Graph *g, const Param *p)
     if (!strcmp(of->init, "pack"))
         return initial_bucket(g, of);
     Node *n = shaped(g, fixed ? Oconst : Orandom, p);
-    n->f = of->arg;
+    if (fixed) {
+        n->at.constant.value = of->arg;
+    } else {
+        n->at.random.kind =
+            strcmp(of->init, "normal") ? RANDuniform : RANDnormal;
+        n->at.random.arg = of->arg;
+        n->at.random.key =
+            (int64_t)hash_path(opts_int(g->opts, "seed"), of->path);
+    }
     if (!fixed || p->dt == Dreal) /* pass precision decides real later */
         n->dt = p->dt == Df64 ? Df64 : Df32;
-    if (!fixed) {
-        n->s = intern(of->init);
-        n->i = (int64_t)hash_path(opts_int(g->opts, "seed"), of->path);
-    }
     return g_cast(g, infer(g, n), p->dt);
 }
 
@@ -210,7 +214,7 @@ static Graph *init_graph(Graph *g)
             g_param(h, p->bucket))
             continue; /* its bucket is the parameter */
         in[0] = shaped(h, p->kind == PKparam ? Oparam : Ostate, p);
-        in[0]->s = p->path;
+        set_name(in[0], p->path);
         infer(h, in[0]);
         in[1] = initial(h, p);
         w = g_node(h, Owrite, p->loc, 2, in);

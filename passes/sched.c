@@ -78,7 +78,7 @@ static void note_reads(Sched *s, int i)
         Node *n = storage(k->in[j]);
         if (!is_lasting(n))
             continue;
-        Readers **r = (Readers **)table_at(s->readers, KEYP(n->s));
+        Readers **r = (Readers **)table_at(s->readers, KEYP(n_name(n)));
         if (!*r)
             *r = alloc(s->arena, sizeof **r);
         vec_push(s->arena, (*r)->task, i);
@@ -117,7 +117,8 @@ static void wait_for_readers(Sched *s, int i)
     for (int j = 0; j < k->nout; j++) {
         if (k->out[j]->op != Owrite)
             continue;
-        const Readers *r = table_get(s->readers, KEYP(storage(k->out[j])->s));
+        const Readers *r =
+            table_get(s->readers, KEYP(n_name(storage(k->out[j]))));
         for (size_t q = 0; r && q < vec_len(r->task); q++) {
             if (is_later(s, r->task[q], i))
                 die("sched: %%%s is written before it is read",
@@ -160,7 +161,7 @@ static void find_phases(Sched *s)
 
 static int stands_after(const Node *a, const Node *b)
 {
-    return a->call != b->call ? a->call > b->call : a->j > b->j;
+    return a->call != b->call ? a->call > b->call : n_chan(a) > n_chan(b);
 }
 
 /* What stages do together, in a call and outside all, goes in the order that

@@ -117,7 +117,7 @@ static Shard seed(const Graph *g, const Dim *dim, int nd, int onexperts,
 /* A parameter on the expert grid has its own expert axis, whatever its name. */
 static Shard seed_param(Graph *g, const Node *n, int atom)
 {
-    const Param *p = g_param(g, n->s);
+    const Param *p = g_param(g, n_name(n));
     Axis *a = p ? p->expert : NULL;
 
     if (a && g->mesh->mask[Mep] >> atom & 1)
@@ -127,7 +127,7 @@ static Shard seed_param(Graph *g, const Node *n, int atom)
 
 void param_type(Graph *g, const Param *p, Shard *sh)
 {
-    Node n = { .op = Oparam, .s = p->path, .nd = p->nd };
+    Node n = { .op = Oparam, .at.param.path = p->path, .nd = p->nd };
 
     memcpy(n.dim, p->dim, sizeof n.dim);
     for (int t = 0; t < g->mesh->natom; t++)
@@ -189,7 +189,7 @@ static int on_experts(const Placer *p, const Node *n)
     int any = n->op == Ogmm || n->op == Ogmm_wgrad || n->map != NULL;
 
     if (n->op == Oparam || n->op == Ostate) {
-        const Param *q = g_param(p->g, n->s);
+        const Param *q = g_param(p->g, n_name(n));
         return q && q->expert;
     }
     if (n->op == Odot)
@@ -222,20 +222,14 @@ int is_anew(const Placer *p, const Node *n)
     return p->free[n->id] || n->op == Obroadcast;
 }
 
-static Axis *renamed(const Node *n, Axis *a)
-{
-    for (int i = 0; i < n->nB; i++)
-        if (n->B[i] == a)
-            return n->A[i];
-    return a;
-}
-
 static Shard through1(const Node *n, int k, const Shard *want)
 {
     Shard t = *want;
 
-    if (t.k == S && n->op == Orename)
-        t.a = renamed(n, t.a);
+    if (t.k == S && n->op == Orename) {
+        int at = axes_at(&n->at.rename.to, t.a);
+        t.a = at < 0 ? t.a : n->at.rename.from.v[at];
+    }
     if (t.k == S && dim_of(n->in[k], t.a) < 0)
         t = (Shard){ .k = R };
     return t;
@@ -428,7 +422,7 @@ static int keeps_keys(const Node *n, const Way *w)
 {
     for (int k = 0; k < n->nin; k++)
         if ((n->op == Oattn || n->op == Oattn_bwd) && w->in[k].k == S &&
-            w->in[k].a == n->A[0])
+            w->in[k].a == n->at.attn.key)
             return 1;
     return 0;
 }
@@ -460,7 +454,7 @@ static void choose_at(Placer *p, Node *n, Need need, int atom)
             optab[n->op].name, atom);
     n->sh[atom] = w[best].out;
     if (!p->build && keeps_keys(n, &w[best]))
-        n->j |= 1 << atom;
+        n->at.attn.ring |= 1u << atom;
     for (int k = 0; k < n->nin; k++)
         need[k][atom] = w[best].in[k];
 }

@@ -18,7 +18,7 @@ typedef struct Simplify {
 
 static int is_const(const Node *n, double v)
 {
-    return n->op == Oconst && n->f == v;
+    return n->op == Oconst && n->at.constant.value == v;
 }
 
 static int folds(const Node *n)
@@ -33,7 +33,8 @@ static int folds(const Node *n)
 
 static double evaluate(const Node *n, int *known)
 {
-    double a = n->in[0]->f, b = n->nin > 1 ? n->in[1]->f : 0;
+    double a = n->in[0]->at.constant.value,
+           b = n->nin > 1 ? n->in[1]->at.constant.value : 0;
 
     switch (n->op) {
     case Oadd: return a + b;
@@ -125,9 +126,9 @@ static Node *weigh_first(Graph *g, Node *n, const Simplify *s)
         d->loc ? d->loc->line : 0);
     y = g_ew(g, Omul, n->in[0]->loc, h, w, NULL);
     y->scope = n->scope;
-    y = g_dot(g, d->loc, y, d->in[1], d->A, d->nA, NULL);
+    y = g_dot(g, d->loc, y, d->in[1], d->at.dot.axes.v, d->at.dot.axes.n, NULL);
     y->scope = n->scope;
-    return g_red(g, Osum, y, n->A, n->nA);
+    return g_red(g, Osum, y, n->at.sum.axes.v, n->at.sum.axes.n);
 }
 
 static Node *simpler(Graph *g, Node *n, void *ctx)

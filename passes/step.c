@@ -46,11 +46,11 @@ Node *g_each_micro(Graph *g, Node *n)
     return infer(g, s);
 }
 
-Node *g_accum(Graph *g, Node *n, const char *op)
+Node *g_accum(Graph *g, Node *n, Reduce op)
 {
     Node *a = g_node(g, Oaccum, n->loc, 1, &n);
 
-    a->s = intern(op);
+    a->at.accum.op = op;
     a->dt = Df32;
     a->reg = n->reg;
     a->scope = n->scope;
@@ -85,7 +85,7 @@ Node *post_scalar(TrainStep *s, const char *name)
 {
     Node *n = g_node(s->g, Ostepval, NULL, 0, NULL);
 
-    n->s = intern(name);
+    n->at.stepval.name = intern(name);
     n->dt = Df32;
     n->reg = REGpost;
     return infer(s->g, n);
@@ -95,7 +95,7 @@ void post_result(TrainStep *s, const char *name, Node *n)
 {
     Node *r = g_node(s->g, Oresult, n->loc, 1, &n);
 
-    r->s = intern(name);
+    r->at.result.name = intern(name);
     r->reg = REGpost;
     infer(s->g, r);
 }
@@ -121,8 +121,10 @@ int axis_covers(const Axis *a, AxisRole role)
 /* Does n reduce over the sequences of the batch? */
 static int over_batch(const Node *n)
 {
-    for (int i = 0; i < n->nA && optab[n->op].cls == RED; i++)
-        if (axis_covers(n->A[i], ROLEbatch))
+    if (optab[n->op].cls != RED)
+        return 0;
+    for (int i = 0; i < n_axes(n)->n; i++)
+        if (axis_covers(n_axes(n)->v[i], ROLEbatch))
             return 1;
     return 0;
 }
@@ -137,14 +139,14 @@ static int is_data(const Node *n, const Graph *g)
 /* A reduction over batch as post sees it: over all micro-batches as well. */
 static Node *statistic(TrainStep *s, Node *n)
 {
-    static const char *const ops[] = {
-        [Osum] = "add", [Omean] = "add", [Omax] = "max", [Omin] = "min"
+    static const Reduce ops[] = {
+        [Osum] = Radd, [Omean] = Radd, [Omax] = Rmax, [Omin] = Rmin
     };
     Axis *ax[MAXD + 1];
     int k = 0;
 
-    for (int i = 0; i < n->nA; i++)
-        ax[k++] = n->A[i];
+    for (int i = 0; i < n_axes(n)->n; i++)
+        ax[k++] = n_axes(n)->v[i];
     ax[k++] = g_micro(s->g);
     Node *x = g_cast(s->g, g_each_micro(s->g, n->in[0]), Df32);
     Node *part = g_red(s->g, n->op == Omean ? Osum : n->op, x, ax, k);
@@ -222,7 +224,7 @@ static Node *post_value(TrainStep *s, Node *n, const Node *user)
 
 static Node *over_step(Graph *g, Node *n)
 {
-    return g_accum(g, g_total(g, g_cast(g, g_each_micro(g, n), Df32)), "add");
+    return g_accum(g, g_total(g, g_cast(g, g_each_micro(g, n), Df32)), Radd);
 }
 
 /* Sum over micro-batches of t, divided by the same sum of den. */
@@ -238,8 +240,9 @@ static Node *loss_value(TrainStep *s, const Node *n)
 static void add_loss(TrainStep *s, const Node *n, Table *named)
 {
     Node *v = loss_value(s, n);
-    Node *w = n->f == 1 ? v : post_op2(s, Omul, v, post_num(s, n->f));
-    void **sum = table_at(named, KEYP(intern(n->s)));
+    double weight = n->at.loss.weight;
+    Node *w = weight == 1 ? v : post_op2(s, Omul, v, post_num(s, weight));
+    void **sum = table_at(named, KEYP(intern(n->at.loss.name)));
 
     *sum = *sum ? post_op2(s, Oadd, *sum, v) : v;
     s->total = s->total ? post_op2(s, Oadd, s->total, w) : w;
@@ -248,12 +251,13 @@ static void add_loss(TrainStep *s, const Node *n, Table *named)
 static void report_losses(TrainStep *s, Node **node, size_t count, Table *named)
 {
     for (size_t i = 0; i < count; i++) {
-        void **sum =
-            table_at(named, KEYP(intern(node[i]->s ? node[i]->s : "")));
-        if (node[i]->op == Oloss && *sum)
-            post_result(s, strf(s->g->arena, "loss.%s", node[i]->s), *sum);
-        if (node[i]->op == Oloss)
-            *sum = NULL;
+        if (node[i]->op != Oloss)
+            continue;
+        const char *name = node[i]->at.loss.name;
+        void **sum = table_at(named, KEYP(intern(name)));
+        if (*sum)
+            post_result(s, strf(s->g->arena, "loss.%s", name), *sum);
+        *sum = NULL;
     }
 }
 
@@ -263,7 +267,7 @@ static void report_losses(TrainStep *s, Node **node, size_t count, Table *named)
 static const char *metric_name(Graph *g, const Node *n)
 {
     return strf(g->arena, "metric.%s%s%s", n->scope->path,
-                *n->scope->path ? "." : "", n->s);
+                *n->scope->path ? "." : "", n->at.metric.name);
 }
 
 /* One sweep over the nodes there were: what kind each is decides. */

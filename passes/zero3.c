@@ -24,9 +24,9 @@ Table *units_reading(Graph *g)
         const Node *n = g->node[i];
         const Scope *unit = n->scope->unit;
         for (int k = 0; k < n->nin; k++) {
-            const char *path = n->in[k]->s;
             if (n->in[k]->op != Oparam)
                 continue;
+            const char *path = n->in[k]->at.param.path;
             const Scope **at = (const Scope **)table_at(t, KEYP(intern(path)));
             const Scope *now = unit ? unit : g_scope(g, path);
             if (n->reg != REGbody || (*at && *at != now))
@@ -65,7 +65,7 @@ static Node *shard(Graph *g, const Bucket *b, int again)
     const Param *p = g_param(g, b->name);
     Node *n = g_node(g, Oparam, p->loc, 0, NULL);
 
-    n->s = p->path;
+    n->at.param.path = p->path;
     n->dt = p->dt;
     n->nd = p->nd;
     n->reg = REGbody;
@@ -111,9 +111,10 @@ static Node *read_shards(Graph *g, const Bucket *b)
         Node *n = old[i];
         for (int j = 0; j < n->nin; j++) {
             const Node *p = n->in[j];
-            size_t k = p->op != Oparam ? 0
-                                       : (size_t)(uintptr_t)table_get(
-                                             r.member, KEYP(intern(p->s)));
+            size_t k = p->op != Oparam
+                           ? 0
+                           : (size_t)(uintptr_t)table_get(
+                                 r.member, KEYP(intern(p->at.param.path)));
             if (k)
                 n->in[j] = member(g, &r, is_backward(n), k - 1);
         }
@@ -137,7 +138,7 @@ static Node *sum_gradients(Graph *g, const Bucket *b)
     acc = bucket_pack(g, b, in);
     acc->reg = REGbody;
     acc->scope = scope;
-    acc = g_accum(g, acc, "add");
+    acc = g_accum(g, acc, Radd);
     acc->scope = scope;
     acc->of = b->name;
     acc->name = intern(strf(g->arena, "grad.%s", b->name));

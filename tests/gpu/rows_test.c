@@ -66,7 +66,7 @@ static void output(Trial *t, Node *n)
     t->out[i] = n;
     t->dims[i] = *n;
     t->sink[i] = g_node(t->g, Ooutput, NULL, 1, &n);
-    t->sink[i]->s = intern("out");
+    t->sink[i]->at.output.name = intern("out");
     infer(t->g, t->sink[i]);
 }
 

@@ -105,7 +105,7 @@ static int open_graph(Ref *r, const Graph *g, const int *arg)
             die("reference: %s has %d operands", optab[n->op].name, n->nin);
         for (int k = 0; k < n->nin; k++)
             in[k] = (int)(intptr_t)table_get(at, KEYP(n->in[k])) - 1;
-        last = n->op == Oarg    ? arg[n->i]
+        last = n->op == Oarg    ? arg[n->at.arg.index]
                : n->op == Ocall ? open_graph(r, n->body, in)
                                 : open_node(r, n, in);
         *table_at(at, KEYP(n)) = (void *)(intptr_t)(last + 1);
@@ -126,8 +126,8 @@ static int covers_batch(const Axis *a)
 
 static int over_batch(const Node *n)
 {
-    for (int i = 0; optab[n->op].cls == RED && i < n->nA; i++)
-        if (covers_batch(n->A[i]))
+    for (int i = 0; optab[n->op].cls == RED && i < n_axes(n)->n; i++)
+        if (covers_batch(n_axes(n)->v[i]))
             return 1;
     return 0;
 }
@@ -186,10 +186,10 @@ static void name_value(Ref *r, int i)
     const Node *n = r->val[i].n;
 
     switch (n->op) {
-    case Oparam: add_name(r->param, &r->nparam, n->s, i); break;
-    case Ostate: add_name(r->state, &r->nstate, n->s, i); break;
-    case Oinput: add_name(r->input, &r->ninput, n->s, i); break;
-    case Oloss: add_name(r->loss, &r->nloss, n->s, i); break;
+    case Oparam: add_name(r->param, &r->nparam, n->at.param.path, i); break;
+    case Ostate: add_name(r->state, &r->nstate, n->at.state.path, i); break;
+    case Oinput: add_name(r->input, &r->ninput, n->at.input.name, i); break;
+    case Oloss: add_name(r->loss, &r->nloss, n->at.loss.name, i); break;
     default: break;
     }
 }
@@ -202,11 +202,12 @@ static void name_sink(Ref *r, int i, Table *done)
         return;
     int at = after_step(r, r->val[i].in[n->nin - 1], done);
     if (n->op == Oupdate)
-        add_name(r->update, &r->nupdate, n->in[0]->s, at);
+        add_name(r->update, &r->nupdate, n_name(n->in[0]), at);
     else
         add_name(r->metric, &r->nmetric,
-                 *n->scope->path ? strf(r->a, "%s.%s", n->scope->path, n->s)
-                                 : n->s,
+                 *n->scope->path
+                     ? strf(r->a, "%s.%s", n->scope->path, n->at.metric.name)
+                     : n->at.metric.name,
                  at);
 }
 
@@ -231,7 +232,7 @@ Ref *ref_new(Arena *a, Graph *g, int64_t micro)
 Val *ref_leaf(const Ref *r, const char *name, Op op)
 {
     for (size_t i = 0; i < vec_len(r->val); i++)
-        if (r->val[i].n->op == op && !strcmp(r->val[i].n->s, name))
+        if (r->val[i].n->op == op && !strcmp(n_name(r->val[i].n), name))
             return &r->val[i];
     return NULL;
 }
@@ -267,7 +268,7 @@ void ref_values(Ref *r)
     for (int i = 0; i < r->nloss; i++) {
         const Val *x = &r->val[r->loss[i].at];
         r->loss[i].sum = total(r, x->in[0]) / den_of(r, x);
-        r->total += x->n->f * r->loss[i].sum;
+        r->total += x->n->at.loss.weight * r->loss[i].sum;
     }
     for (int i = 0; i < r->nmetric; i++)
         r->metric[i].sum = r->val[r->metric[i].at].v[0];
@@ -278,7 +279,7 @@ void ref_values(Ref *r)
 static void seed(Ref *r, const Val *loss)
 {
     Val *t = &r->val[loss->in[0]];
-    double each = loss->n->f / den_of(r, loss);
+    double each = loss->n->at.loss.weight / den_of(r, loss);
 
     if (!has_micro(r, t))
         each *= (double)r->micro;

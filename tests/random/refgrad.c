@@ -156,9 +156,10 @@ static void cumsum(Ref *r, const Val *x)
     Val *a = operand(r, x, 0);
     const Val *all[2] = { x, a };
     Walk w = walk_over(all, 1, all, 2);
-    int d = walk_axis(&w, x->n->A[0]), k = val_axis(a, x->n->A[0]);
+    int d = walk_axis(&w, x->n->at.cumsum.axis),
+        k = val_axis(a, x->n->at.cumsum.axis);
 
-    walk_skip(&w, 1, x->n->A[0]);
+    walk_skip(&w, 1, x->n->at.cumsum.axis);
     do
         for (int64_t i = 0; i <= w.i[d]; i++)
             a->d[w.at[1] + i * a->step[k]] += x->d[w.at[0]];
@@ -179,13 +180,14 @@ static void window(Ref *r, const Val *x)
     Val *a = operand(r, x, 0);
     const Val *all[2] = { a, x };
     Walk w = walk_over(all, 1, all, 2);
-    int d = walk_axis(&w, x->n->A[0]), k = val_axis(x, x->n->A[0]);
+    int d = walk_axis(&w, n_axis(x->n)), k = val_axis(x, n_axis(x->n));
     int64_t len = x->len[k];
 
-    walk_skip(&w, 1, x->n->A[0]);
+    walk_skip(&w, 1, n_axis(x->n));
     do {
-        int64_t i = x->n->op == Oslice ? w.i[d] - x->n->i : w.i[d] + x->n->i;
-        if (x->n->op == Oshift && x->n->j)
+        int64_t i = x->n->op == Oslice ? w.i[d] - x->n->at.slice.start
+                                       : w.i[d] + x->n->at.shift.by;
+        if (x->n->op == Oshift && x->n->at.shift.wrap)
             i = (i % len + len) % len;
         if (i >= 0 && i < len)
             a->d[w.at[0]] += x->d[w.at[1] + i * x->step[k]];
@@ -194,7 +196,7 @@ static void window(Ref *r, const Val *x)
 
 static void concat(Ref *r, const Val *x)
 {
-    int64_t from = 0, step = x->step[val_axis(x, x->n->A[0])];
+    int64_t from = 0, step = x->step[val_axis(x, x->n->at.concat.axis)];
 
     for (int k = 0; k < x->nin; k++) {
         Val *a = operand(r, x, k);
@@ -204,7 +206,7 @@ static void concat(Ref *r, const Val *x)
             if (a->need)
                 a->d[w.at[0]] += x->d[w.at[1] + from * step];
         while (walk_next(&w));
-        from += a->len[val_axis(a, x->n->A[0])];
+        from += a->len[val_axis(a, x->n->at.concat.axis)];
     }
 }
 
@@ -212,10 +214,10 @@ static void gather(Ref *r, const Val *x)
 {
     Val *a = operand(r, x, 0);
     const Val *e = operand(r, x, 1), *all[3] = { x, a, e };
-    int k = val_axis(a, x->n->A[0]);
+    int k = val_axis(a, n_axis(x->n));
     Walk w = walk_over(all, 1, all, 3);
 
-    walk_skip(&w, 1, x->n->A[0]);
+    walk_skip(&w, 1, n_axis(x->n));
     do {
         int64_t i = (int64_t)e->v[w.at[2]];
         if (i >= 0)
@@ -227,10 +229,10 @@ static void scatter_add(Ref *r, const Val *x)
 {
     Val *v = operand(r, x, 0);
     const Val *e = operand(r, x, 1), *all[3] = { v, e, x };
-    int k = val_axis(x, x->n->A[0]);
+    int k = val_axis(x, x->n->at.scatter_add.axis);
     Walk w = walk_over(all, 2, all, 3);
 
-    walk_skip(&w, 2, x->n->A[0]);
+    walk_skip(&w, 2, x->n->at.scatter_add.axis);
     do {
         int64_t i = (int64_t)e->v[w.at[1]];
         if (i >= 0)

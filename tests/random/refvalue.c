@@ -179,14 +179,14 @@ double ref_dropped(const Ref *r, const Val *x, const Walk *w)
 {
     int d = walk_axis(w, r->microaxis);
     uint64_t at = place_by_name(r, x, w);
-    uint64_t key =
-        mix64((uint64_t)x->n->i, (uint64_t)opts_int(r->g->opts, "seed"));
+    uint64_t key = mix64((uint64_t)x->n->at.dropout.key,
+                         (uint64_t)opts_int(r->g->opts, "seed"));
     uint32_t word = philox(
         key, (uint32_t[4]){ (uint32_t)at, (uint32_t)(at >> 32),
                             d < 0 ? 0 : (uint32_t)w->i[d], (uint32_t)r->step });
     float u = (float)(word >> 8) * 0x1p-24f;
 
-    return u >= (float)x->n->f ? 1 / (1 - x->n->f) : 0;
+    return u >= (float)x->n->at.dropout.p ? 1 / (1 - x->n->at.dropout.p) : 0;
 }
 
 static void dropout(const Ref *r, Val *x)
@@ -280,9 +280,10 @@ static void cumsum(Ref *r, Val *x)
 {
     const Val *a = operand(r, x, 0), *all[2] = { x, a };
     Walk w = walk_over(all, 1, all, 2);
-    int d = walk_axis(&w, x->n->A[0]), k = val_axis(a, x->n->A[0]);
+    int d = walk_axis(&w, x->n->at.cumsum.axis),
+        k = val_axis(a, x->n->at.cumsum.axis);
 
-    walk_skip(&w, 1, x->n->A[0]);
+    walk_skip(&w, 1, x->n->at.cumsum.axis);
     do
         for (int64_t i = 0; i <= w.i[d]; i++)
             x->v[w.at[0]] += term(r, a->v[w.at[1] + i * a->step[k]]);
@@ -301,11 +302,11 @@ static int before(const double *v, int64_t step, int64_t i, int64_t j)
 static void topk(Ref *r, Val *x)
 {
     const Val *a = operand(r, x, 0), *all[2] = { x, a };
-    const Axis *axis = x->n->A[0];
+    const Axis *axis = x->n->at.topk.axis;
     int64_t step = a->step[val_axis(a, axis)], n = a->len[val_axis(a, axis)];
     double scale = largest(a);
     Walk w = walk_over(all, 1, all, 2);
-    int d = walk_axis(&w, x->n->B[0]);
+    int d = walk_axis(&w, x->n->at.topk.new);
 
     walk_skip(&w, 1, axis);
     do {
@@ -341,9 +342,9 @@ static void view(const Ref *r, Val *x)
 static int64_t came_from(const Node *n, int64_t i, int64_t len)
 {
     if (n->op == Oslice)
-        return i + n->i;
-    i -= n->i;
-    if (n->j)
+        return i + n->at.slice.start;
+    i -= n->at.shift.by;
+    if (n->at.shift.wrap)
         i = (i % len + len) % len;
     return i < 0 || i >= len ? -1 : i;
 }
@@ -352,9 +353,9 @@ static void window(const Ref *r, Val *x)
 {
     const Val *a = operand(r, x, 0), *all[2] = { x, a };
     Walk w = walk_over(all, 1, all, 2);
-    int d = walk_axis(&w, x->n->A[0]), k = val_axis(a, x->n->A[0]);
+    int d = walk_axis(&w, n_axis(x->n)), k = val_axis(a, n_axis(x->n));
 
-    walk_skip(&w, 1, x->n->A[0]);
+    walk_skip(&w, 1, n_axis(x->n));
     do {
         int64_t i = came_from(x->n, w.i[d], a->len[k]);
         x->v[w.at[0]] = i < 0 ? 0 : a->v[w.at[1] + i * a->step[k]];
@@ -367,12 +368,12 @@ static void concat(const Ref *r, Val *x)
 
     for (int k = 0; k < x->nin; k++) {
         const Val *a = operand(r, x, k), *all[2] = { a, x };
-        int64_t step = x->step[val_axis(x, x->n->A[0])];
+        int64_t step = x->step[val_axis(x, x->n->at.concat.axis)];
         Walk w = walk_over(all, 1, all, 2);
         do
             x->v[w.at[1] + from * step] = a->v[w.at[0]];
         while (walk_next(&w));
-        from += a->len[val_axis(a, x->n->A[0])];
+        from += a->len[val_axis(a, x->n->at.concat.axis)];
     }
 }
 
@@ -389,10 +390,10 @@ static void gather(const Ref *r, Val *x)
 {
     const Val *a = operand(r, x, 0), *e = operand(r, x, 1);
     const Val *all[3] = { x, a, e };
-    int k = val_axis(a, x->n->A[0]);
+    int k = val_axis(a, n_axis(x->n));
     Walk w = walk_over(all, 1, all, 3);
 
-    walk_skip(&w, 1, x->n->A[0]);
+    walk_skip(&w, 1, n_axis(x->n));
     do {
         int64_t i = checked(x, e->v[w.at[2]], a->len[k]);
         x->v[w.at[0]] = i < 0 ? 0 : a->v[w.at[1] + i * a->step[k]];
@@ -403,10 +404,10 @@ static void scatter_add(Ref *r, Val *x)
 {
     const Val *v = operand(r, x, 0), *e = operand(r, x, 1);
     const Val *all[3] = { v, e, x };
-    int k = val_axis(x, x->n->A[0]);
+    int k = val_axis(x, x->n->at.scatter_add.axis);
     Walk w = walk_over(all, 2, all, 3);
 
-    walk_skip(&w, 2, x->n->A[0]);
+    walk_skip(&w, 2, x->n->at.scatter_add.axis);
     do {
         int64_t i = checked(x, e->v[w.at[1]], x->len[k]);
         if (i >= 0)
@@ -429,7 +430,7 @@ static void permute(const Ref *r, Val *x)
 static void compute(Ref *r, Val *x)
 {
     switch (x->n->op) {
-    case Oconst: x->v[0] = x->n->f; break;
+    case Oconst: x->v[0] = x->n->at.constant.value; break;
     case Oiota: iota(x); break;
     case Odropout: dropout(r, x); break;
     case Osum:

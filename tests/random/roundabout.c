@@ -36,25 +36,8 @@ static Node *long_number(Longer *l, const Node *like, double v)
     Node *n = node(l, Oconst, like, 0, NULL);
 
     n->dt = like->dt;
-    n->f = v;
+    n->at.constant.value = v;
     return infer(l->g, n);
-}
-
-static Axis **axes(Longer *l, int n, Axis *const *v)
-{
-    Axis **a = alloc(l->g->arena, (size_t)(n + 1) * sizeof *a);
-
-    memcpy(a, v, (size_t)n * sizeof *a);
-    return a;
-}
-
-static Node *along(Longer *l, Op op, const Node *like, Node *x, Axis *a)
-{
-    Node *n = node(l, op, like, 1, &x);
-
-    n->A = axes(l, 1, &a);
-    n->nA = 1;
-    return n;
 }
 
 static Axis *fresh(Longer *l, int64_t n, Axis *root)
@@ -83,10 +66,10 @@ static Axis *some_axis(Longer *l, const Node *x, int64_t *n)
 
 static Node *rename_one(Longer *l, Node *x, Axis *from, Axis *to)
 {
-    Node *r = along(l, Orename, x, x, from);
+    Node *r = node(l, Orename, x, 1, &x);
 
-    r->B = axes(l, 1, &to);
-    r->nB = 1;
+    r->at.rename.from = g_axes(l->g, &from, 1);
+    r->at.rename.to = g_axes(l->g, &to, 1);
     return infer(l->g, r);
 }
 
@@ -103,10 +86,9 @@ static Node *renamed_and_back(Longer *l, Node *x)
 
 static Node *cut(Longer *l, Node *x, Axis *a, int64_t from, int64_t n)
 {
-    Node *s = along(l, Oslice, x, x, a);
+    Node *s = node(l, Oslice, x, 1, &x);
 
-    s->i = from;
-    s->j = n;
+    s->at.slice = (struct slice_attrs){ a, from, n };
     return infer(l->g, s);
 }
 
@@ -119,8 +101,7 @@ static Node *in_two_halves(Longer *l, Node *x)
         return x;
     Node *in[2] = { cut(l, x, a, 0, n / 2), cut(l, x, a, n / 2, n - n / 2) };
     Node *c = node(l, Oconcat, x, 2, in);
-    c->A = axes(l, 1, &a);
-    c->nA = 1;
+    c->at.concat.axis = a;
     return infer(l->g, c);
 }
 
@@ -134,16 +115,14 @@ static Node *split_and_merged(Longer *l, Node *x)
     if (!a || k >= n)
         return x;
     Axis *to[2] = { fresh(l, k, NULL), fresh(l, n / k, NULL) };
-    Node *s = along(l, Osplit, x, x, a);
-    s->B = axes(l, 2, to);
-    s->nB = 2;
+    Node *s = node(l, Osplit, x, 1, &x);
+    s->at.split.axis = a;
+    s->at.split.into = g_axes(l->g, to, 2);
     x = infer(l->g, s);
     Node *m = node(l, Omerge, x, 1, &x);
     Axis *whole = fresh(l, n, NULL);
-    m->A = axes(l, 2, to);
-    m->nA = 2;
-    m->B = axes(l, 1, &whole);
-    m->nB = 1;
+    m->at.merge.axes = g_axes(l->g, to, 2);
+    m->at.merge.new = whole;
     return rename_one(l, infer(l->g, m), whole, a);
 }
 
@@ -153,9 +132,8 @@ static Node *around_and_back(Longer *l, Node *x)
     Axis *a = some_axis(l, x, &n);
 
     for (int k = 0; a && k < 2; k++) {
-        Node *s = along(l, Oshift, x, x, a);
-        s->i = k ? -1 : 1;
-        s->j = 1;
+        Node *s = node(l, Oshift, x, 1, &x);
+        s->at.shift = (struct shift_attrs){ a, k ? -1 : 1, 1 };
         x = infer(l->g, s);
     }
     return x;
@@ -170,13 +148,11 @@ static Node *gathered_in_order(Longer *l, Node *x)
         return x;
     Axis *order = fresh(l, n, NULL); /* no index has the axis it indexes */
     Node *i = node(l, Oiota, x, 0, NULL);
-    i->A = axes(l, 1, &order);
-    i->nA = 1;
+    i->at.iota.axis = order;
     i->dim[i->nd++] = (Dim){ order, n };
     infer(l->g, i);
     Node *in[2] = { x, i }, *r = node(l, Ogather, x, 2, in);
-    r->A = axes(l, 1, &a);
-    r->nA = 1;
+    r->at.gather.axis = a;
     return rename_one(l, infer(l->g, r), order, a);
 }
 
@@ -219,22 +195,22 @@ static Node *as_product_and_sum(Longer *l, Node *x)
     if (p->nd > MAXD - 2 || g_elems(p) > 20000)
         return x;
     Node *s = node(l, Osum, x, 1, &p);
-    s->A = x->A;
-    s->nA = x->nA;
+    s->at.sum.axes = x->at.dot.axes;
     return infer(l->g, s);
 }
 
 /* Over batch an update's mean counts micro-batches too, its sum does not. */
 static Node *as_sum(Longer *l, Node *x)
 {
-    for (int i = 0; i < x->nA; i++)
-        if (x->A[i]->role == ROLEbatch || x->A[i]->nfactor)
-            return x;
+    const Axes *ax = &x->at.mean.axes;
+
     if (x->op != Omean)
         return x;
+    for (int i = 0; i < ax->n; i++)
+        if (ax->v[i]->role == ROLEbatch || ax->v[i]->nfactor)
+            return x;
     Node *s = node(l, Osum, x, 1, x->in);
-    s->A = x->A;
-    s->nA = x->nA;
+    s->at.sum.axes = *ax;
     infer(l->g, s);
     double n = (double)g_elems(x->in[0]) / (double)g_elems(x);
     return long_ew(l, Odiv, x, s, long_number(l, x, n));

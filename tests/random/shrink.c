@@ -187,7 +187,7 @@ static void find_shape(void *ctx)
     put(&t, "%s", "");
     for (size_t i = 0; i < vec_len(g->node); i++) {
         const Node *n = g->node[i];
-        if (n->op != Ooutput || strcmp(n->s, "shape") ||
+        if (n->op != Ooutput || strcmp(n->at.output.name, "shape") ||
             dtypes[n->in[0]->dt].kind != 'f')
             continue;
         for (int d = 0; d < n->in[0]->nd; d++)

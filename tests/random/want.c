@@ -97,9 +97,10 @@ static void fill_leaves(Ref *r)
         const Node *n = x->n;
         for (int64_t i = 0; i < x->elems; i++)
             if (n->op == Oparam || n->op == Ostate)
-                x->v[i] = leaf_value(r->g, n->s, i);
+                x->v[i] = leaf_value(r->g, n_name(n), i);
             else if (n->op == Oinput)
-                x->v[i] = input_value(n->s, n->dt, vocab, r->step, i);
+                x->v[i] =
+                    input_value(n->at.input.name, n->dt, vocab, r->step, i);
     }
 }
 
@@ -279,8 +280,8 @@ static double loss_terms(const Ref *r, const char *name)
 
     for (int i = 0; i < r->nloss; i++)
         if (all || !strcmp(r->loss[i].name, name))
-            sum +=
-                fabs(r->loss[i].sum * (all ? r->val[r->loss[i].at].n->f : 1));
+            sum += fabs(r->loss[i].sum *
+                        (all ? r->val[r->loss[i].at].n->at.loss.weight : 1));
     return sum;
 }
 

@@ -382,7 +382,7 @@ static void add_accums(Graph *g, Region reg, int n, Node **from, Node ***seen)
         Node *in = pick_from(from);
         Node *x = sized(g, Oaccum, reg, 0, 1, &in);
         x->dim[0] = in->dim[0];
-        x->s = intern(below(4) ? "add" : below(2) ? "max" : "last");
+        x->at.accum.op = below(4) ? Radd : below(2) ? Rmax : Rlast;
         if (i == 0 && reg == REGbody) {
             x->name = intern("grad.w");
             x->of = intern("w");
@@ -396,8 +396,10 @@ static void add_state(Graph *g, int i, Node ***seen)
     Param *p = alloc(forever, sizeof *p);
     Node *x = sized(g, Ostate, REGpre, i, 0, NULL);
 
-    x->s = intern(strf(forever, "state%d", i));
-    *p = (Param){ .path = x->s, .kind = PKstate, .dt = Df32, .nd = 1 };
+    x->at.state.path = intern(strf(forever, "state%d", i));
+    *p = (Param){
+        .path = x->at.state.path, .kind = PKstate, .dt = Df32, .nd = 1
+    };
     p->dim[0] = x->dim[0];
     vec_push(forever, g->param, p);
     vec_push(forever, *seen, x);
@@ -414,11 +416,11 @@ static void add_sinks(Graph *g, Node **state, Node **seen)
     while (is_persistent(value))
         value = pick_from(seen);
     Node *y = sized(g, Ooutput, REGpost, 0, 1, &value);
-    y->s = intern("y");
+    y->at.output.name = intern("y");
     y->dim[0] = value->dim[0];
     value = pick_from(seen);
     Node *r = sized(g, Oresult, REGpost, 0, 1, &value);
-    r->s = intern("loss");
+    r->at.result.name = intern("loss");
     r->nd = 0;
 }
 
@@ -540,7 +542,7 @@ static void run_group(Run *x, const Group *k, const Instr *s)
     for (int i = 0; i < k->nin; i++)
         check_value(x, k->in[i], s->buf[i], s->label);
     for (int j = 0; j < k->nout; j++)
-        if (k->out[j]->op == Oaccum && strcmp(k->out[j]->s, "last"))
+        if (k->out[j]->op == Oaccum && k->out[j]->at.accum.op != Rlast)
             check_value(x, k->out[j], s->buf[k->nin + j], s->label);
     if (k->scratch)
         fill(x, s->buf[s->nbuf - 1], 0xee);
@@ -607,7 +609,7 @@ static void check_ends(const Run *x)
         if (n->name && !strcmp(n->name, "grad.w"))
             check_value(x, n, n->buf, "gradient");
         if (n->op == Ostate && !holds(x, n->buf, x->next[n->id]))
-            fail_msg("%s has not its new value", n->s);
+            fail_msg("%s has not its new value", n->at.state.path);
     }
 }
 

@@ -27,7 +27,8 @@ static Node *shaped(Graph *g, Op op, Dtype dt, int nd, Axis *const *a)
     Node *n = g_node(g, op, NULL, 0, NULL);
 
     n->dt = dt;
-    n->s = "x";
+    if (op == Oinput)
+        n->at.input.name = "x";
     for (int i = 0; i < nd; i++)
         n->dim[n->nd++] = (Dim){ a[i], a[i]->n };
     return infer(g, n);
@@ -37,7 +38,7 @@ static Node *operand(Build *m, int trains, Dtype dt, int nd, Axis *const *a)
 {
     Node *n = shaped(m->b, Oarg, dt, nd, a);
 
-    n->i = m->nop;
+    n->at.arg.index = m->nop;
     m->op[m->nop] = shaped(m->g, Oinput, dt, nd, a);
     m->trains[m->nop] = trains;
     return m->arg[m->nop++] = n;
@@ -62,9 +63,7 @@ static Node *pos(Build *m, Axis *a)
 {
     Node *n = g_node(m->b, Oiota, NULL, 0, NULL);
 
-    n->A = alloc(forever, sizeof *n->A);
-    n->A[0] = a;
-    n->nA = 1;
+    n->at.iota.axis = a;
     return infer(m->b, n);
 }
 
@@ -233,7 +232,7 @@ static Node *part(Graph *g, Node *of, int i, Dtype dt, const Node *like)
 {
     Node *p = g_node(g, Opart, NULL, 1, &of);
 
-    p->i = i;
+    p->at.part.index = i;
     p->dt = dt;
     p->nd = like->nd;
     memcpy(p->dim, like->dim, sizeof p->dim);
@@ -244,11 +243,8 @@ static Node *composite(Build *m, Op op, int nin, Node *const *in)
 {
     Node *n = g_node(m->g, op, NULL, nin, in);
 
-    n->A = alloc(forever, sizeof *n->A);
-    n->B = alloc(forever, sizeof *n->B);
-    n->A[0] = m->key;
-    n->B[0] = m->seq;
-    n->nA = n->nB = 1;
+    n->at.attn.key = m->key; /* attn_bwd's lie there too */
+    n->at.attn.query = m->seq;
     n->body = m->b;
     return infer(m->g, n);
 }
@@ -431,7 +427,7 @@ void attn_build(Run *r, const Form *c, Dtype dt)
     in[m->nop + 1] = r->lse;
     in[m->nop + 2] = r->dout = part(m->g, r->attn, 0, dt, r->out);
     r->dout->op = Oinput;
-    r->dout->s = "dout";
+    r->dout->at.input.name = "dout";
     r->back = composite(m, Oattn_bwd, m->nop + 3, in);
     for (int i = 0; i < m->nop; i++)
         if (m->trains[i])

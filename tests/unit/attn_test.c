@@ -114,7 +114,7 @@ static double **evaluate(const Run *r, double *const *x, Arena *a)
     b->arena = a;
     for (size_t i = 0; i < n; i++)
         if (b->node[i]->op == Oarg)
-            v[i] = x[b->node[i]->i];
+            v[i] = x[b->node[i]->at.arg.index];
     interp(b, v);
     return v;
 }
@@ -252,9 +252,9 @@ static void test_refused(void **state)
     attn_build(&r, all->c, Df32);
     assert_true(attn_can(m->g, r.attn));
     assert_int_equal(m->arg[2]->nd, 1);
-    m->arg[2]->i = 1;
+    m->arg[2]->at.arg.index = 1;
     assert_false(attn_can(m->g, r.attn));
-    m->arg[2]->i = 2;
+    m->arg[2]->at.arg.index = 2;
     for (size_t i = 0; i < vec_len(m->b->node); i++)
         if (m->b->node[i]->op == Otanh)
             m->b->node[i]->op = Ocumsum;

@@ -32,7 +32,7 @@ static Node *leaf(Case *c, Dtype dt, const char *axes, const int64_t *n)
     Node *x = g_node(c->g, Oparam, NULL, 0, NULL);
     char *list = strf(c->g->arena, "%s", axes), *save = NULL, *w;
 
-    x->s = intern(strf(c->g->arena, "x%d", c->nleaf));
+    x->at.param.path = intern(strf(c->g->arena, "x%d", c->nleaf));
     x->dt = dt;
     for (w = strtok_r(list, " ", &save); w; w = strtok_r(NULL, " ", &save)) {
         Axis *a = g_axis(c->g, w);
@@ -106,8 +106,16 @@ static Node *build(Case *c, int nin, Node *const *in, const char *A,
 {
     Node *n = g_node(c->g, c->op, NULL, nin, in);
 
-    n->A = axes_of(c->g, A, &n->nA);
-    n->B = axes_of(c->g, B, &n->nB);
+    for (int i = 0, k = 0; i < optab[c->op].nattr; i++) {
+        const AttrInfo *t = &optab[c->op].attr[i];
+        int many;
+        Axis **v = axes_of(c->g, k ? B : A, &many);
+        if (t->type == ATaxes)
+            *(Axes *)attr_at(n, t) = (Axes){ many, v };
+        else if (t->type == ATaxis && many)
+            *(Axis **)attr_at(n, t) = *v;
+        k += t->type == ATaxes || t->type == ATaxis;
+    }
     return n;
 }
 
@@ -158,7 +166,7 @@ static int elementwise(Case *c, int i)
     }
     c->out = build(c, optab[c->op].nin, in, "", "");
     if (c->op == Ocast)
-        c->out->s = intern(i == 1 ? "i32" : i == 2 ? "bf16" : "f32");
+        c->out->at.cast.to = i == 1 ? Di32 : i == 2 ? Dbf16 : Df32;
     infer(c->g, c->out);
     return 1;
 }
@@ -237,9 +245,9 @@ static Node *some_route(Case *c, int64_t top)
 
     g_axis(c->g, "expert")->n = 5;
     m = g_node(c->g, Oroute, NULL, 1, &e);
-    m->A = axes_of(c->g, "expert", &m->nA);
+    m->at.route.axis = g_axis(c->g, "expert");
     if (top > 1)
-        m->B = axes_of(c->g, "top", &m->nB);
+        m->at.route.top = g_axis(c->g, "top");
     return infer(c->g, m);
 }
 
@@ -325,8 +333,8 @@ static int keep(Case *c, int i)
     g_axis(c->g, "expert")->n = 5;
     c->name = s[i].name;
     c->out = build(c, 2, in, "expert", "");
-    c->out->i = s[i].rows;
-    c->out->j = i == 3;
+    c->out->at.drop_to_capacity.rows = s[i].rows;
+    c->out->at.drop_to_capacity.first = i == 3;
     if (i > 4)
         tied(c, in[1]);
     infer(c->g, c->out);
@@ -377,17 +385,18 @@ static int one_axis(Case *c, int i)
         return 0;
     Node *a = reals(c, "x y z", s[i].n, 0);
     c->name = s[i].name;
-    c->out = build(c, 1, &a, s[i].A, "");
-    c->out->i = s[i].i;
-    c->out->j = s[i].j;
+    c->out = build(c, 1, &a, s[i].A, c->op == Otopk ? "top" : "");
+    Attrs *t = &c->out->at;
+    if (c->op == Oslice)
+        t->slice = (struct slice_attrs){ t->slice.axis, s[i].i, s[i].j };
     if (c->op == Opad)
-        c->out->j = s[i].i + a->dim[dim_of(a, c->out->A[0])].n + 1;
-    if (c->op == Oshift && i < 4)
-        c->out->j = 0;
-    if (c->op == Otopk) {
-        c->out->B = axes_of(c->g, "top", &c->out->nB);
-        c->out->i = i == 3 ? 1 : i == 0 ? 5 : 2;
-    }
+        t->pad =
+            (struct pad_attrs){ t->pad.axis, s[i].i,
+                                s[i].i + a->dim[dim_of(a, t->pad.axis)].n + 1 };
+    if (c->op == Oshift)
+        t->shift = (struct shift_attrs){ t->shift.axis, s[i].i, i == 4 };
+    if (c->op == Otopk)
+        t->topk.k = i == 3 ? 1 : i == 0 ? 5 : 2;
     infer(c->g, c->out);
     return 1;
 }

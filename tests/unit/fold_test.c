@@ -183,7 +183,7 @@ static void reduce(Run *r, Node *n, int64_t k)
             row = g_isrow(l.a[d]) ? i[d] : row;
         if (n->op == Ogmm || n->op == Ogmm_wgrad)
             e = expert_of(r, map, row, k);
-        const Axis *x = e >= 0 ? map->A[0] : NULL;
+        const Axis *x = e >= 0 ? map->at.route.axis : NULL;
         double p = at(r, n->in[0], k)->v[offset(r, n->in[0], &l, i, NULL, 0)];
         if (two)
             p *= at(r, n->in[1], k)
@@ -198,28 +198,31 @@ static void reduce(Run *r, Node *n, int64_t k)
 static void topk_op(Run *r, Node *n, int64_t k)
 {
     const Node *a = n->in[0];
-    int64_t size = local_n(r->g, a, dim_of(a, n->A[0]));
+    int64_t size = local_n(r->g, a, dim_of(a, n->at.topk.axis));
     int64_t i[2 * MAXD] = { 0 };
     Loop l = { 0 };
 
     for (int d = 0; d < n->nd; d++)
-        if (n->dim[d].a != n->B[0]) {
+        if (n->dim[d].a != n->at.topk.new) {
             l.a[l.n] = n->dim[d].a;
             l.size[l.n++] = local_n(r->g, n, d);
         }
     do {
         char taken[64] = { 0 };
-        for (int64_t t = 0; t < n->i; t++) {
+        for (int64_t t = 0; t < n->at.topk.k; t++) {
             int64_t best = -1;
             for (int64_t e = 0; e < size; e++) {
-                double v = at(r, a, k)->v[offset(r, a, &l, i, n->A[0], e)];
+                double v =
+                    at(r, a, k)->v[offset(r, a, &l, i, n->at.topk.axis, e)];
                 if (!taken[e] &&
                     (best < 0 ||
-                     v > at(r, a, k)->v[offset(r, a, &l, i, n->A[0], best)]))
+                     v > at(r, a, k)
+                             ->v[offset(r, a, &l, i, n->at.topk.axis, best)]))
                     best = e;
             }
             taken[best] = 1;
-            at(r, n, k)->v[offset(r, n, &l, i, n->B[0], t)] = (double)best;
+            at(r, n, k)->v[offset(r, n, &l, i, n->at.topk.new, t)] =
+                (double)best;
         }
     } while (next(&l, i));
 }
@@ -238,7 +241,7 @@ static int64_t first_expert(const Run *r, const Node *map, int64_t k)
     uint32_t atoms = 0;
 
     for (int t = 0; t < r->g->mesh->natom; t++)
-        if (map->sh[t].k == S && map->sh[t].a == map->A[0])
+        if (map->sh[t].k == S && map->sh[t].a == map->at.route.axis)
             atoms |= 1u << t;
     return mesh_pos(r->g->mesh, atoms, k) * map_layout(r->g, map).experts;
 }
@@ -308,8 +311,8 @@ static void combine_op(Run *r, Node *n, int64_t k)
 static void gather_op(Run *r, Node *n, int64_t k)
 {
     const Node *a = n->in[0], *e = n->in[1];
-    int64_t from = start(r, a, n->A[0], k);
-    int64_t size = local_n(r->g, a, dim_of(a, n->A[0]));
+    int64_t from = start(r, a, n->at.gather.axis, k);
+    int64_t size = local_n(r->g, a, dim_of(a, n->at.gather.axis));
     Loop l = { 0 };
     int64_t i[2 * MAXD] = { 0 };
 
@@ -320,15 +323,15 @@ static void gather_op(Run *r, Node *n, int64_t k)
         at(r, n, k)->v[offset(r, n, &l, i, NULL, 0)] =
             x < 0 || x >= size
                 ? 0
-                : at(r, a, k)->v[offset(r, a, &l, i, n->A[0], x)];
+                : at(r, a, k)->v[offset(r, a, &l, i, n->at.gather.axis, x)];
     } while (next(&l, i));
 }
 
 static void scatter_op(Run *r, Node *n, int64_t k)
 {
     const Node *v = n->in[0], *e = n->in[1];
-    int64_t from = start(r, n, n->A[0], k);
-    int64_t size = local_n(r->g, n, dim_of(n, n->A[0]));
+    int64_t from = start(r, n, n->at.scatter_add.axis, k);
+    int64_t size = local_n(r->g, n, dim_of(n, n->at.scatter_add.axis));
     Loop l = { 0 };
     int64_t i[2 * MAXD] = { 0 };
 
@@ -338,7 +341,7 @@ static void scatter_op(Run *r, Node *n, int64_t k)
         int64_t at_e = offset(r, e, &l, i, NULL, 0);
         int64_t x = (int64_t)at(r, e, k)->v[at_e] - from;
         if (x >= 0 && x < size)
-            at(r, n, k)->v[offset(r, n, &l, i, n->A[0], x)] +=
+            at(r, n, k)->v[offset(r, n, &l, i, n->at.scatter_add.axis, x)] +=
                 at(r, v, k)->v[offset(r, v, &l, i, NULL, 0)];
     } while (next(&l, i));
 }
@@ -349,13 +352,13 @@ static double source(const Node *n, int64_t global)
 {
     uint64_t h = 7;
 
-    for (const char *s = n->s; *s; s++)
+    for (const char *s = n_name(n); *s; s++)
         h = mix64(h, (uint64_t)*s);
     h = mix64(mix64(h, (uint64_t)global), 1);
     if (n->op == Oinput)
         return (double)(h % VOCAB);
     double u = (double)(h >> 11) / 9007199254740992.0;
-    return strncmp(n->s, "optim.v.", 8) ? u - 0.5 : 0.01 * u;
+    return strncmp(n_name(n), "optim.v.", 8) ? u - 0.5 : 0.01 * u;
 }
 
 static void fill(Run *r, Node *n, int64_t k)
@@ -373,9 +376,11 @@ static void fill(Run *r, Node *n, int64_t k)
                                            : 0);
         double *v = &at(r, n, k)->v[offset(r, n, &l, i, NULL, 0)];
         switch (n->op) {
-        case Oconst: *v = n->f; break;
+        case Oconst: *v = n->at.constant.value; break;
         case Ostepval: *v = 0.5; break;
-        case Oiota: *v = (double)start(r, n, n->A[0], k) + (double)i[0]; break;
+        case Oiota:
+            *v = (double)start(r, n, n->at.iota.axis, k) + (double)i[0];
+            break;
         default: *v = source(n, global);
         }
     } while (next(&l, i));
@@ -398,7 +403,9 @@ static double received(const Run *r, const Node *n, const int64_t *group,
                        int64_t ranks, int64_t me, const Loop *l,
                        const int64_t *i)
 {
-    Axis *a = n->nA ? n->A[0] : NULL;
+    Axis *a = n->op == Oallreduce  ? NULL
+              : n->op == Oalltoall ? n->at.alltoall.from
+                                   : n_axis(n);
     int64_t here = a ? find(l, i, a) : 0, size = 0;
     double sum = 0;
     int max = 0;
@@ -406,14 +413,14 @@ static double received(const Run *r, const Node *n, const int64_t *group,
     if (a && dim_of(n, a) >= 0)
         size = local_n(r->g, n, dim_of(n, a));
     for (int t = 0; t < r->g->mesh->natom; t++)
-        max |= (n->i >> t & 1) && n->in[0]->sh[t].op == Rmax;
+        max |= (n_atoms(n) >> t & 1) && n->in[0]->sh[t].op == Rmax;
     if (n->op == Oalltoall) {
-        int64_t a1 = size / ranks, b = find(l, i, n->B[0]);
+        int64_t a1 = size / ranks, b = find(l, i, n->at.alltoall.to);
         Loop from = *l;
         int64_t at_b[2 * MAXD];
         memcpy(at_b, i, sizeof at_b);
         for (int d = 0; d < from.n; d++)
-            if (from.a[d] == n->B[0])
+            if (from.a[d] == n->at.alltoall.to)
                 at_b[d] = me * l->size[d] + b;
         return fetch(r, n, group, here / a1, &from, at_b, a, here % a1);
     }
@@ -434,7 +441,7 @@ static double received(const Run *r, const Node *n, const int64_t *group,
 static void collective(Run *r, Node *n, int64_t k)
 {
     int64_t group[64], i[2 * MAXD] = { 0 };
-    uint32_t atoms = (uint32_t)n->i;
+    uint32_t atoms = n_atoms(n);
     int64_t ranks = mesh_extent(r->g->mesh, atoms);
     Loop l = { 0 };
 
@@ -453,7 +460,7 @@ static void accumulate(const Run *r, Node *n, int64_t k)
     const Val *x = at(r, n->in[0], k);
     Val *v = at(r, n, k);
 
-    assert_string_equal(n->s, "add");
+    assert_int_equal(n->at.accum.op, Radd);
     for (int64_t i = 0; i < v->n; i++)
         v->v[i] = r->turn ? v->v[i] + x->v[i] : x->v[i];
 }
@@ -535,18 +542,20 @@ static Run run(const char *keys)
 
 /* ---- comparing ----------------------------------------------------------- */
 
+static const char *sink_name(const Node *n)
+{
+    return n_name(n->op == Oresult ? n : n->in[0]);
+}
+
 /* The value that a sink of one run stores, found in the other by its name. */
 static Node *sink_named(const Graph *g, const Node *like)
 {
     for (size_t i = 0; i < vec_len(g->node); i++) {
         Node *n = g->node[i];
-        if (n->op == like->op && n->op == Oresult && n->s == like->s)
-            return n;
-        if (n->op == like->op && n->op == Owrite &&
-            n->in[0]->s == like->in[0]->s)
+        if (n->op == like->op && sink_name(n) == sink_name(like))
             return n;
     }
-    die("no sink for %s", like->s ? like->s : like->in[0]->s);
+    die("no sink for %s", sink_name(like));
 }
 
 /* Largest difference between x on every rank and the whole tensor y of one
@@ -599,8 +608,7 @@ static void compare(const char *fold, const Run *one)
         Node *m = sink_named(one->g, n);
         double e = difference(&r, n->in[n->nin - 1], one, m->in[m->nin - 1]);
         if (!(e < CLOSE))
-            print_error("%s: %s differs by %.3g\n", fold,
-                        n->op == Oresult ? n->s : n->in[0]->s, e);
+            print_error("%s: %s differs by %.3g\n", fold, sink_name(n), e);
         most = e > most || isnan(e) ? e : most;
         sinks++;
     }
@@ -618,7 +626,8 @@ static Node *value(Run *r, Op op, Node *from, const Shard *t)
 
     for (int d = 0; d < 2; d++)
         n->dim[n->nd++] = (Dim){ g_axis(r->g, d ? "b" : "a"), d ? 16 : 8 };
-    n->s = "x";
+    if (op == Oparam)
+        n->at.param.path = "x";
     n->dt = Df64;
     n->name = "x";
     memcpy(n->sh, t, sizeof n->sh);
@@ -652,11 +661,7 @@ static Node *repaired(Run *r, Node *n, const Shard *want, int *steps)
     memcpy(t, n->sh, sizeof t);
     while (repair(r->g->mesh, t, want, &step)) {
         n = value(r, step.op, n, t);
-        n->i = step.atoms;
-        n->A = (Axis *[]){ step.a };
-        n->nA = step.a != NULL;
-        n->B = (Axis *[]){ step.b };
-        n->nB = step.b != NULL;
+        repair_attrs(n, &step);
         for (int64_t k = 0; k < r->ranks; k++)
             collective(r, n, k);
         assert_true(++*steps < 100000);

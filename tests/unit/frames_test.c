@@ -44,8 +44,8 @@ static void fake_lower(Graph *g, Group *k, Arena *a)
         k->step.nint = 4;
         k->step.iv[0] = aff(Df32);
         k->step.iv[1] = aff(local_elems(g, n->op == Osend ? n->in[0] : n));
-        k->step.iv[2] = aff(n->i);
-        k->step.iv[3] = aff(n->j);
+        k->step.iv[2] = aff(n->op == Osend ? n->at.send.peer : n->at.recv.peer);
+        k->step.iv[3] = aff(n_chan(n));
         k->step.atoms = g->mesh->mask[Mpp];
     }
     k->inplace = alloc(a, sizeof *k->inplace * (size_t)(k->nin + 1));
@@ -119,7 +119,7 @@ static void add_accum(Maker *k, int call, Node *from)
 {
     Node *x = sized(k->g, Oaccum, REGbody, call, 1, &from);
 
-    x->s = intern(below(4) ? "add" : below(2) ? "max" : "last");
+    x->at.accum.op = below(4) ? Radd : below(2) ? Rmax : Rlast;
     vec_push(forever, k->post, x);
 }
 
@@ -174,8 +174,10 @@ static void add_transfers(Maker *k, int role, int receive)
         }
         Node *x = sized(k->g, receive ? Orecv : Osend, REGbody,
                         call_of(k->g, c), !receive, &in);
-        x->i = receive ? from : to;
-        x->j = (int64_t)i;
+        if (receive)
+            x->at.recv = (struct recv_attrs){ from, (int64_t)i };
+        else
+            x->at.send = (struct send_attrs){ to, (int64_t)i };
         x->dim[0] = dim_no(k->g, (int)i % 4);
         if (receive)
             vec_push(forever, *kept(k, e.to, e.b), x);
@@ -357,7 +359,7 @@ static void run_group(Run *x, const Group *k, const Instr *s)
     if (s->kind == Isend || s->kind == Iwait)
         return;
     Node *n = k->out[0];
-    if (n->op == Oaccum && strcmp(n->s, "last"))
+    if (n->op == Oaccum && n->at.accum.op != Rlast)
         check_value(x, n, s->buf[k->nin], s->label);
     if (k->scratch)
         fill(x, s->buf[s->nbuf - 1], 0xee);

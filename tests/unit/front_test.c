@@ -22,7 +22,7 @@ static Graph *traced(const char *text)
 static Node *find(const Graph *g, Op op, const char *s)
 {
     for (size_t i = 0; i < vec_len(g->node); i++)
-        if (g->node[i]->op == op && (!s || !strcmp(g->node[i]->s, s)))
+        if (g->node[i]->op == op && (!s || !strcmp(n_name(g->node[i]), s)))
             return g->node[i];
     return NULL;
 }
@@ -130,8 +130,8 @@ static void attention_takes_squares(void **state)
     assert_int_equal(count(a->body, Oiota), 2);
     assert_int_equal(count(a->body, Otanh), 1);
     assert_int_equal(count(a->body, Orename), 0);
-    assert_string_equal(a->A[0]->name, "key");
-    assert_string_equal(a->B[0]->name, "seq");
+    assert_string_equal(a->at.call.key->name, "key");
+    assert_string_equal(a->at.call.query->name, "seq");
     assert_int_equal(a->body->node[vec_len(a->body->node) - 1]->op, Odot);
 }
 
@@ -163,7 +163,7 @@ static void composites_are_one_node(void **state)
 
     (void)state;
     assert_int_equal(norm->nin, 2);
-    assert_string_equal(norm->in[1]->s, "norm.weight");
+    assert_string_equal(norm->in[1]->at.param.path, "norm.weight");
     assert_int_equal(rope->nin, 1);
     assert_ptr_equal(rope->in[0], norm);
     assert_int_equal(count(g, Ocall), 2);

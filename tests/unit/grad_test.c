@@ -48,7 +48,7 @@ static void weigh(Trial *t)
     int64_t n = g_elems(t->c.out);
 
     t->w = g_node(g, Oparam, NULL, 0, NULL);
-    t->w->s = intern("weights");
+    t->w->at.param.path = intern("weights");
     t->w->dt = t->c.out->dt;
     t->w->nd = t->c.out->nd;
     memcpy(t->w->dim, t->c.out->dim, sizeof t->w->dim);

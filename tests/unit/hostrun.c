@@ -49,7 +49,7 @@ static void *buffer(const Graph *g, Node *n)
         memset(n->tmp, 0xff, bytes);
         if (n->op == Oaccum)
             memset(n->tmp, 0, bytes - RUNGUARD);
-        if (n->op == Oaccum && !strcmp(n->s, "max"))
+        if (n->op == Oaccum && n->at.accum.op == Rmax)
             for (int64_t i = 0; i < local_elems(g, n); i++)
                 set(n->dt, n->tmp, i, -INFINITY);
     }

@@ -176,7 +176,7 @@ static double reduce(const Run *r, const Node *n, Env *e)
     double s = 0;
     int begun = 0, count = 0;
 
-    first(e, n->A, n->nA);
+    first(e, n_axes(n)->v, n_axes(n)->n);
     do {
         double v = get(r, n->in[0], e);
         if (n->op == Omax)
@@ -187,7 +187,7 @@ static double reduce(const Run *r, const Node *n, Env *e)
             s += v;
         begun = 1;
         count++;
-    } while (next(e, n->A, n->nA, n->in[0]));
+    } while (next(e, n_axes(n)->v, n_axes(n)->n, n->in[0]));
     return n->op == Omean ? s / count : s;
 }
 
@@ -195,10 +195,10 @@ static double dot(const Run *r, const Node *n, Env *e)
 {
     double s = 0;
 
-    first(e, n->A, n->nA);
+    first(e, n_axes(n)->v, n_axes(n)->n);
     do
         s += get(r, n->in[0], e) * get(r, n->in[1], e);
-    while (next(e, n->A, n->nA, n->in[0]));
+    while (next(e, n_axes(n)->v, n_axes(n)->n, n->in[0]));
     return s;
 }
 
@@ -232,7 +232,7 @@ static double gmm(const Run *r, const Node *n, Env *e)
 
     if (x < 0)
         return 0;
-    env_set(e, map->A[0], x);
+    env_set(e, map->at.route.axis, x);
     return dot(r, n, e);
 }
 
@@ -241,7 +241,7 @@ static double gmm_wgrad(const Run *r, const Node *n, Env *e)
     MapLayout l;
     const Node *map = n->in[2];
     const double *m = map_of(r, map, &l);
-    int64_t x = env_at(e, map->A[0]);
+    int64_t x = env_at(e, map->at.route.axis);
     double s = 0;
 
     for (int64_t i = (int64_t)m[l.offset + x]; i < m[l.offset + x + 1]; i++) {
@@ -269,7 +269,7 @@ static double keep(const Run *r, const Node *n, Env *e)
     const Node *v = n->in[0];
     int64_t before = 0, here = place(v, e);
 
-    if (x < 0 || x >= (double)n->A[0]->n)
+    if (x < 0 || x >= (double)n->at.drop_to_capacity.axis->n)
         return x;
     for (int64_t at = 0; at < g_elems(v); at++) {
         Env f = tuple(v, at);
@@ -278,10 +278,12 @@ static double keep(const Run *r, const Node *n, Env *e)
             if (!strcmp(v->dim[d].a->name, "micro"))
                 other = env_at(&f, v->dim[d].a) != env_at(e, v->dim[d].a);
         double h = coarse(get(r, n->in[1], &f), dt);
-        before += !other && r->val[v->id][at] == x &&
-                  (n->j ? at < here : h > g || (h == g && at < here));
+        before +=
+            !other && r->val[v->id][at] == x &&
+            (n->at.drop_to_capacity.first ? at < here
+                                          : h > g || (h == g && at < here));
     }
-    return before < n->i ? x : -1;
+    return before < n->at.drop_to_capacity.rows ? x : -1;
 }
 
 /* Padding: pair -1, which stays. */
@@ -361,28 +363,29 @@ static double combine(const Run *r, const Node *n, Env *e)
 static double window(const Run *r, const Node *n, Env *e)
 {
     const Node *x = n->in[0];
-    int64_t size = x->dim[dim_of(x, n->A[0])].n, i = env_at(e, n->A[0]);
+    int64_t size = x->dim[dim_of(x, n_axis(n))].n, i = env_at(e, n_axis(n));
 
     if (n->op == Oslice)
-        i += n->i;
+        i += n->at.slice.start;
     else if (n->op == Opad)
-        i -= n->i;
+        i -= n->at.pad.start;
     else
-        i = n->j ? ((i - n->i) % size + size) % size : i - n->i;
+        i = n->at.shift.wrap ? ((i - n->at.shift.by) % size + size) % size
+                             : i - n->at.shift.by;
     if (i < 0 || i >= size)
         return 0;
-    env_set(e, n->A[0], i);
+    env_set(e, n_axis(n), i);
     return get(r, x, e);
 }
 
 static double concat(const Run *r, const Node *n, Env *e)
 {
-    int64_t i = env_at(e, n->A[0]);
+    int64_t i = env_at(e, n->at.concat.axis);
 
     for (int k = 0; k < n->nin; k++) {
-        int64_t size = n->in[k]->dim[dim_of(n->in[k], n->A[0])].n;
+        int64_t size = n->in[k]->dim[dim_of(n->in[k], n->at.concat.axis)].n;
         if (i < size) {
-            env_set(e, n->A[0], i);
+            env_set(e, n->at.concat.axis, i);
             return get(r, n->in[k], e);
         }
         i -= size;
@@ -396,7 +399,7 @@ static double gather(const Run *r, const Node *n, Env *e)
 
     if (i < 0)
         return 0;
-    env_set(e, n->A[0], (int64_t)i);
+    env_set(e, n->at.gather.axis, (int64_t)i);
     return get(r, n->in[0], e);
 }
 
@@ -409,18 +412,18 @@ static void scatter(const Run *r, const Node *n, double *out)
         double i = get(r, n->in[1], &e);
         if (i < 0)
             continue;
-        env_set(&e, n->A[0], (int64_t)i);
+        env_set(&e, n->at.scatter_add.axis, (int64_t)i);
         out[place(n, &e)] += r->val[v->id][at];
     }
 }
 
 static double cumsum(const Run *r, const Node *n, Env *e)
 {
-    int64_t to = env_at(e, n->A[0]);
+    int64_t to = env_at(e, n->at.cumsum.axis);
     double s = 0;
 
     for (int64_t i = 0; i <= to; i++) {
-        env_set(e, n->A[0], i);
+        env_set(e, n->at.cumsum.axis, i);
         s += get(r, n->in[0], e);
     }
     return s;
@@ -430,14 +433,15 @@ static double cumsum(const Run *r, const Node *n, Env *e)
 static double topk(const Run *r, const Node *n, Env *e)
 {
     const Node *x = n->in[0];
-    int64_t size = x->dim[dim_of(x, n->A[0])].n, rank = env_at(e, n->B[0]);
+    int64_t size = x->dim[dim_of(x, n->at.topk.axis)].n,
+            rank = env_at(e, n->at.topk.new);
 
     for (int64_t i = 0; i < size; i++) {
         int64_t before = 0;
-        env_set(e, n->A[0], i);
+        env_set(e, n->at.topk.axis, i);
         double v = get(r, x, e);
         for (int64_t j = 0; j < size; j++) {
-            env_set(e, n->A[0], j);
+            env_set(e, n->at.topk.axis, j);
             double w = get(r, x, e);
             before += w > v || (w == v && j < i);
         }
@@ -454,8 +458,8 @@ static double element(const Run *r, const Node *n, int64_t at)
     Env e = tuple(n, at);
 
     switch (n->op) {
-    case Oconst: return n->f;
-    case Oiota: return (double)env_at(&e, n->A[0]);
+    case Oconst: return n->at.constant.value;
+    case Oiota: return (double)env_at(&e, n->at.iota.axis);
     case Odot: return dot(r, n, &e);
     case Ogmm: return gmm(r, n, &e);
     case Ogmm_wgrad: return gmm_wgrad(r, n, &e);
@@ -493,7 +497,7 @@ static double *call(const Run *r, const Node *n)
     g_renumber(b);
     for (size_t i = 0; i < count; i++)
         if (b->node[i]->op == Oarg)
-            val[i] = r->val[n->in[b->node[i]->i]->id];
+            val[i] = r->val[n->in[b->node[i]->at.arg.index]->id];
     interp(b, val);
     return val[count - 1];
 }

@@ -18,7 +18,7 @@ static Node *leaf(Make *m, Dtype dt, const char *axes, int below)
     Node *x = g_node(m->g, Oparam, NULL, 0, NULL);
     char *list = strf(m->a, "%s", axes), *save = NULL, *w;
 
-    x->s = intern(strf(m->a, "x%d", m->nleaf));
+    x->at.param.path = intern(strf(m->a, "x%d", m->nleaf));
     x->dt = dt;
     for (w = strtok_r(list, " ", &save); w; w = strtok_r(NULL, " ", &save)) {
         Axis *a = g_axis(m->g, w);
@@ -66,11 +66,8 @@ Node *mk_op2(Make *m, Op op, Node *a, Node *b, const char *axis)
 {
     Node *in[2] = { a, b }, *n = g_node(m->g, op, NULL, b ? 2 : 1, in);
 
-    if (axis) {
-        n->A = alloc(m->a, sizeof *n->A);
-        n->A[0] = g_axis(m->g, axis);
-        n->nA = 1;
-    }
+    if (axis)
+        *(Axis **)attr_at(n, attr_named(op, "axis")) = g_axis(m->g, axis);
     return n;
 }
 
@@ -224,9 +221,7 @@ static Node *grouped(Make *m, Node *x, Node *w, Node *map, const char *axis)
 {
     Node *in[3] = { x, w, map }, *n = g_node(m->g, Ogmm, NULL, 3, in);
 
-    n->A = alloc(m->a, sizeof *n->A);
-    n->A[0] = g_axis(m->g, axis);
-    n->nA = 1;
+    n->at.gmm.axes = g_axes(m->g, (Axis *[]){ g_axis(m->g, axis) }, 1);
     return infer(m->g, n);
 }
 
@@ -252,8 +247,8 @@ static void make_rope(Make *m)
 
     for (int i = 0; i < 2; i++) {
         half[i] = mk_op2(m, Oslice, x, NULL, "h");
-        half[i]->i = i * (g_axis(m->g, "h")->n / 2);
-        half[i]->j = g_axis(m->g, "h")->n / 2;
+        half[i]->at.slice.start = i * (g_axis(m->g, "h")->n / 2);
+        half[i]->at.slice.len = g_axis(m->g, "h")->n / 2;
         infer(m->g, half[i]);
     }
     Node *c = mk_real(m, "s"), *s = mk_real(m, "s");
@@ -268,18 +263,15 @@ static void make_rope(Make *m)
 static Node *as_halves(Make *m, Op op, Node *x, const char *whole)
 {
     Node *n = mk_op2(m, op, x, NULL, NULL);
-    Axis **two = alloc(m->a, 2 * sizeof *two);
-    Axis **one = alloc(m->a, sizeof *one);
+    Axis *one = g_axis(m->g, whole);
+    Axis *two[] = { g_axis(m->g, "two"), g_axis(m->g, "half") };
 
-    one[0] = g_axis(m->g, whole);
-    two[0] = g_axis(m->g, "two");
-    two[1] = g_axis(m->g, "half");
     two[0]->n = 2;
-    two[1]->n = one[0]->n / 2;
-    n->A = op == Osplit ? one : two;
-    n->B = op == Osplit ? two : one;
-    n->nA = op == Osplit ? 1 : 2;
-    n->nB = 3 - n->nA;
+    two[1]->n = one->n / 2;
+    if (op == Osplit)
+        n->at.split = (struct split_attrs){ one, g_axes(m->g, two, 2) };
+    else
+        n->at.merge = (struct merge_attrs){ g_axes(m->g, two, 2), one };
     return infer(m->g, n);
 }
 
@@ -290,7 +282,7 @@ static void make_turned_norm(Make *m)
 
     y = as_halves(m, Osplit, y, "h");
     Node *turned = mk_op2(m, Oshift, y, NULL, "two");
-    turned->i = turned->j = 1;
+    turned->at.shift.by = turned->at.shift.wrap = 1;
     infer(m->g, turned);
     Node *z = mk_ew(m, Oadd, mk_ew(m, Omul, y, mk_real(m, "s half")),
                     mk_ew(m, Omul, turned, mk_real(m, "two s half")));
@@ -348,16 +340,16 @@ static void make_sums(Make *m)
     Node *x = mk_real(m, "b s h"), *acc;
 
     for (int i = 0; i < 3; i++) {
-        static const char *const op[] = { "add", "max", "last" };
+        static const Reduce op[] = { Radd, Rmax, Rlast };
         Node *y = mk_red(m, i == 1 ? Omax : Osum, mk_red(m, Osum, x, "b"), "s");
         acc = g_node(m->g, Oaccum, NULL, 1, &y);
-        acc->s = intern(op[i]);
+        acc->at.accum.op = op[i];
         infer(m->g, acc);
         mk_result(m, acc);
     }
     Node *y = dot(m, x, mk_real(m, "b s f"), "b");
     acc = g_node(m->g, Oaccum, NULL, 1, &y);
-    acc->s = intern("add");
+    acc->at.accum.op = Radd;
     mk_result(m, infer(m->g, acc));
 }
 
@@ -447,8 +439,8 @@ static Node *dropout(Make *m, Node *x)
 {
     Node *n = mk_op2(m, Odropout, x, NULL, NULL);
 
-    n->f = 0.25;
-    n->i = 99;
+    n->at.dropout.p = 0.25;
+    n->at.dropout.key = 99;
     return infer(m->g, n);
 }
 
@@ -471,7 +463,7 @@ Trial trial_dropout(Arena *a, const Target *T)
         t.out[i] = dropout(&m, i ? y : x);
         t.dims[i] = *t.out[i];
         t.sink[i] = g_node(t.g, Ooutput, NULL, 1, &t.out[i]);
-        t.sink[i]->s = intern(i ? "y" : "x");
+        t.sink[i]->at.output.name = intern(i ? "y" : "x");
         infer(t.g, t.sink[i]);
     }
     for (int64_t i = 0; i < g_elems(x); i++)
@@ -486,6 +478,7 @@ void trial_turn(Trial *t, double step, double micro)
     for (size_t i = 0; i < vec_len(t->g->node); i++) {
         Node *n = t->g->node[i];
         if (n->op == Ostepval)
-            host_set(t->g, n, strcmp(n->s, "step") ? &micro : &step);
+            host_set(t->g, n,
+                     strcmp(n->at.stepval.name, "step") ? &micro : &step);
     }
 }

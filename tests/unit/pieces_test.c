@@ -77,7 +77,7 @@ static Node *tensor(World *w, const Shard *t)
 {
     Node *n = g_node(w->g, Oinput, NULL, 0, NULL);
 
-    n->s = n->name = "x";
+    n->at.input.name = n->name = "x";
     n->dt = Df64;
     n->nd = 3;
     n->dim[0] = (Dim){ w->h, H };
@@ -291,11 +291,7 @@ static void walk(World *w, int *steps)
     while (repair(w->g->mesh, t, want, &r)) {
         Node *n = tensor(w, t);
         n->op = r.op;
-        n->i = r.atoms;
-        n->A = &r.a;
-        n->nA = r.a != NULL;
-        n->B = &r.b;
-        n->nB = r.b != NULL;
+        repair_attrs(n, &r);
         for (int64_t k = 0; k < w->g->mesh->world; k++)
             expected(w, x, k, w->at[k]);
         if (r.op == Oshard_slice)

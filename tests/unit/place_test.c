@@ -45,10 +45,10 @@ static void repairs_of(const Graph *g, const Node *n, Text *t)
                 repairs_of(g, c, t);
         if (optab[c->op].cls != COMM || c->in[0] != n)
             continue;
-        while (!(c->i >> low & 1))
+        while (!(n_atoms(c) >> low & 1))
             low++;
         put(t, "%s%s(%s:%d)", t->len ? " " : "", optab[c->op].name,
-            c->nA ? c->A[0]->name : "", low);
+            attr_named(c->op, "axis") ? n_axis(c)->name : "", low);
         repairs_of(g, c, t);
     }
 }
@@ -69,9 +69,10 @@ static double bytes(const Graph *g, Op op, Region reg)
 
     for (size_t i = 0; i < vec_len(g->node); i++) {
         const Node *n = g->node[i];
-        Repair r = { n->op, NULL, NULL, (uint32_t)n->i };
-        if (n->op == op && n->reg == reg)
-            sum += bytes_sent(g, n->in[0], n->in[0]->sh, &r);
+        if (n->op != op || n->reg != reg)
+            continue;
+        Repair r = { n->op, NULL, NULL, n_atoms(n) };
+        sum += bytes_sent(g, n->in[0], n->in[0]->sh, &r);
     }
     return sum;
 }
@@ -82,7 +83,7 @@ static Node *reading(const Graph *g, Op op, const char *path)
     for (size_t i = 0; i < vec_len(g->node); i++)
         for (int k = 0; k < g->node[i]->nin; k++)
             if (g->node[i]->op == op && g->node[i]->in[k]->op == Oparam &&
-                !strcmp(g->node[i]->in[k]->s, path))
+                !strcmp(g->node[i]->in[k]->at.param.path, path))
                 return g->node[i];
     die("nothing reads %s", path);
 }
@@ -166,7 +167,7 @@ static void reduced_into_runs(void **state)
         reduced += n->op == Oallreduce && n->reg == REGpost && n->nd > 0;
         scattered += n->op == Oreducescatter && n->reg == REGpost;
         gathered += n->op == Oallgather && n->reg == REGpost;
-        if (n->op == Ostate && !strncmp(n->s, "optim.", 6))
+        if (n->op == Ostate && !strncmp(n->at.state.path, "optim.", 6))
             assert_int_equal(atoms_of(g, n, S), 3);
     }
     assert_int_equal(reduced, 0);
@@ -284,7 +285,7 @@ static void next_name(void **state)
     (void)state;
     is(g, "up", "R");
     is(g, "embed", "R");
-    o->s = intern("s");
+    o->at.output.name = intern("s");
     infer(m.g, o);
     run_pass(m.g, target_named("host"), "precision");
     run_pass(m.g, target_named("host"), "fold");

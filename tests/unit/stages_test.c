@@ -140,7 +140,8 @@ static const Node *received(const Graph *g, int64_t peer, int64_t chan)
 
     for (size_t i = 0; i < vec_len(g->node); i++) {
         const Node *n = g->node[i];
-        if (n->op != Orecv || n->i != peer || n->j != chan)
+        if (n->op != Orecv || n->at.recv.peer != peer ||
+            n->at.recv.chan != chan)
             continue;
         assert_null(r);
         r = n;
@@ -159,7 +160,8 @@ static void check_crossings(Graph *first)
             recvs += n->op == Orecv;
             if (n->op != Osend)
                 continue;
-            const Node *r = received(stage(first, n->i), g->role, n->j);
+            const Node *r = received(stage(first, n->at.send.peer), g->role,
+                                     n->at.send.chan);
             assert_int_equal(r->dt, n->in[0]->dt);
             assert_true(same_dims(r, n->in[0]));
             sends++;
@@ -180,7 +182,8 @@ static void check_sums(Graph *first)
                 k++;
             if (i == vec_len(g->node) || k == vec_len(first->node))
                 break;
-            assert_int_equal(g->node[i]->j, first->node[k]->j);
+            assert_int_equal(g->node[i]->at.pp_sum.chan,
+                             first->node[k]->at.pp_sum.chan);
             assert_int_equal(g_elems(g->node[i]), g_elems(first->node[k]));
         }
         assert_true(i == vec_len(g->node) && k == vec_len(first->node));
@@ -196,7 +199,8 @@ static int sinks(const Graph *g, Op op, const char *name)
     for (size_t i = 0; i < vec_len(g->node); i++) {
         const Node *n = g->node[i];
         if (n->op == op)
-            found += !strcmp(op == Owrite ? n->in[0]->s : n->s, name);
+            found += !strcmp(
+                op == Owrite ? n_name(n->in[0]) : n->at.result.name, name);
     }
     return found;
 }
@@ -209,7 +213,8 @@ static void check_sinks(const Graph *whole, Graph *first)
         int owners = 0;
         if (n->op != Owrite && n->op != Oresult)
             continue;
-        const char *name = n->op == Owrite ? n->in[0]->s : n->s;
+        const char *name =
+            n->op == Owrite ? n_name(n->in[0]) : n->at.result.name;
         for (Graph *g = first; g; g = g->next) {
             const Param *p = n->op == Owrite ? g_param(g, name) : NULL;
             int has = n->op == Oresult || p;

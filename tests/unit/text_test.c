@@ -121,18 +121,18 @@ static void comes_back(void **state)
     assert_int_equal(g->hf->fixat[0], -1);
     Node *x = g->node[3], *e = g->node[5];
     assert_int_equal(x->op, Oinput);
-    assert_string_equal(x->s, "x");
+    assert_string_equal(x->at.input.name, "x");
     assert_int_equal(x->dim[0].n, 4);
     assert_int_equal(x->dim[2].n, 8);
     assert_int_equal(e->sh[0].k, S);
     assert_int_equal(e->sh[2].k, R);
     assert_string_equal(g->node[6]->scope->path, "a");
-    assert_int_equal(g->node[8]->i, 1);
+    assert_int_equal(g->node[8]->at.allreduce.atoms, 1);
     assert_int_equal(g->node[9]->sh[0].op, Rmax);
     assert_int_equal(g->node[10]->again, 1);
     assert_string_equal(g->node[11]->scope->path, "q");
-    assert_true(g->node[0]->f == -0.1);
-    assert_int_equal(g->node[2]->i, -77);
+    assert_true(g->node[0]->at.constant.value == -0.1);
+    assert_int_equal(g->node[2]->at.random.key, -77);
 }
 
 /* ---- wrong texts --------------------------------------------------------- */
@@ -173,7 +173,15 @@ static const struct { const char *text, *said; } wrong[] = {
     { "post:\n%b = iota axis=seq i32 [seq]\n%c = accum %b op=add i32 [seq]",
       "accumulates in post" },
     { "%b = iota axis=seq i32 [seq]\n%c = accum %b op=sum i32 [seq]",
-      "op is 'sum'" },
+      "'sum' is none of add, max, min, last" },
+    { "%a = input f32 [seq]\n%b = shift %a axis=seq by=1 wrap=2 f32 [seq]",
+      "wrap is 2, not between 0 and 1" },
+    { "%a = input f32 [seq]\n%b = cumsum %a f32 [seq]", "0 axes in 'axis'" },
+    { "%a = input f32 [seq]\n%b = sum %a f32 [seq]", "0 axes in 'axes'" },
+    { "%a = input f32 [seq]\n%b = cast %a f32 [seq]", "lacks 'to'" },
+    { "%a = input f32 [seq]\n%b = result %a", "lacks 'name'" },
+    { "%a = input f32 [seq hidden]\n%b = topk %a k=1 axis=seq new=hidden",
+      "its operand has the axis 'hidden'" },
     { "%a = input f32 [seq]\n%b = write %a %a", "no parameter and no state" },
     { "%a = arg index=0 f32 []", "stands outside a body" },
     { "%a = input f32 [seq]\n%b = gather %a %a axis=seq f32 [seq]",

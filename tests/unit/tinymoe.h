@@ -56,7 +56,7 @@ static Node *leaf(Model *m, Op op, const char *name, Dtype dt, int nd,
 {
     Node *n = g_node(m->g, op, NULL, 0, NULL);
 
-    n->s = intern(name);
+    set_name(n, intern(name));
     n->dt = dt;
     for (int i = 0; i < nd; i++)
         n->dim[n->nd++] = (Dim){ a[i], a[i]->n };
@@ -68,7 +68,7 @@ static Node *param(Model *m, const char *path, int nd, Axis *const *a)
     Node *n = leaf(m, Oparam, path, Dreal, nd, a);
     Param *p = alloc(forever, sizeof *p);
 
-    p->path = n->s;
+    p->path = n->at.param.path;
     p->dt = Dreal;
     p->nd = nd;
     memcpy(p->dim, n->dim, sizeof p->dim);
@@ -123,9 +123,10 @@ static Node *indexed(Model *m, Op o, Node *a, Node *e, Axis *over)
 {
     Node *n = g_node(m->g, o, NULL, 2, (Node *[]){ a, e });
 
-    n->A = alloc(forever, sizeof *n->A);
-    n->A[0] = over;
-    n->nA = 1;
+    if (o == Opick)
+        n->at.pick.axis = over;
+    else
+        n->at.gather.axis = over;
     return infer(m->g, n);
 }
 
@@ -149,12 +150,7 @@ static Node *topk(Model *m, Node *p)
 {
     Node *e = g_node(m->g, Otopk, NULL, 1, &p);
 
-    e->i = 2;
-    e->A = alloc(forever, sizeof *e->A);
-    e->B = alloc(forever, sizeof *e->B);
-    e->A[0] = m->expert;
-    e->B[0] = m->top;
-    e->nA = e->nB = 1;
+    e->at.topk = (struct topk_attrs){ 2, m->expert, m->top };
     return infer(m->g, e);
 }
 
@@ -187,8 +183,8 @@ static void loss(Model *m, Node *t)
     Node *mean = g_red(m->g, Omean, t, AXES(m->batch, m->seq), 2);
     Node *n = g_node(m->g, Oloss, NULL, 1, &mean);
 
-    n->s = intern("lm");
-    n->f = 1;
+    n->at.loss.name = intern("lm");
+    n->at.loss.weight = 1;
     infer(m->g, n);
 }
 

@@ -77,7 +77,7 @@ void trial_prepare(Trial *t, Arena *a, const Target *T, Node **leaf,
         t->want[i] = v[t->out[i]->id];
         t->dims[i] = *t->out[i];
         t->sink[i] = g_node(g, Ooutput, NULL, 1, &t->out[i]);
-        t->sink[i]->s = intern(strf(a, "out%d", i));
+        t->sink[i]->at.output.name = intern(strf(a, "out%d", i));
         infer(g, t->sink[i]);
     }
     t->k = trial_groups(g, T, a);
@@ -175,12 +175,18 @@ static Node *random_move(Make *m, Node *x)
     static const Op op[] = { Oslice, Opad, Oshift, Oconcat, Ocumsum };
     Op o = op[below(m, 5)];
     Node *n = mk_op2(m, o, x, o == Oconcat ? x : NULL, any_axis(m, x));
-    int64_t size = x->dim[dim_of(x, n->A[0])].n;
+    int64_t size = x->dim[dim_of(x, n_axis(n))].n;
 
-    n->i = below(m, (int)size);
-    n->j = o == Oslice ? size - n->i
-           : o == Opad ? size + n->i + 1
-                       : below(m, 2);
+    int64_t by = below(m, (int)size);
+
+    if (o == Oslice)
+        n->at.slice = (struct slice_attrs){ n_axis(n), by, size - by };
+    else if (o == Opad)
+        n->at.pad = (struct pad_attrs){ n_axis(n), by, size + by + 1 };
+    else if (o == Oshift)
+        n->at.shift = (struct shift_attrs){ n_axis(n), by, below(m, 2) };
+    else
+        below(m, 2); /* as many draws for every op */
     return infer(m->g, n);
 }
 
@@ -211,20 +217,18 @@ static int agree(const Node *a, const Node *b)
 static Node *random_view(Make *m, Node *x)
 {
     int at = below(m, x->nd);
+    Axis *to = g_axis(m->g, strf(m->a, "n%d", m->g->naxis));
     Node *n;
 
     if (x->nd > 1 && at + 1 < x->nd && below(m, 2)) {
         n = mk_op2(m, Omerge, x, NULL, NULL);
-        n->A = alloc(m->a, 2 * sizeof *n->A);
-        n->A[0] = x->dim[at].a;
-        n->A[1] = x->dim[at + 1].a;
-        n->nA = 2;
+        Axis *two[] = { x->dim[at].a, x->dim[at + 1].a };
+        n->at.merge = (struct merge_attrs){ g_axes(m->g, two, 2), to };
     } else {
-        n = mk_op2(m, Orename, x, NULL, x->dim[at].a->name);
+        n = mk_op2(m, Orename, x, NULL, NULL);
+        n->at.rename.from = g_axes(m->g, &x->dim[at].a, 1);
+        n->at.rename.to = g_axes(m->g, &to, 1);
     }
-    n->B = alloc(m->a, sizeof *n->B);
-    n->B[0] = g_axis(m->g, strf(m->a, "n%d", m->g->naxis));
-    n->nB = 1;
     return infer(m->g, n);
 }
 
