@@ -1,6 +1,6 @@
 /* ops.c: the functions of the language. Most are made in a loop over the op
- * table: operands, then attributes, as the row's signature says. Those written
- * by hand, below and in index.c, give defaults or several results, or check. */
+ * table: operands, then attributes, as the row says. Those written by hand,
+ * below and in index.c, give defaults or several results, or check. */
 #include <string.h>
 
 #include "frontend.h"

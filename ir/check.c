@@ -86,11 +86,10 @@ static int operands(Check *c, const Node *n, int64_t at)
 static const char *attr_wrong(Arena *a, const Node *n, const AttrInfo *t)
 {
     Axes x = attr_axes(n, t);
-    int none = attr_unsaid(n, t) && t->use != ATmay;
 
-    if (none && (t->type == ATaxis || t->type == ATaxes))
-        return strf(a, "0 axes in '%s'", t->name);
-    if (none && (t->type == ATstr || t->type == ATdtype))
+    if (t->use != ATmay && attr_unsaid(n, t) &&
+        (t->type == ATaxis || t->type == ATaxes || t->type == ATstr ||
+         t->type == ATdtype))
         return strf(a, "lacks '%s'", t->name);
     if (t->use == ATnew && x.v[0] != n_axis(n) && dim_of(n->in[0], x.v[0]) >= 0)
         return strf(a, "its operand has the axis '%s'", x.v[0]->name);

@@ -138,11 +138,23 @@ static void read_value(Reading *p, const AttrInfo *a, void *v)
     }
 }
 
-/* What text_map() and text_scope() do not say. */
+/* What text_map() and text_scope() do not say; attributes said, a bit each. */
 typedef struct Extra {
     int map, part; /* -1: by the path */
     const char *scope;
+    unsigned said;
 } Extra;
+
+/* A name may stand elsewhere: attrs_wrong() looks. */
+static void need_attrs(const Reading *p, const Node *n, const Extra *e)
+{
+    const OpInfo *o = &optab[n->op];
+
+    for (int i = 0; i < o->nattr; i++)
+        if (o->attr[i].use != ATmay && o->attr[i].type != ATstr &&
+            !(e->said >> i & 1))
+            lex_err(&p->x, "%s: lacks '%s'", o->name, o->attr[i].name);
+}
 
 static void read_attr(Reading *p, Node *n, Extra *e)
 {
@@ -153,6 +165,7 @@ static void read_attr(Reading *p, Node *n, Extra *e)
     lex_need(x, '=');
     if (a) {
         read_value(p, a, attr_at(n, a));
+        e->said |= 1u << (a - optab[n->op].attr);
     } else if (!strcmp(name, "map")) {
         e->map = 1;
         n->map = lex_mark(x, '%') ? read_operand(p) : NULL;
@@ -278,6 +291,7 @@ static void read_node(Reading *p)
     if (!e.map)
         n->map = text_map(n);
     n->scope = read_scope(p->g, &e, text_scope(n->name));
+    need_attrs(p, n, &e);
     const char *wrong = attrs_wrong(p->x.arena, n);
     if (wrong)
         lex_err(&p->x, "%s: %s", optab[n->op].name, wrong);
