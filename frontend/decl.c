@@ -264,11 +264,11 @@ static void inputs_only(Front *f, Node *den)
         if (n->mark != DENOMINATOR)
             continue;
         if (n->op == Oparam || n->op == Ostate) {
-            note(n->loc, "'%s' is defined here", n->at.param.path);
+            note(n->loc, "'%s' is defined here", n_name(n));
             err(f->loc,
                 "loss: the denominator may depend on inputs only, and it "
                 "depends on '%s'",
-                n->at.param.path);
+                n_name(n));
         }
         for (int k = 0; k < n->nin; k++)
             n->in[k]->mark = DENOMINATOR;
