@@ -378,7 +378,7 @@ static int one_axis(Case *c, int i)
     static const struct { const char *name, *A; int64_t n[3], i, j; } s[] = {
         { "inner", "z", { 2, 3, 7 }, 2, 3 }, { "outer", "x", { 5, 2, 3 }, 1, 2 },
         { "middle", "y", { 2, 6, 3 }, 3, 3 }, { "one", "z", { 2, 3, 1 }, 0, 1 },
-        { "wrap", "y", { 2, 4, 3 }, 1, 1 },
+        { "wrap", "y", { 2, 4, 3 }, 1, 1 }, { "long", "y", { 2, 45, 2 }, 4, 30 },
     };
     /* clang-format on */
     if (i >= (int)(sizeof s / sizeof *s))
@@ -386,6 +386,7 @@ static int one_axis(Case *c, int i)
     Node *a = reals(c, "x y z", s[i].n, 0);
     c->name = s[i].name;
     c->out = build(c, 1, &a, s[i].A, c->op == Otopk ? "top" : "");
+    static const int64_t most[] = { 5, 2, 2, 1, 2, 40 };
     Attrs *t = &c->out->at;
     if (c->op == Oslice)
         t->slice = (struct slice_attrs){ t->slice.axis, s[i].i, s[i].j };
@@ -396,7 +397,7 @@ static int one_axis(Case *c, int i)
     if (c->op == Oshift)
         t->shift = (struct shift_attrs){ t->shift.axis, s[i].i, i == 4 };
     if (c->op == Otopk)
-        t->topk.k = i == 3 ? 1 : i == 0 ? 5 : 2;
+        t->topk.k = most[i];
     infer(c->g, c->out);
     return 1;
 }
