@@ -350,6 +350,7 @@ static int gather(Case *c, int i)
         { "batched", "t x", "t k", "t k", { 3, 6 }, { 3, 2 }, { 3, 2 } },
         { "middle", "b x h", "b k", "b k h", { 2, 5, 3 }, { 2, 4 }, { 2, 4, 3 } },
         { "one", "x", "t", "t", { 1 }, { 1 }, { 1 } },
+        { "many", "t x", "t k", "t k", { 3, 6 }, { 3, 70 }, { 3, 70 } },
     };
     /* clang-format on */
     if (i >= (int)(sizeof s / sizeof *s))
