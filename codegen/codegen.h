@@ -585,7 +585,7 @@ typedef struct GroupedTile {
 void grouped_lower_cuda(Group *k, Arena *a);
 /* Of the step's integers v (instructions.def): the text of a tile (@ for its
  * name), the bytes of shared memory it takes. */
-char *grouped_text(Arena *a, const int64_t *v, int weight, int squares,
+char *grouped_text(Arena *a, const GmmArgs *v, int weight, int squares,
                    GroupedTile tile, int64_t *shared);
 int64_t grouped_squares(const Graph *g, const Node *n); /* Target.squares */
 

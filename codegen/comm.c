@@ -1,4 +1,4 @@
-/* comm.c: collectives as library steps: which elements, in what blocks. Tensors
+/* comm.c: collectives as instructions: which elements, in what blocks. Tensors
  * are row-major, so a collective along one axis moves, for each index of the
  * axes before it (outer), one run of the axis and what is behind it. */
 #include "codegen.h"
@@ -39,29 +39,52 @@ static int64_t halves(const Graph *g, const Node *cut, const Axis *a,
     return piecing(g, cut, a, atoms) || !piecing(g, cut, a, ~0u) ? 1 : 2;
 }
 
-/* Blocks along axis A of the tensor in which it is cut. */
-static void along(Group *k, Arena *a, const Graph *g, const Node *cut)
+typedef struct Pieces { /* how the group's atoms z make pieces */
+    int64_t zig, low;
+} Pieces;
+
+static Pieces zigzag(const Graph *g, const Node *n, uint32_t z)
 {
-    const Node *n = k->node[0];
+    uint32_t atoms = n_atoms(n);
+
+    if (!z)
+        return (Pieces){ 0, 0 };
+    return (Pieces){ mesh_extent(g->mesh, z),
+                     mesh_extent(g->mesh, atoms & ((z & -z) - 1)) };
+}
+
+/* Blocks along axis A of the tensor in which it is cut. */
+static AllgatherArgs along(const Graph *g, const Node *n, const Node *cut)
+{
     int d = dim_of(cut, n_axis(n));
     int64_t h = halves(g, cut, n_axis(n), n_atoms(n));
+    Pieces p = zigzag(g, n, piecing(g, cut, n_axis(n), n_atoms(n)));
 
-    add_size(k, a, product(g, cut, 0, d) * h);
-    add_size(k, a, product(g, cut, d, cut->nd) / h);
+    return (AllgatherArgs){
+        .dt = n->dt,
+        .outer = product(g, cut, 0, d) * h,
+        .chunk = product(g, cut, d, cut->nd) / h,
+        .zig = p.zig,
+        .low = p.low,
+    };
 }
 
-/* zig and low of instructions.def: how the group's atoms z make pieces. */
-static void zigzag(Group *k, Arena *a, const Graph *g, uint32_t z, int64_t sign)
+static ReducescatterArgs scatter(const Graph *g, const Node *n)
 {
-    uint32_t atoms = n_atoms(k->node[0]);
+    AllgatherArgs x = along(g, n, n);
 
-    add_size(k, a, z ? sign * mesh_extent(g->mesh, z) : 0);
-    add_size(k, a, z ? mesh_extent(g->mesh, atoms & ((z & -z) - 1)) : 0);
+    return (ReducescatterArgs){
+        .dt = x.dt,
+        .outer = x.outer,
+        .chunk = x.chunk,
+        .op = reduction(g, n->in[0], n_atoms(n)),
+        .zig = x.zig,
+        .low = x.low,
+    };
 }
 
-/* Axes a and b of instructions.def; the size that stays in pieces gives its
- * factor 2 to what lies before it. */
-static void exchange(Group *k, Arena *a, const Graph *g, const Node *n)
+/* The size that stays in pieces gives its factor 2 to what lies before it. */
+static AlltoallArgs exchange(const Graph *g, const Node *n)
 {
     const Node *x = n->in[0];
     const struct alltoall_attrs *t = &n->at.alltoall;
@@ -71,53 +94,52 @@ static void exchange(Group *k, Arena *a, const Graph *g, const Node *n)
     int64_t hb = halves(g, n, t->to, t->atoms);
     int64_t hlo = da < db ? ha : hb, hhi = da < db ? hb : ha;
     uint32_t za = piecing(g, x, t->from, t->atoms);
-    uint32_t zb = piecing(g, n, t->to, t->atoms);
+    Pieces p = zigzag(g, n, za ? za : piecing(g, n, t->to, t->atoms));
 
-    add_size(k, a, product(g, n, 0, lo) * hlo);
-    add_size(k, a, local_n(g, n, da) / ha);
-    add_size(k, a, product(g, n, lo + 1, hi) * hhi);
-    add_size(k, a, local_n(g, x, db) / hb);
-    add_size(k, a, product(g, n, hi + 1, n->nd));
-    add_size(k, a, db < da);
-    zigzag(k, a, g, za ? za : zb, za ? 1 : -1);
+    return (AlltoallArgs){
+        .dt = n->dt,
+        .outer = product(g, n, 0, lo) * hlo,
+        .a = local_n(g, n, da) / ha,
+        .mid = product(g, n, lo + 1, hi) * hhi,
+        .b = local_n(g, x, db) / hb,
+        .inner = product(g, n, hi + 1, n->nd),
+        .swap = db < da,
+        .zig = za ? p.zig : -p.zig,
+        .low = p.low,
+    };
 }
 
 static void blocks(Group *k, Arena *a, const Graph *g, const Node *n)
 {
-    const Node *x = n->in[0];
+    int64_t all = local_elems(g, n);
 
     switch (n->op) {
     case Oallgather:
         k->step.kind = Iallgather;
-        along(k, a, g, x);
-        zigzag(k, a, g, piecing(g, x, n_axis(n), n_atoms(n)), 1);
+        k->step.allgather = along(g, n, n->in[0]);
         return;
     case Oreducescatter:
         k->step.kind = Ireducescatter;
-        along(k, a, g, n);
-        break;
+        k->step.reducescatter = scatter(g, n);
+        return;
     case Oallreduce:
     case Opp_sum:
         k->step.kind = Iallreduce;
-        add_size(k, a, 1);
-        add_size(k, a, local_elems(g, n));
+        k->step.allreduce =
+            (AllreduceArgs){ n->dt, all, reduction(g, n->in[0], n_atoms(n)) };
         k->inplace = alloc(a, sizeof *k->inplace);
         k->ninplace = 1;
-        break;
+        return;
     case Oppermute:
         k->step.kind = Ippermute;
-        add_size(k, a, local_elems(g, n));
-        add_size(k, a, n->at.ppermute.by);
+        k->step.ppermute = (PpermuteArgs){ n->dt, all, n->at.ppermute.by };
         return;
     case Oalltoall:
         k->step.kind = Ialltoall;
-        exchange(k, a, g, n);
+        k->step.alltoall = exchange(g, n);
         return;
     default: die("%s: not a collective", optab[n->op].name);
     }
-    add_size(k, a, reduction(g, x, n_atoms(n)));
-    if (n->op == Oreducescatter)
-        zigzag(k, a, g, piecing(g, n, n_axis(n), n_atoms(n)), 1);
 }
 
 /* To or from another stage: all of the value. */
@@ -129,10 +151,10 @@ static void transfer(Group *k, Arena *a, const Graph *g, Node *n)
     vec_push(a, k->view, x);
     k->narg = 1;
     k->step.kind = n->op == Osend ? Isend : Irecv;
-    add_size(k, a, x->dt);
-    add_size(k, a, local_elems(g, x));
-    add_size(k, a, n->op == Osend ? n->at.send.peer : n->at.recv.peer);
-    add_size(k, a, n_chan(n));
+    k->step.transfer =
+        (TransferArgs){ x->dt, local_elems(g, x),
+                        n->op == Osend ? n->at.send.peer : n->at.recv.peer,
+                        n_chan(n) };
     k->step.atoms = g->mesh->mask[Mpp];
     k->step.bytes = (double)local_bytes(g, x);
     set_label(k, a, n);
@@ -165,7 +187,6 @@ void comm_lower(Graph *g, Group *k, Arena *a)
         vec_push(a, k->view, view[i]);
     }
     k->narg = 3;
-    add_size(k, a, n->dt);
     blocks(k, a, g, n);
     k->step.atoms = n_atoms(n);
     k->step.bytes = moved(g, n);

@@ -1,4 +1,4 @@
-/* gemm.c: products as library steps: no kernel text, only sizes and strides.
+/* gemm.c: products as library instructions: sizes and strides, no kernel text.
  * fuse has made every layout one that fits (ir/matrix.c). */
 #include "codegen.h"
 
@@ -36,19 +36,26 @@ void gemm_lower(Graph *g, Group *k, Arena *a)
     if (!as_matrix(g, n->in[0], n->in[1], out, &m))
         die("dot: no matrix product has these layouts");
     Node *arg[4] = { n->in[m.swap], n->in[!m.swap], out, NULL };
-    int64_t iv[] = { n->in[0]->dt, out->dt, m.M,  m.N,  m.K,        m.lda,
-                     m.ldb,        m.ldc,   m.ta, m.tb, is_accum(k) };
+    BatchLoop *batch = alloc(a, MAXBATCH * sizeof *batch);
+    for (int i = 0; i < m.nbatch; i++)
+        batch[i] = (BatchLoop){ m.batch[i], m.sa[i], m.sb[i], m.sc[i] };
+    k->maystore = 1;
     k->step.kind = Igemm;
-    k->addat = 11;
+    k->step.gemm = (GemmArgs){
+        .in = n->in[0]->dt,
+        .out = out->dt,
+        .m = m.M,
+        .n = m.N,
+        .k = m.K,
+        .lda = m.lda,
+        .ldb = m.ldb,
+        .ldc = m.ldc,
+        .ta = m.ta,
+        .tb = m.tb,
+        .beta = is_accum(k),
+        .batch = { m.nbatch, batch },
+    };
     set_args(k, a, arg, 4);
-    for (size_t i = 0; i < sizeof iv / sizeof *iv; i++)
-        add_size(k, a, iv[i]);
-    for (int i = 0; i < m.nbatch; i++) {
-        add_size(k, a, m.batch[i]);
-        add_size(k, a, m.sa[i]);
-        add_size(k, a, m.sb[i]);
-        add_size(k, a, m.sc[i]);
-    }
     set_cost(g, k, n);
     set_label(k, a, n);
 }
@@ -70,16 +77,24 @@ static void grouped(Graph *g, Group *k, Arena *a, InstrKind kind, int64_t K,
 {
     Node *n = k->node[0], *out = k->out[0];
     MapLayout l = map_layout(g, n->in[2]);
-    int64_t iv[] = { n->in[0]->dt,   out->dt, l.experts, K,           N,
-                     turned ? K : N, turned,  K * N,     is_accum(k), l.cap };
     Node *more = k->nout > 1 ? k->out[1] : NULL;
     Node *arg[5] = { n->in[0], n->in[1], out, n->in[2], more };
 
+    k->maystore = kind == Igmm_wgrad; /* gmm: not rows that no expert has */
     k->step.kind = kind;
-    k->addat = kind == Igmm_wgrad ? 9 : 0;
+    k->step.gmm = (GmmArgs){
+        .in = n->in[0]->dt,
+        .out = out->dt,
+        .experts = l.experts,
+        .k = K,
+        .n = N,
+        .ldw = turned ? K : N,
+        .tw = turned,
+        .stride = K * N,
+        .beta = is_accum(k),
+        .cap = l.cap,
+    };
     set_args(k, a, arg, 5);
-    for (size_t i = 0; i < sizeof iv / sizeof *iv; i++)
-        add_size(k, a, iv[i]);
     set_cost(g, k, n);
     set_label(k, a, n);
 }

@@ -1,14 +1,11 @@
-/* grouped.c: grouped products on a GPU, from the host's step: a kernel whose
- * sizes are constants. wgmma.pre where tensor cores can take the operands,
+/* grouped.c: grouped products on a GPU, from the host's instruction: a kernel
+ * whose sizes are constants. wgmma.pre where tensor cores take the operands,
  * gmm.pre for all others. */
 #include "codegen.h"
 
 #include <string.h>
 
 enum { GMMTILE = 64, GMMTHREADS = 256, WGTHREADS = 384 };
-
-/* What instructions.def says of gmm's integers. */
-enum { XDT, XDTOUT, XE, XK, XN, XLDW, XTW, XSTRIDE, XACC, XCAP };
 
 static int64_t ceil_of(int64_t n, int64_t d)
 {
@@ -35,11 +32,11 @@ enum {
 };
 
 /* Tensor cores take bf16 in rows of whole 16-byte pieces. */
-static int has_tensor_cores(const int64_t *v)
+static int has_tensor_cores(const GmmArgs *v)
 {
-    return v[XDT] == Dbf16 && (v[XDTOUT] == Dbf16 || v[XDTOUT] == Df32) &&
-           v[XK] % 8 == 0 && v[XN] % 8 == 0 && v[XLDW] % 8 == 0 &&
-           v[XE] <= 4096;
+    return v->in == Dbf16 && (v->out == Dbf16 || v->out == Df32) &&
+           v->k % 8 == 0 && v->n % 8 == 0 && v->ldw % 8 == 0 &&
+           v->experts <= 4096;
 }
 
 /* Warps that multiply: each leaves a sum of squares. */
@@ -50,14 +47,12 @@ int64_t grouped_squares(const Graph *g, const Node *n)
     Group k = { .fam = FAMgmm_wgrad, .n = 1, .nout = 1 };
     Node *node = (Node *)(uintptr_t)n;
     Arena *scratch = arena_new();
-    int64_t v[XCAP + 1];
 
     k.node = k.out = &node;
     gmm_wgrad_lower((Graph *)(uintptr_t)g, &k, scratch);
-    for (int i = 0; i <= XCAP; i++)
-        v[i] = k.step.iv[i].c;
+    const GmmArgs *v = &k.step.gmm;
     arena_free(scratch);
-    return has_tensor_cores(v) && v[XDTOUT] == Df32 ? GPUBLOCKS * WARPS : 0;
+    return has_tensor_cores(v) && v->out == Df32 ? GPUBLOCKS * WARPS : 0;
 }
 
 /* 64 x BN += 64 x 16 of A, 16 x BN of B. */
@@ -103,7 +98,7 @@ static void put_product(Text *t, int64_t wide, int turna, int turnb)
  * registers (a fifth slower at 256 rows), 256x192 and 256x128 tiles that fetch
  * less (318 and 322 where 128x128 made 363), a warp that stores its own rows,
  * more boxes or an evict-first hint on their way out (the same). */
-static GroupedTile best_tile(const int64_t *v, int weight)
+static GroupedTile best_tile(const GmmArgs *v, int weight)
 {
     /* clang-format off */
     static const struct {
@@ -116,8 +111,8 @@ static GroupedTile best_tile(const int64_t *v, int weight)
         { { 128, 64, 1 }, 0.5, 0.4, 0.88 },
     };
     /* clang-format on */
-    int64_t n = weight && v[XTW] ? v[XK] : v[XN];
-    int64_t sum = weight ? v[XCAP] / v[XE] : v[XK];
+    int64_t n = weight && v->tw ? v->k : v->n;
+    int64_t sum = weight ? v->cap / v->experts : v->k;
     size_t best = 0;
     double most = 0;
 
@@ -135,14 +130,14 @@ static GroupedTile best_tile(const int64_t *v, int weight)
 
 /* wgmma.pre. A weight gradient that is stored turned is made turned: its
  * operands change places. */
-char *grouped_text(Arena *a, const int64_t *v, int weight, int squares,
+char *grouped_text(Arena *a, const GmmArgs *v, int weight, int squares,
                    GroupedTile tile, int64_t *shared)
 {
     Text t = { .arena = a };
-    int swap = weight && v[XTW];
-    int64_t m = swap ? v[XN] : v[XK], n = weight && swap ? v[XK] : v[XN];
+    int swap = weight && v->tw;
+    int64_t m = swap ? v->n : v->k, n = weight && swap ? v->k : v->n;
     int64_t slice = (tile.rows + tile.cols) * DEEP * 2;
-    int64_t stages = (SHARED - BESIDE - (v[XE] + 1) * 4) / slice;
+    int64_t stages = (SHARED - BESIDE - (v->experts + 1) * 4) / slice;
 
     if (stages > MAXSTAGES)
         stages = MAXSTAGES;
@@ -151,23 +146,23 @@ char *grouped_text(Arena *a, const int64_t *v, int weight, int squares,
     put_define(&t, "SQUARES", squares ? GPUBLOCKS * WARPS : 0);
     put_define(&t, "M", m);
     put_define(&t, "N", n);
-    put_define(&t, "K", v[XK]);
-    put_define(&t, "LDA", weight ? m : v[XK]);
-    put_define(&t, "LDB", weight ? n : v[XLDW]);
-    put_define(&t, "LDC", weight ? v[XLDW] : v[XN]);
-    put_define(&t, "EXPERTS", v[XE]);
-    put_define(&t, "CAP", v[XCAP]);
+    put_define(&t, "K", v->k);
+    put_define(&t, "LDA", weight ? m : v->k);
+    put_define(&t, "LDB", weight ? n : v->ldw);
+    put_define(&t, "LDC", weight ? v->ldw : v->n);
+    put_define(&t, "EXPERTS", v->experts);
+    put_define(&t, "CAP", v->cap);
     put_define(&t, "TURNA", weight);
-    put_define(&t, "TURNB", weight || !v[XTW]);
-    put_define(&t, "STRIDEB", v[XSTRIDE]);
-    put_define(&t, "STRIDEC", v[XSTRIDE]);
+    put_define(&t, "TURNB", weight || !v->tw);
+    put_define(&t, "STRIDEB", v->stride);
+    put_define(&t, "STRIDEC", v->stride);
     put_define(&t, "BM", tile.rows);
     put_define(&t, "BN", tile.cols);
     put_define(&t, "STAGES", stages);
     put_define(&t, "TURNS", tile.turns);
-    put_define(&t, "TOKIND", v[XDTOUT] == Dbf16 ? 10 : 7);
-    put(&t, "#define TO %s\n", dtypes[v[XDTOUT]].store);
-    put_product(&t, tile.cols, weight, weight || !v[XTW]);
+    put_define(&t, "TOKIND", v->out == Dbf16 ? 10 : 7);
+    put(&t, "#define TO %s\n", dtypes[v->out].store);
+    put_product(&t, tile.cols, weight, weight || !v->tw);
     put(&t, "%s", wgmma_pre);
     put(&t,
         "extern \"C\" __global__ void __launch_bounds__(%d, 1)\n"
@@ -179,7 +174,7 @@ char *grouped_text(Arena *a, const int64_t *v, int weight, int squares,
     return t.s;
 }
 
-static void on_tensor_cores(Group *k, Arena *a, const int64_t *v, int weight)
+static void on_tensor_cores(Group *k, Arena *a, const GmmArgs *v, int weight)
 {
     int64_t shared = 0;
     int squares = k->nout > 1;
@@ -188,7 +183,6 @@ static void on_tensor_cores(Group *k, Arena *a, const int64_t *v, int weight)
 
     set_text_named(k, a, text);
     k->narg = 4 + squares;
-    k->step.nint = 0;
     k->scratch = GPUBLOCKS * MAPS;
     cuda_set_grid(k, a, GPUBLOCKS, WGTHREADS, 1, INTURNS);
     k->step.iv[4] = aff(shared);
@@ -196,19 +190,19 @@ static void on_tensor_cores(Group *k, Arena *a, const int64_t *v, int weight)
 
 /* ---- all others ---------------------------------------------------------- */
 
-static void on_threads(Group *k, Arena *a, const int64_t *v, int weight)
+static void on_threads(Group *k, Arena *a, const GmmArgs *v, int weight)
 {
-    const DtypeInfo *in = &dtypes[v[XDT]], *out = &dtypes[v[XDTOUT]];
+    const DtypeInfo *in = &dtypes[v->in], *out = &dtypes[v->out];
     Text t = { .arena = a };
 
     put(&t, "#define TA %s\n#define TC %s\n#define TO %s\n", in->store,
         in->compute, out->store);
-    put_define(&t, "EXPERTS", v[XE]);
-    put_define(&t, "K", v[XK]);
-    put_define(&t, "N", v[XN]);
-    put_define(&t, "LDW", v[XLDW]);
-    put_define(&t, "TW", v[XTW]);
-    put_define(&t, "STRIDEW", v[XSTRIDE]);
+    put_define(&t, "EXPERTS", v->experts);
+    put_define(&t, "K", v->k);
+    put_define(&t, "N", v->n);
+    put_define(&t, "LDW", v->ldw);
+    put_define(&t, "TW", v->tw);
+    put_define(&t, "STRIDEW", v->stride);
     put(&t, "%s", gmm_pre);
     put(&t,
         "extern \"C\" __global__ void __launch_bounds__(%d)\n"
@@ -217,23 +211,19 @@ static void on_threads(Group *k, Arena *a, const int64_t *v, int weight)
         GMMTHREADS, weight ? "gmm_wgrad_tile" : "gmm_tile");
     set_text_named(k, a, t.s);
     k->narg = 4;
-    k->step.nint = 0;
-    int64_t rows = ceil_of(v[XCAP], GMMTILE) + v[XE];
-    cuda_set_grid(k, a, weight ? ceil_of(v[XK], GMMTILE) : rows, GMMTHREADS,
-                  ceil_of(v[XN], GMMTILE), weight ? v[XE] : 1);
+    int64_t rows = ceil_of(v->cap, GMMTILE) + v->experts;
+    cuda_set_grid(k, a, weight ? ceil_of(v->k, GMMTILE) : rows, GMMTHREADS,
+                  ceil_of(v->n, GMMTILE), weight ? v->experts : 1);
 }
 
 void grouped_lower_cuda(Group *k, Arena *a)
 {
     int weight = k->step.kind == Igmm_wgrad;
-    int64_t v[XCAP + 1];
+    const GmmArgs v = k->step.gmm;
 
-    for (int i = 0; i <= XCAP; i++)
-        v[i] = k->step.iv[i].c;
-    if (has_tensor_cores(v))
-        on_tensor_cores(k, a, v, weight);
+    if (has_tensor_cores(&v))
+        on_tensor_cores(k, a, &v, weight);
     else
-        on_threads(k, a, v, weight);
-    add_size(k, a, v[XACC]);
-    k->addat = weight ? k->step.nint : 0;
+        on_threads(k, a, &v, weight);
+    k->addat = add_size(k, a, v.beta);
 }

@@ -20,15 +20,7 @@ static int loops(const Graph *g, const Node *n)
 /* Products and collectives have no text: the runtime says what they need. */
 static int64_t work_of(const Graph *g, const Instr *s)
 {
-    enum { MAXINT = 32 };
-    int64_t iv[MAXINT];
-
-    if (s->kind == Ikernel || s->nint > MAXINT)
-        return 0;
-    for (int i = 0; i < s->nint; i++)
-        iv[i] = s->iv[i].c;
-    int64_t ranks = g->mesh ? mesh_extent(g->mesh, s->atoms) : 1;
-    return instr_work(s->kind, iv, s->nint, ranks);
+    return instr_work(s, g->mesh ? mesh_extent(g->mesh, s->atoms) : 1);
 }
 
 static void lower_host(Graph *g, Group *k, Arena *a)

@@ -96,8 +96,8 @@ static void event(Text *t, const Instr *s, int role, int program, double *at)
     put(t,
         ",\n{\"ph\":\"X\",\"pid\":%d,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f,"
         "\"cat\":\"%s\",\"name\":",
-        role, program, 1e6 * *at, 1e6 * s->secs, instrinfo[s->kind].name);
-    put_json(t, s->label ? s->label : instrinfo[s->kind].name);
+        role, program, 1e6 * *at, 1e6 * s->secs, instr_info(s->kind)->name);
+    put_json(t, s->label ? s->label : instr_info(s->kind)->name);
     put(t, ",\"args\":{\"flops\":%.9g,\"bytes\":%.9g", s->flops, s->bytes);
     if (s->file) {
         put(t, ",\"line\":");

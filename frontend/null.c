@@ -47,8 +47,7 @@ typedef struct Traffic {
 
 static int is_moved(InstrKind k)
 {
-    return k == Iallgather || k == Ireducescatter || k == Iallreduce ||
-           k == Ialltoall || k == Ippermute || k == Isend || k == Irecv;
+    return instr_info(k)->cls == CLASScollective || k == Isend || k == Irecv;
 }
 
 static Traffic *traffic_of(const Role *r)
@@ -82,7 +81,7 @@ static void put_traffic(FILE *out, const Plan *p, int role)
     for (size_t i = 0; i < vec_len(v); i++) {
         mesh_words(p->mesh, v[i].atoms, group, sizeof group);
         fprintf(out, "%5d  %-14s %-12s %6" PRId64 " %9.0f %15.0f\n", role,
-                instrinfo[v[i].kind].name, group,
+                instr_info(v[i].kind)->name, group,
                 mesh_extent(p->mesh, v[i].atoms), v[i].times, v[i].bytes);
     }
 }
@@ -95,7 +94,7 @@ typedef struct Flops {
 
 static int is_product(const Instr *s)
 {
-    return s->kind == Igemm || s->kind == Igmm || s->kind == Igmm_wgrad;
+    return instr_info(s->kind)->cls == CLASSproduct;
 }
 
 static Flops flops_of(const Role *r)

@@ -275,7 +275,7 @@ static void show_program(FILE *out, const Plan *plan, int role,
     for (int k = 0, n = 0; k < NINSTR; k++)
         if (kinds[k])
             fprintf(out, "%s%d %s", n++ ? ", " : "", kinds[k],
-                    instrinfo[k].name);
+                    instr_info(k)->name);
     fprintf(out, "\n  temporary       %12s, lower bound %s (%+.2f %%)\n",
             bytes(p->transient), bytes(p->bound),
             p->bound

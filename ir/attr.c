@@ -4,7 +4,6 @@
 
 #include "ir.h"
 
-const char *const reduces[NREDUCE] = { "add", "max", "min", "last" };
 const char *const randomkinds[NRANDOM] = { "normal", "uniform" };
 
 _Static_assert(sizeof(Dtype) == sizeof(int) && sizeof(Reduce) == sizeof(int) &&

@@ -20,31 +20,26 @@ static int64_t bytes_of(const Sizes *x, int i)
     return x->s->buf[i] < 0 ? -1 : x->c->r->buf[x->s->buf[i]].bytes;
 }
 
-static int64_t iv(const Sizes *x, int i)
-{
-    return x->s->iv[i].c;
-}
-
 static const char *fills(const Sizes *x, int i, int64_t elems, int64_t width)
 {
     return sat_mul(elems, width) != bytes_of(x, i) && law(Lfills)
-               ? strf(x->c->arena, "leaves a part of its buffer %d alone", i)
+               ? strf(x->c->arena, "leaves a part of its operand '%s' alone",
+                      instr_operand(x->s, i)->name)
                : NULL;
 }
 
-/* ---- steps --------------------------------------------------------------- */
+/* ---- instructions -------------------------------------------------------- */
 
 /* Products and copies, and collectives along an axis, are as large as their
  * operands' shapes (operands.c), and those as their buffers. */
 static const char *instr_sizes(const Sizes *x)
 {
     const Instr *s = x->s;
-    int whole = s->kind == Iallreduce || s->kind == Ippermute;
-    int width = whole || s->kind >= Isend ? dtypes[iv(x, 0)].bytes : 0;
-    if (s->kind == Iallreduce && iv(x, 1) != 1 && law(Lone_block))
-        return "has more than one block";
-    return width ? fills(x, 0, iv(x, s->kind == Iallreduce ? 2 : 1), width)
-                 : NULL;
+    int64_t n = s->kind == Iallreduce                       ? s->allreduce.n
+                : s->kind == Ippermute                      ? s->ppermute.n
+                : instr_info(s->kind)->cls == CLASStransfer ? s->transfer.n
+                                                            : -1;
+    return n < 0 ? NULL : fills(x, 0, n, dtypes[instr_dtype(s, 0)].bytes);
 }
 
 /* ---- memory -------------------------------------------------------------- */

@@ -120,9 +120,6 @@ typedef struct Dim {
 /* Sharding over one atom of the ranks (mesh.c): R whole, S a part of axis a, P
  * terms of a sum (maximum, minimum), F a run of the flattened tensor (ZeRO). */
 typedef enum ShardKind { R, S, P, F } ShardKind;
-/* Rlast: of accumulators only, the last micro-batch's value. */
-typedef enum Reduce { Radd, Rmax, Rmin, Rlast, NREDUCE } Reduce;
-extern const char *const reduces[NREDUCE];
 typedef struct Shard {
     ShardKind k;
     Axis *a;
@@ -610,8 +607,9 @@ typedef struct Group {
                                      iteration that writes element e of the
                                      result, not after */
     Instr step;                  /* filled by the target: kind kernel ints */
-    int addat;                   /* 1 + which integer says: add to the result
-                                     rather than store it; 0: none */
+    int maystore, stores;        /* it may store, stores what it would add to
+                                     zero */
+    int addat;                   /* kernels: which integer says that it adds */
     const char *text;            /* kernel text, or null */
     Node **arg;
     int narg;    /* buffers of the step, in order; null: none */

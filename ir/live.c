@@ -54,20 +54,10 @@ int joined(const Role *r, int buf, int step)
 
 /* ---- lives --------------------------------------------------------------- */
 
-/* Does step s only write its i-th buffer? 1 where a kernel does not say. */
-static int writes(const Instr *s, int i)
+/* 1 where a kernel does not say. */
+static int only_writes(const Instr *s, int i)
 {
-    switch (s->kind) {
-    case Ikernel: return !s->rw || s->rw[i] == 'w';
-    case Igemm: return i == 3 || (i == 2 && !s->iv[10].c);
-    case Igmm:
-    case Igmm_wgrad: return i == 4 || (i == 2 && !s->iv[8].c);
-    case Icopy: return i == 1;
-    case Ijoin: return i == 0;
-    case Izero:
-    case Irecv: return 1;
-    default: return i > 0;
-    }
+    return strchr("w-", instr_use(s, i)) || (s->kind == Ikernel && !s->rw);
 }
 
 static const char *name_buffers(Lives *l, int step)
@@ -80,13 +70,13 @@ static const char *name_buffers(Lives *l, int step)
         if (!b || b->prog == -1)
             continue;
         Life *x = &l->of[s->buf[i]];
-        if (x->first < 0 && !writes(s, i) && !b->frame)
+        if (x->first < 0 && !only_writes(s, i) && !b->frame)
             return wrong(l, "is read and was never written", s->buf[i], step);
         if (x->first < 0)
             *x = (Life){ s->buf[i], step, step, b->offset };
         if (!b->frame && x->first >= l->from && step <= l->to &&
             phase_of(p, x->first) != phase_of(p, step)) {
-            if (!writes(s, i))
+            if (!only_writes(s, i))
                 return wrong(l, "is kept from call to call in one place",
                              s->buf[i], step);
             x->first = l->from;
@@ -245,7 +235,7 @@ static Named **named_by_call(const Lives *l)
                 if (b < 0 || !l->r->buf[b].frame || seen[b] == f + 1)
                     continue;
                 seen[b] = f + 1;
-                vec_push(l->arena, v[f], ((Named){ b, writes(s, j) }));
+                vec_push(l->arena, v[f], ((Named){ b, only_writes(s, j) }));
             }
         }
     return v;

@@ -1,8 +1,9 @@
-/* operands.c: a step's integers against the shapes of what it reads and makes.
+/* operands.c: an instruction's fields against the shapes of what it reads and
+ * makes.
  *
  *   products     are loops, each with a stride in every operand. Those of the
- *                step's sizes, strides and flags must be those of the axes of
- *                its operands, so that none is transposed or another's
+ *                instruction must be those of the axes of its operands, so
+ *                that none is transposed or another's
  *   collectives  an axis becomes whole, or is cut, over the group's atoms; the
  *                blocks are what stands before and behind it
  *
@@ -73,40 +74,32 @@ static int same_loops(Loops *x, Loops *y)
 
 /* ---- products ------------------------------------------------------------ */
 
-static int64_t iv(const Instr *s, int i)
+static void gemm_loops(const GemmArgs *g, Loops *v)
 {
-    return s->iv[i].c;
+    add_loop(v, g->m, g->ta ? 1 : g->lda, 0, g->ldc);
+    add_loop(v, g->n, 0, g->tb ? g->ldb : 1, 1);
+    add_loop(v, g->k, g->ta ? g->lda : 1, g->tb ? 1 : g->ldb, 0);
+    for (int i = 0; i < g->batch.n; i++) {
+        const BatchLoop *x = &g->batch.at[i];
+        add_loop(v, x->n, x->a, x->b, x->c);
+    }
 }
 
-/* instructions.def: dtypes M N K lda ldb ldc ta tb accumulate, then batches. */
-static void gemm_loops(const Instr *s, Loops *v)
-{
-    enum { M = 2, N, K, LDA, LDB, LDC, TA, TB, BATCH = 11 };
-    int ta = iv(s, TA) != 0, tb = iv(s, TB) != 0;
-    add_loop(v, iv(s, M), ta ? 1 : iv(s, LDA), 0, iv(s, LDC));
-    add_loop(v, iv(s, N), 0, tb ? iv(s, LDB) : 1, 1);
-    add_loop(v, iv(s, K), ta ? iv(s, LDA) : 1, tb ? 1 : iv(s, LDB), 0);
-    for (int i = BATCH; i + 3 < s->nint; i += 4)
-        add_loop(v, iv(s, i), iv(s, i + 1), iv(s, i + 2), iv(s, i + 3));
-}
-
-/* dtypes E K N ldw tw strideW accumulate capacity. Slots: rows weights rows, or
- * rows rows weights. */
+/* Operands: rows weights rows, or rows rows weights. */
 static void grouped_loops(const Instr *s, Loops *v)
 {
-    enum { E = 2, K, N, LDW, TW, STRIDE, CAP = 9 };
-    int64_t wide = iv(s, TW) ? 1 : iv(s, LDW),
-            deep = iv(s, TW) ? iv(s, LDW) : 1;
+    const GmmArgs *g = &s->gmm;
+    int64_t wide = g->tw ? 1 : g->ldw, deep = g->tw ? g->ldw : 1;
     if (s->kind == Igmm) {
-        add_loop(v, iv(s, CAP), iv(s, K), 0, iv(s, N));
-        add_loop(v, iv(s, K), 1, wide, 0);
-        add_loop(v, iv(s, N), 0, deep, 1);
-        add_loop(v, iv(s, E), 0, iv(s, STRIDE), 0);
+        add_loop(v, g->cap, g->k, 0, g->n);
+        add_loop(v, g->k, 1, wide, 0);
+        add_loop(v, g->n, 0, deep, 1);
+        add_loop(v, g->experts, 0, g->stride, 0);
     } else {
-        add_loop(v, iv(s, CAP), iv(s, K), iv(s, N), 0);
-        add_loop(v, iv(s, K), 1, 0, wide);
-        add_loop(v, iv(s, N), 0, 1, deep);
-        add_loop(v, iv(s, E), 0, 0, iv(s, STRIDE));
+        add_loop(v, g->cap, g->k, g->n, 0);
+        add_loop(v, g->k, 1, 0, wide);
+        add_loop(v, g->n, 0, 1, deep);
+        add_loop(v, g->experts, 0, 0, g->stride);
     }
 }
 
@@ -147,7 +140,7 @@ static const char *product_wrong(const PlanCheck *c, const Instr *s,
     Loops have = { 0 }, want = { 0 };
     const char *axis = axis_loops(op, &want);
     if (s->kind == Igemm)
-        gemm_loops(s, &have);
+        gemm_loops(&s->gemm, &have);
     else
         grouped_loops(s, &have);
     if ((!axis && same_loops(&have, &want)) || !law(Lproduct_loops))
@@ -158,7 +151,7 @@ static const char *product_wrong(const PlanCheck *c, const Instr *s,
 
 /* ---- collectives --------------------------------------------------------- */
 
-typedef struct Blocks { /* instructions.def */
+typedef struct Blocks { /* of a gather or scatter */
     int64_t outer, inner, zig, low;
 } Blocks;
 
@@ -236,9 +229,8 @@ static int along(const Mesh *m, const ValueShape *whole, const ValueShape *cut,
     return 1;
 }
 
-/* All-to-all: outer A mid B inner swap zig low of instructions.def. */
 static int exchanged(const Mesh *m, const ValueShape *x, const ValueShape *y,
-                     uint32_t atoms, int64_t want[8])
+                     uint32_t atoms, AlltoallArgs *want)
 {
     int at[2];
     if (differing(x, y, at) != 2)
@@ -251,22 +243,26 @@ static int exchanged(const Mesh *m, const ValueShape *x, const ValueShape *y,
     int64_t ha = halves(m, xa, atoms), hb = halves(m, yb, atoms);
     uint32_t za = piecing(m, xa, atoms), zb = piecing(m, yb, atoms);
     uint32_t z = za ? za : zb;
-    want[0] = sat_mul(product(y, 0, at[0]), swap ? hb : ha);
-    want[1] = y->dim[a].n / ha;
-    want[2] = sat_mul(product(y, at[0] + 1, at[1]), swap ? ha : hb);
-    want[3] = x->dim[b].n / hb;
-    want[4] = product(y, at[1] + 1, y->nd);
-    want[5] = swap;
-    want[6] = z ? (za ? 1 : -1) * mesh_extent(m, z) : 0;
-    want[7] = lower(m, z, atoms);
+    want->outer = sat_mul(product(y, 0, at[0]), swap ? hb : ha);
+    want->a = y->dim[a].n / ha;
+    want->mid = sat_mul(product(y, at[0] + 1, at[1]), swap ? ha : hb);
+    want->b = x->dim[b].n / hb;
+    want->inner = product(y, at[1] + 1, y->nd);
+    want->swap = swap;
+    want->zig = z ? (za ? 1 : -1) * mesh_extent(m, z) : 0;
+    want->low = lower(m, z, atoms);
     return 1;
 }
 
 static int has_blocks(const Instr *s, const Blocks *b)
 {
-    int z = s->kind == Iallgather ? 3 : 4;
-    return iv(s, 1) == b->outer && iv(s, 2) == b->inner && iv(s, z) == b->zig &&
-           iv(s, z + 1) == b->low;
+    const AllgatherArgs *x = &s->allgather;
+    const ReducescatterArgs *y = &s->reducescatter;
+    if (s->kind == Iallgather)
+        return x->outer == b->outer && x->chunk == b->inner &&
+               x->zig == b->zig && x->low == b->low;
+    return y->outer == b->outer && y->chunk == b->inner && y->zig == b->zig &&
+           y->low == b->low;
 }
 
 /* Do these atoms, and no others, cut an axis? */
@@ -283,7 +279,7 @@ static const char *collective_wrong(const PlanCheck *c, const Instr *s,
 {
     const Mesh *m = c->p->mesh;
     uint32_t atoms = s->atoms & ~m->mask[Mpp];
-    int64_t want[8] = { 0 };
+    Instr want = *s;
     Blocks b = { 0 };
     int gathers = s->kind == Iallgather;
     switch (s->kind) {
@@ -297,16 +293,15 @@ static const char *collective_wrong(const PlanCheck *c, const Instr *s,
                    ? "has other blocks than its operands"
                    : NULL;
     case Ialltoall:
-        if (!exchanged(m, x, y, atoms, want))
+        if (!exchanged(m, x, y, atoms, &want.alltoall))
             return law(Lexchange_blocks)
                        ? "does not exchange two axes over its group"
                        : NULL;
-        for (int i = 0; i < 8; i++)
-            if (iv(s, i + 1) != want[i] && law(Lexchange_blocks))
-                return "has other blocks than its operands";
-        return NULL;
+        return !same_args(s, &want) && law(Lexchange_blocks)
+                   ? "has other blocks than its operands"
+                   : NULL;
     case Ippermute:
-        if (iv(s, 2) != 1 && law(Lppermute_next))
+        if (s->ppermute.by != 1 && law(Lppermute_next))
             return "turns to another rank than the next";
         if (!is_ring(x, atoms) && law(Lppermute_ring))
             return "turns over other ranks than cut an axis";

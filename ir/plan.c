@@ -16,14 +16,6 @@ const char *const bufclasses[NBUFCLASS] = {
     [Bio] = "io",       [Btemp] = "temp",   [Bscratch] = "scratch",
 };
 
-/* clang-format off */
-const InstrInfo instrinfo[NINSTR] = {
-#define INSTR(name, nbuf, nint, doc) {#name, nbuf, nint, doc},
-#include "instructions.def"
-#undef INSTR
-};
-/* clang-format on */
-
 /* ---- finding ------------------------------------------------------------- */
 
 const char *const axisroles[NROLE] = {
@@ -242,12 +234,11 @@ static void put_flow(Text *t, const ValueUse *f, int n)
 
 static void put_instr(Text *t, const Instr *s)
 {
-    puts_(t, instrinfo[s->kind].name);
+    puts_(t, instr_info(s->kind)->name);
     if (s->kind == Ikernel)
         word(t, s->kernel);
     word(t, s->label);
-    for (int i = 0; i < s->nbuf; i++)
-        field(t, i ? "" : " b", s->buf[i]);
+    put_args(t, s);
     if (s->rw) {
         puts_(t, " rw");
         word(t, s->rw);

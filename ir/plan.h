@@ -308,6 +308,7 @@ const char *lex_text(Lex *x); /* from the length on; without zero bytes */
 /* ---- plan.c -------------------------------------------------------------- */
 
 enum { MAXD = 10 }; /* axes of a tensor */
+#define HUGEBYTES ((int64_t)1 << 56)
 
 typedef enum BufClass {
     Bparam,   /* weights the model computes with */
@@ -336,20 +337,6 @@ typedef struct Buf {
     int line; /* the Lua line that made it; null: none */
 } Buf;
 
-typedef enum InstrKind {
-#define INSTR(name, nbuf, nint, doc) I##name,
-#include "instructions.def"
-#undef INSTR
-    NINSTR
-} InstrKind;
-
-typedef struct InstrInfo {
-    const char *name;
-    int nbuf, nint; /* exact counts; -1: as the kernel wants */
-    const char *doc;
-} InstrInfo;
-extern const InstrInfo instrinfo[NINSTR];
-
 /* How a value lies on a rank: row-major, the last axis fastest. Axes of one
  * name in the shapes of a step are one axis. What is no product of its axes (a
  * row map) names those that cut it, and says how many elements it has. */
@@ -372,42 +359,7 @@ int64_t shape_bytes(const ValueShape *x);
 int shapes_equal(const ValueShape *x, const ValueShape *y);
 int shape_dim(const ValueShape *x, const char *axis); /* -1: none */
 
-/* What a step does to one of its buffers: the values of its program have
- * numbers from 1. read: the number of the value it needs there, ~b: what buffer
- * b held when the program began (parameters, inputs ...), 0: it reads nothing.
- * as: the shape in which it reads that; -1: as it was made. make: the number
- * of the value it leaves there, 0: it writes nothing. Of what it makes: its
- * shape, and part[op], atoms over whose ranks op (0 add, 1 max, 2 min) is
- * still to be done. Over atoms that are neither in these nor cut its shape the
- * ranks of a stage hold the same. */
-typedef struct ValueUse {
-    int read, make;
-    int as, shape; /* indices of the plan's shapes */
-    uint32_t part[3];
-} ValueUse;
-
-typedef struct Instr {
-    InstrKind kind;
-    const char *kernel; /* Ikernel: name in the plan's kernel text */
-    const char *label;  /* scope path and op, for people */
-    int nbuf;
-    int *buf; /* buffer indices; -1: none */
-    int nint;
-    Aff *iv;         /* integer arguments */
-    const char *rw;  /* kernels: for each buffer r, w, b (both), or
-                                     - (none); null: unknown */
-    ValueUse *flow;  /* for each buffer; null: plan without */
-    uint32_t inner;  /* atoms that cut an axis which the step makes and sums
-                       itself: no operand has it, each rank sums its part */
-    uint32_t spread; /* atoms that cut an axis of what it makes all along which
-                        that is the same, though an operand has the name */
-    uint32_t atoms;  /* collectives: the group */
-    const char *file;
-    int line;
-    double flops, bytes, secs; /* predicted, for one rank */
-    double again;              /* of the FLOPs: its share of what ranks of
-                                     the stage do more than once */
-} Instr;
+#include "instruction.h"
 
 /* Phases run in order. Those with repeat 0 are the calls of a pipeline stage;
  * they follow each other, and in their place the program's rows run: "F0" "B0"
@@ -623,7 +575,6 @@ enum {
     PACKALIGN = 128, /* elements: of members of a bucket */
     PACKRUN = 64     /* elements: of a rank's run of a bucket */
 };
-#define HUGEBYTES ((int64_t)1 << 56)
 
 /* What is proved, by name. law() is asked where a law is broken, and says
  * whether it holds all the same: a test may leave one out, to see that a plan
@@ -703,13 +654,13 @@ int spans_meet(Span *v, int n, int *one, int *two);
 /* Append the bytes of prog's frames as spans that do not overlap, id -1. */
 void frame_runs(const PlanCheck *c, int prog, Span **v);
 
-/* workspace.c: bytes of work space (the step's last buffer) that a product or a
- * collective over `ranks` needs on the host; iv as in instructions.def. */
+/* workspace.c: bytes of work space (operand `work`) that a product or a
+ * collective over `ranks` needs on the host. */
 enum {
     GATHERSUM = 1 << 16
 }; /* all-reduce: up to so many bytes of all
                                      ranks each rank gathers them all */
-int64_t instr_work(InstrKind k, const int64_t *iv, int nint, int64_t ranks);
+int64_t instr_work(const Instr *s, int64_t ranks);
 int role_of(const Plan *p, int64_t rank);
 int role_tensor(const Role *r, const char *name); /* -1: none */
 int is_copy(const Tensor *t);                     /* an earlier stage owns it */

@@ -132,7 +132,7 @@ static const char *phases_wrong(const PlanCheck *c, const Program *g)
     }
     if (at != g->ninstr && law(Lphases_cover))
         return strf(c->arena,
-                    "role %d: program '%s' has %d steps and phases "
+                    "role %d: program '%s' has %d instructions and phases "
                     "for %lld",
                     c->role, programnames[g->kind], g->ninstr, (long long)at);
     return 0;

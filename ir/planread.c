@@ -21,11 +21,14 @@
  *               { "phase" name first n repeat }
  *               { "turn" { phase [ "=" micro ] [ "&" ] } }
  *               { "frame" name bytes "s" { slot } "o" { int } }
- *               { "end" { buffer value } } { step } "}"
- *     step    = ( "kernel" name | kind ) label [ "b" { int } [ "rw" word ]
- *               [ "v" slot { "," slot } ] ] [ "inner" atoms ]
+ *               { "end" { buffer value } } { instr } "}"
+ *     instr   = ( "kernel" name | kind ) label { name "=" buffers }
+ *               { name "=" word | name "=" int { "," int } } [ "rw" word ]
+ *               [ "v" slot { "," slot } ] [ "inner" atoms ]
  *               [ "spread" atoms ] [ "i" { aff } ] [ "g" atoms ]
  *               [ "c" num num num [ "again" num ] ] place
+ *               (operands and fields in the order of instructions.def)
+ *     buffers = ( int | "-" ) { "," ( int | "-" ) }
  *     slot    = "-" | [ value | "=" buffer ] [ "/" shape ]
  *               [ ">" value ":" shape { ( "+" | "^" | "_" ) atoms } ]
  *     aff     = int { "+" int "*a" atom } [ "!" place ]
@@ -93,9 +96,9 @@ static int instr_named(Lex *x)
 {
     const char *s = lex_word(x);
     for (int i = 0; i < NINSTR; i++)
-        if (!strcmp(instrinfo[i].name, s))
+        if (!strcmp(instr_info((InstrKind)i)->name, s))
             return i;
-    lex_err(x, "no step '%s'", s);
+    lex_err(x, "no instruction '%s'", s);
 }
 
 static Ints *slot_of(const Reader *r, const char *s, size_t n)
@@ -212,8 +215,7 @@ static Instr read_instr(Reader *r)
     if (s.kind == Ikernel)
         s.kernel = lex_word(x);
     s.label = lex_word(x);
-    if (lex_take(x, "b"))
-        s.buf = read_indices(r, "buffer", &s.nbuf);
+    lex_args(x, &s);
     if (lex_take(x, "rw"))
         s.rw = lex_word(x);
     if (lex_take(x, "v"))

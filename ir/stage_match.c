@@ -48,15 +48,15 @@ static const char *wrong(const Meet *x, int role, const Instr *s,
 
 static Wire *wire_of(Meet *x, int role, const Instr *s)
 {
-    int peer = (int)s->iv[2].c;
+    int peer = (int)s->transfer.peer;
     int from = s->kind == Isend ? role : peer,
         to = s->kind == Isend ? peer : role;
     for (size_t i = 0; i < vec_len(x->wire); i++) {
         Wire *w = &x->wire[i];
-        if (w->from == from && w->to == to && w->chan == s->iv[3].c)
+        if (w->from == from && w->to == to && w->chan == s->transfer.chan)
             return w;
     }
-    vec_push(x->arena, x->wire, ((Wire){ from, to, s->iv[3].c, 0, 0 }));
+    vec_push(x->arena, x->wire, ((Wire){ from, to, s->transfer.chan, 0, 0 }));
     return &x->wire[vec_len(x->wire) - 1];
 }
 
@@ -161,22 +161,12 @@ static const char *wire_wrong(const Meet *x, const Wire *w)
     return 0;
 }
 
-static int same_ints(const Instr *a, const Instr *b)
-{
-    for (int i = 0; i < a->nint && a->nint == b->nint; i++)
-        if (memcmp(&a->iv[i], &b->iv[i], sizeof *a->iv))
-            return 0;
-    return a->nint == b->nint;
-}
-
 static const char *wide_wrong(const Meet *x, int role)
 {
     size_t n = vec_len(x->wide[0]), m = vec_len(x->wide[role]);
     for (size_t i = 0; i < m; i++) {
         const Instr *b = x->wide[role][i], *a = i < n ? x->wide[0][i] : NULL;
-        if ((!a || a->kind != b->kind || a->atoms != b->atoms ||
-             !same_ints(a, b)) &&
-            law(Lwide_same))
+        if ((!a || a->atoms != b->atoms || !same_args(a, b)) && law(Lwide_same))
             return wrong(x, role, b,
                          "is another collective than that of the "
                          "other stages");

@@ -58,7 +58,7 @@ static int link_of(Walk *x, int from, int to, int64_t chan)
 
 static int is_stop(const Plan *p, const Instr *s)
 {
-    if (s->kind == Isend || s->kind == Irecv || s->kind == Iwait)
+    if (instr_info(s->kind)->cls == CLASStransfer)
         return 1;
     return p->nrole > 1 && (s->atoms & p->mesh->mask[Mpp]);
 }
@@ -74,9 +74,9 @@ static Course course_of(Walk *x, int role, const Program *g, const Phase *f)
         }
         Stop t = { s, c.after, -1 };
         if (s->kind == Irecv)
-            t.link = link_of(x, (int)s->iv[2].c, role, s->iv[3].c);
-        else if (s->kind == Isend || s->kind == Iwait)
-            t.link = link_of(x, role, (int)s->iv[2].c, s->iv[3].c);
+            t.link = link_of(x, (int)s->transfer.peer, role, s->transfer.chan);
+        else if (instr_info(s->kind)->cls == CLASStransfer)
+            t.link = link_of(x, role, (int)s->transfer.peer, s->transfer.chan);
         vec_push(x->arena, c.stop, t);
         c.after = 0;
     }
@@ -200,7 +200,7 @@ static const char *stuck(const Walk *x)
         const Phase *f = &w->g->phase[w->row[w->at]];
         const Instr *s = w->course[w->row[w->at]].stop[w->stop].s;
         put(&t, "%sstage %d in %s '%s' of %s", t.len ? ", " : "", i,
-            instrinfo[s->kind].name, s->label ? s->label : "", f->name);
+            instr_info(s->kind)->name, s->label ? s->label : "", f->name);
     }
     return t.len ? t.s : NULL;
 }

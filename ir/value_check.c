@@ -124,12 +124,12 @@ static const char *adds(const Flows *x, const ValueUse *f)
     return 0;
 }
 
-static Line *line_of(Flows *x, const Instr *s)
+static Line *line_of(Flows *x, const TransferArgs *v)
 {
     for (size_t i = 0; i < vec_len(x->line); i++)
-        if (x->line[i].peer == s->iv[2].c && x->line[i].chan == s->iv[3].c)
+        if (x->line[i].peer == v->peer && x->line[i].chan == v->chan)
             return &x->line[i];
-    vec_push(x->c->arena, x->line, ((Line){ s->iv[2].c, s->iv[3].c, 0, 0 }));
+    vec_push(x->c->arena, x->line, ((Line){ v->peer, v->chan, 0, 0 }));
     return &x->line[vec_len(x->line) - 1];
 }
 
@@ -139,7 +139,7 @@ static const char *in_order(const Flows *x, const Instr *s)
     const Phase *f = &x->g->phase[x->phase];
     for (const Instr *t = s - 1; t >= &x->g->instr[f->first]; t--)
         if (t->kind == s->kind)
-            return t->iv[3].c >= s->iv[3].c && law(Lchannel_order)
+            return t->transfer.chan >= s->transfer.chan && law(Lchannel_order)
                        ? "is not in the order of channels"
                        : NULL;
     return 0;
@@ -150,7 +150,7 @@ static const char *transfer(Flows *x, const Instr *s)
     const char *why = in_order(x, s);
     if (why)
         return why;
-    Line *l = s->kind == Irecv ? NULL : line_of(x, s);
+    Line *l = s->kind == Irecv ? NULL : line_of(x, &s->transfer);
     Sent now = { s->buf[0], x->micro };
     if (s->kind == Isend) {
         vec_push(x->c->arena, l->sent, now);
@@ -176,7 +176,7 @@ static const char *instr_flow(Flows *x, const Instr *s)
     for (int i = 0; i < s->nbuf && !why; i++)
         if (s->flow[i].make)
             why = makes(x, s, i);
-    if (!why && (s->kind == Isend || s->kind == Irecv || s->kind == Iwait))
+    if (!why && instr_info(s->kind)->cls == CLASStransfer)
         why = transfer(x, s);
     return why;
 }

@@ -39,29 +39,7 @@ int has_flow(const Role *r)
     return 0;
 }
 
-static int may_vary(InstrKind k)
-{
-    return k == Ikernel;
-}
-
 /* ---- slots --------------------------------------------------------------- */
-
-/* How a kind uses its i-th buffer: r, w, b, or - (work space). */
-static char use_of(const Instr *s, int i)
-{
-    switch (s->kind) {
-    case Igemm: return i < 2 ? 'r' : i > 2 ? '-' : s->iv[10].c ? 'b' : 'w';
-    case Igmm:
-    case Igmm_wgrad:
-        return i == 4 ? '-' : i != 2 ? 'r' : s->iv[8].c ? 'b' : 'w';
-    case Izero:
-    case Irecv: return 'w';
-    case Ijoin: return i ? 'r' : 'w';
-    case Isend:
-    case Iwait: return 'r';
-    default: return "rw-"[i];
-    }
-}
 
 /* A kernel says for each buffer whether any of its slots reads or writes it. */
 static const char *kernel_slots(const Typer *t)
@@ -131,7 +109,7 @@ static const char *slot_wrong(Typer *t, int i)
     t->held[b] |= f->make != 0;
     if (s->kind == Ikernel)
         return 0;
-    char use = use_of(s, i);
+    char use = instr_use(s, i);
     if (((use != 'w' && use != '-') != (f->read != 0) ||
          (use == 'w' || use == 'b') != (f->make != 0)) &&
         law(Lkind_uses))
@@ -178,7 +156,9 @@ static const char *collective(const Typer *t)
     uint32_t A = s->atoms & ~t->c->p->mesh->mask[Mpp], part[3];
     Type x = type_of(t, 0);
     int sums = s->kind == Ireducescatter || s->kind == Iallreduce;
-    int64_t op = sums ? s->iv[3].c : 0;
+    Reduce op = s->kind == Ireducescatter ? s->reducescatter.op
+                : sums                    ? s->allreduce.op
+                                          : Radd;
     uint32_t from = sums ? x.part[op] : shape_cut(x.s);
     if ((from & A) != A && law(Lcomm_over))
         return strf(t->c->arena,
@@ -291,19 +271,14 @@ static const char *kept(const Typer *t, int from, int to)
     return !same && law(Ltype_kept) ? "changes a type" : NULL;
 }
 
-/* Products and transfers say the dtypes of their values. */
 static const char *dtype_wrong(const Typer *t)
 {
     const Instr *s = t->s;
-    for (int i = 0; i < s->nbuf && s->kind != Ikernel; i++) {
-        int second =
-            (s->kind == Igemm || s->kind == Igmm || s->kind == Igmm_wgrad) &&
-            s->flow[i].make;
-        int map = i == 3 && s->kind != Igemm;
+    for (int i = 0; i < s->nbuf; i++) {
         const ValueUse *f = &s->flow[i];
         Dtype dt = f->make ? t->c->p->shape[f->shape].dt : type_of(t, i).s->dt;
-        if (s->nint && (f->read || f->make) && !map &&
-            dt != (Dtype)s->iv[second].c && law(Linstr_dtype))
+        if (instr_operand(s, i)->typed && (f->read || f->make) &&
+            dt != instr_dtype(s, i) && law(Linstr_dtype))
             return "has another dtype than its values";
     }
     return 0;
@@ -315,9 +290,6 @@ static const char *type_wrong(const Typer *t)
     const char *why = dtype_wrong(t);
     if (why)
         return why;
-    for (int i = 0; i < s->nint && !may_vary(s->kind); i++)
-        if (varies(&s->iv[i]) && law(Lints_same))
-            return "has integers that depend on the rank";
     switch (s->kind) {
     case Ikernel:
     case Igemm:

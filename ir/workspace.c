@@ -1,4 +1,4 @@
-/* workspace.c: the work space that library steps and collectives need on the
+/* workspace.c: the work space that products and collectives need on the
  * host. It is asked for by the code generator, so that the plan holds all
  * memory, and by the runtime, so that a plan that gave too little still runs.
  *
@@ -7,56 +7,71 @@
  *                used when all ranks share one process */
 #include "plan.h"
 
-static int64_t gemm_work(const int64_t *iv, int nint)
+static int64_t gemm_work(const GemmArgs *g)
 {
-    int64_t a = iv[2] * iv[4], b = iv[4] * iv[3], c = iv[2] * iv[3];
+    int64_t a = g->m * g->k, b = g->k * g->n, c = g->m * g->n;
 
-    for (int i = 11; i + 3 < nint; i += 4) {
-        a *= iv[i + 1] ? iv[i] : 1; /* stride 0: the same one again */
-        b *= iv[i + 2] ? iv[i] : 1;
-        c *= iv[i];
+    for (int i = 0; i < g->batch.n; i++) {
+        const BatchLoop *x = &g->batch.at[i];
+        a *= x->a ? x->n : 1; /* stride 0: the same one again */
+        b *= x->b ? x->n : 1;
+        c *= x->n;
     }
-    return 4 * ((iv[0] == Dbf16 ? a + b : 0) + (iv[1] == Dbf16 ? c : 0));
+    return 4 * ((g->in == Dbf16 ? a + b : 0) + (g->out == Dbf16 ? c : 0));
 }
 
-static int64_t grouped_work(InstrKind k, const int64_t *iv)
+static int64_t grouped_work(InstrKind k, const GmmArgs *g)
 {
-    int64_t weights = iv[2] * iv[3] * iv[4], cap = iv[9], n = 0;
+    int64_t weights = g->experts * g->k * g->n, n = 0;
 
-    if (iv[0] == Dbf16)
-        n += cap * iv[3] + (k == Igmm ? weights : cap * iv[4]);
-    if (iv[1] == Dbf16)
-        n += k == Igmm ? cap * iv[4] : weights;
+    if (g->in == Dbf16)
+        n += g->cap * g->k + (k == Igmm ? weights : g->cap * g->n);
+    if (g->out == Dbf16)
+        n += k == Igmm ? g->cap * g->n : weights;
     return 4 * n;
 }
 
-static int64_t comm_work(InstrKind k, const int64_t *iv, int64_t ranks)
+static int64_t allreduce_work(const AllreduceArgs *x, int64_t ranks)
 {
-    int64_t size = dtypes[iv[0]].bytes, n = iv[1] * iv[2];
+    int64_t size = dtypes[x->dt].bytes;
 
-    if (ranks < 2)
-        return 0;
-    if (k == Iallreduce && n * ranks * size <= GATHERSUM)
-        return n * ranks * size;
-    if (k == Iallreduce) /* in equal shares */
-        return 2 * ((n + ranks - 1) / ranks) * ranks * size;
-    if (k == Ireducescatter)
-        return (iv[1] > 1 || iv[4] ? 2 : 1) * n * ranks * size;
-    if (k == Iallgather)
-        return iv[1] > 1 || iv[3] ? n * (ranks + 1) * size : 0;
-    return 2 * iv[1] * (iv[2] / ranks) * iv[3] * iv[4] * iv[5] * size;
+    if (x->n * ranks * size <= GATHERSUM)
+        return x->n * ranks * size;
+    return 2 * ((x->n + ranks - 1) / ranks) * ranks * size; /* equal shares */
 }
 
-int64_t instr_work(InstrKind k, const int64_t *iv, int nint, int64_t ranks)
+static int64_t allgather_work(const AllgatherArgs *x, int64_t ranks)
 {
-    switch (k) {
-    case Igemm: return gemm_work(iv, nint);
+    int64_t n = x->outer * x->chunk * dtypes[x->dt].bytes;
+
+    return x->outer > 1 || x->zig ? n * (ranks + 1) : 0;
+}
+
+static int64_t reducescatter_work(const ReducescatterArgs *x, int64_t ranks)
+{
+    int64_t n = x->outer * x->chunk * dtypes[x->dt].bytes;
+
+    return (x->outer > 1 || x->zig ? 2 : 1) * n * ranks;
+}
+
+static int64_t alltoall_work(const AlltoallArgs *x, int64_t ranks)
+{
+    return 2 * x->outer * (x->a / ranks) * x->mid * x->b * x->inner *
+           dtypes[x->dt].bytes;
+}
+
+int64_t instr_work(const Instr *s, int64_t ranks)
+{
+    if (instr_info(s->kind)->cls == CLASScollective && ranks < 2)
+        return 0;
+    switch (s->kind) {
+    case Igemm: return gemm_work(&s->gemm);
     case Igmm:
-    case Igmm_wgrad: return grouped_work(k, iv);
-    case Iallgather:
-    case Ireducescatter:
-    case Iallreduce:
-    case Ialltoall: return comm_work(k, iv, ranks);
+    case Igmm_wgrad: return grouped_work(s->kind, &s->gmm);
+    case Iallgather: return allgather_work(&s->allgather, ranks);
+    case Ireducescatter: return reducescatter_work(&s->reducescatter, ranks);
+    case Iallreduce: return allreduce_work(&s->allreduce, ranks);
+    case Ialltoall: return alltoall_work(&s->alltoall, ranks);
     default: return 0;
     }
 }

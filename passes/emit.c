@@ -359,12 +359,6 @@ static void add_kernel(Emit *e, const Group *k)
     vec_push(e->arena, e->kernel, ((Kernel){ name, k->text }));
 }
 
-/* A product that was told to store where it would add (program_layout.c). */
-int stores(const Group *k)
-{
-    return k->addat && !k->step.iv[k->addat - 1].c;
-}
-
 /* Does k add to what n holds (rather than clear it)? */
 int accumulates(const Group *k, const Node *n)
 {
@@ -388,7 +382,7 @@ static char use_of(const Group *k, const Instr *s, int j)
         const Node *n = s->buf[i] == s->buf[j] ? k->arg[i] : NULL;
         const Node *made = n ? made_in(k, storage((Node *)n)) : NULL;
         int out = made != NULL;
-        reads |= made && accumulates(k, made) && !stores(k);
+        reads |= made && accumulates(k, made) && !k->stores;
         for (int q = 0; n && q < k->nin; q++)
             reads |= storage(k->in[q]) == storage((Node *)n);
         writes |= out;
@@ -409,8 +403,9 @@ static const char *uses(Arena *a, const Group *k, const Instr *s)
 static void fill_instr(Draft *m, int i, Instr *s)
 {
     const Group *k = m->step[i];
-    int fixed = instrinfo[k->step.kind].nbuf, work = m->work[i];
-    int n = fixed >= 0 ? fixed : k->narg + (work >= 0);
+    const InstrInfo *o = instr_info(k->step.kind);
+    int work = m->work[i];
+    int n = instr_many(o) ? k->narg + (work >= 0) : o->nop;
 
     *s = k->step;
     s->nbuf = n;

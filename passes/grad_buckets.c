@@ -58,13 +58,10 @@ static int joins(const Graph *g, const Group *k, size_t step, const Table *last)
     return 1;
 }
 
-static Aff *add_gap(Arena *a, Aff *iv, int64_t from, int64_t to)
+static void add_gap(Arena *a, Gap **v, int64_t from, int64_t to)
 {
-    if (to == from)
-        return iv;
-    vec_push(a, iv, aff(from));
-    vec_push(a, iv, aff(to - from));
-    return iv;
+    if (to != from)
+        vec_push(a, *v, ((Gap){ from, to - from }));
 }
 
 int64_t join_at(const Node *pack, int i)
@@ -75,24 +72,24 @@ int64_t join_at(const Node *pack, int i)
 static void join(const Graph *g, Group *k, Arena *a)
 {
     Node *n = k->node[0], **arg = NULL;
-    Aff *iv = NULL;
+    Gap *gap = NULL;
     int64_t end = 0, gaps = local_bytes(g, n);
 
-    vec_push(a, iv, aff(n->dt));
     vec_push(a, arg, n);
     for (int i = 0; i < n->nin; i++) {
-        iv = add_gap(a, iv, end, join_at(n, i));
+        add_gap(a, &gap, end, join_at(n, i));
         end = join_at(n, i) + local_bytes(g, n->in[i]);
         gaps -= local_bytes(g, n->in[i]);
         vec_push(a, arg, n->in[i]);
     }
-    iv = add_gap(a, iv, end, local_bytes(g, n));
+    add_gap(a, &gap, end, local_bytes(g, n));
     k->step.kind = Ijoin;
     k->step.kernel = NULL;
     k->step.flops = 0;
     k->step.bytes = (double)gaps;
-    k->step.iv = iv;
-    k->step.nint = (int)vec_len(iv);
+    k->step.iv = NULL;
+    k->step.nint = 0;
+    k->step.join = (JoinArgs){ n->dt, { (int)vec_len(gap), gap } };
     k->arg = arg;
     k->narg = (int)vec_len(arg);
     k->text = NULL;

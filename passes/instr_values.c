@@ -97,7 +97,7 @@ static void makes(Draft *m, const Group *k, const Node *n, ValueUse *f)
     type_of(m, v, f);
     f->make = number(m, v, sums && !adds);
     f->shape = m->shape[f->make - 1];
-    if (adds && !stores(k))
+    if (adds && !k->stores)
         f->read = v->nin > 1 ? number(m, value(v->in[1]), 0) : number(m, v, 1);
 }
 

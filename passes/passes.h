@@ -538,7 +538,6 @@ Shapes *shapes_new(Arena *a);
 ValueShape *shapes_all(const Shapes *x);                   /* vec */
 int shape_index(Shapes *x, const Graph *g, const Node *n); /* its index */
 int accumulates(const Group *k, const Node *n); /* adds to what n holds */
-int stores(const Group *k);
 
 Emit *emit_new(Arena *a, Graph *g, const Target *T);
 void emit_program(Emit *e, Graph *g, Group **groups);

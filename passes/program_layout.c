@@ -75,9 +75,15 @@ static Group *clearing(Draft *m, Node *acc, Region reg)
  * then lives from there: at the peak most gradients are still to come. */
 static int store_only(Draft *m, Group *k, const Node *acc)
 {
-    if (!m->once || acc->at.accum.op != Radd || !k->addat)
+    int *beta = instr_beta(&k->step);
+
+    if (!m->once || acc->at.accum.op != Radd || !k->maystore)
         return 0;
-    k->step.iv[k->addat - 1] = aff(0);
+    if (beta)
+        *beta = 0;
+    else
+        k->step.iv[k->addat] = aff(0);
+    k->stores = 1;
     return 1;
 }
 

@@ -104,7 +104,7 @@ static Line *named(Line **v, const char *name, const Instr *s)
 
 static Line *line_for(Bench *b, const Instr *s)
 {
-    const char *what = s->kernel ? s->kernel : instrinfo[s->kind].name;
+    const char *what = s->kernel ? s->kernel : instr_info(s->kind)->name;
 
     return named(&b->line,
                  strf(forever, "%-18s %s", what,
@@ -126,7 +126,7 @@ static Line *part_for(Bench *b, const Instr *s)
         dots += path[n] == '.';
     Line *l = named(&b->part,
                     *path ? strf(forever, "%.*s", (int)n, path)
-                          : instrinfo[s->kind].name,
+                          : instr_info(s->kind)->name,
                     s);
     l->file = NULL;
     return l;
@@ -134,10 +134,11 @@ static Line *part_for(Bench *b, const Instr *s)
 
 static Limit limit_of(const Bench *b, const Instr *s)
 {
-    if (is_collective(s->kind) || s->kind == Isend || s->kind == Irecv ||
-        s->kind == Iwait)
+    InstrClass c = instr_info(s->kind)->cls;
+
+    if (c == CLASScollective || c == CLASStransfer)
         return LIMcomm;
-    if (s->kind == Izero || s->kind == Icopy || s->kind == Ijoin)
+    if (c == CLASSmemory)
         return LIMcopy;
     return s->flops * b->peak.bytes > s->bytes * b->peak.flops ? LIMproduct
                                                                : LIMmemory;

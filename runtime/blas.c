@@ -15,11 +15,7 @@
 #include "runtime.h"
 
 enum { ROWMAJOR = 101, NOTRANS = 111, TRANS = 112 };
-enum { MAXBATCH = 3, MAXEXPERT = 4096 };
-
-/* Integer arguments, as instructions.def lists them. */
-enum { Gab, Gc, Gm, Gn, Gk, Glda, Gldb, Gldc, Gta, Gtb, Gacc, Gbatch };
-enum { Mab, Mout, Me, Mk, Mn, Mldw, Mtw, Mstride, Macc, Mcap };
+enum { MAXEXPERT = 4096 };
 
 struct Blas {
     Pool *pool;
@@ -226,36 +222,36 @@ static void convert(Blas *bl, const Gemm *g, Mat *x, int64_t *s, int64_t rows,
     memcpy(s, ds, sizeof ds);
 }
 
-static Gemm gemm_read(void *const *buf, const int64_t *iv, int nint)
+static Gemm gemm_read(void *const *buf, const GemmArgs *x)
 {
-    Gemm g = { .dt = iv[Gab] == Df64 ? Df64 : Df32,
-               .m = iv[Gm],
-               .n = iv[Gn],
-               .k = iv[Gk],
-               .acc = iv[Gacc],
+    Gemm g = { .dt = x->in == Df64 ? Df64 : Df32,
+               .m = x->m,
+               .n = x->n,
+               .k = x->k,
+               .acc = x->beta,
+               .nb = x->batch.n,
                .items = 1 };
 
-    g.a = (Mat){ buf[0], iv[Glda], (int)iv[Gta] };
-    g.b = (Mat){ buf[1], iv[Gldb], (int)iv[Gtb] };
-    g.c = (Mat){ buf[2], iv[Gldc], 0 };
-    g.nb = (nint - Gbatch) / 4;
+    g.a = (Mat){ buf[OPERAND(gemm, a)], x->lda, x->ta };
+    g.b = (Mat){ buf[OPERAND(gemm, b)], x->ldb, x->tb };
+    g.c = (Mat){ buf[OPERAND(gemm, c)], x->ldc, 0 };
     for (int b = 0; b < g.nb; b++) {
-        const int64_t *v = iv + Gbatch + 4 * b;
-        g.bn[b] = v[0];
-        g.sa[b] = v[1];
-        g.sb[b] = v[2];
-        g.sc[b] = v[3];
-        g.items *= v[0];
+        const BatchLoop *v = &x->batch.at[b];
+        g.bn[b] = v->n;
+        g.sa[b] = v->a;
+        g.sb[b] = v->b;
+        g.sc[b] = v->c;
+        g.items *= v->n;
     }
     return g;
 }
 
-static void gemm_run(Blas *bl, void *const *buf, const int64_t *iv, int nint,
+static void gemm_run(Blas *bl, void *const *buf, const GemmArgs *x,
                      float *scratch)
 {
-    Gemm g = gemm_read(buf, iv, nint), whole = g;
+    Gemm g = gemm_read(buf, x), whole = g;
 
-    if (iv[Gab] == Dbf16) {
+    if (x->in == Dbf16) {
         int64_t na = distinct(g.nb, g.bn, g.sa) * g.m * g.k;
         int64_t nb = distinct(g.nb, g.bn, g.sb) * g.k * g.n;
         convert(bl, &whole, &g.a, g.sa, g.a.t ? g.k : g.m, g.a.t ? g.m : g.k,
@@ -264,9 +260,9 @@ static void gemm_run(Blas *bl, void *const *buf, const int64_t *iv, int nint,
                 scratch + na, WIDEN);
         scratch += na + nb;
     }
-    if (iv[Gc] == Dbf16 && g.acc) {
+    if (x->out == Dbf16 && g.acc) {
         convert(bl, &whole, &g.c, g.sc, g.m, g.n, scratch, WIDEN);
-    } else if (iv[Gc] == Dbf16) {
+    } else if (x->out == Dbf16) {
         int64_t step = g.m * g.n;
         for (int b = g.nb - 1; b >= 0; step *= g.bn[b--])
             g.sc[b] = step;
@@ -279,7 +275,7 @@ static void gemm_run(Blas *bl, void *const *buf, const int64_t *iv, int nint,
     int64_t small = 2000000 / (2 * g.m * g.n * g.k + 1) + 1;
     pool_run(bl->pool, gemm_blocks, &g, g.items * g.blocks,
              g.blocks > 1 ? 1 : small);
-    if (iv[Gc] == Dbf16)
+    if (x->out == Dbf16)
         convert(bl, &whole, &whole.c, whole.sc, g.m, g.n, scratch, ROUND);
 }
 
@@ -391,36 +387,37 @@ static float *widen(Blas *bl, Mat *x, int64_t rows, int64_t cap, int64_t width,
     return to + cap * width;
 }
 
-static Gmm gmm_read(InstrKind kind, void *const *buf, const int64_t *iv)
+static Gmm gmm_read(const Instr *s, void *const *buf)
 {
-    Gmm g = { .dt = iv[Mab] == Df64 ? Df64 : Df32,
-              .k = iv[Mk],
-              .n = iv[Mn],
-              .acc = iv[Macc],
-              .experts = iv[Me],
-              .stride = iv[Mstride],
-              .off = buf[3],
-              .weights = kind == Igmm_wgrad };
-    Mat w = { buf[g.weights ? 2 : 1], iv[Mldw], (int)iv[Mtw] };
+    const GmmArgs *x = &s->gmm;
+    Gmm g = { .dt = x->in == Df64 ? Df64 : Df32,
+              .k = x->k,
+              .n = x->n,
+              .acc = x->beta,
+              .experts = x->experts,
+              .stride = x->stride,
+              .off = buf[OPERAND(gmm, map)],
+              .weights = s->kind == Igmm_wgrad };
+    Mat w = { buf[g.weights ? OPERAND(gmm_wgrad, dw) : OPERAND(gmm, w)], x->ldw,
+              x->tw };
 
     if (g.experts > MAXEXPERT)
         err(NULL, "%lld experts on a rank, at most %d", (long long)g.experts,
             MAXEXPERT);
     g.a = (Mat){ buf[0], g.k, 0 };
-    g.b = g.weights ? (Mat){ buf[1], g.n, 0 } : w;
-    g.c = g.weights ? w : (Mat){ buf[2], g.n, 0 };
+    g.b = g.weights ? (Mat){ buf[OPERAND(gmm_wgrad, b)], g.n, 0 } : w;
+    g.c = g.weights ? w : (Mat){ buf[OPERAND(gmm, out)], g.n, 0 };
     return g;
 }
 
-static void gmm_run(Blas *bl, InstrKind kind, void *const *buf,
-                    const int64_t *iv, float *scratch)
+static void gmm_run(Blas *bl, const Instr *s, void *const *buf, float *scratch)
 {
-    Gmm g = gmm_read(kind, buf, iv), whole = g;
-    int64_t cap = iv[Mcap], extent = g.off[g.experts];
-    int64_t wcols = iv[Mtw] ? g.k : g.n;
-    int outb = iv[Mout] == Dbf16;
+    Gmm g = gmm_read(s, buf), whole = g;
+    int64_t cap = s->gmm.cap, extent = g.off[g.experts];
+    int64_t wcols = s->gmm.tw ? g.k : g.n;
+    int outb = s->gmm.out == Dbf16;
 
-    if (iv[Mab] == Dbf16) {
+    if (s->gmm.in == Dbf16) {
         scratch = widen(bl, &g.a, extent, cap, g.k, scratch);
         if (g.weights) {
             scratch = widen(bl, &g.b, extent, cap, g.n, scratch);
@@ -483,11 +480,10 @@ void blas_reserve(const Pool *p)
     munmap(room, bytes);
 }
 
-void blas_run(Blas *b, InstrKind k, void *const *buf, const int64_t *iv,
-              int nint, void *scratch)
+void blas_run(Blas *b, const Instr *s, void *const *buf, void *scratch)
 {
-    if (k == Igemm)
-        gemm_run(b, buf, iv, nint, scratch);
+    if (s->kind == Igemm)
+        gemm_run(b, buf, &s->gemm, scratch);
     else
-        gmm_run(b, k, buf, iv, scratch);
+        gmm_run(b, s, buf, scratch);
 }

@@ -21,42 +21,42 @@ int64_t block_place(const Blocks *s, const BlockPlace *x, int64_t pos,
                      : pos * x->step + h * x->half;
 }
 
-static Blocks shape_allgather(const int64_t *iv, int64_t g)
+static Blocks gather_blocks(const AllgatherArgs *x, int64_t g)
 {
-    int64_t outer = iv[1], chunk = iv[2];
-    int halves = iv[3] ? 2 : 1;
+    int64_t chunk = x->chunk;
+    int halves = x->zig ? 2 : 1;
     int64_t half = chunk / halves;
 
-    return (Blocks){ { 1, 1, 1, outer },     { 0, 0, 0, chunk },
+    return (Blocks){ { 1, 1, 1, x->outer },  { 0, 0, 0, chunk },
                      { 0, 0, 0, g * chunk }, half,
-                     { 0, half, 0 },         { chunk, half, iv[3] != 0 },
-                     { iv[3], iv[4], g },    halves };
+                     { 0, half, 0 },         { chunk, half, x->zig != 0 },
+                     { x->zig, x->low, g },  halves };
 }
 
 /* Of a reduce-scatter: what is sent to each. */
-Blocks scatter_shape(const int64_t *iv, int64_t g)
+static Blocks scatter_blocks(const ReducescatterArgs *x, int64_t g)
 {
-    int64_t outer = iv[1], chunk = iv[2];
-    int halves = iv[4] ? 2 : 1;
+    int64_t chunk = x->chunk;
+    int halves = x->zig ? 2 : 1;
     int64_t half = chunk / halves;
 
-    return (Blocks){ { 1, 1, 1, outer },          { 0, 0, 0, g * chunk },
-                     { 0, 0, 0, chunk },          half,
-                     { chunk, half, iv[4] != 0 }, { 0, half, 0 },
-                     { iv[4], iv[5], g },         halves };
+    return (Blocks){ { 1, 1, 1, x->outer },        { 0, 0, 0, g * chunk },
+                     { 0, 0, 0, chunk },           half,
+                     { chunk, half, x->zig != 0 }, { 0, half, 0 },
+                     { x->zig, x->low, g },        halves };
 }
 
 /* [outer][A/G][mid][B][inner] -> [outer][A][mid][B/G][inner], or
  * [outer][B][mid][A/G][inner] -> [outer][B/G][mid][A][inner]. */
-static Blocks shape_alltoall(const int64_t *iv, int64_t g)
+static Blocks exchange_blocks(const AlltoallArgs *x, int64_t g)
 {
-    int64_t outer = iv[1], A = iv[2], mid = iv[3], B = iv[4], inner = iv[5];
-    int64_t a = A / g, b = B / g;
-    int onA = iv[7] > 0, onB = iv[7] < 0, halves = onA || onB ? 2 : 1;
+    int64_t outer = x->outer, mid = x->mid, inner = x->inner;
+    int64_t A = x->a, B = x->b, a = A / g, b = B / g;
+    int onA = x->zig > 0, onB = x->zig < 0, halves = onA || onB ? 2 : 1;
     int64_t a2 = onA ? a / 2 : a, b2 = onB ? b / 2 : b;
-    Blocks s = { .z = { onB ? -iv[7] : iv[7], iv[8], g }, .halves = halves };
+    Blocks s = { .z = { onB ? -x->zig : x->zig, x->low, g }, .halves = halves };
 
-    if (!iv[6]) {
+    if (!x->swap) {
         s = (Blocks){ { outer, a2, mid, 1 },
                       { a * mid * B * inner, mid * B * inner, B * inner, 0 },
                       { A * mid * b * inner, mid * b * inner, b * inner, 0 },
@@ -81,11 +81,11 @@ static Blocks shape_alltoall(const int64_t *iv, int64_t g)
     };
 }
 
-Blocks block_shape(InstrKind k, const int64_t *iv, int64_t g)
+Blocks blocks_of(const Instr *s, int64_t g)
 {
-    return k == Iallgather       ? shape_allgather(iv, g)
-           : k == Ireducescatter ? scatter_shape(iv, g)
-                                 : shape_alltoall(iv, g);
+    return s->kind == Iallgather       ? gather_blocks(&s->allgather, g)
+           : s->kind == Ireducescatter ? scatter_blocks(&s->reducescatter, g)
+                                       : exchange_blocks(&s->alltoall, g);
 }
 
 static int64_t half_elems(const Blocks *s)
@@ -156,10 +156,9 @@ static void half_runs(const Blocks *s, int64_t out, int64_t in, PairFn *f,
         f(ctx, from, to, n);
 }
 
-void comm_runs(InstrKind k, const int64_t *iv, int64_t size, int64_t peer,
-               PairFn *f, void *ctx)
+void comm_runs(const Instr *x, int64_t size, int64_t peer, PairFn *f, void *ctx)
 {
-    Blocks s = block_shape(k, iv, size);
+    Blocks s = blocks_of(x, size);
 
     for (int64_t h = 0; h < s.halves; h++)
         half_runs(&s, block_place(&s, &s.to, peer, h),

@@ -152,7 +152,8 @@ void comm_gather(Comm *c, const void *mine, void *all, int64_t bytes)
 
 typedef struct Sum {
     Dtype dt;
-    int64_t op, size;          /* ranks */
+    Reduce op;
+    int64_t size;              /* ranks */
     const uint8_t *const *src; /* of each rank; element i of outer block o */
     int64_t chunk, step;       /*   is at o * step + i */
     uint8_t *const *dst;       /* one result, or the same to all */
@@ -175,9 +176,9 @@ enum { STRIP = 256 }; /* elements summed at a time, in registers */
         A acc[STRIP];                                                      \
         for (int64_t i = 0; i < w; i++)                                    \
             acc[i] = LOAD(((const T *)(const void *)k->src[0])[from + i]); \
-        if (k->op == 0)                                                    \
+        if (k->op == Radd)                                                 \
             FOLD(A, T, LOAD, y + x)                                        \
-        else if (k->op == 1)                                               \
+        else if (k->op == Rmax)                                            \
             FOLD(A, T, LOAD, x <= y ? y : y == y ? x : y)                  \
         else                                                               \
             FOLD(A, T, LOAD, x >= y ? y : y == y ? x : y)                  \
@@ -226,12 +227,17 @@ static void local_blocks(const Coll *k, const Blocks *s, int size)
 
 static int64_t rotated_from(const Coll *k, int64_t me)
 {
-    return (me + k->size - k->iv[2]) % k->size;
+    return (me + k->size - k->s->ppermute.by) % k->size;
+}
+
+static int64_t rotated_bytes(const Coll *k)
+{
+    return k->s->ppermute.n * dtypes[k->s->ppermute.dt].bytes;
 }
 
 static void local_ppermute(const Coll *k)
 {
-    size_t bytes = (size_t)(k->iv[1] * dtypes[k->iv[0]].bytes);
+    size_t bytes = (size_t)rotated_bytes(k);
 
     for (int64_t me = 0; me < k->size; me++)
         memcpy(k->part[me].recv, k->part[rotated_from(k, me)].send, bytes);
@@ -239,42 +245,43 @@ static void local_ppermute(const Coll *k)
 
 static void far_ppermute(const Coll *k)
 {
-    int64_t to = (k->me + k->iv[2]) % k->size;
+    int64_t to = (k->me + k->s->ppermute.by) % k->size;
 
     mpi_sendrecv(k->part[0].send, k->ranks[to], k->part[0].recv,
-                 k->ranks[rotated_from(k, k->me)],
-                 k->iv[1] * dtypes[k->iv[0]].bytes);
+                 k->ranks[rotated_from(k, k->me)], rotated_bytes(k));
 }
 
-static void local_reduce(const Coll *k, Pool *p)
+static void local_allreduce(const Coll *k, Pool *p)
 {
     static const uint8_t *src[MAXGROUP];
     static uint8_t *dst[MAXGROUP];
-    int size = dtypes[k->iv[0]].bytes;
-    int64_t outer = k->iv[1], chunk = k->iv[2];
-    Sum s = { (Dtype)k->iv[0], k->iv[3], k->size, src,  chunk,
-              chunk,           dst,      k->size, chunk };
+    const AllreduceArgs *x = &k->s->allreduce;
+    Sum s = { x->dt, x->op, k->size, src, x->n, x->n, dst, k->size, x->n };
 
-    for (int64_t r = 0; r < k->size; r++)
-        dst[r] = k->part[r].recv;
-    for (int64_t r = 0; r < k->size && k->kind == Iallreduce; r++)
+    for (int64_t r = 0; r < k->size; r++) {
         src[r] = k->part[r].send;
-    if (k->kind == Iallreduce) {
-        pool_run(p, sum_range, &s, outer * chunk, GRAIN);
-        return;
+        dst[r] = k->part[r].recv;
     }
-    Blocks x = scatter_shape(k->iv, k->size);
-    s.step = k->size * chunk;
-    s.ndst = 1;
-    s.chunk = x.run;
+    pool_run(p, sum_range, &s, x->n, GRAIN);
+}
+
+static void local_reducescatter(const Coll *k, Pool *p)
+{
+    static const uint8_t *src[MAXGROUP];
+    const ReducescatterArgs *v = &k->s->reducescatter;
+    int size = dtypes[v->dt].bytes;
+    Blocks x = blocks_of(k->s, k->size);
+    uint8_t *to;
+    Sum s = { v->dt, v->op, k->size, src, x.run, k->size * v->chunk,
+              &to,   1,     v->chunk };
+
     for (int64_t me = 0; me < k->size; me++)
         for (int64_t h = 0; h < x.halves; h++) {
             for (int64_t r = 0; r < k->size; r++)
                 src[r] = (uint8_t *)k->part[r].send +
                          block_place(&x, &x.to, me, h) * size;
-            uint8_t *to = (uint8_t *)k->part[me].recv + h * x.run * size;
-            s.dst = &to;
-            pool_run(p, sum_range, &s, outer * x.run, GRAIN);
+            to = (uint8_t *)k->part[me].recv + h * x.run * size;
+            pool_run(p, sum_range, &s, v->outer * x.run, GRAIN);
         }
 }
 
@@ -287,7 +294,7 @@ static const uint8_t *packed(const Coll *k, const Blocks *s, int size,
 {
     int64_t bytes = block_elems(s) * size;
     const uint8_t *send = k->part[0].send;
-    DenseSide d = k->kind == Ireducescatter ? NEITHER : DSTDENSE;
+    DenseSide d = k->s->kind == Ireducescatter ? NEITHER : DSTDENSE;
 
     if (is_dense(s, s->src, &s->to, n == 1))
         return send;
@@ -329,19 +336,19 @@ static void far_pairs(const Coll *k, const Blocks *s, int size)
 
 static void far_blocks(const Coll *k, int size)
 {
-    Blocks shape = block_shape(k->kind, k->iv, k->size), *s = &shape;
+    Blocks shape = blocks_of(k->s, k->size), *s = &shape;
     int64_t bytes = block_elems(s) * size;
     int direct = is_dense(s, s->dst, &s->from, 0);
     uint8_t *recv = k->part[0].recv, *stage = k->stage;
     uint8_t *in = direct ? recv : stage;
     uint8_t *spare = direct ? stage : stage + k->size * bytes;
 
-    if (k->kind == Ialltoall && !direct && bytes >= PAIRS &&
+    if (k->s->kind == Ialltoall && !direct && bytes >= PAIRS &&
         s->run * size <= INT32_MAX) {
         far_pairs(k, s, size);
         return;
     }
-    if (k->kind == Iallgather)
+    if (k->s->kind == Iallgather)
         mpi_allgather(k, packed(k, s, size, 1, spare), in, bytes);
     else
         mpi_alltoall(k, packed(k, s, size, k->size, spare), in, bytes);
@@ -350,36 +357,36 @@ static void far_blocks(const Coll *k, int size)
 }
 
 /* elems of every rank, one rank after another, summed into dst. */
-static void far_sum(const Coll *k, Pool *p, const uint8_t *in, int64_t elems,
-                    void *dst)
+static void far_sum(const Coll *k, Pool *p, const uint8_t *in, Dtype dt,
+                    Reduce op, int64_t elems, void *dst)
 {
     static const uint8_t *src[MAXGROUP];
     uint8_t *to = dst;
-    Sum s = { (Dtype)k->iv[0], k->iv[3], k->size, src,  elems,
-              elems,           &to,      1,       elems };
+    Sum s = { dt, op, k->size, src, elems, elems, &to, 1, elems };
 
     for (int64_t r = 0; r < k->size; r++)
-        src[r] = in + r * elems * dtypes[k->iv[0]].bytes;
+        src[r] = in + r * elems * dtypes[dt].bytes;
     pool_run(p, sum_range, &s, elems, GRAIN);
 }
 
 static void far_reducescatter(const Coll *k, Pool *p)
 {
-    int size = dtypes[k->iv[0]].bytes;
-    int64_t outer = k->iv[1], chunk = k->iv[2], g = k->size;
-    Blocks s = scatter_shape(k->iv, g);
-    int64_t bytes = outer * chunk * size;
+    const ReducescatterArgs *x = &k->s->reducescatter;
+    int size = dtypes[x->dt].bytes;
+    int64_t n = x->outer * x->chunk, bytes = n * size, g = k->size;
+    Blocks s = blocks_of(k->s, g);
     uint8_t *in = k->stage;
 
     mpi_alltoall(k, packed(k, &s, size, g, in + g * bytes), in, bytes);
-    far_sum(k, p, in, outer * chunk, k->part[0].recv);
+    far_sum(k, p, in, x->dt, x->op, n, k->part[0].recv);
 }
 
 /* Each rank sums an equal share, then the shares are gathered. */
-static void far_shares(const Coll *k, Pool *p, int64_t n)
+static void far_shares(const Coll *k, Pool *p)
 {
-    int size = dtypes[k->iv[0]].bytes;
-    int64_t g = k->size, share = (n + g - 1) / g;
+    const AllreduceArgs *x = &k->s->allreduce;
+    int size = dtypes[x->dt].bytes;
+    int64_t n = x->n, g = k->size, share = (n + g - 1) / g;
     uint8_t *in = k->stage, *sum = k->part[0].recv;
     const uint8_t *out = k->part[0].send;
 
@@ -389,7 +396,7 @@ static void far_shares(const Coll *k, Pool *p, int64_t n)
         memset(sum + n * size, 0, (size_t)((share * g - n) * size));
     }
     mpi_alltoall(k, out, in, share * size);
-    far_sum(k, p, in, share, sum + k->me * share * size);
+    far_sum(k, p, in, x->dt, x->op, share, sum + k->me * share * size);
     mpi_allgather(k, sum + k->me * share * size, sum, share * size);
     if (share * g != n)
         memcpy(k->part[0].recv, sum, (size_t)(n * size));
@@ -398,14 +405,15 @@ static void far_shares(const Coll *k, Pool *p, int64_t n)
 /* Few bytes are gathered and summed on every rank: half the messages. */
 static void far_allreduce(const Coll *k, Pool *p)
 {
-    int64_t n = k->iv[1] * k->iv[2], bytes = n * dtypes[k->iv[0]].bytes;
+    const AllreduceArgs *x = &k->s->allreduce;
+    int64_t bytes = x->n * dtypes[x->dt].bytes;
 
     if (bytes * k->size > GATHERSUM) {
-        far_shares(k, p, n);
+        far_shares(k, p);
         return;
     }
     mpi_allgather(k, k->part[0].send, k->stage, bytes);
-    far_sum(k, p, k->stage, n, k->part[0].recv);
+    far_sum(k, p, k->stage, x->dt, x->op, x->n, k->part[0].recv);
 }
 
 /* ---- interface ----------------------------------------------------------- */
@@ -449,14 +457,26 @@ static void *group_of(const Comm *c, uint32_t atoms)
 
 static void run_far(const Coll *k, Pool *p)
 {
-    if (k->kind == Iallreduce)
-        far_allreduce(k, p);
-    else if (k->kind == Ireducescatter)
-        far_reducescatter(k, p);
-    else if (k->kind == Ippermute)
-        far_ppermute(k);
-    else
-        far_blocks(k, dtypes[k->iv[0]].bytes);
+    switch (k->s->kind) {
+    case Iallreduce: far_allreduce(k, p); break;
+    case Ireducescatter: far_reducescatter(k, p); break;
+    case Ippermute: far_ppermute(k); break;
+    default: far_blocks(k, dtypes[instr_dtype(k->s, 0)].bytes);
+    }
+}
+
+static void run_here(const Coll *k, Pool *p)
+{
+    Blocks s;
+
+    switch (k->s->kind) {
+    case Iallreduce: local_allreduce(k, p); break;
+    case Ireducescatter: local_reducescatter(k, p); break;
+    case Ippermute: local_ppermute(k); break;
+    default:
+        s = blocks_of(k->s, k->size);
+        local_blocks(k, &s, dtypes[instr_dtype(k->s, 0)].bytes);
+    }
 }
 
 void comm_run(Comm *c, Pool *p, Coll *k)
@@ -464,17 +484,12 @@ void comm_run(Comm *c, Pool *p, Coll *k)
     if (k->size > MAXGROUP)
         err(NULL, "a group of %lld ranks, at most %d", (long long)k->size,
             MAXGROUP);
-    if (c->n < c->world && k->size > 1) {
-        k->group = group_of(c, k->atoms);
-        watch_enter(k->atoms, k->ranks, k->size);
-        run_far(k, p);
-        watch_leave();
-    } else if (k->kind == Ippermute) {
-        local_ppermute(k);
-    } else if (k->kind == Iallreduce || k->kind == Ireducescatter) {
-        local_reduce(k, p);
-    } else {
-        Blocks s = block_shape(k->kind, k->iv, k->size);
-        local_blocks(k, &s, dtypes[k->iv[0]].bytes);
+    if (c->n == c->world || k->size == 1) {
+        run_here(k, p);
+        return;
     }
+    k->group = group_of(c, k->s->atoms);
+    watch_enter(k->s->atoms, k->ranks, k->size);
+    run_far(k, p);
+    watch_leave();
 }

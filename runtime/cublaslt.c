@@ -1,5 +1,5 @@
-/* cublaslt.c: dense products on a GPU through cuBLASLt. Steps speak of
- * row-major matrices and cuBLASLt of column-major ones, so it is asked for the
+/* cublaslt.c: dense products on a GPU through cuBLASLt. Instructions speak
+ * of row-major matrices and cuBLASLt of column-major ones: it is asked for the
  * transposed product: C^T = B^T A^T. Of up to three batch axes the last is
  * cuBLASLt's strided batch, the others are calls one after another.
  *
@@ -14,7 +14,6 @@ enum { R32F = 0, R64F = 1, R16BF = 14, COMPUTE32F = 68, COMPUTE64F = 70 };
 enum { TRANSA = 3, TRANSB = 4, BATCHCOUNT = 5, BATCHOFFSET = 6 };
 enum { MAXWORK = 1, SPLITSUMS = 3, ALIGNA = 5, INCOMPUTETYPE = 2 };
 enum { CANDIDATES = 8, ALIGNED = 256, REPEATS = 3 };
-enum { GDT, GDTC, GM, GN, GK, GLDA, GLDB, GLDC, GTA, GTB, GACC, GBATCH };
 
 typedef struct Found { /* cublasLtMatmulHeuristicResult_t */
     uint64_t algo[8];
@@ -32,11 +31,11 @@ struct Lt {
 };
 
 struct LtCall {
-    void *desc, *A, *B, *C; /* of cuBLASLt: A is the step's B */
+    void *desc, *A, *B, *C; /* of cuBLASLt: A is the instruction's B */
     LtShape *shape;
     int f64;
     double beta;
-    const uint64_t *buf;        /* the step's A B C */
+    const uint64_t *buf;        /* a b c */
     int64_t n[2], stride[2][3]; /* outer batch axes, bytes */
 };
 
@@ -48,7 +47,7 @@ static void ok(int status, const char *what)
     err(NULL, "cuBLASLt: %s fails with status %d", what, status);
 }
 
-static int type_of(int64_t dt)
+static int type_of(Dtype dt)
 {
     return dt == Df64 ? R64F : dt == Dbf16 ? R16BF : R32F;
 }
@@ -64,7 +63,7 @@ static void set(void *layout, int attr, int64_t v, int wide)
 }
 
 /* Row-major rows x cols with leading dimension ld, seen as its transpose. */
-static void *matrix(int64_t dt, int64_t rows, int64_t cols, int64_t ld,
+static void *matrix(Dtype dt, int64_t rows, int64_t cols, int64_t ld,
                     int64_t batch, int64_t stride)
 {
     void *m = NULL;
@@ -92,14 +91,17 @@ static int alignment(const LtCall *c, int i)
 }
 
 /* "1,0,4096,...,256": what an algorithm depends on. */
-static char *key_of(const Lt *l, const LtCall *c, const int64_t *iv, int nint)
+static char *key_of(const Lt *l, const LtCall *c, const GemmArgs *g)
 {
     Text t = { .arena = l->mem };
-    int last = nint > GBATCH ? nint - 4 : nint;
+    const BatchLoop *last = g->batch.n ? &g->batch.at[g->batch.n - 1] : NULL;
 
-    for (int i = 0; i < nint; i++)
-        if (i < GBATCH || i >= last)
-            put(&t, "%lld,", (long long)iv[i]);
+    put(&t, "%d,%d,%lld,%lld,%lld,%lld,%lld,%lld,%d,%d,%d,", g->in, g->out,
+        (long long)g->m, (long long)g->n, (long long)g->k, (long long)g->lda,
+        (long long)g->ldb, (long long)g->ldc, g->ta, g->tb, g->beta);
+    if (last)
+        put(&t, "%lld,%lld,%lld,%lld,", (long long)last->n, (long long)last->a,
+            (long long)last->b, (long long)last->c);
     for (int i = 0; i < 3; i++)
         put(&t, "%d%s", alignment(c, i), i < 2 ? "," : "");
     return t.s;
@@ -133,9 +135,9 @@ static int propose(Lt *l, const LtCall *c, Found *f)
     return found;
 }
 
-static LtShape *shape_of(Lt *l, LtCall *c, const int64_t *iv, int nint)
+static LtShape *shape_of(Lt *l, LtCall *c, const GemmArgs *g)
 {
-    const char *key = intern(key_of(l, c, iv, nint));
+    const char *key = intern(key_of(l, c, g));
     Found f[CANDIDATES];
 
     for (size_t i = 0; i < vec_len(l->shape); i++)
@@ -152,25 +154,32 @@ static LtShape *shape_of(Lt *l, LtCall *c, const int64_t *iv, int nint)
 
 /* ---- binding ------------------------------------------------------------- */
 
-LtCall *lt_bind(Lt *l, const int64_t *iv, int nint, const uint64_t *buf)
+/* All batch axes but the last: calls one after another. */
+static void bind_outer(LtCall *c, const GemmArgs *g)
+{
+    int64_t in = dtypes[g->in].bytes, out = dtypes[g->out].bytes;
+
+    c->n[0] = c->n[1] = 1;
+    for (int k = 0; k < g->batch.n - 1; k++) {
+        const BatchLoop *b = &g->batch.at[k];
+        c->n[k] = b->n;
+        c->stride[k][0] = b->a * in;
+        c->stride[k][1] = b->b * in;
+        c->stride[k][2] = b->c * out;
+    }
+}
+
+LtCall *lt_bind(Lt *l, const GemmArgs *g, const uint64_t *buf)
 {
     LtCall *c = alloc(l->mem, sizeof *c);
-    int nb = (nint - GBATCH) / 4, last = GBATCH + 4 * (nb - 1);
-    int64_t batch = nb ? iv[last] : 1, s[3] = { 0 };
-    int turnA = iv[GTB] != 0, turnB = iv[GTA] != 0;
+    BatchLoop b =
+        g->batch.n ? g->batch.at[g->batch.n - 1] : (BatchLoop){ .n = 1 };
+    int turnA = g->tb, turnB = g->ta;
 
     c->buf = buf;
-    for (int i = 0; i < 3 && nb; i++)
-        s[i] = iv[last + 1 + i];
-    c->n[0] = c->n[1] = 1;
-    for (int k = 0; k < nb - 1; k++) {
-        c->n[k] = iv[GBATCH + 4 * k];
-        for (int i = 0; i < 3; i++)
-            c->stride[k][i] = iv[GBATCH + 4 * k + 1 + i] *
-                              dtypes[iv[i < 2 ? GDT : GDTC]].bytes;
-    }
-    c->f64 = iv[GDTC] == Df64;
-    c->beta = iv[GACC] ? 1 : 0;
+    bind_outer(c, g);
+    c->f64 = g->out == Df64;
+    c->beta = g->beta;
     ok(dl.cublasLtMatmulDescCreate(&c->desc, c->f64 ? COMPUTE64F : COMPUTE32F,
                                    c->f64 ? R64F : R32F),
        "a description");
@@ -178,12 +187,12 @@ LtCall *lt_bind(Lt *l, const int64_t *iv, int nint, const uint64_t *buf)
        "a description");
     ok(dl.cublasLtMatmulDescSetAttribute(c->desc, TRANSB, &turnB, 4),
        "a description");
-    c->A = matrix(iv[GDT], iv[GTB] ? iv[GN] : iv[GK], iv[GTB] ? iv[GK] : iv[GN],
-                  iv[GLDB], batch, s[1]);
-    c->B = matrix(iv[GDT], iv[GTA] ? iv[GK] : iv[GM], iv[GTA] ? iv[GM] : iv[GK],
-                  iv[GLDA], batch, s[0]);
-    c->C = matrix(iv[GDTC], iv[GM], iv[GN], iv[GLDC], batch, s[2]);
-    c->shape = shape_of(l, c, iv, nint);
+    c->A = matrix(g->in, g->tb ? g->n : g->k, g->tb ? g->k : g->n, g->ldb, b.n,
+                  b.b);
+    c->B = matrix(g->in, g->ta ? g->k : g->m, g->ta ? g->m : g->k, g->lda, b.n,
+                  b.a);
+    c->C = matrix(g->out, g->m, g->n, g->ldc, b.n, b.c);
+    c->shape = shape_of(l, c, g);
     return c;
 }
 

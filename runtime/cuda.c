@@ -113,7 +113,7 @@ static void bind(Gpu *x, GpuProgram *g, GpuCall *c, const Instr *s,
         c->bytes = x->role->buf[s->buf[0]].bytes;
     switch (s->kind) {
     case Ikernel: bind_kernel(x, c); return;
-    case Igemm: c->lt = lt_bind(x->lt, c->iv, s->nint, c->buf); return;
+    case Igemm: c->lt = lt_bind(x->lt, &s->gemm, c->buf); return;
     case Izero:
     case Icopy:
     case Ijoin: return;
@@ -124,12 +124,10 @@ static void bind(Gpu *x, GpuProgram *g, GpuCall *c, const Instr *s,
     case Ippermute: bind_group(x, c); return;
     case Isend:
     case Irecv:
-    case Iwait:
-        c->end = link_bind(x->links, g->p->kind, s->kind, c->iv, turns);
-        return;
+    case Iwait: c->end = link_bind(x->links, g->p->kind, s, turns); return;
     default:
-        err(&(Loc){ s->file, s->line, NULL }, "step %s does not run on a GPU",
-            instrinfo[s->kind].name);
+        err(&(Loc){ s->file, s->line, NULL },
+            "instruction %s does not run on a GPU", instr_info(s->kind)->name);
     }
 }
 

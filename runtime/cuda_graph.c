@@ -34,7 +34,7 @@ static const char *name_of(const Instr *s)
 {
     return s->label    ? s->label
            : s->kernel ? s->kernel
-                       : instrinfo[s->kind].name;
+                       : instr_info(s->kind)->name;
 }
 
 /* With PLEAT_SYNC: is all well after it? */
@@ -50,7 +50,7 @@ static void check(const Gpu *x, const GpuCall *c)
     if (x->step >= 0)
         snprintf(when, sizeof when, "step %lld, ", (long long)x->step + 1);
     err(&(Loc){ c->s->file, c->s->line, NULL }, "GPU: %s: in %s%s %s (%s)",
-        text, when, instrinfo[c->s->kind].name,
+        text, when, instr_info(c->s->kind)->name,
         c->s->kernel ? c->s->kernel : "", name_of(c->s));
 }
 
@@ -63,8 +63,7 @@ static void copy(Gpu *x, uint64_t to, uint64_t from, int64_t bytes)
 static void collective(Gpu *x, const GpuCall *c)
 {
     trail_put(x, c->s, 0);
-    nccl_run(c->comm, c->s->kind, c->iv, c->ranks, c->me, c->buf[0], c->buf[1],
-             x->stream);
+    nccl_run(c->comm, c->s, c->ranks, c->me, c->buf[0], c->buf[1], x->stream);
     trail_put(x, c->s, 1);
 }
 
@@ -86,17 +85,19 @@ static void launch(Gpu *x, GpuCall *c)
                "clearing");
         break;
     case Ijoin:
-        for (int i = 1; i < c->s->nint; i += 2)
-            gpu_ok(dl.cuMemsetD8Async(c->buf[0] + (uint64_t)c->iv[i], 0,
-                                      (size_t)c->iv[i + 1], x->stream),
+        for (int i = 0; i < c->s->join.gap.n; i++) {
+            const Gap *v = &c->s->join.gap.at[i];
+            gpu_ok(dl.cuMemsetD8Async(c->buf[0] + (uint64_t)v->from, 0,
+                                      (size_t)v->bytes, x->stream),
                    "clearing");
+        }
         break;
     case Icopy: copy(x, c->buf[1], c->buf[0], c->bytes); break;
     case Isend:
     case Irecv:
     case Iwait:
         trail_put(x, c->s, 0);
-        link_run(c->end, c->s->kind, c->iv, c->buf[0], x->stream);
+        link_run(c->end, c->s, c->buf[0], x->stream);
         trail_put(x, c->s, 1);
         break;
     default:

@@ -42,7 +42,7 @@ int64_t plan_vocab(const Plan *p)
     return most;
 }
 
-/* Batch, sequence length and vocabulary are read off the plan's tensors. */
+/* BatchLoop, sequence length and vocabulary are read off the plan's tensors. */
 static void read_shape(Data *d)
 {
     const Plan *p = d->plan;

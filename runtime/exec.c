@@ -45,18 +45,17 @@ void drop_pages(void *p, int64_t bytes)
 
 int is_collective(InstrKind k)
 {
-    return k == Iallgather || k == Ireducescatter || k == Iallreduce ||
-           k == Ialltoall || k == Ippermute;
+    return instr_info(k)->cls == CLASScollective;
 }
 
 static int is_transfer(InstrKind k)
 {
-    return k == Isend || k == Irecv || k == Iwait;
+    return instr_info(k)->cls == CLASStransfer;
 }
 
 static int is_blas(InstrKind k)
 {
-    return k == Igemm || k == Igmm || k == Igmm_wgrad;
+    return instr_info(k)->cls == CLASSproduct;
 }
 
 static void bind_group(Exec *x, const Rank *r, Bound *b)
@@ -71,29 +70,11 @@ static void bind_group(Exec *x, const Rank *r, Bound *b)
         b->wide |= role_of(x->plan, b->ranks[j]) != r->stage->role;
 }
 
-/* The first buffer that a step writes: all from it on; kernels say it. */
-static int first_written(InstrKind k)
-{
-    switch (k) {
-    case Isend:
-    case Iwait: return INT32_MAX;
-    case Igemm:
-    case Igmm:
-    case Igmm_wgrad: return 2;
-    case Izero:
-    case Ijoin:
-    case Irecv: return 0;
-    default: return 1;
-    }
-}
-
 int instr_lasts(const Role *r, const Instr *s)
 {
     for (int i = 0; i < s->nbuf; i++) {
         const Buf *b = s->buf[i] < 0 ? NULL : &r->buf[s->buf[i]];
-        int writes = s->kind == Ikernel ? !s->rw || strchr("wb", s->rw[i])
-                                        : i >= first_written(s->kind);
-        if (b && b->prog < 0 && b->cls <= Boptim && writes)
+        if (b && b->prog < 0 && b->cls <= Boptim && instr_use(s, i) != 'r')
             return 1;
     }
     return 0;
@@ -107,7 +88,7 @@ static int64_t bind_scratch(Exec *x, const Rank *r, Bound *b)
 
     if (is_blas(s->kind) ||
         (is_collective(s->kind) && x->comm->n < x->comm->world))
-        need = instr_work(s->kind, b->iv, s->nint, b->group);
+        need = instr_work(s, b->group);
     int last = s->nbuf ? s->buf[s->nbuf - 1] : -1;
     if (last >= 0 && r->role->buf[last].bytes >= need &&
         !r->role->buf[last].frame)
@@ -127,7 +108,7 @@ static int64_t bind_instr(Exec *x, Rank *r, Bound *b, const Instr *s)
         b->iv[i] = aff_at(x->plan->mesh, &s->iv[i], r->id);
     b->bytes = s->nbuf && s->buf[0] >= 0 ? r->role->buf[s->buf[0]].bytes : 0;
     if (is_transfer(s->kind))
-        b->bytes = b->iv[1] * dtypes[b->iv[0]].bytes;
+        b->bytes = s->transfer.n * dtypes[s->transfer.dt].bytes;
     if (s->kind == Ikernel && x->code)
         b->fn = host_kernel(x->code, s->kernel);
     if (is_collective(s->kind) || is_transfer(s->kind))

@@ -149,14 +149,15 @@ static void run_one(Exec *x, Bound *b)
         break;
     case Izero: memset(b->buf[0], 0, (size_t)b->bytes); break;
     case Ijoin:
-        for (int i = 1; i < s->nint; i += 2)
-            memset((uint8_t *)b->buf[0] + b->iv[i], 0, (size_t)b->iv[i + 1]);
+        for (int i = 0; i < s->join.gap.n; i++)
+            memset((uint8_t *)b->buf[0] + s->join.gap.at[i].from, 0,
+                   (size_t)s->join.gap.at[i].bytes);
         break;
     case Icopy: memcpy(b->buf[1], b->buf[0], (size_t)b->bytes); break;
     case Isend:
     case Irecv:
     case Iwait: channel_run(b); break;
-    default: blas_run(x->blas, s->kind, b->buf, b->iv, s->nint, b->scratch);
+    default: blas_run(x->blas, s, b->buf, b->scratch);
     }
 }
 
@@ -178,9 +179,9 @@ static void run_group(Exec *x, const Rank *r)
             n == 1 ? b : rank_instr(&x->rank[b->ranks[j] - x->comm->first]);
         part[j] = (Part){ o->buf[0], o->buf[1] };
     }
-    comm_run(x->comm, x->pool,
-             &(Coll){ b->s->kind, b->iv, b->s->atoms, b->group, b->ranks, part,
-                      b->me, b->scratch, NULL });
+    comm_run(
+        x->comm, x->pool,
+        &(Coll){ b->s, b->group, b->ranks, part, b->me, b->scratch, NULL });
 }
 
 /* The step at which these stages stand; several: a wide collective. */
@@ -220,9 +221,7 @@ static void run_step(Exec *x, Stage *const *s, int n)
 
 static int same_call(const Bound *a, const Bound *b)
 {
-    return a->s->kind == b->s->kind && a->s->atoms == b->s->atoms &&
-           a->s->nint == b->s->nint &&
-           !memcmp(a->iv, b->iv, (size_t)a->s->nint * sizeof *a->iv);
+    return a->s->atoms == b->s->atoms && same_args(a->s, b->s);
 }
 
 /* The stages of a wide collective's members to x->meet when all have come to
@@ -276,7 +275,7 @@ static _Noreturn void deadlock(const Exec *x)
         const Instr *p = rank_instr(s->rank[0])->s;
         note(&(Loc){ p->file, p->line, NULL },
              "stage %d stands at %s %s (%s, micro-batch %d)", s->role,
-             instrinfo[p->kind].name, p->label ? p->label : "",
+             instr_info(p->kind)->name, p->label ? p->label : "",
              program(s)->phase[turn_of(s)->phase].name, turn_of(s)->micro);
         stuck++;
     }
@@ -452,7 +451,7 @@ static void put_event(Text *t, const Ran *r, const char *name, double end)
 }
 
 /* Further what a user looks for, and the kernel a profiler names. */
-static void put_args(Text *t, const Instr *s)
+static void put_facts(Text *t, const Instr *s)
 {
     if (s && s->kernel)
         put(t, ", \"kernel\": \"%s\"", s->kernel);
@@ -493,9 +492,9 @@ char *exec_trace(Arena *a, const Exec *x, ProgramKind program, size_t *len)
         put_event(&t, r,
                   !s         ? g->phase[r->phase].name
                   : s->label ? s->label
-                             : instrinfo[s->kind].name,
+                             : instr_info(s->kind)->name,
                   s ? r->end : row_end(x, k));
-        put_args(&t, s);
+        put_facts(&t, s);
     }
     put(&t, "\n]\n");
     *len = t.len;

@@ -9,17 +9,13 @@
 
 #include "runtime.h"
 
-static int writes(const Instr *s, int i)
-{
-    return s->kind != Ikernel || !s->rw || s->rw[i] == 'w' || s->rw[i] == 'b';
-}
-
 /* The i-th buffer of a step if the step can make a bad number in it. */
 static const Buf *looked_at(const Role *r, const Instr *s, int i)
 {
     const Buf *b = s->buf[i] < 0 ? NULL : &r->buf[s->buf[i]];
 
-    if (!b || b->cls == Bscratch || dtypes[b->dt].kind != 'f' || !writes(s, i))
+    if (!b || b->cls == Bscratch || dtypes[b->dt].kind != 'f' ||
+        (s->kind == Ikernel && instr_use(s, i) == 'r'))
         return NULL;
     switch (s->kind) {
     case Ikernel:
@@ -140,7 +136,7 @@ static char *say(const Exec *x, const Rank *r, const Instr *s, int i,
                  const char *what)
 {
     const Buf *b = &r->role->buf[s->buf[i]];
-    const char *label = s->label ? s->label : instrinfo[s->kind].name;
+    const char *label = s->label ? s->label : instr_info(s->kind)->name;
     int own = b->file && !in_place(s, i);
     const char *file = own ? b->file : s->file;
     int line = own ? b->line : s->line;

@@ -226,7 +226,7 @@ void *nccl_pair(Nccl *x, int64_t color, int64_t key)
 
 /* ---- what NCCL is asked for ---------------------------------------------- */
 
-static int type_of(int64_t dt)
+static int type_of(Dtype dt)
 {
     switch (dt) {
     case Df64: return NF64;
@@ -283,66 +283,90 @@ static void piece(void *ctx, int64_t out, int64_t in, int64_t n)
     nccl_recv(c->comm, c->dt, n, to, (int)c->peer, c->stream);
 }
 
-/* Dense blocks: all-gather, reduce-scatter, all-reduce as NCCL has them. */
-static void dense(const Call *c, const int64_t *iv, int64_t ranks)
+/* Dense blocks as NCCL has them. */
+static void allgather(const Call *c, const AllgatherArgs *x, int64_t ranks)
 {
-    int64_t size = dtypes[c->dt].bytes, chunk = iv[2];
-    int type = type_of(c->dt);
+    int64_t size = dtypes[c->dt].bytes;
 
-    for (int64_t o = 0; o < iv[1]; o++) {
-        uint64_t small = (uint64_t)(o * chunk * size);
-        uint64_t big = small * (uint64_t)ranks;
+    for (int64_t o = 0; o < x->outer; o++) {
+        uint64_t small = (uint64_t)(o * x->chunk * size);
         char *from = (char *)(uintptr_t)c->from, *to = (char *)(uintptr_t)c->to;
-        if (c->kind == Iallgather)
-            ok(dl.ncclAllGather(from + small, to + big, (size_t)chunk, type,
-                                c->comm, c->stream),
-               "all-gather");
-        else if (c->kind == Ireducescatter)
-            ok(dl.ncclReduceScatter(from + big, to + small, (size_t)chunk, type,
-                                    c->op, c->comm, c->stream),
-               "reduce-scatter");
-        else
-            ok(dl.ncclAllReduce(from + small, to + small, (size_t)chunk, type,
-                                c->op, c->comm, c->stream),
-               "all-reduce");
+        ok(dl.ncclAllGather(from + small, to + small * (uint64_t)ranks,
+                            (size_t)x->chunk, type_of(c->dt), c->comm,
+                            c->stream),
+           "all-gather");
     }
 }
 
-static void ppermute(const Call *c, const int64_t *iv, int64_t ranks,
+static void reducescatter(const Call *c, const ReducescatterArgs *x,
+                          int64_t ranks)
+{
+    int64_t size = dtypes[c->dt].bytes;
+
+    for (int64_t o = 0; o < x->outer; o++) {
+        uint64_t small = (uint64_t)(o * x->chunk * size);
+        char *from = (char *)(uintptr_t)c->from, *to = (char *)(uintptr_t)c->to;
+        ok(dl.ncclReduceScatter(from + small * (uint64_t)ranks, to + small,
+                                (size_t)x->chunk, type_of(c->dt), c->op,
+                                c->comm, c->stream),
+           "reduce-scatter");
+    }
+}
+
+static void allreduce(const Call *c, const AllreduceArgs *x)
+{
+    ok(dl.ncclAllReduce((void *)(uintptr_t)c->from, (void *)(uintptr_t)c->to,
+                        (size_t)x->n, type_of(c->dt), c->op, c->comm,
+                        c->stream),
+       "all-reduce");
+}
+
+static void ppermute(const Call *c, const PpermuteArgs *x, int64_t ranks,
                      int64_t me)
 {
-    nccl_send(c->comm, c->dt, iv[1], c->from, (int)((me + iv[2]) % ranks),
+    nccl_send(c->comm, c->dt, x->n, c->from, (int)((me + x->by) % ranks),
               c->stream);
-    nccl_recv(c->comm, c->dt, iv[1], c->to, (int)((me + ranks - iv[2]) % ranks),
+    nccl_recv(c->comm, c->dt, x->n, c->to, (int)((me + ranks - x->by) % ranks),
               c->stream);
 }
 
-/* Do its ranks hold their axis in pieces (zig of instructions.def)? */
-static int in_halves(InstrKind k, const int64_t *iv)
+/* Runs to and from each rank, in any layout. */
+static void pieces(Call *c, const Instr *s, int64_t ranks)
 {
-    return (k == Iallgather && iv[3]) || (k == Ireducescatter && iv[4]);
+    for (c->peer = 0; c->peer < ranks; c->peer++)
+        comm_runs(s, ranks, c->peer, piece, c);
 }
 
-void nccl_run(void *comm, InstrKind kind, const int64_t *iv, int64_t ranks,
-              int64_t me, uint64_t send, uint64_t recv, void *stream)
+static int op_of(const Instr *s)
 {
-    static const int ops[] = { NSUM, NMAX, NMIN };
-    int sums = kind == Ireducescatter || kind == Iallreduce;
+    static const int ops[] = { [Radd] = NSUM, [Rmax] = NMAX, [Rmin] = NMIN };
+
+    return s->kind == Ireducescatter ? ops[s->reducescatter.op]
+           : s->kind == Iallreduce   ? ops[s->allreduce.op]
+                                     : NSUM;
+}
+
+void nccl_run(void *comm, const Instr *s, int64_t ranks, int64_t me,
+              uint64_t send, uint64_t recv, void *stream)
+{
     Call c = { .comm = comm,
                .stream = stream,
-               .kind = kind,
-               .dt = (Dtype)iv[0],
-               .op = sums ? ops[iv[3] % 3] : 0,
+               .kind = s->kind,
+               .dt = instr_dtype(s, 0),
+               .op = op_of(s),
                .from = send,
                .to = recv };
 
     ok(dl.ncclGroupStart(), "a group");
-    if (kind == Ippermute)
-        ppermute(&c, iv, ranks, me);
-    else if (kind != Ialltoall && !in_halves(kind, iv))
-        dense(&c, iv, ranks);
+    if (s->kind == Ippermute)
+        ppermute(&c, &s->ppermute, ranks, me);
+    else if (s->kind == Iallreduce)
+        allreduce(&c, &s->allreduce);
+    else if (s->kind == Iallgather && !s->allgather.zig)
+        allgather(&c, &s->allgather, ranks);
+    else if (s->kind == Ireducescatter && !s->reducescatter.zig)
+        reducescatter(&c, &s->reducescatter, ranks);
     else
-        for (c.peer = 0; c.peer < ranks; c.peer++)
-            comm_runs(kind, iv, ranks, c.peer, piece, &c);
+        pieces(&c, s, ranks);
     ok(dl.ncclGroupEnd(), "a group");
 }

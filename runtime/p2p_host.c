@@ -32,7 +32,7 @@ static Channel *find(Exec *x, Rank *from, int64_t to, int64_t tag)
 
 void channel_bind(Exec *x, Rank *r, Bound *b, int64_t turns)
 {
-    int64_t peer = b->ranks[b->iv[2]], tag = b->iv[3];
+    int64_t peer = b->ranks[b->s->transfer.peer], tag = b->s->transfer.chan;
 
     if (b->s->kind == Irecv) {
         if (is_here(x, peer) && x->comm->n > 1)
@@ -65,7 +65,7 @@ void channels_reset(Exec *x)
         }
 }
 
-/* Would the step return at once? Between processes it may block. */
+/* Would the instruction return at once? Between processes it may block. */
 int channel_ready(const Bound *b)
 {
     const Channel *c = b->chan;
@@ -90,7 +90,7 @@ static void run_here(Bound *b)
 static void run_mpi(Bound *b)
 {
     Channel *c = b->chan;
-    int64_t peer = b->ranks[b->iv[2]], tag = b->iv[3];
+    int64_t peer = b->ranks[b->s->transfer.peer], tag = b->s->transfer.chan;
 
     watch_enter(0, &peer, 1);
     if (b->s->kind == Irecv)

@@ -57,9 +57,8 @@ static int64_t *order(const Links *x, int stage, ProgramKind prog, InstrKind k,
         const Phase *f = &g->phase[row[i].phase];
         for (int n = f->first; n < f->first + f->n; n++) {
             const Instr *s = &g->instr[n];
-            if (s->kind == k &&
-                aff_at(p->mesh, &s->iv[2], x->rank[stage]) == other)
-                vec_push(x->mem, v, aff_at(p->mesh, &s->iv[3], x->rank[stage]));
+            if (s->kind == k && s->transfer.peer == other)
+                vec_push(x->mem, v, s->transfer.chan);
         }
     }
     return v;
@@ -224,24 +223,24 @@ void links_warm(Links *x, uint64_t work, void *stream)
     gpu_ok(dl.cuStreamSynchronize(stream), "speaking to other stages");
 }
 
-/* ---- steps --------------------------------------------------------------- */
+/* ---- instructions -------------------------------------------------------- */
 
-LinkEnd *link_bind(Links *x, ProgramKind prog, InstrKind k, const int64_t *iv,
-                   int64_t turns)
+LinkEnd *link_bind(Links *x, ProgramKind prog, const Instr *s, int64_t turns)
 {
-    int from = k == Irecv ? (int)iv[2] : x->me;
-    int to = k == Irecv ? x->me : (int)iv[2];
+    const TransferArgs *v = &s->transfer;
+    int from = s->kind == Irecv ? (int)v->peer : x->me;
+    int to = s->kind == Irecv ? x->me : (int)v->peer;
     size_t i = 0;
 
     while (i < vec_len(x->end) &&
            (x->end[i]->prog != prog || x->end[i]->from != from ||
-            x->end[i]->to != to || x->end[i]->chan != iv[3]))
+            x->end[i]->to != to || x->end[i]->chan != v->chan))
         i++;
     if (i == vec_len(x->end))
         err(NULL, "stages %d and %d have no channel %lld", from, to,
-            (long long)iv[3]);
+            (long long)v->chan);
     LinkEnd *e = x->end[i];
-    for (int64_t n = 0; n < turns && k == Isend; n++) {
+    for (int64_t n = 0; n < turns && s->kind == Isend; n++) {
         void *event = NULL;
         gpu_ok(dl.cuEventCreate(&event, UNTIMED), "an event");
         vec_push(x->mem, e->done, event);
@@ -256,7 +255,7 @@ void links_reset(Links *x)
         x->end[i]->sent = x->end[i]->waited = 0;
 }
 
-static void start_send(LinkEnd *e, const int64_t *iv, uint64_t buf,
+static void start_send(LinkEnd *e, const TransferArgs *v, uint64_t buf,
                        void *stream)
 {
     Link *l = e->link;
@@ -266,17 +265,18 @@ static void start_send(LinkEnd *e, const int64_t *iv, uint64_t buf,
             (long long)e->room);
     gpu_ok(dl.cuEventRecord(l->ready, stream), "an event");
     gpu_ok(dl.cuStreamWaitEvent(l->stream, l->ready, 0), "an event");
-    nccl_send(l->comm, (Dtype)iv[0], iv[1], buf, RECEIVER, l->stream);
+    nccl_send(l->comm, v->dt, v->n, buf, RECEIVER, l->stream);
     gpu_ok(dl.cuEventRecord(e->done[e->sent++], l->stream), "an event");
 }
 
-void link_run(LinkEnd *e, InstrKind k, const int64_t *iv, uint64_t buf,
-              void *stream)
+void link_run(LinkEnd *e, const Instr *s, uint64_t buf, void *stream)
 {
-    if (k == Isend)
-        start_send(e, iv, buf, stream);
-    else if (k == Irecv)
-        nccl_recv(e->link->comm, (Dtype)iv[0], iv[1], buf, SENDER, stream);
+    const TransferArgs *v = &s->transfer;
+
+    if (s->kind == Isend)
+        start_send(e, v, buf, stream);
+    else if (s->kind == Irecv)
+        nccl_recv(e->link->comm, v->dt, v->n, buf, SENDER, stream);
     else if (e->waited < e->sent)
         gpu_ok(dl.cuStreamWaitEvent(stream, e->done[e->waited++], 0),
                "an event");

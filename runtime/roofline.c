@@ -40,7 +40,16 @@ enum { SIDE = 1024, COPY = 128 << 20, TRIES = 4 };
 
 static double product_time(Blas *b, Dtype dt)
 {
-    int64_t n = SIDE, iv[] = { dt, dt, n, n, n, n, n, n, 0, 0, 0 };
+    int64_t n = SIDE;
+    Instr s = { .kind = Igemm,
+                .gemm = { .in = dt,
+                          .out = dt,
+                          .m = n,
+                          .n = n,
+                          .k = n,
+                          .lda = n,
+                          .ldb = n,
+                          .ldc = n } };
     size_t bytes = (size_t)(n * n * dtypes[dt].bytes);
     void *buf[4] = { calloc(1, bytes), calloc(1, bytes), calloc(1, bytes),
                      NULL };
@@ -48,7 +57,7 @@ static double product_time(Blas *b, Dtype dt)
 
     for (int i = 0; i < TRIES && buf[0] && buf[1] && buf[2]; i++) {
         double t = monotonic();
-        blas_run(b, Igemm, buf, iv, 11, NULL);
+        blas_run(b, &s, buf, NULL);
         t = monotonic() - t;
         best = t < best ? t : best;
     }

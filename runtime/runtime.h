@@ -99,9 +99,8 @@ typedef struct Blas Blas;
 Blas *blas_open(Arena *a, Pool *p);
 /* When all else has its memory: err() if products would have none. */
 void blas_reserve(const Pool *p);
-/* buf and iv as in instructions.def; scratch as large as instr_work says. */
-void blas_run(Blas *b, InstrKind k, void *const *buf, const int64_t *iv,
-              int nint, void *scratch);
+/* buf: by operand; scratch as large as instr_work says. */
+void blas_run(Blas *b, const Instr *s, void *const *buf, void *scratch);
 
 const char *cache_folder(void); /* private, made when missing */
 /* Whole or not at all: other ranks may be writing the same file. */
@@ -123,7 +122,7 @@ typedef struct Lt Lt;
 typedef struct LtCall LtCall;
 Lt *lt_open(Arena *a, uint64_t work);
 /* buf stays the caller's and is read at every lt_run. */
-LtCall *lt_bind(Lt *l, const int64_t *iv, int nint, const uint64_t *buf);
+LtCall *lt_bind(Lt *l, const GemmArgs *g, const uint64_t *buf);
 void lt_run(Lt *l, const LtCall *c, void *stream);
 
 /* What an algorithm depends on: products that share one. */
@@ -164,8 +163,8 @@ void *nccl_group(const Nccl *x, uint32_t atoms);
 /* A communicator of the ranks that name the same color, by key; -1: none, null.
  * All ranks ask at once. */
 void *nccl_pair(Nccl *x, int64_t color, int64_t key);
-void nccl_run(void *comm, InstrKind kind, const int64_t *iv, int64_t ranks,
-              int64_t me, uint64_t send, uint64_t recv, void *stream);
+void nccl_run(void *comm, const Instr *s, int64_t ranks, int64_t me,
+              uint64_t send, uint64_t recv, void *stream);
 void nccl_send(void *comm, Dtype dt, int64_t n, uint64_t buf, int peer,
                void *stream);
 void nccl_recv(void *comm, Dtype dt, int64_t n, uint64_t buf, int peer,
@@ -176,11 +175,9 @@ typedef struct LinkEnd LinkEnd;
 Links *links_open(Arena *a, const Plan *p, int64_t rank, Nccl *nccl);
 void links_warm(Links *x, uint64_t work, void *stream);
 /* For a send, recv or wait; turns: how often it runs. */
-LinkEnd *link_bind(Links *x, ProgramKind prog, InstrKind k, const int64_t *iv,
-                   int64_t turns);
+LinkEnd *link_bind(Links *x, ProgramKind prog, const Instr *s, int64_t turns);
 void links_reset(Links *x); /* before a program */
-void link_run(LinkEnd *e, InstrKind k, const int64_t *iv, uint64_t buf,
-              void *stream);
+void link_run(LinkEnd *e, const Instr *s, uint64_t buf, void *stream);
 void links_finish(Links *x); /* after it */
 
 /* ---- shard.c: what of a tensor this rank holds --------------------------- */
@@ -249,17 +246,15 @@ void comm_groups(Comm *c, Arena *a, const Mesh *m, const uint32_t *atoms,
  * other on both sides, at `out` of what is sent to a peer and at `in` of where
  * the peer's go; the peer names the same in the same order. */
 typedef void PairFn(void *ctx, int64_t out, int64_t in, int64_t n);
-void comm_runs(InstrKind k, const int64_t *iv, int64_t size, int64_t peer,
-               PairFn *f, void *ctx);
+void comm_runs(const Instr *s, int64_t size, int64_t peer, PairFn *f,
+               void *ctx);
 
 /* One collective as one rank sees it. */
 typedef struct Part {
     void *send, *recv;
 } Part;
 typedef struct Coll {
-    InstrKind kind;
-    const int64_t *iv;    /* as in instructions.def */
-    uint32_t atoms;       /* the group */
+    const Instr *s;
     int64_t size;         /* its ranks */
     const int64_t *ranks; /* in group order */
     const Part *part;     /* local: size parts; mpi: one, this rank's */
@@ -724,8 +719,7 @@ typedef struct Blocks {
 
 typedef enum DenseSide { NEITHER, DSTDENSE, SRCDENSE } DenseSide;
 
-Blocks block_shape(InstrKind k, const int64_t *iv, int64_t ranks);
-Blocks scatter_shape(const int64_t *iv, int64_t ranks);
+Blocks blocks_of(const Instr *s, int64_t ranks);
 /* Half h of the block of a position, in elements. */
 int64_t block_place(const Blocks *s, const BlockPlace *x, int64_t pos,
                     int64_t h);

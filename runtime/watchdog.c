@@ -163,7 +163,7 @@ static void put_where(char *s, size_t size)
         snprintf(s, size, "starting");
     if (!at_step)
         return;
-    const char *kind = instrinfo[at_step->kind].name, *label = at_step->label;
+    const char *kind = instr_info(at_step->kind)->name, *label = at_step->label;
     if (!label || !strcmp(label, kind))
         label = "";
     if (at_step->atoms)

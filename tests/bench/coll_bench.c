@@ -45,32 +45,33 @@ static double now(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* The step's integers, as in instructions.def. */
-static void arguments(const Case *c, int64_t elems, int64_t g, int64_t *iv)
+static Instr instr_of(const Case *c, int64_t elems, int64_t g)
 {
-    int64_t outer = c->inner ? INNER : 1, each = elems / outer;
+    int64_t outer = c->inner ? INNER : 1, chunk = elems / outer / g;
+    Instr s = { .kind = c->kind, .atoms = 1 };
 
-    memset(iv, 0, 8 * sizeof *iv);
-    iv[0] = Df32;
-    iv[1] = outer;
-    iv[2] = c->kind == Iallreduce ? elems : each / g;
-    if (c->kind != Ialltoall)
-        return;
-    iv[1] = c->inner ? INNER / g : 1; /* [outer][A][mid][B][inner] */
-    iv[2] = iv[4] = g;
-    iv[3] = 1;
-    iv[5] = elems / g / iv[1];
+    if (c->kind == Iallreduce) {
+        s.allreduce = (AllreduceArgs){ Df32, elems, Radd };
+    } else if (c->kind == Iallgather) {
+        s.allgather = (AllgatherArgs){ Df32, outer, chunk, 0, 0 };
+    } else if (c->kind == Ireducescatter) {
+        s.reducescatter = (ReducescatterArgs){ Df32, outer, chunk, Radd, 0, 0 };
+    } else {
+        outer = c->inner ? INNER / g : 1;
+        s.alltoall =
+            (AlltoallArgs){ Df32, outer, g, 1, g, elems / g / outer, 0, 0, 0 };
+    }
+    return s;
 }
 
 static void ours(const Bench *b, const Case *c, int64_t elems)
 {
-    int64_t iv[8];
+    Instr s = instr_of(c, elems, b->n);
     Part part = { b->send, b->recv };
 
-    arguments(c, elems, b->n, iv);
-    comm_run(b->comm, b->pool,
-             &(Coll){ c->kind, iv, 1, b->n, b->ranks, &part, b->comm->first,
-                      b->stage, NULL });
+    comm_run(
+        b->comm, b->pool,
+        &(Coll){ &s, b->n, b->ranks, &part, b->comm->first, b->stage, NULL });
 }
 
 static void theirs(const Bench *b, const Case *c, int64_t elems)

@@ -97,16 +97,17 @@ typedef struct Made {
     void *fn;
 } Made;
 
-static void ints_of(const Case *c, int64_t rows, int64_t *v)
+static GmmArgs args_of(const Case *c, int64_t rows)
 {
-    int64_t x = c->experts ? c->experts : MOST;
-    int64_t iv[] = { Dbf16, c->weight ? Df32 : Dbf16,
-                     x,     c->K,
-                     c->N,  c->tw ? c->K : c->N,
-                     c->tw, c->K * c->N,
-                     0,     rows };
-
-    memcpy(v, iv, sizeof iv);
+    return (GmmArgs){ .in = Dbf16,
+                      .out = c->weight ? Df32 : Dbf16,
+                      .experts = c->experts ? c->experts : MOST,
+                      .k = c->K,
+                      .n = c->N,
+                      .ldw = c->tw ? c->K : c->N,
+                      .tw = c->tw,
+                      .stride = c->K * c->N,
+                      .cap = rows };
 }
 
 static Kernel named(const char *text)
@@ -123,11 +124,10 @@ static void make_all(Made *m, int64_t rows, Pool *pool, int gpu)
     int n = NCASE * NTILE;
 
     for (int i = 0; i < n; i++) {
-        int64_t v[10];
-        ints_of(&cases[i / NTILE], most_rows(i / NTILE, rows), v);
+        GmmArgs v = args_of(&cases[i / NTILE], most_rows(i / NTILE, rows));
         m[i].squares = cases[i / NTILE].weight;
         k[i] =
-            named(grouped_text(forever, v, cases[i / NTILE].weight,
+            named(grouped_text(forever, &v, cases[i / NTILE].weight,
                                m[i].squares, tiles[i % NTILE], &m[i].shared));
     }
     k[n] = named(fill_text);

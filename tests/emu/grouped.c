@@ -37,13 +37,17 @@ Group *product_group(Arena *a, const Product *p)
 {
     Group *k = alloc(a, sizeof *k);
     int64_t shared;
-    const int64_t v[] = { Dbf16,      p->f32 ? Df32 : Dbf16,
-                          p->experts, p->K,
-                          p->N,       (p->tw ? p->K : p->N) + p->more,
-                          p->tw,      stride_of(p),
-                          0,          capacity(p) };
+    const GmmArgs v = { .in = Dbf16,
+                        .out = p->f32 ? Df32 : Dbf16,
+                        .experts = p->experts,
+                        .k = p->K,
+                        .n = p->N,
+                        .ldw = (p->tw ? p->K : p->N) + p->more,
+                        .tw = p->tw,
+                        .stride = stride_of(p),
+                        .cap = capacity(p) };
     const char *text =
-        grouped_text(a, v, p->weight, p->squares, p->tile, &shared);
+        grouped_text(a, &v, p->weight, p->squares, p->tile, &shared);
 
     set_text_named(k, a, text);
     k->fam = p->weight ? FAMgmm_wgrad : FAMgmm;

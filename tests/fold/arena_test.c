@@ -98,7 +98,6 @@ static int64_t heap_growth(const Plan *p, Exec *x)
  * rank is a process of its own. */
 static int cramped(const Plan *p)
 {
-    int64_t iv[64];
     int n = 0;
 
     for (int r = 0; r < p->nrole; r++)
@@ -106,10 +105,7 @@ static int cramped(const Plan *p)
             for (int k = 0; k < p->role[r].prog[g].ninstr; k++) {
                 const Instr *s = &p->role[r].prog[g].instr[k];
                 int last = s->nbuf ? s->buf[s->nbuf - 1] : -1;
-                for (int i = 0; i < s->nint && i < 64; i++)
-                    iv[i] = s->iv[i].c;
-                int64_t need = instr_work(s->kind, iv, s->nint,
-                                          mesh_extent(p->mesh, s->atoms));
+                int64_t need = instr_work(s, mesh_extent(p->mesh, s->atoms));
                 n +=
                     need > 0 && (last < 0 || p->role[r].buf[last].bytes < need);
             }

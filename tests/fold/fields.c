@@ -60,12 +60,69 @@ OF(ends, programs, Program, end, x->nend)
 OF(instrs, programs, Program, instr, x->ninstr)
 OF(operands, instrs, Instr, buf, x->nbuf)
 OF(values, instrs, Instr, flow, x->flow ? x->nbuf : 0)
-OF(numbers, instrs, Instr, iv, x->kind == Ikernel ? 0 : x->nint)
-OF(allints, instrs, Instr, iv, x->kind == Ikernel ? x->nint : 0)
+OF(allints, instrs, Instr, iv, x->nint)
 OF(kernels, plans, Plan, kernel, x->nkernel)
 OF(fixed, hfs, HfMap, fixat, x->nfix)
 OF(shapes, plans, Plan, shape, x->nshape)
 OF(shapedims, shapes, ValueShape, dim, x->nd)
+
+/* The integers of a list, one after another. */
+static void **in_list(Mutant *m, void **v, void *list, int64_t width)
+{
+    struct {
+        int n;
+        int64_t *at;
+    } l;
+    memcpy(&l, list, sizeof l);
+    for (int64_t i = 0; i < l.n * width; i++)
+        vec_push(m->arena, v, (void *)&l.at[i]);
+    return v;
+}
+
+void **args_of(Mutant *m, Instr *s, FieldType type)
+{
+    void **v = NULL;
+    for (const Field *f = instr_info(s->kind)->fields(); f->name; f++) {
+        char *at = (char *)&s->none + f->at;
+        if (f->type == type)
+            vec_push(m->arena, v, (void *)at);
+        else if (f->type == FIELDlist && type == FIELDint)
+            v = in_list(m, v, at, f->min);
+    }
+    return v;
+}
+
+/* Of all instructions. */
+static void **all_args(Mutant *m, FieldType type)
+{
+    void **v = NULL, **all = instrs(m);
+    for (size_t i = 0; i < vec_len(all); i++) {
+        void **w = args_of(m, all[i], type);
+        for (size_t k = 0; k < vec_len(w); k++)
+            vec_push(m->arena, v, w[k]);
+    }
+    return v;
+}
+
+static void **numbers(Mutant *m)
+{
+    return all_args(m, FIELDint);
+}
+
+static void **flags(Mutant *m)
+{
+    return all_args(m, FIELDflag);
+}
+
+static void **types(Mutant *m)
+{
+    return all_args(m, FIELDdtype);
+}
+
+static void **reductions(Mutant *m)
+{
+    return all_args(m, FIELDreduce);
+}
 
 /* Integers of kernels that depend on the rank. */
 static void **places_of_ranks(Mutant *m)
@@ -91,18 +148,28 @@ static void **collectives(Mutant *m)
     return v;
 }
 
-static void **library(Mutant *m)
+static void **of_kind(Mutant *m, InstrKind k)
 {
     void **v = NULL, **all = instrs(m);
     for (size_t i = 0; i < vec_len(all); i++)
-        if (((Instr *)all[i])->kind != Ikernel)
+        if (((Instr *)all[i])->kind == k)
             vec_push(m->arena, v, all[i]);
     return v;
 }
 
+static void **gemms(Mutant *m)
+{
+    return of_kind(m, Igemm);
+}
+
+static void **joins(Mutant *m)
+{
+    return of_kind(m, Ijoin);
+}
+
 /* ---- rows ---------------------------------------------------------------- */
 
-typedef enum FieldType {
+typedef enum MemberType {
     I64,
     I32,
     BITS,   /* a set of atoms */
@@ -110,15 +177,15 @@ typedef enum FieldType {
     AFFINE,
     RANKS, /* of an affine: only how it depends on the rank */
     NAME
-} FieldType;
+} MemberType;
 
-typedef struct Field {
+typedef struct Member {
     const char *record, *name;
     Records *records;
     size_t at;
-    FieldType type;
+    MemberType type;
     int choices;
-} Field;
+} Member;
 
 #define ROW(text, records, Struct, field, type) \
     { text, #field, records, offsetof(Struct, field), type, 0 },
@@ -127,7 +194,7 @@ typedef struct Field {
 #define BARE(text, records, type) { text, "", records, 0, type, 0 },
 
 /* clang-format off */
-static const Field fields[] = {
+static const Member fields[] = {
     ROW("plan",     plans,       Plan,     tokens,  I64)
     BARE("mesh",    sizes,                          I64)
     ROW("mesh",     meshes,      Mesh,     world,   I64)
@@ -188,12 +255,16 @@ static const Field fields[] = {
     BARE("frame of", places,                        I32)
     ROW("end",      ends,        End,      buf,     I32)
     ROW("end",      ends,        End,      value,   I32)
-    ONE("step",     instrs,       Instr,     kind,    NINSTR)
-    ROW("step",     instrs,       Instr,     atoms,   BITS)
+    ONE("instr",    instrs,       Instr,     kind,    NINSTR)
+    ROW("instr",    instrs,       Instr,     atoms,   BITS)
     ROW("group",    collectives, Instr,     atoms,   BITS)
-    ROW("step",     instrs,       Instr,     rw,      NAME)
+    ROW("instr",    instrs,       Instr,     rw,      NAME)
+    ROW("instr",    instrs,       Instr,     kernel,  NAME)
     BARE("operand", operands,                       I32)
-    BARE("number",  numbers,                        AFFINE)
+    BARE("number",  numbers,                        I64)
+    BARE("flag",    flags,                          I32)
+    { "dtype", "", types, 0, CHOICE, NDTYPE },
+    { "reduction", "", reductions, 0, CHOICE, Rmin + 1 },
     BARE("place",   places_of_ranks,                RANKS)
     BARE("integer of a kernel", allints,            RANKS)
     ROW("value",    values,      ValueUse, read,    I32)
@@ -242,7 +313,8 @@ static const List lists[] = {
     LIST("slots",    frames,   Frame,   slot,   nslot)
     LIST("places",   frames,   Frame,   of,     nof)
     LIST("operands", instrs,    Instr,    buf,    nbuf)
-    LIST("integers", library,  Instr,    iv,     nint)
+    LIST("batches",  gemms,    Instr,    gemm.batch.at, gemm.batch.n)
+    LIST("gaps",     joins,    Instr,    join.gap.at, join.gap.n)
 };
 /* clang-format on */
 enum {
@@ -319,7 +391,7 @@ static const char *word(Mutant *m, Way w, const char *s)
     return intern(t);
 }
 
-static void change(Mutant *m, const Field *f, Way w, void *at)
+static void change(Mutant *m, const Member *f, Way w, void *at)
 {
     switch (f->type) {
     case I64: *(int64_t *)at = number(m, w, *(int64_t *)at); break;
@@ -337,7 +409,7 @@ static void change(Mutant *m, const Field *f, Way w, void *at)
     }
 }
 
-static size_t width(const Field *f)
+static size_t width(const Member *f)
 {
     return f->type == I64                          ? sizeof(int64_t)
            : f->type == NAME                       ? sizeof(char *)
@@ -345,7 +417,7 @@ static size_t width(const Field *f)
                                                    : sizeof(int);
 }
 
-/* Steps share lists of integers: each gets its own. */
+/* Kernels share lists of integers: each gets its own. */
 static void unshare(Mutant *m)
 {
     void **s = instrs(m);
@@ -358,9 +430,36 @@ static void unshare(Mutant *m)
     }
 }
 
-static int change_field(Mutant *m, const Field *f, Way w)
+/* What was an instruction of that kind: fields of one name keep their value. */
+static void adapt(Instr *s, InstrKind was)
+{
+    Instr old = *s;
+    memset(&s->none, 0, offsetof(Instr, kernel) - offsetof(Instr, none));
+    for (const Field *f = instr_info(s->kind)->fields(); f->name; f++)
+        for (const Field *g = instr_info(was)->fields(); g->name; g++)
+            if (f->type == g->type && !strcmp(f->name, g->name))
+                memcpy((char *)&s->none + f->at, (char *)&old.none + g->at,
+                       f->type == FIELDint    ? sizeof(int64_t)
+                       : f->type == FIELDlist ? sizeof(GapList)
+                                              : sizeof(int));
+}
+
+static int change_kind(Mutant *m)
+{
+    void **v = instrs(m);
+    Instr *s = v[below(m, (int)vec_len(v))];
+    InstrKind was = s->kind;
+    s->kind = below(m, 2) ? (InstrKind)below(m, NINSTR)
+                          : ((Instr *)v[below(m, (int)vec_len(v))])->kind;
+    adapt(s, was);
+    return s->kind != was;
+}
+
+static int change_field(Mutant *m, const Member *f, Way w)
 {
     unshare(m);
+    if (f->records == instrs && f->at == offsetof(Instr, kind))
+        return change_kind(m);
     void **v = f->records(m);
     size_t n = width(f);
     if (!v)
@@ -482,7 +581,7 @@ int mutant_damage(Mutant *m, int k)
 
 /* ---- by hand ------------------------------------------------------------- */
 
-/* One word of it: "buf bytes + 8", "tensor dt of tokens = 3", "gemm 2 = 9". */
+/* One word of it: "buf bytes + 8", "tensor dt of tokens = 3", "gemm m = 9". */
 typedef struct Set {
     char what[32], name[32], sign, to[32];
 } Set;
@@ -493,14 +592,14 @@ static int64_t given(const Set *x, int64_t was)
 }
 
 /* Records other than programs that have a name begin with it. */
-static const char *name_of(const Field *f, void *record)
+static const char *name_of(const Member *f, void *record)
 {
     return f->records == programs ? programnames[((Program *)record)->kind]
                                   : *(const char **)record;
 }
 
 /* Some record of a field; of those with that name. */
-static void *some(Mutant *m, const Field *f, const Set *x)
+static void *some(Mutant *m, const Member *f, const Set *x)
 {
     void **v = f->records(m), **w = NULL;
     for (size_t i = 0; i < vec_len(v); i++)
@@ -509,21 +608,38 @@ static void *some(Mutant *m, const Field *f, const Set *x)
     return w ? w[below(m, (int)vec_len(w))] : NULL;
 }
 
-/* The i-th integer of some step of a kind. */
-static int set_int(Mutant *m, const Set *x, const char *kind, int i)
+/* A field of some instruction of a kind; of kernels the i-th integer. */
+static int set_arg(Mutant *m, const Set *x, const char *kind, const char *name)
 {
     void **v = NULL, **all = instrs(m);
     unshare(m);
     for (size_t k = 0; k < vec_len(all); k++)
-        if (!strcmp(instrinfo[((Instr *)all[k])->kind].name, kind))
+        if (!strcmp(instr_info(((Instr *)all[k])->kind)->name, kind))
             vec_push(m->arena, v, all[k]);
     Instr *s = v ? v[below(m, (int)vec_len(v))] : NULL;
-    if (s && i < s->nint)
-        s->iv[i].c = given(x, s->iv[i].c);
-    return s && i < s->nint;
+    if (!s)
+        return 0;
+    if (s->kind == Ikernel) {
+        Aff *at = &s->iv[atoi(name)];
+        at->c = given(x, at->c);
+        return 1;
+    }
+    for (const Field *f = instr_info(s->kind)->fields(); f->name; f++) {
+        char *at = (char *)&s->none + f->at;
+        if (strcmp(f->name, name) != 0)
+            continue;
+        if (f->type == FIELDint)
+            *(int64_t *)at = given(x, *(int64_t *)at);
+        else if (f->type == FIELDlist && ((GapList *)at)->n)
+            ((GapList *)at)->at->from = given(x, ((GapList *)at)->at->from);
+        else if (f->type != FIELDlist)
+            *(int *)at = (int)given(x, *(int *)at);
+        return f->type != FIELDlist || ((GapList *)at)->n;
+    }
+    return 0;
 }
 
-static int set_field(Mutant *m, const Field *f, const Set *x)
+static int set_field(Mutant *m, const Member *f, const Set *x)
 {
     char *at = some(m, f, x);
     if (!at)
@@ -544,8 +660,7 @@ static int set_field(Mutant *m, const Field *f, const Set *x)
 static int set_one(Mutant *m, const char *text)
 {
     Set x = { .sign = 0 };
-    char kind[16];
-    int at;
+    char kind[16], arg[16];
     if (sscanf(text, " %31[^=+@] @ %31s %c %31[^;]", x.what, x.name, &x.sign,
                x.to) != 4) {
         *x.name = 0;
@@ -558,8 +673,8 @@ static int set_one(Mutant *m, const char *text)
                          *fields[i].name ? " " : "", fields[i].name),
                     x.what))
             return set_field(m, &fields[i], &x);
-    return sscanf(x.what, "%15s %d", kind, &at) == 2 &&
-           set_int(m, &x, kind, at);
+    return sscanf(x.what, "%15s %15s", kind, arg) == 2 &&
+           set_arg(m, &x, kind, arg);
 }
 
 int mutant_set(Mutant *m, const char *what)

@@ -52,10 +52,8 @@ static Spot some_step(Mutant *m, Wanted f)
 
 static int is_coll(const Mutant *m, const Spot *x)
 {
-    InstrKind k = step_at(x)->kind;
     (void)m;
-    return k == Iallgather || k == Ireducescatter || k == Iallreduce ||
-           k == Ialltoall || k == Ippermute;
+    return instr_info(step_at(x)->kind)->cls == CLASScollective;
 }
 
 static int is_reduction(const Mutant *m, const Spot *x)
@@ -67,9 +65,8 @@ static int is_reduction(const Mutant *m, const Spot *x)
 
 static int is_move(const Mutant *m, const Spot *x)
 {
-    InstrKind k = step_at(x)->kind;
     (void)m;
-    return k == Isend || k == Irecv || k == Iwait;
+    return instr_info(step_at(x)->kind)->cls == CLASStransfer;
 }
 
 static int is_gemm(const Mutant *m, const Spot *x)
@@ -226,17 +223,14 @@ static int drop_update(Mutant *m)
 
 /* ---- arguments ----------------------------------------------------------- */
 
-static int change_int(Mutant *m, Wanted f, int at, int64_t to)
+/* A field of some instruction becomes one of n, and another. */
+static int choose(Mutant *m, Wanted f, FieldType type, int n)
 {
     Spot x = some_step(m, f);
-    if (!x.g || step_at(&x)->iv[at].c == to)
-        return 0;
-    Instr *s = step_at(&x);
-    Aff *iv = alloc(m->arena, sizeof *iv * (size_t)s->nint);
-    memcpy(iv, s->iv, sizeof *iv * (size_t)s->nint);
-    iv[at].c = to;
-    s->iv = iv;
-    return 1;
+    void **v = x.g ? args_of(m, step_at(&x), type) : NULL;
+    int *at = v ? v[below(m, (int)vec_len(v))] : NULL;
+    int was = at ? *at : 0;
+    return at && (*at = below(m, n)) != was;
 }
 
 static int coll_atoms(Mutant *m)
@@ -268,45 +262,26 @@ static int64_t another(Mutant *m, int64_t was)
                          : was / 2;
 }
 
-static int vary(Mutant *m, Wanted f, int from, int to)
+static int vary(Mutant *m, Wanted f)
 {
     Spot x = some_step(m, f);
-    if (!x.g || step_at(&x)->nint <= from)
-        return 0;
-    Instr *s = step_at(&x);
-    int at = from + below(m, (to < s->nint ? to : s->nint) - from);
-    Aff *iv = alloc(m->arena, sizeof *iv * (size_t)s->nint);
-    memcpy(iv, s->iv, sizeof *iv * (size_t)s->nint);
-    iv[at].c = another(m, iv[at].c);
-    int same = iv[at].c == s->iv[at].c;
-    s->iv = iv;
-    return !same;
+    void **v = x.g ? args_of(m, step_at(&x), FIELDint) : NULL;
+    int64_t *at = v ? v[below(m, (int)vec_len(v))] : NULL;
+    int64_t was = at ? *at : 0;
+    return at && (*at = another(m, was)) != was;
 }
 
 static int coll_count(Mutant *m)
 {
-    return vary(m, is_coll, 1, 3);
+    return vary(m, is_coll);
 }
 static int coll_dtype(Mutant *m)
 {
-    return change_int(m, is_coll, 0, below(m, NDTYPE));
+    return choose(m, is_coll, FIELDdtype, NDTYPE);
 }
 static int coll_op(Mutant *m)
 {
-    return change_int(m, is_reduction, 3, below(m, 3));
-}
-
-static int coll_rank(Mutant *m)
-{
-    Spot x = some_step(m, is_coll);
-    if (!x.g)
-        return 0;
-    Instr *s = step_at(&x);
-    Aff *iv = alloc(m->arena, sizeof *iv * (size_t)s->nint);
-    memcpy(iv, s->iv, sizeof *iv * (size_t)s->nint);
-    iv[1 + below(m, 2)].k[below(m, m->p->mesh->natom)] = 1;
-    s->iv = iv;
-    return 1;
+    return choose(m, is_reduction, FIELDreduce, Rmin + 1);
 }
 
 static int coll_turned(Mutant *m)
@@ -324,45 +299,62 @@ static int coll_turned(Mutant *m)
 
 static int move_peer(Mutant *m)
 {
-    return change_int(m, is_move, 2, below(m, (int)m->p->mesh->size[Mpp]));
+    Spot x = some_step(m, is_move);
+    int64_t to = below(m, (int)m->p->mesh->size[Mpp]);
+    if (!x.g || step_at(&x)->transfer.peer == to)
+        return 0;
+    step_at(&x)->transfer.peer = to;
+    return 1;
 }
+
 static int move_chan(Mutant *m)
 {
-    return change_int(m, is_move, 3, below(m, 12));
+    Spot x = some_step(m, is_move);
+    int64_t to = below(m, 12);
+    if (!x.g || step_at(&x)->transfer.chan == to)
+        return 0;
+    step_at(&x)->transfer.chan = to;
+    return 1;
 }
+
 static int move_dtype(Mutant *m)
 {
-    return change_int(m, is_move, 0, below(m, NDTYPE));
+    return choose(m, is_move, FIELDdtype, NDTYPE);
 }
+
 static int move_count(Mutant *m)
 {
-    return vary(m, is_move, 1, 2);
+    Spot x = some_step(m, is_move);
+    int64_t was = x.g ? step_at(&x)->transfer.n : 0;
+    return x.g && (step_at(&x)->transfer.n = another(m, was)) != was;
 }
+
 static int gemm_sizes(Mutant *m)
 {
-    return vary(m, is_gemm, 2, 8);
+    return vary(m, is_gemm);
 }
 
 /* The sizes of a square matrix do not say which way it is turned, nor does the
  * verifier: those are left out. */
 static int has_no_square(const Mutant *m, const Spot *x)
 {
-    const Aff *iv = step_at(x)->iv;
-    return is_gemm(m, x) && iv[2].c != iv[4].c && iv[3].c != iv[4].c;
+    const GemmArgs *g = &step_at(x)->gemm;
+    return is_gemm(m, x) && g->m != g->k && g->n != g->k;
 }
 
 static int gemm_flag(Mutant *m)
 {
-    return change_int(m, has_no_square, 8 + below(m, 3), below(m, 2));
+    return choose(m, has_no_square, FIELDflag, 2);
 }
-static int grouped_ints(Mutant *m)
+
+static int grouped_sizes(Mutant *m)
 {
-    return vary(m, is_grouped, 2, 10);
+    return vary(m, is_grouped);
 }
 
 static int gemm_dtype(Mutant *m)
 {
-    return change_int(m, is_gemm, below(m, 2), below(m, NDTYPE));
+    return choose(m, is_gemm, FIELDdtype, NDTYPE);
 }
 
 /* Another buffer of the same size, alive at the step. */
@@ -705,7 +697,6 @@ const MutantKind mutantkinds[] = {
     {"collective: count", coll_count},
     {"collective: dtype", coll_dtype},
     {"collective: reduction", coll_op},
-    {"collective: count by rank", coll_rank},
     {"collective: operands turned", coll_turned},
     {"drop a transfer", drop_transfer},
     {"a transfer twice", double_transfer},
@@ -728,7 +719,7 @@ const MutantKind mutantkinds[] = {
     {"product: sizes", gemm_sizes},
     {"product: flags", gemm_flag},
     {"product: dtype", gemm_dtype},
-    {"grouped product: sizes", grouped_ints},
+    {"grouped product: sizes", grouped_sizes},
     {"row: micro-batch", turn_micro},
     {"swap rows", turn_swap},
     {"swap micro-batches of a call", call_swap},

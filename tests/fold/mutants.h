@@ -25,8 +25,9 @@ int mutant_kinds(void);
 const char *mutant_kind(Arena *a, int k);
 int mutant_damage(Mutant *m, int k);
 /* "buf dies = 9", "frame bytes + 256": that field of some record; "buf cls @
- * tokens = 4": of that with the name; "gemm 2 = 9": that integer of some step
- * of the kind. Several, with ";" between them, are one mutant. */
+ * tokens = 4": of that with the name; "gemm m = 9": that field of some
+ * instruction of the kind. Several, with ";" between them, are one mutant. */
 int mutant_set(Mutant *m, const char *what);
+void **args_of(Mutant *m, Instr *s, FieldType type); /* a vec of addresses */
 
 #endif

@@ -178,9 +178,9 @@ void gpurun_step(void *ctx, const Group *k, void *const *buf,
     switch (k->step.kind) {
     case Ikernel: launch(x, k, &a, iv); break;
     case Igemm:
-        lt_run(x->lt, lt_bind(x->lt, iv, k->step.nint, a.dev), x->stream);
+        lt_run(x->lt, lt_bind(x->lt, &k->step.gemm, a.dev), x->stream);
         break;
-    default: die("gpurun: no step %s", instrinfo[k->step.kind].name);
+    default: die("gpurun: no instruction %s", instr_info(k->step.kind)->name);
     }
     gpu_ok(dl.cuStreamSynchronize(x->stream),
            k->step.kernel ? k->step.kernel : "a product");

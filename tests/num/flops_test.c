@@ -60,19 +60,17 @@ static void whole_model(const Sizes *s)
 
 /* ---- products ------------------------------------------------------------ */
 
-/* Sizes as instructions.def lists them. */
 static double flops_of(const Instr *s)
 {
+    const GemmArgs *g = &s->gemm;
     double n = 2;
 
-    if (s->kind == Igemm) {
-        for (int i = 2; i < 5; i++) /* M N K */
-            n *= (double)s->iv[i].c;
-        for (int i = 11; i < s->nint; i += 4) /* batch axes */
-            n *= (double)s->iv[i].c;
-        return n;
-    }
-    return n * (double)(s->iv[9].c * s->iv[3].c * s->iv[4].c); /* rows K N */
+    if (s->kind != Igemm)
+        return n * (double)(s->gmm.cap * s->gmm.k * s->gmm.n);
+    n *= (double)(g->m * g->n * g->k);
+    for (int i = 0; i < g->batch.n; i++)
+        n *= (double)g->batch.at[i].n;
+    return n;
 }
 
 static void each_product(const char *model)
@@ -83,7 +81,7 @@ static void each_product(const char *model)
 
     for (int i = 0; i < g->ninstr; i++) {
         const Instr *s = &g->instr[i];
-        if (s->kind != Igemm && s->kind != Igmm && s->kind != Igmm_wgrad)
+        if (instr_info(s->kind)->cls != CLASSproduct)
             continue;
         n[s->kind != Igemm]++;
         if (s->flops == flops_of(s))

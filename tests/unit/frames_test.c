@@ -41,11 +41,11 @@ static void fake_lower(Graph *g, Group *k, Arena *a)
     if (moves) {
         k->step.kind = n->op == Osend ? Isend : Irecv;
         k->step.kernel = NULL;
-        k->step.nint = 4;
-        k->step.iv[0] = aff(Df32);
-        k->step.iv[1] = aff(local_elems(g, n->op == Osend ? n->in[0] : n));
-        k->step.iv[2] = aff(n->op == Osend ? n->at.send.peer : n->at.recv.peer);
-        k->step.iv[3] = aff(n_chan(n));
+        k->step.nint = 0;
+        k->step.transfer = (TransferArgs){
+            Df32, local_elems(g, n->op == Osend ? n->in[0] : n),
+            n->op == Osend ? n->at.send.peer : n->at.recv.peer, n_chan(n)
+        };
         k->step.atoms = g->mesh->mask[Mpp];
     }
     k->inplace = alloc(a, sizeof *k->inplace * (size_t)(k->nin + 1));

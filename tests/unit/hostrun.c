@@ -108,50 +108,49 @@ static void product(const Mat *A, const Mat *B, const Mat *C, int64_t M,
         }
 }
 
-static void gemm(const int64_t *iv, int nint, void *const *buf)
+static void gemm(const GemmArgs *v, void *const *buf)
 {
-    int64_t n[3] = { 1, 1, 1 }, s[3][3] = { { 0 } };
+    BatchLoop l[MAXBATCH] = { { .n = 1 }, { .n = 1 }, { .n = 1 } };
 
-    for (int b = 0; 11 + 4 * b < nint; b++) {
-        n[b] = iv[11 + 4 * b];
-        for (int k = 0; k < 3; k++)
-            s[b][k] = iv[12 + 4 * b + k];
-    }
-    for (int64_t x = 0; x < n[0] * n[1] * n[2]; x++) {
-        int64_t i[3] = { x / (n[1] * n[2]), x / n[2] % n[1], x % n[2] }, o[3];
-        for (int k = 0; k < 3; k++)
-            o[k] = i[0] * s[0][k] + i[1] * s[1][k] + i[2] * s[2][k];
-        Mat A = { (Dtype)iv[0], buf[0], o[0], iv[5], (int)iv[8] };
-        Mat B = { (Dtype)iv[0], buf[1], o[1], iv[6], (int)iv[9] };
-        Mat C = { (Dtype)iv[1], buf[2], o[2], iv[7], 0 };
-        product(&A, &B, &C, iv[2], iv[3], iv[4], (int)iv[10]);
+    for (int b = 0; b < v->batch.n; b++)
+        l[b] = v->batch.at[b];
+    for (int64_t x = 0; x < l[0].n * l[1].n * l[2].n; x++) {
+        int64_t i[] = { x / (l[1].n * l[2].n), x / l[2].n % l[1].n,
+                        x % l[2].n };
+        Mat A = { v->in, buf[OPERAND(gemm, a)], 0, v->lda, v->ta };
+        Mat B = { v->in, buf[OPERAND(gemm, b)], 0, v->ldb, v->tb };
+        Mat C = { v->out, buf[OPERAND(gemm, c)], 0, v->ldc, 0 };
+        for (int k = 0; k < MAXBATCH; k++) {
+            A.at += i[k] * l[k].a;
+            B.at += i[k] * l[k].b;
+            C.at += i[k] * l[k].c;
+        }
+        product(&A, &B, &C, v->m, v->n, v->k, v->beta);
     }
 }
 
-/* iv: dtype dtypeout E K N ldw tw strideW accumulate capacity */
-static void grouped(const int64_t *iv, void *const *buf, int weights)
+static void grouped(const Instr *s, void *const *buf)
 {
-    const int32_t *off = buf[3];
-    Dtype dt = (Dtype)iv[0], to = (Dtype)iv[1];
-    int64_t K = iv[3], N = iv[4];
+    const GmmArgs *v = &s->gmm;
+    const int32_t *off = buf[OPERAND(gmm, map)];
+    int64_t K = v->k, N = v->n;
 
-    for (int64_t e = 0; e < iv[2]; e++) {
-        int64_t f = off[e], rows = off[e + 1] - f;
-        if (weights) {
-            Mat A = { dt, buf[0], f * K, K, 1 };
-            Mat B = { dt, buf[1], f * N, N, 0 };
-            Mat C = { to, buf[2], e * iv[7], iv[5], (int)iv[6] };
-            product(&A, &B, &C, K, N, rows, (int)iv[8]);
+    for (int64_t e = 0; e < v->experts; e++) {
+        int64_t f = off[e], rows = off[e + 1] - f, w = e * v->stride;
+        Mat A = { v->in, buf[0], f * K, K, s->kind == Igmm_wgrad };
+        if (s->kind == Igmm_wgrad) {
+            Mat B = { v->in, buf[OPERAND(gmm_wgrad, b)], f * N, N, 0 };
+            Mat C = { v->out, buf[OPERAND(gmm_wgrad, dw)], w, v->ldw, v->tw };
+            product(&A, &B, &C, K, N, rows, v->beta);
         } else {
-            Mat A = { dt, buf[0], f * K, K, 0 };
-            Mat B = { dt, buf[1], e * iv[7], iv[5], (int)iv[6] };
-            Mat C = { to, buf[2], f * N, N, 0 };
-            product(&A, &B, &C, rows, N, K, (int)iv[8]);
+            Mat B = { v->in, buf[OPERAND(gmm, w)], w, v->ldw, v->tw };
+            Mat C = { v->out, buf[OPERAND(gmm, out)], f * N, N, 0 };
+            product(&A, &B, &C, rows, N, K, v->beta);
         }
     }
 }
 
-/* ---- steps --------------------------------------------------------------- */
+/* ---- instructions -------------------------------------------------------- */
 
 static void kernel(const Group *k, void *const *buf, const int64_t *iv,
                    void *lib)
@@ -173,10 +172,10 @@ void host_step(void *lib, const Group *k, void *const *buf, const size_t *bytes,
     (void)bytes;
     switch (k->step.kind) {
     case Ikernel: kernel(k, buf, iv, lib); break;
-    case Igemm: gemm(iv, k->step.nint, buf); break;
-    case Igmm: grouped(iv, buf, 0); break;
-    case Igmm_wgrad: grouped(iv, buf, 1); break;
-    default: die("hostrun: no step %s", instrinfo[k->step.kind].name);
+    case Igemm: gemm(&k->step.gemm, buf); break;
+    case Igmm:
+    case Igmm_wgrad: grouped(&k->step, buf); break;
+    default: die("hostrun: no instruction %s", instr_info(k->step.kind)->name);
     }
 }
 

@@ -12,47 +12,63 @@ enum { WORLD = 8 };
 
 typedef struct Case {
     const char *name;
-    InstrKind kind;
-    int64_t iv[9];
+    Instr s;
     int send, recv; /* elements; below 0: times the group size */
 } Case;
 
 /* Large ones are past GATHERSUM, and in groups of four past PAIRS. */
 /* clang-format off */
 static const Case cases[] = {
-    {"allreduce f32 scalar", Iallreduce, {Df32, 1, 1, 0}, 1, 1},
-    {"allreduce f32 13", Iallreduce, {Df32, 1, 13, 0}, 13, 13},
-    {"allreduce f32 odd", Iallreduce, {Df32, 1, 70001, 0}, 70001, 70001},
-    {"allreduce f32 even", Iallreduce, {Df32, 1, 65536, 0}, 65536, 65536},
-    {"allreduce bf16 even", Iallreduce, {Dbf16, 1, 131072, 0}, 131072, 131072},
-    {"allreduce f64 max", Iallreduce, {Df64, 1, 1000, 1}, 1000, 1000},
-    {"reducescatter f32", Ireducescatter, {Df32, 1, 999, 0}, -999, 999},
-    {"reducescatter f32 inner", Ireducescatter, {Df32, 5, 77, 0}, -385, 385},
-    {"reducescatter bf16", Ireducescatter, {Dbf16, 3, 64, 0}, -192, 192},
-    {"allgather f32", Iallgather, {Df32, 1, 1000}, 1000, -1000},
-    {"allgather f32 inner", Iallgather, {Df32, 7, 13}, 91, -91},
-    {"allgather u8 inner", Iallgather, {Du8, 100, 3}, 300, -300},
-    {"alltoall f32", Ialltoall, {Df32, 3, 8, 2, 16, 5, 0}, 3840, 3840},
-    {"alltoall f32 swap", Ialltoall, {Df32, 3, 8, 2, 16, 5, 1}, 3840, 3840},
-    {"alltoall f32 large", Ialltoall, {Df32, 2, 16, 16, 64, 32, 0}, 1048576,
-     1048576},
-    {"alltoall f32 large swap", Ialltoall, {Df32, 2, 16, 16, 64, 32, 1},
+    {"allreduce f32 scalar", {.kind = Iallreduce, .allreduce = {Df32, 1, Radd}},
+     1, 1},
+    {"allreduce f32 13", {.kind = Iallreduce, .allreduce = {Df32, 13, Radd}},
+     13, 13},
+    {"allreduce f32 odd", {.kind = Iallreduce, .allreduce = {Df32, 70001, Radd}},
+     70001, 70001},
+    {"allreduce f32 even", {.kind = Iallreduce, .allreduce = {Df32, 65536, Radd}},
+     65536, 65536},
+    {"allreduce bf16 even", {.kind = Iallreduce, .allreduce = {Dbf16, 131072, Radd}},
+     131072, 131072},
+    {"allreduce f64 max", {.kind = Iallreduce, .allreduce = {Df64, 1000, Rmax}},
+     1000, 1000},
+    {"reducescatter f32", {.kind = Ireducescatter, .reducescatter = {Df32, 1, 999, Radd, 0, 0}},
+     -999, 999},
+    {"reducescatter f32 inner", {.kind = Ireducescatter, .reducescatter = {Df32, 5, 77, Radd, 0, 0}},
+     -385, 385},
+    {"reducescatter bf16", {.kind = Ireducescatter, .reducescatter = {Dbf16, 3, 64, Radd, 0, 0}},
+     -192, 192},
+    {"allgather f32", {.kind = Iallgather, .allgather = {Df32, 1, 1000, 0, 0}},
+     1000, -1000},
+    {"allgather f32 inner", {.kind = Iallgather, .allgather = {Df32, 7, 13, 0, 0}},
+     91, -91},
+    {"allgather u8 inner", {.kind = Iallgather, .allgather = {Du8, 100, 3, 0, 0}},
+     300, -300},
+    {"alltoall f32", {.kind = Ialltoall, .alltoall = {Df32, 3, 8, 2, 16, 5, 0, 0, 0}},
+     3840, 3840},
+    {"alltoall f32 swap", {.kind = Ialltoall, .alltoall = {Df32, 3, 8, 2, 16, 5, 1, 0, 0}},
+     3840, 3840},
+    {"alltoall f32 large", {.kind = Ialltoall, .alltoall = {Df32, 2, 16, 16, 64, 32, 0, 0, 0}},
      1048576, 1048576},
-    {"reducescatter zigzag", Ireducescatter, {Df32, 1, 998, 0, 2, 1}, -998,
-     998},
-    {"reducescatter zigzag inner", Ireducescatter, {Df32, 5, 78, 0, 2, 1},
+    {"alltoall f32 large swap", {.kind = Ialltoall, .alltoall = {Df32, 2, 16, 16, 64, 32, 1, 0, 0}},
+     1048576, 1048576},
+    {"reducescatter zigzag", {.kind = Ireducescatter, .reducescatter = {Df32, 1, 998, Radd, 2, 1}},
+     -998, 998},
+    {"reducescatter zigzag inner", {.kind = Ireducescatter, .reducescatter = {Df32, 5, 78, Radd, 2, 1}},
      -390, 390},
-    {"allgather zigzag", Iallgather, {Df32, 1, 1000, 2, 1}, 1000, -1000},
-    {"allgather zigzag inner", Iallgather, {Df32, 7, 14, 2, 1}, 98, -98},
-    {"alltoall zigzag A", Ialltoall, {Df32, 3, 16, 2, 16, 5, 0, 2, 1}, 7680,
-     7680},
-    {"alltoall zigzag B", Ialltoall, {Df32, 3, 16, 2, 16, 5, 0, -2, 1}, 7680,
-     7680},
-    {"alltoall zigzag A swap", Ialltoall, {Df32, 3, 16, 2, 16, 5, 1, 2, 1},
+    {"allgather zigzag", {.kind = Iallgather, .allgather = {Df32, 1, 1000, 2, 1}},
+     1000, -1000},
+    {"allgather zigzag inner", {.kind = Iallgather, .allgather = {Df32, 7, 14, 2, 1}},
+     98, -98},
+    {"alltoall zigzag A", {.kind = Ialltoall, .alltoall = {Df32, 3, 16, 2, 16, 5, 0, 2, 1}},
      7680, 7680},
-    {"alltoall zigzag B swap", Ialltoall, {Df32, 3, 16, 2, 16, 5, 1, -2, 1},
+    {"alltoall zigzag B", {.kind = Ialltoall, .alltoall = {Df32, 3, 16, 2, 16, 5, 0, -2, 1}},
      7680, 7680},
-    {"ppermute", Ippermute, {Df32, 500, 1}, 500, 500},
+    {"alltoall zigzag A swap", {.kind = Ialltoall, .alltoall = {Df32, 3, 16, 2, 16, 5, 1, 2, 1}},
+     7680, 7680},
+    {"alltoall zigzag B swap", {.kind = Ialltoall, .alltoall = {Df32, 3, 16, 2, 16, 5, 1, -2, 1}},
+     7680, 7680},
+    {"ppermute", {.kind = Ippermute, .ppermute = {Df32, 500, 1}},
+     500, 500},
 };
 /* clang-format on */
 
@@ -82,7 +98,8 @@ static int run_case(Comm *c, const Mesh *m, Pool *p, const Case *k,
                     uint32_t atoms)
 {
     int64_t g = mesh_extent(m, atoms), me = mesh_pos(m, atoms, c->first);
-    int64_t ranks[WORLD], size = dtypes[k->iv[0]].bytes;
+    Dtype dt = instr_dtype(&k->s, 0);
+    int64_t ranks[WORLD], size = dtypes[dt].bytes;
     int64_t nsend = elems_of(k->send, g), nrecv = elems_of(k->recv, g);
     Part part[WORLD], mine;
     Arena *a = arena_new();
@@ -92,19 +109,18 @@ static int run_case(Comm *c, const Mesh *m, Pool *p, const Case *k,
     for (int64_t i = 0; i < g; i++) {
         part[i] = (Part){ alloc(a, (size_t)(nsend * size)),
                           alloc(a, (size_t)(nrecv * size)) };
-        fill((Dtype)k->iv[0], part[i].send, nsend, ranks[i]);
+        fill(dt, part[i].send, nsend, ranks[i]);
     }
     mine = (Part){ alloc(a, (size_t)(nsend * size)),
                    alloc(a, (size_t)(nrecv * size)) };
     memcpy(mine.send, part[me].send, (size_t)(nsend * size));
-    if (k->kind == Iallreduce)
+    if (k->s.kind == Iallreduce)
         mine.recv = mine.send; /* as plans do */
-    void *stage = alloc(a, (size_t)instr_work(k->kind, k->iv, 9, g) + 1);
-    comm_run(&local, p,
-             &(Coll){ k->kind, k->iv, atoms, g, ranks, part, 0, NULL, NULL });
-    comm_run(
-        c, p,
-        &(Coll){ k->kind, k->iv, atoms, g, ranks, &mine, me, stage, NULL });
+    Instr s = k->s;
+    s.atoms = atoms;
+    void *stage = alloc(a, (size_t)instr_work(&s, g) + 1);
+    comm_run(&local, p, &(Coll){ &s, g, ranks, part, 0, NULL, NULL });
+    comm_run(c, p, &(Coll){ &s, g, ranks, &mine, me, stage, NULL });
     int bad = memcmp(mine.recv, part[me].recv, (size_t)(nrecv * size)) != 0;
     arena_free(a);
     return bad;

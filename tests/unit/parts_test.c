@@ -95,30 +95,28 @@ static double slack(Dtype out, int64_t k, double value)
     return last + 4 * u * (double)k;
 }
 
-/* iv as in instructions.def; returns the largest error over what is allowed. */
-static double check_gemm(Blas *b, const int64_t *iv, int nint, Operand A,
-                         Operand B, Operand C, const double *before)
+/* Returns the largest error over what is allowed. */
+static double check_gemm(Blas *b, const GemmArgs *g, Operand A, Operand B,
+                         Operand C, const double *before)
 {
     double worst = 0;
-    int64_t items = nint > 11 ? iv[11] : 1;
+    const BatchLoop *x = g->batch.at;
+    const Instr s = { .kind = Igemm, .gemm = *g };
     void *buf[4] = { A.p, B.p, C.p, NULL };
 
-    blas_run(b, Igemm, buf, iv, nint,
-             alloc(forever, (size_t)instr_work(Igemm, iv, nint, 1) + 8));
-    for (int64_t t = 0; t < items; t++)
-        for (int64_t i = 0; i < iv[2]; i++)
-            for (int64_t j = 0; j < iv[3]; j++) {
-                int64_t at = t * (nint > 11 ? iv[14] : 0) + i * iv[7] + j;
-                double y = iv[10] ? before[at] : 0;
-                for (int64_t k = 0; k < iv[4]; k++) {
-                    int64_t a = iv[8] ? k * iv[5] + i : i * iv[5] + k;
-                    int64_t c = iv[9] ? j * iv[6] + k : k * iv[6] + j;
-                    a += t * (nint > 11 ? iv[12] : 0);
-                    c += t * (nint > 11 ? iv[13] : 0);
-                    y += get(A, a) * get(B, c);
+    blas_run(b, &s, buf, alloc(forever, (size_t)instr_work(&s, 1) + 8));
+    for (int64_t t = 0; t < x->n; t++)
+        for (int64_t i = 0; i < g->m; i++)
+            for (int64_t j = 0; j < g->n; j++) {
+                int64_t at = t * x->c + i * g->ldc + j;
+                double y = g->beta ? before[at] : 0;
+                for (int64_t k = 0; k < g->k; k++) {
+                    int64_t a = g->ta ? k * g->lda + i : i * g->lda + k;
+                    int64_t c = g->tb ? j * g->ldb + k : k * g->ldb + j;
+                    y += get(A, a + t * x->a) * get(B, c + t * x->b);
                 }
                 worst = fmax(worst,
-                             fabs(get(C, at) - y) / slack(C.dt, iv[4] + 1, y));
+                             fabs(get(C, at) - y) / slack(C.dt, g->k + 1, y));
             }
     return worst;
 }
@@ -143,14 +141,15 @@ static void test_gemm(void **state)
         int64_t lda = (ta ? M : K) + below(3), ldb = (tb ? K : N) + below(3);
         int64_t ldc = N + below(3), sa = (ta ? K : M) * lda;
         int64_t sb = below(2) ? (tb ? N : K) * ldb : 0;
-        int64_t iv[] = { dt[0], dt[1], M,   N, K,  lda, ldb,    ldc,
-                         ta,    tb,    acc, T, sa, sb,  M * ldc };
+        BatchLoop loop = { T, sa, sb, M * ldc };
+        GemmArgs g = { dt[0], dt[1], M,       N,       K,        lda,
+                       ldb,   ldc,   (int)ta, (int)tb, (int)acc, { 1, &loop } };
         Operand A = operand(dt[0], T * sa + 1, 1);
         Operand B = operand(dt[0], T * (tb ? N : K) * ldb + 1, 1);
         Operand C = operand(dt[1], T * M * ldc, 1);
         for (int64_t i = 0; i < T * M * ldc; i++)
             before[i] = get(C, i);
-        double w = check_gemm(b, iv, 15, A, B, C, before);
+        double w = check_gemm(b, &g, A, B, C, before);
         worst = w > worst ? w : worst;
     }
     print_message("# gemm: largest error %.2f of what is allowed\n", worst);
@@ -162,7 +161,15 @@ static void test_gemm(void **state)
 static void test_gemm_ignores_threads(void **state)
 {
     enum { M = 700, N = 300, K = 200 };
-    int64_t iv[] = { Df32, Df32, M, N, K, K, N, N, 0, 0, 0 };
+    const Instr s = { .kind = Igemm,
+                      .gemm = { .in = Df32,
+                                .out = Df32,
+                                .m = M,
+                                .n = N,
+                                .k = K,
+                                .lda = K,
+                                .ldb = N,
+                                .ldc = N } };
     Operand A = operand(Df32, M * K, 1), B = operand(Df32, K * N, 1), C[3];
     static const int threads[] = { 1, 2, 5 };
 
@@ -171,7 +178,7 @@ static void test_gemm_ignores_threads(void **state)
         Pool *p = pool_open(threads[i]);
         C[i] = operand(Df32, M * N, 1);
         void *buf[4] = { A.p, B.p, C[i].p, NULL };
-        blas_run(blas_open(forever, p), Igemm, buf, iv, 11, NULL);
+        blas_run(blas_open(forever, p), &s, buf, NULL);
         pool_close(p);
     }
     assert_memory_equal(C[0].p, C[1].p, M * N * 4);
@@ -181,14 +188,14 @@ static void test_gemm_ignores_threads(void **state)
 enum { E = 5, CAP = 64 };
 
 static double grouped_value(const int32_t *off, int64_t e, int64_t i, int64_t j,
-                            Operand a, Operand b, const int64_t *iv, int rows)
+                            Operand a, Operand b, const GmmArgs *g, int rows)
 {
-    int64_t K = iv[3], N = iv[4];
+    int64_t K = g->k, N = g->n;
     double y = 0;
 
     for (int64_t k = 0; k < K && rows; k++)
         y += get(a, i * K + k) *
-             get(b, e * iv[7] + (iv[6] ? j * iv[5] + k : k * iv[5] + j));
+             get(b, e * g->stride + (g->tw ? j * g->ldw + k : k * g->ldw + j));
     for (int64_t r = off[e]; r < off[e + 1] && !rows; r++)
         y += get(a, r * K + i) * get(b, r * N + j);
     return y;
@@ -198,24 +205,24 @@ static double grouped_value(const int32_t *off, int64_t e, int64_t i, int64_t j,
  * before. The largest error over what is allowed. */
 static double check_grouped(InstrKind kind, const int32_t *off, Operand a,
                             Operand b, Operand out, const double *before,
-                            const int64_t *iv)
+                            const GmmArgs *g)
 {
     int rows = kind == Igmm;
     double worst = 0;
 
     for (int64_t e = 0; e < E; e++)
-        for (int64_t i = rows ? off[e] : 0, end = rows ? off[e + 1] : iv[3];
+        for (int64_t i = rows ? off[e] : 0, end = rows ? off[e + 1] : g->k;
              i < end; i++)
-            for (int64_t j = 0; j < iv[4]; j++) {
-                int64_t at =
-                    rows ? i * iv[4] + j
-                         : e * iv[7] + (iv[6] ? j * iv[5] + i : i * iv[5] + j);
-                double y = grouped_value(off, e, i, j, a, b, iv, rows) +
-                           (iv[8] ? before[at] : 0);
+            for (int64_t j = 0; j < g->n; j++) {
+                int64_t at = rows    ? i * g->n + j
+                             : g->tw ? e * g->stride + j * g->ldw + i
+                                     : e * g->stride + i * g->ldw + j;
+                double y = grouped_value(off, e, i, j, a, b, g, rows) +
+                           (g->beta ? before[at] : 0);
                 worst =
                     fmax(worst, fabs(get(out, at) - y) / slack(out.dt, CAP, y));
             }
-    for (int64_t i = off[E] * iv[4]; i < CAP * iv[4] && rows; i++)
+    for (int64_t i = off[E] * g->n; i < CAP * g->n && rows; i++)
         assert_true(get(out, i) == before[i]);
     return worst;
 }
@@ -244,9 +251,9 @@ static void test_grouped(void **state)
         InstrKind kind = round & 4 ? Igmm_wgrad : Igmm;
         int64_t K = 1 + below(20), N = 1 + below(20), tw = below(2);
         int64_t ldw = (tw ? K : N) + below(2), stride = (tw ? N : K) * ldw;
-        int64_t iv[] = {
-            dt[0], dt[1], E, K, N, ldw, tw, stride, below(2), CAP
-        };
+        Instr s = { .kind = kind,
+                    .gmm = { dt[0], dt[1], E, K, N, ldw, (int)tw, stride,
+                             (int)below(2), CAP } };
         int32_t map[E + 1];
         memcpy(map, offs[below(4)], sizeof map);
         Operand a = operand(dt[0], CAP * K, 1);
@@ -256,9 +263,8 @@ static void test_grouped(void **state)
         for (int64_t i = 0; i < n; i++)
             before[i] = get(out, i);
         void *buf[5] = { a.p, b.p, out.p, map, NULL };
-        blas_run(bl, kind, buf, iv, 10,
-                 alloc(forever, (size_t)instr_work(kind, iv, 10, 1) + 8));
-        double w = check_grouped(kind, map, a, b, out, before, iv);
+        blas_run(bl, &s, buf, alloc(forever, (size_t)instr_work(&s, 1) + 8));
+        double w = check_grouped(kind, map, a, b, out, before, &s.gmm);
         worst = w > worst ? w : worst;
     }
     print_message("# gmm: largest error %.2f of what is allowed\n", worst);
@@ -272,7 +278,7 @@ enum { G = 3, LEN = 4096 };
 
 static float sent[G][LEN], got[G][LEN];
 
-static void collect(InstrKind kind, const int64_t *iv)
+static void collect(const Instr *s)
 {
     static const int64_t ranks[] = { 0, 1, 2 };
     Part part[G];
@@ -286,16 +292,16 @@ static void collect(InstrKind kind, const int64_t *iv)
             got[r][i] = -1;
         }
     }
-    comm_run(c, p, &(Coll){ kind, iv, 0, G, ranks, part, 0, NULL, NULL });
+    comm_run(c, p, &(Coll){ s, G, ranks, part, 0, NULL, NULL });
     pool_close(p);
 }
 
 static void test_allgather(void **state)
 {
-    int64_t iv[] = { Df32, 5, 7, 0, 0 };
+    const Instr s = { .kind = Iallgather, .allgather = { Df32, 5, 7, 0, 0 } };
 
     (void)state;
-    collect(Iallgather, iv);
+    collect(&s);
     for (int me = 0; me < G; me++)
         for (int o = 0; o < 5; o++)
             for (int r = 0; r < G; r++)
@@ -308,18 +314,20 @@ static void test_allgather(void **state)
 static void test_reductions(void **state)
 {
     (void)state;
-    for (int64_t op = 0; op < 3; op++) {
-        int64_t rs[] = { Df32, 5, 7, op, 0, 0 }, ar[] = { Df32, 1, 300, op };
-        collect(Ireducescatter, rs);
+    for (Reduce op = Radd; op <= Rmin; op++) {
+        const Instr rs = { .kind = Ireducescatter,
+                           .reducescatter = { Df32, 5, 7, op, 0, 0 } };
+        const Instr ar = { .kind = Iallreduce, .allreduce = { Df32, 300, op } };
+        collect(&rs);
         for (int me = 0; me < G; me++)
             for (int o = 0; o < 5; o++)
                 for (int i = 0; i < 7; i++) {
                     int at = (o * G + me) * 7 + i;
                     float sum = sent[0][at] + sent[1][at] + sent[2][at];
                     assert_true(got[me][o * 7 + i] ==
-                                (op ? sent[op == 1 ? 2 : 0][at] : sum));
+                                (op ? sent[op == Rmax ? 2 : 0][at] : sum));
                 }
-        collect(Iallreduce, ar);
+        collect(&ar);
         for (int me = 0; me < G; me++)
             for (int i = 0; i < 300; i++) {
                 float sum = sent[0][i] + sent[1][i] + sent[2][i];
@@ -335,8 +343,9 @@ static void test_alltoall(void **state)
 
     (void)state;
     for (int64_t swap = 0; swap < 2; swap++) {
-        int64_t iv[] = { Df32, O, A, MID, B, IN, swap, 0, 0 };
-        collect(Ialltoall, iv);
+        const Instr s = { .kind = Ialltoall,
+                          .alltoall = { Df32, O, A, MID, B, IN, swap, 0, 0 } };
+        collect(&s);
         for (int me = 0; me < G; me++)
             for (int i = 0; i < O * A * MID * b * IN; i++) {
                 int in = i % IN, y = i / IN;
@@ -374,15 +383,15 @@ static void add_run(void *ctx, int64_t out, int64_t in, int64_t n)
 
 /* The k-th run that one rank sends another goes where that one says its k-th
  * from the first does: then all have what the collective gives. */
-static void compare_runs(InstrKind kind, const int64_t *iv)
+static void compare_runs(const Instr *s)
 {
     static Runs to[G]; /* of any rank, by peer */
     static float by_runs[G][LEN];
 
-    collect(kind, iv);
+    collect(s);
     for (int p = 0; p < G; p++) {
         to[p].n = 0;
-        comm_runs(kind, iv, G, p, add_run, &to[p]);
+        comm_runs(s, G, p, add_run, &to[p]);
     }
     for (int i = 0; i < G * LEN; i++)
         by_runs[i / LEN][i % LEN] = -1;
@@ -401,15 +410,19 @@ static void compare_runs(InstrKind kind, const int64_t *iv)
 
 static void test_runs(void **state)
 {
-    int64_t dense[] = { Df32, 5, 14, 0, 0 }, halves[] = { Df32, 5, 14, 3, 1 };
+    Instr dense = { .kind = Iallgather, .allgather = { Df32, 5, 14, 0, 0 } };
+    Instr halves = { .kind = Iallgather, .allgather = { Df32, 5, 14, 3, 1 } };
 
     (void)state;
-    compare_runs(Iallgather, dense);
-    compare_runs(Iallgather, halves);
-    for (int64_t swap = 0; swap < 2; swap++)
-        for (int64_t zig = -3; zig <= 3; zig += 3)
-            compare_runs(Ialltoall, (int64_t[]){ Df32, 2, 6, 3, 18, 2, swap,
-                                                 zig, zig ? 1 : 0 });
+    compare_runs(&dense);
+    compare_runs(&halves);
+    for (int swap = 0; swap < 2; swap++)
+        for (int64_t zig = -3; zig <= 3; zig += 3) {
+            Instr s = { .kind = Ialltoall,
+                        .alltoall = { Df32, 2, 6, 3, 18, 2, swap, zig,
+                                      zig ? 1 : 0 } };
+            compare_runs(&s);
+        }
 }
 
 /* ---- pieces -------------------------------------------------------------- */

@@ -189,26 +189,18 @@ static void test_balance(void **unused)
 
 static void run_group(World *w, const Node *n, const Instr *s, int64_t rank)
 {
-    int64_t iv[16], ranks[RANKS];
+    int64_t ranks[RANKS];
     const Mesh *m = w->g->mesh;
     int64_t g = mesh_extent(m, s->atoms);
     Part part[RANKS];
     Comm local = { .name = "local", .world = g, .n = g };
     Pool *p = pool_open(1);
 
-    assert_true(s->nint == instrinfo[s->kind].nint);
     mesh_group(m, s->atoms, rank, ranks);
     for (int64_t i = 0; i < g; i++)
         part[i] = (Part){ w->at[ranks[i]], w->to[ranks[i]] };
-    for (int i = 0; i < s->nint; i++)
-        iv[i] = aff_at(m, &s->iv[i], rank);
     comm_run(&local, p,
-             &(Coll){ .kind = s->kind,
-                      .iv = iv,
-                      .atoms = s->atoms,
-                      .size = g,
-                      .ranks = ranks,
-                      .part = part });
+             &(Coll){ .s = s, .size = g, .ranks = ranks, .part = part });
     pool_close(p);
     (void)n;
 }

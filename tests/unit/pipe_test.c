@@ -206,7 +206,7 @@ static void mismatched(void)
 
     for (int k = 0; k < g->ninstr; k++)
         if (g->instr[k].kind == Iallreduce)
-            g->instr[k].iv[3] = aff(1);
+            g->instr[k].allreduce.op = Rmax;
     Exec *x = exec_open(p, comm_open(forever, 2));
     exec_run(x, PGinit, NULL, NULL);
     train(x, 0);

@@ -96,7 +96,7 @@ static void add_bufs(Make *k)
     add_buf(k, LOSS, "loss", Btemp, Df64, 1);
 }
 
-/* ---- steps --------------------------------------------------------------- */
+/* ---- instructions -------------------------------------------------------- */
 
 static Instr *add_instr(Make *k, InstrKind kind, const char *label, int n,
                         const int *buf, const char *rw)
@@ -167,7 +167,7 @@ static void transfer(Make *k, InstrKind kind, const char *name, int buf,
 {
     Instr *s = INSTR(k, kind, name, 0, buf);
 
-    INTS(s, Df64, PIPEN, 1 - k->stage, chan);
+    s->transfer = (TransferArgs){ Df64, PIPEN, 1 - k->stage, chan };
     s->atoms = k->p->mesh->mask[Mpp];
     phase(k, name, 0);
 }
@@ -176,7 +176,7 @@ static void sum(Make *k, int buf, int64_t n, MeshAxis over)
 {
     Instr *s = INSTR(k, Iallreduce, "sum", 0, buf, buf, -1);
 
-    INTS(s, Df64, 1, n, 0);
+    s->allreduce = (AllreduceArgs){ Df64, n, Radd };
     s->atoms = k->p->mesh->mask[over];
 }
 
@@ -214,11 +214,11 @@ static void post(Make *k)
     kernel(k, INSTR(k, Ikernel, "k_update", "brr", W, G, LR));
     Instr *s =
         INSTR(k, k->stage ? Irecv : Isend, "tied", 0, k->stage ? COPY : W);
-    INTS(s, Df64, PIPEN, 1 - k->stage, 3);
+    s->transfer = (TransferArgs){ Df64, PIPEN, 1 - k->stage, 3 };
     s->atoms = k->p->mesh->mask[Mpp];
     if (!k->stage) {
         s = INSTR(k, Iwait, "tied", 0, W);
-        INTS(s, Df64, PIPEN, 1, 3);
+        s->transfer = (TransferArgs){ Df64, PIPEN, 1, 3 };
         s->atoms = k->p->mesh->mask[Mpp];
     }
     phase(k, "post", 1);

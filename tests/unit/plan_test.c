@@ -23,7 +23,7 @@ typedef struct Made {
     Arena *arena;
     Role r;
     Buf *buf;
-    Instr *step;
+    Instr *instr;
 } Made;
 
 static int buffer(Made *m, const char *name, BufClass cls, Dtype dt, int64_t at,
@@ -44,13 +44,13 @@ static int buffer(Made *m, const char *name, BufClass cls, Dtype dt, int64_t at,
     return (int)vec_len(m->buf) - 1;
 }
 
-static void step(Made *m, InstrKind kind, const char *label, int nbuf,
-                 const int *buf, int nint, const int64_t *iv, uint32_t atoms)
+/* Its arguments are the caller's to fill in. */
+static Instr *instr(Made *m, InstrKind kind, const char *label, int nbuf,
+                    const int *buf, uint32_t atoms)
 {
     Instr s = { .kind = kind,
                 .label = label,
                 .nbuf = nbuf,
-                .nint = nint,
                 .atoms = atoms,
                 .file = "tiny model.lua",
                 .line = 9,
@@ -58,15 +58,20 @@ static void step(Made *m, InstrKind kind, const char *label, int nbuf,
                 .bytes = 0.1,
                 .secs = 1e-300 };
 
-    s.kernel = kind == Ikernel ? "k_silu" : NULL;
     s.buf = alloc(m->arena, (size_t)nbuf * sizeof *s.buf);
     memcpy(s.buf, buf, (size_t)nbuf * sizeof *buf);
-    s.iv = alloc(m->arena, (size_t)(nint + 1) * sizeof *s.iv);
-    for (int i = 0; i < nint; i++)
-        s.iv[i] = aff(iv[i]);
-    if (kind == Ikernel)
-        s.iv[2].k[0] = -64;
-    vec_push(m->arena, m->step, s);
+    if (kind == Ikernel) {
+        s.kernel = "k_silu";
+        s.nint = 3;
+        s.iv = alloc(m->arena, 3 * sizeof *s.iv);
+        s.iv[0] = aff(256);
+        s.iv[1] = aff(64);
+        s.iv[2] = (Aff){ .c = 128, .k = { -64 } };
+    }
+    if (kind == Iallreduce)
+        s.allreduce = (AllreduceArgs){ Df32, 256, Radd };
+    vec_push(m->arena, m->instr, s);
+    return &m->instr[vec_len(m->instr) - 1];
 }
 
 /* Each layer: a gemm, a kernel on it, a sum over the ranks. */
@@ -79,12 +84,19 @@ static void layer(Made *m, int i, int64_t base)
     int x = buffer(m, "x", Btemp, Df32, at, ACT, 0, s, s + 1);
     int y = buffer(m, "y", Btemp, Df32, at + ACT, ACT, 0, s, s + 2);
     int z = buffer(m, "z", Btemp, Df32, at + 2 * ACT, ACT, 0, s + 1, s + 2);
-    int64_t gemm[] = { Df32, Df32, 8, 32, 32, 32, 32, 32, 0, 1, 0 };
-    int64_t kern[] = { 256, 64, 128 }, sum[] = { Df32, 1, 256, 0 };
 
-    step(m, Igemm, "layers.0.dot", 4, (int[]){ x, w, y, -1 }, 11, gemm, 0);
-    step(m, Ikernel, "layers.0.silu", 2, (int[]){ y, z }, 3, kern, 0);
-    step(m, Iallreduce, "layers.0.sum", 3, (int[]){ z, y, -1 }, 4, sum, 1);
+    instr(m, Igemm, "layers.0.dot", 4, (int[]){ x, w, y, -1 }, 0)->gemm =
+        (GemmArgs){ .in = Df32,
+                    .out = Df32,
+                    .m = 8,
+                    .n = 32,
+                    .k = 32,
+                    .lda = 32,
+                    .ldb = 32,
+                    .ldc = 32,
+                    .tb = 1 };
+    instr(m, Ikernel, "layers.0.silu", 2, (int[]){ y, z }, 0);
+    instr(m, Iallreduce, "layers.0.sum", 3, (int[]){ z, y, -1 }, 1);
 }
 
 static Tensor *tensors(Made *m, int n)
@@ -119,7 +131,7 @@ static Program *program(Made *m, int n)
                     .nphase = 2,
                     .phase = f,
                     .ninstr = 3 * n,
-                    .instr = m->step,
+                    .instr = m->instr,
                     .transient = 6 * ACT,
                     .bound = 5 * ACT };
     return g;
@@ -205,24 +217,22 @@ static void stage_bufs(Made *m)
     m->buf[Y].born = 1, m->buf[Y].dies = 5, m->buf[Y].frame = 1;
 }
 
-static void stage_steps(Made *m, int role)
+static void stage_instrs(Made *m, int role)
 {
-    int64_t kern[] = { 256, 64, 128 }, sum[] = { Df32, 1, 256, 0 };
-    int64_t sent[] = { Df32, 128, 1 - role, 7 };
+    TransferArgs sent = { Df32, 128, 1 - role, 7 };
     uint32_t pp = 1u << 1;
 
-    step(m, Izero, "clear acc", 1, (int[]){ ACC }, 0, NULL, 0);
-    step(m, Ikernel, "F", 3, (int[]){ WORK, X, Y }, 3, kern, 0);
-    m->step[1].rw = role ? "wwr" : "www";
-    step(m, Ikernel, "B", 3, (int[]){ X, Y, ACC }, 3, kern, 0);
-    m->step[2].rw = "rrb";
-    step(m, role ? Irecv : Isend, "y", 1, (int[]){ Y }, 4, sent, pp);
+    instr(m, Izero, "clear acc", 1, (int[]){ ACC }, 0);
+    instr(m, Ikernel, "F", 3, (int[]){ WORK, X, Y }, 0)->rw =
+        role ? "wwr" : "www";
+    instr(m, Ikernel, "B", 3, (int[]){ X, Y, ACC }, 0)->rw = "rrb";
+    instr(m, role ? Irecv : Isend, "y", 1, (int[]){ Y }, pp)->transfer = sent;
     if (role)
-        step(m, Izero, "nothing", 1, (int[]){ Y }, 0, NULL, 0);
+        instr(m, Izero, "nothing", 1, (int[]){ Y }, 0);
     else
-        step(m, Iwait, "y", 1, (int[]){ Y }, 4, sent, pp);
-    step(m, Izero, "again", 1, (int[]){ Y }, 0, NULL, 0);
-    step(m, Iallreduce, "sum", 3, (int[]){ ACC, ACC, -1 }, 4, sum, pp);
+        instr(m, Iwait, "y", 1, (int[]){ Y }, pp)->transfer = sent;
+    instr(m, Izero, "again", 1, (int[]){ Y }, 0);
+    instr(m, Iallreduce, "sum", 3, (int[]){ ACC, ACC, -1 }, pp);
 }
 
 /* One after another, two in flight: F0 F1 B0 F2 B1 B2. */
@@ -257,7 +267,7 @@ static Role stage(Arena *a, int role)
     Phase *h = alloc(a, 6 * sizeof *h);
 
     stage_bufs(&m);
-    stage_steps(&m, role);
+    stage_instrs(&m, role);
     *f = (Frame){ "F0-B0", SLOT, 2, alloc(a, 16), MICROS, alloc(a, 16) };
     f->slot[0] = SLOT, f->slot[1] = 2 * SLOT;
     memcpy(f->of, of, sizeof of);
@@ -273,7 +283,7 @@ static Role stage(Arena *a, int role)
                     .nframe = 1,
                     .frame = f,
                     .ninstr = 7,
-                    .instr = m.step,
+                    .instr = m.instr,
                     .transient = 3 * SLOT,
                     .bound = 3 * SLOT };
     g->turn = stage_turns(a, role, &g->nturn);
@@ -405,7 +415,7 @@ static void time_of_stages(void **state)
     assert_true(t.makespan == 10.75);
     assert_true(t.busy[0] == 9.25 && t.busy[1] == 9.25);
     assert_int_equal(plan_turns(p, PGstep), MICROS);
-    p->role[0].prog->instr[3].iv[3].c = 8;
+    p->role[0].prog->instr[3].transfer.chan = 8;
     t = plan_time(a, p, PGstep);
     assert_non_null(t.stuck);
     assert_string_equal(t.stuck,
@@ -453,36 +463,30 @@ static const struct { const char *was, *is, *said; } lies[] = {
       "does not lie" },
     { "layers.1.w param f32 4096 4096 @", "layers.1.w param f32 4096 4096 life "
       "0 0 5 @", "does not live always" },
-    { "gemm layers.0.dot b 1 0 2 -1", "gemm layers.0.dot b 1 0 99 -1",
-      "does not exist" },
-    { "gemm layers.0.dot b 1 0 2 -1", "gemm layers.0.dot b 1 0 -1 -1",
-      "lacks a buffer" },
-    { "gemm layers.0.dot b 1 0 2 -1", "gemm layers.0.dot b 1 0 2",
-      "3 buffers, not 4" },
-    { "i 3 3 8 32 32 32 32 32 0 1 0", "i 3 3 9 32 32 32 32 32 0 1 0",
-      "goes beyond its buffer A" },
-    { "i 3 3 8 32 32 32 32 32 0 1 0", "i 3 3 8 32 32 32 32 33 0 1 0",
-      "goes beyond its buffer C" },
-    { "i 3 3 8 32 32 32 32 32 0 1 0", "i 3 3 8 32 33 32 32 32 0 1 0",
-      "goes beyond its buffer A" },
-    { "i 3 3 8 32 32 32 32 32 0 1 0", "i 3 3 -8 32 32 32 32 32 0 1 0",
-      "negative size" },
-    { "i 3 3 8 32 32 32 32 32 0 1 0", "i 3 3 8 32 32 32 32 32 0 2 0",
-      "neither 0 nor 1" },
-    { "i 3 3 8 32 32 32 32 32 0 1 0", "i 3 3 8 32 32 32 32 32 0 1",
-      "arguments of a gemm" },
-    { "i 3 3 8 32 32 32 32 32 0 1 0", "i 77 3 8 32 32 32 32 32 0 1 0",
-      "no dtype" },
-    { "i 3 1 256 0 g 1", "i 3 1 257 0 g 1", "sends more" },
-    { "i 3 1 256 0 g 1", "i 3 1 256 3 g 1", "no reduction" },
-    { "i 3 1 256 0 g 1", "i 3 1 256 0 g 8", "atoms that the mesh" },
-    { "i 3 1 256 0 g 1", "i 3 1 256 g 1", "3 integers, not 4" },
+    { "a=1 b=0 c=2 in", "a=1 b=0 c=99 in", "does not exist" },
+    { "a=1 b=0 c=2 in", "a=1 b=0 c=- in", "lacks a buffer" },
+    { "a=1 b=0 c=2 in", "a=1 c=2 in", "expected 'b='" },
+    { "a=1 b=0 c=2 in", "a=1 b=0 c=2,2 in", "expected 'in='" },
+    { "m=8 n=32", "m=9 n=32", "goes beyond its operand a" },
+    { "ldc=32", "ldc=33", "goes beyond its operand c" },
+    { "lda=32", "lda=33", "goes beyond its operand a" },
+    { "m=8 n=32", "m=-8 n=32", "'m' out of its range" },
+    { "ta=0 tb=1", "ta=0 tb=2", "'tb' out of its range" },
+    { "ta=0 tb=1 beta=0", "ta=0 tb=1", "expected 'beta='" },
+    { "in=f32 out=f32", "in=f77 out=f32", "no dtype 'f77'" },
+    { "in=f32 out=f32", "in=none out=f32", "'in' out of its range" },
+    { "beta=0 c", "beta=0 batch=2,0,0,0 batch=1,0,0,0 batch=1,0,0,0 "
+      "batch=1,0,0,0 c", "'batch' out of its range" },
+    { "n=256 op=add g 1", "n=257 op=add g 1", "sends more" },
+    { "n=256 op=add g 1", "n=256 op=mul g 1", "no reduction 'mul'" },
+    { "n=256 op=add g 1", "n=256 op=add g 8", "atoms that the mesh" },
+    { "n=256 op=add g 1", "n=256 g 1", "expected 'op='" },
     { "128+-64*a0", "128+-64*a9", "atoms that the mesh" },
     { "128+-64*a0", "128+-64*a99", "atom 99 of 16" },
     { "128+-64*a0", "128+99999999999999999999*a0", "too large" },
     { "kernel k_silu layers", "kernel k_gelu layers", "not in the plan" },
     { "phase post 3 3 1", "phase post 2 4 1", "does not follow" },
-    { "phase post 3 3 1", "phase post 3 4 1", "6 steps and phases for 7" },
+    { "phase post 3 3 1", "phase post 3 4 1", "6 instructions and phases for 7" },
     { "phase body 0 3 4", "phase body 0 3 -1", "does not follow" },
     { "( hidden 64 0+32*a0 32 )", "( hidden 64 1+32*a0 32 )", "other pieces" },
     { "( hidden 64 0+32*a0 32 )", "( hidden 99 0+32*a0 33 )", "all of axis" },
@@ -540,12 +544,12 @@ static const struct { const char *was, *is, *said; } stage_lies[] = {
     { "rw www", "rw ww", "does not say of each buffer" },
     { "rw www", "rw wwx", "in no known way" },
     { "rw www", "rw \"ww \"", "in no known way" },
-    { "send y b 3 i 3 128 1 7", "send y b 3 i 3 129 1 7", "beyond its buffer" },
-    { "send y b 3 i 3 128 1 7", "send y b 3 i 3 -1 1 7", "beyond its buffer" },
-    { "send y b 3 i 3 128 1 7", "send y b 3 i 3 128 2 7", "has no peer" },
-    { "send y b 3 i 3 128 1 7", "send y b 3 i 3 128 0 7", "its own stage" },
-    { "send y b 3 i 3 128 1 7", "send y b 3 i 3 128 1 -7", "no channel" },
-    { "send y b 3 i 3 128 1 7 g 2", "send y b 3 i 3 128 1 7 g 1", "no peer" },
+    { "n=128 peer=1 chan=7", "n=129 peer=1 chan=7", "beyond its buffer" },
+    { "n=128 peer=1 chan=7", "n=-1 peer=1 chan=7", "'n' out of its range" },
+    { "n=128 peer=1 chan=7", "n=128 peer=2 chan=7", "has no peer" },
+    { "n=128 peer=1 chan=7", "n=128 peer=0 chan=7", "its own stage" },
+    { "n=128 peer=1 chan=7", "n=128 peer=1 chan=-7", "'chan' out of its" },
+    { "peer=1 chan=7 g 2", "peer=1 chan=7 g 1", "no peer" },
 };
 /* clang-format on */
 

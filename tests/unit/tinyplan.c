@@ -223,11 +223,11 @@ static void add_sums(Make *k, Program *g, int64_t counts)
     Instr *s = add_step(k, g, Iallreduce, "allreduce");
 
     BUFS(s, DEN, DEN, -1);
-    INTS(s, Df32, 1, 1, 0);
+    s->allreduce = (AllreduceArgs){ Df32, 1, Radd };
     s->atoms = dp;
     s = add_step(k, g, Iallreduce, "allreduce");
     BUFS(s, SUM, SUM, -1);
-    INTS(s, Df64, 1, 1, 0);
+    s->allreduce = (AllreduceArgs){ Df64, 1, Radd };
     s->atoms = dp;
     s = add_step(k, g, Ikernel, "k_result");
     BUFS(s, SUM, DEN, LOSS, OK, COUNT);
@@ -244,14 +244,15 @@ static void program_step(Make *k)
     add_sums(k, g, 1);
     Instr *s = add_step(k, g, Ireducescatter, "reducescatter");
     BUFS(s, GRAD, GSHARD, -1);
-    INTS(s, Df32, 1, rows * TINYVOCAB, 0, 0, 0);
+    s->reducescatter =
+        (ReducescatterArgs){ Df32, 1, rows * TINYVOCAB, Radd, 0, 0 };
     s->atoms = dp;
     s = add_step(k, g, Ikernel, "k_update");
     BUFS(s, GSHARD, DEN, M, MASTER, WSHARD, LR);
     INTS(s, rows, 1, TINYVOCAB);
     s = add_step(k, g, Iallgather, "allgather");
     BUFS(s, WSHARD, W, -1);
-    INTS(s, Dbf16, 1, rows * TINYVOCAB, 0, 0);
+    s->allgather = (AllgatherArgs){ Dbf16, 1, rows * TINYVOCAB, 0, 0 };
     s->atoms = dp;
     add_phase(g, "post", 1);
 }

@@ -1,0 +1,352 @@
+/* instruction.c: what the rows of instructions.def say: the operands of a kind
+ * and its fields, by which they are printed, read, compared and checked. */
+#include <string.h>
+
+#include "plan.h"
+
+/* ---- the table ----------------------------------------------------------- */
+
+/* clang-format off */
+#define DTYPE(x) { #x, FIELDdtype, offsetof(Args, x), 0, NDTYPE - 1 },
+#define REDUCE(x) { #x, FIELDreduce, offsetof(Args, x), 0, Rmin },
+#define FLAG(x) { #x, FIELDflag, offsetof(Args, x), 0, 1 },
+#define SIZE(x) { #x, FIELDint, offsetof(Args, x), 0, HUGEBYTES },
+#define INT(x, min, max) { #x, FIELDint, offsetof(Args, x), min, max },
+#define BATCH(x) { #x, FIELDlist, offsetof(Args, x), 4, MAXBATCH },
+#define GAPS(x) { #x, FIELDlist, offsetof(Args, x), 2, INT32_MAX },
+#define ARGS(type, member, list) \
+    static const Field *member##_fields(void) \
+    { \
+        typedef type Args; \
+        static const Field f[] = { list { 0 } }; \
+        return f; \
+    }
+#define INSTR(name, cls, type, member, operands, doc)
+#include "instructions.def"
+
+static const Field *none_fields(void)
+{
+    static const Field f;
+    return &f;
+}
+
+#define OP(access, x, dt) { #x, USE##access, 1, offsetof(Args, dt) },
+#define RAW(access, x) { #x, USE##access, 0, sizeof(Args) },
+#define ARGS(type, member, list)
+#define INSTR(name, cls, type, member, operands, doc) \
+    case I##name: { \
+        typedef type Args; \
+        static const OperandInfo op[] = { operands }; \
+        static const InstrInfo info = { \
+            #name, doc, CLASS##cls, member##_fields, \
+            sizeof op / sizeof *op, op \
+        }; \
+        return &info; \
+    }
+const InstrInfo *instr_info(InstrKind k)
+{
+    switch (k) {
+#include "instructions.def"
+    case NINSTR: break;
+    }
+    die("no instruction of kind %d", (int)k);
+}
+/* clang-format on */
+
+/* ---- operands ------------------------------------------------------------ */
+
+int instr_many(const InstrInfo *o)
+{
+    return o->op[o->nop - 1].use >= USEeach;
+}
+
+const OperandInfo *instr_operand(const Instr *s, int i)
+{
+    const InstrInfo *o = instr_info(s->kind);
+    return &o->op[i < o->nop ? i : o->nop - 1];
+}
+
+int *instr_beta(Instr *s)
+{
+    switch (s->kind) {
+    case Igemm: return &s->gemm.beta;
+    case Igmm:
+    case Igmm_wgrad: return &s->gmm.beta;
+    default: return NULL;
+    }
+}
+
+char instr_use(const Instr *s, int i)
+{
+    switch (instr_operand(s, i)->use) {
+    case USEread:
+    case USEeach: return 'r';
+    case USEwrite: return 'w';
+    case USEwork: return '-';
+    case USEadd: return *instr_beta((Instr *)(uintptr_t)s) ? 'b' : 'w';
+    case USEown: break;
+    }
+    return s->rw ? s->rw[i] : 'b';
+}
+
+/* ---- fields -------------------------------------------------------------- */
+
+const char *const reduces[NREDUCE] = { "add", "max", "min", "last" };
+
+/* BatchLoops or GapList, as integers. */
+typedef struct List {
+    int n;
+    int64_t *at;
+} List;
+
+static char *args_of(const Instr *s)
+{
+    return (char *)(uintptr_t)&s->none;
+}
+
+static void *field_of(const Instr *s, const Field *f)
+{
+    return args_of(s) + f->at;
+}
+
+static List list_of(const Instr *s, const Field *f)
+{
+    List l;
+    memcpy(&l, field_of(s, f), sizeof l);
+    return l;
+}
+
+static int64_t value_of(const Instr *s, const Field *f)
+{
+    switch (f->type) {
+    case FIELDdtype: return *(Dtype *)field_of(s, f);
+    case FIELDreduce: return *(Reduce *)field_of(s, f);
+    case FIELDflag: return *(int *)field_of(s, f);
+    default: return *(int64_t *)field_of(s, f);
+    }
+}
+
+Dtype instr_dtype(const Instr *s, int i)
+{
+    const OperandInfo *o = instr_operand(s, i);
+    return o->typed ? *(Dtype *)(void *)(args_of(s) + o->dtype) : Dnone;
+}
+
+int same_args(const Instr *x, const Instr *y)
+{
+    const Field *f = instr_info(x->kind)->fields();
+    for (; x->kind == y->kind && f->name; f++) {
+        if (f->type != FIELDlist && value_of(x, f) != value_of(y, f))
+            return 0;
+        if (f->type != FIELDlist)
+            continue;
+        List a = list_of(x, f), b = list_of(y, f);
+        size_t bytes = (size_t)a.n * (size_t)f->min * sizeof *a.at;
+        if (a.n != b.n || (bytes && memcmp(a.at, b.at, bytes)))
+            return 0;
+    }
+    return x->kind == y->kind;
+}
+
+static int is_wrong(const Instr *s, const Field *f)
+{
+    if (f->type != FIELDlist) {
+        int64_t v = value_of(s, f);
+        return v < f->min || v > f->max ||
+               (f->type == FIELDdtype && !dtypes[v].bytes);
+    }
+    List l = list_of(s, f);
+    if (l.n < 0 || l.n > f->max)
+        return 1;
+    for (int64_t i = 0; i < l.n * f->min; i++)
+        if (l.at[i] < 0 || l.at[i] > HUGEBYTES)
+            return 1;
+    return 0;
+}
+
+const char *args_wrong(Arena *a, const Instr *s)
+{
+    for (const Field *f = instr_info(s->kind)->fields(); f->name; f++)
+        if (is_wrong(s, f))
+            return strf(a, "has a '%s' out of its range", f->name);
+    return NULL;
+}
+
+/* ---- text ---------------------------------------------------------------- */
+
+/* " name=" */
+static void put_name(Text *t, const char *name)
+{
+    putn(t, " ", 1);
+    putn(t, name, strlen(name));
+    putn(t, "=", 1);
+}
+
+static void put_list(Text *t, const Field *f, const List *l)
+{
+    for (int64_t i = 0; i < l->n * f->min; i++) {
+        if (i % f->min)
+            putn(t, ",", 1);
+        else
+            put_name(t, f->name);
+        put_int(t, l->at[i]);
+    }
+}
+
+static void put_field(Text *t, const Instr *s, const Field *f)
+{
+    int64_t v = f->type == FIELDlist ? 0 : value_of(s, f);
+    const char *word = f->type == FIELDdtype    ? dtypes[v].name
+                       : f->type == FIELDreduce ? reduces[v]
+                                                : NULL;
+    if (f->type == FIELDlist) {
+        List l = list_of(s, f);
+        put_list(t, f, &l);
+        return;
+    }
+    put_name(t, f->name);
+    if (word)
+        putn(t, word, strlen(word));
+    else
+        put_int(t, v);
+}
+
+/* Operands by name, "-" for none, but that of work space is left out; a list
+ * with commas where there may be any number. */
+static void put_operands(Text *t, const Instr *s)
+{
+    for (int i = 0; i < s->nbuf; i++) {
+        const OperandInfo *o = instr_operand(s, i);
+        if (s->buf[i] < 0 && o->use == USEwork)
+            continue;
+        if (i && o == instr_operand(s, i - 1))
+            putn(t, ",", 1);
+        else
+            put_name(t, o->name);
+        if (s->buf[i] < 0)
+            putn(t, "-", 1);
+        else
+            put_int(t, s->buf[i]);
+    }
+}
+
+void put_args(Text *t, const Instr *s)
+{
+    put_operands(t, s);
+    for (const Field *f = instr_info(s->kind)->fields(); f->name; f++)
+        put_field(t, s, f);
+}
+
+/* "name=" is next: take it. */
+static int take_name(Lex *x, const char *name)
+{
+    size_t n = strlen(name);
+    if (!lex_more(x) || (size_t)(x->end - x->p) <= n || x->p[n] != '=' ||
+        memcmp(x->p, name, n))
+        return 0;
+    x->p += n + 1;
+    return 1;
+}
+
+static void need_name(Lex *x, const char *name)
+{
+    if (!take_name(x, name))
+        lex_err(x, "expected '%s='", name);
+}
+
+static int lex_buffer(Lex *x)
+{
+    if (lex_mark(x, '-'))
+        return -1;
+    int64_t b = lex_digits(x);
+    if (b < 0 || b >= INT32_MAX)
+        lex_err(x, "no buffer %lld", (long long)b);
+    return (int)b;
+}
+
+/* How many buffers stand here with commas between them. */
+static int count_buffers(const Lex *x)
+{
+    int n = 1;
+    for (const char *p = x->p; p < x->end; p++)
+        if (*p == ',')
+            n++;
+        else if (*p != '-' && !lex_isdigit(*p))
+            break;
+    return n;
+}
+
+static void lex_operands(Lex *x, Instr *s)
+{
+    const InstrInfo *o = instr_info(s->kind);
+    const OperandInfo *last = &o->op[o->nop - 1];
+    s->nbuf = o->nop - instr_many(o);
+    s->buf = alloc(x->arena, sizeof *s->buf * (size_t)o->nop);
+    for (int i = 0; i < s->nbuf; i++) {
+        int there = o->op[i].use != USEwork;
+        if (there)
+            need_name(x, o->op[i].name);
+        else
+            there = take_name(x, o->op[i].name);
+        s->buf[i] = there ? lex_buffer(x) : -1;
+    }
+    if (!instr_many(o) || !take_name(x, last->name))
+        return;
+    int fixed = s->nbuf, *all = NULL;
+    s->nbuf += count_buffers(x);
+    all = alloc(x->arena, sizeof *all * (size_t)s->nbuf);
+    memcpy(all, s->buf, sizeof *all * (size_t)fixed);
+    for (int i = fixed; i < s->nbuf; i++) {
+        if (i > fixed)
+            lex_need(x, ',');
+        all[i] = lex_buffer(x);
+    }
+    s->buf = all;
+}
+
+static void lex_list(Lex *x, Instr *s, const Field *f)
+{
+    int64_t *v = NULL;
+    while (take_name(x, f->name))
+        for (int64_t i = 0; i < f->min; i++) {
+            if (i)
+                lex_need(x, ',');
+            vec_push(x->arena, v, lex_digits(x));
+        }
+    List l = { (int)((int64_t)vec_len(v) / f->min), v };
+    memcpy(field_of(s, f), &l, sizeof l);
+}
+
+static Reduce lex_reduce(Lex *x)
+{
+    const char *s = lex_word(x);
+    for (int i = 0; i <= Rmin; i++)
+        if (!strcmp(s, reduces[i]))
+            return (Reduce)i;
+    lex_err(x, "no reduction '%s'", s);
+}
+
+static void lex_field(Lex *x, Instr *s, const Field *f)
+{
+    void *at = field_of(s, f);
+    if (f->type == FIELDlist) {
+        lex_list(x, s, f);
+        return;
+    }
+    need_name(x, f->name);
+    switch (f->type) {
+    case FIELDdtype: *(Dtype *)at = lex_dtype(x); break;
+    case FIELDreduce: *(Reduce *)at = lex_reduce(x); break;
+    case FIELDflag:
+        *(int *)at = (int)lex_range(x, f->name, INT32_MIN, INT32_MAX);
+        break;
+    default: *(int64_t *)at = lex_int(x);
+    }
+}
+
+void lex_args(Lex *x, Instr *s)
+{
+    lex_operands(x, s);
+    for (const Field *f = instr_info(s->kind)->fields(); f->name; f++)
+        lex_field(x, s, f);
+}

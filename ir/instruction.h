@@ -1,0 +1,167 @@
+/* instruction.h: what an instruction of a plan is: its kind, operands and
+ * fields, by the rows of instructions.def. A part of plan.h. */
+#ifndef PLEAT_INSTRUCTION_H
+#define PLEAT_INSTRUCTION_H
+
+/* ---- fields and operands: structs ---------------------------------------- */
+
+/* Rlast: of accumulators only, the last micro-batch's value. */
+typedef enum Reduce { Radd, Rmax, Rmin, Rlast, NREDUCE } Reduce;
+extern const char *const reduces[NREDUCE];
+typedef struct BatchLoop {
+    int64_t n, a, b, c; /* of a loop, and its stride in each operand */
+} BatchLoop;
+typedef struct BatchLoops {
+    int n;
+    BatchLoop *at;
+} BatchLoops;
+typedef struct Gap {
+    int64_t from, bytes;
+} Gap;
+typedef struct GapList {
+    int n;
+    Gap *at;
+} GapList;
+enum { MAXBATCH = 3 };
+
+typedef struct NoArgs {
+    char none;
+} NoArgs;
+#define DTYPE(x)         Dtype x;
+#define REDUCE(x)        Reduce x;
+#define FLAG(x)          int x;
+#define SIZE(x)          int64_t x;
+#define INT(x, min, max) int64_t x;
+#define BATCH(x)         BatchLoops x;
+#define GAPS(x)          GapList x;
+#define ARGS(type, member, fields) \
+    typedef struct type {          \
+        fields                     \
+    } type;
+#define INSTR(name, cls, type, member, operands, doc)
+#include "instructions.def"
+
+/* OPERAND(gemm, c): which of its operands that is. */
+#define OP(access, x, dt) int x;
+#define RAW(access, x)    int x;
+#define ARGS(type, member, fields)
+#define INSTR(name, cls, type, member, operands, doc) \
+    struct name##_operands {                          \
+        operands                                      \
+    };
+#include "instructions.def"
+#define OPERAND(kind, x) \
+    ((int)(offsetof(struct kind##_operands, x) / sizeof(int)))
+
+/* ---- kinds --------------------------------------------------------------- */
+
+typedef enum InstrKind {
+#define ARGS(type, member, fields)
+#define INSTR(name, cls, type, member, operands, doc) I##name,
+#include "instructions.def"
+    NINSTR
+} InstrKind;
+
+typedef enum InstrClass {
+    CLASScompute,
+    CLASSmemory,
+    CLASSproduct,
+    CLASScollective,
+    CLASStransfer
+} InstrClass;
+
+typedef enum FieldType {
+    FIELDdtype,
+    FIELDreduce,
+    FIELDflag,
+    FIELDint,
+    FIELDlist /* of tuples of integers, none negative */
+} FieldType;
+typedef struct Field {
+    const char *name; /* null: the end */
+    FieldType type;
+    size_t at;        /* in the struct of arguments */
+    int64_t min, max; /* list: how many integers a tuple, how many tuples */
+} Field;
+
+typedef enum Access {
+    USEread,
+    USEwrite,
+    USEadd,
+    USEwork,
+    USEeach,
+    USEown
+} Access;
+typedef struct OperandInfo {
+    const char *name;
+    Access use; /* each, own: any number of them, at the end */
+    int typed;  /* its dtype is the field at `dtype` */
+    size_t dtype;
+} OperandInfo;
+
+typedef struct InstrInfo {
+    const char *name, *doc;
+    InstrClass cls;
+    const Field *(*fields)(void);
+    int nop;
+    const OperandInfo *op;
+} InstrInfo;
+const InstrInfo *instr_info(InstrKind k);
+int instr_many(const InstrInfo *o); /* any number of its last operand? */
+
+/* ---- one of them --------------------------------------------------------- */
+
+/* What an instruction does to one of its buffers: the values of its program
+ * have numbers from 1. read: the number of the value it needs there, ~b: what
+ * buffer b held when the program began (parameters, inputs ...), 0: it reads
+ * nothing. as: the shape in which it reads that; -1: as it was made. make: the
+ * number of the value it leaves there, 0: it writes nothing. Of what it makes:
+ * its shape, and part[op], atoms over whose ranks op (Reduce) is still to be
+ * done. Over atoms that are neither in these nor cut its shape the ranks of a
+ * stage hold the same. */
+typedef struct ValueUse {
+    int read, make;
+    int as, shape; /* indices of the plan's shapes */
+    uint32_t part[3];
+} ValueUse;
+
+typedef struct Instr {
+    InstrKind kind;
+    union { /* what it has beside operands: instructions.def */
+        NoArgs none;
+#define ARGS(type, member, fields) type member;
+#define INSTR(name, cls, type, member, operands, doc)
+#include "instructions.def"
+    };
+    const char *kernel; /* Ikernel: name in the plan's kernel text */
+    const char *label;  /* scope path and op, for people */
+    int nbuf;
+    int *buf; /* buffer indices; -1: none */
+    int nint;
+    Aff *iv;         /* kernels: integers */
+    const char *rw;  /* kernels: for each buffer r, w, b (both), or
+                                     - (none); null: unknown */
+    ValueUse *flow;  /* for each buffer; null: plan without */
+    uint32_t inner;  /* atoms that cut an axis which the step makes and sums
+                       itself: no operand has it, each rank sums its part */
+    uint32_t spread; /* atoms that cut an axis of what it makes all along which
+                        that is the same, though an operand has the name */
+    uint32_t atoms;  /* collectives: the group */
+    const char *file;
+    int line;
+    double flops, bytes, secs; /* predicted, for one rank */
+    double again;              /* of the FLOPs: its share of what ranks of
+                                     the stage do more than once */
+} Instr;
+const OperandInfo *instr_operand(const Instr *s, int i);
+/* How it uses its i-th operand: r, w, b for both, - for work space. */
+char instr_use(const Instr *s, int i);
+/* Of its i-th operand, as it says; Dnone: it does not. */
+Dtype instr_dtype(const Instr *s, int i);
+int *instr_beta(Instr *s); /* the flag; null: it cannot add */
+int same_args(const Instr *x, const Instr *y);
+const char *args_wrong(Arena *a, const Instr *s); /* null, or what is */
+void put_args(Text *t, const Instr *s);
+void lex_args(Lex *x, Instr *s);
+
+#endif
