@@ -34,7 +34,7 @@ for model in qwen3_moe mixtral; do
             / load<4, 4>/ { r++ } / store<4, 4>/ { w++ }
             END { if (r < 4 || w < 4) print r + 0 " reads, " w + 0 " writes" }')"
     check "$model: squares of a gradient by its product" "$(awk '
-        / = gmm_wgrad .* squares / { made++ }
+        /  *= gmm_wgrad .* sum_sq / { made++ }
         /reads.* %grad\.layers\.[^ ]*\.moe\.w[123] / && !/ write / { print }
         END { if (made < 3) print made + 0 " products" }' $dir/fuse)"
     for step in layers.0.add.2 d.layers.0.attn_norm.rmsnorm.mul.2; do
