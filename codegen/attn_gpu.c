@@ -330,5 +330,5 @@ void attn_lower_cuda(Graph *g, Group *k, Arena *a)
     set_label(k, a, x.t.n);
     attn_cost(&x.t);
     cuda_set_grid(k, a, blocks, threads, 1, x.tensor && !x.back ? INTURNS : 1);
-    k->step.iv[4] = aff(x.shared);
+    k->step.word[4] = word_int(x.shared);
 }

@@ -10,7 +10,8 @@
 
 /* Arguments of a kernel: both return the index to use in the text. */
 int add_arg(Group *k, Arena *a, Node *n); /* buf[]: n's buffer; merges equal */
-int add_int(Group *k, Arena *a, Aff x);   /* iv[] */
+int add_word(Group *k, Arena *a, Word x); /* iv[] */
+int add_int(Group *k, Arena *a, Aff x);
 int add_size(Group *k, Arena *a, int64_t x);
 /* A body "{ ... }" becomes k->text with the fixed signature, and k->step.kernel
  * its name, made of the text's hash. */
@@ -93,6 +94,7 @@ typedef enum ExKind {
     Xload, /* buffer at lin, 0 where guard arg[0] fails */
     Xnum,  /* number f */
     Xint,  /* integer argument iv */
+    Xkey,  /* a key of random numbers, iv */
     Xlin,  /* lin as an integer */
     Xexpr, /* text over arg[] */
     Xred   /* reduction of arg[0] over the loops K */
@@ -183,6 +185,7 @@ Ex *ex_expr(Kern *c, Dtype dt, const char *text, int na, Ex *const *arg);
 Ex *ex_op(Kern *c, Dtype dt, const char *text, Ex *a, Ex *b, Ex *d);
 Ex *ex_num(Kern *c, Dtype dt, double f);
 Ex *ex_int(Kern *c, Aff x);
+Ex *ex_key(Kern *c, int64_t x);
 Ex *ex_lin(Kern *c, Dtype dt, const Lin *l);
 Ex *ex_load(Kern *c, Node *buf, Dtype dt, const Lin *at, Ex *guard);
 Ex *ex_as(Kern *c, Dtype dt, Ex *x);      /* converted */

@@ -20,8 +20,6 @@
 
 #include <string.h>
 
-static const int64_t LARGE = (int64_t)1 << 40;
-
 /* ---- text ---------------------------------------------------------------- */
 
 /* Does every index of the kernel fit 31 bits? */
@@ -36,14 +34,13 @@ static int is_small(const Graph *g, const Group *k, int64_t items)
 }
 
 /* What is a parameter of the kernel and no constant of its text: what depends
- * on the rank, and keys of random numbers, which would make every text its own
- * (other numbers as large are doubles, which may travel the same way). */
-static int of_rank(const Aff *x)
+ * on the rank, and keys and doubles, which would make every text its own. */
+static int of_rank(const Word *x)
 {
-    if (x->c > LARGE || x->c < -LARGE)
+    if (x->type != WORDint)
         return 1;
     for (int i = 0; i < MAXATOM; i++)
-        if (x->k[i])
+        if (x->at.k[i])
             return 1;
     return 0;
 }
@@ -54,18 +51,18 @@ void cuda_put_parameters(Text *t, const Group *k)
 
     for (int i = 0; i < nbuf; i++)
         put(t, "%svoid *q%d", i ? ", " : "", i);
-    for (int i = 0; i < k->step.nint; i++)
-        if (of_rank(&k->step.iv[i]))
+    for (int i = 0; i < k->step.nword; i++)
+        if (of_rank(&k->step.word[i]))
             put(t, ", int64_t r%d", i);
     put(t, ")\n{\n    const Ptr buf[] = { ");
     for (int i = 0; i < nbuf; i++)
         put(t, "{ q%d }, ", i);
     put(t, "};\n    const int64_t iv[] = { ");
-    for (int i = 0; i < k->step.nint; i++)
-        if (of_rank(&k->step.iv[i]))
+    for (int i = 0; i < k->step.nword; i++)
+        if (of_rank(&k->step.word[i]))
             put(t, "r%d, ", i);
         else
-            put(t, "%lld, ", (long long)k->step.iv[i].c);
+            put(t, "%lld, ", (long long)k->step.word[i].at.c);
     put(t, "};\n");
 }
 
@@ -79,11 +76,11 @@ static const char *body_of(const char *text)
 void cuda_set_grid(Group *k, Arena *a, int64_t x, int64_t threads, int64_t y,
                    int64_t z)
 {
-    Aff *was = k->step.iv;
-    int n = k->step.nint;
+    Word *was = k->step.word;
+    int n = k->step.nword;
 
-    k->step.iv = NULL;
-    k->step.nint = 0;
+    k->step.word = NULL;
+    k->step.nword = 0;
     add_size(k, a, x);
     add_size(k, a, threads);
     add_size(k, a, y);
@@ -91,7 +88,7 @@ void cuda_set_grid(Group *k, Arena *a, int64_t x, int64_t threads, int64_t y,
     add_size(k, a, 0);
     for (int i = 0; i < n; i++)
         if (of_rank(&was[i]))
-            add_int(k, a, was[i]);
+            add_word(k, a, was[i]);
 }
 
 /* serial: each thread has one item, lo. */
@@ -99,7 +96,7 @@ static void wrap(const Graph *g, Group *k, Arena *a, int64_t blocks,
                  int64_t threads, int serial)
 {
     Text t = { .arena = a };
-    int64_t items = k->step.iv[0].c;
+    int64_t items = k->step.word[0].at.c;
     const char *body = body_of(k->text);
 
     put(&t, "#undef ix\n#undef THREADS\n#define ix %s\n#define THREADS %lld\n",
@@ -124,11 +121,11 @@ static void wrap(const Graph *g, Group *k, Arena *a, int64_t blocks,
 static void loop(Graph *g, Group *k, Arena *a)
 {
     if (dispatch_lower_cuda(g, k, a)) {
-        wrap(g, k, a, k->step.iv[0].c, THREADMAP, 0);
+        wrap(g, k, a, k->step.word[0].at.c, THREADMAP, 0);
         return;
     }
     loop_lower_cuda(g, k, a);
-    wrap(g, k, a, k->step.iv[0].c, k->step.iv[1].c, 0);
+    wrap(g, k, a, k->step.word[0].at.c, k->step.word[1].at.c, 0);
 }
 
 enum { THREADROW = 128 };
@@ -144,7 +141,7 @@ static void rows(Graph *g, Group *k, Arena *a)
     case FAMroute: blocks = route_lower_cuda(g, k, a); break;
     default: blocks = scatter_lower_cuda(g, k, a); break;
     }
-    int64_t items = k->step.iv[0].c;
+    int64_t items = k->step.word[0].at.c;
     wrap(g, k, a, blocks ? items : (items + THREADROW - 1) / THREADROW,
          blocks ? THREADMAP : THREADROW, !blocks);
 }

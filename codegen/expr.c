@@ -94,6 +94,11 @@ Ex *ex_num(Kern *c, Dtype dt, double f)
     return ex_make(c, &(Ex){ .kind = Xnum, .dt = dt, .f = f });
 }
 
+Ex *ex_key(Kern *c, int64_t x)
+{
+    return ex_make(c, &(Ex){ .kind = Xkey, .dt = Di64, .iv = aff(x) });
+}
+
 Ex *ex_int(Kern *c, Aff x)
 {
     return ex_make(c, &(Ex){ .kind = Xint, .dt = Di64, .iv = x });

@@ -185,7 +185,7 @@ static void on_tensor_cores(Group *k, Arena *a, const GmmArgs *v, int weight)
     k->narg = 4 + squares;
     k->scratch = GPUBLOCKS * MAPS;
     cuda_set_grid(k, a, GPUBLOCKS, WGTHREADS, 1, INTURNS);
-    k->step.iv[4] = aff(shared);
+    k->step.word[4] = word_int(shared);
 }
 
 /* ---- all others ---------------------------------------------------------- */

@@ -138,7 +138,7 @@ static Ex *random_value(Kern *c, Node *n, const Index *ix)
 
     for (int i = 0; i < n->nd; i++)
         order[i] = i;
-    arg[0] = ex_int(c, aff(n->at.random.key));
+    arg[0] = ex_key(c, n->at.random.key);
     arg[1] = ex_lin(c, Di64, global_index(c, n, ix, order));
     arg[2] = ex_num(c, Df32, n->at.random.arg);
     const char *text = n->at.random.kind == RANDuniform
@@ -171,7 +171,7 @@ static Ex *dropout_value(Kern *c, Node *n, const Index *ix, Ex *guard)
     Dtype dt = compute_type(n->dt);
     Node one = *n;
     Index in_one = { { 0 } };
-    Ex *arg[4] = { ex_int(c, aff(n->at.dropout.key)) };
+    Ex *arg[4] = { ex_key(c, n->at.dropout.key) };
 
     for (int d = 0; d < n->nd; d++)
         if (!g_ismicro(n->dim[d].a)) {

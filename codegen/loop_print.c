@@ -12,7 +12,8 @@
 
 int nest_inline(const Ex *e)
 {
-    return e->kind == Xnum || e->kind == Xint || e->kind == Xlin;
+    return e->kind == Xnum || e->kind == Xint || e->kind == Xkey ||
+           e->kind == Xlin;
 }
 
 static int is_cheap(const Ex *e)

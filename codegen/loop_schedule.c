@@ -396,7 +396,7 @@ static void prologue(Nest *n, Text *t)
     for (int i = 0; i < k->narg; i++)
         put(t, "    %s *const b%d = buf[%d];\n", dtypes[k->arg[i]->dt].store, i,
             i);
-    for (int i = 2; i < k->step.nint; i++)
+    for (int i = 2; i < k->step.nword; i++)
         put(t, "    const %s n%d = iv[%d]; (void)n%d;\n",
             n->gpu && is_number(n, i) ? "int64_t" : "ix", i, i, i);
     for (size_t i = 0; i < vec_len(n->num); i++)
@@ -465,8 +465,9 @@ void kern_print(Kern *c)
                         : cols ? columns_form(&n)
                                : rows_form(&n);
         double per = work(&n, red) / (double)(items ? items : 1);
-        c->k->step.iv[0] = aff(items);
-        c->k->step.iv[1] = aff(per >= GRAIN ? 1 : (int64_t)(GRAIN / per));
+        c->k->step.word[0] = word_int(items);
+        c->k->step.word[1] =
+            word_int(per >= GRAIN ? 1 : (int64_t)(GRAIN / per));
     }
     for (size_t i = 0; i < vec_len(n.ext); i++)
         add_arg(c->k, c->a, storage((Node *)n.ext[i]));

@@ -27,8 +27,8 @@ enum {
 
 static void set_grid(Nest *n, int64_t blocks, int threads)
 {
-    n->k->step.iv[0] = aff(blocks);
-    n->k->step.iv[1] = aff(threads);
+    n->k->step.word[0] = word_int(blocks);
+    n->k->step.word[1] = word_int(threads);
 }
 
 static void stop_at_end(Nest *n, int u, const char *index)

@@ -92,8 +92,8 @@ void row_finish(RowText *o, const Graph *g, int64_t items, int64_t work)
     int64_t per = work / (items ? items : 1) + 1;
 
     put(&o->t, "}\n");
-    k->step.iv[0] = aff(items);
-    k->step.iv[1] = aff(per >= GRAIN ? 1 : GRAIN / per);
+    k->step.word[0] = word_int(items);
+    k->step.word[1] = word_int(per >= GRAIN ? 1 : GRAIN / per);
     set_text(k, o->a, o->t.s);
     set_label(k, o->a, k->node[0]);
     k->step.flops = (double)work;

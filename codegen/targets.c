@@ -41,8 +41,8 @@ static void lower_host(Graph *g, Group *k, Arena *a)
         [FAMzero] = zero_lower,
     };
 
-    k->step.iv = NULL;
-    k->step.nint = k->narg = 0;
+    k->step.word = NULL;
+    k->step.nword = k->narg = 0;
     k->arg = NULL;
     if (by_family[k->fam])
         by_family[k->fam](g, k, a);
@@ -62,8 +62,8 @@ static void lower_null(Graph *g, Group *k, Arena *a)
 
 static void lower_cuda(Graph *g, Group *k, Arena *a)
 {
-    k->step.iv = NULL;
-    k->step.nint = k->narg = 0;
+    k->step.word = NULL;
+    k->step.nword = k->narg = 0;
     k->arg = NULL;
     cuda_lower(g, k, a);
 }

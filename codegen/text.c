@@ -15,10 +15,15 @@ int add_arg(Group *k, Arena *a, Node *n)
     return k->narg++;
 }
 
+int add_word(Group *k, Arena *a, Word x)
+{
+    vec_push(a, k->step.word, x);
+    return k->step.nword++;
+}
+
 int add_int(Group *k, Arena *a, Aff x)
 {
-    vec_push(a, k->step.iv, x);
-    return k->step.nint++;
+    return add_word(k, a, (Word){ .at = x });
 }
 
 int add_size(Group *k, Arena *a, int64_t x)

@@ -48,10 +48,10 @@ static int int_of_ex(Nest *n, Ex *e)
     for (size_t i = 0; i < vec_len(n->num); i++)
         if (n->num[i] == e)
             return n->numat[i];
-    Aff x = e->iv;
-    if (e->kind == Xnum)
-        memcpy(&x.c, &e->f, 8);
-    int at = add_int(n->k, n->a, x);
+    WordType type = e->kind == Xnum   ? WORDreal
+                    : e->kind == Xkey ? WORDkey
+                                      : WORDint;
+    int at = add_word(n->k, n->a, (Word){ type, e->iv, e->f });
     vec_push(n->a, n->num, e);
     vec_push(n->a, n->numat, at);
     return at;
@@ -110,6 +110,7 @@ const char *nest_ref(Nest *n, Ex *e)
 {
     switch (e->kind) {
     case Xnum: return number(n, e);
+    case Xkey:
     case Xint: return strf(n->a, "n%d", int_of_ex(n, e));
     case Xlin:
         return e->dt == Di64 ? strf(n->a, "(%s)", nest_lin(n, e->lin))

@@ -236,11 +236,11 @@ static const char *kernel_wrong(const At *x)
         law(Lkernel_there))
         return strf(c->arena, "calls kernel '%s', which is not in the plan",
                     name);
-    if (x->s->nint < 2 && law(Lkernel_items))
+    if (x->s->nword < 2 && law(Lkernel_items))
         return "has no number of items";
     const Mesh *m = c->p->mesh;
-    if ((aff_range(m, &x->s->iv[0]).min < 0 ||
-         aff_range(m, &x->s->iv[1]).min < 0) &&
+    if ((aff_range(m, &x->s->word[0].at).min < 0 ||
+         aff_range(m, &x->s->word[1].at).min < 0) &&
         law(Litems_negative))
         return "has a negative number of items";
     return x->s->rw ? uses_wrong(x->s) : 0;
@@ -348,8 +348,8 @@ static const char *at_wrong(const At *x)
         return "is no collective and has a group";
     if (m->natom < 32 && s->atoms >> m->natom && law(Linstr_atoms))
         return "speaks of atoms that the mesh does not have";
-    for (int i = 0; i < s->nint; i++)
-        if (aff_stray(m, &s->iv[i]) && law(Lint_atoms))
+    for (int i = 0; i < s->nword; i++)
+        if (aff_stray(m, &s->word[i].at) && law(Lint_atoms))
             return "speaks of atoms that the mesh does not have";
     for (int i = 0; i < s->nbuf; i++)
         if ((why = alive(x, i)))

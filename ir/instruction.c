@@ -89,6 +89,22 @@ char instr_use(const Instr *s, int i)
     return s->rw ? s->rw[i] : 'b';
 }
 
+/* ---- words of kernels ---------------------------------------------------- */
+
+Word word_int(int64_t x)
+{
+    return (Word){ .at = aff(x) };
+}
+
+int64_t word_value(const Mesh *m, const Word *p, int64_t rank)
+{
+    int64_t word;
+    if (p->type != WORDreal)
+        return m ? aff_at(m, &p->at, rank) : p->at.c;
+    memcpy(&word, &p->real, sizeof word);
+    return word;
+}
+
 /* ---- fields -------------------------------------------------------------- */
 
 const char *const reduces[NREDUCE] = { "add", "max", "min", "last" };

@@ -125,6 +125,18 @@ typedef struct ValueUse {
     uint32_t part[3];
 } ValueUse;
 
+/* A word that a kernel gets: an integer, which may depend on the rank; a key of
+ * random numbers, all 64 bits of it; a double, as its bits. */
+typedef enum WordType { WORDint, WORDkey, WORDreal } WordType;
+typedef struct Word {
+    WordType type;
+    Aff at; /* integer, key */
+    double real;
+} Word;
+Word word_int(int64_t x);
+/* As the kernel gets it; m null: the integer on the first rank. */
+int64_t word_value(const Mesh *m, const Word *p, int64_t rank);
+
 typedef struct Instr {
     InstrKind kind;
     union { /* what it has beside operands: instructions.def */
@@ -137,8 +149,8 @@ typedef struct Instr {
     const char *label;  /* scope path and op, for people */
     int nbuf;
     int *buf; /* buffer indices; -1: none */
-    int nint;
-    Aff *iv;         /* kernels: integers */
+    int nword;
+    Word *word;      /* kernels */
     const char *rw;  /* kernels: for each buffer r, w, b (both), or
                                      - (none); null: unknown */
     ValueUse *flow;  /* for each buffer; null: plan without */

@@ -232,6 +232,20 @@ static void put_flow(Text *t, const ValueUse *f, int n)
     }
 }
 
+/* word = aff | "$" key | "=" real */
+static void put_kernel_word(Text *t, const Word *p)
+{
+    if (p->type == WORDint) {
+        put_aff(t, &p->at);
+        return;
+    }
+    puts_(t, p->type == WORDkey ? " $" : " =");
+    if (p->type == WORDkey)
+        put_int(t, p->at.c);
+    else
+        put_hex(t, p->real);
+}
+
 static void put_instr(Text *t, const Instr *s)
 {
     puts_(t, instr_info(s->kind)->name);
@@ -249,10 +263,10 @@ static void put_instr(Text *t, const Instr *s)
         field(t, " inner", s->inner);
     if (s->spread)
         field(t, " spread", s->spread);
-    if (s->nint)
+    if (s->nword)
         puts_(t, " i");
-    for (int i = 0; i < s->nint; i++)
-        put_aff(t, &s->iv[i]);
+    for (int i = 0; i < s->nword; i++)
+        put_kernel_word(t, &s->word[i]);
     if (s->atoms)
         field(t, " g", s->atoms);
     if (s->flops != 0 || s->bytes != 0 || s->secs != 0) {

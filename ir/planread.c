@@ -25,12 +25,13 @@
  *     instr   = ( "kernel" name | kind ) label { name "=" buffers }
  *               { name "=" word | name "=" int { "," int } } [ "rw" word ]
  *               [ "v" slot { "," slot } ] [ "inner" atoms ]
- *               [ "spread" atoms ] [ "i" { aff } ] [ "g" atoms ]
+ *               [ "spread" atoms ] [ "i" { word } ] [ "g" atoms ]
  *               [ "c" num num num [ "again" num ] ] place
  *               (operands and fields in the order of instructions.def)
  *     buffers = ( int | "-" ) { "," ( int | "-" ) }
  *     slot    = "-" | [ value | "=" buffer ] [ "/" shape ]
  *               [ ">" value ":" shape { ( "+" | "^" | "_" ) atoms } ]
+ *     word    = aff | "$" key | "=" real
  *     aff     = int { "+" int "*a" atom } [ "!" place ]
  *     place   = [ "@" file line ]
  *     prelude = "prelude" bytes newline text newline
@@ -44,21 +45,20 @@
 
 enum { HASHLINE = 5 + 32 + 1, MANY = 1 << 16 };
 
-/* Integer lists of steps seen so far: layers repeat them, so one copy
- * serves. */
-typedef struct Ints {
+/* WordList of kernels seen so far: layers repeat them, so one copy serves. */
+typedef struct WordList {
     const char *text;
     size_t len;
-    Aff *iv;
+    Word *word;
     int n;
-} Ints;
+} WordList;
 
 typedef struct Reader {
     Lex x;
     Plan *p;
-    Ints *seen; /* open addressing */
+    WordList *seen; /* open addressing */
     size_t slots, used;
-    Aff *aff; /* vecs, for lists whose length is unknown */
+    Word *word; /* vecs, for lists whose length is unknown */
     Piece *piece;
     int *buf;
 } Reader;
@@ -101,7 +101,7 @@ static int instr_named(Lex *x)
     lex_err(x, "no instruction '%s'", s);
 }
 
-static Ints *slot_of(const Reader *r, const char *s, size_t n)
+static WordList *slot_of(const Reader *r, const char *s, size_t n)
 {
     size_t i = XXH3_64bits(s, n) & (r->slots - 1);
     while (r->seen[i].text &&
@@ -120,35 +120,58 @@ static void grow(Reader *r)
             *slot_of(r, old.seen[i].text, old.seen[i].len) = old.seen[i];
 }
 
-/* { aff }: everything up to the next letter or mark. */
-static void read_ints(Reader *r, Instr *s)
+static Word read_word(Lex *x)
+{
+    if (lex_mark(x, '$'))
+        return (Word){ WORDkey, aff(lex_digits(x)), 0 };
+    if (lex_mark(x, '='))
+        return (Word){ WORDreal, aff(0), lex_num(x) };
+    return (Word){ WORDint, lex_aff(x), 0 };
+}
+
+static int starts_word(Lex *x)
+{
+    return starts_number(x) || (lex_more(x) && (*x->p == '$' || *x->p == '='));
+}
+
+/* The words ahead that begin as a parameter does. */
+static const char *words_end(const Lex *x)
+{
+    const char *to = x->p;
+    for (;;) {
+        while (to < x->end && *to == ' ')
+            to++;
+        if (to == x->end || !(lex_isdigit(*to) || strchr("-$=", *to)))
+            return to;
+        while (to < x->end && *to != ' ' && *to != '\n')
+            to++;
+    }
+}
+
+/* { param } */
+static void read_words(Reader *r, Instr *s)
 {
     Lex *x = &r->x;
-    const char *from = x->p, *to = from;
-    while (to < x->end &&
-           (lex_isdigit(*to) || *to == ' ' || *to == '+' || *to == '-' ||
-            *to == '*' || *to == 'a' || *to == '!'))
-        to++;
+    const char *from = x->p, *to = words_end(x);
     if (2 * r->used >= r->slots)
         grow(r);
-    Ints *e = slot_of(r, from, (size_t)(to - from));
+    WordList *e = slot_of(r, from, (size_t)(to - from));
     if (!e->text) {
-        empty(r->aff);
-        while (starts_number(x)) {
-            Aff a = lex_aff(x);
-            vec_push(x->arena, r->aff, a);
-            if (vec_len(r->aff) > MANY)
+        empty(r->word);
+        while (starts_word(x)) {
+            vec_push(x->arena, r->word, read_word(x));
+            if (vec_len(r->word) > MANY)
                 lex_err(x, "more than %d integers", MANY);
         }
-        *e = (Ints){ from, (size_t)(to - from),
-                     exact(x->arena, r->aff, sizeof *r->aff),
-                     (int)vec_len(r->aff) };
+        *e = (WordList){ from, (size_t)(to - from),
+                         exact(x->arena, r->word, sizeof *r->word),
+                         (int)vec_len(r->word) };
         r->used++;
     } else {
         x->p = to;
     }
-    s->iv = e->iv;
-    s->nint = e->n;
+    s->word = e->word;
+    s->nword = e->n;
 }
 
 /* { index }: up to what does not begin as a number. */
@@ -225,7 +248,7 @@ static Instr read_instr(Reader *r)
     if (lex_take(x, "spread"))
         s.spread = (uint32_t)lex_range(x, "atoms", 1, UINT32_MAX);
     if (lex_take(x, "i"))
-        read_ints(r, &s);
+        read_words(r, &s);
     if (lex_take(x, "g"))
         s.atoms = (uint32_t)lex_range(x, "atoms", 0, UINT32_MAX);
     if (lex_take(x, "c")) {

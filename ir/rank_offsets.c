@@ -198,8 +198,8 @@ void mark_places(Arena *a, const Mesh *m, Instr *s, const ValueShape *const *in,
                  const ValueShape *const *out)
 {
     Operands o = operands_of(a, m, s, in, out);
-    for (int i = 0; i < s->nint; i++)
-        s->iv[i].place = place_of(&o, &s->iv[i]);
+    for (int i = 0; i < s->nword; i++)
+        s->word[i].at.place = place_of(&o, &s->word[i].at);
 }
 
 const char *places_wrong(const PlanCheck *c, const Instr *s,
@@ -208,8 +208,8 @@ const char *places_wrong(const PlanCheck *c, const Instr *s,
 {
     const Mesh *m = c->p->mesh;
     Operands o = { 0 };
-    for (int i = 0; i < s->nint; i++) {
-        const Aff *x = &s->iv[i];
+    for (int i = 0; i < s->nword; i++) {
+        const Aff *x = &s->word[i].at;
         if (!varies(m, x) && !x->place)
             continue;
         if (!o.m)

@@ -204,8 +204,8 @@ static void unlike(const Typer *t, Unlike *in, Unlike *out)
         in->cut |= shape_cut(x.s);
         out->cut |= y->make ? shape_cut(&t->c->p->shape[y->shape]) : 0;
     }
-    for (int i = 0; i < s->nint; i++)
-        in->cut |= varies(&s->iv[i]) & ~t->c->p->mesh->mask[Mpp];
+    for (int i = 0; i < s->nword; i++)
+        in->cut |= varies(&s->word[i].at) & ~t->c->p->mesh->mask[Mpp];
 }
 
 static uint32_t parts(const Unlike *x)

@@ -87,8 +87,8 @@ static void join(const Graph *g, Group *k, Arena *a)
     k->step.kernel = NULL;
     k->step.flops = 0;
     k->step.bytes = (double)gaps;
-    k->step.iv = NULL;
-    k->step.nint = 0;
+    k->step.word = NULL;
+    k->step.nword = 0;
     k->step.join = (JoinArgs){ n->dt, { (int)vec_len(gap), gap } };
     k->arg = arg;
     k->narg = (int)vec_len(arg);

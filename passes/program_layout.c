@@ -82,7 +82,7 @@ static int store_only(Draft *m, Group *k, const Node *acc)
     if (beta)
         *beta = 0;
     else
-        k->step.iv[k->addat] = aff(0);
+        k->step.word[k->addat] = word_int(0);
     k->stores = 1;
     return 1;
 }

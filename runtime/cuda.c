@@ -69,7 +69,7 @@ uint64_t gpu_address(const Gpu *x, int buf)
 static void bind_kernel(Gpu *x, GpuCall *c)
 {
     const Instr *s = c->s;
-    int n = s->nbuf + s->nint - 5;
+    int n = s->nbuf + s->nword - 5;
 
     for (int i = 0; i < 5; i++)
         c->grid[i] = c->iv[i];
@@ -99,13 +99,13 @@ static void bind_group(Gpu *x, GpuCall *c)
 static void bind(Gpu *x, GpuProgram *g, GpuCall *c, const Instr *s,
                  int64_t turns)
 {
-    int n = s->nbuf + s->nint + 1;
+    int n = s->nbuf + s->nword + 1;
 
     c->s = s;
     c->lasts = instr_lasts(x->role, s);
-    c->iv = alloc(x->mem, (size_t)(s->nint + 1) * sizeof *c->iv);
-    for (int i = 0; i < s->nint; i++)
-        c->iv[i] = aff_at(x->plan->mesh, &s->iv[i], x->rank);
+    c->iv = alloc(x->mem, (size_t)(s->nword + 1) * sizeof *c->iv);
+    for (int i = 0; i < s->nword; i++)
+        c->iv[i] = word_value(x->plan->mesh, &s->word[i], x->rank);
     c->buf = alloc(x->mem, (size_t)n * sizeof *c->buf);
     for (int i = 0; i < s->nbuf; i++)
         c->buf[i] = gpu_address(x, s->buf[i]);

@@ -103,9 +103,9 @@ static int64_t bind_instr(Exec *x, Rank *r, Bound *b, const Instr *s)
     b->buf = alloc(x->mem, (size_t)(s->nbuf + 1) * sizeof *b->buf);
     for (int i = 0; i < s->nbuf; i++)
         b->buf[i] = s->buf[i] < 0 ? NULL : r->buf[s->buf[i]];
-    b->iv = alloc(x->mem, (size_t)(s->nint + 2) * sizeof *b->iv);
-    for (int i = 0; i < s->nint; i++)
-        b->iv[i] = aff_at(x->plan->mesh, &s->iv[i], r->id);
+    b->iv = alloc(x->mem, (size_t)(s->nword + 2) * sizeof *b->iv);
+    for (int i = 0; i < s->nword; i++)
+        b->iv[i] = word_value(x->plan->mesh, &s->word[i], r->id);
     b->bytes = s->nbuf && s->buf[0] >= 0 ? r->role->buf[s->buf[0]].bytes : 0;
     if (is_transfer(s->kind))
         b->bytes = s->transfer.n * dtypes[s->transfer.dt].bytes;

@@ -145,7 +145,8 @@ static void run_one(Exec *x, Bound *b)
 
     switch (s->kind) {
     case Ikernel:
-        pool_run(x->pool, call_kernel, b, b->iv[0], s->nint > 1 ? b->iv[1] : 1);
+        pool_run(x->pool, call_kernel, b, b->iv[0],
+                 s->nword > 1 ? b->iv[1] : 1);
         break;
     case Izero: memset(b->buf[0], 0, (size_t)b->bytes); break;
     case Ijoin:

@@ -198,7 +198,7 @@ static int strays(const Group *k, void *const *buf, const size_t *bytes)
 int emurun_launch(const Group *k, void *const *buf, const size_t *bytes,
                   const int64_t *iv)
 {
-    int nbuf = k->narg + (k->scratch > 0), n = nbuf + k->step.nint - 5;
+    int nbuf = k->narg + (k->scratch > 0), n = nbuf + k->step.nword - 5;
     void *arg[MOSTARGS], *param[MOSTARGS];
     unsigned grid[3] = { (unsigned)iv[0], (unsigned)iv[2], (unsigned)iv[3] };
     unsigned block[3] = { (unsigned)iv[1], 1, 1 };

@@ -60,7 +60,7 @@ OF(ends, programs, Program, end, x->nend)
 OF(instrs, programs, Program, instr, x->ninstr)
 OF(operands, instrs, Instr, buf, x->nbuf)
 OF(values, instrs, Instr, flow, x->flow ? x->nbuf : 0)
-OF(allints, instrs, Instr, iv, x->nint)
+OF(words, instrs, Instr, word, x->nword)
 OF(kernels, plans, Plan, kernel, x->nkernel)
 OF(fixed, hfs, HfMap, fixat, x->nfix)
 OF(shapes, plans, Plan, shape, x->nshape)
@@ -89,6 +89,16 @@ void **args_of(Mutant *m, Instr *s, FieldType type)
         else if (f->type == FIELDlist && type == FIELDint)
             v = in_list(m, v, at, f->min);
     }
+    return v;
+}
+
+/* The integers of kernels. */
+static void **allints(Mutant *m)
+{
+    void **v = NULL, **all = words(m);
+    for (size_t i = 0; i < vec_len(all); i++)
+        if (((Word *)all[i])->type == WORDint)
+            vec_push(m->arena, v, (void *)&((Word *)all[i])->at);
     return v;
 }
 
@@ -423,10 +433,10 @@ static void unshare(Mutant *m)
     void **s = instrs(m);
     for (size_t i = 0; i < vec_len(s); i++) {
         Instr *x = s[i];
-        Aff *iv = alloc(m->arena, sizeof *iv * (size_t)(x->nint + 1));
-        if (x->nint)
-            memcpy(iv, x->iv, sizeof *iv * (size_t)x->nint);
-        x->iv = iv;
+        Word *v = alloc(m->arena, sizeof *v * (size_t)(x->nword + 1));
+        if (x->nword)
+            memcpy(v, x->word, sizeof *v * (size_t)x->nword);
+        x->word = v;
     }
 }
 
@@ -620,7 +630,7 @@ static int set_arg(Mutant *m, const Set *x, const char *kind, const char *name)
     if (!s)
         return 0;
     if (s->kind == Ikernel) {
-        Aff *at = &s->iv[atoi(name)];
+        Aff *at = &s->word[atoi(name)].at;
         at->c = given(x, at->c);
         return 1;
     }

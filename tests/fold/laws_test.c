@@ -60,7 +60,7 @@ static int no_items(Mutant *m)
 {
     Instr *s = step_of(m, Ikernel);
     if (s)
-        s->nint = 1;
+        s->nword = 1;
     return s != NULL;
 }
 
@@ -79,7 +79,7 @@ static int stray_int(Mutant *m)
 {
     Instr *s = step_of(m, Ikernel);
     if (s)
-        s->iv[0].k[MAXATOM - 1] = 1;
+        s->word[0].at.k[MAXATOM - 1] = 1;
     return s != NULL;
 }
 

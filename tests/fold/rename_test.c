@@ -117,9 +117,9 @@ static void strip_program(Program *g)
     for (int i = 0; i < g->ninstr; i++) {
         Instr *s = &g->instr[i];
         s->label = "";
-        for (int k = 0; g->kind == PGinit && k < s->nint; k++)
-            if ((uint64_t)s->iv[k].c > UINT32_MAX)
-                s->iv[k].c = 0;
+        for (int k = 0; k < s->nword; k++)
+            if (s->word[k].type == WORDkey)
+                s->word[k].at.c = 0;
     }
 }
 

@@ -128,8 +128,9 @@ static void *compiled(const Group *k)
         return NULL;
     cu(dl.cuModuleLoadData(&module, image), "module");
     cu(dl.cuModuleGetFunction(&fn, module, k->step.kernel), "function");
-    if (k->step.iv[4].c)
-        cu(dl.cuFuncSetAttribute(fn, 8, (int)k->step.iv[4].c), "shared memory");
+    if (k->step.word[4].at.c)
+        cu(dl.cuFuncSetAttribute(fn, 8, (int)k->step.word[4].at.c),
+           "shared memory");
     return fn;
 }
 
@@ -191,12 +192,12 @@ static void launch(Device *d, const Group *k, void *fn)
         buf[i] = memory_of(d, k->arg[i]);
         arg[i] = &buf[i];
     }
-    const Aff *iv = k->step.iv;
-    int turns = iv[3].c == INTURNS;
-    int64_t blocks = turns && cores < iv[0].c ? cores : iv[0].c;
-    cu(dl.cuLaunchKernel(fn, (unsigned)blocks, (unsigned)iv[2].c,
-                         turns ? 1 : (unsigned)iv[3].c, (unsigned)iv[1].c, 1, 1,
-                         (unsigned)iv[4].c, stream, arg, NULL),
+    const Word *iv = k->step.word;
+    int turns = iv[3].at.c == INTURNS;
+    int64_t blocks = turns && cores < iv[0].at.c ? cores : iv[0].at.c;
+    cu(dl.cuLaunchKernel(fn, (unsigned)blocks, (unsigned)iv[2].at.c,
+                         turns ? 1 : (unsigned)iv[3].at.c, (unsigned)iv[1].at.c,
+                         1, 1, (unsigned)iv[4].at.c, stream, arg, NULL),
        "launch");
 }
 

@@ -152,7 +152,7 @@ static void bring(GpuRun *x, const Group *k, void *const *buf,
 
 static void launch(GpuRun *x, const Group *k, Args *a, const int64_t *iv)
 {
-    int n = a->n + k->step.nint - 5;
+    int n = a->n + k->step.nword - 5;
     void *param[MOST], *fn = table_get(x->fn, KEYP(intern(k->step.kernel)));
 
     for (int i = a->n; i < n; i++)

@@ -74,10 +74,10 @@ static void each_kernel(Plan *p)
         Instr *s = &g->instr[i];
         if (!makes_reals(&p->role[0], s))
             continue;
-        Aff items = s->iv[0];
-        s->iv[0] = aff(0);
+        Word items = s->word[0];
+        s->word[0] = word_int(0);
         int ok = shows(p);
-        s->iv[0] = items;
+        s->word[0] = items;
         if (!ok)
             printf("# %s left out, and nobody sees it\n", s->label);
         n++;

@@ -320,9 +320,9 @@ static void fake_lower(Graph *g, Group *k, Arena *a)
     memcpy(k->arg + k->nin, k->out, sizeof(Node *) * (size_t)k->nout);
     k->text = "{}";
     k->step = (Instr){
-        .kind = Ikernel, .kernel = "k", .nint = 2, .label = k->out[0]->name
+        .kind = Ikernel, .kernel = "k", .nword = 2, .label = k->out[0]->name
     };
-    k->step.iv = alloc(a, 2 * sizeof *k->step.iv);
+    k->step.word = alloc(a, 2 * sizeof *k->step.word);
     k->inplace = alloc(a, sizeof *k->inplace * (size_t)(k->nin + 1));
     for (int i = 0; i < k->nin; i++)
         if (k->out[0]->op == Oadd) {

@@ -509,7 +509,7 @@ Entry *attn_entry(const Group *k)
     Entry *f;
 
     *(void **)&f = dlsym(unit, k->step.kernel);
-    if (!f || k->step.nint > 512 || k->narg >= 32)
+    if (!f || k->step.nword > 512 || k->narg >= 32)
         die("no kernel %s, or too many arguments", k->step.kernel);
     return f;
 }

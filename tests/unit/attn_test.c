@@ -37,11 +37,11 @@ static Run runs[NCASE][NDT];
 
 static void call(const Group *k, void **buf, int backwards)
 {
-    int64_t iv[512], n = k->step.iv[0].c, cut = n / 3;
+    int64_t iv[512], n = k->step.word[0].at.c, cut = n / 3;
     Entry *f = attn_entry(k);
 
-    for (int i = 0; i < k->step.nint; i++)
-        iv[i] = k->step.iv[i].c;
+    for (int i = 0; i < k->step.nword; i++)
+        iv[i] = word_value(NULL, &k->step.word[i], 0);
     if (!backwards) {
         f(buf, iv, 0, n);
         return;
@@ -283,8 +283,8 @@ static void call_rank(const Run *r, const Group *k, int64_t rank, void **buf)
     void *at[32];
     Entry *f = attn_entry(k);
 
-    for (int i = 0; i < k->step.nint; i++)
-        iv[i] = aff_at(r->m.g->mesh, &k->step.iv[i], rank);
+    for (int i = 0; i < k->step.nword; i++)
+        iv[i] = word_value(r->m.g->mesh, &k->step.word[i], rank);
     for (int i = 0; i < k->narg; i++) {
         int64_t e = local_elems(r->m.g, k->arg[i]);
         int whole = e == g_elems(k->arg[i]);

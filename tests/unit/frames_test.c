@@ -36,16 +36,16 @@ static void fake_lower(Graph *g, Group *k, Arena *a)
         memcpy(k->arg + k->nin, k->out, sizeof(Node *) * (size_t)k->nout);
     k->text = "{}";
     k->step =
-        (Instr){ .kind = Ikernel, .kernel = "k", .nint = 2, .label = n->name };
-    k->step.iv = alloc(a, 4 * sizeof *k->step.iv);
+        (Instr){ .kind = Ikernel, .kernel = "k", .nword = 2, .label = n->name };
+    k->step.word = alloc(a, 4 * sizeof *k->step.word);
     if (moves) {
         k->step.kind = n->op == Osend ? Isend : Irecv;
         k->step.kernel = NULL;
-        k->step.nint = 0;
-        k->step.transfer = (TransferArgs){
-            Df32, local_elems(g, n->op == Osend ? n->in[0] : n),
-            n->op == Osend ? n->at.send.peer : n->at.recv.peer, n_chan(n)
-        };
+        k->step.nword = 0;
+        k->step.transfer =
+            (TransferArgs){ Df32, local_elems(g, n->op == Osend ? n->in[0] : n),
+                            n->op == Osend ? n->at.send.peer : n->at.recv.peer,
+                            n_chan(n) };
         k->step.atoms = g->mesh->mask[Mpp];
     }
     k->inplace = alloc(a, sizeof *k->inplace * (size_t)(k->nin + 1));

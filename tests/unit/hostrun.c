@@ -191,8 +191,8 @@ static void step(const Graph *g, const Group *k, RunStep *f, void *ctx)
             buf[i] = buffer(g, k->arg[i]);
             bytes[i] = (size_t)local_bytes(g, storage(k->arg[i])) + RUNGUARD;
         }
-    for (int i = 0; i < k->step.nint; i++)
-        iv[i] = k->step.iv[i].c;
+    for (int i = 0; i < k->step.nword; i++)
+        iv[i] = word_value(NULL, &k->step.word[i], 0);
     if (k->scratch) {
         buf[last] = alloc(g->arena, (size_t)k->scratch);
         bytes[last] = (size_t)k->scratch;

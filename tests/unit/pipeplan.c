@@ -113,7 +113,7 @@ static Instr *add_instr(Make *k, InstrKind kind, const char *label, int n,
                   .secs = 1e-6 };
     s->buf = alloc(forever, 8 * sizeof *s->buf);
     memcpy(s->buf, buf, (size_t)n * sizeof *buf);
-    s->iv = alloc(forever, 8 * sizeof *s->iv);
+    s->word = alloc(forever, 8 * sizeof *s->word);
     return s;
 }
 
@@ -124,9 +124,9 @@ static Instr *add_instr(Make *k, InstrKind kind, const char *label, int n,
 
 static void ints(Instr *s, int n, const int64_t *v)
 {
-    s->nint = n;
+    s->nword = n;
     for (int i = 0; i < n; i++)
-        s->iv[i] = aff(v[i]);
+        s->word[i] = word_int(v[i]);
 }
 
 #define INTS(s, ...)                                                   \
@@ -194,7 +194,7 @@ static void calls(Make *k)
     }
     Instr *s = INSTR(k, Ikernel, "k_f1", "rrrrwb", H, W, IN, MICRO, E, LOSS);
     INTS(s, PIPEN, PIPEN, 0);
-    s->iv[2] = along_dp(k->p);
+    s->word[2] = (Word){ .at = along_dp(k->p) };
     phase(k, "F1", 0);
     kernel(k, INSTR(k, Ikernel, "k_b1", "rrrbw", H, E, W, G, D));
     phase(k, "B1", 0);

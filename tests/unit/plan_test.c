@@ -62,11 +62,11 @@ static Instr *instr(Made *m, InstrKind kind, const char *label, int nbuf,
     memcpy(s.buf, buf, (size_t)nbuf * sizeof *buf);
     if (kind == Ikernel) {
         s.kernel = "k_silu";
-        s.nint = 3;
-        s.iv = alloc(m->arena, 3 * sizeof *s.iv);
-        s.iv[0] = aff(256);
-        s.iv[1] = aff(64);
-        s.iv[2] = (Aff){ .c = 128, .k = { -64 } };
+        s.nword = 3;
+        s.word = alloc(m->arena, 3 * sizeof *s.word);
+        s.word[0] = word_int(256);
+        s.word[1] = word_int(64);
+        s.word[2] = (Word){ .at = { .c = 128, .k = { -64 } } };
     }
     if (kind == Iallreduce)
         s.allreduce = (AllreduceArgs){ Df32, 256, Radd };
@@ -362,7 +362,7 @@ static void comes_back(void **state)
     assert_int_equal(n, m);
     assert_memory_equal(s, t, n);
     assert_true(q->flops == 1.0 / 3);
-    assert_int_equal(q->role->prog->instr[1].iv[2].k[0], -64);
+    assert_int_equal(q->role->prog->instr[1].word[2].at.k[0], -64);
     assert_string_equal(q->kernel->text, p->kernel->text);
     assert_string_equal(opts_str(q->opts, "name"), "runs/my \\ run");
     assert_null(q->hf->dim[0].f[1].axis);

@@ -251,10 +251,10 @@ result "format 1: it is exported" $?
 "$PLEAT" generate format1 --prompt License -n 3 >said 2>&1
 result "format 1: it makes text" $?
 "$PLEAT" show format1/plan >said 2>&1
-[ $? = 1 ] && grep -q "format1/plan: error: is a plan of format 1; Pleat [0-9.]* executes format 3" said
+[ $? = 1 ] && grep -q "format1/plan: error: is a plan of format 1; Pleat [0-9.]* executes format 4" said
 result "format 1: its plan is refused by its number" $?
 "$PLEAT-run" format1 resume=1 >said 2>&1
-[ $? = 1 ] && grep -q "is a plan of format 1; Pleat [0-9.]* executes format 3" said
+[ $? = 1 ] && grep -q "is a plan of format 1; Pleat [0-9.]* executes format 4" said
 result "format 1: without a compiler too" $?
 "$PLEAT" eval format1 >said 2>&1 && grep -q "val loss 4.66" said
 result "format 1: it is evaluated" $?

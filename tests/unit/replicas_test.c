@@ -79,18 +79,18 @@ static Plan *flips(int64_t dp, const char *what, int64_t rank, int64_t step,
                   .file = "tiny.lua",
                   .line = 99,
                   .nbuf = 2,
-                  .nint = 6,
+                  .nword = 6,
                   .secs = 1e-6 };
     s->buf = alloc(forever, 2 * sizeof *s->buf);
     s->buf[0] = buffer(p, what);
     s->buf[1] = buffer(p, "step");
-    s->iv = alloc(forever, 6 * sizeof *s->iv);
+    s->word = alloc(forever, 6 * sizeof *s->word);
     const int64_t v[] = { 1, 1, 0, rank, step, 6 };
     for (int i = 0; i < 6; i++)
-        s->iv[i] = aff(v[i]);
+        s->word[i] = word_int(v[i]);
     for (int a = 0; a < p->mesh->natom; a++)
         if (p->mesh->mask[Mdp] >> a & 1) {
-            s->iv[2].k[a] = pos;
+            s->word[2].at.k[a] = pos;
             pos *= p->mesh->atom[a].size;
         }
     g->phase[g->nphase - 1].n++;

@@ -129,7 +129,7 @@ static Instr *add_step(Make *k, Program *g, InstrKind kind, const char *name)
                   .line = 40 + k->line++,
                   .secs = 1e-6 };
     s->buf = alloc(forever, 8 * sizeof *s->buf);
-    s->iv = alloc(forever, 8 * sizeof *s->iv);
+    s->word = alloc(forever, 8 * sizeof *s->word);
     return s;
 }
 
@@ -141,9 +141,9 @@ static void bufs(Instr *s, int n, const int *b)
 
 static void ints(Instr *s, int n, const int64_t *v)
 {
-    s->nint = n;
+    s->nword = n;
     for (int i = 0; i < n; i++)
-        s->iv[i] = aff(v[i]);
+        s->word[i] = word_int(v[i]);
 }
 
 #define BUFS(s, ...)                                           \
@@ -193,7 +193,7 @@ static void program_init(Make *k)
 
     BUFS(s, W, MASTER, M);
     INTS(s, TINYVOCAB, 4, TINYVOCAB, 0, rows);
-    s->iv[3] = along_dp(k->p, rows);
+    s->word[3] = (Word){ .at = along_dp(k->p, rows) };
     BUFS(add_step(k, g, Izero, "zero"), COUNT);
     add_phase(g, "pre", 1);
 }
