@@ -125,7 +125,7 @@ static void warn_work(const Placer *p, MeshAxis m)
 
     for (size_t i = 0; i < vec_len(g->node); i++) {
         const Node *n = g->node[i];
-        if (!on_grid(p, n, m))
+        if (!on_grid(p, n, m) || n->reg == REGpost) /* ZeRO shares that */
             continue;
         double c = copies(g, n, m);
         add_waste(g->arena, &v, n,
