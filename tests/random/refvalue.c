@@ -153,8 +153,18 @@ static uint32_t philox(uint64_t key, const uint32_t counter[4])
     return c[0];
 }
 
-/* Row-major over the axes in the order of their names, micro apart. */
-static uint64_t place_by_name(const Ref *r, const Val *x, const Walk *w)
+static int axis_number(const Graph *g, const Axis *a)
+{
+    int i = 0;
+
+    while (g->axis[i] != a)
+        i++;
+    return i;
+}
+
+/* Row-major over the axes in the order in which the model first uses them,
+ * micro apart. */
+static uint64_t place_by_axis(const Ref *r, const Val *x, const Walk *w)
 {
     uint64_t at = 0;
     int done[MAXD] = { 0 };
@@ -162,8 +172,8 @@ static uint64_t place_by_name(const Ref *r, const Val *x, const Walk *w)
     for (int k = 0; k < x->nd; k++) {
         int best = -1;
         for (int d = 0; d < x->nd; d++)
-            if (!done[d] &&
-                (best < 0 || strcmp(x->a[d]->name, x->a[best]->name) < 0))
+            if (!done[d] && (best < 0 || axis_number(r->g, x->a[d]) <
+                                             axis_number(r->g, x->a[best])))
                 best = d;
         done[best] = 1;
         if (x->a[best] != r->microaxis)
@@ -178,7 +188,7 @@ static uint64_t place_by_name(const Ref *r, const Val *x, const Walk *w)
 double ref_dropped(const Ref *r, const Val *x, const Walk *w)
 {
     int d = walk_axis(w, r->microaxis);
-    uint64_t at = place_by_name(r, x, w);
+    uint64_t at = place_by_axis(r, x, w);
     uint64_t key = mix64((uint64_t)x->n->at.dropout.key,
                          (uint64_t)opts_int(r->g->opts, "seed"));
     uint32_t word = philox(
