@@ -359,7 +359,10 @@ static int same_kind(const Node *a, const Node *b)
     for (int i = 0; i < a->nd; i++)
         if (a->dim[i].a != b->dim[i].a || a->dim[i].n != b->dim[i].n)
             return 0;
-    return !memcmp(a->sh, b->sh, sizeof a->sh) && same_body(a->body, b->body);
+    for (int t = 0; t < MAXATOM; t++)
+        if (!same_shard(&a->sh[t], &b->sh[t]))
+            return 0;
+    return same_body(a->body, b->body);
 }
 
 static int same_node(const Node *a, const Node *b)
