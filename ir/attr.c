@@ -40,9 +40,12 @@ void *attr_at(const Node *n, const AttrInfo *t)
 
 int attr_unsaid(const Node *n, const AttrInfo *t)
 {
-    static const Axes none;
+    static const char none[sizeof(Axes)];
+    const void *v = attr_at(n, t);
 
-    return !memcmp(attr_at(n, t), &none, width(t->type));
+    if (t->type == ATaxes)
+        return ((const Axes *)v)->n == 0;
+    return !memcmp(v, none, width(t->type));
 }
 
 const AttrInfo *attr_named(Op op, const char *name)

@@ -91,6 +91,8 @@ static void lists_are_shared(void **state)
     assert_int_equal(axes_at(n_axes(&b), two[1]), 1);
     Node m = { .op = Omerge, .at.merge = { g_axes(g, two, 2), z } };
     attrs_replace(g, &m, z, two[0]);
+    Node d = { .op = Odot, .at.dot.axes = g_axes(g, two, 0) };
+    assert_true(attr_unsaid(&d, attr_named(Odot, "axes"))); /* an empty list */
     assert_ptr_equal(m.at.merge.new, two[0]);
 }
 
