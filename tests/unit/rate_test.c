@@ -1,5 +1,6 @@
 /* rate_test: learning rates of every schedule at its corners and between
- * them, worked out by hand from the formulas in lr_schedule.c. */
+ * them, and the parts of a batch's ramp, worked out by hand from the formulas
+ * in lr_schedule.c. */
 #define _GNU_SOURCE
 #include <setjmp.h>
 #include <stdarg.h>
@@ -69,9 +70,24 @@ static void values(void **state)
     }
 }
 
+/* From 4 to 16 by 4 in three parts of 70 sequences: ends are rounded down. */
+static void ramps(void **state)
+{
+    static const int64_t batch[] = { 4, 8, 12, 0 }, until[] = { 23, 46, 70, 0 };
+    const Opts *o = options("train.ramp=4,4,70 train.batch=16");
+    int64_t end;
+
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        assert_int_equal(ramp(o, i, &end), batch[i]);
+        assert_int_equal(end, until[i]);
+    }
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(values) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(values),
+                                        cmocka_unit_test(ramps) };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
