@@ -178,15 +178,15 @@ static void take_back(void *const *buf, const size_t *bytes, int n)
     nroom = 0;
 }
 
-/* What lies behind an argument is 0xff, as hostrun.c left it. */
+/* What lies behind an argument in a room stays as it is. */
 static int strays(const Group *k, void *const *buf, const size_t *bytes)
 {
     int n = 0;
 
     for (int i = 0; i < k->narg; i++) {
-        const uint8_t *p = (const uint8_t *)buf[i] + bytes[i] - RUNGUARD;
-        for (int b = 0; buf[i] && b < RUNGUARD; b++)
-            n += p[b] != 0xff;
+        size_t at = bytes[i] - RUNGUARD;
+        n += room[i].map && memcmp((const uint8_t *)room[i].at + at,
+                                   (const uint8_t *)buf[i] + at, RUNGUARD) != 0;
     }
     if (n)
         printf("# %s writes behind an argument\n", k->step.kernel);
@@ -220,8 +220,9 @@ int emurun_launch(const Group *k, void *const *buf, const size_t *bytes,
     emu_check = in_rooms;
     int error = emu_launch(f, grid, block, (unsigned)iv[4], param);
     emu_check = NULL;
+    int stray = strays(k, buf, bytes);
     take_back(buf, bytes, nbuf);
-    return error ? error : strays(k, buf, bytes) ? -1 : 0;
+    return error ? error : stray ? -1 : 0;
 }
 
 void emurun_step(void *ctx, const Group *k, void *const *buf,

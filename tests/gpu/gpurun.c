@@ -124,15 +124,14 @@ static Args take(GpuRun *x, const Group *k, void *const *buf,
     return a;
 }
 
-/* What lies behind an argument is 0xff, as hostrun.c left it. */
-static int strays(const void *buf, size_t bytes)
+/* An argument back from the device. Has what lies behind it changed? */
+static int bring_one(uint64_t from, uint8_t *to, size_t bytes, size_t guard)
 {
-    const uint8_t *p = (const uint8_t *)buf + bytes - RUNGUARD;
-    int n = 0;
+    uint8_t was[RUNGUARD], *behind = to + bytes - guard;
 
-    for (int i = 0; i < RUNGUARD; i++)
-        n += p[i] != 0xff;
-    return n;
+    memcpy(was, behind, guard);
+    gpu_ok(dl.cuMemcpyDtoH_v2(to, from, bytes), "a result");
+    return memcmp(was, behind, guard) != 0;
 }
 
 static void bring(GpuRun *x, const Group *k, void *const *buf,
@@ -141,8 +140,8 @@ static void bring(GpuRun *x, const Group *k, void *const *buf,
     for (int i = 0; i < a->n; i++) {
         if (!buf[i] || same_as(buf, i) < i)
             continue;
-        gpu_ok(dl.cuMemcpyDtoH_v2(buf[i], a->dev[i], bytes[i]), "a result");
-        if (i < k->narg && strays(buf[i], bytes[i])) {
+        if (bring_one(a->dev[i], buf[i], bytes[i],
+                      i < k->narg ? RUNGUARD : 0)) {
             printf("# %s writes behind argument %d\n",
                    k->step.kernel ? k->step.kernel : "a product", i);
             x->strays++;

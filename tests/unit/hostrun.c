@@ -40,13 +40,22 @@ static void set(Dtype dt, void *p, int64_t i, double v)
     }
 }
 
+static Dtype dtype_of(const Node *n)
+{
+    return n->op == Oroute ? Di32 : n->dt;
+}
+
+/* What is never written shows up: reals are NaN, and integers no index, but
+ * behind the value, where one that is no index would be passed over. */
 static void *buffer(const Graph *g, Node *n)
 {
     n = storage(n);
-    if (!n->tmp) { /* bytes never written show up */
+    if (!n->tmp) {
         size_t bytes = (size_t)local_bytes(g, n) + RUNGUARD;
         n->tmp = alloc(g->arena, bytes);
         memset(n->tmp, 0xff, bytes);
+        for (size_t i = 1; dtype_of(n) == Di32 && i <= RUNGUARD / 4; i++)
+            set(Di32, (char *)n->tmp + bytes - 4 * i, 0, 0);
         if (n->op == Oaccum)
             memset(n->tmp, 0, bytes - RUNGUARD);
         if (n->op == Oaccum && n->at.accum.op == Rmax)
@@ -54,11 +63,6 @@ static void *buffer(const Graph *g, Node *n)
                 set(n->dt, n->tmp, i, -INFINITY);
     }
     return n->tmp;
-}
-
-static Dtype dtype_of(const Node *n)
-{
-    return n->op == Oroute ? Di32 : n->dt;
 }
 
 void host_set(const Graph *g, Node *n, const double *v)
