@@ -6,7 +6,7 @@
 #include "ir.h"
 
 const char *const regions[NREGION] = { "den", "pre", "body", "post" };
-const char *const levels[NLEVEL] = { "logical", "placed", "local" };
+const char *const levels[NLEVEL] = { "logical", "placed", "local", "legal" };
 const char *const paramkinds[] = { "param", "state", "master", "m", "v" };
 const char *const families[NFAMILY] = {
     "loop",      "gemm",    "gmm",

@@ -268,7 +268,9 @@ typedef struct Stages {
                                      that one reads: a norm before mtp */
 } Stages;
 
-typedef enum Level { LOGICAL, PLACED, LOCAL, NLEVEL } Level;
+/* LEGAL: of nodes that kernels exist for; what legalize made of one is a rank's
+ * own, and no rule of sharding made its types. */
+typedef enum Level { LOGICAL, PLACED, LOCAL, LEGAL, NLEVEL } Level;
 extern const char *const levels[];
 
 struct Graph {

@@ -527,16 +527,6 @@ static int repairs(const Node *n, const Shard *from, const Shard *to)
     }
 }
 
-/* A mask with zero elsewhere (legalize.c) passes partial sums on. */
-static int masks(const Node *n, int atom, const Shard *to)
-{
-    const Node *zero = n->op == Owhere ? n->in[2] : NULL;
-
-    return zero && zero->op == Oconst && zero->at.constant.value == 0 &&
-           to->k == P && n->in[0]->sh[atom].k == R &&
-           same_shard(&n->in[1]->sh[atom], to);
-}
-
 const char *type_wrong(const Graph *g, const Node *n)
 {
     Way w[MAXWAY];
@@ -552,7 +542,7 @@ const char *type_wrong(const Graph *g, const Node *n)
         else
             for (int i = ways(g, n, t, w); i-- > 0 && !ok;)
                 ok = matches(n, t, &w[i]);
-        if (!ok && !masks(n, t, to))
+        if (!ok)
             return "no way to run it makes this type of those operands";
     }
     return NULL;
