@@ -178,7 +178,7 @@ const char *sizes_wrong(const PlanCheck *c)
             if ((why = instr_sizes(&x)))
                 return strf(
                     c->arena,
-                    "role %d: program '%s': step %d '%s'%s "
+                    "role %d: program '%s': instruction %d '%s'%s "
                     "%s",
                     c->role, programnames[c->r->prog[k].kind], i,
                     x.s->label ? x.s->label : "",

@@ -25,7 +25,7 @@ static const char *wrong(const Lives *l, const char *what, int buf, int step)
     const Program *p = &l->r->prog[l->prog];
     const char *label = step < p->ninstr ? p->instr[step].label : "the end";
 
-    return strf(l->arena, "program %s, step %d (%s): '%s' %s",
+    return strf(l->arena, "program %s, instruction %d (%s): '%s' %s",
                 programnames[p->kind], step, label ? label : "?",
                 l->r->buf[buf].name, what);
 }
@@ -354,8 +354,8 @@ static const char *loose(const Lives *l)
             law(Llive_tight))
             return wrong(l,
                          strf(l->arena,
-                              "lives from step %d to %d, its "
-                              "steps say %d to %d",
+                              "lives from instruction %d to %d, its "
+                              "instructions say %d to %d",
                               b->born, b->dies, x->first, x->last),
                          i, x->first);
     }

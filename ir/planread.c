@@ -90,7 +90,7 @@ static int starts_number(Lex *x)
     return lex_more(x) && (lex_isdigit(*x->p) || *x->p == '-');
 }
 
-/* ---- steps --------------------------------------------------------------- */
+/* ---- instructions -------------------------------------------------------- */
 
 static int instr_named(Lex *x)
 {
@@ -264,7 +264,7 @@ static Instr read_instr(Reader *r)
 static Phase read_phase(Lex *x)
 {
     Phase f = { .name = lex_word(x) };
-    f.first = read_index(x, "first step");
+    f.first = read_index(x, "first instruction");
     f.n = read_index(x, "count");
     f.repeat = lex_int(x);
     return f;
@@ -363,8 +363,8 @@ static Buf read_buf(Lex *x)
     b.bytes = lex_int(x);
     if (lex_take(x, "life")) {
         b.prog = read_index(x, "program");
-        b.born = read_index(x, "step");
-        b.dies = read_index(x, "step");
+        b.born = read_index(x, "instruction");
+        b.dies = read_index(x, "instruction");
         if (lex_take(x, "frame"))
             b.frame = 1 + (int)lex_range(x, "frame", 0, 1 << 30);
     }

@@ -71,7 +71,7 @@ static Place *place_of(Flows *x, int b)
     return &x->framed[b][x->micro];
 }
 
-/* ---- steps --------------------------------------------------------------- */
+/* ---- instructions -------------------------------------------------------- */
 
 /* Is value v `made`, with more added by later steps of the phase? */
 static int goes_on(const Flows *x, int v, int made)
@@ -186,9 +186,9 @@ static const char *instr_flow(Flows *x, const Instr *s)
 static const char *where(const Flows *x, int step, const char *why)
 {
     const Instr *s = &x->g->instr[step];
-    return strf(x->c->arena, "role %d: program '%s': step %d '%s'%s%s %s",
-                x->c->role, programnames[x->g->kind], step,
-                s->label ? s->label : "",
+    return strf(x->c->arena,
+                "role %d: program '%s': instruction %d '%s'%s%s %s", x->c->role,
+                programnames[x->g->kind], step, s->label ? s->label : "",
                 s->file ? strf(x->c->arena, " (%s:%d)", s->file, s->line) : "",
                 x->g->phase[x->phase].repeat
                     ? ""

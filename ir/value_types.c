@@ -96,7 +96,7 @@ static const char *slot_wrong(Typer *t, int i)
                     u->name);
     if (f->read > 0 && (f->read > t->n || t->made[f->read].step < 0) &&
         law(Lvalue_made))
-        return "reads a value that no step makes";
+        return "reads a value that no instruction makes";
     if (f->make && shape_bytes(l) != u->bytes && law(Lvalue_size))
         return strf(t->c->arena, "makes a value that is not as large as '%s'",
                     u->name);
@@ -360,7 +360,7 @@ static const char *number_values(Typer *t, int *step)
                 law(Lvalue_shape))
                 return "has a value of a shape that does not exist";
             if (f->make && t->made[f->make].step >= 0 && law(Lvalue_once))
-                return "makes a value that another step makes";
+                return "makes a value that another instruction makes";
             if (f->make)
                 t->made[f->make] = (Origin){ *step, f };
         }
@@ -383,8 +383,8 @@ const char *values_wrong(const PlanCheck *c, int prog, Origin **made)
     if (!why)
         return 0;
     const Instr *s = &g->instr[step];
-    return strf(c->arena, "role %d: program '%s': step %d '%s'%s %s", c->role,
-                programnames[g->kind], step, s->label ? s->label : "",
+    return strf(c->arena, "role %d: program '%s': instruction %d '%s'%s %s",
+                c->role, programnames[g->kind], step, s->label ? s->label : "",
                 s->file ? strf(c->arena, " (%s:%d)", s->file, s->line) : "",
                 why);
 }
