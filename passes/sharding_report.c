@@ -1,10 +1,10 @@
 /* sharding_report.c: what a sharding means, for the user. `-d why` says which
  * axes each mesh axis cuts and for what reason. Warnings name the lines whose
- * work or parameters ranks of tp, cp or etp hold or do more than once:
+ * work or parameters more than one rank of tp, cp or etp does or holds:
  *
  *     sharding: tp cuts vocab (vocab), kv (heads), seq (seq)
- *     m.lua:12: warning: 11.6 % of a step's FLOPs are done by each of the 2
- *     ranks of tp ..
+ *     m.lua:12: warning: 11.6 % of a step's FLOPs are done by more than one
+ *     rank of tp: it cuts no axis of [t=64 other=600]; ..
  *
  * Parameters are the same over cp by nature (ZeRO shares them out), and over
  * etp only those of experts could be cut. */
@@ -12,16 +12,17 @@
 
 #include "passes.h"
 
-/* A warning begins at a share of the step's FLOPs; parameters at these bytes
- * and at the same share of what a rank holds. */
+/* A warning begins at a share of a step's FLOPs; parameters at these bytes and
+ * at the same share of what a rank holds. */
 static const double SHARE = 0.01;
 static const double MIB = 1 << 20;
 
 /* ---- why ----------------------------------------------------------------- */
 
+/* The optimizer's work is ZeRO's to share out. */
 static int on_grid(const Placer *p, const Node *n, MeshAxis m)
 {
-    return p->grid[n->id] == (m == Metp || m == Mep);
+    return n->reg != REGpost && p->grid[n->id] == (m == Metp || m == Mep);
 }
 
 static int cuts(const Placer *p, MeshAxis m, const Axis *a)
@@ -108,70 +109,78 @@ static double times(const Graph *g, const Node *n)
     return n->reg == REGbody || n->reg == REGden ? (double)micro_turns(g) : 1;
 }
 
-static double step_flops(const Graph *g)
+/* FLOPs that a rank spends on n in a step. */
+static double work(const Graph *g, const Node *n)
+{
+    return cost_of(g, n).flops * times(g, n);
+}
+
+static double parameters(const Graph *g, const Node *n)
+{
+    return n->op == Oparam ? (double)local_bytes(g, n) : 0;
+}
+
+typedef double Measure(const Graph *g, const Node *n);
+
+static double sum_of(const Graph *g, Measure *measure)
 {
     double sum = 0;
 
     for (size_t i = 0; i < vec_len(g->node); i++)
-        sum += cost_of(g, g->node[i]).flops * times(g, g->node[i]);
+        sum += measure(g, g->node[i]);
     return sum;
+}
+
+/* What more than one rank of m does, or holds. */
+static Waste *wasted(const Placer *p, MeshAxis m, Measure *measure)
+{
+    const Graph *g = p->g;
+    Waste *v = NULL;
+
+    for (size_t i = 0; i < vec_len(g->node); i++) {
+        const Node *n = g->node[i];
+        if (on_grid(p, n, m))
+            add_waste(g->arena, &v, n,
+                      measure(g, n) * (1 - 1 / copies(g, n, m)));
+    }
+    return v;
+}
+
+static void warn_whole(const Placer *p, const Waste *w, MeshAxis m,
+                       const char *what)
+{
+    warn(&w->loc,
+         "%s: it cuts no axis of %s; axes{ x={ size, shard=\"%s\" } } says "
+         "what it could cut",
+         what, shape_text(p->g, w->node), meshnames[m]);
 }
 
 static void warn_work(const Placer *p, MeshAxis m)
 {
-    const Graph *g = p->g;
-    double all = step_flops(g);
-    Waste *v = NULL;
+    double all = sum_of(p->g, work);
+    Waste *v = wasted(p, m, work);
 
-    for (size_t i = 0; i < vec_len(g->node); i++) {
-        const Node *n = g->node[i];
-        if (!on_grid(p, n, m) || n->reg == REGpost) /* ZeRO shares that */
-            continue;
-        double c = copies(g, n, m);
-        add_waste(g->arena, &v, n,
-                  cost_of(g, n).flops * times(g, n) * (1 - 1 / c));
-    }
     for (size_t k = 0; k < vec_len(v); k++)
         if (v[k].sum > SHARE * all)
-            warn(&v[k].loc,
-                 "%.1f %% of a step's FLOPs are done by more than one rank of "
-                 "%s: it cuts no axis of %s; axes{ x={ size, shard=\"%s\" } } "
-                 "says what it could cut",
-                 100 * v[k].sum / all, meshnames[m], shape_text(g, v[k].node),
-                 meshnames[m]);
-}
-
-static double param_bytes(const Graph *g)
-{
-    double sum = 0;
-
-    for (size_t i = 0; i < vec_len(g->node); i++)
-        if (g->node[i]->op == Oparam)
-            sum += (double)local_bytes(g, g->node[i]);
-    return sum;
+            warn_whole(p, &v[k], m,
+                       strf(p->a,
+                            "%.1f %% of a step's FLOPs are done by more than "
+                            "one rank of %s",
+                            100 * v[k].sum / all, meshnames[m]));
 }
 
 static void warn_params(const Placer *p, MeshAxis m)
 {
-    const Graph *g = p->g;
-    double all = param_bytes(g);
-    Waste *v = NULL;
+    double all = sum_of(p->g, parameters);
+    Waste *v = wasted(p, m, parameters);
 
-    for (size_t i = 0; i < vec_len(g->node); i++) {
-        const Node *n = g->node[i];
-        if (n->op != Oparam || !on_grid(p, n, m))
-            continue;
-        double c = copies(g, n, m);
-        add_waste(g->arena, &v, n, (double)local_bytes(g, n) * (1 - 1 / c));
-    }
     for (size_t k = 0; k < vec_len(v); k++)
         if (v[k].sum > MIB && v[k].sum > SHARE * all)
-            warn(&v[k].loc,
-                 "%.1f MiB of parameters are more than a rank of %s needs: it "
-                 "cuts no axis of %s; axes{ x={ size, shard=\"%s\" } } says "
-                 "what it could cut",
-                 v[k].sum / MIB, meshnames[m], shape_text(g, v[k].node),
-                 meshnames[m]);
+            warn_whole(p, &v[k], m,
+                       strf(p->a,
+                            "%.1f MiB of parameters are more than a rank of "
+                            "%s needs",
+                            v[k].sum / MIB, meshnames[m]));
 }
 
 /* ---- entry --------------------------------------------------------------- */

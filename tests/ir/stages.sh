@@ -10,8 +10,9 @@ trap 'rm -rf "$tmp"' EXIT
 stages() {
     $pleat compile "$@" -o "$tmp/whole.plan" >/dev/null ||
         { echo "not ok - stages: $*"; return; }
-    for pass in simplify expand expert_capacity route overflow grad overflow_bwd step precision fold sharding collectives \
-        pipe recompute
+    for pass in simplify expand expert_capacity route overflow grad \
+        overflow_bwd step precision fold sharding collectives pipe recompute \
+        legalize accumulate grad_norm
     do
         $pleat compile "$@" -x $pass >"$tmp/stage.ir" &&
             $pleat compile "$tmp/stage.ir" -o "$tmp/parts.plan" >/dev/null &&
