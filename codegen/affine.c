@@ -10,9 +10,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-Pool *pool_new(Arena *a)
+SizePool *pool_new(Arena *a)
 {
-    Pool *p = alloc(a, sizeof *p);
+    SizePool *p = alloc(a, sizeof *p);
 
     p->a = a;
     p->of = table_new(a);
@@ -28,13 +28,13 @@ static uint64_t hash_ints(uint64_t h, const int *v, int n)
     return mix64(h, (uint64_t)n);
 }
 
-static const Mono *mono_make(Pool *p, const int *f, int n, int64_t v)
+static const SizeProduct *mono_make(SizePool *p, const int *f, int n, int64_t v)
 {
     if (n > MAXFACTOR)
         die("a stride of more than %d sizes", MAXFACTOR);
     for (uint64_t h = hash_ints(1, f, n);; h++) {
         void **slot = table_at(p->of, h);
-        Mono *m = *slot;
+        SizeProduct *m = *slot;
         if (!m) {
             *slot = m = alloc(p->a, sizeof *m);
             m->n = n;
@@ -49,12 +49,12 @@ static const Mono *mono_make(Pool *p, const int *f, int n, int64_t v)
     }
 }
 
-const Mono *mono_one(Pool *p)
+const SizeProduct *mono_one(SizePool *p)
 {
     return mono_make(p, NULL, 0, 1);
 }
 
-static int size_id(Pool *p, const Axis *a, int64_t n)
+static int size_id(SizePool *p, const Axis *a, int64_t n)
 {
     size_t len = vec_len(p->size);
 
@@ -65,10 +65,10 @@ static int size_id(Pool *p, const Axis *a, int64_t n)
     return (int)len;
 }
 
-const Mono *mono_size(Pool *p, const Axis *a, int64_t n)
+const SizeProduct *mono_size(SizePool *p, const Axis *a, int64_t n)
 {
     int id = size_id(p, a, n);
-    const Mono *def = p->size[id].def, *m = mono_one(p);
+    const SizeProduct *def = p->size[id].def, *m = mono_one(p);
 
     if (!def)
         return mono_make(p, &id, 1, n);
@@ -79,7 +79,8 @@ const Mono *mono_size(Pool *p, const Axis *a, int64_t n)
     return m;
 }
 
-const Mono *mono_mul(Pool *p, const Mono *x, const Mono *y)
+const SizeProduct *mono_mul(SizePool *p, const SizeProduct *x,
+                            const SizeProduct *y)
 {
     int f[2 * MAXFACTOR], n = 0, i = 0, j = 0;
 
@@ -91,7 +92,8 @@ const Mono *mono_mul(Pool *p, const Mono *x, const Mono *y)
     return mono_make(p, f, n, x->v * y->v);
 }
 
-const Mono *mono_div(Pool *p, const Mono *x, const Mono *y)
+const SizeProduct *mono_div(SizePool *p, const SizeProduct *x,
+                            const SizeProduct *y)
 {
     int f[MAXFACTOR], n = 0, j = 0;
 
@@ -105,10 +107,10 @@ const Mono *mono_div(Pool *p, const Mono *x, const Mono *y)
 
 /* Defined only before use elsewhere makes no difference to correctness: a size
  * without its definition merely hides that two strides agree. */
-void mono_same(Pool *p, const Axis *a, int64_t n, const Mono *m)
+void mono_same(SizePool *p, const Axis *a, int64_t n, const SizeProduct *m)
 {
     int id = size_id(p, a, n);
-    const Mono *now = mono_size(p, a, n);
+    const SizeProduct *now = mono_size(p, a, n);
 
     if (now == m || p->size[id].def || m->v != n)
         return;
@@ -120,7 +122,7 @@ void mono_same(Pool *p, const Axis *a, int64_t n, const Mono *m)
 
 /* ---- linear expressions -------------------------------------------------- */
 
-static int mono_order(const Mono *x, const Mono *y)
+static int mono_order(const SizeProduct *x, const SizeProduct *y)
 {
     return (x ? x->id : -1) - (y ? y->id : -1);
 }
@@ -138,7 +140,7 @@ static int by_term(const void *x, const void *y)
 /* Two digits of one variable that are neighbours, in the more significant
  * first: ((v / DM) % M2) * CM + ((v / D) % M) * C = ((v / D) % (M2 * M)) *
  * C. */
-static int join(Pool *p, Term *hi, const Term *lo)
+static int join(SizePool *p, Term *hi, const Term *lo)
 {
     if (hi->var != lo->var || !lo->mod ||
         hi->div != mono_mul(p, lo->div, lo->mod) ||
@@ -150,7 +152,7 @@ static int join(Pool *p, Term *hi, const Term *lo)
     return 1;
 }
 
-static int join_any(Pool *p, Term *t, int n)
+static int join_any(SizePool *p, Term *t, int n)
 {
     for (int i = 0; i < n; i++)
         for (int j = 0; j < n; j++)
@@ -161,7 +163,7 @@ static int join_any(Pool *p, Term *t, int n)
     return n;
 }
 
-static uint64_t hash_lin(const Lin *l)
+static uint64_t hash_lin(const AffineExpr *l)
 {
     uint64_t h = mix64(7, (uint64_t)l->off.c);
 
@@ -176,7 +178,7 @@ static uint64_t hash_lin(const Lin *l)
 }
 
 /* Field by field: a Term has padding. */
-static int same_lin(const Lin *x, const Lin *y)
+static int same_lin(const AffineExpr *x, const AffineExpr *y)
 {
     if (x->hasoff != y->hasoff || x->nt != y->nt ||
         memcmp(&x->off, &y->off, sizeof x->off))
@@ -188,9 +190,10 @@ static int same_lin(const Lin *x, const Lin *y)
     return 1;
 }
 
-const Lin *lin_make(Pool *p, Aff off, int hasoff, const Term *t, int nt)
+const AffineExpr *lin_make(SizePool *p, RankAffine off, int hasoff,
+                           const Term *t, int nt)
 {
-    Lin l = { .off = off, .hasoff = hasoff, .nt = nt };
+    AffineExpr l = { .off = off, .hasoff = hasoff, .nt = nt };
 
     l.t = alloc(p->a, ((size_t)nt + 1) * sizeof *l.t);
     if (nt)
@@ -203,7 +206,7 @@ const Lin *lin_make(Pool *p, Aff off, int hasoff, const Term *t, int nt)
         if (!*slot) {
             l.id = (int)vec_len(p->lin);
             *slot = memcpy(alloc(p->a, sizeof l), &l, sizeof l);
-            vec_push(p->a, p->lin, (const Lin *)*slot);
+            vec_push(p->a, p->lin, (const AffineExpr *)*slot);
             return *slot;
         }
         if (same_lin(*slot, &l))
@@ -211,19 +214,19 @@ const Lin *lin_make(Pool *p, Aff off, int hasoff, const Term *t, int nt)
     }
 }
 
-const Lin *lin_var(Pool *p, int var)
+const AffineExpr *lin_var(SizePool *p, int var)
 {
     Term t = { var, mono_one(p), NULL, mono_one(p) };
 
     return lin_make(p, aff(0), 0, &t, 1);
 }
 
-const Lin *lin_const(Pool *p, Aff off)
+const AffineExpr *lin_const(SizePool *p, RankAffine off)
 {
     return lin_make(p, off, 1, NULL, 0);
 }
 
-const Lin *lin_add(Pool *p, const Lin *x, const Lin *y)
+const AffineExpr *lin_add(SizePool *p, const AffineExpr *x, const AffineExpr *y)
 {
     int n = x->nt + y->nt;
     Term *t = alloc(p->a, ((size_t)n + 1) * sizeof *t);
@@ -233,7 +236,8 @@ const Lin *lin_add(Pool *p, const Lin *x, const Lin *y)
     return lin_make(p, aff_add(x->off, y->off), x->hasoff | y->hasoff, t, n);
 }
 
-const Lin *lin_mul(Pool *p, const Lin *x, const Mono *k)
+const AffineExpr *lin_mul(SizePool *p, const AffineExpr *x,
+                          const SizeProduct *k)
 {
     Term *t = alloc(p->a, ((size_t)x->nt + 1) * sizeof *t);
 
@@ -246,29 +250,30 @@ const Lin *lin_mul(Pool *p, const Lin *x, const Mono *k)
 
 /* ---- digits -------------------------------------------------------------- */
 
-typedef const Mono *Extent(void *ctx, int var);
+typedef const SizeProduct *Extent(void *ctx, int var);
 
-static const Mono *term_extent(Pool *p, const Term *t, Extent *extent,
-                               void *ctx)
+static const SizeProduct *term_extent(SizePool *p, const Term *t,
+                                      Extent *extent, void *ctx)
 {
     if (t->mod)
         return t->mod;
-    const Mono *n = extent(ctx, t->var);
+    const SizeProduct *n = extent(ctx, t->var);
     return n ? mono_div(p, n, t->div) : NULL;
 }
 
 /* Is the sum of terms a number in the mixed radix 1 ... whole, so that it is
  * always below `whole`? */
-static int fills(Pool *p, const Term *t, int n, const Mono *whole,
+static int fills(SizePool *p, const Term *t, int n, const SizeProduct *whole,
                  Extent *extent, void *ctx)
 {
-    const Mono *at = mono_one(p);
+    const SizeProduct *at = mono_one(p);
 
     for (int used = 0; used < n; used++) {
         int i = 0;
         while (i < n && t[i].k != at)
             i++;
-        const Mono *m = i < n ? term_extent(p, &t[i], extent, ctx) : NULL;
+        const SizeProduct *m =
+            i < n ? term_extent(p, &t[i], extent, ctx) : NULL;
         if (!m)
             return 0;
         at = mono_mul(p, at, m);
@@ -277,10 +282,11 @@ static int fills(Pool *p, const Term *t, int n, const Mono *whole,
 }
 
 /* One term alone with factor 1: a digit of a digit. */
-static const Lin *digit_of_one(Pool *p, Term t, const Mono *div,
-                               const Mono *mod)
+static const AffineExpr *digit_of_one(SizePool *p, Term t,
+                                      const SizeProduct *div,
+                                      const SizeProduct *mod)
 {
-    const Mono *left = t.mod ? mono_div(p, t.mod, div) : NULL;
+    const SizeProduct *left = t.mod ? mono_div(p, t.mod, div) : NULL;
 
     if (t.mod && !left)
         return NULL;
@@ -292,12 +298,13 @@ static const Lin *digit_of_one(Pool *p, Term t, const Mono *div,
 }
 
 /* Terms of x that are multiples of m go to hi (divided by m), others to lo. */
-static int part(Pool *p, const Lin *x, const Mono *m, Term *hi, Term *lo)
+static int part(SizePool *p, const AffineExpr *x, const SizeProduct *m,
+                Term *hi, Term *lo)
 {
     int nhi = 0, nlo = 0;
 
     for (int i = 0; i < x->nt; i++) {
-        const Mono *k = mono_div(p, x->t[i].k, m);
+        const SizeProduct *k = mono_div(p, x->t[i].k, m);
         if (k) {
             hi[nhi] = x->t[i];
             hi[nhi++].k = k;
@@ -311,8 +318,9 @@ static int part(Pool *p, const Lin *x, const Mono *m, Term *hi, Term *lo)
 enum { ABOVE, BELOW };
 
 /* x divided by m, or what is left of it then; null: cannot be told. */
-static const Lin *cut_at(Pool *p, const Lin *x, const Mono *m, int side,
-                         Extent *extent, void *ctx)
+static const AffineExpr *cut_at(SizePool *p, const AffineExpr *x,
+                                const SizeProduct *m, int side, Extent *extent,
+                                void *ctx)
 {
     Term *hi = alloc(p->a, ((size_t)x->nt + 1) * sizeof *hi * 2);
     Term *lo = hi + x->nt + 1;
@@ -324,8 +332,9 @@ static const Lin *cut_at(Pool *p, const Lin *x, const Mono *m, int side,
                          : lin_make(p, aff(0), 0, lo, x->nt - nhi);
 }
 
-const Lin *lin_digit(Pool *p, const Lin *x, const Mono *div, const Mono *mod,
-                     Extent *extent, void *ctx)
+const AffineExpr *lin_digit(SizePool *p, const AffineExpr *x,
+                            const SizeProduct *div, const SizeProduct *mod,
+                            Extent *extent, void *ctx)
 {
     if (div->n == 0 && !mod)
         return x;

@@ -40,7 +40,7 @@ static int declared(Attn *t, const char *name)
     return 0;
 }
 
-const char *attn_int(Attn *t, const char *name, Aff x)
+const char *attn_int(Attn *t, const char *name, RankAffine x)
 {
     name = intern(name);
     if (declared(t, name))
@@ -75,10 +75,11 @@ const char *attn_size(Attn *t, const Axis *a)
 
 /* What stands at x is keys of the rank `round` before this one: x by that one's
  * position. */
-static const char *start_of(Attn *t, const char *name, const Node *n, Aff x)
+static const char *start_of(Attn *t, const char *name, const Node *n,
+                            RankAffine x)
 {
     uint32_t ring = t->n->at.attn.ring;
-    Aff pos = aff(0);
+    RankAffine pos = aff(0);
     int64_t ranks = 1, low = 0;
 
     if (!t->n->at.attn.round || dim_of(n, t->key) < 0)

@@ -13,9 +13,9 @@
 
 /* ---- all index expressions in use ---------------------------------------- */
 
-static void mark(Kern *c, Ex *e);
+static void mark(LoopKernel *c, Expr *e);
 
-static void mark_lin(Kern *c, const Lin *l)
+static void mark_lin(LoopKernel *c, const AffineExpr *l)
 {
     for (int i = 0; l && i < l->nt; i++)
         if (l->t[i].var >= MAXLOOP)
@@ -23,7 +23,7 @@ static void mark_lin(Kern *c, const Lin *l)
 }
 
 /* Marks what e needs and finds deps anew. */
-static void mark(Kern *c, Ex *e)
+static void mark(LoopKernel *c, Expr *e)
 {
     if (e->seen)
         return;
@@ -42,7 +42,7 @@ static void mark(Kern *c, Ex *e)
     e->deps &= ~e->K;
 }
 
-static void mark_used(Kern *c)
+static void mark_used(LoopKernel *c)
 {
     for (size_t i = 0; i < vec_len(c->ex); i++)
         c->ex[i]->seen = 0;
@@ -53,19 +53,19 @@ static void mark_used(Kern *c)
 }
 
 /* The i-th index expression in use, or null past the end. */
-static const Lin **lin_at(Kern *c, size_t i)
+static const AffineExpr **lin_at(LoopKernel *c, size_t i)
 {
     size_t n = vec_len(c->ex);
 
     return i < n ? &c->ex[i]->lin : &c->st[i - n].addr;
 }
 
-static size_t lin_count(const Kern *c)
+static size_t lin_count(const LoopKernel *c)
 {
     return vec_len(c->ex) + vec_len(c->st);
 }
 
-static int lin_used(const Kern *c, size_t i)
+static int lin_used(const LoopKernel *c, size_t i)
 {
     return i >= vec_len(c->ex) || (c->ex[i]->seen && c->ex[i]->lin);
 }
@@ -75,12 +75,12 @@ static int lin_used(const Kern *c, size_t i)
 enum { MAXCUT = 16 };
 typedef struct Cuts {
     int n;
-    const Mono *at[MAXCUT];
+    const SizeProduct *at[MAXCUT];
     int loop[MAXCUT];
 } Cuts;
 
 /* Loops that every result and every sum has. */
-static uint64_t common(const Kern *c)
+static uint64_t common(const LoopKernel *c)
 {
     uint64_t m = ~(uint64_t)0;
 
@@ -99,7 +99,7 @@ static int has_both(uint64_t m, int p, int q)
 
 /* May loop p take the name of loop q? Nothing runs over both, and a sum over q
  * is made before any loop of a row is open. */
-static int can_be(const Kern *c, int p, int q)
+static int can_be(const LoopKernel *c, int p, int q)
 {
     uint64_t items = common(c);
 
@@ -109,7 +109,7 @@ static int can_be(const Kern *c, int p, int q)
         if (has_both(c->st[i].loops, p, q))
             return 0;
     for (size_t i = 0; i < vec_len(c->ex); i++) {
-        const Ex *e = c->ex[i];
+        const Expr *e = c->ex[i];
         if (e->seen && (has_both(e->deps | e->K, p, q) ||
                         (e->kind == Xred && (e->K >> q & 1 || e->K >> p & 1) &&
                          (e->deps & ~items))))
@@ -118,7 +118,7 @@ static int can_be(const Kern *c, int p, int q)
     return 1;
 }
 
-static void add_cut(Cuts *s, const Mono *m)
+static void add_cut(Cuts *s, const SizeProduct *m)
 {
     for (int i = 0; i < s->n; i++)
         if (s->at[i] == m)
@@ -129,17 +129,18 @@ static void add_cut(Cuts *s, const Mono *m)
 
 static int by_factors(const void *x, const void *y)
 {
-    const Mono *a = *(const Mono *const *)x, *b = *(const Mono *const *)y;
+    const SizeProduct *a = *(const SizeProduct *const *)x,
+                      *b = *(const SizeProduct *const *)y;
 
     return a->n != b->n ? a->n - b->n : a->id - b->id;
 }
 
 /* Does an access walk p and q as one loop, q the faster? */
-static int walked(Kern *c, int p, int q)
+static int walked(LoopKernel *c, int p, int q)
 {
     for (size_t i = 0; i < lin_count(c); i++) {
-        const Lin *l = lin_used(c, i) ? *lin_at(c, i) : NULL;
-        const Mono *k = NULL, *want = NULL;
+        const AffineExpr *l = lin_used(c, i) ? *lin_at(c, i) : NULL;
+        const SizeProduct *k = NULL, *want = NULL;
         for (int j = 0; l && j < l->nt; j++) {
             if (l->t[j].var == p)
                 k = l->t[j].k;
@@ -154,7 +155,7 @@ static int walked(Kern *c, int p, int q)
 
 /* On a GPU a row's loop is cut as another part of the kernel has it, so that
  * both are one and the row is held (map_gpu.c). */
-static void cut_like_others(Kern *c, int loop, Cuts *s)
+static void cut_like_others(LoopKernel *c, int loop, Cuts *s)
 {
     for (int p = 0; p < c->nloop; p++)
         for (int q = 0; q < c->nloop; q++)
@@ -165,7 +166,7 @@ static void cut_like_others(Kern *c, int loop, Cuts *s)
                 add_cut(s, c->loop[q].n);
 }
 
-static Cuts cuts_of(Kern *c, int loop)
+static Cuts cuts_of(LoopKernel *c, int loop)
 {
     Cuts s = { 0 };
 
@@ -176,7 +177,7 @@ static Cuts cuts_of(Kern *c, int loop)
     for (size_t i = 0; i < lin_count(c); i++) {
         if (!lin_used(c, i))
             continue;
-        const Lin *l = *lin_at(c, i);
+        const AffineExpr *l = *lin_at(c, i);
         for (int k = 0; k < l->nt; k++) {
             const Term *t = &l->t[k];
             if (t->var != loop)
@@ -190,7 +191,7 @@ static Cuts cuts_of(Kern *c, int loop)
     return s;
 }
 
-static int chained(Kern *c, const Cuts *s)
+static int chained(LoopKernel *c, const Cuts *s)
 {
     for (int i = 1; i < s->n; i++)
         if (!mono_div(c->pool, s->at[i], s->at[i - 1]))
@@ -199,7 +200,8 @@ static int chained(Kern *c, const Cuts *s)
 }
 
 /* Terms of a cut loop become sums over the new loops. */
-static const Lin *cut_lin(Kern *c, const Lin *l, int loop, const Cuts *s)
+static const AffineExpr *cut_lin(LoopKernel *c, const AffineExpr *l, int loop,
+                                 const Cuts *s)
 {
     Term t[256];
     int n = 0;
@@ -210,10 +212,10 @@ static const Lin *cut_lin(Kern *c, const Lin *l, int loop, const Cuts *s)
             t[n++] = *x;
             continue;
         }
-        const Mono *end =
+        const SizeProduct *end =
             x->mod ? mono_mul(c->pool, x->div, x->mod) : c->loop[loop].n;
         for (int k = 0; k + 1 < s->n; k++) {
-            const Mono *f = mono_div(c->pool, s->at[k], x->div);
+            const SizeProduct *f = mono_div(c->pool, s->at[k], x->div);
             if (f && mono_div(c->pool, end, s->at[k + 1]) && n < 256)
                 t[n++] = (Term){ s->loop[k], mono_one(c->pool), NULL,
                                  mono_mul(c->pool, x->k, f) };
@@ -233,7 +235,8 @@ static uint64_t cut_mask(uint64_t m, int loop, const Cuts *s)
 }
 
 /* A loop of n steps for a digit of loop p: one there is, or a new one. */
-static int loop_of_digit(Kern *c, int p, const Mono *n, uint64_t taken)
+static int loop_of_digit(LoopKernel *c, int p, const SizeProduct *n,
+                         uint64_t taken)
 {
     for (int q = 0; q < c->nloop && c->gpu; q++)
         if (c->loop[q].n == n && !(taken >> q & 1) && can_be(c, p, q))
@@ -244,7 +247,7 @@ static int loop_of_digit(Kern *c, int p, const Mono *n, uint64_t taken)
     return c->nloop++;
 }
 
-static void cut(Kern *c, int loop, Cuts *s)
+static void cut(LoopKernel *c, int loop, Cuts *s)
 {
     uint64_t taken = 0;
 
@@ -264,7 +267,7 @@ static void cut(Kern *c, int loop, Cuts *s)
     mark_used(c);
 }
 
-static void cut_all(Kern *c)
+static void cut_all(LoopKernel *c)
 {
     int n = c->nloop;
 
@@ -277,11 +280,11 @@ static void cut_all(Kern *c)
 
 /* ---- digits that remain -------------------------------------------------- */
 
-static int divide(Kern *c, const Term *t)
+static int divide(LoopKernel *c, const Term *t)
 {
     Term whole = { t->var, mono_one(c->pool), NULL, mono_one(c->pool) };
-    const Lin *x = lin_make(c->pool, aff(0), 0, &whole, 1);
-    Ex *arg[2] = { ex_lin(c, Di64, x), ex_int(c, aff(t->div->v)) };
+    const AffineExpr *x = lin_make(c->pool, aff(0), 0, &whole, 1);
+    Expr *arg[2] = { ex_lin(c, Di64, x), ex_int(c, aff(t->div->v)) };
 
     if (t->div->n)
         arg[0] = ex_expr(c, Di64, "a / b", 2, arg);
@@ -292,7 +295,7 @@ static int divide(Kern *c, const Term *t)
     return MAXLOOP + arg[0]->id;
 }
 
-static const Lin *without_digits(Kern *c, const Lin *l)
+static const AffineExpr *without_digits(LoopKernel *c, const AffineExpr *l)
 {
     int any = 0;
 
@@ -310,7 +313,7 @@ static const Lin *without_digits(Kern *c, const Lin *l)
     return lin_make(c->pool, l->off, l->hasoff, t, l->nt);
 }
 
-static void divide_digits(Kern *c)
+static void divide_digits(LoopKernel *c)
 {
     size_t n = vec_len(c->ex);
 
@@ -323,7 +326,7 @@ static void divide_digits(Kern *c)
 
 /* ---- merging ------------------------------------------------------------- */
 
-static int factors_of(const Lin *l, int loop, const Mono **k)
+static int factors_of(const AffineExpr *l, int loop, const SizeProduct **k)
 {
     int n = 0;
 
@@ -334,9 +337,9 @@ static int factors_of(const Lin *l, int loop, const Mono **k)
 }
 
 /* Does l walk p and q as one loop, q the faster? */
-static int as_one(Kern *c, const Lin *l, int p, int q)
+static int as_one(LoopKernel *c, const AffineExpr *l, int p, int q)
 {
-    const Mono *kp[64], *kq[64];
+    const SizeProduct *kp[64], *kq[64];
 
     if (l->nt > 64)
         return 0;
@@ -344,7 +347,7 @@ static int as_one(Kern *c, const Lin *l, int p, int q)
     if (np != nq)
         return 0;
     for (int i = 0; i < nq; i++) {
-        const Mono *want = mono_mul(c->pool, kq[i], c->loop[q].n);
+        const SizeProduct *want = mono_mul(c->pool, kq[i], c->loop[q].n);
         int j = 0;
         while (j < np && kp[j] != want)
             j++;
@@ -360,7 +363,7 @@ static int together(uint64_t m, int p, int q)
     return (m >> p & 1) == (m >> q & 1);
 }
 
-static int can_merge(Kern *c, int p, int q)
+static int can_merge(LoopKernel *c, int p, int q)
 {
     if (c->loop[q].map)
         return 0;
@@ -376,7 +379,7 @@ static int can_merge(Kern *c, int p, int q)
     return 1;
 }
 
-static const Lin *without_loop(Kern *c, const Lin *l, int p)
+static const AffineExpr *without_loop(LoopKernel *c, const AffineExpr *l, int p)
 {
     Term t[64];
     int n = 0;
@@ -387,7 +390,7 @@ static const Lin *without_loop(Kern *c, const Lin *l, int p)
     return n == l->nt ? l : lin_make(c->pool, l->off, l->hasoff, t, n);
 }
 
-static void merge(Kern *c, int p, int q)
+static void merge(LoopKernel *c, int p, int q)
 {
     Loop *a = &c->loop[p], *b = &c->loop[q];
 
@@ -406,7 +409,7 @@ static void merge(Kern *c, int p, int q)
     a->gone = 1;
 }
 
-static int merge_any(Kern *c)
+static int merge_any(LoopKernel *c)
 {
     for (int p = 0; p < c->nloop; p++)
         for (int q = 0; q < c->nloop; q++)
@@ -418,7 +421,7 @@ static int merge_any(Kern *c)
     return 0;
 }
 
-void kern_tidy(Kern *c)
+void kern_tidy(LoopKernel *c)
 {
     mark_used(c);
     cut_all(c);

@@ -11,7 +11,7 @@
 /* Arguments of a kernel: both return the index to use in the text. */
 int add_arg(Group *k, Arena *a, Node *n); /* buf[]: n's buffer; merges equal */
 int add_word(Group *k, Arena *a, Word x); /* iv[] */
-int add_int(Group *k, Arena *a, Aff x);
+int add_int(Group *k, Arena *a, RankAffine x);
 int add_size(Group *k, Arena *a, int64_t x);
 /* A body "{ ... }" becomes k->text with the fixed signature, and k->step.kernel
  * its name, made of the text's hash. */
@@ -23,9 +23,9 @@ void set_label(Group *k, Arena *a, const Node *n);
  * functions get the suffix, decimal numbers an f when the suffix is _f32. */
 void put_expr(Text *t, const char *s, const char *letters,
               const char *const *arg, const char *suffix);
-Aff aff_add(Aff x, Aff y);
-Aff aff_scale(Aff x, int64_t k);
-int aff_zero(const Aff *x);
+RankAffine aff_add(RankAffine x, RankAffine y);
+RankAffine aff_scale(RankAffine x, int64_t k);
+int aff_zero(const RankAffine *x);
 Dtype compute_type(Dtype t); /* f32 f64 i32 i64 */
 
 /* ---- affine.c: sizes and linear index expressions ------------------------ */
@@ -34,17 +34,17 @@ Dtype compute_type(Dtype t); /* f32 f64 i32 i64 */
  * have in common shows without looking at numbers; text depends on
  * structure. */
 enum { MAXFACTOR = 4 * MAXD };
-typedef struct Mono {
+typedef struct SizeProduct {
     int id;
     int64_t v; /* its value in this kernel */
     int n;
     int f[MAXFACTOR]; /* ids of sizes, ascending */
-} Mono;
+} SizeProduct;
 
 typedef struct Size {
     const Axis *a;
     int64_t n;
-    const Mono *def;
+    const SizeProduct *def;
 } Size;
 
 /* ((var / div) % mod) * k. Variables below MAXLOOP are loops, the others
@@ -52,45 +52,52 @@ typedef struct Size {
 enum { MAXLOOP = 64 };
 typedef struct Term {
     int var;
-    const Mono *div, *mod, *k;
+    const SizeProduct *div, *mod, *k;
 } Term;
-typedef struct Lin {
+typedef struct AffineExpr {
     int id;
-    Aff off;
+    RankAffine off;
     int hasoff; /* constant part */
     int nt;
     Term *t;
-} Lin;
+} AffineExpr;
 
-typedef struct Pool { /* interned monos and lins of one kernel */
+typedef struct SizePool { /* interned monos and lins of one kernel */
     Arena *a;
     Size *size; /* vecs */
-    const Mono **mono;
-    const Lin **lin;
+    const SizeProduct **mono;
+    const AffineExpr **lin;
     Table *of;
-} Pool;
+} SizePool;
 
-Pool *pool_new(Arena *a);
-const Mono *mono_one(Pool *p);
-const Mono *mono_size(Pool *p, const Axis *a, int64_t n);
-const Mono *mono_mul(Pool *p, const Mono *x, const Mono *y);
+SizePool *pool_new(Arena *a);
+const SizeProduct *mono_one(SizePool *p);
+const SizeProduct *mono_size(SizePool *p, const Axis *a, int64_t n);
+const SizeProduct *mono_mul(SizePool *p, const SizeProduct *x,
+                            const SizeProduct *y);
 /* Null when y does not divide x. */
-const Mono *mono_div(Pool *p, const Mono *x, const Mono *y);
+const SizeProduct *mono_div(SizePool *p, const SizeProduct *x,
+                            const SizeProduct *y);
 /* Axis a of size n is the product m. */
-void mono_same(Pool *p, const Axis *a, int64_t n, const Mono *m);
-const Lin *lin_var(Pool *p, int var);
-const Lin *lin_const(Pool *p, Aff off);
-const Lin *lin_add(Pool *p, const Lin *x, const Lin *y);
-const Lin *lin_mul(Pool *p, const Lin *x, const Mono *k);
-const Lin *lin_make(Pool *p, Aff off, int hasoff, const Term *t, int nt);
+void mono_same(SizePool *p, const Axis *a, int64_t n, const SizeProduct *m);
+const AffineExpr *lin_var(SizePool *p, int var);
+const AffineExpr *lin_const(SizePool *p, RankAffine off);
+const AffineExpr *lin_add(SizePool *p, const AffineExpr *x,
+                          const AffineExpr *y);
+const AffineExpr *lin_mul(SizePool *p, const AffineExpr *x,
+                          const SizeProduct *k);
+const AffineExpr *lin_make(SizePool *p, RankAffine off, int hasoff,
+                           const Term *t, int nt);
 /* (x / div) % mod (mod null: no remainder), or null when that is not linear.
  * extent gives a variable's size (null: unknown). */
-const Lin *lin_digit(Pool *p, const Lin *x, const Mono *div, const Mono *mod,
-                     const Mono *(*extent)(void *ctx, int var), void *ctx);
+const AffineExpr *lin_digit(SizePool *p, const AffineExpr *x,
+                            const SizeProduct *div, const SizeProduct *mod,
+                            const SizeProduct *(*extent)(void *ctx, int var),
+                            void *ctx);
 
 /* ---- loop.c: from nodes to expressions over loops ------------------------ */
 
-typedef enum ExKind {
+typedef enum ExprKind {
     Xload, /* buffer at lin, 0 where guard arg[0] fails */
     Xnum,  /* number f */
     Xint,  /* integer argument iv */
@@ -98,24 +105,24 @@ typedef enum ExKind {
     Xlin,  /* lin as an integer */
     Xexpr, /* text over arg[] */
     Xred   /* reduction of arg[0] over the loops K */
-} ExKind;
+} ExprKind;
 
-typedef struct Ex Ex;
-struct Ex {
+typedef struct Expr Expr;
+struct Expr {
     int id;
-    ExKind kind;
+    ExprKind kind;
     Dtype dt; /* Df32 Df64 Di32 Di64 */
     const char *text, *letters;
     const char *suffix; /* for functions called in text */
     int raw;            /* operands keep their own types */
     int na;
-    Ex *arg[4];
-    const Lin *lin;
+    Expr *arg[4];
+    const AffineExpr *lin;
     Node *buf; /* loads */
     Op op;
     uint64_t K;
     double f;
-    Aff iv;
+    RankAffine iv;
     uint64_t deps; /* loops its value depends on */
     /* While printing: its C local (0: none), and the loop + 1 it is an array
      * over; passes of a team that read it (a load). */
@@ -126,17 +133,17 @@ struct Ex {
 typedef struct Loop {
     const Axis *a;
     int copy; /* further loops over the same axis */
-    const Mono *n;
-    const Node *map; /* ragged: the route node with the extent */
-    const Mono *per; /* ragged: loop steps per row; null: 1 */
-    int gone;        /* merged or cut */
+    const SizeProduct *n;
+    const Node *map;        /* ragged: the route node with the extent */
+    const SizeProduct *per; /* ragged: loop steps per row; null: 1 */
+    int gone;               /* merged or cut */
     int other; /* another like it, for sums inside (sum_loops.c); 0: none */
 } Loop;
 
 typedef struct Store {
     Node *n;
-    Ex *val;
-    const Lin *addr;
+    Expr *val;
+    const AffineExpr *addr;
     uint64_t loops; /* that run over its elements */
     int done;       /* (printing) stored for the present item */
     int stage;      /* its number in the text; 0: by a reduction's pass */
@@ -145,68 +152,77 @@ typedef struct Store {
     uint64_t apart; /* passes that other threads may still be in */
 } Store;
 
-typedef struct Kern {
+typedef struct LoopKernel {
     Graph *g;
     Group *k;
     Arena *a;
-    Pool *pool;
+    SizePool *pool;
     int nstage;         /* stages of stores printed */
     Table *memo, *exof; /* values by node and index; expressions */
     Table *member;      /* nodes that are loaded */
-    Ex **ex;            /* vec, operands before users */
+    Expr **ex;          /* vec, operands before users */
     Loop loop[MAXLOOP];
     int nloop;
     Store *st; /* vec */
     int gpu;   /* text for cuda */
-} Kern;
+} LoopKernel;
 
 /* The place of an element: an expression for each dim of its node. */
 typedef struct Index {
-    const Lin *at[MAXD];
+    const AffineExpr *at[MAXD];
 } Index;
 
 /* What n holds at ix; where guard is false it is not read, and 0. */
-Ex *kern_value(Kern *c, Node *n, const Index *ix, Ex *guard);
-const Mono *kern_size(Kern *c, const Node *n, int d);
+Expr *kern_value(LoopKernel *c, Node *n, const Index *ix, Expr *guard);
+const SizeProduct *kern_size(LoopKernel *c, const Node *n, int d);
 
 /* move.c */
-Ex *move_value(Kern *c, Node *n, const Index *ix, Ex *guard); /* null: none */
+Expr *move_value(LoopKernel *c, Node *n, const Index *ix,
+                 Expr *guard); /* null: none */
 /* The index of operand a under the result's index, axes matched by name. */
-Index by_axis(Kern *c, const Node *a, const Node *n, const Index *ix);
+Index by_axis(LoopKernel *c, const Node *a, const Node *n, const Index *ix);
 /* The global index at the local index l along dim d of n. */
-const Lin *global_at(Kern *c, const Node *n, int d, const Lin *l);
+const AffineExpr *global_at(LoopKernel *c, const Node *n, int d,
+                            const AffineExpr *l);
 
 /* expr.c: each returns the one object that is equal. Integers 1 stand for
  * truth. */
-Ex *ex_make(Kern *c, Ex *e);
-Ex *ex_text(Kern *c, Dtype dt, const char *text, const char *letters, int raw,
-            int na, Ex *const *arg);
-Ex *ex_expr(Kern *c, Dtype dt, const char *text, int na, Ex *const *arg);
-Ex *ex_op(Kern *c, Dtype dt, const char *text, Ex *a, Ex *b, Ex *d);
-Ex *ex_num(Kern *c, Dtype dt, double f);
-Ex *ex_int(Kern *c, Aff x);
-Ex *ex_key(Kern *c, int64_t x);
-Ex *ex_lin(Kern *c, Dtype dt, const Lin *l);
-Ex *ex_load(Kern *c, Node *buf, Dtype dt, const Lin *at, Ex *guard);
-Ex *ex_as(Kern *c, Dtype dt, Ex *x);      /* converted */
-Ex *ex_rounded(Kern *c, Dtype dt, Ex *x); /* to a value that dt holds */
-Ex *ex_select(Kern *c, Ex *guard, Ex *yes, Ex *no);
-Ex *ex_both(Kern *c, Ex *x, Ex *y);             /* null: true */
-Ex *ex_within(Kern *c, const Lin *l, Aff n);    /* 0 <= l < n */
-const Lin *ex_index(Kern *c, Ex *x);            /* an integer as a variable */
-uint64_t lin_deps(const Kern *c, const Lin *l); /* loops */
-void kern_build(Kern *c); /* fills ex, loop and st from the group */
-void kern_tidy(Kern *c);  /* canonicalize.c: cuts and merges loops */
-void kern_print(Kern *c); /* loop_schedule.c: fills the group's step and text */
-void find_inplace(Kern *c); /* inplace.c: fills the group's pairs */
+Expr *ex_make(LoopKernel *c, Expr *e);
+Expr *ex_text(LoopKernel *c, Dtype dt, const char *text, const char *letters,
+              int raw, int na, Expr *const *arg);
+Expr *ex_expr(LoopKernel *c, Dtype dt, const char *text, int na,
+              Expr *const *arg);
+Expr *ex_op(LoopKernel *c, Dtype dt, const char *text, Expr *a, Expr *b,
+            Expr *d);
+Expr *ex_num(LoopKernel *c, Dtype dt, double f);
+Expr *ex_int(LoopKernel *c, RankAffine x);
+Expr *ex_key(LoopKernel *c, int64_t x);
+Expr *ex_lin(LoopKernel *c, Dtype dt, const AffineExpr *l);
+Expr *ex_load(LoopKernel *c, Node *buf, Dtype dt, const AffineExpr *at,
+              Expr *guard);
+Expr *ex_as(LoopKernel *c, Dtype dt, Expr *x); /* converted */
+Expr *ex_rounded(LoopKernel *c, Dtype dt,
+                 Expr *x); /* to a value that dt holds */
+Expr *ex_select(LoopKernel *c, Expr *guard, Expr *yes, Expr *no);
+Expr *ex_both(LoopKernel *c, Expr *x, Expr *y); /* null: true */
+Expr *ex_within(LoopKernel *c, const AffineExpr *l,
+                RankAffine n); /* 0 <= l < n */
+const AffineExpr *ex_index(LoopKernel *c,
+                           Expr *x); /* an integer as a variable */
+uint64_t lin_deps(const LoopKernel *c, const AffineExpr *l); /* loops */
+void kern_build(LoopKernel *c); /* fills ex, loop and st from the group */
+void kern_tidy(LoopKernel *c);  /* canonicalize.c: cuts and merges loops */
+void kern_print(
+    LoopKernel *c); /* loop_schedule.c: fills the group's step and text */
+void find_inplace(LoopKernel *c); /* inplace.c: fills the group's pairs */
 
 /* ---- loop_print.c value_print.c: text of a loop kernel ------------------- */
 
 #define BIT(loop) (1ull << (loop))
 enum { LANES = 16, BLOCK = 128, THREADMAP = 256 };
 
-typedef struct Nest {
-    Kern *c;
+typedef struct KernelPrinter {
+    LoopKernel *c;
     Group *k;
     Arena *a;
     Text t;
@@ -229,32 +245,32 @@ typedef struct Nest {
     int streams;        /* a row's results are stored as it is read */
     int own, flat;      /* what is open now belongs to a thread; is
                                      dealt out as one loop */
-    Ex *top, *soft;     /* a largest value being found, and the sum of
+    Expr *top, *soft;   /* a largest value being found, and the sum of
                                      exp(x - it) that grows along with it */
     const char *on;     /* condition of a thread with elements */
     int shared, groups; /* loop dealt out to groups of threads, -1 */
-    Ex **done;          /* vec: values printed in the open scopes */
-    const Mono **size;
+    Expr **done;        /* vec: values printed in the open scopes */
+    const SizeProduct **size;
     int *sizeat; /* vecs: arguments that are sizes */
-    const Lin **off;
+    const AffineExpr **off;
     int *offat; /* ... and constant parts */
-    Ex **num;
+    Expr **num;
     int *numat; /* ... and numbers, integers */
     const Node **ext;
     int *extat; /* ragged extents */
-} Nest;
+} KernelPrinter;
 
 /* What the innermost lines do with the values they computed. */
-typedef struct Body {
-    Ex **root;
+typedef struct LoopBody {
+    Expr **root;
     int nroot; /* values needed */
-    Ex **acc;
+    Expr **acc;
     int nacc; /* reductions to add to */
     Store **st;
     int nst;      /* stores to do */
     int vertical; /* acc are arrays over v, not lanes */
     int block;    /* 1 + the loop over whose blocks arrays go */
-} Body;
+} LoopBody;
 
 typedef struct Braces {
     size_t done;
@@ -263,70 +279,75 @@ typedef struct Braces {
 
 /* value_print.c: how values are written: operands at hand, an expression,
  * addresses and what is there. */
-const char *nest_ref(Nest *n, Ex *e);
-const char *nest_value(Nest *n, Ex *e);
-const char *nest_lin(Nest *n, const Lin *l);
-const char *nest_element(Nest *n, Node *buf, const Lin *at);
-const char *nest_load(Nest *n, Node *buf, const Lin *at);
-const char *nest_first(const Ex *r); /* what a reduction starts from */
-int nest_inline(const Ex *e);
-int nest_local(Nest *n, Ex *e);    /* e gets a number */
-void nest_compute(Nest *n, Ex *e); /* as a scalar */
+const char *nest_ref(KernelPrinter *n, Expr *e);
+const char *nest_value(KernelPrinter *n, Expr *e);
+const char *nest_lin(KernelPrinter *n, const AffineExpr *l);
+const char *nest_element(KernelPrinter *n, Node *buf, const AffineExpr *at);
+const char *nest_load(KernelPrinter *n, Node *buf, const AffineExpr *at);
+const char *nest_first(const Expr *r); /* what a reduction starts from */
+int nest_inline(const Expr *e);
+int nest_local(KernelPrinter *n, Expr *e);    /* e gets a number */
+void nest_compute(KernelPrinter *n, Expr *e); /* as a scalar */
 /* The store of e that was done for this item, if its element can be named. */
-Store *nest_saved(Nest *n, const Ex *e);
+Store *nest_saved(KernelPrinter *n, const Expr *e);
 /* Values not at hand that the roots need, operands first. */
-Ex **nest_reached(Nest *n, Ex *const *root, int nroot);
+Expr **nest_reached(KernelPrinter *n, Expr *const *root, int nroot);
 /* Reductions among them that can be done once the loops in `open` are. */
-Ex **nest_pending(Nest *n, Ex *const *root, int nroot, uint64_t open,
-                  uint64_t with);
+Expr **nest_pending(KernelPrinter *n, Expr *const *root, int nroot,
+                    uint64_t open, uint64_t with);
 /* The same, none of which has a loop that is open: sum_loops.c. */
-Ex **nest_apart(Nest *n, Ex *const *root, int nroot, uint64_t open,
-                uint64_t with);
+Expr **nest_apart(KernelPrinter *n, Expr *const *root, int nroot, uint64_t open,
+                  uint64_t with);
 /* Stores that can be done on the way of a reduction over K in an item. */
-void nest_ride(Nest *n, uint64_t K, Body *b);
+void nest_ride(KernelPrinter *n, uint64_t K, LoopBody *b);
 
-void nest_line(Nest *n, const char *fmt, ...)
+void nest_line(KernelPrinter *n, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
-int nest_size(Nest *n, const Mono *m);      /* its index in iv */
-const char *nest_limit(Nest *n, int loop);  /* where a loop ends */
-Braces nest_enter(Nest *n, uint64_t loops); /* after a line that ends in "{" */
-void nest_leave(Nest *n, Braces s);
+int nest_size(KernelPrinter *n, const SizeProduct *m); /* its index in iv */
+const char *nest_limit(KernelPrinter *n, int loop);    /* where a loop ends */
+Braces nest_enter(KernelPrinter *n,
+                  uint64_t loops); /* after a line that ends in "{" */
+void nest_leave(KernelPrinter *n, Braces s);
 /* What the roots need of the loops open now, operands first: values one by one,
  * reductions that share a pass together. nest_need and wide_need compute it. */
-void nest_walk(Nest *n, Ex *const *root, int nroot,
-               void (*value)(Nest *n, Ex *e),
-               void (*sums)(Nest *n, Ex **r, int nr));
-void nest_need(Nest *n, Ex *const *root, int nroot);
-void nest_store(Nest *n, Store *s);
-void nest_body(Nest *n, const Body *b, const char *lane);
-void nest_plain(Nest *n, int u, const Body *b, const char *from,
+void nest_walk(KernelPrinter *n, Expr *const *root, int nroot,
+               void (*value)(KernelPrinter *n, Expr *e),
+               void (*sums)(KernelPrinter *n, Expr **r, int nr));
+void nest_need(KernelPrinter *n, Expr *const *root, int nroot);
+void nest_store(KernelPrinter *n, Store *s);
+void nest_body(KernelPrinter *n, const LoopBody *b, const char *lane);
+void nest_plain(KernelPrinter *n, int u, const LoopBody *b, const char *from,
                 const char *to);
-void nest_inner(Nest *n, int u, const Body *b); /* all of loop u */
-void nest_block(Nest *n, int u, const Body *b); /* elements v<u> .. w<u> */
+void nest_inner(KernelPrinter *n, int u, const LoopBody *b); /* all of loop u */
+void nest_block(KernelPrinter *n, int u,
+                const LoopBody *b); /* elements v<u> .. w<u> */
 /* Opens all loops of K but the last; returns the last, the scopes in s. */
-int nest_outer(Nest *n, uint64_t K, const Body *b, Braces *s, int *ns);
+int nest_outer(KernelPrinter *n, uint64_t K, const LoopBody *b, Braces *s,
+               int *ns);
 
 /* ---- loop_schedule.c map_gpu.c vectorize_gpu.c --------------------------- */
 
-Ex **form_values(Nest *n); /* of all stores */
-const Mono *form_stride(const Lin *l, int loop);
-int form_items(Nest *n, uint64_t m, int *u); /* loops, ragged one first */
-const Mono *form_count(Nest *n, const int *u, int from, int to);
+Expr **form_values(KernelPrinter *n); /* of all stores */
+const SizeProduct *form_stride(const AffineExpr *l, int loop);
+int form_items(KernelPrinter *n, uint64_t m,
+               int *u); /* loops, ragged one first */
+const SizeProduct *form_count(KernelPrinter *n, const int *u, int from, int to);
 /* Index variables of the loops u[0..k), set from the number q of their
  * setting. */
-void form_decode(Nest *n, const int *u, int k, const char *q);
-double form_elements(Nest *n, uint64_t loops);
-Body form_stage(Nest *n, uint64_t loops); /* stores over them not done */
+void form_decode(KernelPrinter *n, const int *u, int k, const char *q);
+double form_elements(KernelPrinter *n, uint64_t loops);
+LoopBody form_stage(KernelPrinter *n,
+                    uint64_t loops); /* stores over them not done */
 /* For a GPU; whole: the contiguous loop is one of the items'. Fills iv[0]
  * with blocks, iv[1] with the threads of one. */
-void threads_form(Nest *n, Ex *const *red, int whole);
-int wide_width(Nest *n, int u); /* lanes that loop u is worth */
-void wide_need(Nest *n, Ex *const *root, int nroot);
-void wide_store(Nest *n, Store *s);
+void threads_form(KernelPrinter *n, Expr *const *red, int whole);
+int wide_width(KernelPrinter *n, int u); /* lanes that loop u is worth */
+void wide_need(KernelPrinter *n, Expr *const *root, int nroot);
+void wide_store(KernelPrinter *n, Store *s);
 /* Open lanes: width elements of loop u; x >= 0: all of loop x beside them. */
-void wide_open(Nest *n, int u, int width, int x);
-int64_t wide_pieces(Nest *n, uint64_t K); /* that a team would share */
-void wide_stages(Nest *n); /* what is left to store for an item */
+void wide_open(KernelPrinter *n, int u, int width, int x);
+int64_t wide_pieces(KernelPrinter *n, uint64_t K); /* that a team would share */
+void wide_stages(KernelPrinter *n); /* what is left to store for an item */
 
 /* ---- row_kernels.c route.c scatter.c: along one whole axis --------------- */
 
@@ -442,7 +463,7 @@ void attn_line(Text *o, int depth, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 void attn_say(Attn *t, int depth, const char *fmt, ...) /* a line of t->o */
     __attribute__((format(printf, 3, 4)));
-const char *attn_int(Attn *t, const char *name, Aff x);
+const char *attn_int(Attn *t, const char *name, RankAffine x);
 int64_t attn_count(const Attn *t, const Axis *a);
 int64_t attn_product(const Attn *t, Axis *const *a, int n);
 const char *attn_size(Attn *t, const Axis *a);

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-uint64_t lin_deps(const Kern *c, const Lin *l)
+uint64_t lin_deps(const LoopKernel *c, const AffineExpr *l)
 {
     uint64_t m = 0;
 
@@ -14,7 +14,7 @@ uint64_t lin_deps(const Kern *c, const Lin *l)
     return m;
 }
 
-static uint64_t hash_ex(const Ex *e)
+static uint64_t hash_ex(const Expr *e)
 {
     uint64_t bits, h = mix64(mix64((uint64_t)e->kind, e->dt), e->K);
 
@@ -26,7 +26,7 @@ static uint64_t hash_ex(const Ex *e)
     return h;
 }
 
-static int same_ex(const Ex *x, const Ex *y)
+static int same_ex(const Expr *x, const Expr *y)
 {
     return x->kind == y->kind && x->dt == y->dt && x->text == y->text &&
            x->lin == y->lin && x->buf == y->buf && x->op == y->op &&
@@ -36,7 +36,7 @@ static int same_ex(const Ex *x, const Ex *y)
            !memcmp(x->arg, y->arg, sizeof x->arg);
 }
 
-Ex *ex_make(Kern *c, Ex *e)
+Expr *ex_make(LoopKernel *c, Expr *e)
 {
     for (uint64_t h = hash_ex(e);; h++) {
         void **slot = table_at(c->exof, h);
@@ -44,7 +44,7 @@ Ex *ex_make(Kern *c, Ex *e)
             return *slot;
         if (*slot)
             continue;
-        Ex *x = alloc(c->a, sizeof *x);
+        Expr *x = alloc(c->a, sizeof *x);
         *x = *e;
         x->id = (int)vec_len(c->ex);
         x->deps = lin_deps(c, e->lin);
@@ -56,16 +56,16 @@ Ex *ex_make(Kern *c, Ex *e)
     }
 }
 
-Ex *ex_text(Kern *c, Dtype dt, const char *text, const char *letters, int raw,
-            int na, Ex *const *arg)
+Expr *ex_text(LoopKernel *c, Dtype dt, const char *text, const char *letters,
+              int raw, int na, Expr *const *arg)
 {
-    Ex e = { .kind = Xexpr,
-             .dt = dt,
-             .text = intern(text),
-             .letters = letters,
-             .raw = raw,
-             .na = na,
-             .suffix = "_f32" };
+    Expr e = { .kind = Xexpr,
+               .dt = dt,
+               .text = intern(text),
+               .letters = letters,
+               .raw = raw,
+               .na = na,
+               .suffix = "_f32" };
 
     for (int i = 0; i < na; i++) {
         e.arg[i] = arg[i];
@@ -77,39 +77,41 @@ Ex *ex_text(Kern *c, Dtype dt, const char *text, const char *letters, int raw,
     return ex_make(c, &e);
 }
 
-Ex *ex_expr(Kern *c, Dtype dt, const char *text, int na, Ex *const *arg)
+Expr *ex_expr(LoopKernel *c, Dtype dt, const char *text, int na,
+              Expr *const *arg)
 {
     return ex_text(c, dt, text, "abcd", ~0, na, arg);
 }
 
-Ex *ex_op(Kern *c, Dtype dt, const char *text, Ex *a, Ex *b, Ex *d)
+Expr *ex_op(LoopKernel *c, Dtype dt, const char *text, Expr *a, Expr *b,
+            Expr *d)
 {
-    Ex *arg[3] = { a, b, d };
+    Expr *arg[3] = { a, b, d };
 
     return ex_expr(c, dt, text, d ? 3 : b ? 2 : 1, arg);
 }
 
-Ex *ex_num(Kern *c, Dtype dt, double f)
+Expr *ex_num(LoopKernel *c, Dtype dt, double f)
 {
-    return ex_make(c, &(Ex){ .kind = Xnum, .dt = dt, .f = f });
+    return ex_make(c, &(Expr){ .kind = Xnum, .dt = dt, .f = f });
 }
 
-Ex *ex_key(Kern *c, int64_t x)
+Expr *ex_key(LoopKernel *c, int64_t x)
 {
-    return ex_make(c, &(Ex){ .kind = Xkey, .dt = Di64, .iv = aff(x) });
+    return ex_make(c, &(Expr){ .kind = Xkey, .dt = Di64, .iv = aff(x) });
 }
 
-Ex *ex_int(Kern *c, Aff x)
+Expr *ex_int(LoopKernel *c, RankAffine x)
 {
-    return ex_make(c, &(Ex){ .kind = Xint, .dt = Di64, .iv = x });
+    return ex_make(c, &(Expr){ .kind = Xint, .dt = Di64, .iv = x });
 }
 
-Ex *ex_lin(Kern *c, Dtype dt, const Lin *l)
+Expr *ex_lin(LoopKernel *c, Dtype dt, const AffineExpr *l)
 {
-    return ex_make(c, &(Ex){ .kind = Xlin, .dt = dt, .lin = l });
+    return ex_make(c, &(Expr){ .kind = Xlin, .dt = dt, .lin = l });
 }
 
-Ex *ex_as(Kern *c, Dtype dt, Ex *x)
+Expr *ex_as(LoopKernel *c, Dtype dt, Expr *x)
 {
     if (x->kind == Xnum)
         return ex_num(c, dt, x->f);
@@ -117,14 +119,14 @@ Ex *ex_as(Kern *c, Dtype dt, Ex *x)
 }
 
 /* An integer value as a variable of index expressions. */
-const Lin *ex_index(Kern *c, Ex *x)
+const AffineExpr *ex_index(LoopKernel *c, Expr *x)
 {
     if (x->kind == Xlin)
         return x->lin;
     return lin_var(c->pool, MAXLOOP + ex_as(c, Di64, x)->id);
 }
 
-Ex *ex_rounded(Kern *c, Dtype dt, Ex *x)
+Expr *ex_rounded(LoopKernel *c, Dtype dt, Expr *x)
 {
     Dtype ct = compute_type(dt);
 
@@ -134,29 +136,30 @@ Ex *ex_rounded(Kern *c, Dtype dt, Ex *x)
     return ex_op(c, ct, "rbf(a)", x, NULL, NULL);
 }
 
-Ex *ex_select(Kern *c, Ex *guard, Ex *yes, Ex *no)
+Expr *ex_select(LoopKernel *c, Expr *guard, Expr *yes, Expr *no)
 {
     return ex_op(c, yes->dt, "a ? b : c", guard, yes, no);
 }
 
-Ex *ex_both(Kern *c, Ex *x, Ex *y)
+Expr *ex_both(LoopKernel *c, Expr *x, Expr *y)
 {
     return !x ? y : !y ? x : ex_op(c, Di32, "a & b", x, y, NULL);
 }
 
 /* 0 <= l < n */
-Ex *ex_within(Kern *c, const Lin *l, Aff n)
+Expr *ex_within(LoopKernel *c, const AffineExpr *l, RankAffine n)
 {
     return ex_op(c, Di32, "(uint64_t)a < (uint64_t)b", ex_lin(c, Di64, l),
                  ex_int(c, n), NULL);
 }
 
-Ex *ex_load(Kern *c, Node *buf, Dtype dt, const Lin *at, Ex *guard)
+Expr *ex_load(LoopKernel *c, Node *buf, Dtype dt, const AffineExpr *at,
+              Expr *guard)
 {
-    return ex_make(c, &(Ex){ .kind = Xload,
-                             .dt = compute_type(dt),
-                             .buf = buf,
-                             .lin = at,
-                             .na = 1,
-                             .arg = { guard } });
+    return ex_make(c, &(Expr){ .kind = Xload,
+                               .dt = compute_type(dt),
+                               .buf = buf,
+                               .lin = at,
+                               .na = 1,
+                               .arg = { guard } });
 }

@@ -16,7 +16,7 @@
 #include "codegen.h"
 
 /* Loops that all stores and reductions have: those over the kernel's items. */
-static uint64_t item_loops(const Kern *c)
+static uint64_t item_loops(const LoopKernel *c)
 {
     uint64_t m = ~(uint64_t)0;
 
@@ -29,10 +29,10 @@ static uint64_t item_loops(const Kern *c)
 }
 
 /* Is every reduction over this loop one value an item? */
-static int by_item(const Kern *c, int loop, uint64_t items)
+static int by_item(const LoopKernel *c, int loop, uint64_t items)
 {
     for (size_t i = 0; i < vec_len(c->ex); i++) {
-        const Ex *e = c->ex[i];
+        const Expr *e = c->ex[i];
         if (e->kind == Xred && (e->K >> loop & 1) && (e->deps & ~items))
             return 0;
     }
@@ -41,8 +41,8 @@ static int by_item(const Kern *c, int loop, uint64_t items)
 
 /* Does y differ from x, where the result is stored, only in that it runs over
  * other loops of the same axes, and those inside an item? */
-static int same_item(const Kern *c, const Lin *x, const Lin *y, uint64_t loops,
-                     uint64_t items)
+static int same_item(const LoopKernel *c, const AffineExpr *x,
+                     const AffineExpr *y, uint64_t loops, uint64_t items)
 {
     if (x->nt != y->nt || x->hasoff || y->hasoff)
         return 0;
@@ -61,13 +61,13 @@ static int same_item(const Kern *c, const Lin *x, const Lin *y, uint64_t loops,
     return 1;
 }
 
-static int only_at(const Kern *c, const Node *buf, const Store *s)
+static int only_at(const LoopKernel *c, const Node *buf, const Store *s)
 {
     uint64_t items = item_loops(c);
     int loads = 0;
 
     for (size_t i = 0; i < vec_len(c->ex); i++) {
-        const Ex *e = c->ex[i];
+        const Expr *e = c->ex[i];
         if (e->kind != Xload || storage(e->buf) != buf)
             continue;
         if (e->lin != s->addr &&
@@ -88,7 +88,7 @@ static int index_of(Node *const *v, int n, const Node *x)
     return -1;
 }
 
-void find_inplace(Kern *c)
+void find_inplace(LoopKernel *c)
 {
     Group *k = c->k;
     size_t most = vec_len(c->st) * (size_t)k->nin;

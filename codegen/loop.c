@@ -10,21 +10,21 @@
 
 #include <string.h>
 
-typedef struct Memo {
+typedef struct IndexMemo {
     Node *n;
     Index ix;
-    Ex *guard, *ex;
-} Memo;
+    Expr *guard, *ex;
+} IndexMemo;
 
 /* ---- loops and sizes ----------------------------------------------------- */
 
-const Mono *kern_size(Kern *c, const Node *n, int d)
+const SizeProduct *kern_size(LoopKernel *c, const Node *n, int d)
 {
     return mono_size(c->pool, n->dim[d].a, local_n(c->g, n, d));
 }
 
-static int loop_for(Kern *c, const Axis *a, const Mono *n, const Node *map,
-                    int copy)
+static int loop_for(LoopKernel *c, const Axis *a, const SizeProduct *n,
+                    const Node *map, int copy)
 {
     for (int i = 0; i < c->nloop; i++) {
         const Loop *l = &c->loop[i];
@@ -37,17 +37,18 @@ static int loop_for(Kern *c, const Axis *a, const Mono *n, const Node *map,
     return c->nloop++;
 }
 
-static int loop_of(Kern *c, const Node *n, int d, int copy)
+static int loop_of(LoopKernel *c, const Node *n, int d, int copy)
 {
     const Node *map = g_isrow(n->dim[d].a) ? n->map : NULL;
 
     return loop_for(c, n->dim[d].a, kern_size(c, n, d), map, copy);
 }
 
-static const Lin *stride_sum(Kern *c, const Node *n, const Index *ix)
+static const AffineExpr *stride_sum(LoopKernel *c, const Node *n,
+                                    const Index *ix)
 {
-    const Mono *stride = mono_one(c->pool);
-    const Lin *at = lin_make(c->pool, aff(0), 0, NULL, 0);
+    const SizeProduct *stride = mono_one(c->pool);
+    const AffineExpr *at = lin_make(c->pool, aff(0), 0, NULL, 0);
 
     for (int d = n->nd - 1; d >= 0; d--) {
         at = lin_add(c->pool, at, lin_mul(c->pool, ix->at[d], stride));
@@ -56,7 +57,7 @@ static const Lin *stride_sum(Kern *c, const Node *n, const Index *ix)
     return at;
 }
 
-static Ex *load(Kern *c, Node *n, const Index *ix, Ex *guard)
+static Expr *load(LoopKernel *c, Node *n, const Index *ix, Expr *guard)
 {
     return ex_load(c, storage(n), n->dt, stride_sum(c, n, ix), guard);
 }
@@ -64,7 +65,7 @@ static Ex *load(Kern *c, Node *n, const Index *ix, Ex *guard)
 /* ---- reductions ---------------------------------------------------------- */
 
 /* A loop for each reduced axis: none that the index or the guard is using. */
-static Ex *reduce(Kern *c, Node *n, const Index *ix, Ex *guard)
+static Expr *reduce(LoopKernel *c, Node *n, const Index *ix, Expr *guard)
 {
     Node *a = n->in[0];
     uint64_t used = guard ? guard->deps : 0, K = 0;
@@ -84,26 +85,26 @@ static Ex *reduce(Kern *c, Node *n, const Index *ix, Ex *guard)
         jx.at[d] = lin_var(c->pool, l);
     }
     Dtype dt = compute_type(n->dt);
-    Ex *body = ex_as(c, dt, kern_value(c, a, &jx, guard));
-    return ex_make(c, &(Ex){ .kind = Xred,
-                             .dt = dt,
-                             .op = n->op,
-                             .K = K,
-                             .na = 1,
-                             .arg = { body } });
+    Expr *body = ex_as(c, dt, kern_value(c, a, &jx, guard));
+    return ex_make(c, &(Expr){ .kind = Xred,
+                               .dt = dt,
+                               .op = n->op,
+                               .K = K,
+                               .na = 1,
+                               .arg = { body } });
 }
 
 /* ---- elementwise --------------------------------------------------------- */
 
-static const Lin *global_index(Kern *c, const Node *n, const Index *ix,
-                               const int *order)
+static const AffineExpr *global_index(LoopKernel *c, const Node *n,
+                                      const Index *ix, const int *order)
 {
-    const Lin *at = lin_make(c->pool, aff(0), 0, NULL, 0);
-    const Mono *stride = mono_one(c->pool);
+    const AffineExpr *at = lin_make(c->pool, aff(0), 0, NULL, 0);
+    const SizeProduct *stride = mono_one(c->pool);
 
     for (int i = n->nd - 1; i >= 0; i--) {
         int d = order[i];
-        const Lin *x = global_at(c, n, d, ix->at[d]);
+        const AffineExpr *x = global_at(c, n, d, ix->at[d]);
         at = lin_add(c->pool, at, lin_mul(c->pool, x, stride));
         stride = mono_mul(c->pool, stride,
                           mono_size(c->pool, n->dim[d].a, n->dim[d].n));
@@ -111,7 +112,7 @@ static const Lin *global_index(Kern *c, const Node *n, const Index *ix,
     return at;
 }
 
-static int axis_order(const Kern *c, const Axis *a)
+static int axis_order(const LoopKernel *c, const Axis *a)
 {
     int i = 0;
 
@@ -121,7 +122,7 @@ static int axis_order(const Kern *c, const Axis *a)
 }
 
 /* Dims in the order of their axes in the graph, which no layout changes. */
-static void mask_order(const Kern *c, const Node *n, int *order)
+static void mask_order(const LoopKernel *c, const Node *n, int *order)
 {
     for (int i = 0; i < n->nd; i++) {
         int k = i, at = axis_order(c, n->dim[i].a);
@@ -131,10 +132,10 @@ static void mask_order(const Kern *c, const Node *n, int *order)
     }
 }
 
-static Ex *random_value(Kern *c, Node *n, const Index *ix)
+static Expr *random_value(LoopKernel *c, Node *n, const Index *ix)
 {
     int order[MAXD];
-    Ex *arg[3];
+    Expr *arg[3];
 
     for (int i = 0; i < n->nd; i++)
         order[i] = i;
@@ -149,29 +150,29 @@ static Ex *random_value(Kern *c, Node *n, const Index *ix)
 
 /* Number of the micro-batch at index ix of the step: operand 2 is that of the
  * first of the turn, turn * dp. */
-static Ex *micro_batch(Kern *c, Node *n, const Index *ix)
+static Expr *micro_batch(LoopKernel *c, Node *n, const Index *ix)
 {
     int d = 0;
 
     while (d < n->nd && !g_ismicro(n->dim[d].a))
         d++;
-    Ex *first = kern_value(c, n->in[2], &(Index){ { 0 } }, NULL);
+    Expr *first = kern_value(c, n->in[2], &(Index){ { 0 } }, NULL);
     if (d == n->nd)
         return first;
-    const Lin *at = global_at(c, n, d, ix->at[d]);
+    const AffineExpr *at = global_at(c, n, d, ix->at[d]);
     return ex_op(c, Di64, "a + b", first, ex_lin(c, Di64, at), NULL);
 }
 
 /* Kept or not by the element's index in its micro-batch, the micro-batch and
  * the step: the same in every layout and fold, and in the backward. */
-static Ex *dropout_value(Kern *c, Node *n, const Index *ix, Ex *guard)
+static Expr *dropout_value(LoopKernel *c, Node *n, const Index *ix, Expr *guard)
 {
     int order[MAXD], k = 0;
     Index jx = by_axis(c, n->in[0], n, ix);
     Dtype dt = compute_type(n->dt);
     Node one = *n;
     Index in_one = { { 0 } };
-    Ex *arg[4] = { ex_key(c, n->at.dropout.key) };
+    Expr *arg[4] = { ex_key(c, n->at.dropout.key) };
 
     for (int d = 0; d < n->nd; d++)
         if (!g_ismicro(n->dim[d].a)) {
@@ -184,15 +185,15 @@ static Ex *dropout_value(Kern *c, Node *n, const Index *ix, Ex *guard)
     arg[2] = n->nin < 3 ? ex_num(c, Di64, 0) : micro_batch(c, n, ix);
     arg[3] = n->nin < 3 ? ex_num(c, Di64, 0)
                         : kern_value(c, n->in[1], &(Index){ { 0 } }, NULL);
-    Ex *u = ex_expr(c, Df32, "uniform_at(a, b, c, d)", 4, arg);
-    Ex *keep =
+    Expr *u = ex_expr(c, Df32, "uniform_at(a, b, c, d)", 4, arg);
+    Expr *keep =
         ex_op(c, Di32, "a >= b", u, ex_num(c, Df32, n->at.dropout.p), NULL);
-    Ex *v = ex_op(c, dt, "a * b", kern_value(c, n->in[0], &jx, guard),
-                  ex_num(c, dt, 1 / (1 - n->at.dropout.p)), NULL);
+    Expr *v = ex_op(c, dt, "a * b", kern_value(c, n->in[0], &jx, guard),
+                    ex_num(c, dt, 1 / (1 - n->at.dropout.p)), NULL);
     return ex_rounded(c, n->dt, ex_select(c, keep, v, ex_num(c, dt, 0)));
 }
 
-static Ex *const_value(Kern *c, const Node *n)
+static Expr *const_value(LoopKernel *c, const Node *n)
 {
     double f = n->at.constant.value;
 
@@ -201,7 +202,7 @@ static Ex *const_value(Kern *c, const Node *n)
     return ex_num(c, compute_type(n->dt), f);
 }
 
-static Ex *pow_value(Kern *c, Node *n, Ex *a, Ex *b)
+static Expr *pow_value(LoopKernel *c, Node *n, Expr *a, Expr *b)
 {
     /* clang-format off */
     static const struct { double p; const char *text; } known[] = {
@@ -216,7 +217,7 @@ static Ex *pow_value(Kern *c, Node *n, Ex *a, Ex *b)
     for (size_t i = 0; b->kind == Xnum && i < sizeof known / sizeof *known; i++)
         if (known[i].p == b->f)
             text = known[i].text;
-    Ex *arg[2] = { a, b };
+    Expr *arg[2] = { a, b };
     return ex_text(c, dt, text, "ab", 0, text[0] == 'p' ? 2 : 1, arg);
 }
 
@@ -235,11 +236,11 @@ static int chooses(const Node *n)
     return k;
 }
 
-static Ex *cast_value(Kern *c, Node *n, const Index *ix, Ex *guard)
+static Expr *cast_value(LoopKernel *c, Node *n, const Index *ix, Expr *guard)
 {
     Node *a = n->in[0];
     Index jx = by_axis(c, a, n, ix);
-    Ex *x = kern_value(c, a, &jx, guard);
+    Expr *x = kern_value(c, a, &jx, guard);
 
     if (n->dt == Dbool)
         return ex_op(c, Di32, "a != 0", x, NULL, NULL);
@@ -248,11 +249,11 @@ static Ex *cast_value(Kern *c, Node *n, const Index *ix, Ex *guard)
     return ex_rounded(c, n->dt, x);
 }
 
-static Ex *ew_value(Kern *c, Node *n, const Index *ix, Ex *guard)
+static Expr *ew_value(LoopKernel *c, Node *n, const Index *ix, Expr *guard)
 {
     const OpInfo *o = &optab[n->op];
     char letters[8] = "";
-    Ex *arg[4];
+    Expr *arg[4];
 
     for (int i = 0; i < n->nin; i++) {
         Index jx = by_axis(c, n->in[i], n, ix);
@@ -264,16 +265,16 @@ static Ex *ew_value(Kern *c, Node *n, const Index *ix, Ex *guard)
     if (n->op == Opow)
         return ex_rounded(c, n->dt, pow_value(c, n, arg[0], arg[1]));
     int raw = op_is(n->op, "cmp") ? ~0 : n->op == Owhere;
-    Ex *x = ex_text(c, compute_type(n->dt), o->lower, intern(letters), raw,
-                    n->nin, arg);
+    Expr *x = ex_text(c, compute_type(n->dt), o->lower, intern(letters), raw,
+                      n->nin, arg);
     return chooses(n) ? x : ex_rounded(c, n->dt, x);
 }
 
 /* ---- one node ------------------------------------------------------------ */
 
-static Ex *compute(Kern *c, Node *n, const Index *ix, Ex *guard)
+static Expr *compute(LoopKernel *c, Node *n, const Index *ix, Expr *guard)
 {
-    Ex *from = move_value(c, n, ix, guard);
+    Expr *from = move_value(c, n, ix, guard);
 
     if (from)
         return from;
@@ -294,7 +295,7 @@ static Ex *compute(Kern *c, Node *n, const Index *ix, Ex *guard)
     return load(c, n, ix, guard);
 }
 
-static uint64_t memo_key(const Node *n, const Index *ix, const Ex *guard)
+static uint64_t memo_key(const Node *n, const Index *ix, const Expr *guard)
 {
     uint64_t h = mix64(KEYP(n), guard ? (uint64_t)guard->id : ~0ull);
 
@@ -305,10 +306,10 @@ static uint64_t memo_key(const Node *n, const Index *ix, const Ex *guard)
 
 /* Does each index run over no more than the whole dim? Then no guard is needed:
  * one that rules out indices behind this node's is not this node's. */
-static int all_inside(Kern *c, const Node *n, const Index *ix)
+static int all_inside(LoopKernel *c, const Node *n, const Index *ix)
 {
     for (int d = 0; d < n->nd; d++) {
-        const Lin *l = ix->at[d];
+        const AffineExpr *l = ix->at[d];
         const Term *t = l->t;
         if (l->hasoff || l->nt != 1 || t->var >= MAXLOOP || t->div->n ||
             t->mod || t->k->n || g_isrow(n->dim[d].a) ||
@@ -318,7 +319,7 @@ static int all_inside(Kern *c, const Node *n, const Index *ix)
     return 1;
 }
 
-Ex *kern_value(Kern *c, Node *n, const Index *ix, Ex *guard)
+Expr *kern_value(LoopKernel *c, Node *n, const Index *ix, Expr *guard)
 {
     if (guard && c->gpu && all_inside(c, n, ix))
         guard = NULL;
@@ -329,14 +330,14 @@ Ex *kern_value(Kern *c, Node *n, const Index *ix, Ex *guard)
     if (table_get(c->member, KEYP(n)))
         return load(c, n, ix, guard);
     for (uint64_t h = memo_key(n, ix, guard);; h++) {
-        Memo *m = table_get(c->memo, h);
+        IndexMemo *m = table_get(c->memo, h);
         if (m && m->n == n && m->guard == guard &&
             !memcmp(m->ix.at, ix->at, (size_t)n->nd * sizeof *ix->at))
             return m->ex;
         if (m)
             continue;
         m = alloc(c->a, sizeof *m);
-        *m = (Memo){ n, *ix, guard, compute(c, n, ix, guard) };
+        *m = (IndexMemo){ n, *ix, guard, compute(c, n, ix, guard) };
         *table_at(c->memo, h) = m;
         return m->ex;
     }
@@ -344,7 +345,7 @@ Ex *kern_value(Kern *c, Node *n, const Index *ix, Ex *guard)
 
 /* ---- what is stored ------------------------------------------------------ */
 
-static Ex *accumulated(Kern *c, Node *n, const Index *ix, Ex *v)
+static Expr *accumulated(LoopKernel *c, Node *n, const Index *ix, Expr *v)
 {
     const char *f = n->at.accum.op == Radd   ? "a + b"
                     : n->at.accum.op == Rmax ? "b > a ? b : a"
@@ -352,11 +353,11 @@ static Ex *accumulated(Kern *c, Node *n, const Index *ix, Ex *v)
 
     if (n->at.accum.op == Rlast)
         return v;
-    Ex *old = load(c, n, ix, NULL);
+    Expr *old = load(c, n, ix, NULL);
     return ex_rounded(c, n->dt, ex_op(c, compute_type(n->dt), f, old, v, NULL));
 }
 
-static void store(Kern *c, Node *n)
+static void store(LoopKernel *c, Node *n)
 {
     Node *to = n->op == Owrite ? n->in[0] : n;
     Node *from = n->op == Owrite ? n->in[1] : n->in[0];
@@ -380,7 +381,7 @@ static void store(Kern *c, Node *n)
     vec_push(c->a, c->st, s);
 }
 
-static size_t defined(const Pool *p)
+static size_t defined(const SizePool *p)
 {
     size_t n = 0;
 
@@ -391,7 +392,7 @@ static size_t defined(const Pool *p)
 
 /* Once more while sizes turn out to be products: then a loop that was made
  * before that was known can be cut. */
-void kern_build(Kern *c)
+void kern_build(LoopKernel *c)
 {
     size_t was;
 
@@ -416,7 +417,7 @@ void kern_build(Kern *c)
 
 static void lower(Graph *g, Group *k, Arena *a, int gpu)
 {
-    Kern c = { .g = g, .k = k, .a = a, .gpu = gpu };
+    LoopKernel c = { .g = g, .k = k, .a = a, .gpu = gpu };
 
     kern_build(&c);
     kern_tidy(&c);

@@ -10,13 +10,13 @@
 
 /* ---- what depends on what ------------------------------------------------ */
 
-int nest_inline(const Ex *e)
+int nest_inline(const Expr *e)
 {
     return e->kind == Xnum || e->kind == Xint || e->kind == Xkey ||
            e->kind == Xlin;
 }
 
-static int is_cheap(const Ex *e)
+static int is_cheap(const Expr *e)
 {
     return nest_inline(e) || e->kind == Xload ||
            (e->kind == Xexpr && e->na == 1 && is_cheap(e->arg[0]));
@@ -24,7 +24,7 @@ static int is_cheap(const Ex *e)
 
 /* The store of e that was done for this item, if its element can be named: one
  * element, not one for each lane where e is the same in all. */
-Store *nest_saved(Nest *n, const Ex *e)
+Store *nest_saved(KernelPrinter *n, const Expr *e)
 {
     if (is_cheap(e) || n->flat)
         return NULL;
@@ -38,7 +38,7 @@ Store *nest_saved(Nest *n, const Ex *e)
     return NULL;
 }
 
-static void reach(Nest *n, Ex *e, Ex ***out)
+static void reach(KernelPrinter *n, Expr *e, Expr ***out)
 {
     if (e->seen == n->stamp || e->local)
         return;
@@ -55,9 +55,9 @@ static void reach(Nest *n, Ex *e, Ex ***out)
 }
 
 /* Values not at hand that the roots need, operands first. */
-Ex **nest_reached(Nest *n, Ex *const *root, int nroot)
+Expr **nest_reached(KernelPrinter *n, Expr *const *root, int nroot)
 {
-    Ex **out = NULL;
+    Expr **out = NULL;
 
     n->stamp++;
     for (int i = 0; i < nroot; i++)
@@ -66,13 +66,13 @@ Ex **nest_reached(Nest *n, Ex *const *root, int nroot)
 }
 
 /* Reductions among them that can be done once the loops in `open` are. */
-Ex **nest_pending(Nest *n, Ex *const *root, int nroot, uint64_t open,
-                  uint64_t with)
+Expr **nest_pending(KernelPrinter *n, Expr *const *root, int nroot,
+                    uint64_t open, uint64_t with)
 {
-    Ex **all = nest_reached(n, root, nroot), **out = NULL;
+    Expr **all = nest_reached(n, root, nroot), **out = NULL;
 
     for (size_t i = 0; i < vec_len(all); i++) {
-        Ex *e = all[i];
+        Expr *e = all[i];
         if (e->kind == Xred && !nest_saved(n, e) && !(e->deps & ~open) &&
             (e->deps & with) == with)
             vec_push(n->a, out, e);
@@ -82,7 +82,7 @@ Ex **nest_pending(Nest *n, Ex *const *root, int nroot, uint64_t open,
 
 /* ---- scopes -------------------------------------------------------------- */
 
-Braces nest_enter(Nest *n, uint64_t loops)
+Braces nest_enter(KernelPrinter *n, uint64_t loops)
 {
     Braces s = { vec_len(n->done), n->bound };
 
@@ -93,7 +93,7 @@ Braces nest_enter(Nest *n, uint64_t loops)
     return s;
 }
 
-void nest_leave(Nest *n, Braces s)
+void nest_leave(KernelPrinter *n, Braces s)
 {
     for (size_t i = s.done; i < vec_len(n->done); i++)
         n->done[i]->local = n->done[i]->array = 0;
@@ -104,14 +104,14 @@ void nest_leave(Nest *n, Braces s)
     nest_line(n, "}");
 }
 
-int nest_local(Nest *n, Ex *e)
+int nest_local(KernelPrinter *n, Expr *e)
 {
     e->local = ++n->nlocal;
     vec_push(n->a, n->done, e);
     return e->local;
 }
 
-void nest_compute(Nest *n, Ex *e)
+void nest_compute(KernelPrinter *n, Expr *e)
 {
     Store *s = nest_saved(n, e);
 
@@ -125,7 +125,7 @@ void nest_compute(Nest *n, Ex *e)
 
 /* ---- innermost lines ----------------------------------------------------- */
 
-static void accumulate(Nest *n, const Ex *r, const char *lane)
+static void accumulate(KernelPrinter *n, const Expr *r, const char *lane)
 {
     const char *x = nest_ref(n, r->arg[0]);
     const char *a = strf(n->a, "t%d[%s]", r->local, lane);
@@ -137,7 +137,7 @@ static void accumulate(Nest *n, const Ex *r, const char *lane)
                   r->op == Omax ? '>' : '<', a, x, a);
 }
 
-void nest_store(Nest *n, Store *s)
+void nest_store(KernelPrinter *n, Store *s)
 {
     Node *to = storage(s->n);
     const char *at = nest_element(n, to, s->addr), *x = nest_ref(n, s->val);
@@ -148,7 +148,7 @@ void nest_store(Nest *n, Store *s)
         nest_line(n, "%s = (%s)%s;", at, dtypes[to->dt].store, x);
 }
 
-void nest_body(Nest *n, const Body *b, const char *lane)
+void nest_body(KernelPrinter *n, const LoopBody *b, const char *lane)
 {
     nest_need(n, b->root, b->nroot);
     for (int i = 0; i < b->nacc; i++)
@@ -158,7 +158,7 @@ void nest_body(Nest *n, const Body *b, const char *lane)
 }
 
 /* Loop u from `from` (a multiple of LANES) to `to`. */
-static void lanes(Nest *n, int u, const Body *b, const char *from,
+static void lanes(KernelPrinter *n, int u, const LoopBody *b, const char *from,
                   const char *to)
 {
     nest_line(n, "for (ix j = %s; j + %d <= %s; j += %d)", from, LANES, to,
@@ -176,7 +176,8 @@ static void lanes(Nest *n, int u, const Body *b, const char *from,
     nest_leave(n, s);
 }
 
-void nest_plain(Nest *n, int u, const Body *b, const char *from, const char *to)
+void nest_plain(KernelPrinter *n, int u, const LoopBody *b, const char *from,
+                const char *to)
 {
     nest_line(n, "#pragma GCC ivdep");
     nest_line(n, "for (ix i%d = %s; i%d < %s; i%d++) {", u, from, u, to, u);
@@ -187,7 +188,7 @@ void nest_plain(Nest *n, int u, const Body *b, const char *from, const char *to)
 
 /* ---- reductions ---------------------------------------------------------- */
 
-const char *nest_first(const Ex *r)
+const char *nest_first(const Expr *r)
 {
     if (r->op == Osum)
         return "0";
@@ -196,7 +197,8 @@ const char *nest_first(const Ex *r)
     return r->op == Omax ? "INT32_MIN" : "INT32_MAX";
 }
 
-static void declare(Nest *n, Ex *const *r, int nr, int width, const char *used)
+static void declare(KernelPrinter *n, Expr *const *r, int nr, int width,
+                    const char *used)
 {
     for (int i = 0; i < nr; i++)
         nest_line(n, "%s t%d[%d];", dtypes[r[i]->dt].compute,
@@ -209,7 +211,7 @@ static void declare(Nest *n, Ex *const *r, int nr, int width, const char *used)
     nest_line(n, "}");
 }
 
-static void fold(Nest *n, Ex *r)
+static void fold(KernelPrinter *n, Expr *r)
 {
     int from = r->local;
 
@@ -228,20 +230,21 @@ static void fold(Nest *n, Ex *r)
     r->local = n->nlocal;
 }
 
-static Ex **bodies(Nest *n, Ex *const *r, int nr)
+static Expr **bodies(KernelPrinter *n, Expr *const *r, int nr)
 {
-    Ex **b = NULL;
+    Expr **b = NULL;
 
     for (int i = 0; i < nr; i++)
         vec_push(n->a, b, r[i]->arg[0]);
     return b;
 }
 
-static void arrays(Nest *n, const Body *b);
+static void arrays(KernelPrinter *n, const LoopBody *b);
 
 /* Opens all loops of K but the last; returns the last, the scopes in s. What
  * needs none of them is computed first, arrays over b->block too. */
-int nest_outer(Nest *n, uint64_t K, const Body *b, Braces *s, int *ns)
+int nest_outer(KernelPrinter *n, uint64_t K, const LoopBody *b, Braces *s,
+               int *ns)
 {
     int last = -1;
 
@@ -263,13 +266,13 @@ int nest_outer(Nest *n, uint64_t K, const Body *b, Braces *s, int *ns)
     return last;
 }
 
-static int has_vertical(Nest *n, int u, const Body *b)
+static int has_vertical(KernelPrinter *n, int u, const LoopBody *b)
 {
     return u == n->v && vec_len(nest_pending(n, b->root, b->nroot,
                                              n->bound | BIT(u), BIT(u)));
 }
 
-void nest_inner(Nest *n, int u, const Body *b)
+void nest_inner(KernelPrinter *n, int u, const LoopBody *b)
 {
     const char *end = nest_limit(n, u);
 
@@ -291,7 +294,7 @@ void nest_inner(Nest *n, int u, const Body *b)
 
 /* Is x computed where e is? Not if it is only part of a sum over its own
  * loops: that is made over others (sum_loops.c). */
-static int computes(Nest *n, Ex *e, const Ex *x)
+static int computes(KernelPrinter *n, Expr *e, const Expr *x)
 {
     if (e == x)
         return 1;
@@ -310,7 +313,7 @@ static int computes(Nest *n, Ex *e, const Ex *x)
 }
 
 /* Stores that can be done on the way of a reduction over K in an item. */
-void nest_ride(Nest *n, uint64_t K, Body *b)
+void nest_ride(KernelPrinter *n, uint64_t K, LoopBody *b)
 {
     int sums = b->nroot;
 
@@ -331,9 +334,11 @@ void nest_ride(Nest *n, uint64_t K, Body *b)
     }
 }
 
-static void pass(Nest *n, Ex **r, int nr)
+static void pass(KernelPrinter *n, Expr **r, int nr)
 {
-    Body b = { .root = bodies(n, r, nr), .nroot = nr, .acc = r, .nacc = nr };
+    LoopBody b = {
+        .root = bodies(n, r, nr), .nroot = nr, .acc = r, .nacc = nr
+    };
     Braces s[MAXLOOP];
     int ns;
 
@@ -350,9 +355,9 @@ static void pass(Nest *n, Ex **r, int nr)
         b.st[i]->done = 1;
 }
 
-static int is_ready(Nest *n, Ex *r, Ex *const *pend, size_t np)
+static int is_ready(KernelPrinter *n, Expr *r, Expr *const *pend, size_t np)
 {
-    Ex **all = nest_reached(n, r->arg, 1);
+    Expr **all = nest_reached(n, r->arg, 1);
 
     for (size_t i = 0; i < vec_len(all); i++)
         for (size_t k = 0; k < np; k++)
@@ -362,9 +367,9 @@ static int is_ready(Nest *n, Ex *r, Ex *const *pend, size_t np)
 }
 
 /* The reductions of pend that share a pass with r, r first. */
-static Ex **share(Nest *n, Ex *r, Ex *const *pend)
+static Expr **share(KernelPrinter *n, Expr *r, Expr *const *pend)
 {
-    Ex **out = NULL;
+    Expr **out = NULL;
     size_t np = vec_len(pend);
 
     vec_push(n->a, out, r);
@@ -375,41 +380,41 @@ static Ex **share(Nest *n, Ex *r, Ex *const *pend)
     return out;
 }
 
-void nest_walk(Nest *n, Ex *const *root, int nroot,
-               void (*value)(Nest *n, Ex *e),
-               void (*sums)(Nest *n, Ex **r, int nr))
+void nest_walk(KernelPrinter *n, Expr *const *root, int nroot,
+               void (*value)(KernelPrinter *n, Expr *e),
+               void (*sums)(KernelPrinter *n, Expr **r, int nr))
 {
-    Ex **pend = nest_apart(n, root, nroot, n->bound, 0);
-    Ex **all = nest_reached(n, root, nroot);
+    Expr **pend = nest_apart(n, root, nroot, n->bound, 0);
+    Expr **all = nest_reached(n, root, nroot);
 
     for (size_t i = 0; i < vec_len(all); i++) {
-        Ex *e = all[i];
+        Expr *e = all[i];
         if (e->local || (e->deps & ~n->bound))
             continue;
         if (e->kind != Xred || nest_saved(n, e)) {
             value(n, e);
             continue;
         }
-        Ex **r = share(n, e, pend);
+        Expr **r = share(n, e, pend);
         sums(n, r, (int)vec_len(r));
     }
 }
 
-void nest_need(Nest *n, Ex *const *root, int nroot)
+void nest_need(KernelPrinter *n, Expr *const *root, int nroot)
 {
     nest_walk(n, root, nroot, nest_compute, pass);
 }
 
 /* ---- blocks of v --------------------------------------------------------- */
 
-static void vertical(Nest *n, int u, Ex **r, int nr)
+static void vertical(KernelPrinter *n, int u, Expr **r, int nr)
 {
-    Body b = { .root = bodies(n, r, nr),
-               .nroot = nr,
-               .acc = r,
-               .nacc = nr,
-               .vertical = 1,
-               .block = u + 1 };
+    LoopBody b = { .root = bodies(n, r, nr),
+                   .nroot = nr,
+                   .acc = r,
+                   .nacc = nr,
+                   .vertical = 1,
+                   .block = u + 1 };
     Braces s[MAXLOOP];
     int ns;
 
@@ -427,26 +432,26 @@ static void vertical(Nest *n, int u, Ex **r, int nr)
 }
 
 /* Reductions that keep loop b->block - 1 and need no loop that is not open. */
-static void arrays(Nest *n, const Body *b)
+static void arrays(KernelPrinter *n, const LoopBody *b)
 {
     int u = b->block - 1;
 
     if (u < 0)
         return;
-    Ex **pend = nest_apart(n, b->root, b->nroot, n->bound | BIT(u), BIT(u));
+    Expr **pend = nest_apart(n, b->root, b->nroot, n->bound | BIT(u), BIT(u));
     for (size_t i = 0; i < vec_len(pend); i++) {
         if (pend[i]->local)
             continue;
-        Ex **r = share(n, pend[i], pend);
+        Expr **r = share(n, pend[i], pend);
         vertical(n, u, r, (int)vec_len(r));
     }
 }
 
 /* The body for elements v .. w of loop u. */
-void nest_block(Nest *n, int u, const Body *b)
+void nest_block(KernelPrinter *n, int u, const LoopBody *b)
 {
     const char *v = strf(n->a, "v%d", u), *w = strf(n->a, "w%d", u);
-    Body x = *b;
+    LoopBody x = *b;
 
     x.block = u + 1;
     arrays(n, &x);

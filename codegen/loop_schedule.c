@@ -17,7 +17,7 @@ enum { GRAIN = 16384 }; /* elements worth a thread */
 
 /* ---- order of loops ------------------------------------------------------ */
 
-static uint64_t loops_of(const Kern *c, const Lin *l)
+static uint64_t loops_of(const LoopKernel *c, const AffineExpr *l)
 {
     uint64_t m = 0;
 
@@ -28,7 +28,7 @@ static uint64_t loops_of(const Kern *c, const Lin *l)
     return m;
 }
 
-const Mono *form_stride(const Lin *l, int loop)
+const SizeProduct *form_stride(const AffineExpr *l, int loop)
 {
     for (int i = 0; i < l->nt; i++)
         if (l->t[i].var == loop)
@@ -38,7 +38,7 @@ const Mono *form_stride(const Lin *l, int loop)
 
 /* Put the loops of access l that are not ordered yet outside those that are, by
  * falling stride. */
-static void order_by(Nest *n, const Lin *l, uint64_t *left)
+static void order_by(KernelPrinter *n, const AffineExpr *l, uint64_t *left)
 {
     int add[MAXLOOP], k = 0;
     uint64_t m = loops_of(n->c, l) & *left;
@@ -68,10 +68,10 @@ static int count_bits(uint64_t m)
 }
 
 /* Accesses, stores first, then loads in use. */
-static const Lin **accesses(Nest *n)
+static const AffineExpr **accesses(KernelPrinter *n)
 {
-    Kern *c = n->c;
-    const Lin **v = NULL;
+    LoopKernel *c = n->c;
+    const AffineExpr **v = NULL;
 
     for (size_t i = 0; i < vec_len(c->st); i++)
         vec_push(n->a, v, c->st[i].addr);
@@ -81,7 +81,7 @@ static const Lin **accesses(Nest *n)
     return v;
 }
 
-static uint64_t all_loops(Nest *n)
+static uint64_t all_loops(KernelPrinter *n)
 {
     uint64_t m = 0;
 
@@ -93,9 +93,9 @@ static uint64_t all_loops(Nest *n)
     return m;
 }
 
-static void order_loops(Nest *n)
+static void order_loops(KernelPrinter *n)
 {
-    const Lin **acc = accesses(n), *big = acc[0];
+    const AffineExpr **acc = accesses(n), *big = acc[0];
     uint64_t left = all_loops(n), all = left;
 
     for (size_t i = 1; i < vec_len(acc); i++)
@@ -114,16 +114,16 @@ static void order_loops(Nest *n)
     n->v = -1;
     if (n->norder) {
         int u = n->order[n->norder - 1];
-        const Mono *k = form_stride(big, u);
+        const SizeProduct *k = form_stride(big, u);
         n->v = (all & BIT(u)) && k && k->n == 0 ? u : -1;
     }
 }
 
 /* ---- forms --------------------------------------------------------------- */
 
-static Ex **reductions(Nest *n)
+static Expr **reductions(KernelPrinter *n)
 {
-    Ex **r = NULL;
+    Expr **r = NULL;
 
     for (size_t i = 0; i < vec_len(n->c->ex); i++)
         if (n->c->ex[i]->seen && n->c->ex[i]->kind == Xred)
@@ -132,7 +132,7 @@ static Ex **reductions(Nest *n)
 }
 
 /* Loops of an item, ragged one first. */
-int form_items(Nest *n, uint64_t m, int *u)
+int form_items(KernelPrinter *n, uint64_t m, int *u)
 {
     int k = 0;
 
@@ -143,9 +143,9 @@ int form_items(Nest *n, uint64_t m, int *u)
     return k;
 }
 
-const Mono *form_count(Nest *n, const int *u, int from, int to)
+const SizeProduct *form_count(KernelPrinter *n, const int *u, int from, int to)
 {
-    const Mono *m = mono_one(n->c->pool);
+    const SizeProduct *m = mono_one(n->c->pool);
 
     for (int i = from; i < to; i++)
         m = mono_mul(n->c->pool, m, n->c->loop[u[i]].n);
@@ -154,7 +154,7 @@ const Mono *form_count(Nest *n, const int *u, int from, int to)
 
 /* Index variables of the loops u[0..k), set from the number q of their
  * setting. */
-void form_decode(Nest *n, const int *u, int k, const char *q)
+void form_decode(KernelPrinter *n, const int *u, int k, const char *q)
 {
     if (k)
         nest_line(n, "ix d = %s;", q);
@@ -168,7 +168,7 @@ void form_decode(Nest *n, const int *u, int k, const char *q)
 }
 
 /* The next setting: the last index counts up, with carry. */
-static void advance(Nest *n, const int *u, int k)
+static void advance(KernelPrinter *n, const int *u, int k)
 {
     for (int i = k - 1; i >= 0; i--) {
         int at = nest_size(n, n->c->loop[u[i]].n);
@@ -181,11 +181,11 @@ static void advance(Nest *n, const int *u, int k)
 }
 
 /* A ragged loop outside ends where its rows do. */
-static void cap_items(Nest *n, const int *u, int k, const char *per)
+static void cap_items(KernelPrinter *n, const int *u, int k, const char *per)
 {
     if (!k || !n->c->loop[u[0]].map)
         return;
-    const Mono *m = form_count(n, u, 1, k);
+    const SizeProduct *m = form_count(n, u, 1, k);
     const char *end = nest_limit(n, u[0]);
     if (m->n)
         end = strf(n->a, "%s * n%d", end, nest_size(n, m));
@@ -195,9 +195,9 @@ static void cap_items(Nest *n, const int *u, int k, const char *per)
     nest_line(n, "    hi = %s;", end);
 }
 
-Body form_stage(Nest *n, uint64_t loops)
+LoopBody form_stage(KernelPrinter *n, uint64_t loops)
 {
-    Body b = { 0 };
+    LoopBody b = { 0 };
 
     n->c->nstage++;
     for (size_t i = 0; i < vec_len(n->c->st); i++) {
@@ -212,11 +212,11 @@ Body form_stage(Nest *n, uint64_t loops)
     return b;
 }
 
-static int64_t map_form(Nest *n)
+static int64_t map_form(KernelPrinter *n)
 {
     int u[MAXLOOP];
     uint64_t all = n->c->st[0].loops;
-    Body b = form_stage(n, all);
+    LoopBody b = form_stage(n, all);
     int k = form_items(n, all, u);
 
     cap_items(n, u, k, NULL);
@@ -249,7 +249,7 @@ static int64_t map_form(Nest *n)
 }
 
 /* All stores of an item, those over the same loops together. */
-static void stages(Nest *n, int block_of)
+static void stages(KernelPrinter *n, int block_of)
 {
     for (size_t i = 0; i < vec_len(n->c->st); i++) {
         Store *st = &n->c->st[i];
@@ -258,7 +258,7 @@ static void stages(Nest *n, int block_of)
         if (st->done)
             continue;
         uint64_t rest = st->loops & ~n->items;
-        Body b = form_stage(n, st->loops);
+        LoopBody b = form_stage(n, st->loops);
         b.block = block_of + 1;
         nest_need(n, b.root, b.nroot);
         if (block_of >= 0) {
@@ -285,19 +285,19 @@ static void stages(Nest *n, int block_of)
     }
 }
 
-Ex **form_values(Nest *n)
+Expr **form_values(KernelPrinter *n)
 {
-    Ex **v = NULL;
+    Expr **v = NULL;
 
     for (size_t i = 0; i < vec_len(n->c->st); i++)
         vec_push(n->a, v, n->c->st[i].val);
     return v;
 }
 
-static int64_t rows_form(Nest *n)
+static int64_t rows_form(KernelPrinter *n)
 {
     int u[MAXLOOP], k = form_items(n, n->items, u);
-    Ex **v = form_values(n);
+    Expr **v = form_values(n);
 
     cap_items(n, u, k, NULL);
     if (n->items)
@@ -312,10 +312,10 @@ static int64_t rows_form(Nest *n)
     return form_count(n, u, 0, k)->v;
 }
 
-static int64_t columns_form(Nest *n)
+static int64_t columns_form(KernelPrinter *n)
 {
     int u[MAXLOOP], v = n->v, k = form_items(n, n->items & ~BIT(v), u);
-    Ex **x = form_values(n);
+    Expr **x = form_values(n);
     int size = nest_size(n, n->c->loop[v].n);
     const char *end = nest_limit(n, v);
 
@@ -339,7 +339,7 @@ static int64_t columns_form(Nest *n)
 
 /* ---- the kernel ---------------------------------------------------------- */
 
-static int is_map(Nest *n, Ex *const *red)
+static int is_map(KernelPrinter *n, Expr *const *red)
 {
     for (size_t i = 1; i < vec_len(n->c->st); i++)
         if (n->c->st[i].loops != n->c->st[0].loops)
@@ -347,7 +347,7 @@ static int is_map(Nest *n, Ex *const *red)
     return vec_len(red) == 0;
 }
 
-static uint64_t common_loops(Nest *n, Ex *const *red)
+static uint64_t common_loops(KernelPrinter *n, Expr *const *red)
 {
     uint64_t m = n->c->st[0].loops;
 
@@ -358,7 +358,7 @@ static uint64_t common_loops(Nest *n, Ex *const *red)
     return m;
 }
 
-double form_elements(Nest *n, uint64_t m)
+double form_elements(KernelPrinter *n, uint64_t m)
 {
     double e = 1;
 
@@ -368,7 +368,7 @@ double form_elements(Nest *n, uint64_t m)
     return e;
 }
 
-static double work(Nest *n, Ex *const *red)
+static double work(KernelPrinter *n, Expr *const *red)
 {
     double w = 0;
 
@@ -380,7 +380,7 @@ static double work(Nest *n, Ex *const *red)
 }
 
 /* The bits of a double, or an integer that may need 64 of them. */
-static int is_number(const Nest *n, int i)
+static int is_number(const KernelPrinter *n, int i)
 {
     for (size_t k = 0; k < vec_len(n->num); k++)
         if (n->numat[k] == i)
@@ -388,7 +388,7 @@ static int is_number(const Nest *n, int i)
     return 0;
 }
 
-static void prologue(Nest *n, Text *t)
+static void prologue(KernelPrinter *n, Text *t)
 {
     Group *k = n->k;
 
@@ -410,13 +410,13 @@ static void prologue(Nest *n, Text *t)
 
 /* Bytes read and written: of a table that is looked up no more than there are
  * elements that look. */
-static double traffic(Nest *n, const Node *buf)
+static double traffic(KernelPrinter *n, const Node *buf)
 {
-    const Kern *c = n->c;
+    const LoopKernel *c = n->c;
     double all = (double)local_bytes(c->g, buf), least = 0, sum = 0;
 
     for (size_t i = 0; i < vec_len(c->ex); i++) {
-        const Ex *e = c->ex[i];
+        const Expr *e = c->ex[i];
         if (!e->seen || e->kind != Xload || storage(e->buf) != buf)
             continue;
         double b =
@@ -430,7 +430,7 @@ static double traffic(Nest *n, const Node *buf)
     return sum > 0 ? sum : all;
 }
 
-static void set_cost(Nest *n)
+static void set_cost(KernelPrinter *n)
 {
     Group *k = n->k;
     const Graph *g = n->c->g;
@@ -441,16 +441,16 @@ static void set_cost(Nest *n)
         k->step.flops += cost_of(g, k->node[i]).flops;
 }
 
-void kern_print(Kern *c)
+void kern_print(LoopKernel *c)
 {
-    Nest n = { .c = c,
-               .k = c->k,
-               .a = c->a,
-               .depth = 1,
-               .gpu = c->gpu,
-               .t = { .arena = c->a } };
+    KernelPrinter n = { .c = c,
+                        .k = c->k,
+                        .a = c->a,
+                        .depth = 1,
+                        .gpu = c->gpu,
+                        .t = { .arena = c->a } };
     Text all = { .arena = c->a };
-    Ex **red = reductions(&n);
+    Expr **red = reductions(&n);
 
     n.stamp = 1;
     add_size(c->k, c->a, 0);

@@ -25,20 +25,20 @@ enum {
     BUSY = 1 << 17   /* threads that keep the chip busy */
 };
 
-static void set_grid(Nest *n, int64_t blocks, int threads)
+static void set_grid(KernelPrinter *n, int64_t blocks, int threads)
 {
     n->k->step.word[0] = word_int(blocks);
     n->k->step.word[1] = word_int(threads);
 }
 
-static void stop_at_end(Nest *n, int u, const char *index)
+static void stop_at_end(KernelPrinter *n, int u, const char *index)
 {
     if (n->c->loop[u].map)
         nest_line(n, "if (%s%d >= %s) return;", index, u, nest_limit(n, u));
 }
 
 /* Ragged loops of an item end where their rows do. */
-static void stop_at_ends(Nest *n, const int *u, int k)
+static void stop_at_ends(KernelPrinter *n, const int *u, int k)
 {
     for (int i = 0; i < k; i++)
         stop_at_end(n, u[i], "i");
@@ -63,7 +63,7 @@ static int power_of_two(int64_t x, int most)
 /* The loop whose steps groups of threads share: the longest that all sums run
  * over, when they are long, threads are few and no sum is inside another; -1:
  * none. */
-static int shared_loop(Nest *n, Ex *const *red, int64_t threads)
+static int shared_loop(KernelPrinter *n, Expr *const *red, int64_t threads)
 {
     uint64_t all = ~0ull;
     double most = 0;
@@ -93,7 +93,7 @@ static int shared_loop(Nest *n, Ex *const *red, int64_t threads)
 /* Groups of a block that has `team` threads in each: where blocks are few, so
  * many that none has more than a few steps of the shared loop (512 rows of 128
  * in one block: 44 us by 16 threads alone, 9 by 1024). */
-static int groups_of(const Nest *n, int64_t blocks)
+static int groups_of(const KernelPrinter *n, int64_t blocks)
 {
     int64_t steps = n->c->loop[n->shared].n->v;
     int groups = BLOCKMAP / n->team;
@@ -105,7 +105,7 @@ static int groups_of(const Nest *n, int64_t blocks)
 }
 
 /* A block has `team` threads along v, and groups of as many. */
-static void grouped_items(Nest *n, int v, int w, const int *u, int k)
+static void grouped_items(KernelPrinter *n, int v, int w, const int *u, int k)
 {
     int64_t per = n->c->loop[v].n->v / w;
     const char *limit = nest_limit(n, v), *name = w > 1 ? "v" : "i";
@@ -126,7 +126,7 @@ static void grouped_items(Nest *n, int v, int w, const int *u, int k)
     set_grid(n, blocks, n->team * n->groups);
 }
 
-static void single_items(Nest *n, int v, int w, const int *u, int k)
+static void single_items(KernelPrinter *n, int v, int w, const int *u, int k)
 {
     int64_t per = v < 0 ? 1 : n->c->loop[v].n->v / w;
     int64_t items = form_count(n, u, 0, k)->v * per;
@@ -145,7 +145,7 @@ static void single_items(Nest *n, int v, int w, const int *u, int k)
     set_grid(n, ceil_of(items, BLOCKMAP), BLOCKMAP);
 }
 
-static void by_thread(Nest *n, Ex *const *red)
+static void by_thread(KernelPrinter *n, Expr *const *red)
 {
     int v = n->v >= 0 && (n->items & BIT(n->v)) ? n->v : -1, u[MAXLOOP];
     int w = v < 0 ? 1 : wide_width(n, v);
@@ -171,7 +171,7 @@ static void by_thread(Nest *n, Ex *const *red)
 
 /* What a team would hold: the loops that results have inside an item, or when
  * there are none those of a sum over v. */
-static uint64_t row_loops(Nest *n, Ex *const *red)
+static uint64_t row_loops(KernelPrinter *n, Expr *const *red)
 {
     uint64_t m = 0;
 
@@ -183,13 +183,13 @@ static uint64_t row_loops(Nest *n, Ex *const *red)
 }
 
 /* Sums, none of which needs another, and nothing else of the rows. */
-static int reads_once(Nest *n, Ex *const *red)
+static int reads_once(KernelPrinter *n, Expr *const *red)
 {
     for (size_t i = 0; i < vec_len(n->c->st); i++)
         if (n->c->st[i].loops & ~n->items)
             return 0;
     for (size_t i = 0; i < vec_len(red); i++) {
-        Ex **x = nest_reached(n, red[i]->arg, 1);
+        Expr **x = nest_reached(n, red[i]->arg, 1);
         for (size_t k = 0; k < vec_len(x); k++)
             if (x[k]->kind == Xred)
                 return 0;
@@ -200,7 +200,7 @@ static int reads_once(Nest *n, Ex *const *red)
 /* Threads that hold a row of loop v: up to 32 a power of two, then whole warps.
  * A long row is held in strips that each of the team's threads has a piece of:
  * as many pieces as fill them. 0: it is too long. */
-static int team_of_row(Nest *n, int beside, int *strips)
+static int team_of_row(KernelPrinter *n, int beside, int *strips)
 {
     enum { MOSTSTRIPS = 4, MOSTLANES = 32, WARP = 32 };
     const Loop *l = &n->c->loop[n->v];
@@ -221,7 +221,7 @@ static int team_of_row(Nest *n, int beside, int *strips)
 
 /* May the item's rows be held by a team? All results and sums run over the
  * whole row or none of it; *x: the loop beside v, -1: none. */
-static int can_hold(Nest *n, Ex *const *red, uint64_t row, int *x)
+static int can_hold(KernelPrinter *n, Expr *const *red, uint64_t row, int *x)
 {
     enum { MOSTBESIDE = 4 };
 
@@ -249,9 +249,9 @@ static int can_hold(Nest *n, Ex *const *red, uint64_t row, int *x)
     return team && (team <= 32 || !reads_once(n, red));
 }
 
-static int needs_sum(Nest *n, Ex *e)
+static int needs_sum(KernelPrinter *n, Expr *e)
 {
-    Ex **x = nest_reached(n, &e, 1);
+    Expr **x = nest_reached(n, &e, 1);
 
     for (size_t i = 0; i < vec_len(x); i++)
         if (x[i]->kind == Xred)
@@ -262,7 +262,7 @@ static int needs_sum(Nest *n, Ex *e)
 /* Sums over all of the row, and results of it that need none of them: all are
  * made on one way along it, and nothing is held, where a team would be large
  * (three rows of 14336 in and two out, on an H200: 2.0 to 2.85 TB/s). */
-static int streams(Nest *n, Ex *const *red, uint64_t row)
+static int streams(KernelPrinter *n, Expr *const *red, uint64_t row)
 {
     int results = 0;
 
@@ -282,7 +282,7 @@ static int streams(Nest *n, Ex *const *red, uint64_t row)
 
 /* Threads for passes over parts of the row. When it is read but once they are
  * fewer, and each has several pieces on the way before it waits for others. */
-static int team_of(Nest *n, Ex *const *red, int64_t items)
+static int team_of(KernelPrinter *n, Expr *const *red, int64_t items)
 {
     int most = items < FEWITEMS ? MOSTTEAM : MOSTTEAM / 2;
     int64_t work = 1;
@@ -299,7 +299,7 @@ static int team_of(Nest *n, Ex *const *red, int64_t items)
     return power_of_two(work, most);
 }
 
-static void hold_row(Nest *n, uint64_t row, int x, int strips)
+static void hold_row(KernelPrinter *n, uint64_t row, int x, int strips)
 {
     int v = n->v, w = wide_width(n, v);
     const char *name =
@@ -322,7 +322,7 @@ static void hold_row(Nest *n, uint64_t row, int x, int strips)
     }
 }
 
-static void by_team(Nest *n, Ex *const *red)
+static void by_team(KernelPrinter *n, Expr *const *red)
 {
     int u[MAXLOOP], k = form_items(n, n->items, u), x, strips = 1;
     int64_t items = form_count(n, u, 0, k)->v;
@@ -348,7 +348,7 @@ static void by_team(Nest *n, Ex *const *red)
     nest_leave(n, s);
 }
 
-void threads_form(Nest *n, Ex *const *red, int whole)
+void threads_form(KernelPrinter *n, Expr *const *red, int whole)
 {
     n->shared = -1;
     n->width = n->beside = 1;

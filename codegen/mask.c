@@ -5,15 +5,15 @@
 
 #include "codegen.h"
 
-typedef struct Bounds {
+typedef struct MaskBounds {
     double lo, hi;
-} Bounds; /* of key - query */
+} MaskBounds; /* of key - query */
 typedef struct Linear {
     double q, k, c;
     int ok;
 } Linear;
 
-static const Bounds everything = { -INFINITY, INFINITY };
+static const MaskBounds everything = { -INFINITY, INFINITY };
 
 /* The axis n's value is the position along, or null. */
 static const Axis *axis_of_position(const Attn *t, const Node *n)
@@ -58,29 +58,30 @@ static Linear line_of(const Attn *t, const Node *n)
     }
 }
 
-static Bounds both(Bounds x, Bounds y)
+static MaskBounds both(MaskBounds x, MaskBounds y)
 {
-    return (Bounds){ fmax(x.lo, y.lo), fmin(x.hi, y.hi) };
+    return (MaskBounds){ fmax(x.lo, y.lo), fmin(x.hi, y.hi) };
 }
 
-static Bounds either(Bounds x, Bounds y)
+static MaskBounds either(MaskBounds x, MaskBounds y)
 {
-    return (Bounds){ fmin(x.lo, y.lo), fmax(x.hi, y.hi) };
+    return (MaskBounds){ fmin(x.lo, y.lo), fmax(x.hi, y.hi) };
 }
 
 /* a <= b (or a < b): differences d for which it can hold, whole numbers. */
-static Bounds ordered(const Attn *t, const Node *a, const Node *b, int strict)
+static MaskBounds ordered(const Attn *t, const Node *a, const Node *b,
+                          int strict)
 {
     Linear x = plus(line_of(t, a), scaled(line_of(t, b), -1));
 
     if (!x.ok || x.k != -x.q || fabs(x.k) != 1)
         return everything;
     if (x.k > 0) /* d <= -c */
-        return (Bounds){ -INFINITY, floor(-x.c - (strict ? 0.5 : 0)) };
-    return (Bounds){ ceil(x.c + (strict ? 0.5 : 0)), INFINITY };
+        return (MaskBounds){ -INFINITY, floor(-x.c - (strict ? 0.5 : 0)) };
+    return (MaskBounds){ ceil(x.c + (strict ? 0.5 : 0)), INFINITY };
 }
 
-static Bounds where_holds(const Attn *t, const Node *c)
+static MaskBounds where_holds(const Attn *t, const Node *c)
 {
     const Node *a = c->nin > 0 ? c->in[0] : NULL;
     const Node *b = c->nin > 1 ? c->in[1] : NULL;
@@ -107,7 +108,7 @@ static int is_exact(const Attn *t, const Node *c)
     case Olt:
     case Oge:
     case Ogt: {
-        Bounds b = where_holds(t, c);
+        MaskBounds b = where_holds(t, c);
         return !isinf(b.lo) || !isinf(b.hi);
     }
     case Oland: return is_exact(t, c->in[0]) && is_exact(t, c->in[1]);
@@ -145,7 +146,7 @@ static int is_const(const Node *n, double sign)
 }
 
 /* Differences for which n can be anything but -inf. */
-static Bounds seen(const Attn *t, const Node *n)
+static MaskBounds seen(const Attn *t, const Node *n)
 {
     switch (n->op) {
     case Owhere:
@@ -164,7 +165,7 @@ static Bounds seen(const Attn *t, const Node *n)
 const char *attn_unseen(Attn *t, const char *q0, const char *q1, const char *k0,
                         const char *k1)
 {
-    Bounds b = seen(t, t->score);
+    MaskBounds b = seen(t, t->score);
     Text x = { .arena = t->arena };
 
     if (isinf(b.lo) && isinf(b.hi))
@@ -183,7 +184,7 @@ const char *attn_unseen(Attn *t, const char *q0, const char *q1, const char *k0,
 const char *attn_allseen(Attn *t, const char *q0, const char *q1,
                          const char *k0, const char *k1)
 {
-    Bounds b = everything;
+    MaskBounds b = everything;
     Text x = { .arena = t->arena };
 
     for (size_t i = 0; i < vec_len(t->body->node); i++) {
@@ -207,7 +208,7 @@ const char *attn_allseen(Attn *t, const char *q0, const char *q1,
 
 const char *attn_seen(Attn *t, const char *q0, const char *rows, const char *k0)
 {
-    Bounds b = seen(t, t->score);
+    MaskBounds b = seen(t, t->score);
 
     if (isinf(b.hi))
         return NULL;
@@ -226,7 +227,7 @@ const char *attn_seen(Attn *t, const char *q0, const char *rows, const char *k0)
 
 double attn_share(const Attn *t)
 {
-    Bounds b = seen(t, t->score);
+    MaskBounds b = seen(t, t->score);
     double nq = (double)t->score->dim[dim_of(t->score, t->query)].n;
     double nk = (double)t->score->dim[dim_of(t->score, t->key)].n, sum = 0;
 

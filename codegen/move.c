@@ -9,21 +9,22 @@
 
 /* ---- indices ------------------------------------------------------------- */
 
-static const Mono *extent(void *ctx, int var)
+static const SizeProduct *extent(void *ctx, int var)
 {
-    Kern *c = ctx;
+    LoopKernel *c = ctx;
 
     return var < MAXLOOP ? c->loop[var].n : NULL;
 }
 
 /* (x / div) % mod, by an explicit division when it has to be. */
-static const Lin *digit(Kern *c, const Lin *x, const Mono *div, const Mono *mod)
+static const AffineExpr *digit(LoopKernel *c, const AffineExpr *x,
+                               const SizeProduct *div, const SizeProduct *mod)
 {
-    const Lin *l = lin_digit(c->pool, x, div, mod, extent, c);
+    const AffineExpr *l = lin_digit(c->pool, x, div, mod, extent, c);
 
     if (l)
         return l;
-    Ex *q = ex_lin(c, Di64, x);
+    Expr *q = ex_lin(c, Di64, x);
     if (div->n)
         q = ex_op(c, Di64, "a / b", q, ex_int(c, aff(div->v)), NULL);
     if (mod)
@@ -32,7 +33,7 @@ static const Lin *digit(Kern *c, const Lin *x, const Mono *div, const Mono *mod)
 }
 
 /* The index of operand a under the result's index, axes matched by name. */
-Index by_axis(Kern *c, const Node *a, const Node *n, const Index *ix)
+Index by_axis(LoopKernel *c, const Node *a, const Node *n, const Index *ix)
 {
     Index jx = { { 0 } };
 
@@ -51,7 +52,7 @@ Index by_axis(Kern *c, const Node *a, const Node *n, const Index *ix)
 
 /* The same, but axis x may differ in size: its index is given. */
 static Index but_axis(const Node *a, const Node *n, const Index *ix,
-                      const Axis *x, const Lin *at)
+                      const Axis *x, const AffineExpr *at)
 {
     Index jx = { { 0 } };
 
@@ -64,7 +65,7 @@ static Index but_axis(const Node *a, const Node *n, const Index *ix,
 
 /* ---- views --------------------------------------------------------------- */
 
-static Ex *rename_value(Kern *c, Node *n, const Index *ix, Ex *guard)
+static Expr *rename_value(LoopKernel *c, Node *n, const Index *ix, Expr *guard)
 {
     Node *a = n->in[0];
     Index jx = { { 0 } };
@@ -84,21 +85,22 @@ static Ex *rename_value(Kern *c, Node *n, const Index *ix, Ex *guard)
 }
 
 /* Of the sizes of those axes of n from the from-th on. */
-static const Mono *product(Kern *c, const Node *n, const Axes *x, int from)
+static const SizeProduct *product(LoopKernel *c, const Node *n, const Axes *x,
+                                  int from)
 {
-    const Mono *m = mono_one(c->pool);
+    const SizeProduct *m = mono_one(c->pool);
 
     for (int i = from; i < x->n; i++)
         m = mono_mul(c->pool, m, kern_size(c, n, dim_of(n, x->v[i])));
     return m;
 }
 
-static Ex *split_value(Kern *c, Node *n, const Index *ix, Ex *guard)
+static Expr *split_value(LoopKernel *c, Node *n, const Index *ix, Expr *guard)
 {
     Node *a = n->in[0];
     const Axis *x = n->at.split.axis;
     const Axes *into = &n->at.split.into;
-    const Lin *at = lin_make(c->pool, aff(0), 0, NULL, 0);
+    const AffineExpr *at = lin_make(c->pool, aff(0), 0, NULL, 0);
 
     for (int i = 0; i < into->n; i++)
         at = lin_add(c->pool, at,
@@ -110,7 +112,7 @@ static Ex *split_value(Kern *c, Node *n, const Index *ix, Ex *guard)
     return kern_value(c, a, &jx, guard);
 }
 
-static Ex *merge_value(Kern *c, Node *n, const Index *ix, Ex *guard)
+static Expr *merge_value(LoopKernel *c, Node *n, const Index *ix, Expr *guard)
 {
     Node *a = n->in[0];
     const Axes *x = &n->at.merge.axes;
@@ -129,64 +131,65 @@ static Ex *merge_value(Kern *c, Node *n, const Index *ix, Ex *guard)
 
 /* ---- moves --------------------------------------------------------------- */
 
-static Aff minus(int64_t x)
+static RankAffine minus(int64_t x)
 {
     return aff(-x);
 }
 
-static const Lin *offset(Kern *c, const Lin *l, Aff x)
+static const AffineExpr *offset(LoopKernel *c, const AffineExpr *l,
+                                RankAffine x)
 {
     return lin_add(c->pool, l, lin_const(c->pool, x));
 }
 
-static Ex *zero(Kern *c, const Node *n)
+static Expr *zero(LoopKernel *c, const Node *n)
 {
     return ex_num(c, compute_type(n->dt), 0);
 }
 
 /* a at index `at` of axis x, where that is inside a; 0 elsewhere. */
-static Ex *inside(Kern *c, Node *n, Node *a, const Index *ix, const Lin *at,
-                  Ex *guard)
+static Expr *inside(LoopKernel *c, Node *n, Node *a, const Index *ix,
+                    const AffineExpr *at, Expr *guard)
 {
     const Axis *x = n_axis(n);
-    Ex *in = ex_within(c, at, aff(local_n(c->g, a, dim_of(a, x))));
+    Expr *in = ex_within(c, at, aff(local_n(c->g, a, dim_of(a, x))));
     Index jx = but_axis(a, n, ix, x, at);
 
-    Ex *v = kern_value(c, a, &jx, ex_both(c, guard, in));
+    Expr *v = kern_value(c, a, &jx, ex_both(c, guard, in));
 
     return ex_select(c, in, v, zero(c, n));
 }
 
-static Ex *slice_value(Kern *c, Node *n, const Index *ix, Ex *guard)
+static Expr *slice_value(LoopKernel *c, Node *n, const Index *ix, Expr *guard)
 {
-    const Lin *at = ix->at[dim_of(n, n->at.slice.axis)];
+    const AffineExpr *at = ix->at[dim_of(n, n->at.slice.axis)];
     Index jx = but_axis(n->in[0], n, ix, n->at.slice.axis,
                         offset(c, at, aff(n->at.slice.start)));
 
     return kern_value(c, n->in[0], &jx, guard);
 }
 
-static Ex *pad_value(Kern *c, Node *n, const Index *ix, Ex *guard)
+static Expr *pad_value(LoopKernel *c, Node *n, const Index *ix, Expr *guard)
 {
-    const Lin *at = ix->at[dim_of(n, n->at.pad.axis)];
+    const AffineExpr *at = ix->at[dim_of(n, n->at.pad.axis)];
 
     return inside(c, n, n->in[0], ix, offset(c, at, minus(n->at.pad.start)),
                   guard);
 }
 
-static Ex *concat_value(Kern *c, Node *n, const Index *ix, Ex *guard)
+static Expr *concat_value(LoopKernel *c, Node *n, const Index *ix, Expr *guard)
 {
-    const Lin *at = ix->at[dim_of(n, n->at.concat.axis)];
+    const AffineExpr *at = ix->at[dim_of(n, n->at.concat.axis)];
     int64_t start = 0;
-    Ex *sum = NULL;
+    Expr *sum = NULL;
 
     for (int i = 0; i < n->nin; i++) {
         Node *a = n->in[i];
         int64_t len = local_n(c->g, a, dim_of(a, n->at.concat.axis));
-        const Lin *here = offset(c, at, minus(start));
-        Ex *in = ex_within(c, here, aff(len));
+        const AffineExpr *here = offset(c, at, minus(start));
+        Expr *in = ex_within(c, here, aff(len));
         Index jx = but_axis(a, n, ix, n->at.concat.axis, here);
-        Ex *v = kern_value(c, a, &jx, ex_both(c, guard, in));
+        Expr *v = kern_value(c, a, &jx, ex_both(c, guard, in));
         sum = ex_select(c, in, v, sum ? sum : zero(c, n));
         start += len;
     }
@@ -194,7 +197,7 @@ static Ex *concat_value(Kern *c, Node *n, const Index *ix, Ex *guard)
 }
 
 /* Is x in memory with its axes in this order? */
-static int lies_so(Kern *c, Node *x, Axis *const *order)
+static int lies_so(LoopKernel *c, Node *x, Axis *const *order)
 {
     for (int d = 0; d < x->nd; d++)
         if (x->dim[d].a != order[d])
@@ -203,10 +206,10 @@ static int lies_so(Kern *c, Node *x, Axis *const *order)
 }
 
 /* Element `at` of x, row-major by the axes in order. */
-static Ex *element_of(Kern *c, Node *x, Axis *const *order, const Lin *at,
-                      Ex *guard)
+static Expr *element_of(LoopKernel *c, Node *x, Axis *const *order,
+                        const AffineExpr *at, Expr *guard)
 {
-    const Mono *stride = mono_one(c->pool);
+    const SizeProduct *stride = mono_one(c->pool);
     Index jx = { { 0 } };
 
     if (lies_so(c, x, order))
@@ -219,28 +222,28 @@ static Ex *element_of(Kern *c, Node *x, Axis *const *order, const Lin *at,
     return kern_value(c, x, &jx, guard);
 }
 
-static Ex *pack_value(Kern *c, Node *n, const Index *ix, Ex *guard)
+static Expr *pack_value(LoopKernel *c, Node *n, const Index *ix, Expr *guard)
 {
-    const Lin *at = ix->at[n->nd - 1];
+    const AffineExpr *at = ix->at[n->nd - 1];
     Axis *const *order = n->at.pack.order.v;
-    Ex *sum = zero(c, n);
+    Expr *sum = zero(c, n);
 
     for (int k = 0; k < n->nin; k++) {
         Node *x = n->in[k];
-        const Lin *here = offset(c, at, minus(bucket_at(n, k)));
-        Ex *in = ex_within(c, here, aff(local_elems(c->g, x)));
-        Ex *v = element_of(c, x, order, here, ex_both(c, guard, in));
+        const AffineExpr *here = offset(c, at, minus(bucket_at(n, k)));
+        Expr *in = ex_within(c, here, aff(local_elems(c->g, x)));
+        Expr *v = element_of(c, x, order, here, ex_both(c, guard, in));
         sum = ex_select(c, in, v, sum);
         order += x->nd;
     }
     return sum;
 }
 
-static Ex *unpack_value(Kern *c, Node *n, const Index *ix, Ex *guard)
+static Expr *unpack_value(LoopKernel *c, Node *n, const Index *ix, Expr *guard)
 {
     Node *a = n->in[0];
-    const Lin *at = lin_const(c->pool, aff(n->at.unpack.at));
-    const Mono *stride = mono_one(c->pool);
+    const AffineExpr *at = lin_const(c->pool, aff(n->at.unpack.at));
+    const SizeProduct *stride = mono_one(c->pool);
     Index jx = { { 0 } };
 
     for (int i = n->at.unpack.order.n - 1; i >= 0; i--) {
@@ -253,16 +256,16 @@ static Ex *unpack_value(Kern *c, Node *n, const Index *ix, Ex *guard)
     return kern_value(c, a, &jx, guard);
 }
 
-static Ex *shift_value(Kern *c, Node *n, const Index *ix, Ex *guard)
+static Expr *shift_value(LoopKernel *c, Node *n, const Index *ix, Expr *guard)
 {
     int d = dim_of(n, n->at.shift.axis);
-    const Lin *at = offset(c, ix->at[d], minus(n->at.shift.by));
+    const AffineExpr *at = offset(c, ix->at[d], minus(n->at.shift.by));
 
     if (!n->at.shift.wrap)
         return inside(c, n, n->in[0], ix, at, guard);
     int64_t size = local_n(c->g, n, d);
-    Ex *to = ex_op(c, Di64, "(a % b + b) % b", ex_lin(c, Di64, at),
-                   ex_int(c, aff(size)), NULL);
+    Expr *to = ex_op(c, Di64, "(a % b + b) % b", ex_lin(c, Di64, at),
+                     ex_int(c, aff(size)), NULL);
     Index jx = but_axis(n->in[0], n, ix, n->at.shift.axis, ex_index(c, to));
     return kern_value(c, n->in[0], &jx, guard);
 }
@@ -271,18 +274,19 @@ static Ex *shift_value(Kern *c, Node *n, const Index *ix, Ex *guard)
 
 /* The local index l of a dim, moved by one number, or by another one from
  * `half` on. */
-static const Lin *moved(Kern *c, const Lin *l, int64_t half, Aff first,
-                        Aff second)
+static const AffineExpr *moved(LoopKernel *c, const AffineExpr *l, int64_t half,
+                               RankAffine first, RankAffine second)
 {
-    Ex *arg[4] = { ex_lin(c, Di64, l), ex_int(c, aff(half)), ex_int(c, first),
-                   ex_int(c, second) };
+    Expr *arg[4] = { ex_lin(c, Di64, l), ex_int(c, aff(half)), ex_int(c, first),
+                     ex_int(c, second) };
 
     return lin_add(c->pool, l,
                    ex_index(c, ex_expr(c, Di64, "a < b ? c : d", 4, arg)));
 }
 
 /* The global index at the local index l along dim d of n. */
-const Lin *global_at(Kern *c, const Node *n, int d, const Lin *l)
+const AffineExpr *global_at(LoopKernel *c, const Node *n, int d,
+                            const AffineExpr *l)
 {
     Piece p[MAXPIECE];
 
@@ -294,44 +298,46 @@ const Lin *global_at(Kern *c, const Node *n, int d, const Lin *l)
 
 /* The local index of a global one; below 0 where it is not on this rank, or
  * beyond what the rank has. */
-static const Lin *local_at(Kern *c, const Node *n, int d, Ex *global)
+static const AffineExpr *local_at(LoopKernel *c, const Node *n, int d,
+                                  Expr *global)
 {
     Piece p[MAXPIECE];
 
     if (pieces(c->g, n, d, p) == 1) {
-        const Lin *at = ex_index(c, global);
+        const AffineExpr *at = ex_index(c, global);
         return aff_zero(&p[0].start) ? at
                                      : offset(c, at, aff_scale(p[0].start, -1));
     }
-    Ex *arg[4] = { global, ex_int(c, p[0].start), ex_int(c, p[1].start),
-                   ex_int(c, aff(p[0].len)) };
+    Expr *arg[4] = { global, ex_int(c, p[0].start), ex_int(c, p[1].start),
+                     ex_int(c, aff(p[0].len)) };
     return ex_index(c, ex_expr(c, Di64,
                                "a >= b && a < b + d ? a - b : "
                                "a >= c && a < c + d ? a - c + d : -1",
                                4, arg));
 }
 
-static Ex *gather_value(Kern *c, Node *n, const Index *ix, Ex *guard)
+static Expr *gather_value(LoopKernel *c, Node *n, const Index *ix, Expr *guard)
 {
     Node *a = n->in[0], *e = n->in[1];
     Index ex = by_axis(c, e, n, ix);
     int d = dim_of(a, n->at.gather.axis);
-    Ex *to = ex_as(c, Di64, kern_value(c, e, &ex, guard));
+    Expr *to = ex_as(c, Di64, kern_value(c, e, &ex, guard));
 
     return inside(c, n, a, ix, local_at(c, a, d, to), guard);
 }
 
 /* What n keeps of its operand: each piece lies in the operand's piece of the
  * same number, or in the only one. */
-static Ex *shard_slice_value(Kern *c, Node *n, const Index *ix, Ex *guard)
+static Expr *shard_slice_value(LoopKernel *c, Node *n, const Index *ix,
+                               Expr *guard)
 {
     Node *a = n->in[0];
     int d = dim_of(n, n->at.shard_slice.axis),
         k = dim_of(a, n->at.shard_slice.axis);
     Piece p[MAXPIECE], q[MAXPIECE];
     int two = pieces(c->g, n, d, p) == 2, from = pieces(c->g, a, k, q) - 1;
-    Aff start = aff_add(p[0].start, aff_scale(q[0].start, -1));
-    const Lin *at = offset(c, ix->at[d], start);
+    RankAffine start = aff_add(p[0].start, aff_scale(q[0].start, -1));
+    const AffineExpr *at = offset(c, ix->at[d], start);
 
     if (two)
         at = moved(c, ix->at[d], p[0].len, start,
@@ -349,10 +355,10 @@ static int is_slot(const Node *route, const Dim *d)
 }
 
 /* Factor of dim d of a route's index in a pair's number token * top + slot. */
-static const Mono *pair_factor(Kern *c, const Node *route, int d)
+static const SizeProduct *pair_factor(LoopKernel *c, const Node *route, int d)
 {
     const Node *e = route->in[0];
-    const Mono *m = mono_one(c->pool);
+    const SizeProduct *m = mono_one(c->pool);
 
     if (is_slot(route, &e->dim[d]))
         return m;
@@ -364,7 +370,7 @@ static const Mono *pair_factor(Kern *c, const Node *route, int d)
 
 /* Sizes of the index tensor as it lies on this rank: those of the route
  * node. */
-static const Mono *pair_mod(Kern *c, const Node *route, int d)
+static const SizeProduct *pair_mod(LoopKernel *c, const Node *route, int d)
 {
     const Node *e = route->in[0];
 
@@ -374,13 +380,14 @@ static const Mono *pair_mod(Kern *c, const Node *route, int d)
     return is_slot(route, &e->dim[d]) ? kern_size(c, e, d) : NULL;
 }
 
-static Ex *map_entry(Kern *c, Node *map, int64_t start, const Lin *at,
-                     Ex *guard)
+static Expr *map_entry(LoopKernel *c, Node *map, int64_t start,
+                       const AffineExpr *at, Expr *guard)
 {
     return ex_load(c, storage(map), Di32, offset(c, at, aff(start)), guard);
 }
 
-static Ex *dispatch_value(Kern *c, Node *n, const Index *ix, Ex *guard)
+static Expr *dispatch_value(LoopKernel *c, Node *n, const Index *ix,
+                            Expr *guard)
 {
     Node *x = n->in[0], *map = n->in[1], *e = map->in[0];
     int row = 0;
@@ -388,10 +395,11 @@ static Ex *dispatch_value(Kern *c, Node *n, const Index *ix, Ex *guard)
 
     while (!g_isrow(n->dim[row].a))
         row++;
-    Ex *at = map_entry(c, map, map_layout(c->g, map).pair, ix->at[row], guard);
+    Expr *at =
+        map_entry(c, map, map_layout(c->g, map).pair, ix->at[row], guard);
     int padded = map->at.route.padded;
-    Ex *have = padded ? ex_op(c, Di32, "a >= 0", at, NULL, NULL) : NULL;
-    const Lin *pair = ex_index(c, at);
+    Expr *have = padded ? ex_op(c, Di32, "a >= 0", at, NULL, NULL) : NULL;
+    const AffineExpr *pair = ex_index(c, at);
     for (int d = 0; d < x->nd; d++) {
         int k = dim_of(e, x->dim[d].a);
         jx.at[d] =
@@ -404,29 +412,29 @@ static Ex *dispatch_value(Kern *c, Node *n, const Index *ix, Ex *guard)
                      zero(c, n));
 }
 
-static Ex *combine_value(Kern *c, Node *n, const Index *ix, Ex *guard)
+static Expr *combine_value(LoopKernel *c, Node *n, const Index *ix, Expr *guard)
 {
     Node *r = n->in[0], *map = n->in[1], *e = map->in[0];
-    const Lin *pair = lin_make(c->pool, aff(0), 0, NULL, 0);
+    const AffineExpr *pair = lin_make(c->pool, aff(0), 0, NULL, 0);
 
     for (int d = 0; d < e->nd; d++)
         pair = lin_add(c->pool, pair,
                        lin_mul(c->pool, ix->at[dim_of(n, e->dim[d].a)],
                                pair_factor(c, map, d)));
-    Ex *at = map_entry(c, map, map_layout(c->g, map).row, pair, guard);
-    Ex *have = ex_op(c, Di32, "a >= 0", at, NULL, NULL);
+    Expr *at = map_entry(c, map, map_layout(c->g, map).row, pair, guard);
+    Expr *have = ex_op(c, Di32, "a >= 0", at, NULL, NULL);
     Index jx = { { 0 } };
     for (int d = 0; d < r->nd; d++)
         jx.at[d] = g_isrow(r->dim[d].a) ? ex_index(c, at)
                                         : ix->at[dim_of(n, r->dim[d].a)];
-    Ex *v = kern_value(c, r, &jx, ex_both(c, guard, have));
+    Expr *v = kern_value(c, r, &jx, ex_both(c, guard, have));
     return ex_select(c, have, v, zero(c, n));
 }
 
-static Ex *overflow_value(Kern *c, Node *n, Ex *guard)
+static Expr *overflow_value(LoopKernel *c, Node *n, Expr *guard)
 {
     MapLayout l = map_layout(c->g, n->in[0]);
-    const Lin *at = lin_make(c->pool, aff(0), 0, NULL, 0);
+    const AffineExpr *at = lin_make(c->pool, aff(0), 0, NULL, 0);
 
     return ex_op(c, Di32, "a > b", map_entry(c, n->in[0], l.total, at, guard),
                  ex_int(c, aff(l.cap)), NULL);
@@ -434,7 +442,7 @@ static Ex *overflow_value(Kern *c, Node *n, Ex *guard)
 
 /* ---- entry --------------------------------------------------------------- */
 
-Ex *move_value(Kern *c, Node *n, const Index *ix, Ex *guard)
+Expr *move_value(LoopKernel *c, Node *n, const Index *ix, Expr *guard)
 {
     Index jx;
 

@@ -228,7 +228,7 @@ int keep_lower_cuda(Graph *g, Group *k, Arena *a)
 /* ---- route --------------------------------------------------------------- */
 
 /* Global number of this rank's first expert. */
-static Aff first_expert(const Graph *g, const Node *route)
+static RankAffine first_expert(const Graph *g, const Node *route)
 {
     Node x = *route;
 

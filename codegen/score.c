@@ -13,14 +13,14 @@
 
 #include "codegen.h"
 
-typedef struct Score {
+typedef struct ScorePrinter {
     Attn *t;
     Text row, col; /* text outside and inside the column loop */
     int depth;
     const char **val; /* by body node: its value's C name */
     const char **dy;  /* gradient so far: an expression */
     char *dep;        /* a dot's value reaches it */
-} Score;
+} ScorePrinter;
 
 static const char *float_type(const Attn *t)
 {
@@ -37,12 +37,12 @@ static const char *c_type(const Attn *t, const Node *n)
     return isfloat(n) ? float_type(t) : dtypes[n->dt].compute;
 }
 
-static int varies(const Score *s, const Node *n) /* along the columns */
+static int varies(const ScorePrinter *s, const Node *n) /* along the columns */
 {
     return dim_of(n, s->t->key) >= 0;
 }
 
-static const char *local(Score *s, const Node *n, const char *expr)
+static const char *local(ScorePrinter *s, const Node *n, const char *expr)
 {
     const char *name = strf(s->t->arena, "v%d", attn_node(s->t, n));
 
@@ -53,7 +53,7 @@ static const char *local(Score *s, const Node *n, const char *expr)
 
 /* ---- values -------------------------------------------------------------- */
 
-static const char *number(const Score *s, const Node *n)
+static const char *number(const ScorePrinter *s, const Node *n)
 {
     double v = n->at.constant.value;
 
@@ -66,7 +66,7 @@ static const char *number(const Score *s, const Node *n)
     return strf(s->t->arena, "(%s)%a", float_type(s->t), v);
 }
 
-static const char *position(Score *s, const Node *n)
+static const char *position(ScorePrinter *s, const Node *n)
 {
     Attn *t = s->t;
     const Axis *a = n->dim[0].a;
@@ -85,7 +85,7 @@ static const char *position(Score *s, const Node *n)
     return local(s, n, strf(t->arena, "(int32_t)(%s)", attn_global(t, a, i)));
 }
 
-static const char *load(Score *s, const Node *n)
+static const char *load(ScorePrinter *s, const Node *n)
 {
     Attn *t = s->t;
     AttnView v = attn_operand(t, (int)n->at.arg.index);
@@ -113,7 +113,7 @@ static void letters_of(Op op, char *out)
 }
 
 /* Operand k of n, of n's kind. */
-static const char *operand(const Score *s, const Node *n, int k)
+static const char *operand(const ScorePrinter *s, const Node *n, int k)
 {
     const Node *a = n->in[k];
     const char *v = s->val[attn_node(s->t, a)];
@@ -130,7 +130,7 @@ static const char *suffix(const Attn *t)
 
 /* Division by a constant, as all scaling is, multiplies: the score is not
  * rounded on its way, so it may. Null: not a division by a constant. */
-static const char *reciprocal(const Score *s, const Node *n)
+static const char *reciprocal(const ScorePrinter *s, const Node *n)
 {
     if (n->op != Odiv || !isfloat(n) || n->in[1]->op != Oconst)
         return NULL;
@@ -223,7 +223,7 @@ static int is_scaling(const Attn *t, const Node *n)
     return t->scaled && t->nterm == 1 && unit(t, n, &passed) > 0 && passed;
 }
 
-static const char *elementwise(Score *s, const Node *n)
+static const char *elementwise(ScorePrinter *s, const Node *n)
 {
     const char *arg[4], *r = reciprocal(s, n);
     char letters[8];
@@ -243,7 +243,7 @@ static const char *elementwise(Score *s, const Node *n)
     return local(s, n, x.s);
 }
 
-static void value(Score *s, const Node *n)
+static void value(ScorePrinter *s, const Node *n)
 {
     const char **v = &s->val[attn_node(s->t, n)];
     int term = term_of(s->t, n);
@@ -281,7 +281,7 @@ static int is_wanted(const Attn *t, const Node *n)
     return n->op == Oarg && (t->wanted >> n->at.arg.index & 1);
 }
 
-static int depends(Score *s, const Node *n)
+static int depends(ScorePrinter *s, const Node *n)
 {
     int at = attn_node(s->t, n);
     int yes = term_of(s->t, n) >= 0 || is_wanted(s->t, n);
@@ -295,8 +295,8 @@ static int depends(Score *s, const Node *n)
     return yes;
 }
 
-static const char *gradient(const Score *s, const char *text, const Node *n,
-                            const char *dy);
+static const char *gradient(const ScorePrinter *s, const char *text,
+                            const Node *n, const char *dy);
 
 static const char *closed(Arena *a, const char *x) /* parentheses if needed */
 {
@@ -306,8 +306,8 @@ static const char *closed(Arena *a, const char *x) /* parentheses if needed */
 
 /* op(x, ..) inside a gradient text, from behind its '(': the op's own lowering.
  * Sets *end behind the ')'. */
-static const char *call(const Score *s, Op op, const char *p, const Node *n,
-                        const char *dy, const char **end)
+static const char *call(const ScorePrinter *s, Op op, const char *p,
+                        const Node *n, const char *dy, const char **end)
 {
     Arena *a = s->t->arena;
     const char *arg[4], *from = p;
@@ -331,7 +331,7 @@ static const char *call(const Score *s, Op op, const char *p, const Node *n,
     return x.s;
 }
 
-static const char *variable(const Score *s, const char *w, size_t len,
+static const char *variable(const ScorePrinter *s, const char *w, size_t len,
                             const Node *n, const char *dy)
 {
     char letters[8];
@@ -357,7 +357,7 @@ static size_t word(const char *p)
 }
 
 /* A gradient text of n's row as C: dy is the gradient of n. */
-static const char *gradient(const Score *s, const char *p, const Node *n,
+static const char *gradient(const ScorePrinter *s, const char *p, const Node *n,
                             const char *dy)
 {
     Text x = { .arena = s->t->arena };
@@ -383,14 +383,14 @@ static const char *gradient(const Score *s, const char *p, const Node *n,
     return x.s ? x.s : "0";
 }
 
-static void give(Score *s, const Node *n, const char *expr)
+static void give(ScorePrinter *s, const Node *n, const char *expr)
 {
     const char **d = &s->dy[attn_node(s->t, n)];
 
     *d = *d ? strf(s->t->arena, "%s + (%s)", *d, expr) : expr;
 }
 
-static void backward(Score *s, const Node *n)
+static void backward(ScorePrinter *s, const Node *n)
 {
     int at = attn_node(s->t, n);
     const char *dy = strf(s->t->arena, "g%d", at);
@@ -419,7 +419,7 @@ static void backward(Score *s, const Node *n)
     }
 }
 
-static void store_gradients(Score *s)
+static void store_gradients(ScorePrinter *s)
 {
     Attn *t = s->t;
     const char *j = t->gpu ? "" : "[j]";
@@ -434,7 +434,7 @@ static void store_gradients(Score *s)
 }
 
 /* From the score's value on: weight, gradient of the score, and back. */
-static void weigh(Score *s)
+static void weigh(ScorePrinter *s)
 {
     /* clang-format off */
     static const char *const lines[2][3] = {
@@ -458,7 +458,7 @@ static void weigh(Score *s)
     store_gradients(s);
 }
 
-static void tail(Score *s, int grad)
+static void tail(ScorePrinter *s, int grad)
 {
     Attn *t = s->t;
     Text z = { .arena = t->arena };
@@ -472,10 +472,10 @@ static void tail(Score *s, int grad)
              z.s ? z.s : "");
 }
 
-static Score score_new(Attn *t, int depth)
+static ScorePrinter score_new(Attn *t, int depth)
 {
     size_t n = vec_len(t->body->node);
-    Score s = { .t = t, .depth = depth };
+    ScorePrinter s = { .t = t, .depth = depth };
 
     s.row.arena = s.col.arena = t->arena;
     s.val = alloc(t->arena, n * sizeof *s.val);
@@ -488,7 +488,7 @@ static Score score_new(Attn *t, int depth)
 /* One pair: query q0 + r, key k0 + j, terms s0 s1 .. */
 void attn_score1(Attn *t, int depth, int grad)
 {
-    Score s = score_new(t, depth);
+    ScorePrinter s = score_new(t, depth);
 
     if (grad)
         weigh(&s);
@@ -500,7 +500,7 @@ void attn_score1(Attn *t, int depth, int grad)
 
 void attn_score(Attn *t, int depth, int grad)
 {
-    Score s = score_new(t, depth);
+    ScorePrinter s = score_new(t, depth);
 
     if (grad)
         weigh(&s);

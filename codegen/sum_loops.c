@@ -14,17 +14,17 @@
 
 /* What a renaming replaces, and what was made by it so far. */
 typedef struct Renaming {
-    Nest *n;
+    KernelPrinter *n;
     uint64_t from, to;
     int loop[MAXLOOP]; /* for each loop of `from` */
-    Ex **made;         /* by id */
+    Expr **made;       /* by id */
 } Renaming;
 
-static Ex *renamed(Renaming *r, Ex *e);
+static Expr *renamed(Renaming *r, Expr *e);
 
-static const Lin *renamed_lin(Renaming *r, const Lin *l)
+static const AffineExpr *renamed_lin(Renaming *r, const AffineExpr *l)
 {
-    Kern *c = r->n->c;
+    LoopKernel *c = r->n->c;
 
     if (!l || !(lin_deps(c, l) & r->from))
         return l;
@@ -40,7 +40,7 @@ static const Lin *renamed_lin(Renaming *r, const Lin *l)
 }
 
 /* e over the other loops; e itself where it depends on none of them. */
-static Ex *renamed(Renaming *r, Ex *e)
+static Expr *renamed(Renaming *r, Expr *e)
 {
     if (!(e->deps & r->from))
         return e;
@@ -48,7 +48,7 @@ static Ex *renamed(Renaming *r, Ex *e)
         die("a sum inside has the loop that is to be another's");
     if (r->made[e->id])
         return r->made[e->id];
-    Ex x = *e;
+    Expr x = *e;
     x.local = x.array = 0;
     x.lin = renamed_lin(r, e->lin);
     for (int i = 0; i < e->na; i++)
@@ -57,9 +57,9 @@ static Ex *renamed(Renaming *r, Ex *e)
 }
 
 /* A loop like u that is not among those in use. */
-static int other_loop(Nest *n, int u, uint64_t used)
+static int other_loop(KernelPrinter *n, int u, uint64_t used)
 {
-    Kern *c = n->c;
+    LoopKernel *c = n->c;
 
     while (used & BIT(u)) {
         if (!c->loop[u].other) {
@@ -77,7 +77,7 @@ static int other_loop(Nest *n, int u, uint64_t used)
 
 /* Gives the sum s other loops in place of those that are open: 1 if any is. A
  * loop whose elements a team holds is open to all sums over it (map_gpu.c). */
-static int set_apart(Nest *n, Ex *s)
+static int set_apart(KernelPrinter *n, Expr *s)
 {
     Renaming r = { .n = n, .from = s->K & n->bound & ~n->row };
     uint64_t used = n->bound | s->K | s->arg[0]->deps;
@@ -98,11 +98,11 @@ static int set_apart(Nest *n, Ex *s)
     return 1;
 }
 
-Ex **nest_apart(Nest *n, Ex *const *root, int nroot, uint64_t open,
-                uint64_t with)
+Expr **nest_apart(KernelPrinter *n, Expr *const *root, int nroot, uint64_t open,
+                  uint64_t with)
 {
     for (;;) {
-        Ex **v = nest_pending(n, root, nroot, open, with);
+        Expr **v = nest_pending(n, root, nroot, open, with);
         size_t i = 0;
         while (i < vec_len(v) && !set_apart(n, v[i]))
             i++;

@@ -21,7 +21,7 @@ int add_word(Group *k, Arena *a, Word x)
     return k->step.nword++;
 }
 
-int add_int(Group *k, Arena *a, Aff x)
+int add_int(Group *k, Arena *a, RankAffine x)
 {
     return add_word(k, a, (Word){ .at = x });
 }
@@ -116,7 +116,7 @@ void put_expr(Text *t, const char *s, const char *letters,
             putn(t, s++, 1);
 }
 
-Aff aff_add(Aff x, Aff y)
+RankAffine aff_add(RankAffine x, RankAffine y)
 {
     x.c += y.c;
     for (int i = 0; i < MAXATOM; i++)
@@ -124,7 +124,7 @@ Aff aff_add(Aff x, Aff y)
     return x;
 }
 
-Aff aff_scale(Aff x, int64_t k)
+RankAffine aff_scale(RankAffine x, int64_t k)
 {
     x.c *= k;
     for (int i = 0; i < MAXATOM; i++)
@@ -132,7 +132,7 @@ Aff aff_scale(Aff x, int64_t k)
     return x;
 }
 
-int aff_zero(const Aff *x)
+int aff_zero(const RankAffine *x)
 {
     for (int i = 0; i < MAXATOM; i++)
         if (x->k[i])

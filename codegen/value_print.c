@@ -6,7 +6,7 @@
 #include <math.h>
 #include <string.h>
 
-void nest_line(Nest *n, const char *fmt, ...)
+void nest_line(KernelPrinter *n, const char *fmt, ...)
 {
     va_list ap;
 
@@ -21,7 +21,7 @@ void nest_line(Nest *n, const char *fmt, ...)
 
 /* ---- arguments ----------------------------------------------------------- */
 
-int nest_size(Nest *n, const Mono *m)
+int nest_size(KernelPrinter *n, const SizeProduct *m)
 {
     for (size_t i = 0; i < vec_len(n->size); i++)
         if (n->size[i] == m)
@@ -32,7 +32,7 @@ int nest_size(Nest *n, const Mono *m)
     return at;
 }
 
-static int int_of_off(Nest *n, const Lin *l)
+static int int_of_off(KernelPrinter *n, const AffineExpr *l)
 {
     for (size_t i = 0; i < vec_len(n->off); i++)
         if (!memcmp(&n->off[i]->off, &l->off, sizeof l->off))
@@ -43,7 +43,7 @@ static int int_of_off(Nest *n, const Lin *l)
     return at;
 }
 
-static int int_of_ex(Nest *n, Ex *e)
+static int int_of_ex(KernelPrinter *n, Expr *e)
 {
     for (size_t i = 0; i < vec_len(n->num); i++)
         if (n->num[i] == e)
@@ -58,7 +58,7 @@ static int int_of_ex(Nest *n, Ex *e)
 }
 
 /* Rows that hold something: an int32 in the route node's buffer. */
-static int extent_of(Nest *n, const Node *map)
+static int extent_of(KernelPrinter *n, const Node *map)
 {
     for (size_t i = 0; i < vec_len(n->ext); i++)
         if (n->ext[i] == map)
@@ -70,7 +70,7 @@ static int extent_of(Nest *n, const Node *map)
     return (int)vec_len(n->ext) - 1;
 }
 
-const char *nest_limit(Nest *n, int loop)
+const char *nest_limit(KernelPrinter *n, int loop)
 {
     const Loop *l = &n->c->loop[loop];
 
@@ -89,7 +89,7 @@ static int plain_number(double f)
     return a == 0 || a == 0.5 || a == 1 || a == 2 || a == 3 || a == 4;
 }
 
-static const char *number(Nest *n, Ex *e)
+static const char *number(KernelPrinter *n, Expr *e)
 {
     const char *s = e->dt == Df32 ? "f" : "";
 
@@ -106,7 +106,7 @@ static const char *number(Nest *n, Ex *e)
 }
 
 /* How a value that is at hand is written. */
-const char *nest_ref(Nest *n, Ex *e)
+const char *nest_ref(KernelPrinter *n, Expr *e)
 {
     switch (e->kind) {
     case Xnum: return number(n, e);
@@ -129,7 +129,7 @@ const char *nest_ref(Nest *n, Ex *e)
 
 /* Its index; of a loop whose elements are a thread's lanes, that of lane l, or
  * in a whole piece that of its first. */
-static const char *loop_text(Nest *n, int u)
+static const char *loop_text(KernelPrinter *n, int u)
 {
     if (n->width * n->beside == 1 || !(n->lane & BIT(u)))
         return strf(n->a, "i%d", u);
@@ -144,7 +144,7 @@ static const char *loop_text(Nest *n, int u)
                          : strf(n->a, "(v%d + l)", u);
 }
 
-static const char *term_text(Nest *n, const Term *t)
+static const char *term_text(KernelPrinter *n, const Term *t)
 {
     const char *v = t->var < MAXLOOP ? loop_text(n, t->var)
                                      : nest_ref(n, n->c->ex[t->var - MAXLOOP]);
@@ -152,7 +152,7 @@ static const char *term_text(Nest *n, const Term *t)
     return t->k->n ? strf(n->a, "%s * n%d", v, nest_size(n, t->k)) : v;
 }
 
-const char *nest_lin(Nest *n, const Lin *l)
+const char *nest_lin(KernelPrinter *n, const AffineExpr *l)
 {
     const char *s = "";
 
@@ -163,19 +163,19 @@ const char *nest_lin(Nest *n, const Lin *l)
     return *s ? s : "0";
 }
 
-const char *nest_element(Nest *n, Node *buf, const Lin *at)
+const char *nest_element(KernelPrinter *n, Node *buf, const AffineExpr *at)
 {
     return strf(n->a, "b%d[%s]", add_arg(n->k, n->a, buf), nest_lin(n, at));
 }
 
-const char *nest_load(Nest *n, Node *buf, const Lin *at)
+const char *nest_load(KernelPrinter *n, Node *buf, const AffineExpr *at)
 {
     const char *s = nest_element(n, buf, at);
 
     return buf->dt == Dbf16 ? strf(n->a, "bf16_f32(%s)", s) : s;
 }
 
-static const char *operand(Nest *n, const Ex *e, int i)
+static const char *operand(KernelPrinter *n, const Expr *e, int i)
 {
     const char *s = nest_ref(n, e->arg[i]);
 
@@ -184,7 +184,7 @@ static const char *operand(Nest *n, const Ex *e, int i)
     return strf(n->a, "(%s)%s", dtypes[e->dt].compute, s);
 }
 
-const char *nest_value(Nest *n, Ex *e)
+const char *nest_value(KernelPrinter *n, Expr *e)
 {
     const char *arg[4];
     Text t = { .arena = n->a };

@@ -19,12 +19,12 @@ enum { UNROLL = 4, UNROLLED = 8 };
 
 /* ---- lanes --------------------------------------------------------------- */
 
-static int count(const Nest *n)
+static int count(const KernelPrinter *n)
 {
     return n->width * n->beside;
 }
 
-static int is_wide(const Nest *n, const Ex *e)
+static int is_wide(const KernelPrinter *n, const Expr *e)
 {
     return count(n) > 1 && (e->deps & n->lane);
 }
@@ -35,23 +35,24 @@ static int64_t whole_of(const Loop *l)
     return !l->map ? l->n->v : l->per ? l->per->v : 1;
 }
 
-static void weigh(const Lin *at, int u, const Node *buf, int *small, int *large)
+static void weigh(const AffineExpr *at, int u, const Node *buf, int *small,
+                  int *large)
 {
-    const Mono *k = form_stride(at, u);
+    const SizeProduct *k = form_stride(at, u);
 
     if (k && k->v == 1)
         ++*(dtypes[buf->dt].bytes <= 2 ? small : large);
 }
 
 /* Most accesses are 16 bytes: 8 lanes of bf16, 4 of fp32. */
-int wide_width(Nest *n, int u)
+int wide_width(KernelPrinter *n, int u)
 {
     int small = 0, large = 0;
 
     for (size_t i = 0; i < vec_len(n->c->st); i++)
         weigh(n->c->st[i].addr, u, storage(n->c->st[i].n), &small, &large);
     for (size_t i = 0; i < vec_len(n->c->ex); i++) {
-        const Ex *e = n->c->ex[i];
+        const Expr *e = n->c->ex[i];
         if (e->seen && e->kind == Xload)
             weigh(e->lin, u, e->buf, &small, &large);
     }
@@ -61,7 +62,7 @@ int wide_width(Nest *n, int u)
     return w;
 }
 
-void wide_open(Nest *n, int u, int width, int x)
+void wide_open(KernelPrinter *n, int u, int width, int x)
 {
     n->lv = u;
     n->width = width;
@@ -72,7 +73,7 @@ void wide_open(Nest *n, int u, int width, int x)
 }
 
 /* Elements that an access has side by side and aligned, for all lanes. */
-static int piece_of(const Nest *n, const Lin *at)
+static int piece_of(const KernelPrinter *n, const AffineExpr *at)
 {
     int a = n->width, along = 0;
 
@@ -93,13 +94,14 @@ static int piece_of(const Nest *n, const Lin *at)
 
 /* ---- loads, stores, values ----------------------------------------------- */
 
-static const char *each(Nest *n)
+static const char *each(KernelPrinter *n)
 {
     return count(n) > 1 ? strf(n->a, "LANES(%d) ", count(n)) : "";
 }
 
 /* Where the pieces of an access begin; l counts whole ones. */
-static const char *address(Nest *n, Node *buf, const Lin *at, const char *guard)
+static const char *address(KernelPrinter *n, Node *buf, const AffineExpr *at,
+                           const char *guard)
 {
     n->whole = 1;
     const char *s = nest_lin(n, at);
@@ -109,13 +111,14 @@ static const char *address(Nest *n, Node *buf, const Lin *at, const char *guard)
     return strf(n->a, "b%d + (%s)", add_arg(n->k, n->a, buf), s);
 }
 
-static const char *each_piece(Nest *n)
+static const char *each_piece(KernelPrinter *n)
 {
     return n->beside == 1 ? ""
                           : strf(n->a, "PIECES(%d, %d) ", count(n), n->width);
 }
 
-static void load(Nest *n, Ex *e, Node *buf, const Lin *at, Ex *guard)
+static void load(KernelPrinter *n, Expr *e, Node *buf, const AffineExpr *at,
+                 Expr *guard)
 {
     const char *type = dtypes[e->dt].compute;
     int piece = guard && is_wide(n, guard) ? 1 : piece_of(n, at);
@@ -142,12 +145,12 @@ static void load(Nest *n, Ex *e, Node *buf, const Lin *at, Ex *guard)
     e->array = 1;
 }
 
-static uint64_t pass_bit(const Nest *n)
+static uint64_t pass_bit(const KernelPrinter *n)
 {
     return BIT(n->passes < 63 ? n->passes : 63);
 }
 
-static void compute(Nest *n, Ex *e)
+static void compute(KernelPrinter *n, Expr *e)
 {
     Store *s = nest_saved(n, e);
 
@@ -172,14 +175,14 @@ static void compute(Nest *n, Ex *e)
     }
 }
 
-static const char *only(Nest *n, const Store *s)
+static const char *only(KernelPrinter *n, const Store *s)
 {
     if (!n->own && !(s->loops & n->lane))
         return "if (lane == 0) ";
     return n->on ? strf(n->a, "if (%s) ", n->on) : "";
 }
 
-void wide_store(Nest *n, Store *s)
+void wide_store(KernelPrinter *n, Store *s)
 {
     Node *to = storage(s->n);
     int wide = count(n) > 1 && (s->loops & n->lane);
@@ -206,7 +209,7 @@ void wide_store(Nest *n, Store *s)
 
 /* ---- loops inside an item ------------------------------------------------ */
 
-static void open_loop(Nest *n, int u, int innermost, Braces *s)
+static void open_loop(KernelPrinter *n, int u, int innermost, Braces *s)
 {
     const Loop *l = &n->c->loop[u];
     const char *first = "0", *step = "1";
@@ -224,7 +227,8 @@ static void open_loop(Nest *n, int u, int innermost, Braces *s)
 }
 
 /* One after another, each with what can be computed in it. */
-static int open_loops(Nest *n, uint64_t K, const Body *b, Braces *s)
+static int open_loops(KernelPrinter *n, uint64_t K, const LoopBody *b,
+                      Braces *s)
 {
     int k = 0;
 
@@ -242,15 +246,15 @@ static int open_loops(Nest *n, uint64_t K, const Body *b, Braces *s)
 /* The sum of exp(x - top) where top is the largest x of the same loops: it can
  * be made on the way when what was summed is scaled as top grows (Milakov and
  * Gimelshein 2018), so that long rows are read once less. */
-static Ex *softened(const Nest *n, const Ex *top)
+static Expr *softened(const KernelPrinter *n, const Expr *top)
 {
     for (size_t i = 0; i < vec_len(n->c->ex); i++) {
-        Ex *e = n->c->ex[i];
-        const Ex *f = e->seen && e->kind == Xred ? e->arg[0] : NULL;
+        Expr *e = n->c->ex[i];
+        const Expr *f = e->seen && e->kind == Xred ? e->arg[0] : NULL;
         if (!f || e->local || e->op != Osum || e->K != top->K ||
             e->dt != Df32 || f->kind != Xexpr || strcmp(f->text, "exp(a)"))
             continue;
-        const Ex *d = f->arg[0];
+        const Expr *d = f->arg[0];
         if (d->kind == Xexpr && d->dt == Df32 && !strcmp(d->text, "a - b") &&
             d->arg[0] == top->arg[0] && d->arg[1] == top)
             return e;
@@ -258,7 +262,7 @@ static Ex *softened(const Nest *n, const Ex *top)
     return NULL;
 }
 
-static void find_softened(Nest *n, Ex **r, int nr)
+static void find_softened(KernelPrinter *n, Expr **r, int nr)
 {
     n->top = n->soft = NULL;
     for (int i = 0; i < nr && !n->soft; i++)
@@ -268,7 +272,7 @@ static void find_softened(Nest *n, Ex **r, int nr)
 }
 
 /* Nothing is summed while all are -inf. */
-static void soften(Nest *n, const char *x)
+static void soften(KernelPrinter *n, const char *x)
 {
     int t = n->top->local, s = n->soft->local, was = ++n->nlocal;
     int from = ++n->nlocal;
@@ -281,11 +285,11 @@ static void soften(Nest *n, const char *x)
 }
 
 /* What the innermost lines do: all that is needed, sums, stores. */
-static void innermost(Nest *n, const Body *b)
+static void innermost(KernelPrinter *n, const LoopBody *b)
 {
     wide_need(n, b->root, b->nroot);
     for (int i = 0; i < b->nacc; i++) {
-        Ex *r = b->acc[i];
+        Expr *r = b->acc[i];
         int along = (r->K & n->lane) != 0, wide = is_wide(n, r);
         const char *x = nest_ref(n, r->arg[0]);
         if (r == n->top) {
@@ -306,16 +310,16 @@ static void innermost(Nest *n, const Body *b)
         wide_store(n, b->st[i]);
 }
 
-static Body body_of(Nest *n, Ex **r, int nr)
+static LoopBody body_of(KernelPrinter *n, Expr **r, int nr)
 {
-    Body b = { .nroot = nr, .acc = r, .nacc = nr };
+    LoopBody b = { .nroot = nr, .acc = r, .nacc = nr };
 
     for (int i = 0; i < nr; i++)
         vec_push(n->a, b.root, r[i]->arg[0]);
     return b;
 }
 
-static void declare(Nest *n, Ex *r)
+static void declare(KernelPrinter *n, Expr *r)
 {
     const char *type = dtypes[r->dt].compute, *first = nest_first(r);
     int wide = is_wide(n, r), t = nest_local(n, r);
@@ -330,16 +334,16 @@ static void declare(Nest *n, Ex *r)
 
 /* ---- loops dealt out to a team ------------------------------------------- */
 
-typedef struct Deal {
+typedef struct LoopSplit {
     int u[MAXLOOP], k, flat;
     int64_t per;
-} Deal;
+} LoopSplit;
 
 /* Does something sum over one of these loops for each step of another? */
-static int sums_inside(Nest *n, uint64_t K)
+static int sums_inside(KernelPrinter *n, uint64_t K)
 {
     for (size_t i = 0; i < vec_len(n->c->ex); i++) {
-        const Ex *e = n->c->ex[i];
+        const Expr *e = n->c->ex[i];
         if (e->seen && e->kind == Xred && (e->K & K) && (e->deps & K))
             return 1;
     }
@@ -347,9 +351,9 @@ static int sums_inside(Nest *n, uint64_t K)
 }
 
 /* The last loop is dealt out, or all of them as one when it is short. */
-static Deal deal_of(Nest *n, uint64_t K)
+static LoopSplit deal_of(KernelPrinter *n, uint64_t K)
 {
-    Deal d = { .per = 1 };
+    LoopSplit d = { .per = 1 };
     int ragged = 0;
 
     for (int i = 0; i < n->norder; i++)
@@ -364,18 +368,18 @@ static Deal deal_of(Nest *n, uint64_t K)
 }
 
 /* Pieces of work that a team would deal out. */
-int64_t wide_pieces(Nest *n, uint64_t K)
+int64_t wide_pieces(KernelPrinter *n, uint64_t K)
 {
-    Deal d = deal_of(n, K);
+    LoopSplit d = deal_of(n, K);
 
     return d.flat ? form_count(n, d.u, 0, d.k - 1)->v * d.per : d.per;
 }
 
 /* Does it read what a pass before it has stored for the item? That was dealt
  * out along another loop, so other threads did: the team meets in between. */
-static void meet_team(Nest *n, const Body *b)
+static void meet_team(KernelPrinter *n, const LoopBody *b)
 {
-    Ex **x = nest_reached(n, b->root, b->nroot);
+    Expr **x = nest_reached(n, b->root, b->nroot);
     int reads = 0;
 
     for (size_t i = 0; i < vec_len(n->c->st); i++) {
@@ -393,18 +397,18 @@ static void meet_team(Nest *n, const Body *b)
 }
 
 /* For find_inplace: this pass reads them. */
-static void note_reads(Nest *n, const Body *b)
+static void note_reads(KernelPrinter *n, const LoopBody *b)
 {
-    Ex **x = nest_reached(n, b->root, b->nroot);
+    Expr **x = nest_reached(n, b->root, b->nroot);
 
     for (size_t i = 0; i < vec_len(x); i++)
         if (x[i]->kind == Xload)
             x[i]->passes |= pass_bit(n);
 }
 
-static void dealt(Nest *n, uint64_t K, const Body *b)
+static void dealt(KernelPrinter *n, uint64_t K, const LoopBody *b)
 {
-    Deal d = deal_of(n, K);
+    LoopSplit d = deal_of(n, K);
     Braces s[MAXLOOP];
     int u = d.u[d.k - 1], w = wide_width(n, u), ns = 0;
     const char *name = strf(n->a, w > 1 ? "v%d" : "i%d", u);
@@ -445,7 +449,7 @@ static void dealt(Nest *n, uint64_t K, const Body *b)
 
 /* ---- reductions ---------------------------------------------------------- */
 
-static void fold(Nest *n, Ex *r)
+static void fold(KernelPrinter *n, Expr *r)
 {
     const char *op = optab[r->op].name;
 
@@ -460,7 +464,7 @@ static void fold(Nest *n, Ex *r)
 }
 
 /* Of all threads: what each has summed is scaled by the largest of all. */
-static void fold_softened(Nest *n)
+static void fold_softened(KernelPrinter *n)
 {
     int t = n->top->local, s = n->soft->local, own = ++n->nlocal;
 
@@ -472,7 +476,7 @@ static void fold_softened(Nest *n)
 
 /* What is stored on the only way along a row, as it comes: it may lie where an
  * operand lay. */
-static void stream(Nest *n, uint64_t K, Body *b)
+static void stream(KernelPrinter *n, uint64_t K, LoopBody *b)
 {
     for (size_t i = 0; i < vec_len(n->c->st); i++) {
         Store *s = &n->c->st[i];
@@ -485,9 +489,9 @@ static void stream(Nest *n, uint64_t K, Body *b)
     }
 }
 
-static void pass(Nest *n, Ex **r, int nr)
+static void pass(KernelPrinter *n, Expr **r, int nr)
 {
-    Body b = body_of(n, r, nr);
+    LoopBody b = body_of(n, r, nr);
     uint64_t K = r[0]->K;
     Braces s[MAXLOOP];
 
@@ -497,9 +501,9 @@ static void pass(Nest *n, Ex **r, int nr)
     if (!n->own && !n->lane) {
         if (!n->streams)
             nest_ride(n, K, &b);
-        Ex *around[] = { n->top, n->soft }; /* of a sum that this one is in */
+        Expr *around[] = { n->top, n->soft }; /* of a sum that this one is in */
         find_softened(n, r, nr);
-        Ex *top = n->top;
+        Expr *top = n->top;
         for (int i = 0; i < nr; i++)
             declare(n, r[i]);
         if (top)
@@ -527,12 +531,12 @@ static void pass(Nest *n, Ex **r, int nr)
     }
 }
 
-void wide_need(Nest *n, Ex *const *root, int nroot)
+void wide_need(KernelPrinter *n, Expr *const *root, int nroot)
 {
     nest_walk(n, root, nroot, compute, pass);
 }
 
-static int is_plain(const Ex *e)
+static int is_plain(const Expr *e)
 {
     int k = 0;
 
@@ -544,9 +548,9 @@ static int is_plain(const Ex *e)
 /* What is read of a held row, and numbers of an item that need no sum of it,
  * such as what a row's place is looked up by, are on their way before threads
  * wait for each other. */
-static void need_early(Nest *n, Ex **all)
+static void need_early(KernelPrinter *n, Expr **all)
 {
-    Ex **x = nest_reached(n, all, (int)vec_len(all));
+    Expr **x = nest_reached(n, all, (int)vec_len(all));
     char *late = alloc(n->a, vec_len(n->c->ex) + 1);
 
     for (size_t i = 0; i < vec_len(x); i++)
@@ -554,8 +558,8 @@ static void need_early(Nest *n, Ex **all)
             !(x[i]->deps & ~n->bound) && is_plain(x[i]))
             compute(n, x[i]);
     for (size_t i = 0; i < vec_len(x); i++) {
-        Ex *e = x[i];
-        const Lin *l = e->lin;
+        Expr *e = x[i];
+        const AffineExpr *l = e->lin;
         late[e->id] = e->kind == Xred || is_wide(n, e) ||
                       (e->deps & ~n->bound) || nest_saved(n, e);
         for (int k = 0; k < e->na; k++)
@@ -570,9 +574,9 @@ static void need_early(Nest *n, Ex **all)
 
 /* Of a row that is held, all values are made before the first is stored: what
  * is read twice can then be read once. */
-void wide_stages(Nest *n)
+void wide_stages(KernelPrinter *n)
 {
-    Ex **all = form_values(n);
+    Expr **all = form_values(n);
 
     if (n->row) {
         need_early(n, all);
@@ -584,7 +588,7 @@ void wide_stages(Nest *n)
         if (st->done)
             continue;
         uint64_t rest = st->loops & ~n->bound;
-        Body b = form_stage(n, st->loops);
+        LoopBody b = form_stage(n, st->loops);
         wide_need(n, b.root, b.nroot);
         if (rest && !n->own && !n->lane) {
             dealt(n, rest, &b);

@@ -314,7 +314,7 @@ static Text *plan_texts(Args *a, int ramps, Plan **p)
 static Plan *compiled(Args *a, RunArgs *r, int ramps)
 {
     char ranks[32];
-    Growth *v = NULL;
+    RampStage *v = NULL;
     Plan *p = NULL;
 
     if (launched() && !opts_given(a->keys, "world")) {
@@ -325,8 +325,8 @@ static Plan *compiled(Args *a, RunArgs *r, int ramps)
         exit(0);
     Text *text = plan_texts(a, ramps, &p);
     for (size_t i = 1; i < vec_len(text); i++) {
-        Growth g = { .plan =
-                         plan_parse(forever, text[i].s, text[i].len, a->file) };
+        RampStage g = { .plan = plan_parse(forever, text[i].s, text[i].len,
+                                           a->file) };
         ramp(p->opts, (int)i - 1, &g.until);
         vec_push(forever, v, g);
     }

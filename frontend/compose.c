@@ -133,7 +133,7 @@ static Node *copied(Scores *s, Node *n)
     if (i)
         return iota_of(s->f, i->dim[0].a, i->dim[0].n);
     if (!belongs(s, n))
-        return use(s->f, &(Value){ .n = n, .in = s->b->up });
+        return use(s->f, &(LuaTensor){ .n = n, .in = s->b->up });
     if (n->op == Ocall)
         return opened(s, n);
     for (int k = 0; k < n->nin; k++)
@@ -211,7 +211,7 @@ static int weigh(lua_State *L)
     Scores w = { f, open_body(f), key, query, table_new(f->g->arena), 0 };
     lua_pushvalue(L, 1);
     push_node(L, score(&w, s));
-    push_node(L, use(f, &(Value){ .n = v, .in = w.b->up }));
+    push_node(L, use(f, &(LuaTensor){ .n = v, .in = w.b->up }));
     lua_pushvalue(L, 4);
     lua_call(L, 3, 1);
     f->fn = "attention";

@@ -19,15 +19,15 @@ static size_t unit_length(const char *path, int64_t *number)
     return strcspn(path, ".");
 }
 
-typedef struct Run {
+typedef struct UnitRange {
     const char *name;
     int64_t from, to;
-} Run;
+} UnitRange;
 
 /* "embed, layers.0-2, norm, head": parameters by unit, neighbours together. */
 static void put_units(Text *t, const Role *r)
 {
-    Run *v = NULL;
+    UnitRange *v = NULL;
 
     for (int i = 0; i < r->ntensor; i++) {
         const Tensor *x = &r->tensor[i];
@@ -43,7 +43,7 @@ static void put_units(Text *t, const Role *r)
                 same = 1;
             }
         if (!same)
-            vec_push(t->arena, v, ((Run){ name, number, number }));
+            vec_push(t->arena, v, ((UnitRange){ name, number, number }));
     }
     for (size_t k = 0; k < vec_len(v); k++) {
         put(t, "%s%s", k ? ", " : "", v[k].name);

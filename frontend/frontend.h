@@ -20,12 +20,12 @@ struct Body {
 };
 
 /* What Lua holds for a tensor. */
-typedef struct Value {
+typedef struct LuaTensor {
     Node *n;
     Body *in;    /* body it lives in; null: the model's */
     Axis *of;    /* index tensors: the axis they index, */
     int64_t ofn; /* and its size there */
-} Value;
+} LuaTensor;
 
 /* Last place seen by the front end, in memory shared with the process that
  * watches it: what a message names when the front end dies. */
@@ -136,8 +136,8 @@ const Loc *here(lua_State *L);
 /* ---- tensor.c ------------------------------------------------------------ */
 
 void tensor_open(lua_State *L);
-Value *value_at(lua_State *L, int arg); /* null: not a tensor */
-Value *need_value(lua_State *L, int arg, const char *what);
+LuaTensor *value_at(lua_State *L, int arg); /* null: not a tensor */
+LuaTensor *need_value(lua_State *L, int arg, const char *what);
 int push_node(lua_State *L, Node *n); /* returns 1, as Lua asks */
 int push_index(lua_State *L, Node *n, Axis *of, int64_t size);
 Graph *current(Front *f);
@@ -148,8 +148,8 @@ void find_roles(Front *f);           /* roles.c */
 void check_settings(const Graph *g); /* settings.c */
 int state_role(lua_State *L);        /* role(axis, name) */
 void known_role(Front *f, Axis *a, AxisRole role);
-Node *use(Front *f, const Value *v);
-Node *use_any(Front *f, const Value *v); /* indexed weights too */
+Node *use(Front *f, const LuaTensor *v);
+Node *use_any(Front *f, const LuaTensor *v); /* indexed weights too */
 Node *operand(lua_State *L, int arg, const char *what);
 Front *enter(lua_State *L, const char *fn); /* notes place and name */
 Node *make(Front *f, Op op, int nin, Node *const *in);

@@ -25,14 +25,14 @@ typedef struct Binding {
     int choice, choices; /* of {a,b}; choices 0: there was none */
 } Binding;
 
-typedef struct Reader {
+typedef struct HfAxesReader {
     Front *f;
     const HfEntry *e;
     const Param *p;
     const Binding *b;
     const char *s; /* rest of the axes string */
     HfMap m;
-} Reader;
+} HfAxesReader;
 
 /* ---- the left side ------------------------------------------------------- */
 
@@ -92,7 +92,7 @@ static int param_axis(const Param *p, const char *s, size_t n)
     return -1;
 }
 
-static void unroll(Reader *r, const char *s, size_t n)
+static void unroll(HfAxesReader *r, const char *s, size_t n)
 {
     int d = param_axis(r->p, s, n);
 
@@ -108,7 +108,7 @@ static void unroll(Reader *r, const char *s, size_t n)
 }
 
 /* The tensor's name, with {i} replaced; {axis} stays for its indices. */
-static void read_name(Reader *r)
+static void read_name(HfAxesReader *r)
 {
     Text t = { .arena = r->f->g->arena };
 
@@ -134,18 +134,18 @@ static void read_name(Reader *r)
     r->m.hf = intern(t.s ? t.s : "");
 }
 
-static _Noreturn void bad(const Reader *r, const char *what)
+static _Noreturn void bad(const HfAxesReader *r, const char *what)
 {
     err(r->e->loc, "hf: %s in \"%s\"", what, r->e->axes);
 }
 
-static void skip(Reader *r)
+static void skip(HfAxesReader *r)
 {
     r->s += strspn(r->s, " ");
 }
 
 /* name | number -> a factor; its size is the axis's. */
-static HfFactor item(Reader *r)
+static HfFactor item(HfAxesReader *r)
 {
     size_t n = strcspn(r->s, " ()|");
     HfFactor x = { NULL, 1, 0, 1 };
@@ -169,7 +169,7 @@ static HfFactor item(Reader *r)
     return x;
 }
 
-static void push(Reader *r, HfDim *d, HfFactor x)
+static void push(HfAxesReader *r, HfDim *d, HfFactor x)
 {
     if (d->nf == 4)
         bad(r, "more than 4 axes in one dimension");
@@ -177,7 +177,7 @@ static void push(Reader *r, HfDim *d, HfFactor x)
 }
 
 /* first "|" item ...: this parameter's branch, at its place in the whole. */
-static HfFactor branches(Reader *r, HfFactor first)
+static HfFactor branches(HfAxesReader *r, HfFactor first)
 {
     HfFactor mine = first, x = first;
     int64_t total = first.n;
@@ -199,7 +199,7 @@ static HfFactor branches(Reader *r, HfFactor first)
 }
 
 /* "(" item+ ")" or "(" item ("|" item)+ ")", nested ones in the first. */
-static void group(Reader *r, HfDim *d, int depth)
+static void group(HfAxesReader *r, HfDim *d, int depth)
 {
     if (depth > 3)
         bad(r, "too many parentheses");
@@ -219,7 +219,7 @@ static void group(Reader *r, HfDim *d, int depth)
     r->s++;
 }
 
-static void read_dims(Reader *r)
+static void read_dims(HfAxesReader *r)
 {
     r->s = r->e->axes;
     for (skip(r); *r->s; skip(r)) {
@@ -234,7 +234,7 @@ static void read_dims(Reader *r)
 }
 
 /* Every axis of the parameter stands once, and no other. */
-static void check(Reader *r)
+static void check(HfAxesReader *r)
 {
     int seen[MAXD] = { 0 };
 
@@ -262,7 +262,9 @@ static void check(Reader *r)
 
 static void map_param(Front *f, HfEntry *e, const Param *p, const Binding *b)
 {
-    Reader r = { .f = f, .e = e, .p = p, .b = b, .m = { .param = p->path } };
+    HfAxesReader r = {
+        .f = f, .e = e, .p = p, .b = b, .m = { .param = p->path }
+    };
     uint64_t of = mix64(0, KEYP(intern("hf")));
     void **slot = table_at(f->places, mix64(of, KEYP(p->path)));
 

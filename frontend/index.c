@@ -63,7 +63,7 @@ static int topk(lua_State *L)
 static Axis *indexed(lua_State *L, int arg, int axisarg, int64_t *size)
 {
     Front *f = front(L);
-    const Value *v = need_value(L, arg, "the index");
+    const LuaTensor *v = need_value(L, arg, "the index");
 
     *size = v->ofn;
     if (lua_isnoneornil(L, axisarg)) {

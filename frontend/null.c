@@ -168,14 +168,14 @@ static void put_work(FILE *out, const Plan *p)
 
 /* ---- parameters ---------------------------------------------------------- */
 
-typedef struct Copies {
+typedef struct CopyTotals {
     int64_t copies, tensors, bytes;
-} Copies;
+} CopyTotals;
 
 /* By how often all ranks together hold them. */
-static Copies *copies_of(const Plan *p, int64_t *once, int64_t *all)
+static CopyTotals *copies_of(const Plan *p, int64_t *once, int64_t *all)
 {
-    Copies *v = NULL;
+    CopyTotals *v = NULL;
 
     *once = *all = 0;
     for (int i = 0; i < p->nrole; i++)
@@ -195,7 +195,7 @@ static Copies *copies_of(const Plan *p, int64_t *once, int64_t *all)
             while (j < vec_len(v) && v[j].copies != n)
                 j++;
             if (j == vec_len(v))
-                vec_push(forever, v, ((Copies){ n, 0, 0 }));
+                vec_push(forever, v, ((CopyTotals){ n, 0, 0 }));
             v[j].tensors++;
             v[j].bytes += held;
         }
@@ -205,7 +205,7 @@ static Copies *copies_of(const Plan *p, int64_t *once, int64_t *all)
 static void put_params(FILE *out, const Plan *p)
 {
     int64_t once, all;
-    Copies *v = copies_of(p, &once, &all);
+    CopyTotals *v = copies_of(p, &once, &all);
 
     fprintf(out,
             "\nparameters: %" PRId64 " bytes once, %" PRId64 " on all ranks\n",

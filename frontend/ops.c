@@ -87,7 +87,7 @@ static void check_count(lua_State *L, const OpInfo *o, int want)
 static int result(lua_State *L, Node *n, int first)
 {
     OpClass c = optab[n->op].cls;
-    const Value *v = value_at(L, first);
+    const LuaTensor *v = value_at(L, first);
 
     if (v && v->of && (c == VIEW || c == MOVE || n->op == Ostop_gradient))
         return push_index(L, n, v->of, v->ofn);

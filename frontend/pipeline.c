@@ -24,14 +24,14 @@ static const Program *step_of(const Role *r)
 }
 
 /* The job and chunk of a phase like "F0"; zero: a transfer. */
-static int is_work(const Program *p, const Turn *t)
+static int is_work(const Program *p, const ScheduleSlot *t)
 {
     const char *s = p->phase[t->phase].name;
 
     return *s && strchr(jobnames, *s) && s[1] >= '0' && s[1] <= '9';
 }
 
-static void put_turn(Text *t, const Program *p, const Turn *w)
+static void put_turn(Text *t, const Program *p, const ScheduleSlot *w)
 {
     const char *s = p->phase[w->phase].name;
 
@@ -44,7 +44,7 @@ static void put_stage(Text *t, const Program *p)
     int n = 0, open = 0;
 
     for (int i = 0; i < p->nturn; i++) {
-        const Turn *w = &p->turn[i];
+        const ScheduleSlot *w = &p->turn[i];
         if (!is_work(p, w))
             continue;
         if (open)
@@ -88,7 +88,7 @@ static char *cell_at(const Picture *x, int r, int unit)
 }
 
 /* "F3", or where a stage has several chunks "2F3". */
-static const char *act_text(const Schedule *s, const Act *q)
+static const char *act_text(const Schedule *s, const ScheduleEntry *q)
 {
     if (s->chunks == s->ranks)
         return strf(forever, "%c%d", jobnames[q->w], q->micro);
@@ -98,7 +98,7 @@ static const char *act_text(const Schedule *s, const Act *q)
 static void fill(Picture *x)
 {
     for (int r = 0; r < x->s->ranks; r++) {
-        const Act *row = x->s->row[r];
+        const ScheduleEntry *row = x->s->row[r];
         for (int i = 0; i < x->n; i++)
             strcpy(cell_at(x, r, i), ".");
         for (size_t i = 0; i < vec_len(row); i++) {
@@ -167,7 +167,7 @@ char *draw_schedule(const Schedule *s)
         cost[i] = of[i / (size_t)s->chunks];
     x.time = schedule_time(forever, s, cost, 0);
     x.n = (int)x.time.makespan;
-    Act widest = { WF, s->chunks - 1, s->micros - 1, 0 };
+    ScheduleEntry widest = { WF, s->chunks - 1, s->micros - 1, 0 };
     x.w = (int)strlen(act_text(s, &widest));
     x.cell = alloc(forever, (size_t)(s->ranks * x.n) * (size_t)(x.w + 1));
     fill(&x);

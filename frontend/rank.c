@@ -108,15 +108,15 @@ static void put_tensor(Text *t, const Plan *p, const Tensor *x, int64_t rank)
     put(t, "\n");
 }
 
-typedef struct Held {
+typedef struct MemoryRow {
     const char *kind;
     int n;
     int64_t elems, of, bytes;
-} Held;
+} MemoryRow;
 
 static void put_totals(Text *t, const Plan *p, const Role *r, int64_t rank)
 {
-    Held *v = NULL;
+    MemoryRow *v = NULL;
 
     for (int i = 0; i < r->ntensor; i++) {
         const Tensor *x = &r->tensor[i];
@@ -125,7 +125,7 @@ static void put_totals(Text *t, const Plan *p, const Role *r, int64_t rank)
         while (k < vec_len(v) && strcmp(v[k].kind, x->kind))
             k++;
         if (k == vec_len(v))
-            vec_push(t->arena, v, ((Held){ .kind = x->kind }));
+            vec_push(t->arena, v, ((MemoryRow){ .kind = x->kind }));
         v[k].n++;
         v[k].elems += n;
         v[k].of += tensor_elems(x);

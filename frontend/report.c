@@ -51,11 +51,11 @@ static const char *scaled(double x)
 /* ---- check --------------------------------------------------------------- */
 
 /* Parameters that differ only in the numbers of their paths. */
-typedef struct Row {
+typedef struct ParamRow {
     const char *pattern; /* "layers.*.attn.wq" */
     const Param *p;
     int64_t first, last, count;
-} Row;
+} ParamRow;
 
 static const char *pattern_of(const char *path, int64_t *number)
 {
@@ -76,20 +76,20 @@ static const char *pattern_of(const char *path, int64_t *number)
     return intern(t.s ? t.s : "");
 }
 
-static int like(const Row *r, const char *pattern, const Param *p)
+static int like(const ParamRow *r, const char *pattern, const Param *p)
 {
     if (r->pattern != pattern || r->p->nd != p->nd || r->p->kind != p->kind)
         return 0;
     return !memcmp(r->p->dim, p->dim, (size_t)p->nd * sizeof *p->dim);
 }
 
-static void add_row(Row **rows, const Param *p)
+static void add_row(ParamRow **rows, const Param *p)
 {
     int64_t number;
     const char *pattern = pattern_of(p->path, &number);
 
     for (size_t i = 0; i < vec_len(*rows); i++) {
-        Row *r = &(*rows)[i];
+        ParamRow *r = &(*rows)[i];
         if (!like(r, pattern, p))
             continue;
         r->first = number < r->first ? number : r->first;
@@ -97,7 +97,7 @@ static void add_row(Row **rows, const Param *p)
         r->count++;
         return;
     }
-    Row r = { pattern, p, number, number, 1 };
+    ParamRow r = { pattern, p, number, number, 1 };
     vec_push(forever, *rows, r);
 }
 
@@ -111,7 +111,7 @@ static int64_t size_of(const Param *p)
 }
 
 /* "layers.0-31.attn.wq" */
-static const char *row_name(const Row *r)
+static const char *row_name(const ParamRow *r)
 {
     Text t = { .arena = forever };
     int done = 0;
@@ -139,7 +139,7 @@ static const char *row_axes(const Param *p)
 
 void report_model(FILE *out, const Graph *g)
 {
-    Row *rows = NULL;
+    ParamRow *rows = NULL;
     int64_t params, active, states = 0;
     double flops = flops_per_token(g, &params, &active);
     int wide = 9, axes = 4;
@@ -170,7 +170,7 @@ void report_model(FILE *out, const Graph *g)
 
 void report_json(FILE *out, const Graph *g)
 {
-    Row *rows = NULL;
+    ParamRow *rows = NULL;
     int64_t params, active;
     double flops = flops_per_token(g, &params, &active);
     json_t *all = json_array(), *j;
@@ -178,7 +178,7 @@ void report_json(FILE *out, const Graph *g)
     for (size_t i = 0; i < vec_len(g->param); i++)
         add_row(&rows, g->param[i]);
     for (size_t i = 0; i < vec_len(rows); i++) {
-        const Row *r = &rows[i];
+        const ParamRow *r = &rows[i];
         j = json_pack("{s:s, s:s, s:I, s:b}", "name", row_name(r), "axes",
                       row_axes(r->p), "elements",
                       (json_int_t)(size_of(r->p) * r->count), "state",

@@ -131,12 +131,12 @@ static void visit_pick(const Node *n)
 
 /* ---- what lies between two parameters ------------------------------------ */
 
-typedef struct Between {
+typedef struct FfnCandidate {
     Axis *a;
     int made, used, other; /* by a product; otherwise than elementwise */
-} Between;
+} FfnCandidate;
 
-static void product_between(Between *b, const Node *n)
+static void product_between(FfnCandidate *b, const Node *n)
 {
     for (int k = 0; k < 2; k++) {
         const Node *w = n->in[k], *x = n->in[!k];
@@ -162,7 +162,7 @@ static int has_axis(const Node *n, const Axis *a)
     return has;
 }
 
-static void walk_between(Between *b, const Graph *g)
+static void walk_between(FfnCandidate *b, const Graph *g)
 {
     for (size_t i = 0; i < vec_len(g->node) && !b->other; i++) {
         const Node *n = g->node[i];
@@ -194,7 +194,7 @@ void find_roles(Front *f)
     input_roles(g);
     each_node(g, visit_scores);
     for (int i = 0; i < g->naxis; i++) {
-        Between b = { .a = g->axis[i] };
+        FfnCandidate b = { .a = g->axis[i] };
         if (g->axis[i]->role != ROLEnone)
             continue;
         walk_between(&b, g);

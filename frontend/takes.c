@@ -8,12 +8,12 @@
 
 #include "frontend.h"
 
-typedef struct Row {
+typedef struct TakesRow {
     const char *name, *items;
-} Row;
+} TakesRow;
 
 /* clang-format off */
-static const Row calls[] = {
+static const TakesRow calls[] = {
 #define TAKES(name, items) {#name, items},
 #define FIELDS(name, items)
 #include "takes.def"
@@ -22,7 +22,7 @@ static const Row calls[] = {
     {0}
 };
 
-static const Row fields[] = {
+static const TakesRow fields[] = {
 #define TAKES(name, items)
 #define FIELDS(name, items) {#name, items},
 #include "takes.def"
@@ -33,23 +33,23 @@ static const Row fields[] = {
 /* clang-format on */
 
 /* An argument or field of a row. */
-typedef struct Item {
+typedef struct TakesItem {
     const char *name, *kind; /* interned */
     const char *bound;       /* "", ">0", ">=1" */
     int optional;
-} Item;
+} TakesItem;
 
 enum { MAXITEM = 12 };
 
 /* ---- reading a row ------------------------------------------------------- */
 
-static int read_items(const char *s, Item *out, int *open)
+static int read_items(const char *s, TakesItem *out, int *open)
 {
     int n = 0;
 
     *open = 0;
     while (*(s += strspn(s, ", "))) {
-        Item x = { .bound = "" };
+        TakesItem x = { .bound = "" };
         if (!strncmp(s, "...", 3)) {
             *open = 1;
             break;
@@ -75,9 +75,9 @@ static int read_items(const char *s, Item *out, int *open)
     return n;
 }
 
-static const Row *fields_of(const char *kind)
+static const TakesRow *fields_of(const char *kind)
 {
-    for (const Row *r = fields; r->name; r++)
+    for (const TakesRow *r = fields; r->name; r++)
         if (!strcmp(r->name, kind))
             return r;
     return NULL;
@@ -180,7 +180,7 @@ static int in_bound(lua_State *L, int i, const char *bound)
     return !*bound || v > least || (equal && v == least);
 }
 
-static const char *expected(Front *f, const Item *x)
+static const char *expected(Front *f, const TakesItem *x)
 {
     const char *what = kinds[kind_named(x->kind)].what;
 
@@ -191,7 +191,7 @@ static const char *expected(Front *f, const Item *x)
     return strf(f->g->arena, "%s above %s", what, x->bound + 1);
 }
 
-static int fits(lua_State *L, int i, const Item *x)
+static int fits(lua_State *L, int i, const TakesItem *x)
 {
     if (lua_isnoneornil(L, i))
         return x->optional;
@@ -200,7 +200,7 @@ static int fits(lua_State *L, int i, const Item *x)
 
 /* ---- messages ------------------------------------------------------------ */
 
-static void put_item(Text *t, const Item *x)
+static void put_item(Text *t, const TakesItem *x)
 {
     const char *form = kinds[kind_named(x->kind)].usage;
     const char *hole = form ? strstr(form, "%s") : NULL;
@@ -214,10 +214,10 @@ static void put_item(Text *t, const Item *x)
 }
 
 /* rope(x, "axis", "pos", theta [, options]), axes { name=size, ... } */
-static const char *usage(Front *f, const Row *r)
+static const char *usage(Front *f, const TakesRow *r)
 {
     Text t = { .arena = f->g->arena };
-    Item x[MAXITEM];
+    TakesItem x[MAXITEM];
     int open, n = read_items(r->items, x, &open), left = 0;
     int table = n == 1 && kinds[kind_named(x[0].kind)].is == is_table;
 
@@ -236,7 +236,7 @@ static const char *usage(Front *f, const Row *r)
 
 /* r: null for the field of a table. */
 static _Noreturn void bad_item(lua_State *L, int i, const char *where,
-                               const Item *x, const Row *r)
+                               const TakesItem *x, const TakesRow *r)
 {
     Front *f = front(L);
     int infinite = lua_type(L, i) == LUA_TNUMBER && !is_number(L, i);
@@ -253,10 +253,11 @@ static _Noreturn void bad_item(lua_State *L, int i, const char *where,
 
 /* ---- tables of options --------------------------------------------------- */
 
-static void check_fields(lua_State *L, int at, const char *where, const Row *r);
+static void check_fields(lua_State *L, int at, const char *where,
+                         const TakesRow *r);
 
 static void unknown_field(Front *f, const char *where, const char *name,
-                          const Item *x, int n)
+                          const TakesItem *x, int n)
 {
     Text t = { .arena = f->g->arena };
     const char *names[MAXITEM];
@@ -272,10 +273,11 @@ static void unknown_field(Front *f, const char *where, const char *name,
     err(f->loc, "%s: unknown option '%s'; it knows %s", where, name, t.s);
 }
 
-static void check_field(lua_State *L, int at, const char *where, const Item *x)
+static void check_field(lua_State *L, int at, const char *where,
+                        const TakesItem *x)
 {
     Front *f = front(L);
-    const Row *inner = fields_of(x->kind);
+    const TakesRow *inner = fields_of(x->kind);
 
     lua_getfield(L, at, x->name);
     if (!fits(L, -1, x))
@@ -286,10 +288,11 @@ static void check_field(lua_State *L, int at, const char *where, const Item *x)
     lua_pop(L, 1);
 }
 
-static void check_fields(lua_State *L, int at, const char *where, const Row *r)
+static void check_fields(lua_State *L, int at, const char *where,
+                         const TakesRow *r)
 {
     Front *f = front(L);
-    Item x[MAXITEM];
+    TakesItem x[MAXITEM];
     int open, n = read_items(r->items, x, &open), given;
     const char **key = sorted_keys(L, at, &given);
 
@@ -309,9 +312,9 @@ static void check_fields(lua_State *L, int at, const char *where, const Row *r)
 
 /* The first argument that does not fit, from 1; 0: all do. One too many is
  * the one behind the last. */
-static int misfit(lua_State *L, const Row *r)
+static int misfit(lua_State *L, const TakesRow *r)
 {
-    Item x[MAXITEM];
+    TakesItem x[MAXITEM];
     int open, n = read_items(r->items, x, &open);
 
     for (int i = 0; i < n; i++)
@@ -320,10 +323,10 @@ static int misfit(lua_State *L, const Row *r)
     return !open && lua_gettop(L) > n ? n + 1 : 0;
 }
 
-static _Noreturn void refuse(lua_State *L, const Row *r, int at)
+static _Noreturn void refuse(lua_State *L, const TakesRow *r, int at)
 {
     Front *f = enter(L, r->name);
-    Item x[MAXITEM];
+    TakesItem x[MAXITEM];
     int open, n = read_items(r->items, x, &open);
 
     if (at > n)
@@ -333,14 +336,15 @@ static _Noreturn void refuse(lua_State *L, const Row *r, int at)
 }
 
 /* Of several ways to write a call, the one that fits furthest. */
-static void check_call(lua_State *L, const Row *r)
+static void check_call(lua_State *L, const TakesRow *r)
 {
-    const Row *best = r;
+    const TakesRow *best = r;
     int most = -1, at;
-    Item x[MAXITEM];
+    TakesItem x[MAXITEM];
     int open;
 
-    for (const Row *way = r; way->name && !strcmp(way->name, r->name); way++) {
+    for (const TakesRow *way = r; way->name && !strcmp(way->name, r->name);
+         way++) {
         at = misfit(L, way);
         if (at > most || !at) {
             best = way;
@@ -353,7 +357,7 @@ static void check_call(lua_State *L, const Row *r)
         refuse(L, best, most);
     int n = read_items(best->items, x, &open);
     for (int i = 0; i < n; i++) {
-        const Row *inner = fields_of(x[i].kind);
+        const TakesRow *inner = fields_of(x[i].kind);
         if (!inner || lua_isnoneornil(L, i + 1))
             continue;
         enter(L, r->name);
@@ -378,7 +382,7 @@ static int checked(lua_State *L)
 
 int takes_wrap(lua_State *L, const char *name)
 {
-    const Row *r = calls;
+    const TakesRow *r = calls;
 
     while (r->name && strcmp(r->name, name))
         r++;

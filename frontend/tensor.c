@@ -54,14 +54,14 @@ const char *dims_text(Front *f, const Node *n)
 
 /* ---- values -------------------------------------------------------------- */
 
-Value *value_at(lua_State *L, int arg)
+LuaTensor *value_at(lua_State *L, int arg)
 {
     return luaL_testudata(L, arg, metaname);
 }
 
-Value *need_value(lua_State *L, int arg, const char *what)
+LuaTensor *need_value(lua_State *L, int arg, const char *what)
 {
-    Value *v = value_at(L, arg);
+    LuaTensor *v = value_at(L, arg);
     Front *f = front(L);
 
     if (!v)
@@ -72,9 +72,9 @@ Value *need_value(lua_State *L, int arg, const char *what)
 
 int push_index(lua_State *L, Node *n, Axis *of, int64_t size)
 {
-    Value *v = lua_newuserdatauv(L, sizeof *v, 0);
+    LuaTensor *v = lua_newuserdatauv(L, sizeof *v, 0);
 
-    *v = (Value){ n, front(L)->body, of, size };
+    *v = (LuaTensor){ n, front(L)->body, of, size };
     luaL_setmetatable(L, metaname);
     return 1;
 }
@@ -144,7 +144,7 @@ static Node *picked(Front *f, Node *n)
     return gathered(f, n->in[0], n->in[1], n->at.pick.axis);
 }
 
-Node *use(Front *f, const Value *v)
+Node *use(Front *f, const LuaTensor *v)
 {
     Body *inner = f->body;
     Node *n = v->n;
@@ -158,7 +158,7 @@ Node *use(Front *f, const Value *v)
 }
 
 /* An indexed weight is virtual: inside a body it is made again. */
-Node *use_any(Front *f, const Value *v)
+Node *use_any(Front *f, const LuaTensor *v)
 {
     if (v->n->op != Opick || v->in == f->body)
         return seen_from(f, f->body, v->n, v->in);
@@ -266,7 +266,7 @@ int ew_operands(lua_State *L, Op op, int first, int n, Node **in)
     int tensors = 0;
 
     for (int i = 0; i < n; i++) {
-        const Value *v = value_at(L, first + i);
+        const LuaTensor *v = value_at(L, first + i);
         if (!v && lua_type(L, first + i) != LUA_TNUMBER)
             bad_operand(L, f, first + i, i, n);
         in[i] = v ? use(f, v) : NULL;
@@ -329,7 +329,7 @@ static int power(lua_State *L)
 static int index_tensor(lua_State *L)
 {
     Front *f = enter(L, "index");
-    const Value *w = need_value(L, 1, "argument 1"), *e = value_at(L, 2);
+    const LuaTensor *w = need_value(L, 1, "argument 1"), *e = value_at(L, 2);
 
     if (!e && lua_type(L, 2) == LUA_TSTRING)
         err(f->loc, "a tensor has no field '%s'", lua_tostring(L, 2));
@@ -364,7 +364,7 @@ static int index_tensor(lua_State *L)
 static int describe(lua_State *L)
 {
     Front *f = front(L);
-    const Value *v = value_at(L, 1);
+    const LuaTensor *v = value_at(L, 1);
 
     lua_pushfstring(L, "%s %s", dtypes[v->n->dt].name, dims_text(f, v->n));
     return 1;
@@ -405,7 +405,7 @@ static int refuse(lua_State *L)
  * defaults (w or param(...)), so there only truth values are refused. */
 int lua_condition(lua_State *L)
 {
-    const Value *v = value_at(L, 1);
+    const LuaTensor *v = value_at(L, 1);
 
     if (v && (!lua_toboolean(L, lua_upvalueindex(1)) || v->n->dt == Dbool)) {
         Front *f = enter(L, "condition");

@@ -12,15 +12,15 @@
 #include <string.h>
 #include "plan.h"
 
-typedef struct Block Block;
-struct Block {
-    Block *next;       /* older */
+typedef struct ArenaBlock ArenaBlock;
+struct ArenaBlock {
+    ArenaBlock *next;  /* older */
     size_t size, used; /* bytes after the header */
     size_t pad;        /* keeps the data 16-byte aligned */
 };
 
 struct Arena {
-    Block *top;
+    ArenaBlock *top;
     size_t used; /* bytes handed out since the last reset */
 };
 
@@ -65,10 +65,10 @@ static void push_block(Arena *a, size_t bytes)
         size = LARGEST;
     if (size < bytes)
         size = bytes;
-    Block *b = malloc(sizeof *b + size);
+    ArenaBlock *b = malloc(sizeof *b + size);
     if (!b)
         b = claim(sizeof *b + (size = bytes));
-    *b = (Block){ .next = a->top, .size = size };
+    *b = (ArenaBlock){ .next = a->top, .size = size };
     a->top = b;
 }
 
@@ -85,7 +85,7 @@ void *alloc(Arena *a, size_t bytes)
     return memset(p, 0, bytes);
 }
 
-static void drop(Block *b)
+static void drop(ArenaBlock *b)
 {
 #ifdef HARDMEM
     memset(b + 1, 0xa5, b->size);
@@ -96,7 +96,7 @@ static void drop(Block *b)
 void arena_reset(Arena *a)
 {
     while (a->top && a->top->next) {
-        Block *b = a->top;
+        ArenaBlock *b = a->top;
         a->top = b->next;
         drop(b);
     }

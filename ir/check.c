@@ -15,7 +15,7 @@
 
 #include "ir.h"
 
-typedef struct Check {
+typedef struct GraphCheck {
     const Graph *g; /* the graph, or a body in it */
     const Graph *top;
     Table *bodies;          /* checked already */
@@ -23,11 +23,11 @@ typedef struct Check {
     const Axis *lately[64]; /* axes looked at, by some bits of the pointer */
     Arena *arena;
     char *why; /* the first thing wrong */
-} Check;
+} GraphCheck;
 
 /* Note what is wrong with n; 1. */
-__attribute__((format(printf, 3, 4))) static int bad(Check *c, const Node *n,
-                                                     const char *fmt, ...)
+__attribute__((format(printf, 3, 4))) static int
+bad(GraphCheck *c, const Node *n, const char *fmt, ...)
 {
     Text t = { .arena = c->arena };
     va_list ap;
@@ -47,7 +47,7 @@ __attribute__((format(printf, 3, 4))) static int bad(Check *c, const Node *n,
 }
 
 /* Position in the graph, -1: it is not there. Ids are positions (nodes()). */
-static int64_t place_of(Check *c, const Node *n)
+static int64_t place_of(GraphCheck *c, const Node *n)
 {
     int here = n->id >= 0 && (size_t)n->id < vec_len(c->g->node) &&
                c->g->node[n->id] == n;
@@ -68,7 +68,7 @@ int takes(Op op, int nin)
            (op == Odropout && nin == 3);
 }
 
-static int operands(Check *c, const Node *n, int64_t at)
+static int operands(GraphCheck *c, const Node *n, int64_t at)
 {
     if (!takes(n->op, n->nin))
         return bad(c, n, "%d operands, not %d", n->nin, optab[n->op].nin);
@@ -115,14 +115,14 @@ const char *attrs_wrong(Arena *a, const Node *n)
                                                                : NULL;
 }
 
-static int attributes(Check *c, const Node *n)
+static int attributes(GraphCheck *c, const Node *n)
 {
     const char *why = attrs_wrong(c->arena, n);
 
     return why && bad(c, n, "%s", why);
 }
 
-static int one_axis(Check *c, const Node *n, Axis *a)
+static int one_axis(GraphCheck *c, const Node *n, Axis *a)
 {
     const Axis **lately = &c->lately[KEYP(a) / 16 % 64];
     if (*lately == a)
@@ -134,7 +134,7 @@ static int one_axis(Check *c, const Node *n, Axis *a)
     return *known != a && bad(c, n, "two axes are called '%s'", a->name);
 }
 
-static int axes(Check *c, const Node *n)
+static int axes(GraphCheck *c, const Node *n)
 {
     for (int i = 0; i < optab[n->op].nattr; i++) {
         Axes x = attr_axes(n, &optab[n->op].attr[i]);
@@ -175,7 +175,7 @@ static void hear(const char *msg)
 }
 
 /* Null, or what infer says against n. */
-static const char *inferred(Check *c, Node *n)
+static const char *inferred(GraphCheck *c, Node *n)
 {
     void (*hook)(const char *) = err_hook;
 
@@ -187,7 +187,7 @@ static const char *inferred(Check *c, Node *n)
     return said;
 }
 
-static int dims(Check *c, const Node *n)
+static int dims(GraphCheck *c, const Node *n)
 {
     Node copy = *n;
 
@@ -226,7 +226,7 @@ static int reads(const Node *n, const Node *o)
     return o->reg == n->reg;
 }
 
-static int regions_ok(Check *c, const Node *n)
+static int regions_ok(GraphCheck *c, const Node *n)
 {
     for (int i = 0; i < n->nin; i++)
         if (!reads(n, n->in[i]))
@@ -236,7 +236,7 @@ static int regions_ok(Check *c, const Node *n)
     return 0;
 }
 
-static int rows(Check *c, const Node *n, int64_t at)
+static int rows(GraphCheck *c, const Node *n, int64_t at)
 {
     int has = 0;
 
@@ -265,7 +265,7 @@ static int same_set(const Dim *d, int nd, const Node *n)
     return 1;
 }
 
-static int declared(Check *c, const Node *n)
+static int declared(GraphCheck *c, const Node *n)
 {
     const char *path = n_name(n);
     const Param *p = g_param((Graph *)c->top, path);
@@ -279,7 +279,7 @@ static int declared(Check *c, const Node *n)
     return 0;
 }
 
-static int integer(Check *c, const Node *n, int k)
+static int integer(GraphCheck *c, const Node *n, int k)
 {
     Dtype t = n->in[k]->dt;
 
@@ -288,7 +288,7 @@ static int integer(Check *c, const Node *n, int k)
 }
 
 /* What is picked along or added into is one axis, the index's own another. */
-static int indexes(Check *c, const Node *n)
+static int indexes(GraphCheck *c, const Node *n)
 {
     for (int k = n->op == Ogather; k < 2; k++)
         if (dim_of(n->in[k], n_axis(n)) >= 0)
@@ -297,7 +297,7 @@ static int indexes(Check *c, const Node *n)
     return integer(c, n, 1);
 }
 
-static int part(Check *c, const Node *n)
+static int part(GraphCheck *c, const Node *n)
 {
     const Node *t = n->in[0];
     int count = t->op == Oattn ? 2 : t->op == Oattn_bwd ? t->nin - 3 : 0;
@@ -306,7 +306,7 @@ static int part(Check *c, const Node *n)
            bad(c, n, "part %lld of %d", (long long)n->at.part.index, count);
 }
 
-static int write_ok(Check *c, const Node *n)
+static int write_ok(GraphCheck *c, const Node *n)
 {
     const Node *s = n->in[0];
 
@@ -317,7 +317,7 @@ static int write_ok(Check *c, const Node *n)
     return 0;
 }
 
-static int uses_of_pick(Check *c, const Node *n)
+static int uses_of_pick(GraphCheck *c, const Node *n)
 {
     for (int i = 0; i < n->nin; i++)
         if (n->in[i]->op == Opick && n->op != Odot)
@@ -325,7 +325,7 @@ static int uses_of_pick(Check *c, const Node *n)
     return 0;
 }
 
-static int special(Check *c, const Node *n)
+static int special(GraphCheck *c, const Node *n)
 {
     if (uses_of_pick(c, n))
         return 1;
@@ -349,11 +349,11 @@ static int special(Check *c, const Node *n)
 
 /* ---- bodies -------------------------------------------------------------- */
 
-static int nodes(Check *c, const Graph *g);
+static int nodes(GraphCheck *c, const Graph *g);
 
 /* Arguments are the operands, in type and number; the last node is the
  * result. */
-static int binds(Check *c, const Node *n)
+static int binds(GraphCheck *c, const Node *n)
 {
     const Graph *b = n->body;
     size_t len = vec_len(b->node);
@@ -381,7 +381,7 @@ static int binds(Check *c, const Node *n)
     return 0;
 }
 
-static int body(Check *c, const Node *n)
+static int body(GraphCheck *c, const Node *n)
 {
     if (optab[n->op].cls != COMP)
         return bad(c, n, "has a body");
@@ -399,7 +399,7 @@ static int body(Check *c, const Node *n)
 
 /* ---- placed and local ---------------------------------------------------- */
 
-static int leftover(Check *c, const Node *n)
+static int leftover(GraphCheck *c, const Node *n)
 {
     switch (n->op) {
     case Ocall:
@@ -412,7 +412,7 @@ static int leftover(Check *c, const Node *n)
 }
 
 /* Each axis that is cut divides. */
-static int divides(Check *c, const Node *n)
+static int divides(GraphCheck *c, const Node *n)
 {
     for (int d = 0; d < n->nd; d++) {
         uint32_t atoms = 0;
@@ -429,9 +429,9 @@ static int divides(Check *c, const Node *n)
 }
 
 /* Over each atom some way of running n makes its type. */
-static int makes(Check *c, const Node *n)
+static int makes(GraphCheck *c, const Node *n)
 {
-    Way w[MAXWAY];
+    ShardStrategy w[MAXWAY];
 
     if (optab[n->op].cls == SRC || optab[n->op].cls == COMM)
         return 0;
@@ -446,7 +446,7 @@ static int makes(Check *c, const Node *n)
 }
 
 /* What is exchanged moves as it lies in memory. */
-static int lies_alike(Check *c, const Node *n)
+static int lies_alike(GraphCheck *c, const Node *n)
 {
     const Node *x = n->in[0];
 
@@ -457,7 +457,7 @@ static int lies_alike(Check *c, const Node *n)
     return 0;
 }
 
-static int types(Check *c, const Node *n)
+static int types(GraphCheck *c, const Node *n)
 {
     if (leftover(c, n))
         return 1;
@@ -477,7 +477,7 @@ static int types(Check *c, const Node *n)
 
 /* ---- the whole ----------------------------------------------------------- */
 
-static int node(Check *c, const Node *n, int64_t at)
+static int node(GraphCheck *c, const Node *n, int64_t at)
 {
     if (n->id != at)
         return bad(c, n, "stands twice");
@@ -489,7 +489,7 @@ static int node(Check *c, const Node *n, int64_t at)
     return c->g == c->top && c->g->level != LOGICAL && types(c, n);
 }
 
-static int nodes(Check *c, const Graph *g)
+static int nodes(GraphCheck *c, const Graph *g)
 {
     c->g = g;
     g_renumber((Graph *)g);
@@ -502,7 +502,7 @@ static int nodes(Check *c, const Graph *g)
 char *graph_wrong(Arena *a, const Graph *g)
 {
     Arena *scratch = arena_new();
-    Check c = {
+    GraphCheck c = {
         .top = g,
         .arena = scratch,
         .axes = table_new(scratch),

@@ -40,7 +40,7 @@ typedef struct Columns {
     size_t name, what, type, shard;
 } Columns;
 
-static Columns columns(const Line *v, size_t n)
+static Columns columns(const ListingLine *v, size_t n)
 {
     Columns c = { 0 };
 
@@ -53,8 +53,8 @@ static Columns columns(const Line *v, size_t n)
     return c;
 }
 
-static void put_line(Text *t, const Line *l, Columns c, const char *indent,
-                     const char *eq)
+static void put_line(Text *t, const ListingLine *l, Columns c,
+                     const char *indent, const char *eq)
 {
     int last = l->loc ? 4 : l->shard ? 3 : l->type ? 2 : 1;
 
@@ -76,13 +76,13 @@ static void put_line(Text *t, const Line *l, Columns c, const char *indent,
 /* ---- repeated scopes ----------------------------------------------------- */
 
 /* A scope's first number: "layers.3.attn" has stem "layers" and number 3. */
-typedef struct Unit {
+typedef struct NumberedScope {
     const char *stem;
     size_t n;
     long at;
-} Unit;
+} NumberedScope;
 
-static Unit unit_of(const char *path)
+static NumberedScope unit_of(const char *path)
 {
     for (const char *p = path; *p; p++) {
         if (*p != '.' || !isdigit((unsigned char)p[1]))
@@ -90,13 +90,13 @@ static Unit unit_of(const char *path)
         char *end;
         long at = strtol(p + 1, &end, 10);
         if (*end == '.' || !*end)
-            return (Unit){ path, (size_t)(p - path), at };
+            return (NumberedScope){ path, (size_t)(p - path), at };
     }
-    return (Unit){ path, 0, -1 };
+    return (NumberedScope){ path, 0, -1 };
 }
 
 /* The word of a stem that stands right before the number. */
-static const char *last_word(Unit u, size_t *n)
+static const char *last_word(NumberedScope u, size_t *n)
 {
     const char *p = u.stem + u.n;
 
@@ -108,7 +108,7 @@ static const char *last_word(Unit u, size_t *n)
 
 /* "layers.3", "post.layers.3", "optim.m.layers.3" are of one unit; of another
  * is its backward, "d.layers.3". */
-static int same_stem(Unit a, Unit b)
+static int same_stem(NumberedScope a, NumberedScope b)
 {
     size_t n, m;
     const char *v = last_word(a, &n), *w = last_word(b, &m);
@@ -119,7 +119,7 @@ static int same_stem(Unit a, Unit b)
 }
 
 /* Does "layers.<number>" begin at s? Its length, and the number. */
-static size_t number_at(const char *s, Unit u, long *at)
+static size_t number_at(const char *s, NumberedScope u, long *at)
 {
     size_t n;
     const char *w = last_word(u, &n);
@@ -138,7 +138,7 @@ static int wordchar(char c)
 
 /* s with the unit's number as {i}, its neighbours' as {i-1} and {i+1}. With
  * `blur`, for comparing: names of other places and random keys are left out. */
-static void put_general(Text *t, const char *s, Unit u, int blur)
+static void put_general(Text *t, const char *s, NumberedScope u, int blur)
 {
     while (s && *s) {
         size_t n = strcspn(s, "% =");
@@ -177,7 +177,7 @@ static void put_general(Text *t, const char *s, Unit u, int blur)
     }
 }
 
-static const char *general(Arena *a, const char *s, Unit u, int blur)
+static const char *general(Arena *a, const char *s, NumberedScope u, int blur)
 {
     Text t = { .arena = a };
 
@@ -194,21 +194,21 @@ static int same_text(const char *a, const char *b)
 }
 
 /* Length of the run of lines from i on that belong to one unit. */
-static size_t run_at(const Line *v, size_t n, size_t i, Unit *u)
+static size_t run_at(const ListingLine *v, size_t n, size_t i, NumberedScope *u)
 {
     size_t k = i;
 
     *u = unit_of(v[i].path);
     for (; k < n && v[k].reg == v[i].reg; k++) {
-        Unit x = unit_of(v[k].path);
+        NumberedScope x = unit_of(v[k].path);
         if (x.at != u->at || !same_stem(x, *u))
             break;
     }
     return k - i;
 }
 
-static int same_run(Arena *a, const Line *v, const Line *w, size_t n, Unit u,
-                    Unit x)
+static int same_run(Arena *a, const ListingLine *v, const ListingLine *w,
+                    size_t n, NumberedScope u, NumberedScope x)
 {
     for (size_t i = 0; i < n; i++) {
         if (!same_text(v[i].type, w[i].type) ||
@@ -222,15 +222,15 @@ static int same_run(Arena *a, const Line *v, const Line *w, size_t n, Unit u,
 }
 
 /* How many runs like the one at i follow each other, it included. */
-static size_t repeats(Arena *a, const Line *v, size_t n, size_t i, size_t len,
-                      Unit u, long *last)
+static size_t repeats(Arena *a, const ListingLine *v, size_t n, size_t i,
+                      size_t len, NumberedScope u, long *last)
 {
     size_t count = 1;
     long step = 0;
 
     *last = u.at;
     for (size_t k = i + len; u.at >= 0 && k < n; k += len, count++) {
-        Unit x;
+        NumberedScope x;
         if (run_at(v, n, k, &x) != len || !same_stem(u, x))
             break;
         if (!step)
@@ -243,10 +243,10 @@ static size_t repeats(Arena *a, const Line *v, size_t n, size_t i, size_t len,
     return count;
 }
 
-void stand_ins(Arena *a, const Line *v, size_t n, StandIn *s)
+void stand_ins(Arena *a, const ListingLine *v, size_t n, StandIn *s)
 {
     for (size_t i = 0; i < n;) {
-        Unit u;
+        NumberedScope u;
         long last;
         size_t w, len = run_at(v, n, i, &u);
         size_t times = repeats(a, v, n, i, len, u, &last);
@@ -262,19 +262,19 @@ void stand_ins(Arena *a, const Line *v, size_t n, StandIn *s)
 }
 
 /* The lines with every repeat folded into one copy behind a comment. */
-static Line *folded(Arena *a, const Line *v, size_t n)
+static ListingLine *folded(Arena *a, const ListingLine *v, size_t n)
 {
-    Line *out = NULL;
+    ListingLine *out = NULL;
     StandIn *s = alloc(a, (n + 1) * sizeof *s);
 
     stand_ins(a, v, n, s);
     for (size_t i = 0; i < n; i++) {
-        Unit u = unit_of(v[i].path);
-        Line l = v[i];
+        NumberedScope u = unit_of(v[i].path);
+        ListingLine l = v[i];
         if (s[i].line != i)
             continue;
         if (s[i].repeat && s[i - 1].line != i - 1) {
-            Line c = { .note = strf(a, "# %s", s[i].repeat) };
+            ListingLine c = { .note = strf(a, "# %s", s[i].repeat) };
             vec_push(a, out, c);
         }
         l.name = s[i].repeat ? general(a, l.name, u, 0) : l.name;
@@ -284,12 +284,12 @@ static Line *folded(Arena *a, const Line *v, size_t n)
     return out;
 }
 
-void put_lines(Text *t, const Line *v, size_t n, const char *indent,
+void put_lines(Text *t, const ListingLine *v, size_t n, const char *indent,
                const char *eq, int fold)
 {
     Arena *a = arena_new();
-    Line *f = fold ? folded(a, v, n) : NULL;
-    const Line *show = fold ? f : v;
+    ListingLine *f = fold ? folded(a, v, n) : NULL;
+    const ListingLine *show = fold ? f : v;
     size_t count = fold ? vec_len(f) : n;
     Columns c = columns(show, count);
 

@@ -60,13 +60,13 @@ Cost cost_of(const Graph *g, const Node *n)
 
 /* ---- the model, per token ------------------------------------------------ */
 
-typedef struct Count {
+typedef struct FlopCount {
     double macs;      /* multiply-adds of one micro-batch */
     Axis *chosen[64]; /* axes indexed by a router */
     int nchosen;
-} Count;
+} FlopCount;
 
-static int chosen(const Count *c, const Axis *a)
+static int chosen(const FlopCount *c, const Axis *a)
 {
     for (int i = 0; i < c->nchosen; i++)
         if (c->chosen[i] == a)
@@ -84,7 +84,7 @@ static double product_of(const Node *n)
 }
 
 /* The router's own product is not counted, as in the formula. */
-static int is_router(const Count *c, const Node *n)
+static int is_router(const FlopCount *c, const Node *n)
 {
     for (int i = 0; i < n->nd; i++)
         if (chosen(c, n->dim[i].a))
@@ -99,7 +99,8 @@ static int weight(const Node *n, Node *const *arg)
     return n->op == Oparam || n->op == Opick;
 }
 
-static void count_dots(Count *c, const Graph *g, Node *const *arg, double share)
+static void count_dots(FlopCount *c, const Graph *g, Node *const *arg,
+                       double share)
 {
     for (size_t i = 0; i < vec_len(g->node); i++) {
         const Node *n = g->node[i];
@@ -125,7 +126,7 @@ static double tokens_of(const Graph *g)
 }
 
 /* Parameters in use for one token: of an expert weight, the chosen share. */
-static void count_params(const Graph *g, Count *c, int64_t *all,
+static void count_params(const Graph *g, FlopCount *c, int64_t *all,
                          int64_t *active)
 {
     Table *share = table_new(g->arena);
@@ -160,7 +161,7 @@ static void count_params(const Graph *g, Count *c, int64_t *all,
 
 double flops_per_token(const Graph *g, int64_t *params, int64_t *active)
 {
-    Count c = { 0 };
+    FlopCount c = { 0 };
 
     count_params(g, &c, params, active);
     count_dots(&c, g, NULL, 0);

@@ -69,7 +69,7 @@ static int other_cell(Csv *c)
     return 0;
 }
 
-static void seen_on(Csv *c, const Act *q)
+static void seen_on(Csv *c, const ScheduleEntry *q)
 {
     while (vec_len(c->rank) <= (size_t)q->chunk)
         vec_push(c->arena, c->rank, -1);
@@ -80,9 +80,9 @@ static void seen_on(Csv *c, const Act *q)
 }
 
 /* "0F3" to the row; zero: a cell that is left out. */
-static int act(Csv *c, Act **row, const char *cell)
+static int act(Csv *c, ScheduleEntry **row, const char *cell)
 {
-    Act q = { .pair = 0 };
+    ScheduleEntry q = { .pair = 0 };
     if (!digits(c, &q.chunk) || q.chunk == MOST || c->p == c->end)
         bad_cell(c, cell);
     if (other_cell(c)) {
@@ -92,13 +92,13 @@ static int act(Csv *c, Act **row, const char *cell)
     const char *job = strchr(jobnames, *c->p++);
     if (!job || !*job || !digits(c, &q.micro) || q.micro == MOST)
         bad_cell(c, cell);
-    q.w = (Job)(job - jobnames);
+    q.w = (WorkKind)(job - jobnames);
     seen_on(c, &q);
     vec_push(c->arena, *row, q);
     return 1;
 }
 
-static void cell(Csv *c, Act **row)
+static void cell(Csv *c, ScheduleEntry **row)
 {
     blanks(c);
     const char *from = c->p;
@@ -120,7 +120,7 @@ static void cell(Csv *c, Act **row)
 
 static void line(Csv *c)
 {
-    Act *row = NULL;
+    ScheduleEntry *row = NULL;
     for (;;) {
         cell(c, &row);
         if (c->p == c->end)
@@ -192,7 +192,7 @@ Schedule *schedule_read(Arena *a, const char *path)
     return s ? schedule_csv(a, s, n, path) : NULL;
 }
 
-static void put_act(Text *t, const Act *q)
+static void put_act(Text *t, const ScheduleEntry *q)
 {
     put(t, "%d%c%d", q->chunk, jobnames[q->w], q->micro);
 }
@@ -201,7 +201,7 @@ char *schedule_print(Arena *a, const Schedule *s)
 {
     Text t = { .arena = a };
     for (int r = 0; r < s->ranks; r++) {
-        const Act *row = s->row[r];
+        const ScheduleEntry *row = s->row[r];
         for (size_t i = 0; i < vec_len(row); i++) {
             const char *open = row[i].pair ? "(" : "";
             put(&t, "%s%s", i ? "," : "", open);

@@ -11,11 +11,11 @@
 
 enum { LONGEST = 48 }; /* letters of an attribute */
 
-typedef struct Box Box;
-struct Box {
+typedef struct DotBox DotBox;
+struct DotBox {
     const char *name, *label; /* one component of a scope: "layers.3" */
     const char *repeat;       /* of StandIn: another run, another box */
-    Box **in;                 /* vec */
+    DotBox **in;              /* vec */
     int *node;                /* vec: ids */
     int number;               /* in cluster names */
 };
@@ -24,9 +24,9 @@ typedef struct Drawing {
     Arena *arena;
     const Graph *g;
     int k; /* of the cluster: names begin with it */
-    Line *line;
+    ListingLine *line;
     StandIn *stand; /* by node; lines are nodes */
-    Box **part;     /* by node: a region's box, or its backward */
+    DotBox **part;  /* by node: a region's box, or its backward */
     Table *drawn;   /* arrows and names */
     int fold, nbox;
 } Drawing;
@@ -107,9 +107,10 @@ static const char *short_name(const Node *n)
 
 /* ---- boxes by scope ------------------------------------------------------ */
 
-static Box *box_in(Drawing *d, Box *up, const char *name, const char *repeat)
+static DotBox *box_in(Drawing *d, DotBox *up, const char *name,
+                      const char *repeat)
 {
-    Box *b;
+    DotBox *b;
 
     for (size_t i = 0; i < vec_len(up->in); i++)
         if (up->in[i]->name == name && up->in[i]->repeat == repeat)
@@ -136,7 +137,7 @@ static size_t component(const char *s)
     return n;
 }
 
-static void put_node_in(Drawing *d, Box *b, const Node *n)
+static void put_node_in(Drawing *d, DotBox *b, const Node *n)
 {
     const char *repeat = NULL, *s = n->scope->path;
 
@@ -200,7 +201,7 @@ static void put_box(Drawing *d, Text *t, const Node *n, int depth)
     put(t, "\", %s];\n", look_of(n));
 }
 
-static void put_inside(Drawing *d, Text *t, const Box *b, int depth)
+static void put_inside(Drawing *d, Text *t, const DotBox *b, int depth)
 {
     for (size_t i = 0; i < vec_len(b->node); i++)
         put_box(d, t, d->g->node[b->node[i]], depth);
@@ -216,7 +217,7 @@ static void put_inside(Drawing *d, Text *t, const Box *b, int depth)
 }
 
 /* x as it is called where it comes from another part. */
-static void put_name(Drawing *d, Text *t, const Node *x, const Box *part)
+static void put_name(Drawing *d, Text *t, const Node *x, const DotBox *part)
 {
     void **seen =
         table_at(d->drawn, (uint64_t)1 << 63 | (uint64_t)part->number << 32 |
@@ -236,7 +237,7 @@ static void put_arrow(Drawing *d, Text *t, const Node *n, int k)
 {
     const StandIn *from = &d->stand[n->in[k]->id], *to = &d->stand[n->id];
     const Node *x = d->g->node[from->line];
-    const Box *part = d->part[to->line];
+    const DotBox *part = d->part[to->line];
     int around = from->repeat && from->repeat == to->repeat &&
                  from->turn != to->turn,
         far = d->part[x->id] != part;
@@ -261,7 +262,7 @@ static void put_arrow(Drawing *d, Text *t, const Node *n, int k)
 }
 
 /* Nodes of one region, or call, from i on; where they end. */
-static size_t section(Drawing *d, size_t i, Box *all)
+static size_t section(Drawing *d, size_t i, DotBox *all)
 {
     Node *const *v = d->g->node;
     size_t end = i;
@@ -276,7 +277,7 @@ static size_t section(Drawing *d, size_t i, Box *all)
         stand_ins(d->arena, d->line + i, end - i, d->stand + i);
     for (size_t k = i; k < end; k++)
         d->stand[k].line = d->fold ? d->stand[k].line + i : k;
-    Box *b = box_in(d, all, intern(name), NULL);
+    DotBox *b = box_in(d, all, intern(name), NULL);
     for (size_t k = i; k < end; k++)
         if (d->stand[k].line == k && !is_number(v[k]))
             put_node_in(d, b, v[k]);
@@ -286,7 +287,7 @@ static size_t section(Drawing *d, size_t i, Box *all)
 void graph_dot(Text *t, Graph *g, int k, int fold)
 {
     Drawing d = { .arena = arena_new(), .g = g, .k = k, .fold = fold };
-    Box all = { 0 };
+    DotBox all = { 0 };
     size_t n = vec_len(g->node);
 
     g_renumber(g);

@@ -10,11 +10,11 @@ static const MeshAxis dense[] = { Mtp, Mcp, Mdp },
                       expert[] = { Metp, Mep, Medp };
 
 /* Ranks of a stage in the order of one grid's coordinates, tp or etp first. */
-typedef struct Grid {
+typedef struct GridRanks {
     const MeshAxis *axis; /* three */
     int64_t n, *rank;
     int64_t across; /* ranks in a row */
-} Grid;
+} GridRanks;
 
 static int64_t place(const Mesh *m, const MeshAxis *axis, int64_t rank)
 {
@@ -48,10 +48,10 @@ static int64_t row_of(const Mesh *m, const MeshAxis *axis)
     return n;
 }
 
-static Grid grid_of(Arena *a, const Mesh *m, const MeshAxis *axis,
-                    int64_t stage)
+static GridRanks grid_of(Arena *a, const Mesh *m, const MeshAxis *axis,
+                         int64_t stage)
 {
-    Grid g = { axis, m->world / m->size[Mpp], NULL, row_of(m, axis) };
+    GridRanks g = { axis, m->world / m->size[Mpp], NULL, row_of(m, axis) };
 
     g.rank = alloc(a, (size_t)g.n * sizeof *g.rank);
     for (int64_t r = 0; r < m->world; r++)
@@ -72,7 +72,7 @@ static int digits(int64_t v)
 }
 
 /* "dp1 cp0 |  4  5  6  7": the coordinates that a row does not run through. */
-static void put_row(Text *t, const Mesh *m, const Grid *g, int64_t row)
+static void put_row(Text *t, const Mesh *m, const GridRanks *g, int64_t row)
 {
     int64_t first = row * g->across, whole = 1;
     Text label = { .arena = t->arena };
@@ -101,7 +101,7 @@ static void pad_to(Text *t, size_t start, int64_t width)
         put(t, " ");
 }
 
-static void put_axes(Text *t, const Mesh *m, const Grid *g)
+static void put_axes(Text *t, const Mesh *m, const GridRanks *g)
 {
     int64_t n = 1;
 
@@ -118,7 +118,7 @@ static void put_axes(Text *t, const Mesh *m, const Grid *g)
 static void put_stage(Text *t, const Mesh *m, int64_t stage, int64_t lines)
 {
     Arena *a = t->arena;
-    Grid d = grid_of(a, m, dense, stage), e = grid_of(a, m, expert, stage);
+    GridRanks d = grid_of(a, m, dense, stage), e = grid_of(a, m, expert, stage);
     int64_t rows =
         d.n / d.across > e.n / e.across ? d.n / d.across : e.n / e.across;
     int64_t width = 12 + d.across * (digits(m->world - 1) + 1) + GAP;

@@ -23,7 +23,7 @@ int64_t sat_add(int64_t a, int64_t b)
     return a < 0 ? -HUGEBYTES : HUGEBYTES;
 }
 
-Range aff_range(const Mesh *m, const Aff *x)
+Range aff_range(const Mesh *m, const RankAffine *x)
 {
     Range r = { sat_add(x->c, 0), sat_add(x->c, 0) };
     for (int i = 0; i < m->natom; i++) {
@@ -36,7 +36,7 @@ Range aff_range(const Mesh *m, const Aff *x)
     return r;
 }
 
-int aff_stray(const Mesh *m, const Aff *x)
+int aff_stray(const Mesh *m, const RankAffine *x)
 {
     for (int i = m->natom; i < MAXATOM; i++)
         if (x->k[i])

@@ -130,7 +130,7 @@ typedef struct ValueUse {
 typedef enum WordType { WORDint, WORDkey, WORDreal } WordType;
 typedef struct Word {
     WordType type;
-    Aff at; /* integer, key */
+    RankAffine at; /* integer, key */
     double real;
 } Word;
 Word word_int(int64_t x);

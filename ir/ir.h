@@ -249,10 +249,10 @@ typedef struct Param {
  * chunk F, (B or I W); then transfers. */
 typedef struct Call {
     RowKind k;
-    Job w;
+    WorkKind w;
     int chunk;
-    Job to;    /* of a transfer: who reads what w of chunk makes, */
-    int other; /* and in which chunk */
+    WorkKind to; /* of a transfer: who reads what w of chunk makes, */
+    int other;   /* and in which chunk */
 } Call;
 const char *call_name(Arena *a, const Call *c); /* "F0" "send.F0.F1" */
 
@@ -285,7 +285,7 @@ struct Graph {
                                      one stage */
     int role, nrole;      /* after pipe: this stage, of so many; 0 0 */
     Call *call;           /* vec, after pipe */
-    Turn *turn;           /* vec: the stage's table; phase: index of
+    ScheduleSlot *turn;   /* vec: the stage's table; phase: index of
                                      call */
     struct Graph *next;   /* after pipe: the next stage's graph */
     int naxis;
@@ -392,7 +392,7 @@ int64_t local_bytes(const Graph *g, const Node *n);
  * one length when cp's atoms cut a zigzag axis. Returns how many. */
 int pieces(const Graph *g, const Node *n, int d, Piece out[MAXPIECE]);
 /* Global index of this rank's first element along a dim of one piece. */
-Aff local_start(const Graph *g, const Node *n, int d);
+RankAffine local_start(const Graph *g, const Node *n, int d);
 /* Atoms that cut the axis in pieces: cp's, or none. */
 uint32_t zigzag_atoms(const Mesh *m, const Axis *a);
 /* A set of atoms as numbers in which what is slower along the axis is greater:
@@ -422,13 +422,13 @@ const Axis *route_slot(const Node *route);
 /* ---- sharding_rules.c: how an op may be cut ------------------------------ */
 
 /* One way to run a node over one atom: what it makes of which operand types. */
-typedef struct Way {
+typedef struct ShardStrategy {
     Shard out, in[MAXIN];
-} Way;
+} ShardStrategy;
 enum { MAXWAY = 48 };
 /* All ways, whatever the sizes; those of the node's class first by its axes.
  * Sources and collectives have none. */
-int ways(const Graph *g, const Node *n, int atom, Way *w);
+int ways(const Graph *g, const Node *n, int atom, ShardStrategy *w);
 int same_shard(const Shard *x, const Shard *y);
 /* Null when each operand's type is what some way of n asks for and n's type
  * what it makes; otherwise what is wrong. For graphs at level LOCAL. */
@@ -437,22 +437,22 @@ const char *type_wrong(const Graph *g, const Node *n);
 /* ---- reshard.c: from one type to another --------------------------------- */
 
 /* One collective; it changes the types of all its atoms at once. */
-typedef struct Repair {
+typedef struct Reshard {
     Op op;
     Axis *a, *b;
     uint32_t atoms;
-} Repair;
+} Reshard;
 /* The next step that takes a value of type t[] towards want[], which becomes
  * its type; 0: it is there. Steps that shrink the value come first. A scalar
  * may go from R to P(add) (op add: position 0 keeps it, others have 0); any
  * other value that should become partial is our fault. */
-int repair(const Mesh *m, Shard *t, const Shard *want, Repair *r);
-void repair_attrs(Node *n, const Repair *r); /* n is of r's op */
+int repair(const Mesh *m, Shard *t, const Shard *want, Reshard *r);
+void repair_attrs(Node *n, const Reshard *r); /* n is of r's op */
 /* Bytes of n on one rank if its type were t[], and bytes one rank receives for
  * the step r that starts from type t[]. */
 double bytes_as(const Graph *g, const Node *n, const Shard *t);
 double bytes_sent(const Graph *g, const Node *n, const Shard *t,
-                  const Repair *r);
+                  const Reshard *r);
 
 /* ---- aliasing.c: whose buffer holds a value ------------------------------ */
 
@@ -491,12 +491,12 @@ double flops_per_token(const Graph *g, int64_t *params, int64_t *active);
 
 /* ---- columns.c: lines in columns ----------------------------------------- */
 
-typedef struct Line {
+typedef struct ListingLine {
     const char *name, *what, *type, *shard, *loc; /* columns; null: empty */
     Region reg;
     const char *path; /* the scope, which may repeat */
     const char *note; /* not null: this line says only that */
-} Line;
+} ListingLine;
 
 /* Where repeated scopes stand there once: the line that stands for a line, one
  * of the second repeat or itself; in which of the repeats the line is; which
@@ -506,10 +506,10 @@ typedef struct StandIn {
     size_t line, turn;
     const char *repeat;
 } StandIn;
-void stand_ins(Arena *a, const Line *v, size_t n, StandIn *s);
+void stand_ins(Arena *a, const ListingLine *v, size_t n, StandIn *s);
 
 /* With `fold` scopes that repeat with a number stand there once. */
-void put_lines(Text *t, const Line *v, size_t n, const char *indent,
+void put_lines(Text *t, const ListingLine *v, size_t n, const char *indent,
                const char *eq, int fold);
 
 /* ---- print.c parse.c parsenode.c shardtext.c check.c dot.c --------------- */
@@ -518,7 +518,7 @@ void put_lines(Text *t, const Line *v, size_t n, const char *indent,
 enum { PRINTloc = 1, PRINTfold = 2 }; /* fold: repeated scopes once, to read */
 char *graph_print(Arena *a, const Graph *g, int flags);
 /* The lines of its nodes, in order. */
-Line *graph_lines(Arena *a, const Graph *g);
+ListingLine *graph_lines(Arena *a, const Graph *g);
 /* The graph as the k-th cluster of a Graphviz digraph, whose braces are the
  * caller's. fold: repeated scopes once. */
 void graph_dot(Text *t, Graph *g, int k, int fold);
@@ -542,7 +542,7 @@ void lex_shards(Lex *x, const Graph *g, Node *n);     /* into n->sh */
 int64_t lex_atoms(Lex *x, const Mesh *m);
 Axis *lex_axis(const Lex *x, const Graph *g, const char *name);
 
-typedef struct Reading {
+typedef struct GraphReader {
     Lex x;
     Graph *g;     /* being filled: the graph, or a body */
     Table *node;  /* name -> node of g */
@@ -551,14 +551,15 @@ typedef struct Reading {
     Table *axis;  /* name -> axis, of all graphs of the text */
     Region reg;
     int call; /* 1 + index: of what stands below "F0:" */
-} Reading;
+} GraphReader;
 
-void parse_nodes(Reading *p); /* a line: a node, or where nodes belong */
-Axis *parse_axis(Reading *p);
-int parse_type(Reading *p, Dtype *dt, Dim *dim, int *nd); /* 0: none there */
-const Loc *parse_places(Reading *p);
+void parse_nodes(GraphReader *p); /* a line: a node, or where nodes belong */
+Axis *parse_axis(GraphReader *p);
+int parse_type(GraphReader *p, Dtype *dt, Dim *dim,
+               int *nd); /* 0: none there */
+const Loc *parse_places(GraphReader *p);
 /* Index of the graph's call that the n bytes at s name; -1: none. */
-int parse_call(const Reading *p, const char *s, size_t n);
+int parse_call(const GraphReader *p, const char *s, size_t n);
 
 void check_graph(const Graph *g); /* the level's own rules; die() when broken */
 char *graph_wrong(Arena *a, const Graph *g); /* null, or which is broken */

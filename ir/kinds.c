@@ -11,13 +11,13 @@
 enum { LONGKEY = 64, MAXWORDS = 16, BESTOF = 8 };
 
 /* A value on its way in. */
-typedef struct Asked {
+typedef struct KeyInput {
     Arena *a;
     const char *key, *kind; /* "train.lr", "num 0" */
     const Loc *l;
-} Asked;
+} KeyInput;
 
-typedef const char *CheckFn(const Asked *x, const char *s);
+typedef const char *CheckFn(const KeyInput *x, const char *s);
 
 /* ---- words and numbers --------------------------------------------------- */
 
@@ -75,17 +75,17 @@ static int among(const char *s, const char *const *w, int n)
     return 0;
 }
 
-static _Noreturn void below(const Asked *x, const char *s, const char *least)
+static _Noreturn void below(const KeyInput *x, const char *s, const char *least)
 {
     err(x->l, "%s: %s is below the least value %s", x->key, s, least);
 }
 
-static _Noreturn void above(const Asked *x, const char *s, const char *most)
+static _Noreturn void above(const KeyInput *x, const char *s, const char *most)
 {
     err(x->l, "%s: %s is above the largest value %s", x->key, s, most);
 }
 
-static const char *check_int(const Asked *x, const char *s)
+static const char *check_int(const KeyInput *x, const char *s)
 {
     const char *w[2];
     int64_t v, end;
@@ -99,7 +99,7 @@ static const char *check_int(const Asked *x, const char *s)
     return s;
 }
 
-static const char *check_num(const Asked *x, const char *s)
+static const char *check_num(const KeyInput *x, const char *s)
 {
     const char *w[2];
     double v, end;
@@ -113,7 +113,7 @@ static const char *check_num(const Asked *x, const char *s)
     return s;
 }
 
-static const char *check_bool(const Asked *x, const char *s)
+static const char *check_bool(const KeyInput *x, const char *s)
 {
     if (!strcmp(s, "1") || !strcmp(s, "true"))
         return "1";
@@ -122,7 +122,7 @@ static const char *check_bool(const Asked *x, const char *s)
     err(x->l, "%s: '%s' is neither 0 nor 1", x->key, s);
 }
 
-static const char *check_enum(const Asked *x, const char *s)
+static const char *check_enum(const KeyInput *x, const char *s)
 {
     const char *w[MAXWORDS];
     int n = words(x->a, x->kind, w, MAXWORDS);
@@ -132,7 +132,7 @@ static const char *check_enum(const Asked *x, const char *s)
     return s;
 }
 
-static const char *check_any(const Asked *x, const char *s)
+static const char *check_any(const KeyInput *x, const char *s)
 {
     (void)x;
     return s;
@@ -153,7 +153,7 @@ static int read_pair(const char *s, double v[2])
     return read_num(first, &v[0]) && read_num(comma, &v[1]);
 }
 
-static const char *check_pair(const Asked *x, const char *s)
+static const char *check_pair(const KeyInput *x, const char *s)
 {
     double v[2];
     if (!read_pair(s, v))
@@ -179,7 +179,7 @@ static int count_numbers(const char *s, double least, int whole)
     }
 }
 
-static const char *check_counts(const Asked *x, const char *s)
+static const char *check_counts(const KeyInput *x, const char *s)
 {
     int64_t n = 0;
     if (read_int(x->kind + strlen("counts "), &n) && *s &&
@@ -191,7 +191,7 @@ static const char *check_counts(const Asked *x, const char *s)
     return s;
 }
 
-static const char *check_shares(const Asked *x, const char *s)
+static const char *check_shares(const KeyInput *x, const char *s)
 {
     int64_t most = 0;
     int n = count_numbers(s, 0, 0);
@@ -220,7 +220,7 @@ static const char *limit_of(const char *s, const char *what, size_t n)
     return 0;
 }
 
-static const char *check_limits(const Asked *x, const char *s)
+static const char *check_limits(const KeyInput *x, const char *s)
 {
     Arena *a = x->a;
     const char *w[BESTOF], *rest = s;
@@ -246,14 +246,14 @@ static const char *check_limits(const Asked *x, const char *s)
 
 /* ---- other texts --------------------------------------------------------- */
 
-static const char *check_order(const Asked *x, const char *s)
+static const char *check_order(const KeyInput *x, const char *s)
 {
     order_check(s, x->l);
     return s;
 }
 
 /* Letters of the kind, with counts "*3" and groups "(a,b)" of them. */
-static const char *check_layout(const Asked *x, const char *s)
+static const char *check_layout(const KeyInput *x, const char *s)
 {
     const char *letters = x->kind + strlen("layout ");
     Text t = { .arena = x->a };
@@ -420,7 +420,7 @@ static const char *check_built(Arena *a, const char *key, const char *kind,
         built |= !strcmp(w[i], s);
     kind = strf(a, "%.*s", (int)(slash - kind), kind);
     if (is_kind(kind, "enum"))
-        check_enum(&(Asked){ a, key, kind, l }, s);
+        check_enum(&(KeyInput){ a, key, kind, l }, s);
     if (!built)
         err(l, "%s: '%s' is planned, but not built yet", key, s);
     return kind;
@@ -438,7 +438,7 @@ const char *kind_check(Arena *a, const char *key, const char *kind,
                           (void *)(uintptr_t)l);
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
         if (is_kind(kind, kinds[i].name))
-            return kinds[i].check(&(Asked){ a, key, kind, l }, s);
+            return kinds[i].check(&(KeyInput){ a, key, kind, l }, s);
     die("keys.def: %s is of no kind", key);
 }
 

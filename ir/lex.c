@@ -290,11 +290,11 @@ int64_t lex_digits(Lex *x)
 }
 
 /* aff = int { "+" int "*a" atom } */
-Aff lex_aff(Lex *x)
+RankAffine lex_aff(Lex *x)
 {
     if (!lex_more(x))
         lex_err(x, "the line ends too early");
-    Aff a = aff(lex_digits(x));
+    RankAffine a = aff(lex_digits(x));
     while (x->p < x->end && *x->p == '+') {
         x->p++;
         int64_t k = lex_digits(x);

@@ -7,20 +7,21 @@
 
 #include "plan.h"
 
-typedef struct Life {
+typedef struct SlotLife {
     int buf, first, last;
     int64_t at;
-} Life;
+} SlotLife;
 
-typedef struct Lives {
+typedef struct SlotLives {
     Arena *arena;
     const Role *r;
     int prog;
-    Life *of;     /* by buffer; first -1: never named */
+    SlotLife *of; /* by buffer; first -1: never named */
     int from, to; /* steps of a stage's calls; from > to: none*/
-} Lives;
+} SlotLives;
 
-static const char *wrong(const Lives *l, const char *what, int buf, int step)
+static const char *wrong(const SlotLives *l, const char *what, int buf,
+                         int step)
 {
     const Program *p = &l->r->prog[l->prog];
     const char *label = step < p->ninstr ? p->instr[step].label : "the end";
@@ -60,7 +61,7 @@ static int only_writes(const Instr *s, int i)
     return strchr("w-", instr_use(s, i)) || (s->kind == Ikernel && !s->rw);
 }
 
-static const char *name_buffers(Lives *l, int step)
+static const char *name_buffers(SlotLives *l, int step)
 {
     const Program *p = &l->r->prog[l->prog];
     const Instr *s = &p->instr[step];
@@ -69,11 +70,11 @@ static const char *name_buffers(Lives *l, int step)
         const Buf *b = s->buf[i] < 0 ? NULL : &l->r->buf[s->buf[i]];
         if (!b || b->prog == -1)
             continue;
-        Life *x = &l->of[s->buf[i]];
+        SlotLife *x = &l->of[s->buf[i]];
         if (x->first < 0 && !only_writes(s, i) && !b->frame)
             return wrong(l, "is read and was never written", s->buf[i], step);
         if (x->first < 0)
-            *x = (Life){ s->buf[i], step, step, b->offset };
+            *x = (SlotLife){ s->buf[i], step, step, b->offset };
         if (!b->frame && x->first >= l->from && step <= l->to &&
             phase_of(p, x->first) != phase_of(p, step)) {
             if (!only_writes(s, i))
@@ -88,7 +89,7 @@ static const char *name_buffers(Lives *l, int step)
 
 /* A phase that repeats, and a table, need again what they found when they
  * began. Outputs are read at the end. */
-static void extend(Lives *l)
+static void extend(SlotLives *l)
 {
     const Program *p = &l->r->prog[l->prog];
 
@@ -98,7 +99,7 @@ static void extend(Lives *l)
             l->of[t->buf].last = p->ninstr - 1;
     }
     for (int i = 0; i < l->r->nbuf; i++) {
-        Life *x = &l->of[i];
+        SlotLife *x = &l->of[i];
         const Phase *f = x->first < 0 ? NULL : phase_of(p, x->last);
         if (f && f->repeat > 1 && x->first < f->first)
             x->last = f->first + f->n - 1;
@@ -111,10 +112,10 @@ static void extend(Lives *l)
     }
 }
 
-static const char *agree(const Lives *l)
+static const char *agree(const SlotLives *l)
 {
     for (int i = 0; i < l->r->nbuf; i++) {
-        const Life *x = &l->of[i];
+        const SlotLife *x = &l->of[i];
         const Buf *b = &l->r->buf[i];
         if (x->first < 0)
             continue;
@@ -132,17 +133,17 @@ static const char *agree(const Lives *l)
 
 static int by_first(const void *a, const void *b)
 {
-    const Life *x = a, *y = b;
+    const SlotLife *x = a, *y = b;
     return x->first != y->first ? x->first - y->first : x->buf - y->buf;
 }
 
 /* Alive at one time, by offset. */
-typedef struct Set {
-    Life *at;
+typedef struct LifeSet {
+    SlotLife *at;
     int n;
-} Set;
+} LifeSet;
 
-static void bury(Set *s, int step)
+static void bury(LifeSet *s, int step)
 {
     int k = 0;
 
@@ -153,7 +154,7 @@ static void bury(Set *s, int step)
 }
 
 /* Put x among the living; the index of one that it overlaps, or -1. */
-static int bear(const Lives *l, Set *s, Life x)
+static int bear(const SlotLives *l, LifeSet *s, SlotLife x)
 {
     const Buf *b = l->r->buf;
     int lo = 0, hi = s->n;
@@ -165,8 +166,8 @@ static int bear(const Lives *l, Set *s, Life x)
         else
             hi = mid;
     }
-    const Life *up = lo < s->n ? &s->at[lo] : NULL;
-    const Life *down = lo > 0 ? &s->at[lo - 1] : NULL;
+    const SlotLife *up = lo < s->n ? &s->at[lo] : NULL;
+    const SlotLife *down = lo > 0 ? &s->at[lo - 1] : NULL;
     if (up && up->at < x.at + b[x.buf].bytes)
         return up->buf;
     if (down && down->at + b[down->buf].bytes > x.at)
@@ -178,9 +179,9 @@ static int bear(const Lives *l, Set *s, Life x)
 }
 
 /* Do two of these n meet, alive at one time? */
-static const char *meet(const Lives *l, Life *v, int n)
+static const char *meet(const SlotLives *l, SlotLife *v, int n)
 {
-    Set s = { alloc(l->arena, sizeof *v * ((size_t)n + 1)), 0 };
+    LifeSet s = { alloc(l->arena, sizeof *v * ((size_t)n + 1)), 0 };
     int time = -1;
 
     qsort(v, (size_t)n, sizeof *v, by_first);
@@ -200,9 +201,9 @@ static const char *meet(const Lives *l, Life *v, int n)
     return NULL;
 }
 
-static const char *overlaps(const Lives *l)
+static const char *overlaps(const SlotLives *l)
 {
-    Life *v = alloc(l->arena, sizeof *v * ((size_t)l->r->nbuf + 1));
+    SlotLife *v = alloc(l->arena, sizeof *v * ((size_t)l->r->nbuf + 1));
     int n = 0;
 
     for (int i = 0; i < l->r->nbuf; i++)
@@ -217,14 +218,14 @@ static const char *overlaps(const Lives *l)
 /* ---- what micro-batches keep --------------------------------------------- */
 
 /* Framed buffers that a call names, and whether it writes them first. */
-typedef struct Named {
+typedef struct SlotAccess {
     int buf, written;
-} Named;
+} SlotAccess;
 
-static Named **named_by_call(const Lives *l)
+static SlotAccess **named_by_call(const SlotLives *l)
 {
     const Program *p = &l->r->prog[l->prog];
-    Named **v = alloc(l->arena, sizeof *v * ((size_t)p->nphase + 1));
+    SlotAccess **v = alloc(l->arena, sizeof *v * ((size_t)p->nphase + 1));
     int *seen = alloc(l->arena, sizeof *seen * ((size_t)l->r->nbuf + 1));
 
     for (int f = 0; f < p->nphase; f++)
@@ -235,37 +236,38 @@ static Named **named_by_call(const Lives *l)
                 if (b < 0 || !l->r->buf[b].frame || seen[b] == f + 1)
                     continue;
                 seen[b] = f + 1;
-                vec_push(l->arena, v[f], ((Named){ b, only_writes(s, j) }));
+                vec_push(l->arena, v[f],
+                         ((SlotAccess){ b, only_writes(s, j) }));
             }
         }
     return v;
 }
 
-static Life *none(Arena *a, int n)
+static SlotLife *none(Arena *a, int n)
 {
-    Life *v = alloc(a, sizeof *v * ((size_t)n + 1));
+    SlotLife *v = alloc(a, sizeof *v * ((size_t)n + 1));
 
     for (int i = 0; i < n; i++)
-        v[i] = (Life){ i, -1, -1, 0 };
+        v[i] = (SlotLife){ i, -1, -1, 0 };
     return v;
 }
 
 /* Rows from the first to the last that name a framed buffer for one micro-batch
  * (Life.first and last are rows here); the first must write it. */
-static const char *live_in_rows(const Lives *l, Life **out)
+static const char *live_in_rows(const SlotLives *l, SlotLife **out)
 {
     const Program *p = &l->r->prog[l->prog];
-    Named **by = named_by_call(l);
-    Life **of = alloc(l->arena, sizeof *of * ((size_t)l->r->nbuf + 1));
+    SlotAccess **by = named_by_call(l);
+    SlotLife **of = alloc(l->arena, sizeof *of * ((size_t)l->r->nbuf + 1));
 
     for (int t = 0; t < p->nturn; t++) {
-        const Turn *r = &p->turn[t];
+        const ScheduleSlot *r = &p->turn[t];
         for (size_t k = 0; k < vec_len(by[r->phase]); k++) {
-            const Named *x = &by[r->phase][k];
-            const Frame *f = &p->frame[l->r->buf[x->buf].frame - 1];
+            const SlotAccess *x = &by[r->phase][k];
+            const SlotGroup *f = &p->frame[l->r->buf[x->buf].frame - 1];
             if (!of[x->buf])
                 of[x->buf] = none(l->arena, f->nof);
-            Life *y = &of[x->buf][r->micro];
+            SlotLife *y = &of[x->buf][r->micro];
             if (y->first < 0 && !x->written)
                 return wrong(l,
                              strf(l->arena,
@@ -274,9 +276,9 @@ static const char *live_in_rows(const Lives *l, Life **out)
                                   t),
                              x->buf, p->phase[r->phase].first);
             if (y->first < 0)
-                *y = (Life){ x->buf, t, t,
-                             f->slot[f->of[r->micro]] +
-                                 l->r->buf[x->buf].offset };
+                *y = (SlotLife){ x->buf, t, t,
+                                 f->slot[f->of[r->micro]] +
+                                     l->r->buf[x->buf].offset };
             y->last = t;
         }
     }
@@ -289,12 +291,12 @@ static const char *live_in_rows(const Lives *l, Life **out)
 
 /* What has one place and is there while the table runs, against all places of
  * framed buffers: each by itself, since those may share bytes. */
-static const char *meets_table(const Lives *l, const Life *v)
+static const char *meets_table(const SlotLives *l, const SlotLife *v)
 {
     const Role *r = l->r;
 
     for (int i = 0; i < r->nbuf; i++) {
-        const Life *x = &l->of[i];
+        const SlotLife *x = &l->of[i];
         const Buf *b = &r->buf[i];
         if (x->first < 0 || b->frame || x->last < l->from || x->first > l->to)
             continue;
@@ -309,9 +311,9 @@ static const char *meets_table(const Lives *l, const Life *v)
     return NULL;
 }
 
-static const char *frames_wrong(const Lives *l)
+static const char *frames_wrong(const SlotLives *l)
 {
-    Life *v = NULL;
+    SlotLife *v = NULL;
     const char *why = l->from > l->to ? NULL : live_in_rows(l, &v);
 
     if (!why)
@@ -319,10 +321,10 @@ static const char *frames_wrong(const Lives *l)
     return why ? why : meet(l, v, (int)vec_len(v));
 }
 
-static Lives lives(Arena *a, const Role *r, int prog)
+static SlotLives lives(Arena *a, const Role *r, int prog)
 {
     const Program *p = &r->prog[prog];
-    Lives l = { a, r, prog, none(a, r->nbuf), p->ninstr, -1 };
+    SlotLives l = { a, r, prog, none(a, r->nbuf), p->ninstr, -1 };
 
     for (int f = 0; f < p->nphase; f++) {
         const Phase *x = &p->phase[f];
@@ -336,12 +338,12 @@ static Lives lives(Arena *a, const Role *r, int prog)
 
 /* Lives that are longer than needed, or shorter. Gradients and outputs stay to
  * the end. */
-static const char *loose(const Lives *l)
+static const char *loose(const SlotLives *l)
 {
     int end = l->r->prog[l->prog].ninstr - 1;
 
     for (int i = 0; i < l->r->nbuf; i++) {
-        const Life *x = &l->of[i];
+        const SlotLife *x = &l->of[i];
         const Buf *b = &l->r->buf[i];
         if (b->prog == l->prog && x->first < 0 && law(Llive_tight))
             return wrong(l, "is never used", i, b->born);
@@ -364,7 +366,7 @@ static const char *loose(const Lives *l)
 
 const char *lives_loose(Arena *a, const Role *r, int prog)
 {
-    Lives l = lives(a, r, prog);
+    SlotLives l = lives(a, r, prog);
     const char *why = NULL;
 
     for (int s = 0; s < r->prog[prog].ninstr && !why; s++)
@@ -378,7 +380,7 @@ const char *lives_wrong(Arena *a, const Role *r)
     const char *why = NULL;
 
     for (int g = 0; g < r->nprog && !why; g++) {
-        Lives l = lives(a, r, g);
+        SlotLives l = lives(a, r, g);
         for (int s = 0; s < r->prog[g].ninstr && !why; s++)
             why = name_buffers(&l, s);
         extend(&l);
@@ -396,18 +398,18 @@ const char *lives_wrong(Arena *a, const Role *r)
 
 static int by_instr(const void *a, const void *b)
 {
-    const Death *x = a, *y = b;
+    const LastUse *x = a, *y = b;
     if (x->step != y->step)
         return x->step - y->step;
     return (x->offset > y->offset) - (x->offset < y->offset);
 }
 
-Death *deaths(Arena *a, const Role *r, int prog)
+LastUse *deaths(Arena *a, const Role *r, int prog)
 {
     const Program *p = &r->prog[prog];
-    Death *v = NULL;
+    LastUse *v = NULL;
 
-    vec_push(a, v, ((Death){ -1, r->persist, r->arena - r->persist, 0 }));
+    vec_push(a, v, ((LastUse){ -1, r->persist, r->arena - r->persist, 0 }));
     for (int i = 0; i < r->nbuf; i++) {
         const Buf *b = &r->buf[i];
         if (b->prog != prog || !b->bytes || b->dies == p->ninstr - 1 ||
@@ -417,7 +419,7 @@ Death *deaths(Arena *a, const Role *r, int prog)
         if (f && !f->repeat && b->born < f->first)
             continue; /* dies with the whole table */
         int last = f && f->repeat > 1 && b->born < f->first;
-        vec_push(a, v, ((Death){ b->dies, b->offset, b->bytes, last }));
+        vec_push(a, v, ((LastUse){ b->dies, b->offset, b->bytes, last }));
     }
     qsort(v, vec_len(v), sizeof *v, by_instr);
     return v;

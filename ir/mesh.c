@@ -28,23 +28,23 @@ const char *const meshnames[NMESH] = {
 /* ---- rank order ---------------------------------------------------------- */
 
 /* Axes of one grid, first varies fastest. */
-typedef struct Grid {
+typedef struct GridAxes {
     MeshAxis axis[NPLACE];
     int n;
-} Grid;
-typedef struct Order {
-    Grid dense, expert;
+} GridAxes;
+typedef struct GridOrder {
+    GridAxes dense, expert;
     int64_t within;
-} Order;
+} GridOrder;
 
-static void push(Grid *g, MeshAxis a)
+static void push(GridAxes *g, MeshAxis a)
 {
     g->axis[g->n++] = a;
 }
 
 /* One word of the order: its place in the dense grid, the expert grid or
  * both. */
-static void place(Order *o, int word, int epnamed)
+static void place(GridOrder *o, int word, int epnamed)
 {
     static const MeshAxis dense[] = { Mtp, Mcp, Mdp, Mpp };
     static const MeshAxis expert[] = { Metp, NMESH, Medp, Mpp };
@@ -63,10 +63,10 @@ static void place(Order *o, int word, int epnamed)
  * named to stand elsewhere ("tp-cp-ep-dp-pp" is Megatron's spelling). ":4" at
  * the end: ranks that share parameters keep shards of them within groups of 4,
  * so there is a cut where such a group ends. */
-static Order order_read(const char *s, const Loc *l)
+static GridOrder order_read(const char *s, const Loc *l)
 {
     static const char *const names[] = { "tp", "cp", "dp", "pp", "ep" };
-    Order o = { 0 };
+    GridOrder o = { 0 };
     int seen[5] = { 0 }, epnamed = strstr(s, "ep") != 0;
     size_t len = strcspn(s, ":");
     o.within = s[len] ? strtoll(s + len + 1, 0, 10) : 0;
@@ -99,16 +99,16 @@ void order_check(const char *s, const Loc *l)
 
 /* ---- sizes --------------------------------------------------------------- */
 
-typedef enum Flaw { NONE, DENSE, EXPERT, STAGES, CUTS } Flaw;
+typedef enum FoldError { NONE, DENSE, EXPERT, STAGES, CUTS } FoldError;
 
 /* What is known while a fold is being solved. */
-typedef struct Solve {
+typedef struct FoldSolve {
     int64_t world, size[NMESH];
     int64_t at[2 * NPLACE + 2]; /* cuts of the stage number, ascending */
     int ncut;
     int64_t ppstride;
     int64_t bad[2]; /* CUTS: the two that do not divide */
-} Solve;
+} FoldSolve;
 
 static int64_t times(int64_t a, int64_t b)
 {
@@ -121,7 +121,7 @@ static int64_t gcd(int64_t a, int64_t b)
 }
 
 /* Ones for what was not given, dp and edp from what is left of the world. */
-static Flaw fill(Solve *v)
+static FoldError fill(FoldSolve *v)
 {
     int64_t *n = v->size;
     for (int a = 0; a < NMESH; a++)
@@ -146,7 +146,7 @@ static Flaw fill(Solve *v)
 }
 
 /* Product of the sizes before pp. */
-static int64_t below_pp(const Solve *v, const Grid *g)
+static int64_t below_pp(const FoldSolve *v, const GridAxes *g)
 {
     int64_t p = 1;
     for (int i = 0; i < g->n && g->axis[i] != Mpp; i++)
@@ -154,7 +154,7 @@ static int64_t below_pp(const Solve *v, const Grid *g)
     return p;
 }
 
-static void cut(Solve *v, int64_t at)
+static void cut(FoldSolve *v, int64_t at)
 {
     int i = v->ncut;
     for (int k = 0; k < v->ncut; k++)
@@ -166,7 +166,7 @@ static void cut(Solve *v, int64_t at)
     v->ncut++;
 }
 
-static void cut_grid(Solve *v, const Grid *g)
+static void cut_grid(FoldSolve *v, const GridAxes *g)
 {
     int64_t p = 1;
     for (int i = 0; i < g->n; i++)
@@ -175,7 +175,8 @@ static void cut_grid(Solve *v, const Grid *g)
 }
 
 /* Groups of n ranks inside those that differ only along these axes. */
-static void cut_within(Solve *v, const Grid *g, uint32_t axes, int64_t n)
+static void cut_within(FoldSolve *v, const GridAxes *g, uint32_t axes,
+                       int64_t n)
 {
     int64_t p = 1, all = 1;
     for (int i = 0; i < g->n; i++)
@@ -188,9 +189,9 @@ static void cut_within(Solve *v, const Grid *g, uint32_t axes, int64_t n)
         cut(v, times(p, n));
 }
 
-static Flaw solve(Solve *v, const Order *o)
+static FoldError solve(FoldSolve *v, const GridOrder *o)
 {
-    Flaw f = fill(v);
+    FoldError f = fill(v);
     if (f)
         return f;
     v->ppstride = below_pp(v, &o->dense);
@@ -214,11 +215,11 @@ static Flaw solve(Solve *v, const Order *o)
 /* ---- refusals ------------------------------------------------------------ */
 
 /* Nearest legal value of one axis, all others as given; 0: there is none. */
-static int64_t legal(const Solve *v, const Order *o, MeshAxis a)
+static int64_t legal(const FoldSolve *v, const GridOrder *o, MeshAxis a)
 {
     for (int64_t d = 1; d <= v->world; d++)
         for (int up = 0; up < 2; up++) {
-            Solve t = *v;
+            FoldSolve t = *v;
             t.size[a] += up ? d : -d;
             if (t.size[a] > 0 && v->world % t.size[a] == 0 && !solve(&t, o))
                 return t.size[a];
@@ -227,7 +228,7 @@ static int64_t legal(const Solve *v, const Order *o, MeshAxis a)
 }
 
 /* " (nearest legal: ep=4, or etp=2)": each axis alone, the rest as it is. */
-static const char *advice(const Solve *v, const Order *o, unsigned axes)
+static const char *advice(const FoldSolve *v, const GridOrder *o, unsigned axes)
 {
     Text t = { .arena = forever };
     putn(&t, "", 0);
@@ -246,7 +247,7 @@ static const char *advice(const Solve *v, const Order *o, unsigned axes)
 }
 
 /* "tp*cp*pp = 3*1*1 = 3" */
-static const char *product(const Solve *v, const MeshAxis *axis, int n)
+static const char *product(const FoldSolve *v, const MeshAxis *axis, int n)
 {
     Text t = { .arena = forever };
     int64_t p = 1;
@@ -261,12 +262,12 @@ static const char *product(const Solve *v, const MeshAxis *axis, int n)
 }
 
 /* Ranks of a group for shards that have a fold, nearest to what was asked. */
-static int64_t legal_within(const Solve *v, const Order *o)
+static int64_t legal_within(const FoldSolve *v, const GridOrder *o)
 {
     for (int64_t d = 1; d <= v->world; d++)
         for (int up = 0; up < 2; up++) {
-            Solve t = *v;
-            Order q = *o;
+            FoldSolve t = *v;
+            GridOrder q = *o;
             q.within += up ? d : -d;
             if (q.within > 0 && !solve(&t, &q))
                 return q.within;
@@ -274,8 +275,9 @@ static int64_t legal_within(const Solve *v, const Order *o)
     return 1;
 }
 
-static _Noreturn void refuse(Flaw f, const Solve *given, const Solve *v,
-                             const Order *o, const Loc *l)
+static _Noreturn void refuse(FoldError f, const FoldSolve *given,
+                             const FoldSolve *v, const GridOrder *o,
+                             const Loc *l)
 {
     static const MeshAxis dense[] = { Mtp, Mcp, Mpp, Mdp };
     static const MeshAxis expert[] = { Metp, Mep, Mpp, Medp };
@@ -287,7 +289,7 @@ static _Noreturn void refuse(Flaw f, const Solve *given, const Solve *v,
         ETP = 1 << Metp,
         EP = 1 << Mep
     };
-    Solve g = *given;
+    FoldSolve g = *given;
     g.world = v->world;
     for (int a = 0; a < NMESH; a++)
         if (!g.size[a] && a != Mdp && a != Medp)
@@ -314,8 +316,8 @@ static _Noreturn void refuse(Flaw f, const Solve *given, const Solve *v,
             "(put pp last in order)",
             (long long)below_pp(v, &o->dense),
             (long long)below_pp(v, &o->expert));
-    Solve t = *given;
-    Order whole = *o;
+    FoldSolve t = *given;
+    GridOrder whole = *o;
     whole.within = 0;
     if (o->within && !solve(&t, &whole))
         err(l,
@@ -341,7 +343,7 @@ static void add_atom(Mesh *m, int64_t size, int64_t stride)
 }
 
 /* The atoms of a stage between its cuts, pp's at its own stride. */
-static void make_atoms(Mesh *m, const Solve *v)
+static void make_atoms(Mesh *m, const FoldSolve *v)
 {
     int64_t pp = v->size[Mpp];
     for (int i = 1; i < v->ncut; i++) {
@@ -374,7 +376,7 @@ static void split_atoms(Mesh *m)
 }
 
 /* An axis is the run of atoms whose strides lie in its range of the rank. */
-static void name_atoms(Mesh *m, const Grid *g)
+static void name_atoms(Mesh *m, const GridAxes *g)
 {
     int64_t from = 1;
     for (int i = 0; i < g->n; i++) {
@@ -467,13 +469,14 @@ void mesh_group(const Mesh *m, uint32_t atoms, int64_t rank, int64_t *ranks)
     }
 }
 
-Aff aff(int64_t c)
+RankAffine aff(int64_t c)
 {
-    return (Aff){ .c = c };
+    return (RankAffine){ .c = c };
 }
 
 /* x += what each coordinate over `atoms` adds, the fastest `stride`. */
-static void step_by(const Mesh *m, Aff *x, uint32_t atoms, int64_t stride)
+static void step_by(const Mesh *m, RankAffine *x, uint32_t atoms,
+                    int64_t stride)
 {
     for (int i = 0; i < m->natom; i++)
         if (atoms >> i & 1) {
@@ -500,7 +503,7 @@ int axis_pieces(const Mesh *m, int64_t len, uint32_t atoms, uint32_t zigzag,
     return 2;
 }
 
-int64_t aff_at(const Mesh *m, const Aff *x, int64_t rank)
+int64_t aff_at(const Mesh *m, const RankAffine *x, int64_t rank)
 {
     int64_t v = x->c;
     for (int i = 0; i < m->natom; i++)
@@ -512,8 +515,8 @@ int64_t aff_at(const Mesh *m, const Aff *x, int64_t rank)
 Mesh *mesh_new(Arena *a, int64_t world, const int64_t size[NMESH],
                const char *order, const Loc *l)
 {
-    Order o = order_read(order, l);
-    Solve given = { .world = world };
+    GridOrder o = order_read(order, l);
+    FoldSolve given = { .world = world };
     if (world < 0 || world > LARGEST)
         err(l, "world: %lld is not between 1 and %d", (long long)world,
             LARGEST);
@@ -523,8 +526,8 @@ Mesh *mesh_new(Arena *a, int64_t world, const int64_t size[NMESH],
             err(l, "%s: %lld is not between 1 and %d", meshnames[i],
                 (long long)size[i], LARGEST);
     }
-    Solve v = given;
-    Flaw f = solve(&v, &o);
+    FoldSolve v = given;
+    FoldError f = solve(&v, &o);
     if (f || v.world > LARGEST)
         refuse(f, &given, &v, &o, l);
     Mesh *m = alloc(a, sizeof *m);

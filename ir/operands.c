@@ -19,34 +19,34 @@
 
 enum { OPERANDS = 3, MAXLOOP = OPERANDS * MAXD };
 
-typedef struct Loop {
+typedef struct OperandLoop {
     int64_t n, stride[OPERANDS];
-} Loop;
+} OperandLoop;
 typedef struct Loops {
     int n;
-    Loop at[MAXLOOP];
+    OperandLoop at[MAXLOOP];
 } Loops;
 
 static void add_loop(Loops *v, int64_t n, int64_t a, int64_t b, int64_t c)
 {
     if (n != 1 && v->n < MAXLOOP)
-        v->at[v->n++] = (Loop){ n, { a, b, c } };
+        v->at[v->n++] = (OperandLoop){ n, { a, b, c } };
 }
 
 /* Two loops that walk every operand as one would are one. */
-static int merged(Loop *x, const Loop *y)
+static int merged(OperandLoop *x, const OperandLoop *y)
 {
     for (int i = 0; i < OPERANDS; i++)
         if (x->stride[i] != sat_mul(y->n, y->stride[i]))
             return 0;
-    *x = (Loop){ sat_mul(x->n, y->n), { 0 } };
+    *x = (OperandLoop){ sat_mul(x->n, y->n), { 0 } };
     memcpy(x->stride, y->stride, sizeof x->stride);
     return 1;
 }
 
 static int by_stride(const void *a, const void *b)
 {
-    const Loop *x = a, *y = b;
+    const OperandLoop *x = a, *y = b;
     for (int i = 0; i < OPERANDS; i++)
         if (x->stride[i] != y->stride[i])
             return x->stride[i] < y->stride[i] ? -1 : 1;
@@ -151,9 +151,9 @@ static const char *product_wrong(const PlanCheck *c, const Instr *s,
 
 /* ---- collectives --------------------------------------------------------- */
 
-typedef struct Blocks { /* of a gather or scatter */
+typedef struct IndexedBlocks { /* of a gather or scatter */
     int64_t outer, inner, zig, low;
-} Blocks;
+} IndexedBlocks;
 
 static int64_t product(const ValueShape *x, int from, int to)
 {
@@ -213,7 +213,7 @@ static int differing(const ValueShape *x, const ValueShape *y, int at[2])
 
 /* All-gather, reduce-scatter: along one axis of `whole` and `cut`. */
 static int along(const Mesh *m, const ValueShape *whole, const ValueShape *cut,
-                 uint32_t atoms, Blocks *b)
+                 uint32_t atoms, IndexedBlocks *b)
 {
     int at[2];
     if (differing(whole, cut, at) != 1 ||
@@ -254,7 +254,7 @@ static int exchanged(const Mesh *m, const ValueShape *x, const ValueShape *y,
     return 1;
 }
 
-static int has_blocks(const Instr *s, const Blocks *b)
+static int has_blocks(const Instr *s, const IndexedBlocks *b)
 {
     const AllgatherArgs *x = &s->allgather;
     const ReducescatterArgs *y = &s->reducescatter;
@@ -280,7 +280,7 @@ static const char *collective_wrong(const PlanCheck *c, const Instr *s,
     const Mesh *m = c->p->mesh;
     uint32_t atoms = s->atoms & ~m->mask[Mpp];
     Instr want = *s;
-    Blocks b = { 0 };
+    IndexedBlocks b = { 0 };
     int gathers = s->kind == Iallgather;
     switch (s->kind) {
     case Iallgather:

@@ -20,18 +20,18 @@ const KeyInfo keytab[] = {
 
 enum { NKEY = sizeof keytab / sizeof *keytab - 1 };
 
-typedef struct Value {
+typedef struct OptValue {
     const char *text;
     const Loc *loc;
-} Value;
+} OptValue;
 typedef struct AxisValue {
     const char *key;
-    Value v;
+    OptValue v;
 } AxisValue;
 
 struct Opts {
     Arena *arena;
-    Value value[NKEY];
+    OptValue value[NKEY];
     AxisValue *axes; /* vec, in the order they were set */
 };
 
@@ -81,7 +81,7 @@ static int is_axis(const char *key)
     return !strncmp(key, "axes.", 5) && key[5];
 }
 
-static const Value *axis_value(const Opts *o, const char *key)
+static const OptValue *axis_value(const Opts *o, const char *key)
 {
     for (size_t i = 0; i < vec_len(o->axes); i++)
         if (!strcmp(o->axes[i].key, key))
@@ -108,7 +108,7 @@ static _Noreturn void unknown(const char *key, const Loc *l)
 const char *opts_str(const Opts *o, const char *key)
 {
     if (is_axis(key)) {
-        const Value *v = axis_value(o, key);
+        const OptValue *v = axis_value(o, key);
         return v ? v->text : 0;
     }
     int i = must_find(key);
@@ -167,20 +167,20 @@ const char *opts_paths(Arena *a, const char *key, const char *value, PathFn *f,
     return kind_paths(a, key, keytab[i].kind, value, 0, f, ctx);
 }
 
-static const Value *given(const Opts *o, const char *key)
+static const OptValue *given(const Opts *o, const char *key)
 {
     return is_axis(key) ? axis_value(o, key) : &o->value[must_find(key)];
 }
 
 int opts_given(const Opts *o, const char *key)
 {
-    const Value *v = given(o, key);
+    const OptValue *v = given(o, key);
     return v && v->text;
 }
 
 const Loc *opts_loc(const Opts *o, const char *key)
 {
-    const Value *v = given(o, key);
+    const OptValue *v = given(o, key);
     return v ? v->loc : 0;
 }
 
@@ -201,7 +201,7 @@ int opts_each(const Opts *o, int i, const char **key, const char **value)
 
 /* ---- setting ------------------------------------------------------------- */
 
-static void set_axis(Opts *o, const char *key, Value v)
+static void set_axis(Opts *o, const char *key, OptValue v)
 {
     kind_check(o->arena, key, "int 1", v.text, v.loc);
     for (size_t i = 0; i < vec_len(o->axes); i++)
@@ -230,7 +230,7 @@ static const char *longhand(const char *key, const char **value)
 void opts_set(Opts *o, const char *key, const char *value, const Loc *l)
 {
     key = longhand(key, &value);
-    Value v = { strf(o->arena, "%s", value), l };
+    OptValue v = { strf(o->arena, "%s", value), l };
     if (is_axis(key)) {
         set_axis(o, key, v);
         return;

@@ -43,7 +43,7 @@ static int index_of(const char *s, const char *const *names, int n)
     return -1;
 }
 
-static void read_option(Reading *p)
+static void read_option(GraphReader *p)
 {
     const char *key = lex_word(&p->x), *value = lex_word(&p->x);
 
@@ -54,7 +54,7 @@ static void read_option(Reading *p)
         opts_set(p->g->opts, key, value, NULL);
 }
 
-static void read_mesh(Reading *p)
+static void read_mesh(GraphReader *p)
 {
     Lex *x = &p->x;
     Loc l = { x->file, x->line, NULL };
@@ -76,21 +76,21 @@ static void read_mesh(Reading *p)
 }
 
 /* A letter and a number; 0: it is not there. */
-static int read_job(const char **s, Job *w, int *chunk)
+static int read_job(const char **s, WorkKind *w, int *chunk)
 {
     const char *job = **s ? strchr(jobnames, **s) : NULL;
     char *end;
 
     if (!job)
         return 0;
-    *w = (Job)(job - jobnames);
+    *w = (WorkKind)(job - jobnames);
     *chunk = (int)strtol(*s + 1, &end, 10);
     *s = end;
     return 1;
 }
 
 /* call = job | ( "send." | "recv." | "wait." ) job "." job */
-static void read_call(Reading *p)
+static void read_call(GraphReader *p)
 {
     static const char *const kinds[] = { "", "send.", "recv.", "wait." };
     const char *all = lex_word(&p->x), *s = all;
@@ -109,11 +109,11 @@ static void read_call(Reading *p)
         lex_err(&p->x, "'%s' is no call", all);
 }
 
-static void read_turn(Reading *p)
+static void read_turn(GraphReader *p)
 {
     const char *s = lex_word(&p->x), *colon = strchr(s, ':');
     int call = colon ? parse_call(p, s, (size_t)(colon - s)) : -1;
-    Turn t = { .phase = call };
+    ScheduleSlot t = { .phase = call };
     char *end;
 
     if (call < 0)
@@ -126,7 +126,7 @@ static void read_turn(Reading *p)
 }
 
 /* units = kind { path } */
-static void read_units(Reading *p)
+static void read_units(GraphReader *p)
 {
     const char *s = lex_word(&p->x);
     int kind = index_of(s, unitkinds, NUNITKIND);
@@ -137,7 +137,7 @@ static void read_units(Reading *p)
         g_unit(p->g, lex_word(&p->x), (UnitKind)kind);
 }
 
-static void read_role(Reading *p)
+static void read_role(GraphReader *p)
 {
     const char *s = lex_word(&p->x), *slash = strchr(s, '/');
 
@@ -147,7 +147,7 @@ static void read_role(Reading *p)
         lex_err(&p->x, "'%s' is no stage of a pipeline", s);
 }
 
-static void declare_axis(Reading *p, const char *name)
+static void declare_axis(GraphReader *p, const char *name)
 {
     void **slot = table_at(p->axis, KEYP(name));
 
@@ -163,7 +163,7 @@ static void declare_axis(Reading *p, const char *name)
 }
 
 /* All axes first, in their order: a root may be declared below its use. */
-static void declare_axes(Reading *p)
+static void declare_axes(GraphReader *p)
 {
     Lex x = p->x;
 
@@ -198,7 +198,7 @@ static void read_taken(Lex *x, Axis *a)
     a->taken[m] = (char)lex_range(x, "place", 1, 64);
 }
 
-static void read_axis_line(Reading *p)
+static void read_axis_line(GraphReader *p)
 {
     Lex *x = &p->x;
     Axis *a = parse_axis(p);
@@ -235,7 +235,7 @@ static void read_axis_line(Reading *p)
     a->loc = parse_places(p);
 }
 
-static void read_param(Reading *p, ParamKind kind)
+static void read_param(GraphReader *p, ParamKind kind)
 {
     Lex *x = &p->x;
     Param *v = alloc(p->g->arena, sizeof *v);
@@ -271,11 +271,11 @@ static void read_param(Reading *p, ParamKind kind)
 }
 
 /* def = "def" name "{" { nodes } "}" */
-static void read_def(Reading *p)
+static void read_def(GraphReader *p)
 {
     const char *name = lex_word(&p->x);
     void **slot = table_at(p->body, KEYP(name));
-    Reading b = *p;
+    GraphReader b = *p;
 
     if (*slot)
         lex_err(&p->x, "two bodies '%s'", name);
@@ -290,7 +290,7 @@ static void read_def(Reading *p)
     *table_at(p->body, KEYP(name)) = b.g;
 }
 
-static void read_hf(Reading *p)
+static void read_hf(GraphReader *p)
 {
     HfMap h;
 
@@ -299,7 +299,7 @@ static void read_hf(Reading *p)
     p->g->nhf = (int)vec_len(p->g->hf);
 }
 
-static void read_item(Reading *p)
+static void read_item(GraphReader *p)
 {
     Lex *x = &p->x;
 
@@ -332,7 +332,7 @@ static void read_item(Reading *p)
         parse_nodes(p);
 }
 
-static void read_head(Reading *p)
+static void read_head(GraphReader *p)
 {
     Lex *x = &p->x;
 
@@ -359,7 +359,7 @@ static void read_head(Reading *p)
 static Graph *read_graph(Arena *a, Lex *x, Opts *opts, Table *axis,
                          const Graph *first)
 {
-    Reading p = {
+    GraphReader p = {
         .x = *x,
         .g = g_new(a, x->file),
         .node = table_new(x->arena),

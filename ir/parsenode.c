@@ -7,13 +7,13 @@
 
 /* ---- names --------------------------------------------------------------- */
 
-Axis *parse_axis(Reading *p)
+Axis *parse_axis(GraphReader *p)
 {
     return lex_axis(&p->x, p->g, lex_word(&p->x));
 }
 
 /* names */
-static Axes read_axes(Reading *p)
+static Axes read_axes(GraphReader *p)
 {
     Axis **v = NULL;
 
@@ -24,7 +24,7 @@ static Axes read_axes(Reading *p)
 }
 
 /* After "%": a node that stands above. */
-static Node *read_operand(Reading *p)
+static Node *read_operand(GraphReader *p)
 {
     const char *name = lex_word(&p->x);
     Node *n = table_get(p->node, KEYP(name));
@@ -34,7 +34,7 @@ static Node *read_operand(Reading *p)
     return n;
 }
 
-int parse_call(const Reading *p, const char *s, size_t n)
+int parse_call(const GraphReader *p, const char *s, size_t n)
 {
     for (size_t i = 0; i < vec_len(p->g->call); i++) {
         const char *name = call_name(p->x.arena, &p->g->call[i]);
@@ -46,7 +46,7 @@ int parse_call(const Reading *p, const char *s, size_t n)
 
 /* ---- places -------------------------------------------------------------- */
 
-static Loc *read_place(Reading *p)
+static Loc *read_place(GraphReader *p)
 {
     const char *s = lex_word(&p->x), *colon = strrchr(s, ':');
     Loc *l = alloc(p->g->arena, sizeof *l);
@@ -58,7 +58,7 @@ static Loc *read_place(Reading *p)
     return l;
 }
 
-const Loc *parse_places(Reading *p)
+const Loc *parse_places(GraphReader *p)
 {
     if (!lex_mark(&p->x, '!'))
         return NULL;
@@ -74,7 +74,7 @@ const Loc *parse_places(Reading *p)
 /* ---- types --------------------------------------------------------------- */
 
 /* type = dtype "[" { axis [ "=" size ] } "]" */
-int parse_type(Reading *p, Dtype *dt, Dim *dim, int *nd)
+int parse_type(GraphReader *p, Dtype *dt, Dim *dim, int *nd)
 {
     Lex at = p->x;
     const char *s =
@@ -116,7 +116,7 @@ static int read_choice(Lex *x, const char *const *v, int n)
     lex_err(x, "'%s' is none of %s", s, all.s);
 }
 
-static void read_value(Reading *p, const AttrInfo *a, void *v)
+static void read_value(GraphReader *p, const AttrInfo *a, void *v)
 {
     Lex *x = &p->x;
 
@@ -139,14 +139,14 @@ static void read_value(Reading *p, const AttrInfo *a, void *v)
 }
 
 /* What text_map() and text_scope() do not say; attributes said, a bit each. */
-typedef struct Extra {
+typedef struct NodeExtra {
     int map, part; /* -1: by the path */
     const char *scope;
     unsigned said;
-} Extra;
+} NodeExtra;
 
 /* A name may stand elsewhere: attrs_wrong() looks. */
-static void need_attrs(const Reading *p, const Node *n, const Extra *e)
+static void need_attrs(const GraphReader *p, const Node *n, const NodeExtra *e)
 {
     const OpInfo *o = &optab[n->op];
 
@@ -156,7 +156,7 @@ static void need_attrs(const Reading *p, const Node *n, const Extra *e)
             lex_err(&p->x, "%s: lacks '%s'", o->name, o->attr[i].name);
 }
 
-static void read_attr(Reading *p, Node *n, Extra *e)
+static void read_attr(GraphReader *p, Node *n, NodeExtra *e)
 {
     Lex *x = &p->x;
     const char *name = lex_word(x);
@@ -186,7 +186,7 @@ static void read_attr(Reading *p, Node *n, Extra *e)
     }
 }
 
-static Op read_op(Reading *p)
+static Op read_op(GraphReader *p)
 {
     const char *names[NOP], *s = lex_word(&p->x);
     int op = op_named(s);
@@ -201,7 +201,7 @@ static Op read_op(Reading *p)
     lex_err(&p->x, "no op '%s'", s);
 }
 
-static void read_operands(Reading *p, Node *n)
+static void read_operands(GraphReader *p, Node *n)
 {
     Node *in[MAXIN];
 
@@ -218,7 +218,7 @@ static void read_operands(Reading *p, Node *n)
         n->in[i] = in[i];
 }
 
-static const char *body_stem(Reading *p, const char *name)
+static const char *body_stem(GraphReader *p, const char *name)
 {
     const char *dot = strrchr(name, '.');
 
@@ -228,7 +228,7 @@ static const char *body_stem(Reading *p, const char *name)
 }
 
 /* A composite's second word, unless operands or attributes follow at once. */
-static void read_body(Reading *p, Node *n)
+static void read_body(GraphReader *p, Node *n)
 {
     Lex at = p->x;
 
@@ -246,7 +246,7 @@ static void read_body(Reading *p, Node *n)
         n->at.call.name = body_stem(p, name);
 }
 
-static void add_node(Reading *p, Node *n)
+static void add_node(GraphReader *p, Node *n)
 {
     void **slot = table_at(p->node, KEYP(n->name));
 
@@ -257,7 +257,7 @@ static void add_node(Reading *p, Node *n)
     vec_push(p->g->arena, p->g->node, n);
 }
 
-static const Scope *read_scope(Graph *g, const Extra *e, const char *said)
+static const Scope *read_scope(Graph *g, const NodeExtra *e, const char *said)
 {
     const char *path = e->scope ? e->scope : said;
 
@@ -266,10 +266,10 @@ static const Scope *read_scope(Graph *g, const Extra *e, const char *said)
 }
 
 /* node = "%" name "=" op ... */
-static void read_node(Reading *p)
+static void read_node(GraphReader *p)
 {
     Node *n = alloc(p->g->arena, sizeof *n);
-    Extra e = { .part = -1 };
+    NodeExtra e = { .part = -1 };
     int typed = 0;
 
     n->name = lex_word(&p->x);
@@ -301,7 +301,7 @@ static void read_node(Reading *p)
 }
 
 /* nodes = region ":" | call ":" | node */
-void parse_nodes(Reading *p)
+void parse_nodes(GraphReader *p)
 {
     if (lex_mark(&p->x, '%')) {
         read_node(p);

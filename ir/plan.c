@@ -94,7 +94,7 @@ static void word(Text *t, const char *s)
 }
 
 /* aff = int { "+" int "*a" atom } [ "!" place ] */
-static void put_aff(Text *t, const Aff *x)
+static void put_aff(Text *t, const RankAffine *x)
 {
     number(t, x->c);
     for (int i = 0; i < MAXATOM; i++)
@@ -291,7 +291,7 @@ static void put_turns(Text *t, const Program *g)
     int *next = alloc(t->arena, sizeof *next * (size_t)(g->nphase + 1));
 
     for (int i = 0; i < g->nturn; i++) {
-        const Turn *r = &g->turn[i];
+        const ScheduleSlot *r = &g->turn[i];
         if (i % LINE == 0)
             puts_(t, "turn");
         number(t, r->phase);
@@ -305,7 +305,7 @@ static void put_turns(Text *t, const Program *g)
     }
 }
 
-static void put_frame(Text *t, const Frame *f)
+static void put_frame(Text *t, const SlotGroup *f)
 {
     puts_(t, "frame");
     word(t, f->name);

@@ -192,15 +192,15 @@ void put_ranks(Text *t, const int64_t *ranks, int64_t n); /* " {0-3}" */
 void mesh_words(const Mesh *m, uint32_t atoms, char *s, size_t size);
 
 /* An integer that may depend on the rank: c + sum of k[i] * coordinate i. */
-typedef struct Aff {
+typedef struct RankAffine {
     int64_t c, k[MAXATOM];
     int64_t place; /* what it is to a kernel: see rank_offsets.c */
-} Aff;
-Aff aff(int64_t c);
-int64_t aff_at(const Mesh *m, const Aff *x, int64_t rank);
+} RankAffine;
+RankAffine aff(int64_t c);
+int64_t aff_at(const Mesh *m, const RankAffine *x, int64_t rank);
 /* Part of an axis: [start, start+len) in global indices. */
 typedef struct Piece {
-    Aff start;
+    RankAffine start;
     int64_t len;
 } Piece;
 /* What each rank holds of an axis that `atoms` cut into equal parts of len: one
@@ -298,7 +298,7 @@ int64_t lex_range(Lex *x, const char *what, int64_t min, int64_t max);
 double lex_num(Lex *x);
 int lex_isdigit(char c);
 int64_t lex_digits(Lex *x); /* in the middle of a word; skips no blank */
-Aff lex_aff(Lex *x);
+RankAffine lex_aff(Lex *x);
 Dtype lex_dtype(Lex *x);
 void lex_place(Lex *x, const char **file, int *line); /* [ @ file line ] */
 /* A text as it is, behind its length: `what [name] length`, then its bytes. */
@@ -373,28 +373,28 @@ typedef struct Phase {
 
 /* One row of a stage's table: that phase for the micro-th micro-batch that its
  * ranks run (turn). pair: it may overlap with the next row (F with B). */
-typedef struct Turn {
+typedef struct ScheduleSlot {
     int phase, micro, pair;
-} Turn;
+} ScheduleSlot;
 
 /* What one chunk's micro-batch keeps from one row to a later one: buffers that
  * live from the first to the last row of that micro-batch whose phase names
  * one. Micro-batch m has them at slot[of[m]]; slots in use together never
  * overlap. Bytes of the arena, multiples of 256. */
-typedef struct Frame {
+typedef struct SlotGroup {
     const char *name; /* "F0-B0": first and last call */
     int64_t bytes;
     int nslot;
     int64_t *slot;
     int nof;
     int *of; /* by micro-batch: plan_turns of them */
-} Frame;
+} SlotGroup;
 
 /* What a buffer must hold when its program is done: what lives always and is
  * written, and outputs. */
-typedef struct End {
+typedef struct FinalValue {
     int buf, value;
-} End;
+} FinalValue;
 
 /* What a program is for (programs.c). */
 typedef enum ProgramKind {
@@ -412,13 +412,13 @@ typedef struct Program {
     int nphase;
     Phase *phase;
     int nturn;
-    Turn *turn; /* pp > 1: the stage's table */
+    ScheduleSlot *turn; /* pp > 1: the stage's table */
     int nframe;
-    Frame *frame;
+    SlotGroup *frame;
     int ninstr;
     Instr *instr;
     int nend;
-    End *end;                 /* plans with flow */
+    FinalValue *end;          /* plans with flow */
     int64_t transient, bound; /* height and lower bound of non-persistent
                                      buffers that are not alive all the time */
 } Program;
@@ -605,8 +605,8 @@ typedef struct Range {
 } Range;
 int64_t sat_mul(int64_t a, int64_t b);
 int64_t sat_add(int64_t a, int64_t b);
-Range aff_range(const Mesh *m, const Aff *x);
-int aff_stray(const Mesh *m, const Aff *x); /* atoms the mesh lacks? */
+Range aff_range(const Mesh *m, const RankAffine *x);
+int aff_stray(const Mesh *m, const RankAffine *x); /* atoms the mesh lacks? */
 const char *instr_wrong(const PlanCheck *c, int prog, int step);
 const char *table_wrong(const PlanCheck *c, int prog);
 const char *tensors_wrong(const PlanCheck *c);
@@ -625,11 +625,11 @@ typedef struct Span { /* bytes alive at times from..to, both */
  * steps say what they read and make. */
 int has_flow(const Role *r);
 /* By number: who makes it (-1: nobody) and of what type, when all is well. */
-typedef struct Origin {
+typedef struct ValueOrigin {
     int step;
     const ValueUse *f;
-} Origin;
-const char *values_wrong(const PlanCheck *c, int prog, Origin **made);
+} ValueOrigin;
+const char *values_wrong(const PlanCheck *c, int prog, ValueOrigin **made);
 const char *shapes_wrong(const PlanCheck *c);
 void tensor_shape(const Tensor *t, ValueShape *x); /* not of a bucket */
 /* By buffer: how what lives there always lies, from its tensors. */
@@ -670,27 +670,27 @@ int role_prog(const Role *r, ProgramKind k); /* -1: none */
 
 /* ---- schedule.c csv.c schedule_transfers.c: pipeline schedules ----------- */
 
-typedef enum Job {
+typedef enum WorkKind {
     WF, /* forward of a chunk */
     WB, /* all of its backward */
     WI, /* what earlier chunks wait for (dgrad) */
     WW, /* the rest of the backward (wgrad) */
     NJOB
-} Job;
+} WorkKind;
 extern const char jobnames[]; /* "FBIW" */
 
-typedef struct Act {
-    Job w;
+typedef struct ScheduleEntry {
+    WorkKind w;
     int chunk, micro, pair;
-} Act; /* pair: see Turn */
+} ScheduleEntry; /* pair: see Turn */
 
 /* Who does what in which order: F and (B, or I and W) of each chunk and
  * micro-batch once. Chunk c's F follows F of c-1, its B or I that of c+1. */
 typedef struct Schedule {
     const char *name;
     int ranks, chunks, micros;
-    int *rank; /* chunk -> pipeline rank */
-    Act **row; /* by rank: vec */
+    int *rank;           /* chunk -> pipeline rank */
+    ScheduleEntry **row; /* by rank: vec */
 } Schedule;
 
 /* kind: "1f1b" "interleaved" "zerobubble" (ZB-H1) "dualpipev" "forward" (eval:
@@ -727,23 +727,24 @@ Timing schedule_time(Arena *a, const Schedule *s, const double *cost,
  * it, a wait where the peer must have received (by schedule_time with unit
  * costs), so that no order of arrival can block: send -> recv -> wait and each
  * rank's row order together have no cycle. */
-typedef struct Handoff {
-    Job from;
+typedef struct StageTransfer {
+    WorkKind from;
     int a;
-    Job to;
+    WorkKind to;
     int b;
-} Handoff;
+} StageTransfer;
 typedef enum RowKind { ROWwork, ROWsend, ROWrecv, ROWwait } RowKind;
 typedef struct PipeRow {
     RowKind k;
-    Job w;
+    WorkKind w;
     int chunk; /* a B of a schedule that splits is I, then W;
                                      transfers: what made the value */
     int edge;  /* transfers: index; -1 */
     int micro, pair;
 } PipeRow;
 /* By rank: vec. Edges between chunks of one rank make no rows. */
-PipeRow **schedule_rows(Arena *a, const Schedule *s, const Handoff *e, int n);
+PipeRow **schedule_rows(Arena *a, const Schedule *s, const StageTransfer *e,
+                        int n);
 
 /* ---- time_model.c: how long a plan takes, predicted ---------------------- */
 
@@ -773,11 +774,11 @@ const char *lives_loose(Arena *a, const Role *r, int prog);
  * first. By step; what is alive at the end stays. A runtime may fill them with
  * 0xff (NaN in every float type): no number may change. Of a stage's table:
  * only what is private to a call, after each of its rows. */
-typedef struct Death {
+typedef struct LastUse {
     int step;
     int64_t offset, bytes;
     int last;
-} Death;
-Death *deaths(Arena *a, const Role *r, int prog); /* vec */
+} LastUse;
+LastUse *deaths(Arena *a, const Role *r, int prog); /* vec */
 
 #endif

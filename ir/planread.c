@@ -53,7 +53,7 @@ typedef struct WordList {
     int n;
 } WordList;
 
-typedef struct Reader {
+typedef struct PlanReader {
     Lex x;
     Plan *p;
     WordList *seen; /* open addressing */
@@ -61,7 +61,7 @@ typedef struct Reader {
     Word *word; /* vecs, for lists whose length is unknown */
     Piece *piece;
     int *buf;
-} Reader;
+} PlanReader;
 
 /* ---- small things -------------------------------------------------------- */
 
@@ -101,7 +101,7 @@ static int instr_named(Lex *x)
     lex_err(x, "no instruction '%s'", s);
 }
 
-static WordList *slot_of(const Reader *r, const char *s, size_t n)
+static WordList *slot_of(const PlanReader *r, const char *s, size_t n)
 {
     size_t i = XXH3_64bits(s, n) & (r->slots - 1);
     while (r->seen[i].text &&
@@ -110,9 +110,9 @@ static WordList *slot_of(const Reader *r, const char *s, size_t n)
     return &r->seen[i];
 }
 
-static void grow(Reader *r)
+static void grow(PlanReader *r)
 {
-    Reader old = *r;
+    PlanReader old = *r;
     r->slots = old.slots ? 4 * old.slots : 1024;
     r->seen = alloc(r->x.arena, r->slots * sizeof *r->seen);
     for (size_t i = 0; i < old.slots; i++)
@@ -149,7 +149,7 @@ static const char *words_end(const Lex *x)
 }
 
 /* { param } */
-static void read_words(Reader *r, Instr *s)
+static void read_words(PlanReader *r, Instr *s)
 {
     Lex *x = &r->x;
     const char *from = x->p, *to = words_end(x);
@@ -175,7 +175,7 @@ static void read_words(Reader *r, Instr *s)
 }
 
 /* { index }: up to what does not begin as a number. */
-static int *read_indices(Reader *r, const char *what, int *n)
+static int *read_indices(PlanReader *r, const char *what, int *n)
 {
     Lex *x = &r->x;
     empty(r->buf);
@@ -231,7 +231,7 @@ static ValueUse *read_flow(Lex *x, int n)
     return v;
 }
 
-static Instr read_instr(Reader *r)
+static Instr read_instr(PlanReader *r)
 {
     Lex *x = &r->x;
     Instr s = { .kind = (InstrKind)instr_named(x) };
@@ -276,7 +276,7 @@ static void read_turns(Lex *x, Program *g, int **next)
     while (vec_len(*next) < vec_len(g->phase))
         vec_push(x->arena, *next, 0);
     while (lex_more(x)) {
-        Turn t = { .phase = read_index(x, "phase") };
+        ScheduleSlot t = { .phase = read_index(x, "phase") };
         if (t.phase < 0 || (size_t)t.phase >= vec_len(g->phase))
             lex_err(x, "phase %d of %zu", t.phase, vec_len(g->phase));
         t.micro = (*next)[t.phase];
@@ -288,10 +288,10 @@ static void read_turns(Lex *x, Program *g, int **next)
     }
 }
 
-static Frame read_frame(Reader *r)
+static SlotGroup read_frame(PlanReader *r)
 {
     Lex *x = &r->x;
-    Frame f = { .name = lex_word(x) };
+    SlotGroup f = { .name = lex_word(x) };
     int64_t *slot = NULL;
     f.bytes = lex_int(x);
     lex_expect(x, "s");
@@ -306,7 +306,7 @@ static Frame read_frame(Reader *r)
     return f;
 }
 
-static Program read_program(Reader *r)
+static Program read_program(PlanReader *r)
 {
     Lex *x = &r->x;
     const char *name = lex_word(x);
@@ -326,11 +326,11 @@ static Program read_program(Reader *r)
         } else if (lex_take(x, "turn")) {
             read_turns(x, &g, &next);
         } else if (lex_take(x, "frame")) {
-            Frame f = read_frame(r);
+            SlotGroup f = read_frame(r);
             vec_push(x->arena, g.frame, f);
         } else if (lex_take(x, "end")) {
             while (lex_more(x)) {
-                End e = { .buf = read_index(x, "buffer") };
+                FinalValue e = { .buf = read_index(x, "buffer") };
                 e.value = read_index(x, "value");
                 vec_push(x->arena, g.end, e);
             }
@@ -372,7 +372,7 @@ static Buf read_buf(Lex *x)
     return b;
 }
 
-static PlanDim read_dim(Reader *r)
+static PlanDim read_dim(PlanReader *r)
 {
     Lex *x = &r->x;
     PlanDim d = { .axis = lex_word(x) };
@@ -397,7 +397,7 @@ static PlanDim read_dim(Reader *r)
     return d;
 }
 
-static Tensor read_tensor(Reader *r)
+static Tensor read_tensor(PlanReader *r)
 {
     Lex *x = &r->x;
     Tensor t = { .name = lex_word(x) };
@@ -426,7 +426,7 @@ static Scalar read_scalar(Lex *x)
     return s;
 }
 
-static void read_item(Reader *r, Role *o)
+static void read_item(PlanReader *r, Role *o)
 {
     Lex *x = &r->x;
     if (lex_take(x, "buf")) {
@@ -448,7 +448,7 @@ static void read_item(Reader *r, Role *o)
     }
 }
 
-static Role read_role(Reader *r)
+static Role read_role(PlanReader *r)
 {
     Lex *x = &r->x;
     Role o = { 0 };
@@ -525,7 +525,7 @@ static ValueShape read_shape(Lex *x)
     return l;
 }
 
-static void read_mesh(Reader *r)
+static void read_mesh(PlanReader *r)
 {
     Lex *x = &r->x;
     Loc l = { x->file, x->line, 0 };
@@ -536,7 +536,7 @@ static void read_mesh(Reader *r)
     r->p->mesh = mesh_new(x->arena, world, size, order, &l);
 }
 
-static void read_head(Reader *r)
+static void read_head(PlanReader *r)
 {
     Lex *x = &r->x;
     Plan *p = r->p;
@@ -563,7 +563,7 @@ static void read_head(Reader *r)
     p->opts = opts_new(x->arena);
 }
 
-static void read_part(Reader *r)
+static void read_part(PlanReader *r)
 {
     Lex *x = &r->x;
     Plan *p = r->p;
@@ -617,7 +617,7 @@ Plan *plan_parse(Arena *a, const char *text, size_t len, const char *name)
     if (format && format != format_now(FMTplan) && plan_anew)
         return plan_anew(plan_rest(a, text, len, name), format, name);
     len = plan_verify(text, len, &l);
-    Reader r = {
+    PlanReader r = {
         .x = { .arena = a, .p = text, .end = text + len, .file = l.file },
         .p = alloc(a, sizeof(Plan)),
     };

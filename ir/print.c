@@ -24,7 +24,7 @@
 
 #include "ir.h"
 
-typedef struct Printer {
+typedef struct GraphPrinter {
     Arena *arena;
     int flags;
     Text bodies;
@@ -34,7 +34,7 @@ typedef struct Printer {
     Axis **axis;  /* all axes seen, the graph's own first */
     Table *usual; /* undeclared axis -> its size when first met */
     Table *alias; /* nodes of the body being printed -> name */
-} Printer;
+} GraphPrinter;
 
 /* ---- what the text leaves out -------------------------------------------- */
 
@@ -82,7 +82,7 @@ static void put_num(Text *t, double v)
 }
 
 /* The name of an axis, which the header will then declare. */
-static void put_axis(Printer *p, Text *t, Axis *a)
+static void put_axis(GraphPrinter *p, Text *t, Axis *a)
 {
     void **seen = table_at(p->known, KEYP(a));
 
@@ -93,7 +93,7 @@ static void put_axis(Printer *p, Text *t, Axis *a)
     put_word(t, a->name);
 }
 
-static void put_axes(Printer *p, Text *t, Axis *const *a, int n)
+static void put_axes(GraphPrinter *p, Text *t, Axis *const *a, int n)
 {
     for (int i = 0; i < n; i++) {
         if (i)
@@ -112,7 +112,7 @@ void print_dims(Text *t, const Node *n)
 }
 
 /* The size that needs no saying. */
-static int64_t usual(Printer *p, const Dim *d)
+static int64_t usual(GraphPrinter *p, const Dim *d)
 {
     if (d->a->n)
         return d->a->n;
@@ -123,7 +123,7 @@ static int64_t usual(Printer *p, const Dim *d)
 }
 
 /* dtype and axes; nothing for what has no value. */
-static const char *type_text(Printer *p, Dtype dt, const Dim *d, int nd)
+static const char *type_text(GraphPrinter *p, Dtype dt, const Dim *d, int nd)
 {
     Text t = { .arena = p->arena };
 
@@ -141,7 +141,7 @@ static const char *type_text(Printer *p, Dtype dt, const Dim *d, int nd)
     return t.s;
 }
 
-static const char *loc_text(Printer *p, const Loc *l)
+static const char *loc_text(GraphPrinter *p, const Loc *l)
 {
     Text t = { .arena = p->arena };
 
@@ -155,14 +155,14 @@ static const char *loc_text(Printer *p, const Loc *l)
 /* ---- one node ------------------------------------------------------------ */
 
 /* Nodes of a body have names of their own there. */
-static const char *name_of(Printer *p, const Node *n)
+static const char *name_of(GraphPrinter *p, const Node *n)
 {
     const char *alias = p->alias ? table_get(p->alias, KEYP(n)) : NULL;
 
     return alias ? alias : n->name;
 }
 
-static void put_node(Printer *p, Text *t, const Node *n)
+static void put_node(GraphPrinter *p, Text *t, const Node *n)
 {
     putn(t, "%", 1);
     put_word(t, name_of(p, n));
@@ -170,7 +170,7 @@ static void put_node(Printer *p, Text *t, const Node *n)
 
 /* Needs no saying: what is optional and not set, a source's name where the node
  * has it too, a composite's where its body says it. */
-static int is_plain(Printer *p, const Node *n, const AttrInfo *a)
+static int is_plain(GraphPrinter *p, const Node *n, const AttrInfo *a)
 {
     int unsaid = attr_unsaid(n, a);
 
@@ -180,7 +180,7 @@ static int is_plain(Printer *p, const Node *n, const AttrInfo *a)
     return unsaid && (a->use == ATmay || a->type == ATaxis);
 }
 
-static void put_attr(Printer *p, Text *t, const Graph *g, const Node *n,
+static void put_attr(GraphPrinter *p, Text *t, const Graph *g, const Node *n,
                      const AttrInfo *a)
 {
     const void *v = attr_at(n, a);
@@ -201,7 +201,7 @@ static void put_attr(Printer *p, Text *t, const Graph *g, const Node *n,
     }
 }
 
-static const char *what_text(Printer *p, const Graph *g, const Node *n)
+static const char *what_text(GraphPrinter *p, const Graph *g, const Node *n)
 {
     Text t = { .arena = p->arena };
     const char *body = n->body ? table_get(p->label, KEYP(n->body)) : NULL;
@@ -242,12 +242,12 @@ static const char *what_text(Printer *p, const Graph *g, const Node *n)
     return t.s;
 }
 
-static Line line_of(Printer *p, const Graph *g, const Node *n)
+static ListingLine line_of(GraphPrinter *p, const Graph *g, const Node *n)
 {
     Text name = { .arena = p->arena };
 
     put_node(p, &name, n);
-    return (Line){
+    return (ListingLine){
         .name = name.s,
         .what = what_text(p, g, n),
         .type = type_text(p, n->dt, n->dim, n->nd),
@@ -260,12 +260,12 @@ static Line line_of(Printer *p, const Graph *g, const Node *n)
 
 /* ---- graphs -------------------------------------------------------------- */
 
-static void name_body(Printer *p, const Graph *g, const Node *n);
+static void name_body(GraphPrinter *p, const Graph *g, const Node *n);
 
-static Line *node_lines(Printer *p, const Graph *g)
+static ListingLine *node_lines(GraphPrinter *p, const Graph *g)
 {
     size_t n = vec_len(g->node);
-    Line *v = alloc(p->arena, (n + 1) * sizeof *v);
+    ListingLine *v = alloc(p->arena, (n + 1) * sizeof *v);
 
     for (size_t i = 0; i < n; i++)
         if (g->node[i]->body)
@@ -277,10 +277,10 @@ static Line *node_lines(Printer *p, const Graph *g)
 
 /* Nodes in order, with a line "region:" where the region changes from `reg`,
  * "F0:" in a stage's graph for the nodes of a call. */
-static void put_nodes(Printer *p, Text *t, const Graph *g, int reg)
+static void put_nodes(GraphPrinter *p, Text *t, const Graph *g, int reg)
 {
     size_t n = vec_len(g->node);
-    Line *v = node_lines(p, g);
+    ListingLine *v = node_lines(p, g);
 
     for (size_t i = 0, k; i < n; i = k) {
         for (k = i; k < n && same_section(g->node[k], g->node[i]); k++)
@@ -303,7 +303,7 @@ static size_t prefix(const char *name, const char *scope)
 
 /* A body reads the same wherever it is called: its names without the scope of
  * the call, told apart by a number where that makes them equal. */
-static Table *aliases(Printer *p, const Graph *b, const char *scope)
+static Table *aliases(GraphPrinter *p, const Graph *b, const char *scope)
 {
     Table *alias = table_new(p->arena), *used = table_new(p->arena);
 
@@ -319,7 +319,7 @@ static Table *aliases(Printer *p, const Graph *b, const char *scope)
 }
 
 /* Give n's body a name; print it unless an equal one has been. */
-static void name_body(Printer *p, const Graph *g, const Node *n)
+static void name_body(GraphPrinter *p, const Graph *g, const Node *n)
 {
     Text t = { .arena = p->arena };
     const char *stem =
@@ -382,14 +382,14 @@ static void put_stage(Text *t, Arena *a, const Graph *g)
     for (size_t i = 0; i < vec_len(g->call); i++)
         put(t, " %s", call_name(a, &g->call[i]));
     for (size_t i = 0; i < vec_len(g->turn); i++) {
-        const Turn *r = &g->turn[i];
+        const ScheduleSlot *r = &g->turn[i];
         put(t, "%s %s:%d%s", i % ROWS ? "" : "\n  turns",
             call_name(a, &g->call[r->phase]), r->micro, r->pair ? "+" : "");
     }
     put(t, "\n");
 }
 
-static Line axis_line(Printer *p, const Axis *a)
+static ListingLine axis_line(GraphPrinter *p, const Axis *a)
 {
     Text name = { .arena = p->arena }, what = name;
     int64_t n = (int64_t)(uintptr_t)table_get(p->usual, KEYP(a));
@@ -413,7 +413,7 @@ static Line axis_line(Printer *p, const Axis *a)
         put(&what, i ? "," : " of=");
         put_axis(p, &what, a->factor[i]);
     }
-    return (Line){
+    return (ListingLine){
         .name = name.s,
         .what = what.s,
         .path = "",
@@ -422,18 +422,18 @@ static Line axis_line(Printer *p, const Axis *a)
 }
 
 /* All axes met so far; a root or a factor may be met only now. */
-static void put_axis_lines(Printer *p, Text *t)
+static void put_axis_lines(GraphPrinter *p, Text *t)
 {
-    Line *v = NULL;
+    ListingLine *v = NULL;
 
     for (size_t i = 0; i < vec_len(p->axis); i++) {
-        Line l = axis_line(p, p->axis[i]);
+        ListingLine l = axis_line(p, p->axis[i]);
         vec_push(p->arena, v, l);
     }
     put_lines(t, v, vec_len(v), "  ", "   ", 0);
 }
 
-static Line param_line(Printer *p, const Param *x)
+static ListingLine param_line(GraphPrinter *p, const Param *x)
 {
     Text name = { .arena = p->arena }, what = { .arena = p->arena };
 
@@ -456,7 +456,7 @@ static Line param_line(Printer *p, const Param *x)
     }
     if (x->copy)
         put(&what, " copy");
-    return (Line){
+    return (ListingLine){
         .name = name.s,
         .what = what.s,
         .type = type_text(p, x->dt, x->dim, x->nd),
@@ -465,17 +465,17 @@ static Line param_line(Printer *p, const Param *x)
     };
 }
 
-static void put_params(Printer *p, Text *t, const Graph *g)
+static void put_params(GraphPrinter *p, Text *t, const Graph *g)
 {
     size_t n = vec_len(g->param);
-    Line *v = alloc(p->arena, (n + 1) * sizeof *v);
+    ListingLine *v = alloc(p->arena, (n + 1) * sizeof *v);
 
     for (size_t i = 0; i < n; i++)
         v[i] = param_line(p, g->param[i]);
     put_lines(t, v, n, "  ", "   ", p->flags & PRINTfold);
 }
 
-static void add_unit(Printer *p, const Graph *g, const Scope ***v)
+static void add_unit(GraphPrinter *p, const Graph *g, const Scope ***v)
 {
     for (size_t i = 0; i < vec_len(g->node); i++) {
         const Scope *u = g->node[i]->scope->unit;
@@ -490,7 +490,7 @@ static void add_unit(Printer *p, const Graph *g, const Scope ***v)
 }
 
 /* "units layer layers.0 layers.1", a line each kind. */
-static void put_units(Printer *p, Text *t, const Graph *g)
+static void put_units(GraphPrinter *p, Text *t, const Graph *g)
 {
     const Scope **v = NULL;
 
@@ -506,8 +506,8 @@ static void put_units(Printer *p, Text *t, const Graph *g)
     }
 }
 
-static void put_header(Printer *p, Text *t, const Graph *g, const Text *axes,
-                       const Text *params)
+static void put_header(GraphPrinter *p, Text *t, const Graph *g,
+                       const Text *axes, const Text *params)
 {
     put(t, "graph ");
     put_word(t, g->name);
@@ -525,9 +525,9 @@ static void put_header(Printer *p, Text *t, const Graph *g, const Text *axes,
     }
 }
 
-static Printer printer(Arena *a, int flags)
+static GraphPrinter printer(Arena *a, int flags)
 {
-    return (Printer){
+    return (GraphPrinter){
         .arena = a,
         .flags = flags,
         .bodies = { .arena = a },
@@ -539,9 +539,9 @@ static Printer printer(Arena *a, int flags)
     };
 }
 
-Line *graph_lines(Arena *a, const Graph *g)
+ListingLine *graph_lines(Arena *a, const Graph *g)
 {
-    Printer p = printer(a, 0);
+    GraphPrinter p = printer(a, 0);
     Graph named = *g;
 
     g_names(&named);
@@ -551,7 +551,7 @@ Line *graph_lines(Arena *a, const Graph *g)
 char *graph_print(Arena *a, const Graph *g, int flags)
 {
     Arena *scratch = arena_new();
-    Printer p = printer(scratch, flags);
+    GraphPrinter p = printer(scratch, flags);
     Text nodes = { .arena = scratch }, t = { .arena = a };
     Text axes = nodes, params = nodes;
     Graph named = *g;

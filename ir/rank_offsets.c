@@ -8,16 +8,16 @@
  *     share    of an axis that all have, where ranks share a sum over it
  *
  * So they follow from the shapes of the step's operands. The plan says how each
- * does, as a number (Aff.place) that stands for operand, axis, piece and unit:
- * what is found when the plan is read must be that. A kernel that does several
- * things at once may need places in values that are never stored: those are
- * FREE, and nothing is proved of them. Nor is anything of constants: those are
- * the kernel's. */
+ * does, as a number (RankAffine.place) that stands for operand, axis, piece and
+ * unit: what is found when the plan is read must be that. A kernel that does
+ * several things at once may need places in values that are never stored: those
+ * are FREE, and nothing is proved of them. Nor is anything of constants: those
+ * are the kernel's. */
 #include <string.h>
 
 #include "plan.h"
 
-typedef enum Way { START, NUMBER, SHARE } Way;
+typedef enum OffsetSource { START, NUMBER, SHARE } OffsetSource;
 
 typedef struct Operands {
     const Mesh *m;
@@ -26,13 +26,13 @@ typedef struct Operands {
 } Operands;
 
 /* What is left to explain, and how the rest was. */
-typedef struct Search {
+typedef struct OffsetSearch {
     const Operands *o;
-    Aff left;
+    RankAffine left;
     uint32_t how;
-} Search;
+} OffsetSearch;
 
-static uint32_t varies(const Mesh *m, const Aff *x)
+static uint32_t varies(const Mesh *m, const RankAffine *x)
 {
     uint32_t v = 0;
     for (int i = 0; i < m->natom; i++)
@@ -40,8 +40,8 @@ static uint32_t varies(const Mesh *m, const Aff *x)
     return v;
 }
 
-static void explain(Search *f, Way way, int operand, int dim, uint32_t atoms,
-                    int64_t what)
+static void explain(OffsetSearch *f, OffsetSource way, int operand, int dim,
+                    uint32_t atoms, int64_t what)
 {
     enum { PRIME = 16777619 };
     uint32_t v[] = { (uint32_t)way, (uint32_t)operand, (uint32_t)dim, atoms,
@@ -78,7 +78,7 @@ static int is_unit(const Mesh *m, const ValueShape *x, int dim, int64_t by)
 /* ---- ways ---------------------------------------------------------------- */
 
 /* Takes out `by` times v over these atoms, if that is what is left there. */
-static int take(Search *f, const int64_t *v, uint32_t atoms, int64_t by)
+static int take(OffsetSearch *f, const int64_t *v, uint32_t atoms, int64_t by)
 {
     const Mesh *m = f->o->m;
     for (int i = 0; i < m->natom; i++)
@@ -90,7 +90,7 @@ static int take(Search *f, const int64_t *v, uint32_t atoms, int64_t by)
 }
 
 /* The unit in which what is left over atoms would be v; 0: none. */
-static int64_t unit_of(const Search *f, const int64_t *v, uint32_t atoms)
+static int64_t unit_of(const OffsetSearch *f, const int64_t *v, uint32_t atoms)
 {
     for (int i = 0; i < f->o->m->natom; i++)
         if (atoms >> i & 1)
@@ -99,8 +99,8 @@ static int64_t unit_of(const Search *f, const int64_t *v, uint32_t atoms)
 }
 
 /* Where the parts of len that these atoms make of an axis begin. */
-static int take_start(Search *f, Way way, int operand, int dim, uint32_t atoms,
-                      int64_t len)
+static int take_start(OffsetSearch *f, OffsetSource way, int operand, int dim,
+                      uint32_t atoms, int64_t len)
 {
     const Mesh *m = f->o->m;
     const ValueShape *x = f->o->x[operand];
@@ -117,7 +117,7 @@ static int take_start(Search *f, Way way, int operand, int dim, uint32_t atoms,
     return 0;
 }
 
-static int take_number(Search *f, int operand, int dim, uint32_t atoms)
+static int take_number(OffsetSearch *f, int operand, int dim, uint32_t atoms)
 {
     Piece p[MAXPIECE];
     axis_pieces(f->o->m, 1, atoms, 0, p);
@@ -129,7 +129,7 @@ static int take_number(Search *f, int operand, int dim, uint32_t atoms)
 
 /* A part of an axis begins somewhere in all of it, or in the part that another
  * operand has of some axis. */
-static int take_axis(Search *f, int operand, int dim)
+static int take_axis(OffsetSearch *f, int operand, int dim)
 {
     const ValueDim *d = &f->o->x[operand]->dim[dim];
     uint32_t zigzag = d->zigzag ? f->o->m->mask[Mcp] : 0;
@@ -149,7 +149,7 @@ static int take_axis(Search *f, int operand, int dim)
     return 0;
 }
 
-static int take_share(Search *f, int operand, int dim)
+static int take_share(OffsetSearch *f, int operand, int dim)
 {
     const ValueDim *d = &f->o->x[operand]->dim[dim];
     uint32_t atoms = varies(f->o->m, &f->left) & f->o->terms & ~d->cut;
@@ -162,9 +162,9 @@ static int take_share(Search *f, int operand, int dim)
 
 enum { CONSTANT = 0, FREE = -1 };
 
-static int64_t place_of(const Operands *o, const Aff *x)
+static int64_t place_of(const Operands *o, const RankAffine *x)
 {
-    Search f = { o, *x, 0 };
+    OffsetSearch f = { o, *x, 0 };
     int n = (int)vec_len(o->x);
     if (!varies(o->m, x))
         return CONSTANT;
@@ -209,7 +209,7 @@ const char *places_wrong(const PlanCheck *c, const Instr *s,
     const Mesh *m = c->p->mesh;
     Operands o = { 0 };
     for (int i = 0; i < s->nword; i++) {
-        const Aff *x = &s->word[i].at;
+        const RankAffine *x = &s->word[i].at;
         if (!varies(m, x) && !x->place)
             continue;
         if (!o.m)

@@ -58,10 +58,10 @@ static int lowest(uint32_t mask)
     return i;
 }
 
-static int make(Shard *t, Repair *r, Op op, Axis *a, Axis *b, uint32_t atoms,
+static int make(Shard *t, Reshard *r, Op op, Axis *a, Axis *b, uint32_t atoms,
                 Shard to)
 {
-    *r = (Repair){ op, a, b, atoms };
+    *r = (Reshard){ op, a, b, atoms };
     for (int i = 0; i < MAXATOM; i++)
         if (atoms >> i & 1)
             t[i] = to;
@@ -69,7 +69,7 @@ static int make(Shard *t, Repair *r, Op op, Axis *a, Axis *b, uint32_t atoms,
 }
 
 /* Cut axis b further, from the wanted kind of present type. */
-static int cut_more(const Mesh *m, Shard *t, const Shard *want, Repair *r,
+static int cut_more(const Mesh *m, Shard *t, const Shard *want, Reshard *r,
                     ShardKind from)
 {
     for (int i = 0; i < m->natom; i++) {
@@ -93,7 +93,7 @@ static int cut_more(const Mesh *m, Shard *t, const Shard *want, Repair *r,
     return 0;
 }
 
-static int reduce_all(const Mesh *m, Shard *t, const Shard *want, Repair *r)
+static int reduce_all(const Mesh *m, Shard *t, const Shard *want, Reshard *r)
 {
     uint32_t mask = 0;
     const Shard *first = NULL;
@@ -107,7 +107,7 @@ static int reduce_all(const Mesh *m, Shard *t, const Shard *want, Repair *r)
 }
 
 /* Make whole, slowest atoms first: little travels far. */
-static int gather_one(const Mesh *m, Shard *t, const Shard *want, Repair *r)
+static int gather_one(const Mesh *m, Shard *t, const Shard *want, Reshard *r)
 {
     for (int i = m->natom; i-- > 0;) {
         if (t[i].k != S || want[i].k != R)
@@ -125,7 +125,7 @@ static int gather_one(const Mesh *m, Shard *t, const Shard *want, Repair *r)
 
 /* No direct step is left: make the axis whole that stands in the way, the one
  * to leave before the one to cut. */
-static int start_over(const Mesh *m, Shard *t, const Shard *want, Repair *r)
+static int start_over(const Mesh *m, Shard *t, const Shard *want, Reshard *r)
 {
     for (int i = m->natom; i-- > 0;) {
         if (same_shard(&t[i], &want[i]))
@@ -138,7 +138,7 @@ static int start_over(const Mesh *m, Shard *t, const Shard *want, Repair *r)
 }
 
 /* Scalars only: position 0 keeps the value, the others have 0. */
-static int own(const Mesh *m, Shard *t, const Shard *want, Repair *r)
+static int own(const Mesh *m, Shard *t, const Shard *want, Reshard *r)
 {
     uint32_t mask = 0;
 
@@ -148,7 +148,7 @@ static int own(const Mesh *m, Shard *t, const Shard *want, Repair *r)
     return mask && make(t, r, Oadd, NULL, NULL, mask, (Shard){ P, NULL, Radd });
 }
 
-int repair(const Mesh *m, Shard *t, const Shard *want, Repair *r)
+int repair(const Mesh *m, Shard *t, const Shard *want, Reshard *r)
 {
     int done = 1;
 
@@ -164,7 +164,7 @@ int repair(const Mesh *m, Shard *t, const Shard *want, Repair *r)
     die("no collective makes the type asked for");
 }
 
-void repair_attrs(Node *n, const Repair *r)
+void repair_attrs(Node *n, const Reshard *r)
 {
     switch (r->op) {
     case Oallgather:
@@ -205,7 +205,7 @@ double bytes_as(const Graph *g, const Node *n, const Shard *t)
 }
 
 double bytes_sent(const Graph *g, const Node *n, const Shard *t,
-                  const Repair *r)
+                  const Reshard *r)
 {
     double ranks = (double)mesh_extent(g->mesh, r->atoms);
     double b = bytes_as(g, n, t);

@@ -37,7 +37,7 @@ static Schedule *table(Arena *a, const char *name, int ranks, int chunks,
     return s;
 }
 
-static void add(Arena *a, Schedule *s, int r, Act q)
+static void add(Arena *a, Schedule *s, int r, ScheduleEntry q)
 {
     vec_push(a, s->row[r], q);
 }
@@ -47,20 +47,20 @@ static void add(Arena *a, Schedule *s, int r, Act q)
 /* Micro-batches go in groups through all chunks of a rank. Every group has at
  * least as many as there are ranks (if there are so many at all): a shorter one
  * leaves holes, or waits for itself. The first `longer` groups have one more.*/
-typedef struct Groups {
+typedef struct ScheduleGroups {
     int n, size, longer;
-} Groups;
+} ScheduleGroups;
 
-static Groups groups_of(const Schedule *s)
+static ScheduleGroups groups_of(const Schedule *s)
 {
     int n = s->micros / s->ranks > 1 ? s->micros / s->ranks : 1;
-    return (Groups){ n, s->micros / n, s->micros % n };
+    return (ScheduleGroups){ n, s->micros / n, s->micros % n };
 }
 
 /* The k-th forward of a rank, and with `back` the k-th backward. */
-static Act kth(const Schedule *s, int r, int k, int back)
+static ScheduleEntry kth(const Schedule *s, int r, int k, int back)
 {
-    Groups g = groups_of(s);
+    ScheduleGroups g = groups_of(s);
     int v = s->chunks / s->ranks, first = 0, n = g.size + 1;
     if (k < g.longer * n * v) {
         first = k / (n * v) * n;
@@ -70,13 +70,14 @@ static Act kth(const Schedule *s, int r, int k, int back)
         first += (k - first * v) / (n * v) * n;
     }
     int in = k - first * v, c = in / n;
-    return (Act){ back ? WB : WF, (back ? v - 1 - c : c) * s->ranks + r,
-                  first + in % n, 0 };
+    return (ScheduleEntry){ back ? WB : WF,
+                            (back ? v - 1 - c : c) * s->ranks + r,
+                            first + in % n, 0 };
 }
 
 static void one_f_one_b(Arena *a, Schedule *s)
 {
-    Groups g = groups_of(s);
+    ScheduleGroups g = groups_of(s);
     int v = s->chunks / s->ranks, p = s->ranks, all = s->micros * v;
     for (int r = 0; r < p; r++) {
         int warm = v == 1 ? p - r - 1
@@ -101,58 +102,58 @@ static void zero_bubble(Arena *a, Schedule *s)
     for (int r = 0; r < s->ranks; r++) {
         int warm = least(s->ranks - r - 1, m), late = least(r, m - warm);
         for (int k = 0; k < warm; k++)
-            add(a, s, r, (Act){ WF, r, k, 0 });
+            add(a, s, r, (ScheduleEntry){ WF, r, k, 0 });
         for (int k = 0; k < m; k++) {
             if (warm + k < m)
-                add(a, s, r, (Act){ WF, r, warm + k, 0 });
-            add(a, s, r, (Act){ WI, r, k, 0 });
+                add(a, s, r, (ScheduleEntry){ WF, r, warm + k, 0 });
+            add(a, s, r, (ScheduleEntry){ WI, r, k, 0 });
             if (k >= late)
-                add(a, s, r, (Act){ WW, r, k - late, 0 });
+                add(a, s, r, (ScheduleEntry){ WW, r, k - late, 0 });
         }
         for (int k = m - late; k < m; k++)
-            add(a, s, r, (Act){ WW, r, k, 0 });
+            add(a, s, r, (ScheduleEntry){ WW, r, k, 0 });
     }
 }
 
 /* ---- DualPipeV ----------------------------------------------------------- */
 
 /* One rank, which has chunk r on the way down and 2p-1-r on the way up. */
-typedef struct Vee {
+typedef struct VScheduleRank {
     Arena *a;
     Schedule *s;
     int r, f[2], b[2]; /* next micro-batch of each chunk */
-    Act *late;
+    ScheduleEntry *late;
     size_t done; /* vec: W put off, and how many were done */
-} Vee;
+} VScheduleRank;
 
-static void forward(Vee *v, int up, int pair)
+static void forward(VScheduleRank *v, int up, int pair)
 {
     int c = up ? v->s->chunks - 1 - v->r : v->r;
-    add(v->a, v->s, v->r, (Act){ WF, c, v->f[up]++, pair });
+    add(v->a, v->s, v->r, (ScheduleEntry){ WF, c, v->f[up]++, pair });
 }
 
-static void backward(Vee *v, int up, int split)
+static void backward(VScheduleRank *v, int up, int split)
 {
     int c = up ? v->s->chunks - 1 - v->r : v->r;
-    Act q = { split ? WI : WB, c, v->b[up]++, 0 };
+    ScheduleEntry q = { split ? WI : WB, c, v->b[up]++, 0 };
     add(v->a, v->s, v->r, q);
     q.w = WW;
     if (split)
         vec_push(v->a, v->late, q);
 }
 
-static void weights(Vee *v)
+static void weights(VScheduleRank *v)
 {
     add(v->a, v->s, v->r, v->late[v->done++]);
 }
 
-static void both(Vee *v, int up)
+static void both(VScheduleRank *v, int up)
 {
     forward(v, up, 1);
     backward(v, !up, 0);
 }
 
-static void vee_start(Vee *v)
+static void vee_start(VScheduleRank *v)
 {
     int p = v->s->ranks, r = v->r;
     for (int i = 0; i < 2 * (p - r - 1); i++)
@@ -168,7 +169,7 @@ static void vee_start(Vee *v)
     }
 }
 
-static void vee_main(Vee *v)
+static void vee_main(VScheduleRank *v)
 {
     int p = v->s->ranks, r = v->r;
     for (int i = 0; i < v->s->micros - 2 * p + r + 1; i++) {
@@ -186,7 +187,7 @@ static void vee_main(Vee *v)
     }
 }
 
-static void vee_end(Vee *v)
+static void vee_end(VScheduleRank *v)
 {
     int p = v->s->ranks, r = v->r, half = (r + 1) / 2;
     for (int i = 0; i < r + 1; i++) {
@@ -206,7 +207,7 @@ static void dualpipev(Arena *a, Schedule *s)
     for (int c = s->ranks; c < s->chunks; c++)
         s->rank[c] = s->chunks - 1 - c;
     for (int r = 0; r < s->ranks; r++) {
-        Vee v = { .a = a, .s = s, .r = r };
+        VScheduleRank v = { .a = a, .s = s, .r = r };
         vee_start(&v);
         vee_main(&v);
         vee_end(&v);
@@ -222,7 +223,7 @@ static void only_forward(Arena *a, Schedule *s)
     for (int m = 0; m < s->micros; m += s->ranks)
         for (int c = 0; c < s->chunks; c++)
             for (int i = m; i < least(m + s->ranks, s->micros); i++)
-                add(a, s, s->rank[c], (Act){ WF, c, i, 0 });
+                add(a, s, s->rank[c], (ScheduleEntry){ WF, c, i, 0 });
 }
 
 Schedule *schedule_forward(Arena *a, const Schedule *like, int micros)
@@ -235,7 +236,7 @@ Schedule *schedule_forward(Arena *a, const Schedule *like, int micros)
 
 /* ---- how long, how much -------------------------------------------------- */
 
-typedef struct Sim {
+typedef struct ScheduleSim {
     const Schedule *s;
     const double *cost;
     double hop;
@@ -244,9 +245,9 @@ typedef struct Sim {
     double *clock;  /* by rank */
     size_t *next;
     double **start;
-} Sim;
+} ScheduleSim;
 
-static double cost_of_act(const Sim *x, const Act *q)
+static double cost_of_act(const ScheduleSim *x, const ScheduleEntry *q)
 {
     const double *c = x->cost + q->chunk;
     int n = x->s->chunks;
@@ -257,7 +258,8 @@ static double cost_of_act(const Sim *x, const Act *q)
 
 /* Is chunk c done with its F (or backward) of q's micro-batch? *t: not before
  * q's rank knows. */
-static int after(const Sim *x, int back, int c, const Act *q, double *t)
+static int after(const ScheduleSim *x, int back, int c, const ScheduleEntry *q,
+                 double *t)
 {
     const Schedule *s = x->s;
     double end = x->end[back][(size_t)c * (size_t)s->micros + (size_t)q->micro];
@@ -269,7 +271,7 @@ static int after(const Sim *x, int back, int c, const Act *q, double *t)
     return 1;
 }
 
-static int ready(const Sim *x, const Act *q, double *t)
+static int ready(const ScheduleSim *x, const ScheduleEntry *q, double *t)
 {
     int c = q->chunk;
     if (q->w == WF)
@@ -281,10 +283,10 @@ static int ready(const Sim *x, const Act *q, double *t)
 }
 
 /* A rank's next act, or two that overlap: they start when both can. */
-static int advance(Sim *x, int r)
+static int advance(ScheduleSim *x, int r)
 {
     const Schedule *s = x->s;
-    const Act *q = s->row[r] + x->next[r];
+    const ScheduleEntry *q = s->row[r] + x->next[r];
     double t = x->clock[r], start;
     size_t n = q->pair ? 2 : 1;
     for (size_t i = 0; i < n; i++)
@@ -304,7 +306,7 @@ static int advance(Sim *x, int r)
 }
 
 /* The first rank that never comes to its end, or -1. */
-static int simulate(Arena *a, Sim *x)
+static int simulate(Arena *a, ScheduleSim *x)
 {
     const Schedule *s = x->s;
     size_t all = (size_t)s->chunks * (size_t)s->micros;
@@ -347,7 +349,7 @@ static int goes_back(const Schedule *s)
     return 0;
 }
 
-static int peak_of(const Act *row, int back)
+static int peak_of(const ScheduleEntry *row, int back)
 {
     int now = 0, peak = 0;
     for (size_t i = 0; i < vec_len(row); i++) {
@@ -361,7 +363,7 @@ static int peak_of(const Act *row, int back)
 Timing schedule_time(Arena *a, const Schedule *s, const double *cost,
                      double hop)
 {
-    Sim x = { .s = s, .cost = cost, .hop = hop };
+    ScheduleSim x = { .s = s, .cost = cost, .hop = hop };
     Timing t = { 0 };
     int stuck = simulate(a, &x), back = goes_back(s);
     if (stuck >= 0)
@@ -380,14 +382,14 @@ Timing schedule_time(Arena *a, const Schedule *s, const double *cost,
 
 /* ---- what must hold ------------------------------------------------------ */
 
-static const char *act_name(Arena *a, const Act *q)
+static const char *act_name(Arena *a, const ScheduleEntry *q)
 {
     return strf(a, "%d%c%d", q->chunk, jobnames[q->w], q->micro);
 }
 
 /* seen: which jobs of this chunk and micro-batch were done before q. */
-static const char *act_wrong(Arena *a, const Schedule *s, int r, const Act *q,
-                             int seen)
+static const char *act_wrong(Arena *a, const Schedule *s, int r,
+                             const ScheduleEntry *q, int seen)
 {
     const char *name = act_name(a, q);
     if (s->rank[q->chunk] != r)
@@ -404,9 +406,9 @@ static const char *act_wrong(Arena *a, const Schedule *s, int r, const Act *q,
     return NULL;
 }
 
-static const char *pair_wrong(Arena *a, const Act *row, size_t i)
+static const char *pair_wrong(Arena *a, const ScheduleEntry *row, size_t i)
 {
-    const Act *q = row + i, *o = q + 1;
+    const ScheduleEntry *q = row + i, *o = q + 1;
     if (!q->pair)
         return NULL;
     if (i + 1 == vec_len(row) || o->pair || (q->w == WF) == (o->w == WF) ||
@@ -418,9 +420,9 @@ static const char *pair_wrong(Arena *a, const Act *row, size_t i)
 static const char *rows_wrong(Arena *a, const Schedule *s, char *seen, int *r)
 {
     for (*r = 0; *r < s->ranks; ++*r) {
-        const Act *row = s->row[*r];
+        const ScheduleEntry *row = s->row[*r];
         for (size_t i = 0; i < vec_len(row); i++) {
-            const Act *q = row + i;
+            const ScheduleEntry *q = row + i;
             if (q->w >= NJOB || q->chunk < 0 || q->chunk >= s->chunks ||
                 q->micro < 0 || q->micro >= s->micros)
                 return "an act of no chunk";
@@ -464,7 +466,7 @@ const char *schedule_wrong(Arena *a, const Schedule *s, int *rank)
     int nowhere, *r = rank ? rank : &nowhere;
     char *seen = alloc(a, (size_t)s->chunks * (size_t)s->micros + 1);
     double *unit = alloc(a, NJOB * (size_t)s->chunks * sizeof *unit);
-    Sim x = { .s = s, .cost = unit };
+    ScheduleSim x = { .s = s, .cost = unit };
     const char *why = rows_wrong(a, s, seen, r);
 
     if (!why)
@@ -474,7 +476,7 @@ const char *schedule_wrong(Arena *a, const Schedule *s, int *rank)
     *r = simulate(a, &x);
     if (*r < 0)
         return NULL;
-    const Act *q = s->row[*r] + x.next[*r];
+    const ScheduleEntry *q = s->row[*r] + x.next[*r];
     return strf(a, "waits for ever at %s", act_name(a, q));
 }
 

@@ -15,22 +15,22 @@
 #include "plan.h"
 
 /* A transfer's row before it has its place. */
-typedef struct Extra {
+typedef struct PendingTransfer {
     size_t slot;  /* 2 i: before work row i, 2 i + 1: after */
     size_t order; /* of the sends */
     PipeRow row;
-} Extra;
+} PendingTransfer;
 
-typedef struct Turns {
+typedef struct TransferInsertion {
     Arena *arena;
     Schedule *s; /* B split into I and W if any is */
     double **start;
     size_t *at;    /* work row of (job, chunk, micro-batch) */
     size_t **rows; /* by job * chunks + chunk: vec, in order */
-    const Handoff *edge;
+    const StageTransfer *edge;
     int nedge;
-    Extra **extra; /* by rank: vec */
-} Turns;
+    PendingTransfer **extra; /* by rank: vec */
+} TransferInsertion;
 
 /* ---- the work ------------------------------------------------------------ */
 
@@ -42,7 +42,7 @@ static Schedule *split(Arena *a, const Schedule *s)
     x->row = alloc(a, (size_t)s->ranks * sizeof *x->row);
     for (int r = 0; r < s->ranks; r++)
         for (size_t i = 0; i < vec_len(s->row[r]); i++) {
-            Act q = s->row[r][i];
+            ScheduleEntry q = s->row[r][i];
             int both = splits && q.w == WB;
             if (both)
                 q.w = WI;
@@ -54,7 +54,8 @@ static Schedule *split(Arena *a, const Schedule *s)
     return x;
 }
 
-static size_t *place(const Turns *t, Job w, int chunk, int micro)
+static size_t *place(const TransferInsertion *t, WorkKind w, int chunk,
+                     int micro)
 {
     const Schedule *s = t->s;
     return &t->at[((size_t)w * (size_t)s->chunks + (size_t)chunk) *
@@ -62,7 +63,7 @@ static size_t *place(const Turns *t, Job w, int chunk, int micro)
                   (size_t)micro];
 }
 
-static void note_places(Turns *t)
+static void note_places(TransferInsertion *t)
 {
     const Schedule *s = t->s;
     size_t n = NJOB * (size_t)s->chunks * (size_t)s->micros;
@@ -71,13 +72,13 @@ static void note_places(Turns *t)
     t->rows = alloc(t->arena, NJOB * (size_t)s->chunks * sizeof *t->rows);
     for (int r = 0; r < s->ranks; r++)
         for (size_t i = 0; i < vec_len(s->row[r]); i++) {
-            const Act *q = &s->row[r][i];
+            const ScheduleEntry *q = &s->row[r][i];
             *place(t, q->w, q->chunk, q->micro) = i;
             vec_push(t->arena, t->rows[(int)q->w * s->chunks + q->chunk], i);
         }
 }
 
-static void times(Turns *t)
+static void times(TransferInsertion *t)
 {
     static const double of[NJOB] = { [WF] = 1, [WB] = 2, [WI] = 1, [WW] = 1 };
     size_t n = (size_t)t->s->chunks;
@@ -90,13 +91,13 @@ static void times(Turns *t)
 /* ---- transfers ----------------------------------------------------------- */
 
 /* Is row i of rank r behind row j of rank q in the one order? */
-static int behind(const Turns *t, int r, size_t i, int q, size_t j)
+static int behind(const TransferInsertion *t, int r, size_t i, int q, size_t j)
 {
     double x = t->start[r][i], y = t->start[q][j];
     return x > y || (x == y && r > q);
 }
 
-static size_t next_behind(const Turns *t, int r, int q, size_t j)
+static size_t next_behind(const TransferInsertion *t, int r, int q, size_t j)
 {
     size_t low = 0, high = vec_len(t->s->row[r]);
     while (low < high) {
@@ -109,36 +110,37 @@ static size_t next_behind(const Turns *t, int r, int q, size_t j)
     return low;
 }
 
-static void extra(Turns *t, int r, size_t slot, size_t order, PipeRow row)
+static void extra(TransferInsertion *t, int r, size_t slot, size_t order,
+                  PipeRow row)
 {
-    Extra x = { slot, order, row };
+    PendingTransfer x = { slot, order, row };
     vec_push(t->arena, t->extra[r], x);
 }
 
 /* Two rows that overlap stand together: transfers go before or after both. */
-static size_t before(const Act *row, size_t i)
+static size_t before(const ScheduleEntry *row, size_t i)
 {
     return 2 * (i && row[i - 1].pair ? i - 1 : i);
 }
 
-static size_t behind_it(const Act *row, size_t i)
+static size_t behind_it(const ScheduleEntry *row, size_t i)
 {
     return 2 * (row[i].pair ? i + 1 : i) + 1;
 }
 
 /* Values arrive in the order they were sent; a recv stands before the first row
  * that needs its value or one sent later. Backwards over the sends. */
-static void transfer(Turns *t, int e)
+static void transfer(TransferInsertion *t, int e)
 {
-    const Handoff *h = &t->edge[e];
+    const StageTransfer *h = &t->edge[e];
     const Schedule *s = t->s;
     int from = s->rank[h->a], to = s->rank[h->b];
-    const Act *there = s->row[to];
+    const ScheduleEntry *there = s->row[to];
     const size_t *made = t->rows[(int)h->from * s->chunks + h->a];
     size_t need = SIZE_MAX;
     for (size_t turn = vec_len(made); turn-- > 0;) {
         size_t i = made[turn];
-        const Act *q = &s->row[from][i];
+        const ScheduleEntry *q = &s->row[from][i];
         size_t k = *place(t, h->to, h->b, q->micro);
         if (k == SIZE_MAX)
             die("schedule %s has no %d%c%d", s->name, h->b, jobnames[h->to],
@@ -166,7 +168,7 @@ static void transfer(Turns *t, int e)
 static int by_slot(const void *pa, const void *pb)
 {
     static const int turn[] = { [ROWwait] = 0, [ROWrecv] = 1, [ROWsend] = 2 };
-    const Extra *a = pa, *b = pb;
+    const PendingTransfer *a = pa, *b = pb;
     if (a->slot != b->slot)
         return a->slot < b->slot ? -1 : 1;
     if (a->row.k != b->row.k)
@@ -176,10 +178,10 @@ static int by_slot(const void *pa, const void *pb)
     return a->order < b->order ? -1 : 1;
 }
 
-static PipeRow *merge(const Turns *t, int r)
+static PipeRow *merge(const TransferInsertion *t, int r)
 {
     PipeRow *out = NULL;
-    Extra *x = t->extra[r];
+    PendingTransfer *x = t->extra[r];
     size_t n = vec_len(x), k = 0, rows = vec_len(t->s->row[r]);
     if (n)
         qsort(x, n, sizeof *x, by_slot);
@@ -188,7 +190,7 @@ static PipeRow *merge(const Turns *t, int r)
             vec_push(t->arena, out, x[k].row);
         if (i == rows)
             break;
-        const Act *q = &t->s->row[r][i];
+        const ScheduleEntry *q = &t->s->row[r][i];
         PipeRow w = { .k = ROWwork,
                       .w = q->w,
                       .chunk = q->chunk,
@@ -201,11 +203,11 @@ static PipeRow *merge(const Turns *t, int r)
 }
 
 /* Runs the rows where a send ends with its recv and not before. */
-typedef struct Count {
+typedef struct TransferCount {
     int sent, received, waited;
-} Count;
+} TransferCount;
 
-static int runs(const PipeRow *w, Count *c)
+static int runs(const PipeRow *w, TransferCount *c)
 {
     c += w->edge;
     switch (w->k) {
@@ -217,11 +219,11 @@ static int runs(const PipeRow *w, Count *c)
     return 1;
 }
 
-static void check_end(const Turns *t, PipeRow **row)
+static void check_end(const TransferInsertion *t, PipeRow **row)
 {
     size_t n = (size_t)t->s->ranks;
     size_t *next = alloc(t->arena, n * sizeof *next);
-    Count *c = alloc(t->arena, ((size_t)t->nedge + 1) * sizeof *c);
+    TransferCount *c = alloc(t->arena, ((size_t)t->nedge + 1) * sizeof *c);
     for (int moved = 1; moved;) {
         moved = 0;
         for (size_t r = 0; r < n; r++)
@@ -236,9 +238,12 @@ static void check_end(const Turns *t, PipeRow **row)
                 (int)r);
 }
 
-PipeRow **schedule_rows(Arena *a, const Schedule *s, const Handoff *e, int n)
+PipeRow **schedule_rows(Arena *a, const Schedule *s, const StageTransfer *e,
+                        int n)
 {
-    Turns t = { .arena = a, .s = split(a, s), .edge = e, .nedge = n };
+    TransferInsertion t = {
+        .arena = a, .s = split(a, s), .edge = e, .nedge = n
+    };
     PipeRow **row = alloc(a, (size_t)s->ranks * sizeof *row);
     t.extra = alloc(a, (size_t)s->ranks * sizeof *t.extra);
     note_places(&t);

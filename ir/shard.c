@@ -151,7 +151,7 @@ int pieces(const Graph *g, const Node *n, int d, Piece out[MAXPIECE])
                        zigzag_atoms(g->mesh, a), out);
 }
 
-Aff local_start(const Graph *g, const Node *n, int d)
+RankAffine local_start(const Graph *g, const Node *n, int d)
 {
     Piece p[MAXPIECE];
 

@@ -36,11 +36,11 @@ int same_shard(const Shard *x, const Shard *y)
            (x->k != P || x->op == y->op);
 }
 
-typedef struct Ways {
+typedef struct StrategyList {
     const Node *n;
-    Way *w;
+    ShardStrategy *w;
     int count;
-} Ways;
+} StrategyList;
 
 static int has(const Node *n, const Axis *a)
 {
@@ -48,22 +48,22 @@ static int has(const Node *n, const Axis *a)
 }
 
 /* A new way with all operands whole. */
-static Way *add(Ways *s, Shard out)
+static ShardStrategy *add(StrategyList *s, Shard out)
 {
     if (s->count == MAXWAY)
         die("%s: more than %d ways to cut it", optab[s->n->op].name, MAXWAY);
     if (s->n->nin > MAXIN)
         err(s->n->loc, "%s: %d operands, at most %d", optab[s->n->op].name,
             s->n->nin, MAXIN);
-    Way *w = &s->w[s->count++];
-    *w = (Way){ .out = out };
+    ShardStrategy *w = &s->w[s->count++];
+    *w = (ShardStrategy){ .out = out };
     return w;
 }
 
 /* Operands that have axis a are cut along it, the others are whole. */
-static Way *add_along(Ways *s, Axis *a, Shard out)
+static ShardStrategy *add_along(StrategyList *s, Axis *a, Shard out)
 {
-    Way *w = add(s, out);
+    ShardStrategy *w = add(s, out);
 
     for (int k = 0; k < s->n->nin; k++)
         if (has(s->n->in[k], a))
@@ -72,9 +72,9 @@ static Way *add_along(Ways *s, Axis *a, Shard out)
 }
 
 /* Partial results pass: of the operands in mask, the others whole. */
-static void add_partial(Ways *s, Reduce op, unsigned mask)
+static void add_partial(StrategyList *s, Reduce op, unsigned mask)
 {
-    Way *w = add(s, partial(op));
+    ShardStrategy *w = add(s, partial(op));
 
     for (int k = 0; k < s->n->nin; k++)
         if (mask >> k & 1)
@@ -95,7 +95,7 @@ static int widens(const Node *n)
            dtypes[n->dt].bytes >= dtypes[n->in[0]->dt].bytes;
 }
 
-static void elementwise(Ways *s)
+static void elementwise(StrategyList *s)
 {
     const Node *n = s->n;
 
@@ -120,7 +120,7 @@ static Reduce reduction_of(Op op)
     return op == Omax || op == Ooverflow ? Rmax : op == Omin ? Rmin : Radd;
 }
 
-static void reduction(Ways *s)
+static void reduction(StrategyList *s)
 {
     const Node *n = s->n, *a = n->in[0];
 
@@ -135,7 +135,7 @@ static void reduction(Ways *s)
 }
 
 /* dot, gmm, gmm_wgrad: axes of the result, and those summed away. */
-static void product(Ways *s)
+static void product(StrategyList *s)
 {
     const Node *n = s->n;
 
@@ -153,7 +153,7 @@ static void product(Ways *s)
 }
 
 /* Ops along one whole axis: any other may be cut. */
-static void beside(Ways *s, const Axis *a)
+static void beside(StrategyList *s, const Axis *a)
 {
     const Node *n = s->n;
 
@@ -194,7 +194,7 @@ static Axis *becomes(const Node *n, Axis *x)
     }
 }
 
-static void view(Ways *s, const Graph *g, int atom)
+static void view(StrategyList *s, const Graph *g, int atom)
 {
     const Node *a = s->n->in[0];
 
@@ -209,13 +209,13 @@ static void view(Ways *s, const Graph *g, int atom)
 }
 
 /* a at axis = e. A rank that has some of the axis finds only what it has. */
-static void gathers(Ways *s)
+static void gathers(StrategyList *s)
 {
     const Node *n = s->n, *a = n->in[0], *e = n->in[1];
 
     for (int i = 0; i < n->nd; i++) {
         Axis *x = n->dim[i].a;
-        Way *w = add_along(s, x, along(x));
+        ShardStrategy *w = add_along(s, x, along(x));
         if (x == n->at.gather.axis && has(a, x))
             w->in[0] = whole();
     }
@@ -226,7 +226,7 @@ static void gathers(Ways *s)
 }
 
 /* zeros [axis ..], at axis = e += v. A rank keeps what falls into its part. */
-static void scatters(Ways *s)
+static void scatters(StrategyList *s)
 {
     const Node *n = s->n, *v = n->in[0], *e = n->in[1];
 
@@ -244,7 +244,7 @@ static void scatters(Ways *s)
 
 /* Over ep's atoms by expert, whole over etp's, over others as the tokens are:
  * a rank sees every token that may come to its experts. */
-static void routes(Ways *s, const Graph *g, int atom)
+static void routes(StrategyList *s, const Graph *g, int atom)
 {
     const Node *n = s->n, *e = n->in[0];
 
@@ -260,7 +260,7 @@ static void routes(Ways *s, const Graph *g, int atom)
 }
 
 /* Who is kept is decided among all tokens of a micro-batch. */
-static void keeps(Ways *s)
+static void keeps(StrategyList *s)
 {
     for (int i = 0; i < s->n->nd; i++)
         if (g_ismicro(s->n->dim[i].a))
@@ -269,7 +269,7 @@ static void keeps(Ways *s)
 }
 
 /* Token axes cannot be cut where the map is whole. */
-static void between(Ways *s)
+static void between(StrategyList *s)
 {
     const Node *n = s->n, *x = n->in[0], *e = n->in[1]->in[0];
 
@@ -290,7 +290,7 @@ static int all_sums(const Node *n, int atom)
 
 /* Over an atom of `own` each member is cut along an axis of its own, which the
  * lists name. Over others all are sums, to be reduced together, or all whole.*/
-static void packs(Ways *s, int atom)
+static void packs(StrategyList *s, int atom)
 {
     const Node *n = s->n, *b = n->op == Opack ? n : n->in[0];
     uint32_t own = b->nd > 1 ? b->dim[0].a->atoms : 0;
@@ -305,7 +305,8 @@ static void packs(Ways *s, int atom)
         return;
     }
     Axis *a = b->dim[0].a;
-    Way *w = add(s, along(n->op == Opack ? a : n->at.unpack.cut.v[at]));
+    ShardStrategy *w =
+        add(s, along(n->op == Opack ? a : n->at.unpack.cut.v[at]));
     for (int k = 0; k < n->nin; k++)
         w->in[k] = along(n->op == Opack ? n->at.pack.cut.v[k * cuts + at] : a);
 }
@@ -318,14 +319,14 @@ static int sees(const Node *n, int k, const Axis *a)
 }
 
 /* Queries and keys are cut alike, for the ranks to pass keys around. */
-static void attends_ring(Ways *s)
+static void attends_ring(StrategyList *s)
 {
     const Node *n = s->n;
 
     for (int k = 0; k < n->nin; k++)
         if (sees(n, k, n->at.attn.key) && sees(n, k, n->at.attn.query))
             return;
-    Way *w = add(s, along(n->at.attn.query));
+    ShardStrategy *w = add(s, along(n->at.attn.query));
     for (int k = 0; k < n->nin; k++)
         if (sees(n, k, n->at.attn.key) || sees(n, k, n->at.attn.query))
             w->in[k] = along(sees(n, k, n->at.attn.key) ? n->at.attn.key
@@ -340,7 +341,7 @@ static int may_ring(const Graph *g, int atom)
 
 /* Any axis of the scores but the key's. The gradient of an operand without the
  * axis is partial. */
-static void attends(Ways *s, const Graph *g, int atom)
+static void attends(StrategyList *s, const Graph *g, int atom)
 {
     if (s->n->at.attn.ring >> atom & 1 || may_ring(g, atom))
         attends_ring(s);
@@ -360,7 +361,7 @@ static uint32_t ring_of(const Node *n)
     return n->op == Oattn || n->op == Oattn_bwd ? n->at.attn.ring : 0;
 }
 
-static void parts(Ways *s, int atom)
+static void parts(StrategyList *s, int atom)
 {
     const Node *n = s->n;
     Shard t = n->in[0]->sh[atom];
@@ -377,7 +378,7 @@ static void parts(Ways *s, int atom)
 /* ---- sinks --------------------------------------------------------------- */
 
 /* A bucket of ZeRO-3 is scattered by every micro-batch. */
-static void accumulates(Ways *s, int atom)
+static void accumulates(StrategyList *s, int atom)
 {
     const Node *n = s->n;
     Reduce op = n->at.accum.op == Rlast ? Radd : n->at.accum.op;
@@ -392,23 +393,23 @@ static void accumulates(Ways *s, int atom)
 }
 
 /* Each rank has the partial sums of what it holds. */
-static void sums_squares(Ways *s)
+static void sums_squares(StrategyList *s)
 {
     const Node *n = s->n, *a = n->in[0];
 
     for (int i = 0; i < a->nd; i++) {
-        Way *w = add(s, (Shard){ S, n->dim[0].a, Radd });
+        ShardStrategy *w = add(s, (Shard){ S, n->dim[0].a, Radd });
         w->in[0] = (Shard){ S, a->dim[i].a, Radd };
     }
     add(s, whole());
 }
 
-static void sinks(Ways *s, int atom)
+static void sinks(StrategyList *s, int atom)
 {
     const Node *n = s->n;
 
     if (n->op == Owrite) {
-        Way *w = add(s, n->in[0]->sh[atom]);
+        ShardStrategy *w = add(s, n->in[0]->sh[atom]);
         w->in[0] = w->in[1] = w->out;
     } else if (n->op == Ooutput) {
         for (int i = 0; i < n->in[0]->nd; i++)
@@ -434,12 +435,12 @@ static const Node *map_of(const Node *n)
 /* The one way over an atom where the map is cut along x, an expert or a token
  * axis: rows and map are cut so, other operands where they have the token axis.
  * Only an expert's weights are cut by expert. */
-static void ragged(Ways *s, const Node *map, Axis *x)
+static void ragged(StrategyList *s, const Node *map, Axis *x)
 {
     const Node *n = s->n;
     int expert = x == map->at.route.axis, weights = optab[n->op].cls == EIN;
     int kept = n->map || (has(n, x) && (!expert || weights));
-    Way *w = add(s, kept ? along(x) : partial(reduction_of(n->op)));
+    ShardStrategy *w = add(s, kept ? along(x) : partial(reduction_of(n->op)));
 
     for (int k = 0; k < n->nin; k++)
         if (n->in[k]->map || n->in[k]->op == Oroute ||
@@ -449,7 +450,7 @@ static void ragged(Ways *s, const Node *map, Axis *x)
 
 /* ---- all of them --------------------------------------------------------- */
 
-static void by_class(Ways *s, const Graph *g, int atom)
+static void by_class(StrategyList *s, const Graph *g, int atom)
 {
     switch (optab[s->n->op].cls) {
     case EW: elementwise(s); break;
@@ -462,9 +463,9 @@ static void by_class(Ways *s, const Graph *g, int atom)
     }
 }
 
-int ways(const Graph *g, const Node *n, int atom, Way *w)
+int ways(const Graph *g, const Node *n, int atom, ShardStrategy *w)
 {
-    Ways s = { n, w, 0 };
+    StrategyList s = { n, w, 0 };
     const Node *map = map_of(n);
 
     if (map && map->sh[atom].k == S) {
@@ -498,7 +499,7 @@ int ways(const Graph *g, const Node *n, int atom, Way *w)
 
 /* ---- checking ------------------------------------------------------------ */
 
-static int matches(const Node *n, int atom, const Way *w)
+static int matches(const Node *n, int atom, const ShardStrategy *w)
 {
     if (!same_shard(&w->out, &n->sh[atom]))
         return 0;
@@ -529,7 +530,7 @@ static int repairs(const Node *n, const Shard *from, const Shard *to)
 
 const char *type_wrong(const Graph *g, const Node *n)
 {
-    Way w[MAXWAY];
+    ShardStrategy w[MAXWAY];
     int comm = optab[n->op].cls == COMM && n->op != Orecv;
 
     for (int t = 0; g->mesh && t < g->mesh->natom; t++) {

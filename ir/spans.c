@@ -7,11 +7,11 @@
 /* A tree over the runs of bytes between all ends of spans: how many living
  * spans cover each. top[i] is the largest count below i, own[i] what covers all
  * of i. */
-typedef struct Cover {
+typedef struct SpanCover {
     int n, *top, *own;
-} Cover;
+} SpanCover;
 
-static void cover(Cover *t, int i, int lo, int hi, int a, int b, int v)
+static void cover(SpanCover *t, int i, int lo, int hi, int a, int b, int v)
 {
     if (b <= lo || hi <= a)
         return;
@@ -27,7 +27,7 @@ static void cover(Cover *t, int i, int lo, int hi, int a, int b, int v)
     t->top[i] = t->own[i] + (l > r ? l : r);
 }
 
-static int covered(const Cover *t, int i, int lo, int hi, int a, int b)
+static int covered(const SpanCover *t, int i, int lo, int hi, int a, int b)
 {
     if (b <= lo || hi <= a)
         return 0;
@@ -99,7 +99,7 @@ int spans_meet(Span *v, int n, int *one, int *two)
     Arena *a = arena_new();
     Span **ends = alloc(a, ((size_t)n + 1) * sizeof *ends);
     int done = 0, found = 0;
-    Cover t = { .n = number_ends(a, v, n) };
+    SpanCover t = { .n = number_ends(a, v, n) };
 
     t.top = alloc(a, 4 * ((size_t)t.n + 1) * sizeof *t.top);
     t.own = alloc(a, 4 * ((size_t)t.n + 1) * sizeof *t.own);

@@ -20,22 +20,22 @@ typedef struct Message {
     int micro;
 } Message;
 
-typedef struct Wire { /* from one stage to another, one channel */
+typedef struct StageLink { /* from one stage to another, one channel */
     int from, to;
     int64_t chan;
     Message *sent, *got; /* vecs */
-} Wire;
+} StageLink;
 
-typedef struct Meet {
+typedef struct StageMatch {
     Arena *arena;
     const Plan *p;
     ProgramKind program;
-    Wire *wire;          /* vec */
+    StageLink *wire;     /* vec */
     const Instr ***wide; /* by role: vec */
     const Program **g;   /* by role */
-} Meet;
+} StageMatch;
 
-static const char *wrong(const Meet *x, int role, const Instr *s,
+static const char *wrong(const StageMatch *x, int role, const Instr *s,
                          const char *what)
 {
     return strf(x->arena, "role %d: program '%s': '%s'%s %s", role,
@@ -46,24 +46,25 @@ static const char *wrong(const Meet *x, int role, const Instr *s,
 
 /* ---- what each stage does with others ------------------------------------ */
 
-static Wire *wire_of(Meet *x, int role, const Instr *s)
+static StageLink *wire_of(StageMatch *x, int role, const Instr *s)
 {
     int peer = (int)s->transfer.peer;
     int from = s->kind == Isend ? role : peer,
         to = s->kind == Isend ? peer : role;
     for (size_t i = 0; i < vec_len(x->wire); i++) {
-        Wire *w = &x->wire[i];
+        StageLink *w = &x->wire[i];
         if (w->from == from && w->to == to && w->chan == s->transfer.chan)
             return w;
     }
-    vec_push(x->arena, x->wire, ((Wire){ from, to, s->transfer.chan, 0, 0 }));
+    vec_push(x->arena, x->wire,
+             ((StageLink){ from, to, s->transfer.chan, 0, 0 }));
     return &x->wire[vec_len(x->wire) - 1];
 }
 
-static void note_instr(Meet *x, int role, const Instr *s, int micro)
+static void note_instr(StageMatch *x, int role, const Instr *s, int micro)
 {
     if (s->kind == Isend || s->kind == Irecv) {
-        Wire *w = wire_of(x, role, s);
+        StageLink *w = wire_of(x, role, s);
         if (s->kind == Isend)
             vec_push(x->arena, w->sent, ((Message){ s, micro }));
         else
@@ -74,7 +75,7 @@ static void note_instr(Meet *x, int role, const Instr *s, int micro)
 }
 
 /* Steps of each phase that concern other stages. */
-static const Instr ***far_instrs(const Meet *x, const Program *g)
+static const Instr ***far_instrs(const StageMatch *x, const Program *g)
 {
     const Instr ***v = alloc(x->arena, sizeof *v * (size_t)(g->nphase + 1));
     for (int f = 0; f < g->nphase; f++)
@@ -86,13 +87,13 @@ static const Instr ***far_instrs(const Meet *x, const Program *g)
     return v;
 }
 
-static void note_row(Meet *x, int role, const Instr **v, int micro)
+static void note_row(StageMatch *x, int role, const Instr **v, int micro)
 {
     for (size_t i = 0; i < vec_len(v); i++)
         note_instr(x, role, v[i], micro);
 }
 
-static void note_role(Meet *x, int role)
+static void note_role(StageMatch *x, int role)
 {
     const Program *g = x->g[role];
     const Instr ***v = far_instrs(x, g);
@@ -123,7 +124,8 @@ static const uint32_t *parts_of(const Program *g, int v, int *shape)
 }
 
 /* Does b receive what a sends, lying as a reads it? */
-static int same_type(const Meet *x, int role, const Instr *a, const Instr *b)
+static int same_type(const StageMatch *x, int role, const Instr *a,
+                     const Instr *b)
 {
     const ValueUse *f = &a->flow[0], *t = &b->flow[0];
     int shape = 0;
@@ -133,7 +135,7 @@ static int same_type(const Meet *x, int role, const Instr *a, const Instr *b)
            !memcmp(part, t->part, sizeof t->part);
 }
 
-static const char *wire_wrong(const Meet *x, const Wire *w)
+static const char *wire_wrong(const StageMatch *x, const StageLink *w)
 {
     size_t n = vec_len(w->sent), m = vec_len(w->got);
     const Instr *last = 0;
@@ -161,7 +163,7 @@ static const char *wire_wrong(const Meet *x, const Wire *w)
     return 0;
 }
 
-static const char *wide_wrong(const Meet *x, int role)
+static const char *wide_wrong(const StageMatch *x, int role)
 {
     size_t n = vec_len(x->wide[0]), m = vec_len(x->wide[role]);
     for (size_t i = 0; i < m; i++) {
@@ -179,7 +181,7 @@ static const char *wide_wrong(const Meet *x, int role)
 
 /* ---- the whole ----------------------------------------------------------- */
 
-static const char *program_meets(Meet *x)
+static const char *program_meets(StageMatch *x)
 {
     const char *why = 0;
     for (int i = 0; i < x->p->nrole; i++)
@@ -201,7 +203,9 @@ const char *meets_wrong(Arena *a, const Plan *p)
 {
     const char *why = 0;
     for (int k = 0; k < p->role[0].nprog && !why && p->nrole > 1; k++) {
-        Meet x = { .arena = a, .p = p, .program = p->role[0].prog[k].kind };
+        StageMatch x = { .arena = a,
+                         .p = p,
+                         .program = p->role[0].prog[k].kind };
         x.wide = alloc(a, sizeof *x.wide * (size_t)p->nrole);
         x.g = alloc(a, sizeof *x.g * (size_t)p->nrole);
         for (int i = 0; i < p->nrole && !why; i++) {

@@ -10,7 +10,7 @@
 
 #include "plan.h"
 
-typedef struct Rows { /* a program's table being looked at */
+typedef struct TableCheck { /* a program's table being looked at */
     const PlanCheck *c;
     const Program *g;
     int prog;
@@ -18,9 +18,9 @@ typedef struct Rows { /* a program's table being looked at */
     int first, end;  /* steps */
     int micros;
     int **uses; /* by call: vec of the frames it names */
-} Rows;
+} TableCheck;
 
-static const char *wrong(const Rows *t, const char *what)
+static const char *wrong(const TableCheck *t, const char *what)
 {
     return strf(t->c->arena, "role %d: program '%s' %s", t->c->role,
                 programnames[t->g->kind], what);
@@ -28,7 +28,7 @@ static const char *wrong(const Rows *t, const char *what)
 
 /* ---- rows ---------------------------------------------------------------- */
 
-static void find_calls(Rows *t)
+static void find_calls(TableCheck *t)
 {
     const Program *g = t->g;
     while (t->call < g->nphase && g->phase[t->call].repeat)
@@ -43,7 +43,7 @@ static void find_calls(Rows *t)
     t->end = last->first + last->n;
 }
 
-static const char *turns_wrong(Rows *t)
+static const char *turns_wrong(TableCheck *t)
 {
     const Program *g = t->g;
     if (!t->ncall)
@@ -56,7 +56,7 @@ static const char *turns_wrong(Rows *t)
     t->micros = g->nturn / t->ncall;
     char *seen = alloc(t->c->arena, (size_t)g->nturn);
     for (int i = 0; i < g->nturn; i++) {
-        const Turn *r = &g->turn[i];
+        const ScheduleSlot *r = &g->turn[i];
         if ((r->phase < t->call || r->phase >= t->call + t->ncall ||
              r->micro < 0 || r->micro >= t->micros) &&
             law(Lrow_known))
@@ -76,7 +76,7 @@ static const char *turns_wrong(Rows *t)
 }
 
 /* What else repeats does so for each micro-batch. */
-static const char *repeats_wrong(const Rows *t)
+static const char *repeats_wrong(const TableCheck *t)
 {
     for (int i = 0; i < t->g->nphase && t->ncall; i++) {
         const Phase *f = &t->g->phase[i];
@@ -91,7 +91,7 @@ static const char *repeats_wrong(const Rows *t)
 
 /* ---- buffers ------------------------------------------------------------- */
 
-static const Phase *call_of(const Rows *t, int step)
+static const Phase *call_of(const TableCheck *t, int step)
 {
     int lo = t->call, hi = t->call + t->ncall - 1;
     while (lo < hi) {
@@ -104,7 +104,7 @@ static const Phase *call_of(const Rows *t, int step)
     return &t->g->phase[lo];
 }
 
-static const char *lives_wrong_in(const Rows *t, const Buf *b)
+static const char *lives_wrong_in(const TableCheck *t, const Buf *b)
 {
     if (b->frame)
         return (b->born < t->first || b->dies >= t->end) && law(Lframe_life)
@@ -121,7 +121,7 @@ static const char *lives_wrong_in(const Rows *t, const Buf *b)
                : NULL;
 }
 
-static const char *bufs_wrong(const Rows *t)
+static const char *bufs_wrong(const TableCheck *t)
 {
     const Role *r = t->c->r;
     for (int i = 0; i < r->nbuf; i++) {
@@ -136,7 +136,7 @@ static const char *bufs_wrong(const Rows *t)
 
 /* ---- frames -------------------------------------------------------------- */
 
-static const char *frame_wrong(const Rows *t, const Frame *f)
+static const char *frame_wrong(const TableCheck *t, const SlotGroup *f)
 {
     const Role *r = t->c->r;
     if ((f->bytes < 0 || f->bytes > r->arena || f->bytes % BUFALIGN) &&
@@ -156,7 +156,7 @@ static const char *frame_wrong(const Rows *t, const Frame *f)
 }
 
 /* Which frames the steps of each call name. */
-static void find_uses(Rows *t)
+static void find_uses(TableCheck *t)
 {
     const Role *r = t->c->r;
     int *seen = alloc(t->c->arena, ((size_t)t->g->nframe + 1) * sizeof *seen);
@@ -177,12 +177,12 @@ static void find_uses(Rows *t)
 }
 
 /* Rows in which each micro-batch needs its slot of frame u: v[u][micro]. */
-static Span **find_spans(const Rows *t)
+static Span **find_spans(const TableCheck *t)
 {
     Arena *a = t->c->arena;
     Span **v = alloc(a, ((size_t)t->g->nframe + 1) * sizeof *v);
     for (int u = 0; u < t->g->nframe; u++) {
-        const Frame *f = &t->g->frame[u];
+        const SlotGroup *f = &t->g->frame[u];
         v[u] = alloc(a, (size_t)t->micros * sizeof **v);
         for (int m = 0; m < t->micros; m++)
             v[u][m] = (Span){ .id = u,
@@ -191,7 +191,7 @@ static Span **find_spans(const Rows *t)
                               .from = -1 };
     }
     for (int i = 0; i < t->g->nturn; i++) {
-        const Turn *r = &t->g->turn[i];
+        const ScheduleSlot *r = &t->g->turn[i];
         const int *use = t->uses[r->phase - t->call];
         for (size_t k = 0; k < vec_len(use); k++) {
             Span *x = &v[use[k]][r->micro];
@@ -202,7 +202,7 @@ static Span **find_spans(const Rows *t)
     return v;
 }
 
-static const char *frames_overlap(Rows *t)
+static const char *frames_overlap(TableCheck *t)
 {
     Span **v = find_spans(t), *all = NULL;
     int one, two;
@@ -220,7 +220,7 @@ static const char *frames_overlap(Rows *t)
 
 const char *table_wrong(const PlanCheck *c, int prog)
 {
-    Rows t = { .c = c, .g = &c->r->prog[prog], .prog = prog };
+    TableCheck t = { .c = c, .g = &c->r->prog[prog], .prog = prog };
     const char *why;
 
     find_calls(&t);
@@ -242,26 +242,27 @@ const char *table_wrong(const PlanCheck *c, int prog)
 
 /* ---- for the check of buffers with one place ----------------------------- */
 
-typedef struct Run {
+typedef struct SlotRange {
     int64_t from, to;
-} Run;
+} SlotRange;
 
 static int by_from(const void *a, const void *b)
 {
-    const Run *x = a, *y = b;
+    const SlotRange *x = a, *y = b;
     return (x->from > y->from) - (x->from < y->from);
 }
 
 void frame_runs(const PlanCheck *c, int prog, Span **v)
 {
-    Rows t = { .c = c, .g = &c->r->prog[prog], .prog = prog };
-    Run *r = NULL, at = { 0, 0 };
+    TableCheck t = { .c = c, .g = &c->r->prog[prog], .prog = prog };
+    SlotRange *r = NULL, at = { 0, 0 };
 
     find_calls(&t);
     for (int i = 0; i < t.g->nframe; i++)
         for (int k = 0; k < t.g->frame[i].nslot; k++) {
-            const Frame *f = &t.g->frame[i];
-            vec_push(c->arena, r, ((Run){ f->slot[k], f->slot[k] + f->bytes }));
+            const SlotGroup *f = &t.g->frame[i];
+            vec_push(c->arena, r,
+                     ((SlotRange){ f->slot[k], f->slot[k] + f->bytes }));
         }
     if (r)
         qsort(r, vec_len(r), sizeof *r, by_from);

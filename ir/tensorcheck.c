@@ -350,13 +350,14 @@ static int same_place(const Tensor *x, const Tensor *y)
     return x->at == y->at && x->run == y->run && x->shard == y->shard;
 }
 
-typedef struct Named {
+typedef struct TensorsByName {
     const PlanCheck *c;
     const Tensor **v; /* by name */
     int n;
-} Named;
+} TensorsByName;
 
-static const Tensor *find(const Named *x, const char *prefix, const char *path)
+static const Tensor *find(const TensorsByName *x, const char *prefix,
+                          const char *path)
 {
     Tensor key = { .name = strf(x->c->arena, "%s%s", prefix, path) }, *k = &key;
     const Tensor **at = bsearch(&k, x->v, (size_t)x->n, sizeof *x->v, by_name);
@@ -364,7 +365,7 @@ static const Tensor *find(const Named *x, const char *prefix, const char *path)
 }
 
 /* A parameter with what the optimizer keeps of it. */
-static const char *moments_wrong(const Named *x, const Tensor *p)
+static const char *moments_wrong(const TensorsByName *x, const Tensor *p)
 {
     const Tensor *of[3], *first = NULL;
     for (int i = 0; i < 3; i++) {
@@ -382,7 +383,7 @@ static const char *moments_wrong(const Named *x, const Tensor *p)
                : NULL;
 }
 
-static const char *families_wrong(const Named *x)
+static const char *families_wrong(const TensorsByName *x)
 {
     const PlanCheck *c = x->c;
     for (int i = 0; i < c->r->ntensor; i++) {
@@ -471,7 +472,7 @@ static const char *roles_wrong(const PlanCheck *c)
 const char *tensors_loose(const PlanCheck *c)
 {
     const Role *r = c->r;
-    Named x = { c, sorted(c->arena, r), r->ntensor };
+    TensorsByName x = { c, sorted(c->arena, r), r->ntensor };
     const char *why = NULL;
     for (int i = 0; i < r->ntensor && !why; i++)
         if ((why = buffer_wrong(c, &r->tensor[i])))

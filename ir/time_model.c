@@ -7,27 +7,27 @@
 
 #include "plan.h"
 
-typedef struct Link { /* from one stage to another, one channel */
+typedef struct LinkTimes { /* from one stage to another, one channel */
     int from, to;
     int64_t chan;
     double *sent, *taken; /* vecs: when the i-th arrived, was received*/
     double free;          /* when it can carry the next */
-} Link;
+} LinkTimes;
 
-typedef struct Stop { /* a step at which a stage may have to wait */
+typedef struct WaitPoint { /* a step at which a stage may have to wait */
     const Instr *s;
     double before; /* seconds of the steps since the last stop */
     int link;      /* transfers */
-} Stop;
+} WaitPoint;
 
-typedef struct Course { /* a phase */
-    Stop *stop;         /* vec */
-    double after;       /* seconds behind the last stop */
-} Course;
+typedef struct PhaseTimeline { /* a phase */
+    WaitPoint *stop;           /* vec */
+    double after;              /* seconds behind the last stop */
+} PhaseTimeline;
 
 typedef struct Walker { /* a stage under way */
     const Program *g;
-    Course *course;            /* by phase */
+    PhaseTimeline *course;     /* by phase */
     int *row;                  /* vec: phases in the order they run */
     size_t at, stop;           /* row, stop of its phase */
     int came;                  /* `before` of that stop is spent */
@@ -36,23 +36,23 @@ typedef struct Walker { /* a stage under way */
     double now, busy;
 } Walker;
 
-typedef struct Walk {
+typedef struct TimeWalk {
     Arena *arena;
     const Plan *p;
     Walker *w;
-    Link *link; /* vec */
-} Walk;
+    LinkTimes *link; /* vec */
+} TimeWalk;
 
 /* ---- what there is to do ------------------------------------------------- */
 
-static int link_of(Walk *x, int from, int to, int64_t chan)
+static int link_of(TimeWalk *x, int from, int to, int64_t chan)
 {
     for (size_t i = 0; i < vec_len(x->link); i++)
         if (x->link[i].from == from && x->link[i].to == to &&
             x->link[i].chan == chan)
             return (int)i;
     vec_push(x->arena, x->link,
-             ((Link){ .from = from, .to = to, .chan = chan }));
+             ((LinkTimes){ .from = from, .to = to, .chan = chan }));
     return (int)vec_len(x->link) - 1;
 }
 
@@ -63,16 +63,17 @@ static int is_stop(const Plan *p, const Instr *s)
     return p->nrole > 1 && (s->atoms & p->mesh->mask[Mpp]);
 }
 
-static Course course_of(Walk *x, int role, const Program *g, const Phase *f)
+static PhaseTimeline course_of(TimeWalk *x, int role, const Program *g,
+                               const Phase *f)
 {
-    Course c = { 0 };
+    PhaseTimeline c = { 0 };
     for (int i = f->first; i < f->first + f->n; i++) {
         const Instr *s = &g->instr[i];
         if (!is_stop(x->p, s)) {
             c.after += s->secs;
             continue;
         }
-        Stop t = { s, c.after, -1 };
+        WaitPoint t = { s, c.after, -1 };
         if (s->kind == Irecv)
             t.link = link_of(x, (int)s->transfer.peer, role, s->transfer.chan);
         else if (instr_info(s->kind)->cls == CLASStransfer)
@@ -83,7 +84,7 @@ static Course course_of(Walk *x, int role, const Program *g, const Phase *f)
     return c;
 }
 
-static void list_rows(const Walk *x, Walker *w)
+static void list_rows(const TimeWalk *x, Walker *w)
 {
     int tabled = 0;
     for (int f = 0; f < w->g->nphase; f++) {
@@ -96,7 +97,7 @@ static void list_rows(const Walk *x, Walker *w)
     }
 }
 
-static void begin(Walk *x, int role, ProgramKind program)
+static void begin(TimeWalk *x, int role, ProgramKind program)
 {
     const Role *r = &x->p->role[role];
     int k = role_prog(r, program);
@@ -118,9 +119,9 @@ static double later(double a, double b)
 }
 
 /* May the stage go past this stop? Then it did. */
-static int pass(Walk *x, Walker *w, const Stop *t)
+static int pass(TimeWalk *x, Walker *w, const WaitPoint *t)
 {
-    Link *l = t->link < 0 ? NULL : &x->link[t->link];
+    LinkTimes *l = t->link < 0 ? NULL : &x->link[t->link];
 
     switch (t->s->kind) {
     case Isend:
@@ -148,11 +149,11 @@ static int is_done(const Walker *w)
 }
 
 /* As far as w can go; did it move? */
-static int advance(Walk *x, Walker *w)
+static int advance(TimeWalk *x, Walker *w)
 {
     int moved = 0;
     while (!is_done(w) && !w->meets) {
-        const Course *c = &w->course[w->row[w->at]];
+        const PhaseTimeline *c = &w->course[w->row[w->at]];
         int end = w->stop == vec_len(c->stop);
         double secs = end ? c->after : c->stop[w->stop].before;
         if (!w->came) {
@@ -171,7 +172,7 @@ static int advance(Walk *x, Walker *w)
 }
 
 /* All stages stand in a collective over stages: it runs. */
-static int meet(const Walk *x)
+static int meet(const TimeWalk *x)
 {
     double start = 0;
     for (int i = 0; i < x->p->nrole; i++) {
@@ -190,7 +191,7 @@ static int meet(const Walk *x)
     return 1;
 }
 
-static const char *stuck(const Walk *x)
+static const char *stuck(const TimeWalk *x)
 {
     Text t = { .arena = x->arena };
     for (int i = 0; i < x->p->nrole; i++) {
@@ -207,7 +208,7 @@ static const char *stuck(const Walk *x)
 
 Planned plan_time(Arena *a, const Plan *p, ProgramKind k)
 {
-    Walk x = { .arena = a, .p = p };
+    TimeWalk x = { .arena = a, .p = p };
     Planned out = { 0, alloc(a, sizeof(double) * (size_t)p->nrole), NULL };
     int moved = 1;
 

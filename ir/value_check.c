@@ -20,65 +20,65 @@
 
 #include "plan.h"
 
-typedef struct Sent {
+typedef struct SentBuffer {
     int buf, micro;
-} Sent;
+} SentBuffer;
 
 /* Sends of one peer and channel that were not waited for: a queue. */
-typedef struct Line {
+typedef struct SendQueue {
     int64_t peer, chan;
-    Sent *sent;
+    SentBuffer *sent;
     size_t first;
-} Line;
+} SendQueue;
 
-typedef struct Place { /* what a buffer holds (micro: or its frame)*/
-    int value;         /* 0: nothing that may be read */
-    int row;           /* that put it there */
-} Place;
+typedef struct BufferState { /* what a buffer holds (micro: or its frame)*/
+    int value;               /* 0: nothing that may be read */
+    int row;                 /* that put it there */
+} BufferState;
 
-typedef struct Flows {
+typedef struct ValueFlow {
     const PlanCheck *c;
     const Program *g;
     int prog;
-    const Origin *made;
-    Place *at;             /* by buffer */
-    Place **framed;        /* by buffer: by micro-batch, made when used*/
+    const ValueOrigin *made;
+    BufferState *at;       /* by buffer */
+    BufferState **framed;  /* by buffer: by micro-batch, made when used*/
     char *brief;           /* by buffer: holds nothing from row to row */
     int *last;             /* by phase: micro-batch of its last row */
     int *turns;            /* by phase: rows done */
-    Line *line;            /* vec */
+    SendQueue *line;       /* vec */
     int free;              /* to add up in any order */
     int phase, micro, row; /* now */
-} Flows;
+} ValueFlow;
 
-static const char *lost(const Flows *x, int v)
+static const char *lost(const ValueFlow *x, int v)
 {
-    const Origin *m = v > 0 ? &x->made[v] : NULL;
+    const ValueOrigin *m = v > 0 ? &x->made[v] : NULL;
     if (!m)
         return "what was there when the program began";
     return strf(x->c->arena, "what '%s' makes", x->g->instr[m->step].label);
 }
 
-static Place *place_of(Flows *x, int b)
+static BufferState *place_of(ValueFlow *x, int b)
 {
     const Buf *u = &x->c->r->buf[b];
     if (!u->frame)
         return &x->at[b];
     if (!x->framed[b])
         x->framed[b] =
-            alloc(x->c->arena,
-                  sizeof(Place) * ((size_t)x->g->frame[u->frame - 1].nof + 1));
+            alloc(x->c->arena, sizeof(BufferState) *
+                                   ((size_t)x->g->frame[u->frame - 1].nof + 1));
     return &x->framed[b][x->micro];
 }
 
 /* ---- instructions -------------------------------------------------------- */
 
 /* Is value v `made`, with more added by later steps of the phase? */
-static int goes_on(const Flows *x, int v, int made)
+static int goes_on(const ValueFlow *x, int v, int made)
 {
     const Phase *f = &x->g->phase[x->phase];
     while (v > 0 && v != made) {
-        const Origin *o = &x->made[v];
+        const ValueOrigin *o = &x->made[v];
         if (o->step < f->first || o->step >= f->first + f->n)
             return 0;
         v = o->f->read;
@@ -86,11 +86,11 @@ static int goes_on(const Flows *x, int v, int made)
     return v == made;
 }
 
-static const char *reads(Flows *x, const Instr *s, int i)
+static const char *reads(ValueFlow *x, const Instr *s, int i)
 {
     const ValueUse *f = &s->flow[i];
     const Buf *b = &x->c->r->buf[s->buf[i]];
-    Place *p = place_of(x, s->buf[i]);
+    BufferState *p = place_of(x, s->buf[i]);
     int has = x->brief[s->buf[i]] && p->row != x->row ? 0 : p->value;
     if ((has == f->read && has) || !law(Lfinds))
         return 0;
@@ -100,9 +100,9 @@ static const char *reads(Flows *x, const Instr *s, int i)
                 has ? lost(x, has) : "nothing", b->name);
 }
 
-static const char *makes(Flows *x, const Instr *s, int i)
+static const char *makes(ValueFlow *x, const Instr *s, int i)
 {
-    Place *p = place_of(x, s->buf[i]);
+    BufferState *p = place_of(x, s->buf[i]);
     p->value = s->flow[i].make;
     p->row = x->row;
     return 0;
@@ -116,7 +116,7 @@ static int is_free(const Plan *p)
     return s && strchr(s, '.');
 }
 
-static const char *adds(const Flows *x, const ValueUse *f)
+static const char *adds(const ValueFlow *x, const ValueUse *f)
 {
     if (!x->free && f->read && f->make && x->micro < x->last[x->phase] &&
         law(Ladds_in_order))
@@ -124,17 +124,17 @@ static const char *adds(const Flows *x, const ValueUse *f)
     return 0;
 }
 
-static Line *line_of(Flows *x, const TransferArgs *v)
+static SendQueue *line_of(ValueFlow *x, const TransferArgs *v)
 {
     for (size_t i = 0; i < vec_len(x->line); i++)
         if (x->line[i].peer == v->peer && x->line[i].chan == v->chan)
             return &x->line[i];
-    vec_push(x->c->arena, x->line, ((Line){ v->peer, v->chan, 0, 0 }));
+    vec_push(x->c->arena, x->line, ((SendQueue){ v->peer, v->chan, 0, 0 }));
     return &x->line[vec_len(x->line) - 1];
 }
 
 /* All stages make the transfers of a row in the order of their channels. */
-static const char *in_order(const Flows *x, const Instr *s)
+static const char *in_order(const ValueFlow *x, const Instr *s)
 {
     const Phase *f = &x->g->phase[x->phase];
     for (const Instr *t = s - 1; t >= &x->g->instr[f->first]; t--)
@@ -145,17 +145,17 @@ static const char *in_order(const Flows *x, const Instr *s)
     return 0;
 }
 
-static const char *transfer(Flows *x, const Instr *s)
+static const char *transfer(ValueFlow *x, const Instr *s)
 {
     const char *why = in_order(x, s);
     if (why)
         return why;
-    Line *l = s->kind == Irecv ? NULL : line_of(x, &s->transfer);
-    Sent now = { s->buf[0], x->micro };
+    SendQueue *l = s->kind == Irecv ? NULL : line_of(x, &s->transfer);
+    SentBuffer now = { s->buf[0], x->micro };
     if (s->kind == Isend) {
         vec_push(x->c->arena, l->sent, now);
     } else if (s->kind == Iwait) {
-        const Sent *was = &l->sent[l->first];
+        const SentBuffer *was = &l->sent[l->first];
         if (l->first == vec_len(l->sent) && law(Lwait_sent))
             return "waits for a send that was not started";
         if ((was->buf != now.buf || was->micro != now.micro) && law(Lwait_own))
@@ -165,7 +165,7 @@ static const char *transfer(Flows *x, const Instr *s)
     return 0;
 }
 
-static const char *instr_flow(Flows *x, const Instr *s)
+static const char *instr_flow(ValueFlow *x, const Instr *s)
 {
     const char *why = 0;
     for (int i = 0; i < s->nbuf && !why; i++)
@@ -183,7 +183,7 @@ static const char *instr_flow(Flows *x, const Instr *s)
 
 /* ---- rows ---------------------------------------------------------------- */
 
-static const char *where(const Flows *x, int step, const char *why)
+static const char *where(const ValueFlow *x, int step, const char *why)
 {
     const Instr *s = &x->g->instr[step];
     return strf(x->c->arena,
@@ -197,7 +197,7 @@ static const char *where(const Flows *x, int step, const char *why)
                 why);
 }
 
-static const char *run_row(Flows *x, int phase, int micro)
+static const char *run_row(ValueFlow *x, int phase, int micro)
 {
     const Phase *f = &x->g->phase[phase];
     const char *why = 0;
@@ -212,7 +212,7 @@ static const char *run_row(Flows *x, int phase, int micro)
     return 0;
 }
 
-static const char *run_rows(Flows *x)
+static const char *run_rows(ValueFlow *x)
 {
     const Program *g = x->g;
     const char *why = 0;
@@ -232,7 +232,8 @@ static const char *run_rows(Flows *x)
 
 /* Outputs lie in a buffer as the value that it holds at the end, under names of
  * their own. */
-static const char *outputs_wrong(const Flows *x, int buf, const ValueShape *y)
+static const char *outputs_wrong(const ValueFlow *x, int buf,
+                                 const ValueShape *y)
 {
     for (int i = 0; i < x->c->r->ntensor; i++) {
         const Tensor *t = &x->c->r->tensor[i];
@@ -247,7 +248,7 @@ static const char *outputs_wrong(const Flows *x, int buf, const ValueShape *y)
     return NULL;
 }
 
-static const char *end_wrong(Flows *x, const End *e)
+static const char *end_wrong(ValueFlow *x, const FinalValue *e)
 {
     const Role *r = x->c->r;
     if ((e->buf < 0 || e->buf >= r->nbuf || r->buf[e->buf].frame) &&
@@ -269,7 +270,7 @@ static const char *end_wrong(Flows *x, const End *e)
     return 0;
 }
 
-static const char *ends_wrong(Flows *x)
+static const char *ends_wrong(ValueFlow *x)
 {
     const char *why = 0;
     for (int i = 0; i < x->g->nend && !why; i++) {
@@ -295,7 +296,7 @@ static const char *ends_wrong(Flows *x)
 /* ---- the whole ----------------------------------------------------------- */
 
 /* What lies in a place of its own inside a phase that is run again. */
-static void find_brief(Flows *x)
+static void find_brief(ValueFlow *x)
 {
     const Program *g = x->g;
     for (int i = 0; i < x->c->r->nbuf; i++) {
@@ -312,9 +313,9 @@ static void find_brief(Flows *x)
 
 const char *flow_wrong(const PlanCheck *c, int prog)
 {
-    Flows x = { .c = c, .g = &c->r->prog[prog], .prog = prog };
+    ValueFlow x = { .c = c, .g = &c->r->prog[prog], .prog = prog };
     size_t nbuf = (size_t)c->r->nbuf + 1, nphase = (size_t)x.g->nphase + 1;
-    Origin *made;
+    ValueOrigin *made;
     const char *why = lives_loose(c->arena, c->r, prog);
 
     if (!why)

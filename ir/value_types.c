@@ -19,7 +19,7 @@ typedef struct Typer {
     const PlanCheck *c;
     const Program *g;
     const Instr *s;
-    Origin *made;
+    ValueOrigin *made;
     int n;      /* by number */
     char *held; /* by buffer: a step before made a value in it */
 } Typer;
@@ -175,7 +175,7 @@ static const char *collective(const Typer *t)
 }
 
 /* Atoms of an integer. */
-static uint32_t varies(const Aff *x)
+static uint32_t varies(const RankAffine *x)
 {
     uint32_t v = 0;
     for (int i = 0; i < MAXATOM; i++)
@@ -362,13 +362,13 @@ static const char *number_values(Typer *t, int *step)
             if (f->make && t->made[f->make].step >= 0 && law(Lvalue_once))
                 return "makes a value that another instruction makes";
             if (f->make)
-                t->made[f->make] = (Origin){ *step, f };
+                t->made[f->make] = (ValueOrigin){ *step, f };
         }
     }
     return 0;
 }
 
-const char *values_wrong(const PlanCheck *c, int prog, Origin **made)
+const char *values_wrong(const PlanCheck *c, int prog, ValueOrigin **made)
 {
     const Program *g = &c->r->prog[prog];
     Typer t = { .c = c, .g = g };

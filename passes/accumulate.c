@@ -15,12 +15,12 @@
 
 #include "passes.h"
 
-typedef struct Sums {
+typedef struct Accumulators {
     Table *uses;         /* node -> how many read it */
     Node **term, **rest; /* vecs, of the accumulator at hand */
-} Sums;
+} Accumulators;
 
-static int only_use(const Sums *s, const Node *n)
+static int only_use(const Accumulators *s, const Node *n)
 {
     return (uintptr_t)table_get(s->uses, KEYP(n)) == 1;
 }
@@ -39,7 +39,7 @@ static int is_product(const Node *n)
 }
 
 /* May n be added right where it is made to what lies as `to` does? */
-static int is_term(const Sums *s, const Node *n, const Node *to)
+static int is_term(const Accumulators *s, const Node *n, const Node *to)
 {
     return is_product(n) && only_use(s, n) && lies_as(n, to) &&
            (to->dt == Df32 || to->dt == Df64) && n->dt == to->dt;
@@ -69,7 +69,7 @@ static int goes_on(const Node *n)
 }
 
 /* A sum of two that are products, or such sums, and read by nobody else. */
-static Node *sum(Graph *g, Node *n, Sums *s)
+static Node *sum(Graph *g, Node *n, Accumulators *s)
 {
     for (int k = 0; k < 2; k++) {
         Node *x = n->in[k], *to = n->in[!k];
@@ -88,7 +88,7 @@ static Node *sum(Graph *g, Node *n, Sums *s)
 
 /* ---- accumulators -------------------------------------------------------- */
 
-static void add_terms(Graph *g, Sums *s, Node *n, const Node *acc)
+static void add_terms(Graph *g, Accumulators *s, Node *n, const Node *acc)
 {
     int inner = only_use(s, n) && n->dt == acc->dt && lies_as(n, acc);
 
@@ -106,7 +106,7 @@ static void add_terms(Graph *g, Sums *s, Node *n, const Node *acc)
     }
 }
 
-static Node *sum_of_rest(Graph *g, const Sums *s, const Node *acc)
+static Node *sum_of_rest(Graph *g, const Accumulators *s, const Node *acc)
 {
     Node *r = s->rest[0];
 
@@ -121,7 +121,7 @@ static Node *sum_of_rest(Graph *g, const Sums *s, const Node *acc)
 }
 
 /* acc is the first term's; what post reads is the last. */
-static Node *accumulate(Graph *g, Node *acc, Sums *s)
+static Node *accumulate(Graph *g, Node *acc, Accumulators *s)
 {
     Node *n = acc;
 
@@ -149,7 +149,7 @@ static Node *in_place(Graph *g, Node *n, void *ctx)
 
 void pass_accumulate(Graph *g)
 {
-    Sums s = { .uses = table_new(g->arena) };
+    Accumulators s = { .uses = table_new(g->arena) };
 
     for (size_t i = 0; i < vec_len(g->node); i++)
         for (int k = 0; k < g->node[i]->nin; k++) {

@@ -18,11 +18,11 @@
 
 /* ---- rows ---------------------------------------------------------------- */
 
-Rows *rows_of(Arena *a, const Program *p)
+CallTimes *rows_of(Arena *a, const Program *p)
 {
-    Rows *t = alloc(a, sizeof *t);
+    CallTimes *t = alloc(a, sizeof *t);
 
-    *t = (Rows){ .arena = a, .p = p };
+    *t = (CallTimes){ .arena = a, .p = p };
     if (!p->nturn)
         return NULL;
     while (p->phase[t->call].repeat)
@@ -46,19 +46,19 @@ Rows *rows_of(Arena *a, const Program *p)
     return t;
 }
 
-static int row_of(const Rows *t, const Used *u, int micro)
+static int row_of(const CallTimes *t, const Used *u, int micro)
 {
     return t->at[(u->phase - t->call) * t->micros + micro];
 }
 
 /* The first and the last of the calls of x for a micro-batch. */
-typedef struct Ends {
+typedef struct CallSpan {
     int first, last;
-} Ends; /* indices of used */
+} CallSpan; /* indices of used */
 
-static Ends ends_of(const Rows *t, const Live *x, int micro)
+static CallSpan ends_of(const CallTimes *t, const Live *x, int micro)
 {
-    Ends e = { 0, 0 };
+    CallSpan e = { 0, 0 };
 
     for (int i = 1; i < (int)vec_len(x->used); i++) {
         int row = row_of(t, &x->used[i], micro);
@@ -72,13 +72,13 @@ static Ends ends_of(const Rows *t, const Live *x, int micro)
 
 /* ---- lives --------------------------------------------------------------- */
 
-static void settle_rows(const Rows *t, Live *x)
+static void settle_rows(const CallTimes *t, Live *x)
 {
-    Ends e = ends_of(t, x, 0);
+    CallSpan e = ends_of(t, x, 0);
     int same = 1;
 
     for (int m = 1; m < t->micros; m++) {
-        Ends o = ends_of(t, x, m);
+        CallSpan o = ends_of(t, x, m);
         if (o.first != e.first)
             die("alloc: %s is made in two calls", x->n->name);
         same &= o.last == e.last;
@@ -87,7 +87,7 @@ static void settle_rows(const Rows *t, Live *x)
     x->last = same ? x->used[e.last].last : -1;
 }
 
-void rows_settle(const Rows *t, Live *x)
+void rows_settle(const CallTimes *t, Live *x)
 {
     if (!x->used)
         return;
@@ -104,7 +104,7 @@ void rows_settle(const Rows *t, Live *x)
     }
 }
 
-void rows_join(const Rows *t, Live *y, const Live *x)
+void rows_join(const CallTimes *t, Live *y, const Live *x)
 {
     Used *all = NULL;
     size_t i = 0, j = 0;
@@ -139,7 +139,7 @@ static int is_framed(const Live *x)
 }
 
 /* Packs each call's; most[call] becomes what it cannot do without. */
-static int64_t place_private(const Rows *t, Layout *l, int64_t *most)
+static int64_t place_private(const CallTimes *t, Layout *l, int64_t *most)
 {
     Rect *r = alloc(t->arena, sizeof *r * (size_t)(l->n + 1));
     int *id = alloc(t->arena, sizeof *id * (size_t)(l->n + 1));
@@ -166,24 +166,24 @@ static int64_t place_private(const Rows *t, Layout *l, int64_t *most)
 
 /* ---- frames -------------------------------------------------------------- */
 
-typedef struct Kept { /* a frame in the making */
-    Ends *row;        /* by micro-batch: first and last row */
+typedef struct SlotLifetime { /* a frame in the making */
+    CallSpan *row;            /* by micro-batch: first and last row */
     int64_t bytes;
-} Kept;
+} SlotLifetime;
 
-static Ends *rows_alive(const Rows *t, const Live *x)
+static CallSpan *rows_alive(const CallTimes *t, const Live *x)
 {
-    Ends *v = alloc(t->arena, sizeof *v * (size_t)t->micros);
+    CallSpan *v = alloc(t->arena, sizeof *v * (size_t)t->micros);
 
     for (int m = 0; m < t->micros; m++) {
-        Ends e = ends_of(t, x, m);
-        v[m] = (Ends){ row_of(t, &x->used[e.first], m),
-                       row_of(t, &x->used[e.last], m) };
+        CallSpan e = ends_of(t, x, m);
+        v[m] = (CallSpan){ row_of(t, &x->used[e.first], m),
+                           row_of(t, &x->used[e.last], m) };
     }
     return v;
 }
 
-static const char *frame_name(const Rows *t, const Ends *row)
+static const char *frame_name(const CallTimes *t, const CallSpan *row)
 {
     const Program *p = t->p;
 
@@ -192,22 +192,22 @@ static const char *frame_name(const Rows *t, const Ends *row)
 }
 
 /* Every framed value to the frame that lives as it does. */
-static Kept *fill_frames(const Rows *t, Layout *l)
+static SlotLifetime *fill_frames(const CallTimes *t, Layout *l)
 {
-    size_t bytes = sizeof(Ends) * (size_t)t->micros;
-    Kept *v = NULL;
+    size_t bytes = sizeof(CallSpan) * (size_t)t->micros;
+    SlotLifetime *v = NULL;
 
     for (int i = 0; i < l->n; i++) {
         Live *x = &l->live[i];
         size_t k = 0;
         if (!is_framed(x))
             continue;
-        Ends *row = rows_alive(t, x);
+        CallSpan *row = rows_alive(t, x);
         while (k < vec_len(v) && memcmp(v[k].row, row, bytes))
             k++;
         if (k == vec_len(v)) {
-            Frame f = { .name = frame_name(t, row) };
-            vec_push(t->arena, v, ((Kept){ row, 0 }));
+            SlotGroup f = { .name = frame_name(t, row) };
+            vec_push(t->arena, v, ((SlotLifetime){ row, 0 }));
             vec_push(t->arena, l->frame, f);
         }
         x->frame = (int)k + 1;
@@ -224,7 +224,7 @@ static int by_value(const void *a, const void *b)
 }
 
 /* The offsets of a frame by micro-batch as slots. */
-static void name_slots(const Rows *t, Frame *f, const Rect *r)
+static void name_slots(const CallTimes *t, SlotGroup *f, const Rect *r)
 {
     int64_t *at = alloc(t->arena, sizeof *at * (size_t)t->micros);
 
@@ -245,7 +245,7 @@ static void name_slots(const Rows *t, Frame *f, const Rect *r)
 }
 
 /* Each frame by itself: a micro-batch takes the first slot that is free. */
-static int64_t place_apart(const Rows *t, Rect *r, size_t n)
+static int64_t place_apart(const CallTimes *t, Rect *r, size_t n)
 {
     int *until = alloc(t->arena, sizeof *until * (size_t)t->micros);
     int64_t height = 0;
@@ -268,7 +268,8 @@ static int64_t place_apart(const Rows *t, Rect *r, size_t n)
 
 enum { POOLWORK = 2000000 }; /* units of pack() that a pool is worth */
 
-static int64_t place_pool(const Rows *t, Layout *l, const Kept *v, Rect *r)
+static int64_t place_pool(const CallTimes *t, Layout *l, const SlotLifetime *v,
+                          Rect *r)
 {
     size_t n = vec_len(v), all = n * (size_t)t->micros;
     Rect *apart = alloc(t->arena, sizeof *apart * (all + 1));
@@ -296,7 +297,7 @@ static int64_t place_pool(const Rows *t, Layout *l, const Kept *v, Rect *r)
 }
 
 /* Bytes of frames alive in each row, with the private ones of its call. */
-static int64_t most_alive(const Rows *t, const Rect *r, size_t n,
+static int64_t most_alive(const CallTimes *t, const Rect *r, size_t n,
                           const int64_t *priv)
 {
     int64_t *d = alloc(t->arena, sizeof *d * (size_t)(t->p->nturn + 1));
@@ -314,11 +315,11 @@ static int64_t most_alive(const Rows *t, const Rect *r, size_t n,
     return most;
 }
 
-Tabled rows_place(const Rows *t, Layout *l)
+TableMemory rows_place(const CallTimes *t, Layout *l)
 {
     int64_t *priv = alloc(t->arena, sizeof *priv * (size_t)t->ncall);
-    Tabled out = { .priv = place_private(t, l, priv) };
-    Kept *v = fill_frames(t, l);
+    TableMemory out = { .priv = place_private(t, l, priv) };
+    SlotLifetime *v = fill_frames(t, l);
     size_t all = vec_len(v) * (size_t)t->micros;
     Rect *r = alloc(t->arena, sizeof *r * (all + 1));
 

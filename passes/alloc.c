@@ -27,7 +27,7 @@ typedef struct Alloc {
     Group *const *k;
     int n;
     const Program *p;
-    Rows *rows; /* null: no table */
+    CallTimes *rows; /* null: no table */
     Layout *l;
 } Alloc;
 
@@ -239,7 +239,7 @@ static void place(Alloc *a)
     Layout *l = a->l;
     Rect *r = alloc(a->arena, sizeof *r * (size_t)(l->n + 2));
     int *id = alloc(a->arena, sizeof *id * (size_t)(l->n + 2)), n = 0;
-    Tabled t = a->rows ? rows_place(a->rows, l) : (Tabled){ 0 };
+    TableMemory t = a->rows ? rows_place(a->rows, l) : (TableMemory){ 0 };
     const char *wrong;
 
     for (int i = 0; i < l->n; i++) {

@@ -24,13 +24,13 @@
 enum { MOST = 1 << 25 }; /* elements of a bucket on one rank */
 
 /* What members of one bucket have in common. */
-typedef struct Kind {
+typedef struct BucketKey {
     uint32_t cut, flat; /* atoms */
     Dtype dt;
     double rule;
     int stage;
     const Scope *unit; /* ZeRO-2, 3; null: gradients stay whole */
-} Kind;
+} BucketKey;
 
 /* Of the atoms where a parameter is whole those that cut its bucket: all, or
  * with fold.hybrid the fastest that make no more ranks. */
@@ -51,10 +51,10 @@ static uint32_t within(const Graph *g, uint32_t atoms)
     return mask;
 }
 
-static Kind kind_of(Graph *g, const Table *held, const Param *p, double rule,
-                    Shard *sh)
+static BucketKey kind_of(Graph *g, const Table *held, const Param *p,
+                         double rule, Shard *sh)
 {
-    Kind k = { .dt = p->dt, .rule = rule };
+    BucketKey k = { .dt = p->dt, .rule = rule };
 
     k.stage = held ? pipe_owner(held, p->path) : 0;
 
@@ -68,7 +68,7 @@ static Kind kind_of(Graph *g, const Table *held, const Param *p, double rule,
     return k;
 }
 
-static int same_kind(const Kind *x, const Kind *y)
+static int same_kind(const BucketKey *x, const BucketKey *y)
 {
     return x->cut == y->cut && x->flat == y->flat && x->dt == y->dt &&
            x->rule == y->rule && x->stage == y->stage && x->unit == y->unit;
@@ -125,21 +125,21 @@ static int64_t padded(int64_t n, int64_t to)
 
 /* ---- by parameter -------------------------------------------------------- */
 
-typedef struct Open {
-    Kind kind;
+typedef struct OpenBucket {
+    BucketKey kind;
     Bucket *b;
-} Open;
+} OpenBucket;
 
-typedef struct Maker {
+typedef struct BucketBuilder {
     Graph *g;
     const Table *held; /* null: there is one stage */
     const Table *unit; /* null: not ZeRO-2 or 3 */
     Bucket **all;      /* vec */
-    Open *open;        /* vec: the last bucket of each kind */
+    OpenBucket *open;  /* vec: the last bucket of each kind */
     int count;         /* that have members of several ranks */
-} Maker;
+} BucketBuilder;
 
-static Bucket *add_bucket(Maker *m, const Kind *k, const Param *p)
+static Bucket *add_bucket(BucketBuilder *m, const BucketKey *k, const Param *p)
 {
     Graph *g = m->g;
     Bucket *b = alloc(g->arena, sizeof *b);
@@ -157,22 +157,22 @@ static Bucket *add_bucket(Maker *m, const Kind *k, const Param *p)
     return b;
 }
 
-static Open *open_for(Maker *m, const Kind *k)
+static OpenBucket *open_for(BucketBuilder *m, const BucketKey *k)
 {
     for (size_t i = 0; i < vec_len(m->open); i++)
         if (same_kind(&m->open[i].kind, k))
             return &m->open[i];
-    vec_push(m->g->arena, m->open, ((Open){ *k, NULL }));
+    vec_push(m->g->arena, m->open, ((OpenBucket){ *k, NULL }));
     return &m->open[vec_len(m->open) - 1];
 }
 
-static Bucket *bucket_for(Maker *m, Param *p, double rule)
+static Bucket *bucket_for(BucketBuilder *m, Param *p, double rule)
 {
     Shard sh[MAXATOM] = { 0 };
-    Kind k = kind_of(m->g, m->held, p, rule, sh);
+    BucketKey k = kind_of(m->g, m->held, p, rule, sh);
     k.unit = m->unit && k.flat ? table_get(m->unit, KEYP(p->path)) : NULL;
     k.unit = k.unit == m->g->top ? NULL : k.unit;
-    Open *o = open_for(m, &k);
+    OpenBucket *o = open_for(m, &k);
     int64_t n = padded(elems(p) / mesh_extent(m->g->mesh, k.cut), PACKALIGN);
 
     if (!k.flat || !o->b || vec_len(o->b->param) == MAXIN ||
@@ -190,7 +190,7 @@ static Bucket *bucket_for(Maker *m, Param *p, double rule)
 Bucket **buckets_of(Graph *g, Node **param, Node **grad, const double *rule,
                     size_t n, Bucket **by)
 {
-    Maker m = { .g = g };
+    BucketBuilder m = { .g = g };
     Mesh *was = g->mesh;
 
     g->mesh = fold_mesh(g);

@@ -42,7 +42,7 @@ static int equal(const Graph *g, const Shard *a, const Shard *b)
     return 1;
 }
 
-static Version *find(const Placer *p, const Node *o, const Shard *want,
+static Version *find(const Partitioner *p, const Node *o, const Shard *want,
                      Region reg)
 {
     for (Version *v = p->have[o->id]; v; v = v->next)
@@ -51,7 +51,7 @@ static Version *find(const Placer *p, const Node *o, const Shard *want,
     return NULL;
 }
 
-static Version *keep(Placer *p, const Node *o, const Shard *sh, Region reg,
+static Version *keep(Partitioner *p, const Node *o, const Shard *sh, Region reg,
                      Node *node)
 {
     Version *v = alloc(p->a, sizeof *v), **end = &p->have[o->id];
@@ -85,7 +85,7 @@ static int is_partial(const Node *x)
 /* x on the rank at position 0 over atoms, else 0, as [rank] cut into single
  * elements, and summed. What is partial can only be multiplied; elsewhere 0 is
  * chosen, so that an infinity stays one. */
-static Node *keep_first(Graph *g, Node *x, const Node *o, const Repair *r,
+static Node *keep_first(Graph *g, Node *x, const Node *o, const Reshard *r,
                         const Shard *to, Region reg)
 {
     Shard cut[MAXATOM];
@@ -119,7 +119,7 @@ static Node *keep_first(Graph *g, Node *x, const Node *o, const Repair *r,
     return like(g_red(g, Osum, first, &rank, 1), o, to, reg);
 }
 
-static Node *collective(Graph *g, Node *x, const Node *o, const Repair *r,
+static Node *collective(Graph *g, Node *x, const Node *o, const Reshard *r,
                         const Shard *to, Region reg)
 {
     if (r->op == Oadd)
@@ -131,11 +131,11 @@ static Node *collective(Graph *g, Node *x, const Node *o, const Repair *r,
 
 /* ---- from the cheapest version ------------------------------------------- */
 
-static double price(const Placer *p, const Node *o, const Shard *from,
+static double price(const Partitioner *p, const Node *o, const Shard *from,
                     const Shard *want)
 {
     Shard t[MAXATOM], before[MAXATOM];
-    Repair r;
+    Reshard r;
     double sum = 0;
 
     memcpy(t, from, sizeof t);
@@ -159,8 +159,8 @@ static int leads(const Graph *g, const Shard *from, const Shard *want, int nd)
 }
 
 /* One line for -d why: what is sent, how much of it, and for whom first. */
-static void explain(const Placer *p, const Node *o, const Shard *from,
-                    const Repair *r, const Node *user)
+static void explain(const Partitioner *p, const Node *o, const Shard *from,
+                    const Reshard *r, const Node *user)
 {
     double mib = bytes_sent(p->g, o, from, r) / (1 << 20);
 
@@ -171,12 +171,12 @@ static void explain(const Placer *p, const Node *o, const Shard *from,
             user->name ? user->name : optab[user->op].name);
 }
 
-static Node *repaired(Placer *p, Node *o, const Shard *want, Region reg,
+static Node *repaired(Partitioner *p, Node *o, const Shard *want, Region reg,
                       const Node *user)
 {
     const Version *best = NULL;
     Shard t[MAXATOM], from[MAXATOM];
-    Repair r;
+    Reshard r;
     double least =
         leads(p->g, o->sh, want, o->nd) ? price(p, o, o->sh, want) : -1;
 
@@ -206,10 +206,10 @@ static Node *repaired(Placer *p, Node *o, const Shard *want, Region reg,
 
 /* ---- made anew ----------------------------------------------------------- */
 
-static Node *get(Placer *p, Node *o, const Shard *want, Region reg,
+static Node *get(Partitioner *p, Node *o, const Shard *want, Region reg,
                  const Node *user);
 
-static Node *again(Placer *p, Node *o, const Shard *want, Region reg,
+static Node *again(Partitioner *p, Node *o, const Shard *want, Region reg,
                    const Node *user)
 {
     Node *in[MAXIN], *n = NULL;
@@ -229,7 +229,7 @@ static Node *again(Placer *p, Node *o, const Shard *want, Region reg,
 }
 
 /* o, an old node, in type want, for `user` in a region. */
-static Node *get(Placer *p, Node *o, const Shard *want, Region reg,
+static Node *get(Partitioner *p, Node *o, const Shard *want, Region reg,
                  const Node *user)
 {
     reg = region_of(o, reg);
@@ -243,7 +243,7 @@ static Node *get(Placer *p, Node *o, const Shard *want, Region reg,
                          : repaired(p, o, want, reg, user);
 }
 
-Node *demand(Placer *p, const Node *n, int k, const Shard *want)
+Node *demand(Partitioner *p, const Node *n, int k, const Shard *want)
 {
     return get(p, n->in[k], want, n->reg, n);
 }
@@ -257,7 +257,7 @@ static int tuple(const Node *n)
 
 /* The operands of n, repaired. Old nodes keep their own operands until the end,
  * since later choices look at them. */
-static Node **operands(Placer *p, Node *n)
+static Node **operands(Partitioner *p, Node *n)
 {
     Node **in = alloc(p->g->arena, ((size_t)n->nin + 1) * sizeof *in);
     Need need;
@@ -285,7 +285,7 @@ void pass_collectives(Graph *g)
     if (!g->mesh->natom)
         return;
     g_renumber(g);
-    Placer *p = placer_new(g, 1);
+    Partitioner *p = placer_new(g, 1);
     Node **old = g->node;
     size_t count = vec_len(old);
     Node ***now = alloc(p->a, (count + 1) * sizeof *now);

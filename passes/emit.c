@@ -15,25 +15,25 @@
 #include "passes.h"
 
 /* What the ranks of one stage run, as far as it is made. */
-typedef struct Stage {
+typedef struct StageBuilder {
     Buf *buf; /* vecs */
     Tensor *tensor;
     Scalar *in, *out;
     Program *prog;
     Table *named; /* path of what lives always -> Lasting */
-} Stage;
+} StageBuilder;
 
 struct Emit {
     Arena *arena;
     Graph *logical;
     const Target *T;
     Mesh *mesh;
-    Stage *stage;
+    StageBuilder *stage;
     int nstage;
-    Stage *now;     /* the one whose program is being made */
-    Shapes *shapes; /* all programs share them */
-    Kernel *kernel; /* vec; all stages too */
-    Table *kernels; /* name -> itself */
+    StageBuilder *now; /* the one whose program is being made */
+    Shapes *shapes;    /* all programs share them */
+    Kernel *kernel;    /* vec; all stages too */
+    Table *kernels;    /* name -> itself */
 };
 
 /* ---- what a step takes --------------------------------------------------- */
@@ -41,13 +41,13 @@ struct Emit {
 /* Per rank: FLOP/s of matrix products and of the rest, bytes/s of memory and of
  * a link, seconds of a step and of a collective. host: two cores of a server of
  * 2020; others: an H200 at what good kernels reach of its peak. */
-typedef struct Machine {
+typedef struct MachineSpeeds {
     const char *name;
     double gemm, loop, memory, link, step, hop;
-} Machine;
+} MachineSpeeds;
 
 /* clang-format off */
-static const Machine machines[] = {
+static const MachineSpeeds machines[] = {
     /* name     gemm    loop    memory  link    step    hop                   */
     { "host",   1.0e11, 4.0e9,  1.2e10, 2.0e9,  2.0e-6, 2.0e-5 },
     { "null",   6.0e14, 3.0e13, 4.0e12, 3.5e11, 3.0e-6, 1.0e-5 },
@@ -55,7 +55,7 @@ static const Machine machines[] = {
 };
 /* clang-format on */
 
-static const Machine *machine_of(const Target *T)
+static const MachineSpeeds *machine_of(const Target *T)
 {
     for (size_t i = 0; i < sizeof machines / sizeof *machines; i++)
         if (!strcmp(machines[i].name, T->name))
@@ -112,7 +112,7 @@ static double share_again(const Graph *g, const Group *k)
 
 static void predict(const Emit *e, const Graph *g, const Group *k, Instr *s)
 {
-    const Machine *m = machine_of(e->T);
+    const MachineSpeeds *m = machine_of(e->T);
 
     if (s->flops == 0 && s->bytes == 0)
         count(g, k, s);
@@ -280,13 +280,13 @@ static int lasting(Emit *e, Graph *g, const Node *n)
 
 /* ---- buffers ------------------------------------------------------------- */
 
-static const char *live_name(const Draft *m, const Live *x)
+static const char *live_name(const ProgramBuilder *m, const Live *x)
 {
     return x->n ? x->n->name
                 : strf(m->e->arena, "work of %s", m->step[x->step]->step.label);
 }
 
-static void add_live(Draft *m, Live *x)
+static void add_live(ProgramBuilder *m, Live *x)
 {
     Buf b = { .name = live_name(m, x),
               .cls = x->n ? Btemp : Bscratch,
@@ -307,7 +307,7 @@ static void add_live(Draft *m, Live *x)
 
 /* From here on n->buf is the buffer of a stored value. Those that took over
  * another's follow once that one has a number. */
-static void number_buffers(Draft *m)
+static void number_buffers(ProgramBuilder *m)
 {
     Graph *g = m->g;
     Layout *l = m->l;
@@ -328,7 +328,7 @@ static void number_buffers(Draft *m)
             l->live[i].n->buf = l->live[layout_root(l, i)].n->buf;
 }
 
-static void add_outputs(Draft *m)
+static void add_outputs(ProgramBuilder *m)
 {
     for (size_t i = 0; i < vec_len(m->g->node); i++) {
         Node *n = m->g->node[i], view;
@@ -400,7 +400,7 @@ static const char *uses(Arena *a, const Group *k, const Instr *s)
     return intern(rw);
 }
 
-static void fill_instr(Draft *m, int i, Instr *s)
+static void fill_instr(ProgramBuilder *m, int i, Instr *s)
 {
     const Group *k = m->step[i];
     const InstrInfo *o = instr_info(k->step.kind);
@@ -440,7 +440,7 @@ static void enter_stage(Emit *e, const Graph *g)
 
 void emit_program(Emit *e, Graph *g, Group **groups)
 {
-    Draft m = {
+    ProgramBuilder m = {
         .arena = e->arena, .e = e, .g = g, .T = e->T, .shapes = e->shapes
     };
     Program p = { .kind = g->prog };
@@ -514,7 +514,7 @@ static Role *make_roles(const Emit *e)
     Role *r = alloc(e->arena, sizeof *r * (size_t)e->nstage);
 
     for (int i = 0; i < e->nstage; i++) {
-        const Stage *s = &e->stage[i];
+        const StageBuilder *s = &e->stage[i];
         r[i] = (Role){
             .nbuf = (int)vec_len(s->buf),
             .buf = s->buf,

@@ -81,7 +81,7 @@ static void raise_users(Fuse *f, const Node *n, int id);
 
 /* u and what needs it now wait for the node of that id. A kernel that has been
  * made may need one that grows later. */
-static void raise_reach(Fuse *f, Unit *u, int id)
+static void raise_reach(Fuse *f, FuseUnit *u, int id)
 {
     if (u->reach >= id)
         return;
@@ -94,7 +94,7 @@ static void raise_users(Fuse *f, const Node *n, int id)
 {
     for (size_t i = 0; i < vec_len(f->user[n->id]); i++) {
         Node *x = f->user[n->id][i];
-        Unit *u = unit_of(f, x);
+        FuseUnit *u = unit_of(f, x);
         if (u)
             raise_reach(f, u, id);
         else if (x->id < id) /* passed by, not yet to come */
@@ -108,7 +108,7 @@ static void raise_users(Fuse *f, const Node *n, int id)
 /* Does a kernel outside the set need the set and lead to it? Walk back from
  * what the set reads; what reaches no further than to before the set's first
  * node cannot depend on it. */
-static int has_detour(Set *s, int first)
+static int has_detour(FuseSet *s, int first)
 {
     Fuse *f = s->f;
     Node **stack = NULL;
@@ -125,7 +125,7 @@ static int has_detour(Set *s, int first)
         ((VecHead *)(void *)stack)[-1].len = at;
         if (set_has(s, n))
             return 1;
-        Unit *u = unit_of(f, n);
+        FuseUnit *u = unit_of(f, n);
         if (!u || u->reach < first)
             continue;
         for (size_t k = 0; k < vec_len(u->node); k++) {
@@ -138,23 +138,23 @@ static int has_detour(Set *s, int first)
 
 /* ---- joining ------------------------------------------------------------- */
 
-static Unit *new_unit(Fuse *f, Node *n, Family fam)
+static FuseUnit *new_unit(Fuse *f, Node *n, Family fam)
 {
-    Unit *u = alloc(f->a, sizeof *u);
+    FuseUnit *u = alloc(f->a, sizeof *u);
 
-    *u = (Unit){ .fam = fam,
-                 .reg = n->reg,
-                 .call = n->call,
-                 .last = n->id,
-                 .reach = n->id,
-                 .again = n->again };
+    *u = (FuseUnit){ .fam = fam,
+                     .reg = n->reg,
+                     .call = n->call,
+                     .last = n->id,
+                     .reach = n->id,
+                     .again = n->again };
     vec_push(f->a, u->node, n);
     vec_push(f->a, f->all, u);
     f->unit[n->id] = u;
     return u;
 }
 
-static void add_members(Set *s, Unit *u)
+static void add_members(FuseSet *s, FuseUnit *u)
 {
     for (size_t i = 0; i < vec_len(u->node); i++) {
         Node *n = u->node[i];
@@ -167,9 +167,9 @@ static void add_members(Set *s, Unit *u)
 }
 
 /* Null when n and the units can be one kernel, else why not. */
-static const char *cannot_join(Fuse *f, Unit *const *u, int nu, Node *n)
+static const char *cannot_join(Fuse *f, FuseUnit *const *u, int nu, Node *n)
 {
-    Set s = { .f = f, .stamp = ++f->stamp };
+    FuseSet s = { .f = f, .stamp = ++f->stamp };
 
     for (int i = 0; i < nu; i++) {
         u[i]->seen = s.stamp;
@@ -185,20 +185,20 @@ static const char *cannot_join(Fuse *f, Unit *const *u, int nu, Node *n)
                                          : NULL;
 }
 
-static int same_call(const Unit *u, const Node *n)
+static int same_call(const FuseUnit *u, const Node *n)
 {
     return u->reg == n->reg && u->call == n->call;
 }
 
 /* What is recomputed for the backward must not be made, and stored, by a
  * forward kernel. Kernels of n's operands, the latest first. */
-static int candidates(Fuse *f, Node *n, Unit **out, int max)
+static int candidates(Fuse *f, Node *n, FuseUnit **out, int max)
 {
     Operand *op = operands_of(f, n);
     int k = 0;
 
     for (size_t i = 0; i < vec_len(op); i++) {
-        Unit *u = unit_of(f, op[i].n);
+        FuseUnit *u = unit_of(f, op[i].n);
         int known = 0;
         for (int j = 0; j < k; j++)
             known |= out[j] == u;
@@ -213,10 +213,10 @@ static int candidates(Fuse *f, Node *n, Unit **out, int max)
     return k;
 }
 
-static void tie(Fuse *f, Unit *const *u, int nu, Node *n)
+static void tie(Fuse *f, FuseUnit *const *u, int nu, Node *n)
 {
-    Set s = { .f = f };
-    Unit *to = u[0];
+    FuseSet s = { .f = f };
+    FuseUnit *to = u[0];
 
     for (int i = 0; i < nu; i++) {
         add_members(&s, u[i]);
@@ -235,7 +235,7 @@ static void tie(Fuse *f, Unit *const *u, int nu, Node *n)
 static void place_loop(Fuse *f, Node *n)
 {
     enum { TRY = 8 };
-    Unit *cand[TRY], *take[TRY];
+    FuseUnit *cand[TRY], *take[TRY];
     int nc = n->op == Owrite ? 0 : candidates(f, n, cand, TRY), nt = 0;
 
     for (int i = 0; i < nc; i++) {
@@ -257,9 +257,9 @@ static void place_loop(Fuse *f, Node *n)
 
 /* A state is written in place by the kernel that makes its value when that is a
  * plain map and no other kernel must both follow it and read the old value. */
-static int is_plain_map(Fuse *f, Unit *u, const Node *state)
+static int is_plain_map(Fuse *f, FuseUnit *u, const Node *state)
 {
-    Set s = { .f = f, .node = u->node, .stamp = ++f->stamp };
+    FuseSet s = { .f = f, .node = u->node, .stamp = ++f->stamp };
     AxisSet t = axes_here(f->g, state);
 
     u->seen = s.stamp;
@@ -279,15 +279,15 @@ static int is_plain_map(Fuse *f, Unit *u, const Node *state)
 
 /* Must v run after u? By operands, and by what has been decided about
  * writes. */
-static int depends(Fuse *f, Unit *v, const Unit *u)
+static int depends(Fuse *f, FuseUnit *v, const FuseUnit *u)
 {
     int stamp = ++f->stamp;
-    Unit **stack = NULL;
+    FuseUnit **stack = NULL;
 
     vec_push(f->a, stack, v);
     while (vec_len(stack)) {
         size_t at = vec_len(stack) - 1;
-        Unit *x = unit_root(stack[at]);
+        FuseUnit *x = unit_root(stack[at]);
         ((VecHead *)(void *)stack)[-1].len = at;
         if (x == u)
             return 1;
@@ -300,7 +300,7 @@ static int depends(Fuse *f, Unit *v, const Unit *u)
             Operand *op = operands_of(f, x->node[i]);
             for (size_t k = 0; k < vec_len(op); k++) {
                 const Node *p = op[k].n;
-                Unit *y = unit_of(f, p->op == Opart ? p->in[0] : p);
+                FuseUnit *y = unit_of(f, p->op == Opart ? p->in[0] : p);
                 if (y && y->seen != stamp)
                     vec_push(f->a, stack, y);
             }
@@ -313,11 +313,12 @@ static int depends(Fuse *f, Unit *v, const Unit *u)
 }
 
 /* Kernels of u's region, other than u, that read the state. */
-static void add_readers(Fuse *f, const Node *n, const Unit *u, Unit ***out)
+static void add_readers(Fuse *f, const Node *n, const FuseUnit *u,
+                        FuseUnit ***out)
 {
     for (size_t i = 0; i < vec_len(f->user[n->id]); i++) {
         Node *x = f->user[n->id][i];
-        Unit *v = unit_of(f, x);
+        FuseUnit *v = unit_of(f, x);
         if (passes_by(f, x))
             add_readers(f, x, u, out);
         else if (v && v != u && v->reg == u->reg &&
@@ -328,7 +329,7 @@ static void add_readers(Fuse *f, const Node *n, const Unit *u, Unit ***out)
 
 static void join_write(Fuse *f, Node *n)
 {
-    Unit *u = unit_of(f, n->in[1]), *own = unit_of(f, n), **reader = NULL;
+    FuseUnit *u = unit_of(f, n->in[1]), *own = unit_of(f, n), **reader = NULL;
     const Node *state = storage(n->in[0]);
 
     if (passes_by(f, n->in[1]) || !u || u->fam != FAMloop || !same_call(u, n) ||
@@ -360,7 +361,7 @@ static Node *only_user(const Fuse *f, const Node *n)
     return vec_len(f->user[n->id]) == 1 ? f->user[n->id][0] : NULL;
 }
 
-static void take_in(Fuse *f, Unit *u, Node *n)
+static void take_in(Fuse *f, FuseUnit *u, Node *n)
 {
     vec_push(f->a, u->node, n);
     f->unit[n->id] = u;
@@ -368,7 +369,7 @@ static void take_in(Fuse *f, Unit *u, Node *n)
 
 static void place_product(Fuse *f, Node *n, Family fam)
 {
-    Unit *u = new_unit(f, n, fam);
+    FuseUnit *u = new_unit(f, n, fam);
     Node *x = only_user(f, n);
 
     u->alone = n;
@@ -435,7 +436,7 @@ static void add_once(Arena *a, Node ***v, int *n, Node *x)
     ++*n;
 }
 
-static void add_inputs(Fuse *f, Group *k, Unit *u, Node *n)
+static void add_inputs(Fuse *f, Group *k, FuseUnit *u, Node *n)
 {
     Operand *op = operands_of(f, n);
 
@@ -444,9 +445,9 @@ static void add_inputs(Fuse *f, Group *k, Unit *u, Node *n)
             add_once(f->a, &k->in, &k->nin, viewed(op[i].n));
 }
 
-static void add_results(Fuse *f, Group *k, Unit *u)
+static void add_results(Fuse *f, Group *k, FuseUnit *u)
 {
-    Set s = { .f = f, .stamp = ++f->stamp, .node = u->node };
+    FuseSet s = { .f = f, .stamp = ++f->stamp, .node = u->node };
 
     u->seen = s.stamp;
     for (size_t i = 0; i < vec_len(u->node); i++) {
@@ -467,7 +468,7 @@ static void add_parts(Fuse *f, Group *k, Node *n)
             add_once(f->a, &k->out, &k->nout, f->user[n->id][i]);
 }
 
-static Group *group_of(Fuse *f, Unit *u)
+static Group *group_of(Fuse *f, FuseUnit *u)
 {
     Group *k = alloc(f->a, sizeof *k);
 
@@ -489,13 +490,13 @@ static Group *group_of(Fuse *f, Unit *u)
 
 /* ---- order --------------------------------------------------------------- */
 
-static void wait_for(Fuse *f, Unit *u, Node *n)
+static void wait_for(Fuse *f, FuseUnit *u, Node *n)
 {
     Operand *op = operands_of(f, n);
 
     for (size_t i = 0; i < vec_len(op); i++) {
         Node *p = op[i].n;
-        Unit *v = unit_of(f, p->op == Opart ? p->in[0] : p);
+        FuseUnit *v = unit_of(f, p->op == Opart ? p->in[0] : p);
         if (!v || v == u)
             continue;
         vec_push(f->a, v->next, u);
@@ -513,11 +514,11 @@ static void wait_for(Fuse *f, Unit *u, Node *n)
 static Group **in_order(Fuse *f)
 {
     Group **out = NULL;
-    Unit **ready = NULL;
+    FuseUnit **ready = NULL;
     size_t left = 0;
 
     for (size_t i = 0; i < vec_len(f->all); i++) {
-        Unit *u = f->all[i];
+        FuseUnit *u = f->all[i];
         for (size_t k = 0; !u->into && k < vec_len(u->node); k++)
             wait_for(f, u, u->node[k]);
         left += !u->into;
@@ -535,7 +536,7 @@ static Group **in_order(Fuse *f)
         for (size_t i = 1; i < len; i++)
             if (ready[i]->last < ready[best]->last)
                 best = i;
-        Unit *u = ready[best];
+        FuseUnit *u = ready[best];
         ready[best] = ready[len - 1];
         ((VecHead *)(void *)ready)[-1].len = len - 1;
         vec_push(f->a, out, group_of(f, u));

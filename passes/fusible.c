@@ -223,29 +223,29 @@ Operand *operands_of(Fuse *f, const Node *n)
     return f->operand[n->id];
 }
 
-Unit *unit_root(Unit *u)
+FuseUnit *unit_root(FuseUnit *u)
 {
     while (u && u->into)
         u = u->into;
     return u;
 }
 
-Unit *unit_of(const Fuse *f, const Node *n)
+FuseUnit *unit_of(const Fuse *f, const Node *n)
 {
     return unit_root(f->unit[n->id]);
 }
 
 /* ---- the set that would be one kernel ------------------------------------ */
 
-int set_has(const Set *s, const Node *n)
+int set_has(const FuseSet *s, const Node *n)
 {
-    Unit *u = unit_of(s->f, n);
+    FuseUnit *u = unit_of(s->f, n);
 
     return n == s->node[vec_len(s->node) - 1] || (u && u->seen == s->stamp);
 }
 
 /* Is n needed by anything but the set? */
-int is_stored(const Set *s, const Node *n)
+int is_stored(const FuseSet *s, const Node *n)
 {
     if (optab[n->op].cls == SINK)
         return 1;
@@ -391,7 +391,7 @@ void find_clear(Fuse *f)
 
 /* Would reading p from m repeat costly work? Not when p's axes are the slowest
  * of m's, then it is computed once for each of their settings. */
-static int repeats(const Set *s, const Node *m, const Operand *o)
+static int repeats(const FuseSet *s, const Node *m, const Operand *o)
 {
     const Graph *g = s->f->g;
 
@@ -405,7 +405,7 @@ static int repeats(const Set *s, const Node *m, const Operand *o)
 
 /* Costly to rebuild: a function of a value that is not stored, or a reduction;
  * mark: needs a reduction of the set. */
-static void mark_costly(Set *s)
+static void mark_costly(FuseSet *s)
 {
     for (size_t i = 0; i < vec_len(s->node); i++) {
         Node *n = s->node[i];
@@ -425,7 +425,7 @@ static void mark_costly(Set *s)
 
 /* Does a reduction of the set that n needs have one of the axes? Not by way of
  * what the walk of that stamp has seen. */
-static int has_sum_over(const Set *s, const Node *n, Axis *const *moved,
+static int has_sum_over(const FuseSet *s, const Node *n, Axis *const *moved,
                         int stamp)
 {
     if (!n->mark || s->f->seen[n->id] == stamp)
@@ -443,7 +443,7 @@ static int has_sum_over(const Set *s, const Node *n, Axis *const *moved,
 
 /* The axes that all stored members and all reductions have; 0 when some stored
  * member does not have them as its slowest. */
-static int item_axes(Set *s, AxisSet *O)
+static int item_axes(FuseSet *s, AxisSet *O)
 {
     Graph *g = s->f->g;
     int first = 1;
@@ -472,7 +472,7 @@ static int item_axes(Set *s, AxisSet *O)
 
 /* Sums over rounds (overflow_fallback.c) are numbered, and what is made of a
  * slice (logits_chunks.c); each waits for its own. */
-static int two_rounds(const Set *s)
+static int two_rounds(const FuseSet *s)
 {
     int seen = 0;
 
@@ -512,7 +512,7 @@ static const Node *reduced(const Node *n)
 /* Would one kernel have fewer items than keep the chip busy, while kernels of
  * their own would have more: a sum of sums, of what is made of large sums, or
  * two large results that share few axes? */
-static int too_few(Set *s, const AxisSet *O)
+static int too_few(FuseSet *s, const AxisSet *O)
 {
     const Graph *g = s->f->g;
     int64_t wanted = s->f->T->items;
@@ -534,7 +534,7 @@ static int too_few(Set *s, const AxisSet *O)
     return large > 1;
 }
 
-const char *one_nest(Set *s)
+const char *one_nest(FuseSet *s)
 {
     AxisSet O = { 0 };
 

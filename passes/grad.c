@@ -33,16 +33,16 @@ static void add_to(Back *b, Node *x, Node *d)
  *      (*|/ unary)*; unary := - unary | number | name | op(sum, ...) | (sum)
  * ----------------------------------------------------------------------- */
 
-typedef struct Expr {
+typedef struct GradExpr {
     const char *s;
     Graph *g;
     const Node *n; /* the node whose gradient this is */
     Node *dy;
-} Expr;
+} GradExpr;
 
-static Node *sum_of(Expr *e);
+static Node *sum_of(GradExpr *e);
 
-static int eat(Expr *e, char c)
+static int eat(GradExpr *e, char c)
 {
     e->s += strspn(e->s, " ");
     if (*e->s != c)
@@ -51,7 +51,7 @@ static int eat(Expr *e, char c)
     return 1;
 }
 
-static Node *number(Expr *e)
+static Node *number(GradExpr *e)
 {
     char *end;
     double v = strtod(e->s, &end);
@@ -60,7 +60,7 @@ static Node *number(Expr *e)
     return g_const(e->g, e->n->loc, e->dy->dt, v);
 }
 
-static Node *variable(Expr *e, const char *w, size_t len)
+static Node *variable(GradExpr *e, const char *w, size_t len)
 {
     const char *names = optab[e->n->op].operands, *at;
 
@@ -74,7 +74,7 @@ static Node *variable(Expr *e, const char *w, size_t len)
     return e->n->in[(at - names) / 2];
 }
 
-static Node *call(Expr *e, const char *w, size_t len)
+static Node *call(GradExpr *e, const char *w, size_t len)
 {
     Node *in[3] = { 0 };
     int nin = 0, op = op_named(internn(w, len));
@@ -88,7 +88,7 @@ static Node *call(Expr *e, const char *w, size_t len)
     return g_ew(e->g, (Op)op, e->n->loc, in[0], in[1], in[2]);
 }
 
-static Node *unary(Expr *e)
+static Node *unary(GradExpr *e)
 {
     Node *r;
 
@@ -109,7 +109,7 @@ static Node *unary(Expr *e)
     return eat(e, '(') ? call(e, w, len) : variable(e, w, len);
 }
 
-static Node *product(Expr *e)
+static Node *product(GradExpr *e)
 {
     Node *r = unary(e);
 
@@ -122,7 +122,7 @@ static Node *product(Expr *e)
             return r;
 }
 
-static Node *sum_of(Expr *e)
+static Node *sum_of(GradExpr *e)
 {
     Node *r = product(e);
 
@@ -139,7 +139,7 @@ static void by_text(Back *b, Node *n, Node *dy)
 {
     for (int k = 0; k < optab[n->op].ngrad; k++) {
         const char *s = optab[n->op].grad[k];
-        Expr e = { s, b->g, n, dy };
+        GradExpr e = { s, b->g, n, dy };
         if (strcmp(s, "0") && b->need[n->in[k]->id])
             add_to(b, n->in[k], sum_of(&e));
     }

@@ -13,7 +13,7 @@
 #include "passes.h"
 
 /* Stored value -> 1 + the last step that names it. */
-static Table *last_uses(const Draft *m)
+static Table *last_uses(const ProgramBuilder *m)
 {
     Table *t = table_new(m->arena);
 
@@ -96,7 +96,7 @@ static void join(const Graph *g, Group *k, Arena *a)
     k->scratch = k->ninplace = 0;
 }
 
-void make_joins(Draft *m)
+void make_joins(ProgramBuilder *m)
 {
     Table *last = last_uses(m);
 

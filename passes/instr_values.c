@@ -21,7 +21,7 @@ static const Node *value(const Node *n)
     return n;
 }
 
-static int number(Draft *m, const Node *n, int cleared)
+static int number(ProgramBuilder *m, const Node *n, int cleared)
 {
     void **at = table_at(m->value, KEYP(n) + (uint64_t)cleared);
 
@@ -34,7 +34,7 @@ static int number(Draft *m, const Node *n, int cleared)
     return (int)(uintptr_t)*at;
 }
 
-static void type_of(const Draft *m, const Node *n, ValueUse *f)
+static void type_of(const ProgramBuilder *m, const Node *n, ValueUse *f)
 {
     for (int t = 0; m->g->mesh && t < m->g->mesh->natom; t++)
         if (n->sh[t].k == P)
@@ -42,7 +42,7 @@ static void type_of(const Draft *m, const Node *n, ValueUse *f)
 }
 
 /* How k reads what is in its i-th buffer, where that is not as it was made. */
-static int read_as(Draft *m, const Group *k, int i, const ValueUse *f)
+static int read_as(ProgramBuilder *m, const Group *k, int i, const ValueUse *f)
 {
     const Node *n = storage(k->arg[i]), *v = k->view ? k->view[i] : NULL;
 
@@ -52,7 +52,7 @@ static int read_as(Draft *m, const Group *k, int i, const ValueUse *f)
 }
 
 /* n: whose buffer it is. A state's holds what it began with, or its write. */
-static int reads(Draft *m, const Group *k, const Node *n)
+static int reads(ProgramBuilder *m, const Group *k, const Node *n)
 {
     for (int i = 0; i < k->nin; i++) {
         const Node *v = value(k->in[i]);
@@ -86,7 +86,7 @@ const Node *made_in(const Group *k, const Node *n)
     return NULL;
 }
 
-static void makes(Draft *m, const Group *k, const Node *n, ValueUse *f)
+static void makes(ProgramBuilder *m, const Group *k, const Node *n, ValueUse *f)
 {
     const Node *v = made_in(k, n);
 
@@ -102,7 +102,7 @@ static void makes(Draft *m, const Group *k, const Node *n, ValueUse *f)
 }
 
 /* Which integers of a kernel its operands explain. */
-static void mark(Draft *m, Instr *s)
+static void mark(ProgramBuilder *m, Instr *s)
 {
     const ValueShape *all = shapes_all(m->shapes);
     size_t n = (size_t)s->nbuf + 1;
@@ -120,7 +120,7 @@ static void mark(Draft *m, Instr *s)
 }
 
 /* Atoms over which n sums a part of an axis. */
-static uint32_t summed(const Draft *m, const Node *n)
+static uint32_t summed(const ProgramBuilder *m, const Node *n)
 {
     OpClass c = optab[n->op].cls;
     uint32_t atoms = 0;
@@ -135,14 +135,15 @@ static uint32_t summed(const Draft *m, const Node *n)
 }
 
 /* How s reads what is in its i-th buffer, if it does. */
-static const ValueShape *read_shape(const Draft *m, const Instr *s, int i)
+static const ValueShape *read_shape(const ProgramBuilder *m, const Instr *s,
+                                    int i)
 {
     const ValueUse *f = &s->flow[i];
 
     return &shapes_all(m->shapes)[f->as >= 0 ? f->as : m->shape[f->read - 1]];
 }
 
-static uint32_t cut_operands(const Draft *m, const Instr *s)
+static uint32_t cut_operands(const ProgramBuilder *m, const Instr *s)
 {
     uint32_t cut = 0;
 
@@ -152,7 +153,8 @@ static uint32_t cut_operands(const Draft *m, const Instr *s)
 }
 
 /* Those of them that no operand is cut over, of what s makes terms of. */
-static uint32_t inner_atoms(const Draft *m, const Group *k, const Instr *s)
+static uint32_t inner_atoms(const ProgramBuilder *m, const Group *k,
+                            const Instr *s)
 {
     uint32_t atoms = 0, terms = 0;
 
@@ -190,7 +192,7 @@ static int is_even(const Group *k, const char *even, const Node *n,
 
 /* Which of k's nodes are the same all along a: a broadcast of the group's own
  * gave them the axis, and nothing that k reads leads there with it. */
-static char *even_along(const Draft *m, const Group *k, const Axis *a)
+static char *even_along(const ProgramBuilder *m, const Group *k, const Axis *a)
 {
     char *even = alloc(m->arena, (size_t)k->n + 1);
 
@@ -204,7 +206,7 @@ static char *even_along(const Draft *m, const Group *k, const Axis *a)
     return even;
 }
 
-static int reads_axis(const Draft *m, const Instr *s, const char *name)
+static int reads_axis(const ProgramBuilder *m, const Instr *s, const char *name)
 {
     for (int i = 0; i < s->nbuf; i++)
         if (s->flow[i].read && shape_dim(read_shape(m, s, i), name) >= 0)
@@ -214,7 +216,8 @@ static int reads_axis(const Draft *m, const Instr *s, const char *name)
 
 /* Atoms that cut no operand and over which the parts that s makes of an axis
  * are all the same. It need be said only where an operand has that name too. */
-static uint32_t spread_atoms(const Draft *m, const Group *k, const Instr *s)
+static uint32_t spread_atoms(const ProgramBuilder *m, const Group *k,
+                             const Instr *s)
 {
     uint32_t even = 0, parts = cut_operands(m, s);
 
@@ -235,7 +238,7 @@ static uint32_t spread_atoms(const Draft *m, const Group *k, const Instr *s)
 
 /* ---- a step -------------------------------------------------------------- */
 
-void flow_instr(Draft *m, const Group *k, Instr *s)
+void flow_instr(ProgramBuilder *m, const Group *k, Instr *s)
 {
     if (!m->value)
         m->value = table_new(m->arena);
@@ -263,7 +266,8 @@ void flow_instr(Draft *m, const Group *k, Instr *s)
 
 /* A buffer that two nodes speak of has one entry; an output that is an input
  * needs none. */
-static void add_end(Draft *m, Program *p, Table *seen, int buf, const Node *n)
+static void add_end(ProgramBuilder *m, Program *p, Table *seen, int buf,
+                    const Node *n)
 {
     void **at = table_at(seen, (uint64_t)buf + 1);
     int lasting = is_persistent(n) && n->op != Oresult;
@@ -272,11 +276,11 @@ static void add_end(Draft *m, Program *p, Table *seen, int buf, const Node *n)
         return;
     *at = p;
     int v = number(m, n, 0);
-    vec_push(m->arena, p->end, ((End){ buf, v }));
+    vec_push(m->arena, p->end, ((FinalValue){ buf, v }));
     p->nend = (int)vec_len(p->end);
 }
 
-void flow_ends(Draft *m, Program *p)
+void flow_ends(ProgramBuilder *m, Program *p)
 {
     const Graph *g = m->g;
     Table *seen = table_new(m->arena);

@@ -48,15 +48,16 @@ static const char *type_of(Arena *a, const Group *k)
 char *groups_print(Arena *a, Group *const *k, int fold)
 {
     size_t n = vec_len(k);
-    Line *v = alloc(a, (n + 1) * sizeof *v);
+    ListingLine *v = alloc(a, (n + 1) * sizeof *v);
     Text t = { .arena = a };
 
     for (size_t i = 0; i < n; i++)
-        v[i] = (Line){ .name = stored(a, k[i]),
-                       .what = computed(a, k[i]),
-                       .type = type_of(a, k[i]),
-                       .reg = k[i]->reg,
-                       .path = k[i]->n ? k[i]->node[0]->scope->path : "" };
+        v[i] =
+            (ListingLine){ .name = stored(a, k[i]),
+                           .what = computed(a, k[i]),
+                           .type = type_of(a, k[i]),
+                           .reg = k[i]->reg,
+                           .path = k[i]->n ? k[i]->node[0]->scope->path : "" };
     put_lines(&t, v, n, "    ", " = ", fold);
     return t.s ? t.s : "";
 }

@@ -10,15 +10,15 @@
 enum { MOSTAXES = 20, MOSTCOPIES = 256 };
 
 /* Places at which members are read: lists in one array. */
-typedef struct Copies {
+typedef struct ReadSites {
     int n, first[MOSTNODES]; /* by member: 1 + number of a copy */
     struct {
         uint64_t path;
         int next;
     } at[MOSTCOPIES];
-} Copies;
+} ReadSites;
 
-static int count_axes(const Set *s)
+static int count_axes(const FuseSet *s)
 {
     const Axis *a[MOSTNODES * MAXD];
     int n = 0;
@@ -36,7 +36,7 @@ static int count_axes(const Set *s)
     return n;
 }
 
-static int member_at(const Set *s, const Node *n)
+static int member_at(const FuseSet *s, const Node *n)
 {
     int i = (int)vec_len(s->node);
 
@@ -46,7 +46,7 @@ static int member_at(const Set *s, const Node *n)
 }
 
 /* 0 when there is no room for it. */
-static int add_copy(Copies *c, int member, uint64_t path)
+static int add_copy(ReadSites *c, int member, uint64_t path)
 {
     for (int i = c->first[member]; i; i = c->at[i - 1].next)
         if (c->at[i - 1].path == path)
@@ -68,9 +68,9 @@ static uint64_t further(const Node *n, uint64_t path, const Operand *o)
     return o->path ? mix64(p, o->path) : p;
 }
 
-static int copies_fit(const Set *s)
+static int copies_fit(const FuseSet *s)
 {
-    Copies c = { 0 };
+    ReadSites c = { 0 };
 
     for (int m = (int)vec_len(s->node); m-- > 0;) { /* users first */
         const Node *n = s->node[m];
@@ -88,7 +88,7 @@ static int copies_fit(const Set *s)
     return 1;
 }
 
-int is_large(const Set *s)
+int is_large(const FuseSet *s)
 {
     return vec_len(s->node) > MOSTNODES || count_axes(s) > MOSTAXES ||
            !copies_fit(s);

@@ -61,12 +61,12 @@ static void give_shards(Node *n, const Node *by)
 
 /* ---- orders of axes ------------------------------------------------------ */
 
-typedef struct Order {
+typedef struct DimOrder {
     int n;
     Dim d[2 * MAXD];
-} Order;
+} DimOrder;
 
-static void add_dims(Order *o, const Node *from, const Node *has,
+static void add_dims(DimOrder *o, const Node *from, const Node *has,
                      const Node *lacks)
 {
     for (int i = 0; i < from->nd; i++) {
@@ -77,7 +77,7 @@ static void add_dims(Order *o, const Node *from, const Node *has,
     }
 }
 
-static int same_order(const Node *n, const Order *o)
+static int same_order(const Node *n, const DimOrder *o)
 {
     for (int i = 0; i < n->nd; i++)
         if (n->dim[i].a != o->d[i].a)
@@ -85,7 +85,7 @@ static int same_order(const Node *n, const Order *o)
     return n->nd == o->n;
 }
 
-static Node *permuted(Graph *g, Node *x, const Order *o, const Node *by)
+static Node *permuted(Graph *g, Node *x, const DimOrder *o, const Node *by)
 {
     if (same_order(x, o))
         return x;
@@ -97,7 +97,7 @@ static Node *permuted(Graph *g, Node *x, const Order *o, const Node *by)
     return infer(g, p);
 }
 
-static void take_order(Node *n, const Order *o)
+static void take_order(Node *n, const DimOrder *o)
 {
     memcpy(n->dim, o->d, (size_t)o->n * sizeof *o->d);
 }
@@ -115,11 +115,11 @@ static Node *cast_to(Graph *g, Node *x, Dtype t, const Node *by)
 /* ---- dots ---------------------------------------------------------------- */
 
 /* [batch M K], [batch K N] and [batch M N], in the order of the result. */
-static void plain_orders(const Node *n, Order *a, Order *b, Order *c)
+static void plain_orders(const Node *n, DimOrder *a, DimOrder *b, DimOrder *c)
 {
     const Node *x = n->in[0], *y = n->in[1];
 
-    *a = *b = *c = (Order){ 0 };
+    *a = *b = *c = (DimOrder){ 0 };
     for (int i = 0; i < n->nd; i++) {
         Dim d = n->dim[i];
         if (dim_of(x, d.a) >= 0 && dim_of(y, d.a) >= 0)
@@ -135,8 +135,8 @@ static void plain_orders(const Node *n, Order *a, Order *b, Order *c)
             b->d[b->n++] = c->d[c->n++] = n->dim[i];
 }
 
-static int fits(const Graph *g, const Node *n, const Order *a, const Order *b,
-                const Order *c)
+static int fits(const Graph *g, const Node *n, const DimOrder *a,
+                const DimOrder *b, const DimOrder *c)
 {
     Node x = *n->in[0], y = *n->in[1], z = *n;
     Matrix m;
@@ -153,7 +153,7 @@ static int fits(const Graph *g, const Node *n, const Order *a, const Order *b,
 /* The fewest changes of layout that make a matrix product of it. */
 static void lay_out_dot(Graph *g, Node *n)
 {
-    Order a, b, c;
+    DimOrder a, b, c;
 
     plain_orders(n, &a, &b, &c);
     for (int how = 0; how < 8; how++) {
@@ -188,7 +188,7 @@ static void one_dtype(Graph *g, Node *n)
 
 /* ---- grouped products ---------------------------------------------------- */
 
-static void add_rows(Order *o, const Node *x)
+static void add_rows(DimOrder *o, const Node *x)
 {
     for (int i = 0; i < x->nd; i++)
         if (g_isrow(x->dim[i].a))
@@ -200,7 +200,7 @@ static void lay_out_gmm(Graph *g, Node *n)
 {
     Node *rows = n->in[0], *w = n->in[1];
     Axis *expert = n->in[2]->at.route.axis;
-    Order r = { 0 }, kn = { 0 }, nk = { 0 }, out = { 0 };
+    DimOrder r = { 0 }, kn = { 0 }, nk = { 0 }, out = { 0 };
 
     kn.d[kn.n++] = nk.d[nk.n++] = w->dim[dim_of(w, expert)];
     add_rows(&r, rows);
@@ -220,7 +220,7 @@ static void lay_out_gmm(Graph *g, Node *n)
         Dim d = w->dim[i];
         if (d.a == expert)
             continue;
-        Order *to = axes_at(&n->at.gmm.axes, d.a) >= 0 ? &r : &out;
+        DimOrder *to = axes_at(&n->at.gmm.axes, d.a) >= 0 ? &r : &out;
         to->d[to->n++] = d;
     }
     n->in[0] = permuted(g, rows, &r, n);
@@ -232,7 +232,7 @@ static void lay_out_gmm(Graph *g, Node *n)
 static void lay_out_gmm_wgrad(Graph *g, Node *n)
 {
     Node *a = n->in[0], *b = n->in[1];
-    Order ra = { 0 }, rb = { 0 }, kn = { 0 }, nk = { 0 };
+    DimOrder ra = { 0 }, rb = { 0 }, kn = { 0 }, nk = { 0 };
     Axis *expert = n->in[2]->at.route.axis;
 
     add_rows(&ra, a);
@@ -474,7 +474,7 @@ static Node *as_mask(Graph *g, Node *n)
             gone[k++] = x->dim[d].a;
     Node *r = k ? like(g_red(g, Osum, x, gone, k), n) : x;
     memcpy(r->sh, n->sh, sizeof r->sh);
-    Order o = { 0 };
+    DimOrder o = { 0 };
     add_dims(&o, n, r, NULL);
     if (o.n != n->nd) /* an axis that only n has */
         return n;
@@ -496,7 +496,7 @@ static Node *step_value(Graph *g, const Node *by, const char *name)
  * seed; elsewhere there is none. */
 static Node *dropped(Graph *g, Node *n)
 {
-    Order o = { 0 };
+    DimOrder o = { 0 };
 
     add_dims(&o, n, NULL, NULL);
     if (!program_trains(g->prog))
@@ -537,7 +537,7 @@ static char *sent_values(Graph *g)
 static Node *product(Graph *g, Node *n, const char *sent,
                      void (*lay_out)(Graph *g, Node *n))
 {
-    Order was = { .n = n->nd };
+    DimOrder was = { .n = n->nd };
 
     memcpy(was.d, n->dim, (size_t)n->nd * sizeof *n->dim);
     one_dtype(g, n);

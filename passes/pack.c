@@ -28,25 +28,25 @@ enum {
     IDLE = 4    /* rounds without progress before giving up */
 };
 
-typedef struct Item {
+typedef struct PackItem {
     int id;     /* index of its Rect */
     int lo, hi; /* first and last section it is alive in */
     int64_t size, fixed, off;
     int64_t load; /* the largest of its sections */
-} Item;
+} PackItem;
 
 typedef struct Pack {
     Arena *arena;
-    Item *item;
+    PackItem *item;
     int n; /* without the empty ones */
     int nfixed;
     int nsec;
     int64_t bound, height; /* height: of the best so far */
     int64_t *best;
     const char *how;
-    int64_t work;    /* units left */
-    struct Run *run; /* skyline's room, used again and again */
-    struct Low *low;
+    int64_t work;           /* units left */
+    struct SkylineRun *run; /* skyline's room, used again and again */
+    struct SkylineLevel *low;
 } Pack;
 
 static int64_t max64(int64_t a, int64_t b)
@@ -94,7 +94,7 @@ static void cut_sections(Pack *p, const Rect *r)
     }
     qsort(e, (size_t)(2 * p->n), sizeof *e, by_key);
     for (int k = 0; k < 2 * p->n; k++) {
-        Item *x = &p->item[e[k].item / 2];
+        PackItem *x = &p->item[e[k].item / 2];
         if (e[k].item % 2) {
             x->hi = s;
             died = 1;
@@ -154,7 +154,7 @@ static const char *const orders[] = {
 };
 enum { NORDER = sizeof orders / sizeof *orders };
 
-static int64_t trait(const Item *x, char c)
+static int64_t trait(const PackItem *x, char c)
 {
     int64_t len = x->hi - x->lo + 1;
     switch (c) {
@@ -167,14 +167,14 @@ static int64_t trait(const Item *x, char c)
 }
 
 enum { NKEY = 3 };
-typedef struct Rank {
+typedef struct SortKey {
     int64_t key[NKEY];
     int i;
-} Rank;
+} SortKey;
 
 static int by_rank(const void *x, const void *y)
 {
-    const Rank *a = x, *b = y;
+    const SortKey *a = x, *b = y;
     for (int k = 0; k < NKEY; k++)
         if (a->key[k] != b->key[k])
             return a->key[k] < b->key[k] ? -1 : 1;
@@ -184,7 +184,7 @@ static int by_rank(const void *x, const void *y)
 /* seq[k] = the item that comes k-th. */
 static void sort_items(Pack *p, const char *how, int *seq)
 {
-    Rank *r = alloc(p->arena, sizeof *r * (size_t)p->n);
+    SortKey *r = alloc(p->arena, sizeof *r * (size_t)p->n);
 
     for (int i = 0; i < p->n; i++) {
         r[i].i = i;
@@ -201,16 +201,16 @@ static void sort_items(Pack *p, const char *how, int *seq)
 /* The rectangles not yet placed, as leaves of a binary tree in the order of
  * their (lo, hi) with the bits interleaved, so that a subtree is a small box of
  * lives. Each node knows its box and the best rank in it. */
-typedef struct Box {
+typedef struct LifeBox {
     int best, minlo, maxlo, minhi, maxhi;
-} Box;
+} LifeBox;
 typedef struct Tree {
     int half;
-    Box *at;   /* root 1, leaves half..2 half - 1 */
-    int *leaf; /* of each item */
+    LifeBox *at; /* root 1, leaves half..2 half - 1 */
+    int *leaf;   /* of each item */
 } Tree;
 
-static const Box nothing = { INT_MAX, INT_MAX, -1, INT_MAX, -1 };
+static const LifeBox nothing = { INT_MAX, INT_MAX, -1, INT_MAX, -1 };
 
 static int least(int a, int b)
 {
@@ -232,8 +232,8 @@ static uint64_t spread_bits(uint64_t x)
 
 static void join(Tree *t, int x)
 {
-    const Box *a = &t->at[2 * x], *b = &t->at[2 * x + 1];
-    t->at[x] = (Box){
+    const LifeBox *a = &t->at[2 * x], *b = &t->at[2 * x + 1];
+    t->at[x] = (LifeBox){
         least(a->best, b->best),  least(a->minlo, b->minlo),
         most(a->maxlo, b->maxlo), least(a->minhi, b->minhi),
         most(a->maxhi, b->maxhi),
@@ -260,9 +260,9 @@ static void fill_tree(const Pack *p, Tree *t, const int *seq)
     for (int k = 0; k < t->half; k++)
         t->at[t->half + k] = nothing;
     for (int k = 0; k < p->n; k++) {
-        const Item *x = &p->item[seq[k]];
+        const PackItem *x = &p->item[seq[k]];
         t->at[t->half + t->leaf[seq[k]]] =
-            (Box){ k, x->lo, x->lo, x->hi, x->hi };
+            (LifeBox){ k, x->lo, x->lo, x->hi, x->hi };
     }
     for (int k = t->half - 1; k > 0; k--)
         join(t, k);
@@ -279,7 +279,7 @@ static void take(Tree *t, int item)
 /* The best rank below x among lives within [lo, hi], if better than `best`. */
 static int best_within(Pack *p, const Tree *t, int x, int lo, int hi, int best)
 {
-    const Box *b = &t->at[x];
+    const LifeBox *b = &t->at[x];
 
     p->work--;
     if (b->best >= best || b->maxlo < lo || b->minhi > hi)
@@ -294,30 +294,30 @@ static int best_within(Pack *p, const Tree *t, int x, int lo, int hi, int best)
 /* ---- skyline ------------------------------------------------------------- */
 
 /* A run of sections [i, end] of one height, kept at index i; linked. */
-typedef struct Run {
+typedef struct SkylineRun {
     int end, prev, next;
     int64_t top;
-} Run;
+} SkylineRun;
 
 /* Runs by height; an entry counts while its run has that height. */
-typedef struct Low {
+typedef struct SkylineLevel {
     int64_t top;
     int run;
-} Low;
-typedef struct Sky {
-    Run *run;
-    Low *low;
+} SkylineLevel;
+typedef struct Skyline {
+    SkylineRun *run;
+    SkylineLevel *low;
     int nlow;
-} Sky;
+} Skyline;
 
-static int lower(Low a, Low b)
+static int lower(SkylineLevel a, SkylineLevel b)
 {
     return a.top != b.top ? a.top < b.top : a.run < b.run;
 }
 
-static void push_run(Pack *p, Sky *k, int run)
+static void push_run(Pack *p, Skyline *k, int run)
 {
-    Low x = { k->run[run].top, run };
+    SkylineLevel x = { k->run[run].top, run };
     int i = k->nlow++;
 
     if (vec_len(k->low) < (size_t)k->nlow)
@@ -327,9 +327,9 @@ static void push_run(Pack *p, Sky *k, int run)
     k->low[i] = x;
 }
 
-static Low pop_run(Sky *k)
+static SkylineLevel pop_run(Skyline *k)
 {
-    Low top = k->low[0], x = k->low[--k->nlow];
+    SkylineLevel top = k->low[0], x = k->low[--k->nlow];
     int i = 0;
 
     for (int c; (c = 2 * i + 1) < k->nlow; i = c) {
@@ -344,7 +344,7 @@ static Low pop_run(Sky *k)
 }
 
 /* Let run i swallow the next one. */
-static void swallow(Sky *k, int i)
+static void swallow(Skyline *k, int i)
 {
     int j = k->run[i].next;
 
@@ -356,9 +356,9 @@ static void swallow(Sky *k, int i)
 }
 
 /* Run i has a new height: one run with neighbours of the same height. */
-static void settle(Pack *p, Sky *k, int i)
+static void settle(Pack *p, Skyline *k, int i)
 {
-    Run *r = k->run;
+    SkylineRun *r = k->run;
 
     if (r[i].next >= 0 && r[r[i].next].top == r[i].top)
         swallow(k, i);
@@ -370,11 +370,11 @@ static void settle(Pack *p, Sky *k, int i)
 }
 
 /* Cut run i before section s; returns the second part. */
-static int cut_run(Sky *k, int i, int s)
+static int cut_run(Skyline *k, int i, int s)
 {
-    Run *r = k->run;
+    SkylineRun *r = k->run;
 
-    r[s] = (Run){ r[i].end, i, r[i].next, r[i].top };
+    r[s] = (SkylineRun){ r[i].end, i, r[i].next, r[i].top };
     if (r[i].next >= 0)
         r[r[i].next].prev = s;
     r[i].next = s;
@@ -382,7 +382,7 @@ static int cut_run(Sky *k, int i, int s)
     return s;
 }
 
-static void put_on(Pack *p, Sky *k, int i, Item *x)
+static void put_on(Pack *p, Skyline *k, int i, PackItem *x)
 {
     x->off = k->run[i].top;
     if (k->run[i].end > x->hi)
@@ -396,9 +396,9 @@ static void put_on(Pack *p, Sky *k, int i, Item *x)
 }
 
 /* Nothing fits into the lowest run: fill it up to its lower neighbour. */
-static void fill_up(Pack *p, Sky *k, int i)
+static void fill_up(Pack *p, Skyline *k, int i)
 {
-    Run *r = k->run;
+    SkylineRun *r = k->run;
     int64_t a = r[i].prev >= 0 ? r[r[i].prev].top : INT64_MAX;
     int64_t b = r[i].next >= 0 ? r[r[i].next].top : INT64_MAX;
 
@@ -408,15 +408,15 @@ static void fill_up(Pack *p, Sky *k, int i)
 
 static int64_t skyline(Pack *p, Tree *t, const int *seq, const char *how)
 {
-    Sky k = { .run = p->run, .low = p->low };
+    Skyline k = { .run = p->run, .low = p->low };
     int left = p->n;
 
     fill_tree(p, t, seq);
-    k.run[0] = (Run){ p->nsec - 1, -1, -1, 0 };
+    k.run[0] = (SkylineRun){ p->nsec - 1, -1, -1, 0 };
     push_run(p, &k, 0);
     p->work -= 4 * p->n;
     while (left) {
-        Low l = pop_run(&k);
+        SkylineLevel l = pop_run(&k);
         if (k.run[l.run].top != l.top)
             continue;
         int best = best_within(p, t, 1, l.run, k.run[l.run].end, INT_MAX);
@@ -437,13 +437,14 @@ static int64_t skyline(Pack *p, Tree *t, const int *seq, const char *how)
 /* ---- first fit ----------------------------------------------------------- */
 
 /* Lowest place for x among the n placed, sorted by offset. */
-static int64_t lowest_gap(Pack *p, Item *const *placed, int n, const Item *x)
+static int64_t lowest_gap(Pack *p, PackItem *const *placed, int n,
+                          const PackItem *x)
 {
     int64_t o = 0;
 
     p->work -= n / 4;
     for (int k = 0; k < n; k++) {
-        const Item *y = placed[k];
+        const PackItem *y = placed[k];
         if (y->lo > x->hi || y->hi < x->lo)
             continue;
         if (y->off >= o + x->size)
@@ -453,7 +454,7 @@ static int64_t lowest_gap(Pack *p, Item *const *placed, int n, const Item *x)
     return o;
 }
 
-static void insert(Item **placed, int n, Item *x)
+static void insert(PackItem **placed, int n, PackItem *x)
 {
     for (; n > 0 && placed[n - 1]->off > x->off; n--)
         placed[n] = placed[n - 1];
@@ -463,14 +464,14 @@ static void insert(Item **placed, int n, Item *x)
 /* Around the fixed ones; the rest in order. */
 static void firstfit(Pack *p, const int *seq)
 {
-    Item **placed = alloc(p->arena, sizeof *placed * (size_t)p->n);
+    PackItem **placed = alloc(p->arena, sizeof *placed * (size_t)p->n);
     int n = 0;
 
     for (int i = 0; i < p->n; i++)
         if (p->item[i].fixed >= 0)
             insert(placed, n++, &p->item[i]);
     for (int i = 0; i < p->n; i++) {
-        Item *x = &p->item[seq[i]];
+        PackItem *x = &p->item[seq[i]];
         if (x->fixed >= 0)
             continue;
         x->off = lowest_gap(p, placed, n, x);
@@ -485,12 +486,12 @@ static void firstfit(Pack *p, const int *seq)
  * each such item moves to half its place in the order. */
 static void promote(Pack *p, int *seq, int64_t aim)
 {
-    Rank *r = alloc(p->arena, sizeof *r * (size_t)p->n);
+    SortKey *r = alloc(p->arena, sizeof *r * (size_t)p->n);
 
     for (int k = 0; k < p->n; k++) {
-        const Item *x = &p->item[seq[k]];
+        const PackItem *x = &p->item[seq[k]];
         int out = x->off + x->size > aim;
-        r[k] = (Rank){ { out ? k - 1 : 2 * (int64_t)k, !out, 0 }, seq[k] };
+        r[k] = (SortKey){ { out ? k - 1 : 2 * (int64_t)k, !out, 0 }, seq[k] };
     }
     qsort(r, (size_t)p->n, sizeof *r, by_rank);
     for (int k = 0; k < p->n; k++)
@@ -523,7 +524,7 @@ static void setup(Pack *p, Rect *r, int n)
         if (r[i].bytes <= 0)
             continue;
         p->nfixed += r[i].fixed >= 0;
-        p->item[p->n++] = (Item){
+        p->item[p->n++] = (PackItem){
             .id = i,
             .fixed = r[i].fixed,
             .off = r[i].offset,
@@ -540,7 +541,7 @@ static int search(Pack *p, const int *seq, int64_t cap, int64_t limit)
     int64_t left = limit;
 
     for (int i = 0; i < p->n; i++) {
-        const Item *x = &p->item[seq[i]];
+        const PackItem *x = &p->item[seq[i]];
         r[i] = (Rect){ x->lo, x->hi, x->size, -1, 0 };
     }
     int ok = pack_under(p->arena, r, p->n, cap, &left);

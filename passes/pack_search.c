@@ -17,12 +17,12 @@
 #include <string.h>
 
 /* A lifted rectangle's old low, or ~item: a rectangle placed. */
-typedef struct Old {
+typedef struct UndoEntry {
     int item;
     int64_t low;
-} Old;
+} UndoEntry;
 
-typedef struct Search {
+typedef struct PackSearch {
     Arena *arena;
     Rect *r;
     int n; /* born, dies: sections */
@@ -34,11 +34,11 @@ typedef struct Search {
     int *list, *at; /* rectangles of section s: list[at[s]..) */
     int *first;     /* by birth: where each section's start */
     int *order;
-    int *witness;  /* one that proves section s can still fit */
-    int64_t *rest; /* bytes still to come in each section */
-    int *cross;    /* still to come, alive in s and s + 1 */
-    Old *old;      /* vec: to be undone */
-} Search;
+    int *witness;   /* one that proves section s can still fit */
+    int64_t *rest;  /* bytes still to come in each section */
+    int *cross;     /* still to come, alive in s and s + 1 */
+    UndoEntry *old; /* vec: to be undone */
+} PackSearch;
 
 /* What has been tried last at this depth, or placed last before. */
 typedef struct Mark {
@@ -53,7 +53,7 @@ static int after(Mark a, Mark b)
 
 /* ---- the sections -------------------------------------------------------- */
 
-static void list_sections(Search *s)
+static void list_sections(PackSearch *s)
 {
     size_t total = 0, *end;
 
@@ -83,7 +83,7 @@ static void list_sections(Search *s)
 }
 
 /* Can what is to come in section k still fit above where it must start? */
-static int section_fits(Search *s, int k, int64_t level)
+static int section_fits(PackSearch *s, int k, int64_t level)
 {
     int64_t most = s->cap - s->rest[k];
     int w = s->witness[k];
@@ -112,14 +112,14 @@ typedef struct Reach {
     int lo, hi, above;
 } Reach;
 
-static int lift(Search *s, int j, int64_t top, Reach *h)
+static int lift(PackSearch *s, int j, int64_t top, Reach *h)
 {
     if (s->done[j])
         return 1;
     h->above = 1;
     if (s->low[j] >= top)
         return 1;
-    vec_push(s->arena, s->old, ((Old){ j, s->low[j] }));
+    vec_push(s->arena, s->old, ((UndoEntry){ j, s->low[j] }));
     s->low[j] = top;
     if (s->r[j].born < h->lo)
         h->lo = s->r[j].born;
@@ -128,7 +128,7 @@ static int lift(Search *s, int j, int64_t top, Reach *h)
     return top + s->r[j].bytes <= s->cap;
 }
 
-static void count(Search *s, int i, int sign)
+static void count(PackSearch *s, int i, int sign)
 {
     const Rect *x = &s->r[i];
 
@@ -141,7 +141,7 @@ static void count(Search *s, int i, int sign)
 
 /* Put i at its low; zero when that cannot lead anywhere, to be undone then.
  * h->above: something still to come lies above i. */
-static int place(Search *s, int i, Reach *h)
+static int place(PackSearch *s, int i, Reach *h)
 {
     const Rect *x = &s->r[i];
     int64_t top = s->low[i] + x->bytes;
@@ -149,7 +149,7 @@ static int place(Search *s, int i, Reach *h)
 
     *h = (Reach){ x->born, x->dies, 0 };
     count(s, i, -1);
-    vec_push(s->arena, s->old, ((Old){ ~i, 0 }));
+    vec_push(s->arena, s->old, ((UndoEntry){ ~i, 0 }));
     for (int k = s->at[x->born]; k < s->at[x->born + 1] && ok; k++)
         ok = lift(s, s->list[k], top, h);
     int end = s->first[x->dies + 1];
@@ -159,10 +159,10 @@ static int place(Search *s, int i, Reach *h)
     return ok;
 }
 
-static void undo(Search *s, size_t mark)
+static void undo(PackSearch *s, size_t mark)
 {
     while (vec_len(s->old) > mark) {
-        Old o = s->old[--((VecHead *)(void *)s->old)[-1].len];
+        UndoEntry o = s->old[--((VecHead *)(void *)s->old)[-1].len];
         if (o.item < 0)
             count(s, ~o.item, 1);
         else
@@ -170,7 +170,7 @@ static void undo(Search *s, size_t mark)
     }
 }
 
-static int sections_fit(Search *s, Reach h, int64_t level)
+static int sections_fit(PackSearch *s, Reach h, int64_t level)
 {
     s->work -= (h.hi - h.lo) / 4;
     for (int k = h.lo; k <= h.hi; k++)
@@ -183,7 +183,7 @@ static int sections_fit(Search *s, Reach h, int64_t level)
 
 /* Next rectangle to try in todo[a..b): the lowest after `tried`, if no other
  * fits wholly below it. -1: none left. */
-static int choose(Search *s, int a, int b, Mark tried)
+static int choose(PackSearch *s, int a, int b, Mark tried)
 {
     Mark best = { INT64_MAX, -1 };
     int64_t least = INT64_MAX;
@@ -202,10 +202,10 @@ static int choose(Search *s, int a, int b, Mark tried)
     return best.low < least ? where : -1;
 }
 
-static int solve(Search *s, int a, int b, Mark last);
+static int solve(PackSearch *s, int a, int b, Mark last);
 
 /* Sort todo[a..b) into runs that share no section and solve each. */
-static int solve_parts(Search *s, int a, int b, Reach cut, Mark last)
+static int solve_parts(PackSearch *s, int a, int b, Reach cut, Mark last)
 {
     for (int k = cut.lo; k < cut.hi; k++) {
         if (s->cross[k])
@@ -227,7 +227,7 @@ static int solve_parts(Search *s, int a, int b, Reach cut, Mark last)
     return a == b || solve(s, a, b, last);
 }
 
-static int solve(Search *s, int a, int b, Mark last)
+static int solve(PackSearch *s, int a, int b, Mark last)
 {
     Mark tried = last;
 
@@ -261,7 +261,7 @@ static int solve(Search *s, int a, int b, Mark last)
 
 int pack_under(Arena *a, Rect *r, int n, int64_t cap, int64_t *work)
 {
-    Search s = { .arena = a, .r = r, .n = n, .cap = cap, .work = *work };
+    PackSearch s = { .arena = a, .r = r, .n = n, .cap = cap, .work = *work };
 
     for (int i = 0; i < n; i++)
         if (r[i].dies >= s.nsec)

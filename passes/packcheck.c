@@ -10,17 +10,17 @@
 enum { ALIGN = 256 };
 
 /* Counts at positions 1..n; sums of a beginning in log n. */
-typedef struct Counts {
+typedef struct PrefixCounts {
     int n, *at;
-} Counts;
+} PrefixCounts;
 
-static void count(Counts *c, int i, int v)
+static void count(PrefixCounts *c, int i, int v)
 {
     for (; i <= c->n; i += i & -i)
         c->at[i] += v;
 }
 
-static int count_to(const Counts *c, int i)
+static int count_to(const PrefixCounts *c, int i)
 {
     int v = 0;
     for (; i; i -= i & -i)
@@ -87,7 +87,7 @@ static const char *sweep(Arena *a, const Rect *r, const Moment *m, int n)
     }
     qsort(v, (size_t)n, sizeof *v, by_value);
     size_t bytes = sizeof(int) * (size_t)(n + 2);
-    Counts begin = { n, alloc(a, bytes) }, end = { n, alloc(a, bytes) };
+    PrefixCounts begin = { n, alloc(a, bytes) }, end = { n, alloc(a, bytes) };
     for (int k = 0; k < n; k++) {
         const Rect *x = &r[m[k].i];
         int lo = position(v, n, x->offset);

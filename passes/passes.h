@@ -103,17 +103,17 @@ int unit_at(const Stages *st, const Scope *scope); /* index of the unit */
 /* ---- pipe.c pipe_assign.c pipe_own.c pipe_post.c: what they share -------- */
 
 /* Where a node of the body runs; chunk -1: in each call that reads it. */
-typedef struct Spot {
+typedef struct Assignment {
     int chunk;
-    Job w;
-} Spot;
+    WorkKind w;
+} Assignment;
 
 /* A value that another stage reads: at the start of its F, or else B or I, of
  * the chunk that is the first to need it. */
-typedef struct Crossing {
+typedef struct StageRead {
     Node *n;
     int stage, edge, chan;
-} Crossing;
+} StageRead;
 
 /* The graph of a stage being made: nodes of the same id in the graph that is
  * cut, and lists that become its nodes. */
@@ -138,16 +138,16 @@ typedef struct Pipe {
     Arena *a;
     const Schedule *s;
     int splits, stages, chunks;
-    Spot *spot;      /* by id */
-    int *first;      /* by id and stage: the first moment at which the
+    Assignment *spot;    /* by id */
+    int *first;          /* by id and stage: the first moment at which the
                                      stage needs it, INT_MAX: never */
-    Table *held;     /* path -> Holders, the same for all programs */
-    Handoff *edge;   /* vec */
-    Crossing *cross; /* vec */
-    int chan;        /* next free channel, and place in the order
+    Table *held;         /* path -> Holders, the same for all programs */
+    StageTransfer *edge; /* vec */
+    StageRead *cross;    /* vec */
+    int chan;            /* next free channel, and place in the order
                                      of what all stages do */
-    StagePart *part; /* by stage */
-    int *home;       /* by id: see pipe_post.c */
+    StagePart *part;     /* by stage */
+    int *home;           /* by id: see pipe_post.c */
 } Pipe;
 
 /* All programs of a model, from LOCAL on: `next` of each becomes the graph of
@@ -158,7 +158,7 @@ void pipe_programs(Graph *const *g);
 /* The k-th value that n reads, its row map behind the operands; or null. */
 Node *read_by(const Node *n, int k);
 int pipe_stage_at(const Pipe *p, const Node *n); /* -1: of no call */
-Spot pipe_moment(const Pipe *p, int moment);
+Assignment pipe_moment(const Pipe *p, int moment);
 void pipe_needs(Pipe *p); /* first */
 void pipe_hold(Pipe *p);  /* adds to held what the bodies of p need */
 Holders *pipe_held(const Table *held, const char *path);
@@ -287,7 +287,7 @@ typedef struct Version {
     struct Version *next;
 } Version;
 
-typedef struct Placer {
+typedef struct Partitioner {
     Graph *g;
     Arena *a;
     int build;      /* comm: make nodes; place: only note types */
@@ -295,22 +295,22 @@ typedef struct Placer {
     int *uses;
     char *free; /* made anew in any type at no cost */
     char *grid; /* 1: on the expert grid */
-} Placer;
+} Partitioner;
 
 typedef Shard Need[MAXIN][MAXATOM]; /* types asked of operands */
 
-Placer *placer_new(Graph *g, int build);
-void report_sharding(const Placer *p); /* sharding_report.c */
+Partitioner *placer_new(Graph *g, int build);
+void report_sharding(const Partitioner *p); /* sharding_report.c */
 /* Choose n's type and what it asks of its operands; when n has its type already
  * (level PLACED), only the latter. */
-void choose_way(Placer *p, Node *n, Need need);
+void choose_way(Partitioner *p, Node *n, Need need);
 /* Operand k of n in the type asked for. */
-Node *demand(Placer *p, const Node *n, int k, const Shard *want);
+Node *demand(Partitioner *p, const Node *n, int k, const Shard *want);
 /* What operand k of a node that is made anew must be for the node to be
  * want. */
-void type_through(const Placer *p, const Node *n, int k, const Shard *want,
+void type_through(const Partitioner *p, const Node *n, int k, const Shard *want,
                   Shard *out);
-int is_anew(const Placer *p, const Node *n); /* rather than sent */
+int is_anew(const Partitioner *p, const Node *n); /* rather than sent */
 
 /* ---- grad.c -------------------------------------------------------------- */
 
@@ -333,8 +333,8 @@ Group **fuse(Graph *g, const Target *T, Arena *a);
 
 /* ---- fusible.c: what fuse asks ------------------------------------------- */
 
-typedef struct Unit {  /* a kernel in the making */
-    struct Unit *into; /* tied to another */
+typedef struct FuseUnit {  /* a kernel in the making */
+    struct FuseUnit *into; /* tied to another */
     Family fam;
     Region reg;
     int call;    /* no kernel has nodes of two */
@@ -343,11 +343,11 @@ typedef struct Unit {  /* a kernel in the making */
     int reach;   /* no node it waits for has a greater id */
     int again;   /* has recomputed members */
     int seen;
-    Node *alone;          /* products: what the step stores */
-    struct Unit **before; /* vec: read what it overwrites */
-    int wait;             /* (ordering) units before it */
-    struct Unit **next;
-} Unit;
+    Node *alone;              /* products: what the step stores */
+    struct FuseUnit **before; /* vec: read what it overwrites */
+    int wait;                 /* (ordering) units before it */
+    struct FuseUnit **next;
+} FuseUnit;
 
 /* An operand as a member sees it: through views and clear nodes, with the axes
  * along which it is not read at the member's own index, and a number for the
@@ -367,10 +367,10 @@ typedef struct Fuse {
     Node **before, **after; /* by id: what stages do together, in order */
     char *clear;            /* by id: rebuilt where it is used */
     char *costly;           /* by id: worth storing rather than repeating */
-    Unit **unit;            /* by id */
+    FuseUnit **unit;        /* by id */
     Operand **operand;      /* by id: vec, found when first asked for */
     int *seen;              /* by id: stamp of the last walk */
-    Unit **all;             /* vec */
+    FuseUnit **all;         /* vec */
     int stamp;
 } Fuse;
 
@@ -378,11 +378,11 @@ enum { MOSTNODES = 48 }; /* of a kernel */
 
 /* Members that would be one kernel, the new one last: nodes of units whose
  * `seen` is the stamp. */
-typedef struct Set {
+typedef struct FuseSet {
     Fuse *f;
     Node **node; /* vec */
     int stamp;
-} Set;
+} FuseSet;
 
 typedef struct AxisSet {
     int n;
@@ -394,17 +394,17 @@ int is_source(const Node *n);                /* in memory before any kernel */
 int passes_by(const Fuse *f, const Node *n); /* belongs to no kernel */
 void find_clear(Fuse *f);
 Operand *operands_of(Fuse *f, const Node *n);
-Unit *unit_root(Unit *u);
-Unit *unit_of(const Fuse *f, const Node *n);
-int set_has(const Set *s, const Node *n);
-int is_stored(const Set *s, const Node *n); /* needed outside the set */
-const Node *space_of(const Node *n);        /* whose dims n's loops have */
-const Node *layout_of(const Node *n);       /* whose dims n stores */
+FuseUnit *unit_root(FuseUnit *u);
+FuseUnit *unit_of(const Fuse *f, const Node *n);
+int set_has(const FuseSet *s, const Node *n);
+int is_stored(const FuseSet *s, const Node *n); /* needed outside the set */
+const Node *space_of(const Node *n);            /* whose dims n's loops have */
+const Node *layout_of(const Node *n);           /* whose dims n stores */
 AxisSet axes_here(const Graph *g, const Node *n); /* of more than one element */
 int axes_lead(const Graph *g, const AxisSet *O,
-              const Node *n); /* slowest of n */
-const char *one_nest(Set *s); /* null: yes; else why not */
-int is_large(const Set *s);   /* kernel_size.c: too large for one kernel */
+              const Node *n);     /* slowest of n */
+const char *one_nest(FuseSet *s); /* null: yes; else why not */
+int is_large(const FuseSet *s);   /* kernel_size.c: too large for one kernel */
 
 /* ---- sched.c alloc.c pack.c emit.c: see their heads ---------------------- */
 
@@ -437,9 +437,9 @@ typedef struct Live {
 
 typedef struct Layout {
     Live *live;
-    int n;        /* vec */
-    Table *of;    /* stored value -> index + 1 */
-    Frame *frame; /* vec */
+    int n;            /* vec */
+    Table *of;        /* stored value -> index + 1 */
+    SlotGroup *frame; /* vec */
     int64_t height, bound;
 } Layout;
 
@@ -477,27 +477,27 @@ const char *pack_wrong(Arena *a, const Rect *r, int n, int64_t height);
 /* ---- activation_slots.c: what a stage's calls have, what they keep ------- */
 
 /* When each call of each micro-batch runs. */
-typedef struct Rows {
+typedef struct CallTimes {
     Arena *arena;
     const Program *p;
     int call, ncall; /* phases */
     int from, to;    /* steps of all calls */
     int micros;
     int *at; /* [call][micro] -> row */
-} Rows;
+} CallTimes;
 
-Rows *rows_of(Arena *a, const Program *p); /* null: no table */
+CallTimes *rows_of(Arena *a, const Program *p); /* null: no table */
 /* How long x lives, now that all who name it are known: in one call, through
  * the whole table, or from row to row. */
-void rows_settle(const Rows *t, Live *x);
+void rows_settle(const CallTimes *t, Live *x);
 /* x took over y's place: y's life becomes both. */
-void rows_join(const Rows *t, Live *y, const Live *x);
+void rows_join(const CallTimes *t, Live *y, const Live *x);
 /* Places what is private to calls and what frames hold, both from 0 on. */
-typedef struct Tabled {
+typedef struct TableMemory {
     int64_t priv, pool; /* bytes of each part */
     int64_t bound;      /* most bytes of both alive in a row */
-} Tabled;
-Tabled rows_place(const Rows *t, Layout *l);
+} TableMemory;
+TableMemory rows_place(const CallTimes *t, Layout *l);
 void rows_move(Layout *l, int64_t priv, int64_t pool); /* to these offsets */
 
 /* ---- emit.c program_layout.c --------------------------------------------- */
@@ -505,35 +505,37 @@ void rows_move(Layout *l, int64_t priv, int64_t pool); /* to these offsets */
 typedef struct Emit Emit;
 typedef struct Shapes Shapes; /* of values, each once */
 
-typedef struct Draft { /* one program being made */
+typedef struct ProgramBuilder { /* one program being made */
     Arena *arena;
     Emit *e;
     Graph *g;
     const Target *T;
-    Group **step;   /* vec: the group of each step */
-    Phase *phase;   /* vec */
-    Turn *turn;     /* vec */
-    int64_t repeat; /* of den and body */
-    int once;       /* each step runs once */
+    Group **step;       /* vec: the group of each step */
+    Phase *phase;       /* vec */
+    ScheduleSlot *turn; /* vec */
+    int64_t repeat;     /* of den and body */
+    int once;           /* each step runs once */
     Layout *l;
     int *work; /* step -> buffer of its work space, or -1 */
     Table *value;
     int nvalue;     /* instr_values.c: numbers of values */
     int *shape;     /* vec: of value i + 1 */
     Shapes *shapes; /* the plan's */
-} Draft;
+} ProgramBuilder;
 
-void make_phases(Draft *m, Group **k); /* fills step, phase, turn, repeat */
-void make_joins(Draft *m); /* grad_buckets.c: packs that need no copy are steps
+void make_phases(ProgramBuilder *m,
+                 Group **k); /* fills step, phase, turn, repeat */
+void make_joins(
+    ProgramBuilder *m); /* grad_buckets.c: packs that need no copy are steps
                                      `join` */
 int64_t join_at(const Node *pack, int i); /* byte where member i lies */
 
 /* instr_values.c: what step s of group k reads and makes, and what must be
  * there at the end. Buffers have numbers. */
-void flow_instr(Draft *m, const Group *k, Instr *s);
+void flow_instr(ProgramBuilder *m, const Group *k, Instr *s);
 const Node *made_in(const Group *k, const Node *n); /* what k leaves in n's
                                      buffer; null: nothing */
-void flow_ends(Draft *m, Program *p);
+void flow_ends(ProgramBuilder *m, Program *p);
 Shapes *shapes_new(Arena *a);
 ValueShape *shapes_all(const Shapes *x);                   /* vec */
 int shape_index(Shapes *x, const Graph *g, const Node *n); /* its index */

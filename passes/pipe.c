@@ -18,9 +18,9 @@
 
 /* ---- what crosses -------------------------------------------------------- */
 
-static int edge_of(Pipe *p, const Spot *from, const Spot *to)
+static int edge_of(Pipe *p, const Assignment *from, const Assignment *to)
 {
-    Handoff e = { from->w, from->chunk, to->w, to->chunk };
+    StageTransfer e = { from->w, from->chunk, to->w, to->chunk };
 
     for (size_t i = 0; i < vec_len(p->edge); i++)
         if (p->edge[i].from == e.from && p->edge[i].a == e.a &&
@@ -37,8 +37,9 @@ static void find_crossings(Pipe *p)
             int when = p->first[i * (size_t)p->stages + (size_t)s];
             if (when == INT_MAX)
                 continue;
-            Spot to = pipe_moment(p, when);
-            Crossing c = { p->g->node[i], s, edge_of(p, &p->spot[i], &to), -1 };
+            Assignment to = pipe_moment(p, when);
+            StageRead c = { p->g->node[i], s, edge_of(p, &p->spot[i], &to),
+                            -1 };
             if (c.n->op != Oroute)
                 c.chan = p->chan++;
             vec_push(p->a, p->cross, c);
@@ -132,12 +133,12 @@ static int call_index(const Graph *g, Call want)
     die("pipe: stage %d has no %c%d", g->role, jobnames[want.w], want.chunk);
 }
 
-static Call work_call(Job w, int chunk)
+static Call work_call(WorkKind w, int chunk)
 {
     return (Call){ .k = ROWwork, .w = w, .chunk = chunk };
 }
 
-static Call edge_call(RowKind k, const Handoff *e)
+static Call edge_call(RowKind k, const StageTransfer *e)
 {
     return (Call){ k, e->from, e->a, e->to, e->b };
 }
@@ -147,7 +148,7 @@ static int transfer_call(const Pipe *p, int s, RowKind k, int edge)
     return call_index(p->part[s].g, edge_call(k, &p->edge[edge])) + 1;
 }
 
-static void put_recv(Pipe *p, const Crossing *x, int reader)
+static void put_recv(Pipe *p, const StageRead *x, int reader)
 {
     int call = transfer_call(p, x->stage, ROWrecv, x->edge);
     StagePart *part = &p->part[x->stage];
@@ -170,7 +171,7 @@ static void put_recv(Pipe *p, const Crossing *x, int reader)
     part->at[x->n->id] = r;
 }
 
-static void put_send(Pipe *p, const Crossing *x)
+static void put_send(Pipe *p, const StageRead *x)
 {
     int s = pipe_stage_at(p, x->n);
     int call = transfer_call(p, s, ROWsend, x->edge);
@@ -214,7 +215,7 @@ static void list_calls(Pipe *p, Graph *g)
             add_call(g, work_call(p->splits ? WW : WB, c));
     }
     for (size_t i = 0; i < vec_len(p->edge); i++) {
-        const Handoff *e = &p->edge[i];
+        const StageTransfer *e = &p->edge[i];
         if (p->s->rank[e->a] == g->role) {
             add_call(g, edge_call(ROWsend, e));
             add_call(g, edge_call(ROWwait, e));
@@ -231,7 +232,8 @@ static void list_turns(Pipe *p, Graph *g, const PipeRow *row)
         int call = r->k == ROWwork
                        ? call_index(g, work_call(r->w, r->chunk))
                        : transfer_call(p, g->role, r->k, r->edge) - 1;
-        vec_push(g->arena, g->turn, ((Turn){ call, r->micro, r->pair }));
+        vec_push(g->arena, g->turn,
+                 ((ScheduleSlot){ call, r->micro, r->pair }));
     }
 }
 
@@ -257,20 +259,20 @@ static void make_parts(Pipe *p)
 
 /* ---- bodies -------------------------------------------------------------- */
 
-static int same_spot(const Spot *a, const Spot *b)
+static int same_spot(const Assignment *a, const Assignment *b)
 {
     return a->chunk == b->chunk && a->w == b->w;
 }
 
 /* All calls in the order of time: what comes in, the work, what goes out. */
-static void fill_call(Pipe *p, Spot at)
+static void fill_call(Pipe *p, Assignment at)
 {
     int s = p->s->rank[at.chunk];
     int call = call_index(p->part[s].g, work_call(at.w, at.chunk)) + 1;
 
     for (size_t i = 0; i < vec_len(p->cross); i++) {
-        const Crossing *x = &p->cross[i];
-        const Handoff *e = &p->edge[x->edge];
+        const StageRead *x = &p->cross[i];
+        const StageTransfer *e = &p->edge[x->edge];
         if (e->b != at.chunk || e->to != at.w)
             continue;
         if (x->chan < 0)
@@ -292,11 +294,11 @@ static void fill_bodies(Pipe *p)
     int train = trains(p->g);
 
     for (int c = 0; c < p->chunks; c++)
-        fill_call(p, (Spot){ c, WF });
+        fill_call(p, (Assignment){ c, WF });
     for (int c = p->chunks; train && c-- > 0;) {
-        fill_call(p, (Spot){ c, p->splits ? WI : WB });
+        fill_call(p, (Assignment){ c, p->splits ? WI : WB });
         if (p->splits)
-            fill_call(p, (Spot){ c, WW });
+            fill_call(p, (Assignment){ c, WW });
     }
 }
 

@@ -108,7 +108,7 @@ static int live_at(Assign *a, const Scope *scope, int chunk)
     return chunk;
 }
 
-static void forward(Assign *a, const Node *n, Spot *s)
+static void forward(Assign *a, const Node *n, Assignment *s)
 {
     int unit = unit_at(a->st, n->scope), at = -1;
 
@@ -142,7 +142,7 @@ static int sums_up(const Node *n)
 
 /* What reads no gradient of a unit stands where its forward stands, and later
  * where it is first read (settle). */
-static void backward_of(Assign *a, const Node *n, Spot *s)
+static void backward_of(Assign *a, const Node *n, Assignment *s)
 {
     int unit = unit_at(a->st, n->scope), at = NOBODY, fwd = -1, reads = 0;
 
@@ -193,7 +193,7 @@ static void pull_back(Assign *a, void (*f)(Assign *a, int read, int by))
 /* Backward nodes that read no gradient run no later than what reads them. */
 static void settle(Assign *a, int read, int by)
 {
-    Spot *x = &a->p->spot[read];
+    Assignment *x = &a->p->spot[read];
 
     if (a->back[read] == 2)
         x->chunk = max(x->chunk, a->p->spot[by].chunk);
@@ -213,7 +213,7 @@ static int *only_readers(const Assign *a)
  * (of the same direction: what F keeps for a later B stays). */
 static void gather_late(Assign *a)
 {
-    Spot *spot = a->p->spot;
+    Assignment *spot = a->p->spot;
     int *only = only_readers(a);
     char *fwd = alloc(a->p->a, vec_len(a->g->node) + 1);
 
@@ -239,7 +239,7 @@ static void gather_late(Assign *a)
 /* I: some earlier chunk needs it. */
 static void split_backward(Assign *a, int read, int by)
 {
-    Spot *x = &a->p->spot[read], *y = &a->p->spot[by];
+    Assignment *x = &a->p->spot[read], *y = &a->p->spot[by];
 
     if (x->chunk > y->chunk || y->w == WI)
         x->w = WI;
@@ -259,7 +259,7 @@ static void follow(Assign *a)
         const Node *n = a->g->node[i];
         if (n->reg != REGbody || !follows(a, n) || is_free(a, n))
             continue;
-        Spot *s = &a->p->spot[i], *of = &a->p->spot[n->in[0]->id];
+        Assignment *s = &a->p->spot[i], *of = &a->p->spot[n->in[0]->id];
         s->chunk = of->chunk;
         if (n->op == Opart || of->w == WF || a->p->spot[i].w == WF)
             s->w = of->w;
@@ -268,7 +268,7 @@ static void follow(Assign *a)
 
 static void place(Assign *a, Node *n)
 {
-    Spot *s = &a->p->spot[n->id];
+    Assignment *s = &a->p->spot[n->id];
 
     s->chunk = -1;
     if (is_free(a, n))

@@ -31,16 +31,16 @@ int pipe_stage_at(const Pipe *p, const Node *n)
 
 /* Calls of one micro-batch in the order of time, as far as it is known: F up,
  * then B or I down. W stands with its I. */
-static int moment(const Pipe *p, const Spot *s)
+static int moment(const Pipe *p, const Assignment *s)
 {
     return s->w == WF ? s->chunk : 2 * p->chunks - 1 - s->chunk;
 }
 
-Spot pipe_moment(const Pipe *p, int m)
+Assignment pipe_moment(const Pipe *p, int m)
 {
     if (m < p->chunks)
-        return (Spot){ m, WF };
-    return (Spot){ 2 * p->chunks - 1 - m, p->splits ? WI : WB };
+        return (Assignment){ m, WF };
+    return (Assignment){ 2 * p->chunks - 1 - m, p->splits ? WI : WB };
 }
 
 static void need(Pipe *p, const Node *x, int stage, int when)

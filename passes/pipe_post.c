@@ -354,17 +354,17 @@ static void put_sink(Pipe *p, Node *n)
 
 /* Scalars that go to all stages, by how many sums they need before: found by
  * walking as value() will. */
-typedef struct Asked {
+typedef struct ScalarTransfers {
     Pipe *p;
     int *seen;  /* by id and stage: 1 + rounds; 0: not yet */
     int *round; /* by id: its own, from 1; 0: not asked */
     Node **all; /* vec */
     int last;   /* round */
-} Asked;
+} ScalarTransfers;
 
-static int rounds(Asked *x, int s, Node *n);
+static int rounds(ScalarTransfers *x, int s, Node *n);
 
-static int most_of(Asked *x, int s, const Node *n)
+static int most_of(ScalarTransfers *x, int s, const Node *n)
 {
     int most = 0;
 
@@ -375,7 +375,7 @@ static int most_of(Asked *x, int s, const Node *n)
     return most;
 }
 
-static int asked(Asked *x, Node *n)
+static int asked(ScalarTransfers *x, Node *n)
 {
     Node **term = NULL;
     int most = 0;
@@ -393,7 +393,7 @@ static int asked(Asked *x, Node *n)
     return x->round[n->id] = most + 1;
 }
 
-static int rounds_before(Asked *x, int s, Node *n)
+static int rounds_before(ScalarTransfers *x, int s, Node *n)
 {
     int home = x->p->home[n->id];
     int near = home == ANY || home == s;
@@ -409,7 +409,7 @@ static int rounds_before(Asked *x, int s, Node *n)
 }
 
 /* Sums that must be done before n is on stage s. */
-static int rounds(Asked *x, int s, Node *n)
+static int rounds(ScalarTransfers *x, int s, Node *n)
 {
     int *seen = &x->seen[n->id * x->p->stages + s];
 
@@ -418,7 +418,7 @@ static int rounds(Asked *x, int s, Node *n)
     return *seen - 1;
 }
 
-static void ask(Asked *x, Node *n)
+static void ask(ScalarTransfers *x, Node *n)
 {
     for (int s = 0; s < x->p->stages; s++)
         if (n->op != Owrite)
@@ -437,7 +437,7 @@ static int go_together(const Node *x, const Node *y)
     return like_sum(x).dt == like_sum(y).dt;
 }
 
-static void sum_round(const Asked *x, int round)
+static void sum_round(const ScalarTransfers *x, int round)
 {
     Node *const *done = x->p->part[0].all;
 
@@ -457,7 +457,7 @@ static void sum_round(const Asked *x, int round)
 static void sum_together(Pipe *p)
 {
     size_t count = vec_len(p->g->node);
-    Asked x = { .p = p };
+    ScalarTransfers x = { .p = p };
 
     x.seen = alloc(p->a, (count + 1) * (size_t)p->stages * sizeof *x.seen);
     x.round = alloc(p->a, (count + 1) * sizeof *x.round);

@@ -28,7 +28,7 @@ static Group *storing(Arena *a, Family fam, Region reg, Node *n)
     return k;
 }
 
-static Group *zeroing(Draft *m, Node *acc, Region reg)
+static Group *zeroing(ProgramBuilder *m, Node *acc, Region reg)
 {
     Group *k = storing(m->arena, FAMzero, reg, acc);
 
@@ -40,7 +40,7 @@ static Group *zeroing(Draft *m, Node *acc, Region reg)
 }
 
 /* A kernel that stores f everywhere in acc. */
-static Group *filling(Draft *m, Node *acc, Region reg, double f)
+static Group *filling(ProgramBuilder *m, Node *acc, Region reg, double f)
 {
     Node *c = g_node(m->g, Oconst, acc->loc, 0, NULL);
     Group *k = storing(m->arena, FAMloop, reg, c);
@@ -63,7 +63,7 @@ static Group *filling(Draft *m, Node *acc, Region reg, double f)
 
 /* An accumulator starts from zero, for max and min from what all numbers
  * beat. */
-static Group *clearing(Draft *m, Node *acc, Region reg)
+static Group *clearing(ProgramBuilder *m, Node *acc, Region reg)
 {
     if (acc->at.accum.op == Radd)
         return zeroing(m, acc, reg);
@@ -73,7 +73,7 @@ static Group *clearing(Draft *m, Node *acc, Region reg)
 
 /* With one turn a product may store what it would add to zero. Its accumulator
  * then lives from there: at the peak most gradients are still to come. */
-static int store_only(Draft *m, Group *k, const Node *acc)
+static int store_only(ProgramBuilder *m, Group *k, const Node *acc)
 {
     int *beta = instr_beta(&k->step);
 
@@ -87,7 +87,7 @@ static int store_only(Draft *m, Group *k, const Node *acc)
     return 1;
 }
 
-static void clear_results(Draft *m, Group *k)
+static void clear_results(ProgramBuilder *m, Group *k)
 {
     for (int j = 0; j < k->nout; j++) {
         Node *n = k->out[j];
@@ -97,14 +97,15 @@ static void clear_results(Draft *m, Group *k)
     }
 }
 
-static void clear_accumulators(Draft *m, Group **k, Region reg)
+static void clear_accumulators(ProgramBuilder *m, Group **k, Region reg)
 {
     for (size_t i = 0; i < vec_len(k) && !m->once; i++)
         if (k[i]->reg == reg)
             clear_results(m, k[i]);
 }
 
-static void end_phase(Draft *m, const char *name, int first, int64_t repeat)
+static void end_phase(ProgramBuilder *m, const char *name, int first,
+                      int64_t repeat)
 {
     int n = (int)vec_len(m->step) - first;
     if (n)
@@ -114,7 +115,7 @@ static void end_phase(Draft *m, const char *name, int first, int64_t repeat)
 /* ---- states that are read after they are written ------------------------- */
 
 /* Path of a parameter or state -> the last step that reads it + 1. */
-static Table *last_readers(const Draft *m, int first)
+static Table *last_readers(const ProgramBuilder *m, int first)
 {
     Table *t = table_new(m->arena);
 
@@ -129,7 +130,7 @@ static Table *last_readers(const Draft *m, int first)
 
 /* A step may read what it writes only as fuse allows: element by element, in
  * the kernel that makes the new value. */
-static int read_later(const Draft *m, const Table *last, size_t step,
+static int read_later(const ProgramBuilder *m, const Table *last, size_t step,
                       const Node *state)
 {
     size_t at = (size_t)(uintptr_t)table_get(last, KEYP(n_name(state)));
@@ -137,7 +138,7 @@ static int read_later(const Draft *m, const Table *last, size_t step,
 }
 
 /* The new value goes to a buffer of its own and is copied at the end. */
-static void copy_later(Draft *m, Group *k, Node *write)
+static void copy_later(ProgramBuilder *m, Group *k, Node *write)
 {
     Arena *a = m->arena;
     Node *t = g_node(m->g, Oarg, write->loc, 0, NULL);
@@ -168,7 +169,7 @@ typedef struct Write {
     Node *n;
 } Write;
 
-static void write_beside(Draft *m, int first)
+static void write_beside(ProgramBuilder *m, int first)
 {
     Table *last = last_readers(m, first);
     Write *late = NULL;
@@ -193,7 +194,7 @@ static int waits_for(const Call *wait, const Call *send)
 }
 
 /* The same buffer, peer and channel as the send's. */
-static void add_wait(Draft *m, const Group *send)
+static void add_wait(ProgramBuilder *m, const Group *send)
 {
     Group *k = alloc(m->arena, sizeof *k);
 
@@ -219,7 +220,8 @@ static int overwrites(const Group *k, const Group *send)
 
 /* From the at-th on: what was sent has left before `by` overwrites it, in the
  * order in which it was sent; null: all has. What is still to wait for. */
-static size_t end_sends(Draft *m, Group **sent, size_t at, const Group *by)
+static size_t end_sends(ProgramBuilder *m, Group **sent, size_t at,
+                        const Group *by)
 {
     size_t end = vec_len(sent);
 
@@ -230,7 +232,7 @@ static size_t end_sends(Draft *m, Group **sent, size_t at, const Group *by)
     return at;
 }
 
-static size_t add_groups(Draft *m, Group **k, size_t i, Region reg)
+static size_t add_groups(ProgramBuilder *m, Group **k, size_t i, Region reg)
 {
     Group **sent = NULL;
     size_t left = 0;
@@ -248,7 +250,7 @@ static size_t add_groups(Draft *m, Group **k, size_t i, Region reg)
 }
 
 /* Steps of the groups k[0, n), which stand in the body, that call c has. */
-static void add_call(Draft *m, Group *const *k, size_t n, int c)
+static void add_call(ProgramBuilder *m, Group *const *k, size_t n, int c)
 {
     const Call *call = m->g->call;
     int first = (int)vec_len(m->step);
@@ -266,7 +268,7 @@ static void add_call(Draft *m, Group *const *k, size_t n, int c)
                        (int)vec_len(m->step) - first, 0 }));
 }
 
-static size_t add_calls(Draft *m, Group *const *k, size_t at)
+static size_t add_calls(ProgramBuilder *m, Group *const *k, size_t at)
 {
     size_t n = 0;
     int first = (int)vec_len(m->phase);
@@ -276,7 +278,7 @@ static size_t add_calls(Draft *m, Group *const *k, size_t at)
     for (size_t c = 0; c < vec_len(m->g->call); c++)
         add_call(m, k + at, n, (int)c);
     for (size_t i = 0; i < vec_len(m->g->turn); i++) {
-        Turn t = m->g->turn[i];
+        ScheduleSlot t = m->g->turn[i];
         t.phase += first;
         vec_push(m->arena, m->turn, t);
     }
@@ -284,7 +286,7 @@ static size_t add_calls(Draft *m, Group *const *k, size_t at)
 }
 
 /* sched puts what den needs of pre before it. */
-void make_phases(Draft *m, Group **k)
+void make_phases(ProgramBuilder *m, Group **k)
 {
     size_t at = 0, den = 0;
 

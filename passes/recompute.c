@@ -23,15 +23,15 @@ typedef struct Edge {
     int64_t cap;
 } Edge;
 
-typedef struct Flow { /* vertices: 2i in, 2i+1 out, then s, t */
+typedef struct FlowNetwork { /* vertices: 2i in, 2i+1 out, then s, t */
     Arena *arena;
     Edge **adj; /* vec per vertex */
     int *level, *at, nv, s, t;
-} Flow;
+} FlowNetwork;
 
 static const int64_t INF = INT64_MAX / 4;
 
-static void edge(Flow *f, int u, int v, int64_t cap)
+static void edge(FlowNetwork *f, int u, int v, int64_t cap)
 {
     Edge a = { v, (int)vec_len(f->adj[v]), cap };
     Edge b = { u, (int)vec_len(f->adj[u]), 0 };
@@ -41,7 +41,7 @@ static void edge(Flow *f, int u, int v, int64_t cap)
 }
 
 /* Distances from s over edges with room; is t reached? */
-static int bfs(Flow *f, int *queue)
+static int bfs(FlowNetwork *f, int *queue)
 {
     int head = 0, tail = 0;
 
@@ -62,7 +62,7 @@ static int bfs(Flow *f, int *queue)
     return f->level[f->t] >= 0;
 }
 
-static int64_t push_flow(Flow *f, int u, int64_t limit)
+static int64_t push_flow(FlowNetwork *f, int u, int64_t limit)
 {
     if (u == f->t)
         return limit;
@@ -82,7 +82,7 @@ static int64_t push_flow(Flow *f, int u, int64_t limit)
 
 /* Of all minimum cuts the one nearest the sink, which rebuilds least: level 1
  * marks the vertices from which the sink can still be reached, others get 0. */
-static void sink_side(Flow *f, int *queue)
+static void sink_side(FlowNetwork *f, int *queue)
 {
     int head = 0, tail = 0;
 
@@ -102,7 +102,7 @@ static void sink_side(Flow *f, int *queue)
 }
 
 /* Dinic 1970. */
-static void max_flow(Flow *f)
+static void max_flow(FlowNetwork *f)
 {
     int *queue = alloc(f->arena, (size_t)f->nv * sizeof *queue);
 
@@ -165,7 +165,7 @@ static void mark_all(Graph *g)
             mark_uses(g, g->node[i]);
 }
 
-static void build(Flow *f, const Graph *g)
+static void build(FlowNetwork *f, const Graph *g)
 {
     for (size_t i = 0; i < vec_len(g->node); i++) {
         Node *n = g->node[i];
@@ -186,7 +186,7 @@ static void build(Flow *f, const Graph *g)
 }
 
 /* A needed value beyond the cut is rebuilt. */
-static int mark_rebuilt(const Flow *f, Graph *g)
+static int mark_rebuilt(const FlowNetwork *f, Graph *g)
 {
     int any = 0;
 
@@ -207,7 +207,8 @@ static int mark_rebuilt(const Flow *f, Graph *g)
 
 static int choose(Graph *g)
 {
-    Flow f = { .arena = arena_new(), .nv = 2 * (int)vec_len(g->node) + 2 };
+    FlowNetwork f = { .arena = arena_new(),
+                      .nv = 2 * (int)vec_len(g->node) + 2 };
 
     f.s = f.nv - 2;
     f.t = f.nv - 1;

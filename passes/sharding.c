@@ -23,26 +23,27 @@ static const double STAY = 1e9;
 
 /* ---- seeds --------------------------------------------------------------- */
 
-typedef struct Seed {
+typedef struct AxisPreference {
     MeshAxis m;
     AxisRole role[6]; /* ROLEnone: no more */
-} Seed;
+} AxisPreference;
 
 /* Per mesh axis the roles that take it, first to last; what one does not divide
  * goes to the next. */
-static const Seed dense[] = {
+static const AxisPreference dense[] = {
     { Mtp, { ROLEvocab, ROLEheads, ROLEgroup, ROLEffn, ROLEseq } },
     { Mcp, { ROLEseq, ROLEkey } },
     { Mdp, { ROLEmicro } },
     { NMESH, { ROLEnone } },
 };
-static const Seed expert[] = {
+static const AxisPreference expert[] = {
     { Metp, { ROLEffn } },
     { Mep, { ROLEchoice } },
     { NMESH, { ROLEnone } },
 };
 
-static const Seed *seed_at(const Graph *g, const Seed *table, int atom)
+static const AxisPreference *seed_at(const Graph *g,
+                                     const AxisPreference *table, int atom)
 {
     for (; table->m != NMESH; table++)
         if (g->mesh->mask[table->m] >> atom & 1)
@@ -99,7 +100,7 @@ static Axis *stated(const Graph *g, MeshAxis m, const Dim *dim, int nd,
 static Shard seed(const Graph *g, const Dim *dim, int nd, int onexperts,
                   const Shard *t, int atom)
 {
-    const Seed *s = seed_at(g, onexperts ? expert : dense, atom);
+    const AxisPreference *s = seed_at(g, onexperts ? expert : dense, atom);
     Axis *b = bucketed(dim, nd, atom);
 
     if (!b && s)
@@ -162,7 +163,7 @@ static const Node *shape_of(const Node *n)
 
 /* ---- facts about nodes --------------------------------------------------- */
 
-static int is_free(const Placer *p, const Node *n)
+static int is_free(const Partitioner *p, const Node *n)
 {
     if (n->op == Oconst || n->op == Oiota || n->op == Orandom)
         return 1;
@@ -184,7 +185,7 @@ static int has_expert(const Node *n)
 
 /* On the expert grid is what descends from indexed weights, and a product whose
  * operands both have `expert` without contracting it. */
-static int on_experts(const Placer *p, const Node *n)
+static int on_experts(const Partitioner *p, const Node *n)
 {
     int any = n->op == Ogmm || n->op == Ogmm_wgrad || n->map != NULL;
 
@@ -199,13 +200,13 @@ static int on_experts(const Placer *p, const Node *n)
     return any;
 }
 
-Placer *placer_new(Graph *g, int build)
+Partitioner *placer_new(Graph *g, int build)
 {
     Arena *a = arena_new();
-    Placer *p = alloc(a, sizeof *p);
+    Partitioner *p = alloc(a, sizeof *p);
     size_t n = vec_len(g->node) + 1;
 
-    *p = (Placer){ .g = g, .a = a, .build = build };
+    *p = (Partitioner){ .g = g, .a = a, .build = build };
     p->have = alloc(a, n * sizeof *p->have);
     p->free = alloc(a, n);
     p->grid = alloc(a, n);
@@ -217,7 +218,7 @@ Placer *placer_new(Graph *g, int build)
     return p;
 }
 
-int is_anew(const Placer *p, const Node *n)
+int is_anew(const Partitioner *p, const Node *n)
 {
     return p->free[n->id] || n->op == Obroadcast;
 }
@@ -235,7 +236,7 @@ static Shard through1(const Node *n, int k, const Shard *want)
     return t;
 }
 
-void type_through(const Placer *p, const Node *n, int k, const Shard *want,
+void type_through(const Partitioner *p, const Node *n, int k, const Shard *want,
                   Shard *out)
 {
     for (int i = 0; i < MAXATOM; i++)
@@ -285,8 +286,8 @@ static double step_price(const Graph *g, const Node *o, const Shard *have,
     return to->k == S ? b / n : b;
 }
 
-static double price(const Placer *p, const Node *o, const Shard *want, int atom,
-                    const Shard *to)
+static double price(const Partitioner *p, const Node *o, const Shard *want,
+                    int atom, const Shard *to)
 {
     Shard below[MAXATOM];
 
@@ -309,7 +310,7 @@ static double price(const Placer *p, const Node *o, const Shard *want, int atom,
     return least;
 }
 
-static int passes_partial(const Node *n, const Way *w)
+static int passes_partial(const Node *n, const ShardStrategy *w)
 {
     for (int k = 0; k < n->nin; k++)
         if (w->in[k].k == P)
@@ -318,7 +319,7 @@ static int passes_partial(const Node *n, const Way *w)
 }
 
 /* Is the operand that is passed on partial over another atom as well? */
-static int partial_above(const Node *n, const Way *w, int atom)
+static int partial_above(const Node *n, const ShardStrategy *w, int atom)
 {
     for (int k = 0; k < n->nin; k++)
         if (w->in[k].k == P && n->in[k]->sh[atom].k == P)
@@ -329,8 +330,8 @@ static int partial_above(const Node *n, const Way *w, int atom)
 /* What the result would still cost on its way to its seed. A new partial sum of
  * which every rank wants all is reduced sooner or later in any case, but one
  * passed on should not grow before that. */
-static double debt(const Placer *p, const Node *n, int atom, const Way *w,
-                   const Shard *goal)
+static double debt(const Partitioner *p, const Node *n, int atom,
+                   const ShardStrategy *w, const Shard *goal)
 {
     const Node *x = shape_of(n);
     double size = (double)p->g->mesh->atom[atom].size;
@@ -351,8 +352,8 @@ static double debt(const Placer *p, const Node *n, int atom, const Way *w,
 
 /* ---- the choice ---------------------------------------------------------- */
 
-static int cuts_evenly(const Placer *p, const Node *n, Need need, int atom,
-                       const Way *w)
+static int cuts_evenly(const Partitioner *p, const Node *n, Need need, int atom,
+                       const ShardStrategy *w)
 {
     const Node *x = shape_of(n);
     int d;
@@ -380,7 +381,8 @@ static int cut_already(const Node *n, int atom, const Shard *t)
  * parameter's) or as another operand is, not along any axis that happens to be
  * cheap. In post, gradients are reduced before their first use; only scalars go
  * on partial (the sum of squares). */
-static int allowed(const Node *n, int atom, const Way *w, const Shard *goal)
+static int allowed(const Node *n, int atom, const ShardStrategy *w,
+                   const Shard *goal)
 {
     if (w->out.k == P && n->reg == REGpost && optab[n->op].cls == EW && n->nd)
         return 0;
@@ -396,7 +398,7 @@ static int allowed(const Node *n, int atom, const Way *w, const Shard *goal)
 
 /* Among ways of one price: a partial operand that nobody else reads goes on
  * partial; else the seed; else not whole. */
-static int rank_of(const Placer *p, const Node *n, const Way *w,
+static int rank_of(const Partitioner *p, const Node *n, const ShardStrategy *w,
                    const Shard *goal)
 {
     for (int k = 0; k < n->nin && w->out.k == P; k++)
@@ -407,8 +409,8 @@ static int rank_of(const Placer *p, const Node *n, const Way *w,
     return same_shard(&w->out, goal) ? 1 : w->out.k == R ? 3 : 2;
 }
 
-static double total(const Placer *p, const Node *n, Need need, int atom,
-                    const Way *w, const Shard *goal)
+static double total(const Partitioner *p, const Node *n, Need need, int atom,
+                    const ShardStrategy *w, const Shard *goal)
 {
     double sum = debt(p, n, atom, w, goal);
 
@@ -418,7 +420,7 @@ static double total(const Placer *p, const Node *n, Need need, int atom,
 }
 
 /* An attention whose keys stay cut: passes/ring_attention.c. */
-static int keeps_keys(const Node *n, const Way *w)
+static int keeps_keys(const Node *n, const ShardStrategy *w)
 {
     for (int k = 0; k < n->nin; k++)
         if ((n->op == Oattn || n->op == Oattn_bwd) && w->in[k].k == S &&
@@ -427,11 +429,11 @@ static int keeps_keys(const Node *n, const Way *w)
     return 0;
 }
 
-static void choose_at(Placer *p, Node *n, Need need, int atom)
+static void choose_at(Partitioner *p, Node *n, Need need, int atom)
 {
     const Node *x = shape_of(n);
     Shard goal = seed(p->g, x->dim, x->nd, p->grid[n->id], n->sh, atom);
-    Way w[MAXWAY];
+    ShardStrategy w[MAXWAY];
     int count = ways(p->g, n, atom, w), best = -1, rank = 0;
     double least = NEVER;
 
@@ -459,7 +461,7 @@ static void choose_at(Placer *p, Node *n, Need need, int atom)
         need[k][atom] = w[best].in[k];
 }
 
-void choose_way(Placer *p, Node *n, Need need)
+void choose_way(Partitioner *p, Node *n, Need need)
 {
     memset(need, 0, sizeof(Need));
     for (int t = 0; t < p->g->mesh->natom; t++)
@@ -472,7 +474,7 @@ void choose_way(Placer *p, Node *n, Need need)
 
 /* ---- the pass ------------------------------------------------------------ */
 
-static void place_node(Placer *p, Node *n)
+static void place_node(Partitioner *p, Node *n)
 {
     Need need;
 
@@ -490,7 +492,7 @@ static void place_node(Placer *p, Node *n)
 void pass_sharding(Graph *g)
 {
     g_renumber(g);
-    Placer *p = placer_new(g, 0);
+    Partitioner *p = placer_new(g, 0);
 
     for (size_t i = 0; i < vec_len(g->node); i++)
         place_node(p, g->node[i]);

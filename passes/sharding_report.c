@@ -20,12 +20,12 @@ static const double MIB = 1 << 20;
 /* ---- why ----------------------------------------------------------------- */
 
 /* The optimizer's work is ZeRO's to share out. */
-static int on_grid(const Placer *p, const Node *n, MeshAxis m)
+static int on_grid(const Partitioner *p, const Node *n, MeshAxis m)
 {
     return n->reg != REGpost && p->grid[n->id] == (m == Metp || m == Mep);
 }
 
-static int cuts(const Placer *p, MeshAxis m, const Axis *a)
+static int cuts(const Partitioner *p, MeshAxis m, const Axis *a)
 {
     const Graph *g = p->g;
 
@@ -47,7 +47,7 @@ static void put_reason(Text *t, MeshAxis m, const Axis *a)
         put(t, " (bucket)");
 }
 
-static void say_cuts(const Placer *p, MeshAxis m)
+static void say_cuts(const Partitioner *p, MeshAxis m)
 {
     const Graph *g = p->g;
     Text t = { .arena = g->arena };
@@ -132,7 +132,7 @@ static double sum_of(const Graph *g, Measure *measure)
 }
 
 /* What more than one rank of m does, or holds. */
-static Waste *wasted(const Placer *p, MeshAxis m, Measure *measure)
+static Waste *wasted(const Partitioner *p, MeshAxis m, Measure *measure)
 {
     const Graph *g = p->g;
     Waste *v = NULL;
@@ -146,7 +146,7 @@ static Waste *wasted(const Placer *p, MeshAxis m, Measure *measure)
     return v;
 }
 
-static void warn_whole(const Placer *p, const Waste *w, MeshAxis m,
+static void warn_whole(const Partitioner *p, const Waste *w, MeshAxis m,
                        const char *what)
 {
     warn(&w->loc,
@@ -155,7 +155,7 @@ static void warn_whole(const Placer *p, const Waste *w, MeshAxis m,
          what, shape_text(p->g, w->node), meshnames[m]);
 }
 
-static void warn_work(const Placer *p, MeshAxis m)
+static void warn_work(const Partitioner *p, MeshAxis m)
 {
     double all = sum_of(p->g, work);
     Waste *v = wasted(p, m, work);
@@ -169,7 +169,7 @@ static void warn_work(const Placer *p, MeshAxis m)
                             100 * v[k].sum / all, meshnames[m]));
 }
 
-static void warn_params(const Placer *p, MeshAxis m)
+static void warn_params(const Partitioner *p, MeshAxis m)
 {
     double all = sum_of(p->g, parameters);
     Waste *v = wasted(p, m, parameters);
@@ -185,7 +185,7 @@ static void warn_params(const Placer *p, MeshAxis m)
 
 /* ---- entry --------------------------------------------------------------- */
 
-void report_sharding(const Placer *p)
+void report_sharding(const Partitioner *p)
 {
     static const MeshAxis all[] = { Mtp, Mcp, Mdp, Metp, Mep };
 

@@ -14,11 +14,11 @@
 
 enum { LONGEST = 1 << 16 }; /* letters of a layout */
 
-typedef struct Cut {
+typedef struct StageCut {
     Graph *g;
     Stages *st;
     double *cost; /* vec: of E, each unit, L */
-} Cut;
+} StageCut;
 
 static int is_mtp(const Scope *unit)
 {
@@ -56,7 +56,7 @@ static double flops_of(const Graph *g, const Node *n)
     return f;
 }
 
-static void find_units(Cut *x)
+static void find_units(StageCut *x)
 {
     const Graph *g = x->g;
     int now = 0;
@@ -90,16 +90,16 @@ typedef struct Letter {
     int at;
 } Letter;
 
-typedef struct Reader {
+typedef struct PatternReader {
     Graph *g;
     const char *s, *p;
     Letter *out; /* vec: without counts and parentheses */
-} Reader;
+} PatternReader;
 
-static _Noreturn void bad(const Reader *x, int at, const char *fmt, ...)
+static _Noreturn void bad(const PatternReader *x, int at, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 
-static _Noreturn void bad(const Reader *x, int at, const char *fmt, ...)
+static _Noreturn void bad(const PatternReader *x, int at, const char *fmt, ...)
 {
     va_list ap;
 
@@ -110,7 +110,7 @@ static _Noreturn void bad(const Reader *x, int at, const char *fmt, ...)
         x->s, at, why);
 }
 
-static void letter(Reader *x)
+static void letter(PatternReader *x)
 {
     static const char *const cases[] = { "eE", "Tt", "Mm", "lL" };
     int at = (int)(x->p - x->s) + 1;
@@ -129,7 +129,7 @@ static void letter(Reader *x)
 }
 
 /* "*29" behind the letters from `first` on. */
-static void repeat(Reader *x, size_t first)
+static void repeat(PatternReader *x, size_t first)
 {
     int at = (int)(x->p++ - x->s) + 1;
     size_t len = vec_len(x->out) - first;
@@ -147,7 +147,7 @@ static void repeat(Reader *x, size_t first)
     }
 }
 
-static void letters(Reader *x, int depth)
+static void letters(PatternReader *x, int depth)
 {
     while (*x->p && *x->p != ')') {
         size_t first = vec_len(x->out);
@@ -174,7 +174,7 @@ static void letters(Reader *x, int depth)
 
 /* ---- what it means ------------------------------------------------------- */
 
-static int count_letters(const Reader *x, char c)
+static int count_letters(const PatternReader *x, char c)
 {
     int n = 0;
 
@@ -193,7 +193,7 @@ static const char *first_unit(const Stages *st, int mtp, int last)
     return s;
 }
 
-static void check_units(const Reader *x, const Stages *st, int mtp)
+static void check_units(const PatternReader *x, const Stages *st, int mtp)
 {
     int has = count_letters(x, mtp ? 'm' : 't'), needs = 0;
 
@@ -213,7 +213,7 @@ static void check_units(const Reader *x, const Stages *st, int mtp)
         first_unit(st, mtp, 1));
 }
 
-static void check_counts(const Reader *x, const Stages *st)
+static void check_counts(const PatternReader *x, const Stages *st)
 {
     const Opts *o = x->g->opts;
     int has = count_letters(x, '|') + 1;
@@ -246,7 +246,7 @@ static void give_unit(Stages *st, int *next, int mtp, int chunk)
 
 static void cut_by_layout(Graph *g, Stages *st, const char *layout)
 {
-    Reader x = { .g = g, .s = layout, .p = layout };
+    PatternReader x = { .g = g, .s = layout, .p = layout };
     int chunk = 0, t = 0, m = 0, begun = 0, ended = 0;
 
     letters(&x, 0);
@@ -362,7 +362,7 @@ static double shares(Arena *a, const double *cost, int n, int chunks,
 }
 
 /* The largest chunk as small as can be; of all such cuts the most even. */
-static void cut_by_cost(Cut *x)
+static void cut_by_cost(StageCut *x)
 {
     Stages *st = x->st;
     Arena *a = arena_new();
@@ -423,7 +423,7 @@ Stages *stages_cut(Graph *g)
     int64_t pp = opts_int(g->opts, "fold.pp");
     int64_t v = opts_int(g->opts, "fold.vpp");
     const char *layout = opts_str(g->opts, "fold.layout");
-    Cut x = { .g = g };
+    StageCut x = { .g = g };
 
     if (pp < 2)
         return NULL;

@@ -74,15 +74,15 @@ static Node *shard(Graph *g, const Bucket *b, int again)
     return infer(g, n);
 }
 
-typedef struct Reader {
+typedef struct BucketReads {
     const Bucket *b;
     Table *member; /* path -> index + 1 */
     Node *z[2];
     Node *made[2][MAXIN]; /* forward, backward; null: not yet */
-} Reader;
+} BucketReads;
 
 /* Member k, made right before the first node that reads it. */
-static Node *member(Graph *g, Reader *r, int way, size_t k)
+static Node *member(Graph *g, BucketReads *r, int way, size_t k)
 {
     Node **n = &r->made[way][k];
 
@@ -99,7 +99,7 @@ static Node *read_shards(Graph *g, const Bucket *b)
 {
     size_t count = vec_len(g->node);
     Node **old = g->node;
-    Reader r = { .b = b, .member = table_new(g->arena) };
+    BucketReads r = { .b = b, .member = table_new(g->arena) };
 
     g->node = NULL;
     for (size_t k = 0; k < vec_len(b->param); k++)

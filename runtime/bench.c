@@ -11,11 +11,11 @@
 
 #include "runtime.h"
 
-typedef struct Line { /* steps counted together */
+typedef struct BenchRow { /* steps counted together */
     const char *name, *file;
     int line, calls;
     double secs, predicted, floor, flops, bytes;
-} Line;
+} BenchRow;
 
 /* What keeps a step from being faster. */
 typedef enum Limit { LIMproduct, LIMmemory, LIMcomm, LIMcopy, NLIMIT } Limit;
@@ -31,11 +31,11 @@ enum { MOST = 40, MOSTPARTS = 12 }; /* lines */
 
 typedef struct Bench {
     Exec *x;
-    Peak peak;
+    Roofline peak;
     int64_t vocab, micro;
-    Line *line; /* vec */
-    Line *part; /* vec: by part of the model */
-    Line limit[NLIMIT];
+    BenchRow *line; /* vec */
+    BenchRow *part; /* vec: by part of the model */
+    BenchRow limit[NLIMIT];
 } Bench;
 
 static uint64_t noise(uint64_t x)
@@ -91,18 +91,18 @@ static char *without_numbers(const char *s)
     return t.s ? t.s : "";
 }
 
-static Line *named(Line **v, const char *name, const Instr *s)
+static BenchRow *named(BenchRow **v, const char *name, const Instr *s)
 {
     name = intern(name);
     for (size_t i = 0; i < vec_len(*v); i++)
         if ((*v)[i].name == name)
             return &(*v)[i];
-    Line l = { .name = name, .file = s->file, .line = s->line };
+    BenchRow l = { .name = name, .file = s->file, .line = s->line };
     vec_push(forever, *v, l);
     return &(*v)[vec_len(*v) - 1];
 }
 
-static Line *line_for(Bench *b, const Instr *s)
+static BenchRow *line_for(Bench *b, const Instr *s)
 {
     const char *what = s->kernel ? s->kernel : instr_info(s->kind)->name;
 
@@ -113,7 +113,7 @@ static Line *line_for(Bench *b, const Instr *s)
 }
 
 /* "d.layers.*.moe.w1" is of "layers.*.moe", "head" of itself. */
-static Line *part_for(Bench *b, const Instr *s)
+static BenchRow *part_for(Bench *b, const Instr *s)
 {
     static const char *const before[] = { "clear ", "post.", "d.", "grad." };
     const char *path = without_numbers(s->label ? s->label : "");
@@ -124,10 +124,10 @@ static Line *part_for(Bench *b, const Instr *s)
             path += strlen(before[i]);
     for (int dots = 0; path[n] && (path[n] != '.' || dots < 2); n++)
         dots += path[n] == '.';
-    Line *l = named(&b->part,
-                    *path ? strf(forever, "%.*s", (int)n, path)
-                          : instr_info(s->kind)->name,
-                    s);
+    BenchRow *l = named(&b->part,
+                        *path ? strf(forever, "%.*s", (int)n, path)
+                              : instr_info(s->kind)->name,
+                        s);
     l->file = NULL;
     return l;
 }
@@ -152,7 +152,7 @@ static double floor_of(const Bench *b, const Instr *s)
     return limit_of(b, s) == LIMcomm ? 0 : work > move ? work : move;
 }
 
-static void add(Line *l, const Line *x)
+static void add(BenchRow *l, const BenchRow *x)
 {
     l->calls += x->calls;
     l->secs += x->secs;
@@ -182,12 +182,12 @@ static void gather(Bench *b, int stage, int64_t steps)
             int at = g->phase[f].first + k;
             const Instr *p = &g->instr[at];
             double all = (double)(phase_turns(g, f) * s->n);
-            Line l = { .calls = (int)phase_turns(g, f),
-                       .secs = b->x->spent[stage][at] / (double)steps,
-                       .predicted = p->secs * all,
-                       .floor = floor_of(b, p) * all,
-                       .flops = p->flops * all,
-                       .bytes = p->bytes * all };
+            BenchRow l = { .calls = (int)phase_turns(g, f),
+                           .secs = b->x->spent[stage][at] / (double)steps,
+                           .predicted = p->secs * all,
+                           .floor = floor_of(b, p) * all,
+                           .flops = p->flops * all,
+                           .bytes = p->bytes * all };
             add(line_for(b, p), &l);
             add(part_for(b, p), &l);
             add(&b->limit[limit_of(b, p)], &l);
@@ -206,7 +206,7 @@ static void start_clocks(Exec *x)
 
 static int slowest_first(const void *a, const void *b)
 {
-    const Line *x = a, *y = b;
+    const BenchRow *x = a, *y = b;
 
     return (x->secs < y->secs) - (x->secs > y->secs);
 }
@@ -216,7 +216,7 @@ static double per(double a, double b)
     return b > 0 ? a / b : 0;
 }
 
-static void print_line(const Line *l, double sum, FILE *out)
+static void print_line(const BenchRow *l, double sum, FILE *out)
 {
     if (!l->calls)
         return;
@@ -230,8 +230,8 @@ static void print_line(const Line *l, double sum, FILE *out)
     fprintf(out, "\n");
 }
 
-static void print_lines(const Line *v, size_t n, size_t most, const char *what,
-                        double sum, FILE *out)
+static void print_lines(const BenchRow *v, size_t n, size_t most,
+                        const char *what, double sum, FILE *out)
 {
     fprintf(out, "%8s %6s %6s %9s %8s %8s %7s %7s  %s\n", "ms", "%", "calls",
             "GFLOP/s", "GB/s", "plan ms", "x plan", "x floor", what);
@@ -296,7 +296,7 @@ static Walls whole_steps(Bench *b, const Feed *f, int64_t steps)
             waited = b->x->waited;
         }
         b->x->late = 1;
-        exec_run(b->x, PGstep, &(Block){ 1e-4, 0.1, 0.05, i + 100 }, f);
+        exec_run(b->x, PGstep, &(StepValues){ 1e-4, 0.1, 0.05, i + 100 }, f);
         b->x->late = 0;
     }
     exec_settle(b->x);
@@ -320,7 +320,7 @@ int bench_plan(Plan *p, int64_t steps, FILE *out)
         if (!i)
             start = monotonic();
         b.micro = i * 1000003;
-        exec_run(b.x, PGstep, &(Block){ 1e-4, 0.1, 0.05, i + 1 }, &f);
+        exec_run(b.x, PGstep, &(StepValues){ 1e-4, 0.1, 0.05, i + 1 }, &f);
         if (i < 0)
             start_clocks(b.x);
     }

@@ -40,15 +40,15 @@ typedef struct Mat {
 #define CLONES
 #endif
 
-typedef struct Rows { /* n rows of `width` elements */
+typedef struct RowCopy { /* n rows of `width` elements */
     const void *src;
     void *dst;
     int64_t width, sld, dld;
-} Rows;
+} RowCopy;
 
 CLONES static void widen_rows(void *ctx, int64_t lo, int64_t hi)
 {
-    const Rows *r = ctx;
+    const RowCopy *r = ctx;
 
     for (int64_t i = lo; i < hi; i++) {
         const uint16_t *s = (const uint16_t *)r->src + i * r->sld;
@@ -60,7 +60,7 @@ CLONES static void widen_rows(void *ctx, int64_t lo, int64_t hi)
 
 CLONES static void round_rows(void *ctx, int64_t lo, int64_t hi)
 {
-    const Rows *r = ctx;
+    const RowCopy *r = ctx;
 
     for (int64_t i = lo; i < hi; i++) {
         const uint32_t *s = (const uint32_t *)r->src + i * r->sld;
@@ -76,7 +76,7 @@ CLONES static void round_rows(void *ctx, int64_t lo, int64_t hi)
 static void each_row(Pool *p, Work *f, const void *src, int64_t sld, void *dst,
                      int64_t dld, int64_t rows, int64_t width)
 {
-    Rows r = { src, dst, width, sld, dld };
+    RowCopy r = { src, dst, width, sld, dld };
 
     pool_run(p, f, &r, rows, width < 16384 ? 16384 / (width + 1) + 1 : 1);
 }
@@ -188,12 +188,12 @@ static int64_t distinct(int nb, const int64_t *bn, const int64_t *s)
     return n;
 }
 
-typedef enum Way { WIDEN, ROUND } Way;
+typedef enum CastDirection { WIDEN, ROUND } CastDirection;
 
 /* Convert all items of an operand (rows x cols each) between its place and
  * dense fp32 at `dense`; with WIDEN the operand becomes the dense copy. */
 static void convert(Blas *bl, const Gemm *g, Mat *x, int64_t *s, int64_t rows,
-                    int64_t cols, float *dense, Way way)
+                    int64_t cols, float *dense, CastDirection way)
 {
     int64_t items = distinct(g->nb, g->bn, s), ds[MAXBATCH], step = 1;
 
@@ -365,7 +365,7 @@ static int64_t plan_tasks(Blas *bl, Gmm *g)
 
 /* All experts' weights, dense fp32 at d; the strided bf16 ones at x. */
 static void convert_weights(Blas *bl, const Gmm *g, const Mat *x, float *d,
-                            Way way)
+                            CastDirection way)
 {
     int64_t rows = x->t ? g->n : g->k, cols = x->t ? g->k : g->n;
 

@@ -314,7 +314,7 @@ void bpe_word(Encoder *e, const char *s, size_t n)
     if (!e->memo)
         e->memo = enlarge(NULL, sizeof *e->memo << MEMOBITS),
         memset(e->memo, 0, sizeof *e->memo << MEMOBITS);
-    Memo *m = &e->memo[XXH3_64bits(s, n) >> (64 - MEMOBITS)];
+    WordMemo *m = &e->memo[XXH3_64bits(s, n) >> (64 - MEMOBITS)];
     if (m->len == n && !memcmp(m->text, s, n)) {
         put_ids(e, m->id, m->n);
         return;

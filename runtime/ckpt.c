@@ -88,9 +88,9 @@ static StTensor *list_tensors(Arena *a, const Plan *p, int file)
 /* ---- saving -------------------------------------------------------------- */
 
 /* What this process writes of tensors that begin at `data` of a file: a vec. */
-static Box *boxes_of(Exec *x, Arena *a, const StTensor *v, int64_t data)
+static FilePart *boxes_of(Exec *x, Arena *a, const StTensor *v, int64_t data)
 {
-    Box *box = NULL;
+    FilePart *box = NULL;
 
     for (int64_t k = 0; k < x->comm->n; k++) {
         int64_t rank = x->comm->first + k;
@@ -101,10 +101,10 @@ static Box *boxes_of(Exec *x, Arena *a, const StTensor *v, int64_t data)
                 continue;
             const Tensor *t = source_of(a, r, &r->tensor[at]);
             if (tensor_owner(x->plan->mesh, t, rank))
-                vec_push(
-                    a, box,
-                    ((Box){ t, rank, data + v[i].begin, v[i].end - v[i].begin,
-                            v[i].bytes, exec_buf(x, rank, t->buf) }));
+                vec_push(a, box,
+                         ((FilePart){ t, rank, data + v[i].begin,
+                                      v[i].end - v[i].begin, v[i].bytes,
+                                      exec_buf(x, rank, t->buf) }));
         }
     }
     return box;
@@ -118,7 +118,8 @@ CkptFile ckpt_file(Arena *a, Exec *x, int file)
     f.head = st_header(a, v, (int)vec_len(v), &f.len, &f.total);
     f.box = boxes_of(x, a, v, (int64_t)f.len);
     if (x->comm->first == 0)
-        vec_push(a, f.box, ((Box){ NULL, 0, 0, (int64_t)f.len, 1, f.head }));
+        vec_push(a, f.box,
+                 ((FilePart){ NULL, 0, 0, (int64_t)f.len, 1, f.head }));
     return f;
 }
 
@@ -261,24 +262,24 @@ static StTensor *find_in(const Files *s, const char *name, StFile **f)
     return NULL;
 }
 
-typedef struct Load { /* of one rank's tensor */
+typedef struct TensorLoad { /* of one rank's tensor */
     const Tensor *t;
     int64_t rank;
     View v;
     void *to;
-} Load;
+} TensorLoad;
 
-typedef struct Loads {
+typedef struct TensorLoads {
     const Mesh *mesh;
-    const Load *load;
-} Loads; /* vec */
+    const TensorLoad *load;
+} TensorLoads; /* vec */
 
 static void load_some(void *ctx, int64_t lo, int64_t hi)
 {
-    const Loads *all = ctx;
+    const TensorLoads *all = ctx;
 
     for (int64_t i = lo; i < hi; i++) {
-        const Load *l = &all->load[i];
+        const TensorLoad *l = &all->load[i];
         view_load(all->mesh, l->t, l->rank, &l->v, l->to);
     }
 }
@@ -289,7 +290,7 @@ static void load_tensors(Exec *x, const Files *s, const char *kinds,
                          const char *must)
 {
     Arena *a = arena_new();
-    Load *load = NULL;
+    TensorLoad *load = NULL;
 
     exec_guard(x);
     for (int64_t k = 0; k < x->comm->n; k++) {
@@ -307,11 +308,11 @@ static void load_tensors(Exec *x, const Files *s, const char *kinds,
             if (!st)
                 continue;
             vec_push(a, load,
-                     ((Load){ t, rank, ckpt_view(f, st, t),
-                              exec_buf(x, rank, t->buf) }));
+                     ((TensorLoad){ t, rank, ckpt_view(f, st, t),
+                                    exec_buf(x, rank, t->buf) }));
         }
     }
-    pool_run(x->pool, load_some, &(Loads){ x->plan->mesh, load },
+    pool_run(x->pool, load_some, &(TensorLoads){ x->plan->mesh, load },
              (int64_t)vec_len(load), 1);
     arena_free(a);
 }

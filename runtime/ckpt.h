@@ -58,8 +58,8 @@ int ckpt_save(Exec *x, const char *dir, const State *s);
 typedef struct CkptFile {
     char *head;
     size_t len;
-    int64_t total;   /* bytes */
-    struct Box *box; /* vec; from: the tensors themselves */
+    int64_t total;        /* bytes */
+    struct FilePart *box; /* vec; from: the tensors themselves */
 } CkptFile;
 CkptFile ckpt_file(Arena *a, Exec *x, int file);
 int64_t ckpt_bytes(Arena *a, const Plan *p); /* of the files, by the plan */
@@ -126,32 +126,33 @@ typedef struct Known {
     int64_t step;
     int whole;
 } Known;
-typedef struct Keep {
+typedef struct Retention {
     Arena *mem;
     int64_t most;
     Known *known; /* vec */
-} Keep;
-void ckpt_knows(Keep *k, int64_t step, int whole);
+} Retention;
+void ckpt_knows(Retention *k, int64_t step, int whole);
 /* Before the first step: err() when the disk has no room for one checkpoint, a
  * warning when it has not for all that will be there. */
 void ckpt_room(const char *dir, int64_t bytes, int64_t keep, int64_t saves);
-void ckpt_prune(Arena *a, Pool *pool, Keep *k, const char *dir, int64_t newest);
+void ckpt_prune(Arena *a, Pool *pool, Retention *k, const char *dir,
+                int64_t newest);
 
 /* ckpt_write.c: what this process holds of a file: a tensor's part, in bytes of
  * the file [at, at + bytes), elements of `size` bytes; t null: bytes as they
  * are. */
-typedef struct Box {
+typedef struct FilePart {
     const Tensor *t;
     int64_t rank, at, bytes, size;
     const void *from;
-} Box;
+} FilePart;
 /* By one process: as ckpt_layout. By all: their boxes, a vec; then, of what no
  * process had whole, every parts-th piece is read back. Null, or why not. The
  * hashes are kept beside until pieces_remove. */
 const char *pieces_layout(Arena *a, const char *path, const char *head,
                           size_t len, int64_t total);
 const char *pieces_write(Arena *a, Pool *pool, const char *path, const Mesh *m,
-                         const Box *box, int64_t bytes);
+                         const FilePart *box, int64_t bytes);
 const char *pieces_rest(Arena *a, Pool *pool, const char *path, int64_t part,
                         int64_t parts);
 void pieces_remove(Arena *a, const char *path);
@@ -260,7 +261,7 @@ typedef struct Share {
     int64_t bytes;
 } Share;
 
-typedef struct Cargo {
+typedef struct OutTensor {
     StTensor st;          /* of the file that it goes to */
     int file;             /* which one */
     int64_t at;           /* bytes from that file's beginning */
@@ -268,16 +269,16 @@ typedef struct Cargo {
     int64_t filled;       /* elements that parts bring */
     _Atomic int64_t left; /* elements not written yet */
     Share *part;          /* vec */
-} Cargo;
+} OutTensor;
 
-typedef struct Carry Carry;
+typedef struct TensorCopy TensorCopy;
 /* To nfile files; durable: those will be synced, so disks begin early. */
-Carry *carry_new(Arena *a, int nfile, int durable);
+TensorCopy *carry_new(Arena *a, int nfile, int durable);
 /* The next file: its header, and room for those of `out` (a vec that stays)
  * that go there. 0, or -1 with a warning. */
-int carry_file(Arena *a, Carry *j, Cargo *out, const char *path);
+int carry_file(Arena *a, TensorCopy *j, OutTensor *out, const char *path);
 /* Move all, close the files. 0, or -1 with a warning. */
-int carry_run(Carry *j, const char *what);
+int carry_run(TensorCopy *j, const char *what);
 
 /* ---- convert.c: checkpoints to and from Hugging Face folders ------------- */
 

@@ -23,10 +23,10 @@
 
 #include "runtime.h"
 
-typedef struct Found {
+typedef struct FoundCheckpoint {
     int64_t step;
     const char *name; /* of its folder */
-} Found;
+} FoundCheckpoint;
 
 /* ---- names --------------------------------------------------------------- */
 
@@ -92,12 +92,12 @@ static char **names_in(Arena *a, const char *dir, int *bad)
 
 static int newest_first(const void *a, const void *b)
 {
-    const Found *x = a, *y = b;
+    const FoundCheckpoint *x = a, *y = b;
 
     return x->step < y->step ? 1 : x->step > y->step ? -1 : 0;
 }
 
-static int is_listed(const Found *v, int64_t step)
+static int is_listed(const FoundCheckpoint *v, int64_t step)
 {
     for (size_t i = 0; i < vec_len(v); i++)
         if (v[i].step == step)
@@ -106,18 +106,19 @@ static int is_listed(const Found *v, int64_t step)
 }
 
 /* Checkpoints, newest first; whether they are whole is not looked at. A vec. */
-static Found *list_checkpoints(Arena *a, const char *dir, int *bad)
+static FoundCheckpoint *list_checkpoints(Arena *a, const char *dir, int *bad)
 {
     char **name = names_in(a, dir, bad);
-    Found *v = NULL;
+    FoundCheckpoint *v = NULL;
 
     for (size_t i = 0; i < vec_len(name); i++)
         if (instr_named(name[i], "") >= 0)
-            vec_push(a, v, ((Found){ instr_named(name[i], ""), name[i] }));
+            vec_push(a, v,
+                     ((FoundCheckpoint){ instr_named(name[i], ""), name[i] }));
     for (size_t i = 0; i < vec_len(name); i++) {
         int64_t step = hidden_named(name[i], "old");
         if (step >= 0 && !is_listed(v, step))
-            vec_push(a, v, ((Found){ step, name[i] }));
+            vec_push(a, v, ((FoundCheckpoint){ step, name[i] }));
     }
     if (v)
         qsort(v, vec_len(v), sizeof *v, newest_first);
@@ -125,10 +126,10 @@ static Found *list_checkpoints(Arena *a, const char *dir, int *bad)
 }
 
 /* A folder that cannot be read may hold some: nothing is done without them. */
-static Found *list_or_err(Arena *a, const char *dir)
+static FoundCheckpoint *list_or_err(Arena *a, const char *dir)
 {
     int bad;
-    Found *v = list_checkpoints(a, dir, &bad);
+    FoundCheckpoint *v = list_checkpoints(a, dir, &bad);
 
     if (bad)
         err(NULL, "cannot read %s: %s", dir, strerror(bad));
@@ -138,7 +139,7 @@ static Found *list_or_err(Arena *a, const char *dir)
 static int64_t count(const char *dir)
 {
     Arena *a = arena_new();
-    Found *v = list_or_err(a, dir);
+    FoundCheckpoint *v = list_or_err(a, dir);
     int64_t n = (int64_t)vec_len(v);
 
     arena_free(a);
@@ -148,7 +149,7 @@ static int64_t count(const char *dir)
 int64_t ckpt_last(const char *dir)
 {
     Arena *a = arena_new();
-    Found *v = list_or_err(a, dir);
+    FoundCheckpoint *v = list_or_err(a, dir);
     int64_t step = v ? v->step : -1;
 
     arena_free(a);
@@ -172,12 +173,12 @@ static const char *other_step(Arena *a, const char *why, int64_t step,
 char *ckpt_newest(Arena *a, const char *dir, State *s, Comm *c)
 {
     int several = c && c->n < c->world;
-    Found *v = list_or_err(a, dir), at = { -1, "" };
+    FoundCheckpoint *v = list_or_err(a, dir), at = { -1, "" };
     char name[64];
     size_t i = 0;
 
     for (;; i++) {
-        at = i < vec_len(v) ? v[i] : (Found){ -1, "" };
+        at = i < vec_len(v) ? v[i] : (FoundCheckpoint){ -1, "" };
         snprintf(name, sizeof name, "%s", at.name);
         if (several) {
             comm_share(c, name, sizeof name);
@@ -265,7 +266,7 @@ const char *ckpt_place(Arena *a, const char *dir, const char *tmp, int64_t step)
 
 /* ---- how many stay ------------------------------------------------------- */
 
-void ckpt_knows(Keep *k, int64_t step, int whole)
+void ckpt_knows(Retention *k, int64_t step, int whole)
 {
     for (size_t i = 0; i < vec_len(k->known); i++)
         if (k->known[i].step == step) {
@@ -276,8 +277,8 @@ void ckpt_knows(Keep *k, int64_t step, int whole)
 }
 
 /* What is known already is not read again. */
-static int is_whole(Arena *a, Pool *pool, Keep *k, const char *dir,
-                    const Found *f)
+static int is_whole(Arena *a, Pool *pool, Retention *k, const char *dir,
+                    const FoundCheckpoint *f)
 {
     State s = { 0 };
 
@@ -313,7 +314,7 @@ static int is_ours(Arena *a, const char *path, int64_t step)
            !ckpt_state(a, path, &s) && s.step == step;
 }
 
-static void throw_away(Arena *a, const char *dir, const Found *f)
+static void throw_away(Arena *a, const char *dir, const FoundCheckpoint *f)
 {
     char *path = strf(a, "%s/%s", dir, f->name);
     char *gone = hidden(a, dir, f->step, "gone");
@@ -322,10 +323,11 @@ static void throw_away(Arena *a, const char *dir, const Found *f)
         ckpt_remove(a, gone);
 }
 
-void ckpt_prune(Arena *a, Pool *pool, Keep *k, const char *dir, int64_t newest)
+void ckpt_prune(Arena *a, Pool *pool, Retention *k, const char *dir,
+                int64_t newest)
 {
     int bad;
-    Found *v = list_checkpoints(a, dir, &bad);
+    FoundCheckpoint *v = list_checkpoints(a, dir, &bad);
     int64_t whole = 1; /* the newest, which was written just now */
 
     ckpt_knows(k, newest, 1);

@@ -43,7 +43,7 @@ struct Saver {
     const CkptFile *file;
     Pool *pool;
     Arena *a;
-    Keep keep;
+    Retention keep;
     State state;
     Text tuned;
     char *tmp;
@@ -353,11 +353,11 @@ static int threads_beside(const Exec *x)
 static void copy_files(Saver *s)
 {
     for (int i = MODEL; i <= OPTIM; i++) {
-        const Box *box = s->live[i].box;
+        const FilePart *box = s->live[i].box;
         s->copied[i] = s->live[i];
         s->copied[i].box = NULL;
         for (size_t k = 0; k < vec_len(box); k++) {
-            Box b = box[k];
+            FilePart b = box[k];
             if (b.t)
                 b.from = snapshot_of(s->snap, b.rank, b.from);
             vec_push(s->mem, s->copied[i].box, b);

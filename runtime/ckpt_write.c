@@ -54,21 +54,21 @@ void pieces_remove(Arena *a, const char *path)
 
 typedef struct Writer {
     const Mesh *mesh;
-    const Box *box;         /* vec */
+    const FilePart *box;    /* vec */
     int64_t bytes;          /* of the file */
     int fd, direct, hashes; /* direct: past the cache, or fd */
     _Atomic int error;      /* errno of the first failure */
 } Writer;
 
 /* A box's runs as far as they lie in a piece. */
-typedef struct Fill {
+typedef struct PieceFill {
     Writer *w;
-    const Box *box;
+    const FilePart *box;
     int64_t lo, hi; /* bytes of the file */
     uint8_t *piece;
     int64_t filled;
     int write; /* write the runs instead */
-} Fill;
+} PieceFill;
 
 static void put_at(Writer *w, int fd, const void *p, int64_t n, int64_t at)
 {
@@ -86,7 +86,7 @@ static void put_at(Writer *w, int fd, const void *p, int64_t n, int64_t at)
 
 static void one_run(void *ctx, int64_t global, int64_t local, int64_t n)
 {
-    Fill *f = ctx;
+    PieceFill *f = ctx;
     int64_t size = f->box->size, at = f->box->at + global * size;
     int64_t lo = at > f->lo ? at : f->lo, end = at + n * size;
     int64_t hi = end < f->hi ? end : f->hi;
@@ -102,7 +102,7 @@ static void one_run(void *ctx, int64_t global, int64_t local, int64_t n)
     f->filled += hi - lo;
 }
 
-static void all_runs(Fill *f)
+static void all_runs(PieceFill *f)
 {
     for (size_t i = 0; i < vec_len(f->w->box); i++) {
         f->box = &f->w->box[i];
@@ -118,7 +118,7 @@ static void all_runs(Fill *f)
 static void one_piece(Writer *w, int64_t i, uint8_t *piece)
 {
     int64_t lo = i * PIECE, hi = lo + PIECE < w->bytes ? lo + PIECE : w->bytes;
-    Fill f = { .w = w, .lo = lo, .hi = hi, .piece = piece };
+    PieceFill f = { .w = w, .lo = lo, .hi = hi, .piece = piece };
     Hash h;
 
     all_runs(&f);
@@ -181,7 +181,7 @@ static void close_all(Writer *w)
 }
 
 const char *pieces_write(Arena *a, Pool *pool, const char *path, const Mesh *m,
-                         const Box *box, int64_t bytes)
+                         const FilePart *box, int64_t bytes)
 {
     Writer w = { .mesh = m, .box = box, .bytes = bytes, .direct = -1 };
 
@@ -196,14 +196,14 @@ const char *pieces_write(Arena *a, Pool *pool, const char *path, const Mesh *m,
 
 /* ---- hashing ------------------------------------------------------------- */
 
-typedef struct Reader {
+typedef struct PieceReader {
     int fd;
     int64_t bytes;       /* of the file */
     Hash *hash;          /* vec, by piece; zeros: unknown */
     int64_t first;       /* piece, of those to read */
     int64_t part, parts; /* every parts-th of them only */
     _Atomic int error;
-} Reader;
+} PieceReader;
 
 static int is_known(const Hash *h)
 {
@@ -212,14 +212,14 @@ static int is_known(const Hash *h)
     return memcmp(h, &unknown, sizeof unknown) != 0;
 }
 
-static int64_t piece_bytes(const Reader *r, int64_t i)
+static int64_t piece_bytes(const PieceReader *r, int64_t i)
 {
     int64_t left = r->bytes - i * PIECE;
 
     return left < PIECE ? left : PIECE;
 }
 
-static void read_piece(Reader *r, int64_t i, uint8_t *to)
+static void read_piece(PieceReader *r, int64_t i, uint8_t *to)
 {
     int64_t at = i * PIECE, n = piece_bytes(r, i);
 
@@ -236,7 +236,7 @@ static void read_piece(Reader *r, int64_t i, uint8_t *to)
 /* The disk reads the next piece while one is hashed. */
 static void hash_pieces(void *ctx, int64_t lo, int64_t hi)
 {
-    Reader *r = ctx;
+    PieceReader *r = ctx;
     uint8_t *piece = malloc(PIECE);
 
     if (!piece)
@@ -264,11 +264,11 @@ static Hash *unknown_hashes(Arena *a, int64_t n)
 }
 
 /* 0, or -1 and errno. */
-static int open_reader(Arena *a, Reader *r, const char *path)
+static int open_reader(Arena *a, PieceReader *r, const char *path)
 {
     struct stat st;
 
-    *r = (Reader){ .fd = open(path, O_RDONLY | O_CLOEXEC), .parts = 1 };
+    *r = (PieceReader){ .fd = open(path, O_RDONLY | O_CLOEXEC), .parts = 1 };
     if (r->fd < 0 || fstat(r->fd, &st))
         return -1;
     r->bytes = st.st_size;
@@ -276,7 +276,7 @@ static int open_reader(Arena *a, Reader *r, const char *path)
     return 0;
 }
 
-static int close_reader(Reader *r)
+static int close_reader(PieceReader *r)
 {
     int why = r->error ? r->error : errno;
 
@@ -302,14 +302,15 @@ const void *pieces_kept(Arena *a, const char *path)
     return hash;
 }
 
-static void take_known(Reader *r, const void *known)
+static void take_known(PieceReader *r, const void *known)
 {
     if (vec_len(known) == vec_len(r->hash) && known)
         memcpy(r->hash, known, vec_len(known) * sizeof(Hash));
 }
 
 /* What this process found is written beside. */
-static int keep_part(Arena *a, Reader *r, const char *path, const Hash *before)
+static int keep_part(Arena *a, PieceReader *r, const char *path,
+                     const Hash *before)
 {
     Writer w = { .fd = -1, .direct = -1 };
 
@@ -328,7 +329,7 @@ static int keep_part(Arena *a, Reader *r, const char *path, const Hash *before)
 const char *pieces_rest(Arena *a, Pool *pool, const char *path, int64_t part,
                         int64_t parts)
 {
-    Reader r;
+    PieceReader r;
     int bad = open_reader(a, &r, path);
     const Hash *kept = bad ? NULL : pieces_kept(a, path);
 
@@ -344,7 +345,7 @@ const char *pieces_rest(Arena *a, Pool *pool, const char *path, int64_t part,
 /* Who cannot read its part, or sees another file, leaves it unknown. */
 const void *pieces_shared(Arena *a, Pool *pool, Comm *c, const char *path)
 {
-    Reader r;
+    PieceReader r;
     int bad = open_reader(a, &r, path);
     int64_t bytes = bad ? 0 : r.bytes;
 
@@ -371,7 +372,7 @@ const void *pieces_shared(Arena *a, Pool *pool, Comm *c, const char *path)
 char *pieces_hash(Arena *a, Pool *pool, const char *path, const void *known,
                   int64_t *bytes)
 {
-    Reader r;
+    PieceReader r;
     int bad = open_reader(a, &r, path);
 
     if (!bad) {
@@ -389,7 +390,7 @@ char *pieces_hash(Arena *a, Pool *pool, const char *path, const void *known,
 
 char *pieces_whole(Arena *a, const char *path)
 {
-    Reader r;
+    PieceReader r;
     int bad = open_reader(a, &r, path);
     uint8_t *piece = malloc(PIECE);
     XXH3_state_t *s = XXH3_createState();

@@ -14,62 +14,64 @@ static int64_t half_place(const Zigzag *z, int64_t r, int64_t h)
     return (h ? 2 * z->zig - 1 - p : p) * T + t;
 }
 
-int64_t block_place(const Blocks *s, const BlockPlace *x, int64_t pos,
+int64_t block_place(const BlockLayout *s, const BlockPlace *x, int64_t pos,
                     int64_t h)
 {
     return x->placed ? half_place(&s->z, pos, h) * x->half
                      : pos * x->step + h * x->half;
 }
 
-static Blocks gather_blocks(const AllgatherArgs *x, int64_t g)
+static BlockLayout gather_blocks(const AllgatherArgs *x, int64_t g)
 {
     int64_t chunk = x->chunk;
     int halves = x->zig ? 2 : 1;
     int64_t half = chunk / halves;
 
-    return (Blocks){ { 1, 1, 1, x->outer },  { 0, 0, 0, chunk },
-                     { 0, 0, 0, g * chunk }, half,
-                     { 0, half, 0 },         { chunk, half, x->zig != 0 },
-                     { x->zig, x->low, g },  halves };
+    return (BlockLayout){ { 1, 1, 1, x->outer },  { 0, 0, 0, chunk },
+                          { 0, 0, 0, g * chunk }, half,
+                          { 0, half, 0 },         { chunk, half, x->zig != 0 },
+                          { x->zig, x->low, g },  halves };
 }
 
 /* Of a reduce-scatter: what is sent to each. */
-static Blocks scatter_blocks(const ReducescatterArgs *x, int64_t g)
+static BlockLayout scatter_blocks(const ReducescatterArgs *x, int64_t g)
 {
     int64_t chunk = x->chunk;
     int halves = x->zig ? 2 : 1;
     int64_t half = chunk / halves;
 
-    return (Blocks){ { 1, 1, 1, x->outer },        { 0, 0, 0, g * chunk },
-                     { 0, 0, 0, chunk },           half,
-                     { chunk, half, x->zig != 0 }, { 0, half, 0 },
-                     { x->zig, x->low, g },        halves };
+    return (BlockLayout){ { 1, 1, 1, x->outer },        { 0, 0, 0, g * chunk },
+                          { 0, 0, 0, chunk },           half,
+                          { chunk, half, x->zig != 0 }, { 0, half, 0 },
+                          { x->zig, x->low, g },        halves };
 }
 
 /* [outer][A/G][mid][B][inner] -> [outer][A][mid][B/G][inner], or
  * [outer][B][mid][A/G][inner] -> [outer][B/G][mid][A][inner]. */
-static Blocks exchange_blocks(const AlltoallArgs *x, int64_t g)
+static BlockLayout exchange_blocks(const AlltoallArgs *x, int64_t g)
 {
     int64_t outer = x->outer, mid = x->mid, inner = x->inner;
     int64_t A = x->a, B = x->b, a = A / g, b = B / g;
     int onA = x->zig > 0, onB = x->zig < 0, halves = onA || onB ? 2 : 1;
     int64_t a2 = onA ? a / 2 : a, b2 = onB ? b / 2 : b;
-    Blocks s = { .z = { onB ? -x->zig : x->zig, x->low, g }, .halves = halves };
+    BlockLayout s = { .z = { onB ? -x->zig : x->zig, x->low, g },
+                      .halves = halves };
 
     if (!x->swap) {
-        s = (Blocks){ { outer, a2, mid, 1 },
-                      { a * mid * B * inner, mid * B * inner, B * inner, 0 },
-                      { A * mid * b * inner, mid * b * inner, b * inner, 0 },
-                      b2 * inner,
-                      { b * inner, onB ? b2 * inner : a2 * mid * B * inner,
-                        onB },
-                      { a * mid * b * inner,
-                        onA ? a2 * mid * b * inner : b2 * inner, onA },
-                      s.z,
-                      halves };
+        s = (BlockLayout){
+            { outer, a2, mid, 1 },
+            { a * mid * B * inner, mid * B * inner, B * inner, 0 },
+            { A * mid * b * inner, mid * b * inner, b * inner, 0 },
+            b2 * inner,
+            { b * inner, onB ? b2 * inner : a2 * mid * B * inner, onB },
+            { a * mid * b * inner, onA ? a2 * mid * b * inner : b2 * inner,
+              onA },
+            s.z,
+            halves
+        };
         return s;
     }
-    return (Blocks){
+    return (BlockLayout){
         { outer, b2, mid, 1 },
         { B * mid * a * inner, mid * a * inner, a * inner, 0 },
         { b * mid * A * inner, mid * A * inner, A * inner, 0 },
@@ -81,25 +83,25 @@ static Blocks exchange_blocks(const AlltoallArgs *x, int64_t g)
     };
 }
 
-Blocks blocks_of(const Instr *s, int64_t g)
+BlockLayout blocks_of(const Instr *s, int64_t g)
 {
     return s->kind == Iallgather       ? gather_blocks(&s->allgather, g)
            : s->kind == Ireducescatter ? scatter_blocks(&s->reducescatter, g)
                                        : exchange_blocks(&s->alltoall, g);
 }
 
-static int64_t half_elems(const Blocks *s)
+static int64_t half_elems(const BlockLayout *s)
 {
     return s->n[0] * s->n[1] * s->n[2] * s->n[3] * s->run;
 }
 
-int64_t block_elems(const Blocks *s)
+int64_t block_elems(const BlockLayout *s)
 {
     return s->halves * half_elems(s);
 }
 
 /* Copy one half; a dense side has its runs one after another. */
-static void copy_half(const Blocks *s, int size, const uint8_t *src,
+static void copy_half(const BlockLayout *s, int size, const uint8_t *src,
                       uint8_t *dst, DenseSide dense)
 {
     int64_t at = 0;
@@ -118,7 +120,7 @@ static void copy_half(const Blocks *s, int size, const uint8_t *src,
                 }
 }
 
-void copy_block(const Blocks *s, int size, const uint8_t *src, int64_t to,
+void copy_block(const BlockLayout *s, int size, const uint8_t *src, int64_t to,
                 uint8_t *dst, int64_t from, DenseSide dense)
 {
     for (int64_t h = 0; h < s->halves; h++) {
@@ -131,7 +133,7 @@ void copy_block(const Blocks *s, int size, const uint8_t *src, int64_t to,
 }
 
 /* Runs of one half, joined where they follow each other on both sides. */
-static void half_runs(const Blocks *s, int64_t out, int64_t in, PairFn *f,
+static void half_runs(const BlockLayout *s, int64_t out, int64_t in, PairFn *f,
                       void *ctx)
 {
     int64_t from = 0, to = 0, n = 0;
@@ -158,14 +160,14 @@ static void half_runs(const Blocks *s, int64_t out, int64_t in, PairFn *f,
 
 void comm_runs(const Instr *x, int64_t size, int64_t peer, PairFn *f, void *ctx)
 {
-    Blocks s = blocks_of(x, size);
+    BlockLayout s = blocks_of(x, size);
 
     for (int64_t h = 0; h < s.halves; h++)
         half_runs(&s, block_place(&s, &s.to, peer, h),
                   block_place(&s, &s.from, peer, h), f, ctx);
 }
 
-int is_dense(const Blocks *s, const int64_t *stride, const BlockPlace *x,
+int is_dense(const BlockLayout *s, const int64_t *stride, const BlockPlace *x,
              int one)
 {
     int64_t run = s->run;

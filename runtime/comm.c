@@ -217,7 +217,7 @@ enum { MAXGROUP = 4096, GRAIN = 16384, PAIRS = 1 << 18 };
 
 /* ---- local --------------------------------------------------------------- */
 
-static void local_blocks(const Coll *k, const Blocks *s, int size)
+static void local_blocks(const Coll *k, const BlockLayout *s, int size)
 {
     for (int64_t to = 0; to < k->size; to++)
         for (int64_t from = 0; from < k->size; from++)
@@ -270,7 +270,7 @@ static void local_reducescatter(const Coll *k, Pool *p)
     static const uint8_t *src[MAXGROUP];
     const ReducescatterArgs *v = &k->s->reducescatter;
     int size = dtypes[v->dt].bytes;
-    Blocks x = blocks_of(k->s, k->size);
+    BlockLayout x = blocks_of(k->s, k->size);
     uint8_t *to;
     Sum s = { v->dt, v->op, k->size, src, x.run, k->size * v->chunk,
               &to,   1,     v->chunk };
@@ -289,7 +289,7 @@ static void local_reducescatter(const Coll *k, Pool *p)
 
 /* This rank's n blocks, one after another: from its buffer, or packed into
  * stage. What will be summed is packed in the order of its result. */
-static const uint8_t *packed(const Coll *k, const Blocks *s, int size,
+static const uint8_t *packed(const Coll *k, const BlockLayout *s, int size,
                              int64_t n, uint8_t *stage)
 {
     int64_t bytes = block_elems(s) * size;
@@ -304,7 +304,7 @@ static const uint8_t *packed(const Coll *k, const Blocks *s, int size,
 }
 
 /* One half of a block as it lies in a buffer: an MPI type. */
-static void *half_type(const Blocks *s, const int64_t *stride, int size)
+static void *half_type(const BlockLayout *s, const int64_t *stride, int size)
 {
     int64_t step[4];
 
@@ -314,7 +314,7 @@ static void *half_type(const Blocks *s, const int64_t *stride, int size)
 }
 
 /* Large blocks one pair of ranks at a time, straight from place to place. */
-static void far_pairs(const Coll *k, const Blocks *s, int size)
+static void far_pairs(const Coll *k, const BlockLayout *s, int size)
 {
     const uint8_t *send = k->part[0].send;
     uint8_t *recv = k->part[0].recv;
@@ -336,7 +336,7 @@ static void far_pairs(const Coll *k, const Blocks *s, int size)
 
 static void far_blocks(const Coll *k, int size)
 {
-    Blocks shape = blocks_of(k->s, k->size), *s = &shape;
+    BlockLayout shape = blocks_of(k->s, k->size), *s = &shape;
     int64_t bytes = block_elems(s) * size;
     int direct = is_dense(s, s->dst, &s->from, 0);
     uint8_t *recv = k->part[0].recv, *stage = k->stage;
@@ -374,7 +374,7 @@ static void far_reducescatter(const Coll *k, Pool *p)
     const ReducescatterArgs *x = &k->s->reducescatter;
     int size = dtypes[x->dt].bytes;
     int64_t n = x->outer * x->chunk, bytes = n * size, g = k->size;
-    Blocks s = blocks_of(k->s, g);
+    BlockLayout s = blocks_of(k->s, g);
     uint8_t *in = k->stage;
 
     mpi_alltoall(k, packed(k, &s, size, g, in + g * bytes), in, bytes);
@@ -467,7 +467,7 @@ static void run_far(const Coll *k, Pool *p)
 
 static void run_here(const Coll *k, Pool *p)
 {
-    Blocks s;
+    BlockLayout s;
 
     switch (k->s->kind) {
     case Iallreduce: local_allreduce(k, p); break;

@@ -15,7 +15,7 @@
 
 /* ---- parts --------------------------------------------------------------- */
 
-static void add_part(Arena *a, Cargo *o, const HfRow *r, const int64_t *to,
+static void add_part(Arena *a, OutTensor *o, const HfRow *r, const int64_t *to,
                      int64_t tobase, const View *from, const StFile *f,
                      const StTensor *s)
 {
@@ -44,9 +44,9 @@ static void add_part(Arena *a, Cargo *o, const HfRow *r, const int64_t *to,
 
 /* ---- in ------------------------------------------------------------------ */
 
-static Cargo *import_outs(Arena *a, const HfRow *row)
+static OutTensor *import_outs(Arena *a, const HfRow *row)
 {
-    Cargo *v = NULL;
+    OutTensor *v = NULL;
 
     for (size_t i = 0; i < vec_len(row); i++) {
         const HfRow *r = &row[i];
@@ -54,7 +54,7 @@ static Cargo *import_outs(Arena *a, const HfRow *row)
         if (!r->s)
             continue;
         if (!vec_len(v) || strcmp(v[vec_len(v) - 1].st.name, r->t->name)) {
-            Cargo o = { .st = ckpt_describe(a, r->t, r->t->name) };
+            OutTensor o = { .st = ckpt_describe(a, r->t, r->t->name) };
             vec_push(a, v, o);
         }
         for (int d = r->t->nd - 1; d >= 0; step *= r->t->dim[d--].n)
@@ -119,8 +119,8 @@ int convert_import(const Plan *p, const char *hf, const char *dir)
     Arena *a = forever;
     StFile **file = ckpt_files(a, hf);
     int n = (int)vec_len(file);
-    Cargo *out = import_outs(a, hf_rows(p, file, n, hf, 0));
-    Carry *j = carry_new(a, 2, 1);
+    OutTensor *out = import_outs(a, hf_rows(p, file, n, hf, 0));
+    TensorCopy *j = carry_new(a, 2, 1);
     State s = { .seed = (uint64_t)opts_int(p->opts, "seed") };
     char *ckpt = strf(a, "%s/ckpt", dir), *tmp = ckpt_folder(a, ckpt, 0);
     if (ckpt_exists(ckpt))
@@ -171,20 +171,20 @@ static int *number_tensors(Arena *a, const HfRow *row)
     return first;
 }
 
-static Cargo new_out(const HfRow *r)
+static OutTensor new_out(const HfRow *r)
 {
-    Cargo o = { .st = { .name = r->h->hf, .nd = r->h->nd } };
+    OutTensor o = { .st = { .name = r->h->hf, .nd = r->h->nd } };
 
     for (int d = 0; d < r->h->nd; d++)
         o.st.n[d] = hf_dim(&r->h->dim[d]);
     return o;
 }
 
-static Cargo *export_outs(Arena *a, const HfRow *row, StFile **file, int nfile,
-                          const char *dt)
+static OutTensor *export_outs(Arena *a, const HfRow *row, StFile **file,
+                              int nfile, const char *dt)
 {
     int *number = number_tensors(a, row);
-    Cargo *v = NULL;
+    OutTensor *v = NULL;
 
     for (size_t i = 0; i < vec_len(row); i++) {
         const HfRow *r = &row[i];
@@ -211,7 +211,7 @@ static Cargo *export_outs(Arena *a, const HfRow *row, StFile **file, int nfile,
 }
 
 /* Files of at most `shard` bytes, but one tensor each at least. */
-static int deal(Cargo *v, int64_t shard)
+static int deal(OutTensor *v, int64_t shard)
 {
     int64_t held = 0;
     int k = 0;
@@ -234,7 +234,8 @@ static const char *file_name(Arena *a, int k, int n)
                   : strf(a, "model-%05d-of-%05d.safetensors", k + 1, n);
 }
 
-static int write_weight_map(Arena *a, const Cargo *v, int nfile, const char *to)
+static int write_weight_map(Arena *a, const OutTensor *v, int nfile,
+                            const char *to)
 {
     json_t *map = json_object(), *j = json_object(), *meta = json_object();
     int64_t total = 0;
@@ -305,9 +306,9 @@ int convert_export(const Plan *p, const char *from, const char *hf,
     StFile **file = ckpt_files(a, from);
     int n = (int)vec_len(file), bad = 0;
     HfRow *row = hf_rows(p, NULL, 0, hf, state);
-    Cargo *out = export_outs(a, row, file, n, dt);
+    OutTensor *out = export_outs(a, row, file, n, dt);
     int nfile = deal(out, shard);
-    Carry *j = carry_new(a, nfile, 0);
+    TensorCopy *j = carry_new(a, nfile, 0);
 
     if (mkdir(hf, 0755) && errno != EEXIST)
         err(NULL, "cannot make %s: %s", hf, strerror(errno));

@@ -131,12 +131,12 @@ static void lay(Dtype dt, void *p, const double *x, int rows, int cols, int t)
             elem_set(dt, p, t ? j * ld + i : i * ld + j, x[i * cols + j]);
 }
 
-typedef struct Check {
+typedef struct ProductCheck {
     double *a, *b, *c0, *want; /* dense */
     void *pa, *pb, *pc;        /* as the library gets them */
-} Check;
+} ProductCheck;
 
-static int one_product(Check *c, Dtype dt, Shape s, int ta, int tb)
+static int one_product(ProductCheck *c, Dtype dt, Shape s, int ta, int tb)
 {
     const int code[] = { 111, 112 };
     int la = (ta ? s.m : s.k) + PAD, lb = (tb ? s.k : s.n) + PAD;
@@ -162,7 +162,7 @@ static int one_product(Check *c, Dtype dt, Shape s, int ta, int tb)
     return 1;
 }
 
-static void reference(Check *c, Shape s)
+static void reference(ProductCheck *c, Shape s)
 {
     for (int i = 0; i < s.m; i++)
         for (int j = 0; j < s.n; j++)
@@ -189,7 +189,7 @@ static Shape shape(int i)
 static int products_right(void)
 {
     enum { ROOM = MOST * (MOST + PAD), SHAPES = 30 };
-    Check c = { .a = alloc(forever, ROOM * sizeof(double)) };
+    ProductCheck c = { .a = alloc(forever, ROOM * sizeof(double)) };
 
     c.b = alloc(forever, ROOM * sizeof(double));
     c.c0 = alloc(forever, ROOM * sizeof(double));

@@ -15,13 +15,13 @@ enum { TRANSA = 3, TRANSB = 4, BATCHCOUNT = 5, BATCHOFFSET = 6 };
 enum { MAXWORK = 1, SPLITSUMS = 3, ALIGNA = 5, INCOMPUTETYPE = 2 };
 enum { CANDIDATES = 8, ALIGNED = 256, REPEATS = 3 };
 
-typedef struct Found { /* cublasLtMatmulHeuristicResult_t */
+typedef struct LtHeuristic { /* cublasLtMatmulHeuristicResult_t */
     uint64_t algo[8];
     size_t work;
     int state;
     float waves;
     int reserved[4];
-} Found;
+} LtHeuristic;
 
 struct Lt {
     Arena *mem;
@@ -107,7 +107,7 @@ static char *key_of(const Lt *l, const LtCall *c, const GemmArgs *g)
     return t.s;
 }
 
-static int propose(Lt *l, const LtCall *c, Found *f)
+static int propose(Lt *l, const LtCall *c, LtHeuristic *f)
 {
     size_t most = LTWORK;
     uint32_t sums = INCOMPUTETYPE;
@@ -138,7 +138,7 @@ static int propose(Lt *l, const LtCall *c, Found *f)
 static LtShape *shape_of(Lt *l, LtCall *c, const GemmArgs *g)
 {
     const char *key = intern(key_of(l, c, g));
-    Found f[CANDIDATES];
+    LtHeuristic f[CANDIDATES];
 
     for (size_t i = 0; i < vec_len(l->shape); i++)
         if (l->shape[i]->key == key)
@@ -232,7 +232,7 @@ LtShape **lt_shapes(const Lt *l)
 int lt_accepts(const Lt *l, const LtShape *s, const uint64_t *algo)
 {
     const LtCall *c = s->call;
-    Found f = { 0 };
+    LtHeuristic f = { 0 };
 
     return !dl.cublasLtMatmulAlgoCheck(l->handle, c->desc, c->A, c->B, c->C,
                                        c->C, algo, &f) &&
@@ -260,7 +260,7 @@ static float time_of(Lt *l, const LtCall *c, const uint64_t *algo, int times,
  * was proposed first. */
 void lt_measure(Lt *l, LtShape *s, void *stream, void *const event[2])
 {
-    Found f[CANDIDATES];
+    LtHeuristic f[CANDIDATES];
     int n = propose(l, s->call, f);
     float best = 0;
 

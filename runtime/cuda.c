@@ -60,9 +60,9 @@ uint64_t gpu_address(const Gpu *x, int buf)
     if (buf < 0)
         return 0;
     const Buf *b = &x->role->buf[buf];
-    const Frame *f = b->frame && b->prog >= 0
-                         ? &x->role->prog[b->prog].frame[b->frame - 1]
-                         : NULL;
+    const SlotGroup *f = b->frame && b->prog >= 0
+                             ? &x->role->prog[b->prog].frame[b->frame - 1]
+                             : NULL;
     return x->arena + (uint64_t)(b->offset + (f ? f->slot[0] : 0));
 }
 
@@ -194,7 +194,7 @@ static void bind_program(Gpu *x, int k)
 /* ---- interface ----------------------------------------------------------- */
 
 Gpu *gpu_open(Arena *a, const Plan *p, Comm *c, Pool *pool, uint8_t *host,
-              const Course *course)
+              const UnrolledProgram *course)
 {
     Gpu *x = alloc(a, sizeof *x);
     const char *sums = opts_str(p->opts, "deterministic");

@@ -143,7 +143,7 @@ static int64_t input_at(const GpuProgram *g, int tensor)
 }
 
 /* What the row reads of its micro-batch, unless it is there. */
-static void load(Gpu *x, GpuProgram *g, const Turn *t)
+static void load(Gpu *x, GpuProgram *g, const ScheduleSlot *t)
 {
     const Needs *n = &g->course->needs[t->phase];
     uint64_t from = x->stage + (uint64_t)turn_at(g, t->micro);
@@ -165,12 +165,12 @@ static void load(Gpu *x, GpuProgram *g, const Turn *t)
 }
 
 /* Buffers in frames lie where this micro-batch has them. */
-static void patch(Gpu *x, GpuProgram *g, const Turn *t)
+static void patch(Gpu *x, GpuProgram *g, const ScheduleSlot *t)
 {
     GpuPatch *p = g->patch[t->phase];
 
     for (size_t k = 0; k < vec_len(p); k++) {
-        const Frame *f = &g->p->frame[p[k].frame];
+        const SlotGroup *f = &g->p->frame[p[k].frame];
         *p[k].at =
             x->arena + (uint64_t)(f->slot[f->of[t->micro]] + p[k].offset);
     }
@@ -187,14 +187,14 @@ static void mark(Gpu *x, int what)
     x->marked[x->nmark++] = what;
 }
 
-static void look(Gpu *x, const GpuProgram *g, const Turn *t, int step,
+static void look(Gpu *x, const GpuProgram *g, const ScheduleSlot *t, int step,
                  int after)
 {
     if (x->look)
         x->look(x->looker, (int)(t - g->course->row), step, after);
 }
 
-static void calls(Gpu *x, GpuProgram *g, const Turn *t)
+static void calls(Gpu *x, GpuProgram *g, const ScheduleSlot *t)
 {
     const Phase *p = &g->p->phase[t->phase];
 
@@ -236,7 +236,7 @@ static void *graph_of(Gpu *x, size_t *nodes)
 }
 
 /* The graph of a row whose addresses are those that are patched in now. */
-static const Segment *segment_of(Gpu *x, GpuProgram *g, const Turn *t)
+static const Segment *segment_of(Gpu *x, GpuProgram *g, const ScheduleSlot *t)
 {
     GpuPatch *p = g->patch[t->phase];
     size_t n = vec_len(p);
@@ -273,7 +273,7 @@ static int in_segments(const Gpu *x, const GpuProgram *g)
 
 /* ---- one program --------------------------------------------------------- */
 
-static void run_row(Gpu *x, GpuProgram *g, const Turn *t, int segments)
+static void run_row(Gpu *x, GpuProgram *g, const ScheduleSlot *t, int segments)
 {
     load(x, g, t);
     patch(x, g, t);
@@ -461,20 +461,20 @@ static void add_times(const Gpu *x, double *spent)
             spent[x->marked[i]] += between(x, i - 1, i);
 }
 
-int64_t gpu_ran(const Gpu *x, int prog, Ran *out)
+int64_t gpu_ran(const Gpu *x, int prog, InstrTiming *out)
 {
-    const Turn *row = x->course[prog].row, *t = row;
+    const ScheduleSlot *row = x->course[prog].row, *t = row;
 
     for (int i = 0; i < x->nmark; i++) {
         int k = x->marked[i], begins = k < 0;
         double at = x->began + between(x, 0, i);
         t = begins ? &row[-1 - k] : t;
-        out[i] = (Ran){ (int)(x->role - x->plan->role),
-                        t->phase,
-                        begins ? -1 : k,
-                        t->micro,
-                        at,
-                        at };
+        out[i] = (InstrTiming){ (int)(x->role - x->plan->role),
+                                t->phase,
+                                begins ? -1 : k,
+                                t->micro,
+                                at,
+                                at };
         if (!begins)
             out[i].start = x->began + between(x, 0, i - 1);
     }
@@ -497,8 +497,8 @@ static void set_hold(const Gpu *x)
                "a flag");
 }
 
-int gpu_run(Gpu *x, int prog, const Block *b, const Feed *feed, double *spent,
-            int late)
+int gpu_run(Gpu *x, int prog, const StepValues *b, const Feed *feed,
+            double *spent, int late)
 {
     GpuProgram *g = &x->prog[prog], *before = late ? x->last : NULL;
     int slot = (int)(g->runs & 1), old = x->slot;

@@ -64,20 +64,21 @@ static void read_shape(Data *d)
 
 /* ---- filling ------------------------------------------------------------- */
 
-typedef struct Fill {
+typedef struct BatchFill {
     const Data *d;
     const Tensor *t;
     int64_t rank, turn;
     void *dst;
     int64_t shift; /* labels: 1 */
-} Fill;
+} BatchFill;
 
-static int is_tokens(const Fill *f)
+static int is_tokens(const BatchFill *f)
 {
     return !strcmp(f->t->name, "tokens") || !strcmp(f->t->name, "labels");
 }
 
-static void check_token(const Fill *f, const Tokens *t, int64_t at, double v)
+static void check_token(const BatchFill *f, const Tokens *t, int64_t at,
+                        double v)
 {
     const Data *d = f->d;
     double least = strcmp(f->t->name, "labels") ? 0 : -1; /* -1: no loss */
@@ -103,7 +104,7 @@ static void look_ahead(const Data *d)
         for (size_t k = 0; k < vec_len(s->part[i].file); k++) {
             const SampleFile *file = &s->part[i].file[k];
             const Tensor t = { .name = file->input ? file->input : "tokens" };
-            Fill f = { .d = d, .t = &t };
+            BatchFill f = { .d = d, .t = &t };
             if (strcmp(t.name, "tokens") && strcmp(t.name, "labels"))
                 continue;
             int64_t n = file->t.n < LOOK / files ? file->t.n : LOOK / files;
@@ -115,7 +116,7 @@ static void look_ahead(const Data *d)
 
 /* Most tokens by far: of 32 bits, and looked at one by one only when one of
  * them may be wrong. */
-static void fill_i32(const Fill *f, const Tokens *t, int64_t at, int64_t n,
+static void fill_i32(const BatchFill *f, const Tokens *t, int64_t at, int64_t n,
                      int32_t *dst)
 {
     int64_t vocab = f->d->vocab ? f->d->vocab : INT32_MAX;
@@ -131,7 +132,7 @@ static void fill_i32(const Fill *f, const Tokens *t, int64_t at, int64_t n,
             check_token(f, t, at + i, tokens_at(t, at + i));
 }
 
-static void fill_any(const Fill *f, const Tokens *t, int64_t at, int64_t n,
+static void fill_any(const BatchFill *f, const Tokens *t, int64_t at, int64_t n,
                      int64_t to)
 {
     int tokens = is_tokens(f);
@@ -149,7 +150,8 @@ static void fill_any(const Fill *f, const Tokens *t, int64_t at, int64_t n,
 }
 
 /* What this rank reads of the next step. */
-static void read_ahead(const Fill *f, int64_t number, int64_t from, int64_t n)
+static void read_ahead(const BatchFill *f, int64_t number, int64_t from,
+                       int64_t n)
 {
     SampleReader r =
         samples_read(f->d->set, number + f->d->perstep, from, f->t->name);
@@ -163,8 +165,8 @@ static void read_ahead(const Fill *f, int64_t number, int64_t from, int64_t n)
 }
 
 /* Elements [from, from + n) of a sample to dst[to ...]; -1 beyond its end. */
-static void fill_row(const Fill *f, int64_t number, int64_t from, int64_t n,
-                     int64_t to)
+static void fill_row(const BatchFill *f, int64_t number, int64_t from,
+                     int64_t n, int64_t to)
 {
     SampleReader r =
         samples_read(f->d->set, number, from + f->shift, f->t->name);
@@ -183,7 +185,7 @@ static void fill_row(const Fill *f, int64_t number, int64_t from, int64_t n,
 }
 
 /* Dim d; micro and batch name the sample, the others the place inside it. */
-static void fill_dim(const Fill *f, int d, int64_t micro, int64_t b,
+static void fill_dim(const BatchFill *f, int d, int64_t micro, int64_t b,
                      int64_t inside, int64_t to)
 {
     if (d == f->t->nd) {
@@ -222,7 +224,7 @@ static void fill(void *self, const Tensor *t, int64_t rank, int64_t turn,
                  void *dst)
 {
     const Data *d = self;
-    Fill f = { d, t, rank, turn, dst, 0 };
+    BatchFill f = { d, t, rank, turn, dst, 0 };
 
     if (!d->set->part[0].file[0].input) {
         f.shift = !strcmp(t->name, "labels");

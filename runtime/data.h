@@ -38,15 +38,15 @@ typedef struct Tokens {
 
 /* lines.c: null, or why not. lines_next: the next line without its end (it may
  * lack one at the file's end), until the next call; null: no more. */
-typedef struct Lines {
+typedef struct TextLines {
     void *file;
     char *buf;
     size_t at, end, cap; /* malloc'd */
     int64_t number;      /* of the line, from 1 */
-} Lines;
-const char *lines_open(Lines *l, const char *path);
-const char *lines_next(Lines *l, size_t *len);
-const char *lines_close(Lines *l);
+} TextLines;
+const char *lines_open(TextLines *l, const char *path);
+const char *lines_next(TextLines *l, size_t *len);
+const char *lines_close(TextLines *l);
 
 /* A format for a file, its name or content; null and *why. */
 const char *tokens_format(Arena *a, const char *path, const char *format,
@@ -98,18 +98,19 @@ void blend_normalize(double *w, int n);
 int64_t blend_size(int64_t samples, double w, int64_t *built);
 int split_share(const char *s, int i, double end[2]);
 
-typedef struct Order Order;
+typedef struct SampleOrder SampleOrder;
 /* The samples of documents [lo, hi), at least `samples` (0: one epoch). Null
  * and *out, or what is wrong ("has 5 tokens, ..."). */
 const char *order_new(Arena *a, const Tokens *t, int64_t lo, int64_t hi,
-                      int64_t seq, int64_t samples, uint32_t seed, Order **out);
-int64_t order_samples(const Order *o);
-typedef struct Stroll { /* through the tokens of one sample */
-    const Order *o;
+                      int64_t seq, int64_t samples, uint32_t seed,
+                      SampleOrder **out);
+int64_t order_samples(const SampleOrder *o);
+typedef struct TokenCursor { /* through the tokens of one sample */
+    const SampleOrder *o;
     int64_t doc, at, left;
-} Stroll;
-Stroll order_walk(const Order *o, int64_t i, int64_t from);
-int64_t order_next(Stroll *w, int64_t *at);
+} TokenCursor;
+TokenCursor order_walk(const SampleOrder *o, int64_t i, int64_t from);
+int64_t order_next(TokenCursor *w, int64_t *at);
 
 typedef struct TextArgs TextArgs;
 
@@ -123,10 +124,10 @@ typedef struct SampleFile {
 
 typedef struct Corpus { /* a dataset */
     const char *path;
-    SampleFile *file; /* vec */
-    int rows;         /* used in order */
-    int64_t lo, n;    /* ours: samples [lo, lo + n) of the files */
-    Order *order;     /* megatron */
+    SampleFile *file;   /* vec */
+    int rows;           /* used in order */
+    int64_t lo, n;      /* ours: samples [lo, lo + n) of the files */
+    SampleOrder *order; /* megatron */
 } Corpus;
 
 typedef struct SampleWant {
@@ -159,7 +160,7 @@ Samples *samples_open(Arena *a, const SampleWant *w); /* err() with loc */
 typedef struct SampleReader {
     const Tokens *t;
     int64_t at, n;
-    Stroll walk;
+    TokenCursor walk;
 } SampleReader;
 /* Sample i of the run without its first `from` elements. input: whose, where
  * files feed one input each. */
@@ -204,14 +205,14 @@ typedef struct Bpe { /* bpe.c */
     int fuse; /* -1: what has no token is left out */
 } Bpe;
 
-typedef struct Cut { /* a pre-tokenizer: pretokenizer.c */
+typedef struct PreTokenizer { /* a pre-tokenizer: pretokenizer.c */
     enum { CUTmatch, CUTspace } kind;
     void *code; /* pcre2_code; null: do not split */
     enum { CUTisolated, CUTremoved, CUTprevious, CUTnext, CUTjoined } how;
     int invert;
     enum { PREnever, PREfirst, PREalways } prefix;
     const char *space; /* CUTspace: in place of " " */
-} Cut;
+} PreTokenizer;
 
 typedef struct Norm { /* a normalizer: normalizer.c */
     enum { NORMform, NORMprefix, NORMreplace } kind;
@@ -240,7 +241,7 @@ typedef struct Tokenizer {
     const char *path;
     Bpe bpe;
     Norm *norm;              /* vec */
-    Cut *cut;                /* vec */
+    PreTokenizer *cut;       /* vec */
     Added *added;            /* vec */
     const Added **byid;      /* by id; null: not added */
     Trie trie[2];            /* found before, after normalizing */
@@ -254,11 +255,11 @@ typedef struct Tokenizer {
 } Tokenizer;
 
 /* One text of a word or a few of its tokens, remembered. */
-typedef struct Memo {
+typedef struct WordMemo {
     uint8_t len, n;
     char text[SHORTWORD];
     int32_t id[SHORTIDS];
-} Memo;
+} WordMemo;
 
 typedef struct Bytes {
     char *s;
@@ -269,7 +270,7 @@ typedef struct Encoder { /* one thread's */
     const Tokenizer *t;
     int32_t *id;
     int64_t n, cap; /* tokens of the text so far */
-    Memo *memo;
+    WordMemo *memo;
     int32_t *symbol, *prev, *next; /* of a long word */
     uint64_t *heap;
     int64_t room, nheap;

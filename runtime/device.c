@@ -112,15 +112,15 @@ static void check_kinds(const Gpu *x)
             mine, first);
 }
 
-typedef struct Place {
+typedef struct DeviceId {
     char host[64], uuid[16];
-} Place;
+} DeviceId;
 
 /* Two ranks on one GPU wait for each other inside a collective for ever. */
 static void check_places(const Gpu *x)
 {
     int64_t n = x->comm->world, twin = -1;
-    Place *p = alloc(x->mem, (size_t)n * sizeof *p), mine = { 0 };
+    DeviceId *p = alloc(x->mem, (size_t)n * sizeof *p), mine = { 0 };
 
     if (n == 1)
         return;

@@ -12,51 +12,51 @@
 
 enum { TEXT = 6000, RECORD = TEXT + 400 };
 
-typedef struct Wire {
+typedef struct EventRecord {
     size_t n;
     uint8_t p[RECORD];
-} Wire; /* being made */
+} EventRecord; /* being made */
 
 struct Events {
     int fd; /* -1: not written any more */
-    Wire in, value, summary, event, record;
+    EventRecord in, value, summary, event, record;
 };
 
 /* ---- protocol buffers ---------------------------------------------------- */
 
 enum { VARINT, EIGHT, LENGTH, FOUR = 5 }; /* wire types */
 
-static void add(Wire *b, const void *p, size_t n)
+static void add(EventRecord *b, const void *p, size_t n)
 {
     memcpy(b->p + b->n, p, n);
     b->n += n;
 }
 
-static void add_le(Wire *b, uint64_t v, size_t n)
+static void add_le(EventRecord *b, uint64_t v, size_t n)
 {
     for (size_t i = 0; i < n; i++)
         b->p[b->n++] = (uint8_t)(v >> 8 * i);
 }
 
-static void add_varint(Wire *b, uint64_t v)
+static void add_varint(EventRecord *b, uint64_t v)
 {
     for (; v > 127; v >>= 7)
         b->p[b->n++] = (uint8_t)(v | 128);
     b->p[b->n++] = (uint8_t)v;
 }
 
-static void add_key(Wire *b, int field, int wire)
+static void add_key(EventRecord *b, int field, int wire)
 {
     add_varint(b, (uint64_t)(field << 3 | wire));
 }
 
-static void add_int(Wire *b, int field, int64_t v)
+static void add_int(EventRecord *b, int field, int64_t v)
 {
     add_key(b, field, VARINT);
     add_varint(b, (uint64_t)v);
 }
 
-static void add_bytes(Wire *b, int field, const void *p, size_t n)
+static void add_bytes(EventRecord *b, int field, const void *p, size_t n)
 {
     add_key(b, field, LENGTH);
     add_varint(b, n);
@@ -94,7 +94,7 @@ static void begin(Events *e)
 
 static void end(Events *e)
 {
-    Wire *r = &e->record;
+    EventRecord *r = &e->record;
 
     add_le(r, e->event.n, 8);
     add_le(r, masked_crc(r->p, 8), 4);

@@ -58,7 +58,7 @@ static int is_blas(InstrKind k)
     return instr_info(k)->cls == CLASSproduct;
 }
 
-static void bind_group(Exec *x, const Rank *r, Bound *b)
+static void bind_group(Exec *x, const Rank *r, BoundInstr *b)
 {
     const Mesh *m = x->plan->mesh;
 
@@ -81,7 +81,7 @@ int instr_lasts(const Role *r, const Instr *s)
 }
 
 /* Bytes of work space, and the step's own scratch buffer if that is enough. */
-static int64_t bind_scratch(Exec *x, const Rank *r, Bound *b)
+static int64_t bind_scratch(Exec *x, const Rank *r, BoundInstr *b)
 {
     const Instr *s = b->s;
     int64_t need = 0;
@@ -96,7 +96,7 @@ static int64_t bind_scratch(Exec *x, const Rank *r, Bound *b)
     return need > 0 && !b->scratch ? need : 0;
 }
 
-static int64_t bind_instr(Exec *x, Rank *r, Bound *b, const Instr *s)
+static int64_t bind_instr(Exec *x, Rank *r, BoundInstr *b, const Instr *s)
 {
     b->s = s;
     b->lasts = instr_lasts(r->role, s);
@@ -123,7 +123,7 @@ static void bind_patches(Exec *x, const Rank *r, int g, int f)
     const Phase *p = &r->role->prog[g].phase[f];
 
     for (int k = p->first; k < p->first + p->n; k++) {
-        const Bound *b = &r->step[g][k];
+        const BoundInstr *b = &r->step[g][k];
         for (int i = 0; i < b->s->nbuf; i++) {
             const Buf *t =
                 b->s->buf[i] < 0 ? NULL : &r->role->buf[b->s->buf[i]];
@@ -143,7 +143,7 @@ static void bind_program(Exec *x, Rank *r, int g)
     for (int f = 0; f < p->nphase; f++) {
         for (int k = p->phase[f].first; k < p->phase[f].first + p->phase[f].n;
              k++) {
-            Bound *b = &r->step[g][k];
+            BoundInstr *b = &r->step[g][k];
             int64_t n = bind_instr(x, r, b, &p->instr[k]);
             x->nwork = n > x->nwork ? n : x->nwork;
             if (is_transfer(p->instr[k].kind))
@@ -159,9 +159,9 @@ static void bind_rank(Exec *x, Rank *r)
     r->buf = alloc(x->mem, (size_t)r->role->nbuf * sizeof *r->buf);
     for (int i = 0; i < r->role->nbuf; i++) {
         const Buf *b = &r->role->buf[i];
-        const Frame *f = b->frame && b->prog >= 0
-                             ? &r->role->prog[b->prog].frame[b->frame - 1]
-                             : NULL;
+        const SlotGroup *f = b->frame && b->prog >= 0
+                                 ? &r->role->prog[b->prog].frame[b->frame - 1]
+                                 : NULL;
         r->buf[i] = r->arena + b->offset + (f ? f->slot[0] : 0);
     }
     r->step = alloc(x->mem, (size_t)r->role->nprog * sizeof *r->step);
@@ -208,14 +208,14 @@ static Needs needs_of(Exec *x, const Role *r, const Program *g, const Phase *f)
     return n;
 }
 
-Turn *course_rows(Arena *a, const Program *g)
+ScheduleSlot *course_rows(Arena *a, const Program *g)
 {
-    Turn *v = NULL;
+    ScheduleSlot *v = NULL;
     int tabled = 0;
 
     for (int f = 0; f < g->nphase; f++) {
         for (int t = 0; t < g->phase[f].repeat; t++)
-            vec_push(a, v, ((Turn){ f, t, 0 }));
+            vec_push(a, v, ((ScheduleSlot){ f, t, 0 }));
         for (int t = 0; t < g->nturn && !g->phase[f].repeat && !tabled; t++)
             vec_push(a, v, g->turn[t]);
         tabled |= !g->phase[f].repeat;
@@ -223,9 +223,9 @@ Turn *course_rows(Arena *a, const Program *g)
     return v;
 }
 
-static Course course_of(Exec *x, const Role *r, const Program *g)
+static UnrolledProgram course_of(Exec *x, const Role *r, const Program *g)
 {
-    Course c = { .row = course_rows(x->mem, g) };
+    UnrolledProgram c = { .row = course_rows(x->mem, g) };
 
     c.needs = alloc(x->mem, (size_t)(g->nphase + 1) * sizeof *c.needs);
     for (int f = 0; f < g->nphase; f++)

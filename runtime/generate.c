@@ -233,7 +233,7 @@ static int64_t next(Gen *g)
     int64_t t = 0;
     Feed f = { fill, g };
 
-    exec_run(g->x, PGforward, &(Block){ 0 }, &f);
+    exec_run(g->x, PGforward, &(StepValues){ 0 }, &f);
     if (!g->x->comm->first) {
         read_logits(g);
         t = draw(g, &g->args);

@@ -153,16 +153,16 @@ static int respell(const HfMap *h, const Tensor *t, HfMap *to)
 
 /* ---- rows ---------------------------------------------------------------- */
 
-typedef struct Rows {
+typedef struct HfRows {
     const Plan *p;
     StFile **file;
     int n;
     int last; /* the file where the last one was */
     const char *what;
     HfRow *v; /* vec */
-} Rows;
+} HfRows;
 
-static StTensor *find_tensor(Rows *r, const char *name)
+static StTensor *find_tensor(HfRows *r, const char *name)
 {
     for (int i = 0; i < r->n; i++) {
         int at = (r->last + i) % r->n;
@@ -187,7 +187,7 @@ static const Tensor *plan_tensor(const Plan *p, const char *name)
 }
 
 /* Their tensor of a row: the element type, and scales if it has them. */
-static void attach(Rows *r, HfRow *x)
+static void attach(HfRows *r, HfRow *x)
 {
     x->s = find_tensor(r, x->h->hf);
     if (!x->s)
@@ -221,7 +221,7 @@ static int64_t layer_of(const char *name)
                : strtoll(name + sizeof head - 1, NULL, 10);
 }
 
-static int has_layer(const Rows *r, int64_t layer)
+static int has_layer(const HfRows *r, int64_t layer)
 {
     for (int i = 0; i < r->n; i++)
         for (int k = 0; k < r->file[i]->n; k++)
@@ -230,7 +230,7 @@ static int has_layer(const Rows *r, int64_t layer)
     return 0;
 }
 
-static _Noreturn void missing(const Rows *r, const HfMap *h)
+static _Noreturn void missing(const HfRows *r, const HfMap *h)
 {
     int64_t layer = layer_of(h->hf);
 
@@ -244,7 +244,7 @@ static _Noreturn void missing(const Rows *r, const HfMap *h)
         h->param);
 }
 
-static void add_row(Rows *r, const HfMap *h, const Tensor *t, int64_t *filled)
+static void add_row(HfRows *r, const HfMap *h, const Tensor *t, int64_t *filled)
 {
     HfRow x = { .h = h, .t = t, .elems = tensor_elems(t) };
     int64_t cover;
@@ -261,7 +261,7 @@ static void add_row(Rows *r, const HfMap *h, const Tensor *t, int64_t *filled)
 }
 
 /* h, or with {axis} in its name one row for each index of the axis. */
-static void unroll(Rows *r, const HfMap *h, const Tensor *t, int64_t *filled)
+static void unroll(HfRows *r, const HfMap *h, const Tensor *t, int64_t *filled)
 {
     int i = 0;
 
@@ -319,7 +319,7 @@ static void refuse_unfilled(const Plan *p, const int64_t *filled,
 
 /* Tied weights are stored again by some: a copy of one that was taken, or what
  * is computed anyway. */
-static int is_spare(const Rows *r, const StFile *f, const StTensor *s)
+static int is_spare(const HfRows *r, const StFile *f, const StTensor *s)
 {
     static const char freq[] = ".inv_freq";
     size_t n = strlen(s->name), k = sizeof freq - 1;
@@ -340,7 +340,7 @@ static int is_spare(const Rows *r, const StFile *f, const StTensor *s)
 /* A layer beyond the model's that joins a position with the token after it: it
  * predicts a token further (MTP) and changes nothing of what the others do, so
  * a model without it may leave it out. */
-static int64_t further_layer(Rows *r)
+static int64_t further_layer(HfRows *r)
 {
     int64_t beyond = 0;
 
@@ -353,7 +353,7 @@ static int64_t further_layer(Rows *r)
     return beyond && find_tensor(r, name) ? beyond : INT64_MAX;
 }
 
-static void refuse_leftovers(Rows *r)
+static void refuse_leftovers(HfRows *r)
 {
     Text names = { .arena = forever };
     int64_t left = 0, ignored = 0, further = further_layer(r);
@@ -381,7 +381,7 @@ static void refuse_leftovers(Rows *r)
 }
 
 /* Do the files have the first tensor of this row? */
-static int is_there(Rows *r, const HfMap *h)
+static int is_there(HfRows *r, const HfMap *h)
 {
     const char *open = strchr(h->hf, '{'), *end = open ? strchr(open, '}') : 0;
 
@@ -392,7 +392,7 @@ static int is_there(Rows *r, const HfMap *h)
 
 HfRow *hf_rows(const Plan *p, StFile **file, int n, const char *what, int state)
 {
-    Rows r = { .p = p, .file = file, .n = n, .what = what };
+    HfRows r = { .p = p, .file = file, .n = n, .what = what };
     int64_t *filled = alloc(forever, ((size_t)p->nhf + 1) * sizeof *filled);
 
     if (!p->nhf)

@@ -24,7 +24,7 @@ static int at_end(const Stage *s)
     return s->row == s->course[s->prog].nrow;
 }
 
-static const Turn *turn_of(const Stage *s)
+static const ScheduleSlot *turn_of(const Stage *s)
 {
     return &s->course[s->prog].row[s->row];
 }
@@ -34,7 +34,7 @@ static int step_of(const Stage *s)
     return program(s)->phase[turn_of(s)->phase].first + s->step;
 }
 
-Bound *rank_instr(const Rank *r)
+BoundInstr *rank_instr(const Rank *r)
 {
     return &r->step[r->stage->prog][step_of(r->stage)];
 }
@@ -80,35 +80,35 @@ static void load(Exec *x, Stage *s, const Needs *n, int64_t micro)
 }
 
 /* Buffers in frames lie where this micro-batch has them. */
-static void patch(const Stage *s, const Turn *t)
+static void patch(const Stage *s, const ScheduleSlot *t)
 {
-    const Frame *frame = program(s)->frame;
+    const SlotGroup *frame = program(s)->frame;
 
     for (int64_t i = 0; i < s->n; i++) {
         Patch *p = s->rank[i]->patch[s->prog][t->phase];
         for (size_t k = 0; k < vec_len(p); k++) {
-            const Frame *f = &frame[p[k].frame];
+            const SlotGroup *f = &frame[p[k].frame];
             *p[k].at =
                 s->rank[i]->arena + f->slot[f->of[t->micro]] + p[k].offset;
         }
     }
 }
 
-static Ran *record(Exec *x, const Stage *s, int step)
+static InstrTiming *record(Exec *x, const Stage *s, int step)
 {
-    static Ran nowhere;
-    const Turn *t = turn_of(s);
+    static InstrTiming nowhere;
+    const ScheduleSlot *t = turn_of(s);
 
     if (x->nran == x->maxran)
         return &nowhere;
-    Ran *r = &x->ran[x->nran++];
-    *r = (Ran){ s->role, t->phase, step, t->micro, 0, 0 };
+    InstrTiming *r = &x->ran[x->nran++];
+    *r = (InstrTiming){ s->role, t->phase, step, t->micro, 0, 0 };
     return r;
 }
 
 static void begin_row(Exec *x, Stage *s)
 {
-    const Turn *t = turn_of(s);
+    const ScheduleSlot *t = turn_of(s);
 
     load(x, s, &s->course[s->prog].needs[t->phase], t->micro);
     patch(s, t);
@@ -134,12 +134,12 @@ static void go_on(Exec *x, Stage *s)
 
 static void call_kernel(void *ctx, int64_t lo, int64_t hi)
 {
-    const Bound *b = ctx;
+    const BoundInstr *b = ctx;
 
     b->fn(b->buf, b->iv, lo, hi);
 }
 
-static void run_one(Exec *x, Bound *b)
+static void run_one(Exec *x, BoundInstr *b)
 {
     const Instr *s = b->s;
 
@@ -168,7 +168,7 @@ static void run_group(Exec *x, const Rank *r)
 {
     enum { MAXLOCAL = 1024 };
     static Part part[MAXLOCAL];
-    const Bound *b = rank_instr(r);
+    const BoundInstr *b = rank_instr(r);
     int64_t n = x->comm->n < x->comm->world ? 1 : b->group;
 
     if (n > 1 && b->me != 0)
@@ -176,7 +176,7 @@ static void run_group(Exec *x, const Rank *r)
     if (n > MAXLOCAL)
         err(NULL, "a group of %lld ranks in one process", (long long)n);
     for (int64_t j = 0; j < n; j++) {
-        const Bound *o =
+        const BoundInstr *o =
             n == 1 ? b : rank_instr(&x->rank[b->ranks[j] - x->comm->first]);
         part[j] = (Part){ o->buf[0], o->buf[1] };
     }
@@ -210,7 +210,7 @@ static void run_step(Exec *x, Stage *const *s, int n)
     if (x->copy && !x->bad)
         look_after(x, s, n);
     for (int i = 0; i < n && x->maxran; i++) {
-        Ran *r = record(x, s[i], step_of(s[i]));
+        InstrTiming *r = record(x, s[i], step_of(s[i]));
         r->start = start;
         r->end = monotonic();
     }
@@ -220,7 +220,7 @@ static void run_step(Exec *x, Stage *const *s, int n)
 
 /* ---- who can move -------------------------------------------------------- */
 
-static int same_call(const Bound *a, const Bound *b)
+static int same_call(const BoundInstr *a, const BoundInstr *b)
 {
     return a->s->atoms == b->s->atoms && same_args(a->s, b->s);
 }
@@ -229,7 +229,7 @@ static int same_call(const Bound *a, const Bound *b)
  * it; how many, or 0. */
 static int meet(Exec *x, Stage *s)
 {
-    const Bound *b = rank_instr(s->rank[0]);
+    const BoundInstr *b = rank_instr(s->rank[0]);
     int n = 0;
 
     for (int i = 0; i < x->nstage; i++)
@@ -251,7 +251,7 @@ static int advance(Exec *x, Stage *s)
 {
     if (at_end(s))
         return 0;
-    const Bound *b = rank_instr(s->rank[0]);
+    const BoundInstr *b = rank_instr(s->rank[0]);
     int n = 1;
     x->meet[0] = s;
     if (b->wide && x->comm->n > 1)
@@ -339,7 +339,8 @@ static void look_at(void *self, int row, int step, int after)
         look_before(x, &s, 1);
 }
 
-static void run_gpu(Exec *x, ProgramKind k, const Block *b, const Feed *feed)
+static void run_gpu(Exec *x, ProgramKind k, const StepValues *b,
+                    const Feed *feed)
 {
     static const Instr graph = { .kind = Ikernel,
                                  .label = "of the GPU's graph" };
@@ -373,7 +374,7 @@ int exec_settle(Exec *x)
     return fresh;
 }
 
-void exec_run(Exec *x, ProgramKind k, const Block *b, const Feed *feed)
+void exec_run(Exec *x, ProgramKind k, const StepValues *b, const Feed *feed)
 {
     if (x->gpu) {
         run_gpu(x, k, b, feed);
@@ -413,7 +414,7 @@ static const char *bad_loss(Exec *x)
     return NULL;
 }
 
-const char *exec_checked(Exec *x, ProgramKind k, const Block *b,
+const char *exec_checked(Exec *x, ProgramKind k, const StepValues *b,
                          const Feed *feed)
 {
     look_open(x);
@@ -429,7 +430,7 @@ void exec_record(Exec *x, ProgramKind program)
     for (int i = 0; i < x->nstage && program < NPROGRAM; i++) {
         const Stage *s = &x->stage[i];
         int prog = role_prog(s->rank[0]->role, program);
-        const Course *c = prog < 0 ? NULL : &s->course[prog];
+        const UnrolledProgram *c = prog < 0 ? NULL : &s->course[prog];
         for (int k = 0; c && k < c->nrow; k++)
             n += 1 + s->rank[0]->role->prog[prog].phase[c->row[k].phase].n;
     }
@@ -440,7 +441,8 @@ void exec_record(Exec *x, ProgramKind program)
 
 /* ---- what ran, as a file ------------------------------------------------- */
 
-static void put_event(Text *t, const Ran *r, const char *name, double end)
+static void put_event(Text *t, const InstrTiming *r, const char *name,
+                      double end)
 {
     put(t, "%s{\"name\": ", t->len > 1 ? ",\n" : "\n");
     put_json(t, name);
@@ -468,11 +470,11 @@ static void put_facts(Text *t, const Instr *s)
 /* Where the row that began at k ends: with its last step. */
 static double row_end(const Exec *x, int64_t k)
 {
-    const Ran *row = &x->ran[k];
+    const InstrTiming *row = &x->ran[k];
     double end = row->start;
 
     for (k++; k < x->nran; k++) {
-        const Ran *r = &x->ran[k];
+        const InstrTiming *r = &x->ran[k];
         if (r->stage == row->stage && r->step < 0)
             break;
         end = r->stage == row->stage ? r->end : end;
@@ -486,7 +488,7 @@ char *exec_trace(Arena *a, const Exec *x, ProgramKind program, size_t *len)
 
     put(&t, "[");
     for (int64_t k = 0; k < x->nran; k++) {
-        const Ran *r = &x->ran[k];
+        const InstrTiming *r = &x->ran[k];
         const Role *role = &x->plan->role[r->stage];
         const Program *g = &role->prog[role_prog(role, program)];
         const Instr *s = r->step < 0 ? NULL : &g->instr[r->step];

@@ -7,7 +7,7 @@
 #include "runtime.h"
 
 typedef struct Stream {
-    Lines in;
+    TextLines in;
     uint8_t *out;
     size_t n, room;
     int64_t *ends;

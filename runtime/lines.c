@@ -8,7 +8,7 @@
 enum { CHUNK = 1 << 16 };
 
 /* More bytes behind those not yet taken; 0: there are none. */
-static int more(Lines *l)
+static int more(TextLines *l)
 {
     memmove(l->buf, l->buf + l->at, l->end - l->at);
     l->end -= l->at;
@@ -20,9 +20,9 @@ static int more(Lines *l)
     return k > 0;
 }
 
-const char *lines_open(Lines *l, const char *path)
+const char *lines_open(TextLines *l, const char *path)
 {
-    *l = (Lines){ .file = gzopen(path, "rb") };
+    *l = (TextLines){ .file = gzopen(path, "rb") };
     if (!l->file)
         return "cannot be opened";
     l->buf = enlarge(NULL, l->cap = CHUNK);
@@ -30,7 +30,7 @@ const char *lines_open(Lines *l, const char *path)
     return NULL;
 }
 
-const char *lines_next(Lines *l, size_t *len)
+const char *lines_next(TextLines *l, size_t *len)
 {
     size_t seen = 0;
     char *nl = NULL;
@@ -53,7 +53,7 @@ const char *lines_next(Lines *l, size_t *len)
     return line;
 }
 
-const char *lines_close(Lines *l)
+const char *lines_close(TextLines *l)
 {
     int code = Z_OK;
 

@@ -9,21 +9,21 @@
 
 #include "runtime.h"
 
-typedef struct Now {          /* of a run, in steps */
+typedef struct ScheduleTime { /* of a run, in steps */
     double step, warm, steps; /* now; of warm-up; in all */
     double decay;             /* the last ones, in which wsd decays */
     const char *style;
-} Now;
+} ScheduleTime;
 
 typedef struct Curve {
     const char *name;
-    double (*left)(const Now *);
+    double (*left)(const ScheduleTime *);
 } Curve;
 
 static const double PI = 3.14159265358979323846;
 
 /* How far between the end of the warm-up and the end of the run: 0 to 1. */
-static double progress(const Now *s)
+static double progress(const ScheduleTime *s)
 {
     double t =
         s->steps > s->warm ? (s->step - s->warm) / (s->steps - s->warm) : 0;
@@ -31,18 +31,18 @@ static double progress(const Now *s)
     return t > 1 ? 1 : t;
 }
 
-static double linear(const Now *s)
+static double linear(const ScheduleTime *s)
 {
     return 1 - progress(s);
 }
 
-static double cosine(const Now *s)
+static double cosine(const ScheduleTime *s)
 {
     return 0.5 * (1 + cos(PI * progress(s)));
 }
 
 /* Warm-up, stable, decay (Hu et al. 2024, section 4). */
-static double wsd(const Now *s)
+static double wsd(const ScheduleTime *s)
 {
     double start = s->steps - s->decay;
 
@@ -81,10 +81,10 @@ double rate(const Opts *o, int64_t step)
 {
     double lr = opts_num(o, "train.lr"), min = opts_num(o, "train.min_lr");
     const char *name = opts_str(o, "train.schedule");
-    Now s = { .step = (double)step,
-              .warm = (double)opts_int(o, "train.warmup"),
-              .steps = (double)opts_int(o, "train.steps"),
-              .style = opts_str(o, "train.decay_style") };
+    ScheduleTime s = { .step = (double)step,
+                       .warm = (double)opts_int(o, "train.warmup"),
+                       .steps = (double)opts_int(o, "train.steps"),
+                       .style = opts_str(o, "train.decay_style") };
 
     s.decay = floor(opts_num(o, "train.decay") * s.steps + 0.5);
     if (s.step < s.warm)
@@ -119,11 +119,11 @@ int64_t ramp(const Opts *o, int i, int64_t *until)
     return i < n ? first + i * more : 0;
 }
 
-Block step_block(const Opts *o, int64_t step)
+StepValues step_block(const Opts *o, int64_t step)
 {
     double betas[2];
 
     opts_pair(o, "train.betas", betas);
-    return (Block){ rate(o, step), 1 - pow(betas[0], (double)(step + 1)),
-                    1 - pow(betas[1], (double)(step + 1)), step };
+    return (StepValues){ rate(o, step), 1 - pow(betas[0], (double)(step + 1)),
+                         1 - pow(betas[1], (double)(step + 1)), step };
 }

@@ -12,7 +12,7 @@
 
 #include "runtime.h"
 
-struct Order {
+struct SampleOrder {
     const Tokens *t;
     int64_t seq, n, epochs; /* n: samples */
     int64_t ndoc;           /* entries of doc */
@@ -52,7 +52,7 @@ static void put_documents(NpRandom *r, uint32_t *doc, int64_t lo, int64_t hi,
     np_shuffle(r, doc, n);
 }
 
-static void cut_samples(Order *o)
+static void cut_samples(SampleOrder *o)
 {
     int64_t doc = 0, at = 0, start, left = o->seq;
 
@@ -88,14 +88,15 @@ static int last_apart(int64_t tokens, int64_t epochs, int64_t seq,
 }
 
 const char *order_new(Arena *a, const Tokens *t, int64_t lo, int64_t hi,
-                      int64_t seq, int64_t samples, uint32_t seed, Order **out)
+                      int64_t seq, int64_t samples, uint32_t seed,
+                      SampleOrder **out)
 {
     const char *why = NULL;
     int64_t tokens = count_tokens(t, lo, hi, &why), whole, need, all, bytes;
-    Order *o = alloc(a, sizeof *o);
+    SampleOrder *o = alloc(a, sizeof *o);
     NpRandom r;
 
-    *o = (Order){ .t = t, .seq = seq, .epochs = 1 };
+    *o = (SampleOrder){ .t = t, .seq = seq, .epochs = 1 };
     if (why)
         return why;
     if (samples > 0 && __builtin_mul_overflow(samples, seq, &need))
@@ -127,22 +128,22 @@ const char *order_new(Arena *a, const Tokens *t, int64_t lo, int64_t hi,
     return NULL;
 }
 
-int64_t order_samples(const Order *o)
+int64_t order_samples(const SampleOrder *o)
 {
     return o->n;
 }
 
 /* ---- the tokens of a sample ---------------------------------------------- */
 
-Stroll order_walk(const Order *o, int64_t i, int64_t from)
+TokenCursor order_walk(const SampleOrder *o, int64_t i, int64_t from)
 {
     const struct Begin *b = &o->begin[o->shuffle[i % o->n]];
 
-    return (Stroll){ o, b->doc, b->at + from, o->seq + 1 - from };
+    return (TokenCursor){ o, b->doc, b->at + from, o->seq + 1 - from };
 }
 
 /* The next stretch that lies together: its length, 0 at the sample's end. */
-int64_t order_next(Stroll *w, int64_t *at)
+int64_t order_next(TokenCursor *w, int64_t *at)
 {
     for (; w->left > 0 && w->doc < w->o->ndoc; w->doc++) {
         int64_t start, len = tokens_doc(w->o->t, w->o->doc[w->doc], &start);

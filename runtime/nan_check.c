@@ -86,7 +86,7 @@ void look_before(Exec *x, Stage *const *s, int n)
     for (int i = 0; i < n; i++)
         for (int64_t k = 0; k < s[i]->n; k++) {
             const Rank *r = s[i]->rank[k];
-            const Bound *b = rank_instr(r);
+            const BoundInstr *b = rank_instr(r);
             for (int j = 0; j < b->s->nbuf; j++) {
                 const Buf *f = looked_at(r->role, b->s, j);
                 if (!f)
@@ -155,7 +155,7 @@ void look_after(Exec *x, Stage *const *s, int n)
     for (int i = 0; i < n; i++)
         for (int64_t k = 0; k < s[i]->n; k++) {
             const Rank *r = s[i]->rank[k];
-            const Bound *b = rank_instr(r);
+            const BoundInstr *b = rank_instr(r);
             for (int j = 0; j < b->s->nbuf && !x->bad; j++) {
                 const Buf *f = looked_at(r->role, b->s, j);
                 if (!f)

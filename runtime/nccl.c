@@ -15,10 +15,10 @@ enum { NI8 = 0, NI32 = 2, NI64 = 4, NF32 = 7, NF64 = 8, NBF16 = 9 };
 enum { CTAS = 16, PAIRCTAS = 4, V2_18 = 21801 };
 enum { NSUM = 0, NMAX = 2, NMIN = 3, NOCOLOR = -1, INPROGRESS = 7 };
 
-typedef struct Group {
+typedef struct NcclGroup {
     uint32_t atoms;
     void *comm;
-} Group;
+} NcclGroup;
 
 struct Nccl {
     Arena *mem;
@@ -26,8 +26,8 @@ struct Nccl {
     int64_t rank;
     Comm *comm;
     void *world;
-    int ctas;     /* most of a group; INT_MIN: NCCL's choice */
-    Group *group; /* vec; atoms 0: a pair of stages */
+    int ctas;         /* most of a group; INT_MIN: NCCL's choice */
+    NcclGroup *group; /* vec; atoms 0: a pair of stages */
 };
 
 /* A fault of CUDA inside of NCCL is a lack of memory more often than not. */
@@ -71,7 +71,7 @@ static Config config(int ctas, int share)
 
 static void *split(Nccl *x, uint32_t atoms, int64_t color, int64_t key)
 {
-    Group g = { .atoms = atoms };
+    NcclGroup g = { .atoms = atoms };
     Config c = atoms ? config(x->ctas, 1) : config(PAIRCTAS, 0);
 
     watch_all();
@@ -104,7 +104,7 @@ static void open_group(Nccl *x, const Role *mine, uint32_t atoms)
     while (straight < n && ranks[straight] == straight)
         straight++;
     if (straight == x->mesh->world)
-        vec_push(x->mem, x->group, ((Group){ atoms, x->world }));
+        vec_push(x->mem, x->group, ((NcclGroup){ atoms, x->world }));
     else if (n > 1)
         split(x, atoms, is_named(mine, atoms) ? ranks[0] : NOCOLOR,
               mesh_pos(x->mesh, atoms, x->rank));
@@ -254,20 +254,20 @@ void nccl_recv(void *comm, Dtype dt, int64_t n, uint64_t buf, int peer,
        "receiving");
 }
 
-typedef struct Call { /* one collective */
+typedef struct NcclCall { /* one collective */
     void *comm, *stream;
     InstrKind kind;
     Dtype dt;
     int op;
     int64_t peer;
     uint64_t from, to;
-} Call;
+} NcclCall;
 
 /* A run to the peer and the one from it; of a sum the run that is the peer's
  * and the place of this rank's own. */
 static void piece(void *ctx, int64_t out, int64_t in, int64_t n)
 {
-    const Call *c = ctx;
+    const NcclCall *c = ctx;
     int64_t size = dtypes[c->dt].bytes;
     uint64_t from = c->from + (uint64_t)(out * size);
     uint64_t to = c->to + (uint64_t)(in * size);
@@ -284,7 +284,7 @@ static void piece(void *ctx, int64_t out, int64_t in, int64_t n)
 }
 
 /* Dense blocks as NCCL has them. */
-static void allgather(const Call *c, const AllgatherArgs *x, int64_t ranks)
+static void allgather(const NcclCall *c, const AllgatherArgs *x, int64_t ranks)
 {
     int64_t size = dtypes[c->dt].bytes;
 
@@ -298,7 +298,7 @@ static void allgather(const Call *c, const AllgatherArgs *x, int64_t ranks)
     }
 }
 
-static void reducescatter(const Call *c, const ReducescatterArgs *x,
+static void reducescatter(const NcclCall *c, const ReducescatterArgs *x,
                           int64_t ranks)
 {
     int64_t size = dtypes[c->dt].bytes;
@@ -313,7 +313,7 @@ static void reducescatter(const Call *c, const ReducescatterArgs *x,
     }
 }
 
-static void allreduce(const Call *c, const AllreduceArgs *x)
+static void allreduce(const NcclCall *c, const AllreduceArgs *x)
 {
     ok(dl.ncclAllReduce((void *)(uintptr_t)c->from, (void *)(uintptr_t)c->to,
                         (size_t)x->n, type_of(c->dt), c->op, c->comm,
@@ -321,7 +321,7 @@ static void allreduce(const Call *c, const AllreduceArgs *x)
        "all-reduce");
 }
 
-static void ppermute(const Call *c, const PpermuteArgs *x, int64_t ranks,
+static void ppermute(const NcclCall *c, const PpermuteArgs *x, int64_t ranks,
                      int64_t me)
 {
     nccl_send(c->comm, c->dt, x->n, c->from, (int)((me + x->by) % ranks),
@@ -331,7 +331,7 @@ static void ppermute(const Call *c, const PpermuteArgs *x, int64_t ranks,
 }
 
 /* Runs to and from each rank, in any layout. */
-static void pieces(Call *c, const Instr *s, int64_t ranks)
+static void pieces(NcclCall *c, const Instr *s, int64_t ranks)
 {
     for (c->peer = 0; c->peer < ranks; c->peer++)
         comm_runs(s, ranks, c->peer, piece, c);
@@ -349,13 +349,13 @@ static int op_of(const Instr *s)
 void nccl_run(void *comm, const Instr *s, int64_t ranks, int64_t me,
               uint64_t send, uint64_t recv, void *stream)
 {
-    Call c = { .comm = comm,
-               .stream = stream,
-               .kind = s->kind,
-               .dt = instr_dtype(s, 0),
-               .op = op_of(s),
-               .from = send,
-               .to = recv };
+    NcclCall c = { .comm = comm,
+                   .stream = stream,
+                   .kind = s->kind,
+                   .dt = instr_dtype(s, 0),
+                   .op = op_of(s),
+                   .from = send,
+                   .to = recv };
 
     ok(dl.ncclGroupStart(), "a group");
     if (s->kind == Ippermute)

@@ -17,13 +17,13 @@
 
 enum { BYTES = 256 };
 
-typedef struct Counts { /* of one context length */
+typedef struct NgramCounts { /* of one context length */
     int64_t contexts;
     uint32_t *pair;          /* [contexts][BYTES] */
     uint32_t *total, *kinds; /* [contexts] */
-} Counts;
+} NgramCounts;
 
-static int counts_new(Counts *c, int64_t contexts)
+static int counts_new(NgramCounts *c, int64_t contexts)
 {
     c->contexts = contexts;
     c->pair = calloc((size_t)(contexts * BYTES), sizeof *c->pair);
@@ -32,27 +32,27 @@ static int counts_new(Counts *c, int64_t contexts)
     return c->pair && c->total && c->kinds;
 }
 
-static void counts_free(Counts *c)
+static void counts_free(NgramCounts *c)
 {
     free(c->pair);
     free(c->total);
     free(c->kinds);
 }
 
-static void count(Counts *c, int64_t h, int32_t w)
+static void count(NgramCounts *c, int64_t h, int32_t w)
 {
     c->kinds[h] += c->pair[h * BYTES + w]++ == 0;
     c->total[h]++;
 }
 
-static double prob(const Counts *c, int64_t h, int32_t w, double shorter)
+static double prob(const NgramCounts *c, int64_t h, int32_t w, double shorter)
 {
     double t = c->kinds[h], n = c->total[h];
 
     return n ? (c->pair[h * BYTES + w] + t * shorter) / (n + t) : shorter;
 }
 
-static void learn(Counts c[NGRAM], const int32_t *s, int64_t n)
+static void learn(NgramCounts c[NGRAM], const int32_t *s, int64_t n)
 {
     for (int64_t i = 1; i < n; i++) {
         count(&c[0], 0, s[i]);
@@ -63,7 +63,7 @@ static void learn(Counts c[NGRAM], const int32_t *s, int64_t n)
 }
 
 /* Adds -log p of each byte but the first. */
-static void score(const Counts c[NGRAM], const int32_t *s, int64_t n,
+static void score(const NgramCounts c[NGRAM], const int32_t *s, int64_t n,
                   double sum[NGRAM])
 {
     for (int64_t i = 1; i < n; i++) {
@@ -84,8 +84,8 @@ static int is_bytes(const int32_t *s, int64_t n)
     return n == 0;
 }
 
-static int each(Counts c[NGRAM], const Data *d, int64_t samples, int32_t *s,
-                double sum[NGRAM])
+static int each(NgramCounts c[NGRAM], const Data *d, int64_t samples,
+                int32_t *s, double sum[NGRAM])
 {
     for (int64_t k = 0; k < samples; k++) {
         int64_t n = data_sample(d, k, s);
@@ -104,7 +104,7 @@ int ngrams(Arena *a, const Data *train, const Data *valid, int64_t samples,
 {
     int64_t seq = data_sample(train, 0, NULL) - 1, contexts = 1;
     int32_t *s = alloc(a, (size_t)(seq + 1) * sizeof *s);
-    Counts c[NGRAM] = { 0 };
+    NgramCounts c[NGRAM] = { 0 };
     int ok = seq > 1 && seq == data_sample(valid, 0, NULL) - 1;
 
     for (int i = 0; i < NGRAM && ok; i++, contexts *= BYTES)

@@ -30,7 +30,7 @@ static Channel *find(Exec *x, Rank *from, int64_t to, int64_t tag)
     return c;
 }
 
-void channel_bind(Exec *x, Rank *r, Bound *b, int64_t turns)
+void channel_bind(Exec *x, Rank *r, BoundInstr *b, int64_t turns)
 {
     int64_t peer = b->ranks[b->s->transfer.peer], tag = b->s->transfer.chan;
 
@@ -66,7 +66,7 @@ void channels_reset(Exec *x)
 }
 
 /* Would the instruction return at once? Between processes it may block. */
-int channel_ready(const Bound *b)
+int channel_ready(const BoundInstr *b)
 {
     const Channel *c = b->chan;
 
@@ -75,7 +75,7 @@ int channel_ready(const Bound *b)
     return b->s->kind == Irecv ? c->taken < c->sent : c->waited < c->taken;
 }
 
-static void run_here(Bound *b)
+static void run_here(BoundInstr *b)
 {
     Channel *c = b->chan;
 
@@ -87,7 +87,7 @@ static void run_here(Bound *b)
         c->waited++;
 }
 
-static void run_mpi(Bound *b)
+static void run_mpi(BoundInstr *b)
 {
     Channel *c = b->chan;
     int64_t peer = b->ranks[b->s->transfer.peer], tag = b->s->transfer.chan;
@@ -106,7 +106,7 @@ static void run_mpi(Bound *b)
     watch_leave();
 }
 
-void channel_run(Bound *b)
+void channel_run(BoundInstr *b)
 {
     if (mpi_running())
         run_mpi(b);

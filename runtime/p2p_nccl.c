@@ -15,18 +15,18 @@
 
 enum { SENDER, RECEIVER, UNTIMED = 2 };
 
-typedef struct Link {
+typedef struct NcclLink {
     int from, to, index; /* stages; number among theirs */
     void *comm, *stream;
     void *ready; /* event: the stage came to a send */
-} Link;
+} NcclLink;
 
 struct LinkEnd { /* messages of one channel in one program */
     ProgramKind prog;
     int from, to; /* stages */
     int64_t chan;
     int index; /* of its link */
-    Link *link;
+    NcclLink *link;
     void **done; /* events: sender's, by message */
     int64_t room, sent, waited;
 };
@@ -34,10 +34,10 @@ struct LinkEnd { /* messages of one channel in one program */
 struct Links {
     Arena *mem;
     const Plan *plan;
-    int me;        /* stage */
-    int64_t *rank; /* by stage: of this pipeline */
-    Link **link;   /* vec: of all stages, in one order */
-    LinkEnd **end; /* vec: of this stage */
+    int me;          /* stage */
+    int64_t *rank;   /* by stage: of this pipeline */
+    NcclLink **link; /* vec: of all stages, in one order */
+    LinkEnd **end;   /* vec: of this stage */
 };
 
 /* ---- which link ---------------------------------------------------------- */
@@ -50,7 +50,7 @@ static int64_t *order(const Links *x, int stage, ProgramKind prog, InstrKind k,
     const Role *r = &p->role[stage];
     int at = role_prog(r, prog);
     const Program *g = at < 0 ? NULL : &r->prog[at];
-    Turn *row = g ? course_rows(x->mem, g) : NULL;
+    ScheduleSlot *row = g ? course_rows(x->mem, g) : NULL;
     int64_t *v = NULL;
 
     for (size_t i = 0; i < vec_len(row); i++) {
@@ -133,12 +133,12 @@ static int choose(const Links *x, int from, int to, ProgramKind prog,
 
 /* ---- opening ------------------------------------------------------------- */
 
-static Link *open_link(Links *x, Nccl *nccl, int from, int to, int index)
+static NcclLink *open_link(Links *x, Nccl *nccl, int from, int to, int index)
 {
-    Link *l = alloc(x->mem, sizeof *l);
+    NcclLink *l = alloc(x->mem, sizeof *l);
     int mine = x->me == from || x->me == to;
 
-    *l = (Link){ .from = from, .to = to, .index = index };
+    *l = (NcclLink){ .from = from, .to = to, .index = index };
     l->comm = nccl_pair(nccl, mine ? x->rank[0] : -1,
                         x->me == from ? SENDER : RECEIVER);
     if (x->me == from) {
@@ -177,10 +177,10 @@ static void open_pair(Links *x, Nccl *nccl, int from, int to)
         vec_push(x->mem, x->link, open_link(x, nccl, from, to, i));
 }
 
-static Link *link_of(const Links *x, int from, int to, int index)
+static NcclLink *link_of(const Links *x, int from, int to, int index)
 {
     for (size_t i = 0; i < vec_len(x->link); i++) {
-        Link *l = x->link[i];
+        NcclLink *l = x->link[i];
         if (l->from == from && l->to == to && l->index == index)
             return l;
     }
@@ -214,7 +214,7 @@ void links_warm(Links *x, uint64_t work, void *stream)
     if (!x->link)
         return;
     for (size_t i = 0; i < vec_len(x->link); i++) {
-        const Link *l = x->link[i];
+        const NcclLink *l = x->link[i];
         if (x->me == l->from)
             nccl_send(l->comm, Dbool, 1, work, RECEIVER, stream);
         else if (x->me == l->to)
@@ -258,7 +258,7 @@ void links_reset(Links *x)
 static void start_send(LinkEnd *e, const TransferArgs *v, uint64_t buf,
                        void *stream)
 {
-    Link *l = e->link;
+    NcclLink *l = e->link;
 
     if (e->sent == e->room)
         die("link: channel %lld sends more than %lld times", (long long)e->chan,

@@ -21,7 +21,7 @@ static int64_t buf_bytes(const Rank *r, const Instr *s, int i)
 
 /* Does the step read some of what operand i holds? Parts that are joined lie in
  * the whole, a result may have an operand's place. */
-static int is_read(const Rank *r, const Bound *b, int i)
+static int is_read(const Rank *r, const BoundInstr *b, int i)
 {
     const Instr *s = b->s;
 
@@ -33,7 +33,7 @@ static int is_read(const Rank *r, const Bound *b, int i)
     return 0;
 }
 
-void poison_instr(const Rank *r, const Bound *b)
+void poison_instr(const Rank *r, const BoundInstr *b)
 {
     const Instr *s = b->s;
 

@@ -152,8 +152,8 @@ static void open_matcher(Encoder *e)
 }
 
 /* The next match in s from at on. 0: no more. */
-static int next_match(Encoder *e, const Cut *c, const char *s, size_t n,
-                      size_t at, size_t *from, size_t *to)
+static int next_match(Encoder *e, const PreTokenizer *c, const char *s,
+                      size_t n, size_t at, size_t *from, size_t *to)
 {
     if (!e->match)
         open_matcher(e);
@@ -174,12 +174,12 @@ static int next_match(Encoder *e, const Cut *c, const char *s, size_t n,
 /* ---- parts --------------------------------------------------------------- */
 
 /* A part that waits for the one after it. */
-typedef struct Held {
+typedef struct PendingPart {
     size_t from, to;
     int any, match;
-} Held;
+} PendingPart;
 
-static void release(Encoder *e, size_t k, const char *s, Held *h)
+static void release(Encoder *e, size_t k, const char *s, PendingPart *h)
 {
     if (h->any)
         cut_text(e, k + 1, s + h->from, h->to - h->from);
@@ -188,10 +188,10 @@ static void release(Encoder *e, size_t k, const char *s, Held *h)
 
 /* One of the parts that cover a text, in order, with what matched between what
  * did not. */
-static void part(Encoder *e, size_t k, const char *s, Held *h, size_t from,
-                 size_t to, int match)
+static void part(Encoder *e, size_t k, const char *s, PendingPart *h,
+                 size_t from, size_t to, int match)
 {
-    const Cut *c = &e->t->cut[k];
+    const PreTokenizer *c = &e->t->cut[k];
     int joins = 0;
 
     match ^= c->invert;
@@ -217,9 +217,9 @@ static void part(Encoder *e, size_t k, const char *s, Held *h, size_t from,
 
 static void cut_match(Encoder *e, size_t k, const char *s, size_t n)
 {
-    const Cut *c = &e->t->cut[k];
+    const PreTokenizer *c = &e->t->cut[k];
     size_t done = 0, at = 0, from, to;
-    Held h = { 0 };
+    PendingPart h = { 0 };
 
     while (!e->why && next_match(e, c, s, n, at, &from, &to)) {
         if (from > done)
@@ -241,7 +241,7 @@ static void cut_match(Encoder *e, size_t k, const char *s, size_t n)
 /* s with a space in front, and with c->space for each. */
 static const Bytes *spaced(Encoder *e, size_t k, const char *s, size_t n)
 {
-    const Cut *c = &e->t->cut[k];
+    const PreTokenizer *c = &e->t->cut[k];
     const char *space = c->space ? c->space : " ";
     size_t len = strlen(space);
     Bytes *b = &e->cut[k];
@@ -271,7 +271,7 @@ void cut_text(Encoder *e, size_t k, const char *s, size_t n)
         bpe_word(e, s, n);
         return;
     }
-    const Cut *c = &e->t->cut[k];
+    const PreTokenizer *c = &e->t->cut[k];
     if (c->kind == CUTspace) {
         const Bytes *b = spaced(e, k, s, n);
         e->first = 0;

@@ -129,7 +129,7 @@ static int repeat_step(Exec *x, Data *d, Log *log, State *s, const Recorded *r)
 {
     int64_t n = d ? data_perstep(d) : 0;
     int64_t first = r->samples >= n ? r->samples - n : s->samples;
-    Block b = step_block(x->plan->opts, s->step);
+    StepValues b = step_block(x->plan->opts, s->step);
     Feed f = d ? data_feed(d, first) : (Feed){ 0 };
 
     exec_run(x, PGstep, &b, d ? &f : NULL);

@@ -55,11 +55,11 @@ static void add_run(void *ctx, int64_t global, int64_t local, int64_t n)
 }
 
 /* Sums of all tensors of the ranks here: rank k's tensor i at k * most + i. */
-typedef struct Sums {
+typedef struct TensorSums {
     Exec *x;
     int64_t most; /* tensors of any role */
     uint64_t *sum;
-} Sums;
+} TensorSums;
 
 static int lasts(const Tensor *t)
 {
@@ -68,7 +68,7 @@ static int lasts(const Tensor *t)
 
 static void sum_tensors(void *ctx, int64_t lo, int64_t hi)
 {
-    const Sums *s = ctx;
+    const TensorSums *s = ctx;
 
     for (int64_t i = lo; i < hi; i++) {
         int64_t rank = s->x->comm->first + i / s->most, k = i % s->most;
@@ -142,13 +142,13 @@ static uint64_t majority(const uint64_t *v, int64_t n, int64_t *count)
     return best;
 }
 
-typedef struct Group { /* ranks that must agree */
+typedef struct ReplicaGroup { /* ranks that must agree */
     int64_t n, *rank;
     uint64_t *says;
     uint64_t used;
-} Group;
+} ReplicaGroup;
 
-static int agrees(const Group *g)
+static int agrees(const ReplicaGroup *g)
 {
     for (int64_t i = 1; i < g->n; i++)
         if (g->says[i] != g->says[0])
@@ -157,10 +157,10 @@ static int agrees(const Group *g)
 }
 
 /* The first group that does not agree; n 0: all do. */
-static Group find_other(Arena *a, const Mesh *m, const Digests *all)
+static ReplicaGroup find_other(Arena *a, const Mesh *m, const Digests *all)
 {
-    Group g = { .rank = alloc(a, (size_t)m->world * sizeof *g.rank),
-                .says = alloc(a, (size_t)m->world * sizeof *g.says) };
+    ReplicaGroup g = { .rank = alloc(a, (size_t)m->world * sizeof *g.rank),
+                       .says = alloc(a, (size_t)m->world * sizeof *g.says) };
 
     for (int64_t r = 0; r < m->world; r++)
         for (int64_t k = 0; k < all[r].n; k++) {
@@ -180,7 +180,7 @@ static Group find_other(Arena *a, const Mesh *m, const Digests *all)
 }
 
 /* The ranks that do, or do not, say what most say. */
-static void put_side(Text *t, const Group *g, uint64_t best, int same)
+static void put_side(Text *t, const ReplicaGroup *g, uint64_t best, int same)
 {
     int64_t *v = alloc(t->arena, (size_t)(g->n + 1) * sizeof *v), n = 0;
 
@@ -195,7 +195,7 @@ static void put_side(Text *t, const Group *g, uint64_t best, int same)
     put_ranks(t, v, n);
 }
 
-static const char *words(Arena *a, const Exec *x, Group *g,
+static const char *words(Arena *a, const Exec *x, ReplicaGroup *g,
                          const uint64_t *sums, int64_t most, int64_t step,
                          int64_t agreed)
 {
@@ -246,7 +246,7 @@ static int64_t most_tensors(const Plan *p)
 uint64_t values_hash(Exec *x)
 {
     Arena *a = arena_new();
-    Sums s = { x, most_tensors(x->plan), NULL };
+    TensorSums s = { x, most_tensors(x->plan), NULL };
     int64_t n = x->comm->n * s.most;
     uint64_t h = 0;
 
@@ -263,7 +263,7 @@ const char *replicas_differ(Exec *x, int64_t step, int64_t agreed)
 {
     Comm *c = x->comm;
     Arena *a = arena_new();
-    Sums s = { x, most_tensors(x->plan), NULL };
+    TensorSums s = { x, most_tensors(x->plan), NULL };
     size_t mine = (size_t)(c->n * s.most) * sizeof *s.sum;
 
     s.sum = alloc(a, mine + sizeof *s.sum);
@@ -274,7 +274,7 @@ const char *replicas_differ(Exec *x, int64_t step, int64_t agreed)
     for (int64_t k = 0; k < c->n; k++)
         here[k] = digests(x, c->first + k, s.sum + k * s.most);
     comm_gather(c, here, all, c->n * (int64_t)sizeof *here);
-    Group g = find_other(a, x->plan->mesh, all);
+    ReplicaGroup g = find_other(a, x->plan->mesh, all);
     const char *why = NULL;
     if (g.n) {
         uint64_t *sums =

@@ -6,14 +6,14 @@
 
 #include "runtime.h"
 
-typedef struct Sheet {
+typedef struct ChipSheet {
     const char *name;
     double bf16, fp32, fp64, bytes; /* a second */
-} Sheet;
+} ChipSheet;
 
 /* The first whose name is part of the device's. */
 /* clang-format off */
-static const Sheet sheets[] = {
+static const ChipSheet sheets[] = {
     { "H200",      989e12, 67e12, 67e12, 4.80e12 },
     { "H100 PCIe", 756e12, 51e12, 51e12, 2.00e12 },
     { "H100 NVL",  835e12, 60e12, 60e12, 3.90e12 },
@@ -21,17 +21,17 @@ static const Sheet sheets[] = {
 };
 /* clang-format on */
 
-Peak gpu_peak(const char *name, const char *precision)
+Roofline gpu_peak(const char *name, const char *precision)
 {
     for (size_t i = 0; i < sizeof sheets / sizeof *sheets; i++) {
-        const Sheet *s = &sheets[i];
+        const ChipSheet *s = &sheets[i];
         if (strstr(name, s->name))
-            return (Peak){ !strcmp(precision, "fp64")   ? s->fp64
-                           : !strcmp(precision, "fp32") ? s->fp32
-                                                        : s->bf16,
-                           s->bytes };
+            return (Roofline){ !strcmp(precision, "fp64")   ? s->fp64
+                               : !strcmp(precision, "fp32") ? s->fp32
+                                                            : s->bf16,
+                               s->bytes };
     }
-    return (Peak){ 0, 0 };
+    return (Roofline){ 0, 0 };
 }
 
 /* ---- the host ------------------------------------------------------------ */
@@ -66,20 +66,20 @@ static double product_time(Blas *b, Dtype dt)
     return best;
 }
 
-typedef struct Copy {
+typedef struct CopyProbe {
     char *to, *from;
-} Copy;
+} CopyProbe;
 
 static void copy(void *ctx, int64_t lo, int64_t hi)
 {
-    const Copy *c = ctx;
+    const CopyProbe *c = ctx;
 
     memcpy(c->to + lo, c->from + lo, (size_t)(hi - lo));
 }
 
 static double copy_time(Pool *p)
 {
-    Copy c = { malloc(COPY), malloc(COPY) };
+    CopyProbe c = { malloc(COPY), malloc(COPY) };
     double best = 1e9;
 
     if (c.to && c.from)
@@ -95,10 +95,10 @@ static double copy_time(Pool *p)
     return best;
 }
 
-Peak host_peak(Blas *b, Pool *p, const char *precision)
+Roofline host_peak(Blas *b, Pool *p, const char *precision)
 {
     Dtype dt = strcmp(precision, "fp64") ? Df32 : Df64;
 
-    return (Peak){ 2.0 * SIDE * SIDE * SIDE / product_time(b, dt),
-                   2.0 * COPY / copy_time(p) };
+    return (Roofline){ 2.0 * SIDE * SIDE * SIDE / product_time(b, dt),
+                       2.0 * COPY / copy_time(p) };
 }

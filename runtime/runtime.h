@@ -146,11 +146,11 @@ void tune_from(const char *path);
 void tune_text(const struct Gpu *x, Text *t); /* the file's lines */
 /* Its whole lines whose key is not in v yet, to v; others are left out. */
 enum { ALGOWORDS = 8 };
-typedef struct Tuned {
+typedef struct TunedAlgo {
     const char *key;
     uint64_t algo[ALGOWORDS];
-} Tuned;
-void tune_read(Arena *a, Tuned **v, const char *s);
+} TunedAlgo;
+void tune_read(Arena *a, TunedAlgo **v, const char *s);
 
 typedef struct Nccl Nccl;
 Nccl *nccl_open(Arena *a, const Plan *p, struct Comm *c);
@@ -314,10 +314,10 @@ typedef struct Feed {
 } Feed;
 
 /* The step block (stepval names of the language). */
-typedef struct Block {
+typedef struct StepValues {
     double lr, bc1, bc2;
     int64_t step;
-} Block;
+} StepValues;
 
 /* Beyond these a step changes nothing (train.skip_above); INFINITY: no limit.*/
 typedef struct Limits {
@@ -326,7 +326,7 @@ typedef struct Limits {
 
 typedef struct Channel Channel;
 
-typedef struct Bound { /* a step of one rank */
+typedef struct BoundInstr { /* a step of one rank */
     const Instr *s;
     KernelFn *fn;
     void **buf; /* of framed ones: this turn's address */
@@ -337,7 +337,7 @@ typedef struct Bound { /* a step of one rank */
     int wide;                  /* collective with members in other stages */
     int lasts;                 /* it writes what lasts */
     Channel *chan;             /* send, wait; recv when its sender is here */
-} Bound;
+} BoundInstr;
 
 /* A buffer in a frame, where a step of the phase names it. */
 typedef struct Patch {
@@ -352,9 +352,9 @@ typedef struct Rank {
     struct Stage *stage;
     uint8_t *arena;
     void **buf;
-    Bound **step;   /* [program][step] */
-    Patch ***patch; /* [program][phase]: vec */
-    Channel **chan; /* vec: what it sends */
+    BoundInstr **step; /* [program][step] */
+    Patch ***patch;    /* [program][phase]: vec */
+    Channel **chan;    /* vec: what it sends */
 } Rank;
 
 /* What a phase reads of its micro-batch. */
@@ -364,30 +364,30 @@ typedef struct Needs {
 } Needs; /* vec of tensors */
 
 /* A program as one stage runs it: phases unrolled, the table in its place. */
-typedef struct Course {
+typedef struct UnrolledProgram {
     int nrow;
-    Turn *row;
+    ScheduleSlot *row;
     Needs *needs;
-} Course;
+} UnrolledProgram;
 
 /* Ranks here that run one role, step by step together. */
 typedef struct Stage {
     int role;
     Rank **rank;
     int64_t n;
-    Course *course;      /* by program */
-    int64_t *loaded;     /* by tensor: micro-batch; -1: none */
-    int64_t micro;       /* that the scalar `micro` says; -1: none */
-    int prog, row, step; /* where it stands; row nrow: at the end */
-    int met;             /* a member of the collective looked at */
+    UnrolledProgram *course; /* by program */
+    int64_t *loaded;         /* by tensor: micro-batch; -1: none */
+    int64_t micro;           /* that the scalar `micro` says; -1: none */
+    int prog, row, step;     /* where it stands; row nrow: at the end */
+    int met;                 /* a member of the collective looked at */
 } Stage;
 
 /* What ran, in order of start; step -1: a row of the table began. */
-typedef struct Ran {
+typedef struct InstrTiming {
     int stage, phase, step;
     int64_t micro;
     double start, end; /* seconds */
-} Ran;
+} InstrTiming;
 
 typedef struct Exec {
     const Plan *plan;
@@ -421,7 +421,7 @@ typedef struct Exec {
     _Atomic(const Instr *) now; /* the one that runs; null: none */
     double **spent;             /* not null: seconds of each step of the one*/
                                 /*   program that runs are added, by stage */
-    Ran *ran;
+    InstrTiming *ran;
     int64_t nran, maxran; /* see exec_record */
     /* Not null: called before anything writes what lasts. Not on a GPU. */
     void (*guard)(void *self);
@@ -432,15 +432,16 @@ Exec *exec_open(const Plan *p, Comm *c);
 void exec_close(Exec *x);
 /* poison.c: what is not written yet is no number, when tests ask for it. */
 void poison_open(Exec *x);
-void poison_instr(const Rank *r, const Bound *b);
+void poison_instr(const Rank *r, const BoundInstr *b);
 /* Run a program once. feed and b may be null for programs without inputs.
  * err() when stages wait for each other. */
-void exec_run(Exec *x, ProgramKind program, const Block *b, const Feed *feed);
+void exec_run(Exec *x, ProgramKind program, const StepValues *b,
+              const Feed *feed);
 int exec_settle(Exec *x); /* after late runs: the last one's results;
                                      0: they were here */
 /* The same, after every step looking for the first NaN or infinity it makes:
  * one line that names tensor, place and rank; null: none. */
-const char *exec_checked(Exec *x, ProgramKind program, const Block *b,
+const char *exec_checked(Exec *x, ProgramKind program, const StepValues *b,
                          const Feed *feed);
 /* From now on x->ran holds what the last run of this program did; NPROGRAM:
  * no longer. */
@@ -471,21 +472,21 @@ const Tensor *plan_input(const Plan *p, int i);
 /* exec.c, for the others */
 int instr_lasts(const Role *r, const Instr *s); /* does it write what lasts?*/
 void exec_guard(Exec *x); /* before what lasts is written */
-Turn *course_rows(Arena *a, const Program *g); /* vec: rows in order */
+ScheduleSlot *course_rows(Arena *a, const Program *g); /* vec: rows in order */
 int is_collective(InstrKind k);
 void *pages(int64_t bytes, const char *what); /* zeroed */
 void drop_pages(void *p, int64_t bytes);
 
 /* interpreter.c: the step at which a rank stands */
-Bound *rank_instr(const Rank *r);
+BoundInstr *rank_instr(const Rank *r);
 
 /* p2p_host.c: what a stage hands to another. The local message is a pointer to
  * the sender's buffer: recv copies, wait wants it copied. */
-void channel_bind(Exec *x, Rank *r, Bound *b, int64_t turns);
+void channel_bind(Exec *x, Rank *r, BoundInstr *b, int64_t turns);
 void channels_open(Exec *x); /* after all steps were bound */
 void channels_reset(Exec *x);
-int channel_ready(const Bound *b);
-void channel_run(Bound *b);
+int channel_ready(const BoundInstr *b);
+void channel_run(BoundInstr *b);
 void channels_finish(Exec *x);
 
 /* nan_check.c: the first bad number */
@@ -532,7 +533,7 @@ typedef struct Segment {
 
 typedef struct GpuProgram {
     const Program *p;
-    const Course *course;
+    const UnrolledProgram *course;
     GpuCall *call;
     GpuPatch **patch; /* by phase: vec */
     int64_t turns;
@@ -558,7 +559,7 @@ typedef struct Gpu {
     const Role *role;
     Comm *comm;
     Pool *pool;
-    const Course *course; /* by program */
+    const UnrolledProgram *course; /* by program */
     int64_t rank;
     int device, cores;        /* multiprocessors */
     char name[128], arch[16]; /* "sm_90a" */
@@ -617,7 +618,7 @@ uint64_t gpu_address(const Gpu *x, int buf);
  * host: the rank's arena in memory, of which the parts that last are a mirror:
  * gpu_pull brings them from the GPU, gpu_push takes them there. */
 Gpu *gpu_open(Arena *a, const Plan *p, Comm *c, Pool *pool, uint8_t *host,
-              const Course *course);
+              const UnrolledProgram *course);
 void gpu_close(Gpu *x);
 
 /* abort.c: from now on, when the run fails, what x waits for is aborted; null:
@@ -656,11 +657,11 @@ int64_t gpu_memory(Gpu *x, Text *t);
 
 /* spent: not null, seconds of each step are added; no graph then. late: returns
  * when the run is launched; 1: the results of the one before are here. */
-int gpu_run(Gpu *x, int prog, const Block *b, const Feed *feed, double *spent,
-            int late);
+int gpu_run(Gpu *x, int prog, const StepValues *b, const Feed *feed,
+            double *spent, int late);
 /* What the last run of this program did, when it was timed, with room in out
  * for all its rows and steps. Returns how many there are. */
-int64_t gpu_ran(const Gpu *x, int prog, Ran *out);
+int64_t gpu_ran(const Gpu *x, int prog, InstrTiming *out);
 void replay_close(GpuProgram *g);
 int gpu_settle(Gpu *x); /* ... of the last; 0: they were here */
 void gpu_pull(Gpu *x);
@@ -681,11 +682,11 @@ void gpu_idle(Gpu *x, void (*f)(void *self), void *self);
 
 /* roofline.c: per second: FLOPs of products in this precision, bytes of memory;
  * 0: unknown. */
-typedef struct Peak {
+typedef struct Roofline {
     double flops, bytes;
-} Peak;
-Peak gpu_peak(const char *name, const char *precision);
-Peak host_peak(Blas *b, Pool *p, const char *precision);
+} Roofline;
+Roofline gpu_peak(const char *name, const char *precision);
+Roofline host_peak(Blas *b, Pool *p, const char *precision);
 
 /* nvtx.c: ranges for profilers, one in another */
 void nvtx_begin(const char *name);
@@ -709,27 +710,27 @@ typedef struct BlockPlace {
 
 /* A block is one or two times (halves) n[0] x n[1] x n[2] x n[3] runs of `run`
  * elements; strides in elements. */
-typedef struct Blocks {
+typedef struct BlockLayout {
     int64_t n[4], src[4], dst[4], run;
     BlockPlace to;   /* in the sender's buffer, by receiver */
     BlockPlace from; /* in the receiver's buffer, by sender */
     Zigzag z;
     int halves;
-} Blocks;
+} BlockLayout;
 
 typedef enum DenseSide { NEITHER, DSTDENSE, SRCDENSE } DenseSide;
 
-Blocks blocks_of(const Instr *s, int64_t ranks);
+BlockLayout blocks_of(const Instr *s, int64_t ranks);
 /* Half h of the block of a position, in elements. */
-int64_t block_place(const Blocks *s, const BlockPlace *x, int64_t pos,
+int64_t block_place(const BlockLayout *s, const BlockPlace *x, int64_t pos,
                     int64_t h);
-int64_t block_elems(const Blocks *s);
+int64_t block_elems(const BlockLayout *s);
 /* Are blocks (or the only one) dense in a buffer, in group order? */
-int is_dense(const Blocks *s, const int64_t *stride, const BlockPlace *x,
+int is_dense(const BlockLayout *s, const int64_t *stride, const BlockPlace *x,
              int one);
 /* The block from position `from` to position `to`. A dense side's pointer is
  * where the block begins, the other's where the buffer does. */
-void copy_block(const Blocks *s, int size, const uint8_t *src, int64_t to,
+void copy_block(const BlockLayout *s, int size, const uint8_t *src, int64_t to,
                 uint8_t *dst, int64_t from, DenseSide dense);
 
 /* ---- watchdog.c: a rank that waits for ever ------------------------------ */
@@ -790,7 +791,7 @@ int ngrams(Arena *a, const Data *train, const Data *valid, int64_t samples,
 /* ---- lr_schedule.c: learning rate, batch --------------------------------- */
 
 double rate(const Opts *o, int64_t step); /* of a step counted from 0 */
-Block step_block(const Opts *o, int64_t step);
+StepValues step_block(const Opts *o, int64_t step);
 /* The i-th smaller batch of train.ramp, and the sample before which its steps
  * begin; 0: there are i of them. err() when the key is not to be read. */
 int64_t ramp(const Opts *o, int i, int64_t *until);
@@ -848,15 +849,15 @@ void log_close(Log *l);
 /* ---- train.c generate.c: commands ---------------------------------------- */
 
 /* A smaller batch at the start of a run (train.ramp), by the same model. */
-typedef struct Growth {
+typedef struct RampStage {
     Plan *plan;
     int64_t until; /* its last step begins before this sample */
-} Growth;
+} RampStage;
 
 typedef struct RunArgs {
     const char *text;
     size_t len; /* the plan's bytes; null: print them */
-    const Growth *ramp;
+    const RampStage *ramp;
     int nramp;      /* smallest first; then the plan itself */
     int64_t replay; /* not 0: only reach this step again */
     int64_t begun;  /* ... with settings from this one on */

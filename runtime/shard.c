@@ -81,7 +81,7 @@ static Clip clip_of(const Mesh *m, const Tensor *t, int64_t rank)
     return (Clip){ lo < 0 ? 0 : lo, hi < n ? hi : n, -lo };
 }
 
-typedef struct Walk {
+typedef struct ShardWalk {
     const Mesh *m;
     const Tensor *t;
     int64_t rank;
@@ -90,9 +90,9 @@ typedef struct Walk {
     Clip clip;
     RunFn *f;
     void *ctx;
-} Walk;
+} ShardWalk;
 
-static void give(const Walk *w, int64_t global, int64_t local, int64_t n)
+static void give(const ShardWalk *w, int64_t global, int64_t local, int64_t n)
 {
     int64_t skip = local < w->clip.lo ? w->clip.lo - local : 0;
 
@@ -102,7 +102,7 @@ static void give(const Walk *w, int64_t global, int64_t local, int64_t n)
         w->f(w->ctx, global + skip, local + skip + w->clip.shift, n - skip);
 }
 
-static int is_whole(const Walk *w, int d)
+static int is_whole(const ShardWalk *w, int d)
 {
     const PlanDim *p = &w->t->dim[d];
 
@@ -111,7 +111,7 @@ static int is_whole(const Walk *w, int d)
 }
 
 /* Rows of dim d at (global, local), both in units of that dim's rows. */
-static void walk(const Walk *w, int d, int64_t global, int64_t local)
+static void walk(const ShardWalk *w, int d, int64_t global, int64_t local)
 {
     const PlanDim *p = &w->t->dim[d];
     int last = d + 1 == w->whole;
@@ -132,7 +132,7 @@ static void walk(const Walk *w, int d, int64_t global, int64_t local)
 void tensor_runs(const Mesh *m, const Tensor *t, int64_t rank, RunFn *f,
                  void *ctx)
 {
-    Walk w = { m, t, rank, t->nd, 1, clip_of(m, t, rank), f, ctx };
+    ShardWalk w = { m, t, rank, t->nd, 1, clip_of(m, t, rank), f, ctx };
 
     while (w.whole > 0 && is_whole(&w, w.whole - 1))
         w.inner *= t->dim[--w.whole].n;
@@ -199,7 +199,7 @@ int64_t view_same(const View *v, int64_t at, int64_t step)
     return step % v->cols ? 1 : (BLOCK - row + down - 1) / down;
 }
 
-typedef struct Load {
+typedef struct ShardLoad {
     const Mesh *m;
     const Tensor *t;
     int64_t rank;
@@ -207,7 +207,7 @@ typedef struct Load {
     void *dst;
     Clip clip;
     int same; /* source and tensor have one dtype */
-} Load;
+} ShardLoad;
 
 /* What weights of a checkpoint of masters are: most of what is loaded. */
 static void round_row(uint16_t *to, const uint8_t *from, int64_t n)
@@ -221,8 +221,8 @@ static void round_row(uint16_t *to, const uint8_t *from, int64_t n)
 }
 
 /* By way of floats, which hold what is read: no element asks what it is. */
-static int load_floats(const Load *l, int64_t src, int64_t step, int64_t dst,
-                       int64_t n)
+static int load_floats(const ShardLoad *l, int64_t src, int64_t step,
+                       int64_t dst, int64_t n)
 {
     enum { SOME = 1024 };
     const View *v = l->v;
@@ -249,7 +249,7 @@ static int load_floats(const Load *l, int64_t src, int64_t step, int64_t dst,
     return 1;
 }
 
-static void load_row(const Load *l, int64_t src, int64_t step, int64_t dst,
+static void load_row(const ShardLoad *l, int64_t src, int64_t step, int64_t dst,
                      int64_t n)
 {
     int size = dtypes[l->t->dt].bytes;
@@ -279,7 +279,7 @@ static void load_row(const Load *l, int64_t src, int64_t step, int64_t dst,
 
 /* Dim d of the part: src is the element in the source, dst the place among the
  * rows of dim d. */
-static void load(const Load *l, int d, int64_t src, int64_t dst)
+static void load(const ShardLoad *l, int d, int64_t src, int64_t dst)
 {
     if (d == l->t->nd) {
         load_row(l, src, 1, dst, 1);
@@ -310,13 +310,13 @@ static void load(const Load *l, int d, int64_t src, int64_t dst)
 void view_load(const Mesh *m, const Tensor *t, int64_t rank, const View *v,
                void *dst)
 {
-    Load l = { m,
-               t,
-               rank,
-               v,
-               dst,
-               clip_of(m, t, rank),
-               !strcmp(v->dt, dtypes[t->dt].st) };
+    ShardLoad l = { m,
+                    t,
+                    rank,
+                    v,
+                    dst,
+                    clip_of(m, t, rank),
+                    !strcmp(v->dt, dtypes[t->dt].st) };
 
     load(&l, 0, v->base, 0);
 }

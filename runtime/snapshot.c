@@ -201,14 +201,14 @@ void snapshot_start(Snapshot *s)
         gpu_copy(s->x->gpu, s->range[0], s->mem);
 }
 
-typedef struct Copy {
+typedef struct SnapshotCopy {
     uint8_t *to;
     const uint8_t *from;
-} Copy;
+} SnapshotCopy;
 
 static void copy_some(void *ctx, int64_t lo, int64_t hi)
 {
-    const Copy *c = ctx;
+    const SnapshotCopy *c = ctx;
 
     memcpy(c->to + lo, c->from + lo, (size_t)(hi - lo));
 }
@@ -220,7 +220,8 @@ int snapshot_wait(Snapshot *s, Pool *pool)
     for (int64_t i = 0; i < s->x->comm->n; i++)
         for (size_t k = 0; k < vec_len(s->range[i]); k++) {
             const Extent *r = &s->range[i][k];
-            Copy c = { s->mem + s->at[i] + r->to, s->x->rank[i].arena + r->at };
+            SnapshotCopy c = { s->mem + s->at[i] + r->to,
+                               s->x->rank[i].arena + r->at };
             pool_run(pool, copy_some, &c, r->bytes, GRAIN);
         }
     return 0;

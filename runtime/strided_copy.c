@@ -249,12 +249,12 @@ static void turn(const uint8_t *from, uint8_t *to, int size, Stride s, Stride d)
 
 /* ---- copying ------------------------------------------------------------- */
 
-typedef struct Copy {
+typedef struct StridedRun {
     const uint8_t *from;
     uint8_t *to;
     int64_t lo;
     int size;
-} Copy;
+} StridedRun;
 
 static void copy_innermost(const uint8_t *from, uint8_t *to, int size,
                            const Stride *s, const Stride *d)
@@ -273,7 +273,7 @@ static void copy_box(void *ctx, const Stride *l, int n, int64_t to,
                      int64_t from)
 {
     static const Stride once = { 1, 1, 1 };
-    const Copy *c = ctx;
+    const StridedRun *c = ctx;
     int64_t at[MAXD] = { 0 };
     int s = n ? nearest_loop(l, n) : 0, d = n - 1, k;
 
@@ -295,7 +295,7 @@ static void copy_box(void *ctx, const Stride *l, int n, int64_t to,
 void strided_copy(const Strided *p, int size, const uint8_t *from, uint8_t *to,
                   int64_t lo, int64_t hi)
 {
-    Copy c = { from, to, lo, size };
+    StridedRun c = { from, to, lo, size };
 
     strided_boxes(p, lo, hi, copy_box, &c);
 }

@@ -30,10 +30,10 @@ enum {
 };
 enum { SLOTS = 4, BLOCK = 128 };
 
-typedef struct Unit {
-    Cargo *o;
+typedef struct CopyUnit {
+    OutTensor *o;
     int64_t k, lo, hi;
-} Unit;
+} CopyUnit;
 
 typedef struct OutFile {
     int fd;
@@ -41,11 +41,11 @@ typedef struct OutFile {
     pthread_mutex_t lock; /* held by who writes */
 } OutFile;
 
-struct Carry {
+struct TensorCopy {
     OutFile *file;
     int nfile, threads;
     int durable;      /* hand pages to the disk early */
-    Unit *unit;       /* vec */
+    CopyUnit *unit;   /* vec */
     size_t room;      /* elements of a unit, at most */
     float f8[2][256]; /* e4m3, e5m2 */
     _Atomic size_t next;
@@ -55,7 +55,7 @@ struct Carry {
 /* ---- units --------------------------------------------------------------- */
 
 /* Does its one part hold it as it is? */
-static int in_order(const Cargo *o)
+static int in_order(const OutTensor *o)
 {
     const Strided *p = &o->part[0].p;
 
@@ -65,7 +65,7 @@ static int in_order(const Cargo *o)
 }
 
 /* Units large enough that source rows are read in whole lines. */
-static int64_t unit_elems(const Cargo *o)
+static int64_t unit_elems(const OutTensor *o)
 {
     int64_t b = o->st.bytes, each = UNIT / b, room = 1;
 
@@ -79,7 +79,7 @@ static int64_t unit_elems(const Cargo *o)
     return each < LARGEST / b ? each : LARGEST / b;
 }
 
-static void add_units(Arena *a, Carry *j, Cargo *o, int64_t *k)
+static void add_units(Arena *a, TensorCopy *j, OutTensor *o, int64_t *k)
 {
     int64_t n = st_elems(&o->st), each = unit_elems(o);
 
@@ -88,7 +88,7 @@ static void add_units(Arena *a, Carry *j, Cargo *o, int64_t *k)
     if (!in_order(o) && (size_t)each > j->room)
         j->room = (size_t)each;
     for (int64_t lo = 0; lo < n; lo += each) {
-        Unit u = { o, (*k)++, lo, lo + each < n ? lo + each : n };
+        CopyUnit u = { o, (*k)++, lo, lo + each < n ? lo + each : n };
         vec_push(a, j->unit, u);
     }
 }
@@ -96,7 +96,7 @@ static void add_units(Arena *a, Carry *j, Cargo *o, int64_t *k)
 /* As many files at a time as there are threads. */
 static int by_turn(const void *a, const void *b, void *threads)
 {
-    const Unit *x = a, *y = b;
+    const CopyUnit *x = a, *y = b;
     int n = *(int *)threads, f = x->o->file, g = y->o->file;
 
     if (f / n != g / n)
@@ -106,19 +106,19 @@ static int by_turn(const void *a, const void *b, void *threads)
 
 /* ---- values -------------------------------------------------------------- */
 
-typedef struct Fill {
-    const Carry *j;
+typedef struct UnitFill {
+    const TensorCopy *j;
     const Share *part;
-    const Unit *u;
+    const CopyUnit *u;
     const uint8_t *raw; /* the unit's elements as the sources' dtype*/
     uint8_t *to;
-} Fill;
+} UnitFill;
 
 /* Element by element: parts of several dtypes. */
 static void value_box(void *ctx, const Stride *l, int n, int64_t to,
                       int64_t from)
 {
-    const Fill *f = ctx;
+    const UnitFill *f = ctx;
 
     if (n == 0) {
         st_set(f->u->o->st.dt, f->to, to - f->u->lo,
@@ -135,7 +135,7 @@ static void scale_box(void *ctx, const Stride *l, int n, int64_t to,
                       int64_t from)
 {
     static const Stride once = { 1, 1, 1 };
-    const Fill *f = ctx;
+    const UnitFill *f = ctx;
     const View *v = &f->part->v;
     const float *value = f->j->f8[!strcmp(v->dt, "F8_E5M2")];
     int64_t wide = (v->cols + BLOCK - 1) / BLOCK;
@@ -175,14 +175,15 @@ static void cast(const char *from, const uint8_t *x, const char *dt, uint8_t *y,
 }
 
 /* The unit's bytes, to `to`; raw: as much memory again. */
-static void gather(const Carry *j, const Unit *u, uint8_t *raw, uint8_t *to)
+static void gather(const TensorCopy *j, const CopyUnit *u, uint8_t *raw,
+                   uint8_t *to)
 {
-    const Cargo *o = u->o;
+    const OutTensor *o = u->o;
     int same = o->from && !strcmp(o->from, o->st.dt), scaled = 0;
 
     for (size_t i = 0; i < vec_len(o->part); i++) {
         const Share *p = &o->part[i];
-        Fill f = { j, p, u, raw, to };
+        UnitFill f = { j, p, u, raw, to };
         if (!o->from) {
             strided_boxes(&p->p, u->lo, u->hi, value_box, &f);
             continue;
@@ -233,7 +234,7 @@ static int copy_at(int fd, const StFile *f, const uint8_t *p, int64_t n,
 }
 
 /* Nothing more of o will be read: what was mapped for it is let go. */
-static void let_go(const Cargo *o)
+static void let_go(const OutTensor *o)
 {
     uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
 
@@ -247,9 +248,9 @@ static void let_go(const Cargo *o)
 }
 
 /* A unit's bytes at p to its file, which this thread holds and gives back. */
-static void put_unit(Carry *j, const Unit *u, const uint8_t *p)
+static void put_unit(TensorCopy *j, const CopyUnit *u, const uint8_t *p)
 {
-    Cargo *o = u->o;
+    OutTensor *o = u->o;
     OutFile *f = &j->file[o->file];
     int64_t n = (u->hi - u->lo) * o->st.bytes, at = o->at + u->lo * o->st.bytes;
     int64_t before = f->written;
@@ -269,10 +270,10 @@ static void put_unit(Carry *j, const Unit *u, const uint8_t *p)
 /* ---- threads ------------------------------------------------------------- */
 
 typedef struct Worker {
-    Carry *j;
+    TensorCopy *j;
     uint8_t *raw;
     struct {
-        const Unit *u;
+        const CopyUnit *u;
         uint8_t *p;
     } slot[SLOTS];
     int n, nslot; /* units that wait to be written; slots */
@@ -284,7 +285,7 @@ static void drain(Worker *w, int all)
     int kept = 0;
 
     for (int i = 0; i < w->n; i++) {
-        const Unit *u = w->slot[i].u;
+        const CopyUnit *u = w->slot[i].u;
         uint8_t *p = w->slot[i].p;
         pthread_mutex_t *lock = &w->j->file[u->o->file].lock;
         if (all ? pthread_mutex_lock(lock) : pthread_mutex_trylock(lock)) {
@@ -300,11 +301,11 @@ static void drain(Worker *w, int all)
 
 static void carry(Worker *w)
 {
-    Carry *j = w->j;
+    TensorCopy *j = w->j;
     size_t i, n = vec_len(j->unit);
 
     while (!j->failed && (i = atomic_fetch_add(&j->next, 1)) < n) {
-        const Unit *u = &j->unit[i];
+        const CopyUnit *u = &j->unit[i];
         if (in_order(u->o)) {
             const Share *p = &u->o->part[0];
             int64_t skip = p->p.from + u->lo - p->p.to;
@@ -340,9 +341,9 @@ static void work(void *ctx, int64_t lo, int64_t hi)
 
 /* ---- files --------------------------------------------------------------- */
 
-Carry *carry_new(Arena *a, int nfile, int durable)
+TensorCopy *carry_new(Arena *a, int nfile, int durable)
 {
-    Carry *j = alloc(a, sizeof *j);
+    TensorCopy *j = alloc(a, sizeof *j);
 
     j->file = alloc(a, (size_t)nfile * sizeof *j->file);
     j->durable = durable;
@@ -354,7 +355,7 @@ Carry *carry_new(Arena *a, int nfile, int durable)
     return j;
 }
 
-int carry_file(Arena *a, Carry *j, Cargo *out, const char *path)
+int carry_file(Arena *a, TensorCopy *j, OutTensor *out, const char *path)
 {
     int k = j->nfile;
     StTensor *v = NULL;
@@ -368,7 +369,7 @@ int carry_file(Arena *a, Carry *j, Cargo *out, const char *path)
     }
     char *head = st_header(a, v, (int)vec_len(v), &len, &total);
     for (size_t i = 0; i < vec_len(v); i++) {
-        Cargo *o = &out[v[i].taken];
+        OutTensor *o = &out[v[i].taken];
         o->at = (int64_t)len + v[i].begin;
         add_units(a, j, o, &units);
     }
@@ -382,7 +383,7 @@ int carry_file(Arena *a, Carry *j, Cargo *out, const char *path)
     return 0;
 }
 
-int carry_run(Carry *j, const char *what)
+int carry_run(TensorCopy *j, const char *what)
 {
     Pool *pool = pool_open(0);
     int bad = 0;

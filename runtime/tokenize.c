@@ -192,7 +192,7 @@ static void place_lines(Batch *b)
 
 static void read_lines(Batch *b)
 {
-    Lines in;
+    TextLines in;
     const char *why = lines_open(&in, b->path), *line;
     size_t len;
 

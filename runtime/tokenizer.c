@@ -20,13 +20,13 @@
 
 enum { MAXID = 1 << 24 }; /* far beyond any vocabulary */
 
-typedef struct Load {
+typedef struct TokenizerLoad {
     Tokenizer *t;
     json_t *root, *vocab;
     const Loc *loc;
     int bytelevel;       /* a ByteLevel pre-tokenizer was met */
     int16_t byteof[324]; /* GPT-2's characters for bytes; -1 */
-} Load;
+} TokenizerLoad;
 
 /* ---- JSON ---------------------------------------------------------------- */
 
@@ -37,7 +37,8 @@ static const char *type_of(const json_t *j)
     return s ? s : "";
 }
 
-static const char *text_at(const Load *l, const json_t *j, const char *key)
+static const char *text_at(const TokenizerLoad *l, const json_t *j,
+                           const char *key)
 {
     const char *s = json_string_value(json_object_get(j, key));
 
@@ -71,9 +72,10 @@ static const char *plain_pattern(const json_t *j)
 }
 
 /* f on j, or on each of the parts when j is a Sequence of them. */
-typedef void PartFn(Load *l, const json_t *j);
+typedef void PartFn(TokenizerLoad *l, const json_t *j);
 
-static void each(Load *l, const json_t *j, const char *parts, PartFn *f)
+static void each(TokenizerLoad *l, const json_t *j, const char *parts,
+                 PartFn *f)
 {
     if (!j || json_is_null(j))
         return;
@@ -88,7 +90,7 @@ static void each(Load *l, const json_t *j, const char *parts, PartFn *f)
 
 /* ---- normalizers --------------------------------------------------------- */
 
-static void add_norm(Load *l, const json_t *j)
+static void add_norm(TokenizerLoad *l, const json_t *j)
 {
     /* clang-format off */
     static const struct { const char *name; int form; } forms[] = {
@@ -153,7 +155,7 @@ static const char *punctuation(void)
     return t.s;
 }
 
-static int behavior(const Load *l, const json_t *j)
+static int behavior(const TokenizerLoad *l, const json_t *j)
 {
     static const char *const names[] = { "Isolated", "Removed",
                                          "MergedWithPrevious", "MergedWithNext",
@@ -177,17 +179,18 @@ static const char *quoted(const char *s)
     return t.s;
 }
 
-static void add_match(Load *l, const char *pattern, int how, int invert)
+static void add_match(TokenizerLoad *l, const char *pattern, int how,
+                      int invert)
 {
-    Cut c = { .kind = CUTmatch,
-              .how = how,
-              .invert = invert,
-              .code = cut_compile(pattern, l->loc) };
+    PreTokenizer c = { .kind = CUTmatch,
+                       .how = how,
+                       .invert = invert,
+                       .code = cut_compile(pattern, l->loc) };
 
     vec_push(forever, l->t->cut, c);
 }
 
-static void add_split(Load *l, const json_t *j)
+static void add_split(TokenizerLoad *l, const json_t *j)
 {
     const json_t *p = json_object_get(j, "pattern");
     const char *regex = json_string_value(json_object_get(p, "Regex"));
@@ -199,9 +202,9 @@ static void add_split(Load *l, const json_t *j)
               flag(j, "invert", 0));
 }
 
-static void add_bytelevel(Load *l, const json_t *j)
+static void add_bytelevel(TokenizerLoad *l, const json_t *j)
 {
-    Cut space = { .kind = CUTspace, .prefix = PREalways };
+    PreTokenizer space = { .kind = CUTspace, .prefix = PREalways };
 
     if (flag(j, "add_prefix_space", 1))
         vec_push(forever, l->t->cut, space);
@@ -210,11 +213,11 @@ static void add_bytelevel(Load *l, const json_t *j)
     l->bytelevel = 1;
 }
 
-static void add_metaspace(Load *l, const json_t *j)
+static void add_metaspace(TokenizerLoad *l, const json_t *j)
 {
-    Cut c = { .kind = CUTspace,
-              .prefix = PREalways,
-              .space = text_at(l, j, "replacement") };
+    PreTokenizer c = { .kind = CUTspace,
+                       .prefix = PREalways,
+                       .space = text_at(l, j, "replacement") };
     const char *s = json_string_value(json_object_get(j, "prepend_scheme"));
 
     if ((s && !strcmp(s, "never")) || !flag(j, "add_prefix_space", 1))
@@ -226,7 +229,7 @@ static void add_metaspace(Load *l, const json_t *j)
         add_match(l, quoted(c.space), CUTnext, 0);
 }
 
-static void add_cut(Load *l, const json_t *j)
+static void add_cut(TokenizerLoad *l, const json_t *j)
 {
     const char *type = type_of(j);
 
@@ -258,7 +261,7 @@ static void add_cut(Load *l, const json_t *j)
 
 /* GPT-2 writes a byte as a character: itself where that can be seen, else the
  * next of U+0100, U+0101 ... */
-static void map_bytes(Load *l)
+static void map_bytes(TokenizerLoad *l)
 {
     int more = 256;
 
@@ -270,7 +273,7 @@ static void map_bytes(Load *l)
 }
 
 /* The bytes of a token that is written in those characters; null: it is not. */
-static const char *raw(const Load *l, const char *s, int *n)
+static const char *raw(const TokenizerLoad *l, const char *s, int *n)
 {
     size_t len = strlen(s), k = 0;
     char *out = alloc(forever, len + 1);
@@ -299,7 +302,7 @@ static int byte_token(const char *s)
                : -1;
 }
 
-static void read_vocab(Load *l)
+static void read_vocab(TokenizerLoad *l)
 {
     Bpe *b = &l->t->bpe;
     const char *s;
@@ -329,7 +332,7 @@ static void read_vocab(Load *l)
     }
 }
 
-static int32_t vocab_id(const Load *l, const char *s)
+static int32_t vocab_id(const TokenizerLoad *l, const char *s)
 {
     const json_t *v = json_object_get(l->vocab, s);
 
@@ -338,7 +341,7 @@ static int32_t vocab_id(const Load *l, const char *s)
 
 /* A byte's token, and that of any character: by its text as the file has it,
  * since a token of the same bytes may be written otherwise. */
-static void read_bytes(Load *l, int fallback)
+static void read_bytes(TokenizerLoad *l, int fallback)
 {
     Bpe *b = &l->t->bpe;
 
@@ -356,13 +359,15 @@ static void read_bytes(Load *l, int fallback)
     }
 }
 
-static _Noreturn void bad_merge(const Load *l, size_t i, const char *why)
+static _Noreturn void bad_merge(const TokenizerLoad *l, size_t i,
+                                const char *why)
 {
     err(l->loc, "merges: number %zu %s", i + 1, why);
 }
 
 /* The two texts of a merge, "a b" or ["a", "b"], and both as one. */
-static void merge_texts(const Load *l, const json_t *j, size_t i, Text side[3])
+static void merge_texts(const TokenizerLoad *l, const json_t *j, size_t i,
+                        Text side[3])
 {
     const char *s = json_string_value(j), *gap = s ? strchr(s, ' ') : NULL;
     const char *a = s ? s : json_string_value(json_array_get(j, 0));
@@ -377,7 +382,7 @@ static void merge_texts(const Load *l, const json_t *j, size_t i, Text side[3])
     putn(&side[2], c, strlen(c));
 }
 
-static void read_merges(Load *l, const json_t *list)
+static void read_merges(TokenizerLoad *l, const json_t *list)
 {
     Text side[3] = { { .arena = forever },
                      { .arena = forever },
@@ -395,7 +400,7 @@ static void read_merges(Load *l, const json_t *list)
     }
 }
 
-static void read_model(Load *l)
+static void read_model(TokenizerLoad *l)
 {
     const json_t *j = json_object_get(l->root, "model");
     const json_t *merges = json_object_get(j, "merges");
@@ -424,7 +429,7 @@ static void read_model(Load *l)
 
 /* ---- added tokens -------------------------------------------------------- */
 
-static void read_added(Load *l)
+static void read_added(TokenizerLoad *l)
 {
     const json_t *list = json_object_get(l->root, "added_tokens");
     Tokenizer *t = l->t;
@@ -468,7 +473,7 @@ static void read_added(Load *l)
 
 /* ---- templates ----------------------------------------------------------- */
 
-static void add_pair(Load *l, const json_t *pair, int32_t **v)
+static void add_pair(TokenizerLoad *l, const json_t *pair, int32_t **v)
 {
     const json_t *id = json_array_get(pair, 1);
 
@@ -477,7 +482,7 @@ static void add_pair(Load *l, const json_t *pair, int32_t **v)
     vec_push(forever, *v, (int32_t)json_integer_value(id));
 }
 
-static void add_template(Load *l, const json_t *j)
+static void add_template(TokenizerLoad *l, const json_t *j)
 {
     const json_t *list = json_object_get(j, "single");
     const json_t *special = json_object_get(j, "special_tokens");
@@ -499,7 +504,7 @@ static void add_template(Load *l, const json_t *j)
     }
 }
 
-static void add_processor(Load *l, const json_t *j)
+static void add_processor(TokenizerLoad *l, const json_t *j)
 {
     const char *type = type_of(j);
     Tokenizer *t = l->t;
@@ -521,7 +526,7 @@ static void add_processor(Load *l, const json_t *j)
 
 /* ---- decoders ------------------------------------------------------------ */
 
-static void add_decoder(Load *l, const json_t *j)
+static void add_decoder(TokenizerLoad *l, const json_t *j)
 {
     const char *type = type_of(j);
     Tokenizer *t = l->t;
@@ -626,7 +631,7 @@ Tokenizer *tokenizer_open(const char *path, const Loc *loc)
     if (!root)
         err(&(Loc){ path, e.line, NULL }, "%s", e.text);
     Tokenizer *t = alloc(forever, sizeof *t);
-    Load l = { .t = t, .root = root, .loc = &(Loc){ path, 0, loc } };
+    TokenizerLoad l = { .t = t, .root = root, .loc = &(Loc){ path, 0, loc } };
     *t = (Tokenizer){ .path = intern(path), .hash = hash };
     each(&l, json_object_get(root, "normalizer"), "normalizers", add_norm);
     each(&l, json_object_get(root, "pre_tokenizer"), "pretokenizers", add_cut);

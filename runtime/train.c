@@ -21,12 +21,12 @@
 
 #include "runtime.h"
 
-typedef struct Sent { /* a step whose results are not read yet */
-    int64_t step;     /* from 0 */
-    Block b;
+typedef struct PendingStep { /* a step whose results are not read yet */
+    int64_t step;            /* from 0 */
+    StepValues b;
     Feed f;
     int64_t first; /* sample */
-} Sent;
+} PendingStep;
 
 typedef struct ValidSet {
     const char *name;
@@ -52,7 +52,7 @@ typedef struct Train {
     int64_t agreed; /* after that step ranks held the same */
     int late;       /* may results be read a step late? */
     int nsent;
-    Sent sent;
+    PendingStep sent;
     double since, waited; /* when the step before was read; seconds */
     int64_t read;         /* steps read by this process */
     Sampler *sampler;     /* null: not asked for */
@@ -268,7 +268,7 @@ static void validate_on(Train *t, const ValidSet *v)
 
     for (int64_t k = 0; k < n; k++) {
         Feed f = data_feed(v->data, k * data_perstep(v->data));
-        Block b = step_block(t->plan->opts, t->state.step);
+        StepValues b = step_block(t->plan->opts, t->state.step);
         exec_run(t->x, PGeval, &b, &f);
         for (int i = 0; i < r->nout && i < MAXRESULT; i++)
             sum[i] = plain_nan(sum[i] +
@@ -300,7 +300,7 @@ static void told(Train *t, const Saved *s)
 }
 
 /* The same inputs again, looking for where it begins; then the end. */
-static _Noreturn void stop_bad(Train *t, const Block *b, const Feed *f)
+static _Noreturn void stop_bad(Train *t, const StepValues *b, const Feed *f)
 {
     told(t, saver_wait(t->saver));
     const char *what = exec_checked(t->x, PGstep, b, f);
@@ -312,7 +312,7 @@ static _Noreturn void stop_bad(Train *t, const Block *b, const Feed *f)
 }
 
 /* Beyond train.skip_above: said, and perhaps back to the last save. */
-static int count_spike(Train *t, const Sent *s)
+static int count_spike(Train *t, const PendingStep *s)
 {
     const char *what = spike_seen(t->mem, t->x);
     int rewind = !strcmp(opts_str(t->plan->opts, "train.spike"), "rewind");
@@ -328,7 +328,7 @@ static int count_spike(Train *t, const Sent *s)
     return 1;
 }
 
-static void count_bad(Train *t, const Block *b, const Feed *f)
+static void count_bad(Train *t, const StepValues *b, const Feed *f)
 {
     double ok = exec_result(t->x, "ok");
 
@@ -377,7 +377,7 @@ static void write_trace(Train *t)
 }
 
 /* A step's results are here. */
-static void read_instr(Train *t, const Sent *s)
+static void read_instr(Train *t, const PendingStep *s)
 {
     double end = monotonic(), secs = end - t->since;
     double host = secs - (t->x->waited - t->waited);
@@ -397,7 +397,7 @@ static void read_instr(Train *t, const Sent *s)
         count_bad(t, &s->b, &s->f);
 }
 
-static void run_sent(Train *t, ProgramKind program, Sent *s, int late)
+static void run_sent(Train *t, ProgramKind program, PendingStep *s, int late)
 {
     if (t->train)
         s->f = data_feed(t->train, s->first);
@@ -408,7 +408,7 @@ static void run_sent(Train *t, ProgramKind program, Sent *s, int late)
 
 /* A step's results are here, or that its rows did not fit. behind: null, or the
  * one that was launched after it. */
-static void finish(Train *t, Sent *s, Sent *behind)
+static void finish(Train *t, PendingStep *s, PendingStep *behind)
 {
     int over = exec_result(t->x, "overflow") > 0;
 
@@ -434,9 +434,9 @@ static void settle(Train *t)
 static void one_step(Train *t)
 {
     int64_t step = t->state.step;
-    Sent s = { .step = step,
-               .b = step_block(t->plan->opts, step),
-               .first = t->state.samples };
+    PendingStep s = { .step = step,
+                      .b = step_block(t->plan->opts, step),
+                      .first = t->state.samples };
     int traced = step + 1 == opts_int(t->plan->opts, "train.trace");
     int late = t->late && !t->bad && !traced;
 
@@ -751,9 +751,9 @@ static _Noreturn void run_again(Train *t, int64_t step)
     start_values(t, 1);
     err_status = FAILED;
     for (int64_t k = step; k < step + 2; k++) {
-        Sent s = { .step = k,
-                   .b = step_block(t->plan->opts, k),
-                   .first = t->state.samples + (k - t->state.step) * n };
+        PendingStep s = { .step = k,
+                          .b = step_block(t->plan->opts, k),
+                          .first = t->state.samples + (k - t->state.step) * n };
         run_sent(t, PGstep, &s, 0);
     }
     err(NULL,

@@ -48,7 +48,7 @@ static void put_choice(Text *t, const char *key, const uint64_t *algo)
 }
 
 /* A line to *c; 0: it is damaged. */
-static int read_choice(const char *line, size_t n, Tuned *c)
+static int read_choice(const char *line, size_t n, TunedAlgo *c)
 {
     char word[17] = "";
     size_t len = strcspn(line, " ");
@@ -67,7 +67,7 @@ static int read_choice(const char *line, size_t n, Tuned *c)
     return 1;
 }
 
-static Tuned *choice_of(Tuned *v, const char *key)
+static TunedAlgo *choice_of(TunedAlgo *v, const char *key)
 {
     for (size_t i = 0; i < vec_len(v); i++)
         if (v[i].key == key)
@@ -75,11 +75,11 @@ static Tuned *choice_of(Tuned *v, const char *key)
     return NULL;
 }
 
-void tune_read(Arena *a, Tuned **v, const char *s)
+void tune_read(Arena *a, TunedAlgo **v, const char *s)
 {
     while (*s) {
         size_t n = strcspn(s, "\n");
-        Tuned c;
+        TunedAlgo c;
         if (read_choice(s, n, &c) && !choice_of(*v, c.key))
             vec_push(a, *v, c);
         s += n + (s[n] != 0);
@@ -111,11 +111,11 @@ static const char *share(Gpu *x, int64_t rank, Text *t)
 }
 
 /* What rank 0's files know: the resumed run's first, if it was made alike. */
-static Tuned *known(Gpu *x, const char *cache)
+static TunedAlgo *known(Gpu *x, const char *cache)
 {
     Text t = { .arena = x->mem };
     const char *with = made_with(x->mem, x);
-    Tuned *v = NULL;
+    TunedAlgo *v = NULL;
     size_t n;
 
     if (!x->rank && first) {
@@ -145,7 +145,7 @@ static int leads(const Gpu *x)
 }
 
 /* What this rank's role needs and no file knows. */
-static void measure(Gpu *x, Tuned *v, Text *t)
+static void measure(Gpu *x, TunedAlgo *v, Text *t)
 {
     LtShape **s = lt_shapes(x->lt);
     void *event[2];
@@ -154,7 +154,7 @@ static void measure(Gpu *x, Tuned *v, Text *t)
     for (int i = 0; i < 2; i++)
         gpu_ok(dl.cuEventCreate(&event[i], 0), "an event");
     for (size_t i = 0; i < vec_len(s); i++) {
-        Tuned *c = choice_of(v, s[i]->key);
+        TunedAlgo *c = choice_of(v, s[i]->key);
         if (c && lt_accepts(x->lt, s[i], c->algo))
             continue;
         double until = warm ? 0 : monotonic() + 1e-3 * WARM;
@@ -169,7 +169,7 @@ static void measure(Gpu *x, Tuned *v, Text *t)
         dl.cuEventDestroy_v2(event[i]);
 }
 
-static void keep(const Gpu *x, const char *path, Tuned *v)
+static void keep(const Gpu *x, const char *path, TunedAlgo *v)
 {
     Text t = { .arena = x->mem };
 
@@ -184,7 +184,7 @@ void tune(Gpu *x)
     const char *with = made_with(x->mem, x);
     char *path = strf(x->mem, "%s/tuned.%016" PRIx64, cache_folder(),
                       (uint64_t)XXH3_64bits(with, strlen(with)));
-    Tuned *v = known(x, path), *all = NULL;
+    TunedAlgo *v = known(x, path), *all = NULL;
     Text mine = { .arena = x->mem };
     LtShape **s = lt_shapes(x->lt);
 
@@ -204,7 +204,7 @@ void tune(Gpu *x)
     if (new && !x->rank)
         keep(x, path, all);
     for (size_t i = 0; i < vec_len(s); i++) {
-        Tuned *c = choice_of(all, s[i]->key);
+        TunedAlgo *c = choice_of(all, s[i]->key);
         if (c)
             memcpy(s[i]->algo, c->algo, sizeof c->algo);
     }

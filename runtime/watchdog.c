@@ -285,13 +285,13 @@ static _Noreturn void leave(void)
 }
 
 /* Why a rank asks where the others are. */
-typedef struct Worry {
+typedef struct StallReason {
     double waited;    /* seconds without progress */
     int ended;        /* the launcher ends the run */
     const char *nccl; /* what it says; null: nothing */
-} Worry;
+} StallReason;
 
-static void put_worry(Text *t, const Worry *y)
+static void put_worry(Text *t, const StallReason *y)
 {
     if (y->nccl)
         put(t, "NCCL: %s", y->nccl);
@@ -369,7 +369,7 @@ static int put_missing_ranks(Text *t, const Inquiry *q, int ended, int *works)
 
 /* Says what came out. 0: others may know more, or all ranks answer and there is
  * still time; -1: they write a checkpoint. */
-static int report(const Worry *y)
+static int report(const StallReason *y)
 {
     int soon = y->ended || y->nccl, late = soon || y->waited >= w.limit;
     Inquiry q = inquire();
@@ -448,7 +448,7 @@ static void *watch(void *arg)
         listen_for(TICK, NULL, 0, 0, NULL);
         waited = without_progress(waited, &last, &seen, &waits);
         next = waited > 0 ? next : w.silent;
-        Worry y = { waited, atomic_load(&w.ended), abort_asked() };
+        StallReason y = { waited, atomic_load(&w.ended), abort_asked() };
         int asks = y.ended || y.nccl || waited >= w.limit || waited >= next;
         if (waits && !atomic_load(&w.said) && asks) {
             waited = report(&y) < 0 ? 0 : waited;

@@ -75,13 +75,13 @@ static int64_t greedy(Arena *a, Rect *r, int n)
 /* ---- a caching allocator ------------------------------------------------- */
 
 /* Blocks of all segments in order; a segment begins where first is set. */
-typedef struct Block {
+typedef struct StepValues {
     int64_t bytes;
     int small, first, owner;
-} Block;
+} StepValues;
 typedef struct Cache {
     Arena *arena;
-    Block *b;
+    StepValues *b;
     int n, cap;
     int64_t held;
 } Cache;
@@ -91,7 +91,7 @@ enum { FREE = -1 };
 static void open_gap(Cache *c, int at)
 {
     if (c->n == c->cap) {
-        Block *b = alloc(c->arena, sizeof *b * (size_t)(2 * c->cap + 64));
+        StepValues *b = alloc(c->arena, sizeof *b * (size_t)(2 * c->cap + 64));
         if (c->n)
             memcpy(b, c->b, sizeof *b * (size_t)c->n);
         c->b = b;
@@ -124,13 +124,13 @@ static void cache_take(Cache *c, int owner, int64_t bytes)
     if (best < 0) {
         best = c->n;
         open_gap(c, best);
-        c->b[best] = (Block){ segment(need), small, 1, FREE };
+        c->b[best] = (StepValues){ segment(need), small, 1, FREE };
         c->held += c->b[best].bytes;
     }
     int64_t rest = c->b[best].bytes - need;
     if (small ? rest >= 512 : rest > mib) {
         open_gap(c, best + 1);
-        c->b[best + 1] = (Block){ rest, small, 0, FREE };
+        c->b[best + 1] = (StepValues){ rest, small, 0, FREE };
         c->b[best].bytes = need;
     }
     c->b[best].owner = owner;
@@ -208,12 +208,12 @@ static void plan_rows(const char *name)
         int n = transients(r, g);
         if (!n)
             continue;
-        double cache = (double)cached(a, rect, n, r->prog[g].nstep);
+        double cache = (double)cached(a, rect, n, r->prog[g].ninstr);
         double size = (double)greedy(a, rect, n);
         double ours = (double)r->prog[g].transient;
         printf("  %-12s %-8s %6d %12.1f %12.1f %12.1f %12.1f  %.4f  %5.1f %%\n",
-               p->model, r->prog[g].name, n, cache / MIB, size / MIB,
-               ours / MIB, (double)r->prog[g].bound / MIB,
+               p->model, programnames[r->prog[g].kind], n, cache / MIB,
+               size / MIB, ours / MIB, (double)r->prog[g].bound / MIB,
                ours / (double)r->prog[g].bound, 100 * (1 - ours / cache));
     }
     arena_free(a);

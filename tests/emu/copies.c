@@ -21,7 +21,7 @@ typedef struct Proxy {         /* of a block */
     uint16_t writer[WINDOW / CHUNK]; /* and by which thread */
 } Proxy;
 
-void proxy_start(Block *b)
+void proxy_start(StepValues *b)
 {
     if (!b->proxy || b->proxy->clock > 1u << 31) {
         free(b->proxy);
@@ -41,7 +41,7 @@ void proxy_wrote(Thread *t, uint32_t at, size_t n)
     }
 }
 
-void proxy_filled(Block *b, uint32_t at, size_t n)
+void proxy_filled(StepValues *b, uint32_t at, size_t n)
 {
     for (size_t k = at / CHUNK; k <= (at + n - 1) / CHUNK; k++)
         b->proxy->wrote[k] = 0;
@@ -54,7 +54,7 @@ unsigned proxy_fence_of(const Thread *t)
 
 /* Without a fence it sees anything: poison. That a kernel may read which then
  * lets it go. */
-void proxy_reads(const Block *b, uint32_t at, size_t n, unsigned fence,
+void proxy_reads(const StepValues *b, uint32_t at, size_t n, unsigned fence,
                  uint8_t *to)
 {
     const Proxy *p = b->proxy;
@@ -66,7 +66,7 @@ void proxy_reads(const Block *b, uint32_t at, size_t n, unsigned fence,
             memset(to + k * CHUNK - at, 0xff, CHUNK);
 }
 
-void run_fence_async(Frame *f, const Insn *i)
+void run_fence_async(SlotGroup *f, const Insn *i)
 {
     Proxy *p = f->t->b->proxy;
 
@@ -83,7 +83,7 @@ struct Copy {
     Copy *next;
     CopyKind kind;
     Thread *t;
-    Block *b; /* whose shared memory */
+    StepValues *b; /* whose shared memory */
     unsigned group;
     uint32_t at;   /* in shared memory */
     uint64_t from; /* in global memory */
@@ -209,7 +209,7 @@ const char *check_cp(const Insn *i)
     return NULL;
 }
 
-void run_cp_async(Frame *f, const Insn *i)
+void run_cp_async(SlotGroup *f, const Insn *i)
 {
     size_t n = (size_t)get_value(f, &i->o[2]);
     size_t given = i->n > 3 ? (size_t)get_value(f, &i->o[3]) : n;
@@ -236,7 +236,7 @@ void run_cp_async(Frame *f, const Insn *i)
     npieces++;
 }
 
-void run_cp_commit(Frame *f, const Insn *i)
+void run_cp_commit(SlotGroup *f, const Insn *i)
 {
     (void)i;
     f->t->copies->group++;
@@ -251,7 +251,7 @@ static void land_groups(Thread *t, unsigned group)
         land_first(t);
 }
 
-void run_cp_wait(Frame *f, const Insn *i)
+void run_cp_wait(SlotGroup *f, const Insn *i)
 {
     unsigned n = (unsigned)get_value(f, &i->o[0]), now = f->t->copies->group;
 
@@ -259,14 +259,14 @@ void run_cp_wait(Frame *f, const Insn *i)
         land_groups(f->t, now - n);
 }
 
-void run_cp_wait_all(Frame *f, const Insn *i)
+void run_cp_wait_all(SlotGroup *f, const Insn *i)
 {
     (void)i;
     land_groups(f->t, ++f->t->copies->group);
 }
 
 /* When the thread's copies before it have landed. */
-void run_cp_arrive(Frame *f, const Insn *i)
+void run_cp_arrive(SlotGroup *f, const Insn *i)
 {
     uint8_t *bar =
         address(f, i, &i->o[0], i->nspace ? i->space[0] : Sgeneric, 8);
@@ -303,13 +303,13 @@ static void start_load(Copy *c)
         append(&loads, c);
 }
 
-static uint8_t *barrier_of(Frame *f, const Insn *i, int k)
+static uint8_t *barrier_of(SlotGroup *f, const Insn *i, int k)
 {
     return address(f, i, &i->o[k], Scluster, 8);
 }
 
-static uint32_t shared_operand(Frame *f, const Insn *i, int k, size_t n,
-                               Block **whose)
+static uint32_t shared_operand(SlotGroup *f, const Insn *i, int k, size_t n,
+                               StepValues **whose)
 {
     uint64_t at = get_value(f, &i->o[k].part[0]) + (uint64_t)i->o[k].imm;
 
@@ -358,13 +358,13 @@ static void start_store(Copy *c)
     append(&c->t->copies->stores, c);
 }
 
-void run_bulk_commit(Frame *f, const Insn *i)
+void run_bulk_commit(SlotGroup *f, const Insn *i)
 {
     (void)i;
     f->t->copies->bulk_group++;
 }
 
-void run_bulk_wait(Frame *f, const Insn *i)
+void run_bulk_wait(SlotGroup *f, const Insn *i)
 {
     struct Copies *x = f->t->copies;
     unsigned n = (unsigned)get_value(f, &i->o[0]);
@@ -396,7 +396,7 @@ const char *check_bulk(const Insn *i)
     return loads_it || stores_it ? NULL : "a direction that is not known";
 }
 
-void run_bulk(Frame *f, const Insn *i)
+void run_bulk(SlotGroup *f, const Insn *i)
 {
     int loads_it = i->space[1] == Sglobal;
     size_t n = (size_t)get_value(f, &i->o[2]);
@@ -440,7 +440,7 @@ const char *check_tensor(const Insn *i)
                                     : NULL;
 }
 
-static void tensor(Frame *f, const Insn *i, int loads_it, int adds)
+static void tensor(SlotGroup *f, const Insn *i, int loads_it, int adds)
 {
     Copy *c = new_copy(loads_it ? COload : COstore, f->t);
 
@@ -460,12 +460,12 @@ static void tensor(Frame *f, const Insn *i, int loads_it, int adds)
     }
 }
 
-void run_bulk_tensor(Frame *f, const Insn *i)
+void run_bulk_tensor(SlotGroup *f, const Insn *i)
 {
     tensor(f, i, i->space[1] == Sglobal, 0);
 }
 
-void run_bulk_reduce(Frame *f, const Insn *i)
+void run_bulk_reduce(SlotGroup *f, const Insn *i)
 {
     if (i->space[1] == Sglobal || i->how != Hadd)
         fail(EILLEGALINSTRUCTION, "only sums into global memory are known");
@@ -519,7 +519,7 @@ int copies_land(void)
 
 /* What was read is written by the end of the launch; what shared memory still
  * waits for has nowhere to go. */
-void copies_over(Block *b)
+void copies_over(StepValues *b)
 {
     for (Copy *c = loads.first; c; c = c->next)
         if (c->b == b)

@@ -43,7 +43,7 @@ static void *dynamic_place(void)
 
 static size_t to_shared(const void *p)
 {
-    const Block *b = machine.now->b;
+    const StepValues *b = machine.now->b;
     size_t at = (size_t)((const uint8_t *)p - b->shared);
 
     if (at > DYNAMIC + machine.dynamic)
@@ -83,7 +83,7 @@ static uint8_t *take_shared(unsigned rank)
     return room[rank] + bytes - DYNAMIC - dynamic_room();
 }
 
-static void start_warps(Block *b)
+static void start_warps(StepValues *b)
 {
     for (int i = 0; i < b->nthread; i++) {
         Thread *t = &b->thread[i];
@@ -106,7 +106,7 @@ static void start_warps(Block *b)
     }
 }
 
-static int start_block(Block *b, Place at, unsigned rank, Thread *thread)
+static int start_block(StepValues *b, Place at, unsigned rank, Thread *thread)
 {
     b->at = at;
     b->rank = rank;
@@ -129,7 +129,7 @@ static int start_block(Block *b, Place at, unsigned rank, Thread *thread)
 
 void thread_over(Thread *t)
 {
-    Block *b = t->b;
+    StepValues *b = t->b;
 
     machine.alive--;
     b->alive--;

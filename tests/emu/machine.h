@@ -128,16 +128,16 @@ typedef struct Insn Insn;
 typedef struct Thread Thread;
 
 /* A site executed by a thread. */
-typedef struct Frame {
+typedef struct SlotGroup {
     Thread *t;
     const Arg *arg;
     const char *constraints; /* two letters an argument: + = or _; its type */
     uint64_t reg[MAXREG];
-} Frame;
+} SlotGroup;
 
 typedef struct OpRow {
     const char *name; /* its first words */
-    void (*run)(Frame *, const Insn *);
+    void (*run)(SlotGroup *, const Insn *);
     unsigned fields, flags; /* 1 << Field, 1 << flag that it takes */
     int least, most;        /* operands */
     const char *(*check)(const Insn *); /* null, or: why it is wrong */
@@ -171,9 +171,10 @@ void ptx_run(Site *s, const Arg *arg);
 
 /* ---- values: value.c ----------------------------------------------------- */
 
-uint64_t get_value(const Frame *f, const Operand *o);
-void put_value(Frame *f, const Operand *o, uint64_t v);
-int64_t get_int(const Frame *f, const Operand *o, Type t); /* as t extends it */
+uint64_t get_value(const SlotGroup *f, const Operand *o);
+void put_value(SlotGroup *f, const Operand *o, uint64_t v);
+int64_t get_int(const SlotGroup *f, const Operand *o,
+                Type t); /* as t extends it */
 float as_f32(uint64_t v);
 double as_f64(uint64_t v);
 uint64_t bits_f32(float x);
@@ -198,18 +199,18 @@ enum {
 
 typedef struct Warp Warp;
 typedef void MeetAll(Warp *w, unsigned mask, const Insn *i);
-typedef struct Meet { /* threads of a warp that do one thing together */
+typedef struct StageMatch { /* threads of a warp that do one thing together */
     unsigned mask, arrived;
     const Insn *insn;
     MeetAll *all;
-} Meet;
+} StageMatch;
 
 struct Warp {
     Thread *thread; /* the first */
     int n;
     unsigned over; /* lanes that have ended */
     int meetings;  /* that someone waits in */
-    Meet meet[WARP];
+    StageMatch meet[WARP];
 };
 
 typedef struct Bar { /* of bar.sync */
@@ -217,7 +218,7 @@ typedef struct Bar { /* of bar.sync */
     unsigned round;
 } Bar;
 
-typedef struct Block {
+typedef struct StepValues {
     Place at;
     unsigned rank;   /* in its cluster */
     uint8_t *shared; /* WINDOW bytes: shared address -> memory */
@@ -229,10 +230,10 @@ typedef struct Block {
     int registers;                  /* that no thread has */
     struct Wg *wg[MAXTHREAD / 128]; /* wgmma.c */
     struct Proxy *proxy;            /* copies.c */
-} Block;
+} StepValues;
 
 struct Thread {
-    Block *b;
+    StepValues *b;
     Warp *w;
     void *sp;
     int index, id, lane; /* in the machine, the block, the warp */
@@ -254,7 +255,7 @@ typedef struct Machine {
     unsigned launch, placed; /* number of the launch; bytes of its slots */
     unsigned order;
     uint64_t random;
-    Block *block[MAXCLUSTER];
+    StepValues *block[MAXCLUSTER];
     int nblock;
     Thread *thread;
     int nthread, alive;
@@ -292,15 +293,17 @@ uint64_t chance(void);       /* a random number */
 
 /* Waits for the warp's lanes in mask; when all have come `all` is called once,
  * by the last. */
-void meet(Frame *f, const Insn *i, unsigned mask, MeetAll *all);
+void meet(SlotGroup *f, const Insn *i, unsigned mask, MeetAll *all);
 void meet_over(Thread *t); /* t has ended: does anyone wait for it? */
 
 /* ---- memory: memory.c ---------------------------------------------------- */
 
 /* A shared address of the block, or of its cluster: bits 24 .. are 1 + rank. */
-uint8_t *shared_bytes(const Thread *t, uint32_t at, size_t n, Block **whose);
+uint8_t *shared_bytes(const Thread *t, uint32_t at, size_t n,
+                      StepValues **whose);
 /* An instruction's address operand: where it is in memory. */
-uint8_t *address(Frame *f, const Insn *i, const Operand *o, Space s, size_t n);
+uint8_t *address(SlotGroup *f, const Insn *i, const Operand *o, Space s,
+                 size_t n);
 uint8_t *global_bytes(uint64_t at, size_t n);
 
 /* ---- barriers in shared memory: mbarrier.c ------------------------------- */
@@ -313,23 +316,24 @@ void bar_bytes(uint8_t *bar, int64_t n); /* expected: > 0; there: < 0 */
 /* A generic write of shared memory; what the asynchronous proxy may read of it
  * is known by who wrote it and who fenced. */
 void proxy_wrote(Thread *t, uint32_t at, size_t n);
-void proxy_filled(Block *b, uint32_t at, size_t n); /* by the proxy itself */
+void proxy_filled(StepValues *b, uint32_t at,
+                  size_t n); /* by the proxy itself */
 /* n bytes of 16-byte pieces as the proxy sees them, the reader's last fence. */
-void proxy_reads(const Block *b, uint32_t at, size_t n, unsigned fence,
+void proxy_reads(const StepValues *b, uint32_t at, size_t n, unsigned fence,
                  uint8_t *to);
 unsigned proxy_fence_of(const Thread *t);
-void proxy_start(Block *b);
+void proxy_start(StepValues *b);
 
 void copies_start(Thread *t);
-int copies_land(void);      /* something lands; 0: nothing is under way */
-void copies_over(Block *b); /* at its end */
+int copies_land(void);           /* something lands; 0: nothing is under way */
+void copies_over(StepValues *b); /* at its end */
 
 /* ---- boxes of tensors: tensor.c ------------------------------------------ */
 
 typedef struct Box {
     Thread *t;
-    Block *b;    /* whose shared memory */
-    uint32_t at; /* in it */
+    StepValues *b; /* whose shared memory */
+    uint32_t at;   /* in it */
     uint64_t map[16];
     int rank, coord[5];
 } Box;
@@ -339,12 +343,12 @@ void box_load(const Box *x);
 void box_take(const Box *x, uint8_t *to);        /* shared memory -> to */
 void box_put(const Box *x, const uint8_t *from); /* -> the tensor */
 void box_add(const Box *x, const uint8_t *from);
-void box_read(Frame *f, const Insn *i, const Operand *map, Box *to);
+void box_read(SlotGroup *f, const Insn *i, const Operand *map, Box *to);
 void maps_start(void); /* of a launch */
 
 /* ---- products of warpgroups: wgmma.c ------------------------------------- */
 
-void wgmma_start(Block *b);
-void wgmma_over(Block *b); /* fails where one is under way */
+void wgmma_start(StepValues *b);
+void wgmma_over(StepValues *b); /* fails where one is under way */
 
 #endif

@@ -74,12 +74,12 @@ void bar_bytes(uint8_t *p, int64_t n)
 
 /* ---- instructions -------------------------------------------------------- */
 
-static uint8_t *barrier(Frame *f, const Insn *i, int k)
+static uint8_t *barrier(SlotGroup *f, const Insn *i, int k)
 {
     return address(f, i, &i->o[k], i->nspace ? i->space[0] : Sgeneric, 8);
 }
 
-static int count(Frame *f, const Insn *i, int k, int least)
+static int count(SlotGroup *f, const Insn *i, int k, int least)
 {
     int64_t n = i->n > k ? get_int(f, &i->o[k], Ts32) : 1;
 
@@ -88,7 +88,7 @@ static int count(Frame *f, const Insn *i, int k, int least)
     return (int)n;
 }
 
-void run_mbarrier_init(Frame *f, const Insn *i)
+void run_mbarrier_init(SlotGroup *f, const Insn *i)
 {
     int n = count(f, i, 1, 1);
     Mbar b = { .expected = n, .pending = n };
@@ -96,13 +96,13 @@ void run_mbarrier_init(Frame *f, const Insn *i)
     pack(barrier(f, i, 0), &b);
 }
 
-void run_mbarrier_inval(Frame *f, const Insn *i)
+void run_mbarrier_inval(SlotGroup *f, const Insn *i)
 {
     memset(barrier(f, i, 0), 0xff, 8);
 }
 
 /* [_, ] [bar] (, n): arrive.expect_tx's n are bytes, arrive's are arrivals. */
-void run_mbarrier_arrive(Frame *f, const Insn *i)
+void run_mbarrier_arrive(SlotGroup *f, const Insn *i)
 {
     int at = i->o[0].kind == Kmem ? 0 : 1;
     uint8_t *p = barrier(f, i, at);
@@ -117,12 +117,12 @@ void run_mbarrier_arrive(Frame *f, const Insn *i)
     }
 }
 
-void run_mbarrier_expect(Frame *f, const Insn *i)
+void run_mbarrier_expect(SlotGroup *f, const Insn *i)
 {
     bar_bytes(barrier(f, i, 0), count(f, i, 1, 0));
 }
 
-void run_mbarrier_complete(Frame *f, const Insn *i)
+void run_mbarrier_complete(SlotGroup *f, const Insn *i)
 {
     bar_bytes(barrier(f, i, 0), -count(f, i, 1, 0));
 }
@@ -133,7 +133,7 @@ const char *check_parity(const Insn *i)
 }
 
 /* Of a parity, or of the state that an arrival gave. */
-static int is_complete(Frame *f, const Insn *i, const uint8_t *p)
+static int is_complete(SlotGroup *f, const Insn *i, const uint8_t *p)
 {
     uint64_t parity = get_value(f, &i->o[2]);
 
@@ -143,7 +143,7 @@ static int is_complete(Frame *f, const Insn *i, const uint8_t *p)
 }
 
 /* May come back without what was waited for: by chance it does. */
-void run_mbarrier_wait(Frame *f, const Insn *i)
+void run_mbarrier_wait(SlotGroup *f, const Insn *i)
 {
     uint8_t *p = barrier(f, i, 1);
     int done = is_complete(f, i, p);
@@ -157,7 +157,7 @@ void run_mbarrier_wait(Frame *f, const Insn *i)
     put_value(f, &i->o[0], (uint64_t)done);
 }
 
-void run_mbarrier_test(Frame *f, const Insn *i)
+void run_mbarrier_test(SlotGroup *f, const Insn *i)
 {
     uint8_t *p = barrier(f, i, 1);
     int done = is_complete(f, i, p);

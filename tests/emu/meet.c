@@ -16,28 +16,28 @@ static unsigned present(const Warp *w)
 
 /* By its mask. A lane waits in one meeting, so there are never more than lanes:
  * some may be late in one while others are in the next. */
-static Meet *meet_of(Warp *w, unsigned mask)
+static StageMatch *meet_of(Warp *w, unsigned mask)
 {
-    Meet *unused = NULL;
+    StageMatch *unused = NULL;
 
     for (int i = 0; i < WARP; i++) {
-        Meet *m = &w->meet[i];
+        StageMatch *m = &w->meet[i];
         if (m->mask == mask)
             return m;
         if (!m->mask)
             unused = unused ? unused : m;
     }
-    *unused = (Meet){ .mask = mask };
+    *unused = (StageMatch){ .mask = mask };
     w->meetings++;
     return unused;
 }
 
-static int all_here(const Warp *w, const Meet *m)
+static int all_here(const Warp *w, const StageMatch *m)
 {
     return ((m->mask & present(w)) & ~m->arrived) == 0;
 }
 
-static void close_meet(Warp *w, Meet *m)
+static void close_meet(Warp *w, StageMatch *m)
 {
     if (m->all)
         m->all(w, m->arrived, m->insn);
@@ -50,14 +50,14 @@ static void close_meet(Warp *w, Meet *m)
     wake(m);
 }
 
-void meet(Frame *f, const Insn *i, unsigned mask, MeetAll *all)
+void meet(SlotGroup *f, const Insn *i, unsigned mask, MeetAll *all)
 {
     Thread *t = f->t;
     Warp *w = t->w;
 
     if (!(mask >> t->lane & 1))
         fail(EFAILED, "lane %d is not in its mask %08x", t->lane, mask);
-    Meet *m = meet_of(w, mask);
+    StageMatch *m = meet_of(w, mask);
     if (m->arrived && (m->insn->row != i->row || (all && m->insn != i)))
         fail(EFAILED, "lanes meet at another instruction: %s", m->insn->text);
     m->insn = i;
@@ -70,7 +70,7 @@ void meet(Frame *f, const Insn *i, unsigned mask, MeetAll *all)
         wait_on(t, m);
 }
 
-void run_warp_sync(Frame *f, const Insn *i)
+void run_warp_sync(SlotGroup *f, const Insn *i)
 {
     meet(f, i, (unsigned)get_value(f, &i->o[0]), NULL);
 }
@@ -122,7 +122,7 @@ static void shfl_all(Warp *w, unsigned mask, const Insn *i)
     }
 }
 
-void run_shfl(Frame *f, const Insn *i)
+void run_shfl(SlotGroup *f, const Insn *i)
 {
     const Operand *to = &i->o[0];
 
@@ -151,7 +151,7 @@ static void vote_all(Warp *w, unsigned mask, const Insn *i)
                                                       : yes == mask;
 }
 
-void run_vote(Frame *f, const Insn *i)
+void run_vote(SlotGroup *f, const Insn *i)
 {
     f->t->value[0] = get_value(f, &i->o[1]);
     meet(f, i, (unsigned)get_value(f, &i->o[2]), vote_all);
@@ -166,7 +166,7 @@ static void elect_all(Warp *w, unsigned mask, const Insn *i)
             w->thread[k].value[0] = (uint64_t)__builtin_ctz(mask);
 }
 
-void run_elect(Frame *f, const Insn *i)
+void run_elect(SlotGroup *f, const Insn *i)
 {
     const Operand *to = &i->o[0];
 
@@ -176,7 +176,7 @@ void run_elect(Frame *f, const Insn *i)
     put_value(f, &to->part[1], leader == (uint64_t)f->t->lane);
 }
 
-void run_activemask(Frame *f, const Insn *i)
+void run_activemask(SlotGroup *f, const Insn *i)
 {
     put_value(f, &i->o[0], 1u << f->t->lane); /* any set with it is possible */
 }
@@ -196,9 +196,9 @@ static int bar_full(const Bar *b, int alive)
     return b->arrived && b->arrived == (b->expected < 0 ? alive : b->expected);
 }
 
-static Bar *join_bar(Frame *f, const Insn *i)
+static Bar *join_bar(SlotGroup *f, const Insn *i)
 {
-    Block *b = f->t->b;
+    StepValues *b = f->t->b;
     uint64_t id = get_value(f, &i->o[0]);
     int n = i->n > 1 ? (int)get_value(f, &i->o[1]) : -1;
 
@@ -216,7 +216,7 @@ static Bar *join_bar(Frame *f, const Insn *i)
     return bar;
 }
 
-void run_bar_sync(Frame *f, const Insn *i)
+void run_bar_sync(SlotGroup *f, const Insn *i)
 {
     Bar *b = join_bar(f, i);
     unsigned round = b->round;
@@ -227,7 +227,7 @@ void run_bar_sync(Frame *f, const Insn *i)
         wait_on(f->t, b);
 }
 
-void run_bar_arrive(Frame *f, const Insn *i)
+void run_bar_arrive(SlotGroup *f, const Insn *i)
 {
     Bar *b = join_bar(f, i);
 
@@ -245,7 +245,7 @@ static void close_cluster(void)
         close_bar(b);
 }
 
-void run_cluster_arrive(Frame *f, const Insn *i)
+void run_cluster_arrive(SlotGroup *f, const Insn *i)
 {
     Thread *t = f->t;
 
@@ -258,7 +258,7 @@ void run_cluster_arrive(Frame *f, const Insn *i)
     close_cluster();
 }
 
-void run_cluster_wait(Frame *f, const Insn *i)
+void run_cluster_wait(SlotGroup *f, const Insn *i)
 {
     Thread *t = f->t;
 
@@ -288,7 +288,7 @@ void meet_over(Thread *t)
 
 /* ---- a thread ------------------------------------------------------------ */
 
-static int wanted_registers(Frame *f, const Insn *i)
+static int wanted_registers(SlotGroup *f, const Insn *i)
 {
     int n = (int)get_value(f, &i->o[0]);
 
@@ -297,7 +297,7 @@ static int wanted_registers(Frame *f, const Insn *i)
     return n;
 }
 
-void run_fewer_registers(Frame *f, const Insn *i)
+void run_fewer_registers(SlotGroup *f, const Insn *i)
 {
     Thread *t = f->t;
     int n = wanted_registers(f, i);
@@ -309,7 +309,7 @@ void run_fewer_registers(Frame *f, const Insn *i)
     wake(&t->b->registers);
 }
 
-void run_more_registers(Frame *f, const Insn *i)
+void run_more_registers(SlotGroup *f, const Insn *i)
 {
     Thread *t = f->t;
     int n = wanted_registers(f, i);
@@ -322,19 +322,19 @@ void run_more_registers(Frame *f, const Insn *i)
     t->registers = n;
 }
 
-void run_nanosleep(Frame *f, const Insn *i)
+void run_nanosleep(SlotGroup *f, const Insn *i)
 {
     (void)i;
     give_way(f->t);
 }
 
-void run_nothing(Frame *f, const Insn *i)
+void run_nothing(SlotGroup *f, const Insn *i)
 {
     (void)f, (void)i;
     __atomic_thread_fence(__ATOMIC_SEQ_CST);
 }
 
-void run_trap(Frame *f, const Insn *i)
+void run_trap(SlotGroup *f, const Insn *i)
 {
     (void)f, (void)i;
     fail(EFAILED, "the kernel stops itself");

@@ -7,7 +7,7 @@
 
 /* ---- addresses ----------------------------------------------------------- */
 
-static int is_placed(const Block *b, uint32_t at, size_t n)
+static int is_placed(const StepValues *b, uint32_t at, size_t n)
 {
     (void)b;
     if (at >= DYNAMIC)
@@ -15,9 +15,10 @@ static int is_placed(const Block *b, uint32_t at, size_t n)
     return at >= RESERVED && at - RESERVED + n <= machine.placed;
 }
 
-uint8_t *shared_bytes(const Thread *t, uint32_t at, size_t n, Block **whose)
+uint8_t *shared_bytes(const Thread *t, uint32_t at, size_t n,
+                      StepValues **whose)
 {
-    Block *b = t->b;
+    StepValues *b = t->b;
     uint32_t rank = at >> 24, in = at & 0xffffff;
 
     if (rank > (uint32_t)machine.nblock)
@@ -46,14 +47,15 @@ uint8_t *global_bytes(uint64_t at, size_t n)
 /* Is it in the shared window of a block? */
 static int in_window(const void *p, uint32_t *at)
 {
-    const Block *b = machine.now->b;
+    const StepValues *b = machine.now->b;
     size_t in = (size_t)((const uint8_t *)p - b->shared);
 
     *at = (uint32_t)in;
     return in < DYNAMIC + machine.dynamic;
 }
 
-uint8_t *address(Frame *f, const Insn *i, const Operand *o, Space s, size_t n)
+uint8_t *address(SlotGroup *f, const Insn *i, const Operand *o, Space s,
+                 size_t n)
 {
     if (o->kind != Kmem)
         fail(EILLEGALINSTRUCTION, "an address stands in brackets");
@@ -80,7 +82,7 @@ uint8_t *address(Frame *f, const Insn *i, const Operand *o, Space s, size_t n)
     return (uint8_t *)(uintptr_t)at;
 }
 
-static uint32_t shared_operand(Frame *f, const Operand *o)
+static uint32_t shared_operand(SlotGroup *f, const Operand *o)
 {
     return (uint32_t)(get_value(f, &o->part[0]) + (uint64_t)o->imm);
 }
@@ -117,7 +119,7 @@ static int polls(const Insn *i)
     return i->sem >= SMvolatile;
 }
 
-void run_ld(Frame *f, const Insn *i)
+void run_ld(SlotGroup *f, const Insn *i)
 {
     Type t = i->type[0];
     size_t each = (size_t)ptx_types[t].bits / 8;
@@ -136,7 +138,7 @@ void run_ld(Frame *f, const Insn *i)
     __atomic_thread_fence(__ATOMIC_ACQUIRE);
 }
 
-void run_st(Frame *f, const Insn *i)
+void run_st(SlotGroup *f, const Insn *i)
 {
     size_t each = (size_t)ptx_types[i->type[0]].bits / 8;
     int n = vector_of(i);
@@ -199,7 +201,7 @@ static uint64_t changed(const Insn *i, uint64_t old, uint64_t v, uint64_t w)
 }
 
 /* Other processes may write the same word. */
-static uint64_t change(Frame *f, const Insn *i, int at)
+static uint64_t change(SlotGroup *f, const Insn *i, int at)
 {
     size_t n = (size_t)ptx_types[i->type[0]].bits / 8;
     uint64_t mask = n == 8 ? ~(uint64_t)0 : 0xffffffffu;
@@ -225,20 +227,20 @@ static uint64_t change(Frame *f, const Insn *i, int at)
     return narrow;
 }
 
-void run_atom(Frame *f, const Insn *i)
+void run_atom(SlotGroup *f, const Insn *i)
 {
     give_way(f->t);
     put_value(f, &i->o[0], change(f, i, 1));
 }
 
-void run_red(Frame *f, const Insn *i)
+void run_red(SlotGroup *f, const Insn *i)
 {
     change(f, i, 0);
 }
 
 /* ---- from one kind of address to another --------------------------------- */
 
-void run_cvta_to(Frame *f, const Insn *i)
+void run_cvta_to(SlotGroup *f, const Insn *i)
 {
     uint64_t at = get_value(f, &i->o[1]);
     uint32_t in = 0;
@@ -248,7 +250,7 @@ void run_cvta_to(Frame *f, const Insn *i)
     put_value(f, &i->o[0], space_of(i) == Sglobal ? at : in);
 }
 
-void run_cvta(Frame *f, const Insn *i)
+void run_cvta(SlotGroup *f, const Insn *i)
 {
     uint64_t at = get_value(f, &i->o[1]);
 
@@ -258,7 +260,7 @@ void run_cvta(Frame *f, const Insn *i)
 }
 
 /* The same place in the shared memory of another block of the cluster. */
-void run_mapa(Frame *f, const Insn *i)
+void run_mapa(SlotGroup *f, const Insn *i)
 {
     uint32_t at = (uint32_t)get_value(f, &i->o[1]),
              rank = (uint32_t)get_value(f, &i->o[2]);

@@ -25,7 +25,7 @@ static Ptx *program_of(Site *s)
 void ptx_run(Site *s, const Arg *arg)
 {
     const Ptx *p = s->program ? s->program : program_of(s);
-    Frame f; /* registers are not touched where there are none */
+    SlotGroup f; /* registers are not touched where there are none */
 
     f.t = machine.now;
     f.arg = arg;

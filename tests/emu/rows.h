@@ -5,7 +5,7 @@
 #include "machine.h"
 
 #define ROW(name, f, fields, flags, least, most, check) \
-    void run_##f(Frame *, const Insn *);
+    void run_##f(SlotGroup *, const Insn *);
 #include "rows.def"
 #undef ROW
 

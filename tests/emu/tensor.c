@@ -24,7 +24,7 @@ enum { NELEMENT = sizeof element / sizeof *element, TYPEF32 = 7 };
 
 typedef struct Published {
     const uint8_t *at;
-    const Block *by; /* who has acquired it since; null: no one */
+    const StepValues *by; /* who has acquired it since; null: no one */
     Place block;
 } Published;
 
@@ -56,7 +56,7 @@ static void set_axis(Map *m, int how, uint64_t axis, uint64_t v)
     }
 }
 
-void run_map_replace(Frame *f, const Insn *i)
+void run_map_replace(SlotGroup *f, const Insn *i)
 {
     uint8_t *p = address(f, i, &i->o[0], i->space[0], MAPBYTES);
     int per_axis = i->how == Hbox || i->how == Hdims || i->how == Hstride ||
@@ -98,7 +98,7 @@ static void publish_all(Warp *w, unsigned mask, const Insn *i)
 }
 
 /* [global], [shared], 128; a warp together. */
-void run_map_publish(Frame *f, const Insn *i)
+void run_map_publish(SlotGroup *f, const Insn *i)
 {
     Thread *t = f->t;
 
@@ -114,7 +114,7 @@ void run_map_publish(Frame *f, const Insn *i)
     meet(f, i, ~0u, publish_all);
 }
 
-void run_map_acquire(Frame *f, const Insn *i)
+void run_map_acquire(SlotGroup *f, const Insn *i)
 {
     if (i->n == 0)
         return; /* a release */
@@ -162,12 +162,12 @@ static const char *wrong_map(const Map *m, int rank)
 }
 
 /* The map as the block's copies see it, and where its box begins. */
-void box_read(Frame *f, const Insn *i, const Operand *o, Box *to)
+void box_read(SlotGroup *f, const Insn *i, const Operand *o, Box *to)
 {
     uint64_t at = get_value(f, &o->part[0]) + (uint64_t)o->imm;
     const uint8_t *p = (const uint8_t *)(uintptr_t)at;
     const Published *known = published_at(p);
-    const Block *b = f->t->b;
+    const StepValues *b = f->t->b;
     Map m;
 
     if (at % 64)

@@ -68,10 +68,10 @@ static size_t arg_bytes(char type)
     }
 }
 
-static uint64_t special(const Frame *f, int which)
+static uint64_t special(const SlotGroup *f, int which)
 {
     const Thread *t = f->t;
-    const Block *b = t->b;
+    const StepValues *b = t->b;
     const unsigned three[][3] = {
         { t->place.x, t->place.y, t->place.z },
         { machine.dims[0], machine.dims[1], machine.dims[2] },
@@ -95,7 +95,7 @@ static uint64_t special(const Frame *f, int which)
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-uint64_t get_value(const Frame *f, const Operand *o)
+uint64_t get_value(const SlotGroup *f, const Operand *o)
 {
     uint64_t v = 0;
 
@@ -113,7 +113,7 @@ uint64_t get_value(const Frame *f, const Operand *o)
     return v;
 }
 
-void put_value(Frame *f, const Operand *o, uint64_t v)
+void put_value(SlotGroup *f, const Operand *o, uint64_t v)
 {
     if (o->kind == Ksink)
         return;
@@ -139,7 +139,7 @@ static int64_t extend(uint64_t v, Type t)
     return (int64_t)v;
 }
 
-int64_t get_int(const Frame *f, const Operand *o, Type t)
+int64_t get_int(const SlotGroup *f, const Operand *o, Type t)
 {
     return extend(get_value(f, o), t);
 }
@@ -157,7 +157,7 @@ static int is_float(const Insn *i)
 }
 
 /* Operands 1 .. of any type as doubles: exact for what is 32 bits wide. */
-static double real(const Frame *f, const Insn *i, int k)
+static double real(const SlotGroup *f, const Insn *i, int k)
 {
     uint64_t v = get_value(f, &i->o[k]);
 
@@ -168,7 +168,7 @@ static double real(const Frame *f, const Insn *i, int k)
     }
 }
 
-static void put_real(Frame *f, const Insn *i, double x)
+static void put_real(SlotGroup *f, const Insn *i, double x)
 {
     put_value(f, &i->o[0],
               i->type[0] == Tf32 ? bits_f32(flushed((float)x, i))
@@ -223,7 +223,7 @@ static uint64_t whole_of(Math m, int64_t a, int64_t b, Type t)
     }
 }
 
-static void two(Frame *f, const Insn *i, Math m)
+static void two(SlotGroup *f, const Insn *i, Math m)
 {
     Type t = i->type[0];
 
@@ -236,10 +236,10 @@ static void two(Frame *f, const Insn *i, Math m)
     put_value(f, &i->o[0], whole_of(m, a, b, t));
 }
 
-#define TWO(name, m)                         \
-    void run_##name(Frame *f, const Insn *i) \
-    {                                        \
-        two(f, i, m);                        \
+#define TWO(name, m)                             \
+    void run_##name(SlotGroup *f, const Insn *i) \
+    {                                            \
+        two(f, i, m);                            \
     }
 TWO(add, Madd)
 TWO(sub, Msub)
@@ -252,7 +252,7 @@ TWO(shl, Mshl)
 TWO(shr, Mshr)
 
 /* 64 bits of it; of narrower types that is all. */
-static uint64_t product(const Frame *f, const Insn *i)
+static uint64_t product(const SlotGroup *f, const Insn *i)
 {
     Type t = i->type[0];
     uint64_t p =
@@ -268,7 +268,7 @@ const char *check_mul(const Insn *i)
                : NULL;
 }
 
-void run_mul(Frame *f, const Insn *i)
+void run_mul(SlotGroup *f, const Insn *i)
 {
     if (is_float(i))
         two(f, i, Mmul);
@@ -276,12 +276,12 @@ void run_mul(Frame *f, const Insn *i)
         put_value(f, &i->o[0], product(f, i));
 }
 
-void run_mad(Frame *f, const Insn *i)
+void run_mad(SlotGroup *f, const Insn *i)
 {
     put_value(f, &i->o[0], product(f, i) + get_value(f, &i->o[3]));
 }
 
-void run_fma(Frame *f, const Insn *i)
+void run_fma(SlotGroup *f, const Insn *i)
 {
     double a = real(f, i, 1), b = real(f, i, 2), c = real(f, i, 3);
 
@@ -291,7 +291,7 @@ void run_fma(Frame *f, const Insn *i)
         put_value(f, &i->o[0], bits_f64(fma(a, b, c)));
 }
 
-void run_mov(Frame *f, const Insn *i)
+void run_mov(SlotGroup *f, const Insn *i)
 {
     const Operand *to = &i->o[0], *from = &i->o[1];
     uint64_t v = 0;
@@ -314,14 +314,14 @@ void run_mov(Frame *f, const Insn *i)
         put_value(f, &to->part[k], v >> bits * k & mask);
 }
 
-void run_not(Frame *f, const Insn *i)
+void run_not(SlotGroup *f, const Insn *i)
 {
     uint64_t v = get_value(f, &i->o[1]);
 
     put_value(f, &i->o[0], i->type[0] == Tpred ? !v : ~v);
 }
 
-void run_neg(Frame *f, const Insn *i)
+void run_neg(SlotGroup *f, const Insn *i)
 {
     if (is_float(i))
         put_real(f, i, -real(f, i, 1));
@@ -341,7 +341,7 @@ static int compared(int cmp, double a, double b)
     }
 }
 
-void run_setp(Frame *f, const Insn *i)
+void run_setp(SlotGroup *f, const Insn *i)
 {
     Type t = i->type[0];
 
@@ -356,17 +356,17 @@ void run_setp(Frame *f, const Insn *i)
     put_value(f, &i->o[0], (uint64_t)compared(i->cmp, order, 0));
 }
 
-void run_selp(Frame *f, const Insn *i)
+void run_selp(SlotGroup *f, const Insn *i)
 {
     put_value(f, &i->o[0],
               get_value(f, get_value(f, &i->o[3]) ? &i->o[1] : &i->o[2]));
 }
 
-#define ONE(name, x)                         \
-    void run_##name(Frame *f, const Insn *i) \
-    {                                        \
-        float a = (float)real(f, i, 1);      \
-        put_real(f, i, x);                   \
+#define ONE(name, x)                             \
+    void run_##name(SlotGroup *f, const Insn *i) \
+    {                                            \
+        float a = (float)real(f, i, 1);          \
+        put_real(f, i, x);                       \
     }
 ONE(ex2, exp2f(a))
 ONE(lg2, log2f(a))
@@ -382,7 +382,7 @@ const char *check_f32(const Insn *i)
 
 /* ---- conversions --------------------------------------------------------- */
 
-static double any_real(const Frame *f, const Operand *o, Type t)
+static double any_real(const SlotGroup *f, const Operand *o, Type t)
 {
     uint64_t v = get_value(f, o);
 
@@ -398,7 +398,7 @@ static double any_real(const Frame *f, const Operand *o, Type t)
 }
 
 /* cvt.rn.bf16x2.f32 d, a, b: a is the upper half. */
-void run_cvt(Frame *f, const Insn *i)
+void run_cvt(SlotGroup *f, const Insn *i)
 {
     Type to = i->type[0], from = i->type[1];
     uint64_t v;

@@ -116,7 +116,7 @@ typedef struct Lane { /* a thread's place in what is under way */
 } Lane;
 
 typedef struct Wg {
-    Block *b;
+    StepValues *b;
     Thread *thread;
     unsigned first, next; /* numbers of the oldest and of the next product */
     int used;
@@ -129,7 +129,7 @@ static Mma *mma_at(Wg *g, unsigned k)
     return g->open[k % MAXOPEN];
 }
 
-static Wg *group_of(Frame *f, int *lane)
+static Wg *group_of(SlotGroup *f, int *lane)
 {
     Thread *t = f->t;
     int k = t->id / GROUP;
@@ -141,7 +141,7 @@ static Wg *group_of(Frame *f, int *lane)
     return t->b->wg[k];
 }
 
-void wgmma_start(Block *b)
+void wgmma_start(StepValues *b)
 {
     for (int k = 0; k < b->nthread / GROUP; k++) {
         Wg *g = b->wg[k];
@@ -162,7 +162,7 @@ void wgmma_start(Block *b)
     }
 }
 
-void wgmma_over(Block *b)
+void wgmma_over(StepValues *b)
 {
     for (int k = 0; k < b->nthread / GROUP; k++)
         if (b->wg[k]->first != b->wg[k]->next)
@@ -354,7 +354,7 @@ static Mma *new_mma(Wg *g, const Insn *i, const Mma *before)
     return m;
 }
 
-static float sign_of(Frame *f, const Operand *o)
+static float sign_of(SlotGroup *f, const Operand *o)
 {
     int64_t v = get_int(f, o, Ts32);
 
@@ -364,7 +364,7 @@ static float sign_of(Frame *f, const Operand *o)
 }
 
 /* What all threads have to say alike. */
-static Mma said(Frame *f, const Insn *i)
+static Mma said(SlotGroup *f, const Insn *i)
 {
     int in_regs = i->o[1].kind == Kvec;
     Mma m = { 0 };
@@ -380,12 +380,12 @@ static Mma said(Frame *f, const Insn *i)
     return m;
 }
 
-static void *variable(const Frame *f, const Operand *o)
+static void *variable(const SlotGroup *f, const Operand *o)
 {
     return o->kind == Karg ? f->arg[o->i].at : NULL;
 }
 
-static void take_registers(Frame *f, const Insn *i, Mma *m, int lane)
+static void take_registers(SlotGroup *f, const Insn *i, Mma *m, int lane)
 {
     for (int q = 0; q < AREGS && i->o[1].kind == Kvec; q++) {
         m->areg[lane][q] = variable(f, &i->o[1].part[q]);
@@ -394,7 +394,7 @@ static void take_registers(Frame *f, const Insn *i, Mma *m, int lane)
 }
 
 /* A thread's sums go in, and poison where they were. */
-static void take_sums(Frame *f, const Insn *i, Mma *m, int lane)
+static void take_sums(SlotGroup *f, const Insn *i, Mma *m, int lane)
 {
     for (int k = 0; k < i->shape[1] / 2; k++) {
         void *at = variable(f, &i->o[0].part[k]);
@@ -424,7 +424,7 @@ static void join(Mma *m, const Mma *s, const Insn *i, const Mma *before)
     m->joined++;
 }
 
-void run_wgmma(Frame *f, const Insn *i)
+void run_wgmma(SlotGroup *f, const Insn *i)
 {
     int lane;
     Wg *g = group_of(f, &lane);
@@ -451,7 +451,7 @@ void run_wgmma(Frame *f, const Insn *i)
 
 /* ---- waiting ------------------------------------------------------------- */
 
-void run_wgmma_fence(Frame *f, const Insn *i)
+void run_wgmma_fence(SlotGroup *f, const Insn *i)
 {
     int lane;
 
@@ -459,7 +459,7 @@ void run_wgmma_fence(Frame *f, const Insn *i)
     group_of(f, &lane)->lane[lane].fenced = 1;
 }
 
-void run_wgmma_commit(Frame *f, const Insn *i)
+void run_wgmma_commit(SlotGroup *f, const Insn *i)
 {
     int lane;
     Lane *l = &group_of(f, &lane)->lane[lane];
@@ -493,7 +493,7 @@ static void release(Wg *g)
     }
 }
 
-void run_wgmma_wait(Frame *f, const Insn *i)
+void run_wgmma_wait(SlotGroup *f, const Insn *i)
 {
     int lane;
     Wg *g = group_of(f, &lane);

@@ -14,14 +14,14 @@ enum { MOST = 512, PAGE = 4096, MAPPED = 2, RESULTS = 1 << 20 };
 static const uintptr_t first = (uintptr_t)0x2000 << 32;
 static const uint64_t SHIFT = (uint64_t)0x3000 << 32;
 
-typedef struct Block {
+typedef struct StepValues {
     char *p;
     size_t n;
     int mapped; /* of the host: is it the device's too? */
     int theirs; /* the program's own, registered */
-} Block;
+} StepValues;
 
-static Block device[MOST], pinned[MOST];
+static StepValues device[MOST], pinned[MOST];
 static int ndevice, npinned;
 static size_t used;
 
@@ -30,7 +30,7 @@ static size_t total(void)
     return (size_t)setting_number("memory", 1024) << 20;
 }
 
-static Block *block_of(Block *b, int nblock, const void *p, size_t n)
+static StepValues *block_of(StepValues *b, int nblock, const void *p, size_t n)
 {
     const char *at = p;
 
@@ -41,7 +41,7 @@ static Block *block_of(Block *b, int nblock, const void *p, size_t n)
     return NULL;
 }
 
-static Block *new_block(Block *b, int *n, const char *what)
+static StepValues *new_block(StepValues *b, int *n, const char *what)
 {
     for (int i = 0; i < *n; i++)
         if (!b[i].p)
@@ -78,7 +78,7 @@ void *device_at(uint64_t p, size_t n, const char *what)
 
 void *mapped_at(uint64_t p, size_t n, const char *what)
 {
-    Block *b = block_of(pinned, npinned, (void *)(uintptr_t)p, n);
+    StepValues *b = block_of(pinned, npinned, (void *)(uintptr_t)p, n);
 
     return b && b->mapped ? (void *)(uintptr_t)p : device_at(p, n, what);
 }
@@ -136,7 +136,7 @@ int cuMemAlloc_v2(uint64_t *p, size_t n)
     if (m) {
         fill(m, n);
         *new_block(device, &ndevice, "memory") =
-            (Block){ .p = m, .n = n, .mapped = 1 };
+            (StepValues){ .p = m, .n = n, .mapped = 1 };
         used += n;
         *p = (uint64_t)(uintptr_t)m + SHIFT;
     }
@@ -150,7 +150,7 @@ int cuMemFree_v2(uint64_t p)
     int e = 0;
 
     device_lock();
-    Block *b = block_of(device, ndevice, m, 0);
+    StepValues *b = block_of(device, ndevice, m, 0);
     if (!p)
         e = 0;
     else if (!b || b->p != m)
@@ -170,7 +170,7 @@ int cuMemHostAlloc(void **p, size_t n, unsigned flags)
     *p = calloc(1, n);
     device_lock();
     *new_block(pinned, &npinned, "pinned memory") =
-        (Block){ .p = *p, .n = n, .mapped = (flags & MAPPED) != 0 };
+        (StepValues){ .p = *p, .n = n, .mapped = (flags & MAPPED) != 0 };
     device_unlock();
     return *p ? 0 : NOMEMORY;
 }
@@ -178,7 +178,7 @@ int cuMemHostAlloc(void **p, size_t n, unsigned flags)
 int cuMemFreeHost(void *p)
 {
     device_lock();
-    Block *b = block_of(pinned, npinned, p, 0);
+    StepValues *b = block_of(pinned, npinned, p, 0);
     int e = b && b->p == p ? drain(NULL)
                            : wrong(INVALID, "freeing what is not pinned");
     if (!e) {
@@ -197,7 +197,7 @@ int cuMemHostRegister_v2(void *p, size_t n, unsigned flags)
         return wrong(INVALID, "memory that begins in the middle of a page");
     device_lock();
     *new_block(pinned, &npinned, "pinned memory") =
-        (Block){ .p = p, .n = n, .theirs = 1 };
+        (StepValues){ .p = p, .n = n, .theirs = 1 };
     device_unlock();
     return 0;
 }
@@ -205,7 +205,7 @@ int cuMemHostRegister_v2(void *p, size_t n, unsigned flags)
 int cuMemHostUnregister(void *p)
 {
     device_lock();
-    Block *b = block_of(pinned, npinned, p, 1);
+    StepValues *b = block_of(pinned, npinned, p, 1);
     int known = b && b->p == p && b->theirs;
     if (known)
         b->p = NULL;
@@ -215,7 +215,7 @@ int cuMemHostUnregister(void *p)
 
 int cuMemHostGetDevicePointer_v2(uint64_t *p, void *host, unsigned flags)
 {
-    Block *b = block_of(pinned, npinned, host, 1);
+    StepValues *b = block_of(pinned, npinned, host, 1);
 
     (void)flags;
     *p = (uint64_t)(uintptr_t)host;
@@ -345,7 +345,7 @@ int cuMemcpyDtoHAsync_v2(void *to, uint64_t from, size_t n, void *s)
     Copy c = { .to = f ? to : NULL, .from = f, .n = n };
     int pageable = !is_pinned(to, n), captured = is_capturing(s);
 
-    const Block *b = block_of(pinned, npinned, to, n);
+    const StepValues *b = block_of(pinned, npinned, to, n);
     c.result = n <= RESULTS && !captured && !(b && b->theirs) ? next_run() : 0;
     c.beside = c.result ? 0 : results + 1;
     int e = captured && pageable

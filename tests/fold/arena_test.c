@@ -86,7 +86,7 @@ static int64_t heap_growth(const Plan *p, Exec *x)
 
     exec_run(x, PGinit, NULL, NULL);
     for (int t = 0; t < STEPS; t++) {
-        Block block = fold_block(p, t);
+        StepValues block = fold_block(p, t);
         Feed f = fold_feed(p, t);
         before = heap();
         exec_run(x, PGstep, &block, &f);

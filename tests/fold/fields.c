@@ -54,8 +54,8 @@ OF(programs, roles, Role, prog, x->nprog)
 OF(phases, programs, Program, phase, x->nphase)
 OF(turns, programs, Program, turn, x->nturn)
 OF(frames, programs, Program, frame, x->nframe)
-OF(slots, frames, Frame, slot, x->nslot)
-OF(places, frames, Frame, of, x->nof)
+OF(slots, frames, SlotGroup, slot, x->nslot)
+OF(places, frames, SlotGroup, of, x->nof)
 OF(ends, programs, Program, end, x->nend)
 OF(instrs, programs, Program, instr, x->ninstr)
 OF(operands, instrs, Instr, buf, x->nbuf)
@@ -139,7 +139,7 @@ static void **places_of_ranks(Mutant *m)
 {
     void **v = NULL, **all = allints(m);
     for (size_t i = 0; i < vec_len(all); i++) {
-        const Aff *x = all[i];
+        const RankAffine *x = all[i];
         int varies = 0;
         for (int k = 0; k < MAXATOM; k++)
             varies |= x->k[k] != 0;
@@ -257,14 +257,14 @@ static const Member fields[] = {
     ROW("phase",    phases,      Phase,    first,   I32)
     ROW("phase",    phases,      Phase,    n,       I32)
     ROW("phase",    phases,      Phase,    repeat,  I64)
-    ROW("turn",     turns,       Turn,     phase,   I32)
-    ROW("turn",     turns,       Turn,     micro,   I32)
-    ONE("turn",     turns,       Turn,     pair,    2)
-    ROW("frame",    frames,      Frame,    bytes,   I64)
+    ROW("turn",     turns,       ScheduleSlot,     phase,   I32)
+    ROW("turn",     turns,       ScheduleSlot,     micro,   I32)
+    ONE("turn",     turns,       ScheduleSlot,     pair,    2)
+    ROW("frame",    frames,      SlotGroup,    bytes,   I64)
     BARE("slot",    slots,                          I64)
     BARE("frame of", places,                        I32)
-    ROW("end",      ends,        End,      buf,     I32)
-    ROW("end",      ends,        End,      value,   I32)
+    ROW("end",      ends,        FinalValue,     buf,     I32)
+    ROW("end",      ends,        FinalValue,     value,   I32)
     ONE("instr",    instrs,       Instr,     kind,    NINSTR)
     ROW("instr",    instrs,       Instr,     atoms,   BITS)
     ROW("group",    collectives, Instr,     atoms,   BITS)
@@ -320,8 +320,8 @@ static const List lists[] = {
     LIST("frames",   programs, Program, frame,  nframe)
     LIST("ends",     programs, Program, end,    nend)
     LIST("instructions", programs, Program, instr, ninstr)
-    LIST("slots",    frames,   Frame,   slot,   nslot)
-    LIST("places",   frames,   Frame,   of,     nof)
+    LIST("slots",    frames,   SlotGroup,   slot,   nslot)
+    LIST("places",   frames,   SlotGroup,   of,     nof)
     LIST("operands", instrs,    Instr,    buf,    nbuf)
     LIST("batches",  gemms,    Instr,    gemm.batch.at, gemm.batch.n)
     LIST("gaps",     joins,    Instr,    join.gap.at, join.gap.n)
@@ -334,7 +334,7 @@ enum {
 
 /* ---- numbers ------------------------------------------------------------- */
 
-typedef enum Way { NEAR, FAR, NONE, COPY, SWAP, NWAY } Way;
+typedef enum ShardStrategy { NEAR, FAR, NONE, COPY, SWAP, NWAY } ShardStrategy;
 static const char *const ways[] = { "near", "far", "none", "copy", "swap" };
 
 static int64_t near(Mutant *m, int64_t v)
@@ -353,12 +353,12 @@ static int64_t far(Mutant *m, int64_t v)
     }
 }
 
-static int64_t number(Mutant *m, Way w, int64_t v)
+static int64_t number(Mutant *m, ShardStrategy w, int64_t v)
 {
     return w == NEAR ? near(m, v) : w == FAR ? far(m, v) : 0;
 }
 
-static uint32_t bits(Mutant *m, Way w, uint32_t v)
+static uint32_t bits(Mutant *m, ShardStrategy w, uint32_t v)
 {
     int n = m->p->mesh->natom;
     switch (w) {
@@ -369,7 +369,7 @@ static uint32_t bits(Mutant *m, Way w, uint32_t v)
 }
 
 /* A coefficient goes, changes, moves to another atom, or comes. */
-static void ranks(Mutant *m, Way w, int64_t *x)
+static void ranks(Mutant *m, ShardStrategy w, int64_t *x)
 {
     int n = m->p->mesh->natom, i = below(m, n), k = below(m, n);
     for (int q = 0; q < n && !x[i]; q++)
@@ -387,7 +387,7 @@ static void ranks(Mutant *m, Way w, int64_t *x)
     }
 }
 
-static const char *word(Mutant *m, Way w, const char *s)
+static const char *word(Mutant *m, ShardStrategy w, const char *s)
 {
     size_t n = s ? strlen(s) : 0;
     if (!n)
@@ -401,7 +401,7 @@ static const char *word(Mutant *m, Way w, const char *s)
     return intern(t);
 }
 
-static void change(Mutant *m, const Member *f, Way w, void *at)
+static void change(Mutant *m, const Member *f, ShardStrategy w, void *at)
 {
     switch (f->type) {
     case I64: *(int64_t *)at = number(m, w, *(int64_t *)at); break;
@@ -411,9 +411,9 @@ static void change(Mutant *m, const Member *f, Way w, void *at)
     case RANKS: ranks(m, w, at); break;
     case AFFINE:
         if (below(m, 2))
-            ranks(m, w, ((Aff *)at)->k);
+            ranks(m, w, ((RankAffine *)at)->k);
         else
-            ((Aff *)at)->c = number(m, w, ((Aff *)at)->c);
+            ((RankAffine *)at)->c = number(m, w, ((RankAffine *)at)->c);
         break;
     case NAME: *(const char **)at = word(m, w, *(const char **)at); break;
     }
@@ -423,7 +423,7 @@ static size_t width(const Member *f)
 {
     return f->type == I64                          ? sizeof(int64_t)
            : f->type == NAME                       ? sizeof(char *)
-           : f->type == AFFINE || f->type == RANKS ? sizeof(Aff)
+           : f->type == AFFINE || f->type == RANKS ? sizeof(RankAffine)
                                                    : sizeof(int);
 }
 
@@ -465,7 +465,7 @@ static int change_kind(Mutant *m)
     return s->kind != was;
 }
 
-static int change_field(Mutant *m, const Member *f, Way w)
+static int change_field(Mutant *m, const Member *f, ShardStrategy w)
 {
     unshare(m);
     if (f->records == instrs && f->at == offsetof(Instr, kind))
@@ -476,9 +476,9 @@ static int change_field(Mutant *m, const Member *f, Way w)
         return 0;
     char *x = (char *)v[below(m, (int)vec_len(v))] + f->at,
          *y = (char *)v[below(m, (int)vec_len(v))] + f->at;
-    char was[sizeof(Aff)];
+    char was[sizeof(RankAffine)];
     if (f->type == RANKS) /* constants are the kernel's */
-        x += offsetof(Aff, k), y += offsetof(Aff, k),
+        x += offsetof(RankAffine, k), y += offsetof(RankAffine, k),
             n = sizeof was - sizeof(int64_t) * 2;
     memcpy(was, x, n);
     if (w == COPY || w == SWAP)
@@ -584,7 +584,7 @@ int mutant_damage(Mutant *m, int k)
         return mutantkinds[k].damage(m);
     k -= n;
     if (k < NFIELD * NWAY)
-        return change_field(m, &fields[k / NWAY], (Way)(k % NWAY));
+        return change_field(m, &fields[k / NWAY], (ShardStrategy)(k % NWAY));
     k -= NFIELD * NWAY;
     return change_list(m, &lists[k / NMOVE], (Move)(k % NMOVE));
 }
@@ -592,11 +592,11 @@ int mutant_damage(Mutant *m, int k)
 /* ---- by hand ------------------------------------------------------------- */
 
 /* One word of it: "buf bytes + 8", "tensor dt of tokens = 3", "gemm m = 9". */
-typedef struct Set {
+typedef struct FuseSet {
     char what[32], name[32], sign, to[32];
-} Set;
+} FuseSet;
 
-static int64_t given(const Set *x, int64_t was)
+static int64_t given(const FuseSet *x, int64_t was)
 {
     return (x->sign == '+' ? was : 0) + strtoll(x->to, NULL, 10);
 }
@@ -609,7 +609,7 @@ static const char *name_of(const Member *f, void *record)
 }
 
 /* Some record of a field; of those with that name. */
-static void *some(Mutant *m, const Member *f, const Set *x)
+static void *some(Mutant *m, const Member *f, const FuseSet *x)
 {
     void **v = f->records(m), **w = NULL;
     for (size_t i = 0; i < vec_len(v); i++)
@@ -619,7 +619,8 @@ static void *some(Mutant *m, const Member *f, const Set *x)
 }
 
 /* A field of some instruction of a kind; of kernels the i-th integer. */
-static int set_arg(Mutant *m, const Set *x, const char *kind, const char *name)
+static int set_arg(Mutant *m, const FuseSet *x, const char *kind,
+                   const char *name)
 {
     void **v = NULL, **all = instrs(m);
     unshare(m);
@@ -630,7 +631,7 @@ static int set_arg(Mutant *m, const Set *x, const char *kind, const char *name)
     if (!s)
         return 0;
     if (s->kind == Ikernel) {
-        Aff *at = &s->word[atoi(name)].at;
+        RankAffine *at = &s->word[atoi(name)].at;
         at->c = given(x, at->c);
         return 1;
     }
@@ -649,7 +650,7 @@ static int set_arg(Mutant *m, const Set *x, const char *kind, const char *name)
     return 0;
 }
 
-static int set_field(Mutant *m, const Member *f, const Set *x)
+static int set_field(Mutant *m, const Member *f, const FuseSet *x)
 {
     char *at = some(m, f, x);
     if (!at)
@@ -659,7 +660,7 @@ static int set_field(Mutant *m, const Member *f, const Set *x)
     case I64: *(int64_t *)at = given(x, *(int64_t *)at); break;
     case NAME: *(const char **)at = intern(x->to); break;
     case AFFINE:
-        ((Aff *)at)->k[atoi(x->name)] = strtoll(x->to, NULL, 10);
+        ((RankAffine *)at)->k[atoi(x->name)] = strtoll(x->to, NULL, 10);
         break;
     case RANKS: return 0;
     default: *(int *)at = (int)given(x, *(int *)at); break;
@@ -669,7 +670,7 @@ static int set_field(Mutant *m, const Member *f, const Set *x)
 
 static int set_one(Mutant *m, const char *text)
 {
-    Set x = { .sign = 0 };
+    FuseSet x = { .sign = 0 };
     char kind[16], arg[16];
     if (sscanf(text, " %31[^=+@] @ %31s %c %31[^;]", x.what, x.name, &x.sign,
                x.to) != 4) {

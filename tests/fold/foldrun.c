@@ -59,13 +59,13 @@ Feed fold_feed(const Plan *p, int64_t step)
     return (Feed){ fill, &b };
 }
 
-Block fold_block(const Plan *p, int64_t step)
+StepValues fold_block(const Plan *p, int64_t step)
 {
     double b[2];
 
     opts_pair(p->opts, "train.betas", b);
-    return (Block){ 1e-3, 1 - pow(b[0], (double)(step + 1)),
-                    1 - pow(b[1], (double)(step + 1)), step };
+    return (StepValues){ 1e-3, 1 - pow(b[0], (double)(step + 1)),
+                         1 - pow(b[1], (double)(step + 1)), step };
 }
 
 /* ---- plans --------------------------------------------------------------- */
@@ -178,7 +178,7 @@ Trained fold_train(Plan *p, int steps)
 
     exec_run(x, PGinit, NULL, NULL);
     for (int t = 0; t < steps; t++) {
-        Block block = fold_block(p, t);
+        StepValues block = fold_block(p, t);
         Feed f = fold_feed(p, t);
         exec_run(x, PGstep, &block, &f);
         if (exec_result(x, "overflow") > 0) {

@@ -38,7 +38,7 @@ char *fold_model_words(const char *words);
  * many there are. */
 int fold_share(Plan **p, int n);
 Feed fold_feed(const Plan *p, int64_t step);
-Block fold_block(const Plan *p, int64_t step);
+StepValues fold_block(const Plan *p, int64_t step);
 Trained fold_train(Plan *p, int steps);
 /* Largest relative difference over losses, norms and values, of those as
  * tensor_apart says. NaN is larger than anything. *where: a name. */

@@ -161,7 +161,7 @@ typedef struct Poison {
     int steps; /* that poison */
 } Poison;
 
-static void add_poison(Poison *x, int prog, const Death *d)
+static void add_poison(Poison *x, int prog, const LastUse *d)
 {
     int at = (int)vec_len(x->step);
     Buf b = { .name = "dead",
@@ -188,7 +188,7 @@ static void add_poison(Poison *x, int prog, const Death *d)
     x->steps++;
 }
 
-static void add_deaths(Poison *x, int prog, const Death *d, int from, int to,
+static void add_deaths(Poison *x, int prog, const LastUse *d, int from, int to,
                        int last)
 {
     for (size_t i = 0; i < vec_len(d); i++)
@@ -206,7 +206,7 @@ static void end_phase(Poison *x, const char *name, int first, int64_t repeat)
 static Program poison_program(Poison *x, int g)
 {
     Program p = x->p->role[0].prog[g];
-    const Death *d = deaths(forever, x->p->role, g);
+    const LastUse *d = deaths(forever, x->p->role, g);
 
     x->step = NULL;
     x->phase = NULL;
@@ -282,7 +282,8 @@ static Result train(const Plan *p)
 
     exec_run(x, PGinit, NULL, NULL);
     for (int t = 0; t < STEPS; t++) {
-        Block block = { 1e-3, 1 - pow(0.9, t + 1), 1 - pow(0.95, t + 1), t };
+        StepValues block = { 1e-3, 1 - pow(0.9, t + 1), 1 - pow(0.95, t + 1),
+                             t };
         Batch batch = { p->mesh, t };
         Feed f = { fill, &batch };
         exec_run(x, PGstep, &block, &f);

@@ -176,7 +176,7 @@ static int has(const Plan *p, ProgramKind program)
 
 static void run_program(Exec *x, ProgramKind program, int64_t step)
 {
-    Block block = fold_block(x->plan, step);
+    StepValues block = fold_block(x->plan, step);
     Feed f = fold_feed(x->plan, step);
     exec_run(x, program, &block, &f);
 }

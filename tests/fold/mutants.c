@@ -23,84 +23,84 @@ static Role *some_role(Mutant *m)
     return &m->p->role[below(m, m->p->nrole)];
 }
 
-typedef struct Spot {
+typedef struct Assignment {
     Role *r;
     Program *g;
     int i;
-} Spot;
-typedef int (*Wanted)(const Mutant *m, const Spot *x);
+} Assignment;
+typedef int (*Wanted)(const Mutant *m, const Assignment *x);
 
-static Instr *step_at(const Spot *x)
+static Instr *step_at(const Assignment *x)
 {
     return &x->g->instr[x->i];
 }
 
 /* A random step of a random role that is wanted; g null: none. */
-static Spot some_step(Mutant *m, Wanted f)
+static Assignment some_step(Mutant *m, Wanted f)
 {
-    Spot *v = NULL;
+    Assignment *v = NULL;
     Role *r = some_role(m);
 
     for (int k = 0; k < r->nprog; k++)
         for (int i = 0; i < r->prog[k].ninstr; i++) {
-            Spot x = { r, &r->prog[k], i };
+            Assignment x = { r, &r->prog[k], i };
             if (f(m, &x))
                 vec_push(m->arena, v, x);
         }
-    return v ? v[below(m, (int)vec_len(v))] : (Spot){ 0 };
+    return v ? v[below(m, (int)vec_len(v))] : (Assignment){ 0 };
 }
 
-static int is_coll(const Mutant *m, const Spot *x)
+static int is_coll(const Mutant *m, const Assignment *x)
 {
     (void)m;
     return instr_info(step_at(x)->kind)->cls == CLASScollective;
 }
 
-static int is_reduction(const Mutant *m, const Spot *x)
+static int is_reduction(const Mutant *m, const Assignment *x)
 {
     InstrKind k = step_at(x)->kind;
     (void)m;
     return k == Ireducescatter || k == Iallreduce;
 }
 
-static int is_move(const Mutant *m, const Spot *x)
+static int is_move(const Mutant *m, const Assignment *x)
 {
     (void)m;
     return instr_info(step_at(x)->kind)->cls == CLASStransfer;
 }
 
-static int is_gemm(const Mutant *m, const Spot *x)
+static int is_gemm(const Mutant *m, const Assignment *x)
 {
     (void)m;
     return step_at(x)->kind == Igemm;
 }
 
-static int is_grouped(const Mutant *m, const Spot *x)
+static int is_grouped(const Mutant *m, const Assignment *x)
 {
     (void)m;
     return step_at(x)->kind == Igmm || step_at(x)->kind == Igmm_wgrad;
 }
 
-static int is_kernel(const Mutant *m, const Spot *x)
+static int is_kernel(const Mutant *m, const Assignment *x)
 {
     (void)m;
     return step_at(x)->kind == Ikernel;
 }
 
-static int is_zero(const Mutant *m, const Spot *x)
+static int is_zero(const Mutant *m, const Assignment *x)
 {
     (void)m;
     return step_at(x)->kind == Izero;
 }
 
-static int any_step(const Mutant *m, const Spot *x)
+static int any_step(const Mutant *m, const Assignment *x)
 {
     (void)m, (void)x;
     return 1;
 }
 
 /* Writes a parameter, moment or state. */
-static int is_update(const Mutant *m, const Spot *x)
+static int is_update(const Mutant *m, const Assignment *x)
 {
     const Instr *s = step_at(x);
     (void)m;
@@ -112,7 +112,7 @@ static int is_update(const Mutant *m, const Spot *x)
 }
 
 /* Makes a term of a sum over ranks. */
-static int is_partial(const Mutant *m, const Spot *x)
+static int is_partial(const Mutant *m, const Assignment *x)
 {
     const Instr *s = step_at(x);
     (void)m;
@@ -132,7 +132,7 @@ static int phase_of(const Program *g, int i)
     return f;
 }
 
-static void shift(const Spot *x, int by)
+static void shift(const Assignment *x, int by)
 {
     int prog = (int)(x->g - x->r->prog), f = phase_of(x->g, x->i);
     for (int b = 0; b < x->r->nbuf; b++) {
@@ -150,7 +150,7 @@ static void shift(const Spot *x, int by)
         x->g->phase[f].first += by;
 }
 
-static int drop(const Spot *x)
+static int drop(const Assignment *x)
 {
     Program *g = x->g;
     if (!g)
@@ -162,7 +162,7 @@ static int drop(const Spot *x)
     return 1;
 }
 
-static int twice(Mutant *m, const Spot *x)
+static int twice(Mutant *m, const Assignment *x)
 {
     Program *g = x->g;
     if (!g)
@@ -180,7 +180,7 @@ static int twice(Mutant *m, const Spot *x)
 /* With the next one that is wanted of the same phase. */
 static int swap(Mutant *m, Wanted f)
 {
-    Spot x = some_step(m, f), y = x;
+    Assignment x = some_step(m, f), y = x;
     if (!x.g)
         return 0;
     do
@@ -197,12 +197,12 @@ static int swap(Mutant *m, Wanted f)
 #define STEPS(name, f)                  \
     static int drop_##name(Mutant *m)   \
     {                                   \
-        Spot x = some_step(m, f);       \
+        Assignment x = some_step(m, f); \
         return drop(&x);                \
     }                                   \
     static int double_##name(Mutant *m) \
     {                                   \
-        Spot x = some_step(m, f);       \
+        Assignment x = some_step(m, f); \
         return twice(m, &x);            \
     }                                   \
     static int swap_##name(Mutant *m)   \
@@ -217,7 +217,7 @@ STEPS(zero, is_zero)
 
 static int drop_update(Mutant *m)
 {
-    Spot x = some_step(m, is_update);
+    Assignment x = some_step(m, is_update);
     return drop(&x);
 }
 
@@ -226,7 +226,7 @@ static int drop_update(Mutant *m)
 /* A field of some instruction becomes one of n, and another. */
 static int choose(Mutant *m, Wanted f, FieldType type, int n)
 {
-    Spot x = some_step(m, f);
+    Assignment x = some_step(m, f);
     void **v = x.g ? args_of(m, step_at(&x), type) : NULL;
     int *at = v ? v[below(m, (int)vec_len(v))] : NULL;
     int was = at ? *at : 0;
@@ -235,7 +235,7 @@ static int choose(Mutant *m, Wanted f, FieldType type, int n)
 
 static int coll_atoms(Mutant *m)
 {
-    Spot x = some_step(m, is_coll);
+    Assignment x = some_step(m, is_coll);
     uint32_t to = 1 + (uint32_t)below(m, (1 << m->p->mesh->natom) - 1);
     if (!x.g || step_at(&x)->atoms == to)
         return 0;
@@ -246,7 +246,7 @@ static int coll_atoms(Mutant *m)
 /* A group that has the right one in it. */
 static int coll_more(Mutant *m)
 {
-    Spot x = some_step(m, is_coll);
+    Assignment x = some_step(m, is_coll);
     uint32_t more = 1u << below(m, m->p->mesh->natom);
     if (!x.g || step_at(&x)->atoms & more)
         return 0;
@@ -264,7 +264,7 @@ static int64_t another(Mutant *m, int64_t was)
 
 static int vary(Mutant *m, Wanted f)
 {
-    Spot x = some_step(m, f);
+    Assignment x = some_step(m, f);
     void **v = x.g ? args_of(m, step_at(&x), FIELDint) : NULL;
     int64_t *at = v ? v[below(m, (int)vec_len(v))] : NULL;
     int64_t was = at ? *at : 0;
@@ -286,7 +286,7 @@ static int coll_op(Mutant *m)
 
 static int coll_turned(Mutant *m)
 {
-    Spot x = some_step(m, is_coll);
+    Assignment x = some_step(m, is_coll);
     if (!x.g || step_at(&x)->buf[0] == step_at(&x)->buf[1])
         return 0;
     int *b = alloc(m->arena, 3 * sizeof *b);
@@ -299,7 +299,7 @@ static int coll_turned(Mutant *m)
 
 static int move_peer(Mutant *m)
 {
-    Spot x = some_step(m, is_move);
+    Assignment x = some_step(m, is_move);
     int64_t to = below(m, (int)m->p->mesh->size[Mpp]);
     if (!x.g || step_at(&x)->transfer.peer == to)
         return 0;
@@ -309,7 +309,7 @@ static int move_peer(Mutant *m)
 
 static int move_chan(Mutant *m)
 {
-    Spot x = some_step(m, is_move);
+    Assignment x = some_step(m, is_move);
     int64_t to = below(m, 12);
     if (!x.g || step_at(&x)->transfer.chan == to)
         return 0;
@@ -324,7 +324,7 @@ static int move_dtype(Mutant *m)
 
 static int move_count(Mutant *m)
 {
-    Spot x = some_step(m, is_move);
+    Assignment x = some_step(m, is_move);
     int64_t was = x.g ? step_at(&x)->transfer.n : 0;
     return x.g && (step_at(&x)->transfer.n = another(m, was)) != was;
 }
@@ -336,7 +336,7 @@ static int gemm_sizes(Mutant *m)
 
 /* The sizes of a square matrix do not say which way it is turned, nor does the
  * verifier: those are left out. */
-static int has_no_square(const Mutant *m, const Spot *x)
+static int has_no_square(const Mutant *m, const Assignment *x)
 {
     const GemmArgs *g = &step_at(x)->gemm;
     return is_gemm(m, x) && g->m != g->k && g->n != g->k;
@@ -360,7 +360,7 @@ static int gemm_dtype(Mutant *m)
 /* Another buffer of the same size, alive at the step. */
 static int operand(Mutant *m)
 {
-    Spot x = some_step(m, any_step);
+    Assignment x = some_step(m, any_step);
     if (!x.g)
         return 0;
     Instr *s = step_at(&x);
@@ -383,7 +383,7 @@ static int operand(Mutant *m)
 
 static int use_flag(Mutant *m)
 {
-    Spot x = some_step(m, is_kernel);
+    Assignment x = some_step(m, is_kernel);
     if (!x.g)
         return 0;
     Instr *s = step_at(&x);
@@ -397,7 +397,7 @@ static int use_flag(Mutant *m)
 /* A sum is said to be over other ranks. */
 static int terms(Mutant *m)
 {
-    Spot x = some_step(m, is_partial);
+    Assignment x = some_step(m, is_partial);
     if (!x.g)
         return 0;
     Instr *s = step_at(&x);
@@ -415,7 +415,7 @@ static int terms(Mutant *m)
 /* The value that a step made before. */
 static int stale(Mutant *m)
 {
-    Spot x = some_step(m, any_step);
+    Assignment x = some_step(m, any_step);
     if (!x.g)
         return 0;
     Instr *s = step_at(&x);
@@ -444,7 +444,7 @@ static int turn_micro(Mutant *m)
     Program *g = tabled(m);
     if (!g)
         return 0;
-    Turn *t = &g->turn[below(m, g->nturn)];
+    ScheduleSlot *t = &g->turn[below(m, g->nturn)];
     int was = t->micro;
     t->micro += below(m, 2) ? 1 : t->micro ? -1 : 2;
     return t->micro != was;
@@ -456,7 +456,7 @@ static int turn_swap(Mutant *m)
     if (!g)
         return 0;
     int a = below(m, g->nturn), b = below(m, g->nturn);
-    Turn t = g->turn[a];
+    ScheduleSlot t = g->turn[a];
     g->turn[a] = g->turn[b], g->turn[b] = t;
     return a != b;
 }
@@ -465,7 +465,7 @@ static int turn_swap(Mutant *m)
 static int call_swap(Mutant *m)
 {
     Program *g = tabled(m);
-    Turn *x = g ? &g->turn[below(m, g->nturn)] : NULL, *y = x;
+    ScheduleSlot *x = g ? &g->turn[below(m, g->nturn)] : NULL, *y = x;
     if (!x)
         return 0;
     do
@@ -495,7 +495,7 @@ static int turn_double(Mutant *m)
     if (!g)
         return 0;
     int at = below(m, g->nturn);
-    Turn *v = alloc(m->arena, sizeof *v * (size_t)(g->nturn + 1));
+    ScheduleSlot *v = alloc(m->arena, sizeof *v * (size_t)(g->nturn + 1));
     memcpy(v, g->turn, sizeof *v * (size_t)(at + 1));
     memcpy(v + at + 1, g->turn + at, sizeof *v * (size_t)(g->nturn - at));
     g->turn = v;
@@ -503,7 +503,7 @@ static int turn_double(Mutant *m)
     return 1;
 }
 
-static Frame *some_frame(Mutant *m)
+static SlotGroup *some_frame(Mutant *m)
 {
     Program *g = tabled(m);
     return g && g->nframe ? &g->frame[below(m, g->nframe)] : NULL;
@@ -517,7 +517,7 @@ static int64_t offset(Mutant *m)
 
 static int frame_slot(Mutant *m)
 {
-    Frame *f = some_frame(m);
+    SlotGroup *f = some_frame(m);
     if (!f || !f->nslot)
         return 0;
     f->slot[below(m, f->nslot)] += offset(m);
@@ -526,7 +526,7 @@ static int frame_slot(Mutant *m)
 
 static int frame_of(Mutant *m)
 {
-    Frame *f = some_frame(m);
+    SlotGroup *f = some_frame(m);
     if (!f || f->nslot < 2)
         return 0;
     int *of = &f->of[below(m, f->nof)], was = *of;
@@ -536,7 +536,7 @@ static int frame_of(Mutant *m)
 
 static int frame_bytes(Mutant *m)
 {
-    Frame *f = some_frame(m);
+    SlotGroup *f = some_frame(m);
     if (f)
         f->bytes += offset(m);
     return f != NULL;

@@ -188,7 +188,7 @@ static int64_t bytes_apart(Plan *p, Plan *q)
         memcpy(y->rank[r].arena, x->rank[r].arena,
                (size_t)x->rank[r].role->persist);
     for (int t = 0; t < STEPS; t++) {
-        Block bx = fold_block(p, t), by = fold_block(q, t);
+        StepValues bx = fold_block(p, t), by = fold_block(q, t);
         Feed f = fold_feed(p, t);
         exec_run(x, PGstep, &bx, &f);
         f = fold_feed(q, t);

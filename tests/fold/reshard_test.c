@@ -53,7 +53,7 @@ static Plan *plan_of(const char *fold, const char *precision)
 
 static double one_step(Exec *x, int64_t step)
 {
-    Block b = fold_block(x->plan, step);
+    StepValues b = fold_block(x->plan, step);
     Feed f = fold_feed(x->plan, step);
 
     exec_run(x, PGstep, &b, &f);

@@ -222,7 +222,7 @@ static void gradients(Plan *const *p)
 static void there_and_back(Plan *p, const char *fold)
 {
     Exec *x = exec_open(p, comm_open(forever, p->mesh->world));
-    Block b = fold_block(p, 0);
+    StepValues b = fold_block(p, 0);
     Feed f = fold_feed(p, 0);
 
     exec_run(x, PGinit, NULL, NULL);
@@ -298,7 +298,7 @@ static double worse(double a, double got, double want)
 static void counts(Plan *p, const char *fold)
 {
     Exec *x = exec_open(p, comm_open(forever, p->mesh->world));
-    Block b = fold_block(p, 0);
+    StepValues b = fold_block(p, 0);
     Feed f = fold_feed(p, 0);
     double table[V][V], m[V][V], d = 0;
 

@@ -309,7 +309,7 @@ static const char *read_hub(Arena *a, const char *path)
 static const char *read_tuned(Arena *a, const char *path)
 {
     size_t n;
-    Tuned *v = NULL;
+    TunedAlgo *v = NULL;
 
     tune_read(a, &v, read_file(a, path, &n));
     for (size_t i = 0; i < vec_len(v); i++)

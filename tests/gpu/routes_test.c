@@ -94,7 +94,7 @@ static Run train(Plan *p)
 
     exec_run(x, PGinit, NULL, NULL);
     for (int t = 0; t < STEPS; t++) {
-        Block b = fold_block(p, t);
+        StepValues b = fold_block(p, t);
         Feed f = fold_feed(p, t);
         const uint8_t *was = lasting(x, &n);
         exec_run(x, PGstep, &b, &f);

@@ -171,7 +171,7 @@ static const char *check_logits(const char *name, Plan *p, const char *folder)
 
     exec_run(x, PGinit, NULL, NULL);
     ckpt_from(x, folder);
-    exec_run(x, PGforward, &(Block){ 0 }, &feed);
+    exec_run(x, PGforward, &(StepValues){ 0 }, &feed);
     const void *got = exec_fetch(x, 0, t->buf);
     int64_t kept = want->n[1], vocab = want->n[2];
     int64_t seq = tensor_elems(t) / want->n[0] / vocab;

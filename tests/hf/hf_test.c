@@ -87,8 +87,8 @@ static void train_step(Run *r, Data *d, int64_t t)
     double b[2], lr = opts_num(r->plan->opts, "train.lr");
 
     opts_pair(r->plan->opts, "train.betas", b);
-    Block block = { lr, 1 - pow(b[0], (double)t + 1),
-                    1 - pow(b[1], (double)t + 1), t };
+    StepValues block = { lr, 1 - pow(b[0], (double)t + 1),
+                         1 - pow(b[1], (double)t + 1), t };
     Feed f = data_feed(d, t * data_perstep(d));
     exec_run(r->x, PGstep, &block, &f);
 }

@@ -255,7 +255,7 @@ static void run_fold(const char *fold, Plan *p)
     exec_run(x, PGinit, NULL, NULL);
     exec_read(x, "table", 0, r.table[0], (int64_t)V * E);
     for (int step = 0; step < STEPS; step++) {
-        Block b = { 0, 0.1, 0.05, step };
+        StepValues b = { 0, 0.1, 0.05, step };
         Batch batch = { p->mesh, step };
         Feed f = { fill, &batch };
         exec_run(x, PGstep, &b, &f);

@@ -108,7 +108,7 @@ typedef struct Run {
 } Run;
 
 /* A step that is told to hold must say so, and write nothing. */
-static int writes_held(Exec *x, const Block *b, const Feed *f,
+static int writes_held(Exec *x, const StepValues *b, const Feed *f,
                        const double *was)
 {
     int64_t n;
@@ -130,7 +130,7 @@ static Run train(Plan *p)
 
     exec_run(x, PGinit, NULL, NULL);
     for (int t = 0; t < STEPS; t++) {
-        Block b = { 1e-2, 1 - pow(0.9, t + 1), 1 - pow(0.95, t + 1), t };
+        StepValues b = { 1e-2, 1 - pow(0.9, t + 1), 1 - pow(0.95, t + 1), t };
         Batch batch = { p->mesh, t };
         Feed f = { fill, &batch };
         double *was = all_values(x, &r.n);

@@ -279,7 +279,7 @@ static void starve(Exec *x, const char *name)
 static void run_case(const char *fold, const Setting *s, Plan *p)
 {
     Exec *x = exec_open(p, comm_open(forever, p->mesh->world));
-    Block b = { 1e-3, 0.1, 0.05, 0 };
+    StepValues b = { 1e-3, 0.1, 0.05, 0 };
     Feed f = { fill, p->mesh };
     Params one, two;
     double loss = 0, most;
@@ -346,7 +346,7 @@ static void forced(const char *fold)
     Plan *p = plan_of("tests/models/room.lua",
                       strf(forever, "%s route.balance=forced", fold), &s);
     Exec *x = exec_open(p, comm_open(forever, p->mesh->world));
-    Block b = { 1e-3, 0.1, 0.05, 0 };
+    StepValues b = { 1e-3, 0.1, 0.05, 0 };
     Feed f = { fill, p->mesh };
 
     exec_run(x, PGinit, NULL, NULL);

@@ -181,7 +181,7 @@ int main(void)
 {
     Plan *p = fold_words("tests/models/layers.lua", "precision=fp64 world=1");
     Exec *x = exec_open(p, comm_open(forever, 1));
-    Block block = fold_block(p, 0);
+    StepValues block = fold_block(p, 0);
     Feed f = fold_feed(p, 0);
     Grid a, z, want;
     int64_t n;

@@ -249,8 +249,8 @@ static void run_steps(const char *fold, const char *keys, Setting s, Plan *p)
     for (int t = 0; t < STEPS; t++) {
         double a[MICRO];
         s.lr = 0.01 * (t + 1);
-        Block b = { s.lr, 1 - pow(betas[0], t + 1), 1 - pow(betas[1], t + 1),
-                    t };
+        StepValues b = { s.lr, 1 - pow(betas[0], t + 1),
+                         1 - pow(betas[1], t + 1), t };
         Batch batch = { p->mesh, t };
         for (int m = 0; m < MICRO; m++)
             a[m] = mean_of(t, m);

@@ -55,7 +55,7 @@ static int shows(Plan *p)
 
     if (!pid) {
         Exec *x = exec_open(p, comm_open(forever, p->mesh->world));
-        Block block = fold_block(p, 0);
+        StepValues block = fold_block(p, 0);
         Feed f = fold_feed(p, 0);
         exec_run(x, PGinit, NULL, NULL);
         exec_run(x, PGstep, &block, &f);

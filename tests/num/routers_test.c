@@ -59,12 +59,12 @@ static Exec *open_model(const char *model)
     return x;
 }
 
-static Block block(const Exec *x, double lr, int t)
+static StepValues block(const Exec *x, double lr, int t)
 {
     double b[2];
 
     opts_pair(x->plan->opts, "train.betas", b);
-    return (Block){ lr, 1 - pow(b[0], t + 1), 1 - pow(b[1], t + 1), t };
+    return (StepValues){ lr, 1 - pow(b[0], t + 1), 1 - pow(b[1], t + 1), t };
 }
 
 static void learns(Exec *x, const char *model)
@@ -73,7 +73,7 @@ static void learns(Exec *x, const char *model)
     double first = 0, last = 0;
 
     for (int t = 0; t < STEPS; t++) {
-        Block b = block(x, 3e-3, t);
+        StepValues b = block(x, 3e-3, t);
         exec_run(x, PGstep, &b, &f);
         last = exec_result(x, "loss");
         first = t ? first : last;
@@ -89,7 +89,7 @@ static double loss_at(Exec *x, const Tensor *t, double *v, int64_t n, int64_t i,
 {
     Feed f = { fill, x->plan->mesh };
     double keep = v[i];
-    Block b = block(x, 0, 0);
+    StepValues b = block(x, 0, 0);
 
     v[i] += d;
     exec_write(x, t->name, v, n);
@@ -122,7 +122,7 @@ static double probe(Exec *x, const Tensor *t, const double *g)
 static void step_in_place(Exec *x, const Role *r)
 {
     Feed f = { fill, x->plan->mesh };
-    Block b = block(x, 0, 0);
+    StepValues b = block(x, 0, 0);
     double **v = alloc(forever, (size_t)r->ntensor * sizeof *v);
 
     for (int i = 0; i < r->ntensor; i++) {

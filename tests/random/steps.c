@@ -70,7 +70,7 @@ Exec *step_run(const Graph *g, const Plan *p)
     double b[2];
 
     opts_pair(p->opts, "train.betas", b);
-    Block block = { 1e-3, 1 - b[0], 1 - b[1], 0 };
+    StepValues block = { 1e-3, 1 - b[0], 1 - b[1], 0 };
     exec_run(x, PGinit, NULL, NULL);
     write_leaves(x, g);
     exec_run(x, PGstep, &block, &f);

@@ -493,7 +493,7 @@ typedef struct Run {
     const Role *r;
     const Program *p;
     uint8_t *mem;
-    Death *dead;
+    LastUse *dead;
     Table *group;  /* label -> its group */
     uint8_t *now;  /* by node id: the byte its value has now */
     uint8_t *next; /* states: their byte at the end */

@@ -109,15 +109,16 @@ enum { PARTS = 3, ROWS = 300, COLS = 270 };
 
 /* PARTS matrices of a source, each at its place in one tensor [part, .., ..];
  * flip: turned on the way. */
-static Cargo cargo(const char *name, const StFile *f, const View *v, int bytes,
-                   int flip)
+static OutTensor cargo(const char *name, const StFile *f, const View *v,
+                       int bytes, int flip)
 {
-    Cargo c = { .st = { .name = name,
-                        .dt = v->scale ? "F32" : v->dt,
-                        .nd = 3,
-                        .n = { PARTS, flip ? COLS : ROWS, flip ? ROWS : COLS },
-                        .bytes = v->scale ? 4 : bytes },
-                .from = v->dt };
+    OutTensor c = { .st = { .name = name,
+                            .dt = v->scale ? "F32" : v->dt,
+                            .nd = 3,
+                            .n = { PARTS, flip ? COLS : ROWS,
+                                   flip ? ROWS : COLS },
+                            .bytes = v->scale ? 4 : bytes },
+                    .from = v->dt };
 
     for (int i = 0; i < PARTS; i++) {
         Share s = { .v = *v, .f = f, .bytes = ROWS * COLS * bytes };
@@ -131,7 +132,7 @@ static Cargo cargo(const char *name, const StFile *f, const View *v, int bytes,
     return c;
 }
 
-static void check_cargo(const StFile *f, const Cargo *c, int flip)
+static void check_cargo(const StFile *f, const OutTensor *c, int flip)
 {
     const StTensor *t = st_find(f, c->st.name);
 
@@ -174,18 +175,18 @@ static void test_files(void **state)
     assert_non_null(data);
     View bf16 = { .data = data, .dt = "BF16" };
     View f8 = { .data = data, .dt = "F8_E4M3", .scale = scale, .cols = COLS };
-    Cargo *out = NULL;
+    OutTensor *out = NULL;
 
     for (int i = 0; i < BLOCKS; i++)
         scale[i] = 0.37f * (float)(i + 1);
     for (int k = 0; k < 4; k++) {
         static const char *const name[] = { "a", "b", "c", "d" };
-        Cargo c =
+        OutTensor c =
             cargo(name[k], NULL, k / 2 ? &f8 : &bf16, k / 2 ? 1 : 2, k % 2);
         c.file = k % 2;
         vec_push(forever, out, c);
     }
-    Carry *j = carry_new(forever, 2, 1);
+    TensorCopy *j = carry_new(forever, 2, 1);
     for (int k = 0; k < 2; k++)
         assert_int_equal(
             carry_file(forever, j, out, strf(forever, "%s/%d", dir, k)), 0);
@@ -205,13 +206,13 @@ static void test_whole(void **state)
     Share s = { .v = { .data = f->data + t->begin, .dt = t->dt },
                 .f = f,
                 .bytes = t->end - t->begin };
-    Cargo c = { .st = *t, .from = t->dt }, *out = NULL;
+    OutTensor c = { .st = *t, .from = t->dt }, *out = NULL;
 
     (void)state;
     strided_loop(&s.p, st_elems(t), 1, 1);
     vec_push(forever, c.part, s);
     vec_push(forever, out, c);
-    Carry *j = carry_new(forever, 1, 0);
+    TensorCopy *j = carry_new(forever, 1, 0);
     assert_int_equal(carry_file(forever, j, out, strf(forever, "%s/1", dir)),
                      0);
     assert_int_equal(carry_run(j, dir), 0);

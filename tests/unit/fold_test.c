@@ -230,7 +230,7 @@ static void topk_op(Run *r, Node *n, int64_t k)
 /* First global index of n's axis a on rank k. */
 static int64_t start(const Run *r, const Node *n, const Axis *a, int64_t k)
 {
-    Aff x = local_start(r->g, n, dim_of(n, a));
+    RankAffine x = local_start(r->g, n, dim_of(n, a));
 
     return aff_at(r->g->mesh, &x, k);
 }
@@ -656,7 +656,7 @@ static Node *typed(Run *r, const Shard *t)
 static Node *repaired(Run *r, Node *n, const Shard *want, int *steps)
 {
     Shard t[MAXATOM];
-    Repair step;
+    Reshard step;
 
     memcpy(t, n->sh, sizeof t);
     while (repair(r->g->mesh, t, want, &step)) {

@@ -81,7 +81,7 @@ static Node *sized(Graph *g, Op op, Region reg, int call, int nin, Node **in)
 
 typedef struct Model {
     Schedule *s;
-    Handoff *edge; /* vec */
+    StageTransfer *edge; /* vec */
     PipeRow **row;
     int chans, size;
 } Model;
@@ -127,7 +127,7 @@ static void add_accum(Maker *k, int call, Node *from)
 static void add_work(Maker *k, int w, int c)
 {
     Node **from = NULL, **mine = *kept(k, w, c);
-    int call = call_of(k->g, (Call){ ROWwork, (Job)w, c, WF, 0 });
+    int call = call_of(k->g, (Call){ ROWwork, (WorkKind)w, c, WF, 0 });
 
     for (size_t i = 0; i < vec_len(k->pre); i++)
         if (!below(2))
@@ -160,7 +160,7 @@ static void add_transfers(Maker *k, int role, int receive)
     const Schedule *s = k->m->s;
 
     for (size_t i = 0; i < vec_len(k->m->edge); i++) {
-        Handoff e = k->m->edge[i];
+        StageTransfer e = k->m->edge[i];
         int from = s->rank[e.a], to = s->rank[e.b];
         if ((receive ? to : from) != role)
             continue;
@@ -194,11 +194,12 @@ static void add_turns(Maker *k, int role)
     for (size_t i = 0; i < vec_len(row); i++) {
         Call c = { row[i].k, row[i].w, row[i].chunk, WF, 0 };
         if (c.k != ROWwork) {
-            const Handoff *e = &k->m->edge[row[i].edge];
+            const StageTransfer *e = &k->m->edge[row[i].edge];
             c = (Call){ c.k, e->from, e->a, e->to, e->b };
         }
         vec_push(forever, k->g->turn,
-                 ((Turn){ call_of(k->g, c) - 1, row[i].micro, row[i].pair }));
+                 ((ScheduleSlot){ call_of(k->g, c) - 1, row[i].micro,
+                                  row[i].pair }));
     }
 }
 
@@ -248,9 +249,9 @@ static Model *random_model(void)
     for (int c = 0; c + 1 < m->s->chunks; c++) {
         if (m->s->rank[c] == m->s->rank[c + 1])
             continue;
-        vec_push(forever, m->edge, ((Handoff){ WF, c, WF, c + 1 }));
+        vec_push(forever, m->edge, ((StageTransfer){ WF, c, WF, c + 1 }));
         vec_push(forever, m->edge,
-                 ((Handoff){ (Job)back, c + 1, (Job)back, c }));
+                 ((StageTransfer){ (WorkKind)back, c + 1, (WorkKind)back, c }));
     }
     m->row = schedule_rows(forever, m->s, m->edge, (int)vec_len(m->edge));
     return m;
@@ -311,14 +312,14 @@ typedef struct Run {
     Table *group; /* "role name" -> group */
     uint8_t *mem;
     uint8_t *now; /* [node][micro]: the byte it should hold */
-    Death *dead;
+    LastUse *dead;
     uint8_t tick;
 } Run;
 
 static uint8_t *bytes_at(const Run *x, int buf)
 {
     const Buf *b = &x->r->buf[buf];
-    const Frame *f = b->frame ? &x->p->frame[b->frame - 1] : NULL;
+    const SlotGroup *f = b->frame ? &x->p->frame[b->frame - 1] : NULL;
 
     return x->mem + b->offset + (f ? f->slot[f->of[x->micro]] : 0);
 }
@@ -475,7 +476,7 @@ static void moved_slots_are_found(void **state)
         Program *q = r->prog;
         assert_null(plan_wrong(forever, p));
         for (int k = 0; k < 20 && q->nframe; k++) {
-            Frame *f = &q->frame[below(q->nframe)];
+            SlotGroup *f = &q->frame[below(q->nframe)];
             int64_t *at = &f->slot[below(f->nslot)], was = *at;
             *at =
                 r->persist +

@@ -102,7 +102,7 @@ static int64_t newest(void)
 /* As a process does that has written the newest, and knows no other. */
 static void prune(int64_t step, int64_t most)
 {
-    Keep k = { forever, most, NULL };
+    Retention k = { forever, most, NULL };
 
     ckpt_prune(forever, pool, &k, dir, step);
 }

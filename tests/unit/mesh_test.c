@@ -233,7 +233,7 @@ static void affine(void **state)
     (void)state;
     int64_t size[NMESH] = { [Mtp] = 2, [Mep] = 4 };
     Mesh *m = try_mesh(forever, 8, size, "tp-cp-dp-pp");
-    Aff x = aff(100);
+    RankAffine x = aff(100);
 
     x.k[0] = 1, x.k[1] = -10, x.k[2] = 7;
     for (int64_t r = 0; r < 8; r++)

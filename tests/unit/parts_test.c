@@ -448,7 +448,7 @@ static void test_pieces_cover(void **state)
 {
     int64_t size[NMESH] = { [Mtp] = 2, [Mcp] = 2 };
     Mesh *m = mesh_new(forever, 8, size, "tp-cp-dp-pp", NULL);
-    Aff up = aff(0), down = aff(9), part = aff(0);
+    RankAffine up = aff(0), down = aff(9), part = aff(0);
     Seen s = { 0 };
 
     (void)state;

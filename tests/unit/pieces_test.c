@@ -275,7 +275,7 @@ static void random_type(const World *w, Shard *t, int partial)
 static void walk(World *w, int *steps)
 {
     Shard t[MAXATOM], want[MAXATOM];
-    Repair r;
+    Reshard r;
 
     random_type(w, t, 1);
     random_type(w, want, 0);

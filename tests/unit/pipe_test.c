@@ -46,7 +46,7 @@ static double train(Exec *x, int64_t step)
 {
     Feed f = pipe_feed(x->plan, step);
 
-    exec_run(x, PGstep, &(Block){ .lr = 0.125, .step = step }, &f);
+    exec_run(x, PGstep, &(StepValues){ .lr = 0.125, .step = step }, &f);
     return exec_result(x, "loss");
 }
 
@@ -105,7 +105,7 @@ static int as_planned(const Exec *x)
         const Program *g = &x->plan->role[x->stage[i].role].prog[1];
         int row = 0, step = 0;
         for (int64_t k = 0; k < x->nran; k++) {
-            const Ran *r = &x->ran[k];
+            const InstrTiming *r = &x->ran[k];
             if (r->stage != x->stage[i].role || g->phase[r->phase].repeat)
                 continue;
             if (r->step >= 0) {
@@ -177,7 +177,7 @@ static void swapped(void)
         send++;
     while (strcmp(g->phase[g->turn[recv].phase].name, "recv.B1.B0"))
         recv++;
-    Turn t = g->turn[send];
+    ScheduleSlot t = g->turn[send];
     g->turn[send] = g->turn[recv];
     g->turn[recv] = t;
     Exec *x = exec_open(p, comm_open(forever, 2));
@@ -240,7 +240,7 @@ static void test_first_nan_has_its_name(void **state)
     Plan *p = pipe_plan(2);
     Exec *x = exec_open(p, comm_open(forever, 4));
     Feed f = { poison, p };
-    Block b = { .lr = 0.125 };
+    StepValues b = { .lr = 0.125 };
 
     (void)state;
     exec_run(x, PGinit, NULL, NULL);

@@ -134,9 +134,9 @@ static void ints(Instr *s, int n, const int64_t *v)
          (int64_t[]){ __VA_ARGS__ })
 
 /* The rank's coordinate over dp: its own micro-batch of those of a turn. */
-static Aff along_dp(const Plan *p)
+static RankAffine along_dp(const Plan *p)
 {
-    Aff x = aff(0);
+    RankAffine x = aff(0);
 
     for (int a = 0, n = 1; a < p->mesh->natom; a++)
         if (p->mesh->mask[Mdp] >> a & 1) {
@@ -257,10 +257,10 @@ static int phase_at(const Program *g, const char *name)
 static void table(Make *k)
 {
     static const char *const what[] = { "", "send.", "recv.", "wait." };
-    static const Handoff edges[] = { { WF, 0, WF, 1 }, { WB, 1, WB, 0 } };
+    static const StageTransfer edges[] = { { WF, 0, WF, 1 }, { WB, 1, WB, 0 } };
     Schedule *s = schedule_make(forever, "1f1b", 2, 1, PIPEMICRO, NULL);
     PipeRow *v = schedule_rows(forever, s, edges, 2)[k->stage];
-    Turn *t = NULL;
+    ScheduleSlot *t = NULL;
 
     for (size_t i = 0; i < vec_len(v); i++) {
         char *name = strf(forever, "%c%d", jobnames[v[i].w], v[i].chunk);
@@ -268,7 +268,8 @@ static void table(Make *k)
             name = strf(forever, "%s%c%d.%c%d", what[v[i].k],
                         jobnames[edges[v[i].edge].from], edges[v[i].edge].a,
                         jobnames[edges[v[i].edge].to], edges[v[i].edge].b);
-        vec_push(forever, t, ((Turn){ phase_at(k->g, name), v[i].micro, 0 }));
+        vec_push(forever, t,
+                 ((ScheduleSlot){ phase_at(k->g, name), v[i].micro, 0 }));
     }
     k->g->turn = t;
     k->g->nturn = (int)vec_len(t);
@@ -287,10 +288,10 @@ static int names(const Program *g, int f, int buf)
 static void frame(Make *k, int buf, const char *name)
 {
     Program *g = k->g;
-    Frame *f = &g->frame[g->nframe++];
+    SlotGroup *f = &g->frame[g->nframe++];
     int until[PIPEMICRO];
 
-    *f = (Frame){ .name = name, .bytes = 256, .nof = PIPEMICRO };
+    *f = (SlotGroup){ .name = name, .bytes = 256, .nof = PIPEMICRO };
     f->slot = alloc(forever, PIPEMICRO * sizeof *f->slot);
     f->of = alloc(forever, PIPEMICRO * sizeof *f->of);
     for (int m = 0; m < PIPEMICRO; m++) {

@@ -71,7 +71,7 @@ static double bytes(const Graph *g, Op op, Region reg)
         const Node *n = g->node[i];
         if (n->op != op || n->reg != reg)
             continue;
-        Repair r = { n->op, NULL, NULL, n_atoms(n) };
+        Reshard r = { n->op, NULL, NULL, n_atoms(n) };
         sum += bytes_sent(g, n->in[0], n->in[0]->sh, &r);
     }
     return sum;

@@ -236,21 +236,21 @@ static void stage_instrs(Made *m, int role)
 }
 
 /* One after another, two in flight: F0 F1 B0 F2 B1 B2. */
-static Turn *stage_turns(Arena *a, int role, int *n)
+static ScheduleSlot *stage_turns(Arena *a, int role, int *n)
 {
     static const int order[][2] = { { 0, 0 }, { 0, 1 }, { 1, 0 },
                                     { 0, 2 }, { 1, 1 }, { 1, 2 } };
-    Turn *v = NULL;
+    ScheduleSlot *v = NULL;
 
     for (int i = 0; i < 2 * MICROS; i++) {
         int micro = order[i][1], back = order[i][0];
         if (role && !back)
-            vec_push(a, v, ((Turn){ 3, micro, 0 }));
-        vec_push(a, v, ((Turn){ 1 + back, micro, i == 2 }));
+            vec_push(a, v, ((ScheduleSlot){ 3, micro, 0 }));
+        vec_push(a, v, ((ScheduleSlot){ 1 + back, micro, i == 2 }));
         if (!role && !back)
-            vec_push(a, v, ((Turn){ 3, micro, 0 }));
+            vec_push(a, v, ((ScheduleSlot){ 3, micro, 0 }));
         if (back)
-            vec_push(a, v, ((Turn){ 4, micro, 0 }));
+            vec_push(a, v, ((ScheduleSlot){ 4, micro, 0 }));
     }
     *n = (int)vec_len(v);
     return v;
@@ -263,12 +263,12 @@ static Role stage(Arena *a, int role)
     static const int of[] = { 0, 1, 0 };
     Made m = { .arena = a };
     Program *g = alloc(a, sizeof *g);
-    Frame *f = alloc(a, sizeof *f);
+    SlotGroup *f = alloc(a, sizeof *f);
     Phase *h = alloc(a, 6 * sizeof *h);
 
     stage_bufs(&m);
     stage_instrs(&m, role);
-    *f = (Frame){ "F0-B0", SLOT, 2, alloc(a, 16), MICROS, alloc(a, 16) };
+    *f = (SlotGroup){ "F0-B0", SLOT, 2, alloc(a, 16), MICROS, alloc(a, 16) };
     f->slot[0] = SLOT, f->slot[1] = 2 * SLOT;
     memcpy(f->of, of, sizeof of);
     h[0] = (Phase){ "pre", 0, 1, 1 };

@@ -168,7 +168,7 @@ static void losses(int64_t dp, int64_t steps, double *out)
     exec_run(x, PGinit, NULL, NULL);
     for (int64_t i = 0; i < steps; i++) {
         Feed f = data_feed(d, i * data_perstep(d));
-        exec_run(x, PGstep, &(Block){ .lr = 0.5, .step = i }, &f);
+        exec_run(x, PGstep, &(StepValues){ .lr = 0.5, .step = i }, &f);
         out[i] = exec_result(x, "loss");
     }
     exec_close(x);
@@ -204,7 +204,7 @@ static void test_steps_allocate_nothing(void **state)
     exec_run(x, PGinit, NULL, NULL);
     for (int i = 0; i < 6; i++) {
         Feed f = data_feed(d, i * data_perstep(d));
-        exec_run(x, PGstep, &(Block){ .lr = 0.5, .step = i }, &f);
+        exec_run(x, PGstep, &(StepValues){ .lr = 0.5, .step = i }, &f);
         before = i ? before : allocs;
     }
     assert_int_equal(allocs - before, 0);
@@ -598,7 +598,7 @@ static int hang(void)
     watch_start(x);
     if (x->comm->first == 1)
         sleep(60);
-    exec_run(x, PGstep, &(Block){ .step = 17 }, NULL);
+    exec_run(x, PGstep, &(StepValues){ .step = 17 }, NULL);
     return 0;
 }
 

@@ -139,7 +139,7 @@ static void dualpipev(void **state)
 
 typedef struct Machine {
     const Schedule *s;
-    const Handoff *e;
+    const StageTransfer *e;
     int n;
     PipeRow **row;
     size_t *at;
@@ -150,7 +150,7 @@ typedef struct Machine {
     int *waited;              /* by edge */
 } Machine;
 
-static char *done_at(const Machine *x, Job w, int c, int m)
+static char *done_at(const Machine *x, WorkKind w, int c, int m)
 {
     return &x->done[((int)w * x->s->chunks + c) * x->s->micros + m];
 }
@@ -164,7 +164,7 @@ static char *here_at(const Machine *x, int e, int m)
 static void work(Machine *x, const PipeRow *w)
 {
     int c = w->chunk, m = w->micro, last = x->s->chunks - 1;
-    Job back = schedule_splits(x->s) ? WI : WB;
+    WorkKind back = schedule_splits(x->s) ? WI : WB;
 
     assert_false(*done_at(x, w->w, c, m));
     if (w->w != WF)
@@ -213,7 +213,7 @@ static int goes(Machine *x, const PipeRow *w)
     }
 }
 
-static void runs_to_the_end(Arena *a, const Schedule *s, const Handoff *e,
+static void runs_to_the_end(Arena *a, const Schedule *s, const StageTransfer *e,
                             int n)
 {
     size_t m = (size_t)s->micros, in = (size_t)n + 1;
@@ -248,29 +248,29 @@ static void runs_to_the_end(Arena *a, const Schedule *s, const Handoff *e,
 
 /* What chunks hand on: to the neighbours, and some values further: from F to
  * any later F or any backward, from a backward to an earlier one and its W. */
-static int handoffs(const Schedule *s, Handoff *e, unsigned seed)
+static int handoffs(const Schedule *s, StageTransfer *e, unsigned seed)
 {
     int n = 0, C = s->chunks, split = schedule_splits(s);
     int forward = !strcmp(s->name, "forward");
-    Job back = split ? WI : WB;
+    WorkKind back = split ? WI : WB;
 
     for (int c = 0; c + 1 < C; c++) {
-        e[n++] = (Handoff){ WF, c, WF, c + 1 };
+        e[n++] = (StageTransfer){ WF, c, WF, c + 1 };
         if (!forward)
-            e[n++] = (Handoff){ back, c + 1, back, c };
+            e[n++] = (StageTransfer){ back, c + 1, back, c };
     }
     for (int i = 0; i < 8 && C > 1; i++) {
         seed = seed * 1103515245u + 12345u;
         int u = (int)(seed >> 8) % C, v = (int)(seed >> 20) % C;
         int low = u < v ? u : v, high = u < v ? v : u;
         if (low < high)
-            e[n++] = (Handoff){ WF, low, WF, high };
+            e[n++] = (StageTransfer){ WF, low, WF, high };
         if (u != v && !forward)
-            e[n++] = (Handoff){ WF, u, back, v };
+            e[n++] = (StageTransfer){ WF, u, back, v };
         if (low < high && !forward)
-            e[n++] = (Handoff){ back, high, back, low };
+            e[n++] = (StageTransfer){ back, high, back, low };
         if (low < high && split)
-            e[n++] = (Handoff){ WI, high, WW, low };
+            e[n++] = (StageTransfer){ WI, high, WW, low };
     }
     return n;
 }
@@ -283,7 +283,7 @@ static void all_numbers(void **state)
 {
     (void)state;
     Arena *a = arena_new();
-    Handoff *e = malloc(1024 * sizeof *e);
+    StageTransfer *e = malloc(1024 * sizeof *e);
     int made = 0, refused = 0;
 
     for (int k = 0; k < 4; k++)
@@ -388,7 +388,7 @@ static void damage(void **state)
     static const char bytes[] = "0123456789FBIW,;()\n OVERLAP_\r#-";
     (void)state;
     Arena *a = arena_new();
-    Handoff e[64];
+    StageTransfer e[64];
     unsigned seed = 7;
     int refused = 0, same = 0, rounds = 20000;
 
@@ -438,7 +438,7 @@ static int phase_named(Program *p, const char *name)
 /* A plan with nothing but the tables of its stages. */
 static Plan *bare_plan(Arena *a, const Schedule *s)
 {
-    Handoff e[64];
+    StageTransfer e[64];
     int n = handoffs(s, e, 5);
     PipeRow **row = schedule_rows(a, s, e, n);
     Plan *p = alloc(a, sizeof *p);
@@ -454,7 +454,7 @@ static Plan *bare_plan(Arena *a, const Schedule *s)
             Call c = { w->k, w->w, w->chunk, w->edge < 0 ? WF : e[w->edge].to,
                        w->edge < 0 ? 0 : e[w->edge].b };
             const char *name = intern(call_name(a, &c));
-            Turn t = { phase_named(step, name), w->micro, w->pair };
+            ScheduleSlot t = { phase_named(step, name), w->micro, w->pair };
             vec_push(a, step->turn, t);
             step->nturn++;
         }

@@ -154,9 +154,9 @@ static void ints(Instr *s, int n, const int64_t *v)
          (int64_t[]){ __VA_ARGS__ })
 
 /* k times the rank's dp coordinate. */
-static Aff along_dp(const Plan *p, int64_t k)
+static RankAffine along_dp(const Plan *p, int64_t k)
 {
-    Aff x = aff(0);
+    RankAffine x = aff(0);
 
     for (int a = 0; a < p->mesh->natom; a++)
         if (p->mesh->mask[Mdp] >> a & 1) {
@@ -276,7 +276,7 @@ static void program_forward(Make *k)
     add_phase(g, "body", 1);
 }
 
-static PlanDim dim(const char *axis, int64_t n, Aff start, int64_t len)
+static PlanDim dim(const char *axis, int64_t n, RankAffine start, int64_t len)
 {
     PlanDim d = { .axis = axis,
                   .n = n,
@@ -306,7 +306,7 @@ static Tensor *add_tensor(Make *k, const char *name, const char *kind, int buf)
 static void add_tensors(Make *k)
 {
     int64_t rows = TINYVOCAB / k->dp;
-    Aff shard = along_dp(k->p, rows);
+    RankAffine shard = along_dp(k->p, rows);
     static const char *const sharded[] = { "optim.master.w", "optim.m.w" };
     static const char *const kinds[] = { "master", "m" };
     static const char *const inputs[] = { "tokens", "labels" };
