@@ -281,13 +281,14 @@ struct Graph {
     Arena *arena;
     Mesh *mesh; /* set by fold; null before */
     Opts *opts;
-    const Stages *stages; /* set by the driver before all passes; null:
+    struct Compile *compile; /* passes.h; null: outside of a compile */
+    const Stages *stages;    /* set by the driver before all passes; null:
                                      one stage */
-    int role, nrole;      /* after pipe: this stage, of so many; 0 0 */
-    Call *call;           /* vec, after pipe */
-    ScheduleSlot *turn;   /* vec: the stage's table; phase: index of
+    int role, nrole;         /* after pipe: this stage, of so many; 0 0 */
+    Call *call;              /* vec, after pipe */
+    ScheduleSlot *turn;      /* vec: the stage's table; phase: index of
                                      call */
-    struct Graph *next;   /* after pipe: the next stage's graph */
+    struct Graph *next;      /* after pipe: the next stage's graph */
     int naxis;
     Axis **axis;          /* vec, in order of first use */
     Param **param;        /* vec */

@@ -97,7 +97,7 @@ static Node *of_heads(Graph *g, Node *p)
         dim_of(p, n->at.attn.query) >= 0 ||
         !others_have(n, n->in[p->at.part.index], a, keep))
         return p;
-    why(p, "of each head, summed after");
+    why(g, p, "of each head, summed after");
     Node *sum = as(g_red(g, Osum, wide_part(g, p, a, keep), a, keep), p, p);
     return as(g_cast(g, sum, p->dt), p, p);
 }
@@ -123,6 +123,6 @@ void attn_bwd_apart(Graph *g)
 
 void pass_attn_bwd(Graph *g)
 {
-    if (pass_target()->grid)
+    if (pass_target(g)->grid)
         attn_bwd_apart(g);
 }

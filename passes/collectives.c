@@ -165,7 +165,7 @@ static void explain(const Partitioner *p, const Node *o, const Shard *from,
     double mib = bytes_sent(p->g, o, from, r) / (1 << 20);
 
     if (p->build && mib > 0)
-        why(o, "%s%s%s over %lld ranks, %.3g MiB to each, for %%%s",
+        why(p->g, o, "%s%s%s over %lld ranks, %.3g MiB to each, for %%%s",
             optab[r->op].name, r->a ? " of " : "", r->a ? r->a->name : "",
             (long long)mesh_extent(p->g->mesh, r->atoms), mib,
             user->name ? user->name : optab[user->op].name);

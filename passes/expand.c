@@ -70,9 +70,9 @@ static Node *open_call(Graph *g, Node *n, void *ctx)
     if (!strcmp(n->at.call.name, "attention")) {
         Node probe = *n;
         probe.body = open_body(g, n);
-        if (pass_target()->keeps(g, &probe))
+        if (pass_target(g)->keeps(g, &probe))
             return keep_attention(g, n, probe.body);
-        why(n, "no kernels for this attention: its scores are stored");
+        why(g, n, "no kernels for this attention: its scores are stored");
     }
     return inline_body(g, n->body, n->in, inner_scope(g, n), n->loc);
 }

@@ -177,7 +177,7 @@ static Node *keep(Graph *g, const Node *pick)
     int first = !strcmp(opts_str(g->opts, "route.drop"), "position");
 
     if (!in[1] && !first)
-        why(pick, "nothing multiplies its rows: pairs are kept by position");
+        why(g, pick, "nothing multiplies its rows: pairs are kept by position");
     first |= !in[1];
     in[1] = first ? e : in[1];
     n = g_node(g, Odrop_to_capacity, pick->loc, 2, in);
@@ -187,7 +187,7 @@ static Node *keep(Graph *g, const Node *pick)
         (struct drop_to_capacity_attrs){ axis, rows, first };
     n->scope = pick->scope;
     n->reg = pick->reg;
-    why(pick, "%lld rows an expert, the rest is dropped", (long long)rows);
+    why(g, pick, "%lld rows an expert, the rest is dropped", (long long)rows);
     return infer(g, n);
 }
 

@@ -162,7 +162,7 @@ static void balance(Graph *g)
             "'%s' into 2 cp tp = %lld parts, which do not divide %lld",
             a->name, (long long)parts, (long long)n);
     else if (mask)
-        why(mask,
+        why(g, mask,
             "cp's ranks have unequal work: 2 cp tp = %lld does not "
             "divide '%s' of %lld",
             (long long)parts, a->name, (long long)n);

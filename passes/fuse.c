@@ -242,7 +242,7 @@ static void place_loop(Fuse *f, Node *n)
         take[nt] = cand[i];
         const char *no = cannot_join(f, take, nt + 1, n);
         if (no)
-            why(n, "%s reads %%%s from memory: %s", optab[n->op].name,
+            why(f->g, n, "%s reads %%%s from memory: %s", optab[n->op].name,
                 cand[i]->node[vec_len(cand[i]->node) - 1]->name, no);
         else
             nt++;

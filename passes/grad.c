@@ -564,5 +564,5 @@ void pass_grad(Graph *g)
         if (g->node[i]->op == Oparam && dy[i])
             accumulate(g, g->node[i], dy[i]);
         else if (g->node[i]->op == Oparam)
-            why(g->node[i], "no loss depends on it: it is not trained");
+            why(g, g->node[i], "no loss depends on it: it is not trained");
 }

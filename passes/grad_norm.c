@@ -128,7 +128,7 @@ static void put_node(Squares *q, Node *n)
 
 void pass_grad_norm(Graph *g)
 {
-    const Target *T = pass_target();
+    const Target *T = pass_target(g);
     Node **old = g->node;
     size_t n = vec_len(old);
 

@@ -167,7 +167,7 @@ static void lay_out_dot(Graph *g, Node *n)
         if (pc)
             take_order(n, &c);
         if (pa || pb)
-            why(n, "an operand is copied into a layout a product can read");
+            why(g, n, "an operand is copied into a layout a product can read");
         return;
     }
     die("dot: more than three axes outside a matrix product");
@@ -256,9 +256,11 @@ static void lay_out_gmm_wgrad(Graph *g, Node *n)
 
 /* ---- reductions ---------------------------------------------------------- */
 
-/* Parallel items wanted of a reduction of much into little: the target's. */
-static int64_t wanted;
-static int grid; /* a long axis is worth cutting in two */
+/* Are these results enough work for the target, each summed by one item? */
+static int enough(const Graph *g, int64_t results)
+{
+    return results >= pass_target(g)->items * 128;
+}
 
 /* Reduced axes to keep for the second stage: all but the fastest, as long as
  * the first stage sums RUN elements at least. Short runs also keep sums exact:
@@ -269,7 +271,7 @@ static int kept_axes(const Graph *g, const Node *n, Axis **keep)
     int64_t items = 1, run = 1;
     int k = 0;
 
-    if (local_elems(g, a) < MUCH || local_elems(g, n) >= wanted * 128 || a->map)
+    if (local_elems(g, a) < MUCH || enough(g, local_elems(g, n)) || a->map)
         return 0;
     for (int i = 0; i < n_axes(n)->n; i++)
         run *= local_n(g, a, dim_of(a, n_axes(n)->v[i]));
@@ -295,7 +297,7 @@ static int by_rows(const Graph *g, const Node *n)
 
     for (int d = 0; d < a->nd && axes_at(n_axes(n), a->dim[d].a) < 0; d++)
         rows *= local_n(g, a, d);
-    return rows >= wanted;
+    return rows >= pass_target(g)->items;
 }
 
 /* What `by` reduces with axis a as two, the fast one of `run` elements. */
@@ -333,9 +335,9 @@ static int64_t blocks_of(int64_t out)
 }
 
 /* Elements of a part of a long axis: parts that fill the chip twice. */
-static int64_t run_length(int64_t size, int64_t out)
+static int64_t run_length(const Graph *g, int64_t size, int64_t out)
 {
-    int64_t parts = 2 * wanted / blocks_of(out);
+    int64_t parts = 2 * pass_target(g)->items / blocks_of(out);
     int64_t run = size / (parts ? parts : 1);
 
     return run < RUN / 8 ? RUN / 8 : run;
@@ -348,11 +350,10 @@ static Node *cut_for_two(Graph *g, const Node *n, Axis **kept)
     Node *a = n->in[0];
     int64_t out = local_elems(g, n);
 
-    if (local_elems(g, a) < MUCH || out >= wanted * 128 || a->map ||
-        a->nd == MAXD)
+    if (local_elems(g, a) < MUCH || enough(g, out) || a->map || a->nd == MAXD)
         return NULL;
     for (int d = 0; d < a->nd; d++) {
-        int64_t size = local_n(g, a, d), run = run_length(size, out);
+        int64_t size = local_n(g, a, d), run = run_length(g, size, out);
         if (axes_at(n_axes(n), a->dim[d].a) < 0 || size < 4 * RUN)
             continue;
         while (run < size && size % run)
@@ -388,7 +389,7 @@ static int few_parts(const Graph *g, const Node *n, Axis *const *keep, int nk)
 
     for (int i = 0; i < nk; i++)
         blocks *= local_n(g, n->in[0], dim_of(n->in[0], keep[i]));
-    return blocks < wanted / 2;
+    return blocks < pass_target(g)->items / 2;
 }
 
 /* On a grid: would one kernel do both stages, its blocks each by themselves?
@@ -409,14 +410,15 @@ static Node *two_stages(Graph *g, Node *n)
 
     if (n->dt == Dbf16) /* a stage would be rounded */
         return n;
-    if (grid && !by_rows(g, n) && (!nk || few_parts(g, n, keep, nk))) {
+    if (pass_target(g)->grid && !by_rows(g, n) &&
+        (!nk || few_parts(g, n, keep, nk))) {
         Node *x = cut_for_two(g, n, keep);
         if (x) {
             n = of_cut(g, n, x);
             nk = 1;
         }
     }
-    if (!nk || (grid && too_small(g, n, keep, nk)))
+    if (!nk || (pass_target(g)->grid && too_small(g, n, keep, nk)))
         return n;
     for (int i = 0; i < n_axes(n)->n; i++)
         if (axis_at(keep, nk, n_axes(n)->v[i]) < 0)
@@ -426,7 +428,7 @@ static Node *two_stages(Graph *g, Node *n)
     Node *r = g_copyof(g, n, &s);
     *n_axes(r) = g_axes(g, keep, nk);
     r = infer(g, r);
-    return grid ? two_stages(g, r) : r;
+    return pass_target(g)->grid ? two_stages(g, r) : r;
 }
 
 /* ---- scatters ------------------------------------------------------------ */
@@ -564,9 +566,5 @@ static Node *legal(Graph *g, Node *n, void *ctx)
 
 void pass_legalize(Graph *g)
 {
-    const Target *T = pass_target();
-
-    wanted = T->items;
-    grid = T->grid;
     rewrite(g, legal, sent_values(g));
 }

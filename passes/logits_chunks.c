@@ -286,7 +286,7 @@ static void cut_up(Slices *s)
 {
     size_t count = vec_len(s->g->node);
 
-    why(s->head, "in %d slices of %lld along %s, %lld bytes each", s->n,
+    why(s->g, s->head, "in %d slices of %lld along %s, %lld bytes each", s->n,
         (long long)(s->head->dim[dim_of(s->head, s->axis)].n / s->n),
         s->axis->name, (long long)(local_bytes(s->g, s->head) / s->n));
     s->copy = alloc(s->a, (count + 1) * sizeof *s->copy);

@@ -313,6 +313,6 @@ int cut_head(Slices *s)
         no = may_run_early(s) ? NULL : "its gradient needs what comes later";
     }
     if (no)
-        why(s->head, "is not made in slices: %s", no);
+        why(s->g, s->head, "is not made in slices: %s", no);
     return no ? 1 : s->n;
 }

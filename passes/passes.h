@@ -4,10 +4,12 @@
 
 #include "../ir/ir.h"
 
-/* ---- passes.def, run.c --------------------------------------------------- */
+/* ---- passes.def, passtab.c, run.c ---------------------------------------- */
 
-#define PASS(name, programs, level, sentence) void pass_##name(Graph *g);
+#define PASS(name, ...) void pass_##name(Graph *g);
+#define KERNELS(name, ...)
 #include "passes.def"
+#undef KERNELS
 #undef PASS
 
 typedef struct CompileOptions {
@@ -28,16 +30,25 @@ typedef struct PassInfo {
     const char *name;
     void (*run)(Graph *g); /* null: works on groups, run.c calls it */
     unsigned programs;     /* those it runs in, as bits of ProgramKind */
-    Level level;           /* what check_graph holds after it */
+    unsigned needs, makes, breaks; /* facts.def, as bits */
+    Level level;                   /* what check_graph holds after it */
     const char *sentence;
 } PassInfo;
-extern const PassInfo passtab[];
+extern const PassInfo passtab[]; /* passtab.c */
 extern const int npass;
+
+/* The first row of tab that finds something missing in program k, if `skip` is
+ * left out (null: nothing is), as a sentence in a; null: none does. */
+const char *pass_order_wrong(Arena *a, const PassInfo *tab, int n,
+                             ProgramKind k, const char *skip);
 
 /* Every program of a logical graph as one plan. With o->stop: null, and the
  * logical graph, all programs after that pass and the sources are written to
  * o->out; read back as `stage`, they make the same plan. */
 Plan *compile(Graph *logical, const Target *T, const CompileOptions *o);
+
+/* initial.c: what gives all of g's parameters their first values. */
+Graph *initial_graph(Graph *g);
 
 /* One pass on g, checked; for tests and tools. err() when there is none of
  * that name. */
@@ -49,12 +60,12 @@ Group **run_fuse(Graph *g, const Target *T, Arena *a);
 char *groups_print(Arena *a, Group *const *k, int fold);
 
 /* One line per decision, shown by -d why. */
-void why_all(const char *fmt, ...) /* of no node */
-    __attribute__((format(printf, 1, 2)));
-void why(const Node *n, const char *fmt, ...)
+void why_all(const Graph *g, const char *fmt, ...) /* of no node */
     __attribute__((format(printf, 2, 3)));
-const Target *pass_target(void); /* the target being compiled for */
-void attn_bwd_apart(Graph *g);   /* attn_bwd.c, whatever the target is */
+void why(const Graph *g, const Node *n, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+const Target *pass_target(const Graph *g); /* the one compiled for */
+void attn_bwd_apart(Graph *g); /* attn_bwd.c, whatever the target is */
 
 /* ---- rewrite.c ----------------------------------------------------------- */
 

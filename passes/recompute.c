@@ -124,7 +124,7 @@ static int rebuildable(const Graph *g, const Node *n)
 
     return n->reg == REGbody && (c == EW || c == MOVE || c == VIEW) &&
            n->op != Opart && n->op != Oscatter_add &&
-           (c == VIEW || pass_target()->loops(g, n));
+           (c == VIEW || pass_target(g)->loops(g, n));
 }
 
 /* The value whose bytes a chain of views shows. */
@@ -143,7 +143,7 @@ static int always_there(const Node *n)
 
 static void mark_uses(const Graph *g, Node *n)
 {
-    int loop = pass_target()->loops(g, n) && n->op != Oscatter_add;
+    int loop = pass_target(g)->loops(g, n) && n->op != Oscatter_add;
 
     for (int k = 0; k < n->nin; k++) {
         Node *x = bytes_of(n->in[k]);
@@ -199,7 +199,7 @@ static int mark_rebuilt(const FlowNetwork *f, Graph *g)
         n->mark |= REBUILT;
         any = 1;
         if (n->mark & NEEDED && optab[n->op].cls != VIEW)
-            why(n, "rebuilt in the backward, %lld bytes not kept",
+            why(g, n, "rebuilt in the backward, %lld bytes not kept",
                 (long long)local_bytes(g, n));
     }
     return any;

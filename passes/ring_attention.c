@@ -224,7 +224,7 @@ static void take_apart(Ring *r, Node *n)
     r->n = n;
     if (!p)
         return;
-    why(n, "keys stay cut over %lld ranks and go around them",
+    why(r->g, n, "keys stay cut over %lld ranks and go around them",
         (long long)mesh_extent(r->g->mesh, n->at.attn.ring));
     if (n->op == Oattn_bwd) {
         backward_rounds(r, p);

@@ -5,77 +5,68 @@
 
 #include "passes.h"
 
-/* Programs that a pass runs in, as bits. */
-enum {
-    FALLBACK = 1u << PGfallback,
-    STEP = 1u << PGstep | FALLBACK,
-    EVAL = 1u << PGeval,
-    FORWARD = 1u << PGforward,
-    INIT = 1u << PGinit,
-    ALL = STEP | EVAL | FORWARD | INIT
-};
+/* One compile; its graphs point at it. */
+typedef struct Compile {
+    CompileOptions options;
+    const Target *target;
+    const char *pass; /* under way */
+    int ndot;         /* pictures drawn */
+} Compile;
 
-/* clang-format off */
-const PassInfo passtab[] = {
-#define PASS(name, programs, level, sentence)                                  \
-    { #name, pass_##name, programs, level, sentence },
-#include "passes.def"
-#undef PASS
-    { "fuse", NULL, ALL, LOCAL, "group nodes into kernels" },
-    { "sched", NULL, ALL, LOCAL, "order the kernels" },
-    { "alloc", NULL, ALL, LOCAL, "give every buffer its place" },
-    { "emit", NULL, ALL, LOCAL, "write the plan" },
-};
-/* clang-format on */
-const int npass = sizeof passtab / sizeof *passtab;
-
-static const CompileOptions *options; /* of the compile under way */
-static const Target *target;
-static const char *passname = "";
-static int ndot; /* pictures drawn by this compile */
-
-const Target *pass_target(void)
+static void begin(Graph *g, const Target *T, const CompileOptions *o)
 {
-    return target;
+    g->compile = alloc(g->arena, sizeof *g->compile);
+    *g->compile = (Compile){ .options = *o, .target = T, .pass = "" };
 }
 
-static int dumping(const char *word)
+const Target *pass_target(const Graph *g)
 {
-    return options && has_word(options->dump, ',', word);
+    return g->compile->target;
 }
 
-static FILE *out(void)
+static int dumping(const Compile *c, const char *word)
 {
-    return options && options->out ? options->out : stdout;
+    return has_word(c->options.dump, ',', word);
 }
 
-void why(const Node *n, const char *fmt, ...)
+static FILE *out(const Compile *c)
+{
+    return c->options.out ? c->options.out : stdout;
+}
+
+__attribute__((format(printf, 3, 0))) static void
+say_why(const Graph *g, const Node *n, const char *fmt, va_list ap)
+{
+    const Compile *c = g->compile;
+
+    if (!dumping(c, "why"))
+        return;
+    fprintf(out(c), "%s: ", c->pass);
+    if (n)
+        fprintf(out(c), "%%%s", n->name ? n->name : optab[n->op].name);
+    if (n && n->loc && n->loc->file)
+        fprintf(out(c), " (%s:%d)", n->loc->file, n->loc->line);
+    fputs(n ? ": " : "", out(c));
+    vfprintf(out(c), fmt, ap);
+    fputc('\n', out(c));
+}
+
+void why(const Graph *g, const Node *n, const char *fmt, ...)
 {
     va_list ap;
 
-    if (!dumping("why"))
-        return;
-    fprintf(out(), "%s: %%%s", passname, n->name ? n->name : optab[n->op].name);
-    if (n->loc && n->loc->file)
-        fprintf(out(), " (%s:%d)", n->loc->file, n->loc->line);
-    fputs(": ", out());
     va_start(ap, fmt);
-    vfprintf(out(), fmt, ap);
+    say_why(g, n, fmt, ap);
     va_end(ap);
-    fputc('\n', out());
 }
 
-void why_all(const char *fmt, ...)
+void why_all(const Graph *g, const char *fmt, ...)
 {
     va_list ap;
 
-    if (!dumping("why"))
-        return;
-    fprintf(out(), "%s: ", passname);
     va_start(ap, fmt);
-    vfprintf(out(), fmt, ap);
+    say_why(g, NULL, fmt, ap);
     va_end(ap);
-    fputc('\n', out());
 }
 
 /* ---- the program's graph ------------------------------------------------- */
@@ -135,95 +126,6 @@ static Graph *copy_graph(Graph *g, ProgramKind k)
     return h;
 }
 
-static uint64_t hash_path(int64_t seed, const char *path)
-{
-    uint64_t h = mix64(0, (uint64_t)seed);
-
-    for (; *path; path++)
-        h = mix64(h, (unsigned char)*path);
-    return h;
-}
-
-static Node *shaped(Graph *g, Op op, const Param *p)
-{
-    Node *n = g_node(g, op, p->loc, 0, NULL);
-
-    n->dt = p->dt;
-    n->reg = REGpost;
-    n->nd = p->nd;
-    memcpy(n->dim, p->dim, sizeof n->dim);
-    return n;
-}
-
-static Node *initial(Graph *g, const Param *p);
-
-/* All members, in the dtype of p. */
-static Node *initial_bucket(Graph *g, const Param *p)
-{
-    Bucket *b = bucket_named(g, p->bucket);
-    Node *in[MAXIN], *n;
-
-    for (size_t k = 0; k < vec_len(b->param); k++) {
-        Param q = *b->param[k];
-        q.dt = p->dt;
-        in[k] = initial(g, &q);
-    }
-    n = bucket_pack(g, b, in);
-    n->reg = REGpost;
-    return n;
-}
-
-/* A parameter and its master start from the same draw: the key is the
- * parameter's path. */
-static Node *initial(Graph *g, const Param *p)
-{
-    const Param *of = !strcmp(p->init, "copy") ? g_param(g, p->of) : p;
-    int fixed = !strcmp(of->init, "const");
-
-    if (!strcmp(of->init, "pack"))
-        return initial_bucket(g, of);
-    Node *n = shaped(g, fixed ? Oconst : Orandom, p);
-    if (fixed) {
-        n->at.constant.value = of->arg;
-    } else {
-        n->at.random.kind =
-            strcmp(of->init, "normal") ? RANDuniform : RANDnormal;
-        n->at.random.arg = of->arg;
-        n->at.random.key =
-            (int64_t)hash_path(opts_int(g->opts, "seed"), of->path);
-    }
-    if (!fixed || p->dt == Dreal) /* pass precision decides real later */
-        n->dt = p->dt == Df64 ? Df64 : Df32;
-    return g_cast(g, infer(g, n), p->dt);
-}
-
-static Graph *init_graph(Graph *g)
-{
-    Graph *h = g_like(g);
-
-    h->prog = PGinit;
-    h->level = LOGICAL;
-    h->mesh = NULL;
-    h->after = NULL;
-    h->call = NULL;
-    h->turn = NULL;
-    for (size_t i = 0; i < vec_len(h->param); i++) {
-        Param *p = h->param[i];
-        Node *in[2], *w;
-        if (p->kind == PKparam && p->bucket && p->at >= 0 &&
-            g_param(h, p->bucket))
-            continue; /* its bucket is the parameter */
-        in[0] = shaped(h, p->kind == PKparam ? Oparam : Ostate, p);
-        set_name(in[0], p->path);
-        infer(h, in[0]);
-        in[1] = initial(h, p);
-        w = g_node(h, Owrite, p->loc, 2, in);
-        w->reg = REGpost;
-        infer(h, w);
-    }
-    return h;
-}
-
 static int has(const Graph *g, Op op)
 {
     for (size_t i = 0; i < vec_len(g->node); i++)
@@ -234,9 +136,9 @@ static int has(const Graph *g, Op op)
 
 /* ---- running the table --------------------------------------------------- */
 
-static int shown(ProgramKind k)
+static int shown(const Graph *g)
 {
-    return k == (options ? options->prog : PGstep);
+    return g->prog == g->compile->options.prog;
 }
 
 /* ", stage 1 of 4" */
@@ -246,26 +148,26 @@ static const char *stage_text(const Graph *g)
                     : "";
 }
 
-static void dump(Graph *g, const char *pass)
+static void dump(Graph *g)
 {
-    int all = dumping("all") || dumping("+all");
+    Compile *c = g->compile;
+    int whole = dumping(c, "+all");
 
-    if (!shown(g->prog) || !(all || dumping(pass)))
+    if (!shown(g) || !(whole || dumping(c, "all") || dumping(c, c->pass)))
         return;
-    if (options->dot) {
-        graph_dot(options->dot, g, ndot++, !dumping("+all"));
+    if (c->options.dot) {
+        graph_dot(c->options.dot, g, c->ndot++, !whole);
         return;
     }
-    int flags = dumping("+loc") ? PRINTloc : 0;
-    if (!dumping("+all"))
-        flags |= PRINTfold;
-    fprintf(out(), "> after %s%s\n%s\n", pass, stage_text(g),
-            graph_print(g->arena, g, flags));
+    fprintf(out(c), "> after %s%s\n%s\n", c->pass, stage_text(g),
+            graph_print(g->arena, g,
+                        (dumping(c, "+loc") ? PRINTloc : 0) |
+                            (whole ? 0 : PRINTfold)));
 }
 
-static int stops(const char *pass)
+static int is_option(const char *name, const PassInfo *p)
 {
-    return options && options->stop && !strcmp(options->stop, pass);
+    return name && !strcmp(name, p->name);
 }
 
 #ifdef PLEAT_DEBUG
@@ -278,7 +180,7 @@ static void round_trip(Graph *g)
     char *two = graph_print(a, h, PRINTloc);
 
     if (strcmp(one, two))
-        die("%s: the text form does not survive parsing", passname);
+        die("%s: the text form does not survive parsing", g->compile->pass);
     arena_free(a);
 }
 #endif
@@ -293,22 +195,19 @@ static void finish_pass(Graph *g, const PassInfo *p)
 #ifdef PLEAT_DEBUG
     round_trip(g);
 #endif
-    dump(g, p->name);
-}
-
-static int left_out(const PassInfo *p)
-{
-    return options && options->skip && !strcmp(options->skip, p->name);
+    dump(g);
 }
 
 /* One pass on a program: on its graph, from pipe on on those of all stages. */
 static void one_pass(Graph *g, const PassInfo *p)
 {
-    passname = p->name;
+    int left_out = is_option(g->compile->options.skip, p);
+
+    g->compile->pass = p->name;
     if (p->run == pass_pipe)
         p->run(g);
     for (Graph *h = g; h; h = h->next) {
-        if (p->run != pass_pipe && !left_out(p))
+        if (p->run != pass_pipe && !left_out)
             p->run(h);
         finish_pass(h, p);
     }
@@ -333,7 +232,8 @@ static int run_passes(Graph *g, const PassInfo *p, const PassInfo *end)
             for (Graph *h = g; h; h = h->next)
                 h->after = p->name;
         }
-        if (stops(p->name) && !strcmp(g->after, p->name))
+        if (is_option(g->compile->options.stop, p) &&
+            !strcmp(g->after, p->name))
             return 0;
     }
     return 1;
@@ -354,10 +254,11 @@ static void run_pipe(Graph *const *v)
     const PassInfo *p = row_of(pass_pipe);
     Graph **some = NULL;
 
-    passname = p->name;
     for (size_t i = 0; i < vec_len(v); i++)
         if (!done(v[i], p))
             vec_push(v[i]->arena, some, v[i]);
+    if (some)
+        some[0]->compile->pass = p->name;
     pipe_programs(some);
     for (size_t i = 0; i < vec_len(some); i++)
         for (Graph *h = some[i]; h; h = h->next) {
@@ -368,7 +269,7 @@ static void run_pipe(Graph *const *v)
 
 void run_pass(Graph *g, const Target *T, const char *name)
 {
-    target = T;
+    begin(g, T, &(CompileOptions){ .prog = PGstep });
     for (const PassInfo *p = passtab; p->run; p++)
         if (!strcmp(p->name, name)) {
             one_pass(g, p);
@@ -379,7 +280,7 @@ void run_pass(Graph *g, const Target *T, const char *name)
 
 Group **run_fuse(Graph *g, const Target *T, Arena *a)
 {
-    target = T;
+    begin(g, T, &(CompileOptions){ .prog = PGstep });
     for (const PassInfo *p = row_of(pass_legalize); p->run; p++)
         p->run(g);
     g_names(g);
@@ -388,23 +289,27 @@ Group **run_fuse(Graph *g, const Target *T, Arena *a)
 
 static void dump_groups(const Graph *g, Group *const *k)
 {
-    if (shown(g->prog) &&
-        (dumping("all") || dumping("+all") || dumping(passname)))
-        fprintf(out(), "> after %s%s\n%s\n", passname, stage_text(g),
-                groups_print(g->arena, k, !dumping("+all")));
+    const Compile *c = g->compile;
+    int whole = dumping(c, "+all");
+
+    if (shown(g) && (whole || dumping(c, "all") || dumping(c, c->pass)))
+        fprintf(out(c), "> after %s%s\n%s\n", c->pass, stage_text(g),
+                groups_print(g->arena, k, !whole));
 }
 
 static Group **to_groups(Graph *g)
 {
-    passname = "fuse";
-    Group **k = fuse(g, target, g->arena);
+    Compile *c = g->compile;
+
+    c->pass = "fuse";
+    Group **k = fuse(g, c->target, g->arena);
     dump_groups(g, k);
 
-    passname = "sched";
+    c->pass = "sched";
     k = sched(g, k);
     dump_groups(g, k);
     for (size_t i = 0; i < vec_len(k); i++)
-        target->lower(g, k[i], g->arena);
+        c->target->lower(g, k[i], g->arena);
     return k;
 }
 
@@ -413,7 +318,7 @@ static void emit_stages(Emit *e, Graph *g)
 {
     for (; g; g = g->next) {
         Group **k = to_groups(g);
-        passname = "emit";
+        g->compile->pass = "emit";
         emit_program(e, g, k);
     }
 }
@@ -426,10 +331,11 @@ static int runs(const Graph *g, ProgramKind k)
 /* The program as -x left it, all stages of it, or from the model. */
 static Graph *program(Graph *g, ProgramKind k)
 {
-    Graph **stage = options->stage, *first = NULL, **end = &first;
+    Graph **stage = g->compile->options.stage, *first = NULL, **end = &first;
 
     for (size_t i = 0; i < vec_len(stage); i++)
         if (stage[i]->prog == k) {
+            stage[i]->compile = g->compile;
             stage[i]->stages = g->stages;
             *end = stage[i];
             end = &stage[i]->next;
@@ -440,16 +346,16 @@ static Graph *program(Graph *g, ProgramKind k)
 /* What -x writes: the model, the programs where they stopped, the sources. */
 static void write_stage(Graph *g, Graph *const *stopped)
 {
+    const CompileOptions *o = &g->compile->options;
     Text t = { .arena = g->arena };
 
     put(&t, "%s", graph_print(g->arena, g, PRINTloc));
     for (size_t i = 0; i < vec_len(stopped); i++)
         for (const Graph *h = stopped[i]; h; h = h->next)
             put(&t, "%s", graph_print(g->arena, h, PRINTloc));
-    for (int i = 0; i < options->nsource; i++)
-        put_text(&t, "source", options->source[i].file,
-                 options->source[i].text);
-    fputs(t.s, out());
+    for (int i = 0; i < o->nsource; i++)
+        put_text(&t, "source", o->source[i].file, o->source[i].text);
+    fputs(t.s, out(g->compile));
 }
 
 /* Of any stage. */
@@ -501,10 +407,22 @@ static Graph *init_of(Graph *const *v)
         if (most->prog != PGstep && vec_len(v[i]->param) > vec_len(most->param))
             most = v[i];
     for (Graph *h = most; h; h = h->next) {
-        *end = init_graph(h);
+        *end = initial_graph(h);
         end = &(*end)->next;
     }
     return init;
+}
+
+/* With a pass left out others may lack what it makes. */
+static void check_order(Graph *g)
+{
+    const char *wrong = NULL;
+
+    for (ProgramKind k = PGstep; k < NPROGRAM && !wrong; k++)
+        wrong = pass_order_wrong(g->arena, passtab, npass, k,
+                                 g->compile->options.skip);
+    if (wrong)
+        err(NULL, "%s", wrong);
 }
 
 Plan *compile(Graph *g, const Target *T, const CompileOptions *o)
@@ -512,9 +430,8 @@ Plan *compile(Graph *g, const Target *T, const CompileOptions *o)
     const PassInfo *last = passtab;
     Graph **stopped = NULL, **v;
 
-    options = o;
-    target = T;
-    ndot = 0;
+    begin(g, T, o);
+    check_order(g);
     g->stages = stages_cut(g);
     fold_model(g);
     Emit *e = emit_new(g->arena, g, T);
@@ -532,7 +449,7 @@ Plan *compile(Graph *g, const Target *T, const CompileOptions *o)
         write_stage(g, stopped);
         return NULL;
     }
-    Graph *init = vec_len(v) ? init_of(v) : init_graph(g);
+    Graph *init = vec_len(v) ? init_of(v) : initial_graph(g);
     run_passes(init, passtab, last);
     emit_stages(e, init);
     return emit_finish(e, o);

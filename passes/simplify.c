@@ -122,7 +122,7 @@ static Node *weigh_first(Graph *g, Node *n, const Simplify *s)
     h = d->in[0];
     if (!within(w, d->in[1]->in[1]) || !within(w, h))
         return n;
-    why(n, "router weights move before the projection of line %d",
+    why(g, n, "router weights move before the projection of line %d",
         d->loc ? d->loc->line : 0);
     y = g_ew(g, Omul, n->in[0]->loc, h, w, NULL);
     y->scope = n->scope;

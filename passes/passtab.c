@@ -1,0 +1,81 @@
+/* passtab.c: the contents page: passes.def as a table, and the proof that its
+ * order is one in which every pass finds what it needs. */
+#include <string.h>
+
+#include "passes.h"
+
+/* Programs that a pass runs in, as bits. */
+enum {
+    FALLBACK = 1u << PGfallback,
+    STEP = 1u << PGstep | FALLBACK,
+    EVAL = 1u << PGeval,
+    FORWARD = 1u << PGforward,
+    INIT = 1u << PGinit,
+    ALL = STEP | EVAL | FORWARD | INIT
+};
+
+/* Facts as bits. */
+enum {
+#define FACT(name, given, sentence) NUMBER##name,
+#include "facts.def"
+#undef FACT
+    NFACT
+};
+enum {
+#define FACT(name, given, sentence) name = 1u << NUMBER##name,
+#include "facts.def"
+#undef FACT
+};
+enum {
+    TRACED = 0
+#define FACT(name, given, sentence) | (unsigned)(given) << NUMBER##name
+#include "facts.def"
+#undef FACT
+};
+
+static const char *const facts[] = {
+#define FACT(name, given, sentence) sentence,
+#include "facts.def"
+#undef FACT
+};
+
+/* clang-format off */
+const PassInfo passtab[] = {
+#define PASS(name, programs, needs, makes, breaks, level, sentence)            \
+    { #name, pass_##name, programs, needs, makes, breaks, level, sentence },
+#define KERNELS(name, programs, needs, makes, breaks, level, sentence)         \
+    { #name, NULL, programs, needs, makes, breaks, level, sentence },
+#include "passes.def"
+#undef KERNELS
+#undef PASS
+};
+/* clang-format on */
+const int npass = sizeof passtab / sizeof *passtab;
+
+/* Who else makes the fact: ", which sharding makes". */
+static const char *maker(Arena *a, const PassInfo *tab, int n, unsigned fact)
+{
+    for (int i = 0; i < n; i++)
+        if (tab[i].makes & fact)
+            return strf(a, ", which '%s' makes", tab[i].name);
+    return "";
+}
+
+const char *pass_order_wrong(Arena *a, const PassInfo *tab, int n,
+                             ProgramKind k, const char *skip)
+{
+    unsigned have = TRACED;
+
+    for (int i = 0; i < n; i++) {
+        const PassInfo *p = &tab[i];
+        if (!(p->programs >> k & 1) || (skip && !strcmp(skip, p->name)))
+            continue;
+        for (int f = 0; f < NFACT; f++)
+            if (p->needs & ~have & 1u << f)
+                return strf(a, "pass '%s' of program '%s' needs that %s%s",
+                            p->name, programnames[k], facts[f],
+                            maker(a, tab, n, 1u << f));
+        have = (have | p->makes) & ~p->breaks;
+    }
+    return NULL;
+}
