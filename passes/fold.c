@@ -73,19 +73,6 @@ static void widen_bodies(Graph *g, const Axis *micro, int64_t dp)
     }
 }
 
-int64_t micro_turns(const Graph *g)
-{
-    int64_t dp = g->mesh->size[Mdp], all = (int64_t)micro_batches(g, NULL);
-
-    if (all % dp)
-        err(opts_loc(g->opts, "fold.dp"),
-            "fold.dp is %lld, but a step has "
-            "%lld micro-batch%s (train.batch over axis 'batch'): each rank "
-            "must run as many",
-            (long long)dp, (long long)all, all == 1 ? "" : "es");
-    return all / dp;
-}
-
 static void spread_batches(Graph *g)
 {
     int64_t dp = g->mesh->size[Mdp];

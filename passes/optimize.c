@@ -145,32 +145,6 @@ void step_clip(TrainStep *s)
                               post_op2(s, Oadd, norm, post_num(s, 1e-6))));
 }
 
-/* ---- writes -------------------------------------------------------------- */
-
-static void write_node(TrainStep *s, Node *state, Node *value)
-{
-    Node *in[2] = { state, value };
-    Node *w = g_node(s->g, Owrite, s->l, 2, in);
-
-    w->scope = s->scope;
-    infer(s->g, in_post(w));
-}
-
-/* The value, or the old one when something is not finite. */
-static Node *if_ok(TrainStep *s, Node *value, Node *old)
-{
-    Node *n = g_cast(s->g, value, old->dt);
-
-    n = in_post(g_ew(s->g, Owhere, s->l, s->ok, n, old));
-    n->scope = s->scope;
-    return n;
-}
-
-void post_write(TrainStep *s, Node *state, Node *value)
-{
-    write_node(s, state, if_ok(s, value, state));
-}
-
 /* ---- AdamW --------------------------------------------------------------- */
 
 static Dtype companion_dtype(const Graph *g, ParamKind kind)
@@ -262,7 +236,7 @@ static void write_members(TrainStep *s, const Bucket *b, Node *value)
     for (size_t k = 0; k < vec_len(b->param); k++) {
         Node *x = bucket_unpack(s->g, b, k, value);
         in_post(x)->scope = s->scope;
-        write_node(s, b->node[k], x);
+        post_set(s, b->node[k], x);
     }
 }
 
@@ -280,14 +254,14 @@ static void optimize_bucket(TrainStep *s, const Bucket *b)
     if (low)
         post_write(s, w, w1);
     if (!b->flat || b->shards)
-        write_node(s, old,
-                   !low ? if_ok(s, w1, old)
-                        : in_post(g_cast(s->g, if_ok(s, w1, w), old->dt)));
+        post_set(s, old,
+                 !low ? post_if_ok(s, w1, old)
+                      : in_post(g_cast(s->g, post_if_ok(s, w1, w), old->dt)));
     else
         write_members(
             s, b,
-            old ? if_ok(s, w1, old)
-                : in_post(g_cast(s->g, if_ok(s, w1, w), b->param[0]->dt)));
+            old ? post_if_ok(s, w1, old)
+                : in_post(g_cast(s->g, post_if_ok(s, w1, w), b->param[0]->dt)));
 }
 
 void step_optimize(TrainStep *s, Node **param, size_t n)

@@ -42,6 +42,27 @@ extern const int npass;
 const char *pass_order_wrong(Arena *a, const PassInfo *tab, int n,
                              ProgramKind k, const char *skip);
 
+/* ---- context.c: one compile; its graphs point at it ---------------------- */
+
+typedef struct Compile {
+    CompileOptions options;
+    const Target *target;
+    const char *pass; /* under way */
+    int ndot;         /* pictures drawn */
+} Compile;
+
+void compile_begin(Graph *g, const Target *T, const CompileOptions *o);
+const Target *pass_target(const Graph *g); /* the one compiled for */
+FILE *compile_out(const Compile *c);
+/* One line per decision, shown by -d why. n: what it is about, or null. */
+void why(const Graph *g, const Node *n, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+/* After the pass under way, where -d asks for it. */
+void show_graph(Graph *g);
+void show_groups(const Graph *g, Group *const *k);
+
+/* ---- run.c --------------------------------------------------------------- */
+
 /* Every program of a logical graph as one plan. With o->stop: null, and the
  * logical graph, all programs after that pass and the sources are written to
  * o->out; read back as `stage`, they make the same plan. */
@@ -59,12 +80,6 @@ Group **run_fuse(Graph *g, const Target *T, Arena *a);
 /* kernel_listing.c: groups as text, a line each; fold: repeated scopes once. */
 char *groups_print(Arena *a, Group *const *k, int fold);
 
-/* One line per decision, shown by -d why. */
-void why_all(const Graph *g, const char *fmt, ...) /* of no node */
-    __attribute__((format(printf, 2, 3)));
-void why(const Graph *g, const Node *n, const char *fmt, ...)
-    __attribute__((format(printf, 3, 4)));
-const Target *pass_target(const Graph *g); /* the one compiled for */
 void attn_bwd_apart(Graph *g); /* attn_bwd.c, whatever the target is */
 
 /* ---- rewrite.c ----------------------------------------------------------- */
@@ -78,6 +93,8 @@ int *use_counts(const Graph *g, Arena *a); /* by node id */
  * its last node. */
 Node *inline_body(Graph *g, const Graph *body, Node *const *in,
                   const Scope *scope, const Loc *l);
+
+/* ---- micro.c ------------------------------------------------------------- */
 
 Node *g_total(Graph *g, Node *n); /* sum over all its axes */
 /* n with the axis micro: what is the same for all micro-batches (a loss of
@@ -111,7 +128,7 @@ Stages *stages_cut(Graph *logical);
 int stage_of(const Stages *st, const Scope *scope);
 int unit_at(const Stages *st, const Scope *scope); /* index of the unit */
 
-/* ---- pipe.c pipe_assign.c pipe_own.c pipe_post.c: what they share -------- */
+/* ---- pipe*.c: what they share -------------------------------------------- */
 
 /* Where a node of the body runs; chunk -1: in each call that reads it. */
 typedef struct Assignment {
@@ -186,7 +203,7 @@ Node *pipe_copy(Pipe *p, int s, Node ***list, const Node *n, Node *const *in);
 /* n, of den or pre or standing ready, on stage s. */
 Node *pipe_shared(Pipe *p, int s, Node *n);
 
-/* ---- step.c optimize.c: what stands in post ------------------------------ */
+/* ---- step.c post.c optimize.c: what stands in post ----------------------- */
 
 typedef struct TrainStep {
     Graph *g;
@@ -209,6 +226,8 @@ Node *post_num(TrainStep *s, double v);
 Node *post_scalar(TrainStep *s, const char *name);
 void post_result(TrainStep *s, const char *name, Node *n);
 Node *in_post(Node *n);
+void post_set(TrainStep *s, Node *state, Node *value);
+Node *post_if_ok(TrainStep *s, Node *value, Node *old); /* finite: all is */
 /* Writes the value, or the old one when something is not finite. */
 void post_write(TrainStep *s, Node *state, Node *value);
 
@@ -277,10 +296,10 @@ Bucket **buckets_of(Graph *g, Node **param, Node **grad, const double *rule,
 Bucket *bucket_named(Graph *g, const char *name); /* from its parameters */
 Node *bucket_pack(Graph *g, const Bucket *b, Node *const *in);
 Node *bucket_unpack(Graph *g, const Bucket *b, size_t k, Node *x);
+Table *units_reading(Graph *g);
 
 /* ---- zero3.c ------------------------------------------------------------- */
 
-Table *units_reading(Graph *g);
 /* b->sum becomes the bucket's accumulator in place of its members'. If ranks
  * keep shards of parameters, members are read from the bucket's own, which
  * becomes b->node[0]. */
@@ -288,40 +307,44 @@ void bucket_scatter(Graph *g, Bucket *b);
 /* Other programs keep the same shards as `step`. */
 void shards_like(Graph *g, const Graph *step);
 
-/* ---- sharding.c collectives.c: what the two share ------------------------ */
+/* ---- versions.c: values in the types that users ask for ------------------ */
 
 /* A type a value exists in besides its own, and where. */
 typedef struct Version {
     Shard sh[MAXATOM];
     Region reg;
-    Node *node; /* null while place only plans */
+    Node *node; /* null where nodes are not made */
     struct Version *next;
 } Version;
 
 typedef struct Partitioner {
     Graph *g;
     Arena *a;
-    int build;      /* comm: make nodes; place: only note types */
+    int build;      /* make nodes; else only note types */
     Version **have; /* by node id, in order of making */
     int *uses;
     char *free; /* made anew in any type at no cost */
     char *grid; /* 1: on the expert grid */
 } Partitioner;
 
-typedef Shard Need[MAXIN][MAXATOM]; /* types asked of operands */
+typedef Shard OperandShards[MAXIN][MAXATOM]; /* types asked of operands */
 
-Partitioner *placer_new(Graph *g, int build);
-void report_sharding(const Partitioner *p); /* sharding_report.c */
-/* Choose n's type and what it asks of its operands; when n has its type already
- * (level PLACED), only the latter. */
-void choose_way(Partitioner *p, Node *n, Need need);
+Partitioner *partitioner_new(Graph *g, int build);
 /* Operand k of n in the type asked for. */
 Node *demand(Partitioner *p, const Node *n, int k, const Shard *want);
 /* What operand k of a node that is made anew must be for the node to be
  * want. */
 void type_through(const Partitioner *p, const Node *n, int k, const Shard *want,
                   Shard *out);
+Shard shard_through(const Node *n, int k, const Shard *want); /* of one atom */
 int is_anew(const Partitioner *p, const Node *n); /* rather than sent */
+
+/* ---- sharding.c sharding_report.c ---------------------------------------- */
+
+/* Choose n's type and what it asks of its operands; when n has its type already
+ * (level PLACED), only the latter. */
+void choose_strategy(Partitioner *p, Node *n, OperandShards need);
+void report_sharding(const Partitioner *p);
 
 /* ---- grad.c -------------------------------------------------------------- */
 

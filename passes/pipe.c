@@ -48,33 +48,6 @@ static void find_crossings(Pipe *p)
 
 /* ---- parts --------------------------------------------------------------- */
 
-Node *pipe_copy(Pipe *p, int s, Node ***list, const Node *n, Node *const *in)
-{
-    Graph *g = p->part[s].g;
-
-    g->node = *list;
-    Node *c = g_copyof(g, n, in);
-    *list = g->node;
-    g->node = NULL;
-    c->name = n->name;
-    return c;
-}
-
-Node *pipe_shared(Pipe *p, int s, Node *n)
-{
-    StagePart *x = &p->part[s];
-    Node *in[MAXIN];
-
-    if (x->at[n->id])
-        return x->at[n->id];
-    for (int k = 0; k < n->nin; k++)
-        in[k] = pipe_shared(p, s, n->in[k]);
-    Node *map = n->map ? pipe_shared(p, s, n->map) : NULL;
-    Node *c = pipe_copy(p, s, any_region(n) ? &x->source : &x->before, n, in);
-    c->map = map;
-    return x->at[n->id] = c;
-}
-
 /* n as call `call` (1 + its index) of stage s reads it. */
 static Node *seen(Pipe *p, int s, int call, Node *n)
 {
@@ -189,11 +162,6 @@ static void put_send(Pipe *p, const StageRead *x)
 }
 
 /* step, and step.fallback. */
-static int trains(const Graph *g)
-{
-    return program_trains(g->prog);
-}
-
 /* ---- calls and the table ------------------------------------------------- */
 
 static void add_call(Graph *g, Call c)
@@ -203,7 +171,7 @@ static void add_call(Graph *g, Call c)
 
 static void list_calls(Pipe *p, Graph *g)
 {
-    int train = trains(p->g);
+    int train = program_trains(p->g->prog);
 
     for (int c = 0; c < p->chunks; c++) {
         if (p->s->rank[c] != g->role)
@@ -291,7 +259,7 @@ static void fill_call(Pipe *p, Assignment at)
 
 static void fill_bodies(Pipe *p)
 {
-    int train = trains(p->g);
+    int train = program_trains(p->g->prog);
 
     for (int c = 0; c < p->chunks; c++)
         fill_call(p, (Assignment){ c, WF });
@@ -376,19 +344,6 @@ static void keep_params(Pipe *p, Graph *g)
 }
 
 /* ---- the pass ------------------------------------------------------------ */
-
-const Schedule *pipe_schedule(Graph *g, int *splits)
-{
-    int pp = (int)g->mesh->size[Mpp], micros = (int)micro_turns(g);
-    Schedule *s = schedule_make(g->arena, opts_str(g->opts, "fold.schedule"),
-                                pp, g->stages->nchunk / pp, micros,
-                                opts_loc(g->opts, "fold.schedule"));
-
-    *splits = schedule_splits(s);
-    if (trains(g))
-        return s;
-    return schedule_forward(g->arena, s, g->prog != PGforward ? micros : 1);
-}
 
 static Pipe *place_bodies(Graph *g, Table *held)
 {

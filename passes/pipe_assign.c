@@ -505,3 +505,16 @@ void pipe_assign(Pipe *p)
         assign(p);
     }
 }
+
+const Schedule *pipe_schedule(Graph *g, int *splits)
+{
+    int pp = (int)g->mesh->size[Mpp], micros = (int)micro_turns(g);
+    Schedule *s = schedule_make(g->arena, opts_str(g->opts, "fold.schedule"),
+                                pp, g->stages->nchunk / pp, micros,
+                                opts_loc(g->opts, "fold.schedule"));
+
+    *splits = schedule_splits(s);
+    if (program_trains(g->prog))
+        return s;
+    return schedule_forward(g->arena, s, g->prog != PGforward ? micros : 1);
+}

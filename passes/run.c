@@ -5,70 +5,6 @@
 
 #include "passes.h"
 
-/* One compile; its graphs point at it. */
-typedef struct Compile {
-    CompileOptions options;
-    const Target *target;
-    const char *pass; /* under way */
-    int ndot;         /* pictures drawn */
-} Compile;
-
-static void begin(Graph *g, const Target *T, const CompileOptions *o)
-{
-    g->compile = alloc(g->arena, sizeof *g->compile);
-    *g->compile = (Compile){ .options = *o, .target = T, .pass = "" };
-}
-
-const Target *pass_target(const Graph *g)
-{
-    return g->compile->target;
-}
-
-static int dumping(const Compile *c, const char *word)
-{
-    return has_word(c->options.dump, ',', word);
-}
-
-static FILE *out(const Compile *c)
-{
-    return c->options.out ? c->options.out : stdout;
-}
-
-__attribute__((format(printf, 3, 0))) static void
-say_why(const Graph *g, const Node *n, const char *fmt, va_list ap)
-{
-    const Compile *c = g->compile;
-
-    if (!dumping(c, "why"))
-        return;
-    fprintf(out(c), "%s: ", c->pass);
-    if (n)
-        fprintf(out(c), "%%%s", n->name ? n->name : optab[n->op].name);
-    if (n && n->loc && n->loc->file)
-        fprintf(out(c), " (%s:%d)", n->loc->file, n->loc->line);
-    fputs(n ? ": " : "", out(c));
-    vfprintf(out(c), fmt, ap);
-    fputc('\n', out(c));
-}
-
-void why(const Graph *g, const Node *n, const char *fmt, ...)
-{
-    va_list ap;
-
-    va_start(ap, fmt);
-    say_why(g, n, fmt, ap);
-    va_end(ap);
-}
-
-void why_all(const Graph *g, const char *fmt, ...)
-{
-    va_list ap;
-
-    va_start(ap, fmt);
-    say_why(g, NULL, fmt, ap);
-    va_end(ap);
-}
-
 /* ---- the program's graph ------------------------------------------------- */
 
 static Node *copy_node(Graph *h, const Node *n, Node **to)
@@ -136,35 +72,6 @@ static int has(const Graph *g, Op op)
 
 /* ---- running the table --------------------------------------------------- */
 
-static int shown(const Graph *g)
-{
-    return g->prog == g->compile->options.prog;
-}
-
-/* ", stage 1 of 4" */
-static const char *stage_text(const Graph *g)
-{
-    return g->nrole ? strf(g->arena, ", stage %d of %d", g->role, g->nrole)
-                    : "";
-}
-
-static void dump(Graph *g)
-{
-    Compile *c = g->compile;
-    int whole = dumping(c, "+all");
-
-    if (!shown(g) || !(whole || dumping(c, "all") || dumping(c, c->pass)))
-        return;
-    if (c->options.dot) {
-        graph_dot(c->options.dot, g, c->ndot++, !whole);
-        return;
-    }
-    fprintf(out(c), "> after %s%s\n%s\n", c->pass, stage_text(g),
-            graph_print(g->arena, g,
-                        (dumping(c, "+loc") ? PRINTloc : 0) |
-                            (whole ? 0 : PRINTfold)));
-}
-
 static int is_option(const char *name, const PassInfo *p)
 {
     return name && !strcmp(name, p->name);
@@ -195,7 +102,7 @@ static void finish_pass(Graph *g, const PassInfo *p)
 #ifdef PLEAT_DEBUG
     round_trip(g);
 #endif
-    dump(g);
+    show_graph(g);
 }
 
 /* One pass on a program: on its graph, from pipe on on those of all stages. */
@@ -269,7 +176,7 @@ static void run_pipe(Graph *const *v)
 
 void run_pass(Graph *g, const Target *T, const char *name)
 {
-    begin(g, T, &(CompileOptions){ .prog = PGstep });
+    compile_begin(g, T, &(CompileOptions){ .prog = PGstep });
     for (const PassInfo *p = passtab; p->run; p++)
         if (!strcmp(p->name, name)) {
             one_pass(g, p);
@@ -280,21 +187,11 @@ void run_pass(Graph *g, const Target *T, const char *name)
 
 Group **run_fuse(Graph *g, const Target *T, Arena *a)
 {
-    begin(g, T, &(CompileOptions){ .prog = PGstep });
+    compile_begin(g, T, &(CompileOptions){ .prog = PGstep });
     for (const PassInfo *p = row_of(pass_legalize); p->run; p++)
         p->run(g);
     g_names(g);
     return fuse(g, T, a);
-}
-
-static void dump_groups(const Graph *g, Group *const *k)
-{
-    const Compile *c = g->compile;
-    int whole = dumping(c, "+all");
-
-    if (shown(g) && (whole || dumping(c, "all") || dumping(c, c->pass)))
-        fprintf(out(c), "> after %s%s\n%s\n", c->pass, stage_text(g),
-                groups_print(g->arena, k, !whole));
 }
 
 static Group **to_groups(Graph *g)
@@ -303,11 +200,11 @@ static Group **to_groups(Graph *g)
 
     c->pass = "fuse";
     Group **k = fuse(g, c->target, g->arena);
-    dump_groups(g, k);
+    show_groups(g, k);
 
     c->pass = "sched";
     k = sched(g, k);
-    dump_groups(g, k);
+    show_groups(g, k);
     for (size_t i = 0; i < vec_len(k); i++)
         c->target->lower(g, k[i], g->arena);
     return k;
@@ -355,7 +252,7 @@ static void write_stage(Graph *g, Graph *const *stopped)
             put(&t, "%s", graph_print(g->arena, h, PRINTloc));
     for (int i = 0; i < o->nsource; i++)
         put_text(&t, "source", o->source[i].file, o->source[i].text);
-    fputs(t.s, out(g->compile));
+    fputs(t.s, compile_out(g->compile));
 }
 
 /* Of any stage. */
@@ -430,7 +327,7 @@ Plan *compile(Graph *g, const Target *T, const CompileOptions *o)
     const PassInfo *last = passtab;
     Graph **stopped = NULL, **v;
 
-    begin(g, T, o);
+    compile_begin(g, T, o);
     check_order(g);
     g->stages = stages_cut(g);
     fold_model(g);

@@ -154,97 +154,14 @@ static Shard seed_source(Graph *g, const Node *n, int atom)
     }
 }
 
+/* ---- prices -------------------------------------------------------------- */
+
 static const Node *shape_of(const Node *n)
 {
     if (n->op == Oattn)
         return n->body->node[vec_len(n->body->node) - 1];
     return n->op == Oattn_bwd ? n->in[n->nin - 1] : n;
 }
-
-/* ---- facts about nodes --------------------------------------------------- */
-
-static int is_free(const Partitioner *p, const Node *n)
-{
-    if (n->op == Oconst || n->op == Oiota || n->op == Orandom)
-        return 1;
-    if ((optab[n->op].cls != EW && n->op != Orename) || n->op == Odropout)
-        return 0;
-    for (int k = 0; k < n->nin; k++)
-        if (!p->free[n->in[k]->id])
-            return 0;
-    return n->nin > 0;
-}
-
-static int has_expert(const Node *n)
-{
-    for (int d = 0; d < n->nd; d++)
-        if (n->dim[d].a->role == ROLEchoice)
-            return 1;
-    return 0;
-}
-
-/* On the expert grid is what descends from indexed weights, and a product whose
- * operands both have `expert` without contracting it. */
-static int on_experts(const Partitioner *p, const Node *n)
-{
-    int any = n->op == Ogmm || n->op == Ogmm_wgrad || n->map != NULL;
-
-    if (n->op == Oparam || n->op == Ostate) {
-        const Param *q = g_param(p->g, n_name(n));
-        return q && q->expert;
-    }
-    if (n->op == Odot)
-        return has_expert(n) && has_expert(n->in[0]) && has_expert(n->in[1]);
-    for (int k = 0; k < n->nin && !any; k++)
-        any = p->grid[n->in[k]->id] && has_expert(n);
-    return any;
-}
-
-Partitioner *placer_new(Graph *g, int build)
-{
-    Arena *a = arena_new();
-    Partitioner *p = alloc(a, sizeof *p);
-    size_t n = vec_len(g->node) + 1;
-
-    *p = (Partitioner){ .g = g, .a = a, .build = build };
-    p->have = alloc(a, n * sizeof *p->have);
-    p->free = alloc(a, n);
-    p->grid = alloc(a, n);
-    p->uses = use_counts(g, a);
-    for (size_t i = 0; i < vec_len(g->node); i++) {
-        p->free[i] = (char)is_free(p, g->node[i]);
-        p->grid[i] = (char)on_experts(p, g->node[i]);
-    }
-    return p;
-}
-
-int is_anew(const Partitioner *p, const Node *n)
-{
-    return p->free[n->id] || n->op == Obroadcast;
-}
-
-static Shard through1(const Node *n, int k, const Shard *want)
-{
-    Shard t = *want;
-
-    if (t.k == S && n->op == Orename) {
-        int at = axes_at(&n->at.rename.to, t.a);
-        t.a = at < 0 ? t.a : n->at.rename.from.v[at];
-    }
-    if (t.k == S && dim_of(n->in[k], t.a) < 0)
-        t = (Shard){ .k = R };
-    return t;
-}
-
-void type_through(const Partitioner *p, const Node *n, int k, const Shard *want,
-                  Shard *out)
-{
-    for (int i = 0; i < MAXATOM; i++)
-        out[i] = i < p->g->mesh->natom ? through1(n, k, &want[i])
-                                       : (Shard){ .k = R };
-}
-
-/* ---- prices -------------------------------------------------------------- */
 
 /* Is an atom below this one to keep, or to get, the axis a? Then a change of a
  * at this atom goes through the whole axis. */
@@ -296,7 +213,7 @@ static double price(const Partitioner *p, const Node *o, const Shard *want,
     if (p->free[o->id])
         return to->k == P ? NEVER : 0;
     if (o->op == Obroadcast) {
-        Shard in = through1(o, 0, to);
+        Shard in = shard_through(o, 0, to);
         type_through(p, o, 0, want, below);
         return price(p, o->in[0], below, atom, &in);
     }
@@ -352,8 +269,8 @@ static double debt(const Partitioner *p, const Node *n, int atom,
 
 /* ---- the choice ---------------------------------------------------------- */
 
-static int cuts_evenly(const Partitioner *p, const Node *n, Need need, int atom,
-                       const ShardStrategy *w)
+static int cuts_evenly(const Partitioner *p, const Node *n, OperandShards need,
+                       int atom, const ShardStrategy *w)
 {
     const Node *x = shape_of(n);
     int d;
@@ -409,8 +326,8 @@ static int rank_of(const Partitioner *p, const Node *n, const ShardStrategy *w,
     return same_shard(&w->out, goal) ? 1 : w->out.k == R ? 3 : 2;
 }
 
-static double total(const Partitioner *p, const Node *n, Need need, int atom,
-                    const ShardStrategy *w, const Shard *goal)
+static double total(const Partitioner *p, const Node *n, OperandShards need,
+                    int atom, const ShardStrategy *w, const Shard *goal)
 {
     double sum = debt(p, n, atom, w, goal);
 
@@ -429,7 +346,7 @@ static int keeps_keys(const Node *n, const ShardStrategy *w)
     return 0;
 }
 
-static void choose_at(Partitioner *p, Node *n, Need need, int atom)
+static void choose_at(Partitioner *p, Node *n, OperandShards need, int atom)
 {
     const Node *x = shape_of(n);
     Shard goal = seed(p->g, x->dim, x->nd, p->grid[n->id], n->sh, atom);
@@ -461,13 +378,13 @@ static void choose_at(Partitioner *p, Node *n, Need need, int atom)
         need[k][atom] = w[best].in[k];
 }
 
-void choose_way(Partitioner *p, Node *n, Need need)
+void choose_strategy(Partitioner *p, Node *n, OperandShards need)
 {
-    memset(need, 0, sizeof(Need));
+    memset(need, 0, sizeof(OperandShards));
     for (int t = 0; t < p->g->mesh->natom; t++)
         if (p->free[n->id])
             for (int k = 0; k < n->nin; k++)
-                need[k][t] = through1(n, k, &n->sh[t]);
+                need[k][t] = shard_through(n, k, &n->sh[t]);
         else
             choose_at(p, n, need, t);
 }
@@ -476,7 +393,7 @@ void choose_way(Partitioner *p, Node *n, Need need)
 
 static void place_node(Partitioner *p, Node *n)
 {
-    Need need;
+    OperandShards need;
 
     memset(n->sh, 0, sizeof n->sh);
     if (!n->nin) {
@@ -484,7 +401,7 @@ static void place_node(Partitioner *p, Node *n)
             n->sh[t] = seed_source(p->g, n, t);
         return;
     }
-    choose_way(p, n, need);
+    choose_strategy(p, n, need);
     for (int k = 0; k < n->nin; k++)
         demand(p, n, k, need[k]);
 }
@@ -492,7 +409,7 @@ static void place_node(Partitioner *p, Node *n)
 void pass_sharding(Graph *g)
 {
     g_renumber(g);
-    Partitioner *p = placer_new(g, 0);
+    Partitioner *p = partitioner_new(g, 0);
 
     for (size_t i = 0; i < vec_len(g->node); i++)
         place_node(p, g->node[i]);

@@ -59,7 +59,7 @@ static void say_cuts(const Partitioner *p, MeshAxis m)
             put(&t, "%s%s", n++ ? ", " : "", g->axis[i]->name);
             put_reason(&t, m, g->axis[i]);
         }
-    why_all(g, "%s cuts %s", meshnames[m], n ? t.s : "nothing");
+    why(g, NULL, "%s cuts %s", meshnames[m], n ? t.s : "nothing");
 }
 
 /* ---- work and parameters that stay whole --------------------------------- */
