@@ -70,14 +70,14 @@ static void lower_cuda(Graph *g, Group *k, Arena *a)
 
 /* clang-format off */
 const Target T_host = {
-    .name = "host", .prelude = host_pre,
+    .name = "host", .prelude = host_pre, .machine = MACHINEserver,
     .items = 16, .keeps = attn_can, .loops = loops,
     .lower = lower_host,
 };
 /* clang-format on */
 /* clang-format off */
 const Target T_null = {
-    .name = "null", .prelude = "",
+    .name = "null", .prelude = "", .machine = MACHINEh200,
     .items = 16, .keeps = attn_can, .loops = loops,
     .lower = lower_null,
 };
@@ -85,7 +85,7 @@ const Target T_null = {
 
 /* clang-format off */
 const Target T_cuda = {
-    .name = "cuda", .prelude = cuda_pre,
+    .name = "cuda", .prelude = cuda_pre, .machine = MACHINEh200,
     .items = 256, .grid = 1, .keeps = attn_can_cuda, .loops = loops,
     .squares = grouped_squares, .lower = lower_cuda,
 };

@@ -621,9 +621,16 @@ typedef struct Group {
                                      it sees it; null: as the buffers' nodes */
 } Group;
 
+typedef enum Machine {
+#define MACHINE(name, ...) MACHINE##name,
+#include "machines.def"
+#undef MACHINE
+} Machine;
+
 typedef struct Target {
     const char *name;
     const char *prelude; /* text before all kernels */
+    Machine machine;     /* whose speeds times are predicted by */
     int64_t items;       /* parallel items that keep it busy */
     int grid;            /* an item is a block of threads */
     /* Has kernels, forward and backward, for this composite node? */

@@ -7,9 +7,7 @@
  *     [ param | state | optim | io ][ transient: step, eval, forward, init ]
  *
  * A pipeline stage is a role with buffers, tensors and programs of its own;
- * kernels are the plan's.
- *
- * Predicted times are a roofline with rough constants, one row a target. */
+ * kernels are the plan's. */
 #include <string.h>
 
 #include "passes.h"
@@ -35,94 +33,6 @@ struct Emit {
     Kernel *kernel;    /* vec; all stages too */
     Table *kernels;    /* name -> itself */
 };
-
-/* ---- what a step takes --------------------------------------------------- */
-
-/* Per rank: FLOP/s of matrix products and of the rest, bytes/s of memory and of
- * a link, seconds of a step and of a collective. host: two cores of a server of
- * 2020; others: an H200 at what good kernels reach of its peak. */
-typedef struct MachineSpeeds {
-    const char *name;
-    double gemm, loop, memory, link, step, hop;
-} MachineSpeeds;
-
-/* clang-format off */
-static const MachineSpeeds machines[] = {
-    /* name     gemm    loop    memory  link    step    hop                   */
-    { "host",   1.0e11, 4.0e9,  1.2e10, 2.0e9,  2.0e-6, 2.0e-5 },
-    { "null",   6.0e14, 3.0e13, 4.0e12, 3.5e11, 3.0e-6, 1.0e-5 },
-    { "cuda",   6.0e14, 3.0e13, 4.0e12, 3.5e11, 3.0e-6, 1.0e-5 },
-};
-/* clang-format on */
-
-static const MachineSpeeds *machine_of(const Target *T)
-{
-    for (size_t i = 0; i < sizeof machines / sizeof *machines; i++)
-        if (!strcmp(machines[i].name, T->name))
-            return &machines[i];
-    return &machines[0];
-}
-
-static int is_product(const Group *k)
-{
-    return k->fam == FAMgemm || k->fam == FAMgmm || k->fam == FAMgmm_wgrad ||
-           k->fam == FAMattn || k->fam == FAMattn_bwd;
-}
-
-/* Members cost their arithmetic; memory sees what goes in and out. */
-static void count(const Graph *g, const Group *k, Instr *s)
-{
-    s->flops = s->bytes = 0;
-    if (s->kind == Ijoin)
-        return;
-    for (int i = 0; i < k->n; i++)
-        s->flops += cost_of(g, k->node[i]).flops;
-    for (int i = 0; i < k->nin; i++)
-        s->bytes += (double)local_bytes(g, k->in[i]);
-    for (int i = 0; i < k->nout; i++)
-        s->bytes += (double)local_bytes(g, k->out[i]);
-}
-
-/* How many ranks of a stage do the same of n: all but those that a tensor it
- * makes or reads is cut over. */
-static double copies_of(const Graph *g, const Node *n)
-{
-    const Mesh *m = g->mesh;
-    uint32_t cut = m->mask[Mpp];
-
-    for (int i = -2; i < n->nin; i++) {
-        const Node *x = i == -2 ? n : i == -1 ? n->map : n->in[i];
-        if (x)
-            cut |= atoms_of(g, x, S) | atoms_of(g, x, F);
-    }
-    return (double)mesh_extent(m, ~cut & ((1u << m->natom) - 1));
-}
-
-static double share_again(const Graph *g, const Group *k)
-{
-    double all = 0, once = 0;
-
-    for (int i = 0; i < k->n && g->mesh; i++) {
-        double f = cost_of(g, k->node[i]).flops + 1;
-        all += f;
-        once += f / copies_of(g, k->node[i]);
-    }
-    return all > 0 ? 1 - once / all : 0;
-}
-
-static void predict(const Emit *e, const Graph *g, const Group *k, Instr *s)
-{
-    const MachineSpeeds *m = machine_of(e->T);
-
-    if (s->flops == 0 && s->bytes == 0)
-        count(g, k, s);
-    s->again = s->flops * share_again(g, k);
-    double work = s->flops / (is_product(k) ? m->gemm : m->loop);
-    double move = s->bytes / m->memory;
-    s->secs = m->step + (work > move ? work : move);
-    if (k->fam == FAMcomm)
-        s->secs = m->hop + s->bytes / m->link;
-}
 
 /* ---- what lives always --------------------------------------------------- */
 
@@ -414,7 +324,7 @@ static void fill_instr(ProgramBuilder *m, int i, Instr *s)
         s->buf[j] = j < k->narg && k->arg[j] ? storage(k->arg[j])->buf : -1;
     if (work >= 0)
         s->buf[n - 1] = work;
-    predict(m->e, m->g, k, s);
+    predict(m->g, k, s);
     flow_instr(m, k, s);
     if (s->kind != Ikernel)
         return;

@@ -536,6 +536,8 @@ void rows_move(Layout *l, int64_t priv, int64_t pool); /* to these offsets */
 
 /* ---- emit.c program_layout.c --------------------------------------------- */
 
+/* instr_cost.c: sets s->flops, bytes (unless they are known), again, secs. */
+void predict(const Graph *g, const Group *k, Instr *s);
 typedef struct Emit Emit;
 typedef struct Shapes Shapes; /* of values, each once */
 
