@@ -6,8 +6,7 @@
  *
  * An attention that the target keeps becomes `attn`, whose results are parts: 0
  * the output, 1 the logsumexp of each query's scores. Its body stays, opened,
- * for the generator. Then values that depend on neither data nor parameters and
- * cost more than a load (rope tables) move to the region `pre`. */
+ * for the generator. */
 #include <string.h>
 
 #include "passes.h"
@@ -77,53 +76,7 @@ static Node *open_call(Graph *g, Node *n, void *ctx)
     return inline_body(g, n->body, n->in, inner_scope(g, n), n->loc);
 }
 
-/* ---- what is worth computing once a step --------------------------------- */
-
-static int costly(Op op)
-{
-    switch (op) {
-    case Oexp:
-    case Olog:
-    case Osqrt:
-    case Orsqrt:
-    case Osigmoid:
-    case Osilu:
-    case Ogelu:
-    case Otanh:
-    case Osoftplus:
-    case Osin:
-    case Ocos:
-    case Opow: return 1;
-    default: return 0;
-    }
-}
-
-/* mark: 1 depends on constants only; 2 also holds a costly op. */
-static void hoist(Graph *g)
-{
-    for (size_t i = 0; i < vec_len(g->node); i++) {
-        Node *n = g->node[i];
-        n->mark = n->op == Oconst || n->op == Oiota;
-        if (optab[n->op].cls != EW && optab[n->op].cls != VIEW &&
-            optab[n->op].cls != MOVE)
-            continue;
-        n->mark = n->nin > 0 && n->op != Odropout ? 1 + costly(n->op) : 0;
-        for (int k = 0; k < n->nin; k++)
-            if (n->in[k]->mark == 0)
-                n->mark = 0;
-            else if (n->mark && n->in[k]->mark == 2)
-                n->mark = 2;
-        if (n->mark == 2)
-            n->reg = REGpre;
-    }
-    for (size_t i = vec_len(g->node); i-- > 0;)
-        for (int k = 0; k < g->node[i]->nin; k++)
-            if (g->node[i]->reg == REGpre)
-                g->node[i]->in[k]->reg = REGpre;
-}
-
 void pass_expand(Graph *g)
 {
     rewrite(g, open_call, NULL);
-    hoist(g);
 }
