@@ -398,7 +398,7 @@ RankAffine local_start(const Graph *g, const Node *n, int d);
 uint32_t zigzag_atoms(const Mesh *m, const Axis *a);
 /* A set of atoms as numbers in which what is slower along the axis is greater:
  * pieces before runs, later atoms before earlier ones. */
-uint32_t slowness(const Mesh *m, const Axis *a, uint32_t atoms);
+uint32_t stride_order(const Mesh *m, const Axis *a, uint32_t atoms);
 /* Parts that n elements of an axis must divide into when `atoms` cut it. */
 int64_t cut_parts(const Mesh *m, const Axis *a, uint32_t atoms);
 uint32_t atoms_of(const Graph *g, const Node *n, ShardKind k); /* typed k */
@@ -447,8 +447,8 @@ typedef struct Reshard {
  * its type; 0: it is there. Steps that shrink the value come first. A scalar
  * may go from R to P(add) (op add: position 0 keeps it, others have 0); any
  * other value that should become partial is our fault. */
-int repair(const Mesh *m, Shard *t, const Shard *want, Reshard *r);
-void repair_attrs(Node *n, const Reshard *r); /* n is of r's op */
+int reshard_step(const Mesh *m, Shard *t, const Shard *want, Reshard *r);
+void reshard_attrs(Node *n, const Reshard *r); /* n is of r's op */
 /* Bytes of n on one rank if its type were t[], and bytes one rank receives for
  * the step r that starts from type t[]. */
 double bytes_as(const Graph *g, const Node *n, const Shard *t);

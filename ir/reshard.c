@@ -5,8 +5,8 @@
  *     S(a)   -> S(b)   alltoall
  *
  * An axis cut over several atoms lies with later atoms major, and with those
- * that cut it in pieces above all others (slowness), so a step may add to an
- * axis only atoms below those that cut it, and remove only its lowest: then
+ * that cut it in pieces above all others (stride_order), so a step may add to
+ * an axis only atoms below those that cut it, and remove only its lowest: then
  * what a rank has stays inside, or grows around, what it had. Types whose atoms
  * come in another order are reached through the whole axis. */
 #include "ir.h"
@@ -24,8 +24,8 @@ static uint32_t cutting(const Mesh *m, const Shard *t, const Axis *a)
 /* All atoms of x below all of y along axis a. */
 static int below(const Mesh *m, const Axis *a, uint32_t x, uint32_t y)
 {
-    y = slowness(m, a, y);
-    return !x || !y || slowness(m, a, x) < (y & -y);
+    y = stride_order(m, a, y);
+    return !x || !y || stride_order(m, a, x) < (y & -y);
 }
 
 /* Atoms that are still to cut axis b: the topmost run of one present type. */
@@ -148,7 +148,7 @@ static int own(const Mesh *m, Shard *t, const Shard *want, Reshard *r)
     return mask && make(t, r, Oadd, NULL, NULL, mask, (Shard){ P, NULL, Radd });
 }
 
-int repair(const Mesh *m, Shard *t, const Shard *want, Reshard *r)
+int reshard_step(const Mesh *m, Shard *t, const Shard *want, Reshard *r)
 {
     int done = 1;
 
@@ -164,7 +164,7 @@ int repair(const Mesh *m, Shard *t, const Shard *want, Reshard *r)
     die("no collective makes the type asked for");
 }
 
-void repair_attrs(Node *n, const Reshard *r)
+void reshard_attrs(Node *n, const Reshard *r)
 {
     switch (r->op) {
     case Oallgather:

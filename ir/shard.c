@@ -26,7 +26,7 @@ uint32_t zigzag_atoms(const Mesh *m, const Axis *a)
     return m && a->root && a->root->zigzag ? m->mask[Mcp] : 0;
 }
 
-uint32_t slowness(const Mesh *m, const Axis *a, uint32_t atoms)
+uint32_t stride_order(const Mesh *m, const Axis *a, uint32_t atoms)
 {
     uint32_t z = atoms & zigzag_atoms(m, a);
 

@@ -510,7 +510,7 @@ static int matches(const Node *n, int atom, const ShardStrategy *w)
 }
 
 /* What a collective makes of its operand's type over one atom of its own. */
-static int repairs(const Node *n, const Shard *from, const Shard *to)
+static int reshards(const Node *n, const Shard *from, const Shard *to)
 {
     switch (n->op) {
     case Oallgather: return from->k == S && from->a == n_axis(n) && to->k == R;
@@ -537,7 +537,7 @@ const char *type_wrong(const Graph *g, const Node *n)
         const Shard *to = &n->sh[t];
         int ok = optab[n->op].cls == SRC || n->op == Osend || n->op == Orecv;
         if (comm && n_atoms(n) >> t & 1)
-            ok = repairs(n, &n->in[0]->sh[t], to);
+            ok = reshards(n, &n->in[0]->sh[t], to);
         else if (comm)
             ok = same_shard(&n->in[0]->sh[t], to);
         else

@@ -1,5 +1,5 @@
 /* collectives.c: make every operand be of the type its user asks for. A value
- * is repaired once for each type, for all its users:
+ * is resharded once for each type, for all its users:
  *
  *     %x = add ...      seq:tp             %x  = add ...        seq:tp
  *     %q = dot %x %wq   kv:tp       =>     %x1 = allgather %x seq
@@ -7,7 +7,7 @@
  *                                          %k  = dot %x1 %wk    kv:tp
  *
  * Constants, iota, random numbers and what is computed from them are made anew
- * in the type asked for, and a broadcast is repaired before it grows. */
+ * in the type asked for, and a broadcast is resharded before it grows. */
 #include <string.h>
 
 #include "passes.h"
@@ -19,8 +19,8 @@ static int tuple(const Node *n)
     return n->op == Oattn || n->op == Oattn_bwd || n->op == Oroute;
 }
 
-/* The operands of n, repaired. Old nodes keep their own operands until the end,
- * since later choices look at them. */
+/* The operands of n, resharded. Old nodes keep their own operands until the
+ * end, since later choices look at them. */
 static Node **operands(Partitioner *p, Node *n)
 {
     Node **in = alloc(p->g->arena, ((size_t)n->nin + 1) * sizeof *in);

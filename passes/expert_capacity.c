@@ -221,7 +221,7 @@ static void count_dropped(Graph *g, Node *keep)
     infer(g, m);
 }
 
-static void make_room(Graph *g)
+static void drop_pairs(Graph *g)
 {
     size_t count = vec_len(g->node);
     Table *kept = table_new(g->arena);
@@ -256,5 +256,5 @@ void pass_expert_capacity(Graph *g)
     if (!strcmp(opts_str(g->opts, "route.balance"), "forced"))
         force_balance(g);
     if (strcmp(opts_str(g->opts, "route.policy"), "dropless"))
-        make_room(g);
+        drop_pairs(g);
 }

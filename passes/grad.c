@@ -509,7 +509,7 @@ static Node *denominator(Graph *g, Node *loss)
 
     if (loss->nin < 2)
         return g_const(g, loss->loc, Df32, micro_batches(g, loss->loc));
-    den = g_each_micro(g, in_den(g, loss->in[1], table_new(g->arena)));
+    den = g_per_micro(g, in_den(g, loss->in[1], table_new(g->arena)));
     den->reg = REGden;
     acc = g_accum(g, g_total(g, g_cast(g, den, Df32)), Radd);
     acc->reg = REGden;
@@ -554,7 +554,7 @@ void pass_grad(Graph *g)
         Node *x = g->node[i];
         if (x->op != Oloss)
             continue;
-        vec_push(g->arena, seed, g_each_micro(g, x->in[0]));
+        vec_push(g->arena, seed, g_per_micro(g, x->in[0]));
         vec_push(g->arena, dseed, seed_of(g, x));
     }
     mark_params(g);

@@ -26,7 +26,7 @@ Node *g_total(Graph *g, Node *n)
     return g_red(g, Osum, n, ax, n->nd);
 }
 
-Node *g_each_micro(Graph *g, Node *n)
+Node *g_per_micro(Graph *g, Node *n)
 {
     Axis *micro = g_micro(g);
     Node *s;

@@ -18,7 +18,7 @@
 
 #include "passes.h"
 
-int has_budget(const Graph *g)
+int limits_rows(const Graph *g)
 {
     return opts_given(g->opts, "route.factor") &&
            !strcmp(opts_str(g->opts, "route.policy"), "dropless");
@@ -46,7 +46,7 @@ int rounds_of(const Graph *g, const Node *route)
     return (int)n;
 }
 
-static void watch_rooms(Graph *g)
+static void add_overflow_flags(Graph *g)
 {
     size_t count = vec_len(g->node);
 
@@ -239,5 +239,5 @@ void pass_overflow(Graph *g)
     if (g->prog == PGfallback)
         make_rounds(g);
     else
-        watch_rooms(g);
+        add_overflow_flags(g);
 }

@@ -99,7 +99,7 @@ Node *inline_body(Graph *g, const Graph *body, Node *const *in,
 Node *g_total(Graph *g, Node *n); /* sum over all its axes */
 /* n with the axis micro: what is the same for all micro-batches (a loss of
  * parameters only) counts once in each, whoever runs it. */
-Node *g_each_micro(Graph *g, Node *n);
+Node *g_per_micro(Graph *g, Node *n);
 Node *g_accum(Graph *g, Node *n, Reduce op);        /* fp32, in n's region */
 int axis_covers(const Axis *a, AxisRole role);      /* it or a factor of it */
 double micro_batches(const Graph *g, const Loc *l); /* of a step, all ranks */
@@ -112,7 +112,7 @@ const Node *choice_of(const Node *e); /* the router's own index, behind e */
 /* route.policy=dropless with route.factor: a rank has room for so many times
  * its equal share of rows. When more come, `step` does nothing and says so, and
  * the program step.fallback takes them in rounds (overflow_fallback.c). */
-int has_budget(const Graph *g);
+int limits_rows(const Graph *g);
 int rounds_of(const Graph *g, const Node *route); /* 1: never too many */
 /* Operands first, otherwise in the order there is. */
 void g_sort(Graph *g);

@@ -135,7 +135,7 @@ static void forward(Assign *a, const Node *n, Assignment *s)
 
 /* A gradient on its way into its accumulator is no unit's, but stays where it
  * is made. */
-static int sums_up(const Node *n)
+static int is_gradient_sum(const Node *n)
 {
     return n->scope->part == PARTgrad;
 }
@@ -171,12 +171,14 @@ static void backward_of(Assign *a, const Node *n, Assignment *s)
     else if (at == NOBODY)
         s->chunk = fwd >= 0 ? fwd : a->st->last;
     else
-        s->chunk = a->ends[n->id] && !sums_up(n) ? min(at, a->st->first) : at;
+        s->chunk =
+            a->ends[n->id] && !is_gradient_sum(n) ? min(at, a->st->first) : at;
 }
 
 /* From the last node to the first: f on each backward node that backward node i
  * reads. */
-static void pull_back(Assign *a, void (*f)(Assign *a, int read, int by))
+static void for_each_backward_read(Assign *a,
+                                   void (*f)(Assign *a, int read, int by))
 {
     for (int i = (int)vec_len(a->g->node); i-- > 0;) {
         const Node *n = a->g->node[i];
@@ -211,7 +213,7 @@ static int *only_readers(const Assign *a)
 
 /* A whole or a part of it made from shards only for another chunk is made there
  * (of the same direction: what F keeps for a later B stays). */
-static void gather_late(Assign *a)
+static void gather_at_reader(Assign *a)
 {
     Assignment *spot = a->p->spot;
     int *only = only_readers(a);
@@ -306,11 +308,11 @@ static void assign(Pipe *p)
     find_feeds(&a);
     for (size_t i = 0; i < vec_len(g->node); i++)
         place(&a, g->node[i]);
-    pull_back(&a, settle);
-    gather_late(&a);
+    for_each_backward_read(&a, settle);
+    gather_at_reader(&a);
     follow(&a);
     if (p->splits)
-        pull_back(&a, split_backward);
+        for_each_backward_read(&a, split_backward);
     follow(&a);
     pipe_needs(p);
 }

@@ -24,7 +24,7 @@ static Node *placed_like(Node *n, const Node *by)
 /* Only steps can be run again: other programs have room for all rows. */
 static int budget(const Graph *g)
 {
-    return has_budget(g) && program_trains(g->prog);
+    return limits_rows(g) && program_trains(g->prog);
 }
 
 /* One map for all uses of e, so that rows of one dot are rows of the next. */

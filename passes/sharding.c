@@ -11,7 +11,7 @@
  *     %h  = add %x %y         seq:tp     y becomes what x is
  *     %dw = dot ...           P:dp       micro contracted; reduced in post
  *
- * collectives.c repairs by the same choices, so both keep the same list of
+ * collectives.c reshards by the same choices, so both keep the same list of
  * types that a value exists in. */
 #include <string.h>
 
@@ -19,7 +19,7 @@
 
 static const double NEVER = 1e300;
 /* A parameter does not move when anything else can. */
-static const double STAY = 1e9;
+static const double PARAM_PENALTY = 1e9;
 
 /* ---- seeds --------------------------------------------------------------- */
 
@@ -171,7 +171,7 @@ static int blocked(const Mesh *m, const Shard *have, const Shard *want,
     for (int i = 0; i < atom; i++)
         if (have[i].k == S && have[i].a == x->a &&
             same_shard(&have[i], &want[i]) &&
-            slowness(m, x->a, 1u << i) < slowness(m, x->a, 1u << atom))
+            stride_order(m, x->a, 1u << i) < stride_order(m, x->a, 1u << atom))
             return 1;
     return 0;
 }
@@ -223,7 +223,7 @@ static double price(const Partitioner *p, const Node *o, const Shard *want,
         least = c < least ? c : least;
     }
     if ((o->op == Oparam || o->op == Ostate) && least < NEVER)
-        least *= STAY;
+        least *= PARAM_PENALTY;
     return least;
 }
 
@@ -247,8 +247,8 @@ static int partial_above(const Node *n, const ShardStrategy *w, int atom)
 /* What the result would still cost on its way to its seed. A new partial sum of
  * which every rank wants all is reduced sooner or later in any case, but one
  * passed on should not grow before that. */
-static double debt(const Partitioner *p, const Node *n, int atom,
-                   const ShardStrategy *w, const Shard *goal)
+static double cost_to_seed(const Partitioner *p, const Node *n, int atom,
+                           const ShardStrategy *w, const Shard *goal)
 {
     const Node *x = shape_of(n);
     double size = (double)p->g->mesh->atom[atom].size;
@@ -329,7 +329,7 @@ static int rank_of(const Partitioner *p, const Node *n, const ShardStrategy *w,
 static double total(const Partitioner *p, const Node *n, OperandShards need,
                     int atom, const ShardStrategy *w, const Shard *goal)
 {
-    double sum = debt(p, n, atom, w, goal);
+    double sum = cost_to_seed(p, n, atom, w, goal);
 
     for (int k = 0; k < n->nin && sum < NEVER; k++)
         sum += price(p, n->in[k], need[k], atom, &w->in[k]);

@@ -38,7 +38,7 @@ static Node *statistic(TrainStep *s, Node *n)
     for (int i = 0; i < n_axes(n)->n; i++)
         ax[k++] = n_axes(n)->v[i];
     ax[k++] = g_micro(s->g);
-    Node *x = g_cast(s->g, g_each_micro(s->g, n->in[0]), Df32);
+    Node *x = g_cast(s->g, g_per_micro(s->g, n->in[0]), Df32);
     Node *part = g_red(s->g, n->op == Omean ? Osum : n->op, x, ax, k);
     Node *all = g_accum(s->g, part, ops[n->op]);
     if (n->op != Omean)
@@ -114,7 +114,7 @@ static Node *post_value(TrainStep *s, Node *n, const Node *user)
 
 static Node *over_step(Graph *g, Node *n)
 {
-    return g_accum(g, g_total(g, g_cast(g, g_each_micro(g, n), Df32)), Radd);
+    return g_accum(g, g_total(g, g_cast(g, g_per_micro(g, n), Df32)), Radd);
 }
 
 /* Sum over micro-batches of t, divided by the same sum of den. */

@@ -89,10 +89,10 @@ void type_through(const Partitioner *p, const Node *n, int k, const Shard *want,
                                        : (Shard){ .k = R };
 }
 
-/* ---- where a repair stands ----------------------------------------------- */
+/* ---- where a reshard stands ---------------------------------------------- */
 
-/* The region that repairs o for a user in region `user`: once a step when the
- * value is, and what leaves the bodies is repaired after them. */
+/* The region that reshards o for a user in region `user`: once a step when the
+ * value is, and what leaves the bodies is resharded after them. */
 static Region region_of(const Node *o, Region user)
 {
     if (o->op == Oaccum)
@@ -202,7 +202,7 @@ static Node *collective(Graph *g, Node *x, const Node *o, const Reshard *r,
     if (r->op == Oadd)
         return keep_first(g, x, o, r, to, reg);
     Node *n = g_node(g, r->op, o->loc, 1, &x);
-    repair_attrs(n, r);
+    reshard_attrs(n, r);
     return infer(g, like(n, o, to, reg));
 }
 
@@ -217,7 +217,7 @@ static double price(const Partitioner *p, const Node *o, const Shard *from,
 
     memcpy(t, from, sizeof t);
     memcpy(before, from, sizeof t);
-    while (repair(p->g->mesh, t, want, &r)) {
+    while (reshard_step(p->g->mesh, t, want, &r)) {
         sum += bytes_sent(p->g, o, before, &r);
         memcpy(before, t, sizeof t);
     }
@@ -248,8 +248,8 @@ static void explain(const Partitioner *p, const Node *o, const Shard *from,
             user->name ? user->name : optab[user->op].name);
 }
 
-static Node *repaired(Partitioner *p, Node *o, const Shard *want, Region reg,
-                      const Node *user)
+static Node *resharded(Partitioner *p, Node *o, const Shard *want, Region reg,
+                       const Node *user)
 {
     const Version *best = NULL;
     Shard t[MAXATOM], from[MAXATOM];
@@ -271,7 +271,7 @@ static Node *repaired(Partitioner *p, Node *o, const Shard *want, Region reg,
     Node *x = best ? best->node : o;
     memcpy(t, best ? best->sh : o->sh, sizeof t);
     memcpy(from, t, sizeof from);
-    while (repair(p->g->mesh, t, want, &r)) {
+    while (reshard_step(p->g->mesh, t, want, &r)) {
         explain(p, o, from, &r, user);
         memcpy(from, t, sizeof from);
         if (p->build)
@@ -317,7 +317,7 @@ static Node *get(Partitioner *p, Node *o, const Shard *want, Region reg,
     if (v)
         return v->node;
     return is_anew(p, o) ? again(p, o, want, reg, user)
-                         : repaired(p, o, want, reg, user);
+                         : resharded(p, o, want, reg, user);
 }
 
 Node *demand(Partitioner *p, const Node *n, int k, const Shard *want)

@@ -1,8 +1,8 @@
 /* fold_test: every fold computes what one rank computes. The local graph of a
  * small model runs on all ranks side by side, node by node, in a plain
  * evaluator in double, without codegen and runtime; so a difference here is a
- * wrong type or a wrong repair. Compared are loss, gradient norm and every
- * value written. */
+ * wrong type or a wrong reshard. Compared are loss, gradient norm and
+ * every value written. */
 #include <math.h>
 
 #include "tinymoe.h"
@@ -618,7 +618,7 @@ static void compare(const char *fold, const Run *one)
     arena_free(r.a);
 }
 
-/* ---- repairs ------------------------------------------------------------- */
+/* ---- reshards ------------------------------------------------------------ */
 
 static Node *value(Run *r, Op op, Node *from, const Shard *t)
 {
@@ -653,15 +653,15 @@ static Node *typed(Run *r, const Shard *t)
     return n;
 }
 
-static Node *repaired(Run *r, Node *n, const Shard *want, int *steps)
+static Node *resharded(Run *r, Node *n, const Shard *want, int *steps)
 {
     Shard t[MAXATOM];
     Reshard step;
 
     memcpy(t, n->sh, sizeof t);
-    while (repair(r->g->mesh, t, want, &step)) {
+    while (reshard_step(r->g->mesh, t, want, &step)) {
         n = value(r, step.op, n, t);
-        repair_attrs(n, &step);
+        reshard_attrs(n, &step);
         for (int64_t k = 0; k < r->ranks; k++)
             collective(r, n, k);
         assert_true(++*steps < 100000);
@@ -680,7 +680,7 @@ static void same_values(Run *r, const Node *x, const Node *y)
 static void any_to_any(void **state)
 {
     int64_t size[NMESH] = { [Mtp] = 2, [Mcp] = 2, [Mdp] = 2 };
-    Graph *g = g_new(forever, "repairs");
+    Graph *g = g_new(forever, "reshards");
     Axis *a = g_axis(g, "a"), *b = g_axis(g, "b");
     const Shard all[] = {
         { .k = R }, { S, a, Radd }, { S, b, Radd }, { P, NULL, Radd }
@@ -701,7 +701,7 @@ static void any_to_any(void **state)
         g->node = NULL;
         r.val = alloc(r.a, 32 * 8 * sizeof *r.val);
         if (legal)
-            same_values(&r, repaired(&r, typed(&r, t), want, &steps),
+            same_values(&r, resharded(&r, typed(&r, t), want, &steps),
                         typed(&r, want));
         arena_free(r.a);
     }

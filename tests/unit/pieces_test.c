@@ -2,8 +2,8 @@
  * another. In meshes of every rank order, with and without zigzag: the pieces
  * of a group cover an axis once; a causal mask leaves all ranks of cp equal
  * work, in each round of a ring too; and from random types to random types the
- * collectives that repair() names, with the integers that the compiler gives
- * them, leave each rank what the type says. */
+ * collectives that reshard_step() names, with the integers that the compiler
+ * gives them, leave each rank what the type says. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -280,10 +280,10 @@ static void walk(World *w, int *steps)
     random_type(w, t, 1);
     random_type(w, want, 0);
     Node *x = tensor(w, t);
-    while (repair(w->g->mesh, t, want, &r)) {
+    while (reshard_step(w->g->mesh, t, want, &r)) {
         Node *n = tensor(w, t);
         n->op = r.op;
-        repair_attrs(n, &r);
+        reshard_attrs(n, &r);
         for (int64_t k = 0; k < w->g->mesh->world; k++)
             expected(w, x, k, w->at[k]);
         if (r.op == Oshard_slice)

@@ -33,7 +33,7 @@ static void is(const Graph *g, const char *name, const char *type)
 }
 
 /* The collectives of value `name`, in order: "allgather(seq:0) allreduce(:2)",
- * with axis and lowest atom; those of its repaired versions follow, and of the
+ * with axis and lowest atom; those of its resharded versions follow, and of the
  * bucket that it is packed into. */
 static void repairs_of(const Graph *g, const Node *n, Text *t)
 {
@@ -53,7 +53,7 @@ static void repairs_of(const Graph *g, const Node *n, Text *t)
     }
 }
 
-static void repaired(const Graph *g, const char *name, const char *want)
+static void resharded(const Graph *g, const char *name, const char *want)
 {
     Text t = { .arena = forever };
 
@@ -104,7 +104,7 @@ static void mlp_pair(void **state)
     assert_int_equal(up->in[0]->op, Oallgather);
     assert_string_equal(type_of(g, up->in[0]->in[0]), "seq");
     assert_string_equal(type_of(g, down), "+");
-    repaired(g, down->name, "reducescatter(seq:0)");
+    resharded(g, down->name, "reducescatter(seq:0)");
     is(g, "grad.up", "ffn");
     is(g, "grad.down", "ffn");
 }
@@ -120,9 +120,9 @@ static void vocabulary(void **state)
     is(g, "embed", "vocab");
     is(g, "head", "vocab");
     assert_string_equal(type_of(g, x), "+");
-    repaired(g, x->name, "reducescatter(seq:0)");
+    resharded(g, x->name, "reducescatter(seq:0)");
     assert_string_equal(type_of(g, logits), "vocab");
-    repaired(g, logits->name, "");
+    resharded(g, logits->name, "");
     is(g, "grad.head", "vocab");
 }
 
@@ -137,13 +137,13 @@ static void reduced_over(void **state)
 
     (void)state;
     is(g, "grad.n1", "+ +");
-    repaired(g, "grad.n1", "allreduce(:0)");
+    resharded(g, "grad.n1", "allreduce(:0)");
     assert_int_equal(atoms_of(g, node(g, "grad.n1"), P),
                      g->mesh->mask[Mtp] | g->mesh->mask[Mdp]);
     is(g, "grad.gate", "+ +");
-    repaired(g, "grad.gate", "allreduce(:0)");
+    resharded(g, "grad.gate", "allreduce(:0)");
     is(g, "grad.up", "ffn +");
-    repaired(g, "grad.up", "allreduce(:1)");
+    resharded(g, "grad.up", "allreduce(:1)");
     is(g, "n1", "R R");
 }
 
@@ -156,10 +156,10 @@ static void reduced_into_runs(void **state)
     int reduced = 0, scattered = 0, gathered = 0;
 
     (void)state;
-    repaired(g, "grad.n1", "reducescatter(flat.a0.a1:0)");
-    repaired(g, "grad.gate", "reducescatter(flat.a0.a1:0)");
-    repaired(g, "grad.up", "reducescatter(flat.a1:1)");
-    repaired(g, "grad.w1", "reducescatter(flat.a1:1)");
+    resharded(g, "grad.n1", "reducescatter(flat.a0.a1:0)");
+    resharded(g, "grad.gate", "reducescatter(flat.a0.a1:0)");
+    resharded(g, "grad.up", "reducescatter(flat.a1:1)");
+    resharded(g, "grad.w1", "reducescatter(flat.a1:1)");
     is(g, "n1", "R R");
     is(g, "up", "ffn R");
     for (size_t i = 0; i < vec_len(g->node); i++) {
@@ -185,11 +185,11 @@ static void experts(void **state)
     (void)state;
     is(g, "w1", "expert R");
     is(g, "grad.w1", "expert +");
-    repaired(g, "grad.w1", "allreduce(:1)");
+    resharded(g, "grad.w1", "allreduce(:1)");
     g = tinymoe("fold.tp=2 fold.dp=2 train.batch=4 fold.ep=4", "collectives");
     is(g, "w1", "expert expert");
     is(g, "grad.w1", "expert expert");
-    repaired(g, "grad.w1", "");
+    resharded(g, "grad.w1", "");
     g = tinymoe("fold.tp=2 fold.dp=2 train.batch=4 fold.ep=2 fold.etp=2",
                 "collectives");
     is(g, "w1", "ffn expert");
@@ -198,7 +198,7 @@ static void experts(void **state)
     g = tinymoe("fold.dp=4 train.batch=8 fold.ep=2 fold.zero=0", "collectives");
     is(g, "w1", "expert R");
     is(g, "optim.m.w1", "expert R");
-    repaired(g, "grad.w1", "allreduce(:1)");
+    resharded(g, "grad.w1", "allreduce(:1)");
 }
 
 /* Tokens come together over ep's and etp's ranks and nowhere else; the sums go
