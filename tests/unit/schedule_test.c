@@ -137,7 +137,7 @@ static void dualpipev(void **state)
 
 /* ---- rows under rendezvous ----------------------------------------------- */
 
-typedef struct Machine {
+typedef struct TableWalk {
     const Schedule *s;
     const StageTransfer *e;
     int n;
@@ -148,20 +148,20 @@ typedef struct Machine {
                                      waited for 4 */
     int *queue, *head, *tail; /* by edge: micro-batches under way */
     int *waited;              /* by edge */
-} Machine;
+} TableWalk;
 
-static char *done_at(const Machine *x, WorkKind w, int c, int m)
+static char *done_at(const TableWalk *x, WorkKind w, int c, int m)
 {
     return &x->done[((int)w * x->s->chunks + c) * x->s->micros + m];
 }
 
-static char *here_at(const Machine *x, int e, int m)
+static char *here_at(const TableWalk *x, int e, int m)
 {
     return &x->here[e * x->s->micros + m];
 }
 
 /* Work may run when the rule of the table and every value allow it. */
-static void work(Machine *x, const PipeRow *w)
+static void work(TableWalk *x, const PipeRow *w)
 {
     int c = w->chunk, m = w->micro, last = x->s->chunks - 1;
     WorkKind back = schedule_splits(x->s) ? WI : WB;
@@ -184,7 +184,7 @@ static void work(Machine *x, const PipeRow *w)
 }
 
 /* A recv returns when its value was sent, a wait when it was received. */
-static int goes(Machine *x, const PipeRow *w)
+static int goes(TableWalk *x, const PipeRow *w)
 {
     int *q = x->queue + (w->k == ROWwork ? 0 : w->edge * x->s->micros);
     char *h = w->k == ROWwork ? NULL : here_at(x, w->edge, w->micro);
@@ -217,7 +217,7 @@ static void runs_to_the_end(Arena *a, const Schedule *s, const StageTransfer *e,
                             int n)
 {
     size_t m = (size_t)s->micros, in = (size_t)n + 1;
-    Machine x = { .s = s, .e = e, .n = n };
+    TableWalk x = { .s = s, .e = e, .n = n };
 
     x.row = schedule_rows(a, s, e, n);
     x.at = alloc(a, (size_t)s->ranks * sizeof *x.at);
