@@ -303,7 +303,8 @@ struct Graph {
 
 Graph *g_new(Arena *a, const char *name);
 Graph *g_like(const Graph *g); /* same arena, axes, params, options; no nodes */
-Axis *g_axis(Graph *g, const char *name); /* find or make */
+/* Find or make. Names of axes that passes make have a ', no model's has. */
+Axis *g_axis(Graph *g, const char *name);
 /* Another axis like it, that nothing has yet: "k'2" of "k". Where two axes of
  * one name meet (an index over k into k), one of them becomes such. */
 Axis *g_instance(Graph *g, const Axis *of);

@@ -70,7 +70,7 @@ static int64_t squares_of(const Graph *g, const Target *T, const Node *a,
 static Node *add_squares(Graph *g, Node *a, int64_t count)
 {
     Node *q = g_node(g, Osum_sq, a->loc, 1, &a);
-    Axis *axis = g_axis(g, "squares");
+    Axis *axis = g_axis(g, "squares'1");
 
     q->scope = a->scope;
     q->reg = a->reg;

@@ -277,8 +277,8 @@ static void name_axes(Slices *s)
     s->rest = s->axis;
     if (s->parts == 1)
         return;
-    s->part = g_axis(g, strf(g->arena, "%s_part", name));
-    s->rest = g_axis(g, strf(g->arena, "%s_here", name));
+    s->part = g_axis(g, strf(g->arena, "%s'part", name));
+    s->rest = g_axis(g, strf(g->arena, "%s'rest", name));
     s->part->zigzag = s->axis->root && s->axis->root->zigzag;
 }
 

@@ -201,7 +201,7 @@ static Node *element(Pipe *p, int s, const Node *like, Node *x)
 {
     Node one = *like;
 
-    one.dim[one.nd++] = (Dim){ g_axis(p->part[s].g, "sums"), 1 };
+    one.dim[one.nd++] = (Dim){ g_axis(p->part[s].g, "sums'1"), 1 };
     return made(p, s, Obroadcast, &one, x);
 }
 
@@ -221,7 +221,7 @@ static Node *vector_of(Pipe *p, int s, const Node *like, Node **x, int k)
 {
     if (k == 1)
         return x[0];
-    Axis *a = g_axis(p->part[s].g, "sums");
+    Axis *a = g_axis(p->part[s].g, "sums'1");
     Node v = *like;
     v.dim[v.nd++] = (Dim){ a, k };
     for (int i = 0; i < k; i++)

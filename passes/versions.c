@@ -166,7 +166,7 @@ static Node *keep_first(Graph *g, Node *x, const Node *o, const Reshard *r,
                         const Shard *to, Region reg)
 {
     Shard cut[MAXATOM];
-    Axis *rank = g_axis(g, "rank");
+    Axis *rank = g_axis(g, "rank'1");
     Node *i = g_node(g, Oiota, o->loc, 0, NULL), *first;
 
     memcpy(cut, x->sh, sizeof cut);
