@@ -225,13 +225,27 @@ const char *attn_seen(Attn *t, const char *q0, const char *rows, const char *k0)
                 b.hi + 0.0, k.half, k.at, k.to, k0);
 }
 
+/* The sum of j, at least 0 and at most n, over all j up to `end`. */
+static double sum_upto(double end, double n)
+{
+    double m = fmax(0, fmin(end, n));
+
+    return m * (m + 1) / 2 + fmax(0, end - n) * n;
+}
+
+/* Pairs whose key is at most d behind the query. */
+static double pairs_upto(double d, double nq, double nk)
+{
+    return isinf(d) ? (d > 0 ? nq * nk : 0)
+                    : sum_upto(nq + d, nk) - sum_upto(d, nk);
+}
+
 double attn_share(const Attn *t)
 {
     MaskBounds b = seen(t, t->score);
     double nq = (double)t->score->dim[dim_of(t->score, t->query)].n;
-    double nk = (double)t->score->dim[dim_of(t->score, t->key)].n, sum = 0;
+    double nk = (double)t->score->dim[dim_of(t->score, t->key)].n;
 
-    for (double q = 0; q < nq; q++)
-        sum += fmax(0, fmin(nk - 1, q + b.hi) - fmax(0, q + b.lo) + 1);
-    return sum / (nq * nk);
+    return fmax(0, pairs_upto(b.hi, nq, nk) - pairs_upto(b.lo - 1, nq, nk)) /
+           (nq * nk);
 }

@@ -361,6 +361,8 @@ int shape_dim(const ValueShape *x, const char *axis); /* -1: none */
 
 #include "instruction.h"
 
+enum { MAXMICROS = 1 << 20 }; /* of a step: lists of its rows stay small */
+
 /* Phases run in order. Those with repeat 0 are the calls of a pipeline stage;
  * they follow each other, and in their place the program's rows run: "F0" "B0"
  * "I0" "W0" (work and chunk), "send.F0.F1" "recv.F0.F1" "wait.F0.F1" (what F of

@@ -266,7 +266,7 @@ static Phase read_phase(Lex *x)
     Phase f = { .name = lex_word(x) };
     f.first = read_index(x, "first instruction");
     f.n = read_index(x, "count");
-    f.repeat = lex_int(x);
+    f.repeat = lex_range(x, "micro-batches", 0, MAXMICROS);
     return f;
 }
 
@@ -281,7 +281,7 @@ static void read_turns(Lex *x, Program *g, int **next)
             lex_err(x, "phase %d of %zu", t.phase, vec_len(g->phase));
         t.micro = (*next)[t.phase];
         if (lex_mark(x, '='))
-            t.micro = (int)lex_range(x, "micro-batch", 0, 1 << 30);
+            t.micro = (int)lex_range(x, "micro-batch", 0, MAXMICROS - 1);
         t.pair = lex_mark(x, '&');
         (*next)[t.phase] = t.micro + 1;
         vec_push(x->arena, g->turn, t);

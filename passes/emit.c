@@ -471,7 +471,7 @@ Plan *emit_finish(Emit *e, const CompileOptions *o)
         .nhf = g->nhf,
         .hf = g->hf,
     };
-    p->tokens = (int64_t)micro_batches(g, NULL) * tokens_of(g);
+    p->tokens = (int64_t)micro_batches(g) * tokens_of(g);
     p->flops = flops_per_token(g, &p->params, &p->active) * (double)p->tokens;
     if (o) {
         p->nsource = o->nsource;

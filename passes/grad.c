@@ -508,7 +508,7 @@ static Node *denominator(Graph *g, Node *loss)
     Node *den, *acc;
 
     if (loss->nin < 2)
-        return g_const(g, loss->loc, Df32, micro_batches(g, loss->loc));
+        return g_const(g, loss->loc, Df32, micro_batches(g));
     den = g_per_micro(g, in_den(g, loss->in[1], table_new(g->arena)));
     den->reg = REGden;
     acc = g_accum(g, g_total(g, g_cast(g, den, Df32)), Radd);

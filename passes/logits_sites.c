@@ -23,7 +23,7 @@
 
 #include "passes.h"
 
-enum { LEAST = 4096, LITTLE = 256 << 20 };
+enum { LEAST = 4096, LITTLE = 256 << 20, MOST = 1024 };
 
 static int is_given(const Graph *g)
 {
@@ -172,7 +172,8 @@ static void find_parts(Slices *s)
     }
 }
 
-/* Slices: as asked for, or as many as have LEAST tokens each. */
+/* Slices: as asked for, or as many as have LEAST tokens each, up to MOST: each
+ * is a copy of the head's nodes. */
 static int count_for(const Slices *s, int64_t of)
 {
     const Graph *g = s->g;
@@ -187,7 +188,7 @@ static int count_for(const Slices *s, int64_t of)
             tokens /= local_n(g, s->x, d);
     if (local_bytes(g, s->head) < LITTLE)
         return 1;
-    for (int64_t k = 2; k <= of && tokens / k >= LEAST; k++)
+    for (int64_t k = 2; k <= of && k <= MOST && tokens / k >= LEAST; k++)
         n = of % k ? n : k;
     return (int)n;
 }

@@ -2,7 +2,7 @@
  * a rank have, what counts once in each, and what adds up over them. */
 #include "passes.h"
 
-double micro_batches(const Graph *g, const Loc *l)
+double micro_batches(const Graph *g)
 {
     const Loc *at = opts_loc(g->opts, "train.batch");
     const Axis *a = g_role(g, ROLEbatch);
@@ -11,9 +11,14 @@ double micro_batches(const Graph *g, const Loc *l)
     all = opts_given(g->opts, "train.batch") ? opts_int(g->opts, "train.batch")
                                              : batch;
     if (all % batch)
-        err(at ? at : l,
-            "train.batch is %lld, not a multiple of axis '%s', %lld",
+        err(at, "train.batch is %lld, not a multiple of axis '%s', %lld",
             (long long)all, a->name, (long long)batch);
+    if (all / batch > MAXMICROS)
+        err(at,
+            "train.batch is %lld: %lld micro-batches of %lld, and a step has "
+            "at most %d",
+            (long long)all, (long long)(all / batch), (long long)batch,
+            MAXMICROS);
     return (double)(all / batch);
 }
 
@@ -65,7 +70,7 @@ int axis_covers(const Axis *a, AxisRole role)
 
 int64_t micro_turns(const Graph *g)
 {
-    int64_t dp = g->mesh->size[Mdp], all = (int64_t)micro_batches(g, NULL);
+    int64_t dp = g->mesh->size[Mdp], all = (int64_t)micro_batches(g);
 
     if (all % dp)
         err(opts_loc(g->opts, "fold.dp"),

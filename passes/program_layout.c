@@ -13,7 +13,7 @@ static int64_t turns(const Graph *g)
 {
     if (!program_trains(g->prog) && g->prog != PGeval)
         return 1;
-    return g->mesh ? micro_turns(g) : (int64_t)micro_batches(g, NULL);
+    return g->mesh ? micro_turns(g) : (int64_t)micro_batches(g);
 }
 
 static Group *storing(Arena *a, Family fam, Region reg, Node *n)

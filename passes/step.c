@@ -44,7 +44,7 @@ static Node *statistic(TrainStep *s, Node *n)
     if (n->op != Omean)
         return all;
     double count = (double)g_elems(n->in[0]) / (double)g_elems(n);
-    count *= micro_batches(s->g, s->l);
+    count *= micro_batches(s->g);
     return post_op2(s, Omul, all, post_num(s, 1 / count));
 }
 
@@ -121,7 +121,7 @@ static Node *over_step(Graph *g, Node *n)
 static Node *loss_value(TrainStep *s, const Node *n)
 {
     Node *den = n->nin > 1 ? over_step(s->g, n->in[1])
-                           : post_num(s, micro_batches(s->g, n->loc));
+                           : post_num(s, micro_batches(s->g));
 
     return post_op2(s, Odiv, over_step(s->g, n->in[0]), den);
 }
