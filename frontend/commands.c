@@ -447,6 +447,9 @@ int cmd_run(Args *a)
 static int eval_only(Plan *p, const RunArgs *r)
 {
     (void)r;
+    if (!launch_rank() && !opts_int(p->opts, "resume") &&
+        !opts_str(p->opts, "from"))
+        puts("of initial values: neither from=... nor a run's folder is given");
     return eval_plan(p);
 }
 
@@ -493,6 +496,20 @@ static Plan *plan_of_run(const char *folder)
     return read_plan(path);
 }
 
+/* What a text may come from: the model, its numbers, how text is read. */
+static int is_of_text(const char *key)
+{
+    static const char *const begin[] = { "axes.",          "precision.",
+                                         "route.",         "seed",
+                                         "target",         "data.eod",
+                                         "data.tokenizer", "data.template" };
+
+    for (size_t i = 0; i < sizeof begin / sizeof *begin; i++)
+        if (!strncmp(key, begin[i], strlen(begin[i])))
+            return 1;
+    return 0;
+}
+
 /* The run's keys that shape the model, on one rank, one sequence at a time. */
 static Opts *generate_keys(const Args *a, const Plan *p)
 {
@@ -514,8 +531,14 @@ static Opts *generate_keys(const Args *a, const Plan *p)
     if (strcmp(opts_str(o, "data.tokenizer"), "bytes") &&
         (value = file_of_run(a->file, "tokenizer.json")))
         opts_set(o, "data.tokenizer", value, NULL);
-    for (int i = 0; opts_each(a->keys, i, &key, &value); i++)
+    for (int i = 0; opts_each(a->keys, i, &key, &value); i++) {
+        if (!is_of_text(key) || !strcmp(key, "axes.batch"))
+            err(NULL,
+                "%s=%s: a text does not depend on it (generate runs one "
+                "sequence on one rank)",
+                key, value);
         opts_set(o, key, value, NULL);
+    }
     for (size_t i = 0; i < sizeof fixed / sizeof *fixed; i++)
         opts_set(o, fixed[i][0], fixed[i][1], NULL);
     return o;

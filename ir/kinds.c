@@ -468,9 +468,14 @@ static void check_bound(const Opts *o, const KeyInfo *k)
     if (words(forever, k->kind, w, 2) < 2 || read_num(w[1], &v))
         return;
     const char *most = strf(forever, "%s.%s", k->table, w[1]);
-    if (opts_num(o, key) > opts_num(o, most))
-        err(opts_loc(o, key), "%s: %s is above %s=%s", key, opts_str(o, key),
-            most, opts_str(o, most));
+    if (opts_num(o, key) <= opts_num(o, most))
+        return;
+    const Loc *at = opts_loc(o, key);
+    if (at && opts_given(o, most) && !opts_loc(o, most))
+        err(0, "%s=%s is below %s=%s of %s:%d: give both", most,
+            opts_str(o, most), key, opts_str(o, key), at->file, at->line);
+    err(at, "%s: %s is above %s=%s", key, opts_str(o, key), most,
+        opts_str(o, most));
 }
 
 void opts_check(const Opts *o)

@@ -18,7 +18,7 @@ result() {
 # One stage, one rank, a constant rate: nothing here uses most keys.
 cat >small.lua <<'END'
 axes { batch=2, seq=4, hidden=8 }
-train { skip_above="gnorm 10", ramp={ 2, 2, 4 }, no_decay={ "w", "b*" }, batch=4 }
+train { min_lr=1e-5, skip_above="gnorm 10", ramp={ 2, 2, 4 }, no_decay={ "w", "b*" }, batch=4 }
 data { split={ 9, 1 } }
 fold { order="tp-cp-dp-pp", layout="E(t|)*2L", schedule="1f1b" }
 loss("l", mean(param("w", "hidden") * param("bias", "hidden"), "hidden"))
@@ -36,6 +36,8 @@ train.no_decay=bais train.no_decay: no parameter is named 'bais' (did you mean '
 train.no_decay=w,v* train.no_decay: no parameter is named 'v*'
 train.decay=2 train.decay: 2 is above the largest value 1
 train.min_lr=1 train.min_lr: 1 is above train.lr=3e-4
+train.eps=0 train.eps: 0 is below the least value 1e-37
+train.slices=1025 train.slices: 1025 is above the largest value 1024
 train.ramp=16,16 train.ramp: '16,16' is not 3 whole numbers above 0 like 16,16,8000
 train.ramp=0,1,2 train.ramp: '0,1,2' is not 3 whole numbers above 0
 data.split=1,-1 data.split: '1,-1' is not like 969,30,1: up to 3 numbers at least 0
@@ -76,6 +78,12 @@ ckpt takes no keys: train.lr=1
 fold.tp=2: what a plan does is compiled in
 1 bench small.lua target=null
 the plan is for target 'null'
+1 compile small.lua train.batch=1000000000000
+train.batch is 1000000000000: 1000000000000 micro-batches of 1, and a step has at most 1048576
+1 check small.lua train.lr=1e-6
+train.lr=1e-6 is below train.min_lr=1e-05 of small.lua:2: give both
+1 run small.lua axes.hidden=1000000000000 target=host
+out of memory: the plan needs
 1 check nofile.lua
 cannot read nofile.lua: No such file or directory
 1 run . resume=1
