@@ -284,6 +284,18 @@ static Limits limits_of(const Plan *p)
     return l;
 }
 
+/* What no memory can hold would be found out only as the pages fill. */
+static void need_room(const Exec *x)
+{
+    int64_t need = exec_bytes(x), have = host_free();
+
+    if (need > have)
+        err(NULL,
+            "out of memory: the plan needs %.1f GiB, and this process may "
+            "take %.1f GiB",
+            (double)need / (1 << 30), (double)have / (1 << 30));
+}
+
 Exec *exec_open(const Plan *p, Comm *c)
 {
     Arena *a = arena_new();
@@ -310,6 +322,8 @@ Exec *exec_open(const Plan *p, Comm *c)
         vec_push(a, r->stage->rank, r);
         r->stage->n++;
     }
+    if (!cuda)
+        need_room(x);
     for (int64_t i = 0; i < c->n; i++)
         bind_rank(x, &x->rank[i]);
     if (cuda)

@@ -60,6 +60,8 @@ void put_data(Text *t, const char *what, const Data *d);
 char *ckpt_before(Arena *a, const char *dir, int64_t most, State *s);
 /* From the state that x holds up to that step, printed beside what the folder
  * recorded; 1: they differ. */
+/* err() when the run in `dir` has neither recorded nor saved so many steps. */
+void need_step(Arena *a, const char *dir, int64_t step);
 int repeat_to(Exec *x, Data *d, Log *log, const char *dir, State *s,
               int64_t to);
 

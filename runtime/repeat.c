@@ -57,6 +57,21 @@ static Recorded *records_read(Arena *a, const char *path, int64_t from,
     return r;
 }
 
+static int64_t last_recorded(const char *path)
+{
+    FILE *f = fopen(path, "r");
+    char line[LINE];
+    long long step;
+    int64_t last = 0;
+
+    while (f && fgets(line, sizeof line, f))
+        if (sscanf(line, "{\"step\": %lld,", &step) == 1 && step > last)
+            last = step;
+    if (f)
+        fclose(f);
+    return last;
+}
+
 /* As it was printed: nine digits, which tell floats apart. */
 static int recorded_same(double recorded, double v)
 {
@@ -101,6 +116,18 @@ char *ckpt_before(Arena *a, const char *dir, int64_t most, State *s)
             warn(NULL, "%s is not used: %s", path, why);
     }
     return NULL;
+}
+
+void need_step(Arena *a, const char *dir, int64_t step)
+{
+    int64_t done = last_recorded(strf(a, "%s/metrics.jsonl", dir));
+    int64_t saved = step_below(a, strf(a, "%s/ckpt", dir), INT64_MAX);
+
+    done = done > saved ? done : saved;
+    if (step > done)
+        err(NULL,
+            "%s has done %lld steps: there is no step %lld to reach again", dir,
+            (long long)done, (long long)step);
 }
 
 /* ---- steps --------------------------------------------------------------- */

@@ -62,14 +62,8 @@ typedef struct Train {
     int grown; /* plans of train.ramp done */
 } Train;
 
-enum {
-    MAXBAD = 3,
-    MAXRESULT = 256,
-    FAILED = 3,
-    MAXCOUNTED = 1 << 26,
-    REPLAYED = 2,
-    SLOW = 1 /* seconds */
-};
+enum { MAXBAD = 3, MAXRESULT = 256, FAILED = 3, MAXCOUNTED = 1 << 26 };
+enum { REPLAYED = 2, SLOW = 1 }; /* SLOW: seconds */
 
 static volatile sig_atomic_t asked_to_stop;
 
@@ -259,7 +253,13 @@ static const char *beside(Train *t, Data *valid, int64_t samples)
                 loss[1], loss[2]);
 }
 
-/* Mean results over eval_steps steps, always of the same samples. */
+static int stopping(Train *t)
+{
+    return comm_max(t->comm, asked_to_stop) != 0;
+}
+
+/* Mean results over eval_steps steps, always of the same samples; none if a
+ * signal comes meanwhile. */
 static void validate_on(Train *t, const ValidSet *v)
 {
     const Role *r = exec_role(t->x, t->comm->first);
@@ -267,6 +267,8 @@ static void validate_on(Train *t, const ValidSet *v)
     double sum[MAXRESULT] = { 0 };
 
     for (int64_t k = 0; k < n; k++) {
+        if (stopping(t))
+            return;
         Feed f = data_feed(v->data, k * data_perstep(v->data));
         StepValues b = step_block(t->plan->opts, t->state.step);
         exec_run(t->x, PGeval, &b, &f);
@@ -538,11 +540,6 @@ static void go_back(Train *t)
              (long long)from, (long long)t->state.step, (long long)samples);
 }
 
-static int stopping(Train *t)
-{
-    return comm_max(t->comm, asked_to_stop) != 0;
-}
-
 static void take_sample(Train *t)
 {
     size_t n = 0;
@@ -770,6 +767,7 @@ static void open_replay(Train *t, Plan *p)
 
     t->dir = run_dir(t->mem, p);
     t->ckpt = strf(t->mem, "%s/ckpt", t->dir);
+    need_step(t->mem, t->dir, a->replay);
     char *path = ckpt_before(t->mem, t->ckpt, a->replay - 1, &t->state);
     const char *from = opts_str(p->opts, "from");
     if (!path && a->begun)

@@ -7,7 +7,7 @@ cd "$(dirname "$0")/../.." || exit 2
 dir=$PWD/build/tests/cli
 rm -rf "$dir" && mkdir -p "$dir" || exit 2
 small="axes.batch=2 axes.seq=16 train.batch=4"
-printf '1..%d\n' $((97 + $(ls models/*.lua | wc -l)))
+printf '1..%d\n' $((106 + $(ls models/*.lua | wc -l)))
 bad=0
 
 # is NAME STATUS command...: its exit status is STATUS; output is in $dir/log
@@ -90,6 +90,7 @@ is "run" 0 "$PLEAT" run "$dir/a.plan" name="$dir/run" train.steps=2 \
 cp "$dir/a.plan" "$dir/plan.lua" && cp "$dir/a.ir" "$dir/graph"
 is "a plan is known by its content: eval" 0 "$PLEAT" eval "$dir/plan.lua"
 says "which evaluates it" "val loss"
+is "and says of what" 0 grep -F "of initial values: " "$dir/said"
 is "bench" 0 "$PLEAT" bench "$dir/plan.lua"
 is "run" 0 "$PLEAT" run "$dir/plan.lua" train.steps=1 name="$dir/unsaid"
 is "check" 1 "$PLEAT" check "$dir/plan.lua"
@@ -199,8 +200,20 @@ is "and in metrics.jsonl" 0 grep -q '"set": "all", "val_loss"' \
 is "a set without a name" 1 "$PLEAT" run models/tiny.lua train.steps=1 \
     "data.valid=law=LICENSE README.md" name="$dir/unnamed"
 
+# shellcheck disable=SC2086
+"$PLEAT" run models/tiny.lua $small target=host train.steps=2 train.eval_every=1 \
+    train.eval_steps=20000 name="$dir/long" >"$dir/long.log" 2>&1 &
+until grep -q "^step" "$dir/long.log" || ! kill -0 $!; do sleep 0.1; done
+kill $!
+is "a signal in a long validation" 0 wait $!
+is "ends it, and the run" 0 sh -c "grep 'stopped at step 1' $dir/long.log &&
+    ! grep 'val loss' $dir/long.log"
 is "steps count from 1" 1 "$PLEAT" run "$dir/run" --replay 0
-is "generate" 0 "$PLEAT" generate "$dir/run" --prompt Lic -n 4
+is "generate" 0 "$PLEAT" generate "$dir/run" --prompt Lic -n 4 seed=3
+for key in train.lr=1 fold.tp=2 axes.batch=2; do
+    is "generate takes no $key" 1 "$PLEAT" generate "$dir/run" $key
+    says "a text does not depend on it"
+done
 for file in models/*.lua; do
     name=$(basename "$file" .lua)
     is "new $name" 0 sh -c "$PLEAT new $name $dir/$name.lua &&

@@ -231,7 +231,7 @@ if mpirun --version >said 2>&1; then
 else
     echo "ok - record: replay: in two processes # SKIP there is no mpirun"
 fi
-again "a step that was not run" 0 "^step 10 loss .*: not in metrics.jsonl" whole --replay 10
+again "a step that was not run" 1 "^error: whole has done 8 steps: there is no step 9" whole --replay 9
 cp -r whole wrong && sed -i 's/"step": 7, "loss": 4/"step": 7, "loss": 5/' wrong/metrics.jsonl
 again "one that is not as recorded" 3 "^error: step 8 is not what the run had" wrong --replay 8
 grep -q "^  recorded: loss 5" said && grep -q "^step 8 loss .*: as recorded" said
