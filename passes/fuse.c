@@ -255,14 +255,41 @@ static void place_loop(Fuse *f, Node *n)
 
 /* ---- writes -------------------------------------------------------------- */
 
+/* Does n read the state, by what mark_readers() has marked? */
+static int reads_state(const FuseSet *s, Node *n, const Node *state)
+{
+    return storage(n) == state || s->f->seen[n->id] == s->stamp;
+}
+
+/* Marks the nodes of the set that read the state, by others of it too. */
+static void mark_readers(const FuseSet *s, const Node *state)
+{
+    for (int more = 1; more;) {
+        more = 0;
+        for (size_t i = 0; i < vec_len(s->node); i++) {
+            const Node *n = s->node[i];
+            Operand *op = operands_of(s->f, n);
+            for (size_t k = 0; k < vec_len(op); k++) {
+                if (s->f->seen[n->id] == s->stamp ||
+                    !reads_state(s, op[k].n, state))
+                    continue;
+                s->f->seen[n->id] = s->stamp;
+                more = 1;
+            }
+        }
+    }
+}
+
 /* A state is written in place by the kernel that makes its value when that is a
- * plain map and no other kernel must both follow it and read the old value. */
+ * plain map, which reads no other element of the state than the one it writes,
+ * and no other kernel must both follow it and read the old value. */
 static int is_plain_map(Fuse *f, FuseUnit *u, const Node *state)
 {
     FuseSet s = { .f = f, .node = u->node, .stamp = ++f->stamp };
     AxisSet t = axes_here(f->g, state);
 
     u->seen = s.stamp;
+    mark_readers(&s, state);
     for (size_t i = 0; i < vec_len(u->node); i++) {
         const Node *n = u->node[i];
         Operand *op = operands_of(f, n);
@@ -271,7 +298,7 @@ static int is_plain_map(Fuse *f, FuseUnit *u, const Node *state)
             (is_stored(&s, n) && (q.n != t.n || !axes_lead(f->g, &q, state))))
             return 0;
         for (size_t k = 0; k < vec_len(op); k++)
-            if (storage(op[k].n) == state && op[k].moved)
+            if (op[k].moved && reads_state(&s, op[k].n, state))
                 return 0;
     }
     return 1;
