@@ -1,5 +1,6 @@
 /* cost.c: what a node costs on one rank, and what a model costs per token by
  * the formula the field quotes. */
+#include <math.h>
 #include <string.h>
 
 #include "ir.h"
@@ -20,20 +21,22 @@ static double local_product(const Graph *g, const Node *n)
 }
 
 /* What a router that treats all experts alike fills of the rows that a rank has
- * room for: kernels stop at the last row there is. Padded rows are all full. */
+ * room for: kernels stop at the last row there is. Padded rows are all full. A
+ * later round has what the ones before left: the rounds of all ranks together
+ * have the pairs there are, however they lie. */
 static double filled(const Graph *g, const Node *n)
 {
     const Node *map = n->map;
 
     for (int i = 0; i < n->nin && !map; i++)
         map = n->in[i]->map;
-    if (!map || map->op != Oroute || map->at.route.padded ||
-        map->at.route.round)
+    if (!map || map->op != Oroute || map->at.route.padded)
         return 1;
     MapLayout l = map_layout(g, map);
     double rows =
         (double)l.pairs * (double)l.experts / (double)map->at.route.axis->n;
-    return rows < (double)l.cap ? rows / (double)l.cap : 1;
+    double left = rows / (double)l.cap - (double)map->at.route.round;
+    return fmax(0, fmin(left, 1));
 }
 
 /* Multiply-adds count two; elementwise and moved elements one. Bytes: every

@@ -17,13 +17,18 @@ static void same(const char *model, const char *what, double got, double want)
            model, what, got, want);
 }
 
+static Plan *plan_with(const char *model, Opts *o)
+{
+    Trace t = trace(model, o, TRACEquiet);
+    return compile(t.g, &T_null, &(CompileOptions){ 0 });
+}
+
 static Plan *plan_of(const char *model)
 {
     Opts *o = opts_new(forever);
 
     opts_set(o, "world", "1", NULL);
-    Trace t = trace(model, o, TRACEquiet);
-    return compile(t.g, &T_null, &(CompileOptions){ 0 });
+    return plan_with(model, o);
 }
 
 /* ---- models -------------------------------------------------------------- */
@@ -95,11 +100,46 @@ static void each_product(const char *model)
            bad || !n[0] || !n[1] ? "not " : "", model, n[0], n[1]);
 }
 
+/* Of the grouped products of step.fallback; *n: how many there are. */
+static double fallback_flops(const char *model, const char *factor, int *n)
+{
+    Opts *o = opts_new(forever);
+    double sum = 0;
+
+    opts_set(o, "fold.ep", "4", NULL);
+    opts_set(o, "fold.dp", "4", NULL);
+    opts_set(o, "train.batch", "8", NULL);
+    opts_set(o, "route.factor", factor, NULL);
+    const Role *r = &plan_with(model, o)->role[0];
+    const Program *g = &r->prog[role_prog(r, PGfallback)];
+    for (int i = 0; i < g->ninstr; i++)
+        if (g->instr[i].kind == Igmm || g->instr[i].kind == Igmm_wgrad) {
+            sum += g->instr[i].flops;
+            ++*n;
+        }
+    return sum;
+}
+
+/* A smaller budget takes more rounds for the same pairs. */
+static void rounds(const char *model)
+{
+    int few = 0, many = 0;
+    double a = fallback_flops(model, "2", &few);
+    double b = fallback_flops(model, "1", &many);
+    int bad = a <= 0 || fabs(a - b) > 1e-9 * a || few >= many;
+
+    failed += bad;
+    printf("%sok - %s: FLOPs of step.fallback: %.0f by %d products, %.0f by "
+           "%d\n",
+           bad ? "not " : "", model, a, few, b, many);
+}
+
 int main(void)
 {
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         whole_model(&sizes[i]);
     each_product("tests/models/folds.lua");
     each_product("tests/hf/dsv3.lua");
+    rounds("tests/models/folds.lua");
     return failed != 0;
 }
