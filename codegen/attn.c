@@ -128,9 +128,7 @@ static int read_score(Attn *t, const Node *n)
         t->leaf |= 1u << n->at.arg.index;
     if (n->op == Oarg || n->op == Oconst || attn_isposition(n))
         return 1;
-    if (optab[n->op].cls != EW || n->op == Odropout)
-        return 0;
-    if (optab[n->op].lowerkind != 'E')
+    if (!optab[n->op].expr)
         return 0;
     for (int k = 0; k < n->nin; k++)
         if (!read_score(t, n->in[k]))

@@ -19,10 +19,14 @@ void set_text(Group *k, Arena *a, const char *body);
 void set_text_named(Group *k, Arena *a, const char *text);
 /* Label and place of the step from the group's main node. */
 void set_label(Group *k, Arena *a, const Node *n);
-/* Append s with operand letters replaced: letters[i] stands for arg[i]. Called
- * functions get the suffix, decimal numbers an f when the suffix is _f32. */
-void put_expr(Text *t, const char *s, const char *letters,
-              const char *const *arg, const char *suffix);
+/* What stands in C for the leaves of an expression, and the type of its
+ * functions and fractions: f32 f64. */
+typedef struct ScalarNames {
+    const char *const *operand, *result, *grad;
+    Dtype dt;
+} ScalarNames;
+void put_scalar(Text *t, const ScalarExpr *e, const ScalarNames *v);
+const ScalarExpr *scalar_of(const char *text); /* over a b c d; parsed once */
 RankAffine aff_add(RankAffine x, RankAffine y);
 RankAffine aff_scale(RankAffine x, int64_t k);
 int aff_zero(const RankAffine *x);
@@ -103,7 +107,7 @@ typedef enum ExprKind {
     Xint,  /* integer argument iv */
     Xkey,  /* a key of random numbers, iv */
     Xlin,  /* lin as an integer */
-    Xexpr, /* text over arg[] */
+    Xexpr, /* of arg[] */
     Xred   /* reduction of arg[0] over the loops K */
 } ExprKind;
 
@@ -111,10 +115,10 @@ typedef struct Expr Expr;
 struct Expr {
     int id;
     ExprKind kind;
-    Dtype dt; /* Df32 Df64 Di32 Di64 */
-    const char *text, *letters;
-    const char *suffix; /* for functions called in text */
-    int raw;            /* operands keep their own types */
+    Dtype dt;             /* Df32 Df64 Di32 Di64 */
+    const ScalarExpr *of; /* Xexpr */
+    Dtype calls;          /* Df32 or Df64: of the functions in it */
+    int raw;              /* operands that keep their own types, a bit each */
     int na;
     Expr *arg[4];
     const AffineExpr *lin;
@@ -188,10 +192,10 @@ const AffineExpr *global_at(LoopKernel *c, const Node *n, int d,
 /* expr.c: each returns the one object that is equal. Integers 1 stand for
  * truth. */
 Expr *ex_make(LoopKernel *c, Expr *e);
-Expr *ex_text(LoopKernel *c, Dtype dt, const char *text, const char *letters,
-              int raw, int na, Expr *const *arg);
+Expr *ex_scalar(LoopKernel *c, Dtype dt, const ScalarExpr *of, int raw, int na,
+                Expr *const *arg);
 Expr *ex_expr(LoopKernel *c, Dtype dt, const char *text, int na,
-              Expr *const *arg);
+              Expr *const *arg); /* text: over a b c d */
 Expr *ex_op(LoopKernel *c, Dtype dt, const char *text, Expr *a, Expr *b,
             Expr *d);
 Expr *ex_num(LoopKernel *c, Dtype dt, double f);

@@ -19,7 +19,7 @@ static uint64_t hash_ex(const Expr *e)
     uint64_t bits, h = mix64(mix64((uint64_t)e->kind, e->dt), e->K);
 
     memcpy(&bits, &e->f, 8);
-    h = mix64(mix64(mix64(h, KEYP(e->text)), KEYP(e->lin)), KEYP(e->buf));
+    h = mix64(mix64(mix64(h, KEYP(e->of)), KEYP(e->lin)), KEYP(e->buf));
     h = mix64(mix64(mix64(h, bits), (uint64_t)e->op), (uint64_t)e->iv.c);
     for (int i = 0; i < e->na; i++)
         h = mix64(h, e->arg[i] ? (uint64_t)e->arg[i]->id : ~0ull);
@@ -28,10 +28,10 @@ static uint64_t hash_ex(const Expr *e)
 
 static int same_ex(const Expr *x, const Expr *y)
 {
-    return x->kind == y->kind && x->dt == y->dt && x->text == y->text &&
+    return x->kind == y->kind && x->dt == y->dt && x->of == y->of &&
            x->lin == y->lin && x->buf == y->buf && x->op == y->op &&
            x->K == y->K && x->na == y->na && x->raw == y->raw &&
-           x->suffix == y->suffix && !memcmp(&x->f, &y->f, sizeof x->f) &&
+           x->calls == y->calls && !memcmp(&x->f, &y->f, sizeof x->f) &&
            !memcmp(&x->iv, &y->iv, sizeof x->iv) &&
            !memcmp(x->arg, y->arg, sizeof x->arg);
 }
@@ -56,31 +56,28 @@ Expr *ex_make(LoopKernel *c, Expr *e)
     }
 }
 
-Expr *ex_text(LoopKernel *c, Dtype dt, const char *text, const char *letters,
-              int raw, int na, Expr *const *arg)
+Expr *ex_scalar(LoopKernel *c, Dtype dt, const ScalarExpr *of, int raw, int na,
+                Expr *const *arg)
 {
     Expr e = { .kind = Xexpr,
                .dt = dt,
-               .text = intern(text),
-               .letters = letters,
+               .of = of,
                .raw = raw,
                .na = na,
-               .suffix = "_f32" };
+               .calls = dt == Df64 ? Df64 : Df32 };
 
     for (int i = 0; i < na; i++) {
         e.arg[i] = arg[i];
         if (arg[i]->dt == Df64)
-            e.suffix = "_f64";
+            e.calls = Df64;
     }
-    if (dt == Df64)
-        e.suffix = "_f64";
     return ex_make(c, &e);
 }
 
 Expr *ex_expr(LoopKernel *c, Dtype dt, const char *text, int na,
               Expr *const *arg)
 {
-    return ex_text(c, dt, text, "abcd", ~0, na, arg);
+    return ex_scalar(c, dt, scalar_of(text), ~0, na, arg);
 }
 
 Expr *ex_op(LoopKernel *c, Dtype dt, const char *text, Expr *a, Expr *b,
@@ -115,7 +112,7 @@ Expr *ex_as(LoopKernel *c, Dtype dt, Expr *x)
 {
     if (x->kind == Xnum)
         return ex_num(c, dt, x->f);
-    return x->dt == dt ? x : ex_text(c, dt, "a", "abcd", 0, 1, &x);
+    return x->dt == dt ? x : ex_scalar(c, dt, scalar_of("a"), 0, 1, &x);
 }
 
 /* An integer value as a variable of index expressions. */

@@ -212,13 +212,13 @@ static Expr *pow_value(LoopKernel *c, Node *n, Expr *a, Expr *b)
     };
     /* clang-format on */
     Dtype dt = compute_type(n->dt);
-    const char *text = "pow(a, b)";
+    const ScalarExpr *of = optab[Opow].expr;
+    int na = 2;
 
     for (size_t i = 0; b->kind == Xnum && i < sizeof known / sizeof *known; i++)
         if (known[i].p == b->f)
-            text = known[i].text;
-    Expr *arg[2] = { a, b };
-    return ex_text(c, dt, text, "ab", 0, text[0] == 'p' ? 2 : 1, arg);
+            of = scalar_of(known[i].text), na = 1;
+    return ex_scalar(c, dt, of, 0, na, (Expr *[]){ a, b });
 }
 
 /* Ops that only choose or negate one of their operands need no rounding when
@@ -251,22 +251,19 @@ static Expr *cast_value(LoopKernel *c, Node *n, const Index *ix, Expr *guard)
 
 static Expr *ew_value(LoopKernel *c, Node *n, const Index *ix, Expr *guard)
 {
-    const OpInfo *o = &optab[n->op];
-    char letters[8] = "";
-    Expr *arg[4];
+    Expr *arg[SCALARIN];
 
     for (int i = 0; i < n->nin; i++) {
         Index jx = by_axis(c, n->in[i], n, ix);
         arg[i] = kern_value(c, n->in[i], &jx, guard);
-        letters[i] = o->operands[2 * i];
     }
     if (n->op == Obroadcast)
         return arg[0];
     if (n->op == Opow)
         return ex_rounded(c, n->dt, pow_value(c, n, arg[0], arg[1]));
     int raw = op_is(n->op, "cmp") ? ~0 : n->op == Owhere;
-    Expr *x = ex_text(c, compute_type(n->dt), o->lower, intern(letters), raw,
-                      n->nin, arg);
+    Expr *x =
+        ex_scalar(c, compute_type(n->dt), optab[n->op].expr, raw, n->nin, arg);
     return chooses(n) ? x : ex_rounded(c, n->dt, x);
 }
 
@@ -290,7 +287,7 @@ static Expr *compute(LoopKernel *c, Node *n, const Index *ix, Expr *guard)
     }
     if (optab[n->op].cls == RED)
         return ex_rounded(c, n->dt, reduce(c, n, ix, guard));
-    if (optab[n->op].lowerkind == 'E')
+    if (optab[n->op].expr)
         return ew_value(c, n, ix, guard);
     return load(c, n, ix, guard);
 }

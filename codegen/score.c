@@ -3,11 +3,10 @@
  *
  *     values     each node of the body between the dots and the softmax becomes
  *                a C local, in the row's head or in the loop over columns
- *     gradients  the same nodes backwards, by the gradient texts of ops.def
+ *     gradients  the same nodes backwards, by the gradients of ops.def
  *
  * Gradients go to dots and to what else the score reads and is trained (a slope
  * per head, a bias). */
-#include <ctype.h>
 #include <math.h>
 #include <string.h>
 
@@ -104,14 +103,6 @@ static const char *load(ScorePrinter *s, const Node *n)
     return local(s, n, x.s);
 }
 
-static void letters_of(Op op, char *out)
-{
-    for (const char *p = optab[op].operands; *p; p++)
-        if (*p != ' ')
-            *out++ = *p;
-    *out = 0;
-}
-
 /* Operand k of n, of n's kind. */
 static const char *operand(const ScorePrinter *s, const Node *n, int k)
 {
@@ -123,9 +114,19 @@ static const char *operand(const ScorePrinter *s, const Node *n, int k)
     return v;
 }
 
-static const char *suffix(const Attn *t)
+/* e of the row of n's op; dy: the gradient of n. */
+static const char *in_c(const ScorePrinter *s, const ScalarExpr *e,
+                        const Node *n, const char *dy)
 {
-    return !strcmp(t->t, "f64") ? "_f64" : "_f32";
+    const char *arg[SCALARIN];
+    Text x = { .arena = s->t->arena };
+
+    for (int k = 0; k < n->nin; k++)
+        arg[k] = operand(s, n, k);
+    put_scalar(&x, e,
+               &(ScalarNames){ arg, s->val[attn_node(s->t, n)], dy,
+                               strcmp(s->t->t, "f64") ? Df32 : Df64 });
+    return x.s;
 }
 
 /* Division by a constant, as all scaling is, multiplies: the score is not
@@ -225,9 +226,7 @@ static int is_scaling(const Attn *t, const Node *n)
 
 static const char *elementwise(ScorePrinter *s, const Node *n)
 {
-    const char *arg[4], *r = reciprocal(s, n);
-    char letters[8];
-    Text x = { .arena = s->t->arena };
+    const char *r = reciprocal(s, n);
 
     if (is_scaling(s->t, n)) {
         int k;
@@ -235,12 +234,8 @@ static const char *elementwise(ScorePrinter *s, const Node *n)
         return operand(s, n, k);
     }
     if (r)
-        return local(s, n, strf(x.arena, "%s * %s", operand(s, n, 0), r));
-    for (int k = 0; k < n->nin; k++)
-        arg[k] = operand(s, n, k);
-    letters_of(n->op, letters);
-    put_expr(&x, optab[n->op].lower, letters, arg, suffix(s->t));
-    return local(s, n, x.s);
+        return local(s, n, strf(s->t->arena, "%s * %s", operand(s, n, 0), r));
+    return local(s, n, in_c(s, optab[n->op].expr, n, NULL));
 }
 
 static void value(ScorePrinter *s, const Node *n)
@@ -295,92 +290,18 @@ static int depends(ScorePrinter *s, const Node *n)
     return yes;
 }
 
-static const char *gradient(const ScorePrinter *s, const char *text,
-                            const Node *n, const char *dy);
-
-static const char *closed(Arena *a, const char *x) /* parentheses if needed */
-{
-    x += strspn(x, " ");
-    return strpbrk(x, " +-*/(") ? strf(a, "(%s)", x) : x;
-}
-
-/* op(x, ..) inside a gradient text, from behind its '(': the op's own lowering.
- * Sets *end behind the ')'. */
-static const char *call(const ScorePrinter *s, Op op, const char *p,
-                        const Node *n, const char *dy, const char **end)
-{
-    Arena *a = s->t->arena;
-    const char *arg[4], *from = p;
-    char letters[8];
-    Text x = { .arena = a };
-    int k = 0;
-
-    for (int open = 1; open; p++) {
-        open += (*p == '(') - (*p == ')');
-        if (open == 0 || (open == 1 && *p == ',')) {
-            char *part = strf(a, "%.*s", (int)(p - from), from);
-            arg[k++] = closed(a, gradient(s, part, n, dy));
-            from = p + 1;
-        }
-    }
-    *end = p;
-    letters_of(op, letters);
-    put(&x, "(");
-    put_expr(&x, optab[op].lower, letters, arg, suffix(s->t));
-    put(&x, ")");
-    return x.s;
-}
-
-static const char *variable(const ScorePrinter *s, const char *w, size_t len,
-                            const Node *n, const char *dy)
-{
-    char letters[8];
-
-    if (len == 2 && !strncmp(w, "dy", 2))
-        return dy;
-    if (len == 1 && *w == 'y')
-        return s->val[attn_node(s->t, n)];
-    letters_of(n->op, letters);
-    const char *at = len == 1 ? strchr(letters, *w) : NULL;
-    if (!at)
-        die("gradient of %s: unknown name in '%s'", optab[n->op].name, w);
-    return operand(s, n, (int)(at - letters));
-}
-
-static size_t word(const char *p)
-{
-    size_t n = 0;
-
-    while (isalnum((unsigned char)p[n]) || p[n] == '_')
-        n++;
-    return n;
-}
-
-/* A gradient text of n's row as C: dy is the gradient of n. */
-static const char *gradient(const ScorePrinter *s, const char *p, const Node *n,
+/* What operand k of n gets of dy, the gradient of n; null: nothing. */
+static const char *gradient(const ScorePrinter *s, const Node *n, int k,
                             const char *dy)
 {
-    Text x = { .arena = s->t->arena };
+    const char *r = reciprocal(s, n);
+    const ScalarExpr *e = optab[n->op].grad[k];
 
-    while (*p) {
-        size_t len = word(p);
-        if (len == 0) {
-            putn(&x, p++, 1);
-        } else if (isdigit((unsigned char)*p)) {
-            size_t d = strspn(p, "0123456789.");
-            put(&x, "(%s)%.*s", float_type(s->t), (int)d, p);
-            p += d;
-        } else if (p[len] == '(') {
-            int op = op_named(internn(p, len));
-            if (op < 0)
-                die("gradient of %s: no op in '%s'", optab[n->op].name, p);
-            put(&x, "%s", call(s, (Op)op, p + len + 1, n, dy, &p));
-        } else {
-            put(&x, "%s", variable(s, p, len, n, dy));
-            p += len;
-        }
-    }
-    return x.s ? x.s : "0";
+    if (optab[n->op].gradkind != 'E')
+        return dy;
+    if (r)
+        return strf(s->t->arena, "%s * %s", dy, r);
+    return e ? in_c(s, scalar_open(e), n, dy) : NULL;
 }
 
 static void give(ScorePrinter *s, const Node *n, const char *expr)
@@ -409,13 +330,9 @@ static void backward(ScorePrinter *s, const Node *n)
         return;
     }
     for (int k = 0; k < n->nin; k++) {
-        const char *text =
-            optab[n->op].gradkind == 'E' ? optab[n->op].grad[k] : "dy";
-        const char *r = reciprocal(s, n);
-        if (depends(s, n->in[k]) && strcmp(text, "0"))
-            give(s, n->in[k],
-                 r ? strf(s->t->arena, "%s * %s", dy, r)
-                   : gradient(s, text, n, dy));
+        const char *d = gradient(s, n, k, dy);
+        if (d && depends(s, n->in[k]))
+            give(s, n->in[k], d);
     }
 }
 

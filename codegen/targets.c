@@ -10,11 +10,9 @@ static int loops(const Graph *g, const Node *n)
     const OpInfo *o = &optab[n->op];
 
     (void)g;
-    if (o->lowerkind == 'E')
-        return 1;
     if (o->cls == VIEW)
         return n->op != Opart;
-    return !strcmp(o->lower, "loop");
+    return o->fam == FAMloop;
 }
 
 /* Products and collectives have no text: the runtime says what they need. */

@@ -1,8 +1,7 @@
-/* text.c: kernel arguments, kernel names, and the small language of lowering
- * texts ("a * sigmoid(a)") shared by all generators. */
+/* text.c: kernel arguments, kernel names, and expressions in C, shared by all
+ * generators. */
 #include "codegen.h"
 
-#include <ctype.h>
 #include <string.h>
 
 int add_arg(Group *k, Arena *a, Node *n)
@@ -77,44 +76,83 @@ void set_label(Group *k, Arena *a, const Node *n)
     k->step.line = n->loc ? n->loc->line : 0;
 }
 
-static const char *put_number(Text *t, const char *s, const char *suffix)
-{
-    size_t n = strspn(s, "0123456789.");
+/* ---- expressions in C ---------------------------------------------------- */
 
-    putn(t, s, n);
-    if (memchr(s, '.', n) && !strcmp(suffix, "_f32"))
-        put(t, "f");
-    return s + n;
+const ScalarExpr *scalar_of(const char *text)
+{
+    static Table *known;
+
+    if (!known)
+        known = table_new(forever);
+    void **slot = table_at(known, KEYP(intern(text)));
+    if (!*slot)
+        *slot = (void *)(uintptr_t)scalar_parse(text, "a b c d");
+    return *slot;
 }
 
-static const char *put_name(Text *t, const char *s, const char *letters,
-                            const char *const *arg, const char *suffix)
-{
-    size_t n = 0;
+static void put_level(Text *t, const ScalarExpr *e, const ScalarNames *v,
+                      int level);
 
-    while (isalnum((unsigned char)s[n]) || s[n] == '_')
-        n++;
-    const char *at = n == 1 ? strchr(letters, s[0]) : NULL;
-    if (at && s[1] != '(')
-        put(t, "%s", arg[at - letters]);
-    else
-        putn(t, s, n);
-    if (s[n] == '(')
-        put(t, "%s", suffix);
-    return s + n;
+static void put_call(Text *t, const ScalarExpr *e, const ScalarNames *v)
+{
+    put(t, "%s%s(", e->word ? e->word->text : optab[e->op].name,
+        v->dt == Df64 ? "_f64" : "_f32");
+    for (int i = 0; i < e->n; i++) {
+        put(t, "%s", i ? ", " : "");
+        put_level(t, e->in[i], v, 1);
+    }
+    put(t, ")");
 }
 
-void put_expr(Text *t, const char *s, const char *letters,
-              const char *const *arg, const char *suffix)
+/* Operators of one level go from left to right. */
+static void put_operator(Text *t, const ScalarExpr *e, const ScalarNames *v)
 {
-    while (*s)
-        if (isdigit((unsigned char)*s))
-            s = put_number(t, s, suffix);
-        else if (isalpha((unsigned char)*s) || *s == '_')
-            s = put_name(t, s, letters, arg, suffix);
+    int level = e->word->level;
+
+    if (e->n == 1) {
+        put(t, "%s", e->word->text);
+        put_level(t, e->in[0], v, level);
+        return;
+    }
+    put_level(t, e->in[0], v, level + (e->n == 3));
+    put(t, " %s ", e->word->text);
+    put_level(t, e->in[1], v, e->n == 3 ? level : level + 1);
+    if (e->n == 3) {
+        put(t, " : ");
+        put_level(t, e->in[2], v, level);
+    }
+}
+
+/* In parentheses if it binds less closely than `level`. */
+static void put_level(Text *t, const ScalarExpr *e, const ScalarNames *v,
+                      int level)
+{
+    int inside = e->word && e->word->level < level;
+
+    put(t, "%s", inside ? "(" : "");
+    switch (e->kind) {
+    case SCoperand: put(t, "%s", v->operand[e->operand]); break;
+    case SCresult: put(t, "%s", v->result); break;
+    case SCgrad: put(t, "%s", v->grad); break;
+    case SCnumber:
+        put(t, "%s%s", e->literal,
+            strchr(e->literal, '.') && v->dt != Df64 ? "f" : "");
+        break;
+    case SCop:
+        if (!e->word || e->word->level == SCALARCALL)
+            put_call(t, e, v);
         else
-            putn(t, s++, 1);
+            put_operator(t, e, v);
+    }
+    put(t, "%s", inside ? ")" : "");
 }
+
+void put_scalar(Text *t, const ScalarExpr *e, const ScalarNames *v)
+{
+    put_level(t, e, v, 1);
+}
+
+/* ---- numbers that depend on the rank ------------------------------------- */
 
 RankAffine aff_add(RankAffine x, RankAffine y)
 {

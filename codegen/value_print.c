@@ -186,7 +186,7 @@ static const char *operand(KernelPrinter *n, const Expr *e, int i)
 
 const char *nest_value(KernelPrinter *n, Expr *e)
 {
-    const char *arg[4];
+    const char *arg[SCALARIN];
     Text t = { .arena = n->a };
 
     if (e->kind == Xload) {
@@ -196,9 +196,6 @@ const char *nest_value(KernelPrinter *n, Expr *e)
     }
     for (int i = 0; i < e->na; i++)
         arg[i] = operand(n, e, i);
-    put(&t, "%s", "");
-    if (!strcmp(e->text, "a"))
-        return arg[0];
-    put_expr(&t, e->text, e->letters, arg, e->suffix);
+    put_scalar(&t, e->of, &(ScalarNames){ .operand = arg, .dt = e->calls });
     return t.s;
 }

@@ -252,10 +252,10 @@ static Expr *softened(const KernelPrinter *n, const Expr *top)
         Expr *e = n->c->ex[i];
         const Expr *f = e->seen && e->kind == Xred ? e->arg[0] : NULL;
         if (!f || e->local || e->op != Osum || e->K != top->K ||
-            e->dt != Df32 || f->kind != Xexpr || strcmp(f->text, "exp(a)"))
+            e->dt != Df32 || f->kind != Xexpr || f->of != optab[Oexp].expr)
             continue;
         const Expr *d = f->arg[0];
-        if (d->kind == Xexpr && d->dt == Df32 && !strcmp(d->text, "a - b") &&
+        if (d->kind == Xexpr && d->dt == Df32 && d->of == optab[Osub].expr &&
             d->arg[0] == top->arg[0] && d->arg[1] == top)
             return e;
     }

@@ -27,6 +27,25 @@ typedef enum OpClass {
     SINK  /* accumulators, writes of state, results */
 } OpClass;
 
+/* Of kernels: one generator each. */
+typedef enum Family {
+    FAMloop, /* fused elementwise, views, moves, reductions */
+    FAMgemm,
+    FAMgmm,
+    FAMgmm_wgrad, /* products: instructions without text */
+    FAMattn,
+    FAMattn_bwd,
+    FAMtopk,
+    FAMcumsum,
+    FAMdrop_to_capacity,
+    FAMroute,
+    FAMscatter,
+    FAMcomm,
+    FAMzero,
+    FAMnone, /* none: a view, costs nothing */
+    NFAMILY
+} Family;
+
 /* What an attribute is; its text is of that form. */
 typedef enum AttrType {
     ATint,
@@ -63,6 +82,50 @@ typedef enum SharedAttr {
 
 enum { MAXIN = 24 };
 
+/* ---- scalar_expr.c: what an elementwise op computes of an element -------- */
+
+/* What stands between operands in C: an operator, or a function of kernels that
+ * is no op. */
+typedef struct ScalarWord {
+    const char *text;
+    int level; /* how closely it binds: 1 ?:, 2 || .. 9 unary, SCALARCALL */
+    int nin;
+    Op op; /* NOP: of kernels only */
+} ScalarWord;
+
+typedef enum ScalarKind {
+    SCoperand,
+    SCresult, /* in gradients: the op's result, */
+    SCgrad,   /* and the gradient of it */
+    SCnumber,
+    SCop
+} ScalarKind;
+
+/* A tree; equal ones are one object, which nothing changes. */
+enum { SCALARIN = 4, SCALARCALL = 10 };
+typedef struct ScalarExpr ScalarExpr;
+struct ScalarExpr {
+    ScalarKind kind;
+    int operand;         /* its number */
+    const char *literal; /* a number as it was written, and its value */
+    double number;
+    Op op;                  /* NOP: only kernels have it */
+    const ScalarWord *word; /* null: a call of op */
+    int n;
+    const ScalarExpr *in[SCALARIN];
+};
+
+/* names: of operands, one letter each, "c a b". */
+const ScalarExpr *scalar_parse(const char *text, const char *names);
+/* With what every op in it computes in its place, down to operators of C and
+ * primitives: ops of which kernels have a function. */
+const ScalarExpr *scalar_open(const ScalarExpr *e);
+int scalar_is_primitive(Op op);
+int scalar_calls(const ScalarExpr *e); /* a function, dearer than a load */
+/* The gradient of operand k of an op; null: none. By the chain rule where the
+ * op's row leaves it to its expression. */
+const ScalarExpr *scalar_grad(Op op, int k);
+
 typedef struct OpInfo {
     const char *name;
     OpClass cls;
@@ -72,11 +135,10 @@ typedef struct OpInfo {
     const AttrInfo *attr;
     const AttrInfo *shared[NSHARED]; /* null: it has none such */
     const char *special;             /* words: see ops.def */
-    int ngrad;
-    const char *grad[3]; /* E texts by operand */
-    char gradkind;       /* 'E' texts, 'A' auto, 'F' function, 0 none */
-    const char *lower;   /* E(...) text when lowerkind is 'E'; else */
-    char lowerkind;      /* 'F': the family's name */
+    char gradkind;             /* 'E' expressions, 'A' auto, 'F' function, 0 */
+    const ScalarExpr *grad[3]; /* 'E': by operand; null: none */
+    const ScalarExpr *expr;    /* elementwise: opened; null: no expression */
+    Family fam;
 } OpInfo;
 
 extern OpInfo optab[NOP];           /* read only; made from ops.def at start */
@@ -568,23 +630,6 @@ char *graph_wrong(Arena *a, const Graph *g); /* null, or which is broken */
 
 /* ---- kernels-to-be: what fuse makes and codegen writes ------------------- */
 
-typedef enum Family {          /* one generator each */
-                      FAMloop, /* fused elementwise, views, moves, reductions */
-                      FAMgemm,
-                      FAMgmm,
-                      FAMgmm_wgrad, /* BLAS steps, no text */
-                      FAMattn,
-                      FAMattn_bwd,
-                      FAMtopk,
-                      FAMcumsum,
-                      FAMdrop_to_capacity,
-                      FAMroute,
-                      FAMscatter,
-                      FAMcomm,
-                      FAMzero,
-                      FAMnone, /* none: a view, costs nothing */
-                      NFAMILY
-} Family;
 extern const char *const families[NFAMILY];
 
 typedef struct Group {

@@ -1,7 +1,5 @@
 /* op.c: the op table. Rows of ops.def are texts; they are read once, before
  * main, into OpInfo. */
-#include <ctype.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "ir.h"
@@ -10,20 +8,17 @@ OpInfo optab[NOP];
 
 /* clang-format off */
 static const struct { const char *name, *operands, *special, *grad, *lower;
-                      OpClass cls; } row[NOP] = {
+                      OpClass cls; Family fam; } row[NOP] = {
+#define E(text) FAMloop
+#define F(family) FAM##family
 #define OP(name, cls, operands, attrs, special, grad, lower)                   \
-    { #name, operands, special, #grad, #lower, cls },
+    { #name, operands, special, #grad, #lower, cls, lower },
 #include "ops.def"
 #undef OP
+#undef E
+#undef F
 };
 /* clang-format on */
-
-static char *dup(const char *s, size_t n)
-{
-    char *d = calloc(n + 1, 1);
-
-    return d ? memcpy(d, s, n) : NULL;
-}
 
 static void set_attrs(OpInfo *o, const AttrInfo *v)
 {
@@ -66,36 +61,39 @@ static int count_words(const char *s)
     return n;
 }
 
-/* E("dy * b", "dy * a") -> the texts between quotes */
-static int read_texts(const char *s, const char **out, int max)
+/* E("dy * b", "0") -> the trees of the texts between quotes; "0": null */
+static void read_exprs(const OpInfo *o, const char *s, const ScalarExpr **out)
 {
-    int n = 0;
-
-    while ((s = strchr(s, '"')) && n < max) {
+    while ((s = strchr(s, '"'))) {
         size_t len = strcspn(s + 1, "\"");
-        out[n++] = dup(s + 1, len);
+        const char *text = internn(s + 1, len);
+        *out++ = text == intern("0") ? NULL : scalar_parse(text, o->operands);
         s += len + 2;
     }
-    return n;
 }
 
-static void read_grad(OpInfo *o, const char *s)
+/* Texts name ops, so all names come before them. */
+static void read_texts(OpInfo *o, const char *grad, const char *lower)
 {
-    if (!strncmp(s, "E(", 2)) {
-        o->gradkind = 'E';
-        o->ngrad = read_texts(s, o->grad, 3);
-    } else if (strcmp(s, "NONE")) {
-        o->gradkind = s[0];
-    }
+    o->gradkind = !strcmp(grad, "NONE") ? 0 : grad[0];
+    if (o->gradkind == 'E')
+        read_exprs(o, grad, o->grad);
+    if (lower[0] == 'E')
+        read_exprs(o, lower, &o->expr);
 }
 
-static void read_lower(OpInfo *o, const char *s)
+/* Gradients that follow from what the op computes. */
+static void derive(Op op)
 {
-    o->lowerkind = s[0];
-    if (s[0] == 'E')
-        read_texts(s, &o->lower, 1);
-    else
-        o->lower = dup(s + 2, strlen(s) - 3);
+    OpInfo *o = &optab[op];
+    const ScalarExpr *d[3] = { 0 };
+
+    if (o->gradkind != 'A' || !o->expr)
+        return;
+    for (int k = 0; k < o->nin; k++)
+        d[k] = scalar_grad(op, k);
+    memcpy(o->grad, d, sizeof d);
+    o->gradkind = 'E';
 }
 
 __attribute__((constructor)) static void read_table(void)
@@ -105,12 +103,18 @@ __attribute__((constructor)) static void read_table(void)
         OpInfo *o = &optab[i];
         o->name = row[i].name;
         o->cls = row[i].cls;
+        o->fam = row[i].fam;
         o->special = row[i].special;
         o->operands = row[i].operands;
         o->nin = strchr(o->operands, '*') ? -1 : count_words(o->operands);
-        read_grad(o, row[i].grad);
-        read_lower(o, row[i].lower);
     }
+    for (int i = 0; i < NOP; i++)
+        read_texts(&optab[i], row[i].grad, row[i].lower);
+    for (int i = 0; i < NOP; i++)
+        derive((Op)i);
+    for (int i = 0; i < NOP; i++)
+        if (optab[i].expr)
+            optab[i].expr = scalar_open(optab[i].expr);
 }
 
 int op_named(const char *name)

@@ -411,23 +411,13 @@ static void place_product(Fuse *f, Node *n, Family fam)
 
 static Family family_of(const Fuse *f, const Node *n)
 {
-    /* clang-format off */
-    static const struct { const char *lower; Family fam; } row[] = {
-        { "gemm", FAMgemm }, { "gmm", FAMgmm }, { "gmm_wgrad", FAMgmm_wgrad },
-        { "attn", FAMattn }, { "attn_bwd", FAMattn_bwd }, { "topk", FAMtopk },
-        { "cumsum", FAMcumsum }, { "drop_to_capacity", FAMdrop_to_capacity }, { "route", FAMroute },
-        { "scatter", FAMscatter }, { "comm", FAMcomm },
-    };
-    /* clang-format on */
-
     if (is_source(n) || is_view(n) || n->op == Ooutput || n->op == Osum_sq)
         return FAMnone;
     if (f->T->loops(f->g, n))
         return FAMloop;
-    for (size_t i = 0; i < sizeof row / sizeof *row; i++)
-        if (!strcmp(optab[n->op].lower, row[i].lower))
-            return row[i].fam;
-    die("fuse: no kernel family for %s", optab[n->op].name);
+    if (optab[n->op].fam == FAMnone)
+        die("fuse: no kernel family for %s", optab[n->op].name);
+    return optab[n->op].fam;
 }
 
 static void place_all(Fuse *f)

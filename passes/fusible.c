@@ -25,9 +25,7 @@ static int in_loop(const Fuse *f, const Node *n)
 
 static int is_function(const Node *n)
 {
-    const char *s = optab[n->op].lowerkind == 'E' ? optab[n->op].lower : "";
-
-    return strchr(s, '(') && strchr(s, '(') != s && n->op != Osign;
+    return optab[n->op].expr && scalar_calls(optab[n->op].expr);
 }
 
 static int bytes_of(const Node *n)
@@ -85,7 +83,7 @@ static int is_clear(const Fuse *f, const Node *n)
         return bytes_of(n) >= bytes_of(n->in[0]) && !is_reduction(n->in[0]);
     default: break;
     }
-    if (optab[n->op].lowerkind != 'E' || is_function(n) || n->nin == 0)
+    if (!optab[n->op].expr || is_function(n) || n->nin == 0)
         return 0;
     for (int k = 0; k < n->nin; k++)
         if (!is_constant(f, n->in[k]) && !is_small(f, n, n->in[k]))
@@ -352,8 +350,7 @@ static int is_link(const Fuse *f, const Node *n)
     int much = 0;
     Use *use = NULL;
 
-    if (!(optab[n->op].lowerkind == 'E' || n->op == Ogather) || n->map ||
-        memory_use(f, n))
+    if (!(optab[n->op].expr || n->op == Ogather) || n->map || memory_use(f, n))
         return 0;
     add_uses(f, n, &use);
     if (vec_len(use) < 2 || vec_len(use) > USES)

@@ -1,5 +1,5 @@
 /* grad.c: append the backward graph. Reverse mode over the nodes that lead from
- * a parameter to a loss; one rule per op, most of them texts of ops.def:
+ * a parameter to a loss; one rule per op, most of them expressions of ops.def:
  *
  *     %y = silu %a                 %d = dsilu %a
  *                                  %da = mul %dy %d
@@ -8,8 +8,6 @@
  * are summed, and the dtype becomes the operand's. Seeds are weight / den, so
  * that the step's loss is sum of weight * sum(t) / sum(den) over micro-batches
  * and known before the first backward. */
-#include <ctype.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "passes.h"
@@ -29,119 +27,34 @@ static void add_to(Back *b, Node *x, Node *d)
     *slot = *slot ? g_ew(b->g, Oadd, x->loc, *slot, d, NULL) : d;
 }
 
-/* ---- gradient texts: sum := product (+|- product)*; product := unary
- *      (*|/ unary)*; unary := - unary | number | name | op(sum, ...) | (sum)
- * ----------------------------------------------------------------------- */
+/* ---- gradients that rows of ops.def say ---------------------------------- */
 
-typedef struct GradExpr {
-    const char *s;
-    Graph *g;
-    const Node *n; /* the node whose gradient this is */
-    Node *dy;
-} GradExpr;
-
-static Node *sum_of(GradExpr *e);
-
-static int eat(GradExpr *e, char c)
+/* The value of a gradient's expression for n. */
+static Node *built(Graph *g, const ScalarExpr *e, Node *n, Node *dy)
 {
-    e->s += strspn(e->s, " ");
-    if (*e->s != c)
-        return 0;
-    e->s++;
-    return 1;
-}
+    Node *in[SCALARIN] = { 0 };
 
-static Node *number(GradExpr *e)
-{
-    char *end;
-    double v = strtod(e->s, &end);
-
-    e->s = end;
-    return g_const(e->g, e->n->loc, e->dy->dt, v);
-}
-
-static Node *variable(GradExpr *e, const char *w, size_t len)
-{
-    const char *names = optab[e->n->op].operands, *at;
-
-    if (len == 2 && !strncmp(w, "dy", 2))
-        return e->dy;
-    if (len == 1 && *w == 'y')
-        return (Node *)(uintptr_t)e->n;
-    at = len == 1 ? strchr(names, *w) : NULL;
-    if (!at)
-        die("gradient of %s: unknown name in '%s'", optab[e->n->op].name, w);
-    return e->n->in[(at - names) / 2];
-}
-
-static Node *call(GradExpr *e, const char *w, size_t len)
-{
-    Node *in[3] = { 0 };
-    int nin = 0, op = op_named(internn(w, len));
-
-    if (op < 0)
-        die("gradient of %s: no op in '%s'", optab[e->n->op].name, w);
-    do
-        in[nin++] = sum_of(e);
-    while (eat(e, ','));
-    eat(e, ')');
-    return g_ew(e->g, (Op)op, e->n->loc, in[0], in[1], in[2]);
-}
-
-static Node *unary(GradExpr *e)
-{
-    Node *r;
-
-    if (eat(e, '-'))
-        return g_ew(e->g, Oneg, e->n->loc, unary(e), NULL, NULL);
-    if (eat(e, '(')) {
-        r = sum_of(e);
-        eat(e, ')');
-        return r;
+    switch (e->kind) {
+    case SCoperand: return n->in[e->operand];
+    case SCresult: return n;
+    case SCgrad: return dy;
+    case SCnumber: return g_const(g, n->loc, dy->dt, e->number);
+    default: break;
     }
-    if (isdigit((unsigned char)*e->s))
-        return number(e);
-    const char *w = e->s;
-    size_t len = 0;
-    while (isalnum((unsigned char)w[len]) || w[len] == '_')
-        len++;
-    e->s += len;
-    return eat(e, '(') ? call(e, w, len) : variable(e, w, len);
+    if (e->op == NOP)
+        die("gradient of %s: %s is of kernels", optab[n->op].name,
+            e->word->text);
+    for (int i = 0; i < e->n; i++)
+        in[i] = built(g, e->in[i], n, dy);
+    return g_ew(g, e->op, n->loc, in[0], in[1], in[2]);
 }
 
-static Node *product(GradExpr *e)
+static void by_expression(Back *b, Node *n, Node *dy)
 {
-    Node *r = unary(e);
-
-    for (;;)
-        if (eat(e, '*'))
-            r = g_ew(e->g, Omul, e->n->loc, r, unary(e), NULL);
-        else if (eat(e, '/'))
-            r = g_ew(e->g, Odiv, e->n->loc, r, unary(e), NULL);
-        else
-            return r;
-}
-
-static Node *sum_of(GradExpr *e)
-{
-    Node *r = product(e);
-
-    for (;;)
-        if (eat(e, '+'))
-            r = g_ew(e->g, Oadd, e->n->loc, r, product(e), NULL);
-        else if (eat(e, '-'))
-            r = g_ew(e->g, Osub, e->n->loc, r, product(e), NULL);
-        else
-            return r;
-}
-
-static void by_text(Back *b, Node *n, Node *dy)
-{
-    for (int k = 0; k < optab[n->op].ngrad; k++) {
-        const char *s = optab[n->op].grad[k];
-        GradExpr e = { s, b->g, n, dy };
-        if (strcmp(s, "0") && b->need[n->in[k]->id])
-            add_to(b, n->in[k], sum_of(&e));
+    for (int k = 0; k < n->nin; k++) {
+        const ScalarExpr *e = optab[n->op].grad[k];
+        if (e && b->need[n->in[k]->id])
+            add_to(b, n->in[k], built(b->g, e, n, dy));
     }
 }
 
@@ -461,7 +374,7 @@ static void step_back(Back *b, Node *n, Node *dy)
     if (rules[n->op])
         rules[n->op](b, n, dy);
     else if (optab[n->op].gradkind == 'E')
-        by_text(b, n, dy);
+        by_expression(b, n, dy);
     sign(b->g, from, n);
 }
 

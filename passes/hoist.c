@@ -9,21 +9,7 @@
 
 static int costly(Op op)
 {
-    switch (op) {
-    case Oexp:
-    case Olog:
-    case Osqrt:
-    case Orsqrt:
-    case Osigmoid:
-    case Osilu:
-    case Ogelu:
-    case Otanh:
-    case Osoftplus:
-    case Osin:
-    case Ocos:
-    case Opow: return 1;
-    default: return 0;
-    }
+    return optab[op].expr && scalar_calls(optab[op].expr);
 }
 
 /* mark: 1 depends on constants only; 2 also holds a costly op. */
