@@ -77,14 +77,9 @@ inf = nil
 
 ---@param a Tensor @return Tensor
 function exp(a) end
-log, sqrt, rsqrt, sigmoid, silu, gelu = exp, exp, exp, exp, exp, exp
-relu, tanh, softplus, sin, cos, abs, sign = exp, exp, exp, exp, exp, exp, exp
-lnot, neg, stop_gradient, f32, bf16 = exp, exp, exp, exp, exp
+f32, bf16 = exp, exp
 ---@param a Operand @param b Operand @return Tensor
 function maximum(a, b) end
-minimum, mod, add, sub, mul, div, pow = maximum, maximum, maximum, maximum, maximum, maximum, maximum
-lt, le, gt, ge = maximum, maximum, maximum, maximum
-eq, ne, land, lor = maximum, maximum, maximum, maximum
 ---@param a Operand @param b Operand @param c Operand @return Tensor
 function fma(a, b, c) end
 ---@param c Tensor @param a Operand @param b Operand @return Tensor

@@ -278,6 +278,8 @@ int cmd_eval(Args *a), cmd_show(Args *a), cmd_generate(Args *a);
 int cmd_bench(Args *a);
 int cmd_doctor(Args *a), cmd_ckpt(Args *a), cmd_new(Args *a);
 int cmd_data(Args *a);
+/* new.c: what editors and luacheck read of the language. */
+const char *editor_text(Arena *a), *luacheck_text(Arena *a);
 void write_all(const char *path, const char *s, size_t n);
 
 #endif

@@ -50,6 +50,42 @@ static const char *model_text(const char *name)
     err(NULL, "new: no model is named '%s' (%s)", name, t.s);
 }
 
+static int is_elementwise(Op op)
+{
+    return optab[op].cls == EW && !optab[op].nattr && !op_is(op, "hidden");
+}
+
+/* With the elementwise ops that the text does not say itself: each is called as
+ * one it says of as many operands. */
+const char *editor_text(Arena *a)
+{
+    static const char *const like[] = { "exp", "maximum", "where" };
+    Text t = { .arena = a };
+
+    putn(&t, editor_lua, strlen(editor_lua));
+    put(&t, "\n");
+    for (Op op = 0; op < NOP; op++)
+        if (is_elementwise(op) &&
+            !strstr(editor_lua, strf(a, "function %s(", optab[op].name)))
+            put(&t, "%s = %s\n", optab[op].name, like[optab[op].nin - 1]);
+    return t.s;
+}
+
+/* The same for the names that luacheck must know. */
+const char *luacheck_text(Arena *a)
+{
+    const char *list = strchr(luacheckrc, '{') + 1;
+    Text t = { .arena = a };
+
+    putn(&t, luacheckrc, (size_t)(list - luacheckrc));
+    for (Op op = 0; op < NOP; op++)
+        if (is_elementwise(op) &&
+            !strstr(list, strf(a, "\"%s\"", optab[op].name)))
+            put(&t, "\n  \"%s\",", optab[op].name);
+    putn(&t, list, strlen(list));
+    return t.s;
+}
+
 static void write_new(const char *path, const char *text)
 {
     if (exists(path))
@@ -70,9 +106,9 @@ int cmd_new(Args *a)
         err(NULL, "new: %s is there already", to);
     write_new(to, text);
     write_new(strf(forever, "%s.luarc.json", dir), luarc);
-    write_new(strf(forever, "%s.luacheckrc", dir), luacheckrc);
+    write_new(strf(forever, "%s.luacheckrc", dir), luacheck_text(forever));
     if (mkdir(library, 0777) && errno != EEXIST)
         err(NULL, "cannot make %s: %s", library, strerror(errno));
-    write_new(strf(forever, "%s/pleat.lua", library), editor_lua);
+    write_new(strf(forever, "%s/pleat.lua", library), editor_text(forever));
     return 0;
 }

@@ -241,7 +241,7 @@ static void numbers_take_the_dtype_beside(void **state)
  * it. */
 static void every_op_is_a_function(void **state)
 {
-    extern const char editor_lua[], luacheckrc[];
+    const char *editor = editor_text(forever), *check = luacheck_text(forever);
     Text t = { .arena = forever };
 
     (void)state;
@@ -249,10 +249,10 @@ static void every_op_is_a_function(void **state)
         if (op_is((Op)op, "hidden"))
             continue;
         put(&t, "assert(type(%s) == 'function')\n", optab[op].name);
-        if (!strstr(editor_lua, optab[op].name))
-            fail_msg("editor.lua lacks '%s'", optab[op].name);
-        if (!strstr(luacheckrc, strf(forever, "\"%s\"", optab[op].name)))
-            fail_msg(".luacheckrc lacks '%s'", optab[op].name);
+        if (!strstr(editor, optab[op].name))
+            fail_msg("what editors get lacks '%s'", optab[op].name);
+        if (!strstr(check, strf(forever, "\"%s\"", optab[op].name)))
+            fail_msg("what luacheck gets lacks '%s'", optab[op].name);
     }
     put(&t, "axes { a=2 } output('y', iota('a'))\n");
     traced(t.s);
@@ -274,7 +274,7 @@ static const char *argument_names(const char *items)
  * call one, and of functions of one kind (sum, mean, ..) the first. */
 static void editors_know_arguments(void **state)
 {
-    extern const char editor_lua[];
+    const char *editor = editor_text(forever);
     /* clang-format off */
     static const struct { const char *name, *items; } rows[] = {
 #define TAKES(name, items) {#name, items},
@@ -295,9 +295,9 @@ static void editors_know_arguments(void **state)
         int other = i && !strcmp(rows[i - 1].name, name);
         other |= i + 1 < sizeof rows / sizeof *rows &&
                  !strcmp(rows[i + 1].name, name);
-        if (!other && strstr(editor_lua, head) && !strstr(editor_lua, whole))
+        if (!other && strstr(editor, head) && !strstr(editor, whole))
             fail_msg("editor.lua has not: %s", whole + 1);
-        seen += strstr(editor_lua, whole) != NULL;
+        seen += strstr(editor, whole) != NULL;
     }
     assert_true(seen >= 50);
 }

@@ -81,9 +81,11 @@ static double round_to(Dtype t, double v)
     return t == Dbf16 ? (double)bf16_to_f32(f32_to_bf16((float)v)) : v;
 }
 
-static double ew1(const Node *n, double a)
+static double defined(Op op, const double *x);
+
+static double ew1(Op op, double a)
 {
-    switch (n->op) {
+    switch (op) {
     case Oneg: return -a;
     case Oexp: return exp(a);
     case Olog: return log(a);
@@ -103,19 +105,15 @@ static double ew1(const Node *n, double a)
     case Osign: return (a > 0) - (a < 0);
     case Olnot: return !a;
     case Oisfinite: return isfinite(a) != 0;
-    case Ocast:
-        return dtypes[n->dt].kind == 'f' ? a
-               : n->dt == Dbool          ? a != 0
-                                         : trunc(a);
     case Ostop_gradient:
     case Obroadcast: return a;
-    default: die("interp: %s of one operand", optab[n->op].name);
+    default: return defined(op, &a);
     }
 }
 
-static double ew2(const Node *n, double a, double b)
+static double ew2(Op op, double a, double b)
 {
-    switch (n->op) {
+    switch (op) {
     case Oadd: return a + b;
     case Osub: return a - b;
     case Omul: return a * b;
@@ -132,21 +130,59 @@ static double ew2(const Node *n, double a, double b)
     case One: return a != b;
     case Oland: return a && b;
     case Olor: return a || b;
-    default: die("interp: %s of two operands", optab[n->op].name);
+    default: return defined(op, (const double[]){ a, b });
     }
+}
+
+static double ew(Op op, const double *x)
+{
+    switch (optab[op].nin) {
+    case 1: return ew1(op, x[0]);
+    case 2: return ew2(op, x[0], x[1]);
+    default:
+        return op == Owhere ? x[0] != 0 ? x[1] : x[2]
+               : op == Ofma ? x[0] * x[1] + x[2]
+                            : defined(op, x);
+    }
+}
+
+static double scalar(const ScalarExpr *e, const double *x)
+{
+    double in[SCALARIN];
+
+    if (e->kind == SCoperand)
+        return x[e->operand];
+    if (e->kind == SCnumber)
+        return e->number;
+    for (int i = 0; i < e->n; i++)
+        in[i] = scalar(e->in[i], x);
+    if (e->op == NOP)
+        die("interp: %s is of kernels", e->word->text);
+    return ew(e->op, in);
+}
+
+/* An op that its row says by others. */
+static double defined(Op op, const double *x)
+{
+    if (!optab[op].expr || scalar_is_primitive(op))
+        die("interp: no meaning for %s", optab[op].name);
+    return scalar(optab[op].expr, x);
+}
+
+static double cast(const Node *n, double a)
+{
+    if (dtypes[n->dt].kind == 'f')
+        return a;
+    return n->dt == Dbool ? a != 0 : trunc(a);
 }
 
 static double elementwise(const Run *r, const Node *n, const Env *e)
 {
-    double a = get(r, n->in[0], e), b, c;
+    double x[3];
 
-    if (n->nin == 1)
-        return ew1(n, a);
-    b = get(r, n->in[1], e);
-    if (n->nin == 2)
-        return ew2(n, a, b);
-    c = get(r, n->in[2], e);
-    return n->op == Owhere ? (a != 0 ? b : c) : a * b + c;
+    for (int k = 0; k < n->nin; k++)
+        x[k] = get(r, n->in[k], e);
+    return n->op == Ocast ? cast(n, x[0]) : ew(n->op, x);
 }
 
 /* ---- sums and products --------------------------------------------------- */
