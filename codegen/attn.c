@@ -20,50 +20,16 @@
 
 /* ---- the body ------------------------------------------------------------ */
 
-static const Node *strip(const Node *n)
-{
-    while (n->op == Ocast || n->op == Ostop_gradient ||
-           (n->op == Obroadcast && same_dims(n, n->in[0])))
-        n = n->in[0];
-    return n;
-}
-
-static int is_key_reduction(const Attn *t, const Node *n, Op op)
-{
-    return n->op == op && n_axes(n)->n == 1 && n_axes(n)->v[0] == t->key;
-}
-
-/* y = exp(s - max s) / sum: the score, or null. */
-static const Node *softmax_of(const Attn *t, const Node *y)
-{
-    if (y->op != Odiv)
-        return NULL;
-    const Node *e = strip(y->in[0]), *z = strip(y->in[1]);
-    while (z->op == Obroadcast)
-        z = strip(z->in[0]);
-    if (e->op != Oexp || !is_key_reduction(t, z, Osum) || strip(z->in[0]) != e)
-        return NULL;
-    const Node *d = strip(e->in[0]);
-    if (d->op != Osub)
-        return NULL;
-    const Node *s = d->in[0], *m = strip(d->in[1]);
-    while (m->op == Obroadcast)
-        m = strip(m->in[0]);
-    if (!is_key_reduction(t, m, Omax) || strip(m->in[0]) != strip(s))
-        return NULL;
-    return s;
-}
-
 static const Node *arg_of(const Node *n)
 {
-    n = strip(n);
+    n = unrounded(n);
     return n->op == Oarg ? n : NULL;
 }
 
 /* o = dot(y, v): finds v and the score. */
 static int read_result(Attn *t)
 {
-    const Node *o = strip(t->body->node[vec_len(t->body->node) - 1]);
+    const Node *o = unrounded(t->body->node[vec_len(t->body->node) - 1]);
 
     if (o->op != Odot || o->at.dot.axes.n != 1)
         return 0;
@@ -73,7 +39,9 @@ static int read_result(Attn *t)
         return 0;
     for (int k = 0; k < 2; k++) {
         const Node *v = arg_of(o->in[k]);
-        if (v && (t->score = softmax_of(t, strip(o->in[!k])))) {
+        const Axis *over;
+        t->score = softmax_scores(unrounded(o->in[!k]), &over);
+        if (v && t->score && over == t->key) {
             t->v = (int)v->at.arg.index;
             return dim_of(v, t->key) >= 0;
         }

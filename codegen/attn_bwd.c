@@ -93,14 +93,14 @@ static AttnView result(Backward *b, int op)
 
 static int in_scratch(const Backward *b, int op)
 {
-    return strcmp(dtypes[b->grad[op]->dt].name, b->t.t) != 0;
+    return b->grad[op]->dt != b->t.dt;
 }
 
 /* A tensor of the compute type in scratch with n's dims. */
 static AttnView scratch(Backward *b, const char *name, Node *n)
 {
     Attn *t = &b->t;
-    int64_t bytes = !strcmp(t->t, "f64") ? 8 : 4;
+    int64_t bytes = dtypes[t->dt].bytes;
     AttnView v = { name, n, ATscratch, t->k->scratch / bytes };
 
     t->k->scratch += (local_elems(t->g, n) + 15) / 16 * 16 * bytes;

@@ -235,7 +235,7 @@ void attn_tile(Attn *t, const char *name, const char *size, int64_t n)
 
 static const char *at_word(const Attn *t, AttnView v)
 {
-    if (!strcmp(t->t, "f32") ? v.n->dt == Df64 : v.n->dt == Dbf16)
+    if (t->dt == Df32 ? v.n->dt == Df64 : v.n->dt == Dbf16)
         die("attention: a %s operand in %s", dtypes[v.n->dt].name, t->t);
     return dtypes[v.n->dt].name;
 }
@@ -401,7 +401,8 @@ void attn_begin(Attn *t, Group *k, Arena *a)
 {
     t->k = k;
     t->arena = t->decl.arena = t->o.arena = a;
-    t->t = is64(t) ? "f64" : "f32";
+    t->dt = is64(t) ? Df64 : Df32;
+    t->t = dtypes[t->dt].name;
 }
 
 /* Multiply-adds of the dots and of the values, times how often each is done. */

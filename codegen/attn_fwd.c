@@ -51,7 +51,7 @@ static int64_t tiles_of(int64_t n, int64_t size)
 static void plan_chunks(Forward *f)
 {
     Attn *t = &f->t;
-    int64_t bytes = !strcmp(t->t, "f64") ? 8 : 4, tiles, chunk;
+    int64_t bytes = dtypes[t->dt].bytes, tiles, chunk;
 
     f->row = ATROWS * (attn_width(t, t->v) + 2);
     for (int i = 0; i < t->ndot; i++)

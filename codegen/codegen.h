@@ -427,7 +427,8 @@ typedef struct Attn {
     } axis[ATAXES];
     Group *k;
     Arena *arena;
-    const char *t;     /* compute type: "f32" "f64" */
+    Dtype dt;          /* of values: f32 f64, */
+    const char *t;     /* and its name */
     int gpu, open;     /* score texts: of one pair, of open tiles, */
     int scaled;        /* without the factor attn_unit */
     const char **name; /* vec: declared names */

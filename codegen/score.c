@@ -23,7 +23,7 @@ typedef struct ScorePrinter {
 
 static const char *float_type(const Attn *t)
 {
-    return !strcmp(t->t, "f64") ? "double" : "float";
+    return dtypes[t->dt].compute;
 }
 
 static int isfloat(const Node *n)
@@ -124,8 +124,7 @@ static const char *in_c(const ScorePrinter *s, const ScalarExpr *e,
     for (int k = 0; k < n->nin; k++)
         arg[k] = operand(s, n, k);
     put_scalar(&x, e,
-               &(ScalarNames){ arg, s->val[attn_node(s->t, n)], dy,
-                               strcmp(s->t->t, "f64") ? Df32 : Df64 });
+               &(ScalarNames){ arg, s->val[attn_node(s->t, n)], dy, s->t->dt });
     return x.s;
 }
 

@@ -102,8 +102,6 @@ const char **sorted_keys(lua_State *L, int arg, int *n)
 
 /* ---- parameters ---------------------------------------------------------- */
 
-static const char *const initnames[] = { "normal", "uniform", "const" };
-
 static const char initmeta[] = "initial value";
 
 const Init *init_at(lua_State *L, int arg)
@@ -111,18 +109,18 @@ const Init *init_at(lua_State *L, int arg)
     return luaL_testudata(L, arg, initmeta);
 }
 
-static void push_init(lua_State *L, const char *name, double arg)
+static void push_init(lua_State *L, InitKind kind, double arg)
 {
     Init *x = lua_newuserdatauv(L, sizeof *x, 0);
 
-    *x = (Init){ intern(name), arg };
+    *x = (Init){ kind, arg };
     luaL_setmetatable(L, initmeta);
 }
 
 /* normal(0.02), uniform(0.1), constant(1) */
 static int initializer(lua_State *L)
 {
-    push_init(L, initnames[lua_tointeger(L, lua_upvalueindex(1))],
+    push_init(L, (InitKind)lua_tointeger(L, lua_upvalueindex(1)),
               lua_tonumber(L, 1));
     return 1;
 }
@@ -133,7 +131,7 @@ static void read_init(lua_State *L, int arg, Param *p)
 
     if (lua_isnoneornil(L, arg))
         return;
-    p->init = x ? x->name : intern("const");
+    p->init = x ? x->kind : INITconst;
     p->arg = x ? x->arg : lua_tonumber(L, arg);
 }
 
@@ -177,7 +175,7 @@ static int declare_param(lua_State *L, ParamKind kind)
     p->loc = f->loc;
     p->nd = sized_axes(L, 2, p->dim);
     p->dt = kind == PKparam ? Dreal : Df32;
-    p->init = intern(kind == PKparam ? "normal" : "const");
+    p->init = kind == PKparam ? INITnormal : INITconst;
     p->arg = kind == PKparam ? 0.02 : 0;
     read_init(L, 3, p);
     once_of_all(f, kind == PKparam ? "parameter" : "state", p->path);
@@ -437,9 +435,11 @@ static int scope(lua_State *L)
 /* A softmax over a square value outside attention() is stored whole. */
 static void note_square(Front *f, const Node *n)
 {
-    const Node *x = n->nin ? n->in[0] : n;
+    const Node *y = n->body ? n->body->node[vec_len(n->body->node) - 1] : n;
+    const Axis *axis;
+    const Node *x = softmax_scores(y, &axis);
 
-    if (n->op != Ocall || strcmp(n->at.call.name, "softmax"))
+    if (!x)
         return;
     for (int i = 0; i < x->nd; i++)
         for (int k = 0; k < x->nd; k++)
@@ -508,19 +508,19 @@ static void init_open(lua_State *L)
     lua_pushliteral(L, "an initial value");
     lua_setfield(L, -2, "__name");
     lua_pop(L, 1);
-    push_init(L, "const", 0);
+    push_init(L, INITconst, 0);
     lua_setfield(L, -2, "zeros");
-    push_init(L, "const", 1);
+    push_init(L, INITconst, 1);
     lua_setfield(L, -2, "ones");
 }
 
 void decl_open(lua_State *L)
 {
     luaL_setfuncs(L, functions, 0);
-    for (int i = 0; i < 3; i++) {
+    for (int i = INITnormal; i <= INITconst; i++) {
         lua_pushinteger(L, i);
         lua_pushcclosure(L, initializer, 1);
-        lua_setfield(L, -2, i == 2 ? "constant" : initnames[i]);
+        lua_setfield(L, -2, i == INITconst ? "constant" : initkinds[i]);
     }
     init_open(L);
     lua_pushnumber(L, (lua_Number)HUGE_VAL);

@@ -195,7 +195,7 @@ int takes_wrap(lua_State *L, const char *name);
 
 /* normal(std), ..: how a parameter begins. */
 typedef struct Init {
-    const char *name; /* as Param.init */
+    InitKind kind;
     double arg;
 } Init;
 const Init *init_at(lua_State *L, int arg); /* null: none */

@@ -78,11 +78,6 @@ static void score_roles(const Node *call)
     }
 }
 
-static int is_attention(const Node *n)
-{
-    return n->op == Ocall && n->at.call.key && n->at.call.query;
-}
-
 static void each_node(const Graph *g, void (*f)(const Node *n))
 {
     for (size_t i = 0; i < vec_len(g->node); i++)

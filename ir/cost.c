@@ -1,7 +1,6 @@
 /* cost.c: what a node costs on one rank, and what a model costs per token by
  * the formula the field quotes. */
 #include <math.h>
-#include <string.h>
 
 #include "ir.h"
 
@@ -108,8 +107,7 @@ static void count_dots(FlopCount *c, const Graph *g, Node *const *arg,
     for (size_t i = 0; i < vec_len(g->node); i++) {
         const Node *n = g->node[i];
         if (n->op == Ocall)
-            count_dots(c, n->body, n->in,
-                       strcmp(n->at.call.name, "attention") ? 0 : 0.5);
+            count_dots(c, n->body, n->in, is_attention(n) ? 0.5 : 0);
         if (n->op != Odot)
             continue;
         if (share > 0)

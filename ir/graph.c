@@ -8,6 +8,8 @@
 const char *const regions[NREGION] = { "den", "pre", "body", "post" };
 const char *const levels[NLEVEL] = { "logical", "placed", "local", "legal" };
 const char *const paramkinds[] = { "param", "state", "master", "m", "v" };
+const char *const initkinds[NINIT] = { "-",     "normal", "uniform",
+                                       "const", "copy",   "pack" };
 const char *const families[NFAMILY] = {
     "loop",      "gemm",    "gmm",
     "gmm_wgrad", "attn",    "attn_bwd",

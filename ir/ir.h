@@ -285,6 +285,18 @@ struct Node {
 typedef enum ParamKind { PKparam, PKstate, PKmaster, PKm, PKv } ParamKind;
 extern const char *const paramkinds[];
 
+/* What a value begins with. */
+typedef enum InitKind {
+    INITnone,
+    INITnormal,
+    INITuniform,
+    INITconst,
+    INITcopy, /* of the parameter it belongs to */
+    INITpack, /* of a bucket's members */
+    NINIT
+} InitKind;
+extern const char *const initkinds[NINIT];
+
 /* Everything with a value across steps. A parameter's node is Oparam, every
  * other kind's is Ostate; node->s is the path. */
 typedef struct Param {
@@ -293,7 +305,7 @@ typedef struct Param {
     Dtype dt; /* `real` until precision */
     int nd;
     Dim dim[MAXD];
-    const char *init;   /* "normal" "uniform" "const" "copy" */
+    InitKind init;
     double arg;         /* std, half width, value */
     const char *of;     /* master, m, v: of this parameter; null: of all
                                      of a bucket */
@@ -542,6 +554,13 @@ typedef struct Matrix {
  * it. */
 int as_matrix(const Graph *g, const Node *a, const Node *b, const Node *c,
               Matrix *x);
+
+/* ---- composite.c --------------------------------------------------------- */
+
+int is_attention(const Node *n);      /* a call that is one */
+const Node *unrounded(const Node *n); /* the value behind casts */
+/* The scores s of y = exp(s - max s) / sum, along one axis; null: y is none. */
+const Node *softmax_scores(const Node *y, const Axis **axis);
 
 /* ---- cost.c -------------------------------------------------------------- */
 

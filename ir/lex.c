@@ -364,3 +364,16 @@ const char *lex_text(Lex *x)
     x->p += n;
     return s;
 }
+
+int lex_choice(Lex *x, const char *const *v, int n)
+{
+    const char *s = lex_word(x);
+    Text all = { .arena = x->arena };
+
+    for (int i = 0; i < n; i++)
+        if (!strcmp(s, v[i]))
+            return i;
+    for (int i = 0; i < n; i++)
+        put(&all, "%s%s", i ? ", " : "", v[i]);
+    lex_err(x, "'%s' is none of %s", s, all.s);
+}

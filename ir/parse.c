@@ -242,9 +242,7 @@ static void read_param(GraphReader *p, ParamKind kind)
 
     v->kind = kind;
     v->path = lex_word(x);
-    v->init = lex_word(x);
-    if (!strcmp(v->init, "-"))
-        v->init = NULL;
+    v->init = (InitKind)lex_choice(x, initkinds, NINIT);
     v->arg = lex_num(x);
     if (lex_take(x, "of")) {
         lex_need(x, '=');

@@ -102,20 +102,6 @@ int parse_type(GraphReader *p, Dtype *dt, Dim *dim, int *nd)
 
 /* ---- nodes --------------------------------------------------------------- */
 
-/* One of n words, by its number. */
-static int read_choice(Lex *x, const char *const *v, int n)
-{
-    const char *s = lex_word(x);
-    Text all = { .arena = x->arena };
-
-    for (int i = 0; i < n; i++)
-        if (!strcmp(s, v[i]))
-            return i;
-    for (int i = 0; i < n; i++)
-        put(&all, "%s%s", i ? ", " : "", v[i]);
-    lex_err(x, "'%s' is none of %s", s, all.s);
-}
-
 static void read_value(GraphReader *p, const AttrInfo *a, void *v)
 {
     Lex *x = &p->x;
@@ -130,10 +116,10 @@ static void read_value(GraphReader *p, const AttrInfo *a, void *v)
     case ATatoms: *(uint32_t *)v = (uint32_t)lex_atoms(x, p->g->mesh); break;
     case ATdtype: *(Dtype *)v = lex_dtype(x); break;
     case ATreduce:
-        *(Reduce *)v = (Reduce)read_choice(x, reduces, NREDUCE);
+        *(Reduce *)v = (Reduce)lex_choice(x, reduces, NREDUCE);
         break;
     case ATrandom:
-        *(RandomKind *)v = (RandomKind)read_choice(x, randomkinds, NRANDOM);
+        *(RandomKind *)v = (RandomKind)lex_choice(x, randomkinds, NRANDOM);
         break;
     }
 }
@@ -178,7 +164,7 @@ static void read_attr(GraphReader *p, Node *n, NodeExtra *e)
     } else if (!strcmp(name, "scope")) {
         e->scope = lex_word(x);
     } else if (!strcmp(name, "part")) {
-        e->part = read_choice(x, programparts, NPART);
+        e->part = lex_choice(x, programparts, NPART);
     } else if (!strcmp(name, "of")) {
         n->of = lex_word(x);
     } else {

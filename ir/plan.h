@@ -293,6 +293,7 @@ void lex_need(Lex *x, char c);
 const char *lex_word(Lex *x);           /* interned */
 int lex_take(Lex *x, const char *word); /* take this word if it is next */
 void lex_expect(Lex *x, const char *word);
+int lex_choice(Lex *x, const char *const *v, int n); /* one of n words */
 int64_t lex_int(Lex *x);
 int64_t lex_range(Lex *x, const char *what, int64_t min, int64_t max);
 double lex_num(Lex *x);

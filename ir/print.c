@@ -439,7 +439,7 @@ static ListingLine param_line(GraphPrinter *p, const Param *x)
 
     put(&name, "%s ", paramkinds[x->kind]);
     put_word(&name, x->path);
-    put(&what, "%s ", x->init ? x->init : "-");
+    put(&what, "%s ", initkinds[x->init]);
     put_num(&what, x->arg);
     if (x->of) {
         put(&what, " of=");

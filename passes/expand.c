@@ -66,7 +66,7 @@ static Node *open_call(Graph *g, Node *n, void *ctx)
     (void)ctx;
     if (n->op != Ocall)
         return n;
-    if (!strcmp(n->at.call.name, "attention")) {
+    if (is_attention(n)) {
         Node probe = *n;
         probe.body = open_body(g, n);
         if (pass_target(g)->keeps(g, &probe))

@@ -47,17 +47,16 @@ static Node *initial_bucket(Graph *g, const Param *p)
  * parameter's path. */
 static Node *initial(Graph *g, const Param *p)
 {
-    const Param *of = !strcmp(p->init, "copy") ? g_param(g, p->of) : p;
-    int fixed = !strcmp(of->init, "const");
+    const Param *of = p->init == INITcopy ? g_param(g, p->of) : p;
+    int fixed = of->init == INITconst;
 
-    if (!strcmp(of->init, "pack"))
+    if (of->init == INITpack)
         return initial_bucket(g, of);
     Node *n = shaped(g, fixed ? Oconst : Orandom, p);
     if (fixed) {
         n->at.constant.value = of->arg;
     } else {
-        n->at.random.kind =
-            strcmp(of->init, "normal") ? RANDuniform : RANDnormal;
+        n->at.random.kind = of->init == INITnormal ? RANDnormal : RANDuniform;
         n->at.random.arg = of->arg;
         n->at.random.key =
             (int64_t)hash_path(opts_int(g->opts, "seed"), of->path);

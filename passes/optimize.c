@@ -159,7 +159,7 @@ static void set_start(Param *q, const Bucket *b)
 {
     const Param *p = b->param[0];
 
-    q->init = q->kind != PKmaster ? "const" : b->flat ? "pack" : "copy";
+    q->init = q->kind != PKmaster ? INITconst : b->flat ? INITpack : INITcopy;
     q->of = b->flat ? NULL : p->path;
     q->arg = 0;
     if (!b->flat)

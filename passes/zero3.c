@@ -25,7 +25,7 @@ static void declare(Graph *g, const Bucket *b, const Param *like)
         return;
     *p = *like;
     p->path = b->name;
-    p->init = "pack";
+    p->init = INITpack;
     p->bucket = b->name;
     p->at = -1;
     p->arg = 0;

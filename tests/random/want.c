@@ -46,10 +46,10 @@ double leaf_value(const Graph *g, const char *path, int64_t i)
     uint64_t h = hash(11, path);
     double u = draw(h, i), size = p->arg;
 
-    if (!strcmp(p->init, "normal"))
+    if (p->init == INITnormal)
         return rounded(size * sqrt(-2 * log(1 - u)) *
                        cos(2 * acos(-1) * draw(h + 1, i)));
-    if (!strcmp(p->init, "uniform"))
+    if (p->init == INITuniform)
         return rounded(size * (2 * u - 1));
     return rounded(size + 0.2 * (u - 0.5));
 }

@@ -72,7 +72,7 @@ static Node *param(Model *m, const char *path, int nd, Axis *const *a)
     p->dt = Dreal;
     p->nd = nd;
     memcpy(p->dim, n->dim, sizeof p->dim);
-    p->init = "normal";
+    p->init = INITnormal;
     p->arg = 0.02;
     vec_push(forever, m->g->param, p);
     return n;
