@@ -144,8 +144,9 @@ static int element_loops(Backward *b, int depth, AttnView v, Text *off)
         const char *c = attn_code(t, a);
         int q = a == t->query;
         if (!is_over(b, a))
-            attn_say(t, depth++, "for (int64_t i_%s = %s; i_%s < %s; i_%s++)",
-                     c, q ? "qlo" : "0", c, q ? "qhi" : attn_size(t, a), c);
+            put_line(&t->o, depth++,
+                     "for (int64_t i_%s = %s; i_%s < %s; i_%s++)", c,
+                     q ? "qlo" : "0", c, q ? "qhi" : attn_size(t, a), c);
         put(off, "%si_%s * %s", off->s ? " + " : "", c, attn_stride(t, v, a));
     }
     return depth;
@@ -159,9 +160,9 @@ static void zero_sums(Backward *b, const AttnView *sum)
         Text off = { .arena = t->arena };
         if (!sum[op].n)
             continue;
-        attn_say(t, 2, "if (queries)");
+        put_line(&t->o, 2, "if (queries)");
         int depth = element_loops(b, 3, sum[op], &off);
-        attn_say(t, depth, "%s[%s] = 0;", attn_base(t, sum[op]), off.s);
+        put_line(&t->o, depth, "%s[%s] = 0;", attn_base(t, sum[op]), off.s);
     }
 }
 
@@ -173,10 +174,11 @@ static void round_sums(Backward *b, const AttnView *sum)
         Text off = { .arena = t->arena };
         if (!sum[op].n || sum[op].kind != ATscratch)
             continue;
-        attn_say(t, 2, "if (queries)");
+        put_line(&t->o, 2, "if (queries)");
         int depth = element_loops(b, 3, sum[op], &off);
-        attn_say(t, depth, "%s[%s] = %s(%s[%s]);", attn_base(t, result(b, op)),
-                 off.s, b->grad[op]->dt == Dbf16 ? "f32_bf16" : "(float)",
+        put_line(&t->o, depth, "%s[%s] = %s(%s[%s]);",
+                 attn_base(t, result(b, op)), off.s,
+                 b->grad[op]->dt == Dbf16 ? "f32_bf16" : "(float)",
                  attn_base(t, sum[op]), off.s);
     }
 }
@@ -224,9 +226,9 @@ static void each_tile(Backward *b, int depth)
 {
     Attn *t = &b->t;
 
-    attn_say(t, depth++, "for (int64_t m = mlo; m < mhi; m++) {");
-    attn_say(t, depth, "const int64_t q0 = m / nfree * at_rows;");
-    attn_say(t, depth, "const int64_t rows = at_least(%s - q0, at_rows);",
+    put_line(&t->o, depth++, "for (int64_t m = mlo; m < mhi; m++) {");
+    put_line(&t->o, depth, "const int64_t q0 = m / nfree * at_rows;");
+    put_line(&t->o, depth, "const int64_t rows = at_least(%s - q0, at_rows);",
              attn_size(t, t->query));
     attn_coords(t, depth, "(m % nfree)", b->free, b->nfree);
 }
@@ -235,8 +237,8 @@ static void mid_loop(Backward *b, int depth, int i)
 {
     const char *c = attn_code(&b->t, b->mid[i]);
 
-    attn_say(&b->t, depth, "for (int64_t i_%s = 0; i_%s < %s; i_%s++) {", c, c,
-             attn_size(&b->t, b->mid[i]), c);
+    put_line(&b->t.o, depth, "for (int64_t i_%s = 0; i_%s < %s; i_%s++) {", c,
+             c, attn_size(&b->t, b->mid[i]), c);
 }
 
 static void pack_results(Backward *b, int depth, AttnView v, const char *tile)
@@ -246,7 +248,7 @@ static void pack_results(Backward *b, int depth, AttnView v, const char *tile)
     const char *w = attn_widthname(t, t->v);
     int n = attn_inner(t, t->n->in[t->v], in);
 
-    attn_say(t, depth, "memset(%s, 0, sizeof *%s * at_rows * (size_t)%s);",
+    put_line(&t->o, depth, "memset(%s, 0, sizeof *%s * at_rows * (size_t)%s);",
              tile, tile, w);
     attn_move(t, depth,
               (AttnMove){ .how = ATpack,
@@ -267,7 +269,7 @@ static void row_deltas(Backward *b, int depth)
     const char *w = attn_widthname(t, t->v);
 
     pack_results(b, depth, b->out, "ot");
-    attn_say(t, depth, "at_dot_%s(rows, delta, et, ot, %s);", t->t, w);
+    put_line(&t->o, depth, "at_dot_%s(rows, delta, et, ot, %s);", t->t, w);
 }
 
 static const char *row_of(Attn *t, AttnView v)
@@ -281,17 +283,17 @@ static void store_deltas(Backward *b)
     Attn *t = &b->t;
     int depth = 3;
 
-    attn_say(t, 2, "if (keys && queries) {");
+    put_line(&t->o, 2, "if (keys && queries) {");
     for (int i = 0; i < b->nmid; i++)
         mid_loop(b, depth++, i);
     each_tile(b, depth++);
     pack_results(b, depth, b->dout, "et");
-    attn_say(t, depth, "at_%s delta[at_rows];", t->t);
+    put_line(&t->o, depth, "at_%s delta[at_rows];", t->t);
     row_deltas(b, depth);
-    attn_say(t, depth, "for (int64_t r = 0; r < rows; r++)");
-    attn_say(t, depth + 1, "%s = delta[r];", row_of(t, b->delta));
+    put_line(&t->o, depth, "for (int64_t r = 0; r < rows; r++)");
+    put_line(&t->o, depth + 1, "%s = delta[r];", row_of(t, b->delta));
     while (depth-- > 2)
-        attn_say(t, depth, "}");
+        put_line(&t->o, depth, "}");
 }
 
 /* A row that saw no key has weights exp(s - inf) = 0. */
@@ -299,18 +301,18 @@ static void row_numbers(Backward *b, int depth)
 {
     Attn *t = &b->t;
 
-    attn_say(t, depth, "at_%s lse[at_rows], delta[at_rows];", t->t);
-    attn_say(t, depth, "for (int64_t r = 0; r < rows; r++) {");
-    attn_say(t, depth + 1, "lse[r] = %s;", row_of(t, b->lse));
-    attn_say(t, depth + 1, "if (lse[r] == -INFINITY)");
-    attn_say(t, depth + 2, "lse[r] = INFINITY;");
-    attn_say(t, depth, "}");
-    attn_say(t, depth, "if (keys && queries) {");
-    attn_say(t, depth + 1, "for (int64_t r = 0; r < rows; r++)");
-    attn_say(t, depth + 2, "delta[r] = %s;", row_of(t, b->delta));
-    attn_say(t, depth, "} else {");
+    put_line(&t->o, depth, "at_%s lse[at_rows], delta[at_rows];", t->t);
+    put_line(&t->o, depth, "for (int64_t r = 0; r < rows; r++) {");
+    put_line(&t->o, depth + 1, "lse[r] = %s;", row_of(t, b->lse));
+    put_line(&t->o, depth + 1, "if (lse[r] == -INFINITY)");
+    put_line(&t->o, depth + 2, "lse[r] = INFINITY;");
+    put_line(&t->o, depth, "}");
+    put_line(&t->o, depth, "if (keys && queries) {");
+    put_line(&t->o, depth + 1, "for (int64_t r = 0; r < rows; r++)");
+    put_line(&t->o, depth + 2, "delta[r] = %s;", row_of(t, b->delta));
+    put_line(&t->o, depth, "} else {");
     row_deltas(b, depth + 1);
-    attn_say(t, depth, "}");
+    put_line(&t->o, depth, "}");
 }
 
 static void tile_scores(Backward *b, int depth)
@@ -321,20 +323,21 @@ static void tile_scores(Backward *b, int depth)
     attn_packqueries(t, depth);
     pack_results(b, depth, b->dout, "et");
     attn_products(t, depth);
-    attn_say(t, depth,
+    put_line(&t->o, depth,
              "at_mm_%s(rows, wide, %s, et, %s, 1, f%d, at_keys, "
              "dt, at_ld, 0);",
              t->t, w, w, t->v);
     row_numbers(b, depth);
-    attn_say(t, depth, "for (int64_t r = 0; r < rows; r++) {");
-    attn_say(t, depth + 1, "const at_%s *restrict dp = dt + r * at_ld;", t->t);
-    attn_say(t, depth + 1, "at_%s *restrict pr = pt + r * at_ld;", t->t);
+    put_line(&t->o, depth, "for (int64_t r = 0; r < rows; r++) {");
+    put_line(&t->o, depth + 1, "const at_%s *restrict dp = dt + r * at_ld;",
+             t->t);
+    put_line(&t->o, depth + 1, "at_%s *restrict pr = pt + r * at_ld;", t->t);
     for (int op = 0; op < t->nop; op++)
         if (t->wanted >> op & 1)
-            attn_say(t, depth + 1, "at_%s *restrict ur%d = u%d + r * at_ld;",
-                     t->t, op, op);
+            put_line(&t->o, depth + 1,
+                     "at_%s *restrict ur%d = u%d + r * at_ld;", t->t, op, op);
     attn_score(t, depth + 1, 1);
-    attn_say(t, depth, "}");
+    put_line(&t->o, depth, "}");
 }
 
 static void query_gradient(Backward *b, int depth, int i, AttnView sum)
@@ -345,8 +348,8 @@ static void query_gradient(Backward *b, int depth, int i, AttnView sum)
     Axis *in[MAXD];
     int n = attn_inner(t, t->n->in[d->k], in);
 
-    attn_say(t, depth, "if (queries) {");
-    attn_say(t, depth + 1,
+    put_line(&t->o, depth, "if (queries) {");
+    put_line(&t->o, depth + 1,
              "at_mm_%s(rows, %s, seen, t%d, at_ld, 1, b%d, %s, "
              "qt, %s, 0);",
              t->t, w, d->term, d->k, w, w);
@@ -360,7 +363,7 @@ static void query_gradient(Backward *b, int depth, int i, AttnView sum)
                           .nin = n,
                           .tile = "qt",
                           .ld = w });
-    attn_say(t, depth, "}");
+    put_line(&t->o, depth, "}");
 }
 
 /* c += the transposed tile x what it weighs. */
@@ -370,8 +373,8 @@ static void key_gradient(Backward *b, int depth, int op, const char *tile,
     Attn *t = &b->t;
     const char *w = attn_widthname(t, op);
 
-    attn_say(t, depth, "if (keys)");
-    attn_say(t, depth + 1,
+    put_line(&t->o, depth, "if (keys)");
+    put_line(&t->o, depth + 1,
              "at_mm_%s(seen, %s, rows, %s, 1, at_ld, %s, %s, "
              "c%d, %s, 1);",
              t->t, w, tile, weighed, w, op, w);
@@ -383,7 +386,7 @@ static void leaf_gradient(Backward *b, int depth, int op, AttnView sum)
     const char *q = attn_stride(t, sum, t->query);
     const char *k = attn_stride(t, sum, t->key);
 
-    attn_say(t, depth,
+    put_line(&t->o, depth,
              "at_leaf_%s(rows, seen, u%d, %s + q0 * %s + k0 * %s, "
              "%s, %s);",
              t->t, op, attn_at(t, sum), q, k, q, k);
@@ -418,7 +421,7 @@ static void open_keys(Backward *b, int depth, int level)
             continue;
         attn_packkeys(t, depth, op, 1);
         if (b->grad[op])
-            attn_say(t, depth,
+            put_line(&t->o, depth,
                      "memset(c%d, 0, sizeof *c%d * at_keypad * "
                      "(size_t)%s);",
                      op, op, attn_widthname(t, op));
@@ -434,7 +437,7 @@ static void close_keys(Backward *b, int depth, int level)
         if (!attn_keyside(t, op) || level_of(b, op) != level || !b->grad[op])
             continue;
         int n = attn_inner(t, t->n->in[op], in);
-        attn_say(t, depth, "if (keys)");
+        put_line(&t->o, depth, "if (keys)");
         attn_move(t, depth + 1,
                   (AttnMove){ .how = ATput,
                               .v = result(b, op),
@@ -455,8 +458,8 @@ static void key_tile(Backward *b, const AttnView *sum)
         attn_unseen(t, "q0", "(q0 + rows)", "k0", "(k0 + cols)");
     int depth = 3;
 
-    attn_say(t, 2, "for (int64_t k0 = klo; k0 < khi; k0 += at_keys) {");
-    attn_say(t, 3, "const int64_t cols = at_least(khi - k0, at_keys);");
+    put_line(&t->o, 2, "for (int64_t k0 = klo; k0 < khi; k0 += at_keys) {");
+    put_line(&t->o, 3, "const int64_t cols = at_least(khi - k0, at_keys);");
     open_keys(b, depth, 0);
     for (int i = 0; i < b->nmid; i++) {
         mid_loop(b, depth++, i);
@@ -464,16 +467,16 @@ static void key_tile(Backward *b, const AttnView *sum)
     }
     each_tile(b, depth);
     if (unseen) {
-        attn_say(t, depth + 1, "if (%s)", unseen);
-        attn_say(t, depth + 2, "continue;");
+        put_line(&t->o, depth + 1, "if (%s)", unseen);
+        put_line(&t->o, depth + 2, "continue;");
     }
     attn_visible(t, depth + 1);
     tile_scores(b, depth + 1);
     tile_gradients(b, depth + 1, sum);
-    attn_say(t, depth, "}");
+    put_line(&t->o, depth, "}");
     for (int i = b->nmid; i >= 0; i--) {
         close_keys(b, depth, i);
-        attn_say(t, --depth, "}");
+        put_line(&t->o, --depth, "}");
     }
 }
 
@@ -524,13 +527,14 @@ static void each_item(Backward *b)
     Attn *t = &b->t;
     const char *nk = attn_size(t, t->key), *nq = attn_size(t, t->query);
 
-    attn_say(t, 1, "for (int64_t item = lo, next; item < hi; item = next) {");
+    put_line(&t->o, 1,
+             "for (int64_t item = lo, next; item < hi; item = next) {");
     for (size_t i = 0; i < sizeof lines / sizeof *lines; i++)
-        attn_say(t, 2, lines[i], nk, nk);
-    attn_say(t, 2, "next = item - part + end;");
-    attn_say(t, 2, "const int64_t qlo = mlo / nfree * at_rows;");
-    attn_say(t, 2, "const int64_t qhi = at_least(mhi / nfree * at_rows, %s);",
-             nq);
+        put_line(&t->o, 2, lines[i], nk, nk);
+    put_line(&t->o, 2, "next = item - part + end;");
+    put_line(&t->o, 2, "const int64_t qlo = mlo / nfree * at_rows;");
+    put_line(&t->o, 2,
+             "const int64_t qhi = at_least(mhi / nfree * at_rows, %s);", nq);
     attn_coords(t, 2, "item / parts", b->over, b->own);
 }
 
@@ -552,6 +556,6 @@ void attn_bwd_lower(Graph *g, Group *k, Arena *a)
     store_deltas(&b);
     key_tile(&b, sum);
     round_sums(&b, sum);
-    attn_say(&b.t, 1, "}");
+    put_line(&b.t.o, 1, "}");
     attn_finish(&b.t);
 }

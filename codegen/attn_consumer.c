@@ -23,21 +23,21 @@ static void put_element(AttnWg *w, int depth)
 
     if (rows % ATWGROWS)
         row = strf(t->arena, "(int)at_least(%s, %s - 1)", row, nr);
-    attn_say(t, depth, "const int at = %s;", col);
-    attn_say(t, depth, "const int in = %s;",
+    put_line(&t->o, depth, "const int at = %s;", col);
+    put_line(&t->o, depth, "const int in = %s;",
              cols % w->cols && !t->open ? strf(t->arena, "at < %s", nc) : "1");
     if (cols % w->cols && !t->open)
         col = strf(t->arena, "in ? at : %s - 1", nc);
     else
         col = "at";
-    attn_say(t, depth, "const int r = %s, j = %s;", keys ? col : row,
+    put_line(&t->o, depth, "const int r = %s, j = %s;", keys ? col : row,
              keys ? row : col);
 }
 
 /* lse and delta of element i: a thread has two rows, or 2 of 8 columns. */
 static void put_number(AttnWg *w, int depth, const char *name)
 {
-    attn_say(&w->x->t, depth,
+    put_line(&w->x->t.o, depth,
              w->j->keys ? "const float %s = i & 1 ? %s_of[(i >> 2) * 4].y "
                           ": %s_of[(i >> 2) * 4].x;"
                         : "const float %s = %s_of[i >> 1 & 1];",
@@ -50,14 +50,14 @@ static void open_elements(AttnWg *w, int depth, int open)
 
     t->open = open;
     put(&t->o, "#pragma unroll\n");
-    attn_say(t, depth, "for (int i = 0; i < %lld; i++) {",
+    put_line(&t->o, depth, "for (int i = 0; i < %lld; i++) {",
              (long long)w->cols / 2);
     put_element(w, depth + 1);
 }
 
 static void close_elements(AttnWg *w, int depth)
 {
-    attn_say(&w->x->t, depth, "}");
+    put_line(&w->x->t.o, depth, "}");
     w->x->t.open = 0;
 }
 
@@ -67,15 +67,15 @@ static void put_weights(AttnWg *w, int depth, int open)
     Attn *t = &w->x->t;
 
     open_elements(w, depth, open);
-    attn_say(t, depth + 1, "const float s0 = s[i];");
-    attn_say(t, depth + 1, "float z;");
+    put_line(&t->o, depth + 1, "const float s0 = s[i];");
+    put_line(&t->o, depth + 1, "float z;");
     attn_score1(t, depth + 1, 0);
     if (w->x->back) {
         put_number(w, depth + 1, "lse");
-        attn_say(t, depth + 1, "s[i] = weight_%s(z, lse);",
+        put_line(&t->o, depth + 1, "s[i] = weight_%s(z, lse);",
                  attn_hides(t) ? "f32" : "seen");
     } else {
-        attn_say(t, depth + 1, "s[i] = z;");
+        put_line(&t->o, depth + 1, "s[i] = z;");
     }
     close_elements(w, depth);
 }
@@ -86,12 +86,12 @@ static void put_gradients(AttnWg *w, int depth, int open)
     Attn *t = &w->x->t;
 
     open_elements(w, depth, open);
-    attn_say(t, depth + 1, "float s0 = s[i], pr;");
-    attn_say(t, depth + 1, "const float dp = d[i];");
+    put_line(&t->o, depth + 1, "float s0 = s[i], pr;");
+    put_line(&t->o, depth + 1, "const float dp = d[i];");
     put_number(w, depth + 1, "lse");
     put_number(w, depth + 1, "delta");
     attn_score1(t, depth + 1, 1);
-    attn_say(t, depth + 1, "s[i] = s0, d[i] = pr;");
+    put_line(&t->o, depth + 1, "s[i] = s0, d[i] = pr;");
     close_elements(w, depth);
 }
 
@@ -122,11 +122,11 @@ static void put_scores(AttnWg *w, int depth,
         put_them(w, depth, !all);
         return;
     }
-    attn_say(t, depth, "if (%s) {", all);
+    put_line(&t->o, depth, "if (%s) {", all);
     put_them(w, depth + 1, 1);
-    attn_say(t, depth, "} else {");
+    put_line(&t->o, depth, "} else {");
     put_them(w, depth + 1, 0);
-    attn_say(t, depth, "}");
+    put_line(&t->o, depth, "}");
 }
 
 /* ---- products ------------------------------------------------------------ */
@@ -137,12 +137,12 @@ static void put_product(AttnWg *w, int depth, const char *sum, int from, int to)
     Attn *t = &w->x->t;
 
     for (int i = from; i < to; i++)
-        attn_say(t, depth,
+        put_line(&t->o, depth,
                  "rows_by_cols<%lld, %lld>(%s, line + %lld, from + "
                  "%lld, %d);",
                  (long long)w->row[i].W, (long long)w->cols, sum,
                  (long long)w->row[i].at, (long long)w->col[i].at, i > from);
-    attn_say(t, depth, "wg_commit();");
+    put_line(&t->o, depth, "wg_commit();");
 }
 
 /* The tile before meets its values; not waited for. */
@@ -151,15 +151,15 @@ static void put_values(AttnWg *w, int depth)
     Attn *t = &w->x->t;
     const AttnSlab *v = &w->col[t->ndot];
 
-    attn_say(t, depth, "hold(p);");
-    attn_say(t, depth, "hold(o%d);", t->v);
-    attn_say(t, depth, "wg_fence();");
-    attn_say(t, depth,
+    put_line(&t->o, depth, "hold(p);");
+    put_line(&t->o, depth, "hold(o%d);", t->v);
+    put_line(&t->o, depth, "wg_fence();");
+    put_line(&t->o, depth,
              "weigh_cols<%lld, %lld>(o%d, p, base + %lld + last * "
              "%lld);",
              (long long)v->W, (long long)w->cols, t->v,
              (long long)(attn_wg_tiles(w) + v->at), (long long)w->colbytes);
-    attn_say(t, depth, "wg_commit();");
+    put_line(&t->o, depth, "wg_commit();");
 }
 
 /* ---- sums ---------------------------------------------------------------- */
@@ -195,15 +195,15 @@ static void put_sums(AttnWg *w, const char *p, const char *x, int from, int to)
         any |= sum_of(w, i) >= 0;
     if (!any)
         return;
-    attn_say(t, 4, "uint32_t %s[%lld][4];", p, (long long)w->cols / 16);
-    attn_say(t, 4, "pack(%s, %s), hold(%s);", p, x, p);
-    attn_say(t, 4, "wg_fence();");
+    put_line(&t->o, 4, "uint32_t %s[%lld][4];", p, (long long)w->cols / 16);
+    put_line(&t->o, 4, "pack(%s, %s), hold(%s);", p, x, p);
+    put_line(&t->o, 4, "wg_fence();");
     for (int i = to; i-- > from;)
         if (sum_of(w, i) >= 0)
-            attn_say(t, 4, "weigh_cols<%lld, %lld>(o%d, %s, from + %lld);",
+            put_line(&t->o, 4, "weigh_cols<%lld, %lld>(o%d, %s, from + %lld);",
                      (long long)w->col[i].W, (long long)w->cols, sum_of(w, i),
                      p, (long long)w->col[i].at);
-    attn_say(t, 4, "wg_commit();");
+    put_line(&t->o, 4, "wg_commit();");
 }
 
 static void hold_sums(AttnWg *w)
@@ -212,12 +212,12 @@ static void hold_sums(AttnWg *w)
 
     for (int i = 0; i < w->ncol; i++)
         if (sum_of(w, i) >= 0) {
-            attn_say(&w->x->t, 4, "hold(o%d);", sum_of(w, i));
+            put_line(&w->x->t.o, 4, "hold(o%d);", sum_of(w, i));
             p[i == w->x->t.ndot] = i == w->x->t.ndot ? "p" : "ps";
         }
     for (int i = 0; i < 2; i++)
         if (p[i])
-            attn_say(&w->x->t, 4, "hold(%s);", p[i]);
+            put_line(&w->x->t.o, 4, "hold(%s);", p[i]);
 }
 
 static void zero_sums(AttnWg *w)
@@ -228,8 +228,8 @@ static void zero_sums(AttnWg *w)
         int op = sum_of(w, i);
         if (op < 0)
             continue;
-        attn_say(t, 3, "float o%d[%lld];", op, (long long)w->col[i].W / 2);
-        attn_say(t, 3, "zero(o%d);", op);
+        put_line(&t->o, 3, "float o%d[%lld];", op, (long long)w->col[i].W / 2);
+        put_line(&t->o, 3, "zero(o%d);", op);
     }
 }
 
@@ -242,7 +242,7 @@ static void put_store(AttnWg *w, int depth, AttnView v, int op, const char *to,
 
     attn_inner(t, t->n->in[op], in);
     AttnSlab s = attn_slab(t, v, a, in[0]);
-    attn_say(t, depth,
+    put_line(&t->o, depth,
              "store_rows<%lld, %d>(%s, %s, %s, o%d, row, %s, %lld, "
              "%s, %s);",
              (long long)s.W, attn_straight(t, &s, 2) + attn_straight(t, &s, 8),
@@ -266,18 +266,18 @@ static void open_tile(AttnWg *w, int depth, const char *first)
     Attn *t = &w->x->t;
 
     attn_wg_place(w, depth);
-    attn_say(t, depth, "const uint32_t from = base + %lld + stage * %lld;",
+    put_line(&t->o, depth, "const uint32_t from = base + %lld + stage * %lld;",
              (long long)attn_wg_tiles(w), (long long)w->colbytes);
-    attn_say(t, depth, "float s[%lld], scale[2];", (long long)w->cols / 2);
-    attn_say(t, depth, "await(ring_full(0, stage), phase);");
-    attn_say(t, depth, "%sawait(ring_full(1, last), late);", first);
-    attn_say(t, depth, "fetch_fence();");
-    attn_say(t, depth, "wg_fence();");
+    put_line(&t->o, depth, "float s[%lld], scale[2];", (long long)w->cols / 2);
+    put_line(&t->o, depth, "await(ring_full(0, stage), phase);");
+    put_line(&t->o, depth, "%sawait(ring_full(1, last), late);", first);
+    put_line(&t->o, depth, "fetch_fence();");
+    put_line(&t->o, depth, "wg_fence();");
     put_product(w, depth, "s", 0, t->ndot);
     put_values(w, depth);
-    attn_say(t, depth, "wg_wait<1>();");
-    attn_say(t, depth, "hold(s);");
-    attn_say(t, depth, "used(ring_empty(0, stage));");
+    put_line(&t->o, depth, "wg_wait<1>();");
+    put_line(&t->o, depth, "hold(s);");
+    put_line(&t->o, depth, "used(ring_empty(0, stage));");
     put_scores(w, depth, put_weights);
 }
 
@@ -285,10 +285,10 @@ static void await_values(AttnWg *w, int depth, const char *first)
 {
     Attn *t = &w->x->t;
 
-    attn_say(t, depth, "wg_wait<0>();");
-    attn_say(t, depth, "%sused(ring_empty(1, last));", first);
-    attn_say(t, depth, "hold(p);");
-    attn_say(t, depth, "hold(o%d);", t->v);
+    put_line(&t->o, depth, "wg_wait<0>();");
+    put_line(&t->o, depth, "%sused(ring_empty(1, last));", first);
+    put_line(&t->o, depth, "hold(p);");
+    put_line(&t->o, depth, "hold(o%d);", t->v);
 }
 
 /* The item whose last values have been summed. */
@@ -296,11 +296,13 @@ static void put_results(AttnWg *w, int depth)
 {
     Attn *t = &w->x->t;
 
-    attn_say(t, depth, "sum[0] = row_sum(sum[0]), sum[1] = row_sum(sum[1]);");
+    put_line(&t->o, depth,
+             "sum[0] = row_sum(sum[0]), sum[1] = row_sum(sum[1]);");
     if (w->x->lse.n) {
-        attn_say(t, depth, "for (int h = 0; h < 2; h++)");
-        attn_say(t, depth + 1, "if ((lane & 3) == 0 && row + 8 * h < held)");
-        attn_say(t, depth + 2,
+        put_line(&t->o, depth, "for (int h = 0; h < 2; h++)");
+        put_line(&t->o, depth + 1,
+                 "if ((lane & 3) == 0 && row + 8 * h < held)");
+        put_line(&t->o, depth + 2,
                  "lse_to[(row + 8 * h) * %s] = max[h] * UNIT + "
                  "(sum[h] > 0 ? log_f32(sum[h]) : 0);",
                  attn_stride(t, w->x->lse, t->query));
@@ -316,17 +318,17 @@ static void first_tile(AttnWg *w, int depth)
     Attn *t = &w->x->t;
 
     open_tile(w, depth, "if (round) ");
-    attn_say(t, depth, "float most[2] = { -INFINITY, -INFINITY };");
-    attn_say(t, depth, "float all[2] = { };");
-    attn_say(t, depth, "soften(s, most, all, scale);");
+    put_line(&t->o, depth, "float most[2] = { -INFINITY, -INFINITY };");
+    put_line(&t->o, depth, "float all[2] = { };");
+    put_line(&t->o, depth, "soften(s, most, all, scale);");
     await_values(w, depth, "if (round) ");
-    attn_say(t, depth, "if (round) {");
+    put_line(&t->o, depth, "if (round) {");
     put_results(w, depth + 1);
-    attn_say(t, depth, "}");
-    attn_say(t, depth, "zero(o%d);", t->v);
-    attn_say(t, depth, "for (int h = 0; h < 2; h++)");
-    attn_say(t, depth + 1, "max[h] = most[h], sum[h] = all[h];");
-    attn_say(t, depth, "pack(p, s);");
+    put_line(&t->o, depth, "}");
+    put_line(&t->o, depth, "zero(o%d);", t->v);
+    put_line(&t->o, depth, "for (int h = 0; h < 2; h++)");
+    put_line(&t->o, depth + 1, "max[h] = most[h], sum[h] = all[h];");
+    put_line(&t->o, depth, "pack(p, s);");
 }
 
 static void next_tile(AttnWg *w, int depth)
@@ -334,10 +336,10 @@ static void next_tile(AttnWg *w, int depth)
     Attn *t = &w->x->t;
 
     open_tile(w, depth, "");
-    attn_say(t, depth, "soften(s, max, sum, scale);");
+    put_line(&t->o, depth, "soften(s, max, sum, scale);");
     await_values(w, depth, "");
-    attn_say(t, depth, "rescale(o%d, scale);", t->v);
-    attn_say(t, depth, "pack(p, s);");
+    put_line(&t->o, depth, "rescale(o%d, scale);", t->v);
+    put_line(&t->o, depth, "pack(p, s);");
 }
 
 /* Before a block's first item: sums, and where the item before goes. */
@@ -346,18 +348,18 @@ void attn_wg_open(AttnGpu *x)
     Attn *t = &x->t;
     AttnWg w = attn_wg(x, x->job);
 
-    attn_say(t, 1, "const int lane = TID & 31;");
-    attn_say(t, 1, "const int row = ((TID >> 5) - 4) * 16 + (lane >> 2);");
-    attn_say(t, 1, "float o%d[%lld], max[2], sum[2];", t->v,
+    put_line(&t->o, 1, "const int lane = TID & 31;");
+    put_line(&t->o, 1, "const int row = ((TID >> 5) - 4) * 16 + (lane >> 2);");
+    put_line(&t->o, 1, "float o%d[%lld], max[2], sum[2];", t->v,
              (long long)w.col[t->ndot].W / 2);
-    attn_say(t, 1, "uint32_t p[%lld][4] = { };", (long long)w.cols / 16);
-    attn_say(t, 1, "int last = 0, late = 0, held = 0;");
+    put_line(&t->o, 1, "uint32_t p[%lld][4] = { };", (long long)w.cols / 16);
+    put_line(&t->o, 1, "int last = 0, late = 0, held = 0;");
     if (x->out.n)
-        attn_say(t, 1, "%s *out_to = %s;", dtypes[x->out.n->dt].store,
+        put_line(&t->o, 1, "%s *out_to = %s;", dtypes[x->out.n->dt].store,
                  attn_base(t, x->out));
     if (x->lse.n)
-        attn_say(t, 1, "float *lse_to = %s;", attn_base(t, x->lse));
-    attn_say(t, 1, "zero(o%d);", t->v);
+        put_line(&t->o, 1, "float *lse_to = %s;", attn_base(t, x->lse));
+    put_line(&t->o, 1, "zero(o%d);", t->v);
 }
 
 void attn_wg_close(AttnGpu *x)
@@ -365,8 +367,8 @@ void attn_wg_close(AttnGpu *x)
     Attn *t = &x->t;
     AttnWg w = attn_wg(x, x->job);
 
-    attn_say(t, 1, "await(ring_full(1, last), late);");
-    attn_say(t, 1, "fetch_fence();");
+    put_line(&t->o, 1, "await(ring_full(1, last), late);");
+    put_line(&t->o, 1, "fetch_fence();");
     put_values(&w, 1);
     await_values(&w, 1, "");
     put_results(&w, 1);
@@ -376,23 +378,25 @@ static void forward(AttnWg *w)
 {
     Attn *t = &w->x->t;
 
-    attn_say(t, 3, "await(LINE_FULL(at), round / %lld & 1);",
+    put_line(&t->o, 3, "await(LINE_FULL(at), round / %lld & 1);",
              (long long)w->lines);
     attn_wg_first(w);
-    attn_say(t, 3, "{");
+    put_line(&t->o, 3, "{");
     first_tile(w, 4);
-    attn_say(t, 3, "}");
-    attn_say(t, 3, "held = rows;");
+    put_line(&t->o, 3, "}");
+    put_line(&t->o, 3, "held = rows;");
     if (w->x->out.n)
-        attn_say(t, 3, "out_to = %s;", rows_at(t, w->x->out, t->query, "q0"));
+        put_line(&t->o, 3, "out_to = %s;",
+                 rows_at(t, w->x->out, t->query, "q0"));
     if (w->x->lse.n)
-        attn_say(t, 3, "lse_to = %s;", rows_at(t, w->x->lse, t->query, "q0"));
-    attn_say(t, 3, "for (;;) {");
-    attn_say(t, 4, "last = stage, late = phase;");
+        put_line(&t->o, 3, "lse_to = %s;",
+                 rows_at(t, w->x->lse, t->query, "q0"));
+    put_line(&t->o, 3, "for (;;) {");
+    put_line(&t->o, 4, "last = stage, late = phase;");
     attn_wg_follow(w);
     next_tile(w, 4);
-    attn_say(t, 3, "}");
-    attn_say(t, 3, "used(LINE_EMPTY(at));");
+    put_line(&t->o, 3, "}");
+    put_line(&t->o, 3, "used(LINE_EMPTY(at));");
 }
 
 /* ---- backward ------------------------------------------------------------ */
@@ -405,25 +409,25 @@ static void open_backward(AttnWg *w)
 
     if (w->j->keys)
         return;
-    attn_say(t, 3, "float lse_of[2], delta_of[2];");
-    attn_say(t, 3, "for (int h = 0; h < 2; h++) {");
-    attn_say(t, 4, "const int r = row + 8 * h;");
+    put_line(&t->o, 3, "float lse_of[2], delta_of[2];");
+    put_line(&t->o, 3, "for (int h = 0; h < 2; h++) {");
+    put_line(&t->o, 4, "const int r = row + 8 * h;");
     for (int i = 0; i < 2; i++)
-        attn_say(t, 4, "%s_of[h] = r < rows ? (%s)[(q0 + r) * %s] : 0;",
+        put_line(&t->o, 4, "%s_of[h] = r < rows ? (%s)[(q0 + r) * %s] : 0;",
                  i ? "delta" : "lse", attn_at(t, *v[i]),
                  attn_stride(t, *v[i], t->query));
-    attn_say(t, 3, "}");
+    put_line(&t->o, 3, "}");
 }
 
 static void put_number_places(AttnWg *w)
 {
     Attn *t = &w->x->t;
 
-    attn_say(t, 4,
+    put_line(&t->o, 4,
              "const float2 *const lse_of = (const float2 *)(room + (from "
              "- shared_at(room)) + %lld) + (lane & 3);",
              (long long)w->colbytes - 1024);
-    attn_say(t, 4, "const float2 *const delta_of = lse_of + %lld;",
+    put_line(&t->o, 4, "const float2 *const delta_of = lse_of + %lld;",
              (long long)w->cols / 2);
 }
 
@@ -433,10 +437,11 @@ static void put_dscores(AttnWg *w, const char *x, const char *weight)
     Attn *t = &w->x->t;
 
     put(&t->o, "#pragma unroll\n");
-    attn_say(t, 4, "for (int i = 0; i < %lld; i++) {", (long long)w->cols / 2);
+    put_line(&t->o, 4, "for (int i = 0; i < %lld; i++) {",
+             (long long)w->cols / 2);
     put_number(w, 5, "delta");
-    attn_say(t, 5, "%s[i] = %s * (d[i] - delta);", x, weight);
-    attn_say(t, 4, "}");
+    put_line(&t->o, 5, "%s[i] = %s * (d[i] - delta);", x, weight);
+    put_line(&t->o, 4, "}");
 }
 
 /* Weights beside the product that makes d, gradients of scores beside that of
@@ -447,12 +452,12 @@ static void scaled_tile(AttnWg *w)
 
     put_product(w, 4, "s", 0, t->ndot);
     put_product(w, 4, "d", t->ndot, t->ndot + 1);
-    attn_say(t, 4, "wg_wait<1>();");
-    attn_say(t, 4, "hold(s);");
+    put_line(&t->o, 4, "wg_wait<1>();");
+    put_line(&t->o, 4, "hold(s);");
     put_scores(w, 4, put_weights);
     put_sums(w, "p", "s", t->ndot, t->ndot + 1);
-    attn_say(t, 4, "wg_wait<%d>();", sum_of(w, t->ndot) >= 0);
-    attn_say(t, 4, "hold(d);");
+    put_line(&t->o, 4, "wg_wait<%d>();", sum_of(w, t->ndot) >= 0);
+    put_line(&t->o, 4, "hold(d);");
     put_dscores(w, "s", "s[i]");
     put_sums(w, "ps", "s", 0, t->ndot);
 }
@@ -464,13 +469,13 @@ static void tight_tile(AttnWg *w)
     Attn *t = &w->x->t;
 
     put_product(w, 4, "s", 0, t->ndot);
-    attn_say(t, 4, "wg_wait<0>();");
-    attn_say(t, 4, "hold(s);");
+    put_line(&t->o, 4, "wg_wait<0>();");
+    put_line(&t->o, 4, "hold(s);");
     put_scores(w, 4, put_weights);
     put_sums(w, "p", "s", t->ndot, t->ndot + 1);
     put_product(w, 4, "d", t->ndot, t->ndot + 1);
-    attn_say(t, 4, "wg_wait<0>();");
-    attn_say(t, 4, "hold(d);");
+    put_line(&t->o, 4, "wg_wait<0>();");
+    put_line(&t->o, 4, "hold(d);");
     put_dscores(w, "d", "unpacked(p, i)");
     put_sums(w, "ps", "d", 0, t->ndot);
 }
@@ -481,9 +486,9 @@ static void any_tile(AttnWg *w)
 
     put_product(w, 4, "s", 0, t->ndot);
     put_product(w, 4, "d", t->ndot, t->ndot + 1);
-    attn_say(t, 4, "wg_wait<0>();");
-    attn_say(t, 4, "hold(s);");
-    attn_say(t, 4, "hold(d);");
+    put_line(&t->o, 4, "wg_wait<0>();");
+    put_line(&t->o, 4, "hold(s);");
+    put_line(&t->o, 4, "hold(d);");
     put_scores(w, 4, put_gradients);
     put_sums(w, "p", "d", t->ndot, t->ndot + 1);
     put_sums(w, "ps", "s", 0, t->ndot);
@@ -493,32 +498,32 @@ static void backward_tile(AttnWg *w)
 {
     Attn *t = &w->x->t;
 
-    attn_say(t, 4, "float s[%lld], d[%lld];", (long long)w->cols / 2,
+    put_line(&t->o, 4, "float s[%lld], d[%lld];", (long long)w->cols / 2,
              (long long)w->cols / 2);
     if (w->j->keys)
         put_number_places(w);
-    attn_say(t, 4, "wg_fence();");
+    put_line(&t->o, 4, "wg_fence();");
     if (attn_unit(t) == 0)
         any_tile(w);
     else if (attn_wg_sums(w->x, w->j) > MANY && sum_of(w, t->ndot) >= 0)
         tight_tile(w);
     else
         scaled_tile(w);
-    attn_say(t, 4, "wg_wait<0>();");
+    put_line(&t->o, 4, "wg_wait<0>();");
     hold_sums(w);
-    attn_say(t, 4, "used(ring_empty(0, stage));");
+    put_line(&t->o, 4, "used(ring_empty(0, stage));");
 }
 
 static void put_turn(AttnWg *w)
 {
     Attn *t = &w->x->t;
 
-    attn_say(t, 4, "if (now / %lld != turn) {", (long long)w->tiles);
-    attn_say(t, 5, "turn = now / %lld;", (long long)w->tiles);
-    attn_say(t, 5, "if (turns)");
-    attn_say(t, 6, "used(TURN_EMPTY);");
-    attn_say(t, 5, "await(TURN_FULL, turns++ & 1);");
-    attn_say(t, 4, "}");
+    put_line(&t->o, 4, "if (now / %lld != turn) {", (long long)w->tiles);
+    put_line(&t->o, 5, "turn = now / %lld;", (long long)w->tiles);
+    put_line(&t->o, 5, "if (turns)");
+    put_line(&t->o, 6, "used(TURN_EMPTY);");
+    put_line(&t->o, 5, "await(TURN_FULL, turns++ & 1);");
+    put_line(&t->o, 4, "}");
 }
 
 static void backward(AttnWg *w)
@@ -527,17 +532,17 @@ static void backward(AttnWg *w)
 
     open_backward(w);
     if (attn_wg_turns(w))
-        attn_say(t, 3, "int turn = -1, turns = 0;");
+        put_line(&t->o, 3, "int turn = -1, turns = 0;");
     attn_wg_over(w);
     if (attn_wg_turns(w))
         put_turn(w);
-    attn_say(t, 4, "const uint32_t from = base + %lld + stage * %lld;",
+    put_line(&t->o, 4, "const uint32_t from = base + %lld + stage * %lld;",
              (long long)attn_wg_tiles(w), (long long)w->colbytes);
-    attn_say(t, 4, "await(ring_full(0, stage), phase);");
-    attn_say(t, 4, "fetch_fence();");
+    put_line(&t->o, 4, "await(ring_full(0, stage), phase);");
+    put_line(&t->o, 4, "fetch_fence();");
     backward_tile(w);
     attn_wg_next(w, 4);
-    attn_say(t, 3, "}");
+    put_line(&t->o, 3, "}");
 }
 
 static void close_backward(AttnWg *w)
@@ -545,11 +550,11 @@ static void close_backward(AttnWg *w)
     Attn *t = &w->x->t;
 
     for (int i = 0; i < w->j->nout && w->j->split > 1; i++)
-        attn_say(t, 3, "gather_sums(o%d, base, share, %lld);", w->j->out[i],
+        put_line(&t->o, 3, "gather_sums(o%d, base, share, %lld);", w->j->out[i],
                  (long long)w->j->split);
     if (w->j->split > 1) {
-        attn_say(t, 3, "if (share)");
-        attn_say(t, 4, "return;");
+        put_line(&t->o, 3, "if (share)");
+        put_line(&t->o, 4, "return;");
     }
     for (int i = 0; i < w->j->nout; i++) {
         int op = w->j->out[i];
@@ -574,10 +579,10 @@ void attn_wg_job(AttnGpu *x, const AttnJob *j)
         forward(&w);
         return;
     }
-    attn_say(t, 3, "const int lane = TID & 31;");
-    attn_say(t, 3, "const int row = ((TID >> 5) - 4) * 16 + (lane >> 2);");
+    put_line(&t->o, 3, "const int lane = TID & 31;");
+    put_line(&t->o, 3, "const int row = ((TID >> 5) - 4) * 16 + (lane >> 2);");
     zero_sums(&w);
-    attn_say(t, 3, "await(ROWS_FULL, 0);");
+    put_line(&t->o, 3, "await(ROWS_FULL, 0);");
     backward(&w);
     close_backward(&w);
 }

@@ -12,25 +12,6 @@
 
 #include "codegen.h"
 
-void attn_line(Text *o, int depth, const char *fmt, ...)
-{
-    va_list ap;
-
-    put(o, "%*s", 4 * depth, "");
-    va_start(ap, fmt);
-    put(o, "%s\n", vstrf(o->arena, fmt, ap));
-    va_end(ap);
-}
-
-void attn_say(Attn *t, int depth, const char *fmt, ...)
-{
-    va_list ap;
-
-    va_start(ap, fmt);
-    attn_line(&t->o, depth, "%s", vstrf(t->arena, fmt, ap));
-    va_end(ap);
-}
-
 static int declared(Attn *t, const char *name)
 {
     for (size_t i = 0; i < vec_len(t->name); i++)
@@ -45,8 +26,8 @@ const char *attn_int(Attn *t, const char *name, RankAffine x)
     name = intern(name);
     if (declared(t, name))
         return name;
-    attn_line(&t->decl, 1, "const int64_t %s = iv[%d];", name,
-              add_int(t->k, t->arena, x));
+    put_line(&t->decl, 1, "const int64_t %s = iv[%d];", name,
+             add_int(t->k, t->arena, x));
     return name;
 }
 
@@ -98,10 +79,10 @@ static const char *start_of(Attn *t, const char *name, const Node *n,
     const char *step = attn_int(t, strf(t->arena, "%s_1", name), aff(x.k[low]));
     name = intern(name);
     if (!declared(t, name))
-        attn_line(&t->decl, 1,
-                  "const int64_t %s = %s + (%s + %s - %s) %% %s * "
-                  "%s;",
-                  name, zero, me, all, back, all, step);
+        put_line(&t->decl, 1,
+                 "const int64_t %s = %s + (%s + %s - %s) %% %s * "
+                 "%s;",
+                 name, zero, me, all, back, all, step);
     return name;
 }
 
@@ -172,11 +153,11 @@ const char *attn_base(Attn *t, AttnView v)
         return name;
     if (v.kind == ATscratch) {
         const char *at = attn_int(t, strf(t->arena, "%s_at", name), aff(v.at));
-        attn_line(&t->decl, 1, "at_%s *%s = scratch + %s;", t->t, name, at);
+        put_line(&t->decl, 1, "at_%s *%s = scratch + %s;", t->t, name, at);
     } else {
-        attn_line(&t->decl, 1, "%s%s *%s = buf[%d];",
-                  v.kind == AToperand ? "const " : "", dtypes[v.n->dt].store,
-                  name, add_arg(t->k, t->arena, v.n));
+        put_line(&t->decl, 1, "%s%s *%s = buf[%d];",
+                 v.kind == AToperand ? "const " : "", dtypes[v.n->dt].store,
+                 name, add_arg(t->k, t->arena, v.n));
     }
     return name;
 }
@@ -218,7 +199,7 @@ void attn_coords(Attn *t, int depth, const char *from, Axis *const *a, int n)
             put(&div, " / %s", attn_size(t, a[k]));
         if (i)
             put(&div, " %% %s", attn_size(t, a[i]));
-        attn_say(t, depth, "const int64_t i_%s = %s%s;", attn_code(t, a[i]),
+        put_line(&t->o, depth, "const int64_t i_%s = %s%s;", attn_code(t, a[i]),
                  from, div.s ? div.s : "");
     }
 }
@@ -228,8 +209,8 @@ void attn_coords(Attn *t, int depth, const char *from, Axis *const *a, int n)
 /* A piece of the work space of `n` elements, which the text calls `size`. */
 void attn_tile(Attn *t, const char *name, const char *size, int64_t n)
 {
-    attn_say(t, 1, "at_%s *const %s = ws;", t->t, name);
-    attn_say(t, 1, "ws += %s;", size);
+    put_line(&t->o, 1, "at_%s *const %s = ws;", t->t, name);
+    put_line(&t->o, 1, "ws += %s;", size);
     t->work += n;
 }
 
@@ -249,7 +230,7 @@ static int inner_loops(Attn *t, int depth, AttnView v, Axis *const *in, int n,
 
     for (int i = 0; i < n - 1; i++) {
         const char *c = strf(t->arena, "c_%s", attn_code(t, in[i]));
-        attn_say(t, depth++, "for (int64_t %s = 0; %s < %s; %s++)", c, c,
+        put_line(&t->o, depth++, "for (int64_t %s = 0; %s < %s; %s++)", c, c,
                  attn_size(t, in[i]), c);
         put(tensor, " + %s * %s", c, attn_stride(t, v, in[i]));
         if (!i)
@@ -286,7 +267,7 @@ void attn_move(Attn *t, int depth, AttnMove m)
                    m.how == ATput ? "put" : "add",
                    m.how == ATput ? strf(t->arena, "%s_", at_word(t, m.v)) : "",
                    t->t, tensor.s, row, last, tile.s, m.ld, m.rows, cols);
-    attn_say(t, depth, "%s", call);
+    put_line(&t->o, depth, "%s", call);
 }
 
 /* Does a dot contract this key-side operand? Then products want it flipped. */
@@ -319,8 +300,8 @@ void attn_packkeys(Attn *t, int depth, int op, int flip)
     const char *w = attn_widthname(t, op);
     int n = attn_inner(t, t->n->in[op], in);
 
-    attn_say(t, depth, "memset(b%d, 0, sizeof *b%d * at_keys * (size_t)%s);",
-             op, op, w);
+    put_line(&t->o, depth,
+             "memset(b%d, 0, sizeof *b%d * at_keys * (size_t)%s);", op, op, w);
     attn_move(t, depth,
               (AttnMove){ .how = ATpack,
                           .v = attn_operand(t, op),
@@ -332,7 +313,7 @@ void attn_packkeys(Attn *t, int depth, int op, int flip)
                           .tile = strf(t->arena, "b%d", op),
                           .ld = w });
     if (flip)
-        attn_say(t, depth, "at_flip_%s(f%d, b%d, %s);", t->t, op, op, w);
+        put_line(&t->o, depth, "at_flip_%s(f%d, b%d, %s);", t->t, op, op, w);
 }
 
 /* Queries of each dot, inner axes in the order of its keys. */
@@ -342,7 +323,7 @@ void attn_packqueries(Attn *t, int depth)
         Axis *in[MAXD];
         const char *w = attn_widthname(t, t->dot[i].k);
         int n = attn_inner(t, t->n->in[t->dot[i].k], in);
-        attn_say(t, depth,
+        put_line(&t->o, depth,
                  "memset(a%d, 0, sizeof *a%d * at_rows * "
                  "(size_t)%s);",
                  i, i, w);
@@ -365,10 +346,10 @@ void attn_visible(Attn *t, int depth)
     const char *n = attn_seen(t, "q0", "rows", "k0");
 
     if (n)
-        attn_say(t, depth, "const int64_t seen = at_least(cols, %s);", n);
+        put_line(&t->o, depth, "const int64_t seen = at_least(cols, %s);", n);
     else
-        attn_say(t, depth, "const int64_t seen = cols;");
-    attn_say(t, depth, "const int64_t wide = (seen + 15) / 16 * 16;");
+        put_line(&t->o, depth, "const int64_t seen = cols;");
+    put_line(&t->o, depth, "const int64_t wide = (seen + 15) / 16 * 16;");
 }
 
 /* Tiles of all terms from packed queries and flipped keys. */
@@ -378,7 +359,7 @@ void attn_products(Attn *t, int depth)
 
     for (int i = 0; i < t->ndot; i++) {
         const AttnDot *d = &t->dot[i];
-        attn_say(t, depth,
+        put_line(&t->o, depth,
                  "at_mm_%s(rows, wide, %s, a%d, %s, 1, f%d, "
                  "at_keys, t%d, at_ld, %d);",
                  t->t, attn_widthname(t, d->k), i, attn_widthname(t, d->k),

@@ -91,20 +91,20 @@ static void each_tile(Forward *f, int depth)
     Attn *t = &f->t;
     const char *at = "ws + (m - m0) * rowwork";
 
-    attn_say(t, depth++, "for (int64_t m = m0; m < m1; m++) {");
-    attn_say(t, depth, "const int64_t q0 = m / nfree * at_rows;");
-    attn_say(t, depth, "const int64_t rows = at_least(%s - q0, at_rows);",
+    put_line(&t->o, depth++, "for (int64_t m = m0; m < m1; m++) {");
+    put_line(&t->o, depth, "const int64_t q0 = m / nfree * at_rows;");
+    put_line(&t->o, depth, "const int64_t rows = at_least(%s - q0, at_rows);",
              attn_size(t, t->query));
     attn_coords(t, depth, "(m % nfree)", f->free, f->nfree);
     for (int i = 0; i < t->ndot; i++) {
-        attn_say(t, depth, "at_%s *const a%d = %s;", t->t, i, at);
+        put_line(&t->o, depth, "at_%s *const a%d = %s;", t->t, i, at);
         at = strf(t->arena, "a%d + at_rows * %s", i,
                   attn_widthname(t, t->dot[i].k));
     }
-    attn_say(t, depth, "at_%s *const acc = %s;", t->t, at);
-    attn_say(t, depth, "at_%s *const max = acc + at_rows * %s;", t->t,
+    put_line(&t->o, depth, "at_%s *const acc = %s;", t->t, at);
+    put_line(&t->o, depth, "at_%s *const max = acc + at_rows * %s;", t->t,
              attn_widthname(t, t->v));
-    attn_say(t, depth, "at_%s *const sum = max + at_rows;", t->t);
+    put_line(&t->o, depth, "at_%s *const sum = max + at_rows;", t->t);
 }
 
 /* ---- phases -------------------------------------------------------------- */
@@ -114,12 +114,13 @@ static void pack_chunk(Forward *f)
     Attn *t = &f->t;
 
     each_tile(f, 2);
-    attn_say(t, 3, "memset(acc, 0, sizeof *acc * at_rows * (size_t)(%s + 2));",
+    put_line(&t->o, 3,
+             "memset(acc, 0, sizeof *acc * at_rows * (size_t)(%s + 2));",
              attn_widthname(t, t->v));
-    attn_say(t, 3, "for (int r = 0; r < at_rows; r++)");
-    attn_say(t, 4, "max[r] = -INFINITY;");
+    put_line(&t->o, 3, "for (int r = 0; r < at_rows; r++)");
+    put_line(&t->o, 4, "max[r] = -INFINITY;");
     attn_packqueries(t, 3);
-    attn_say(t, 2, "}");
+    put_line(&t->o, 2, "}");
 }
 
 static void key_tile(Forward *f)
@@ -127,13 +128,13 @@ static void key_tile(Forward *f)
     Attn *t = &f->t;
     const char *unseen = attn_unseen(t, "qlo", "qhi", "k0", "(k0 + cols)");
 
-    attn_say(t, 2, "for (int64_t k0 = 0; k0 < %s; k0 += at_keys) {",
+    put_line(&t->o, 2, "for (int64_t k0 = 0; k0 < %s; k0 += at_keys) {",
              attn_size(t, t->key));
-    attn_say(t, 3, "const int64_t cols = at_least(%s - k0, at_keys);",
+    put_line(&t->o, 3, "const int64_t cols = at_least(%s - k0, at_keys);",
              attn_size(t, t->key));
     if (unseen) {
-        attn_say(t, 3, "if (%s)", unseen);
-        attn_say(t, 4, "continue;");
+        put_line(&t->o, 3, "if (%s)", unseen);
+        put_line(&t->o, 4, "continue;");
     }
     for (int op = 0; op < t->nop; op++)
         if (attn_keyside(t, op))
@@ -141,32 +142,32 @@ static void key_tile(Forward *f)
     each_tile(f, 3);
     unseen = attn_unseen(t, "q0", "(q0 + rows)", "k0", "(k0 + cols)");
     if (unseen) {
-        attn_say(t, 4, "if (%s)", unseen);
-        attn_say(t, 5, "continue;");
+        put_line(&t->o, 4, "if (%s)", unseen);
+        put_line(&t->o, 5, "continue;");
     }
     attn_visible(t, 4);
     attn_products(t, 4);
-    attn_say(t, 4, "for (int64_t r = 0; r < rows; r++) {");
+    put_line(&t->o, 4, "for (int64_t r = 0; r < rows; r++) {");
     attn_score(t, 5, 0);
-    attn_say(t, 4, "}");
-    attn_say(t, 4, "at_softmax_%s(rows, t0, max, sum, acc, %s);", t->t,
+    put_line(&t->o, 4, "}");
+    put_line(&t->o, 4, "at_softmax_%s(rows, t0, max, sum, acc, %s);", t->t,
              attn_widthname(t, t->v));
-    attn_say(t, 4,
+    put_line(&t->o, 4,
              "at_mm_%s(rows, w%d, seen, t0, at_ld, 1, b%d, w%d, acc, "
              "w%d, 1);",
              t->t, t->v, t->v, t->v, t->v);
-    attn_say(t, 3, "}");
-    attn_say(t, 2, "}");
+    put_line(&t->o, 3, "}");
+    put_line(&t->o, 2, "}");
 }
 
 static void store_lse(Forward *f)
 {
     Attn *t = &f->t;
 
-    attn_say(t, 3, "for (int64_t r = 0; r < rows; r++)");
-    attn_say(t, 4, "(%s)[(q0 + r) * %s] =", attn_at(t, f->lse),
+    put_line(&t->o, 3, "for (int64_t r = 0; r < rows; r++)");
+    put_line(&t->o, 4, "(%s)[(q0 + r) * %s] =", attn_at(t, f->lse),
              attn_stride(t, f->lse, t->query));
-    attn_say(t, 5, "max[r] + (sum[r] > 0 ? log_%s(sum[r]) : 0);", t->t);
+    put_line(&t->o, 5, "max[r] + (sum[r] > 0 ? log_%s(sum[r]) : 0);", t->t);
 }
 
 static void store_chunk(Forward *f)
@@ -179,7 +180,7 @@ static void store_chunk(Forward *f)
     if (f->lse.n)
         store_lse(f);
     if (f->out.n) {
-        attn_say(t, 3, "at_divide_%s(rows, acc, sum, %s);", t->t,
+        put_line(&t->o, 3, "at_divide_%s(rows, acc, sum, %s);", t->t,
                  attn_widthname(t, t->v));
         attn_move(t, 3,
                   (AttnMove){ .how = ATput,
@@ -192,20 +193,20 @@ static void store_chunk(Forward *f)
                               .tile = "acc",
                               .ld = attn_widthname(t, t->v) });
     }
-    attn_say(t, 2, "}");
+    put_line(&t->o, 2, "}");
 }
 
 static void item(Forward *f)
 {
     Attn *t = &f->t;
 
-    attn_say(t, 1, "for (int64_t item = lo; item < hi; item++) {");
+    put_line(&t->o, 1, "for (int64_t item = lo; item < hi; item++) {");
     attn_coords(t, 2, "item / nchunk", f->over, f->own);
-    attn_say(t, 2, "const int64_t m0 = item %% nchunk * chunk;");
-    attn_say(t, 2, "const int64_t m1 = at_least(m0 + chunk, ntile);");
+    put_line(&t->o, 2, "const int64_t m0 = item %% nchunk * chunk;");
+    put_line(&t->o, 2, "const int64_t m1 = at_least(m0 + chunk, ntile);");
     if (attn_unseen(t, "", "", "", "")) {
-        attn_say(t, 2, "const int64_t qlo = m0 / nfree * at_rows;");
-        attn_say(t, 2,
+        put_line(&t->o, 2, "const int64_t qlo = m0 / nfree * at_rows;");
+        put_line(&t->o, 2,
                  "const int64_t qhi = at_least(((m1 - 1) / nfree + 1)"
                  " * at_rows, %s);",
                  attn_size(t, t->query));
@@ -213,7 +214,7 @@ static void item(Forward *f)
     pack_chunk(f);
     key_tile(f);
     store_chunk(f);
-    attn_say(t, 1, "}");
+    put_line(&t->o, 1, "}");
 }
 
 void attn_lower(Graph *g, Group *k, Arena *a)

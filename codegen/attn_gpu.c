@@ -193,11 +193,11 @@ static void put_item(AttnGpu *x, const AttnJob *j, int64_t rows)
     const char *c = strf(t->arena, "(item %% %lld)", (long long)over);
 
     attn_coords(t, 2, c, (Axis *const *)j->over, j->nover);
-    attn_say(t, 2, "const int %s = (int)(%sitem / %lld) * %lld;",
+    put_line(&t->o, 2, "const int %s = (int)(%sitem / %lld) * %lld;",
              j->keys ? "k0" : "q0",
              j->keys ? "" : strf(t->arena, "%lld - ", (long long)n - 1),
              (long long)over, (long long)rows);
-    attn_say(t, 2, "const int %s = (int)at_least(%s - %s, %lld);",
+    put_line(&t->o, 2, "const int %s = (int)at_least(%s - %s, %lld);",
              j->keys ? "cols" : "rows", attn_size(t, a), j->keys ? "k0" : "q0",
              (long long)rows);
 }
@@ -209,14 +209,15 @@ static int64_t open_job(AttnGpu *x, const AttnJob *j, int64_t rows)
     int64_t items = items_of(t, j, rows), blocks = items * j->split;
 
     blocks = (blocks + x->cluster - 1) / x->cluster * x->cluster;
-    attn_say(t, 1, "if (block < %lld) {", (long long)blocks);
-    attn_say(t, 2, "const int64_t item = block / %lld;", (long long)j->split);
+    put_line(&t->o, 1, "if (block < %lld) {", (long long)blocks);
+    put_line(&t->o, 2, "const int64_t item = block / %lld;",
+             (long long)j->split);
     if (blocks > items * j->split) {
-        attn_say(t, 2, "if (item >= %lld)", (long long)items);
-        attn_say(t, 3, "return;");
+        put_line(&t->o, 2, "if (item >= %lld)", (long long)items);
+        put_line(&t->o, 3, "return;");
     }
     if (j->split > 1)
-        attn_say(t, 2, "const int share = (int)(block %% %lld);",
+        put_line(&t->o, 2, "const int share = (int)(block %% %lld);",
                  (long long)j->split);
     put_item(x, j, rows);
     return blocks;
@@ -230,16 +231,16 @@ static void put_walk(AttnGpu *x, void (*put_job)(AttnGpu *x, const AttnJob *j))
     Attn *t = &x->t;
     int64_t items = items_of(t, x->job, ATWGROWS);
 
-    attn_say(t, 1, "int stage = 0, phase = 0;");
-    attn_say(t, 1, "for (int round = 0;; round++) {");
-    attn_say(t, 2,
+    put_line(&t->o, 1, "int stage = 0, phase = 0;");
+    put_line(&t->o, 1, "for (int round = 0;; round++) {");
+    put_line(&t->o, 2,
              "const int64_t item = (int64_t)round * gridDim.x + "
              "(round & 1 ? gridDim.x - 1 - blockIdx.x : blockIdx.x);");
-    attn_say(t, 2, "if (item >= %lld)", (long long)items);
-    attn_say(t, 3, "break;");
+    put_line(&t->o, 2, "if (item >= %lld)", (long long)items);
+    put_line(&t->o, 3, "break;");
     put_item(x, x->job, ATWGROWS);
     put_job(x, x->job);
-    attn_say(t, 1, "}");
+    put_line(&t->o, 1, "}");
 }
 
 static int64_t put_jobs(AttnGpu *x, int64_t rows,
@@ -248,14 +249,14 @@ static int64_t put_jobs(AttnGpu *x, int64_t rows,
     Attn *t = &x->t;
     int64_t blocks = 0;
 
-    attn_say(t, 1, "int64_t block = blockIdx.x;");
+    put_line(&t->o, 1, "int64_t block = blockIdx.x;");
     for (int i = 0; i < x->njob; i++) {
         const AttnJob *j = &x->job[i];
         int64_t n = open_job(x, j, rows);
         put_job(x, j);
-        attn_say(t, 2, "return;");
-        attn_say(t, 1, "}");
-        attn_say(t, 1, "block -= %lld;", (long long)n);
+        put_line(&t->o, 2, "return;");
+        put_line(&t->o, 1, "}");
+        put_line(&t->o, 1, "block -= %lld;", (long long)n);
         blocks += n;
     }
     return blocks;
@@ -270,20 +271,20 @@ static int64_t put_roles(AttnGpu *x)
 
     for (int i = 0; i < x->njob; i++)
         many |= width_of(x, &x->job[i]) > 256;
-    attn_say(t, 1, "extern __shared__ __align__(1024) uint8_t room[];");
-    attn_say(t, 1, "__shared__ __align__(8) uint64_t barriers[BARRIERS];");
-    attn_say(t, 1,
+    put_line(&t->o, 1, "extern __shared__ __align__(1024) uint8_t room[];");
+    put_line(&t->o, 1, "__shared__ __align__(8) uint64_t barriers[BARRIERS];");
+    put_line(&t->o, 1,
              "const uint32_t base = "
              "(shared_at(room) + 1023) & ~1023u;");
-    attn_say(t, 1, "make_barriers(barriers);");
-    attn_say(t, 1, "if (__shfl_sync(~0u, TID >> 7, 0) == 0) {");
-    attn_say(t, 1, "few_registers<%d>();", many ? 24 : 40);
+    put_line(&t->o, 1, "make_barriers(barriers);");
+    put_line(&t->o, 1, "if (__shfl_sync(~0u, TID >> 7, 0) == 0) {");
+    put_line(&t->o, 1, "few_registers<%d>();", many ? 24 : 40);
     if (x->back)
         put_jobs(x, ATWGROWS, attn_wg_fetch);
     else
         put_walk(x, attn_wg_fetch);
-    attn_say(t, 1, "} else {");
-    attn_say(t, 1, "many_registers<%d>();", many ? 240 : 232);
+    put_line(&t->o, 1, "} else {");
+    put_line(&t->o, 1, "many_registers<%d>();", many ? 240 : 232);
     if (x->back) {
         blocks = put_jobs(x, ATWGROWS, attn_wg_job);
     } else {
@@ -291,7 +292,7 @@ static int64_t put_roles(AttnGpu *x)
         put_walk(x, attn_wg_job);
         attn_wg_close(x);
     }
-    attn_say(t, 1, "}");
+    put_line(&t->o, 1, "}");
     return blocks;
 }
 

@@ -189,9 +189,9 @@ void attn_wg_place(AttnWg *w, int depth)
 
     attn_coords(t, depth, strf(t->arena, "(now / %s)", k),
                 (Axis *const *)w->j->loop, w->j->nloop);
-    attn_say(t, depth, "const int %s = now %% %s * %lld;", from, k,
+    put_line(&t->o, depth, "const int %s = now %% %s * %lld;", from, k,
              (long long)w->cols);
-    attn_say(t, depth, "const int %s = (int)at_least(%s - %s, %lld);",
+    put_line(&t->o, depth, "const int %s = (int)at_least(%s - %s, %lld);",
              keys ? "rows" : "cols", size, from, (long long)w->cols);
 }
 
@@ -208,17 +208,17 @@ void attn_wg_over(AttnWg *w)
     int64_t each = w->total / w->j->split;
 
     if (w->j->split == 1)
-        attn_say(t, 3, "for (int now = 0; now < %lld; now++) {",
+        put_line(&t->o, 3, "for (int now = 0; now < %lld; now++) {",
                  (long long)each);
     else
-        attn_say(t, 3,
+        put_line(&t->o, 3,
                  "for (int now = share * %lld, end = now + %lld; "
                  "now < end; now++) {",
                  (long long)each, (long long)each);
     attn_wg_place(w, 4);
     if (unseen_tile(w)) {
-        attn_say(t, 4, "if (%s)", unseen_tile(w));
-        attn_say(t, 5, "continue;");
+        put_line(&t->o, 4, "if (%s)", unseen_tile(w));
+        put_line(&t->o, 5, "continue;");
     }
 }
 
@@ -228,11 +228,11 @@ static void put_skip(AttnWg *w, int depth)
 
     if (!unseen_tile(w))
         return;
-    attn_say(t, depth, "for (; now < %lld; now++) {", (long long)w->total);
+    put_line(&t->o, depth, "for (; now < %lld; now++) {", (long long)w->total);
     attn_wg_place(w, depth + 1);
-    attn_say(t, depth + 1, "if (!(%s))", unseen_tile(w));
-    attn_say(t, depth + 2, "break;");
-    attn_say(t, depth, "}");
+    put_line(&t->o, depth + 1, "if (!(%s))", unseen_tile(w));
+    put_line(&t->o, depth + 2, "break;");
+    put_line(&t->o, depth, "}");
 }
 
 /* Forward: to an item's first such tile, or its first if none is seen, so that
@@ -241,11 +241,11 @@ void attn_wg_first(AttnWg *w)
 {
     Attn *t = &w->x->t;
 
-    attn_say(t, 3, "int now = 0;");
+    put_line(&t->o, 3, "int now = 0;");
     put_skip(w, 3);
     if (unseen_tile(w)) {
-        attn_say(t, 3, "if (now >= %lld)", (long long)w->total);
-        attn_say(t, 4, "now = 0;");
+        put_line(&t->o, 3, "if (now >= %lld)", (long long)w->total);
+        put_line(&t->o, 4, "now = 0;");
     }
 }
 
@@ -254,10 +254,10 @@ void attn_wg_follow(AttnWg *w)
     Attn *t = &w->x->t;
 
     attn_wg_next(w, 4);
-    attn_say(t, 4, "now++;");
+    put_line(&t->o, 4, "now++;");
     put_skip(w, 4);
-    attn_say(t, 4, "if (now >= %lld)", (long long)w->total);
-    attn_say(t, 5, "break;");
+    put_line(&t->o, 4, "if (now >= %lld)", (long long)w->total);
+    put_line(&t->o, 5, "break;");
 }
 
 static int has_loop(const AttnWg *w, const AttnSlab *s)
@@ -289,12 +289,12 @@ static void put_load(AttnWg *w, int depth, const AttnSlab *s, int64_t rows,
 {
     Attn *t = &w->x->t;
 
-    attn_say(t, depth, "load_tile<%lld, %lld, %d>(%s + %lld, %s, %s, %s,",
+    put_line(&t->o, depth, "load_tile<%lld, %lld, %d>(%s + %lld, %s, %s, %s,",
              (long long)rows, (long long)s->W, attn_straight(t, s, 8), to,
              (long long)s->at, attn_at(t, s->v), attn_stride(t, s->v, s->a),
              attn_stride(t, s->v, s->in));
-    attn_say(t, depth, "    %s, (int)%s, %lld);", s->a == t->key ? "k0" : "q0",
-             attn_size(t, s->a), (long long)s->w);
+    put_line(&t->o, depth, "    %s, (int)%s, %lld);",
+             s->a == t->key ? "k0" : "q0", attn_size(t, s->a), (long long)s->w);
 }
 
 /* Rows that stay, or those of one combination of the loop's axes. */
@@ -303,14 +303,14 @@ static void put_rows(AttnWg *w, int depth, int loop, const char *bar)
     for (int i = 0; i < w->nrow; i++)
         if (has_loop(w, &w->row[i]) == loop)
             put_load(w, depth, &w->row[i], ATWGROWS, "line");
-    attn_say(&w->x->t, depth, "fetched(%s);", bar);
+    put_line(&w->x->t.o, depth, "fetched(%s);", bar);
 }
 
 static void put_numbers(AttnWg *w)
 {
     Attn *t = &w->x->t;
 
-    attn_say(t, 4,
+    put_line(&t->o, 4,
              "load_numbers<%lld>(to + %lld, %s, %s, %s, %s, q0, "
              "(int)%s);",
              (long long)w->cols, (long long)w->colbytes - 1024,
@@ -325,20 +325,20 @@ static void put_part(AttnWg *w, int part)
     int from = part ? t->ndot : 0,
         to = parts_of(w) == 1 || part ? w->ncol : t->ndot;
 
-    attn_say(t, 4, "await(ring_empty(%d, stage), phase ^ 1);", part);
+    put_line(&t->o, 4, "await(ring_empty(%d, stage), phase ^ 1);", part);
     for (int i = from; i < to; i++)
         put_load(w, 4, &w->col[i], w->cols, "to");
     if (w->j->keys)
         put_numbers(w);
-    attn_say(t, 4, "fetched(ring_full(%d, stage));", part);
+    put_line(&t->o, 4, "fetched(ring_full(%d, stage));", part);
 }
 
 void attn_wg_next(AttnWg *w, int depth)
 {
     Attn *t = &w->x->t;
 
-    attn_say(t, depth, "if (++stage == %lld)", (long long)w->stages);
-    attn_say(t, depth + 1, "stage = 0, phase ^= 1;");
+    put_line(&t->o, depth, "if (++stage == %lld)", (long long)w->stages);
+    put_line(&t->o, depth + 1, "stage = 0, phase ^= 1;");
 }
 
 /* Where the rows are: forward, the round's place. */
@@ -348,12 +348,12 @@ void attn_wg_line(AttnWg *w)
     long long n = w->lines;
 
     if (w->x->back) {
-        attn_say(t, 3, "const uint32_t line = base;");
-        attn_say(t, 3, "int stage = 0, phase = 0;");
+        put_line(&t->o, 3, "const uint32_t line = base;");
+        put_line(&t->o, 3, "int stage = 0, phase = 0;");
         return;
     }
-    attn_say(t, 3, "const int at = round %% %lld;", n);
-    attn_say(t, 3, "const uint32_t line = base + at * %lld;",
+    put_line(&t->o, 3, "const int at = round %% %lld;", n);
+    put_line(&t->o, 3, "const uint32_t line = base + at * %lld;",
              (long long)w->rowbytes);
 }
 
@@ -361,7 +361,7 @@ static void put_tile(AttnWg *w)
 {
     Attn *t = &w->x->t;
 
-    attn_say(t, 4, "const uint32_t to = base + %lld + stage * %lld;",
+    put_line(&t->o, 4, "const uint32_t to = base + %lld + stage * %lld;",
              (long long)attn_wg_tiles(w), (long long)w->colbytes);
     for (int i = 0; i < parts_of(w); i++)
         put_part(w, i);
@@ -371,28 +371,28 @@ static void fetch_forward(AttnWg *w)
 {
     Attn *t = &w->x->t;
 
-    attn_say(t, 3, "await(LINE_EMPTY(at), ~(round / %lld) & 1);",
+    put_line(&t->o, 3, "await(LINE_EMPTY(at), ~(round / %lld) & 1);",
              (long long)w->lines);
     put_rows(w, 3, 0, "LINE_FULL(at)");
     attn_wg_first(w);
-    attn_say(t, 3, "for (;;) {");
-    attn_say(t, 4, "{");
+    put_line(&t->o, 3, "for (;;) {");
+    put_line(&t->o, 4, "{");
     attn_wg_place(w, 4);
     put_tile(w);
-    attn_say(t, 4, "}");
+    put_line(&t->o, 4, "}");
     attn_wg_follow(w);
-    attn_say(t, 3, "}");
+    put_line(&t->o, 3, "}");
 }
 
 static void fetch_turn(AttnWg *w)
 {
     Attn *t = &w->x->t;
 
-    attn_say(t, 4, "if (now / %lld != turn) {", (long long)w->tiles);
-    attn_say(t, 5, "turn = now / %lld;", (long long)w->tiles);
-    attn_say(t, 5, "await(TURN_EMPTY, ~turns++ & 1);");
+    put_line(&t->o, 4, "if (now / %lld != turn) {", (long long)w->tiles);
+    put_line(&t->o, 5, "turn = now / %lld;", (long long)w->tiles);
+    put_line(&t->o, 5, "await(TURN_EMPTY, ~turns++ & 1);");
     put_rows(w, 5, 1, "TURN_FULL");
-    attn_say(t, 4, "}");
+    put_line(&t->o, 4, "}");
 }
 
 void attn_wg_fetch(AttnGpu *x, const AttnJob *j)
@@ -407,11 +407,11 @@ void attn_wg_fetch(AttnGpu *x, const AttnJob *j)
     }
     put_rows(&w, 3, 0, "ROWS_FULL");
     if (attn_wg_turns(&w))
-        attn_say(t, 3, "int turn = -1, turns = 0;");
+        put_line(&t->o, 3, "int turn = -1, turns = 0;");
     attn_wg_over(&w);
     if (attn_wg_turns(&w))
         fetch_turn(&w);
     put_tile(&w);
     attn_wg_next(&w, 4);
-    attn_say(t, 3, "}");
+    put_line(&t->o, 3, "}");
 }

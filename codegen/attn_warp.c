@@ -34,8 +34,8 @@ static const char *offset_of(Attn *t, AttnView v, Axis *const *in, int n)
 static void put_row(Attn *t, int depth, const char *name, AttnView v, Axis *a,
                     const char *at)
 {
-    attn_say(t, depth, "const auto *%s = %s + (%s) * %s;", name, attn_at(t, v),
-             at, attn_stride(t, v, a));
+    put_line(&t->o, depth, "const auto *%s = %s + (%s) * %s;", name,
+             attn_at(t, v), at, attn_stride(t, v, a));
 }
 
 /* to += the product of row q0 + r of x and row k0 + j of y over the axes. */
@@ -57,22 +57,22 @@ static int in_fours(const Attn *t, AttnView v, Axis *const *in, int n)
 static void put_dot(Attn *t, int depth, const char *to, Pair p, Axis *const *in,
                     int n)
 {
-    attn_say(t, depth, "{");
+    put_line(&t->o, depth, "{");
     put_row(t, depth + 1, "x", p.x, p.xa, p.xat);
     put_row(t, depth + 1, "y", p.y, p.ya, p.yat);
     if (in_fours(t, p.x, in, n) && in_fours(t, p.y, in, n)) {
-        attn_say(t, depth + 1, "%s += dot_fours<%lld, at_%s>(x, y);", to,
+        put_line(&t->o, depth + 1, "%s += dot_fours<%lld, at_%s>(x, y);", to,
                  (long long)attn_product(t, in, n), t->t);
-        attn_say(t, depth, "}");
+        put_line(&t->o, depth, "}");
         return;
     }
-    attn_say(t, depth + 1, "at_%s sum = 0;", t->t);
-    attn_say(t, depth + 1, "for (int c = 0; c < %lld; c++)",
+    put_line(&t->o, depth + 1, "at_%s sum = 0;", t->t);
+    put_line(&t->o, depth + 1, "for (int c = 0; c < %lld; c++)",
              (long long)attn_product(t, in, n));
-    attn_say(t, depth + 2, "sum += (at_%s)up(x[%s]) * (at_%s)up(y[%s]);", t->t,
-             offset_of(t, p.x, in, n), t->t, offset_of(t, p.y, in, n));
-    attn_say(t, depth + 1, "%s += sum;", to);
-    attn_say(t, depth, "}");
+    put_line(&t->o, depth + 2, "sum += (at_%s)up(x[%s]) * (at_%s)up(y[%s]);",
+             t->t, offset_of(t, p.x, in, n), t->t, offset_of(t, p.y, in, n));
+    put_line(&t->o, depth + 1, "%s += sum;", to);
+    put_line(&t->o, depth, "}");
 }
 
 static void put_terms(Attn *t, int depth)
@@ -96,9 +96,9 @@ static void put_delta(AttnGpu *x, int depth)
 {
     Attn *t = &x->t;
 
-    attn_say(t, depth, "lse = row_lse((at_%s)(%s)[(q0 + r) * %s]);", t->t,
+    put_line(&t->o, depth, "lse = row_lse((at_%s)(%s)[(q0 + r) * %s]);", t->t,
              attn_at(t, x->lse), attn_stride(t, x->lse, t->query));
-    attn_say(t, depth, "delta = (at_%s)(%s)[(q0 + r) * %s];", t->t,
+    put_line(&t->o, depth, "delta = (at_%s)(%s)[(q0 + r) * %s];", t->t,
              attn_at(t, x->delta), attn_stride(t, x->delta, t->query));
 }
 
@@ -122,9 +122,9 @@ static int64_t lanes(const Attn *t, int op)
 
 static void put_sum(Attn *t, const char *name, int64_t n)
 {
-    attn_say(t, 2, "at_%s %s[%lld];", t->t, name, (long long)n);
-    attn_say(t, 2, "for (int u = 0; u < %lld; u++)", (long long)n);
-    attn_say(t, 3, "%s[u] = 0;", name);
+    put_line(&t->o, 2, "at_%s %s[%lld];", t->t, name, (long long)n);
+    put_line(&t->o, 2, "for (int u = 0; u < %lld; u++)", (long long)n);
+    put_line(&t->o, 3, "%s[u] = 0;", name);
 }
 
 /* acc += all lanes' weights x rows of v, whose inner axes are op's. Rows
@@ -135,16 +135,17 @@ static void put_weighed(Attn *t, int depth, const char *acc, const char *weight,
     Axis *in[MAXD];
     int n = attn_inner(t, t->n->in[op], in);
 
-    attn_say(t, 0, "#pragma unroll 8");
-    attn_say(t, depth, "for (int i = 0; i < 32; i++) {");
-    attn_say(t, depth + 1, "const at_%s w = __shfl_sync(~0u, %s, i);", t->t,
+    put_line(&t->o, 0, "#pragma unroll 8");
+    put_line(&t->o, depth, "for (int i = 0; i < 32; i++) {");
+    put_line(&t->o, depth + 1, "const at_%s w = __shfl_sync(~0u, %s, i);", t->t,
              weight);
     put_row(t, depth + 1, "x", v, a, at);
-    attn_say(t, depth + 1, "for (int u = 0, c = lane; c < %lld; u++, c += 32)",
+    put_line(&t->o, depth + 1,
+             "for (int u = 0, c = lane; c < %lld; u++, c += 32)",
              (long long)attn_inner_count(t, op));
-    attn_say(t, depth + 2, "%s[u] += w * (w != 0 ? (at_%s)up(x[%s]) : 0);", acc,
-             t->t, offset_of(t, v, in, n));
-    attn_say(t, depth, "}");
+    put_line(&t->o, depth + 2, "%s[u] += w * (w != 0 ? (at_%s)up(x[%s]) : 0);",
+             acc, t->t, offset_of(t, v, in, n));
+    put_line(&t->o, depth, "}");
 }
 
 static void put_result(Attn *t, AttnView v, Axis *a, const char *at,
@@ -153,9 +154,9 @@ static void put_result(Attn *t, AttnView v, Axis *a, const char *at,
     Axis *in[MAXD];
     int n = attn_inner(t, t->n->in[op], in);
 
-    attn_say(t, 2, "for (int u = 0, c = lane; c < %lld; u++, c += 32)",
+    put_line(&t->o, 2, "for (int u = 0, c = lane; c < %lld; u++, c += 32)",
              (long long)attn_inner_count(t, op));
-    attn_say(t, 3, "put_to(%s + (%s) * %s + %s, %s[u]);", attn_at(t, v), at,
+    put_line(&t->o, 3, "put_to(%s + (%s) * %s + %s, %s[u]);", attn_at(t, v), at,
              attn_stride(t, v, a), offset_of(t, v, in, n), acc);
 }
 
@@ -166,17 +167,17 @@ static void put_pairs(AttnGpu *x, int depth)
     Attn *t = &x->t;
 
     for (int i = 0; i < t->nterm; i++)
-        attn_say(t, depth, "at_%s s%d = 0;", t->t, i);
+        put_line(&t->o, depth, "at_%s s%d = 0;", t->t, i);
     if (x->back)
-        attn_say(t, depth, "at_%s dp = 0, pr = 0;", t->t);
+        put_line(&t->o, depth, "at_%s dp = 0, pr = 0;", t->t);
     else
-        attn_say(t, depth, "at_%s z = -INFINITY;", t->t);
-    attn_say(t, depth, "if (in) {");
+        put_line(&t->o, depth, "at_%s z = -INFINITY;", t->t);
+    put_line(&t->o, depth, "if (in) {");
     put_terms(t, depth + 1);
     if (x->back)
         put_dp(x, depth + 1);
     attn_score1(t, depth + 1, x->back);
-    attn_say(t, depth, "}");
+    put_line(&t->o, depth, "}");
 }
 
 /* Columns 32 at a time, of all combinations of the job's other axes. */
@@ -190,23 +191,23 @@ static int open_columns(AttnGpu *x, const AttnJob *j)
 
     for (int i = 0; i < j->nloop; i++) {
         const char *c = attn_code(t, j->loop[i]);
-        attn_say(t, depth++, "for (int64_t i_%s = 0; i_%s < %s; i_%s++) {", c,
-                 c, attn_size(t, j->loop[i]), c);
+        put_line(&t->o, depth++, "for (int64_t i_%s = 0; i_%s < %s; i_%s++) {",
+                 c, c, attn_size(t, j->loop[i]), c);
     }
     if (x->back && !j->keys) {
-        attn_say(t, depth, "lse = INFINITY, delta = 0;");
+        put_line(&t->o, depth, "lse = INFINITY, delta = 0;");
         put_delta(x, depth);
     }
-    attn_say(t, depth++, "for (int %s = 0; %s < %s; %s += 32) {", from, from,
-             attn_size(t, a), from);
-    attn_say(t, depth, "const int %s = (int)at_least(%s - %s, 32);", n,
+    put_line(&t->o, depth++, "for (int %s = 0; %s < %s; %s += 32) {", from,
+             from, attn_size(t, a), from);
+    put_line(&t->o, depth, "const int %s = (int)at_least(%s - %s, 32);", n,
              attn_size(t, a), from);
     unseen = attn_unseen(t, "q0", "(q0 + rows)", "k0", "(k0 + cols)");
     if (unseen) {
-        attn_say(t, depth, "if (%s)", unseen);
-        attn_say(t, depth + 1, "continue;");
+        put_line(&t->o, depth, "if (%s)", unseen);
+        put_line(&t->o, depth + 1, "continue;");
     }
-    attn_say(t, depth, "const int %s = lane, in = lane < %s;",
+    put_line(&t->o, depth, "const int %s = lane, in = lane < %s;",
              j->keys ? "r" : "j", n);
     return depth;
 }
@@ -214,7 +215,7 @@ static int open_columns(AttnGpu *x, const AttnJob *j)
 static void close_columns(AttnGpu *x, int depth)
 {
     while (depth-- > 2)
-        attn_say(&x->t, depth, "}");
+        put_line(&x->t.o, depth, "}");
 }
 
 /* ---- jobs ---------------------------------------------------------------- */
@@ -233,26 +234,26 @@ static void forward(AttnGpu *x, const AttnJob *j)
     int64_t n = lanes(t, t->v);
 
     put_sum(t, "acc", n);
-    attn_say(t, 2, "at_%s max = -INFINITY, sum = 0;", t->t);
+    put_line(&t->o, 2, "at_%s max = -INFINITY, sum = 0;", t->t);
     int depth = open_columns(x, j);
     put_pairs(x, depth);
     for (size_t i = 0; i < sizeof step / sizeof *step; i++)
-        attn_say(t, depth, step[i], t->t, t->t, t->t);
-    attn_say(t, depth, "for (int u = 0; u < %lld; u++)", (long long)n);
-    attn_say(t, depth + 1, "acc[u] *= old;");
+        put_line(&t->o, depth, step[i], t->t, t->t, t->t);
+    put_line(&t->o, depth, "for (int u = 0; u < %lld; u++)", (long long)n);
+    put_line(&t->o, depth + 1, "acc[u] *= old;");
     put_weighed(t, depth, "acc", "p", attn_operand(t, t->v), t->key, "k0 + i",
                 t->v);
     close_columns(x, depth);
     if (x->lse.n) {
-        attn_say(t, 2, "if (lane == 0)");
-        attn_say(t, 3,
+        put_line(&t->o, 2, "if (lane == 0)");
+        put_line(&t->o, 3,
                  "(%s)[(q0 + r) * %s] = max + (sum > 0 ? log_%s(sum) "
                  ": 0);",
                  attn_at(t, x->lse), attn_stride(t, x->lse, t->query), t->t);
     }
-    attn_say(t, 2, "const at_%s f = sum != 0 ? 1 / sum : 0;", t->t);
-    attn_say(t, 2, "for (int u = 0; u < %lld; u++)", (long long)n);
-    attn_say(t, 3, "acc[u] *= f;");
+    put_line(&t->o, 2, "const at_%s f = sum != 0 ? 1 / sum : 0;", t->t);
+    put_line(&t->o, 2, "for (int u = 0; u < %lld; u++)", (long long)n);
+    put_line(&t->o, 3, "acc[u] *= f;");
     if (x->out.n)
         put_result(t, x->out, t->query, "q0 + r", "acc", t->v);
 }
@@ -281,13 +282,13 @@ static void backward(AttnGpu *x, const AttnJob *j)
 
     for (int i = 0; i < j->nout; i++)
         put_sum(t, strf(t->arena, "acc%d", j->out[i]), lanes(t, j->out[i]));
-    attn_say(t, 2, "at_%s lse = INFINITY, delta = 0;", t->t);
+    put_line(&t->o, 2, "at_%s lse = INFINITY, delta = 0;", t->t);
     int depth = open_columns(x, j);
     if (j->keys) {
-        attn_say(t, depth, "lse = INFINITY, delta = 0;");
-        attn_say(t, depth, "if (in) {");
+        put_line(&t->o, depth, "lse = INFINITY, delta = 0;");
+        put_line(&t->o, depth, "if (in) {");
         put_delta(x, depth + 1);
-        attn_say(t, depth, "}");
+        put_line(&t->o, depth, "}");
     }
     put_pairs(x, depth);
     for (int i = 0; i < j->nout; i++)
@@ -303,11 +304,11 @@ void attn_warp_job(AttnGpu *x, const AttnJob *j)
 {
     Attn *t = &x->t;
 
-    attn_say(t, 2, "const int lane = TID & 31, %s = TID >> 5;",
+    put_line(&t->o, 2, "const int lane = TID & 31, %s = TID >> 5;",
              j->keys ? "j" : "r");
-    attn_say(t, 2, "if (%s >= %s)", j->keys ? "j" : "r",
+    put_line(&t->o, 2, "if (%s >= %s)", j->keys ? "j" : "r",
              j->keys ? "cols" : "rows");
-    attn_say(t, 3, "return;");
+    put_line(&t->o, 3, "return;");
     if (x->back)
         backward(x, j);
     else

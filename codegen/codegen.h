@@ -19,6 +19,11 @@ void set_text(Group *k, Arena *a, const char *body);
 void set_text_named(Group *k, Arena *a, const char *text);
 /* Label and place of the step from the group's main node. */
 void set_label(Group *k, Arena *a, const Node *n);
+/* A line, four blanks a depth before it: what all generators write texts by. */
+void put_line(Text *t, int depth, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+void vput_line(Text *t, int depth, const char *fmt, va_list ap)
+    __attribute__((format(printf, 3, 0)));
 /* What stands in C for the leaves of an expression, and the type of its
  * functions and fractions: f32 f64. */
 typedef struct ScalarNames {
@@ -464,10 +469,6 @@ const char *attn_code(const Attn *t, const Axis *a);
 
 void attn_begin(Attn *t, Group *k, Arena *a);
 void attn_finish(Attn *t);
-void attn_line(Text *o, int depth, const char *fmt, ...)
-    __attribute__((format(printf, 3, 4)));
-void attn_say(Attn *t, int depth, const char *fmt, ...) /* a line of t->o */
-    __attribute__((format(printf, 3, 4)));
 const char *attn_int(Attn *t, const char *name, RankAffine x);
 int64_t attn_count(const Attn *t, const Axis *a);
 int64_t attn_product(const Attn *t, Axis *const *a, int n);

@@ -57,11 +57,8 @@ void row_line(RowText *o, const char *fmt, ...)
     va_list ap;
 
     va_start(ap, fmt);
-    const char *s = vstrf(o->a, fmt, ap);
+    vput_line(&o->t, 1, fmt, ap);
     va_end(ap);
-    put(&o->t, "    ");
-    putn(&o->t, s, strlen(s));
-    put(&o->t, "\n");
 }
 
 int row_size(RowText *o, int64_t v)

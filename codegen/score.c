@@ -45,8 +45,8 @@ static const char *local(ScorePrinter *s, const Node *n, const char *expr)
 {
     const char *name = strf(s->t->arena, "v%d", attn_node(s->t, n));
 
-    attn_line(varies(s, n) ? &s->col : &s->row, s->depth + varies(s, n),
-              "const %s %s = %s;", c_type(s->t, n), name, expr);
+    put_line(varies(s, n) ? &s->col : &s->row, s->depth + varies(s, n),
+             "const %s %s = %s;", c_type(s->t, n), name, expr);
     return name;
 }
 
@@ -317,11 +317,11 @@ static void backward(ScorePrinter *s, const Node *n)
 
     if (!s->dy[at])
         return;
-    attn_line(&s->col, s->depth + 1, "const %s %s = %s;", float_type(s->t), dy,
-              s->dy[at]);
+    put_line(&s->col, s->depth + 1, "const %s %s = %s;", float_type(s->t), dy,
+             s->dy[at]);
     if (is_wanted(s->t, n))
-        attn_line(&s->col, s->depth + 1, "ur%d[j] = ds != 0 ? %s : 0;",
-                  (int)n->at.arg.index, dy);
+        put_line(&s->col, s->depth + 1, "ur%d[j] = ds != 0 ? %s : 0;",
+                 (int)n->at.arg.index, dy);
     if (term_of(s->t, n) >= 0)
         return;
     if (attn_isopen(s->t, n)) {
@@ -343,9 +343,9 @@ static void store_gradients(ScorePrinter *s)
     for (int i = 0; i < t->nterm; i++) {
         int at = attn_node(t, t->term[i]);
         if (s->dy[at])
-            attn_line(&s->col, s->depth + 1, "s%d%s = g%d;", i, j, at);
+            put_line(&s->col, s->depth + 1, "s%d%s = g%d;", i, j, at);
         else
-            attn_line(&s->col, s->depth + 1, "s%d%s = 0;", i, j);
+            put_line(&s->col, s->depth + 1, "s%d%s = 0;", i, j);
     }
 }
 
@@ -364,9 +364,9 @@ static void weigh(ScorePrinter *s)
     const char *f = float_type(t), *z = s->val[attn_node(t, t->score)];
     const char *const *say = lines[t->gpu != 0];
 
-    attn_line(&s->col, s->depth + 1, say[0], f, t->t, z);
-    attn_line(&s->col, s->depth + 1, say[1], f);
-    attn_line(&s->col, s->depth + 1, "%s", say[2]);
+    put_line(&s->col, s->depth + 1, say[0], f, t->t, z);
+    put_line(&s->col, s->depth + 1, say[1], f);
+    put_line(&s->col, s->depth + 1, "%s", say[2]);
     depends(s, t->score);
     give(s, t->score, "ds");
     for (int i = attn_node(t, t->score); i >= 0; i--)
@@ -383,8 +383,8 @@ static void tail(ScorePrinter *s, int grad)
         put(&z, "pr[j] = ");
     for (int i = 0; i < t->nterm && grad; i++)
         put(&z, "s%d[j] = ", i);
-    attn_say(t, s->depth, "for (int j = (int)seen; j < at_keys; j++)");
-    attn_say(t, s->depth + 1, grad ? "%s0;" : "%ss0[j] = -INFINITY;",
+    put_line(&t->o, s->depth, "for (int j = (int)seen; j < at_keys; j++)");
+    put_line(&t->o, s->depth + 1, grad ? "%s0;" : "%ss0[j] = -INFINITY;",
              z.s ? z.s : "");
 }
 
@@ -409,8 +409,8 @@ void attn_score1(Attn *t, int depth, int grad)
     if (grad)
         weigh(&s);
     else
-        attn_line(&s.col, depth + 1, "z = in ? %s : -INFINITY;",
-                  s.val[attn_node(t, t->score)]);
+        put_line(&s.col, depth + 1, "z = in ? %s : -INFINITY;",
+                 s.val[attn_node(t, t->score)]);
     put(&t->o, "%s%s", s.row.s ? s.row.s : "", s.col.s);
 }
 
@@ -421,14 +421,14 @@ void attn_score(Attn *t, int depth, int grad)
     if (grad)
         weigh(&s);
     else
-        attn_line(&s.col, depth + 1, "s0[j] = %s;",
-                  s.val[attn_node(t, t->score)]);
+        put_line(&s.col, depth + 1, "s0[j] = %s;",
+                 s.val[attn_node(t, t->score)]);
     for (int i = 0; i < t->nterm; i++)
-        attn_say(t, depth, "at_%s *restrict s%d = t%d + r * at_ld;", t->t, i,
-                 i);
+        put_line(&t->o, depth, "at_%s *restrict s%d = t%d + r * at_ld;", t->t,
+                 i, i);
     put(&t->o, "%s", s.row.s ? s.row.s : "");
-    attn_say(t, depth, "for (int j = 0; j < (int)seen; j++) {");
+    put_line(&t->o, depth, "for (int j = 0; j < (int)seen; j++) {");
     put(&t->o, "%s", s.col.s);
-    attn_say(t, depth, "}");
+    put_line(&t->o, depth, "}");
     tail(&s, grad);
 }

@@ -76,6 +76,23 @@ void set_label(Group *k, Arena *a, const Node *n)
     k->step.line = n->loc ? n->loc->line : 0;
 }
 
+/* ---- lines --------------------------------------------------------------- */
+
+void vput_line(Text *t, int depth, const char *fmt, va_list ap)
+{
+    put(t, "%*s", 4 * depth, "");
+    put(t, "%s\n", vstrf(t->arena, fmt, ap));
+}
+
+void put_line(Text *t, int depth, const char *fmt, ...)
+{
+    va_list ap;
+
+    va_start(ap, fmt);
+    vput_line(t, depth, fmt, ap);
+    va_end(ap);
+}
+
 /* ---- expressions in C ---------------------------------------------------- */
 
 const ScalarExpr *scalar_of(const char *text)

@@ -10,13 +10,9 @@ void nest_line(KernelPrinter *n, const char *fmt, ...)
 {
     va_list ap;
 
-    for (int i = 0; i < n->depth; i++)
-        put(&n->t, "    ");
     va_start(ap, fmt);
-    const char *s = vstrf(n->a, fmt, ap);
+    vput_line(&n->t, n->depth, fmt, ap);
     va_end(ap);
-    putn(&n->t, s, strlen(s));
-    put(&n->t, "\n");
 }
 
 /* ---- arguments ----------------------------------------------------------- */
