@@ -5,13 +5,17 @@
  * Lines of the file from `# >>>` on are the expectation and are not read. A
  * line `# set key=value` gives an option. `-` as the pass list only parses and
  * prints. After `fuse` or `sched` as the last pass the kernels are printed,
- * after `emit` the plan, made for the null device, so without kernel text. Of a
- * pipeline each stage's graph is printed, and the first one's kernels. */
+ * after `emit` the plan, made for the null device, so without kernel text,
+ * after `gen` the kernels' texts for target=, `gen:attn` those of that family.
+ * Of a pipeline each stage's graph is printed, and the first one's kernels. */
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>
 
 #include "../passes/passes.h"
+
+extern const char attn_gpu_pre[], attn_warp_pre[], attn_wgmma_pre[],
+    hopper_pre[], wgmma_pre[], gmm_pre[];
 
 static char *read_file(const char *name, size_t *len)
 {
@@ -36,6 +40,56 @@ static const char *kernels(Graph *g, const char *stage)
     Group **k = run_fuse(g, target_named("host"), forever);
 
     return groups_print(forever, strcmp(stage, "sched") ? k : sched(g, k), 0);
+}
+
+/* Text with `part` once replaced. */
+static const char *replaced(const char *text, const char *part, const char *by)
+{
+    const char *at = strstr(text, part);
+
+    return at ? strf(forever, "%.*s%s%s", (int)(at - text), text, by,
+                     at + strlen(part))
+              : text;
+}
+
+/* Without what is its hash, and what stands in files of codegen/. */
+static const char *own_text(const Group *k)
+{
+    const struct {
+        const char *text, *by;
+    } shared[] = {
+        { k->step.kernel, "k" },
+        { attn_gpu_pre, "/* attn_gpu.pre */\n" },
+        { attn_warp_pre, "/* attn_warp.pre */\n" },
+        { attn_wgmma_pre, "/* attn_wgmma.pre */\n" },
+        { hopper_pre, "/* hopper.pre */\n" },
+        { wgmma_pre, "/* wgmma.pre */\n" },
+        { gmm_pre, "/* gmm.pre */\n" },
+    };
+    const char *s = k->text;
+
+    for (size_t i = 0; i < sizeof shared / sizeof *shared; i++)
+        s = replaced(s, shared[i].text, shared[i].by);
+    return s;
+}
+
+/* The texts of its kernels, those of one family if `stage` names it. */
+static const char *texts(Graph *g, const Target *T, const char *stage)
+{
+    const char *family = strchr(stage, ':');
+    Group **k = run_fuse(g, T, forever), **one = NULL;
+    Text t = { .arena = forever };
+
+    vec_push(forever, one, NULL);
+    for (size_t i = 0; i < vec_len(k); i++) {
+        if (family && strcmp(families[k[i]->fam], family + 1))
+            continue;
+        T->lower(g, k[i], forever);
+        one[0] = k[i];
+        if (k[i]->text)
+            put(&t, "%s%s", groups_print(forever, one, 0), own_text(k[i]));
+    }
+    return t.s ? t.s : "";
 }
 
 static const char *plan(Graph *g)
@@ -77,6 +131,8 @@ int main(int argc, char **argv)
     while ((p = strsep(&list, ",")))
         if (!strcmp(p, "fuse") || !strcmp(p, "sched"))
             out = kernels(g, p);
+        else if (!strncmp(p, "gen", 3) && strchr(":", p[3]))
+            out = texts(g, T, p);
         else if (!strcmp(p, "emit"))
             out = plan(g);
         else if (strcmp(p, "-"))
