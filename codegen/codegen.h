@@ -613,6 +613,7 @@ typedef struct GroupedTile {
     int turns;          /* a warpgroup makes a tile alone */
 } GroupedTile;
 void grouped_lower_cuda(Group *k, Arena *a);
+int grouped_is_plain(const Group *k); /* Group.plain */
 /* Of the step's integers v (instructions.def): the text of a tile (@ for its
  * name), the bytes of shared memory it takes. */
 char *grouped_text(Arena *a, const GmmArgs *v, int weight, int squares,

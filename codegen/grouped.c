@@ -216,11 +216,17 @@ static void on_threads(Group *k, Arena *a, const GmmArgs *v, int weight)
                   ceil_of(v->n, GMMTILE), weight ? v->experts : 1);
 }
 
+int grouped_is_plain(const Group *k)
+{
+    return k->step.gmm.in == Dbf16 && !has_tensor_cores(&k->step.gmm);
+}
+
 void grouped_lower_cuda(Group *k, Arena *a)
 {
     int weight = k->step.kind == Igmm_wgrad;
     const GmmArgs v = k->step.gmm;
 
+    k->plain = grouped_is_plain(k);
     if (has_tensor_cores(&v))
         on_tensor_cores(k, a, &v, weight);
     else

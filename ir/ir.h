@@ -678,6 +678,8 @@ typedef struct Group {
     Instr step;                  /* filled by the target: kind kernel ints */
     int maystore, stores;        /* it may store, stores what it would add to
                                      zero */
+    int plain;                   /* a product whose sizes keep it off the
+                                     tensor cores that take its dtype */
     int addat;                   /* kernels: which integer says that it adds */
     const char *text;            /* kernel text, or null */
     Node **arg;

@@ -3,7 +3,7 @@
 #include "passes.h"
 
 typedef struct MachineSpeeds {
-    double gemm, loop, memory, link, launch, hop;
+    double gemm, plain, loop, memory, link, launch, hop;
 } MachineSpeeds;
 
 static const MachineSpeeds machines[] = {
@@ -59,6 +59,13 @@ static double share_again(const Graph *g, const Group *k)
     return all > 0 ? 1 - once / all : 0;
 }
 
+static double secs_at(const MachineSpeeds *m, const Instr *s, double rate)
+{
+    double work = s->flops / rate, move = s->bytes / m->memory;
+
+    return m->launch + (work > move ? work : move);
+}
+
 void predict(const Graph *g, const Group *k, Instr *s)
 {
     const MachineSpeeds *m = &machines[pass_target(g)->machine];
@@ -66,9 +73,12 @@ void predict(const Graph *g, const Group *k, Instr *s)
     if (s->flops == 0 && s->bytes == 0)
         count(g, k, s);
     s->again = s->flops * share_again(g, k);
-    double work = s->flops / (is_product(k) ? m->gemm : m->loop);
-    double move = s->bytes / m->memory;
-    s->secs = m->launch + (work > move ? work : move);
+    s->secs = secs_at(m, s, is_product(k) ? m->gemm : m->loop);
+    if (k->plain) {
+        double fast = s->secs;
+        s->secs = secs_at(m, s, m->plain);
+        warn_plain(g, k, s->secs, fast);
+    }
     if (k->fam == FAMcomm)
         s->secs = m->hop + s->bytes / m->link;
 }

@@ -49,6 +49,7 @@ typedef struct Compile {
     const Target *target;
     const char *pass; /* under way */
     int ndot;         /* pictures drawn */
+    Table *said;      /* plain_products.c: axes warned of */
 } Compile;
 
 void compile_begin(Graph *g, const Target *T, const CompileOptions *o);
@@ -538,6 +539,9 @@ void rows_move(Layout *l, int64_t priv, int64_t pool); /* to these offsets */
 
 /* instr_cost.c: sets s->flops, bytes (unless they are known), again, secs. */
 void predict(const Graph *g, const Group *k, Instr *s);
+/* plain_products.c: once for each axis. The seconds that k takes, and
+ * would take on tensor cores. */
+void warn_plain(const Graph *g, const Group *k, double secs, double fast);
 typedef struct Emit Emit;
 typedef struct Shapes Shapes; /* of values, each once */
 
