@@ -558,4 +558,5 @@ void attn_bwd_lower(Graph *g, Group *k, Arena *a)
     round_sums(&b, sum);
     put_line(&b.t.o, 1, "}");
     attn_finish(&b.t);
+    attn_cost(&b.t);
 }

@@ -340,18 +340,6 @@ void attn_packqueries(Attn *t, int depth)
     }
 }
 
-/* seen: the tile's columns that some row can see; wide: rounded up to 16. */
-void attn_visible(Attn *t, int depth)
-{
-    const char *n = attn_seen(t, "q0", "rows", "k0");
-
-    if (n)
-        put_line(&t->o, depth, "const int64_t seen = at_least(cols, %s);", n);
-    else
-        put_line(&t->o, depth, "const int64_t seen = cols;");
-    put_line(&t->o, depth, "const int64_t wide = (seen + 15) / 16 * 16;");
-}
-
 /* Tiles of all terms from packed queries and flipped keys. */
 void attn_products(Attn *t, int depth)
 {
@@ -386,31 +374,6 @@ void attn_begin(Attn *t, Group *k, Arena *a)
     t->t = dtypes[t->dt].name;
 }
 
-/* Multiply-adds of the dots and of the values, times how often each is done. */
-static double products(const Attn *t, double dots, double values)
-{
-    double square = attn_share(t) * (double)attn_count(t, t->query) *
-                    (double)attn_count(t, t->key),
-           sum = 0;
-    Axis *in[MAXD];
-
-    square *= (double)attn_product(t, t->x, t->nx);
-    for (int i = 0; i < t->ndot; i++)
-        sum += dots * (double)attn_product(t, t->dot[i].n->at.dot.axes.v,
-                                           t->dot[i].n->at.dot.axes.n);
-    int n = attn_inner(t, t->n->in[t->v], in);
-    return 2 * square * (sum + values * (double)attn_product(t, in, n));
-}
-
-void attn_cost(Attn *t)
-{
-    int back = t->n->op == Oattn_bwd;
-
-    t->k->step.flops = products(t, back ? 3 : 1, back ? 2 : 1);
-    for (int i = 0; i < t->k->narg; i++)
-        t->k->step.bytes += (double)local_bytes(t->g, t->k->arg[i]);
-}
-
 /* The text is complete: name the kernel. */
 void attn_finish(Attn *t)
 {
@@ -425,7 +388,6 @@ void attn_finish(Attn *t)
     put(&s, "%s}\n", t->o.s);
     set_text(t->k, t->arena, s.s);
     set_label(t->k, t->arena, t->n);
-    attn_cost(t);
 }
 
 /* Result i of the group's attention, or null: not wanted. */

@@ -232,4 +232,5 @@ void attn_lower(Graph *g, Group *k, Arena *a)
     workspace(&f);
     item(&f);
     attn_finish(&f.t);
+    attn_cost(&f.t);
 }

@@ -508,15 +508,11 @@ double attn_unit(const Attn *t);
 
 /* mask.c: conditions as text, on queries [q0, q1) and keys [k0, k1), all local:
  * no query sees a key (null: cannot be told); every exact condition holds for
- * all pairs (null: there is none). Keys from k0 on that the queries [q0, q0 +
- * rows) can see (null: all). */
+ * all pairs (null: there is none). */
 const char *attn_unseen(Attn *t, const char *q0, const char *q1, const char *k0,
                         const char *k1);
 const char *attn_allseen(Attn *t, const char *q0, const char *q1,
                          const char *k0, const char *k1);
-const char *attn_seen(Attn *t, const char *q0, const char *rows,
-                      const char *k0);
-double attn_share(const Attn *t); /* of all pairs: seen */
 /* With t->open the text is for tiles in which every exact condition holds: is n
  * such a condition? Can anything else hide a pair? */
 int attn_isopen(const Attn *t, const Node *n);
@@ -549,7 +545,10 @@ typedef struct AttnGpu {
 
 int attn_can_cuda(const Graph *g, const Node *n);
 void attn_lower_cuda(Graph *g, Group *k, Arena *a); /* and backward */
+/* attn_jobs.c */
 int64_t attn_inner_count(const Attn *t, int op);
+void attn_make_jobs(AttnGpu *x);
+int64_t attn_job_width(const AttnGpu *x, const AttnJob *j); /* of its sums */
 int64_t attn_most(const AttnGpu *x);
 AttnView attn_grad(const AttnGpu *x, int op);
 void attn_warp_job(AttnGpu *x, const AttnJob *j); /* attn_warp.c */
@@ -612,7 +611,7 @@ typedef struct GroupedTile {
     int64_t rows, cols; /* of the result a block makes at once */
     int turns;          /* a warpgroup makes a tile alone */
 } GroupedTile;
-void grouped_lower_cuda(Group *k, Arena *a);
+void grouped_lower_cuda(Graph *g, Group *k, Arena *a);
 int grouped_is_plain(const Group *k); /* Group.plain */
 /* Of the step's integers v (instructions.def): the text of a tile (@ for its
  * name), the bytes of shared memory it takes. */
@@ -649,7 +648,8 @@ void attn_bwd_lower(Graph *g, Group *k, Arena *a);
 /* cuda.c: a kernel's text for a GPU. Its parameters are its buffers, then those
  * integers that depend on the rank; the others are constants of the text. iv:
  * blocks threads blocks.y blocks.z bytes (of shared memory), then the latter.*/
-void cuda_lower(Graph *g, Group *k, Arena *a);
+void cuda_loop_lower(Graph *g, Group *k, Arena *a);
+void cuda_row_lower(Graph *g, Group *k, Arena *a); /* topk .. scatter */
 
 extern const char host_pre[];             /* host.pre, embedded by the build */
 extern const char gmm_pre[], wgmma_pre[]; /* in the text that needs them */

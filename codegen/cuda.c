@@ -118,7 +118,7 @@ static void wrap(const Graph *g, Group *k, Arena *a, int64_t blocks,
 
 /* ---- families ------------------------------------------------------------ */
 
-static void loop(Graph *g, Group *k, Arena *a)
+void cuda_loop_lower(Graph *g, Group *k, Arena *a)
 {
     if (dispatch_lower_cuda(g, k, a)) {
         wrap(g, k, a, k->step.word[0].at.c, THREADMAP, 0);
@@ -130,7 +130,7 @@ static void loop(Graph *g, Group *k, Arena *a)
 
 enum { THREADROW = 128 };
 
-static void rows(Graph *g, Group *k, Arena *a)
+void cuda_row_lower(Graph *g, Group *k, Arena *a)
 {
     int blocks = 0;
 
@@ -144,32 +144,4 @@ static void rows(Graph *g, Group *k, Arena *a)
     int64_t items = k->step.word[0].at.c;
     wrap(g, k, a, blocks ? items : (items + THREADROW - 1) / THREADROW,
          blocks ? THREADMAP : THREADROW, !blocks);
-}
-
-/* ---- all of them --------------------------------------------------------- */
-
-void cuda_lower(Graph *g, Group *k, Arena *a)
-{
-    switch (k->fam) {
-    case FAMloop: loop(g, k, a); return;
-    case FAMtopk:
-    case FAMcumsum:
-    case FAMdrop_to_capacity:
-    case FAMroute:
-    case FAMscatter: rows(g, k, a); return;
-    case FAMattn:
-    case FAMattn_bwd: attn_lower_cuda(g, k, a); return;
-    case FAMgemm: gemm_lower(g, k, a); return;
-    case FAMgmm:
-        gmm_lower(g, k, a);
-        grouped_lower_cuda(k, a);
-        return;
-    case FAMgmm_wgrad:
-        gmm_wgrad_lower(g, k, a);
-        grouped_lower_cuda(k, a);
-        return;
-    case FAMcomm: comm_lower(g, k, a); return;
-    case FAMzero: zero_lower(g, k, a); return;
-    default: return;
-    }
 }

@@ -221,9 +221,11 @@ int grouped_is_plain(const Group *k)
     return k->step.gmm.in == Dbf16 && !has_tensor_cores(&k->step.gmm);
 }
 
-void grouped_lower_cuda(Group *k, Arena *a)
+void grouped_lower_cuda(Graph *g, Group *k, Arena *a)
 {
-    int weight = k->step.kind == Igmm_wgrad;
+    int weight = k->fam == FAMgmm_wgrad;
+
+    (weight ? gmm_wgrad_lower : gmm_lower)(g, k, a);
     const GmmArgs v = k->step.gmm;
 
     k->plain = grouped_is_plain(k);

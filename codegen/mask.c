@@ -206,7 +206,9 @@ const char *attn_allseen(Attn *t, const char *q0, const char *q1,
     return x.s;
 }
 
-const char *attn_seen(Attn *t, const char *q0, const char *rows, const char *k0)
+/* Keys from k0 on that the queries [q0, q0 + rows) can see; null: all. */
+static const char *keys_seen(Attn *t, const char *q0, const char *rows,
+                             const char *k0)
 {
     MaskBounds b = seen(t, t->score);
 
@@ -240,7 +242,8 @@ static double pairs_upto(double d, double nq, double nk)
                     : sum_upto(nq + d, nk) - sum_upto(d, nk);
 }
 
-double attn_share(const Attn *t)
+/* Of all pairs: seen. */
+static double share_seen(const Attn *t)
 {
     MaskBounds b = seen(t, t->score);
     double nq = (double)t->score->dim[dim_of(t->score, t->query)].n;
@@ -248,4 +251,41 @@ double attn_share(const Attn *t)
 
     return fmax(0, pairs_upto(b.hi, nq, nk) - pairs_upto(b.lo - 1, nq, nk)) /
            (nq * nk);
+}
+
+/* seen: the tile's columns that some row can see; wide: rounded up to 16. */
+void attn_visible(Attn *t, int depth)
+{
+    const char *n = keys_seen(t, "q0", "rows", "k0");
+
+    if (n)
+        put_line(&t->o, depth, "const int64_t seen = at_least(cols, %s);", n);
+    else
+        put_line(&t->o, depth, "const int64_t seen = cols;");
+    put_line(&t->o, depth, "const int64_t wide = (seen + 15) / 16 * 16;");
+}
+
+/* Multiply-adds of the dots and of the values, times how often each is done. */
+static double products(const Attn *t, double dots, double values)
+{
+    double square = share_seen(t) * (double)attn_count(t, t->query) *
+                    (double)attn_count(t, t->key),
+           sum = 0;
+    Axis *in[MAXD];
+
+    square *= (double)attn_product(t, t->x, t->nx);
+    for (int i = 0; i < t->ndot; i++)
+        sum += dots * (double)attn_product(t, t->dot[i].n->at.dot.axes.v,
+                                           t->dot[i].n->at.dot.axes.n);
+    int n = attn_inner(t, t->n->in[t->v], in);
+    return 2 * square * (sum + values * (double)attn_product(t, in, n));
+}
+
+void attn_cost(Attn *t)
+{
+    int back = t->n->op == Oattn_bwd;
+
+    t->k->step.flops = products(t, back ? 3 : 1, back ? 2 : 1);
+    for (int i = 0; i < t->k->narg; i++)
+        t->k->step.bytes += (double)local_bytes(t->g, t->k->arg[i]);
 }

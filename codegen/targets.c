@@ -21,9 +21,20 @@ static int64_t work_of(const Graph *g, const Instr *s)
     return instr_work(s, g->mesh ? mesh_extent(g->mesh, s->atoms) : 1);
 }
 
+typedef void Lower(Graph *g, Group *k, Arena *a);
+
+static void lower(Lower *const *by_family, Graph *g, Group *k, Arena *a)
+{
+    k->step.word = NULL;
+    k->step.nword = k->narg = 0;
+    k->arg = NULL;
+    if (by_family[k->fam])
+        by_family[k->fam](g, k, a);
+}
+
 static void lower_host(Graph *g, Group *k, Arena *a)
 {
-    static void (*const by_family[NFAMILY])(Graph *, Group *, Arena *) = {
+    static Lower *const by_family[NFAMILY] = {
         [FAMloop] = loop_lower,
         [FAMgemm] = gemm_lower,
         [FAMgmm] = gmm_lower,
@@ -39,11 +50,7 @@ static void lower_host(Graph *g, Group *k, Arena *a)
         [FAMzero] = zero_lower,
     };
 
-    k->step.word = NULL;
-    k->step.nword = k->narg = 0;
-    k->arg = NULL;
-    if (by_family[k->fam])
-        by_family[k->fam](g, k, a);
+    lower(by_family, g, k, a);
     if (!k->scratch)
         k->scratch = work_of(g, &k->step);
 }
@@ -62,10 +69,23 @@ static void lower_null(Graph *g, Group *k, Arena *a)
 
 static void lower_cuda(Graph *g, Group *k, Arena *a)
 {
-    k->step.word = NULL;
-    k->step.nword = k->narg = 0;
-    k->arg = NULL;
-    cuda_lower(g, k, a);
+    static Lower *const by_family[NFAMILY] = {
+        [FAMloop] = cuda_loop_lower,
+        [FAMgemm] = gemm_lower,
+        [FAMgmm] = grouped_lower_cuda,
+        [FAMgmm_wgrad] = grouped_lower_cuda,
+        [FAMattn] = attn_lower_cuda,
+        [FAMattn_bwd] = attn_lower_cuda,
+        [FAMtopk] = cuda_row_lower,
+        [FAMcumsum] = cuda_row_lower,
+        [FAMdrop_to_capacity] = cuda_row_lower,
+        [FAMroute] = cuda_row_lower,
+        [FAMscatter] = cuda_row_lower,
+        [FAMcomm] = comm_lower,
+        [FAMzero] = zero_lower,
+    };
+
+    lower(by_family, g, k, a);
 }
 
 /* clang-format off */

@@ -3,7 +3,8 @@
  * which a row of an operand is no whole number of 16-byte pieces. */
 #include "passes.h"
 
-enum { PIECE = 8 }; /* elements of bf16 */
+enum { PIECE = 8 };                     /* elements of bf16 */
+static const double worth_saying = 1.1; /* times as long */
 
 /* Of one expert's operand: the elements of a row, and the last axis there. */
 static int64_t row_width(const Graph *g, const Node *x, const Axis *expert,
@@ -37,10 +38,10 @@ void warn_plain(const Graph *g, const Group *k, double secs, double fast)
     const Node *n = k->node[0];
     const Node *side[2] = { n->in[0], n->op == Ogmm ? n : n->in[1] };
 
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 2 && secs > worth_saying * fast; i++) {
         int d;
         int64_t w = row_width(g, side[i], n->in[2]->at.route.axis, &d);
-        if (w % PIECE == 0 || is_said(g, side[i]->dim[d].a))
+        if (d < 0 || w % PIECE == 0 || is_said(g, side[i]->dim[d].a))
             continue;
         const Dim *x = &side[i]->dim[d];
         int64_t unit = PIECE * (x->n / local_n(g, side[i], d));
