@@ -524,7 +524,7 @@ static void run_turns(Run *r, Region reg, int turns)
 static Run run(const char *keys)
 {
     Run r = { .g = tinymoe(keys, "collectives"), .a = arena_new() };
-    int turns = (int)(micro_batches(r.g, NULL) / (double)r.g->mesh->size[Mdp]);
+    int turns = (int)(micro_batches(r.g) / (double)r.g->mesh->size[Mdp]);
 
     r.ranks = r.g->mesh->world;
     g_renumber(r.g);
