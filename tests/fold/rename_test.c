@@ -20,55 +20,6 @@
 
 enum { STEPS = 2 };
 
-/* ---- names --------------------------------------------------------------- */
-
-typedef struct Names {
-    const char *const *word;     /* by kind, null: random ones */
-    const char **was[NNAMEKIND]; /* vecs; the k-th gets the k-th word */
-} Names;
-
-#define USUAL                                                                  \
-    "seq", "batch", "ffn", "expert", "vocab", "kv", "heads", "hidden", "key",  \
-        "d", "grad", "post", "body", "den", "group", "dim", "m", "loss", "lm", \
-        "step", "own", "sums", "inner", "choice", "state", "x", "optim",       \
-        "layers", "mtp", "micro0", "row0", "a0", "v", "recv", "send", "init",  \
-        "eval", "forward", "head", "norm"
-static const char *const usual[] = { USUAL, NULL };
-
-static const char *word(const Names *n, NameKind kind, int k)
-{
-    int most = 0;
-
-    if (!n->word || kind == NAMElocal)
-        return intern(strf(forever, "%c%c%c%d%c", 'p' + (int)kind,
-                           'a' + (int)(mix64(7, (uint64_t)k) % 26),
-                           'a' + (int)(mix64(9, (uint64_t)k) % 26), k,
-                           'a' + (int)kind));
-    while (n->word[most])
-        most++;
-    /* Scopes begin elsewhere in the list than axes. */
-    return intern(n->word[(k + (kind == NAMEscope ? most / 4 : 0)) % most]);
-}
-
-static const char *new_word(void *ctx, NameKind kind, const char *name)
-{
-    Names *n = ctx;
-    size_t k = 0;
-
-    while (k < vec_len(n->was[kind]) && n->was[kind][k] != name)
-        k++;
-    if (k == vec_len(n->was[kind]))
-        vec_push(forever, n->was[kind], name);
-    return word(n, kind, (int)k);
-}
-
-static const char *same(void *ctx, NameKind kind, const char *name)
-{
-    (void)ctx;
-    (void)kind;
-    return name;
-}
-
 /* ---- models -------------------------------------------------------------- */
 
 /* A file's text with what it requires in its place. */
@@ -94,77 +45,6 @@ static Plan *plan_under(const char *text, NewName *name, void *ctx,
 
     file_write(file, s, strlen(s));
     return fold_words(file, keys);
-}
-
-/* ---- plans without names ------------------------------------------------- */
-
-static const char *numbered(const char ***seen, const char *name)
-{
-    size_t k = 0;
-
-    if (!name)
-        return NULL;
-    while (k < vec_len(*seen) && strcmp((*seen)[k], name))
-        k++;
-    if (k == vec_len(*seen))
-        vec_push(forever, *seen, name);
-    return strf(forever, "n%zu", k);
-}
-
-/* Random numbers are keyed by paths. */
-static void strip_program(Program *g)
-{
-    for (int i = 0; i < g->ninstr; i++) {
-        Instr *s = &g->instr[i];
-        s->label = "";
-        for (int k = 0; k < s->nword; k++)
-            if (s->word[k].type == WORDkey)
-                s->word[k].at.c = 0;
-    }
-}
-
-static void strip_role(Role *r, const char ***axes, const char ***paths)
-{
-    for (int i = 0; i < r->nbuf; i++)
-        r->buf[i].name = "";
-    for (int i = 0; i < r->nout; i++)
-        r->out[i].name = numbered(paths, r->out[i].name);
-    for (int i = 0; i < r->nprog; i++)
-        strip_program(&r->prog[i]);
-    for (int i = 0; i < r->ntensor; i++) {
-        Tensor *t = &r->tensor[i];
-        t->name = numbered(paths, t->name);
-        for (int d = 0; d < t->nd; d++)
-            t->dim[d].axis = numbered(axes, t->dim[d].axis);
-    }
-}
-
-/* Names become numbers, in the order in which they first appear. */
-static char *stripped(Plan *p)
-{
-    const char **axes = NULL, **paths = NULL;
-    size_t len;
-
-    for (int i = 0; i < p->nshape; i++)
-        for (int d = 0; d < p->shape[i].nd; d++)
-            p->shape[i].dim[d].axis = numbered(&axes, p->shape[i].dim[d].axis);
-    for (int i = 0; i < p->nrole; i++)
-        strip_role(&p->role[i], &axes, &paths);
-    p->nsource = 0;
-    return plan_print(forever, p, &len);
-}
-
-/* Null, or the first line in which they differ, of both. */
-static const char *first_difference(const char *x, const char *y)
-{
-    while (*x || *y) {
-        size_t n = strcspn(x, "\n"), m = strcspn(y, "\n");
-        if (strncmp(x, "xxh3", 4) && (n != m || strncmp(x, y, n)))
-            return strf(forever, "%.*s\n# %.*s", (int)n, x, (int)m, y);
-        x += n + (x[n] != 0);
-        y += m + (y[m] != 0);
-    }
-    return NULL;
 }
 
 /* ---- training ------------------------------------------------------------ */
@@ -233,13 +113,14 @@ static int run_case(const Case *c, const char *file, const char *const *words)
 {
     Names names = { .word = words };
     char *text = whole_text(c->model);
-    Plan *p[2] = { plan_under(text, same, NULL, file, c->keys),
+    Plan *p[2] = { plan_under(text, same_word, NULL, file, c->keys),
                    plan_under(text, new_word, &names, file, c->keys) };
     char *x = plan_print(forever, p[0], &(size_t){ 0 });
     Plan *sx = plan_parse(forever, x, strlen(x), "plan");
     char *y = plan_print(forever, p[1], &(size_t){ 0 });
     Plan *sy = plan_parse(forever, y, strlen(y), "plan");
-    const char *diff = first_difference(stripped(sx), stripped(sy));
+    const char *diff =
+        first_difference(plan_without_names(sx), plan_without_names(sy));
     int64_t apart = -1;
 
     if (!diff) {
@@ -275,7 +156,7 @@ int main(int argc, char **argv)
         if (both || i % 2)
             bad |= run_case(&c[i], file, NULL);
         if (both || i % 2 == 0)
-            bad |= run_case(&c[i], file, usual);
+            bad |= run_case(&c[i], file, usual_words);
     }
     if (!bad)
         unlink(file);

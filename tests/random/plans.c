@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../fold/rename.h"
 #include "random.h"
 #include "want.h"
 
@@ -18,12 +19,19 @@ static void set_words(Opts *o, const char *words)
 }
 
 /* Gradients are read off the first moment: no clipping. */
-static Trace trace_with(const char *file, const char *words, int64_t batch)
+static Opts *keys_of(const char *words)
 {
     Opts *o = opts_new(forever);
 
     set_words(o, words);
     set_words(o, "train.clip=0");
+    return o;
+}
+
+static Trace trace_with(const char *file, const char *words, int64_t batch)
+{
+    Opts *o = keys_of(words);
+
     if (batch)
         set_words(o, strf(forever, "train.batch=%lld", (long long)batch));
     return trace(file, o, TRACEquiet);
@@ -123,6 +131,35 @@ static void make_stages(const Making *m)
     fputs(want, m->out);
 }
 
+/* ---- names --------------------------------------------------------------- */
+
+/* The plan of the text under other names; *but: without names. */
+static char *renamed(const Making *m, const Source *s, NewName *name,
+                     Names *ctx, char **but)
+{
+    Source other = { s->file, lua_rename(forever, s->text, name, ctx) };
+    Trace t = trace_sources(&other, 1, keys_of(checktab[m->c].keys));
+    char *plan = compiled(&t, &(CompileOptions){ 0 });
+
+    *but = plan_without_names(plan_parse(forever, plan, strlen(plan), s->file));
+    return plan;
+}
+
+/* Words of the compiler's own for half of the models. */
+static void make_renamed(const Making *m)
+{
+    const Source *s = &traced(m->file, m->c).source[0];
+    Names n = { .word = hash(s->text) % 2 ? usual_words : NULL,
+                .text = s->text };
+    char *one, *two, *plan = renamed(m, s, same_word, NULL, &one);
+
+    renamed(m, s, new_word, &n, &two);
+    const char *differ = first_difference(one, two);
+    if (differ)
+        die("under other names the plan is another: %s", differ);
+    fputs(plan, m->out);
+}
+
 void make_plan(void *making)
 {
     const Making *m = making;
@@ -130,6 +167,10 @@ void make_plan(void *making)
 
     if (checktab[m->c].how == STAGES) {
         make_stages(m);
+        return;
+    }
+    if (checktab[m->c].how == NAMES) {
+        make_renamed(m);
         return;
     }
     Trace t = traced(m->file, m->c);

@@ -17,7 +17,7 @@ typedef enum Check {
     NCHECK
 } Check;
 
-typedef enum How { PLANS, NUMBERS, BITS, STAGES } How;
+typedef enum How { PLANS, NUMBERS, BITS, STAGES, NAMES } How;
 typedef struct CheckInfo {
     const char *name;
     How how;
