@@ -155,8 +155,9 @@ static int64_t size_of(lua_State *L, Front *f, const char *name)
     int64_t n = lua_tointegerx(L, -1, &whole);
 
     if (lua_type(L, -1) != LUA_TNUMBER || !whole || n < 1 || n > 1ll << 40)
-        err(f->loc, "axes: the size of '%s' must be a positive integer, got %s",
-            name, kind_of(L, -1));
+        err(f->loc,
+            "axes: the size of '%s' must be a positive integer%s, got %s", name,
+            whole && n > 1 ? ", at most 2^40" : "", kind_of(L, -1));
     snprintf(key, sizeof key, "axes.%s", name);
     return opts_given(f->cmdline, key) ? opts_int(f->cmdline, key) : n;
 }
