@@ -63,23 +63,8 @@ static int reads(ProgramBuilder *m, const Group *k, const Node *n)
     return 0;
 }
 
-/* A state's new value, which k makes beside it (program_layout.c); `state` may
- * be that value itself. */
-static const Node *beside(const Group *k, const Node *state)
-{
-    if (state->op != Oparam && state->op != Ostate && state->op != Oarg)
-        return NULL;
-    for (int i = 0; i < k->narg && !(k->nin && k->in[0]->op == Oarg); i++)
-        if (k->arg[i] && k->arg[i]->op == Oarg &&
-            k->arg[i]->at.arg.path == n_name(state))
-            return k->arg[i];
-    return NULL;
-}
-
 const Node *made_in(const Group *k, const Node *n)
 {
-    if (beside(k, n))
-        return n->op == Oarg ? n : NULL;
     for (int i = 0; i < k->nout; i++)
         if (storage(k->out[i]) == n)
             return value(k->out[i]);

@@ -112,78 +112,6 @@ static void end_phase(ProgramBuilder *m, const char *name, int first,
         vec_push(m->arena, m->phase, ((Phase){ name, first, n, repeat }));
 }
 
-/* ---- states that are read after they are written ------------------------- */
-
-/* Path of a parameter or state -> the last step that reads it + 1. */
-static Table *last_readers(const ProgramBuilder *m, int first)
-{
-    Table *t = table_new(m->arena);
-
-    for (size_t i = (size_t)first; i < vec_len(m->step); i++)
-        for (int j = 0; j < m->step[i]->nin; j++) {
-            const Node *n = storage(m->step[i]->in[j]);
-            if (n->op == Oparam || n->op == Ostate)
-                *table_at(t, KEYP(n_name(n))) = (void *)(uintptr_t)(i + 1);
-        }
-    return t;
-}
-
-/* A step may read what it writes only as fuse allows: element by element, in
- * the kernel that makes the new value. */
-static int read_later(const ProgramBuilder *m, const Table *last, size_t step,
-                      const Node *state)
-{
-    size_t at = (size_t)(uintptr_t)table_get(last, KEYP(n_name(state)));
-    return at > step + 1 || (at == step + 1 && m->step[step]->n == 1);
-}
-
-/* The new value goes to a buffer of its own and is copied at the end. */
-static void copy_later(ProgramBuilder *m, Group *k, Node *write)
-{
-    Arena *a = m->arena;
-    Node *t = g_node(m->g, Oarg, write->loc, 0, NULL);
-    Group *c = storing(a, FAMloop, REGpost, write);
-
-    t->dt = write->in[0]->dt;
-    t->reg = REGpost;
-    t->nd = write->in[0]->nd;
-    memcpy(t->dim, write->in[0]->dim, sizeof t->dim);
-    memcpy(t->sh, write->in[0]->sh, sizeof t->sh);
-    t->at.arg.path = n_name(storage(write));
-    t->name = strf(a, "new %s", t->at.arg.path);
-    for (int i = 0; i < k->narg; i++)
-        if (k->arg[i] == write)
-            k->arg[i] = t;
-    c->nin = 1;
-    c->narg = 2;
-    c->in = c->arg = alloc(a, 2 * sizeof *c->arg);
-    c->arg[0] = t;
-    c->arg[1] = write;
-    c->step.kind = Icopy;
-    c->step.label = strf(a, "copy %s", t->name);
-    vec_push(a, m->step, c);
-}
-
-typedef struct Write {
-    Group *k;
-    Node *n;
-} Write;
-
-static void write_beside(ProgramBuilder *m, int first)
-{
-    Table *last = last_readers(m, first);
-    Write *late = NULL;
-
-    for (size_t i = (size_t)first; i < vec_len(m->step); i++)
-        for (int j = 0; j < m->step[i]->nout; j++) {
-            Node *n = m->step[i]->out[j];
-            if (n->op == Owrite && read_later(m, last, i, storage(n)))
-                vec_push(m->arena, late, ((Write){ m->step[i], n }));
-        }
-    for (size_t i = 0; i < vec_len(late); i++)
-        copy_later(m, late[i].k, late[i].n);
-}
-
 /* ---- calls --------------------------------------------------------------- */
 
 static int waits_for(const Call *wait, const Call *send)
@@ -308,8 +236,6 @@ void make_phases(ProgramBuilder *m, Group **k)
         at = add_groups(m, k, at, (Region)r);
         if (r == REGpre)
             clear_accumulators(m, k, REGbody);
-        if (r == REGpost)
-            write_beside(m, first);
         end_phase(m, regions[r], first,
                   r == REGden || r == REGbody ? m->repeat : 1);
     }

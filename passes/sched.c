@@ -7,8 +7,8 @@
  * groups to their first use was measured: in our models none could move past
  * the peak that would not keep more alive than it makes.)
  *
- * Where two groups each write what the other reads (states that swap), the
- * earlier goes first all the same and emit lets it write beside the state.
+ * Nothing waits for itself: where states swap, fuse has made a new value a
+ * buffer of its own (join_write).
  *
  * Views cost nothing and are dropped here. */
 #include "passes.h"
@@ -19,7 +19,6 @@ typedef struct Task {
     Group *k;
     int phase; /* START, regions, in body each call */
     int wait;  /* tasks that must run before */
-    int done;
     int *next; /* vec: tasks that wait for this */
 } Task;
 
@@ -221,18 +220,6 @@ static int pop(const Sched *s, Ready *h)
     return top;
 }
 
-/* Everything waits: a circle of writes. The first task of the lowest phase has
- * its operands, since they stand before it. */
-static int forced(const Sched *s)
-{
-    int best = -1;
-
-    for (int i = 0; i < s->n; i++)
-        if (!s->t[i].done && (best < 0 || s->t[i].phase < s->t[best].phase))
-            best = i;
-    return best;
-}
-
 static int *order(Sched *s)
 {
     Ready h = { alloc(s->arena, sizeof(int) * (size_t)(s->n + 1)), 0 };
@@ -242,14 +229,13 @@ static int *order(Sched *s)
         if (!s->t[i].wait)
             push(s, &h, i);
     while (n < s->n) {
-        int i = h.n ? pop(s, &h) : forced(s);
-        if (s->t[i].done)
-            continue;
-        s->t[i].done = 1;
+        if (!h.n)
+            die("sched: groups wait for each other");
+        int i = pop(s, &h);
         seq[n++] = i;
         for (size_t j = 0; j < vec_len(s->t[i].next); j++) {
             int k = s->t[i].next[j];
-            if (!--s->t[k].wait && !s->t[k].done)
+            if (!--s->t[k].wait)
                 push(s, &h, k);
         }
     }
