@@ -219,8 +219,7 @@ Expr *ex_within(LoopKernel *c, const AffineExpr *l,
 const AffineExpr *ex_index(LoopKernel *c,
                            Expr *x); /* an integer as a variable */
 uint64_t lin_deps(const LoopKernel *c, const AffineExpr *l); /* loops */
-void kern_build(LoopKernel *c); /* fills ex, loop and st from the group */
-void kern_tidy(LoopKernel *c);  /* canonicalize.c: cuts and merges loops */
+void kern_tidy(LoopKernel *c); /* canonicalize.c: cuts and merges loops */
 void kern_print(
     LoopKernel *c); /* loop_schedule.c: fills the group's step and text */
 void find_inplace(LoopKernel *c); /* inplace.c: fills the group's pairs */
@@ -351,8 +350,6 @@ LoopBody form_stage(KernelPrinter *n,
  * with blocks, iv[1] with the threads of one. */
 void threads_form(KernelPrinter *n, Expr *const *red, int whole);
 int wide_width(KernelPrinter *n, int u); /* lanes that loop u is worth */
-void wide_need(KernelPrinter *n, Expr *const *root, int nroot);
-void wide_store(KernelPrinter *n, Store *s);
 /* Open lanes: width elements of loop u; x >= 0: all of loop x beside them. */
 void wide_open(KernelPrinter *n, int u, int width, int x);
 int64_t wide_pieces(KernelPrinter *n, uint64_t K); /* that a team would share */

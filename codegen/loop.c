@@ -389,7 +389,8 @@ static size_t defined(const SizePool *p)
 
 /* Once more while sizes turn out to be products: then a loop that was made
  * before that was known can be cut. */
-void kern_build(LoopKernel *c)
+/* Fills ex, loop and st from the group. */
+static void kern_build(LoopKernel *c)
 {
     size_t was;
 

@@ -23,34 +23,36 @@ static int64_t work_of(const Graph *g, const Instr *s)
 
 typedef void Lower(Graph *g, Group *k, Arena *a);
 
-static void lower(Lower *const *by_family, Graph *g, Group *k, Arena *a)
+static const struct {
+    Lower *host, *cuda;
+} generators[NFAMILY] = {
+    [FAMloop] = { loop_lower, cuda_loop_lower },
+    [FAMgemm] = { gemm_lower, gemm_lower },
+    [FAMgmm] = { gmm_lower, grouped_lower_cuda },
+    [FAMgmm_wgrad] = { gmm_wgrad_lower, grouped_lower_cuda },
+    [FAMattn] = { attn_lower, attn_lower_cuda },
+    [FAMattn_bwd] = { attn_bwd_lower, attn_lower_cuda },
+    [FAMtopk] = { topk_lower, cuda_row_lower },
+    [FAMcumsum] = { cumsum_lower, cuda_row_lower },
+    [FAMdrop_to_capacity] = { drop_to_capacity_lower, cuda_row_lower },
+    [FAMroute] = { route_lower, cuda_row_lower },
+    [FAMscatter] = { scatter_lower, cuda_row_lower },
+    [FAMcomm] = { comm_lower, comm_lower },
+    [FAMzero] = { zero_lower, zero_lower },
+};
+
+static void lower(Lower *generator, Graph *g, Group *k, Arena *a)
 {
     k->step.word = NULL;
     k->step.nword = k->narg = 0;
     k->arg = NULL;
-    if (by_family[k->fam])
-        by_family[k->fam](g, k, a);
+    if (generator)
+        generator(g, k, a);
 }
 
 static void lower_host(Graph *g, Group *k, Arena *a)
 {
-    static Lower *const by_family[NFAMILY] = {
-        [FAMloop] = loop_lower,
-        [FAMgemm] = gemm_lower,
-        [FAMgmm] = gmm_lower,
-        [FAMgmm_wgrad] = gmm_wgrad_lower,
-        [FAMattn] = attn_lower,
-        [FAMattn_bwd] = attn_bwd_lower,
-        [FAMtopk] = topk_lower,
-        [FAMcumsum] = cumsum_lower,
-        [FAMdrop_to_capacity] = drop_to_capacity_lower,
-        [FAMroute] = route_lower,
-        [FAMscatter] = scatter_lower,
-        [FAMcomm] = comm_lower,
-        [FAMzero] = zero_lower,
-    };
-
-    lower(by_family, g, k, a);
+    lower(generators[k->fam].host, g, k, a);
     if (!k->scratch)
         k->scratch = work_of(g, &k->step);
 }
@@ -69,23 +71,7 @@ static void lower_null(Graph *g, Group *k, Arena *a)
 
 static void lower_cuda(Graph *g, Group *k, Arena *a)
 {
-    static Lower *const by_family[NFAMILY] = {
-        [FAMloop] = cuda_loop_lower,
-        [FAMgemm] = gemm_lower,
-        [FAMgmm] = grouped_lower_cuda,
-        [FAMgmm_wgrad] = grouped_lower_cuda,
-        [FAMattn] = attn_lower_cuda,
-        [FAMattn_bwd] = attn_lower_cuda,
-        [FAMtopk] = cuda_row_lower,
-        [FAMcumsum] = cuda_row_lower,
-        [FAMdrop_to_capacity] = cuda_row_lower,
-        [FAMroute] = cuda_row_lower,
-        [FAMscatter] = cuda_row_lower,
-        [FAMcomm] = comm_lower,
-        [FAMzero] = zero_lower,
-    };
-
-    lower(by_family, g, k, a);
+    lower(generators[k->fam].cuda, g, k, a);
 }
 
 /* clang-format off */

@@ -15,6 +15,8 @@
 
 #include <string.h>
 
+static void wide_need(KernelPrinter *n, Expr *const *root, int nroot);
+
 enum { UNROLL = 4, UNROLLED = 8 };
 
 /* ---- lanes --------------------------------------------------------------- */
@@ -182,7 +184,7 @@ static const char *only(KernelPrinter *n, const Store *s)
     return n->on ? strf(n->a, "if (%s) ", n->on) : "";
 }
 
-void wide_store(KernelPrinter *n, Store *s)
+static void wide_store(KernelPrinter *n, Store *s)
 {
     Node *to = storage(s->n);
     int wide = count(n) > 1 && (s->loops & n->lane);
@@ -531,7 +533,7 @@ static void pass(KernelPrinter *n, Expr **r, int nr)
     }
 }
 
-void wide_need(KernelPrinter *n, Expr *const *root, int nroot)
+static void wide_need(KernelPrinter *n, Expr *const *root, int nroot)
 {
     nest_walk(n, root, nroot, compute, pass);
 }

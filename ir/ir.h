@@ -109,9 +109,9 @@ struct ScalarExpr {
     int operand;         /* its number */
     const char *literal; /* a number as it was written, and its value */
     double number;
-    Op op;                  /* NOP: only kernels have it */
-    const ScalarWord *word; /* null: a call of op */
+    Op op; /* NOP: only kernels have it */
     int n;
+    const ScalarWord *word; /* null: a call of op */
     const ScalarExpr *in[SCALARIN];
 };
 
@@ -121,7 +121,6 @@ const ScalarExpr *scalar_parse(const char *text, const char *names);
  * primitives: ops of which kernels have a function. */
 const ScalarExpr *scalar_open(const ScalarExpr *e);
 int scalar_is_primitive(Op op);
-int scalar_calls(const ScalarExpr *e); /* a function, dearer than a load */
 /* The gradient of operand k of an op; null: none. By the chain rule where the
  * op's row leaves it to its expression. */
 const ScalarExpr *scalar_grad(Op op, int k);
@@ -144,6 +143,7 @@ typedef struct OpInfo {
 extern OpInfo optab[NOP];           /* read only; made from ops.def at start */
 int op_named(const char *name);     /* -1: none */
 int op_is(Op op, const char *word); /* word stands in special */
+int op_calls(Op op); /* it is made of a function, dearer than a load */
 
 /* ---- table.c: a map from 64-bit keys (or pointers) to pointers ----------- */
 

@@ -38,50 +38,38 @@ static const ScalarWord choice = { "?", 1, 3, Owhere };
 
 static Table *trees;
 
-static const ScalarExpr *shared(const ScalarExpr *e)
+/* Compared as bytes: ScalarExpr has no gaps. */
+static const ScalarExpr *shared(ScalarExpr e)
 {
-    uint64_t h = mix64(mix64((uint64_t)e->kind, (uint64_t)e->operand),
-                       mix64(KEYP(e->literal), KEYP(e->word)));
+    uint64_t h = 0, word[sizeof e / 8];
 
-    h = mix64(h, (uint64_t)e->op);
-    for (int i = 0; i < e->n; i++)
-        h = mix64(h, KEYP(e->in[i]));
+    memcpy(word, &e, sizeof e);
+    for (size_t i = 0; i < sizeof e / 8; i++)
+        h = mix64(h, word[i]);
     if (!trees)
         trees = table_new(forever);
     for (;; h++) {
         void **slot = table_at(trees, h);
-        if (*slot && !memcmp(*slot, e, sizeof *e))
-            return *slot;
-        if (*slot)
+        if (*slot && memcmp(*slot, &e, sizeof e))
             continue;
-        *slot = alloc(forever, sizeof *e);
-        return memcpy(*slot, e, sizeof *e);
+        if (!*slot)
+            *slot = memcpy(alloc(forever, sizeof e), &e, sizeof e);
+        return *slot;
     }
 }
 
 static const ScalarExpr *leaf(ScalarKind kind, int operand)
 {
-    ScalarExpr e;
-
-    memset(&e, 0, sizeof e); /* compared as bytes */
-    e.kind = kind;
-    e.operand = operand;
-    e.op = NOP;
-    return shared(&e);
+    return shared((ScalarExpr){ .kind = kind, .operand = operand, .op = NOP });
 }
 
 static const ScalarExpr *inner(const ScalarWord *w, Op op, int n,
                                const ScalarExpr *const *in)
 {
-    ScalarExpr e;
+    ScalarExpr e = { .kind = SCop, .word = w, .op = op, .n = n };
 
-    memset(&e, 0, sizeof e);
-    e.kind = SCop;
-    e.word = w;
-    e.op = op;
-    e.n = n;
     memcpy(e.in, in, (size_t)n * sizeof *in);
-    return shared(&e);
+    return shared(e);
 }
 
 /* ---- texts --------------------------------------------------------------- */
@@ -128,16 +116,13 @@ static const ScalarWord *next(ScalarReader *r, int nin, int level)
 
 static const ScalarExpr *number(ScalarReader *r)
 {
-    ScalarExpr e;
+    ScalarExpr e = { .kind = SCnumber, .op = NOP };
     char *end;
 
-    memset(&e, 0, sizeof e);
-    e.kind = SCnumber;
-    e.op = NOP;
     e.number = strtod(r->s, &end);
     e.literal = internn(r->s, (size_t)(end - r->s));
     r->s = end;
-    return shared(&e);
+    return shared(e);
 }
 
 static const ScalarExpr *named(const ScalarReader *r, const char *w, size_t n)
@@ -153,21 +138,23 @@ static const ScalarExpr *named(const ScalarReader *r, const char *w, size_t n)
     return leaf(SCgrad, 0);
 }
 
-static const ScalarWord *function(const char *name)
-{
-    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
-        if (words[i].level == SCALARCALL && !strcmp(words[i].text, name))
-            return &words[i];
-    return NULL;
-}
-
-/* An op that is an operator of C becomes that operator. */
+/* The operator of C that an op is; null: none. */
 static const ScalarWord *operator_of(Op op)
 {
     for (size_t i = 0; i < sizeof words / sizeof *words; i++)
         if (words[i].op == op)
             return &words[i];
     return op == Owhere ? &choice : NULL;
+}
+
+static const ScalarWord *function(const char *name)
+{
+    const ScalarWord *w = &words[sizeof words / sizeof *words];
+
+    while (w-- > words)
+        if (w->level == SCALARCALL && !strcmp(w->text, name))
+            return w;
+    return NULL;
 }
 
 static const ScalarExpr *call(ScalarReader *r, const char *name)
@@ -286,13 +273,18 @@ const ScalarExpr *scalar_open(const ScalarExpr *e)
     return scalar_open(meant(optab[e->op].expr, &(Meaning){ in, NULL, NULL }));
 }
 
-int scalar_calls(const ScalarExpr *e)
+static int calls(const ScalarExpr *e)
 {
     int yes = e->kind == SCop && (!e->word || e->word->level == SCALARCALL);
 
     for (int i = 0; i < e->n; i++)
-        yes |= scalar_calls(e->in[i]);
+        yes |= calls(e->in[i]);
     return yes;
+}
+
+int op_calls(Op op)
+{
+    return optab[op].expr && calls(optab[op].expr);
 }
 
 /* ---- derivatives --------------------------------------------------------- */

@@ -36,18 +36,6 @@ static Graph *open_body(Graph *g, const Node *n)
     return b;
 }
 
-static Node *part(Graph *g, Node *of, int index, Dtype dt, const Dim *d, int nd)
-{
-    Node *p = g_node(g, Opart, of->loc, 1, &of);
-
-    p->at.part.index = index;
-    p->dt = dt;
-    p->nd = nd;
-    p->scope = of->scope;
-    memcpy(p->dim, d, (size_t)nd * sizeof *d);
-    return infer(g, p);
-}
-
 /* Axes of the value that are not the result's rows: the operand of the last
  * dot has them beside the key. */
 static Node *keep_attention(Graph *g, Node *n, Graph *body)
@@ -58,7 +46,7 @@ static Node *keep_attention(Graph *g, Node *n, Graph *body)
     attrs_like(a, n);
     a->body = body;
     infer(g, a);
-    return part(g, a, 0, n->dt, n->dim, n->nd);
+    return new_part(g, a, 0, n->dt, n);
 }
 
 static Node *open_call(Graph *g, Node *n, void *ctx)

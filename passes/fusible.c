@@ -23,11 +23,6 @@ static int in_loop(const Fuse *f, const Node *n)
     return !is_view(n) && f->T->loops(f->g, n);
 }
 
-static int is_function(const Node *n)
-{
-    return optab[n->op].expr && scalar_calls(optab[n->op].expr);
-}
-
 static int bytes_of(const Node *n)
 {
     return dtypes[n->dt].bytes;
@@ -83,7 +78,7 @@ static int is_clear(const Fuse *f, const Node *n)
         return bytes_of(n) >= bytes_of(n->in[0]) && !is_reduction(n->in[0]);
     default: break;
     }
-    if (!optab[n->op].expr || is_function(n) || n->nin == 0)
+    if (!optab[n->op].expr || op_calls(n->op) || n->nin == 0)
         return 0;
     for (int k = 0; k < n->nin; k++)
         if (!is_constant(f, n->in[k]) && !is_small(f, n, n->in[k]))
@@ -407,7 +402,7 @@ static void mark_costly(FuseSet *s)
     for (size_t i = 0; i < vec_len(s->node); i++) {
         Node *n = s->node[i];
         Operand *op = operands_of(s->f, n);
-        int c = is_reduction(n) || is_function(n) || n->op == Orandom ||
+        int c = is_reduction(n) || op_calls(n->op) || n->op == Orandom ||
                 n->op == Odropout;
         n->mark = is_reduction(n);
         for (size_t k = 0; k < vec_len(op); k++) {

@@ -257,16 +257,6 @@ static void g_dispatch(Back *b, Node *n, Node *dy)
     add_to(b, n->in[0], infer(b->g, g_node(b->g, op, n->loc, 2, in)));
 }
 
-static Node *new_part(Graph *g, Node *of, int index, const Node *like)
-{
-    Node *p = g_node(g, Opart, of->loc, 1, &of);
-
-    p->at.part.index = index;
-    p->dt = like->dt;
-    p->scope = of->scope;
-    return shaped_like(g, p, like);
-}
-
 /* One row of scores has one logsumexp: the result's axes that the queries' side
  * has, i.e. all but those only the value brings. */
 Node *logsumexp_part(Graph *g, Node *attn, const Node *out)
@@ -298,7 +288,7 @@ static void g_attn(Back *b, Node *n, Node *dy, Node *out)
     infer(b->g, r);
     for (int k = 0; k < n->nin; k++)
         if (b->need[n->in[k]->id])
-            add_to(b, n->in[k], new_part(b->g, r, k, n->in[k]));
+            add_to(b, n->in[k], new_part(b->g, r, k, n->in[k]->dt, n->in[k]));
 }
 
 static void g_part(Back *b, Node *n, Node *dy)

@@ -7,11 +7,6 @@
  */
 #include "passes.h"
 
-static int costly(Op op)
-{
-    return optab[op].expr && scalar_calls(optab[op].expr);
-}
-
 /* mark: 1 depends on constants only; 2 also holds a costly op. */
 void pass_hoist(Graph *g)
 {
@@ -21,7 +16,7 @@ void pass_hoist(Graph *g)
         if (optab[n->op].cls != EW && optab[n->op].cls != VIEW &&
             optab[n->op].cls != MOVE)
             continue;
-        n->mark = n->nin > 0 && n->op != Odropout ? 1 + costly(n->op) : 0;
+        n->mark = n->nin > 0 && n->op != Odropout ? 1 + op_calls(n->op) : 0;
         for (int k = 0; k < n->nin; k++)
             if (n->in[k]->mark == 0)
                 n->mark = 0;

@@ -90,6 +90,8 @@ void attn_bwd_apart(Graph *g); /* attn_bwd.c, whatever the target is */
  * or that it has just built). New nodes land where f builds them. */
 void rewrite(Graph *g, Node *(*f)(Graph *g, Node *n, void *ctx), void *ctx);
 int *use_counts(const Graph *g, Arena *a); /* by node id */
+/* Result `index` of a node that has several, with the dims of `like`. */
+Node *new_part(Graph *g, Node *of, int index, Dtype dt, const Node *like);
 /* Copy body (a composite's meaning) into g with its args bound to `in`; returns
  * its last node. */
 Node *inline_body(Graph *g, const Graph *body, Node *const *in,

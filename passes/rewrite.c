@@ -1,4 +1,6 @@
 /* rewrite.c: the loop most graph passes are made of. */
+#include <string.h>
+
 #include "passes.h"
 
 void rewrite(Graph *g, Node *(*f)(Graph *g, Node *n, void *ctx), void *ctx)
@@ -90,4 +92,16 @@ void g_sort(Graph *g)
         g_visit(g->node[i], &out, g->arena);
     g->node = out;
     g_renumber(g);
+}
+
+Node *new_part(Graph *g, Node *of, int index, Dtype dt, const Node *like)
+{
+    Node *p = g_node(g, Opart, of->loc, 1, &of);
+
+    p->at.part.index = index;
+    p->dt = dt;
+    p->scope = of->scope;
+    p->nd = like->nd;
+    memcpy(p->dim, like->dim, sizeof p->dim);
+    return infer(g, p);
 }

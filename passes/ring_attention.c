@@ -84,13 +84,9 @@ static Node *round_of(const Ring *r, Node *const *in, int64_t s)
 
 static Node *part_of(const Ring *r, Node *of, const Node *like, Dtype dt)
 {
-    Node *p = g_node(r->g, Opart, of->loc, 1, &of);
+    Node *p = new_part(r->g, of, like->at.part.index, dt, like);
 
-    p->at.part.index = like->at.part.index;
-    p->dt = dt;
-    p->nd = like->nd;
-    memcpy(p->dim, like->dim, sizeof p->dim);
-    return as(infer(r->g, p), like, r->n->reg);
+    return as(p, like, r->n->reg);
 }
 
 static Dtype sum_type(const Node *n)
