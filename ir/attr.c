@@ -5,6 +5,9 @@
 #include "ir.h"
 
 const char *const randomkinds[NRANDOM] = { "normal", "uniform" };
+const char *const stepvalues[NSTEPVALUE] = {
+    "lr", "bc1", "bc2", "step", "micro", "hold", "skip_loss", "skip_gnorm",
+};
 
 _Static_assert(sizeof(Dtype) == sizeof(int) && sizeof(Reduce) == sizeof(int) &&
                    sizeof(RandomKind) == sizeof(int) &&
@@ -206,7 +209,8 @@ int64_t n_chan(const Node *n)
 
 const char *n_name(const Node *n)
 {
-    return *(const char **)shared(n, SHname, "name");
+    return n->op == Ostepval ? stepvalues[n->at.stepval.name]
+                             : *(const char **)shared(n, SHname, "name");
 }
 
 void set_name(Node *n, const char *name)

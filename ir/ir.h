@@ -57,7 +57,8 @@ typedef enum AttrType {
     ATatoms,
     ATdtype,
     ATreduce,
-    ATrandom
+    ATrandom,
+    ATstepvalue
 } AttrType;
 
 /* Must it be said; and an axis, has it a meaning for every op? See ops.def. */
@@ -197,6 +198,20 @@ typedef struct Axes {
 
 typedef enum RandomKind { RANDnormal, RANDuniform, NRANDOM } RandomKind;
 extern const char *const randomkinds[NRANDOM];
+
+/* Scalars that the runtime sets before each step, by their names in a plan. */
+typedef enum StepValue {
+    STEPlr,
+    STEPbc1, /* 1 - beta^(step + 1) of Adam's moments */
+    STEPbc2,
+    STEPstep,
+    STEPmicro,     /* before each turn: the first of its micro-batches */
+    STEPhold,      /* nothing is to be written */
+    STEPskip_loss, /* limits of train.skip_above */
+    STEPskip_gnorm,
+    NSTEPVALUE
+} StepValue;
+extern const char *const stepvalues[NSTEPVALUE];
 
 /* A struct an op, slice_attrs and so on, and the union of all. */
 #define ATTR(ctype, type, name, use) ctype name;

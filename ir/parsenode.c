@@ -121,6 +121,9 @@ static void read_value(GraphReader *p, const AttrInfo *a, void *v)
     case ATrandom:
         *(RandomKind *)v = (RandomKind)lex_choice(x, randomkinds, NRANDOM);
         break;
+    case ATstepvalue:
+        *(StepValue *)v = (StepValue)lex_choice(x, stepvalues, NSTEPVALUE);
+        break;
     }
 }
 

@@ -198,6 +198,7 @@ static void put_attr(GraphPrinter *p, Text *t, const Graph *g, const Node *n,
     case ATdtype: put(t, "%s", dtypes[*(const Dtype *)v].name); break;
     case ATreduce: put(t, "%s", reduces[*(const Reduce *)v]); break;
     case ATrandom: put(t, "%s", randomkinds[*(const RandomKind *)v]); break;
+    case ATstepvalue: put(t, "%s", stepvalues[*(const StepValue *)v]); break;
     }
 }
 

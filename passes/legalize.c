@@ -485,11 +485,11 @@ static Node *as_mask(Graph *g, Node *n)
 
 /* ---- dropout ------------------------------------------------------------- */
 
-static Node *step_value(Graph *g, const Node *by, const char *name)
+static Node *step_value(Graph *g, const Node *by, StepValue v)
 {
     Node *n = like(g_node(g, Ostepval, by->loc, 0, NULL), by);
 
-    n->at.stepval.name = intern(name);
+    n->at.stepval.name = v;
     n->dt = Di64;
     return infer(g, n);
 }
@@ -503,8 +503,8 @@ static Node *dropped(Graph *g, Node *n)
     add_dims(&o, n, NULL, NULL);
     if (!program_trains(g->prog))
         return permuted(g, n->in[0], &o, n);
-    Node *in[3] = { n->in[0], step_value(g, n, "step"),
-                    step_value(g, n, "micro") };
+    Node *in[3] = { n->in[0], step_value(g, n, STEPstep),
+                    step_value(g, n, STEPmicro) };
     Node *r = g_node(g, Odropout, n->loc, 3, in);
     Node **own = r->in;
     int id = r->id;

@@ -111,15 +111,13 @@ static size_t add_squares(TrainStep *s, Node **sq)
 
 /* A step whose loss or norm is above its limit, a scalar of the step block,
  * writes nothing. */
-static void limit(TrainStep *s, const char *what, Node *value)
+static void limit(TrainStep *s, const char *what, StepValue most, Node *value)
 {
     double v;
 
     if (opts_limit(s->g->opts, "train.skip_above", what, &v))
-        s->ok = post_op2(
-            s, Oland, s->ok,
-            post_op2(s, Ole, value,
-                     post_scalar(s, strf(s->g->arena, "skip_%s", what))));
+        s->ok = post_op2(s, Oland, s->ok,
+                         post_op2(s, Ole, value, post_scalar(s, most)));
 }
 
 void step_clip(TrainStep *s)
@@ -131,13 +129,13 @@ void step_clip(TrainStep *s)
 
     s->scope = g_partscope(g, PARTpost, "post");
     s->ok = post_op1(s, Oisfinite, s->total);
-    limit(s, "loss", s->total);
+    limit(s, "loss", STEPskip_loss, s->total);
     if (n == 0)
         return;
     norm = post_op1(s, Osqrt, sum_all(s, sq, n));
     post_result(s, "grad_norm", norm);
     s->ok = post_op2(s, Oland, s->ok, post_op1(s, Oisfinite, norm));
-    limit(s, "gnorm", norm);
+    limit(s, "gnorm", STEPskip_gnorm, norm);
     if (clip > 0)
         s->scale =
             post_op2(s, Ominimum, post_num(s, 1),
@@ -271,9 +269,9 @@ void step_optimize(TrainStep *s, Node **param, size_t n)
 
     s->b1 = strtod(betas, &end);
     s->b2 = strtod(end + strspn(end, ", "), NULL);
-    s->lr = post_scalar(s, "lr");
-    s->rate = post_op2(s, Odiv, s->lr, post_scalar(s, "bc1"));
-    s->root = post_op1(s, Orsqrt, post_scalar(s, "bc2"));
+    s->lr = post_scalar(s, STEPlr);
+    s->rate = post_op2(s, Odiv, s->lr, post_scalar(s, STEPbc1));
+    s->root = post_op1(s, Orsqrt, post_scalar(s, STEPbc2));
     for (size_t i = 0; i < n; i++) {
         Bucket *b = table_get(s->bucket, KEYP(param[i]->at.param.path));
         if (!b || b->seen & 2)

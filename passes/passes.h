@@ -226,7 +226,7 @@ typedef struct TrainStep {
 Node *post_op1(TrainStep *s, Op op, Node *a);
 Node *post_op2(TrainStep *s, Op op, Node *a, Node *b);
 Node *post_num(TrainStep *s, double v);
-Node *post_scalar(TrainStep *s, const char *name);
+Node *post_scalar(TrainStep *s, StepValue v);
 void post_result(TrainStep *s, const char *name, Node *n);
 Node *in_post(Node *n);
 void post_set(TrainStep *s, Node *state, Node *value);

@@ -23,11 +23,11 @@ Node *post_num(TrainStep *s, double v)
     return n;
 }
 
-Node *post_scalar(TrainStep *s, const char *name)
+Node *post_scalar(TrainStep *s, StepValue v)
 {
     Node *n = g_node(s->g, Ostepval, NULL, 0, NULL);
 
-    n->at.stepval.name = intern(name);
+    n->at.stepval.name = v;
     n->dt = Df32;
     n->reg = REGpost;
     return infer(s->g, n);

@@ -203,7 +203,7 @@ static void stop_on_overflow(TrainStep *s, Node **node, size_t count)
     }
     if (!any)
         return;
-    any = post_op2(s, Oadd, any, post_scalar(s, "hold"));
+    any = post_op2(s, Oadd, any, post_scalar(s, STEPhold));
     post_result(s, "overflow", any);
     s->ok = post_op2(s, Oland, s->ok, post_op2(s, Ole, any, post_num(s, 0)));
 }

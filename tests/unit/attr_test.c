@@ -27,6 +27,7 @@ static void set(Graph *g, Node *n, const AttrInfo *t)
     case ATdtype: *(Dtype *)v = Dbf16; break;
     case ATreduce: *(Reduce *)v = Rlast; break;
     case ATrandom: *(RandomKind *)v = RANDuniform; break;
+    case ATstepvalue: *(StepValue *)v = STEPmicro; break;
     }
 }
 

@@ -478,7 +478,6 @@ void trial_turn(Trial *t, double step, double micro)
     for (size_t i = 0; i < vec_len(t->g->node); i++) {
         Node *n = t->g->node[i];
         if (n->op == Ostepval)
-            host_set(t->g, n,
-                     strcmp(n->at.stepval.name, "step") ? &micro : &step);
+            host_set(t->g, n, n->at.stepval.name == STEPstep ? &step : &micro);
     }
 }
