@@ -1,6 +1,5 @@
 /* instr_check.c: are the fields of an instruction in their ranges, and do they
  * stay inside its buffers? See plancheck.c. */
-#include <stdlib.h>
 #include <string.h>
 
 #include "plan.h"
@@ -209,41 +208,27 @@ static const char *ppermute_wrong(const At *x)
     return comm_fits(x, v->n, v->n);
 }
 
-static int by_pointer(const void *a, const void *b)
-{
-    const char *x = *(const char *const *)a, *y = *(const char *const *)b;
-    return (x > y) - (x < y);
-}
-
-/* A letter for each buffer, "-" where there is none. */
-static const char *uses_wrong(const Instr *s)
-{
-    if (strlen(s->rw) != (size_t)s->nbuf && law(Luses_all))
-        return "does not say of each buffer how it is used";
-    for (int i = 0; i < s->nbuf; i++)
-        if ((s->buf[i] < 0 ? s->rw[i] != '-' : !strchr("rwb", s->rw[i])) &&
-            law(Luses_known))
-            return "uses a buffer in no known way";
-    return 0;
-}
-
+/* Its operands are as many as its signature has, each in its buffer. */
 static const char *kernel_wrong(const At *x)
 {
-    const PlanCheck *c = x->c;
-    const char *name = intern(x->s->kernel ? x->s->kernel : "");
-    if (!bsearch(&name, c->kernels, (size_t)c->p->nkernel, sizeof name,
-                 by_pointer) &&
-        law(Lkernel_there))
-        return strf(c->arena, "calls kernel '%s', which is not in the plan",
-                    name);
-    if (x->s->nword < 2 && law(Lkernel_items))
-        return "has no number of items";
-    const Mesh *m = c->p->mesh;
-    if ((aff_range(m, &x->s->word[0].at).min < 0 ||
-         aff_range(m, &x->s->word[1].at).min < 0) &&
-        law(Litems_negative))
-        return "has a negative number of items";
-    return x->s->rw ? uses_wrong(x->s) : 0;
+    const Instr *s = x->s;
+    if (s->call.sig >= x->c->p->nsig && law(Lsig_there))
+        return "has a signature that does not exist";
+    const KernelSignature *d = &x->c->p->sig[s->call.sig];
+    if (d->hash != s->call.hash && law(Lsig_hash))
+        return strf(x->c->arena, "is no call of '%s' with signature %lld",
+                    d->kernel, (long long)s->call.sig);
+    if (strlen(d->use) != (size_t)s->nbuf && law(Lsig_operands))
+        return "has other operands than its signature";
+    for (int i = 0; i < s->nbuf; i++) {
+        if ((d->use[i] == '-') != (s->buf[i] < 0) && law(Lsig_operands))
+            return "has other operands than its signature";
+        if (s->buf[i] >= 0 && operand_bytes(&d->op[i]) > bytes_of(x, i) &&
+            law(Lsig_bounds))
+            return strf(x->c->arena, "goes beyond '%s'",
+                        x->c->r->buf[s->buf[i]].name);
+    }
+    return NULL;
 }
 
 /* peer: a position over the atoms, not its own. */
@@ -339,8 +324,6 @@ static const char *at_wrong(const At *x)
     const Mesh *m = x->c->p->mesh;
     const InstrInfo *o = instr_info(s->kind);
     const char *why;
-    if (s->rw && s->kind != Ikernel && law(Lonly_kernels_use))
-        return "is no kernel and says how it uses its buffers";
     if ((why = args_wrong(x->c->arena, s)) && law(Lfield_range))
         return why;
     if (s->atoms && o->cls != CLASScollective && o->cls != CLASStransfer &&
@@ -348,9 +331,6 @@ static const char *at_wrong(const At *x)
         return "is no collective and has a group";
     if (m->natom < 32 && s->atoms >> m->natom && law(Linstr_atoms))
         return "speaks of atoms that the mesh does not have";
-    for (int i = 0; i < s->nword; i++)
-        if (aff_stray(m, &s->word[i].at) && law(Lint_atoms))
-            return "speaks of atoms that the mesh does not have";
     for (int i = 0; i < s->nbuf; i++)
         if ((why = alive(x, i)))
             return why;

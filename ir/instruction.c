@@ -12,6 +12,7 @@
 #define FLAG(x) { #x, FIELDflag, offsetof(Args, x), 0, 1 },
 #define SIZE(x) { #x, FIELDint, offsetof(Args, x), 0, HUGEBYTES },
 #define INT(x, min, max) { #x, FIELDint, offsetof(Args, x), min, max },
+#define HASH(x) { #x, FIELDhash, offsetof(Args, x), INT64_MIN, INT64_MAX },
 #define BATCH(x) { #x, FIELDlist, offsetof(Args, x), 4, MAXBATCH },
 #define GAPS(x) { #x, FIELDlist, offsetof(Args, x), 2, INT32_MAX },
 #define ARGS(type, member, list) \
@@ -221,7 +222,9 @@ static void put_field(Text *t, const Instr *s, const Field *f)
         return;
     }
     put_name(t, f->name);
-    if (word)
+    if (f->type == FIELDhash)
+        put_bits(t, (uint64_t)v);
+    else if (word)
         putn(t, word, strlen(word));
     else
         put_int(t, v);
@@ -356,6 +359,7 @@ static void lex_field(Lex *x, Instr *s, const Field *f)
     case FIELDflag:
         *(int *)at = (int)lex_range(x, f->name, INT32_MIN, INT32_MAX);
         break;
+    case FIELDhash: *(uint64_t *)at = lex_bits(x); break;
     default: *(int64_t *)at = lex_int(x);
     }
 }

@@ -32,6 +32,7 @@ typedef struct NoArgs {
 #define FLAG(x)          int x;
 #define SIZE(x)          int64_t x;
 #define INT(x, min, max) int64_t x;
+#define HASH(x)          uint64_t x;
 #define BATCH(x)         BatchLoops x;
 #define GAPS(x)          GapList x;
 #define ARGS(type, member, fields) \
@@ -75,6 +76,7 @@ typedef enum FieldType {
     FIELDreduce,
     FIELDflag,
     FIELDint,
+    FIELDhash,
     FIELDlist /* of tuples of integers, none negative */
 } FieldType;
 typedef struct Field {
@@ -137,6 +139,27 @@ Word word_int(int64_t x);
 /* As the kernel gets it; m null: the integer on the first rank. */
 int64_t word_value(const Mesh *m, const Word *p, int64_t rank);
 
+/* How a kernel takes one of its buffers: elements that lie row-major, the last
+ * extent fastest. A row map has one extent, work space is bytes. */
+typedef struct KernelOperand {
+    Dtype dt; /* Dnone: there is no buffer */
+    int nd;
+    const int64_t *n;
+} KernelOperand;
+
+/* What a kernel declares of a call: how it uses its operands and what its
+ * words are. A text that serves several sizes has a signature for each. */
+typedef struct KernelSignature {
+    const char *kernel;
+    uint64_t expr;   /* hash of what it computes of its operands, whatever
+                        axes and values are called: passes/signatures.c */
+    const char *use; /* of each operand: r, w, b (both), - (there is none) */
+    KernelOperand *op;
+    int nword;
+    Word *word;
+    uint64_t hash; /* of all of these, as the plan says them */
+} KernelSignature;
+
 typedef struct Instr {
     InstrKind kind;
     union { /* what it has beside operands: instructions.def */
@@ -145,14 +168,15 @@ typedef struct Instr {
 #define INSTR(name, cls, type, member, operands, doc)
 #include "instructions.def"
     };
-    const char *kernel; /* Ikernel: name in the plan's kernel text */
-    const char *label;  /* scope path and op, for people */
+    const char *label; /* scope path and op, for people */
     int nbuf;
     int *buf; /* buffer indices; -1: none */
+    /* Kernels, by their signature: name in the plan's kernel text; words; for
+       each buffer what any operand does to it: r, w, b, -; null: unknown */
+    const char *kernel;
     int nword;
-    Word *word;      /* kernels */
-    const char *rw;  /* kernels: for each buffer r, w, b (both), or
-                                     - (none); null: unknown */
+    Word *word;
+    const char *rw;
     ValueUse *flow;  /* for each buffer; null: plan without */
     uint32_t inner;  /* atoms that cut an axis which the step makes and sums
                        itself: no operand has it, each rank sums its part */

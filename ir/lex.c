@@ -99,6 +99,32 @@ void put_hex(Text *t, double v)
     put_int(t, exp);
 }
 
+void put_bits(Text *t, uint64_t v)
+{
+    char s[16];
+    for (int i = 16; i--; v >>= 4)
+        s[i] = "0123456789abcdef"[v & 15];
+    putn(t, s, sizeof s);
+}
+
+/* aff = int { "+" int "*a" atom } [ "!" place ] */
+void put_aff(Text *t, const RankAffine *x)
+{
+    putn(t, " ", 1);
+    put_int(t, x->c);
+    for (int i = 0; i < MAXATOM; i++)
+        if (x->k[i]) {
+            putn(t, "+", 1);
+            put_int(t, x->k[i]);
+            putn(t, "*a", 2);
+            put_int(t, i);
+        }
+    if (x->place) {
+        putn(t, "!", 1);
+        put_int(t, x->place);
+    }
+}
+
 void put_text(Text *t, const char *what, const char *name, const char *text)
 {
     size_t n = text ? strlen(text) : 0;
@@ -341,6 +367,20 @@ double lex_num(Lex *x)
     double v = strtod(s, &end);
     if (*end)
         lex_err(x, "'%s' is not a number", s);
+    x->p += n;
+    return v;
+}
+
+uint64_t lex_bits(Lex *x)
+{
+    uint64_t v = 0;
+    size_t n = bare(x);
+    for (size_t i = 0; i < n; i++) {
+        const char *digit = "0123456789abcdef", *at = strchr(digit, x->p[i]);
+        if (n != 16 || !at)
+            lex_err(x, "'%.*s' is no hash", (int)n, x->p);
+        v = v << 4 | (uint64_t)(at - digit);
+    }
     x->p += n;
     return v;
 }

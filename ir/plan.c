@@ -93,23 +93,6 @@ static void word(Text *t, const char *s)
     put_word(t, s ? s : "");
 }
 
-/* aff = int { "+" int "*a" atom } [ "!" place ] */
-static void put_aff(Text *t, const RankAffine *x)
-{
-    number(t, x->c);
-    for (int i = 0; i < MAXATOM; i++)
-        if (x->k[i]) {
-            putn(t, "+", 1);
-            put_int(t, x->k[i]);
-            putn(t, "*a", 2);
-            put_int(t, i);
-        }
-    if (x->place) {
-        putn(t, "!", 1);
-        put_int(t, x->place);
-    }
-}
-
 static void put_place(Text *t, const char *file, int line)
 {
     if (file) {
@@ -232,41 +215,17 @@ static void put_flow(Text *t, const ValueUse *f, int n)
     }
 }
 
-/* word = aff | "$" key | "=" real */
-static void put_kernel_word(Text *t, const Word *p)
-{
-    if (p->type == WORDint) {
-        put_aff(t, &p->at);
-        return;
-    }
-    puts_(t, p->type == WORDkey ? " $" : " =");
-    if (p->type == WORDkey)
-        put_int(t, p->at.c);
-    else
-        put_hex(t, p->real);
-}
-
 static void put_instr(Text *t, const Instr *s)
 {
     puts_(t, instr_info(s->kind)->name);
-    if (s->kind == Ikernel)
-        word(t, s->kernel);
     word(t, s->label);
     put_args(t, s);
-    if (s->rw) {
-        puts_(t, " rw");
-        word(t, s->rw);
-    }
     if (s->flow && s->nbuf)
         put_flow(t, s->flow, s->nbuf);
     if (s->inner)
         field(t, " inner", s->inner);
     if (s->spread)
         field(t, " spread", s->spread);
-    if (s->nword)
-        puts_(t, " i");
-    for (int i = 0; i < s->nword; i++)
-        put_kernel_word(t, &s->word[i]);
     if (s->atoms)
         field(t, " g", s->atoms);
     if (s->flops != 0 || s->bytes != 0 || s->secs != 0) {
@@ -441,6 +400,8 @@ char *plan_print(Arena *a, const Plan *p, size_t *len)
         put_hf(&t, &p->hf[i]);
     for (int i = 0; i < p->nshape; i++)
         put_shape(&t, &p->shape[i]);
+    for (int i = 0; i < p->nsig; i++)
+        put_signature(&t, &p->sig[i]);
     for (int i = 0; i < p->nrole; i++)
         put_role(&t, &p->role[i]);
     if (p->prelude)

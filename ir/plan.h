@@ -281,7 +281,9 @@ typedef struct Lex {
 void put_word(Text *t, const char *s); /* bare, or as a "string" */
 void put_json(Text *t, const char *s); /* a JSON string, quotes too */
 void put_int(Text *t, int64_t v);
-void put_hex(Text *t, double v); /* %a */
+void put_hex(Text *t, double v);    /* %a */
+void put_bits(Text *t, uint64_t v); /* 16 hexadecimal digits */
+void put_aff(Text *t, const RankAffine *x);
 _Noreturn void lex_err(const Lex *x, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
 /* Every reader skips blanks; none but lex_next and lex_line leaves the line. */
@@ -297,6 +299,7 @@ int lex_choice(Lex *x, const char *const *v, int n); /* one of n words */
 int64_t lex_int(Lex *x);
 int64_t lex_range(Lex *x, const char *what, int64_t min, int64_t max);
 double lex_num(Lex *x);
+uint64_t lex_bits(Lex *x);
 int lex_isdigit(char c);
 int64_t lex_digits(Lex *x); /* in the middle of a word; skips no blank */
 RankAffine lex_aff(Lex *x);
@@ -542,7 +545,9 @@ typedef struct Plan {
     ValueShape *shape; /* of the values of all programs */
     int nrole;
     Role *role;
-    const char *prelude; /* kernel text before all kernels */
+    int nsig;
+    KernelSignature *sig; /* of the kernels' calls */
+    const char *prelude;  /* kernel text before all kernels */
     int nkernel;
     Kernel *kernel;
     int nhf;
@@ -551,6 +556,11 @@ typedef struct Plan {
     Source *source;
 } Plan;
 
+/* signature.c: one line; the words of a kernel's instruction from it. */
+void put_signature(Text *t, const KernelSignature *s);
+void lex_signature(Lex *x, KernelSignature *s);
+void set_signature_hash(Arena *a, KernelSignature *s);
+void bind_signature(Arena *a, const KernelSignature *d, Instr *s);
 void put_hf(Text *t, const HfMap *h); /* one line of words */
 void lex_hf(Lex *x, HfMap *h);
 char *plan_print(Arena *a, const Plan *p, size_t *len); /* with its hash line */
@@ -634,6 +644,8 @@ typedef struct ValueOrigin {
 } ValueOrigin;
 const char *values_wrong(const PlanCheck *c, int prog, ValueOrigin **made);
 const char *shapes_wrong(const PlanCheck *c);
+const char *signatures_wrong(const PlanCheck *c);
+int64_t operand_bytes(const KernelOperand *o);
 void tensor_shape(const Tensor *t, ValueShape *x); /* not of a bucket */
 /* By buffer: how what lives there always lies, from its tensors. */
 ValueShape **lasting_shapes(const PlanCheck *c);

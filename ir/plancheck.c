@@ -207,6 +207,8 @@ const char *plan_wrong(Arena *a, const Plan *p)
                     (long long)p->mesh->size[Mpp]);
     if (!why)
         why = shapes_wrong(&c);
+    if (!why)
+        why = signatures_wrong(&c);
     for (c.role = 0; c.role < p->nrole && !why; c.role++) {
         c.r = &p->role[c.role];
         why = role_wrong(&c);

@@ -2,14 +2,15 @@
  * a number. Arrays grow by what is read, never by a count that is announced,
  * and what was read is checked by plan_wrong() before anybody sees it.
  *
- *     plan    = "pleat-plan" format head { hf } { shape } { role } [ prelude ]
- *               { kernel } { source } "xxh3" hash
+ *     plan    = "pleat-plan" format head { hf } { shape } { sig } { role }
+ *               [ prelude ] { kernel } { source } "xxh3" hash
  *     head    = "model" name target  "tokens" int  "params" int int
  *               "flops" num  "mesh" world order int*7  { "option" key value }
  *     hf      = "hf" name param { axis "=" int }
  *               { "(" { axis int int int } ")" }
  *     shape  = "shape" dtype [ "map" elements ]
  *               { "(" axis int [ "cut" atoms ] [ "zigzag" ] ")" }
+ *     sig     = see signature.c
  *     role    = "role arena" int "persist" int "{" { item } "}"
  *     item    = buf | tensor | ("in" | "out") name dtype buffer | program
  *     buf     = "buf" name class dtype offset bytes
@@ -22,16 +23,15 @@
  *               { "turn" { phase [ "=" micro ] [ "&" ] } }
  *               { "frame" name bytes "s" { slot } "o" { int } }
  *               { "end" { buffer value } } { instr } "}"
- *     instr   = ( "kernel" name | kind ) label { name "=" buffers }
- *               { name "=" word | name "=" int { "," int } } [ "rw" word ]
+ *     instr   = kind label { name "=" buffers }
+ *               { name "=" word | name "=" int { "," int } }
  *               [ "v" slot { "," slot } ] [ "inner" atoms ]
- *               [ "spread" atoms ] [ "i" { word } ] [ "g" atoms ]
+ *               [ "spread" atoms ] [ "g" atoms ]
  *               [ "c" num num num [ "again" num ] ] place
  *               (operands and fields in the order of instructions.def)
  *     buffers = ( int | "-" ) { "," ( int | "-" ) }
  *     slot    = "-" | [ value | "=" buffer ] [ "/" shape ]
  *               [ ">" value ":" shape { ( "+" | "^" | "_" ) atoms } ]
- *     word    = aff | "$" key | "=" real
  *     aff     = int { "+" int "*a" atom } [ "!" place ]
  *     place   = [ "@" file line ]
  *     prelude = "prelude" bytes newline text newline
@@ -45,21 +45,10 @@
 
 enum { HASHLINE = 5 + 32 + 1, MANY = 1 << 16 };
 
-/* WordList of kernels seen so far: layers repeat them, so one copy serves. */
-typedef struct WordList {
-    const char *text;
-    size_t len;
-    Word *word;
-    int n;
-} WordList;
-
 typedef struct PlanReader {
     Lex x;
     Plan *p;
-    WordList *seen; /* open addressing */
-    size_t slots, used;
-    Word *word; /* vecs, for lists whose length is unknown */
-    Piece *piece;
+    Piece *piece; /* vecs, for lists whose length is unknown */
     int *buf;
 } PlanReader;
 
@@ -99,79 +88,6 @@ static int instr_named(Lex *x)
         if (!strcmp(instr_info((InstrKind)i)->name, s))
             return i;
     lex_err(x, "no instruction '%s'", s);
-}
-
-static WordList *slot_of(const PlanReader *r, const char *s, size_t n)
-{
-    size_t i = XXH3_64bits(s, n) & (r->slots - 1);
-    while (r->seen[i].text &&
-           (r->seen[i].len != n || memcmp(r->seen[i].text, s, n)))
-        i = (i + 1) & (r->slots - 1);
-    return &r->seen[i];
-}
-
-static void grow(PlanReader *r)
-{
-    PlanReader old = *r;
-    r->slots = old.slots ? 4 * old.slots : 1024;
-    r->seen = alloc(r->x.arena, r->slots * sizeof *r->seen);
-    for (size_t i = 0; i < old.slots; i++)
-        if (old.seen[i].text)
-            *slot_of(r, old.seen[i].text, old.seen[i].len) = old.seen[i];
-}
-
-static Word read_word(Lex *x)
-{
-    if (lex_mark(x, '$'))
-        return (Word){ WORDkey, aff(lex_digits(x)), 0 };
-    if (lex_mark(x, '='))
-        return (Word){ WORDreal, aff(0), lex_num(x) };
-    return (Word){ WORDint, lex_aff(x), 0 };
-}
-
-static int starts_word(Lex *x)
-{
-    return starts_number(x) || (lex_more(x) && (*x->p == '$' || *x->p == '='));
-}
-
-/* The words ahead that begin as a parameter does. */
-static const char *words_end(const Lex *x)
-{
-    const char *to = x->p;
-    for (;;) {
-        while (to < x->end && *to == ' ')
-            to++;
-        if (to == x->end || !(lex_isdigit(*to) || strchr("-$=", *to)))
-            return to;
-        while (to < x->end && *to != ' ' && *to != '\n')
-            to++;
-    }
-}
-
-/* { param } */
-static void read_words(PlanReader *r, Instr *s)
-{
-    Lex *x = &r->x;
-    const char *from = x->p, *to = words_end(x);
-    if (2 * r->used >= r->slots)
-        grow(r);
-    WordList *e = slot_of(r, from, (size_t)(to - from));
-    if (!e->text) {
-        empty(r->word);
-        while (starts_word(x)) {
-            vec_push(x->arena, r->word, read_word(x));
-            if (vec_len(r->word) > MANY)
-                lex_err(x, "more than %d integers", MANY);
-        }
-        *e = (WordList){ from, (size_t)(to - from),
-                         exact(x->arena, r->word, sizeof *r->word),
-                         (int)vec_len(r->word) };
-        r->used++;
-    } else {
-        x->p = to;
-    }
-    s->word = e->word;
-    s->nword = e->n;
 }
 
 /* { index }: up to what does not begin as a number. */
@@ -231,24 +147,17 @@ static ValueUse *read_flow(Lex *x, int n)
     return v;
 }
 
-static Instr read_instr(PlanReader *r)
+static Instr read_instr(Lex *x)
 {
-    Lex *x = &r->x;
     Instr s = { .kind = (InstrKind)instr_named(x) };
-    if (s.kind == Ikernel)
-        s.kernel = lex_word(x);
     s.label = lex_word(x);
     lex_args(x, &s);
-    if (lex_take(x, "rw"))
-        s.rw = lex_word(x);
     if (lex_take(x, "v"))
         s.flow = read_flow(x, s.nbuf);
     if (lex_take(x, "inner"))
         s.inner = (uint32_t)lex_range(x, "atoms", 1, UINT32_MAX);
     if (lex_take(x, "spread"))
         s.spread = (uint32_t)lex_range(x, "atoms", 1, UINT32_MAX);
-    if (lex_take(x, "i"))
-        read_words(r, &s);
     if (lex_take(x, "g"))
         s.atoms = (uint32_t)lex_range(x, "atoms", 0, UINT32_MAX);
     if (lex_take(x, "c")) {
@@ -335,7 +244,7 @@ static Program read_program(PlanReader *r)
                 vec_push(x->arena, g.end, e);
             }
         } else {
-            Instr s = read_instr(r);
+            Instr s = read_instr(x);
             vec_push(x->arena, g.instr, s);
         }
     }
@@ -580,6 +489,10 @@ static void read_part(PlanReader *r)
     } else if (lex_take(x, "shape")) {
         ValueShape l = read_shape(x);
         vec_push(x->arena, p->shape, l);
+    } else if (lex_take(x, "sig")) {
+        KernelSignature s;
+        lex_signature(x, &s);
+        vec_push(x->arena, p->sig, s);
     } else if (lex_take(x, "kernel")) {
         Kernel k = { .name = lex_word(x) };
         k.text = lex_text(x);
@@ -592,6 +505,19 @@ static void read_part(PlanReader *r)
         lex_expect(x, "prelude");
         p->prelude = lex_text(x);
     }
+}
+
+/* A call without a signature gets nothing, and is refused. */
+static void bind_kernels(Arena *a, Plan *p)
+{
+    for (int r = 0; r < p->nrole; r++)
+        for (int k = 0; k < p->role[r].nprog; k++)
+            for (int i = 0; i < p->role[r].prog[k].ninstr; i++) {
+                Instr *s = &p->role[r].prog[k].instr[i];
+                if (s->kind == Ikernel && s->call.sig >= 0 &&
+                    s->call.sig < p->nsig)
+                    bind_signature(a, &p->sig[s->call.sig], s);
+            }
 }
 
 size_t plan_verify(const char *text, size_t len, const Loc *l)
@@ -630,6 +556,8 @@ Plan *plan_parse(Arena *a, const char *text, size_t len, const char *name)
     p->nhf = (int)vec_len(p->hf);
     p->nkernel = (int)vec_len(p->kernel);
     p->nsource = (int)vec_len(p->source);
+    p->nsig = (int)vec_len(p->sig);
+    bind_kernels(a, p);
     const char *wrong = plan_wrong(a, p);
     if (wrong)
         err(&l, "%s", wrong);

@@ -41,30 +41,6 @@ int has_flow(const Role *r)
 
 /* ---- slots --------------------------------------------------------------- */
 
-/* A kernel says for each buffer whether any of its slots reads or writes it. */
-static const char *kernel_slots(const Typer *t)
-{
-    const Instr *s = t->s;
-    if (!s->rw && law(Lkernel_says))
-        return "does not say how it uses its buffers";
-    for (int i = 0; i < s->nbuf; i++) {
-        int reads = 0, makes = 0;
-        if (s->buf[i] < 0 || t->c->r->buf[s->buf[i]].cls == Bscratch)
-            continue;
-        for (int k = 0; k < s->nbuf; k++) {
-            reads |= s->buf[k] == s->buf[i] && s->flow[k].read;
-            makes |= s->buf[k] == s->buf[i] && s->flow[k].make;
-        }
-        if (s->rw[i] != (reads && makes ? 'b'
-                         : reads        ? 'r'
-                                        : 'w') &&
-            law(Lkernel_uses))
-            return strf(t->c->arena, "uses '%s' as its values do not",
-                        t->c->r->buf[s->buf[i]].name);
-    }
-    return 0;
-}
-
 /* Kernels read what lives always as it lies; others may name its axes anew. */
 static int may_read_as(const Typer *t, const ValueUse *f)
 {
@@ -306,6 +282,41 @@ static const char *type_wrong(const Typer *t)
     }
 }
 
+/* Is it a value of that shape, whose axes are all there are but for a map? */
+static int takes(const KernelOperand *o, const ValueShape *x)
+{
+    if (x->map)
+        return o->nd == 1 && o->n[0] == x->elems;
+    for (int d = 0; d < x->nd && d < o->nd; d++)
+        if (o->n[d] != x->dim[d].n)
+            return 0;
+    return o->nd == x->nd;
+}
+
+/* A kernel's operands are as its signature declares them. */
+static const char *declared(const Typer *t, const ValueShape *const *in,
+                            const ValueShape *const *out)
+{
+    const Instr *s = t->s;
+    const KernelSignature *d = &t->c->p->sig[s->call.sig];
+    for (int i = 0; i < s->nbuf; i++) {
+        const ValueShape *x = out[i] ? out[i] : in[i];
+        if (!x)
+            continue;
+        if (d->use[i] != (!out[i] ? 'r'
+                          : in[i] ? 'b'
+                                  : 'w') &&
+            law(Lkernel_uses))
+            return strf(t->c->arena, "uses '%s' as its values do not",
+                        t->c->r->buf[s->buf[i]].name);
+        if (d->op[i].dt != x->dt && law(Lsig_dtype))
+            return strf(t->c->arena, "has an operand %d of another dtype", i);
+        if (!takes(&d->op[i], x) && law(Lsig_extents))
+            return strf(t->c->arena, "has an operand %d of other extents", i);
+    }
+    return NULL;
+}
+
 /* Shapes by slot, for operands.c. */
 static const char *operands(const Typer *t)
 {
@@ -318,7 +329,8 @@ static const char *operands(const Typer *t)
         in[i] = f->read ? type_of(t, i).s : NULL;
         out[i] = f->make ? &t->c->p->shape[f->shape] : NULL;
     }
-    return operands_wrong(t->c, s, in, out);
+    const char *why = s->kind == Ikernel ? declared(t, in, out) : NULL;
+    return why ? why : operands_wrong(t->c, s, in, out);
 }
 
 static const char *instr_type_wrong(Typer *t)
@@ -329,8 +341,6 @@ static const char *instr_type_wrong(Typer *t)
         return "does not say what it reads and makes";
     for (int i = 0; i < s->nbuf && !why; i++)
         why = slot_wrong(t, i);
-    if (!why && s->kind == Ikernel)
-        why = kernel_slots(t);
     for (int i = 0; i < s->nbuf && !why; i++)
         if (s->flow[i].read > 0 && s->flow[i].make)
             why = kept(t, i, i);

@@ -30,8 +30,9 @@ struct Emit {
     int nstage;
     StageBuilder *now; /* the one whose program is being made */
     Shapes *shapes;    /* all programs share them */
-    Kernel *kernel;    /* vec; all stages too */
-    Table *kernels;    /* name -> itself */
+    Signatures *sigs;
+    Kernel *kernel; /* vec; all stages too */
+    Table *kernels; /* name -> itself */
 };
 
 /* ---- what lives always --------------------------------------------------- */
@@ -280,36 +281,6 @@ int accumulates(const Group *k, const Node *n)
     return 0;
 }
 
-/* How a kernel uses its j-th buffer: r, w, or b for both; for in-place results
- * each place says so. */
-static char use_of(const Group *k, const Instr *s, int j)
-{
-    int reads = 0, writes = 0;
-
-    if (s->buf[j] < 0)
-        return '-';
-    for (int i = 0; i < k->narg; i++) {
-        const Node *n = s->buf[i] == s->buf[j] ? k->arg[i] : NULL;
-        const Node *made = n ? made_in(k, storage((Node *)n)) : NULL;
-        int out = made != NULL;
-        reads |= made && accumulates(k, made) && !k->stores;
-        for (int q = 0; n && q < k->nin; q++)
-            reads |= storage(k->in[q]) == storage((Node *)n);
-        writes |= out;
-        reads |= n && !out;
-    }
-    return reads && writes ? 'b' : reads ? 'r' : 'w';
-}
-
-static const char *uses(Arena *a, const Group *k, const Instr *s)
-{
-    char *rw = alloc(a, (size_t)s->nbuf + 1);
-
-    for (int j = 0; j < s->nbuf; j++)
-        rw[j] = use_of(k, s, j);
-    return intern(rw);
-}
-
 static void fill_instr(ProgramBuilder *m, int i, Instr *s)
 {
     const Group *k = m->step[i];
@@ -328,7 +299,7 @@ static void fill_instr(ProgramBuilder *m, int i, Instr *s)
     flow_instr(m, k, s);
     if (s->kind != Ikernel)
         return;
-    s->rw = uses(m->e->arena, k, s);
+    sign_call(m, k, s);
     add_kernel(m->e, k);
 }
 
@@ -350,9 +321,12 @@ static void enter_stage(Emit *e, const Graph *g)
 
 void emit_program(Emit *e, Graph *g, Group **groups)
 {
-    ProgramBuilder m = {
-        .arena = e->arena, .e = e, .g = g, .T = e->T, .shapes = e->shapes
-    };
+    ProgramBuilder m = { .arena = e->arena,
+                         .e = e,
+                         .g = g,
+                         .T = e->T,
+                         .shapes = e->shapes,
+                         .sigs = e->sigs };
     Program p = { .kind = g->prog };
 
     if (!e->mesh)
@@ -388,6 +362,7 @@ Emit *emit_new(Arena *a, Graph *g, const Target *T)
     *e = (Emit){ .arena = a, .logical = g, .T = T };
     e->kernels = table_new(a);
     e->shapes = shapes_new(a);
+    e->sigs = signatures_new(a);
     return e;
 }
 
@@ -473,6 +448,7 @@ Plan *emit_finish(Emit *e, const CompileOptions *o)
     };
     p->tokens = (int64_t)micro_batches(g) * tokens_of(g);
     p->flops = flops_per_token(g, &p->params, &p->active) * (double)p->tokens;
+    signatures_give(e->sigs, p);
     if (o) {
         p->nsource = o->nsource;
         p->source = o->source;

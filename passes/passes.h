@@ -546,6 +546,7 @@ void predict(const Graph *g, const Group *k, Instr *s);
 void warn_plain(const Graph *g, const Group *k, double secs, double fast);
 typedef struct Emit Emit;
 typedef struct Shapes Shapes; /* of values, each once */
+typedef struct Signatures Signatures;
 
 typedef struct ProgramBuilder { /* one program being made */
     Arena *arena;
@@ -562,7 +563,8 @@ typedef struct ProgramBuilder { /* one program being made */
     Table *value;
     int nvalue;     /* instr_values.c: numbers of values */
     int *shape;     /* vec: of value i + 1 */
-    Shapes *shapes; /* the plan's */
+    Shapes *shapes; /* the plan's, as those */
+    Signatures *sigs;
 } ProgramBuilder;
 
 void make_phases(ProgramBuilder *m,
@@ -578,6 +580,11 @@ void flow_instr(ProgramBuilder *m, const Group *k, Instr *s);
 const Node *made_in(const Group *k, const Node *n); /* what k leaves in n's
                                      buffer; null: nothing */
 void flow_ends(ProgramBuilder *m, Program *p);
+/* signatures.c: what kernel s of group k declares. Buffers have numbers, and s
+ * its words, which the plan has with its signatures. */
+Signatures *signatures_new(Arena *a);
+void signatures_give(const Signatures *x, Plan *p);
+void sign_call(ProgramBuilder *m, const Group *k, Instr *s);
 Shapes *shapes_new(Arena *a);
 ValueShape *shapes_all(const Shapes *x);                   /* vec */
 int shape_index(Shapes *x, const Graph *g, const Node *n); /* its index */

@@ -1,7 +1,8 @@
 /* fields.c: damage that follows from what a plan is, not from what it means:
  * every number, name and list of it is a row here, and a row is changed in each
- * way that its type has. What a kernel alone knows (its text, constants and
- * sizes), options and predicted costs are left out. */
+ * way that its type has. What a signature says of operands and ranks is changed
+ * as the calls repeat it: no hash gives that away. Kernels' texts, options and
+ * predicted costs are left out. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -33,7 +34,7 @@ static void **meshes(Mutant *m)
         void **v = NULL, **o = outer(m);                      \
         for (size_t k = 0; k < vec_len(o); k++) {             \
             Outer *x = o[k];                                  \
-            for (int i = 0; i < (n); i++)                     \
+            for (int i = 0; i < (int)(n); i++)                \
                 vec_push(m->arena, v, (void *)&(x->list)[i]); \
         }                                                     \
         return v;                                             \
@@ -60,7 +61,9 @@ OF(ends, programs, Program, end, x->nend)
 OF(instrs, programs, Program, instr, x->ninstr)
 OF(operands, instrs, Instr, buf, x->nbuf)
 OF(values, instrs, Instr, flow, x->flow ? x->nbuf : 0)
-OF(words, instrs, Instr, word, x->nword)
+OF(signatures, plans, Plan, sig, x->nsig)
+OF(declared, signatures, KernelSignature, op, strlen(x->use))
+OF(words, signatures, KernelSignature, word, x->nword)
 OF(kernels, plans, Plan, kernel, x->nkernel)
 OF(fixed, hfs, HfMap, fixat, x->nfix)
 OF(shapes, plans, Plan, shape, x->nshape)
@@ -102,6 +105,28 @@ static void **allints(Mutant *m)
     return v;
 }
 
+/* What is the same on all ranks. */
+static void **constants(Mutant *m)
+{
+    void **v = NULL, **all = words(m);
+    for (size_t i = 0; i < vec_len(all); i++) {
+        Word *x = all[i];
+        vec_push(m->arena, v,
+                 x->type == WORDreal ? (void *)&x->real : (void *)&x->at.c);
+    }
+    return v;
+}
+
+static void **extents(Mutant *m)
+{
+    void **v = NULL, **all = declared(m);
+    for (size_t i = 0; i < vec_len(all); i++)
+        for (int d = 0; d < ((KernelOperand *)all[i])->nd; d++)
+            vec_push(m->arena, v,
+                     (void *)(uintptr_t) & ((KernelOperand *)all[i])->n[d]);
+    return v;
+}
+
 /* Of all instructions. */
 static void **all_args(Mutant *m, FieldType type)
 {
@@ -117,6 +142,11 @@ static void **all_args(Mutant *m, FieldType type)
 static void **numbers(Mutant *m)
 {
     return all_args(m, FIELDint);
+}
+
+static void **hashes(Mutant *m)
+{
+    return all_args(m, FIELDhash);
 }
 
 static void **flags(Mutant *m)
@@ -268,8 +298,13 @@ static const Member fields[] = {
     ONE("instr",    instrs,       Instr,     kind,    NINSTR)
     ROW("instr",    instrs,       Instr,     atoms,   BITS)
     ROW("group",    collectives, Instr,     atoms,   BITS)
-    ROW("instr",    instrs,       Instr,     rw,      NAME)
-    ROW("instr",    instrs,       Instr,     kernel,  NAME)
+    ROW("signature", signatures, KernelSignature, kernel, NAME)
+    ROW("signature", signatures, KernelSignature, expr, I64)
+    ROW("signature", signatures, KernelSignature, use, NAME)
+    ONE("signature", declared,   KernelOperand, dt,   NDTYPE)
+    BARE("extent",  extents,                        I64)
+    BARE("constant", constants,                     I64)
+    BARE("hash",    hashes,                         I64)
     BARE("operand", operands,                       I32)
     BARE("number",  numbers,                        I64)
     BARE("flag",    flags,                          I32)
@@ -305,6 +340,9 @@ static const List lists[] = {
     LIST("roles",    plans,    Plan,    role,   nrole)
     LIST("hfs",      plans,    Plan,    hf,     nhf)
     LIST("kernels",  plans,    Plan,    kernel, nkernel)
+    LIST("signatures", plans,  Plan,    sig,    nsig)
+    LIST("extents",  declared, KernelOperand, n, nd)
+    LIST("words",    signatures, KernelSignature, word, nword)
     INSIDE("hf dims", hfs,     HfMap,   dim,    nd)
     LIST("shapes",   plans,    Plan,    shape,  nshape)
     INSIDE("shape dims", shapes, ValueShape, dim,    nd)
@@ -427,17 +465,25 @@ static size_t width(const Member *f)
                                                    : sizeof(int);
 }
 
-/* Kernels share lists of integers: each gets its own. */
-static void unshare(Mutant *m)
+/* Calls repeat what signatures say now. */
+void mutant_sign(Mutant *m)
 {
-    void **s = instrs(m);
-    for (size_t i = 0; i < vec_len(s); i++) {
-        Instr *x = s[i];
-        Word *v = alloc(m->arena, sizeof *v * (size_t)(x->nword + 1));
-        if (x->nword)
-            memcpy(v, x->word, sizeof *v * (size_t)x->nword);
-        x->word = v;
+    void **v = signatures(m), **all = instrs(m);
+    for (size_t i = 0; i < vec_len(v); i++)
+        set_signature_hash(m->arena, v[i]);
+    for (size_t i = 0; i < vec_len(all); i++) {
+        Instr *s = all[i];
+        if (s->kind == Ikernel && s->call.sig < m->p->nsig)
+            s->call.hash = m->p->sig[s->call.sig].hash;
     }
+}
+
+static int is_declared(const Member *f)
+{
+    return f->records == declared || f->records == extents ||
+           f->type == RANKS ||
+           (f->records == signatures &&
+            f->at == offsetof(KernelSignature, use));
 }
 
 /* What was an instruction of that kind: fields of one name keep their value. */
@@ -467,7 +513,6 @@ static int change_kind(Mutant *m)
 
 static int change_field(Mutant *m, const Member *f, ShardStrategy w)
 {
-    unshare(m);
     if (f->records == instrs && f->at == offsetof(Instr, kind))
         return change_kind(m);
     void **v = f->records(m);
@@ -487,6 +532,8 @@ static int change_field(Mutant *m, const Member *f, ShardStrategy w)
         change(m, f, w, x);
     if (w == SWAP)
         memcpy(y, was, n);
+    if (is_declared(f))
+        mutant_sign(m);
     return memcmp(was, x, n) != 0;
 }
 
@@ -546,7 +593,10 @@ static int change_list(Mutant *m, const List *l, Move move)
         order[i] = order[i + (a < b ? 1 : -1)];
     if (move == LATER)
         order[b] = a;
-    return reorder(m, l, x, order, k);
+    int done = reorder(m, l, x, order, k);
+    if (l->records == declared)
+        mutant_sign(m);
+    return done;
 }
 
 /* ---- kinds --------------------------------------------------------------- */
@@ -623,14 +673,13 @@ static int set_arg(Mutant *m, const FuseSet *x, const char *kind,
                    const char *name)
 {
     void **v = NULL, **all = instrs(m);
-    unshare(m);
     for (size_t k = 0; k < vec_len(all); k++)
         if (!strcmp(instr_info(((Instr *)all[k])->kind)->name, kind))
             vec_push(m->arena, v, all[k]);
     Instr *s = v ? v[below(m, (int)vec_len(v))] : NULL;
     if (!s)
         return 0;
-    if (s->kind == Ikernel) {
+    if (s->kind == Ikernel && lex_isdigit(*name)) {
         RankAffine *at = &s->word[atoi(name)].at;
         at->c = given(x, at->c);
         return 1;
@@ -697,5 +746,6 @@ int mutant_set(Mutant *m, const char *what)
             return 0;
         n++;
     }
+    mutant_sign(m);
     return n;
 }

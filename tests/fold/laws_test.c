@@ -58,10 +58,34 @@ static Instr *step_of(Mutant *m, InstrKind k)
 
 static int no_items(Mutant *m)
 {
-    Instr *s = step_of(m, Ikernel);
+    m->p->sig->nword = 1;
+    mutant_sign(m);
+    return 1;
+}
+
+static int experts_without_map(Mutant *m)
+{
+    Instr *s = step_of(m, Igmm);
     if (s)
-        s->nword = 1;
+        s->gmm.stride = 0, s->gmm.experts = 100000;
     return s != NULL;
+}
+
+/* An operand less than its calls have. */
+static int one_less(Mutant *m)
+{
+    KernelSignature *d = &m->p->sig[below(m, m->p->nsig)];
+    size_t n = strlen(d->use);
+    d->use = strf(m->arena, "%.*s", (int)n - 1, d->use);
+    mutant_sign(m);
+    return n > 1;
+}
+
+static int no_kernel(Mutant *m)
+{
+    m->p->sig->kernel = "k_none";
+    mutant_sign(m);
+    return 1;
 }
 
 static int copy_too_much(Mutant *m)
@@ -77,10 +101,9 @@ static int copy_too_much(Mutant *m)
 
 static int stray_int(Mutant *m)
 {
-    Instr *s = step_of(m, Ikernel);
-    if (s)
-        s->word[0].at.k[MAXATOM - 1] = 1;
-    return s != NULL;
+    m->p->sig->word[0].at.k[MAXATOM - 1] = 1;
+    mutant_sign(m);
+    return 1;
 }
 
 static int table_of_nothing(Mutant *m)
@@ -206,20 +229,21 @@ static const Row rows[] = {
     { Linstr_buffer, BARE + TIED, "operand : far", NULL },
     { Linstr_alive, TIED, "operand : swap", NULL },
     { Lfield_range, BARE + MIX, "gemm beta = 2", NULL },
-    { Lgemm_bounds, BARE + RING, "buf bytes: copy", NULL },
+    { Lgemm_bounds, BARE + RING, "gemm ldc = 100000", NULL },
     { Lgmm_weights, BARE + RING, "number : near", NULL },
     { Lgmm_rows, BARE + MIX, "gmm cap = 1000000", NULL },
     { Lppermute_by, BARE + RING, "group atoms: far", NULL },
     { Lcomm_zigzag, BARE + SHARDS, "number : copy", NULL },
     { Lcomm_sends, BARE + SHARDS, "collective: more ranks", NULL },
-    { Lcomm_receives, BARE + MIX, "buf bytes: none", NULL },
-    { Luses_all, MIX, "instr rw: far", NULL },
-    { Luses_known, BARE + SHARDS, "instr rw: near", NULL },
-    { Lkernel_there, BARE + SHARDS, "instr kernel: far", NULL },
-    { Lmove_bounds, BARE + TIED, "buf bytes: near", NULL },
+    { Lcomm_receives, BARE + MIX, "collective: more ranks", NULL },
+    { Lsig_there, BARE + MIX, "kernel sig = 1000000", NULL },
+    { Lsig_hash, MIX, "another kernel", NULL },
+    { Lsig_operands, BARE + MIX, "an operand less", one_less },
+    { Lsig_bounds, BARE + SHARDS, "extent : near", NULL },
+    { Lkernel_there, BARE + SHARDS, "no kernel", no_kernel },
+    { Lmove_bounds, BARE + TIED, "transfer: count", NULL },
     { Lmove_peer, TIED, "group atoms: far", NULL },
     { Lmove_self, BARE + TIED, "transfer: peer", NULL },
-    { Lonly_kernels_use, WINDOW, "instr rw: copy", NULL },
     { Linstr_group, SHARDS, "instr atoms: far", NULL },
     { Ltable_full, BARE + MIX, "phase repeat: none", NULL },
     { Lrow_known, BARE + TIED, "turn phase: near", NULL },
@@ -282,15 +306,16 @@ static const Row rows[] = {
     { Lend_said, SHARDS, "ends: drop", NULL },
     { Lend_value, SHARDS, "end value: copy", NULL },
     { Lend_whole, MIX, "value part[0]: near", NULL },
-    { Lkernel_says, WINDOW, "instr rw: copy", NULL },
-    { Lkernel_uses, SHARDS, "kernel: uses", NULL },
+    { Lkernel_uses, SHARDS, "signature: uses", NULL },
+    { Lsig_dtype, MIX, "signature dt: far", NULL },
+    { Lsig_extents, MIX, "extents: exchange", NULL },
     { Lvalue_buffer, RING, "value read: copy", NULL },
     { Lbuffer_value, SHARDS, "operand : near", NULL },
     { Lreads_lasting, MIX, "value read: far", NULL },
     { Lvalue_made, WINDOW, "value read: far", NULL },
-    { Lvalue_size, SHARDS, "value shape: far", NULL },
+    { Lvalue_size, SHARDS, "buf bytes + 4", NULL },
     { Lvalue_dtype, WINDOW, "buf dt: far", NULL },
-    { Lreads_as, MIX, "shape dim n: far", NULL },
+    { Lreads_as, MIX, "value as: far", NULL },
     { Lcomm_over, WINDOW, "group atoms: near", NULL },
     { Lcomm_parts, MIX, "group atoms: copy", NULL },
     { Lterms_kept, RING, "value part[1]: far", NULL },
@@ -313,7 +338,7 @@ static const Row rows[] = {
     { Lbuf_life, BARE + MIX, "buf born = -1", NULL },
     { Lkernels_once, MIX, "kernels: twice", NULL },
     { Linstr_lacks, BARE + MIX, "operand = -1", NULL },
-    { Lgmm_map, BARE + RING, "buf bytes = 4", NULL },
+    { Lgmm_map, BARE + RING, "more experts than in the map", experts_without_map },
     { Lexchange_divides, BARE + CHOOSES, "alltoall a = 1", NULL },
     { Lexchange_zigzag, BARE + CHOOSES, "alltoall zig = 3", NULL },
     { Lexchange_blocks, CHOOSES, "alltoall swap = 1", NULL },

@@ -381,17 +381,61 @@ static int operand(Mutant *m)
     return 1;
 }
 
-static int use_flag(Mutant *m)
+/* The number of another signature with as many operands. */
+static int another_kernel(Mutant *m)
 {
     Assignment x = some_step(m, is_kernel);
     if (!x.g)
         return 0;
-    Instr *s = step_at(&x);
-    char *rw = strf(m->arena, "%s", s->rw), *at = &rw[below(m, s->nbuf)];
-    char was = *at;
+    KernelArgs *v = &step_at(&x)->call;
+    const char *use = m->p->sig[v->sig].use;
+    int64_t was = v->sig, at = below(m, m->p->nsig);
+    for (int i = 0; i < m->p->nsig; i++, at = (at + 1) % m->p->nsig)
+        if (at != was && strlen(m->p->sig[at].use) == strlen(use))
+            v->sig = at;
+    return v->sig != was;
+}
+
+/* It says that it uses an operand in another way, and its calls repeat it. */
+static int use_flag(Mutant *m)
+{
+    KernelSignature *d = &m->p->sig[below(m, m->p->nsig)];
+    char *use = strf(m->arena, "%s", d->use);
+    char *at = &use[below(m, (int)strlen(use))], was = *at;
     *at = "rwb"[below(m, 3)];
-    s->rw = rw;
+    d->use = use;
+    mutant_sign(m);
     return *at != was && was != '-';
+}
+
+/* Two of its operands change places, there and where it is called. */
+static int turned(Mutant *m)
+{
+    KernelSignature *d = &m->p->sig[below(m, m->p->nsig)];
+    int n = (int)strlen(d->use), a = below(m, n), b = below(m, n);
+    char *use = strf(m->arena, "%s", d->use);
+    KernelOperand *op = alloc(m->arena, sizeof *op * (size_t)(n + 1));
+    memcpy(op, d->op, sizeof *op * (size_t)n);
+    use[a] = d->use[b], use[b] = d->use[a];
+    op[a] = d->op[b], op[b] = d->op[a];
+    d->use = use, d->op = op;
+    mutant_sign(m);
+    return a != b;
+}
+
+/* Two operands of a call change places. */
+static int call_turned(Mutant *m)
+{
+    Assignment x = some_step(m, is_kernel);
+    Instr *s = x.g ? step_at(&x) : NULL;
+    if (!s || s->nbuf < 2)
+        return 0;
+    int a = below(m, s->nbuf), b = below(m, s->nbuf), was = s->buf[a];
+    int *v = alloc(m->arena, sizeof *v * (size_t)s->nbuf);
+    memcpy(v, s->buf, sizeof *v * (size_t)s->nbuf);
+    v[a] = s->buf[b], v[b] = was;
+    s->buf = v;
+    return v[a] != v[b];
 }
 
 /* A sum is said to be over other ranks. */
@@ -713,7 +757,10 @@ const MutantKind mutantkinds[] = {
     {"swap clears", swap_zero},
     {"drop an update", drop_update},
     {"another operand", operand},
-    {"kernel: uses", use_flag},
+    {"another kernel", another_kernel},
+    {"kernel: operands turned", call_turned},
+    {"signature: operands turned", turned},
+    {"signature: uses", use_flag},
     {"terms of a sum", terms},
     {"another value", stale},
     {"product: sizes", gemm_sizes},

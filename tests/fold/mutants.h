@@ -28,6 +28,7 @@ int mutant_damage(Mutant *m, int k);
  * tokens = 4": of that with the name; "gemm m = 9": that field of some
  * instruction of the kind. Several, with ";" between them, are one mutant. */
 int mutant_set(Mutant *m, const char *what);
+void mutant_sign(Mutant *m); /* the calls repeat what signatures say now */
 void **args_of(Mutant *m, Instr *s, FieldType type); /* a vec of addresses */
 
 #endif

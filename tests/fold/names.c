@@ -91,12 +91,17 @@ static const char *numbered(const char ***seen, const char *name)
 static void strip_program(Program *g)
 {
     for (int i = 0; i < g->ninstr; i++) {
-        Instr *s = &g->instr[i];
-        s->label = "";
-        for (int k = 0; k < s->nword; k++)
-            if (s->word[k].type == WORDkey)
-                s->word[k].at.c = 0;
+        g->instr[i].label = "";
+        if (g->instr[i].kind == Ikernel)
+            g->instr[i].call.hash = 0;
     }
+}
+
+static void strip_signature(KernelSignature *d)
+{
+    for (int k = 0; k < d->nword; k++)
+        if (d->word[k].type == WORDkey)
+            d->word[k].at.c = 0;
 }
 
 static void strip_role(Role *r, const char ***axes, const char ***paths)
@@ -126,6 +131,8 @@ char *plan_without_names(Plan *p)
             p->shape[i].dim[d].axis = numbered(&axes, p->shape[i].dim[d].axis);
     for (int i = 0; i < p->nrole; i++)
         strip_role(&p->role[i], &axes, &paths);
+    for (int i = 0; i < p->nsig; i++)
+        strip_signature(&p->sig[i]);
     p->nsource = 0;
     return plan_print(forever, p, &len);
 }

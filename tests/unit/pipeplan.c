@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "pipeplan.h"
+#include "tinyplan.h"
 
 static const char prelude[] =
     "#include <stdint.h>\n"
@@ -416,6 +417,7 @@ Plan *pipe_plan(int64_t dp)
     p->role = alloc(forever, 2 * sizeof *p->role);
     make_role(p, 0);
     make_role(p, 1);
+    sign_kernels(p);
     plan_check(p);
     return p;
 }

@@ -94,6 +94,7 @@ static Plan *flips(int64_t dp, const char *what, int64_t rank, int64_t step,
             pos *= p->mesh->atom[a].size;
         }
     g->phase[g->nphase - 1].n++;
+    sign_kernels(p);
     plan_check(p);
     return p;
 }

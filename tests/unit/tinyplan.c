@@ -387,6 +387,48 @@ static Opts *options(const char *keys)
     return o;
 }
 
+static KernelSignature declared(const Role *r, const Instr *s)
+{
+    KernelSignature d = { .kernel = s->kernel,
+                          .nword = s->nword,
+                          .word = s->word };
+    char *use = alloc(forever, (size_t)s->nbuf + 1);
+
+    d.op = alloc(forever, sizeof *d.op * (size_t)(s->nbuf + 1));
+    for (int i = 0; i < s->nbuf; i++) {
+        const Buf *b = &r->buf[s->buf[i]];
+        int64_t *n = alloc(forever, sizeof *n);
+        *n = b->bytes / dtypes[b->dt].bytes;
+        use[i] = s->rw ? s->rw[i] : 'b';
+        d.op[i] = (KernelOperand){ b->dt, 1, n };
+    }
+    d.use = use;
+    set_signature_hash(forever, &d);
+    return d;
+}
+
+static void sign(Plan *p, const Role *r, Instr *s)
+{
+    KernelSignature d = declared(r, s);
+
+    vec_push(forever, p->sig, d);
+    s->call = (KernelArgs){ p->nsig++, d.hash };
+    bind_signature(forever, &d, s);
+}
+
+void sign_kernels(Plan *p)
+{
+    p->nsig = 0;
+    p->sig = NULL;
+    for (int r = 0; r < p->nrole; r++)
+        for (int k = 0; k < p->role[r].nprog; k++) {
+            const Program *g = &p->role[r].prog[k];
+            for (int i = 0; i < g->ninstr; i++)
+                if (g->instr[i].kind == Ikernel)
+                    sign(p, &p->role[r], &g->instr[i]);
+        }
+}
+
 Plan *tiny_plan(int64_t dp, const char *keys)
 {
     Plan *p = alloc(forever, sizeof *p);
@@ -417,6 +459,7 @@ Plan *tiny_plan(int64_t dp, const char *keys)
     program_eval(&k);
     program_forward(&k);
     add_tensors(&k);
+    sign_kernels(p);
     plan_check(p);
     return p;
 }

@@ -10,5 +10,8 @@ enum { TINYVOCAB = 16, TINYSEQ = 8, TINYBATCH = 2 };
 /* keys: "train.steps=4 data.train=x", as on the command line. train.batch is 8
  * sequences whatever dp is. */
 Plan *tiny_plan(int64_t dp, const char *keys);
+/* Each kernel's call in a plan made by hand gets a signature of its own, by its
+ * kernel, words, rw (null: all b) and buffers. */
+void sign_kernels(Plan *p);
 
 #endif

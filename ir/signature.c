@@ -1,0 +1,188 @@
+/* signature.c: what kernels declare of their calls, and what calls repeat.
+ *
+ *     sig     = "sig" kernel expr { "(" operand ")" } [ "i" { word } ]
+ *     operand = "-" | use dtype { extent }
+ *     word    = aff | "$" key | "=" real
+ *
+ *     sig k_7f0c.. 51ab.. ( r f32 16 768 ) ( w f32 16 ) i 16 4 768
+ *     kernel layers.0.norm.sum arg=12,40 sig=7 hash=c3d1.. v =12/3,>5:4
+ *
+ * A call names a signature by its number and repeats its hash, which is of the
+ * whole line: a kernel that is called in place of another, and one that is
+ * called with sizes that are not its own, do not pass. Whether the operands are
+ * those of the call is looked at call by call (instr_check.c, value_types.c).
+ *
+ * Not proved: that the text of a kernel is what its signature says. */
+#include <stdlib.h>
+#include <string.h>
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include "plan.h"
+
+/* ---- text ---------------------------------------------------------------- */
+
+static void put_operand(Text *t, char use, const KernelOperand *o)
+{
+    putn(t, " ( ", 3);
+    putn(t, &use, 1);
+    if (use != '-')
+        put(t, " %s", dtypes[o->dt].name);
+    for (int d = 0; d < o->nd; d++) {
+        putn(t, " ", 1);
+        put_int(t, o->n[d]);
+    }
+    putn(t, " )", 2);
+}
+
+static void put_kernel_word(Text *t, const Word *p)
+{
+    if (p->type == WORDint) {
+        put_aff(t, &p->at);
+        return;
+    }
+    putn(t, p->type == WORDkey ? " $" : " =", 2);
+    if (p->type == WORDkey)
+        put_int(t, p->at.c);
+    else
+        put_hex(t, p->real);
+}
+
+void put_signature(Text *t, const KernelSignature *s)
+{
+    putn(t, "sig ", 4);
+    put_word(t, s->kernel);
+    putn(t, " ", 1);
+    put_bits(t, s->expr);
+    for (int i = 0; s->use[i]; i++)
+        put_operand(t, s->use[i], &s->op[i]);
+    if (s->nword)
+        putn(t, " i", 2);
+    for (int i = 0; i < s->nword; i++)
+        put_kernel_word(t, &s->word[i]);
+    putn(t, "\n", 1);
+}
+
+void set_signature_hash(Arena *a, KernelSignature *s)
+{
+    Text t = { .arena = a };
+    put_signature(&t, s);
+    s->hash = XXH3_64bits(t.s, t.len);
+}
+
+static KernelOperand lex_operand(Lex *x, char *use)
+{
+    KernelOperand o = { .dt = Dnone };
+    int64_t *n = NULL;
+    const char *word = lex_word(x);
+    if (!strchr("rwb-", *word) || word[1])
+        lex_err(x, "no use '%s' of an operand", word);
+    *use = *word;
+    if (*use != '-')
+        o.dt = lex_dtype(x);
+    for (; !lex_mark(x, ')'); o.nd++) {
+        if (o.nd > MAXD)
+            lex_err(x, "more than %d extents", MAXD);
+        vec_push(x->arena, n, lex_range(x, "extent", 0, HUGEBYTES));
+    }
+    o.n = n;
+    return o;
+}
+
+static Word lex_kernel_word(Lex *x)
+{
+    if (lex_mark(x, '$'))
+        return (Word){ WORDkey, aff(lex_digits(x)), 0 };
+    if (lex_mark(x, '='))
+        return (Word){ WORDreal, aff(0), lex_num(x) };
+    return (Word){ WORDint, lex_aff(x), 0 };
+}
+
+/* Behind "sig". */
+void lex_signature(Lex *x, KernelSignature *s)
+{
+    char use = 0, *all = NULL;
+    *s = (KernelSignature){ .kernel = lex_word(x) };
+    s->expr = lex_bits(x);
+    while (lex_mark(x, '(')) {
+        vec_push(x->arena, s->op, lex_operand(x, &use));
+        vec_push(x->arena, all, use);
+    }
+    vec_push(x->arena, all, 0);
+    s->use = all;
+    if (lex_take(x, "i"))
+        while (lex_more(x))
+            vec_push(x->arena, s->word, lex_kernel_word(x));
+    s->nword = (int)vec_len(s->word);
+    set_signature_hash(x->arena, s);
+}
+
+/* ---- calls --------------------------------------------------------------- */
+
+/* By operand what the call does to its buffer: several may have one. */
+static const char *uses(Arena *a, const KernelSignature *d, const Instr *s)
+{
+    char *rw = NULL;
+    for (int i = 0; i < s->nbuf; i++)
+        for (int k = 0; k < s->nbuf; k++)
+            if (s->buf[i] >= 0 && s->buf[i] == s->buf[k] &&
+                d->use[i] != d->use[k]) {
+                rw = rw ? rw : strf(a, "%s", d->use);
+                rw[i] = 'b';
+            }
+    return rw ? rw : d->use;
+}
+
+void bind_signature(Arena *a, const KernelSignature *d, Instr *s)
+{
+    s->kernel = d->kernel;
+    s->word = d->word;
+    s->nword = d->nword;
+    s->rw = strlen(d->use) == (size_t)s->nbuf ? uses(a, d, s) : NULL;
+}
+
+/* ---- each ---------------------------------------------------------------- */
+
+int64_t operand_bytes(const KernelOperand *o)
+{
+    int64_t n = dtypes[o->dt].bytes;
+    for (int d = 0; d < o->nd; d++)
+        n = sat_mul(n, o->n[d]);
+    return n;
+}
+
+static int by_pointer(const void *a, const void *b)
+{
+    const char *x = *(const char *const *)a, *y = *(const char *const *)b;
+    return (x > y) - (x < y);
+}
+
+static const char *signature_wrong(const PlanCheck *c, const KernelSignature *s)
+{
+    const Mesh *m = c->p->mesh;
+    const char *name = intern(s->kernel);
+    if (!bsearch(&name, c->kernels, (size_t)c->p->nkernel, sizeof name,
+                 by_pointer) &&
+        law(Lkernel_there))
+        return "is of a kernel that is not in the plan";
+    if (s->nword < 2 && law(Lkernel_items))
+        return "has no number of items";
+    for (int i = 0; i < s->nword; i++)
+        if (aff_stray(m, &s->word[i].at) && law(Lint_atoms))
+            return "speaks of atoms that the mesh does not have";
+    for (int i = 0; i < 2; i++)
+        if (aff_range(m, &s->word[i].at).min < 0 && law(Litems_negative))
+            return "has a negative number of items";
+    return NULL;
+}
+
+const char *signatures_wrong(const PlanCheck *c)
+{
+    for (int i = 0; i < c->p->nsig; i++) {
+        const char *why = signature_wrong(c, &c->p->sig[i]);
+        if (why)
+            return strf(c->arena, "signature %d of '%s' %s", i,
+                        c->p->sig[i].kernel, why);
+    }
+    return NULL;
+}
