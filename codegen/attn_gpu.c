@@ -247,5 +247,5 @@ void attn_lower_cuda(Graph *g, Group *k, Arena *a)
     set_label(k, a, x.t.n);
     attn_cost(&x.t);
     cuda_set_grid(k, a, blocks, threads, 1, x.tensor && !x.back ? INTURNS : 1);
-    k->step.word[4] = word_int(x.shared);
+    k->instr.word[4] = word_int(x.shared);
 }

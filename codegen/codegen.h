@@ -1,5 +1,5 @@
 /* codegen.h: kernel text for a target. A family of kernels has one generator,
- * `<family>_lower(g, k, a)`, which fills k->step (kind, kernel, ints, flops,
+ * `<family>_lower(g, k, a)`, which fills k->instr (kind, kernel, ints, flops,
  * bytes), k->arg, k->text and k->scratch. Targets are rows in targets.c. */
 #ifndef PLEAT_CODEGEN_H
 #define PLEAT_CODEGEN_H
@@ -13,11 +13,11 @@ int add_arg(Group *k, Arena *a, Node *n); /* buf[]: n's buffer; merges equal */
 int add_word(Group *k, Arena *a, Word x); /* iv[] */
 int add_int(Group *k, Arena *a, RankAffine x);
 int add_size(Group *k, Arena *a, int64_t x);
-/* A body "{ ... }" becomes k->text with the fixed signature, and k->step.kernel
- * its name, made of the text's hash. */
+/* A body "{ ... }" becomes k->text with the fixed signature, and the kernel's
+ * name is made of the text's hash. */
 void set_text(Group *k, Arena *a, const char *body);
 void set_text_named(Group *k, Arena *a, const char *text);
-/* Label and place of the step from the group's main node. */
+/* Label and place of the instruction from the group's main node. */
 void set_label(Group *k, Arena *a, const Node *n);
 /* A line, four blanks a depth before it: what all generators write texts by. */
 void put_line(Text *t, int depth, const char *fmt, ...)
@@ -219,9 +219,8 @@ Expr *ex_within(LoopKernel *c, const AffineExpr *l,
 const AffineExpr *ex_index(LoopKernel *c,
                            Expr *x); /* an integer as a variable */
 uint64_t lin_deps(const LoopKernel *c, const AffineExpr *l); /* loops */
-void kern_tidy(LoopKernel *c); /* canonicalize.c: cuts and merges loops */
-void kern_print(
-    LoopKernel *c); /* loop_schedule.c: fills the group's step and text */
+void kern_tidy(LoopKernel *c);    /* canonicalize.c: cuts and merges loops */
+void kern_print(LoopKernel *c);   /* loop_schedule.c: fills instr and text */
 void find_inplace(LoopKernel *c); /* inplace.c: fills the group's pairs */
 
 /* ---- loop_print.c value_print.c: text of a loop kernel ------------------- */
@@ -554,7 +553,7 @@ void attn_wg_fetch(AttnGpu *x, const AttnJob *j); /* what the job reads */
 void attn_wg_open(AttnGpu *x); /* forward: around a block's items */
 void attn_wg_close(AttnGpu *x);
 int attn_wg_fits(AttnGpu *x); /* also fills x->shared */
-void attn_cost(Attn *t);      /* flops and bytes of the group's step */
+void attn_cost(Attn *t);      /* flops and bytes of the group's instruction */
 
 /* attn_producer.c: how a job lies in shared memory, what its two roles both
  * say. */
@@ -603,15 +602,15 @@ void cuda_put_parameters(Text *t, const Group *k);
 void cuda_set_grid(Group *k, Arena *a, int64_t x, int64_t threads, int64_t y,
                    int64_t z);
 
-/* grouped.c: a grouped product's step of the host becomes a kernel. */
+/* grouped.c: a grouped product's instruction of the host becomes a kernel. */
 typedef struct GroupedTile {
     int64_t rows, cols; /* of the result a block makes at once */
     int turns;          /* a warpgroup makes a tile alone */
 } GroupedTile;
 void grouped_lower_cuda(Graph *g, Group *k, Arena *a);
 int grouped_is_plain(const Group *k); /* Group.plain */
-/* Of the step's integers v (instructions.def): the text of a tile (@ for its
- * name), the bytes of shared memory it takes. */
+/* Of the instruction's integers v (instructions.def): the text of a tile (@ for
+ * its name), the bytes of shared memory it takes. */
 char *grouped_text(Arena *a, const GmmArgs *v, int weight, int squares,
                    GroupedTile tile, int64_t *shared);
 int64_t grouped_squares(const Graph *g, const Node *n); /* Target.squares */

@@ -115,28 +115,28 @@ static void blocks(Group *k, Arena *a, const Graph *g, const Node *n)
 
     switch (n->op) {
     case Oallgather:
-        k->step.kind = Iallgather;
-        k->step.allgather = along(g, n, n->in[0]);
+        k->instr.kind = Iallgather;
+        k->instr.allgather = along(g, n, n->in[0]);
         return;
     case Oreducescatter:
-        k->step.kind = Ireducescatter;
-        k->step.reducescatter = scatter(g, n);
+        k->instr.kind = Ireducescatter;
+        k->instr.reducescatter = scatter(g, n);
         return;
     case Oallreduce:
     case Opp_sum:
-        k->step.kind = Iallreduce;
-        k->step.allreduce =
+        k->instr.kind = Iallreduce;
+        k->instr.allreduce =
             (AllreduceArgs){ n->dt, all, reduction(g, n->in[0], n_atoms(n)) };
         k->inplace = alloc(a, sizeof *k->inplace);
         k->ninplace = 1;
         return;
     case Oppermute:
-        k->step.kind = Ippermute;
-        k->step.ppermute = (PpermuteArgs){ n->dt, all, n->at.ppermute.by };
+        k->instr.kind = Ippermute;
+        k->instr.ppermute = (PpermuteArgs){ n->dt, all, n->at.ppermute.by };
         return;
     case Oalltoall:
-        k->step.kind = Ialltoall;
-        k->step.alltoall = exchange(g, n);
+        k->instr.kind = Ialltoall;
+        k->instr.alltoall = exchange(g, n);
         return;
     default: die("%s: not a collective", optab[n->op].name);
     }
@@ -150,13 +150,13 @@ static void transfer(Group *k, Arena *a, const Graph *g, Node *n)
     vec_push(a, k->arg, storage(x));
     vec_push(a, k->view, x);
     k->narg = 1;
-    k->step.kind = n->op == Osend ? Isend : Irecv;
-    k->step.transfer =
+    k->instr.kind = n->op == Osend ? Isend : Irecv;
+    k->instr.transfer =
         (TransferArgs){ x->dt, local_elems(g, x),
                         n->op == Osend ? n->at.send.peer : n->at.recv.peer,
                         n_chan(n) };
-    k->step.atoms = g->mesh->mask[Mpp];
-    k->step.bytes = (double)local_bytes(g, x);
+    k->instr.atoms = g->mesh->mask[Mpp];
+    k->instr.bytes = (double)local_bytes(g, x);
     set_label(k, a, n);
 }
 
@@ -188,7 +188,7 @@ void comm_lower(Graph *g, Group *k, Arena *a)
     }
     k->narg = 3;
     blocks(k, a, g, n);
-    k->step.atoms = n_atoms(n);
-    k->step.bytes = moved(g, n);
+    k->instr.atoms = n_atoms(n);
+    k->instr.bytes = moved(g, n);
     set_label(k, a, n);
 }

@@ -51,18 +51,18 @@ void cuda_put_parameters(Text *t, const Group *k)
 
     for (int i = 0; i < nbuf; i++)
         put(t, "%svoid *q%d", i ? ", " : "", i);
-    for (int i = 0; i < k->step.nword; i++)
-        if (of_rank(&k->step.word[i]))
+    for (int i = 0; i < k->instr.nword; i++)
+        if (of_rank(&k->instr.word[i]))
             put(t, ", int64_t r%d", i);
     put(t, ")\n{\n    const Ptr buf[] = { ");
     for (int i = 0; i < nbuf; i++)
         put(t, "{ q%d }, ", i);
     put(t, "};\n    const int64_t iv[] = { ");
-    for (int i = 0; i < k->step.nword; i++)
-        if (of_rank(&k->step.word[i]))
+    for (int i = 0; i < k->instr.nword; i++)
+        if (of_rank(&k->instr.word[i]))
             put(t, "r%d, ", i);
         else
-            put(t, "%lld, ", (long long)k->step.word[i].at.c);
+            put(t, "%lld, ", (long long)k->instr.word[i].at.c);
     put(t, "};\n");
 }
 
@@ -72,15 +72,15 @@ static const char *body_of(const char *text)
     return strchr(text, '{');
 }
 
-/* The step's integers from now on: the grid, then those of the rank. */
+/* The instruction's integers from now on: the grid, then those of the rank. */
 void cuda_set_grid(Group *k, Arena *a, int64_t x, int64_t threads, int64_t y,
                    int64_t z)
 {
-    Word *was = k->step.word;
-    int n = k->step.nword;
+    Word *was = k->instr.word;
+    int n = k->instr.nword;
 
-    k->step.word = NULL;
-    k->step.nword = 0;
+    k->instr.word = NULL;
+    k->instr.nword = 0;
     add_size(k, a, x);
     add_size(k, a, threads);
     add_size(k, a, y);
@@ -96,7 +96,7 @@ static void wrap(const Graph *g, Group *k, Arena *a, int64_t blocks,
                  int64_t threads, int serial)
 {
     Text t = { .arena = a };
-    int64_t items = k->step.word[0].at.c;
+    int64_t items = k->instr.word[0].at.c;
     const char *body = body_of(k->text);
 
     put(&t, "#undef ix\n#undef THREADS\n#define ix %s\n#define THREADS %lld\n",
@@ -121,11 +121,11 @@ static void wrap(const Graph *g, Group *k, Arena *a, int64_t blocks,
 void cuda_loop_lower(Graph *g, Group *k, Arena *a)
 {
     if (dispatch_lower_cuda(g, k, a)) {
-        wrap(g, k, a, k->step.word[0].at.c, THREADMAP, 0);
+        wrap(g, k, a, k->instr.word[0].at.c, THREADMAP, 0);
         return;
     }
     loop_lower_cuda(g, k, a);
-    wrap(g, k, a, k->step.word[0].at.c, k->step.word[1].at.c, 0);
+    wrap(g, k, a, k->instr.word[0].at.c, k->instr.word[1].at.c, 0);
 }
 
 enum { THREADROW = 128 };
@@ -141,7 +141,7 @@ void cuda_row_lower(Graph *g, Group *k, Arena *a)
     case FAMroute: blocks = route_lower_cuda(g, k, a); break;
     default: blocks = scatter_lower_cuda(g, k, a); break;
     }
-    int64_t items = k->step.word[0].at.c;
+    int64_t items = k->instr.word[0].at.c;
     wrap(g, k, a, blocks ? items : (items + THREADROW - 1) / THREADROW,
          blocks ? THREADMAP : THREADROW, !blocks);
 }

@@ -22,10 +22,10 @@ static void set_args(Group *k, Arena *a, Node *const *n, int count)
 
 static void set_cost(const Graph *g, Group *k, const Node *product)
 {
-    k->step.flops = cost_of(g, product).flops;
+    k->instr.flops = cost_of(g, product).flops;
     for (int i = 0; i < k->narg; i++)
         if (k->arg[i])
-            k->step.bytes += (double)local_bytes(g, k->arg[i]);
+            k->instr.bytes += (double)local_bytes(g, k->arg[i]);
 }
 
 void gemm_lower(Graph *g, Group *k, Arena *a)
@@ -40,8 +40,8 @@ void gemm_lower(Graph *g, Group *k, Arena *a)
     for (int i = 0; i < m.nbatch; i++)
         batch[i] = (BatchLoop){ m.batch[i], m.sa[i], m.sb[i], m.sc[i] };
     k->maystore = 1;
-    k->step.kind = Igemm;
-    k->step.gemm = (GemmArgs){
+    k->instr.kind = Igemm;
+    k->instr.gemm = (GemmArgs){
         .in = n->in[0]->dt,
         .out = out->dt,
         .m = m.M,
@@ -81,8 +81,8 @@ static void grouped(Graph *g, Group *k, Arena *a, InstrKind kind, int64_t K,
     Node *arg[5] = { n->in[0], n->in[1], out, n->in[2], more };
 
     k->maystore = kind == Igmm_wgrad; /* gmm: not rows that no expert has */
-    k->step.kind = kind;
-    k->step.gmm = (GmmArgs){
+    k->instr.kind = kind;
+    k->instr.gmm = (GmmArgs){
         .in = n->in[0]->dt,
         .out = out->dt,
         .experts = l.experts,

@@ -50,7 +50,7 @@ int64_t grouped_squares(const Graph *g, const Node *n)
 
     k.node = k.out = &node;
     gmm_wgrad_lower((Graph *)(uintptr_t)g, &k, scratch);
-    const GmmArgs *v = &k.step.gmm;
+    const GmmArgs *v = &k.instr.gmm;
     arena_free(scratch);
     return has_tensor_cores(v) && v->out == Df32 ? GPUBLOCKS * WARPS : 0;
 }
@@ -185,7 +185,7 @@ static void on_tensor_cores(Group *k, Arena *a, const GmmArgs *v, int weight)
     k->narg = 4 + squares;
     k->scratch = GPUBLOCKS * MAPS;
     cuda_set_grid(k, a, GPUBLOCKS, WGTHREADS, 1, INTURNS);
-    k->step.word[4] = word_int(shared);
+    k->instr.word[4] = word_int(shared);
 }
 
 /* ---- all others ---------------------------------------------------------- */
@@ -218,7 +218,7 @@ static void on_threads(Group *k, Arena *a, const GmmArgs *v, int weight)
 
 int grouped_is_plain(const Group *k)
 {
-    return k->step.gmm.in == Dbf16 && !has_tensor_cores(&k->step.gmm);
+    return k->instr.gmm.in == Dbf16 && !has_tensor_cores(&k->instr.gmm);
 }
 
 void grouped_lower_cuda(Graph *g, Group *k, Arena *a)
@@ -226,7 +226,7 @@ void grouped_lower_cuda(Graph *g, Group *k, Arena *a)
     int weight = k->fam == FAMgmm_wgrad;
 
     (weight ? gmm_wgrad_lower : gmm_lower)(g, k, a);
-    const GmmArgs v = k->step.gmm;
+    const GmmArgs v = k->instr.gmm;
 
     k->plain = grouped_is_plain(k);
     if (has_tensor_cores(&v))

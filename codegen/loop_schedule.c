@@ -316,7 +316,7 @@ static void prologue(KernelPrinter *n, Text *t)
     for (int i = 0; i < k->narg; i++)
         put(t, "    %s *const b%d = buf[%d];\n", dtypes[k->arg[i]->dt].store, i,
             i);
-    for (int i = 2; i < k->step.nword; i++)
+    for (int i = 2; i < k->instr.nword; i++)
         put(t, "    const %s n%d = iv[%d]; (void)n%d;\n",
             n->gpu && is_number(n, i) ? "int64_t" : "ix", i, i, i);
     for (size_t i = 0; i < vec_len(n->num); i++)
@@ -356,9 +356,9 @@ static void set_cost(KernelPrinter *n)
     const Graph *g = n->c->g;
 
     for (int i = 0; i < k->narg; i++)
-        k->step.bytes += traffic(n, k->arg[i]);
+        k->instr.bytes += traffic(n, k->arg[i]);
     for (int i = 0; i < k->n; i++)
-        k->step.flops += cost_of(g, k->node[i]).flops;
+        k->instr.flops += cost_of(g, k->node[i]).flops;
 }
 
 void kern_print(LoopKernel *c)
@@ -385,8 +385,8 @@ void kern_print(LoopKernel *c)
                         : cols ? columns_form(&n)
                                : rows_form(&n);
         double per = work(&n, red) / (double)(items ? items : 1);
-        c->k->step.word[0] = word_int(items);
-        c->k->step.word[1] =
+        c->k->instr.word[0] = word_int(items);
+        c->k->instr.word[1] =
             word_int(per >= GRAIN ? 1 : (int64_t)(GRAIN / per));
     }
     for (size_t i = 0; i < vec_len(n.ext); i++)

@@ -285,7 +285,7 @@ void attn_cost(Attn *t)
 {
     int back = t->n->op == Oattn_bwd;
 
-    t->k->step.flops = products(t, back ? 3 : 1, back ? 2 : 1);
+    t->k->instr.flops = products(t, back ? 3 : 1, back ? 2 : 1);
     for (int i = 0; i < t->k->narg; i++)
-        t->k->step.bytes += (double)local_bytes(t->g, t->k->arg[i]);
+        t->k->instr.bytes += (double)local_bytes(t->g, t->k->arg[i]);
 }

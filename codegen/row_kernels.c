@@ -89,13 +89,13 @@ void row_finish(RowText *o, const Graph *g, int64_t items, int64_t work)
     int64_t per = work / (items ? items : 1) + 1;
 
     put(&o->t, "}\n");
-    k->step.word[0] = word_int(items);
-    k->step.word[1] = word_int(per >= GRAIN ? 1 : GRAIN / per);
+    k->instr.word[0] = word_int(items);
+    k->instr.word[1] = word_int(per >= GRAIN ? 1 : GRAIN / per);
     set_text(k, o->a, o->t.s);
     set_label(k, o->a, k->node[0]);
-    k->step.flops = (double)work;
+    k->instr.flops = (double)work;
     for (int i = 0; i < k->narg; i++)
-        k->step.bytes += (double)local_bytes(g, k->arg[i]);
+        k->instr.bytes += (double)local_bytes(g, k->arg[i]);
 }
 
 /* Declare <name>0 <name>1 ..: offsets of the setting number q of the walks. */
@@ -429,8 +429,8 @@ int cumsum_lower_cuda(Graph *g, Group *k, Arena *a)
 
 void zero_lower(Graph *g, Group *k, Arena *a)
 {
-    k->step.kind = Izero;
+    k->instr.kind = Izero;
     add_arg(k, a, k->out[0]);
     set_label(k, a, k->out[0]);
-    k->step.bytes = (double)local_bytes(g, k->arg[0]);
+    k->instr.bytes = (double)local_bytes(g, k->arg[0]);
 }

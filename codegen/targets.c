@@ -43,8 +43,8 @@ static const struct {
 
 static void lower(Lower *generator, Graph *g, Group *k, Arena *a)
 {
-    k->step.word = NULL;
-    k->step.nword = k->narg = 0;
+    k->instr.word = NULL;
+    k->instr.nword = k->narg = 0;
     k->arg = NULL;
     if (generator)
         generator(g, k, a);
@@ -54,10 +54,10 @@ static void lower_host(Graph *g, Group *k, Arena *a)
 {
     lower(generators[k->fam].host, g, k, a);
     if (!k->scratch)
-        k->scratch = work_of(g, &k->step);
+        k->scratch = work_of(g, &k->instr);
 }
 
-/* No text: buffers and steps only, so that any cluster can be planned
+/* No text: buffers and instructions only, so that any cluster can be planned
  * anywhere. Products read bf16 as it is, as GPUs do, and need no room. */
 static void lower_null(Graph *g, Group *k, Arena *a)
 {
@@ -115,9 +115,9 @@ char *unit_text(Arena *a, const Target *T, Group *const *k, int n)
     put(&t, "%s", "");
     putn(&t, T->prelude, strlen(T->prelude));
     for (int i = 0; i < n; i++) {
-        if (!k[i]->text || table_get(have, KEYP(k[i]->step.kernel)))
+        if (!k[i]->text || table_get(have, KEYP(k[i]->instr.kernel)))
             continue;
-        *table_at(have, KEYP(k[i]->step.kernel)) = k[i];
+        *table_at(have, KEYP(k[i]->instr.kernel)) = k[i];
         put(&t, "\n");
         putn(&t, k[i]->text, strlen(k[i]->text));
     }

@@ -16,8 +16,8 @@ int add_arg(Group *k, Arena *a, Node *n)
 
 int add_word(Group *k, Arena *a, Word x)
 {
-    vec_push(a, k->step.word, x);
-    return k->step.nword++;
+    vec_push(a, k->instr.word, x);
+    return k->instr.nword++;
 }
 
 int add_int(Group *k, Arena *a, RankAffine x)
@@ -44,8 +44,8 @@ void set_text(Group *k, Arena *a, const char *body)
     unsigned long long h = hash_text(body);
     const char *name = strf(a, "k_%016llx", h);
 
-    k->step.kind = Ikernel;
-    k->step.kernel = intern(name);
+    k->instr.kind = Ikernel;
+    k->instr.kernel = intern(name);
     k->text = strf(a,
                    "void %s(void *const *buf, const int64_t *iv,\n"
                    "    int64_t lo, int64_t hi)\n%s",
@@ -59,21 +59,21 @@ void set_text_named(Group *k, Arena *a, const char *text)
     const char *name = strf(a, "k_%016llx", h);
     const char *at = strstr(text, "@(");
 
-    k->step.kind = Ikernel;
-    k->step.kernel = intern(name);
+    k->instr.kind = Ikernel;
+    k->instr.kernel = intern(name);
     k->text = strf(a, "%.*s%s%s", (int)(at - text), text, name, at + 1);
 }
 
 void set_label(Group *k, Arena *a, const Node *n)
 {
     if (n->name)
-        k->step.label = n->name;
+        k->instr.label = n->name;
     else if (*n->scope->path)
-        k->step.label = strf(a, "%s.%s", n->scope->path, optab[n->op].name);
+        k->instr.label = strf(a, "%s.%s", n->scope->path, optab[n->op].name);
     else
-        k->step.label = optab[n->op].name;
-    k->step.file = n->loc ? n->loc->file : NULL;
-    k->step.line = n->loc ? n->loc->line : 0;
+        k->instr.label = optab[n->op].name;
+    k->instr.file = n->loc ? n->loc->file : NULL;
+    k->instr.line = n->loc ? n->loc->line : 0;
 }
 
 /* ---- lines --------------------------------------------------------------- */

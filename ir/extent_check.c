@@ -1,5 +1,5 @@
-/* extent_check.c: steps fill their buffers and nothing is left over.
- * instr_check.c says that no step goes beyond its buffers; a plan of the
+/* extent_check.c: instructions fill their buffers and nothing is left over.
+ * instr_check.c says that no instruction goes beyond its buffers; a plan of the
  * compiler has, besides, operands that are exactly as large as their buffers,
  * an arena and frames that are exactly as high as what lies in them, groups of
  * more than one rank, and as many turns as a step has micro-batches.

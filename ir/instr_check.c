@@ -49,7 +49,7 @@ int aff_stray(const Mesh *m, const RankAffine *x)
 typedef struct At {
     const PlanCheck *c;
     const Instr *s;
-    int prog, step;
+    int prog, instr;
 } At;
 
 static int64_t bytes_of(const At *x, int arg)
@@ -75,7 +75,7 @@ static const char *alive(const At *x, int i)
     const Buf *u = &r->buf[b];
     if (u->prog == -1)
         return 0;
-    if ((u->prog != x->prog || x->step < u->born || x->step > u->dies) &&
+    if ((u->prog != x->prog || x->instr < u->born || x->instr > u->dies) &&
         law(Linstr_alive))
         return strf(x->c->arena, "uses '%s', which is not alive", u->name);
     return 0;
@@ -337,12 +337,12 @@ static const char *at_wrong(const At *x)
     return kind_wrong(x);
 }
 
-const char *instr_wrong(const PlanCheck *c, int prog, int step)
+const char *instr_wrong(const PlanCheck *c, int prog, int instr)
 {
     const Program *g = &c->r->prog[prog];
-    At x = { c, &g->instr[step], prog, step };
+    At x = { c, &g->instr[instr], prog, instr };
     const char *why = at_wrong(&x);
     return why ? strf(c->arena, "role %d: program '%s': instruction %d '%s' %s",
-                      c->role, programnames[g->kind], step, x.s->label, why)
+                      c->role, programnames[g->kind], instr, x.s->label, why)
                : NULL;
 }

@@ -178,8 +178,8 @@ typedef struct Instr {
     Word *word;
     const char *rw;
     ValueUse *flow;  /* for each buffer; null: plan without */
-    uint32_t inner;  /* atoms that cut an axis which the step makes and sums
-                       itself: no operand has it, each rank sums its part */
+    uint32_t inner;  /* atoms that cut an axis which it makes and sums itself:
+                       no operand has it, each rank sums its part */
     uint32_t spread; /* atoms that cut an axis of what it makes all along which
                         that is the same, though an operand has the name */
     uint32_t atoms;  /* collectives: the group */

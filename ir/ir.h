@@ -682,15 +682,16 @@ typedef struct Group {
     Dim inner[MAXD];
     Node *map;                   /* ragged outer loop: whose extents */
     int64_t scratch;             /* bytes, filled by the target. When not 0 the
-                                     work space is the step's last buffer: after
-                                     arg[] for kernels, in place of the last
-                                     (null) arg for steps with a fixed count */
+                                     work space is the instruction's last
+                                     buffer: after arg[] for kernels, in place
+                                     of the last (null) arg for instructions
+                                     with a fixed count */
     int ninplace, (*inplace)[2]; /* pairs (index in out, index in in): the
                                      result may lie in that input's buffer.
                                      Element e of the input is read only by the
                                      iteration that writes element e of the
                                      result, not after */
-    Instr step;                  /* filled by the target: kind kernel ints */
+    Instr instr;                 /* filled by the target: kind kernel ints */
     int maystore, stores;        /* it may store, stores what it would add to
                                      zero */
     int plain;                   /* a product whose sizes keep it off the
@@ -698,7 +699,7 @@ typedef struct Group {
     int addat;                   /* kernels: which integer says that it adds */
     const char *text;            /* kernel text, or null */
     Node **arg;
-    int narg;    /* buffers of the step, in order; null: none */
+    int narg;    /* buffers of the instruction, in order; null: none */
     Node **view; /* of products: what it reads and makes there, as
                                      it sees it; null: as the buffers' nodes */
 } Group;
@@ -722,7 +723,7 @@ typedef struct Target {
     /* Numbers that gmm_wgrad's kernel can leave beside its accumulator, whose
      * sum is that of the squares of what it holds; 0, or null: it cannot. */
     int64_t (*squares)(const Graph *g, const Node *gmm_wgrad);
-    /* Fill fam-dependent parts: step, arg, text, scratch. */
+    /* Fill fam-dependent parts: instr, arg, text, scratch. */
     void (*lower)(Graph *g, Group *k, Arena *a);
 } Target;
 extern const Target T_host, T_null, T_cuda;

@@ -1,7 +1,8 @@
-/* live.c: which bytes of the arena matter when, worked out from the steps of a
- * plan alone. The compiler's own idea of lives (Buf.born and dies) is only
- * compared with it. Two uses: a check of every plan in tests, and a table of
- * dead bytes for a runtime that fills them with NaN and must not notice. */
+/* live.c: which bytes of the arena matter when, worked out from the
+ * instructions of a plan alone. The compiler's own idea of lives (Buf.born and
+ * dies) is only compared with it. Two uses: a check of every plan in tests, and
+ * a table of dead bytes for a runtime that fills them with NaN and must not
+ * notice. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -17,35 +18,35 @@ typedef struct SlotLives {
     const Role *r;
     int prog;
     SlotLife *of; /* by buffer; first -1: never named */
-    int from, to; /* steps of a stage's calls; from > to: none*/
+    int from, to; /* instructions of a stage's calls; from > to: none*/
 } SlotLives;
 
 static const char *wrong(const SlotLives *l, const char *what, int buf,
-                         int step)
+                         int instr)
 {
     const Program *p = &l->r->prog[l->prog];
-    const char *label = step < p->ninstr ? p->instr[step].label : "the end";
+    const char *label = instr < p->ninstr ? p->instr[instr].label : "the end";
 
     return strf(l->arena, "program %s, instruction %d (%s): '%s' %s",
-                programnames[p->kind], step, label ? label : "?",
+                programnames[p->kind], instr, label ? label : "?",
                 l->r->buf[buf].name, what);
 }
 
-static const Phase *phase_of(const Program *p, int step)
+static const Phase *phase_of(const Program *p, int instr)
 {
     for (int i = 0; i < p->nphase; i++)
-        if (step >= p->phase[i].first &&
-            step < p->phase[i].first + p->phase[i].n)
+        if (instr >= p->phase[i].first &&
+            instr < p->phase[i].first + p->phase[i].n)
             return &p->phase[i];
     return NULL;
 }
 
-int joined(const Role *r, int buf, int step)
+int joined(const Role *r, int buf, int instr)
 {
     const Buf *b = &r->buf[buf];
-    const Instr *s = b->prog < 0 ? NULL : &r->prog[b->prog].instr[step];
+    const Instr *s = b->prog < 0 ? NULL : &r->prog[b->prog].instr[instr];
 
-    if (!s || s->kind != Ijoin || b->born == step || b->frame)
+    if (!s || s->kind != Ijoin || b->born == instr || b->frame)
         return 0;
     for (int i = 1; i < s->nbuf; i++)
         if (s->buf[i] == buf)
@@ -61,10 +62,10 @@ static int only_writes(const Instr *s, int i)
     return strchr("w-", instr_use(s, i)) || (s->kind == Ikernel && !s->rw);
 }
 
-static const char *name_buffers(SlotLives *l, int step)
+static const char *name_buffers(SlotLives *l, int instr)
 {
     const Program *p = &l->r->prog[l->prog];
-    const Instr *s = &p->instr[step];
+    const Instr *s = &p->instr[instr];
 
     for (int i = 0; i < s->nbuf; i++) {
         const Buf *b = s->buf[i] < 0 ? NULL : &l->r->buf[s->buf[i]];
@@ -72,17 +73,17 @@ static const char *name_buffers(SlotLives *l, int step)
             continue;
         SlotLife *x = &l->of[s->buf[i]];
         if (x->first < 0 && !only_writes(s, i) && !b->frame)
-            return wrong(l, "is read and was never written", s->buf[i], step);
+            return wrong(l, "is read and was never written", s->buf[i], instr);
         if (x->first < 0)
-            *x = (SlotLife){ s->buf[i], step, step, b->offset };
-        if (!b->frame && x->first >= l->from && step <= l->to &&
-            phase_of(p, x->first) != phase_of(p, step)) {
+            *x = (SlotLife){ s->buf[i], instr, instr, b->offset };
+        if (!b->frame && x->first >= l->from && instr <= l->to &&
+            phase_of(p, x->first) != phase_of(p, instr)) {
             if (!only_writes(s, i))
                 return wrong(l, "is kept from call to call in one place",
-                             s->buf[i], step);
+                             s->buf[i], instr);
             x->first = l->from;
         }
-        x->last = step;
+        x->last = instr;
     }
     return NULL;
 }
@@ -143,12 +144,12 @@ typedef struct LifeSet {
     int n;
 } LifeSet;
 
-static void bury(LifeSet *s, int step)
+static void bury(LifeSet *s, int instr)
 {
     int k = 0;
 
     for (int i = 0; i < s->n; i++)
-        if (s->at[i].last >= step)
+        if (s->at[i].last >= instr)
             s->at[k++] = s->at[i];
     s->n = k;
 }
@@ -399,8 +400,8 @@ const char *lives_wrong(Arena *a, const Role *r)
 static int by_instr(const void *a, const void *b)
 {
     const LastUse *x = a, *y = b;
-    if (x->step != y->step)
-        return x->step - y->step;
+    if (x->instr != y->instr)
+        return x->instr - y->instr;
     return (x->offset > y->offset) - (x->offset < y->offset);
 }
 

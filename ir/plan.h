@@ -326,8 +326,8 @@ typedef enum BufClass {
 extern const char *const bufclasses[NBUFCLASS];
 
 /* Buffers live in one arena. Persistent classes never overlap anything; the
- * others are alive in one program from step `born` to step `dies` inclusive
- * (indices into that program's steps; the body repeats). */
+ * others are alive in one program from instruction `born` to instruction `dies`
+ * inclusive (indices into that program's instructions; the body repeats). */
 typedef struct Buf {
     const char *name;
     BufClass cls;
@@ -342,8 +342,8 @@ typedef struct Buf {
 } Buf;
 
 /* How a value lies on a rank: row-major, the last axis fastest. Axes of one
- * name in the shapes of a step are one axis. What is no product of its axes (a
- * row map) names those that cut it, and says how many elements it has. */
+ * name in the shapes of an instruction are one axis. What is no product of its
+ * axes (a row map) names those that cut it, and says its elements. */
 typedef struct ValueDim {
     const char *axis;
     int64_t n;    /* on a rank */
@@ -373,7 +373,7 @@ enum { MAXMICROS = 1 << 20 }; /* of a step: lists of its rows stay small */
  * chunk 0 made for chunk 1; see instructions.def). */
 typedef struct Phase {
     const char *name; /* den pre body post, or a call */
-    int first, n;     /* steps */
+    int first, n;     /* instructions */
     int64_t repeat;   /* 1, or micro-batches a rank runs in turn */
 } Phase;
 
@@ -620,7 +620,7 @@ int64_t sat_mul(int64_t a, int64_t b);
 int64_t sat_add(int64_t a, int64_t b);
 Range aff_range(const Mesh *m, const RankAffine *x);
 int aff_stray(const Mesh *m, const RankAffine *x); /* atoms the mesh lacks? */
-const char *instr_wrong(const PlanCheck *c, int prog, int step);
+const char *instr_wrong(const PlanCheck *c, int prog, int instr);
 const char *table_wrong(const PlanCheck *c, int prog);
 const char *tensors_wrong(const PlanCheck *c);
 const char *tensors_loose(const PlanCheck *c); /* plans with flow */
@@ -635,11 +635,11 @@ typedef struct Span { /* bytes alive at times from..to, both */
     int lo, hi; /* spans_meet's own */
 } Span;
 /* value_check.c value_types.c extent_check.c stage_match.c: of plans whose
- * steps say what they read and make. */
+ * instructions say what they read and make. */
 int has_flow(const Role *r);
 /* By number: who makes it (-1: nobody) and of what type, when all is well. */
 typedef struct ValueOrigin {
-    int step;
+    int instr;
     const ValueUse *f;
 } ValueOrigin;
 const char *values_wrong(const PlanCheck *c, int prog, ValueOrigin **made);
@@ -766,7 +766,7 @@ PipeRow **schedule_rows(Arena *a, const Schedule *s, const StageTransfer *e,
 typedef struct Planned {
     double makespan;   /* seconds of one run of the program */
     double *busy;      /* by stage: of them not spent waiting */
-    const char *stuck; /* null, or which steps wait for each other */
+    const char *stuck; /* null, or which instructions wait for each other */
 } Planned;
 Planned plan_time(Arena *a, const Plan *p, ProgramKind k);
 double plan_secs(const Plan *p, ProgramKind k);   /* the makespan */
@@ -776,21 +776,22 @@ int64_t phase_turns(const Program *g, int phase); /* how often it runs*/
 
 /* ---- live.c: which bytes matter when ------------------------------------- */
 
-/* Null, or where the steps contradict the buffers: worked out again from the
- * steps' arguments, knowing nothing of how buffers were placed. */
+/* Null, or where the instructions contradict the buffers: worked out again from
+ * the instructions' arguments, knowing nothing of how buffers were placed. */
 const char *lives_wrong(Arena *a, const Role *r);
-/* Does a join at this step make buf a part of another? Then it may lie where
- * that one does, and is alive up to the step before. */
-int joined(const Role *r, int buf, int step);
-/* Null, or a buffer whose born and dies are not what the steps say. */
+/* Does a join at this instruction make buf a part of another? Then it may lie
+ * where that one does, and is alive up to the instruction before. */
+int joined(const Role *r, int buf, int instr);
+/* Null, or a buffer whose born and dies are not what the instructions say. */
 const char *lives_loose(Arena *a, const Role *r, int prog);
-/* After step `step` nothing reads these bytes before they are written again;
- * with `last` only after the last turn of the step's phase. Step -1: before the
- * first. By step; what is alive at the end stays. A runtime may fill them with
- * 0xff (NaN in every float type): no number may change. Of a stage's table:
- * only what is private to a call, after each of its rows. */
+/* After instruction `instr` nothing reads these bytes before they are
+ * written again; with `last` only after the last turn of the instruction's
+ * phase. Instruction -1: before the first. By instruction; what is alive at the
+ * end stays. A runtime may fill them with 0xff (NaN in every float type): no
+ * number may change. Of a stage's table: only what is private to a call, after
+ * each of its rows. */
 typedef struct LastUse {
-    int step;
+    int instr;
     int64_t offset, bytes;
     int last;
 } LastUse;

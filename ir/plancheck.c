@@ -1,8 +1,8 @@
 /* plancheck.c: what must hold in a plan before anything runs it. The reader
  * asks it of files, the compiler of its own work, so it believes nothing: every
  * index is in range, every buffer lies in the arena, nothing that is alive at
- * one time overlaps, every step has the arguments of its kind and they stay
- * inside their buffers on every rank (instr_check.c, tablecheck.c).
+ * one time overlaps, every instruction has the arguments of its kind and they
+ * stay inside their buffers on every rank (instr_check.c, tablecheck.c).
  *
  * Each function returns null or what is wrong. */
 #include <stdlib.h>
@@ -116,7 +116,7 @@ static const char *bufs_wrong(const PlanCheck *c)
 
 /* ---- programs ------------------------------------------------------------ */
 
-/* Phases follow each other and cover all steps. */
+/* Phases follow each other and cover all instructions. */
 static const char *phases_wrong(const PlanCheck *c, const Program *g)
 {
     int64_t at = 0;

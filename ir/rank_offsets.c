@@ -7,12 +7,12 @@
  *     number   the rank's, over atoms that cut an axis or share a sum
  *     share    of an axis that all have, where ranks share a sum over it
  *
- * So they follow from the shapes of the step's operands. The plan says how each
- * does, as a number (RankAffine.place) that stands for operand, axis, piece and
- * unit: what is found when the plan is read must be that. A kernel that does
- * several things at once may need places in values that are never stored: those
- * are FREE, and nothing is proved of them. Nor is anything of constants: those
- * are the kernel's. */
+ * So they follow from the shapes of the instruction's operands. The plan says
+ * how each does, as a number (RankAffine.place) that stands for operand, axis,
+ * piece and unit: what is found when the plan is read must be that. A kernel
+ * that does several things at once may need places in values that are never
+ * stored: those are FREE, and nothing is proved of them. Nor is anything of
+ * constants: those are the kernel's. */
 #include <string.h>
 
 #include "plan.h"
@@ -53,7 +53,7 @@ static void explain(OffsetSearch *f, OffsetSource way, int operand, int dim,
 /* ---- units --------------------------------------------------------------- */
 
 /* The elements between neighbours along an axis, on a rank or of all ranks. */
-static int64_t step_of(const Mesh *m, const ValueShape *x, int dim, int all)
+static int64_t stride_of(const Mesh *m, const ValueShape *x, int dim, int all)
 {
     int64_t n = 1;
     for (int d = x->nd - 1; d > dim; d--) {
@@ -70,7 +70,8 @@ static int is_unit(const Mesh *m, const ValueShape *x, int dim, int64_t by)
     by = by < 0 ? -by : by;
     for (int all = 0; all < 2 && by; all++)
         for (int d = dim; d < x->nd; d++)
-            if (sat_mul(by, step_of(m, x, d, all)) == step_of(m, x, dim, all))
+            if (sat_mul(by, stride_of(m, x, d, all)) ==
+                stride_of(m, x, dim, all))
                 return 1;
     return 0;
 }

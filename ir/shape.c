@@ -1,6 +1,6 @@
 /* shape.c: how values lie in memory, as a plan says it (plan.h, ValueShape):
  * what holds of each shape, the shapes of what lives always, and views. What
- * steps do with shapes is in operands.c and rank_offsets.c. */
+ * instructions do with shapes is in operands.c and rank_offsets.c. */
 #include <string.h>
 
 #include "plan.h"

@@ -4,7 +4,8 @@
  *                 message, what that one receives: micro-batch, elements, type
  *   collectives   over stages stand in one order on all of them, with the same
  *                 arguments. Those inside a stage need no check: their members
- *                 run the same steps with the same integers (value_types.c)
+ *                 run the same instructions with the same integers
+ *                 (value_types.c)
  *   deadlock      with every send waiting for its receiver the stages come to
  *                 their end (time_model.c). As nothing depends on data or on
  *                 who is faster, one run is all runs
@@ -74,7 +75,7 @@ static void note_instr(StageMatch *x, int role, const Instr *s, int micro)
     }
 }
 
-/* Steps of each phase that concern other stages. */
+/* Instructions of each phase that concern other stages. */
 static const Instr ***far_instrs(const StageMatch *x, const Program *g)
 {
     const Instr ***v = alloc(x->arena, sizeof *v * (size_t)(g->nphase + 1));

@@ -15,7 +15,7 @@ typedef struct TableCheck { /* a program's table being looked at */
     const Program *g;
     int prog;
     int call, ncall; /* phases */
-    int first, end;  /* steps */
+    int first, end;  /* instructions */
     int micros;
     int **uses; /* by call: vec of the frames it names */
 } TableCheck;
@@ -91,12 +91,12 @@ static const char *repeats_wrong(const TableCheck *t)
 
 /* ---- buffers ------------------------------------------------------------- */
 
-static const Phase *call_of(const TableCheck *t, int step)
+static const Phase *call_of(const TableCheck *t, int instr)
 {
     int lo = t->call, hi = t->call + t->ncall - 1;
     while (lo < hi) {
         int mid = (lo + hi + 1) / 2;
-        if (t->g->phase[mid].first <= step)
+        if (t->g->phase[mid].first <= instr)
             lo = mid;
         else
             hi = mid - 1;
@@ -155,7 +155,7 @@ static const char *frame_wrong(const TableCheck *t, const SlotGroup *f)
     return 0;
 }
 
-/* Which frames the steps of each call name. */
+/* Which frames the instructions of each call name. */
 static void find_uses(TableCheck *t)
 {
     const Role *r = t->c->r;

@@ -1,8 +1,8 @@
 /* time_model.c: how long a plan's program takes, from the predicted seconds of
- * its steps. One rank stands for its stage. A stage goes through its phases and
- * rows until it has to wait: for a value that was not sent, for a receiver that
- * did not take what it sends, or in a collective over stages for the others.
- * Where no stage can go on, they wait for each other for ever. */
+ * its instructions. One rank stands for its stage. A stage goes through its
+ * phases and rows until it has to wait: for a value that was not sent, for a
+ * receiver that did not take what it sends, or in a collective over stages for
+ * the others. Where no stage can go on, they wait for each other for ever. */
 #include <string.h>
 
 #include "plan.h"
@@ -14,9 +14,9 @@ typedef struct LinkTimes { /* from one stage to another, one channel */
     double free;          /* when it can carry the next */
 } LinkTimes;
 
-typedef struct WaitPoint { /* a step at which a stage may have to wait */
+typedef struct WaitPoint { /* where a stage may have to wait */
     const Instr *s;
-    double before; /* seconds of the steps since the last stop */
+    double before; /* seconds of the instructions since the last stop */
     int link;      /* transfers */
 } WaitPoint;
 

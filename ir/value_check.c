@@ -1,15 +1,15 @@
-/* value_check.c: does every step find in its buffers the values that it says it
- * reads (plan.h, ValueUse)? The program is run without numbers: phases and rows
- * in order, for each buffer the value it holds, for each frame by micro-batch.
- * What the other checks have proved makes that enough: two buffers that are
- * alive at one time share no byte (plancheck.c, tablecheck.c), and lives are
- * what the steps say (live.c), so nothing but a step that names a buffer
- * changes it.
+/* value_check.c: does every instruction find in its buffers the values that it
+ * says it reads (plan.h, ValueUse)? The program is run without numbers: phases
+ * and rows in order, for each buffer the value it holds, for each frame by
+ * micro-batch. What the other checks have proved makes that enough: two buffers
+ * that are alive at one time share no byte (plancheck.c, tablecheck.c), and
+ * lives are what the instructions say (live.c), so nothing but an instruction
+ * that names a buffer changes it.
  *
- * A phase that repeats is run twice: an accumulator may then hold what the step
- * itself left there, nothing else may come from the turn before. What is being
- * sent must stay until its wait, and micro-batches are added up in their order,
- * so that every schedule that pleat makes gives the same bits.
+ * A phase that repeats is run twice: an accumulator may then hold what the
+ * instruction itself left there, nothing else may come from the turn before.
+ * What is being sent must stay until its wait, and micro-batches are added up
+ * in their order, so that every schedule that pleat makes gives the same bits.
  *
  * Then at the end each parameter, moment, state, result and output holds the
  * value that the graph wrote to it, and, as all ranks of its replication group
@@ -56,7 +56,7 @@ static const char *lost(const ValueFlow *x, int v)
     const ValueOrigin *m = v > 0 ? &x->made[v] : NULL;
     if (!m)
         return "what was there when the program began";
-    return strf(x->c->arena, "what '%s' makes", x->g->instr[m->step].label);
+    return strf(x->c->arena, "what '%s' makes", x->g->instr[m->instr].label);
 }
 
 static BufferState *place_of(ValueFlow *x, int b)
@@ -73,13 +73,13 @@ static BufferState *place_of(ValueFlow *x, int b)
 
 /* ---- instructions -------------------------------------------------------- */
 
-/* Is value v `made`, with more added by later steps of the phase? */
+/* Is value v `made`, with more added by later instructions of the phase? */
 static int goes_on(const ValueFlow *x, int v, int made)
 {
     const Phase *f = &x->g->phase[x->phase];
     while (v > 0 && v != made) {
         const ValueOrigin *o = &x->made[v];
-        if (o->step < f->first || o->step >= f->first + f->n)
+        if (o->instr < f->first || o->instr >= f->first + f->n)
             return 0;
         v = o->f->read;
     }
@@ -183,12 +183,12 @@ static const char *instr_flow(ValueFlow *x, const Instr *s)
 
 /* ---- rows ---------------------------------------------------------------- */
 
-static const char *where(const ValueFlow *x, int step, const char *why)
+static const char *where(const ValueFlow *x, int instr, const char *why)
 {
-    const Instr *s = &x->g->instr[step];
+    const Instr *s = &x->g->instr[instr];
     return strf(x->c->arena,
                 "role %d: program '%s': instruction %d '%s'%s%s %s", x->c->role,
-                programnames[x->g->kind], step, s->label ? s->label : "",
+                programnames[x->g->kind], instr, s->label ? s->label : "",
                 s->file ? strf(x->c->arena, " (%s:%d)", s->file, s->line) : "",
                 x->g->phase[x->phase].repeat
                     ? ""

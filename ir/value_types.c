@@ -1,7 +1,8 @@
-/* value_types.c: what steps say they read and make (plan.h, ValueUse), each
- * step by itself: every value is made by one step; slots are used as the kind
- * of step uses them; and types follow. A type says over which atoms ranks hold
- * parts of a value, or terms of a sum. Collectives change it in one way only:
+/* value_types.c: what instructions say they read and make (plan.h, ValueUse),
+ * each instruction by itself: every value is made by one instruction; slots are
+ * used as the kind of instruction uses them; and types follow. A type says over
+ * which atoms ranks hold parts of a value, or terms of a sum. Collectives
+ * change it in one way only:
  *
  *     allreduce A       part A -> whole          allgather A   cut A  -> whole
  *     reducescatter A   part A -> cut A          alltoall A    cut A  -> cut A
@@ -21,10 +22,10 @@ typedef struct Typer {
     const Instr *s;
     ValueOrigin *made;
     int n;      /* by number */
-    char *held; /* by buffer: a step before made a value in it */
+    char *held; /* by buffer: an instruction before made a value in it */
 } Typer;
 
-/* What a step reads: how it lies there, what is still to be summed up. */
+/* What an instruction reads: how it lies there, what is still to be summed. */
 typedef struct Type {
     const ValueShape *s;
     const uint32_t *part;
@@ -70,7 +71,7 @@ static const char *slot_wrong(Typer *t, int i)
                     "reads '%s' in place of what was there when "
                     "the program began",
                     u->name);
-    if (f->read > 0 && (f->read > t->n || t->made[f->read].step < 0) &&
+    if (f->read > 0 && (f->read > t->n || t->made[f->read].instr < 0) &&
         law(Lvalue_made))
         return "reads a value that no instruction makes";
     if (f->make && shape_bytes(l) != u->bytes && law(Lvalue_size))
@@ -164,7 +165,7 @@ typedef struct Unlike { /* atoms over which values differ */
     int any; /* are there values */
 } Unlike;
 
-/* Of all that a step reads, its integers too, and of all that it makes. */
+/* Of all that is read, integers too, and of all that is made. */
 static void unlike(const Typer *t, Unlike *in, Unlike *out)
 {
     const Instr *s = t->s;
@@ -189,9 +190,10 @@ static uint32_t parts(const Unlike *x)
     return x->part[0] | x->part[1] | x->part[2];
 }
 
-/* Does the step read an axis whole that it makes a part of, over these atoms?
- * An axis that it reads nowhere is a repetition, and all parts are the same; so
- * is one of which the step says so (spread), whatever else has its name. */
+/* Does the instruction read an axis whole that it makes a part of, over these
+ * atoms? An axis that it reads nowhere is a repetition, and all parts are the
+ * same; so is one of which the instruction says so (spread), whatever else has
+ * its name. */
 static int takes_parts(const Typer *t, uint32_t atoms)
 {
     const Instr *s = t->s;
@@ -207,8 +209,8 @@ static int takes_parts(const Typer *t, uint32_t atoms)
     return 0;
 }
 
-/* What a step that computes makes is as unlike over ranks as what it reads, no
- * less and no more. A constant is a term of any sum. */
+/* What an instruction that computes makes is as unlike over ranks as what it
+ * reads, no less and no more. A constant is a term of any sum. */
 static const char *computed(const Typer *t)
 {
     Unlike in, out;
@@ -350,7 +352,7 @@ static const char *instr_type_wrong(Typer *t)
 
 /* ---- the whole ----------------------------------------------------------- */
 
-static const char *number_values(Typer *t, int *step)
+static const char *number_values(Typer *t, int *instr)
 {
     int slots = 0;
     for (int i = 0; i < t->g->ninstr; i++)
@@ -358,9 +360,9 @@ static const char *number_values(Typer *t, int *step)
     t->n = slots;
     t->made = alloc(t->c->arena, ((size_t)slots + 1) * sizeof *t->made);
     for (int i = 0; i <= slots; i++)
-        t->made[i].step = -1;
-    for (*step = 0; *step < t->g->ninstr; ++*step) {
-        const Instr *s = &t->g->instr[*step];
+        t->made[i].instr = -1;
+    for (*instr = 0; *instr < t->g->ninstr; ++*instr) {
+        const Instr *s = &t->g->instr[*instr];
         for (int k = 0; k < s->nbuf && s->flow; k++) {
             const ValueUse *f = &s->flow[k];
             if ((f->make < 0 || f->make > slots) && law(Lvalue_number))
@@ -369,10 +371,10 @@ static const char *number_values(Typer *t, int *step)
                  (f->make && (f->shape < 0 || f->shape >= t->c->p->nshape))) &&
                 law(Lvalue_shape))
                 return "has a value of a shape that does not exist";
-            if (f->make && t->made[f->make].step >= 0 && law(Lvalue_once))
+            if (f->make && t->made[f->make].instr >= 0 && law(Lvalue_once))
                 return "makes a value that another instruction makes";
             if (f->make)
-                t->made[f->make] = (ValueOrigin){ *step, f };
+                t->made[f->make] = (ValueOrigin){ *instr, f };
         }
     }
     return 0;
@@ -382,19 +384,19 @@ const char *values_wrong(const PlanCheck *c, int prog, ValueOrigin **made)
 {
     const Program *g = &c->r->prog[prog];
     Typer t = { .c = c, .g = g };
-    int step = 0;
-    const char *why = number_values(&t, &step);
+    int instr = 0;
+    const char *why = number_values(&t, &instr);
     t.held = alloc(c->arena, (size_t)c->r->nbuf + 1);
     for (int i = 0; i < g->ninstr && !why; i++) {
-        t.s = &g->instr[step = i];
+        t.s = &g->instr[instr = i];
         why = instr_type_wrong(&t);
     }
     *made = t.made;
     if (!why)
         return 0;
-    const Instr *s = &g->instr[step];
+    const Instr *s = &g->instr[instr];
     return strf(c->arena, "role %d: program '%s': instruction %d '%s'%s %s",
-                c->role, programnames[g->kind], step, s->label ? s->label : "",
+                c->role, programnames[g->kind], instr, s->label ? s->label : "",
                 s->file ? strf(c->arena, " (%s:%d)", s->file, s->line) : "",
                 why);
 }

@@ -1,7 +1,7 @@
 /* activation_slots.c: where the values of a pipeline stage lie.
  *
  *     through     | accumulators, what pre made: one place, there all the time
- *     private     | values of one call: packed by its steps; as no two calls
+ *     private     | values of one call: packed by instruction; as no two calls
  *                 | run at once, all calls share one block
  *     framed      | what a micro-batch keeps from one call to another
  *

@@ -1,17 +1,18 @@
 /* alloc.c: when each value of a program is alive, and where it lies.
  *
- * A value lives from the step that first names it to the last. A phase that
- * repeats adds: what was there when it began and is named inside lives to its
- * last step, since the next turn needs it again. An accumulator is first named
- * where it is cleared, so it lives from there to its last use in post; what is
- * made inside a body and used only there may share memory with all the rest.
- * An output lives to the end, where the runtime reads it.
+ * A value lives from the instruction that first names it to the last. A phase
+ * that repeats adds: what was there when it began and is named inside lives to
+ * its last instruction, since the next turn needs it again. An accumulator is
+ * first named where it is cleared, so it lives from there to its last use in
+ * post; what is made inside a body and used only there may share memory with
+ * all the rest. An output lives to the end, where the runtime reads it.
  *
  * In a pipeline stage (activation_slots.c) a value is private to a call, kept
  * by a micro- batch from one call to another, or there through the whole table.
  *
- * A result takes over the buffer of an operand that dies in the same step when
- * the kernel allows (Group.inplace) and both are equally large.
+ * A result takes over the buffer of an operand that dies in the same
+ * instruction when the kernel allows (Group.inplace) and both are equally
+ * large.
  *
  * What lives across programs (parameters, states, optimizer, inputs, scalars)
  * is not placed here: it has its own part of the arena (emit.c). */
@@ -19,7 +20,7 @@
 
 #include <string.h>
 
-enum { NEVER = -1 }; /* no step may take its place */
+enum { NEVER = -1 }; /* no instruction may take its place */
 
 typedef struct Alloc {
     Graph *g;
@@ -39,18 +40,18 @@ int is_persistent(const Node *n)
 
 /* ---- lives --------------------------------------------------------------- */
 
-static const Phase *phase_at(const Alloc *a, int step)
+static const Phase *phase_at(const Alloc *a, int instr)
 {
     const Phase *p = a->p->phase;
-    while (step >= p->first + p->n)
+    while (instr >= p->first + p->n)
         p++;
     return p;
 }
 
 /* The calls of a stage that name x. */
-static void note_call(const Alloc *a, Live *x, int step)
+static void note_call(const Alloc *a, Live *x, int instr)
 {
-    const Phase *p = a->rows ? phase_at(a, step) : NULL;
+    const Phase *p = a->rows ? phase_at(a, instr) : NULL;
     if (!p || p->repeat) {
         x->outside = 1;
         return;
@@ -58,12 +59,12 @@ static void note_call(const Alloc *a, Live *x, int step)
     int phase = (int)(p - a->p->phase);
     size_t n = vec_len(x->used);
     if (!n || x->used[n - 1].phase != phase)
-        vec_push(a->arena, x->used, ((Used){ phase, step, step }));
+        vec_push(a->arena, x->used, ((Used){ phase, instr, instr }));
     else
-        x->used[n - 1].last = step;
+        x->used[n - 1].last = instr;
 }
 
-static void touch(Alloc *a, Node *arg, int step)
+static void touch(Alloc *a, Node *arg, int instr)
 {
     Node *n = storage(arg);
     if (is_persistent(n))
@@ -72,31 +73,31 @@ static void touch(Alloc *a, Node *arg, int step)
     if (!*at) {
         Live x = { .n = n,
                    .bytes = local_bytes(a->g, n),
-                   .born = step,
-                   .first = step,
+                   .born = instr,
+                   .first = instr,
                    .same = -1,
                    .within = -1 };
         vec_push(a->arena, a->l->live, x);
         *at = (void *)(uintptr_t)vec_len(a->l->live);
     }
     Live *x = &a->l->live[(uintptr_t)*at - 1];
-    x->dies = x->last = step;
-    note_call(a, x, step);
+    x->dies = x->last = instr;
+    note_call(a, x, instr);
 }
 
-static void add_scratch(Alloc *a, int step)
+static void add_scratch(Alloc *a, int instr)
 {
-    Live x = { .step = step,
-               .bytes = a->k[step]->scratch,
-               .born = step,
-               .first = step,
-               .dies = step,
-               .last = step,
+    Live x = { .instr = instr,
+               .bytes = a->k[instr]->scratch,
+               .born = instr,
+               .first = instr,
+               .dies = instr,
+               .last = instr,
                .same = -1,
                .within = -1 };
     if (!x.bytes)
         return;
-    note_call(a, &x, step);
+    note_call(a, &x, instr);
     vec_push(a->arena, a->l->live, x);
 }
 
@@ -149,7 +150,7 @@ static void find_parts(Alloc *a)
 {
     for (int s = 0; s < a->n; s++) {
         const Group *k = a->k[s];
-        if (k->step.kind != Ijoin)
+        if (k->instr.kind != Ijoin)
             continue;
         int all = own(a->l, k->arg[0]);
         for (int i = 1; i < k->narg; i++) {
@@ -181,9 +182,9 @@ int layout_root(const Layout *l, int i)
     return i;
 }
 
-static void take_over(Alloc *a, int step)
+static void take_over(Alloc *a, int instr)
 {
-    const Group *k = a->k[step];
+    const Group *k = a->k[instr];
 
     for (int j = 0; j < k->ninplace; j++) {
         int out = own(a->l, k->out[k->inplace[j][0]]);
@@ -193,10 +194,10 @@ static void take_over(Alloc *a, int step)
         in = layout_root(a->l, in);
         Live *x = &a->l->live[out], *y = &a->l->live[in];
         /* A gradient may be reduced over ranks where it lies. */
-        int free = y->last == step && (!y->kept || k->fam == FAMcomm);
+        int free = y->last == instr && (!y->kept || k->fam == FAMcomm);
         if (x->within >= 0 || y->within >= 0)
             continue;
-        if (x->same >= 0 || x->first != step || x->bytes != y->bytes || !free)
+        if (x->same >= 0 || x->first != instr || x->bytes != y->bytes || !free)
             continue;
         if (x->used && x->outside)
             continue;
@@ -211,7 +212,7 @@ static void take_over(Alloc *a, int step)
 
 /* ---- places -------------------------------------------------------------- */
 
-/* Largest sum of bytes alive at one step, with `table` bytes while it runs. */
+/* Largest sum of bytes alive at one time, with `table` bytes while it runs. */
 static int64_t bound_of(const Alloc *a, const Rect *r, int n, int64_t table)
 {
     int64_t *d = alloc(a->arena, sizeof *d * (size_t)(a->n + 2));

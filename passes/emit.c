@@ -194,7 +194,8 @@ static int lasting(Emit *e, Graph *g, const Node *n)
 static const char *live_name(const ProgramBuilder *m, const Live *x)
 {
     return x->n ? x->n->name
-                : strf(m->e->arena, "work of %s", m->step[x->step]->step.label);
+                : strf(m->e->arena, "work of %s",
+                       m->group[x->instr]->instr.label);
 }
 
 static void add_live(ProgramBuilder *m, Live *x)
@@ -213,7 +214,7 @@ static void add_live(ProgramBuilder *m, Live *x)
     if (x->n)
         x->n->buf = i;
     else
-        m->work[x->step] = i;
+        m->work[x->instr] = i;
 }
 
 /* From here on n->buf is the buffer of a stored value. Those that took over
@@ -223,8 +224,8 @@ static void number_buffers(ProgramBuilder *m)
     Graph *g = m->g;
     Layout *l = m->l;
 
-    m->work = alloc(m->e->arena, sizeof(int) * (vec_len(m->step) + 1));
-    for (size_t i = 0; i < vec_len(m->step); i++)
+    m->work = alloc(m->e->arena, sizeof(int) * (vec_len(m->group) + 1));
+    for (size_t i = 0; i < vec_len(m->group); i++)
         m->work[i] = -1;
     for (size_t i = 0; i < vec_len(g->node); i++)
         g->node[i]->buf = -1;
@@ -256,13 +257,13 @@ static void add_outputs(ProgramBuilder *m)
     }
 }
 
-/* ---- steps --------------------------------------------------------------- */
+/* ---- instructions -------------------------------------------------------- */
 
 static void add_kernel(Emit *e, const Group *k)
 {
-    if (!k->step.kernel)
+    if (!k->instr.kernel)
         return;
-    const char *name = intern(k->step.kernel);
+    const char *name = intern(k->instr.kernel);
     void **at = table_at(e->kernels, KEYP(name));
     if (*at)
         return;
@@ -283,12 +284,12 @@ int accumulates(const Group *k, const Node *n)
 
 static void fill_instr(ProgramBuilder *m, int i, Instr *s)
 {
-    const Group *k = m->step[i];
-    const InstrInfo *o = instr_info(k->step.kind);
+    const Group *k = m->group[i];
+    const InstrInfo *o = instr_info(k->instr.kind);
     int work = m->work[i];
     int n = instr_many(o) ? k->narg + (work >= 0) : o->nop;
 
-    *s = k->step;
+    *s = k->instr;
     s->nbuf = n;
     s->buf = alloc(m->e->arena, sizeof *s->buf * (size_t)(n + 1));
     for (int j = 0; j < n; j++)
@@ -334,12 +335,12 @@ void emit_program(Emit *e, Graph *g, Group **groups)
     enter_stage(e, g);
     make_phases(&m, groups);
     make_joins(&m);
-    p.ninstr = (int)vec_len(m.step);
+    p.ninstr = (int)vec_len(m.group);
     p.nphase = (int)vec_len(m.phase);
     p.phase = m.phase;
     p.nturn = (int)vec_len(m.turn);
     p.turn = m.turn;
-    m.l = layout(g, m.step, &p);
+    m.l = layout(g, m.group, &p);
     p.transient = m.l->height;
     p.bound = m.l->bound;
     p.nframe = (int)vec_len(m.l->frame);

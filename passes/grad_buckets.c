@@ -5,22 +5,22 @@
  *     %a = accum ..    %b = accum ..    %g = pack %a %b
  *
  *     bucket   |..........................|    one buffer, from the first birth
- *     %a %b    [ a      ][ b        ]          until the step `join`
+ *     %a %b    [ a      ][ b        ]          until the instruction `join`
  *     %g       [ a      ][ b        ][ 0 ]     from there: gaps are cleared
  *
  * A bucket with a member that comes from elsewhere (summed over other ranks
  * first, read later than the bucket is made) is packed by its kernel. */
 #include "passes.h"
 
-/* Stored value -> 1 + the last step that names it. */
+/* Stored value -> 1 + the last instruction that names it. */
 static Table *last_uses(const ProgramBuilder *m)
 {
     Table *t = table_new(m->arena);
 
-    for (size_t i = 0; i < vec_len(m->step); i++)
-        for (int j = 0; j < m->step[i]->narg; j++)
-            if (m->step[i]->arg[j])
-                *table_at(t, KEYP(storage(m->step[i]->arg[j]))) =
+    for (size_t i = 0; i < vec_len(m->group); i++)
+        for (int j = 0; j < m->group[i]->narg; j++)
+            if (m->group[i]->arg[j])
+                *table_at(t, KEYP(storage(m->group[i]->arg[j]))) =
                     (void *)(uintptr_t)(i + 1);
     return t;
 }
@@ -37,18 +37,19 @@ static int lies_so(const Node *x, const Node *pack, Axis *const *order)
     return 1;
 }
 
-static int joins(const Graph *g, const Group *k, size_t step, const Table *last)
+static int joins(const Graph *g, const Group *k, size_t instr,
+                 const Table *last)
 {
     const Node *n = k->node[0];
 
-    if (k->n != 1 || n->op != Opack || k->step.kind != Ikernel || n->nin < 1 ||
+    if (k->n != 1 || n->op != Opack || k->instr.kind != Ikernel || n->nin < 1 ||
         local_n(g, n, n->nd - 1) != n->dim[n->nd - 1].n)
         return 0;
     Axis *const *order = n->at.pack.order.v;
     for (int i = 0; i < n->nin; i++) {
         const Node *x = n->in[i];
         if (!lies_so(x, n, order) ||
-            (uintptr_t)table_get(last, KEYP(storage(n->in[i]))) != step + 1)
+            (uintptr_t)table_get(last, KEYP(storage(n->in[i]))) != instr + 1)
             return 0;
         for (int j = 0; j < i; j++)
             if (n->in[j] == x)
@@ -83,13 +84,13 @@ static void join(const Graph *g, Group *k, Arena *a)
         vec_push(a, arg, n->in[i]);
     }
     add_gap(a, &gap, end, local_bytes(g, n));
-    k->step.kind = Ijoin;
-    k->step.kernel = NULL;
-    k->step.flops = 0;
-    k->step.bytes = (double)gaps;
-    k->step.word = NULL;
-    k->step.nword = 0;
-    k->step.join = (JoinArgs){ n->dt, { (int)vec_len(gap), gap } };
+    k->instr.kind = Ijoin;
+    k->instr.kernel = NULL;
+    k->instr.flops = 0;
+    k->instr.bytes = (double)gaps;
+    k->instr.word = NULL;
+    k->instr.nword = 0;
+    k->instr.join = (JoinArgs){ n->dt, { (int)vec_len(gap), gap } };
     k->arg = arg;
     k->narg = (int)vec_len(arg);
     k->text = NULL;
@@ -100,7 +101,7 @@ void make_joins(ProgramBuilder *m)
 {
     Table *last = last_uses(m);
 
-    for (size_t i = 0; i < vec_len(m->step); i++)
-        if (m->step[i]->n && joins(m->g, m->step[i], i, last))
-            join(m->g, m->step[i], m->arena);
+    for (size_t i = 0; i < vec_len(m->group); i++)
+        if (m->group[i]->n && joins(m->g, m->group[i], i, last))
+            join(m->g, m->group[i], m->arena);
 }

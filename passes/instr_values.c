@@ -1,15 +1,15 @@
-/* instr_values.c: each step of a plan says which values it reads from its
- * buffers and which it leaves there, from the groups and types of the graph and
- * not from where buffers lie. So a reader of the plan can prove that memory,
- * order, pipeline and collectives give every step what the graph meant
- * (ir/value_check.c).
+/* instr_values.c: each instruction of a plan says which values it reads from
+ * its buffers and which it leaves there, from the groups and types of the graph
+ * and not from where buffers lie. So a reader of the plan can prove that
+ * memory, order, pipeline and collectives give every instruction what the graph
+ * meant (ir/value_check.c).
  *
  *     %h = gemm dot reads %x %w        v 12,=5/3,>13:7+4,-   of shape 7,
  *     %s = allreduce %h                v 13,>14:7,-          partial over
  *                                                            atoms 4
  *
  * An accumulator is two values: cleared, and with what was added; where several
- * steps add to it in turn (accumulate.c), one more for each. */
+ * instructions add to it in turn (accumulate.c), one more for each. */
 #include <string.h>
 
 #include "passes.h"
@@ -221,7 +221,7 @@ static uint32_t spread_atoms(const ProgramBuilder *m, const Group *k,
     return even & ~parts;
 }
 
-/* ---- a step -------------------------------------------------------------- */
+/* ---- an instruction ------------------------------------------------------ */
 
 void flow_instr(ProgramBuilder *m, const Group *k, Instr *s)
 {

@@ -380,7 +380,7 @@ typedef struct FuseUnit {  /* a kernel in the making */
     int reach;   /* no node it waits for has a greater id */
     int again;   /* has recomputed members */
     int seen;
-    Node *alone;              /* products: what the step stores */
+    Node *alone;              /* products: what the instruction stores */
     struct FuseUnit **before; /* vec: read what it overwrites */
     int wait;                 /* (ordering) units before it */
     struct FuseUnit **next;
@@ -449,18 +449,18 @@ Group **sched(Graph *g, Group **k);
 
 typedef struct Used {
     int phase, first, last;
-} Used; /* steps of a call */
+} Used; /* instructions of a call */
 
 /* One value of a program, or a kernel's work space, before it is a Buf. */
 typedef struct Live {
-    Node *n; /* the value; null: work space of `step` */
-    int step;
+    Node *n; /* the value; null: work space of `instr` */
+    int instr;
     int64_t bytes, offset; /* offset: above the persistent part, or in
                                      its frame */
-    int born, dies;        /* steps, both included */
-    int first;             /* step that makes it: born, or in a table
+    int born, dies;        /* instructions, both included */
+    int first;             /* instruction that makes it: born, or in a table
                                      the one that runs first */
-    int last;              /* step after which its place is free, or -1 */
+    int last;              /* after it the place is free, or -1 */
     int kept;              /* to the end of the program */
     int same;              /* index of the value whose buffer this one
                                      took over, or -1 */
@@ -469,7 +469,7 @@ typedef struct Live {
     int frame;             /* 1 + its frame; 0: one place */
     int within;            /* index of the bucket where it lies at byte
                                      offset, or -1 */
-    int start;             /* its place is taken from this step on */
+    int start;             /* its place is taken from this instruction on */
 } Live;
 
 typedef struct Layout {
@@ -482,7 +482,7 @@ typedef struct Layout {
 
 int is_persistent(const Node *stored);
 /* Places all that lives within one program, whose phases and turns are known.
- * k: the group of each step. */
+ * k: the group of each instruction. */
 Layout *layout(Graph *g, Group *const *k, const Program *p);
 int layout_root(const Layout *l, int i); /* whose buffer i lies in */
 
@@ -518,7 +518,7 @@ typedef struct CallTimes {
     Arena *arena;
     const Program *p;
     int call, ncall; /* phases */
-    int from, to;    /* steps of all calls */
+    int from, to;    /* instructions of all calls */
     int micros;
     int *at; /* [call][micro] -> row */
 } CallTimes;
@@ -553,13 +553,13 @@ typedef struct ProgramBuilder { /* one program being made */
     Emit *e;
     Graph *g;
     const Target *T;
-    Group **step;       /* vec: the group of each step */
+    Group **group;      /* vec: of each instruction */
     Phase *phase;       /* vec */
     ScheduleSlot *turn; /* vec */
     int64_t repeat;     /* of den and body */
-    int once;           /* each step runs once */
+    int once;           /* each instruction runs once */
     Layout *l;
-    int *work; /* step -> buffer of its work space, or -1 */
+    int *work; /* instruction -> buffer of its work space, or -1 */
     Table *value;
     int nvalue;     /* instr_values.c: numbers of values */
     int *shape;     /* vec: of value i + 1 */
@@ -568,14 +568,13 @@ typedef struct ProgramBuilder { /* one program being made */
 } ProgramBuilder;
 
 void make_phases(ProgramBuilder *m,
-                 Group **k); /* fills step, phase, turn, repeat */
+                 Group **k); /* fills group, phase, turn, repeat */
 void make_joins(
-    ProgramBuilder *m); /* grad_buckets.c: packs that need no copy are steps
-                                     `join` */
+    ProgramBuilder *m); /* grad_buckets.c: packs that need no copy are joins */
 int64_t join_at(const Node *pack, int i); /* byte where member i lies */
 
-/* instr_values.c: what step s of group k reads and makes, and what must be
- * there at the end. Buffers have numbers. */
+/* instr_values.c: what instruction s of group k reads and makes, and what must
+ * be there at the end. Buffers have numbers. */
 void flow_instr(ProgramBuilder *m, const Group *k, Instr *s);
 const Node *made_in(const Group *k, const Node *n); /* what k leaves in n's
                                      buffer; null: nothing */

@@ -1,9 +1,9 @@
-/* program_layout.c: the steps of a program in phases.
+/* program_layout.c: the instructions of a program in phases.
  *
  * Accumulators are cleared first: those of loss denominators in a phase of
  * their own before `den`, the others in `pre`; with a single turn right before
- * their only use. A stage has no body but its calls, each a phase; a wait has a
- * step for every send that it waits for. */
+ * their only use. A stage has no body but its calls, each a phase; a wait has
+ * an instruction for every send that it waits for. */
 #include <math.h>
 #include <string.h>
 
@@ -32,10 +32,10 @@ static Group *zeroing(ProgramBuilder *m, Node *acc, Region reg)
 {
     Group *k = storing(m->arena, FAMzero, reg, acc);
 
-    k->step.kind = Izero;
-    k->step.label = strf(m->arena, "clear %s", acc->name);
-    k->step.file = acc->loc ? acc->loc->file : NULL;
-    k->step.line = acc->loc ? acc->loc->line : 0;
+    k->instr.kind = Izero;
+    k->instr.label = strf(m->arena, "clear %s", acc->name);
+    k->instr.file = acc->loc ? acc->loc->file : NULL;
+    k->instr.line = acc->loc ? acc->loc->line : 0;
     return k;
 }
 
@@ -75,14 +75,14 @@ static Group *clearing(ProgramBuilder *m, Node *acc, Region reg)
  * then lives from there: at the peak most gradients are still to come. */
 static int store_only(ProgramBuilder *m, Group *k, const Node *acc)
 {
-    int *beta = instr_beta(&k->step);
+    int *beta = instr_beta(&k->instr);
 
     if (!m->once || acc->at.accum.op != Radd || !k->maystore)
         return 0;
     if (beta)
         *beta = 0;
     else
-        k->step.word[k->addat] = word_int(0);
+        k->instr.word[k->addat] = word_int(0);
     k->stores = 1;
     return 1;
 }
@@ -93,7 +93,7 @@ static void clear_results(ProgramBuilder *m, Group *k)
         Node *n = k->out[j];
         if (n->op == Oaccum && n->nin == 1 && n->at.accum.op != Rlast &&
             !store_only(m, k, n))
-            vec_push(m->arena, m->step, clearing(m, n, k->reg));
+            vec_push(m->arena, m->group, clearing(m, n, k->reg));
     }
 }
 
@@ -107,7 +107,7 @@ static void clear_accumulators(ProgramBuilder *m, Group **k, Region reg)
 static void end_phase(ProgramBuilder *m, const char *name, int first,
                       int64_t repeat)
 {
-    int n = (int)vec_len(m->step) - first;
+    int n = (int)vec_len(m->group) - first;
     if (n)
         vec_push(m->arena, m->phase, ((Phase){ name, first, n, repeat }));
 }
@@ -128,10 +128,10 @@ static void add_wait(ProgramBuilder *m, const Group *send)
 
     *k = *send;
     k->nout = k->ninplace = 0;
-    k->step.kind = Iwait;
-    k->step.bytes = 0;
-    k->step.label = strf(m->arena, "wait %s", send->step.label);
-    vec_push(m->arena, m->step, k);
+    k->instr.kind = Iwait;
+    k->instr.bytes = 0;
+    k->instr.label = strf(m->arena, "wait %s", send->instr.label);
+    vec_push(m->arena, m->group, k);
 }
 
 static int overwrites(const Group *k, const Group *send)
@@ -169,31 +169,31 @@ static size_t add_groups(ProgramBuilder *m, Group **k, size_t i, Region reg)
         if (m->once)
             clear_results(m, k[i]);
         left = end_sends(m, sent, left, k[i]);
-        vec_push(m->arena, m->step, k[i]);
-        if (k[i]->step.kind == Isend)
+        vec_push(m->arena, m->group, k[i]);
+        if (k[i]->instr.kind == Isend)
             vec_push(m->arena, sent, k[i]);
     }
     end_sends(m, sent, left, NULL);
     return i;
 }
 
-/* Steps of the groups k[0, n), which stand in the body, that call c has. */
+/* Instructions of the groups k[0, n) of the body that call c has. */
 static void add_call(ProgramBuilder *m, Group *const *k, size_t n, int c)
 {
     const Call *call = m->g->call;
-    int first = (int)vec_len(m->step);
+    int first = (int)vec_len(m->group);
 
     for (size_t i = 0; i < n; i++) {
         if (k[i]->call < 1 || (size_t)k[i]->call > vec_len(call))
             die("emit: %s is in no call", k[i]->node[0]->name);
         if (k[i]->call == c + 1)
-            vec_push(m->arena, m->step, k[i]);
+            vec_push(m->arena, m->group, k[i]);
         else if (waits_for(&call[c], &call[k[i]->call - 1]))
             add_wait(m, k[i]);
     }
     vec_push(m->arena, m->phase,
              ((Phase){ call_name(m->arena, &call[c]), first,
-                       (int)vec_len(m->step) - first, 0 }));
+                       (int)vec_len(m->group) - first, 0 }));
 }
 
 static size_t add_calls(ProgramBuilder *m, Group *const *k, size_t at)
@@ -228,7 +228,7 @@ void make_phases(ProgramBuilder *m, Group **k)
         at = add_groups(m, k, at, REGpre);
     end_phase(m, "start", first, 1);
     for (int r = REGden; r < NREGION; r++) {
-        first = (int)vec_len(m->step);
+        first = (int)vec_len(m->group);
         if (r == REGbody && m->g->call) {
             at = add_calls(m, k, at);
             continue;

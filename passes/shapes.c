@@ -1,5 +1,5 @@
-/* shapes.c: how the values of a plan's steps lie (plan.h, ValueShape), from the
- * nodes' types. Layers repeat, so each distinct shape is kept once.
+/* shapes.c: how the values of a plan's instructions lie (plan.h, ValueShape),
+ * from the nodes' types. Layers repeat, so each distinct shape is kept once.
  *
  *     %q = dot .. f32 [micro=4 seq=512 hidden=128] @ tp:hidden dp:micro
  *     shape f32 ( micro 1 cut 6 ) ( seq 512 ) ( hidden 64 cut 1 ) */

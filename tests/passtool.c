@@ -58,7 +58,7 @@ static const char *own_text(const Group *k)
     const struct {
         const char *text, *by;
     } shared[] = {
-        { k->step.kernel, "k" },
+        { k->instr.kernel, "k" },
         { attn_gpu_pre, "/* attn_gpu.pre */\n" },
         { attn_warp_pre, "/* attn_warp.pre */\n" },
         { attn_wgmma_pre, "/* attn_wgmma.pre */\n" },
@@ -101,8 +101,9 @@ static const char *plan(Graph *g)
 
     for (size_t i = 0; i < vec_len(k); i++) {
         T->lower(g, k[i], forever);
-        if (k[i]->step.kind == Ikernel) /* not the hash of its text */
-            k[i]->step.kernel = strf(forever, "%s.%zu", families[k[i]->fam], i);
+        if (k[i]->instr.kind == Ikernel) /* not the hash of its text */
+            k[i]->instr.kernel =
+                strf(forever, "%s.%zu", families[k[i]->fam], i);
     }
     emit_program(e, g, k);
     return plan_print(forever, emit_finish(e, &(CompileOptions){ 0 }), &len);

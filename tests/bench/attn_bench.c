@@ -40,8 +40,8 @@ static double time_of(Run *r, const Group *k)
     int64_t iv[512];
     Entry *f = attn_entry(k);
 
-    for (int i = 0; i < k->step.nword; i++)
-        iv[i] = word_value(NULL, &k->step.word[i], 0);
+    for (int i = 0; i < k->instr.nword; i++)
+        iv[i] = word_value(NULL, &k->instr.word[i], 0);
     for (int i = 0; i < k->narg; i++) {
         const double *x = attn_known(r, k->arg[i]);
         double *zero = x ? NULL : calloc((size_t)g_elems(k->arg[i]), 8);

@@ -115,7 +115,7 @@ static Kernel named(const char *text)
     Group k = { 0 };
 
     set_text_named(&k, forever, text);
-    return (Kernel){ .name = k.step.kernel, .text = k.text };
+    return (Kernel){ .name = k.instr.kernel, .text = k.text };
 }
 
 static void make_all(Made *m, int64_t rows, Pool *pool, int gpu)

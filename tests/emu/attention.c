@@ -25,12 +25,12 @@ static void run_host(Run *r, const Group *k, void *lib)
     int64_t iv[512];
     Entry *f;
 
-    *(void **)&f = dlsym(lib, k->step.kernel);
+    *(void **)&f = dlsym(lib, k->instr.kernel);
     for (int i = 0; i < k->narg; i++)
         buf[i] = attn_stored(k->arg[i], attn_known(r, k->arg[i]));
     buf[k->narg] = malloc((size_t)k->scratch + 1);
-    for (int i = 0; i < k->step.nword; i++)
-        iv[i] = word_value(NULL, &k->step.word[i], 0);
+    for (int i = 0; i < k->instr.nword; i++)
+        iv[i] = word_value(NULL, &k->instr.word[i], 0);
     f(buf, iv, 0, iv[0]);
     for (int i = 0; i < k->narg; i++) {
         double *v = attn_loaded(k->arg[i], buf[i]), **to = NULL;
@@ -123,8 +123,8 @@ static int launch(Buffers *b, const Run *r, const Group *k, const double *delta)
     int64_t iv[16];
 
     fill(b, r, k, delta);
-    for (int i = 0; i < k->step.nword; i++)
-        iv[i] = word_value(NULL, &k->step.word[i], 0);
+    for (int i = 0; i < k->instr.nword; i++)
+        iv[i] = word_value(NULL, &k->instr.word[i], 0);
     return emurun_launch(k, b->buf, b->bytes, iv);
 }
 

@@ -22,7 +22,7 @@ static void put_apart(Text *t, const Group *k)
 {
     const char *s = k->text;
 
-    put(t, "namespace n_%s {\n%s\n}\n", k->step.kernel, s);
+    put(t, "namespace n_%s {\n%s\n}\n", k->instr.kernel, s);
     while ((s = strstr(s, "#define "))) {
         s += strlen("#define ");
         put(t, "#undef %.*s\n", (int)strcspn(s, " (\n"), s);
@@ -56,9 +56,9 @@ static Group **distinct(Group *const *k, int n)
     Group **one = NULL;
 
     for (int i = 0; i < n; i++) {
-        if (!k[i]->text || k[i]->step.kind != Ikernel)
+        if (!k[i]->text || k[i]->instr.kind != Ikernel)
             continue;
-        void **at = table_at(kernels, KEYP(intern(k[i]->step.kernel)));
+        void **at = table_at(kernels, KEYP(intern(k[i]->instr.kernel)));
         if (!*at)
             vec_push(mem, one, k[i]);
         *at = k[i];
@@ -82,7 +82,7 @@ int emurun_compile(Arena *a, Group *const *k, int n)
     if (!compile(all.s))
         return 0;
     for (size_t i = 0; i < vec_len(one); i++) {
-        const char *name = intern(one[i]->step.kernel);
+        const char *name = intern(one[i]->instr.kernel);
         EmuKernel *f = emu_kernel(modules[vec_len(modules) - 1], name);
         *table_at(kernels, KEYP(name)) = f;
         ok &= f != NULL;
@@ -189,7 +189,7 @@ static int strays(const Group *k, void *const *buf, const size_t *bytes)
                                    (const uint8_t *)buf[i] + at, RUNGUARD) != 0;
     }
     if (n)
-        printf("# %s writes behind an argument\n", k->step.kernel);
+        printf("# %s writes behind an argument\n", k->instr.kernel);
     return n;
 }
 
@@ -198,14 +198,14 @@ static int strays(const Group *k, void *const *buf, const size_t *bytes)
 int emurun_launch(const Group *k, void *const *buf, const size_t *bytes,
                   const int64_t *iv)
 {
-    int nbuf = k->narg + (k->scratch > 0), n = nbuf + k->step.nword - 5;
+    int nbuf = k->narg + (k->scratch > 0), n = nbuf + k->instr.nword - 5;
     void *arg[MOSTARGS], *param[MOSTARGS];
     unsigned grid[3] = { (unsigned)iv[0], (unsigned)iv[2], (unsigned)iv[3] };
     unsigned block[3] = { (unsigned)iv[1], 1, 1 };
-    EmuKernel *f = table_get(kernels, KEYP(intern(k->step.kernel)));
+    EmuKernel *f = table_get(kernels, KEYP(intern(k->instr.kernel)));
 
     if (!f || n > MOSTARGS)
-        die("emurun: no kernel %s, or %d arguments", k->step.kernel, n);
+        die("emurun: no kernel %s, or %d arguments", k->instr.kernel, n);
     if (iv[3] < 0) { /* blocks take work in turns: few have more of it */
         grid[0] = grid[0] < INTURN ? grid[0] : INTURN;
         grid[2] = 1;
@@ -229,13 +229,13 @@ void emurun_step(void *ctx, const Group *k, void *const *buf,
                  const size_t *bytes, const int64_t *iv)
 {
     (void)ctx;
-    if (k->step.kind != Ikernel) {
+    if (k->instr.kind != Ikernel) {
         host_step(NULL, k, buf, bytes, iv);
         return;
     }
     int error = emurun_launch(k, buf, bytes, iv);
     if (!error)
         return;
-    printf("not ok - %s: error %d\n", k->step.kernel, error);
+    printf("not ok - %s: error %d\n", k->instr.kernel, error);
     exit(1);
 }

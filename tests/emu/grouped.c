@@ -54,7 +54,7 @@ Group *product_group(Arena *a, const Product *p)
     k->narg = 4 + p->squares;
     k->scratch = GPUBLOCKS * MAPS;
     cuda_set_grid(k, a, GPUBLOCKS, THREADS, 1, INTURNS);
-    k->step.word[4] = word_int(shared);
+    k->instr.word[4] = word_int(shared);
     add_size(k, a, p->add);
     return k;
 }
@@ -251,7 +251,7 @@ double product_error(const Product *p, const Group *k, uint64_t *bits)
 
     prepare(p, &n);
     for (int i = 0; i < 6; i++)
-        iv[i] = word_value(NULL, &k->step.word[i], 0);
+        iv[i] = word_value(NULL, &k->instr.word[i], 0);
     if (!emurun_launch(k, n.buf, n.bytes, iv))
         worst = worst_of(p, &n);
     if (p->squares && worst <= 1)

@@ -119,13 +119,13 @@ static char *edited(const char *text, const char *from, const char *to)
 /* The kernel with the mistake, by a name of its own. */
 static int mistaken(Group *k, const Mistake *m, int i)
 {
-    const char *name = strf(forever, "m%d_%s", i, k->step.kernel);
+    const char *name = strf(forever, "m%d_%s", i, k->instr.kernel);
     const char *text = *m->from ? edited(k->text, m->from, m->to) : k->text;
 
     if (!text)
         return 0;
-    k->text = edited(text, k->step.kernel, name);
-    k->step.kernel = intern(name);
+    k->text = edited(text, k->instr.kernel, name);
+    k->instr.kernel = intern(name);
     return 1;
 }
 

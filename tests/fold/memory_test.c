@@ -192,7 +192,7 @@ static void add_deaths(Poison *x, int prog, const LastUse *d, int from, int to,
                        int last)
 {
     for (size_t i = 0; i < vec_len(d); i++)
-        if (d[i].step >= from && d[i].step < to && d[i].last == last &&
+        if (d[i].instr >= from && d[i].instr < to && d[i].last == last &&
             d[i].bytes)
             add_poison(x, prog, &d[i]);
 }

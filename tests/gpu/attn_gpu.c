@@ -86,8 +86,8 @@ static uint64_t room_for(size_t n)
 static void keep(const Group *k, const char *text)
 {
     const char *dir = getenv("ATTN_KEEP");
-    FILE *f =
-        dir ? fopen(strf(forever, "%s/%s.cu", dir, k->step.kernel), "w") : NULL;
+    FILE *f = dir ? fopen(strf(forever, "%s/%s.cu", dir, k->instr.kernel), "w")
+                  : NULL;
 
     if (!f)
         return;
@@ -127,9 +127,9 @@ static void *compiled(const Group *k)
     if (!stream)
         return NULL;
     cu(dl.cuModuleLoadData(&module, image), "module");
-    cu(dl.cuModuleGetFunction(&fn, module, k->step.kernel), "function");
-    if (k->step.word[4].at.c)
-        cu(dl.cuFuncSetAttribute(fn, 8, (int)k->step.word[4].at.c),
+    cu(dl.cuModuleGetFunction(&fn, module, k->instr.kernel), "function");
+    if (k->instr.word[4].at.c)
+        cu(dl.cuFuncSetAttribute(fn, 8, (int)k->instr.word[4].at.c),
            "shared memory");
     return fn;
 }
@@ -192,7 +192,7 @@ static void launch(Device *d, const Group *k, void *fn)
         buf[i] = memory_of(d, k->arg[i]);
         arg[i] = &buf[i];
     }
-    const Word *iv = k->step.word;
+    const Word *iv = k->instr.word;
     int turns = iv[3].at.c == INTURNS;
     int64_t blocks = turns && cores < iv[0].at.c ? cores : iv[0].at.c;
     cu(dl.cuLaunchKernel(fn, (unsigned)blocks, (unsigned)iv[2].at.c,
@@ -371,7 +371,7 @@ static int texts(const char *only)
         if (strstr(timed[i].name, only)) {
             lower(&d[n], &timed[i], Dbf16);
             printf("%s: forward %s, backward %s\n", timed[i].name,
-                   d[n].r.fwd.step.kernel, d[n].r.bwd.step.kernel);
+                   d[n].r.fwd.instr.kernel, d[n].r.bwd.instr.kernel);
             n++;
         }
     for (size_t i = 0; i < sizeof checked / sizeof *checked; i++)

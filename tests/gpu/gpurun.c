@@ -50,7 +50,7 @@ static Plan texts(Table *have, Group *const *k, int n)
 
     p.kernel = alloc(forever, (size_t)(n + 1) * sizeof *p.kernel);
     for (int i = 0; i < n; i++) {
-        const char *name = k[i]->text ? intern(k[i]->step.kernel) : NULL;
+        const char *name = k[i]->text ? intern(k[i]->instr.kernel) : NULL;
         if (!name || table_get(have, KEYP(name)))
             continue;
         *table_at(have, KEYP(name)) = have;
@@ -107,7 +107,7 @@ static int same_as(void *const *buf, int i)
 static Args take(GpuRun *x, const Group *k, void *const *buf,
                  const size_t *bytes)
 {
-    Args a = { .n = k->narg + (k->scratch && k->step.kind == Ikernel) };
+    Args a = { .n = k->narg + (k->scratch && k->instr.kind == Ikernel) };
     uint64_t at = x->at;
 
     for (int i = 0; i < a.n; i++) {
@@ -116,7 +116,7 @@ static Args take(GpuRun *x, const Group *k, void *const *buf,
         if (!buf[i] || j < i)
             continue;
         if (at + bytes[i] > x->at + ROOM)
-            die("gpurun: no room for %s", k->step.kernel);
+            die("gpurun: no room for %s", k->instr.kernel);
         gpu_ok(dl.cuMemcpyHtoDAsync_v2(at, buf[i], bytes[i], x->stream),
                "an argument");
         at += aligned(bytes[i]);
@@ -143,7 +143,7 @@ static void bring(GpuRun *x, const Group *k, void *const *buf,
         if (bring_one(a->dev[i], buf[i], bytes[i],
                       i < k->narg ? RUNGUARD : 0)) {
             printf("# %s writes behind argument %d\n",
-                   k->step.kernel ? k->step.kernel : "a product", i);
+                   k->instr.kernel ? k->instr.kernel : "a product", i);
             x->strays++;
         }
     }
@@ -151,21 +151,21 @@ static void bring(GpuRun *x, const Group *k, void *const *buf,
 
 static void launch(GpuRun *x, const Group *k, Args *a, const int64_t *iv)
 {
-    int n = a->n + k->step.nword - 5;
-    void *param[MOST], *fn = table_get(x->fn, KEYP(intern(k->step.kernel)));
+    int n = a->n + k->instr.nword - 5;
+    void *param[MOST], *fn = table_get(x->fn, KEYP(intern(k->instr.kernel)));
 
     for (int i = a->n; i < n; i++)
         a->dev[i] = (uint64_t)iv[i - a->n + 5];
     for (int i = 0; i < n; i++)
         param[i] = &a->dev[i];
     if (iv[4] > 48 << 10)
-        gpu_ok(dl.cuFuncSetAttribute(fn, SHARED, (int)iv[4]), k->step.kernel);
+        gpu_ok(dl.cuFuncSetAttribute(fn, SHARED, (int)iv[4]), k->instr.kernel);
     if (iv[0] && iv[2] && iv[3])
         gpu_ok(dl.cuLaunchKernel(fn, (unsigned)iv[0], (unsigned)iv[2],
                                  iv[3] < 0 ? 1 : (unsigned)iv[3],
                                  (unsigned)iv[1], 1, 1, (unsigned)iv[4],
                                  x->stream, param, NULL),
-               k->step.kernel);
+               k->instr.kernel);
 }
 
 void gpurun_step(void *ctx, const Group *k, void *const *buf,
@@ -174,15 +174,15 @@ void gpurun_step(void *ctx, const Group *k, void *const *buf,
     GpuRun *x = ctx;
     Args a = take(x, k, buf, bytes);
 
-    switch (k->step.kind) {
+    switch (k->instr.kind) {
     case Ikernel: launch(x, k, &a, iv); break;
     case Igemm:
-        lt_run(x->lt, lt_bind(x->lt, &k->step.gemm, a.dev), x->stream);
+        lt_run(x->lt, lt_bind(x->lt, &k->instr.gemm, a.dev), x->stream);
         break;
-    default: die("gpurun: no instruction %s", instr_info(k->step.kind)->name);
+    default: die("gpurun: no instruction %s", instr_info(k->instr.kind)->name);
     }
     gpu_ok(dl.cuStreamSynchronize(x->stream),
-           k->step.kernel ? k->step.kernel : "a product");
+           k->instr.kernel ? k->instr.kernel : "a product");
     bring(x, k, buf, bytes, &a);
 }
 

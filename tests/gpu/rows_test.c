@@ -233,7 +233,7 @@ int main(int argc, char **argv)
 
     for (int i = 0; texts && i < n; i++)
         printf("%s\n",
-               kg[i]->text ? kg[i]->text : instr_info(kg[i]->step.kind)->name);
+               kg[i]->text ? kg[i]->text : instr_info(kg[i]->instr.kind)->name);
     if (texts)
         return 0;
     if (compile)

@@ -319,10 +319,10 @@ static void fake_lower(Graph *g, Group *k, Arena *a)
     memcpy(k->arg, k->in, sizeof(Node *) * (size_t)k->nin);
     memcpy(k->arg + k->nin, k->out, sizeof(Node *) * (size_t)k->nout);
     k->text = "{}";
-    k->step = (Instr){
+    k->instr = (Instr){
         .kind = Ikernel, .kernel = "k", .nword = 2, .label = k->out[0]->name
     };
-    k->step.word = alloc(a, 2 * sizeof *k->step.word);
+    k->instr.word = alloc(a, 2 * sizeof *k->instr.word);
     k->inplace = alloc(a, sizeof *k->inplace * (size_t)(k->nin + 1));
     for (int i = 0; i < k->nin; i++)
         if (k->out[0]->op == Oadd) {
@@ -579,7 +579,7 @@ static void run_step(Run *x, int i)
 static void poison(const Run *x, int step, int last)
 {
     for (size_t i = 0; x->poison && i < vec_len(x->dead); i++)
-        if (x->dead[i].step == step && (last || !x->dead[i].last))
+        if (x->dead[i].instr == step && (last || !x->dead[i].last))
             memset(x->mem + x->dead[i].offset, 0xff, (size_t)x->dead[i].bytes);
 }
 

@@ -453,9 +453,9 @@ static void compile(Run (*runs_)[NDT], int n)
     for (int i = 0; i < n * NDT * 2; i++) {
         Run *r = &runs_[i / 2 / NDT][i / 2 % NDT];
         Group *k = i % 2 ? &r->bwd : &r->fwd;
-        if (!k->text || table_get(seen, KEYP(k->step.kernel)))
+        if (!k->text || table_get(seen, KEYP(k->instr.kernel)))
             continue;
-        *table_at(seen, KEYP(k->step.kernel)) = k;
+        *table_at(seen, KEYP(k->instr.kernel)) = k;
         fprintf(f, "%s\n", k->text);
     }
     fclose(f);
@@ -508,9 +508,9 @@ Entry *attn_entry(const Group *k)
 {
     Entry *f;
 
-    *(void **)&f = dlsym(unit, k->step.kernel);
-    if (!f || k->step.nword > 512 || k->narg >= 32)
-        die("no kernel %s, or too many arguments", k->step.kernel);
+    *(void **)&f = dlsym(unit, k->instr.kernel);
+    if (!f || k->instr.nword > 512 || k->narg >= 32)
+        die("no kernel %s, or too many arguments", k->instr.kernel);
     return f;
 }
 

@@ -37,11 +37,11 @@ static Run runs[NCASE][NDT];
 
 static void call(const Group *k, void **buf, int backwards)
 {
-    int64_t iv[512], n = k->step.word[0].at.c, cut = n / 3;
+    int64_t iv[512], n = k->instr.word[0].at.c, cut = n / 3;
     Entry *f = attn_entry(k);
 
-    for (int i = 0; i < k->step.nword; i++)
-        iv[i] = word_value(NULL, &k->step.word[i], 0);
+    for (int i = 0; i < k->instr.nword; i++)
+        iv[i] = word_value(NULL, &k->instr.word[i], 0);
     if (!backwards) {
         f(buf, iv, 0, n);
         return;
@@ -283,8 +283,8 @@ static void call_rank(const Run *r, const Group *k, int64_t rank, void **buf)
     void *at[32];
     Entry *f = attn_entry(k);
 
-    for (int i = 0; i < k->step.nword; i++)
-        iv[i] = word_value(r->m.g->mesh, &k->step.word[i], rank);
+    for (int i = 0; i < k->instr.nword; i++)
+        iv[i] = word_value(r->m.g->mesh, &k->instr.word[i], rank);
     for (int i = 0; i < k->narg; i++) {
         int64_t e = local_elems(r->m.g, k->arg[i]);
         int whole = e == g_elems(k->arg[i]);
@@ -341,8 +341,8 @@ static void test_ranks(void **state)
     r.w = whole->w;
     cut_queries(&r);
     attn_kernels(&r);
-    assert_string_equal(r.fwd.step.kernel, whole->fwd.step.kernel);
-    assert_string_equal(r.bwd.step.kernel, whole->bwd.step.kernel);
+    assert_string_equal(r.fwd.instr.kernel, whole->fwd.instr.kernel);
+    assert_string_equal(r.bwd.instr.kernel, whole->bwd.instr.kernel);
     compare_ranks(whole, &r, &r.fwd);
     r.y = whole->y;
     r.l = whole->l;

@@ -35,18 +35,18 @@ static void fake_lower(Graph *g, Group *k, Arena *a)
     if (n->op != Osend)
         memcpy(k->arg + k->nin, k->out, sizeof(Node *) * (size_t)k->nout);
     k->text = "{}";
-    k->step =
+    k->instr =
         (Instr){ .kind = Ikernel, .kernel = "k", .nword = 2, .label = n->name };
-    k->step.word = alloc(a, 4 * sizeof *k->step.word);
+    k->instr.word = alloc(a, 4 * sizeof *k->instr.word);
     if (moves) {
-        k->step.kind = n->op == Osend ? Isend : Irecv;
-        k->step.kernel = NULL;
-        k->step.nword = 0;
-        k->step.transfer =
+        k->instr.kind = n->op == Osend ? Isend : Irecv;
+        k->instr.kernel = NULL;
+        k->instr.nword = 0;
+        k->instr.transfer =
             (TransferArgs){ Df32, local_elems(g, n->op == Osend ? n->in[0] : n),
                             n->op == Osend ? n->at.send.peer : n->at.recv.peer,
                             n_chan(n) };
-        k->step.atoms = g->mesh->mask[Mpp];
+        k->instr.atoms = g->mesh->mask[Mpp];
     }
     k->inplace = alloc(a, sizeof *k->inplace * (size_t)(k->nin + 1));
     for (int i = 0; i < k->nin && n->op == Oadd; i++) {
@@ -387,7 +387,7 @@ static void run_step(Run *x, int i)
         fill(x, s->buf[0], 7);
     }
     for (size_t d = 0; d < vec_len(x->dead); d++)
-        if (x->dead[d].step == i && !x->dead[d].last)
+        if (x->dead[d].instr == i && !x->dead[d].last)
             memset(x->mem + x->dead[d].offset, 0xff, (size_t)x->dead[d].bytes);
 }
 

@@ -162,9 +162,9 @@ static void kernel(const Group *k, void *const *buf, const int64_t *iv,
     Kernel_ *f;
     int64_t n = iv[0], a = n / 3, b = n - n / 4;
 
-    *(void **)&f = dlsym(lib, k->step.kernel);
+    *(void **)&f = dlsym(lib, k->instr.kernel);
     if (!f)
-        die("no kernel %s", k->step.kernel);
+        die("no kernel %s", k->instr.kernel);
     f(buf, iv, b, n);
     f(buf, iv, 0, a);
     f(buf, iv, a, b);
@@ -174,18 +174,18 @@ void host_step(void *lib, const Group *k, void *const *buf, const size_t *bytes,
                const int64_t *iv)
 {
     (void)bytes;
-    switch (k->step.kind) {
+    switch (k->instr.kind) {
     case Ikernel: kernel(k, buf, iv, lib); break;
-    case Igemm: gemm(&k->step.gemm, buf); break;
+    case Igemm: gemm(&k->instr.gemm, buf); break;
     case Igmm:
-    case Igmm_wgrad: grouped(&k->step, buf); break;
-    default: die("hostrun: no instruction %s", instr_info(k->step.kind)->name);
+    case Igmm_wgrad: grouped(&k->instr, buf); break;
+    default: die("hostrun: no instruction %s", instr_info(k->instr.kind)->name);
     }
 }
 
 static void step(const Graph *g, const Group *k, RunStep *f, void *ctx)
 {
-    int last = k->step.kind == Ikernel ? k->narg : k->narg - 1;
+    int last = k->instr.kind == Ikernel ? k->narg : k->narg - 1;
     void *buf[64] = { 0 };
     size_t bytes[64] = { 0 };
     int64_t iv[512];
@@ -195,8 +195,8 @@ static void step(const Graph *g, const Group *k, RunStep *f, void *ctx)
             buf[i] = buffer(g, k->arg[i]);
             bytes[i] = (size_t)local_bytes(g, storage(k->arg[i])) + RUNGUARD;
         }
-    for (int i = 0; i < k->step.nword; i++)
-        iv[i] = word_value(NULL, &k->step.word[i], 0);
+    for (int i = 0; i < k->instr.nword; i++)
+        iv[i] = word_value(NULL, &k->instr.word[i], 0);
     if (k->scratch) {
         buf[last] = alloc(g->arena, (size_t)k->scratch);
         bytes[last] = (size_t)k->scratch;

@@ -213,8 +213,8 @@ static void run_collective(World *w, Node *x, Node *n)
     n->nin = 1;
     T_host.lower(w->g, &k, forever);
     for (int64_t r = 0; r < w->g->mesh->world; r++)
-        if (mesh_pos(w->g->mesh, k.step.atoms, r) == 0)
-            run_group(w, n, &k.step, r);
+        if (mesh_pos(w->g->mesh, k.instr.atoms, r) == 0)
+            run_group(w, n, &k.instr, r);
 }
 
 /* A slice: all of it is there already. */
