@@ -233,5 +233,5 @@ void grouped_lower_cuda(Graph *g, Group *k, Arena *a)
         on_tensor_cores(k, a, &v, weight);
     else
         on_threads(k, a, &v, weight);
-    k->addat = add_size(k, a, v.beta);
+    add_word(k, a, (Word){ WORDadd, aff(v.beta), 0 });
 }

@@ -67,14 +67,15 @@ const OperandInfo *instr_operand(const Instr *s, int i)
     return &o->op[i < o->nop ? i : o->nop - 1];
 }
 
-int *instr_beta(Instr *s)
+void instr_store(Instr *s)
 {
-    switch (s->kind) {
-    case Igemm: return &s->gemm.beta;
-    case Igmm:
-    case Igmm_wgrad: return &s->gmm.beta;
-    default: return NULL;
-    }
+    if (s->kind == Igemm)
+        s->gemm.beta = 0;
+    else if (s->kind == Igmm || s->kind == Igmm_wgrad)
+        s->gmm.beta = 0;
+    for (int i = 0; i < s->nword; i++)
+        if (s->word[i].type == WORDadd)
+            s->word[i].at.c = 0;
 }
 
 char instr_use(const Instr *s, int i)
@@ -84,7 +85,8 @@ char instr_use(const Instr *s, int i)
     case USEeach: return 'r';
     case USEwrite: return 'w';
     case USEwork: return '-';
-    case USEadd: return *instr_beta((Instr *)(uintptr_t)s) ? 'b' : 'w';
+    case USEadd:
+        return (s->kind == Igemm ? s->gemm.beta : s->gmm.beta) ? 'b' : 'w';
     case USEown: break;
     }
     return s->rw ? s->rw[i] : 'b';

@@ -127,9 +127,10 @@ typedef struct ValueUse {
     uint32_t part[3];
 } ValueUse;
 
-/* A word that a kernel gets: an integer, which may depend on the rank; a key of
- * random numbers, all 64 bits of it; a double, as its bits. */
-typedef enum WordType { WORDint, WORDkey, WORDreal } WordType;
+/* A word that a kernel gets: an integer, which may depend on the rank; whether
+ * it adds to what its result holds, 0 or 1; a key of random numbers, all 64
+ * bits of it; a double, as its bits. */
+typedef enum WordType { WORDint, WORDadd, WORDkey, WORDreal } WordType;
 typedef struct Word {
     WordType type;
     RankAffine at; /* integer, key */
@@ -194,7 +195,7 @@ const OperandInfo *instr_operand(const Instr *s, int i);
 char instr_use(const Instr *s, int i);
 /* Of its i-th operand, as it says; Dnone: it does not. */
 Dtype instr_dtype(const Instr *s, int i);
-int *instr_beta(Instr *s); /* the flag; null: it cannot add */
+void instr_store(Instr *s); /* what it would add to what is there */
 int same_args(const Instr *x, const Instr *y);
 const char *args_wrong(Arena *a, const Instr *s); /* null, or what is */
 void put_args(Text *t, const Instr *s);

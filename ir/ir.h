@@ -696,7 +696,6 @@ typedef struct Group {
                                      zero */
     int plain;                   /* a product whose sizes keep it off the
                                      tensor cores that take its dtype */
-    int addat;                   /* kernels: which integer says that it adds */
     const char *text;            /* kernel text, or null */
     Node **arg;
     int narg;    /* buffers of the instruction, in order; null: none */

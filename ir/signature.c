@@ -2,7 +2,7 @@
  *
  *     sig     = "sig" kernel expr { "(" operand ")" } [ "i" { word } ]
  *     operand = "-" | use dtype { extent }
- *     word    = aff | "$" key | "=" real
+ *     word    = aff | "+" int | "$" key | "=" real
  *
  *     sig k_7f0c.. 51ab.. ( r f32 16 768 ) ( w f32 16 ) i 16 4 768
  *     kernel layers.0.norm.sum arg=12,40 sig=7 hash=c3d1.. v =12/3,>5:4
@@ -37,15 +37,14 @@ static void put_operand(Text *t, char use, const KernelOperand *o)
 
 static void put_kernel_word(Text *t, const Word *p)
 {
-    if (p->type == WORDint) {
+    static const char *const marks[] = { "", " +", " $", " =" };
+    putn(t, marks[p->type], strlen(marks[p->type]));
+    if (p->type == WORDint)
         put_aff(t, &p->at);
-        return;
-    }
-    putn(t, p->type == WORDkey ? " $" : " =", 2);
-    if (p->type == WORDkey)
-        put_int(t, p->at.c);
-    else
+    else if (p->type == WORDreal)
         put_hex(t, p->real);
+    else
+        put_int(t, p->at.c);
 }
 
 void put_signature(Text *t, const KernelSignature *s)
@@ -91,6 +90,8 @@ static KernelOperand lex_operand(Lex *x, char *use)
 
 static Word lex_kernel_word(Lex *x)
 {
+    if (lex_mark(x, '+'))
+        return (Word){ WORDadd, aff(lex_digits(x)), 0 };
     if (lex_mark(x, '$'))
         return (Word){ WORDkey, aff(lex_digits(x)), 0 };
     if (lex_mark(x, '='))
@@ -170,6 +171,10 @@ static const char *signature_wrong(const PlanCheck *c, const KernelSignature *s)
     for (int i = 0; i < s->nword; i++)
         if (aff_stray(m, &s->word[i].at) && law(Lint_atoms))
             return "speaks of atoms that the mesh does not have";
+    for (int i = 0; i < s->nword; i++)
+        if (s->word[i].type == WORDadd &&
+            s->word[i].at.c != (strchr(s->use, 'b') != NULL) && law(Lsig_adds))
+            return "does not say whether it adds to an operand";
     for (int i = 0; i < 2; i++)
         if (aff_range(m, &s->word[i].at).min < 0 && law(Litems_negative))
             return "has a negative number of items";

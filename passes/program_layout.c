@@ -75,14 +75,9 @@ static Group *clearing(ProgramBuilder *m, Node *acc, Region reg)
  * then lives from there: at the peak most gradients are still to come. */
 static int store_only(ProgramBuilder *m, Group *k, const Node *acc)
 {
-    int *beta = instr_beta(&k->instr);
-
     if (!m->once || acc->at.accum.op != Radd || !k->maystore)
         return 0;
-    if (beta)
-        *beta = 0;
-    else
-        k->instr.word[k->addat] = word_int(0);
+    instr_store(&k->instr);
     k->stores = 1;
     return 1;
 }

@@ -81,6 +81,15 @@ static int one_less(Mutant *m)
     return n > 1;
 }
 
+static int adds_to_nothing(Mutant *m)
+{
+    KernelSignature *d = &m->p->sig[below(m, m->p->nsig)];
+    Word *last = &d->word[d->nword - 1];
+    *last = (Word){ WORDadd, aff(1), 0 };
+    mutant_sign(m);
+    return 1;
+}
+
 static int no_kernel(Mutant *m)
 {
     m->p->sig->kernel = "k_none";
@@ -240,6 +249,7 @@ static const Row rows[] = {
     { Lsig_hash, MIX, "another kernel", NULL },
     { Lsig_operands, BARE + MIX, "an operand less", one_less },
     { Lsig_bounds, BARE + SHARDS, "extent : near", NULL },
+    { Lsig_adds, MIX, "adds to nothing", adds_to_nothing },
     { Lkernel_there, BARE + SHARDS, "no kernel", no_kernel },
     { Lmove_bounds, BARE + TIED, "transfer: count", NULL },
     { Lmove_peer, TIED, "group atoms: far", NULL },
