@@ -470,6 +470,7 @@ static Group *group_of(Graph *g, Node *n)
 /* The step of each group of the program is found by its label. */
 static Plan *plan_of(Graph *g, Group ***groups)
 {
+    compile_begin(g, &fake, &(CompileOptions){ 0 });
     Emit *e = emit_new(forever, g, &fake);
     Group **k = NULL;
 

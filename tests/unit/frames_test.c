@@ -284,6 +284,7 @@ static Plan *plan_of(const Model *m, Graph **g, Table *groups)
     for (int r = 0; r < m->s->ranks; r++) {
         Group **k = NULL;
         g[r] = stage(m, r, mesh, o);
+        compile_begin(g[r], &fake, &(CompileOptions){ 0 });
         if (!e)
             e = emit_new(forever, g[r], &fake);
         for (int reg = 0; reg < NREGION; reg++)
