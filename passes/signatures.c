@@ -26,6 +26,13 @@ static void add(ExpressionHash *x, uint64_t v)
     x->h = mix64(x->h, v);
 }
 
+/* A word of a table, whose rows may get other numbers. */
+static void add_name(ExpressionHash *x, const char *s)
+{
+    for (; *s; s++)
+        add(x, (unsigned char)*s);
+}
+
 static uint64_t axis_number(ExpressionHash *x, const Axis *a)
 {
     void **at = table_at(x->axis, KEYP(a));
@@ -103,8 +110,9 @@ static uint64_t visit(ExpressionHash *x, const Node *n)
     of[count] = visit(x, n->map);
     for (size_t i = 0; n->body && i < vec_len(n->body->node); i++)
         visit(x, n->body->node[i]);
-    add(x, leaf ? (uint64_t)operand_of(x->k, n) : MAXIN + (uint64_t)n->op);
-    add(x, (uint64_t)n->dt);
+    add_name(x, leaf ? "" : optab[n->op].name);
+    add(x, leaf ? (uint64_t)operand_of(x->k, n) : 0);
+    add_name(x, dtypes[n->dt].name);
     for (int d = 0; d < n->nd; d++)
         add(x, axis_number(x, n->dim[d].a));
     for (int i = 0; i <= count; i++)
@@ -119,7 +127,7 @@ static uint64_t expression_hash(Arena *a, const Group *k)
 {
     ExpressionHash x = { .k = k, .node = table_new(a), .axis = table_new(a) };
 
-    add(&x, (uint64_t)k->fam);
+    add_name(&x, families[k->fam]);
     for (int i = 0; i < k->n; i++)
         visit(&x, k->node[i]);
     for (int i = 0; i < k->nout; i++) {
