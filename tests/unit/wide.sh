@@ -16,10 +16,15 @@ check() {
     bad=1
 }
 
-# text LABEL: the text of the step's kernel
+# text LABEL: the text of the instruction's kernel
 text() {
-    name=$(awk -v l="$1" '$1 == "kernel" && $3 == l { print $2; exit }' $plan)
-    [ -n "$name" ] || echo "no step $1"
+    name=$(awk -v l="$1" '$1 == "sig" { name[n++] = $2 }
+        $1 == "kernel" && $2 == l {
+            match($0, / sig=[0-9]+/)
+            print name[substr($0, RSTART + 5, RLENGTH - 5)]
+            exit
+        }' $plan)
+    [ -n "$name" ] || echo "no instruction $1"
     awk -v n="$name" '/^kernel k_[0-9a-f]* [0-9]*$/ { on = $2 == n } on' $plan
 }
 
