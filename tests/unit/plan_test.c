@@ -498,7 +498,7 @@ static const struct { const char *was, *is, *said; } lies[] = {
     { "sig=1", "sig=0", NULL }, /* they are equal */
     { "phase post 3 3 1", "phase post 2 4 1", "does not follow" },
     { "phase post 3 3 1", "phase post 3 4 1", "6 instructions and phases for 7" },
-    { "phase body 0 3 4", "phase body 0 3 -1", "does not follow" },
+    { "phase body 0 3 4", "phase body 0 3 -1", "micro-batches is -1" },
     { "( hidden 64 0+32*a0 32 )", "( hidden 64 1+32*a0 32 )", "other pieces" },
     { "( hidden 64 0+32*a0 32 )", "( hidden 99 0+32*a0 33 )", "all of axis" },
     { "tensor layers.1.w", "tensor layers.0.w", "name of another" },
