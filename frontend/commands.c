@@ -276,8 +276,9 @@ static Text made(Args *a)
 static int counts_only(const Args *a)
 {
     const char *target = opts_str(a->keys, "target");
+    const Device *d = target ? device_named(target) : NULL;
 
-    return target && !strcmp(target, "null");
+    return d && d->report;
 }
 
 /* Plans of a model file as text: of the whole batch, then of train.ramp's
@@ -342,8 +343,9 @@ static void change_keys(Plan *p, const Args *a)
     const char *key, *value;
 
     for (int i = 0; opts_each(a->keys, i, &key, &value); i++) {
-        if (!strcmp(key, "target") && !strcmp(value, "null")) {
-            p->target = intern(value);
+        const Device *d = strcmp(key, "target") ? NULL : device_named(value);
+        if (d && d->report) {
+            p->target = d->name;
             continue;
         }
         if (!run_key(key))
@@ -374,20 +376,25 @@ static void drop_valid(Plan *p, const Args *a)
 
 static int run_or_count(Plan *p, const RunArgs *r)
 {
-    if (strcmp(p->target, "null"))
+    const Device *d = device_named(p->target);
+
+    if (!d || !d->report)
         return run_plan(p, r);
     if (!launch_rank())
-        report_null(stdout, p);
+        d->report(stdout, p);
     return 0;
 }
 
-/* `run` of a model is for a GPU where there is one; rank 0 compiles for all. */
+/* `run` of a model is for the best device that is here; rank 0 compiles for
+ * all. */
 static void choose_target(Args *a)
 {
+    const char *here = device_here()->name;
+
     if (file_kind(a->file) != FILEplan && !folder_of(a->file) &&
-        !opts_str(a->keys, "target") && !launch_rank() &&
-        target_named("cuda") && gpu_count() > 0)
-        opts_set(a->keys, "target", "cuda", NULL);
+        !opts_str(a->keys, "target") && !launch_rank() && target_named(here) &&
+        strcmp(target_of(a->keys)->name, here))
+        opts_set(a->keys, "target", here, NULL);
 }
 
 static const char *run_of_model(const Args *a)

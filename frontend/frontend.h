@@ -230,7 +230,6 @@ void report_plan(FILE *out, const Plan *p);
 void report_line(FILE *out, const char *name, const Plan *p);
 void report_fold(FILE *out, const Plan *p);               /* fold.c */
 void report_rank(FILE *out, const Plan *p, int64_t rank); /* rank.c */
-void report_null(FILE *out, const Plan *p);               /* null.c */
 void report_memory(FILE *out, const Plan *p);
 
 /* ---- draw.c -------------------------------------------------------------- */

@@ -64,8 +64,7 @@ static void *end_all(void *arg)
 
     if (!dl.cuCtxSetCurrent(x->context)) {
         nccl_abort(x->nccl);
-        for (int i = 0; i < x->role->nprog; i++)
-            replay_close(&x->prog[i]);
+        gpu_drop_graphs(x);
         nccl_reclaim(x->nccl);
     }
     atomic_store(&now.done, 1);

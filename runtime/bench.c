@@ -33,6 +33,7 @@ typedef struct Bench {
     Exec *x;
     Roofline peak;
     int64_t vocab, micro;
+    double **spent; /* by stage and step: seconds */
     BenchRow *line; /* vec */
     BenchRow *part; /* vec: by part of the model */
     BenchRow limit[NLIMIT];
@@ -183,7 +184,7 @@ static void gather(Bench *b, int stage, int64_t steps)
             const Instr *p = &g->instr[at];
             double all = (double)(phase_turns(g, f) * s->n);
             BenchRow l = { .calls = (int)phase_turns(g, f),
-                           .secs = b->x->spent[stage][at] / (double)steps,
+                           .secs = b->spent[stage][at] / (double)steps,
                            .predicted = p->secs * all,
                            .floor = floor_of(b, p) * all,
                            .flops = p->flops * all,
@@ -194,14 +195,30 @@ static void gather(Bench *b, int stage, int64_t steps)
         }
 }
 
-/* A clock for every step from now on. */
-static void start_clocks(Exec *x)
+/* What the steps of the run took is added. */
+static void add_run(Bench *b)
 {
-    x->spent = alloc(forever, (size_t)x->nstage * sizeof *x->spent);
+    for (int64_t i = 0; i < b->x->nran; i++) {
+        const InstrTiming *r = &b->x->ran[i];
+        int stage = 0;
+        while (b->x->stage[stage].role != r->stage)
+            stage++;
+        if (r->step >= 0)
+            b->spent[stage][r->step] += r->end - r->start;
+    }
+}
+
+/* A clock for every step from now on. */
+static void start_clocks(Bench *b)
+{
+    Exec *x = b->x;
+
+    b->spent = alloc(forever, (size_t)x->nstage * sizeof *b->spent);
     for (int i = 0; i < x->nstage; i++)
-        x->spent[i] =
+        b->spent[i] =
             alloc(forever, (size_t)(step_program(&x->stage[i])->ninstr + 1) *
-                               sizeof **x->spent);
+                               sizeof **b->spent);
+    exec_record(x, PGstep);
 }
 
 static int slowest_first(const void *a, const void *b)
@@ -270,10 +287,8 @@ static void print(Bench *b, const Walls *w, FILE *out)
             "planned, %.3f ms floor, %d threads\n",
             sum * 1e3, w->step * 1e3, predicted * 1e3, least * 1e3,
             pool_size(b->x->pool));
-    if (b->x->gpu) {
-        outside = (double)gpu_memory(b->x->gpu, &memory);
-        fprintf(out, "%s", memory.s);
-    }
+    outside = (double)exec_usage(b->x, &memory);
+    fprintf(out, "%s", memory.s ? memory.s : "");
     fprintf(out,
             "ms %.3f host_ms %.3f tokens_per_s %.1f tflops %.2f "
             "arena_gib %.3f outside_gib %.3f ranks %lld\n",
@@ -286,9 +301,9 @@ static void print(Bench *b, const Walls *w, FILE *out)
  * ready while the one before runs. The host's time is without its waits. */
 static Walls whole_steps(Bench *b, const Feed *f, int64_t steps)
 {
-    double **spent = b->x->spent, start = 0, waited = 0;
+    double start = 0, waited = 0;
 
-    b->x->spent = NULL;
+    exec_record(b->x, NPROGRAM);
     for (int64_t i = -2; i < steps; i++) {
         if (!i) {
             exec_settle(b->x);
@@ -300,7 +315,6 @@ static Walls whole_steps(Bench *b, const Feed *f, int64_t steps)
         b->x->late = 0;
     }
     exec_settle(b->x);
-    b->x->spent = spent;
     double all = monotonic() - start;
     waited = b->x->waited - waited;
     return (Walls){ all / (double)steps, (all - waited) / (double)steps };
@@ -322,14 +336,15 @@ int bench_plan(Plan *p, int64_t steps, FILE *out)
         b.micro = i * 1000003;
         exec_run(b.x, PGstep, &(StepValues){ 1e-4, 0.1, 0.05, i + 1 }, &f);
         if (i < 0)
-            start_clocks(b.x);
+            start_clocks(&b);
+        else
+            add_run(&b);
     }
     Walls w = { (monotonic() - start) / (double)steps, 0 };
-    if (b.x->gpu)
+    if (exec_apart(b.x))
         w = whole_steps(&b, &f, steps);
     const char *precision = opts_str(p->opts, "precision.policy");
-    b.peak = b.x->gpu ? gpu_peak(b.x->gpu->name, precision)
-                      : host_peak(b.x->blas, b.x->pool, precision);
+    b.peak = b.x->dev->peak(b.x->on, precision);
     for (int i = 0; i < b.x->nstage; i++)
         gather(&b, i, steps);
     qsort(b.line, vec_len(b.line), sizeof *b.line, slowest_first);

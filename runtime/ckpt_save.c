@@ -72,7 +72,7 @@ static const char *copy(Saver *s)
     s->there = 1;
     pthread_cond_broadcast(&s->turn);
     pthread_mutex_unlock(&s->lock);
-    return bad ? "the GPU gave no copy of what it holds" : NULL;
+    return bad ? "the device gave no copy of what it holds" : NULL;
 }
 
 static const char *begin(Saver *s)
@@ -296,7 +296,7 @@ static void guard(void *self)
 /* Where its bytes come from, and who moves them. */
 static void take_source(Saver *s, SaveHow how)
 {
-    int copies = s->snap && (how == SAVEbeside || s->x->gpu);
+    int copies = s->snap && (how == SAVEbeside || exec_apart(s->x));
 
     s->beside = s->snap && how == SAVEbeside;
     s->file = copies ? s->copied : s->live;
@@ -307,7 +307,7 @@ static void take_source(Saver *s, SaveHow how)
         snapshot_start(s->snap);
     else
         exec_pull(s->x);
-    if (s->beside && !s->x->gpu) {
+    if (s->beside && !exec_apart(s->x)) {
         s->x->guarded = s;
         s->x->guard = guard;
     }
@@ -345,7 +345,7 @@ static int threads_beside(const Exec *x)
 {
     int n = pool_size(x->pool);
 
-    n = x->gpu ? n : n / PERTHREAD;
+    n = exec_apart(x) ? n : n / PERTHREAD;
     return n < 1 ? 1 : n > MOSTTHREADS ? MOSTTHREADS : n;
 }
 
@@ -382,8 +382,8 @@ static void open_beside(Saver *s, Text *t)
     if (!ends++)
         atexit(saver_finish);
     copy_files(s);
-    if (s->x->gpu)
-        gpu_idle(s->x->gpu, s->several ? advance : NULL, s);
+    s->x->idle = s->several ? advance : NULL;
+    s->x->idler = s;
 }
 
 Saver *saver_open(Exec *x, const char *dir, int64_t keep, int64_t good,
@@ -423,8 +423,7 @@ void saver_close(Saver *s)
         pthread_mutex_unlock(&s->lock);
         pthread_join(s->thread, NULL);
         pool_close(s->own);
-        if (s->x->gpu)
-            gpu_idle(s->x->gpu, NULL, NULL);
+        s->x->idle = NULL;
         snapshot_close(s->snap);
     }
     s->x->guard = NULL;

@@ -35,7 +35,7 @@ struct LtCall {
     LtShape *shape;
     int f64;
     double beta;
-    const uint64_t *buf;        /* a b c */
+    void *const *buf;           /* a b c */
     int64_t n[2], stride[2][3]; /* outer batch axes, bytes */
 };
 
@@ -83,7 +83,7 @@ static void *matrix(Dtype dt, int64_t rows, int64_t cols, int64_t ld,
 /* Of operand i over all calls, in bytes. */
 static int alignment(const LtCall *c, int i)
 {
-    uint64_t bits = c->buf[i] | ALIGNED;
+    uint64_t bits = (uint64_t)(uintptr_t)c->buf[i] | ALIGNED;
 
     for (int k = 0; k < 2; k++)
         bits |= c->n[k] > 1 ? (uint64_t)c->stride[k][i] : 0;
@@ -169,7 +169,7 @@ static void bind_outer(LtCall *c, const GemmArgs *g)
     }
 }
 
-LtCall *lt_bind(Lt *l, const GemmArgs *g, const uint64_t *buf)
+LtCall *lt_bind(Lt *l, const GemmArgs *g, void *const *buf)
 {
     LtCall *c = alloc(l->mem, sizeof *c);
     BatchLoop b =
@@ -204,7 +204,7 @@ static int call(Lt *l, const LtCall *c, const uint64_t *algo,
     void *p[3];
 
     for (int i = 0; i < 3; i++)
-        p[i] = (void *)(uintptr_t)(c->buf[i] + (uint64_t)off[i]);
+        p[i] = (uint8_t *)c->buf[i] + off[i];
     return dl.cublasLtMatmul(
         l->handle, c->desc, c->f64 ? (void *)&one64 : (void *)&one, p[1], c->A,
         p[0], c->B, c->f64 ? (const void *)&c->beta : &beta, p[2], c->C, p[2],

@@ -1,13 +1,27 @@
-/* cuda.c: a plan on one GPU, bound once: kernels, products, groups of ranks,
- * links between stages, the arguments of every step. device.c opens the GPU and
- * counts its memory, cuda_graph.c runs programs. */
+/* cuda.c: the device that is one GPU: what each instruction becomes (a kernel's
+ * arguments, a product of cuBLASLt, a communicator, a link between stages), how
+ * it is launched, streams, events and graphs. device.c opens the GPU and counts
+ * its memory. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "runtime.h"
 
-enum { ALIGN = 256, SHARED = 8, UNTIMED = 2 };
-enum { PIECE = 32 << 20, GRAIN = 1 << 20 }; /* bytes */
+enum { SHARED = 8, UNTIMED = 2, NOTREADY = 600, OUTSIDE = 1, DIMS = 5 };
+
+typedef struct GpuCall { /* an instruction */
+    void *fn, **param;   /* kernels */
+    int64_t grid[DIMS];  /* x threads y z shared bytes */
+    LtCall *lt;
+    void *comm;     /* collectives; null: of one rank */
+    LinkEnd *end;   /* send, recv, wait */
+    uint32_t place; /* for trail_put */
+} GpuCall;
+
+typedef struct GpuEvent {
+    void *handle;
+    EventKind kind;
+} GpuEvent;
 
 void gpu_ok(int error, const char *what)
 {
@@ -20,9 +34,9 @@ void gpu_ok(int error, const char *what)
     err(NULL, "GPU: %s: %s", what, text);
 }
 
-static int64_t aligned(int64_t n)
+static uint64_t address(const void *p)
 {
-    return (n + ALIGN - 1) / ALIGN * ALIGN;
+    return (uint64_t)(uintptr_t)p;
 }
 
 /* ---- kernels ------------------------------------------------------------- */
@@ -52,308 +66,440 @@ static int kernel_named(const Plan *p, const char *name)
     err(NULL, "the plan has no kernel %s", name);
 }
 
-/* ---- binding ------------------------------------------------------------- */
-
-/* Of a buffer in a frame: as the first micro-batch has it. */
-uint64_t gpu_address(const Gpu *x, int buf)
+static void load(void *d)
 {
-    if (buf < 0)
-        return 0;
-    const Buf *b = &x->role->buf[buf];
-    const SlotGroup *f = b->frame && b->prog >= 0
-                             ? &x->role->prog[b->prog].frame[b->frame - 1]
-                             : NULL;
-    return x->arena + (uint64_t)(b->offset + (f ? f->slot[0] : 0));
+    Gpu *x = d;
+
+    x->work = device_take(x, LTWORK, "work space of products");
+    load_kernels(x);
+    device_count(x, "kernels");
+    start_phase("products");
+    x->lt = lt_open(x->mem, x->work);
+    start_phase("communicators");
+    x->nccl = nccl_open(x->mem, x->plan, x->comm);
+    x->links = links_open(x->mem, x->plan, x->rank, x->nccl);
+    device_count(x, "communicators");
 }
 
-static void bind_kernel(Gpu *x, GpuCall *c)
-{
-    const Instr *s = c->s;
-    int n = s->nbuf + s->nword - 5;
+/* ---- binding ------------------------------------------------------------- */
 
-    for (int i = 0; i < 5; i++)
-        c->grid[i] = c->iv[i];
+static void bind_kernel(Gpu *x, const BoundInstr *b, GpuCall *c)
+{
+    const Instr *s = b->s;
+    int words = s->nword - DIMS;
+
+    memcpy(c->grid, b->iv, sizeof c->grid);
     if (c->grid[3] < 0) { /* its blocks take work in turns */
         c->grid[3] = 1;
         c->grid[0] = c->grid[0] < x->cores ? c->grid[0] : x->cores;
     }
     c->fn = x->fn[kernel_named(x->plan, s->kernel)];
-    c->param = alloc(x->mem, (size_t)(n + 1) * sizeof *c->param);
-    for (int i = 0; i < n; i++)
-        c->param[i] = &c->buf[i];
-    for (int i = s->nbuf; i < n; i++)
-        c->buf[i] = (uint64_t)c->iv[i - s->nbuf + 5];
+    c->param = alloc(x->mem, (size_t)(s->nbuf + words + 1) * sizeof *c->param);
+    for (int i = 0; i < s->nbuf; i++)
+        c->param[i] = &b->buf[i];
+    for (int i = 0; i < words; i++)
+        c->param[s->nbuf + i] = &b->iv[DIMS + i];
     if (c->grid[4] > 48 << 10)
         gpu_ok(dl.cuFuncSetAttribute(c->fn, SHARED, (int)c->grid[4]),
                s->kernel);
 }
 
-static void bind_group(Gpu *x, GpuCall *c)
+static void bind(void *d, BoundInstr *b, const Program *g, int64_t turns)
 {
-    c->ranks = mesh_extent(x->plan->mesh, c->s->atoms);
-    c->me = mesh_pos(x->plan->mesh, c->s->atoms, x->rank);
-    if (c->ranks > 1)
-        c->comm = nccl_group(x->nccl, c->s->atoms);
-}
+    Gpu *x = d;
+    const Instr *s = b->s;
+    GpuCall *c = b->own = alloc(x->mem, sizeof *c);
 
-static void bind(Gpu *x, GpuProgram *g, GpuCall *c, const Instr *s,
-                 int64_t turns)
-{
-    int n = s->nbuf + s->nword + 1;
-
-    c->s = s;
-    c->lasts = instr_lasts(x->role, s);
-    c->iv = alloc(x->mem, (size_t)(s->nword + 1) * sizeof *c->iv);
-    for (int i = 0; i < s->nword; i++)
-        c->iv[i] = word_value(x->plan->mesh, &s->word[i], x->rank);
-    c->buf = alloc(x->mem, (size_t)n * sizeof *c->buf);
-    for (int i = 0; i < s->nbuf; i++)
-        c->buf[i] = gpu_address(x, s->buf[i]);
-    if (s->nbuf && s->buf[0] >= 0)
-        c->bytes = x->role->buf[s->buf[0]].bytes;
-    switch (s->kind) {
-    case Ikernel: bind_kernel(x, c); return;
-    case Igemm: c->lt = lt_bind(x->lt, &s->gemm, c->buf); return;
-    case Izero:
-    case Icopy:
-    case Ijoin: return;
-    case Iallgather:
-    case Ireducescatter:
-    case Iallreduce:
-    case Ialltoall:
-    case Ippermute: bind_group(x, c); return;
-    case Isend:
-    case Irecv:
-    case Iwait: c->end = link_bind(x->links, g->p->kind, s, turns); return;
-    default:
+    c->place = trail_place(x, g, s);
+    switch (instr_info(s->kind)->cls) {
+    case CLASScompute: bind_kernel(x, b, c); return;
+    case CLASSmemory: return;
+    case CLASScollective:
+        if (b->group > 1)
+            c->comm = nccl_group(x->nccl, s->atoms);
+        return;
+    case CLASStransfer: c->end = link_bind(x->links, g->kind, s, turns); return;
+    case CLASSproduct: break;
+    }
+    if (s->kind != Igemm)
         err(&(Loc){ s->file, s->line, NULL },
             "instruction %s does not run on a GPU", instr_info(s->kind)->name);
-    }
+    c->lt = lt_bind(x->lt, &s->gemm, b->buf);
 }
 
-static void bind_phase(Gpu *x, GpuProgram *g, int f)
+static void bound(void *d)
 {
-    const Phase *p = &g->p->phase[f];
+    Gpu *x = d;
 
-    for (int k = p->first; k < p->first + p->n; k++) {
-        const Instr *s = &g->p->instr[k];
-        bind(x, g, &g->call[k], s, phase_turns(g->p, f));
-        for (int i = 0; i < s->nbuf; i++) {
-            const Buf *b = s->buf[i] < 0 ? NULL : &x->role->buf[s->buf[i]];
-            if (b && b->frame && &x->role->prog[b->prog] == g->p)
-                vec_push(x->mem, g->patch[f],
-                         ((GpuPatch){ &g->call[k].buf[i], b->offset,
-                                      b->frame - 1 }));
-        }
-    }
-}
-
-/* A turn: the scalar `micro`, then the inputs. */
-static void bind_inputs(Gpu *x, GpuProgram *g)
-{
-    const Role *r = x->role;
-
-    g->scalars = aligned(8 * (r->nin + 1));
-    g->perturn = aligned(8);
-    for (int i = 0; i < r->ntensor; i++) {
-        if (strcmp(r->tensor[i].kind, "input"))
-            continue;
-        vec_push(x->mem, g->input, ((GpuInput){ i, g->perturn }));
-        g->perturn += aligned(r->buf[r->tensor[i].buf].bytes);
-    }
-    g->micro = -1;
-    for (int i = 0; i < r->nin; i++)
-        if (!strcmp(r->in[i].name, "micro"))
-            g->micro = i;
-}
-
-static void bind_program(Gpu *x, int k)
-{
-    GpuProgram *g = &x->prog[k];
-    const Role *r = x->role;
-
-    g->p = &r->prog[k];
-    g->course = &x->course[k];
-    g->turns = plan_turns(x->plan, g->p->kind);
-    bind_inputs(x, g);
-    g->nin = g->scalars + g->turns * g->perturn;
-    g->nout = aligned(8 * (r->nout + 1));
-    for (int i = 0; i < 2; i++) {
-        g->in[i] = gpu_pinned(x, g->nin);
-        g->out[i] = gpu_pinned(x, g->nout);
-        gpu_ok(dl.cuEventCreate(&g->done[i], UNTIMED), "an event");
-    }
-    if (x->nstage < g->nin + g->nout)
-        x->nstage = g->nin + g->nout;
-    g->call = alloc(x->mem, (size_t)(g->p->ninstr + 1) * sizeof *g->call);
-    g->patch = alloc(x->mem, (size_t)(g->p->nphase + 1) * sizeof *g->patch);
-    for (int f = 0; f < g->p->nphase; f++)
-        bind_phase(x, g, f);
-}
-
-/* ---- interface ----------------------------------------------------------- */
-
-Gpu *gpu_open(Arena *a, const Plan *p, Comm *c, Pool *pool, uint8_t *host,
-              const UnrolledProgram *course)
-{
-    Gpu *x = alloc(a, sizeof *x);
-    const char *sums = opts_str(p->opts, "deterministic");
-
-    if (c->n > 1)
-        err(NULL, "a plan for %lld GPUs runs under mpirun, one rank a GPU",
-            (long long)c->world);
-    if (sums && !strcmp(sums, "placement") && c->world > 1)
-        err(opts_loc(p->opts, "deterministic"),
-            "deterministic=placement needs "
-            "sums in rank order; on several GPUs NCCL chooses the order "
-            "(target=host keeps it)");
-    *x = (Gpu){ .mem = a,
-                .plan = p,
-                .comm = c,
-                .rank = c->first,
-                .host = host,
-                .pool = pool,
-                .course = course,
-                .each = getenv("PLEAT_SYNC") != NULL };
-    x->role = &p->role[role_of(p, x->rank)];
-    device_open(x);
-    x->arena = device_take(x, x->role->arena, "the plan");
-    x->work = device_take(x, LTWORK, "work space of products");
-    load_kernels(x);
-    device_count(x, "kernels");
-    start_phase("products");
-    x->lt = lt_open(a, x->work);
-    start_phase("communicators");
-    x->nccl = nccl_open(a, p, c);
-    x->links = links_open(a, p, x->rank, x->nccl);
-    device_count(x, "communicators");
-    start_phase("binding");
-    x->prog = alloc(a, (size_t)x->role->nprog * sizeof *x->prog);
-    for (int i = 0; i < x->role->nprog; i++)
-        bind_program(x, i);
     trail_open(x);
     tune(x);
     device_count(x, "products");
-    x->stage = device_take(x, x->nstage + ALIGN, "inputs and results");
-    x->hold = x->stage + (uint64_t)x->nstage;
     abort_watch(x);
     abort_hold();
     watch_all();
-    links_warm(x->links, x->work, x->stream);
+    links_warm(x->links, x->work, x->stream[STREAMcompute]);
     watch_leave();
     abort_release();
     device_count(x, "communicators");
+}
+
+static void *open(const DeviceArgs *a)
+{
+    Gpu *x = alloc(a->mem, sizeof *x);
+
+    *x = (Gpu){ .mem = a->mem,
+                .plan = a->plan,
+                .comm = a->comm,
+                .pool = a->pool,
+                .rank = a->comm->first,
+                .role = &a->plan->role[role_of(a->plan, a->comm->first)],
+                .each = getenv("PLEAT_SYNC") != NULL,
+                .step = -1 };
+    device_open(x);
     return x;
 }
 
-void gpu_close(Gpu *x)
+static void close(void *d)
 {
-    dl.cuStreamSynchronize(x->stream);
+    Gpu *x = d;
+
+    dl.cuStreamSynchronize(x->stream[STREAMcompute]);
     abort_watch(NULL);
-    for (int i = 0; i < x->role->nprog; i++) /* they hold communicators */
-        replay_close(&x->prog[i]);
+    gpu_drop_graphs(x); /* they hold communicators */
     nccl_close(x->nccl);
-    dl.cuMemFree_v2(x->arena);
     dl.cuMemFree_v2(x->work);
-    dl.cuMemFree_v2(x->stage);
-    for (int i = 0; i < x->role->nprog; i++)
-        for (int k = 0; k < 2; k++) {
-            dl.cuMemFreeHost(x->prog[i].in[k]);
-            dl.cuMemFreeHost(x->prog[i].out[k]);
-        }
     dl.cuDevicePrimaryCtxRelease_v2(x->device);
 }
 
-/* ---- what lasts, between the GPU and its mirror -------------------------- */
+/* ---- memory -------------------------------------------------------------- */
 
-typedef struct Carried {
-    uint8_t *to;
-    const uint8_t *from;
-} Carried;
-
-static void copy_piece(void *ctx, int64_t lo, int64_t hi)
+static void *take(void *d, ArenaKind k, int64_t bytes, const char *what)
 {
-    const Carried *p = ctx;
-
-    memcpy(p->to + lo, p->from + lo, (size_t)(hi - lo));
+    if (k == ARENApinned)
+        return gpu_pinned(d, bytes);
+    return (void *)(uintptr_t)device_take(d, bytes, what);
 }
 
-static int64_t piece_bytes(const Gpu *x, int64_t at)
+static void give(void *d, ArenaKind k, void *p, int64_t bytes)
 {
-    int64_t left = x->role->persist - at;
+    Gpu *x = d;
 
-    return left < PIECE ? left : PIECE;
-}
-
-/* Through two pinned blocks: one is copied by all threads while the other is
- * on its way. */
-static void pull_pieces(Gpu *x, uint8_t *const block[2], void *const there[2])
-{
-    for (int64_t at = 0, i = 0; at < x->role->persist + PIECE;
-         at += PIECE, i ^= 1) {
-        int64_t n = piece_bytes(x, at), before = at - PIECE;
-        if (n > 0) {
-            gpu_ok(dl.cuMemcpyDtoHAsync_v2(block[i], x->arena + (uint64_t)at,
-                                           (size_t)n, x->stream),
-                   "reading the state");
-            gpu_ok(dl.cuEventRecord(there[i], x->stream), "an event");
-        }
-        if (before < 0)
-            continue;
-        gpu_ok(dl.cuEventSynchronize(there[i ^ 1]), "reading the state");
-        pool_run(x->pool, copy_piece,
-                 &(Carried){ x->host + before, block[i ^ 1] },
-                 piece_bytes(x, before), GRAIN);
+    if (k == ARENApinned) {
+        dl.cuMemFreeHost(p);
+        x->pinned -= bytes;
+    } else {
+        dl.cuMemFree_v2(address(p));
     }
 }
 
-static void push_pieces(Gpu *x, uint8_t *const block[2], void *const there[2])
+static int pin(void *d, void *p, int64_t bytes)
 {
-    for (int64_t at = 0, i = 0; at < x->role->persist; at += PIECE, i ^= 1) {
-        int64_t n = piece_bytes(x, at);
-        if (at >= 2 * PIECE)
-            gpu_ok(dl.cuEventSynchronize(there[i]), "writing the state");
-        pool_run(x->pool, copy_piece, &(Carried){ block[i], x->host + at }, n,
-                 GRAIN);
-        gpu_ok(dl.cuMemcpyHtoDAsync_v2(x->arena + (uint64_t)at, block[i],
-                                       (size_t)n, x->stream),
-               "writing the state");
-        gpu_ok(dl.cuEventRecord(there[i], x->stream), "an event");
+    Gpu *x = d;
+
+    if (dl.cuMemHostRegister_v2(p, (size_t)bytes, 0))
+        return 0;
+    x->pinned += bytes;
+    return 1;
+}
+
+static void unpin(void *d, void *p, int64_t bytes)
+{
+    ((Gpu *)d)->pinned -= bytes;
+    dl.cuMemHostUnregister(p);
+}
+
+static void *stream(Gpu *x, StreamKind on)
+{
+    if (!x->stream[on])
+        gpu_ok(dl.cuStreamCreate(&x->stream[on], 1), "a stream");
+    return x->stream[on];
+}
+
+static void clear(void *d, void *p, int64_t bytes)
+{
+    gpu_ok(dl.cuMemsetD8Async(address(p), 0, (size_t)bytes,
+                              stream(d, STREAMcompute)),
+           "clearing");
+}
+
+static void copy(void *d, StreamKind on, CopyKind k, void *to, const void *from,
+                 int64_t bytes)
+{
+    size_t n = (size_t)bytes;
+    void *s = stream(d, on);
+
+    switch (k) {
+    case COPYwithin:
+        gpu_ok(dl.cuMemcpyDtoDAsync_v2(address(to), address(from), n, s),
+               "copying");
+        break;
+    case COPYin:
+        gpu_ok(dl.cuMemcpyHtoDAsync_v2(address(to), from, n, s),
+               "copying inputs");
+        break;
+    case COPYout:
+        gpu_ok(dl.cuMemcpyDtoHAsync_v2(to, address(from), n, s),
+               "copying results");
+        break;
     }
 }
 
-static void move(Gpu *x, void f(Gpu *, uint8_t *const *, void *const *))
-{
-    uint8_t *block[2];
-    void *there[2];
+/* ---- instructions -------------------------------------------------------- */
 
-    for (int i = 0; i < 2; i++) {
-        block[i] = gpu_pinned(x, PIECE);
-        gpu_ok(dl.cuEventCreate(&there[i], UNTIMED), "an event");
+static void begin(void *d)
+{
+    links_reset(((Gpu *)d)->links);
+}
+
+static void finish(void *d)
+{
+    links_finish(((Gpu *)d)->links);
+}
+
+/* A stage's stream waits, not who launches. */
+static int ready(void *d, const BoundInstr *b)
+{
+    (void)d, (void)b;
+    return 1;
+}
+
+static void launch(void *d, const BoundInstr *b)
+{
+    const GpuCall *c = b->own;
+    const int64_t *g = c->grid;
+
+    if (g[0] && g[2] && g[3])
+        gpu_ok(dl.cuLaunchKernel(c->fn, (unsigned)g[0], (unsigned)g[2],
+                                 (unsigned)g[3], (unsigned)g[1], 1, 1,
+                                 (unsigned)g[4], stream(d, STREAMcompute),
+                                 c->param, NULL),
+               instr_label(b->s));
+}
+
+static void product(void *d, const BoundInstr *b)
+{
+    lt_run(((Gpu *)d)->lt, ((GpuCall *)b->own)->lt, stream(d, STREAMcompute));
+}
+
+static void transfer(void *d, const BoundInstr *b)
+{
+    const GpuCall *c = b->own;
+
+    trail_put(d, c->place, 0);
+    link_run(c->end, b->s, address(b->buf[0]), stream(d, STREAMcompute));
+    trail_put(d, c->place, 1);
+}
+
+static void collective(void *d, const BoundInstr *b, const Part *part)
+{
+    const GpuCall *c = b->own;
+
+    if (!c->comm) {
+        if (part->send != part->recv)
+            copy(d, STREAMcompute, COPYwithin, part->recv, part->send,
+                 b->bytes);
+        return;
     }
-    f(x, block, there);
-    gpu_ok(dl.cuStreamSynchronize(x->stream), "moving the state");
-    for (int i = 0; i < 2; i++) {
-        dl.cuMemFreeHost(block[i]);
-        dl.cuEventDestroy_v2(there[i]);
-    }
-    x->pinned -= 2 * PIECE;
+    trail_put(d, c->place, 0);
+    nccl_run(c->comm, b->s, b->group, b->me, address(part->send),
+             address(part->recv), stream(d, STREAMcompute));
+    trail_put(d, c->place, 1);
 }
 
-void gpu_pull(Gpu *x)
+/* With PLEAT_SYNC: is all well after it? */
+static void issued(void *d, const BoundInstr *b)
 {
-    move(x, pull_pieces);
+    const Gpu *x = d;
+    const char *text = "?";
+    char when[32] = "";
+    int e = x->each ? dl.cuStreamSynchronize(x->stream[STREAMcompute]) : 0;
+
+    if (!e)
+        return;
+    dl.cuGetErrorString(e, &text);
+    if (x->step >= 0)
+        snprintf(when, sizeof when, "step %lld, ", (long long)x->step + 1);
+    err(&(Loc){ b->s->file, b->s->line, NULL }, "GPU: %s: in %s%s %s (%s)",
+        text, when, instr_info(b->s->kind)->name,
+        b->s->kernel ? b->s->kernel : "", instr_label(b->s));
 }
 
-void gpu_push(Gpu *x)
+/* ---- events -------------------------------------------------------------- */
+
+static void *event(void *d, EventKind k)
 {
-    gpu_order(x, NULL);
-    move(x, push_pieces);
+    GpuEvent *e = alloc(((Gpu *)d)->mem, sizeof *e);
+
+    e->kind = k;
+    gpu_ok(dl.cuEventCreate(&e->handle, k == EVENTtimed ? 0 : UNTIMED),
+           "an event");
+    return e;
 }
 
-void gpu_fetch(Gpu *x, void *to, int64_t offset, int64_t bytes)
+static void record(void *d, StreamKind on, void *event)
 {
-    gpu_ok(dl.cuStreamSynchronize(x->stream), "looking at a result");
-    gpu_ok(dl.cuMemcpyDtoH_v2(to, x->arena + (uint64_t)offset, (size_t)bytes),
-           "looking at a result");
+    const GpuEvent *e = event;
+
+    gpu_ok(dl.cuEventRecord(e->handle, stream(d, on)), "an event");
 }
+
+/* The event of a captured stream would be one inside of the graph. */
+static void wait(void *d, StreamKind on, void *event)
+{
+    const GpuEvent *e = event;
+    int outside = ((Gpu *)d)->capturing && e->kind == EVENToutside;
+
+    gpu_ok(
+        dl.cuStreamWaitEvent(stream(d, on), e->handle, outside ? OUTSIDE : 0),
+        "an event");
+}
+
+static int query(void *d, void *event)
+{
+    static _Thread_local void *current;
+    Gpu *x = d;
+    const GpuEvent *e = event;
+    int error = current == x->context ? 0 : dl.cuCtxSetCurrent(x->context);
+
+    current = x->context;
+    error = error ? error : dl.cuEventQuery(e->handle);
+    if (error && error != NOTREADY)
+        x->error = error;
+    return error == NOTREADY ? 1 : error ? -1 : 0;
+}
+
+static void await(void *d, void *event)
+{
+    const GpuEvent *e = event;
+
+    (void)d;
+    gpu_ok(dl.cuEventSynchronize(e->handle), "waiting for it");
+}
+
+static void sync(void *d, StreamKind on)
+{
+    gpu_ok(dl.cuStreamSynchronize(stream(d, on)), "waiting for it");
+}
+
+static double between(void *d, void *from, void *to)
+{
+    const GpuEvent *a = from, *b = to;
+    float ms = 0;
+
+    (void)d;
+    dl.cuEventElapsedTime(&ms, a->handle, b->handle);
+    return 1e-3 * ms;
+}
+
+/* ---- graphs -------------------------------------------------------------- */
+
+static void capture(void *d)
+{
+    Gpu *x = d;
+
+    gpu_ok(dl.cuStreamBeginCapture_v2(x->stream[STREAMcompute], 1),
+           "capturing");
+    x->capturing = 1;
+}
+
+static void *captured(void *d, size_t *nodes)
+{
+    Gpu *x = d;
+    void *graph = NULL, *exec = NULL;
+    size_t n = 0;
+
+    x->capturing = 0;
+    gpu_ok(dl.cuStreamEndCapture(x->stream[STREAMcompute], &graph),
+           "capturing");
+    dl.cuGraphGetNodes(graph, NULL, &n);
+    gpu_ok(dl.cuGraphInstantiateWithFlags(&exec, graph, 0), "the graph");
+    dl.cuGraphDestroy(graph);
+    *nodes += n;
+    vec_push(x->mem, x->graph, exec);
+    return exec;
+}
+
+static void replay(void *d, void *graph)
+{
+    gpu_ok(dl.cuGraphLaunch(graph, stream(d, STREAMcompute)),
+           "launching the graph");
+}
+
+void gpu_drop_graphs(Gpu *x)
+{
+    for (size_t i = 0; i < vec_len(x->graph); i++)
+        dl.cuGraphExecDestroy(x->graph[i]);
+}
+
+/* ---- runs ---------------------------------------------------------------- */
+
+static void enter(void *d, ProgramKind prog, int64_t step, int64_t now)
+{
+    abort_hold();
+    ((Gpu *)d)->step = now;
+    fault_launching(d, prog, step);
+}
+
+static void leave(void *d)
+{
+    (void)d;
+    fault_launching(NULL, PGstep, 0);
+    abort_release();
+}
+
+static void fault(void *d, const char *what)
+{
+    gpu_ok(((Gpu *)d)->error, what);
+}
+
+static int64_t memory(const void *d)
+{
+    return ((const Gpu *)d)->total;
+}
+
+static Roofline peak(void *d, const char *precision)
+{
+    return gpu_peak(((Gpu *)d)->name, precision);
+}
+
+const Device cuda_device = { .name = "cuda",
+                             .can =
+                                 CANrun | CANcapture | OWNmemory | OWNproducts,
+                             .count = gpu_count,
+                             .open = open,
+                             .load = load,
+                             .bind = bind,
+                             .bound = bound,
+                             .close = close,
+                             .alloc = take,
+                             .free = give,
+                             .pin = pin,
+                             .unpin = unpin,
+                             .begin = begin,
+                             .finish = finish,
+                             .ready = ready,
+                             .launch = launch,
+                             .product = product,
+                             .transfer = transfer,
+                             .collective = collective,
+                             .clear = clear,
+                             .copy = copy,
+                             .issued = issued,
+                             .event = event,
+                             .record = record,
+                             .wait = wait,
+                             .query = query,
+                             .await = await,
+                             .sync = sync,
+                             .between = between,
+                             .capture = capture,
+                             .captured = captured,
+                             .replay = replay,
+                             .enter = enter,
+                             .leave = leave,
+                             .fault = fault,
+                             .where = trail_at,
+                             .memory = memory,
+                             .usage = gpu_memory,
+                             .peak = peak,
+                             .tuned = tune_text };

@@ -166,7 +166,7 @@ void device_open(Gpu *x)
     check_kernels(x);
     gpu_ok(dl.cuDevicePrimaryCtxRetain(&x->context, x->device), "opening it");
     gpu_ok(dl.cuCtxSetCurrent(x->context), "using it");
-    gpu_ok(dl.cuStreamCreate(&x->stream, 1), "a stream");
+    gpu_ok(dl.cuStreamCreate(&x->stream[STREAMcompute], 1), "a stream");
     device_count(x, gone);
 }
 
@@ -241,8 +241,9 @@ void *gpu_pinned(Gpu *x, int64_t bytes)
     return p;
 }
 
-int64_t gpu_memory(Gpu *x, Text *t)
+int64_t gpu_memory(void *gpu, Text *t)
 {
+    Gpu *x = gpu;
     int64_t outside = 0;
 
     device_count(x, "graphs and launches");
@@ -263,9 +264,5 @@ int64_t gpu_memory(Gpu *x, Text *t)
         "%10.3f GiB  outside of the plan, and %.1f MiB of the host's memory "
         "pinned\n",
         gib(outside), (double)x->pinned / 0x1p20);
-    for (int i = 0; i < x->role->nprog; i++)
-        if (x->prog[i].nodes)
-            put(t, "%10zu nodes in the graph of %s\n", x->prog[i].nodes,
-                programnames[x->prog[i].p->kind]);
     return outside;
 }

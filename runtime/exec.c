@@ -1,45 +1,14 @@
 /* exec.c: a plan in memory. exec_open allocates each rank's arena once and
- * binds every step of every program: function, buffer addresses, integers for
- * this rank. After that nothing is allocated; interpreter.c runs the steps.
+ * binds every step of every program, on any device: buffer addresses, integers
+ * for this rank, the group, then what the device makes of it. After that
+ * nothing is allocated; interpreter.c runs the steps.
  * Here too is what others read and write from outside: results and tensors. */
 #define _GNU_SOURCE
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
 #include "runtime.h"
-
-enum { PAGE = 4096, HUGE_PAGE = 2 << 20 };
-
-/* ---- memory -------------------------------------------------------------- */
-
-/* Big arenas begin at a huge page so that the kernel can use them. */
-void *pages(int64_t bytes, const char *what)
-{
-    int64_t align = bytes >= HUGE_PAGE ? HUGE_PAGE : PAGE;
-    int64_t size = (bytes + PAGE - 1) / PAGE * PAGE;
-    uint8_t *p = mmap(NULL, (size_t)(size + align), PROT_READ | PROT_WRITE,
-                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-
-    if (p == MAP_FAILED)
-        err(NULL, "out of memory: %s needs %.1f MiB", what,
-            (double)bytes / 1048576);
-    uint8_t *q = (uint8_t *)(((uintptr_t)p + (uintptr_t)align - 1) /
-                             (uintptr_t)align * (uintptr_t)align);
-    if (q > p)
-        munmap(p, (size_t)(q - p));
-    if (p + align > q)
-        munmap(q + size, (size_t)(p + align - q));
-    madvise(q, (size_t)size, MADV_HUGEPAGE);
-    return q;
-}
-
-void drop_pages(void *p, int64_t bytes)
-{
-    if (p)
-        munmap(p, (size_t)((bytes + PAGE - 1) / PAGE * PAGE));
-}
 
 /* ---- binding steps ------------------------------------------------------- */
 
@@ -53,21 +22,16 @@ static int is_transfer(InstrKind k)
     return instr_info(k)->cls == CLASStransfer;
 }
 
-static int is_blas(InstrKind k)
-{
-    return instr_info(k)->cls == CLASSproduct;
-}
-
-static void bind_group(Exec *x, const Rank *r, BoundInstr *b)
+static void bind_group(Exec *x, BoundInstr *b)
 {
     const Mesh *m = x->plan->mesh;
 
     b->group = mesh_extent(m, b->s->atoms);
     b->ranks = alloc(x->mem, (size_t)b->group * sizeof *b->ranks);
-    mesh_group(m, b->s->atoms, r->id, b->ranks);
-    b->me = mesh_pos(m, b->s->atoms, r->id);
+    mesh_group(m, b->s->atoms, b->rank, b->ranks);
+    b->me = mesh_pos(m, b->s->atoms, b->rank);
     for (int64_t j = 0; j < b->group && is_collective(b->s->kind); j++)
-        b->wide |= role_of(x->plan, b->ranks[j]) != r->stage->role;
+        b->wide |= role_of(x->plan, b->ranks[j]) != role_of(x->plan, b->rank);
 }
 
 int instr_lasts(const Role *r, const Instr *s)
@@ -80,40 +44,23 @@ int instr_lasts(const Role *r, const Instr *s)
     return 0;
 }
 
-/* Bytes of work space, and the step's own scratch buffer if that is enough. */
-static int64_t bind_scratch(Exec *x, const Rank *r, BoundInstr *b)
+static void bind_instr(Exec *x, const Rank *r, BoundInstr *b, const Instr *s)
 {
-    const Instr *s = b->s;
-    int64_t need = 0;
-
-    if (is_blas(s->kind) ||
-        (is_collective(s->kind) && x->comm->n < x->comm->world))
-        need = instr_work(s, b->group);
-    int last = s->nbuf ? s->buf[s->nbuf - 1] : -1;
-    if (last >= 0 && r->role->buf[last].bytes >= need &&
-        !r->role->buf[last].frame)
-        b->scratch = r->buf[last];
-    return need > 0 && !b->scratch ? need : 0;
-}
-
-static int64_t bind_instr(Exec *x, Rank *r, BoundInstr *b, const Instr *s)
-{
-    b->s = s;
+    *b = (BoundInstr){ .s = s, .rank = r->id };
     b->lasts = instr_lasts(r->role, s);
     b->buf = alloc(x->mem, (size_t)(s->nbuf + 1) * sizeof *b->buf);
     for (int i = 0; i < s->nbuf; i++)
-        b->buf[i] = s->buf[i] < 0 ? NULL : r->buf[s->buf[i]];
+        b->buf[i] = s->buf[i] < 0
+                        ? NULL
+                        : r->base + ((uint8_t *)r->buf[s->buf[i]] - r->arena);
     b->iv = alloc(x->mem, (size_t)(s->nword + 2) * sizeof *b->iv);
     for (int i = 0; i < s->nword; i++)
         b->iv[i] = word_value(x->plan->mesh, &s->word[i], r->id);
     b->bytes = s->nbuf && s->buf[0] >= 0 ? r->role->buf[s->buf[0]].bytes : 0;
     if (is_transfer(s->kind))
         b->bytes = s->transfer.n * dtypes[s->transfer.dt].bytes;
-    if (s->kind == Ikernel && x->code)
-        b->fn = host_kernel(x->code, s->kernel);
     if (is_collective(s->kind) || is_transfer(s->kind))
-        bind_group(x, r, b);
-    return bind_scratch(x, r, b);
+        bind_group(x, b);
 }
 
 /* ---- binding phases ------------------------------------------------------ */
@@ -144,10 +91,8 @@ static void bind_program(Exec *x, Rank *r, int g)
         for (int k = p->phase[f].first; k < p->phase[f].first + p->phase[f].n;
              k++) {
             BoundInstr *b = &r->step[g][k];
-            int64_t n = bind_instr(x, r, b, &p->instr[k]);
-            x->nwork = n > x->nwork ? n : x->nwork;
-            if (is_transfer(p->instr[k].kind))
-                channel_bind(x, r, b, phase_turns(p, f));
+            bind_instr(x, r, b, &p->instr[k]);
+            x->dev->bind(x->on, b, p, phase_turns(p, f));
         }
         bind_patches(x, r, g, f);
     }
@@ -155,32 +100,10 @@ static void bind_program(Exec *x, Rank *r, int g)
 
 static void bind_rank(Exec *x, Rank *r)
 {
-    r->arena = pages(r->role->arena, "the plan");
-    r->buf = alloc(x->mem, (size_t)r->role->nbuf * sizeof *r->buf);
-    for (int i = 0; i < r->role->nbuf; i++) {
-        const Buf *b = &r->role->buf[i];
-        const SlotGroup *f = b->frame && b->prog >= 0
-                                 ? &r->role->prog[b->prog].frame[b->frame - 1]
-                                 : NULL;
-        r->buf[i] = r->arena + b->offset + (f ? f->slot[0] : 0);
-    }
     r->step = alloc(x->mem, (size_t)r->role->nprog * sizeof *r->step);
     r->patch = alloc(x->mem, (size_t)r->role->nprog * sizeof *r->patch);
     for (int g = 0; g < r->role->nprog; g++)
         bind_program(x, r, g);
-}
-
-/* Steps without a large enough scratch buffer take turns with one. */
-static void bind_work(Exec *x)
-{
-    if (!x->nwork)
-        return;
-    x->work = pages(x->nwork, "work space");
-    for (int64_t i = 0; i < x->comm->n; i++)
-        for (int g = 0; g < x->rank[i].role->nprog; g++)
-            for (int k = 0; k < x->rank[i].role->prog[g].ninstr; k++)
-                if (!x->rank[i].step[g][k].scratch)
-                    x->rank[i].step[g][k].scratch = x->work;
 }
 
 /* ---- stages -------------------------------------------------------------- */
@@ -258,21 +181,6 @@ static Stage *stage_of(Exec *x, int role)
 
 /* ---- opening ------------------------------------------------------------- */
 
-/* The groups of all collectives of this process's ranks. */
-static void bind_groups(Exec *x)
-{
-    uint32_t *v = NULL;
-
-    for (int64_t i = 0; i < x->comm->n; i++)
-        for (int g = 0; g < x->rank[i].role->nprog; g++)
-            for (int k = 0; k < x->rank[i].role->prog[g].ninstr; k++) {
-                const Instr *s = &x->rank[i].role->prog[g].instr[k];
-                if (is_collective(s->kind))
-                    vec_push(x->mem, v, s->atoms);
-            }
-    comm_groups(x->comm, x->mem, x->plan->mesh, v, (int)vec_len(v));
-}
-
 static Limits limits_of(const Plan *p)
 {
     Limits l = { INFINITY, INFINITY };
@@ -296,56 +204,82 @@ static void need_room(const Exec *x)
             (double)need / (1 << 30), (double)have / (1 << 30));
 }
 
-Exec *exec_open(const Plan *p, Comm *c)
+static void open_rank(Exec *x, Rank *r, int64_t id)
+{
+    int role = role_of(x->plan, id);
+
+    *r = (Rank){ .id = id,
+                 .role = &x->plan->role[role],
+                 .stage = stage_of(x, role) };
+    vec_push(x->mem, r->stage->rank, r);
+    r->stage->n++;
+}
+
+/* Its arena, and where buffers lie in it; of those in frames: for the first
+ * micro-batch. */
+static void open_arena(Exec *x, Rank *r)
+{
+    static const char what[] = "the plan";
+
+    r->base = x->dev->alloc(x->on, ARENAdevice, r->role->arena, what);
+    r->arena = exec_apart(x) ? pages(r->role->arena, what)
+                             : poison_pages(r->base, r->role->arena);
+    r->buf = alloc(x->mem, (size_t)r->role->nbuf * sizeof *r->buf);
+    for (int i = 0; i < r->role->nbuf; i++) {
+        const Buf *b = &r->role->buf[i];
+        const SlotGroup *f = b->frame && b->prog >= 0
+                                 ? &r->role->prog[b->prog].frame[b->frame - 1]
+                                 : NULL;
+        r->buf[i] = r->arena + b->offset + (f ? f->slot[0] : 0);
+    }
+}
+
+Exec *exec_open_on(const Device *d, const Plan *p, Comm *c)
 {
     Arena *a = arena_new();
     Exec *x = alloc(a, sizeof *x);
 
-    *x = (Exec){ .plan = p, .mem = a, .comm = c };
+    *x = (Exec){ .plan = p, .mem = a, .comm = c, .dev = d };
     x->limits = limits_of(p);
     start_phase("binding");
     x->pool = pool_open(0);
-    int cuda = !strcmp(p->target, "cuda");
-    if (!cuda) {
-        x->code = host_load(a, p);
-        x->blas = blas_open(a, x->pool);
-    }
+    x->on = d->open(&(DeviceArgs){ a, p, c, x->pool });
     x->rank = alloc(a, (size_t)c->n * sizeof *x->rank);
     x->stage = alloc(a, (size_t)p->nrole * sizeof *x->stage);
     x->meet = alloc(a, (size_t)p->nrole * sizeof *x->meet);
-    for (int64_t i = 0; i < c->n; i++) {
-        Rank *r = &x->rank[i];
-        int role = role_of(p, c->first + i);
-        *r = (Rank){ .id = c->first + i,
-                     .role = &p->role[role],
-                     .stage = stage_of(x, role) };
-        vec_push(a, r->stage->rank, r);
-        r->stage->n++;
-    }
-    if (!cuda)
+    for (int64_t i = 0; i < c->n; i++)
+        open_rank(x, &x->rank[i], c->first + i);
+    if (!exec_apart(x))
         need_room(x);
     for (int64_t i = 0; i < c->n; i++)
+        open_arena(x, &x->rank[i]);
+    d->load(x->on);
+    start_phase("binding");
+    for (int64_t i = 0; i < c->n; i++)
         bind_rank(x, &x->rank[i]);
-    if (cuda)
-        x->gpu =
-            gpu_open(a, p, c, x->pool, x->rank[0].arena, x->stage[0].course);
-    else
-        bind_work(x);
-    bind_groups(x);
-    channels_open(x);
-    if (x->blas)
-        blas_reserve(x->pool);
-    poison_open(x);
+    d->bound(x->on);
+    x->poison = poison_asked() && !exec_apart(x);
+    if (exec_apart(x))
+        staged_open(x);
     return x;
+}
+
+Exec *exec_open(const Plan *p, Comm *c)
+{
+    return exec_open_on(device_for(p, c), p, c);
 }
 
 void exec_close(Exec *x)
 {
-    if (x->gpu)
-        gpu_close(x->gpu);
-    for (int64_t i = 0; i < x->comm->n; i++)
-        drop_pages(x->rank[i].arena, x->rank[i].role->arena);
-    drop_pages(x->work, x->nwork);
+    if (x->staged)
+        staged_close(x);
+    for (int64_t i = 0; i < x->comm->n; i++) {
+        Rank *r = &x->rank[i];
+        x->dev->free(x->on, ARENAdevice, r->base, r->role->arena);
+        if (exec_apart(x))
+            drop_pages(r->arena, r->role->arena);
+    }
+    x->dev->close(x->on);
     pool_close(x->pool);
     arena_free(x->mem);
 }
@@ -362,16 +296,6 @@ void *exec_buf(const Exec *x, int64_t rank, int buf)
     return x->rank[rank - x->comm->first].buf[buf];
 }
 
-void *exec_fetch(const Exec *x, int64_t rank, int buf)
-{
-    uint8_t *p = exec_buf(x, rank, buf);
-
-    if (x->gpu)
-        gpu_fetch(x->gpu, p, p - x->rank[0].arena,
-                  x->rank[0].role->buf[buf].bytes);
-    return p;
-}
-
 int64_t exec_bytes(const Exec *x)
 {
     int64_t n = 0;
@@ -379,15 +303,6 @@ int64_t exec_bytes(const Exec *x)
     for (int64_t i = 0; i < x->comm->n; i++)
         n += x->rank[i].role->arena;
     return n;
-}
-
-void need_device(const Plan *p)
-{
-    if (strcmp(p->target, "host") && strcmp(p->target, "cuda"))
-        err(NULL,
-            "the plan is for target '%s'; this program runs 'host' and "
-            "'cuda'",
-            p->target);
 }
 
 double plain_nan(double v)
@@ -481,6 +396,9 @@ void exec_guard(Exec *x)
 {
     if (x->guard)
         x->guard(x->guarded);
+    if (x->copied && !x->ordered)
+        x->dev->wait(x->on, STREAMcompute, x->copied);
+    x->ordered = 1;
 }
 
 int64_t exec_write(Exec *x, const char *name, const double *in, int64_t n)
@@ -493,27 +411,13 @@ int64_t exec_write(Exec *x, const char *name, const double *in, int64_t n)
     return count;
 }
 
-void exec_pull(Exec *x)
+int64_t exec_usage(Exec *x, Text *t)
 {
-    if (x->gpu)
-        gpu_pull(x->gpu);
-}
+    int64_t outside = x->dev->usage(x->on, t);
 
-void exec_push(Exec *x)
-{
-    if (x->gpu)
-        gpu_push(x->gpu);
-    exec_drop(x);
-}
-
-/* The mirror's pages, which come back as zeros. */
-void exec_drop(Exec *x)
-{
-    const Rank *r = x->rank;
-
-    if (x->gpu)
-        madvise(r->arena, (size_t)(r->role->persist / PAGE * PAGE),
-                MADV_DONTNEED);
+    if (x->staged)
+        staged_usage(x, t);
+    return outside;
 }
 
 /* ---- what the plan says about itself ------------------------------------- */

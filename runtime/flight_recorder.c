@@ -12,13 +12,13 @@ enum { MAPPED = 2, STEPBITS = 24 };
 static int works(Gpu *x)
 {
     void *graph = NULL, *exec = NULL;
-    int bad = dl.cuStreamBeginCapture_v2(x->stream, 1) ||
-              dl.cuMemsetD32Async(x->trailat, 1, 1, x->stream);
+    int bad = dl.cuStreamBeginCapture_v2(x->stream[STREAMcompute], 1) ||
+              dl.cuMemsetD32Async(x->trailat, 1, 1, x->stream[STREAMcompute]);
 
-    bad |= dl.cuStreamEndCapture(x->stream, &graph);
+    bad |= dl.cuStreamEndCapture(x->stream[STREAMcompute], &graph);
     bad = bad || dl.cuGraphInstantiateWithFlags(&exec, graph, 0) ||
-          dl.cuGraphLaunch(exec, x->stream) ||
-          dl.cuStreamSynchronize(x->stream);
+          dl.cuGraphLaunch(exec, x->stream[STREAMcompute]) ||
+          dl.cuStreamSynchronize(x->stream[STREAMcompute]);
     if (exec)
         dl.cuGraphExecDestroy(exec);
     if (graph)
@@ -41,22 +41,27 @@ void trail_open(Gpu *x)
     *x->trail = 0;
 }
 
-void trail_put(Gpu *x, const Instr *s, int ended)
+/* 0: it has none. */
+uint32_t trail_place(const Gpu *x, const Program *g, const Instr *s)
 {
-    const Program *g = x->running->p;
     uint32_t step = (uint32_t)(s - g->instr);
 
-    if (x->trailat && step < 1u << (STEPBITS - 1))
-        gpu_ok(
-            dl.cuMemsetD32Async(x->trailat,
-                                (uint32_t)(g - x->role->prog + 1) << STEPBITS |
-                                    step << 1 | (uint32_t)ended,
-                                1, x->stream),
-            "saying where it is");
+    return step < 1u << (STEPBITS - 1)
+               ? (uint32_t)(g - x->role->prog + 1) << STEPBITS | step << 1
+               : 0;
 }
 
-const Instr *trail_at(const Gpu *x, int *ended)
+void trail_put(Gpu *x, uint32_t place, int ended)
 {
+    if (x->trailat && place)
+        gpu_ok(dl.cuMemsetD32Async(x->trailat, place | (uint32_t)ended, 1,
+                                   x->stream[STREAMcompute]),
+               "saying where it is");
+}
+
+const Instr *trail_at(const void *gpu, int *ended)
+{
+    const Gpu *x = gpu;
     uint32_t v = x->trail ? *x->trail : 0, prog = v >> STEPBITS;
 
     *ended = (int)(v & 1);

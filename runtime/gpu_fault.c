@@ -16,14 +16,14 @@ enum { ARGS = 1 << 16, MAXARG = 1024 };
 
 static struct {
     Gpu *gpu;
-    const GpuProgram *prog;
+    ProgramKind prog;
     int64_t step;
 } run;
 
-void fault_launching(Gpu *x, const GpuProgram *g, int64_t step)
+void fault_launching(Gpu *x, ProgramKind prog, int64_t step)
 {
     run.gpu = x;
-    run.prog = g;
+    run.prog = prog;
     run.step = step;
 }
 
@@ -79,7 +79,7 @@ void gpu_fault(int error)
     if (!run.gpu)
         return;
     if (!is_fault(error))
-        error = dl.cuStreamQuery(run.gpu->stream);
+        error = dl.cuStreamQuery(run.gpu->stream[STREAMcompute]);
     if (is_fault(error) && !run.gpu->each)
-        say_fault(run.gpu, programnames[run.prog->p->kind], run.step, error);
+        say_fault(run.gpu, programnames[run.prog], run.step, error);
 }

@@ -1,9 +1,11 @@
-/* hostmem.c: how much of the host's memory a process may still take: what the
- * kernel says is available, and what its control group and those above it (of
- * a container, of a batch job) leave. */
+/* hostmem.c: the host's memory, taken in pages, and how much of it a process
+ * may still take: what the kernel says is available, and what its control group
+ * and those above it (of a container, of a batch job) leave. */
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include "runtime.h"
 
@@ -20,6 +22,7 @@ static const struct {
     /* clang-format on */
 };
 
+enum { PAGE = 4096, HUGE_PAGE = 2 << 20 };
 enum { NVERSION = sizeof versions / sizeof *versions };
 
 /* The line of a file that begins with `key`, without it. */
@@ -97,4 +100,38 @@ int64_t host_free(void)
     }
     arena_free(a);
     return least;
+}
+
+/* ---- taking it ----------------------------------------------------------- */
+
+/* Big arenas begin at a huge page so that the kernel can use them. */
+void *pages(int64_t bytes, const char *what)
+{
+    int64_t align = bytes >= HUGE_PAGE ? HUGE_PAGE : PAGE;
+    int64_t size = (bytes + PAGE - 1) / PAGE * PAGE;
+    uint8_t *p = mmap(NULL, (size_t)(size + align), PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+    if (p == MAP_FAILED)
+        err(NULL, "out of memory: %s needs %.1f MiB", what,
+            (double)bytes / 1048576);
+    uint8_t *q = (uint8_t *)(((uintptr_t)p + (uintptr_t)align - 1) /
+                             (uintptr_t)align * (uintptr_t)align);
+    if (q > p)
+        munmap(p, (size_t)(q - p));
+    if (p + align > q)
+        munmap(q + size, (size_t)(p + align - q));
+    madvise(q, (size_t)size, MADV_HUGEPAGE);
+    return q;
+}
+
+void drop_pages(void *p, int64_t bytes)
+{
+    if (p)
+        munmap(p, (size_t)((bytes + PAGE - 1) / PAGE * PAGE));
+}
+
+int64_t host_memory(void)
+{
+    return (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE);
 }

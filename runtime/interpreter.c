@@ -41,28 +41,24 @@ BoundInstr *rank_instr(const Rank *r)
 
 /* ---- what a turn needs --------------------------------------------------- */
 
-static void set_scalar(Exec *x, const char *name, double v)
-{
-    for (int64_t i = 0; i < x->comm->n; i++) {
-        const Role *r = x->rank[i].role;
-        for (int k = 0; k < r->nin; k++)
-            if (!strcmp(r->in[k].name, name))
-                elem_set(r->in[k].dt, x->rank[i].buf[r->in[k].buf], 0, v);
-    }
-}
-
 /* micro: the first micro-batch of the turn among all of the step, so the same
  * on all ranks. */
-static void set_micro(Exec *x, const Rank *r, int64_t turn)
+double first_micro(const Exec *x, int64_t turn)
 {
     int64_t v = turn * x->plan->mesh->size[Mdp];
 
-    for (int k = 0; k < r->role->nin; k++)
-        if (!strcmp(r->role->in[k].name, "micro"))
-            elem_set(r->role->in[k].dt, r->buf[r->role->in[k].buf], 0,
-                     (double)v);
+    return (double)v;
 }
 
+void set_scalar(const Rank *r, const char *name, double v)
+{
+    int k = scalar_named(r->role, name);
+
+    if (k >= 0)
+        elem_set(r->role->in[k].dt, r->buf[r->role->in[k].buf], 0, v);
+}
+
+/* From the feed, or from where the run has staged it. */
 static void load(Exec *x, Stage *s, const Needs *n, int64_t micro)
 {
     for (size_t k = 0; k < vec_len(n->input) && x->feed; k++) {
@@ -75,7 +71,10 @@ static void load(Exec *x, Stage *s, const Needs *n, int64_t micro)
         s->loaded[n->input[k]] = micro;
     }
     for (int64_t i = 0; i < s->n && n->micro && s->micro != micro; i++)
-        set_micro(x, s->rank[i], micro);
+        if (x->staged)
+            staged_micro(x, micro);
+        else
+            set_scalar(s->rank[i], "micro", first_micro(x, micro));
     s->micro = n->micro ? micro : s->micro;
 }
 
@@ -89,40 +88,67 @@ static void patch(const Stage *s, const ScheduleSlot *t)
         for (size_t k = 0; k < vec_len(p); k++) {
             const SlotGroup *f = &frame[p[k].frame];
             *p[k].at =
-                s->rank[i]->arena + f->slot[f->of[t->micro]] + p[k].offset;
+                s->rank[i]->base + f->slot[f->of[t->micro]] + p[k].offset;
         }
     }
 }
 
-static InstrTiming *record(Exec *x, const Stage *s, int step)
+/* ---- clocks -------------------------------------------------------------- */
+
+/* What came to its end now, and began at the mark before; step -1: a row, which
+ * begins. */
+static void record(Exec *x, const Stage *s, int step, int from)
 {
-    static InstrTiming nowhere;
     const ScheduleSlot *t = turn_of(s);
 
-    if (x->nran == x->maxran)
-        return &nowhere;
-    InstrTiming *r = &x->ran[x->nran++];
-    *r = (InstrTiming){ s->role, t->phase, step, t->micro, 0, 0 };
-    return r;
+    if (x->nran < x->maxran)
+        x->ran[x->nran++] =
+            (InstrTiming){ s->role, t->phase, step, t->micro,
+                           0,       0,        from, x->nmark - 1 };
+}
+
+static void mark(Exec *x)
+{
+    if (x->nmark == x->maxran)
+        return;
+    void **e = &x->mark[x->nmark++];
+    if (!*e)
+        *e = x->dev->event(x->on, EVENTtimed);
+    x->dev->record(x->on, STREAMcompute, *e);
+}
+
+void exec_times(Exec *x, double began)
+{
+    for (int64_t i = 0; i < x->nran; i++) {
+        InstrTiming *r = &x->ran[i];
+        r->start = began + x->dev->between(x->on, x->mark[0], x->mark[r->from]);
+        r->end = began + x->dev->between(x->on, x->mark[0], x->mark[r->to]);
+    }
 }
 
 static void begin_row(Exec *x, Stage *s)
 {
     const ScheduleSlot *t = turn_of(s);
 
+    if (x->nstage == 1)
+        nvtx_begin(program(s)->phase[t->phase].name);
     load(x, s, &s->course[s->prog].needs[t->phase], t->micro);
     patch(s, t);
-    if (x->maxran)
-        record(x, s, -1)->start = monotonic();
+    if (!x->maxran)
+        return;
+    mark(x);
+    record(x, s, -1, x->nmark - 1);
 }
 
 /* To the next step, over the ends of rows; row -1: from the start. */
-static void go_on(Exec *x, Stage *s)
+void stage_next(Exec *x, Stage *s)
 {
     s->step++;
     while (!at_end(s)) {
         if (s->row >= 0 && s->step < program(s)->phase[turn_of(s)->phase].n)
             return;
+        if (s->row >= 0 && x->nstage == 1)
+            nvtx_end();
         s->row++;
         s->step = 0;
         if (!at_end(s))
@@ -132,43 +158,29 @@ static void go_on(Exec *x, Stage *s)
 
 /* ---- one step ------------------------------------------------------------ */
 
-static void call_kernel(void *ctx, int64_t lo, int64_t hi)
+static void run_memory(Exec *x, const BoundInstr *b)
 {
-    const BoundInstr *b = ctx;
+    const GapList *gap = &b->s->join.gap;
 
-    b->fn(b->buf, b->iv, lo, hi);
-}
-
-static void run_one(Exec *x, BoundInstr *b)
-{
-    const Instr *s = b->s;
-
-    switch (s->kind) {
-    case Ikernel:
-        pool_run(x->pool, call_kernel, b, b->iv[0],
-                 s->nword > 1 ? b->iv[1] : 1);
-        break;
-    case Izero: memset(b->buf[0], 0, (size_t)b->bytes); break;
+    switch (b->s->kind) {
+    case Izero: x->dev->clear(x->on, b->buf[0], b->bytes); break;
     case Ijoin:
-        for (int i = 0; i < s->join.gap.n; i++)
-            memset((uint8_t *)b->buf[0] + s->join.gap.at[i].from, 0,
-                   (size_t)s->join.gap.at[i].bytes);
+        for (int i = 0; i < gap->n; i++)
+            x->dev->clear(x->on, (uint8_t *)b->buf[0] + gap->at[i].from,
+                          gap->at[i].bytes);
         break;
-    case Icopy: memcpy(b->buf[1], b->buf[0], (size_t)b->bytes); break;
-    case Isend:
-    case Irecv:
-    case Iwait: channel_run(b); break;
-    default: blas_run(x->blas, s, b->buf, b->scratch);
+    default:
+        x->dev->copy(x->on, STREAMcompute, COPYwithin, b->buf[1], b->buf[0],
+                     b->bytes);
     }
 }
 
 /* The collective at which rank r stands, with all members that are here; the
  * group's first member runs it for the others. */
-static void run_group(Exec *x, const Rank *r)
+static void run_group(Exec *x, const BoundInstr *b)
 {
     enum { MAXLOCAL = 1024 };
     static Part part[MAXLOCAL];
-    const BoundInstr *b = rank_instr(r);
     int64_t n = x->comm->n < x->comm->world ? 1 : b->group;
 
     if (n > 1 && b->me != 0)
@@ -180,20 +192,30 @@ static void run_group(Exec *x, const Rank *r)
             n == 1 ? b : rank_instr(&x->rank[b->ranks[j] - x->comm->first]);
         part[j] = (Part){ o->buf[0], o->buf[1] };
     }
-    comm_run(
-        x->comm, x->pool,
-        &(Coll){ b->s, b->group, b->ranks, part, b->me, b->scratch, NULL });
+    x->dev->collective(x->on, b, part);
+}
+
+static void run_one(Exec *x, const BoundInstr *b)
+{
+    switch (instr_info(b->s->kind)->cls) {
+    case CLASScompute: x->dev->launch(x->on, b); break;
+    case CLASSproduct: x->dev->product(x->on, b); break;
+    case CLASSmemory: run_memory(x, b); break;
+    case CLASStransfer: x->dev->transfer(x->on, b); break;
+    case CLASScollective: run_group(x, b); break;
+    }
+    x->dev->issued(x->on, b);
 }
 
 /* The step at which these stages stand; several: a wide collective. */
-static void run_step(Exec *x, Stage *const *s, int n)
+void run_step(Exec *x, Stage *const *s, int n)
 {
     const Instr *step = rank_instr(s[0]->rank[0])->s;
-    double start = x->spent || x->maxran ? monotonic() : 0;
 
+    nvtx_begin(instr_label(step));
     atomic_store_explicit(&x->now, step, memory_order_relaxed);
     atomic_fetch_add_explicit(&x->ticks, 1, memory_order_relaxed);
-    for (int i = 0; i < n && x->guard; i++)
+    for (int i = 0; i < n; i++)
         if (rank_instr(s[i]->rank[0])->lasts)
             exec_guard(x);
     if (x->copy && !x->bad)
@@ -203,19 +225,14 @@ static void run_step(Exec *x, Stage *const *s, int n)
             poison_instr(s[i]->rank[k], rank_instr(s[i]->rank[k]));
     for (int i = 0; i < n; i++)
         for (int64_t k = 0; k < s[i]->n; k++)
-            if (is_collective(step->kind))
-                run_group(x, s[i]->rank[k]);
-            else
-                run_one(x, rank_instr(s[i]->rank[k]));
+            run_one(x, rank_instr(s[i]->rank[k]));
     if (x->copy && !x->bad)
         look_after(x, s, n);
-    for (int i = 0; i < n && x->maxran; i++) {
-        InstrTiming *r = record(x, s[i], step_of(s[i]));
-        r->start = start;
-        r->end = monotonic();
-    }
-    for (int i = 0; i < n && x->spent; i++)
-        x->spent[s[i] - x->stage][step_of(s[i])] += monotonic() - start;
+    if (x->maxran)
+        mark(x);
+    for (int i = 0; i < n && x->maxran; i++)
+        record(x, s[i], step_of(s[i]), x->nmark - 2);
+    nvtx_end();
 }
 
 /* ---- who can move -------------------------------------------------------- */
@@ -256,12 +273,12 @@ static int advance(Exec *x, Stage *s)
     x->meet[0] = s;
     if (b->wide && x->comm->n > 1)
         n = meet(x, s);
-    for (int64_t i = 0; i < s->n && b->chan && n; i++)
-        n = channel_ready(rank_instr(s->rank[i]));
+    for (int64_t i = 0; i < s->n && n; i++)
+        n = x->dev->ready(x->on, rank_instr(s->rank[i])) ? n : 0;
     if (n)
         run_step(x, x->meet, n);
     for (int i = 0; i < n; i++)
-        go_on(x, x->meet[i]);
+        stage_next(x, x->meet[i]);
     return n > 0;
 }
 
@@ -284,12 +301,12 @@ static _Noreturn void deadlock(const Exec *x)
         x->nstage);
 }
 
-static void run_stages(Exec *x)
+void exec_stages(Exec *x)
 {
     int moved = 1, left = x->nstage;
 
     for (int i = 0; i < x->nstage; i++)
-        go_on(x, &x->stage[i]);
+        stage_next(x, &x->stage[i]);
     while (left) {
         if (!moved)
             deadlock(x);
@@ -304,7 +321,7 @@ static void run_stages(Exec *x)
 
 /* ---- interface ----------------------------------------------------------- */
 
-static void start(Exec *x, ProgramKind program)
+void exec_start(Exec *x, ProgramKind program)
 {
     for (int i = 0; i < x->nstage; i++) {
         Stage *s = &x->stage[i];
@@ -318,84 +335,45 @@ static void start(Exec *x, ProgramKind program)
             s->loaded[k] = -1;
     }
     x->nran = 0;
-    channels_reset(x);
+    x->nmark = 0;
+    x->ordered = 0;
+    x->dev->begin(x->on);
 }
 
-static void look_at(void *self, int row, int step, int after)
+int64_t step_scalars(const Exec *x, const StepValues *b, StepScalar *v)
 {
-    Exec *x = self;
-    Stage *s = &x->stage[0];
+    StepScalar all[] = { { "lr", b->lr },
+                         { "bc1", b->bc1 },
+                         { "bc2", b->bc2 },
+                         { "step", (double)b->step },
+                         { "hold", x->hold },
+                         { "skip_loss", x->limits.loss },
+                         { "skip_gnorm", x->limits.gnorm } };
 
-    if (x->bad)
-        return;
-    if (s->row != row) {
-        s->row = row;
-        patch(s, turn_of(s));
-    }
-    s->step = step;
-    if (after)
-        look_after(x, &s, 1);
-    else
-        look_before(x, &s, 1);
-}
-
-static void run_gpu(Exec *x, ProgramKind k, const StepValues *b,
-                    const Feed *feed)
-{
-    static const Instr graph = { .kind = Ikernel,
-                                 .label = "of the GPU's graph" };
-    int prog = role_prog(x->rank[0].role, k);
-
-    if (prog < 0)
-        err(NULL, "the plan has no program '%s'", programnames[k]);
-    x->step = b ? b->step : x->step;
-    atomic_store_explicit(&x->now, &graph, memory_order_relaxed);
-    atomic_fetch_add_explicit(&x->ticks, 1, memory_order_relaxed);
-    x->gpu->look = x->copy ? look_at : NULL;
-    x->gpu->looker = x;
-    x->gpu->timed = x->maxran > 0;
-    x->gpu->held = x->hold;
-    x->gpu->limits = x->limits;
-    if (x->copy)
-        start(x, k);
-    x->fresh =
-        gpu_run(x->gpu, prog, b, feed, x->spent ? x->spent[0] : NULL, x->late);
-    if (x->maxran)
-        x->nran = gpu_ran(x->gpu, prog, x->ran);
-    x->waited = x->gpu->waited;
-    atomic_store_explicit(&x->now, NULL, memory_order_relaxed);
-}
-
-int exec_settle(Exec *x)
-{
-    int fresh = x->gpu ? gpu_settle(x->gpu) : 0;
-
-    x->waited = x->gpu ? x->gpu->waited : 0;
-    return fresh;
+    memcpy(v, all, sizeof all);
+    return NSTEPSCALAR;
 }
 
 void exec_run(Exec *x, ProgramKind k, const StepValues *b, const Feed *feed)
 {
-    if (x->gpu) {
-        run_gpu(x, k, b, feed);
+    StepScalar v[NSTEPSCALAR];
+    double began = monotonic();
+
+    x->step = b ? b->step : x->step;
+    if (x->staged) {
+        staged_run(x, k, b, feed);
         return;
     }
-    start(x, k);
-    if (b) {
-        set_scalar(x, "lr", b->lr);
-        set_scalar(x, "bc1", b->bc1);
-        set_scalar(x, "bc2", b->bc2);
-        set_scalar(x, "step", (double)b->step);
-        set_scalar(x, "hold", x->hold);
-        set_scalar(x, "skip_loss", x->limits.loss);
-        set_scalar(x, "skip_gnorm", x->limits.gnorm);
-        x->step = b->step;
-    }
+    exec_start(x, k);
+    for (int64_t i = 0, n = b ? step_scalars(x, b, v) : 0; i < n; i++)
+        for (int64_t r = 0; r < x->comm->n; r++)
+            set_scalar(&x->rank[r], v[i].name, v[i].value);
     x->feed = feed;
-    run_stages(x);
-    channels_finish(x);
+    exec_stages(x);
+    x->dev->finish(x->on);
     x->feed = NULL;
     atomic_store_explicit(&x->now, NULL, memory_order_relaxed);
+    exec_times(x, began);
 }
 
 /* A loss of -infinity, which is no fault in any other tensor. Null: none. */
@@ -435,6 +413,7 @@ void exec_record(Exec *x, ProgramKind program)
             n += 1 + s->rank[0]->role->prog[prog].phase[c->row[k].phase].n;
     }
     x->ran = n ? alloc(x->mem, (size_t)n * sizeof *x->ran) : NULL;
+    x->mark = n ? alloc(x->mem, (size_t)n * sizeof *x->mark) : NULL;
     x->maxran = n;
     x->nran = 0;
 }

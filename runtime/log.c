@@ -440,9 +440,7 @@ Log *log_open(Arena *a, const Plan *p, const Exec *x, const char *dir)
     l->every = (int)opts_int(p->opts, "train.log_every");
     l->every = l->every < 1 ? 1 : l->every;
     l->steps = opts_int(p->opts, "train.steps");
-    l->memory = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
-    if (x->gpu)
-        l->memory = (double)x->gpu->total;
+    l->memory = (double)x->dev->memory(x->on);
     return l;
 }
 

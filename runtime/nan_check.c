@@ -1,9 +1,8 @@
 /* nan_check.c: the first NaN or infinity of a run, for exec_checked. What a
  * plan has not written yet it reads as zero; a number counts as new when the
  * step that ran changed its bits. Steps that only move numbers make none: what
- * a block of an exchange carries beyond its rows is not looked at. On a GPU a
- * step's buffers are brought to their places in the mirror, before it and
- * after. */
+ * a block of an exchange carries beyond its rows is not looked at. A step's
+ * buffers are looked at where the host has them, before it and after. */
 #include <math.h>
 #include <string.h>
 
@@ -57,8 +56,8 @@ void look_open(Exec *x)
     }
     for (int64_t i = 0; i < x->comm->n; i++) {
         const Role *r = x->rank[i].role;
-        memset(x->rank[i].arena + r->persist, 0,
-               (size_t)(r->arena - r->persist));
+        x->dev->clear(x->on, x->rank[i].base + r->persist,
+                      r->arena - r->persist);
     }
     x->ncopy = room + 1;
     x->copy = pages(x->ncopy, "looking for the first NaN");
@@ -73,12 +72,6 @@ void look_close(Exec *x)
 
 /* ---- one step ------------------------------------------------------------ */
 
-static void fetch(const Exec *x, const Rank *r, void *p, int64_t bytes)
-{
-    if (x->gpu)
-        gpu_fetch(x->gpu, p, (uint8_t *)p - r->arena, bytes);
-}
-
 void look_before(Exec *x, Stage *const *s, int n)
 {
     uint8_t *to = x->copy;
@@ -91,8 +84,8 @@ void look_before(Exec *x, Stage *const *s, int n)
                 const Buf *f = looked_at(r->role, b->s, j);
                 if (!f)
                     continue;
-                fetch(x, r, b->buf[j], f->bytes);
-                memcpy(to, b->buf[j], (size_t)f->bytes);
+                memcpy(to, exec_seen(x, r, b->buf[j], f->bytes),
+                       (size_t)f->bytes);
                 to += f->bytes;
             }
         }
@@ -160,8 +153,8 @@ void look_after(Exec *x, Stage *const *s, int n)
                 const Buf *f = looked_at(r->role, b->s, j);
                 if (!f)
                     continue;
-                fetch(x, r, b->buf[j], f->bytes);
-                const char *what = new_bad(f, b->buf[j], before);
+                const char *what =
+                    new_bad(f, exec_seen(x, r, b->buf[j], f->bytes), before);
                 if (what)
                     x->bad = say(x, r, b->s, j, what);
                 before += f->bytes;

@@ -8,77 +8,87 @@
 #include "runtime.h"
 
 struct Channel {
-    int64_t to, tag;      /* receiving rank; chan of the plan */
-    int64_t room, pieces; /* messages; requests of one */
+    int64_t from, to, tag; /* ranks; chan of the plan */
+    int64_t room, pieces;  /* messages; requests of one */
     void **queue;
     int64_t sent, taken, waited; /* messages so far; taken: here only */
 };
 
-static int is_here(const Exec *x, int64_t rank)
+struct Channels {
+    Arena *mem;
+    const Comm *comm;
+    Channel **chan; /* vec: what ranks here send */
+};
+
+Channels *channels_new(Arena *a, const Comm *c)
 {
-    return rank >= x->comm->first && rank < x->comm->first + x->comm->n;
+    Channels *x = alloc(a, sizeof *x);
+
+    *x = (Channels){ .mem = a, .comm = c };
+    return x;
 }
 
-static Channel *find(Exec *x, Rank *from, int64_t to, int64_t tag)
+static int is_here(const Comm *c, int64_t rank)
 {
-    for (size_t i = 0; i < vec_len(from->chan); i++)
-        if (from->chan[i]->to == to && from->chan[i]->tag == tag)
-            return from->chan[i];
+    return rank >= c->first && rank < c->first + c->n;
+}
+
+static Channel *find(Channels *x, int64_t from, int64_t to, int64_t tag)
+{
+    for (size_t i = 0; i < vec_len(x->chan); i++) {
+        Channel *c = x->chan[i];
+        if (c->from == from && c->to == to && c->tag == tag)
+            return c;
+    }
     Channel *c = alloc(x->mem, sizeof *c);
-    *c = (Channel){ .to = to, .tag = tag, .pieces = 1 };
-    vec_push(x->mem, from->chan, c);
+    *c = (Channel){ .from = from, .to = to, .tag = tag, .pieces = 1 };
+    vec_push(x->mem, x->chan, c);
     return c;
 }
 
-void channel_bind(Exec *x, Rank *r, BoundInstr *b, int64_t turns)
+Channel *channel_bind(Channels *x, const BoundInstr *b, int64_t turns)
 {
     int64_t peer = b->ranks[b->s->transfer.peer], tag = b->s->transfer.chan;
 
-    if (b->s->kind == Irecv) {
-        if (is_here(x, peer) && x->comm->n > 1)
-            b->chan = find(x, &x->rank[peer - x->comm->first], r->id, tag);
-        return;
-    }
-    b->chan = find(x, r, peer, tag);
+    if (b->s->kind == Irecv)
+        return is_here(x->comm, peer) && x->comm->n > 1
+                   ? find(x, peer, b->rank, tag)
+                   : NULL;
+    Channel *c = find(x, b->rank, peer, tag);
     if (b->s->kind == Isend)
-        b->chan->room += turns;
-    if (b->chan->pieces < mpi_pieces(b->bytes))
-        b->chan->pieces = mpi_pieces(b->bytes);
+        c->room += turns;
+    if (c->pieces < mpi_pieces(b->bytes))
+        c->pieces = mpi_pieces(b->bytes);
+    return c;
 }
 
-void channels_open(Exec *x)
+void channels_open(Channels *x)
 {
-    for (int64_t i = 0; i < x->comm->n; i++)
-        for (size_t k = 0; k < vec_len(x->rank[i].chan); k++) {
-            Channel *c = x->rank[i].chan[k];
-            c->queue = alloc(x->mem, (size_t)(c->room * c->pieces + 1) *
-                                         sizeof *c->queue);
-        }
+    for (size_t k = 0; k < vec_len(x->chan); k++) {
+        Channel *c = x->chan[k];
+        c->queue =
+            alloc(x->mem, (size_t)(c->room * c->pieces + 1) * sizeof *c->queue);
+    }
 }
 
-void channels_reset(Exec *x)
+void channels_reset(Channels *x)
 {
-    for (int64_t i = 0; i < x->comm->n; i++)
-        for (size_t k = 0; k < vec_len(x->rank[i].chan); k++) {
-            Channel *c = x->rank[i].chan[k];
-            c->sent = c->taken = c->waited = 0;
-        }
+    for (size_t k = 0; k < vec_len(x->chan); k++) {
+        Channel *c = x->chan[k];
+        c->sent = c->taken = c->waited = 0;
+    }
 }
 
 /* Would the instruction return at once? Between processes it may block. */
-int channel_ready(const BoundInstr *b)
+int channel_ready(const Channel *c, const BoundInstr *b)
 {
-    const Channel *c = b->chan;
-
     if (mpi_running() || b->s->kind == Isend)
         return 1;
     return b->s->kind == Irecv ? c->taken < c->sent : c->waited < c->taken;
 }
 
-static void run_here(BoundInstr *b)
+static void run_here(Channel *c, const BoundInstr *b)
 {
-    Channel *c = b->chan;
-
     if (b->s->kind == Isend)
         c->queue[c->sent++] = b->buf[0];
     else if (b->s->kind == Irecv)
@@ -87,9 +97,8 @@ static void run_here(BoundInstr *b)
         c->waited++;
 }
 
-static void run_mpi(BoundInstr *b)
+static void run_mpi(Channel *c, const BoundInstr *b)
 {
-    Channel *c = b->chan;
     int64_t peer = b->ranks[b->s->transfer.peer], tag = b->s->transfer.chan;
 
     watch_enter(0, &peer, 1);
@@ -106,26 +115,25 @@ static void run_mpi(BoundInstr *b)
     watch_leave();
 }
 
-void channel_run(BoundInstr *b)
+void channel_run(Channel *c, const BoundInstr *b)
 {
     if (mpi_running())
-        run_mpi(b);
+        run_mpi(c, b);
     else
-        run_here(b);
+        run_here(c, b);
 }
 
 /* A table sends, receives and waits equally often; if one did not, the next run
  * would begin with an old message. */
-void channels_finish(Exec *x)
+void channels_finish(const Channels *x)
 {
-    for (int64_t i = 0; i < x->comm->n; i++)
-        for (size_t k = 0; k < vec_len(x->rank[i].chan); k++) {
-            const Channel *c = x->rank[i].chan[k];
-            if (c->waited != c->sent)
-                err(NULL,
-                    "%lld messages to rank %lld on channel %lld, %lld "
-                    "waited for",
-                    (long long)c->sent, (long long)c->to, (long long)c->tag,
-                    (long long)c->waited);
-        }
+    for (size_t k = 0; k < vec_len(x->chan); k++) {
+        const Channel *c = x->chan[k];
+        if (c->waited != c->sent)
+            err(NULL,
+                "%lld messages to rank %lld on channel %lld, %lld "
+                "waited for",
+                (long long)c->sent, (long long)c->to, (long long)c->tag,
+                (long long)c->waited);
+    }
 }

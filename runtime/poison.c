@@ -48,15 +48,14 @@ void poison_instr(const Rank *r, const BoundInstr *b)
     }
 }
 
-void poison_open(Exec *x)
+int poison_asked(void)
 {
     const char *s = getenv("PLEAT_POISON");
 
-    x->poison = s && atoi(s) > 0 && !x->gpu;
-    if (!x->poison)
-        return;
-    for (int64_t i = 0; i < x->comm->n; i++)
-        memset(x->rank[i].arena, NOTNUMBER, (size_t)x->rank[i].role->arena);
-    if (x->work)
-        memset(x->work, NOTNUMBER, (size_t)x->nwork);
+    return s && atoi(s) > 0;
+}
+
+void *poison_pages(void *p, int64_t bytes)
+{
+    return poison_asked() ? memset(p, NOTNUMBER, (size_t)bytes) : p;
 }

@@ -130,10 +130,7 @@ void run_file(const char *path, const char *s, size_t n)
 
 void run_tuned(const Exec *x, Text *t)
 {
-    if (x->gpu)
-        tune_text(x->gpu, t);
-    else
-        put(t, "compiler %s\nblas %s\n", host_compiler(), blas_kind());
+    x->dev->tuned(x->on, t);
     put(t, "threads %d\n", pool_size(x->pool));
 }
 

@@ -52,8 +52,12 @@ void process_start(const char *commit); /* that */
 
 /* ---- startup.c: what the time before the first step goes to -------------- */
 
-int64_t host_free(void); /* hostmem.c: bytes that this process may take */
-double monotonic(void);  /* seconds, of a clock that only grows */
+/* hostmem.c: bytes that this process may take; that the machine has */
+int64_t host_free(void);
+int64_t host_memory(void);
+void *pages(int64_t bytes, const char *what); /* zeroed */
+void drop_pages(void *p, int64_t bytes);
+double monotonic(void);             /* seconds, of a clock that only grows */
 void start_phase(const char *name); /* ends the one before; null */
 void start_says(Text *t);           /* a line: all of them */
 
@@ -122,7 +126,7 @@ typedef struct Lt Lt;
 typedef struct LtCall LtCall;
 Lt *lt_open(Arena *a, uint64_t work);
 /* buf stays the caller's and is read at every lt_run. */
-LtCall *lt_bind(Lt *l, const GemmArgs *g, const uint64_t *buf);
+LtCall *lt_bind(Lt *l, const GemmArgs *g, void *const *buf);
 void lt_run(Lt *l, const LtCall *c, void *stream);
 
 /* What an algorithm depends on: products that share one. */
@@ -143,7 +147,7 @@ struct Gpu;
 void tune(struct Gpu *x);
 /* From now on what this file has comes first: a resumed run's. */
 void tune_from(const char *path);
-void tune_text(const struct Gpu *x, Text *t); /* the file's lines */
+void tune_text(const void *gpu, Text *t); /* the file's lines */
 /* Its whole lines whose key is not in v yet, to v; others are left out. */
 enum { ALGOWORDS = 8 };
 typedef struct TunedAlgo {
@@ -242,6 +246,8 @@ void comm_gather(Comm *c, const void *mine, void *all, int64_t bytes);
 void comm_groups(Comm *c, Arena *a, const Mesh *m, const uint32_t *atoms,
                  int n);
 
+int is_collective(InstrKind k);
+ScheduleSlot *course_rows(Arena *a, const Program *g); /* vec: rows in order */
 /* Of an all-gather, all-to-all, reduce-scatter: n elements that follow each
  * other on both sides, at `out` of what is sent to a peer and at `in` of where
  * the peer's go; the peer names the same in the same order. */
@@ -303,7 +309,36 @@ _Noreturn void mpi_abort(int status);
 /* ranks.c: who runs where; of more than `most` ranks only some. */
 void ranks_table(Text *t, const Plan *p, const Comm *c, int64_t most);
 
-/* ---- exec.c interpreter.c p2p_host.c nan_check.c: a plan in memory ------- */
+/* ---- devices ------------------------------------------------------------- */
+
+/* roofline.c: per second: FLOPs of products in this precision, bytes of memory;
+ * 0: unknown. */
+typedef struct Roofline {
+    double flops, bytes;
+} Roofline;
+Roofline gpu_peak(const char *name, const char *precision);
+Roofline host_peak(Blas *b, Pool *p, const char *precision);
+
+#include "device.h"
+
+/* err() where nothing executes it */
+void need_device(const Plan *p);
+const char *instr_label(const Instr *s); /* for people; never null */
+
+/* p2p_host.c: what a stage hands to another. The local message is a pointer to
+ * the sender's buffer: recv copies, wait wants it copied. */
+typedef struct Channel Channel;
+typedef struct Channels Channels;
+Channels *channels_new(Arena *a, const Comm *c);
+/* Of a send, recv or wait; null: it needs none. */
+Channel *channel_bind(Channels *x, const BoundInstr *b, int64_t turns);
+void channels_open(Channels *x); /* after all steps were bound */
+void channels_reset(Channels *x);
+int channel_ready(const Channel *c, const BoundInstr *b);
+void channel_run(Channel *c, const BoundInstr *b);
+void channels_finish(const Channels *x);
+
+/* ---- exec.c interpreter.c nan_check.c: a plan in memory ------------------ */
 
 /* Where the inputs of a step come from. fill() writes rank's part of t, in t's
  * layout, for the turn-th micro-batch that the rank runs in this step. */
@@ -324,21 +359,6 @@ typedef struct Limits {
     double loss, gnorm;
 } Limits;
 
-typedef struct Channel Channel;
-
-typedef struct BoundInstr { /* a step of one rank */
-    const Instr *s;
-    KernelFn *fn;
-    void **buf; /* of framed ones: this turn's address */
-    int64_t *iv;
-    int64_t bytes;             /* zero, copy, send, recv, wait */
-    void *scratch;             /* gemm, gmm, gmm_wgrad, collectives */
-    int64_t group, *ranks, me; /* collectives, transfers */
-    int wide;                  /* collective with members in other stages */
-    int lasts;                 /* it writes what lasts */
-    Channel *chan;             /* send, wait; recv when its sender is here */
-} BoundInstr;
-
 /* A buffer in a frame, where a step of the phase names it. */
 typedef struct Patch {
     void **at;
@@ -350,11 +370,11 @@ typedef struct Rank {
     int64_t id;
     const Role *role;
     struct Stage *stage;
-    uint8_t *arena;
-    void **buf;
+    uint8_t *base;     /* its arena in the device's memory */
+    uint8_t *arena;    /* in the host's: the same, or its mirror */
+    void **buf;        /* in the host's */
     BoundInstr **step; /* [program][step] */
     Patch ***patch;    /* [program][phase]: vec */
-    Channel **chan;    /* vec: what it sends */
 } Rank;
 
 /* What a phase reads of its micro-batch. */
@@ -387,6 +407,7 @@ typedef struct InstrTiming {
     int stage, phase, step;
     int64_t micro;
     double start, end; /* seconds */
+    int64_t from, to;  /* marks */
 } InstrTiming;
 
 typedef struct Exec {
@@ -394,44 +415,54 @@ typedef struct Exec {
     Arena *mem;
     Comm *comm;
     Pool *pool;
-    Code *code;
-    Blas *blas;
-    struct Gpu *gpu; /* target cuda: arenas here are a mirror */
-    int late;        /* a run returns when it was launched, the
-                                     results are those of the one before */
-    int fresh;       /* ... if there was one */
-    int hold;        /* of plans that may overflow: a step writes
-                                     nothing, and says that it did; a late one
-                                     does so if the one before it did */
-    double waited;   /* seconds in which the host only waited */
-    Rank *rank;      /* comm->n of them */
+    const Device *dev;
+    void *on;              /* what its row opened */
+    struct Staged *staged; /* not null: the device has memory of its own */
+    int late;      /* a run of it returns when it was launched, the results are
+                      those of the one before */
+    int hold;      /* of plans that may overflow: a step writes nothing, and
+                      says that it did; a late one does so if the one before it
+                      did */
+    double waited; /* seconds in which the host only waited */
+    Rank *rank;    /* comm->n of them */
     Stage *stage;
     int nstage;
-    Stage **meet;  /* room for all of them */
-    void *work;    /* beyond the arenas: what steps without a */
-    int64_t nwork; /*   large enough scratch buffer need */
-    void *copy;    /* exec_checked: buffers before a step */
+    Stage **meet; /* room for all of them */
+    void *copy;   /* exec_checked: buffers before a step */
     int64_t ncopy;
     const char *bad;            /* what exec_checked found */
     int poison;                 /* see poison.c */
-    int64_t step;               /* of the last block */
+    int64_t step, at;           /* of the last block; launched last, -1: none */
     Limits limits;              /* of every step */
     const Feed *feed;           /* of the run */
     _Atomic int64_t ticks;      /* steps of programs begun */
     _Atomic(const Instr *) now; /* the one that runs; null: none */
-    double **spent;             /* not null: seconds of each step of the one*/
-                                /*   program that runs are added, by stage */
+    _Atomic int64_t awaited;    /* step waited for, from 1; 0: none */
     InstrTiming *ran;
     int64_t nran, maxran; /* see exec_record */
-    /* Not null: called before anything writes what lasts. Not on a GPU. */
+    void **mark;          /* events */
+    int64_t nmark;
+    /* Before anything writes what lasts: guard is called, if not null, and the
+     * device waits for `copied`, if not null, once a run (`ordered`). */
     void (*guard)(void *self);
     void *guarded;
+    void *copied;
+    int ordered;
+    void *there[2];           /* mirror.c: events */
+    void (*idle)(void *self); /* null, or called while a run is waited for */
+    void *idler;
 } Exec;
 
 Exec *exec_open(const Plan *p, Comm *c);
+Exec *exec_open_on(const Device *d, const Plan *p, Comm *c);
 void exec_close(Exec *x);
+/* Has its device memory of its own? Then arenas here are a mirror of it. */
+int exec_apart(const Exec *x);
+/* A table of the device's memory. Bytes outside of the plan. */
+int64_t exec_usage(Exec *x, Text *t);
 /* poison.c: what is not written yet is no number, when tests ask for it. */
-void poison_open(Exec *x);
+int poison_asked(void);
+void *poison_pages(void *p, int64_t bytes); /* p */
 void poison_instr(const Rank *r, const BoundInstr *b);
 /* Run a program once. feed and b may be null for programs without inputs.
  * err() when stages wait for each other. */
@@ -450,7 +481,6 @@ void exec_record(Exec *x, ProgramKind program);
  * the steps. */
 char *exec_trace(Arena *a, const Exec *x, ProgramKind program, size_t *len);
 /* A result of the last run ("loss", "grad_norm", "ok"); NAN: no such result. */
-void need_device(const Plan *p); /* err() where nothing executes it */
 double exec_result(const Exec *x, const char *name);
 double plain_nan(double v); /* v; of NaN the one that prints as "nan" */
 /* Elements of a tensor of the table, whole, or of a buffer, as rank `rank`
@@ -459,35 +489,47 @@ double plain_nan(double v); /* v; of NaN the one that prints as "nan" */
 int64_t exec_read(Exec *x, const char *name, int64_t rank, double *out,
                   int64_t cap);
 int64_t exec_write(Exec *x, const char *name, const double *in, int64_t n);
-void exec_pull(Exec *x); /* what lasts, from the GPU: before reading */
-void exec_push(Exec *x); /* ... to it: after writing */
-void exec_drop(Exec *x); /* ... in memory: it is not read again */
+void exec_pull(Exec *x); /* what lasts, to the mirror: before reading */
+void exec_push(Exec *x); /* ... from it: after writing */
+void exec_drop(Exec *x); /* the mirror is not read again */
 int64_t exec_bytes(const Exec *x); /* arenas of all ranks here */
 const Role *exec_role(const Exec *x, int64_t rank);
 void *exec_buf(const Exec *x, int64_t rank, int buf);
 void *exec_fetch(const Exec *x, int64_t rank, int buf); /* ... as it is now */
+/* Of bytes in the device's arena: where the host has them, as they are now. */
+void *exec_seen(const Exec *x, const Rank *r, const void *p, int64_t bytes);
 /* Every input once, whatever stages read it; null: past the end. */
 const Tensor *plan_input(const Plan *p, int i);
 
 /* exec.c, for the others */
-int instr_lasts(const Role *r, const Instr *s); /* does it write what lasts?*/
 void exec_guard(Exec *x); /* before what lasts is written */
-ScheduleSlot *course_rows(Arena *a, const Program *g); /* vec: rows in order */
-int is_collective(InstrKind k);
-void *pages(int64_t bytes, const char *what); /* zeroed */
-void drop_pages(void *p, int64_t bytes);
+int instr_lasts(const Role *r, const Instr *s); /* does it write what lasts?*/
+int scalar_named(const Role *r, const char *name); /* -1: none */
 
-/* interpreter.c: the step at which a rank stands */
-BoundInstr *rank_instr(const Rank *r);
+/* interpreter.c, for replay.c and others */
+BoundInstr *rank_instr(const Rank *r); /* the one at which it stands */
+double first_micro(const Exec *x, int64_t turn);
+void exec_start(Exec *x, ProgramKind program); /* all stages */
+void stage_next(Exec *x, Stage *s); /* its next step; row -1: the first */
+void run_step(Exec *x, Stage *const *s, int n);
+void exec_stages(Exec *x);              /* to their ends */
+void exec_times(Exec *x, double began); /* of the marks to x->ran */
 
-/* p2p_host.c: what a stage hands to another. The local message is a pointer to
- * the sender's buffer: recv copies, wait wants it copied. */
-void channel_bind(Exec *x, Rank *r, BoundInstr *b, int64_t turns);
-void channels_open(Exec *x); /* after all steps were bound */
-void channels_reset(Exec *x);
-int channel_ready(const BoundInstr *b);
-void channel_run(BoundInstr *b);
-void channels_finish(Exec *x);
+/* The scalars of a step. */
+enum { NSTEPSCALAR = 7 };
+typedef struct StepScalar {
+    const char *name;
+    double value;
+} StepScalar;
+int64_t step_scalars(const Exec *x, const StepValues *b, StepScalar *v);
+
+/* replay.c: programs on a device with memory of its own */
+typedef struct Staged Staged;
+void staged_open(Exec *x);
+void staged_close(Exec *x);
+void staged_run(Exec *x, ProgramKind k, const StepValues *b, const Feed *feed);
+void staged_micro(Exec *x, int64_t turn); /* the scalar `micro` */
+void staged_usage(const Exec *x, Text *t);
 
 /* nan_check.c: the first bad number */
 void look_open(Exec *x);
@@ -495,63 +537,7 @@ void look_close(Exec *x);
 void look_before(Exec *x, Stage *const *s, int n);
 void look_after(Exec *x, Stage *const *s, int n);
 
-/* ---- cuda.c cuda_graph.c: a plan on a GPU -------------------------------- */
-
-typedef struct GpuCall { /* a step, bound */
-    const Instr *s;
-    void *fn, **param; /* kernels */
-    uint64_t *buf;     /* addresses, of framed ones this turn's;
-                                     then a kernel's integers */
-    int64_t grid[5];   /* x threads y z shared bytes */
-    int64_t bytes;     /* of the first buffer */
-    int64_t *iv;
-    LtCall *lt;
-    void *comm;
-    int64_t ranks, me; /* collectives */
-    LinkEnd *end;      /* send, recv, wait */
-    int lasts;         /* it writes what lasts */
-} GpuCall;
-
-typedef struct GpuPatch {
-    uint64_t *at;
-    int64_t offset;
-    int frame;
-} GpuPatch;
-
-/* Where a micro-batch's bytes of an input are, from the turn's first on. */
-typedef struct GpuInput {
-    int tensor;
-    int64_t at;
-} GpuInput;
-
-/* A row's calls as a graph, with these addresses for what it patches. */
-typedef struct Segment {
-    int phase;
-    uint64_t *at;
-    void *graph;
-} Segment;
-
-typedef struct GpuProgram {
-    const Program *p;
-    const UnrolledProgram *course;
-    GpuCall *call;
-    GpuPatch **patch; /* by phase: vec */
-    int64_t turns;
-    uint8_t *in[2];  /* pinned: scalars, then turns of inputs */
-    uint8_t *out[2]; /* pinned: results */
-    void *done[2];   /* events: the results are there */
-    int64_t at[2];   /* the step of the run, from 0; -1: none */
-    int64_t scalars, perturn, nin, nout; /* bytes */
-    int64_t runs;
-    void *graph;      /* executable; null: not yet */
-    size_t nodes;     /* of it */
-    GpuInput *input;  /* vec */
-    int micro;        /* scalar of that name; -1: none */
-    Segment *segment; /* vec: see cuda_graph.c */
-} GpuProgram;
-
-/* Before a call (after 0) and after it (1); step: of the course's row. */
-typedef void GpuLook(void *self, int row, int step, int after);
+/* ---- cuda.c: a plan on a GPU --------------------------------------------- */
 
 typedef struct Gpu {
     Arena *mem;
@@ -559,18 +545,12 @@ typedef struct Gpu {
     const Role *role;
     Comm *comm;
     Pool *pool;
-    const UnrolledProgram *course; /* by program */
     int64_t rank;
     int device, cores;        /* multiprocessors */
     char name[128], arch[16]; /* "sm_90a" */
     int each;                 /* wait after each call */
-    void *context, *stream;
-    uint64_t arena, work;
-    uint64_t stage;
-    int64_t nstage; /* a run's inputs and results */
-    uint64_t hold;
-    int held;            /* float: did the last run overflow? of a run
-                                     behind none: so many */
+    void *context, *stream[NSTREAM];
+    uint64_t work;       /* of products */
     int64_t total, used; /* bytes of the GPU; of those when last seen*/
     int64_t pinned;      /* bytes of the host's */
     struct {
@@ -578,48 +558,21 @@ typedef struct Gpu {
         int64_t bytes;
     } use[16];
     int nuse;
-    uint8_t *host;
     void **fn; /* by kernel */
     Lt *lt;
     Nccl *nccl;
     Links *links;
-    GpuProgram *prog;
-    int64_t *loaded, micro; /* as of Stage, of the run that is issued */
-    GpuProgram *last;
-    int slot;                /* run whose results are not here yet */
-    int64_t step;            /* of the run that is launched, from 0; -1 */
-    _Atomic int64_t awaited; /* step waited for, from 1; 0: none */
-    double waited;           /* seconds, for runs */
-    int tuned;               /* shapes of products measured here */
+    int64_t step;  /* of the run that is launched, from 0; -1 */
+    int tuned;     /* shapes of products measured here */
+    int capturing; /* calls become a graph */
+    int error;     /* the last */
+    void **graph;  /* vec: all there are */
     volatile uint32_t *trail;
-    uint64_t trailat;          /* word the GPU writes, where
-                                     it sees it; 0: it does not */
-    const GpuProgram *running; /* whose calls are issued */
-    GpuLook *look;
-    void *looker; /* not null: call by call, with looks */
-    void **mark;
-    int nmark, maxmark; /* events between calls, when timed */
-    int *marked;
-    int64_t roommark; /* the step that ends at each, or
-                                             -1 - row: one that begins */
-    int timed;
-    Limits limits; /* of the Exec */
-    double began;  /* keep the marks of the next run; seconds */
-    /* copy.c: null until memory was pinned for copies */
-    void *copies, *copying, *copied; /* stream; events: begin, end */
-    int capturing, ordered; /* calls become a graph; they wait for copied */
-    void (*idle)(void *self);
-    void *idler; /* called while a run is waited for, or null */
+    uint64_t trailat; /* word the GPU writes, where it sees it; 0: it does not*/
 } Gpu;
 
 void gpu_ok(int error, const char *what); /* err() unless error is 0 */
-uint64_t gpu_address(const Gpu *x, int buf);
-/* The GPU of this process: memory for one rank, kernels, every step bound.
- * host: the rank's arena in memory, of which the parts that last are a mirror:
- * gpu_pull brings them from the GPU, gpu_push takes them there. */
-Gpu *gpu_open(Arena *a, const Plan *p, Comm *c, Pool *pool, uint8_t *host,
-              const UnrolledProgram *course);
-void gpu_close(Gpu *x);
+void gpu_drop_graphs(Gpu *x);
 
 /* abort.c: from now on, when the run fails, what x waits for is aborted; null:
  * nothing is. */
@@ -636,13 +589,14 @@ const char *abort_asked(void);
  * the run that is launched, or the one that was launched before and not
  * read. */
 void gpu_fault(int error);
-void fault_launching(Gpu *x, const GpuProgram *g, int64_t step); /* or null */
+void fault_launching(Gpu *x, ProgramKind prog, int64_t step); /* x or null */
 
 /* flight_recorder.c: at which collective the GPU is */
 void trail_open(Gpu *x);
-void trail_put(Gpu *x, const Instr *s, int ended);
-/* Null: unknown. *ended: it is behind that one. */
-const Instr *trail_at(const Gpu *x, int *ended);
+uint32_t trail_place(const Gpu *x, const Program *g, const Instr *s);
+void trail_put(Gpu *x, uint32_t place, int ended);
+/* As Device.where. */
+const Instr *trail_at(const void *gpu, int *ended);
 
 /* device.c */
 int gpu_count(void);      /* of this process; 0: no GPU or no driver */
@@ -652,41 +606,7 @@ void device_open(Gpu *x);
 uint64_t device_take(Gpu *x, int64_t bytes, const char *what);
 void device_count(Gpu *x, const char *what); /* what is newly used, is its */
 void *gpu_pinned(Gpu *x, int64_t bytes);
-/* A table of what its memory is used for. What is not the plan is measured. */
-int64_t gpu_memory(Gpu *x, Text *t);
-
-/* spent: not null, seconds of each step are added; no graph then. late: returns
- * when the run is launched; 1: the results of the one before are here. */
-int gpu_run(Gpu *x, int prog, const StepValues *b, const Feed *feed,
-            double *spent, int late);
-/* What the last run of this program did, when it was timed, with room in out
- * for all its rows and steps. Returns how many there are. */
-int64_t gpu_ran(const Gpu *x, int prog, InstrTiming *out);
-void replay_close(GpuProgram *g);
-int gpu_settle(Gpu *x); /* ... of the last; 0: they were here */
-void gpu_pull(Gpu *x);
-void gpu_push(Gpu *x);
-void gpu_fetch(Gpu *x, void *to, int64_t offset, int64_t bytes); /* arena's */
-
-struct Extent;
-/* copy.c: parts of the arena, to pinned memory, beside what is launched from
- * now on; only steps that write what lasts wait. gpu_pin before the first run;
- * 0: it cannot be. gpu_copied, from any thread: all is there; -1: never. */
-int gpu_pin(Gpu *x, void *p, int64_t bytes);
-void gpu_unpin(Gpu *x, void *p);
-void gpu_copy(Gpu *x, const struct Extent *v, uint8_t *to); /* v: a vec */
-int gpu_copied(Gpu *x);
-void gpu_order(Gpu *x, const GpuCall *c); /* before it; null: a copy in */
-/* From now on f is called while a run is waited for; null: nothing is. */
-void gpu_idle(Gpu *x, void (*f)(void *self), void *self);
-
-/* roofline.c: per second: FLOPs of products in this precision, bytes of memory;
- * 0: unknown. */
-typedef struct Roofline {
-    double flops, bytes;
-} Roofline;
-Roofline gpu_peak(const char *name, const char *precision);
-Roofline host_peak(Blas *b, Pool *p, const char *precision);
+int64_t gpu_memory(void *gpu, Text *t); /* as Device.usage */
 
 /* nvtx.c: ranges for profilers, one in another */
 void nvtx_begin(const char *name);

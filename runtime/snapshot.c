@@ -10,11 +10,18 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "runtime.h"
 
-enum { HUGE_PAGE = 2 << 20, PAGE = 4096, GRAIN = 1 << 20, SPARE = 16 };
+enum {
+    HUGE_PAGE = 2 << 20,
+    PAGE = 4096,
+    GRAIN = 1 << 20,
+    SPARE = 16,
+    PAUSE = 200000
+};
 
 struct Snapshot {
     Exec *x;
@@ -22,6 +29,7 @@ struct Snapshot {
     int64_t *at;    /* by rank here: where its part begins */
     int64_t bytes;
     uint8_t *mem;
+    void *behind; /* event: what a copy is behind */
 };
 
 /* ---- how large ----------------------------------------------------------- */
@@ -36,6 +44,11 @@ static int64_t copied_bytes(const Extent *v)
 int64_t snapshot_bytes(Arena *a, const Plan *p, int64_t rank)
 {
     return copied_bytes(ckpt_ranges(a, p, rank));
+}
+
+static int64_t room_bytes(const Snapshot *s)
+{
+    return s->bytes ? s->bytes : PAGE;
 }
 
 int64_t snapshot_size(const Snapshot *s)
@@ -62,12 +75,12 @@ typedef struct Demand {
     int64_t snapshot, steps; /* bytes: of this; that steps have yet to touch */
 } Demand;
 
-/* On a GPU steps take no memory of the host's. */
+/* On a device with memory of its own steps take none of the host's. */
 static Demand demand_of(const Snapshot *s)
 {
     Demand m = { s->bytes, 0 };
 
-    for (int64_t i = 0; i < s->x->comm->n && !s->x->gpu; i++) {
+    for (int64_t i = 0; i < s->x->comm->n && !exec_apart(s->x); i++) {
         const Role *r = s->x->rank[i].role;
         m.steps += r->arena - r->persist;
     }
@@ -110,11 +123,11 @@ static void touch(void *ctx, int64_t lo, int64_t hi)
     memset((uint8_t *)ctx + lo, 0, (size_t)(hi - lo));
 }
 
-/* Touched now, so that no save pays for its pages; a GPU wants them to stay. 0:
- * there is no room after all. */
+/* Touched now, so that no save pays for its pages; some devices want them to
+ * stay. 0: there is no room after all. */
 static int take_room(Snapshot *s)
 {
-    size_t n = (size_t)(s->bytes ? s->bytes : PAGE);
+    size_t n = (size_t)room_bytes(s);
     void *p = NULL;
 
     if (posix_memalign(&p, n < HUGE_PAGE ? PAGE : HUGE_PAGE, n))
@@ -122,7 +135,7 @@ static int take_room(Snapshot *s)
     s->mem = p;
     madvise(p, n, MADV_HUGEPAGE);
     pool_run(s->x->pool, touch, p, (int64_t)n, GRAIN);
-    if (!s->x->gpu || gpu_pin(s->x->gpu, p, (int64_t)n))
+    if (s->x->dev->pin(s->x->on, p, (int64_t)n))
         return 1;
     free(p);
     s->mem = NULL;
@@ -153,6 +166,17 @@ static void say_room(Text *t, int64_t need, int64_t room, int given)
         put(t, "which are not to be had everywhere\n");
 }
 
+/* In a graph the wait for a copy is a node of its own: the graph of a step is
+ * the same whether there is a copy or not. */
+static void open_copies(Snapshot *s)
+{
+    Exec *x = s->x;
+
+    s->behind = x->dev->event(x->on, EVENTplain);
+    x->copied = x->dev->event(x->on, EVENToutside);
+    x->dev->record(x->on, STREAMcopy, x->copied);
+}
+
 Snapshot *snapshot_open(Arena *a, Exec *x, Text *t)
 {
     Snapshot *s = alloc(a, sizeof *s);
@@ -164,6 +188,8 @@ Snapshot *snapshot_open(Arena *a, Exec *x, Text *t)
     int given = m.snapshot <= room && take_room(s);
     int all = !comm_max(x->comm, !given);
     say_room(t, m.snapshot, room, all);
+    if (all && exec_apart(x))
+        open_copies(s);
     if (all)
         return s;
     snapshot_close(s);
@@ -174,8 +200,11 @@ void snapshot_close(Snapshot *s)
 {
     if (!s || !s->mem)
         return;
-    if (s->x->gpu)
-        gpu_unpin(s->x->gpu, s->mem);
+    Exec *x = s->x;
+    if (x->copied)
+        x->dev->sync(x->on, STREAMcopy);
+    x->copied = NULL; /* the event stays: graphs may name it */
+    x->dev->unpin(x->on, s->mem, room_bytes(s));
     free(s->mem);
     s->mem = NULL;
 }
@@ -195,10 +224,21 @@ const void *snapshot_of(const Snapshot *s, int64_t rank, const void *p)
         (long long)rank);
 }
 
+/* A device with memory of its own copies by itself, behind what was launched,
+ * and its own next writer of what lasts waits for that. */
 void snapshot_start(Snapshot *s)
 {
-    if (s->x->gpu)
-        gpu_copy(s->x->gpu, s->range[0], s->mem);
+    Exec *x = s->x;
+    const Extent *v = s->range[0];
+
+    if (!exec_apart(x))
+        return;
+    x->dev->record(x->on, STREAMcompute, s->behind);
+    x->dev->wait(x->on, STREAMcopy, s->behind);
+    for (size_t i = 0; i < vec_len(v); i++)
+        x->dev->copy(x->on, STREAMcopy, COPYout, s->mem + v[i].to,
+                     x->rank[0].base + v[i].at, v[i].bytes);
+    x->dev->record(x->on, STREAMcopy, x->copied);
 }
 
 typedef struct SnapshotCopy {
@@ -215,14 +255,16 @@ static void copy_some(void *ctx, int64_t lo, int64_t hi)
 
 int snapshot_wait(Snapshot *s, Pool *pool)
 {
-    if (s->x->gpu)
-        return gpu_copied(s->x->gpu);
-    for (int64_t i = 0; i < s->x->comm->n; i++)
+    int e = 0;
+
+    while (s->x->copied && (e = s->x->dev->query(s->x->on, s->x->copied)) > 0)
+        nanosleep(&(struct timespec){ 0, PAUSE }, NULL);
+    for (int64_t i = 0; i < s->x->comm->n && !s->x->copied; i++)
         for (size_t k = 0; k < vec_len(s->range[i]); k++) {
             const Extent *r = &s->range[i][k];
             SnapshotCopy c = { s->mem + s->at[i] + r->to,
                                s->x->rank[i].arena + r->at };
             pool_run(pool, copy_some, &c, r->bytes, GRAIN);
         }
-    return 0;
+    return e;
 }

@@ -105,9 +105,9 @@ static void show_memory(Train *t, int loud)
 {
     Text s = { .arena = t->mem };
 
-    if (!t->x->gpu || t->comm->first)
+    exec_usage(t->x, &s);
+    if (!s.len || t->comm->first)
         return;
-    gpu_memory(t->x->gpu, &s);
     run_file(strf(t->mem, "%s/memory", t->dir), s.s, s.len);
     if (loud)
         log_note(t->log, "%s", s.s);
@@ -346,7 +346,7 @@ static void count_bad(Train *t, const StepValues *b, const Feed *f)
 /* Who computes products decides on their last bits. */
 static void say_products(Train *t)
 {
-    if (t->x->gpu)
+    if (t->x->dev->can & OWNproducts)
         return;
     int64_t h = blas_hash();
 
@@ -389,10 +389,10 @@ static void read_instr(Train *t, const PendingStep *s)
     log_step(t->log, t->x,
              &(Logged){ s->step + 1,
                         s->first + (t->train ? data_perstep(t->train) : 0),
-                        s->b.lr, secs, t->x->gpu ? host : -1 });
-    if (t->x->gpu && !t->read)
+                        s->b.lr, secs, t->late ? host : -1 });
+    if (t->late && !t->read)
         say_start(t);
-    if (t->x->gpu && t->read == REPLAYED)
+    if (t->late && t->read == REPLAYED)
         show_memory(t, 0);
     t->read++;
     if (!count_spike(t, s))
@@ -494,7 +494,7 @@ static int compares(const Train *t, int saves)
     return opts_str(o, "train.check_every")
                ? t->state.step > 0 &&
                      is_time(t->state.step, opts_int(o, "train.check_every"))
-               : saves && !t->x->gpu;
+               : saves && !exec_apart(t->x);
 }
 
 static void save(Train *t, SaveHow how)
@@ -671,7 +671,7 @@ static Plan *plan_now(Train *t, Plan *p)
 static void open_exec(Train *t)
 {
     t->x = exec_open(t->plan, t->comm);
-    t->late = t->x->gpu != NULL;
+    t->late = exec_apart(t->x);
     if (opts_int(t->plan->opts, "train.sample_every"))
         t->sampler = sampler_open(t->mem, t->x);
 }

@@ -86,8 +86,9 @@ void tune_read(Arena *a, TunedAlgo **v, const char *s)
     }
 }
 
-void tune_text(const Gpu *x, Text *t)
+void tune_text(const void *gpu, Text *t)
 {
+    const Gpu *x = gpu;
     LtShape **s = lt_shapes(x->lt);
 
     put(t, "%s", made_with(t->arena, x));
@@ -159,7 +160,7 @@ static void measure(Gpu *x, TunedAlgo *v, Text *t)
             continue;
         double until = warm ? 0 : monotonic() + 1e-3 * WARM;
         do
-            lt_measure(x->lt, s[i], x->stream, event);
+            lt_measure(x->lt, s[i], x->stream[STREAMcompute], event);
         while (monotonic() < until);
         warm = 1;
         x->tuned++;

@@ -152,9 +152,9 @@ static void put_where(char *s, size_t size)
     const Instr *trail = NULL;
     char group[64] = "", line[96] = "";
     int ended = 0;
-    int64_t awaited = x && x->gpu ? atomic_load(&x->gpu->awaited) : 0;
+    int64_t awaited = x ? atomic_load(&x->awaited) : 0;
 
-    if (x && x->gpu && (trail = trail_at(x->gpu, &ended)) &&
+    if (x && (trail = x->dev->where(x->on, &ended)) &&
         (at_step || awaited || !ended))
         at_step = trail;
     if (!at_step && x)

@@ -118,17 +118,19 @@ static int try(const Plan *p, const char *name)
     int64_t before = mapped;
     Exec *x = exec_open(p, comm_open(forever, p->mesh->world));
     int64_t got = mapped - before, grown = heap_growth(p, x);
+    Text t = { .arena = forever };
+    int64_t beside = exec_usage(x, &t);
 
     for (int i = 0; i < p->nrole; i++) {
         want += each * in_pages(p->role[i].arena);
         most = p->role[i].arena > most ? p->role[i].arena : most;
     }
-    int ok = got == want && !x->nwork && !grown && !cramped(p) && most > 0;
+    int ok = got == want && !beside && !grown && !cramped(p) && most > 0;
     printf("%sok - arena: %s: %lld bytes planned on %lld ranks (at most %lld), "
            "difference %lld, beside them %lld, steps without room %d, a step's "
            "heap %+lld\n",
            ok ? "" : "not ", name, (long long)want, (long long)p->mesh->world,
-           (long long)most, (long long)(got - want), (long long)x->nwork,
+           (long long)most, (long long)(got - want), (long long)beside,
            cramped(p), (long long)grown);
     fflush(stdout);
     int64_t used = mapped;

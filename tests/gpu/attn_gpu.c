@@ -136,13 +136,13 @@ static void *compiled(const Group *k)
 
 /* ---- a form on the device ------------------------------------------------ */
 
-typedef struct Device {
+typedef struct Card {
     Run r;
     Table *at; /* node -> its memory */
     void *fwd, *bwd;
-} Device;
+} Card;
 
-static void lower(Device *d, const Form *c, Dtype dt)
+static void lower(Card *d, const Form *c, Dtype dt)
 {
     Run *r = &d->r;
 
@@ -158,7 +158,7 @@ static size_t bytes_of(const Node *n)
     return (size_t)(g_elems(n) * dtypes[n->dt].bytes);
 }
 
-static uint64_t memory_of(Device *d, const Node *n)
+static uint64_t memory_of(Card *d, const Node *n)
 {
     void **p = table_at(d->at, KEYP(n));
 
@@ -167,7 +167,7 @@ static uint64_t memory_of(Device *d, const Node *n)
     return (uint64_t)(uintptr_t)*p;
 }
 
-static void send(Device *d, const Node *n, const double *x)
+static void send(Card *d, const Node *n, const double *x)
 {
     void *p = attn_stored(n, x);
 
@@ -175,7 +175,7 @@ static void send(Device *d, const Node *n, const double *x)
     free(p);
 }
 
-static void *fetch(Device *d, const Node *n)
+static void *fetch(Card *d, const Node *n)
 {
     void *p = malloc(bytes_of(n));
 
@@ -183,7 +183,7 @@ static void *fetch(Device *d, const Node *n)
     return p;
 }
 
-static void launch(Device *d, const Group *k, void *fn)
+static void launch(Card *d, const Group *k, void *fn)
 {
     uint64_t buf[32];
     void *arg[32];
@@ -206,7 +206,7 @@ static void finish(const char *what)
     cu(dl.cuStreamSynchronize(stream), what);
 }
 
-static void close_form(Device *d)
+static void close_form(Card *d)
 {
     Run *r = &d->r;
     const Node *all[40];
@@ -226,7 +226,7 @@ static void close_form(Device *d)
 
 /* ---- values -------------------------------------------------------------- */
 
-static void give_values(Device *d, Device *like)
+static void give_values(Card *d, Card *like)
 {
     Run *r = &d->r;
 
@@ -238,7 +238,7 @@ static void give_values(Device *d, Device *like)
     send(d, r->dout, r->w);
 }
 
-static void clear(Device *d, Node *const *n, int count)
+static void clear(Card *d, Node *const *n, int count)
 {
     for (int i = 0; i < count; i++)
         if (n[i])
@@ -247,7 +247,7 @@ static void clear(Device *d, Node *const *n, int count)
                "clear");
 }
 
-static void make_deltas(Device *d)
+static void make_deltas(Card *d)
 {
     void *p = fetch(d, d->r.out);
     double *y = attn_loaded(d->r.out, p), *sum = attn_deltas(&d->r, y);
@@ -258,7 +258,7 @@ static void make_deltas(Device *d)
     free(p);
 }
 
-static void run_form(Device *d)
+static void run_form(Card *d)
 {
     Run *r = &d->r;
 
@@ -275,7 +275,7 @@ static void run_form(Device *d)
 
 static int check(const Form *c)
 {
-    Device *d = calloc(2, sizeof *d), *ref = d + 1;
+    Card *d = calloc(2, sizeof *d), *ref = d + 1;
     Node *out[16], *want[16];
     const char *name[16];
     void *first[16];
@@ -327,7 +327,7 @@ static double flops(const Form *c)
            (c->scores == attn_plain ? 1 : 0.5);
 }
 
-static double time_of(Device *d, const Group *k, void *fn)
+static double time_of(Card *d, const Group *k, void *fn)
 {
     void *from, *to;
     float ms, best = INFINITY;
@@ -347,7 +347,7 @@ static double time_of(Device *d, const Group *k, void *fn)
 
 static void measure(const Form *c)
 {
-    Device *d = calloc(1, sizeof *d);
+    Card *d = calloc(1, sizeof *d);
     Run *r = &d->r;
 
     lower(d, c, Dbf16);
@@ -364,7 +364,7 @@ static void measure(const Form *c)
 /* Without a GPU: texts alone, for a look at what becomes of them. */
 static int texts(const char *only)
 {
-    static Device d[16];
+    static Card d[16];
     int n = 0;
 
     for (size_t i = 0; i < sizeof timed / sizeof *timed; i++)

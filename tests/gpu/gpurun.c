@@ -173,11 +173,14 @@ void gpurun_step(void *ctx, const Group *k, void *const *buf,
 {
     GpuRun *x = ctx;
     Args a = take(x, k, buf, bytes);
+    void *abc[3];
 
+    for (int i = 0; i < 3; i++)
+        abc[i] = (void *)(uintptr_t)a.dev[i];
     switch (k->instr.kind) {
     case Ikernel: launch(x, k, &a, iv); break;
     case Igemm:
-        lt_run(x->lt, lt_bind(x->lt, &k->instr.gemm, a.dev), x->stream);
+        lt_run(x->lt, lt_bind(x->lt, &k->instr.gemm, abc), x->stream);
         break;
     default: die("gpurun: no instruction %s", instr_info(k->instr.kind)->name);
     }

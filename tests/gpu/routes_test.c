@@ -74,8 +74,7 @@ static uint8_t *lasting(Exec *x, size_t *n)
     uint8_t *v = alloc(forever, (size_t)r->persist);
 
     *n = 0;
-    if (x->gpu)
-        exec_pull(x);
+    exec_pull(x);
     for (int i = 0; i < r->nbuf; i++) {
         const Buf *b = &r->buf[i];
         if (b->prog >= 0 || b->cls == Bio || b->offset + b->bytes > r->persist)

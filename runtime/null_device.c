@@ -1,12 +1,12 @@
-/* null.c: `run` for target=null. Nothing is executed: of each stage its memory
- * by class and the height of its programs, of a step its collectives by kind
- * and group, its seconds, bubble and FLOPs, of the parameters what is stored
- * more than once. One core is enough for any number of ranks. */
+/* null_device.c: the device of target=null. Nothing is executed: of each stage
+ * its memory by class and the height of its programs, of a step its collectives
+ * by kind and group, its seconds, bubble and FLOPs, of the parameters what is
+ * stored more than once. One core is enough for any number of ranks. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "frontend.h"
+#include "runtime.h"
 
 static const Program *step_of(const Role *r)
 {
@@ -216,7 +216,7 @@ static void put_params(FILE *out, const Plan *p)
                 v[i].tensors, v[i].copies, v[i].bytes);
 }
 
-void report_null(FILE *out, const Plan *p)
+static void report(FILE *out, const Plan *p)
 {
     fprintf(out, "%s on %" PRId64 " ranks:", p->model, p->mesh->world);
     for (int a = 0; a < NMESH; a++)
@@ -233,3 +233,12 @@ void report_null(FILE *out, const Plan *p)
     put_stages(out, p);
     put_work(out, p);
 }
+
+static int always(void)
+{
+    return 1;
+}
+
+const Device null_device = { .name = "null",
+                             .count = always,
+                             .report = report };
